@@ -1,0 +1,25 @@
+package block
+
+// Tier is where a holder keeps a block, fastest first. The zero value is TierGPU: engines that name no medium
+// mean their accelerator's memory.
+type Tier uint8
+
+// The tiers, in the order in which an engine looks a prefix up.
+const (
+	TierGPU    Tier = iota // accelerator memory
+	TierCPU                // host memory
+	TierDisk               // local disk
+	TierRemote             // shared or remote storage, and every medium we do not know
+
+	NumTiers = 4
+)
+
+var tierNames = [NumTiers]string{"gpu", "cpu", "disk", "remote"}
+
+// String returns the tier's name as configuration, metrics and the admin API write it.
+func (t Tier) String() string {
+	if int(t) < len(tierNames) {
+		return tierNames[t]
+	}
+	return "unknown"
+}

@@ -1,0 +1,62 @@
+// Package sharedtest finds the material that lies beside the project, in ../shared: engine vectors, recordings, traces
+// and the scripts that run real engines. Tests that need it skip, and say so, where it is missing.
+package sharedtest
+
+import (
+	"compress/gzip"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// Path returns the place of name below the shared folder, or skips the test when it is not there. The folder is
+// $WARMPATH_SHARED, or the first `shared` found beside a parent of the working directory.
+func Path(t testing.TB, name string) string {
+	t.Helper()
+	if root := os.Getenv("WARMPATH_SHARED"); root != "" {
+		return existing(t, filepath.Join(root, name))
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatalf("find the working directory: %v", err)
+	}
+	for {
+		candidate := filepath.Join(dir, "shared", name)
+		if _, err := os.Stat(candidate); err == nil {
+			return candidate
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			t.Skipf("skipped: %s is not in a shared/ folder beside the project; set WARMPATH_SHARED to where it is", name)
+		}
+		dir = parent
+	}
+}
+
+func existing(t testing.TB, path string) string {
+	t.Helper()
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("skipped: %s does not exist (WARMPATH_SHARED is set)", path)
+	}
+	return path
+}
+
+// Gunzip returns the unpacked content of the gzip file at path.
+func Gunzip(t testing.TB, path string) []byte {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatalf("open %s: %v", path, err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatalf("unpack %s: %v", path, err)
+	}
+	data, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatalf("unpack %s: %v", path, err)
+	}
+	return data
+}
