@@ -1,0 +1,50 @@
+# Every target works on a fresh machine with Go and Debian's packages; `make help` lists them.
+export CGO_ENABLED ?= 0
+GO ?= go
+FUZZTIME ?= 30s
+TOOL = $(GO) tool -modfile=tools/go.mod
+
+.PHONY: help build check test race fuzz interop test-binary test-engines bench demo tidy
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+build: ## the static binary, in bin/
+	$(GO) build -trimpath -ldflags '-s -w' -o bin/warmpath ./cmd/warmpath
+
+check: ## format, vet, staticcheck, architecture and the fast tests: under a minute when the build cache is warm
+	@out=$$(gofmt -l . ); test -z "$$out" || { echo "gofmt these:"; echo "$$out"; exit 1; }
+	$(GO) vet ./...
+	$(TOOL) staticcheck ./...
+	$(GO) test -short ./...
+
+test: ## every test that needs nothing but Go; tests whose other side is missing skip and say so
+	$(GO) test ./...
+
+race: ## the same under the race detector (needs gcc)
+	CGO_ENABLED=1 $(GO) test -race -short ./...
+
+fuzz: ## every fuzz target for FUZZTIME each
+	@set -e; grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -n1 dirname | sort -u | while read -r dir; do \
+		for target in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$dir/*_test.go | sed 's/func //'); do \
+			echo "== $$dir $$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$dir </dev/null; done; done
+
+interop: ## real libzmq and the official OpenAI clients against us: installs what it needs (see test/interop/setup.sh)
+	bash test/interop/setup.sh
+	WARMPATH_INTEROP=1 $(GO) test -count=1 ./internal/zmtp/... ./kvevent/... ./test/interop/...
+
+test-binary: build ## the built binary against mock engines: restarts, losses, deaths, disconnects
+	WARMPATH_BINARY=$(CURDIR)/bin/warmpath $(GO) test -count=1 -timeout 20m ./test/binary/...
+
+test-engines: build ## the built binary against real vLLM and SGLang on a CPU: says what it installs, how big, and where
+	bash test/engines/setup.sh
+	WARMPATH_BINARY=$(CURDIR)/bin/warmpath $(GO) test -count=1 -v -timeout 45m ./test/engines/...
+
+bench: ## every benchmark once, allocations reported
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+demo: ## four mock engines, the gateway and a workload in one process
+	$(GO) run ./cmd/warmpath demo
+
+tidy: ## go.mod of every module
+	$(GO) mod tidy && cd tools && $(GO) mod tidy
