@@ -1,0 +1,241 @@
+package block
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/zeebo/xxh3"
+)
+
+// Token is a token id as the engine's vocabulary numbers it.
+type Token = uint32
+
+// Key names a full block of tokens together with everything before it: two blocks have the same key when their
+// tokens, all tokens before them and the scope their chains are rooted in are the same (and otherwise with
+// probability 2^-64).
+type Key uint64
+
+// Scope is what a chain of blocks is rooted in: requests that differ in any of it never share a cached block.
+type Scope struct {
+	Model string // base model name as the fleet knows it
+	LoRA  string // adapter name; "" is the base model
+	Salt  string // the request's cache_salt; "" is none
+	Extra string // SGLang's extra_key; "" is none
+}
+
+// Feature is a multimodal item in a prompt: engines fold its identifier into the blocks that its placeholder covers.
+type Feature struct {
+	ID     string // the engine's identifier, mostly a content hash
+	Offset int    // absolute position of the placeholder's first token
+}
+
+// Algorithm chooses how keys are chained. All routers that share an index must use the same.
+type Algorithm uint8
+
+// The algorithms for our own keys.
+const (
+	XXH3  Algorithm = iota // XXH3-64 of the little-endian parent and tokens; the default
+	FNV1a                  // h = basis ^ parent·prime, then (h ^ token)·prime for each token; kept for indexes that use it
+)
+
+// MaxSize is the greatest block size in tokens. Hybrid models announce blocks of some thousand tokens.
+const MaxSize = 65536
+
+// Hasher chains the keys of blocks of one size. It is immutable; any number of goroutines may use it.
+type Hasher struct {
+	algorithm Algorithm
+	size      int
+}
+
+// NewHasher returns a Hasher for blocks of size tokens, 1 to [MaxSize].
+func NewHasher(a Algorithm, size int) (*Hasher, error) {
+	if size < 1 || size > MaxSize {
+		return nil, fmt.Errorf("make block hasher: block size %d is not within 1..%d", size, MaxSize)
+	}
+	if a > FNV1a {
+		return nil, fmt.Errorf("make block hasher: unknown algorithm %d", a)
+	}
+	return &Hasher{algorithm: a, size: size}, nil
+}
+
+// Size returns the block size in tokens.
+func (h *Hasher) Size() int { return h.size }
+
+// Algorithm returns how keys are chained.
+func (h *Hasher) Algorithm() Algorithm { return h.algorithm }
+
+// Root returns the parent of a chain's first block. Each part of the scope is folded with its length, so that no two
+// scopes spell the same root. FNV1a roots the empty scope at 0, as the formula it is kept for does.
+func (h *Hasher) Root(s Scope) Key {
+	if h.algorithm == FNV1a && s == (Scope{}) {
+		return 0
+	}
+	var b [64]byte
+	for i, part := range [...]string{s.Model, s.LoRA, s.Salt, s.Extra} {
+		binary.LittleEndian.PutUint64(b[16*i:], uint64(len(part)))
+		binary.LittleEndian.PutUint64(b[16*i+8:], xxh3.HashString(part))
+	}
+	return Key(xxh3.HashSeed(b[:], rootSeed))
+}
+
+// Seeds keep roots, features and blocks apart: none can pass for another. Blocks use seed 0.
+const (
+	rootSeed    = 0x7761726d726f6f74 // "warmroot"
+	featureSeed = 0x7761726d66656174 // "warmfeat"
+)
+
+// Append appends the keys of the full blocks of tokens to dst and returns it. start is the absolute position of
+// tokens[0], a multiple of Size; a tail that fills no block has no key.
+//
+// A feature is folded only into the block in which its placeholder starts, with its offset within that block; later
+// blocks inherit it through the chain. So it does not matter how the same tokens were cut on the way. The order of
+// features does not matter, and one that is listed twice counts once. Append allocates only to grow dst.
+func (h *Hasher) Append(dst []Key, parent Key, start int, tokens []Token, features []Feature) []Key {
+	for {
+		// The blocks before the next one with a feature in it are plain.
+		next := nextFeature(features, start)
+		if next == noFeature || next >= start+len(tokens) {
+			return h.blocks(dst, parent, tokens)
+		}
+		plain := (next - start) / h.size * h.size
+		dst = h.blocks(dst, parent, tokens[:plain])
+		if plain > 0 {
+			parent = dst[len(dst)-1]
+		}
+		start, tokens = start+plain, tokens[plain:]
+		if len(tokens) < h.size {
+			return dst
+		}
+		dst = h.blocks(dst, parent, tokens[:h.size])
+		last := len(dst) - 1
+		dst[last] = h.fold(dst[last], start, features)
+		parent = dst[last]
+		start, tokens = start+h.size, tokens[h.size:]
+	}
+}
+
+const noFeature = int(^uint(0) >> 1)
+
+// nextFeature returns the smallest offset that is at least from.
+func nextFeature(features []Feature, from int) int {
+	next := noFeature
+	for i := range features {
+		if o := features[i].Offset; o >= from && o < next {
+			next = o
+		}
+	}
+	return next
+}
+
+// fold mixes the features that start in the block at start into its key, in the order of (offset, identifier).
+func (h *Hasher) fold(key Key, start int, features []Feature) Key {
+	last := Feature{Offset: start - 1}
+	for {
+		best := -1
+		for i := range features {
+			f := &features[i]
+			if f.Offset >= start+h.size || !less(&last, f) {
+				continue
+			}
+			if best < 0 || less(f, &features[best]) {
+				best = i
+			}
+		}
+		if best < 0 {
+			return key
+		}
+		last = features[best]
+		var b [24]byte
+		binary.LittleEndian.PutUint64(b[0:], uint64(key))
+		binary.LittleEndian.PutUint32(b[8:], uint32(last.Offset-start))
+		binary.LittleEndian.PutUint32(b[12:], uint32(len(last.ID)))
+		binary.LittleEndian.PutUint64(b[16:], xxh3.HashString(last.ID))
+		key = Key(xxh3.HashSeed(b[:], featureSeed))
+	}
+}
+
+func less(a, b *Feature) bool {
+	if a.Offset != b.Offset {
+		return a.Offset < b.Offset
+	}
+	return a.ID < b.ID
+}
+
+// blocks appends one key for each whole block of tokens.
+func (h *Hasher) blocks(dst []Key, parent Key, tokens []Token) []Key {
+	switch {
+	case h.algorithm == FNV1a:
+		for ; len(tokens) >= h.size; tokens = tokens[h.size:] {
+			parent = fnv1aBlock(parent, tokens[:h.size])
+			dst = append(dst, parent)
+		}
+	case h.size == 16:
+		for ; len(tokens) >= 16; tokens = tokens[16:] {
+			parent = block16(parent, (*[16]Token)(tokens))
+			dst = append(dst, parent)
+		}
+	case h.size == 32:
+		for ; len(tokens) >= 32; tokens = tokens[32:] {
+			parent = block32(parent, (*[32]Token)(tokens))
+			dst = append(dst, parent)
+		}
+	case h.size <= bufferTokens:
+		var b [8 + 4*bufferTokens]byte
+		for ; len(tokens) >= h.size; tokens = tokens[h.size:] {
+			binary.LittleEndian.PutUint64(b[:], uint64(parent))
+			putTokens(b[8:], tokens[:h.size])
+			parent = Key(xxh3.Hash(b[:8+4*h.size]))
+			dst = append(dst, parent)
+		}
+	default:
+		for ; len(tokens) >= h.size; tokens = tokens[h.size:] {
+			parent = streamedBlock(parent, tokens[:h.size])
+			dst = append(dst, parent)
+		}
+	}
+	return dst
+}
+
+// bufferTokens is the largest block that is hashed from one buffer on the stack: 1 KiB, cleared once per call. Larger
+// blocks only occur with hybrid models.
+const bufferTokens = 256
+
+// streamedBlock hashes a large block in pieces.
+func streamedBlock(parent Key, tokens []Token) Key {
+	var h xxh3.Hasher
+	var b [4 * bufferTokens]byte
+	binary.LittleEndian.PutUint64(b[:], uint64(parent))
+	h.Write(b[:8])
+	for len(tokens) > 0 {
+		n := min(len(tokens), bufferTokens)
+		putTokens(b[:], tokens[:n])
+		h.Write(b[:4*n])
+		tokens = tokens[n:]
+	}
+	return Key(h.Sum64())
+}
+
+// putTokens writes tokens to b in little-endian order, two at a time: it halves the time of the single store.
+func putTokens(b []byte, tokens []Token) {
+	for len(tokens) >= 2 && len(b) >= 8 {
+		binary.LittleEndian.PutUint64(b, word(tokens[0], tokens[1]))
+		b, tokens = b[8:], tokens[2:]
+	}
+	if len(tokens) == 1 {
+		binary.LittleEndian.PutUint32(b, tokens[0])
+	}
+}
+
+const (
+	fnvBasis = 0xcbf29ce484222325
+	fnvPrime = 0x100000001b3
+)
+
+// fnv1aBlock takes whole tokens, not bytes, as the formula does.
+func fnv1aBlock(parent Key, tokens []Token) Key {
+	h := uint64(fnvBasis) ^ uint64(parent)*fnvPrime
+	for _, t := range tokens {
+		h = (h ^ uint64(t)) * fnvPrime
+	}
+	return Key(h)
+}
