@@ -1,0 +1,188 @@
+package telemetry
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Sources are asked at each scrape for what others know now. A nil function shows nothing. They are called concurrently.
+type Sources struct {
+	Workers func() []Worker
+	Index   func() []Index
+	Tokens  func() TokenStats
+}
+
+// Worker is a worker as metrics show it.
+type Worker struct {
+	URL     string
+	Up      bool // healthy and ready: requests may go there
+	Holders []Holder
+}
+
+// Holder is one data-parallel rank of a worker.
+type Holder struct {
+	Rank          int
+	Trust         string // exact, degraded, approximate, none
+	Requests      int64  // reserved now
+	PrefillTokens int64  // uncached prompt tokens dispatched whose first token has not come
+	ContextBlocks int64  // blocks of the contexts being served
+	Blocks        int64  // blocks the index holds for it
+	Stream        *Stream
+}
+
+// Stream is what a holder's event subscription has counted since the process started.
+type Stream struct {
+	Connected                                             bool
+	LastSequence                                          uint64
+	Messages, Events, Skipped, Undecodable                uint64
+	Gaps, Replays, Replayed, Duplicates, Lost, Reconnects uint64
+	Restarts                                              uint64
+}
+
+// Index is the state of one model's block index.
+type Index struct {
+	Model                      string
+	Blocks, Memberships, Bytes int64
+	Waiting                    int64
+	Evictions                  uint64
+}
+
+// TokenStats is the state of the token cache and of the asking of engines.
+type TokenStats struct {
+	CacheBytes, CacheEntries int64
+	Asked, Hedged, Opened    uint64 // calls made to engines, second calls beside a slow first, breakers opened
+}
+
+// trusts are all values of the trust label, so that a scrape shows the ones that do not hold as 0.
+var trusts = []string{"exact", "degraded", "approximate", "none"}
+
+// collector turns Sources into metrics.
+type collector struct {
+	src Sources
+
+	up, trust, requests, prefill, context, blocks, connected, sequence *prometheus.Desc
+	streamCounters                                                     []streamCounter
+	indexBlocks, indexMemberships, indexBytes, indexWaiting, evictions *prometheus.Desc
+	cacheBytes, cacheEntries, asked, hedged, opened                    *prometheus.Desc
+}
+
+// streamCounter is one counter of a Stream with its description.
+type streamCounter struct {
+	desc  *prometheus.Desc
+	value func(*Stream) uint64
+}
+
+func newCollector(src Sources) *collector {
+	holder := []string{"worker", "rank"}
+	desc := func(name, help string, labels []string) *prometheus.Desc {
+		return prometheus.NewDesc("warmpath_"+name, help, labels, nil)
+	}
+	stream := func(name, help string, value func(*Stream) uint64) streamCounter {
+		return streamCounter{desc("events_"+name+"_total", help, holder), value}
+	}
+	return &collector{
+		src:       src,
+		up:        desc("worker_up", "1 while requests may go to this worker.", []string{"worker"}),
+		trust:     desc("holder_trust", "1 for the trust that holds now, 0 for the others.", []string{"worker", "rank", "trust"}),
+		requests:  desc("holder_requests", "Requests reserved on this holder.", holder),
+		prefill:   desc("holder_prefill_tokens", "Uncached prompt tokens dispatched to this holder whose first token has not come.", holder),
+		context:   desc("holder_context_blocks", "Blocks of the contexts that this holder is serving.", holder),
+		blocks:    desc("holder_blocks", "Blocks that the index knows on this holder.", holder),
+		connected: desc("events_connected", "1 while the event subscription is connected.", holder),
+		sequence:  desc("events_last_sequence", "Sequence number of the last event message.", holder),
+		streamCounters: []streamCounter{
+			stream("messages", "Event messages applied.", func(s *Stream) uint64 { return s.Messages }),
+			stream("applied", "Events applied.", func(s *Stream) uint64 { return s.Events }),
+			stream("skipped", "Events of unknown kind or without use.", func(s *Stream) uint64 { return s.Skipped }),
+			stream("undecodable", "Messages that could not be decoded and were dropped whole.", func(s *Stream) uint64 { return s.Undecodable }),
+			stream("gaps", "Gaps in the sequence.", func(s *Stream) uint64 { return s.Gaps }),
+			stream("replays", "Replays asked for.", func(s *Stream) uint64 { return s.Replays }),
+			stream("replayed", "Messages that came by replay.", func(s *Stream) uint64 { return s.Replayed }),
+			stream("duplicates", "Messages seen before and dropped.", func(s *Stream) uint64 { return s.Duplicates }),
+			stream("lost", "Messages gone for good.", func(s *Stream) uint64 { return s.Lost }),
+			stream("restarts", "Restarts of the engine's stream.", func(s *Stream) uint64 { return s.Restarts }),
+			stream("reconnects", "Connections made after the first.", func(s *Stream) uint64 { return s.Reconnects }),
+		},
+		indexBlocks:      desc("index_blocks", "Distinct blocks in the index.", []string{"model"}),
+		indexMemberships: desc("index_memberships", "Pairs of (holder, block) in the index.", []string{"model"}),
+		indexBytes:       desc("index_bytes", "Memory of the index by its own account.", []string{"model"}),
+		indexWaiting:     desc("index_waiting", "Blocks that wait for an unknown parent.", []string{"model"}),
+		evictions:        desc("index_evictions_total", "Blocks evicted to keep the byte budget.", []string{"model"}),
+		cacheBytes:       desc("token_cache_bytes", "Memory of the token cache.", nil),
+		cacheEntries:     desc("token_cache_entries", "Prompts in the token cache.", nil),
+		asked:            desc("token_calls_total", "Calls made to engines for token ids.", nil),
+		hedged:           desc("token_hedges_total", "Second calls made because the first engine was slow.", nil),
+		opened:           desc("token_breakers_opened_total", "Times a worker was left alone after failing to give token ids.", nil),
+	}
+}
+
+// Describe sends nothing: the collector is unchecked, as its series come and go with workers.
+func (c *collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect asks every source once.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	if c.src.Workers != nil {
+		for _, w := range c.src.Workers() {
+			gauge(c.up, oneIf(w.Up), w.URL)
+			for i := range w.Holders {
+				c.collectHolder(gauge, counter, w.URL, &w.Holders[i])
+			}
+		}
+	}
+	if c.src.Index != nil {
+		for _, x := range c.src.Index() {
+			gauge(c.indexBlocks, float64(x.Blocks), x.Model)
+			gauge(c.indexMemberships, float64(x.Memberships), x.Model)
+			gauge(c.indexBytes, float64(x.Bytes), x.Model)
+			gauge(c.indexWaiting, float64(x.Waiting), x.Model)
+			counter(c.evictions, x.Evictions, x.Model)
+		}
+	}
+	if c.src.Tokens != nil {
+		s := c.src.Tokens()
+		gauge(c.cacheBytes, float64(s.CacheBytes))
+		gauge(c.cacheEntries, float64(s.CacheEntries))
+		counter(c.asked, s.Asked)
+		counter(c.hedged, s.Hedged)
+		counter(c.opened, s.Opened)
+	}
+}
+
+// setGauge and setCounter send one sample.
+type (
+	setGauge   = func(d *prometheus.Desc, v float64, labels ...string)
+	setCounter = func(d *prometheus.Desc, v uint64, labels ...string)
+)
+
+func (c *collector) collectHolder(gauge setGauge, counter setCounter, url string, h *Holder) {
+	rank := strconv.Itoa(h.Rank)
+	for _, t := range trusts {
+		gauge(c.trust, oneIf(t == h.Trust), url, rank, t)
+	}
+	gauge(c.requests, float64(h.Requests), url, rank)
+	gauge(c.prefill, float64(h.PrefillTokens), url, rank)
+	gauge(c.context, float64(h.ContextBlocks), url, rank)
+	gauge(c.blocks, float64(h.Blocks), url, rank)
+	if h.Stream == nil {
+		return
+	}
+	gauge(c.connected, oneIf(h.Stream.Connected), url, rank)
+	gauge(c.sequence, float64(h.Stream.LastSequence), url, rank)
+	for _, sc := range c.streamCounters {
+		counter(sc.desc, sc.value(h.Stream), url, rank)
+	}
+}
+
+func oneIf(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,72 @@
+package telemetry
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+)
+
+// Config says what is remembered and what is logged.
+type Config struct {
+	// Decisions is how many of the last decisions /admin/decisions can show. 1024 are the last seconds of a busy router
+	// and cost less than 1 MB; 0 keeps none. Upper bound 1,000,000.
+	Decisions int `yaml:"decisions"`
+	// LogLevel is debug, info, warn or error; debug writes one line per request.
+	LogLevel string `yaml:"log_level"`
+	// LogFormat is text (for people) or json (for collectors).
+	LogFormat string `yaml:"log_format"`
+}
+
+// maxDecisions bounds the ring: a record takes about 700 bytes, so a million is 700 MB and surely a mistake beyond.
+const maxDecisions = 1_000_000
+
+// DefaultConfig keeps the last 1024 decisions and logs what an operator should see, as text.
+func DefaultConfig() Config {
+	return Config{Decisions: 1024, LogLevel: "info", LogFormat: "text"}
+}
+
+// Validate returns all problems of c, each beginning with the name of its field.
+func (c Config) Validate() error {
+	var problems []error
+	if c.Decisions < 0 || c.Decisions > maxDecisions {
+		problems = append(problems, fmt.Errorf("decisions: %d is outside 0..%d", c.Decisions, maxDecisions))
+	}
+	if _, err := logLevel(c.LogLevel); err != nil {
+		problems = append(problems, err)
+	}
+	if c.LogFormat != "text" && c.LogFormat != "json" {
+		problems = append(problems, fmt.Errorf("log_format: %q is neither text nor json", c.LogFormat))
+	}
+	return errors.Join(problems...)
+}
+
+// NewLogger returns the logger that c asks for, writing to w. It fails on a level or format that Validate refuses.
+func NewLogger(c Config, w io.Writer) (*slog.Logger, error) {
+	level, err := logLevel(c.LogLevel)
+	if err != nil {
+		return nil, err
+	}
+	options := &slog.HandlerOptions{Level: level}
+	switch c.LogFormat {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, options)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, options)), nil
+	}
+	return nil, fmt.Errorf("log_format: %q is neither text nor json", c.LogFormat)
+}
+
+func logLevel(name string) (slog.Level, error) {
+	switch name {
+	case "debug":
+		return slog.LevelDebug, nil
+	case "info":
+		return slog.LevelInfo, nil
+	case "warn":
+		return slog.LevelWarn, nil
+	case "error":
+		return slog.LevelError, nil
+	}
+	return 0, fmt.Errorf("log_level: %q is none of debug, info, warn, error", name)
+}

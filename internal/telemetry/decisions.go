@@ -1,0 +1,96 @@
+package telemetry
+
+import (
+	"sync"
+	"time"
+)
+
+// Record is one finished request as /admin/decisions shows it: what was known when the worker was chosen, and what came
+// of it. Its JSON names are stable. Token counts that nobody reported are absent, never 0.
+type Record struct {
+	// ID counts the requests of this process from 1.
+	ID uint64 `json:"id"`
+	// Time is when the request's head had been read.
+	Time time.Time `json:"time"`
+	// RequestID is the client's X-Request-Id, if it sent one.
+	RequestID string `json:"request_id,omitempty"`
+	// Dialect is chat or completions; Model is the name that the client asked for.
+	Dialect string `json:"dialect"`
+	Model   string `json:"model"`
+	Stream  bool   `json:"stream"`
+	// Policy and Branch say who decided and by which rule, Reason says it in words.
+	Policy string `json:"policy,omitempty"`
+	Branch string `json:"branch,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	// Worker is the URL of the worker that served the request (the last one tried), Rank its data-parallel rank.
+	Worker string `json:"worker,omitempty"`
+	Rank   int    `json:"rank"`
+	// Trust is how far that holder's entries could be believed when the decision was made.
+	Trust string `json:"trust,omitempty"`
+	// TokenSource is where the prompt's token ids came from, or why there were none (see warmpath_token_requests_total).
+	TokenSource string `json:"token_source"`
+	// PromptTokens is the number of ids that were routed on, 0 when the request was routed by load.
+	PromptTokens int `json:"prompt_tokens"`
+	// MatchTokens are covered by confirmed blocks; PredictedTokens count speculative ones too.
+	MatchTokens     int `json:"match_tokens"`
+	PredictedTokens int `json:"predicted_tokens"`
+	// ReportedTokens is the engine's own count of cached prompt tokens; Difference is match minus reported.
+	ReportedTokens *int `json:"reported_tokens,omitempty"`
+	Difference     *int `json:"difference,omitempty"`
+	// OutputTokens is what the engine says it generated.
+	OutputTokens *int `json:"output_tokens,omitempty"`
+	// Attempts counts the workers tried; Failed names those that gave up before the first byte, with their errors.
+	Attempts int      `json:"attempts"`
+	Failed   []string `json:"failed,omitempty"`
+	// Status is what the client got. 499 stands for a client that went away first.
+	Status int `json:"status"`
+	// Finish is the finish_reason seen; a stream that ended without one was cut, whatever its status.
+	Finish string `json:"finish,omitempty"`
+	Error  string `json:"error,omitempty"`
+	// Milliseconds since Time: until the tokens were there, until the decision, until the first token, until the end.
+	TokensMS     float64 `json:"tokens_ms"`
+	RouteMS      float64 `json:"route_ms"`
+	FirstTokenMS float64 `json:"first_token_ms,omitempty"`
+	TotalMS      float64 `json:"total_ms"`
+}
+
+// ring keeps the last records. It is safe for concurrent use.
+type ring struct {
+	mu   sync.Mutex
+	recs []Record // guarded by mu; a circle of fixed length
+	next int      // guarded by mu; where the next one goes
+	full bool     // guarded by mu
+}
+
+func newRing(n int) *ring { return &ring{recs: make([]Record, n)} }
+
+func (r *ring) add(rec *Record) {
+	if len(r.recs) == 0 {
+		return
+	}
+	r.mu.Lock()
+	r.recs[r.next] = *rec
+	r.next++
+	if r.next == len(r.recs) {
+		r.next, r.full = 0, true
+	}
+	r.mu.Unlock()
+}
+
+// last returns up to n records, the newest first.
+func (r *ring) last(n int) []Record {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	have := r.next
+	if r.full {
+		have = len(r.recs)
+	}
+	if n <= 0 || n > have {
+		n = have
+	}
+	out := make([]Record, 0, n)
+	for i := 1; i <= n; i++ {
+		out = append(out, r.recs[(r.next-i+len(r.recs))%len(r.recs)])
+	}
+	return out
+}

@@ -1,0 +1,213 @@
+package telemetry
+
+import (
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Telemetry counts requests and remembers decisions. It is safe for concurrent use and starts no goroutine.
+type Telemetry struct {
+	registry *prometheus.Registry
+	ring     *ring
+	ids      atomic.Uint64
+
+	requests   *prometheus.CounterVec
+	retries    *prometheus.CounterVec
+	refused    *prometheus.CounterVec
+	firstToken *prometheus.HistogramVec
+	total      *prometheus.HistogramVec
+	routing    prometheus.Histogram
+	tokens     *prometheus.CounterVec
+	tokenWait  prometheus.Histogram
+	tokenAsked *prometheus.CounterVec
+	difference *prometheus.HistogramVec
+	compared   *prometheus.CounterVec
+	panics     prometheus.Counter
+	inFlight   prometheus.Gauge
+	reloads    *prometheus.CounterVec
+
+	perWorker sync.Map // workerKey → *workerSeries: saves six label look-ups a request
+}
+
+// workerKey names the series that one (worker, policy) pair writes.
+type workerKey struct{ worker, policy string }
+
+// workerSeries are the series that every finished request of a (worker, policy) touches.
+type workerSeries struct {
+	firstToken, total, difference                         prometheus.Observer
+	prompt, matched, predicted, reported, uncached        prometheus.Counter
+	equal, over, under, unreported, approximate, unrouted prometheus.Counter
+}
+
+// New returns a Telemetry with its own registry; nothing is registered globally.
+func New(cfg Config) *Telemetry {
+	t := &Telemetry{registry: prometheus.NewRegistry(), ring: newRing(cfg.Decisions)}
+	t.makeRequestMetrics()
+	t.makeTokenMetrics()
+	t.registry.MustRegister(
+		t.requests, t.retries, t.refused, t.firstToken, t.total, t.routing, t.tokens, t.tokenWait, t.tokenAsked,
+		t.difference, t.compared, t.panics, t.inFlight, t.reloads,
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return t
+}
+
+// latencyBuckets run from a warm small model (1 ms) to a cold long prompt in a queue (2 min).
+var latencyBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
+
+// differenceBuckets show, with tokens being whole numbers, exactly 0 as the bucket (-1, 0].
+var differenceBuckets = []float64{-16384, -4096, -1024, -256, -64, -16, -1, 0, 16, 64, 256, 1024, 4096, 16384}
+
+func (t *Telemetry) makeRequestMetrics() {
+	t.requests = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_requests_total",
+		Help: "Finished requests. status is the HTTP status the client got, 499 when it went away first; branch is the rule that decided."},
+		[]string{"policy", "worker", "status", "branch"})
+	t.retries = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_retries_total",
+		Help: "Attempts that failed before the first byte and were made again elsewhere, by the worker that failed."}, []string{"worker"})
+	t.refused = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_refused_total",
+		Help: "Requests answered without asking a worker, by reason."}, []string{"reason"})
+	t.firstToken = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_first_token_seconds",
+		Help: "From the request's head to the first generated token passing by.", Buckets: latencyBuckets}, []string{"policy", "worker"})
+	t.total = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_request_seconds",
+		Help: "From the request's head to the last byte.", Buckets: latencyBuckets}, []string{"policy", "worker"})
+	t.routing = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "warmpath_routing_seconds",
+		Help:    "Time inside Router.Route, all attempts of a request together.",
+		Buckets: []float64{1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2}})
+	t.panics = prometheus.NewCounter(prometheus.CounterOpts{Name: "warmpath_panics_total",
+		Help: "Requests whose handler panicked: each is a bug."})
+	t.inFlight = prometheus.NewGauge(prometheus.GaugeOpts{Name: "warmpath_requests_in_flight",
+		Help: "Model requests being served now."})
+	t.reloads = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_reloads_total",
+		Help: "Reloads of the configuration file, by result (ok or error)."}, []string{"result"})
+}
+
+func (t *Telemetry) makeTokenMetrics() {
+	t.tokens = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_tokens_total",
+		Help: "Prompt tokens of finished requests: prompt (routed on), matched (confirmed blocks), predicted (with speculative ones), reported (cached, says the engine), uncached (prompt minus reported)."},
+		[]string{"kind", "policy", "worker"})
+	t.tokenWait = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "warmpath_token_wait_seconds",
+		Help: "What a request waited for its token ids.", Buckets: []float64{1e-5, 1e-4, 5e-4, .001, .0025, .005, .01, .025, .05, .1, .25}})
+	t.tokenAsked = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_token_requests_total",
+		Help: "Where prompts' token ids came from, or why there were none."}, []string{"outcome"})
+	t.difference = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_prediction_difference_tokens",
+		Help: "Matched tokens minus the engine's reported cached tokens, of requests with a report; the bucket le=0 above le=-1 is equality, everything above le=0 an overcount.", Buckets: differenceBuckets},
+		[]string{"worker"})
+	t.compared = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_predictions_total",
+		Help: "Predictions against reports: equal, over, under; unreported when the engine gave no figure, unrouted when there were no tokens to predict with, approximate when the holder has no events."},
+		[]string{"outcome", "worker"})
+}
+
+// Started counts a request in and returns its number.
+func (t *Telemetry) Started() uint64 {
+	t.inFlight.Inc()
+	return t.ids.Add(1)
+}
+
+// Ended counts a request out, refused or finished.
+func (t *Telemetry) Ended() { t.inFlight.Dec() }
+
+// Finished counts a request that was routed, and remembers it. rec is copied.
+func (t *Telemetry) Finished(rec *Record) {
+	t.ring.add(rec)
+	t.requests.WithLabelValues(rec.Policy, rec.Worker, strconv.Itoa(rec.Status), rec.Branch).Inc()
+	t.routing.Observe(rec.RouteMS / 1000)
+	s := t.series(workerKey{rec.Worker, rec.Policy})
+	s.total.Observe(rec.TotalMS / 1000)
+	if rec.FirstTokenMS > 0 {
+		s.firstToken.Observe(rec.FirstTokenMS / 1000)
+	}
+	s.prompt.Add(float64(rec.PromptTokens))
+	s.matched.Add(float64(rec.MatchTokens))
+	s.predicted.Add(float64(rec.PredictedTokens))
+	if rec.Status == http.StatusOK {
+		s.compare(rec)
+	}
+}
+
+// compare books what was predicted against what the engine reported.
+func (s *workerSeries) compare(rec *Record) {
+	if rec.ReportedTokens == nil {
+		s.unreported.Inc()
+		return
+	}
+	s.reported.Add(float64(*rec.ReportedTokens))
+	s.uncached.Add(float64(max(rec.PromptTokens-*rec.ReportedTokens, 0)))
+	switch {
+	case rec.PromptTokens == 0:
+		s.unrouted.Inc()
+		return
+	case rec.Trust == "approximate" || rec.Trust == "none":
+		s.approximate.Inc()
+		return
+	}
+	d := rec.MatchTokens - *rec.ReportedTokens
+	s.difference.Observe(float64(d))
+	switch {
+	case d == 0:
+		s.equal.Inc()
+	case d > 0:
+		s.over.Inc()
+	default:
+		s.under.Inc()
+	}
+}
+
+func (t *Telemetry) series(k workerKey) *workerSeries {
+	if s, ok := t.perWorker.Load(k); ok {
+		return s.(*workerSeries)
+	}
+	kind := func(name string) prometheus.Counter { return t.tokens.WithLabelValues(name, k.policy, k.worker) }
+	outcome := func(name string) prometheus.Counter { return t.compared.WithLabelValues(name, k.worker) }
+	s, _ := t.perWorker.LoadOrStore(k, &workerSeries{
+		firstToken: t.firstToken.WithLabelValues(k.policy, k.worker),
+		total:      t.total.WithLabelValues(k.policy, k.worker),
+		difference: t.difference.WithLabelValues(k.worker),
+		prompt:     kind("prompt"), matched: kind("matched"), predicted: kind("predicted"),
+		reported: kind("reported"), uncached: kind("uncached"),
+		equal: outcome("equal"), over: outcome("over"), under: outcome("under"),
+		unreported: outcome("unreported"), approximate: outcome("approximate"), unrouted: outcome("unrouted"),
+	})
+	return s.(*workerSeries)
+}
+
+// Refused counts a request that no worker was asked for: bad_request, too_large, not_found, no_worker, …
+func (t *Telemetry) Refused(reason string) { t.refused.WithLabelValues(reason).Inc() }
+
+// Retried counts an attempt on worker that failed before the first byte and is made again elsewhere.
+func (t *Telemetry) Retried(worker string) { t.retries.WithLabelValues(worker).Inc() }
+
+// Tokens counts where a prompt's token ids came from and how long the request waited for them.
+func (t *Telemetry) Tokens(outcome string, wait time.Duration) {
+	t.tokenAsked.WithLabelValues(outcome).Inc()
+	t.tokenWait.Observe(wait.Seconds())
+}
+
+// Panicked counts a handler's panic.
+func (t *Telemetry) Panicked() { t.panics.Inc() }
+
+// Reloaded counts a reload of the configuration.
+func (t *Telemetry) Reloaded(err error) {
+	if err != nil {
+		t.reloads.WithLabelValues("error").Inc()
+		return
+	}
+	t.reloads.WithLabelValues("ok").Inc()
+}
+
+// Last returns up to n of the last decisions, the newest first; n ≤ 0 means all that are kept.
+func (t *Telemetry) Last(n int) []Record { return t.ring.last(n) }
+
+// Handler serves the registry in Prometheus' text format; src is read at each scrape.
+func (t *Telemetry) Handler(src Sources) http.Handler {
+	scrape := prometheus.NewRegistry()
+	scrape.MustRegister(newCollector(src))
+	return promhttp.HandlerFor(prometheus.Gatherers{t.registry, scrape}, promhttp.HandlerOpts{EnableOpenMetrics: true})
+}

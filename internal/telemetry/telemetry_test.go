@@ -1,0 +1,152 @@
+package telemetry
+
+import (
+	"bytes"
+	"io"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+func scrape(t *testing.T, tel *Telemetry, src Sources) string {
+	t.Helper()
+	rec := httptest.NewRecorder()
+	tel.Handler(src).ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
+	if rec.Code != 200 {
+		t.Fatalf("scrape: status %d: %s", rec.Code, rec.Body)
+	}
+	body, _ := io.ReadAll(rec.Body)
+	return string(body)
+}
+
+func has(t *testing.T, text string, lines ...string) {
+	t.Helper()
+	for _, line := range lines {
+		if !strings.Contains(text, line+"\n") {
+			t.Errorf("the scrape lacks %q", line)
+		}
+	}
+}
+
+func number(n int) *int { return &n }
+
+func TestPredictionsAreComparedWithReports(t *testing.T) {
+	tel := New(DefaultConfig())
+	finish := func(match int, reported *int, trust string) {
+		tel.Finished(&Record{Policy: "kv_aware", Worker: "http://a", Branch: "affinity", Status: 200, Trust: trust,
+			PromptTokens: 100, MatchTokens: match, PredictedTokens: match, ReportedTokens: reported})
+	}
+	finish(64, number(64), "exact")
+	finish(64, number(64), "exact")
+	finish(64, number(32), "exact")
+	finish(32, number(64), "degraded")
+	finish(32, nil, "exact")
+	finish(96, number(0), "approximate")
+	text := scrape(t, tel, Sources{})
+	has(t, text,
+		`warmpath_predictions_total{outcome="equal",worker="http://a"} 2`,
+		`warmpath_predictions_total{outcome="over",worker="http://a"} 1`,
+		`warmpath_predictions_total{outcome="under",worker="http://a"} 1`,
+		`warmpath_predictions_total{outcome="unreported",worker="http://a"} 1`,
+		`warmpath_predictions_total{outcome="approximate",worker="http://a"} 1`,
+		`warmpath_prediction_difference_tokens_bucket{worker="http://a",le="-1"} 1`,
+		`warmpath_prediction_difference_tokens_bucket{worker="http://a",le="0"} 3`,
+		`warmpath_prediction_difference_tokens_bucket{worker="http://a",le="64"} 4`,
+		`warmpath_tokens_total{kind="reported",policy="kv_aware",worker="http://a"} 224`,
+		`warmpath_requests_total{branch="affinity",policy="kv_aware",status="200",worker="http://a"} 6`)
+}
+
+func TestScrapeShowsHoldersIndexAndTokens(t *testing.T) {
+	tel := New(DefaultConfig())
+	text := scrape(t, tel, Sources{
+		Workers: func() []Worker {
+			return []Worker{{URL: "http://a", Up: true, Holders: []Holder{
+				{Rank: 1, Trust: "exact", Requests: 3, Blocks: 7, Stream: &Stream{Connected: true, Gaps: 2, LastSequence: 41}}}}}
+		},
+		Index:  func() []Index { return []Index{{Model: "m", Blocks: 5, Bytes: 640}} },
+		Tokens: func() TokenStats { return TokenStats{Asked: 9} },
+	})
+	has(t, text,
+		`warmpath_worker_up{worker="http://a"} 1`,
+		`warmpath_holder_trust{rank="1",trust="exact",worker="http://a"} 1`,
+		`warmpath_holder_trust{rank="1",trust="degraded",worker="http://a"} 0`,
+		`warmpath_holder_requests{rank="1",worker="http://a"} 3`,
+		`warmpath_events_gaps_total{rank="1",worker="http://a"} 2`,
+		`warmpath_events_last_sequence{rank="1",worker="http://a"} 41`,
+		`warmpath_index_blocks{model="m"} 5`,
+		`warmpath_token_calls_total 9`)
+}
+
+func TestEveryOwnMetricHasThePrefix(t *testing.T) {
+	tel := New(DefaultConfig())
+	tel.Started()
+	tel.Refused("bad_request")
+	tel.Retried("http://a")
+	tel.Tokens("cache", time.Millisecond)
+	tel.Panicked()
+	tel.Reloaded(nil)
+	for line := range strings.SplitSeq(scrape(t, tel, Sources{}), "\n") {
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if !strings.HasPrefix(line, "warmpath_") && !strings.HasPrefix(line, "go_") && !strings.HasPrefix(line, "process_") {
+			t.Errorf("metric without the prefix: %s", line)
+		}
+	}
+}
+
+func TestRingKeepsTheLastDecisions(t *testing.T) {
+	for _, c := range []struct {
+		size, added, asked int
+		want               []uint64
+	}{
+		{0, 3, 10, []uint64{}},
+		{4, 0, 10, []uint64{}},
+		{4, 2, 0, []uint64{2, 1}},
+		{4, 4, 2, []uint64{4, 3}},
+		{4, 9, 100, []uint64{9, 8, 7, 6}},
+	} {
+		tel := New(Config{Decisions: c.size})
+		for i := range c.added {
+			tel.Finished(&Record{ID: uint64(i + 1)})
+		}
+		got := tel.Last(c.asked)
+		if len(got) != len(c.want) {
+			t.Errorf("size %d, %d added: %d records, want %d", c.size, c.added, len(got), len(c.want))
+			continue
+		}
+		for i := range got {
+			if got[i].ID != c.want[i] {
+				t.Errorf("size %d, %d added: record %d is %d, want %d", c.size, c.added, i, got[i].ID, c.want[i])
+			}
+		}
+	}
+}
+
+func TestConfigNamesEveryProblem(t *testing.T) {
+	err := Config{Decisions: -1, LogLevel: "loud", LogFormat: "xml"}.Validate()
+	for _, want := range []string{"decisions: -1", `log_level: "loud"`, `log_format: "xml"`} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v does not say %q", err, want)
+		}
+	}
+	if err := DefaultConfig().Validate(); err != nil {
+		t.Errorf("the default is refused: %v", err)
+	}
+}
+
+func TestLoggerWritesTheChosenFormat(t *testing.T) {
+	for format, want := range map[string]string{"text": "msg=hello", "json": `"msg":"hello"`} {
+		var out bytes.Buffer
+		log, err := NewLogger(Config{LogLevel: "info", LogFormat: format}, &out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		log.Debug("hidden")
+		log.Info("hello")
+		if !strings.Contains(out.String(), want) || strings.Contains(out.String(), "hidden") {
+			t.Errorf("%s: %q", format, out.String())
+		}
+	}
+}
