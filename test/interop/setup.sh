@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Installs the other side of the interoperability tests: Debian's python3-zmq (libzmq, 1 MB) and the official OpenAI client for Python in
+# an environment of its own (60 MB, in $XDG_CACHE_HOME/warmpath/openai or ~/.cache/warmpath/openai). Does nothing when both are there.
+set -euo pipefail
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/warmpath
+as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
+if ! /usr/bin/python3 -c 'import zmq' 2>/dev/null; then
+  echo "interop: installing Debian's python3-zmq"
+  as_root apt-get update -qq
+  as_root apt-get install -y -qq --no-install-recommends python3-zmq python3-venv >/dev/null
+fi
+if ! "$cache/openai/bin/python" -c 'import openai' 2>/dev/null; then
+  echo "interop: installing the OpenAI client into $cache/openai"
+  mkdir -p "$cache"
+  python3 -m venv "$cache/openai"
+  "$cache/openai/bin/pip" install -q --disable-pip-version-check 'openai==3.52.0'
+fi
+echo "interop: ready ($(/usr/bin/python3 -c 'import zmq; print("libzmq", zmq.zmq_version())'), openai $("$cache/openai/bin/python" -c 'import openai; print(openai.__version__)'))"

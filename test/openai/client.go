@@ -1,0 +1,153 @@
+// Package openai lets a Go test speak through the official OpenAI client for Python, so that what reaches the gateway
+// is what that client sends and what it accepts is what users see. The interpreter is $WARMPATH_OPENAI_PYTHON, or the
+// one that `make interop` or `make test-engines` installs; where there is none the test skips and says so.
+package openai
+
+import (
+	"bufio"
+	_ "embed"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+//go:embed driver.py
+var driver string
+
+// Client is one running driver; calls are answered one after another. Safe for concurrent use.
+type Client struct {
+	mu  sync.Mutex
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+// Call is one request through the client. Body holds the arguments of the client's own method; Extra goes into the
+// body beside them (fields the client does not know); Headers are added.
+type Call struct {
+	Call    string            `json:"call"` // chat, completions or models
+	Base    string            `json:"base"` // ends in /v1
+	Body    map[string]any    `json:"body,omitempty"`
+	Extra   map[string]any    `json:"extra,omitempty"`
+	Headers map[string]string `json:"headers,omitempty"`
+}
+
+// Answer is what the client made of the response.
+type Answer struct {
+	Text      string            `json:"text"`
+	Finish    string            `json:"finish"`
+	Usage     *Usage            `json:"usage"`
+	Chunks    int               `json:"chunks"`
+	ToolCalls []map[string]any  `json:"tool_calls"`
+	Headers   map[string]string `json:"headers"`
+	IDs       []string          `json:"ids"`
+	Extra     map[string]any    `json:"extra"` // fields of the response that the client does not know
+	Error     *Error            `json:"error"`
+}
+
+// Usage is the engine's own count.
+type Usage struct {
+	PromptTokens     int `json:"prompt_tokens"`
+	CompletionTokens int `json:"completion_tokens"`
+	Details          *struct {
+		CachedTokens int `json:"cached_tokens"`
+	} `json:"prompt_tokens_details"`
+}
+
+// Cached returns the engine's reported cached tokens; engines that leave out a zero mean zero.
+func (u *Usage) Cached() int {
+	if u == nil || u.Details == nil {
+		return 0
+	}
+	return u.Details.CachedTokens
+}
+
+// Error is the exception that the client raised.
+type Error struct {
+	Type    string `json:"type"`
+	Status  int    `json:"status"`
+	Message string `json:"message"`
+	Body    any    `json:"body"`
+}
+
+// Header returns a response header by its name in any case.
+func (a *Answer) Header(name string) string {
+	for k, v := range a.Headers {
+		if strings.EqualFold(k, name) {
+			return v
+		}
+	}
+	return ""
+}
+
+// Start runs the driver until the test ends.
+func Start(t testing.TB) *Client {
+	t.Helper()
+	python := interpreter()
+	if python == "" {
+		t.Skip("skipped: no Python with the openai package; `make interop` installs one, or set WARMPATH_OPENAI_PYTHON")
+	}
+	cmd := exec.Command(python, "-u", "-c", driver)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatalf("open the driver's input: %v", err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatalf("open the driver's output: %v", err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("start the OpenAI client: %v", err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		_ = cmd.Wait() // it ends with its input; what it would say is in the answers
+	})
+	return &Client{in: in, out: bufio.NewReaderSize(out, 1<<20)}
+}
+
+func interpreter() string {
+	candidates := []string{os.Getenv("WARMPATH_OPENAI_PYTHON")}
+	if home, err := os.UserCacheDir(); err == nil {
+		for _, dir := range []string{"openai", "engines/vllm/venv"} {
+			candidates = append(candidates, filepath.Join(home, "warmpath", dir, "bin", "python"))
+		}
+	}
+	for _, python := range candidates {
+		if python == "" {
+			continue
+		}
+		if exec.Command(python, "-c", "import openai").Run() == nil {
+			return python
+		}
+	}
+	return ""
+}
+
+// Do sends one call and returns the client's answer.
+func (c *Client) Do(t testing.TB, call Call) *Answer {
+	t.Helper()
+	line, err := json.Marshal(call)
+	if err != nil {
+		t.Fatalf("encode the call: %v", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, err := c.in.Write(append(line, '\n')); err != nil {
+		t.Fatalf("write to the OpenAI client: %v", err)
+	}
+	reply, err := c.out.ReadBytes('\n')
+	if err != nil {
+		t.Fatalf("read from the OpenAI client: %v", err)
+	}
+	var a Answer
+	if err := json.Unmarshal(reply, &a); err != nil {
+		t.Fatalf("decode the OpenAI client's answer %.200s: %v", reply, err)
+	}
+	return &a
+}

@@ -1,0 +1,53 @@
+"""Drive the official OpenAI client from a Go test: one JSON request a line in, one JSON answer a line out.
+
+in:  {"call": "chat" | "completions" | "models", "base": "http://…/v1", "body": {…}, "extra": {…}, "headers": {…}}
+out: {"text", "finish", "usage", "headers", "chunks", "tool_calls", "ids", "error": {"type", "status", "message"}}
+"""
+import json
+import sys
+
+import openai
+
+
+def plain(model):
+    return model.model_dump() if model is not None else None
+
+
+def answer(request):
+    client = openai.OpenAI(base_url=request["base"], api_key="none", max_retries=0, timeout=request.get("timeout", 120))
+    if request["call"] == "models":
+        return {"ids": [m.id for m in client.models.list().data]}
+    endpoint = client.chat.completions if request["call"] == "chat" else client.completions
+    raw = endpoint.with_raw_response.create(
+        **request["body"], extra_body=request.get("extra"), extra_headers=request.get("headers"))
+    out = {"text": "", "finish": None, "usage": None, "chunks": 0, "tool_calls": [], "headers": dict(raw.headers)}
+    parsed = raw.parse()
+    if not request["body"].get("stream"):
+        choice = parsed.choices[0]
+        out["text"] = choice.message.content or "" if request["call"] == "chat" else choice.text
+        out["finish"], out["usage"] = choice.finish_reason, plain(parsed.usage)
+        if request["call"] == "chat":
+            out["tool_calls"] = [plain(c) for c in choice.message.tool_calls or []]
+        out["extra"] = {k: v for k, v in (parsed.model_extra or {}).items() if k != "prompt_logprobs"}
+        return out
+    for chunk in parsed:
+        out["chunks"] += 1
+        if chunk.usage is not None:
+            out["usage"] = plain(chunk.usage)
+        for choice in chunk.choices:
+            piece = choice.delta.content if request["call"] == "chat" else choice.text
+            out["text"] += piece or ""
+            out["finish"] = choice.finish_reason or out["finish"]
+            if request["call"] == "chat":
+                out["tool_calls"] += [plain(c) for c in choice.delta.tool_calls or []]
+    return out
+
+
+for line in sys.stdin:
+    try:
+        reply = answer(json.loads(line))
+    except openai.APIStatusError as e:
+        reply = {"error": {"type": type(e).__name__, "status": e.status_code, "message": str(e), "body": e.body}}
+    except Exception as e:  # the test reads what went wrong; the driver must go on
+        reply = {"error": {"type": type(e).__name__, "status": 0, "message": str(e)}}
+    print(json.dumps(reply), flush=True)
