@@ -1,0 +1,144 @@
+package api
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// Error is what a client is told when its request cannot be answered: the HTTP status and the words of the dialect's
+// error shape. The message says what is wrong and what to do next. Errors are values to be returned: this file is the
+// only place where an error becomes a status.
+type Error struct {
+	Status  int
+	Type    string // OpenAI's error type, e.g. invalid_request_error
+	Code    string // a stable word for programs, may be empty
+	Param   string // the key of the request that is at fault, may be empty
+	Message string
+	// RetryAfter, when positive, is sent as the Retry-After header, rounded up to seconds.
+	RetryAfter time.Duration
+	// Cause is the error behind this one; it is for logs and is not sent.
+	Cause error
+}
+
+// Error returns the message and the cause.
+func (e *Error) Error() string {
+	if e.Cause != nil {
+		return e.Message + ": " + e.Cause.Error()
+	}
+	return e.Message
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Cause }
+
+// OpenAI's error types that we use.
+const (
+	typeInvalid     = "invalid_request_error"
+	typeNotFound    = "not_found_error"
+	typeAuth        = "authentication_error"
+	typeRateLimit   = "rate_limit_error"
+	typeServer      = "server_error"
+	typeUnavailable = "service_unavailable_error"
+)
+
+// Invalid returns the error of a request that cannot be read (400). param may be empty.
+func Invalid(param, message string) *Error {
+	return &Error{Status: http.StatusBadRequest, Type: typeInvalid, Code: "invalid_request", Param: param, Message: message}
+}
+
+// TooLarge returns the error of a body of more than limit bytes (413).
+func TooLarge(limit int64) *Error {
+	return &Error{Status: http.StatusRequestEntityTooLarge, Type: typeInvalid, Code: "request_too_large",
+		Message: "the request body is larger than " + strconv.FormatInt(limit, 10) + " bytes; send less, or raise the gateway's body limit"}
+}
+
+// BodyTimeout returns the error of a body that stopped arriving (408).
+func BodyTimeout(after time.Duration) *Error {
+	return &Error{Status: http.StatusRequestTimeout, Type: typeInvalid, Code: "request_timeout",
+		Message: "no byte of the request body came for " + after.String() + "; send the request again"}
+}
+
+// UnknownModel returns the error of a model that no worker serves (404).
+func UnknownModel(model string) *Error {
+	return &Error{Status: http.StatusNotFound, Type: typeNotFound, Code: "model_not_found", Param: "model",
+		Message: "the model " + strconv.Quote(model) + " is served by no worker; GET /v1/models lists those that are"}
+}
+
+// UnknownPath returns the error of a path that we do not serve (404).
+func UnknownPath(method, path string) *Error {
+	return &Error{Status: http.StatusNotFound, Type: typeInvalid, Code: "unknown_url",
+		Message: "there is no " + method + " " + path + " here; try POST /v1/chat/completions, POST /v1/completions or GET /v1/models"}
+}
+
+// MethodNotAllowed returns the error of a path asked with the wrong method (405).
+func MethodNotAllowed(method, path string) *Error {
+	return &Error{Status: http.StatusMethodNotAllowed, Type: typeInvalid, Code: "method_not_allowed",
+		Message: path + " does not answer " + method + "; the request may need POST"}
+}
+
+// NoWorker returns the error of a request that no worker can take now (503).
+func NoWorker(cause error) *Error {
+	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: "no_worker", RetryAfter: time.Second,
+		Message: "no worker can take the request now; try again in a moment", Cause: cause}
+}
+
+// Saturated returns the error of a request that all workers are too busy for (429).
+func Saturated(cause error) *Error {
+	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "saturated", RetryAfter: time.Second,
+		Message: "all workers are busy; try again in a moment", Cause: cause}
+}
+
+// Unauthorized returns the error of a missing or wrong key (401).
+func Unauthorized(message string) *Error {
+	return &Error{Status: http.StatusUnauthorized, Type: typeAuth, Code: "invalid_api_key", Message: message}
+}
+
+// WorkerUnreachable returns the error of a worker that did not answer (502).
+func WorkerUnreachable(cause error) *Error {
+	return &Error{Status: http.StatusBadGateway, Type: typeServer, Code: "worker_unreachable",
+		Message: "the worker did not answer; try again", Cause: cause}
+}
+
+// WorkerTimeout returns the error of a worker that stayed silent for too long (504).
+func WorkerTimeout(cause error) *Error {
+	return &Error{Status: http.StatusGatewayTimeout, Type: typeServer, Code: "worker_timeout",
+		Message: "the worker did not answer in time; try again, or ask for fewer tokens", Cause: cause}
+}
+
+// WorkerBroke returns the error of a worker whose answer ended before its end or broke the protocol (502). It is also what
+// a stream that has begun is ended with.
+func WorkerBroke(cause error) *Error {
+	return &Error{Status: http.StatusBadGateway, Type: typeServer, Code: "worker_failed",
+		Message: "the worker failed before the answer was complete; what came so far is not the whole answer, send the request again", Cause: cause}
+}
+
+// Internal returns the error of something that is our fault (500). The cause is not shown to the client.
+func Internal(cause error) *Error {
+	return &Error{Status: http.StatusInternalServerError, Type: typeServer, Code: "internal_error",
+		Message: "the gateway failed; its log has the reason", Cause: cause}
+}
+
+// AsError returns err as what a client is told. An error that is not an *Error is Internal.
+func AsError(err error) *Error {
+	var e *Error
+	if errors.As(err, &e) {
+		return e
+	}
+	return Internal(err)
+}
+
+// WriteError answers with err in the dialect's shape. It must be called before anything else was written.
+func WriteError(w http.ResponseWriter, d Dialect, err error) {
+	e := AsError(err)
+	body := append(d.AppendError(nil, e), '\n')
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	if e.RetryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(int((e.RetryAfter+time.Second-1)/time.Second)))
+	}
+	w.WriteHeader(e.Status)
+	w.Write(body) // an error means that the client is gone: there is no one left to tell
+}

@@ -1,0 +1,120 @@
+package api
+
+// PromptForm says in which shape a request gives its prompt.
+type PromptForm uint8
+
+const (
+	// PromptNone: the request names no prompt that we know; it is for the engine to refuse it.
+	PromptNone PromptForm = iota
+	// PromptMessages: a list of chat messages, in Raw(FieldMessages).
+	PromptMessages
+	// PromptText: one text, in Raw(FieldPrompt).
+	PromptText
+	// PromptTexts: a list of texts, in Raw(FieldPrompt).
+	PromptTexts
+	// PromptIDs: one list of token ids, in IDs. In a chat request these are SGLang's input_ids, which vLLM ignores
+	// without a word; the messages, when given too, are still in Raw(FieldMessages).
+	PromptIDs
+	// PromptIDLists: a list of lists of token ids: Lists in IDs.
+	PromptIDLists
+)
+
+// String returns the form's name as it stands in logs.
+func (f PromptForm) String() string {
+	return [...]string{"none", "messages", "text", "texts", "ids", "id lists"}[f]
+}
+
+// Request is what routing needs to know of a request body. The zero value is ready for Read, and a Request is meant to
+// be pooled: reading again reuses its buffers. It is not safe for concurrent use. Strings stay valid for ever, Raw and
+// IDs until the next Read and as long as the body is not changed.
+type Request struct {
+	Dialect Dialect
+	Model   string // empty when the request names none
+	Stream  bool
+	// IncludeUsage is stream_options.include_usage: the client asked for a last chunk with the usage.
+	IncludeUsage bool
+
+	Form PromptForm
+	// IDs holds the prompt's token ids, one list after the other, when Form is PromptIDs or PromptIDLists.
+	IDs []uint32
+	// ends[i] is where list i ends in IDs.
+	ends []int
+	// Prompts is the number of prompts in the request: above one only for a list of texts or of id lists.
+	Prompts int
+
+	// Multimodal: a message has a content part that is not plain text, so that token ids alone do not tell prefixes apart.
+	Multimodal bool
+	// Tools: the request offers tools.
+	Tools bool
+
+	CacheSalt string // vLLM's and SGLang's cache_salt
+	ExtraKey  string // SGLang's extra_key
+	RequestID string // rid (SGLang) or request_id (vLLM) of the body
+	User      string
+	// SessionID is the body's session_id (vLLM), PromptCacheKey OpenAI's prompt_cache_key: what a client calls a session.
+	SessionID      string
+	PromptCacheKey string
+
+	// MaxTokens is max_completion_tokens, else max_tokens; 0 when neither is given.
+	MaxTokens int
+	// N is the number of choices asked for, 1 when not given.
+	N int
+	// Priority is 0 when not given.
+	Priority int
+	// Rank is routed_dp_rank or data_parallel_rank, -1 when not given. SGLang honours it, vLLM ignores it in the body.
+	Rank int
+
+	body  []byte
+	spans [numFields]span
+	text  []byte // scratch for unescaped strings
+}
+
+// Raw returns the value of field f as it stands in the body, nil when it is absent.
+func (r *Request) Raw(f Field) []byte {
+	s := r.spans[f]
+	if s.end == 0 {
+		return nil
+	}
+	return r.body[s.start:s.end:s.end]
+}
+
+// Offsets returns where the value of field f lies in the body: body[start:end]. Both are 0 when it is absent.
+func (r *Request) Offsets(f Field) (start, end int) {
+	return r.spans[f].start, r.spans[f].end
+}
+
+// Lists returns the number of token id lists in IDs.
+func (r *Request) Lists() int { return len(r.ends) }
+
+// List returns the token ids of list i.
+func (r *Request) List(i int) []uint32 {
+	start := 0
+	if i > 0 {
+		start = r.ends[i-1]
+	}
+	return r.IDs[start:r.ends[i]]
+}
+
+// Session returns what the body says the request's session is: session_id, else prompt_cache_key, else user; empty when
+// it says nothing.
+func (r *Request) Session() string {
+	switch {
+	case r.SessionID != "":
+		return r.SessionID
+	case r.PromptCacheKey != "":
+		return r.PromptCacheKey
+	}
+	return r.User
+}
+
+// PromptBytes returns the length of the prompt's JSON, the measure of a request whose tokens are not known.
+func (r *Request) PromptBytes() int {
+	n := 0
+	for _, f := range [...]Field{FieldMessages, FieldPrompt, FieldInputIDs, FieldTools} {
+		n += r.spans[f].end - r.spans[f].start
+	}
+	return n
+}
+
+// Body returns the bytes that Read was given.
+func (r *Request) Body() []byte { return r.body }

@@ -1,0 +1,108 @@
+package proxy
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/warmpath/warmpath/internal/api"
+)
+
+// Attempt is one try to have a request answered by one worker. It is read only, and may be used again for the next try.
+type Attempt struct {
+	// Worker is the worker's URL, http or https, with an optional path in front of Path.
+	Worker string
+	Method string // empty means POST
+	Path   string // the request target with its query, e.g. /v1/chat/completions
+	// Header is the client's request header. Hop-by-hop fields, Host, Content-Length and Accept-Encoding are not passed on
+	// (a compressed answer could not be watched); all else is.
+	Header http.Header
+	// Set replaces header fields of the request; an empty value removes the field.
+	Set []Field
+	// Body is the request body; it must not change until Forward has returned.
+	Body []byte
+	// RequestID is sent as X-Request-Id and shown to the client; see RequestID.
+	RequestID string
+
+	// Dialect is how an error event in mid-stream is worded and what the watcher looks for.
+	Dialect api.Dialect
+	// Writer is where the answer goes. Fields that its header has already are kept: the worker's do not replace them.
+	Writer http.ResponseWriter
+	// OnFirstToken, if set, is called once, when the first token passes, from Forward's goroutine.
+	OnFirstToken func(time.Time)
+}
+
+// Field is a header field.
+type Field struct{ Name, Value string }
+
+// Class says how an attempt ended.
+type Class uint8
+
+const (
+	// Success: the answer was passed whole; if it was a generation, every choice had its finish_reason.
+	Success Class = iota
+	// Rejected: the engine answered with a status that is not 2xx and is the request's own fault; passed on.
+	Rejected
+	// ClientGone: the client left, or stopped reading; the worker's connection was closed at once.
+	ClientGone
+	// Refused: the worker could not be reached or would not take the request (connect error, 502, 503, shutdown text).
+	Refused
+	// Reset: the connection ended before the first byte of an answer.
+	Reset
+	// HeaderTimeout: no answer began in time.
+	HeaderTimeout
+	// StreamTimeout: an answer began and then fell silent for too long.
+	StreamTimeout
+	// Protocol: the answer was not HTTP/1.1 as we accept it.
+	Protocol
+	// EngineError: the engine answered 5xx, or ended a stream with an error event; passed on.
+	EngineError
+	// Truncated: the answer ended before its end, or without a finish_reason.
+	Truncated
+	// BadAttempt: the attempt itself cannot be sent (worker URL, header field); nothing was tried.
+	BadAttempt
+)
+
+// String returns the class as it stands in metrics and logs.
+func (c Class) String() string {
+	return [...]string{"success", "rejected", "client_gone", "refused", "reset", "header_timeout", "stream_timeout", "protocol",
+		"engine_error", "truncated", "bad_attempt"}[c]
+}
+
+// WorkerFault reports whether the outcome speaks against the worker's health.
+func (c Class) WorkerFault() bool { return c >= Refused && c <= Truncated }
+
+// Result tells how an attempt ended.
+type Result struct {
+	Class Class
+	// Status is the status of the worker's answer, 0 when none came.
+	Status int
+	// FirstByte: something of the answer reached the client (at least its header was written). Then the request can
+	// neither be retried nor answered with an error.
+	FirstByte bool
+	// Retryable: nothing reached the client, and another worker may do better.
+	Retryable bool
+	// Abort: the client holds a part of an answer and must see that it is cut: end the handler with
+	// panic(http.ErrAbortHandler), after your own book-keeping.
+	Abort bool
+	// Err is what went wrong, an *api.Error when the client should be told; nil for Success and Rejected.
+	Err error
+	// Answer is a worker's error answer that was held back because the attempt is retryable; nil otherwise. When there is
+	// no other worker to ask, pass it on with Answer.WriteTo.
+	Answer *Answer
+
+	Usage api.Usage
+	// Sent, FirstByteAt, FirstTokenAt and End are when the request had been written to the worker, when the first byte of
+	// the answer came, when the first token passed, and when all was over; zero when it never came to that.
+	Start, Sent, FirstByteAt, FirstTokenAt, End time.Time
+	// BytesUp and BytesDown are the body bytes sent to the worker and written to the client.
+	BytesUp, BytesDown int64
+	// Reused: the last connection was a kept-alive one. Fresh: a stale connection was replaced.
+	Reused, Fresh bool
+}
+
+// Answer is an answer that was held back whole.
+type Answer struct {
+	Status int
+	Header http.Header
+	Body   []byte
+}
