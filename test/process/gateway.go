@@ -1,0 +1,238 @@
+// Package process runs the built binary for tests, as its user would: `warmpath serve` and `warmpath mock` on free
+// ports of the loopback, with their logs shown when a test fails.
+package process
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Process is one running command.
+type Process struct {
+	Name string
+	cmd  *exec.Cmd
+	log  *log
+	done chan struct{}
+}
+
+// log keeps what a process printed; the process writes while the test reads.
+type log struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+var built = sync.OnceValues(func() (string, error) {
+	if path := os.Getenv("WARMPATH_BINARY"); path != "" {
+		return path, nil
+	}
+	dir, err := os.MkdirTemp("", "warmpath-test-")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "warmpath")
+	out, err := exec.Command("go", "build", "-o", path, "github.com/warmpath/warmpath/cmd/warmpath").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build the binary: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+// Binary returns the path of the warmpath binary: $WARMPATH_BINARY, else one built now.
+func Binary(t testing.TB) string {
+	t.Helper()
+	path, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Start runs the command in a process group of its own and stops it when the test ends.
+func Start(t testing.TB, name string, command string, args ...string) *Process {
+	t.Helper()
+	p := &Process{Name: name, cmd: exec.Command(command, args...), log: &log{}, done: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatalf("start %s: %v", name, err)
+	}
+	go func() { // ends with the process; Stop waits for it
+		_ = p.cmd.Wait()
+		close(p.done)
+	}()
+	t.Cleanup(func() {
+		p.Stop(syscall.SIGTERM)
+		if t.Failed() {
+			t.Logf("--- %s printed:\n%s", name, tail(p.log.String(), 6000))
+		}
+	})
+	return p
+}
+
+// Stop signals the process group and waits until it is gone; after 20 s it is killed.
+func (p *Process) Stop(signal syscall.Signal) {
+	_ = syscall.Kill(-p.cmd.Process.Pid, signal)
+	select {
+	case <-p.done:
+	case <-time.After(20 * time.Second):
+		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+		<-p.done
+	}
+}
+
+// Signal sends a signal to the process alone.
+func (p *Process) Signal(signal syscall.Signal) { _ = p.cmd.Process.Signal(signal) }
+
+// Log returns what the process has printed so far.
+func (p *Process) Log() string { return p.log.String() }
+
+// Exited tells whether the process has ended.
+func (p *Process) Exited() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// PID returns the process's id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+func tail(s string, n int) string {
+	if len(s) > n {
+		return "…" + s[len(s)-n:]
+	}
+	return s
+}
+
+// FreePort returns a TCP port that was free a moment ago.
+func FreePort(t testing.TB) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("find a free port: %v", err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// Gateway is a running `warmpath serve`.
+type Gateway struct {
+	*Process
+	URL, Admin string // http://host:port of the two listeners
+}
+
+// Serve starts `warmpath serve` with the given further arguments on free ports and waits until it answers /health.
+func Serve(t testing.TB, args ...string) *Gateway {
+	t.Helper()
+	return ServeAt(t, FreePort(t), FreePort(t), args...)
+}
+
+// ServeAt is Serve on given ports.
+func ServeAt(t testing.TB, port, admin int, args ...string) *Gateway {
+	t.Helper()
+	listen, adminListen := fmt.Sprintf("127.0.0.1:%d", port), fmt.Sprintf("127.0.0.1:%d", admin)
+	args = append([]string{"serve", "--listen", listen, "--admin-listen", adminListen}, args...)
+	g := &Gateway{Process: Start(t, "warmpath serve", Binary(t), args...), URL: "http://" + listen, Admin: "http://" + adminListen}
+	WaitFor(t, 20*time.Second, "the gateway to answer", func() error {
+		if g.Exited() {
+			t.Fatalf("the gateway ended:\n%s", g.Log())
+		}
+		return Reachable(g.URL + "/health")
+	})
+	return g
+}
+
+// Ready waits until /readiness says 200.
+func (g *Gateway) Ready(t testing.TB) {
+	t.Helper()
+	WaitFor(t, 30*time.Second, "the gateway to be ready", func() error { return Reachable(g.URL + "/readiness") })
+}
+
+// Reachable returns nil when a GET of url answers 200.
+func Reachable(url string) error {
+	client := http.Client{Timeout: 5 * time.Second}
+	resp, err := client.Get(url)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answered %d: %s", url, resp.StatusCode, body)
+	}
+	return nil
+}
+
+// WaitFor polls until check returns nil, and fails the test with its last error after the given time.
+func WaitFor(t testing.TB, limit time.Duration, what string, check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("waited %v for %s: %v", limit, what, err)
+		}
+		time.Sleep(50 * time.Millisecond) // polling another process: there is no clock to fake
+	}
+}
+
+// JSON reads the answer of a GET into v.
+func JSON(t testing.TB, url string, v any) {
+	t.Helper()
+	resp, err := http.Get(url)
+	if err != nil {
+		t.Fatalf("get %s: %v", url, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		body, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
+		t.Fatalf("get %s: %d %s", url, resp.StatusCode, body)
+	}
+	if err := json.NewDecoder(resp.Body).Decode(v); err != nil {
+		t.Fatalf("decode %s: %v", url, err)
+	}
+}
+
+// Post sends a JSON body and returns status and answer.
+func Post(t testing.TB, url, body string) (int, string) {
+	t.Helper()
+	resp, err := http.Post(url, "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatalf("post %s: %v", url, err)
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatalf("read the answer of %s: %v", url, err)
+	}
+	return resp.StatusCode, string(answer)
+}
