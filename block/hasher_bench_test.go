@@ -25,3 +25,23 @@ func BenchmarkAppend(b *testing.B) {
 		})
 	}
 }
+
+func BenchmarkEngineAppend(b *testing.B) {
+	tokens := make([]Token, 8192)
+	for i := range tokens {
+		tokens[i] = uint32(i*7919) % 151643
+	}
+	for a := range numEngineAlgorithms {
+		b.Run(a.String(), func(b *testing.B) {
+			h, err := NewEngineHasher(EngineChain{Algorithm: a, Size: 16})
+			if err != nil {
+				b.Fatal(err)
+			}
+			dst := make([]Digest, 0, len(tokens)/16)
+			b.ReportAllocs()
+			for b.Loop() {
+				dst = h.Append(dst[:0], h.Root("m", ""), tokens, nil)
+			}
+		})
+	}
+}
