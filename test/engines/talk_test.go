@@ -1,0 +1,155 @@
+package engines
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/test/openai"
+	"github.com/warmpath/warmpath/test/process"
+)
+
+// talk is a user of the gateway who checks, for every answer, that what the gateway predicted is what the engine
+// reported.
+type talk struct {
+	client  *openai.Client
+	gateway *process.Gateway
+	asked   int
+}
+
+// reply is an answer with what the gateway said about it.
+type reply struct {
+	*openai.Answer
+	worker    string
+	predicted int
+	cached    int
+	trust     string
+}
+
+type message map[string]any
+
+func say(role, text string) message { return message{"role": role, "content": text} }
+
+// settle waits until no holder's sequence number has moved for a moment: every event of what was asked has arrived.
+func (k *talk) settle(t *testing.T) {
+	t.Helper()
+	last, since := "", time.Now()
+	process.WaitFor(t, 20*time.Second, "the events to arrive", func() error {
+		var workers any
+		process.JSON(t, k.gateway.Admin+"/admin/workers", &workers)
+		now := sequences(workers)
+		if now != last {
+			last, since = now, time.Now()
+		}
+		if quiet := time.Since(since); quiet < 120*time.Millisecond {
+			return fmt.Errorf("sequence numbers moved %v ago: %s", quiet, now)
+		}
+		return nil
+	})
+}
+
+// sequences renders every field of the admin answer that names a sequence number.
+func sequences(v any) string {
+	var b strings.Builder
+	var walk func(any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case []any:
+			for _, item := range v {
+				walk(item)
+			}
+		case map[string]any:
+			for _, key := range []string{"url", "last_sequence"} {
+				if value, ok := v[key]; ok {
+					fmt.Fprint(&b, value, " ")
+				}
+			}
+			for _, item := range v {
+				if list, ok := item.([]any); ok {
+					walk(list)
+				}
+			}
+		}
+	}
+	walk(v)
+	return b.String()
+}
+
+// chat asks through /v1/chat/completions.
+func (k *talk) chat(t *testing.T, model string, messages []message, extra map[string]any) *reply {
+	t.Helper()
+	body := map[string]any{"model": model, "messages": messages, "max_tokens": 12, "temperature": 0}
+	return k.ask(t, "chat", body, extra)
+}
+
+// complete asks through /v1/completions.
+func (k *talk) complete(t *testing.T, model string, prompt any, extra map[string]any) *reply {
+	t.Helper()
+	return k.ask(t, "completions", map[string]any{"model": model, "prompt": prompt, "max_tokens": 12, "temperature": 0}, extra)
+}
+
+func (k *talk) ask(t *testing.T, call string, body, extra map[string]any) *reply {
+	t.Helper()
+	arguments := map[string]any{}
+	for name, value := range extra {
+		switch name { // the client's own arguments; all other fields go beside them
+		case "tools", "tool_choice", "stream", "stream_options", "max_tokens", "stop":
+			body[name] = value
+		default:
+			arguments[name] = value
+		}
+	}
+	if stream, _ := body["stream"].(bool); stream {
+		body["stream_options"] = map[string]any{"include_usage": true}
+	}
+	answer := k.client.Do(t, openai.Call{Call: call, Base: k.gateway.URL + "/v1", Body: body, Extra: arguments})
+	k.asked++
+	if answer.Error != nil {
+		t.Fatalf("request %d: %s %d: %s", k.asked, answer.Error.Type, answer.Error.Status, answer.Error.Message)
+	}
+	predicted, err := strconv.Atoi(answer.Header("X-Warmpath-Match"))
+	if err != nil {
+		t.Fatalf("request %d: header X-Warmpath-Match is %q", k.asked, answer.Header("X-Warmpath-Match"))
+	}
+	k.settle(t)
+	return &reply{Answer: answer, worker: answer.Header("X-Warmpath-Worker"), predicted: predicted,
+		cached: answer.Usage.Cached(), trust: answer.Header("X-Warmpath-Trust")}
+}
+
+// exact fails the test unless prediction and report agree.
+func (r *reply) exact(t *testing.T, what string) {
+	t.Helper()
+	if r.predicted != r.cached {
+		t.Errorf("%s: predicted %d cached tokens, the engine reports %d (worker %s, trust %s, prompt %d)",
+			what, r.predicted, r.cached, r.worker, r.trust, r.Usage.PromptTokens)
+	}
+}
+
+// neverOver fails the test when more was predicted than the engine reports.
+func (r *reply) neverOver(t *testing.T, what string) {
+	t.Helper()
+	if r.predicted > r.cached {
+		t.Errorf("%s: predicted %d cached tokens, more than the %d that the engine reports", what, r.predicted, r.cached)
+	}
+}
+
+// prose is deterministic text of about n words that no other topic shares.
+func prose(topic string, n int) string {
+	words := []string{"engine", "cache", "block", "worker", "token", "prefix", "route", "index", "event", "batch", "model", "layer"}
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "%s %s %d ", topic, words[(i*7+len(topic))%len(words)], i)
+	}
+	return b.String()
+}
+
+func pretty(v any) string {
+	out, err := json.MarshalIndent(v, "", " ")
+	if err != nil {
+		return err.Error()
+	}
+	return string(out)
+}

@@ -1,0 +1,247 @@
+package engines
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/test/openai"
+	"github.com/warmpath/warmpath/test/process"
+)
+
+// TestTwoPlainWorkers gives the gateway two URLs and no other setting.
+func TestTwoPlainWorkers(t *testing.T) {
+	dir := root(t, "vllm")
+	client := openai.Start(t)
+	lora := []string{"--enable-lora", "--max-loras", "2", "--max-lora-rank", "8",
+		"--lora-modules", "a=" + dir + "/lora-a", "b=" + dir + "/lora-b", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"}
+	// One answers /render, one does not; one publishes integer hashes, one raw bytes.
+	one := begin(t, "one", launch{kind: "vllm", args: append(slices.Clone(lora), "--enable-scale-out")})
+	two := begin(t, "two", launch{kind: "vllm", args: lora, env: []string{"VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0"}})
+	one.await(t)
+	two.await(t)
+
+	gateway := process.Serve(t, "--worker", one.url, "--worker", two.url)
+	gateway.Ready(t)
+	k := &talk{client: client, gateway: gateway}
+	waitTrust(t, gateway, "exact", 2)
+
+	t.Run("conversations go home", func(t *testing.T) { conversations(t, k, "tiny") })
+	t.Run("a streamed conversation goes home", func(t *testing.T) { streamed(t, k) })
+	t.Run("cache salt keeps tenants apart", func(t *testing.T) { salts(t, k) })
+	t.Run("tools are part of the prompt", func(t *testing.T) { tools(t, k) })
+	t.Run("a generated answer is continued", func(t *testing.T) { continued(t, k) })
+	t.Run("adapters are kept apart", func(t *testing.T) { adapters(t, k) })
+	t.Run("a reset cache", func(t *testing.T) { reset(t, k, one, two) })
+	t.Run("the gateway restarts while the engines keep their caches", func(t *testing.T) { gatewayRestart(t, k, one, two) })
+	t.Run("an engine restarts", func(t *testing.T) { engineRestart(t, k, two) })
+	t.Logf("%d requests", k.asked)
+}
+
+// conversations runs several conversations of several turns, interleaved.
+func conversations(t *testing.T, k *talk, model string) {
+	const talks, turns = 6, 5
+	history := make([][]message, talks)
+	home := make([]string, talks)
+	workers := map[string]bool{}
+	for turn := range turns {
+		for i := range talks {
+			if turn == 0 {
+				history[i] = []message{say("system", prose(fmt.Sprintf("agent%d", i), 120))}
+			}
+			history[i] = append(history[i], say("user", prose(fmt.Sprintf("talk%dturn%d", i, turn), 30)))
+			r := k.chat(t, model, history[i], nil)
+			what := fmt.Sprintf("conversation %d turn %d", i, turn)
+			r.exact(t, what)
+			if turn > 0 && r.worker != home[i] {
+				t.Errorf("%s: went to %s, its prefix is on %s", what, r.worker, home[i])
+			}
+			if turn > 0 && r.cached == 0 {
+				t.Errorf("%s: nothing was cached", what)
+			}
+			home[i] = r.worker
+			workers[r.worker] = true
+			history[i] = append(history[i], say("assistant", r.Text))
+		}
+	}
+	if len(workers) != 2 {
+		t.Errorf("all conversations went to %v: new ones should spread over both workers", workers)
+	}
+}
+
+func streamed(t *testing.T, k *talk) {
+	history := []message{say("system", prose("streamed", 100))}
+	for turn := range 3 {
+		history = append(history, say("user", prose(fmt.Sprintf("s%d", turn), 40)))
+		r := k.chat(t, "tiny", history, map[string]any{"stream": true})
+		r.exact(t, fmt.Sprintf("streamed turn %d", turn))
+		if r.Chunks < 3 || r.Finish == "" {
+			t.Errorf("streamed turn %d: %d chunks, finish %q", turn, r.Chunks, r.Finish)
+		}
+		history = append(history, say("assistant", r.Text))
+	}
+}
+
+func salts(t *testing.T, k *talk) {
+	messages := []message{say("user", prose("salted", 150))}
+	for round := range 2 {
+		for _, salt := range []string{"", "tenant-1", "tenant-2"} {
+			extra := map[string]any{}
+			if salt != "" {
+				extra["cache_salt"] = salt
+			}
+			r := k.chat(t, "tiny", messages, extra)
+			r.exact(t, fmt.Sprintf("salt %q round %d", salt, round))
+			if hit := r.cached > 0; hit != (round == 1) {
+				t.Errorf("salt %q round %d: %d tokens cached", salt, round, r.cached)
+			}
+		}
+	}
+}
+
+func tools(t *testing.T, k *talk) {
+	tool := func(name string) map[string]any {
+		return map[string]any{"type": "function", "function": map[string]any{"name": name, "description": prose(name, 40),
+			"parameters": map[string]any{"type": "object", "properties": map[string]any{"city": map[string]any{"type": "string"}}}}}
+	}
+	extra := map[string]any{"tools": []any{tool("weather"), tool("time")}, "tool_choice": "none"}
+	history := []message{say("system", "You are an agent."), say("user", prose("ask", 60))}
+	first := k.chat(t, "tiny", history, extra)
+	first.exact(t, "tools, first turn")
+	history = append(history,
+		message{"role": "assistant", "content": "", "tool_calls": []any{map[string]any{"id": "call_1", "type": "function",
+			"function": map[string]any{"name": "weather", "arguments": `{"city": "Berlin"}`}}}},
+		message{"role": "tool", "tool_call_id": "call_1", "content": prose("sunny", 40)})
+	second := k.chat(t, "tiny", history, extra)
+	second.exact(t, "tools, after the tool's result")
+	if second.worker != first.worker || second.cached == 0 {
+		t.Errorf("tools: second turn on %s with %d cached, the first was on %s", second.worker, second.cached, first.worker)
+	}
+	without := k.chat(t, "tiny", history, nil)
+	without.exact(t, "the same history without tools")
+	if without.cached >= second.cached {
+		t.Errorf("without its tools the prompt is another one: %d cached", without.cached)
+	}
+}
+
+// continued asks for a completion whose prompt ends with what the engine generated before.
+func continued(t *testing.T, k *talk) {
+	ids := make([]int, 96)
+	for i := range ids {
+		ids[i] = 300 + i*7%2000
+	}
+	r := k.complete(t, "tiny", ids, map[string]any{"max_tokens": 80, "return_token_ids": true, "ignore_eos": true})
+	r.exact(t, "a prompt of ids")
+	full := k.complete(t, "tiny", ids, map[string]any{"max_tokens": 80, "ignore_eos": true})
+	full.exact(t, "the same prompt again")
+	if full.cached != 64 { // 96 tokens are three blocks of 32; the last token is always computed
+		t.Errorf("a fully cached prompt of 96 tokens reports %d cached tokens, want 64", full.cached)
+	}
+	messages := []message{say("user", prose("story", 60))}
+	told := k.chat(t, "tiny", messages, map[string]any{"max_tokens": 100, "ignore_eos": true})
+	told.exact(t, "a story")
+	messages = append(messages, say("assistant", told.Text))
+	on := k.chat(t, "tiny", messages, map[string]any{"continue_final_message": true, "add_generation_prompt": false})
+	on.exact(t, "a continued answer")
+	if on.worker != told.worker {
+		t.Errorf("the continued answer went to %s, it was generated on %s", on.worker, told.worker)
+	}
+}
+
+func adapters(t *testing.T, k *talk) {
+	messages := []message{say("user", prose("adapter", 150))}
+	for round := range 2 {
+		for _, model := range []string{"tiny", "a", "b"} {
+			r := k.chat(t, model, messages, nil)
+			r.exact(t, fmt.Sprintf("model %s round %d", model, round))
+			if hit := r.cached > 0; hit != (round == 1) {
+				t.Errorf("model %s round %d: %d tokens cached", model, round, r.cached)
+			}
+		}
+	}
+	salted := k.chat(t, "a", messages, map[string]any{"cache_salt": "tenant-1"})
+	salted.exact(t, "an adapter with a salt")
+	salted = k.chat(t, "a", messages, map[string]any{"cache_salt": "tenant-1"})
+	salted.exact(t, "an adapter with a salt, again")
+	if salted.cached == 0 {
+		t.Error("an adapter with a salt, again: nothing cached")
+	}
+}
+
+// reset empties an engine's cache. The engine announces it only with its next step, so the first prediction afterwards
+// may be wrong; from then on it is exact again.
+func reset(t *testing.T, k *talk, engines ...*engine) {
+	messages := []message{say("user", prose("reset", 150))}
+	first := k.chat(t, "tiny", messages, nil)
+	for _, e := range engines {
+		e.post(t, "/reset_prefix_cache")
+	}
+	for i := range len(engines) * 2 { // a step on each engine announces its reset
+		k.chat(t, "tiny", []message{say("user", prose(fmt.Sprintf("step%d", i), 150))}, nil)
+	}
+	again := k.chat(t, "tiny", messages, nil)
+	again.exact(t, "after the reset was announced")
+	if first.worker == again.worker && again.cached != 0 {
+		t.Errorf("after a reset %d tokens are cached", again.cached)
+	}
+	again = k.chat(t, "tiny", messages, nil)
+	again.exact(t, "once stored again")
+	if again.cached == 0 {
+		t.Error("once stored again nothing is cached")
+	}
+}
+
+func gatewayRestart(t *testing.T, k *talk, engines ...*engine) {
+	messages := []message{say("system", prose("home", 150)), say("user", "first")}
+	before := k.chat(t, "tiny", messages, nil)
+	k.gateway.Stop(15)
+	args := []string{}
+	for _, e := range engines {
+		args = append(args, "--worker", e.url)
+	}
+	k.gateway = process.Serve(t, args...)
+	k.gateway.Ready(t)
+	waitTrust(t, k.gateway, "exact", len(engines))
+	k.settle(t)
+	after := k.chat(t, "tiny", append(messages, say("assistant", before.Text), say("user", "second")), nil)
+	after.exact(t, "after the gateway's restart")
+	if after.worker != before.worker || after.cached == 0 {
+		t.Errorf("after the gateway's restart the conversation went to %s with %d cached, before it was on %s", after.worker, after.cached, before.worker)
+	}
+}
+
+// engineRestart stops an engine and starts it at the same address with an empty cache.
+func engineRestart(t *testing.T, k *talk, e *engine) {
+	messages := []message{say("user", prose("restart", 150))}
+	var home *reply
+	for i := 0; i < 8; i++ { // find a prompt whose home is e
+		messages = []message{say("user", prose(fmt.Sprintf("restart%d", i), 150))}
+		if home = k.chat(t, "tiny", messages, nil); home.worker == e.url {
+			break
+		}
+	}
+	if home.worker != e.url {
+		t.Fatalf("no prompt went to %s", e.name)
+	}
+	e.stop()
+	other := k.chat(t, "tiny", messages, nil)
+	other.exact(t, "while the engine is away")
+	if other.worker == e.url {
+		t.Fatalf("a stopped engine answered")
+	}
+	e.start(t)
+	e.await(t)
+	process.WaitFor(t, 30*time.Second, "the restarted engine to be used again", func() error {
+		return workerState(t, k.gateway, e.url)
+	})
+	waitTrust(t, k.gateway, "exact", 2)
+	for i := range 10 {
+		r := k.chat(t, "tiny", []message{say("user", prose(fmt.Sprintf("fresh%d", i), 100))}, nil)
+		r.exact(t, fmt.Sprintf("after the engine's restart, prompt %d", i))
+		if r.worker == e.url {
+			return
+		}
+	}
+	t.Errorf("the restarted engine got none of ten new prompts")
+}
