@@ -1,0 +1,206 @@
+package tokens
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+// endpoint is a path that gives token ids.
+type endpoint string
+
+const (
+	renderChat        endpoint = "/v1/chat/completions/render"
+	renderCompletions endpoint = "/v1/completions/render"
+	tokenize          endpoint = "/tokenize"
+	v1Tokenize        endpoint = "/v1/tokenize"
+)
+
+func (e endpoint) renders() bool { return e == renderChat || e == renderCompletions }
+
+// maxAnswer bounds an engine's answer in bytes: a million ids take 7 MB, a rendered image's kwargs_data some more.
+const maxAnswer = 32 << 20
+
+var (
+	errMissing = errors.New("no such endpoint")          // 403, 404, 405, 501: ask by the next way
+	errRefused = errors.New("engine refuses the prompt") // any other 4xx: no other worker would take it either
+)
+
+// reply is the end of one call.
+type reply struct {
+	url   string
+	found Found
+	err   error
+}
+
+// ask asks one worker and, when it is slow or fails, one more beside it, and returns the first answer.
+func (s *Source) ask(p *Prompt, text []byte, workers []Worker) Found {
+	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.Budget)
+	defer cancel()
+	first, ok, unsupported := s.peers.pick(workers, "", time.Now())
+	if !ok {
+		if unsupported {
+			return Found{Outcome: Unsupported}
+		}
+		return Found{Outcome: NoWorker}
+	}
+	replies := make(chan reply, 2) // room for both: a late one never blocks its goroutine
+	pending := 1
+	s.start(ctx, first, p, text, replies)
+	hedge := time.NewTimer(s.peers.hedgeAfter(first.URL, s.cfg.Budget))
+	defer hedge.Stop()
+	second := func() bool {
+		w, ok, _ := s.peers.pick(workers, first.URL, time.Now())
+		if ok {
+			s.hedged.Add(1)
+			s.start(ctx, w, p, text, replies)
+		}
+		return ok
+	}
+	hedged := false
+	outcome := Failed
+	for pending > 0 {
+		select {
+		case r := <-replies:
+			pending--
+			switch {
+			case r.err == nil:
+				return r.found
+			case errors.Is(r.err, errRefused):
+				return Found{Outcome: Refused}
+			case errors.Is(r.err, errMissing):
+				outcome = Unsupported
+			}
+			if !hedged && second() {
+				pending++
+			}
+			hedged = true
+		case <-hedge.C:
+			if !hedged && second() {
+				pending++
+			}
+			hedged = true
+		case <-ctx.Done():
+			return Found{Outcome: TimedOut}
+		}
+	}
+	if ctx.Err() != nil {
+		return Found{Outcome: TimedOut}
+	}
+	return Found{Outcome: outcome}
+}
+
+// start calls w in a goroutine that ends with ctx at the latest; Close waits for it. A call that is cancelled because
+// the other worker answered counts against its worker: it had its time.
+func (s *Source) start(ctx context.Context, w Worker, p *Prompt, text []byte, replies chan<- reply) {
+	s.asked.Add(1)
+	s.calls.Go(func() {
+		began := time.Now()
+		found, err := s.call(ctx, w, p, text)
+		now := time.Now()
+		failed := err != nil && !errors.Is(err, errRefused) && !errors.Is(err, errMissing) && s.ctx.Err() == nil
+		s.peers.done(w.URL, now.Sub(began), failed, now)
+		replies <- reply{w.URL, found, err}
+	})
+}
+
+// call asks w by each of its endpoints until one exists.
+func (s *Source) call(ctx context.Context, w Worker, p *Prompt, text []byte) (Found, error) {
+	for _, e := range s.peers.endpoints(w, p.Dialect, time.Now()) {
+		found, err := s.post(ctx, w, e, p, text)
+		if !errors.Is(err, errMissing) {
+			if err == nil && e == v1Tokenize {
+				s.peers.learn(w.URL, func(p *peer) { p.v1Only = true })
+			}
+			return found, err
+		}
+		if e.renders() {
+			s.peers.learn(w.URL, func(p *peer) { p.noRender = time.Now().Add(relearn) })
+		}
+	}
+	s.peers.learn(w.URL, func(p *peer) { p.noTokens = time.Now().Add(relearn) })
+	return Found{}, errMissing
+}
+
+// post makes one call.
+func (s *Source) post(ctx context.Context, w Worker, e endpoint, p *Prompt, text []byte) (Found, error) {
+	body := p.Body
+	if !e.renders() {
+		var err error
+		if body, err = tokenizeBody(p, text); err != nil {
+			return Found{}, fmt.Errorf("%w: %w", errRefused, err)
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.URL+string(e), bytes.NewReader(body))
+	if err != nil {
+		return Found{}, fmt.Errorf("ask %s for tokens: %w", w.URL, err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if p.Authorization != "" {
+		req.Header.Set("Authorization", p.Authorization)
+	}
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return Found{}, fmt.Errorf("ask %s for tokens: %w", w.URL, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		said, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // whole, so that the connection can be used again
+		err := statusError(resp.StatusCode, e, said)
+		return Found{}, fmt.Errorf("ask %s%s: status %d: %w", w.URL, e, resp.StatusCode, err)
+	}
+	data, err := readAll(resp)
+	if err != nil {
+		return Found{}, fmt.Errorf("read tokens from %s: %w", w.URL, err)
+	}
+	decode, outcome := decodeTokenize, Tokenize
+	if e.renders() {
+		decode, outcome = decodeRender, Render
+	}
+	a, err := decode(data)
+	if err != nil {
+		return Found{}, fmt.Errorf("decode tokens from %s%s: %w", w.URL, e, err)
+	}
+	return Found{Tokens: a.tokens, Features: a.features, Outcome: outcome}, nil
+}
+
+var errStatus = errors.New("unexpected status")
+
+// statusError tells a missing endpoint from a refused prompt and from a failing engine. An engine that does not know the
+// model says 404 as well, but in its own error shape.
+func statusError(status int, e endpoint, said []byte) error {
+	switch {
+	case status == http.StatusNotFound && bytes.Contains(said, []byte(`"error"`)):
+		return errRefused
+	case status == http.StatusForbidden, status == http.StatusNotFound, status == http.StatusMethodNotAllowed,
+		status == http.StatusNotImplemented, status == http.StatusUnauthorized && e.renders():
+		return errMissing
+	case status == http.StatusTooManyRequests || status == http.StatusRequestTimeout:
+		return errStatus
+	case status >= 400 && status < 500:
+		return errRefused
+	}
+	return errStatus
+}
+
+func readAll(resp *http.Response) ([]byte, error) {
+	if resp.ContentLength > maxAnswer {
+		return nil, fmt.Errorf("answer of %d bytes is beyond %d", resp.ContentLength, maxAnswer)
+	}
+	var buf bytes.Buffer
+	if resp.ContentLength > 0 {
+		buf.Grow(int(resp.ContentLength) + bytes.MinRead)
+	}
+	n, err := buf.ReadFrom(io.LimitReader(resp.Body, maxAnswer+1))
+	if err != nil {
+		return nil, err
+	}
+	if n > maxAnswer {
+		return nil, fmt.Errorf("answer is beyond %d bytes", maxAnswer)
+	}
+	return buf.Bytes(), nil
+}

@@ -1,0 +1,45 @@
+package tokens
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Config bounds what finding tokens may cost.
+type Config struct {
+	// Budget is how long a request waits for its token ids before it is routed by load. An engine answers in 3–5 ms when
+	// it is not busy (facts/engines.md §9.3) and a warm prefix saves tens of milliseconds or more: 50 ms is the point
+	// where waiting costs what it can win. 0 asks no engine: only prompts given as ids are routed by their blocks.
+	Budget time.Duration `yaml:"budget"`
+	// CacheBytes bounds the memory of remembered prompts. 64 MiB hold 16 million ids: 2,000 prompts of 8,000 tokens.
+	CacheBytes int64 `yaml:"cache_bytes"`
+	// Failures is how many calls to a worker must fail in a row before it is left alone for Pause. 3: one or two slow
+	// answers happen at a busy engine.
+	Failures int `yaml:"failures"`
+	// Pause is how long a failing worker is left alone before one call tries it again. 5 s, as often as health checks.
+	Pause time.Duration `yaml:"pause"`
+}
+
+// DefaultConfig waits up to 50 ms and remembers 64 MiB.
+func DefaultConfig() Config {
+	return Config{Budget: 50 * time.Millisecond, CacheBytes: 64 << 20, Failures: 3, Pause: 5 * time.Second}
+}
+
+// Validate returns all problems of c, each beginning with the name of its field.
+func (c Config) Validate() error {
+	var problems []error
+	if c.Budget < 0 || c.Budget > 10*time.Second {
+		problems = append(problems, fmt.Errorf("budget: %v is outside 0s..10s", c.Budget))
+	}
+	if c.CacheBytes < 0 {
+		problems = append(problems, fmt.Errorf("cache_bytes: %d is negative", c.CacheBytes))
+	}
+	if c.Failures < 1 {
+		problems = append(problems, fmt.Errorf("failures: %d is below 1", c.Failures))
+	}
+	if c.Pause <= 0 {
+		problems = append(problems, fmt.Errorf("pause: %v is not positive", c.Pause))
+	}
+	return errors.Join(problems...)
+}

@@ -1,0 +1,193 @@
+package tokens
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/warmpath/warmpath/block"
+)
+
+// Outcome says where token ids came from, or why there are none. The values are labels of a metric.
+type Outcome string
+
+// The outcomes.
+const (
+	Given       Outcome = "given"       // the body carries ids
+	Local       Outcome = "local"       // made in process
+	Cached      Outcome = "cache"       // asked for before
+	Shared      Outcome = "shared"      // another request was asking the same
+	Render      Outcome = "render"      // the engine rendered the request
+	Tokenize    Outcome = "tokenize"    // the engine tokenized the prompt
+	Batch       Outcome = "batch"       // several prompts in one body
+	Off         Outcome = "off"         // the budget is 0
+	Refused     Outcome = "refused"     // the engine will not tokenize this body; it will say why when it is sent
+	Unsupported Outcome = "unsupported" // no worker of the model has a token endpoint
+	NoWorker    Outcome = "no_worker"   // no healthy worker of the model, or all are being left alone
+	TimedOut    Outcome = "timeout"     // nothing came within the budget
+	Failed      Outcome = "error"       // every worker asked failed
+)
+
+// Found is what is known of a prompt's tokens. The slices are shared and must not be changed.
+type Found struct {
+	Tokens   []block.Token // nil when the request must be routed by load
+	Features []block.Feature
+	Outcome  Outcome
+}
+
+// Kind is the engine behind a worker, as far as its token endpoints go.
+type Kind uint8
+
+// The kinds. Anything that is not SGLang is asked the way vLLM is.
+const (
+	VLLM Kind = iota
+	SGLang
+)
+
+// Worker is an engine that may be asked.
+type Worker struct {
+	URL  string // without a trailing slash
+	Kind Kind
+}
+
+// LocalFunc makes token ids in process; ok is false when it cannot for this prompt, and an engine is asked. It is called
+// concurrently and must not keep p.Body. This is where tokenizers in process attach (issue 5).
+type LocalFunc func(ctx context.Context, p *Prompt) (found Found, ok bool)
+
+// Source finds token ids. It is safe for concurrent use. It starts a goroutine for each call to an engine, none of which
+// outlives the budget or Close.
+type Source struct {
+	// Local, when set, is tried before any engine. Set it before the first Find.
+	Local LocalFunc
+
+	cfg    Config
+	client *http.Client
+	cache  *cache
+	peers  peers
+
+	ctx    context.Context // ended by Close: calls to engines hang on it, not on one client's request
+	cancel context.CancelFunc
+	calls  sync.WaitGroup
+
+	mu      sync.Mutex
+	flights map[key]*flight // guarded by mu; prompts that an engine is being asked for now
+
+	asked, hedged atomic.Uint64
+}
+
+// flight is one question to engines, with everyone who waits for its answer.
+type flight struct {
+	done   chan struct{} // closed by the leader when result stands
+	result Found         // written by the leader only, before done is closed
+}
+
+// New returns a Source that asks through client, whose transport decides about connections. Close ends it.
+func New(cfg Config, client *http.Client) *Source {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &Source{
+		cfg: cfg, client: client, cache: newCache(cfg.CacheBytes), flights: map[key]*flight{},
+		peers: peers{failures: cfg.Failures, pause: cfg.Pause, all: map[string]*peer{}},
+		ctx:   ctx, cancel: cancel,
+	}
+}
+
+// Close ends all calls to engines and waits for them. Find must not be called after it.
+func (s *Source) Close() {
+	s.cancel()
+	s.calls.Wait()
+}
+
+// Stats is what a Source has done so far.
+type Stats struct {
+	Entries, Bytes        int64  // of the cache
+	Asked, Hedged, Opened uint64 // calls to engines, second calls beside a slow first, workers left alone
+}
+
+// Stats returns the counts so far.
+func (s *Source) Stats() Stats {
+	entries, bytes := s.cache.stats()
+	return Stats{Entries: entries, Bytes: bytes, Asked: s.asked.Load(), Hedged: s.hedged.Load(), Opened: s.peers.opened.Load()}
+}
+
+// Find returns the tokens of p, asking one of workers (healthy ones that serve p's model, in any order) when it must.
+// It returns within the budget, or when ctx ends; it never fails.
+func (s *Source) Find(ctx context.Context, p Prompt, workers []Worker) Found {
+	kind := VLLM
+	if len(workers) > 0 {
+		kind = workers[0].Kind
+	}
+	ids, text, outcome := given(&p, kind)
+	if outcome != "" {
+		return Found{Tokens: ids, Outcome: outcome}
+	}
+	if s.Local != nil {
+		if found, ok := s.Local(ctx, &p); ok {
+			return found
+		}
+	}
+	if s.cfg.Budget == 0 {
+		return Found{Outcome: Off}
+	}
+	k, err := keyOf(&p)
+	if err != nil {
+		return Found{Outcome: Refused}
+	}
+	if a, ok := s.cache.get(k); ok {
+		return Found{Tokens: a.tokens, Features: a.features, Outcome: Cached}
+	}
+	if len(workers) == 0 {
+		return Found{Outcome: NoWorker}
+	}
+	f, leads := s.join(k)
+	if !leads {
+		return s.wait(ctx, f)
+	}
+	defer s.leave(k, f)
+	// A call may outlive this request by a moment, and its body's buffer is used again: the calls get their own copy.
+	p.Body, text = bytes.Clone(p.Body), bytes.Clone(text)
+	f.result = s.ask(&p, text, workers)
+	if f.result.Tokens != nil {
+		s.cache.put(k, &answer{tokens: f.result.Tokens, features: f.result.Features})
+	}
+	return f.result
+}
+
+// join returns the flight for k; the caller leads it when there was none.
+func (s *Source) join(k key) (f *flight, leads bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f = s.flights[k]; f != nil {
+		return f, false
+	}
+	f = &flight{done: make(chan struct{}), result: Found{Outcome: Failed}}
+	s.flights[k] = f
+	return f, true
+}
+
+// leave ends the flight that the caller leads.
+func (s *Source) leave(k key, f *flight) {
+	s.mu.Lock()
+	delete(s.flights, k)
+	s.mu.Unlock()
+	close(f.done)
+}
+
+// wait returns what f's leader finds.
+func (s *Source) wait(ctx context.Context, f *flight) Found {
+	budget := time.NewTimer(s.cfg.Budget)
+	defer budget.Stop()
+	select {
+	case <-f.done:
+		found := f.result
+		if found.Tokens != nil {
+			found.Outcome = Shared
+		}
+		return found
+	case <-budget.C:
+	case <-ctx.Done():
+	}
+	return Found{Outcome: TimedOut}
+}

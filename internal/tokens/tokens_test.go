@@ -1,0 +1,381 @@
+package tokens
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/warmpath/warmpath/block"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// engines is an HTTP transport in memory: a function per host.
+type engines struct {
+	mu    sync.Mutex
+	hosts map[string]func(*http.Request, string) (int, string)
+	seen  []string // guarded by mu; host + path of each call
+}
+
+func (e *engines) RoundTrip(r *http.Request) (*http.Response, error) {
+	body, _ := io.ReadAll(r.Body)
+	e.mu.Lock()
+	e.seen = append(e.seen, r.URL.Host+r.URL.Path)
+	answer := e.hosts[r.URL.Host]
+	e.mu.Unlock()
+	type said struct {
+		status int
+		text   string
+	}
+	out := make(chan said, 1)
+	go func() {
+		status, text := answer(r, string(body))
+		out <- said{status, text}
+	}()
+	select {
+	case s := <-out:
+		return &http.Response{StatusCode: s.status, Body: io.NopCloser(strings.NewReader(s.text)), ContentLength: int64(len(s.text))}, nil
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+}
+
+func (e *engines) calls() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.seen)
+}
+
+// newSource returns a Source that talks to hosts.
+func newSource(hosts map[string]func(*http.Request, string) (int, string)) (*Source, *engines) {
+	e := &engines{hosts: hosts}
+	return New(DefaultConfig(), &http.Client{Transport: e}), e
+}
+
+type handler = func(*http.Request, string) (int, string)
+
+// rendering answers render with 1,2,3; tokenizing knows only /tokenize and answers 4,5.
+func rendering(*http.Request, string) (int, string) {
+	return 200, `{"token_ids":[1,2,3],"features":null}`
+}
+
+func tokenizing(r *http.Request, _ string) (int, string) {
+	if r.URL.Path != "/tokenize" {
+		return 403, `{"error":"needs --enable-scale-out"}`
+	}
+	return 200, `{"count":2,"tokens":[4,5]}`
+}
+
+func chat(text string) Prompt {
+	return Prompt{Dialect: Chat, Model: "m", Body: fmt.Appendf(nil, `{"model":"m","messages":[{"role":"user","content":%q}]}`, text)}
+}
+
+var (
+	a = Worker{URL: "http://a"}
+	b = Worker{URL: "http://b"}
+)
+
+func find(t *testing.T, s *Source, p Prompt, workers ...Worker) Found {
+	t.Helper()
+	return s.Find(t.Context(), p, workers)
+}
+
+func wants(t *testing.T, got Found, outcome Outcome, ids ...block.Token) {
+	t.Helper()
+	if got.Outcome != outcome || !slices.Equal(got.Tokens, ids) {
+		t.Errorf("found %v by %s, want %v by %s", got.Tokens, got.Outcome, ids, outcome)
+	}
+}
+
+func TestRenderIsAskedFirstAndTheAnswerRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, e := newSource(map[string]handler{"a": rendering})
+		defer s.Close()
+		wants(t, find(t, s, chat("hi"), a), Render, 1, 2, 3)
+		wants(t, find(t, s, chat("hi"), a), Cached, 1, 2, 3)
+		if got := e.calls(); !slices.Equal(got, []string{"a/v1/chat/completions/render"}) {
+			t.Errorf("calls %v", got)
+		}
+	})
+}
+
+func TestRefusedRenderFallsBackToTokenizeAndIsNotAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, e := newSource(map[string]handler{"a": tokenizing})
+		defer s.Close()
+		wants(t, find(t, s, chat("one"), a), Tokenize, 4, 5)
+		wants(t, find(t, s, chat("two"), a), Tokenize, 4, 5)
+		if got := e.calls(); !slices.Equal(got, []string{"a/v1/chat/completions/render", "a/tokenize", "a/tokenize"}) {
+			t.Errorf("calls %v", got)
+		}
+		time.Sleep(relearn)
+		find(t, s, chat("three"), a)
+		if got := e.calls(); len(got) != 5 {
+			t.Errorf("after a minute render is worth a question again; calls %v", got)
+		}
+	})
+}
+
+func TestSGLangIsAskedByEitherPath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, e := newSource(map[string]handler{"a": func(r *http.Request, _ string) (int, string) {
+			if r.URL.Path != "/v1/tokenize" {
+				return 404, `{"detail":"Not Found"}`
+			}
+			return 200, `{"tokens":[7],"count":1}`
+		}})
+		defer s.Close()
+		sglang := Worker{URL: "http://a", Kind: SGLang}
+		wants(t, find(t, s, chat("one"), sglang), Tokenize, 7)
+		wants(t, find(t, s, chat("two"), sglang), Tokenize, 7)
+		if got := e.calls(); !slices.Equal(got, []string{"a/tokenize", "a/v1/tokenize", "a/v1/tokenize"}) {
+			t.Errorf("calls %v", got)
+		}
+	})
+}
+
+func TestFrozenWorkerIsHedgedThenLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, e := newSource(map[string]handler{
+			"a": func(r *http.Request, _ string) (int, string) { <-r.Context().Done(); return 500, "" },
+			"b": func(*http.Request, string) (int, string) {
+				time.Sleep(2 * time.Millisecond)
+				return 200, `{"token_ids":[9]}`
+			},
+		})
+		defer s.Close()
+		for i := range 40 {
+			began := time.Now()
+			wants(t, find(t, s, chat(fmt.Sprint(i)), a, b), Render, 9)
+			if took := time.Since(began); took > 20*time.Millisecond {
+				t.Errorf("prompt %d waited %v beside a frozen worker", i, took)
+			}
+		}
+		frozen := 0
+		for _, c := range e.calls() {
+			if strings.HasPrefix(c, "a/") {
+				frozen++
+			}
+		}
+		if frozen > 4 { // three to learn it, one more while the third is being booked
+			t.Errorf("the frozen worker was asked %d times", frozen)
+		}
+		if s.Stats().Opened != 1 {
+			t.Errorf("breakers opened: %d, want 1", s.Stats().Opened)
+		}
+	})
+}
+
+func TestNobodyAnswersWithinTheBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		frozen := func(r *http.Request, _ string) (int, string) { <-r.Context().Done(); return 500, "" }
+		s, _ := newSource(map[string]handler{"a": frozen, "b": frozen})
+		defer s.Close()
+		began := time.Now()
+		wants(t, find(t, s, chat("hi"), a, b), TimedOut)
+		if took := time.Since(began); took != 50*time.Millisecond {
+			t.Errorf("took %v, want the budget", took)
+		}
+	})
+}
+
+func TestPausedWorkerIsTriedAgainByOneCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := true
+		s, _ := newSource(map[string]handler{"a": func(r *http.Request, body string) (int, string) {
+			if broken {
+				return 500, ""
+			}
+			return rendering(r, body)
+		}})
+		defer s.Close()
+		for i := range 3 {
+			wants(t, find(t, s, chat(fmt.Sprint(i)), a), Failed)
+		}
+		wants(t, find(t, s, chat("paused"), a), NoWorker)
+		broken = false
+		time.Sleep(5 * time.Second)
+		wants(t, find(t, s, chat("back"), a), Render, 1, 2, 3)
+		wants(t, find(t, s, chat("stays"), a), Render, 1, 2, 3)
+	})
+}
+
+func TestEqualBodiesAreAskedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, e := newSource(map[string]handler{"a": func(r *http.Request, body string) (int, string) {
+			time.Sleep(3 * time.Millisecond)
+			return rendering(r, body)
+		}})
+		defer s.Close()
+		var wg sync.WaitGroup
+		counts := make(chan Outcome, 20)
+		for range 20 {
+			wg.Go(func() { counts <- s.Find(context.Background(), chat("same"), []Worker{a}).Outcome })
+		}
+		wg.Wait()
+		close(counts)
+		got := map[Outcome]int{}
+		for o := range counts {
+			got[o]++
+		}
+		if got[Render] != 1 || got[Shared] != 19 || len(e.calls()) != 1 {
+			t.Errorf("outcomes %v with %d calls", got, len(e.calls()))
+		}
+	})
+}
+
+func TestCallsAreSpreadOverWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, e := newSource(map[string]handler{"a": rendering, "b": rendering})
+		defer s.Close()
+		for i := range 10 {
+			find(t, s, chat(fmt.Sprint(i)), a, b)
+		}
+		count := 0
+		for _, c := range e.calls() {
+			if strings.HasPrefix(c, "a/") {
+				count++
+			}
+		}
+		if count != 5 {
+			t.Errorf("worker a was asked %d of 10 times", count)
+		}
+	})
+}
+
+func TestPromptsWithoutAQuestion(t *testing.T) {
+	refuse := func(*http.Request, string) (int, string) { return 400, `{"error":{"message":"bad template"}}` }
+	none := func(*http.Request, string) (int, string) { return 404, `{"detail":"Not Found"}` }
+	completions := func(prompt string) Prompt {
+		return Prompt{Dialect: Completions, Model: "m", Body: []byte(`{"model":"m","prompt":` + prompt + `}`)}
+	}
+	for _, c := range []struct {
+		name    string
+		prompt  Prompt
+		engine  handler
+		kind    Kind
+		outcome Outcome
+		ids     []block.Token
+	}{
+		{"ids", completions(`[1, 2,3]`), none, VLLM, Given, []block.Token{1, 2, 3}},
+		{"one list of ids", completions(`[[5,6]]`), none, VLLM, Given, []block.Token{5, 6}},
+		{"several lists", completions(`[[5],[6]]`), none, VLLM, Batch, nil},
+		{"several texts", completions(`["a","b"]`), none, VLLM, Batch, nil},
+		{"mixed", completions(`[1,"a"]`), none, VLLM, Refused, nil},
+		{"sglang chat ids", Prompt{Dialect: Chat, Model: "m", Body: []byte(`{"messages":[],"input_ids":[8]}`)}, none, SGLang, Given, []block.Token{8}},
+		{"bad request", chat("x"), refuse, VLLM, Refused, nil},
+		{"no endpoint", chat("x"), none, VLLM, Unsupported, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, _ := newSource(map[string]handler{"a": c.engine})
+			defer s.Close()
+			wants(t, find(t, s, c.prompt, Worker{URL: "http://a", Kind: c.kind}), c.outcome, c.ids...)
+		})
+	}
+	s, _ := newSource(nil)
+	defer s.Close()
+	wants(t, find(t, s, chat("x")), NoWorker)
+}
+
+func TestTokenizeIsAskedForTheSamePrompt(t *testing.T) {
+	for _, c := range []struct {
+		dialect    Dialect
+		body, want string
+	}{
+		{Chat, `{"model":"m","temperature":0,"messages":[{"role":"user","content":"é\"}"}],"tools":[ {"type":"function"} ],"stream":true}`,
+			`{"model":"m","messages":[{"role":"user","content":"é\"}"}],"tools":[ {"type":"function"} ]}`},
+		{Chat, `{"messages":[],"chat_template_kwargs":{"enable_thinking":false},"reasoning_effort":"low","documents":null,"continue_final_message":true,"add_generation_prompt":false}`,
+			`{"model":"m","messages":[],"continue_final_message":true,"add_generation_prompt":false,"chat_template_kwargs":{"reasoning_effort":"low","enable_thinking":false}}`},
+		{Chat, `{"messages":[],"chat_template_kwargs":{ }}`, `{"model":"m","messages":[]}`},
+		{Chat, `{"messages":[],"documents":[1]}`, `{"model":"m","messages":[],"chat_template_kwargs":{"documents":[1]}}`},
+		{Completions, `{"prompt":["hi"],"max_tokens":3,"add_special_tokens":false}`,
+			`{"model":"m","prompt":"hi","add_special_tokens":false}`},
+	} {
+		p := Prompt{Dialect: c.dialect, Model: "m", Body: []byte(c.body)}
+		_, text, _ := given(&p, VLLM)
+		got, err := tokenizeBody(&p, text)
+		if err != nil || string(got) != c.want {
+			t.Errorf("%s\n got %s (%v)\nwant %s", c.body, got, err, c.want)
+		}
+	}
+}
+
+func TestKeyFollowsWhatDecidesTheTokens(t *testing.T) {
+	base := `{"model":"m","messages":[1],"stream":true,"temperature":1}`
+	for _, c := range []struct {
+		body string
+		same bool
+	}{
+		{`{"model":"m","messages":[1],"stream":false,"max_tokens":5}`, true},
+		{`{"model":"m","messages":[1],"cache_salt":"x"}`, true},
+		{`{"model":"m","messages":[2]}`, false},
+		{`{"model":"m","messages":[1],"tools":[]}`, false},
+		{`{"model":"m","messages":[1],"something_new":1}`, false},
+	} {
+		k1, _ := keyOf(&Prompt{Model: "m", Body: []byte(base)})
+		k2, _ := keyOf(&Prompt{Model: "m", Body: []byte(c.body)})
+		if (k1 == k2) != c.same {
+			t.Errorf("%s: same key is %v, want %v", c.body, k1 == k2, c.same)
+		}
+	}
+}
+
+func TestCacheStaysWithinItsBytes(t *testing.T) {
+	c := newCache(10 * (entryOverhead + 400))
+	for i := range 100 {
+		c.put(key{Lo: uint64(i)}, &answer{tokens: make([]block.Token, 100)})
+	}
+	entries, bytes := c.stats()
+	if entries != 10 || bytes > c.limit {
+		t.Errorf("%d entries in %d of %d bytes", entries, bytes, c.limit)
+	}
+	if _, ok := c.get(key{Lo: 99}); !ok {
+		t.Error("the newest entry is gone")
+	}
+	c.put(key{Lo: 1000}, &answer{tokens: make([]block.Token, 10000)})
+	if got, _ := c.stats(); got != 10 {
+		t.Errorf("an answer beyond the whole cache left %d entries", got)
+	}
+}
+
+func TestRenderGivesFeaturesInOrder(t *testing.T) {
+	got, err := decodeRender([]byte(`[{"request_id":"r","token_ids":[1,2],"features":{"mm_hashes":{"image":["h1","h2"],"audio":["h3"]},
+		"mm_placeholders":{"image":[{"offset":9,"length":4},{"offset":30,"length":4}],"audio":[{"offset":20,"length":1}]},"kwargs_data":"xxxx"}}]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []block.Feature{{ID: "h1", Offset: 9}, {ID: "h3", Offset: 20}, {ID: "h2", Offset: 30}}
+	if !slices.Equal(got.features, want) {
+		t.Errorf("features %v, want %v", got.features, want)
+	}
+}
+
+func FuzzAnswer(f *testing.F) {
+	for _, seed := range []string{`{"tokens":[1,2,3]}`, `[{"token_ids":[1],"features":{"mm_hashes":{"image":["a"]},"mm_placeholders":{"image":[{"offset":1}]}}}]`,
+		`{"tokens":[99999999999]}`, `{"a":"\\\""}`, `[`, `{"tokens":[`, `{"tokens":[1,]}`, `{"features":null,"token_ids":[]}`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for _, decode := range []func([]byte) (*answer, error){decodeRender, decodeTokenize} {
+			if a, err := decode(data); err == nil && len(a.tokens) > len(data) {
+				t.Errorf("%d ids from %d bytes", len(a.tokens), len(data))
+			}
+		}
+		p := Prompt{Body: data}
+		_, text, _ := given(&p, SGLang)
+		_, _ = tokenizeBody(&p, text)
+		_, _ = keyOf(&p)
+		p.Dialect = Completions
+		_, text, _ = given(&p, VLLM)
+		_, _ = tokenizeBody(&p, text)
+	})
+}
