@@ -1,0 +1,120 @@
+package fleet
+
+import "time"
+
+// Outcome is how a request to a worker ended, as far as it says something about the worker.
+type Outcome uint8
+
+// The outcomes.
+const (
+	// OutcomeUnknown proves nothing: the client went away, or the request was never sent.
+	OutcomeUnknown Outcome = iota
+	// OutcomeServed: the worker did its part. An answer that refuses the request (4xx) counts: the worker is alive.
+	OutcomeServed
+	// OutcomeFailed: the worker is at fault: no connection, a reset, a 5xx answer, an answer cut short.
+	OutcomeFailed
+)
+
+var outcomeNames = [...]string{"unknown", "served", "failed"}
+
+// String returns the outcome's name as metrics and the decision log write it.
+func (o Outcome) String() string {
+	if int(o) < len(outcomeNames) {
+		return outcomeNames[o]
+	}
+	return "unknown"
+}
+
+// BreakerConfig tunes passive health. A zero field means its default.
+type BreakerConfig struct {
+	// Failures in a row that make a holder unavailable. Default 3: one is an accident and two happen when a client's
+	// request is retried; more would send too many requests into a dead engine between two active checks.
+	Failures int
+	// Delay until the first trial. Default 2 s, less than the interval of active checks, so that a hiccup costs little.
+	// It doubles with every failed trial up to MaxDelay.
+	Delay time.Duration
+	// MaxDelay bounds the delay. Default 30 s: an engine takes that long to start.
+	MaxDelay time.Duration
+	// Trial is how long the one request that is let through may take to prove something before another is let through.
+	// Default 30 s: a long prompt on a busy engine takes that long to its first token.
+	Trial time.Duration
+}
+
+func (c BreakerConfig) withDefaults() BreakerConfig {
+	if c.Failures <= 0 {
+		c.Failures = 3
+	}
+	if c.Delay <= 0 {
+		c.Delay = 2 * time.Second
+	}
+	if c.MaxDelay <= 0 {
+		c.MaxDelay = 30 * time.Second
+	}
+	c.MaxDelay = max(c.MaxDelay, c.Delay)
+	if c.Trial <= 0 {
+		c.Trial = 30 * time.Second
+	}
+	return c
+}
+
+// Breaker is the passive health of one holder: a state machine that is told the time. Closed, it lets all requests
+// pass. After too many failures in a row it is open and lets none pass until a delay is over; then it is half open and
+// lets one pass, the trial, whose outcome closes it or opens it for longer.
+//
+// The zero value is closed. It is not safe for concurrent use.
+type Breaker struct {
+	failures int   // in a row
+	trips    int   // times it opened since it was last closed
+	until    int64 // no request passes before this time in Unix nanoseconds; 0 is closed
+	trial    bool  // the one request of the half-open state is on its way
+}
+
+// Closed reports whether all requests pass.
+func (b *Breaker) Closed() bool { return b.until == 0 }
+
+// Allows reports whether a request may be sent at now.
+func (b *Breaker) Allows(now int64) bool { return now >= b.until }
+
+// Begin notes that a request is sent at now. When the breaker is half open it is the trial, and no other passes until
+// it ended or c.Trial is over.
+func (b *Breaker) Begin(c BreakerConfig, now int64) {
+	if !b.Closed() && b.Allows(now) {
+		b.trial = true
+		b.until = now + int64(c.Trial)
+	}
+}
+
+// Observe notes how a request ended at now.
+func (b *Breaker) Observe(c BreakerConfig, o Outcome, now int64) {
+	switch o {
+	case OutcomeServed:
+		*b = Breaker{}
+	case OutcomeFailed:
+		// Requests that were under way when it opened fail one after the other and say nothing new.
+		if !b.Closed() && !b.trial && !b.Allows(now) {
+			return
+		}
+		b.failures++
+		if b.failures < c.Failures && b.Closed() {
+			return
+		}
+		b.until = now + int64(c.delay(b.trips))
+		b.trips++
+		b.trial = false
+	case OutcomeUnknown:
+		// A trial that proved nothing: the next request may be one at once.
+		if b.trial {
+			b.trial = false
+			b.until = now
+		}
+	}
+}
+
+// delay returns how long to stay open after so many trips before.
+func (c BreakerConfig) delay(trips int) time.Duration {
+	d := c.Delay
+	for ; trips > 0 && d < c.MaxDelay; trips-- {
+		d *= 2
+	}
+	return min(d, c.MaxDelay)
+}

@@ -1,0 +1,328 @@
+package fleet
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// Config tunes a [Fleet]. The zero value is the default.
+type Config struct {
+	Breaker BreakerConfig
+}
+
+// Fleet is all workers. Its methods may be called from any goroutine: writers take a lock among themselves, build the
+// next snapshot aside and swap it in; readers never wait for them.
+type Fleet struct {
+	config  Config
+	current atomic.Pointer[Snapshot]
+
+	// mu guards what follows, all of which only writers touch.
+	mu      sync.Mutex
+	byURL   map[string]WorkerID
+	urls    []string // by WorkerID
+	present []*Worker
+	byPlace map[place]Holder
+	holders []holder
+	turns   map[string]*atomic.Uint64 // by model name
+}
+
+// place is what a holder is interned by.
+type place struct {
+	worker WorkerID
+	rank   int
+}
+
+// holderState is what changes about a holder without a new snapshot. It lives as long as the process, so that a
+// reservation made before a worker was removed is released where it was made.
+type holderState struct {
+	requests, prefill, context atomic.Int64
+	processed                  atomic.Uint64
+	blockedUntil               atomic.Int64 // breaker.until, for readers
+	trust                      atomic.Pointer[trustState]
+	hash                       uint64
+
+	mu      sync.Mutex // guards breaker; nests inside Fleet.mu
+	breaker Breaker
+}
+
+// New returns an empty fleet.
+func New(c Config) *Fleet {
+	c.Breaker = c.Breaker.withDefaults()
+	f := &Fleet{
+		config:  c,
+		byURL:   map[string]WorkerID{},
+		byPlace: map[place]Holder{},
+		turns:   map[string]*atomic.Uint64{},
+	}
+	f.current.Store(&Snapshot{superseded: make(chan struct{}), pools: map[string]*Pool{}})
+	return f
+}
+
+// Snapshot returns the fleet as it is now, without a lock.
+func (f *Fleet) Snapshot() *Snapshot { return f.current.Load() }
+
+// MaxRanks is the greatest number of data-parallel ranks believed of one worker: more is a misread answer, and would
+// take memory for good.
+const MaxRanks = 4096
+
+// Put adds the worker at url, or replaces what is known about it. A new worker counts as healthy: the caller has just
+// asked it. One that has not answered yet is put with empty facts, serves nothing, and so gets no request.
+func (f *Fleet) Put(url string, facts Facts) WorkerID {
+	url = strings.TrimRight(url, "/")
+	facts.Ranks = min(max(facts.Ranks, 1), MaxRanks)
+	facts.BlockSize = max(facts.BlockSize, 0)
+
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	id, known := f.byURL[url]
+	if !known {
+		id = WorkerID(len(f.urls))
+		f.urls = append(f.urls, url)
+		f.byURL[url] = id
+		f.present = append(f.present, nil)
+	}
+	w := &Worker{ID: id, URL: url, Healthy: true}
+	if old := f.present[id]; old != nil {
+		w.Healthy, w.Draining, w.Why = old.Healthy, old.Draining, old.Why
+	}
+	w.Facts = facts
+	w.Holders = make([]Holder, facts.Ranks)
+	for i := range w.Holders {
+		w.Holders[i] = f.intern(id, facts.FirstRank+i)
+	}
+	f.replace(w)
+	return id
+}
+
+// intern returns the holder for a rank of a worker. f.mu is held.
+func (f *Fleet) intern(id WorkerID, rank int) Holder {
+	p := place{id, rank}
+	if h, ok := f.byPlace[p]; ok {
+		return h
+	}
+	h := Holder(len(f.holders))
+	s := &holderState{hash: hashPlace(f.urls[id], rank)}
+	s.trust.Store(&initialTrust)
+	f.byPlace[p] = h
+	f.holders = append(f.holders, holder{rank: rank, state: s})
+	return h
+}
+
+// SetHealth notes what an active check found, and why in words when it is bad. A worker that comes back starts with
+// closed breakers: it is most likely a new process.
+func (f *Fleet) SetHealth(id WorkerID, healthy bool, why string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old := f.worker(id)
+	if old == nil || (old.Healthy == healthy && (healthy || old.Why == why)) {
+		return
+	}
+	w := *old
+	w.Healthy, w.Why = healthy, why
+	if healthy && !old.Healthy {
+		for _, h := range w.Holders {
+			f.holders[h].state.reset()
+		}
+	}
+	f.replace(&w)
+}
+
+// SetDraining makes a worker get no new requests, or again.
+func (f *Fleet) SetDraining(id WorkerID, draining bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old := f.worker(id)
+	if old == nil || old.Draining == draining {
+		return
+	}
+	w := *old
+	w.Draining = draining
+	f.replace(&w)
+}
+
+// SetBlockSize corrects the engine block size that a probe could not know or got wrong: the events tell.
+func (f *Fleet) SetBlockSize(id WorkerID, tokens int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old := f.worker(id)
+	if old == nil || tokens <= 0 || old.Facts.BlockSize == tokens {
+		return
+	}
+	w := *old
+	w.Facts.BlockSize = tokens
+	f.replace(&w)
+}
+
+// Remove takes a worker out of the fleet. Its holders keep their ids, and their trust starts anew should it come back.
+func (f *Fleet) Remove(id WorkerID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old := f.worker(id)
+	if old == nil {
+		return
+	}
+	f.present[id] = nil
+	for _, h := range old.Holders {
+		f.holders[h].state.trust.Store(&initialTrust)
+		f.holders[h].state.reset()
+	}
+	f.publish()
+}
+
+// SetTrust notes how far h's entries can be believed from now on, and why in words. It makes no new snapshot: trust is
+// read live.
+func (f *Fleet) SetTrust(h Holder, t Trust, why string) {
+	if s := f.Snapshot().state(h); s != nil {
+		s.trust.Store(&trustState{level: t, why: why})
+	}
+}
+
+// Observe notes how a request to h ended at now, in Unix nanoseconds: passive health.
+func (f *Fleet) Observe(h Holder, o Outcome, now int64) {
+	s := f.Snapshot().state(h)
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	s.breaker.Observe(f.config.Breaker, o, now)
+	s.blockedUntil.Store(s.breaker.until)
+	s.mu.Unlock()
+}
+
+func (s *holderState) begin(c BreakerConfig, now int64) {
+	s.mu.Lock()
+	s.breaker.Begin(c, now)
+	s.blockedUntil.Store(s.breaker.until)
+	s.mu.Unlock()
+}
+
+func (s *holderState) reset() {
+	s.mu.Lock()
+	s.breaker = Breaker{}
+	s.blockedUntil.Store(0)
+	s.mu.Unlock()
+}
+
+// worker returns the present worker of that id or nil. f.mu is held.
+func (f *Fleet) worker(id WorkerID) *Worker {
+	if int(id) >= len(f.present) {
+		return nil
+	}
+	return f.present[id]
+}
+
+// replace publishes w as the record of its worker. f.mu is held; w is not changed afterwards.
+func (f *Fleet) replace(w *Worker) {
+	switch {
+	case !w.Healthy:
+		w.Ready = false
+		if w.Why == "" {
+			w.Why = "unhealthy"
+		}
+	case w.Draining:
+		w.Ready, w.Why = false, "draining"
+	case len(w.Facts.Models) == 0:
+		w.Ready, w.Why = false, "serves no model that we know of"
+	default:
+		w.Ready, w.Why = true, ""
+	}
+	f.present[w.ID] = w
+	f.publish()
+}
+
+// publish builds the next snapshot and swaps it in. f.mu is held. It costs in proportion to the fleet, which is fine
+// for what changes it: probes, a few hundred a second at the most.
+func (f *Fleet) publish() {
+	last := f.current.Load()
+	s := &Snapshot{
+		generation: last.generation + 1,
+		superseded: make(chan struct{}),
+		holders:    make([]holder, len(f.holders)),
+		pools:      map[string]*Pool{},
+	}
+	copy(s.holders, f.holders)
+	for _, w := range f.present {
+		if w == nil {
+			continue
+		}
+		s.workers = append(s.workers, w)
+		for _, h := range w.Holders {
+			s.holders[h].worker = w
+		}
+		for i := range w.Facts.Models {
+			f.serve(s, w, &w.Facts.Models[i])
+		}
+	}
+	bases := 0
+	for _, p := range s.pools {
+		p.finish(s)
+		if p.LoRA == "" && p.Name == p.Model {
+			bases++
+			s.only = p
+		}
+	}
+	if bases != 1 {
+		s.only = nil
+	}
+	f.current.Store(s)
+	close(last.superseded)
+}
+
+// serve adds w to the pool of its model m.
+func (f *Fleet) serve(s *Snapshot, w *Worker, m *Model) {
+	p := s.pools[m.ID]
+	if p == nil {
+		p = &Pool{Name: m.ID, turn: f.turns[m.ID]}
+		p.Model, p.LoRA = w.Facts.resolve(m)
+		if p.turn == nil {
+			p.turn = new(atomic.Uint64)
+			f.turns[m.ID] = p.turn
+		}
+		s.pools[m.ID] = p
+		s.models = append(s.models, *m)
+	}
+	if n := len(p.Workers); n > 0 && p.Workers[n-1] == w {
+		return // the worker lists the same name twice
+	}
+	p.Workers = append(p.Workers, w)
+}
+
+// finish derives from the workers what lookups need.
+func (p *Pool) finish(s *Snapshot) {
+	p.positions = make([]int32, len(s.holders))
+	for _, w := range p.Workers {
+		for _, h := range w.Holders {
+			p.positions[h] = 1
+		}
+	}
+	for h := range p.positions {
+		if p.positions[h] != 0 {
+			p.Holders = append(p.Holders, Holder(h))
+			p.positions[h] = int32(len(p.Holders))
+		}
+	}
+	same := true
+	for _, w := range p.Workers {
+		size := w.Facts.BlockSize
+		same = same && size == p.Workers[0].Facts.BlockSize
+		if size > 0 && (p.Smallest == 0 || size < p.Smallest) {
+			p.Smallest = size
+		}
+	}
+	if same {
+		p.BlockSize = p.Smallest
+	}
+}
+
+// hashPlace is FNV-1a of the URL and rank with a finaliser, so that ids that differ in one digit spread.
+func hashPlace(url string, rank int) uint64 {
+	h := uint64(0xcbf29ce484222325)
+	for _, c := range []byte(fmt.Sprintf("%s %d", url, rank)) {
+		h = (h ^ uint64(c)) * 0x100000001b3
+	}
+	h ^= h >> 33
+	h *= 0xff51afd7ed558ccd
+	return h ^ h>>33
+}

@@ -1,0 +1,156 @@
+package fleet
+
+import "sync/atomic"
+
+// Snapshot is the fleet as it was when a writer last changed it. The workers, what they serve and who holds what never
+// change in it; Load, Trust and Available are read live. Any number of goroutines may use it; none of its methods
+// locks or allocates, unless it says so.
+type Snapshot struct {
+	generation uint64
+	superseded chan struct{}
+
+	workers []*Worker // present, by ascending id
+	holders []holder  // by Holder; a holder whose worker was removed keeps its place
+	pools   map[string]*Pool
+	models  []Model
+	only    *Pool // set when the whole fleet serves one base model
+}
+
+// holder is a snapshot's line for one Holder.
+type holder struct {
+	worker *Worker // nil when removed
+	rank   int
+	state  *holderState
+}
+
+// Pool is who serves one model name. It is immutable; its slices must not be changed.
+type Pool struct {
+	Name      string    // as requests name it
+	Model     string    // the base model: what the index is kept for
+	LoRA      string    // the adapter's name, "" for the base model itself
+	Workers   []*Worker // by ascending id, ready or not
+	Holders   []Holder  // all of theirs, ascending
+	BlockSize int       // tokens of the engine block that all of them have; 0 when they differ or none is known
+	Smallest  int       // the smallest known engine block size in tokens; 0 when none is known
+
+	positions []int32        // by Holder: its index in Holders + 1
+	turn      *atomic.Uint64 // lives as long as the fleet
+}
+
+// Position returns the index of h in Holders, or -1.
+func (p *Pool) Position(h Holder) int {
+	if int(h) >= len(p.positions) {
+		return -1
+	}
+	return int(p.positions[h]) - 1
+}
+
+// Turn returns how many turns were taken for this model name before. When take is set it takes one: round robin turns
+// by it. The count outlives the snapshot.
+func (p *Pool) Turn(take bool) uint64 {
+	if take {
+		return p.turn.Add(1) - 1
+	}
+	return p.turn.Load()
+}
+
+// Generation counts the changes of the fleet; it grows with each snapshot.
+func (s *Snapshot) Generation() uint64 { return s.generation }
+
+// Superseded returns a channel that is closed when a newer snapshot is there. To follow the fleet: take a snapshot, act
+// on it, wait for its channel, take the next.
+func (s *Snapshot) Superseded() <-chan struct{} { return s.superseded }
+
+// Workers returns the workers by ascending id. The slice must not be changed.
+func (s *Snapshot) Workers() []*Worker { return s.workers }
+
+// Models returns every model name the fleet serves, each once, in the order of first sight. The slice must not be
+// changed.
+func (s *Snapshot) Models() []Model { return s.models }
+
+// Pool returns who serves the model of that name. An empty name stands for the base model of a fleet that serves only
+// one: engines take requests that name none.
+func (s *Snapshot) Pool(model string) (*Pool, bool) {
+	if model == "" {
+		return s.only, s.only != nil
+	}
+	p, ok := s.pools[model]
+	return p, ok
+}
+
+// Holders returns how many holders were ever seen: they are numbered below it.
+func (s *Snapshot) Holders() int { return len(s.holders) }
+
+// Worker returns the worker that h belongs to, or nil when it is not in the fleet (any more).
+func (s *Snapshot) Worker(h Holder) *Worker {
+	if int(h) >= len(s.holders) {
+		return nil
+	}
+	return s.holders[h].worker
+}
+
+// Rank returns the global data-parallel rank of h.
+func (s *Snapshot) Rank(h Holder) int {
+	if int(h) >= len(s.holders) {
+		return 0
+	}
+	return s.holders[h].rank
+}
+
+// Load returns the work outstanding on h now.
+func (s *Snapshot) Load(h Holder) Load {
+	st := s.state(h)
+	if st == nil {
+		return Load{}
+	}
+	return Load{
+		Requests:      st.requests.Load(),
+		PrefillTokens: st.prefill.Load(),
+		ContextBlocks: st.context.Load(),
+		Processed:     st.processed.Load(),
+	}
+}
+
+// Trust returns how far h's entries can be believed now, and why.
+func (s *Snapshot) Trust(h Holder) (Trust, string) {
+	st := s.state(h)
+	if st == nil {
+		return TrustNone, "unknown holder"
+	}
+	t := st.trust.Load()
+	return t.level, t.why
+}
+
+// Available reports whether a request may be sent to h at now: its worker is ready and its breaker lets one pass.
+func (s *Snapshot) Available(h Holder, now int64) bool {
+	if int(h) >= len(s.holders) {
+		return false
+	}
+	x := &s.holders[h]
+	return x.worker != nil && x.worker.Ready && now >= x.state.blockedUntil.Load()
+}
+
+// BlockedUntil returns the time before which h's breaker lets no request pass, 0 when it is closed.
+func (s *Snapshot) BlockedUntil(h Holder) int64 {
+	st := s.state(h)
+	if st == nil {
+		return 0
+	}
+	return st.blockedUntil.Load()
+}
+
+// Hash returns a number that depends on h's worker URL and rank alone: the same in every router of a fleet.
+func (s *Snapshot) Hash(h Holder) uint64 {
+	st := s.state(h)
+	if st == nil {
+		return 0
+	}
+	return st.hash
+}
+
+func (s *Snapshot) state(h Holder) *holderState {
+	if int(h) >= len(s.holders) {
+		return nil
+	}
+	return s.holders[h].state
+}

@@ -1,0 +1,36 @@
+package fleet
+
+// Trust says how far a holder's entries in the index can be believed. The order is from least to most.
+type Trust uint8
+
+// The levels of trust.
+const (
+	// TrustNone: the entries are not used for matching.
+	TrustNone Trust = iota
+	// TrustApproximate: no events; entries are learned from the requests that were sent there, and expire.
+	TrustApproximate
+	// TrustDegraded: events arrive, but history is missing or some cache groups cannot be proven. What the index has is
+	// true, there may be more.
+	TrustDegraded
+	// TrustExact: the stream is complete from the engine's start or from a full replay.
+	TrustExact
+)
+
+var trustNames = [...]string{"none", "approximate", "degraded", "exact"}
+
+// String returns the level's name as metrics, headers and the admin API write it.
+func (t Trust) String() string {
+	if int(t) < len(trustNames) {
+		return trustNames[t]
+	}
+	return "unknown"
+}
+
+// trustState is replaced as a whole, so that a reader never sees one level with the reason of another.
+type trustState struct {
+	level Trust
+	why   string
+}
+
+// A holder starts here: before its first event we learn from requests, as for a worker that publishes none.
+var initialTrust = trustState{TrustApproximate, "no events: learned from requests"}

@@ -1,0 +1,116 @@
+package fleet
+
+// WorkerID is the dense id of a worker's URL. Like a [Holder] it is never given to another URL while the process lives.
+type WorkerID uint32
+
+// NoWorker is the id of no worker.
+const NoWorker = WorkerID(^uint32(0))
+
+// Engine is the kind of engine behind a worker.
+type Engine uint8
+
+// The engines a probe tells apart.
+const (
+	EngineUnknown Engine = iota // not asked yet
+	EngineVLLM
+	EngineSGLang
+	EngineTRTLLM
+	EngineOther // speaks the OpenAI API and nothing more that we know
+)
+
+var engineNames = [...]string{"unknown", "vllm", "sglang", "trtllm", "other"}
+
+// String returns the engine's name as configuration, metrics and the admin API write it.
+func (e Engine) String() string {
+	if int(e) < len(engineNames) {
+		return engineNames[e]
+	}
+	return "unknown"
+}
+
+// Model is one line of a worker's /v1/models.
+type Model struct {
+	ID          string // the name requests use
+	Root        string // what was loaded: two ids with the same root on one worker are one model; "" is not told
+	Parent      string // the base model's ID when this is a LoRA adapter, else ""
+	MaxModelLen int    // tokens of prompt and answer together; 0 is not told
+}
+
+// EventSource is where one data-parallel rank publishes its KV events.
+type EventSource struct {
+	Rank     int    // global data-parallel rank
+	Endpoint string // ZMQ endpoint of the publisher, such as tcp://10.0.0.7:5557
+	Replay   string // ZMQ endpoint of the replay socket; "" is none
+	Topic    string // prefix to subscribe to; "" is all
+}
+
+// Facts is what a probe learned about a worker. The zero value of a field means that it is not known. Slices belong to
+// the fleet once given to [Fleet.Put].
+type Facts struct {
+	Engine        Engine
+	Version       string        // the engine's own
+	Models        []Model       // in the engine's order: the first without a parent is the base model
+	BlockSize     int           // tokens in an engine block (SGLang: page)
+	BlocksPerRank int           // capacity of one rank's cache in engine blocks
+	Ranks         int           // data-parallel ranks behind this URL; 0 counts as 1
+	FirstRank     int           // global number of the first of them; engines want the global number in X-Data-Parallel-Rank
+	Events        []EventSource // none: the worker publishes no events
+
+	CanRender           bool // POST /v1/chat/completions/render answers
+	CanTokenize         bool // POST /tokenize answers
+	ReportsCachedTokens bool // usage carries prompt_tokens_details.cached_tokens
+}
+
+// BaseModel returns the name under which the worker's base model is indexed: its first model that is no adapter, or ""
+// before any is known. KV events name no model: this is the one they are about.
+func (f *Facts) BaseModel() string {
+	for i := range f.Models {
+		if f.Models[i].Parent == "" {
+			return f.Models[i].ID
+		}
+	}
+	return ""
+}
+
+// resolve returns the base model and the adapter that m stands for. Several ids with the same root are one model under
+// several names (vLLM --served-model-name a b) and share one cache: all stand for the first.
+func (f *Facts) resolve(m *Model) (base, lora string) {
+	if m.Parent != "" {
+		lora = m.ID
+		for i := range f.Models {
+			if f.Models[i].ID == m.Parent && f.Models[i].Parent == "" {
+				base, _ = f.resolve(&f.Models[i])
+				return base, lora
+			}
+		}
+		return m.Parent, lora // the base is not listed under this name
+	}
+	if m.Root != "" {
+		for i := range f.Models {
+			if f.Models[i].Parent == "" && f.Models[i].Root == m.Root {
+				return f.Models[i].ID, ""
+			}
+		}
+	}
+	return m.ID, ""
+}
+
+// Worker is one engine server as a snapshot saw it. It is immutable.
+type Worker struct {
+	ID       WorkerID
+	URL      string // without a trailing slash
+	Facts    Facts
+	Healthy  bool     // the last active check succeeded
+	Draining bool     // gets no new requests; those in flight go on
+	Ready    bool     // healthy, not draining, and known to serve a model
+	Why      string   // why it is not ready, in words; "" when it is
+	Holders  []Holder // one for each rank, the first is rank Facts.FirstRank
+}
+
+// Rank returns the holder of the global data-parallel rank.
+func (w *Worker) Rank(rank int) (Holder, bool) {
+	if i := rank - w.Facts.FirstRank; i >= 0 && i < len(w.Holders) {
+		return w.Holders[i], true
+	}
+	return NoHolder, false
+}
