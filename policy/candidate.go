@@ -1,0 +1,71 @@
+package policy
+
+import (
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// Query is a request as policies see it.
+type Query struct {
+	PromptTokens int              // tokens of the prompt, estimated when they are not known; ≥ 0
+	Known        bool             // the tokens are known, so that matches mean something
+	Target       string           // the one worker the client asked for, by URL or host:port; "" is any
+	Rank         int              // the one data-parallel rank the client asked for; negative is any
+	Exclude      []fleet.WorkerID // tried already
+	MaxRequests  int              // requests a holder may have at once; 0 is no limit
+	Turn         uint64           // how many requests for this model came before; round robin turns by it
+	Random       uint64           // a uniformly random number
+}
+
+// Candidate is one holder that serves the request's model. The router fills what is known, the policy the rest.
+type Candidate struct {
+	Worker    *fleet.Worker
+	Holder    fleet.Holder
+	Rank      int // global data-parallel rank
+	Hash      uint64
+	Trust     fleet.Trust
+	Available bool // ready, and its breaker lets a request pass
+	Load      fleet.Load
+	BlockSize int // tokens of an engine block there; what Load.ContextBlocks counts
+
+	Match     int                 // prompt tokens that confirmed blocks cover and the engine can use
+	Tier      [block.NumTiers]int // Match by tier
+	Predicted int                 // as Match, with speculative entries; ≥ Match
+	Full      int                 // what full attention alone would claim; for explanation only
+
+	Score  float64 // weighted sum of the scorers, set when the candidate passed the filters
+	Reason string  // why it was left out; "" when it passed the filters
+}
+
+// contextDivisor: see the package comment for why a context token is a quarter of a prefill token.
+const contextDivisor = 4
+
+// Work returns the load of the candidate in prompt tokens, as the package comment defines it.
+func (c *Candidate) Work() int64 {
+	return c.Load.PrefillTokens + c.Load.ContextBlocks*int64(max(c.BlockSize, 1))/contextDivisor
+}
+
+// Uncached returns the prompt tokens that the candidate would have to compute for q.
+func (c *Candidate) Uncached(q *Query) int64 {
+	return int64(max(q.PromptTokens-c.Predicted, 0))
+}
+
+// lighter reports whether a goes before b among equals: less work with the request's own part, then fewer requests so
+// far, then the hash.
+func lighter(q *Query, a, b *Candidate) bool {
+	if wa, wb := a.Work()+a.Uncached(q), b.Work()+b.Uncached(q); wa != wb {
+		return wa < wb
+	}
+	if a.Load.Processed != b.Load.Processed {
+		return a.Load.Processed < b.Load.Processed
+	}
+	return mix(a.Hash^q.Random) < mix(b.Hash^q.Random)
+}
+
+// mix is the finaliser of splitmix64: every bit of x moves half of the result's. It is a bijection, so that different
+// holders never tie.
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}

@@ -1,0 +1,66 @@
+package policy
+
+import "math/bits"
+
+// Picker chooses one of the candidates that passed the filters and returns its index; c is not empty. It is called
+// concurrently, must not keep c, and must not allocate.
+type Picker interface {
+	Pick(q *Query, c []Candidate) int
+}
+
+// pickers by name.
+var pickers = map[string]Picker{
+	"best":         best{},
+	"round_robin":  roundRobin{},
+	"random":       random{},
+	"power_of_two": powerOfTwo{},
+}
+
+// best takes the highest score; among equals the least work with the request's own, and so on as lighter says.
+type best struct{}
+
+func (best) Pick(q *Query, c []Candidate) int {
+	b := 0
+	for i := 1; i < len(c); i++ {
+		if c[i].Score > c[b].Score || (c[i].Score == c[b].Score && lighter(q, &c[i], &c[b])) {
+			b = i
+		}
+	}
+	return b
+}
+
+// roundRobin takes the candidates in turn.
+type roundRobin struct{}
+
+func (roundRobin) Pick(q *Query, c []Candidate) int { return int(q.Turn % uint64(len(c))) }
+
+// random takes any with the same probability.
+type random struct{}
+
+func (random) Pick(q *Query, c []Candidate) int { return below(mix(q.Random), len(c)) }
+
+// powerOfTwo takes two different ones at random and of them the one with less work; the first when both have the same.
+// [Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, 2001]
+type powerOfTwo struct{}
+
+func (powerOfTwo) Pick(q *Query, c []Candidate) int {
+	first := below(mix(q.Random), len(c))
+	if len(c) == 1 {
+		return first
+	}
+	second := below(mix(q.Random+1), len(c)-1)
+	if second >= first {
+		second++
+	}
+	if c[second].Work() < c[first].Work() {
+		return second
+	}
+	return first
+}
+
+// below maps the uniformly random r to 0..n-1 [Lemire, Fast Random Integer Generation in an Interval, 2019, without the
+// rejection step: the bias is n/2^64].
+func below(r uint64, n int) int {
+	hi, _ := bits.Mul64(r, uint64(n))
+	return int(hi)
+}

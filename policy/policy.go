@@ -1,0 +1,234 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/warmpath/warmpath/block"
+)
+
+// Spec is a policy as data.
+type Spec struct {
+	Name    string
+	Filters []string // applied in order, after those that every policy has: target, rank, excluded, healthy, saturated
+	Scorers []Weighted
+	Picker  string // "" is best
+
+	// NeedsTarget makes the policy refuse requests that do not name their worker.
+	NeedsTarget bool
+
+	// TierWeights are the worth of a matched token by tier, 0 to 1, for the match scorer. All zero means
+	// DefaultTierWeights.
+	TierWeights [block.NumTiers]float64
+
+	// ImbalanceTokens bounds how far a match is followed: see the package comment. 0 is no bound. A policy with a bound
+	// gets the balanced filter when it does not list it.
+	ImbalanceTokens int
+}
+
+// Weighted is a scorer and how much it counts.
+type Weighted struct {
+	Scorer string
+	Weight float64 // > 0
+}
+
+// DefaultTierWeights: reloading a block from host memory costs about a fifth of computing it, from disk about two
+// thirds; from remote storage it is hardly worth more than a tie-break.
+var DefaultTierWeights = [block.NumTiers]float64{block.TierGPU: 1.0, block.TierCPU: 0.8, block.TierDisk: 0.3, block.TierRemote: 0.1}
+
+// DefaultImbalanceTokens is the bound we recommend where many conversations share a system prompt: the token budget of
+// one engine step. Less imbalance than that is no queue, and moving a request for it would cost a match for nothing;
+// with much more, requests wait for whole steps while others idle.
+const DefaultImbalanceTokens = 8192
+
+func (s *Spec) tierWeights() [block.NumTiers]float64 {
+	if s.TierWeights == ([block.NumTiers]float64{}) {
+		return DefaultTierWeights
+	}
+	return s.TierWeights
+}
+
+// KVAware takes the holder with the longest contiguous match, weighted by tier; among equals the one with the least
+// uncached work; without a match the one with the least load.
+func KVAware() Spec {
+	return Spec{Name: "kv_aware", Scorers: []Weighted{{"match", 1}}}
+}
+
+// BuiltIn returns the ready-made policies, by name.
+func BuiltIn() []Spec {
+	return []Spec{
+		{Name: "direct", Picker: "best", NeedsTarget: true},
+		KVAware(),
+		{Name: "least_load", Scorers: []Weighted{{"load", 1}}},
+		{Name: "power_of_two", Scorers: []Weighted{{"load", 1}}, Picker: "power_of_two"},
+		{Name: "random", Picker: "random"},
+		{Name: "round_robin", Picker: "round_robin"},
+	}
+}
+
+// standing are the filters of every policy: no policy may send a request where it cannot be served.
+var standing = []string{"target", "rank", "excluded", "healthy", "saturated"}
+
+// Policy chooses. It is immutable; any number of goroutines may use it.
+type Policy struct {
+	spec    Spec
+	filters []Filter
+	scorers []weightedScorer
+	picker  Picker
+	matches bool // a scorer looks at matches
+}
+
+type weightedScorer struct {
+	scorer Scorer
+	weight float64
+}
+
+// Build makes a policy from its spec, or says all that is wrong with it.
+func Build(s Spec) (*Policy, error) {
+	var errs []error
+	if s.Name == "" {
+		errs = append(errs, errors.New("name is missing"))
+	}
+	if s.ImbalanceTokens < 0 {
+		errs = append(errs, fmt.Errorf("imbalance of %d tokens is negative", s.ImbalanceTokens))
+	}
+	for t, w := range s.TierWeights {
+		if !(w >= 0 && w <= 1) {
+			errs = append(errs, fmt.Errorf("tier weight %v of %s is not within 0..1", w, block.Tier(t)))
+		}
+	}
+	names := append(slices.Clone(standing), s.Filters...)
+	if s.ImbalanceTokens > 0 && !slices.Contains(s.Filters, "balanced") {
+		names = append(names, "balanced")
+	}
+	p := &Policy{spec: s, picker: best{}}
+	for _, name := range names {
+		f, ok := filters[name]
+		if !ok {
+			errs = append(errs, fmt.Errorf("no filter is called %q (known: %v)", name, known(filters)))
+			continue
+		}
+		p.filters = append(p.filters, f(&s))
+	}
+	for _, w := range s.Scorers {
+		f, ok := scorers[w.Scorer]
+		if !ok {
+			errs = append(errs, fmt.Errorf("no scorer is called %q (known: %v)", w.Scorer, known(scorers)))
+			continue
+		}
+		if !(w.Weight > 0) {
+			errs = append(errs, fmt.Errorf("weight %v of scorer %s is not above 0", w.Weight, w.Scorer))
+		}
+		p.scorers = append(p.scorers, weightedScorer{f(&s), w.Weight})
+		p.matches = p.matches || w.Scorer == "match"
+	}
+	if s.Picker != "" {
+		var ok bool
+		if p.picker, ok = pickers[s.Picker]; !ok {
+			errs = append(errs, fmt.Errorf("no picker is called %q (known: %v)", s.Picker, known(pickers)))
+		}
+	}
+	if len(errs) > 0 {
+		return nil, fmt.Errorf("build policy %q: %w", s.Name, errors.Join(errs...))
+	}
+	return p, nil
+}
+
+func known[V any](m map[string]V) []string {
+	names := make([]string, 0, len(m))
+	for name := range m {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Name returns the policy's name.
+func (p *Policy) Name() string { return p.spec.Name }
+
+// NeedsTarget reports whether the policy refuses requests that do not name their worker.
+func (p *Policy) NeedsTarget() bool { return p.spec.NeedsTarget }
+
+// Matches reports whether the policy looks at matches; one that does not needs no tokens.
+func (p *Policy) Matches() bool { return p.matches }
+
+// Branch is the way a choice was made, in one word: what dashboards count.
+type Branch string
+
+// The branches.
+const (
+	BranchAffinity Branch = "affinity"  // the best match there is
+	BranchMiss     Branch = "miss"      // no candidate has a match
+	BranchFallback Branch = "fallback"  // the best match cannot be used now; the next best
+	BranchSpill    Branch = "spill"     // the best match has too much work for what it saves
+	BranchDirect   Branch = "direct"    // the client named the worker
+	BranchNoTokens Branch = "no_tokens" // the tokens are not known, so that no match is
+	BranchPlain    Branch = "plain"     // the policy does not look at matches
+	BranchNone     Branch = "none"      // there is no candidate
+)
+
+var reasons = map[Branch]string{
+	BranchAffinity: "longest match, least work among equals",
+	BranchMiss:     "no worker has a part of the prompt: least load",
+	BranchFallback: "the holder of the longest match cannot be used: next best match, least work among equals",
+	BranchSpill:    "the holder of the longest match has too much work for what it saves: next best within bounds",
+	BranchDirect:   "the client asked for this worker",
+	BranchNoTokens: "tokens are not known: least load",
+	BranchPlain:    "the policy does not look at matches",
+	BranchNone:     "no worker can be used",
+}
+
+// Reason says in words what the branch means.
+func (b Branch) Reason() string { return reasons[b] }
+
+// Choice is what a policy decided. The candidates it was made from are left in the order: passed, then left out.
+type Choice struct {
+	Index  int // of the chosen candidate; -1 when none passed the filters
+	Passed int // candidates that passed the filters
+	Branch Branch
+}
+
+// Choose filters, scores and picks. It reorders c and fills Score and Reason. It allocates nothing.
+func (p *Policy) Choose(q *Query, c []Candidate) Choice {
+	passed := len(c)
+	for _, f := range p.filters {
+		passed = f.Filter(q, c[:passed])
+	}
+	if passed == 0 {
+		return Choice{Index: -1, Branch: BranchNone}
+	}
+	for _, s := range p.scorers {
+		s.scorer.Score(q, c[:passed], s.weight)
+	}
+	picked := p.picker.Pick(q, c[:passed])
+	return Choice{Index: picked, Passed: passed, Branch: p.branch(q, c, picked)}
+}
+
+// branch says how the choice came about.
+func (p *Policy) branch(q *Query, c []Candidate, picked int) Branch {
+	switch {
+	case q.Target != "":
+		return BranchDirect
+	case !p.matches:
+		return BranchPlain
+	case !q.Known:
+		return BranchNoTokens
+	}
+	// A longer match that was left out explains the choice better than the one that was taken.
+	longest, why := c[picked].Predicted, ""
+	for i := range c {
+		if r := c[i].Reason; r != "" && r != ReasonNotRank && c[i].Predicted > longest {
+			longest, why = c[i].Predicted, r
+		}
+	}
+	switch {
+	case why == ReasonImbalance:
+		return BranchSpill
+	case why != "":
+		return BranchFallback
+	case c[picked].Predicted > 0:
+		return BranchAffinity
+	}
+	return BranchMiss
+}
