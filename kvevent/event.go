@@ -1,0 +1,201 @@
+package kvevent
+
+import "github.com/warmpath/warmpath/block"
+
+// Hash is an engine's own id of a block in normal form: integers as they are modulo 2^64, byte strings by their last
+// eight bytes, big-endian, which is how vLLM makes its integers from them. It means something within one holder only.
+type Hash = uint64
+
+// Kind is what happened to blocks.
+type Kind uint8
+
+// The kinds of event.
+const (
+	Stored  Kind = iota // blocks are cached; with no hashes, a group that keeps none of them (sliding windows while decoding)
+	Removed             // one physical copy of each block is gone; unknown hashes mean nothing
+	Cleared             // everything on the tier is gone; other tiers are not touched
+)
+
+var kindNames = [...]string{"stored", "removed", "cleared"}
+
+// String returns the kind as metrics write it.
+func (k Kind) String() string {
+	if int(k) < len(kindNames) {
+		return kindNames[k]
+	}
+	return "unknown"
+}
+
+// Keys is a set of the things, besides tokens, that keep requests apart in an engine's cache.
+type Keys uint8
+
+// What keeps requests apart.
+const (
+	KeyLoRA    Keys = 1 << iota // the adapter
+	KeySalt                     // the request's cache_salt
+	KeyExtra                    // SGLang's extra_key
+	KeyFeature                  // multimodal items
+	KeyEmbeds                   // prompt embeddings: the token ids stand for nothing
+	KeyOther                    // an extra key of a kind that this package does not know
+)
+
+// KeyRoot are the keys that a chain is rooted in: they matter to a block without a parent only.
+const KeyRoot = KeyLoRA | KeySalt | KeyExtra
+
+// Event is one change to a holder's cache. Its slices are valid until the next Decode into the same Batch; its
+// strings stay valid.
+type Event struct {
+	Kind   Kind
+	Tier   block.Tier // from Medium and Locality
+	Bigram bool       // SGLang with EAGLE: a block proves its tokens and the one token after them (see Next)
+
+	HasParent    bool
+	HasLoRAID    bool
+	HasAttention bool // the engine named the group's kind; vLLM 0.20 and 0.21 number groups without naming them
+
+	Attention block.Attention // AttentionFull when none is named
+
+	// Unread are keys that this event certainly has, or has in a form that cannot be read: an adapter without a name,
+	// multimodal identifiers without a place, unknown extra keys. Its tokens must not be indexed.
+	Unread Keys
+	// Hidden are keys that this event's form has no place for: they may be set, and it would look the same. SGLang
+	// never tells extra_key; offload tiers drop the salt; vLLM before 0.17 tells neither salt nor multimodal items.
+	Hidden Keys
+
+	Hashes []Hash
+	Parent Hash // the block before the first token; without one the tokens begin a prompt, or the engine did not say
+	// Tokens may be fewer or more than the hashes stand for (see Aligned). With Bigram, the first of each pair.
+	Tokens    []block.Token
+	Next      block.Token // with Bigram, the token after Tokens
+	BlockSize int         // tokens; 0 is a placeholder that announces hashes without tokens
+
+	LoRA   string // adapter name; "" is none, or Unread has KeyLoRA
+	LoRAID int64
+	Salt   string // only where the event begins a prompt (SGLang repeats it on later blocks)
+	// Features have offsets relative to the event's first token, negative for an item that begins before it. Each is
+	// named once, in the block in which it begins.
+	Features []block.Feature
+
+	Medium    string // as sent; "" is none
+	Locality  string // "LOCAL", "REMOTE" or ""
+	Group     int    // cache group; -1: none named
+	Spec      string // kv_cache_spec_kind as sent; "" is none
+	Window    int    // sliding window in tokens; 0: none named
+
+	// With Decoder.KeepRaw, what normal form drops: byte hashes whole (then the parent's), and the extra_keys field.
+	// They are parts of the payload. Wires write them back as they are.
+	Digests   [][]byte
+	ExtraKeys []byte
+}
+
+// Aligned reports whether hash i is the block Tokens[i·BlockSize:(i+1)·BlockSize]. It is not for sliding-window and
+// state-space groups that skip blocks, and for placeholders: those hashes can only be joined to blocks that another
+// event explains.
+func (e *Event) Aligned() bool {
+	return len(e.Hashes) > 0 && e.BlockSize > 0 && len(e.Tokens) == len(e.Hashes)*e.BlockSize
+}
+
+// Indexable reports whether the event's tokens may be indexed under its own LoRA, Salt and Features without claiming
+// for one request what was cached for another. used are the keys that requests to this holder may carry: what the
+// event hides does no harm when nobody uses it. For a tier below the accelerator assume KeyRoot, because its blocks
+// can nearly always be joined through their hashes instead.
+//
+// Hidden multimodal items do no harm either as long as requests fold theirs in: their keys then match nothing.
+func (e *Event) Indexable(used Keys) bool {
+	if !e.Aligned() || e.Unread != 0 {
+		return false
+	}
+	return e.HasParent || e.Hidden&used&KeyRoot == 0
+}
+
+// TagCount says how often an event of one name was skipped.
+type TagCount struct {
+	Tag   string // the engine's name of the event, cut and made printable; "other" for names beyond the limit
+	Count int
+}
+
+// Batch is one message of one holder. Reuse it: its events share buffers that grow to the largest message seen (up to
+// a few megabytes) and are then only written over. One goroutine.
+type Batch struct {
+	Time    float64 // when the engine made it, Unix seconds
+	Rank    int     // data-parallel rank
+	HasRank bool
+	Events  []Event
+
+	// Skipped counts events that were dropped: unknown names, and known ones that were not usable. SkippedTags names
+	// them, Problem says what was wrong with the first and ProblemAt at which byte.
+	Skipped     int
+	SkippedTags []TagCount
+	Problem     string
+	ProblemAt   int
+
+	// Incomplete says that an event that takes blocks away was unreadable (or, with polled events, is missing): apply
+	// the batch, then forget the holder, because the index may hold what the engine no longer has.
+	Incomplete bool
+
+	hashes   []Hash
+	tokens   []block.Token
+	features []block.Feature
+}
+
+const (
+	// maxKept bounds the elements of each buffer that a Batch keeps between messages: 8 MiB of hashes, 4 MiB of
+	// tokens. A merged SGLang event of thousands of pages fits; a hostile giant is given back.
+	maxKept = 1 << 20
+	// maxTags bounds the names in SkippedTags: engines have had three kinds of event in all.
+	maxTags = 8
+	// maxTag bounds a name's bytes: the longest known is 16.
+	maxTag = 48
+)
+
+// Reset empties the batch and keeps its buffers.
+func (b *Batch) Reset() {
+	events, tags := kept(b.Events, maxKept/64), b.SkippedTags[:0]
+	*b = Batch{
+		Events: events, SkippedTags: tags,
+		hashes: kept(b.hashes, maxKept), tokens: kept(b.tokens, maxKept), features: kept(b.features, maxKept/16),
+	}
+}
+
+func kept[T any](s []T, limit int) []T {
+	if cap(s) > limit {
+		return nil
+	}
+	return s[:0]
+}
+
+// add appends an empty event. The pointer is valid until the next call.
+func (b *Batch) add(k Kind) *Event {
+	b.Events = append(b.Events, Event{Kind: k, Group: -1})
+	return &b.Events[len(b.Events)-1]
+}
+
+// skip counts an event that is dropped.
+func (b *Batch) skip(tag, problem string, at int) {
+	if b.Skipped == 0 {
+		b.Problem, b.ProblemAt = problem, at
+	}
+	b.Skipped++
+	if len(b.SkippedTags) == maxTags-1 {
+		tag = b.knownTag(tag)
+	}
+	for i := range b.SkippedTags {
+		if b.SkippedTags[i].Tag == tag {
+			b.SkippedTags[i].Count++
+			return
+		}
+	}
+	b.SkippedTags = append(b.SkippedTags, TagCount{Tag: tag, Count: 1})
+}
+
+// knownTag returns tag if it is counted already, and the collective name otherwise.
+func (b *Batch) knownTag(tag string) string {
+	for i := range b.SkippedTags {
+		if b.SkippedTags[i].Tag == tag {
+			return tag
+		}
+	}
+	return otherTag
+}
+
+const otherTag = "other"
