@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/warmpath/warmpath/internal/api"
 )
 
 // endpoint is a path that gives token ids.
@@ -37,8 +39,21 @@ type reply struct {
 	err   error
 }
 
+// question is what calls send. It is a copy: a call may outlive its request by a moment, and the request's buffer is
+// used again.
+type question struct {
+	dialect       api.Dialect
+	whole         []byte // the request's body, for render
+	tokenize      []byte // the body for /tokenize
+	authorization string
+}
+
+func newQuestion(p *Prompt) *question {
+	return &question{p.Request.Dialect, bytes.Clone(p.Request.Body()), tokenizeBody(p.Request), p.Authorization}
+}
+
 // ask asks one worker and, when it is slow or fails, one more beside it, and returns the first answer.
-func (s *Source) ask(p *Prompt, text []byte, workers []Worker) Found {
+func (s *Source) ask(q *question, workers []Worker) Found {
 	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.Budget)
 	defer cancel()
 	first, ok, unsupported := s.peers.pick(workers, "", time.Now())
@@ -50,14 +65,14 @@ func (s *Source) ask(p *Prompt, text []byte, workers []Worker) Found {
 	}
 	replies := make(chan reply, 2) // room for both: a late one never blocks its goroutine
 	pending := 1
-	s.start(ctx, first, p, text, replies)
+	s.start(ctx, first, q, replies)
 	hedge := time.NewTimer(s.peers.hedgeAfter(first.URL, s.cfg.Budget))
 	defer hedge.Stop()
 	second := func() bool {
 		w, ok, _ := s.peers.pick(workers, first.URL, time.Now())
 		if ok {
 			s.hedged.Add(1)
-			s.start(ctx, w, p, text, replies)
+			s.start(ctx, w, q, replies)
 		}
 		return ok
 	}
@@ -96,11 +111,11 @@ func (s *Source) ask(p *Prompt, text []byte, workers []Worker) Found {
 
 // start calls w in a goroutine that ends with ctx at the latest; Close waits for it. A call that is cancelled because
 // the other worker answered counts against its worker: it had its time.
-func (s *Source) start(ctx context.Context, w Worker, p *Prompt, text []byte, replies chan<- reply) {
+func (s *Source) start(ctx context.Context, w Worker, q *question, replies chan<- reply) {
 	s.asked.Add(1)
 	s.calls.Go(func() {
 		began := time.Now()
-		found, err := s.call(ctx, w, p, text)
+		found, err := s.call(ctx, w, q)
 		now := time.Now()
 		failed := err != nil && !errors.Is(err, errRefused) && !errors.Is(err, errMissing) && s.ctx.Err() == nil
 		s.peers.done(w.URL, now.Sub(began), failed, now)
@@ -109,9 +124,9 @@ func (s *Source) start(ctx context.Context, w Worker, p *Prompt, text []byte, re
 }
 
 // call asks w by each of its endpoints until one exists.
-func (s *Source) call(ctx context.Context, w Worker, p *Prompt, text []byte) (Found, error) {
-	for _, e := range s.peers.endpoints(w, p.Dialect, time.Now()) {
-		found, err := s.post(ctx, w, e, p, text)
+func (s *Source) call(ctx context.Context, w Worker, q *question) (Found, error) {
+	for _, e := range s.peers.endpoints(w, q.dialect, time.Now()) {
+		found, err := s.post(ctx, w, e, q)
 		if !errors.Is(err, errMissing) {
 			if err == nil && e == v1Tokenize {
 				s.peers.learn(w.URL, func(p *peer) { p.v1Only = true })
@@ -127,21 +142,18 @@ func (s *Source) call(ctx context.Context, w Worker, p *Prompt, text []byte) (Fo
 }
 
 // post makes one call.
-func (s *Source) post(ctx context.Context, w Worker, e endpoint, p *Prompt, text []byte) (Found, error) {
-	body := p.Body
-	if !e.renders() {
-		var err error
-		if body, err = tokenizeBody(p, text); err != nil {
-			return Found{}, fmt.Errorf("%w: %w", errRefused, err)
-		}
+func (s *Source) post(ctx context.Context, w Worker, e endpoint, q *question) (Found, error) {
+	body := q.tokenize
+	if e.renders() {
+		body = q.whole
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.URL+string(e), bytes.NewReader(body))
 	if err != nil {
 		return Found{}, fmt.Errorf("ask %s for tokens: %w", w.URL, err)
 	}
 	req.Header.Set("Content-Type", "application/json")
-	if p.Authorization != "" {
-		req.Header.Set("Authorization", p.Authorization)
+	if q.authorization != "" {
+		req.Header.Set("Authorization", q.authorization)
 	}
 	resp, err := s.client.Do(req)
 	if err != nil {

@@ -5,6 +5,6 @@
 //
 // It knows the token endpoints of vLLM and SGLang and nothing of routing.
 //
-//	found := source.Find(ctx, tokens.Prompt{Dialect: tokens.Chat, Model: "m", Body: body}, workers)
+//	found := source.Find(ctx, tokens.Prompt{Request: &read}, workers)
 //	request.Tokens, request.Features = found.Tokens, found.Features
 package tokens

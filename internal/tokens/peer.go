@@ -4,6 +4,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/warmpath/warmpath/internal/api"
 )
 
 // relearn is how long a worker that has no token endpoint, or no render, is taken at its word. An engine restarted with
@@ -132,7 +134,7 @@ func (ps *peers) hedgeAfter(url string, budget time.Duration) time.Duration {
 }
 
 // endpoints returns where url's token ids are to be asked for, in order.
-func (ps *peers) endpoints(w Worker, d Dialect, now time.Time) []endpoint {
+func (ps *peers) endpoints(w Worker, d api.Dialect, now time.Time) []endpoint {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	p := ps.all[w.URL]
@@ -143,7 +145,7 @@ func (ps *peers) endpoints(w Worker, d Dialect, now time.Time) []endpoint {
 		return []endpoint{tokenize, v1Tokenize}
 	case p != nil && now.Before(p.noRender):
 		return []endpoint{tokenize}
-	case d == Chat:
+	case d == api.OpenAIChat:
 		return []endpoint{renderChat, tokenize}
 	}
 	return []endpoint{renderCompletions, tokenize}

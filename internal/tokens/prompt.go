@@ -6,64 +6,43 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/warmpath/warmpath/block"
-)
-
-// Dialect says which endpoint a body was sent to.
-type Dialect uint8
-
-// The dialects whose prompts an engine can turn into tokens for us.
-const (
-	Chat        Dialect = iota // /v1/chat/completions
-	Completions                // /v1/completions
+	"github.com/warmpath/warmpath/internal/api"
 )
 
 // Prompt is a request whose token ids are wanted.
 type Prompt struct {
-	Dialect Dialect
-	// Model is the name asked for; a LoRA adapter may have a template of its own, so the engine is asked by that name.
-	Model string
-	// Body is the request as it came, already read strictly (no duplicate keys, valid UTF-8). It is only read.
-	Body []byte
+	// Request is the body as it was read. It is only read, and only until Find returns.
+	Request *api.Request
 	// Authorization is the client's header, passed on because render lies behind the engine's key; may be empty.
 	Authorization string
 }
 
-// given looks for token ids in p's own body. text is the raw text prompt of a completion, unwrapped when it is a list of
-// one; outcome is Given, Batch (several prompts: no single place to route to), or empty when an engine must be asked.
-func given(p *Prompt, kind Kind) (ids []block.Token, text []byte, outcome Outcome) {
-	field := "prompt"
-	if p.Dialect == Chat {
-		if kind != SGLang { // vLLM ignores ids beside messages (facts/engines.md §9.3)
-			return nil, nil, ""
+// given looks for token ids in p's own body. outcome is Given, Batch (several prompts: no single place to route to),
+// Refused (no prompt: the engine will say what is wrong), or empty when an engine must be asked.
+func given(r *api.Request, kind Kind) (ids []block.Token, outcome Outcome) {
+	switch r.Form {
+	case api.PromptIDs:
+		// Beside messages, SGLang takes ids and vLLM ignores them (facts/engines.md §9.3).
+		if r.Dialect == api.OpenAIChat && kind != SGLang {
+			if r.Raw(api.FieldMessages) == nil {
+				return nil, Refused
+			}
+			return nil, ""
 		}
-		field = "input_ids"
-	}
-	var value []byte
-	if err := eachField(p.Body, func(name, v []byte) bool {
-		if string(name) == field {
-			value = v
+		return r.IDs, Given
+	case api.PromptIDLists:
+		if r.Lists() == 1 {
+			return r.List(0), Given
 		}
-		return value == nil
-	}); err != nil || len(value) == 0 || value[0] != '[' {
-		return nil, value, ""
-	}
-	inner := skipSpace(value, 1)
-	switch value[inner] {
-	case '[', '"':
-		end := skipValue(value, inner)
-		if end < 0 || value[skipSpace(value, end)] != ']' {
-			return nil, nil, Batch
+		return nil, Batch
+	case api.PromptTexts:
+		if r.Prompts > 1 {
+			return nil, Batch
 		}
-		if value[inner] == '"' {
-			return nil, value[inner:end], ""
-		}
-		value = value[inner:end]
+	case api.PromptNone:
+		return nil, Refused
 	}
-	ids, err := parseIDs(value)
-	if err != nil || len(ids) == 0 {
-		return nil, nil, Refused // the engine will say what is wrong with it
-	}
-	return ids, nil, Given
+	return nil, ""
 }
 
 // key identifies what decides the tokens of a prompt: 128 bits, so that two prompts never share ids by chance.
@@ -83,12 +62,11 @@ var indifferent = map[string]bool{
 	"use_beam_search": true, "kv_transfer_params": true, "session_id": true, "extra_key": true, "routed_dp_rank": true,
 }
 
-// keyOf hashes the parts of p's body that decide the tokens.
-func keyOf(p *Prompt) (key, error) {
+// keyOf hashes the parts of r's body that decide the tokens.
+func keyOf(r *api.Request) (key, error) {
 	var h xxh3.Hasher
-	_, _ = h.Write([]byte{byte(p.Dialect)})
-	_, _ = h.WriteString(p.Model)
-	err := eachField(p.Body, func(name, value []byte) bool {
+	_, _ = h.Write([]byte{byte(r.Dialect)})
+	err := eachField(r.Body(), func(name, value []byte) bool {
 		if !indifferent[string(name)] {
 			_, _ = h.Write([]byte{0xff}) // cannot occur in UTF-8: the parts stay apart
 			_, _ = h.Write(name)
@@ -102,69 +80,69 @@ func keyOf(p *Prompt) (key, error) {
 
 // templateFields are the parts of a chat body that /tokenize takes by the same name and with the same meaning
 // (vLLM: TokenizeChatRequest; facts/engines.md §6).
-var templateFields = map[string]bool{
-	"messages": true, "tools": true, "chat_template": true, "add_generation_prompt": true,
-	"continue_final_message": true, "add_special_tokens": true, "mm_processor_kwargs": true,
-}
+var templateFields = []api.Field{api.FieldMessages, api.FieldTools, api.FieldChatTemplate, api.FieldAddGenerationPrompt,
+	api.FieldContinueFinalMessage, api.FieldAddSpecialTokens, api.FieldMMProcessorKwargs}
 
 // kwargFields are parts of a chat body that /tokenize does not know, but that vLLM merges into the template's keyword
 // arguments: handed over inside chat_template_kwargs they render the same.
-var kwargFields = map[string]bool{"documents": true, "reasoning_effort": true}
+var kwargFields = []api.Field{api.FieldDocuments, api.FieldReasoningEffort}
 
-// tokenizeBody is the body for /tokenize that asks for the same tokens as p's request, with the values' bytes unchanged.
-// text is a completion's raw text prompt.
-func tokenizeBody(p *Prompt, text []byte) ([]byte, error) {
-	model, err := json.Marshal(p.Model)
-	if err != nil {
-		return nil, err
+// tokenizeBody is the body for /tokenize that asks for the same tokens as r's request, with the values' bytes unchanged.
+func tokenizeBody(r *api.Request) []byte {
+	out := make([]byte, 0, r.PromptBytes()+256)
+	out = append(out, '{')
+	if r.Model != "" {
+		out = appendField(out, api.FieldModel, jsonString(r.Model))
 	}
-	out := make([]byte, 0, len(p.Body)+128)
-	out = append(append(out, `{"model":`...), model...)
-	var kwargs, merged []byte
-	err = eachField(p.Body, func(name, value []byte) bool {
-		field := string(name)
-		switch {
-		case p.Dialect == Completions && field == "prompt":
-			out = appendField(out, name, text)
-		case p.Dialect == Completions && field == "add_special_tokens", p.Dialect == Chat && templateFields[field]:
-			out = appendField(out, name, value)
-		case p.Dialect == Chat && field == "chat_template_kwargs":
-			kwargs = value
-		case p.Dialect == Chat && kwargFields[field] && string(value) != "null":
-			merged = appendField(merged, name, value)
+	if r.Dialect == api.OpenAICompletions {
+		out = appendField(out, api.FieldPrompt, onlyText(r.Raw(api.FieldPrompt)))
+		out = appendField(out, api.FieldAddSpecialTokens, r.Raw(api.FieldAddSpecialTokens))
+		return append(out, '}')
+	}
+	for _, f := range templateFields {
+		out = appendField(out, f, r.Raw(f))
+	}
+	kwargs := []byte{'{'}
+	for _, f := range kwargFields {
+		if value := r.Raw(f); string(value) != "null" {
+			kwargs = appendField(kwargs, f, value)
 		}
-		return true
-	})
-	if err != nil {
-		return nil, err
 	}
-	return append(appendKwargs(out, kwargs, merged), '}'), nil
+	// The request's own arguments come last: a repeated name counts by its last value, as it does when vLLM merges them.
+	if own := r.Raw(api.FieldChatTemplateKwargs); len(own) > 1 && own[0] == '{' && own[skipSpace(own, 1)] != '}' {
+		if len(kwargs) > 1 {
+			kwargs = append(kwargs, ',')
+		}
+		kwargs = append(kwargs, own[1:len(own)-1]...)
+	}
+	if len(kwargs) > 1 {
+		out = appendField(out, api.FieldChatTemplateKwargs, append(kwargs, '}'))
+	}
+	return append(out, '}')
 }
 
-// appendField adds `,"name":value`.
-func appendField(out, name, value []byte) []byte {
-	out = append(append(append(out, ',', '"'), name...), '"', ':')
+// appendField adds "name":value to the members of an object that is being written; no value adds nothing.
+func appendField(out []byte, f api.Field, value []byte) []byte {
+	if len(value) == 0 {
+		return out
+	}
+	if len(out) > 1 {
+		out = append(out, ',')
+	}
+	out = append(append(append(out, '"'), f.String()...), '"', ':')
 	return append(out, value...)
 }
 
-// appendKwargs adds chat_template_kwargs made of the request's own and of the merged fields; the request's own come
-// last, because a repeated name counts by its last value, as it does when vLLM merges them.
-func appendKwargs(out, kwargs, merged []byte) []byte {
-	own := kwargs
-	if len(own) > 0 && own[0] == '{' {
-		own = own[skipSpace(own, 1) : len(own)-1]
-	} else {
-		own = nil
+// onlyText unwraps a list of one text, which /tokenize does not take.
+func onlyText(prompt []byte) []byte {
+	if len(prompt) == 0 || prompt[0] != '[' {
+		return prompt
 	}
-	if len(merged) == 0 && len(own) == 0 {
-		return out
-	}
-	out = append(out, `,"chat_template_kwargs":{`...)
-	if len(merged) > 0 {
-		out = append(out, merged[1:]...) // without the leading comma
-	}
-	if len(merged) > 0 && len(own) > 0 {
-		out = append(out, ',')
-	}
-	return append(append(out, own...), '}')
+	start := skipSpace(prompt, 1)
+	return prompt[start:skipString(prompt, start)]
+}
+
+func jsonString(s string) []byte {
+	out, _ := json.Marshal(s) // a string always marshals
+	return out
 }

@@ -1,7 +1,6 @@
 package tokens
 
 import (
-	"bytes"
 	"context"
 	"net/http"
 	"sync"
@@ -54,7 +53,7 @@ type Worker struct {
 }
 
 // LocalFunc makes token ids in process; ok is false when it cannot for this prompt, and an engine is asked. It is called
-// concurrently and must not keep p.Body. This is where tokenizers in process attach (issue 5).
+// concurrently and must not keep p.Request. This is where tokenizers in process attach (issue 5).
 type LocalFunc func(ctx context.Context, p *Prompt) (found Found, ok bool)
 
 // Source finds token ids. It is safe for concurrent use. It starts a goroutine for each call to an engine, none of which
@@ -119,8 +118,7 @@ func (s *Source) Find(ctx context.Context, p Prompt, workers []Worker) Found {
 	if len(workers) > 0 {
 		kind = workers[0].Kind
 	}
-	ids, text, outcome := given(&p, kind)
-	if outcome != "" {
+	if ids, outcome := given(p.Request, kind); outcome != "" {
 		return Found{Tokens: ids, Outcome: outcome}
 	}
 	if s.Local != nil {
@@ -131,7 +129,7 @@ func (s *Source) Find(ctx context.Context, p Prompt, workers []Worker) Found {
 	if s.cfg.Budget == 0 {
 		return Found{Outcome: Off}
 	}
-	k, err := keyOf(&p)
+	k, err := keyOf(p.Request)
 	if err != nil {
 		return Found{Outcome: Refused}
 	}
@@ -146,9 +144,7 @@ func (s *Source) Find(ctx context.Context, p Prompt, workers []Worker) Found {
 		return s.wait(ctx, f)
 	}
 	defer s.leave(k, f)
-	// A call may outlive this request by a moment, and its body's buffer is used again: the calls get their own copy.
-	p.Body, text = bytes.Clone(p.Body), bytes.Clone(text)
-	f.result = s.ask(&p, text, workers)
+	f.result = s.ask(newQuestion(&p), workers)
 	if f.result.Tokens != nil {
 		s.cache.put(k, &answer{tokens: f.result.Tokens, features: f.result.Features})
 	}

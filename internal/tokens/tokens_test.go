@@ -2,6 +2,7 @@ package tokens
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/internal/api"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -76,7 +78,16 @@ func tokenizing(r *http.Request, _ string) (int, string) {
 }
 
 func chat(text string) Prompt {
-	return Prompt{Dialect: Chat, Model: "m", Body: fmt.Appendf(nil, `{"model":"m","messages":[{"role":"user","content":%q}]}`, text)}
+	return prompt(api.OpenAIChat, fmt.Sprintf(`{"model":"m","messages":[{"role":"user","content":%q}]}`, text))
+}
+
+// prompt reads body the way the gateway does.
+func prompt(d api.Dialect, body string) Prompt {
+	r := new(api.Request)
+	if err := api.Read(d, []byte(body), r); err != nil {
+		panic(fmt.Sprintf("%s: %v", body, err))
+	}
+	return Prompt{Request: r}
 }
 
 var (
@@ -255,8 +266,8 @@ func TestCallsAreSpreadOverWorkers(t *testing.T) {
 func TestPromptsWithoutAQuestion(t *testing.T) {
 	refuse := func(*http.Request, string) (int, string) { return 400, `{"error":{"message":"bad template"}}` }
 	none := func(*http.Request, string) (int, string) { return 404, `{"detail":"Not Found"}` }
-	completions := func(prompt string) Prompt {
-		return Prompt{Dialect: Completions, Model: "m", Body: []byte(`{"model":"m","prompt":` + prompt + `}`)}
+	completions := func(text string) Prompt {
+		return prompt(api.OpenAICompletions, `{"model":"m","prompt":`+text+`}`)
 	}
 	for _, c := range []struct {
 		name    string
@@ -270,8 +281,9 @@ func TestPromptsWithoutAQuestion(t *testing.T) {
 		{"one list of ids", completions(`[[5,6]]`), none, VLLM, Given, []block.Token{5, 6}},
 		{"several lists", completions(`[[5],[6]]`), none, VLLM, Batch, nil},
 		{"several texts", completions(`["a","b"]`), none, VLLM, Batch, nil},
-		{"mixed", completions(`[1,"a"]`), none, VLLM, Refused, nil},
-		{"sglang chat ids", Prompt{Dialect: Chat, Model: "m", Body: []byte(`{"messages":[],"input_ids":[8]}`)}, none, SGLang, Given, []block.Token{8}},
+		{"no prompt", prompt(api.OpenAICompletions, `{"model":"m"}`), none, VLLM, Refused, nil},
+		{"sglang chat ids", prompt(api.OpenAIChat, `{"messages":[],"input_ids":[8]}`), none, SGLang, Given, []block.Token{8}},
+		{"vllm ignores chat ids", prompt(api.OpenAIChat, `{"messages":[],"input_ids":[8]}`), rendering, VLLM, Render, []block.Token{1, 2, 3}},
 		{"bad request", chat("x"), refuse, VLLM, Refused, nil},
 		{"no endpoint", chat("x"), none, VLLM, Unsupported, nil},
 	} {
@@ -288,41 +300,38 @@ func TestPromptsWithoutAQuestion(t *testing.T) {
 
 func TestTokenizeIsAskedForTheSamePrompt(t *testing.T) {
 	for _, c := range []struct {
-		dialect    Dialect
+		dialect    api.Dialect
 		body, want string
 	}{
-		{Chat, `{"model":"m","temperature":0,"messages":[{"role":"user","content":"é\"}"}],"tools":[ {"type":"function"} ],"stream":true}`,
+		{api.OpenAIChat, `{"model":"m","temperature":0,"messages":[{"role":"user","content":"é\"}"}],"tools":[ {"type":"function"} ],"stream":true}`,
 			`{"model":"m","messages":[{"role":"user","content":"é\"}"}],"tools":[ {"type":"function"} ]}`},
-		{Chat, `{"messages":[],"chat_template_kwargs":{"enable_thinking":false},"reasoning_effort":"low","documents":null,"continue_final_message":true,"add_generation_prompt":false}`,
-			`{"model":"m","messages":[],"continue_final_message":true,"add_generation_prompt":false,"chat_template_kwargs":{"reasoning_effort":"low","enable_thinking":false}}`},
-		{Chat, `{"messages":[],"chat_template_kwargs":{ }}`, `{"model":"m","messages":[]}`},
-		{Chat, `{"messages":[],"documents":[1]}`, `{"model":"m","messages":[],"chat_template_kwargs":{"documents":[1]}}`},
-		{Completions, `{"prompt":["hi"],"max_tokens":3,"add_special_tokens":false}`,
-			`{"model":"m","prompt":"hi","add_special_tokens":false}`},
+		{api.OpenAIChat, `{"messages":[],"chat_template_kwargs":{"enable_thinking":false},"reasoning_effort":"low","documents":null,"continue_final_message":true,"add_generation_prompt":false}`,
+			`{"messages":[],"add_generation_prompt":false,"continue_final_message":true,"chat_template_kwargs":{"reasoning_effort":"low","enable_thinking":false}}`},
+		{api.OpenAIChat, `{"messages":[],"chat_template_kwargs":{ }}`, `{"messages":[]}`},
+		{api.OpenAIChat, `{"messages":[],"documents":[1]}`, `{"messages":[],"chat_template_kwargs":{"documents":[1]}}`},
+		{api.OpenAICompletions, `{"prompt":["hi"],"max_tokens":3,"add_special_tokens":false}`,
+			`{"prompt":"hi","add_special_tokens":false}`},
 	} {
-		p := Prompt{Dialect: c.dialect, Model: "m", Body: []byte(c.body)}
-		_, text, _ := given(&p, VLLM)
-		got, err := tokenizeBody(&p, text)
-		if err != nil || string(got) != c.want {
-			t.Errorf("%s\n got %s (%v)\nwant %s", c.body, got, err, c.want)
+		if got := tokenizeBody(prompt(c.dialect, c.body).Request); string(got) != c.want {
+			t.Errorf("%s\n got %s\nwant %s", c.body, got, c.want)
 		}
 	}
 }
 
 func TestKeyFollowsWhatDecidesTheTokens(t *testing.T) {
-	base := `{"model":"m","messages":[1],"stream":true,"temperature":1}`
+	base := `{"model":"m","messages":[{"role":"a"}],"stream":true,"temperature":1}`
 	for _, c := range []struct {
 		body string
 		same bool
 	}{
-		{`{"model":"m","messages":[1],"stream":false,"max_tokens":5}`, true},
-		{`{"model":"m","messages":[1],"cache_salt":"x"}`, true},
-		{`{"model":"m","messages":[2]}`, false},
-		{`{"model":"m","messages":[1],"tools":[]}`, false},
-		{`{"model":"m","messages":[1],"something_new":1}`, false},
+		{`{"model":"m","messages":[{"role":"a"}],"stream":false,"max_tokens":5}`, true},
+		{`{"model":"m","messages":[{"role":"a"}],"cache_salt":"x"}`, true},
+		{`{"model":"m","messages":[{"role":"b"}]}`, false},
+		{`{"model":"m","messages":[{"role":"a"}],"tools":[]}`, false},
+		{`{"model":"m","messages":[{"role":"a"}],"something_new":1}`, false},
 	} {
-		k1, _ := keyOf(&Prompt{Model: "m", Body: []byte(base)})
-		k2, _ := keyOf(&Prompt{Model: "m", Body: []byte(c.body)})
+		k1, _ := keyOf(prompt(api.OpenAIChat, base).Request)
+		k2, _ := keyOf(prompt(api.OpenAIChat, c.body).Request)
 		if (k1 == k2) != c.same {
 			t.Errorf("%s: same key is %v, want %v", c.body, k1 == k2, c.same)
 		}
@@ -361,7 +370,8 @@ func TestRenderGivesFeaturesInOrder(t *testing.T) {
 
 func FuzzAnswer(f *testing.F) {
 	for _, seed := range []string{`{"tokens":[1,2,3]}`, `[{"token_ids":[1],"features":{"mm_hashes":{"image":["a"]},"mm_placeholders":{"image":[{"offset":1}]}}}]`,
-		`{"tokens":[99999999999]}`, `{"a":"\\\""}`, `[`, `{"tokens":[`, `{"tokens":[1,]}`, `{"features":null,"token_ids":[]}`} {
+		`{"tokens":[99999999999]}`, `{"a":"\\\""}`, `[`, `{"tokens":[`, `{"tokens":[1,]}`, `{"features":null,"token_ids":[]}`, `{"prompt":["x"]}`,
+		`{"messages":[],"documents":[1],"chat_template_kwargs":{ "a":1}}`} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -370,12 +380,17 @@ func FuzzAnswer(f *testing.F) {
 				t.Errorf("%d ids from %d bytes", len(a.tokens), len(data))
 			}
 		}
-		p := Prompt{Body: data}
-		_, text, _ := given(&p, SGLang)
-		_, _ = tokenizeBody(&p, text)
-		_, _ = keyOf(&p)
-		p.Dialect = Completions
-		_, text, _ = given(&p, VLLM)
-		_, _ = tokenizeBody(&p, text)
+		for _, d := range []api.Dialect{api.OpenAIChat, api.OpenAICompletions} {
+			var r api.Request
+			if api.Read(d, data, &r) != nil {
+				continue
+			}
+			if _, err := keyOf(&r); err != nil {
+				t.Errorf("a body that was read strictly has no key: %v", err)
+			}
+			if body := tokenizeBody(&r); !json.Valid(body) {
+				t.Errorf("tokenize body is not JSON: %s", body)
+			}
+		}
 	})
 }
