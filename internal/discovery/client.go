@@ -1,0 +1,151 @@
+package discovery
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// Bounds on what a worker may answer. /metrics of a busy engine with many adapters is some hundred kilobytes, and
+// SGLang's /server_info some tens.
+const (
+	maxJSON    = 4 << 20
+	maxMetrics = 16 << 20
+	maxQuoted  = 200 // bytes of an error answer that a message quotes
+)
+
+// NewClient returns the HTTP client that probes use: no proxy from the environment, no redirects (a key must not follow
+// one), few idle connections.
+func NewClient() *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{
+			DialContext:           (&net.Dialer{Timeout: 3 * time.Second}).DialContext,
+			TLSHandshakeTimeout:   5 * time.Second,
+			MaxIdleConnsPerHost:   1,
+			IdleConnTimeout:       30 * time.Second,
+			ResponseHeaderTimeout: 30 * time.Second,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// asker asks one worker.
+type asker struct {
+	client  *http.Client
+	target  Target
+	timeout time.Duration // of one question
+}
+
+// statusError is an answer that is not 200.
+type statusError struct {
+	question string // "GET /version"
+	status   int
+	body     string
+	key      bool // a key was sent
+}
+
+func (e *statusError) Error() string {
+	msg := fmt.Sprintf("%s answered %d %s", e.question, e.status, http.StatusText(e.status))
+	switch {
+	case e.refused() && e.key:
+		return msg + " (the configured API key was sent)"
+	case e.status == http.StatusUnauthorized || e.status == http.StatusForbidden:
+		return msg + " (no API key is configured for this worker)"
+	case e.body != "":
+		return msg + ": " + e.body
+	}
+	return msg
+}
+
+func (e *statusError) refused() bool {
+	return e.status == http.StatusUnauthorized || e.status == http.StatusForbidden
+}
+
+// statusOf returns the status of an answer that was not 200, or 0 when there was no answer.
+func statusOf(err error) int {
+	var e *statusError
+	if errors.As(err, &e) {
+		return e.status
+	}
+	return 0
+}
+
+// ask sends one question and gives the answer's body, at most limit bytes of it, to read.
+func (a asker) ask(ctx context.Context, method, path string, in any, limit int64, read func(io.Reader) error) error {
+	question := method + " " + path
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	var body io.Reader
+	if in != nil {
+		raw, err := json.Marshal(in)
+		if err != nil {
+			return fmt.Errorf("%s: %w", question, err)
+		}
+		body = bytes.NewReader(raw)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, a.target.URL+path, body)
+	if err != nil {
+		return fmt.Errorf("%s: %w", question, err)
+	}
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if a.target.APIKey != "" {
+		req.Header.Set("Authorization", "Bearer "+a.target.APIKey)
+	}
+	resp, err := a.client.Do(req)
+	if err != nil {
+		return fmt.Errorf("%s: %w", question, plainError(ctx, err, a.timeout))
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		quoted, _ := io.ReadAll(io.LimitReader(resp.Body, maxQuoted))
+		return &statusError{question, resp.StatusCode, strings.Join(strings.Fields(strings.ToValidUTF8(string(quoted), "?")), " "), a.target.APIKey != ""}
+	}
+	limited := &io.LimitedReader{R: resp.Body, N: limit}
+	err = read(limited)
+	if limited.N <= 0 {
+		return fmt.Errorf("%s: the answer is longer than %d bytes", question, limit)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", question, plainError(ctx, err, a.timeout))
+	}
+	return nil
+}
+
+// plainError drops the URL and the operation that net/http repeats, and names our own timeout.
+func plainError(ctx context.Context, err error, timeout time.Duration) error {
+	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+		return fmt.Errorf("no answer within %v", timeout)
+	}
+	var e *url.Error
+	if errors.As(err, &e) {
+		return e.Err
+	}
+	return err
+}
+
+func (a asker) getJSON(ctx context.Context, path string, out any) error {
+	return a.ask(ctx, http.MethodGet, path, nil, maxJSON, decodeInto(out))
+}
+
+func (a asker) postJSON(ctx context.Context, path string, in, out any) error {
+	return a.ask(ctx, http.MethodPost, path, in, maxJSON, decodeInto(out))
+}
+
+func decodeInto(out any) func(io.Reader) error {
+	return func(r io.Reader) error {
+		if err := json.NewDecoder(r).Decode(out); err != nil {
+			return fmt.Errorf("read JSON: %w", err)
+		}
+		return nil
+	}
+}

@@ -1,0 +1,243 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// questionTimeout bounds one question of a probe. Every one is answered from memory; an engine whose API process is
+// busy tokenizing long prompts has been seen to take a second.
+const questionTimeout = 5 * time.Second
+
+// Report is what a probe learned.
+type Report struct {
+	Facts fleet.Facts
+	// Guessed says that the worker did not tell where its events are and the engine's default port is assumed.
+	Guessed bool
+	// Notes are what could not be learned, or was assumed, each with what was tried.
+	Notes []string
+}
+
+func (r *Report) note(format string, args ...any) { r.Notes = append(r.Notes, fmt.Sprintf(format, args...)) }
+
+// Probe asks a worker what it is. It reads only; the heaviest question tokenizes one word. The error tells why the worker
+// cannot be used: it does not answer, refuses the key, or serves no model. What else is not known is in the notes.
+func Probe(ctx context.Context, client *http.Client, t Target) (*Report, error) {
+	t, err := t.normalize()
+	if err != nil {
+		return nil, fmt.Errorf("probe worker: %w", err)
+	}
+	p := &probe{asker: asker{client: client, target: t, timeout: questionTimeout}, Report: &Report{}}
+	if err := p.run(ctx); err != nil {
+		return nil, fmt.Errorf("probe %s: %w", t.URL, err)
+	}
+	return p.Report, nil
+}
+
+// probe is one probe under way.
+type probe struct {
+	asker
+	*Report
+}
+
+func (p *probe) run(ctx context.Context) error {
+	owner, err := p.models(ctx)
+	if err != nil {
+		return err
+	}
+	// Every engine names itself as the owner of its models; behind a proxy that rewrites the list, the surface tells.
+	version, versionErr := p.version(ctx)
+	p.Facts.Version = version
+	switch {
+	case owner == "vllm":
+		p.Facts.Engine = fleet.EngineVLLM
+	case owner == "sglang":
+		p.Facts.Engine = fleet.EngineSGLang
+	case owner == "tensorrt_llm":
+		p.Facts.Engine = fleet.EngineTRTLLM
+	case versionErr == nil:
+		p.Facts.Engine = fleet.EngineVLLM
+	default:
+		p.Facts.Engine = fleet.EngineOther
+	}
+	if p.Facts.Engine == fleet.EngineOther || p.Facts.Engine == fleet.EngineSGLang {
+		info, err := p.serverInfo(ctx)
+		if err == nil {
+			p.Facts.Engine = fleet.EngineSGLang
+			p.sglang(info)
+		} else if p.Facts.Engine == fleet.EngineSGLang {
+			p.note("block size, capacity and event endpoints are not known: %v", err)
+		}
+	}
+	switch p.Facts.Engine {
+	case fleet.EngineVLLM:
+		if versionErr != nil {
+			p.note("version is not known: %v", versionErr)
+		}
+		p.vllm(ctx)
+	case fleet.EngineTRTLLM, fleet.EngineOther:
+		p.note("engine %s tells no block size and no event endpoint: give events=ENDPOINT if it publishes KV events", p.Facts.Engine)
+	}
+	p.Facts.Ranks = max(p.Facts.Ranks, 1)
+	p.told()
+	p.surface(ctx)
+	return nil
+}
+
+// models reads /v1/models into the facts and returns who owns them.
+func (p *probe) models(ctx context.Context) (owner string, err error) {
+	var list struct {
+		Data []struct {
+			ID          string `json:"id"`
+			Root        string `json:"root"`
+			Parent      string `json:"parent"`
+			MaxModelLen int    `json:"max_model_len"`
+			OwnedBy     string `json:"owned_by"`
+		} `json:"data"`
+	}
+	if err := p.getJSON(ctx, "/v1/models", &list); err != nil {
+		if p.target.Model == "" || statusOf(err) == 0 {
+			return "", err
+		}
+		p.note("%v: taking the configured model %q", err, p.target.Model)
+	}
+	for _, m := range list.Data {
+		if m.ID == "" {
+			continue
+		}
+		owner = m.OwnedBy
+		p.Facts.Models = append(p.Facts.Models, fleet.Model{ID: m.ID, Root: m.Root, Parent: m.Parent, MaxModelLen: m.MaxModelLen})
+	}
+	p.overrideModel()
+	if len(p.Facts.Models) == 0 {
+		return "", errors.New("GET /v1/models lists no model")
+	}
+	return owner, nil
+}
+
+// overrideModel makes the configured name the worker's one base model. Adapters stay, as adapters of it.
+func (p *probe) overrideModel() {
+	name := p.target.Model
+	if name == "" {
+		return
+	}
+	base := fleet.Model{ID: name}
+	listed := false
+	var adapters []fleet.Model
+	for _, m := range p.Facts.Models {
+		switch {
+		case m.Parent != "":
+			m.Parent = name
+			adapters = append(adapters, m)
+		case m.ID == name:
+			base, listed = m, true
+		case !listed && base.Root == "":
+			base.Root, base.MaxModelLen = m.Root, m.MaxModelLen
+		}
+	}
+	if !listed && len(p.Facts.Models) > 0 {
+		p.note("the configured model %q is not in the worker's list, which begins with %q: requests will name the configured one", name, p.Facts.Models[0].ID)
+	}
+	p.Facts.Models = append([]fleet.Model{base}, adapters...)
+}
+
+func (p *probe) version(ctx context.Context) (string, error) {
+	var v struct {
+		Version string `json:"version"`
+	}
+	err := p.getJSON(ctx, "/version", &v)
+	if err == nil && v.Version == "" {
+		err = errors.New("GET /version names no version")
+	}
+	return v.Version, err
+}
+
+// told lets the operator's word about events go before the worker's.
+func (p *probe) told() {
+	t := p.target
+	if t.Events == None {
+		p.Facts.Events, p.Guessed = nil, false
+		return
+	}
+	if t.Events != "" {
+		p.Guessed = false
+		old := p.Facts.Events
+		p.Facts.Events = nil
+		p.addRanks(t.Events, "", "")
+		for i := range p.Facts.Events {
+			if i < len(old) {
+				p.Facts.Events[i].Replay, p.Facts.Events[i].Topic = old[i].Replay, old[i].Topic
+			}
+		}
+	}
+	for i := range p.Facts.Events {
+		s := &p.Facts.Events[i]
+		if t.Topic != "" {
+			s.Topic = t.Topic
+		}
+		if t.Replay == None {
+			s.Replay = ""
+		} else if t.Replay != "" {
+			s.Replay = p.resolve("replay", t.Replay, s.Rank-p.Facts.FirstRank)
+		}
+	}
+}
+
+// addRanks adds one event source for each rank: ports count up from the base endpoints.
+func (p *probe) addRanks(events, replay, topic string) {
+	for i := range max(p.Facts.Ranks, 1) {
+		s := fleet.EventSource{Rank: p.Facts.FirstRank + i, Topic: topic}
+		if s.Endpoint = p.resolve("events", events, i); s.Endpoint == "" {
+			return
+		}
+		if replay != "" {
+			s.Replay = p.resolve("replay", replay, i)
+		}
+		p.Facts.Events = append(p.Facts.Events, s)
+	}
+}
+
+// resolve returns the endpoint to dial, or "" with a note.
+func (p *probe) resolve(what, raw string, offset int) string {
+	e, err := parseEndpoint(raw)
+	var at string
+	if err == nil {
+		at, err = e.at(p.target.host(), offset)
+	}
+	if err != nil {
+		p.note("%s endpoint is not usable: %v", what, err)
+	}
+	return at
+}
+
+// surface tries what the router would use for tokens.
+func (p *probe) surface(ctx context.Context) {
+	model := p.Facts.Models[0].ID
+	var tokens struct {
+		Count int `json:"count"`
+	}
+	err := p.postJSON(ctx, "/tokenize", map[string]any{"model": model, "prompt": "a"}, &tokens)
+	p.Facts.CanTokenize = err == nil && tokens.Count > 0
+	if !p.Facts.CanTokenize {
+		if err == nil {
+			err = errors.New("POST /tokenize counted no tokens")
+		}
+		p.note("requests cannot be tokenized by this worker: %v", err)
+	}
+	if p.Facts.Engine != fleet.EngineVLLM {
+		return
+	}
+	// 403 without --enable-scale-out, 404 before 0.15. A model without a chat template refuses the messages (400), and
+	// still renders completions.
+	var rendered any
+	err = p.postJSON(ctx, "/v1/chat/completions/render", map[string]any{
+		"model": model, "messages": []map[string]string{{"role": "user", "content": "a"}},
+	}, &rendered)
+	status := statusOf(err)
+	p.Facts.CanRender = err == nil || status == http.StatusBadRequest || status == http.StatusUnprocessableEntity
+}

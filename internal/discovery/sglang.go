@@ -1,0 +1,93 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+)
+
+// serverInfo is what we read of SGLang's /server_info: all server arguments, the scheduler's numbers and its publisher.
+type serverInfo struct {
+	Version      string `json:"version"`
+	ModelPath    string `json:"model_path"`
+	PageSize     int    `json:"page_size"`
+	DPSize       int    `json:"dp_size"`
+	CacheReport  bool   `json:"enable_cache_report"`
+	DisableRadix bool   `json:"disable_radix_cache"`
+	MaxTokens    int    `json:"max_total_num_tokens"`
+	KVEvents     *struct {
+		Publisher  string `json:"publisher"`
+		Host       string `json:"endpoint_host"`
+		Port       int    `json:"endpoint_port_base"`
+		ReplayHost string `json:"replay_endpoint_host"`
+		ReplayPort int    `json:"replay_endpoint_port_base"`
+		Topic      string `json:"topic"`
+		BlockSize  int    `json:"block_size"`
+		DPSize     int    `json:"dp_size"`
+	} `json:"kv_events"`
+}
+
+// serverInfo asks SGLang for its settings, under the name of versions before 0.5.6 too.
+func (p *probe) serverInfo(ctx context.Context) (*serverInfo, error) {
+	var info serverInfo
+	err := p.getJSON(ctx, "/server_info", &info)
+	if statusOf(err) == http.StatusNotFound {
+		err = p.getJSON(ctx, "/get_server_info", &info)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if info.PageSize == 0 && info.ModelPath == "" {
+		return nil, errors.New("GET /server_info names neither page_size nor model_path")
+	}
+	return &info, nil
+}
+
+func (p *probe) sglang(info *serverInfo) {
+	f := &p.Facts
+	if info.Version != "" {
+		f.Version = info.Version
+	}
+	f.BlockSize = info.PageSize
+	f.Ranks = info.DPSize
+	f.ReportsCachedTokens = info.CacheReport
+	if ev := info.KVEvents; ev != nil {
+		if ev.BlockSize > 0 {
+			f.BlockSize = ev.BlockSize // wider than a page under decode context parallelism
+		}
+		f.Ranks = max(f.Ranks, ev.DPSize)
+		p.sglangEvents(info)
+	} else {
+		p.note("the worker publishes no KV events: start it with --kv-events-config")
+	}
+	if f.BlockSize > 0 {
+		f.BlocksPerRank = info.MaxTokens / f.BlockSize
+	}
+	if info.DisableRadix {
+		p.note("the worker's prefix cache is off (disable_radix_cache)")
+	}
+}
+
+func (p *probe) sglangEvents(info *serverInfo) {
+	ev := info.KVEvents
+	if ev.Publisher != "" && ev.Publisher != "zmq" {
+		p.note("the worker publishes no KV events (publisher %q)", ev.Publisher)
+		return
+	}
+	host, replay := ev.Host, ""
+	if host == "" {
+		host = "*"
+	}
+	if ev.ReplayPort > 0 {
+		replayHost := ev.ReplayHost
+		if replayHost == "" {
+			replayHost = host
+		}
+		replay = tcpEndpoint(replayHost, ev.ReplayPort)
+	}
+	p.addRanks(tcpEndpoint(host, ev.Port), replay, ev.Topic)
+}
+
+// tcpEndpoint writes what parseEndpoint reads; a bare IPv6 address needs no brackets there.
+func tcpEndpoint(host string, port int) string { return "tcp://" + host + ":" + strconv.Itoa(port) }

@@ -1,0 +1,361 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// Config tunes how workers are watched. A zero field means its default.
+type Config struct {
+	// Interval between two checks of a worker that answers. Default 5 s.
+	Interval time.Duration
+	// Timeout of one health check. Default 4 s: SGLang's /health runs a request of one token and takes a second when idle.
+	Timeout time.Duration
+	// Misses is how many checks in a row must time out before a worker counts as unhealthy. Default 2: one is a pause of
+	// the engine. A refused connection or a bad status needs no second.
+	Misses int
+	// Refresh is the time between two probes of a healthy worker, which find adapters that came or went. Default 60 s.
+	Refresh time.Duration
+	// Retry is the first pause before a worker that does not answer is asked again; it doubles up to Interval. Default
+	// 500 ms.
+	Retry time.Duration
+}
+
+func (c Config) withDefaults() Config {
+	for _, d := range []struct {
+		field *time.Duration
+		value time.Duration
+	}{
+		{&c.Interval, 5 * time.Second}, {&c.Timeout, 4 * time.Second}, {&c.Refresh, time.Minute}, {&c.Retry, 500 * time.Millisecond},
+	} {
+		if *d.field <= 0 {
+			*d.field = d.value
+		}
+	}
+	if c.Misses <= 0 {
+		c.Misses = 2
+	}
+	return c
+}
+
+// Static watches a set of workers that somebody listed. Its methods may be called from any goroutine.
+type Static struct {
+	fleet  *fleet.Fleet
+	client *http.Client
+	config Config
+	log    *slog.Logger
+
+	mu      sync.Mutex // guards what follows; never held while asking
+	targets []Target
+	changed chan struct{}       // closed when targets are replaced
+	claims  map[string]claimant // event endpoints in use
+}
+
+// claimant is the worker whose events an endpoint carries.
+type claimant struct {
+	url     string
+	guessed bool
+}
+
+// NewStatic returns a watcher of targets. It starts nothing. A nil client is [NewClient]'s.
+func NewStatic(f *fleet.Fleet, targets []Target, c Config, client *http.Client, log *slog.Logger) (*Static, error) {
+	if client == nil {
+		client = NewClient()
+	}
+	s := &Static{fleet: f, client: client, config: c.withDefaults(), log: log, changed: make(chan struct{}), claims: map[string]claimant{}}
+	if err := s.Replace(targets); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Replace makes targets the set of workers. Those that are new are probed, those that are missing leave the fleet, those
+// that changed are probed anew; the others are not disturbed. Nothing changes when one is not valid.
+func (s *Static) Replace(targets []Target) error {
+	var errs []error
+	normal := make([]Target, 0, len(targets))
+	seen := map[string]bool{}
+	for _, t := range targets {
+		n, err := t.normalize()
+		if err == nil && seen[n.URL] {
+			err = fmt.Errorf("URL %s is listed twice", n.URL)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("worker %q: %w", t.URL, err))
+			continue
+		}
+		seen[n.URL] = true
+		normal = append(normal, n)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.targets = normal
+	close(s.changed)
+	s.changed = make(chan struct{})
+	return nil
+}
+
+// Run watches until ctx ends, which is no error. Workers stay in the fleet as they were last seen.
+func (s *Static) Run(ctx context.Context) error {
+	type watching struct {
+		target Target
+		id     fleet.WorkerID
+		stop   context.CancelFunc
+		done   chan struct{}
+	}
+	watched := map[string]*watching{}
+	defer func() {
+		for _, w := range watched {
+			w.stop()
+			<-w.done
+		}
+	}()
+	for ctx.Err() == nil {
+		s.mu.Lock()
+		targets, changed := s.targets, s.changed
+		s.mu.Unlock()
+		for url, w := range watched {
+			if slices.Contains(targets, w.target) {
+				continue
+			}
+			w.stop()
+			<-w.done
+			delete(watched, url)
+			s.disclaim(url)
+			if !slices.ContainsFunc(targets, func(t Target) bool { return t.URL == url }) {
+				s.fleet.Remove(w.id)
+				s.log.Info("worker removed", "worker", url)
+			}
+		}
+		for _, t := range targets {
+			if watched[t.URL] != nil {
+				continue
+			}
+			w := &worker{Static: s, target: t}
+			w.begin()
+			wctx, stop := context.WithCancel(ctx)
+			entry := &watching{t, w.id, stop, make(chan struct{})}
+			watched[t.URL] = entry
+			go func() {
+				defer close(entry.done)
+				w.watch(wctx)
+			}()
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// claim drops from the report the event sources that are another worker's: two workers behind one publisher would both
+// be credited with what one of them holds. What a worker told goes before what was guessed, else the first comes first.
+func (s *Static) claim(url string, r *Report) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.disclaimLocked(url)
+	r.Facts.Events = slices.DeleteFunc(r.Facts.Events, func(e fleet.EventSource) bool {
+		c, taken := s.claims[e.Endpoint]
+		if taken && (!c.guessed || r.Guessed) {
+			r.note("events at %s are already taken as those of %s: give events=ENDPOINT (or events=none) for one of them", e.Endpoint, c.url)
+			return true
+		}
+		s.claims[e.Endpoint] = claimant{url, r.Guessed}
+		return false
+	})
+}
+
+// holds reports whether each of the events of the worker at url is still its own; a told claim may have taken a guessed one.
+func (s *Static) holds(url string, events []fleet.EventSource) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range events {
+		if s.claims[e.Endpoint].url != url {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *Static) disclaim(url string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.disclaimLocked(url)
+}
+
+// disclaimLocked frees what the worker at url claimed. s.mu is held.
+func (s *Static) disclaimLocked(url string) {
+	for endpoint, c := range s.claims {
+		if c.url == url {
+			delete(s.claims, endpoint)
+		}
+	}
+}
+
+// worker is the watch over one target. One goroutine uses it.
+type worker struct {
+	*Static
+	target Target
+	id     fleet.WorkerID
+
+	last    *Report // of the last probe that worked
+	notes   string  // as logged
+	misses  int     // checks in a row that timed out
+	healthy bool
+	why     string // last reason logged
+}
+
+// begin shows the worker in the fleet before it answered.
+func (w *worker) begin() {
+	w.id = w.fleet.Put(w.target.URL, fleet.Facts{})
+	w.fleet.SetHealth(w.id, false, "not probed yet")
+}
+
+// watch probes until the worker answers, then checks and probes until ctx ends.
+func (w *worker) watch(ctx context.Context) {
+	pause := w.config.Retry
+	var probed time.Time
+	for ctx.Err() == nil {
+		var err error
+		// A worker that comes back is most likely a new process, perhaps another version: ask before trusting it.
+		due := !w.healthy || time.Since(probed) >= w.config.Refresh || !w.holds(w.target.URL, w.last.Facts.Events)
+		err = w.check(ctx)
+		if err == nil && due {
+			if err = w.probe(ctx); err == nil {
+				probed = time.Now()
+			} else if w.healthy && statusOf(err) == 0 {
+				// It is alive but did not answer all questions: keep what is known.
+				w.log.Warn("worker could not be probed again", "worker", w.target.URL, "error", err)
+				err, probed = nil, time.Now()
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		w.report(err)
+		wait := w.config.Interval
+		if !w.healthy {
+			wait, pause = pause, min(2*pause, w.config.Interval)
+		} else {
+			pause = w.config.Retry
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// errMiss is a check that timed out.
+var errMiss = errors.New("no answer")
+
+func (w *worker) check(ctx context.Context) error {
+	a := asker{client: w.client, target: w.target, timeout: w.config.Timeout}
+	err := a.ask(ctx, http.MethodGet, "/health", nil, maxJSON, func(r io.Reader) error {
+		_, err := io.Copy(io.Discard, r)
+		return err
+	})
+	// Something in front of the engine may answer 404 for /health; the probe decides then.
+	if status := statusOf(err); status == http.StatusNotFound || status == http.StatusMethodNotAllowed {
+		return nil
+	}
+	if err != nil && strings.Contains(err.Error(), "no answer within") {
+		return fmt.Errorf("%w: %w", errMiss, err)
+	}
+	return err
+}
+
+func (w *worker) probe(ctx context.Context) error {
+	r, err := Probe(ctx, w.client, w.target)
+	if err != nil {
+		return err
+	}
+	w.claim(w.target.URL, r)
+	facts := r.Facts
+	// Events correct a block size that the engine reports otherwise; only a new answer may replace the correction.
+	if w.last != nil && w.healthy && facts.BlockSize == w.last.Facts.BlockSize {
+		if now := w.current(); now != nil && now.Facts.BlockSize > 0 {
+			facts.BlockSize = now.Facts.BlockSize
+		}
+	}
+	if w.last == nil || !w.healthy || !reflect.DeepEqual(r.Facts, w.last.Facts) {
+		stored := r.Facts // the fleet owns the slices it is given
+		r.Facts.Models = slices.Clone(stored.Models)
+		r.Facts.Events = slices.Clone(stored.Events)
+		w.id = w.fleet.Put(w.target.URL, facts)
+		w.describe(facts)
+	}
+	if notes := strings.Join(r.Notes, "; "); notes != w.notes {
+		w.notes = notes
+		for _, n := range r.Notes {
+			w.log.Warn("worker probe", "worker", w.target.URL, "note", n)
+		}
+	}
+	w.last = r
+	return nil
+}
+
+func (w *worker) current() *fleet.Worker {
+	for _, fw := range w.fleet.Snapshot().Workers() {
+		if fw.ID == w.id {
+			return fw
+		}
+	}
+	return nil
+}
+
+func (w *worker) describe(f fleet.Facts) {
+	var events []string
+	for _, e := range f.Events {
+		events = append(events, e.Endpoint)
+	}
+	var models []string
+	for _, m := range f.Models {
+		models = append(models, m.ID)
+	}
+	w.log.Info("worker found", "worker", w.target.URL, "engine", f.Engine.String(), "version", f.Version, "models", models,
+		"block_size", f.BlockSize, "blocks_per_rank", f.BlocksPerRank, "ranks", max(f.Ranks, 1), "events", events)
+}
+
+// report tells the fleet how the check ended, and the log when that changed.
+func (w *worker) report(err error) {
+	if errors.Is(err, errMiss) {
+		w.misses++
+		if w.healthy && w.misses < w.config.Misses {
+			return
+		}
+	} else {
+		w.misses = 0
+	}
+	why := ""
+	if err != nil {
+		why = err.Error()
+	}
+	if healthy := err == nil; healthy != w.healthy {
+		w.healthy = healthy
+		if healthy {
+			w.log.Info("worker is healthy", "worker", w.target.URL)
+		} else {
+			w.log.Warn("worker is unhealthy", "worker", w.target.URL, "why", why)
+		}
+	} else if why != w.why && why != "" {
+		w.log.Warn("worker is still unhealthy", "worker", w.target.URL, "why", why)
+	}
+	w.why = why
+	w.fleet.SetHealth(w.id, err == nil, why)
+}

@@ -1,0 +1,192 @@
+package discovery
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// vllmDefaultPort is where vLLM publishes rank 0's events when its options name no endpoint.
+const vllmDefaultPort = "tcp://*:5557"
+
+func (p *probe) vllm(ctx context.Context) {
+	sources, known := p.vllmSources(ctx)
+	caching := p.vllmCache(ctx)
+	switch {
+	case known:
+		p.vllmEvents(sources)
+	case caching == "False":
+		p.note("prefix caching is off, so there are no KV events")
+	case p.target.Events == "":
+		p.Guessed = true
+		p.addRanks(vllmDefaultPort, "", "")
+		p.note("trying port 5557 + rank for KV events, vLLM's default: give events=ENDPOINT or events=none if that is wrong")
+	}
+}
+
+// vllmSource is one rank's publisher in the answer of /kv_event_sources (vLLM since 0.31 or so).
+type vllmSource struct {
+	rank      int
+	Enabled   *bool  `json:"enable_kv_cache_events"`
+	Publisher string `json:"publisher"`
+	Endpoint  string `json:"endpoint"`
+	Replay    string `json:"replay_endpoint"`
+	Topic     string `json:"topic"`
+}
+
+// vllmSources asks for the publishers, by ascending rank. known is false when this version does not tell.
+func (p *probe) vllmSources(ctx context.Context) (sources []vllmSource, known bool) {
+	var byRank map[string]*vllmSource
+	if err := p.getJSON(ctx, "/kv_event_sources", &byRank); err != nil {
+		p.note("the worker does not tell where its KV events are: %v", err)
+		return nil, false
+	}
+	for key, s := range byRank {
+		rank, err := strconv.Atoi(key)
+		if err != nil || rank < 0 || rank >= fleet.MaxRanks || s == nil {
+			p.note("GET /kv_event_sources: entry %q is not a data-parallel rank with its publisher", key)
+			continue
+		}
+		s.rank = rank
+		sources = append(sources, *s)
+	}
+	slices.SortFunc(sources, func(a, b vllmSource) int { return a.rank - b.rank })
+	return sources, true
+}
+
+// vllmEvents turns the publishers' own settings into endpoints to dial.
+func (p *probe) vllmEvents(sources []vllmSource) {
+	if len(sources) == 0 {
+		p.note("the worker publishes no KV events: start it with --kv-events-config")
+		return
+	}
+	p.Facts.FirstRank = sources[0].rank
+	p.Facts.Ranks = max(p.Facts.Ranks, sources[len(sources)-1].rank-p.Facts.FirstRank+1)
+	for i, s := range sources {
+		if s.Enabled != nil && !*s.Enabled || s.Publisher != "" && s.Publisher != "zmq" {
+			p.note("rank %d publishes no KV events (publisher %q)", s.rank, s.Publisher)
+			continue
+		}
+		if !strings.Contains(s.Endpoint, "*") && !strings.Contains(s.Endpoint, "::") && strings.HasPrefix(s.Endpoint, "tcp://") {
+			// vLLM binds only what looks like a wildcard, and dials the rest.
+			p.note("rank %d connects to %s for KV events: a listener must be there (events listen address)", s.rank, s.Endpoint)
+			continue
+		}
+		// Each rank's own settings have its port in them. Should a version repeat rank 0's, count up from it.
+		offset := 0
+		if i > 0 && s.Endpoint == sources[0].Endpoint {
+			offset = s.rank - p.Facts.FirstRank
+		}
+		source := fleet.EventSource{Rank: s.rank, Topic: s.Topic, Endpoint: p.resolve("events", s.Endpoint, offset)}
+		if source.Endpoint == "" {
+			continue
+		}
+		if s.Replay != "" {
+			source.Replay = p.resolve("replay", s.Replay, offset)
+		}
+		p.Facts.Events = append(p.Facts.Events, source)
+	}
+}
+
+// vllmCache reads vllm:cache_config_info, whose labels are vLLM's cache settings as Python texts, one line for each
+// data-parallel rank. It returns enable_prefix_caching, "" when it is not known.
+func (p *probe) vllmCache(ctx context.Context) string {
+	var lines []map[string]string
+	err := p.ask(ctx, http.MethodGet, "/metrics", nil, maxMetrics, func(r io.Reader) error {
+		var err error
+		lines, err = metricLabels(r, "vllm:cache_config_info{")
+		return err
+	})
+	if err != nil {
+		p.note("block size and capacity are not known until events tell: %v", err)
+		return ""
+	}
+	if len(lines) == 0 {
+		p.note("block size and capacity are not known until events tell: GET /metrics has no vllm:cache_config_info")
+		return ""
+	}
+	engines := map[string]bool{}
+	for _, labels := range lines {
+		engines[labels["engine"]] = true
+	}
+	p.Facts.Ranks = max(p.Facts.Ranks, min(len(engines), fleet.MaxRanks))
+	first := lines[0]
+	if rank, err := strconv.Atoi(first["engine"]); err == nil && rank > 0 && rank < fleet.MaxRanks {
+		p.Facts.FirstRank = rank
+		for engine := range engines {
+			if other, err := strconv.Atoi(engine); err == nil {
+				p.Facts.FirstRank = min(p.Facts.FirstRank, other)
+			}
+		}
+	}
+	p.Facts.BlockSize = atoi(first["block_size"])
+	tokens, blocks := atoi(first["kv_cache_size_tokens"]), atoi(first["num_gpu_blocks"])
+	switch {
+	case tokens > 0 && p.Facts.BlockSize > 0:
+		p.Facts.BlocksPerRank = tokens / p.Facts.BlockSize
+	default:
+		// Every line shows the sum over the ranks (seen with two ranks in 0.32).
+		p.Facts.BlocksPerRank = blocks / len(engines)
+	}
+	return first["enable_prefix_caching"]
+}
+
+// atoi reads a positive number; Python's "None" and all else is 0: not known.
+func atoi(s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 0 {
+		return 0
+	}
+	return n
+}
+
+// maxMetricLine bounds one line of /metrics: cache_config_info has some forty labels, 2 KB.
+const maxMetricLine = 256 << 10
+
+// metricLabels returns the labels of every line of a Prometheus text that begins with prefix, a name and "{".
+func metricLabels(r io.Reader, prefix string) ([]map[string]string, error) {
+	var lines []map[string]string
+	scanner := bufio.NewScanner(r)
+	scanner.Buffer(make([]byte, 0, 64<<10), maxMetricLine)
+	for scanner.Scan() {
+		if rest, ok := strings.CutPrefix(scanner.Text(), prefix); ok && len(lines) < fleet.MaxRanks {
+			lines = append(lines, parseLabels(rest))
+		}
+	}
+	return lines, scanner.Err()
+}
+
+// parseLabels reads name="value",… up to the closing brace. Values may escape backslash, quote and newline.
+func parseLabels(s string) map[string]string {
+	labels := map[string]string{}
+	for {
+		s = strings.TrimLeft(s, ", ")
+		name, rest, ok := strings.Cut(s, `="`)
+		if !ok || strings.HasPrefix(s, "}") {
+			return labels
+		}
+		var value strings.Builder
+		i := 0
+		for ; i < len(rest) && rest[i] != '"'; i++ {
+			c := rest[i]
+			if c == '\\' && i+1 < len(rest) {
+				i++
+				if c = rest[i]; c == 'n' {
+					c = '\n'
+				}
+			}
+			value.WriteByte(c)
+		}
+		if i == len(rest) {
+			return labels // cut off: the last label is not whole
+		}
+		labels[name] = value.String()
+		s = rest[i+1:]
+	}
+}
