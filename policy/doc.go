@@ -15,9 +15,9 @@
 //	work = uncached prompt tokens dispatched and without a first token + context tokens resident / 4
 //
 // The first term is a queue: all of it is computed before a newcomer's own prompt. The second slows every decode step.
-// With the time model of the founding design (36 µs for a prefill token, 0.049 µs a step for a context token) and an
-// answer of 190 tokens, the median of the public conversation traces, a context token costs a quarter of a prefill
-// token. What a request itself would add, its uncached tokens there, is added where candidates with different matches
+// With the time model of facts/routing.md §4 (36 µs for a prefill token, 0.049 µs a step for a context token) and an
+// answer of 200 tokens (the mean of the public conversation trace azure2023_conv is 211), a context token costs a quarter
+// of a prefill token. What a request itself would add, its uncached tokens there, is added where candidates with different matches
 // are compared: by the balanced filter, and among equals.
 //
 // Ties go by (work, processed, hash): the holder that was sent fewer requests so far, so that an idle fleet is used in

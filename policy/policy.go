@@ -33,8 +33,9 @@ type Weighted struct {
 	Weight float64 // > 0
 }
 
-// DefaultTierWeights: reloading a block from host memory costs about a fifth of computing it, from disk about two
-// thirds; from remote storage it is hardly worth more than a tie-break.
+// DefaultTierWeights are the worth of a block where no measurement says otherwise. Host memory: what llm-d uses, and near
+// to what a reload over PCIe costs beside computing a long prefix. Disk and remote storage: enough to win over a worker
+// that has nothing, not enough to win over one that has half of it on the GPU.
 var DefaultTierWeights = [block.NumTiers]float64{block.TierGPU: 1.0, block.TierCPU: 0.8, block.TierDisk: 0.3, block.TierRemote: 0.1}
 
 // DefaultImbalanceTokens is the bound we recommend where many conversations share a system prompt: the token budget of
@@ -189,8 +190,11 @@ type Choice struct {
 	Branch Branch
 }
 
-// Choose filters, scores and picks. It reorders c and fills Score and Reason. It allocates nothing.
+// Choose filters, scores and picks. It reorders c and fills Score and Reason, whatever they were. It allocates nothing.
 func (p *Policy) Choose(q *Query, c []Candidate) Choice {
+	for i := range c {
+		c[i].Score, c[i].Reason = 0, ""
+	}
 	passed := len(c)
 	for _, f := range p.filters {
 		passed = f.Filter(q, c[:passed])

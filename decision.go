@@ -1,0 +1,140 @@
+package warmpath
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// Record is all there is to know about a decision: it explains itself from this alone.
+type Record struct {
+	Model string // as requested
+	Base  string // the base model, which the index is kept for
+	LoRA  string // the adapter; "" is none
+
+	Worker *fleet.Worker // nil when no worker could be chosen
+	Holder fleet.Holder
+	Rank   int  // global data-parallel rank of the holder
+	Pinned bool // the worker has several ranks: X-Data-Parallel-Rank must say which
+	Trust  fleet.Trust
+
+	PromptTokens    int                 // of the prompt; an estimate unless TokensKnown
+	TokensKnown     bool                // the tokens were given, so that matches mean something
+	MatchTokens     int                 // prompt tokens that confirmed blocks of the holder cover and its engine can use
+	PredictedTokens int                 // as MatchTokens, with speculative entries; ≥ MatchTokens
+	Tier            [block.NumTiers]int // MatchTokens by tier
+	BlockSize       int                 // tokens of a block of the index; 0 when it was not asked
+
+	Policy string
+	Branch policy.Branch // which rule decided, in one word
+	Reason string        // what that means
+
+	Chosen     int                // index in Candidates; -1 when Worker is nil
+	Candidates []policy.Candidate // all that serve the model; those that no filter left out come first
+	Passed     int                // how many those are
+	Now        int64              // when it was decided, Unix nanoseconds
+}
+
+// Clone returns a copy that lives on its own, with at most so many candidates: the chosen one is always among them.
+// Negative means all.
+func (r *Record) Clone(candidates int) Record {
+	c := *r
+	if candidates < 0 || candidates >= len(r.Candidates) {
+		c.Candidates = append([]policy.Candidate(nil), r.Candidates...)
+		return c
+	}
+	candidates = max(candidates, 1)
+	c.Candidates = append([]policy.Candidate(nil), r.Candidates[:candidates]...)
+	c.Passed = min(c.Passed, candidates)
+	if c.Chosen >= candidates {
+		c.Chosen = candidates - 1
+		c.Candidates[c.Chosen] = r.Candidates[r.Chosen]
+	}
+	return c
+}
+
+// String tells the decision in one line.
+func (r *Record) String() string {
+	var b strings.Builder
+	if r.Worker == nil {
+		fmt.Fprintf(&b, "%s: no worker of %d can be used", r.Policy, len(r.Candidates))
+		for i := range r.Candidates {
+			fmt.Fprintf(&b, "; %s rank %d: %s", r.Candidates[i].Worker.URL, r.Candidates[i].Rank, r.Candidates[i].Reason)
+		}
+		return b.String()
+	}
+	fmt.Fprintf(&b, "%s: %s rank %d of %d candidates, %s (%s)", r.Policy, r.Worker.URL, r.Rank, len(r.Candidates), r.Branch, r.Reason)
+	if !r.TokensKnown {
+		fmt.Fprintf(&b, "; about %d prompt tokens", r.PromptTokens)
+		return b.String()
+	}
+	fmt.Fprintf(&b, "; %d of %d prompt tokens matched", r.MatchTokens, r.PromptTokens)
+	for t, n := range r.Tier {
+		if n > 0 {
+			fmt.Fprintf(&b, ", %d on %s", n, block.Tier(t))
+		}
+	}
+	if r.PredictedTokens > r.MatchTokens {
+		fmt.Fprintf(&b, ", %d predicted", r.PredictedTokens)
+	}
+	fmt.Fprintf(&b, "; trust %s", r.Trust)
+	return b.String()
+}
+
+// Decision is where one request goes, and the load it puts there. It belongs to the caller of Route. [Decision.Done]
+// must be called when the request has ended, however it ended; [Decision.Recycle] may be called after that, when nothing
+// refers to the decision or its candidates any more, and saves an allocation for the next one. What is to be kept
+// longer is cloned before.
+//
+// FirstToken and Done may be called from any goroutine, any number of times.
+type Decision struct {
+	Record
+
+	router      *Router
+	reservation fleet.Reservation
+	open        atomic.Bool  // Done was not called
+	firstToken  atomic.Int64 // when it came, Unix nanoseconds; 0 is not yet
+
+	// Scratch, kept for the next decision.
+	keys    []block.Key
+	matches []kvindex.Match
+}
+
+// FirstToken notes that the first token of the answer came at now, in Unix nanoseconds: the prompt is computed, and its
+// uncached tokens wait no longer.
+func (d *Decision) FirstToken(now int64) {
+	if d.firstToken.CompareAndSwap(0, now) {
+		d.reservation.FirstToken()
+	}
+}
+
+// TimeToFirstToken returns how long after the decision the first token came; ok is false when it has not come.
+func (d *Decision) TimeToFirstToken() (t time.Duration, ok bool) {
+	at := d.firstToken.Load()
+	return time.Duration(at - d.Now), at != 0
+}
+
+// Done gives back the load, and tells the fleet how it went, at now in Unix nanoseconds. Only the first call counts.
+func (d *Decision) Done(o fleet.Outcome, now int64) {
+	if !d.open.Swap(false) {
+		return
+	}
+	d.reservation.Release()
+	d.router.fleet.Observe(d.Holder, o, now)
+}
+
+// Recycle gives the decision back to its router. It must not be used afterwards.
+func (d *Decision) Recycle() {
+	d.Done(fleet.OutcomeUnknown, d.Now)
+	r := d.router
+	d.firstToken.Store(0)
+	clear(d.Candidates) // they refer to workers that may be gone
+	d.Record = Record{Candidates: d.Candidates[:0]}
+	r.decisions.Put(d)
+}

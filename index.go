@@ -1,0 +1,160 @@
+package warmpath
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// modelIndex is the index of one base model. It is replaced when its block size must change.
+type modelIndex struct {
+	model      string
+	generation uint64 // unique among all indexes of the router, and growing
+	hasher     *block.Hasher
+	index      *kvindex.Index
+	checked    atomic.Uint64 // the fleet's generation for which the block size was found right
+}
+
+// index returns the index of a base model, made on first use and made anew when its workers need smaller blocks. It
+// takes a lock only when the fleet changed since the last call.
+func (r *Router) index(snap *fleet.Snapshot, base string) *modelIndex {
+	x := (*r.indexes.Load())[base]
+	if x != nil && x.checked.Load() >= snap.Generation() {
+		return x
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := *r.indexes.Load()
+	x = all[base]
+	size := r.blockSize(snap, base)
+	// Blocks only get smaller: engines' larger blocks are cut to ours, and a rebuild costs all there is in the index.
+	if x == nil || size < x.hasher.Size() {
+		h, err := block.NewHasher(r.options.Algorithm, size)
+		if err != nil {
+			panic("bug: " + err.Error())
+		}
+		r.created++
+		x = &modelIndex{model: base, generation: r.created, hasher: h, index: kvindex.New(h, r.options.Index)}
+		all = maps.Clone(all)
+		all[base] = x
+		r.indexes.Store(&all)
+	}
+	x.checked.Store(max(x.checked.Load(), snap.Generation()))
+	return x
+}
+
+// blockSize returns the tokens of our blocks for a base model.
+func (r *Router) blockSize(snap *fleet.Snapshot, base string) int {
+	if r.options.BlockSize > 0 {
+		return r.options.BlockSize
+	}
+	pool, ok := snap.Pool(base)
+	if !ok {
+		return minBlockSize
+	}
+	return min(max(pool.Smallest, minBlockSize), block.MaxSize)
+}
+
+// of returns the index that h's events belong to. model is what the events say they are about, or "": most say nothing,
+// and mean the worker's base model. It is nil for a holder that serves nothing we know of.
+func (r *Router) of(h fleet.Holder, model string) *modelIndex {
+	snap := r.fleet.Snapshot()
+	if model != "" {
+		if pool, ok := snap.Pool(model); ok {
+			return r.index(snap, pool.Model)
+		}
+	}
+	w := snap.Worker(h)
+	if w == nil {
+		return nil
+	}
+	base := w.Facts.BaseModel()
+	if base == "" {
+		return nil
+	}
+	return r.index(snap, base)
+}
+
+// Store applies an announcement of blocks by h. The router sets s.Scope.Model.
+//
+// It returns the generation of the index it was applied to; see [Router.Generation]. 0 means that h serves no model we
+// know of and nothing was stored.
+func (r *Router) Store(h fleet.Holder, model string, s *kvindex.Stored) (generation uint64) {
+	x := r.of(h, model)
+	if x == nil {
+		return 0
+	}
+	s.Scope.Model = x.model
+	x.index.Store(h, s)
+	return x.generation
+}
+
+// Remove applies a removal of blocks by h, and returns the generation as Store does.
+func (r *Router) Remove(h fleet.Holder, model string, s Removed) (generation uint64) {
+	x := r.of(h, model)
+	if x == nil {
+		return 0
+	}
+	x.index.Remove(h, s.Tier, s.Group, s.Handles)
+	return x.generation
+}
+
+// Removed is one announcement that blocks are gone.
+type Removed struct {
+	Tier    block.Tier
+	Group   int
+	Handles []uint64 // engine hashes
+}
+
+// Clear forgets what h holds on one tier: its other tiers survive a reset of the engine. It returns the generation as
+// Store does.
+func (r *Router) Clear(h fleet.Holder, model string, tier block.Tier) (generation uint64) {
+	x := r.of(h, model)
+	if x == nil {
+		return 0
+	}
+	x.index.Clear(h, tier)
+	return x.generation
+}
+
+// Forget forgets all that h holds: its engine restarted, its history is lost, or it left.
+func (r *Router) Forget(h fleet.Holder) {
+	for _, x := range *r.indexes.Load() {
+		x.index.Forget(h)
+	}
+}
+
+// Generation returns the generation of the index that h's events go to, 0 when it serves no model we know of. An index
+// is made anew, empty and with a new generation, when a worker with smaller blocks joins. Whoever feeds h's events then
+// has to forget h and replay its history: compare with the last value whenever the fleet changed.
+func (r *Router) Generation(h fleet.Holder) uint64 {
+	x := r.of(h, "")
+	if x == nil {
+		return 0
+	}
+	return x.generation
+}
+
+// IndexStats describes the index of one base model.
+type IndexStats struct {
+	Model      string
+	BlockSize  int // tokens
+	Generation uint64
+	kvindex.Stats
+}
+
+// IndexStats describes all indexes, by model name.
+func (r *Router) IndexStats() []IndexStats {
+	all := *r.indexes.Load()
+	stats := make([]IndexStats, 0, len(all))
+	for _, x := range all {
+		stats = append(stats, IndexStats{x.model, x.hasher.Size(), x.generation, x.index.Stats()})
+	}
+	slices.SortFunc(stats, func(a, b IndexStats) int { return strings.Compare(a.Model, b.Model) })
+	return stats
+}

@@ -1,0 +1,71 @@
+package warmpath
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// Options is what a [Router] is made of. Fleet is required; a zero field means its default.
+type Options struct {
+	Fleet *fleet.Fleet
+
+	// Policy is used for requests that name none. Default: kv_aware.
+	Policy policy.Spec
+	// Policies may be asked for by name, with the built-in ones and Policy. One with a built-in's name replaces it.
+	Policies []policy.Spec
+
+	// Index sizes the index of each base model.
+	Index kvindex.Config
+	// Algorithm chains our block keys.
+	Algorithm block.Algorithm
+	// BlockSize is the tokens of our own blocks. Default, 0: for each base model the smallest engine block among its
+	// workers, at least 16. Smaller finds shorter matches and costs memory; engines' blocks are cut to it.
+	BlockSize int
+
+	// SpeculativeTTL is how long a dispatched prompt counts as cached without its events. Default 2 s: well above the
+	// time from dispatch to event, and soon over when the request failed. Negative turns speculation off.
+	SpeculativeTTL time.Duration
+	// ApproximateTTL is the same for holders that publish no events. Default 120 s: about how long a prefix survives on
+	// a busy engine. Negative turns learning from requests off.
+	ApproximateTTL time.Duration
+
+	// MaxRequests is how many requests a holder may have at once before it counts as saturated. Default 0: no limit,
+	// engines queue by themselves.
+	MaxRequests int
+}
+
+// minBlockSize: below 16 tokens a block costs more to hash, keep and match than a finer match saves.
+const minBlockSize = 16
+
+func (o Options) withDefaults() Options {
+	if o.Policy.Name == "" {
+		o.Policy = policy.KVAware()
+	}
+	if o.SpeculativeTTL == 0 {
+		o.SpeculativeTTL = 2 * time.Second
+	}
+	if o.ApproximateTTL == 0 {
+		o.ApproximateTTL = 120 * time.Second
+	}
+	return o
+}
+
+func (o *Options) validate() error {
+	var errs []error
+	if o.Fleet == nil {
+		errs = append(errs, errors.New("fleet is missing"))
+	}
+	if o.BlockSize < 0 || o.BlockSize > block.MaxSize {
+		errs = append(errs, fmt.Errorf("block size %d is not within 0..%d", o.BlockSize, block.MaxSize))
+	}
+	if o.MaxRequests < 0 {
+		errs = append(errs, fmt.Errorf("limit of %d requests is negative", o.MaxRequests))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,49 @@
+package warmpath
+
+import (
+	"errors"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// Request is what routing needs to know of a request. The router reads it during Route only.
+type Request struct {
+	Model    string          // as the client wrote it: a base model, one of its names, or a LoRA adapter
+	Tokens   []block.Token   // the whole prompt; nil when not known: the request is then routed by load
+	Features []block.Feature // multimodal items, with absolute positions in Tokens
+	Salt     string          // cache_salt
+	Extra    string          // SGLang's extra_key
+
+	PromptBytes int // length of the prompt's text; estimates the tokens when they are not known
+	MaxTokens   int // the answer's limit, 0 is none given
+
+	Target  string           // send it to this worker (URL or host:port) whatever the policy says; "" is any
+	Rank    int              // global data-parallel rank the client asked for; negative is any
+	Exclude []fleet.WorkerID // workers that were tried already
+	Policy  string           // name of the policy; "" is the router's default
+
+	Now    int64  // Unix nanoseconds
+	Random uint64 // uniformly random, from the caller's source: the same request with the same number is decided alike
+}
+
+// Errors that callers tell apart, with errors.Is.
+var (
+	ErrUnknownModel  = errors.New("no worker serves the model")
+	ErrUnknownPolicy = errors.New("no policy has this name")
+	ErrNoTarget      = errors.New("the worker asked for does not serve the model, or none was named")
+	ErrNoRank        = errors.New("no worker has the data-parallel rank asked for")
+	ErrNoWorker      = errors.New("no worker that serves the model can be used now")
+	ErrSaturated     = errors.New("all workers that serve the model have as many requests as they may")
+)
+
+// bytesPerToken estimates tokens from text: English and code have 3.5 to 4.5 bytes a token in current vocabularies.
+const bytesPerToken = 4
+
+// promptTokens returns the length of the prompt, and whether it is known.
+func (r *Request) promptTokens() (n int, known bool) {
+	if len(r.Tokens) > 0 {
+		return len(r.Tokens), true
+	}
+	return max(r.PromptBytes, 0) / bytesPerToken, false
+}

@@ -1,0 +1,252 @@
+package warmpath
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// Router decides where requests go. Its methods may be called from any goroutine, except that one holder's events must
+// come from one goroutine at a time: they are applied in order.
+type Router struct {
+	options   Options
+	fleet     *fleet.Fleet
+	policy    *policy.Policy            // the default
+	policies  map[string]*policy.Policy // by name; not changed after New
+	decisions sync.Pool                 // *Decision
+
+	// indexes by base model. Readers load the map; writers hold mu, copy it and swap the copy in.
+	indexes atomic.Pointer[map[string]*modelIndex]
+	mu      sync.Mutex
+	created uint64 // indexes made so far: the next one's generation; guarded by mu
+}
+
+// New returns a router over the workers of o.Fleet, or says all that is wrong with o. It starts nothing.
+func New(o Options) (*Router, error) {
+	o = o.withDefaults()
+	if err := o.validate(); err != nil {
+		return nil, fmt.Errorf("make router: %w", err)
+	}
+	r := &Router{options: o, fleet: o.Fleet, policies: map[string]*policy.Policy{}}
+	specs := append(policy.BuiltIn(), o.Policies...)
+	for _, s := range append(specs, o.Policy) {
+		p, err := policy.Build(s)
+		if err != nil {
+			return nil, fmt.Errorf("make router: %w", err)
+		}
+		r.policies[s.Name] = p
+		r.policy = p
+	}
+	r.indexes.Store(&map[string]*modelIndex{})
+	return r, nil
+}
+
+// Fleet returns the fleet the router decides over.
+func (r *Router) Fleet() *fleet.Fleet { return r.fleet }
+
+// Route decides where req goes, puts its load there and expects its prompt in that cache. It allocates nothing once
+// decisions are recycled. On an error nothing is reserved; the errors are those of this package, wrapped, and ctx's.
+func (r *Router) Route(ctx context.Context, req *Request) (*Decision, error) {
+	d, err := r.decide(ctx, req, true)
+	if err != nil {
+		if d != nil {
+			d.Recycle()
+		}
+		return nil, err
+	}
+	c := &d.Candidates[d.Chosen]
+	r.fleet.Reserve(&d.reservation, d.Holder, fleet.Work{
+		UncachedTokens: max(d.PromptTokens-d.PredictedTokens, 0),
+		ContextBlocks:  (d.PromptTokens + c.BlockSize - 1) / c.BlockSize,
+	}, req.Now)
+	d.open.Store(true)
+	r.speculate(d, req.Now)
+	return d, nil
+}
+
+// Explain decides as Route does and changes nothing. When no worker can be chosen it returns the decision beside the
+// error, so that the candidates tell why; it is nil only when there are none.
+func (r *Router) Explain(ctx context.Context, req *Request) (*Decision, error) {
+	return r.decide(ctx, req, false)
+}
+
+// decide fills a decision. take says that it is acted upon.
+func (r *Router) decide(ctx context.Context, req *Request, take bool) (*Decision, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	p := r.policy
+	if req.Policy != "" {
+		var ok bool
+		if p, ok = r.policies[req.Policy]; !ok {
+			return nil, fmt.Errorf("route by policy %q: %w", req.Policy, ErrUnknownPolicy)
+		}
+	}
+	snap := r.fleet.Snapshot()
+	pool, ok := snap.Pool(req.Model)
+	if !ok {
+		return nil, fmt.Errorf("route to model %q: %w", req.Model, ErrUnknownModel)
+	}
+	if p.NeedsTarget() && req.Target == "" {
+		return nil, fmt.Errorf("route by policy %q: %w", p.Name(), ErrNoTarget)
+	}
+
+	d := r.decision()
+	d.Model, d.Base, d.LoRA = pool.Name, pool.Model, pool.LoRA
+	d.Policy, d.Now = p.Name(), req.Now
+	d.PromptTokens, d.TokensKnown = req.promptTokens()
+	d.candidates(snap, pool)
+	if d.TokensKnown {
+		r.match(d, req, snap, pool)
+	}
+	q := policy.Query{
+		PromptTokens: d.PromptTokens,
+		Known:        d.TokensKnown,
+		Target:       req.Target,
+		Rank:         req.Rank,
+		Exclude:      req.Exclude,
+		MaxRequests:  r.options.MaxRequests,
+		Turn:         pool.Turn(take),
+		Random:       req.Random,
+	}
+	d.settle(p.Choose(&q, d.Candidates))
+	if d.Worker == nil {
+		return d, fmt.Errorf("route to model %q: %w", req.Model, noChoice(d.Candidates))
+	}
+	return d, nil
+}
+
+// decision returns an empty decision.
+func (r *Router) decision() *Decision {
+	d, _ := r.decisions.Get().(*Decision)
+	if d == nil {
+		d = &Decision{}
+	}
+	d.router = r
+	d.keys, d.matches = d.keys[:0], d.matches[:0]
+	return d
+}
+
+// candidates lists the holders of the pool, with all but their matches.
+func (d *Decision) candidates(snap *fleet.Snapshot, pool *fleet.Pool) {
+	d.Candidates = d.Candidates[:0]
+	for _, h := range pool.Holders {
+		w := snap.Worker(h)
+		trust, _ := snap.Trust(h)
+		size := w.Facts.BlockSize
+		if size <= 0 {
+			size = minBlockSize
+		}
+		d.Candidates = append(d.Candidates, policy.Candidate{
+			Worker:    w,
+			Holder:    h,
+			Rank:      snap.Rank(h),
+			Hash:      snap.Hash(h),
+			Trust:     trust,
+			Available: snap.Available(h, d.Now),
+			Load:      snap.Load(h),
+			BlockSize: size,
+		})
+	}
+}
+
+// match looks the prompt up in the model's index and notes with each candidate what it has.
+func (r *Router) match(d *Decision, req *Request, snap *fleet.Snapshot, pool *fleet.Pool) {
+	x := r.index(snap, pool.Model)
+	root := x.hasher.Root(block.Scope{Model: pool.Model, LoRA: pool.LoRA, Salt: req.Salt, Extra: req.Extra})
+	d.keys = x.hasher.Append(d.keys, root, 0, req.Tokens, req.Features)
+	d.BlockSize = x.hasher.Size()
+
+	// An engine computes at least the last token of a prompt, and uses whole blocks of its own. A hybrid model's match is
+	// not a prefix of a longer one: so the limit is applied before matching where all engines have the same block.
+	usable := d.PromptTokens - 1
+	if pool.BlockSize > 0 {
+		usable -= usable % pool.BlockSize
+	}
+	limit := min(usable/d.BlockSize, len(d.keys))
+	d.matches = x.index.Match(d.keys[:limit], req.Now, d.matches)
+	for i := range d.matches {
+		m := &d.matches[i]
+		at := pool.Position(m.Holder)
+		if at < 0 {
+			continue // it holds blocks of the base model and does not serve this adapter, or is gone
+		}
+		c := &d.Candidates[at]
+		if c.Trust == fleet.TrustNone {
+			continue
+		}
+		use := func(blocks uint32) int {
+			tokens := min(int(blocks)*d.BlockSize, d.PromptTokens-1)
+			return tokens - tokens%c.BlockSize
+		}
+		c.Match = use(m.Blocks)
+		c.Predicted = max(use(m.Speculative), c.Match)
+		c.Full = max(use(m.Full), c.Match)
+		left := c.Match
+		for t := range m.Tier {
+			n := min(int(m.Tier[t])*d.BlockSize, left)
+			c.Tier[t] = n
+			left -= n
+		}
+	}
+}
+
+// settle notes the choice.
+func (d *Decision) settle(choice policy.Choice) {
+	d.Chosen, d.Passed, d.Branch, d.Reason = choice.Index, choice.Passed, choice.Branch, choice.Branch.Reason()
+	if choice.Index < 0 {
+		d.Holder = fleet.NoHolder
+		return
+	}
+	c := &d.Candidates[choice.Index]
+	d.Worker, d.Holder, d.Rank, d.Trust = c.Worker, c.Holder, c.Rank, c.Trust
+	d.Pinned = len(c.Worker.Holders) > 1
+	d.MatchTokens, d.PredictedTokens, d.Tier = c.Match, c.Predicted, c.Tier
+}
+
+// speculate expects the prompt of a decision in the cache it was sent to.
+func (r *Router) speculate(d *Decision, now int64) {
+	ttl := r.options.SpeculativeTTL
+	switch d.Trust {
+	case fleet.TrustNone:
+		return
+	case fleet.TrustApproximate:
+		ttl = r.options.ApproximateTTL
+	}
+	if ttl <= 0 || len(d.keys) == 0 {
+		return
+	}
+	if x := (*r.indexes.Load())[d.Base]; x != nil && x.hasher.Size() == d.BlockSize {
+		x.index.Speculate(d.Holder, d.keys, now+int64(ttl))
+	}
+}
+
+// noChoice says why no candidate passed: the filter that came furthest.
+func noChoice(candidates []policy.Candidate) error {
+	saturated, unusable, rank := false, false, false
+	for i := range candidates {
+		switch candidates[i].Reason {
+		case policy.ReasonSaturated:
+			saturated = true
+		case policy.ReasonNotTarget:
+		case policy.ReasonNotRank:
+			rank = true
+		default:
+			unusable = true
+		}
+	}
+	switch {
+	case saturated:
+		return ErrSaturated
+	case unusable:
+		return ErrNoWorker
+	case rank:
+		return ErrNoRank
+	}
+	return ErrNoTarget
+}
