@@ -9,6 +9,7 @@ var openAIChat = dialect{
 		FieldMMProcessorKwargs, FieldDocuments, FieldReasoningEffort),
 	appendError:      appendOpenAIError,
 	appendErrorEvent: appendOpenAIErrorEvent,
+	watch:            watchOpenAI,
 }
 
 // openAICommon are the fields that both of OpenAI's older dialects read.
@@ -33,4 +34,58 @@ func appendOpenAIErrorEvent(dst []byte, e *Error) []byte {
 	dst = append(dst, "data: "...)
 	dst = appendOpenAIError(dst, e)
 	return append(dst, "\n\n"...)
+}
+
+// watchOpenAI gives the keys of OpenAI's responses their meaning: chat.completion, chat.completion.chunk and
+// text_completion, streamed or not.
+func watchOpenAI(in place, key []byte) meaning {
+	switch in {
+	case atRoot:
+		switch string(key) {
+		case "choices":
+			return isChoices
+		case "usage":
+			return isUsage
+		case "error":
+			return isError
+		case "object":
+			return isObject
+		case "message":
+			return isMessage
+		}
+	case inChoice:
+		switch string(key) {
+		case "index":
+			return isIndex
+		case "finish_reason":
+			return isFinish
+		case "delta", "message":
+			return isDelta
+		case "text", "token_ids":
+			return isContent
+		}
+	case inDelta:
+		// content, reasoning_content, reasoning, refusal, tool_calls, function_call: all are made of tokens.
+		if string(key) != "role" {
+			return isContent
+		}
+	case inUsage:
+		switch string(key) {
+		case "prompt_tokens":
+			return isPromptTokens
+		case "completion_tokens":
+			return isCompletionTokens
+		case "prompt_tokens_details":
+			return isDetails
+		}
+	case inDetails:
+		if string(key) == "cached_tokens" {
+			return isCachedTokens
+		}
+	case inError:
+		if string(key) == "message" {
+			return isMessage
+		}
+	}
+	return nothing
 }

@@ -4,7 +4,8 @@ package api
 var openAICompletions = dialect{
 	name:             "openai_completions",
 	path:             "/v1/completions",
-	reads:            openAICommon | fields(FieldPrompt, FieldAddSpecialTokens),
+	reads:            openAICommon | fields(FieldPrompt, FieldPromptEmbeds, FieldAddSpecialTokens),
 	appendError:      appendOpenAIError,
 	appendErrorEvent: appendOpenAIErrorEvent,
+	watch:            watchOpenAI,
 }

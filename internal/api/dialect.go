@@ -22,6 +22,8 @@ type dialect struct {
 	appendError func(dst []byte, e *Error) []byte
 	// appendErrorEvent appends the server-sent event that ends a stream that went wrong, its blank line included.
 	appendErrorEvent func(dst []byte, e *Error) []byte
+	// watch says what a key of a response means; see document.
+	watch func(in place, key []byte) meaning
 }
 
 var dialects = [numDialects]*dialect{

@@ -12,6 +12,7 @@ const (
 	FieldMessages
 	FieldPrompt
 	FieldInputIDs
+	FieldPromptEmbeds
 	FieldTools
 	FieldToolChoice
 	FieldMaxTokens
@@ -53,8 +54,45 @@ func fields(list ...Field) fieldSet {
 	return s
 }
 
+var fieldNames = [numFields]string{
+	FieldModel:                "model",
+	FieldStream:               "stream",
+	FieldStreamOptions:        "stream_options",
+	FieldMessages:             "messages",
+	FieldPrompt:               "prompt",
+	FieldInputIDs:             "input_ids",
+	FieldPromptEmbeds:         "prompt_embeds",
+	FieldTools:                "tools",
+	FieldToolChoice:           "tool_choice",
+	FieldMaxTokens:            "max_tokens",
+	FieldMaxCompletionTokens:  "max_completion_tokens",
+	FieldN:                    "n",
+	FieldCacheSalt:            "cache_salt",
+	FieldExtraKey:             "extra_key",
+	FieldRID:                  "rid",
+	FieldRequestID:            "request_id",
+	FieldUser:                 "user",
+	FieldSessionID:            "session_id",
+	FieldPromptCacheKey:       "prompt_cache_key",
+	FieldPriority:             "priority",
+	FieldRoutedDPRank:         "routed_dp_rank",
+	FieldDataParallelRank:     "data_parallel_rank",
+	FieldAddGenerationPrompt:  "add_generation_prompt",
+	FieldContinueFinalMessage: "continue_final_message",
+	FieldAddSpecialTokens:     "add_special_tokens",
+	FieldChatTemplate:         "chat_template",
+	FieldChatTemplateKwargs:   "chat_template_kwargs",
+	FieldMMProcessorKwargs:    "mm_processor_kwargs",
+	FieldDocuments:            "documents",
+	FieldReasoningEffort:      "reasoning_effort",
+	FieldKVTransferParams:     "kv_transfer_params",
+}
+
+// String returns the field's key.
+func (f Field) String() string { return fieldNames[f] }
+
 // fieldOf returns the field with the given key, noField when there is none. Keys are compared byte for byte: "Model" is
-// not "model".
+// not "model". It is a switch because the compiler makes a switch over strings a search without hashing or allocation.
 func fieldOf(key []byte) Field {
 	switch string(key) {
 	case "model":
@@ -69,6 +107,8 @@ func fieldOf(key []byte) Field {
 		return FieldPrompt
 	case "input_ids":
 		return FieldInputIDs
+	case "prompt_embeds":
+		return FieldPromptEmbeds
 	case "tools":
 		return FieldTools
 	case "tool_choice":

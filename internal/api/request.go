@@ -42,15 +42,18 @@ type Request struct {
 	// Prompts is the number of prompts in the request: above one only for a list of texts or of id lists.
 	Prompts int
 
-	// Multimodal: a message has a content part that is not plain text, so that token ids alone do not tell prefixes apart.
+	// Multimodal: a part of the prompt is not plain text, so that token ids alone do not tell prefixes apart.
 	Multimodal bool
 	// Tools: the request offers tools.
 	Tools bool
 
 	CacheSalt string // vLLM's and SGLang's cache_salt
 	ExtraKey  string // SGLang's extra_key
-	RequestID string // rid (SGLang) or request_id (vLLM) of the body
-	User      string
+	// MixedScopes: cache_salt or extra_key is a list, one for each prompt (SGLang); neither is given then, and no match may
+	// be claimed.
+	MixedScopes bool
+	RequestID   string // rid (SGLang) or request_id (vLLM) of the body
+	User        string
 	// SessionID is the body's session_id (vLLM), PromptCacheKey OpenAI's prompt_cache_key: what a client calls a session.
 	SessionID      string
 	PromptCacheKey string

@@ -18,32 +18,84 @@ type Usage struct {
 	// before 0.24 leave out a zero, and either needs a flag to tell it at all.
 	Cached    int
 	HasCached bool
-	// Seen: the response told its usage.
+	// Seen: the response told its usage. When it told it several times (continuous_usage_stats) the last one counts.
 	Seen bool
 }
 
-// Watcher reads a response as it passes, split anywhere. PLACEHOLDER
+// Watcher reads a response as it passes, split anywhere, and remembers what it says about itself. It allocates nothing and
+// its memory does not grow with the response. It is an observer: a response that is not JSON is not an error, it only tells
+// nothing. Call Reset before the first response. Not safe for concurrent use.
 type Watcher struct {
-	usage Usage
+	format Format
+	json   document
+	lines  eventLines
+	plain  plainEvent
+	failed bool // an event that tells an error is whole
 }
 
 // Reset makes w ready for a new response.
-func (w *Watcher) Reset(d Dialect, f Format) {}
+func (w *Watcher) Reset(d Dialect, f Format) {
+	w.format = f
+	w.json.reset(dialects[d].watch)
+	w.lines = eventLines{}
+	w.failed = false
+	w.plain.prefixLen, w.plain.suffixLen = 0, 0
+}
 
-// Feed reads the next piece.
-func (w *Watcher) Feed(chunk []byte) {}
+// Feed reads the next piece of the response. For an event stream it returns the offset in chunk behind the last event that
+// is whole: what comes behind is the beginning of an event, which may never become whole. It stops behind an event that
+// tells an error: Failed is true then, whole is the offset behind that event, and what follows has not been read. For JSON it
+// always returns len(chunk).
+func (w *Watcher) Feed(chunk []byte) (whole int) {
+	if w.format == JSON {
+		w.json.feed(chunk, 0)
+		return len(chunk)
+	}
+	return w.feedEvents(chunk)
+}
 
-// FirstToken: a token has been seen.
-func (w *Watcher) FirstToken() bool { return false }
+// End tells w that the response is over: a last line without its line end counts too.
+func (w *Watcher) End() {
+	if w.format == EventStream {
+		w.lines.end()
+	}
+	w.json.endScalar()
+	w.failed = w.json.failed
+}
 
-// Finished: every choice seen has its finish_reason, and there was at least one.
-func (w *Watcher) Finished() bool { return false }
+// FirstToken reports whether a generated token has been seen: content, reasoning, a tool call or token ids, but not the
+// role alone.
+func (w *Watcher) FirstToken() bool { return w.json.token }
 
-// Failed: the response carried an error.
-func (w *Watcher) Failed() bool { return false }
+// Finished reports whether the generation came to its end: every choice that was seen has had its finish_reason, and there
+// was at least one. A choice that never began cannot be missed: engines differ in whether they honour n.
+func (w *Watcher) Finished() bool { return w.json.choices.finished() }
 
-// Done: [DONE] was seen.
-func (w *Watcher) Done() bool { return false }
+// Failed reports whether the response carried an error, in an event that is whole or as its body.
+func (w *Watcher) Failed() bool {
+	if w.format == JSON {
+		return w.json.failed
+	}
+	return w.failed
+}
+
+// ErrorText returns the beginning of the error's message, still escaped as in JSON, for a log. It is empty when there was
+// no error or no message.
+func (w *Watcher) ErrorText() string { return string(w.json.message[:w.json.messageLen]) }
+
+// Done reports whether [DONE] was seen.
+func (w *Watcher) Done() bool { return w.lines.done }
+
+// Complete reports whether all that was fed is a whole, successful generation: finished, for no reason of the engine's own
+// (abort, error), without an error, and in one piece (for JSON: the document is closed). A clean end or [DONE] alone prove
+// nothing: a vLLM whose engine died sends an error event, then [DONE], and ends cleanly
+// (../shared/facts/stream_survival.md §1).
+func (w *Watcher) Complete() bool {
+	if !w.Finished() || w.json.failed || w.json.aborted {
+		return false
+	}
+	return w.format == EventStream || w.json.closed
+}
 
 // Usage returns the last usage seen.
-func (w *Watcher) Usage() Usage { return w.usage }
+func (w *Watcher) Usage() Usage { return w.json.usage }

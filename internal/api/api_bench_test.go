@@ -1,0 +1,67 @@
+package api
+
+import (
+	"bytes"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+func BenchmarkRead(b *testing.B) {
+	for _, size := range []int{250, 33 << 10, 256 << 10} {
+		body := chatBody(size)
+		b.Run("chat/bytes="+strconv.Itoa(len(body)), func(b *testing.B) {
+			var r Request
+			b.SetBytes(int64(len(body)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := Read(OpenAIChat, body, &r); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+	ids := []byte(`{"model":"m","prompt":[` + strings.Repeat("12345,", 8191) + `1]}`)
+	b.Run("ids/n=8192", func(b *testing.B) {
+		var r Request
+		b.SetBytes(int64(len(ids)))
+		b.ReportAllocs()
+		for b.Loop() {
+			if err := Read(OpenAICompletions, ids, &r); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+// BenchmarkWatcher feeds one event at a time: plain ones, which plainEvent recognises; ones that it cannot (their ids
+// differ), and ones that are split in the middle.
+func BenchmarkWatcher(b *testing.B) {
+	event := `data: {"id":"chatcmpl-0123456789abcdef0123456789abcdef","object":"chat.completion.chunk","created":1760000000,"model":"mock","choices":[{"index":0,"delta":{"content":" token"},"logprobs":null,"finish_reason":null}]}` + "\n\n"
+	other := strings.Replace(event, "chatcmpl-0", "chatcmpl-1", 1)
+	f := func(name string, pieces ...string) {
+		b.Run(name, func(b *testing.B) {
+			var w Watcher
+			w.Reset(OpenAIChat, EventStream)
+			raw := bytes.Join([][]byte{[]byte(event)}, nil)
+			list := [][]byte{raw}
+			if len(pieces) > 0 {
+				list = nil
+				for _, p := range pieces {
+					list = append(list, []byte(p))
+				}
+			}
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				w.Feed(list[i])
+				if i++; i == len(list) {
+					i = 0
+				}
+			}
+		})
+	}
+	f("plain")
+	f("changing", event, other)
+	f("split", event[:150], event[150:])
+}

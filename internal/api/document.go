@@ -1,0 +1,410 @@
+package api
+
+import (
+	"encoding/binary"
+	"math"
+	"math/bits"
+)
+
+// place is a container in a response document that we look into.
+type place uint8
+
+const (
+	elsewhere place = iota
+	atRoot
+	inChoices // the list of choices
+	inChoice
+	inDelta // a choice's delta or message
+	inUsage
+	inDetails
+	inError
+	inGenerated // a list in which any element is a token
+)
+
+// meaning is what a value means to us. The dialect's watch function gives a key in a place its meaning.
+type meaning uint8
+
+const (
+	nothing meaning = iota
+	isChoices
+	isChoice
+	isIndex
+	isFinish
+	isDelta
+	isContent // a token, unless empty or null
+	isUsage
+	isPromptTokens
+	isCompletionTokens
+	isDetails
+	isCachedTokens
+	isError
+	isObject // the root's "object": "error" is how vLLM before 0.10 and SGLang tell one
+	isMessage
+	isGenerated // an element of inGenerated
+)
+
+// watchedDepth is how deep the places lie that we look into: root, choices, choice, delta, tool_calls.
+const watchedDepth = 6
+
+// document reads a JSON document piece by piece, leniently and without keeping it. What it learns outlives the document: an
+// event stream is read as many documents, with next between them.
+type document struct {
+	watch func(in place, key []byte) meaning
+
+	// Where the reader stands.
+	state   readState
+	depth   int                     // open containers
+	places  [watchedDepth + 1]place // by depth; places[0] is unused
+	wantKey bool                    // the next string is a key of an object we look into
+	isKey   bool                    // the string being read is one
+	means   meaning                 // of the value being read or expected
+	length  int                     // bytes of the string being read
+	kept    [256]byte               // its beginning, for keys and short values; see keeps
+	keptLen int                     // above len(kept): it does not fit, or has escapes
+	number  int
+	digits  bool // number holds a number being read
+
+	// The choice being read.
+	index  int
+	finish bool
+
+	// Of the current document, for plainEvent.
+	contentStart, contentEnd int // of the last content string, in the chunk's offsets
+	contents, choicesHere    int
+	effects                  bool // it said something beyond content
+
+	// What was learned.
+	choices    choiceSet
+	token      bool
+	failed     bool // an error was told, perhaps in a document that is not yet whole
+	aborted    bool // a finish_reason was the engine's own: abort, error
+	closed     bool // the outermost object was closed
+	usage      Usage
+	message    [256]byte
+	messageLen int
+}
+
+type readState uint8
+
+const (
+	outside readState = iota // between tokens, or in a number or literal
+	inString
+	inEscape
+)
+
+func (d *document) reset(watch func(place, []byte) meaning) {
+	// Not *d = document{}: the buffers need no clearing.
+	d.watch = watch
+	d.next()
+	d.choices = choiceSet{}
+	d.token, d.failed, d.aborted, d.closed = false, false, false, false
+	d.usage = Usage{}
+	d.messageLen = 0
+}
+
+// next makes d ready for another document.
+func (d *document) next() {
+	d.state, d.depth, d.wantKey, d.isKey, d.means, d.digits = outside, 0, false, false, nothing, false
+	d.contentStart, d.contentEnd, d.contents, d.choicesHere, d.effects = -1, -1, 0, 0, false
+}
+
+// plain reports whether the current document held one choice with one piece of content, and nothing else that counts.
+func (d *document) plain() bool {
+	return d.depth == 0 && d.contents == 1 && d.choicesHere == 1 && !d.effects && d.token
+}
+
+// feed reads the next piece; offset is where it lies in its chunk.
+func (d *document) feed(b []byte, offset int) {
+	for i := 0; i < len(b); {
+		switch d.state {
+		case inString:
+			n := stringRun(b[i:])
+			d.keep(b[i : i+n])
+			if i += n; i < len(b) {
+				switch b[i] {
+				case '"':
+					d.state = outside
+					d.endString(offset + i)
+				case '\\':
+					d.state = inEscape
+					d.escape(b[i : i+1])
+				default: // a control character: not JSON, but not ours to refuse
+					d.length++
+				}
+				i++
+			}
+		case inEscape:
+			d.state = inString
+			d.escape(b[i : i+1])
+			i++
+		default:
+			d.step(b[i], offset+i)
+			i++
+		}
+	}
+}
+
+// step reads one byte outside a string.
+func (d *document) step(c byte, at int) {
+	switch c {
+	case ' ', '\t', '\n', '\r':
+		d.endScalar()
+	case '"':
+		d.beginString(at + 1)
+	case '{', '[':
+		d.push(c)
+	case '}', ']':
+		d.endScalar()
+		d.pop()
+	case ',':
+		d.endScalar()
+		d.wantKey = d.place() != elsewhere && !d.inList()
+		d.means = d.elementMeaning()
+	case ':':
+		d.wantKey = false
+	default:
+		d.scalar(c)
+	}
+}
+
+func (d *document) place() place {
+	if d.depth < 1 || d.depth > watchedDepth {
+		return elsewhere
+	}
+	return d.places[d.depth]
+}
+
+func (d *document) inList() bool {
+	p := d.place()
+	return p == inChoices || p == inGenerated
+}
+
+func (d *document) elementMeaning() meaning {
+	switch d.place() {
+	case inChoices:
+		return isChoice
+	case inGenerated:
+		return isGenerated
+	}
+	return nothing
+}
+
+// push enters a container.
+func (d *document) push(c byte) {
+	p := elsewhere
+	object := c == '{'
+	switch {
+	case d.depth == 0 && object:
+		p = atRoot
+	case d.means == isChoices && !object:
+		p = inChoices
+	case d.means == isChoice && object:
+		p = inChoice
+		d.index, d.finish = 0, false
+	case d.means == isDelta && object:
+		p = inDelta
+	case d.means == isUsage && object:
+		p = inUsage
+		d.usage = Usage{Seen: true}
+		d.effects = true
+	case d.means == isDetails && object:
+		p = inDetails
+	case d.means == isError && object:
+		p = inError
+		d.failed, d.effects = true, true
+	case d.means == isContent && !object:
+		p = inGenerated
+	case d.means == isContent || d.means == isGenerated:
+		d.gotToken()
+	}
+	d.depth++
+	if d.depth <= watchedDepth {
+		d.places[d.depth] = p
+	}
+	d.wantKey = p != elsewhere && object
+	d.means = d.elementMeaning()
+}
+
+// pop leaves a container.
+func (d *document) pop() {
+	if d.depth == 0 {
+		return
+	}
+	p := d.place()
+	d.depth--
+	d.wantKey, d.means = false, nothing
+	switch {
+	case p == inChoice:
+		d.choicesHere++
+		d.choices.add(d.index, d.finish)
+	case p == atRoot && d.depth == 0:
+		d.closed = true
+	}
+}
+
+func (d *document) gotToken() {
+	// A token that does not lie in a content string (ids, tool calls) is an effect: plainEvent remembers strings only.
+	d.token = true
+	d.effects = true
+}
+
+func (d *document) beginString(at int) {
+	d.state = inString
+	d.length, d.keptLen = 0, 0
+	d.isKey = d.wantKey
+	if d.isKey {
+		return
+	}
+	if d.means == isContent {
+		d.contentStart = at
+	}
+}
+
+// keep remembers the beginning of a string where it is of use.
+func (d *document) keep(b []byte) {
+	d.length += len(b)
+	if !d.isKey && d.means != isFinish && d.means != isObject && d.means != isMessage || d.keptLen > len(d.kept) {
+		return
+	}
+	if d.means == isMessage && !d.isKey {
+		d.keptLen += copy(d.kept[d.keptLen:], b)
+		return
+	}
+	if d.keptLen+len(b) > len(d.kept) {
+		d.keptLen = len(d.kept) + 1
+		return
+	}
+	d.keptLen += copy(d.kept[d.keptLen:], b)
+}
+
+// escape takes a byte of an escape: a message is kept as it stands, no key or short value that we know has any.
+func (d *document) escape(b []byte) {
+	if d.means == isMessage && !d.isKey {
+		d.keep(b)
+		return
+	}
+	d.length++
+	d.keptLen = len(d.kept) + 1
+}
+
+// keptString returns the string that was read, nil when it was not kept.
+func (d *document) keptString() []byte {
+	if d.keptLen > len(d.kept) {
+		return nil
+	}
+	return d.kept[:d.keptLen]
+}
+
+func (d *document) endString(at int) {
+	if d.isKey {
+		d.isKey, d.wantKey = false, false
+		d.means = d.watch(d.place(), d.keptString())
+		return
+	}
+	switch d.means {
+	case isContent:
+		d.contents++
+		d.contentEnd = at
+		if d.length > 0 {
+			d.token = true
+		}
+	case isGenerated:
+		d.gotToken()
+	case isFinish:
+		d.finish, d.effects = true, true
+		if s := string(d.keptString()); s == "abort" || s == "error" {
+			d.aborted = true
+		}
+	case isError:
+		d.failed, d.effects = true, true
+	case isObject:
+		if string(d.keptString()) == "error" {
+			d.failed, d.effects = true, true
+		}
+	case isMessage:
+		d.messageLen = copy(d.message[:], d.kept[:min(d.keptLen, len(d.kept))])
+		d.effects = true
+	}
+	d.means = nothing
+}
+
+// scalar reads a byte of a number or a literal.
+func (d *document) scalar(c byte) {
+	switch d.means {
+	case isGenerated:
+		if c -= '0'; c <= 9 {
+			d.gotToken()
+		}
+	case isIndex, isPromptTokens, isCompletionTokens, isCachedTokens:
+		if c -= '0'; c > 9 {
+			d.means, d.digits = nothing, false // null, or not a count
+			return
+		}
+		if !d.digits {
+			d.number, d.digits = 0, true
+		}
+		if d.number < math.MaxInt32/10 {
+			d.number = d.number*10 + int(c)
+		}
+	}
+}
+
+// endScalar ends a number, if one is being read.
+func (d *document) endScalar() {
+	if !d.digits {
+		return
+	}
+	d.digits = false
+	switch d.means {
+	case isIndex:
+		d.index = d.number
+	case isPromptTokens:
+		d.usage.Prompt = d.number
+	case isCompletionTokens:
+		d.usage.Completion = d.number
+	case isCachedTokens:
+		d.usage.Cached, d.usage.HasCached = d.number, true
+	}
+	d.means = nothing
+}
+
+// stringRun returns the length of the run at the beginning of b that holds no quote, backslash or control character.
+func stringRun(b []byte) int {
+	i := 0
+	for ; i+8 <= len(b); i += 8 {
+		if m := special(binary.LittleEndian.Uint64(b[i:])); m != 0 {
+			return i + bits.TrailingZeros64(m)>>3
+		}
+	}
+	for ; i < len(b); i++ {
+		if c := b[i]; c == '"' || c == '\\' || c < 0x20 {
+			break
+		}
+	}
+	return i
+}
+
+// choiceSet remembers which choices have been seen and which have finished.
+type choiceSet struct {
+	seen, done [2]uint64 // by index, below 128
+	highest    int       // highest index seen
+	doneAbove  int       // choices from 128 on that have finished; each does once
+}
+
+func (c *choiceSet) add(index int, finished bool) {
+	c.highest = max(c.highest, index)
+	if index >= 128 {
+		if finished {
+			c.doneAbove++
+		}
+		return
+	}
+	c.seen[index>>6] |= 1 << (index & 63)
+	if finished {
+		c.done[index>>6] |= 1 << (index & 63)
+	}
+}
+
+func (c *choiceSet) finished() bool {
+	return c.done != [2]uint64{} && c.done == c.seen && c.doneAbove >= c.highest-127
+}

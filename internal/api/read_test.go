@@ -1,0 +1,282 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// seen is what a test compares of a Request.
+type seen struct {
+	Model, Salt, Extra, ID, Session, User string
+	Stream, Usage, Multimodal, Tools      bool
+	Form                                  PromptForm
+	Lists                                 [][]uint32
+	Prompts, Max, N, Priority, Rank       int
+}
+
+func look(r *Request) seen {
+	s := seen{Model: r.Model, Salt: r.CacheSalt, Extra: r.ExtraKey, ID: r.RequestID, Session: r.Session(), User: r.User,
+		Stream: r.Stream, Usage: r.IncludeUsage, Multimodal: r.Multimodal, Tools: r.Tools, Form: r.Form, Prompts: r.Prompts,
+		Max: r.MaxTokens, N: r.N, Priority: r.Priority, Rank: r.Rank}
+	for i := range r.Lists() {
+		s.Lists = append(s.Lists, r.List(i))
+	}
+	return s
+}
+
+func TestReadGivesWhatRoutingNeeds(t *testing.T) {
+	var r Request // one for all: what an earlier body left must not show
+	f := func(d Dialect, body string, want seen) {
+		t.Helper()
+		if err := Read(d, []byte(body), &r); err != nil {
+			t.Errorf("%s: %v", body, err)
+			return
+		}
+		if diff := cmp.Diff(want, look(&r)); diff != "" {
+			t.Errorf("%s:\n%s", body, diff)
+		}
+	}
+	f(OpenAIChat, `{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true,"stream_options":{"include_usage":true},
+		"cache_salt":"s","extra_key":"x","rid":"r","user":"u","session_id":"sess","priority":-2,"n":3,"max_tokens":5,"max_completion_tokens":7,
+		"tools":[{"type":"function"}],"routed_dp_rank":1}`,
+		seen{Model: "m", Salt: "s", Extra: "x", ID: "r", Session: "sess", User: "u", Stream: true, Usage: true, Tools: true,
+			Form: PromptMessages, Prompts: 1, Max: 7, N: 3, Priority: -2, Rank: 1})
+	f(OpenAIChat, ` {"messages" : [ ] } `, seen{N: 1, Rank: -1})
+	f(OpenAIChat, `{}`, seen{N: 1, Rank: -1})
+	f(OpenAIChat, `{"model":null,"stream":null,"stream_options":null,"n":null,"max_tokens":null,"user":null,"tools":null,"messages":null}`,
+		seen{N: 1, Rank: -1})
+	f(OpenAIChat, `{"max_completion_tokens":7,"max_tokens":5}`, seen{Max: 7, N: 1, Rank: -1})
+	f(OpenAIChat, `{"max_completion_tokens":null,"max_tokens":6.4e1}`, seen{Max: 64, N: 1, Rank: -1})
+	f(OpenAIChat, `{"\u006dodel":"a\n\u00e9\ud83d\ude00\/","Model":"no","MODEL":"no"}`, seen{Model: "a\né😀/", N: 1, Rank: -1})
+	f(OpenAIChat, `{"prompt":5,"input_ids":[1, 2,4294967295],"data_parallel_rank":3,"routed_dp_rank":3,"prompt_cache_key":"k"}`,
+		seen{Session: "k", Form: PromptIDs, Prompts: 1, Lists: [][]uint32{{1, 2, 4294967295}}, N: 1, Rank: 3})
+	f(OpenAIChat, `{"messages":[{"content":[{"type":"text","text":"x"},{"type":"image_url"}]}],"tools":[ ]}`,
+		seen{Form: PromptMessages, Prompts: 1, Multimodal: true, N: 1, Rank: -1})
+	f(OpenAIChat, `{"messages":[{"content":[{"text":"x","type":"text"},"y"]},{"content":null,"tool_calls":[{"type":"function"}]}]}`,
+		seen{Form: PromptMessages, Prompts: 1, N: 1, Rank: -1})
+	f(OpenAIChat, `{"messages":[{"content":[{"image_url":{"type":"text"}}]}]}`,
+		seen{Form: PromptMessages, Prompts: 1, Multimodal: true, N: 1, Rank: -1})
+	f(OpenAICompletions, `{"prompt":"text","messages":7}`, seen{Form: PromptText, Prompts: 1, N: 1, Rank: -1})
+	f(OpenAICompletions, `{"prompt":["a","b"]}`, seen{Form: PromptTexts, Prompts: 2, N: 1, Rank: -1})
+	f(OpenAICompletions, `{"prompt":[]}`, seen{N: 1, Rank: -1})
+	f(OpenAICompletions, `{"prompt":[0,17]}`, seen{Form: PromptIDs, Prompts: 1, Lists: [][]uint32{{0, 17}}, N: 1, Rank: -1})
+	f(OpenAICompletions, `{"prompt":[ [1,2] , [], [3]]}`,
+		seen{Form: PromptIDLists, Prompts: 3, Lists: [][]uint32{{1, 2}, {}, {3}}, N: 1, Rank: -1})
+	f(OpenAICompletions, `{"prompt":"","prompt_embeds":"AAAA"}`, seen{Form: PromptText, Prompts: 1, Multimodal: true, N: 1, Rank: -1})
+}
+
+func TestReadRefusesWhatAnEngineCouldReadOtherwise(t *testing.T) {
+	f := func(body, param, want string) {
+		t.Helper()
+		d := OpenAIChat
+		if strings.Contains(body, `"prompt"`) {
+			d = OpenAICompletions
+		}
+		var e *Error
+		if err := Read(d, []byte(body), new(Request)); !errors.As(err, &e) {
+			t.Errorf("%q: error %v, want an *Error", body, err)
+		} else if e.Status != 400 || e.Param != param || !strings.Contains(e.Message, want) {
+			t.Errorf("%q: status %d, param %q, message %q; want 400, %q, %q", body, e.Status, e.Param, e.Message, param, want)
+		}
+	}
+	f(``, "", "empty")
+	f(` `, "", "empty")
+	f(`[]`, "", "must be a JSON object")
+	f(`"x"`, "", "must be a JSON object")
+	f(`nope`, "", "at byte 0")
+	f(`{"model":"a","model":"a"}`, "model", "twice")
+	f(`{"model":"a","\u006dodel":"b"}`, "model", "twice")
+	f(`{"stream":true,"x":1,"stream":false}`, "stream", "twice")
+	f(`{"stream_options":{"include_usage":true,"include_usage":false}}`, "stream_options", "twice")
+	f(`{"model":"a"} {}`, "", "follows")
+	f(`{"model":"a"}x`, "", "follows")
+	f(`{"model":"a"`, "", "ends inside")
+	f(`{"model":"a`, "", "without an end")
+	f(`{"model":`, "", "ends where")
+	f(`{"a":1,}`, "", "key in quotes")
+	f(`{a:1}`, "", "key in quotes")
+	f(`{"a" 1}`, "", "colon")
+	f(`{"a":[1,]}`, "", "expected a value")
+	f(`{"a":01}`, "", "comma")
+	f(`{"a":1.}`, "", "digits")
+	f(`{"a":-}`, "", "digits")
+	f(`{"a":1e}`, "", "digits")
+	f(`{"a":NaN}`, "", "expected a value")
+	f("{\"a\":\"\x01\"}", "", "control character")
+	f("{\"a\":\"\xff\"}", "", "UTF-8")
+	f("{\"a\":\"12345678\xc0\xaf\"}", "", "UTF-8")
+	f("{\"a\":\"\xed\xa0\x80\"}", "", "UTF-8")
+	f("\xef\xbb\xbf{}", "", "at byte 0")
+	f(`{"a":"\x41"}`, "", "escape")
+	f(`{"a":"\u12g4"}`, "", "escape")
+	f(`{"model":"\ud800"}`, "model", "surrogate")
+	f(`{"model":5}`, "model", "must be a string")
+	f(`{"stream":"true"}`, "stream", "true or false")
+	f(`{"stream":1}`, "stream", "true or false")
+	f(`{"n":"3"}`, "n", "whole number")
+	f(`{"max_tokens":1.5}`, "max_tokens", "whole number")
+	f(`{"max_tokens":1e99}`, "max_tokens", "whole number")
+	f(`{"messages":{}}`, "messages", "list")
+	f(`{"messages":["x"]}`, "messages", "list of objects")
+	f(`{"tools":{}}`, "tools", "list")
+	f(`{"routed_dp_rank":-1}`, "routed_dp_rank", "rank")
+	f(`{"routed_dp_rank":1,"data_parallel_rank":2}`, "data_parallel_rank", "disagree")
+	f(`{"prompt":{}}`, "prompt", "list of texts")
+	f(`{"prompt":[1,"a"]}`, "prompt", "token ids only")
+	f(`{"prompt":["a",1]}`, "prompt", "list of texts")
+	f(`{"prompt":[-1]}`, "prompt", "whole number from 0")
+	f(`{"prompt":[1.0]}`, "prompt", "whole number from 0")
+	f(`{"prompt":[4294967296]}`, "prompt", "whole number from 0")
+	f(`{"a":`+strings.Repeat("[", maxDepth)+strings.Repeat("]", maxDepth)+`}`, "", "nested deeper")
+	f(`{"a":`+strings.Repeat("[", 1<<20), "", "nested deeper")
+	f(`{"prompt":[`+strings.Repeat("1,", MaxPromptIDs)+`1]}`, "prompt", "more than 4194304")
+}
+
+func TestRawIsTheValueAsItStands(t *testing.T) {
+	body := []byte(`{"model": "m" , "messages":[ {"role":"user"} ],"tools":null}`)
+	var r Request
+	if err := Read(OpenAIChat, body, &r); err != nil {
+		t.Fatal(err)
+	}
+	for f, want := range map[Field]string{FieldModel: `"m"`, FieldMessages: `[ {"role":"user"} ]`, FieldTools: "null", FieldN: ""} {
+		if got := string(r.Raw(f)); got != want {
+			t.Errorf("Raw(%v) = %q, want %q", f, got, want)
+		}
+	}
+	if start, end := r.Offsets(FieldModel); start != 10 || end != 13 {
+		t.Errorf("the model lies at %d..%d, want 10..13", start, end)
+	}
+}
+
+func TestEveryFieldIsFoundByItsKey(t *testing.T) {
+	for f := Field(0); f < numFields; f++ {
+		if got := fieldOf([]byte(f.String())); got != f {
+			t.Errorf("fieldOf(%q) = %d, want %d", f, got, f)
+		}
+	}
+}
+
+func TestReadAllocatesNothingInSteadyState(t *testing.T) {
+	chat, ids := chatBody(32<<10), []byte(`{"model":"m","prompt":[`+strings.Repeat("12345,", 5000)+`1]}`)
+	var r Request
+	for name, f := range map[string]func() error{
+		"chat": func() error { return Read(OpenAIChat, chat, &r) },
+		"ids":  func() error { return Read(OpenAICompletions, ids, &r) },
+	} {
+		if n := testing.AllocsPerRun(20, func() {
+			if err := f(); err != nil {
+				t.Fatal(err)
+			}
+		}); n != 0 {
+			t.Errorf("%s: %v allocations, want 0", name, n)
+		}
+	}
+}
+
+func chatBody(size int) []byte {
+	text, _ := json.Marshal(strings.Repeat("The quick \"brown\" fox jumps over the lazy dog.\n", size/48))
+	return []byte(`{"messages":[{"role":"system","content":` + string(text) + `}],"stream":true,"stream_options":{"include_usage":true},"max_tokens":64,"model":"mock"}`)
+}
+
+// FuzzRead holds Read to encoding/json: what it accepts is JSON, and the values are the same.
+func FuzzRead(f *testing.F) {
+	f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"x"}]}],"stream":true}`), false)
+	f.Add([]byte(`{"prompt":[[1,2],[3]],"n":2,"\u006dodel":"\ud83d\ude00","max_tokens":1e2}`), true)
+	f.Add([]byte(`{"prompt":["a","\u00e9"],"stream_options":{"include_usage":true}}`), true)
+	f.Add([]byte(`{"input_ids":[1],"routed_dp_rank":1,"user":"\\\"","tools":[{}],"a":{"b":[null,true,-1.5e-7]}}`), false)
+	f.Fuzz(func(t *testing.T, body []byte, completions bool) {
+		d := OpenAIChat
+		if completions {
+			d = OpenAICompletions
+		}
+		before := bytes.Clone(body)
+		var r Request
+		err := Read(d, body, &r)
+		if !bytes.Equal(before, body) {
+			t.Fatal("the body was changed")
+		}
+		if err != nil {
+			var e *Error
+			if !errors.As(err, &e) || e.Status != 400 || !json.Valid(d.AppendError(nil, e)) {
+				t.Fatalf("error %#v", err)
+			}
+			return
+		}
+		compare(t, &r, body)
+	})
+}
+
+func compare(t *testing.T, r *Request, body []byte) {
+	t.Helper()
+	var m map[string]json.RawMessage
+	if err := json.Unmarshal(body, &m); err != nil {
+		t.Fatalf("accepted what encoding/json refuses: %v", err)
+	}
+	for f := Field(0); f < numFields; f++ {
+		if !dialects[r.Dialect].reads.has(f) {
+			continue
+		}
+		if raw, want := r.Raw(f), m[f.String()]; !bytes.Equal(bytes.TrimSpace(want), raw) {
+			t.Fatalf("%v: raw %q, encoding/json %q", f, raw, want)
+		}
+		text := r.stringOf(f)
+		if text == nil || f == FieldRID || f == FieldRequestID || m[f.String()] == nil {
+			continue
+		}
+		var want *string
+		if json.Unmarshal(m[f.String()], &want) == nil && want != nil && *want != *text {
+			t.Fatalf("%v: %q, encoding/json %q", f, *text, *want)
+		}
+	}
+	for f, got := range map[Field]int{FieldN: r.N, FieldPriority: r.Priority} {
+		var want *float64
+		if json.Unmarshal(m[f.String()], &want) == nil && want != nil && dialects[r.Dialect].reads.has(f) {
+			if f == FieldN {
+				*want = max(*want, 1)
+			}
+			if int(*want) != got {
+				t.Fatalf("%v: %d, encoding/json %v", f, got, *want)
+			}
+		}
+	}
+	var stream *bool
+	if json.Unmarshal(m["stream"], &stream) == nil && stream != nil && *stream != r.Stream {
+		t.Fatalf("stream %v", r.Stream)
+	}
+	comparePrompt(t, r, m)
+}
+
+func comparePrompt(t *testing.T, r *Request, m map[string]json.RawMessage) {
+	t.Helper()
+	raw := m["prompt"]
+	if r.Dialect == OpenAIChat {
+		raw = m["input_ids"]
+	}
+	switch r.Form {
+	case PromptIDs:
+		var want []uint32
+		if err := json.Unmarshal(raw, &want); err != nil || !cmp.Equal(want, r.List(0)) {
+			t.Fatalf("ids %v, encoding/json %v (%v)", r.IDs, want, err)
+		}
+	case PromptIDLists:
+		var want [][]uint32
+		if err := json.Unmarshal(raw, &want); err != nil || len(want) != r.Lists() {
+			t.Fatalf("%d lists, encoding/json %d (%v)", r.Lists(), len(want), err)
+		}
+		for i := range want {
+			if len(want[i]) != len(r.List(i)) || len(want[i]) > 0 && !cmp.Equal(want[i], r.List(i)) {
+				t.Fatalf("list %d: %v, encoding/json %v", i, r.List(i), want[i])
+			}
+		}
+	case PromptTexts:
+		var want []string
+		if err := json.Unmarshal(raw, &want); err != nil || len(want) != r.Prompts {
+			t.Fatalf("%d texts, encoding/json %d (%v)", r.Prompts, len(want), err)
+		}
+	}
+}

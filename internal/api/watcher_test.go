@@ -1,0 +1,279 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// told is all that a Watcher tells.
+type told struct {
+	Token, Finished, Failed, Done, Complete bool
+	Usage                                   Usage
+	Text                                    string
+}
+
+// watch feeds response in pieces of n bytes. Like a proxy it feeds the rest of an event again with what follows only if it
+// was not read: Feed keeps its own state, so pieces follow each other.
+func watch(w *Watcher, format Format, response string, n int) told {
+	w.Reset(OpenAIChat, format)
+	for b := []byte(response); len(b) > 0 && !(format == EventStream && w.Failed()); {
+		k := min(n, len(b))
+		w.Feed(b[:k])
+		b = b[k:]
+	}
+	if !w.Failed() {
+		w.End()
+	}
+	t := told{w.FirstToken(), w.Finished(), w.Failed(), w.Done(), w.Complete(), w.Usage(), ""}
+	if t.Failed {
+		t.Text = w.ErrorText()
+	}
+	return t
+}
+
+const (
+	roleEvent   = `data: {"id":"c-1","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":null}` + "\n\n"
+	tokenEvent  = `data: {"id":"c-1","choices":[{"index":0,"delta":{"content":" to\"k\\"},"logprobs":null,"finish_reason":null}]}` + "\n\n"
+	finishEvent = `data: {"id":"c-1","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]}` + "\n\n"
+	usageEvent  = `data: {"id":"c-1","choices":[],"usage":{"prompt_tokens":11,"total_tokens":13,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":8}}}` + "\n\n"
+	doneEvent   = "data: [DONE]\n\n"
+	// What vLLM sends when its EngineCore dies: ../shared/facts/stream_survival.md §1.
+	deadEvent = `data: {"error": {"message": "EngineCore encountered an issue. See stack trace (above) for the root cause.", "type": "InternalServerError", "param": null, "code": 500}}` + "\n\n"
+)
+
+var usage = Usage{Prompt: 11, Completion: 2, Cached: 8, HasCached: true, Seen: true}
+
+var responses = []struct {
+	name, body string
+	format     Format
+	want       told
+}{
+	{"a whole stream", roleEvent + tokenEvent + tokenEvent + finishEvent + usageEvent + doneEvent, EventStream,
+		told{Token: true, Finished: true, Done: true, Complete: true, Usage: usage}},
+	{"CR LF lines", strings.ReplaceAll(roleEvent+tokenEvent+tokenEvent+finishEvent+usageEvent+doneEvent, "\n", "\r\n"), EventStream,
+		told{Token: true, Finished: true, Done: true, Complete: true, Usage: usage}},
+	{"CR lines", strings.ReplaceAll(roleEvent+tokenEvent+tokenEvent+finishEvent+usageEvent+doneEvent, "\n", "\r"), EventStream,
+		told{Token: true, Finished: true, Done: true, Complete: true, Usage: usage}},
+	{"comments, other fields, no space behind the colon, data over two lines",
+		": ping\n\nevent: x\nid: 4\ndata:{\"choices\":[{\"index\":0,\ndata:\"text\":\"a\",\"finish_reason\":\"length\"}]}\n\n", EventStream,
+		told{Token: true, Finished: true, Complete: true}},
+	{"the role alone is no token", roleEvent, EventStream, told{}},
+	{"[DONE] without a finish_reason is no success", roleEvent + tokenEvent + doneEvent, EventStream, told{Token: true, Done: true}},
+	{"[DONE] without line end", finishEvent + "data: [DONE]", EventStream, told{Finished: true, Done: true, Complete: true}},
+	{"not quite [DONE]", "data: [DONE] \n\ndata: [DON\n\ndata: x[DONE]\n\n[DONE]\n\n", EventStream, told{}},
+	{"a dead vLLM engine", roleEvent + tokenEvent + deadEvent + doneEvent, EventStream,
+		told{Token: true, Failed: true, Text: "EngineCore encountered an issue. See stack trace (above) for the root cause."}},
+	{"an error of the old shape", `data: {"object":"error","message":"boom","code":400}` + "\n\n" + doneEvent, EventStream, told{Failed: true, Text: "boom"}},
+	{"an error after the end", finishEvent + deadEvent, EventStream,
+		told{Finished: true, Failed: true, Text: "EngineCore encountered an issue. See stack trace (above) for the root cause."}},
+	{"content that looks like structure", `data: {"choices":[{"index":0,"delta":{"content":"\"finish_reason\":\"stop\",\"usage\":{\"prompt_tokens\":5},\"error\":{}"},"finish_reason":null}]}` + "\n\n", EventStream,
+		told{Token: true}},
+	{"keys that lie elsewhere", `data: {"x":{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":1},"error":{"message":"no"}},"choices":[{"delta":{"role":"a"},"logprobs":{"content":[{"token":"a","finish_reason":"b"}]},"finish_reason":null}]}` + "\n\n", EventStream, told{}},
+	{"reasoning is a token", `data: {"choices":[{"index":0,"delta":{"reasoning_content":"hm"}}]}` + "\n\n", EventStream, told{Token: true}},
+	{"a tool call is a token", `data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0}]}}]}` + "\n\n", EventStream, told{Token: true}},
+	{"an empty tool list is none", `data: {"choices":[{"index":0,"delta":{"tool_calls":[],"content":null}}]}` + "\n\n", EventStream, told{}},
+	{"ids are tokens", `data: {"choices":[{"index":0,"delta":{"content":""},"token_ids":[ 5]}]}` + "\n\n", EventStream, told{Token: true}},
+	{"null ids are none", `data: {"choices":[{"index":0,"delta":{"content":""},"token_ids":null}]}` + "\n\n", EventStream, told{}},
+	{"two choices, one unfinished", `data: {"choices":[{"index":1,"delta":{"content":"x"},"finish_reason":null}]}` + "\n\n" + finishEvent, EventStream, told{Token: true}},
+	{"two choices, both finished", tokenEvent + `data: {"choices":[{"finish_reason":"length","index":1}]}` + "\n\n" + finishEvent, EventStream,
+		told{Token: true, Finished: true, Complete: true}},
+	{"choice 200 of many, not all finished", strings.ReplaceAll(finishEvent, `"index":0`, `"index":200`) + finishEvent, EventStream, told{}},
+	{"usage in every event: the last counts", strings.ReplaceAll(usageEvent, "11", "9") + usageEvent, EventStream, told{Usage: usage}},
+	{"no details", strings.ReplaceAll(usageEvent, `{"cached_tokens":8}`, "null"), EventStream, told{Usage: Usage{Prompt: 11, Completion: 2, Seen: true}}},
+	{"details without cached tokens", strings.ReplaceAll(usageEvent, `{"cached_tokens":8}`, `{"audio_tokens":8,"cached_tokens":null}`), EventStream, told{Usage: Usage{Prompt: 11, Completion: 2, Seen: true}}},
+	{"aborted by the engine", strings.ReplaceAll(finishEvent, "stop", "abort"), EventStream, told{Finished: true}},
+	{"a chat answer", `{"id":"x","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"hi","tool_calls":[]},"finish_reason":"stop"}],"usage":{"prompt_tokens": 11 ,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":8}}}` + "\n", JSON,
+		told{Token: true, Finished: true, Complete: true, Usage: usage}},
+	{"a completion answer", `{"choices":[{"index":0,"text":"a","finish_reason":"length"},{"index":1,"text":"b","finish_reason":"stop"}]}`, JSON,
+		told{Token: true, Finished: true, Complete: true}},
+	{"a cut answer", `{"choices":[{"index":0,"text":"a","finish_reason":"length"}],"usage":{"prompt_tokens":11`, JSON,
+		told{Token: true, Finished: true, Usage: Usage{Prompt: 11, Seen: true}}},
+	{"an error answer", `{"error":{"message":"no \"way\"","type":"x"}}`, JSON, told{Failed: true, Text: `no \"way\"`}},
+	{"no error", `{"error":null,"choices":[{"finish_reason":"stop"}]}`, JSON, told{Finished: true, Complete: true}},
+	{"not JSON", "<html>}}]]\"", JSON, told{}},
+	{"nothing", "", JSON, told{}},
+}
+
+func TestWatcherTellsTheSameHoweverTheResponseIsSplit(t *testing.T) {
+	var w Watcher // one for all: nothing of an earlier response may show
+	for _, r := range responses {
+		for n := 1; n <= len(r.body)+1; n++ {
+			if diff := cmp.Diff(r.want, watch(&w, r.format, r.body, n)); diff != "" {
+				t.Errorf("%s, in pieces of %d bytes:\n%s", r.name, n, diff)
+				break
+			}
+		}
+		for i := range r.body { // and in two pieces
+			w.Reset(OpenAIChat, r.format)
+			w.Feed([]byte(r.body[:i]))
+			if !w.Failed() || r.format == JSON {
+				w.Feed([]byte(r.body[i:]))
+			}
+			if !w.Failed() {
+				w.End()
+			}
+			if got := (told{w.FirstToken(), w.Finished(), w.Failed(), w.Done(), w.Complete(), w.Usage(), ""}); got.Token != r.want.Token || got.Complete != r.want.Complete || got.Failed != r.want.Failed || got.Done != r.want.Done {
+				t.Errorf("%s, split at %d: %+v", r.name, i, got)
+				break
+			}
+		}
+	}
+}
+
+func TestFeedTellsWhereTheLastWholeEventEnds(t *testing.T) {
+	stream := "event: a\n" + tokenEvent + ": c\n\n" + strings.ReplaceAll(tokenEvent, "\n", "\r\n") + tokenEvent + doneEvent
+	var ends []int // by the rule: an event ends with an empty line
+	for i := 1; i < len(stream); i++ {
+		if stream[i-1:i+1] == "\n\n" || i > 2 && stream[i-3:i+1] == "\r\n\r\n" {
+			ends = append(ends, i+1)
+		}
+	}
+	for i := 1; i <= len(stream); i++ {
+		for j := i; j <= len(stream); j++ {
+			var w Watcher
+			w.Reset(OpenAIChat, EventStream)
+			whole := w.Feed([]byte(stream[:i]))
+			if j > i {
+				if n := w.Feed([]byte(stream[i:j])); n > 0 {
+					whole = i + n
+				}
+			}
+			want := 0
+			for _, e := range ends {
+				if e <= j {
+					want = e
+				}
+			}
+			// Behind CR LF CR an event is whole already: the LF to come belongs to its end.
+			if whole != want && !(stream[whole-1] == '\r' && whole == j) {
+				t.Fatalf("split at %d, ended at %d: whole %d, want %d", i, j, whole, want)
+			}
+		}
+	}
+}
+
+func TestFeedStopsBehindAnErrorEvent(t *testing.T) {
+	var w Watcher
+	w.Reset(OpenAIChat, EventStream)
+	before := tokenEvent + deadEvent
+	if n := w.Feed([]byte(before + doneEvent)); n != len(before) || !w.Failed() || w.Done() {
+		t.Errorf("stopped at %d, failed %v, done %v; want %d, true, false", n, w.Failed(), w.Done(), len(before))
+	}
+}
+
+func TestWatcherAllocatesNothing(t *testing.T) {
+	stream := []byte(roleEvent + strings.Repeat(tokenEvent, 20) + finishEvent + usageEvent + doneEvent)
+	var w Watcher
+	if n := testing.AllocsPerRun(50, func() {
+		w.Reset(OpenAIChat, EventStream)
+		for i := 0; i < len(stream); i += 100 {
+			w.Feed(stream[i:min(i+100, len(stream))])
+		}
+		w.End()
+	}); n != 0 {
+		t.Errorf("%v allocations, want 0", n)
+	}
+}
+
+// FuzzWatcher holds the watcher to itself, split otherwise, and to encoding/json: where all events are JSON objects, the
+// naive reader must agree.
+func FuzzWatcher(f *testing.F) {
+	for _, r := range responses {
+		f.Add([]byte(r.body), 3, r.format == EventStream)
+	}
+	f.Fuzz(func(t *testing.T, body []byte, n int, events bool) {
+		format := JSON
+		if events {
+			format = EventStream
+		}
+		var w Watcher
+		whole := watch(&w, format, string(body), len(body)+1)
+		if got := watch(&w, format, string(body), max(1, n)); got != whole {
+			t.Fatalf("split: %+v, whole: %+v", got, whole)
+		}
+		if want, ok := naive(body, format); ok && (want.Failed != whole.Failed || !want.Failed && (want.Finished != whole.Finished || want.Done != whole.Done)) {
+			t.Fatalf("naive: %+v, watcher %+v", want, whole)
+		}
+	})
+}
+
+// naive reads a response with encoding/json. ok is false for anything that is not a plain stream of well-formed events.
+func naive(body []byte, format Format) (t told, ok bool) {
+	docs := [][]byte{body}
+	if format == EventStream {
+		if bytes.ContainsRune(body, '\r') || !bytes.HasSuffix(body, []byte("\n\n")) {
+			return t, false
+		}
+		docs = nil
+		for _, line := range bytes.Split(body, []byte("\n")) {
+			if data, is := bytes.CutPrefix(line, []byte("data: ")); is {
+				docs = append(docs, data)
+			}
+		}
+		if bytes.Count(body, []byte("data:")) != len(docs) || bytes.Count(body, []byte("\n\n")) != len(docs) {
+			return t, false
+		}
+	}
+	finish := map[int]bool{}
+	for _, doc := range docs {
+		if string(doc) == doneMark {
+			t.Done = true
+			continue
+		}
+		var v struct {
+			Object  any
+			Error   any
+			Choices []struct {
+				Index  int
+				Finish any `json:"finish_reason"`
+			}
+		}
+		if !strictJSON(doc) || json.Unmarshal(doc, &v) != nil {
+			return t, false
+		}
+		switch v.Error.(type) {
+		case string, map[string]any:
+			t.Failed = true
+		case nil:
+		default:
+			return t, false
+		}
+		t.Failed = t.Failed || v.Object == "error"
+		for _, c := range v.Choices {
+			if _, is := c.Finish.(string); !is && c.Finish != nil || c.Index < 0 || c.Index > 127 {
+				return t, false
+			}
+			finish[c.Index] = finish[c.Index] || c.Finish != nil
+		}
+		if t.Failed {
+			return t, true
+		}
+	}
+	t.Finished = len(finish) > 0
+	for _, done := range finish {
+		t.Finished = t.Finished && done
+	}
+	return t, true
+}
+
+// strictJSON reports whether doc is an object in which no key stands twice, is escaped, or is one of ours in other letters:
+// encoding/json reads those in its own way.
+func strictJSON(doc []byte) bool {
+	if !json.Valid(doc) || bytes.Contains(doc, []byte(`\u`)) || !bytes.HasPrefix(doc, []byte("{")) {
+		return false
+	}
+	lower := bytes.ToLower(doc)
+	for _, key := range []string{"choices", "error", "object", "index", "finish_reason"} {
+		quoted := []byte(strconv.Quote(key))
+		if bytes.Count(lower, []byte(key)) != bytes.Count(doc, quoted) || key != "index" && key != "finish_reason" && key != "error" && bytes.Count(doc, quoted) > 1 {
+			return false
+		}
+	}
+	return bytes.Count(doc, []byte(`"error"`)) <= 1 && bytes.Count(doc, []byte(`"index"`)) <= 1 && bytes.Count(doc, []byte(`"finish_reason"`)) <= 1 &&
+		!bytes.Contains(doc, []byte("ſ"))
+}
