@@ -1,0 +1,155 @@
+package engine
+
+import (
+	"slices"
+
+	"github.com/warmpath/warmpath/block"
+)
+
+// cpuTier is host memory behind the pool: blocks by hash, least recently used out first. It outlives a reset of the pool.
+// Copies take a step: what is queued in one step is there, and announced, in the next.
+type cpuTier struct {
+	capacity int
+	describe bool
+	entries  []cpuEntry // 0 is the head of the ring; least recently used is next
+	spare    []int32
+	byHash   map[Hash]int32
+	queued   []description
+	// waiting describes what the pool caches, for the day it is evicted. Only with OffloadOnEvict.
+	waiting map[Hash]description
+}
+
+type cpuEntry struct {
+	hash       Hash
+	prev, next int32
+}
+
+// description is what a CPU event says about a block. Its tokens are a copy: a request's own array may be thousands of times
+// as long.
+type description struct {
+	hash, parent Hash
+	hasParent    bool
+	start        int
+	tokens       []block.Token
+	lora         string
+}
+
+func newCPUTier(cfg *Config) *cpuTier {
+	t := &cpuTier{
+		capacity: cfg.CPUBlocks,
+		describe: cfg.Describe,
+		entries:  make([]cpuEntry, 1, 64),
+		byHash:   map[Hash]int32{},
+	}
+	if cfg.Offload == OffloadOnEvict {
+		t.waiting = map[Hash]description{}
+	}
+	return t
+}
+
+// hit reports whether the tier has h, and makes it the most recently used.
+func (t *cpuTier) hit(h Hash) bool {
+	id, ok := t.byHash[h]
+	if ok {
+		t.unlink(id)
+		t.pushBack(id)
+	}
+	return ok
+}
+
+// stored hears of blocks that the pool caches from now on.
+func (t *cpuTier) stored(hashes []Hash, e *Event) {
+	parent, hasParent := e.Parent, e.HasParent
+	for i, h := range hashes {
+		d := description{hash: h, parent: parent, hasParent: hasParent, start: e.Start + i*e.BlockSize, lora: e.LoRA}
+		if t.describe {
+			d.tokens = slices.Clone(e.Tokens[i*e.BlockSize : (i+1)*e.BlockSize])
+		}
+		parent, hasParent = h, true
+		if t.waiting != nil {
+			t.waiting[h] = d
+		} else {
+			t.queued = append(t.queued, d)
+		}
+	}
+}
+
+// evicted hears that the pool's last copy of h is gone.
+func (t *cpuTier) evicted(h Hash) {
+	if d, ok := t.waiting[h]; ok {
+		delete(t.waiting, h)
+		t.queued = append(t.queued, d)
+	}
+}
+
+// forgetWaiting hears that the pool was reset: what it had is not copied any more.
+func (t *cpuTier) forgetWaiting() { clear(t.waiting) }
+
+// settle completes the copies that were queued and announces them on p: one event for all that had to go, then one for each
+// block, children before parents as vLLM's connector happens to do.
+func (t *cpuTier) settle(p *pool, blockSize int) {
+	if len(t.queued) == 0 {
+		return
+	}
+	// More than the tier holds is cut at the end: the heads of prompts are worth most. So nothing that is admitted below
+	// can be pushed out below.
+	t.queued = t.queued[:min(len(t.queued), t.capacity)]
+	var removed []Hash
+	admitted := t.queued[:0:0]
+	for i := len(t.queued) - 1; i >= 0; i-- {
+		d := t.queued[i]
+		if t.hit(d.hash) {
+			continue
+		}
+		if len(t.byHash) == t.capacity {
+			removed = append(removed, t.popOldest())
+		}
+		t.push(d.hash)
+		admitted = append(admitted, d)
+	}
+	clear(t.queued)
+	t.queued = t.queued[:0]
+	if len(removed) > 0 {
+		p.emit(Event{Kind: Removed, Tier: block.TierCPU}, removed...)
+	}
+	for _, d := range admitted {
+		e := Event{Kind: Stored, Tier: block.TierCPU}
+		if t.describe {
+			e.Parent, e.HasParent, e.Start, e.Tokens, e.BlockSize, e.LoRA = d.parent, d.hasParent, d.start, d.tokens, blockSize, d.lora
+		}
+		p.emit(e, d.hash)
+	}
+}
+
+func (t *cpuTier) push(h Hash) {
+	var id int32
+	if n := len(t.spare); n > 0 {
+		id, t.spare = t.spare[n-1], t.spare[:n-1]
+	} else {
+		id = int32(len(t.entries))
+		t.entries = append(t.entries, cpuEntry{})
+	}
+	t.entries[id].hash = h
+	t.byHash[h] = id
+	t.pushBack(id)
+}
+
+func (t *cpuTier) popOldest() Hash {
+	id := t.entries[0].next
+	h := t.entries[id].hash
+	t.unlink(id)
+	delete(t.byHash, h)
+	t.spare = append(t.spare, id)
+	return h
+}
+
+func (t *cpuTier) pushBack(id int32) {
+	last := t.entries[0].prev
+	t.entries[id].prev, t.entries[id].next = last, 0
+	t.entries[last].next, t.entries[0].prev = id, id
+}
+
+func (t *cpuTier) unlink(id int32) {
+	e := t.entries[id]
+	t.entries[e.prev].next, t.entries[e.next].prev = e.next, e.prev
+}

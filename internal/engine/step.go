@@ -1,0 +1,252 @@
+package engine
+
+import "github.com/warmpath/warmpath/block"
+
+// Step makes one scheduler pass and fills s; it returns false when there was nothing to do. Running requests come first, in the
+// order of admission, then waiting ones, as long as the token budget, the sequence limit and the pool allow.
+func (e *Engine) Step(s *Step) bool {
+	s.Duration, s.Tokens, s.Preempted, s.Outputs, s.Events = 0, 0, 0, s.Outputs[:0], s.Events[:0]
+	if e.Idle() {
+		return false
+	}
+	if e.cpu != nil {
+		e.cpu.settle(e.pool, e.cfg.BlockSize)
+	}
+	p := pass{budget: e.cfg.MaxBatchTokens, ms: e.cfg.Timing.Base, scheduled: e.scheduled[:0]}
+	e.scheduleRunning(&p)
+	if p.preempted == 0 {
+		e.admitWaiting(&p)
+	}
+	e.finish(&p, s)
+	e.TakeEvents(s)
+	s.Duration = milliseconds(p.ms)
+	s.Tokens, s.Preempted = p.tokens, p.preempted
+	clear(p.scheduled)
+	e.scheduled = p.scheduled[:0]
+	e.stats.Steps++
+	e.stats.Preemptions += uint64(p.preempted)
+	return true
+}
+
+// pass is the state of one Step.
+type pass struct {
+	budget    int
+	tokens    int
+	preempted int
+	scheduled []*Request
+	ms        float64
+}
+
+func (e *Engine) scheduleRunning(p *pass) {
+	for i := 0; i < len(e.running) && p.budget > 0; i++ {
+		r := e.running[i]
+		n := min(len(r.tokens)-r.computed, p.budget)
+		for !e.grow(r, n) {
+			// The newest gives way. It was not scheduled in this pass: it stands behind r, or is r.
+			last := len(e.running) - 1
+			victim := e.running[last]
+			e.running[last] = nil
+			e.running = e.running[:last]
+			e.preempt(victim, p)
+			if victim == r {
+				return
+			}
+		}
+		e.schedule(r, n, p)
+	}
+}
+
+// preempt takes r's blocks and puts it before all that wait. It will compute its tokens again, as far as they are not cached.
+func (e *Engine) preempt(r *Request, p *pass) {
+	e.free(r)
+	r.state = waiting
+	e.queue = append(e.queue, nil)
+	copy(e.queue[1:], e.queue)
+	e.queue[0] = r
+	p.preempted++
+}
+
+func (e *Engine) admitWaiting(p *pass) {
+	admitted := 0
+	for admitted < len(e.queue) && p.budget > 0 && len(e.running) < e.cfg.MaxSequences {
+		r := e.queue[admitted]
+		n, ok := e.admit(r, p.budget)
+		if !ok {
+			break
+		}
+		admitted++
+		r.state = running
+		e.running = append(e.running, r)
+		e.schedule(r, n, p)
+	}
+	rest := copy(e.queue, e.queue[admitted:])
+	clear(e.queue[rest:])
+	e.queue = e.queue[:rest]
+}
+
+// admit finds r's cached prefix and takes the blocks for it and for as many new tokens as budget allows; it returns their
+// number. It changes nothing when the pool has no room.
+func (e *Engine) admit(r *Request, budget int) (n int, ok bool) {
+	r.hashes = e.cfg.Hash(r.hashes, r, r.tokens)
+	// The last token is always computed: its logits are wanted.
+	usable := min((len(r.tokens)-1)/e.cfg.BlockSize, len(r.hashes))
+	if r.Fresh {
+		usable = 0
+	}
+	hits, idleHits := 0, 0
+	for ; hits < usable; hits++ {
+		id, found := e.pool.lookup(r.hashes[hits])
+		if !found {
+			break
+		}
+		if e.pool.idle(id) {
+			idleHits++
+		}
+	}
+	prefix := hits
+	if e.cpu != nil {
+		for prefix < usable && e.cpu.hit(r.hashes[prefix]) {
+			prefix++
+		}
+	}
+	n = min(len(r.tokens)-prefix*e.cfg.BlockSize, budget)
+	need := e.blocksFor(prefix*e.cfg.BlockSize+n) - hits
+	// Hits that wait for reuse leave the free list too.
+	if need > e.pool.free-idleHits {
+		return 0, false
+	}
+	e.countLookup(r, usable, hits, prefix)
+	for _, h := range r.hashes[:hits] {
+		id, _ := e.pool.lookup(h)
+		e.pool.touch(id)
+		r.blocks = append(r.blocks, id)
+	}
+	r.stored = hits
+	if r.Announce && hits > 0 {
+		e.announce(r, hits)
+	}
+	r.computed = prefix * e.cfg.BlockSize
+	r.loadPending = (prefix - hits) * e.cfg.BlockSize
+	r.blocks = e.pool.allocate(r.blocks, need)
+	e.cache(r, r.computed+n)
+	return n, true
+}
+
+// countLookup keeps the totals and, at r's first admission, its share of cached tokens.
+func (e *Engine) countLookup(r *Request, usable, hits, prefix int) {
+	size := e.cfg.BlockSize
+	if r.admitted {
+		return
+	}
+	r.admitted = true
+	r.Cached, r.Loaded = prefix*size, (prefix-hits)*size
+	e.stats.Queries += uint64(len(r.tokens))
+	e.stats.Hits += uint64(hits * size)
+	if e.cpu != nil {
+		e.stats.CPUQueries += uint64(len(r.tokens) - hits*size)
+		e.stats.CPUHits += uint64(r.Loaded)
+	}
+}
+
+// grow gives r the blocks for n more tokens, or changes nothing.
+func (e *Engine) grow(r *Request, n int) bool {
+	need := e.blocksFor(r.computed+n) - len(r.blocks)
+	if need > e.pool.free {
+		return false
+	}
+	if need > 0 {
+		r.blocks = e.pool.allocate(r.blocks, need)
+	}
+	e.cache(r, r.computed+n)
+	return true
+}
+
+func (e *Engine) blocksFor(tokens int) int {
+	return (tokens + e.cfg.BlockSize - 1) / e.cfg.BlockSize
+}
+
+// cache announces the blocks of r that are full once it has computed the given number of tokens.
+func (e *Engine) cache(r *Request, computed int) {
+	size := e.cfg.BlockSize
+	full := computed / size
+	if full <= r.stored {
+		return
+	}
+	r.hashes = e.cfg.Hash(r.hashes, r, r.tokens[:full*size])
+	event := e.describe(r, r.stored, full)
+	hashes := r.hashes[r.stored:full]
+	e.pool.store(r.blocks[r.stored:full], hashes, event)
+	if e.cpu != nil {
+		e.cpu.stored(hashes, &event)
+	}
+	r.stored = full
+}
+
+// announce repeats the blocks that r hit. They are no new copies: receivers that count must not count them.
+func (e *Engine) announce(r *Request, hits int) {
+	event := e.describe(r, 0, hits)
+	event.Kind, event.Tier = Stored, block.TierGPU
+	e.pool.emit(event, r.hashes[:hits]...)
+}
+
+// describe returns the stored event of r's blocks [from, to), without hashes.
+func (e *Engine) describe(r *Request, from, to int) Event {
+	size := e.cfg.BlockSize
+	event := Event{Tokens: r.tokens[from*size : to*size : to*size], Start: from * size, BlockSize: size, LoRA: r.Scope.LoRA, Features: r.Features}
+	if from > 0 {
+		event.Parent, event.HasParent = r.hashes[from-1], true
+	} else {
+		event.Salt = r.Scope.Salt
+	}
+	return event
+}
+
+// schedule charges n tokens of r to the pass.
+func (e *Engine) schedule(r *Request, n int, p *pass) {
+	w := work{tokens: n, context: r.computed, loaded: r.loadPending, decode: n == 1 && r.emitted > 0}
+	p.ms = e.cfg.Timing.add(p.ms, w)
+	r.loadPending = 0
+	r.computed += n
+	p.budget -= n
+	p.tokens += n
+	p.scheduled = append(p.scheduled, r)
+}
+
+// finish gives each request that has computed all it knows its next token, and lets go of those that are done.
+func (e *Engine) finish(p *pass, s *Step) {
+	done := false
+	for _, r := range p.scheduled {
+		if r.computed < len(r.tokens) {
+			continue
+		}
+		token := r.Output[r.emitted]
+		r.emitted++
+		r.tokens = append(r.tokens, token)
+		last := r.emitted == len(r.Output) || len(r.tokens) >= e.cfg.MaxModelLen
+		s.Outputs = append(s.Outputs, Output{Request: r, Token: token, First: r.emitted == 1, Last: last})
+		e.stats.Outputs++
+		if last {
+			e.free(r)
+			r.state = idle
+			done = true
+			e.stats.Finished++
+		}
+	}
+	if !done {
+		return
+	}
+	kept := e.running[:0]
+	for _, r := range e.running {
+		if r.state == running {
+			kept = append(kept, r)
+		}
+	}
+	clear(e.running[len(kept):])
+	e.running = kept
+}
+
+// free gives r's blocks back.
+func (e *Engine) free(r *Request) {
+	e.pool.release(r.blocks)
+	r.blocks, r.computed, r.stored, r.loadPending = r.blocks[:0], 0, 0, 0
+}
