@@ -1,0 +1,146 @@
+package mockengine
+
+import (
+	"encoding/binary"
+	"strings"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/warmpath/warmpath/block"
+)
+
+// words make up the answers: lower-case ASCII, so that any cut of an answer is valid text.
+var words = strings.Fields(`
+a about above across after again against all along also always among and another answer any are around as ask at away back
+be because been before began below between big block both bring build but by cache call came can carry change check city
+clear close cold come could count country cover cross cut day did do does done down draw drive each early earth end engine
+enough even every example eye face fact fall family far farm fast father feel few field find fire first five follow food for
+form found four free from full game gave get give go gold good great green ground group grow half hand hard has have head
+hear heat help here high him hold home hot hour house how hundred idea if in inch into island it just keep kind king know
+land large last late learn leave left less let letter life light like line list little live long look love low machine
+made main make many map mark match may mean measure memory might mile mind miss money month moon more morning most mother
+move much music must name near need never new next night north note nothing notice now number object of off often old on
+once one only open or order other our out over own page paper part pass path pattern people picture place plain plan plane
+plant play point port pose power press problem product pull put question quick rain ran reach read ready real record red
+remember rest right river road rock room round route rule run said same saw say school science sea second see seem self
+sentence serve set shape she ship short should show side simple since sing size sleep slow small snow so some song soon
+sound south space special spell stand star start state stay step still stood stop story street strong study such sun sure
+surface system table tail take talk teach tell ten test than that the them then there these they thing think this those
+though thought thousand three through time to together told took top toward town travel tree true try turn two under unit
+until up use usual very voice wait walk want war warm was watch water way we week weigh well went were west what wheel
+when where which while white who whole why wide will wind with wonder wood word work world would write year yes yet you young`)
+
+// answer is what a request will be told, known from the start.
+type answer struct {
+	tokens []block.Token // all that is generated, the end token included when the answer ends by itself
+	text   int           // leading tokens that are text; the rest is hidden (end token, tool call)
+	call   *toolCall     // a tool call in place of text
+	reason string        // finish_reason
+	stop   string        // the stop string that ended it, if one did
+}
+
+// toolCall is the assistant's call of a tool.
+type toolCall struct {
+	id, name, arguments string
+}
+
+// answerOptions bound an answer.
+type answerOptions struct {
+	seed         uint64
+	length       int // tokens of text when nothing else ends it
+	limit        int // max_tokens: tokens in all
+	ignoreEnd    bool
+	leadingSpace bool // the answer continues text
+	stop         []string
+	tool         string // call this tool
+}
+
+// answerTo returns the answer to prompt: the same for the same prompt, options and choice.
+func answerTo(prompt []block.Token, choice int, o *answerOptions) answer {
+	var b [4]byte
+	var h xxh3.Hasher
+	for _, t := range prompt[max(0, len(prompt)-512):] {
+		binary.LittleEndian.PutUint32(b[:], t)
+		h.Write(b[:])
+	}
+	random := splitmix(h.Sum64() ^ o.seed ^ uint64(choice)*0x9e3779b97f4a7c15 ^ uint64(len(prompt))<<32)
+	if o.tool != "" {
+		return callAnswer(&random, o)
+	}
+	length := o.length
+	if o.ignoreEnd {
+		length = o.limit
+	}
+	length = min(length, o.limit)
+	text := make([]byte, 0, 6*length)
+	for tokens := 0; tokens < length; {
+		word := words[random.next()%uint64(len(words))]
+		before := len(text)
+		if before > 0 || o.leadingSpace {
+			text = append(text, ' ')
+		}
+		text = append(text, word...)
+		tokens += (len(text) - before + maxLetters - 1) / maxLetters
+	}
+	a := answer{reason: "length"}
+	if at, found := firstStop(text, o.stop); at >= 0 {
+		text, a.stop = text[:at], found
+	}
+	a.tokens = appendTokens(make([]block.Token, 0, length+2), text)
+	a.tokens = a.tokens[:min(len(a.tokens), length)]
+	a.text = len(a.tokens)
+	if a.stop != "" && a.text < length || a.text < o.limit {
+		a.tokens = append(a.tokens, tokenEnd)
+		a.reason = "stop"
+	} else {
+		a.stop = ""
+	}
+	return a
+}
+
+// callAnswer calls the tool with two words as input.
+func callAnswer(random *splitmix, o *answerOptions) answer {
+	input := words[random.next()%uint64(len(words))] + " " + words[random.next()%uint64(len(words))]
+	call := &toolCall{name: o.tool, arguments: `{"input":"` + input + `"}`}
+	call.id = "call_" + hex64(random.next())
+	a := answer{call: call, reason: "tool_calls"}
+	a.tokens = append(appendCall(nil, call.name, call.arguments), tokenEnd)
+	if len(a.tokens) > o.limit {
+		a.tokens, a.reason = a.tokens[:o.limit], "length"
+	}
+	return a
+}
+
+// firstStop returns where the first of the stop strings begins in text, -1 if none does.
+func firstStop(text []byte, stop []string) (at int, found string) {
+	at = -1
+	for _, s := range stop {
+		if s == "" {
+			continue
+		}
+		if i := strings.Index(string(text), s); i >= 0 && (at < 0 || i < at) {
+			at, found = i, s
+		}
+	}
+	return at, found
+}
+
+// splitmix is Steele's SplitMix64: one word of state, good enough for choosing words.
+type splitmix uint64
+
+func (s *splitmix) next() uint64 {
+	*s += 0x9e3779b97f4a7c15
+	z := uint64(*s)
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
+
+func hex64(v uint64) string {
+	const digits = "0123456789abcdef"
+	var b [16]byte
+	for i := range b {
+		b[i] = digits[v>>(60-4*i)&15]
+	}
+	return string(b[:])
+}

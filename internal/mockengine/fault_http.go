@@ -1,0 +1,113 @@
+package mockengine
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/valyala/fastjson"
+)
+
+// setFault serves POST /mock/fault. The body names one kind and what it needs:
+//
+//	{"kind":"die"}                                    close every socket at once and stay away
+//	{"kind":"restart","down":"2s"}                    die, come back with an empty cache at the same addresses
+//	{"kind":"kill_engine"}                            vLLM's EngineCore dies: error event, then [DONE]
+//	{"kind":"freeze"} {"kind":"stall"}                answer nothing at all; make no step while /health answers
+//	{"kind":"drop_events","share":0.01}               lose live event messages; or "count":3 for the next ones, with "rank"
+//	{"kind":"lose_replay","share":0.7}                lose replayed messages
+//	{"kind":"errors","share":0.1}                     answer generation requests with 500
+//	{"kind":"cut","share":0.1}                        cut streams in the middle
+//	{"kind":"slow_first_token","delay":"3s"}
+//	{"kind":"clear"}                                  end all faults that last
+//
+// "on": false ends freeze and stall; share 0 and delay "0s" end the others. It answers with the faults in force.
+func (l *life) setFault(w http.ResponseWriter, r *http.Request) {
+	l.withBody(w, r, func(body *fastjson.Value) {
+		o, err := l.applyFault(body)
+		if err != nil {
+			l.refuse(w, http.StatusBadRequest, err.Error())
+			return
+		}
+		if o == nil {
+			l.showFaults(w, r)
+			return
+		}
+		// The answer must be out before the connection is cut.
+		w.WriteHeader(http.StatusAccepted)
+		_ = http.NewResponseController(w).Flush()
+		l.work.Add(1)
+		go func() { // ends when Run takes the order, or this life ends for another reason
+			defer l.work.Done()
+			o.done = make(chan struct{})
+			select {
+			case l.server.orders <- *o:
+			case <-l.ctx.Done():
+			}
+		}()
+	})
+}
+
+func (l *life) showFaults(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, l.server.Faults())
+}
+
+// applyFault changes the faults, or returns an order for Run.
+func (l *life) applyFault(body *fastjson.Value) (*order, error) {
+	f := l.server.Faults()
+	on := true
+	if v := body.Get("on"); v != nil {
+		on = v.Type() == fastjson.TypeTrue
+	}
+	share := body.GetFloat64("share")
+	switch kind := text(body, "kind"); kind {
+	case "die":
+		return &order{}, nil
+	case "restart":
+		down, err := duration(body, "down")
+		return &order{restart: true, down: down}, err
+	case "kill_engine":
+		l.killEngine()
+		return nil, nil
+	case "clear":
+		f = Faults{}
+	case "freeze":
+		f.Frozen = on
+	case "stall":
+		f.Stalled = on
+	case "drop_events":
+		if n := body.GetInt("count"); n > 0 {
+			l.server.DropNextEvents(body.GetInt("rank"), n)
+			return nil, nil
+		}
+		f.DropEvents = share
+	case "lose_replay":
+		f.LoseReplay = share
+	case "errors":
+		f.Errors = share
+	case "cut":
+		f.Cut = share
+	case "slow_first_token":
+		delay, err := duration(body, "delay")
+		if err != nil {
+			return nil, err
+		}
+		f.FirstToken = delay
+	default:
+		return nil, fmt.Errorf("kind %q is none of die, restart, kill_engine, freeze, stall, drop_events, lose_replay, errors, cut, slow_first_token, clear", kind)
+	}
+	return nil, l.server.SetFaults(f)
+}
+
+// duration reads a time as Go writes it; absent is 0.
+func duration(body *fastjson.Value, key string) (time.Duration, error) {
+	s := text(body, key)
+	if s == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 || d > time.Hour {
+		return 0, fmt.Errorf("%s: %q is not a duration of at most an hour, like 2s", key, s)
+	}
+	return d, nil
+}

@@ -1,0 +1,283 @@
+package mockengine
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/valyala/fastjson"
+
+	"github.com/warmpath/warmpath/internal/engine"
+)
+
+// deadMessage is what vLLM says when its EngineCore is gone.
+const deadMessage = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+
+// run is one HTTP generation request on its way: a sequence for each prompt and choice.
+type run struct {
+	*generation
+	life    *life
+	rank    *rank
+	id      string
+	created int64
+	parts   []part
+	signal  chan struct{}
+}
+
+// part is one choice.
+type part struct {
+	answer   answer
+	request  engine.Request
+	progress progress
+	sent     int // tokens that the client has been given
+}
+
+func (p *part) done() bool { return int(p.progress.tokens.Load()) == len(p.answer.tokens) }
+
+// generate serves chat/completions and completions.
+func (l *life) generate(w http.ResponseWriter, r *http.Request) {
+	chat := strings.HasPrefix(r.URL.Path, "/v1/chat/")
+	l.withBody(w, r, func(body *fastjson.Value) {
+		g, err := l.readGeneration(body, chat, r.Header.Get("X-Data-Parallel-Rank"))
+		if err != nil {
+			l.refuseRequest(w, err)
+			return
+		}
+		l.answer(w, r, g)
+	})
+}
+
+func (l *life) refuseRequest(w http.ResponseWriter, err error) {
+	if errors.Is(err, errModel) {
+		l.refuse(w, http.StatusNotFound, strings.ToUpper(err.Error()[:1])+err.Error()[1:]+".")
+		return
+	}
+	l.refuse(w, http.StatusBadRequest, err.Error())
+}
+
+// answer computes g and writes the response.
+func (l *life) answer(w http.ResponseWriter, r *http.Request, g *generation) {
+	if l.isDead() || l.server.faults.hits(errorShare) {
+		l.refuse(w, http.StatusInternalServerError, deadMessage)
+		return
+	}
+	longest := l.ranks[0].engine.MaxModelLen()
+	for i := range g.prompts {
+		if n := len(g.prompts[i].tokens); n >= longest {
+			l.refuse(w, http.StatusBadRequest, fmt.Sprintf("This model's maximum context length is %d tokens. However, your request has %d input tokens. "+
+				"Please reduce the length of the input messages.", longest, n))
+			return
+		}
+	}
+	x := l.newRun(g)
+	x.rank = l.chooseRank(g.rank)
+	requests := make([]*engine.Request, len(x.parts))
+	for i := range x.parts {
+		requests[i] = &x.parts[i].request
+	}
+	if err := x.rank.submit(requests); err != nil {
+		l.refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	l.requests.Add(1)
+	l.active.Add(1)
+	defer l.active.Add(-1)
+	// Whatever ends the answer early takes its requests out of the engine, as an aborted request does.
+	defer x.rank.cancel(requests)
+	if g.stream {
+		x.writeStream(w, r)
+	} else {
+		x.writeWhole(w, r)
+	}
+}
+
+// newRun works out all answers. They are known before the first step; the engine decides when they come.
+func (l *life) newRun(g *generation) *run {
+	x := &run{generation: g, life: l, created: time.Now().Unix(), signal: make(chan struct{}, 1)}
+	prefix := "cmpl-"
+	if g.chat {
+		prefix = "chatcmpl-"
+	}
+	id := splitmix(l.salt<<32 ^ l.next.Add(1))
+	x.id = prefix + hex64(id.next()) + hex64(id.next())
+	x.parts = make([]part, len(g.prompts)*g.choices)
+	for i := range x.parts {
+		p := &x.parts[i]
+		prompt := &g.prompts[i/g.choices]
+		options := g.options
+		options.limit = max(1, min(options.limit, l.ranks[0].engine.MaxModelLen()-len(prompt.tokens)))
+		p.answer = answerTo(prompt.tokens, i%g.choices, &options)
+		p.progress.signal, p.progress.lasts = x.signal, !g.stream
+		p.request = engine.Request{
+			Prompt:   prompt.tokens,
+			Output:   p.answer.tokens,
+			Features: prompt.features,
+			Fresh:    g.fresh,
+			Announce: g.announce,
+			Owner:    &p.progress,
+		}
+		p.request.Scope.LoRA, p.request.Scope.Salt, p.request.Scope.Extra = g.lora, g.salt, g.extra
+	}
+	return x
+}
+
+// chooseRank takes the rank that was asked for, else the one with the fewest requests, in turn among equals.
+func (l *life) chooseRank(asked int) *rank {
+	if asked >= 0 {
+		return l.ranks[asked]
+	}
+	if len(l.ranks) == 1 {
+		return l.ranks[0]
+	}
+	first := int(l.next.Add(1) % uint64(len(l.ranks)))
+	var best *rank
+	least := 0
+	for i := range l.ranks {
+		r := l.ranks[(first+i)%len(l.ranks)]
+		s := r.stats()
+		if n := s.Running + s.Waiting; best == nil || n < least {
+			best, least = r, n
+		}
+	}
+	return best
+}
+
+// wait blocks until more tokens are out. false: the client is gone, or the engine's life has ended.
+func (x *run) wait(r *http.Request) (more, alive bool) {
+	select {
+	case <-x.signal:
+		return true, true
+	case <-x.life.dead:
+		return false, true
+	case <-r.Context().Done():
+		return false, false
+	}
+}
+
+// delayFirst is the fault of a slow first token.
+func (x *run) delayFirst(r *http.Request) bool {
+	f, _ := x.life.server.faults.get()
+	if f.FirstToken <= 0 {
+		return true
+	}
+	timer := time.NewTimer(f.FirstToken)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-r.Context().Done():
+		return false
+	}
+}
+
+// writeWhole waits for the end and answers in one piece.
+func (x *run) writeWhole(w http.ResponseWriter, r *http.Request) {
+	for i := range x.parts {
+		for !x.parts[i].done() {
+			more, alive := x.wait(r)
+			if !alive {
+				panic(http.ErrAbortHandler)
+			}
+			if !more {
+				x.life.refuse(w, http.StatusInternalServerError, deadMessage)
+				return
+			}
+		}
+	}
+	if !x.delayFirst(r) || !x.life.server.faults.hold(r.Context(), frozen) {
+		panic(http.ErrAbortHandler)
+	}
+	buf := buffers.Get().(*[]byte)
+	defer putBuffer(buf)
+	*buf = x.appendWhole((*buf)[:0])
+	writeBytes(w, http.StatusOK, "application/json", *buf)
+}
+
+// writeStream sends each token as it comes, one chunk each; what came together is flushed together.
+func (x *run) writeStream(w http.ResponseWriter, r *http.Request) {
+	cutAt := -1
+	if x.life.server.faults.hits(cutShare) {
+		cutAt = 1 + x.life.server.faults.below(max(1, len(x.parts[0].answer.tokens)-1))
+	}
+	buf := buffers.Get().(*[]byte)
+	defer putBuffer(buf)
+	begun := false
+	flush := http.NewResponseController(w)
+	for left := len(x.parts); left > 0; {
+		more, alive := x.wait(r)
+		switch {
+		case !alive:
+			panic(http.ErrAbortHandler)
+		case !more:
+			x.dieInStream(w, begun)
+			return
+		}
+		out := (*buf)[:0]
+		if !begun {
+			if !x.delayFirst(r) {
+				panic(http.ErrAbortHandler)
+			}
+			beginStream(w)
+			out = x.appendOpening(out)
+			begun = true
+		}
+		cut := false
+		for i := range x.parts {
+			p := &x.parts[i]
+			ready := int(p.progress.tokens.Load())
+			if cutAt >= 0 && i == 0 && ready >= cutAt {
+				ready, cut = max(cutAt, p.sent), true
+			}
+			for ; p.sent < ready; p.sent++ {
+				out = x.appendChunk(out, i, p.sent)
+				if p.sent == len(p.answer.tokens)-1 {
+					left--
+				}
+			}
+		}
+		if left == 0 && !cut {
+			out = x.appendClosing(out)
+		}
+		*buf = out
+		if !x.life.server.faults.hold(r.Context(), frozen) {
+			panic(http.ErrAbortHandler)
+		}
+		_, err := w.Write(out)
+		if err == nil {
+			err = flush.Flush()
+		}
+		if cut || err != nil {
+			panic(http.ErrAbortHandler)
+		}
+	}
+}
+
+func beginStream(w http.ResponseWriter) {
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream; charset=utf-8")
+	h.Set("Cache-Control", "no-cache")
+	w.WriteHeader(http.StatusOK)
+}
+
+// dieInStream ends a stream as vLLM's API server does when its engine dies: an error event, then [DONE] and a clean end.
+func (x *run) dieInStream(w http.ResponseWriter, begun bool) {
+	if !begun {
+		x.life.refuse(w, http.StatusInternalServerError, deadMessage)
+		return
+	}
+	out := append([]byte("data: "), errorBody(nil, http.StatusInternalServerError, deadMessage)...)
+	out = append(out, "\n\ndata: [DONE]\n\n"...)
+	_, _ = w.Write(out)
+}
+
+// buffers keeps response buffers; those that grew large are let go.
+var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 4096); return &b }}
+
+func putBuffer(b *[]byte) {
+	if cap(*b) <= 64<<10 {
+		buffers.Put(b)
+	}
+}

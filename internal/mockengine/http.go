@@ -1,0 +1,171 @@
+package mockengine
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/valyala/fastjson"
+)
+
+// handler is the HTTP surface with the faults around it. Frozen, it answers nothing but /mock/fault.
+func (l *life) handler() http.Handler {
+	mux := http.NewServeMux()
+	l.routes(mux)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !l.gate.enter() {
+			panic(http.ErrAbortHandler)
+		}
+		defer l.gate.leave()
+		if r.URL.Path == "/mock/fault" {
+			mux.ServeHTTP(w, r)
+			return
+		}
+		if !l.server.faults.hold(r.Context(), frozen) {
+			panic(http.ErrAbortHandler)
+		}
+		if key := l.cfg.APIKey; key != "" && strings.HasPrefix(r.URL.Path, "/v1/") && r.Header.Get("Authorization") != "Bearer "+key {
+			writeJSON(w, http.StatusUnauthorized, map[string]string{"error": "Unauthorized"})
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+func (l *life) routes(mux *http.ServeMux) {
+	mux.HandleFunc("POST /mock/fault", l.setFault)
+	mux.HandleFunc("GET /mock/fault", l.showFaults)
+	mux.HandleFunc("POST /v1/chat/completions", l.generate)
+	mux.HandleFunc("POST /v1/completions", l.generate)
+	mux.HandleFunc("GET /v1/models", l.models)
+	mux.HandleFunc("POST /tokenize", l.tokenize)
+	mux.HandleFunc("POST /detokenize", l.detokenize)
+	mux.HandleFunc("GET /health", l.health)
+	mux.HandleFunc("GET /metrics", l.metrics)
+	if l.cfg.Kind == SGLang {
+		mux.HandleFunc("POST /v1/tokenize", l.tokenize)
+		mux.HandleFunc("POST /v1/detokenize", l.detokenize)
+		mux.HandleFunc("GET /health_generate", l.health)
+		mux.HandleFunc("GET /server_info", l.serverInfo)
+		mux.HandleFunc("GET /get_server_info", l.serverInfo)
+		mux.HandleFunc("GET /model_info", l.modelInfo)
+		mux.HandleFunc("GET /get_model_info", l.modelInfo)
+		mux.HandleFunc("GET /v1/loads", l.loads)
+		mux.HandleFunc("/flush_cache", l.flush)
+		return
+	}
+	mux.HandleFunc("POST /v1/chat/completions/render", l.render)
+	mux.HandleFunc("POST /v1/completions/render", l.render)
+	mux.HandleFunc("GET /version", l.version)
+	mux.HandleFunc("/ping", l.health)
+	mux.HandleFunc("GET /load", l.load)
+	mux.HandleFunc("POST /reset_prefix_cache", l.flush)
+	if !l.cfg.HideEventSources {
+		mux.HandleFunc("GET /kv_event_sources", l.eventSources)
+	}
+}
+
+// bodies keeps read buffers; those that grew large are let go.
+var bodies = sync.Pool{New: func() any { return new([]byte) }}
+
+const keptBody = 1 << 20
+
+// errBodyTooLarge refuses a body over the limit.
+var errBodyTooLarge = errors.New("request body is larger than the limit")
+
+// readBody reads the body into buf, at most limit bytes.
+func readBody(r *http.Request, buf []byte, limit int64) ([]byte, error) {
+	if r.ContentLength > limit {
+		return buf, errBodyTooLarge
+	}
+	if n := r.ContentLength; n > 0 && int64(cap(buf)) < n+1 {
+		buf = make([]byte, 0, min(n+1, keptBody))
+	}
+	buf = buf[:0]
+	for {
+		if len(buf) == cap(buf) {
+			buf = append(buf, 0)[:len(buf)]
+		}
+		n, err := r.Body.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		if int64(len(buf)) > limit {
+			return buf, errBodyTooLarge
+		}
+		if err == io.EOF {
+			return buf, nil
+		}
+		if err != nil {
+			return buf, err
+		}
+	}
+}
+
+var parsers fastjson.ParserPool
+
+// withBody reads and parses the body and calls f; what f is given is valid during the call. Bad bodies are answered here.
+func (l *life) withBody(w http.ResponseWriter, r *http.Request, f func(*fastjson.Value)) {
+	pooled := bodies.Get().(*[]byte)
+	defer func() {
+		if cap(*pooled) <= keptBody {
+			bodies.Put(pooled)
+		}
+	}()
+	raw, err := readBody(r, *pooled, l.cfg.BodyLimit)
+	*pooled = raw
+	switch {
+	case errors.Is(err, errBodyTooLarge):
+		l.refuse(w, http.StatusRequestEntityTooLarge, err.Error())
+		return
+	case err != nil:
+		panic(http.ErrAbortHandler) // the client is gone
+	}
+	parser := parsers.Get()
+	defer parsers.Put(parser)
+	body, err := parser.ParseBytes(raw)
+	if err != nil {
+		l.refuse(w, http.StatusBadRequest, "body is not JSON: "+err.Error())
+		return
+	}
+	f(body)
+}
+
+// refuse answers with an error in the shape of the engine's OpenAI surface.
+func (l *life) refuse(w http.ResponseWriter, status int, message string) {
+	writeBytes(w, status, "application/json", errorBody(nil, status, message))
+}
+
+// errorBody appends the error object.
+func errorBody(dst []byte, status int, message string) []byte {
+	kind := map[int]string{
+		http.StatusBadRequest:            "BadRequestError",
+		http.StatusNotFound:              "NotFoundError",
+		http.StatusForbidden:             "ForbiddenError",
+		http.StatusRequestEntityTooLarge: "BadRequestError",
+	}[status]
+	if kind == "" {
+		kind = "InternalServerError"
+	}
+	body, err := json.Marshal(map[string]any{"error": map[string]any{"message": message, "type": kind, "param": nil, "code": status}})
+	if err != nil {
+		panic("bug: encode error body: " + err.Error())
+	}
+	return append(dst, body...)
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		panic("bug: encode answer: " + err.Error())
+	}
+	writeBytes(w, status, "application/json", body)
+}
+
+// writeBytes answers. That the client may be gone is its own business.
+func writeBytes(w http.ResponseWriter, status int, contentType string, body []byte) {
+	w.Header().Set("Content-Type", contentType)
+	w.WriteHeader(status)
+	_, _ = w.Write(body)
+}

@@ -1,0 +1,89 @@
+package mockengine
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/warmpath/warmpath/internal/engine"
+)
+
+// metric is one line per rank of /metrics.
+type metric struct {
+	name, kind string
+	value      func(*engine.Stats) float64
+}
+
+var vllmMetrics = []metric{
+	{"vllm:num_requests_running", "gauge", func(s *engine.Stats) float64 { return float64(s.Running) }},
+	{"vllm:num_requests_waiting", "gauge", func(s *engine.Stats) float64 { return float64(s.Waiting) }},
+	{"vllm:kv_cache_usage_perc", "gauge", usage},
+	{"vllm:prefix_cache_queries_total", "counter", func(s *engine.Stats) float64 { return float64(s.Queries) }},
+	{"vllm:prefix_cache_hits_total", "counter", func(s *engine.Stats) float64 { return float64(s.Hits) }},
+	{"vllm:external_prefix_cache_queries_total", "counter", func(s *engine.Stats) float64 { return float64(s.CPUQueries) }},
+	{"vllm:external_prefix_cache_hits_total", "counter", func(s *engine.Stats) float64 { return float64(s.CPUHits) }},
+	{"vllm:prompt_tokens_total", "counter", func(s *engine.Stats) float64 { return float64(s.PromptTokens) }},
+	{"vllm:generation_tokens_total", "counter", func(s *engine.Stats) float64 { return float64(s.Outputs) }},
+	{"vllm:num_preemptions_total", "counter", func(s *engine.Stats) float64 { return float64(s.Preemptions) }},
+}
+
+var sglangMetrics = []metric{
+	{"sglang:num_running_reqs", "gauge", func(s *engine.Stats) float64 { return float64(s.Running) }},
+	{"sglang:num_queue_reqs", "gauge", func(s *engine.Stats) float64 { return float64(s.Waiting) }},
+	{"sglang:token_usage", "gauge", usage},
+	{"sglang:cache_hit_rate", "gauge", func(s *engine.Stats) float64 { return hitRate(s.Hits, s.Queries) }},
+	{"sglang:cached_tokens_total", "counter", func(s *engine.Stats) float64 { return float64(s.Hits + s.CPUHits) }},
+	{"sglang:prompt_tokens_total", "counter", func(s *engine.Stats) float64 { return float64(s.PromptTokens) }},
+	{"sglang:generation_tokens_total", "counter", func(s *engine.Stats) float64 { return float64(s.Outputs) }},
+}
+
+func usage(s *engine.Stats) float64 { return float64(s.UsedBlocks) / float64(s.Blocks) }
+
+func (l *life) metrics(w http.ResponseWriter, _ *http.Request) {
+	var b strings.Builder
+	stats := make([]engine.Stats, len(l.ranks))
+	for i, r := range l.ranks {
+		stats[i] = r.stats()
+	}
+	table, label := vllmMetrics, "engine"
+	if l.cfg.Kind == SGLang {
+		table, label = sglangMetrics, "dp_rank"
+	}
+	for _, m := range table {
+		fmt.Fprintf(&b, "# TYPE %s %s\n", m.name, m.kind)
+		for i := range stats {
+			fmt.Fprintf(&b, "%s{%s=\"%d\",model_name=%q} %g\n", m.name, label, i, l.cfg.Model, m.value(&stats[i]))
+		}
+	}
+	if l.cfg.Kind == SGLang {
+		l.sglangInfo(&b, stats)
+	} else {
+		l.vllmInfo(&b, stats)
+	}
+	writeBytes(w, http.StatusOK, "text/plain; version=0.0.4; charset=utf-8", []byte(b.String()))
+}
+
+// vllmInfo writes cache_config_info: with several ranks num_gpu_blocks is their sum on each line, kv_cache_size_tokens
+// one rank's (vLLM 0.32).
+func (l *life) vllmInfo(b *strings.Builder, stats []engine.Stats) {
+	b.WriteString("# TYPE vllm:cache_config_info gauge\n")
+	for i := range stats {
+		fmt.Fprintf(b, "vllm:cache_config_info{block_size=\"%d\",cache_dtype=\"auto\",enable_prefix_caching=\"True\",engine=\"%d\","+
+			"gpu_memory_utilization=\"0.9\",kv_cache_size_tokens=\"%d\",num_cpu_blocks=\"None\",num_gpu_blocks=\"%d\",num_gpu_blocks_override=\"None\","+
+			"prefix_caching_hash_algo=\"sha256\",prefix_match_unit=\"None\",sliding_window=\"None\"} 1\n",
+			l.cfg.BlockSize, i, (l.cfg.Blocks-1)*l.cfg.BlockSize, l.cfg.Blocks*len(stats))
+	}
+	if len(l.cfg.LoRA) > 0 {
+		fmt.Fprintf(b, "# TYPE vllm:lora_requests_info gauge\nvllm:lora_requests_info{max_lora=\"%d\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"} %d\n",
+			len(l.cfg.LoRA), l.began.Unix())
+	}
+}
+
+func (l *life) sglangInfo(b *strings.Builder, stats []engine.Stats) {
+	for i := range stats {
+		fmt.Fprintf(b, "sglang:max_total_num_tokens{dp_rank=\"%d\",model_name=%q} %d\n", i, l.cfg.Model, stats[i].Blocks*l.cfg.BlockSize)
+		fmt.Fprintf(b, "sglang:page_size{dp_rank=\"%d\",model_name=%q} %d\n", i, l.cfg.Model, l.cfg.BlockSize)
+		fmt.Fprintf(b, "sglang:num_pages{dp_rank=\"%d\",model_name=%q} %d\n", i, l.cfg.Model, stats[i].Blocks)
+		fmt.Fprintf(b, "sglang:context_len{dp_rank=\"%d\",model_name=%q} %d\n", i, l.cfg.Model, l.ranks[i].engine.MaxModelLen())
+	}
+}

@@ -1,0 +1,312 @@
+package mockengine
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/internal/engine"
+	"github.com/warmpath/warmpath/kvevent/zmq"
+)
+
+// rank is one data-parallel rank: an engine model, the goroutine that steps it, and its publisher.
+type rank struct {
+	id        int
+	life      *life
+	publisher *zmq.Publisher // nil: no events
+	wake      chan struct{}  // a request came
+
+	mu     sync.Mutex // guards engine
+	engine *engine.Engine
+
+	batch batch // of run's goroutine, the only one that publishes
+}
+
+// engineConfig is the model of one rank.
+func engineConfig(c *Config) engine.Config {
+	cfg := engine.DefaultConfig()
+	cfg.BlockSize, cfg.Blocks = c.BlockSize, c.Blocks
+	cfg.MaxModelLen, cfg.MaxBatchTokens, cfg.MaxSequences = c.MaxModelLen, c.MaxBatchTokens, c.MaxSequences
+	cfg.CPUBlocks, cfg.Offload, cfg.Describe = c.CPUBlocks, c.Offload, !c.Placeholders
+	return cfg
+}
+
+// startRanks makes the ranks, opens their event sockets (at the addresses of an earlier life, if there was one) and starts
+// them. It returns where they publish.
+func (l *life) startRanks(known []EventSource) ([]EventSource, error) {
+	var sources []EventSource
+	for id := range l.cfg.Ranks {
+		model, err := engine.New(engineConfig(l.cfg))
+		if err != nil {
+			return nil, err
+		}
+		r := &rank{id: id, life: l, engine: model, wake: make(chan struct{}, 1)}
+		if l.cfg.Events != "" {
+			source, err := r.openPublisher(known)
+			if err != nil {
+				return nil, err
+			}
+			sources = append(sources, source)
+		}
+		l.ranks = append(l.ranks, r)
+	}
+	for _, r := range l.ranks {
+		l.work.Add(1)
+		go func() { // ends with the life's context
+			defer l.work.Done()
+			r.run(l.ctx)
+		}()
+	}
+	f, _ := l.server.faults.get()
+	l.applyEventFaults(f)
+	return sources, nil
+}
+
+func (r *rank) openPublisher(known []EventSource) (EventSource, error) {
+	cfg := r.life.cfg
+	config := zmq.PublisherConfig{
+		Topic:              cfg.Topic,
+		BufferSteps:        cfg.BufferSteps,
+		ReplayWithoutTopic: r.life.server.wire.oldReplay,
+		Seed:               cfg.Seed + uint64(r.id),
+	}
+	if len(known) > r.id {
+		config.Endpoint, config.Replay = known[r.id].Endpoint, known[r.id].Replay
+	} else {
+		var err error
+		if config.Endpoint, err = offsetPort(cfg.Events, r.id); err != nil {
+			return EventSource{}, err
+		}
+		if config.Replay, err = offsetPort(cfg.Replay, r.id); err != nil {
+			return EventSource{}, err
+		}
+	}
+	p := zmq.NewPublisher(config)
+	if err := openWithPatience(r.life.ctx, p); err != nil {
+		return EventSource{}, fmt.Errorf("open event sockets of rank %d: %w", r.id, err)
+	}
+	r.publisher = p
+	r.life.work.Add(1)
+	go func() { // ends with the life's context
+		defer r.life.work.Done()
+		if err := p.Run(r.life.ctx); err != nil && r.life.ctx.Err() == nil {
+			r.life.fail(fmt.Errorf("publish events of rank %d: %w", r.id, err))
+		}
+	}()
+	return EventSource{Rank: r.id, Endpoint: p.Endpoint(), Replay: p.ReplayEndpoint(), Topic: cfg.Topic}, nil
+}
+
+// openWithPatience opens the publisher's sockets; after a restart an address may be taken for a moment.
+func openWithPatience(ctx context.Context, p *zmq.Publisher) error {
+	for try := 0; ; try++ {
+		err := p.Listen()
+		if err == nil || try == 20 {
+			return err
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// offsetPort adds rank to the port of a tcp endpoint, as engines do. Port 0 stays: each rank takes a free one.
+func offsetPort(endpoint string, rank int) (string, error) {
+	address, tcp := strings.CutPrefix(endpoint, "tcp://")
+	if endpoint == "" || !tcp {
+		return endpoint, nil
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", fmt.Errorf("read endpoint %q: %w", endpoint, err)
+	}
+	if port == "*" {
+		port = "0"
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return "", fmt.Errorf("read endpoint %q: port: %w", endpoint, err)
+	}
+	if n != 0 {
+		n += uint64(rank)
+	}
+	if n > 65535 {
+		return "", fmt.Errorf("endpoint %q leaves no port for rank %d", endpoint, rank)
+	}
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	return fmt.Sprintf("tcp://%s:%d", host, n), nil
+}
+
+// run steps the model until ctx ends. With a speed, a step takes its time; what it did becomes visible at its end, events first.
+func (r *rank) run(ctx context.Context) {
+	var step engine.Step
+	pace := newPace(r.life.cfg.Speed)
+	defer pace.stop()
+	for r.life.server.faults.hold(ctx, notStepping) && !r.life.isDead() {
+		r.mu.Lock()
+		busy := r.engine.Step(&step)
+		r.mu.Unlock()
+		if !busy {
+			r.announceReset(&step)
+			select {
+			case <-r.wake:
+				pace.restart()
+				continue
+			case <-ctx.Done():
+				return
+			}
+		}
+		if !pace.wait(ctx, step.Duration) {
+			return
+		}
+		r.publish(step.Events)
+		for i := range step.Outputs {
+			o := &step.Outputs[i]
+			o.Request.Owner.(*progress).advance(o.Last)
+		}
+	}
+}
+
+// pace spreads steps over real time without drift: a step that was late does not delay the next ones.
+type pace struct {
+	speed float64
+	due   time.Time
+	timer *time.Timer
+}
+
+func newPace(speed float64) *pace {
+	p := &pace{speed: speed, timer: time.NewTimer(time.Hour)}
+	p.timer.Stop()
+	return p
+}
+
+func (p *pace) restart() { p.due = time.Now() }
+func (p *pace) stop()    { p.timer.Stop() }
+
+// wait sleeps until the step that began when the last one ended is over.
+func (p *pace) wait(ctx context.Context, d time.Duration) bool {
+	if p.speed == 0 {
+		return ctx.Err() == nil
+	}
+	now := time.Now()
+	// A stall of the process is not made up for.
+	if now.Sub(p.due) > time.Second {
+		p.due = now
+	}
+	p.due = p.due.Add(time.Duration(float64(d) / p.speed))
+	if p.due.Before(now) {
+		return ctx.Err() == nil
+	}
+	p.timer.Reset(p.due.Sub(now))
+	select {
+	case <-p.timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// submit queues requests of one caller together, so that the same step sees them.
+func (r *rank) submit(requests []*engine.Request) error {
+	r.mu.Lock()
+	for i, q := range requests {
+		if err := r.engine.Submit(q); err != nil {
+			for _, other := range requests[:i] {
+				r.engine.Cancel(other)
+			}
+			r.mu.Unlock()
+			return err
+		}
+	}
+	r.mu.Unlock()
+	r.rouse()
+	return nil
+}
+
+func (r *rank) rouse() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// cancel takes requests out, wherever they are; finished ones are left alone.
+func (r *rank) cancel(requests []*engine.Request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, q := range requests {
+		r.engine.Cancel(q)
+	}
+}
+
+// reset empties the prefix cache. SGLang announces that at once, vLLM with its next step.
+func (r *rank) reset() bool {
+	r.mu.Lock()
+	ok := r.engine.Reset()
+	r.mu.Unlock()
+	r.rouse()
+	return ok
+}
+
+// announceReset publishes what happened outside of steps, on engines that do not wait for the next one.
+func (r *rank) announceReset(s *engine.Step) {
+	if r.life.cfg.Kind != SGLang {
+		return
+	}
+	r.mu.Lock()
+	r.engine.TakeEvents(s)
+	r.mu.Unlock()
+	r.publish(s.Events)
+}
+
+// publish encodes events as one batch and sends it.
+func (r *rank) publish(events []engine.Event) {
+	if r.publisher != nil && len(events) > 0 {
+		r.publisher.Publish(r.life.server.wire.encode(&r.batch, r.id, events))
+	}
+}
+
+func (r *rank) stats() engine.Stats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.engine.Stats()
+}
+
+func (r *rank) cachedHashes(t block.Tier) []uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	hashes := []uint64{}
+	r.engine.CachedHashes(t, func(h engine.Hash) bool {
+		hashes = append(hashes, uint64(h))
+		return true
+	})
+	return hashes
+}
+
+// progress counts the tokens of one request that are out. The rank advances it, the handler waits on its signal; requests of one
+// HTTP request share the signal.
+type progress struct {
+	tokens atomic.Int64
+	signal chan struct{} // capacity 1: at least one advance since it was last read
+	lasts  bool          // signal only at the end
+}
+
+func (p *progress) advance(last bool) {
+	p.tokens.Add(1)
+	if p.lasts && !last {
+		return
+	}
+	select {
+	case p.signal <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,310 @@
+package mockengine
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/valyala/fastjson"
+
+	"github.com/warmpath/warmpath/block"
+)
+
+// maxChoices bounds n times prompts; vLLM's own bound on n is 16,384.
+const maxChoices = 1024
+
+// generation is a completions request, read.
+type generation struct {
+	chat         bool
+	model        string // as the client wrote it
+	lora         string
+	prompts      []rendering
+	choices      int // per prompt
+	stream       bool
+	includeUsage bool
+	tokenIDs     bool
+	salt         string
+	extra        string
+	rank         int // -1: any
+	fresh        bool
+	announce     bool
+	options      answerOptions
+}
+
+// errModel says that a model is not served here; it is a 404.
+var errModel = errors.New("does not exist")
+
+// readGeneration reads the body of chat/completions or completions.
+func (l *life) readGeneration(body *fastjson.Value, chat bool, headerRank string) (*generation, error) {
+	g := &generation{chat: chat, rank: -1, choices: 1}
+	if body.Type() != fastjson.TypeObject {
+		return nil, errors.New("body is not a JSON object")
+	}
+	if err := g.readModel(body, l); err != nil {
+		return nil, err
+	}
+	if err := g.readPrompts(body); err != nil {
+		return nil, err
+	}
+	if err := g.readOptions(body, l); err != nil {
+		return nil, err
+	}
+	g.stream = body.GetBool("stream")
+	g.includeUsage = body.GetBool("stream_options", "include_usage")
+	g.tokenIDs = body.GetBool("return_token_ids")
+	g.extra = text(body, "extra_key")
+	if v := body.Get("cache_salt"); v != nil && v.Type() != fastjson.TypeNull {
+		if g.salt = string(v.GetStringBytes()); g.salt == "" {
+			return nil, errors.New("cache_salt: must be a non-empty string if provided")
+		}
+	}
+	g.fresh = body.Exists("prompt_logprobs") && body.Get("prompt_logprobs").Type() == fastjson.TypeNumber
+	g.announce = text(body, "vllm_xargs", "kv_cache_report_mode") == "full"
+	return g, g.readRank(body, headerRank, l.cfg)
+}
+
+func (g *generation) readModel(body *fastjson.Value, l *life) error {
+	g.model = text(body, "model")
+	if g.model == "" {
+		g.model = l.cfg.Model
+	}
+	if slices.Contains(l.cfg.LoRA, g.model) {
+		g.lora = g.model
+		return nil
+	}
+	if g.model != l.cfg.Model && !slices.Contains(l.cfg.Served, g.model) {
+		return fmt.Errorf("the model `%s` %w", g.model, errModel)
+	}
+	// SGLang names the adapter in the body, or as model:adapter.
+	if lora := text(body, "lora_path"); lora != "" {
+		if !slices.Contains(l.cfg.LoRA, lora) {
+			return fmt.Errorf("the adapter `%s` %w", lora, errModel)
+		}
+		g.lora = lora
+	}
+	return nil
+}
+
+func (g *generation) readPrompts(body *fastjson.Value) error {
+	if !g.chat {
+		return g.readTextPrompts(body.Get("prompt"))
+	}
+	if ids := body.GetArray("input_ids"); len(ids) > 0 { // SGLang: the caller has rendered
+		tokens, err := tokenList(ids)
+		if err != nil {
+			return fmt.Errorf("input_ids: %w", err)
+		}
+		g.prompts = []rendering{{tokens: tokens}}
+		return nil
+	}
+	r, err := renderChat(body, chatOptions(body))
+	if err != nil {
+		return err
+	}
+	g.prompts = []rendering{*r}
+	return nil
+}
+
+func chatOptions(body *fastjson.Value) renderOptions {
+	o := renderOptions{generationPrompt: true, continueFinal: body.GetBool("continue_final_message")}
+	if v := body.Get("add_generation_prompt"); v != nil && v.Type() == fastjson.TypeFalse {
+		o.generationPrompt = false
+	}
+	return o
+}
+
+// readTextPrompts reads a completions prompt: text, a list of texts, ids, or a list of lists of ids. Text begins with the
+// begin token, ids are taken as they are.
+func (g *generation) readTextPrompts(v *fastjson.Value) error {
+	if v == nil {
+		return errors.New("prompt: field required")
+	}
+	switch v.Type() {
+	case fastjson.TypeString:
+		g.prompts = []rendering{{tokens: textPrompt(v)}}
+		return nil
+	case fastjson.TypeArray:
+	default:
+		return errors.New("prompt: is neither text nor a list")
+	}
+	items := v.GetArray()
+	if len(items) == 0 {
+		return errors.New("prompt: list is empty")
+	}
+	if items[0].Type() == fastjson.TypeNumber {
+		items = []*fastjson.Value{v}
+	}
+	if len(items) > maxChoices {
+		return fmt.Errorf("prompt: more than %d prompts", maxChoices)
+	}
+	for i, item := range items {
+		if item.Type() == fastjson.TypeString {
+			g.prompts = append(g.prompts, rendering{tokens: textPrompt(item)})
+			continue
+		}
+		tokens, err := tokenList(item.GetArray())
+		if err != nil {
+			return fmt.Errorf("prompt[%d]: %w", i, err)
+		}
+		g.prompts = append(g.prompts, rendering{tokens: tokens})
+	}
+	return nil
+}
+
+func textPrompt(v *fastjson.Value) []block.Token {
+	return appendTokens([]block.Token{tokenBegin}, v.GetStringBytes())
+}
+
+func tokenList(items []*fastjson.Value) ([]block.Token, error) {
+	if len(items) == 0 {
+		return nil, errors.New("no token ids")
+	}
+	tokens := make([]block.Token, len(items))
+	for i, item := range items {
+		id, err := item.Uint64()
+		if err != nil || id > 1<<32-1 {
+			return nil, fmt.Errorf("element %d is not a token id", i)
+		}
+		tokens[i] = block.Token(id)
+	}
+	return tokens, nil
+}
+
+// readOptions reads what bounds the answers.
+func (g *generation) readOptions(body *fastjson.Value, l *life) error {
+	n, err := number(body, "n", 1)
+	if err != nil || n < 1 || n*len(g.prompts) > maxChoices {
+		return fmt.Errorf("n: must be within 1..%d", maxChoices/len(g.prompts))
+	}
+	g.choices = n
+	limit := 0
+	for _, name := range []string{"max_completion_tokens", "max_tokens"} {
+		if limit, err = number(body, name, 0); err != nil || limit < 0 || limit == 0 && given(body, name) {
+			return fmt.Errorf("%s: must be at least 1", name)
+		}
+		if limit > 0 {
+			break
+		}
+	}
+	if limit == 0 && !g.chat && l.cfg.Kind == VLLM {
+		limit = 16 // the completions API's default
+	}
+	if limit == 0 {
+		limit = l.cfg.MaxModelLen
+	}
+	g.options = answerOptions{
+		seed:         l.cfg.Seed,
+		length:       l.cfg.OutputTokens,
+		limit:        limit,
+		ignoreEnd:    body.GetBool("ignore_eos"),
+		leadingSpace: !g.chat || body.GetBool("continue_final_message"),
+	}
+	least, err := number(body, "min_tokens", 0)
+	if err != nil || least > limit {
+		return errors.New("min_tokens: must be a number, at most max_tokens")
+	}
+	g.options.length = max(g.options.length, least)
+	if g.options.stop, err = stopStrings(body.Get("stop")); err != nil {
+		return err
+	}
+	g.options.tool, err = forcedTool(body)
+	return err
+}
+
+// stopStrings reads "stop": a text or up to 16 of them.
+func stopStrings(v *fastjson.Value) ([]string, error) {
+	if v == nil || v.Type() == fastjson.TypeNull {
+		return nil, nil
+	}
+	if v.Type() == fastjson.TypeString {
+		return []string{string(v.GetStringBytes())}, nil
+	}
+	items := v.GetArray()
+	if v.Type() != fastjson.TypeArray || len(items) > 16 {
+		return nil, errors.New("stop: must be a string or a list of at most 16")
+	}
+	var stop []string
+	for _, item := range items {
+		stop = append(stop, string(item.GetStringBytes()))
+	}
+	return stop, nil
+}
+
+// forcedTool returns the tool that the request makes the model call: tool_choice "required" takes the first, an object the one
+// it names. With "auto" the mock engine answers in text.
+func forcedTool(body *fastjson.Value) (string, error) {
+	choice := body.Get("tool_choice")
+	if choice == nil {
+		return "", nil
+	}
+	tools := body.GetArray("tools")
+	name := ""
+	switch choice.Type() {
+	case fastjson.TypeString:
+		if string(choice.GetStringBytes()) != "required" {
+			return "", nil
+		}
+		if len(tools) > 0 {
+			name = text(tools[0], "function", "name")
+		}
+	case fastjson.TypeObject:
+		name = text(choice, "function", "name")
+	default:
+		return "", nil
+	}
+	for _, tool := range tools {
+		if name != "" && text(tool, "function", "name") == name {
+			return name, nil
+		}
+	}
+	return "", errors.New("tool_choice: names no tool of the request")
+}
+
+// readRank finds the data-parallel rank that was asked for. The header wins; what is not a number is ignored, what is
+// out of range is an error. Only SGLang looks into the body.
+func (g *generation) readRank(body *fastjson.Value, header string, cfg *Config) error {
+	value, err := strconv.Atoi(header)
+	if err != nil {
+		if cfg.Kind != SGLang {
+			return nil
+		}
+		v := body.Get("routed_dp_rank")
+		if v == nil {
+			v = body.Get("data_parallel_rank")
+		}
+		if v == nil || v.Type() != fastjson.TypeNumber {
+			return nil
+		}
+		value = v.GetInt()
+	}
+	if value < 0 || value >= cfg.Ranks {
+		return fmt.Errorf("data_parallel_rank %d is out of range [0, %d)", value, cfg.Ranks)
+	}
+	g.rank = value
+	return nil
+}
+
+func text(v *fastjson.Value, keys ...string) string { return string(v.GetStringBytes(keys...)) }
+
+func given(v *fastjson.Value, key string) bool {
+	field := v.Get(key)
+	return field != nil && field.Type() != fastjson.TypeNull
+}
+
+// number reads an integer field; absent and null are fallback.
+func number(v *fastjson.Value, key string, fallback int) (int, error) {
+	if !given(v, key) {
+		return fallback, nil
+	}
+	return v.Get(key).Int()
+}
+
+// itemID names a multimodal item by its content, as engines do.
+func itemID(content []byte) string {
+	sum := sha256.Sum256(bytes.TrimSpace(content))
+	return hex.EncodeToString(sum[:])
+}

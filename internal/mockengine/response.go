@@ -1,0 +1,246 @@
+package mockengine
+
+import (
+	"strconv"
+
+	"github.com/warmpath/warmpath/block"
+)
+
+// The responses are written by hand: they are most of what the mock engine does.
+
+// appendHead appends the fields that every response object and chunk begins with.
+func (x *run) appendHead(dst []byte, object string) []byte {
+	dst = append(dst, `{"id":"`...)
+	dst = append(dst, x.id...)
+	dst = append(dst, `","object":"`...)
+	dst = append(dst, object...)
+	dst = append(dst, `","created":`...)
+	dst = strconv.AppendInt(dst, x.created, 10)
+	dst = append(dst, `,"model":`...)
+	dst = appendString(dst, x.model)
+	return dst
+}
+
+// appendWhole appends the answer in one piece.
+func (x *run) appendWhole(dst []byte) []byte {
+	object := "text_completion"
+	if x.chat {
+		object = "chat.completion"
+	}
+	dst = x.appendHead(dst, object)
+	dst = append(dst, `,"choices":[`...)
+	for i := range x.parts {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = x.appendChoice(dst, i)
+	}
+	dst = append(dst, `],"service_tier":null,"system_fingerprint":null,"usage":`...)
+	dst = x.appendUsage(dst)
+	if x.tokenIDs && x.chat {
+		dst = append(dst, `,"prompt_token_ids":`...)
+		dst = appendIDs(dst, x.prompts[0].tokens)
+	}
+	return append(dst, `,"kv_transfer_params":null}`...)
+}
+
+func (x *run) appendChoice(dst []byte, i int) []byte {
+	a := &x.parts[i].answer
+	dst = append(dst, `{"index":`...)
+	dst = strconv.AppendInt(dst, int64(i), 10)
+	var text [512]byte
+	switch {
+	case !x.chat:
+		dst = append(dst, `,"text":`...)
+		dst = appendString(dst, appendText(text[:0], a.tokens[:a.text]))
+	case a.call != nil && a.reason == "tool_calls":
+		dst = append(dst, `,"message":{"role":"assistant","content":null,"reasoning_content":null,"tool_calls":[`...)
+		dst = appendToolCall(dst, a.call, -1)
+		dst = append(dst, "]}"...)
+	default:
+		dst = append(dst, `,"message":{"role":"assistant","content":`...)
+		dst = appendString(dst, appendText(text[:0], a.tokens[:a.text]))
+		dst = append(dst, `,"refusal":null,"annotations":null,"audio":null,"function_call":null,"tool_calls":[],"reasoning_content":null}`...)
+	}
+	dst = append(dst, `,"logprobs":null,"finish_reason":"`...)
+	dst = append(dst, a.reason...)
+	dst = append(dst, `","stop_reason":`...)
+	dst = appendStop(dst, a)
+	if x.tokenIDs {
+		dst = append(dst, `,"token_ids":`...)
+		dst = appendIDs(dst, a.tokens)
+		if !x.chat {
+			dst = append(dst, `,"prompt_token_ids":`...)
+			dst = appendIDs(dst, x.prompts[i/x.choices].tokens)
+		}
+	}
+	return append(dst, '}')
+}
+
+func appendStop(dst []byte, a *answer) []byte {
+	if a.stop == "" {
+		return append(dst, "null"...)
+	}
+	return appendString(dst, a.stop)
+}
+
+// appendToolCall appends a call; with an index (streaming) when that is not negative.
+func appendToolCall(dst []byte, c *toolCall, index int) []byte {
+	dst = append(dst, '{')
+	if index >= 0 {
+		dst = append(dst, `"index":`...)
+		dst = strconv.AppendInt(dst, int64(index), 10)
+		dst = append(dst, ',')
+	}
+	dst = append(dst, `"id":`...)
+	dst = appendString(dst, c.id)
+	dst = append(dst, `,"type":"function","function":{"name":`...)
+	dst = appendString(dst, c.name)
+	dst = append(dst, `,"arguments":`...)
+	dst = appendString(dst, c.arguments)
+	return append(dst, "}}"...)
+}
+
+// appendOpening appends the chunks that come before any text: the role of each choice.
+func (x *run) appendOpening(dst []byte) []byte {
+	if !x.chat {
+		return dst
+	}
+	for i := range x.parts {
+		dst = append(dst, "data: "...)
+		dst = x.appendHead(dst, "chat.completion.chunk")
+		dst = append(dst, `,"choices":[{"index":`...)
+		dst = strconv.AppendInt(dst, int64(i), 10)
+		dst = append(dst, `,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]`...)
+		if x.tokenIDs && i == 0 {
+			dst = append(dst, `,"prompt_token_ids":`...)
+			dst = appendIDs(dst, x.prompts[0].tokens)
+		}
+		dst = append(dst, "}\n\n"...)
+	}
+	return dst
+}
+
+// appendChunk appends the chunk of choice i's token at.
+func (x *run) appendChunk(dst []byte, i, at int) []byte {
+	a := &x.parts[i].answer
+	last := at == len(a.tokens)-1
+	if a.call != nil && !last && at > 0 {
+		return dst // a call is sent whole with its first token
+	}
+	dst = append(dst, "data: "...)
+	object := "text_completion"
+	if x.chat {
+		object = "chat.completion.chunk"
+	}
+	dst = x.appendHead(dst, object)
+	dst = append(dst, `,"choices":[{"index":`...)
+	dst = strconv.AppendInt(dst, int64(i), 10)
+	var piece [16]byte
+	text := piece[:0]
+	if at < a.text {
+		text = appendPiece(text, a.tokens[at])
+	}
+	switch {
+	case !x.chat:
+		dst = append(dst, `,"text":`...)
+		dst = appendString(dst, text)
+	case a.call != nil && at == 0:
+		dst = append(dst, `,"delta":{"tool_calls":[`...)
+		dst = appendToolCall(dst, a.call, 0)
+		dst = append(dst, "]}"...)
+	default:
+		dst = append(dst, `,"delta":{"content":`...)
+		dst = appendString(dst, text)
+		dst = append(dst, '}')
+	}
+	dst = append(dst, `,"logprobs":null,"finish_reason":`...)
+	if last {
+		dst = append(dst, '"')
+		dst = append(dst, a.reason...)
+		dst = append(dst, `","stop_reason":`...)
+		dst = appendStop(dst, a)
+	} else {
+		dst = append(dst, "null"...)
+	}
+	if x.tokenIDs {
+		dst = append(dst, `,"token_ids":`...)
+		dst = appendIDs(dst, a.tokens[at:at+1])
+		if !x.chat && at == 0 {
+			dst = append(dst, `,"prompt_token_ids":`...)
+			dst = appendIDs(dst, x.prompts[i/x.choices].tokens)
+		}
+	}
+	return append(dst, "}]}\n\n"...)
+}
+
+// appendClosing appends what follows the last token: usage, if it was asked for, and the end marker.
+func (x *run) appendClosing(dst []byte) []byte {
+	if x.includeUsage {
+		dst = append(dst, "data: "...)
+		object := "text_completion"
+		if x.chat {
+			object = "chat.completion.chunk"
+		}
+		dst = x.appendHead(dst, object)
+		dst = append(dst, `,"choices":[],"usage":`...)
+		dst = x.appendUsage(dst)
+		dst = append(dst, "}\n\n"...)
+	}
+	return append(dst, "data: [DONE]\n\n"...)
+}
+
+// appendUsage appends the usage object. Cached tokens are those of the first prompt, as vLLM reports a batch.
+func (x *run) appendUsage(dst []byte) []byte {
+	prompt, completion := 0, 0
+	for i := range x.prompts {
+		prompt += len(x.prompts[i].tokens)
+	}
+	for i := range x.parts {
+		completion += len(x.parts[i].answer.tokens)
+	}
+	dst = append(dst, `{"prompt_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(prompt), 10)
+	dst = append(dst, `,"total_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(prompt+completion), 10)
+	dst = append(dst, `,"completion_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(completion), 10)
+	dst = append(dst, `,"prompt_tokens_details":`...)
+	cached := x.parts[0].request.Cached
+	// SGLang leaves a zero out.
+	if x.life.cfg.HideCachedTokens || x.life.cfg.Kind == SGLang && cached == 0 {
+		return append(dst, "null}"...)
+	}
+	dst = append(dst, `{"cached_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(cached), 10)
+	return append(dst, "}}"...)
+}
+
+func appendIDs(dst []byte, ids []block.Token) []byte {
+	dst = append(dst, '[')
+	for i, id := range ids {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = strconv.AppendUint(dst, uint64(id), 10)
+	}
+	return append(dst, ']')
+}
+
+// appendString appends s as a JSON string. Bytes that are not UTF-8 pass as they are: a piece may end inside a character.
+func appendString[T string | []byte](dst []byte, s T) []byte {
+	const digits = "0123456789abcdef"
+	dst = append(dst, '"')
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c == '"' || c == '\\':
+			dst = append(dst, '\\', c)
+		case c < 0x20:
+			dst = append(dst, `\u00`...)
+			dst = append(dst, digits[c>>4], digits[c&15])
+		default:
+			dst = append(dst, c)
+		}
+	}
+	return append(dst, '"')
+}

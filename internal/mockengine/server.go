@@ -1,0 +1,431 @@
+package mockengine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/internal/engine"
+)
+
+// Server is one mock engine. Its methods may be called from any goroutine, before, during and after Run.
+type Server struct {
+	cfg    Config
+	wire   encoder
+	faults *faultState
+	ready  chan struct{}
+	once   sync.Once // closes ready
+	orders chan order
+	ended  chan struct{} // closed when Run returns
+
+	mu      sync.Mutex // guards the fields below
+	begun   bool
+	addr    string        // of HTTP, once known: kept over restarts
+	sources []EventSource // the same for events
+	life    *life         // nil while dead
+	starts  int
+}
+
+// EventSource is where one rank's events come from.
+type EventSource struct {
+	Rank                    int
+	Endpoint, Replay, Topic string // Replay "": none
+}
+
+// Stats is what the mock engine has done since its last start.
+type Stats struct {
+	Ranks    []engine.Stats
+	Requests uint64 // generation requests accepted, over all starts
+	Starts   int    // how often it was started
+}
+
+// order asks Run to end the present life.
+type order struct {
+	restart bool
+	down    time.Duration // of a restart
+	done    chan struct{} // closed when it is carried out
+}
+
+// errNotRunning refuses an order to a server whose Run does not run.
+var errNotRunning = errors.New("mock engine is not running")
+
+// New returns a mock engine. It starts nothing; see Run.
+func New(cfg Config) (*Server, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("make mock engine: %w", err)
+	}
+	wire, err := newEncoder(cfg.Wire)
+	if err != nil {
+		return nil, fmt.Errorf("make mock engine: %w", err)
+	}
+	if _, err := engine.New(engineConfig(&cfg)); err != nil {
+		return nil, fmt.Errorf("make mock engine: %w", err)
+	}
+	return &Server{
+		cfg:    cfg,
+		wire:   wire,
+		faults: newFaultState(cfg.Faults, cfg.Seed),
+		ready:  make(chan struct{}),
+		orders: make(chan order),
+		ended:  make(chan struct{}),
+	}, nil
+}
+
+// Run opens the addresses and serves until ctx ends, which is no error. Everything it started has ended when it returns. It
+// may be called once.
+func (s *Server) Run(ctx context.Context) error {
+	s.mu.Lock()
+	if s.begun {
+		s.mu.Unlock()
+		return errors.New("run mock engine: was run before")
+	}
+	s.begun = true
+	s.mu.Unlock()
+	defer close(s.ended)
+	for {
+		l, err := s.begin(ctx)
+		if ctx.Err() != nil && l == nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("run mock engine: %w", err)
+		}
+		s.once.Do(func() { close(s.ready) })
+		var o order
+		select {
+		case <-ctx.Done():
+			s.end(l)
+			return nil
+		case o = <-s.orders:
+			s.end(l)
+		case err := <-l.failed:
+			s.end(l)
+			return fmt.Errorf("run mock engine: %w", err)
+		}
+		if !s.stayDown(ctx, o) {
+			return nil
+		}
+	}
+}
+
+// stayDown carries out o, and every order that follows while the engine is dead; it reports whether to start again.
+func (s *Server) stayDown(ctx context.Context, o order) bool {
+	for !o.restart {
+		close(o.done)
+		select {
+		case <-ctx.Done():
+			return false
+		case o = <-s.orders:
+		}
+	}
+	defer close(o.done)
+	if o.down <= 0 {
+		return true
+	}
+	timer := time.NewTimer(o.down)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Ready is closed when the addresses are open for the first time.
+func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// Addr is the HTTP address, host:port; "" before Ready.
+func (s *Server) Addr() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.addr
+}
+
+// URL is the base of the HTTP surface, http://host:port; "" before Ready.
+func (s *Server) URL() string {
+	if addr := s.Addr(); addr != "" {
+		return "http://" + addr
+	}
+	return ""
+}
+
+// Sources is where each rank publishes its events, by rank; nil before Ready and without events.
+func (s *Server) Sources() []EventSource {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]EventSource(nil), s.sources...)
+}
+
+// Faults returns the faults in force.
+func (s *Server) Faults() Faults {
+	f, _ := s.faults.get()
+	return f
+}
+
+// SetFaults replaces all faults. They hold over restarts.
+func (s *Server) SetFaults(f Faults) error {
+	if err := f.validate(); err != nil {
+		return fmt.Errorf("set faults: %w", err)
+	}
+	s.faults.set(f)
+	if l := s.current(); l != nil {
+		l.applyEventFaults(f)
+	}
+	return nil
+}
+
+// Die closes every socket at once, as a killed process does, and returns when that is done. Restart revives it.
+func (s *Server) Die() error { return s.order(order{}) }
+
+// Restart ends the engine at once and starts it again after down, at the same addresses, with an empty cache and event sequence
+// 0. It returns when the end of down is reached; wait for /health to know that it answers.
+func (s *Server) Restart(down time.Duration) error { return s.order(order{restart: true, down: down}) }
+
+func (s *Server) order(o order) error {
+	o.done = make(chan struct{})
+	s.mu.Lock()
+	begun := s.begun
+	s.mu.Unlock()
+	if !begun {
+		return errNotRunning
+	}
+	select {
+	case s.orders <- o:
+	case <-s.ended:
+		return errNotRunning
+	}
+	select {
+	case <-o.done:
+		return nil
+	case <-s.ended:
+		return errNotRunning
+	}
+}
+
+// KillEngine kills what vLLM calls the EngineCore while the API server lives on: running streams get an error event, then
+// [DONE] and a clean end; /health turns 503 and requests 500. Only a restart helps.
+func (s *Server) KillEngine() {
+	if l := s.current(); l != nil {
+		l.killEngine()
+	}
+}
+
+// DropNextEvents makes the next n messages of a rank vanish on their way to subscribers; a replay still has them.
+func (s *Server) DropNextEvents(rank, n int) {
+	if l := s.current(); l != nil && rank >= 0 && rank < len(l.ranks) && l.ranks[rank].publisher != nil {
+		l.ranks[rank].publisher.DropNext(n)
+	}
+}
+
+// ResetPrefixCache empties the accelerator's cache of every rank; false means that one was busy.
+func (s *Server) ResetPrefixCache() bool {
+	l := s.current()
+	return l != nil && l.reset()
+}
+
+// CachedHashes returns the distinct engine hashes that a rank has on a tier now, in no order; nil while it is dead.
+func (s *Server) CachedHashes(rank int, t block.Tier) []uint64 {
+	l := s.current()
+	if l == nil || rank < 0 || rank >= len(l.ranks) {
+		return nil
+	}
+	return l.ranks[rank].cachedHashes(t)
+}
+
+// Stats returns the counters of the present life; no ranks while it is dead.
+func (s *Server) Stats() Stats {
+	s.mu.Lock()
+	st := Stats{Starts: s.starts}
+	s.mu.Unlock()
+	if l := s.current(); l != nil {
+		for _, r := range l.ranks {
+			st.Ranks = append(st.Ranks, r.stats())
+		}
+		st.Requests = l.requests.Load()
+	}
+	return st
+}
+
+func (s *Server) current() *life {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.life
+}
+
+// life is the engine between a start and its end: sockets, ranks and the requests in them.
+type life struct {
+	server   *Server
+	cfg      *Config
+	ctx      context.Context // ends with the life
+	cancel   context.CancelFunc
+	ranks    []*rank
+	http     *http.Server
+	failed   chan error
+	work     sync.WaitGroup // ranks, publishers, the HTTP accept loop
+	gate     gate           // HTTP handlers
+	dead     chan struct{}  // closed when the engine behind HTTP was killed
+	deadOnce sync.Once
+	began    time.Time
+	next     atomic.Uint64 // request ids and round robin over ranks
+	requests atomic.Uint64
+	active   atomic.Int64 // generation requests in flight
+	salt     uint64       // makes ids differ between lives
+}
+
+// begin opens all sockets at the addresses that are known from an earlier life, if there was one, and starts the work.
+func (s *Server) begin(parent context.Context) (*life, error) {
+	ctx, cancel := context.WithCancel(parent)
+	l := &life{server: s, cfg: &s.cfg, ctx: ctx, cancel: cancel, failed: make(chan error, 1), dead: make(chan struct{}), began: time.Now()}
+	s.mu.Lock()
+	addr, sources := s.addr, s.sources
+	l.salt = s.cfg.Seed<<8 + uint64(s.starts)
+	s.mu.Unlock()
+	if addr == "" {
+		addr = s.cfg.Listen
+	}
+	listener, err := listen(ctx, addr)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	if sources, err = l.startRanks(sources); err != nil {
+		listener.Close()
+		l.stop()
+		return nil, err
+	}
+	l.http = &http.Server{
+		Handler:           l.handler(),
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ReadHeaderTimeout: 30 * time.Second,
+		MaxHeaderBytes:    1 << 20,
+		ErrorLog:          log.New(io.Discard, "", 0), // cut streams are on purpose
+	}
+	l.work.Add(1)
+	go func() { // ends with http.Server.Close in stop
+		defer l.work.Done()
+		if err := l.http.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			l.fail(fmt.Errorf("serve HTTP: %w", err))
+		}
+	}()
+	s.mu.Lock()
+	s.addr, s.sources, s.life = listener.Addr().String(), sources, l
+	s.starts++
+	s.mu.Unlock()
+	return l, nil
+}
+
+// listen retries for a while: after a restart the address may be in the kernel's hands for a moment.
+func listen(ctx context.Context, addr string) (net.Listener, error) {
+	var config net.ListenConfig
+	for try := 0; ; try++ {
+		listener, err := config.Listen(ctx, "tcp", addr)
+		if err == nil || try == 20 {
+			return listener, err
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+func (l *life) fail(err error) {
+	select {
+	case l.failed <- err:
+	default:
+	}
+}
+
+// end closes a life and waits for all it started.
+func (s *Server) end(l *life) {
+	s.mu.Lock()
+	s.life = nil
+	s.mu.Unlock()
+	l.stop()
+}
+
+func (l *life) stop() {
+	l.cancel()
+	if l.http != nil {
+		l.http.Close()
+	}
+	l.gate.close()
+	l.work.Wait()
+}
+
+func (l *life) killEngine() { l.deadOnce.Do(func() { close(l.dead) }) }
+
+func (l *life) isDead() bool {
+	select {
+	case <-l.dead:
+		return true
+	default:
+		return false
+	}
+}
+
+func (l *life) reset() bool {
+	ok := true
+	for _, r := range l.ranks {
+		ok = r.reset() && ok
+	}
+	return ok
+}
+
+func (l *life) applyEventFaults(f Faults) {
+	for _, r := range l.ranks {
+		if r.publisher != nil {
+			r.publisher.DropShare(f.DropEvents)
+			r.publisher.LoseReplay(f.LoseReplay)
+		}
+	}
+}
+
+// gate counts the handlers that are inside and, once closed, lets no one in and waits for the last to leave.
+type gate struct {
+	mu     sync.Mutex
+	inside int
+	shut   bool
+	empty  chan struct{}
+}
+
+func (g *gate) enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.shut {
+		return false
+	}
+	g.inside++
+	return true
+}
+
+func (g *gate) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.inside--; g.inside == 0 && g.empty != nil {
+		close(g.empty)
+	}
+}
+
+func (g *gate) close() {
+	g.mu.Lock()
+	g.shut = true
+	if g.inside > 0 {
+		g.empty = make(chan struct{})
+	}
+	empty := g.empty
+	g.mu.Unlock()
+	if empty != nil {
+		<-empty
+	}
+}
