@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+
+	"github.com/warmpath/warmpath/fleet"
 )
 
 // serverInfo is what we read of SGLang's /server_info: all server arguments, the scheduler's numbers and its publisher.
@@ -49,20 +51,20 @@ func (p *probe) sglang(info *serverInfo) {
 	if info.Version != "" {
 		f.Version = info.Version
 	}
-	f.BlockSize = info.PageSize
-	f.Ranks = info.DPSize
+	f.BlockSize = max(info.PageSize, 0)
+	f.Ranks = min(info.DPSize, fleet.MaxRanks)
 	f.ReportsCachedTokens = info.CacheReport
 	if ev := info.KVEvents; ev != nil {
 		if ev.BlockSize > 0 {
 			f.BlockSize = ev.BlockSize // wider than a page under decode context parallelism
 		}
-		f.Ranks = max(f.Ranks, ev.DPSize)
+		f.Ranks = max(f.Ranks, min(ev.DPSize, fleet.MaxRanks))
 		p.sglangEvents(info)
 	} else {
 		p.note("the worker publishes no KV events: start it with --kv-events-config")
 	}
 	if f.BlockSize > 0 {
-		f.BlocksPerRank = info.MaxTokens / f.BlockSize
+		f.BlocksPerRank = max(info.MaxTokens, 0) / f.BlockSize
 	}
 	if info.DisableRadix {
 		p.note("the worker's prefix cache is off (disable_radix_cache)")

@@ -56,16 +56,11 @@ type Static struct {
 	config Config
 	log    *slog.Logger
 
+	claims *claims
+
 	mu      sync.Mutex // guards what follows; never held while asking
 	targets []Target
-	changed chan struct{}       // closed when targets are replaced
-	claims  map[string]claimant // event endpoints in use
-}
-
-// claimant is the worker whose events an endpoint carries.
-type claimant struct {
-	url     string
-	guessed bool
+	changed chan struct{} // closed when targets are replaced
 }
 
 // NewStatic returns a watcher of targets. It starts nothing. A nil client is [NewClient]'s.
@@ -73,7 +68,7 @@ func NewStatic(f *fleet.Fleet, targets []Target, c Config, client *http.Client, 
 	if client == nil {
 		client = NewClient()
 	}
-	s := &Static{fleet: f, client: client, config: c.withDefaults(), log: log, changed: make(chan struct{}), claims: map[string]claimant{}}
+	s := &Static{fleet: f, client: client, config: c.withDefaults(), log: log, changed: make(chan struct{}), claims: newClaims()}
 	if err := s.Replace(targets); err != nil {
 		return nil, err
 	}
@@ -135,7 +130,7 @@ func (s *Static) Run(ctx context.Context) error {
 			w.stop()
 			<-w.done
 			delete(watched, url)
-			s.disclaim(url)
+			s.claims.set(url, false, nil)
 			if !slices.ContainsFunc(targets, func(t Target) bool { return t.URL == url }) {
 				s.fleet.Remove(w.id)
 				s.log.Info("worker removed", "worker", url)
@@ -163,59 +158,16 @@ func (s *Static) Run(ctx context.Context) error {
 	return nil
 }
 
-// claim drops from the report the event sources that are another worker's: two workers behind one publisher would both
-// be credited with what one of them holds. What a worker told goes before what was guessed, else the first comes first.
-func (s *Static) claim(url string, r *Report) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.disclaimLocked(url)
-	r.Facts.Events = slices.DeleteFunc(r.Facts.Events, func(e fleet.EventSource) bool {
-		c, taken := s.claims[e.Endpoint]
-		if taken && (!c.guessed || r.Guessed) {
-			r.note("events at %s are already taken as those of %s: give events=ENDPOINT (or events=none) for one of them", e.Endpoint, c.url)
-			return true
-		}
-		s.claims[e.Endpoint] = claimant{url, r.Guessed}
-		return false
-	})
-}
-
-// holds reports whether each of the events of the worker at url is still its own; a told claim may have taken a guessed one.
-func (s *Static) holds(url string, events []fleet.EventSource) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, e := range events {
-		if s.claims[e.Endpoint].url != url {
-			return false
-		}
-	}
-	return true
-}
-
-func (s *Static) disclaim(url string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.disclaimLocked(url)
-}
-
-// disclaimLocked frees what the worker at url claimed. s.mu is held.
-func (s *Static) disclaimLocked(url string) {
-	for endpoint, c := range s.claims {
-		if c.url == url {
-			delete(s.claims, endpoint)
-		}
-	}
-}
-
 // worker is the watch over one target. One goroutine uses it.
 type worker struct {
 	*Static
 	target Target
 	id     fleet.WorkerID
 
-	last    *Report // of the last probe that worked
-	notes   string  // as logged
-	misses  int     // checks in a row that timed out
+	last    *Report             // of the last probe that worked
+	events  []fleet.EventSource // as it told or we guessed, before claims
+	notes   string              // as logged
+	misses  int                 // checks in a row that timed out
 	healthy bool
 	why     string // last reason logged
 }
@@ -233,7 +185,8 @@ func (w *worker) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		var err error
 		// A worker that comes back is most likely a new process, perhaps another version: ask before trusting it.
-		due := !w.healthy || time.Since(probed) >= w.config.Refresh || !w.holds(w.target.URL, w.last.Facts.Events)
+		moved := w.claims.change()
+		due := !w.healthy || time.Since(probed) >= w.config.Refresh || len(w.own(nil)) != len(w.last.Facts.Events)
 		err = w.check(ctx)
 		if err == nil && due {
 			if err = w.probe(ctx); err == nil {
@@ -256,9 +209,24 @@ func (w *worker) watch(ctx context.Context) {
 		}
 		select {
 		case <-time.After(wait):
+		case <-moved:
 		case <-ctx.Done():
 		}
 	}
+}
+
+// own returns the event sources that are this worker's alone, and notes the others in r unless that is nil.
+func (w *worker) own(r *Report) []fleet.EventSource {
+	var own []fleet.EventSource
+	for _, e := range w.events {
+		mine, rival := w.claims.owns(w.target.URL, e.Endpoint)
+		if mine {
+			own = append(own, e)
+		} else if r != nil {
+			r.note("events at %s may be those of %s: give events=ENDPOINT (or events=none) for one of them", e.Endpoint, rival)
+		}
+	}
+	return own
 }
 
 // errMiss is a check that timed out.
@@ -285,7 +253,13 @@ func (w *worker) probe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.claim(w.target.URL, r)
+	w.events = r.Facts.Events
+	var endpoints []string
+	for _, e := range w.events {
+		endpoints = append(endpoints, e.Endpoint)
+	}
+	w.claims.set(w.target.URL, r.Guessed, endpoints)
+	r.Facts.Events = w.own(r)
 	facts := r.Facts
 	// Events correct a block size that the engine reports otherwise; only a new answer may replace the correction.
 	if w.last != nil && w.healthy && facts.BlockSize == w.last.Facts.BlockSize {
@@ -294,9 +268,8 @@ func (w *worker) probe(ctx context.Context) error {
 		}
 	}
 	if w.last == nil || !w.healthy || !reflect.DeepEqual(r.Facts, w.last.Facts) {
-		stored := r.Facts // the fleet owns the slices it is given
-		r.Facts.Models = slices.Clone(stored.Models)
-		r.Facts.Events = slices.Clone(stored.Events)
+		// The fleet owns the slices it is given.
+		r.Facts.Models, r.Facts.Events = slices.Clone(r.Facts.Models), slices.Clone(r.Facts.Events)
 		w.id = w.fleet.Put(w.target.URL, facts)
 		w.describe(facts)
 	}

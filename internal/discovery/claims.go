@@ -1,0 +1,82 @@
+package discovery
+
+import (
+	"slices"
+	"sync"
+)
+
+// claims says whose events an endpoint carries. Two workers behind one publisher would both be credited with what one of
+// them holds, so an endpoint belongs to one worker or to none: to the first that told it is its own, else to the only one
+// that guessed it. Its methods may be called from any goroutine.
+type claims struct {
+	mu         sync.Mutex            // guards what follows
+	byEndpoint map[string][]claimant // in the order of their claims
+	moved      chan struct{}         // closed when a claim came or went
+}
+
+type claimant struct {
+	url     string
+	guessed bool
+}
+
+func newClaims() *claims {
+	return &claims{byEndpoint: map[string][]claimant{}, moved: make(chan struct{})}
+}
+
+// set makes endpoints all that the worker at url claims.
+func (c *claims) set(url string, guessed bool, endpoints []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	changed := false
+	for endpoint, list := range c.byEndpoint {
+		i := slices.IndexFunc(list, func(x claimant) bool { return x.url == url })
+		if i < 0 || slices.Contains(endpoints, endpoint) {
+			continue
+		}
+		changed = true
+		if list = slices.Delete(list, i, i+1); len(list) == 0 {
+			delete(c.byEndpoint, endpoint)
+		} else {
+			c.byEndpoint[endpoint] = list
+		}
+	}
+	for _, endpoint := range endpoints {
+		list := c.byEndpoint[endpoint]
+		i := slices.IndexFunc(list, func(x claimant) bool { return x.url == url })
+		switch {
+		case i < 0:
+			c.byEndpoint[endpoint] = append(list, claimant{url, guessed})
+			changed = true
+		case list[i].guessed != guessed:
+			list[i].guessed = guessed
+			changed = true
+		}
+	}
+	if changed {
+		close(c.moved)
+		c.moved = make(chan struct{})
+	}
+}
+
+// owns reports whether endpoint carries the events of the worker at url, and names another that claims it if there is one.
+func (c *claims) owns(url, endpoint string) (own bool, rival string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := c.byEndpoint[endpoint]
+	for _, x := range list {
+		if x.url != url {
+			rival = x.url
+		}
+	}
+	if i := slices.IndexFunc(list, func(x claimant) bool { return !x.guessed }); i >= 0 {
+		return list[i].url == url, rival
+	}
+	return len(list) == 1 && list[0].url == url, rival
+}
+
+// change returns a channel that is closed when a claim next comes or goes.
+func (c *claims) change() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.moved
+}

@@ -1,0 +1,295 @@
+package discovery
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/warmpath/warmpath/fleet"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// network is fake workers by host, reached without sockets so that time can be virtual.
+type network struct {
+	mu      sync.Mutex
+	workers map[string]http.Handler // nil: the connection is refused
+	asked   map[string]int          // by host and path
+}
+
+func newNetwork() *network {
+	return &network{workers: map[string]http.Handler{}, asked: map[string]int{}}
+}
+
+func (n *network) set(host string, h http.Handler) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.workers[host] = h
+}
+
+func (n *network) count(what string) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.asked[what]
+}
+
+func (n *network) RoundTrip(r *http.Request) (*http.Response, error) {
+	n.mu.Lock()
+	h := n.workers[r.URL.Host]
+	n.asked[r.URL.Host+r.URL.Path]++
+	n.mu.Unlock()
+	if h == nil {
+		return nil, errors.New("dial tcp: connection refused")
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	return w.Result(), nil
+}
+
+// frozen is an engine that takes requests and never answers.
+var frozen = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+
+type watch struct {
+	*Static
+	*network
+	fleet *fleet.Fleet
+	log   *bytes.Buffer
+	stop  func()
+}
+
+func watching(t *testing.T, n *network, targets ...Target) *watch {
+	t.Helper()
+	f := fleet.New(fleet.Config{})
+	log := &bytes.Buffer{}
+	s, err := NewStatic(f, targets, Config{}, &http.Client{Transport: n}, slog.New(slog.NewTextHandler(&lockedWriter{w: log}, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	return &watch{s, n, f, log, func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}}
+}
+
+type lockedWriter struct {
+	mu sync.Mutex
+	w  *bytes.Buffer
+}
+
+func (l *lockedWriter) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}
+
+func (w *watch) worker(t *testing.T, url string) *fleet.Worker {
+	t.Helper()
+	for _, fw := range w.fleet.Snapshot().Workers() {
+		if fw.URL == url {
+			return fw
+		}
+	}
+	t.Fatalf("%s is not in the fleet", url)
+	return nil
+}
+
+func TestWorkerIsProbedUntilItAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watching(t, newNetwork(), Target{URL: "http://a:8000"})
+		defer w.stop()
+		time.Sleep(20 * time.Second)
+		if got := w.worker(t, "http://a:8000"); got.Ready || !strings.Contains(got.Why, "connection refused") {
+			t.Errorf("ready %v, why %q", got.Ready, got.Why)
+		}
+		w.set("a:8000", vllm032())
+		time.Sleep(6 * time.Second)
+		got := w.worker(t, "http://a:8000")
+		if !got.Ready || got.Facts.Version != "0.32.0" || got.Facts.Events[0].Endpoint != "tcp://a:5557" {
+			t.Errorf("after it came up: %+v", got)
+		}
+	})
+}
+
+func TestHealthFollowsTheWorker(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		broken http.Handler
+		within time.Duration
+		why    string
+	}{
+		{"refused", nil, 6 * time.Second, "connection refused"},
+		{"bad status", answers{"GET /health": "503 starting"}, 6 * time.Second, "GET /health answered 503 Service Unavailable: starting"},
+		{"frozen", frozen, 20 * time.Second, "GET /health: no answer within 4s"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork()
+				n.set("a", vllm032())
+				w := watching(t, n, Target{URL: "http://a"})
+				defer w.stop()
+				time.Sleep(7 * time.Second)
+				if !w.worker(t, "http://a").Ready {
+					t.Fatal("not ready")
+				}
+				n.set("a", test.broken)
+				time.Sleep(test.within)
+				if got := w.worker(t, "http://a"); got.Ready || !strings.Contains(got.Why, test.why) {
+					t.Errorf("ready %v, why %q", got.Ready, got.Why)
+				}
+				// It comes back as another version.
+				n.set("a", vllm032().with("GET /version", `{"version":"0.33.0"}`))
+				time.Sleep(10 * time.Second)
+				if got := w.worker(t, "http://a"); !got.Ready || got.Facts.Version != "0.33.0" {
+					t.Errorf("after recovery: ready %v (%s), version %s", got.Ready, got.Why, got.Facts.Version)
+				}
+			})
+		})
+	}
+}
+
+func TestOneSlowCheckIsForgiven(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		n.set("a", vllm032())
+		w := watching(t, n, Target{URL: "http://a"})
+		defer w.stop()
+		time.Sleep(4 * time.Second)
+		n.set("a", frozen)
+		time.Sleep(6 * time.Second) // the check at 5 s times out at 9 s
+		n.set("a", vllm032())
+		for range 40 {
+			if got := w.worker(t, "http://a"); !got.Ready {
+				t.Fatalf("not ready: %s", got.Why)
+			}
+			time.Sleep(250 * time.Millisecond)
+		}
+	})
+}
+
+func TestAdaptersThatComeLaterAreFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		n.set("a", vllm032())
+		w := watching(t, n, Target{URL: "http://a"})
+		defer w.stop()
+		time.Sleep(time.Second)
+		w.fleet.SetBlockSize(w.worker(t, "http://a").ID, 64) // as the events told
+		n.set("a", vllm032().with("GET /v1/models", strings.ReplaceAll(vllmModels, `"sql"`, `"law"`)))
+		time.Sleep(70 * time.Second)
+		got := w.worker(t, "http://a")
+		if got.Facts.Models[1].ID != "law" {
+			t.Errorf("models %v", got.Facts.Models)
+		}
+		if got.Facts.BlockSize != 64 {
+			t.Errorf("block size %d: what the events told is lost", got.Facts.BlockSize)
+		}
+		generation := w.fleet.Snapshot().Generation()
+		time.Sleep(3 * time.Minute)
+		if w.fleet.Snapshot().Generation() != generation {
+			t.Error("the fleet changes though nothing did")
+		}
+		if c := n.count("a/v1/models"); c != 5 {
+			t.Errorf("probed %d times in four minutes", c)
+		}
+	})
+}
+
+func TestWorkersAreReplacedAtRunTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		for _, host := range []string{"a", "b", "c"} {
+			n.set(host, vllm032())
+		}
+		w := watching(t, n, Target{URL: "http://a"}, Target{URL: "http://b"})
+		defer w.stop()
+		time.Sleep(time.Second)
+		a := w.worker(t, "http://a")
+		if err := w.Replace([]Target{{URL: "http://a"}, {URL: "http://c"}, {URL: "ftp://x"}}); err == nil {
+			t.Error("a bad target was accepted")
+		}
+		if err := w.Replace([]Target{{URL: "http://a"}, {URL: "http://a/"}}); err == nil {
+			t.Error("the same worker twice was accepted")
+		}
+		if err := w.Replace([]Target{{URL: "http://a/"}, {URL: "http://c", Events: None}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if w.worker(t, "http://a") != a {
+			t.Error("a worker that stayed was disturbed")
+		}
+		if c := w.worker(t, "http://c"); !c.Ready || c.Facts.Events != nil {
+			t.Errorf("the new worker is %+v", c)
+		}
+		if len(w.fleet.Snapshot().Workers()) != 2 {
+			t.Error("the removed worker is still there")
+		}
+		if err := w.Replace([]Target{{URL: "http://a", Events: "tcp://*:9"}, {URL: "http://c"}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if got := w.worker(t, "http://a").Facts.Events; len(got) != 1 || got[0].Endpoint != "tcp://a:9" {
+			t.Errorf("events after the change: %v", got)
+		}
+	})
+}
+
+func TestOnePublisherIsNotTwoWorkers(t *testing.T) {
+	older := vllm032().with("GET /kv_event_sources", "404")
+	told := Target{URL: "http://h:2", Events: "tcp://*:5557"}
+	for _, test := range []struct {
+		name string
+		// first is there from the beginning, second comes later
+		first, second Target
+		want          [2]int // event sources of each in the end
+	}{
+		{"both guessed", Target{URL: "http://h:1"}, Target{URL: "http://h:2"}, [2]int{0, 0}},
+		{"told after guessed", Target{URL: "http://h:1"}, told, [2]int{0, 1}},
+		{"guessed after told", told, Target{URL: "http://h:1"}, [2]int{1, 0}},
+		{"both told", Target{URL: "http://h:1", Events: "tcp://*:5557"}, told, [2]int{1, 0}},
+		{"apart", Target{URL: "http://h:1", Events: "tcp://*:5556"}, told, [2]int{1, 1}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork()
+				n.set("h:1", older)
+				n.set("h:2", older)
+				w := watching(t, n, test.first)
+				time.Sleep(time.Second)
+				if got := w.worker(t, test.first.URL).Facts.Events; len(got) != 1 {
+					t.Errorf("alone it has %v", got)
+				}
+				if err := w.Replace([]Target{test.first, test.second}); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(100 * time.Second)
+				for i, target := range []Target{test.first, test.second} {
+					if got := w.worker(t, target.URL).Facts.Events; len(got) != test.want[i] {
+						t.Errorf("%s has %v, want %d", target.URL, got, test.want[i])
+					}
+				}
+				w.stop()
+				if test.want != [2]int{1, 1} && !strings.Contains(w.log.String(), "may be those of http://h:") {
+					t.Errorf("the log does not say so:\n%s", w.log)
+				}
+			})
+		})
+	}
+}
