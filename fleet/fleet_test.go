@@ -1,0 +1,269 @@
+package fleet
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func serving(model string, ranks int) Facts {
+	return Facts{Engine: EngineVLLM, Models: []Model{{ID: model}}, BlockSize: 16, Ranks: ranks}
+}
+
+func TestHoldersAreInternedForTheProcess(t *testing.T) {
+	f := New(Config{})
+	a := f.Put("http://a/", serving("m", 2))
+	b := f.Put("http://b", serving("m", 1))
+	holders := func(id WorkerID) []Holder {
+		for _, w := range f.Snapshot().Workers() {
+			if w.ID == id {
+				return w.Holders
+			}
+		}
+		return nil
+	}
+	if diff := cmp.Diff([]Holder{0, 1}, holders(a)); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]Holder{2}, holders(b)); diff != "" {
+		t.Error(diff)
+	}
+	f.Remove(a)
+	if f.Snapshot().Worker(1) != nil || f.Snapshot().Available(1, 0) {
+		t.Error("the holder of a removed worker can be used")
+	}
+	c := f.Put("http://c", serving("m", 1))
+	if diff := cmp.Diff([]Holder{3}, holders(c)); diff != "" {
+		t.Errorf("a new worker was given an old holder: %s", diff)
+	}
+	if again := f.Put("http://a", serving("m", 3)); again != a {
+		t.Errorf("a worker that returns has id %d, had %d", again, a)
+	}
+	if diff := cmp.Diff([]Holder{0, 1, 4}, holders(a)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestRanksAreGlobal(t *testing.T) {
+	f := New(Config{})
+	facts := serving("m", 2)
+	facts.FirstRank = 4
+	f.Put("http://a", facts)
+	s := f.Snapshot()
+	w := s.Workers()[0]
+	if h, ok := w.Rank(5); !ok || h != 1 || s.Rank(h) != 5 {
+		t.Errorf("rank 5 is holder %d (%v) of rank %d", h, ok, s.Rank(h))
+	}
+	for _, rank := range []int{-1, 0, 3, 6} {
+		if _, ok := w.Rank(rank); ok {
+			t.Errorf("the worker has rank %d", rank)
+		}
+	}
+}
+
+func TestAbsurdRanksAreBounded(t *testing.T) {
+	f := New(Config{})
+	f.Put("http://a", serving("m", 1<<30))
+	f.Put("http://b", serving("m", -1))
+	if got := f.Snapshot().Holders(); got != MaxRanks+1 {
+		t.Errorf("%d holders", got)
+	}
+}
+
+func TestPoolsKnowModelsAliasesAndAdapters(t *testing.T) {
+	f := New(Config{})
+	f.Put("http://a", Facts{BlockSize: 16, Models: []Model{
+		{ID: "llama", Root: "/models/llama"},
+		{ID: "alias", Root: "/models/llama"},
+		{ID: "sql", Root: "/adapters/sql", Parent: "alias"},
+	}})
+	f.Put("http://b", Facts{BlockSize: 32, Models: []Model{{ID: "llama"}, {ID: "llama"}}})
+	type answer struct {
+		Model, LoRA string
+		Holders     []Holder
+		Same, Small int
+	}
+	for name, want := range map[string]answer{
+		"llama": {"llama", "", []Holder{0, 1}, 0, 16},
+		"alias": {"llama", "", []Holder{0}, 16, 16},
+		"sql":   {"llama", "sql", []Holder{0}, 16, 16},
+	} {
+		p, ok := f.Snapshot().Pool(name)
+		if !ok {
+			t.Fatalf("%s: no pool", name)
+		}
+		if diff := cmp.Diff(want, answer{p.Model, p.LoRA, p.Holders, p.BlockSize, p.Smallest}); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+		for i, h := range p.Holders {
+			if p.Position(h) != i {
+				t.Errorf("%s: holder %d is at %d, want %d", name, h, p.Position(h), i)
+			}
+		}
+		if p.Position(7) != -1 || p.Position(NoHolder) != -1 {
+			t.Errorf("%s: a stranger has a position", name)
+		}
+	}
+	if _, ok := f.Snapshot().Pool("gpt"); ok {
+		t.Error("a model nobody serves has a pool")
+	}
+	var names []string
+	for _, m := range f.Snapshot().Models() {
+		names = append(names, m.ID)
+	}
+	if diff := cmp.Diff([]string{"llama", "alias", "sql"}, names); diff != "" {
+		t.Error(diff)
+	}
+	if p, ok := f.Snapshot().Pool(""); !ok || p.Name != "llama" {
+		t.Error("no name does not stand for the only base model")
+	}
+	f.Put("http://c", serving("other", 1))
+	if _, ok := f.Snapshot().Pool(""); ok {
+		t.Error("no name stands for one of two base models")
+	}
+}
+
+func TestReadinessHasAReason(t *testing.T) {
+	f := New(Config{})
+	id := f.Put("http://a", Facts{})
+	check := func(ready bool, why string) {
+		t.Helper()
+		w := f.Snapshot().Workers()[0]
+		if w.Ready != ready || w.Why != why {
+			t.Errorf("ready %v %q, want %v %q", w.Ready, w.Why, ready, why)
+		}
+		if f.Snapshot().Available(w.Holders[0], 0) != ready {
+			t.Errorf("available is not ready (%v)", ready)
+		}
+	}
+	check(false, "serves no model that we know of")
+	f.SetHealth(id, false, "connection refused")
+	check(false, "connection refused")
+	f.Put("http://a", serving("m", 1))
+	check(false, "connection refused")
+	f.SetHealth(id, true, "")
+	check(true, "")
+	f.SetDraining(id, true)
+	check(false, "draining")
+	f.SetHealth(id, false, "")
+	check(false, "unhealthy")
+	f.SetDraining(id, false)
+	f.SetHealth(id, true, "")
+	check(true, "")
+}
+
+func TestTrustIsReadLiveAndStartsAnewAfterRemoval(t *testing.T) {
+	f := New(Config{})
+	id := f.Put("http://a", serving("m", 1))
+	s := f.Snapshot()
+	check := func(want Trust) {
+		t.Helper()
+		if got, why := s.Trust(0); got != want || why == "" {
+			t.Errorf("trust %s (%q), want %s", got, why, want)
+		}
+	}
+	check(TrustApproximate)
+	f.SetTrust(0, TrustExact, "replayed from 0")
+	check(TrustExact)
+	f.SetTrust(9, TrustExact, "nobody")
+	f.Remove(id)
+	check(TrustApproximate)
+	if got, _ := s.Trust(9); got != TrustNone {
+		t.Errorf("a stranger is trusted: %s", got)
+	}
+}
+
+func TestBlockSizeIsCorrectedByEvents(t *testing.T) {
+	f := New(Config{})
+	id := f.Put("http://a", serving("m", 1))
+	before := f.Snapshot()
+	f.SetBlockSize(id, 64)
+	f.SetBlockSize(id, 0)
+	f.SetBlockSize(77, 64)
+	if p, _ := f.Snapshot().Pool("m"); p.BlockSize != 64 {
+		t.Errorf("block size %d", p.BlockSize)
+	}
+	if p, _ := before.Pool("m"); p.BlockSize != 16 {
+		t.Error("an old snapshot changed")
+	}
+}
+
+func TestFollowersSeeEveryChange(t *testing.T) {
+	f := New(Config{})
+	s := f.Snapshot()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := range 100 {
+			f.Put(fmt.Sprintf("http://%d", i), serving("m", 1))
+		}
+	})
+	for len(s.Workers()) < 100 {
+		<-s.Superseded()
+		next := f.Snapshot()
+		if next.Generation() <= s.Generation() {
+			t.Errorf("generation %d after %d", next.Generation(), s.Generation())
+		}
+		s = next
+	}
+	wg.Wait()
+	select {
+	case <-s.Superseded():
+		t.Error("the newest snapshot is superseded")
+	default:
+	}
+	f.SetHealth(0, true, "") // nothing new
+	if f.Snapshot() != s {
+		t.Error("a new snapshot without a change")
+	}
+}
+
+func TestSnapshotsAreWholeUnderWriters(t *testing.T) {
+	f := New(Config{})
+	var wg sync.WaitGroup
+	for w := range 4 {
+		wg.Go(func() {
+			url := fmt.Sprintf("http://%d", w)
+			for i := range 200 {
+				id := f.Put(url, serving("m", 1+i%3))
+				f.SetHealth(id, i%2 == 0, "flapping")
+				f.Observe(Holder(w), OutcomeFailed, 0)
+				f.SetTrust(Holder(w), TrustExact, "test")
+				if i%10 == 0 {
+					f.Remove(id)
+				}
+			}
+		})
+	}
+	for range 2000 {
+		s := f.Snapshot()
+		p, ok := s.Pool("m")
+		if !ok {
+			continue
+		}
+		for _, h := range p.Holders {
+			w := s.Worker(h)
+			if w == nil || !slices.Contains(w.Holders, h) {
+				t.Fatalf("holder %d of the pool belongs to no worker of the snapshot", h)
+			}
+			s.Available(h, 0)
+			s.Load(h)
+			s.Trust(h)
+		}
+	}
+	wg.Wait()
+}
+
+func TestTurnsOutliveSnapshots(t *testing.T) {
+	f := New(Config{})
+	f.Put("http://a", serving("m", 1))
+	for want := range uint64(5) {
+		p, _ := f.Snapshot().Pool("m")
+		if p.Turn(false) != want || p.Turn(true) != want {
+			t.Errorf("turn is not %d", want)
+		}
+		f.Put("http://a", serving("m", 2))
+	}
+}

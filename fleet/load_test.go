@@ -1,0 +1,126 @@
+package fleet
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestLoadIsGivenBackOnceOnEveryPath(t *testing.T) {
+	work := Work{UncachedTokens: 100, ContextBlocks: 7}
+	afterToken := Load{Requests: 1, ContextBlocks: 7, Processed: 1}
+	gone := Load{Processed: 1}
+	for name, steps := range map[string]struct {
+		do   []func(*Reservation)
+		want []Load
+	}{
+		"answered":                  {do: []func(*Reservation){(*Reservation).FirstToken, (*Reservation).Release}, want: []Load{afterToken, gone}},
+		"failed before first token": {do: []func(*Reservation){(*Reservation).Release}, want: []Load{gone}},
+		"everything twice": {
+			do:   []func(*Reservation){(*Reservation).FirstToken, (*Reservation).FirstToken, (*Reservation).Release, (*Reservation).Release},
+			want: []Load{afterToken, afterToken, gone, gone},
+		},
+		"first token after the end": {do: []func(*Reservation){(*Reservation).Release, (*Reservation).FirstToken}, want: []Load{gone, gone}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := New(Config{})
+			f.Put("http://a", serving("m", 1))
+			s := f.Snapshot()
+			var r Reservation
+			r.Release() // nothing is held yet
+			f.Reserve(&r, 0, work, 0)
+			if diff := cmp.Diff(Load{1, 100, 7, 1}, s.Load(0)); diff != "" {
+				t.Fatalf("reserved: %s", diff)
+			}
+			for i, do := range steps.do {
+				do(&r)
+				if diff := cmp.Diff(steps.want[i], s.Load(0)); diff != "" {
+					t.Fatalf("step %d: %s", i+1, diff)
+				}
+			}
+			if r.Held() {
+				t.Error("still held")
+			}
+		})
+	}
+}
+
+func TestLoadIsGivenBackWhereItWasTaken(t *testing.T) {
+	f := New(Config{})
+	id := f.Put("http://a", serving("m", 1))
+	var r Reservation
+	f.Reserve(&r, 0, Work{10, 1}, 0)
+	f.Remove(id)
+	r.Release()
+	f.Put("http://a", serving("m", 1))
+	if diff := cmp.Diff(Load{Processed: 1}, f.Snapshot().Load(0)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestConcurrentReleasesLeaveNothing(t *testing.T) {
+	f := New(Config{})
+	f.Put("http://a", serving("m", 1))
+	var all sync.WaitGroup
+	for range 200 {
+		var r Reservation
+		f.Reserve(&r, 0, Work{10, 2}, 0)
+		for range 3 {
+			all.Go(r.FirstToken)
+			all.Go(r.Release)
+		}
+	}
+	all.Wait()
+	if diff := cmp.Diff(Load{Processed: 200}, f.Snapshot().Load(0)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestReserveTwiceIsABug(t *testing.T) {
+	f := New(Config{})
+	f.Put("http://a", serving("m", 1))
+	var r Reservation
+	f.Reserve(&r, 0, Work{}, 0)
+	defer func() {
+		if recover() == nil {
+			t.Error("no panic")
+		}
+	}()
+	f.Reserve(&r, 0, Work{}, 0)
+}
+
+func TestTheHotPathDoesNotAllocate(t *testing.T) {
+	f := New(Config{})
+	f.Put("http://a", serving("m", 1))
+	var r Reservation
+	allocs := testing.AllocsPerRun(1000, func() {
+		s := f.Snapshot()
+		p, _ := s.Pool("m")
+		h := p.Holders[0]
+		s.Available(h, 0)
+		s.Trust(h)
+		s.Load(h)
+		f.Reserve(&r, h, Work{10, 1}, 0)
+		r.FirstToken()
+		r.Release()
+		f.Observe(h, OutcomeServed, 0)
+	})
+	if allocs != 0 {
+		t.Errorf("%v allocations", allocs)
+	}
+}
+
+func BenchmarkReserveRelease(b *testing.B) {
+	f := New(Config{})
+	f.Put("http://a", serving("m", 1))
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		var r Reservation
+		for pb.Next() {
+			f.Reserve(&r, 0, Work{10, 1}, 0)
+			r.FirstToken()
+			r.Release()
+		}
+	})
+}
