@@ -1,0 +1,7 @@
+//go:build unix
+
+package zmtp
+
+import "syscall"
+
+const errRefused = syscall.ECONNREFUSED

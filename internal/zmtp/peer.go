@@ -1,0 +1,338 @@
+package zmtp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// Errors of sending.
+var (
+	ErrQueueFull = errors.New("send queue is full")
+	ErrClosed    = errors.New("connection is closed")
+	ErrNoPeer    = errors.New("no such peer is connected")
+)
+
+// errSilent ends a connection whose peer gave no sign of life in time.
+var errSilent = errors.New("peer is silent: no answer to a heartbeat")
+
+const (
+	// writeBatch is how much is gathered for one write: enough that a system call's price does not count.
+	writeBatch = 64 << 10
+	// copyBelow is the size up to which a message is copied into the batch; larger ones are written as they are.
+	copyBelow = 16 << 10
+	// maxControl bounds the answers to PINGs that wait to be written; a peer that asks without reading is dropped.
+	maxControl = 16 << 10
+)
+
+// Peer is one connection, from its OnConnect to its OnDisconnect. Send and SendWait may be called concurrently.
+type Peer struct {
+	socket   *Socket
+	conn     net.Conn
+	reader   *reader
+	name     string
+	identity string
+	minor    byte          // 0: ZMTP 3.0, without heartbeats and with subscriptions as messages
+	ttl      time.Duration // what the peer's PINGs ask for; 0: nothing. Used by the reading goroutine only.
+
+	mu      sync.Mutex // guards the fields below
+	wake    sync.Cond  // something to write, or closed
+	room    sync.Cond  // room in the queue, or closed
+	control []byte     // encoded commands, written before the messages
+	queue   queue
+	subs    subscriptions
+	closed  bool
+	err     error // why it was closed, when the writer found out
+}
+
+func newPeer(s *Socket, conn net.Conn) *Peer {
+	p := &Peer{socket: s, conn: conn, name: conn.RemoteAddr().String()}
+	if p.name == "" || p.name == "@" { // the dialling side of a Unix socket has no name
+		p.name = s.Endpoint()
+	}
+	size := 64 << 10
+	if s.typ == PUB || s.typ == ROUTER {
+		size = 1 << 10
+	}
+	p.reader = newReader(conn, size, limits{s.cfg.MaxFrame, s.cfg.MaxMessage, s.cfg.MaxParts})
+	p.reader.onCommand = p.command
+	p.wake.L, p.room.L = &p.mu, &p.mu
+	p.subs.limit = s.cfg.MaxSubscriptions
+	return p
+}
+
+// Name returns the peer's network address, for people to read.
+func (p *Peer) Name() string { return p.name }
+
+// Identity returns what a ROUTER socket knows the peer by: its own identity or one made up. It is empty on other sockets.
+func (p *Peer) Identity() string { return p.identity }
+
+// Drop closes the connection; OnDisconnect follows with err. A dialling socket then dials again.
+func (p *Peer) Drop(err error) { p.close(err) }
+
+// Send queues a message without waiting. It returns ErrQueueFull when too much waits already, ErrClosed after the
+// connection's end. The parts are copied.
+func (p *Peer) Send(parts ...[]byte) error {
+	return p.enqueue(encode(parts), false)
+}
+
+// SendWait is Send that waits for room in the queue. It ends with the connection at the latest.
+func (p *Peer) SendWait(parts ...[]byte) error {
+	return p.enqueue(encode(parts), true)
+}
+
+func encode(parts [][]byte) []byte {
+	return appendMessage(make([]byte, 0, messageSize(parts)), parts...)
+}
+
+// enqueue queues an encoded message, which must not change afterwards.
+func (p *Peer) enqueue(message []byte, wait bool) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for !p.closed && p.queue.full(len(message), p.socket.cfg.SendQueue, p.socket.cfg.SendQueueBytes) {
+		if !wait {
+			return fmt.Errorf("send to %s: %w", p.name, ErrQueueFull)
+		}
+		p.room.Wait()
+	}
+	if p.closed {
+		return fmt.Errorf("send to %s: %w", p.name, ErrClosed)
+	}
+	p.queue.push(message)
+	p.wake.Signal()
+	return nil
+}
+
+// publish queues an encoded message if the peer subscribed to its topic, and tells whether it had to be dropped.
+func (p *Peer) publish(topic, message []byte) (sent, dropped bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || !p.subs.matches(topic) {
+		return false, false
+	}
+	if p.queue.full(len(message), p.socket.cfg.SendQueue, p.socket.cfg.SendQueueBytes) {
+		return false, true
+	}
+	p.queue.push(message)
+	p.wake.Signal()
+	return true, false
+}
+
+// sendCommand queues a command before the waiting messages.
+func (p *Peer) sendCommand(name string, data []byte) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.control) > maxControl {
+		return errors.New("peer sends heartbeats and reads nothing")
+	}
+	p.control = appendCommand(p.control, name, data)
+	p.wake.Signal()
+	return nil
+}
+
+// close ends the connection. The first reason counts.
+func (p *Peer) close(err error) {
+	p.mu.Lock()
+	if !p.closed {
+		p.closed, p.err = true, err
+	}
+	p.wake.Broadcast()
+	p.room.Broadcast()
+	p.mu.Unlock()
+	p.conn.Close()
+}
+
+// handshake greets the peer and, on a SUB socket, subscribes.
+func (p *Peer) handshake() error {
+	cfg := &p.socket.cfg
+	if err := p.conn.SetDeadline(time.Now().Add(cfg.HandshakeTimeout)); err != nil {
+		return err
+	}
+	minor, meta, err := shakeHands(p.conn, p.reader, p.socket.typ, cfg.Identity)
+	if err != nil {
+		return err
+	}
+	p.minor, p.identity = minor, meta.identity
+	if wire := p.subscribe(cfg.Topics); len(wire) > 0 {
+		if _, err := p.conn.Write(wire); err != nil {
+			return fmt.Errorf("subscribe: %w", err)
+		}
+	}
+	// From here on reads go through fill, which knows heartbeats.
+	p.reader.src = fill{p}
+	return p.conn.SetDeadline(time.Time{})
+}
+
+// subscribe encodes the subscriptions in the form that the peer's version knows (RFC 23 against RFC 37).
+func (p *Peer) subscribe(topics []string) (wire []byte) {
+	for _, topic := range topics {
+		if p.minor == 0 {
+			wire = appendFrame(wire, 0, append([]byte{1}, topic...))
+			continue
+		}
+		wire = appendCommand(wire, "SUBSCRIBE", []byte(topic))
+	}
+	return wire
+}
+
+// receive reads messages until the connection ends.
+func (p *Peer) receive() error {
+	s := p.socket
+	for {
+		parts, err := p.reader.next()
+		if err != nil {
+			return err
+		}
+		s.received.Add(1)
+		switch {
+		case s.typ == PUB:
+			if err := p.legacySubscription(parts); err != nil {
+				return err
+			}
+		case s.cfg.OnMessage != nil:
+			s.cfg.OnMessage(p, parts)
+		}
+	}
+}
+
+// command handles a command frame. Unknown ones are ignored, as RFC 37 wants of future versions.
+func (p *Peer) command(body []byte) error {
+	name, data, err := splitCommand(body)
+	if err != nil {
+		return err
+	}
+	switch string(name) {
+	case "PING":
+		ttl, context, err := parsePing(data)
+		if err != nil {
+			return err
+		}
+		p.ttl = ttl
+		return p.sendCommand("PONG", context)
+	case "SUBSCRIBE", "CANCEL":
+		return p.changeSubscription(name[0] == 'S', data)
+	case "ERROR":
+		return parseError(data)
+	}
+	return nil
+}
+
+// legacySubscription reads ZMTP 3.0's form: a message whose first byte is 1 (subscribe) or 0 (cancel). Others are ignored.
+func (p *Peer) legacySubscription(parts [][]byte) error {
+	if len(parts) != 1 || len(parts[0]) == 0 || parts[0][0] > 1 {
+		return nil
+	}
+	return p.changeSubscription(parts[0][0] == 1, parts[0][1:])
+}
+
+func (p *Peer) changeSubscription(add bool, prefix []byte) error {
+	if p.socket.typ != PUB {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if add {
+		return p.subs.add(prefix)
+	}
+	p.subs.cancel(prefix)
+	return nil
+}
+
+// send writes what is queued until the connection ends.
+func (p *Peer) send() {
+	var batch, large []byte
+	for {
+		var ok bool
+		if batch, large, ok = p.gather(batch[:0]); !ok {
+			return
+		}
+		if err := p.write(batch, large); err != nil {
+			p.close(fmt.Errorf("write: %w", err))
+			return
+		}
+	}
+}
+
+// gather waits for something to write: commands, then messages. A large one ends the batch and is not copied.
+func (p *Peer) gather(batch []byte) (_, large []byte, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for !p.closed && len(p.control) == 0 && p.queue.len() == 0 {
+		p.wake.Wait()
+	}
+	if p.closed {
+		return nil, nil, false
+	}
+	batch = append(batch, p.control...)
+	p.control = p.control[:0]
+	for p.queue.len() > 0 && len(batch) < writeBatch && large == nil {
+		if m := p.queue.pop(); len(m) > copyBelow {
+			large = m
+		} else {
+			batch = append(batch, m...)
+		}
+	}
+	p.room.Broadcast()
+	return batch, large, true
+}
+
+func (p *Peer) write(batch, large []byte) error {
+	for _, b := range [2][]byte{batch, large} {
+		// A large message is written in pieces, so that the timeout means "takes nothing", not "is slow".
+		for len(b) > 0 {
+			if err := p.conn.SetWriteDeadline(time.Now().Add(p.socket.cfg.WriteTimeout)); err != nil {
+				return err
+			}
+			n, err := p.conn.Write(b[:min(len(b), 4*writeBatch)])
+			if err != nil {
+				return err
+			}
+			b = b[n:]
+		}
+	}
+	return nil
+}
+
+// fill reads from a peer's connection and keeps its heartbeat: silence brings a PING, and more silence the end. Time that
+// a callback takes does not count, since the clock starts with the read.
+type fill struct{ p *Peer }
+
+func (f fill) Read(buf []byte) (int, error) {
+	p := f.p
+	cfg := &p.socket.cfg
+	beats := cfg.HeartbeatInterval > 0 && p.minor > 0
+	pinged := false
+	for start := time.Now(); ; {
+		wait := p.ttl
+		if beats {
+			wait = cfg.HeartbeatInterval
+			if pinged {
+				wait += cfg.HeartbeatTimeout
+			}
+			if p.ttl > 0 {
+				wait = min(wait, p.ttl)
+			}
+		}
+		var deadline time.Time
+		if wait > 0 {
+			deadline = start.Add(wait)
+		}
+		if err := p.conn.SetReadDeadline(deadline); err != nil {
+			return 0, err
+		}
+		n, err := p.conn.Read(buf)
+		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
+		}
+		if pinged || !beats || (p.ttl > 0 && time.Since(start) >= p.ttl) {
+			return 0, errSilent
+		}
+		pinged = true
+		if err := p.sendCommand("PING", []byte{0, 0}); err != nil {
+			return 0, err
+		}
+	}
+}

@@ -1,0 +1,37 @@
+package zmtp
+
+// queue is a ring of encoded messages. It grows as needed; its user bounds it.
+type queue struct {
+	ring  [][]byte
+	head  int
+	count int
+	bytes int
+}
+
+func (q *queue) len() int { return q.count }
+
+// full tells whether a message of size bytes would exceed the bounds. One message always fits.
+func (q *queue) full(size, maxMessages, maxBytes int) bool {
+	return q.count > 0 && (q.count >= maxMessages || q.bytes+size > maxBytes)
+}
+
+func (q *queue) push(m []byte) {
+	if q.count == len(q.ring) {
+		ring := make([][]byte, max(16, 2*len(q.ring)))
+		n := copy(ring, q.ring[q.head:])
+		copy(ring[n:], q.ring[:q.head])
+		q.ring, q.head = ring, 0
+	}
+	q.ring[(q.head+q.count)%len(q.ring)] = m
+	q.count++
+	q.bytes += len(m)
+}
+
+func (q *queue) pop() []byte {
+	m := q.ring[q.head]
+	q.ring[q.head] = nil
+	q.head = (q.head + 1) % len(q.ring)
+	q.count--
+	q.bytes -= len(m)
+	return m
+}

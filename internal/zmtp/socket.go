@@ -1,0 +1,337 @@
+package zmtp
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Socket is one endpoint, dialled or bound, with the peers behind it. Its methods may be called concurrently.
+type Socket struct {
+	typ      Type
+	cfg      Config
+	endpoint endpoint
+	dial     func(ctx context.Context) (net.Conn, error)
+
+	received atomic.Uint64
+	sent     atomic.Uint64
+	dropped  atomic.Uint64
+
+	mu       sync.Mutex // guards the fields below
+	listener net.Listener
+	running  bool
+	conns    int     // connections, with or without a handshake
+	peers    []*Peer // after the handshake; copied on change, so a snapshot may be read without the lock
+	next     uint32  // DEALER: round robin; ROUTER: made-up identities
+}
+
+// Stats counts what a socket did since it was made.
+type Stats struct {
+	Peers    int
+	Received uint64 // messages
+	Sent     uint64 // messages queued, once for each peer
+	Dropped  uint64 // messages not queued because a peer is too slow, once for each peer
+}
+
+// New returns a socket for an endpoint tcp://host:port or ipc://path. It opens nothing.
+func New(t Type, text string, cfg Config) (*Socket, error) {
+	e, err := parseEndpoint(text, cfg.Bind)
+	if err != nil {
+		return nil, err
+	}
+	if err := cfg.validate(t); err != nil {
+		return nil, fmt.Errorf("configure %s: %w", text, err)
+	}
+	s := &Socket{typ: t, cfg: cfg.withDefaults(t), endpoint: e}
+	s.dial = func(ctx context.Context) (net.Conn, error) {
+		d := net.Dialer{Timeout: s.cfg.HandshakeTimeout}
+		return d.DialContext(ctx, e.network, e.address)
+	}
+	return s, nil
+}
+
+// Stats returns the counters.
+func (s *Socket) Stats() Stats {
+	return Stats{len(s.snapshot()), s.received.Load(), s.sent.Load(), s.dropped.Load()}
+}
+
+// Endpoint returns the endpoint; that of a bound socket has its real port once it listens.
+func (s *Socket) Endpoint() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listener != nil {
+		return s.endpoint.opened(s.listener)
+	}
+	return s.endpoint.text
+}
+
+// Listen opens a bound socket's endpoint, so that Endpoint tells its port and a bad address is found out before Run, which
+// must follow (it closes the endpoint). Run calls Listen when it was not called.
+func (s *Socket) Listen() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.cfg.Bind || s.listener != nil {
+		return nil
+	}
+	l, err := s.endpoint.listen()
+	s.listener = l
+	return err
+}
+
+// Run serves the socket until ctx ends, which is no error; a dialling socket tries for ever. It returns an error when the
+// endpoint cannot be bound. When it returns, no connection and no goroutine of the socket is left, and no callback runs.
+func (s *Socket) Run(ctx context.Context) error {
+	s.mu.Lock()
+	running := s.running
+	s.running = true
+	s.mu.Unlock()
+	if running {
+		return fmt.Errorf("run %s: socket was run before", s.endpoint.text)
+	}
+	if s.cfg.Bind {
+		return s.accept(ctx)
+	}
+	s.connect(ctx)
+	return nil
+}
+
+// connect dials again and again.
+func (s *Socket) connect(ctx context.Context) {
+	for tries := 0; ctx.Err() == nil; tries++ {
+		start := time.Now()
+		conn, err := s.dial(ctx)
+		if err == nil {
+			err = s.serve(ctx, conn)
+		} else {
+			s.failed(ctx, fmt.Errorf("connect to %s: %w", s.endpoint.text, err))
+		}
+		// A connection that held for a while was a good one; one that breaks right away is as bad as none.
+		if time.Since(start) > s.cfg.BackoffMax+s.cfg.HandshakeTimeout {
+			tries = 0
+		}
+		pause(ctx, backoff(s.cfg.BackoffMin, s.cfg.BackoffMax, tries))
+	}
+}
+
+// backoff returns the pause after the given number of tries: doubled each time up to most, then spread by ±50 % so that
+// those who lost the same peer do not come back all at once.
+func backoff(least, most time.Duration, tries int) time.Duration {
+	d := most
+	if tries < 32 && least < most>>tries {
+		d = least << tries
+	}
+	return d/2 + time.Duration(rand.Int64N(int64(d)+1))
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+// accept serves every peer that connects.
+func (s *Socket) accept(ctx context.Context) error {
+	if err := s.Listen(); err != nil {
+		return err
+	}
+	l := s.listener
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	defer l.Close()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for tries := 0; ; {
+		conn, err := l.Accept()
+		if ctx.Err() != nil {
+			if err == nil {
+				conn.Close()
+			}
+			return nil
+		}
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return fmt.Errorf("accept on %s: %w", s.endpoint.text, err)
+			}
+			// Out of file descriptors, mostly: wait for better times.
+			s.failed(ctx, fmt.Errorf("accept on %s: %w", s.endpoint.text, err))
+			pause(ctx, backoff(s.cfg.BackoffMin, s.cfg.BackoffMax, tries))
+			tries++
+			continue
+		}
+		tries = 0
+		if !s.admit() {
+			conn.Close()
+			s.failed(ctx, fmt.Errorf("accept on %s: more than %d peers", s.endpoint.text, s.cfg.MaxPeers))
+			continue
+		}
+		wg.Go(func() {
+			defer s.release()
+			_ = s.serve(ctx, conn) // told to the callbacks
+		})
+	}
+}
+
+func (s *Socket) admit() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conns >= s.cfg.MaxPeers {
+		return false
+	}
+	s.conns++
+	return true
+}
+
+func (s *Socket) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conns--
+}
+
+// serve runs one connection from its handshake to its end.
+func (s *Socket) serve(ctx context.Context, conn net.Conn) error {
+	p := newPeer(s, conn)
+	closed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		p.close(context.Cause(ctx))
+		close(closed)
+	})
+	defer func() {
+		if !stop() {
+			<-closed
+		}
+	}()
+	defer conn.Close()
+	if err := p.handshake(); err != nil {
+		err = fmt.Errorf("shake hands with %s at %s: %w", p.name, s.endpoint.text, err)
+		s.failed(ctx, err)
+		return err
+	}
+	s.add(p)
+	var writer sync.WaitGroup
+	writer.Go(p.send)
+	if s.cfg.OnConnect != nil {
+		s.cfg.OnConnect(p)
+	}
+	p.close(p.receive())
+	writer.Wait()
+	s.remove(p)
+	err := fmt.Errorf("connection to %s at %s ended: %w", p.name, s.endpoint.text, p.err)
+	if s.cfg.OnDisconnect != nil {
+		s.cfg.OnDisconnect(p, err)
+	}
+	return err
+}
+
+// failed reports a failure, but not one that the end of ctx brought about.
+func (s *Socket) failed(ctx context.Context, err error) {
+	if s.cfg.OnFailure != nil && ctx.Err() == nil {
+		s.cfg.OnFailure(err)
+	}
+}
+
+// add makes p known to senders. A ROUTER hands an identity over to whoever comes last: the one before is most likely a
+// connection whose end was not noticed.
+func (s *Socket) add(p *Peer) {
+	s.mu.Lock()
+	var before *Peer
+	if s.typ == ROUTER {
+		if p.identity == "" {
+			s.next++
+			p.identity = "\x00" + string(binary.BigEndian.AppendUint32(nil, s.next))
+		}
+		before = find(s.peers, p.identity)
+	} else {
+		p.identity = ""
+	}
+	s.peers = append(slices.Clone(s.peers), p)
+	s.mu.Unlock()
+	if before != nil {
+		before.close(errors.New("its identity was taken over by a new connection"))
+	}
+}
+
+func (s *Socket) remove(p *Peer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.peers = slices.DeleteFunc(slices.Clone(s.peers), func(q *Peer) bool { return q == p })
+}
+
+func (s *Socket) snapshot() []*Peer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.peers
+}
+
+// find returns the last peer of that identity, or nil.
+func find(peers []*Peer, identity string) *Peer {
+	for _, p := range slices.Backward(peers) {
+		if p.identity == identity {
+			return p
+		}
+	}
+	return nil
+}
+
+// Publish sends a message to the peers of a PUB socket that subscribed to its first part, and returns how many get it. It
+// never waits: a peer whose queue is full misses it.
+func (s *Socket) Publish(parts ...[]byte) int {
+	if len(parts) == 0 {
+		return 0
+	}
+	peers := s.snapshot()
+	if len(peers) == 0 {
+		return 0
+	}
+	message := encode(parts)
+	n := 0
+	for _, p := range peers {
+		sent, dropped := p.publish(parts[0], message)
+		if sent {
+			n++
+		}
+		if dropped {
+			s.dropped.Add(1)
+		}
+	}
+	s.sent.Add(uint64(n))
+	return n
+}
+
+// Send sends a message to the next peer in turn that has room, as DEALER sockets do.
+func (s *Socket) Send(parts ...[]byte) error {
+	s.mu.Lock()
+	peers, turn := s.peers, int(s.next)
+	s.next = (s.next + 1) & 0xffff
+	s.mu.Unlock()
+	err := fmt.Errorf("send to %s: %w", s.endpoint.text, ErrNoPeer)
+	for i := range peers {
+		if err = peers[(turn+i)%len(peers)].Send(parts...); err == nil {
+			s.sent.Add(1)
+			return nil
+		}
+	}
+	return err
+}
+
+// SendTo sends a message to the peer of that identity, as ROUTER sockets do. parts do not hold the identity.
+func (s *Socket) SendTo(identity string, parts ...[]byte) error {
+	p := find(s.snapshot(), identity)
+	if p == nil {
+		return fmt.Errorf("send to %q at %s: %w", identity, s.endpoint.text, ErrNoPeer)
+	}
+	if err := p.Send(parts...); err != nil {
+		return err
+	}
+	s.sent.Add(1)
+	return nil
+}

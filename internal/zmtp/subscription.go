@@ -1,0 +1,62 @@
+package zmtp
+
+import (
+	"bytes"
+	"fmt"
+)
+
+// subscriptions is the filter of one peer of a PUB socket. A prefix subscribed twice must be cancelled twice (RFC 29).
+type subscriptions struct {
+	counts   map[string]int
+	prefixes [][]byte // the keys of counts
+	limit    int
+}
+
+func (s *subscriptions) add(prefix []byte) error {
+	if s.counts[string(prefix)] == 0 {
+		if len(prefix) > maxCommand {
+			return fmt.Errorf("subscription of %d bytes is over the limit of %d", len(prefix), maxCommand)
+		}
+		if len(s.prefixes) >= s.limit {
+			return fmt.Errorf("more than %d subscriptions", s.limit)
+		}
+		s.prefixes = append(s.prefixes, bytes.Clone(prefix))
+	}
+	if s.counts == nil {
+		s.counts = make(map[string]int)
+	}
+	s.counts[string(prefix)]++
+	return nil
+}
+
+// cancel takes back one subscription; one that is not there is ignored.
+func (s *subscriptions) cancel(prefix []byte) {
+	n := s.counts[string(prefix)]
+	if n > 1 {
+		s.counts[string(prefix)] = n - 1
+		return
+	}
+	if n == 0 {
+		return
+	}
+	delete(s.counts, string(prefix))
+	for i, p := range s.prefixes {
+		if bytes.Equal(p, prefix) {
+			last := len(s.prefixes) - 1
+			s.prefixes[i] = s.prefixes[last]
+			s.prefixes[last] = nil
+			s.prefixes = s.prefixes[:last]
+			return
+		}
+	}
+}
+
+// matches tells whether a message whose first frame is topic is wanted.
+func (s *subscriptions) matches(topic []byte) bool {
+	for _, p := range s.prefixes {
+		if bytes.HasPrefix(topic, p) {
+			return true
+		}
+	}
+	return false
+}
