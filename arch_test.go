@@ -19,7 +19,9 @@ var layers = [][]string{
 	{"cmd/warmpath"},
 	{"internal/demo"},
 	{"internal/app"},
-	{"internal/gateway", "internal/admin", "internal/mockengine", "internal/config"},
+	{"internal/config"}, // embeds every component's own Config
+	{"internal/admin"},
+	{"internal/gateway", "internal/mockengine"},
 	{"internal/proxy", "internal/ingest", "internal/discovery", "internal/tokens", "internal/telemetry"},
 	{"internal/api", "kvevent/zmq", "internal/engine"},
 	{"", "internal/zmtp"}, // "" is the root package, the Router

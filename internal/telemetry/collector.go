@@ -43,6 +43,7 @@ type Stream struct {
 // Index is the state of one model's block index.
 type Index struct {
 	Model                      string
+	BlockSize                  int // tokens
 	Blocks, Memberships, Bytes int64
 	Waiting                    int64
 	Evictions                  uint64

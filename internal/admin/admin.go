@@ -1,0 +1,254 @@
+package admin
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/internal/proxy"
+	"github.com/warmpath/warmpath/internal/telemetry"
+)
+
+// Parts are what the admin listener shows; all are required but Stream and Reload.
+type Parts struct {
+	Router    *warmpath.Router
+	Gateway   *gateway.Gateway
+	Telemetry *telemetry.Telemetry
+	Sources   telemetry.Sources
+	Bodies    *proxy.Bodies
+	Log       *slog.Logger
+	// Stream returns the event subscription of a holder, nil when it has none.
+	Stream func(fleet.Holder) *Stream
+	// IndexBlocks returns how many blocks the index knows on each holder.
+	IndexBlocks func() map[fleet.Holder]int64
+	// Reload reads the configuration file again and returns what changed. On an error nothing has changed.
+	Reload func(context.Context) ([]string, error)
+}
+
+// Admin answers what operators ask. It is an http.Handler, safe for concurrent use.
+type Admin struct {
+	Parts
+	key     [sha256.Size]byte // of the key: comparing digests of fixed length tells nothing by its time
+	guarded bool
+	routes  http.Handler
+}
+
+// New returns the handler. cfg has passed Validate, its key is read.
+func New(cfg Config, parts Parts) *Admin {
+	a := &Admin{Parts: parts, key: sha256.Sum256([]byte(cfg.Key)), guarded: cfg.Key != ""}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", parts.Telemetry.Handler(parts.Sources))
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusOK, map[string]string{"status": "ok"})
+	})
+	mux.HandleFunc("GET /admin/workers", a.workers)
+	mux.HandleFunc("GET /admin/decisions", a.decisions)
+	mux.HandleFunc("POST /admin/explain", a.explain)
+	mux.HandleFunc("POST /admin/reload", a.reload)
+	mux.HandleFunc("/", a.unknown)
+	// A page in the operator's browser must not be able to post here: loopback is no protection against that.
+	a.routes = http.NewCrossOriginProtection().Handler(mux)
+	return a
+}
+
+// Serve answers on l until ctx ends and the requests in flight have ended, which is given five seconds.
+func (a *Admin) Serve(ctx context.Context, l net.Listener) error {
+	server := &http.Server{
+		Handler:           a,
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(a.Log.Handler(), slog.LevelDebug),
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(l) }() // ends when the server is shut down or closed, below
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve admin on %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if err := server.Shutdown(limit); err != nil {
+		_ = server.Close()
+	}
+	<-failed
+	return nil
+}
+
+// ServeHTTP checks the key, then answers.
+func (a *Admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if a.guarded && strings.HasPrefix(r.URL.Path, "/admin") && !a.allowed(r) {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="warmpath"`)
+		problem(w, http.StatusUnauthorized, errors.New("the key is missing or wrong: send Authorization: Bearer KEY"))
+		return
+	}
+	a.routes.ServeHTTP(w, r)
+}
+
+// allowed compares in constant time.
+func (a *Admin) allowed(r *http.Request) bool {
+	given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	digest := sha256.Sum256([]byte(given))
+	return subtle.ConstantTimeCompare(digest[:], a.key[:]) == 1 && ok
+}
+
+func (a *Admin) unknown(w http.ResponseWriter, r *http.Request) {
+	problem(w, http.StatusNotFound, fmt.Errorf("there is no %s %s here; try GET /metrics, GET /admin/workers, GET /admin/decisions, "+
+		"POST /admin/explain or POST /admin/reload", r.Method, r.URL.Path))
+}
+
+func (a *Admin) workers(w http.ResponseWriter, _ *http.Request) {
+	snapshot := a.Router.Fleet().Snapshot()
+	blocks := a.IndexBlocks()
+	out := Workers{Workers: []Worker{}, Index: []Index{}}
+	for _, fw := range snapshot.Workers() {
+		line := workerOf(fw)
+		for _, h := range fw.Holders {
+			line.Holders = append(line.Holders, a.holder(snapshot, h, blocks[h]))
+		}
+		out.Workers = append(out.Workers, line)
+	}
+	for _, x := range a.Sources.Index() {
+		out.Index = append(out.Index, Index(x))
+	}
+	answer(w, http.StatusOK, out)
+}
+
+func workerOf(w *fleet.Worker) Worker {
+	f := &w.Facts
+	line := Worker{
+		URL: w.URL, Engine: f.Engine.String(), Version: f.Version, Models: []string{}, BlockSize: f.BlockSize,
+		Blocks: f.BlocksPerRank, Ranks: len(w.Holders), Healthy: w.Healthy, Ready: w.Ready, Draining: w.Draining, Why: w.Why,
+		Holders: []Holder{},
+	}
+	for i := range f.Models {
+		line.Models = append(line.Models, f.Models[i].ID)
+	}
+	return line
+}
+
+func (a *Admin) holder(s *fleet.Snapshot, h fleet.Holder, blocks int64) Holder {
+	trust, why := s.Trust(h)
+	line := Holder{Rank: s.Rank(h), Trust: trust.String(), TrustReason: why, Load: loadOf(s.Load(h)), IndexBlocks: blocks}
+	if until := s.BlockedUntil(h); until != 0 {
+		at := time.Unix(0, until).UTC()
+		line.BlockedUntil = &at
+	}
+	if a.Parts.Stream != nil {
+		line.Stream = a.Parts.Stream(h)
+	}
+	return line
+}
+
+func (a *Admin) decisions(w http.ResponseWriter, r *http.Request) {
+	n := 100
+	if v := r.URL.Query().Get("n"); v != "" {
+		var err error
+		if n, err = strconv.Atoi(v); err != nil || n < 1 {
+			problem(w, http.StatusBadRequest, fmt.Errorf("n: %q is not a positive number", v))
+			return
+		}
+	}
+	answer(w, http.StatusOK, Decisions{a.Telemetry.Last(n)})
+}
+
+func (a *Admin) explain(w http.ResponseWriter, r *http.Request) {
+	body, err := a.Bodies.Read(w, r)
+	if err != nil {
+		problem(w, api.AsError(err).Status, err)
+		return
+	}
+	defer body.Release()
+	d, err := dialectOf(r, body.Bytes)
+	if err != nil {
+		problem(w, http.StatusBadRequest, err)
+		return
+	}
+	header := r.Header.Clone()
+	header.Del("Authorization") // the admin's key is not the engine's
+	e, err := a.Gateway.Explain(r.Context(), d, body.Bytes, header, r.URL.Query().Get("policy"))
+	if err != nil {
+		problem(w, api.AsError(err).Status, err)
+		return
+	}
+	snapshot := a.Router.Fleet().Snapshot()
+	answer(w, http.StatusOK, explanation(e, func(h fleet.Holder) string {
+		_, why := snapshot.Trust(h)
+		return why
+	}))
+}
+
+// dialectOf takes the dialect from ?path=, else from the body: what has a prompt is a completion.
+func dialectOf(r *http.Request, body []byte) (api.Dialect, error) {
+	switch path := r.URL.Query().Get("path"); path {
+	case "":
+	case api.OpenAIChat.Path():
+		return api.OpenAIChat, nil
+	case api.OpenAICompletions.Path():
+		return api.OpenAICompletions, nil
+	default:
+		return 0, fmt.Errorf("path: %q is not a path whose requests are routed", path)
+	}
+	var read api.Request
+	if err := api.Read(api.OpenAICompletions, body, &read); err == nil && read.Raw(api.FieldPrompt) != nil {
+		return api.OpenAICompletions, nil
+	}
+	return api.OpenAIChat, nil
+}
+
+func (a *Admin) reload(w http.ResponseWriter, r *http.Request) {
+	if a.Reload == nil {
+		problem(w, http.StatusConflict, errors.New("there is no file to read again: start with --config FILE"))
+		return
+	}
+	changes, err := a.Reload(r.Context())
+	if err != nil {
+		problem(w, http.StatusUnprocessableEntity, fmt.Errorf("the old configuration stays: %w", err))
+		return
+	}
+	if changes == nil {
+		changes = []string{}
+	}
+	answer(w, http.StatusOK, Reloaded{"ok", changes})
+}
+
+func answer(w http.ResponseWriter, status int, v any) {
+	body, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		problem(w, http.StatusInternalServerError, fmt.Errorf("marshal the answer: %w", err))
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n')) // an error means that the client is gone
+}
+
+// problem answers with err.
+func problem(w http.ResponseWriter, status int, err error) {
+	text := err.Error()
+	var told *api.Error
+	if errors.As(err, &told) {
+		text = told.Message
+	}
+	var body struct {
+		Error struct {
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	body.Error.Message = text
+	answer(w, status, body)
+}

@@ -1,0 +1,186 @@
+package admin
+
+import (
+	"time"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/internal/telemetry"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// Workers is the answer of /admin/workers.
+type Workers struct {
+	Workers []Worker `json:"workers"`
+	Index   []Index  `json:"index"` // one for each base model
+}
+
+// Worker is one engine server.
+type Worker struct {
+	URL       string   `json:"url"`
+	Engine    string   `json:"engine"` // vllm, sglang, trtllm, other, unknown
+	Version   string   `json:"version,omitempty"`
+	Models    []string `json:"models"`
+	BlockSize int      `json:"block_size"` // tokens in an engine block; 0 is not known
+	Blocks    int      `json:"blocks"`     // capacity of one rank in engine blocks; 0 is not known
+	Ranks     int      `json:"ranks"`
+	Healthy   bool     `json:"healthy"`
+	Ready     bool     `json:"ready"` // requests may go there
+	Draining  bool     `json:"draining"`
+	Why       string   `json:"why,omitempty"` // why it is not ready
+	Holders   []Holder `json:"holders"`
+}
+
+// Holder is one data-parallel rank of a worker.
+type Holder struct {
+	Rank        int    `json:"rank"`  // global
+	Trust       string `json:"trust"` // exact, degraded, approximate, none
+	TrustReason string `json:"trust_reason"`
+	// BlockedUntil is when the breaker lets a request pass again; absent while it is closed.
+	BlockedUntil *time.Time `json:"blocked_until,omitempty"`
+	Load         Load       `json:"load"`
+	IndexBlocks  int64      `json:"index_blocks"` // blocks that the index knows there
+	*Stream                 // its fields stand beside these; absent when the holder has no event source
+}
+
+// Load is the work that this router has put on a holder and that is not over.
+type Load struct {
+	Requests      int64  `json:"requests"`
+	PrefillTokens int64  `json:"prefill_tokens"` // uncached prompt tokens whose first token has not come
+	ContextBlocks int64  `json:"context_blocks"` // engine blocks of the prompts being served
+	Processed     uint64 `json:"processed"`      // requests ever sent
+}
+
+// Stream is a holder's event subscription.
+type Stream struct {
+	Endpoint     string `json:"events_endpoint"`
+	Replay       string `json:"replay_endpoint,omitempty"`
+	Connected    bool   `json:"events_connected"`
+	LastSequence uint64 `json:"last_sequence"`
+	Messages     uint64 `json:"messages"`
+	Applied      uint64 `json:"events_applied"`
+	Skipped      uint64 `json:"events_skipped"`       // of unknown kind or without use
+	Undecodable  uint64 `json:"messages_undecodable"` // dropped whole
+	Gaps         uint64 `json:"gaps"`
+	Replays      uint64 `json:"replays"`
+	Replayed     uint64 `json:"replayed"`
+	Duplicates   uint64 `json:"duplicates"`
+	Lost         uint64 `json:"lost"`
+	Restarts     uint64 `json:"restarts"`
+	Reconnects   uint64 `json:"reconnects"`
+	// Warnings are what is off, in words: no events though requests were answered, another block size than configured, …
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// Counts returns s as metrics count it.
+func (s *Stream) Counts() *telemetry.Stream {
+	return &telemetry.Stream{Connected: s.Connected, LastSequence: s.LastSequence, Messages: s.Messages, Events: s.Applied,
+		Skipped: s.Skipped, Undecodable: s.Undecodable, Gaps: s.Gaps, Replays: s.Replays, Replayed: s.Replayed,
+		Duplicates: s.Duplicates, Lost: s.Lost, Reconnects: s.Reconnects, Restarts: s.Restarts}
+}
+
+// Index is the block index of one base model.
+type Index struct {
+	Model       string `json:"model"`
+	BlockSize   int    `json:"block_size"` // tokens
+	Blocks      int64  `json:"blocks"`     // distinct
+	Memberships int64  `json:"memberships"`
+	Bytes       int64  `json:"bytes"`
+	Waiting     int64  `json:"waiting"` // blocks whose parent is not known yet
+	Evictions   uint64 `json:"evictions"`
+}
+
+// Decisions is the answer of /admin/decisions.
+type Decisions struct {
+	Decisions []telemetry.Record `json:"decisions"` // newest first
+}
+
+// Explanation is the answer of /admin/explain.
+type Explanation struct {
+	Model           string      `json:"model"`
+	Base            string      `json:"base"`
+	LoRA            string      `json:"lora,omitempty"`
+	Policy          string      `json:"policy"`
+	Branch          string      `json:"branch"`
+	Reason          string      `json:"reason"`
+	Worker          string      `json:"worker,omitempty"` // absent when none can be chosen; error says why
+	Rank            int         `json:"rank"`
+	Trust           string      `json:"trust"`
+	TokenSource     string      `json:"token_source"`
+	TokenWaitMS     float64     `json:"token_wait_ms"`
+	PromptTokens    int         `json:"prompt_tokens"`
+	TokensKnown     bool        `json:"tokens_known"` // if not, prompt_tokens is an estimate and nothing is matched
+	BlockSize       int         `json:"block_size"`
+	MatchTokens     int         `json:"match_tokens"`
+	PredictedTokens int         `json:"predicted_tokens"`
+	Error           string      `json:"error,omitempty"`
+	Candidates      []Candidate `json:"candidates"` // those that no filter left out come first
+}
+
+// Candidate is one holder that serves the model.
+type Candidate struct {
+	Worker          string         `json:"worker"`
+	Rank            int            `json:"rank"`
+	Chosen          bool           `json:"chosen"`
+	MatchTokens     int            `json:"match_tokens"`     // confirmed, and usable by the engine
+	Tiers           map[string]int `json:"tiers"`            // match_tokens by tier
+	PredictedTokens int            `json:"predicted_tokens"` // with speculative entries
+	FullTokens      int            `json:"full_tokens"`      // what full attention alone would claim
+	UncachedTokens  int            `json:"uncached_tokens"`  // the engine would compute
+	Trust           string         `json:"trust"`
+	TrustReason     string         `json:"trust_reason"`
+	Load            Load           `json:"load"`
+	Score           float64        `json:"score"`
+	LeftOut         string         `json:"left_out,omitempty"` // the filter's reason
+}
+
+// Reloaded is the answer of /admin/reload.
+type Reloaded struct {
+	Status string `json:"status"` // ok
+	// Changes say what is different now, one line each; empty when nothing is. Settings that need a restart are named.
+	Changes []string `json:"changes"`
+}
+
+func loadOf(l fleet.Load) Load {
+	return Load{Requests: l.Requests, PrefillTokens: l.PrefillTokens, ContextBlocks: l.ContextBlocks, Processed: l.Processed}
+}
+
+// explanation turns a decision into its answer. trustWhy is asked for each candidate.
+func explanation(e *gateway.Explanation, trustWhy func(fleet.Holder) string) *Explanation {
+	r := &e.Record
+	out := &Explanation{
+		Model: r.Model, Base: r.Base, LoRA: r.LoRA, Policy: r.Policy, Branch: string(r.Branch), Reason: r.Reason,
+		Rank: r.Rank, Trust: r.Trust.String(), TokenSource: string(e.TokenSource),
+		TokenWaitMS:  float64(e.Waited.Microseconds()) / 1000,
+		PromptTokens: r.PromptTokens, TokensKnown: r.TokensKnown, BlockSize: r.BlockSize,
+		MatchTokens: r.MatchTokens, PredictedTokens: r.PredictedTokens, Candidates: []Candidate{},
+	}
+	if r.Worker != nil {
+		out.Worker = r.Worker.URL
+	}
+	if e.Err != nil {
+		out.Error = e.Err.Error()
+	}
+	for i := range r.Candidates {
+		c := candidate(&r.Candidates[i], r.PromptTokens)
+		c.Chosen = i == r.Chosen
+		c.TrustReason = trustWhy(r.Candidates[i].Holder)
+		out.Candidates = append(out.Candidates, c)
+	}
+	return out
+}
+
+func candidate(c *policy.Candidate, prompt int) Candidate {
+	tiers := map[string]int{}
+	for t, n := range c.Tier {
+		if n > 0 {
+			tiers[block.Tier(t).String()] = n
+		}
+	}
+	return Candidate{
+		Worker: c.Worker.URL, Rank: c.Rank, MatchTokens: c.Match, Tiers: tiers, PredictedTokens: c.Predicted,
+		FullTokens: c.Full, UncachedTokens: max(prompt-c.Predicted, 0), Trust: c.Trust.String(), Load: loadOf(c.Load),
+		Score: c.Score, LeftOut: c.Reason,
+	}
+}

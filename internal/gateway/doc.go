@@ -1,0 +1,10 @@
+// Package gateway is the HTTP front: it reads a model request, has the Router choose a worker, has the proxy carry the
+// request there and the answer back, and books what came of it. It serves POST /v1/chat/completions, POST
+// /v1/completions, GET /v1/models, /health and /readiness.
+//
+// It refuses to know how a worker is chosen (the root package), how bytes travel (internal/proxy), how a dialect looks
+// (internal/api) and where tokens come from (internal/tokens).
+//
+//	g := gateway.New(cfg, gateway.Parts{Router: router, Fleet: fleet, Tokens: source, Client: client, …})
+//	err := g.Serve(ctx, listener) // until ctx ends; then it drains
+package gateway

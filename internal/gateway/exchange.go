@@ -1,0 +1,389 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/proxy"
+	"github.com/warmpath/warmpath/internal/telemetry"
+	"github.com/warmpath/warmpath/internal/tokens"
+)
+
+// Request headers that the gateway reads, and response headers that it adds.
+const (
+	headerRank   = "X-Data-Parallel-Rank" // chosen by the client, or set for the worker: the global rank
+	headerTarget = "X-Warmpath-Target"    // the worker URL that policy direct obeys
+
+	headerWorker = "X-Warmpath-Worker"
+	headerMatch  = "X-Warmpath-Match"
+	headerPolicy = "X-Warmpath-Policy"
+	headerTrust  = "X-Warmpath-Trust"
+)
+
+// statusClientGone is the status that stands in metrics and logs for a client that went away first (nginx's 499).
+const statusClientGone = 499
+
+// exchange is one model request on its way through the gateway. Exchanges are pooled: begin makes one ready, end puts it
+// back. It belongs to the request's goroutine.
+type exchange struct {
+	g       *Gateway
+	w       http.ResponseWriter
+	r       *http.Request
+	dialect api.Dialect
+	body    *proxy.Body
+
+	prepared prepared
+	decision *warmpath.Decision // of the attempt under way; nil when it was given back
+	attempt  proxy.Attempt
+	set      [2]proxy.Field
+	rec      telemetry.Record
+	reports  bool // the worker tells cached tokens
+	routed   bool // a worker was asked: the request is finished, not refused
+	abort    bool // the client holds part of an answer: end by cutting the connection
+}
+
+func newExchange(g *Gateway) *exchange {
+	x := &exchange{g: g}
+	x.attempt.OnFirstToken = x.firstToken
+	return x
+}
+
+func (x *exchange) begin(w http.ResponseWriter, r *http.Request, d api.Dialect) {
+	x.w, x.r, x.dialect = w, r, d
+	x.rec = telemetry.Record{ID: x.g.Telemetry.Started(), Time: time.Now(), RequestID: proxy.RequestID(r.Header), Dialect: d.String()}
+}
+
+// end gives everything back on every path, a panic included: the reservation first, then the buffers.
+func (x *exchange) end() {
+	x.giveUp()
+	x.g.Telemetry.Ended()
+	if x.routed {
+		x.rec.TotalMS = x.elapsed()
+		x.g.Telemetry.Finished(&x.rec)
+		x.log()
+	}
+	if x.body != nil {
+		x.body.Release()
+	}
+	abort := x.abort
+	x.w, x.r, x.body, x.routed, x.abort, x.reports = nil, nil, nil, false, false, false
+	x.attempt.Writer, x.attempt.Header, x.attempt.Body, x.attempt.Set = nil, nil, nil, nil
+	x.prepared.reset()
+	x.g.exchanges.Put(x)
+	if abort {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// elapsed is the time since the request's head in milliseconds.
+func (x *exchange) elapsed() float64 { return milliseconds(time.Since(x.rec.Time)) }
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// giveUp releases the reservation of an attempt that did not come to its end.
+func (x *exchange) giveUp() {
+	if x.decision != nil {
+		x.decision.Done(fleet.OutcomeUnknown, time.Now().UnixNano())
+		x.decision = nil // not recycled: after a panic others may still refer to it
+	}
+}
+
+func (x *exchange) serve() {
+	body, err := x.g.Bodies.Read(x.w, x.r)
+	if err != nil {
+		x.refuse(err)
+		return
+	}
+	x.body = body
+	ctx := x.r.Context()
+	if x.g.cfg.RequestTimeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, x.rec.Time.Add(x.g.cfg.RequestTimeout))
+		defer cancel()
+	}
+	p := &x.prepared
+	if err := x.g.prepare(ctx, p, x.dialect, body.Bytes, x.r.Header); err != nil {
+		x.refuse(err)
+		return
+	}
+	x.rec.Model, x.rec.Stream = p.read.Model, p.read.Stream
+	x.rec.TokenSource, x.rec.PromptTokens = string(p.found.Outcome), len(p.found.Tokens)
+	x.rec.TokensMS = milliseconds(p.waited)
+	x.g.Telemetry.Tokens(string(p.found.Outcome), p.waited)
+	x.forward(ctx)
+}
+
+// forward tries workers until one answers, the tries are used up, or nobody is left.
+func (x *exchange) forward(ctx context.Context) {
+	var last proxy.Result
+	for {
+		d, err := x.route(ctx)
+		if err != nil {
+			if x.rec.Attempts > 0 {
+				x.settle(ctx, &last) // what the last worker said tells more than that there is no other
+				return
+			}
+			x.noWorker(err)
+			return
+		}
+		tried := d.Worker.ID
+		last = x.try(ctx, d)
+		if !last.Retryable || x.rec.Attempts >= x.g.cfg.Attempts || ctx.Err() != nil {
+			x.settle(ctx, &last)
+			return
+		}
+		x.g.Telemetry.Retried(x.rec.Worker)
+		x.rec.Failed = append(x.rec.Failed, x.rec.Worker+": "+describe(&last))
+		x.prepared.route.Exclude = append(x.prepared.route.Exclude, tried)
+	}
+}
+
+func describe(r *proxy.Result) string {
+	if r.Err != nil {
+		return r.Class.String() + ": " + r.Err.Error()
+	}
+	return r.Class.String()
+}
+
+func (x *exchange) route(ctx context.Context) (*warmpath.Decision, error) {
+	began := time.Now()
+	q := &x.prepared.route
+	q.Now, q.Random = began.UnixNano(), rand.Uint64()
+	d, err := x.g.Router.Route(ctx, q)
+	x.rec.RouteMS += float64(time.Since(began).Nanoseconds()) / 1e6
+	return d, err
+}
+
+// noWorker answers a request for which no worker could be chosen.
+func (x *exchange) noWorker(err error) {
+	x.refuse(routeError(err, x.rec.Model))
+}
+
+// refuse answers without having asked a worker.
+func (x *exchange) refuse(err error) {
+	told := api.AsError(err)
+	x.g.refuse(x.w, x.dialect, told.Code, told)
+}
+
+// routeError is what the client is told of the Router's error.
+func routeError(err error, model string) *api.Error {
+	switch {
+	case errors.Is(err, warmpath.ErrUnknownModel):
+		return api.UnknownModel(model)
+	case errors.Is(err, warmpath.ErrSaturated):
+		return api.Saturated(err)
+	case errors.Is(err, warmpath.ErrNoWorker):
+		return api.NoWorker(err)
+	case errors.Is(err, warmpath.ErrNoTarget):
+		return api.Invalid("", "the header "+headerTarget+" must name a worker that serves the model")
+	case errors.Is(err, warmpath.ErrNoRank):
+		return api.Invalid("", "no worker has the data-parallel rank that the request asks for")
+	case errors.Is(err, warmpath.ErrUnknownPolicy):
+		return api.Invalid("", err.Error())
+	}
+	return api.AsError(err)
+}
+
+// try asks the decision's worker. The reservation is released when it returns.
+func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
+	x.decision, x.routed = d, true
+	x.rec.Attempts++
+	x.rec.Policy, x.rec.Branch, x.rec.Reason = d.Policy, string(d.Branch), d.Reason
+	x.rec.Worker, x.rec.Rank, x.rec.Trust = d.Worker.URL, d.Rank, d.Trust.String()
+	x.rec.MatchTokens, x.rec.PredictedTokens = d.MatchTokens, d.PredictedTokens
+	if x.g.cfg.Headers {
+		x.showDecision(d)
+	}
+	a := &x.attempt
+	a.Worker, a.Path, a.Header, a.Body = d.Worker.URL, x.r.URL.RequestURI(), x.r.Header, x.body.Bytes
+	a.RequestID, a.Dialect, a.Writer = x.rec.RequestID, x.dialect, x.w
+	a.Set = x.set[:0]
+	if d.Pinned && !x.prepared.rankChosen {
+		a.Set = append(a.Set, proxy.Field{Name: headerRank, Value: strconv.Itoa(d.Rank)})
+	}
+	result := x.g.Client.Forward(ctx, a)
+	x.decision = nil
+	d.Done(outcome(&result), time.Now().UnixNano())
+	x.learnReporting(d.Worker, &result.Usage)
+	d.Recycle()
+	return result
+}
+
+func (x *exchange) showDecision(d *warmpath.Decision) {
+	h := x.w.Header()
+	h.Set(headerWorker, d.Worker.URL)
+	h.Set(headerMatch, strconv.Itoa(d.MatchTokens))
+	h.Set(headerPolicy, d.Policy)
+	h.Set(headerTrust, x.rec.Trust)
+}
+
+// outcome is what an attempt's end says about the worker.
+func outcome(r *proxy.Result) fleet.Outcome {
+	switch {
+	case r.Class.WorkerFault():
+		return fleet.OutcomeFailed
+	case r.Class == proxy.Success || r.Class == proxy.Rejected:
+		return fleet.OutcomeServed
+	}
+	return fleet.OutcomeUnknown
+}
+
+func (x *exchange) firstToken(at time.Time) {
+	if x.decision != nil {
+		x.decision.FirstToken(at.UnixNano())
+	}
+	x.rec.FirstTokenMS = milliseconds(at.Sub(x.rec.Time))
+}
+
+// settle ends the request with the last attempt's result: it answers where nothing was answered yet, and books.
+func (x *exchange) settle(ctx context.Context, r *proxy.Result) {
+	x.rec.Status, x.rec.Finish = r.Status, r.Class.String()
+	x.abort = r.Abort
+	if u := &r.Usage; u.Seen {
+		output := u.Completion
+		x.rec.OutputTokens = &output
+		x.compare(u)
+	}
+	if r.Err != nil {
+		x.rec.Error = r.Err.Error()
+	}
+	timedOut := errors.Is(ctx.Err(), context.DeadlineExceeded)
+	switch {
+	case r.Class == proxy.ClientGone && !timedOut:
+		x.rec.Status = statusClientGone
+	case r.FirstByte:
+		if timedOut {
+			x.rec.Error, x.abort = "request timeout", true
+		}
+	case timedOut:
+		x.fail(api.WorkerTimeout(ctx.Err()))
+	case r.Answer != nil:
+		x.rec.Status = r.Answer.Status
+		r.Answer.WriteTo(x.w)
+	case r.Err != nil:
+		x.fail(r.Err)
+	}
+}
+
+// learnReporting finds out whether a worker tells cached tokens. Engines leave a zero out (SGLang, vLLM before 0.24), so
+// that silence means none of them only where a figure was seen before, or where the probe knows.
+func (x *exchange) learnReporting(w *fleet.Worker, u *api.Usage) {
+	_, told := x.g.reporting.Load(w.ID)
+	if u.HasCached && !told {
+		x.g.reporting.Store(w.ID, struct{}{})
+	}
+	x.reports = told || u.HasCached || w.Facts.ReportsCachedTokens
+}
+
+// compare books what was matched against what the engine reports.
+func (x *exchange) compare(u *api.Usage) {
+	if !x.reports {
+		return
+	}
+	reported, difference := u.Cached, x.rec.MatchTokens-u.Cached
+	x.rec.ReportedTokens = &reported
+	if x.rec.PromptTokens > 0 {
+		x.rec.Difference = &difference
+	}
+}
+
+// fail answers with err.
+func (x *exchange) fail(err error) {
+	x.rec.Status = api.AsError(err).Status
+	api.WriteError(x.w, x.dialect, err)
+}
+
+func (x *exchange) log() {
+	if x.rec.Error != "" && x.rec.Status != statusClientGone {
+		x.g.Log.Warn("request failed", "id", x.rec.ID, "request_id", x.rec.RequestID, "worker", x.rec.Worker,
+			"status", x.rec.Status, "attempts", x.rec.Attempts, "error", x.rec.Error)
+		return
+	}
+	x.g.Log.Debug("request", "id", x.rec.ID, "worker", x.rec.Worker, "rank", x.rec.Rank, "status", x.rec.Status,
+		"branch", x.rec.Branch, "match", x.rec.MatchTokens, "prompt", x.rec.PromptTokens, "ms", x.rec.TotalMS)
+}
+
+// prepared is a request read and with its tokens found, ready to be routed. It is pooled with its exchange.
+type prepared struct {
+	read       api.Request
+	found      tokens.Found
+	waited     time.Duration
+	workers    []tokens.Worker
+	route      warmpath.Request
+	rankChosen bool // by a header that engines understand
+}
+
+func (p *prepared) reset() {
+	p.found = tokens.Found{}
+	exclude := p.route.Exclude[:0]
+	p.route = warmpath.Request{Exclude: exclude}
+	p.rankChosen = false
+	p.waited = 0
+}
+
+// unneeded is the token outcome of a policy that does not look at matches.
+const unneeded tokens.Outcome = "unneeded"
+
+// prepare reads body and finds its tokens; the error is the client's, ready for api.WriteError.
+func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body []byte, h http.Header) error {
+	if err := api.Read(d, body, &p.read); err != nil {
+		return err
+	}
+	p.readRank(h)
+	p.workers = p.workers[:0]
+	chosen := g.policy.Load()
+	p.route.Policy = chosen.name
+	pool, ok := g.Fleet.Snapshot().Pool(p.read.Model)
+	switch {
+	case !ok:
+		p.found.Outcome = tokens.NoWorker
+	case !chosen.matches:
+		p.found.Outcome = unneeded
+	default:
+		p.workers = appendWorkers(p.workers, pool.Workers)
+		began := time.Now()
+		p.found = g.Tokens.Find(ctx, tokens.Prompt{Request: &p.read, Authorization: h.Get("Authorization")}, p.workers)
+		p.waited = time.Since(began)
+	}
+	q := &p.route
+	q.Model, q.MaxTokens, q.PromptBytes = p.read.Model, p.read.MaxTokens, p.read.PromptBytes()
+	q.Salt, q.Extra = p.read.CacheSalt, p.read.ExtraKey
+	q.Target = h.Get(headerTarget)
+	if !p.read.MixedScopes { // one salt for each prompt: no match may be claimed
+		q.Tokens, q.Features = p.found.Tokens, p.found.Features
+	}
+	return nil
+}
+
+// readRank finds the data-parallel rank that the client asked for. vLLM heeds the header alone, SGLang also the body,
+// the header first.
+func (p *prepared) readRank(h http.Header) {
+	p.route.Rank = p.read.Rank
+	if v := h.Get(headerRank); v != "" {
+		if rank, err := strconv.Atoi(v); err == nil && rank >= 0 {
+			p.route.Rank, p.rankChosen = rank, true
+		}
+	}
+}
+
+// appendWorkers adds those of workers that may be asked for tokens.
+func appendWorkers(dst []tokens.Worker, workers []*fleet.Worker) []tokens.Worker {
+	for _, w := range workers {
+		if !w.Ready {
+			continue
+		}
+		kind := tokens.VLLM
+		if w.Facts.Engine == fleet.EngineSGLang {
+			kind = tokens.SGLang
+		}
+		dst = append(dst, tokens.Worker{URL: w.URL, Kind: kind})
+	}
+	return dst
+}

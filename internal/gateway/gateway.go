@@ -1,0 +1,178 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/proxy"
+	"github.com/warmpath/warmpath/internal/telemetry"
+	"github.com/warmpath/warmpath/internal/tokens"
+)
+
+// Parts are what a Gateway works with; all are required.
+type Parts struct {
+	Router    *warmpath.Router
+	Fleet     *fleet.Fleet
+	Tokens    *tokens.Source
+	Client    *proxy.Client
+	Bodies    *proxy.Bodies
+	Telemetry *telemetry.Telemetry
+	Log       *slog.Logger
+}
+
+// Gateway is the HTTP front. It is an http.Handler, safe for concurrent use.
+type Gateway struct {
+	Parts
+	cfg       Config
+	policy    atomic.Pointer[chosenPolicy]
+	draining  atomic.Bool
+	reporting sync.Map // fleet.WorkerID → struct{}: workers seen to tell cached tokens
+	exchanges sync.Pool
+}
+
+// chosenPolicy is the policy of requests from now on.
+type chosenPolicy struct {
+	name    string // "" is the router's default
+	matches bool   // it looks at matches, so that tokens are worth asking for
+}
+
+// New returns a Gateway that routes by the router's default policy. It starts nothing.
+func New(cfg Config, parts Parts) *Gateway {
+	g := &Gateway{Parts: parts, cfg: cfg}
+	g.SetPolicy("", true)
+	g.exchanges.New = func() any { return newExchange(g) }
+	return g
+}
+
+// SetPolicy makes requests be routed by the policy of that name from now on, "" being the router's default; matches says
+// that it looks at matches, so that their tokens are worth asking an engine for.
+func (g *Gateway) SetPolicy(name string, matches bool) { g.policy.Store(&chosenPolicy{name, matches}) }
+
+// Drain makes /readiness answer 503; requests are still served. Serve calls it when its context ends.
+func (g *Gateway) Drain() { g.draining.Store(true) }
+
+// Serve answers requests on l until ctx ends. Then it drains: readiness turns to 503, after DrainDelay no connection is
+// taken any more, requests in flight end by themselves within DrainTimeout, and what is left is cut. It returns when all
+// of it has ended: nil, or why listening failed, or that requests had to be cut.
+func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
+	base, cut := context.WithCancel(context.WithoutCancel(ctx))
+	defer cut()
+	server := &http.Server{
+		Handler:           g,
+		BaseContext:       func(net.Listener) context.Context { return base },
+		ReadHeaderTimeout: g.cfg.ReadHeaderTimeout,
+		IdleTimeout:       g.cfg.IdleTimeout,
+		MaxHeaderBytes:    g.cfg.MaxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(g.Log.Handler(), slog.LevelDebug),
+	}
+	var requests sync.WaitGroup // Close does not wait for handlers: we do
+	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
+		defer requests.Done()
+		g.ServeHTTP(w, r)
+	})
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(l) }() // ends when the server is shut down or closed, below
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve on %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	g.Drain()
+	g.Log.Info("draining", "delay", g.cfg.DrainDelay, "timeout", g.cfg.DrainTimeout)
+	pause(g.cfg.DrainDelay)
+	limit, cancel := context.WithTimeout(base, g.cfg.DrainTimeout)
+	defer cancel()
+	err := server.Shutdown(limit)
+	<-failed
+	if err != nil {
+		cut() // requests in flight see their context end and give up their workers
+		_ = server.Close()
+		err = fmt.Errorf("drain: requests were cut after %v: %w", g.cfg.DrainTimeout, err)
+	}
+	requests.Wait()
+	return err
+}
+
+func pause(d time.Duration) {
+	if d > 0 {
+		time.Sleep(d)
+	}
+}
+
+// ServeHTTP answers one request. A panic ends the request it happened in and nothing else.
+func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	defer func() {
+		cause := recover()
+		if cause == nil {
+			return
+		}
+		if err, ok := cause.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+			panic(http.ErrAbortHandler) // ours: the client must see that its answer was cut
+		}
+		g.Telemetry.Panicked()
+		g.Log.Error("request panicked", "path", r.URL.Path, "cause", cause, "stack", string(debug.Stack()))
+		panic(http.ErrAbortHandler)
+	}()
+	if len(r.Header) > g.cfg.MaxHeaders {
+		g.refuse(w, api.OpenAIChat, "headers", tooManyHeaders(g.cfg.MaxHeaders))
+		return
+	}
+	switch r.URL.Path {
+	case api.OpenAIChat.Path():
+		g.post(w, r, api.OpenAIChat)
+	case api.OpenAICompletions.Path():
+		g.post(w, r, api.OpenAICompletions)
+	case "/v1/models":
+		g.get(w, r, g.models)
+	case "/health":
+		g.get(w, r, g.health)
+	case "/readiness":
+		g.get(w, r, g.readiness)
+	default:
+		g.refuse(w, api.OpenAIChat, "not_found", api.UnknownPath(r.Method, r.URL.Path))
+	}
+}
+
+func (g *Gateway) post(w http.ResponseWriter, r *http.Request, d api.Dialect) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		g.refuse(w, d, "method", api.MethodNotAllowed(r.Method, r.URL.Path))
+		return
+	}
+	x := g.exchanges.Get().(*exchange)
+	x.begin(w, r, d)
+	defer x.end()
+	x.serve()
+}
+
+func (g *Gateway) get(w http.ResponseWriter, r *http.Request, answer http.HandlerFunc) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		g.refuse(w, api.OpenAIChat, "method", api.MethodNotAllowed(r.Method, r.URL.Path))
+		return
+	}
+	answer(w, r)
+}
+
+// refuse answers with err without having asked a worker. reason is a metric's label.
+func (g *Gateway) refuse(w http.ResponseWriter, d api.Dialect, reason string, err error) {
+	g.Telemetry.Refused(reason)
+	api.WriteError(w, d, err)
+}
+
+func tooManyHeaders(limit int) *api.Error {
+	return &api.Error{Status: http.StatusRequestHeaderFieldsTooLarge, Type: "invalid_request_error", Code: "headers_too_large",
+		Message: fmt.Sprintf("the request has more than %d header fields", limit)}
+}

@@ -1,0 +1,116 @@
+package gateway
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// model is one line of /v1/models, in OpenAI's shape with vLLM's additions.
+type model struct {
+	ID          string  `json:"id"`
+	Object      string  `json:"object"`
+	Created     int64   `json:"created"`
+	OwnedBy     string  `json:"owned_by"`
+	Root        string  `json:"root,omitempty"`
+	Parent      *string `json:"parent"`
+	MaxModelLen *int    `json:"max_model_len,omitempty"`
+}
+
+// models answers GET /v1/models with what the fleet serves, each name once. A model counts while some worker that can
+// take requests serves it.
+func (g *Gateway) models(w http.ResponseWriter, _ *http.Request) {
+	snapshot := g.Fleet.Snapshot()
+	list := []model{}
+	for _, m := range snapshot.Models() {
+		pool, ok := snapshot.Pool(m.ID)
+		if !ok || !anyReady(pool.Workers) {
+			continue
+		}
+		line := model{ID: m.ID, Object: "model", OwnedBy: "warmpath", Root: m.Root}
+		if m.Parent != "" {
+			line.Parent = &m.Parent
+		}
+		if m.MaxModelLen > 0 {
+			line.MaxModelLen = &m.MaxModelLen
+		}
+		list = append(list, line)
+	}
+	writeJSON(w, http.StatusOK, struct {
+		Object string  `json:"object"`
+		Data   []model `json:"data"`
+	}{"list", list})
+}
+
+// state is what /health and /readiness answer.
+type state struct {
+	Status  string `json:"status"`
+	Reason  string `json:"reason,omitempty"`
+	Workers int    `json:"workers"`
+	Ready   int    `json:"ready"`
+}
+
+// health says that the process lives; whether it can serve is readiness.
+func (g *Gateway) health(w http.ResponseWriter, _ *http.Request) {
+	s := g.state()
+	s.Status, s.Reason = "ok", ""
+	writeJSON(w, http.StatusOK, s)
+}
+
+// readiness answers 200 when a request would find a worker, 503 with the reason when not.
+func (g *Gateway) readiness(w http.ResponseWriter, _ *http.Request) {
+	s := g.state()
+	if s.Reason != "" {
+		s.Status = "unavailable"
+		writeJSON(w, http.StatusServiceUnavailable, s)
+		return
+	}
+	s.Status = "ready"
+	writeJSON(w, http.StatusOK, s)
+}
+
+func (g *Gateway) state() state {
+	workers := g.Fleet.Snapshot().Workers()
+	s := state{Workers: len(workers)}
+	why := ""
+	for _, w := range workers {
+		if w.Ready {
+			s.Ready++
+		} else if why == "" {
+			why = w.URL + ": " + w.Why
+		}
+	}
+	switch {
+	case g.draining.Load():
+		s.Reason = "draining: the process is about to stop"
+	case len(workers) == 0:
+		s.Reason = "no workers are configured"
+	case s.Ready == 0:
+		s.Reason = fmt.Sprintf("none of %d workers is ready (%s)", len(workers), why)
+	}
+	return s
+}
+
+func anyReady(workers []*fleet.Worker) bool {
+	for _, w := range workers {
+		if w.Ready {
+			return true
+		}
+	}
+	return false
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		panic("bug: marshal an answer: " + err.Error())
+	}
+	body = append(body, '\n')
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // an error means that the client is gone
+}
