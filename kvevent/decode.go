@@ -1,12 +1,203 @@
 package kvevent
 
-// Decoder reads payloads. One goroutine; reuse it.
+import "fmt"
+
+// Decoder reads payloads: the last frame of an engine's message. It tells vLLM, SGLang, TensorRT-LLM's stream, LMCache
+// and Mooncake apart by shape, event by event, so versions may be mixed in one stream. The zero value is ready; reuse
+// it, for it remembers names. One goroutine.
 type Decoder struct {
+	// KeepRaw also fills Event.Digests and Event.ExtraKeys, for whoever publishes again or checks an engine's hash
+	// seed. It costs allocations for byte hashes.
 	KeepRaw bool
+
+	c     cursor
+	names interner
 }
 
-// Decode reads one payload into b.
-func (d *Decoder) Decode(payload []byte, b *Batch) error { b.Reset(); return nil }
+const (
+	maxRank      = 1<<16 - 1 // data-parallel ranks; a port is base + rank, so there cannot be more
+	maxBlockSize = 1 << 20   // tokens; the largest seen are hybrid models' 1,000s and LMCache chunks
+	maxGroup     = 1 << 16   // cache groups of a model; the largest seen have tens
+	maxWindow    = 1 << 31   // tokens
+	maxOffset    = 1 << 31   // tokens between a block and the item that begins before or in it
+	millisecond  = 1e11      // integer times above this are in milliseconds (Mooncake); as seconds it is the year 5138
+)
 
-// DecodeTRTLLM reads TensorRT-LLM's polled events into b.
-func DecodeTRTLLM(json []byte, b *Batch) error { b.Reset(); return nil }
+// Decode reads one payload into b, which it resets first. Events with unknown names or unusable fields are skipped and
+// counted. A payload that is no batch, or ends early, or has bytes after it, is rejected whole: the error says where,
+// b is empty, and the message counts as lost, because it may have removed blocks.
+//
+// The payload may be used again when Decode returns, unless KeepRaw is set.
+func (d *Decoder) Decode(payload []byte, b *Batch) error {
+	b.Reset()
+	d.c = cursor{p: payload}
+	problem := d.batch(b)
+	if problem == "" && d.c.left() > 0 {
+		problem = "bytes after the batch"
+	}
+	if d.c.broken != "" {
+		problem = d.c.broken
+	}
+	if problem == "" {
+		d.c.p = nil
+		return nil
+	}
+	at, events := d.c.i, len(b.Events)+b.Skipped
+	d.c.p = nil
+	b.Reset()
+	return fmt.Errorf("decode events: %s (byte %d of %d, after %d events)", problem, at, len(payload), events)
+}
+
+// batch takes the envelope: [time, events, rank?, …], or a map of the same (a draft of vllm#42892).
+func (d *Decoder) batch(b *Batch) (problem string) {
+	c := &d.c
+	if n, ok := c.object(); ok {
+		return d.namedBatch(b, n)
+	}
+	n, ok := c.array()
+	if !ok {
+		return "a batch is an array"
+	}
+	if n < 2 {
+		return "a batch has a time and events"
+	}
+	if !d.time(b) {
+		return "the batch's time is no number"
+	}
+	if !d.events(b) {
+		return "the batch's events are no array"
+	}
+	if n > 2 && !d.rank(b) {
+		return "the batch's data-parallel rank is none"
+	}
+	for i := 3; i < n; i++ {
+		c.skip()
+	}
+	return ""
+}
+
+func (d *Decoder) namedBatch(b *Batch, n int) (problem string) {
+	c := &d.c
+	events := false
+	for ; n > 0 && c.broken == ""; n-- {
+		key, ok := c.text()
+		if !ok {
+			return "a key of the batch is no string"
+		}
+		switch string(key) {
+		case "ts":
+			if !d.time(b) {
+				return "the batch's time is no number"
+			}
+		case "events":
+			if events = d.events(b); !events {
+				return "the batch's events are no array"
+			}
+		case "data_parallel_rank":
+			if !d.rank(b) {
+				return "the batch's data-parallel rank is none"
+			}
+		default:
+			c.skip()
+		}
+	}
+	if !events {
+		return "the batch has no events"
+	}
+	return ""
+}
+
+func (d *Decoder) time(b *Batch) bool {
+	if d.c.null() {
+		return true
+	}
+	t, integer, ok := d.c.number()
+	if integer && t > millisecond {
+		t /= 1000
+	}
+	b.Time = t
+	return ok
+}
+
+func (d *Decoder) rank(b *Batch) bool {
+	if d.c.null() {
+		return true
+	}
+	var ok bool
+	b.Rank, ok = d.c.size(maxRank)
+	b.HasRank = ok
+	return ok
+}
+
+func (d *Decoder) events(b *Batch) bool {
+	n, ok := d.c.array()
+	if !ok {
+		return false
+	}
+	for ; n > 0 && d.c.broken == ""; n-- {
+		d.event(b)
+	}
+	return true
+}
+
+// event takes one event, whole: when its fields are not usable it is skipped from its first byte.
+func (d *Decoder) event(b *Batch) {
+	c := &d.c
+	start, events := c.i, len(b.Events)
+	var r reading
+	e := b.add(Stored)
+	problem := d.read(b, e, &r)
+	if problem == "" || c.broken != "" {
+		return
+	}
+	at := c.i
+	b.Events = b.Events[:events]
+	c.i = start
+	if !c.skip() {
+		return
+	}
+	end := c.i
+	tag := d.tagAt(start)
+	c.i = end
+	if (string(tag) == tagRemoved || string(tag) == tagCleared) && !r.has(fieldMooncake) {
+		b.Incomplete = true
+	}
+	b.skip(d.names.printable(tag), problem, at)
+}
+
+// tagAt returns the name of the event that begins at start, or "untagged". The event is known to be well-formed.
+func (d *Decoder) tagAt(start int) []byte {
+	c := &d.c
+	c.i = start
+	if n, ok := c.array(); ok {
+		if n > 0 {
+			if tag, ok := c.text(); ok {
+				return tag
+			}
+		}
+		return untagged
+	}
+	n, ok := c.object()
+	for ; ok && n > 0; n-- {
+		key, isText := c.text()
+		if !isText {
+			c.skip()
+		}
+		if string(key) == "type" {
+			if tag, ok := c.text(); ok {
+				return tag
+			}
+			return untagged
+		}
+		c.skip()
+	}
+	return untagged
+}
+
+var untagged = []byte("untagged")
+
+const (
+	tagStored  = "BlockStored"
+	tagRemoved = "BlockRemoved"
+	tagCleared = "AllBlocksCleared"
+)

@@ -76,11 +76,11 @@ type Event struct {
 	// named once, in the block in which it begins.
 	Features []block.Feature
 
-	Medium    string // as sent; "" is none
-	Locality  string // "LOCAL", "REMOTE" or ""
-	Group     int    // cache group; -1: none named
-	Spec      string // kv_cache_spec_kind as sent; "" is none
-	Window    int    // sliding window in tokens; 0: none named
+	Medium   string // as sent; "" is none
+	Locality string // "LOCAL", "REMOTE" or ""
+	Group    int    // cache group; -1: none named
+	Spec     string // kv_cache_spec_kind as sent; "" is none
+	Window   int    // sliding window in tokens; 0: none named
 
 	// With Decoder.KeepRaw, what normal form drops: byte hashes whole (then the parent's), and the extra_keys field.
 	// They are parts of the payload. Wires write them back as they are.

@@ -1,0 +1,220 @@
+package kvevent
+
+import "github.com/warmpath/warmpath/block"
+
+// finish judges an event whose fields are all read. It returns what makes the event unusable.
+func (d *Decoder) finish(b *Batch, e *Event, r *reading) (problem string) {
+	if r.has(fieldMooncake) {
+		return "an event of Mooncake's master has hashes of its own and no tokens"
+	}
+	e.Tier = tierOf(e.Medium, e.Locality)
+	if e.Kind == Cleared {
+		return ""
+	}
+	if !r.holds(fieldHashes) {
+		return "an event without block_hashes"
+	}
+	if e.Kind == Removed {
+		return ""
+	}
+	if !r.holds(fieldTokens) {
+		return "a stored event without token_ids"
+	}
+	if !r.holds(fieldBlockSize) && len(e.Tokens) > 0 {
+		return "a stored event without block_size"
+	}
+	e.HasAttention = e.Spec != ""
+	e.Attention = attentionOf(e.Spec)
+	if e.HasLoRAID && e.LoRAID != 0 && e.LoRA == "" { // vLLM before 0.14; its ids begin at 1
+		e.Unread |= KeyLoRA
+	}
+	e.Hidden = hidden(e, r)
+	if r.holds(fieldExtraKeys) {
+		d.extraKeys(b, e, r)
+	}
+	return ""
+}
+
+// hidden returns the keys that the form of the event has no place for.
+func hidden(e *Event, r *reading) Keys {
+	if r.holds(fieldExtraKeys) {
+		return 0 // vLLM since 0.17: everything that the hash depends on is named
+	}
+	var k Keys
+	switch named := r.has(fieldLoRAName); {
+	case r.has(fieldMetadata): // SGLang 0.5.18, salted
+		k = KeyExtra
+	case r.fields > 7: // vLLM 0.14 and later without extra_keys
+		k = KeySalt | KeyFeature
+	case r.fields > 0: // vLLM before 0.14, or SGLang: the same arrays
+		k = KeySalt | KeyFeature | KeyExtra
+	case named && e.LoRA == "": // vLLM and TensorRT-LLM write a null
+		k = KeySalt | KeyFeature
+	case named && e.Tier != block.TierGPU: // an offload tier of vLLM or SGLang
+		k = KeySalt | KeyFeature | KeyExtra
+	default: // SGLang's maps leave out what is not set
+		k = KeyExtra
+	}
+	if e.Salt != "" {
+		k &^= KeySalt
+	}
+	// An adapter that is named is known. One that is not may be there where no name has a place, and on offload tiers,
+	// whose connectors write null for all (LMCache).
+	if e.LoRA == "" && (!r.has(fieldLoRAName) || r.has(fieldMetadata) || e.Tier != block.TierGPU) {
+		k |= KeyLoRA
+	}
+	return k
+}
+
+// extraKeys classifies what vLLM folded into the hash of each block besides tokens: the adapter's name, multimodal
+// items, in the first block of a prompt its salt, digests of prompt embeddings, in this order
+// (v1/core/kv_cache_utils.py: generate_block_hash_extra_keys).
+func (d *Decoder) extraKeys(b *Batch, e *Event, r *reading) {
+	c := &d.c
+	resume := c.i
+	c.i = r.extraKeys
+	if d.KeepRaw {
+		e.ExtraKeys = c.p[r.extraKeys:r.extraEnd:r.extraEnd]
+	}
+	d.classify(b, e, r)
+	c.i = resume
+}
+
+func (d *Decoder) classify(b *Batch, e *Event, r *reading) {
+	c := &d.c
+	n, ok := c.array()
+	if !ok {
+		e.Unread |= KeyOther
+		return
+	}
+	k := keyring{batch: b, event: e, start: len(b.features), aligned: e.Aligned() && n == len(e.Hashes)}
+	for i := range n {
+		if c.null() {
+			continue
+		}
+		elements, ok := c.array()
+		if !ok {
+			e.Unread |= KeyOther
+			c.skip()
+			continue
+		}
+		k.base, k.first = i*e.BlockSize, i == 0
+		for j := range elements {
+			d.key(&k, j)
+		}
+	}
+	k.finish(r)
+	e.Features = b.features[k.start:len(b.features):len(b.features)]
+}
+
+// keyring collects the extra keys of one event.
+type keyring struct {
+	batch   *Batch
+	event   *Event
+	start   int  // of the event's features in the batch
+	aligned bool // entry i is for Tokens[i·BlockSize:]
+	base    int  // token position of the block whose keys are read
+	first   bool // it is the event's first block
+	pairs   bool // an item came with its offset: vLLM since #36708
+	bare    string
+	bares   int // strings of the prompt's first block that may be its salt
+}
+
+// key takes element j of a block's keys.
+func (d *Decoder) key(k *keyring, j int) {
+	c, e := &d.c, k.event
+	switch c.kind() {
+	case kindString:
+		s, _ := c.text()
+		switch {
+		case j == 0 && e.LoRA != "" && string(s) == e.LoRA:
+		case k.first && k.aligned && !e.HasParent:
+			k.bare = d.names.text(s)
+			k.bares++
+		default: // an item of an older version, somewhere in the block
+			e.Unread |= KeyFeature
+		}
+	case kindArray:
+		d.compound(k)
+	case kindBytes:
+		e.Unread |= KeyEmbeds
+		c.skip()
+	default:
+		e.Unread |= KeyOther
+		c.skip()
+	}
+}
+
+// compound takes a key of several parts: (identifier, offset), or what vLLM hashes since 0.32 and may publish one
+// day, ("cache_salt", salt) and ("lora", name, path).
+func (d *Decoder) compound(k *keyring) {
+	c, e := &d.c, k.event
+	start := c.i
+	n, _ := c.array()
+	name, ok := c.text()
+	switch {
+	case !ok:
+	case n == 2 && string(name) == "cache_salt" && c.kind() == kindString:
+		salt, _ := c.text()
+		e.Salt = d.names.text(salt)
+		return
+	case n == 2 && c.kind() == kindInt:
+		offset, ok := c.integer64()
+		if !ok || offset > maxOffset || offset < -maxOffset {
+			e.Unread |= KeyFeature
+			return
+		}
+		k.pairs = true
+		if !k.aligned {
+			e.Unread |= KeyFeature
+			return
+		}
+		k.add(block.Feature{ID: d.names.text(name), Offset: k.base + int(offset)})
+		return
+	case n == 3 && string(name) == "lora" && c.kind() == kindString:
+		adapter, _ := c.text()
+		if e.LoRA == "" {
+			e.LoRA = d.names.text(adapter)
+			e.Unread &^= KeyLoRA
+		}
+		c.skip()
+		return
+	}
+	e.Unread |= KeyOther
+	c.i = start
+	c.skip()
+}
+
+// add notes an item once: engines name it in every block that it covers.
+func (k *keyring) add(f block.Feature) {
+	const lookBack = 32 // more items do not overlap one block; a longer list only repeats, and would be quadratic
+	seen := k.batch.features[k.start:]
+	if f.Offset < k.base && !k.first {
+		for i := len(seen) - 1; i >= 0 && i >= len(seen)-lookBack; i-- {
+			if seen[i] == f {
+				return
+			}
+		}
+	}
+	k.batch.features = append(k.batch.features, f)
+}
+
+// finish decides about the strings of a prompt's first block. The last one is the salt, unless the event is of a
+// version that wrote items as bare strings too: vLLM 0.17 and 0.18 do, 0.19 has the same form and does not, and only
+// an item with an offset tells them apart.
+func (k *keyring) finish(r *reading) {
+	const fieldsOf017 = 9
+	e := k.event
+	switch {
+	case k.bares == 0:
+	case k.bare == "": // no engine takes an empty salt
+		e.Unread |= KeyOther
+	case r.fields == fieldsOf017 && !k.pairs:
+		e.Unread |= KeySalt | KeyFeature
+	default:
+		e.Salt = k.bare
+		if k.bares > 1 {
+			e.Unread |= KeyFeature
+		}
+	}
+}

@@ -1,0 +1,407 @@
+package kvevent
+
+import "github.com/warmpath/warmpath/block"
+
+// field is a field of an event, whatever its form.
+type field uint8
+
+const (
+	fieldNone field = iota
+	fieldType
+	fieldHashes
+	fieldParent
+	fieldTokens
+	fieldBlockSize
+	fieldLoRAID
+	fieldMedium
+	fieldLoRAName // in arrays of SGLang 0.5.18 its place is taken by a map of metadata
+	fieldExtraKeys
+	fieldGroup
+	fieldSpec
+	fieldWindow
+	fieldLocality
+	fieldSalt
+	fieldMetadata
+	fieldItems    // Dynamo's block_mm_infos
+	fieldMooncake // any key that only Mooncake's master has
+)
+
+// The places of the fields in arrays, after the name (vLLM distributed/kv_events.py, SGLang disaggregation/kv_events.py).
+var (
+	storedPlaces = []field{
+		fieldHashes, fieldParent, fieldTokens, fieldBlockSize, fieldLoRAID, // vLLM 0.9.0, SGLang 0.4.6
+		fieldMedium,            // vLLM 0.10.2, SGLang 0.5.9
+		fieldLoRAName,          // vLLM 0.14
+		fieldExtraKeys,         // vLLM 0.17
+		fieldGroup,             // vLLM 0.20
+		fieldSpec, fieldWindow, // vLLM 0.22
+	}
+	removedPlaces = []field{fieldHashes, fieldMedium, fieldGroup}
+)
+
+// fieldOf returns the field that a map's key names. Names of different engines never mean different things.
+func fieldOf(key []byte) field {
+	switch string(key) {
+	case "type":
+		return fieldType
+	case "block_hashes":
+		return fieldHashes
+	case "parent_block_hash":
+		return fieldParent
+	case "token_ids":
+		return fieldTokens
+	case "block_size":
+		return fieldBlockSize
+	case "lora_id":
+		return fieldLoRAID
+	case "medium":
+		return fieldMedium
+	case "lora_name":
+		return fieldLoRAName
+	case "extra_keys":
+		return fieldExtraKeys
+	case "group_idx":
+		return fieldGroup
+	case "kv_cache_spec_kind":
+		return fieldSpec
+	case "kv_cache_spec_sliding_window":
+		return fieldWindow
+	case "locality":
+		return fieldLocality
+	case "cache_salt":
+		return fieldSalt
+	case "metadata":
+		return fieldMetadata
+	case "block_mm_infos":
+		return fieldItems
+	case "seq_hashes", "object_key", "backend_id":
+		return fieldMooncake
+	}
+	return fieldNone
+}
+
+// reading is what is known of an event while its fields are read.
+type reading struct {
+	present   uint32 // fields that the form has
+	filled    uint32 // of these, the ones that are not null
+	fields    int    // elements of the array form, with the name; 0: a map
+	extraKeys int    // where extra_keys begins
+	extraEnd  int
+}
+
+func (r *reading) has(f field) bool   { return r.present&(1<<f) != 0 }
+func (r *reading) holds(f field) bool { return r.filled&(1<<f) != 0 }
+
+// read takes one event in either form into e. It returns what makes the event unusable; the cursor is then anywhere
+// within it.
+func (d *Decoder) read(b *Batch, e *Event, r *reading) (problem string) {
+	switch d.c.kind() {
+	case kindArray:
+		problem = d.readArray(b, e, r)
+	case kindMap:
+		problem = d.readMap(b, e, r)
+	default:
+		return "an event is an array or a map"
+	}
+	if problem != "" || d.c.broken != "" {
+		return problem
+	}
+	return d.finish(b, e, r)
+}
+
+func (d *Decoder) readArray(b *Batch, e *Event, r *reading) (problem string) {
+	c := &d.c
+	n, _ := c.array()
+	if n == 0 {
+		return "an event without a name"
+	}
+	r.fields = n
+	if problem := d.tag(e, r); problem != "" {
+		return problem
+	}
+	places := storedPlaces
+	switch e.Kind {
+	case Removed:
+		places = removedPlaces
+	case Cleared:
+		places = nil
+	}
+	for i := 1; i < n && c.broken == ""; i++ {
+		if i > len(places) {
+			c.skip()
+			continue
+		}
+		if problem := d.field(places[i-1], b, e, r); problem != "" {
+			return problem
+		}
+	}
+	return ""
+}
+
+func (d *Decoder) readMap(b *Batch, e *Event, r *reading) (problem string) {
+	c := &d.c
+	n, _ := c.object()
+	for ; n > 0 && c.broken == ""; n-- {
+		key, ok := c.text()
+		if !ok {
+			return "a key of an event is no string"
+		}
+		f := fieldOf(key)
+		if f == fieldNone {
+			c.skip()
+			continue
+		}
+		if problem := d.field(f, b, e, r); problem != "" {
+			return problem
+		}
+	}
+	if !r.has(fieldType) {
+		return "an event without a type"
+	}
+	return ""
+}
+
+// field takes the value of f into e.
+func (d *Decoder) field(f field, b *Batch, e *Event, r *reading) (problem string) {
+	c := &d.c
+	if f == fieldType {
+		return d.tag(e, r)
+	}
+	r.present |= 1 << f
+	if c.null() {
+		return ""
+	}
+	r.filled |= 1 << f
+	ok := true
+	switch f {
+	case fieldHashes:
+		return d.hashes(b, e)
+	case fieldTokens:
+		return d.tokens(b, e)
+	case fieldParent:
+		var digest []byte
+		e.Parent, digest, ok = c.hash()
+		e.HasParent = ok
+		if d.KeepRaw && digest != nil {
+			e.Digests = append(e.Digests, digest) // after the hashes, which come first in every form we know
+		}
+	case fieldBlockSize:
+		e.BlockSize, ok = c.size(maxBlockSize)
+	case fieldLoRAID:
+		ok = d.loraID(e)
+	case fieldMedium:
+		ok = d.string(&e.Medium)
+	case fieldLoRAName:
+		if c.kind() == kindMap {
+			return d.metadata(e, r)
+		}
+		ok = d.string(&e.LoRA)
+	case fieldExtraKeys: // read last: it needs the other fields
+		r.extraKeys = c.i
+		c.skip()
+		r.extraEnd = c.i
+	case fieldGroup:
+		e.Group, ok = c.size(maxGroup)
+	case fieldSpec:
+		ok = d.string(&e.Spec)
+	case fieldWindow:
+		e.Window, ok = c.size(maxWindow)
+	case fieldLocality:
+		ok = d.string(&e.Locality)
+	case fieldSalt:
+		ok = d.string(&e.Salt)
+	case fieldMetadata:
+		return d.metadata(e, r)
+	case fieldItems:
+		d.items(e)
+	case fieldMooncake:
+		c.skip()
+	}
+	if !ok {
+		return wrongKind[f]
+	}
+	return ""
+}
+
+var wrongKind = [...]string{
+	fieldParent:    "parent_block_hash is no hash",
+	fieldBlockSize: "block_size is no size",
+	fieldLoRAID:    "lora_id is no id",
+	fieldMedium:    "medium is no string",
+	fieldLoRAName:  "lora_name is no string",
+	fieldGroup:     "group_idx is no index",
+	fieldSpec:      "kv_cache_spec_kind is no string",
+	fieldWindow:    "kv_cache_spec_sliding_window is no size",
+	fieldLocality:  "locality is no string",
+	fieldSalt:      "cache_salt is no string",
+	fieldMooncake:  "",
+}
+
+func (d *Decoder) tag(e *Event, r *reading) (problem string) {
+	tag, ok := d.c.text()
+	if !ok {
+		return "an event's name is no string"
+	}
+	r.present |= 1 << fieldType
+	switch string(tag) {
+	case tagStored:
+		e.Kind = Stored
+	case tagRemoved:
+		e.Kind = Removed
+	case tagCleared:
+		e.Kind = Cleared
+	default:
+		return "an event of an unknown name"
+	}
+	return ""
+}
+
+func (d *Decoder) string(s *string) bool {
+	b, ok := d.c.text()
+	if ok {
+		*s = d.known(b)
+	}
+	return ok
+}
+
+// known returns b as a string, the frequent ones without a look into the table.
+func (d *Decoder) known(b []byte) string {
+	switch string(b) {
+	case "GPU":
+		return "GPU"
+	case "full_attention":
+		return "full_attention"
+	}
+	return d.names.text(b)
+}
+
+// loraID takes an adapter's number. SGLang declares the field as text or number and leaves it null; a text is an
+// adapter that has no name here.
+func (d *Decoder) loraID(e *Event) bool {
+	if d.c.kind() == kindString {
+		e.Unread |= KeyLoRA
+		return d.c.skip()
+	}
+	e.LoRAID, e.HasLoRAID = d.c.integer64()
+	return e.HasLoRAID
+}
+
+func (d *Decoder) hashes(b *Batch, e *Event) (problem string) {
+	c := &d.c
+	n, ok := c.array()
+	if !ok {
+		return "block_hashes is no array"
+	}
+	start := len(b.hashes)
+	b.hashes = room(b.hashes, n)
+	for ; n > 0; n-- {
+		h, digest, ok := c.hash()
+		if !ok {
+			b.hashes = b.hashes[:start]
+			return "a block hash is neither an integer nor bytes"
+		}
+		if d.KeepRaw && digest != nil {
+			e.Digests = append(e.Digests, digest)
+		}
+		b.hashes = append(b.hashes, h)
+	}
+	e.Hashes = b.hashes[start:len(b.hashes):len(b.hashes)]
+	return ""
+}
+
+func (d *Decoder) tokens(b *Batch, e *Event) (problem string) {
+	c := &d.c
+	n, ok := c.array()
+	if !ok {
+		return "token_ids is no array"
+	}
+	start := len(b.tokens)
+	b.tokens = room(b.tokens, n)
+	if n > 0 && c.kind() == kindArray {
+		problem = d.pairs(b, e, n)
+	} else if b.tokens, ok = c.appendTokens(b.tokens, n); !ok {
+		problem = "a token id is no integer of 32 bits"
+	}
+	if problem != "" {
+		b.tokens = b.tokens[:start]
+		return problem
+	}
+	e.Tokens = b.tokens[start:len(b.tokens):len(b.tokens)]
+	return ""
+}
+
+// pairs takes the (token, next token) pairs of SGLang with EAGLE. They must chain: otherwise it is not known what the
+// blocks stand for.
+func (d *Decoder) pairs(b *Batch, e *Event, n int) (problem string) {
+	c := &d.c
+	e.Bigram = true
+	for i := range n {
+		if two, ok := c.array(); !ok || two != 2 {
+			return "a token pair is no array of two"
+		}
+		first, ok1 := c.token()
+		next, ok2 := c.token()
+		if !ok1 || !ok2 {
+			return "a token of a pair is no integer of 32 bits"
+		}
+		if i > 0 && first != e.Next {
+			return "token pairs do not chain"
+		}
+		b.tokens = append(b.tokens, first)
+		e.Next = next
+	}
+	return ""
+}
+
+// metadata takes SGLang's map of metadata, of which the salt matters.
+func (d *Decoder) metadata(e *Event, r *reading) (problem string) {
+	c := &d.c
+	n, ok := c.object()
+	if !ok {
+		return "metadata is no map"
+	}
+	r.present |= 1 << fieldMetadata
+	for ; n > 0 && c.broken == ""; n-- {
+		key, ok := c.text()
+		if !ok {
+			return "a key of metadata is no string"
+		}
+		if string(key) == "cache_salt" && !c.null() {
+			if !d.string(&e.Salt) {
+				return wrongKind[fieldSalt]
+			}
+			continue
+		}
+		if string(key) != "cache_salt" {
+			c.skip()
+		}
+	}
+	return ""
+}
+
+// items takes Dynamo's per-block lists of multimodal items. They name no position that we know how to place.
+func (d *Decoder) items(e *Event) {
+	c := &d.c
+	n, ok := c.array()
+	if !ok {
+		e.Unread |= KeyFeature
+		c.skip()
+		return
+	}
+	for ; n > 0 && c.broken == ""; n-- {
+		if !c.null() {
+			e.Unread |= KeyFeature
+			c.skip()
+		}
+	}
+}
+
+// room returns s with space for n more elements. n is bounded by the payload's length.
+func room[T Hash | block.Token](s []T, n int) []T {
+	if cap(s)-len(s) >= n {
+		return s
+	}
+	grown := make([]T, len(s), max(2*cap(s), len(s)+n))
+	copy(grown, s)
+	return grown
+}

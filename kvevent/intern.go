@@ -1,0 +1,53 @@
+package kvevent
+
+// interner gives the same string for the same bytes without allocating again. It holds two generations of at most
+// maxInterned strings each: when the young one is full it becomes the old one and the old is dropped, so that names in
+// use survive and names seen once go. Salts and image identifiers come in any number, hence the bound.
+type interner struct {
+	young, old map[string]string
+}
+
+const (
+	maxInterned      = 2048 // adapters and tenants in use are fewer; with maxInternedLen at most 2 MiB in two generations
+	maxInternedLen   = 512  // longer strings are copied each time: identifiers are 64 hex digits, salts about as long
+	sizeOfFreshTable = 64
+)
+
+// text returns b as a string that stays valid.
+func (t *interner) text(b []byte) string {
+	if len(b) == 0 {
+		return ""
+	}
+	if s, ok := t.young[string(b)]; ok {
+		return s
+	}
+	if len(b) > maxInternedLen {
+		return string(b)
+	}
+	s, ok := t.old[string(b)]
+	if !ok {
+		s = string(b)
+	}
+	if len(t.young) >= maxInterned {
+		t.young, t.old = t.old, t.young
+		clear(t.young)
+	}
+	if t.young == nil {
+		t.young = make(map[string]string, sizeOfFreshTable)
+	}
+	t.young[s] = s
+	return s
+}
+
+// printable returns at most maxTag bytes of b with everything but plain ASCII replaced: an event's name goes to
+// metrics and logs, and the network chose it.
+func (t *interner) printable(b []byte) string {
+	var buffer [maxTag]byte
+	n := copy(buffer[:], b)
+	for i, c := range buffer[:n] {
+		if c <= ' ' || c > '~' || c == '"' || c == '\\' {
+			buffer[i] = '?'
+		}
+	}
+	return t.text(buffer[:n])
+}
