@@ -162,7 +162,7 @@ const (
 	BranchAffinity Branch = "affinity"  // the best match there is
 	BranchMiss     Branch = "miss"      // no candidate has a match
 	BranchFallback Branch = "fallback"  // the best match cannot be used now; the next best
-	BranchSpill    Branch = "spill"     // the best match has too much work for what it saves
+	BranchSpill    Branch = "spill"     // load outweighs the best match
 	BranchDirect   Branch = "direct"    // the client named the worker
 	BranchNoTokens Branch = "no_tokens" // the tokens are not known, so that no match is
 	BranchPlain    Branch = "plain"     // the policy does not look at matches
@@ -173,7 +173,7 @@ var reasons = map[Branch]string{
 	BranchAffinity: "longest match, least work among equals",
 	BranchMiss:     "no worker has a part of the prompt: least load",
 	BranchFallback: "the holder of the longest match cannot be used: next best match, least work among equals",
-	BranchSpill:    "the holder of the longest match has too much work for what it saves: next best within bounds",
+	BranchSpill:    "the load of the holder of the longest match outweighs what the match saves",
 	BranchDirect:   "the client asked for this worker",
 	BranchNoTokens: "tokens are not known: least load",
 	BranchPlain:    "the policy does not look at matches",
@@ -220,9 +220,12 @@ func (p *Policy) branch(q *Query, c []Candidate, picked int) Branch {
 		return BranchNoTokens
 	}
 	// A longer match that was left out explains the choice better than the one that was taken.
-	longest, why := c[picked].Predicted, ""
+	longest, why, outweighed := c[picked].Predicted, "", false
 	for i := range c {
-		if r := c[i].Reason; r != "" && r != ReasonNotRank && c[i].Predicted > longest {
+		switch r := c[i].Reason; {
+		case r == "":
+			outweighed = outweighed || c[i].Predicted > 0
+		case r != ReasonNotRank && c[i].Predicted > longest:
 			longest, why = c[i].Predicted, r
 		}
 	}
@@ -233,6 +236,8 @@ func (p *Policy) branch(q *Query, c []Candidate, picked int) Branch {
 		return BranchFallback
 	case c[picked].Predicted > 0:
 		return BranchAffinity
+	case outweighed:
+		return BranchSpill
 	}
 	return BranchMiss
 }

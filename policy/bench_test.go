@@ -1,0 +1,64 @@
+package policy
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// field is n candidates of which each third has a match and one in fifty is unavailable.
+func field(n int) (Query, []Candidate) {
+	q := Query{PromptTokens: 8000, Known: true, Rank: -1, Random: 7}
+	c := make([]Candidate, n)
+	for i := range c {
+		c[i] = Candidate{
+			Worker:    &fleet.Worker{ID: fleet.WorkerID(i), URL: fmt.Sprintf("http://10.0.0.%d:8000", i)},
+			Holder:    fleet.Holder(i),
+			Hash:      mix(uint64(i)),
+			Available: i%50 != 7,
+			BlockSize: 16,
+			Load:      fleet.Load{PrefillTokens: int64(i * 37 % 5000), ContextBlocks: int64(i * 61 % 4000)},
+		}
+		if i%3 == 0 {
+			c[i].Match = 16 * (i % 400)
+			c[i].Tier = [block.NumTiers]int{block.TierGPU: c[i].Match}
+			c[i].Predicted = c[i].Match
+		}
+	}
+	return q, c
+}
+
+func TestChooseDoesNotAllocate(t *testing.T) {
+	for _, s := range specs() {
+		p := build(t, s)
+		q, c := field(64)
+		q.Exclude = []fleet.WorkerID{3}
+		if s.NeedsTarget {
+			q.Target = "10.0.0.4:8000"
+		}
+		if allocs := testing.AllocsPerRun(100, func() { p.Choose(&q, c) }); allocs != 0 {
+			t.Errorf("%s: %v allocations", s.Name, allocs)
+		}
+	}
+}
+
+func BenchmarkChoose(b *testing.B) {
+	for _, s := range specs() {
+		if s.NeedsTarget {
+			continue
+		}
+		for _, n := range []int{8, 64, 1024} {
+			b.Run(fmt.Sprintf("%s/%d", s.Name, n), func(b *testing.B) {
+				p := build(b, s)
+				q, c := field(n)
+				b.ReportAllocs()
+				for b.Loop() {
+					q.Random++
+					p.Choose(&q, c)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,234 @@
+package policy
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// specs are the built-in policies, and kv_aware with a bound.
+func specs() []Spec {
+	bounded := KVAware()
+	bounded.Name, bounded.ImbalanceTokens = "kv_aware bounded", DefaultImbalanceTokens
+	return append(BuiltIn(), bounded)
+}
+
+func build(t testing.TB, s Spec) *Policy {
+	t.Helper()
+	p, err := Build(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// drawQuery and drawCandidates keep numbers small so that ties are common.
+func drawQuery(t *rapid.T) Query {
+	return Query{
+		PromptTokens: rapid.IntRange(0, 400).Draw(t, "tokens"),
+		Known:        rapid.Bool().Draw(t, "known"),
+		Target:       rapid.SampledFrom([]string{"", "", "", "w1", "http://w2"}).Draw(t, "target"),
+		Rank:         rapid.IntRange(-3, 1).Draw(t, "rank"),
+		Exclude:      rapid.SliceOfN(rapid.Custom(func(t *rapid.T) fleet.WorkerID { return fleet.WorkerID(rapid.IntRange(0, 5).Draw(t, "id")) }), 0, 3).Draw(t, "exclude"),
+		MaxRequests:  rapid.SampledFrom([]int{0, 0, 3}).Draw(t, "limit"),
+		Turn:         rapid.Uint64().Draw(t, "turn"),
+		Random:       rapid.Uint64().Draw(t, "random"),
+	}
+}
+
+func drawCandidates(t *rapid.T, q *Query) []Candidate {
+	c := make([]Candidate, rapid.IntRange(0, 8).Draw(t, "candidates"))
+	for i := range c {
+		id := i / 2
+		c[i] = Candidate{
+			Worker:    &fleet.Worker{ID: fleet.WorkerID(id), URL: fmt.Sprintf("http://w%d", id)},
+			Holder:    fleet.Holder(i),
+			Rank:      i % 2,
+			Hash:      mix(uint64(i)),
+			Available: rapid.IntRange(0, 3).Draw(t, "available") > 0,
+			BlockSize: 16,
+			Load: fleet.Load{
+				Requests:      int64(rapid.IntRange(0, 4).Draw(t, "requests")),
+				PrefillTokens: int64(rapid.SampledFrom([]int{0, 0, 100, 9000, 20000}).Draw(t, "prefill")),
+				ContextBlocks: int64(rapid.SampledFrom([]int{0, 0, 10, 4000}).Draw(t, "context")),
+				Processed:     uint64(rapid.IntRange(0, 2).Draw(t, "processed")),
+			},
+		}
+		if q.Known && q.PromptTokens > 0 {
+			setMatch(&c[i], rapid.IntRange(0, (q.PromptTokens-1)/16).Draw(t, "gpu"), q)
+			c[i].Predicted = min(c[i].Match+16*rapid.IntRange(0, 2).Draw(t, "predicted"), (q.PromptTokens-1)/16*16)
+		}
+	}
+	return c
+}
+
+func setMatch(c *Candidate, blocks int, q *Query) {
+	c.Match = blocks * 16
+	c.Tier = [block.NumTiers]int{block.TierGPU: c.Match}
+	c.Predicted = max(c.Predicted, c.Match)
+}
+
+// eligible says, in its own words, whether a request may go to a candidate at all.
+func eligible(q *Query, c *Candidate) bool {
+	return c.Available && !slices.Contains(q.Exclude, c.Worker.ID) &&
+		(q.Target == "" || strings.HasSuffix(c.Worker.URL, q.Target)) &&
+		(q.Rank < 0 || q.Rank == c.Rank) &&
+		(q.MaxRequests == 0 || c.Load.Requests < int64(q.MaxRequests))
+}
+
+func chosen(p *Policy, q Query, c []Candidate) (fleet.Holder, Choice, []Candidate) {
+	c = slices.Clone(c)
+	choice := p.Choose(&q, c)
+	if choice.Index < 0 {
+		return fleet.NoHolder, choice, c
+	}
+	return c[choice.Index].Holder, choice, c
+}
+
+func TestNoPolicyPicksWhatCannotBeUsed(t *testing.T) {
+	for _, s := range specs() {
+		t.Run(s.Name, func(t *testing.T) {
+			p := build(t, s)
+			rapid.Check(t, func(t *rapid.T) {
+				q := drawQuery(t)
+				c := drawCandidates(t, &q)
+				any := slices.ContainsFunc(c, func(x Candidate) bool { return eligible(&q, &x) })
+				holder, choice, after := chosen(p, q, c)
+				if (holder != fleet.NoHolder) != any {
+					t.Fatalf("chose holder %d, though that one can be used is %v", holder, any)
+				}
+				if holder == fleet.NoHolder {
+					return
+				}
+				if !eligible(&q, &c[holder]) {
+					t.Fatalf("chose %+v", c[holder])
+				}
+				seen := map[fleet.Holder]bool{}
+				for i := range after {
+					seen[after[i].Holder] = true
+					if passed := i < choice.Passed; passed != (after[i].Reason == "") {
+						t.Fatalf("candidate %d of %d that passed has reason %q", i, choice.Passed, after[i].Reason)
+					}
+					if after[i].Score < 0 || after[i].Score > 1 {
+						t.Fatalf("score %v", after[i].Score)
+					}
+				}
+				if len(seen) != len(c) {
+					t.Fatalf("%d candidates before, %d after", len(c), len(seen))
+				}
+			})
+		})
+	}
+}
+
+// deterministic lists the policies that do not depend on the order of candidates.
+var deterministic = []string{"direct", "kv_aware", "kv_aware bounded", "least_load"}
+
+func eachDeterministic(t *testing.T, property func(t *rapid.T, p *Policy)) {
+	for _, s := range specs() {
+		if slices.Contains(deterministic, s.Name) {
+			t.Run(s.Name, func(t *testing.T) {
+				p := build(t, s)
+				rapid.Check(t, func(t *rapid.T) { property(t, p) })
+			})
+		}
+	}
+}
+
+func TestTheOrderOfWorkersDoesNotMatter(t *testing.T) {
+	eachDeterministic(t, func(t *rapid.T, p *Policy) {
+		q := drawQuery(t)
+		c := drawCandidates(t, &q)
+		before, choice, _ := chosen(p, q, c)
+		rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "shuffle"), 0)).Shuffle(len(c), func(i, j int) { c[i], c[j] = c[j], c[i] })
+		after, again, _ := chosen(p, q, c)
+		if before != after || choice.Branch != again.Branch {
+			t.Fatalf("chose %d (%s), shuffled %d (%s)", before, choice.Branch, after, again.Branch)
+		}
+	})
+}
+
+func TestMoreLoadNeverAttracts(t *testing.T) {
+	eachDeterministic(t, func(t *rapid.T, p *Policy) {
+		q := drawQuery(t)
+		c := drawCandidates(t, &q)
+		if len(c) == 0 {
+			return
+		}
+		before, _, _ := chosen(p, q, c)
+		i := rapid.IntRange(0, len(c)-1).Draw(t, "loaded")
+		c[i].Load.PrefillTokens += int64(rapid.IntRange(0, 20000).Draw(t, "more prefill"))
+		c[i].Load.ContextBlocks += int64(rapid.IntRange(0, 500).Draw(t, "more context"))
+		if after, _, _ := chosen(p, q, c); int(after) == i && before != after {
+			t.Fatalf("chose %d, and %d with more load on it", before, after)
+		}
+	})
+}
+
+func TestMoreMatchNeverRepels(t *testing.T) {
+	eachDeterministic(t, func(t *rapid.T, p *Policy) {
+		q := drawQuery(t)
+		c := drawCandidates(t, &q)
+		before, _, _ := chosen(p, q, c)
+		if before == fleet.NoHolder || !q.Known || q.PromptTokens == 0 {
+			return
+		}
+		most := (q.PromptTokens - 1) / 16
+		setMatch(&c[before], rapid.IntRange(c[before].Match/16, most).Draw(t, "more match"), &q)
+		if after, _, _ := chosen(p, q, c); after != before {
+			t.Fatalf("chose %d, and %d when %d matched more", before, after, before)
+		}
+	})
+}
+
+func TestRandomReachesEveryWorkerEvenly(t *testing.T) {
+	c := make([]Candidate, 4)
+	for i := range c {
+		c[i] = Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i)}, Holder: fleet.Holder(i), Hash: mix(uint64(i)), Available: true}
+	}
+	for _, name := range []string{"random", "power_of_two", "kv_aware"} {
+		spec, err := builtIn(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := build(t, spec)
+		source := rand.New(rand.NewPCG(1, 2))
+		var counts [4]int
+		const rounds = 40000
+		for range rounds {
+			h, _, _ := chosen(p, Query{PromptTokens: 100, Known: true, Rank: -1, Random: source.Uint64()}, c)
+			counts[h]++
+		}
+		for i, n := range counts {
+			if n < rounds/4*95/100 || n > rounds/4*105/100 {
+				t.Errorf("%s: worker %d was chosen %d times of %d", name, i, n, rounds)
+			}
+		}
+	}
+}
+
+func TestBuildSaysAllThatIsWrong(t *testing.T) {
+	_, err := Build(Spec{
+		Filters:         []string{"clever"},
+		Scorers:         []Weighted{{"wisdom", 1}, {"match", -1}},
+		Picker:          "lucky",
+		TierWeights:     [block.NumTiers]float64{2},
+		ImbalanceTokens: -1,
+	})
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{"name is missing", `filter is called "clever"`, "balanced", `scorer is called "wisdom"`, "weight -1 of scorer match",
+		`picker is called "lucky"`, "power_of_two", "tier weight 2 of gpu", "imbalance of -1"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not say %q: %v", want, err)
+		}
+	}
+}
