@@ -29,16 +29,19 @@ func (o Outcome) String() string {
 type BreakerConfig struct {
 	// Failures in a row that make a holder unavailable. Default 3: one is an accident and two happen when a client's
 	// request is retried; more would send too many requests into a dead engine between two active checks.
-	Failures int
+	Failures int `yaml:"failures"`
 	// Delay until the first trial. Default 2 s, less than the interval of active checks, so that a hiccup costs little.
 	// It doubles with every failed trial up to MaxDelay.
-	Delay time.Duration
+	Delay time.Duration `yaml:"delay"`
 	// MaxDelay bounds the delay. Default 30 s: an engine takes that long to start.
-	MaxDelay time.Duration
+	MaxDelay time.Duration `yaml:"max_delay"`
 	// Trial is how long the one request that is let through may take to prove something before another is let through.
 	// Default 30 s: a long prompt on a busy engine takes that long to its first token.
-	Trial time.Duration
+	Trial time.Duration `yaml:"trial"`
 }
+
+// DefaultBreakerConfig is what a zero BreakerConfig means.
+func DefaultBreakerConfig() BreakerConfig { return BreakerConfig{}.withDefaults() }
 
 func (c BreakerConfig) withDefaults() BreakerConfig {
 	if c.Failures <= 0 {

@@ -19,18 +19,21 @@ import (
 // Config tunes how workers are watched. A zero field means its default.
 type Config struct {
 	// Interval between two checks of a worker that answers. Default 5 s.
-	Interval time.Duration
+	Interval time.Duration `yaml:"interval"`
 	// Timeout of one health check. Default 4 s: SGLang's /health runs a request of one token and takes a second when idle.
-	Timeout time.Duration
+	Timeout time.Duration `yaml:"timeout"`
 	// Misses is how many checks in a row must time out before a worker counts as unhealthy. Default 2: one is a pause of
 	// the engine. A refused connection or a bad status needs no second.
-	Misses int
+	Misses int `yaml:"misses"`
 	// Refresh is the time between two probes of a healthy worker, which find adapters that came or went. Default 60 s.
-	Refresh time.Duration
+	Refresh time.Duration `yaml:"refresh"`
 	// Retry is the first pause before a worker that does not answer is asked again; it doubles up to Interval. Default
 	// 500 ms.
-	Retry time.Duration
+	Retry time.Duration `yaml:"retry"`
 }
+
+// DefaultConfig is what a zero Config means.
+func DefaultConfig() Config { return Config{}.withDefaults() }
 
 func (c Config) withDefaults() Config {
 	for _, d := range []struct {

@@ -12,12 +12,12 @@ const None = "none"
 
 // Target is a worker to find, with what the operator knows better than the worker.
 type Target struct {
-	URL    string // base URL, http or https, without /v1
-	Events string // ZMQ endpoint of rank 0's events, the host "*" meaning the worker's; rank r is at port + r. "" asks the worker; None: it has none
-	Replay string // the same for the replay socket
-	Topic  string // prefix to subscribe to; "" asks the worker
-	Model  string // the base model's name; "" asks the worker
-	APIKey string // sent as a bearer token with every probe; "" sends none
+	URL    string `yaml:"url"`               // base URL, http or https, without /v1
+	Events string `yaml:"events,omitempty"`  // ZMQ endpoint of rank 0's events, the host "*" meaning the worker's; rank r is at port + r. "" asks the worker; None: it has none
+	Replay string `yaml:"replay,omitempty"`  // the same for the replay socket
+	Topic  string `yaml:"topic,omitempty"`   // prefix to subscribe to; "" asks the worker
+	Model  string `yaml:"model,omitempty"`   // the base model's name; "" asks the worker
+	APIKey string `yaml:"api_key,omitempty"` // sent as a bearer token with every probe; "" sends none
 }
 
 // ParseTarget reads URL[,events=ENDPOINT][,replay=ENDPOINT][,topic=TOPIC][,model=NAME].
