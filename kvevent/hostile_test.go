@@ -1,0 +1,153 @@
+package kvevent
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// checkBounds holds a decoded batch to what every payload must keep, however hostile.
+func checkBounds(t *testing.T, b *Batch, size int, err error) {
+	t.Helper()
+	if err != nil {
+		if len(b.Events) > 0 || b.Skipped > 0 || b.Incomplete {
+			t.Errorf("rejected, but %d events, %d skipped", len(b.Events), b.Skipped)
+		}
+		return
+	}
+	hashes, tokens := 0, 0
+	for i := range b.Events {
+		e := &b.Events[i]
+		if e.Kind != Removed { // polled removals share their hashes between tiers
+			hashes += len(e.Hashes)
+		}
+		tokens += len(e.Tokens)
+		if e.Aligned() && len(e.Tokens)%len(e.Hashes) != 0 {
+			t.Errorf("event %d is aligned with %d tokens and %d hashes", i, len(e.Tokens), len(e.Hashes))
+		}
+	}
+	if hashes > size || tokens > size || len(b.Events) > 4*size || len(b.SkippedTags) > maxTags {
+		t.Errorf("%d bytes became %d events, %d hashes, %d tokens, %d tags", size, len(b.Events), hashes, tokens, len(b.SkippedTags))
+	}
+	for _, tag := range b.SkippedTags {
+		if len(tag.Tag) > maxTag || strings.ContainsFunc(tag.Tag, func(r rune) bool { return r < ' ' || r > '~' }) {
+			t.Errorf("tag %q", tag.Tag)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for i, payload := range samplePayloads(f) {
+		if i%4 == 0 && len(payload) < 1<<12 {
+			f.Add(payload)
+		}
+	}
+	var d Decoder
+	var b Batch
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		err := d.Decode(payload, &b)
+		checkBounds(t, &b, len(payload), err)
+		if err != nil {
+			return
+		}
+		// What was understood can be written and is then understood the same way.
+		w := Wire{}
+		first := w.Append(nil, &b)
+		if err := d.Decode(first, &b); err != nil {
+			t.Fatalf("decode what was encoded: %v", err)
+		}
+		if second := w.Append(nil, &b); !bytes.Equal(first, second) {
+			t.Errorf("encoded\n%x, and again\n%x", first, second)
+		}
+	})
+}
+
+// samplePayloads returns the vectors' payloads that are valid, or a made one where they are missing.
+func samplePayloads(t testing.TB) [][]byte {
+	var all [][]byte
+	for _, v := range readVectors(t).Payloads {
+		all = append(all, unhex(t, v.Payload))
+	}
+	return all
+}
+
+func TestMutatedAndCutPayloadsNeverPanic(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var d Decoder
+	var b Batch
+	for _, payload := range samplePayloads(t) {
+		for cut := range payload {
+			if err := d.Decode(payload[:cut], &b); err == nil {
+				t.Errorf("cut at %d of %d: accepted", cut, len(payload))
+			}
+		}
+		for range 200 {
+			mutated := bytes.Clone(payload)
+			for range 1 + rng.IntN(4) {
+				if len(mutated) > 0 {
+					mutated[rng.IntN(len(mutated))] = byte(rng.Uint32())
+				}
+			}
+			err := d.Decode(mutated, &b)
+			checkBounds(t, &b, len(mutated), err)
+		}
+	}
+}
+
+func TestMemoryIsBoundedByThePayload(t *testing.T) {
+	head := []byte{0x93, 0xcb, 0x41, 0xda, 0x41, 0x53, 0x60, 0x08, 0x00, 0x00} // [time, …
+	stored := append([]byte{0x91, 0x97, 0xab}, tagStored...)
+	cases := map[string][]byte{
+		"events promised":       {0xdd, 0xff, 0xff, 0xff, 0xff},
+		"hashes promised":       append(bytes.Clone(stored), 0xdd, 0xff, 0xff, 0xff, 0xff),
+		"tokens promised":       append(bytes.Clone(stored), 0x90, 0xc0, 0xdd, 0xff, 0xff, 0xff, 0xff),
+		"a digest promised":     append(bytes.Clone(stored), 0x91, 0xc6, 0xff, 0xff, 0xff, 0xff),
+		"a map promised":        {0x91, 0xdf, 0xff, 0xff, 0xff, 0xff},
+		"an extension promised": {0x91, 0xc9, 0xff, 0xff, 0xff, 0xff, 0x01},
+		"deep nesting":          bytes.Repeat([]byte{0x91}, 1<<20),
+		"deep maps":             bytes.Repeat([]byte{0x81, 0xa0}, 1<<19),
+	}
+	for name, tail := range cases {
+		t.Run(name, func(t *testing.T) {
+			payload := append(bytes.Clone(head), tail...)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			var d Decoder
+			var b Batch
+			err := d.Decode(payload, &b)
+			runtime.ReadMemStats(&after)
+			if err == nil {
+				t.Error("accepted")
+			}
+			if used := after.TotalAlloc - before.TotalAlloc; used > 1<<16 {
+				t.Errorf("%d bytes allocated for a payload of %d", used, len(payload))
+			}
+		})
+	}
+}
+
+func TestGiantBuffersAreGivenBack(t *testing.T) {
+	payload := Wire{}.Append(nil, &Batch{Events: []Event{{Group: -1, BlockSize: 1, Tokens: make([]uint32, 2*maxKept)}}})
+	var d Decoder
+	var b Batch
+	if err := d.Decode(payload, &b); err != nil {
+		t.Fatal(err)
+	}
+	b.Reset()
+	if cap(b.tokens) > maxKept {
+		t.Errorf("%d tokens are kept, want at most %d", cap(b.tokens), maxKept)
+	}
+}
+
+func TestNamesAreInternedWithinBounds(t *testing.T) {
+	var names interner
+	for i := range 10 * maxInterned {
+		names.text([]byte{byte(i), byte(i >> 8), byte(i >> 16), 'x'})
+	}
+	names.text(bytes.Repeat([]byte("x"), maxInternedLen+1))
+	if n := len(names.young) + len(names.old); n > 2*maxInterned {
+		t.Errorf("%d names are kept, want at most %d", n, 2*maxInterned)
+	}
+}
