@@ -18,7 +18,7 @@ func ExampleBuild() {
 	if err != nil {
 		panic(err)
 	}
-	a := policy.Candidate{Worker: &fleet.Worker{URL: "http://a"}, Available: true, Load: fleet.Load{PrefillTokens: 6000}}
+	a := policy.Candidate{Worker: &fleet.Worker{URL: "http://a"}, Available: true, Load: fleet.Load{PrefillTokens: 9000}}
 	a.Match, a.Predicted, a.Tier[0] = 100, 100, 100
 	b := policy.Candidate{Worker: &fleet.Worker{URL: "http://b"}, Available: true, Holder: 1}
 

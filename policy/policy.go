@@ -38,10 +38,12 @@ type Weighted struct {
 // that has nothing, not enough to win over one that has half of it on the GPU.
 var DefaultTierWeights = [block.NumTiers]float64{block.TierGPU: 1.0, block.TierCPU: 0.8, block.TierDisk: 0.3, block.TierRemote: 0.1}
 
-// DefaultImbalanceTokens is the bound we recommend where many conversations share a system prompt: the token budget of
-// one engine step. Less imbalance than that is no queue, and moving a request for it would cost a match for nothing;
-// with much more, requests wait for whole steps while others idle.
-const DefaultImbalanceTokens = 8192
+// DefaultImbalanceTokens is the bound we recommend where many conversations share a system prompt: the smallest token
+// budget of a step that vLLM and SGLang come with. Less imbalance than a step is no queue, and moving a request for it
+// would cost a match for nothing. More is not needed: what a match saves is credited in full on top of the bound, so a
+// conversation only leaves its home when it is served sooner elsewhere. At 8,192 a fleet of long conversations would
+// still send each new one to a worker that runs 32,000 tokens of others, beside idle ones.
+const DefaultImbalanceTokens = 2048
 
 func (s *Spec) tierWeights() [block.NumTiers]float64 {
 	if s.TierWeights == ([block.NumTiers]float64{}) {
