@@ -101,7 +101,9 @@ type Decision struct {
 	open        atomic.Bool  // Done was not called
 	firstToken  atomic.Int64 // when it came, Unix nanoseconds; 0 is not yet
 
-	// Scratch, kept for the next decision.
+	// Scratch, kept for the next decision. The query is here because policies take it through interfaces: as a local
+	// variable it would be allocated each time.
+	query   policy.Query
 	keys    []block.Key
 	matches []kvindex.Match
 }
@@ -136,5 +138,6 @@ func (d *Decision) Recycle() {
 	d.firstToken.Store(0)
 	clear(d.Candidates) // they refer to workers that may be gone
 	d.Record = Record{Candidates: d.Candidates[:0]}
+	d.query = policy.Query{}
 	r.decisions.Put(d)
 }

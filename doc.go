@@ -6,7 +6,7 @@
 // its companions, and time and randomness with each [Request]. The gateway of this module is one caller, the simulator
 // another.
 //
-//	d, err := router.Route(ctx, &warmpath.Request{Model: "llama", Tokens: tokens, Now: now, Random: rand.Uint64()})
+//	d, err := router.Route(ctx, &warmpath.Request{Model: "llama", Tokens: tokens, Rank: -1, Now: now, Random: rand.Uint64()})
 //	if err != nil {
 //		return err
 //	}

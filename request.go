@@ -16,10 +16,10 @@ type Request struct {
 	Extra    string          // SGLang's extra_key
 
 	PromptBytes int // length of the prompt's text; estimates the tokens when they are not known
-	MaxTokens   int // the answer's limit, 0 is none given
+	MaxTokens   int // most tokens of the answer, 0 is none given; for policies that price answers, of which there is none yet
 
 	Target  string           // send it to this worker (URL or host:port) whatever the policy says; "" is any
-	Rank    int              // global data-parallel rank the client asked for; negative is any
+	Rank    int              // global data-parallel rank the client asked for; negative is any: the zero value asks for rank 0
 	Exclude []fleet.WorkerID // workers that were tried already
 	Policy  string           // name of the policy; "" is the router's default
 

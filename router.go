@@ -104,7 +104,7 @@ func (r *Router) decide(ctx context.Context, req *Request, take bool) (*Decision
 	if d.TokensKnown {
 		r.match(d, req, snap, pool)
 	}
-	q := policy.Query{
+	d.query = policy.Query{
 		PromptTokens: d.PromptTokens,
 		Known:        d.TokensKnown,
 		Target:       req.Target,
@@ -114,7 +114,7 @@ func (r *Router) decide(ctx context.Context, req *Request, take bool) (*Decision
 		Turn:         pool.Turn(take),
 		Random:       req.Random,
 	}
-	d.settle(p.Choose(&q, d.Candidates))
+	d.settle(p.Choose(&d.query, d.Candidates))
 	if d.Worker == nil {
 		return d, fmt.Errorf("route to model %q: %w", req.Model, noChoice(d.Candidates))
 	}

@@ -1,0 +1,62 @@
+package warmpath_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// Two workers; one of them announces that it has cached a conversation, and the next turn goes home.
+func Example() {
+	workers := fleet.New(fleet.Config{})
+	router, err := warmpath.New(warmpath.Options{Fleet: workers})
+	if err != nil {
+		panic(err)
+	}
+
+	// What a probe learned. Trust is raised by whoever follows the events: their history is whole.
+	facts := fleet.Facts{Models: []fleet.Model{{ID: "llama"}}, BlockSize: 16}
+	workers.Put("http://10.0.0.7:8000", facts)
+	workers.Put("http://10.0.0.8:8000", facts)
+	for _, w := range workers.Snapshot().Workers() {
+		workers.SetTrust(w.Holders[0], fleet.TrustExact, "replayed from 0")
+	}
+
+	// A KV event: the second worker stored two blocks. The handles are the engine's own hashes.
+	conversation := make([]block.Token, 40) // from the tokenizer
+	for i := range conversation {
+		conversation[i] = block.Token(1000 + i)
+	}
+	second := workers.Snapshot().Workers()[1].Holders[0]
+	router.Store(second, "", &kvindex.Stored{
+		Tokens:    conversation[:32],
+		BlockSize: 16,
+		Handles:   []uint64{0xa1, 0xa2},
+	})
+
+	// A request. Time and randomness are the caller's.
+	d, err := router.Route(context.Background(), &warmpath.Request{
+		Model:  "llama",
+		Tokens: conversation,
+		Rank:   -1,
+		Now:    1_000_000_000,
+		Random: 42,
+	})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(d.Worker.URL)
+	fmt.Println(d)
+
+	// When the answer has ended, however it ended:
+	d.FirstToken(1_020_000_000)
+	d.Done(fleet.OutcomeServed, 1_500_000_000)
+	d.Recycle()
+	// Output:
+	// http://10.0.0.8:8000
+	// kv_aware: http://10.0.0.8:8000 rank 0 of 2 candidates, affinity (longest match, least work among equals); 32 of 40 prompt tokens matched, 32 on gpu; trust exact
+}

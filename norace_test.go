@@ -1,0 +1,5 @@
+//go:build !race
+
+package warmpath_test
+
+const raceEnabled = false
