@@ -1,0 +1,262 @@
+package config
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/admin"
+	"github.com/warmpath/warmpath/internal/discovery"
+	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/internal/telemetry"
+	"github.com/warmpath/warmpath/internal/tokens"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// Config is everything that `warmpath serve` can be told. Start from Default.
+type Config struct {
+	// Listen is where clients ask: host:port of the model API, /health and /readiness. All addresses by default, as a
+	// gateway is there to be reached.
+	Listen string `yaml:"listen"`
+	// Policy chooses the worker: kv_aware, round_robin, random, power_of_two, least_load, or direct (the client names the
+	// worker in X-Warmpath-Target). Can be changed by a reload.
+	Policy string `yaml:"policy"`
+	// Workers are the engines. A URL is enough where the engine tells its event endpoints; else events and replay say
+	// them, "*" standing for the worker's host. Can be changed by a reload.
+	Workers []discovery.Target `yaml:"workers"`
+	// Admin is the second listener: metrics, workers, decisions, explain, reload.
+	Admin admin.Config `yaml:"admin"`
+	// Routing tunes the decision.
+	Routing Routing `yaml:"routing"`
+	// Tokens bounds the search for a prompt's token ids.
+	Tokens tokens.Config `yaml:"tokens"`
+	// Gateway is how clients are treated.
+	Gateway gateway.Config `yaml:"gateway"`
+	// Health is active health: how workers are checked and probed.
+	Health discovery.Config `yaml:"health"`
+	// Breaker is passive health: what failed requests do to a worker.
+	Breaker fleet.BreakerConfig `yaml:"breaker"`
+	// Telemetry is what is remembered and logged.
+	Telemetry telemetry.Config `yaml:"telemetry"`
+}
+
+// Routing tunes how a worker is chosen.
+type Routing struct {
+	// TierWeights are the worth of a matched token by where its block lies, 0 to 1. A block on the GPU costs nothing, one
+	// in host memory a copy; disk and remote storage win over a worker that has nothing, not over one that has half.
+	TierWeights TierWeights `yaml:"tier_weights"`
+	// ImbalanceTokens bounds how far a match is followed: a worker with that many more tokens of work than the least
+	// loaded one gives way. 0 is no bound. 8192, one engine step's budget, suits fleets whose conversations all share one
+	// system prompt.
+	ImbalanceTokens int `yaml:"imbalance_tokens"`
+	// SpeculativeTTL is how long a dispatched prompt counts as cached before its events confirm it. Well above the time
+	// from dispatch to event, and soon over when the request failed.
+	SpeculativeTTL time.Duration `yaml:"speculative_ttl"`
+	// ApproximateTTL is the same for workers that publish no events: about how long a prefix survives on a busy engine.
+	ApproximateTTL time.Duration `yaml:"approximate_ttl"`
+	// BlockSize is the tokens of our own blocks. 0 takes, for each model, the smallest engine block among its workers,
+	// at least 16.
+	BlockSize int `yaml:"block_size"`
+	// MaxRequests is how many requests a holder may have at once before it counts as saturated. 0 is no limit: engines
+	// queue by themselves.
+	MaxRequests int `yaml:"max_requests"`
+}
+
+// TierWeights are one weight for each tier.
+type TierWeights struct {
+	GPU    float64 `yaml:"gpu"`
+	CPU    float64 `yaml:"cpu"`
+	Disk   float64 `yaml:"disk"`
+	Remote float64 `yaml:"remote"`
+}
+
+// Default returns the configuration of an empty file. It has no workers, and so does not pass Validate.
+func Default() Config {
+	w := policy.DefaultTierWeights
+	return Config{
+		Listen:  ":8080",
+		Policy:  policy.KVAware().Name,
+		Workers: []discovery.Target{},
+		Admin:   admin.DefaultConfig(),
+		Routing: Routing{
+			TierWeights:    TierWeights{w[block.TierGPU], w[block.TierCPU], w[block.TierDisk], w[block.TierRemote]},
+			SpeculativeTTL: 2 * time.Second,
+			ApproximateTTL: 2 * time.Minute,
+		},
+		Tokens:    tokens.DefaultConfig(),
+		Gateway:   gateway.DefaultConfig(),
+		Health:    discovery.DefaultConfig(),
+		Breaker:   fleet.DefaultBreakerConfig(),
+		Telemetry: telemetry.DefaultConfig(),
+	}
+}
+
+// Spec returns the policy that c asks for, with its weights and bound. Policies are built in; Validate checks the name.
+func (c *Config) Spec() policy.Spec {
+	for _, s := range policy.BuiltIn() {
+		if s.Name != c.Policy {
+			continue
+		}
+		w := c.Routing.TierWeights
+		s.TierWeights = [block.NumTiers]float64{block.TierGPU: w.GPU, block.TierCPU: w.CPU, block.TierDisk: w.Disk, block.TierRemote: w.Remote}
+		if len(s.Scorers) > 0 && s.Scorers[0].Scorer == "match" {
+			s.ImbalanceTokens = c.Routing.ImbalanceTokens
+		}
+		return s
+	}
+	return policy.Spec{Name: c.Policy}
+}
+
+// Options returns what the Router is made of, but its fleet.
+func (c *Config) Options() warmpath.Options {
+	return warmpath.Options{
+		Policy:         c.Spec(),
+		BlockSize:      c.Routing.BlockSize,
+		SpeculativeTTL: orOff(c.Routing.SpeculativeTTL),
+		ApproximateTTL: orOff(c.Routing.ApproximateTTL),
+		MaxRequests:    c.Routing.MaxRequests,
+	}
+}
+
+// orOff turns the file's 0, which means off, into the Router's negative, as its own 0 means the default.
+func orOff(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
+}
+
+// problem is one thing that is wrong, with the key it is wrong at.
+type problem struct {
+	path string
+	err  error
+}
+
+func (p *problem) Error() string { return p.path + ": " + p.err.Error() }
+func (p *problem) Unwrap() error { return p.err }
+
+// Validate returns all problems of c, each beginning with the path of its key.
+func (c *Config) Validate() error {
+	var found problems
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+		found.add("listen", fmt.Errorf("%q is not host:port", c.Listen))
+	}
+	if !slices.ContainsFunc(policy.BuiltIn(), func(s policy.Spec) bool { return s.Name == c.Policy }) {
+		found.add("policy", fmt.Errorf("%q is none of %s", c.Policy, strings.Join(policyNames(), ", ")))
+	}
+	seen := map[string]int{}
+	for i, w := range c.Workers {
+		at := fmt.Sprintf("workers[%d]", i)
+		if err := w.Validate(); err != nil {
+			found.add(at, err)
+		} else if first, twice := seen[strings.TrimRight(w.URL, "/")]; twice {
+			found.add(at, fmt.Errorf("%s is listed twice, first as workers[%d]", w.URL, first))
+		}
+		seen[strings.TrimRight(w.URL, "/")] = i
+	}
+	c.validateRouting(&found)
+	c.validateHealth(&found)
+	found.section("admin", c.Admin.Validate())
+	found.section("tokens", c.Tokens.Validate())
+	found.section("gateway", c.Gateway.Validate())
+	found.section("telemetry", c.Telemetry.Validate())
+	return errors.Join(found...)
+}
+
+func policyNames() []string {
+	var names []string
+	for _, s := range policy.BuiltIn() {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+func (c *Config) validateRouting(found *problems) {
+	r := c.Routing
+	for _, w := range []struct {
+		name  string
+		value float64
+	}{{"gpu", r.TierWeights.GPU}, {"cpu", r.TierWeights.CPU}, {"disk", r.TierWeights.Disk}, {"remote", r.TierWeights.Remote}} {
+		if !(w.value >= 0 && w.value <= 1) {
+			found.add("routing.tier_weights."+w.name, fmt.Errorf("%v is outside 0..1", w.value))
+		}
+	}
+	if r.TierWeights == (TierWeights{}) {
+		found.add("routing.tier_weights", errors.New("all weights are 0: nothing would ever match"))
+	}
+	if r.BlockSize < 0 || r.BlockSize > block.MaxSize {
+		found.add("routing.block_size", fmt.Errorf("%d is outside 0..%d", r.BlockSize, block.MaxSize))
+	}
+	found.notNegative("routing.imbalance_tokens", r.ImbalanceTokens)
+	found.notNegative("routing.max_requests", r.MaxRequests)
+	found.notNegative("routing.speculative_ttl", int(r.SpeculativeTTL))
+	found.notNegative("routing.approximate_ttl", int(r.ApproximateTTL))
+}
+
+func (c *Config) validateHealth(found *problems) {
+	h, b := c.Health, c.Breaker
+	found.positive("health.interval", h.Interval)
+	found.positive("health.timeout", h.Timeout)
+	found.positive("health.refresh", h.Refresh)
+	found.positive("health.retry", h.Retry)
+	if h.Misses < 1 {
+		found.add("health.misses", fmt.Errorf("%d is below 1", h.Misses))
+	}
+	if b.Failures < 1 {
+		found.add("breaker.failures", fmt.Errorf("%d is below 1", b.Failures))
+	}
+	found.positive("breaker.delay", b.Delay)
+	found.positive("breaker.trial", b.Trial)
+	if b.MaxDelay < b.Delay {
+		found.add("breaker.max_delay", fmt.Errorf("%v is below delay, %v", b.MaxDelay, b.Delay))
+	}
+}
+
+// problems gathers what is wrong.
+type problems []error
+
+func (p *problems) add(path string, err error) { *p = append(*p, &problem{path, err}) }
+
+func (p *problems) positive(path string, d time.Duration) {
+	if d <= 0 {
+		p.add(path, fmt.Errorf("%v is not positive", d))
+	}
+}
+
+func (p *problems) notNegative(path string, n int) {
+	if n < 0 {
+		p.add(path, fmt.Errorf("%d is negative", n))
+	}
+}
+
+// section adds the problems of a component's own Validate, each of which begins with its key.
+func (p *problems) section(name string, err error) {
+	if err == nil {
+		return
+	}
+	list := []error{err}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		list = joined.Unwrap()
+	}
+	for _, e := range list {
+		key, rest, ok := strings.Cut(e.Error(), ": ")
+		if !ok {
+			p.add(name, e)
+			continue
+		}
+		p.add(name+"."+key, errors.New(rest))
+	}
+}
+
+//go:embed config.sample.yaml
+var sample string
+
+// Sample returns a file with every key at its default, each with its reason.
+func Sample() string { return sample }

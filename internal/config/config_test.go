@@ -1,0 +1,179 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/internal/discovery"
+	"github.com/warmpath/warmpath/policy"
+)
+
+func TestGoodFilesLoad(t *testing.T) {
+	files, err := filepath.Glob("testdata/good/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no files: %v", err)
+	}
+	for _, f := range files {
+		if _, err := Load(f, nil); err != nil {
+			t.Errorf("%s: %v", f, err)
+		}
+	}
+}
+
+func TestBadFilesSayWhatAndWhere(t *testing.T) {
+	files, err := filepath.Glob("testdata/bad/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no files: %v", err)
+	}
+	for _, f := range files {
+		t.Run(filepath.Base(f), func(t *testing.T) {
+			want, err := os.ReadFile(strings.TrimSuffix(f, ".yaml") + ".want")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = Load(f, nil)
+			if err == nil {
+				t.Fatal("the file is accepted")
+			}
+			for line := range strings.Lines(string(want)) {
+				if line = strings.TrimSpace(line); !strings.Contains(err.Error(), line) {
+					t.Errorf("the error does not say %q:\n%v", line, err)
+				}
+			}
+		})
+	}
+}
+
+func TestEmptyFileIsTheDefaults(t *testing.T) {
+	for _, f := range []string{"testdata/good/empty.yaml", "testdata/good/nothing.yaml"} {
+		got, err := Load(f, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(Default(), *got); diff != "" {
+			t.Errorf("%s:\n%s", f, diff)
+		}
+	}
+}
+
+func TestFileChangesOnlyWhatItSays(t *testing.T) {
+	got, err := Load("testdata/good/workers.yaml", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default()
+	want.Policy = "round_robin"
+	want.Workers = []discovery.Target{
+		{URL: "http://gpu-1:8000"},
+		{URL: "http://gpu-2:8000/v1", Events: "tcp://*:5557", Replay: "tcp://*:5657", Model: "m"},
+	}
+	want.Tokens.Budget = 20 * time.Millisecond
+	want.Tokens.CacheBytes = 3 << 29
+	if diff := cmp.Diff(want, *got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestFlagsWinOverTheFile(t *testing.T) {
+	got, err := Load("testdata/good/workers.yaml", func(c *Config) { c.Policy = "random" })
+	if err != nil || got.Policy != "random" {
+		t.Errorf("policy %v, %v", got, err)
+	}
+	if _, err := Load("testdata/good/workers.yaml", func(c *Config) { c.Policy = "best" }); err == nil {
+		t.Error("a flag's bad value is accepted")
+	}
+}
+
+func TestMissingFileSaysHowToStart(t *testing.T) {
+	_, err := Load("testdata/absent.yaml", nil)
+	if err == nil || !strings.Contains(err.Error(), "warmpath config sample") {
+		t.Error(err)
+	}
+}
+
+func TestAdminKeyComesFromOnePlace(t *testing.T) {
+	dir := t.TempDir()
+	key := filepath.Join(dir, "key")
+	if err := os.WriteFile(key, []byte("  from-the-file\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	open := func(c *Config) { c.Admin.Listen = ":9090" }
+	if _, err := Load("", open); err == nil || !strings.Contains(err.Error(), "needs a key") {
+		t.Errorf("an open admin listener without a key: %v", err)
+	}
+	got, err := Load("", func(c *Config) { open(c); c.Admin.KeyFile = key })
+	if err != nil || got.Admin.Key != "from-the-file" {
+		t.Errorf("key file: %v, %v", got, err)
+	}
+	if _, err := Load("", func(c *Config) { c.Admin.Key, c.Admin.KeyFile = "12345678", key }); err == nil {
+		t.Error("two keys are accepted")
+	}
+	if _, err := Load("", func(c *Config) { c.Admin.Key = "short" }); err == nil {
+		t.Error("a short key is accepted")
+	}
+	t.Setenv(EnvAdminKey, "from-the-environment")
+	got, err = Load("", func(c *Config) { open(c); c.Admin.KeyFile = key })
+	if err != nil || got.Admin.Key != "from-the-environment" {
+		t.Errorf("environment: %v, %v", got, err)
+	}
+}
+
+func TestPolicyTakesItsWeights(t *testing.T) {
+	c := Default()
+	c.Routing.TierWeights.CPU = 0.5
+	c.Routing.ImbalanceTokens = 100
+	s := c.Spec()
+	if s.TierWeights[block.TierCPU] != 0.5 || s.ImbalanceTokens != 100 {
+		t.Errorf("kv_aware: %+v", s)
+	}
+	c.Policy = "round_robin"
+	if s := c.Spec(); s.ImbalanceTokens != 0 {
+		t.Errorf("round_robin has no use for the bound: %+v", s)
+	}
+	for _, built := range policy.BuiltIn() {
+		c.Policy = built.Name
+		if _, err := policy.Build(c.Spec()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestBytes(t *testing.T) {
+	for text, want := range map[string]int64{
+		"0": 0, "1024": 1024, "64MiB": 64 << 20, "1.5 GiB": 3 << 29, "2GB": 2e9, `"5KiB"`: 5 << 10, "7B": 7, "1_000": 1000, "-1": -1,
+	} {
+		var got int64
+		if err := unmarshalBytes(&got, []byte(text)); err != nil || got != want {
+			t.Errorf("%s: %d, %v; want %d", text, got, err, want)
+		}
+		if err := unmarshalBytes(&got, []byte(formatBytes(want))); err != nil || got != want {
+			t.Errorf("%d is written as %s and read as %d, %v", want, formatBytes(want), got, err)
+		}
+	}
+	for _, text := range []string{"", "MiB", "x", "9999999TiB", "1.5", "NaNMiB", "1e300GiB", "99999999999999999999"} {
+		var got int64
+		if err := unmarshalBytes(&got, []byte(text)); err == nil {
+			t.Errorf("%q is read as %d", text, got)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(Sample()))
+	f.Add([]byte("workers: [{url: http://a}]\n"))
+	f.Add([]byte("a: &a [*a]\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		cfg := Default()
+		if file, err := parse("f", data, &cfg); err == nil {
+			if err := cfg.Validate(); err != nil {
+				_ = locate("f", file, err).Error()
+			}
+		}
+	})
+}

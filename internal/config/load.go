@@ -1,0 +1,188 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+)
+
+// EnvAdminKey is the environment variable with the admin key; it wins over the file.
+const EnvAdminKey = "WARMPATH_ADMIN_KEY"
+
+// maxFile bounds the file in bytes: a thousand workers take 100 KB.
+const maxFile = 8 << 20
+
+// Load reads the file at path over the defaults, lets override change the result (flags win over the file), reads the
+// admin key from where it is kept, and validates. An empty path reads no file. The error names every problem, with
+// FILE:LINE:COLUMN where the file is to blame.
+func Load(path string, override func(*Config)) (*Config, error) {
+	cfg := Default()
+	var file *ast.File
+	if path != "" {
+		data, err := read(path)
+		if err != nil {
+			return nil, err
+		}
+		if file, err = parse(path, data, &cfg); err != nil {
+			return nil, err
+		}
+	}
+	if override != nil {
+		override(&cfg)
+	}
+	if err := cfg.readKey(); err != nil {
+		return nil, err
+	}
+	if err := cfg.Validate(); err != nil {
+		return nil, locate(path, file, err)
+	}
+	return &cfg, nil
+}
+
+func read(path string) ([]byte, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read the configuration: %s does not exist; `warmpath config sample` prints one to start from", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the configuration: %w", err)
+	}
+	if len(data) > maxFile {
+		return nil, fmt.Errorf("read the configuration: %s has %d bytes, more than %d", path, len(data), maxFile)
+	}
+	return data, nil
+}
+
+// parse decodes data over cfg and returns its syntax tree, from which positions are read.
+func parse(path string, data []byte, cfg *Config) (*ast.File, error) {
+	file, err := parser.ParseBytes(data, 0)
+	if err != nil {
+		return nil, at(path, err)
+	}
+	if !hasContent(file) {
+		return file, nil // decoding nothing would set everything to zero
+	}
+	if len(file.Docs) > 1 {
+		return nil, fmt.Errorf("%s: the file holds %d documents, keep one", path, len(file.Docs))
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(data), yaml.Strict(),
+		yaml.CustomUnmarshaler(unmarshalBytes), yaml.CustomUnmarshaler(unmarshalDuration))
+	err = decoder.Decode(cfg)
+	var bad *valueError
+	switch {
+	case err == nil:
+		return file, nil
+	case errors.As(err, &bad):
+		if line, column, ok := findScalar(file, bad.text); ok {
+			return nil, fmt.Errorf("%s:%d:%d: %w", path, line, column, bad)
+		}
+	}
+	return nil, at(path, err)
+}
+
+// findScalar returns where the first scalar with that text stands.
+func findScalar(file *ast.File, text string) (line, column int, ok bool) {
+	for _, doc := range file.Docs {
+		for _, node := range ast.Filter(ast.StringType, doc) {
+			if t := node.GetToken(); !ok && plain([]byte(t.Value)) == text {
+				line, column, ok = t.Position.Line, t.Position.Column, true
+			}
+		}
+	}
+	return line, column, ok
+}
+
+// hasContent reports whether the file says anything: one of comments alone, or with only "null", does not.
+func hasContent(file *ast.File) bool {
+	for _, doc := range file.Docs {
+		switch doc.Body.(type) {
+		case nil, *ast.NullNode, *ast.CommentGroupNode:
+		default:
+			return true
+		}
+	}
+	return false
+}
+
+// at turns an error of the YAML library into FILE:LINE:COLUMN: message, with the lines around it.
+func at(path string, err error) error {
+	var located yaml.Error
+	if !errors.As(err, &located) || located.GetToken() == nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	pos := located.GetToken().Position
+	excerpt := err.Error() // "[line:column] message" and the lines around it, with a caret
+	if _, rest, ok := strings.Cut(excerpt, "\n"); ok {
+		excerpt = "\n" + rest
+	} else {
+		excerpt = ""
+	}
+	return fmt.Errorf("%s:%d:%d: %s%s", path, pos.Line, pos.Column, located.GetMessage(), excerpt)
+}
+
+// locate puts a position before every problem whose key stands in the file.
+func locate(path string, file *ast.File, err error) error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok || file == nil {
+		return err
+	}
+	var out []error
+	for _, e := range joined.Unwrap() {
+		var p *problem
+		if errors.As(e, &p) {
+			if line, column, ok := position(file, p.path); ok {
+				e = fmt.Errorf("%s:%d:%d: %w", path, line, column, e)
+			}
+		}
+		out = append(out, e)
+	}
+	return errors.Join(out...)
+}
+
+// position finds the key at path, or the nearest one above it that stands in the file.
+func position(file *ast.File, path string) (line, column int, ok bool) {
+	for path != "" {
+		if p, err := yaml.PathString("$." + path); err == nil {
+			if node, err := p.FilterFile(file); err == nil && node != nil && node.GetToken() != nil {
+				pos := node.GetToken().Position
+				return pos.Line, pos.Column, true
+			}
+		}
+		i := strings.LastIndexAny(path, ".[")
+		if i < 0 {
+			return 0, 0, false
+		}
+		path = path[:i]
+	}
+	return 0, 0, false
+}
+
+// readKey takes the admin key from the environment or from its file.
+func (c *Config) readKey() error {
+	if key := os.Getenv(EnvAdminKey); key != "" {
+		c.Admin.Key = key
+		return nil
+	}
+	if c.Admin.KeyFile == "" {
+		return nil
+	}
+	if c.Admin.Key != "" {
+		return errors.New("admin.key and admin.key_file are both given: keep one")
+	}
+	data, err := os.ReadFile(c.Admin.KeyFile)
+	if err != nil {
+		return fmt.Errorf("admin.key_file: %w", err)
+	}
+	c.Admin.Key = strings.TrimSpace(string(data))
+	if c.Admin.Key == "" {
+		return fmt.Errorf("admin.key_file: %s is empty", c.Admin.KeyFile)
+	}
+	return nil
+}

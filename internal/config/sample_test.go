@@ -1,0 +1,181 @@
+package config
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "rewrite config.sample.yaml from the defaults and the fields' comments")
+
+func TestSampleIsTheDefaultsWithTheirReasons(t *testing.T) {
+	g := &generator{t: t, docs: map[string]map[string]string{}}
+	g.comment(0, "Every setting of `warmpath serve --config FILE` with its default. Keep what you change; an empty file is fine. "+
+		"Unknown keys are errors. Durations are written like 50ms, 2s or 1m30s, bytes like 64MiB.")
+	g.object(reflect.ValueOf(Default()), 0)
+	want := g.out.String()
+	if *update {
+		if err := os.WriteFile("config.sample.yaml", []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(want, Sample()); diff != "" {
+		t.Errorf("config.sample.yaml is not what the defaults say; run go test ./internal/config -update\n%s", diff)
+	}
+}
+
+func TestSampleReadsBackAsTheDefaults(t *testing.T) {
+	cfg := Default()
+	if _, err := parse("config.sample.yaml", []byte(Sample()), &cfg); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(Default(), cfg); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// generator writes a Config as YAML with the comments that its fields have in the source.
+type generator struct {
+	t    *testing.T
+	out  strings.Builder
+	docs map[string]map[string]string // package path + type → field → comment
+}
+
+// example stands after the key of the workers, which has no default.
+const example = `  # - url: http://gpu-1:8000
+  # - url: http://gpu-2:8000
+  #   events: tcp://*:5557
+  #   replay: tcp://*:5657
+  #   model: my-model
+`
+
+func (g *generator) object(v reflect.Value, depth int) {
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		key, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		if key == "-" {
+			continue
+		}
+		if key == "" {
+			g.t.Fatalf("%s.%s has no yaml key", v.Type(), f.Name)
+		}
+		if depth == 0 {
+			g.out.WriteByte('\n')
+		}
+		g.comment(depth, g.doc(v.Type(), f.Name))
+		indent := strings.Repeat("  ", depth)
+		switch value := v.Field(i); {
+		case key == "workers":
+			fmt.Fprintf(&g.out, "%sworkers: []\n%s", indent, example)
+		case value.Kind() == reflect.Struct:
+			fmt.Fprintf(&g.out, "%s%s:\n", indent, key)
+			g.object(value, depth+1)
+		default:
+			fmt.Fprintf(&g.out, "%s%s: %s\n", indent, key, scalar(g.t, value))
+		}
+	}
+}
+
+func scalar(t *testing.T, v reflect.Value) string {
+	switch x := v.Interface().(type) {
+	case time.Duration:
+		s := x.String()
+		for _, zero := range []string{"m0s", "h0m"} {
+			if strings.HasSuffix(s, zero) {
+				s = strings.TrimSuffix(s, zero[1:])
+			}
+		}
+		return s
+	case int64:
+		return formatBytes(x)
+	case string:
+		return fmt.Sprintf("%q", x)
+	case []string:
+		var quoted []string
+		for _, s := range x {
+			quoted = append(quoted, fmt.Sprintf("%q", s))
+		}
+		return "[" + strings.Join(quoted, ", ") + "]"
+	case bool, int, float64:
+		return fmt.Sprint(x)
+	}
+	t.Fatalf("no way to write a %s", v.Type())
+	return ""
+}
+
+// comment writes text in lines of at most 110 characters.
+func (g *generator) comment(depth int, text string) {
+	prefix := strings.Repeat("  ", depth) + "#"
+	line := prefix
+	for _, word := range strings.Fields(text) {
+		if len(line)+1+len(word) > 110 {
+			fmt.Fprintln(&g.out, line)
+			line = prefix
+		}
+		line += " " + word
+	}
+	if line != prefix {
+		fmt.Fprintln(&g.out, line)
+	}
+}
+
+// doc returns the comment of a field, with the names of its type's fields as the file writes them.
+func (g *generator) doc(t reflect.Type, field string) string {
+	name := t.PkgPath() + "." + t.Name()
+	if g.docs[name] == nil {
+		g.docs[name] = readDocs(g.t, t)
+	}
+	doc := g.docs[name][field]
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if key, _, _ := strings.Cut(f.Tag.Get("yaml"), ","); key != "" && key != "-" {
+			doc = regexp.MustCompile(`\b`+f.Name+`\b`).ReplaceAllString(doc, key)
+		}
+	}
+	return doc
+}
+
+// readDocs parses the package that declares t.
+func readDocs(t *testing.T, typ reflect.Type) map[string]string {
+	dir := filepath.Join("..", "..", strings.TrimPrefix(typ.PkgPath(), "github.com/warmpath/warmpath"))
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no source of %s in %s", typ, dir)
+	}
+	docs := map[string]string{}
+	for _, file := range files {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			spec, ok := n.(*ast.TypeSpec)
+			if !ok || spec.Name.Name != typ.Name() {
+				return true
+			}
+			fields, ok := spec.Type.(*ast.StructType)
+			if !ok {
+				return true
+			}
+			for _, f := range fields.Fields.List {
+				for _, name := range f.Names {
+					docs[name.Name] = f.Doc.Text() + " " + f.Comment.Text()
+				}
+			}
+			return false
+		})
+	}
+	return docs
+}
