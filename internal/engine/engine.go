@@ -19,6 +19,9 @@ type Request struct {
 	Announce bool // announce the blocks it hits again (vLLM: kv_cache_report_mode=full)
 	Owner    any  // for the caller; the model never looks
 
+	// HashState is for Config.Hash alone: the whole digest of the last block it hashed, where Hash keeps 64 bits of it.
+	HashState block.Digest
+
 	// Cached is the number of prompt tokens that were not computed, over all tiers; known when the first token is out.
 	Cached int
 	// Loaded is how many of Cached came from the CPU tier.

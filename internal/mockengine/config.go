@@ -67,13 +67,14 @@ type Config struct {
 
 // Faults are the misbehaviours that hold until they are changed. Shares are 0..1. See [Server.SetFaults].
 type Faults struct {
-	DropEvents float64       `json:"drop_events"` // share of event messages that subscribers never see; replay still has them
-	LoseReplay float64       `json:"lose_replay"` // share of replayed messages that are lost
-	Errors     float64       `json:"errors"`      // share of generation requests answered with 500
-	Cut        float64       `json:"cut"`         // share of streams whose connection is cut in the middle
-	FirstToken time.Duration `json:"first_token"` // added before each first token
-	Frozen     bool          `json:"frozen"`      // connections are accepted and nothing is answered, not even /health
-	Stalled    bool          `json:"stalled"`     // the engine makes no step while /health answers 200 (a hung EngineCore)
+	DropEvents  float64       `json:"drop_events"`  // share of event messages that subscribers never see; replay still has them
+	LoseReplay  float64       `json:"lose_replay"`  // share of replayed messages that are lost, and of replays' end markers
+	ReplayLimit int           `json:"replay_limit"` // messages after which each replay stops without its end marker; 0: no limit
+	Errors      float64       `json:"errors"`       // share of generation requests answered with 500
+	Cut         float64       `json:"cut"`          // share of streams whose connection is cut in the middle
+	FirstToken  time.Duration `json:"first_token"`  // added before each first token
+	Frozen      bool          `json:"frozen"`       // connections are accepted and nothing is answered, not even /health
+	Stalled     bool          `json:"stalled"`      // the engine makes no step while /health answers 200 (a hung EngineCore)
 }
 
 // DefaultConfig is a small vLLM on a free port of the loopback with events and replay on, without delays.
@@ -154,6 +155,9 @@ func (f Faults) validate() error {
 		if !(share >= 0 && share <= 1) {
 			return fmt.Errorf("fault %s: share %g is not within 0..1", name, share)
 		}
+	}
+	if f.ReplayLimit < 0 {
+		return fmt.Errorf("fault replay_limit: %d is negative", f.ReplayLimit)
 	}
 	if f.FirstToken < 0 {
 		return fmt.Errorf("fault first_token: %v is negative", f.FirstToken)

@@ -15,13 +15,14 @@ import (
 //	{"kind":"kill_engine"}                            vLLM's EngineCore dies: error event, then [DONE]
 //	{"kind":"freeze"} {"kind":"stall"}                answer nothing at all; make no step while /health answers
 //	{"kind":"drop_events","share":0.01}               lose live event messages; or "count":3 for the next ones, with "rank"
-//	{"kind":"lose_replay","share":0.7}                lose replayed messages
+//	{"kind":"lose_replay","share":0.7}                lose replayed messages and end markers
+//	{"kind":"limit_replay","count":1000}              end each replay after so many messages, without its end marker
 //	{"kind":"errors","share":0.1}                     answer generation requests with 500
 //	{"kind":"cut","share":0.1}                        cut streams in the middle
 //	{"kind":"slow_first_token","delay":"3s"}
 //	{"kind":"clear"}                                  end all faults that last
 //
-// "on": false ends freeze and stall; share 0 and delay "0s" end the others. It answers with the faults in force.
+// "on": false ends freeze and stall; share 0, count 0 and delay "0s" end the others. It answers with the faults in force.
 func (l *life) setFault(w http.ResponseWriter, r *http.Request) {
 	l.withBody(w, r, func(body *fastjson.Value) {
 		o, err := l.applyFault(body)
@@ -83,6 +84,8 @@ func (l *life) applyFault(body *fastjson.Value) (*order, error) {
 		f.DropEvents = share
 	case "lose_replay":
 		f.LoseReplay = share
+	case "limit_replay":
+		f.ReplayLimit = body.GetInt("count")
 	case "errors":
 		f.Errors = share
 	case "cut":
@@ -94,7 +97,7 @@ func (l *life) applyFault(body *fastjson.Value) (*order, error) {
 		}
 		f.FirstToken = delay
 	default:
-		return nil, fmt.Errorf("kind %q is none of die, restart, kill_engine, freeze, stall, drop_events, lose_replay, errors, cut, slow_first_token, clear", kind)
+		return nil, fmt.Errorf("kind %q is none of die, restart, kill_engine, freeze, stall, drop_events, lose_replay, limit_replay, errors, cut, slow_first_token, clear", kind)
 	}
 	return nil, l.server.SetFaults(f)
 }

@@ -34,6 +34,7 @@ func engineConfig(c *Config) engine.Config {
 	cfg.BlockSize, cfg.Blocks = c.BlockSize, c.Blocks
 	cfg.MaxModelLen, cfg.MaxBatchTokens, cfg.MaxSequences = c.MaxModelLen, c.MaxBatchTokens, c.MaxSequences
 	cfg.CPUBlocks, cfg.Offload, cfg.Describe = c.CPUBlocks, c.Offload, !c.Placeholders
+	cfg.Hash = engineHash(c)
 	return cfg
 }
 

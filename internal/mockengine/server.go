@@ -14,6 +14,7 @@ import (
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/internal/engine"
+	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
 // Server is one mock engine. Its methods may be called from any goroutine, before, during and after Run.
@@ -385,8 +386,9 @@ func (l *life) reset() bool {
 func (l *life) applyEventFaults(f Faults) {
 	for _, r := range l.ranks {
 		if r.publisher != nil {
-			r.publisher.DropShare(f.DropEvents)
-			r.publisher.LoseReplay(f.LoseReplay)
+			r.publisher.SetFaults(zmq.Faults{
+				Drop: f.DropEvents, ReplayLoss: f.LoseReplay, ReplayEndLoss: f.LoseReplay, ReplayLimit: f.ReplayLimit,
+			})
 		}
 	}
 }

@@ -46,7 +46,7 @@ func (l *life) models(w http.ResponseWriter, _ *http.Request) {
 		add(id, l.cfg.Model, nil, &length)
 	}
 	for _, id := range l.cfg.LoRA {
-		add(id, "/adapters/"+id, &l.cfg.Model, nil)
+		add(id, adapterPath(id), &l.cfg.Model, nil)
 	}
 	writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": list})
 }

@@ -1,0 +1,302 @@
+package mockengine
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+const chatPath, textPath = "/v1/chat/completions", "/v1/completions"
+
+func TestAChatIsAnswered(t *testing.T) {
+	s := start(t, nil)
+	c := complete(t, s, chatPath, object{"model": "mock", "messages": []any{userSays("hello there")}})
+	ch := c.Choices[0]
+	if c.Object != "chat.completion" || c.Model != "mock" || !strings.HasPrefix(c.ID, "chatcmpl-") || ch.Message.Role != "assistant" {
+		t.Errorf("answer %+v", c)
+	}
+	if *ch.FinishReason != "stop" || *ch.Message.Content == "" || c.Usage.Completion != 49 || c.Usage.Total != c.Usage.Prompt+49 {
+		t.Errorf("choice %+v, usage %+v", ch, c.Usage)
+	}
+	again := complete(t, s, chatPath, object{"model": "mock", "messages": []any{userSays("hello there")}})
+	if *again.Choices[0].Message.Content != *ch.Message.Content || again.ID == c.ID {
+		t.Error("the same prompt was answered differently, or under the same id")
+	}
+}
+
+func TestStreamsCarryTheSameAsWholeAnswers(t *testing.T) {
+	s := start(t, nil)
+	for path, body := range map[string]object{
+		chatPath: {"model": "mock", "messages": []any{userSays("stream it")}, "n": 2, "max_tokens": 30, "return_token_ids": true},
+		textPath: {"model": "mock", "prompt": []any{"first", "second"}, "n": 2, "max_tokens": 30, "return_token_ids": true},
+	} {
+		whole := complete(t, s, path, body)
+		body["stream_options"] = object{"include_usage": true}
+		st := streamed(t, s, path, body)
+		if st.err != nil || !st.done {
+			t.Fatalf("%s: stream ended with done %v, error %v", path, st.done, st.err)
+		}
+		for i, ch := range whole.Choices {
+			want := ch.Text
+			if ch.Message.Content != nil {
+				want = *ch.Message.Content
+			}
+			if got := st.text(i); got != want || st.finish(i) != *ch.FinishReason {
+				t.Errorf("%s choice %d: streamed %q (%s), whole %q (%s)", path, i, got, st.finish(i), want, *ch.FinishReason)
+			}
+			var ids []uint32
+			for _, c := range st.chunks {
+				for _, part := range c.Choices {
+					if part.Index == i {
+						ids = append(ids, part.TokenIDs...)
+					}
+				}
+			}
+			if !slices.Equal(ids, ch.TokenIDs) {
+				t.Errorf("%s choice %d: streamed ids differ", path, i)
+			}
+		}
+		last := st.chunks[len(st.chunks)-1]
+		if last.Usage == nil || len(last.Choices) != 0 || last.Usage.Completion != whole.Usage.Completion || last.Usage.Prompt != whole.Usage.Prompt {
+			t.Errorf("%s: last chunk %+v, want the usage %+v", path, last, whole.Usage)
+		}
+		if first := st.chunks[0]; path == chatPath && (first.Choices[0].Delta.Role != "assistant" || len(first.PromptIDs) == 0) {
+			t.Errorf("first chunk %+v, want the role and the prompt's ids", first)
+		}
+	}
+}
+
+func TestUsageIsStreamedOnlyWhenAskedFor(t *testing.T) {
+	s := start(t, nil)
+	st := streamed(t, s, chatPath, object{"model": "mock", "messages": []any{userSays("x")}})
+	for _, c := range st.chunks {
+		if c.Usage != nil || len(c.Choices) == 0 {
+			t.Errorf("chunk %+v", c)
+		}
+	}
+}
+
+// The whole point: an answer that is sent back continues the blocks that its generation left behind.
+func TestGrowingConversationsShareTheirPrefix(t *testing.T) {
+	s := start(t, func(c *Config) { c.ScaleOut = true })
+	tools := []any{object{"type": "function", "function": object{"name": "look", "parameters": object{"type": "object"}}}}
+	messages := []any{object{"role": "system", "content": long("you are", 100)}, userSays("what is new?")}
+	computed := 0 // tokens of the last turn with KV: all but the last generated
+	for turn := range 6 {
+		body := object{"model": "mock", "messages": messages, "tools": tools, "return_token_ids": true}
+		if turn == 3 {
+			body["tool_choice"] = "required"
+		}
+		if turn == 4 {
+			body["max_tokens"] = 9
+		}
+		c := complete(t, s, chatPath, body)
+		if want := computed / 16 * 16; c.cached() != want {
+			t.Errorf("turn %d: cached %d, want %d", turn, c.cached(), want)
+		}
+		ch := c.Choices[0]
+		if got := rendered(t, s, body); !slices.Equal(got, c.PromptIDs) {
+			t.Errorf("turn %d: render and the engine disagree about the prompt", turn)
+		}
+		computed = len(c.PromptIDs) + len(ch.TokenIDs) - 1
+		answer := object{"role": "assistant", "content": ch.Message.Content}
+		if len(ch.Message.ToolCalls) > 0 {
+			call := ch.Message.ToolCalls[0]
+			answer["tool_calls"] = []any{object{"id": call.ID, "type": "function", "function": object{"name": call.Function.Name, "arguments": call.Function.Arguments}}}
+			messages = append(messages, answer, object{"role": "tool", "tool_call_id": call.ID, "content": "it is there"})
+			continue
+		}
+		messages = append(messages, answer, userSays(fmt.Sprint("and then, ", turn)))
+	}
+}
+
+func rendered(t *testing.T, s *Server, body object) []uint32 {
+	t.Helper()
+	status, data := call(t, s, chatPath+"/render", body)
+	var r struct {
+		IDs []uint32 `json:"token_ids"`
+	}
+	if err := json.Unmarshal(data, &r); status != http.StatusOK || err != nil {
+		t.Fatalf("render: status %d: %s", status, data)
+	}
+	return r.IDs
+}
+
+func TestCompletionsTakeTextAndIds(t *testing.T) {
+	s := start(t, nil)
+	text := long("once upon", 60)
+	c := complete(t, s, textPath, object{"model": "mock", "prompt": text, "return_token_ids": true})
+	ids := c.Choices[0].PromptIDs
+	if c.Choices[0].Text == "" || *c.Choices[0].FinishReason != "length" || c.Usage.Completion != 16 {
+		t.Errorf("answer %+v, want the 16 tokens of the API's default", c)
+	}
+	byID := complete(t, s, textPath, object{"model": "mock", "prompt": ids})
+	if want := (len(ids) - 1) / 16 * 16; byID.cached() != want || byID.Choices[0].Text != c.Choices[0].Text {
+		t.Errorf("as ids: cached %d, want %d; text %q, want %q", byID.cached(), want, byID.Choices[0].Text, c.Choices[0].Text)
+	}
+	batch := complete(t, s, textPath, object{"model": "mock", "prompt": []any{ids, ids[:20]}})
+	if len(batch.Choices) != 2 || batch.Usage.Prompt != len(ids)+20 {
+		t.Errorf("batch of ids: %+v", batch)
+	}
+	longer := complete(t, s, textPath, object{"model": "mock", "prompt": text + c.Choices[0].Text + " and more"})
+	if want := (len(ids) + 15) / 16 * 16; longer.cached() != want {
+		t.Errorf("prompt, answer and more: cached %d, want %d", longer.cached(), want)
+	}
+}
+
+func TestStopStringsEndAnswers(t *testing.T) {
+	s := start(t, nil)
+	body := object{"model": "mock", "messages": []any{userSays("stop me")}, "stream": false}
+	whole := *complete(t, s, chatPath, body).Choices[0].Message.Content
+	body["stop"] = whole[30:36]
+	ch := complete(t, s, chatPath, body).Choices[0]
+	if *ch.FinishReason != "stop" || ch.StopReason == nil || *ch.StopReason != whole[30:36] || !strings.HasPrefix(whole, *ch.Message.Content) || len(*ch.Message.Content) > 30 {
+		t.Errorf("choice %+v from %q", ch, whole)
+	}
+}
+
+func TestToolsAreCalledWhenTheyMustBe(t *testing.T) {
+	s := start(t, nil)
+	tools := []any{
+		object{"type": "function", "function": object{"name": "first"}},
+		object{"type": "function", "function": object{"name": "second"}},
+	}
+	f := func(choice any, want string) {
+		t.Helper()
+		body := object{"model": "mock", "messages": []any{userSays("do it")}, "tools": tools, "tool_choice": choice}
+		ch := complete(t, s, chatPath, body).Choices[0]
+		got := ""
+		if len(ch.Message.ToolCalls) > 0 {
+			got = ch.Message.ToolCalls[0].Function.Name
+			if !json.Valid([]byte(ch.Message.ToolCalls[0].Function.Arguments)) || *ch.FinishReason != "tool_calls" {
+				t.Errorf("call %+v, finish reason %s", ch.Message.ToolCalls[0], *ch.FinishReason)
+			}
+		}
+		if got != want {
+			t.Errorf("tool_choice %v called %q, want %q", choice, got, want)
+		}
+		st := streamed(t, s, chatPath, body)
+		got = ""
+		for _, c := range st.chunks {
+			for _, ch := range c.Choices {
+				for _, call := range ch.Delta.ToolCalls {
+					got += call.Function.Name
+				}
+			}
+		}
+		if got != want {
+			t.Errorf("tool_choice %v streamed %q, want %q", choice, got, want)
+		}
+	}
+	f("auto", "")
+	f("none", "")
+	f("required", "first")
+	f(object{"type": "function", "function": object{"name": "second"}}, "second")
+}
+
+func TestSaltsAdaptersAndImagesKeepRequestsApart(t *testing.T) {
+	s := start(t, func(c *Config) { c.LoRA = []string{"ada"}; c.Served = []string{"alias"} })
+	image := func(url string) object {
+		return object{"role": "user", "content": []any{object{"type": "image_url", "image_url": object{"url": url}}, object{"type": "text", "text": long("see", 40)}}}
+	}
+	f := func(name string, warm bool, change object) {
+		t.Helper()
+		body := object{"model": "mock", "messages": []any{userSays(long("same text", 60))}}
+		for k, v := range change {
+			body[k] = v
+		}
+		if c := complete(t, s, chatPath, body); (c.cached() > 0) != warm {
+			t.Errorf("%s: cached %d, warm should be %v", name, c.cached(), warm)
+		}
+	}
+	f("plain", false, nil)
+	f("plain again", true, nil)
+	f("another name of the model", true, object{"model": "alias"})
+	f("salted", false, object{"cache_salt": "s"})
+	f("salted again", true, object{"cache_salt": "s"})
+	f("adapter", false, object{"model": "ada"})
+	f("adapter again", true, object{"model": "ada"})
+	f("image", false, object{"messages": []any{image("a")}})
+	f("the same image", true, object{"messages": []any{image("a")}})
+	f("another image", false, object{"messages": []any{image("b")}})
+	f("prompt logprobs read no cache", false, object{"prompt_logprobs": 1})
+	f("documents are rendered", false, object{"documents": []any{object{"text": "d"}}})
+}
+
+func TestRanksKeepTheirOwnCaches(t *testing.T) {
+	s := start(t, func(c *Config) { c.Ranks = 2 })
+	body := object{"model": "mock", "messages": []any{userSays(long("rank", 60))}}
+	if c := complete(t, s, chatPath, body, "X-data-parallel-rank", "1"); c.cached() != 0 {
+		t.Errorf("first on rank 1: cached %d", c.cached())
+	}
+	if c := complete(t, s, chatPath, body, "X-data-parallel-rank", "0"); c.cached() != 0 {
+		t.Errorf("first on rank 0: cached %d", c.cached())
+	}
+	if c := complete(t, s, chatPath, body, "X-data-parallel-rank", "1"); c.cached() == 0 {
+		t.Error("second on rank 1: nothing cached")
+	}
+	complete(t, s, chatPath, body, "X-data-parallel-rank", "abc")
+	if status, data := call(t, s, chatPath, body, "X-data-parallel-rank", "2"); status != http.StatusBadRequest {
+		t.Errorf("rank 2 of 2: status %d: %s", status, data)
+	}
+}
+
+func TestBadRequestsAreRefusedInOpenAIsShape(t *testing.T) {
+	s := start(t, func(c *Config) { c.MaxModelLen, c.BodyLimit = 256, 20000 })
+	ok := []any{userSays("x")}
+	f := func(path string, body any, status int, mentions string) {
+		t.Helper()
+		got, data := call(t, s, path, body)
+		var c completion
+		if err := json.Unmarshal(data, &c); err != nil || got != status || c.Error == nil || c.Error.Code != status || !strings.Contains(c.Error.Message, mentions) {
+			t.Errorf("%s %v: status %d, %s; want %d with %q", path, body, got, data, status, mentions)
+		}
+	}
+	f(chatPath, []byte("{"), 400, "JSON")
+	f(chatPath, []byte("[]"), 400, "object")
+	f(chatPath, object{"model": "other", "messages": ok}, 404, "The model `other` does not exist.")
+	f(textPath, object{"model": "other", "prompt": "x"}, 404, "does not exist")
+	f(chatPath, object{"model": "mock"}, 400, "messages")
+	f(chatPath, object{"model": "mock", "messages": []any{}}, 400, "messages")
+	f(chatPath, object{"model": "mock", "messages": []any{object{"role": "wizard"}}}, 400, "wizard")
+	f(chatPath, object{"model": "mock", "messages": []any{object{"role": "user", "content": 5}}}, 400, "content")
+	f(chatPath, object{"model": "mock", "messages": ok, "max_tokens": 0}, 400, "max_tokens")
+	f(chatPath, object{"model": "mock", "messages": ok, "n": 0}, 400, "n:")
+	f(chatPath, object{"model": "mock", "messages": ok, "n": 100000}, 400, "n:")
+	f(chatPath, object{"model": "mock", "messages": ok, "cache_salt": ""}, 400, "cache_salt")
+	f(chatPath, object{"model": "mock", "messages": ok, "tool_choice": "required"}, 400, "tool")
+	f(chatPath, object{"model": "mock", "messages": []any{userSays(long("far too", 300))}}, 400, "maximum context length is 256")
+	f(textPath, object{"model": "mock"}, 400, "prompt")
+	f(textPath, object{"model": "mock", "prompt": []any{}}, 400, "prompt")
+	f(textPath, object{"model": "mock", "prompt": []any{1, "x"}}, 400, "token id")
+	f(textPath, object{"model": "mock", "prompt": []any{-1}}, 400, "token id")
+	f(chatPath, []byte(`{"model":"mock","pad":"`+strings.Repeat("x", 30000)+`"}`), 413, "larger")
+}
+
+func TestTwoHundredStreamsLoseNothing(t *testing.T) {
+	s := start(t, nil)
+	body := func(i int) object {
+		return object{"model": "mock", "messages": []any{userSays(fmt.Sprint(i, " ", strings.Repeat("eight kilobytes of text ", 340)))}}
+	}
+	want := make([]string, 5)
+	for i := range want {
+		want[i] = *complete(t, s, chatPath, body(i)).Choices[0].Message.Content
+	}
+	var wait sync.WaitGroup
+	for i := range 200 {
+		wait.Go(func() {
+			st := streamed(t, s, chatPath, body(i%5))
+			if st.err != nil || !st.done || st.text(0) != want[i%5] || st.finish(0) != "stop" {
+				t.Errorf("stream %d: error %v, done %v, %d bytes of text, want %d", i, st.err, st.done, len(st.text(0)), len(want[i%5]))
+			}
+		})
+	}
+	wait.Wait()
+	if st := s.Stats(); st.Ranks[0].UsedBlocks != 0 || st.Ranks[0].Running+st.Ranks[0].Waiting != 0 || st.Requests != 205 {
+		t.Errorf("after all: %+v", st)
+	}
+}

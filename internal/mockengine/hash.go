@@ -1,0 +1,85 @@
+package mockengine
+
+import (
+	"crypto/sha256"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/internal/engine"
+)
+
+// engineHash chains hashes as the engine does: vLLM's sha256_cbor with its fixed seed, where an adapter counts with its path and
+// the salt with a tag, neither of which events show; SGLang's pages. nil, for the model's default, if the block
+// size is none.
+func engineHash(c *Config) engine.HashFunc {
+	chain := block.EngineChain{Algorithm: block.VLLMSHA256CBOR, Size: c.BlockSize, Seed: block.DefaultSeed}
+	if c.Kind == SGLang {
+		chain = block.EngineChain{Algorithm: block.SGLangSHA256, Size: c.BlockSize}
+	}
+	hasher, err := block.NewEngineHasher(chain)
+	if err != nil {
+		return nil // engine.New reports the block size
+	}
+	return func(dst []engine.Hash, r *engine.Request, tokens []block.Token) []engine.Hash {
+		start := len(dst) * c.BlockSize
+		n := (len(tokens) - start) / c.BlockSize
+		if n <= 0 {
+			return dst
+		}
+		parent := r.HashState
+		if start == 0 {
+			parent = chainRoot(hasher, c.Kind, &r.Scope)
+		}
+		var extra [][]block.ExtraKey
+		if c.Kind == VLLM {
+			extra = extraKeys(r, start, n, c.BlockSize)
+		}
+		var room [64]block.Digest
+		digests := hasher.Append(room[:0], parent, tokens[start:], extra)
+		for _, d := range digests {
+			dst = append(dst, engine.Hash(hasher.Normal(d)))
+		}
+		r.HashState = digests[len(digests)-1]
+		return dst
+	}
+}
+
+// chainRoot is the parent of a first block. SGLang keeps adapters and extra keys apart though its hashes do not show it; the
+// model knows blocks by their hash, so they are apart in it. vLLM has them in its extra keys, but for SGLang's extra_key, which
+// it does not know.
+func chainRoot(h *block.EngineHasher, kind Kind, s *block.Scope) block.Digest {
+	root := h.Root("", s.Salt)
+	if kind != SGLang || s.LoRA == "" && s.Extra == "" {
+		return root
+	}
+	sum := sha256.Sum256([]byte(s.LoRA + "\x00" + s.Extra + "\x00" + string(root.Bytes())))
+	d, err := block.NewDigest(sum[:])
+	if err != nil {
+		panic("bug: digest of 32 bytes: " + err.Error())
+	}
+	return d
+}
+
+// extraKeys lists what vLLM folds into each of n blocks besides tokens; nil when there is nothing.
+func extraKeys(r *engine.Request, start, n, size int) [][]block.ExtraKey {
+	if r.Scope.LoRA == "" && r.Scope.Salt == "" && len(r.Features) == 0 {
+		return nil
+	}
+	extra := make([][]block.ExtraKey, n)
+	for i := range extra {
+		at := start + i*size
+		if r.Scope.LoRA != "" {
+			extra[i] = append(extra[i], block.TupleKey("lora", r.Scope.LoRA, adapterPath(r.Scope.LoRA)))
+		}
+		for _, f := range r.Features {
+			if f.Offset < at+size && f.Offset+imageTokens > at {
+				extra[i] = append(extra[i], block.PlacedKey(f.ID, f.Offset-at))
+			}
+		}
+		if at == 0 && r.Scope.Salt != "" {
+			extra[i] = append(extra[i], block.TupleKey("cache_salt", r.Scope.Salt))
+		}
+	}
+	return extra
+}
+
+func adapterPath(name string) string { return "/adapters/" + name }
