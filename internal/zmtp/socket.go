@@ -73,7 +73,7 @@ func (s *Socket) Endpoint() string {
 }
 
 // Listen opens a bound socket's endpoint, so that Endpoint tells its port and a bad address is found out before Run, which
-// must follow (it closes the endpoint). Run calls Listen when it was not called.
+// must follow, or Close. Run calls Listen when it was not called, and closes the endpoint.
 func (s *Socket) Listen() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,6 +83,18 @@ func (s *Socket) Listen() error {
 	l, err := s.endpoint.listen()
 	s.listener = l
 	return err
+}
+
+// Close undoes Listen for a socket that is not to be run after all.
+func (s *Socket) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listener == nil || s.running {
+		return nil
+	}
+	l := s.listener
+	s.listener = nil
+	return l.Close()
 }
 
 // Run serves the socket until ctx ends, which is no error; a dialling socket tries for ever. It returns an error when the
