@@ -38,7 +38,14 @@ type Record struct {
 	Chosen     int                // index in Candidates; -1 when Worker is nil
 	Candidates []policy.Candidate // all that serve the model; those that no filter left out come first
 	Passed     int                // how many those are
+	Ranked     bool               // the highest score was taken; see policy.Choice
 	Now        int64              // when it was decided, Unix nanoseconds
+}
+
+// Why says in words why candidate i was chosen, was not, or was left out.
+func (r *Record) Why(i int) string {
+	choice := policy.Choice{Index: r.Chosen, Passed: r.Passed, Branch: r.Branch, Ranked: r.Ranked}
+	return choice.Why(r.Candidates, i)
 }
 
 // Clone returns a copy that lives on its own, with at most so many candidates: the chosen one is always among them.

@@ -198,7 +198,8 @@ func (r *Router) match(d *Decision, req *Request, snap *fleet.Snapshot, pool *fl
 
 // settle notes the choice.
 func (d *Decision) settle(choice policy.Choice) {
-	d.Chosen, d.Passed, d.Branch, d.Reason = choice.Index, choice.Passed, choice.Branch, choice.Branch.Reason()
+	d.Chosen, d.Passed, d.Ranked = choice.Index, choice.Passed, choice.Ranked
+	d.Branch, d.Reason = choice.Branch, choice.Branch.Reason()
 	if choice.Index < 0 {
 		d.Holder = fleet.NoHolder
 		return

@@ -112,6 +112,13 @@ func TestTheLongestConfirmedPrefixWins(t *testing.T) {
 	if len(d.Candidates) != 3 || d.Candidates[d.Chosen].Holder != d.Holder {
 		t.Errorf("candidates: %+v", d.Candidates)
 	}
+	why := map[string]string{}
+	for i := range d.Candidates {
+		why[d.Candidates[i].Worker.URL] = d.Why(i)
+	}
+	if diff := cmp.Diff(map[string]string{"http://a": "lower score", "http://b": d.Reason, "http://c": "lower score"}, why); diff != "" {
+		t.Error(diff)
+	}
 	want := "kv_aware: http://b rank 0 of 3 candidates, affinity (longest match, least work among equals); 320 of 500 prompt tokens matched, 320 on gpu; trust exact"
 	if diff := cmp.Diff(want, d.String()); diff != "" {
 		t.Error(diff)

@@ -267,3 +267,21 @@ func TestTurnsOutliveSnapshots(t *testing.T) {
 		f.Put("http://a", serving("m", 2))
 	}
 }
+
+// BenchmarkHealthFlip is what one change costs with so many workers: the writers' side only.
+func BenchmarkHealthFlip(b *testing.B) {
+	for _, n := range []int{64, 1024, 4096} {
+		b.Run(fmt.Sprintf("%d workers", n), func(b *testing.B) {
+			f := New(Config{})
+			for i := range n {
+				f.Put(fmt.Sprintf("http://10.0.%d.%d:8000", i/256, i%256), serving("m", 1))
+			}
+			b.ReportAllocs()
+			healthy := true
+			for b.Loop() {
+				healthy = !healthy
+				f.SetHealth(7, healthy, "flapping")
+			}
+		})
+	}
+}

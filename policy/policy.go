@@ -190,6 +190,7 @@ type Choice struct {
 	Index  int // of the chosen candidate; -1 when none passed the filters
 	Passed int // candidates that passed the filters
 	Branch Branch
+	Ranked bool // the highest score was taken, and among equals the least work; else the picker draws in its own way
 }
 
 // Choose filters, scores and picks. It reorders c and fills Score and Reason, whatever they were. It allocates nothing.
@@ -208,7 +209,32 @@ func (p *Policy) Choose(q *Query, c []Candidate) Choice {
 		s.scorer.Score(q, c[:passed], s.weight)
 	}
 	picked := p.picker.Pick(q, c[:passed])
-	return Choice{Index: picked, Passed: passed, Branch: p.branch(q, c, picked)}
+	_, ranked := p.picker.(best)
+	return Choice{Index: picked, Passed: passed, Branch: p.branch(q, c, picked), Ranked: ranked}
+}
+
+// Why says in words why candidate i of c was chosen, was not, or was left out. c is as Choose left it.
+func (choice *Choice) Why(c []Candidate, i int) string {
+	if i == choice.Index {
+		return choice.Branch.Reason()
+	}
+	if c[i].Reason != "" {
+		return c[i].Reason
+	}
+	if choice.Index < 0 || !choice.Ranked {
+		return "not picked"
+	}
+	chosen, other := &c[choice.Index], &c[i]
+	ours, theirs := chosen.Work()-int64(chosen.Predicted), other.Work()-int64(other.Predicted)
+	switch {
+	case other.Score < chosen.Score:
+		return "lower score"
+	case theirs > ours:
+		return "as good, with more work"
+	case other.Load.Processed > chosen.Load.Processed:
+		return "as good, with more requests so far"
+	}
+	return "as good: decided by hash"
 }
 
 // branch says how the choice came about.

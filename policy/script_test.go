@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"cmp"
 	"flag"
 	"fmt"
 	"os"
@@ -278,25 +277,26 @@ func (s *script) setQuery(q *Query, spec *Spec, key, value string) error {
 // tell writes a choice the way scripts expect it: the chosen one and why, then each candidate by holder.
 func tell(q *Query, c []Candidate, choice Choice) string {
 	var out strings.Builder
-	chosen := fleet.NoHolder
 	if choice.Index < 0 {
 		fmt.Fprintf(&out, indent+"→ none: %s\n", choice.Branch.Reason())
 	} else {
-		chosen = c[choice.Index].Holder
 		fmt.Fprintf(&out, indent+"→ %s %s: %s\n", label(&c[choice.Index]), choice.Branch, choice.Branch.Reason())
 	}
-	slices.SortFunc(c, func(a, b Candidate) int { return cmp.Compare(a.Holder, b.Holder) })
+	byHolder := make([]int, len(c))
 	for i := range c {
-		mark := " "
-		if c[i].Holder == chosen {
-			mark = "*"
-		}
+		byHolder[c[i].Holder] = i
+	}
+	for _, i := range byHolder {
 		if c[i].Reason != "" {
-			fmt.Fprintf(&out, indent+"%s %-6s left out: %s\n", mark, label(&c[i]), c[i].Reason)
+			fmt.Fprintf(&out, indent+"  %-6s left out: %s\n", label(&c[i]), c[i].Reason)
 			continue
 		}
-		fmt.Fprintf(&out, indent+"%s %-6s score %.4f, match %d, predicted %d, work %d + %d uncached\n", mark, label(&c[i]),
-			c[i].Score, c[i].Match, c[i].Predicted, c[i].Work(), c[i].Uncached(q))
+		mark, why := " ", ": "+choice.Why(c, i)
+		if i == choice.Index {
+			mark, why = "*", ""
+		}
+		fmt.Fprintf(&out, indent+"%s %-6s score %.4f, match %d, predicted %d, work %d + %d uncached%s\n", mark, label(&c[i]),
+			c[i].Score, c[i].Match, c[i].Predicted, c[i].Work(), c[i].Uncached(q), why)
 	}
 	return out.String()
 }
