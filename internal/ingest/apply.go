@@ -1,0 +1,184 @@
+package ingest
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvevent"
+)
+
+// apply applies one event and reports whether trust may have changed. s.mu is held.
+func (s *stream) apply(e *kvevent.Event) (changed bool) {
+	var generation uint64
+	switch e.Kind {
+	case kvevent.Stored:
+		s.stored++
+		changed = s.learn(e)
+		if !s.claimable(e) {
+			s.unapplied++
+			return true
+		}
+		generation = s.store(e)
+	case kvevent.Removed:
+		s.removed++
+		generation = s.router.Remove(s.holder, s.model, warmpath.Removed{Tier: e.Tier, Group: max(e.Group, 0), Handles: e.Hashes})
+	case kvevent.Cleared:
+		s.cleared++
+		generation = s.clear(e)
+		changed = true
+	}
+	// An event of the old index's time is in the old index: the new one needs the whole history.
+	if generation != s.generation {
+		s.renew.Store(true)
+	}
+	return changed
+}
+
+// clear applies a reset. vLLM's offload tiers survive a reset of the accelerator's cache and are not announced again;
+// SGLang's host copies go with the tree. Of other engines we assume the worse.
+func (s *stream) clear(e *kvevent.Event) (generation uint64) {
+	if s.engine == fleet.EngineVLLM {
+		generation = s.router.Clear(s.holder, s.model, e.Tier)
+		s.tiers &^= 1 << e.Tier
+	} else {
+		for t := range block.Tier(block.NumTiers) {
+			generation = s.router.Clear(s.holder, s.model, t)
+		}
+		s.tiers = 0
+	}
+	// An empty cache has no history that could be missing.
+	if s.tiers == 0 && !s.complete {
+		s.complete, s.missing, s.broken = true, "", false
+	}
+	return generation
+}
+
+// store hands a stored event to the index.
+func (s *stream) store(e *kvevent.Event) (generation uint64) {
+	x := &s.out
+	x.Tier, x.Group, x.Attention, x.Window = e.Tier, max(e.Group, 0), e.Attention, e.Window
+	x.Scope = block.Scope{LoRA: e.LoRA, Salt: e.Salt}
+	x.Parent, x.HasParent = e.Parent, e.HasParent
+	x.Handles, x.BlockSize, x.Bigram = e.Hashes, e.BlockSize, e.Bigram
+	x.Tokens, x.Features = e.Tokens, e.Features
+	x.RootUnknown = !e.Indexable(s.keys(e.Tier))
+	if !e.Aligned() || e.Unread != 0 {
+		// The tokens are not those of the hashes, or not all that makes the blocks. The hashes alone can join them to
+		// blocks that another event explains.
+		x.Tokens, x.Features = nil, nil
+	}
+	s.tiers |= 1 << e.Tier
+	return s.router.Store(s.holder, s.model, x)
+}
+
+// keys are those that a request to the holder may carry. Blocks below the accelerator are joined through their hashes.
+func (s *stream) keys(t block.Tier) kvevent.Keys {
+	if t != block.TierGPU {
+		return kvevent.KeyRoot
+	}
+	return kvevent.Keys(s.used.Load())
+}
+
+// claimable reports whether a stored event may be given to the index at all. s.mu is held.
+//
+// vLLM folds all that keeps requests apart into its hashes: an event that hides some of it is still true of its hashes,
+// and only a chain that begins with it must not be rooted. SGLang's hashes have the tokens in them and, lately, the salt.
+// The same hash then stands for the copies of requests that its cache keeps apart, stored and removed under one name:
+// neither its root nor its parent says whose copy it is. As soon as requests carry such a key nothing new is believed,
+// while removals still are: what remains in the index is what certainly was there before, and fades.
+func (s *stream) claimable(e *kvevent.Event) bool {
+	// LMCache's and Mooncake's connectors announce what they store in host memory and never that it is gone.
+	if e.Medium == "cpu" {
+		s.leaking = e.Medium
+		return false
+	}
+	used := kvevent.Keys(s.used.Load())
+	if s.engine == fleet.EngineVLLM || e.Hidden&used&kvevent.KeyRoot == 0 {
+		return true
+	}
+	s.ambiguous = keyNames(e.Hidden & used & kvevent.KeyRoot)
+	return false
+}
+
+// keyNames names the keys in words.
+func keyNames(k kvevent.Keys) string {
+	switch {
+	case k&kvevent.KeyExtra != 0:
+		return "an extra_key"
+	case k&kvevent.KeySalt != 0:
+		return "a cache_salt"
+	default:
+		return "an adapter"
+	}
+}
+
+// learn takes from a stored event what it tells about the engine, and reports whether something is new. s.mu is held.
+func (s *stream) learn(e *kvevent.Event) (changed bool) {
+	if e.Group >= 0 && e.Group < 64 && s.groups&(1<<e.Group) == 0 {
+		s.groups |= 1 << e.Group
+		changed = true
+	}
+	if e.Attention != block.AttentionFull && s.hybrid == "" {
+		s.hybrid = e.Attention.String()
+		changed = true
+	}
+	if e.Group >= 0 && !e.HasAttention && !s.unnamed {
+		s.unnamed = true
+		changed = true
+	}
+	if e.Tier != block.TierGPU || e.Attention != block.AttentionFull || !e.Aligned() {
+		return changed
+	}
+	s.learnBlockSize(e.BlockSize)
+	if !s.hashTried && !e.HasParent && e.Unread == 0 && !e.Bigram && e.LoRA == "" {
+		s.hashTried = true
+		s.identify(e)
+	}
+	return changed
+}
+
+// learnBlockSize corrects the block size that the probe told. Matches are rounded down to the engine's blocks, so of
+// several sizes in one stream the largest counts.
+func (s *stream) learnBlockSize(tokens int) {
+	if tokens <= s.blockSize {
+		return
+	}
+	first := s.blockSize == 0
+	s.blockSize = tokens
+	w := s.fleet.Snapshot().Worker(s.holder)
+	if w == nil || w.Facts.BlockSize == tokens || !first && w.Facts.BlockSize > tokens {
+		return
+	}
+	if probed := w.Facts.BlockSize; probed > 0 {
+		s.warn("block size", fmt.Sprintf("events carry %d-token blocks, the probe said %d: using %d", tokens, probed, tokens))
+	}
+	s.fleet.SetBlockSize(s.worker, tokens)
+}
+
+// identify finds the algorithm and the seed of the engine's own hashes: for the operator, who may want two engines or
+// another router to agree on them. We do not depend on it.
+func (s *stream) identify(e *kvevent.Event) {
+	const enough = 2 // blocks
+	n := min(len(e.Hashes), enough)
+	sample := block.EngineSample{Size: e.BlockSize, Tokens: slices.Clone(e.Tokens[:n*e.BlockSize]), Hashes: slices.Clone(e.Hashes[:n])}
+	if s.engine == fleet.EngineSGLang {
+		sample.Salt = e.Salt
+	} else if e.Salt != "" {
+		sample.Extra = [][]block.ExtraKey{{block.TextKey(e.Salt)}}
+	}
+	if len(e.Features) > 0 {
+		return
+	}
+	chain, ok := block.IdentifyEngine(sample, s.config.Seeds...)
+	switch {
+	case !ok:
+		s.hash = "not reproduced"
+	case chain.Algorithm == block.SGLangSHA256:
+		s.hash = chain.Algorithm.String()
+	default:
+		s.hash = fmt.Sprintf("%s, seed %q", chain.Algorithm, chain.Seed)
+	}
+}

@@ -1,0 +1,191 @@
+package ingest
+
+import (
+	"fmt"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvevent"
+	"github.com/warmpath/warmpath/kvevent/zmq"
+)
+
+// bound is the handler of one stream of an engine that dialled us. Whose it is, the topic tells; which rank, its first
+// batch. Until both are known its messages are dropped, and count as missing history.
+type bound struct {
+	manager *Manager
+	origin  zmq.Origin
+
+	mu      sync.Mutex // guards what follows; the listener calls one method at a time, the manager may end the stream
+	f       *follower
+	first   bool // a message was seen
+	missing bool // messages were dropped
+}
+
+// accept takes a stream of the listener.
+func (m *Manager) accept(o zmq.Origin) (zmq.Handler, string) {
+	if o.Address == "" {
+		m.log.Warn("KV events refused: the topic must be kv@<host:port of the worker>@<model>", "topic", o.Topic, "peer", o.Peer)
+		return nil, ""
+	}
+	return &bound{manager: m, origin: o}, ""
+}
+
+// Message implements zmq.Handler.
+func (b *bound) Message(seq uint64, payload []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.f != nil && b.f.closed() {
+		b.f, b.missing = nil, true // the fleet changed: perhaps it is known under another holder now
+	}
+	if b.f == nil && !b.adopt(payload) {
+		b.missing = true
+		return
+	}
+	whole := seq == 0 && !b.missing
+	if !b.first && !whole {
+		b.f.Lost(0, seq)
+	}
+	b.first = true
+	b.f.Message(seq, payload)
+	if whole {
+		b.f.Complete()
+	}
+}
+
+// closed reports whether nothing of the stream is running any more.
+func (f *follower) closed() bool {
+	select {
+	case <-f.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// close ends a bound follower. The handler's lock is held.
+func (f *follower) close() {
+	if !f.closed() {
+		close(f.done)
+	}
+}
+
+// adopt finds the holder whose stream this is, and makes the stream its. b.mu is held.
+func (b *bound) adopt(payload []byte) bool {
+	m := b.manager
+	snap := m.fleet.Snapshot()
+	w := workerAt(snap, b.origin.Address)
+	if w == nil {
+		return false
+	}
+	var d kvevent.Decoder
+	var batch kvevent.Batch
+	if err := d.Decode(payload, &batch); err != nil {
+		return false
+	}
+	h, ok := w.Rank(batch.Rank)
+	if !batch.HasRank || len(w.Holders) == 1 {
+		h, ok = w.Holders[0], len(w.Holders) == 1
+	}
+	if !ok || m.router.Generation(h) == 0 {
+		return false
+	}
+	s := m.newStream(w, h, zmq.Source{Endpoint: "bound " + b.origin.Peer, Topic: b.origin.Topic})
+	s.wire = func() zmq.Stats { return zmq.Stats{} }
+	s.model = b.origin.Model
+	if _, known := snap.Pool(s.model); !known {
+		s.model = ""
+	}
+	f := &follower{stream: s, done: make(chan struct{}), bound: true}
+	f.stop = func() {
+		// Not while a message is being applied: what is forgotten next must stay forgotten.
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		f.close()
+	}
+	m.mu.Lock()
+	old := m.streams[h]
+	if old == nil {
+		m.streams[h] = f
+	}
+	m.mu.Unlock()
+	if old != nil {
+		return false // followed already: at its own endpoint, or by an older connection that has not ended yet
+	}
+	b.f, b.first = f, false
+	s.State(true, nil)
+	s.log.Info("following KV events of an engine that dialled us", "topic", b.origin.Topic, "peer", b.origin.Peer)
+	return true
+}
+
+// workerAt returns the worker with that host and port, or host alone if only one worker is there.
+func workerAt(snap *fleet.Snapshot, address string) *fleet.Worker {
+	var byHost *fleet.Worker
+	several := false
+	for _, w := range snap.Workers() {
+		u, err := url.Parse(w.URL)
+		if err != nil {
+			continue
+		}
+		if u.Host == address {
+			return w
+		}
+		if u.Hostname() == address {
+			several = byHost != nil
+			byHost = w
+		}
+	}
+	if several {
+		return nil
+	}
+	return byHost
+}
+
+// Restarted implements zmq.Handler.
+func (b *bound) Restarted(why string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.missing = false
+	if b.f != nil {
+		b.f.Restarted(why)
+	}
+}
+
+// Lost implements zmq.Handler.
+func (b *bound) Lost(from, to uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.missing = true
+	if b.f != nil {
+		b.f.Lost(from, to)
+	}
+}
+
+// Complete implements zmq.Handler.
+func (b *bound) Complete() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.f != nil && !b.missing {
+		b.f.Complete()
+	}
+}
+
+// State implements zmq.Handler. The end of the connection is the end of the stream: a new one begins without history.
+func (b *bound) State(connected bool, err error) {
+	b.mu.Lock()
+	f, m := b.f, b.manager
+	if f == nil || connected {
+		b.mu.Unlock()
+		return
+	}
+	b.f = nil
+	ended := f.closed()
+	f.close()
+	b.mu.Unlock()
+	if ended {
+		return // the manager took the holder from us
+	}
+	m.end(f, fmt.Sprintf("the engine's connection ended: %v", err))
+	m.fleet.SetTrust(f.holder, fleet.TrustApproximate, "no events since "+time.Now().UTC().Format(time.TimeOnly)+": learned from requests")
+}

@@ -1,0 +1,242 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvevent"
+	"github.com/warmpath/warmpath/kvevent/zmq"
+)
+
+// Manager follows the events of every holder of a router's fleet. Its methods may be called from any goroutine; Run once.
+type Manager struct {
+	router   *warmpath.Router
+	fleet    *fleet.Fleet
+	config   Config
+	log      *slog.Logger
+	listener *zmq.Listener // nil: none
+	used     sync.Map      // fleet.Holder → *atomic.Uint32 of kvevent.Keys
+
+	mu      sync.Mutex // guards streams; never held while waiting
+	streams map[fleet.Holder]*follower
+}
+
+// follower is a stream and what carries it.
+type follower struct {
+	*stream
+	stop  context.CancelFunc
+	done  chan struct{} // closed when nothing of the stream is running any more
+	bound bool          // the engine dialled us
+}
+
+// New returns a Manager that feeds router. It starts nothing.
+func New(router *warmpath.Router, c Config, log *slog.Logger) *Manager {
+	c = c.withDefaults()
+	m := &Manager{router: router, fleet: router.Fleet(), config: c, log: log, streams: map[fleet.Holder]*follower{}}
+	if c.Listen != "" {
+		m.listener = zmq.NewListener(c.Listen, c.ZMQ, m.accept)
+	}
+	return m
+}
+
+// Scoped notes that a request with this cache_salt and extra_key is about to be sent to h. Engines whose events do not
+// tell such keys must not be believed where they matter: call it before the request is sent. It costs a map lookup.
+func (m *Manager) Scoped(h fleet.Holder, salt, extra string) {
+	var keys kvevent.Keys
+	if salt != "" {
+		keys |= kvevent.KeySalt
+	}
+	if extra != "" {
+		keys |= kvevent.KeyExtra
+	}
+	if keys != 0 {
+		m.keysOf(h).Or(uint32(keys))
+	}
+}
+
+// keysOf returns the keys that requests to h were seen to carry.
+func (m *Manager) keysOf(h fleet.Holder) *atomic.Uint32 {
+	if v, ok := m.used.Load(h); ok {
+		return v.(*atomic.Uint32)
+	}
+	fresh := &atomic.Uint32{}
+	fresh.Store(uint32(m.config.assumed()))
+	v, _ := m.used.LoadOrStore(h, fresh)
+	return v.(*atomic.Uint32)
+}
+
+// checkEvery is the time between two looks at all streams: what is wrong by the passing of time is late by no more.
+const checkEvery = time.Second
+
+// Run follows the fleet until ctx ends, which is no error; that a configured listener cannot be opened is.
+func (m *Manager) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	failed := make(chan error, 1)
+	var listening sync.WaitGroup
+	if m.listener != nil {
+		if err := m.listener.Listen(); err != nil {
+			return fmt.Errorf("listen for KV events: %w", err)
+		}
+		listening.Go(func() { failed <- m.listener.Run(ctx) })
+	}
+	defer listening.Wait()
+	defer m.stopAll()
+	defer cancel()
+
+	ticker := time.NewTicker(checkEvery)
+	defer ticker.Stop()
+	for {
+		snap := m.fleet.Snapshot()
+		m.reconcile(ctx, snap)
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-failed:
+			if err == nil && ctx.Err() == nil {
+				err = errors.New("the listener ended")
+			}
+			if err != nil {
+				return fmt.Errorf("listen for KV events: %w", err)
+			}
+			return nil
+		case <-snap.Superseded():
+		case <-ticker.C:
+			m.look(time.Now())
+		}
+	}
+}
+
+// look lets each stream notice what is wrong by the passing of time.
+func (m *Manager) look(now time.Time) {
+	for _, f := range m.list() {
+		f.look(now)
+	}
+}
+
+func (m *Manager) list() []*follower {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := make([]*follower, 0, len(m.streams))
+	for _, f := range m.streams {
+		all = append(all, f)
+	}
+	return all
+}
+
+// reconcile starts, stops and renews streams so that they are those of the snapshot.
+func (m *Manager) reconcile(ctx context.Context, snap *fleet.Snapshot) {
+	wanted := map[fleet.Holder]zmq.Source{}
+	for _, w := range snap.Workers() {
+		adapters := false
+		for _, model := range w.Facts.Models {
+			adapters = adapters || model.Parent != ""
+		}
+		for _, h := range w.Holders {
+			if adapters {
+				m.keysOf(h).Or(uint32(kvevent.KeyLoRA))
+			}
+		}
+		for _, e := range w.Facts.Events {
+			if h, ok := w.Rank(e.Rank); ok {
+				wanted[h] = zmq.Source{Endpoint: e.Endpoint, Replay: e.Replay, Topic: e.Topic}
+			}
+		}
+	}
+	for _, f := range m.list() {
+		w := snap.Worker(f.holder)
+		source, ok := wanted[f.holder]
+		switch {
+		case w == nil:
+			m.end(f, "the worker left")
+		case f.bound:
+			if _, told := wanted[f.holder]; told {
+				m.end(f, "the worker is followed at its own endpoint")
+			} else if f.outdated(w) {
+				m.end(f, "the worker changed")
+			}
+		case !ok:
+			m.end(f, "the worker publishes no events")
+			m.fleet.SetTrust(f.holder, fleet.TrustApproximate, "no events: learned from requests")
+		case source != f.source || f.outdated(w) || f.renew.Load() || f.generation != m.router.Generation(f.holder):
+			m.end(f, "the worker or the index changed")
+		}
+	}
+	for h, source := range wanted {
+		m.mu.Lock()
+		_, running := m.streams[h]
+		m.mu.Unlock()
+		// A worker that serves no model has no index to feed.
+		if w := snap.Worker(h); !running && m.router.Generation(h) != 0 {
+			m.begin(ctx, m.newStream(w, h, source))
+		}
+	}
+}
+
+// outdated reports whether what the stream was made from is not so any more.
+func (s *stream) outdated(w *fleet.Worker) bool {
+	return s.engine != w.Facts.Engine || s.ranks != len(w.Holders)
+}
+
+func (m *Manager) newStream(w *fleet.Worker, h fleet.Holder, source zmq.Source) *stream {
+	rank := m.fleet.Snapshot().Rank(h)
+	return &stream{
+		router: m.router, fleet: m.fleet, config: &m.config,
+		log:    m.log.With("worker", w.URL, "rank", rank, "endpoint", source.Endpoint),
+		holder: h, worker: w.ID, url: w.URL, rank: rank, ranks: len(w.Holders), engine: w.Facts.Engine,
+		source: source, used: m.keysOf(h), generation: m.router.Generation(h),
+		state: state{started: time.Now(), processedThen: m.fleet.Snapshot().Load(h).Processed, trust: fleet.TrustApproximate},
+	}
+}
+
+// begin follows a holder's own endpoint.
+func (m *Manager) begin(ctx context.Context, s *stream) {
+	sub := zmq.NewSubscriber(s.source, m.config.ZMQ, s)
+	s.wire = sub.Stats
+	sctx, stop := context.WithCancel(ctx)
+	f := &follower{stream: s, stop: stop, done: make(chan struct{})}
+	m.mu.Lock()
+	m.streams[s.holder] = f
+	m.mu.Unlock()
+	s.mu.Lock()
+	s.assess(time.Now())
+	s.mu.Unlock()
+	go func() {
+		defer close(f.done)
+		if err := sub.Run(sctx); err != nil {
+			s.log.Error("KV events cannot be followed", "error", err)
+			s.State(false, err)
+		}
+	}()
+}
+
+// end stops a stream, waits for it, and forgets its holder: whoever follows it next begins with its history.
+func (m *Manager) end(f *follower, why string) {
+	f.stop()
+	<-f.done
+	m.mu.Lock()
+	if m.streams[f.holder] == f {
+		delete(m.streams, f.holder)
+	}
+	m.mu.Unlock()
+	m.router.Forget(f.holder)
+	f.log.Info("stopped following KV events", "why", why)
+}
+
+// stopAll stops all streams. The index keeps what it has: the process ends.
+func (m *Manager) stopAll() {
+	all := m.list()
+	for _, f := range all {
+		f.stop()
+	}
+	for _, f := range all {
+		<-f.done
+	}
+}

@@ -1,0 +1,263 @@
+package ingest
+
+import (
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvevent"
+	"github.com/warmpath/warmpath/kvevent/zmq"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// stream is one holder's events: it is the zmq.Handler of the holder's subscriber. The handler's methods are called by
+// one goroutine in order; the manager looks at it from another.
+type stream struct {
+	router *warmpath.Router
+	fleet  *fleet.Fleet
+	config *Config
+	log    *slog.Logger // names worker and rank
+	holder fleet.Holder
+	worker fleet.WorkerID
+	url    string
+	rank   int
+	ranks  int // of the worker
+	engine fleet.Engine
+	source zmq.Source
+	model  string         // as the topic of a bound stream names it; "" is the worker's base model
+	used   *atomic.Uint32 // kvevent.Keys that requests to the holder were seen to carry
+	wire   func() zmq.Stats
+
+	generation uint64      // of the index that the stream feeds
+	renew      atomic.Bool // the index was replaced: the holder's history must be replayed into the new one
+
+	// Used by the handler's goroutine only.
+	decoder kvevent.Decoder
+	batch   kvevent.Batch
+	out     kvindex.Stored
+
+	mu sync.Mutex // guards what follows
+	state
+}
+
+// state is what trust and statistics are made of.
+type state struct {
+	started   time.Time
+	connected bool
+	since     time.Time // when connected last changed
+	connErr   error
+	everUp    bool
+
+	complete bool   // the history is whole since the cache was empty
+	missing  string // what is missing when it is not
+	broken   bool   // by a message that cannot be read: that the stream is whole does not help
+
+	hybrid    string // the kind of group that makes a prefix worth less than its blocks; "" is none
+	unnamed   bool   // groups are numbered but their kinds are not told
+	groups    uint64 // bit i: group i was seen
+	tiers     uint8  // bit t: something was stored on tier t
+	ambiguous string // why stored events are not applied; "" is that they are
+	misplaced string // the stream is another holder's
+	leaking   string // a medium whose blocks are announced and never removed
+
+	blockSize int // tokens, as announced
+	hash      string
+	hashTried bool
+
+	counters
+	lastEvent     time.Time
+	processedThen uint64 // requests ever dispatched to the holder when the last event came
+	silent        string // set while it is suspiciously quiet
+	eventsThen    uint64 // at the last look
+	eventsAt      time.Time
+	eventsPerSec  float64
+	sequence      uint64
+	hasSequence   bool
+
+	trust fleet.Trust
+	why   string
+	warns map[string]time.Time // when a kind of warning was last written
+}
+
+// counters only grow.
+type counters struct {
+	messages, events              uint64
+	stored, removed, cleared      uint64
+	skipped, undecodable, foreign uint64
+	unapplied                     uint64 // stored events that were not applied, since they could belong to another request
+	skippedTags                   map[string]uint64
+	lastError                     string
+	forgotten                     uint64 // times all was forgotten
+	restarts                      uint64
+}
+
+// warnEvery is how often one kind of warning is written for one holder while its cause lasts.
+const warnEvery = 5 * time.Minute
+
+// warn writes a warning unless the same kind was written lately. s.mu is held.
+func (s *stream) warn(kind, msg string, args ...any) {
+	now := time.Now()
+	if last, ok := s.warns[kind]; ok && now.Sub(last) < warnEvery {
+		return
+	}
+	if s.warns == nil {
+		s.warns = map[string]time.Time{}
+	}
+	s.warns[kind] = now
+	s.log.Warn(msg, args...)
+}
+
+// forget drops what the index has of the holder, and notes what of its history is missing from now on. s.mu is held.
+func (s *stream) forget(missing string) {
+	s.router.Forget(s.holder)
+	s.forgotten++
+	s.complete, s.missing = false, missing
+	s.tiers = 0
+}
+
+// Message applies one message. It implements zmq.Handler.
+func (s *stream) Message(seq uint64, payload []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.messages++
+	s.sequence, s.hasSequence = seq, true
+	s.everUp = true
+	if foreign(payload) {
+		s.foreign++
+		return
+	}
+	if err := s.decoder.Decode(payload, &s.batch); err != nil {
+		s.undecodable++
+		s.lastError = fmt.Sprintf("message %d: %v", seq, err)
+		s.forget(fmt.Sprintf("message %d could not be read", seq))
+		s.broken = true
+		s.warn("decode", "a message of KV events could not be read: forgetting the holder, because the message may have removed blocks", "seq", seq, "error", err)
+		s.assess(time.Now())
+		return
+	}
+	b := &s.batch
+	if s.misdirected(b) {
+		return
+	}
+	changed := false
+	for i := range b.Events {
+		changed = s.apply(&b.Events[i]) || changed
+	}
+	s.events += uint64(len(b.Events) + b.Skipped)
+	s.skip(b)
+	if b.Incomplete {
+		s.forget(fmt.Sprintf("an event of message %d that takes blocks away could not be read", seq))
+		s.broken = true
+		s.warn("incomplete", "an event that takes blocks away could not be read: forgetting the holder", "seq", seq, "problem", b.Problem)
+		changed = true
+	}
+	if len(b.Events) > 0 {
+		s.lastEvent = time.Now()
+		s.processedThen = s.fleet.Snapshot().Load(s.holder).Processed
+		changed = changed || s.silent != ""
+		s.silent = ""
+	}
+	if changed {
+		s.assess(time.Now())
+	}
+}
+
+// foreign reports a message that is no batch of KV events and changes no cache: SGLang's load messages, arrays that
+// begin with a name, may come on the same socket.
+func foreign(payload []byte) bool {
+	const fixArray, fixString = 0x90, 0xa0
+	return len(payload) > 1 && payload[0]&0xf0 == fixArray && payload[1]&0xe0 == fixString
+}
+
+// misdirected reports a batch of another data-parallel rank: applying it would credit this holder with another's cache.
+// A worker of one rank may number itself as it likes. s.mu is held.
+func (s *stream) misdirected(b *kvevent.Batch) bool {
+	if s.ranks < 2 || !b.HasRank || b.Rank == s.rank {
+		return false
+	}
+	if s.misplaced == "" {
+		s.forget("the stream is another rank's")
+		s.misplaced = fmt.Sprintf("%s carries events of data-parallel rank %d, this is rank %d", s.source.Endpoint, b.Rank, s.rank)
+		s.warn("rank", "KV events are another rank's and are not used: check the events endpoint", "found", b.Rank)
+		s.assess(time.Now())
+	}
+	return true
+}
+
+// maxTags bounds the names of skipped events that are counted one by one.
+const maxTags = 16
+
+func (s *stream) skip(b *kvevent.Batch) {
+	if b.Skipped == 0 {
+		return
+	}
+	s.skipped += uint64(b.Skipped)
+	if s.skippedTags == nil {
+		s.skippedTags = map[string]uint64{}
+	}
+	for _, t := range b.SkippedTags {
+		tag := t.Tag
+		if _, ok := s.skippedTags[tag]; !ok && len(s.skippedTags) >= maxTags {
+			tag = "other"
+		}
+		s.skippedTags[tag] += uint64(t.Count)
+	}
+	s.warn("skipped", "KV events were skipped", "events", b.Skipped, "problem", b.Problem)
+}
+
+// Restarted forgets the holder: its engine began anew, with an empty cache. It implements zmq.Handler.
+func (s *stream) Restarted(why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.restarts++
+	s.log.Info("the engine's event stream began anew", "why", why)
+	s.forget("the engine restarted, its history is being read")
+	s.broken = false
+	// Another engine may have other groups, tiers and blocks.
+	s.hybrid, s.unnamed, s.groups, s.misplaced, s.leaking = "", false, 0, "", ""
+	s.blockSize, s.hash, s.hashTried = 0, "", false
+	s.assess(time.Now())
+}
+
+// Lost forgets the holder: what is missing may have removed blocks. It implements zmq.Handler.
+func (s *stream) Lost(from, to uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	missing := fmt.Sprintf("messages %d to %d are lost", from, to-1)
+	switch {
+	case to <= from:
+		missing = fmt.Sprintf("messages after %d are missing: the connection broke and there is no replay", from)
+	case from == 0:
+		missing = fmt.Sprintf("history before message %d is missing", to)
+	}
+	s.forget(missing)
+	s.warn("lost", "KV events are lost: forgetting the holder and learning anew", "missing", missing)
+	s.assess(time.Now())
+}
+
+// Complete notes that the history is whole. It implements zmq.Handler.
+func (s *stream) Complete() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.everUp = true
+	if !s.broken {
+		s.complete, s.missing = true, ""
+	}
+	s.assess(time.Now())
+}
+
+// State notes that the connection came up or went down. It implements zmq.Handler.
+func (s *stream) State(connected bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if connected != s.connected {
+		s.connected, s.since = connected, time.Now()
+	}
+	s.connErr = err
+	s.everUp = s.everUp || connected
+	s.assess(time.Now())
+}
