@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/valyala/fastjson"
 )
 
 const chatPath, textPath = "/v1/chat/completions", "/v1/completions"
@@ -258,6 +260,8 @@ func TestBadRequestsAreRefusedInOpenAIsShape(t *testing.T) {
 	}
 	f(chatPath, []byte("{"), 400, "JSON")
 	f(chatPath, []byte("[]"), 400, "object")
+	f(chatPath, []byte("{\"model\":\"m\xff\"}"), 400, "UTF-8")
+	f(chatPath, []byte(strings.Repeat("[", 5000)), 400, "JSON")
 	f(chatPath, object{"model": "other", "messages": ok}, 404, "The model `other` does not exist.")
 	f(textPath, object{"model": "other", "prompt": "x"}, 404, "does not exist")
 	f(chatPath, object{"model": "mock"}, 400, "messages")
@@ -275,6 +279,50 @@ func TestBadRequestsAreRefusedInOpenAIsShape(t *testing.T) {
 	f(textPath, object{"model": "mock", "prompt": []any{1, "x"}}, 400, "token id")
 	f(textPath, object{"model": "mock", "prompt": []any{-1}}, 400, "token id")
 	f(chatPath, []byte(`{"model":"mock","pad":"`+strings.Repeat("x", 30000)+`"}`), 413, "larger")
+}
+
+func TestHugeRequestsAreRefused(t *testing.T) {
+	s := start(t, nil)
+	body := object{"model": "mock", "messages": []any{userSays("x")}, "n": 1000, "max_tokens": 100000, "ignore_eos": true}
+	if status, data := call(t, s, chatPath, body); status != http.StatusBadRequest || !strings.Contains(string(data), "limit") {
+		t.Errorf("status %d: %.200s", status, data)
+	}
+}
+
+// Whatever a body holds, reading it must end in an error or in prompts and answers within bounds.
+func FuzzRequestsAreReadOrRefused(f *testing.F) {
+	for _, body := range []string{
+		`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}},{"type":"text","text":"x"}]}],"tools":[{}],"tool_choice":"required"}`,
+		`{"prompt":[[1,2],[3]],"n":2,"stop":["a"],"max_tokens":5,"ignore_eos":true,"cache_salt":"s"}`,
+		`{"prompt":"x","min_tokens":3,"stream":true,"stream_options":{"include_usage":true}}`,
+		`{"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{}"}}]}],"continue_final_message":true}`,
+		`{"messages":[null],"prompt":[null],"tools":{},"stop":{},"n":1.5}`,
+	} {
+		f.Add([]byte(body))
+	}
+	cfg := DefaultConfig()
+	cfg.MaxModelLen = 4096
+	l := &life{cfg: &cfg}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		body, err := fastjson.ParseBytes(data)
+		if err != nil {
+			return
+		}
+		for _, chat := range []bool{true, false} {
+			g, err := l.readGeneration(body, chat, "")
+			if err != nil || g.excess(cfg.MaxModelLen) != "" {
+				continue
+			}
+			for i := range g.prompts {
+				options := g.options
+				options.limit = min(options.limit, cfg.MaxModelLen-len(g.prompts[i].tokens))
+				a := answerTo(g.prompts[i].tokens, 0, &options)
+				if len(a.tokens) == 0 || len(a.tokens) > options.limit || a.text > len(a.tokens) {
+					t.Fatalf("answer of %d tokens, %d of text, limit %d", len(a.tokens), a.text, options.limit)
+				}
+			}
+		}
+	})
 }
 
 func TestTwoHundredStreamsLoseNothing(t *testing.T) {

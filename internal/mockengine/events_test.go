@@ -128,7 +128,7 @@ func listenTo(t testing.TB, s *Server, rank int) *listener {
 	t.Helper()
 	l := newListener(t)
 	source := s.Sources()[rank]
-	subscriber := zmq.NewSubscriber(zmq.Source{Endpoint: source.Endpoint, Replay: source.Replay, Topic: source.Topic}, zmq.Config{}, l)
+	subscriber := zmq.NewSubscriber(zmq.Source{Endpoint: source.Endpoint, Replay: source.Replay, Topic: source.Topic}, zmq.Config{ReplayTimeout: 100 * time.Millisecond}, l)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- subscriber.Run(ctx) }()

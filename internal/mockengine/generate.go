@@ -60,17 +60,17 @@ func (l *life) refuseRequest(w http.ResponseWriter, err error) {
 
 // answer computes g and writes the response.
 func (l *life) answer(w http.ResponseWriter, r *http.Request, g *generation) {
-	if l.isDead() || l.server.faults.hits(errorShare) {
+	if l.isDead() {
 		l.refuse(w, http.StatusInternalServerError, deadMessage)
 		return
 	}
-	longest := l.ranks[0].engine.MaxModelLen()
-	for i := range g.prompts {
-		if n := len(g.prompts[i].tokens); n >= longest {
-			l.refuse(w, http.StatusBadRequest, fmt.Sprintf("This model's maximum context length is %d tokens. However, your request has %d input tokens. "+
-				"Please reduce the length of the input messages.", longest, n))
-			return
-		}
+	if l.server.faults.hits(errorShare) {
+		l.refuse(w, http.StatusInternalServerError, "Internal server error (a fault of the mock engine)")
+		return
+	}
+	if excess := g.excess(l.ranks[0].engine.MaxModelLen()); excess != "" {
+		l.refuse(w, http.StatusBadRequest, excess)
+		return
 	}
 	x := l.newRun(g)
 	x.rank = l.chooseRank(g.rank)
@@ -92,6 +92,30 @@ func (l *life) answer(w http.ResponseWriter, r *http.Request, g *generation) {
 	} else {
 		x.writeWhole(w, r)
 	}
+}
+
+// maxTokens bounds what one HTTP request makes the mock engine hold: 8 Mi tokens are 32 MiB.
+const maxTokens = 8 << 20
+
+// excess says, in vLLM's words, which prompt leaves no room for an answer, or that the request is too much in all; "" if it fits.
+func (g *generation) excess(longest int) string {
+	total := 0
+	for i := range g.prompts {
+		n := len(g.prompts[i].tokens)
+		if n >= longest {
+			return fmt.Sprintf("This model's maximum context length is %d tokens. However, your request has %d input tokens. "+
+				"Please reduce the length of the input messages.", longest, n)
+		}
+		answer := g.options.limit
+		if !g.options.ignoreEnd {
+			answer = min(answer, g.options.length+1)
+		}
+		total += (n + min(answer, longest-n)) * g.choices
+	}
+	if total > maxTokens {
+		return fmt.Sprintf("The request asks for %d tokens over all prompts and choices; the mock engine's limit is %d.", total, maxTokens)
+	}
+	return ""
 }
 
 // newRun works out all answers. They are known before the first step; the engine decides when they come.

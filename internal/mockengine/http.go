@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/valyala/fastjson"
 )
@@ -121,6 +122,11 @@ func (l *life) withBody(w http.ResponseWriter, r *http.Request, f func(*fastjson
 		return
 	case err != nil:
 		panic(http.ErrAbortHandler) // the client is gone
+	}
+	// A JSON parser in Python refuses this; fastjson would not.
+	if !utf8.Valid(raw) {
+		l.refuse(w, http.StatusBadRequest, "body is not UTF-8")
+		return
 	}
 	parser := parsers.Get()
 	defer parsers.Put(parser)

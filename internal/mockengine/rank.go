@@ -89,7 +89,7 @@ func (r *rank) openPublisher(known []EventSource) (EventSource, error) {
 		}
 	}
 	p := zmq.NewPublisher(config)
-	if err := openWithPatience(r.life.ctx, p); err != nil {
+	if err := patiently(r.life.ctx, r.life.restarted, p.Listen); err != nil {
 		return EventSource{}, fmt.Errorf("open event sockets of rank %d: %w", r.id, err)
 	}
 	r.publisher = p
@@ -101,21 +101,6 @@ func (r *rank) openPublisher(known []EventSource) (EventSource, error) {
 		}
 	}()
 	return EventSource{Rank: r.id, Endpoint: p.Endpoint(), Replay: p.ReplayEndpoint(), Topic: cfg.Topic}, nil
-}
-
-// openWithPatience opens the publisher's sockets; after a restart an address may be taken for a moment.
-func openWithPatience(ctx context.Context, p *zmq.Publisher) error {
-	for try := 0; ; try++ {
-		err := p.Listen()
-		if err == nil || try == 20 {
-			return err
-		}
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-ctx.Done():
-			return err
-		}
-	}
 }
 
 // offsetPort adds rank to the port of a tcp endpoint, as engines do. Port 0 stays: each rank takes a free one.

@@ -129,7 +129,11 @@ func (r *rendering) part(part *fastjson.Value) error {
 	case "text", "input_text", "output_text":
 		r.tokens = appendTokens(r.tokens, part.GetStringBytes("text"))
 	case "image_url", "input_audio", "video_url", "audio_url":
-		r.features = append(r.features, block.Feature{ID: itemID(part.Get(kind).MarshalTo(nil)), Offset: len(r.tokens)})
+		item := part.Get(kind)
+		if item == nil {
+			return fmt.Errorf("%s: field required", kind)
+		}
+		r.features = append(r.features, block.Feature{ID: itemID(item.MarshalTo(nil)), Offset: len(r.tokens)})
 		for range imageTokens {
 			r.tokens = append(r.tokens, tokenImage)
 		}

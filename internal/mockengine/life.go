@@ -1,0 +1,198 @@
+package mockengine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/warmpath/warmpath/kvevent/zmq"
+)
+
+// life is the engine between a start and its end: sockets, ranks and the requests in them.
+type life struct {
+	server   *Server
+	cfg      *Config
+	ctx      context.Context // ends with the life
+	cancel   context.CancelFunc
+	ranks    []*rank
+	http     *http.Server
+	failed   chan error
+	work     sync.WaitGroup // ranks, publishers, the HTTP accept loop
+	gate     gate           // HTTP handlers
+	dead     chan struct{}  // closed when the engine behind HTTP was killed
+	deadOnce sync.Once
+	began    time.Time
+	next     atomic.Uint64 // request ids and round robin over ranks
+	requests atomic.Uint64
+	active   atomic.Int64 // generation requests in flight
+	salt     uint64       // makes ids differ between lives
+
+	restarted bool // there was a life before
+}
+
+// begin opens all sockets at the addresses that are known from an earlier life, if there was one, and starts the work.
+func (s *Server) begin(parent context.Context) (*life, error) {
+	ctx, cancel := context.WithCancel(parent)
+	l := &life{server: s, cfg: &s.cfg, ctx: ctx, cancel: cancel, failed: make(chan error, 1), dead: make(chan struct{}), began: time.Now()}
+	s.mu.Lock()
+	addr, sources := s.addr, s.sources
+	l.salt = s.cfg.Seed<<8 + uint64(s.starts)
+	l.restarted = s.starts > 0
+	s.mu.Unlock()
+	if addr == "" {
+		addr = s.cfg.Listen
+	}
+	listener, err := listen(ctx, addr, l.restarted)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	if sources, err = l.startRanks(sources); err != nil {
+		listener.Close()
+		l.stop()
+		return nil, err
+	}
+	l.http = &http.Server{
+		Handler:           l.handler(),
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ReadHeaderTimeout: 30 * time.Second,
+		MaxHeaderBytes:    1 << 20,
+		ErrorLog:          log.New(io.Discard, "", 0), // cut streams are on purpose
+	}
+	l.work.Add(1)
+	go func() { // ends with http.Server.Close in stop
+		defer l.work.Done()
+		if err := l.http.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			l.fail(fmt.Errorf("serve HTTP: %w", err))
+		}
+	}()
+	s.mu.Lock()
+	s.addr, s.sources, s.life = listener.Addr().String(), sources, l
+	s.starts++
+	s.mu.Unlock()
+	return l, nil
+}
+
+// listen opens the HTTP address.
+func listen(ctx context.Context, addr string, patient bool) (listener net.Listener, err error) {
+	var config net.ListenConfig
+	err = patiently(ctx, patient, func() error {
+		listener, err = config.Listen(ctx, "tcp", addr)
+		return err
+	})
+	return listener, err
+}
+
+// patiently opens a socket. After a restart its address may be in the kernel's hands for a moment, so patient tries for a second.
+func patiently(ctx context.Context, patient bool, open func() error) error {
+	for try := 0; ; try++ {
+		err := open()
+		if err == nil || !patient || try == 20 {
+			return err
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+func (l *life) fail(err error) {
+	select {
+	case l.failed <- err:
+	default:
+	}
+}
+
+// end closes a life and waits for all it started.
+func (s *Server) end(l *life) {
+	s.mu.Lock()
+	s.life = nil
+	s.mu.Unlock()
+	l.stop()
+}
+
+func (l *life) stop() {
+	l.cancel()
+	if l.http != nil {
+		l.http.Close()
+	}
+	l.gate.close()
+	l.work.Wait()
+}
+
+func (l *life) killEngine() { l.deadOnce.Do(func() { close(l.dead) }) }
+
+func (l *life) isDead() bool {
+	select {
+	case <-l.dead:
+		return true
+	default:
+		return false
+	}
+}
+
+func (l *life) reset() bool {
+	ok := true
+	for _, r := range l.ranks {
+		ok = r.reset() && ok
+	}
+	return ok
+}
+
+func (l *life) applyEventFaults(f Faults) {
+	for _, r := range l.ranks {
+		if r.publisher != nil {
+			r.publisher.SetFaults(zmq.Faults{
+				Drop: f.DropEvents, ReplayLoss: f.LoseReplay, ReplayEndLoss: f.LoseReplay, ReplayLimit: f.ReplayLimit,
+			})
+		}
+	}
+}
+
+// gate counts the handlers that are inside and, once closed, lets no one in and waits for the last to leave.
+type gate struct {
+	mu     sync.Mutex
+	inside int
+	shut   bool
+	empty  chan struct{}
+}
+
+func (g *gate) enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.shut {
+		return false
+	}
+	g.inside++
+	return true
+}
+
+func (g *gate) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.inside--; g.inside == 0 && g.empty != nil {
+		close(g.empty)
+	}
+}
+
+func (g *gate) close() {
+	g.mu.Lock()
+	g.shut = true
+	if g.inside > 0 {
+		g.empty = make(chan struct{})
+	}
+	empty := g.empty
+	g.mu.Unlock()
+	if empty != nil {
+		<-empty
+	}
+}
