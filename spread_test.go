@@ -1,0 +1,97 @@
+package warmpath_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// talk is a conversation under virtual time: its next turn comes at next, or the running one ends then.
+type talk struct {
+	tokens   []block.Token
+	turns    int
+	next     int64
+	decision *warmpath.Decision
+}
+
+// converse lets 32 conversations of 8 turns run on 4 workers. All share a system prompt of 1,024 tokens; each turn adds
+// 300 tokens and takes 3 s, pauses are up to 2 s, and events arrive when it ends. It returns the turns each worker got, how often one worker
+// had more than half of those under way (after the start), and the share of tokens matched.
+func converse(t *testing.T, spec policy.Spec) (turns []int, crowded float64, matched float64) {
+	w := newWorld(t, warmpath.Options{Policy: spec}, vllm(), vllm(), vllm(), vllm())
+	system := prompt(0, 1024)
+	pauses := rand.New(rand.NewPCG(1, 2))
+	talks := make([]talk, 32)
+	for i := range talks {
+		talks[i] = talk{tokens: slices.Concat(system, prompt(1+i, 300)), next: int64(i) * int64(50*time.Millisecond)}
+	}
+	turns = make([]int, 4)
+	running := make([]int, 4)
+	var asked, hit, looks, full int
+	for {
+		c := &talks[0]
+		for i := range talks {
+			if talks[i].turns < 8 && (c.turns == 8 || talks[i].next < c.next) {
+				c = &talks[i]
+			}
+		}
+		if c.turns == 8 {
+			return turns, float64(full) / float64(looks), float64(hit) / float64(asked)
+		}
+		now := c.next
+		if d := c.decision; d != nil {
+			d.FirstToken(now)
+			d.Done(fleet.OutcomeServed, now)
+			w.store(d.Holder, c.tokens, kvindex.Stored{})
+			running[d.Holder]--
+			pause := time.Duration(pauses.Int64N(int64(2 * time.Second)))
+			c.decision, c.turns, c.next = nil, c.turns+1, now+int64(pause)
+			c.tokens = slices.Concat(c.tokens, prompt(100+len(c.tokens), 300))
+			continue
+		}
+		d := w.route(warmpath.Request{Tokens: c.tokens, Now: now, Random: uint64(now) * 0x9e3779b97f4a7c15})
+		turns[d.Holder]++
+		running[d.Holder]++
+		asked, hit = asked+len(c.tokens), hit+d.PredictedTokens
+		if now > int64(3*time.Second) {
+			looks++
+			if 2*slices.Max(running) > running[0]+running[1]+running[2]+running[3] {
+				full++
+			}
+		}
+		c.decision, c.next = d, now+3*second
+	}
+}
+
+// The trap of the longest match, and its bound: see the comment of package policy.
+func TestASharedSystemPromptGathersAllUnlessBounded(t *testing.T) {
+	turns, crowded, matched := converse(t, policy.KVAware())
+	t.Logf("by definition:  turns %v, one worker crowded %.0f %% of the time, %.1f %% matched", turns, 100*crowded, 100*matched)
+	if slices.Max(turns) != 32*8 {
+		t.Errorf("by definition all turns go to the first holder; turns: %v", turns)
+	}
+
+	spec := policy.KVAware()
+	spec.ImbalanceTokens = policy.DefaultImbalanceTokens
+	turns, crowded, bounded := converse(t, spec)
+	t.Logf("with the bound: turns %v, one worker crowded %.0f %% of the time, %.1f %% matched", turns, 100*crowded, 100*bounded)
+	if slices.Max(turns) > 32*8*35/100 || crowded > 0.1 {
+		t.Errorf("with the bound one worker has %d of %d turns and is crowded %.2f of the time", slices.Max(turns), 32*8, crowded)
+	}
+	if bounded < matched-0.05 {
+		t.Errorf("the bound costs matches: %.3f, without %.3f", bounded, matched)
+	}
+
+	turns, crowded, even := converse(t, policy.Spec{Name: "round_robin", Picker: "round_robin"})
+	t.Logf("round robin:    turns %v, one worker crowded %.0f %% of the time, %.1f %% matched", turns, 100*crowded, 100*even)
+	if bounded < even {
+		t.Errorf("bounded kv_aware matches less (%.3f) than round robin (%.3f)", bounded, even)
+	}
+}
