@@ -224,6 +224,9 @@ func TestGeneratedBlocksAreAnnouncedOneByOne(t *testing.T) {
 	l := listenTo(t, s, 0)
 	complete(t, s, textPath, object{"model": "mock", "prompt": slices.Repeat([]int{7}, 33), "max_tokens": 64, "ignore_eos": true})
 	waitFor(t, func() bool { return l.agrees(s, 0) && len(l.taken()) == 5 })
+	if n := s.Stats().Ranks[0].Published; n != 5 {
+		t.Errorf("%d messages published, want 5", n)
+	}
 	for i, e := range l.taken() {
 		if want := 1; i > 0 && (len(e.Hashes) != want || !e.HasParent) {
 			t.Errorf("event %d has %d hashes", i, len(e.Hashes))

@@ -37,9 +37,15 @@ type EventSource struct {
 
 // Stats is what the mock engine has done since its last start.
 type Stats struct {
-	Ranks    []engine.Stats
-	Requests uint64 // generation requests accepted, over all starts
+	Ranks    []RankStats
+	Requests uint64 // generation requests accepted
 	Starts   int    // how often it was started
+}
+
+// RankStats is the model's gauges and totals of one rank, and what it has published.
+type RankStats struct {
+	engine.Stats
+	Published uint64 // event messages, those that faults withheld included: the next sequence number
 }
 
 // order asks Run to end the present life.
@@ -243,7 +249,11 @@ func (s *Server) Stats() Stats {
 	s.mu.Unlock()
 	if l := s.current(); l != nil {
 		for _, r := range l.ranks {
-			st.Ranks = append(st.Ranks, r.stats())
+			rank := RankStats{Stats: r.stats()}
+			if r.publisher != nil {
+				rank.Published = r.publisher.Stats().Published
+			}
+			st.Ranks = append(st.Ranks, rank)
 		}
 		st.Requests = l.requests.Load()
 	}
