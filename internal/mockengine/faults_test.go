@@ -267,3 +267,13 @@ func TestNewReportsAllProblems(t *testing.T) {
 	f("a bad fault", func(c *Config) { c.Faults.Cut = 3 })
 	f("a negative speed", func(c *Config) { c.Speed = -1 })
 }
+
+func TestSpeedScalesTheModelledTime(t *testing.T) {
+	s := start(t, func(c *Config) { c.Speed, c.OutputTokens = 10, 20 })
+	begin := time.Now()
+	complete(t, s, chatPath, anyChat)
+	// 21 steps of 24 ms at ten times the speed; a busy machine may take longer, never less.
+	if took := time.Since(begin); took < 50*time.Millisecond {
+		t.Errorf("21 steps took %v, want at least 50 ms", took)
+	}
+}
