@@ -20,14 +20,18 @@ const (
 	maxGroup     = 1 << 16   // cache groups of a model; the largest seen have tens
 	maxWindow    = 1 << 31   // tokens
 	maxOffset    = 1 << 31   // tokens between a block and the item that begins before or in it
-	millisecond  = 1e11      // integer times above this are in milliseconds (Mooncake); as seconds it is the year 5138
+	// smallestEvent is the bytes of ["BlockRemoved", []], the shortest event that is kept: it bounds what a message's
+	// count of events may reserve.
+	smallestEvent = 15
+	millisecond   = 1e11 // integer times above this are in milliseconds (Mooncake); as seconds it is the year 5138
 )
 
 // Decode reads one payload into b, which it resets first. Events with unknown names or unusable fields are skipped and
 // counted. A payload that is no batch, or ends early, or has bytes after it, is rejected whole: the error says where,
 // b is empty, and the message counts as lost, because it may have removed blocks.
 //
-// The payload may be used again when Decode returns, unless KeepRaw is set.
+// Memory is at most some 25 times the payload's length, for a message of nothing but removals without hashes; what
+// engines send takes 2 to 4 times. The payload may be used again when Decode returns, unless KeepRaw is set.
 func (d *Decoder) Decode(payload []byte, b *Batch) error {
 	b.Reset()
 	d.c = cursor{p: payload}
@@ -134,6 +138,7 @@ func (d *Decoder) events(b *Batch) bool {
 	if !ok {
 		return false
 	}
+	b.Events = room(b.Events, min(n, d.c.left()/smallestEvent+1))
 	for ; n > 0 && d.c.broken == ""; n-- {
 		d.event(b)
 	}

@@ -186,7 +186,7 @@ func (p *encoder) field(f field, e *Event) {
 		p.integer(e.LoRAID)
 	case fieldMedium:
 		medium := e.Medium
-		if medium == "" && e.Tier != block.TierGPU {
+		if medium == "" && e.Tier != tierOf("", e.Locality) {
 			medium = p.wire.Medium(e.Tier)
 		}
 		p.optional(medium)

@@ -176,7 +176,7 @@ func (b *Batch) skip(tag, problem string, at int) {
 		b.Problem, b.ProblemAt = problem, at
 	}
 	b.Skipped++
-	if len(b.SkippedTags) == maxTags-1 {
+	if len(b.SkippedTags) >= maxTags-1 {
 		tag = b.knownTag(tag)
 	}
 	for i := range b.SkippedTags {

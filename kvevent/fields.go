@@ -1,7 +1,5 @@
 package kvevent
 
-import "github.com/warmpath/warmpath/block"
-
 // field is a field of an event, whatever its form.
 type field uint8
 
@@ -397,7 +395,7 @@ func (d *Decoder) items(e *Event) {
 }
 
 // room returns s with space for n more elements. n is bounded by the payload's length.
-func room[T Hash | block.Token](s []T, n int) []T {
+func room[T any](s []T, n int) []T {
 	if cap(s)-len(s) >= n {
 		return s
 	}

@@ -39,11 +39,11 @@ func checkBounds(t *testing.T, b *Batch, size int, err error) {
 }
 
 func FuzzDecode(f *testing.F) {
-	for i, payload := range samplePayloads(f) {
-		if i%4 == 0 && len(payload) < 1<<12 {
-			f.Add(payload)
-		}
+	for _, wire := range Wires() {
+		f.Add(benchPayload(f, wire, 2, 1))
 	}
+	f.Add(pack(list(1.5, list(storedWith(nil, "a", "extra_keys", list(list("a", list("img", 1), "s"), nil))), 0)))
+	f.Add(pack(list(1.5, list(list(tagStored, list(5), nil, list(list(1, 2)), 1, nil, "GPU", object{"cache_salt", "s"})))))
 	var d Decoder
 	var b Batch
 	f.Fuzz(func(t *testing.T, payload []byte) {
@@ -64,7 +64,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// samplePayloads returns the vectors' payloads that are valid, or a made one where they are missing.
+// samplePayloads returns the vectors' payloads.
 func samplePayloads(t testing.TB) [][]byte {
 	var all [][]byte
 	for _, v := range readVectors(t).Payloads {
@@ -125,6 +125,34 @@ func TestMemoryIsBoundedByThePayload(t *testing.T) {
 				t.Errorf("%d bytes allocated for a payload of %d", used, len(payload))
 			}
 		})
+	}
+}
+
+func TestManySmallEventsTakeMemoryInProportion(t *testing.T) {
+	for name, event := range map[string][]any{
+		"removals":    list(tagRemoved, list()),
+		"unknown":     list("x"),
+		"unknown one": list(),
+	} {
+		const count = 20_000
+		var events []any
+		for range count {
+			events = append(events, event)
+		}
+		payload := pack(list(1.5, events))
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		var d Decoder
+		var b Batch
+		err := d.Decode(payload, &b)
+		runtime.ReadMemStats(&after)
+		used := after.TotalAlloc - before.TotalAlloc
+		if err != nil || len(b.Events)+b.Skipped != count {
+			t.Fatal(err, len(b.Events), b.Skipped)
+		}
+		if used > 30*uint64(len(payload)) {
+			t.Errorf("%s: %d bytes allocated for a payload of %d", name, used, len(payload))
+		}
 	}
 }
 
