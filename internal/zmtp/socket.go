@@ -284,6 +284,13 @@ func (s *Socket) snapshot() []*Peer {
 	return s.peers
 }
 
+// DropPeers closes all connections, as a fault of the network would. Dialling sockets then dial again.
+func (s *Socket) DropPeers() {
+	for _, p := range s.snapshot() {
+		p.Drop(errors.New("dropped on purpose"))
+	}
+}
+
 // find returns the last peer of that identity, or nil.
 func find(peers []*Peer, identity string) *Peer {
 	for _, p := range slices.Backward(peers) {

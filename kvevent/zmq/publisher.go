@@ -1,6 +1,16 @@
 package zmq
 
-import "context"
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+
+	"github.com/warmpath/warmpath/internal/zmtp"
+)
 
 // PublisherConfig describes a Publisher. Zero fields mean what is said.
 type PublisherConfig struct {
@@ -18,32 +28,260 @@ type PublisherConfig struct {
 	Seed uint64
 }
 
-// Publisher publishes one engine's KV events as vLLM's ZmqEventPublisher does. Its methods may be called concurrently.
-type Publisher struct{}
+// Faults are what a Publisher does wrong on purpose. Shares are chances between 0 and 1.
+type Faults struct {
+	Drop          float64 // share of messages that never reach subscribers, though they can be replayed
+	ReplayLoss    float64 // share of a replay's messages that are left out
+	ReplayLimit   int     // messages after which a replay stops without its end marker; 0: no limit
+	ReplayEndLoss float64 // share of replays whose end marker is left out
+}
+
+// Publisher publishes one engine's KV events as vLLM's ZmqEventPublisher does: sequence numbers from 0, the last messages
+// kept for replay, slow subscribers cut. Its methods may be called concurrently.
+type Publisher struct {
+	cfg PublisherConfig
+
+	mu       sync.Mutex // guards the fields below, and the order of messages
+	pub      *zmtp.Socket
+	router   *zmtp.Socket // nil: no replay
+	next     uint64       // sequence number of the next message
+	buffer   [][]byte     // payload of message seq at seq % BufferSteps
+	faults   Faults
+	dropNext int
+	random   *rand.Rand
+	stats    PublisherStats
+}
+
+// PublisherStats is a snapshot of a Publisher.
+type PublisherStats struct {
+	Published   uint64 // messages, which is also the next sequence number
+	Subscribers int
+	Faulted     uint64 // messages withheld by a fault
+	Slow        uint64 // messages withheld from a slow subscriber, once for each
+	Replays     uint64 // requests answered
+	Replayed    uint64 // messages in the answers
+	Malformed   uint64 // requests that were not understood
+}
 
 // NewPublisher returns a Publisher. It starts nothing.
-func NewPublisher(cfg PublisherConfig) *Publisher { return &Publisher{} }
+func NewPublisher(cfg PublisherConfig) *Publisher {
+	if cfg.BufferSteps <= 0 {
+		cfg.BufferSteps = 10_000
+	}
+	if cfg.HWM <= 0 {
+		cfg.HWM = 100_000
+	}
+	return &Publisher{cfg: cfg, random: rand.New(rand.NewPCG(cfg.Seed, 0))}
+}
 
-// Listen opens the endpoints, so that Endpoint and ReplayEndpoint are known before Run. Run does it when it was not done.
-func (p *Publisher) Listen() error { return nil }
+// Listen opens the endpoints, so that Endpoint and ReplayEndpoint are known before Run, which must follow (it closes them).
+// Run calls Listen when it was not called.
+func (p *Publisher) Listen() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pub != nil {
+		return nil
+	}
+	pub, err := zmtp.New(zmtp.PUB, p.cfg.Endpoint, zmtp.Config{
+		Bind: !p.cfg.Connect, SendQueue: p.cfg.HWM, SendQueueBytes: 256 << 20,
+	})
+	if err != nil {
+		return fmt.Errorf("publish events: %w", err)
+	}
+	var router *zmtp.Socket
+	if p.cfg.Replay != "" {
+		router, err = zmtp.New(zmtp.ROUTER, p.cfg.Replay, zmtp.Config{Bind: true, OnMessage: p.replay})
+		if err == nil {
+			err = router.Listen()
+		}
+		if err != nil {
+			return fmt.Errorf("publish events: replay: %w", err)
+		}
+	}
+	if err := pub.Listen(); err != nil {
+		err = fmt.Errorf("publish events: %w", err)
+		if router != nil {
+			err = errors.Join(err, router.Close())
+		}
+		return err
+	}
+	p.pub, p.router = pub, router
+	return nil
+}
 
-// Endpoint returns the PUB endpoint as opened, with its port.
-func (p *Publisher) Endpoint() string { return "" }
+// Endpoint returns the PUB endpoint; once it is open, with its port.
+func (p *Publisher) Endpoint() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pub == nil {
+		return p.cfg.Endpoint
+	}
+	return p.pub.Endpoint()
+}
 
-// ReplayEndpoint returns the ROUTER endpoint as opened, with its port; empty without replay.
-func (p *Publisher) ReplayEndpoint() string { return "" }
+// ReplayEndpoint returns the ROUTER endpoint; once it is open, with its port. It is empty without replay.
+func (p *Publisher) ReplayEndpoint() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.router == nil {
+		return p.cfg.Replay
+	}
+	return p.router.Endpoint()
+}
 
-// Run serves subscribers until ctx ends, which is no error.
-func (p *Publisher) Run(ctx context.Context) error { <-ctx.Done(); return nil }
+// Run serves subscribers until ctx ends, which is no error. An endpoint that cannot be bound is. It may be called once.
+// What has not been written to a subscriber by then is not sent.
+func (p *Publisher) Run(ctx context.Context) error {
+	if err := p.Listen(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	var replayErr error
+	if p.router != nil {
+		wg.Go(func() {
+			defer cancel()
+			replayErr = p.router.Run(ctx)
+		})
+	}
+	err := p.pub.Run(ctx)
+	cancel()
+	wg.Wait()
+	return errors.Join(err, replayErr)
+}
 
-// Publish sends a copy of payload to the subscribers and returns its sequence number. It never blocks.
-func (p *Publisher) Publish(payload []byte) uint64 { return 0 }
+// Publish sends a copy of payload to the subscribers and returns its sequence number. It never blocks. Before Listen it only
+// keeps the message for replay.
+func (p *Publisher) Publish(payload []byte) uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	seq := p.next
+	p.next++
+	payload = bytes.Clone(payload)
+	if slot := int(seq % uint64(p.cfg.BufferSteps)); slot < len(p.buffer) {
+		p.buffer[slot] = payload
+	} else {
+		p.buffer = append(p.buffer, payload)
+	}
+	if p.dropNext > 0 || p.happens(p.faults.Drop) {
+		p.dropNext = max(0, p.dropNext-1)
+		p.stats.Faulted++
+		return seq
+	}
+	if p.pub != nil {
+		var number [8]byte
+		binary.BigEndian.PutUint64(number[:], seq)
+		p.pub.Publish([]byte(p.cfg.Topic), number[:], payload)
+	}
+	return seq
+}
+
+// happens draws whether a fault of that share strikes.
+func (p *Publisher) happens(share float64) bool { return share > 0 && p.random.Float64() < share }
+
+// Stats returns the counters.
+func (p *Publisher) Stats() PublisherStats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	st := p.stats
+	st.Published = p.next
+	if p.pub != nil {
+		s := p.pub.Stats()
+		st.Subscribers, st.Slow = s.Peers, s.Dropped
+	}
+	return st
+}
+
+// SetFaults sets all faults at once; the zero value ends them.
+func (p *Publisher) SetFaults(f Faults) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.faults = f
+}
 
 // DropNext makes the next n messages vanish on their way to subscribers; they can be replayed.
-func (p *Publisher) DropNext(n int) {}
+func (p *Publisher) DropNext(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dropNext = n
+}
 
-// DropShare makes a share (0..1) of the messages vanish on their way to subscribers; they can be replayed.
-func (p *Publisher) DropShare(share float64) {}
+// DropShare sets the share (0..1) of messages that vanish on their way to subscribers; they can be replayed.
+func (p *Publisher) DropShare(share float64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.faults.Drop = share
+}
 
-// LoseReplay makes a share (0..1) of the messages of every replay vanish; its end marker too, with the same chance.
-func (p *Publisher) LoseReplay(share float64) {}
+// LoseReplay sets the share (0..1) of the messages of every replay that vanish. Its end marker stays (see Faults).
+func (p *Publisher) LoseReplay(share float64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.faults.ReplayLoss = share
+}
+
+// replay answers a request `["", start]` with the kept messages from start on and the end marker. Other requests are ignored,
+// as vLLM does. It waits for a slow reader, unlike vLLM, whose replies over the send limit are lost: Faults does that.
+func (p *Publisher) replay(peer *zmtp.Peer, parts [][]byte) {
+	if len(parts) != 2 || len(parts[0]) != 0 || len(parts[1]) > 8 {
+		p.mu.Lock()
+		p.stats.Malformed++
+		p.mu.Unlock()
+		return
+	}
+	var start uint64 // vLLM takes any number of bytes
+	for _, b := range parts[1] {
+		start = start<<8 | uint64(b)
+	}
+	first, payloads, end := p.kept(start)
+	for i, payload := range payloads {
+		if payload == nil {
+			continue
+		}
+		if err := peer.SendWait(p.reply(first+uint64(i), payload)...); err != nil {
+			return // the asker is gone
+		}
+	}
+	if end {
+		_ = peer.SendWait(p.reply(endSeq, nil)...) // as above
+	}
+}
+
+// kept returns the payloads to replay, nil for those that a fault takes, the sequence number of the first, and whether the
+// end marker follows.
+func (p *Publisher) kept(start uint64) (first uint64, payloads [][]byte, end bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stats.Replays++
+	first = max(start, p.next-min(p.next, uint64(p.cfg.BufferSteps)))
+	end = !p.happens(p.faults.ReplayEndLoss)
+	for seq := first; seq < p.next; seq++ {
+		if limit := p.faults.ReplayLimit; limit > 0 && len(payloads) >= limit {
+			return first, payloads, false
+		}
+		payload := p.buffer[seq%uint64(p.cfg.BufferSteps)]
+		if payload == nil {
+			payload = []byte{}
+		}
+		if p.happens(p.faults.ReplayLoss) {
+			payload = nil
+		} else {
+			p.stats.Replayed++
+		}
+		payloads = append(payloads, payload)
+	}
+	return first, payloads, end
+}
+
+// reply makes the frames of one message of a replay. The end marker's topic is empty.
+func (p *Publisher) reply(seq uint64, payload []byte) [][]byte {
+	number := binary.BigEndian.AppendUint64(nil, seq)
+	if p.cfg.ReplayWithoutTopic {
+		return [][]byte{nil, number, payload}
+	}
+	if seq == endSeq {
+		return [][]byte{nil, nil, number, payload}
+	}
+	return [][]byte{nil, []byte(p.cfg.Topic), number, payload}
+}

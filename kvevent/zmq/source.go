@@ -1,6 +1,10 @@
 package zmq
 
-import "time"
+import (
+	"time"
+
+	"github.com/warmpath/warmpath/internal/zmtp"
+)
 
 // Source says where one holder's events come from.
 type Source struct {
@@ -80,6 +84,44 @@ var DefaultConfig = Config{
 	// libzmq's reconnect interval is 100 ms; the bound keeps a fleet's return quick and its absence cheap.
 	BackoffMin: 100 * time.Millisecond,
 	BackoffMax: 2 * time.Second,
+}
+
+// withDefaults fills the zero fields.
+func (c Config) withDefaults() Config {
+	d := DefaultConfig
+	setDefault(&c.ReplayTimeout, d.ReplayTimeout)
+	setDefault(&c.ReplayTries, d.ReplayTries)
+	setDefault(&c.ReplayTime, d.ReplayTime)
+	setDefault(&c.Verify, d.Verify)
+	setDefault(&c.PendingMessages, d.PendingMessages)
+	setDefault(&c.PendingBytes, d.PendingBytes)
+	setDefault(&c.HeartbeatInterval, d.HeartbeatInterval)
+	setDefault(&c.HeartbeatTimeout, d.HeartbeatTimeout)
+	setDefault(&c.MaxMessage, d.MaxMessage)
+	setDefault(&c.MaxStreams, d.MaxStreams)
+	setDefault(&c.BackoffMin, d.BackoffMin)
+	setDefault(&c.BackoffMax, d.BackoffMax)
+	return c
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// socket returns the settings of a SUB socket.
+func (c Config) socket() zmtp.Config {
+	return zmtp.Config{
+		HeartbeatInterval: c.HeartbeatInterval,
+		HeartbeatTimeout:  c.HeartbeatTimeout,
+		MaxFrame:          c.MaxMessage,
+		MaxParts:          8,
+		MaxPeers:          c.MaxStreams,
+		BackoffMin:        c.BackoffMin,
+		BackoffMax:        c.BackoffMax,
+	}
 }
 
 // Stats is a snapshot of one stream's counters since Run began.

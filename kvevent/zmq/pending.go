@@ -1,0 +1,54 @@
+package zmq
+
+import "bytes"
+
+// pending keeps messages that came before their turn, up to a bound.
+type pending struct {
+	messages    map[uint64][]byte
+	bytes       int
+	maxMessages int
+	maxBytes    int
+}
+
+// put keeps a copy of the message. full tells that the bound does not allow it; fresh that it was not there yet.
+func (p *pending) put(seq uint64, payload []byte) (fresh, full bool) {
+	if _, ok := p.messages[seq]; ok {
+		return false, false
+	}
+	if len(p.messages) >= p.maxMessages || p.bytes+len(payload) > p.maxBytes {
+		return false, true
+	}
+	if p.messages == nil {
+		p.messages = make(map[uint64][]byte)
+	}
+	p.messages[seq] = bytes.Clone(payload)
+	p.bytes += len(payload)
+	return true, false
+}
+
+// take removes and returns the message.
+func (p *pending) take(seq uint64) (payload []byte, ok bool) {
+	payload, ok = p.messages[seq]
+	if ok {
+		delete(p.messages, seq)
+		p.bytes -= len(payload)
+	}
+	if len(p.messages) == 0 {
+		p.messages = nil // a map keeps the memory of its largest size
+	}
+	return payload, ok
+}
+
+// first returns the lowest sequence number that is kept.
+func (p *pending) first() (seq uint64, ok bool) {
+	for s := range p.messages {
+		if !ok || s < seq {
+			seq, ok = s, true
+		}
+	}
+	return seq, ok
+}
+
+func (p *pending) len() int { return len(p.messages) }
+
+func (p *pending) forget() { p.messages, p.bytes = nil, 0 }

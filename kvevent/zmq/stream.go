@@ -1,0 +1,280 @@
+package zmq
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// stream makes one engine's messages gap-free and tells its handler what cannot be had. Messages come in from two sides: live
+// from the PUB socket, and replayed (see recovery.go); both are held against one expected sequence number.
+//
+// The live side alone detects gaps (a number ahead) and restarts (a number behind, with other content than was seen). After a
+// reconnect the engine may be another process even if its numbers go on, so nothing counts until a replay of the last
+// messages has shown the same content (verified).
+type stream struct {
+	cfg    Config
+	h      Handler
+	replay string        // endpoint; empty: none
+	kick   chan struct{} // capacity 1; wakes recovery
+
+	stats counters
+
+	mu        sync.Mutex // guards the fields below and serialises the handler
+	connected bool
+	epoch     uint64 // connections so far: what belongs to an older one is not listened to
+	next      uint64 // the sequence number that is due
+	seen      seen
+	verified  bool // the stream behind the connection is the one that next and seen speak of
+	live      bool // a message came on this connection
+	lastLive  uint64
+	pending   pending
+	overflow  bool   // a live message could not be kept: only a replay has it
+	wanted    bool   // this connection's replay is still to be done
+	whole     bool   // nothing is missing from 0 to next
+	announced bool   // Complete was called since this last changed
+	gaveUp    bool   // history was lost because the replay did not bring it, not because the engine no longer has it
+	relearned uint64 // the connection on which it was asked for once more
+	strikes   int    // restarts since strikesAt
+	strikesAt time.Time
+	distrust  bool // the replay contradicts the live stream and is not asked any more on this connection
+	progress  uint64
+	abort     context.CancelFunc // ends the replay that is under way; nil: none
+}
+
+// maxStrikes restarts within a minute, with no disconnect, are more than an engine behind a forwarder can do.
+const maxStrikes = 4
+
+// counters are Stats that may be read at any time.
+type counters struct {
+	connected                                     atomic.Bool
+	since, next                                   atomic.Int64
+	messages, gaps, replays, replayed, duplicates atomic.Uint64
+	lost, restarts, malformed, overflows          atomic.Uint64
+}
+
+func newStream(cfg Config, replay string, h Handler) *stream {
+	s := &stream{cfg: cfg, h: h, replay: replay, kick: make(chan struct{}, 1), whole: true}
+	s.pending.maxMessages, s.pending.maxBytes = cfg.PendingMessages, cfg.PendingBytes
+	return s
+}
+
+func (s *stream) snapshot() Stats {
+	c := &s.stats
+	st := Stats{
+		Connected: c.connected.Load(), Messages: c.messages.Load(), Gaps: c.gaps.Load(), Replays: c.replays.Load(),
+		Replayed: c.replayed.Load(), Duplicates: c.duplicates.Load(), Lost: c.lost.Load(), Restarts: c.restarts.Load(),
+		Malformed: c.malformed.Load(), Overflows: c.overflows.Load(),
+	}
+	if since := c.since.Load(); since != 0 {
+		st.Since = time.Unix(0, since)
+	}
+	if next := c.next.Load(); next > 0 && st.Messages > 0 {
+		st.HasSeq, st.LastSeq = true, uint64(next)-1
+	}
+	return st
+}
+
+// canReplay tells whether there is anybody to ask for what is missing.
+func (s *stream) canReplay() bool { return s.replay != "" && !s.distrust }
+
+// connect begins a connection.
+func (s *stream) connect() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.epoch++
+	s.distrust, s.strikes = false, 0
+	s.live, s.announced = false, false
+	s.verified = s.next == 0 // nothing known, nothing to compare
+	s.wanted = s.canReplay()
+	s.setConnected(true)
+	s.h.State(true, nil)
+	s.wake()
+}
+
+// disconnect ends a connection. Without a replay, whatever is published meanwhile is lost.
+func (s *stream) disconnect(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopReplay()
+	s.pending.forget()
+	s.overflow = false
+	s.setConnected(false)
+	if !s.canReplay() && s.next > 0 {
+		s.whole = false
+		s.h.Lost(s.next, s.next)
+	}
+	s.h.State(false, err)
+}
+
+// unreachable tells that no connection could be made.
+func (s *stream) unreachable(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.h.State(false, err)
+}
+
+func (s *stream) setConnected(c bool) {
+	s.connected = c
+	s.stats.connected.Store(c)
+	s.stats.since.Store(time.Now().UnixNano())
+}
+
+func (s *stream) wake() {
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+}
+
+func (s *stream) stopReplay() {
+	if s.abort != nil {
+		s.abort()
+	}
+}
+
+// receive takes a live message.
+func (s *stream) receive(parts [][]byte) {
+	seq, payload, err := parseLive(parts)
+	if err != nil {
+		s.stats.malformed.Add(1)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	forward := !s.live || seq > s.lastLive
+	if s.live && seq > s.lastLive+1 {
+		s.stats.gaps.Add(1)
+	}
+	first := !s.live
+	s.live, s.lastLive = true, seq
+	switch {
+	case s.repeats(seq, payload, forward && !first):
+		s.stats.duplicates.Add(1)
+		return
+	case seq < s.next || !forward:
+		s.pending.forget()
+		s.restart(fmt.Sprintf("message %d came where %d was due", seq, s.next))
+	case !s.canReplay() && !s.verified:
+		// Reconnected without a replay: Lost was said at the disconnect, and whatever stream this is, it is learned anew.
+		s.verified = true
+	}
+	if s.verified && seq == s.next {
+		s.deliver(seq, payload)
+		s.drain()
+		s.announce()
+		return
+	}
+	s.hold(seq, payload)
+}
+
+// repeats tells whether a live message was handed over or kept before. onward says that the live stream has gone forward on
+// this connection, which a message that is too old to be remembered then proves to be a late one of the same stream.
+func (s *stream) repeats(seq uint64, payload []byte, onward bool) bool {
+	if seq >= s.next {
+		kept, ok := s.pending.messages[seq]
+		return ok && bytes.Equal(kept, payload)
+	}
+	switch s.seen.compare(seq, payload) {
+	case same:
+		s.verified = true
+		return true
+	case unknown:
+		return onward
+	}
+	return false
+}
+
+// hold keeps a live message that came before its turn and has what is missing replayed. Without a replay it is lost.
+func (s *stream) hold(seq uint64, payload []byte) {
+	s.announced = false
+	if !s.canReplay() {
+		s.lose(seq)
+		s.deliver(seq, payload)
+		return
+	}
+	if _, full := s.pending.put(seq, payload); full {
+		s.overflow = true
+		s.stats.overflows.Add(1)
+	}
+	s.wake()
+}
+
+// deliver hands over the message that is due.
+func (s *stream) deliver(seq uint64, payload []byte) {
+	s.next = seq + 1
+	s.stats.next.Store(int64(s.next))
+	s.stats.messages.Add(1)
+	s.seen.put(seq, payload)
+	s.h.Message(seq, payload)
+}
+
+// drain hands over what is kept, as far as it follows.
+func (s *stream) drain() {
+	for s.pending.len() > 0 {
+		payload, ok := s.pending.take(s.next)
+		if !ok {
+			return
+		}
+		s.deliver(s.next, payload)
+	}
+}
+
+// lose gives up the messages before to, or before the first that is kept.
+func (s *stream) lose(to uint64) {
+	if first, ok := s.pending.first(); ok {
+		to = min(to, first)
+	}
+	from := s.next
+	s.next = to
+	s.stats.lost.Add(to - from)
+	s.whole, s.announced = false, false
+	s.h.Lost(from, to)
+	s.drain()
+}
+
+// restart begins anew with an engine that began anew. What is kept stays: it came on this connection.
+func (s *stream) restart(why string) {
+	s.stats.restarts.Add(1)
+	if why, s.distrust = s.contradicts(why); s.distrust {
+		s.pending.forget()
+	}
+	s.next = 0
+	s.stats.next.Store(0)
+	s.seen.forget()
+	s.verified, s.whole, s.announced, s.gaveUp = true, true, false, false
+	s.wanted = s.canReplay()
+	s.progress++
+	s.h.Restarted(why)
+	s.stopReplay()
+	s.wake()
+}
+
+// contradicts tells whether restarts follow each other so fast on one connection that the cause must be a replay endpoint that
+// is another engine's, which would go on for ever. why says so then.
+func (s *stream) contradicts(why string) (string, bool) {
+	if now := time.Now(); s.strikes == 0 || now.Sub(s.strikesAt) > time.Minute {
+		s.strikes, s.strikesAt = 0, now
+	}
+	s.strikes++
+	if s.replay == "" || s.strikes < maxStrikes {
+		return why, s.distrust
+	}
+	return fmt.Sprintf("%s; the replay at %s contradicts the stream (is it another engine's?) and is not asked again", why, s.replay), true
+}
+
+// announce says that the history is whole, once after each time that this was in doubt.
+func (s *stream) announce() {
+	if s.whole && s.verified && !s.announced && !s.wanted && !s.overflow && s.pending.len() == 0 {
+		s.announced = true
+		s.h.Complete()
+	}
+}
+
+// linked tells that replay and live stream have met: every live message of this connection is handed over.
+func (s *stream) linked() bool {
+	return s.live && s.verified && !s.overflow && s.next > s.lastLive && s.pending.len() == 0
+}

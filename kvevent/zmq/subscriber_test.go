@@ -1,0 +1,583 @@
+package zmq
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmpath/warmpath/internal/sharedtest"
+	"github.com/warmpath/warmpath/internal/zmtp"
+)
+
+func TestHistoryIsReplayedThenTheStreamGoesOn(t *testing.T) {
+	for name, withoutTopic := range map[string]bool{"with topic": false, "without topic": true} {
+		t.Run(name, func(t *testing.T) {
+			cfg := withReplay()
+			cfg.ReplayWithoutTopic = withoutTopic
+			e := startEngine(t, "a", cfg)
+			e.publish(300)
+			d := newDiary(t)
+			s, stop := subscribe(t, e.source(), quick, d)
+			d.awaitComplete(1)
+			e.untilSubscribed(t, d)
+			e.publish(300)
+			n := e.Stats().Published
+			d.awaitSeen(n)
+			d.expect(0)
+			d.expectPayloads("a", 0, n)
+			stop()
+			st := s.Stats()
+			if st.Messages != n || st.LastSeq != n-1 || !st.HasSeq || st.Since.IsZero() || st.Replayed < 300 || st.Lost+st.Restarts+st.Gaps+st.Malformed != 0 {
+				t.Errorf("stats %+v after %d messages", st, n)
+			}
+		})
+	}
+}
+
+func TestAFreshEngineIsCompleteAtOnce(t *testing.T) {
+	e := startEngine(t, "a", withReplay())
+	d := newDiary(t)
+	subscribe(t, e.source(), quick, d)
+	d.awaitComplete(1)
+	d.expect(0)
+}
+
+func TestDroppedMessagesAreReplayedInOrder(t *testing.T) {
+	e := startEngine(t, "a", withReplay())
+	d := newDiary(t)
+	s, _ := subscribe(t, e.source(), quick, d)
+	d.awaitComplete(1)
+	e.untilSubscribed(t, d)
+	for range 5 {
+		e.DropNext(7)
+		e.publish(10)
+		d.awaitSeen(e.Stats().Published)
+	}
+	e.SetFaults(Faults{Drop: 0.05})
+	e.publish(3000)
+	e.SetFaults(Faults{})
+	e.publish(1) // a dropped last one shows with the next
+	n := e.Stats().Published
+	d.awaitSeen(n)
+	d.expect(0)
+	d.expectPayloads("a", 0, n)
+	if st := s.Stats(); st.Gaps < 5 || st.Replayed < 35 {
+		t.Errorf("stats %+v", st)
+	}
+}
+
+func TestADroppedLastMessageIsFoundByTheRegularCheck(t *testing.T) {
+	e := startEngine(t, "a", withReplay())
+	cfg := quick
+	cfg.Verify = 20 * time.Millisecond
+	d := newDiary(t)
+	subscribe(t, e.source(), cfg, d)
+	d.awaitComplete(1)
+	e.untilSubscribed(t, d)
+	e.DropNext(3)
+	e.publish(3)
+	d.awaitSeen(e.Stats().Published)
+	d.expect(0)
+}
+
+func TestAReplayThatLosesMostOfItIsAskedAgainUntilWhole(t *testing.T) {
+	for name, faults := range map[string]Faults{
+		"70 % lost":          {ReplayLoss: 0.7},
+		"70 % and 1 % live":  {ReplayLoss: 0.7, Drop: 0.01},
+		"stops after 100":    {ReplayLimit: 100},
+		"end marker missing": {ReplayEndLoss: 0.5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := startEngine(t, "a", withReplay())
+			e.publish(1000)
+			e.SetFaults(faults)
+			cfg := quick
+			cfg.ReplayTimeout = 100 * time.Millisecond
+			d := newDiary(t)
+			subscribe(t, e.source(), cfg, d)
+			d.awaitSeen(1000)
+			d.awaitComplete(1)
+			e.untilSubscribed(t, d)
+			e.publish(500)
+			e.SetFaults(Faults{ReplayLoss: faults.ReplayLoss})
+			e.publish(1)
+			n := e.Stats().Published
+			d.awaitSeen(n)
+			d.expect(0)
+			d.expectPayloads("a", 0, n)
+		})
+	}
+}
+
+func TestHistoryBeforeTheEnginesBufferIsLost(t *testing.T) {
+	for _, steps := range []int{3, 50} {
+		cfg := withReplay()
+		cfg.BufferSteps = steps
+		e := startEngine(t, "a", cfg)
+		e.publish(1000)
+		d := newDiary(t)
+		s, _ := subscribe(t, e.source(), quick, d)
+		d.awaitSeen(1000)
+		first := uint64(1000 - steps)
+		d.expect(0, [2]uint64{0, first})
+		d.expectPayloads("a", first, 1000)
+		e.untilSubscribed(t, d)
+		e.DropNext(2)
+		e.publish(steps - 1)
+		e.publish(1)
+		d.awaitSeen(e.Stats().Published)
+		d.expect(0, [2]uint64{0, first})
+		d.mu.Lock()
+		if d.complete != 0 {
+			t.Errorf("Complete, though the first %d messages are lost", first)
+		}
+		d.mu.Unlock()
+		if st := s.Stats(); st.Lost != first {
+			t.Errorf("stats %+v", st)
+		}
+	}
+}
+
+func TestAGapThatTheEngineNoLongerHasIsLost(t *testing.T) {
+	cfg := withReplay()
+	cfg.BufferSteps = 20
+	e := startEngine(t, "a", cfg)
+	d := newDiary(t)
+	subscribe(t, e.source(), quick, d)
+	d.awaitComplete(1)
+	e.untilSubscribed(t, d)
+	from := e.Stats().Published
+	e.DropNext(50)
+	e.publish(51)
+	n := e.Stats().Published
+	d.awaitSeen(n)
+	d.expect(0, [2]uint64{from, n - 20})
+	d.expectPayloads("a", n-20, n)
+}
+
+func TestARestartWhileConnectedIsSeen(t *testing.T) {
+	// An engine behind a forwarder restarts without a disconnect: its numbers simply begin anew.
+	pub := script(t, zmtp.PUB, nil)
+	d := newDiary(t)
+	subscribe(t, Source{Endpoint: pub.Endpoint()}, quick, d)
+	publishUntilSeen(t, pub, d, "a")
+	for seq := uint64(1); seq < 10; seq++ {
+		pub.Publish(wire("t", seq, payload("a", seq))...)
+	}
+	pub.Publish(wire("t", 5, payload("a", 5))...) // a forwarder's duplicate
+	d.awaitSeen(10)
+	for seq := range uint64(5) {
+		pub.Publish(wire("t", seq, payload("b", seq))...)
+	}
+	d.await("the new stream", func() bool { return len(d.restarts) == 1 && d.next == 5 })
+	d.expectPayloads("b", 0, 5)
+	d.awaitComplete(2)
+	pub.Publish(wire("t", 2, payload("c", 2))...)
+	d.await("the third stream", func() bool { return len(d.restarts) == 2 && d.next == 3 })
+	d.expect(2, [2]uint64{0, 2})
+}
+
+// publishUntilSeen publishes message 0 of a run until somebody has subscribed.
+func publishUntilSeen(t testing.TB, pub *zmtp.Socket, d *diary, run string) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); pub.Publish(wire("t", 0, payload(run, 0))...) == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("nobody subscribed")
+		}
+	}
+	d.awaitSeen(1)
+}
+
+func TestAnEngineThatRestartedWhileWeWereAwayIsSeen(t *testing.T) {
+	for name, count := range map[string]int{"with fewer messages": 3, "with none": 0, "with as many": 40, "with more": 400} {
+		t.Run(name, func(t *testing.T) {
+			first := startEngine(t, "a", withReplay())
+			first.publish(40)
+			d := newDiary(t)
+			subscribe(t, first.source(), quick, d)
+			d.awaitComplete(1)
+			again := first.again()
+			first.stop()
+			d.await("the disconnect", func() bool { return !d.connected })
+			// The new engine has published before anybody could reconnect.
+			p := NewPublisher(again)
+			second := &engine{p, "b", nil}
+			second.publish(count)
+			if err := p.Listen(); err != nil {
+				t.Fatal(err)
+			}
+			runUntilStopped(t, p.Run)
+			d.awaitComplete(2)
+			d.awaitSeen(uint64(count))
+			second.untilSubscribed(t, d)
+			d.expect(1)
+			d.expectPayloads("b", 0, second.Stats().Published)
+		})
+	}
+}
+
+func TestAnEngineThatIsStillTheSameAfterADisconnectGoesOn(t *testing.T) {
+	e := startEngine(t, "a", withReplay())
+	e.publish(40)
+	d := newDiary(t)
+	s, _ := subscribe(t, e.source(), quick, d)
+	d.awaitComplete(1)
+	for round := 2; round < 5; round++ {
+		dropSubscriber(e)
+		e.publish(10)
+		d.awaitComplete(round)
+		d.awaitSeen(e.Stats().Published)
+	}
+	d.expect(0)
+	d.expectPayloads("a", 0, e.Stats().Published)
+	if st := s.Stats(); st.Restarts != 0 || st.Lost != 0 {
+		t.Errorf("stats %+v", st)
+	}
+}
+
+func TestAnEngineThatCannotBeToldFromARestartedOneCountsAsRestarted(t *testing.T) {
+	cfg := withReplay()
+	cfg.BufferSteps = 30
+	e := startEngine(t, "a", cfg)
+	e.publish(10)
+	d := newDiary(t)
+	subscribe(t, e.source(), quick, d)
+	d.awaitComplete(1)
+	again := e.again()
+	e.stop()
+	d.await("the disconnect", func() bool { return !d.connected })
+	p := NewPublisher(again)
+	second := &engine{p, "a", nil}
+	second.publish(200) // 170 is the first that it still has
+	if err := p.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	runUntilStopped(t, p.Run)
+	d.awaitSeen(200)
+	d.expect(1, [2]uint64{0, 170})
+	d.expectPayloads("a", 170, 200)
+}
+
+func TestWithoutReplayTheStreamIsWholeOnlyIfSeenFromItsStart(t *testing.T) {
+	cfg := withReplay()
+	cfg.Replay = ""
+	e := startEngine(t, "a", cfg)
+	d := newDiary(t)
+	subscribe(t, e.source(), quick, d)
+	for e.pub.Stats().Peers == 0 || !subscribed(e) {
+		time.Sleep(time.Millisecond)
+	}
+	// subscribed published until somebody listened, so some first messages may be gone.
+	d.awaitSeen(1)
+	e.publish(10)
+	d.awaitSeen(e.Stats().Published)
+	d.mu.Lock()
+	lost := len(d.lost)
+	if (d.complete > 0) != (lost == 0) {
+		t.Errorf("complete %d, lost %v", d.complete, d.lost)
+	}
+	d.mu.Unlock()
+	from := e.Stats().Published
+	e.DropNext(2)
+	e.publish(3)
+	d.awaitSeen(from + 3)
+	dropSubscriber(e)
+	d.await("loss at the disconnect", func() bool { return len(d.lost) == lost+2 })
+	d.mu.Lock()
+	if got := d.lost[lost:]; got[0] != [2]uint64{from, from + 2} || got[1] != [2]uint64{from + 3, from + 3} {
+		t.Errorf("lost %v", got)
+	}
+	d.mu.Unlock()
+	d.await("the reconnect", func() bool { return d.connected })
+	for !subscribed(e) {
+		time.Sleep(time.Millisecond)
+	}
+	d.awaitSeen(e.Stats().Published)
+	d.expectPayloads("a", e.Stats().Published-1, e.Stats().Published)
+}
+
+// subscribed publishes a message and tells whether anybody gets it.
+func subscribed(e *engine) bool {
+	before := e.pub.Stats().Sent
+	e.publish(1)
+	return e.pub.Stats().Sent > before
+}
+
+// dropSubscriber cuts the connections of the engine's subscribers.
+func dropSubscriber(e *engine) { e.pub.DropPeers() }
+
+func TestADeadReplayEndpointCostsTheHistoryButNotTheStream(t *testing.T) {
+	for name, replay := range map[string]string{
+		"nobody listens": nobody(t),
+		"never greets":   "ipc://" + silentSocket(t),
+		"never answers":  script(t, zmtp.ROUTER, nil).Endpoint(),
+		"answers rubbish": script(t, zmtp.ROUTER, func(p *zmtp.Peer, _ [][]byte) {
+			_ = p.Send([]byte("rubbish"))
+			_ = p.Send(nil, []byte("short"), nil)
+		}).Endpoint(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := withReplay()
+			cfg.Replay = ""
+			e := startEngine(t, "a", cfg)
+			e.publish(10)
+			d := newDiary(t)
+			tight := quick
+			tight.ReplayTimeout, tight.ReplayTries, tight.ReplayTime = 50*time.Millisecond, 3, time.Second
+			subscribe(t, Source{e.Endpoint(), replay, "kv"}, tight, d)
+			d.await("the connection", func() bool { return d.connected })
+			for !subscribed(e) {
+				time.Sleep(time.Millisecond)
+			}
+			e.publish(5)
+			d.awaitSeen(e.Stats().Published)
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			if len(d.restarts) != 0 || len(d.lost) != 1 || d.lost[0][0] != 0 || d.complete != 0 {
+				t.Errorf("restarts %q, lost %v, complete %d", d.restarts, d.lost, d.complete)
+			}
+		})
+	}
+}
+
+func TestHistoryGivenUpIsLearnedWhenTheReplayAnswersAgain(t *testing.T) {
+	e := startEngine(t, "a", PublisherConfig{Endpoint: "tcp://127.0.0.1:0"})
+	e.publish(10)
+	replay := nobody(t)
+	d := newDiary(t)
+	tight := quick
+	tight.ReplayTimeout, tight.ReplayTries, tight.Verify = 50*time.Millisecond, 2, 20*time.Millisecond
+	subscribe(t, Source{e.Endpoint(), replay, ""}, tight, d)
+	d.await("the connection", func() bool { return d.connected })
+	for !subscribed(e) {
+		time.Sleep(time.Millisecond)
+	}
+	d.await("the loss", func() bool { return len(d.lost) == 1 })
+	router, err := zmtp.New(zmtp.ROUTER, replay, zmtp.Config{Bind: true, OnMessage: e.replay})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runUntilStopped(t, router.Run)
+	d.awaitComplete(1)
+	d.await("all of it", func() bool { return d.next == e.Stats().Published })
+	d.expectPayloads("a", 0, e.Stats().Published)
+}
+
+func TestAReplayOfAnotherEngineIsNotBelievedForEver(t *testing.T) {
+	ours, other := startEngine(t, "a", withReplay()), startEngine(t, "b", withReplay())
+	other.publish(50)
+	d := newDiary(t)
+	subscribe(t, Source{ours.Endpoint(), other.ReplayEndpoint(), ""}, quick, d)
+	d.await("the connection", func() bool { return d.connected })
+	for range 5 {
+		for !subscribed(ours) {
+			time.Sleep(time.Millisecond)
+		}
+		ours.publish(1)
+	}
+	n := ours.Stats().Published
+	d.await("the live stream", func() bool { return d.next == n && len(d.restarts) > 0 })
+	for range 10 { // every gap has the other's replay asked
+		ours.DropNext(1)
+		ours.publish(2)
+		n = ours.Stats().Published
+		d.await("the live stream", func() bool { return d.next == n })
+	}
+	ours.publish(10)
+	d.awaitSeen(n + 10)
+	d.expectPayloads("a", n, n+10)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if why := d.restarts[len(d.restarts)-1]; len(d.restarts) != maxStrikes || !strings.Contains(why, other.ReplayEndpoint()) {
+		t.Errorf("restarts %q", d.restarts)
+	}
+}
+
+// silentSocket listens and never greets.
+func silentSocket(t *testing.T) string {
+	path := filepath.Join(t.TempDir(), "s")
+	listenSilently(t, path)
+	return path
+}
+
+func TestLiveMessagesOverTheBoundAreReplayed(t *testing.T) {
+	e := startEngine(t, "a", withReplay())
+	e.publish(500)
+	cfg := quick
+	cfg.PendingMessages = 5
+	d := newDiary(t)
+	d.slow = 200 * time.Microsecond // while history is read, the stream goes on
+	s, _ := subscribe(t, e.source(), cfg, d)
+	for e.pub.Stats().Peers == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	for range 30 {
+		e.publish(20)
+		time.Sleep(time.Millisecond)
+	}
+	e.publish(1)
+	n := e.Stats().Published
+	d.awaitSeen(n)
+	d.expect(0)
+	d.expectPayloads("a", 0, n)
+	t.Logf("%+v", s.Stats())
+}
+
+func TestABusyEngineLosesNothingWhileHistoryIsRead(t *testing.T) {
+	e := startEngine(t, "a", withReplay())
+	e.publish(5000)
+	d := newDiary(t)
+	s, _ := subscribe(t, e.source(), quick, d)
+	for range 5000 {
+		e.publish(1)
+	}
+	d.await("the connection", func() bool { return d.connected && d.complete > 0 })
+	e.untilSubscribed(t, d)
+	d.awaitSeen(e.Stats().Published)
+	d.expectPayloads("a", 0, e.Stats().Published)
+	d.expect(0)
+	t.Logf("%+v", s.Stats())
+}
+
+func TestTopicsAreFilteredAndMalformedMessagesCounted(t *testing.T) {
+	pub := script(t, zmtp.PUB, nil)
+	d := newDiary(t)
+	s, _ := subscribe(t, Source{Endpoint: pub.Endpoint(), Topic: "t"}, quick, d)
+	publishUntilSeen(t, pub, d, "a")
+	pub.Publish(wire("other", 7, "")...)
+	pub.Publish([]byte("t"))
+	pub.Publish([]byte("t"), []byte("short"), nil)
+	pub.Publish([]byte("t"), []byte("12345678"))
+	pub.Publish(wire("t", endSeq, "")...)
+	pub.Publish(wire("t", 1, "")...)
+	d.awaitSeen(2)
+	d.expect(0)
+	if st := s.Stats(); st.Malformed != 4 {
+		t.Errorf("%d malformed, want 4", st.Malformed)
+	}
+}
+
+func TestErrorsNameTheEndpoint(t *testing.T) {
+	for _, src := range []Source{{Endpoint: "tcp://no-port"}, {Endpoint: "tcp://*:5557"}, {Endpoint: "tcp://h:1", Replay: "bogus"}} {
+		err := NewSubscriber(src, Config{}, newDiary(t)).Run(t.Context())
+		if err == nil || !strings.Contains(err.Error(), src.Endpoint) || !strings.Contains(err.Error(), src.Replay) {
+			t.Errorf("%+v: %v", src, err)
+		}
+	}
+	endpoint := nobody(t)
+	d := newDiary(t)
+	_, stop := subscribe(t, Source{Endpoint: endpoint}, quick, d)
+	d.await("several tries", func() bool { return len(d.errs) > 5 })
+	stop()
+	for _, err := range d.errs {
+		if !strings.Contains(err.Error(), endpoint) {
+			t.Errorf("an error that does not name the endpoint: %v", err)
+		}
+	}
+}
+
+// TestRecordedFrames plays each recorded engine's frames through the parsers and a replay.
+func TestRecordedFrames(t *testing.T) {
+	type frames [][]string
+	var all struct {
+		Recordings []struct {
+			ID     string `json:"id"`
+			Config struct {
+				Topic string `json:"topic"`
+				Steps int    `json:"buffer_steps"`
+			} `json:"config"`
+			Live    frames   `json:"live_multipart_frames_hex"`
+			Request []string `json:"replay_request_from_dealer_frames_hex"`
+			Reply   frames   `json:"replay_reply_multipart_frames_at_dealer_hex"`
+		} `json:"zmq_frames"`
+	}
+	data, err := os.ReadFile(sharedtest.Path(t, "vectors/engine_vectors.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(data, &all); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range all.Recordings {
+		t.Run(r.ID, func(t *testing.T) {
+			// Our subscriber understands what the engine sent.
+			pub := script(t, zmtp.PUB, nil)
+			var request [][]byte
+			asked := make(chan struct{}, 100)
+			router := script(t, zmtp.ROUTER, func(p *zmtp.Peer, parts [][]byte) {
+				request = nil
+				for _, part := range parts {
+					request = append(request, []byte(string(part)))
+				}
+				asked <- struct{}{}
+				for _, m := range r.Reply {
+					_ = p.Send(unhex(t, m)...)
+				}
+			})
+			d := newDiary(t)
+			subscribe(t, Source{pub.Endpoint(), router.Endpoint(), r.Config.Topic}, quick, d)
+			<-asked
+			// The recorded reply begins at 1, as if 0 had left the buffer.
+			d.await("replay", func() bool { return d.next == 4 })
+			d.expect(0, [2]uint64{0, 1})
+			for seq, m := range r.Live {
+				want := unhex(t, m)[2]
+				if got := d.payloads[uint64(seq)]; seq > 0 && got != string(want) {
+					t.Errorf("message %d is %x, want %x", seq, got, want)
+				}
+				if s, p, err := parseLive(unhex(t, m)); err != nil || s != uint64(seq) || string(p) != string(want) {
+					t.Errorf("parseLive(%q) = %d, %x, %v", m, s, p, err)
+				}
+			}
+			// Our publisher answers as the engine did.
+			e := NewPublisher(PublisherConfig{Topic: r.Config.Topic, BufferSteps: r.Config.Steps, ReplayWithoutTopic: len(r.Reply[0]) == 3})
+			for _, m := range r.Live {
+				e.Publish(unhex(t, m)[2])
+			}
+			var got frames
+			answering := script(t, zmtp.ROUTER, e.replay)
+			done := make(chan struct{})
+			dealer, err := zmtp.New(zmtp.DEALER, answering.Endpoint(), zmtp.Config{
+				OnConnect: func(p *zmtp.Peer) { _ = p.Send(unhex(t, r.Request)...) },
+				OnMessage: func(_ *zmtp.Peer, parts [][]byte) {
+					var m []string
+					for _, p := range parts {
+						m = append(m, hex.EncodeToString(p))
+					}
+					if got = append(got, m); len(got) == len(r.Reply) {
+						close(done)
+					}
+				},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			stop := runUntilStopped(t, dealer.Run)
+			<-done
+			stop()
+			if diff := cmp.Diff(r.Reply, got); diff != "" {
+				t.Errorf("replay (-engine +ours):\n%s", diff)
+			}
+		})
+	}
+}
+
+func unhex(t testing.TB, frames []string) (parts [][]byte) {
+	t.Helper()
+	for _, f := range frames {
+		b, err := hex.DecodeString(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts = append(parts, b)
+	}
+	return parts
+}

@@ -1,0 +1,287 @@
+package zmq
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/warmpath/warmpath/internal/zmtp"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long a test waits for something that should happen soon.
+const patience = 20 * time.Second
+
+// quick are settings for tests on loopback.
+var quick = Config{
+	ReplayTimeout: 500 * time.Millisecond, ReplayTime: 5 * time.Second, Verify: -1,
+	BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond, HeartbeatInterval: -1,
+}
+
+// diary is a Handler that checks the promises every stream makes and writes down what is told.
+type diary struct {
+	t testing.TB
+
+	mu        sync.Mutex
+	next      uint64
+	inside    bool
+	payloads  map[uint64]string // of the current stream
+	messages  int
+	restarts  []string
+	lost      [][2]uint64
+	complete  int
+	connected bool
+	errs      []error
+	changed   chan struct{} // capacity 1
+	slow      time.Duration
+}
+
+func newDiary(t testing.TB) *diary {
+	return &diary{t: t, payloads: make(map[uint64]string), changed: make(chan struct{}, 1)}
+}
+
+// write runs f as one entry.
+func (d *diary) write(f func()) {
+	d.mu.Lock()
+	if d.inside {
+		d.t.Error("two calls at a time")
+	}
+	d.inside = true
+	f()
+	d.inside = false
+	d.mu.Unlock()
+	select {
+	case d.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (d *diary) Message(seq uint64, payload []byte) {
+	time.Sleep(d.slow)
+	d.write(func() {
+		if seq != d.next {
+			d.t.Errorf("message %d, want %d", seq, d.next)
+		}
+		d.next = seq + 1
+		d.messages++
+		d.payloads[seq] = string(payload)
+	})
+}
+
+func (d *diary) Restarted(why string) {
+	d.write(func() {
+		d.next = 0
+		clear(d.payloads)
+		d.restarts = append(d.restarts, why)
+	})
+}
+
+func (d *diary) Lost(from, to uint64) {
+	d.write(func() {
+		if from != d.next || to < from {
+			d.t.Errorf("lost [%d, %d), want from %d", from, to, d.next)
+		}
+		d.next = to
+		d.lost = append(d.lost, [2]uint64{from, to})
+	})
+}
+
+func (d *diary) Complete() { d.write(func() { d.complete++ }) }
+
+func (d *diary) State(connected bool, err error) {
+	d.write(func() {
+		if connected == (err != nil) {
+			d.t.Errorf("State(%v, %v)", connected, err)
+		}
+		d.connected = connected
+		if err != nil {
+			d.errs = append(d.errs, err)
+		}
+	})
+}
+
+// await waits until the diary satisfies ok.
+func (d *diary) await(what string, ok func() bool) {
+	d.t.Helper()
+	timeout := time.After(patience)
+	for {
+		d.mu.Lock()
+		yes := ok()
+		d.mu.Unlock()
+		if yes {
+			return
+		}
+		select {
+		case <-d.changed:
+		case <-time.After(10 * time.Millisecond): // a condition may look at other things too
+		case <-timeout:
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.t.Fatalf("not within %v: %s; next %d, messages %d, restarts %q, lost %v, complete %d, connected %v, last errors %v",
+				patience, what, d.next, d.messages, d.restarts, d.lost, d.complete, d.connected, d.errs[max(0, len(d.errs)-2):])
+		}
+	}
+}
+
+// awaitSeen waits until every message before n was handed over or lost, and connected.
+func (d *diary) awaitSeen(n uint64) {
+	d.t.Helper()
+	d.await(fmt.Sprintf("messages before %d", n), func() bool { return d.connected && d.next >= n })
+}
+
+func (d *diary) awaitComplete(times int) {
+	d.t.Helper()
+	d.await(fmt.Sprintf("Complete %d times", times), func() bool { return d.complete >= times })
+}
+
+// expect compares what was told.
+func (d *diary) expect(restarts int, lost ...[2]uint64) {
+	d.t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.restarts) != restarts {
+		d.t.Errorf("restarts %q, want %d", d.restarts, restarts)
+	}
+	if fmt.Sprint(d.lost) != fmt.Sprint(lost) {
+		d.t.Errorf("lost %v, want %v", d.lost, lost)
+	}
+}
+
+// expectPayloads compares the current stream's messages with those of the run named run.
+func (d *diary) expectPayloads(run string, from, to uint64) {
+	d.t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for seq := from; seq < to; seq++ {
+		if got, want := d.payloads[seq], payload(run, seq); got != want {
+			d.t.Errorf("message %d is %.40q, want %.40q", seq, got, want)
+			return
+		}
+	}
+}
+
+// payload is what the run named run publishes under seq.
+func payload(run string, seq uint64) string {
+	return fmt.Sprintf("%s %d %s", run, seq, strings.Repeat("x", int(seq%100)))
+}
+
+// engine is a Publisher that runs.
+type engine struct {
+	*Publisher
+	run  string
+	stop func() // waits
+}
+
+func startEngine(t testing.TB, run string, cfg PublisherConfig) *engine {
+	t.Helper()
+	p := NewPublisher(cfg)
+	if err := p.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	return &engine{p, run, runUntilStopped(t, p.Run)}
+}
+
+// publish publishes the next n messages.
+func (e *engine) publish(n int) {
+	for range n {
+		seq := e.Stats().Published
+		e.Publish([]byte(payload(e.run, seq)))
+	}
+}
+
+// runUntilStopped starts run and returns what ends it, at the latest at the test's end.
+func runUntilStopped(t testing.TB, run func(context.Context) error) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			cancel()
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Errorf("Run returned %v", err)
+				}
+			case <-time.After(patience):
+				t.Errorf("Run did not return within %v", patience)
+			}
+		})
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+func subscribe(t testing.TB, src Source, cfg Config, d *diary) (*Subscriber, func()) {
+	t.Helper()
+	s := NewSubscriber(src, cfg, d)
+	return s, runUntilStopped(t, s.Run)
+}
+
+// source returns where the engine publishes.
+func (e *engine) source() Source { return Source{Endpoint: e.Endpoint(), Replay: e.ReplayEndpoint()} }
+
+// withReplay is a publisher's configuration on free loopback ports.
+func withReplay() PublisherConfig {
+	return PublisherConfig{Endpoint: "tcp://127.0.0.1:0", Replay: "tcp://127.0.0.1:0", Topic: "kv-events"}
+}
+
+// again is the configuration of a publisher at the same endpoints.
+func (e *engine) again() PublisherConfig {
+	c := e.cfg
+	c.Endpoint, c.Replay = e.Endpoint(), e.ReplayEndpoint()
+	return c
+}
+
+// untilSubscribed waits until messages reach the subscriber: a connection is not yet a subscription.
+func (e *engine) untilSubscribed(t testing.TB, d *diary) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
+		before := e.pub.Stats().Sent
+		e.publish(1)
+		if e.pub.Stats().Sent > before {
+			d.awaitSeen(e.Stats().Published)
+			return
+		}
+	}
+	t.Fatal("nobody subscribed")
+}
+
+// wire is the three frames of a live message.
+func wire(topic string, seq uint64, payload string) [][]byte {
+	return [][]byte{[]byte(topic), binary.BigEndian.AppendUint64(nil, seq), []byte(payload)}
+}
+
+// script is a ROUTER or PUB played by hand.
+func script(t testing.TB, typ zmtp.Type, onMessage func(*zmtp.Peer, [][]byte)) *zmtp.Socket {
+	t.Helper()
+	s, err := zmtp.New(typ, "tcp://127.0.0.1:0", zmtp.Config{Bind: true, OnMessage: onMessage})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	runUntilStopped(t, s.Run)
+	return s
+}
+
+// nobody returns an endpoint where nobody listens.
+func nobody(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return "tcp://" + l.Addr().String()
+}
