@@ -54,6 +54,30 @@ func (b *bound) Message(seq uint64, payload []byte) {
 	}
 }
 
+// take makes f the holder's stream, unless another carries its events already. A stream to an endpoint that was never
+// reached does not: older engines cannot tell that they dial, and a default port was tried.
+func (m *Manager) take(f *follower) bool {
+	m.mu.Lock()
+	old := m.streams[f.holder]
+	m.mu.Unlock()
+	if old != nil {
+		old.mu.Lock()
+		up := old.everUp
+		old.mu.Unlock()
+		if old.bound || up {
+			return false
+		}
+		m.end(old, "the engine dialled us")
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.streams[f.holder] != nil {
+		return false
+	}
+	m.streams[f.holder] = f
+	return true
+}
+
 // closed reports whether nothing of the stream is running any more.
 func (f *follower) closed() bool {
 	select {
@@ -104,14 +128,8 @@ func (b *bound) adopt(payload []byte) bool {
 		defer b.mu.Unlock()
 		f.close()
 	}
-	m.mu.Lock()
-	old := m.streams[h]
-	if old == nil {
-		m.streams[h] = f
-	}
-	m.mu.Unlock()
-	if old != nil {
-		return false // followed already: at its own endpoint, or by an older connection that has not ended yet
+	if !m.take(f) {
+		return false
 	}
 	b.f, b.first = f, false
 	s.State(true, nil)

@@ -46,6 +46,14 @@ func New(router *warmpath.Router, c Config, log *slog.Logger) *Manager {
 	return m
 }
 
+// ListenEndpoint returns the endpoint that engines may dial, with its port once Run opened it; "" is none.
+func (m *Manager) ListenEndpoint() string {
+	if m.listener == nil {
+		return ""
+	}
+	return m.listener.Endpoint()
+}
+
 // Scoped notes that a request with this cache_salt and extra_key is about to be sent to h. Engines whose events do not
 // tell such keys must not be believed where they matter: call it before the request is sent. It costs a map lookup.
 func (m *Manager) Scoped(h fleet.Holder, salt, extra string) {
@@ -157,10 +165,8 @@ func (m *Manager) reconcile(ctx context.Context, snap *fleet.Snapshot) {
 		case w == nil:
 			m.end(f, "the worker left")
 		case f.bound:
-			if _, told := wanted[f.holder]; told {
-				m.end(f, "the worker is followed at its own endpoint")
-			} else if f.outdated(w) {
-				m.end(f, "the worker changed")
+			if f.outdated(w) || f.renew.Load() || f.generation != m.router.Generation(f.holder) {
+				m.end(f, "the worker or the index changed")
 			}
 		case !ok:
 			m.end(f, "the worker publishes no events")
