@@ -134,7 +134,7 @@ func (h *Hasher) fold(key Key, start int, features []Feature) Key {
 		best := -1
 		for i := range features {
 			f := &features[i]
-			if f.Offset >= start+h.size || !less(&last, f) {
+			if f.Offset < start || f.Offset >= start+h.size || !less(&last, f) {
 				continue
 			}
 			if best < 0 || less(f, &features[best]) {

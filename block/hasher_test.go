@@ -185,3 +185,13 @@ func FuzzAppendAgreesUnderAnyCut(f *testing.F) {
 		}
 	})
 }
+
+func TestAFeatureOnABlocksLastTokenStaysOutOfTheNextBlock(t *testing.T) {
+	h, _ := NewHasher(XXH3, 4)
+	tokens := []Token{1, 2, 3, 4, 5, 6, 7, 8}
+	features := []Feature{{ID: "a", Offset: 3}, {ID: "b", Offset: 6}}
+	whole := h.Append(nil, 1, 0, tokens, features)
+	if second := h.Append(nil, whole[0], 4, tokens[4:], features[1:]); second[0] != whole[1] {
+		t.Errorf("the second block has key %d with the first block's features listed and %d without", whole[1], second[0])
+	}
+}
