@@ -1,0 +1,201 @@
+package kvindex
+
+import (
+	"slices"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// holder is what writers know of one holder.
+type holder struct {
+	id      fleet.Holder
+	points  uint32 // head of the list of its points, children before parents
+	groups  []group
+	crowded bool  // it announced more than MaxGroups groups
+	bigram  bool  // it announced bigram chains
+	broken  uint8 // bit by tier: something of it was dropped for want of room, so that its history is not whole
+
+	blocks  [block.NumTiers]int64 // of ours, by tier, in any group
+	handles int64
+	waiting int64
+	specs   uint32 // head of the list of its speculative entries
+}
+
+// group is one cache group of a holder.
+type group struct {
+	id     int
+	kind   block.Attention
+	window int // tokens
+	unit   int // the greatest block size announced, tokens
+}
+
+// view is what readers know of a holder: an immutable digest of its groups.
+type view struct {
+	full    uint64 // lowest bit of each full-attention group's nibble of a mask
+	simple  bool   // one group, full attention, or none yet: the run of blocks is the match
+	bigram  bool
+	groups  []limit // all groups in the order of their nibbles; empty when simple
+	unknown bool    // a group proves nothing: no confirmed match
+}
+
+// limit is what one group demands of a usable length.
+type limit struct {
+	kind   block.Attention
+	window uint32 // blocks of ours before the length that must be there
+	unit   uint64 // tokens that divide a usable length
+}
+
+// holder returns a holder that is known, or nil.
+func (x *Index) holder(id fleet.Holder) *holder {
+	if int64(id) >= int64(len(x.holders)) {
+		return nil
+	}
+	return x.holders[id]
+}
+
+// meet returns a holder and begins to know it if it is new; nil when its id is out of bounds.
+func (x *Index) meet(id fleet.Holder) *holder {
+	if id >= MaxHolders {
+		return nil
+	}
+	for int(id) >= len(x.holders) {
+		x.holders = append(x.holders, nil)
+	}
+	h := x.holders[id]
+	if h == nil {
+		h = &holder{id: id}
+		x.holders[id] = h
+		x.tableMu.Lock()
+		x.setView(id, x.digest(h))
+		x.tableMu.Unlock()
+	}
+	return h
+}
+
+// find returns the place of an engine's group number, -1 when it is not known.
+func (h *holder) find(id int) int {
+	id = max(id, 0)
+	for i := range h.groups {
+		if h.groups[i].id == id {
+			return i
+		}
+	}
+	return -1
+}
+
+// join returns the group of an announcement and notes what the announcement says of it: -1 when there are too many.
+// Engines do not change a group's kind, but some of their events leave it out: any other kind wins over full.
+func (x *Index) join(h *holder, s *Stored) int {
+	g, changed := h.find(s.Group), false
+	if g < 0 {
+		if len(h.groups) == MaxGroups {
+			if !h.crowded {
+				h.crowded = true
+				x.publish(h)
+			}
+			return -1
+		}
+		g, changed = len(h.groups), true
+		h.groups = append(h.groups, group{id: max(s.Group, 0), kind: s.Attention})
+	}
+	now := h.groups[g]
+	if now.kind == block.AttentionFull {
+		now.kind = s.Attention
+	}
+	now.window = max(now.window, s.Window)
+	now.unit = max(now.unit, s.BlockSize)
+	if old := h.groups[g]; now != old || changed {
+		if old.kind != now.kind && (old.kind == block.AttentionStateSpace || now.kind == block.AttentionStateSpace) {
+			x.recount(h, uint8(g), now.kind)
+		}
+		h.groups[g] = now
+		x.publish(h)
+		x.reconfirm(h)
+	}
+	if s.Bigram && !h.bigram {
+		h.bigram = true
+		x.publish(h)
+	}
+	return g
+}
+
+// recount gives a group another kind where the kind decides what a record covers.
+func (x *Index) recount(h *holder, g uint8, kind block.Attention) {
+	old := h.groups[g].kind
+	x.inStretches(h.points, func(p uint32) {
+		for r := x.points.at(p).records; r != 0; r = x.records.at(r).next {
+			rec := x.records.at(r)
+			if rec.group != g {
+				continue
+			}
+			h.groups[g].kind = old
+			x.contribute(h, p, rec, false)
+			h.groups[g].kind = kind
+			x.contribute(h, p, rec, true)
+		}
+	})
+	h.groups[g].kind = old
+}
+
+// publish shows readers what is known of a holder's groups.
+func (x *Index) publish(h *holder) {
+	v := x.digest(h)
+	x.tableMu.Lock()
+	x.setView(h.id, v)
+	x.tableMu.Unlock()
+}
+
+func (x *Index) digest(h *holder) *view {
+	v := &view{bigram: h.bigram, unknown: h.crowded}
+	for i := range h.groups {
+		g := &h.groups[i]
+		if g.kind == block.AttentionFull {
+			v.full |= 1 << (4 * i)
+		}
+	}
+	if len(h.groups) <= 1 && v.full == uint64(len(h.groups)) && !h.crowded {
+		v.simple = true
+		return v
+	}
+	for i := range h.groups {
+		g := &h.groups[i]
+		l := limit{kind: g.kind, unit: uint64(max(g.unit, 1))}
+		switch g.kind {
+		case block.AttentionSlidingWindow:
+			if g.window <= 0 {
+				l.kind = block.AttentionOther // a window of unknown width proves nothing
+				break
+			}
+			// The engine looks for whole blocks of its own that cover window-1 tokens before the length.
+			tokens := (uint64(g.window) - 1 + l.unit - 1) / l.unit * l.unit
+			l.window = uint32(min((tokens+uint64(x.size)-1)/uint64(x.size), 1<<31))
+		case block.AttentionStateSpace:
+			l.unit = 1 // checkpoints count at their ends only
+		}
+		if l.kind > block.AttentionStateSpace {
+			v.unknown = true
+		}
+		v.groups = append(v.groups, l)
+	}
+	if h.crowded {
+		v.groups = append(v.groups, limit{kind: block.AttentionOther, unit: 1})
+	}
+	return v
+}
+
+// setView needs tableMu.
+func (x *Index) setView(id fleet.Holder, v *view) {
+	for int(id) >= len(x.views) {
+		x.views = append(x.views, nil)
+	}
+	x.views[id] = v
+	i, listed := slices.BinarySearch(x.sparse, id)
+	sparse := v != nil && v.full == 0 && len(v.groups) > 0
+	switch {
+	case sparse && !listed:
+		x.sparse = slices.Insert(x.sparse, i, id)
+	case !sparse && listed:
+		x.sparse = slices.Delete(x.sparse, i, i+1)
+	}
+}

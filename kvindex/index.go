@@ -1,0 +1,244 @@
+package kvindex
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// Config sizes an [Index]. A field at zero means its default.
+type Config struct {
+	// Bytes is a hard limit of what the index allocates, in bytes: everything it keeps is counted, tables that are
+	// being grown twice. At the limit the least recently used prefixes are evicted, deepest blocks before their
+	// parents. Default 1 GiB, which is some 10 M blocks on one holder each; below 1 MiB it is taken as 1 MiB.
+	Bytes int64 `yaml:"bytes"`
+	// MaxWaiting is how many announced blocks may wait for a parent or a handle that is not known yet, over all
+	// holders; the oldest are dropped. Default 65,536: an offload event comes before its parent by some dozen blocks,
+	// a lost message lets thousands wait until the holder is forgotten and learned again.
+	MaxWaiting int `yaml:"max_waiting"`
+	// WaitingBytes bounds the same in bytes. Default 1/16 of Bytes, at most 64 MiB.
+	WaitingBytes int64 `yaml:"waiting_bytes"`
+	// MaxSpeculative is how many speculative entries there may be; the oldest are dropped. Default 1 M: two minutes
+	// of requests to holders without events, at 100 requests of 80 new blocks a second.
+	MaxSpeculative int `yaml:"max_speculative"`
+}
+
+// DefaultConfig is what a zero Config means.
+func DefaultConfig() Config { return Config{}.withDefaults() }
+
+func (c Config) withDefaults() Config {
+	if c.Bytes == 0 {
+		c.Bytes = 1 << 30
+	}
+	c.Bytes = max(c.Bytes, 1<<20)
+	if c.MaxWaiting <= 0 {
+		c.MaxWaiting = 1 << 16
+	}
+	if c.WaitingBytes <= 0 {
+		c.WaitingBytes = min(c.Bytes/16, 64<<20)
+	}
+	if c.MaxSpeculative <= 0 {
+		c.MaxSpeculative = 1 << 20
+	}
+	return c
+}
+
+// MaxHolders bounds holder ids: the index keeps a dense array by holder. Calls for holders beyond are ignored.
+const MaxHolders = 1 << 20
+
+// MaxGroups is how many cache groups one holder may announce. With more, none of its blocks proves a prefix.
+const MaxGroups = 15
+
+// MaxChain bounds a chain in tokens. What an engine announces beyond is ignored.
+const MaxChain = 1 << 30
+
+// Origin tells why an engine announces a block, where its wire says so.
+type Origin uint8
+
+// The origins.
+const (
+	OriginUnknown Origin = iota // decided as the package comment says
+	OriginNew                   // a new copy, also when the block is there already
+	OriginReused                // a report of what is there: adds what is missing and no copy
+)
+
+// Stored is one announcement of blocks by an engine: a run of blocks of one chain.
+type Stored struct {
+	Tier      block.Tier
+	Group     int             // the engine's number of the cache group; negative (none named) counts as 0
+	Attention block.Attention // of the group; AttentionFull also when the engine names no kind
+	Window    int             // of a sliding-window group, in tokens
+
+	Scope     block.Scope // of the chain; used when HasParent and RootUnknown are false
+	Parent    uint64      // engine hash of the block before the first
+	HasParent bool        // false: the run begins at the chain's first token
+
+	Handles []uint64      // engine hashes in order; kept by nobody
+	Tokens  []block.Token // of the whole run; empty in placeholders
+	// BlockSize is the engine's block size in tokens; 0 when not told. When len(Tokens) is not
+	// len(Handles)·BlockSize, the handles do not align with the tokens, and blocks are known by their handles alone.
+	BlockSize int
+	Features  []block.Feature // multimodal items, with offsets relative to Tokens[0]; those that start before it are inherited
+	Bigram    bool            // Tokens are the first of pairs (EAGLE): the last block of a match depends on a token that is not known
+	// RootUnknown says that the scope cannot be known (offload events drop the salt): no chain is begun, the blocks
+	// only join a parent or a handle that is known.
+	RootUnknown bool
+	Origin      Origin
+}
+
+// Match is what one holder has of a request.
+type Match struct {
+	Holder fleet.Holder
+	// Blocks is the number of leading blocks that are confirmed and that all cache groups of the holder let the
+	// engine use, over all tiers.
+	Blocks uint32
+	// Tier splits Blocks by the tier from which each block would be read: the match descends and never climbs back.
+	Tier [block.NumTiers]uint32
+	// Speculative is Blocks if speculative entries were confirmed; at least Blocks.
+	Speculative uint32
+	// Full is what the full-attention groups alone would claim; 0 for holders that have none.
+	Full uint32
+}
+
+// Index knows which holder has which blocks. All methods are safe for concurrent use; the events of one holder must be
+// applied in order by one goroutine at a time. See the package comment for the memory model.
+type Index struct {
+	hasher *block.Hasher
+	size   uint32 // of our blocks, in tokens
+	config Config
+
+	// mu serialises everything that changes the index. It guards all fields below that tableMu does not.
+	mu sync.Mutex
+	// tableMu is taken after mu. Whoever changes what readers see holds it exclusively, for short stretches; Match
+	// holds it shared. It guards keys, entries, members, specs (their contents for readers), views and sparse.
+	tableMu sync.RWMutex
+
+	keys    table // our keys → entries
+	entries arena[entry]
+	members arena[member]
+	specs   arena[spec]
+	views   []*view        // by holder; nil: unknown
+	sparse  []fleet.Holder // holders with cache groups of which none is full attention, ascending
+
+	holders []*holder // by id
+	handles table     // (holder, engine hash) → points
+	points  arena[point]
+	records arena[record]
+	extras  arena[extra]
+	covers  table // (holder, tier, group, key) → parts, for blocks that are not simply covered once
+	parts   arena[part]
+	waiters table // (holder, engine hash of a parent) → first point that waits for it
+
+	waiting      queue // points that wait, oldest first
+	waitingBytes int64
+	extraBytes   int64
+	speculative  queue    // of specs, oldest first
+	woken        []uint64 // handles of points that were resolved while others waited for them
+	scratch      scratch
+	counts       counters
+	clock        atomic.Uint64 // operations so far: what recency is measured in
+	base         uint64        // clock value that recency 0 stands for
+	now          atomic.Int64  // the latest time a Match was told
+	matchers     sync.Pool     // of *matcher
+	slack        need          // what surely fits, so that room is not measured for each announcement
+}
+
+type scratch struct {
+	keys     []block.Key
+	tokens   []block.Token
+	features []block.Feature
+}
+
+// New returns an empty index for blocks of the hasher's size.
+func New(h *block.Hasher, cfg Config) *Index {
+	x := &Index{hasher: h, size: uint32(h.Size()), config: cfg.withDefaults()}
+	x.matchers.New = func() any { return new(matcher) }
+	x.clock.Store(1)
+	return x
+}
+
+// Size returns the block size in tokens.
+func (x *Index) Size() int { return int(x.size) }
+
+// Remove tells that a holder dropped one copy of each block from a tier and group. Handles that are not known are
+// ignored.
+func (x *Index) Remove(id fleet.Holder, tier block.Tier, group int, handles []uint64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	h := x.holder(id)
+	if h == nil || tier >= block.NumTiers {
+		return
+	}
+	g := h.find(group)
+	if g < 0 {
+		x.counts.unknownRemoved += int64(len(handles))
+		return
+	}
+	for len(handles) > 0 {
+		n := min(len(handles), stretch)
+		x.tableMu.Lock()
+		for _, handle := range handles[:n] {
+			p := x.lookup(id, handle)
+			if p == 0 || !x.dropCopy(h, p, tier, uint8(g)) {
+				x.counts.unknownRemoved++
+				continue
+			}
+			x.collect(h, p)
+		}
+		x.tableMu.Unlock()
+		handles = handles[n:]
+	}
+}
+
+// Clear tells that a holder emptied one tier. What it has on other tiers stays, and stays known by its handles.
+func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	h := x.holder(id)
+	if h == nil || tier >= block.NumTiers {
+		return
+	}
+	h.broken &^= 1 << tier
+	x.inStretches(h.points, func(p uint32) {
+		x.dropRecords(h, p, func(r *record) bool { return r.tier == tier })
+	})
+	x.collectAll(h)
+	x.forgetSpeculation(id)
+}
+
+// Forget drops all that is known of a holder, at a cost in proportion to what it holds.
+func (x *Index) Forget(id fleet.Holder) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	h := x.holder(id)
+	if h == nil {
+		return
+	}
+	x.tableMu.Lock()
+	x.setView(id, nil) // from here on no reader sees it
+	x.tableMu.Unlock()
+	all := func(*record) bool { return true }
+	x.inStretches(h.points, func(p uint32) { x.dropRecords(h, p, all) })
+	x.releaseAll(h)
+	x.forgetSpeculation(id)
+	x.holders[id] = nil
+	x.counts.forgotten++
+}
+
+// stretch is how many blocks a writer changes before it lets readers pass: about 20 µs.
+const stretch = 256
+
+// inStretches calls f for the points of a holder's list from p on, with tableMu held. f must not unlink points.
+func (x *Index) inStretches(p uint32, f func(p uint32)) {
+	for p != 0 {
+		x.tableMu.Lock()
+		for n := 0; p != 0 && n < stretch; n++ {
+			next := x.points.at(p).next
+			f(p)
+			p = next
+		}
+		x.tableMu.Unlock()
+	}
+}

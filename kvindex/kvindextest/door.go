@@ -1,0 +1,36 @@
+// Package kvindextest holds what any index of KV blocks has to keep: a conformance suite, a model test against a naive
+// reference, and the reference itself. An implementation is run through them by a [Maker]; nothing in this package
+// knows more of it than its [Door].
+//
+//	func TestConformance(t *testing.T) { kvindextest.Conformance(t, kvindextest.Kvindex) }
+//	func TestModel(t *testing.T)       { kvindextest.Model(t, kvindextest.Kvindex, kvindextest.Effort{Runs: 200, Steps: 200}) }
+package kvindextest
+
+import (
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// Door is all that an index shows: the methods of kvindex.Index as functions, so that a test can replace one of them.
+type Door struct {
+	Store     func(h fleet.Holder, s *kvindex.Stored)
+	Remove    func(h fleet.Holder, tier block.Tier, group int, handles []uint64)
+	Clear     func(h fleet.Holder, tier block.Tier)
+	Forget    func(h fleet.Holder)
+	Speculate func(h fleet.Holder, keys []block.Key, until int64)
+	Match     func(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match
+	Stats     func() kvindex.Stats
+}
+
+// Maker makes an empty index for blocks of the hasher's size.
+type Maker func(h *block.Hasher, cfg kvindex.Config) *Door
+
+// Kvindex makes a kvindex.Index.
+func Kvindex(h *block.Hasher, cfg kvindex.Config) *Door {
+	x := kvindex.New(h, cfg)
+	return &Door{
+		Store: x.Store, Remove: x.Remove, Clear: x.Clear, Forget: x.Forget,
+		Speculate: x.Speculate, Match: x.Match, Stats: x.Stats,
+	}
+}

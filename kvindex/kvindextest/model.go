@@ -1,0 +1,189 @@
+package kvindextest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// Effort says how long a model test runs.
+type Effort struct {
+	Runs  int    // histories
+	Steps int    // operations in each
+	Seed  uint64 // of the first history; 0 is a new one each time, which a failure names
+}
+
+// Model checks that an index answers as the naive reference does, after every operation of random histories: blocks
+// stored and removed twice, in parts, in other sizes, on several tiers and in several groups; parents that come late or
+// go early; holes; handles that lie; holders that are cleared and forgotten; entries that are believed for a while. A
+// failure prints the shortest history found that shows it.
+func Model(t *testing.T, make Maker, effort Effort) {
+	t.Helper()
+	seed := effort.Seed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	if err := runModel(make, seed, effort); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func runModel(make Maker, seed uint64, effort Effort) error {
+	for i := range effort.Runs {
+		m := newModel(&seeded{rand.New(rand.NewPCG(seed, uint64(i)))})
+		var history []op
+		for range effort.Steps {
+			o, _ := m.next()
+			history = append(history, o)
+		}
+		if bad := m.check(make, history); bad != nil {
+			return fmt.Errorf("seed %d, history %d: %w", seed, i, m.explain(make, history[:bad.step+1]))
+		}
+	}
+	return nil
+}
+
+type seeded struct{ *rand.Rand }
+
+func (s *seeded) choose(n int) (int, bool) { return s.IntN(n), true }
+
+// Fuzz checks the history that a fuzzer's bytes stand for.
+func Fuzz(t *testing.T, make Maker, data []byte) {
+	t.Helper()
+	m := newModel(&stream{data})
+	var history []op
+	for len(history) < 300 {
+		o, ok := m.next()
+		if !ok {
+			break
+		}
+		history = append(history, o)
+	}
+	if bad := m.check(make, history); bad != nil {
+		t.Fatal(m.explain(make, history[:bad.step+1]))
+	}
+}
+
+// stream makes choices of bytes.
+type stream struct{ data []byte }
+
+func (s *stream) choose(n int) (int, bool) {
+	if len(s.data) == 0 {
+		return 0, false
+	}
+	c := int(s.data[0]) % n
+	s.data = s.data[1:]
+	return c, true
+}
+
+// difference is where an index and the reference part.
+type difference struct {
+	step int
+	what string
+}
+
+// check runs a history and returns the first difference, nil when there is none.
+func (m *model) check(make Maker, history []op) (bad *difference) {
+	step := -1
+	defer func() {
+		if r := recover(); r != nil {
+			bad = &difference{step, fmt.Sprint("panic: ", r)}
+		}
+	}()
+	want := Reference(m.hasher, kvindex.Config{})
+	got := make(m.hasher, kvindex.Config{})
+	for i := range history {
+		step = i
+		history[i].apply(want)
+		history[i].apply(got)
+		if d := m.compare(got, want, history[i].now); d != "" {
+			return &difference{i, d}
+		}
+	}
+	return nil
+}
+
+// compare asks both for every text, and for beginnings of it.
+func (m *model) compare(got, want *Door, now int64) string {
+	for i := range m.texts {
+		keys := m.texts[i].keys
+		if now%3 == 0 {
+			keys = keys[:(len(keys)+1)/2]
+		}
+		if d := cmp.Diff(want.Match(keys, now, nil), got.Match(keys, now, nil), cmpopts.EquateEmpty()); d != "" {
+			return fmt.Sprintf("match of %d blocks of text %d (- reference, + index):\n%s", len(keys), i, d)
+		}
+	}
+	w, g := want.Stats(), got.Stats()
+	if w.Handles != g.Handles || w.Waiting != g.Waiting {
+		return fmt.Sprintf("handles %d, waiting %d; the reference has %d, %d", g.Handles, g.Waiting, w.Handles, w.Waiting)
+	}
+	return ""
+}
+
+// explain shrinks a history that fails and describes it.
+func (m *model) explain(make Maker, history []op) error {
+	history = shrink(history, func(h []op) bool { return m.check(make, h) != nil })
+	bad := m.check(make, history)
+	var b strings.Builder
+	fmt.Fprintf(&b, "blocks of %d tokens; after\n", m.hasher.Size())
+	for i := range history {
+		fmt.Fprintf(&b, "  %v\n", &history[i])
+	}
+	fmt.Fprintf(&b, "%s", bad.what)
+	return fmt.Errorf("%s", b.String())
+}
+
+// shrink leaves out what is not needed for a history to fail: halves, then quarters, down to single operations, until
+// nothing more can go; then single handles from the ends of what remains.
+func shrink(history []op, fails func([]op) bool) []op {
+	for size := (len(history) + 1) / 2; size > 0; {
+		shorter := false
+		for from := 0; from < len(history); {
+			to := min(from+size, len(history))
+			without := append(append([]op(nil), history[:from]...), history[to:]...)
+			if fails(without) {
+				history, shorter = without, true
+				continue
+			}
+			from += size
+		}
+		if !shorter || size > 1 {
+			size /= 2
+		}
+	}
+	for i := range history {
+		for o := trim(history[i]); o != nil; o = trim(history[i]) {
+			trimmed := append([]op(nil), history...)
+			trimmed[i] = *o
+			if !fails(trimmed) {
+				break
+			}
+			history = trimmed
+		}
+	}
+	return history
+}
+
+// trim returns an operation without its last block, nil when it has one only.
+func trim(o op) *op {
+	s := &o.stored
+	switch {
+	case o.kind == opRemove && len(o.handles) > 1:
+		o.handles = o.handles[:len(o.handles)-1]
+	case o.kind == opSpeculate && len(o.keys) > 1:
+		o.keys = o.keys[:len(o.keys)-1]
+	case o.kind == opStore && len(s.Handles) > 1 && len(s.Tokens) == len(s.Handles)*s.BlockSize:
+		s.Handles = s.Handles[:len(s.Handles)-1]
+		s.Tokens = s.Tokens[:len(s.Handles)*s.BlockSize]
+	default:
+		return nil
+	}
+	return &o
+}

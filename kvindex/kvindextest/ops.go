@@ -1,0 +1,328 @@
+package kvindextest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// op is one operation on an index.
+type op struct {
+	kind    opKind
+	holder  fleet.Holder
+	stored  kvindex.Stored // store
+	tier    block.Tier     // remove, clear
+	group   int            // remove
+	handles []uint64       // remove
+	keys    []block.Key    // speculate
+	until   int64          // speculate
+	now     int64          // of the matches after it
+}
+
+type opKind uint8
+
+const (
+	opStore opKind = iota
+	opRemove
+	opClear
+	opForget
+	opSpeculate
+)
+
+func (o *op) apply(d *Door) {
+	switch o.kind {
+	case opStore:
+		d.Store(o.holder, &o.stored)
+	case opRemove:
+		d.Remove(o.holder, o.tier, o.group, o.handles)
+	case opClear:
+		d.Clear(o.holder, o.tier)
+	case opForget:
+		d.Forget(o.holder)
+	case opSpeculate:
+		d.Speculate(o.holder, o.keys, o.until)
+	}
+}
+
+// String writes an operation so that it can be read and replayed by hand.
+func (o *op) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "t=%-3d holder %d: ", o.now, o.holder)
+	switch o.kind {
+	case opStore:
+		s := &o.stored
+		fmt.Fprintf(&b, "store %v group %d %v", s.Tier, s.Group, s.Attention)
+		if s.Window > 0 {
+			fmt.Fprintf(&b, " window %d", s.Window)
+		}
+		if s.HasParent {
+			fmt.Fprintf(&b, " after %x", s.Parent)
+		} else if !s.RootUnknown {
+			fmt.Fprintf(&b, " root %q", s.Scope.Salt)
+		}
+		fmt.Fprintf(&b, " handles %x of %d tokens %v", s.Handles, s.BlockSize, s.Tokens)
+		if len(s.Features) > 0 {
+			fmt.Fprintf(&b, " features %v", s.Features)
+		}
+		for _, f := range []struct {
+			on   bool
+			text string
+		}{{s.RootUnknown, " root-unknown"}, {s.Bigram, " bigram"}, {s.Origin == kvindex.OriginNew, " new"}, {s.Origin == kvindex.OriginReused, " reused"}} {
+			if f.on {
+				b.WriteString(f.text)
+			}
+		}
+	case opRemove:
+		fmt.Fprintf(&b, "remove %v group %d handles %x", o.tier, o.group, o.handles)
+	case opClear:
+		fmt.Fprintf(&b, "clear %v", o.tier)
+	case opForget:
+		b.WriteString("forget")
+	case opSpeculate:
+		fmt.Fprintf(&b, "speculate %d blocks until %d", len(o.keys), o.until)
+	}
+	return b.String()
+}
+
+// source yields the choices that make a history: from a seed, or from a fuzzer's bytes.
+type source interface {
+	// choose returns a number below n, and false when there are no more choices.
+	choose(n int) (int, bool)
+}
+
+// text is a sequence of tokens that the model's engines see, with all that its keys depend on.
+type text struct {
+	tokens   []block.Token
+	features []block.Feature
+	scope    block.Scope
+	keys     []block.Key
+}
+
+// model makes histories of a few engines that see a few texts with common prefixes.
+type model struct {
+	source source
+	done   bool
+	hasher *block.Hasher
+	texts  []text
+	groups [][]kvindex.Stored // by holder: what announcements say of each group
+	sizes  []int              // engine block sizes that a holder uses, by holder
+	now    int64
+	tame   bool // no chaos: only what engines do
+}
+
+const (
+	modelHolders = 3
+	modelTexts   = 5
+	modelBlocks  = 10
+)
+
+var groupLayouts = [][]kvindex.Stored{
+	{{}},
+	{{}},
+	{{}},
+	{{Attention: block.AttentionSlidingWindow, Window: 9}, {Group: 1}},
+	{{Group: 1}, {Group: 3, Attention: block.AttentionStateSpace}},
+	{{Attention: block.AttentionSlidingWindow, Window: 5}},
+	{{Group: 0}, {Group: 1, Attention: block.AttentionSlidingWindow, Window: 4}, {Group: 2, Attention: block.AttentionStateSpace}},
+	{{Group: 0}, {Group: 1}},
+	{{Group: 0}, {Group: 1, Attention: block.AttentionOther}},
+	{{Attention: block.AttentionStateSpace}},
+	{{Group: 0}, {Group: 1, Attention: block.AttentionSlidingWindow}},
+}
+
+func newModel(s source) *model {
+	m := &model{source: s, now: 1}
+	size := []int{4, 1, 2, 3, 4, 8}[m.choose(6)]
+	m.hasher, _ = block.NewHasher(block.XXH3, size)
+	for i := range modelTexts {
+		m.texts = append(m.texts, m.newText(i, size))
+	}
+	for range modelHolders {
+		m.groups = append(m.groups, groupLayouts[m.choose(len(groupLayouts))])
+		m.sizes = append(m.sizes, []int{size, size, size, 2 * size, max(size/2, 1), 1, 3, 6}[m.choose(8)])
+	}
+	return m
+}
+
+func (m *model) choose(n int) int {
+	if m.done {
+		return 0
+	}
+	c, ok := m.source.choose(n)
+	if !ok {
+		m.done = true
+		return 0
+	}
+	return c
+}
+
+func (m *model) one(in int) bool { return m.choose(in) == 0 }
+
+// newText continues an earlier text from somewhere on.
+func (m *model) newText(i, size int) text {
+	var t text
+	n := modelBlocks * size
+	if i > 0 {
+		old := m.texts[m.choose(i)]
+		t.scope = old.scope
+		cut := m.choose(n)
+		t.tokens = slices.Clone(old.tokens[:cut])
+		for _, f := range old.features {
+			if f.Offset < cut {
+				t.features = append(t.features, f)
+			}
+		}
+		if m.one(6) {
+			t.scope.Salt = "s"
+		}
+	}
+	for len(t.tokens) < n {
+		if m.one(20) {
+			t.features = append(t.features, block.Feature{ID: fmt.Sprint("image-", m.choose(2)), Offset: len(t.tokens)})
+		}
+		t.tokens = append(t.tokens, block.Token(10*i+len(t.tokens)%7+1))
+	}
+	t.keys = m.hasher.Append(nil, m.hasher.Root(t.scope), 0, t.tokens, t.features)
+	return t
+}
+
+// handle returns an engine's hash of a text's first n tokens: like vLLM's, it says nothing of how they were cut.
+func (m *model) handle(t *text, n int) uint64 {
+	h := uint64(len(t.scope.Salt)+1) * 0x9e3779b97f4a7c15
+	for i, tok := range t.tokens[:n] {
+		h = (h ^ uint64(tok)) * 0x100000001b3
+		for _, f := range t.features {
+			if f.Offset == i {
+				h ^= uint64(f.ID[len(f.ID)-1]) << 20
+			}
+		}
+	}
+	return h>>40 | 1<<24
+}
+
+// next returns one more operation, false when the source has run dry.
+func (m *model) next() (op, bool) {
+	o := op{holder: fleet.Holder(m.choose(modelHolders))}
+	if m.one(8) {
+		m.now += int64(m.choose(5))
+	}
+	switch c := m.choose(40); {
+	case c < 22:
+		o.kind = opStore
+		m.store(&o)
+	case c < 34:
+		o.kind = opRemove
+		m.remove(&o)
+	case c < 36:
+		o.kind = opClear
+		o.tier = block.Tier(m.choose(2))
+	case c < 37:
+		o.kind = opForget
+	default:
+		o.kind = opSpeculate
+		t := &m.texts[m.choose(modelTexts)]
+		o.keys = t.keys[:1+m.choose(len(t.keys))]
+		o.until = m.now + int64(m.choose(8))
+	}
+	o.now = m.now
+	return o, !m.done
+}
+
+// run is a stretch of an engine's blocks of one text.
+type run struct {
+	text     *text
+	size     int
+	from, to int // engine blocks
+}
+
+func (m *model) run(o *op) run {
+	r := run{text: &m.texts[m.choose(modelTexts)], size: m.sizes[o.holder]}
+	if m.one(6) {
+		r.size = 1 + m.choose(9) // sizes may vary in one stream
+	}
+	blocks := len(r.text.tokens) / r.size
+	if blocks == 0 {
+		r.size, blocks = 1, len(r.text.tokens)
+	}
+	if !m.one(3) {
+		r.from = m.choose(blocks)
+	}
+	r.to = min(blocks, r.from+1+m.choose(6))
+	return r
+}
+
+func (m *model) tier() block.Tier {
+	return []block.Tier{block.TierGPU, block.TierGPU, block.TierGPU, block.TierCPU, block.TierCPU, block.TierDisk}[m.choose(6)]
+}
+
+func (m *model) handles(r run) []uint64 {
+	var out []uint64
+	for i := r.from; i < r.to; i++ {
+		out = append(out, m.handle(r.text, (i+1)*r.size))
+	}
+	return out
+}
+
+func (m *model) store(o *op) {
+	groups := m.groups[o.holder]
+	s := groups[m.choose(len(groups))]
+	r := m.run(o)
+	lo, hi := r.from*r.size, r.to*r.size
+	s.Tier, s.Scope, s.BlockSize = m.tier(), r.text.scope, r.size
+	s.Handles, s.Tokens = m.handles(r), r.text.tokens[lo:hi]
+	if r.from > 0 {
+		s.HasParent, s.Parent = true, m.handle(r.text, lo)
+	}
+	for _, f := range r.text.features {
+		if f.Offset < hi && f.Offset+4 > lo { // an item spans some tokens; those that began before are inherited
+			s.Features = append(s.Features, block.Feature{ID: f.ID, Offset: f.Offset - lo})
+		}
+	}
+	switch m.choose(16) {
+	case 0: // a placeholder
+		s.Tokens, s.Features, s.BlockSize, s.HasParent, s.Attention, s.Window = nil, nil, 0, false, 0, 0
+		s.Handles = s.Handles[len(s.Handles)-1:]
+		s.RootUnknown = true
+	case 1: // blocks out of the window are left out
+		s.Handles = s.Handles[m.choose(len(s.Handles)):]
+	case 2:
+		s.Handles = s.Handles[m.choose(len(s.Handles)):]
+		s.Tokens, s.Features, s.RootUnknown = nil, nil, true
+	case 3: // an offload event
+		s.RootUnknown, s.Scope = true, block.Scope{}
+	case 4:
+		s.Handles, s.Tokens = nil, s.Tokens[:0]
+	case 5:
+		s.Origin = kvindex.Origin(1 + m.choose(2))
+	case 6:
+		s.Bigram = o.holder == 2
+	case 7: // as offloaded chunks were announced once: the size of many blocks
+		s.Tokens, s.Features, s.HasParent = nil, nil, false
+		s.BlockSize = r.size * (1 + m.choose(4))
+	case 8: // hashes collide, and chains bite their tails
+		if !m.tame {
+			for i := range s.Handles {
+				s.Handles[i] = uint64(m.choose(6)<<4 | i) // none twice: what is there for a moment only, one index may notice and another not
+			}
+			s.Parent = uint64(m.choose(6)<<4 | m.choose(3))
+		}
+	}
+	o.stored = s
+}
+
+func (m *model) remove(o *op) {
+	r := m.run(o)
+	groups := m.groups[o.holder]
+	o.tier, o.group = m.tier(), groups[m.choose(len(groups))].Group
+	o.handles = m.handles(r)
+	if m.one(2) { // tails go first
+		slices.Reverse(o.handles)
+	}
+	if m.one(10) && !m.tame {
+		o.handles = append(o.handles, uint64(m.choose(6)<<4|m.choose(3)))
+	}
+}

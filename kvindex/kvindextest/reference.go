@@ -1,0 +1,576 @@
+package kvindextest
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// Reference makes the naive index: plain maps and lists, everything computed anew for each match from the tokens of
+// whole chains, no limits. It says what is right; it takes time in the square of what it holds.
+func Reference(h *block.Hasher, _ kvindex.Config) *Door {
+	x := &reference{hasher: h, holders: map[fleet.Holder]*refHolder{}}
+	return &Door{
+		Store: x.store, Remove: x.remove, Clear: x.clear, Forget: x.forget,
+		Speculate: x.speculate, Match: x.match, Stats: x.stats,
+	}
+}
+
+type reference struct {
+	hasher  *block.Hasher
+	holders map[fleet.Holder]*refHolder
+}
+
+type refHolder struct {
+	groups   []refGroup
+	crowded  bool
+	bigram   bool
+	byHandle map[uint64]*refPoint
+	points   []*refPoint // also those whose handle names another point now
+	believed map[block.Key]int64
+	held     map[place]map[block.Key]bool // nil: to be computed
+}
+
+type refGroup struct {
+	id, window, unit int
+	kind             block.Attention
+}
+
+// place is a tier and the index of a group.
+type place struct {
+	tier  block.Tier
+	group int
+}
+
+// refPoint is the end of an engine block.
+type refPoint struct {
+	handle   uint64
+	resolved bool
+	parent   *refPoint // nil: the chain's root; of a resolved point
+	root     block.Key
+	tokens   []block.Token   // since the parent
+	features []block.Feature // offsets since the parent
+
+	waits  bool // for awaits, with tokens
+	awaits uint64
+
+	records map[place]*refRecord
+}
+
+type refRecord struct{ count, size int }
+
+func (p *refPoint) end() int {
+	n := len(p.tokens)
+	if p.parent != nil {
+		n += p.parent.end()
+	}
+	return n
+}
+
+// path returns the points from the chain's first to p.
+func (p *refPoint) path() []*refPoint {
+	if p.parent == nil {
+		return []*refPoint{p}
+	}
+	return append(p.parent.path(), p)
+}
+
+// chain returns the keys of all complete blocks up to p, and the tokens that are left.
+func (x *reference) chain(p *refPoint) (keys []block.Key, tail []block.Token) {
+	var tokens []block.Token
+	var features []block.Feature
+	path := p.path()
+	for _, q := range path {
+		for _, f := range q.features {
+			features = append(features, block.Feature{ID: f.ID, Offset: f.Offset + len(tokens)})
+		}
+		tokens = append(tokens, q.tokens...)
+	}
+	keys = x.hasher.Append(nil, path[0].root, 0, tokens, features)
+	return keys, tokens[len(keys)*x.hasher.Size():]
+}
+
+func (x *reference) holder(id fleet.Holder) *refHolder {
+	h := x.holders[id]
+	if h == nil {
+		h = &refHolder{byHandle: map[uint64]*refPoint{}, believed: map[block.Key]int64{}}
+		x.holders[id] = h
+	}
+	return h
+}
+
+func (h *refHolder) group(s *kvindex.Stored) int {
+	id := max(s.Group, 0)
+	g := slices.IndexFunc(h.groups, func(g refGroup) bool { return g.id == id })
+	if g < 0 {
+		if len(h.groups) == kvindex.MaxGroups {
+			h.crowded = true
+			return -1
+		}
+		g = len(h.groups)
+		h.groups = append(h.groups, refGroup{id: id})
+	}
+	if h.groups[g].kind == block.AttentionFull {
+		h.groups[g].kind = s.Attention
+	}
+	h.groups[g].window = max(h.groups[g].window, s.Window)
+	h.groups[g].unit = max(h.groups[g].unit, s.BlockSize)
+	return g
+}
+
+func (x *reference) store(id fleet.Holder, s *kvindex.Stored) {
+	h := x.holder(id)
+	h.held = nil
+	g := h.group(s)
+	h.bigram = h.bigram || s.Bigram && g >= 0
+	if g < 0 || len(s.Handles) == 0 {
+		return
+	}
+	at := place{s.Tier, g}
+
+	copies := true
+	if last := h.byHandle[s.Handles[len(s.Handles)-1]]; s.Origin == kvindex.OriginReused || s.Origin == kvindex.OriginUnknown && s.BlockSize == 0 {
+		copies = false
+	} else if s.Origin == kvindex.OriginUnknown && !s.HasParent && last != nil && last.records[at] != nil {
+		copies = false
+		if h.groups[g].kind != block.AttentionFull {
+			return
+		}
+	}
+
+	aligned := s.BlockSize > 0 && len(s.Tokens) == len(s.Handles)*s.BlockSize
+	parent, hasParent := s.Parent, s.HasParent
+	for i, handle := range s.Handles {
+		p := h.byHandle[handle]
+		if !aligned {
+			if p == nil {
+				p = h.add(handle)
+			}
+		} else if p = x.place(h, s, i, p, parent, hasParent); p == nil {
+			break
+		}
+		p.announce(at, s.BlockSize, copies)
+		parent, hasParent = handle, true
+	}
+	for x.resolveSome(h) {
+	}
+	h.collect()
+	x.compute(h)
+}
+
+func (h *refHolder) add(handle uint64) *refPoint {
+	p := &refPoint{handle: handle, records: map[place]*refRecord{}}
+	h.byHandle[handle] = p
+	h.points = append(h.points, p)
+	return p
+}
+
+// place finds or makes the point of the i-th block of an aligned announcement.
+func (x *reference) place(h *refHolder, s *kvindex.Stored, i int, p *refPoint, parent uint64, hasParent bool) *refPoint {
+	tokens := slices.Clone(s.Tokens[i*s.BlockSize : (i+1)*s.BlockSize])
+	var features []block.Feature
+	for _, f := range s.Features {
+		if o := f.Offset - i*s.BlockSize; o >= 0 && o < s.BlockSize {
+			features = append(features, block.Feature{ID: f.ID, Offset: o})
+		}
+	}
+	before := h.byHandle[parent]
+	if hasParent && (before == nil || !before.resolved) || !hasParent && s.RootUnknown {
+		if p == nil {
+			p = h.add(s.Handles[i])
+		}
+		if !p.resolved && !p.waits && hasParent {
+			p.waits, p.awaits, p.tokens, p.features = true, parent, tokens, features
+		}
+		return p
+	}
+	if p != nil && p.resolved && s.RootUnknown {
+		return p
+	}
+	next := &refPoint{handle: s.Handles[i], tokens: tokens, features: features}
+	if hasParent {
+		next.parent = before
+	} else {
+		next.root = x.hasher.Root(s.Scope)
+	}
+	if p != nil && p.resolved {
+		if x.same(p, next) {
+			return p
+		}
+		if p == next.parent {
+			return nil
+		}
+		clear(p.records)
+		delete(h.byHandle, p.handle)
+		p = nil
+	}
+	if p == nil {
+		p = h.add(s.Handles[i])
+	}
+	p.resolved, p.waits = true, false
+	p.parent, p.root, p.tokens, p.features = next.parent, next.root, next.tokens, next.features
+	return p
+}
+
+// same reports whether two points end at the same place of the same chain.
+func (x *reference) same(p, q *refPoint) bool {
+	if p.end() != q.end() {
+		return false
+	}
+	pk, pt := x.chain(p)
+	qk, qt := x.chain(q)
+	return slices.Equal(pt, qt) && (len(pk) == 0 && p.path()[0].root == q.path()[0].root || len(pk) > 0 && pk[len(pk)-1] == qk[len(qk)-1])
+}
+
+func (p *refPoint) announce(at place, size int, copies bool) {
+	r := p.records[at]
+	if r == nil {
+		p.records[at] = &refRecord{1, size}
+		return
+	}
+	if copies {
+		r.count++
+	}
+	if !p.resolved {
+		if r.size == 0 || size != 0 && size < r.size {
+			r.size = size
+		}
+	} else if p.from(size) > p.from(r.size) {
+		r.size = size
+	}
+}
+
+// from returns where a record of a size begins.
+func (p *refPoint) from(size int) int {
+	if size == 0 {
+		return p.end() - len(p.tokens)
+	}
+	return max(0, p.end()-size)
+}
+
+// resolveSome resolves the points whose parents are resolved and reports whether there were any.
+func (x *reference) resolveSome(h *refHolder) (any bool) {
+	for _, p := range h.points {
+		if q := h.byHandle[p.awaits]; p.waits && q != nil && q.resolved {
+			p.waits, p.resolved, p.parent = false, true, q
+			any = true
+		}
+	}
+	return any
+}
+
+// collect drops points that have no record and no child.
+func (h *refHolder) collect() {
+	for again := true; again; {
+		again = false
+		h.points = slices.DeleteFunc(h.points, func(p *refPoint) bool {
+			if len(p.records) > 0 {
+				return false
+			}
+			for _, q := range h.points {
+				if q != nil && (q.parent == p || q.waits && h.byHandle[q.awaits] == p) {
+					return false
+				}
+			}
+			if h.byHandle[p.handle] == p {
+				delete(h.byHandle, p.handle)
+			}
+			again = true
+			return true
+		})
+	}
+}
+
+func (x *reference) remove(id fleet.Holder, tier block.Tier, group int, handles []uint64) {
+	h := x.holders[id]
+	if h == nil {
+		return
+	}
+	h.held = nil
+	g := slices.IndexFunc(h.groups, func(g refGroup) bool { return g.id == max(group, 0) })
+	for _, handle := range handles {
+		if p := h.byHandle[handle]; p != nil && p.records[place{tier, g}] != nil {
+			if r := p.records[place{tier, g}]; r.count > 1 {
+				r.count--
+			} else {
+				delete(p.records, place{tier, g})
+			}
+			h.collect()
+		}
+	}
+}
+
+func (x *reference) clear(id fleet.Holder, tier block.Tier) {
+	h := x.holders[id]
+	if h == nil {
+		return
+	}
+	h.held = nil
+	clear(h.believed)
+	for _, p := range h.points {
+		for at := range p.records {
+			if at.tier == tier {
+				delete(p.records, at)
+			}
+		}
+	}
+	h.collect()
+}
+
+func (x *reference) forget(id fleet.Holder) { delete(x.holders, id) }
+
+func (x *reference) speculate(id fleet.Holder, keys []block.Key, until int64) {
+	if len(keys) == 0 {
+		return
+	}
+	h := x.holder(id)
+	for _, k := range keys {
+		h.believed[k] = max(h.believed[k], until)
+	}
+	h.held = nil
+	x.compute(h)
+}
+
+// compute finds what a holder holds: a block of ours is held where the union of what records cover is all of it.
+func (x *reference) compute(h *refHolder) {
+	if h.held != nil {
+		return
+	}
+	size := x.hasher.Size()
+	covered := map[place]map[block.Key][]bool{}
+	mark := func(at place, key block.Key, lo, hi int) {
+		if covered[at] == nil {
+			covered[at] = map[block.Key][]bool{}
+		}
+		if covered[at][key] == nil {
+			covered[at][key] = make([]bool, size)
+		}
+		for i := lo; i < hi; i++ {
+			covered[at][key][i] = true
+		}
+	}
+	for _, p := range h.points {
+		if !p.resolved {
+			continue
+		}
+		keys, _ := x.chain(p)
+		for _, q := range p.path() {
+			for at, r := range q.records {
+				end := q.end()
+				if h.groups[at.group].kind == block.AttentionStateSpace {
+					if end%size == 0 {
+						mark(at, keys[end/size-1], 0, size)
+					}
+					continue
+				}
+				for j, key := range keys {
+					if lo, hi := max(q.from(r.size), j*size), min(end, (j+1)*size); lo < hi {
+						mark(at, key, lo-j*size, hi-j*size)
+					}
+				}
+			}
+		}
+	}
+	h.held = map[place]map[block.Key]bool{}
+	for at, keys := range covered {
+		h.held[at] = map[block.Key]bool{}
+		for key, tokens := range keys {
+			h.held[at][key] = !slices.Contains(tokens, false)
+		}
+	}
+	// What is confirmed replaces what is believed.
+	for key := range h.believed {
+		if h.proven(key) {
+			delete(h.believed, key)
+		}
+	}
+}
+
+// proven reports whether all full-attention groups hold a block on one tier, or any group where there is none.
+func (h *refHolder) proven(key block.Key) bool {
+	if h.unprovable() {
+		return false
+	}
+	for tier := range block.Tier(block.NumTiers) {
+		all, some, fulls := true, false, 0
+		for g := range h.groups {
+			has := h.held[place{tier, g}][key]
+			some = some || has
+			if h.groups[g].kind == block.AttentionFull {
+				fulls++
+				all = all && has
+			}
+		}
+		if fulls > 0 && all || fulls == 0 && some {
+			return true
+		}
+	}
+	return false
+}
+
+func (x *reference) match(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match {
+	for id, h := range x.holders {
+		x.compute(h)
+		m := kvindex.Match{Holder: id}
+		if len(keys) > 0 {
+			x.measure(h, keys, now, &m)
+		}
+		if m.Blocks > 0 || m.Speculative > 0 || m.Full > 0 {
+			dst = append(dst, m)
+		}
+	}
+	slices.SortFunc(dst, func(a, b kvindex.Match) int { return cmp.Compare(a.Holder, b.Holder) })
+	return dst
+}
+
+// question is one holder and one request.
+type question struct {
+	x    *reference
+	h    *refHolder
+	keys []block.Key
+	now  int64
+	wild bool // what is believed counts
+}
+
+func (x *reference) measure(h *refHolder, keys []block.Key, now int64, m *kvindex.Match) {
+	q := question{x, h, keys, now, false}
+	if slices.ContainsFunc(h.groups, func(g refGroup) bool { return g.kind == block.AttentionFull }) {
+		// The run that full attention alone would claim.
+		n, tier := 0, block.Tier(0)
+		for ; n < len(keys); n++ {
+			for tier < block.NumTiers && !q.has(n, tier, block.AttentionFull) {
+				tier++
+			}
+			if tier == block.NumTiers {
+				break
+			}
+		}
+		m.Full = uint32(n)
+	}
+	if !h.unprovable() && len(h.groups) > 0 {
+		n := 0
+		for tier := range block.Tier(block.NumTiers) {
+			best := q.longest(n, tier)
+			m.Tier[tier] = uint32(best - n)
+			n = best
+		}
+		m.Blocks = uint32(n)
+	}
+	q.wild = true
+	n := 0
+	for tier := range block.Tier(block.NumTiers) {
+		n = q.longest(n, tier)
+	}
+	m.Speculative = max(uint32(n), m.Blocks)
+	if !h.bigram {
+		return
+	}
+	for tier := block.NumTiers - 1; tier >= 0; tier-- {
+		if m.Tier[tier] > 0 {
+			m.Tier[tier]--
+			m.Blocks--
+			break
+		}
+	}
+	m.Full -= min(m.Full, 1)
+	m.Speculative -= min(m.Speculative, 1)
+}
+
+func (h *refHolder) unprovable() bool {
+	return h.crowded || slices.ContainsFunc(h.groups, refGroup.unprovable)
+}
+
+func (g refGroup) unprovable() bool {
+	return g.kind > block.AttentionStateSpace || g.kind == block.AttentionSlidingWindow && g.window <= 0
+}
+
+func (q *question) believed(i int) bool { return q.wild && q.h.believed[q.keys[i]] > q.now }
+
+// in reports whether a group has block i on a tier.
+func (q *question) in(i int, tier block.Tier, g int) bool {
+	return q.believed(i) || q.h.held[place{tier, g}][q.keys[i]]
+}
+
+// has reports whether all groups of a kind have block i on a tier.
+func (q *question) has(i int, tier block.Tier, kind block.Attention) bool {
+	for g := range q.h.groups {
+		if q.h.groups[g].kind == kind && !q.in(i, tier, g) {
+			return false
+		}
+	}
+	return true
+}
+
+// longest returns the greatest usable length when blocks from the given one on must come from one tier.
+func (q *question) longest(from int, tier block.Tier) int {
+	best := from
+	for n := from + 1; n <= len(q.keys); n++ {
+		if q.usable(from, n, tier) {
+			best = n
+		}
+	}
+	return best
+}
+
+func (q *question) usable(from, n int, tier block.Tier) bool {
+	size := q.x.hasher.Size()
+	simple := len(q.h.groups) == 0 || len(q.h.groups) == 1 && q.h.groups[0].kind == block.AttentionFull
+	all := func(lo, g int) bool { // blocks lo..n of group g
+		for i := max(lo, from); i < n; i++ {
+			if !q.in(i, tier, g) {
+				return false
+			}
+		}
+		return true
+	}
+	for i := from; i < n; i++ {
+		if (len(q.h.groups) == 0 || q.h.crowded) && !q.believed(i) {
+			return false
+		}
+	}
+	for g, gr := range q.h.groups {
+		unit := max(gr.unit, 1)
+		switch {
+		case gr.unprovable():
+			for i := from; i < n; i++ {
+				if !q.believed(i) {
+					return false
+				}
+			}
+		case gr.kind == block.AttentionFull:
+			if !all(from, g) {
+				return false
+			}
+		case gr.kind == block.AttentionSlidingWindow:
+			tokens := (gr.window - 1 + unit - 1) / unit * unit
+			if !all(n-(tokens+size-1)/size, g) {
+				return false
+			}
+		case gr.kind == block.AttentionStateSpace:
+			if !all(n-1, g) {
+				return false
+			}
+			unit = 1
+		}
+		if !simple && n*size%unit != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (x *reference) stats() kvindex.Stats {
+	var s kvindex.Stats
+	for _, h := range x.holders {
+		s.Handles += int64(len(h.points))
+		for _, p := range h.points {
+			if !p.resolved {
+				s.Waiting++
+			}
+		}
+	}
+	return s
+}

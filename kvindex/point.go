@@ -1,0 +1,424 @@
+package kvindex
+
+import (
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// point is the end of an engine block on a chain, known by the engine's hash of it: the place where chains are
+// continued and records are kept. It lives while it has a record or a child, so that the key of a removed parent is
+// known as long as children need it. 48 bytes.
+type point struct {
+	handle  uint64
+	key     block.Key // of the last block of ours that ends at or before end; the chain's root when there is none
+	holder  fleet.Holder
+	parent  uint32 // 0: the chain's root, or not known yet
+	kids    uint32
+	records uint32 // head of list
+	end     uint32 // tokens from the chain's first to here; 0: not resolved, the point waits
+	extra   uint32 // 0: nothing extra
+	prev    uint32 // neighbours in the holder's list
+	next    uint32
+}
+
+// record is what a holder announced of a point on one tier in one group. 16 bytes.
+type record struct {
+	next  uint32
+	count uint32 // copies
+	size  uint32 // tokens that it covers, up to the point; 0: as many as the point added to its parent
+	tier  block.Tier
+	group uint8
+}
+
+// extra is what points need that do not end one block of ours after their parents.
+type extra struct {
+	keys     []block.Key     // all blocks of ours that end within the point's tokens, when there is more than one
+	tail     []block.Token   // tokens after the last of them
+	features []block.Feature // that start in the tail, at absolute positions
+	through  []block.Key     // blocks of ours in which the point ends, once for each descendant that completes one
+
+	// Of points that wait.
+	tokens    []block.Token // empty: only the handle is known
+	parent    uint64        // engine hash
+	hasParent bool
+	item      uint32 // place in the queue of waiting points
+	sibling   uint32 // next point that waits for the same parent
+}
+
+const extraHeader = 5*24 + 24
+
+func (e *extra) bytes() int64 {
+	n := 8*cap(e.keys) + 4*cap(e.tail) + 8*cap(e.through) + 4*cap(e.tokens)
+	for i := range e.features {
+		n += 32 + len(e.features[i].ID)
+	}
+	return int64(n)
+}
+
+func handleKey(id fleet.Holder, handle uint64) uint64 {
+	return handle ^ uint64(id)*0x9fb21c651e98df25
+}
+
+// lookup returns the point of a holder's handle, 0 when it is not known.
+func (x *Index) lookup(id fleet.Holder, handle uint64) uint32 {
+	p := x.handles.get(handleKey(id, handle))
+	if p != 0 {
+		if pt := x.points.at(p); pt.handle != handle || pt.holder != id {
+			return 0
+		}
+	}
+	return p
+}
+
+// add returns a new point, which waits for nothing yet and is not resolved.
+func (x *Index) add(h *holder, handle uint64) uint32 {
+	p := x.points.alloc()
+	pt := x.points.at(p)
+	*pt = point{handle: handle, holder: h.id}
+	x.handles.put(handleKey(h.id, handle), p)
+	x.link(h, p)
+	h.handles++
+	// Those that wait for it keep it.
+	for w := x.waiters.get(handleKey(h.id, handle)); w != 0; w = x.extras.at(x.points.at(w).extra).sibling {
+		if wp := x.points.at(w); wp.holder == h.id && wp.parent == 0 && x.extras.at(wp.extra).parent == handle {
+			wp.parent = p
+			pt.kids++
+		}
+	}
+	return p
+}
+
+func (x *Index) link(h *holder, p uint32) {
+	pt := x.points.at(p)
+	pt.prev, pt.next = 0, h.points
+	if h.points != 0 {
+		x.points.at(h.points).prev = p
+	}
+	h.points = p
+}
+
+func (x *Index) unlink(h *holder, p uint32) {
+	pt := x.points.at(p)
+	if pt.prev != 0 {
+		x.points.at(pt.prev).next = pt.next
+	} else {
+		h.points = pt.next
+	}
+	if pt.next != 0 {
+		x.points.at(pt.next).prev = pt.prev
+	}
+}
+
+// extraOf returns a point's extra and makes it if there is none. Callers change its size between two calls of
+// weigh.
+func (x *Index) extraOf(p uint32) *extra {
+	pt := x.points.at(p)
+	if pt.extra == 0 {
+		pt.extra = x.extras.alloc()
+	}
+	return x.extras.at(pt.extra)
+}
+
+func (x *Index) weigh(e *extra, sign int64) { x.extraBytes += sign * e.bytes() }
+
+func (x *Index) dropExtra(p uint32) {
+	pt := x.points.at(p)
+	if pt.extra == 0 {
+		return
+	}
+	x.weigh(x.extras.at(pt.extra), -1)
+	x.extras.release(pt.extra)
+	pt.extra = 0
+}
+
+// find returns the record of a point on a tier in a group, 0 when there is none.
+func (x *Index) find(p uint32, tier block.Tier, group uint8) uint32 {
+	r := x.points.at(p).records
+	for ; r != 0; r = x.records.at(r).next {
+		if rec := x.records.at(r); rec.tier == tier && rec.group == group {
+			break
+		}
+	}
+	return r
+}
+
+// note adds a record, or a copy to the record there is. size is what the engine said the block covers.
+func (x *Index) note(h *holder, p uint32, r record, copies bool) {
+	pt := x.points.at(p)
+	at := x.find(p, r.tier, r.group)
+	if at == 0 {
+		at = x.records.alloc()
+		r.next, r.count = pt.records, 1
+		*x.records.at(at) = r
+		pt.records = at
+		if pt.end != 0 {
+			x.contribute(h, p, x.records.at(at), true)
+		}
+		return
+	}
+	rec := x.records.at(at)
+	if copies {
+		rec.count++
+	}
+	if rec.size == r.size {
+		return
+	}
+	// Copies of different sizes: which one goes first cannot be known, so that the smaller is what is sure.
+	if pt.end == 0 {
+		if rec.size == 0 || r.size != 0 && r.size < rec.size {
+			rec.size = r.size
+		}
+		return
+	}
+	if x.from(p, &r) > x.from(p, rec) {
+		x.contribute(h, p, rec, false)
+		rec.size = r.size
+		x.contribute(h, p, rec, true)
+	}
+}
+
+// dropCopy takes one copy from a record and reports whether there was one.
+func (x *Index) dropCopy(h *holder, p uint32, tier block.Tier, group uint8) bool {
+	r := x.find(p, tier, group)
+	if r == 0 {
+		return false
+	}
+	if rec := x.records.at(r); rec.count > 1 {
+		rec.count--
+		return true
+	}
+	x.dropRecords(h, p, func(rec *record) bool { return rec.tier == tier && rec.group == group })
+	return true
+}
+
+// dropRecords removes the records of a point that which chooses, whatever their count.
+func (x *Index) dropRecords(h *holder, p uint32, which func(*record) bool) {
+	pt := x.points.at(p)
+	for link := &pt.records; *link != 0; {
+		r := *link
+		rec := x.records.at(r)
+		if !which(rec) {
+			link = &rec.next
+			continue
+		}
+		*link = rec.next
+		if pt.end != 0 {
+			x.contribute(h, p, rec, false)
+		}
+		x.records.release(r)
+	}
+}
+
+// collect frees a point that has no record and no child, and then its parent if that was the reason it lived.
+func (x *Index) collect(h *holder, p uint32) {
+	for p != 0 {
+		pt := x.points.at(p)
+		if pt.records != 0 || pt.kids != 0 {
+			return
+		}
+		p = x.free(h, p)
+	}
+}
+
+// free frees a point without records and children and returns its parent, which has one child less.
+func (x *Index) free(h *holder, p uint32) (parent uint32) {
+	pt := x.points.at(p)
+	if pt.end == 0 {
+		x.stopWaiting(h, p)
+	} else {
+		x.through(h, p, false)
+	}
+	parent = pt.parent
+	if parent != 0 {
+		x.points.at(parent).kids--
+	}
+	if k := handleKey(h.id, pt.handle); x.handles.get(k) == p {
+		x.handles.del(k)
+	}
+	x.dropExtra(p)
+	x.unlink(h, p)
+	x.points.release(p)
+	h.handles--
+	return parent
+}
+
+// collectAll frees all points of a holder that have no records and lead to none.
+func (x *Index) collectAll(h *holder) {
+	for again := true; again; {
+		again = false
+		x.inStretches(h.points, func(p uint32) {
+			pt := x.points.at(p)
+			if pt.records != 0 || pt.kids != 0 {
+				return
+			}
+			// Parents come later in the list, so that one pass is enough, except for points that wait.
+			if parent := x.free(h, p); parent != 0 && x.points.at(parent).end == 0 {
+				again = true
+			}
+		})
+	}
+}
+
+// releaseAll frees all points of a holder that has no records any more, also those that keep each other.
+func (x *Index) releaseAll(h *holder) {
+	x.inStretches(h.points, func(p uint32) {
+		x.stopWaiting(h, p)
+		pt := x.points.at(p)
+		if k := handleKey(h.id, pt.handle); x.handles.get(k) == p {
+			x.handles.del(k)
+		}
+		x.dropExtra(p)
+		x.points.release(p)
+	})
+	h.points, h.handles = 0, 0
+}
+
+// disown lets go of a point whose handle turned out to name something else. Its children keep it.
+func (x *Index) disown(h *holder, p uint32) {
+	x.dropRecords(h, p, func(*record) bool { return true })
+	x.handles.del(handleKey(h.id, x.points.at(p).handle))
+	x.collect(h, p)
+	x.counts.conflicts++
+}
+
+// step is what lies between two points: the blocks of ours that a run of tokens completes, and what is left.
+type step struct {
+	keys     []block.Key
+	tail     []block.Token
+	features []block.Feature
+	key      block.Key // the last of keys, or the one before
+	end      uint32
+}
+
+// walk computes the step from a resolved point, or from a root when p is 0, over tokens. features are at absolute
+// positions. What it returns is valid until the next walk.
+func (x *Index) walk(p uint32, root block.Key, tokens []block.Token, features []block.Feature) step {
+	key, start := root, uint32(0)
+	var ex *extra
+	if p != 0 {
+		pt := x.points.at(p)
+		key, start = pt.key, pt.end
+		if pt.extra != 0 && len(x.extras.at(pt.extra).tail) > 0 {
+			ex = x.extras.at(pt.extra)
+		}
+	}
+	end := start + uint32(len(tokens))
+	if ex != nil {
+		x.scratch.tokens = append(append(x.scratch.tokens[:0], ex.tail...), tokens...)
+		tokens = x.scratch.tokens
+		start -= uint32(len(ex.tail))
+		if len(ex.features) > 0 {
+			x.scratch.features = append(append(x.scratch.features[:0], ex.features...), features...)
+			features = x.scratch.features
+		}
+	}
+	keys := x.hasher.Append(x.scratch.keys[:0], key, int(start), tokens, features)
+	x.scratch.keys = keys
+	s := step{keys: keys, key: key, end: end, tail: tokens[len(keys)*int(x.size):]}
+	if n := len(keys); n > 0 {
+		s.key = keys[n-1]
+	}
+	if len(s.tail) > 0 {
+		s.features = features
+	}
+	return s
+}
+
+// agrees reports whether a resolved point is where a step leads to.
+func (x *Index) agrees(p uint32, s *step) bool {
+	pt := x.points.at(p)
+	if pt.key != s.key || pt.end != s.end {
+		return false
+	}
+	if len(s.tail) == 0 {
+		return true
+	}
+	tail := x.extras.at(pt.extra).tail
+	for i := range tail {
+		if tail[i] != s.tail[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// resolve gives a point its place: one step from parent, or from a root when parent is 0.
+func (x *Index) resolve(h *holder, p, parent uint32, s *step) {
+	pt := x.points.at(p)
+	orphan := pt.parent // the unresolved parent that it waited for, or the very parent
+	x.stopWaiting(h, p)
+	pt.key, pt.end = s.key, s.end
+	if orphan != parent {
+		pt.parent = parent
+		if parent != 0 {
+			x.points.at(parent).kids++
+		}
+		if orphan != 0 {
+			x.points.at(orphan).kids--
+			x.collect(h, orphan)
+		}
+	}
+	if len(s.keys) > 1 || len(s.tail) > 0 {
+		e := x.extraOf(p)
+		x.weigh(e, -1)
+		if len(s.keys) > 1 {
+			e.keys = append(make([]block.Key, 0, len(s.keys)), s.keys...)
+		}
+		e.tail = append(make([]block.Token, 0, len(s.tail)), s.tail...)
+		for _, f := range s.features {
+			if f.Offset >= int(s.end)-len(s.tail) && f.Offset < int(s.end) {
+				e.features = append(e.features, f)
+			}
+		}
+		x.weigh(e, 1)
+	}
+	if x.points.at(p).prev != 0 { // children before parents
+		x.unlink(h, p)
+		x.link(h, p)
+	}
+	x.through(h, p, true)
+	for r := x.points.at(p).records; r != 0; r = x.records.at(r).next {
+		x.contribute(h, p, x.records.at(r), true)
+	}
+	if x.waiters.n > 0 && x.waiters.get(handleKey(h.id, pt.handle)) != 0 {
+		x.woken = append(x.woken, pt.handle)
+	}
+}
+
+// through tells the ancestors that end within the first block of ours that p completes that they are part of it, and
+// adds what they cover of it; or takes both back.
+func (x *Index) through(h *holder, p uint32, add bool) {
+	start, size := x.start(p), x.size
+	if start%size == 0 {
+		return
+	}
+	first, last := start/size, x.points.at(p).end/size
+	if last == first {
+		return
+	}
+	key, parent := x.completed(p, 0, int(last-first))
+	lo := first * size
+	for a := x.points.at(p).parent; a != 0 && x.points.at(a).end > lo; a = x.points.at(a).parent {
+		e := x.extras.at(x.points.at(a).extra)
+		x.weigh(e, -1)
+		if add {
+			e.through = append(e.through, key)
+		} else {
+			for i := range e.through {
+				if e.through[i] == key {
+					e.through[i] = e.through[len(e.through)-1]
+					e.through = e.through[:len(e.through)-1]
+					break
+				}
+			}
+		}
+		x.weigh(e, 1)
+		for r := x.points.at(a).records; r != 0; r = x.records.at(r).next {
+			rec := x.records.at(r)
+			if h.groups[rec.group].kind == block.AttentionStateSpace {
+				continue
+			}
+			x.cover(h, rec, span{key, parent, first, max(x.from(a, rec), lo) - lo, x.points.at(a).end - lo}, add)
+		}
+	}
+}

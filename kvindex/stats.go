@@ -1,0 +1,104 @@
+package kvindex
+
+import (
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// Stats describes an [Index] at one moment.
+type Stats struct {
+	Blocks      int64 // distinct blocks that some holder has or is believed to have
+	Memberships int64 // (holder, block) pairs, confirmed
+	Speculative int64 // (holder, block) pairs, believed
+	Handles     int64 // (holder, engine hash) pairs, waiting ones included
+	Waiting     int64 // of them, how many wait for a parent or for their place
+	Bytes       int64 // allocated; at most Budget
+	Budget      int64
+
+	Evictions          int64 // blocks evicted to keep within the budget, since the beginning
+	WaitingDropped     int64 // announced blocks that waited and were dropped for others
+	SpeculativeDropped int64 // speculative entries that were dropped for others before they expired
+	Refused            int64 // announcements that did not fit the budget
+	Conflicts          int64 // engine hashes that turned out to name something else
+	UnknownRemoved     int64 // removals of blocks that were not known
+	Forgotten          int64 // holders forgotten
+
+	Holders []HolderStats // ascending
+}
+
+// HolderStats describes what the index knows of one holder.
+type HolderStats struct {
+	Holder  fleet.Holder
+	Blocks  [block.NumTiers]int64 // of ours, by tier
+	Handles int64
+	Waiting int64
+	Groups  []GroupStats
+	Bigram  bool
+	// Provable is false when a cache group is of a kind whose blocks prove nothing: matches are 0.
+	Provable bool
+	// Whole is false when something of this holder was dropped for want of room since it was last forgotten.
+	Whole bool
+}
+
+// GroupStats describes one cache group.
+type GroupStats struct {
+	Group     int
+	Attention block.Attention
+	Window    int // tokens
+	BlockSize int // the greatest announced, tokens
+}
+
+type counters struct {
+	evictions, waitingDropped, speculativeDropped, refused, conflicts, unknownRemoved, forgotten int64
+}
+
+// Stats returns figures of the whole index. It costs in proportion to the number of holders.
+func (x *Index) Stats() Stats {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s := Stats{
+		Blocks:             int64(x.entries.live()),
+		Memberships:        int64(x.members.live()),
+		Speculative:        int64(x.specs.live()),
+		Handles:            int64(x.points.live()),
+		Waiting:            int64(x.waiting.n),
+		Bytes:              x.bytes(),
+		Budget:             x.config.Bytes,
+		Evictions:          x.counts.evictions,
+		WaitingDropped:     x.counts.waitingDropped,
+		SpeculativeDropped: x.counts.speculativeDropped,
+		Refused:            x.counts.refused,
+		Conflicts:          x.counts.conflicts,
+		UnknownRemoved:     x.counts.unknownRemoved,
+		Forgotten:          x.counts.forgotten,
+	}
+	for _, h := range x.holders {
+		if h != nil {
+			s.Holders = append(s.Holders, x.describe(h))
+		}
+	}
+	return s
+}
+
+// Holder returns figures of one holder, and whether it is known.
+func (x *Index) Holder(id fleet.Holder) (HolderStats, bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	h := x.holder(id)
+	if h == nil {
+		return HolderStats{Holder: id}, false
+	}
+	return x.describe(h), true
+}
+
+func (x *Index) describe(h *holder) HolderStats {
+	s := HolderStats{
+		Holder: h.id, Blocks: h.blocks, Handles: h.handles, Waiting: h.waiting,
+		Bigram: h.bigram, Provable: !x.views[h.id].unknown, Whole: h.broken == 0,
+	}
+	for i := range h.groups {
+		g := &h.groups[i]
+		s.Groups = append(s.Groups, GroupStats{g.id, g.kind, g.window, g.unit})
+	}
+	return s
+}

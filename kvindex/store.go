@@ -1,0 +1,192 @@
+package kvindex
+
+import (
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// Store tells that a holder announced blocks. The index keeps nothing of s.
+func (x *Index) Store(id fleet.Holder, s *Stored) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if s.Tier >= block.NumTiers {
+		return
+	}
+	h := x.meet(id)
+	if h == nil {
+		return
+	}
+	x.advance()
+	g := x.join(h, s)
+	if g < 0 || len(s.Handles) == 0 {
+		return
+	}
+	a := announcement{Stored: s, holder: h, group: uint8(g)}
+	a.aligned = s.BlockSize > 0 && len(s.Tokens) == len(s.Handles)*s.BlockSize && s.BlockSize <= MaxChain
+	if !x.judge(&a) {
+		return
+	}
+	if !s.HasParent && !s.RootUnknown {
+		a.root = x.hasher.Root(s.Scope)
+	}
+	for from := 0; from < len(s.Handles); from += stretch {
+		a.from, a.to = from, min(from+stretch, len(s.Handles))
+		n := need{handles: a.to - a.from, size: s.BlockSize}
+		if a.aligned {
+			n.tokens = n.handles * s.BlockSize
+		}
+		if !x.makeRoom(n) {
+			h.broken |= 1 << s.Tier
+			x.counts.refused++
+			return
+		}
+		x.tableMu.Lock()
+		x.apply(&a)
+		x.tableMu.Unlock()
+		x.wake(h)
+	}
+	x.boundWaiting()
+}
+
+// announcement is a Stored on its way in.
+type announcement struct {
+	*Stored
+	holder   *holder
+	group    uint8
+	aligned  bool // tokens tell which handle is where
+	root     block.Key
+	copies   bool // a block that is there already has one copy more
+	from, to int  // the stretch of handles to apply
+}
+
+// judge decides whether the announcement adds copies of blocks that are there already, and whether it says anything.
+//
+// An engine announces each new copy, and announces blocks again that it has (vLLM's kv_cache_report_mode=full); the
+// wire does not tell the two apart. A report begins at the chain's first token and ends with a block that is there,
+// because it lists what a request found. A new copy mostly ends with a new block. When the last block is there, it may
+// be either, and no copy is counted: the index then forgets a block at the first removal of two, and never claims one
+// that is gone. The same holds when this history is not whole, because then a report may end with an unknown block.
+// A report of a group other than full attention may list blocks that have left the window: it says nothing.
+func (x *Index) judge(a *announcement) bool {
+	a.copies = true
+	switch {
+	case a.Origin == OriginNew:
+	case a.Origin == OriginReused:
+		a.copies = false
+	case a.BlockSize <= 0:
+		a.copies = false // a placeholder: an offload tier has each chunk once
+	case !a.HasParent:
+		last := x.lookup(a.holder.id, a.Handles[len(a.Handles)-1])
+		if last != 0 && x.find(last, a.Tier, a.group) != 0 {
+			a.copies = false
+			return a.holder.groups[a.group].kind == block.AttentionFull
+		}
+		a.copies = a.holder.broken&(1<<a.Tier) == 0
+	}
+	return true
+}
+
+// apply applies a stretch of an announcement. It needs tableMu.
+func (x *Index) apply(a *announcement) {
+	h := a.holder
+	// cur is the resolved point before the next block; placed tells that it, or the root, is known.
+	cur, placed := uint32(0), false
+	parent, hasParent := a.Parent, a.HasParent
+	if a.from > 0 {
+		parent, hasParent = a.Handles[a.from-1], true
+	}
+	if !hasParent {
+		placed = !a.RootUnknown
+	} else if cur = x.lookup(h.id, parent); cur != 0 && x.points.at(cur).end != 0 {
+		placed = true
+	} else {
+		cur = 0
+	}
+	r := record{tier: a.Tier, group: a.group, size: uint32(min(max(a.BlockSize, 0), MaxChain))}
+	for i := a.from; i < a.to; i++ {
+		handle := a.Handles[i]
+		p := x.lookup(h.id, handle)
+		if a.aligned {
+			p = x.place(a, i, p, cur, placed, parent, hasParent)
+			if p == 0 {
+				return // beyond MaxChain
+			}
+		} else if p == 0 {
+			p = x.add(h, handle)
+			x.wait(h, p, 0, false, nil, nil)
+		}
+		if e := x.points.at(p).extra; e != 0 && !x.fits(len(x.extras.at(e).through)) {
+			h.broken |= 1 << a.Tier
+			x.counts.refused++
+			return
+		}
+		x.note(h, p, r, a.copies)
+		parent, hasParent = handle, true
+		cur, placed = p, x.points.at(p).end != 0
+		if !placed {
+			cur = 0
+		}
+	}
+}
+
+// place returns the point of the i-th block of an aligned announcement: p if that is right, or else a new one; at its
+// place if that is known, else waiting.
+func (x *Index) place(a *announcement, i int, p, cur uint32, placed bool, parent uint64, hasParent bool) uint32 {
+	h := a.holder
+	tokens := a.Tokens[i*a.BlockSize : (i+1)*a.BlockSize]
+	if !placed {
+		if p == 0 {
+			p = x.add(h, a.Handles[i])
+		}
+		if x.points.at(p).end == 0 {
+			x.wait(h, p, parent, hasParent, tokens, x.relative(a, i))
+		}
+		return p
+	}
+	if p != 0 && x.points.at(p).end != 0 && a.RootUnknown {
+		return p // its tokens came without their salt or images: the handle knows better
+	}
+	start := uint32(0)
+	if cur != 0 {
+		start = x.points.at(cur).end
+	}
+	if int(start)+len(tokens) > MaxChain {
+		return 0
+	}
+	s := x.walk(cur, a.root, tokens, absolute(x.relative(a, i), start))
+	if p != 0 && x.points.at(p).end != 0 {
+		if x.agrees(p, &s) {
+			return p
+		}
+		if cur == p { // a block cannot be its own parent
+			return 0
+		}
+		if cur != 0 {
+			x.points.at(cur).kids++ // p may be all that keeps it
+		}
+		x.disown(h, p)
+		if cur != 0 {
+			x.points.at(cur).kids--
+		}
+		p = 0
+	}
+	if p == 0 {
+		p = x.add(h, a.Handles[i])
+	}
+	x.resolve(h, p, cur, &s)
+	return p
+}
+
+// relative returns the features that may start in the i-th block, with offsets relative to its first token.
+func (x *Index) relative(a *announcement, i int) []block.Feature {
+	if len(a.Features) == 0 {
+		return nil
+	}
+	var out []block.Feature
+	for _, f := range a.Features {
+		if o := f.Offset - i*a.BlockSize; o >= 0 && o < a.BlockSize {
+			out = append(out, block.Feature{ID: f.ID, Offset: o})
+		}
+	}
+	return out
+}
