@@ -164,6 +164,10 @@ func TestProbeReadsWhatEnginesTell(t *testing.T) {
 		{name: "vLLM that dials the router", base: vllmFacts, note: "connects to tcp://router:5557",
 			engine: vllm032().with("GET /kv_event_sources", strings.ReplaceAll(vllmSources, "tcp://*:5557", "tcp://router:5557")),
 			change: func(f *fleet.Facts) { f.Events = nil }},
+		{name: "vLLM that binds an address of its own", engine: vllm032().with("GET /kv_event_sources", strings.ReplaceAll(vllmSources, "tcp://*:", "tcp://localhost:")), base: vllmFacts,
+			change: func(f *fleet.Facts) {
+				f.Events[0].Endpoint, f.Events[0].Replay = "tcp://localhost:5557", "tcp://localhost:5657"
+			}},
 		{name: "vLLM without metrics", engine: vllm032().with("GET /metrics", "404"), base: vllmFacts, note: "block size and capacity are not known",
 			change: func(f *fleet.Facts) { f.BlockSize, f.BlocksPerRank = 0, 0 }},
 		{name: "model told", engine: vllm032(), base: vllmFacts, options: ",model=alias", note: `"alias" is not in the worker's list`,

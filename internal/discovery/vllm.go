@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -73,8 +74,7 @@ func (p *probe) vllmEvents(sources []vllmSource) {
 			p.note("rank %d publishes no KV events (publisher %q)", s.rank, s.Publisher)
 			continue
 		}
-		if !strings.Contains(s.Endpoint, "*") && !strings.Contains(s.Endpoint, "::") && strings.HasPrefix(s.Endpoint, "tcp://") {
-			// vLLM binds only what looks like a wildcard, and dials the rest.
+		if p.dials(s.Endpoint) {
 			p.note("rank %d connects to %s for KV events: a listener must be there (events listen address)", s.rank, s.Endpoint)
 			continue
 		}
@@ -92,6 +92,23 @@ func (p *probe) vllmEvents(sources []vllmSource) {
 		}
 		p.Facts.Events = append(p.Facts.Events, source)
 	}
+}
+
+// dials reports whether vLLM connects to the endpoint in place of binding it: it binds only what looks like a wildcard. A
+// host that is the worker's own is tried all the same, because publishers that are not vLLM's bind that, too.
+func (p *probe) dials(raw string) bool {
+	e, err := parseEndpoint(raw)
+	if err != nil || e.path != "" || e.wildcard() && e.host != "0.0.0.0" {
+		return false
+	}
+	own := p.target.host()
+	return e.host != own && !(loopback(e.host) && loopback(own))
+}
+
+// loopback reports whether host is this machine by name or address.
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // vllmCache reads vllm:cache_config_info, whose labels are vLLM's cache settings as Python texts, one line for each
