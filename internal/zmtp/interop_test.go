@@ -1,0 +1,282 @@
+//go:build unix
+
+package zmtp
+
+import (
+	"bufio"
+	"encoding/binary"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// python is the interpreter whose libzmq the tests talk to: Debian's python3-zmq.
+const python = "/usr/bin/python3"
+
+var havePyzmq = sync.OnceValue(func() error { return exec.Command(python, "-c", "import zmq").Run() })
+
+// process is a script of testdata that runs, killed at the test's end.
+type process struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	stdin io.Writer
+	lines chan string
+}
+
+func startPython(t *testing.T, script string, args ...string) *process {
+	t.Helper()
+	if err := havePyzmq(); err != nil {
+		t.Skipf("skipped: %s -c 'import zmq' says %v; apt-get install -y python3-zmq", python, err)
+	}
+	cmd := exec.Command(python, append([]string{filepath.Join("testdata", script)}, args...)...)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p := &process{t, cmd, stdin, make(chan string, 100_000)}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		defer close(p.lines)
+		for s := bufio.NewScanner(stdout); s.Scan(); {
+			p.lines <- s.Text()
+		}
+	}()
+	t.Cleanup(func() {
+		p.kill()
+		<-read
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("%s %v says on stderr: %s", script, args, stderr.String())
+		}
+	})
+	return p
+}
+
+func (p *process) kill() { _ = p.cmd.Process.Kill() }
+
+func (p *process) line() string {
+	p.t.Helper()
+	return receive(p.t, p.lines, "line of the script")
+}
+
+func (p *process) say(line string) {
+	p.t.Helper()
+	if _, err := io.WriteString(p.stdin, line+"\n"); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// followNumbers checks that n messages of pub.py follow each other.
+func followNumbers(t *testing.T, o *probe, n int) {
+	t.Helper()
+	var last uint64
+	for i := range n {
+		m := receive(t, o.messages, "message of libzmq")
+		if len(m) != 3 || m[0] != "kv" || len(m[1]) != 8 || m[2] != strings.Repeat("x", 1000) {
+			t.Fatalf("got %.80q", m)
+		}
+		seq := binary.BigEndian.Uint64([]byte(m[1]))
+		if i > 0 && seq != last+1 {
+			t.Fatalf("message %d after %d", seq, last)
+		}
+		last = seq
+	}
+}
+
+func none[T any](t *testing.T, c <-chan T, what string) {
+	t.Helper()
+	select {
+	case v := <-c:
+		t.Errorf("%s: %v", what, v)
+	default:
+	}
+}
+
+func TestLibzmqPublishesToUs(t *testing.T) {
+	for name, endpoint := range map[string]string{"tcp": "tcp://127.0.0.1:*", "IPv6": "tcp://[::1]:*", "ipc": "ipc://" + filepath.Join(t.TempDir(), "s")} {
+		t.Run(name+"/libzmq binds", func(t *testing.T) {
+			p := startPython(t, "pub.py", "bind", endpoint, "0")
+			o := newProbe()
+			start(t, SUB, p.line(), o.attach(Config{Topics: []string{"kv"}}))
+			followNumbers(t, o, 50)
+			none(t, o.disconnected, "a disconnect")
+		})
+		t.Run(name+"/libzmq connects", func(t *testing.T) {
+			o := newProbe()
+			if name == "ipc" {
+				endpoint += "2"
+			}
+			sub, _ := start(t, SUB, endpoint, o.attach(Config{Topics: []string{"kv"}, Bind: true}))
+			startPython(t, "pub.py", "connect", sub.Endpoint(), "0")
+			followNumbers(t, o, 50)
+		})
+	}
+}
+
+func TestWePublishToLibzmq(t *testing.T) {
+	for _, mode := range []string{"connect", "bind"} {
+		t.Run("libzmq "+mode+"s", func(t *testing.T) {
+			var pub *Socket
+			var p *process
+			if mode == "connect" {
+				pub, _ = start(t, PUB, "tcp://127.0.0.1:0", Config{Bind: true})
+				p = startPython(t, "sub.py", mode, pub.Endpoint(), "0")
+				p.line()
+			} else {
+				p = startPython(t, "sub.py", mode, "tcp://127.0.0.1:*", "0")
+				pub, _ = start(t, PUB, p.line(), Config{})
+			}
+			untilSubscribed(t, pub, "kv", 1)
+			pub.Publish([]byte("other"))
+			pub.Publish([]byte("kv"), nil, make([]byte, 300))
+			if got, want := p.line(), "6b76 - "+strings.Repeat("00", 300); got != want {
+				t.Errorf("libzmq received %q", got)
+			}
+			p.say("cancel")
+			if got := p.line(); got != "cancelled" {
+				t.Errorf("got %q", got)
+			}
+			untilSubscribed(t, pub, "kv", 0)
+			if n := pub.Publish([]byte("kv")); n != 0 {
+				t.Error("published after the subscription was cancelled")
+			}
+		})
+	}
+}
+
+func TestLibzmqRouterAnswersUs(t *testing.T) {
+	p := startPython(t, "router.py", "bind", "tcp://127.0.0.1:*", "100")
+	o := newProbe()
+	dealer, _ := start(t, DEALER, p.line(), o.attach(Config{Identity: "we"}))
+	receive(t, o.connected, "connection")
+	if err := dealer.Send(nil, []byte("q")); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.line(); got != "7765 - 71" {
+		t.Errorf("the router received %q", got)
+	}
+	for _, i := range []string{"0", "1", "2"} {
+		if m := receive(t, o.messages, "reply"); len(m) != 3 || m[0] != "" || m[1] != "q" || m[2] != i {
+			t.Errorf("reply %q", m)
+		}
+	}
+}
+
+func TestWeAnswerLibzmq(t *testing.T) {
+	identities := make(chan string, 10)
+	router, _ := start(t, ROUTER, "tcp://127.0.0.1:0", Config{Bind: true, OnMessage: func(p *Peer, parts [][]byte) {
+		identities <- p.Identity()
+		for _, x := range []string{"a", "b"} {
+			if err := p.SendWait(append(append([][]byte{}, parts...), []byte(x))...); err != nil {
+				t.Error(err)
+			}
+		}
+	}})
+	for _, tc := range []struct {
+		kind, identity string
+		want           []string
+	}{
+		{"DEALER", "", []string{"- 7175657374696f6e 61", "- 7175657374696f6e 62"}},
+		{"DEALER", "named", []string{"- 7175657374696f6e 61", "- 7175657374696f6e 62"}},
+		{"REQ", "", []string{"7175657374696f6e 61"}}, // a REQ gets only the first
+	} {
+		p := startPython(t, "ask.py", tc.kind, router.Endpoint(), tc.identity)
+		for _, want := range tc.want {
+			if got := p.line(); got != want {
+				t.Errorf("%s received %q, want %q", tc.kind, got, want)
+			}
+		}
+		if id := receive(t, identities, "request"); id == "" || (tc.identity != "" && id != tc.identity) {
+			t.Errorf("identity %q", id)
+		}
+		p.kill()
+	}
+}
+
+func TestHeartbeatsWithLibzmqKeepAnIdleConnection(t *testing.T) {
+	p := startPython(t, "pub.py", "bind", "tcp://127.0.0.1:*", "60")
+	o := newProbe()
+	start(t, SUB, p.line(), o.attach(Config{Topics: []string{"kv"}, HeartbeatInterval: 50 * time.Millisecond, HeartbeatTimeout: 500 * time.Millisecond}))
+	followNumbers(t, o, 5)
+	p.say("pause")
+	if got := p.line(); got != "paused" {
+		t.Fatal(got)
+	}
+	for len(o.messages) > 0 {
+		<-o.messages
+	}
+	time.Sleep(800 * time.Millisecond) // several intervals of either side, and more than either's patience
+	none(t, o.disconnected, "a disconnect while idle")
+	p.say("go on")
+	followNumbers(t, o, 20)
+	none(t, o.disconnected, "a disconnect")
+
+	pubSide := newProbe()
+	pub, _ := start(t, PUB, "tcp://127.0.0.1:0", pubSide.attach(Config{Bind: true, HeartbeatInterval: 50 * time.Millisecond, HeartbeatTimeout: 500 * time.Millisecond}))
+	sub := startPython(t, "sub.py", "connect", pub.Endpoint(), "60")
+	sub.line()
+	untilSubscribed(t, pub, "kv", 1)
+	time.Sleep(800 * time.Millisecond)
+	none(t, pubSide.disconnected, "a subscriber lost while idle")
+	pub.Publish([]byte("kv"))
+	if got := sub.line(); got != "6b76" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestAFrozenLibzmqPeerIsNoticedAndTakenBack(t *testing.T) {
+	p := startPython(t, "pub.py", "bind", "tcp://127.0.0.1:*", "0")
+	o := newProbe()
+	start(t, SUB, p.line(), o.attach(Config{
+		Topics: []string{"kv"}, HeartbeatInterval: 100 * time.Millisecond, HeartbeatTimeout: 200 * time.Millisecond, HandshakeTimeout: 200 * time.Millisecond,
+	}))
+	followNumbers(t, o, 5)
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if err := receive(t, o.disconnected, "disconnect"); !strings.Contains(err.Error(), errSilent.Error()) {
+		t.Errorf("ended with %v", err)
+	}
+	t.Logf("noticed after %v", time.Since(began))
+	receive(t, o.failures, "failed handshake with the frozen peer")
+	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	for len(o.messages) > 0 {
+		<-o.messages
+	}
+	followNumbers(t, o, 1)
+}
+
+func TestALibzmqPublisherThatRestartsIsFoundAgain(t *testing.T) {
+	first := startPython(t, "pub.py", "bind", "tcp://127.0.0.1:*", "0")
+	endpoint := first.line()
+	o := newProbe()
+	start(t, SUB, endpoint, o.attach(Config{Topics: []string{"kv"}}))
+	for range 3 {
+		followNumbers(t, o, 5)
+		first.kill()
+		receive(t, o.disconnected, "disconnect")
+		for len(o.messages) > 0 {
+			<-o.messages
+		}
+		first = startPython(t, "pub.py", "bind", endpoint, "0")
+	}
+	followNumbers(t, o, 5)
+}
