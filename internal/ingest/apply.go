@@ -96,7 +96,12 @@ func (s *stream) claimable(e *kvevent.Event) bool {
 		return false
 	}
 	used := kvevent.Keys(s.used.Load())
-	if s.engine == fleet.EngineVLLM || e.Hidden&used&kvevent.KeyRoot == 0 {
+	switch {
+	case s.engine == fleet.EngineVLLM:
+		return true
+	case e.Unread != 0:
+		return false
+	case e.Hidden&used&kvevent.KeyRoot == 0:
 		return true
 	}
 	s.ambiguous = keyNames(e.Hidden & used & kvevent.KeyRoot)

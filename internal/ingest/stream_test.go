@@ -358,6 +358,39 @@ func TestSilenceIsNoticed(t *testing.T) {
 	})
 }
 
+func TestSilenceIsNoLossWhereReplayProvesIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Config{})
+		s := r.stream(facts(fleet.EngineVLLM, 16))
+		s.source.Replay = "tcp://127.0.0.1:5657"
+		s.Message(0, wire(t, "vllm-0.32.0", batch(stored(1, 0, 64, 16))))
+		time.Sleep(2 * time.Minute)
+		for range 40 {
+			var res fleet.Reservation
+			r.fleet.Reserve(&res, s.holder, fleet.Work{}, time.Now().UnixNano())
+			res.Release()
+		}
+		s.look(time.Now())
+		r.trust(s.holder, fleet.TrustExact, "")
+		if !strings.Contains(r.log.String(), "no events for 120 s") {
+			t.Error("it is not said")
+		}
+	})
+}
+
+func TestADisconnectedStreamThatIsForgottenLearnsFromRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Config{})
+		s := r.stream(facts(fleet.EngineVLLM, 16))
+		s.Message(0, wire(t, "vllm-0.32.0", batch(stored(1, 0, 64, 16))))
+		s.State(false, errors.New("connection reset"))
+		s.Lost(1, 1)
+		time.Sleep(time.Minute)
+		s.look(time.Now())
+		r.trust(s.holder, fleet.TrustApproximate, "disconnected")
+	})
+}
+
 func TestADisconnectedStreamIsNotBelievedForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, Config{})

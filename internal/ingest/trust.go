@@ -30,6 +30,8 @@ func (s *stream) judge(now time.Time) (fleet.Trust, string) {
 		return fleet.TrustApproximate, fmt.Sprintf("no events: %s cannot be reached (%v); learned from requests", s.source.Endpoint, s.connErr)
 	case !s.everUp:
 		return fleet.TrustApproximate, fmt.Sprintf("connecting to %s; learned from requests", s.source.Endpoint)
+	case !s.connected && s.tiers == 0:
+		return fleet.TrustApproximate, fmt.Sprintf("the event stream is disconnected (%v): learned from requests", s.connErr)
 	case !s.connected && now.Sub(s.since) >= s.config.Grace:
 		// What the engine dropped since then is still in the index.
 		return fleet.TrustNone, fmt.Sprintf("the event stream is disconnected since %s: %v", s.since.UTC().Format(time.TimeOnly), s.connErr)
@@ -39,7 +41,8 @@ func (s *stream) judge(now time.Time) (fleet.Trust, string) {
 		return fleet.TrustApproximate, s.silent + "; learned from requests"
 	case !s.connected:
 		return fleet.TrustDegraded, fmt.Sprintf("the event stream is disconnected: %v", s.connErr)
-	case s.silent != "":
+	case s.silent != "" && s.source.Replay == "":
+		// With a replay we know that nothing was sent: all those requests were cached.
 		return fleet.TrustDegraded, s.silent
 	case !s.complete && s.missing != "":
 		return fleet.TrustDegraded, s.missing
