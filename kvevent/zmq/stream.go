@@ -240,7 +240,7 @@ func (s *stream) lose(to uint64) {
 func (s *stream) restart(why string) {
 	s.stats.restarts.Add(1)
 	if why, s.distrust = s.contradicts(why); s.distrust {
-		s.pending.forget()
+		s.pending.forget() // some of it may be the other engine's
 	}
 	s.next = 0
 	s.stats.next.Store(0)
