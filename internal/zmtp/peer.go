@@ -94,12 +94,12 @@ func (p *Peer) enqueue(message []byte, wait bool) error {
 	defer p.mu.Unlock()
 	for !p.closed && p.queue.full(len(message), p.socket.cfg.SendQueue, p.socket.cfg.SendQueueBytes) {
 		if !wait {
-			return fmt.Errorf("send to %s: %w", p.name, ErrQueueFull)
+			return fmt.Errorf("send to %s at %s: %w", p.name, p.socket.endpoint.text, ErrQueueFull)
 		}
 		p.room.Wait()
 	}
 	if p.closed {
-		return fmt.Errorf("send to %s: %w", p.name, ErrClosed)
+		return fmt.Errorf("send to %s at %s: %w", p.name, p.socket.endpoint.text, ErrClosed)
 	}
 	p.queue.push(message)
 	p.wake.Signal()

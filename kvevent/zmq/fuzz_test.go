@@ -1,0 +1,92 @@
+package zmq
+
+import (
+	"encoding/binary"
+	"errors"
+	"testing"
+)
+
+// FuzzFrames feeds arbitrary frames to both parsers.
+func FuzzFrames(f *testing.F) {
+	f.Add([]byte("topic"), make([]byte, 8), []byte("payload"), 3)
+	f.Add([]byte{}, []byte("\xff\xff\xff\xff\xff\xff\xff\xff"), []byte{}, 3)
+	f.Fuzz(func(t *testing.T, a, b, c []byte, n int) {
+		parts := [][]byte{a, b, c, a, b}
+		if n < 0 || n > len(parts) {
+			return
+		}
+		if seq, _, err := parseLive(parts[:n]); err == nil && (seq != binary.BigEndian.Uint64(b) || seq == endSeq) {
+			t.Errorf("live message %d", seq)
+		}
+		if seq, _, end, err := parseReplay(parts[:n]); err == nil && !end && seq == endSeq {
+			t.Error("an end marker taken for a message")
+		}
+	})
+}
+
+// FuzzStream drives a stream with arbitrary live and replayed messages of two engine runs, connections and disconnections. The
+// diary checks that what is handed over has no gap that was not told; here, that bounds hold and nothing stays behind.
+func FuzzStream(f *testing.F) {
+	f.Add([]byte{0, 0, 1, 0, 2, 0, 1, 0}, true)
+	f.Add([]byte{0, 0, 1, 9, 2, 3, 1, 1, 4, 0, 3, 0, 0, 0, 1, 2, 2, 2, 5, 0}, true)
+	f.Add([]byte{0, 0, 1, 9, 1, 20, 1, 5}, false)
+	f.Fuzz(func(t *testing.T, ops []byte, replay bool) {
+		d := newDiary(t)
+		endpoint := ""
+		if replay {
+			endpoint = "tcp://127.0.0.1:1"
+		}
+		cfg := quick.withDefaults()
+		cfg.PendingMessages = 8
+		s := newStream(cfg, endpoint, d)
+		var a attempt
+		run := "a"
+		for ; len(ops) >= 2; ops = ops[2:] {
+			seq := uint64(ops[1])
+			switch ops[0] % 7 {
+			case 0:
+				if !s.connected {
+					s.connect()
+					a = attempt{}
+				}
+			case 1:
+				if s.connected {
+					s.receive(wire("t", seq, payload(run, seq)))
+				}
+			case 2:
+				if replay && s.begin(&a) {
+					for i := range uint64(ops[0]>>4) + 1 {
+						if s.replayed(&a, wire("", seq+i, payload(run, seq+i))) {
+							break
+						}
+					}
+					s.judge(&a, nil)
+				}
+			case 3:
+				if s.connected {
+					s.disconnect(errors.New("gone"))
+				}
+			case 4:
+				run = "b"
+			case 5:
+				if replay && s.begin(&a) {
+					s.replayed(&a, append([][]byte{nil}, wire("", endSeq, "")...))
+					s.judge(&a, nil)
+				}
+			case 6:
+				if replay && s.connected {
+					s.giveUp(s.epoch, errors.New("no answer"))
+				}
+			}
+			if s.pending.len() > 8 || s.pending.bytes < 0 {
+				t.Fatalf("%d messages of %d bytes kept", s.pending.len(), s.pending.bytes)
+			}
+			if first, ok := s.pending.first(); ok && first <= s.next && s.verified {
+				t.Fatalf("message %d is kept though %d is due", first, s.next)
+			}
+			if s.next != d.next {
+				t.Fatalf("the stream is at %d, the handler at %d", s.next, d.next)
+			}
+		}
+	})
+}
