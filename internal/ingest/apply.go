@@ -31,7 +31,7 @@ func (s *stream) apply(e *kvevent.Event) (changed bool) {
 		changed = true
 	}
 	// An event of the old index's time is in the old index: the new one needs the whole history.
-	if generation != s.generation {
+	if generation != s.generation.Load() {
 		s.renew.Store(true)
 	}
 	return changed
@@ -161,6 +161,10 @@ func (s *stream) learnBlockSize(tokens int) {
 		s.warn("block size", fmt.Sprintf("events carry %d-token blocks, the probe said %d: using %d", tokens, probed, tokens))
 	}
 	s.fleet.SetBlockSize(s.worker, tokens)
+	if s.stored == 1 {
+		// Nothing was stored yet: if this made the index anew, it misses nothing of ours.
+		s.generation.Store(s.router.Generation(s.holder))
+	}
 }
 
 // identify finds the algorithm and the seed of the engine's own hashes: for the operator, who may want two engines or

@@ -165,13 +165,13 @@ func (m *Manager) reconcile(ctx context.Context, snap *fleet.Snapshot) {
 		case w == nil:
 			m.end(f, "the worker left")
 		case f.bound:
-			if f.outdated(w) || f.renew.Load() || f.generation != m.router.Generation(f.holder) {
+			if f.outdated(w) || f.renew.Load() || f.generation.Load() != m.router.Generation(f.holder) {
 				m.end(f, "the worker or the index changed")
 			}
 		case !ok:
 			m.end(f, "the worker publishes no events")
 			m.fleet.SetTrust(f.holder, fleet.TrustApproximate, "no events: learned from requests")
-		case source != f.source || f.outdated(w) || f.renew.Load() || f.generation != m.router.Generation(f.holder):
+		case source != f.source || f.outdated(w) || f.renew.Load() || f.generation.Load() != m.router.Generation(f.holder):
 			m.end(f, "the worker or the index changed")
 		}
 	}
@@ -193,13 +193,15 @@ func (s *stream) outdated(w *fleet.Worker) bool {
 
 func (m *Manager) newStream(w *fleet.Worker, h fleet.Holder, source zmq.Source) *stream {
 	rank := m.fleet.Snapshot().Rank(h)
-	return &stream{
+	s := &stream{
 		router: m.router, fleet: m.fleet, config: &m.config,
 		log:    m.log.With("worker", w.URL, "rank", rank, "endpoint", source.Endpoint),
 		holder: h, worker: w.ID, url: w.URL, rank: rank, ranks: len(w.Holders), engine: w.Facts.Engine,
-		source: source, used: m.keysOf(h), generation: m.router.Generation(h),
+		source: source, used: m.keysOf(h),
 		state: state{started: time.Now(), processedThen: m.fleet.Snapshot().Load(h).Processed, trust: fleet.TrustApproximate},
 	}
+	s.generation.Store(m.router.Generation(h))
+	return s
 }
 
 // begin follows a holder's own endpoint.

@@ -32,8 +32,8 @@ type stream struct {
 	used   *atomic.Uint32 // kvevent.Keys that requests to the holder were seen to carry
 	wire   func() zmq.Stats
 
-	generation uint64      // of the index that the stream feeds
-	renew      atomic.Bool // the index was replaced: the holder's history must be replayed into the new one
+	generation atomic.Uint64 // of the index that the stream feeds
+	renew      atomic.Bool   // the index was replaced: the holder's history must be replayed into the new one
 
 	// Used by the handler's goroutine only.
 	decoder kvevent.Decoder

@@ -255,10 +255,23 @@ func TestEventsCorrectTheBlockSize(t *testing.T) {
 		if log := r.log.String(); strings.Contains(log, "token blocks") != (test.warning != "") || !strings.Contains(log, test.warning) {
 			t.Errorf("log, want %q:\n%s", test.warning, log)
 		}
-		s.Message(1, wire(t, "vllm-0.32.0", batch(stored(2, 0, 128, test.announced))))
-		if outdated := s.generation != r.router.Generation(s.holder); outdated != s.renew.Load() {
-			t.Errorf("probed %d, announced %d: index replaced %v, noticed %v", test.probed, test.announced, outdated, s.renew.Load())
+		if got := r.match(prompt(1, 200)); got != 128 {
+			t.Errorf("match %d, want 128", got)
 		}
+		if s.renew.Load() || s.generation.Load() != r.router.Generation(s.holder) {
+			t.Error("the history is asked for again though nothing of it is missing")
+		}
+	}
+}
+
+func TestAnIndexMadeAnewNeedsTheHistory(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.stream(facts(fleet.EngineVLLM, 64))
+	s.Message(0, wire(t, "vllm-0.32.0", batch(stored(1, 0, 128, 64))))
+	r.fleet.Put("http://127.0.0.1:9999", facts(fleet.EngineVLLM, 16))
+	s.Message(1, wire(t, "vllm-0.32.0", batch(stored(2, 0, 128, 64))))
+	if !s.renew.Load() {
+		t.Error("it was not noticed")
 	}
 }
 
