@@ -25,6 +25,8 @@ type Attempt struct {
 
 	// Dialect is how an error event in mid-stream is worded and what the watcher looks for.
 	Dialect api.Dialect
+	// Plain: the answer is no generation (models, tokenize); it is whole when it ends cleanly.
+	Plain bool
 	// Writer is where the answer goes. Fields that its header has already are kept: the worker's do not replace them.
 	Writer http.ResponseWriter
 	// OnFirstToken, if set, is called once, when the first token passes, from Forward's goroutine.
@@ -77,7 +79,7 @@ type Result struct {
 	// Status is the status of the worker's answer, 0 when none came.
 	Status int
 	// FirstByte: something of the answer reached the client (at least its header was written). Then the request can
-	// neither be retried nor answered with an error.
+	// neither be retried nor answered with an error. As long as it is false nothing was written to Writer nor to its header.
 	FirstByte bool
 	// Retryable: nothing reached the client, and another worker may do better.
 	Retryable bool
@@ -103,6 +105,18 @@ type Result struct {
 // Answer is an answer that was held back whole.
 type Answer struct {
 	Status int
-	Header http.Header
+	Header http.Header // without the fields that belong to the connection
 	Body   []byte
+}
+
+// WriteTo passes the answer on to the client. Fields that w's header has already are kept.
+func (a *Answer) WriteTo(w http.ResponseWriter) {
+	h := w.Header()
+	for name, values := range a.Header {
+		if _, has := h[name]; !has {
+			h[name] = values
+		}
+	}
+	w.WriteHeader(a.Status)
+	w.Write(a.Body) // an error means that the client is gone: there is no one left to tell
 }

@@ -1,32 +1,141 @@
 package proxy
 
 import (
+	"errors"
+	"io"
+	"math/bits"
 	"net/http"
+	"os"
+	"sync"
 	"time"
+
+	"github.com/warmpath/warmpath/internal/api"
 )
 
-// BodyConfig bounds request bodies.
+// BodyConfig bounds request bodies. Start from DefaultBodyConfig.
 type BodyConfig struct {
 	// MaxBytes is the largest body that is accepted.
-	MaxBytes int64
-	// StallTimeout is how long a body may stop arriving.
-	StallTimeout time.Duration
+	MaxBytes int64 `yaml:"max_bytes"`
+	// StallTimeout is how long a body may stop arriving; 0 waits for ever.
+	StallTimeout time.Duration `yaml:"stall_timeout"`
 }
 
-// DefaultBodyConfig returns the defaults.
-func DefaultBodyConfig() BodyConfig { return BodyConfig{MaxBytes: 64 << 20, StallTimeout: 30 * time.Second} }
+// DefaultBodyConfig returns the defaults: 64 MiB, enough for a million tokens with some images; 30 s.
+func DefaultBodyConfig() BodyConfig {
+	return BodyConfig{MaxBytes: 64 << 20, StallTimeout: 30 * time.Second}
+}
 
-// Bodies reads request bodies into pooled buffers. It is safe for concurrent use.
-type Bodies struct{ cfg BodyConfig }
+const (
+	// smallestBody and largestKept are the sizes of the pooled buffers, powers of two. Larger ones are rare, and keeping
+	// them would keep their memory.
+	smallestBody = 4 << 10
+	largestKept  = 2 << 20
+	// trusted is how much is set aside on the word of a Content-Length alone.
+	trusted = 256 << 10
+	classes = 10 // 4 KiB … 2 MiB
+)
+
+// Bodies reads request bodies whole, into pooled buffers. It is safe for concurrent use.
+type Bodies struct {
+	cfg   BodyConfig
+	pools [classes]sync.Pool // of *Body, by the size of their buffers
+}
 
 // NewBodies returns a reader of bodies.
 func NewBodies(cfg BodyConfig) *Bodies { return &Bodies{cfg: cfg} }
 
 // Body is a request body that was read whole.
-type Body struct{ Bytes []byte }
+type Body struct {
+	Bytes []byte
+	from  *Bodies
+}
 
-// Read reads the whole body of r. Errors are *api.Error. PLACEHOLDER
-func (b *Bodies) Read(w http.ResponseWriter, r *http.Request) (*Body, error) { return &Body{}, nil }
+// Read reads the whole body of r, sized by its Content-Length or chunked. Errors are *api.Error: 413, 408 for a body that
+// stops arriving, 400 for one that is cut short. After an error the client's connection cannot be used again, which w is told.
+func (b *Bodies) Read(w http.ResponseWriter, r *http.Request) (*Body, error) {
+	if r.ContentLength > b.cfg.MaxBytes {
+		w.Header().Set("Connection", "close")
+		return nil, api.TooLarge(b.cfg.MaxBytes)
+	}
+	size := min(r.ContentLength, trusted)
+	if size < 0 {
+		size = smallestBody
+	}
+	body := b.get(int(size) + 1) // room to see the end without growing
+	err := b.fill(body, http.NewResponseController(w), r)
+	if err != nil {
+		body.Release()
+		w.Header().Set("Connection", "close")
+		return nil, err
+	}
+	return body, nil
+}
+
+func (b *Bodies) fill(body *Body, rc *http.ResponseController, r *http.Request) error {
+	var set time.Time
+	defer func() {
+		if !set.IsZero() {
+			rc.SetReadDeadline(time.Time{}) // fails only where it could not be set
+		}
+	}()
+	for {
+		if t := b.cfg.StallTimeout; t > 0 && r.ContentLength != 0 {
+			if now := time.Now(); set.IsZero() || now.Sub(set) > t/4 {
+				set = now
+				rc.SetReadDeadline(now.Add(t + t/4)) // not every writer can; the server's own timeouts hold then
+			}
+		}
+		if len(body.Bytes) == cap(body.Bytes) {
+			b.grow(body)
+		}
+		n, err := r.Body.Read(body.Bytes[len(body.Bytes):cap(body.Bytes)])
+		body.Bytes = body.Bytes[:len(body.Bytes)+n]
+		switch {
+		case int64(len(body.Bytes)) > b.cfg.MaxBytes:
+			return api.TooLarge(b.cfg.MaxBytes)
+		case err == io.EOF:
+			return nil
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return api.BodyTimeout(b.cfg.StallTimeout)
+		case err != nil:
+			e := api.Invalid("", "the request body ended before its end; send it whole")
+			e.Cause = err
+			return e
+		}
+	}
+}
+
+// get returns an empty body with room for size bytes at least.
+func (b *Bodies) get(size int) *Body {
+	if size > largestKept {
+		return &Body{Bytes: make([]byte, 0, size), from: b}
+	}
+	c := class(size)
+	if body, is := b.pools[c].Get().(*Body); is {
+		return body
+	}
+	return &Body{Bytes: make([]byte, 0, smallestBody<<c), from: b}
+}
+
+// grow doubles a body's room.
+func (b *Bodies) grow(body *Body) {
+	larger := b.get(2 * cap(body.Bytes))
+	larger.Bytes = append(larger.Bytes[:0], body.Bytes...)
+	*body, *larger = *larger, *body
+	larger.Release()
+}
 
 // Release gives the buffer back; Bytes must not be used after.
-func (b *Body) Release() {}
+func (body *Body) Release() {
+	size := cap(body.Bytes)
+	if size < smallestBody || size > largestKept || size&(size-1) != 0 {
+		return
+	}
+	body.Bytes = body.Bytes[:0]
+	body.from.pools[class(size)].Put(body)
+}
+
+// class returns the index of the smallest pooled size that holds size bytes.
+func class(size int) int {
+	return max(bits.Len(uint(size-1))-bits.Len(uint(smallestBody-1)), 0)
+}

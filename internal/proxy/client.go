@@ -2,26 +2,98 @@ package proxy
 
 import (
 	"context"
-	"net/http"
+	"sync"
+	"time"
 )
 
-// Client forwards requests to workers. It is safe for concurrent use.
-type Client struct{ cfg Config }
+// Client forwards requests to workers over connections that it keeps. It is safe for concurrent use.
+type Client struct {
+	cfg Config
 
-// New returns a Client. It starts nothing.
-func New(cfg Config) *Client { return &Client{cfg: cfg} }
+	mu      sync.RWMutex
+	workers map[string]*worker // by URL; guarded by mu
+	closed  bool               // Run has ended; guarded by mu
+}
 
-// Run closes connections that have been idle for too long, until ctx is done; then it closes all idle ones.
-func (c *Client) Run(ctx context.Context) error { <-ctx.Done(); return nil }
+// New returns a Client. It starts nothing; without Run idle connections are closed only when they are found to be too old.
+func New(cfg Config) *Client {
+	return &Client{cfg: cfg, workers: make(map[string]*worker)}
+}
 
-// Forget closes the idle connections to a worker.
-func (c *Client) Forget(worker string) {}
+// Run closes connections that have been idle for too long, until ctx is done; then it closes all idle ones and lets no more
+// be kept. It returns nil.
+func (c *Client) Run(ctx context.Context) error {
+	tick := time.NewTicker(max(c.cfg.IdleTimeout/2, 10*time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			c.mu.Lock()
+			c.closed = true
+			c.mu.Unlock()
+			for _, w := range c.all() {
+				w.shut()
+			}
+			return nil
+		case now := <-tick.C:
+			for _, w := range c.all() {
+				w.reap(now.Add(-c.cfg.IdleTimeout))
+			}
+		}
+	}
+}
 
-// Forward sends the attempt to its worker and passes the answer to the client. PLACEHOLDER
-func (c *Client) Forward(ctx context.Context, a *Attempt) Result { return Result{Class: BadAttempt} }
+// Forget closes the idle connections to a worker that has left the fleet. Requests on their way are not disturbed.
+func (c *Client) Forget(url string) {
+	c.mu.Lock()
+	w := c.workers[url]
+	delete(c.workers, url)
+	c.mu.Unlock()
+	if w != nil {
+		w.shut()
+	}
+}
 
-// WriteTo passes the answer on to the client.
-func (a *Answer) WriteTo(w http.ResponseWriter) {}
+func (c *Client) all() []*worker {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	list := make([]*worker, 0, len(c.workers))
+	for _, w := range c.workers {
+		list = append(list, w)
+	}
+	return list
+}
 
-// RequestID returns the client's X-Request-Id when it is fit to be passed on, else a new one.
-func RequestID(h http.Header) string { return "" }
+// worker returns the worker at url, which is parsed the first time.
+func (c *Client) worker(url string) (*worker, error) {
+	c.mu.RLock()
+	w := c.workers[url]
+	c.mu.RUnlock()
+	if w != nil {
+		return w, nil
+	}
+	t, err := parseTarget(url)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w = c.workers[url]; w == nil {
+		w = &worker{target: t, url: url, closed: c.closed}
+		c.workers[url] = w
+	}
+	return w, nil
+}
+
+// Forward sends the attempt to its worker and passes the answer to the client. When ctx ends, because the client has gone or
+// time is up, the worker's connection is closed at once, which makes the engine drop the request. Forward returns when all
+// is over, and leaves nothing running.
+func (c *Client) Forward(ctx context.Context, a *Attempt) Result {
+	x := exchanges.Get().(*exchange)
+	x.begin(c, a)
+	x.run(ctx)
+	x.res.End = time.Now()
+	res := x.res
+	x.end()
+	return res
+}

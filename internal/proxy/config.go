@@ -2,31 +2,35 @@ package proxy
 
 import (
 	"crypto/tls"
+	"net/http"
 	"time"
 )
 
 // Config is how a Client treats workers and clients. Start from DefaultConfig.
 type Config struct {
 	// ConnectTimeout bounds connecting to a worker, TLS handshake included.
-	ConnectTimeout time.Duration
+	ConnectTimeout time.Duration `yaml:"connect_timeout"`
 	// HeaderTimeout bounds the wait for the answer's header. An answer that is not streamed has its header only when the
 	// last token is generated: keep it long. 0 waits for ever.
-	HeaderTimeout time.Duration
-	// StreamIdleTimeout bounds the silence inside an answer; 0 waits for ever.
-	StreamIdleTimeout time.Duration
-	// ClientTimeout bounds how long one write to the client may block; 0 waits for ever.
-	ClientTimeout time.Duration
+	HeaderTimeout time.Duration `yaml:"header_timeout"`
+	// StreamIdleTimeout bounds the silence inside an answer, give or take a quarter; 0 waits for ever.
+	StreamIdleTimeout time.Duration `yaml:"stream_idle_timeout"`
+	// ClientTimeout bounds how long a client may stop reading, give or take a quarter; 0 waits for ever.
+	ClientTimeout time.Duration `yaml:"client_timeout"`
 	// IdlePerWorker is how many idle connections are kept per worker.
-	IdlePerWorker int
+	IdlePerWorker int `yaml:"idle_per_worker"`
 	// IdleTimeout is how long an idle connection is kept. Below the 5 s after which uvicorn (vLLM, SGLang) closes one.
-	IdleTimeout time.Duration
+	IdleTimeout time.Duration `yaml:"idle_timeout"`
 	// MaxHeaderBytes and MaxHeaders bound the header of an answer.
-	MaxHeaderBytes int
-	MaxHeaders     int
-	// RetryTexts are texts in the body of a 500 that mean that the worker takes no more requests.
-	RetryTexts []string
+	MaxHeaderBytes int `yaml:"max_header_bytes"`
+	MaxHeaders     int `yaml:"max_headers"`
+	// RetryStatuses are statuses that mean that the worker did not take the request, so that another may.
+	RetryStatuses []int `yaml:"retry_statuses"`
+	// RetryTexts are texts in the body of a 500, or in an error event before the first token, that mean the same: what
+	// vLLM says while it shuts down, and when its engine process has died (../shared/facts/stream_survival.md §1).
+	RetryTexts []string `yaml:"retry_texts"`
 	// TLS is used for https workers; nil means the system's roots.
-	TLS *tls.Config
+	TLS *tls.Config `yaml:"-"`
 }
 
 // DefaultConfig returns the defaults.
@@ -39,6 +43,7 @@ func DefaultConfig() Config {
 		IdleTimeout:    4 * time.Second,
 		MaxHeaderBytes: 64 << 10,
 		MaxHeaders:     128,
-		RetryTexts:     []string{"cannot schedule new futures after shutdown"},
+		RetryStatuses:  []int{http.StatusBadGateway, http.StatusServiceUnavailable},
+		RetryTexts:     []string{"cannot schedule new futures after shutdown", "EngineCore encountered an issue"},
 	}
 }

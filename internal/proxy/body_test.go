@@ -1,0 +1,123 @@
+package proxy
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/internal/api"
+)
+
+// bodyServer answers with the body that it read, and tells the length of the buffer's room.
+func bodyServer(t *testing.T, cfg BodyConfig) *httptest.Server {
+	t.Helper()
+	bodies := NewBodies(cfg)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := bodies.Read(w, r)
+		if err != nil {
+			api.WriteError(w, api.OpenAIChat, err)
+			return
+		}
+		defer body.Release()
+		w.Header().Set("X-Room", strconv.Itoa(cap(body.Bytes)))
+		w.Write(body.Bytes)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func TestBodiesAreReadWhole(t *testing.T) {
+	s := bodyServer(t, BodyConfig{MaxBytes: 8 << 20, StallTimeout: time.Second})
+	for _, size := range []int{0, 1, 4095, 4096, 4097, 100_000, trusted, trusted + 1, 2 << 20, 5 << 20, 8 << 20} {
+		for _, chunked := range []bool{false, true} {
+			want := bytes.Repeat([]byte("0123456789abcdef"), size/16+1)[:size]
+			var body io.Reader = bytes.NewReader(want)
+			if chunked {
+				body = struct{ io.Reader }{body}
+			}
+			resp, err := s.Client().Post(s.URL, "application/json", body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if err != nil || resp.StatusCode != 200 || !bytes.Equal(got, want) {
+				t.Errorf("%d bytes, chunked %v: status %d, %d bytes, %v", size, chunked, resp.StatusCode, len(got), err)
+			}
+			if room, _ := strconv.Atoi(resp.Header.Get("X-Room")); room > max(4*size, smallestBody) {
+				t.Errorf("%d bytes took room for %d", size, room)
+			}
+		}
+	}
+}
+
+func TestBadBodiesAreRefusedInTheDialectsShape(t *testing.T) {
+	s := bodyServer(t, BodyConfig{MaxBytes: 1000, StallTimeout: 40 * time.Millisecond})
+	f := func(name, request string, hold bool, status int, code string) {
+		t.Helper()
+		c, err := net.Dial("tcp", s.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		io.WriteString(c, request)
+		if !hold {
+			c.(*net.TCPConn).CloseWrite()
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		if resp.StatusCode != status || !strings.Contains(string(body), `"code":"`+code+`"`) || !resp.Close {
+			t.Errorf("%s: status %d, close %v, body %s", name, resp.StatusCode, resp.Close, body)
+		}
+	}
+	const post = "POST / HTTP/1.1\r\nHost: x\r\n"
+	f("declared too large", post+"Content-Length: 1001\r\n\r\n", true, 413, "request_too_large")
+	f("grown too large", post+"Transfer-Encoding: chunked\r\n\r\n800\r\n"+strings.Repeat("x", 2048)+"\r\n", true, 413, "request_too_large")
+	f("stalled", post+"Content-Length: 1000\r\n\r\nxx", true, 408, "request_timeout")
+	f("stalled in chunks", post+"Transfer-Encoding: chunked\r\n\r\n5\r\nhe", true, 408, "request_timeout")
+	f("bad chunks", post+"Transfer-Encoding: chunked\r\n\r\nzz\r\n", true, 400, "invalid_request")
+}
+
+func TestAKeptConnectionHasNoDeadlineLeft(t *testing.T) {
+	s := bodyServer(t, BodyConfig{MaxBytes: 1000, StallTimeout: 30 * time.Millisecond})
+	c, err := net.Dial("tcp", s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	br := bufio.NewReader(c)
+	for i := range 3 {
+		if i > 0 {
+			time.Sleep(60 * time.Millisecond) // longer than the deadline that must be gone
+		}
+		io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi")
+		resp, err := http.ReadResponse(br, nil)
+		if err != nil || resp.StatusCode != 200 {
+			t.Fatalf("request %d: %v", i, err)
+		}
+		io.Copy(io.Discard, resp.Body)
+	}
+}
+
+func TestAnUntruthfulLengthTakesLittleMemory(t *testing.T) {
+	b := NewBodies(DefaultBodyConfig())
+	r := httptest.NewRequest("POST", "/", strings.NewReader("short"))
+	r.ContentLength = 60 << 20
+	body, err := b.Read(httptest.NewRecorder(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cap(body.Bytes) > 2*trusted {
+		t.Errorf("room for %d bytes on the word of a header", cap(body.Bytes))
+	}
+}

@@ -1,0 +1,140 @@
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// conn is a connection to a worker. One exchange uses it at a time; abort may be called from anywhere.
+type conn struct {
+	net.Conn
+	worker  *worker
+	raw     rawIO // reads and writes without waking the runtime, where that is possible
+	since   time.Time
+	aborted atomic.Bool
+	abort   func() // kept as a value, so that handing it to context.AfterFunc allocates no closure
+}
+
+func newConn(c net.Conn, w *worker) *conn {
+	k := &conn{Conn: c, worker: w}
+	k.raw.init(c)
+	k.abort = func() {
+		k.aborted.Store(true)
+		k.Conn.Close()
+	}
+	return k
+}
+
+// read and write are Read and Write, through the raw connection where there is one.
+func (k *conn) read(b []byte) (int, error) {
+	if k.raw.ok() {
+		return k.raw.read(b)
+	}
+	return k.Conn.Read(b)
+}
+
+// worker keeps the idle connections to one worker.
+type worker struct {
+	target
+	url string
+
+	mu     sync.Mutex
+	idle   []*conn // the one used last is at the end; guarded by mu
+	closed bool    // connections are no longer kept; guarded by mu
+}
+
+// take returns the idle connection that was used last, nil when there is none that is young enough.
+func (w *worker) take(now time.Time, maxIdle time.Duration) *conn {
+	w.mu.Lock()
+	n := len(w.idle)
+	if n == 0 {
+		w.mu.Unlock()
+		return nil
+	}
+	k := w.idle[n-1]
+	if now.Sub(k.since) < maxIdle {
+		w.idle[n-1] = nil
+		w.idle = w.idle[:n-1]
+		w.mu.Unlock()
+		return k
+	}
+	old := w.idle // all others are older still
+	w.idle = nil
+	w.mu.Unlock()
+	closeAll(old)
+	return nil
+}
+
+// keep takes a connection back.
+func (w *worker) keep(k *conn, limit int) {
+	w.mu.Lock()
+	if !w.closed && len(w.idle) < limit {
+		w.idle = append(w.idle, k)
+		k = nil
+	}
+	w.mu.Unlock()
+	if k != nil {
+		k.Close()
+	}
+}
+
+// reap closes connections that have been idle since before the given time.
+func (w *worker) reap(before time.Time) {
+	w.mu.Lock()
+	n := 0
+	for n < len(w.idle) && w.idle[n].since.Before(before) {
+		n++
+	}
+	old := append([]*conn(nil), w.idle[:n]...)
+	w.idle = append(w.idle[:0], w.idle[n:]...)
+	clear(w.idle[len(w.idle) : len(w.idle)+n])
+	w.mu.Unlock()
+	closeAll(old)
+}
+
+// shut closes all idle connections, and those to come as they become idle.
+func (w *worker) shut() {
+	w.mu.Lock()
+	old := w.idle
+	w.idle, w.closed = nil, true
+	w.mu.Unlock()
+	closeAll(old)
+}
+
+func closeAll(list []*conn) {
+	for _, k := range list {
+		k.Close()
+	}
+}
+
+// dial connects to the worker.
+func (w *worker) dial(ctx context.Context, cfg *Config) (*conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, cfg.ConnectTimeout)
+	defer cancel()
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", w.addr)
+	if err != nil {
+		return nil, err
+	}
+	if !w.https {
+		return newConn(c, w), nil
+	}
+	tc := cfg.TLS.Clone()
+	if tc == nil {
+		tc = &tls.Config{}
+	}
+	if tc.ServerName == "" {
+		tc.ServerName = w.name
+	}
+	tc.NextProtos = []string{"http/1.1"}
+	secure := tls.Client(c, tc)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return newConn(secure, w), nil
+}

@@ -1,0 +1,256 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/warmpath/warmpath/internal/api"
+)
+
+const (
+	// bufferSize is what one exchange reads an answer with. Events are some hundred bytes, and one read seldom brings more
+	// than a few; ten thousand streams then take 160 MB, and a socket buffer is emptied in a few reads.
+	bufferSize = 16 << 10
+	// joinBelow is up to which size a body is copied behind the header, to be written by one plain write.
+	joinBelow = 4 << 10
+	// maxInterim is how many 1xx answers are skipped.
+	maxInterim = 16
+	// lateAnswer is how long an answer may take that a worker gives instead of reading the whole request.
+	lateAnswer = time.Second
+)
+
+// exchange is one run of Forward; exchanges are pooled for their buffers.
+type exchange struct {
+	client *Client
+	a      *Attempt
+	res    Result
+
+	out    []byte // request header
+	pieces [2][]byte
+	bufs   net.Buffers
+
+	buf  []byte // what is read from the worker: the header, then the body behind it
+	ans  answerHead
+	body answerBody
+
+	watch api.Watcher
+	relay
+}
+
+var exchanges = sync.Pool{New: func() any { return &exchange{buf: make([]byte, bufferSize)} }}
+
+func (x *exchange) begin(c *Client, a *Attempt) {
+	x.client, x.a = c, a
+	x.res = Result{Start: time.Now()}
+	x.relay = relay{}
+}
+
+func (x *exchange) end() {
+	x.client, x.a, x.res = nil, nil, Result{}
+	x.pieces = [2][]byte{}
+	x.w = nil
+	if len(x.buf) > bufferSize {
+		x.buf = make([]byte, bufferSize)
+	}
+	if cap(x.out) > bufferSize {
+		x.out = nil
+	}
+	exchanges.Put(x)
+}
+
+func (x *exchange) run(ctx context.Context) {
+	w, err := x.client.worker(x.a.Worker)
+	if err == nil {
+		x.out, err = w.appendHead(x.out[:0], x.a)
+	}
+	if err != nil {
+		x.fail(BadAttempt, api.Internal(err))
+		return
+	}
+	if !x.try(ctx, w, false) {
+		return
+	}
+	// The worker had closed a kept-alive connection before it read the request: once more, on a new one.
+	x.res.Fresh = true
+	x.try(ctx, w, true)
+}
+
+// try talks to the worker on one connection. stale reports that it was a kept-alive one, closed before any byte of an answer
+// came.
+func (x *exchange) try(ctx context.Context, w *worker, fresh bool) (stale bool) {
+	if err := ctx.Err(); err != nil {
+		x.gone(ctx)
+		return false
+	}
+	var k *conn
+	if !fresh {
+		k = w.take(x.res.Start, x.client.cfg.IdleTimeout)
+	}
+	x.res.Reused = k != nil
+	if k == nil {
+		var err error
+		if k, err = w.dial(ctx, &x.client.cfg); err != nil {
+			if ctx.Err() != nil {
+				x.gone(ctx)
+				return false
+			}
+			x.res.Retryable = true
+			x.fail(Refused, api.WorkerUnreachable(fmt.Errorf("connect to %s: %w", w.url, err)))
+			return false
+		}
+	}
+	stop := context.AfterFunc(ctx, k.abort)
+	x.body = answerBody{}
+	stale = x.talk(k)
+	intact := stop()
+	if intact && x.body.reusable() && x.res.Class <= Rejected && x.clear(k) {
+		k.since = time.Now()
+		w.keep(k, x.client.cfg.IdlePerWorker)
+	} else {
+		k.Close()
+	}
+	if ctx.Err() != nil && x.res.Class != Success {
+		x.gone(ctx)
+		return false
+	}
+	return stale
+}
+
+// talk sends the request and passes the answer.
+func (x *exchange) talk(k *conn) (stale bool) {
+	if t := x.client.cfg.HeaderTimeout; t > 0 {
+		k.SetDeadline(x.res.Start.Add(t)) // fails only on a closed connection, which the write will tell
+	}
+	unsent := x.send(k)
+	if unsent != nil {
+		if x.res.Reused && !errors.Is(unsent, os.ErrDeadlineExceeded) {
+			return true
+		}
+		// The worker may have answered without reading all, and closed.
+		k.SetReadDeadline(time.Now().Add(lateAnswer))
+		x.body.spoiled = true
+	} else {
+		x.res.BytesUp += int64(len(x.a.Body))
+	}
+	x.res.Sent = time.Now()
+	n, end, err := x.readHead(k)
+	if err != nil {
+		if n == 0 && x.res.Reused && !errors.Is(err, os.ErrDeadlineExceeded) {
+			return true
+		}
+		if unsent != nil {
+			err = unsent
+		}
+		x.noAnswer(k, n, err)
+		return false
+	}
+	x.answer(k, end, n)
+	return false
+}
+
+// send writes the request.
+func (x *exchange) send(k *conn) error {
+	if len(x.a.Body) <= joinBelow {
+		x.out = append(x.out, x.a.Body...)
+		_, err := k.Write(x.out)
+		x.out = x.out[:len(x.out)-len(x.a.Body)]
+		return err
+	}
+	x.pieces = [2][]byte{x.out, x.a.Body}
+	x.bufs = x.pieces[:]
+	_, err := x.bufs.WriteTo(k.Conn) // one writev on a TCP connection
+	return err
+}
+
+// readHead reads until the answer's header is whole: it is x.buf[:end] then, parsed in x.ans, and n bytes were read.
+func (x *exchange) readHead(k *conn) (n, end int, err error) {
+	interim, seen := 0, 0
+	for {
+		if end = findHead(x.buf[:n], seen); end > 0 {
+			if err := x.ans.parse(x.buf[:end], x.client.cfg.MaxHeaders); err != nil {
+				return n, 0, err
+			}
+			if x.ans.status >= 200 {
+				return n, end, nil
+			}
+			if interim++; interim > maxInterim || x.ans.status == http.StatusSwitchingProtocols {
+				return n, 0, errSwitch
+			}
+			n, seen = copy(x.buf, x.buf[end:n]), 0
+			continue
+		}
+		seen = n
+		if n >= x.client.cfg.MaxHeaderBytes {
+			return n, 0, errHeadTooLarge
+		}
+		if n == len(x.buf) {
+			x.grow()
+		}
+		m, err := k.read(x.buf[n:])
+		if m > 0 && x.res.FirstByteAt.IsZero() {
+			x.res.FirstByteAt = time.Now()
+		}
+		n += m
+		if m == 0 && err != nil {
+			return n, 0, err
+		}
+	}
+}
+
+// grow doubles the buffer.
+func (x *exchange) grow() {
+	larger := make([]byte, 2*len(x.buf))
+	copy(larger, x.buf)
+	x.buf = larger
+}
+
+// noAnswer classifies an exchange that ended before a header was whole.
+func (x *exchange) noAnswer(k *conn, n int, err error) {
+	x.res.Retryable = true
+	err = protocolError(k.worker.url, err)
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		x.fail(HeaderTimeout, api.WorkerTimeout(err))
+	case n == 0 || isNetError(err):
+		x.fail(Reset, api.WorkerUnreachable(err))
+	default:
+		x.fail(Protocol, api.WorkerBroke(err))
+	}
+}
+
+func isNetError(err error) bool {
+	var errno *os.SyscallError
+	var op *net.OpError
+	return errors.Is(err, io.EOF) || errors.As(err, &errno) || errors.As(err, &op)
+}
+
+// clear makes a connection ready to be kept: no deadline of this exchange may end the next one.
+func (x *exchange) clear(k *conn) bool {
+	return x.client.cfg.StreamIdleTimeout == 0 || k.SetDeadline(time.Time{}) == nil
+}
+
+func (x *exchange) fail(c Class, err error) {
+	x.res.Class, x.res.Err = c, err
+}
+
+// gone ends an exchange whose context ended: the client left, or the caller's time was up.
+func (x *exchange) gone(ctx context.Context) {
+	x.res.Retryable, x.res.Answer = false, nil
+	x.res.Abort = x.res.FirstByte
+	cause := context.Cause(ctx)
+	switch {
+	case !errors.Is(cause, context.DeadlineExceeded):
+		x.fail(ClientGone, fmt.Errorf("forward to %s: %w", x.a.Worker, cause))
+	case x.res.FirstByte:
+		x.fail(StreamTimeout, api.WorkerTimeout(cause))
+	default:
+		x.fail(HeaderTimeout, api.WorkerTimeout(cause))
+	}
+}

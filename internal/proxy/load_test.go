@@ -1,0 +1,256 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// fastWorker answers at once with a stream that depends on the request's body, flushed event by event, and checks that the
+// body arrived as it was sent.
+func fastWorker(t testing.TB) *httptest.Server {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		for _, e := range streamOf(body) {
+			io.WriteString(w, e)
+			w.(http.Flusher).Flush()
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func streamOf(body []byte) (events []string) {
+	sum := 0
+	for i, c := range body {
+		sum += int(c) * (i%7 + 1)
+	}
+	for i := range 5 {
+		events = append(events, fmt.Sprintf("data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"%d-%d\"},\"finish_reason\":null}]}\n\n", sum, i))
+	}
+	return append(events, finish, usage, done)
+}
+
+// TestNoStreamIsTruncatedUnderLoad is where httputil.ReverseProxy cut streams: 200 connections, 8 KB bodies, a backend that
+// answers at once (../shared/facts/dependencies.md §5).
+func TestNoStreamIsTruncatedUnderLoad(t *testing.T) {
+	w := fastWorker(t)
+	url, _ := gateway(t, newClient(t, nil), func(a *Attempt) { a.Worker = w.URL })
+	tr := &http.Transport{MaxIdleConnsPerHost: 200}
+	defer tr.CloseIdleConnections()
+	client := &http.Client{Transport: tr}
+	rounds := 20
+	if testing.Short() {
+		rounds = 3
+	}
+	var wg sync.WaitGroup
+	for i := range 200 {
+		wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(uint64(i), 1))
+			body := make([]byte, 8<<10)
+			for range rounds {
+				for j := range body {
+					body[j] = byte('a' + rnd.IntN(26))
+				}
+				resp, err := client.Post(url, "application/json", bytes.NewReader(body))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				got, err := io.ReadAll(resp.Body)
+				resp.Body.Close()
+				if want := strings.Join(streamOf(body), ""); err != nil || string(got) != want {
+					t.Errorf("got %d of %d bytes, %v", len(got), len(want), err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestASlowClientDoesNotHoldUpOthers(t *testing.T) {
+	event := "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"" + strings.Repeat("x", 4000) + "\"},\"finish_reason\":null}]}\n\n"
+	w := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		w.Header().Set("Content-Type", "text/event-stream")
+		if string(body) == "endless" {
+			for r.Context().Err() == nil {
+				if _, err := io.WriteString(w, event); err != nil {
+					return
+				}
+			}
+			return
+		}
+		io.WriteString(w, token+finish+done)
+	}))
+	defer w.Close()
+	c := newClient(t, func(cfg *Config) { cfg.ClientTimeout = 300 * time.Millisecond })
+	url, results := gateway(t, c, func(a *Attempt) { a.Worker = w.URL })
+	slow, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Close()
+	io.WriteString(slow, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 7\r\n\r\nendless")
+	slow.Read(make([]byte, 1)) // and then nothing more
+	for range 50 {
+		if _, body, err := post(t, url, "{}"); err != nil || body != token+finish+done {
+			t.Fatalf("%q, %v", body, err)
+		}
+		if res := <-results; res.Class != Success {
+			t.Fatalf("%v: %v", res.Class, res.Err)
+		}
+	}
+	if res := <-results; res.Class != ClientGone {
+		t.Errorf("a client that does not read ended as %v: %v", res.Class, res.Err)
+	}
+}
+
+func TestHTTPSWorkers(t *testing.T) {
+	w := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		io.Copy(io.Discard, r.Body)
+		io.WriteString(w, token+finish+done)
+	}))
+	defer w.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(w.Certificate())
+	c := newClient(t, func(cfg *Config) { cfg.TLS = &tls.Config{RootCAs: roots} })
+	for i := range 3 {
+		rec := httptest.NewRecorder()
+		a := attempt(w.URL, rec)
+		a.Body = bytes.Repeat([]byte("x"), 100<<10)
+		if res := c.Forward(context.Background(), a); res.Class != Success || rec.Body.String() != token+finish+done || res.Reused != (i > 0) {
+			t.Errorf("%+v", res)
+		}
+	}
+	if res := newClient(t, nil).Forward(context.Background(), attempt(w.URL, httptest.NewRecorder())); res.Class != Refused || !res.Retryable {
+		t.Errorf("an unknown certificate: %v", res.Class)
+	}
+}
+
+func TestIPv6Workers(t *testing.T) {
+	l, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		t.Skip("no IPv6 here: ", err)
+	}
+	host := make(chan string, 1)
+	w := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { host <- r.Host })}}
+	w.Start()
+	defer w.Close()
+	a := attempt("http://"+l.Addr().String()+"/", httptest.NewRecorder())
+	a.Plain = true
+	if res := newClient(t, nil).Forward(context.Background(), a); res.Class != Success || <-host != l.Addr().String() {
+		t.Errorf("%+v", res)
+	}
+}
+
+func TestWorkerURLs(t *testing.T) {
+	for url, want := range map[string]target{
+		"http://a":               {host: "a", addr: "a:80", name: "a"},
+		"https://a":              {https: true, host: "a", addr: "a:443", name: "a"},
+		"http://a:8000/p/":       {host: "a:8000", addr: "a:8000", name: "a", prefix: "/p"},
+		"http://[fd00::1]:8000":  {host: "[fd00::1]:8000", addr: "[fd00::1]:8000", name: "fd00::1"},
+		"https://[fd00::1]/x%20": {https: true, host: "[fd00::1]", addr: "[fd00::1]:443", name: "fd00::1", prefix: "/x%20"},
+	} {
+		if got, err := parseTarget(url); err != nil || got != want {
+			t.Errorf("%s: %+v, %v; want %+v", url, got, err, want)
+		}
+	}
+}
+
+func TestConnectionsAreKeptWithinLimits(t *testing.T) {
+	w := fastWorker(t)
+	c := newClient(t, func(cfg *Config) { cfg.IdlePerWorker, cfg.IdleTimeout = 3, 50*time.Millisecond })
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() { c.Forward(context.Background(), attempt(w.URL, httptest.NewRecorder())) })
+	}
+	wg.Wait()
+	k, _ := c.worker(w.URL)
+	idle := func() int {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		return len(k.idle)
+	}
+	if n := idle(); n > 3 {
+		t.Errorf("%d idle connections, want at most 3", n)
+	}
+	deadline := time.Now().Add(5 * time.Second)
+	for idle() > 0 && time.Now().Before(deadline) {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if n := idle(); n > 0 {
+		t.Errorf("%d connections are still idle after their time", n)
+	}
+	c.Forward(context.Background(), attempt(w.URL, httptest.NewRecorder()))
+	c.Forget(w.URL)
+	if n := idle(); n > 0 {
+		t.Errorf("%d connections are idle after Forget", n)
+	}
+}
+
+// sink is a client that reads everything at once.
+type sink struct {
+	h http.Header
+	n int
+}
+
+func (s *sink) Header() http.Header         { return s.h }
+func (s *sink) WriteHeader(int)             {}
+func (s *sink) Flush()                      {}
+func (s *sink) Write(b []byte) (int, error) { s.n += len(b); return len(b), nil }
+
+// BenchmarkForward measures our side of an exchange with a worker that answers from memory: 64 events in 64 writes.
+func BenchmarkForward(b *testing.B) {
+	var pieces []string
+	pieces = append(pieces, chunkedHead+chunks(token))
+	for range 63 {
+		pieces = append(pieces, chunks(token))
+	}
+	pieces = append(pieces, chunks(finish), chunks(usage), chunks(done)+lastChunk)
+	whole := strings.Join(pieces, "")
+	for _, bench := range []struct {
+		name   string
+		pieces []string
+	}{{"events=64", pieces}, {"events=64/onewrite", []string{whole}}} {
+		b.Run(bench.name, func(b *testing.B) {
+			w := newRawWorker(b, func(c net.Conn, _ *http.Request, _ []byte) bool {
+				for _, p := range bench.pieces {
+					io.WriteString(c, p)
+				}
+				return true
+			})
+			c := newClient(b, nil)
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			s := &sink{h: http.Header{}}
+			a := attempt(w.url, s)
+			a.Header = http.Header{"Content-Type": {"application/json"}, "Authorization": {"Bearer x"}, "Accept": {"*/*"}}
+			a.RequestID = "id"
+			b.ReportAllocs()
+			for b.Loop() {
+				clear(s.h)
+				if res := c.Forward(ctx, a); res.Class != Success {
+					b.Fatal(res.Err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,483 @@
+package proxy
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/warmpath/warmpath/internal/api"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// rawWorker is a worker that answers with bytes: it accepts connections, reads a request and hands both to serve.
+type rawWorker struct {
+	url      string
+	accepted atomic.Int64
+	requests atomic.Int64
+}
+
+// newRawWorker starts a worker. serve is called for each request of a connection, and returns whether to read another one.
+func newRawWorker(t testing.TB, serve func(c net.Conn, r *http.Request, body []byte) bool) *rawWorker {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &rawWorker{url: "http://" + l.Addr().String()}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var conns []net.Conn
+	wg.Add(1)
+	go func() { // ends when the listener is closed, below
+		defer wg.Done()
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			w.accepted.Add(1)
+			mu.Lock()
+			conns = append(conns, c)
+			mu.Unlock()
+			wg.Add(1)
+			go func() { // ends when the connection is closed, below
+				defer wg.Done()
+				defer c.Close()
+				br := bufio.NewReader(c)
+				for {
+					r, err := http.ReadRequest(br)
+					if err != nil {
+						return
+					}
+					body, err := io.ReadAll(r.Body)
+					if err != nil {
+						return
+					}
+					w.requests.Add(1)
+					if !serve(c, r, body) {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	t.Cleanup(func() {
+		l.Close()
+		mu.Lock()
+		for _, c := range conns {
+			c.Close()
+		}
+		mu.Unlock()
+		wg.Wait()
+	})
+	return w
+}
+
+// answering returns a worker that answers every request with the same bytes, and then closes unless keep.
+func answering(t testing.TB, keep bool, answer string) *rawWorker {
+	return newRawWorker(t, func(c net.Conn, _ *http.Request, _ []byte) bool {
+		io.WriteString(c, answer)
+		return keep
+	})
+}
+
+// newClient returns a client whose idle connections are closed at the test's end.
+func newClient(t testing.TB, change func(*Config)) *Client {
+	t.Helper()
+	cfg := DefaultConfig()
+	cfg.HeaderTimeout = 10 * time.Second
+	if change != nil {
+		change(&cfg)
+	}
+	c := New(cfg)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- c.Run(ctx) }() // ends with ctx, below
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return c
+}
+
+func attempt(worker string, w http.ResponseWriter) *Attempt {
+	return &Attempt{Worker: worker, Path: "/v1/chat/completions", Header: http.Header{}, Body: []byte(`{"x":1}`), Writer: w}
+}
+
+// gateway is a server that forwards each request by fn's attempt and ends as a handler should.
+func gateway(t testing.TB, c *Client, change func(*Attempt)) (url string, results chan Result) {
+	t.Helper()
+	results = make(chan Result, 1024)
+	bodies := NewBodies(DefaultBodyConfig())
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := bodies.Read(w, r)
+		if err != nil {
+			api.WriteError(w, api.OpenAIChat, err)
+			return
+		}
+		defer body.Release()
+		a := &Attempt{Path: r.URL.RequestURI(), Header: r.Header, Body: body.Bytes, Writer: w, RequestID: RequestID(r.Header)}
+		change(a)
+		res := c.Forward(r.Context(), a)
+		results <- res
+		switch {
+		case res.Abort:
+			panic(http.ErrAbortHandler)
+		case !res.FirstByte && res.Answer != nil:
+			res.Answer.WriteTo(w)
+		case !res.FirstByte:
+			api.WriteError(w, a.Dialect, res.Err)
+		}
+	}))
+	s.Config.ErrorLog = nil
+	t.Cleanup(s.Close)
+	return s.URL, results
+}
+
+// post sends a request through a gateway and returns the answer, its body, and the error that reading it ended with.
+func post(t testing.TB, url, body string) (*http.Response, string, error) {
+	t.Helper()
+	tr := &http.Transport{}
+	defer tr.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: tr}).Post(url+"/v1/chat/completions", "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	got, err := io.ReadAll(resp.Body)
+	return resp, string(got), err
+}
+
+const (
+	token  = `data: {"choices":[{"index":0,"delta":{"content":"tok"},"finish_reason":null}]}` + "\n\n"
+	finish = `data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}` + "\n\n"
+	usage  = `data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4}}}` + "\n\n"
+	done   = "data: [DONE]\n\n"
+	dead   = `data: {"error": {"message": "EngineCore encountered an issue.", "code": 500}}` + "\n\n"
+
+	sseHead     = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+	chunkedHead = sseHead + "transfer-encoding: chunked\r\n\r\n"
+)
+
+// chunks frames each piece as a chunk, without the last one.
+func chunks(pieces ...string) string {
+	var b strings.Builder
+	for _, p := range pieces {
+		fmt.Fprintf(&b, "%x\r\n%s\r\n", len(p), p)
+	}
+	return b.String()
+}
+
+const lastChunk = "0\r\n\r\n"
+
+func TestAnswerPassesUnchangedHoweverItIsSplit(t *testing.T) {
+	body := token + token + finish + usage + done
+	for name, answer := range map[string]string{
+		"chunked":  chunkedHead + chunks(token, token+finish[:20], finish[20:]+usage, done) + lastChunk,
+		"trailers": sseHead + "Transfer-Encoding: chunked\r\nTrailer: x\r\n\r\n" + chunks(body) + "0;a=b\r\nX: y\r\n\r\n",
+		"length":   sseHead + fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body),
+		"close":    sseHead + "\r\n" + body,
+		"interim":  "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + chunkedHead + chunks(body) + lastChunk,
+	} {
+		t.Run(name, func(t *testing.T) {
+			var at atomic.Int64
+			w := newRawWorker(t, func(c net.Conn, _ *http.Request, _ []byte) bool {
+				i := at.Load()
+				io.WriteString(c, answer[:i])
+				// The proxy reads when something has come: give it the time to, without waiting for long.
+				for range 3 {
+					io.WriteString(c, "")
+				}
+				io.WriteString(c, answer[i:])
+				return name != "close"
+			})
+			c := newClient(t, nil)
+			for i := range answer {
+				at.Store(int64(i))
+				rec := httptest.NewRecorder()
+				res := c.Forward(context.Background(), attempt(w.url, rec))
+				if res.Class != Success || rec.Body.String() != body || rec.Code != 200 {
+					t.Fatalf("split at %d: %v (%v), status %d, body %q", i, res.Class, res.Err, rec.Code, rec.Body)
+				}
+				if res.Usage != (api.Usage{Prompt: 9, Completion: 2, Cached: 4, HasCached: true, Seen: true}) || res.FirstTokenAt.IsZero() || res.BytesDown != int64(len(body)) {
+					t.Fatalf("split at %d: %+v", i, res)
+				}
+			}
+			if name != "close" && w.accepted.Load() != 1 {
+				t.Errorf("%d connections, want 1: each answer was whole", w.accepted.Load())
+			}
+		})
+	}
+}
+
+// TestDecodingBytePerByte splits at every byte for certain: the pieces come from memory.
+func TestDecodingBytePerByte(t *testing.T) {
+	body := strings.Repeat("0123456789abcdef", 20)
+	raw := chunks(body[:1], body[1:17], body[17:]) + "000;x=\"y\"\r\nA: b\r\nC:\r\n\r\n"
+	for size := 1; size <= len(raw); size++ {
+		var c chunkReader
+		var got []byte
+		for b := []byte(raw); len(b) > 0; {
+			piece := bytes.Clone(b[:min(size, len(b))])
+			out, in, err := c.decode(piece, piece)
+			if err != nil || in != len(piece) {
+				t.Fatalf("pieces of %d: used %d of %d, %v", size, in, len(piece), err)
+			}
+			got = append(got, piece[:out]...)
+			b = b[in:]
+		}
+		if string(got) != body || !c.done() {
+			t.Fatalf("pieces of %d: %q, done %v", size, got, c.done())
+		}
+	}
+}
+
+func TestACutStreamNeverLooksComplete(t *testing.T) {
+	head := chunkedHead + chunks(token)
+	const errorEvent = `{"error":{"message":"the worker failed before the answer was complete`
+	f := func(name, answer, wantBody string, wantEvent bool, class Class) {
+		t.Run(name, func(t *testing.T) {
+			begun := make(chan bool)
+			w := newRawWorker(t, func(c net.Conn, _ *http.Request, _ []byte) bool {
+				io.WriteString(c, head)
+				<-begun
+				io.WriteString(c, answer)
+				return false
+			})
+			url, results := gateway(t, newClient(t, nil), func(a *Attempt) {
+				a.Worker = w.url
+				a.OnFirstToken = func(time.Time) { time.AfterFunc(time.Millisecond, func() { close(begun) }) }
+			})
+			_, body, err := post(t, url, "{}")
+			res := <-results
+			if res.Class != class || res.Retryable || !res.FirstByte {
+				t.Errorf("class %v, retryable %v, first byte %v (%v)", res.Class, res.Retryable, res.FirstByte, res.Err)
+			}
+			event := ""
+			if i := strings.Index(body, `data: {"error":{"message":"the worker`); i >= 0 {
+				body, event = body[:i], body[i:]
+			}
+			if body != wantBody {
+				t.Errorf("body %q, want %q", body, wantBody)
+			}
+			if wantEvent && (!strings.Contains(event, errorEvent) || strings.Contains(event, "[DONE]") || !strings.HasSuffix(event, "\n\n") || err != nil) {
+				t.Errorf("event %q, error %v", event, err)
+			}
+			if !wantEvent && event != "" {
+				t.Errorf("unwanted event %q", event)
+			}
+		})
+	}
+	f("FIN at a chunk's end", "", token, true, Truncated)
+	f("FIN inside a chunk", "400\r\ndata: {\"cho", token, true, Truncated)
+	f("FIN inside a chunk's size", "4", token, true, Truncated)
+	f("FIN behind a chunk's data", chunks(token)[:len(chunks(token))-2], token+token, true, Truncated)
+	f("FIN behind the finish", chunks(finish), token+finish, true, Truncated)
+	f("clean end without a finish", lastChunk, token, true, Truncated)
+	f("broken chunk", "zz\r\n", token, true, Protocol)
+	f("the engine's own error, then [DONE]", chunks(dead, done)+lastChunk, token+dead, false, EngineError)
+	f("the engine's own error and [DONE] in one", chunks(token+dead+done)+lastChunk, token+token+dead, false, EngineError)
+}
+
+func TestACutBodyIsVisiblyCut(t *testing.T) {
+	big := strings.Repeat("x", 3*bufferSize)
+	f := func(name, answer string) {
+		t.Run(name, func(t *testing.T) {
+			w := answering(t, false, answer)
+			url, results := gateway(t, newClient(t, nil), func(a *Attempt) { a.Worker = w.url })
+			_, body, err := post(t, url, "{}")
+			if res := <-results; res.Class != Truncated || !res.Abort {
+				t.Errorf("class %v, abort %v (%v)", res.Class, res.Abort, res.Err)
+			}
+			if err == nil {
+				t.Errorf("the client read %d bytes to a clean end", len(body))
+			}
+		})
+	}
+	f("JSON by length", "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n{\""+big)
+	f("JSON by chunks", "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"+chunks("{\""+big))
+	f("a stream with a length", sseHead+"Content-Length: 1000\r\n\r\n"+token)
+	f("inside an event larger than the buffer", chunkedHead+chunks(token, "data: "+big))
+}
+
+func TestWhatNeverReachedTheClientMayBeRetried(t *testing.T) {
+	unused, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	unused.Close()
+	f := func(name string, class Class, answer string) {
+		t.Run(name, func(t *testing.T) {
+			url := "http://" + unused.Addr().String()
+			if answer != "" {
+				url = answering(t, false, strings.TrimPrefix(answer, "-")).url
+			}
+			rec := httptest.NewRecorder()
+			res := newClient(t, nil).Forward(context.Background(), attempt(url, rec))
+			if res.Class != class || !res.Retryable || res.FirstByte || res.Err == nil || !res.Class.WorkerFault() {
+				t.Errorf("%+v", res)
+			}
+			if rec.Body.Len() > 0 || len(rec.Header()) > 0 {
+				t.Errorf("the client got %v %q", rec.Header(), rec.Body)
+			}
+			if strings.Contains(answer, "HTTP/1.1 5") {
+				out := httptest.NewRecorder()
+				res.Answer.WriteTo(out)
+				if out.Code/100 != 5 || out.Body.String() != answer[strings.Index(answer, "\r\n\r\n")+4:] || out.Header().Get("X-A") != "b" {
+					t.Errorf("held back: %d %v %q", out.Code, out.Header(), out.Body)
+				}
+			}
+		})
+	}
+	f("connection refused", Refused, "")
+	f("closed at once", Reset, "-")
+	f("cut inside the header", Reset, "HTTP/1.1 200 OK\r\nContent-")
+	f("503", Refused, "HTTP/1.1 503 Service Unavailable\r\nX-A: b\r\nContent-Length: 4\r\n\r\nbusy")
+	f("502", Refused, "HTTP/1.1 502 Bad Gateway\r\nX-A: b\r\n\r\n<html>")
+	f("500 while shutting down", Refused, "HTTP/1.1 500 x\r\nX-A: b\r\nContent-Length: 66\r\n\r\n"+`{"error":{"message":"cannot schedule new futures after shutdown"}} `[:66])
+	f("a stream that never began", Truncated, chunkedHead)
+	f("a stream cut in its first event", Truncated, chunkedHead+"50\r\ndata: {")
+	f("a stream that begins with the engine's death", Refused, chunkedHead+chunks(dead, done)+lastChunk)
+	f("a JSON answer cut short", Truncated, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n{")
+	f("a JSON answer cut short, without length", Truncated, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{\"choices\":[")
+	f("not HTTP", Protocol, "SSH-2.0-OpenSSH_9.2\r\n\r\n")
+}
+
+func TestTheEnginesRefusalsPassByteForByte(t *testing.T) {
+	for _, status := range []int{301, 400, 401, 404, 422, 429, 500, 501} {
+		body := fmt.Sprintf(`{"error": {"message":"no %d"}}`, status)
+		w := answering(t, true, fmt.Sprintf("HTTP/1.1 %d Whatever\r\ncontent-type: application/json\r\nx-a: b\r\ncontent-length: %d\r\n\r\n%s", status, len(body), body))
+		rec := httptest.NewRecorder()
+		res := newClient(t, nil).Forward(context.Background(), attempt(w.url, rec))
+		want := Rejected
+		if status >= 500 {
+			want = EngineError
+		}
+		if res.Class != want || res.Retryable || res.Class.WorkerFault() != (status >= 500) || rec.Code != status || rec.Body.String() != body || rec.Header().Get("X-A") != "b" {
+			t.Errorf("%d: %+v, body %q", status, res, rec.Body)
+		}
+	}
+}
+
+func TestStaleConnectionsLoseNoRequest(t *testing.T) {
+	answer := "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+	w := newRawWorker(t, func(c net.Conn, r *http.Request, _ []byte) bool {
+		io.WriteString(c, answer)
+		return false // close, though the answer did not say so
+	})
+	c := newClient(t, nil)
+	fresh := 0
+	for i := range 300 {
+		rec := httptest.NewRecorder()
+		a := attempt(w.url, rec)
+		a.Plain = true
+		if i%3 == 0 {
+			a.Body = bytes.Repeat([]byte("x"), 1<<20)
+		}
+		res := c.Forward(context.Background(), a)
+		if res.Class != Success || rec.Body.String() != "{}" {
+			t.Fatalf("request %d: %v: %v", i, res.Class, res.Err)
+		}
+		if res.Fresh {
+			fresh++
+		}
+	}
+	if fresh < 250 || w.requests.Load() != 300 {
+		t.Errorf("%d fresh tries, %d requests seen by the worker; want about 299 and 300", fresh, w.requests.Load())
+	}
+}
+
+func TestAFreshConnectionIsNotTriedTwice(t *testing.T) {
+	w := answering(t, false, "")
+	res := newClient(t, nil).Forward(context.Background(), attempt(w.url, httptest.NewRecorder()))
+	if res.Class != Reset || w.requests.Load() != 1 {
+		t.Errorf("%v, %d requests; want reset, 1", res.Class, w.requests.Load())
+	}
+}
+
+func TestAClientThatLeavesCancelsAtOnce(t *testing.T) {
+	closed := make(chan time.Time, 1)
+	w := newRawWorker(t, func(c net.Conn, _ *http.Request, _ []byte) bool {
+		io.WriteString(c, chunkedHead+chunks(token))
+		c.Read(make([]byte, 1)) // returns when the proxy closes
+		closed <- time.Now()
+		return false
+	})
+	url, results := gateway(t, newClient(t, nil), func(a *Attempt) { a.Worker = w.url })
+	ctx, cancel := context.WithCancel(context.Background())
+	req, _ := http.NewRequestWithContext(ctx, "POST", url, strings.NewReader("{}"))
+	tr := &http.Transport{}
+	defer tr.CloseIdleConnections()
+	resp, err := tr.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.ReadFull(resp.Body, make([]byte, len(token)))
+	left := time.Now()
+	cancel()
+	resp.Body.Close()
+	if took := (<-closed).Sub(left); took > 200*time.Millisecond {
+		t.Errorf("the worker's connection was closed after %v", took)
+	}
+	if res := <-results; res.Class != ClientGone || res.Class.WorkerFault() {
+		t.Errorf("%v: %v", res.Class, res.Err)
+	}
+}
+
+func TestAClientThatLeavesBeforeTheHeaderCancelsToo(t *testing.T) {
+	asked, closed := make(chan bool), make(chan bool)
+	w := newRawWorker(t, func(c net.Conn, _ *http.Request, _ []byte) bool {
+		asked <- true
+		c.Read(make([]byte, 1))
+		closed <- true
+		return false
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { <-asked; cancel() }() // ends when the worker was asked, which it is
+	res := newClient(t, nil).Forward(ctx, attempt(w.url, httptest.NewRecorder()))
+	<-closed
+	if res.Class != ClientGone || res.Retryable || !errors.Is(res.Err, context.Canceled) {
+		t.Errorf("%+v", res)
+	}
+}
+
+func TestSilentWorkersTimeOut(t *testing.T) {
+	f := func(name, sent string, class Class, retryable bool) {
+		t.Run(name, func(t *testing.T) {
+			w := newRawWorker(t, func(c net.Conn, _ *http.Request, _ []byte) bool {
+				io.WriteString(c, sent)
+				c.Read(make([]byte, 1))
+				return false
+			})
+			c := newClient(t, func(cfg *Config) {
+				cfg.HeaderTimeout, cfg.StreamIdleTimeout = 50*time.Millisecond, 50*time.Millisecond
+			})
+			rec := httptest.NewRecorder()
+			res := c.Forward(context.Background(), attempt(w.url, rec))
+			if res.Class != class || res.Retryable != retryable || api.AsError(res.Err).Status != 504 {
+				t.Errorf("%+v", res)
+			}
+			if !retryable && !strings.Contains(rec.Body.String(), "worker_timeout") {
+				t.Errorf("body %q", rec.Body)
+			}
+		})
+	}
+	f("no header", "", HeaderTimeout, true)
+	f("half a header", "HTTP/1.1 200 OK\r\n", HeaderTimeout, true)
+	f("no event", chunkedHead, StreamTimeout, true)
+	f("in mid-stream", chunkedHead+chunks(token), StreamTimeout, false)
+}

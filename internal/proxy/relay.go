@@ -1,0 +1,339 @@
+package proxy
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/warmpath/warmpath/internal/api"
+)
+
+// answerBody is how an answer's body is framed, and how much of it has come.
+type answerBody struct {
+	length  int64 // bytes still to come, when there is a Content-Length
+	chunks  chunkReader
+	framing framing
+	over    bool // the body is whole
+	spoiled bool // the connection cannot be used again: bytes beyond the end, or the worker closes it
+}
+
+type framing uint8
+
+const (
+	noBody framing = iota
+	byLength
+	byChunks
+	byClose
+)
+
+func (b *answerBody) reusable() bool { return b.over && !b.spoiled && b.framing != byClose }
+
+// decode decodes raw in place, and returns how many bytes of data it holds now.
+func (b *answerBody) decode(raw []byte) (n int, err error) {
+	switch b.framing {
+	case byLength:
+		n = int(min(b.length, int64(len(raw))))
+		b.length -= int64(n)
+		b.over = b.length == 0
+		b.spoiled = b.spoiled || n < len(raw)
+		return n, nil
+	case byChunks:
+		n, used, err := b.chunks.decode(raw, raw)
+		b.over = b.chunks.done()
+		b.spoiled = b.spoiled || used < len(raw)
+		return n, err
+	case byClose:
+		return len(raw), nil
+	}
+	b.over = true
+	b.spoiled = b.spoiled || len(raw) > 0
+	return 0, nil
+}
+
+// slack is how much room must be left for a read to be worth while.
+const slack = 512
+
+// relay is the passing of one answer to the client.
+type relay struct {
+	w http.ResponseWriter
+
+	watching bool // the answer is a generation that the watcher can read
+	stream   bool // events are passed as they come, whole ones only
+	gather   bool // nothing is passed before all has come or the buffer is full
+	cut      bool // what was passed last ended inside an event
+
+	guarded   time.Time // when the client's write deadline was last set
+	refreshed time.Time // when the worker's read deadline was last set
+}
+
+// answer passes an answer whose header is x.buf[:head] and of which n bytes have been read.
+func (x *exchange) answer(k *conn, head, n int) {
+	x.res.Status = x.ans.status
+	x.frame()
+	ok := x.ans.status < 300
+	x.stream = x.ans.stream && !x.ans.encoded && ok
+	x.watching = ok && !x.a.Plain && !x.ans.encoded && (x.ans.stream || x.ans.json)
+	x.gather = !x.stream && (x.ans.json || !ok)
+	if x.watching {
+		f := api.JSON
+		if x.stream {
+			f = api.EventStream
+		}
+		x.watch.Reset(x.a.Dialect, f)
+	}
+	if len(x.buf)-head < bufferSize/2 {
+		x.grow()
+	}
+	x.w = x.a.Writer
+	if x.client.cfg.HeaderTimeout > 0 || x.client.cfg.StreamIdleTimeout > 0 {
+		x.patience(k, time.Now(), true)
+	}
+	x.pump(k, x.buf[head:], n-head)
+	if x.watching {
+		x.res.Usage = x.watch.Usage()
+	}
+	if x.client.cfg.ClientTimeout > 0 && !x.guarded.IsZero() {
+		http.NewResponseController(x.w).SetWriteDeadline(time.Time{}) // fails where it could not be set either
+	}
+}
+
+// frame decides how the body is framed.
+func (x *exchange) frame() {
+	b := &x.body
+	b.spoiled = b.spoiled || x.ans.close
+	switch {
+	case x.ans.noBody(x.a.method()):
+		b.over = true
+		b.spoiled = b.spoiled || x.ans.chunked || x.ans.length > 0 && x.a.method() != http.MethodHead
+	case x.ans.chunked:
+		b.framing = byChunks
+	case x.ans.length >= 0:
+		b.framing, b.length = byLength, x.ans.length
+		b.over = b.length == 0
+	default:
+		b.framing = byClose
+	}
+}
+
+// pump reads, decodes, watches and passes until the body is over. data[:n] is what has been read of the body; data[:held]
+// is decoded and not yet passed.
+func (x *exchange) pump(k *conn, data []byte, n int) {
+	held := 0
+	for {
+		out, err := x.body.decode(data[held : held+n])
+		if err != nil {
+			x.broken(Protocol, protocolError(k.worker.url, err))
+			return
+		}
+		send := x.inspect(data[:held+out], held)
+		held += out
+		if x.watching && x.stream && x.watch.Failed() {
+			x.engineError(data[:send])
+			return
+		}
+		if x.body.over {
+			x.whole(data[:held])
+			return
+		}
+		if send > 0 {
+			if !x.pass(data[:send], false) {
+				return
+			}
+			held = copy(data, data[send:held])
+		}
+		if n, err = k.read(data[held:]); n == 0 && err != nil {
+			x.ended(k, data[:held], err)
+			return
+		}
+		if x.client.cfg.StreamIdleTimeout > 0 {
+			x.patience(k, time.Now(), false)
+		}
+	}
+}
+
+// inspect lets the watcher read data[held:], and returns how much of data is to be passed now.
+func (x *exchange) inspect(data []byte, held int) (send int) {
+	fresh := data[held:]
+	whole := len(fresh)
+	if x.watching {
+		whole = x.watch.Feed(fresh)
+		if x.res.FirstTokenAt.IsZero() && x.watch.FirstToken() {
+			x.res.FirstTokenAt = time.Now()
+			if x.a.OnFirstToken != nil {
+				x.a.OnFirstToken(x.res.FirstTokenAt)
+			}
+		}
+	}
+	full := cap(data)-len(data) < slack
+	switch {
+	case x.gather && !full:
+		return 0
+	case x.watching && x.stream && whole > 0:
+		x.cut = false
+		return held + whole
+	case x.watching && x.stream && !full:
+		return 0
+	case x.watching && x.stream:
+		x.cut = true // an event that is larger than the buffer
+	}
+	return len(data)
+}
+
+// pass writes b to the client, behind the header if it is the first. It returns false when the client is gone.
+func (x *exchange) pass(b []byte, last bool) bool {
+	rc := http.NewResponseController(x.w)
+	if t := x.client.cfg.ClientTimeout; t > 0 {
+		if now := time.Now(); now.Sub(x.guarded) > t/4 {
+			x.guarded = now
+			rc.SetWriteDeadline(now.Add(t + t/4)) // not every writer can; then the client's own patience is the limit
+		}
+	}
+	if !x.res.FirstByte {
+		x.res.FirstByte = true
+		h := x.w.Header()
+		x.ans.copyTo(h)
+		if x.a.RequestID != "" && h[headerRequestID] == nil {
+			h[headerRequestID] = []string{x.a.RequestID}
+		}
+		x.w.WriteHeader(x.ans.status)
+	}
+	var err error
+	if len(b) > 0 {
+		_, err = x.w.Write(b)
+	}
+	if err == nil && !last && !x.gather {
+		if err = rc.Flush(); errors.Is(err, http.ErrNotSupported) {
+			err = nil
+		}
+	}
+	if err != nil {
+		x.res.Abort = true
+		x.fail(ClientGone, fmt.Errorf("write to the client: %w", err))
+		return false
+	}
+	x.res.BytesDown += int64(len(b))
+	return true
+}
+
+// whole ends an answer that came whole by its framing; rest is what has not been passed.
+func (x *exchange) whole(rest []byte) {
+	if x.watching {
+		x.watch.End()
+	}
+	if x.res.Status >= 500 && x.hold(rest) {
+		return
+	}
+	if x.stream && x.watching && !x.watch.Finished() && !x.watch.Failed() && !x.watch.Done() {
+		// A clean end proves nothing: no choice was finished, so tell the client.
+		if len(rest) == 0 || x.pass(rest, false) {
+			x.broken(Truncated, fmt.Errorf("%s ended its stream without a finish_reason", x.a.Worker))
+		}
+		return
+	}
+	if !x.pass(rest, true) {
+		return
+	}
+	switch {
+	case x.res.Status >= 500:
+		x.fail(EngineError, api.WorkerBroke(fmt.Errorf("%s answered %d", x.a.Worker, x.res.Status)))
+	case x.res.Status >= 300:
+		x.res.Class = Rejected
+	case !x.watching || x.watch.Complete():
+		x.res.Class = Success
+	case x.watch.Failed() || x.watch.Finished():
+		x.fail(EngineError, api.WorkerBroke(fmt.Errorf("%s ended the answer itself: %s", x.a.Worker, x.watch.ErrorText())))
+	default:
+		x.fail(Truncated, api.WorkerBroke(fmt.Errorf("%s gave no finish_reason", x.a.Worker)))
+	}
+}
+
+// hold keeps an error answer back when another worker may do better.
+func (x *exchange) hold(body []byte) bool {
+	retry := slices.Contains(x.client.cfg.RetryStatuses, x.res.Status) || x.shutdown(body)
+	if x.res.FirstByte || !retry {
+		return false
+	}
+	h := make(http.Header)
+	x.ans.copyTo(h)
+	x.res.Answer = &Answer{Status: x.ans.status, Header: h, Body: bytes.Clone(body)}
+	x.res.Retryable = true
+	x.fail(Refused, api.WorkerUnreachable(fmt.Errorf("%s answered %d", x.a.Worker, x.res.Status)))
+	return true
+}
+
+// shutdown reports whether body says that the engine takes no more requests.
+func (x *exchange) shutdown(body []byte) bool {
+	for _, text := range x.client.cfg.RetryTexts {
+		if bytes.Contains(body, []byte(text)) {
+			return true
+		}
+	}
+	return false
+}
+
+// engineError ends a stream behind the engine's own error event, which is the end of events. What follows is not passed:
+// vLLM sends [DONE] and ends cleanly, and the stream would look complete to whoever does not read the event.
+func (x *exchange) engineError(events []byte) {
+	if x.ans.length < 0 && x.hold(events) {
+		return
+	}
+	x.fail(EngineError, api.WorkerBroke(fmt.Errorf("%s sent an error event: %s", x.a.Worker, x.watch.ErrorText())))
+	if x.pass(events, true) && x.ans.length >= 0 {
+		x.res.Abort = true // the client waits for more bytes
+	}
+}
+
+// ended ends an answer whose connection ended, or fell silent, before its framing did.
+func (x *exchange) ended(k *conn, rest []byte, err error) {
+	switch {
+	case k.aborted.Load():
+		x.fail(ClientGone, err) // the caller knows why
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		x.broken(StreamTimeout, protocolError(k.worker.url, err))
+	case x.body.framing == byClose && err == io.EOF && (!x.watching || x.stream || x.watch.Complete()):
+		x.whole(rest)
+	case x.watching && x.stream && x.watch.Done() && x.watch.Complete():
+		if x.pass(rest, true) { // all but the last chunk of the framing: the client has what it needs
+			x.res.Class = Success
+		}
+	default:
+		x.broken(Truncated, protocolError(k.worker.url, err))
+	}
+}
+
+// broken ends an answer that will not become whole, so that it does not look whole to the client either: by an error event
+// without [DONE] where a stream has begun, else by cutting the connection.
+func (x *exchange) broken(c Class, err error) {
+	e := api.WorkerBroke(err)
+	if c == StreamTimeout {
+		e = api.WorkerTimeout(err)
+	}
+	x.fail(c, e)
+	switch {
+	case !x.res.FirstByte:
+		x.res.Retryable = true
+	case x.stream && x.watching && !x.cut && x.ans.length < 0:
+		if event := x.a.Dialect.AppendErrorEvent(nil, e); x.pass(event, true) {
+			x.res.Abort = false
+		}
+	default:
+		x.res.Abort = true
+	}
+}
+
+// patience bounds the silence that the worker may keep from now on. It is renewed by and by, not with every read.
+func (x *exchange) patience(k *conn, now time.Time, first bool) {
+	t := x.client.cfg.StreamIdleTimeout
+	switch {
+	case t == 0:
+		k.SetDeadline(time.Time{})
+	case first || now.Sub(x.refreshed) > t/4:
+		x.refreshed = now
+		k.SetReadDeadline(now.Add(t + t/4))
+	}
+}

@@ -1,0 +1,160 @@
+package proxy
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+const (
+	headerRequestID = "X-Request-Id"
+	// maxRequestID is the longest request id of a client that is passed on: it goes into logs and engine state.
+	maxRequestID = 128
+)
+
+// RequestID returns the client's X-Request-Id when it is fit to be passed on (1 to 128 visible ASCII characters), else a new
+// random one.
+func RequestID(h http.Header) string {
+	if ids := h[headerRequestID]; len(ids) == 1 && len(ids[0]) <= maxRequestID && visible(ids[0]) {
+		return ids[0]
+	}
+	var raw [16]byte
+	rand.Read(raw[:]) // never fails: crypto/rand
+	var text [2 * len(raw)]byte
+	hex.Encode(text[:], raw[:])
+	return string(text[:])
+}
+
+func visible(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if s[i] <= ' ' || s[i] >= 0x7f {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// target is a worker's URL, taken apart.
+type target struct {
+	https  bool
+	host   string // for the Host field
+	addr   string // host:port to connect to
+	name   string // host without port, for TLS
+	prefix string // of the path
+}
+
+func parseTarget(worker string) (target, error) {
+	u, err := url.Parse(worker)
+	switch {
+	case err != nil:
+		return target{}, fmt.Errorf("parse worker url: %w", err)
+	case u.Scheme != "http" && u.Scheme != "https":
+		return target{}, fmt.Errorf("worker url %q: the scheme must be http or https", worker)
+	case u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		return target{}, fmt.Errorf("worker url %q: want scheme://host:port and perhaps a path", worker)
+	}
+	t := target{https: u.Scheme == "https", host: u.Host, name: u.Hostname(), prefix: strings.TrimRight(u.EscapedPath(), "/")}
+	port := u.Port()
+	switch {
+	case port != "":
+		t.addr = u.Host
+	case t.https:
+		t.addr = strings.TrimSuffix(u.Host, ":") + ":443"
+	default:
+		t.addr = strings.TrimSuffix(u.Host, ":") + ":80"
+	}
+	return t, nil
+}
+
+// appendHead appends the request line and the header of an attempt.
+func (t *target) appendHead(dst []byte, a *Attempt) ([]byte, error) {
+	method := a.method()
+	if !isToken(method) || !strings.HasPrefix(a.Path, "/") || !visible(a.Path) || !visible(t.host) {
+		return dst, fmt.Errorf("write request line %s %q: malformed", method, a.Path)
+	}
+	dst = append(dst, method...)
+	dst = append(dst, ' ')
+	dst = append(dst, t.prefix...)
+	dst = append(dst, a.Path...)
+	dst = append(dst, " HTTP/1.1\r\nHost: "...)
+	dst = append(dst, t.host...)
+	dst = append(dst, "\r\n"...)
+	var err error
+	for name, values := range a.Header {
+		if a.drops(name) {
+			continue
+		}
+		for _, v := range values {
+			if dst, err = appendField(dst, name, v); err != nil {
+				return dst, err
+			}
+		}
+	}
+	for _, f := range a.Set {
+		if f.Value == "" || ownField(http.CanonicalHeaderKey(f.Name)) {
+			continue
+		}
+		if dst, err = appendField(dst, f.Name, f.Value); err != nil {
+			return dst, err
+		}
+	}
+	if a.RequestID != "" {
+		if dst, err = appendField(dst, headerRequestID, a.RequestID); err != nil {
+			return dst, err
+		}
+	}
+	if len(a.Body) > 0 || method == http.MethodPost || method == http.MethodPut || method == http.MethodPatch {
+		dst = append(dst, "Content-Length: "...)
+		dst = strconv.AppendInt(dst, int64(len(a.Body)), 10)
+		dst = append(dst, "\r\n"...)
+	}
+	return append(dst, "\r\n"...), nil
+}
+
+func (a *Attempt) method() string {
+	if a.Method == "" {
+		return http.MethodPost
+	}
+	return a.Method
+}
+
+// drops reports whether the client's field of this canonical name stays here.
+func (a *Attempt) drops(name string) bool {
+	if ownField(name) || name == headerRequestID && a.RequestID != "" {
+		return true
+	}
+	for _, f := range a.Set {
+		if strings.EqualFold(f.Name, name) {
+			return true
+		}
+	}
+	for _, list := range a.Header["Connection"] {
+		if listed(list, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// ownField reports whether a field is written by us or by nobody.
+func ownField(name string) bool {
+	switch name {
+	case "Host", "Content-Length", "Expect", "Accept-Encoding":
+		return true
+	}
+	return hopByHop(name)
+}
+
+func appendField(dst []byte, name, value string) ([]byte, error) {
+	if !isToken(name) || !isText(value) {
+		return dst, fmt.Errorf("write header field %q: malformed", name)
+	}
+	dst = append(dst, name...)
+	dst = append(dst, ": "...)
+	dst = append(dst, value...)
+	return append(dst, "\r\n"...), nil
+}
