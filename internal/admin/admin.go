@@ -22,7 +22,7 @@ import (
 	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
-// Parts are what the admin listener shows; all are required but Stream and Reload.
+// Parts are what the admin listener shows; all are required but Reload.
 type Parts struct {
 	Router    *warmpath.Router
 	Gateway   *gateway.Gateway
@@ -30,8 +30,8 @@ type Parts struct {
 	Sources   telemetry.Sources
 	Bodies    *proxy.Bodies
 	Log       *slog.Logger
-	// Stream returns the event subscription of a holder, nil when it has none.
-	Stream func(fleet.Holder) *Stream
+	// Streams returns the event subscription of each holder that has one.
+	Streams func() map[fleet.Holder]*Stream
 	// IndexBlocks returns how many blocks the index knows on each holder.
 	IndexBlocks func() map[fleet.Holder]int64
 	// Reload reads the configuration file again and returns what changed. On an error nothing has changed.
@@ -113,12 +113,14 @@ func (a *Admin) unknown(w http.ResponseWriter, r *http.Request) {
 
 func (a *Admin) workers(w http.ResponseWriter, _ *http.Request) {
 	snapshot := a.Router.Fleet().Snapshot()
-	blocks := a.IndexBlocks()
+	blocks, streams := a.IndexBlocks(), a.Streams()
 	out := Workers{Workers: []Worker{}, Index: []Index{}}
 	for _, fw := range snapshot.Workers() {
 		line := workerOf(fw)
 		for _, h := range fw.Holders {
-			line.Holders = append(line.Holders, a.holder(snapshot, h, blocks[h]))
+			holder := holderOf(snapshot, h)
+			holder.IndexBlocks, holder.Stream = blocks[h], streams[h]
+			line.Holders = append(line.Holders, holder)
 		}
 		out.Workers = append(out.Workers, line)
 	}
@@ -141,15 +143,12 @@ func workerOf(w *fleet.Worker) Worker {
 	return line
 }
 
-func (a *Admin) holder(s *fleet.Snapshot, h fleet.Holder, blocks int64) Holder {
+func holderOf(s *fleet.Snapshot, h fleet.Holder) Holder {
 	trust, why := s.Trust(h)
-	line := Holder{Rank: s.Rank(h), Trust: trust.String(), TrustReason: why, Load: loadOf(s.Load(h)), IndexBlocks: blocks}
+	line := Holder{Rank: s.Rank(h), Trust: trust.String(), TrustReason: why, Load: loadOf(s.Load(h))}
 	if until := s.BlockedUntil(h); until != 0 {
 		at := time.Unix(0, until).UTC()
 		line.BlockedUntil = &at
-	}
-	if a.Parts.Stream != nil {
-		line.Stream = a.Parts.Stream(h)
 	}
 	return line
 }

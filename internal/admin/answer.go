@@ -52,32 +52,36 @@ type Load struct {
 	Processed     uint64 `json:"processed"`      // requests ever sent
 }
 
-// Stream is a holder's event subscription.
+// Stream is a holder's event subscription; its counters are since the process started.
 type Stream struct {
-	Endpoint     string `json:"events_endpoint"`
-	Replay       string `json:"replay_endpoint,omitempty"`
-	Connected    bool   `json:"events_connected"`
-	LastSequence uint64 `json:"last_sequence"`
-	Messages     uint64 `json:"messages"`
-	Applied      uint64 `json:"events_applied"`
-	Skipped      uint64 `json:"events_skipped"`       // of unknown kind or without use
-	Undecodable  uint64 `json:"messages_undecodable"` // dropped whole
-	Gaps         uint64 `json:"gaps"`
-	Replays      uint64 `json:"replays"`
-	Replayed     uint64 `json:"replayed"`
-	Duplicates   uint64 `json:"duplicates"`
-	Lost         uint64 `json:"lost"`
-	Restarts     uint64 `json:"restarts"`
-	Reconnects   uint64 `json:"reconnects"`
-	// Warnings are what is off, in words: no events though requests were answered, another block size than configured, …
-	Warnings []string `json:"warnings,omitempty"`
+	Endpoint     string     `json:"events_endpoint"`
+	Replay       string     `json:"replay_endpoint,omitempty"`
+	Connected    bool       `json:"events_connected"`
+	EngineHash   string     `json:"engine_hash,omitempty"` // how the engine hashes its blocks, where it could be found out
+	LastSequence uint64     `json:"last_sequence"`
+	LastEvent    *time.Time `json:"last_event,omitempty"`
+	Messages     uint64     `json:"messages"`
+	Applied      uint64     `json:"events_applied"`
+	Unapplied    uint64     `json:"events_unapplied"`     // could belong to another request than they seem to
+	Skipped      uint64     `json:"events_skipped"`       // of unknown kind or without use
+	Undecodable  uint64     `json:"messages_undecodable"` // dropped whole
+	Foreign      uint64     `json:"messages_foreign"`     // no KV events
+	Gaps         uint64     `json:"gaps"`
+	Replays      uint64     `json:"replays"`
+	Replayed     uint64     `json:"replayed"`
+	Duplicates   uint64     `json:"duplicates"`
+	Lost         uint64     `json:"lost"`
+	Restarts     uint64     `json:"restarts"`
+	Forgotten    uint64     `json:"forgotten"` // times all that was known of the holder was dropped
+	LastError    string     `json:"last_error,omitempty"`
 }
 
 // Counts returns s as metrics count it.
 func (s *Stream) Counts() *telemetry.Stream {
-	return &telemetry.Stream{Connected: s.Connected, LastSequence: s.LastSequence, Messages: s.Messages, Events: s.Applied,
-		Skipped: s.Skipped, Undecodable: s.Undecodable, Gaps: s.Gaps, Replays: s.Replays, Replayed: s.Replayed,
-		Duplicates: s.Duplicates, Lost: s.Lost, Reconnects: s.Reconnects, Restarts: s.Restarts}
+	return &telemetry.Stream{Connected: s.Connected, LastSequence: s.LastSequence, Messages: s.Messages, Applied: s.Applied,
+		Unapplied: s.Unapplied, Skipped: s.Skipped, Undecodable: s.Undecodable, Foreign: s.Foreign, Gaps: s.Gaps,
+		Replays: s.Replays, Replayed: s.Replayed, Duplicates: s.Duplicates, Lost: s.Lost, Restarts: s.Restarts,
+		Forgotten: s.Forgotten}
 }
 
 // Index is the block index of one base model.

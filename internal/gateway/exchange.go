@@ -208,6 +208,9 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	if d.Pinned && !x.prepared.rankChosen {
 		a.Set = append(a.Set, proxy.Field{Name: headerRank, Value: strconv.Itoa(d.Rank)})
 	}
+	if q := &x.prepared.route; q.Salt != "" || q.Extra != "" {
+		x.g.Scoped(d.Holder, q.Salt, q.Extra)
+	}
 	result := x.g.Client.Forward(ctx, a)
 	x.decision = nil
 	d.Done(outcome(&result), time.Now().UnixNano())

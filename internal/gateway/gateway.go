@@ -29,6 +29,9 @@ type Parts struct {
 	Bodies    *proxy.Bodies
 	Telemetry *telemetry.Telemetry
 	Log       *slog.Logger
+	// Scoped is told of each request that is kept apart by a cache salt or an extra key, before it is sent: engines whose
+	// events do not tell such keys must not be believed where they matter.
+	Scoped func(h fleet.Holder, salt, extra string)
 }
 
 // Gateway is the HTTP front. It is an http.Handler, safe for concurrent use.

@@ -33,11 +33,12 @@ type Holder struct {
 
 // Stream is what a holder's event subscription has counted since the process started.
 type Stream struct {
-	Connected                                             bool
-	LastSequence                                          uint64
-	Messages, Events, Skipped, Undecodable                uint64
-	Gaps, Replays, Replayed, Duplicates, Lost, Reconnects uint64
-	Restarts                                              uint64
+	Connected                                 bool
+	LastSequence                              uint64
+	Messages, Undecodable, Foreign            uint64
+	Applied, Unapplied, Skipped               uint64 // events
+	Gaps, Replays, Replayed, Duplicates, Lost uint64
+	Restarts, Forgotten                       uint64
 }
 
 // Index is the state of one model's block index.
@@ -94,16 +95,18 @@ func newCollector(src Sources) *collector {
 		sequence:  desc("events_last_sequence", "Sequence number of the last event message.", holder),
 		streamCounters: []streamCounter{
 			stream("messages", "Event messages applied.", func(s *Stream) uint64 { return s.Messages }),
-			stream("applied", "Events applied.", func(s *Stream) uint64 { return s.Events }),
+			stream("applied", "Events applied.", func(s *Stream) uint64 { return s.Applied }),
+			stream("unapplied", "Events not applied because they could belong to another request than they seem to.", func(s *Stream) uint64 { return s.Unapplied }),
 			stream("skipped", "Events of unknown kind or without use.", func(s *Stream) uint64 { return s.Skipped }),
 			stream("undecodable", "Messages that could not be decoded and were dropped whole.", func(s *Stream) uint64 { return s.Undecodable }),
+			stream("foreign", "Messages that are no KV events.", func(s *Stream) uint64 { return s.Foreign }),
 			stream("gaps", "Gaps in the sequence.", func(s *Stream) uint64 { return s.Gaps }),
 			stream("replays", "Replays asked for.", func(s *Stream) uint64 { return s.Replays }),
 			stream("replayed", "Messages that came by replay.", func(s *Stream) uint64 { return s.Replayed }),
 			stream("duplicates", "Messages seen before and dropped.", func(s *Stream) uint64 { return s.Duplicates }),
 			stream("lost", "Messages gone for good.", func(s *Stream) uint64 { return s.Lost }),
 			stream("restarts", "Restarts of the engine's stream.", func(s *Stream) uint64 { return s.Restarts }),
-			stream("reconnects", "Connections made after the first.", func(s *Stream) uint64 { return s.Reconnects }),
+			stream("forgotten", "Times all that was known of the holder was dropped.", func(s *Stream) uint64 { return s.Forgotten }),
 		},
 		indexBlocks:      desc("index_blocks", "Distinct blocks in the index.", []string{"model"}),
 		indexMemberships: desc("index_memberships", "Pairs of (holder, block) in the index.", []string{"model"}),

@@ -1,0 +1,114 @@
+package gateway_test
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"context"
+)
+
+// held is a worker whose streams begin at once and end when release is closed.
+func held(t *testing.T) (url string, begun, release chan struct{}) {
+	begun, release = make(chan struct{}, 16), make(chan struct{})
+	url = worker(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, firstChunk)
+		w.(http.Flusher).Flush()
+		begun <- struct{}{}
+		select {
+		case <-release:
+		case <-r.Context().Done():
+			return
+		}
+		_, _ = io.WriteString(w, lastChunk+doneChunk)
+	})
+	return url, begun, release
+}
+
+func TestDrainLetsStreamsEnd(t *testing.T) {
+	url, begun, release := held(t)
+	f := serve(t, nil, url)
+	answer := make(chan string, 1)
+	go func() { // ends with the stream; received below
+		_, text, err := f.try(context.Background(), chat)
+		if err != nil {
+			text = err.Error()
+		}
+		answer <- text
+	}()
+	<-begun
+	stopped := make(chan error, 1)
+	go func() { stopped <- f.stop() }() // received below
+	wait(t, "new connections are refused", func() bool {
+		resp, err := http.Get(f.url + "/health")
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		http.DefaultClient.CloseIdleConnections()
+		return err != nil
+	})
+	select {
+	case err := <-stopped:
+		t.Fatalf("the gateway stopped under a stream: %v", err)
+	default:
+	}
+	close(release)
+	if text := <-answer; !strings.HasSuffix(text, doneChunk) {
+		t.Errorf("the stream ended %q", text)
+	}
+	if err := <-stopped; err != nil {
+		t.Errorf("drain: %v", err)
+	}
+	f.idle(t)
+}
+
+func TestDrainCutsWhatOutlivesIt(t *testing.T) {
+	url, begun, release := held(t)
+	defer close(release)
+	f := serve(t, func(s *settings) { s.gateway.DrainTimeout = 50 * time.Millisecond }, url)
+	ended := make(chan error, 1)
+	go func() { // ends when the stream is cut; received below
+		_, text, err := f.try(context.Background(), chat)
+		if err == nil && strings.Contains(text, "[DONE]") {
+			err = errors.New("the stream looks whole")
+		} else {
+			err = nil
+		}
+		ended <- err
+	}()
+	<-begun
+	if err := f.stop(); err == nil || !strings.Contains(err.Error(), "cut") {
+		t.Errorf("drain says %v", err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	f.idle(t)
+}
+
+func TestReadinessTurnsBeforeTheListenerCloses(t *testing.T) {
+	f := serve(t, func(s *settings) { s.gateway.DrainDelay = 300 * time.Millisecond }, worker(t, plain))
+	stopped := make(chan error, 1)
+	go func() { stopped <- f.stop() }() // received below
+	saw := false
+	wait(t, "readiness says 503", func() bool {
+		resp, err := f.client.Get(f.url + "/readiness")
+		if err != nil {
+			t.Fatalf("the listener closed first: %v", err)
+		}
+		_ = resp.Body.Close()
+		saw = resp.StatusCode == 503
+		return saw
+	})
+	if resp, text := f.post(t, chat); resp.StatusCode != 200 {
+		t.Errorf("a request within the delay: %d %s", resp.StatusCode, text)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}

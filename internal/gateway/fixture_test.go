@@ -1,0 +1,203 @@
+package gateway_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/internal/proxy"
+	"github.com/warmpath/warmpath/internal/telemetry"
+	"github.com/warmpath/warmpath/internal/tokens"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fixture is a gateway in front of workers that the test made.
+type fixture struct {
+	*gateway.Gateway
+	url    string
+	fleet  *fleet.Fleet
+	source *tokens.Source
+	client *http.Client
+	stop   func() error // ends Serve and returns what it said
+	scoped chan string
+}
+
+// settings are what a test changes.
+type settings struct {
+	gateway gateway.Config
+	body    proxy.BodyConfig
+	tokens  tokens.Config
+	facts   fleet.Facts
+	policy  string
+	local   tokens.LocalFunc
+}
+
+// serve runs a gateway in front of workers until the test ends.
+func serve(t *testing.T, change func(*settings), workers ...string) *fixture {
+	t.Helper()
+	s := settings{gateway: gateway.DefaultConfig(), body: proxy.DefaultBodyConfig(), tokens: tokens.DefaultConfig(),
+		facts: fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m", MaxModelLen: 4096}}, BlockSize: 16}}
+	s.tokens.Budget = 0 // routed by load unless a test wants tokens
+	if change != nil {
+		change(&s)
+	}
+	f := &fixture{fleet: fleet.New(fleet.Config{}), client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}, scoped: make(chan string, 16)}
+	for _, w := range workers {
+		f.fleet.Put(w, s.facts)
+	}
+	router, err := warmpath.New(warmpath.Options{Fleet: f.fleet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{}
+	f.source = tokens.New(s.tokens, &http.Client{Transport: transport})
+	f.source.Local = s.local
+	upstream := proxy.New(proxy.DefaultConfig())
+	f.Gateway = gateway.New(s.gateway, gateway.Parts{
+		Router: router, Fleet: f.fleet, Tokens: f.source, Client: upstream, Bodies: proxy.NewBodies(s.body),
+		Telemetry: telemetry.New(telemetry.DefaultConfig()), Log: slog.New(slog.DiscardHandler),
+		Scoped: func(_ fleet.Holder, salt, extra string) { f.scoped <- salt + "/" + extra },
+	})
+	if s.policy != "" {
+		f.SetPolicy(s.policy, false)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.url = "http://" + l.Addr().String()
+	ctx, cancel := context.WithCancel(context.Background())
+	var components sync.WaitGroup
+	ended := make(chan error, 1)
+	rest, stopRest := context.WithCancel(context.Background())
+	components.Go(func() { _ = upstream.Run(rest) })
+	go func() { ended <- f.Serve(ctx, l) }() // stop waits for it
+	f.stop = sync.OnceValue(func() error {
+		cancel()
+		err := <-ended
+		stopRest()
+		components.Wait()
+		f.source.Close()
+		transport.CloseIdleConnections()
+		f.client.CloseIdleConnections()
+		return err
+	})
+	t.Cleanup(func() { _ = f.stop() })
+	return f
+}
+
+// worker is an engine that does what the test says. It answers until the test ends.
+func worker(t *testing.T, answer http.HandlerFunc) string {
+	t.Helper()
+	s := httptest.NewServer(answer)
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+// dead is the URL of a worker that refuses connections.
+func dead(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return "http://" + l.Addr().String()
+}
+
+const (
+	firstChunk = `data: {"choices":[{"index":0,"delta":{"role":"assistant","content":"hello"},"finish_reason":null}]}` + "\n\n"
+	lastChunk  = `data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}` + "\n\n"
+	usageChunk = `data: {"choices":[],"usage":{"prompt_tokens":40,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":%d}}}` + "\n\n"
+	doneChunk  = "data: [DONE]\n\n"
+	whole      = `{"choices":[{"index":0,"message":{"role":"assistant","content":"hello"},"finish_reason":"stop"}],"usage":{"prompt_tokens":40,"completion_tokens":1}}`
+)
+
+// streaming answers with a short stream.
+func streaming(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	w.Header().Set("Content-Type", "text/event-stream")
+	_, _ = io.WriteString(w, firstChunk+lastChunk+fmt.Sprintf(usageChunk, 0)+doneChunk)
+}
+
+func plain(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = io.WriteString(w, whole)
+}
+
+const chat = `{"model":"m","messages":[{"role":"user","content":"hi"}]}`
+
+// post asks the chat endpoint and reads the whole answer.
+func (f *fixture) post(t *testing.T, body string, headers ...string) (*http.Response, string) {
+	t.Helper()
+	resp, text, err := f.try(t.Context(), body, headers...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp, text
+}
+
+func (f *fixture) try(ctx context.Context, body string, headers ...string) (*http.Response, string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.url+"/v1/chat/completions", strings.NewReader(body))
+	if err != nil {
+		return nil, "", err
+	}
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := f.client.Do(req)
+	if err != nil {
+		return nil, "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	return resp, string(text), err
+}
+
+// last waits until n requests have been booked, which is after their last byte, and returns the newest record.
+func (f *fixture) last(t *testing.T, n int) telemetry.Record {
+	t.Helper()
+	wait(t, "the requests are booked", func() bool { return len(f.Telemetry.Last(0)) >= n })
+	return f.Telemetry.Last(1)[0]
+}
+
+// idle waits until no holder has anything reserved.
+func (f *fixture) idle(t *testing.T) {
+	t.Helper()
+	wait(t, "no reservation is left", func() bool {
+		snapshot := f.fleet.Snapshot()
+		for h := range snapshot.Holders() {
+			l := snapshot.Load(fleet.Holder(h))
+			if l.Requests != 0 || l.PrefillTokens != 0 || l.ContextBlocks != 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// wait polls until ok, for at most ten seconds.
+func wait(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !ok(); {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain until %s", what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}

@@ -1,0 +1,223 @@
+package gateway_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/tokens"
+)
+
+func TestBodyArrivesByteForByte(t *testing.T) {
+	bodies, heads := make(chan string, 1), make(chan http.Header, 1)
+	f := serve(t, nil, worker(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		bodies <- string(body)
+		heads <- r.Header
+		plain(w, r)
+	}))
+	body := "{ \"zeta\": 1e400,\n\"messages\":[{\"role\":\"user\",\"content\":\"\\u00e9\\ud83d\\ude00\"}] ,\"model\" : \"m\", \"unknown\":{\"a\":[1,2,{}]}}"
+	resp, text := f.post(t, body, "Authorization", "Bearer k", "X-Request-Id", "abc", "X-Custom", "1")
+	head := <-heads
+	if got := <-bodies; got != body {
+		t.Errorf("the worker got %q", got)
+	}
+	if resp.StatusCode != 200 || text != whole {
+		t.Errorf("the client got %d %q", resp.StatusCode, text)
+	}
+	for name, want := range map[string]string{"Authorization": "Bearer k", "X-Request-Id": "abc", "X-Custom": "1"} {
+		if head.Get(name) != want {
+			t.Errorf("%s arrives as %q", name, head.Get(name))
+		}
+	}
+}
+
+func TestAnswerSaysWhereItWent(t *testing.T) {
+	url := worker(t, streaming)
+	f := serve(t, nil, url)
+	resp, text := f.post(t, chat)
+	if !strings.HasSuffix(text, doneChunk) {
+		t.Errorf("the stream ends %q", text)
+	}
+	for name, want := range map[string]string{"X-Warmpath-Worker": url, "X-Warmpath-Match": "0", "X-Warmpath-Policy": "kv_aware", "X-Warmpath-Trust": "approximate"} {
+		if got := resp.Header.Get(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	quiet := serve(t, func(s *settings) { s.gateway.Headers = false }, url)
+	resp, _ = quiet.post(t, chat)
+	for name := range resp.Header {
+		if strings.HasPrefix(name, "X-Warmpath") {
+			t.Errorf("%s is shown though headers are off", name)
+		}
+	}
+}
+
+func TestRankIsSetUnlessTheClientChose(t *testing.T) {
+	ranked := make(chan string, 1)
+	url := worker(t, func(w http.ResponseWriter, r *http.Request) {
+		ranked <- r.Header.Get("X-Data-Parallel-Rank")
+		plain(w, r)
+	})
+	ranks := func(n int) func(*settings) { return func(s *settings) { s.facts.Ranks = n } }
+	one := serve(t, ranks(1), url)
+	one.post(t, chat)
+	if rank := <-ranked; rank != "" {
+		t.Errorf("one rank: header %q", rank)
+	}
+	four := serve(t, ranks(4), url)
+	seen := map[string]bool{}
+	for range 16 {
+		four.post(t, chat)
+		seen[<-ranked] = true
+	}
+	for want := range 4 {
+		if !seen[fmt.Sprint(want)] {
+			t.Errorf("rank %d never came; seen %v", want, seen)
+		}
+	}
+	four.post(t, chat, "X-Data-Parallel-Rank", "2")
+	if rank := <-ranked; rank != "2" {
+		t.Errorf("the client's rank 2 became %q", rank)
+	}
+	if last := four.last(t, 17); last.Rank != 2 {
+		t.Errorf("the decision is for rank %d", last.Rank)
+	}
+	if resp, _ := four.post(t, chat, "X-Data-Parallel-Rank", "9"); resp.StatusCode != 400 {
+		t.Errorf("a rank that nobody has: %d", resp.StatusCode)
+	}
+}
+
+func TestDirectGoesWhereTheClientSays(t *testing.T) {
+	urls := []string{worker(t, plain), worker(t, plain), worker(t, plain)}
+	f := serve(t, func(s *settings) { s.policy = "direct" }, urls...)
+	for range 3 {
+		resp, _ := f.post(t, chat, "X-Warmpath-Target", urls[1])
+		if got := resp.Header.Get("X-Warmpath-Worker"); got != urls[1] {
+			t.Errorf("went to %s", got)
+		}
+	}
+	if resp, text := f.post(t, chat); resp.StatusCode != 400 || !strings.Contains(text, "X-Warmpath-Target") {
+		t.Errorf("without a target: %d %s", resp.StatusCode, text)
+	}
+}
+
+func TestPredictionIsBookedAgainstTheReport(t *testing.T) {
+	var silent atomic.Bool
+	url := worker(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		usage := fmt.Sprintf(usageChunk, 32)
+		if silent.Load() {
+			usage = `data: {"choices":[],"usage":{"prompt_tokens":40,"completion_tokens":1}}` + "\n\n"
+		}
+		_, _ = io.WriteString(w, firstChunk+lastChunk+usage+doneChunk)
+	})
+	f := serve(t, func(s *settings) {
+		s.local = func(context.Context, *tokens.Prompt) (tokens.Found, bool) {
+			return tokens.Found{Tokens: make([]block.Token, 40), Outcome: tokens.Local}, true
+		}
+	}, url)
+	f.fleet.SetTrust(f.fleet.Snapshot().Workers()[0].Holders[0], fleet.TrustExact, "test")
+	f.post(t, chat)
+	last := f.last(t, 1)
+	if last.ReportedTokens == nil || *last.ReportedTokens != 32 || *last.Difference != -32 || *last.OutputTokens != 1 {
+		t.Errorf("record %+v", last)
+	}
+	if last.PromptTokens != 40 || last.TokenSource != "local" || last.FirstTokenMS <= 0 || last.Status != 200 {
+		t.Errorf("record %+v", last)
+	}
+	silent.Store(true) // engines leave a zero out, once they were seen to report
+	f.post(t, chat)
+	if last := f.last(t, 2); last.ReportedTokens == nil || *last.ReportedTokens != 0 {
+		t.Errorf("silence of a reporting worker is %v, want 0", last.ReportedTokens)
+	}
+}
+
+func TestScopedRequestsAreTold(t *testing.T) {
+	f := serve(t, nil, worker(t, plain))
+	f.post(t, chat)
+	f.post(t, `{"model":"m","messages":[],"cache_salt":"s","extra_key":"e"}`)
+	if got := <-f.scoped; got != "s/e" || len(f.scoped) != 0 {
+		t.Errorf("told of %s and %d more", got, len(f.scoped))
+	}
+}
+
+func TestModelsAreMerged(t *testing.T) {
+	f := serve(t, nil, worker(t, plain))
+	f.fleet.Put("http://other:1", fleet.Facts{Models: []fleet.Model{{ID: "m"}, {ID: "adapter", Parent: "m"}}})
+	gone := f.fleet.Put("http://gone:1", fleet.Facts{Models: []fleet.Model{{ID: "lost"}}})
+	f.fleet.SetHealth(gone, false, "away")
+	resp, err := f.client.Get(f.url + "/v1/models")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, _ := io.ReadAll(resp.Body)
+	want := `{"object":"list","data":[{"id":"m","object":"model","created":0,"owned_by":"warmpath","parent":null,"max_model_len":4096},` +
+		`{"id":"adapter","object":"model","created":0,"owned_by":"warmpath","parent":"m"}]}` + "\n"
+	if string(text) != want {
+		t.Errorf("got  %swant %s", text, want)
+	}
+}
+
+func TestReadinessSaysWhy(t *testing.T) {
+	f := serve(t, nil, worker(t, plain))
+	get := func(path string) (int, string) {
+		resp, err := f.client.Get(f.url + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		text, _ := io.ReadAll(resp.Body)
+		return resp.StatusCode, string(text)
+	}
+	expect := func(path string, status int, word string) {
+		t.Helper()
+		if got, text := get(path); got != status || !strings.Contains(text, word) {
+			t.Errorf("%s: %d %s, want %d with %q", path, got, text, status, word)
+		}
+	}
+	expect("/health", 200, `"ready":1`)
+	expect("/readiness", 200, `"ready"`)
+	id := f.fleet.Snapshot().Workers()[0].ID
+	f.fleet.SetHealth(id, false, "connection refused")
+	expect("/readiness", 503, "connection refused")
+	expect("/health", 200, `"ok"`)
+	f.fleet.Remove(id)
+	expect("/readiness", 503, "no workers are configured")
+	f.Drain()
+	expect("/readiness", 503, "draining")
+}
+
+func TestRequestTimeout(t *testing.T) {
+	release := make(chan struct{})
+	defer close(release)
+	url := worker(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		if r.Header.Get("X-Begin") != "" {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, firstChunk)
+			w.(http.Flusher).Flush()
+		}
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	})
+	f := serve(t, func(s *settings) { s.gateway.RequestTimeout = 100 * time.Millisecond }, url)
+	resp, text := f.post(t, chat)
+	if resp.StatusCode != http.StatusGatewayTimeout {
+		t.Errorf("before the first byte: %d %s", resp.StatusCode, text)
+	}
+	if _, text, err := f.try(t.Context(), chat, "X-Begin", "1"); err == nil && !strings.Contains(text, `"error"`) {
+		t.Errorf("after the first byte the client sees a whole answer: %q", text)
+	}
+	f.idle(t)
+}

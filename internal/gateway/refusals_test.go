@@ -1,0 +1,185 @@
+package gateway_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/internal/tokens"
+)
+
+// errorBody is OpenAI's error shape.
+type errorBody struct {
+	Error struct{ Message, Type, Code string } `json:"error"`
+}
+
+func checkShape(t *testing.T, resp *http.Response, text string) {
+	t.Helper()
+	var e errorBody
+	if err := json.Unmarshal([]byte(text), &e); err != nil || e.Error.Message == "" || e.Error.Type == "" {
+		t.Errorf("the error is not in the dialect's shape: %s", text)
+	}
+	if got := resp.Header.Get("Content-Type"); got != "application/json" {
+		t.Errorf("content type %q", got)
+	}
+}
+
+func TestBadBodiesAreRefusedInTheDialectsShape(t *testing.T) {
+	var asked atomic.Int32
+	f := serve(t, func(s *settings) { s.body.MaxBytes = 2048 }, worker(t, func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		plain(w, r)
+	}))
+	for _, c := range []struct {
+		name, body string
+		status     int
+	}{
+		{"malformed", `{"model":"m",`, 400},
+		{"empty", ``, 400},
+		{"array", `[{"model":"m"}]`, 400},
+		{"text", `"hello"`, 400},
+		{"trailing data", chat + `{}`, 400},
+		{"invalid UTF-8", "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}", 400},
+		{"repeated key", `{"model":"m","model":"n","messages":[]}`, 400},
+		{"model of another type", `{"model":7,"messages":[]}`, 400},
+		{"too deep", `{"model":"m","messages":` + strings.Repeat("[", 900) + strings.Repeat("]", 900) + `}`, 400},
+		{"unknown model", `{"model":"other","messages":[]}`, 404},
+		{"model in other case", `{"model":"M","messages":[]}`, 404},
+		{"too large", `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("x", 3000) + `"}]}`, 413},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			resp, text := f.post(t, c.body)
+			if resp.StatusCode != c.status {
+				t.Errorf("status %d, want %d: %s", resp.StatusCode, c.status, text)
+			}
+			checkShape(t, resp, text)
+		})
+	}
+	if n := asked.Load(); n != 0 {
+		t.Errorf("the worker was asked %d times", n)
+	}
+	if resp, text := f.post(t, `{"messages":[]}`); resp.StatusCode != 200 {
+		t.Errorf("no model in front of a fleet with one: %d %s", resp.StatusCode, text)
+	}
+}
+
+func TestOtherPathsAndMethods(t *testing.T) {
+	f := serve(t, nil, worker(t, plain))
+	for _, c := range []struct {
+		method, path string
+		status       int
+		allow        string
+	}{
+		{"GET", "/v1/chat/completions", 405, "POST"},
+		{"PUT", "/v1/completions", 405, "POST"},
+		{"POST", "/v1/models", 405, "GET, HEAD"},
+		{"POST", "/health", 405, "GET, HEAD"},
+		{"GET", "/", 404, ""},
+		{"POST", "/v1/chat/completions/", 404, ""},
+		{"POST", "/v1/embeddings", 404, ""},
+		{"GET", "/metrics", 404, ""},
+		{"GET", "/admin/workers", 404, ""},
+	} {
+		req, err := http.NewRequest(c.method, f.url+c.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := f.client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if resp.StatusCode != c.status || resp.Header.Get("Allow") != c.allow {
+			t.Errorf("%s %s: %d, allow %q", c.method, c.path, resp.StatusCode, resp.Header.Get("Allow"))
+		}
+		checkShape(t, resp, string(text))
+	}
+}
+
+// raw sends bytes as they are and returns the status line, "" when the connection is closed without an answer.
+func raw(t *testing.T, f *fixture, request string) string {
+	t.Helper()
+	c, err := net.Dial("tcp", strings.TrimPrefix(f.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := io.WriteString(c, request); err != nil {
+		return ""
+	}
+	line, _ := bufio.NewReader(c).ReadString('\n')
+	return strings.TrimSpace(line)
+}
+
+func TestHostileHeads(t *testing.T) {
+	f := serve(t, func(s *settings) { s.gateway.ReadHeaderTimeout = 50 * time.Millisecond }, worker(t, plain))
+	head := "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+	body := fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(chat), chat)
+	many := ""
+	for i := range 1000 {
+		many += fmt.Sprintf("X-Header-%d: y\r\n", i)
+	}
+	for _, c := range []struct{ name, request, want string }{
+		{"fine", head + body, "200"},
+		{"1,000 headers", head + many + body, "431"},
+		{"a header of 1 MB", head + "X-Big: " + strings.Repeat("x", 1<<20) + "\r\n" + body, "431"},
+		{"two lengths", head + "Content-Length: 3\r\n" + body, "400"},
+		{"half a head", "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n", ""},
+		{"no host", "POST /v1/chat/completions HTTP/1.1\r\n" + body, "400"},
+	} {
+		if got := raw(t, f, c.request); !strings.Contains(got, c.want) || c.want == "" && got != "" && !strings.Contains(got, "408") {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestStalledBodyIsClosed(t *testing.T) {
+	f := serve(t, func(s *settings) { s.body.StallTimeout = 50 * time.Millisecond }, worker(t, plain))
+	got := raw(t, f, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+	if !strings.Contains(got, "408") {
+		t.Errorf("a stalled body gets %q", got)
+	}
+}
+
+func TestNoWorkerIsSaidWithAWayOut(t *testing.T) {
+	f := serve(t, nil, worker(t, plain))
+	for _, w := range f.fleet.Snapshot().Workers() {
+		f.fleet.SetHealth(w.ID, false, "connection refused")
+	}
+	resp, text := f.post(t, chat)
+	if resp.StatusCode != 503 || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("status %d, retry after %q", resp.StatusCode, resp.Header.Get("Retry-After"))
+	}
+	checkShape(t, resp, text)
+}
+
+func TestPanicEndsOneRequest(t *testing.T) {
+	var panicking atomic.Bool
+	panicking.Store(true)
+	f := serve(t, func(s *settings) {
+		s.local = func(context.Context, *tokens.Prompt) (tokens.Found, bool) {
+			if panicking.Load() {
+				panic("a broken tokenizer")
+			}
+			return tokens.Found{}, false
+		}
+	}, worker(t, plain))
+	if resp, _, err := f.try(t.Context(), chat); err == nil && resp.StatusCode == 200 {
+		t.Error("the panicking request was answered")
+	}
+	panicking.Store(false)
+	if resp, text := f.post(t, chat); resp.StatusCode != 200 {
+		t.Errorf("the next request: %d %s", resp.StatusCode, text)
+	}
+	f.idle(t)
+}
