@@ -15,8 +15,11 @@ import (
 	"github.com/warmpath/warmpath/internal/admin"
 	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/internal/ingest"
+	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tokens"
+	"github.com/warmpath/warmpath/kvindex"
 	"github.com/warmpath/warmpath/policy"
 )
 
@@ -37,8 +40,16 @@ type Config struct {
 	Routing Routing `yaml:"routing"`
 	// Tokens bounds the search for a prompt's token ids.
 	Tokens tokens.Config `yaml:"tokens"`
+	// Index bounds the memory of what workers hold.
+	Index kvindex.Config `yaml:"index"`
+	// Events is how the engines' KV events are followed.
+	Events ingest.Config `yaml:"events"`
 	// Gateway is how clients are treated.
 	Gateway gateway.Config `yaml:"gateway"`
+	// Body bounds request bodies.
+	Body proxy.BodyConfig `yaml:"body"`
+	// Proxy is how workers are talked to.
+	Proxy proxy.Config `yaml:"proxy"`
 	// Health is active health: how workers are checked and probed.
 	Health discovery.Config `yaml:"health"`
 	// Breaker is passive health: what failed requests do to a worker.
@@ -52,9 +63,9 @@ type Routing struct {
 	// TierWeights are the worth of a matched token by where its block lies, 0 to 1. A block on the GPU costs nothing, one
 	// in host memory a copy; disk and remote storage win over a worker that has nothing, not over one that has half.
 	TierWeights TierWeights `yaml:"tier_weights"`
-	// ImbalanceTokens bounds how far a match is followed: a worker with that many more tokens of work than the least
-	// loaded one gives way. 0 is no bound. 8192, one engine step's budget, suits fleets whose conversations all share one
-	// system prompt.
+	// ImbalanceTokens bounds how far kv_aware follows a match: a worker gives way when its work and the request's uncached
+	// tokens there exceed the least such sum in the fleet by more. 0 is no bound: then all conversations that share a
+	// system prompt go to its first holder, however busy it is. 2048 is one small engine step: below it there is no queue.
 	ImbalanceTokens int `yaml:"imbalance_tokens"`
 	// SpeculativeTTL is how long a dispatched prompt counts as cached before its events confirm it. Well above the time
 	// from dispatch to event, and soon over when the request failed.
@@ -86,12 +97,17 @@ func Default() Config {
 		Workers: []discovery.Target{},
 		Admin:   admin.DefaultConfig(),
 		Routing: Routing{
-			TierWeights:    TierWeights{w[block.TierGPU], w[block.TierCPU], w[block.TierDisk], w[block.TierRemote]},
-			SpeculativeTTL: 2 * time.Second,
-			ApproximateTTL: 2 * time.Minute,
+			TierWeights:     TierWeights{w[block.TierGPU], w[block.TierCPU], w[block.TierDisk], w[block.TierRemote]},
+			ImbalanceTokens: policy.DefaultImbalanceTokens,
+			SpeculativeTTL:  2 * time.Second,
+			ApproximateTTL:  2 * time.Minute,
 		},
 		Tokens:    tokens.DefaultConfig(),
+		Index:     kvindex.DefaultConfig(),
+		Events:    ingest.DefaultConfig(),
 		Gateway:   gateway.DefaultConfig(),
+		Body:      proxy.DefaultBodyConfig(),
+		Proxy:     proxy.DefaultConfig(),
 		Health:    discovery.DefaultConfig(),
 		Breaker:   fleet.DefaultBreakerConfig(),
 		Telemetry: telemetry.DefaultConfig(),
@@ -100,24 +116,33 @@ func Default() Config {
 
 // Spec returns the policy that c asks for, with its weights and bound. Policies are built in; Validate checks the name.
 func (c *Config) Spec() policy.Spec {
-	for _, s := range policy.BuiltIn() {
-		if s.Name != c.Policy {
-			continue
+	for _, s := range c.policies() {
+		if s.Name == c.Policy {
+			return s
 		}
-		w := c.Routing.TierWeights
-		s.TierWeights = [block.NumTiers]float64{block.TierGPU: w.GPU, block.TierCPU: w.CPU, block.TierDisk: w.Disk, block.TierRemote: w.Remote}
-		if len(s.Scorers) > 0 && s.Scorers[0].Scorer == "match" {
-			s.ImbalanceTokens = c.Routing.ImbalanceTokens
-		}
-		return s
 	}
 	return policy.Spec{Name: c.Policy}
+}
+
+// policies are the built-in ones with c's weights, and its bound where a policy looks at matches.
+func (c *Config) policies() []policy.Spec {
+	specs := policy.BuiltIn()
+	for i := range specs {
+		w := c.Routing.TierWeights
+		specs[i].TierWeights = [block.NumTiers]float64{block.TierGPU: w.GPU, block.TierCPU: w.CPU, block.TierDisk: w.Disk, block.TierRemote: w.Remote}
+		if specs[i].Name == policy.KVAware().Name {
+			specs[i].ImbalanceTokens = c.Routing.ImbalanceTokens
+		}
+	}
+	return specs
 }
 
 // Options returns what the Router is made of, but its fleet.
 func (c *Config) Options() warmpath.Options {
 	return warmpath.Options{
 		Policy:         c.Spec(),
+		Policies:       c.policies(),
+		Index:          c.Index,
 		BlockSize:      c.Routing.BlockSize,
 		SpeculativeTTL: orOff(c.Routing.SpeculativeTTL),
 		ApproximateTTL: orOff(c.Routing.ApproximateTTL),
@@ -163,6 +188,7 @@ func (c *Config) Validate() error {
 	}
 	c.validateRouting(&found)
 	c.validateHealth(&found)
+	c.validateIO(&found)
 	found.section("admin", c.Admin.Validate())
 	found.section("tokens", c.Tokens.Validate())
 	found.section("gateway", c.Gateway.Validate())
@@ -194,10 +220,10 @@ func (c *Config) validateRouting(found *problems) {
 	if r.BlockSize < 0 || r.BlockSize > block.MaxSize {
 		found.add("routing.block_size", fmt.Errorf("%d is outside 0..%d", r.BlockSize, block.MaxSize))
 	}
-	found.notNegative("routing.imbalance_tokens", r.ImbalanceTokens)
-	found.notNegative("routing.max_requests", r.MaxRequests)
-	found.notNegative("routing.speculative_ttl", int(r.SpeculativeTTL))
-	found.notNegative("routing.approximate_ttl", int(r.ApproximateTTL))
+	found.atLeast("routing.imbalance_tokens", int64(r.ImbalanceTokens), 0)
+	found.atLeast("routing.max_requests", int64(r.MaxRequests), 0)
+	found.notNegative("routing.speculative_ttl", r.SpeculativeTTL)
+	found.notNegative("routing.approximate_ttl", r.ApproximateTTL)
 }
 
 func (c *Config) validateHealth(found *problems) {
@@ -219,6 +245,27 @@ func (c *Config) validateHealth(found *problems) {
 	}
 }
 
+func (c *Config) validateIO(found *problems) {
+	p := c.Proxy
+	found.positive("proxy.connect_timeout", p.ConnectTimeout)
+	found.notNegative("proxy.header_timeout", p.HeaderTimeout)
+	found.notNegative("proxy.stream_idle_timeout", p.StreamIdleTimeout)
+	found.notNegative("proxy.client_timeout", p.ClientTimeout)
+	found.atLeast("proxy.idle_per_worker", int64(p.IdlePerWorker), 0)
+	found.positive("proxy.idle_timeout", p.IdleTimeout)
+	found.atLeast("proxy.max_header_bytes", int64(p.MaxHeaderBytes), 4096)
+	found.atLeast("proxy.max_headers", int64(p.MaxHeaders), 16)
+	found.atLeast("body.max_bytes", c.Body.MaxBytes, 1024)
+	found.notNegative("body.stall_timeout", c.Body.StallTimeout)
+	found.atLeast("index.bytes", c.Index.Bytes, 1<<20)
+	found.atLeast("index.max_waiting", int64(c.Index.MaxWaiting), 1)
+	found.atLeast("index.waiting_bytes", c.Index.WaitingBytes, 1)
+	found.atLeast("index.max_speculative", int64(c.Index.MaxSpeculative), 1)
+	found.positive("events.silence", c.Events.Silence)
+	found.positive("events.grace", c.Events.Grace)
+	found.atLeast("events.silence_requests", int64(c.Events.SilenceRequests), 1)
+}
+
 // problems gathers what is wrong.
 type problems []error
 
@@ -230,9 +277,15 @@ func (p *problems) positive(path string, d time.Duration) {
 	}
 }
 
-func (p *problems) notNegative(path string, n int) {
-	if n < 0 {
-		p.add(path, fmt.Errorf("%d is negative", n))
+func (p *problems) notNegative(path string, d time.Duration) {
+	if d < 0 {
+		p.add(path, fmt.Errorf("%v is negative", d))
+	}
+}
+
+func (p *problems) atLeast(path string, n, least int64) {
+	if n < least {
+		p.add(path, fmt.Errorf("%d is below %d", n, least))
 	}
 }
 

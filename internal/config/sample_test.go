@@ -108,6 +108,8 @@ func scalar(t *testing.T, v reflect.Value) string {
 			quoted = append(quoted, fmt.Sprintf("%q", s))
 		}
 		return "[" + strings.Join(quoted, ", ") + "]"
+	case []int:
+		return strings.ReplaceAll(fmt.Sprint(x), " ", ", ")
 	case bool, int, float64:
 		return fmt.Sprint(x)
 	}

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/warmpath/warmpath/internal/config"
+)
+
+func newConfig() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "config",
+		Short: "Check a configuration file, or print one to start from",
+		Args:  noArgs,
+		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(&cobra.Command{
+		Use:   "check FILE",
+		Short: "Say everything that is wrong with FILE, or that nothing is",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usageError{fmt.Errorf("config check takes one file, not %d", len(args))}
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			cfg, err := config.Load(args[0], nil)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%s is fine: policy %s, %d workers\n", args[0], cfg.Policy, len(cfg.Workers))
+			return err
+		},
+	}, &cobra.Command{
+		Use:   "sample",
+		Short: "Print a file with every setting at its default, and why it is that",
+		Args:  noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			_, err := fmt.Fprint(c.OutOrStdout(), config.Sample())
+			return err
+		},
+	})
+	return c
+}

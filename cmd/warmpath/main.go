@@ -1,0 +1,90 @@
+// Command warmpath routes LLM requests to the worker whose KV cache is warm for them. One file per command.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// Exit codes: a command that was typed wrong is told apart from one that failed.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// usageError is a mistake in how the command was typed.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// run executes the command line and returns the exit code.
+func run(args []string, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	// The first signal ends the command in order; from then on a second one ends the process at once.
+	context.AfterFunc(ctx, stop)
+
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	command, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(stderr, "warmpath: %v\n", err)
+	var usage usageError
+	if errors.As(err, &usage) {
+		fmt.Fprintf(stderr, "Try `%s --help`.\n", command.CommandPath())
+		return exitUsage
+	}
+	return exitFailed
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "warmpath",
+		Short: "Send each LLM request to the worker whose KV cache is warm for it",
+		Long: `Warmpath sends each LLM request to the worker whose KV cache already holds the longest
+part of its prompt. It follows the engines' own cache events (vLLM, SGLang), so it knows
+instead of guessing, and shows with every answer what it knew.
+
+Start with "warmpath demo": four mock engines, the gateway and a workload on this machine.`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return c.Help()
+		},
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.AddCommand(newServe(), newMock(), newDemo(), newConfig(), newVersion())
+	return root
+}
+
+// noArgs refuses arguments, which for the root are misspelt commands.
+func noArgs(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if !c.HasSubCommands() {
+		return usageError{fmt.Errorf("%q is not understood: %s takes flags only", args[0], c.CommandPath())}
+	}
+	err := fmt.Errorf("there is no command %q", args[0])
+	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+		err = fmt.Errorf("there is no command %q; did you mean %q?", args[0], near[0])
+	}
+	return usageError{err}
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/warmpath/warmpath/internal/mockengine"
+	"github.com/warmpath/warmpath/kvevent"
+)
+
+func newMock() *cobra.Command {
+	cfg := mockengine.DefaultConfig()
+	cfg.Listen, cfg.Speed = "127.0.0.1:8000", 1
+	kind := string(cfg.Kind)
+	c := &cobra.Command{
+		Use:   "mock",
+		Short: "Run a mock engine: vLLM's or SGLang's surface, a real block pool, real KV events",
+		Long: `Run a mock engine to test against: the HTTP surface of vLLM or SGLang as far as a router
+uses it, a real block pool with prefix caching, and KV events over ZMQ with replay.
+POST /mock/fault makes it misbehave: die, freeze, drop events, restart with an empty cache, …`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg.Kind = mockengine.Kind(kind)
+			server, err := mockengine.New(cfg)
+			if err != nil {
+				return usageError{err}
+			}
+			ctx, cancel := context.WithCancel(c.Context())
+			announced := make(chan struct{})
+			go func() { // ends when the engine is ready or has ended; waited for below
+				defer close(announced)
+				select {
+				case <-server.Ready():
+					announce(c.OutOrStdout(), server, &cfg)
+				case <-ctx.Done():
+				}
+			}()
+			err = server.Run(ctx)
+			cancel()
+			<-announced
+			return err
+		},
+	}
+	flags := c.Flags()
+	flags.StringVar(&cfg.Listen, "listen", cfg.Listen, "`ADDR` of the HTTP API; port 0 takes a free one")
+	flags.StringVar(&kind, "kind", kind, "`ENGINE` to imitate: vllm or sglang")
+	flags.StringVar(&cfg.Model, "model", cfg.Model, "`NAME` of the model")
+	flags.StringArrayVar(&cfg.LoRA, "lora", nil, "`NAME` of a LoRA adapter; repeatable")
+	flags.IntVar(&cfg.BlockSize, "block-size", cfg.BlockSize, "`TOKENS` in a block")
+	flags.IntVar(&cfg.Blocks, "blocks", cfg.Blocks, "blocks of each rank's cache")
+	flags.IntVar(&cfg.CPUBlocks, "cpu-blocks", cfg.CPUBlocks, "blocks of each rank's CPU tier; 0 for none")
+	flags.IntVar(&cfg.Ranks, "ranks", cfg.Ranks, "data-parallel ranks behind the URL")
+	flags.StringVar(&cfg.Events, "events", cfg.Events, "`ENDPOINT` to publish KV events at; rank r takes port + r, port 0 free ones; empty for none")
+	flags.StringVar(&cfg.Replay, "replay", cfg.Replay, "`ENDPOINT` of the replay socket; empty for none")
+	flags.StringVar(&cfg.Topic, "topic", cfg.Topic, "first frame of each event message")
+	flags.StringVar(&cfg.Wire, "wire", cfg.Wire, "`VERSION` of the event encoding: "+strings.Join(kvevent.Wires(), ", ")+"; empty for the engine's newest")
+	flags.Float64Var(&cfg.Speed, "speed", cfg.Speed, "`FACTOR` faster than the modelled hardware; 0 for no delays")
+	flags.IntVar(&cfg.OutputTokens, "output-tokens", cfg.OutputTokens, "length of an answer that nothing else ends")
+	flags.Uint64Var(&cfg.Seed, "seed", cfg.Seed, "of answers and faults; the same seed behaves the same")
+	flags.BoolVar(&cfg.ScaleOut, "scale-out", cfg.ScaleOut, "answer the render endpoints, as vLLM with --enable-scale-out")
+	flags.StringVar(&cfg.APIKey, "api-key", cfg.APIKey, "`KEY` that guards /v1/")
+	return c
+}
+
+// announce says where the engine is.
+func announce(out io.Writer, server *mockengine.Server, cfg *mockengine.Config) {
+	fmt.Fprintf(out, "mock %s engine at %s, model %s\n", cfg.Kind, server.URL(), cfg.Model)
+	for _, s := range server.Sources() {
+		fmt.Fprintf(out, "  rank %d: events %s", s.Rank, s.Endpoint)
+		if s.Replay != "" {
+			fmt.Fprintf(out, ", replay %s", s.Replay)
+		}
+		fmt.Fprintln(out)
+	}
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/warmpath/warmpath/internal/app"
+	"github.com/warmpath/warmpath/internal/config"
+	"github.com/warmpath/warmpath/internal/discovery"
+	"github.com/warmpath/warmpath/internal/telemetry"
+)
+
+// serveFlags are the settings that the command line can override; everything else is in the file.
+type serveFlags struct {
+	file, listen, adminListen, policy, logLevel string
+	workers                                     []string
+	targets                                     []discovery.Target
+}
+
+func newServe() *cobra.Command {
+	var f serveFlags
+	c := &cobra.Command{
+		Use:   "serve",
+		Short: "Route requests to workers",
+		Long: `Route requests to workers. A worker's URL is enough: engine, models, block size, data-parallel
+ranks and event endpoints are asked from the worker. Where an engine cannot tell, say it:
+
+  warmpath serve --worker http://gpu-1:8000 \
+                 --worker http://gpu-2:8000,events=tcp://gpu-2:5557,replay=tcp://gpu-2:5657
+
+Flags win over the file. SIGHUP or POST /admin/reload reads the file again; SIGTERM drains.`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			for _, w := range f.workers {
+				t, err := discovery.ParseTarget(w)
+				if err != nil {
+					return usageError{err}
+				}
+				f.targets = append(f.targets, t)
+			}
+			return serve(c, &f)
+		},
+	}
+	d := config.Default()
+	flags := c.Flags()
+	flags.StringVar(&f.listen, "listen", d.Listen, "`ADDR` for clients: the model API, /health, /readiness")
+	flags.StringVar(&f.adminListen, "admin-listen", d.Admin.Listen, "`ADDR` for operators: /metrics, /admin/…; not loopback needs a key ("+config.EnvAdminKey+" or admin.key_file)")
+	flags.StringVar(&f.policy, "policy", d.Policy, "`NAME`: kv_aware, round_robin, random, power_of_two, least_load, direct")
+	flags.StringVar(&f.file, "config", "", "`FILE` with all other settings; see `warmpath config sample`")
+	flags.StringArrayVar(&f.workers, "worker", nil, "`URL[,events=ENDPOINT][,replay=ENDPOINT][,model=NAME]` of an engine; repeatable")
+	flags.StringVar(&f.logLevel, "log-level", d.Telemetry.LogLevel, "`LEVEL`: debug, info, warn, error")
+	return c
+}
+
+// override applies the flags that were given to cfg.
+func (f *serveFlags) override(c *cobra.Command) func(*config.Config) {
+	changed := c.Flags().Changed
+	return func(cfg *config.Config) {
+		if changed("listen") {
+			cfg.Listen = f.listen
+		}
+		if changed("admin-listen") {
+			cfg.Admin.Listen = f.adminListen
+		}
+		if changed("policy") {
+			cfg.Policy = f.policy
+		}
+		if changed("log-level") {
+			cfg.Telemetry.LogLevel = f.logLevel
+		}
+		if len(f.targets) > 0 {
+			cfg.Workers = f.targets
+		}
+	}
+}
+
+var errNoWorkers = errors.New(`there are no workers to route to.
+Name the engines:             warmpath serve --worker http://gpu-1:8000 --worker http://gpu-2:8000
+or list them in a file:       warmpath config sample > warmpath.yaml && warmpath serve --config warmpath.yaml
+or try without an engine:     warmpath demo
+or start a mock engine first: warmpath mock --listen 127.0.0.1:8000`)
+
+func serve(c *cobra.Command, f *serveFlags) error {
+	load := func() (*config.Config, error) { return config.Load(f.file, f.override(c)) }
+	cfg, err := load()
+	if err != nil {
+		if f.file == "" {
+			return usageError{err} // only flags can be wrong
+		}
+		return err
+	}
+	if len(cfg.Workers) == 0 && f.file == "" {
+		return usageError{errNoWorkers}
+	}
+	log, err := telemetry.NewLogger(cfg.Telemetry, c.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	if len(cfg.Workers) == 0 {
+		log.Warn("the file lists no workers: every request is refused until a reload brings some", "file", f.file)
+	}
+	options := app.Options{Log: log}
+	if f.file != "" {
+		options.Load = load
+	}
+	a, err := app.New(cfg, options)
+	if err != nil {
+		return err
+	}
+	defer reloadOnHangup(c.Context(), a, log)()
+	return a.Run(c.Context())
+}
+
+// reloadOnHangup reloads at each SIGHUP until the returned function is called, which waits for it to end.
+func reloadOnHangup(ctx context.Context, a *app.App, log *slog.Logger) (stop func()) {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() { // ends with ctx; stop waits
+		defer close(done)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-hangups:
+				if _, err := a.Reload(); err != nil {
+					log.Error("reload refused: the old configuration stays", "error", err)
+				}
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(hangups)
+		cancel()
+		<-done
+	}
+}

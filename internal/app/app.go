@@ -1,0 +1,185 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/admin"
+	"github.com/warmpath/warmpath/internal/config"
+	"github.com/warmpath/warmpath/internal/discovery"
+	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/internal/ingest"
+	"github.com/warmpath/warmpath/internal/proxy"
+	"github.com/warmpath/warmpath/internal/telemetry"
+	"github.com/warmpath/warmpath/internal/tokens"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// Options are what an App needs beside its configuration.
+type Options struct {
+	Log *slog.Logger // required
+	// Load reads the configuration again for a reload; nil refuses reloads.
+	Load func() (*config.Config, error)
+}
+
+// App is a whole router. Its methods may be called from any goroutine; Run once.
+type App struct {
+	options   Options
+	log       *slog.Logger
+	fleet     *fleet.Fleet
+	router    *warmpath.Router
+	telemetry *telemetry.Telemetry
+	tokens    *tokens.Source
+	client    *proxy.Client
+	workers   *discovery.Static
+	ingest    *ingest.Manager
+	gateway   *gateway.Gateway
+	admin     *admin.Admin
+	listening chan struct{} // closed when the addresses below stand
+
+	address, adminAddress net.Addr
+
+	mu  sync.Mutex     // serialises reloads
+	cfg *config.Config // guarded by mu; what is in force
+}
+
+// New builds an App from a configuration that has passed Validate. It opens no socket and starts nothing.
+func New(cfg *config.Config, o Options) (*App, error) {
+	a := &App{options: o, log: o.Log, cfg: cfg, listening: make(chan struct{})}
+	a.fleet = fleet.New(fleet.Config{Breaker: cfg.Breaker})
+	options := cfg.Options()
+	options.Fleet = a.fleet
+	var err error
+	if a.router, err = warmpath.New(options); err != nil {
+		return nil, err
+	}
+	if a.workers, err = discovery.NewStatic(a.fleet, cfg.Workers, cfg.Health, nil, o.Log); err != nil {
+		return nil, err
+	}
+	a.ingest = ingest.New(a.router, cfg.Events, o.Log)
+	a.telemetry = telemetry.New(cfg.Telemetry)
+	a.tokens = tokens.New(cfg.Tokens, tokenClient())
+	a.client = proxy.New(cfg.Proxy)
+	bodies := proxy.NewBodies(cfg.Body)
+	a.gateway = gateway.New(cfg.Gateway, gateway.Parts{
+		Router: a.router, Fleet: a.fleet, Tokens: a.tokens, Client: a.client, Bodies: bodies, Telemetry: a.telemetry,
+		Scoped: a.ingest.Scoped, Log: o.Log,
+	})
+	if err := a.setPolicy(cfg); err != nil {
+		return nil, err
+	}
+	parts := admin.Parts{
+		Router: a.router, Gateway: a.gateway, Telemetry: a.telemetry, Sources: a.sources(), Bodies: bodies, Log: o.Log,
+		Streams: a.streams, IndexBlocks: a.indexBlocks,
+	}
+	if o.Load != nil {
+		parts.Reload = func(context.Context) ([]string, error) { return a.Reload() }
+	}
+	a.admin = admin.New(cfg.Admin, parts)
+	return a, nil
+}
+
+// tokenClient returns the client that asks engines for tokens: kept-alive connections, fewer seconds than the five after
+// which uvicorn closes one, no proxy from the environment.
+func tokenClient() *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{
+			DialContext:         (&net.Dialer{Timeout: time.Second}).DialContext,
+			MaxIdleConnsPerHost: 64,
+			IdleConnTimeout:     4 * time.Second,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+func (a *App) setPolicy(cfg *config.Config) error {
+	p, err := policy.Build(cfg.Spec())
+	if err != nil {
+		return err
+	}
+	a.gateway.SetPolicy(p.Name(), p.Matches())
+	return nil
+}
+
+// Listening returns a channel that is closed when Addr and AdminAddr can be asked.
+func (a *App) Listening() <-chan struct{} { return a.listening }
+
+// Addr returns where clients are served.
+func (a *App) Addr() net.Addr { return a.address }
+
+// AdminAddr returns where operators are served, nil without an admin listener.
+func (a *App) AdminAddr() net.Addr { return a.adminAddress }
+
+// Router returns the router, for those who look at its index.
+func (a *App) Router() *warmpath.Router { return a.router }
+
+// Telemetry returns what was counted.
+func (a *App) Telemetry() *telemetry.Telemetry { return a.telemetry }
+
+// Run serves until ctx ends, then drains: the gateway first, with workers still watched and events still followed, then
+// everything else. It returns when all it started has ended; an error when something could not start, failed, or had to
+// be cut.
+func (a *App) Run(ctx context.Context) error {
+	front, err := net.Listen("tcp", a.cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("listen for clients: %w", err)
+	}
+	a.address = front.Addr()
+	var back net.Listener
+	if a.cfg.Admin.Listen != "" {
+		if back, err = net.Listen("tcp", a.cfg.Admin.Listen); err != nil {
+			_ = front.Close()
+			return fmt.Errorf("listen for operators: %w", err)
+		}
+		a.adminAddress = back.Addr()
+	}
+	close(a.listening)
+	a.log.Info("serving", "listen", a.address.String(), "admin", addr(a.adminAddress), "policy", a.cfg.Policy, "workers", len(a.cfg.Workers))
+
+	stopping, stop := context.WithCancelCause(ctx)                   // ends the gateway
+	rest, stopRest := context.WithCancel(context.WithoutCancel(ctx)) // ends what the gateway needs, after it
+	defer stopRest()
+	var g group
+	g.run("client", stop, func() error { return a.client.Run(rest) })
+	g.run("discovery", stop, func() error { return a.workers.Run(rest) })
+	g.run("ingest", stop, func() error { return a.ingest.Run(rest) })
+	if back != nil {
+		g.run("admin", stop, func() error { return a.admin.Serve(rest, back) })
+	}
+	served := a.gateway.Serve(stopping, front)
+	stopRest()
+	g.wg.Wait()
+	a.tokens.Close()
+	a.log.Info("stopped")
+	if cause := context.Cause(stopping); cause != nil && ctx.Err() == nil {
+		served = errors.Join(cause, served)
+	}
+	stop(nil)
+	return served
+}
+
+func addr(a net.Addr) string {
+	if a == nil {
+		return "off"
+	}
+	return a.String()
+}
+
+// group runs components; one that fails stops the App.
+type group struct{ wg sync.WaitGroup }
+
+func (g *group) run(name string, stop context.CancelCauseFunc, component func() error) {
+	g.wg.Go(func() {
+		if err := component(); err != nil {
+			stop(fmt.Errorf("%s: %w", name, err))
+		}
+	})
+}

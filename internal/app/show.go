@@ -1,0 +1,86 @@
+package app
+
+import (
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/admin"
+	"github.com/warmpath/warmpath/internal/ingest"
+	"github.com/warmpath/warmpath/internal/telemetry"
+)
+
+// sources are what metrics are read from at each scrape.
+func (a *App) sources() telemetry.Sources {
+	return telemetry.Sources{Workers: a.showWorkers, Index: a.showIndex, Tokens: a.showTokens}
+}
+
+func (a *App) showWorkers() []telemetry.Worker {
+	snapshot := a.fleet.Snapshot()
+	streams := a.streams()
+	blocks := a.indexBlocks()
+	var out []telemetry.Worker
+	for _, w := range snapshot.Workers() {
+		line := telemetry.Worker{URL: w.URL, Up: w.Ready}
+		for _, h := range w.Holders {
+			trust, _ := snapshot.Trust(h)
+			load := snapshot.Load(h)
+			holder := telemetry.Holder{Rank: snapshot.Rank(h), Trust: trust.String(), Requests: load.Requests,
+				PrefillTokens: load.PrefillTokens, ContextBlocks: load.ContextBlocks, Blocks: blocks[h]}
+			if s := streams[h]; s != nil {
+				holder.Stream = s.Counts()
+			}
+			line.Holders = append(line.Holders, holder)
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
+func (a *App) showIndex() []telemetry.Index {
+	var out []telemetry.Index
+	for _, s := range a.router.IndexStats() {
+		out = append(out, telemetry.Index{Model: s.Model, BlockSize: s.BlockSize, Blocks: s.Blocks, Memberships: s.Memberships,
+			Bytes: s.Bytes, Waiting: s.Waiting, Evictions: uint64(s.Evictions)})
+	}
+	return out
+}
+
+func (a *App) showTokens() telemetry.TokenStats {
+	s := a.tokens.Stats()
+	return telemetry.TokenStats{CacheBytes: s.Bytes, CacheEntries: s.Entries, Asked: s.Asked, Hedged: s.Hedged, Opened: s.Opened}
+}
+
+// streams returns the event subscription of each holder that has one.
+func (a *App) streams() map[fleet.Holder]*admin.Stream {
+	out := map[fleet.Holder]*admin.Stream{}
+	for _, s := range a.ingest.Stats() {
+		out[s.Holder] = streamOf(&s)
+	}
+	return out
+}
+
+func streamOf(s *ingest.Stats) *admin.Stream {
+	out := &admin.Stream{
+		Endpoint: s.Endpoint, Replay: s.Replay, Connected: s.Connected, LastSequence: s.Sequence, Messages: s.Messages,
+		Applied: s.Events - s.Unapplied, Unapplied: s.Unapplied, Skipped: s.Skipped, Foreign: s.Foreign,
+		Undecodable: s.Undecodable + s.Malformed, Gaps: s.Gaps, Replays: s.Replays, Replayed: s.Replayed,
+		Duplicates: s.Duplicates, Lost: s.Lost, Restarts: s.Restarts, Forgotten: s.Forgotten, LastError: s.LastError,
+		EngineHash: s.Hash,
+	}
+	if !s.LastEvent.IsZero() {
+		at := s.LastEvent.UTC()
+		out.LastEvent = &at
+	}
+	return out
+}
+
+// indexBlocks returns how many blocks the indexes know on each holder, over all tiers.
+func (a *App) indexBlocks() map[fleet.Holder]int64 {
+	out := map[fleet.Holder]int64{}
+	for _, x := range a.router.IndexStats() {
+		for i := range x.Holders {
+			for _, n := range x.Holders[i].Blocks {
+				out[x.Holders[i].Holder] += n
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,94 @@
+package demo
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// answer is what a client learned from one response.
+type answer struct {
+	worker     string
+	match      int // X-Warmpath-Match: cached tokens predicted
+	prompt     int // tokens, as the engine counts
+	cached     int // of them, as the engine reports
+	text       string
+	firstToken time.Duration
+}
+
+// chunk is one event of a streamed answer.
+type chunk struct {
+	Choices []struct {
+		Delta struct {
+			Content string `json:"content"`
+		} `json:"delta"`
+		Finish string `json:"finish_reason"`
+	} `json:"choices"`
+	Usage *struct {
+		Prompt  int `json:"prompt_tokens"`
+		Details struct {
+			Cached int `json:"cached_tokens"`
+		} `json:"prompt_tokens_details"`
+	} `json:"usage"`
+	Error *struct {
+		Message string `json:"message"`
+	} `json:"error"`
+}
+
+// ask sends one chat request and reads the answer to its end.
+func ask(ctx context.Context, client *http.Client, url string, body []byte) (answer, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/chat/completions", bytes.NewReader(body))
+	if err != nil {
+		return answer{}, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	began := time.Now()
+	resp, err := client.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return answer{}, fmt.Errorf("the gateway answered %s", resp.Status)
+	}
+	a := answer{worker: resp.Header.Get("X-Warmpath-Worker")}
+	a.match, _ = strconv.Atoi(resp.Header.Get("X-Warmpath-Match")) // absent is no match
+	finished := false
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
+		if !ok || string(data) == "[DONE]" {
+			continue
+		}
+		var c chunk
+		if err := json.Unmarshal(data, &c); err != nil {
+			return a, fmt.Errorf("read the stream: %w", err)
+		}
+		if c.Error != nil {
+			return a, fmt.Errorf("the engine failed: %s", c.Error.Message)
+		}
+		for _, choice := range c.Choices {
+			if choice.Delta.Content != "" && a.firstToken == 0 {
+				a.firstToken = time.Since(began)
+			}
+			a.text += choice.Delta.Content
+			finished = finished || choice.Finish != ""
+		}
+		if c.Usage != nil {
+			a.prompt, a.cached = c.Usage.Prompt, c.Usage.Details.Cached
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return a, fmt.Errorf("read the stream: %w", err)
+	}
+	if !finished {
+		return a, fmt.Errorf("the stream ended without a finish_reason")
+	}
+	return a, nil
+}
