@@ -165,15 +165,18 @@ func (x *Index) note(h *holder, p uint32, r record, copies bool) {
 	}
 	// Copies of different sizes: which one goes first cannot be known, so that the smaller is what is sure.
 	if pt.end == 0 {
-		if rec.size == 0 || r.size != 0 && r.size < rec.size {
-			rec.size = r.size
-		}
-		return
-	}
-	if x.from(p, &r) > x.from(p, rec) {
+		rec.shrink(r.size)
+	} else if x.from(p, &r) > x.from(p, rec) {
 		x.contribute(h, p, rec, false)
 		rec.size = r.size
 		x.contribute(h, p, rec, true)
+	}
+}
+
+// shrink makes a record of a point that waits cover no more than size, if that is known.
+func (r *record) shrink(size uint32) {
+	if r.size == 0 || size != 0 && size < r.size {
+		r.size = size
 	}
 }
 
@@ -354,8 +357,10 @@ func (x *Index) resolve(h *holder, p, parent uint32, s *step) {
 			x.points.at(parent).kids++
 		}
 		if orphan != 0 {
+			pt.kids++ // those that wait in a circle must not take p along
 			x.points.at(orphan).kids--
 			x.collect(h, orphan)
+			pt.kids--
 		}
 	}
 	if len(s.keys) > 1 || len(s.tail) > 0 {

@@ -107,6 +107,12 @@ func (x *Index) apply(a *announcement) {
 		handle := a.Handles[i]
 		p := x.lookup(h.id, handle)
 		if a.aligned {
+			if p != 0 && x.points.at(p).end == 0 {
+				// What it covers must be right before it is resolved.
+				if at := x.find(p, r.tier, r.group); at != 0 {
+					x.records.at(at).shrink(r.size)
+				}
+			}
 			p = x.place(a, i, p, cur, placed, parent, hasParent)
 			if p == 0 {
 				return // beyond MaxChain

@@ -66,7 +66,7 @@ func (x *Index) wait(h *holder, p uint32, parent uint64, hasParent bool, tokens 
 		h.waiting++
 		x.waitingBytes += waitingBase
 	}
-	if len(tokens) == 0 || !hasParent || len(e.tokens) > 0 {
+	if len(tokens) == 0 || !hasParent || parent == pt.handle || len(e.tokens) > 0 {
 		return
 	}
 	x.weigh(e, -1)

@@ -1,11 +1,32 @@
 package kvindextest_test
 
 import (
+	"os"
+	"strconv"
 	"testing"
 
 	"github.com/warmpath/warmpath/kvindex/kvindextest"
 )
 
+// runs is how many histories the model test checks; WARMPATH_MODEL_RUNS asks for more.
+func runs(t *testing.T) int {
+	if n, err := strconv.Atoi(os.Getenv("WARMPATH_MODEL_RUNS")); err == nil {
+		return n
+	}
+	if testing.Short() {
+		return 50
+	}
+	return 300
+}
+
 func TestIndexAnswersAsTheReference(t *testing.T) {
-	kvindextest.Model(t, kvindextest.Kvindex, kvindextest.Effort{Runs: 300, Steps: 120})
+	kvindextest.Model(t, kvindextest.Kvindex, kvindextest.Effort{Runs: runs(t), Steps: 120})
+}
+
+func TestIndexConforms(t *testing.T) { kvindextest.Conformance(t, kvindextest.Kvindex) }
+
+func FuzzHistory(f *testing.F) {
+	f.Add([]byte("\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f"))
+	f.Add([]byte("a history is a string of choices, and this sentence is as good a one as any other that is long enough"))
+	f.Fuzz(func(t *testing.T, data []byte) { kvindextest.Fuzz(t, kvindextest.Kvindex, data) })
 }

@@ -182,7 +182,7 @@ func (x *reference) place(h *refHolder, s *kvindex.Stored, i int, p *refPoint, p
 		if p == nil {
 			p = h.add(s.Handles[i])
 		}
-		if !p.resolved && !p.waits && hasParent {
+		if !p.resolved && !p.waits && hasParent && parent != p.handle {
 			p.waits, p.awaits, p.tokens, p.features = true, parent, tokens, features
 		}
 		return p

@@ -1,0 +1,158 @@
+package kvindextest
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// rig drives an index as an engine would, in terms of texts.
+type rig struct {
+	*testing.T
+	*Door
+	hasher *block.Hasher
+	now    int64
+}
+
+func newRig(t *testing.T, make Maker, size int, cfg kvindex.Config) *rig {
+	t.Helper()
+	h, err := block.NewHasher(block.XXH3, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &rig{T: t, Door: make(h, cfg), hasher: h, now: 1}
+}
+
+// words returns n tokens that no other seed shares.
+func words(seed, n int) []block.Token {
+	out := make([]block.Token, n)
+	for i := range out {
+		out[i] = block.Token(seed*100_000 + i)
+	}
+	return out
+}
+
+// handlesOf returns engine hashes of tokens cut in blocks: like an engine's, they depend on all tokens before.
+func handlesOf(tokens []block.Token, size int, salt string) []uint64 {
+	h := uint64(14695981039346656037)
+	for _, c := range salt {
+		h = (h ^ uint64(c)) * 1099511628211
+	}
+	var out []uint64
+	for i, tok := range tokens {
+		h = (h ^ uint64(tok)) * 1099511628211
+		if (i+1)%size == 0 {
+			out = append(out, h)
+		}
+	}
+	return out
+}
+
+// cut says what of a text to announce or to remove, and as what.
+type cut struct {
+	holder   fleet.Holder
+	size     int // engine block; 0: ours
+	from, to int // engine blocks; to 0: all
+	kvindex.Stored
+}
+
+func (r *rig) fill(tokens []block.Token, c cut) (cut, []uint64) {
+	if c.size == 0 {
+		c.size = r.hasher.Size()
+	}
+	all := handlesOf(tokens, c.size, c.Scope.Salt)
+	if c.to == 0 {
+		c.to = len(all)
+	}
+	return c, all
+}
+
+// store announces a stretch of a text as an engine does that has just cached it.
+func (r *rig) store(tokens []block.Token, c cut) {
+	r.Helper()
+	c, all := r.fill(tokens, c)
+	s := c.Stored
+	s.Handles, s.Tokens, s.BlockSize = all[c.from:c.to], tokens[c.from*c.size:c.to*c.size], c.size
+	if c.from > 0 {
+		s.Parent, s.HasParent = all[c.from-1], true
+	}
+	// The index must keep nothing of what it is given.
+	s.Handles, s.Tokens, s.Features = slices.Clone(s.Handles), slices.Clone(s.Tokens), slices.Clone(s.Features)
+	r.Store(c.holder, &s)
+	clear(s.Handles)
+	clear(s.Tokens)
+	clear(s.Features)
+}
+
+// hint announces handles without the tokens that would align with them.
+func (r *rig) hint(tokens []block.Token, c cut) {
+	r.Helper()
+	c, all := r.fill(tokens, c)
+	s := c.Stored
+	s.Handles = slices.Clone(all[c.from:c.to])
+	r.Store(c.holder, &s)
+}
+
+func (r *rig) remove(tokens []block.Token, c cut) {
+	r.Helper()
+	c, all := r.fill(tokens, c)
+	handles := slices.Clone(all[c.from:c.to])
+	slices.Reverse(handles) // tails go first
+	r.Remove(c.holder, c.Tier, c.Group, handles)
+}
+
+func (r *rig) keys(tokens []block.Token, scope block.Scope, features ...block.Feature) []block.Key {
+	return r.hasher.Append(nil, r.hasher.Root(scope), 0, tokens, features)
+}
+
+// want checks the blocks that each holder is said to have of a text; holders that are not named have none.
+func (r *rig) want(tokens []block.Token, want map[fleet.Holder]uint32) {
+	r.Helper()
+	r.wantOf(r.keys(tokens, block.Scope{}), want)
+}
+
+func (r *rig) wantOf(keys []block.Key, want map[fleet.Holder]uint32) {
+	r.Helper()
+	got := map[fleet.Holder]uint32{}
+	for _, m := range r.Match(keys, r.now, nil) {
+		sum := uint32(0)
+		for _, n := range m.Tier {
+			sum += n
+		}
+		if sum != m.Blocks || m.Speculative < m.Blocks {
+			r.Errorf("a match that contradicts itself: %+v", m)
+		}
+		if m.Blocks > 0 {
+			got[m.Holder] = m.Blocks
+		}
+	}
+	if len(got) == 0 && len(want) == 0 {
+		return
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		r.Errorf("blocks by holder (-want +got):\n%s", d)
+	}
+}
+
+// only is a want of holder 0.
+func only(blocks uint32) map[fleet.Holder]uint32 {
+	if blocks == 0 {
+		return nil
+	}
+	return map[fleet.Holder]uint32{0: blocks}
+}
+
+// matchOf returns holder 0's match.
+func (r *rig) matchOf(tokens []block.Token) kvindex.Match {
+	for _, m := range r.Match(r.keys(tokens, block.Scope{}), r.now, nil) {
+		if m.Holder == 0 {
+			return m
+		}
+	}
+	return kvindex.Match{}
+}

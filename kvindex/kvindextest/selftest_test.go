@@ -1,0 +1,245 @@
+package kvindextest
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+func TestTheReferenceConforms(t *testing.T) {
+	for _, c := range concat(chainCases, copyCases, cutCases, tierCases, groupCases, beliefCases[:5]) {
+		t.Run(c.name, func(t *testing.T) { c.run(newRig(t, Reference, c.size, c.config)) })
+	}
+}
+
+// mutants are indexes with one defect each, most of them seen in a peer.
+var mutants = map[string]func(h *block.Hasher, d *Door) Door{
+	"a hole is jumped over": func(_ *block.Hasher, d *Door) Door {
+		m := *d
+		m.Match = func(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match {
+			for i := 0; i < len(keys); i++ {
+				for _, one := range d.Match(keys[i:i+1], now, nil) {
+					dst = credit(dst, one.Holder, one.Blocks, false)
+				}
+			}
+			return dst
+		}
+		return m
+	},
+	"the deepest block stands for all before it": func(_ *block.Hasher, d *Door) Door {
+		m := *d
+		m.Match = func(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match {
+			for i := range keys {
+				for _, one := range d.Match(keys[i:i+1], now, nil) {
+					if one.Blocks > 0 {
+						dst = credit(dst, one.Holder, uint32(i+1), true)
+					}
+				}
+			}
+			return dst
+		}
+		return m
+	},
+	"a set is taken for another of the same size": func(_ *block.Hasher, d *Door) Door {
+		// Positions with as many holders as the one before are not looked at.
+		m := *d
+		m.Match = func(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match {
+			dst = d.Match(keys, now, dst)
+			for i := len(keys) - 1; i > 0; i-- {
+				if n := len(d.Match(keys[i:i+1], now, nil)); n > 0 && n == len(d.Match(keys[:1], now, nil)) {
+					for _, one := range d.Match(keys[:1], now, nil) {
+						dst = credit(dst, one.Holder, uint32(i+1), true)
+					}
+					break
+				}
+			}
+			return dst
+		}
+		return m
+	},
+	"copies are not counted": func(_ *block.Hasher, d *Door) Door {
+		m := *d
+		m.Store = func(h fleet.Holder, s *kvindex.Stored) { c := *s; c.Origin = kvindex.OriginReused; d.Store(h, &c) }
+		return m
+	},
+	"reports are counted as copies": func(_ *block.Hasher, d *Door) Door {
+		m := *d
+		m.Store = func(h fleet.Holder, s *kvindex.Stored) { c := *s; c.Origin = kvindex.OriginNew; d.Store(h, &c) }
+		return m
+	},
+	"children of unknown parents are dropped": func(_ *block.Hasher, d *Door) Door {
+		m, known := *d, map[uint64]bool{}
+		m.Store = func(h fleet.Holder, s *kvindex.Stored) {
+			if s.HasParent && !known[s.Parent] {
+				return
+			}
+			for _, handle := range s.Handles {
+				known[handle] = true
+			}
+			d.Store(h, s)
+		}
+		return m
+	},
+	"a removed block takes its descendants along": func(_ *block.Hasher, d *Door) Door {
+		m, children := *d, map[uint64][]uint64{}
+		m.Store = func(h fleet.Holder, s *kvindex.Stored) {
+			parent := s.Parent
+			for i, handle := range s.Handles {
+				if i > 0 || s.HasParent {
+					children[parent] = append(children[parent], handle)
+				}
+				parent = handle
+			}
+			d.Store(h, s)
+		}
+		m.Remove = func(h fleet.Holder, tier block.Tier, group int, handles []uint64) {
+			for _, handle := range handles {
+				d.Remove(h, tier, group, children[handle])
+			}
+			d.Remove(h, tier, group, handles)
+		}
+		return m
+	},
+	"only the first of many removals is seen": func(_ *block.Hasher, d *Door) Door {
+		m := *d
+		m.Remove = func(h fleet.Holder, tier block.Tier, group int, handles []uint64) {
+			d.Remove(h, tier, group, handles[:min(1, len(handles))])
+		}
+		return m
+	},
+	"clearing one tier clears all": func(_ *block.Hasher, d *Door) Door {
+		m := *d
+		m.Clear = func(h fleet.Holder, _ block.Tier) {
+			for t := range block.Tier(block.NumTiers) {
+				d.Clear(h, t)
+			}
+		}
+		return m
+	},
+	"clearing leaves stale blocks": func(_ *block.Hasher, d *Door) Door {
+		m := *d
+		m.Clear = func(fleet.Holder, block.Tier) {}
+		return m
+	},
+	"a forgotten holder is still known": func(_ *block.Hasher, d *Door) Door {
+		m := *d
+		m.Forget = func(fleet.Holder) {}
+		return m
+	},
+	"blocks of other sizes are dropped": func(h *block.Hasher, d *Door) Door {
+		m := *d
+		m.Store = func(id fleet.Holder, s *kvindex.Stored) {
+			if s.BlockSize == h.Size() {
+				d.Store(id, s)
+			}
+		}
+		return m
+	},
+	"unknown roots are guessed": func(_ *block.Hasher, d *Door) Door {
+		m := *d
+		m.Store = func(h fleet.Holder, s *kvindex.Stored) { c := *s; c.RootUnknown = false; d.Store(h, &c) }
+		return m
+	},
+	"images are forgotten": func(_ *block.Hasher, d *Door) Door {
+		m := *d
+		m.Store = func(h fleet.Holder, s *kvindex.Stored) { c := *s; c.Features = nil; d.Store(h, &c) }
+		return m
+	},
+	"groups are not told apart": func(_ *block.Hasher, d *Door) Door {
+		m := *d
+		m.Store = func(h fleet.Holder, s *kvindex.Stored) { c := *s; c.Group = 0; d.Store(h, &c) }
+		m.Remove = func(h fleet.Holder, tier block.Tier, _ int, handles []uint64) { d.Remove(h, tier, 0, handles) }
+		return m
+	},
+	"windows are taken for full attention": func(_ *block.Hasher, d *Door) Door {
+		m := *d
+		m.Match = func(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match {
+			dst = d.Match(keys, now, dst)
+			for i := range dst {
+				dst[i].Blocks = max(dst[i].Blocks, dst[i].Full)
+			}
+			return dst
+		}
+		return m
+	},
+	"tiers are not told apart": func(_ *block.Hasher, d *Door) Door {
+		m := *d
+		m.Store = func(h fleet.Holder, s *kvindex.Stored) { c := *s; c.Tier = 0; d.Store(h, &c) }
+		m.Remove = func(h fleet.Holder, _ block.Tier, group int, handles []uint64) { d.Remove(h, 0, group, handles) }
+		return m
+	},
+	"beliefs never expire": func(_ *block.Hasher, d *Door) Door {
+		m := *d
+		m.Match = func(keys []block.Key, _ int64, dst []kvindex.Match) []kvindex.Match { return d.Match(keys, 0, dst) }
+		return m
+	},
+	"beliefs count as confirmed": func(_ *block.Hasher, d *Door) Door {
+		m := *d
+		m.Match = func(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match {
+			dst = d.Match(keys, now, dst)
+			for i := range dst {
+				dst[i].Blocks = dst[i].Speculative
+			}
+			return dst
+		}
+		return m
+	},
+	"pairs are taken for single tokens": func(_ *block.Hasher, d *Door) Door {
+		m := *d
+		m.Store = func(h fleet.Holder, s *kvindex.Stored) { c := *s; c.Bigram = false; d.Store(h, &c) }
+		return m
+	},
+}
+
+// credit gives a holder blocks, at least or in addition.
+func credit(dst []kvindex.Match, h fleet.Holder, blocks uint32, atLeast bool) []kvindex.Match {
+	for i := range dst {
+		if dst[i].Holder == h {
+			if atLeast {
+				dst[i].Blocks = max(dst[i].Blocks, blocks)
+			} else {
+				dst[i].Blocks += blocks
+			}
+			return dst
+		}
+	}
+	return append(dst, kvindex.Match{Holder: h, Blocks: blocks})
+}
+
+func TestBrokenIndexesFailTheModel(t *testing.T) {
+	for name, mutate := range mutants {
+		t.Run(name, func(t *testing.T) {
+			maker := func(h *block.Hasher, cfg kvindex.Config) *Door {
+				d := mutate(h, Kvindex(h, cfg))
+				return &d
+			}
+			err := runModel(maker, 1, Effort{Runs: 100, Steps: 120})
+			if err == nil {
+				t.Fatal("it passes")
+			}
+			if n := strings.Count(err.Error(), "\n  t="); n > 12 {
+				t.Errorf("the history was not shrunk:\n%v", err)
+			}
+		})
+	}
+}
+
+func TestAFailureIsReadable(t *testing.T) {
+	maker := func(h *block.Hasher, cfg kvindex.Config) *Door {
+		d := mutants["copies are not counted"](h, Kvindex(h, cfg))
+		return &d
+	}
+	err := runModel(maker, 1, Effort{Runs: 100, Steps: 120})
+	if err == nil {
+		t.Fatal("it passes")
+	}
+	t.Log(err)
+	for _, want := range []string{"seed 1, history ", "blocks of ", "store ", "remove ", "(- reference, + index)"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in the failure", want)
+		}
+	}
+}
