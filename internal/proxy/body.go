@@ -59,7 +59,7 @@ func (b *Bodies) Read(w http.ResponseWriter, r *http.Request) (*Body, error) {
 	}
 	size := min(r.ContentLength, trusted)
 	if size < 0 {
-		size = smallestBody
+		size = smallestBody - 1
 	}
 	body := b.get(int(size) + 1) // room to see the end without growing
 	err := b.fill(body, http.NewResponseController(w), r)

@@ -37,6 +37,13 @@ func (k *conn) read(b []byte) (int, error) {
 	return k.Conn.Read(b)
 }
 
+func (k *conn) write(b []byte) (int, error) {
+	if k.raw.ok() {
+		return k.raw.write(b)
+	}
+	return k.Conn.Write(b)
+}
+
 // worker keeps the idle connections to one worker.
 type worker struct {
 	target

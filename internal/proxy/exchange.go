@@ -55,7 +55,7 @@ func (x *exchange) begin(c *Client, a *Attempt) {
 func (x *exchange) end() {
 	x.client, x.a, x.res = nil, nil, Result{}
 	x.pieces = [2][]byte{}
-	x.w = nil
+	x.relay = relay{}
 	if len(x.buf) > bufferSize {
 		x.buf = make([]byte, bufferSize)
 	}
@@ -159,7 +159,7 @@ func (x *exchange) talk(k *conn) (stale bool) {
 func (x *exchange) send(k *conn) error {
 	if len(x.a.Body) <= joinBelow {
 		x.out = append(x.out, x.a.Body...)
-		_, err := k.Write(x.out)
+		_, err := k.write(x.out)
 		x.out = x.out[:len(x.out)-len(x.a.Body)]
 		return err
 	}

@@ -133,7 +133,10 @@ func gateway(t testing.TB, c *Client, change func(*Attempt)) (url string, result
 		a := &Attempt{Path: r.URL.RequestURI(), Header: r.Header, Body: body.Bytes, Writer: w, RequestID: RequestID(r.Header)}
 		change(a)
 		res := c.Forward(r.Context(), a)
-		results <- res
+		select {
+		case results <- res:
+		default: // the test does not look at so many
+		}
 		switch {
 		case res.Abort:
 			panic(http.ErrAbortHandler)

@@ -8,13 +8,20 @@ import (
 	"unsafe"
 )
 
-// rawIO reads a TCP connection with RawSyscall inside RawConn's callback. The descriptor is non-blocking, so the call
-// returns at once; an ordinary read tells the scheduler that it may block, which from an idle process wakes the runtime's
-// monitor thread each time (../shared/facts/proxy_prototype.md: 8 to 19 % of the proxy's CPU). Deadlines and Close work as
-// ever: waiting is left to the runtime's poller. One reader at a time.
+// rawIO reads and writes a TCP connection with RawSyscall inside RawConn's callbacks. The descriptor is non-blocking, so
+// that the call returns at once; an ordinary one tells the scheduler that it may block, which from an idle process wakes the
+// runtime's monitor thread each time (../shared/facts/proxy_prototype.md: 8 to 19 % of the proxy's CPU). Waiting, deadlines
+// and Close are left to the runtime's poller as ever. One reader and one writer at a time, like a bufio.
 type rawIO struct {
-	conn syscall.RawConn
-	call func(fd uintptr) bool // once per connection, so that a read allocates nothing
+	conn  syscall.RawConn
+	local net.Conn
+	in    rawCall
+	out   rawCall
+}
+
+// rawCall is one direction of a rawIO. The callback is made once per connection, so that a call allocates nothing.
+type rawCall struct {
+	call func(fd uintptr) (done bool)
 	buf  []byte
 	n    int
 	err  syscall.Errno
@@ -29,19 +36,26 @@ func (r *rawIO) init(c net.Conn) {
 	if err != nil {
 		return
 	}
-	r.conn = conn
-	r.call = func(fd uintptr) bool {
-		for {
-			n, _, errno := syscall.RawSyscall(syscall.SYS_READ, fd, uintptr(unsafe.Pointer(unsafe.SliceData(r.buf))), uintptr(len(r.buf)))
-			switch errno {
-			case syscall.EINTR:
-				continue
-			case syscall.EAGAIN:
-				return false
-			}
-			r.n, r.err = int(n), errno
-			return true
+	r.conn, r.local = conn, c
+	r.in.call = func(fd uintptr) bool { return r.in.do(syscall.SYS_READ, fd) }
+	r.out.call = func(fd uintptr) bool { return r.out.do(syscall.SYS_WRITE, fd) }
+}
+
+// do reads or writes once. It reports false when the call would have to wait.
+func (c *rawCall) do(trap, fd uintptr) bool {
+	for {
+		n, _, errno := syscall.RawSyscall(trap, fd, uintptr(unsafe.Pointer(unsafe.SliceData(c.buf))), uintptr(len(c.buf)))
+		switch errno {
+		case syscall.EINTR:
+			continue
+		case syscall.EAGAIN:
+			return false
+		case 0:
+			c.n, c.err = int(n), 0
+		default:
+			c.n, c.err = 0, errno
 		}
+		return true
 	}
 }
 
@@ -51,16 +65,41 @@ func (r *rawIO) read(b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
 	}
-	r.buf = b
-	err := r.conn.Read(r.call)
-	r.buf = nil
+	r.in.buf = b
+	err := r.conn.Read(r.in.call)
+	r.in.buf = nil
 	switch {
 	case err != nil:
-		return 0, err
-	case r.err != 0:
-		return 0, os.NewSyscallError("read", r.err)
-	case r.n == 0:
+		return 0, r.opError("read", err)
+	case r.in.err != 0:
+		return 0, r.opError("read", os.NewSyscallError("read", r.in.err))
+	case r.in.n == 0:
 		return 0, io.EOF
 	}
-	return r.n, nil
+	return r.in.n, nil
+}
+
+func (r *rawIO) write(b []byte) (n int, err error) {
+	for n < len(b) {
+		r.out.buf = b[n:]
+		err := r.conn.Write(r.out.call)
+		r.out.buf = nil
+		switch {
+		case err != nil:
+			return n, r.opError("write", err)
+		case r.out.err != 0:
+			return n, r.opError("write", os.NewSyscallError("write", r.out.err))
+		}
+		n += r.out.n
+	}
+	return n, nil
+}
+
+// opError returns err as the net package's own Read and Write would.
+func (r *rawIO) opError(op string, err error) error {
+	if raw, is := err.(*net.OpError); is {
+		raw.Op = op // it says raw-read
+		return raw
+	}
+	return &net.OpError{Op: op, Net: "tcp", Source: r.local.LocalAddr(), Addr: r.local.RemoteAddr(), Err: err}
 }

@@ -4,9 +4,10 @@ package proxy
 
 import "net"
 
-// rawIO is not available here: connections are read through the net package.
+// rawIO is not available here: connections are used through the net package.
 type rawIO struct{}
 
-func (r *rawIO) init(net.Conn)              {}
-func (r *rawIO) ok() bool                   { return false }
-func (r *rawIO) read(b []byte) (int, error) { panic("bug: no raw connection") }
+func (r *rawIO) init(net.Conn)               {}
+func (r *rawIO) ok() bool                    { return false }
+func (r *rawIO) read(b []byte) (int, error)  { panic("bug: no raw connection") }
+func (r *rawIO) write(b []byte) (int, error) { panic("bug: no raw connection") }

@@ -60,7 +60,8 @@ const slack = 512
 
 // relay is the passing of one answer to the client.
 type relay struct {
-	w http.ResponseWriter
+	w  http.ResponseWriter
+	rc *http.ResponseController
 
 	watching bool // the answer is a generation that the watcher can read
 	stream   bool // events are passed as they come, whole ones only
@@ -90,6 +91,7 @@ func (x *exchange) answer(k *conn, head, n int) {
 		x.grow()
 	}
 	x.w = x.a.Writer
+	x.rc = http.NewResponseController(x.w)
 	if x.client.cfg.HeaderTimeout > 0 || x.client.cfg.StreamIdleTimeout > 0 {
 		x.patience(k, time.Now(), true)
 	}
@@ -98,7 +100,7 @@ func (x *exchange) answer(k *conn, head, n int) {
 		x.res.Usage = x.watch.Usage()
 	}
 	if x.client.cfg.ClientTimeout > 0 && !x.guarded.IsZero() {
-		http.NewResponseController(x.w).SetWriteDeadline(time.Time{}) // fails where it could not be set either
+		x.rc.SetWriteDeadline(time.Time{}) // fails where it could not be set either
 	}
 }
 
@@ -186,11 +188,10 @@ func (x *exchange) inspect(data []byte, held int) (send int) {
 
 // pass writes b to the client, behind the header if it is the first. It returns false when the client is gone.
 func (x *exchange) pass(b []byte, last bool) bool {
-	rc := http.NewResponseController(x.w)
 	if t := x.client.cfg.ClientTimeout; t > 0 {
 		if now := time.Now(); now.Sub(x.guarded) > t/4 {
 			x.guarded = now
-			rc.SetWriteDeadline(now.Add(t + t/4)) // not every writer can; then the client's own patience is the limit
+			x.rc.SetWriteDeadline(now.Add(t + t/4)) // not every writer can; then the client's own patience is the limit
 		}
 	}
 	if !x.res.FirstByte {
@@ -207,7 +208,7 @@ func (x *exchange) pass(b []byte, last bool) bool {
 		_, err = x.w.Write(b)
 	}
 	if err == nil && !last && !x.gather {
-		if err = rc.Flush(); errors.Is(err, http.ErrNotSupported) {
+		if err = x.rc.Flush(); errors.Is(err, http.ErrNotSupported) {
 			err = nil
 		}
 	}
