@@ -22,10 +22,10 @@ var layers = [][]string{
 	{"internal/config"}, // embeds every component's own Config
 	{"internal/admin"},
 	{"internal/gateway", "internal/mockengine"},
-	{"internal/proxy", "internal/ingest", "internal/discovery", "internal/tokens", "internal/telemetry"},
-	{"internal/api", "kvevent/zmq", "internal/engine"},
+	{"internal/proxy", "internal/ingest", "internal/discovery", "internal/tokens", "internal/telemetry", "internal/report"},
+	{"internal/api", "kvevent/zmq", "internal/engine", "internal/workload"},
 	{"", "internal/zmtp"}, // "" is the root package, the Router
-	{"policy"},
+	{"policy", "tokenizer"},
 	{"kvindex", "kvevent"},
 	{"block", "fleet"},
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -89,7 +90,9 @@ func begin(t *testing.T, name string, l launch) *engine {
 		if t.Failed() {
 			out, _ := os.ReadFile(e.log)
 			lines := strings.Split(string(out), "\n")
-			t.Logf("--- last lines of %s:\n%s", name, strings.Join(lines[max(0, len(lines)-25):], "\n"))
+			errors := slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return !strings.Contains(l, "Error") })
+			t.Logf("--- errors of %s:\n%s\n--- its last lines:\n%s", name, strings.Join(errors[:min(len(errors), 15)], "\n"),
+				strings.Join(lines[max(0, len(lines)-25):], "\n"))
 		}
 	})
 	return e
@@ -103,12 +106,19 @@ func freePair(t *testing.T) int {
 
 func (e *engine) await(t *testing.T) {
 	t.Helper()
-	process.WaitFor(t, 4*time.Minute, e.name+" to be healthy", func() error {
-		if e.gone() {
-			out, _ := os.ReadFile(e.log)
-			t.Fatalf("%s ended while starting:\n%s", e.name, out)
+	again := true
+	process.WaitFor(t, 5*time.Minute, e.name+" to be healthy", func() error {
+		if !e.gone() {
+			return process.Reachable(e.url + "/health")
 		}
-		return process.Reachable(e.url + "/health")
+		if !again {
+			t.Fatalf("%s ended twice while starting", e.name)
+		}
+		// Two engines that start together may choose the same internal port; the second try is alone.
+		t.Logf("%s ended while starting; once more", e.name)
+		again = false
+		e.start(t)
+		return fmt.Errorf("%s was started again", e.name)
 	})
 	t.Logf("%s ready after %v", e.name, time.Since(e.startedAt).Round(time.Second))
 }

@@ -34,7 +34,7 @@ func TestTwoPlainWorkers(t *testing.T) {
 	t.Run("a generated answer is continued", func(t *testing.T) { continued(t, k) })
 	t.Run("adapters are kept apart", func(t *testing.T) { adapters(t, k) })
 	t.Run("a reset cache", func(t *testing.T) { reset(t, k, one, two) })
-	t.Run("the gateway restarts while the engines keep their caches", func(t *testing.T) { gatewayRestart(t, k, one, two) })
+	t.Run("the gateway restarts while the engines keep their caches", func(sub *testing.T) { gatewayRestart(t, sub, k, one, two) })
 	t.Run("an engine restarts", func(t *testing.T) { engineRestart(t, k, two) })
 	t.Logf("%d requests", k.asked)
 }
@@ -192,7 +192,8 @@ func reset(t *testing.T, k *talk, engines ...*engine) {
 	}
 }
 
-func gatewayRestart(t *testing.T, k *talk, engines ...*engine) {
+// gatewayRestart replaces the gateway by a new process, which lives as long as the whole test.
+func gatewayRestart(whole, t *testing.T, k *talk, engines ...*engine) {
 	messages := []message{say("system", prose("home", 150)), say("user", "first")}
 	before := k.chat(t, "tiny", messages, nil)
 	k.gateway.Stop(15)
@@ -200,7 +201,7 @@ func gatewayRestart(t *testing.T, k *talk, engines ...*engine) {
 	for _, e := range engines {
 		args = append(args, "--worker", e.url)
 	}
-	k.gateway = process.Serve(t, args...)
+	k.gateway = process.Serve(whole, args...)
 	k.gateway.Ready(t)
 	waitTrust(t, k.gateway, "exact", len(engines))
 	k.settle(t)

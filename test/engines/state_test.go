@@ -1,0 +1,78 @@
+package engines
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/test/process"
+)
+
+// state is what /admin/workers says, as far as these tests read it.
+type state struct {
+	Workers []struct {
+		URL     string `json:"url"`
+		Ready   bool   `json:"ready"`
+		Why     string `json:"why"`
+		Holders []struct {
+			Rank        int    `json:"rank"`
+			Trust       string `json:"trust"`
+			TrustReason string `json:"trust_reason"`
+			IndexBlocks int    `json:"index_blocks"`
+		} `json:"holders"`
+	} `json:"workers"`
+}
+
+func stateOf(t *testing.T, g *process.Gateway) state {
+	t.Helper()
+	var s state
+	process.JSON(t, g.Admin+"/admin/workers", &s)
+	return s
+}
+
+// waitTrust waits until so many holders are trusted as said.
+func waitTrust(t *testing.T, g *process.Gateway, trust string, holders int) {
+	t.Helper()
+	process.WaitFor(t, 60*time.Second, fmt.Sprintf("%d holders to be %s", holders, trust), func() error {
+		s, n := stateOf(t, g), 0
+		for _, w := range s.Workers {
+			for _, h := range w.Holders {
+				if h.Trust == trust {
+					n++
+				}
+			}
+		}
+		if n != holders {
+			return fmt.Errorf("%d are: %s", n, pretty(s))
+		}
+		return nil
+	})
+}
+
+// workerState returns nil when the worker takes requests.
+func workerState(t *testing.T, g *process.Gateway, url string) error {
+	t.Helper()
+	for _, w := range stateOf(t, g).Workers {
+		if w.URL == url && w.Ready {
+			return nil
+		}
+		if w.URL == url {
+			return fmt.Errorf("%s is not ready: %s", url, w.Why)
+		}
+	}
+	return fmt.Errorf("%s is not known", url)
+}
+
+// ranksWithBlocks counts the holders for which the index has blocks.
+func ranksWithBlocks(t *testing.T, g *process.Gateway) int {
+	t.Helper()
+	n := 0
+	for _, w := range stateOf(t, g).Workers {
+		for _, h := range w.Holders {
+			if h.IndexBlocks > 0 {
+				n++
+			}
+		}
+	}
+	return n
+}
