@@ -21,11 +21,11 @@ var layers = [][]string{
 	{"internal/app"},
 	{"internal/config"}, // embeds every component's own Config
 	{"internal/admin"},
-	{"internal/gateway", "internal/mockengine"},
+	{"internal/gateway", "internal/mockengine", "internal/sim", "internal/loadgen"},
 	{"internal/proxy", "internal/ingest", "internal/discovery", "internal/tokens", "internal/telemetry", "internal/report"},
 	{"internal/api", "kvevent/zmq", "internal/engine", "internal/workload"},
 	{"", "internal/zmtp"}, // "" is the root package, the Router
-	{"policy", "tokenizer"},
+	{"policy", "tokenizer", "tokenizer/chattemplate"},
 	{"kvindex", "kvevent"},
 	{"block", "fleet"},
 }
