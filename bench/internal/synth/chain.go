@@ -1,0 +1,65 @@
+package synth
+
+import (
+	"encoding/binary"
+
+	"github.com/zeebo/xxh3"
+)
+
+// rng is splitmix64 (Steele, Lea, Flood 2014): one stream makes a whole trace.
+type rng struct{ state uint64 }
+
+func (r *rng) next() uint64 {
+	r.state += 0x9E3779B97F4A7C15
+	z := r.state
+	z = (z ^ z>>30) * 0xBF58476D1CE4E5B9
+	z = (z ^ z>>27) * 0x94D049BB133111EB
+	return z ^ z>>31
+}
+
+// n returns a number in [0, k). The modulo's bias is part of the model.
+func (r *rng) n(k int) int { return int(r.next() % uint64(k)) }
+
+// chainSeed is the seed of Dynamo's and SMG's hashes.
+const chainSeed = 1337
+
+// NextKey chains as the peers do: XXH3-64 of the parent's key and the block's local hash. The first key of a chain is
+// its local hash.
+func NextKey(parent, local uint64) uint64 {
+	var b [16]byte
+	binary.LittleEndian.PutUint64(b[:], parent)
+	binary.LittleEndian.PutUint64(b[8:], local)
+	return xxh3.HashSeed(b[:], chainSeed)
+}
+
+// node is one distinct block.
+type node struct{ local, key uint64 }
+
+// forest holds all blocks ever made; a chain is a list of their indexes.
+type forest struct {
+	rng   rng
+	nodes []node
+}
+
+// extend makes chain n blocks long with new blocks.
+func (f *forest) extend(chain []int32, n int) []int32 {
+	for len(chain) < n {
+		b := node{local: f.rng.next()}
+		b.key = b.local
+		if k := len(chain); k > 0 {
+			b.key = NextKey(f.nodes[chain[k-1]].key, b.local)
+		}
+		f.nodes = append(f.nodes, b)
+		chain = append(chain, int32(len(f.nodes)-1))
+	}
+	return chain
+}
+
+// remember keeps up to four chains of a conversation.
+func (f *forest) remember(history [][]int32, chain []int32) [][]int32 {
+	if len(history) < 4 {
+		return append(history, chain)
+	}
+	history[f.rng.n(4)] = chain
+	return history
+}

@@ -1,0 +1,282 @@
+package synth
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/warmpath/warmpath/bench/internal/naive"
+	"github.com/warmpath/warmpath/bench/internal/trace"
+)
+
+// Trouble is a set of things that real engines do and the plain model does not.
+type Trouble uint8
+
+// The troubles.
+const (
+	Holes      Trouble = 1 << iota // blocks are removed before the blocks after them, and holes are filled again
+	Double                         // blocks are stored again while they are held: two copies, each removed alone
+	Recut                          // some workers' engines have blocks of two or four of the trace's
+	Forget                         // a worker loses everything at once, and comes back with another block size
+	AllTrouble = Holes | Double | Recut | Forget
+)
+
+var troubleNames = []struct {
+	name string
+	t    Trouble
+}{{"holes", Holes}, {"double", Double}, {"recut", Recut}, {"forget", Forget}}
+
+// ParseTrouble reads names joined by commas.
+func ParseTrouble(s string) (Trouble, error) {
+	var t Trouble
+	for name := range strings.SplitSeq(s, ",") {
+		i := slices.IndexFunc(troubleNames, func(n struct {
+			name string
+			t    Trouble
+		}) bool {
+			return n.name == name
+		})
+		if i < 0 {
+			return 0, fmt.Errorf("unknown trouble %q: give some of holes, double, recut, forget", name)
+		}
+		t |= troubleNames[i].t
+	}
+	return t, nil
+}
+
+// HardConfig describes a hard trace. Start from DefaultHard.
+type HardConfig struct {
+	Seed           uint64
+	Workers        int
+	Conversations  int
+	Capacity       int // engine blocks, copies counted, that a worker may hold
+	Stored         int // stop once this many blocks were stored
+	MinLen, MaxLen int
+	Trouble        Trouble
+	// PlainForm writes records that every harness reads: an engine block as the blocks in it, a forgotten worker as the
+	// removal of all it holds. The answers stay the same, because a block's covers are counted either way.
+	PlainForm bool
+}
+
+// DefaultHard is small enough for CI and meets each trouble thousands of times.
+var DefaultHard = HardConfig{
+	Seed: 45, Workers: 16, Conversations: 100, Capacity: 6000, Stored: 400_000, MinLen: 8, MaxLen: 256, Trouble: AllTrouble,
+}
+
+type hard struct {
+	forest
+	config  HardConfig
+	workers []hardWorker
+	set     *naive.Set // the exact answers
+	out     *trace.Writer
+}
+
+type hardWorker struct {
+	units  int // of the trace's blocks in one of the engine's
+	held   int // engine blocks, copies counted
+	chains [][]int32
+}
+
+// Hard writes a trace with trouble and returns its header. What a store names as its parent is always held.
+func Hard(to io.WriteSeeker, c HardConfig) (trace.Header, error) {
+	version := uint32(trace.Extended)
+	if c.PlainForm {
+		version = trace.Plain
+	}
+	h := &hard{config: c, forest: forest{rng: rng{c.Seed}}, set: naive.New(c.Workers), workers: make([]hardWorker, c.Workers)}
+	h.out = trace.NewWriter(to, trace.Header{Version: version, Workers: uint32(c.Workers), BlockSize: blockSize, Seed: c.Seed})
+	for w := range h.workers {
+		h.workers[w].units = h.units()
+	}
+	history := make([][][]int32, c.Conversations)
+	for h.out.Header().Stored < uint64(c.Stored) {
+		conversation := h.rng.n(c.Conversations)
+		chain := h.request(history[conversation])
+		history[conversation] = h.remember(history[conversation], chain)
+		h.ask(trace.Query, chain)
+		w := conversation % c.Workers
+		if h.rng.n(3) == 0 {
+			w = h.rng.n(c.Workers)
+		}
+		if c.Trouble&Forget != 0 && h.rng.n(60) == 0 {
+			h.forget(w)
+		}
+		h.serve(w, chain)
+		for h.workers[w].held > c.Capacity || c.Trouble&Holes != 0 && h.rng.n(3) == 0 {
+			h.evict(w)
+		}
+	}
+	for _, chains := range history {
+		for _, chain := range chains {
+			h.ask(trace.Probe, chain)
+		}
+	}
+	return h.out.Header(), h.out.Close()
+}
+
+func (h *hard) units() int {
+	if h.config.Trouble&Recut == 0 {
+		return 1
+	}
+	return []int{1, 1, 2, 4}[h.rng.n(4)]
+}
+
+// request is, one time in three, an earlier chain as it was, so that holes in it are met and filled.
+func (h *hard) request(history [][]int32) []int32 {
+	length := h.config.MinLen + h.rng.n(h.config.MaxLen-h.config.MinLen+1)
+	if len(history) == 0 {
+		return h.extend(nil, length)
+	}
+	source := history[h.rng.n(len(history))]
+	if h.rng.n(3) == 0 {
+		return source
+	}
+	share := h.rng.n(min(len(source), length-1) + 1)
+	return h.extend(slices.Clone(source[:share]), length)
+}
+
+func (h *hard) ask(kind trace.Kind, chain []int32) {
+	r := trace.Record{Kind: kind}
+	h.fill(&r, chain)
+	r.Depths = h.set.Depths(r.Keys, nil)
+	h.out.Write(&r)
+}
+
+func (h *hard) fill(r *trace.Record, chain []int32) {
+	for _, b := range chain {
+		r.Locals = append(r.Locals, h.nodes[b].local)
+		r.Keys = append(r.Keys, h.nodes[b].key)
+	}
+}
+
+// handle is the engine's name of its i-th block of a chain: the key of the last block in it.
+func (h *hard) handle(w int, chain []int32, i int) uint64 {
+	return h.nodes[chain[(i+1)*h.workers[w].units-1]].key
+}
+
+// serve stores what a worker lacks of a chain, run by run. With Double it may store what it has again: from the first
+// block it lacks on, as an engine does that finds nothing behind a hole, or everything.
+func (h *hard) serve(w int, chain []int32) {
+	n := len(chain) / h.workers[w].units
+	lacks := func(i int) bool { return h.set.Copies(w, h.handle(w, chain, i)) == 0 }
+	if h.config.Trouble&Double != 0 {
+		switch h.rng.n(8) {
+		case 0:
+			h.store(w, chain, 0, n)
+		case 1, 2, 3:
+			for i := range n {
+				if lacks(i) {
+					h.store(w, chain, i, n)
+					break
+				}
+			}
+		}
+	}
+	for i := 0; i < n; i++ {
+		from := i
+		for i < n && lacks(i) {
+			i++
+		}
+		if from < i {
+			h.store(w, chain, from, i)
+		}
+	}
+	h.workers[w].chains = append(h.workers[w].chains, chain)
+}
+
+// store announces the engine's blocks [from, to) of a chain.
+func (h *hard) store(w int, chain []int32, from, to int) {
+	if from == to {
+		return
+	}
+	units := h.workers[w].units
+	r := trace.Record{Kind: trace.StoredCut, Worker: uint32(w), Units: units}
+	if from > 0 {
+		r.HasParent, r.Parent = true, h.handle(w, chain, from-1)
+	}
+	h.fill(&r, chain[from*units:to*units])
+	for i := from; i < to; i++ {
+		r.Handles = append(r.Handles, h.handle(w, chain, i))
+	}
+	h.set.Apply(&r)
+	h.workers[w].held += to - from
+	if units == 1 || h.config.PlainForm {
+		r.Kind, r.Units, r.Handles = trace.Stored, 1, nil
+	}
+	h.out.Write(&r)
+}
+
+// evict removes some blocks of one of the chains a worker served.
+func (h *hard) evict(w int) {
+	worker := &h.workers[w]
+	if len(worker.chains) == 0 {
+		h.forget(w) // what is left are second copies of blocks of chains that were let go
+		return
+	}
+	// The oldest, as an engine would, or any: the younger, the sooner it is asked for again.
+	pick := 0
+	if h.rng.n(2) == 0 {
+		pick = h.rng.n(len(worker.chains))
+	}
+	chain := worker.chains[pick]
+	n := len(chain) / worker.units
+	from, to := 0, n
+	order := 0
+	if h.config.Trouble&Holes != 0 {
+		order = h.rng.n(4)
+		switch order {
+		case 2: // a hole in the middle
+			from = h.rng.n(n + 1)
+			to = from + h.rng.n(n-from+1)
+		case 3: // some here and there
+		default:
+		}
+	}
+	var gone []uint64
+	for i := from; i < to; i++ {
+		if order != 3 || h.rng.n(3) == 0 {
+			gone = append(gone, h.handle(w, chain, i))
+		}
+	}
+	if order == 0 { // leaf first
+		slices.Reverse(gone)
+	}
+	if order < 2 {
+		worker.chains = slices.Delete(worker.chains, pick, pick+1)
+	}
+	gone = slices.DeleteFunc(gone, func(handle uint64) bool { return h.set.Copies(w, handle) == 0 })
+	for part := range slices.Chunk(gone, 64) {
+		h.remove(w, part)
+	}
+}
+
+// remove takes one copy of each handle back.
+func (h *hard) remove(w int, handles []uint64) {
+	r := trace.Record{Kind: trace.Removed, Worker: uint32(w), Units: h.workers[w].units, Handles: handles}
+	if h.config.PlainForm {
+		written := trace.Record{Kind: trace.Removed, Worker: uint32(w), Units: 1}
+		for _, handle := range handles {
+			written.Handles = append(written.Handles, h.set.Blocks(w, handle)...)
+		}
+		h.out.Write(&written)
+	} else {
+		h.out.Write(&r)
+	}
+	h.set.Apply(&r)
+	h.workers[w].held -= len(handles)
+}
+
+// forget lets a worker lose everything and begin again.
+func (h *hard) forget(w int) {
+	if h.config.PlainForm {
+		for part := range slices.Chunk(h.set.Holdings(w), 64) {
+			h.remove(w, part)
+		}
+	} else {
+		r := trace.Record{Kind: trace.Forgotten, Worker: uint32(w)}
+		h.set.Apply(&r)
+		h.out.Write(&r)
+	}
+	h.workers[w] = hardWorker{units: h.units()}
+}

@@ -1,0 +1,162 @@
+// Package synth makes workload files. Plain makes, byte for byte, those that our and other projects' harnesses are
+// measured on: conversations that share prefixes, on workers that evict leaf first and never leave a hole. Hard makes
+// what that model is too kind for: see [Hard].
+package synth
+
+import (
+	"io"
+
+	"github.com/warmpath/warmpath/bench/internal/trace"
+)
+
+// PlainConfig describes a plain trace. Start from DefaultPlain.
+type PlainConfig struct {
+	Seed           uint64
+	Workers        int
+	Conversations  int
+	Capacity       int  // blocks a worker may hold; 0: no limit
+	Stored         int  // stop once this many blocks were stored; with Same, once there are as many distinct ones
+	MinLen, MaxLen int  // of a chain, in blocks
+	Same           bool // every worker stores the same
+	Probes         int  // at most, of each length
+}
+
+// DefaultPlain makes main.trace.
+var DefaultPlain = PlainConfig{
+	Seed: 42, Workers: 16, Conversations: 2000, Capacity: 20000, Stored: 3_000_000, MinLen: 64, MaxLen: 512, Probes: 2000,
+}
+
+// ProbeLengths are the lengths of the prefixes that are timed.
+var ProbeLengths = []int{64, 256, 512}
+
+const blockSize = 16
+
+type plain struct {
+	forest
+	config  PlainConfig
+	workers []*recency
+	out     *trace.Writer
+	rec     trace.Record
+}
+
+// Plain writes a trace and returns its header. The order of random numbers is fixed: conversation, length, source,
+// share, one for each new block, slot in the history, worker.
+func Plain(to io.WriteSeeker, c PlainConfig) (trace.Header, error) {
+	p := &plain{config: c, forest: forest{rng: rng{c.Seed}}}
+	p.out = trace.NewWriter(to, trace.Header{Version: trace.Plain, Workers: uint32(c.Workers), BlockSize: blockSize, Seed: c.Seed})
+	for range c.Workers {
+		p.workers = append(p.workers, newRecency())
+	}
+	history := make([][][]int32, c.Conversations)
+	for !p.done() {
+		conversation, chain := p.request(history)
+		history[conversation] = p.remember(history[conversation], chain)
+		worker := conversation % c.Workers // its home, or one time in four any
+		if p.rng.n(4) == 0 {
+			worker = p.rng.n(c.Workers)
+		}
+		p.ask(trace.Query, chain)
+		if !c.Same {
+			p.store(worker, chain)
+			continue
+		}
+		for w := range p.workers {
+			p.store(w, chain)
+		}
+	}
+	p.probe(history)
+	return p.out.Header(), p.out.Close()
+}
+
+func (p *plain) done() bool {
+	if p.config.Same {
+		return len(p.nodes) >= p.config.Stored
+	}
+	return p.out.Header().Stored >= uint64(p.config.Stored)
+}
+
+// request returns a conversation's next chain.
+func (p *plain) request(history [][][]int32) (conversation int, chain []int32) {
+	c := &p.config
+	conversation = p.rng.n(c.Conversations)
+	// One chain in some eight has exactly the greatest length.
+	length := min(c.MinLen+p.rng.n(c.MaxLen-c.MinLen+1+64), c.MaxLen)
+	if h := history[conversation]; len(h) > 0 {
+		source := h[p.rng.n(len(h))]
+		share := p.rng.n(min(len(source), length-1) + 1)
+		chain = append(chain, source[:share]...)
+	}
+	return conversation, p.extend(chain, length)
+}
+
+func (p *plain) ask(kind trace.Kind, chain []int32) {
+	p.rec = trace.Record{Kind: kind, Depths: p.rec.Depths[:0], Locals: p.rec.Locals[:0], Keys: p.rec.Keys[:0]}
+	for _, w := range p.workers {
+		p.rec.Depths = append(p.rec.Depths, uint16(w.depth(chain)))
+	}
+	p.fill(chain)
+	p.out.Write(&p.rec)
+}
+
+func (p *plain) fill(chain []int32) {
+	for _, b := range chain {
+		p.rec.Locals = append(p.rec.Locals, p.nodes[b].local)
+		p.rec.Keys = append(p.rec.Keys, p.nodes[b].key)
+	}
+}
+
+func (p *plain) store(w int, chain []int32) {
+	worker := p.workers[w]
+	if held := worker.depth(chain); held < len(chain) {
+		p.rec = trace.Record{Kind: trace.Stored, Worker: uint32(w), Locals: p.rec.Locals[:0], Keys: p.rec.Keys[:0], Depths: p.rec.Depths}
+		if held > 0 {
+			p.rec.HasParent, p.rec.Parent = true, p.nodes[chain[held-1]].key
+		}
+		p.fill(chain[held:])
+		p.out.Write(&p.rec)
+	}
+	// Leaf first and root last, so that the oldest block is always a leaf.
+	for i := len(chain) - 1; i >= 0; i-- {
+		worker.touch(chain[i])
+	}
+	if c := p.config.Capacity; c > 0 && worker.len() > c {
+		gone := trace.Record{Kind: trace.Removed, Worker: uint32(w)}
+		for worker.len() > c {
+			gone.Handles = append(gone.Handles, p.nodes[worker.drop()].key)
+		}
+		p.out.Write(&gone)
+	}
+}
+
+// probe asks for prefixes that some worker holds whole at the end.
+func (p *plain) probe(history [][][]int32) {
+	for _, length := range ProbeLengths {
+		var held [][]int32
+		seen := map[int32]bool{}
+		for _, chains := range history {
+			for _, chain := range chains {
+				if len(chain) < length || seen[chain[length-1]] || !p.anyHas(chain[length-1]) {
+					continue
+				}
+				seen[chain[length-1]] = true
+				held = append(held, chain[:length])
+			}
+		}
+		for i := len(held) - 1; i > 0; i-- {
+			j := p.rng.n(i + 1)
+			held[i], held[j] = held[j], held[i]
+		}
+		for _, chain := range held[:min(len(held), p.config.Probes)] {
+			p.ask(trace.Probe, chain)
+		}
+	}
+}
+
+func (p *plain) anyHas(block int32) bool {
+	for _, w := range p.workers {
+		if w.has(block) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,66 @@
+package trace
+
+// Kind is the kind of a record.
+type Kind uint32
+
+// The kinds. Probes are queries of the end state, meant for timing.
+const (
+	Query Kind = iota
+	Stored
+	Removed
+	Probe
+	StoredCut
+	Forgotten
+)
+
+const (
+	magic      = "KVTRACE1"
+	headerSize = 64
+	recordSize = 24
+
+	// MaxWorkers and MaxUnits bound what a file may claim: four times the largest fleet we measure, and a block of
+	// 65,536 tokens cut into blocks of 16.
+	MaxWorkers = 1 << 14
+	MaxUnits   = 1 << 12
+)
+
+// Versions of the format.
+const (
+	Plain    = 1 // one handle for each block, nothing forgotten
+	Extended = 2
+)
+
+// Header is the first 64 bytes.
+type Header struct {
+	Version   uint32
+	Workers   uint32
+	BlockSize uint32 // tokens
+	Records   uint64
+	Stored    uint64 // blocks, in units
+	Removed   uint64 // blocks, in units; forgotten ones do not count
+	Queries   uint64
+	Seed      uint64
+}
+
+// Record is one event or question. Its slices are valid until the next record is read.
+type Record struct {
+	Kind      Kind
+	Worker    uint32
+	HasParent bool
+	Parent    uint64 // handle of the block before the first
+	Units     int    // blocks under each handle; 1 in plain traces
+
+	Depths  []uint16 // Query, Probe: leading blocks that each worker holds
+	Locals  []uint64 // Query, Probe, Stored
+	Keys    []uint64 // the same blocks
+	Handles []uint64 // Stored, Removed; of Stored with one unit it is Keys
+}
+
+// IsQuestion reports whether the record asks and does not tell.
+func (r *Record) IsQuestion() bool { return r.Kind == Query || r.Kind == Probe }
+
+// IsStore reports whether the record stores blocks.
+func (r *Record) IsStore() bool { return r.Kind == Stored || r.Kind == StoredCut }
+
+// depthBytes is the padded size of a question's depths.
+func depthBytes(workers uint32) int { return (int(workers)*2 + 7) / 8 * 8 }
