@@ -1,0 +1,146 @@
+package workload
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/warmpath/warmpath/block"
+)
+
+// Workload is requests over time. It is not changed once it is played; players may share it.
+type Workload struct {
+	Name   string // short, for tables: "conversation", "llmd-ladder"
+	Source string // the spec it came from, as [Load] takes it
+
+	// Requests are ordered by arrival, ties in the trace's order, and Requests[i].ID is i.
+	Requests []Request
+	// Stages cut Requests into runs, in order; nil: none. See [Stage].
+	Stages []Stage
+
+	Block int      // tokens in a full block of the trace's hash ids; 0: the trace has none
+	Notes []string // what was assumed while reading: jitter, estimated token counts; for the report's assumptions
+}
+
+// Stage is a part of a workload that is judged on its own, such as one rate of a ladder.
+type Stage struct {
+	Name  string        // for tables: "20 qps"
+	Start time.Duration // when it begins if nothing has to be waited for
+	Rate  float64       // requests a second; 0: not stated
+	First int           // its first request; it ends before the next stage's First
+	// Drain lets the stage begin only when all earlier requests have ended. When that is later than Start, this stage's
+	// and all later arrivals move by the difference.
+	Drain bool
+}
+
+// Request is one request of a workload.
+type Request struct {
+	ID int // its index in Workload.Requests
+	// Arrival is when it is sent, since the workload's start. When After is not negative this is only the recorded or
+	// estimated time: the request is sent Think after the one it follows has ended, whenever that is.
+	Arrival time.Duration
+
+	Session int // the conversation it belongs to; -1: none
+	Turn    int // its place in the session, from 0
+
+	After int           // the request that must have ended before, always an earlier one; -1: none, it arrives by the clock
+	Join  []int         // others that must have ended too: an agent that waits for its sub-agents. nil mostly
+	Think time.Duration // from the last end of After and Join until it is sent: a user who types, a tool that runs
+
+	Input  int // prompt tokens
+	Output int // generated tokens, at least 1
+
+	// Segments are the prompt's content: it is their concatenation, and they sum to Input. Two prompts with equal leading
+	// segments (ID and Tokens) share that content. nil: the trace says nothing of content, and the prompt is its own.
+	Segments []Segment
+	// OutputSegment is the id of the segment that the answer is: a later turn that contains the answer has the segment
+	// {OutputSegment, Output}. 0: nothing repeats the answer.
+	OutputSegment uint64
+
+	Model, LoRA string // "": the player's default
+	Text        *Text  // the real prompt, where the trace has one
+}
+
+// Segment is a run of tokens. Two segments with the same ID have the same tokens as far as both reach.
+type Segment struct {
+	ID     uint64
+	Tokens int
+}
+
+// Text is the prompt of a trace that bears text.
+type Text struct {
+	Prompt   string          // for the completions dialect; "" when Messages is set
+	Messages json.RawMessage // for the chat dialect, as in the trace
+	Tools    json.RawMessage // nil: none
+	Tokens   []block.Token   // a prompt given as token ids
+	Answer   string          // what the recorded engine answered; "" when not recorded
+}
+
+// AppendTokens appends the prompt's tokens to dst: the recorded ids where the trace has them, else ids made from the
+// segments, the same for the same content everywhere.
+func (r *Request) AppendTokens(dst []block.Token) []block.Token {
+	if r.Text != nil && len(r.Text.Tokens) > 0 {
+		return append(dst, r.Text.Tokens...)
+	}
+	if r.Segments == nil {
+		return Segment{ID: ownID(r.ID, ownPrompt), Tokens: r.Input}.AppendTokens(dst)
+	}
+	for _, s := range r.Segments {
+		dst = s.AppendTokens(dst)
+	}
+	return dst
+}
+
+// AppendOutput appends the answer's tokens to dst.
+func (r *Request) AppendOutput(dst []block.Token) []block.Token {
+	id := r.OutputSegment
+	if id == 0 {
+		id = ownID(r.ID, ownOutput)
+	}
+	return Segment{ID: id, Tokens: r.Output}.AppendTokens(dst)
+}
+
+// Made-up token ids lie in [tokenBase, tokenBase+tokenSpan): above the special tokens and below the smallest common
+// vocabulary (32,000), so that any engine takes them. 14 bits a token leave no chance to equal blocks of different content.
+const (
+	tokenBase = 1000
+	tokenSpan = 1 << 14
+)
+
+// AppendTokens appends the segment's tokens to dst.
+func (s Segment) AppendTokens(dst []block.Token) []block.Token {
+	// One mix makes four tokens: a simulation makes 10⁸ of them.
+	i := 0
+	for ; i+4 <= s.Tokens; i += 4 {
+		v := mix(s.ID ^ uint64(i)*golden)
+		dst = append(dst, lane(v), lane(v>>16), lane(v>>32), lane(v>>48))
+	}
+	v := mix(s.ID ^ uint64(i)*golden)
+	for ; i < s.Tokens; i++ {
+		dst = append(dst, lane(v))
+		v >>= 16
+	}
+	return dst
+}
+
+func lane(v uint64) block.Token { return tokenBase + block.Token(v&(tokenSpan-1)) }
+
+const golden = 0x9e3779b97f4a7c15
+
+// mix is the finaliser of splitmix64: every bit of v reaches every bit of the result.
+func mix(v uint64) uint64 {
+	v += golden
+	v = (v ^ v>>30) * 0xbf58476d1ce4e5b9
+	v = (v ^ v>>27) * 0x94d049bb133111eb
+	return v ^ v>>31
+}
+
+// What a request's own content is.
+const (
+	ownPrompt = 1
+	ownOutput = 2
+)
+
+// ownID is the segment id of content that no other request has.
+func ownID(request int, what uint64) uint64 {
+	return mix(mix(uint64(request)) ^ what<<56)
+}
