@@ -141,6 +141,10 @@ func (s *scanner) stringToken() (raw []byte, escaped bool, err error) {
 			return raw, escaped, nil
 		case c == '\\':
 			escaped = true
+			if pos+1 < len(data) && shortEscape[data[pos+1]] {
+				pos += 2
+				continue
+			}
 			n := escapeLen(data[pos:])
 			if n == 0 {
 				s.pos = pos
@@ -157,18 +161,19 @@ func (s *scanner) stringToken() (raw []byte, escaped bool, err error) {
 	}
 }
 
+// shortEscape has the bytes that may stand behind a backslash by themselves.
+var shortEscape = [256]bool{'"': true, '\\': true, '/': true, 'b': true, 'f': true, 'n': true, 'r': true, 't': true}
+
 // escapeLen returns the length of the escape that b begins with, 0 when it is none.
 func escapeLen(b []byte) int {
 	if len(b) < 2 {
 		return 0
 	}
-	switch b[1] {
-	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+	switch {
+	case shortEscape[b[1]]:
 		return 2
-	case 'u':
-		if len(b) >= 6 && hex4(b[2:6]) >= 0 {
-			return 6
-		}
+	case b[1] == 'u' && len(b) >= 6 && hex4(b[2:6]) >= 0:
+		return 6
 	}
 	return 0
 }

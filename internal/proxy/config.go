@@ -10,7 +10,7 @@ import (
 type Config struct {
 	// ConnectTimeout bounds connecting to a worker, TLS handshake included.
 	ConnectTimeout time.Duration `yaml:"connect_timeout"`
-	// HeaderTimeout bounds the wait for the answer's header. An answer that is not streamed has its header only when the
+	// HeaderTimeout bounds the wait for the answer's header, give or take a quarter. An answer that is not streamed has its header only when the
 	// last token is generated: keep it long. 0 waits for ever.
 	HeaderTimeout time.Duration `yaml:"header_timeout"`
 	// StreamIdleTimeout bounds the silence inside an answer, give or take a quarter; 0 waits for ever.

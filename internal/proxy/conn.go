@@ -13,8 +13,9 @@ import (
 type conn struct {
 	net.Conn
 	worker  *worker
-	raw     rawIO // reads and writes without waking the runtime, where that is possible
-	since   time.Time
+	raw     rawIO     // reads and writes without waking the runtime, where that is possible
+	since   time.Time // when it became idle
+	limit   time.Time // its deadline, perhaps that of an earlier exchange; zero when it has none
 	aborted atomic.Bool
 	abort   func() // kept as a value, so that handing it to context.AfterFunc allocates no closure
 }
@@ -42,6 +43,31 @@ func (k *conn) write(b []byte) (int, error) {
 		return k.raw.write(b)
 	}
 	return k.Conn.Write(b)
+}
+
+// writeBoth writes a and then b, by one system call if that can be.
+func (k *conn) writeBoth(a, b []byte) error {
+	if k.raw.ok() {
+		return k.raw.writeBoth(a, b)
+	}
+	bufs := net.Buffers{a, b}
+	_, err := bufs.WriteTo(k.Conn)
+	return err
+}
+
+// arm bounds reads and writes: they fail between t and a quarter of patience later. Setting a deadline may wake the
+// runtime's poller, so one that is still good is left as it is; a good one of minutes is set once in many exchanges.
+func (k *conn) arm(t time.Time, patience time.Duration) {
+	if k.limit.Before(t) {
+		k.limit = t.Add(patience / 4)
+		k.SetDeadline(k.limit) // fails only on a closed connection, which its use will tell
+	}
+}
+
+// disarm lets reads and writes wait for ever.
+func (k *conn) disarm() {
+	k.limit = time.Time{}
+	k.SetDeadline(k.limit)
 }
 
 // worker keeps the idle connections to one worker.

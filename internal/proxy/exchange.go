@@ -32,10 +32,7 @@ type exchange struct {
 	a      *Attempt
 	res    Result
 
-	out    []byte // request header
-	pieces [2][]byte
-	bufs   net.Buffers
-
+	out  []byte // request header
 	buf  []byte // what is read from the worker: the header, then the body behind it
 	ans  answerHead
 	body answerBody
@@ -54,7 +51,6 @@ func (x *exchange) begin(c *Client, a *Attempt) {
 
 func (x *exchange) end() {
 	x.client, x.a, x.res = nil, nil, Result{}
-	x.pieces = [2][]byte{}
 	x.relay = relay{}
 	if len(x.buf) > bufferSize {
 		x.buf = make([]byte, bufferSize)
@@ -110,7 +106,7 @@ func (x *exchange) try(ctx context.Context, w *worker, fresh bool) (stale bool) 
 	x.body = answerBody{}
 	stale = x.talk(k)
 	intact := stop()
-	if intact && x.body.reusable() && x.res.Class <= Rejected && x.clear(k) {
+	if intact && x.body.reusable() && x.res.Class <= Rejected {
 		k.since = time.Now()
 		w.keep(k, x.client.cfg.IdlePerWorker)
 	} else {
@@ -126,7 +122,9 @@ func (x *exchange) try(ctx context.Context, w *worker, fresh bool) (stale bool) 
 // talk sends the request and passes the answer.
 func (x *exchange) talk(k *conn) (stale bool) {
 	if t := x.client.cfg.HeaderTimeout; t > 0 {
-		k.SetDeadline(x.res.Start.Add(t)) // fails only on a closed connection, which the write will tell
+		k.arm(x.res.Start.Add(t), t)
+	} else if !k.limit.IsZero() {
+		k.disarm()
 	}
 	unsent := x.send(k)
 	if unsent != nil {
@@ -163,10 +161,7 @@ func (x *exchange) send(k *conn) error {
 		x.out = x.out[:len(x.out)-len(x.a.Body)]
 		return err
 	}
-	x.pieces = [2][]byte{x.out, x.a.Body}
-	x.bufs = x.pieces[:]
-	_, err := x.bufs.WriteTo(k.Conn) // one writev on a TCP connection
-	return err
+	return k.writeBoth(x.out, x.a.Body)
 }
 
 // readHead reads until the answer's header is whole: it is x.buf[:end] then, parsed in x.ans, and n bytes were read.
@@ -229,11 +224,6 @@ func isNetError(err error) bool {
 	var errno *os.SyscallError
 	var op *net.OpError
 	return errors.Is(err, io.EOF) || errors.As(err, &errno) || errors.As(err, &op)
-}
-
-// clear makes a connection ready to be kept: no deadline of this exchange may end the next one.
-func (x *exchange) clear(k *conn) bool {
-	return x.client.cfg.StreamIdleTimeout == 0 || k.SetDeadline(time.Time{}) == nil
 }
 
 func (x *exchange) fail(c Class, err error) {

@@ -17,6 +17,9 @@ type rawIO struct {
 	local net.Conn
 	in    rawCall
 	out   rawCall
+
+	both   func(fd uintptr) (done bool)
+	pieces [2]syscall.Iovec
 }
 
 // rawCall is one direction of a rawIO. The callback is made once per connection, so that a call allocates nothing.
@@ -37,14 +40,21 @@ func (r *rawIO) init(c net.Conn) {
 		return
 	}
 	r.conn, r.local = conn, c
-	r.in.call = func(fd uintptr) bool { return r.in.do(syscall.SYS_READ, fd) }
-	r.out.call = func(fd uintptr) bool { return r.out.do(syscall.SYS_WRITE, fd) }
+	r.in.call = func(fd uintptr) bool {
+		return r.in.do(syscall.SYS_READ, fd, unsafe.Pointer(unsafe.SliceData(r.in.buf)), len(r.in.buf))
+	}
+	r.out.call = func(fd uintptr) bool {
+		return r.out.do(syscall.SYS_WRITE, fd, unsafe.Pointer(unsafe.SliceData(r.out.buf)), len(r.out.buf))
+	}
+	r.both = func(fd uintptr) bool {
+		return r.out.do(syscall.SYS_WRITEV, fd, unsafe.Pointer(&r.pieces), len(r.pieces))
+	}
 }
 
 // do reads or writes once. It reports false when the call would have to wait.
-func (c *rawCall) do(trap, fd uintptr) bool {
+func (c *rawCall) do(trap, fd uintptr, at unsafe.Pointer, length int) bool {
 	for {
-		n, _, errno := syscall.RawSyscall(trap, fd, uintptr(unsafe.Pointer(unsafe.SliceData(c.buf))), uintptr(len(c.buf)))
+		n, _, errno := syscall.RawSyscall(trap, fd, uintptr(at), uintptr(length))
 		switch errno {
 		case syscall.EINTR:
 			continue
@@ -93,6 +103,30 @@ func (r *rawIO) write(b []byte) (n int, err error) {
 		n += r.out.n
 	}
 	return n, nil
+}
+
+// writeBoth writes a and b, neither of them empty, by one writev; what that leaves is written piece by piece.
+func (r *rawIO) writeBoth(a, b []byte) error {
+	r.pieces[0].Base, r.pieces[1].Base = &a[0], &b[0]
+	r.pieces[0].SetLen(len(a))
+	r.pieces[1].SetLen(len(b))
+	err := r.conn.Write(r.both)
+	r.pieces = [2]syscall.Iovec{}
+	switch {
+	case err != nil:
+		return r.opError("write", err)
+	case r.out.err != 0:
+		return r.opError("write", os.NewSyscallError("writev", r.out.err))
+	}
+	n := r.out.n
+	if n < len(a) {
+		if _, err := r.write(a[n:]); err != nil {
+			return err
+		}
+		n = len(a)
+	}
+	_, err = r.write(b[n-len(a):])
+	return err
 }
 
 // opError returns err as the net package's own Read and Write would.

@@ -11,3 +11,4 @@ func (r *rawIO) init(net.Conn)               {}
 func (r *rawIO) ok() bool                    { return false }
 func (r *rawIO) read(b []byte) (int, error)  { panic("bug: no raw connection") }
 func (r *rawIO) write(b []byte) (int, error) { panic("bug: no raw connection") }
+func (r *rawIO) writeBoth(a, b []byte) error { panic("bug: no raw connection") }

@@ -58,6 +58,10 @@ func (b *answerBody) decode(raw []byte) (n int, err error) {
 // slack is how much room must be left for a read to be worth while.
 const slack = 512
 
+// unguarded is how much a client may leave unread before its patience is bounded: this much always fits into the socket's
+// buffer, and setting a deadline for every short answer would cost more than it saves.
+const unguarded = 8 << 10
+
 // relay is the passing of one answer to the client.
 type relay struct {
 	w  http.ResponseWriter
@@ -68,8 +72,7 @@ type relay struct {
 	gather   bool // nothing is passed before all has come or the buffer is full
 	cut      bool // what was passed last ended inside an event
 
-	guarded   time.Time // when the client's write deadline was last set
-	refreshed time.Time // when the worker's read deadline was last set
+	guarded time.Time // when the client's write deadline was last set
 }
 
 // answer passes an answer whose header is x.buf[:head] and of which n bytes have been read.
@@ -92,8 +95,8 @@ func (x *exchange) answer(k *conn, head, n int) {
 	}
 	x.w = x.a.Writer
 	x.rc = http.NewResponseController(x.w)
-	if x.client.cfg.HeaderTimeout > 0 || x.client.cfg.StreamIdleTimeout > 0 {
-		x.patience(k, time.Now(), true)
+	if x.client.cfg.StreamIdleTimeout > 0 {
+		k.disarm() // the header's deadline may be the longer one
 	}
 	x.pump(k, x.buf[head:], n-head)
 	if x.watching {
@@ -148,12 +151,9 @@ func (x *exchange) pump(k *conn, data []byte, n int) {
 			}
 			held = copy(data, data[send:held])
 		}
-		if n, err = k.read(data[held:]); n == 0 && err != nil {
+		if n, err = x.read(k, data[held:]); n == 0 && err != nil {
 			x.ended(k, data[:held], err)
 			return
-		}
-		if x.client.cfg.StreamIdleTimeout > 0 {
-			x.patience(k, time.Now(), false)
 		}
 	}
 }
@@ -188,7 +188,7 @@ func (x *exchange) inspect(data []byte, held int) (send int) {
 
 // pass writes b to the client, behind the header if it is the first. It returns false when the client is gone.
 func (x *exchange) pass(b []byte, last bool) bool {
-	if t := x.client.cfg.ClientTimeout; t > 0 {
+	if t := x.client.cfg.ClientTimeout; t > 0 && x.res.BytesDown >= unguarded {
 		if now := time.Now(); now.Sub(x.guarded) > t/4 {
 			x.guarded = now
 			x.rc.SetWriteDeadline(now.Add(t + t/4)) // not every writer can; then the client's own patience is the limit
@@ -327,14 +327,16 @@ func (x *exchange) broken(c Class, err error) {
 	}
 }
 
-// patience bounds the silence that the worker may keep from now on. It is renewed by and by, not with every read.
-func (x *exchange) patience(k *conn, now time.Time, first bool) {
+// read reads more of the body, and waits no longer than StreamIdleTimeout for it.
+func (x *exchange) read(k *conn, b []byte) (n int, err error) {
 	t := x.client.cfg.StreamIdleTimeout
-	switch {
-	case t == 0:
-		k.SetDeadline(time.Time{})
-	case first || now.Sub(x.refreshed) > t/4:
-		x.refreshed = now
-		k.SetReadDeadline(now.Add(t + t/4))
+	if t > 0 {
+		k.arm(time.Now().Add(t), t)
 	}
+	n, err = k.read(b)
+	if t == 0 && n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && !k.aborted.Load() {
+		k.disarm() // it was the header's deadline, which is not taken back when the header comes; see arm
+		return k.read(b)
+	}
+	return n, err
 }
