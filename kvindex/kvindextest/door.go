@@ -20,7 +20,7 @@ type Door struct {
 	Forget    func(h fleet.Holder)
 	Speculate func(h fleet.Holder, keys []block.Key, until int64)
 	Match     func(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match
-	Stats     func() kvindex.Stats
+	Stats     func() kvindex.Stats // nil: not to be compared
 }
 
 // Maker makes an empty index for blocks of the hasher's size.

@@ -121,6 +121,9 @@ func (m *model) compare(got, want *Door, now int64) string {
 			return fmt.Sprintf("match of %d blocks of text %d (- reference, + index):\n%s", len(keys), i, cmp.Diff(w, g))
 		}
 	}
+	if got.Stats == nil {
+		return ""
+	}
 	w, g := want.Stats(), got.Stats()
 	if w.Handles != g.Handles || w.Waiting != g.Waiting {
 		return fmt.Sprintf("handles %d, waiting %d; the reference has %d, %d", g.Handles, g.Waiting, w.Handles, w.Waiting)

@@ -23,6 +23,10 @@ func TestIndexAnswersAsTheReference(t *testing.T) {
 	kvindextest.Model(t, kvindextest.Kvindex, kvindextest.Effort{Runs: runs(t), Steps: 120})
 }
 
+func TestIndexClaimsWhatEnginesHave(t *testing.T) {
+	kvindextest.Truth(t, kvindextest.Kvindex, kvindextest.Effort{Runs: runs(t), Steps: 80})
+}
+
 func TestIndexConforms(t *testing.T) { kvindextest.Conformance(t, kvindextest.Kvindex) }
 
 func FuzzHistory(f *testing.F) {

@@ -1,0 +1,188 @@
+package kvindextest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// Truth checks an index against what engines have, not against what their events say: it runs small engines with a pool
+// of physical blocks, as vLLM's (least recently used first, tails before heads, the same block computed twice by
+// requests that run at once, resets, reports of reused blocks) and a host tier to which blocks are offloaded, and
+// compares each match with the pool. A match may never claim more; and not less, except after a copy or a report that
+// the wire does not tell apart.
+func Truth(t *testing.T, make Maker, effort Effort) {
+	t.Helper()
+	seed := effort.Seed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	for i := range effort.Runs {
+		if err := runTruth(make, rand.New(rand.NewPCG(seed, uint64(i))), effort.Steps); err != nil {
+			t.Fatalf("seed %d, run %d: %v", seed, i, err)
+		}
+	}
+}
+
+// engine is a small inference engine.
+type engine struct {
+	holder    fleet.Holder
+	door      *Door
+	size      int
+	room      int      // physical blocks
+	pool      []uint64 // cached blocks by hash, least recently used first; a hash may be there twice
+	hostRoom  int
+	host      []uint64
+	ambiguous bool // a copy was made that looks like a report
+}
+
+func (e *engine) has(h uint64) bool { return slices.Contains(e.pool, h) }
+
+// hit returns how many leading blocks of a prompt the engine need not compute, and how many of them from its pool.
+func (e *engine) hit(hashes []uint64) (all, fromPool int) {
+	for fromPool < len(hashes) && e.has(hashes[fromPool]) {
+		fromPool++
+	}
+	for all = fromPool; all < len(hashes) && slices.Contains(e.host, hashes[all]); {
+		all++
+	}
+	return all, fromPool
+}
+
+// serve caches a prompt. Prompts that run at once do not see each other's blocks.
+func (e *engine) serve(r *rand.Rand, t *text, atOnce int, report bool) {
+	hashes := handlesOf(t.tokens, e.size, t.scope.Salt)
+	usable := hashes[:(len(t.tokens)-1)/e.size]
+	hits, _ := e.hit(usable)
+	_, fromPool := e.hit(usable)
+	if report && fromPool > 0 {
+		e.announce(t, hashes, 0, fromPool, kvindex.Stored{})
+	}
+	for range atOnce {
+		e.touch(hashes[:hits]) // what the host tier had is loaded and announced like the rest
+		if fromPool == len(hashes) {
+			return
+		}
+		if fromPool == 0 && e.has(hashes[len(hashes)-1]) {
+			e.ambiguous = true
+		}
+		for len(e.pool)+len(hashes)-fromPool > e.room {
+			e.evict()
+		}
+		// Tails are freed first and evicted first.
+		for i := len(hashes) - 1; i >= fromPool; i-- {
+			e.pool = append(e.pool, hashes[i])
+		}
+		e.announce(t, hashes, fromPool, len(hashes), kvindex.Stored{})
+	}
+	e.offload(r, t, hashes)
+}
+
+func (e *engine) touch(hashes []uint64) {
+	for i := len(hashes) - 1; i >= 0; i-- {
+		if at := slices.Index(e.pool, hashes[i]); at >= 0 {
+			e.pool = append(slices.Delete(e.pool, at, at+1), hashes[i])
+		}
+	}
+}
+
+func (e *engine) evict() {
+	gone := e.pool[0]
+	e.pool = e.pool[1:]
+	e.door.Remove(e.holder, block.TierGPU, 0, []uint64{gone})
+}
+
+func (e *engine) announce(t *text, hashes []uint64, from, to int, s kvindex.Stored) {
+	s.Scope, s.BlockSize = t.scope, e.size
+	s.Handles, s.Tokens = hashes[from:to], t.tokens[from*e.size:to*e.size]
+	if from > 0 {
+		s.HasParent, s.Parent = true, hashes[from-1]
+	}
+	for _, f := range t.features {
+		s.Features = append(s.Features, block.Feature{ID: f.ID, Offset: f.Offset - from*e.size})
+	}
+	e.door.Store(e.holder, &s)
+}
+
+// offload copies some blocks to the host tier, children perhaps before parents, with or without tokens.
+func (e *engine) offload(r *rand.Rand, t *text, hashes []uint64) {
+	for _, i := range r.Perm(len(hashes)) {
+		if r.IntN(2) == 0 || slices.Contains(e.host, hashes[i]) || !e.has(hashes[i]) {
+			continue
+		}
+		if len(e.host) == e.hostRoom {
+			e.door.Remove(e.holder, block.TierCPU, 0, e.host[:1])
+			e.host = e.host[1:]
+		}
+		e.host = append(e.host, hashes[i])
+		s := kvindex.Stored{Tier: block.TierCPU, RootUnknown: true, Handles: hashes[i : i+1]}
+		if r.IntN(3) > 0 {
+			s.Tokens, s.BlockSize = t.tokens[i*e.size:(i+1)*e.size], e.size
+			if i > 0 {
+				s.HasParent, s.Parent = true, hashes[i-1]
+			}
+		}
+		e.door.Store(e.holder, &s)
+	}
+}
+
+func runTruth(make Maker, r *rand.Rand, steps int) error {
+	m := newModel(&seeded{r})
+	size := m.hasher.Size()
+	door := make(m.hasher, kvindex.Config{})
+	var engines []*engine
+	for h := range fleet.Holder(2) {
+		e := &engine{holder: h, door: door, size: []int{size, size, 2 * size, max(1, size/2), size + 1}[r.IntN(5)], room: 24 + r.IntN(40), hostRoom: 1 + r.IntN(30)}
+		e.room = max(e.room, modelBlocks*size/e.size+1)
+		engines = append(engines, e)
+	}
+	for step := range steps {
+		e := engines[r.IntN(len(engines))]
+		t := m.texts[r.IntN(len(m.texts))]
+		t.tokens = t.tokens[:e.size+r.IntN(len(t.tokens)-e.size)]
+		t.features = slices.DeleteFunc(slices.Clone(t.features), func(f block.Feature) bool { return f.Offset >= len(t.tokens) })
+		switch r.IntN(30) {
+		case 0:
+			e.pool = nil // but offload events may have missed handles that only a lost copy had
+			e.ambiguous = e.ambiguous && len(e.host) > 0
+			door.Clear(e.holder, block.TierGPU)
+		case 1:
+			e.pool, e.host, e.ambiguous = nil, nil, false
+			door.Forget(e.holder)
+		default:
+			e.serve(r, &t, 1+r.IntN(8)/7, r.IntN(6) == 0)
+		}
+		for i := range m.texts {
+			for _, e := range engines {
+				if err := e.compare(m, &m.texts[i]); err != nil {
+					return fmt.Errorf("after %d steps, text %d, holder %d with blocks of %d for %d: %w", step+1, i, e.holder, e.size, size, err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (e *engine) compare(m *model, t *text) error {
+	size := m.hasher.Size()
+	hashes := handlesOf(t.tokens, e.size, t.scope.Salt)
+	all, _ := e.hit(hashes)
+	var got kvindex.Match
+	for _, x := range e.door.Match(t.keys, 1, nil) {
+		if x.Holder == e.holder {
+			got = x
+		}
+	}
+	if claimed := int(got.Blocks) * size / e.size; claimed > all {
+		return fmt.Errorf("%d blocks of the engine are claimed, it has %d", claimed, all)
+	}
+	if e.size == size && !e.ambiguous && int(got.Blocks) < all {
+		return fmt.Errorf("%d blocks are claimed, the engine has %d", got.Blocks, all)
+	}
+	return nil
+}
