@@ -156,7 +156,7 @@ func (s *stream) ask(ctx context.Context, a *attempt) error {
 			if ctx.Err() != nil { // enough: what is still in the buffer is of no interest
 				return
 			}
-			silence.Reset(s.cfg.ReplayTimeout)
+			silence.Reset(min(s.cfg.ReplayPause, s.cfg.ReplayTimeout))
 			if s.replayed(a, parts) {
 				cancel(nil)
 			}

@@ -40,6 +40,9 @@ type Handler interface {
 type Config struct {
 	// ReplayTimeout is how long a replay may stay silent before it counts as ended without its end marker.
 	ReplayTimeout time.Duration
+	// ReplayPause is the same once its first message has come: an engine writes a replay in one go, so that a pause means
+	// that the rest, with its end marker, was lost.
+	ReplayPause time.Duration
 	// ReplayTries is how often in a row a replay may bring nothing new before what is missing is given up as lost.
 	ReplayTries int
 	// ReplayTime bounds one recovery as a whole, however many replays it takes, as long as it brings nothing new.
@@ -68,6 +71,8 @@ type Config struct {
 var DefaultConfig = Config{
 	// A vLLM publisher looks for replay requests every 100 ms when idle and between batches when busy.
 	ReplayTimeout: 3 * time.Second,
+	// Half a second is long beside the microseconds between two messages of a replay, and short when twenty asks are needed.
+	ReplayPause: 500 * time.Millisecond,
 	// A replay over its ROUTER's send limit loses its tail, and the next try brings more; twenty fruitless tries find one
 	// message even when 70 % of a replay are lost (0.7^20 < 0.1 %).
 	ReplayTries: 20,
@@ -90,6 +95,7 @@ var DefaultConfig = Config{
 func (c Config) withDefaults() Config {
 	d := DefaultConfig
 	setDefault(&c.ReplayTimeout, d.ReplayTimeout)
+	setDefault(&c.ReplayPause, d.ReplayPause)
 	setDefault(&c.ReplayTries, d.ReplayTries)
 	setDefault(&c.ReplayTime, d.ReplayTime)
 	setDefault(&c.Verify, d.Verify)

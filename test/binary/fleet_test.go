@@ -187,7 +187,12 @@ func (f *fleet) state(t *testing.T) state {
 // trusted waits until every holder is trusted exactly.
 func (f *fleet) trusted(t *testing.T) {
 	t.Helper()
-	process.WaitFor(t, 20*time.Second, "every holder to be exact", func() error {
+	f.trustedWithin(t, 20*time.Second)
+}
+
+func (f *fleet) trustedWithin(t *testing.T, limit time.Duration) {
+	t.Helper()
+	process.WaitFor(t, limit, "every holder to be exact", func() error {
 		s := f.state(t)
 		if len(s.Workers) != len(f.workers) {
 			return fmt.Errorf("%d of %d workers are known", len(s.Workers), len(f.workers))

@@ -143,7 +143,7 @@ func TestAReplayThatLosesMostMessagesIsAskedAgain(t *testing.T) {
 	home(t, f, talks, "before")
 	f.Stop(syscall.SIGTERM)
 	f = serve(t, []*mockengine.Server{w})
-	f.trusted(t)
+	f.trustedWithin(t, time.Minute) // about twenty asks until each message has come once
 	f.settle(t)
 	home(t, f, talks, "after")
 	for _, k := range talks {
