@@ -133,15 +133,12 @@ func (x *Index) cover(h *holder, r *record, s span, add bool) {
 		x.unset(h, s.key, r)
 		return
 	}
+	if list == 0 && whole && x.set(h, s.key, s.parent, s.depth, r) {
+		return
+	}
 	was := x.held(s.key, h.id)&maskBit(r.tier, r.group) != 0
-	if list == 0 {
-		if whole && !was {
-			x.set(h, s.key, s.parent, s.depth, r)
-			return
-		}
-		if was {
-			list = x.addPart(0, 0, x.size)
-		}
+	if list == 0 && was {
+		list = x.addPart(0, 0, x.size)
 	}
 	before := list
 	if add {

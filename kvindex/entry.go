@@ -71,8 +71,8 @@ func (x *Index) held(key block.Key, id fleet.Holder) uint64 {
 	return 0
 }
 
-// set notes that a holder has a block on a tier in a group. It needs tableMu.
-func (x *Index) set(h *holder, key, parent block.Key, depth uint32, r *record) {
+// set notes that a holder has a block on a tier in a group and reports whether that is new. It needs tableMu.
+func (x *Index) set(h *holder, key, parent block.Key, depth uint32, r *record) bool {
 	e := x.enter(key, parent, depth)
 	link := &x.entries.at(e).members
 	for *link != 0 && x.members.at(*link).holder < h.id {
@@ -84,13 +84,18 @@ func (x *Index) set(h *holder, key, parent block.Key, depth uint32, r *record) {
 		*link = m
 	}
 	mem := x.members.at(*link)
+	bit := maskBit(r.tier, r.group)
+	if mem.mask&bit != 0 {
+		return false
+	}
 	if mem.mask>>r.tier&anyGroup == 0 {
 		h.blocks[r.tier]++
 	}
-	mem.mask |= maskBit(r.tier, r.group)
+	mem.mask |= bit
 	if x.entries.at(e).specs != 0 {
 		x.confirm(h, e, mem.mask)
 	}
+	return true
 }
 
 // unset takes it back. It needs tableMu.

@@ -26,7 +26,14 @@ type matcher struct {
 	masks   []uint64 // rows of one mask a block, for holders whose groups must be weighed
 	rows    int
 	now     int64
+
+	entries [lookahead]uint32
+	lists   [lookahead][2]uint32 // of holders: those that have a block and those that are believed to
+	sum     uint64               // of what is read only to have it in cache
 }
+
+// lookahead is how many keys are looked up at once: about as many cache misses as a processor has under way.
+const lookahead = 16
 
 // believed marks a mask of a block that is believed on the holder; groups use the bits below.
 const believed = 1 << 63
@@ -73,18 +80,39 @@ func (x *Index) Match(keys []block.Key, now int64, dst []Match) []Match {
 func (x *Index) match(m *matcher, keys []block.Key, dst []Match) []Match {
 	first := len(dst)
 	dst = x.begin(m, keys, dst)
-	used := x.tick()
-	depth := 0
-	for ; depth < len(keys) && len(m.cursors) > 0; depth++ {
-		e := x.keys.get(uint64(keys[depth]))
-		if e != 0 {
-			if en := x.entries.at(e); atomic.LoadUint32(&en.used) != used {
-				atomic.StoreUint32(&en.used, used)
-			}
-		} else if len(x.sparse) == 0 {
-			break
+	deepest := uint32(0)
+	for depth := 0; depth < len(keys) && len(m.cursors) > 0; {
+		// Look some keys up at once: the processor then waits for their cache misses together.
+		ahead := keys[depth:min(depth+lookahead, len(keys))]
+		for i, key := range ahead {
+			m.entries[i] = x.keys.get(uint64(key))
 		}
-		x.step(m, e, depth, dst)
+		for i := range ahead {
+			m.lists[i] = [2]uint32{}
+			if e := m.entries[i]; e != 0 {
+				en := x.entries.at(e)
+				m.lists[i] = [2]uint32{en.members, en.specs}
+			}
+		}
+		for i := range ahead {
+			if member := m.lists[i][0]; member != 0 {
+				m.sum += x.members.at(member).mask
+			}
+		}
+		for i := range ahead {
+			if len(m.cursors) == 0 {
+				break
+			}
+			x.step(m, m.lists[i], depth, dst)
+			depth++
+			if len(m.cursors) > 0 && m.entries[i] != 0 {
+				deepest = m.entries[i]
+			}
+		}
+	}
+	if deepest != 0 {
+		// What is before it counts as used as recently: see inherit.
+		atomic.StoreUint32(&x.entries.at(deepest).used, x.tick())
 	}
 	for i := first; i < len(dst); i++ {
 		r := &dst[i]
@@ -153,12 +181,9 @@ func (x *Index) begin(m *matcher, keys []block.Key, dst []Match) []Match {
 	return dst
 }
 
-// step moves all cursors over one block and drops those whose runs have ended. e is the block's entry or 0.
-func (x *Index) step(m *matcher, e uint32, depth int, dst []Match) {
-	var member, spec uint32
-	if e != 0 {
-		member, spec = x.entries.at(e).members, x.entries.at(e).specs
-	}
+// step moves all cursors over one block and drops those whose runs have ended. lists are the block's.
+func (x *Index) step(m *matcher, lists [2]uint32, depth int, dst []Match) {
+	member, spec := lists[0], lists[1]
 	n := 0
 	for i := range m.cursors {
 		c := &m.cursors[i]

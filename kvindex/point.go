@@ -32,6 +32,9 @@ type record struct {
 
 // extra is what points need that do not end one block of ours after their parents.
 type extra struct {
+	item    uint32 // place in the queue of waiting points, of points that wait
+	sibling uint32 // next point that waits for the same parent
+
 	keys     []block.Key     // all blocks of ours that end within the point's tokens, when there is more than one
 	tail     []block.Token   // tokens after the last of them
 	features []block.Feature // that start in the tail, at absolute positions
@@ -41,8 +44,6 @@ type extra struct {
 	tokens    []block.Token // empty: only the handle is known
 	parent    uint64        // engine hash
 	hasParent bool
-	item      uint32 // place in the queue of waiting points
-	sibling   uint32 // next point that waits for the same parent
 }
 
 const extraHeader = 5*24 + 24
