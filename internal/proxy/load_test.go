@@ -226,14 +226,20 @@ func BenchmarkForward(b *testing.B) {
 	}
 	pieces = append(pieces, chunks(finish), chunks(usage), chunks(done)+lastChunk)
 	whole := strings.Join(pieces, "")
+	bytesOf := func(list ...string) (out [][]byte) {
+		for _, s := range list {
+			out = append(out, []byte(s))
+		}
+		return out
+	}
 	for _, bench := range []struct {
 		name   string
-		pieces []string
-	}{{"events=64", pieces}, {"events=64/onewrite", []string{whole}}} {
+		pieces [][]byte
+	}{{"events=64", bytesOf(pieces...)}, {"events=64/onewrite", bytesOf(whole)}} {
 		b.Run(bench.name, func(b *testing.B) {
 			w := newRawWorker(b, func(c net.Conn, _ *http.Request, _ []byte) bool {
 				for _, p := range bench.pieces {
-					io.WriteString(c, p)
+					c.Write(p)
 				}
 				return true
 			})
