@@ -1,0 +1,195 @@
+package report
+
+import "time"
+
+// Schema names the version of the JSON form. A reader refuses another number; fields may be added under the same one.
+const Schema = "warmpath-report/1"
+
+// Kind says where the numbers come from.
+type Kind string
+
+// The kinds.
+const (
+	Simulated Kind = "simulated" // virtual time, a model of the engines
+	Measured  Kind = "measured"  // real time, a live address
+)
+
+// Report is one command's result: one run, or a sweep of them. docs/simulator.md describes the JSON form.
+type Report struct {
+	Schema      string   `json:"schema"`      // see [Schema]; filled by the writers
+	Kind        Kind     `json:"kind"`        //
+	Command     string   `json:"command"`     // what to type to get it again
+	Version     string   `json:"version"`     // of warmpath
+	Interrupted bool     `json:"interrupted"` // it was ended before all was done: Runs holds what was
+	Workload    Workload `json:"workload"`
+	Assumptions []string `json:"assumptions"` // what the numbers rest on, in sentences
+	Runs        []*Run   `json:"runs"`
+}
+
+// Workload describes what was played.
+type Workload struct {
+	Name         string  `json:"name"`
+	Source       string  `json:"source"` // as the command line names it
+	Requests     int     `json:"requests"`
+	PromptTokens int64   `json:"prompt_tokens"`
+	OutputTokens int64   `json:"output_tokens"`
+	SpanSeconds  float64 `json:"span_s"` // from the first to the last arrival, as recorded
+}
+
+// Setup is what distinguishes a run from others.
+type Setup struct {
+	Policy    string  `json:"policy"`
+	Workers   int     `json:"workers"`
+	Routers   int     `json:"routers"`
+	Rate      float64 `json:"rate"`           // speed-up of the workload's own arrivals; 1 is as recorded
+	PerSecond float64 `json:"rate_per_s"`     // requests a second that this makes
+	KVTokens  int     `json:"kv_tokens"`      // of one worker's cache
+	BlockSize int     `json:"block_size"`     // tokens in an engine block
+	Profile   string  `json:"profile"`        // of the engines; "" for live ones
+	Seed      uint64  `json:"seed"`           //
+	Note      string  `json:"note,omitempty"` // what else is special about it
+}
+
+// Run is one workload under one setup.
+type Run struct {
+	Setup
+	Stopped bool `json:"stopped"` // it was interrupted: what follows covers the requests that had ended
+
+	Seconds  float64 `json:"seconds"` // from the first arrival to the last answer
+	Requests Counts  `json:"requests"`
+
+	PromptTokens    int64   `json:"prompt_tokens"`    // of answered requests
+	CachedTokens    int64   `json:"cached_tokens"`    // of them, not computed, over all tiers
+	LoadedTokens    int64   `json:"loaded_tokens"`    // of CachedTokens, those read back from host memory
+	PredictedTokens int64   `json:"predicted_tokens"` // that the router expected to be cached; 0 when it does not say
+	OutputTokens    int64   `json:"output_tokens"`
+	HitRate         float64 `json:"hit_rate"`            // CachedTokens / PromptTokens
+	OutputPerSecond float64 `json:"output_tokens_per_s"` // over Seconds
+
+	// TTFT is from arrival to first token; ITL between two tokens, each gap counted; TPOT one request's mean ITL; E2E from
+	// arrival to last token; Queue from arrival to the engine's first work on it (simulated only).
+	TTFT  Latency `json:"ttft_ms"`
+	ITL   Latency `json:"itl_ms"`
+	TPOT  Latency `json:"tpot_ms"`
+	E2E   Latency `json:"e2e_ms"`
+	Queue Latency `json:"queue_ms"`
+
+	SLO       []SLOShare `json:"slo"`
+	Workers   []Worker   `json:"per_worker"`
+	Balance   Balance    `json:"balance"`
+	Transfers Transfers  `json:"transfers"`
+	Stages    []Stage    `json:"stages,omitempty"`
+	Series    Series     `json:"series"`
+	Samples   []Sample   `json:"samples,omitempty"` // single requests for the timeline, evenly drawn
+
+	Wall time.Duration `json:"-"` // it took to compute; not in the JSON form, which is the same on every machine
+}
+
+// Counts is how the requests ended.
+type Counts struct {
+	Sent     int `json:"sent"`     // taken from the workload
+	Answered int `json:"answered"` // to the last token
+	Failed   int `json:"failed"`   // broken off, or no worker could take it
+	Rejected int `json:"rejected"` // refused for saturation, or longer than the model takes
+	Retried  int `json:"retried"`  // sent to another worker after one failed
+}
+
+// Latency sums up a distribution, in milliseconds. Percentiles come from a histogram of 1/128 relative width.
+type Latency struct {
+	Count int64        `json:"count"`
+	Mean  float64      `json:"mean"`
+	P50   float64      `json:"p50"`
+	P90   float64      `json:"p90"`
+	P95   float64      `json:"p95"`
+	P99   float64      `json:"p99"`
+	Max   float64      `json:"max"`
+	CDF   [][2]float64 `json:"cdf,omitempty"` // points (ms, share of values up to it), for plots
+}
+
+// SLO is what a request must keep to count as good.
+type SLO struct {
+	TTFT time.Duration // longest time to first token
+	TPOT time.Duration // longest mean time between its tokens; 0: any
+}
+
+// DefaultSLOs are what facts/routing.md judges policies by: relaxed chat, and snappy chat.
+var DefaultSLOs = []SLO{{5 * time.Second, 100 * time.Millisecond}, {2 * time.Second, 50 * time.Millisecond}}
+
+// SLOShare is how many requests kept an SLO. Requests that failed or were rejected did not.
+type SLOShare struct {
+	TTFT  float64 `json:"ttft_ms"`
+	TPOT  float64 `json:"tpot_ms"`
+	Share float64 `json:"share"`
+}
+
+// Worker is one worker's part of a run.
+type Worker struct {
+	Name           string  `json:"name"`
+	Requests       int     `json:"requests"`
+	PromptTokens   int64   `json:"prompt_tokens"`
+	ComputedTokens int64   `json:"computed_tokens"` // prompt tokens that were not cached
+	OutputTokens   int64   `json:"output_tokens"`
+	HitRate        float64 `json:"hit_rate"`
+	Busy           float64 `json:"busy"`         // share of the run in which it was at work
+	Running        float64 `json:"running_mean"` // requests at once, over the run
+	Waiting        float64 `json:"waiting_mean"` //
+	KV             float64 `json:"kv_mean"`      // share of the cache that running requests held
+	KVMax          float64 `json:"kv_max"`       //
+	Preemptions    int     `json:"preemptions"`  // requests that lost their blocks and were computed again
+	Restarts       int     `json:"restarts"`     //
+}
+
+// Balance says how evenly the work lay, over workers. 0 and 1 are perfect.
+type Balance struct {
+	RequestsCV     float64 `json:"requests_cv"`       // standard deviation over mean of requests
+	ComputedCV     float64 `json:"computed_cv"`       // the same of prompt tokens computed
+	RequestsSpread float64 `json:"requests_max_mean"` // busiest over mean
+	ComputedSpread float64 `json:"computed_max_mean"`
+}
+
+// Transfers is KV that moved.
+type Transfers struct {
+	LoadedTokens   int64   `json:"loaded_tokens"`   // from host memory back to the accelerator
+	HandoverTokens int64   `json:"handover_tokens"` // from prefill to decode workers
+	Handovers      int     `json:"handovers"`
+	HandoverMS     Latency `json:"handover_ms"`
+	EvictedBlocks  int64   `json:"evicted_blocks"`
+	EventsApplied  int64   `json:"events_applied"` // KV events that routers applied
+	EventsLost     int64   `json:"events_lost"`
+}
+
+// Stage is a part of the workload judged on its own.
+type Stage struct {
+	Name            string     `json:"name"`
+	Rate            float64    `json:"rate_per_s"`
+	Seconds         float64    `json:"seconds"` // from its first arrival to its last answer
+	Requests        int        `json:"requests"`
+	HitRate         float64    `json:"hit_rate"`
+	OutputPerSecond float64    `json:"output_tokens_per_s"`
+	TTFT            Latency    `json:"ttft_ms"`
+	TPOT            Latency    `json:"tpot_ms"`
+	SLO             []SLOShare `json:"slo"`
+}
+
+// Series is the run over time, in equal steps.
+type Series struct {
+	Step     float64     `json:"step_s"`
+	Arrivals []float64   `json:"arrivals_per_s"`
+	HitRate  []float64   `json:"hit_rate"` // of requests that got their first token in the step; -1: none
+	TTFT     []float64   `json:"ttft_ms"`  // mean of those; -1: none
+	Output   []float64   `json:"output_tokens_per_s"`
+	Ready    []float64   `json:"workers_ready"`
+	Running  [][]float64 `json:"running"` // [worker][step]: requests being computed
+	Waiting  [][]float64 `json:"waiting"` // [worker][step]: requests in the engine's queue
+	KV       [][]float64 `json:"kv"`      // [worker][step]: share of the cache held by running requests
+}
+
+// Sample is one request: when it came, when its engine answered, where.
+type Sample struct {
+	Worker  int     `json:"w"`
+	Arrival float64 `json:"a"` // seconds
+	First   float64 `json:"f"`
+	End     float64 `json:"e"`
+	Prompt  int     `json:"p"` // tokens
+	Cached  int     `json:"c"`
+}

@@ -1,0 +1,188 @@
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+)
+
+// WriteJSON writes the report in the form of [Schema], indented, a line a value.
+func WriteJSON(w io.Writer, r *Report) error {
+	r.complete()
+	e := json.NewEncoder(w)
+	e.SetIndent("", " ")
+	if err := e.Encode(r); err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	return nil
+}
+
+// complete makes absent lists empty ones, which readers need not tell apart.
+func (r *Report) complete() {
+	r.Schema = Schema
+	if r.Assumptions == nil {
+		r.Assumptions = []string{}
+	}
+	if r.Runs == nil {
+		r.Runs = []*Run{}
+	}
+}
+
+// column is a column of the table; one whose cells are all alike is left out when optional.
+type column struct {
+	head     string
+	optional bool
+	cell     func(*Run) string
+}
+
+func columns(slos []SLOShare) []column {
+	ms := func(get func(*Run) float64) func(*Run) string {
+		return func(r *Run) string { return Milliseconds(get(r)) }
+	}
+	all := []column{
+		{"policy", false, func(r *Run) string { return r.Policy }},
+		{"note", true, func(r *Run) string { return r.Note }},
+		{"workers", true, func(r *Run) string { return fmt.Sprint(r.Setup.Workers) }},
+		{"routers", true, func(r *Run) string { return fmt.Sprint(r.Routers) }},
+		{"rate", true, func(r *Run) string { return fmt.Sprintf("%.3g×", r.Rate) }},
+		{"KV tokens", true, func(r *Run) string { return Count(int64(r.KVTokens)) }},
+		{"profile", true, func(r *Run) string { return r.Profile }},
+		{"seed", true, func(r *Run) string { return fmt.Sprint(r.Seed) }},
+		{"hit %", false, func(r *Run) string { return fmt.Sprintf("%.1f", 100*r.HitRate) }},
+		{"TTFT mean", false, ms(func(r *Run) float64 { return r.TTFT.Mean })},
+		{"p50", false, ms(func(r *Run) float64 { return r.TTFT.P50 })},
+		{"p90", false, ms(func(r *Run) float64 { return r.TTFT.P90 })},
+		{"p99", false, ms(func(r *Run) float64 { return r.TTFT.P99 })},
+		{"ITL p50", false, ms(func(r *Run) float64 { return r.ITL.P50 })},
+		{"p99", false, ms(func(r *Run) float64 { return r.ITL.P99 })},
+		{"E2E mean", false, ms(func(r *Run) float64 { return r.E2E.Mean })},
+		{"p99", false, ms(func(r *Run) float64 { return r.E2E.P99 })},
+	}
+	for i, s := range slos {
+		head := "SLO % " + Milliseconds(s.TTFT)
+		if s.TPOT > 0 {
+			head += "/" + Milliseconds(s.TPOT)
+		}
+		all = append(all, column{head, false, func(r *Run) string {
+			if i >= len(r.SLO) {
+				return "-"
+			}
+			return fmt.Sprintf("%.1f", 100*r.SLO[i].Share)
+		}})
+	}
+	return append(all,
+		column{"out tok/s", false, func(r *Run) string { return fmt.Sprintf("%.0f", r.OutputPerSecond) }},
+		column{"work max/mean", false, func(r *Run) string { return fmt.Sprintf("%.2f", r.Balance.ComputedSpread) }},
+		column{"failed", true, func(r *Run) string { return fmt.Sprint(r.Requests.Failed) }},
+		column{"rejected", true, func(r *Run) string { return fmt.Sprint(r.Requests.Rejected) }},
+	)
+}
+
+// table returns the runs as rows of cells, the first row being the heads.
+func table(runs []*Run) [][]string {
+	if len(runs) == 0 {
+		return nil
+	}
+	var rows [][]string
+	rows = make([][]string, len(runs)+1)
+	for _, c := range columns(runs[0].SLO) {
+		cells := make([]string, len(runs))
+		differ := false
+		for i, r := range runs {
+			cells[i] = c.cell(r)
+			differ = differ || cells[i] != cells[0]
+		}
+		if c.optional && !differ && (len(runs) > 1 || cells[0] == "0" || cells[0] == "") {
+			continue
+		}
+		rows[0] = append(rows[0], c.head)
+		for i := range runs {
+			rows[i+1] = append(rows[i+1], cells[i])
+		}
+	}
+	return rows
+}
+
+// WriteText writes what was played and a table with a row for each run.
+func WriteText(w io.Writer, r *Report) error {
+	var b strings.Builder
+	l := r.Workload
+	fmt.Fprintf(&b, "%s: %s requests, %s prompt and %s output tokens over %.0f s\n", l.Name, Count(int64(l.Requests)), Count(l.PromptTokens), Count(l.OutputTokens), l.SpanSeconds)
+	if r.Interrupted {
+		fmt.Fprintf(&b, "Interrupted: this is what was done by then.\n")
+	}
+	if rows := table(r.Runs); rows != nil {
+		b.WriteByte('\n')
+		t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+		for _, row := range rows {
+			fmt.Fprintln(t, strings.Join(row, "\t")+"\t")
+		}
+		_ = t.Flush() // a strings.Builder takes everything
+	}
+	for _, run := range r.Runs {
+		writeStages(&b, run)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func writeStages(b *strings.Builder, run *Run) {
+	if len(run.Stages) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "\n%s by stage\n", run.Policy)
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "stage\trequests\thit %\tout tok/s\tTTFT mean\tp90\tp99\tTPOT p50\t")
+	for i := range run.Stages {
+		s := &run.Stages[i]
+		fmt.Fprintf(t, "%s\t%d\t%.1f\t%.0f\t%s\t%s\t%s\t%s\t\n", s.Name, s.Requests, 100*s.HitRate, s.OutputPerSecond,
+			Milliseconds(s.TTFT.Mean), Milliseconds(s.TTFT.P90), Milliseconds(s.TTFT.P99), Milliseconds(s.TPOT.P50))
+	}
+	_ = t.Flush()
+}
+
+// WriteMarkdown writes the table alone, for documents.
+func WriteMarkdown(w io.Writer, r *Report) error {
+	var b strings.Builder
+	for i, row := range table(r.Runs) {
+		fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
+		if i == 0 {
+			fmt.Fprintf(&b, "|%s\n", strings.Repeat(" ---: |", len(row)))
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// Milliseconds writes a time as short as it can be read: "850 µs", "12.3 ms", "1.24 s", "95 s".
+func Milliseconds(ms float64) string {
+	switch {
+	case ms <= 0:
+		return "0"
+	case ms < 1:
+		return fmt.Sprintf("%.0f µs", ms*1000)
+	case ms < 100:
+		return fmt.Sprintf("%.1f ms", ms)
+	case ms < 1000:
+		return fmt.Sprintf("%.0f ms", ms)
+	case ms < 1e5:
+		return strings.TrimSuffix(fmt.Sprintf("%.2f", ms/1000), ".00") + " s"
+	default:
+		return fmt.Sprintf("%.0f s", ms/1000)
+	}
+}
+
+// Count writes a number with a unit when it is large: "950", "12,031", "1.8 M".
+func Count(n int64) string {
+	switch {
+	case n >= 10_000_000_000:
+		return fmt.Sprintf("%.1f G", float64(n)/1e9)
+	case n >= 1_000_000:
+		return strings.TrimSuffix(fmt.Sprintf("%.2f", float64(n)/1e6), "0") + " M"
+	case n >= 10_000:
+		return fmt.Sprintf("%d,%03d", n/1000, n%1000)
+	}
+	return fmt.Sprint(n)
+}
