@@ -1,2 +1,59 @@
-// Package kvindex knows which holder has which blocks of the model's KV cache, on which tier and in which cache group.
+// Package kvindex knows which holder (a worker's data-parallel rank) has which blocks of a model's KV cache, on which
+// tier and in which cache group, from what the engines announce. Most readers want one call:
+//
+//	matches = index.Match(keys, now, matches[:0]) // how much of a request each holder has
+//
+// # What it knows
+//
+// Engines name their blocks by hashes of their own, handles here, which mean something within one holder only. The
+// index computes keys of its own from the announced tokens (block.Hasher), so that blocks of all engines and the
+// request meet in one space, whatever the engine's block size. Handles remain what parents and removals are given in.
+//
+//   - Copies are counted for each (holder, tier, group, handle): vLLM stores and removes per physical block. What an
+//     engine reports again is no copy; where the wire does not tell a copy from a report the index takes it for a
+//     report: it may then forget a block too early, and never claims one that is gone. The rule is at judge, in
+//     store.go; Stored.Origin overrides it.
+//   - A block of ours is held while the union of the live engine blocks covers it. Engine blocks may be bigger,
+//     smaller, no multiple, and of varying size; the partial block at a chain's end is remembered and completed later,
+//     also by several continuations.
+//   - A block whose parent or place is not known waits, bounded by number and bytes, and joins when it becomes known.
+//     A removed parent's key is known as long as children live. A hole ends a match there; the tail counts again when
+//     the hole is filled.
+//   - A match descends the tiers (accelerator, host, disk, remote) and never climbs back, as engines load.
+//   - Full-attention groups must have every leading block. A sliding window of w tokens allows a length if the last
+//     ⌈(w-1)/b⌉ engine blocks of b tokens before it are there; a state-space group if it has a checkpoint at it. The
+//     match is the longest length that all groups allow, where a length divides into every group's blocks.
+//   - What is believed (speculative entries, with an expiry) is told apart from what is confirmed, and replaced by it.
+//
+// # What it refuses to know
+//
+// Events, their shapes and sequence numbers (kvevent, ingest); models (one index is for one of them); load, trust and
+// choice (fleet, policy); time, which is an argument. It does not guess:
+//
+//   - A handle without tokens is nothing until another event of the holder explains it. Handles that do not align with
+//     their tokens (windows that skip blocks) are never placed by counting. So a model that has only sliding windows
+//     matches where its events align, in prompts no longer than the window, and nowhere else.
+//   - Groups of other kinds (chunked local, encoder, cross attention), windows of unknown width and more than MaxGroups
+//     groups prove nothing: the holder's matches are 0, Full tells what full attention alone would claim.
+//   - A chain whose scope is not known (offload events drop the salt) is never begun.
+//   - An EAGLE engine's last block depends on a token that is not known: one block less.
+//   - A handle that comes to name other tokens loses what it named before.
+//   - A report of reused blocks that leaves out what a window dropped cannot be told from new blocks of a short prompt
+//     when the index has been evicting: Holder's Whole is false then.
+//
+// # Memory
+//
+// Everything lies in arenas and open-addressing tables without pointers inside, indexed by 32 bits, which the garbage
+// collector does not look into; only points of re-cut or waiting blocks have slices. A block on one holder takes about
+// 160 bytes, one more holder of it about 110. Config.Bytes is a hard limit: room is made before an announcement is
+// applied, and tables that grow count old and new. At the limit the least recently used sixteenth goes, deepest blocks
+// before their parents; a block is as recent as its most recent descendant. What is free is used again, and given back
+// when the index is empty at the limit.
+//
+// # Concurrency
+//
+// Readers never see half a change of one point, but may see an announcement half applied: writers hold the table for
+// 256 blocks at a time at most, and readers wait for that. Writers exclude each other; each holder's events must come
+// from one goroutine at a time, in order, for their order to mean anything. A holder that is being forgotten is gone
+// for readers at once. Match allocates nothing when its destination has room.
 package kvindex

@@ -1,0 +1,235 @@
+package kvindex_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/kvindex/kvindextest"
+)
+
+func TestConformance(t *testing.T) { kvindextest.Conformance(t, kvindextest.Kvindex) }
+
+func TestMatchAllocatesNothing(t *testing.T) {
+	h, _ := block.NewHasher(block.XXH3, 16)
+	x := kvindex.New(h, kvindex.Config{})
+	prompt := seq(0, 16*512)
+	for i := range fleet.Holder(8) {
+		announce(x, i, prompt[:16*(512-int(i))], 32)
+	}
+	// A hybrid model and a holder that is only believed to have something.
+	x.Store(8, &kvindex.Stored{Attention: block.AttentionSlidingWindow, Window: 64, Group: 1})
+	announce(x, 8, prompt, 32)
+	keys := h.Append(nil, h.Root(block.Scope{}), 0, prompt, nil)
+	x.Speculate(9, keys, 100)
+	dst := make([]kvindex.Match, 0, 16)
+	if n := testing.AllocsPerRun(100, func() { dst = x.Match(keys, 1, dst[:0]) }); n != 0 && !raced {
+		t.Errorf("%v allocations", n)
+	}
+	if len(dst) != 10 {
+		t.Errorf("%d holders", len(dst))
+	}
+}
+
+func TestStoreAndRemoveAllocateNothingInSteadyState(t *testing.T) {
+	h, _ := block.NewHasher(block.XXH3, 16)
+	x := kvindex.New(h, kvindex.Config{})
+	s := kvindex.Stored{Handles: []uint64{1, 2, 3, 4}, Tokens: seq(0, 64), BlockSize: 16}
+	turn := func() {
+		x.Store(0, &s)
+		x.Remove(0, block.TierGPU, 0, s.Handles)
+	}
+	turn()
+	if n := testing.AllocsPerRun(100, turn); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestMatchKeepsWhatIsInDst(t *testing.T) {
+	h, _ := block.NewHasher(block.XXH3, 16)
+	x := kvindex.New(h, kvindex.Config{})
+	announce(x, 3, seq(0, 64), 4)
+	keys := h.Append(nil, h.Root(block.Scope{}), 0, seq(0, 64), nil)
+	got := x.Match(keys, 0, []kvindex.Match{{Holder: 77}, {}})
+	if len(got) != 3 || got[0].Holder != 77 || got[2].Holder != 3 || got[2].Blocks != 4 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestReadersRunBesideWriters lets every holder's writer store, remove, clear and forget while readers match. A holder
+// that stands still must always be seen whole; no answer may be longer than what its holder ever had.
+func TestReadersRunBesideWriters(t *testing.T) {
+	for _, bytes := range []int64{1 << 30, 2 << 20} {
+		t.Run(fmt.Sprintf("%d MiB", bytes>>20), func(t *testing.T) { stress(t, bytes, 4000) })
+	}
+}
+
+func stress(t *testing.T, bytes int64, turns int) {
+	if raced {
+		turns /= 4
+	}
+	h, _ := block.NewHasher(block.XXH3, 16)
+	c := &contest{index: kvindex.New(h, kvindex.Config{Bytes: bytes, MaxWaiting: 500, MaxSpeculative: 500}), ample: bytes == 1<<30}
+	for i := range 40 {
+		prompt := append(seq(0, 16*16), seq((i+1)*100_000, 16*(contestBlocks-16))...)
+		c.prompts = append(c.prompts, prompt)
+		c.keys = append(c.keys, h.Append(nil, h.Root(block.Scope{}), 0, prompt, nil))
+	}
+	const writers = 4
+	c.still = writers
+	announce(c.index, c.still, c.prompts[0], contestBlocks)
+
+	var readers, all sync.WaitGroup
+	for r := range uint64(2) {
+		readers.Go(func() { c.read(t, rand.New(rand.NewPCG(r, 5))) })
+	}
+	for w := range fleet.Holder(writers) {
+		all.Go(func() { c.write(w, turns, rand.New(rand.NewPCG(uint64(w), 6))) })
+	}
+	all.Wait()
+	c.done.Store(true)
+	readers.Wait()
+	for w := range fleet.Holder(writers + 1) {
+		c.index.Forget(w)
+	}
+	if s := c.index.Stats(); s.Blocks != 0 || s.Memberships != 0 || s.Handles != 0 || s.Waiting != 0 || s.Speculative != 0 {
+		t.Errorf("left when all are forgotten: %+v", s)
+	}
+}
+
+// contest is readers and writers at one index.
+type contest struct {
+	index   *kvindex.Index
+	prompts [][]block.Token
+	keys    [][]block.Key
+	still   fleet.Holder // has the first prompt, and nothing of it changes
+	ample   bool         // nothing need be evicted
+	done    atomic.Bool
+}
+
+const contestBlocks = 64 // of each prompt; the first 16 are common
+
+func (c *contest) read(t *testing.T, random *rand.Rand) {
+	var dst []kvindex.Match
+	for !c.done.Load() {
+		i := random.IntN(len(c.keys))
+		dst = c.index.Match(c.keys[i], int64(random.IntN(1000)), dst[:0])
+		for _, m := range dst {
+			if m.Holder == c.still && c.ample && (i == 0 && m.Blocks != contestBlocks || i > 0 && m.Blocks != 16) {
+				t.Errorf("the holder that stands still has %d blocks of text %d", m.Blocks, i)
+				return
+			}
+			if m.Blocks > contestBlocks || m.Speculative < m.Blocks {
+				t.Errorf("%+v", m)
+				return
+			}
+		}
+		if random.IntN(50) == 0 {
+			c.index.Stats()
+		}
+	}
+}
+
+func (c *contest) write(w fleet.Holder, turns int, random *rand.Rand) {
+	for range turns {
+		i := random.IntN(len(c.keys))
+		switch random.IntN(40) {
+		case 0:
+			c.index.Forget(w)
+		case 1:
+			c.index.Clear(w, block.Tier(random.IntN(2)))
+		case 2, 3, 4:
+			c.index.Speculate(w, c.keys[i][:1+random.IntN(contestBlocks)], int64(random.IntN(1000)))
+		default:
+			churn(c.index, w, c.prompts[i], i, random)
+		}
+	}
+}
+
+// churn stores or removes a stretch of a prompt, in engine blocks of some size.
+func churn(x *kvindex.Index, w fleet.Holder, prompt []block.Token, text int, random *rand.Rand) {
+	size := []int{16, 16, 8, 48}[random.IntN(4)]
+	handle := func(i int) uint64 {
+		if i*size < 16*16 {
+			text = 0 // the part that all share
+		}
+		return uint64(text)<<32 | uint64(size)<<16 | uint64(i+1)
+	}
+	n := len(prompt) / size
+	from := random.IntN(n)
+	to := from + 1 + random.IntN(min(16, n-from))
+	var handles []uint64
+	id := text
+	for i := from; i < to; i++ {
+		text = id
+		handles = append(handles, handle(i))
+	}
+	tier := block.Tier(random.IntN(2))
+	if random.IntN(2) == 0 {
+		x.Remove(w, tier, 0, handles)
+		return
+	}
+	s := kvindex.Stored{Tier: tier, Handles: handles, Tokens: prompt[from*size : to*size], BlockSize: size}
+	if from > 0 {
+		text = id
+		s.HasParent, s.Parent = true, handle(from-1)
+	}
+	x.Store(w, &s)
+}
+
+// TestASmallBudgetOnlyForgets compares an index that must evict with one that need not: it may know less, never more.
+func TestASmallBudgetOnlyForgets(t *testing.T) {
+	h, _ := block.NewHasher(block.XXH3, 16)
+	small := kvindex.New(h, kvindex.Config{Bytes: 1 << 20})
+	large := kvindex.New(h, kvindex.Config{})
+	random := rand.New(rand.NewPCG(7, 8))
+	prompts := make([][]block.Token, 300)
+	for i := range prompts {
+		prompts[i] = append(seq(0, 16*16), seq((i+1)*100_000, 16*48)...)
+	}
+	seen := 0
+	for step := range 6000 {
+		i, w, seed := random.IntN(len(prompts)), fleet.Holder(random.IntN(3)), random.Uint64()
+		churn(small, w, prompts[i], i, rand.New(rand.NewPCG(seed, 1)))
+		churn(large, w, prompts[i], i, rand.New(rand.NewPCG(seed, 1)))
+		keys := h.Append(nil, h.Root(block.Scope{}), 0, prompts[i], nil)
+		have := map[fleet.Holder]uint32{}
+		for _, m := range large.Match(keys, 0, nil) {
+			have[m.Holder] = m.Blocks
+		}
+		for _, m := range small.Match(keys, 0, nil) {
+			if m.Blocks > have[m.Holder] {
+				t.Fatalf("step %d: %d blocks on holder %d; without the budget %d", step, m.Blocks, m.Holder, have[m.Holder])
+			}
+			seen += int(m.Blocks)
+		}
+	}
+	s := small.Stats()
+	if s.Evictions == 0 || seen == 0 || s.Bytes > s.Budget {
+		t.Errorf("%d blocks seen, stats %+v", seen, s)
+	}
+}
+
+func TestStatsTellWhatIsThere(t *testing.T) {
+	h, _ := block.NewHasher(block.XXH3, 16)
+	x := kvindex.New(h, kvindex.Config{Bytes: 32 << 20})
+	announce(x, 2, seq(0, 64), 4)
+	announce(x, 5, seq(0, 160), 4)
+	x.Store(5, &kvindex.Stored{Tier: block.TierCPU, Group: 1, Attention: block.AttentionSlidingWindow, Window: 64, Handles: []uint64{99}})
+	s := x.Stats()
+	if s.Blocks != 10 || s.Memberships != 14 || s.Handles != 15 || s.Waiting != 1 || s.Budget != 32<<20 || len(s.Holders) != 2 {
+		t.Errorf("%+v", s)
+	}
+	five, ok := x.Holder(5)
+	if !ok || five.Blocks != [block.NumTiers]int64{10} || !five.Provable || !five.Whole || len(five.Groups) != 2 || five.Groups[1].Window != 64 {
+		t.Errorf("%+v", five)
+	}
+	if _, ok := x.Holder(3); ok {
+		t.Error("holder 3 is known")
+	}
+}

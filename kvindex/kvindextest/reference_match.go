@@ -1,0 +1,160 @@
+package kvindextest
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+func (x *reference) match(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match {
+	for id, h := range x.holders {
+		x.compute(h)
+		m := kvindex.Match{Holder: id}
+		if len(keys) > 0 {
+			x.measure(h, keys, now, &m)
+		}
+		if m.Blocks > 0 || m.Speculative > 0 || m.Full > 0 {
+			dst = append(dst, m)
+		}
+	}
+	slices.SortFunc(dst, func(a, b kvindex.Match) int { return cmp.Compare(a.Holder, b.Holder) })
+	return dst
+}
+
+// question is one holder and one request.
+type question struct {
+	x    *reference
+	h    *refHolder
+	keys []block.Key
+	now  int64
+	wild bool // what is believed counts
+}
+
+func (x *reference) measure(h *refHolder, keys []block.Key, now int64, m *kvindex.Match) {
+	q := question{x, h, keys, now, false}
+	if slices.ContainsFunc(h.groups, func(g refGroup) bool { return g.kind == block.AttentionFull }) {
+		// The run that full attention alone would claim.
+		n, tier := 0, block.Tier(0)
+		for ; n < len(keys); n++ {
+			for tier < block.NumTiers && !q.has(n, tier, block.AttentionFull) {
+				tier++
+			}
+			if tier == block.NumTiers {
+				break
+			}
+		}
+		m.Full = uint32(n)
+	}
+	if !h.unprovable() && len(h.groups) > 0 {
+		n := 0
+		for tier := range block.Tier(block.NumTiers) {
+			best := q.longest(n, tier)
+			m.Tier[tier] = uint32(best - n)
+			n = best
+		}
+		m.Blocks = uint32(n)
+	}
+	q.wild = true
+	n := 0
+	for tier := range block.Tier(block.NumTiers) {
+		n = q.longest(n, tier)
+	}
+	m.Speculative = max(uint32(n), m.Blocks)
+	if !h.bigram {
+		return
+	}
+	for tier := block.NumTiers - 1; tier >= 0; tier-- {
+		if m.Tier[tier] > 0 {
+			m.Tier[tier]--
+			m.Blocks--
+			break
+		}
+	}
+	m.Full -= min(m.Full, 1)
+	m.Speculative -= min(m.Speculative, 1)
+}
+
+func (h *refHolder) unprovable() bool {
+	return h.crowded || slices.ContainsFunc(h.groups, refGroup.unprovable)
+}
+
+func (g refGroup) unprovable() bool {
+	return g.kind > block.AttentionStateSpace || g.kind == block.AttentionSlidingWindow && g.window <= 0
+}
+
+func (q *question) believed(i int) bool { return q.wild && q.h.believed[q.keys[i]] > q.now }
+
+// in reports whether a group has block i on a tier.
+func (q *question) in(i int, tier block.Tier, g int) bool {
+	return q.believed(i) || q.h.held[place{tier, g}][q.keys[i]]
+}
+
+// has reports whether all groups of a kind have block i on a tier.
+func (q *question) has(i int, tier block.Tier, kind block.Attention) bool {
+	for g := range q.h.groups {
+		if q.h.groups[g].kind == kind && !q.in(i, tier, g) {
+			return false
+		}
+	}
+	return true
+}
+
+// longest returns the greatest usable length when blocks from the given one on must come from one tier.
+func (q *question) longest(from int, tier block.Tier) int {
+	best := from
+	for n := from + 1; n <= len(q.keys); n++ {
+		if q.usable(from, n, tier) {
+			best = n
+		}
+	}
+	return best
+}
+
+func (q *question) usable(from, n int, tier block.Tier) bool {
+	size := q.x.hasher.Size()
+	simple := len(q.h.groups) == 0 || len(q.h.groups) == 1 && q.h.groups[0].kind == block.AttentionFull
+	all := func(lo, g int) bool { // blocks lo..n of group g
+		for i := max(lo, from); i < n; i++ {
+			if !q.in(i, tier, g) {
+				return false
+			}
+		}
+		return true
+	}
+	for i := from; i < n; i++ {
+		if (len(q.h.groups) == 0 || q.h.crowded) && !q.believed(i) {
+			return false
+		}
+	}
+	for g, gr := range q.h.groups {
+		unit := max(gr.unit, 1)
+		switch {
+		case gr.unprovable():
+			for i := from; i < n; i++ {
+				if !q.believed(i) {
+					return false
+				}
+			}
+		case gr.kind == block.AttentionFull:
+			if !all(from, g) {
+				return false
+			}
+		case gr.kind == block.AttentionSlidingWindow:
+			tokens := (gr.window - 1 + unit - 1) / unit * unit
+			if !all(n-(tokens+size-1)/size, g) {
+				return false
+			}
+		case gr.kind == block.AttentionStateSpace:
+			if !all(n-1, g) {
+				return false
+			}
+			unit = 1
+		}
+		if !simple && n*size%unit != 0 {
+			return false
+		}
+	}
+	return true
+}
