@@ -112,7 +112,7 @@ type Index struct {
 	// mu serialises everything that changes the index. It guards all fields below that tableMu does not.
 	mu sync.Mutex
 	// tableMu is taken after mu. Whoever changes what readers see holds it exclusively, for short stretches; Match
-	// holds it shared. It guards keys, entries, members, specs (their contents for readers), views and sparse.
+	// holds it shared. Writers need only mu to read what it guards: keys, entries, members, specs, views, sparse, base.
 	tableMu sync.RWMutex
 
 	keys    table // our keys → entries
@@ -121,6 +121,7 @@ type Index struct {
 	specs   arena[spec]
 	views   []*view        // by holder; nil: unknown
 	sparse  []fleet.Holder // holders with cache groups of which none is full attention, ascending
+	base    uint64         // the clock's value that an entry notes as 0
 
 	holders []*holder // by id
 	handles table     // (holder, engine hash) → points
@@ -139,7 +140,6 @@ type Index struct {
 	scratch      scratch
 	counts       counters
 	clock        atomic.Uint64 // operations so far: what recency is measured in
-	base         uint64        // clock value that recency 0 stands for
 	now          atomic.Int64  // the latest time a Match was told
 	matchers     sync.Pool     // of *matcher
 	slack        need          // what surely fits, so that room is not measured for each announcement

@@ -34,6 +34,7 @@ type record struct {
 type extra struct {
 	item    uint32 // place in the queue of waiting points, of points that wait
 	sibling uint32 // next point that waits for the same parent
+	before  uint32 // the one before it
 
 	keys     []block.Key     // all blocks of ours that end within the point's tokens, when there is more than one
 	tail     []block.Token   // tokens after the last of them
@@ -46,7 +47,7 @@ type extra struct {
 	hasParent bool
 }
 
-const extraHeader = 5*24 + 24
+const extraHeader = 5*24 + 32
 
 func (e *extra) bytes() int64 {
 	n := 8*cap(e.keys) + 4*cap(e.tail) + 8*cap(e.through) + 4*cap(e.tokens)

@@ -76,7 +76,9 @@ func (x *Index) wait(h *holder, p uint32, parent uint64, hasParent bool, tokens 
 	x.waitingBytes += e.bytes()
 	e.parent, e.hasParent = parent, true
 	k := handleKey(h.id, parent)
-	e.sibling = x.waiters.get(k)
+	if e.sibling = x.waiters.get(k); e.sibling != 0 {
+		x.extras.at(x.points.at(e.sibling).extra).before = p
+	}
 	x.waiters.put(k, p)
 	if q := x.lookup(h.id, parent); q != 0 {
 		pt.parent = q
@@ -103,17 +105,16 @@ func (x *Index) stopWaiting(h *holder, p uint32) {
 	if e.hasParent {
 		x.waitingBytes -= e.bytes()
 		k := handleKey(h.id, e.parent)
-		if first := x.waiters.get(k); first != p {
-			for ; first != 0; first = x.extras.at(x.points.at(first).extra).sibling {
-				if o := x.extras.at(x.points.at(first).extra); o.sibling == p {
-					o.sibling = e.sibling
-					break
-				}
-			}
-		} else if e.sibling != 0 {
+		switch {
+		case e.before != 0:
+			x.extras.at(x.points.at(e.before).extra).sibling = e.sibling
+		case e.sibling != 0:
 			x.waiters.put(k, e.sibling)
-		} else {
+		default:
 			x.waiters.del(k)
+		}
+		if e.sibling != 0 {
+			x.extras.at(x.points.at(e.sibling).extra).before = e.before
 		}
 	}
 	x.dropExtra(p)
