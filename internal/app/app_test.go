@@ -1,0 +1,286 @@
+package app_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/app"
+	"github.com/warmpath/warmpath/internal/config"
+	"github.com/warmpath/warmpath/internal/discovery"
+	"github.com/warmpath/warmpath/internal/mockengine"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// engine runs a mock engine until the test ends.
+func engine(t *testing.T, change func(*mockengine.Config)) *mockengine.Server {
+	t.Helper()
+	cfg := mockengine.DefaultConfig()
+	if change != nil {
+		change(&cfg)
+	}
+	s, err := mockengine.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }() // the cleanup waits
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("mock engine: %v", err)
+		}
+	})
+	<-s.Ready()
+	return s
+}
+
+// router is a running App.
+type router struct {
+	*app.App
+	t      *testing.T
+	url    string
+	client *http.Client
+	stop   func() error
+}
+
+// start runs an App over engines until the test ends.
+func start(t *testing.T, load func() (*config.Config, error), engines ...*mockengine.Server) *router {
+	t.Helper()
+	cfg := settings(engines...)
+	r := &router{t: t, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
+	var err error
+	if r.App, err = app.New(cfg, app.Options{Log: slog.New(slog.DiscardHandler), Load: load}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }() // stop waits
+	r.stop = sync.OnceValue(func() error {
+		cancel()
+		err := <-ended
+		r.client.CloseIdleConnections()
+		return err
+	})
+	t.Cleanup(func() { _ = r.stop() })
+	<-r.Listening()
+	r.url = "http://" + r.Addr().String()
+	return r
+}
+
+func settings(engines ...*mockengine.Server) *config.Config {
+	cfg := config.Default()
+	cfg.Listen, cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
+	cfg.Health.Retry = 10 * time.Millisecond
+	cfg.Tokens.Budget = time.Second // a slow test machine must not change what is routed on
+	for _, e := range engines {
+		cfg.Workers = append(cfg.Workers, discovery.Target{URL: e.URL()})
+	}
+	return &cfg
+}
+
+// exact waits until n holders are trusted exactly.
+func (r *router) exact(n int) {
+	r.t.Helper()
+	r.wait(fmt.Sprintf("%d holders are exact", n), func() bool {
+		s := r.Router().Fleet().Snapshot()
+		exact := 0
+		for _, w := range s.Workers() {
+			for _, h := range w.Holders {
+				if trust, _ := s.Trust(h); trust == fleet.TrustExact && w.Ready {
+					exact++
+				}
+			}
+		}
+		return exact == n
+	})
+}
+
+func (r *router) wait(what string, ok func() bool) {
+	r.t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); {
+		if time.Now().After(end) {
+			r.t.Fatalf("waited in vain until %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func (r *router) chat(text string) (*http.Response, string) {
+	r.t.Helper()
+	body := fmt.Sprintf(`{"model":"mock","max_tokens":8,"messages":[{"role":"user","content":%q}]}`, text)
+	resp, err := r.client.Post(r.url+"/v1/chat/completions", "application/json", strings.NewReader(body))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return resp, string(answer)
+}
+
+func TestPromptsGoHomeAndPredictionsAreRight(t *testing.T) {
+	r := start(t, nil, engine(t, nil), engine(t, nil), engine(t, nil))
+	r.exact(3)
+	homes := map[string]string{}
+	prompts := []string{strings.Repeat("alpha beta ", 60), strings.Repeat("gamma delta ", 60), strings.Repeat("epsilon zeta ", 60)}
+	for _, p := range prompts {
+		resp, text := r.chat(p)
+		if resp.StatusCode != 200 {
+			t.Fatalf("%d %s", resp.StatusCode, text)
+		}
+		homes[p] = resp.Header.Get("X-Warmpath-Worker")
+	}
+	r.wait("the events are indexed", func() bool {
+		stats := r.Router().IndexStats()
+		return len(stats) == 1 && stats[0].Memberships >= 20
+	})
+	for range 3 {
+		for _, p := range prompts {
+			resp, _ := r.chat(p)
+			if got := resp.Header.Get("X-Warmpath-Worker"); got != homes[p] {
+				t.Errorf("a prompt went to %s, its home is %s", got, homes[p])
+			}
+			if resp.Header.Get("X-Warmpath-Match") == "0" || resp.Header.Get("X-Warmpath-Trust") != "exact" {
+				t.Errorf("headers %v", resp.Header)
+			}
+		}
+	}
+	r.wait("all is booked", func() bool { return len(r.Telemetry().Last(0)) == 12 })
+	for _, rec := range r.Telemetry().Last(9) {
+		if rec.Difference == nil || *rec.Difference != 0 {
+			t.Errorf("request %d: matched %d, reported %v", rec.ID, rec.MatchTokens, rec.ReportedTokens)
+		}
+	}
+}
+
+func TestReloadAddsAndRemovesWorkersUnderRequests(t *testing.T) {
+	one, two := engine(t, nil), engine(t, nil)
+	next := settings(one, two)
+	var failure error
+	var mu sync.Mutex
+	r := start(t, func() (*config.Config, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return next, failure
+	}, one)
+	r.exact(1)
+	ctx, cancel := context.WithCancel(context.Background())
+	var traffic sync.WaitGroup
+	for i := range 4 {
+		traffic.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				if resp, text := r.chat(fmt.Sprintf("request %d of client %d", n, i)); resp.StatusCode != 200 {
+					t.Errorf("a request was dropped: %d %s", resp.StatusCode, text)
+					return
+				}
+			}
+		})
+	}
+	reload := func(want ...string) {
+		t.Helper()
+		resp, err := r.client.Post("http://"+r.AdminAddr().String()+"/admin/reload", "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		text, _ := io.ReadAll(resp.Body)
+		for _, w := range want {
+			if !strings.Contains(string(text), w) {
+				t.Errorf("reload says %s, want %q", text, w)
+			}
+		}
+	}
+	reload("worker added: " + two.URL())
+	r.exact(2)
+	mu.Lock()
+	next = settings(two)
+	next.Policy = "round_robin"
+	next.Gateway.Attempts = 7
+	mu.Unlock()
+	reload("worker removed: "+one.URL(), "policy: round_robin, was kv_aware", "gateway: differs, a restart is needed")
+	r.wait("the first worker is gone", func() bool { return len(r.Router().Fleet().Snapshot().Workers()) == 1 })
+	mu.Lock()
+	failure = errors.New("w.yaml:2:3: unknown field")
+	mu.Unlock()
+	reload("the old configuration stays", "w.yaml:2:3")
+	cancel()
+	traffic.Wait()
+	if resp, _ := r.chat("after"); resp.Header.Get("X-Warmpath-Policy") != "round_robin" || resp.Header.Get("X-Warmpath-Worker") != two.URL() {
+		t.Errorf("headers %v", resp.Header)
+	}
+}
+
+func TestStopWaitsForStreams(t *testing.T) {
+	r := start(t, nil, engine(t, func(c *mockengine.Config) { c.Faults.FirstToken = 300 * time.Millisecond }))
+	r.exact(1)
+	answered := make(chan string, 1)
+	go func() { // received below
+		_, text := r.chat("slow")
+		answered <- text
+	}()
+	r.wait("the request is under way", func() bool { return r.Router().Fleet().Snapshot().Load(0).Requests == 1 })
+	if err := r.stop(); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	if text := <-answered; !strings.Contains(text, "finish_reason") {
+		t.Errorf("the request in flight got %s", text)
+	}
+}
+
+func TestAddressInUseIsAnError(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	for _, change := range []func(*config.Config){
+		func(c *config.Config) { c.Listen = l.Addr().String() },
+		func(c *config.Config) { c.Admin.Listen = l.Addr().String() },
+	} {
+		cfg := settings()
+		change(cfg)
+		a, err := app.New(cfg, app.Options{Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "address already in use") {
+			t.Errorf("run: %v", err)
+		}
+	}
+}
+
+func TestMetricsTellOfTheWholeRouter(t *testing.T) {
+	r := start(t, nil, engine(t, nil))
+	r.exact(1)
+	r.chat(strings.Repeat("some words ", 40))
+	r.wait("the request is booked", func() bool { return len(r.Telemetry().Last(0)) == 1 })
+	resp, err := r.client.Get("http://" + r.AdminAddr().String() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, _ := io.ReadAll(resp.Body)
+	for _, want := range []string{`warmpath_worker_up{`, `warmpath_holder_trust{rank="0",trust="exact"`, `warmpath_events_messages_total{`,
+		`warmpath_index_blocks{model="mock"}`, `warmpath_requests_total{branch="miss",policy="kv_aware",status="200"`,
+		`warmpath_token_requests_total{outcome="tokenize"} 1`, `warmpath_predictions_total{outcome="equal"`} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no %s in the scrape", want)
+		}
+	}
+}
