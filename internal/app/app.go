@@ -154,7 +154,7 @@ func (a *App) Run(ctx context.Context) error {
 	if back != nil {
 		g.run("admin", stop, func() error { return a.admin.Serve(rest, back) })
 	}
-	served := a.gateway.Serve(stopping, front)
+	served := a.gateway.Serve(stopping, proxy.RawListener(front))
 	stopRest()
 	g.wg.Wait()
 	a.tokens.Close()
