@@ -6,6 +6,7 @@ require github.com/zeebo/xxh3 v1.1.0
 
 require (
 	github.com/klauspost/cpuid/v2 v2.2.10 // indirect
+	github.com/warmpath/warmpath v0.0.0-00010101000000-000000000000
 	golang.org/x/sys v0.48.0 // indirect
 )
 

@@ -76,6 +76,13 @@ type hardWorker struct {
 	units  int // of the trace's blocks in one of the engine's
 	held   int // engine blocks, copies counted
 	chains [][]int32
+
+	parents map[uint64]uint64 // of every block ever held: the block before it, 0 for a chain's first
+	kids    map[uint64]int    // blocks held after a block; kept without Holes alone
+}
+
+func newHardWorker(units int) hardWorker {
+	return hardWorker{units: units, parents: map[uint64]uint64{}, kids: map[uint64]int{}}
 }
 
 // Hard writes a trace with trouble and returns its header. What a store names as its parent is always held.
@@ -87,7 +94,7 @@ func Hard(to io.WriteSeeker, c HardConfig) (trace.Header, error) {
 	h := &hard{config: c, forest: forest{rng: rng{c.Seed}}, set: naive.New(c.Workers), workers: make([]hardWorker, c.Workers)}
 	h.out = trace.NewWriter(to, trace.Header{Version: version, Workers: uint32(c.Workers), BlockSize: blockSize, Seed: c.Seed})
 	for w := range h.workers {
-		h.workers[w].units = h.units()
+		h.workers[w] = newHardWorker(h.units())
 	}
 	history := make([][][]int32, c.Conversations)
 	for h.out.Header().Stored < uint64(c.Stored) {
@@ -196,8 +203,15 @@ func (h *hard) store(w int, chain []int32, from, to int) {
 		r.HasParent, r.Parent = true, h.handle(w, chain, from-1)
 	}
 	h.fill(&r, chain[from*units:to*units])
+	before := r.Parent
 	for i := from; i < to; i++ {
-		r.Handles = append(r.Handles, h.handle(w, chain, i))
+		handle := h.handle(w, chain, i)
+		if h.set.Copies(w, handle) == 0 {
+			h.workers[w].parents[handle] = before
+			h.workers[w].kids[before]++
+		}
+		r.Handles = append(r.Handles, handle)
+		before = handle
 	}
 	h.set.Apply(&r)
 	h.workers[w].held += to - from
@@ -207,11 +221,11 @@ func (h *hard) store(w int, chain []int32, from, to int) {
 	h.out.Write(&r)
 }
 
-// evict removes some blocks of one of the chains a worker served.
+// evict removes some blocks of one of the chains a worker served: a whole chain or a part of it. Without Holes it goes
+// from the leaf up to the first block that others still need.
 func (h *hard) evict(w int) {
 	worker := &h.workers[w]
 	if len(worker.chains) == 0 {
-		h.forget(w) // what is left are second copies of blocks of chains that were let go
 		return
 	}
 	// The oldest, as an engine would, or any: the younger, the sooner it is asked for again.
@@ -220,35 +234,72 @@ func (h *hard) evict(w int) {
 		pick = h.rng.n(len(worker.chains))
 	}
 	chain := worker.chains[pick]
-	n := len(chain) / worker.units
-	from, to := 0, n
-	order := 0
-	if h.config.Trouble&Holes != 0 {
-		order = h.rng.n(4)
-		switch order {
-		case 2: // a hole in the middle
-			from = h.rng.n(n + 1)
-			to = from + h.rng.n(n-from+1)
-		case 3: // some here and there
-		default:
+	done := false // nothing of the chain is left that this worker's other chains do not have
+	if h.config.Trouble&Holes == 0 {
+		done = h.evictLeaves(w, chain)
+	} else {
+		gone := h.choose(w, chain)
+		for part := range slices.Chunk(gone, 64) {
+			h.remove(w, part)
 		}
+		done = !slices.ContainsFunc(h.handles(w, chain), func(handle uint64) bool { return h.set.Copies(w, handle) > 0 })
 	}
-	var gone []uint64
-	for i := from; i < to; i++ {
-		if order != 3 || h.rng.n(3) == 0 {
-			gone = append(gone, h.handle(w, chain, i))
-		}
-	}
-	if order == 0 { // leaf first
-		slices.Reverse(gone)
-	}
-	if order < 2 {
+	if done {
 		worker.chains = slices.Delete(worker.chains, pick, pick+1)
 	}
-	gone = slices.DeleteFunc(gone, func(handle uint64) bool { return h.set.Copies(w, handle) == 0 })
+}
+
+// handles returns the engine's names of a chain's blocks.
+func (h *hard) handles(w int, chain []int32) []uint64 {
+	var all []uint64
+	for i := range len(chain) / h.workers[w].units {
+		all = append(all, h.handle(w, chain, i))
+	}
+	return all
+}
+
+// choose returns blocks that a worker holds of a chain, in some order of removal.
+func (h *hard) choose(w int, chain []int32) []uint64 {
+	all := h.handles(w, chain)
+	switch h.rng.n(4) {
+	case 0: // leaf first
+		slices.Reverse(all)
+	case 1: // parents before children
+	case 2: // a hole in the middle
+		from := h.rng.n(len(all) + 1)
+		all = all[from : from+h.rng.n(len(all)-from+1)]
+	case 3: // some here and there
+		all = slices.DeleteFunc(all, func(uint64) bool { return h.rng.n(3) > 0 })
+	}
+	return slices.DeleteFunc(all, func(handle uint64) bool { return h.set.Copies(w, handle) == 0 })
+}
+
+// evictLeaves removes copies from a chain's leaf on, as long as that leaves no hole. It reports whether the chain is not
+// needed any more to find what is left.
+func (h *hard) evictLeaves(w int, chain []int32) bool {
+	worker := &h.workers[w]
+	all := h.handles(w, chain)
+	var gone []uint64
+	done := true
+	for _, handle := range slices.Backward(all) {
+		copies := h.set.Copies(w, handle)
+		if copies == 0 {
+			continue
+		}
+		if worker.kids[handle] > 0 {
+			break
+		}
+		gone = append(gone, handle)
+		if copies > 1 {
+			done = false
+			break
+		}
+		worker.kids[worker.parents[handle]]--
+	}
 	for part := range slices.Chunk(gone, 64) {
 		h.remove(w, part)
 	}
+	return done
 }
 
 // remove takes one copy of each handle back.
@@ -278,5 +329,5 @@ func (h *hard) forget(w int) {
 		h.set.Apply(&r)
 		h.out.Write(&r)
 	}
-	h.workers[w] = hardWorker{units: h.units()}
+	h.workers[w] = newHardWorker(h.units())
 }

@@ -1,0 +1,96 @@
+// Package machine says where, from which commit and by which command a figure was measured, so that every stored result
+// can be traced and measured again.
+package machine
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Facts are printed above and stored with every result.
+type Facts struct {
+	Time    string `json:"time"`
+	Go      string `json:"go"`
+	OS      string `json:"os"`
+	CPU     string `json:"cpu"`
+	Cores   int    `json:"cores"`
+	Load    string `json:"load"` // averages of 1, 5, 15 minutes: other work on the machine
+	GOGC    string `json:"gogc"`
+	Commit  string `json:"commit"` // with "+changes" when the work tree differs
+	Command string `json:"command"`
+}
+
+// Now collects the facts.
+func Now() Facts {
+	f := Facts{
+		Time: time.Now().UTC().Format(time.RFC3339), Go: runtime.Version(), OS: runtime.GOOS + "/" + runtime.GOARCH,
+		CPU: field("/proc/cpuinfo", "model name"), Cores: runtime.NumCPU(), GOGC: "100", Commit: commit(), Command: command(),
+	}
+	if v := os.Getenv("GOGC"); v != "" {
+		f.GOGC = v
+	}
+	if b, err := os.ReadFile("/proc/loadavg"); err == nil {
+		f.Load = strings.Join(strings.Fields(string(b))[:3], " ")
+	}
+	return f
+}
+
+// String is one line.
+func (f Facts) String() string {
+	return fmt.Sprintf("%s · %d × %s · %s %s GOGC=%s · load %s · commit %s · %s", f.Time, f.Cores, f.CPU, f.Go, f.OS, f.GOGC, f.Load, f.Commit, f.Command)
+}
+
+// command is how this process was started, without the folder of a temporary binary.
+func command() string {
+	args := append([]string(nil), os.Args...)
+	args[0] = args[0][strings.LastIndexByte(args[0], '/')+1:]
+	return strings.Join(args, " ")
+}
+
+func commit() string {
+	head, err := exec.Command("git", "rev-parse", "--short=12", "HEAD").Output()
+	if err != nil {
+		return "unknown"
+	}
+	c := string(bytes.TrimSpace(head))
+	if changed, err := exec.Command("git", "status", "--porcelain", "--untracked-files=no", "--", ":/kvindex", ":/block", ":/bench").Output(); err == nil && len(changed) > 0 {
+		c += "+changes"
+	}
+	return c
+}
+
+// field returns the first value of a line "name : value" in a file, or "unknown".
+func field(path, name string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "unknown"
+	}
+	lines := bufio.NewScanner(bytes.NewReader(b))
+	for lines.Scan() {
+		if key, value, ok := strings.Cut(lines.Text(), ":"); ok && strings.TrimSpace(key) == name {
+			return strings.TrimSpace(value)
+		}
+	}
+	return "unknown"
+}
+
+// ResidentBytes returns the process's resident anonymous memory: heap, stacks and anonymous maps, without mapped files.
+func ResidentBytes() (int64, error) {
+	value, ok := strings.CutSuffix(field("/proc/self/status", "RssAnon"), " kB")
+	if !ok {
+		return 0, errors.New("measure resident memory: /proc/self/status has no RssAnon")
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("measure resident memory: %w", err)
+	}
+	return n << 10, nil
+}

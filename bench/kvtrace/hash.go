@@ -1,0 +1,53 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/warmpath/warmpath/bench/internal/latency"
+	"github.com/warmpath/warmpath/block"
+)
+
+// hash times 8,192 tokens to chained keys. The peers print local hashes and chain apart; the sum of theirs is what one
+// line here is.
+func hash() error {
+	tokens := make([]block.Token, 8192)
+	for i := range tokens {
+		tokens[i] = uint32(i) * 2654435761 % 150_000
+	}
+	keys := make([]block.Key, 0, len(tokens))
+	for _, size := range []int{16, 64} {
+		hasher, err := block.NewHasher(block.XXH3, size)
+		if err != nil {
+			return err
+		}
+		root := hasher.Root(block.Scope{Model: "m"})
+		timeLoop(fmt.Sprintf("warmpath block.Hasher.Append 8192 tok bs=%d", size), func() { keys = hasher.Append(keys[:0], root, 0, tokens, nil) })
+		if c, ok := any(hasher).(interface {
+			Chain(dst []block.Key, parent block.Key, start int, locals []uint64) []block.Key
+		}); ok {
+			locals := make([]uint64, len(tokens)/size)
+			for i := range locals {
+				locals[i] = uint64(i) * 0x9E3779B97F4A7C15
+			}
+			timeLoop(fmt.Sprintf("warmpath block.Hasher.Chain (%d blocks, bs=%d)", len(locals), size), func() { keys = c.Chain(keys[:0], root, 0, locals) })
+		}
+	}
+	return nil
+}
+
+// runFor is how long one figure of hash is measured.
+const runFor = 1_500_000_000
+
+func timeLoop(name string, f func()) {
+	for range 200 {
+		f()
+	}
+	clock := latency.NewClock()
+	var all latency.Samples
+	for end := clock.Now() + runFor; clock.Now() < end; {
+		start := clock.Now()
+		f()
+		all.Add(clock.Now() - start)
+	}
+	fmt.Printf("hash %s: %v\n", name, all)
+}

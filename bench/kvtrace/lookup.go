@@ -1,0 +1,157 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/warmpath/warmpath/bench/internal/feed"
+	"github.com/warmpath/warmpath/bench/internal/latency"
+	"github.com/warmpath/warmpath/bench/internal/synth"
+	"github.com/warmpath/warmpath/bench/internal/trace"
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// asker asks and times. Its buffers have room, as a router's have.
+type asker struct {
+	x       *feed.Index
+	clock   latency.Clock
+	hashing bool // the lookup begins with hashing
+	keys    []block.Key
+	matches []kvindex.Match
+	depths  []uint16
+}
+
+func newAsker(x *feed.Index, workers int, hashing bool) *asker {
+	return &asker{
+		x: x, clock: latency.NewClock(), hashing: hashing, keys: make([]block.Key, 0, 1024),
+		matches: make([]kvindex.Match, 0, workers), depths: make([]uint16, workers),
+	}
+}
+
+// ask returns how long the answer took. The answer stays in matches.
+func (a *asker) ask(q *feed.Question) int64 {
+	start := a.clock.Now()
+	keys := q.Keys()
+	if a.hashing {
+		keys = a.x.Hash(q, a.keys[:0])
+	}
+	a.matches = a.x.Match(keys, 0, a.matches[:0])
+	return a.clock.Now() - start
+}
+
+func (a *asker) answer() []uint16 {
+	feed.Depths(a.matches, a.depths)
+	return a.depths
+}
+
+func lookup(p *player, args []string) error { return lookups(p, "lookup", false, args) }
+
+func lookupLocal(p *player, args []string) error {
+	if p.mode == feed.Keys {
+		return fmt.Errorf("lookup-local: with -mode keys nothing comes before the keys; give -mode local or handles")
+	}
+	return lookups(p, "lookup-local", true, args)
+}
+
+func lookups(p *player, verb string, hashing bool, args []string) error {
+	n, err := rounds(args, 0, 50)
+	if err != nil {
+		return err
+	}
+	x, err := p.load()
+	if err != nil {
+		return err
+	}
+	probes := map[int][]feed.Question{}
+	r := p.trace.Reader()
+	for r.Next() {
+		if r.Record.Kind == trace.Probe {
+			q := x.Question(&r.Record, 0)
+			probes[q.Blocks] = append(probes[q.Blocks], q)
+		}
+	}
+	if r.Err() != nil {
+		return r.Err()
+	}
+	a := newAsker(x, int(p.trace.Workers), hashing)
+	for _, length := range synth.ProbeLengths {
+		if len(probes[length]) > 0 {
+			lookupLength(a, probes[length], n, fmt.Sprintf("%s %s len=%d", verb, p.name, length))
+		}
+	}
+	return nil
+}
+
+// lookupLength times all probes of one length, n times over, after a first pass that checks the answers.
+func lookupLength(a *asker, probes []feed.Question, n int, title string) {
+	wrong, holders := 0, 0
+	for i := range probes {
+		a.ask(&probes[i])
+		if !slices.Equal(a.answer(), probes[i].Depths) {
+			wrong++
+		}
+		holders += len(a.matches)
+	}
+	all := make(latency.Samples, 0, n*len(probes))
+	var p50, p99 latency.Samples
+	for range n {
+		from := len(all)
+		for i := range probes {
+			all.Add(a.ask(&probes[i]))
+		}
+		pass := slices.Clone(all[from:])
+		pass.Sort()
+		p50, p99 = append(p50, pass.Quantile(0.5)), append(p99, pass.Quantile(0.99))
+	}
+	p50.Sort()
+	p99.Sort()
+	fmt.Printf("%s probes=%d wrong=%d mean holders=%.2f: %v | per-rep p50 min=%d med=%d p99 min=%d med=%d\n", title, len(probes), wrong,
+		float64(holders)/float64(len(probes)), all, p50[0], p50[len(p50)/2], p99[0], p99[len(p99)/2])
+}
+
+// replay times every query with all earlier events applied.
+func replay(p *player, args []string) error {
+	n, err := rounds(args, 0, 3)
+	if err != nil {
+		return err
+	}
+	var all latency.Samples
+	depth := 0
+	for range n {
+		x, err := p.index()
+		if err != nil {
+			return err
+		}
+		a := newAsker(x, int(p.trace.Workers), false)
+		var e feed.Event
+		r := p.trace.Reader()
+		for r.Next() {
+			switch {
+			case r.Record.Kind == trace.Query:
+				q := x.Question(&r.Record, 0)
+				all.Add(a.ask(&q))
+				depth += int(slices.Max(a.answer()))
+			case !r.Record.IsQuestion():
+				e = x.Event(&r.Record, &e)
+				x.Apply(&e)
+			}
+		}
+		if r.Err() != nil {
+			return r.Err()
+		}
+	}
+	fmt.Printf("replay %s: in-trace queries (mean best depth %.1f): %v\n", p.name, float64(depth)/float64(max(len(all), 1)), all)
+	return nil
+}
+
+func timer() error {
+	clock := latency.NewClock()
+	all := make(latency.Samples, 0, 200_000)
+	for range cap(all) {
+		start := clock.Now()
+		all.Add(clock.Now() - start)
+	}
+	fmt.Printf("timer overhead (two reads of the clock): %v\n", all)
+	return nil
+}

@@ -1,0 +1,141 @@
+// Command kvtrace replays KVTRACE1 workload files into Warmpath's index, with the verbs and the line format of the
+// harness that runs other projects' indexes on the same files, and makes such files. See ../README.md.
+//
+//	kvtrace make [flags]                       write a workload file
+//	kvtrace check FILE                         hold a file's answers to a naive set
+//	kvtrace [-mode M] verify FILE              hold the index's answers to the file's
+//	kvtrace [-mode M] lookup FILE [ROUNDS]     time lookups at rest, keys ready
+//	kvtrace [-mode M] lookup-local FILE [ROUNDS]   the same, from local hashes or tokens on
+//	kvtrace [-mode M] replay FILE [ROUNDS]     time each query where it stands in the trace
+//	kvtrace [-mode M] apply FILE [ROUNDS]      time events on one writer; SPLIT=n cuts them to n blocks
+//	kvtrace [-mode M] mem FILE                 resident memory
+//	kvtrace [-mode M] conc FILE RATE [ROUNDS]  lookups beside a writer; RATE in block operations/s, 0 saturated
+//	kvtrace hash | timer | modes               hashing 8,192 tokens; what a clock costs; the modes of this build
+//	kvtrace table < LINES                      ratios of our lines and the peers' (see compare.sh)
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strconv"
+
+	"github.com/warmpath/warmpath/bench/internal/feed"
+	"github.com/warmpath/warmpath/bench/internal/trace"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "kvtrace:", err)
+		os.Exit(1)
+	}
+}
+
+const usage = "give a verb: make, check, verify, lookup, lookup-local, replay, apply, mem, conc, hash, timer, modes or table"
+
+// replaying are the verbs that read a file into an index.
+var replaying = map[string]func(p *player, args []string) error{
+	"verify":       verify,
+	"lookup":       lookup,
+	"lookup-local": lookupLocal,
+	"replay":       replay,
+	"apply":        apply,
+	"mem":          mem,
+	"conc":         conc,
+}
+
+func run(args []string) error {
+	flags := flag.NewFlagSet("kvtrace", flag.ContinueOnError)
+	mode := flags.String("mode", "keys", "how to feed the index: keys, local or handles")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	args = flags.Args()
+	if len(args) == 0 {
+		return errors.New(usage)
+	}
+	verb, args := args[0], args[1:]
+	switch verb {
+	case "make":
+		return makeTrace(args)
+	case "check":
+		return check(args)
+	case "hash":
+		return hash()
+	case "timer":
+		return timer()
+	case "modes":
+		return modes()
+	case "table":
+		return table(os.Stdin, os.Stdout)
+	}
+	do := replaying[verb]
+	if do == nil {
+		return fmt.Errorf("unknown verb %q: %s", verb, usage)
+	}
+	m, err := feed.Parse(*mode)
+	if err != nil {
+		return err
+	}
+	if len(args) == 0 {
+		return fmt.Errorf("%s: name a file", verb)
+	}
+	t, err := trace.Open(args[0])
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	p := &player{trace: t, mode: m, name: "warmpath-" + m.String()}
+	if _, err := p.index(); err != nil {
+		return err
+	}
+	return do(p, args[1:])
+}
+
+// player replays a trace in one mode.
+type player struct {
+	trace *trace.Trace
+	mode  feed.Mode
+	name  string
+}
+
+func (p *player) index() (*feed.Index, error) { return feed.New(p.mode, int(p.trace.BlockSize)) }
+
+// load returns an index with all events of the trace applied, and keeps nothing else.
+func (p *player) load() (*feed.Index, error) {
+	x, err := p.index()
+	if err != nil {
+		return nil, err
+	}
+	var e feed.Event
+	r := p.trace.Reader()
+	for r.Next() {
+		if !r.Record.IsQuestion() {
+			e = x.Event(&r.Record, &e)
+			x.Apply(&e)
+		}
+	}
+	return x, r.Err()
+}
+
+// rounds reads the optional number of rounds at args[i].
+func rounds(args []string, i, byDefault int) (int, error) {
+	if len(args) <= i {
+		return byDefault, nil
+	}
+	n, err := strconv.Atoi(args[i])
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("read number of rounds: %q is not a number above 0", args[i])
+	}
+	return n, nil
+}
+
+func modes() error {
+	for _, m := range []feed.Mode{feed.Keys, feed.Local, feed.Handles} {
+		if _, err := feed.New(m, 16); err == nil {
+			fmt.Println(m)
+		}
+	}
+	return nil
+}

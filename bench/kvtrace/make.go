@@ -1,0 +1,121 @@
+package main
+
+import (
+	"crypto/sha256"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/warmpath/warmpath/bench/internal/synth"
+	"github.com/warmpath/warmpath/bench/internal/trace"
+)
+
+// presets are the files that results are published for.
+var presets = map[string]func(c *synth.PlainConfig){
+	"main":  func(*synth.PlainConfig) {},
+	"mem1m": func(c *synth.PlainConfig) { c.Capacity, c.Stored, c.Seed = 0, 1_000_000, 43 },
+	"shared": func(c *synth.PlainConfig) {
+		c.Same, c.Capacity, c.Stored, c.Seed, c.Conversations = true, 0, 60_000, 44, 100
+	},
+}
+
+// makeTrace writes a workload file and prints its SHA-256.
+func makeTrace(args []string) error {
+	plain, hard := synth.DefaultPlain, synth.DefaultHard
+	flags := flag.NewFlagSet("kvtrace make", flag.ContinueOnError)
+	out := flags.String("o", "", "file to write (required)")
+	preset := flags.String("preset", "", "a published file: main, mem1m or shared; other flags are ignored")
+	isHard := flags.Bool("hard", false, "with what real engines do and the plain model does not")
+	with := flags.String("with", "holes,double,recut,forget", "with -hard: which troubles")
+	form := flags.Bool("plain", false, "with -hard: the same in records that every harness reads")
+	seed := flags.Uint64("seed", 0, "0: the model's own")
+	workers := flags.Int("workers", 0, "0: 16")
+	conversations := flags.Int("convs", 0, "conversations that share prefixes; 0: the model's own")
+	capacity := flags.Int("cap", -1, "blocks a worker may hold; 0: no limit; -1: the model's own")
+	stored := flags.Int("stored", 0, "stop once this many blocks were stored; 0: the model's own")
+	shortest := flags.Int("min", 0, "shortest chain in blocks; 0: the model's own")
+	longest := flags.Int("max", 0, "longest chain in blocks; 0: the model's own")
+	flags.BoolVar(&plain.Same, "same", false, "every worker stores the same; -stored then counts distinct blocks")
+	flags.IntVar(&plain.Probes, "probes", plain.Probes, "most probes of each length")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *out == "" {
+		return errors.New("make: name the file to write with -o")
+	}
+	if *capacity == 0 && *isHard {
+		return errors.New("make: a hard trace needs a capacity")
+	}
+	override := func(dst *int, v int) {
+		if v > 0 {
+			*dst = v
+		}
+	}
+	for _, o := range []struct {
+		v           int
+		plain, hard *int
+	}{
+		{*workers, &plain.Workers, &hard.Workers},
+		{*conversations, &plain.Conversations, &hard.Conversations},
+		{*capacity, &plain.Capacity, &hard.Capacity},
+		{*stored, &plain.Stored, &hard.Stored},
+		{*shortest, &plain.MinLen, &hard.MinLen},
+		{*longest, &plain.MaxLen, &hard.MaxLen},
+	} {
+		override(o.plain, o.v)
+		override(o.hard, o.v)
+	}
+	if *capacity == 0 {
+		plain.Capacity = 0
+	}
+	if *seed != 0 {
+		plain.Seed, hard.Seed = *seed, *seed
+	}
+	if *preset != "" {
+		set := presets[*preset]
+		if set == nil {
+			return fmt.Errorf("make: unknown preset %q: give main, mem1m or shared", *preset)
+		}
+		plain = synth.DefaultPlain
+		set(&plain)
+	}
+	if plain.MinLen > plain.MaxLen || plain.MaxLen > 65535 || hard.MinLen > hard.MaxLen || plain.Workers > trace.MaxWorkers {
+		return fmt.Errorf("make: lengths must be within 1..65535, shortest first, and workers at most %d", trace.MaxWorkers)
+	}
+	trouble, err := synth.ParseTrouble(*with)
+	if err != nil {
+		return fmt.Errorf("make: %w", err)
+	}
+	hard.Trouble, hard.PlainForm = trouble, *form
+	return writeTrace(*out, func(to io.WriteSeeker) (trace.Header, error) {
+		if *isHard {
+			return synth.Hard(to, hard)
+		}
+		return synth.Plain(to, plain)
+	})
+}
+
+func writeTrace(path string, write func(io.WriteSeeker) (trace.Header, error)) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("make: %w", err)
+	}
+	header, err := write(f)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("make: %w", err)
+	}
+	again, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("make: %w", err)
+	}
+	defer again.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, again); err != nil {
+		return fmt.Errorf("make: %w", err)
+	}
+	fmt.Printf("%s: %d records, %d queries, %d blocks stored, %d removed, sha256 %x\n",
+		path, header.Records, header.Queries, header.Stored, header.Removed, sum.Sum(nil))
+	return nil
+}
