@@ -39,16 +39,9 @@ type Config struct {
 // nothing but the tokens up to the end of each block, and r's scope and features.
 type HashFunc func(dst []Hash, r *Request, tokens []block.Token) []Hash
 
-// DefaultConfig is Qwen3-32B on two H100, the rank that [DefaultTiming] is calibrated on: 307,328 tokens of KV.
+// DefaultConfig is a rank of the default profile: Qwen3-32B on two H100, 307,328 tokens of KV.
 func DefaultConfig() Config {
-	return Config{
-		BlockSize:      16,
-		Blocks:         19209,
-		MaxModelLen:    131072,
-		MaxBatchTokens: 8192,
-		MaxSequences:   256,
-		Timing:         DefaultTiming,
-	}
+	return profiles[0].Config(0, 0)
 }
 
 // maxBlocks keeps block ids in 31 bits.
@@ -68,5 +61,6 @@ func (c *Config) validate() error {
 	check(c.MaxSequences >= 1, "sequence limit %d is below 1", c.MaxSequences)
 	check(c.CPUBlocks >= 0 && c.CPUBlocks <= maxBlocks, "CPU blocks %d is not within 0..%d", c.CPUBlocks, maxBlocks)
 	check(c.Offload <= OffloadOnEvict, "unknown offload moment %d", c.Offload)
+	check(c.Timing != nil, "timing is missing")
 	return errors.Join(problems...)
 }

@@ -12,14 +12,14 @@ func (e *Engine) Step(s *Step) bool {
 	if e.cpu != nil {
 		e.cpu.settle(e.pool, e.cfg.BlockSize)
 	}
-	p := pass{budget: e.cfg.MaxBatchTokens, ms: e.cfg.Timing.Base, scheduled: e.scheduled[:0]}
+	p := pass{budget: e.cfg.MaxBatchTokens, scheduled: e.scheduled[:0]}
 	e.scheduleRunning(&p)
 	if p.preempted == 0 {
 		e.admitWaiting(&p)
 	}
 	e.finish(&p, s)
 	e.TakeEvents(s)
-	s.Duration = milliseconds(p.ms)
+	s.Duration = e.cfg.Timing.Duration(&p.batch)
 	s.Tokens, s.Preempted = p.tokens, p.preempted
 	clear(p.scheduled)
 	e.scheduled = p.scheduled[:0]
@@ -34,7 +34,7 @@ type pass struct {
 	tokens    int
 	preempted int
 	scheduled []*Request
-	ms        float64
+	batch     Batch
 }
 
 func (e *Engine) scheduleRunning(p *pass) {
@@ -203,8 +203,13 @@ func (e *Engine) describe(r *Request, from, to int) Event {
 
 // schedule charges n tokens of r to the pass.
 func (e *Engine) schedule(r *Request, n int, p *pass) {
-	w := work{tokens: n, context: r.computed, loaded: r.loadPending, decode: n == 1 && r.emitted > 0}
-	p.ms = e.cfg.Timing.add(p.ms, w)
+	if n == 1 && r.emitted > 0 {
+		p.batch.Decodes++
+		p.batch.DecodeContext += int64(r.computed)
+	} else {
+		p.batch.prefill(n, r.computed)
+	}
+	p.batch.Loaded += r.loadPending
 	r.loadPending = 0
 	r.computed += n
 	p.budget -= n

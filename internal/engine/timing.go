@@ -2,39 +2,56 @@ package engine
 
 import "time"
 
-// Timing gives the time of a step:
+// Timing says how long a pass takes. It must depend on the batch alone, and is called concurrently by engines that share it.
+type Timing interface {
+	Duration(b *Batch) time.Duration
+}
+
+// Batch is what one pass computes, as far as its time depends on it. Whole numbers, so that the same pass takes the same
+// time however its parts were added up.
+type Batch struct {
+	Prefills      int   // requests that compute prompt tokens
+	PrefillTokens int   // n, summed over them
+	PrefillPairs  int64 // n·(2·context + n), summed: twice the pairs of a token and an earlier one that attention visits
+	Decodes       int   // requests that compute one generated token
+	DecodeContext int64 // their context in tokens, summed
+	Loaded        int   // tokens that come back from the CPU tier
+}
+
+// prefill adds n prompt tokens of a request that has computed context tokens before.
+func (b *Batch) prefill(n, context int) {
+	b.Prefills++
+	b.PrefillTokens += n
+	b.PrefillPairs += int64(n) * int64(2*context+n)
+}
+
+// Linear gives the time of a pass as
 //
 //	Base + Σ over prefills (Token·n + Attention·n·(context + n/2)) + Σ over decodes (Sequence + Context·context) + Load·loaded
 //
-// n is the number of tokens a request computes in the step, context what it has before them. Milliseconds. Plain numbers
-// instead of a roofline: they can be fitted to any engine (facts on routing §4).
-type Timing struct {
-	Base      float64 // of any step: weights are read once
-	Token     float64 // per prefilled token
-	Attention float64 // per prefilled token and token of its context
-	Sequence  float64 // per decoding request
-	Context   float64 // per token of a decoding request's context
-	Load      float64 // per token loaded from the CPU tier
+// n is the number of tokens a request computes in the pass, context what it has before them. Milliseconds. It can be fitted
+// to any engine from a prefill ladder and a decode ladder (facts on routing §4).
+type Linear struct {
+	Base      float64 `json:"base_ms"`      // of any pass: weights are read once
+	Token     float64 `json:"token_ms"`     // per prefilled token
+	Attention float64 `json:"attention_ms"` // per prefilled token and token of its context
+	Sequence  float64 `json:"sequence_ms"`  // per decoding request
+	Context   float64 `json:"context_ms"`   // per token of a decoding request's context
+	Load      float64 `json:"load_ms"`      // per token loaded from the CPU tier
 }
 
-// DefaultTiming is calibrated on llm-d's published Qwen3-32B table, tensor parallel over two H100: 0.40 s for 8,192 tokens.
-// Attention is 4·heads·head_dim·layers over 2 × 989.5 TFLOPS at 45 %; Context is 131 KB over 3.35 TB/s at 80 %. Load is
-// 256 KB a token over 64 GB/s.
-var DefaultTiming = Timing{Base: 24, Token: 0.0363, Attention: 2.35e-6, Sequence: 0.02, Context: 4.9e-5, Load: 0.004}
-
-// work is what one request does in one step.
-type work struct {
-	tokens, context, loaded int
-	decode                  bool
+// Duration implements [Timing].
+func (l Linear) Duration(b *Batch) time.Duration {
+	return milliseconds(l.Base + l.Token*float64(b.PrefillTokens) + l.Attention*float64(b.PrefillPairs)/2 +
+		l.Sequence*float64(b.Decodes) + l.Context*float64(b.DecodeContext) + l.Load*float64(b.Loaded))
 }
 
-func (t *Timing) add(ms float64, w work) float64 {
-	n, context := float64(w.tokens), float64(w.context)
-	ms += t.Load * float64(w.loaded)
-	if w.decode {
-		return ms + t.Sequence + t.Context*context
+// longest bounds a pass: coefficients from a file may be anything, and time must not wrap around.
+const longest = 1e9 // milliseconds
+
+func milliseconds(ms float64) time.Duration {
+	if !(ms < longest) {
+		ms = longest
 	}
-	return ms + t.Token*n + t.Attention*n*(context+n/2)
+	return time.Duration(max(ms, 0) * float64(time.Millisecond))
 }
-
-func milliseconds(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }

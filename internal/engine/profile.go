@@ -1,0 +1,211 @@
+package engine
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Profile is an engine on its hardware: how fast it is and how much it keeps.
+type Profile struct {
+	Name   string
+	About  string // model and hardware, in words
+	Source string // where the numbers come from
+
+	KVTokens       int     // that the cache of a rank holds
+	BlockSize      int     // tokens
+	MaxModelLen    int     // tokens
+	MaxBatchTokens int     // of a pass
+	MaxSequences   int     // at once
+	KVBytes        float64 // of a token, over all layers and devices
+	HandoverGBs    float64 // between a prefill and a decode worker
+	Timing         Timing
+}
+
+// profiles in the order in which they are listed; the first is the default.
+var profiles = []Profile{
+	{
+		Name:  "qwen3-32b",
+		About: "Qwen3-32B, tensor parallel over 2 H100",
+		// Calibrated on llm-d's published table (facts on routing §4, §5.1): T(8192) = 0.40 s, the decode base from its row at
+		// 10 requests a second. Attention is 4·64 heads·128·64 layers over 2 × 989.5 TFLOPS at 45 %; Context is 131 KB a device
+		// over 3.35 TB/s at 80 %. Load is 256 KB over 64 GB/s. 307,328 tokens is what its workers report.
+		Source:   "facts/routing.md §4, calibrated on llm-d-kv-cache benchmarking/73-capacity",
+		KVTokens: 307328, BlockSize: 16, MaxModelLen: 131072, MaxBatchTokens: 8192, MaxSequences: 256, KVBytes: 262144, HandoverGBs: 64,
+		Timing: DefaultTiming,
+	},
+	{
+		Name:  "llama-3.1-8b",
+		About: "Llama-3.1-8B, one H100",
+		// Derived, not measured. Base: 16.06 GB of weights over 3.35 TB/s at 80 % is 5.99 ms, and 32 layers at 32.1 µs (BLIS).
+		// Token: 2 · 8.03e9 FLOP over 989.5 TFLOPS at 90 %. Attention: 4·32·128·32 FLOP at 45 %. Context: 131,072 B at 80 % of
+		// 3.35 TB/s. Sequence as in qwen3-32b. Load: 131,072 B over 64 GB/s. KV: 80 GB · 0.9 less weights and 3 GB of activations.
+		Source:   "derived from the model's size and the H100's data sheet with the efficiencies of facts/routing.md §4; not measured",
+		KVTokens: 404480, BlockSize: 16, MaxModelLen: 131072, MaxBatchTokens: 8192, MaxSequences: 256, KVBytes: 131072, HandoverGBs: 64,
+		Timing: Linear{Base: 7.02, Token: 0.01803, Attention: 1.177e-6, Sequence: 0.02, Context: 4.89e-5, Load: 0.002048},
+	},
+	{
+		Name:  "llama-3.1-70b",
+		About: "Llama-3.1-70B, tensor parallel over 4 H100",
+		// Token: Preble's fit for two H100 is 0.0799 ms; four halve it. Base: 141 GB over 4 · 3.35 TB/s at 80 % is 13.2 ms, and 80
+		// layers at 32.1 µs (BLIS). Attention: 4·64·128·80 FLOP over 4 devices at 45 %. Context: 327,680 B over 4 · 3.35 TB/s at 80 %.
+		// Load: 327,680 B over 64 GB/s. 461,376 tokens is what llm-d's workers report (37 %-capacity table).
+		Source:   "Preble's fit of Llama-3-70B on H100, BLIS per-layer cost, llm-d's 37 %-capacity table for the cache (facts/routing.md §2.1, §4)",
+		KVTokens: 461376, BlockSize: 16, MaxModelLen: 131072, MaxBatchTokens: 8192, MaxSequences: 256, KVBytes: 327680, HandoverGBs: 64,
+		Timing: Linear{Base: 15.73, Token: 0.03994, Attention: 1.472e-6, Sequence: 0.02, Context: 3.06e-5, Load: 0.00512},
+	},
+	{
+		Name:  "deepseek-v3",
+		About: "DeepSeek-V3 (671B, 37B active, MLA), fp8 on 8 H200",
+		// 256 experts, 8 a token; 576 values of 2 bytes a token and layer; prefill attention 2·128·(192+128) FLOP a pair and layer.
+		// H200: 1,979 TFLOPS fp8 dense, 4.8 TB/s, 141 GB. Tensor parallel ranks each keep the whole MLA cache: 8 × 141 GB · 0.9
+		// less 671 GB of weights and 60 GB of activations leaves 35 GB a device, 500,000 tokens. KVBytes counts all 8 copies as
+		// read in parallel: 70,272 B · 8. The matrix efficiency of small experts is lower than of dense layers: llm-d's R_peak for
+		// GLM-5.2, a model of its class, is 24,027 tokens/s on 8 B200; 8 H200 have 0.44 of their FLOPS, and 0.05 gives that share.
+		// Each device has a host link of its own.
+		Source:   "roofline from the model's and the H200's data sheets, matrix efficiency set from llm-d's R_peak of GLM-5.2 (facts/routing.md §4); not measured",
+		KVTokens: 500000, BlockSize: 64, MaxModelLen: 163840, MaxBatchTokens: 8192, MaxSequences: 512, KVBytes: 70272, HandoverGBs: 64,
+		Timing: Roofline{
+			Accelerator: Accelerator{Count: 8, TFLOPS: 1979, Bandwidth: 4800, HostLink: 512},
+			Model: Transformer{
+				Layers: 61, Parameters: 671e9, Active: 37e9, WeightBytes: 1, KVBytes: 70272 * 8,
+				AttentionWork: 2 * 128 * (192 + 128) * 61, Experts: 256, PerToken: 8,
+			},
+			Matrix: 0.05,
+		}.withDefaults(),
+	},
+}
+
+// Profiles returns the named profiles; the first is the default.
+func Profiles() []Profile { return append([]Profile(nil), profiles...) }
+
+// FindProfile returns the profile of that name.
+func FindProfile(name string) (Profile, error) {
+	names := make([]string, len(profiles))
+	for i, p := range profiles {
+		if names[i] = p.Name; p.Name == name {
+			return p, nil
+		}
+	}
+	return Profile{}, fmt.Errorf("no profile is called %q (known: %s; or the path of a profile file)", name, strings.Join(names, ", "))
+}
+
+// DefaultTiming is that of the first profile.
+var DefaultTiming = Linear{Base: 24, Token: 0.0363, Attention: 2.35e-6, Sequence: 0.02, Context: 4.9e-5, Load: 0.004}
+
+// profileFile is the JSON form of a profile: the fields of Profile, and one of three kinds of timing.
+type profileFile struct {
+	Name           string    `json:"name"`
+	About          string    `json:"about,omitempty"`
+	Source         string    `json:"source,omitempty"`
+	KVTokens       int       `json:"kv_tokens,omitempty"`
+	BlockSize      int       `json:"block_size,omitempty"`
+	MaxModelLen    int       `json:"max_model_len,omitempty"`
+	MaxBatchTokens int       `json:"max_batch_tokens,omitempty"`
+	MaxSequences   int       `json:"max_sequences,omitempty"`
+	KVBytes        float64   `json:"kv_bytes_per_token,omitempty"`
+	HandoverGBs    float64   `json:"handover_gb_s,omitempty"`
+	Linear         *Linear   `json:"linear,omitempty"`
+	Roofline       *Roofline `json:"roofline,omitempty"`
+	Table          *Table    `json:"table,omitempty"`
+}
+
+// ReadProfile reads a profile from JSON. What it leaves out is as in the default profile, except for the timing, of which
+// there must be one: linear, roofline or table. docs/simulator.md describes the form.
+func ReadProfile(data []byte) (Profile, error) {
+	base := profiles[0]
+	f := profileFile{
+		KVTokens: base.KVTokens, BlockSize: base.BlockSize, MaxModelLen: base.MaxModelLen, MaxBatchTokens: base.MaxBatchTokens,
+		MaxSequences: base.MaxSequences, KVBytes: base.KVBytes, HandoverGBs: base.HandoverGBs,
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&f); err != nil {
+		return Profile{}, fmt.Errorf("read profile: %w", err)
+	}
+	if d.More() {
+		return Profile{}, errors.New("read profile: there is more after the first object")
+	}
+	p := Profile{
+		Name: f.Name, About: f.About, Source: f.Source, KVTokens: f.KVTokens, BlockSize: f.BlockSize, MaxModelLen: f.MaxModelLen,
+		MaxBatchTokens: f.MaxBatchTokens, MaxSequences: f.MaxSequences, KVBytes: f.KVBytes, HandoverGBs: f.HandoverGBs,
+	}
+	var err error
+	if p.Timing, err = f.timing(); err != nil {
+		return Profile{}, fmt.Errorf("read profile: %w", err)
+	}
+	cfg := p.Config(0, 0)
+	if err := cfg.validate(); err != nil {
+		return Profile{}, fmt.Errorf("read profile: %w", err)
+	}
+	return p, nil
+}
+
+// timing returns the one kind of timing that the file has.
+func (f *profileFile) timing() (Timing, error) {
+	n := 0
+	for _, given := range []bool{f.Linear != nil, f.Roofline != nil, f.Table != nil} {
+		if given {
+			n++
+		}
+	}
+	switch {
+	case n != 1:
+		return nil, fmt.Errorf("it has %d of linear, roofline and table; one is wanted", n)
+	case f.Linear != nil:
+		l := f.Linear
+		if l.Base < 0 || l.Token < 0 || l.Attention < 0 || l.Sequence < 0 || l.Context < 0 || l.Load < 0 {
+			return nil, errors.New("linear: a coefficient is negative")
+		}
+		if l.Base+l.Sequence <= 0 {
+			return nil, errors.New("linear: a pass would take no time: base_ms and sequence_ms are 0")
+		}
+		return *l, nil
+	case f.Roofline != nil:
+		if err := f.Roofline.validate(); err != nil {
+			return nil, fmt.Errorf("roofline: %w", err)
+		}
+		return f.Roofline.withDefaults(), nil
+	}
+	if err := f.Table.validate(); err != nil {
+		return nil, err
+	}
+	return f.Table.compile(), nil
+}
+
+// JSON returns the profile in the form that ReadProfile reads.
+func (p *Profile) JSON() ([]byte, error) {
+	f := profileFile{
+		Name: p.Name, About: p.About, Source: p.Source, KVTokens: p.KVTokens, BlockSize: p.BlockSize, MaxModelLen: p.MaxModelLen,
+		MaxBatchTokens: p.MaxBatchTokens, MaxSequences: p.MaxSequences, KVBytes: p.KVBytes, HandoverGBs: p.HandoverGBs,
+	}
+	switch t := p.Timing.(type) {
+	case Linear:
+		f.Linear = &t
+	case Roofline:
+		f.Roofline = &t
+	case compiled:
+		f.Table = &t.Table
+	default:
+		return nil, fmt.Errorf("write profile: timing %T has no form in a file", t)
+	}
+	data, err := json.MarshalIndent(f, "", "  ")
+	return append(data, '\n'), err
+}
+
+// Config returns a rank of the profile, with blocks of so many tokens and so many of them; 0 is the profile's own. One block
+// more than usable is made: engines never use their null block.
+func (p *Profile) Config(blockSize, blocks int) Config {
+	if blockSize <= 0 {
+		blockSize = p.BlockSize
+	}
+	if blocks <= 0 {
+		blocks = p.KVTokens / max(blockSize, 1)
+	}
+	return Config{
+		BlockSize: blockSize, Blocks: blocks + 1, MaxModelLen: p.MaxModelLen, MaxBatchTokens: p.MaxBatchTokens,
+		MaxSequences: p.MaxSequences, Timing: p.Timing,
+	}
+}

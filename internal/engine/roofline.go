@@ -1,0 +1,105 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+)
+
+// Accelerator describes the hardware of one rank.
+type Accelerator struct {
+	Count     int     `json:"count"`          // devices that share each pass (tensor parallel)
+	TFLOPS    float64 `json:"tflops"`         // of one, dense, at the precision of the matrix products
+	Bandwidth float64 `json:"bandwidth_gb_s"` // of one's memory
+	HostLink  float64 `json:"host_gb_s"`      // between host memory and all of them; 0: 64, PCIe 5 ×16
+}
+
+// Transformer describes a model.
+type Transformer struct {
+	Layers        int     `json:"layers"`
+	Parameters    float64 `json:"parameters"`         // all of them
+	Active        float64 `json:"active_parameters"`  // used for one token; 0: all
+	WeightBytes   float64 `json:"weight_bytes"`       // of one parameter: 2 for bf16, 1 for fp8
+	KVBytes       float64 `json:"kv_bytes_per_token"` // over all layers and devices
+	AttentionWork float64 `json:"attention_flop"`     // per pair of tokens, over all layers: 4·heads·head_dim·layers
+	Experts       int     `json:"experts"`            // in a layer; 0: dense
+	PerToken      int     `json:"experts_per_token"`
+}
+
+// Roofline computes the time of a pass from what has to be computed and read: the longer of both, and what any pass costs.
+// It is an estimate: use it where nothing was measured, and calibrate when something can be.
+type Roofline struct {
+	Accelerator Accelerator `json:"accelerator"`
+	Model       Transformer `json:"model"`
+
+	// Shares of the peaks that are reached. 0 means the default:
+	Matrix    float64 `json:"matrix_efficiency"`    // 0.9: Preble's fits (Llama-3-70B on H100 0.89, Mistral-7B on A100 0.92) and llm-d's T(8192) 0.91
+	Attention float64 `json:"attention_efficiency"` // 0.45: the same calibration (facts on routing §4)
+	Memory    float64 `json:"memory_efficiency"`    // 0.8: the same
+	// What a pass costs besides, in milliseconds. 0 means the default:
+	PerLayer    float64 `json:"layer_ms"`    // 0.0321: kernel launches and all-reduce; BLIS trained-physics
+	PerSequence float64 `json:"sequence_ms"` // 0.0044: the same
+	PerPass     float64 `json:"pass_ms"`     // 0.126: the same
+}
+
+func (r Roofline) validate() error {
+	var errs []error
+	positive := func(name string, v float64) {
+		if !(v > 0) || math.IsInf(v, 0) {
+			errs = append(errs, fmt.Errorf("%s is %v, want a number above 0", name, v))
+		}
+	}
+	positive("accelerator.count", float64(r.Accelerator.Count))
+	positive("accelerator.tflops", r.Accelerator.TFLOPS)
+	positive("accelerator.bandwidth_gb_s", r.Accelerator.Bandwidth)
+	positive("model.layers", float64(r.Model.Layers))
+	positive("model.parameters", r.Model.Parameters)
+	positive("model.weight_bytes", r.Model.WeightBytes)
+	positive("model.kv_bytes_per_token", r.Model.KVBytes)
+	positive("model.attention_flop", r.Model.AttentionWork)
+	if r.Model.Experts > 0 && (r.Model.PerToken <= 0 || r.Model.PerToken > r.Model.Experts) {
+		errs = append(errs, fmt.Errorf("model.experts_per_token is %d of %d experts", r.Model.PerToken, r.Model.Experts))
+	}
+	return errors.Join(errs...)
+}
+
+// withDefaults replaces zeros.
+func (r Roofline) withDefaults() Roofline {
+	or := func(v *float64, d float64) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	or(&r.Model.Active, r.Model.Parameters)
+	or(&r.Accelerator.HostLink, 64)
+	or(&r.Matrix, 0.9)
+	or(&r.Attention, 0.45)
+	or(&r.Memory, 0.8)
+	or(&r.PerLayer, 0.0321)
+	or(&r.PerSequence, 0.0044)
+	or(&r.PerPass, 0.126)
+	return r
+}
+
+// Duration implements [Timing]. Zeros mean their defaults only in a profile that [ReadProfile] or [FindProfile] returned.
+func (r Roofline) Duration(b *Batch) time.Duration {
+	a, m := &r.Accelerator, &r.Model
+	tokens := float64(b.PrefillTokens + b.Decodes)
+	flops := float64(a.Count) * a.TFLOPS * 1e9 // per millisecond
+	bytes := float64(a.Count) * a.Bandwidth * 1e6
+	pairs := float64(b.PrefillPairs)/2 + float64(b.DecodeContext)
+	compute := tokens*2*m.Active/(flops*r.Matrix) + pairs*m.AttentionWork/(flops*r.Attention)
+	weights := m.Parameters
+	if m.Experts > 0 {
+		// Each token wakes PerToken of Experts; together they read the union. What is not in experts is always read.
+		dense := (m.Active - m.Parameters*float64(m.PerToken)/float64(m.Experts)) / (1 - float64(m.PerToken)/float64(m.Experts))
+		dense = max(dense, 0)
+		woken := 1 - math.Pow(1-float64(m.PerToken)/float64(m.Experts), tokens)
+		weights = dense + (m.Parameters-dense)*woken
+	}
+	read := (weights*m.WeightBytes + float64(b.DecodeContext)*m.KVBytes) / (bytes * r.Memory)
+	ms := max(compute, read) + r.PerPass + r.PerLayer*float64(m.Layers) + r.PerSequence*float64(b.Decodes+b.Prefills)
+	ms += float64(b.Loaded) * m.KVBytes / (a.HostLink * 1e6)
+	return milliseconds(ms)
+}

@@ -1,0 +1,106 @@
+package engine
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Table gives the time of a pass from measurements, straight lines between them and beyond. A pass that prefills and
+// decodes takes the prefill's time and what its decodes take beyond the lightest decode there is.
+type Table struct {
+	Prefill []PrefillPoint `json:"prefill"` // at least two, of prompts without cached context
+	Decode  []DecodePoint  `json:"decode"`  // at least two
+	Load    float64        `json:"load_ms"` // per token loaded from the CPU tier
+}
+
+// PrefillPoint is one measured pass that computed so many prompt tokens.
+type PrefillPoint struct {
+	Tokens int     `json:"tokens"`
+	MS     float64 `json:"ms"`
+}
+
+// DecodePoint is one measured pass in which so many requests, with so many tokens of context in all, got a token each.
+type DecodePoint struct {
+	Sequences int     `json:"sequences"`
+	Context   int     `json:"context"`
+	MS        float64 `json:"ms"`
+}
+
+func (t *Table) validate() error {
+	var errs []error
+	if len(t.Prefill) < 2 {
+		errs = append(errs, fmt.Errorf("table.prefill has %d rows, want 2 at least", len(t.Prefill)))
+	}
+	if len(t.Decode) < 2 {
+		errs = append(errs, fmt.Errorf("table.decode has %d rows, want 2 at least", len(t.Decode)))
+	}
+	slices.SortFunc(t.Prefill, func(a, b PrefillPoint) int { return cmp.Compare(a.Tokens, b.Tokens) })
+	for i, p := range t.Prefill {
+		if p.Tokens <= 0 || !(p.MS > 0) || i > 0 && t.Prefill[i-1].Tokens == p.Tokens {
+			errs = append(errs, fmt.Errorf("table.prefill: %d tokens in %v ms: each length once, both above 0", p.Tokens, p.MS))
+		}
+	}
+	for _, p := range t.Decode {
+		if p.Sequences <= 0 || p.Context < 0 || !(p.MS > 0) {
+			errs = append(errs, fmt.Errorf("table.decode: %d sequences, %d tokens in %v ms", p.Sequences, p.Context, p.MS))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// compiled is a validated table: the decode points are fitted once by a plane, since they seldom form a grid.
+type compiled struct {
+	Table
+	base, sequence, context float64
+}
+
+func (t Table) compile() compiled {
+	c := compiled{Table: t}
+	c.base, c.sequence, c.context = fitPlane(t.Decode)
+	return c
+}
+
+// fitPlane returns the least-squares plane through the points, with no negative slope: more work is never faster.
+func fitPlane(points []DecodePoint) (base, sequence, context float64) {
+	var n, x, y, z, xx, yy, xy, xz, yz float64
+	for _, p := range points {
+		a, b := float64(p.Sequences), float64(p.Context)
+		n, x, y, z = n+1, x+a, y+b, z+p.MS
+		xx, yy, xy, xz, yz = xx+a*a, yy+b*b, xy+a*b, xz+a*p.MS, yz+b*p.MS
+	}
+	sxx, syy, sxy := xx-x*x/n, yy-y*y/n, xy-x*y/n
+	sxz, syz := xz-x*z/n, yz-y*z/n
+	if det := sxx*syy - sxy*sxy; det > 1e-9*sxx*syy {
+		sequence, context = (sxz*syy-syz*sxy)/det, (syz*sxx-sxz*sxy)/det
+	}
+	// One of them explains all, or explains it the wrong way round: the other alone.
+	switch {
+	case sequence > 0 && context > 0:
+	case syy > 0 && (sxx == 0 || context > 0):
+		sequence, context = 0, max(syz/syy, 0)
+	case sxx > 0:
+		sequence, context = max(sxz/sxx, 0), 0
+	}
+	return max((z-sequence*x-context*y)/n, 0), sequence, context
+}
+
+// Duration implements [Timing].
+func (c compiled) Duration(b *Batch) time.Duration {
+	decode := c.sequence*float64(b.Decodes) + c.context*float64(b.DecodeContext)
+	ms := c.base + decode
+	if b.PrefillTokens > 0 {
+		ms = max(c.prefill(float64(b.PrefillTokens)), c.base) + decode
+	}
+	return milliseconds(ms + c.Load*float64(b.Loaded))
+}
+
+func (c *compiled) prefill(tokens float64) float64 {
+	p := c.Prefill
+	i, _ := slices.BinarySearchFunc(p, tokens, func(p PrefillPoint, n float64) int { return cmp.Compare(float64(p.Tokens), n) })
+	i = min(max(i, 1), len(p)-1)
+	a, b := p[i-1], p[i]
+	return a.MS + (b.MS-a.MS)*(tokens-float64(a.Tokens))/float64(b.Tokens-a.Tokens)
+}
