@@ -125,17 +125,11 @@ func (r *Result) show(done <-chan struct{}, o *Options) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	lines := 0
-	for {
+	for running := true; running; {
 		select {
 		case <-tick.C:
 		case <-done:
-			if o.Live {
-				lines = r.redraw(o.Out, lines)
-			} else {
-				fmt.Fprintln(o.Out, r.line())
-			}
-			fmt.Fprintln(o.Out)
-			return
+			running = false
 		}
 		if o.Live {
 			lines = r.redraw(o.Out, lines)
@@ -143,6 +137,7 @@ func (r *Result) show(done <-chan struct{}, o *Options) {
 			fmt.Fprintln(o.Out, r.line())
 		}
 	}
+	fmt.Fprintln(o.Out)
 }
 
 // line is the progress in one line.

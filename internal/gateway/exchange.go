@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
@@ -308,6 +309,9 @@ func (x *exchange) log() {
 		x.g.Log.Warn("request failed", "id", x.rec.ID, "request_id", x.rec.RequestID, "worker", x.rec.Worker,
 			"status", x.rec.Status, "attempts", x.rec.Attempts, "error", x.rec.Error)
 		return
+	}
+	if !x.g.Log.Enabled(context.Background(), slog.LevelDebug) {
+		return // before the arguments are boxed
 	}
 	x.g.Log.Debug("request", "id", x.rec.ID, "worker", x.rec.Worker, "rank", x.rec.Rank, "status", x.rec.Status,
 		"branch", x.rec.Branch, "match", x.rec.MatchTokens, "prompt", x.rec.PromptTokens, "ms", x.rec.TotalMS)

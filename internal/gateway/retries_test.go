@@ -19,14 +19,14 @@ func TestAnotherWorkerIsTriedBeforeTheFirstByte(t *testing.T) {
 	}{
 		{"connection refused", dead},
 		{"503", func(t *testing.T) string {
-			return worker(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "starting", 503) })
+			return worker(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "starting", http.StatusServiceUnavailable) })
 		}},
 		{"connection closed", func(t *testing.T) string {
 			return worker(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 		}},
 		{"shutting down", func(t *testing.T) string {
 			return worker(t, func(w http.ResponseWriter, _ *http.Request) {
-				http.Error(w, `{"error":{"message":"cannot schedule new futures after shutdown"}}`, 500)
+				http.Error(w, `{"error":{"message":"cannot schedule new futures after shutdown"}}`, http.StatusInternalServerError)
 			})
 		}},
 	} {
@@ -61,7 +61,7 @@ func TestTriesAreBounded(t *testing.T) {
 	var asked atomic.Int32
 	busy := func(w http.ResponseWriter, _ *http.Request) {
 		asked.Add(1)
-		http.Error(w, `{"error":{"message":"starting"}}`, 503)
+		http.Error(w, `{"error":{"message":"starting"}}`, http.StatusServiceUnavailable)
 	}
 	f := serve(t, func(s *settings) { s.gateway.Attempts = 2 }, worker(t, busy), worker(t, busy), worker(t, busy), worker(t, busy))
 	resp, text := f.post(t, chat)

@@ -14,7 +14,7 @@ type Record struct {
 	Time time.Time `json:"time"`
 	// RequestID is the client's X-Request-Id, if it sent one.
 	RequestID string `json:"request_id,omitempty"`
-	// Dialect is chat or completions; Model is the name that the client asked for.
+	// Dialect is openai_chat or openai_completions; Model is the name that the client asked for.
 	Dialect string `json:"dialect"`
 	Model   string `json:"model"`
 	Stream  bool   `json:"stream"`
