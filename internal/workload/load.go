@@ -1,6 +1,203 @@
 package workload
 
-import "errors"
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
 
-// Load makes the workload that spec describes: FORMAT:FILE (gzip or not) or gen:NAME,key=value,….
-func Load(spec string) (*Workload, error) { return nil, errors.New("load " + spec + ": not yet") }
+// Options say how a trace is read. The zero value reads all of it as it should be played.
+type Options struct {
+	// Limit is the number of requests after which reading ends; 0: no limit.
+	Limit int
+	// Seed of the jitter that spreads binned timestamps.
+	Seed uint64
+	// Raw leaves timestamps and order as recorded: no jitter. Published hit rates are over that order.
+	Raw bool
+	// Bytes bounds the memory that the requests take; 0: [DefaultBytes]. A larger trace is an error, not a killed process.
+	Bytes int64
+}
+
+// DefaultBytes holds the largest published trace that has blocks (Claude Code sessions, 85 million ids) and leaves a laptop alive.
+const DefaultBytes = 2 << 30
+
+// format is one kind of file.
+type format struct {
+	about string
+	read  func(b *builder, lines *lines) error
+}
+
+// formats are all kinds of files, by the name that a spec begins with.
+var formats = map[string]format{
+	"mooncake": {"Mooncake JSONL: timestamp ms, input_length, output_length, hash_ids of 512 tokens", readMooncake},
+	"qwen":     {"Qwen-Bailian JSONL: chat_id, parent_chat_id, timestamp s, lengths, hash_ids of 16 tokens", readQwen},
+	"azure":    {"Azure 2023 and 2024 CSV: TIMESTAMP,ContextTokens,GeneratedTokens", readAzure},
+	"burstgpt": {"BurstGPT CSV: Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,…", readBurstGPT},
+	"ragpulse": {"RAGPulse JSONL: hash_ids by component; lengths from the files beside it", readRAGPulse},
+	"agent":    {"agent sessions, closed loop: LMCache (text) or dynamo.request.trace.v1 JSONL", readAgent},
+	"openai":   {"JSONL of OpenAI request bodies (chat or completions), plain or as a batch file", readOpenAI},
+	"tokens":   {"LLMServingSim JSONL: prompts as token ids, arrival_time_ns", readTokens},
+	"warmpath": {"our own JSONL, see `warmpath workload formats`", readWarmpath},
+}
+
+// Formats returns the names of the file formats, each with a line about it.
+func Formats() [][2]string {
+	var out [][2]string
+	for _, name := range slices.Sorted(maps.Keys(formats)) {
+		out = append(out, [2]string{name, formats[name].about})
+	}
+	return out
+}
+
+// Load makes the workload that spec describes, FORMAT:FILE (gzip or not) or gen:NAME,key=value,…, as it should be played.
+func Load(spec string) (*Workload, error) { return LoadWith(spec, Options{}) }
+
+// LoadWith is [Load] with options.
+func LoadWith(spec string, o Options) (*Workload, error) {
+	kind, rest, ok := strings.Cut(spec, ":")
+	if !ok || rest == "" {
+		return nil, fmt.Errorf("workload %q: want FORMAT:FILE (%s) or gen:NAME,key=value", spec, formatNames())
+	}
+	if kind == "gen" {
+		w, err := generate(rest, o)
+		if err != nil {
+			return nil, fmt.Errorf("workload %q: %w", spec, err)
+		}
+		w.Source = spec
+		return w, nil
+	}
+	if _, known := formats[kind]; !known {
+		return nil, fmt.Errorf("workload %q: there is no format %q; there are %s and gen", spec, kind, formatNames())
+	}
+	f, err := os.Open(rest)
+	if err != nil {
+		return nil, fmt.Errorf("open workload: %w", err)
+	}
+	defer func() { _ = f.Close() }() // only read
+	w, err := read(f, kind, rest, o)
+	if err != nil {
+		return nil, fmt.Errorf("read %s workload %s: %w", kind, rest, err)
+	}
+	w.Source = spec
+	return w, nil
+}
+
+// Read reads a workload of the given format, gzip or not, from r. Formats that consist of several files lack the others.
+func Read(r io.Reader, kind string, o Options) (*Workload, error) {
+	if _, known := formats[kind]; !known {
+		return nil, fmt.Errorf("read workload: there is no format %q; there are %s", kind, formatNames())
+	}
+	w, err := read(r, kind, "", o)
+	if err != nil {
+		return nil, fmt.Errorf("read %s workload: %w", kind, err)
+	}
+	return w, nil
+}
+
+func read(r io.Reader, kind, path string, o Options) (*Workload, error) {
+	buffered := bufio.NewReaderSize(r, 1<<16)
+	if magic, err := buffered.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
+		z, err := gzip.NewReader(buffered)
+		if err != nil {
+			return nil, err
+		}
+		buffered = bufio.NewReaderSize(z, 1<<16)
+	}
+	b := newBuilder(o, path)
+	l := &lines{r: buffered}
+	if err := formats[kind].read(b, l); err != nil && !errors.Is(err, errEnough) {
+		if l.number > 0 && !errors.Is(err, errWhole) {
+			return nil, fmt.Errorf("line %d: %w", l.number, err)
+		}
+		return nil, err
+	}
+	w, err := b.finish()
+	if err != nil {
+		return nil, err
+	}
+	w.Name = strings.TrimSuffix(strings.TrimSuffix(filepath.Base(path), ".gz"), filepath.Ext(strings.TrimSuffix(path, ".gz")))
+	if path == "" {
+		w.Name = kind
+	}
+	return w, nil
+}
+
+func formatNames() string {
+	return strings.Join(slices.Sorted(maps.Keys(formats)), ", ")
+}
+
+// errEnough ends reading at the limit; errWhole marks an error that no single line is to blame for.
+var (
+	errEnough = errors.New("limit reached")
+	errWhole  = errors.New("the file as a whole")
+)
+
+// lines reads a file line by line.
+type lines struct {
+	r      *bufio.Reader
+	number int // of the line that next returned last
+	buf    []byte
+}
+
+// maxLine bounds one line: a prompt of ten million tokens as text.
+const maxLine = 64 << 20
+
+// next returns the next line that is not blank, without its end; io.EOF after the last. It is valid until the next call.
+func (l *lines) next() ([]byte, error) {
+	for {
+		line, err := l.line()
+		if err != nil {
+			return nil, err
+		}
+		if line = bytes.TrimSpace(line); len(line) > 0 {
+			return line, nil
+		}
+	}
+}
+
+func (l *lines) line() ([]byte, error) {
+	l.number++
+	l.buf = l.buf[:0]
+	for {
+		part, err := l.r.ReadSlice('\n')
+		if err == nil && len(l.buf) == 0 {
+			return part, nil
+		}
+		l.buf = append(l.buf, part...)
+		switch {
+		case len(l.buf) > maxLine:
+			return nil, fmt.Errorf("longer than %d MiB", maxLine>>20)
+		case err == nil, err == io.EOF && len(l.buf) > 0:
+			return l.buf, nil
+		case err == io.EOF:
+			l.number--
+			return nil, io.EOF
+		case err != bufio.ErrBufferFull:
+			return nil, err
+		}
+	}
+}
+
+// each calls f with every line until one fails.
+func (l *lines) each(f func(line []byte) error) error {
+	for {
+		line, err := l.next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := f(line); err != nil {
+			return err
+		}
+	}
+}

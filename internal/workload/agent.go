@@ -1,0 +1,214 @@
+package workload
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// agentRow is a row of either kind of agent trace.
+type agentRow struct {
+	// LMCache's lmcache-agent-trace: one call of a model, microseconds, with its text.
+	Timestamp float64 `json:"timestamp"`
+	Input     *string `json:"input"`
+	Output    string  `json:"output"`
+	Session   string  `json:"session_id"`
+
+	// dynamo.request.trace.v1: ends of requests, among other events.
+	Event *dynamoEvent `json:"event"`
+}
+
+type dynamoEvent struct {
+	Type    string `json:"event_type"`
+	Context struct {
+		Session string `json:"session_id"`
+		Parent  string `json:"parent_session_id"`
+	} `json:"agent_context"`
+	Request struct {
+		Input    int     `json:"input_tokens"`
+		Output   int     `json:"output_tokens"`
+		Received float64 `json:"request_received_ms"`
+		Total    float64 `json:"total_time_ms"`
+		Replay   struct {
+			Block  int      `json:"trace_block_size"`
+			Hashes []uint64 `json:"input_sequence_hashes"`
+		} `json:"replay"`
+	} `json:"request"`
+}
+
+// readAgent reads agent sessions as closed loops: the next call of a session is made when the last one has been answered and
+// the tool has run.
+func readAgent(b *builder, l *lines) error {
+	var calls []agentCall
+	text := false
+	err := l.each(func(line []byte) error {
+		var row agentRow
+		if err := json.Unmarshal(line, &row); err != nil {
+			return err
+		}
+		switch {
+		case row.Event != nil:
+			if row.Event.Type != "request_end" {
+				return nil
+			}
+			call, err := b.addCall(row.Event)
+			if call != nil {
+				calls = append(calls, *call)
+			}
+			return err
+		case row.Input == nil:
+			return errors.New("neither input (LMCache) nor event (Dynamo) is there")
+		}
+		text = true
+		return b.addText(&row)
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		return err
+	}
+	if text && len(calls) > 0 {
+		return fmt.Errorf("%w: LMCache and Dynamo rows are mixed", errWhole)
+	}
+	if text {
+		b.note(textNote)
+		b.note("the pauses of agents are the recorded gaps less the recorded engine's time, which is estimated")
+		b.followSessions(recordedService)
+		return nil
+	}
+	b.followCalls(calls)
+	return nil
+}
+
+// addText keeps a call of LMCache's trace. Its text is kept, so that real prompts can be sent.
+func (b *builder) addText(row *agentRow) error {
+	r := b.request()
+	var err error
+	if r.Arrival, err = seconds(row.Timestamp / 1e6); err != nil {
+		return fmt.Errorf("timestamp: %w", err)
+	}
+	if row.Session != "" {
+		r.Session, _ = b.session(row.Session)
+	}
+	r.Input, r.Output = textTokens(len(*row.Input)), textTokens(len(row.Output))
+	r.Segments = textSegments([]byte(*row.Input))
+	r.Text = &Text{Prompt: *row.Input, Answer: row.Output}
+	return b.add(r)
+}
+
+// recordedService estimates how long the engine of LMCache's traces took: within sessions without tools, calls with long
+// answers follow each other at about 150 tokens a second and 0.2 s.
+func recordedService(r *Request) time.Duration {
+	return 200*time.Millisecond + time.Duration(r.Output)*time.Second/150
+}
+
+// agentCall is what is needed to find whom a request of Dynamo's trace waited for.
+type agentCall struct {
+	request         int // in builder order
+	session, parent string
+	start, end      time.Duration
+}
+
+func (b *builder) addCall(e *dynamoEvent) (*agentCall, error) {
+	q := &e.Request
+	block := cmp.Or(q.Replay.Block, 16)
+	if block < 1 || block > MaxTokens || b.w.Block != 0 && block != b.w.Block {
+		return nil, fmt.Errorf("trace_block_size %d: want one positive size for all rows", block)
+	}
+	b.w.Block = block
+	r := b.request()
+	var err error
+	if r.Arrival, err = seconds(q.Received / 1000); err != nil {
+		return nil, fmt.Errorf("request_received_ms: %w", err)
+	}
+	took, err := seconds(q.Total / 1000)
+	if err != nil {
+		return nil, fmt.Errorf("total_time_ms: %w", err)
+	}
+	r.Input, r.Output = q.Input, q.Output
+	if r.Segments, err = hashSegments(q.Replay.Hashes, q.Input, block); err != nil {
+		return nil, err
+	}
+	// All agents below one root are one session: they are one user's work.
+	r.Session, _ = b.session(rootSession(e))
+	before := len(b.w.Requests)
+	err = b.add(r)
+	if len(b.w.Requests) == before {
+		return nil, err
+	}
+	return &agentCall{
+		request: before, session: e.Context.Session, parent: e.Context.Parent,
+		start: r.Arrival, end: r.Arrival + max(took, 0),
+	}, err
+}
+
+func rootSession(e *dynamoEvent) string {
+	return strings.TrimSpace(cmp.Or(e.Context.Parent, e.Context.Session))
+}
+
+// followCalls finds for each call whom it waited for: the last call of its own agent, the parent's call that started the
+// agent, or sub-agents that ended in between.
+func (b *builder) followCalls(calls []agentCall) {
+	if len(calls) == 0 {
+		return
+	}
+	slices.SortStableFunc(calls, func(a, b agentCall) int { return cmp.Compare(a.start, b.start) })
+	sorted := make([]Request, len(calls))
+	for i := range calls {
+		sorted[i] = b.w.Requests[calls[i].request]
+		sorted[i].ID = i
+		waited := awaited(calls, i)
+		if len(waited) == 0 {
+			continue
+		}
+		last := waited[0]
+		for _, j := range waited {
+			if calls[j].end > calls[last].end {
+				last = j
+			}
+		}
+		sorted[i].After = last
+		sorted[i].Think = max(0, calls[i].start-calls[last].end)
+		for _, j := range waited {
+			if j != last {
+				sorted[i].Join = append(sorted[i].Join, j)
+			}
+		}
+	}
+	b.w.Requests = sorted
+}
+
+// awaited returns the calls that call i waited for, earlier ones only.
+func awaited(calls []agentCall, i int) []int {
+	me := &calls[i]
+	own, parent := -1, -1
+	lastOf := map[string]int{} // of each sub-agent that ended before
+	for j := range calls[:i] {
+		c := &calls[j]
+		switch {
+		case c.end > me.start:
+		case c.session == me.session:
+			own = j
+		case c.session == me.parent:
+			parent = j
+		case c.parent == me.session:
+			lastOf[c.session] = j
+		}
+	}
+	if own < 0 {
+		if parent < 0 {
+			return nil
+		}
+		return []int{parent}
+	}
+	waited := []int{own}
+	for _, j := range lastOf {
+		if calls[j].end > calls[own].end {
+			waited = append(waited, j)
+		}
+	}
+	slices.Sort(waited[1:])
+	return waited
+}

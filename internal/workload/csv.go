@@ -1,0 +1,138 @@
+package workload
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// table reads a CSV file with a header. The traces that come as CSV quote nothing.
+type table struct {
+	lines   *lines
+	columns map[string]int
+	fields  []string
+}
+
+func newTable(l *lines, needed ...string) (*table, error) {
+	header, err := l.next()
+	if err == io.EOF {
+		return nil, fmt.Errorf("it is empty; the first line should name %s", strings.Join(needed, ", "))
+	}
+	if err != nil {
+		return nil, err
+	}
+	t := &table{lines: l, columns: map[string]int{}}
+	for i, name := range strings.Split(strings.TrimPrefix(string(header), "\ufeff"), ",") {
+		t.columns[strings.Trim(strings.TrimSpace(name), `"`)] = i
+	}
+	for _, name := range needed {
+		if _, ok := t.columns[name]; !ok {
+			return nil, fmt.Errorf("the header has no column %q", name)
+		}
+	}
+	return t, nil
+}
+
+// each calls f for every row.
+func (t *table) each(f func() error) error {
+	return t.lines.each(func(line []byte) error {
+		t.fields = strings.Split(string(line), ",")
+		if len(t.fields) != len(t.columns) {
+			return fmt.Errorf("%d fields, the header has %d", len(t.fields), len(t.columns))
+		}
+		return f()
+	})
+}
+
+// text returns a field; "" when the table has no such column.
+func (t *table) text(column string) string {
+	i, ok := t.columns[column]
+	if !ok {
+		return ""
+	}
+	return strings.Trim(strings.TrimSpace(t.fields[i]), `"`)
+}
+
+// count returns a field that counts something. BurstGPT writes some as 12.0.
+func (t *table) count(column string) (int, error) {
+	v, err := strconv.ParseFloat(t.text(column), 64)
+	if err != nil || v < 0 || v > MaxTokens || v != float64(int(v)) {
+		return 0, fmt.Errorf("%s: %q is not a number of tokens", column, t.text(column))
+	}
+	return int(v), nil
+}
+
+// azureTimes are the ways in which the years write a time.
+var azureTimes = []string{"2006-01-02 15:04:05.999999999", "2006-01-02 15:04:05.999999999-07:00"}
+
+// readAzure reads the Azure LLM inference traces: arrivals and lengths, no content.
+func readAzure(b *builder, l *lines) error {
+	t, err := newTable(l, "TIMESTAMP", "ContextTokens", "GeneratedTokens")
+	if err != nil {
+		return err
+	}
+	b.note("the trace says nothing of content: no prompt shares a prefix with another")
+	var begin time.Time
+	return t.each(func() error {
+		at, err := parseTime(t.text("TIMESTAMP"))
+		if err != nil {
+			return err
+		}
+		if begin.IsZero() {
+			begin = at
+		}
+		return b.addLengths(t, at.Sub(begin), "ContextTokens", "GeneratedTokens")
+	})
+}
+
+func parseTime(s string) (time.Time, error) {
+	for _, layout := range azureTimes {
+		if at, err := time.Parse(layout, s); err == nil {
+			return at, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("TIMESTAMP: %q is not a time like 2023-11-16 18:17:03.9799600", s)
+}
+
+// addLengths keeps a request of which only the lengths are known.
+func (b *builder) addLengths(t *table, at time.Duration, input, output string) error {
+	r := b.request()
+	var err error
+	r.Arrival = at
+	if r.Input, err = t.count(input); err != nil {
+		return err
+	}
+	if r.Output, err = t.count(output); err != nil {
+		return err
+	}
+	if name := t.text("Session ID"); name != "" {
+		r.Session, _ = b.session(name)
+	}
+	return b.add(r)
+}
+
+// readBurstGPT reads both versions of BurstGPT; the first has no sessions. Rows with no response are calls that failed.
+func readBurstGPT(b *builder, l *lines) error {
+	t, err := newTable(l, "Timestamp", "Request tokens", "Response tokens")
+	if err != nil {
+		return err
+	}
+	b.note("the trace says nothing of content: no prompt shares a prefix with another; its models are played as one")
+	return t.each(func() error {
+		v, err := strconv.ParseFloat(t.text("Timestamp"), 64)
+		if err != nil {
+			return fmt.Errorf("Timestamp: %q is not a number of seconds", t.text("Timestamp"))
+		}
+		at, err := seconds(v)
+		if err != nil {
+			return fmt.Errorf("Timestamp: %w", err)
+		}
+		if n, err := t.count("Response tokens"); err == nil && n == 0 {
+			b.skipped["because they failed when they were recorded"]++
+			return nil
+		}
+		return b.addLengths(t, at, "Request tokens", "Response tokens")
+	})
+}

@@ -1,0 +1,232 @@
+package workload
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// sharedPrefix is groups × prompts: each group shares a system prompt, each prompt has a question of its own. Prompts are sent
+// in one shuffled order, again and again, by stages or, without stages, each once at a rate.
+func sharedPrefix(g *generation) {
+	groups, prompts := g.count("groups"), g.count("prompts")
+	if groups < 1 || prompts < 1 || groups > maxRequests/prompts {
+		g.problems = append(g.problems, fmt.Errorf("%d groups of %d prompts: want 1..%d prompts in all", groups, prompts, maxRequests))
+		return
+	}
+	all := make([][2]Segment, 0, groups*prompts)
+	for range groups {
+		system := g.content(g.count("system"))
+		for range prompts {
+			all = append(all, [2]Segment{system, g.content(g.count("question"))})
+		}
+	}
+	g.random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	next := 0
+	send := func(at float64) {
+		p := all[next%len(all)]
+		next++
+		g.add(g.prompt(g.count("output"), p[0], p[1]), at)
+	}
+	if g.values["stages"] == "" {
+		at := 0.0
+		for range all {
+			send(at)
+			at += g.exponential(g.number("rate"))
+		}
+		return
+	}
+	g.stages(send)
+}
+
+// stages plays the parameter stages, RATExSECONDS/…: each sends rate × seconds requests as a Poisson process.
+func (g *generation) stages(send func(at float64)) {
+	start := 0.0
+	for _, part := range strings.Split(g.values["stages"], "/") {
+		rateText, secondsText, _ := strings.Cut(part, "x")
+		rate, err1 := strconv.ParseFloat(rateText, 64)
+		length, err2 := strconv.ParseFloat(secondsText, 64)
+		if err1 != nil || err2 != nil || !(rate > 0) || !(length > 0) || rate*length > maxRequests {
+			g.problems = append(g.problems, fmt.Errorf("stages: %q: want RATExSECONDS, as in 10x20", part))
+			return
+		}
+		g.w.Stages = append(g.w.Stages, Stage{
+			Name:  rateText + " qps",
+			Start: time.Duration(start * float64(time.Second)),
+			Rate:  rate,
+			First: len(g.w.Requests),
+			Drain: g.number("drain") != 0 && len(g.w.Stages) > 0,
+		})
+		at := start
+		for range int(math.Round(rate * length)) {
+			at += g.exponential(rate)
+			send(at)
+			if g.full() {
+				return
+			}
+		}
+		start = max(start+length, at)
+	}
+}
+
+// independent is prompts with nothing in common but a system prompt.
+func independent(g *generation) {
+	system := g.content(g.count("system"))
+	at := 0.0
+	for range g.count("requests") {
+		if g.full() {
+			return
+		}
+		g.add(g.prompt(g.lognormal("output"), system, g.content(g.count("question"))), at)
+		at += g.exponential(g.number("rate"))
+	}
+}
+
+// answerTime estimates how long an answer takes, where only the order of arrivals depends on it.
+func answerTime(output int) float64 { return 0.2 + 0.02*float64(output) }
+
+// talk adds a session that begins at the given time: each turn sends all that was said before.
+func (g *generation) talk(session int, at float64, turns int, think func() float64, opening ...Segment) {
+	said := opening
+	after := -1
+	for range turns {
+		if g.full() {
+			return
+		}
+		said = append(said, g.content(g.count("question")))
+		r := g.prompt(g.lognormal("output"), said...)
+		if r.Input > MaxTokens {
+			return
+		}
+		answer := g.content(r.Output)
+		r.Session, r.After, r.OutputSegment = session, after, answer.ID
+		if after >= 0 {
+			pause := think()
+			at += pause
+			r.Think = time.Duration(pause * float64(time.Second))
+		}
+		after = r.ID
+		g.add(r, at)
+		at += answerTime(r.Output)
+		said = append(said, answer)
+	}
+}
+
+// conversations is sessions that begin as a Poisson process, with a shared system prompt and a context of their own.
+func conversations(g *generation) {
+	system := g.content(g.count("system"))
+	at := 0.0
+	for s := range g.count("sessions") {
+		if g.full() {
+			return
+		}
+		g.talk(s, at, max(g.lognormal("turns"), 1), g.pause, system, g.content(g.lognormal("context")))
+		at += g.exponential(g.number("rate"))
+	}
+}
+
+// pause is a think time: exponential with the parameter's mean, as tools and people differ.
+func (g *generation) pause() float64 { return g.random.ExpFloat64() * g.number("think") }
+
+// multiRoundQA is production-stack's script: users at once, each asking every users/qps seconds; who has asked all rounds is
+// replaced by a new one. The script counts the pause from question to question, here it is from answer to question.
+func multiRoundQA(g *generation) {
+	users, rounds, qps := g.number("users"), g.count("rounds"), g.number("qps")
+	if users < 1 || rounds < 1 || qps <= 0 {
+		g.problems = append(g.problems, fmt.Errorf("want users and rounds of at least 1 and a positive qps"))
+		return
+	}
+	gap := users / qps
+	pause := max(gap-answerTime(g.count("output")), 0)
+	system := g.content(g.count("system"))
+	between := gap * float64(rounds) / users
+	for s := range g.count("sessions") {
+		if g.full() {
+			return
+		}
+		g.talk(s, float64(s)*between, rounds, func() float64 { return pause }, system, g.content(g.count("history")))
+	}
+}
+
+// rag is prompts of passages. Passages come in the retriever's order, which follows the question, so that the common prefix
+// mostly ends with the system prompt.
+func rag(g *generation) {
+	n, k := g.count("documents"), g.count("passages")
+	if n < 1 || k > n {
+		g.problems = append(g.problems, fmt.Errorf("%d passages of %d documents", k, n))
+		return
+	}
+	system := g.content(g.count("system"))
+	documents := make([]Segment, n)
+	upTo := make([]float64, n) // popularity, summed
+	sum := 0.0
+	for i := range documents {
+		documents[i] = g.content(g.count("passage"))
+		sum += math.Pow(float64(i+1), -g.number("zipf"))
+		upTo[i] = sum
+	}
+	at := 0.0
+	for range g.count("requests") {
+		if g.full() {
+			return
+		}
+		prompt := []Segment{system}
+		for len(prompt) <= k {
+			i, _ := slices.BinarySearch(upTo, g.random.Float64()*sum)
+			d := documents[min(i, n-1)]
+			if !slices.Contains(prompt, d) || k > n/2 { // enough others are left to find one soon
+				prompt = append(prompt, d)
+			}
+		}
+		g.add(g.prompt(g.lognormal("output"), append(prompt, g.content(g.count("question")))...), at)
+		at += g.exponential(g.number("rate"))
+	}
+}
+
+// rollouts is steps of groups × samples: all of a step at once, and the next step when all have ended.
+func rollouts(g *generation) {
+	at := 0.0
+	for step := range g.count("steps") {
+		g.w.Stages = append(g.w.Stages, Stage{
+			Name: fmt.Sprintf("step %d", step+1), Start: time.Duration(at * float64(time.Second)), First: len(g.w.Requests), Drain: step > 0,
+		})
+		for range g.count("groups") {
+			prompt := g.content(g.count("question"))
+			for range g.count("samples") {
+				if g.full() {
+					return
+				}
+				g.add(g.prompt(g.lognormal("output"), prompt), at)
+			}
+		}
+		at++ // steps do not overlap: the drain moves them
+	}
+}
+
+// bursts is background traffic of independent prompts and, every so often, many requests with one prefix that is new.
+func bursts(g *generation) {
+	every, count := g.number("every"), g.count("bursts")
+	for b := range count {
+		prefix := g.content(g.count("system"))
+		for range g.count("size") {
+			if g.full() {
+				return
+			}
+			at := (float64(b)+0.5)*every + g.random.Float64()*g.number("spread")
+			g.add(g.prompt(g.lognormal("output"), prefix, g.content(g.count("question"))), at)
+		}
+	}
+	rate := g.number("background")
+	if rate <= 0 {
+		return
+	}
+	for at := g.exponential(rate); at < every*float64(count); at += g.exponential(rate) {
+		if g.full() {
+			return
+		}
+		g.add(g.prompt(g.lognormal("output"), g.content(g.count("system")+g.count("question"))), at)
+	}
+}

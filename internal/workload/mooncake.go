@@ -1,0 +1,109 @@
+package workload
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+)
+
+// hashRow is a row of a trace that describes prompts by the hashes of their blocks: Mooncake and Qwen-Bailian.
+type hashRow struct {
+	Timestamp *float64        `json:"timestamp"`
+	Input     int             `json:"input_length"`
+	Output    int             `json:"output_length"`
+	Hashes    []uint64        `json:"hash_ids"`
+	Session   json.RawMessage `json:"session_id"` // Dynamo's extension of Mooncake
+	Chat      *int64          `json:"chat_id"`
+	Parent    *int64          `json:"parent_chat_id"`
+}
+
+// readMooncake reads the traces of FAST'25. One id is 512 tokens, chained; the last one covers the rest.
+func readMooncake(b *builder, l *lines) error {
+	b.w.Block = 512
+	b.note("the trace has no ids for generated tokens: hits on them are not modelled")
+	return l.each(func(line []byte) error {
+		row, err := readHashRow(line)
+		if err != nil {
+			return err
+		}
+		r := b.request()
+		if name := string(row.Session); name != "" && name != "null" {
+			r.Session, _ = b.session(name)
+		}
+		return b.addHashes(r, row, *row.Timestamp/1000)
+	})
+}
+
+// readQwen reads the Qwen-Bailian traces: blocks of 16 tokens, seconds, conversations by parent.
+func readQwen(b *builder, l *lines) error {
+	b.w.Block = 16
+	b.note("the trace has no ids for generated tokens: hits on them are not modelled")
+	chats := map[int64]int{}
+	return l.each(func(line []byte) error {
+		row, err := readHashRow(line)
+		if err != nil {
+			return err
+		}
+		r := b.request()
+		if row.Chat != nil {
+			root, known := -1, false
+			if row.Parent != nil {
+				root, known = chats[*row.Parent], false
+				_, known = chats[*row.Parent]
+			}
+			if !known {
+				root, _ = b.session(strconv.FormatInt(*row.Chat, 10))
+			}
+			r.Session = root
+			chats[*row.Chat] = root
+		}
+		return b.addHashes(r, row, *row.Timestamp)
+	})
+}
+
+func readHashRow(line []byte) (*hashRow, error) {
+	var row hashRow
+	if err := json.Unmarshal(line, &row); err != nil {
+		return nil, err
+	}
+	if row.Timestamp == nil {
+		return nil, errors.New("timestamp is missing")
+	}
+	return &row, nil
+}
+
+// addHashes keeps r with row's lengths and blocks.
+func (b *builder) addHashes(r Request, row *hashRow, at float64) error {
+	var err error
+	if r.Arrival, err = seconds(at); err != nil {
+		return fmt.Errorf("timestamp: %w", err)
+	}
+	r.Input, r.Output = row.Input, row.Output
+	if r.Segments, err = hashSegments(row.Hashes, row.Input, b.w.Block); err != nil {
+		return err
+	}
+	return b.add(r)
+}
+
+// hashSegments makes segments of the hashes of a prompt's blocks; the last one covers what is left of it. Traces with fewer
+// hashes than blocks say nothing of the rest.
+func hashSegments(hashes []uint64, input, block int) ([]Segment, error) {
+	if blocks := (input + block - 1) / block; len(hashes) > blocks {
+		return nil, fmt.Errorf("%d hash ids for %d tokens: %d blocks of %d hold them", len(hashes), input, blocks, block)
+	}
+	if input < 1 || input > MaxTokens || len(hashes) == 0 {
+		return nil, nil // add says what is wrong with the length
+	}
+	segments := make([]Segment, 0, len(hashes)+1)
+	for _, h := range hashes {
+		n := min(block, input)
+		segments = append(segments, Segment{ID: h, Tokens: n})
+		input -= n
+	}
+	if input > 0 {
+		last := hashes[len(hashes)-1]
+		segments = append(segments, Segment{ID: mix(last ^ ownPrompt<<56), Tokens: input})
+	}
+	return segments, nil
+}

@@ -1,0 +1,175 @@
+package workload
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Shape changes a workload without changing what it is about. The zero value changes nothing.
+type Shape struct {
+	Rate      float64       // how much faster requests arrive; sessions begin faster, thinking stays. 0: 1
+	Jitter    time.Duration // uniform [0, Jitter) on each arrival
+	Seed      uint64        // of the jitter
+	Limit     int           // requests, the first ones; 0: all
+	Duration  time.Duration // arrivals before this time, as recorded; 0: all
+	MaxInput  int           // longer prompts are cut at the end; 0: never
+	MaxOutput int           // longer answers are cut; 0: never
+}
+
+// Apply returns w in shape. It shares what stays the same with w, and leaves w alone.
+func (s Shape) Apply(w *Workload) (*Workload, error) {
+	if s.Rate < 0 || math.IsNaN(s.Rate) || math.IsInf(s.Rate, 0) || s.Jitter < 0 || s.Duration < 0 || min(s.Limit, s.MaxInput, s.MaxOutput) < 0 {
+		return nil, errors.New("shape workload: numbers must not be negative")
+	}
+	out := *w
+	out.Requests = slices.Clone(w.Requests)
+	out.Stages = slices.Clone(w.Stages)
+	out.Notes = slices.Clone(w.Notes)
+	if s.Duration > 0 {
+		// Arrivals are in order, and followers stand behind whom they follow: any head of the list is whole.
+		n, _ := slices.BinarySearchFunc(out.Requests, s.Duration, func(r Request, d time.Duration) int { return cmp.Compare(r.Arrival, d) })
+		out.limit(n)
+	}
+	if s.Limit > 0 {
+		out.limit(s.Limit)
+	}
+	if len(out.Requests) == 0 {
+		return nil, errors.New("shape workload: no request arrives so early")
+	}
+	if s.Rate > 0 && s.Rate != 1 {
+		out.scale(s.Rate)
+	}
+	for i := range out.Requests {
+		out.Requests[i].cut(s.MaxInput, s.MaxOutput)
+	}
+	if s.Jitter > 0 {
+		random := rand.New(rand.NewPCG(s.Seed, uint64(s.Jitter)))
+		for i := range out.Requests {
+			out.Requests[i].Arrival += time.Duration(random.Int64N(int64(s.Jitter)))
+			out.Requests[i].Join = slices.Clone(out.Requests[i].Join)
+		}
+		if len(out.Stages) > 0 {
+			return nil, errors.New("shape workload: stages and jitter exclude each other")
+		}
+		out.arrange()
+	}
+	return &out, nil
+}
+
+// limit keeps the first n requests.
+func (w *Workload) limit(n int) {
+	if n < len(w.Requests) {
+		w.Requests = w.Requests[:n:n]
+		w.cutStages(n)
+	}
+}
+
+func (w *Workload) scale(rate float64) {
+	for i := range w.Requests {
+		w.Requests[i].Arrival = time.Duration(float64(w.Requests[i].Arrival) / rate)
+	}
+	for i := range w.Stages {
+		w.Stages[i].Start = time.Duration(float64(w.Stages[i].Start) / rate)
+		w.Stages[i].Rate *= rate
+	}
+}
+
+// cut shortens r's prompt and answer.
+func (r *Request) cut(input, output int) {
+	if output > 0 && r.Output > output {
+		r.Output = output // later turns keep the whole answer: the engine has cached only its beginning
+	}
+	if input <= 0 || r.Input <= input {
+		return
+	}
+	r.Input = input
+	if r.Text != nil {
+		r.cutText(input)
+	}
+	left := input
+	for i, s := range r.Segments {
+		if s.Tokens >= left {
+			r.Segments = append(slices.Clone(r.Segments[:i]), Segment{ID: s.ID, Tokens: left})
+			return
+		}
+		left -= s.Tokens
+	}
+}
+
+// cutText shortens what can be cut; a chat cannot, and is left to the segments.
+func (r *Request) cutText(input int) {
+	t := *r.Text
+	switch {
+	case len(t.Tokens) > input:
+		t.Tokens = t.Tokens[:input:input]
+	case len(t.Prompt) > input*bytesPerToken:
+		t.Prompt = strings.ToValidUTF8(t.Prompt[:input*bytesPerToken], "")
+	case t.Messages != nil:
+		r.Text = nil
+		return
+	}
+	r.Text = &t
+}
+
+// Merge returns all requests of the given workloads by arrival. Their contents and sessions stay apart, even when their
+// traces number them alike.
+func Merge(workloads ...*Workload) (*Workload, error) {
+	if len(workloads) == 0 {
+		return nil, errors.New("merge workloads: there is none")
+	}
+	out := &Workload{Name: workloads[0].Name, Source: workloads[0].Source, Block: workloads[0].Block}
+	sessions := 0
+	for i, w := range workloads {
+		if len(w.Stages) > 0 && len(workloads) > 1 {
+			return nil, fmt.Errorf("merge workloads: %s has stages that wait, which others would disturb", w.Name)
+		}
+		if i > 0 {
+			out.Name += "+" + w.Name
+			out.Source += " " + w.Source
+		}
+		out.Notes = append(out.Notes, w.Notes...)
+		if w.Block != out.Block {
+			out.Block = 0
+		}
+		sessions = out.append(w, uint64(i), sessions)
+	}
+	out.arrange()
+	return out, nil
+}
+
+// append adds w's requests with content and sessions of their own; it returns the next free session.
+func (w *Workload) append(other *Workload, salt uint64, sessions int) int {
+	first, next := len(w.Requests), sessions
+	for i := range other.Requests {
+		r := other.Requests[i]
+		r.ID += first
+		if r.Session >= 0 {
+			r.Session += sessions
+			next = max(next, r.Session+1)
+		}
+		if r.After >= 0 {
+			r.After += first
+		}
+		r.Join = slices.Clone(r.Join)
+		for j := range r.Join {
+			r.Join[j] += first
+		}
+		if salt > 0 {
+			r.Segments = slices.Clone(r.Segments)
+			for j := range r.Segments {
+				r.Segments[j].ID = mix(r.Segments[j].ID ^ salt*golden)
+			}
+			if r.OutputSegment != 0 {
+				r.OutputSegment = mix(r.OutputSegment ^ salt*golden)
+			}
+		}
+		w.Requests = append(w.Requests, r)
+	}
+	return next
+}

@@ -1,0 +1,267 @@
+package workload
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// StatsOptions say what to measure. The zero value measures lengths, rates and the hit rate of an infinite cache.
+type StatsOptions struct {
+	Capacities []int // of one cache for all, in tokens: the hit rate of each
+	Block      int   // tokens in a block; 0: the trace's own, or 16
+	// HeadFirst touches a prompt's blocks from the first to the last, as the kvcache-ai laboratory does; else from the last
+	// to the first, as engines free them, so that a prefix outlives what follows it.
+	HeadFirst bool
+}
+
+// Stats describe a workload. Hit rates are shares of prompt tokens, for one cache that all requests go through in their order,
+// each stored at once.
+type Stats struct {
+	Name     string   `json:"name"`
+	Source   string   `json:"source"`
+	Requests int      `json:"requests"`
+	Sessions int      `json:"sessions"`
+	Closed   int      `json:"closed_loop_requests"` // that follow another
+	Stages   int      `json:"stages"`
+	Span     float64  `json:"span_s"`
+	Rate     float64  `json:"rate_per_s"`
+	Peak     float64  `json:"peak_rate_per_s"` // over a minute
+	Input    Lengths  `json:"input_tokens"`
+	Output   Lengths  `json:"output_tokens"`
+	Turns    Lengths  `json:"turns"`   // of sessions
+	Think    Lengths  `json:"think_s"` // of closed-loop requests
+	Block    int      `json:"block_tokens"`
+	Blocks   int      `json:"blocks"`
+	Unique   int      `json:"unique_blocks"`
+	Infinite Hit      `json:"infinite_cache_hit"`
+	Capacity []Curve  `json:"capacity"`
+	Notes    []string `json:"notes"`
+}
+
+// Lengths is a distribution.
+type Lengths struct {
+	Mean float64 `json:"mean"`
+	P50  float64 `json:"p50"`
+	P95  float64 `json:"p95"`
+	P99  float64 `json:"p99"`
+	Max  float64 `json:"max"`
+	Sum  float64 `json:"sum"`
+}
+
+// Hit is a hit rate, 0..1.
+type Hit struct {
+	All        float64 `json:"all"`
+	SecondHalf float64 `json:"second_half"` // of the requests, the first half warming up
+}
+
+// Curve is the hit rates at one capacity.
+type Curve struct {
+	Tokens  int `json:"tokens"`
+	Blocks  int `json:"blocks"`
+	LRU     Hit `json:"lru"`
+	FIFO    Hit `json:"fifo"`
+	Optimal Hit `json:"optimal"` // Belady's: what is needed last leaves first
+}
+
+// Measure returns w's statistics.
+func Measure(w *Workload, o StatsOptions) *Stats {
+	s := &Stats{Name: w.Name, Source: w.Source, Requests: len(w.Requests), Stages: len(w.Stages), Notes: w.Notes}
+	s.Block = cmp.Or(o.Block, w.Block, 16)
+	s.measureLengths(w)
+	t := newTouches(w, s.Block)
+	s.Blocks, s.Unique = t.total(), t.unique
+	s.Infinite = t.replay(&unbounded{seen: make([]bool, t.unique)})
+	for _, tokens := range o.Capacities {
+		c := Curve{Tokens: tokens, Blocks: tokens / s.Block}
+		if t.shared && c.Blocks > 0 {
+			c.LRU = t.replay(newQueueCache(t.unique, c.Blocks, true, o.HeadFirst))
+			c.FIFO = t.replay(newQueueCache(t.unique, c.Blocks, false, o.HeadFirst))
+			c.Optimal = t.replay(newOptimalCache(t, c.Blocks))
+		}
+		s.Capacity = append(s.Capacity, c)
+	}
+	return s
+}
+
+func (s *Stats) measureLengths(w *Workload) {
+	n := len(w.Requests)
+	input, output, think := make([]float64, 0, n), make([]float64, 0, n), []float64(nil)
+	turns := map[int]int{}
+	var span time.Duration
+	for i := range w.Requests {
+		r := &w.Requests[i]
+		input, output = append(input, float64(r.Input)), append(output, float64(r.Output))
+		if r.Session >= 0 {
+			turns[r.Session]++
+		}
+		if r.After >= 0 {
+			think = append(think, r.Think.Seconds())
+			s.Closed++
+		}
+		span = max(span, r.Arrival)
+	}
+	s.Sessions = len(turns)
+	lengths := make([]float64, 0, len(turns))
+	for _, t := range turns {
+		lengths = append(lengths, float64(t))
+	}
+	s.Input, s.Output, s.Turns, s.Think = newLengths(input), newLengths(output), newLengths(lengths), newLengths(think)
+	s.Span = span.Seconds()
+	if span > 0 {
+		s.Rate = float64(n) / s.Span
+	}
+	s.Peak = peakRate(w.Requests)
+}
+
+// peakRate is the most arrivals in a minute, a second.
+func peakRate(requests []Request) float64 {
+	from, most := 0, 0
+	for i := range requests {
+		for requests[i].Arrival-requests[from].Arrival > time.Minute {
+			from++
+		}
+		most = max(most, i-from+1)
+	}
+	return float64(most) / 60
+}
+
+func newLengths(values []float64) Lengths {
+	if len(values) == 0 {
+		return Lengths{}
+	}
+	slices.Sort(values)
+	var l Lengths
+	for _, v := range values {
+		l.Sum += v
+	}
+	at := func(q float64) float64 { return values[min(int(q*float64(len(values))), len(values)-1)] }
+	l.Mean, l.P50, l.P95, l.P99, l.Max = l.Sum/float64(len(values)), at(.5), at(.95), at(.99), values[len(values)-1]
+	return l
+}
+
+// touches is a workload as each request's blocks, by dense ids. The last block of a prompt may be partial.
+type touches struct {
+	block  int
+	ids    []int32
+	from   []int   // request i has ids[from[i]:from[i+1]]
+	prompt []int32 // how many of them are the prompt's; the others are its answer's
+	input  []int   // tokens
+	unique int
+	shared bool // anything can be hit at all
+}
+
+func newTouches(w *Workload, block int) *touches {
+	t := &touches{block: block, from: make([]int, 1, len(w.Requests)+1)}
+	known := map[uint64]int32{}
+	for i := range w.Requests {
+		t.shared = t.shared || w.Requests[i].Segments != nil
+	}
+	for i := range w.Requests {
+		r := &w.Requests[i]
+		t.input = append(t.input, r.Input)
+		if !t.shared {
+			// All differ: only their number matters.
+			n := (r.Input + block - 1) / block
+			t.prompt = append(t.prompt, int32(n))
+			t.unique += n
+			continue
+		}
+		c := cutter{block: block, emit: func(key uint64) {
+			id, ok := known[key]
+			if !ok {
+				id = int32(len(known))
+				known[key] = id
+			}
+			t.ids = append(t.ids, id)
+		}}
+		if r.Segments == nil {
+			c.add(Segment{ID: ownID(r.ID, ownPrompt), Tokens: r.Input})
+		}
+		for _, s := range r.Segments {
+			c.add(s)
+		}
+		full := c // the answer's blocks go on where the prompt's partial one begins
+		c.flush()
+		t.prompt = append(t.prompt, int32(len(t.ids)-t.from[i]))
+		if r.OutputSegment != 0 {
+			full.add(Segment{ID: r.OutputSegment, Tokens: r.Output})
+			full.flush()
+		}
+		t.from = append(t.from, len(t.ids))
+	}
+	if t.shared {
+		t.unique = len(known)
+	}
+	return t
+}
+
+// total is the number of prompt blocks.
+func (t *touches) total() int {
+	n := 0
+	for _, p := range t.prompt {
+		n += int(p)
+	}
+	return n
+}
+
+// cutter cuts segments into blocks and names each by its content and all before it.
+type cutter struct {
+	block int
+	emit  func(key uint64)
+	chain uint64
+	fill  int // tokens in the block that is not full
+}
+
+func (c *cutter) add(s Segment) {
+	for at := 0; at < s.Tokens; {
+		n := min(c.block-c.fill, s.Tokens-at)
+		c.chain = mix(c.chain ^ mix(s.ID^uint64(at)*golden) ^ uint64(n)<<32)
+		at += n
+		if c.fill += n; c.fill == c.block {
+			c.emit(c.chain)
+			c.fill = 0
+		}
+	}
+}
+
+// flush names the partial block.
+func (c *cutter) flush() {
+	if c.fill > 0 {
+		c.emit(c.chain)
+	}
+}
+
+// cache is what a replay goes through. Request i touches ids; hit says how many leading ones are there, store keeps them.
+type cache interface {
+	hit(ids []int32) int
+	store(request int, ids []int32)
+}
+
+// replay returns the share of prompt tokens that c has.
+func (t *touches) replay(c cache) Hit {
+	if !t.shared {
+		return Hit{}
+	}
+	half := len(t.input) / 2
+	var hits, tokens [2]float64
+	for i, input := range t.input {
+		ids := t.ids[t.from[i]:t.from[i+1]]
+		h := min(c.hit(ids[:t.prompt[i]])*t.block, input)
+		c.store(i, ids)
+		part := 0
+		if i >= half {
+			part = 1
+		}
+		hits[part] += float64(h)
+		tokens[part] += float64(input)
+	}
+	var out Hit
+	if all := tokens[0] + tokens[1]; all > 0 {
+		out.All = (hits[0] + hits[1]) / all
+	}
+	if tokens[1] > 0 {
+		out.SecondHalf = hits[1] / tokens[1]
+	}
+	return out
+}
