@@ -10,6 +10,7 @@ import (
 )
 
 // Request is one sequence to compute. The fields up to Owner are the caller's and must not change once it is submitted.
+// Where Output lies directly behind Prompt in the same array, that array is used; otherwise the prompt is copied.
 type Request struct {
 	Prompt   []block.Token
 	Output   []block.Token // what it will answer; at least one token. It ends when all are out or the model length is reached
@@ -17,6 +18,7 @@ type Request struct {
 	Features []block.Feature
 	Fresh    bool // do not read the prefix cache (vLLM: prompt_logprobs)
 	Announce bool // announce the blocks it hits again (vLLM: kv_cache_report_mode=full)
+	Received int  // leading prompt tokens whose KV a prefill worker has sent: they are not computed here, but for the last token
 	Owner    any  // for the caller; the model never looks
 
 	// HashState is for Config.Hash alone: the whole digest of the last block it hashed, where Hash keeps 64 bits of it.
@@ -46,6 +48,14 @@ const (
 	running
 )
 
+// Recycle empties r for another request and keeps its memory. It must have ended, or never been submitted.
+func (r *Request) Recycle() {
+	if r.state != idle {
+		panic("bug: request recycled while an engine has it")
+	}
+	*r = Request{hashes: r.hashes[:0], blocks: r.blocks[:0]}
+}
+
 // Output is a token that a step produced.
 type Output struct {
 	Request *Request
@@ -59,7 +69,8 @@ type Step struct {
 	Duration  time.Duration
 	Events    []Event // in the order in which they happened
 	Outputs   []Output
-	Tokens    int // tokens computed
+	Admitted  []*Request // those that it began to compute, preempted ones not again
+	Tokens    int        // tokens computed
 	Preempted int
 
 	hashes []Hash
@@ -85,6 +96,7 @@ type Engine struct {
 	cpu     *cpuTier // nil: none
 	running []*Request
 	queue   []*Request
+	stuck   bool // the queue's head could not be admitted, and nothing has happened since that lets it
 	stats   Stats
 
 	scheduled []*Request // of the last pass, kept for its memory
@@ -164,7 +176,11 @@ func (e *Engine) Submit(r *Request) error {
 		return fmt.Errorf("submit request: %d prompt tokens, limit %d: %w", len(r.Prompt), e.cfg.MaxModelLen, ErrTooLong)
 	}
 	room := min(len(r.Output), e.cfg.MaxModelLen-len(r.Prompt))
-	r.tokens = append(make([]block.Token, 0, len(r.Prompt)+room), r.Prompt...)
+	if n := len(r.Prompt); cap(r.Prompt) > n && &r.Prompt[:n+1][n] == &r.Output[0] {
+		r.tokens = r.Prompt // tokens that are appended are those that stand there
+	} else {
+		r.tokens = append(make([]block.Token, 0, n+room), r.Prompt...)
+	}
 	r.state = waiting
 	e.queue = append(e.queue, r)
 	e.stats.PromptTokens += uint64(len(r.Prompt))
@@ -176,9 +192,11 @@ func (e *Engine) Cancel(r *Request) {
 	switch r.state {
 	case waiting:
 		e.queue = slices.DeleteFunc(e.queue, func(other *Request) bool { return other == r })
+		e.stuck = false
 	case running:
 		e.running = slices.DeleteFunc(e.running, func(other *Request) bool { return other == r })
 		e.free(r)
+		e.stuck = false
 	}
 	r.state = idle
 }
@@ -195,6 +213,7 @@ func (e *Engine) Reset() bool {
 	if e.cpu != nil {
 		e.cpu.forgetWaiting()
 	}
+	e.stuck = false
 	return true
 }
 

@@ -5,17 +5,18 @@ import "github.com/warmpath/warmpath/block"
 // Step makes one scheduler pass and fills s; it returns false when there was nothing to do. Running requests come first, in the
 // order of admission, then waiting ones, as long as the token budget, the sequence limit and the pool allow.
 func (e *Engine) Step(s *Step) bool {
-	s.Duration, s.Tokens, s.Preempted, s.Outputs, s.Events = 0, 0, 0, s.Outputs[:0], s.Events[:0]
+	s.Duration, s.Tokens, s.Preempted, s.Outputs, s.Admitted, s.Events = 0, 0, 0, s.Outputs[:0], s.Admitted[:0], s.Events[:0]
 	if e.Idle() {
 		return false
 	}
 	if e.cpu != nil {
 		e.cpu.settle(e.pool, e.cfg.BlockSize)
 	}
+	e.stuck = false
 	p := pass{budget: e.cfg.MaxBatchTokens, scheduled: e.scheduled[:0]}
 	e.scheduleRunning(&p)
 	if p.preempted == 0 {
-		e.admitWaiting(&p)
+		e.admitWaiting(&p, s)
 	}
 	e.finish(&p, s)
 	e.TakeEvents(s)
@@ -66,15 +67,26 @@ func (e *Engine) preempt(r *Request, p *pass) {
 	p.preempted++
 }
 
-func (e *Engine) admitWaiting(p *pass) {
+func (e *Engine) admitWaiting(p *pass, s *Step) {
+	if len(e.queue) == 0 {
+		return
+	}
 	admitted := 0
-	for admitted < len(e.queue) && p.budget > 0 && len(e.running) < e.cfg.MaxSequences {
+	for admitted < len(e.queue) && p.budget > 0 {
 		r := e.queue[admitted]
-		n, ok := e.admit(r, p.budget)
+		fresh := !r.admitted
+		n, ok := 0, len(e.running) < e.cfg.MaxSequences
+		if ok {
+			n, ok = e.admit(r, p.budget)
+		}
 		if !ok {
+			e.stuck = true
 			break
 		}
 		admitted++
+		if fresh {
+			s.Admitted = append(s.Admitted, r)
+		}
 		r.state = running
 		e.running = append(e.running, r)
 		e.schedule(r, n, p)
@@ -109,8 +121,12 @@ func (e *Engine) admit(r *Request, budget int) (n int, ok bool) {
 			prefix++
 		}
 	}
-	n = min(len(r.tokens)-prefix*e.cfg.BlockSize, budget)
-	need := e.blocksFor(prefix*e.cfg.BlockSize+n) - hits
+	computed := prefix * e.cfg.BlockSize
+	if !r.admitted { // what was received is lost with the blocks when it is preempted
+		computed = max(computed, min(r.Received, len(r.tokens)-1))
+	}
+	n = min(len(r.tokens)-computed, budget)
+	need := e.blocksFor(computed+n) - hits
 	// Hits that wait for reuse leave the free list too.
 	if need > e.pool.free-idleHits {
 		return 0, false
@@ -125,7 +141,7 @@ func (e *Engine) admit(r *Request, budget int) (n int, ok bool) {
 	if r.Announce && hits > 0 {
 		e.announce(r, hits)
 	}
-	r.computed = prefix * e.cfg.BlockSize
+	r.computed = computed
 	r.loadPending = (prefix - hits) * e.cfg.BlockSize
 	r.blocks = e.pool.allocate(r.blocks, need)
 	e.cache(r, r.computed+n)
@@ -150,11 +166,11 @@ func (e *Engine) countLookup(r *Request, usable, hits, prefix int) {
 
 // grow gives r the blocks for n more tokens, or changes nothing.
 func (e *Engine) grow(r *Request, n int) bool {
-	need := e.blocksFor(r.computed+n) - len(r.blocks)
-	if need > e.pool.free {
-		return false
-	}
-	if need > 0 {
+	if r.computed+n > len(r.blocks)*e.cfg.BlockSize {
+		need := e.blocksFor(r.computed+n) - len(r.blocks)
+		if need > e.pool.free {
+			return false
+		}
 		r.blocks = e.pool.allocate(r.blocks, need)
 	}
 	e.cache(r, r.computed+n)
@@ -168,10 +184,10 @@ func (e *Engine) blocksFor(tokens int) int {
 // cache announces the blocks of r that are full once it has computed the given number of tokens.
 func (e *Engine) cache(r *Request, computed int) {
 	size := e.cfg.BlockSize
-	full := computed / size
-	if full <= r.stored {
+	if computed < (r.stored+1)*size {
 		return
 	}
+	full := computed / size
 	r.hashes = e.cfg.Hash(r.hashes, r, r.tokens[:full*size])
 	event := e.describe(r, r.stored, full)
 	hashes := r.hashes[r.stored:full]
@@ -240,6 +256,7 @@ func (e *Engine) finish(p *pass, s *Step) {
 	if !done {
 		return
 	}
+	e.stuck = false
 	kept := e.running[:0]
 	for _, r := range e.running {
 		if r.state == running {

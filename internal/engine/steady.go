@@ -1,0 +1,71 @@
+package engine
+
+import "time"
+
+// Steady returns how many passes from here on only add a token to each running request: nobody is admitted, nobody ends, no
+// block is taken or filled and nothing is announced. A caller that does not care for single tokens makes them at once with
+// Advance; the result is that of as many Steps, to the nanosecond.
+func (e *Engine) Steady() int {
+	if len(e.running) == 0 || len(e.queue) > 0 && !e.stuck || len(e.running) > e.cfg.MaxBatchTokens || len(e.pool.events) > 0 {
+		return 0
+	}
+	if e.cpu != nil && len(e.cpu.queued) > 0 {
+		return 0
+	}
+	passes := int(^uint(0) >> 1)
+	for _, r := range e.running {
+		if r.emitted == 0 || r.computed != len(r.tokens)-1 {
+			return 0
+		}
+		// The pass that computes a block's last token fills it; the pass after takes a new one.
+		room := len(r.blocks)*e.cfg.BlockSize - r.computed - 1
+		left := min(len(r.Output)-r.emitted, e.cfg.MaxModelLen-len(r.tokens)) - 1
+		passes = min(passes, room, left)
+		if passes <= 0 {
+			return 0
+		}
+	}
+	return passes
+}
+
+// Forecast returns how long that many steady passes take.
+func (e *Engine) Forecast(passes int) (took time.Duration) {
+	b := e.decodes()
+	for range passes {
+		took += e.cfg.Timing.Duration(&b)
+		b.DecodeContext += int64(b.Decodes)
+	}
+	return took
+}
+
+// Advance makes those of so many steady passes that begin before until, counted from the first one's start, and returns
+// how many that were and how long they took. passes must not exceed Steady.
+func (e *Engine) Advance(passes int, until time.Duration) (made int, took time.Duration) {
+	b := e.decodes()
+	for made < passes && took < until {
+		took += e.cfg.Timing.Duration(&b)
+		b.DecodeContext += int64(b.Decodes)
+		made++
+	}
+	for _, r := range e.running {
+		r.tokens = append(r.tokens, r.Output[r.emitted:r.emitted+made]...)
+		r.emitted += made
+		r.computed += made
+	}
+	e.stats.Steps += uint64(made)
+	e.stats.Outputs += uint64(made * b.Decodes)
+	return made, took
+}
+
+// decodes is the batch of a steady pass.
+func (e *Engine) decodes() Batch {
+	b := Batch{Decodes: len(e.running)}
+	for _, r := range e.running {
+		b.DecodeContext += int64(r.computed)
+	}
+	return b
+}
+
+// Running returns the requests that are being computed, in the order of their admission. It is valid until the next call
+// that changes the engine, and must not be changed.
+func (e *Engine) Running() []*Request { return e.running }
