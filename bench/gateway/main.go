@@ -1,0 +1,149 @@
+// Command gateway turns the lines that gatebench's load client wrote during run.sh into one table.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+// line is one run of the load client, or (mode start) the memory of a router before it.
+type line struct {
+	Mode      string         `json:"mode"`
+	Workload  string         `json:"wl"`
+	Target    string         `json:"target"`
+	OK        int            `json:"ok"`
+	N         int            `json:"n"`
+	PerSecond float64        `json:"rps"`
+	TTFT99    float64        `json:"ttft_p99"`       // µs
+	Added50   float64        `json:"added_ttft_p50"` // µs, paired with direct; absent for direct itself
+	TTFT50    float64        `json:"ttft_p50"`
+	CPU       float64        `json:"cpu_us_router"` // µs a request
+	Resident  float64        `json:"rss_mb_router"`
+	StartMB   float64        `json:"mb"`
+	Errors    map[string]int `json:"errors"`
+}
+
+// names are the rows in their order, with what they are.
+var names = []struct{ target, title string }{
+	{"nginx", "nginx, round robin"},
+	{"smg", "smg 1.13.0, cache_aware"},
+	{"cached", "**warmpath, kv_aware, tokens cached**"},
+	{"cold", "warmpath, kv_aware, tokens asked for each request"},
+	{"rr", "warmpath, round_robin"},
+	{"other", "the other binary, kv_aware, tokens cached"},
+}
+
+func main() {
+	passes := flag.Int("passes", 0, "how many passes the medians are over")
+	commit := flag.String("commit", "", "what was measured")
+	nginx := flag.String("nginx", "", "nginx's version")
+	flag.Parse()
+	lines, err := read(os.Stdin)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "gateway:", err)
+		os.Exit(1)
+	}
+	fmt.Printf("# The gateway beside others\n\n%s\n\n", machine())
+	fmt.Printf("Commit %s, %s, %s, medians of %d passes, all rows interleaved in one run: `bash bench/gateway/run.sh`.\n", *commit, runtime.Version(), *nginx, *passes)
+	fmt.Print("Two mock workers stream 64 flushed chunks. Workload a: 250-byte unique prompts; b: 33 KB bodies, a 24 KB prefix shared by 50 sessions.\n",
+		"Added time to first token: one client, targets interleaved request by request; p50 is of paired differences. CPU: user and system of the router's processes.\n\n")
+	for _, w := range []string{"a", "b"} {
+		table(os.Stdout, lines, w)
+	}
+	for _, l := range lines {
+		if l.OK != l.N {
+			fmt.Printf("- %s %s %s: %d of %d failed: %v\n", l.Mode, l.Workload, l.Target, l.N-l.OK, l.N, l.Errors)
+		}
+	}
+}
+
+func read(r io.Reader) ([]line, error) {
+	var lines []line
+	in := bufio.NewScanner(r)
+	for in.Scan() {
+		var l line
+		if err := json.Unmarshal(in.Bytes(), &l); err != nil {
+			return nil, fmt.Errorf("read line %d: %w", len(lines)+1, err)
+		}
+		lines = append(lines, l)
+	}
+	return lines, in.Err()
+}
+
+// table prints one workload's table: figures, and in parentheses their ratio to nginx's.
+func table(out io.Writer, lines []line, workload string) {
+	figure := func(mode, target string, value func(line) float64) float64 {
+		return median(lines, mode, workload, target, value)
+	}
+	direct50 := figure("cycle", "direct", func(l line) float64 { return l.TTFT50 })
+	direct99 := figure("cycle", "direct", func(l line) float64 { return l.TTFT99 })
+	directRPS := figure("closed", "direct", func(l line) float64 { return l.PerSecond })
+	fmt.Fprintf(out, "## Workload %s\n\nDirect: time to first token %.0f/%.0f µs (p50/p99), %.0f req/s at 32 clients. In parentheses: ratio to nginx.\n\n", workload, direct50, direct99, directRPS)
+	fmt.Fprint(out, "| | added p50, µs | added p99, µs | req/s at 32 clients | CPU µs/request | paced streams: CPU µs/request | resident MB: start → loaded |\n|---|---|---|---|---|---|---|\n")
+	columns := []struct {
+		mode   string
+		value  func(line) float64
+		offset float64
+	}{
+		{"cycle", func(l line) float64 { return l.Added50 }, 0},
+		{"cycle", func(l line) float64 { return l.TTFT99 }, direct99},
+		{"closed", func(l line) float64 { return l.PerSecond }, 0},
+		{"closed", func(l line) float64 { return l.CPU }, 0},
+		{"open", func(l line) float64 { return l.CPU }, 0},
+	}
+	for _, row := range names {
+		if !slices.ContainsFunc(lines, func(l line) bool { return l.Target == row.target }) {
+			continue
+		}
+		cells := []string{row.title}
+		for _, c := range columns {
+			v := figure(c.mode, row.target, c.value) - c.offset
+			cell := fmt.Sprintf("%.0f", v)
+			if base := figure(c.mode, "nginx", c.value) - c.offset; base > 0 && row.target != "nginx" {
+				cell += fmt.Sprintf(" (%.2f)", v/base)
+			}
+			cells = append(cells, cell)
+		}
+		start := median(lines, "start", "", row.target, func(l line) float64 { return l.StartMB })
+		cells = append(cells, fmt.Sprintf("%.0f → %.0f", start, figure("closed", row.target, func(l line) float64 { return l.Resident })))
+		fmt.Fprintf(out, "| %s |\n", strings.Join(cells, " | "))
+	}
+	fmt.Fprintln(out)
+}
+
+// median returns the middle of a figure over all passes, 0 when there is none.
+func median(lines []line, mode, workload, target string, value func(line) float64) float64 {
+	var v []float64
+	for _, l := range lines {
+		if l.Mode == mode && l.Workload == workload && l.Target == target {
+			v = append(v, value(l))
+		}
+	}
+	if len(v) == 0 {
+		return 0
+	}
+	slices.Sort(v)
+	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
+}
+
+// machine says what was measured on, as far as Linux tells.
+func machine() string {
+	first := func(path, key string) string {
+		data, _ := os.ReadFile(path) // absent on other systems: then it is left out
+		for l := range strings.Lines(string(data)) {
+			if rest, found := strings.CutPrefix(l, key); found {
+				return strings.Trim(rest, "\t :\n")
+			}
+		}
+		return "unknown"
+	}
+	return fmt.Sprintf("%d cores (%s), Linux %s, load average %s at the end.", runtime.NumCPU(),
+		first("/proc/cpuinfo", "model name"), first("/proc/sys/kernel/osrelease", ""), first("/proc/loadavg", ""))
+}

@@ -1,0 +1,196 @@
+#!/usr/bin/env bash
+# Measures the gateway beside nginx and SMG in one run of ../shared/tools/gatebench, and writes bench/results/gateway.md.
+#
+#   bash bench/gateway/run.sh            # about five minutes; PASSES=5 for steadier medians
+#
+# Every process is started from here, and so shares one scheduler group: processes of separate login sessions get groups
+# of their own (autogroup), which distorts CPU figures at saturation. Nothing is left running.
+#
+#   PASSES   passes over all rows, interleaved; the table shows medians                (3)
+#   ROWS     which rows: nginx, smg, cached, cold, rr                                  (all)
+#   SHARED   where the gatebench sources lie: SHARED/tools/gatebench                   (../shared beside the project)
+#   BINARY   a warmpath binary to measure in place of one that is built                (none)
+#   OTHER    a second binary, measured as the row "other": before and after in one run (none)
+#   OUT      the table's file; the raw lines go beside it as .jsonl                    (bench/results/gateway.md)
+#   SMG      a virtual environment with smg 1.13.0; made when it is missing            (~/.cache/warmpath/smg)
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+PASSES=${PASSES:-3}
+ROWS=${ROWS:-nginx smg cached cold rr}
+SHARED=${SHARED:-$root/../shared}
+OUT=${OUT:-$root/bench/results/gateway.md}
+SMG=${SMG:-$HOME/.cache/warmpath/smg}
+PORT=${PORT:-19400} # the first of some twenty ports
+export CGO_ENABLED=0
+
+work=$(mktemp -d)
+pids=()
+cleanup() {
+	for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
+	for pid in "${pids[@]}"; do wait "$pid" 2>/dev/null || true; done
+	rm -rf "$work"
+}
+trap cleanup EXIT
+trap 'exit 1' INT TERM
+
+say() { echo "$*" >&2; }
+has() { [[ " $ROWS " == *" $1 "* ]]; }
+drop() { ROWS=$(tr ' ' '\n' <<<"$ROWS" | grep -vx "$1" | tr '\n' ' '); }
+
+# start NAME COMMAND…: runs it in the background, its output in $work/NAME.log; pid[NAME] is its process.
+declare -A pid address
+start() {
+	local name=$1
+	shift
+	"$@" >"$work/$name.log" 2>&1 &
+	pid[$name]=$!
+	pids+=($!)
+}
+
+# ready NAME URL: waits until it answers.
+ready() {
+	for _ in $(seq 300); do
+		if curl -fsS -o /dev/null "$2" 2>/dev/null; then return; fi
+		if ! kill -0 "${pid[$1]}" 2>/dev/null; then break; fi
+		sleep 0.1
+	done
+	say "$1 did not come up:"
+	tail -20 "$work/$1.log" >&2
+	exit 1
+}
+
+say "building"
+cp -r "$SHARED/tools/gatebench" "$work/gatebench"
+chmod -R u+w "$work/gatebench"
+(cd "$work/gatebench" && go build -o "$work/" ./mock ./load)
+(cd "$root/bench" && go build -o "$work/table" ./gateway)
+if [[ -n ${BINARY:-} ]]; then cp "$BINARY" "$work/warmpath"; else (cd "$root" && go build -trimpath -ldflags '-s -w' -o "$work/warmpath" ./cmd/warmpath); fi
+
+workers=()
+for i in 1 2; do
+	p=$((PORT + i))
+	start "mock$i" "$work/mock" -addr "127.0.0.1:$p" -name "w$i"
+	workers+=("127.0.0.1:$p")
+done
+for i in 1 2; do ready "mock$i" "http://${workers[i - 1]}/health"; done
+
+nginx_row() {
+	if ! command -v nginx >/dev/null; then say "skipping nginx: it is not installed (apt-get install nginx-light)"; drop nginx; return; fi
+	address[nginx]=127.0.0.1:$((PORT + 3))
+	cat >"$work/nginx.conf" <<-CONF
+		worker_processes auto;
+		pid $work/nginx.pid;
+		error_log $work/nginx-error.log;
+		daemon off;
+		events { worker_connections 4096; }
+		http {
+			access_log off;
+			client_body_temp_path $work/nginx-body;
+			proxy_temp_path $work/nginx-proxy;
+			fastcgi_temp_path $work/nginx-fastcgi;
+			uwsgi_temp_path $work/nginx-uwsgi;
+			scgi_temp_path $work/nginx-scgi;
+			client_body_buffer_size 128k;
+			client_max_body_size 64m;
+			keepalive_requests 1000000;
+			upstream workers {
+				server ${workers[0]};
+				server ${workers[1]};
+				keepalive 256;
+				keepalive_requests 1000000;
+			}
+			server {
+				listen ${address[nginx]};
+				location / {
+					proxy_pass http://workers;
+					proxy_http_version 1.1;
+					proxy_set_header Connection "";
+					proxy_buffering off;
+				}
+			}
+		}
+	CONF
+	start nginx nginx -e "$work/nginx-error.log" -c "$work/nginx.conf"
+	ready nginx "http://${address[nginx]}/health"
+}
+
+smg_row() {
+	if [[ ! -x $SMG/bin/smg ]]; then
+		if ! { python3 -m venv "$SMG" && "$SMG/bin/pip" install -q smg==1.13.0; } >"$work/smg-install.log" 2>&1; then
+			say "skipping smg: it cannot be installed ($(tail -1 "$work/smg-install.log"))"
+			drop smg
+			return
+		fi
+	fi
+	address[smg]=127.0.0.1:$((PORT + 4))
+	start smg "$SMG/bin/smg" launch --host 127.0.0.1 --port $((PORT + 4)) --worker-urls "http://${workers[0]}" "http://${workers[1]}" \
+		--policy cache_aware --prometheus-port $((PORT + 5))
+	ready smg "http://${address[smg]}/health"
+}
+
+# warmpath_row NAME PORT BINARY POLICY [CONFIG LINE]…
+warmpath_row() {
+	local name=$1 port=$2 binary=$3 policy=$4
+	shift 4
+	printf '%s\n' "$@" >"$work/$name.yaml"
+	address[$name]=127.0.0.1:$port
+	start "$name" "$binary" serve --listen "127.0.0.1:$port" --admin-listen "127.0.0.1:$((port + 1))" --policy "$policy" \
+		--config "$work/$name.yaml" --worker "http://${workers[0]}" --worker "http://${workers[1]}"
+	ready "$name" "http://${address[$name]}/readiness"
+}
+
+if has nginx; then nginx_row; fi
+if has smg; then smg_row; fi
+if has cached; then warmpath_row cached $((PORT + 6)) "$work/warmpath" kv_aware; fi
+if has cold; then warmpath_row cold $((PORT + 8)) "$work/warmpath" kv_aware 'tokens:' '  cache_bytes: 0'; fi
+if has rr; then warmpath_row rr $((PORT + 10)) "$work/warmpath" round_robin; fi
+if [[ -n ${OTHER:-} ]]; then
+	cp "$OTHER" "$work/other"
+	ROWS="$ROWS other"
+	warmpath_row other $((PORT + 12)) "$work/other" kv_aware
+fi
+read -ra rows <<<"$ROWS"
+
+lines=$work/lines.jsonl
+load() { "$work/load" "$@" -maxdur 120s -out "$lines" >/dev/null; }
+resident() { # NAME: MB of its processes together
+	local p kb=0 list="${pid[$1]} $(pgrep -P "${pid[$1]}" || true)"
+	for p in $list; do kb=$((kb + $(awk '/^VmRSS/ {print $2}' "/proc/$p/status"))); done
+	echo $((kb / 1024))
+}
+pace() { for w in "${workers[@]}"; do curl -fsS -o /dev/null "http://$w/setdelay?d=$1"; done; }
+
+# Requests of a run: all bodies of b (34 KB of tokens each) must fit the token cache of 64 MiB.
+declare -A closed=([a]=4000 [b]=1800) cycle=([a]=800 [b]=500)
+
+for r in "${rows[@]}"; do echo "{\"mode\":\"start\",\"target\":\"$r\",\"mb\":$(resident "$r")}" >>"$lines"; done
+say "once over all bodies, unmeasured: tokens are cached from here on"
+for wl in a b; do
+	for r in "${rows[@]}"; do "$work/load" -mode closed -c 16 -targets "$r=${address[$r]}" -wl $wl -n "${closed[$wl]}" >/dev/null; done
+done
+
+direct="direct=${workers[0]}+${workers[1]}"
+for pass in $(seq "$PASSES"); do
+	say "pass $pass of $PASSES, load $(cut -d' ' -f1-3 /proc/loadavg)"
+	order=("${rows[@]:pass % ${#rows[@]}}" "${rows[@]:0:pass % ${#rows[@]}}")
+	for wl in a b; do
+		targets=direct=${workers[0]}
+		for r in "${order[@]}"; do targets+=",$r=${address[$r]}"; done
+		load -mode cycle -targets "$targets" -wl $wl -n "${cycle[$wl]}" -warm 30
+		load -mode closed -c 32 -targets "$direct" -wl $wl -n "${closed[$wl]}"
+		for r in "${order[@]}"; do
+			load -mode closed -c 32 -targets "$r=${address[$r]}" -pids "router=${pid[$r]}" -wl $wl -n "${closed[$wl]}"
+		done
+		pace 5ms
+		for r in "${order[@]}"; do
+			load -mode open -rate 100 -dur 5s -targets "$r=${address[$r]}" -pids "router=${pid[$r]}" -wl $wl
+		done
+		pace 0
+	done
+done
+
+mkdir -p "$(dirname "$OUT")"
+commit=$(git -C "$root" describe --always --dirty --exclude '*' 2>/dev/null || echo unknown)
+"$work/table" -passes "$PASSES" -commit "$commit" -nginx "$(nginx -v 2>&1 | sed 's/.*: //' || true)" <"$lines" | tee "$OUT"
+cp "$lines" "${OUT%.md}.jsonl"
