@@ -38,7 +38,8 @@ test-binary: build ## the built binary against mock engines: restarts, losses, d
 
 test-engines: build ## the built binary against real vLLM and SGLang on a CPU: says what it installs, how big, and where
 	bash test/engines/setup.sh
-	WARMPATH_BINARY=$(CURDIR)/bin/warmpath $(GO) test -count=1 -v -timeout 45m ./test/engines/...
+	WARMPATH_ENGINES=$${WARMPATH_ENGINES:-$${XDG_CACHE_HOME:-$$HOME/.cache}/warmpath/engines} WARMPATH_BINARY=$(CURDIR)/bin/warmpath \
+		$(GO) test -count=1 -v -timeout 45m ./test/engines/...
 
 bench: ## every benchmark once, allocations reported
 	$(GO) test -run '^$$' -bench . -benchmem ./...

@@ -126,10 +126,7 @@ func TestAFrozenWorkerIsLeftAlone(t *testing.T) {
 
 // TestTenThousandDisconnects leaves 10,000 requests in their middle.
 func TestTenThousandDisconnects(t *testing.T) {
-	disconnects := 10000
-	if testing.Short() {
-		disconnects = 1000
-	}
+	const disconnects = 10_000
 	slow := func(c *mockengine.Config) { c.Speed = 1; c.OutputTokens = 2000; c.MaxSequences = 1024 }
 	f := serve(t, []*mockengine.Server{mock(t, slow), mock(t, slow)})
 	f.chat(t, []message{{"user", "warm up"}}, "")
@@ -139,7 +136,7 @@ func TestTenThousandDisconnects(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 64 {
 		wg.Go(func() {
-			for i := next.Add(1); i <= int64(disconnects); i = next.Add(1) {
+			for i := next.Add(1); i <= disconnects; i = next.Add(1) {
 				ctx, cancel := context.WithCancel(context.Background())
 				body := fmt.Sprintf(`{"model":"mock","stream":true,"max_tokens":2000,"messages":[{"role":"user","content":"hello %d"}]}`, i)
 				req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.URL+"/v1/chat/completions", strings.NewReader(body))

@@ -7,9 +7,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,6 +20,16 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 	"github.com/warmpath/warmpath/test/process"
 )
+
+// TestMain leaves the whole package out of the fast tests: it starts processes and waits for their health checks.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if testing.Short() {
+		fmt.Println("skipped: the built binary is tested by `make test` and `make test-binary`, not by -short")
+		return
+	}
+	os.Exit(m.Run())
+}
 
 // mock runs a mock engine until the test ends.
 func mock(t *testing.T, change func(*mockengine.Config)) *mockengine.Server {

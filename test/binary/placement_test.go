@@ -175,10 +175,7 @@ func TestTwoRanksBehindOneURL(t *testing.T) {
 
 // TestPredictionEqualsReport is the main promise, over a thousand conversations with every fault off.
 func TestPredictionEqualsReport(t *testing.T) {
-	conversations := 1000
-	if testing.Short() {
-		conversations = 100
-	}
+	const conversations = 1000
 	workers := []*mockengine.Server{mock(t, nil), mock(t, nil), mock(t, nil), mock(t, nil)}
 	f := serve(t, workers)
 	f.trusted(t)

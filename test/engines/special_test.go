@@ -12,6 +12,7 @@ import (
 // TestSmallCacheAndTwoRanks runs an engine that must evict beside one with two data-parallel ranks, each behind a
 // gateway of its own.
 func TestSmallCacheAndTwoRanks(t *testing.T) {
+	root(t, "vllm")
 	client := openai.Start(t)
 	small := begin(t, "small", launch{kind: "vllm", env: []string{"MAXLEN=1024", "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0"},
 		args: []string{"--num-gpu-blocks-override", "65"}})
@@ -122,6 +123,7 @@ func TestHybridAndOffload(t *testing.T) {
 
 // TestSGLang runs the plain part with SGLang, beside nothing else.
 func TestSGLang(t *testing.T) {
+	root(t, "sglang")
 	client := openai.Start(t)
 	one := begin(t, "one", launch{kind: "sglang"})
 	two := begin(t, "two", launch{kind: "sglang"})
