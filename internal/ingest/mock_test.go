@@ -80,7 +80,10 @@ func TestPredictionsEqualWhatEnginesReport(t *testing.T) {
 						}
 					}
 				}()
-				r.eventually("found", func() bool { return r.fleet.Snapshot().Holders() == 1 })
+				r.eventually("ready", func() bool {
+					workers := r.fleet.Snapshot().Workers()
+					return len(workers) == 1 && workers[0].Ready
+				})
 				r.eventually("exact", r.hasTrust(0, fleet.TrustExact, ""))
 
 				random := rand.New(rand.NewPCG(7, uint64(blocks)))
