@@ -3,83 +3,15 @@
 package zmtp
 
 import (
-	"bufio"
 	"encoding/binary"
-	"io"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/warmpath/warmpath/internal/sharedtest"
 )
-
-// python is the interpreter whose libzmq the tests talk to: Debian's python3-zmq.
-const python = "/usr/bin/python3"
-
-var havePyzmq = sync.OnceValue(func() error { return exec.Command(python, "-c", "import zmq").Run() })
-
-// process is a script of testdata that runs, killed at the test's end.
-type process struct {
-	t     *testing.T
-	cmd   *exec.Cmd
-	stdin io.Writer
-	lines chan string
-}
-
-func startPython(t *testing.T, script string, args ...string) *process {
-	t.Helper()
-	if err := havePyzmq(); err != nil {
-		t.Skipf("skipped: %s -c 'import zmq' says %v; apt-get install -y python3-zmq", python, err)
-	}
-	cmd := exec.Command(python, append([]string{filepath.Join("testdata", script)}, args...)...)
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	p := &process{t, cmd, stdin, make(chan string, 100_000)}
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		defer close(p.lines)
-		for s := bufio.NewScanner(stdout); s.Scan(); {
-			p.lines <- s.Text()
-		}
-	}()
-	t.Cleanup(func() {
-		p.kill()
-		<-read
-		_ = cmd.Wait()
-		if t.Failed() {
-			t.Logf("%s %v says on stderr: %s", script, args, stderr.String())
-		}
-	})
-	return p
-}
-
-func (p *process) kill() { _ = p.cmd.Process.Kill() }
-
-func (p *process) line() string {
-	p.t.Helper()
-	return receive(p.t, p.lines, "line of the script")
-}
-
-func (p *process) say(line string) {
-	p.t.Helper()
-	if _, err := io.WriteString(p.stdin, line+"\n"); err != nil {
-		p.t.Fatal(err)
-	}
-}
 
 // followNumbers checks that n messages of pub.py follow each other.
 func followNumbers(t *testing.T, o *probe, n int) {
@@ -110,9 +42,9 @@ func none[T any](t *testing.T, c <-chan T, what string) {
 func TestLibzmqPublishesToUs(t *testing.T) {
 	for name, endpoint := range map[string]string{"tcp": "tcp://127.0.0.1:*", "IPv6": "tcp://[::1]:*", "ipc": "ipc://" + filepath.Join(t.TempDir(), "s")} {
 		t.Run(name+"/libzmq binds", func(t *testing.T) {
-			p := startPython(t, "pub.py", "bind", endpoint, "0")
+			p := sharedtest.StartScript(t, "testdata/pub.py", "bind", endpoint, "0")
 			o := newProbe()
-			start(t, SUB, p.line(), o.attach(Config{Topics: []string{"kv"}}))
+			start(t, SUB, p.Line(), o.attach(Config{Topics: []string{"kv"}}))
 			followNumbers(t, o, 50)
 			none(t, o.disconnected, "a disconnect")
 		})
@@ -122,7 +54,7 @@ func TestLibzmqPublishesToUs(t *testing.T) {
 				endpoint += "2"
 			}
 			sub, _ := start(t, SUB, endpoint, o.attach(Config{Topics: []string{"kv"}, Bind: true}))
-			startPython(t, "pub.py", "connect", sub.Endpoint(), "0")
+			sharedtest.StartScript(t, "testdata/pub.py", "connect", sub.Endpoint(), "0")
 			followNumbers(t, o, 50)
 		})
 	}
@@ -132,23 +64,23 @@ func TestWePublishToLibzmq(t *testing.T) {
 	for _, mode := range []string{"connect", "bind"} {
 		t.Run("libzmq "+mode+"s", func(t *testing.T) {
 			var pub *Socket
-			var p *process
+			var p *sharedtest.Script
 			if mode == "connect" {
 				pub, _ = start(t, PUB, "tcp://127.0.0.1:0", Config{Bind: true})
-				p = startPython(t, "sub.py", mode, pub.Endpoint(), "0")
-				p.line()
+				p = sharedtest.StartScript(t, "testdata/sub.py", mode, pub.Endpoint(), "0")
+				p.Line()
 			} else {
-				p = startPython(t, "sub.py", mode, "tcp://127.0.0.1:*", "0")
-				pub, _ = start(t, PUB, p.line(), Config{})
+				p = sharedtest.StartScript(t, "testdata/sub.py", mode, "tcp://127.0.0.1:*", "0")
+				pub, _ = start(t, PUB, p.Line(), Config{})
 			}
 			untilSubscribed(t, pub, "kv", 1)
 			pub.Publish([]byte("other"))
 			pub.Publish([]byte("kv"), nil, make([]byte, 300))
-			if got, want := p.line(), "6b76 - "+strings.Repeat("00", 300); got != want {
+			if got, want := p.Line(), "6b76 - "+strings.Repeat("00", 300); got != want {
 				t.Errorf("libzmq received %q", got)
 			}
-			p.say("cancel")
-			if got := p.line(); got != "cancelled" {
+			p.Say("cancel")
+			if got := p.Line(); got != "cancelled" {
 				t.Errorf("got %q", got)
 			}
 			untilSubscribed(t, pub, "kv", 0)
@@ -160,14 +92,14 @@ func TestWePublishToLibzmq(t *testing.T) {
 }
 
 func TestLibzmqRouterAnswersUs(t *testing.T) {
-	p := startPython(t, "router.py", "bind", "tcp://127.0.0.1:*", "100")
+	p := sharedtest.StartScript(t, "testdata/router.py", "bind", "tcp://127.0.0.1:*", "100")
 	o := newProbe()
-	dealer, _ := start(t, DEALER, p.line(), o.attach(Config{Identity: "we"}))
+	dealer, _ := start(t, DEALER, p.Line(), o.attach(Config{Identity: "we"}))
 	receive(t, o.connected, "connection")
 	if err := dealer.Send(nil, []byte("q")); err != nil {
 		t.Fatal(err)
 	}
-	if got := p.line(); got != "7765 - 71" {
+	if got := p.Line(); got != "7765 - 71" {
 		t.Errorf("the router received %q", got)
 	}
 	for _, i := range []string{"0", "1", "2"} {
@@ -195,26 +127,26 @@ func TestWeAnswerLibzmq(t *testing.T) {
 		{"DEALER", "named", []string{"- 7175657374696f6e 61", "- 7175657374696f6e 62"}},
 		{"REQ", "", []string{"7175657374696f6e 61"}}, // a REQ gets only the first
 	} {
-		p := startPython(t, "ask.py", tc.kind, router.Endpoint(), tc.identity)
+		p := sharedtest.StartScript(t, "testdata/ask.py", tc.kind, router.Endpoint(), tc.identity)
 		for _, want := range tc.want {
-			if got := p.line(); got != want {
+			if got := p.Line(); got != want {
 				t.Errorf("%s received %q, want %q", tc.kind, got, want)
 			}
 		}
 		if id := receive(t, identities, "request"); id == "" || (tc.identity != "" && id != tc.identity) {
 			t.Errorf("identity %q", id)
 		}
-		p.kill()
+		p.Kill()
 	}
 }
 
 func TestHeartbeatsWithLibzmqKeepAnIdleConnection(t *testing.T) {
-	p := startPython(t, "pub.py", "bind", "tcp://127.0.0.1:*", "60")
+	p := sharedtest.StartScript(t, "testdata/pub.py", "bind", "tcp://127.0.0.1:*", "60")
 	o := newProbe()
-	start(t, SUB, p.line(), o.attach(Config{Topics: []string{"kv"}, HeartbeatInterval: 50 * time.Millisecond, HeartbeatTimeout: 500 * time.Millisecond}))
+	start(t, SUB, p.Line(), o.attach(Config{Topics: []string{"kv"}, HeartbeatInterval: 50 * time.Millisecond, HeartbeatTimeout: 500 * time.Millisecond}))
 	followNumbers(t, o, 5)
-	p.say("pause")
-	if got := p.line(); got != "paused" {
+	p.Say("pause")
+	if got := p.Line(); got != "paused" {
 		t.Fatal(got)
 	}
 	for len(o.messages) > 0 {
@@ -222,42 +154,38 @@ func TestHeartbeatsWithLibzmqKeepAnIdleConnection(t *testing.T) {
 	}
 	time.Sleep(800 * time.Millisecond) // several intervals of either side, and more than either's patience
 	none(t, o.disconnected, "a disconnect while idle")
-	p.say("go on")
+	p.Say("go on")
 	followNumbers(t, o, 20)
 	none(t, o.disconnected, "a disconnect")
 
 	pubSide := newProbe()
 	pub, _ := start(t, PUB, "tcp://127.0.0.1:0", pubSide.attach(Config{Bind: true, HeartbeatInterval: 50 * time.Millisecond, HeartbeatTimeout: 500 * time.Millisecond}))
-	sub := startPython(t, "sub.py", "connect", pub.Endpoint(), "60")
-	sub.line()
+	sub := sharedtest.StartScript(t, "testdata/sub.py", "connect", pub.Endpoint(), "60")
+	sub.Line()
 	untilSubscribed(t, pub, "kv", 1)
 	time.Sleep(800 * time.Millisecond)
 	none(t, pubSide.disconnected, "a subscriber lost while idle")
 	pub.Publish([]byte("kv"))
-	if got := sub.line(); got != "6b76" {
+	if got := sub.Line(); got != "6b76" {
 		t.Errorf("got %q", got)
 	}
 }
 
 func TestAFrozenLibzmqPeerIsNoticedAndTakenBack(t *testing.T) {
-	p := startPython(t, "pub.py", "bind", "tcp://127.0.0.1:*", "0")
+	p := sharedtest.StartScript(t, "testdata/pub.py", "bind", "tcp://127.0.0.1:*", "0")
 	o := newProbe()
-	start(t, SUB, p.line(), o.attach(Config{
+	start(t, SUB, p.Line(), o.attach(Config{
 		Topics: []string{"kv"}, HeartbeatInterval: 100 * time.Millisecond, HeartbeatTimeout: 200 * time.Millisecond, HandshakeTimeout: 200 * time.Millisecond,
 	}))
 	followNumbers(t, o, 5)
-	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	p.Signal(syscall.SIGSTOP)
 	began := time.Now()
 	if err := receive(t, o.disconnected, "disconnect"); !strings.Contains(err.Error(), errSilent.Error()) {
 		t.Errorf("ended with %v", err)
 	}
 	t.Logf("noticed after %v", time.Since(began))
 	receive(t, o.failures, "failed handshake with the frozen peer")
-	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	p.Signal(syscall.SIGCONT)
 	for len(o.messages) > 0 {
 		<-o.messages
 	}
@@ -265,18 +193,18 @@ func TestAFrozenLibzmqPeerIsNoticedAndTakenBack(t *testing.T) {
 }
 
 func TestALibzmqPublisherThatRestartsIsFoundAgain(t *testing.T) {
-	first := startPython(t, "pub.py", "bind", "tcp://127.0.0.1:*", "0")
-	endpoint := first.line()
+	first := sharedtest.StartScript(t, "testdata/pub.py", "bind", "tcp://127.0.0.1:*", "0")
+	endpoint := first.Line()
 	o := newProbe()
 	start(t, SUB, endpoint, o.attach(Config{Topics: []string{"kv"}}))
 	for range 3 {
 		followNumbers(t, o, 5)
-		first.kill()
+		first.Kill()
 		receive(t, o.disconnected, "disconnect")
 		for len(o.messages) > 0 {
 			<-o.messages
 		}
-		first = startPython(t, "pub.py", "bind", endpoint, "0")
+		first = sharedtest.StartScript(t, "testdata/pub.py", "bind", endpoint, "0")
 	}
 	followNumbers(t, o, 5)
 }
