@@ -4,7 +4,7 @@ GO ?= go
 FUZZTIME ?= 30s
 TOOL = $(GO) tool -modfile=tools/go.mod
 
-.PHONY: help build check test race fuzz interop test-binary test-engines bench demo tidy
+.PHONY: help build check test race fuzz interop test-binary test-engines test-bench bench demo tidy
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -25,7 +25,7 @@ race: ## the same under the race detector (needs gcc)
 	CGO_ENABLED=1 $(GO) test -race -short ./...
 
 fuzz: ## every fuzz target for FUZZTIME each
-	@set -e; grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -n1 dirname | sort -u | while read -r dir; do \
+	@set -e; grep -rlE '^func Fuzz' --include='*_test.go' --exclude-dir=bench . | xargs -n1 dirname | sort -u | while read -r dir; do \
 		for target in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$dir/*_test.go | sed 's/func //'); do \
 			echo "== $$dir $$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$dir </dev/null; done; done
 
@@ -41,11 +41,14 @@ test-engines: build ## the built binary against real vLLM and SGLang on a CPU: s
 	WARMPATH_ENGINES=$${WARMPATH_ENGINES:-$${XDG_CACHE_HOME:-$$HOME/.cache}/warmpath/engines} WARMPATH_BINARY=$(CURDIR)/bin/warmpath \
 		$(GO) test -count=1 -v -timeout 45m ./test/engines/...
 
-bench: ## every benchmark once, allocations reported
+bench: ## every benchmark once, allocations reported; bench/README.md has the comparisons with other projects
 	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+test-bench: ## the module of comparisons builds and passes
+	cd bench && $(GO) vet ./... && $(GO) test ./...
 
 demo: ## four mock engines, the gateway and a workload in one process
 	$(GO) run ./cmd/warmpath demo
 
 tidy: ## go.mod of every module
-	$(GO) mod tidy && cd tools && $(GO) mod tidy
+	$(GO) mod tidy && (cd tools && $(GO) mod tidy) && cd bench && $(GO) mod tidy
