@@ -249,3 +249,8 @@ func (e *Engine) CachedHashes(t block.Tier, f func(Hash) bool) {
 		}
 	}
 }
+
+// Load returns how many requests run and wait, and the share of the pool that the running ones hold.
+func (e *Engine) Load() (running, waiting int, kv float64) {
+	return len(e.running), len(e.queue), float64(e.pool.used()) / float64(len(e.pool.slots)-1)
+}

@@ -1,0 +1,271 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/warmpath/warmpath/internal/engine"
+	"github.com/warmpath/warmpath/internal/report"
+	"github.com/warmpath/warmpath/internal/workload"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// Config is one run. Workload, Policy and Groups are required; zero is a sensible value of all else.
+type Config struct {
+	Workload *workload.Workload
+	Policy   policy.Spec
+	Groups   []Group
+	// Decode, when not empty, are decode workers: Groups only prefill then, and hand the KV over.
+	Decode []Group
+
+	Rate float64 // speed-up of the arrivals that go by the clock; 0 is 1: as recorded. Think times are not scaled
+	Seed uint64  // of everything random
+
+	// Routers share the requests at random; each has its own index, its own fleet and sees its own load alone. 0 is 1.
+	Routers int
+	// Lag is the time from a pass's end until routers have applied its events. LagJitter adds a uniformly random part,
+	// anew for each batch; batches of one worker stay in order.
+	Lag, LagJitter time.Duration
+	// Loss is the share of event batches that do not come through. The next batch shows the gap: with Replay the lost one is
+	// applied then; otherwise the router forgets the worker, as it does with a publisher that has no replay.
+	Loss   float64
+	Replay bool
+	// Speculative is how long a dispatched prompt counts as cached without its events. 0: the router's default, 2 s;
+	// negative: not at all.
+	Speculative time.Duration
+	// Hop is the time a request takes from the client through the router to its engine, and a token back. 0: none.
+	Hop time.Duration
+
+	MaxRequests int // that a worker may have before it counts as saturated; 0: no limit
+	Queue       int // requests that a router holds while all workers are saturated; beyond, they are rejected
+
+	Faults    []Fault
+	Autoscale *Autoscale
+
+	SLOs    []report.SLO // nil: report.DefaultSLOs
+	Samples int          // single requests in the result; see report.Options
+	Label   string       // a note in the result
+}
+
+// Group is workers that are alike.
+type Group struct {
+	Count     int
+	Profile   engine.Profile
+	BlockSize int     // tokens; 0: the profile's
+	KVTokens  int     // that a rank's cache holds; 0: the profile's
+	CPUTokens int     // of the CPU tier of a rank; 0: none
+	OnEvict   bool    // blocks go to the CPU tier when they are evicted instead of when they are stored
+	Speed     float64 // factor on the profile's speed; 0 is 1
+	Ranks     int     // data-parallel ranks of a worker, each with an engine of its own; 0 is 1
+}
+
+// Fault is a worker that dies and comes back with an empty cache.
+type Fault struct {
+	At     time.Duration // since the first arrival
+	Worker int           // from 0, over all groups
+	Down   time.Duration // until it answers again; 0: it never does
+}
+
+// Autoscale adds and drains workers by how many requests there are for each. Only with one group.
+type Autoscale struct {
+	Min, Max int
+	High     float64       // requests per ready worker above which one is added
+	Low      float64       // below which one is drained
+	Interval time.Duration // between looks; 0: 15 s, the Kubernetes autoscaler's
+	Start    time.Duration // until a new worker serves; 0: 60 s, a 32B model from local disk
+}
+
+// maxWorkers bounds a run: each worker has an engine with its pool.
+const maxWorkers = 4096
+
+func (c Config) withDefaults() Config {
+	if c.Rate == 0 {
+		c.Rate = 1
+	}
+	if c.Routers == 0 {
+		c.Routers = 1
+	}
+	if c.SLOs == nil {
+		c.SLOs = report.DefaultSLOs
+	}
+	fill := func(groups []Group) []Group {
+		groups = slices.Clone(groups)
+		for i := range groups {
+			g := &groups[i]
+			if g.BlockSize == 0 {
+				g.BlockSize = g.Profile.BlockSize
+			}
+			if g.KVTokens == 0 {
+				g.KVTokens = g.Profile.KVTokens
+			}
+			if g.Speed == 0 {
+				g.Speed = 1
+			}
+			g.Ranks = max(g.Ranks, 1)
+		}
+		return groups
+	}
+	c.Groups, c.Decode = fill(c.Groups), fill(c.Decode)
+	if a := c.Autoscale; a != nil {
+		scale := *a
+		if scale.Interval == 0 {
+			scale.Interval = 15 * time.Second
+		}
+		if scale.Start == 0 {
+			scale.Start = time.Minute
+		}
+		c.Autoscale = &scale
+	}
+	return c
+}
+
+func (c *Config) validate() error {
+	var errs []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	check(c.Workload != nil && len(c.Workload.Requests) > 0, "the workload has no requests")
+	check(c.Rate > 0 && c.Rate < 1e6, "rate %v is not above 0", c.Rate)
+	check(c.Routers >= 1 && c.Routers <= 64, "%d routers are not within 1..64", c.Routers)
+	check(c.Lag >= 0 && c.LagJitter >= 0 && c.Hop >= 0, "a lag is negative")
+	check(c.Loss >= 0 && c.Loss < 1, "loss %v is not within 0..1", c.Loss)
+	check(c.MaxRequests >= 0 && c.Queue >= 0, "a limit is negative")
+	check(c.Queue == 0 || c.MaxRequests > 0, "a router queue needs a limit of requests for each worker: nothing would ever wait")
+	check(len(c.Decode) == 0 || len(c.Faults) == 0 && c.Autoscale == nil, "faults and autoscaling are not modelled with decode workers")
+	workers := 0
+	for _, g := range append(slices.Clone(c.Groups), c.Decode...) {
+		check(g.Count >= 1, "a group has %d workers", g.Count)
+		check(g.Speed > 0, "speed %v is not above 0", g.Speed)
+		check(g.BlockSize < 1 || g.KVTokens/g.BlockSize >= 1, "a cache of %d tokens holds no block of %d", g.KVTokens, g.BlockSize)
+		workers += g.Count * g.Ranks
+	}
+	check(workers >= 1 && workers <= maxWorkers, "%d workers are not within 1..%d", workers, maxWorkers)
+	for _, f := range c.Faults {
+		check(f.Worker >= 0 && f.Worker < workers, "a fault is for worker %d of %d", f.Worker, workers)
+		check(f.At >= 0 && f.Down >= 0, "a fault has a negative time")
+	}
+	if a := c.Autoscale; a != nil {
+		check(len(c.Groups) == 1 && c.Groups[0].Ranks == 1, "autoscaling needs one group of workers of one rank")
+		check(a.Min >= 1 && a.Max >= a.Min && a.Max <= maxWorkers, "autoscaling within %d..%d workers", a.Min, a.Max)
+		check(a.Low >= 0 && a.High > a.Low, "autoscaling between %v and %v requests per worker", a.Low, a.High)
+	}
+	return errors.Join(errs...)
+}
+
+// engineConfig is the engine of a rank of the group. Pools count one block that is never used.
+func (g *Group) engineConfig() engine.Config {
+	cfg := g.Profile.Config(g.BlockSize, g.KVTokens/g.BlockSize)
+	cfg.CPUBlocks = g.CPUTokens / g.BlockSize
+	if g.OnEvict {
+		cfg.Offload = engine.OffloadOnEvict
+	}
+	if g.Speed != 1 {
+		cfg.Timing = scaled{cfg.Timing, g.Speed}
+	}
+	return cfg
+}
+
+// scaled is a timing on faster or slower hardware.
+type scaled struct {
+	engine.Timing
+	speed float64
+}
+
+func (s scaled) Duration(b *engine.Batch) time.Duration {
+	return time.Duration(float64(s.Timing.Duration(b)) / s.speed)
+}
+
+// Assumptions says what a result rests on, in sentences.
+func (c Config) Assumptions() []string {
+	c = c.withDefaults()
+	var all []string
+	add := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	add("Router, index, policies and fleet are the production code; engines, network and time are modelled (docs/simulator.md).")
+	seen := map[string]bool{}
+	for _, g := range append(slices.Clone(c.Groups), c.Decode...) {
+		p := &g.Profile
+		if seen[p.Name] {
+			continue
+		}
+		seen[p.Name] = true
+		add("Engine profile %s: %s. Source: %s.", p.Name, p.About, p.Source)
+		if l, ok := p.Timing.(engine.Linear); ok {
+			add("%s: a pass takes %g ms + Σ prefill (%g·n + %g·n·(context + n/2)) + %g·context + %g per decode + %g per token from host memory; at most %d tokens and %d requests.",
+				p.Name, l.Base, l.Token, l.Attention, l.Context, l.Sequence, l.Load, p.MaxBatchTokens, p.MaxSequences)
+		}
+		if g.BlockSize != p.BlockSize {
+			add("Caches are modelled in blocks of %d tokens (the engine's are %d); their capacity in tokens is as given.", g.BlockSize, p.BlockSize)
+		}
+	}
+	add("KV events reach routers %v%s after a pass; %g %% of batches are lost%s.", c.Lag, jitterText(c.LagJitter), 100*c.Loss, lossText(c.Loss, c.Replay))
+	if c.Hop > 0 {
+		add("A request takes %v to its engine, and a token as long back.", c.Hop)
+	} else {
+		add("The network, HTTP, tokenisation and the router's own time are not in the times.")
+	}
+	if c.Workload != nil {
+		all = append(all, c.Workload.Notes...)
+	}
+	return all
+}
+
+func jitterText(d time.Duration) string {
+	if d == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" to %v more", d)
+}
+
+func lossText(loss float64, replay bool) string {
+	switch {
+	case loss == 0:
+		return ""
+	case replay:
+		return " and replayed when the next one shows the gap"
+	}
+	return ", and the router then forgets the worker"
+}
+
+// ParsePolicy returns the built-in policy of that name. NAME:imbalance=TOKENS bounds how far it follows a match
+// ([policy.Spec].ImbalanceTokens).
+func ParsePolicy(s string) (policy.Spec, error) {
+	name, setting, bounded := strings.Cut(s, ":")
+	var names []string
+	for _, spec := range policy.BuiltIn() {
+		if spec.NeedsTarget {
+			continue // no request of a workload names its worker
+		}
+		names = append(names, spec.Name)
+		if spec.Name != name {
+			continue
+		}
+		if bounded {
+			value, ok := strings.CutPrefix(setting, "imbalance=")
+			n, err := strconv.Atoi(value)
+			if !ok || err != nil || n <= 0 {
+				return policy.Spec{}, fmt.Errorf("policy %q: %q is not imbalance=TOKENS", name, setting)
+			}
+			spec.ImbalanceTokens = n
+			spec.Name = s
+		}
+		return spec, nil
+	}
+	return policy.Spec{}, fmt.Errorf("no policy is called %q (known: %s)", name, strings.Join(names, ", "))
+}
+
+// Policies returns the names of all policies that a workload can be routed by.
+func Policies() []string {
+	var names []string
+	for _, spec := range policy.BuiltIn() {
+		if !spec.NeedsTarget {
+			names = append(names, spec.Name)
+		}
+	}
+	return names
+}

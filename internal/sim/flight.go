@@ -1,0 +1,267 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/engine"
+	"github.com/warmpath/warmpath/internal/report"
+	"github.com/warmpath/warmpath/internal/workload"
+)
+
+// model is the name that all workers serve, where the workload names none.
+const model = "model"
+
+// epoch is the Unix time at which runs begin: the router takes 0 for "never".
+const epoch = int64(1e18)
+
+// flight is a request on its way. Flights are used again.
+type flight struct {
+	id       int
+	req      *workload.Request
+	engine   engine.Request
+	tokens   []block.Token // prompt and answer in one array
+	input    int           // tokens of the prompt
+	decision *warmpath.Decision
+	router   int
+	rank     *rank // nil: none has it
+	place    int   // in rank.live
+
+	arrival, started, first, last time.Duration // started: -1 before
+	predicted                     int
+	cached, loaded                int // of a prefill leg that is over
+	decoding                      bool
+	tries                         int
+	exclude                       []fleet.WorkerID
+}
+
+func (w *world) newFlight(id int) *flight {
+	var f *flight
+	if n := len(w.spareFlights); n > 0 {
+		f = w.spareFlights[n-1]
+		w.spareFlights = w.spareFlights[:n-1]
+	} else {
+		f = &flight{}
+	}
+	req := &w.requests[id]
+	tokens := req.AppendTokens(f.tokens[:0])
+	*f = flight{id: id, req: req, engine: f.engine, arrival: w.now, started: -1, exclude: f.exclude[:0]}
+	f.input = len(tokens)
+	f.tokens = req.AppendOutput(tokens)
+	return f
+}
+
+// prompt returns the prompt's tokens.
+func (f *flight) prompt() []block.Token { return f.tokens[:f.input] }
+
+// ask is the request as the router sees it.
+func (w *world) ask(f *flight) warmpath.Request {
+	req := warmpath.Request{
+		Model: model, Tokens: f.prompt(), MaxTokens: f.req.Output, Rank: -1, Exclude: f.exclude,
+		Now: epoch + int64(w.now), Random: w.random.Uint64(),
+	}
+	switch {
+	case f.req.LoRA != "":
+		req.Model = f.req.LoRA
+	case f.req.Model != "":
+		req.Model = f.req.Model
+	}
+	return req
+}
+
+// release ends a flight.
+func (w *world) release(f *flight) {
+	f.engine.Recycle()
+	// A single very long prompt must not keep its array for good.
+	const keep = 1 << 18
+	if cap(f.tokens) > keep {
+		f.tokens = nil
+	}
+	w.over(f.id)
+	w.spareFlights = append(w.spareFlights, f)
+}
+
+// arrive takes a request from the workload and sends it.
+func (w *world) arrive(id int) {
+	f := w.newFlight(id)
+	w.live++
+	w.rec.Arrive(id, w.now)
+	if w.cfg.Routers > 1 {
+		f.router = w.random.IntN(w.cfg.Routers)
+	}
+	w.dispatch(f)
+}
+
+// dispatch asks the router and sends the request where it says.
+func (w *world) dispatch(f *flight) {
+	p := &w.main
+	if f.decoding {
+		p = &w.decode
+	}
+	req := w.ask(f)
+	d, err := p.views[f.router].router.Route(context.Background(), &req)
+	switch {
+	case errors.Is(err, warmpath.ErrSaturated) && len(w.held[f.router]) < w.cfg.Queue:
+		w.held[f.router] = append(w.held[f.router], f)
+		return
+	case errors.Is(err, warmpath.ErrSaturated):
+		w.rec.Reject(w.now)
+		w.release(f)
+		return
+	case err != nil:
+		w.rec.Fail(w.now)
+		w.release(f)
+		return
+	}
+	f.decision = d
+	f.rank = p.rank(w, d.Holder)
+	f.predicted = d.PredictedTokens
+	if w.cfg.Hop > 0 {
+		w.agenda.plan(moment{at: w.now + w.cfg.Hop, kind: atDispatch, with: f})
+		return
+	}
+	w.submit(f)
+}
+
+// submit gives a routed request to its engine.
+func (w *world) submit(f *flight) {
+	r := f.rank
+	if r.dead {
+		w.retry(f)
+		return
+	}
+	prompt := f.prompt()
+	q := &f.engine
+	q.Recycle()
+	q.Prompt, q.Output, q.Owner = prompt, f.tokens[len(prompt):], f
+	q.Scope.LoRA = f.req.LoRA
+	switch {
+	case f.decoding:
+		q.Received = len(prompt)
+	case len(w.decode.workers) > 0:
+		q.Output = q.Output[:1]
+	}
+	if err := r.engine.Submit(q); err != nil {
+		// The engine answers 400: the worker did its part.
+		w.finishDecision(f, fleet.OutcomeServed)
+		w.rec.Reject(w.now)
+		w.release(f)
+		return
+	}
+	r.add(f)
+	w.rouse(r)
+}
+
+func (w *world) finishDecision(f *flight, o fleet.Outcome) {
+	f.decision.Done(o, epoch+int64(w.now))
+	f.decision.Recycle()
+	f.decision = nil
+}
+
+// maxTries is how often a request is sent before it fails; the gateway's default.
+const maxTries = 3
+
+// retry sends a request to another worker, as the gateway does while no byte of the answer has come.
+func (w *world) retry(f *flight) {
+	f.exclude = append(f.exclude, f.decision.Worker.ID)
+	w.finishDecision(f, fleet.OutcomeFailed)
+	f.rank = nil
+	if f.tries++; f.tries >= maxTries {
+		w.rec.Fail(w.now)
+		w.release(f)
+		return
+	}
+	w.rec.Retry()
+	w.dispatch(f)
+}
+
+// output notes a token.
+func (w *world) output(f *flight, first bool) {
+	if first && !f.decoding {
+		f.decision.FirstToken(epoch + int64(w.now))
+	}
+	if first && len(w.decode.workers) == 0 || first && f.decoding {
+		f.first = w.now
+	}
+	f.last = w.now
+}
+
+// finish ends a request, or its prefill leg.
+func (w *world) finish(f *flight) {
+	f.rank.remove(f)
+	if len(w.decode.workers) > 0 && !f.decoding {
+		w.handOver(f)
+		return
+	}
+	if !f.decoding {
+		f.cached, f.loaded = f.engine.Cached, f.engine.Loaded
+	}
+	prompt := f.input
+	w.rec.Finish(&report.Answer{
+		Request: f.id, Worker: f.rank.index, Arrival: f.arrival, Started: f.started, First: f.first + w.cfg.Hop, End: f.last + w.cfg.Hop,
+		Prompt: prompt, Cached: f.cached, Loaded: f.loaded, Predicted: f.predicted, Output: len(f.tokens) - prompt,
+	})
+	w.finishDecision(f, fleet.OutcomeServed)
+	router := f.router
+	w.release(f)
+	w.admitHeld(router)
+}
+
+// admitHeld sends what a router holds, in order, as long as it finds a worker.
+func (w *world) admitHeld(router int) {
+	for len(w.held[router]) > 0 {
+		held := w.held[router]
+		f := held[0]
+		w.held[router] = held[1:]
+		before := len(w.held[router])
+		w.dispatch(f)
+		if len(w.held[router]) > before { // it was held again: at the end, and belongs to the front
+			q := w.held[router]
+			copy(q[1:], q[:len(q)-1])
+			q[0] = f
+			return
+		}
+	}
+}
+
+// handOver moves the KV of a prefilled prompt to a decode worker, as far as that has not got it.
+func (w *world) handOver(f *flight) {
+	f.cached, f.loaded = f.engine.Cached, f.engine.Loaded
+	prefillWorker := f.rank
+	w.finishDecision(f, fleet.OutcomeServed)
+	f.decoding, f.exclude = true, f.exclude[:0]
+	g := prefillWorker.group
+	// The router of the decode workers is asked now; what its choice has cached is not sent again. The transfer does not
+	// share its link with others.
+	predicted := f.predicted
+	w.routeDecode(f)
+	if f.rank == nil {
+		return
+	}
+	tokens := max(f.input-f.decision.MatchTokens, 0)
+	took := time.Duration(float64(tokens) * g.Profile.KVBytes / max(g.Profile.HandoverGBs, 1e-3))
+	f.predicted = predicted
+	w.rec.Handover(tokens, took)
+	w.agenda.plan(moment{at: w.now + took, kind: atHandover, with: f})
+}
+
+// routeDecode chooses the decode worker; f.rank is nil afterwards when there is none.
+func (w *world) routeDecode(f *flight) {
+	f.rank = nil
+	req := w.ask(f)
+	d, err := w.decode.views[f.router].router.Route(context.Background(), &req)
+	if err != nil {
+		w.rec.Fail(w.now)
+		w.release(f)
+		return
+	}
+	d.FirstToken(epoch + int64(w.now)) // nothing of the prompt is left to compute
+	f.decision, f.rank = d, w.decode.rank(w, d.Holder)
+}
+
+// decodeLeg begins the answer once the KV is there.
+func (w *world) decodeLeg(f *flight) { w.submit(f) }

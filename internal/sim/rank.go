@@ -1,0 +1,153 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/engine"
+)
+
+// rank is one engine and what it is doing.
+type rank struct {
+	index  int // in world.ranks
+	pool   *pool
+	holder fleet.Holder
+	worker fleet.WorkerID
+	group  *Group
+	engine *engine.Engine
+	step   engine.Step
+	doing  doing
+	gen    uint32        // of the wake that counts
+	since  time.Duration // when the passes began that it glides through
+	passes int
+	live   []*flight
+	life   int // how often it was started
+	dead   bool
+	lines  []line // by router: what is on its way there
+}
+
+// line is the event stream from a rank to a router.
+type line struct {
+	last time.Duration // when the last batch planned so far arrives
+	lost []*batch      // not noticed yet
+}
+
+type doing uint8
+
+const (
+	idle doing = iota
+	stepping
+	gliding
+	awaiting // a wake at this very moment is planned
+)
+
+func (r *rank) add(f *flight) {
+	f.rank, f.place = r, len(r.live)
+	r.live = append(r.live, f)
+}
+
+func (r *rank) remove(f *flight) {
+	last := r.live[len(r.live)-1]
+	r.live[f.place], last.place = last, f.place
+	r.live[len(r.live)-1] = nil
+	r.live = r.live[:len(r.live)-1]
+}
+
+func (w *world) wakeAt(r *rank, at time.Duration) {
+	r.gen++
+	w.agenda.plan(moment{at: at, kind: atWake, a: int32(r.index), gen: r.gen})
+}
+
+// rouse makes a rank see what was submitted: at once if it is idle, else with its next pass.
+func (w *world) rouse(r *rank) {
+	switch r.doing {
+	case idle:
+		r.doing = awaiting
+		w.wakeAt(r, w.now)
+	case gliding:
+		// The passes that have begun by now are finished, then the new request is looked at.
+		end := r.since + w.glide(r, w.now-r.since)
+		r.doing = awaiting
+		w.wakeAt(r, max(end, w.now))
+	}
+}
+
+// wake ends what the rank was doing and begins its next pass.
+func (w *world) wake(r *rank) {
+	switch r.doing {
+	case stepping:
+		w.finishStep(r)
+	case gliding:
+		w.glide(r, 1<<62)
+	}
+	if r.dead {
+		return
+	}
+	w.begin(r)
+}
+
+// glide makes the steady passes that began before until, counted from the first one's start, and returns how long they took.
+func (w *world) glide(r *rank, until time.Duration) time.Duration {
+	made, took := r.engine.Advance(r.passes, until)
+	if made == 0 {
+		return 0
+	}
+	running := r.engine.Running()
+	w.rec.Gap(took/time.Duration(made), made*len(running))
+	end := r.since + took
+	for _, q := range running {
+		q.Owner.(*flight).last = end
+	}
+	return took
+}
+
+func (w *world) begin(r *rank) {
+	if n := r.engine.Steady(); n > 1 {
+		r.doing, r.since, r.passes = gliding, w.now, n
+		w.wakeAt(r, w.now+r.engine.Forecast(n))
+		return
+	}
+	if !r.engine.Step(&r.step) {
+		r.doing = idle
+		w.rec.Gauge(r.index, w.now, 0, 0, 0)
+		return
+	}
+	for _, q := range r.step.Admitted {
+		if f := q.Owner.(*flight); f.started < 0 {
+			f.started = w.now
+		}
+	}
+	if r.step.Preempted > 0 {
+		w.rec.Preempted(r.index, r.step.Preempted)
+	}
+	r.doing = stepping
+	w.wakeAt(r, w.now+r.step.Duration)
+	running, waiting, kv := r.engine.Load()
+	w.rec.Gauge(r.index, w.now, running, waiting, kv)
+}
+
+// finishStep makes visible what the pass did: events first, as engines publish them, then tokens.
+func (w *world) finishStep(r *rank) {
+	if len(r.step.Events) > 0 {
+		w.publish(r)
+	}
+	gap, count := time.Duration(-1), 0
+	for i := range r.step.Outputs {
+		o := &r.step.Outputs[i]
+		f := o.Request.Owner.(*flight)
+		if !o.First {
+			// Nearly all gaps of a pass are alike.
+			if d := w.now - f.last; d == gap {
+				count++
+			} else {
+				w.rec.Gap(gap, count)
+				gap, count = d, 1
+			}
+		}
+		w.output(f, o.First)
+		if o.Last {
+			w.finish(f)
+		}
+	}
+	w.rec.Gap(gap, count)
+}

@@ -1,0 +1,249 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/engine"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// pool is workers that take the same requests, and the routers that know them.
+type pool struct {
+	name    string
+	views   []*view // by router
+	workers []worker
+	ranks   []int // by holder: index in world.ranks. All routers number holders alike
+}
+
+// worker is what the world knows of one worker; its ranks are the engines.
+type worker struct {
+	url   string
+	first int // its first rank in world.ranks
+	ranks int
+	state presence
+}
+
+type presence uint8
+
+const (
+	present presence = iota
+	draining
+	gone
+)
+
+// view is one router with the fleet as it sees it.
+type view struct {
+	fleet   *fleet.Fleet
+	router  *warmpath.Router
+	stored  kvindex.Stored
+	handles []uint64
+}
+
+func (p *pool) rank(w *world, h fleet.Holder) *rank { return w.ranks[p.ranks[h]] }
+
+// fill makes the pool's routers and workers.
+func (w *world) fill(p *pool, groups []Group) error {
+	for range w.cfg.Routers {
+		v := &view{fleet: fleet.New(fleet.Config{})}
+		var err error
+		v.router, err = warmpath.New(warmpath.Options{
+			Fleet: v.fleet, Policy: w.cfg.Policy, SpeculativeTTL: w.cfg.Speculative, MaxRequests: w.cfg.MaxRequests,
+		})
+		if err != nil {
+			return err
+		}
+		p.views = append(p.views, v)
+	}
+	for i := range groups {
+		for range groups[i].Count {
+			if err := w.addWorker(p, &groups[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// addWorker adds a worker with empty engines to a pool and to every router's fleet.
+func (w *world) addWorker(p *pool, g *Group) error {
+	n := len(p.workers)
+	url := fmt.Sprintf("http://%s-%d", p.name, n+1)
+	wk := worker{url: url, first: len(w.ranks), ranks: g.Ranks}
+	for i := range g.Ranks {
+		e, err := engine.New(g.engineConfig())
+		if err != nil {
+			return err
+		}
+		r := &rank{
+			index: len(w.ranks), pool: p, holder: fleet.Holder(len(p.ranks)), worker: fleet.WorkerID(n), group: g, engine: e,
+			lines: make([]line, w.cfg.Routers),
+		}
+		p.ranks = append(p.ranks, r.index)
+		w.ranks = append(w.ranks, r)
+		name := fmt.Sprintf("%s %d", p.name, n+1)
+		if g.Ranks > 1 {
+			name += fmt.Sprintf(" rank %d", i)
+		}
+		w.rec.Name(r.index, name)
+	}
+	p.workers = append(p.workers, wk)
+	for _, v := range p.views {
+		v.put(w, url, g)
+		for i := range g.Ranks {
+			v.fleet.SetTrust(w.ranks[wk.first+i].holder, fleet.TrustExact, "simulated events")
+		}
+	}
+	return nil
+}
+
+// put announces a worker to the view's fleet, as a probe would.
+func (v *view) put(w *world, url string, g *Group) fleet.WorkerID {
+	return v.fleet.Put(url, fleet.Facts{
+		Engine: fleet.EngineVLLM, BlockSize: g.BlockSize, BlocksPerRank: g.KVTokens / g.BlockSize, Ranks: g.Ranks,
+		Models: w.models(g), ReportsCachedTokens: true,
+	})
+}
+
+// models are what a worker serves: the model, under every name that the workload uses, and its adapters.
+func (w *world) models(g *Group) []fleet.Model {
+	models := []fleet.Model{{ID: model, Root: model, MaxModelLen: g.Profile.MaxModelLen}}
+	seen := map[string]bool{"": true, model: true}
+	for i := range w.requests {
+		r := &w.requests[i]
+		if !seen[r.Model] {
+			seen[r.Model] = true
+			models = append(models, fleet.Model{ID: r.Model, Root: model, MaxModelLen: g.Profile.MaxModelLen})
+		}
+		if !seen[r.LoRA] {
+			seen[r.LoRA] = true
+			models = append(models, fleet.Model{ID: r.LoRA, Root: r.LoRA, Parent: model})
+		}
+	}
+	return models
+}
+
+// batch is the events of one pass on their way to routers. It owns its memory.
+type batch struct {
+	rank   *rank
+	life   int
+	events []engine.Event
+	hashes []engine.Hash
+	tokens []block.Token
+	users  int // routers that have not applied it yet
+}
+
+// publish sends a pass's events to every router.
+func (w *world) publish(r *rank) {
+	events := r.step.Events
+	for i := range events {
+		if e := &events[i]; e.Kind == engine.Removed && e.Tier == block.TierGPU {
+			w.rec.Evicted(len(e.Hashes))
+		}
+	}
+	if w.cfg.Lag == 0 && w.cfg.LagJitter == 0 && w.cfg.Loss == 0 {
+		for _, v := range r.pool.views {
+			v.apply(r.holder, events)
+			w.rec.Events(len(events), 0)
+		}
+		return
+	}
+	b := w.copyEvents(r)
+	b.users = len(r.pool.views)
+	for i := range r.pool.views {
+		at := w.now + w.cfg.Lag
+		if w.cfg.LagJitter > 0 {
+			at += time.Duration(w.random.Int64N(int64(w.cfg.LagJitter)))
+		}
+		line := &r.lines[i]
+		line.last = max(line.last, at)
+		if w.cfg.Loss > 0 && w.random.Float64() < w.cfg.Loss {
+			line.lost = append(line.lost, b)
+			w.rec.Events(0, len(b.events))
+			continue
+		}
+		w.agenda.plan(moment{at: line.last, kind: atDelivery, a: int32(i), with: b})
+	}
+}
+
+func (w *world) copyEvents(r *rank) *batch {
+	var b *batch
+	if n := len(w.spareBatches); n > 0 {
+		b, w.spareBatches = w.spareBatches[n-1], w.spareBatches[:n-1]
+	} else {
+		b = &batch{}
+	}
+	*b = batch{rank: r, life: r.life, events: append(b.events[:0], r.step.Events...), hashes: b.hashes[:0], tokens: b.tokens[:0]}
+	hashes, tokens := 0, 0
+	for i := range b.events {
+		hashes, tokens = hashes+len(b.events[i].Hashes), tokens+len(b.events[i].Tokens)
+	}
+	b.hashes, b.tokens = slices.Grow(b.hashes, hashes), slices.Grow(b.tokens, tokens)
+	for i := range b.events {
+		e := &b.events[i]
+		h, t := len(b.hashes), len(b.tokens)
+		b.hashes, b.tokens = append(b.hashes, e.Hashes...), append(b.tokens, e.Tokens...)
+		e.Hashes, e.Tokens = b.hashes[h:], b.tokens[t:]
+	}
+	return b
+}
+
+func (w *world) done(b *batch) {
+	if b.users--; b.users == 0 {
+		w.spareBatches = append(w.spareBatches, b)
+	}
+}
+
+// deliver applies a batch that has come to a router. A gap before it is noticed now.
+func (w *world) deliver(b *batch, router int) {
+	r := b.rank
+	line := &r.lines[router]
+	v := r.pool.views[router]
+	if len(line.lost) > 0 {
+		if !w.cfg.Replay && b.life == r.life {
+			v.router.Forget(r.holder)
+			v.fleet.SetTrust(r.holder, fleet.TrustDegraded, "events were lost")
+		}
+		for _, lost := range line.lost {
+			if w.cfg.Replay && lost.life == r.life {
+				v.apply(r.holder, lost.events)
+				w.rec.Events(len(lost.events), 0)
+			}
+			w.done(lost)
+		}
+		line.lost = line.lost[:0]
+	}
+	if b.life == r.life {
+		v.apply(r.holder, b.events)
+		w.rec.Events(len(b.events), 0)
+	}
+	w.done(b)
+}
+
+// apply hands events to the router as internal/ingest does once it has decoded them.
+func (v *view) apply(h fleet.Holder, events []engine.Event) {
+	for i := range events {
+		e := &events[i]
+		v.handles = v.handles[:0]
+		for _, hash := range e.Hashes {
+			v.handles = append(v.handles, uint64(hash))
+		}
+		switch e.Kind {
+		case engine.Stored:
+			s := &v.stored
+			s.Tier, s.Handles, s.Tokens, s.BlockSize = e.Tier, v.handles, e.Tokens, e.BlockSize
+			s.Parent, s.HasParent = uint64(e.Parent), e.HasParent
+			s.Scope = block.Scope{LoRA: e.LoRA, Salt: e.Salt}
+			s.RootUnknown = e.Tier != block.TierGPU // offload events drop the salt
+			v.router.Store(h, "", s)
+		case engine.Removed:
+			v.router.Remove(h, "", warmpath.Removed{Tier: e.Tier, Handles: v.handles})
+		case engine.Cleared:
+			v.router.Clear(h, "", e.Tier)
+		}
+	}
+}

@@ -1,0 +1,278 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/warmpath/warmpath/internal/report"
+	"github.com/warmpath/warmpath/internal/workload"
+)
+
+// Run plays one configuration to its end, or until ctx ends: then it returns what was done by then, marked as stopped.
+// progress, if not nil, is told every now and then how many requests have ended.
+func Run(ctx context.Context, c Config, progress func(ended int)) (*report.Run, error) {
+	began := time.Now()
+	w, err := newWorld(c)
+	if err != nil {
+		return nil, fmt.Errorf("simulate: %w", err)
+	}
+	stopped := w.play(ctx, progress)
+	run := w.rec.Run(w.setup())
+	run.Stopped = stopped
+	run.Wall = time.Since(began)
+	return run, nil
+}
+
+// world is the state of a run.
+type world struct {
+	cfg      Config
+	requests []workload.Request
+	agenda   agenda
+	now      time.Duration
+	random   *rand.Rand
+	rec      *report.Recorder
+	ranks    []*rank // of all pools
+	main     pool    // all workers, or those that prefill
+	decode   pool    // those that decode what others prefilled; no workers: every worker does both
+
+	arrivals clocked
+	follow   followers
+	live     int         // requests that were sent and have not ended
+	ended    int         // requests that have ended
+	planned  int         // arrivals on the agenda
+	held     [][]*flight // by router: what waits for a worker to have room
+
+	spareFlights []*flight
+	spareBatches []*batch
+	joining      int // workers that were ordered and do not serve yet
+}
+
+func newWorld(c Config) (*world, error) {
+	c = c.withDefaults()
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	w := &world{
+		cfg:      c,
+		requests: c.Workload.Requests,
+		random:   rand.New(rand.NewPCG(c.Seed, 0x5eed)),
+		arrivals: clocked{workload: c.Workload, rate: c.Rate},
+		follow:   newFollowers(c.Workload.Requests),
+		held:     make([][]*flight, c.Routers),
+	}
+	var stages []report.StageInfo
+	for _, s := range c.Workload.Stages {
+		stages = append(stages, report.StageInfo{Name: s.Name, Rate: s.Rate * c.Rate, First: s.First})
+	}
+	w.rec = report.NewRecorder(report.Options{SLOs: c.SLOs, Samples: c.Samples, Stages: stages})
+	w.main.name, w.decode.name = "worker", "decode worker"
+	if err := w.fill(&w.main, c.Groups); err != nil {
+		return nil, err
+	}
+	if err := w.fill(&w.decode, c.Decode); err != nil {
+		return nil, err
+	}
+	w.rec.Ready(0, len(w.main.workers)+len(w.decode.workers))
+	for i, f := range c.Faults {
+		w.agenda.plan(moment{at: f.At, kind: atFault, a: int32(i)})
+	}
+	if c.Autoscale != nil {
+		w.agenda.plan(moment{at: c.Autoscale.Interval, kind: atScale})
+	}
+	return w, nil
+}
+
+// checkEvery is how many moments pass between looks at the context: a few milliseconds.
+const checkEvery = 4096
+
+// play runs until nothing is left to happen; it reports whether it was stopped before.
+func (w *world) play(ctx context.Context, progress func(int)) (stopped bool) {
+	for n := 1; ; n++ {
+		if n%checkEvery == 0 {
+			if ctx.Err() != nil {
+				return true
+			}
+			if progress != nil {
+				progress(w.ended)
+			}
+		}
+		at, coming := w.arrivals.peek(w)
+		if len(w.agenda.heap) > 0 {
+			if top := &w.agenda.heap[0]; !coming || top.at < at || top.at == at && top.kind < atArrival {
+				m := w.agenda.next()
+				w.now = m.at
+				w.happen(&m)
+				continue
+			}
+		}
+		if !coming {
+			break
+		}
+		w.now = max(w.now, at)
+		w.arrive(w.arrivals.take())
+	}
+	if progress != nil {
+		progress(w.ended)
+	}
+	return false
+}
+
+func (w *world) happen(m *moment) {
+	switch m.kind {
+	case atWake:
+		r := w.ranks[m.a]
+		if r.gen == m.gen {
+			w.wake(r)
+		}
+	case atArrival:
+		w.planned--
+		w.arrive(int(m.a))
+	case atDispatch:
+		w.submit(m.with.(*flight))
+	case atHandover:
+		w.decodeLeg(m.with.(*flight))
+	case atDelivery:
+		w.deliver(m.with.(*batch), int(m.a))
+	case atFault:
+		w.die(&w.cfg.Faults[m.a])
+	case atRestart:
+		w.restart(w.ranks[m.a])
+	case atHealth:
+		w.check(w.ranks[m.a])
+	case atScale:
+		w.scale()
+	case atJoin:
+		w.join()
+	}
+}
+
+// busy reports whether anything is still to come that a tick of the world should wait for.
+func (w *world) busy() bool {
+	_, coming := w.arrivals.peek(w)
+	return w.live > 0 || w.planned > 0 || coming
+}
+
+func (w *world) setup() report.Setup {
+	c := &w.cfg
+	g := &c.Groups[0]
+	s := report.Setup{
+		Policy: c.Policy.Name, Routers: c.Routers, Rate: c.Rate, KVTokens: g.KVTokens, BlockSize: g.BlockSize,
+		Profile: g.Profile.Name, Seed: c.Seed, Note: c.Label,
+	}
+	for _, groups := range [][]Group{c.Groups, c.Decode} {
+		for i := range groups {
+			s.Workers += groups[i].Count
+			if groups[i].Profile.Name != g.Profile.Name {
+				s.Profile = "mixed"
+			}
+		}
+	}
+	if span := w.arrivals.span(); span > 0 {
+		s.PerSecond = float64(len(w.requests)) / span.Seconds() * c.Rate
+	}
+	return s
+}
+
+// clocked hands out the requests that arrive by the clock, in order.
+type clocked struct {
+	workload *workload.Workload
+	rate     float64
+	next     int
+	stage    int           // the next stage to begin
+	shift    time.Duration // by which drained stages have moved all later arrivals
+}
+
+// peek returns when the next one arrives; ok is false when none does, for now or for good.
+func (c *clocked) peek(w *world) (at time.Duration, ok bool) {
+	requests := c.workload.Requests
+	for c.next < len(requests) && requests[c.next].After >= 0 {
+		c.next++
+	}
+	if c.next == len(requests) {
+		return 0, false
+	}
+	for c.stage < len(c.workload.Stages) && c.next >= c.workload.Stages[c.stage].First {
+		s := &c.workload.Stages[c.stage]
+		if s.Drain {
+			if w.ended < s.First && (w.live > 0 || w.planned > 0) {
+				return 0, false
+			}
+			c.shift = max(c.shift, w.now-c.scale(s.Start))
+		}
+		c.stage++
+	}
+	return c.scale(requests[c.next].Arrival) + c.shift, true
+}
+
+func (c *clocked) take() int {
+	c.next++
+	return c.next - 1
+}
+
+func (c *clocked) scale(d time.Duration) time.Duration {
+	if c.rate == 1 {
+		return d
+	}
+	return time.Duration(float64(d) / c.rate)
+}
+
+// span is from the first to the last arrival, as recorded.
+func (c *clocked) span() time.Duration {
+	r := c.workload.Requests
+	return r[len(r)-1].Arrival - r[0].Arrival
+}
+
+// followers knows which requests come after others have ended.
+type followers struct {
+	begin   []int32 // of request i's followers in list
+	list    []int32
+	missing []int32 // ends that request i still waits for
+}
+
+func newFollowers(requests []workload.Request) followers {
+	f := followers{}
+	each := func(visit func(of, follower int)) {
+		for i := range requests {
+			if requests[i].After < 0 {
+				continue
+			}
+			visit(requests[i].After, i)
+			for _, j := range requests[i].Join {
+				visit(j, i)
+			}
+		}
+	}
+	total := 0
+	each(func(int, int) { total++ })
+	if total == 0 {
+		return f
+	}
+	f.begin = make([]int32, len(requests)+1)
+	f.list = make([]int32, total)
+	f.missing = make([]int32, len(requests))
+	each(func(of, follower int) { f.begin[of+1]++; f.missing[follower]++ })
+	for i := range requests {
+		f.begin[i+1] += f.begin[i]
+	}
+	at := append([]int32(nil), f.begin...)
+	each(func(of, follower int) { f.list[at[of]] = int32(follower); at[of]++ })
+	return f
+}
+
+// over plans the requests that waited for the end of request i.
+func (w *world) over(i int) {
+	w.live--
+	w.ended++
+	f := &w.follow
+	if f.begin == nil {
+		return
+	}
+	for _, next := range f.list[f.begin[i]:f.begin[i+1]] {
+		if f.missing[next]--; f.missing[next] == 0 {
+			w.planned++
+			w.agenda.plan(moment{at: w.now + w.requests[next].Think, kind: atArrival, a: next})
+		}
+	}
+}
