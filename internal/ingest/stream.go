@@ -258,6 +258,10 @@ func (s *stream) State(connected bool, err error) {
 		s.connected, s.since = connected, time.Now()
 	}
 	s.connErr = err
-	s.everUp = s.everUp || connected
+	if connected && !s.everUp {
+		// What was learned from requests until now was to be believed for minutes; from here on events say it.
+		s.router.Forget(s.holder)
+		s.everUp = true
+	}
 	s.assess(time.Now())
 }
