@@ -1,0 +1,158 @@
+package tokenizer
+
+import (
+	"strings"
+	"unicode/utf8"
+
+	"github.com/warmpath/warmpath/block"
+)
+
+// addedToken is a token that is found in the text before the model sees it.
+type addedToken struct {
+	id         block.Token
+	content    string
+	special    bool
+	singleWord bool
+	lstrip     bool
+	rstrip     bool
+	normalized bool // matched in the normalized text, by its normalized content
+}
+
+// addedSet finds added tokens: leftmost first, the longest of those that begin there. Immutable; used concurrently.
+type addedSet struct {
+	tokens []addedToken
+	nodes  []addedNode
+	first  [256]bool // bytes a token begins with
+	only   int       // the one byte every token begins with, or -1
+}
+
+// addedNode is a node of the trie over the tokens' bytes. Its children are few: a sorted list is as fast as anything.
+type addedNode struct {
+	token    int32 // index in tokens, -1: none ends here
+	labels   []byte
+	children []int32
+}
+
+func newAddedSet() *addedSet {
+	return &addedSet{nodes: []addedNode{{token: -1}}, only: -1}
+}
+
+// add enters a token under a pattern (its content, or that normalized); of equal patterns the last wins.
+func (s *addedSet) add(t addedToken, pattern string) {
+	if pattern == "" {
+		return
+	}
+	at := int32(0)
+	for i := range len(pattern) {
+		next := s.child(at, pattern[i])
+		if next < 0 {
+			next = int32(len(s.nodes))
+			s.nodes = append(s.nodes, addedNode{token: -1})
+			s.nodes[at].labels = append(s.nodes[at].labels, pattern[i])
+			s.nodes[at].children = append(s.nodes[at].children, next)
+		}
+		at = next
+	}
+	s.nodes[at].token = int32(len(s.tokens))
+	s.tokens = append(s.tokens, t)
+	s.first[pattern[0]] = true
+	s.only = -1
+	if strings.Count(string(s.nodes[0].labels), "") == 2 {
+		s.only = int(s.nodes[0].labels[0])
+	}
+}
+
+func (s *addedSet) child(at int32, label byte) int32 {
+	n := &s.nodes[at]
+	if i := strings.IndexByte(view(n.labels), label); i >= 0 {
+		return n.children[i]
+	}
+	return -1
+}
+
+func (s *addedSet) empty() bool { return len(s.tokens) == 0 }
+
+// find gives the leftmost-longest token at or after from; token is nil when there is none.
+func (s *addedSet) find(text string, from int) (start, end int, token *addedToken) {
+	for at := from; at < len(text); at++ {
+		if s.only >= 0 {
+			next := strings.IndexByte(text[at:], byte(s.only))
+			if next < 0 {
+				return 0, 0, nil
+			}
+			at += next
+		} else if !s.first[text[at]] {
+			continue
+		}
+		node := int32(0)
+		found := int32(-1)
+		for i := at; i < len(text); i++ {
+			if node = s.child(node, text[i]); node < 0 {
+				break
+			}
+			if t := s.nodes[node].token; t >= 0 {
+				found, end = t, i+1
+			}
+		}
+		if found >= 0 {
+			return at, end, &s.tokens[found]
+		}
+	}
+	return 0, 0, nil
+}
+
+// addedScan walks the added tokens of one text and the texts between them, with the reference's rules for white space and words.
+type addedScan struct {
+	set     *addedSet
+	text    string
+	plain   bool // special tokens are ordinary text
+	search  int  // where the next search begins
+	emitted int  // up to where text has been given out
+	token   *addedToken
+	stop    int // end of token, white space included
+}
+
+// next gives the next text (token is nil) or token.
+func (a *addedScan) next() (from, to int, token *addedToken, ok bool) {
+	if t := a.token; t != nil { // found with the text before it
+		a.token = nil
+		a.emitted = a.stop
+		return 0, 0, t, true
+	}
+	for {
+		start, end, t := a.set.find(a.text, a.search)
+		if t == nil {
+			from, a.emitted = a.emitted, len(a.text)
+			a.search = len(a.text)
+			return from, len(a.text), nil, from != len(a.text)
+		}
+		a.search = end
+		if a.plain && t.special || t.singleWord && !a.standsAlone(start, end) {
+			continue
+		}
+		if t.lstrip {
+			start = max(len(strings.TrimRightFunc(a.text[:start], isSpace)), a.emitted)
+		}
+		if t.rstrip {
+			end = len(a.text) - len(strings.TrimLeftFunc(a.text[end:], isSpace))
+		}
+		if a.emitted < start {
+			from = a.emitted
+			a.token, a.stop = t, end
+			return from, start, nil, true
+		}
+		a.emitted = end
+		return 0, 0, t, true
+	}
+}
+
+// standsAlone tells that no word character touches a token.
+func (a *addedScan) standsAlone(start, end int) bool {
+	words := unicodeTables().regexWord
+	before, n := utf8.DecodeLastRuneInString(a.text[:start])
+	if n > 0 && lookupRun(words, before) != 0 {
+		return false
+	}
+	after, n := utf8.DecodeRuneInString(a.text[end:])
+	return n == 0 || lookupRun(words, after) == 0
+}

@@ -1,0 +1,365 @@
+package tokenizer
+
+import (
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/warmpath/warmpath/block"
+)
+
+// noToken marks a byte or character that the vocabulary does not have.
+const noToken = ^block.Token(0)
+
+// bpe is byte-pair encoding as the reference does it. Immutable but for its cache; used concurrently.
+//
+// In byte mode, which every byte-level tokenizer gets, words come as raw bytes and the vocabulary holds raw bytes: the detour over
+// printable stand-ins is taken once, at load. Otherwise words come as text and the units are characters.
+type bpe struct {
+	vocab        *vocabulary // of what words are made of
+	spelled      *vocabulary // as the file spells it
+	merges       *merges
+	cache        *wordCache
+	byteMode     bool
+	ignoreMerges bool // a word that is a token is that token
+	fuseUnknown  bool
+	prefix       string // of units that continue a word
+	suffix       string // of the unit that ends a word
+	byteID       [256]block.Token
+	charID       *charIDs
+	fallback     *[256]block.Token // of the bytes of unknown characters, noToken where missing; nil: no fallback
+	unknown      block.Token       // noToken: unknown characters vanish
+	joins        *joinFilter       // nil: words are never cut
+}
+
+// charIDs maps characters to ids with two loads.
+type charIDs struct {
+	page [(utf8.MaxRune + 1) >> 8]uint16
+	ids  []block.Token
+}
+
+func newCharIDs() *charIDs {
+	c := &charIDs{ids: make([]block.Token, 256)}
+	for i := range c.ids {
+		c.ids[i] = noToken
+	}
+	return c
+}
+
+func (c *charIDs) set(r rune, id block.Token) {
+	if c.page[r>>8] == 0 {
+		c.page[r>>8] = uint16(len(c.ids) >> 8)
+		for range 256 {
+			c.ids = append(c.ids, noToken)
+		}
+	}
+	c.ids[int(c.page[r>>8])<<8|int(r&0xff)] = id
+}
+
+func (c *charIDs) get(r rune) block.Token {
+	return c.ids[int(c.page[r>>8])<<8|int(r&0xff)]
+}
+
+// joinFilter says of two neighbouring characters that some merge may put them into one token. It never denies a pair that can join
+// (a Bloom filter of one hash), so cutting a word where it says no changes nothing. It is what makes models without a pre-tokenizer,
+// whose words are whole documents, as fast as others.
+type joinFilter struct{ bits []uint64 }
+
+const joinBits = 1 << 21
+
+func (f *joinFilter) at(a, b rune) (word int, bit uint64) {
+	h := (uint64(a)<<21 | uint64(b)) * hashSeed >> 43
+	return int(h >> 6), 1 << (h & 63)
+}
+
+func (f *joinFilter) add(text []byte) {
+	last := rune(-1)
+	for len(text) > 0 {
+		r, n := utf8.DecodeRune(text)
+		text = text[n:]
+		if last >= 0 {
+			w, b := f.at(last, r)
+			f.bits[w] |= b
+		}
+		last = r
+	}
+}
+
+func (f *joinFilter) mayJoin(a, b rune) bool {
+	w, bit := f.at(a, b)
+	return f.bits[w]&bit != 0
+}
+
+// bpeSpec is what a file says of a BPE model.
+type bpeSpec struct {
+	tokens       []token
+	merges       [][2]string
+	unknown      string
+	prefix       string
+	suffix       string
+	fuseUnknown  bool
+	byteFallback bool
+	ignoreMerges bool
+	byteLevel    bool // the pre-tokenizer ends in ByteLevel
+}
+
+func newBPE(spec *bpeSpec) (*bpe, error) {
+	text, err := newVocabulary(spec.tokens)
+	if err != nil {
+		return nil, err
+	}
+	m := &bpe{vocab: text, spelled: text, cache: newWordCache(), ignoreMerges: spec.ignoreMerges, fuseUnknown: spec.fuseUnknown, prefix: spec.prefix,
+		suffix: spec.suffix, unknown: noToken}
+	if err := m.readMerges(spec, text); err != nil {
+		return nil, err
+	}
+	if spec.byteLevel && m.prefix == "" && m.suffix == "" && m.enterByteMode(spec.tokens) {
+		return m, nil
+	}
+	m.charID = newCharIDs()
+	for _, t := range spec.tokens {
+		if r, n := utf8.DecodeRuneInString(t.text); n > 0 && n == len(t.text) && !(r == utf8.RuneError && n == 1) {
+			m.charID.set(r, t.id)
+		}
+	}
+	complete := false
+	if spec.byteFallback {
+		m.fallback, complete = byteTokens(text)
+	}
+	if spec.unknown != "" {
+		id, ok := text.id(spec.unknown)
+		if !ok && !complete {
+			return nil, fmt.Errorf("the unknown token %q is not in the vocabulary", clip(spec.unknown))
+		}
+		if ok {
+			m.unknown = id
+		}
+	}
+	m.allowCuts(text, complete)
+	return m, nil
+}
+
+// byteTokens finds <0x00> to <0xFF>; complete: all are there.
+func byteTokens(v *vocabulary) (ids *[256]block.Token, complete bool) {
+	ids, complete = new([256]block.Token), true
+	for b := range ids {
+		id, ok := v.id(fmt.Sprintf("<0x%02X>", b))
+		if !ok {
+			id, complete = noToken, false
+		}
+		ids[b] = id
+	}
+	return ids, complete
+}
+
+func (m *bpe) readMerges(spec *bpeSpec, text *vocabulary) error {
+	m.merges = newMerges(len(spec.merges))
+	var joined []byte
+	for rank, pair := range spec.merges {
+		left, ok := text.id(pair[0])
+		right, ok2 := text.id(pair[1])
+		if !ok || !ok2 || len(pair[1]) < len(m.prefix) {
+			return fmt.Errorf("merge %d joins %q and %q, which are not both in the vocabulary", rank, clip(pair[0]), clip(pair[1]))
+		}
+		joined = append(append(joined[:0], pair[0]...), pair[1][len(m.prefix):]...)
+		merged, ok := text.id(string(joined))
+		if !ok {
+			return fmt.Errorf("merge %d makes %q, which is not in the vocabulary", rank, clip(string(joined)))
+		}
+		m.merges.add(left, right, uint32(rank), merged)
+	}
+	return nil
+}
+
+// enterByteMode replaces the vocabulary by one of raw bytes; false when a byte has no token of its own.
+func (m *bpe) enterByteMode(tokens []token) bool {
+	raw := make([]token, 0, len(tokens))
+	var buf []byte
+	for _, t := range tokens {
+		if b, ok := fromByteLevel(buf[:0], t.text); ok {
+			raw = append(raw, token{string(b), t.id})
+		}
+	}
+	v, err := newVocabulary(raw)
+	if err != nil {
+		return false
+	}
+	for b := range m.byteID {
+		id, ok := v.id(string([]byte{byte(b)}))
+		if !ok {
+			return false
+		}
+		m.byteID[b] = id
+	}
+	m.vocab, m.byteMode = v, true
+	return true
+}
+
+// allowCuts builds the join filter where cutting words cannot change the result: no unit depends on its place in the word, unknown
+// characters are not fused over a cut, and no merge takes a part whose text is not the text it stands for.
+func (m *bpe) allowCuts(text *vocabulary, complete bool) {
+	if m.prefix != "" || m.suffix != "" || m.unknown != noToken && !complete {
+		return
+	}
+	special := map[block.Token]bool{m.unknown: true}
+	if m.fallback != nil {
+		for _, id := range m.fallback {
+			special[id] = true
+		}
+	}
+	delete(special, noToken)
+	f := &joinFilter{bits: make([]uint64, joinBits/64)}
+	for _, s := range m.merges.slots {
+		if s.pair == noPair {
+			continue
+		}
+		if special[block.Token(s.pair>>32)] || special[block.Token(s.pair)] {
+			return
+		}
+		f.add(text.text(block.Token(s.merge)))
+	}
+	m.joins = f
+}
+
+// appendWord appends the ids of a word.
+func (m *bpe) appendWord(dst []block.Token, word string, s *scratch) ([]block.Token, error) {
+	if m.byteMode {
+		if len(word) == 1 {
+			return append(dst, m.byteID[word[0]]), nil
+		}
+		return m.appendCached(dst, word, s), nil
+	}
+	if m.ignoreMerges {
+		if id, ok := m.vocab.id(word); ok {
+			return append(dst, id), nil
+		}
+	}
+	if m.joins == nil {
+		return m.appendCached(dst, word, s), nil
+	}
+	if len(word) > maxWord {
+		return nil, errWordTooLong
+	}
+	return m.appendCut(dst, word, s), nil
+}
+
+// maxWord keeps positions within the heap's 31 bits.
+const maxWord = 1 << 30
+
+var errWordTooLong = errors.New("a text without any boundary exceeds 1 GiB")
+
+// appendCut cuts a word wherever no merge can join its neighbours.
+func (m *bpe) appendCut(dst []block.Token, word string, s *scratch) []block.Token {
+	start := 0
+	last := rune('a')
+	for at := 0; at < len(word); {
+		r, n := decodeRune(word, at)
+		if at > start && !(isLower(last) && isLower(r)) && !m.joins.mayJoin(last, r) {
+			dst = m.appendCached(dst, word[start:at], s)
+			start = at
+		}
+		last = r
+		at += n
+	}
+	if start < len(word) {
+		dst = m.appendCached(dst, word[start:], s)
+	}
+	return dst
+}
+
+// isLower: two of these nearly always join, so asking the filter would be wasted time.
+func isLower(r rune) bool { return r >= 'a' && r <= 'z' }
+
+func (m *bpe) appendCached(dst []block.Token, word string, s *scratch) []block.Token {
+	if len(word) > maxCachedBytes {
+		return m.appendMerged(dst, word, s)
+	}
+	key := keyOf(word)
+	if found, ok := m.cache.get(&key, dst); ok {
+		return found
+	}
+	before := len(dst)
+	dst = m.appendMerged(dst, word, s)
+	m.cache.put(&key, dst[before:])
+	return dst
+}
+
+// appendMerged appends the ids of a word without the cache.
+func (m *bpe) appendMerged(dst []block.Token, word string, s *scratch) []block.Token {
+	if m.byteMode && m.ignoreMerges {
+		if id, ok := m.vocab.id(word); ok {
+			return append(dst, id)
+		}
+	}
+	ids := s.merge.ids[:0]
+	if m.byteMode {
+		for i := range len(word) {
+			ids = append(ids, m.byteID[word[i]])
+		}
+	} else {
+		ids = m.appendUnits(ids, word)
+	}
+	s.merge.ids = ids
+	return append(dst, m.merges.apply(ids, &s.merge)...)
+}
+
+// appendUnits appends the ids of a word's characters, before any merge. The order in which pending unknowns come out is the reference's.
+func (m *bpe) appendUnits(ids []block.Token, word string) []block.Token {
+	pending := false
+	for at := 0; at < len(word); {
+		r, n := decodeRune(word, at)
+		unit := word[at : at+n]
+		id := noToken
+		if m.prefix == "" && m.suffix == "" {
+			id = m.charID.get(r)
+		} else {
+			if at > 0 {
+				unit = m.prefix + unit
+			}
+			if at+n == len(word) {
+				unit += m.suffix
+			}
+			if known, ok := m.vocab.id(unit); ok {
+				id = known
+			}
+		}
+		at += n
+		if id != noToken {
+			if pending {
+				ids = append(ids, m.unknown)
+				pending = false
+			}
+			ids = append(ids, id)
+			continue
+		}
+		if m.fallback != nil {
+			if with, ok := appendBytes(ids, m.fallback, unit); ok {
+				ids = with
+				continue
+			}
+		}
+		if m.unknown != noToken {
+			if pending && !m.fuseUnknown {
+				ids = append(ids, m.unknown)
+			}
+			pending = true
+		}
+	}
+	if pending {
+		ids = append(ids, m.unknown)
+	}
+	return ids
+}
+
+// appendBytes appends the tokens of unit's bytes, or nothing when one has none.
+func appendBytes(ids []block.Token, table *[256]block.Token, unit string) ([]block.Token, bool) {
+	before := len(ids)
+	for i := range len(unit) {
+		id := table[unit[i]]
+		if id == noToken {
+			return ids[:before], false
+		}
+		ids = append(ids, id)
+	}
+	return ids, true
+}

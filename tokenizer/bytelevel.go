@@ -1,0 +1,43 @@
+package tokenizer
+
+import "unicode/utf8"
+
+// byteLevelChar is GPT-2's printable stand-in of each byte (openai/gpt-2, src/encoder.py, bytes_to_unicode); byteLevelByte is its inverse.
+var (
+	byteLevelChar [256]rune
+	byteLevelByte = map[rune]byte{}
+)
+
+func init() {
+	extra := rune(256)
+	for b := range byteLevelChar {
+		c := rune(b)
+		if !(b >= '!' && b <= '~' || b >= 0xa1 && b <= 0xac || b >= 0xae) {
+			c = extra
+			extra++
+		}
+		byteLevelChar[b] = c
+		byteLevelByte[c] = byte(b)
+	}
+}
+
+// toByteLevel appends the stand-ins of text's bytes.
+func toByteLevel(dst []byte, text string) []byte {
+	for i := range len(text) {
+		dst = utf8.AppendRune(dst, byteLevelChar[text[i]])
+	}
+	return dst
+}
+
+// fromByteLevel appends the bytes that text stands for; false when a character stands for none.
+func fromByteLevel(dst []byte, text string) ([]byte, bool) {
+	before := len(dst)
+	for _, c := range text {
+		b, ok := byteLevelByte[c]
+		if !ok {
+			return dst[:before], false
+		}
+		dst = append(dst, b)
+	}
+	return dst, true
+}

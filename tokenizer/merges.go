@@ -1,0 +1,202 @@
+package tokenizer
+
+import (
+	"math/bits"
+
+	"github.com/warmpath/warmpath/block"
+)
+
+// merges is the table of BPE: which two neighbours join, in which order, to which token. Immutable; used concurrently.
+type merges struct {
+	slots []mergeSlot
+	shift uint
+}
+
+type mergeSlot struct {
+	pair  uint64 // left <<32 | right
+	merge uint64 // rank <<32 | merged id
+}
+
+const (
+	noPair  = ^uint64(0)
+	noMerge = ^uint64(0) // ranks after every real one
+)
+
+func newMerges(n int) *merges {
+	size := bits.Len(uint(n + n/2))
+	m := &merges{slots: make([]mergeSlot, 1<<size), shift: uint(64 - size)}
+	for i := range m.slots {
+		m.slots[i].pair = noPair
+	}
+	return m
+}
+
+// add enters a merge; of two merges of one pair the last wins, as in the reference.
+func (m *merges) add(left, right block.Token, rank uint32, merged block.Token) {
+	pair := uint64(left)<<32 | uint64(right)
+	mask := len(m.slots) - 1
+	for i := m.home(pair); ; i = (i + 1) & mask {
+		if s := &m.slots[i]; s.pair == noPair || s.pair == pair {
+			*s = mergeSlot{pair, uint64(rank)<<32 | uint64(merged)}
+			return
+		}
+	}
+}
+
+func (m *merges) home(pair uint64) int { return int(pair * hashSeed >> m.shift) }
+
+// find gives rank<<32 | merged id of two neighbours, or noMerge.
+func (m *merges) find(left, right block.Token) uint64 {
+	pair := uint64(left)<<32 | uint64(right)
+	mask := len(m.slots) - 1
+	for i := m.home(pair); ; i = (i + 1) & mask {
+		s := &m.slots[i]
+		if s.pair == pair {
+			return s.merge
+		}
+		if s.pair == noPair {
+			return noMerge
+		}
+	}
+}
+
+// mergeScratch is the working memory of one word.
+type mergeScratch struct {
+	ids         []block.Token
+	next        []uint64 // by position: the merge with the right neighbour
+	left, right []int32  // of the heap's list
+	heap        []uint64 // rank<<32 | position
+}
+
+// shortWord is the length up to which scanning for the lowest rank beats a heap; measured on Chinese and code.
+const shortWord = 96
+
+// apply joins neighbours in ids, lowest rank first and leftmost among equals, until none is left, and gives what remains of ids.
+func (m *merges) apply(ids []block.Token, s *mergeScratch) []block.Token {
+	if len(ids) > shortWord {
+		return m.applyHeap(ids, s)
+	}
+	if len(ids) < 2 {
+		return ids
+	}
+	if cap(s.next) < len(ids) {
+		s.next = make([]uint64, len(ids), 2*len(ids))
+	}
+	next := s.next[:len(ids)-1]
+	for i := range next {
+		next[i] = m.find(ids[i], ids[i+1])
+	}
+	for {
+		best, at := noMerge, -1
+		for i, n := range next {
+			if n < best {
+				best, at = n, i
+			}
+		}
+		if at < 0 {
+			return ids
+		}
+		ids[at] = block.Token(best)
+		ids = append(ids[:at+1], ids[at+2:]...)
+		next = append(next[:at], next[at+1:]...)
+		if at > 0 {
+			next[at-1] = m.find(ids[at-1], ids[at])
+		}
+		if at < len(next) {
+			next[at] = m.find(ids[at], ids[at+1])
+		}
+	}
+}
+
+// applyHeap is apply for long words, in O(n log n) time and about 36 bytes a token of memory.
+func (m *merges) applyHeap(ids []block.Token, s *mergeScratch) []block.Token {
+	n := len(ids)
+	if cap(s.left) < n {
+		s.left, s.right = make([]int32, n), make([]int32, n)
+	}
+	if cap(s.next) < n {
+		s.next = make([]uint64, n)
+	}
+	left, right, next := s.left[:n], s.right[:n], s.next[:n]
+	h := s.heap[:0]
+	for i := range n {
+		left[i], right[i], next[i] = int32(i-1), int32(i+1), noMerge
+		if i+1 < n {
+			if next[i] = m.find(ids[i], ids[i+1]); next[i] != noMerge {
+				h = append(h, next[i]&^0xffffffff|uint64(i))
+			}
+		}
+	}
+	for i := (len(h) - 2) / 4; i >= 0 && len(h) > 1; i-- {
+		sink(h, i)
+	}
+	for len(h) > 0 {
+		top := h[0]
+		last := len(h) - 1
+		h[0] = h[last]
+		h = h[:last]
+		sink(h, 0)
+		at := int32(uint32(top))
+		if next[at]>>32 != top>>32 || next[at] == noMerge {
+			continue // joined or changed since it was queued
+		}
+		gone := right[at]
+		ids[at] = block.Token(next[at])
+		after := right[gone]
+		right[at] = after
+		next[gone] = noMerge
+		next[at] = noMerge
+		if int(after) < n {
+			left[after] = at
+			h = m.queue(h, next, ids, at, after)
+		}
+		if before := left[at]; before >= 0 {
+			h = m.queue(h, next, ids, before, at)
+		}
+	}
+	s.heap = h
+	kept := 0
+	for i := int32(0); int(i) < n; i = right[i] {
+		ids[kept] = ids[i]
+		kept++
+	}
+	return ids[:kept]
+}
+
+func (m *merges) queue(h, next []uint64, ids []block.Token, a, b int32) []uint64 {
+	next[a] = m.find(ids[a], ids[b])
+	if next[a] == noMerge {
+		return h
+	}
+	h = append(h, next[a]&^0xffffffff|uint64(a))
+	for i := len(h) - 1; i > 0; {
+		parent := (i - 1) / 4
+		if h[parent] <= h[i] {
+			break
+		}
+		h[parent], h[i] = h[i], h[parent]
+		i = parent
+	}
+	return h
+}
+
+// sink restores the order of a four-way heap below i.
+func sink(h []uint64, i int) {
+	for {
+		first := 4*i + 1
+		if first >= len(h) {
+			return
+		}
+		least := first
+		for c := first + 1; c < len(h) && c < first+4; c++ {
+			if h[c] < h[least] {
+				least = c
+			}
+		}
+		if h[i] <= h[least] {
+			return
+		}
+		h[i], h[least] = h[least], h[i]
+		i = least
+	}
+}

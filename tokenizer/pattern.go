@@ -1,0 +1,448 @@
+package tokenizer
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// errPattern says that a pattern is outside the dialect that compilePattern knows; the fallback engine may know it.
+var errPattern = errors.New("not in the compiled dialect")
+
+type nodeKind uint8
+
+const (
+	nodeEmpty nodeKind = iota
+	nodeClass
+	nodeConcat
+	nodeAlternate
+	nodeRepeat
+	nodeLook // lookahead of one character or of the end
+)
+
+// patternNode is a parsed pattern: characters, order of preference and greed, no captures.
+type patternNode struct {
+	kind       nodeKind
+	set        charset // of nodeClass; of nodeLook: the characters that satisfy it
+	atEnd      bool    // of nodeLook: the end of the text satisfies it
+	sub        []*patternNode
+	min, max   int // of nodeRepeat; max < 0: no bound
+	lazy       bool
+	possessive bool
+}
+
+// patternParser reads the part of Oniguruma's syntax that published tokenizers use.
+type patternParser struct {
+	src  string
+	pos  int
+	fold bool
+	deep int
+}
+
+func parsePattern(src string) (*patternNode, error) {
+	if !utf8.ValidString(src) {
+		return nil, fmt.Errorf("%w: invalid UTF-8", errPattern)
+	}
+	p := &patternParser{src: src}
+	n, err := p.alternation()
+	if err != nil {
+		return nil, err
+	}
+	if p.pos < len(p.src) {
+		return nil, p.unknown("unmatched )")
+	}
+	return n, nil
+}
+
+func (p *patternParser) unknown(what string) error {
+	return fmt.Errorf("%w: %s at byte %d", errPattern, what, p.pos)
+}
+
+func (p *patternParser) more() bool { return p.pos < len(p.src) }
+
+func (p *patternParser) accept(s string) bool {
+	if strings.HasPrefix(p.src[p.pos:], s) {
+		p.pos += len(s)
+		return true
+	}
+	return false
+}
+
+func (p *patternParser) next() rune {
+	c, n := utf8.DecodeRuneInString(p.src[p.pos:])
+	p.pos += n
+	return c
+}
+
+func (p *patternParser) alternation() (*patternNode, error) {
+	if p.deep++; p.deep > 50 {
+		return nil, p.unknown("nesting deeper than 50")
+	}
+	defer func() { p.deep-- }()
+	alt := &patternNode{kind: nodeAlternate}
+	for {
+		n, err := p.concat()
+		if err != nil {
+			return nil, err
+		}
+		alt.sub = append(alt.sub, n)
+		if !p.accept("|") {
+			break
+		}
+	}
+	if len(alt.sub) == 1 {
+		return alt.sub[0], nil
+	}
+	return alt, nil
+}
+
+func (p *patternParser) concat() (*patternNode, error) {
+	cat := &patternNode{kind: nodeConcat}
+	for p.more() && p.src[p.pos] != '|' && p.src[p.pos] != ')' {
+		n, err := p.atom()
+		if err != nil {
+			return nil, err
+		}
+		for p.more() {
+			m, ok, err := p.quantified(n)
+			if err != nil {
+				return nil, err
+			}
+			if !ok {
+				break
+			}
+			n = m
+		}
+		cat.sub = append(cat.sub, n)
+	}
+	return cat, nil
+}
+
+// quantified wraps n in the quantifier at the cursor, if there is one.
+func (p *patternParser) quantified(n *patternNode) (*patternNode, bool, error) {
+	rep := &patternNode{kind: nodeRepeat, sub: []*patternNode{n}, max: -1}
+	interval := false
+	switch {
+	case p.accept("*"):
+	case p.accept("+"):
+		rep.min = 1
+	case p.accept("?"):
+		rep.max = 1
+	case p.src[p.pos] == '{':
+		end := strings.IndexByte(p.src[p.pos:], '}')
+		if end < 0 {
+			return nil, false, p.unknown("{")
+		}
+		if err := rep.bounds(p.src[p.pos+1 : p.pos+end]); err != nil {
+			return nil, false, p.unknown(err.Error())
+		}
+		p.pos += end + 1
+		interval = true
+	default:
+		return nil, false, nil
+	}
+	if n.kind == nodeLook || n.kind == nodeRepeat {
+		return nil, false, p.unknown("quantifier on a quantifier or an assertion")
+	}
+	switch {
+	case p.accept("?"):
+		rep.lazy = true
+		if interval && rep.min == rep.max {
+			return nil, false, p.unknown("{n}? is not lazy in every engine")
+		}
+	case p.more() && p.src[p.pos] == '+':
+		if interval {
+			return nil, false, p.unknown("{n,m}+ means different things in different engines")
+		}
+		p.pos++
+		rep.possessive = true
+	}
+	return rep, true, nil
+}
+
+// bounds reads "n", "n," or "n,m".
+func (n *patternNode) bounds(s string) error {
+	lo, hi, ranged := strings.Cut(s, ",")
+	var err error
+	if n.min, err = strconv.Atoi(lo); err != nil || n.min < 0 {
+		return errors.New("quantifier without a lower bound")
+	}
+	switch {
+	case !ranged:
+		n.max = n.min
+	case hi == "":
+		n.max = -1
+	default:
+		if n.max, err = strconv.Atoi(hi); err != nil || n.max < n.min {
+			return errors.New("quantifier with a wrong upper bound")
+		}
+	}
+	if n.min > 200 || n.max > 200 {
+		return errors.New("quantifier over 200")
+	}
+	return nil
+}
+
+func (p *patternParser) atom() (*patternNode, error) {
+	switch c := p.src[p.pos]; c {
+	case '(':
+		return p.group()
+	case '[':
+		set, err := p.class()
+		if err != nil {
+			return nil, err
+		}
+		return &patternNode{kind: nodeClass, set: set}, nil
+	case '.':
+		p.pos++
+		return &patternNode{kind: nodeClass, set: charsetOf('\n').negate()}, nil
+	case '$':
+		// In Oniguruma "$" is also before every line feed.
+		p.pos++
+		return &patternNode{kind: nodeLook, set: charsetOf('\n'), atEnd: true}, nil
+	case '\\':
+		if p.accept(`\z`) {
+			return &patternNode{kind: nodeLook, atEnd: true}, nil
+		}
+		set, err := p.escape()
+		if err != nil {
+			return nil, err
+		}
+		return p.classNode(set), nil
+	case '*', '+', '?', '{', '^', ')':
+		return nil, p.unknown(fmt.Sprintf("%q", c))
+	}
+	return p.classNode(charsetOf(p.next())), nil
+}
+
+func (p *patternParser) classNode(set charset) *patternNode {
+	if p.fold {
+		set = set.foldCase()
+	}
+	return &patternNode{kind: nodeClass, set: set}
+}
+
+// group reads "(…)", "(?:…)", "(?i:…)", "(?=.)" and "(?!.)".
+func (p *patternParser) group() (*patternNode, error) {
+	outer := p.fold
+	defer func() { p.fold = outer }()
+	ahead, negative := false, false
+	switch {
+	case p.accept("(?:"):
+	case p.accept("(?i:"):
+		p.fold = true
+	case p.accept("(?="):
+		ahead = true
+	case p.accept("(?!"):
+		ahead, negative = true, true
+	case strings.HasPrefix(p.src[p.pos:], "(?") || strings.HasPrefix(p.src[p.pos:], "(*"):
+		return nil, p.unknown("group")
+	default:
+		p.pos++
+	}
+	n, err := p.alternation()
+	if err != nil {
+		return nil, err
+	}
+	if !p.accept(")") {
+		return nil, p.unknown("missing )")
+	}
+	if !ahead {
+		return n, nil
+	}
+	set, ok := n.single()
+	if !ok {
+		return nil, p.unknown("lookahead longer than one character")
+	}
+	if negative {
+		return &patternNode{kind: nodeLook, set: set.negate(), atEnd: true}, nil
+	}
+	return &patternNode{kind: nodeLook, set: set}, nil
+}
+
+// single gives the set of a node that matches exactly one character.
+func (n *patternNode) single() (charset, bool) {
+	switch {
+	case n.kind == nodeClass:
+		return n.set, true
+	case n.kind == nodeConcat && len(n.sub) == 1:
+		return n.sub[0].single()
+	case n.kind == nodeAlternate:
+		var all charset
+		for _, s := range n.sub {
+			set, ok := s.single()
+			if !ok {
+				return nil, false
+			}
+			all = all.union(set)
+		}
+		return all, true
+	}
+	return nil, false
+}
+
+// class reads a bracket expression with nested brackets and && as Oniguruma has them.
+func (p *patternParser) class() (charset, error) {
+	if p.deep++; p.deep > 50 {
+		return nil, p.unknown("nesting deeper than 50")
+	}
+	defer func() { p.deep-- }()
+	p.pos++ // [
+	negated := p.accept("^")
+	var set, whole charset
+	intersecting := false
+	for first := true; ; first = false {
+		if !p.more() {
+			return nil, p.unknown("missing ]")
+		}
+		if p.src[p.pos] == ']' && !first {
+			p.pos++
+			break
+		}
+		if p.accept("&&") {
+			if intersecting {
+				set = whole.intersect(set)
+			}
+			whole, set, intersecting = set, nil, true
+			continue
+		}
+		item, err := p.classItem()
+		if err != nil {
+			return nil, err
+		}
+		set = set.union(item)
+	}
+	if intersecting {
+		set = whole.intersect(set)
+	}
+	if p.fold {
+		set = set.foldCase()
+	}
+	if negated {
+		set = set.negate()
+	}
+	return set, nil
+}
+
+// classItem reads one member of a bracket expression: a nested one, an escape, a character or a range.
+func (p *patternParser) classItem() (charset, error) {
+	if strings.HasPrefix(p.src[p.pos:], "[:") {
+		return nil, p.unknown("POSIX bracket")
+	}
+	if p.src[p.pos] == '[' {
+		return p.class()
+	}
+	lo, err := p.classChar()
+	if err != nil {
+		return nil, err
+	}
+	one := len(lo) == 1 && lo[0].lo == lo[0].hi
+	rest := p.src[p.pos:]
+	if !one || len(rest) < 2 || rest[0] != '-' || rest[1] == ']' || rest[1] == '[' {
+		return lo, nil
+	}
+	p.pos++
+	hi, err := p.classChar()
+	if err != nil {
+		return nil, err
+	}
+	if len(hi) != 1 || hi[0].lo != hi[0].hi || hi[0].lo < lo[0].lo {
+		return nil, p.unknown("range")
+	}
+	return charset{{lo[0].lo, hi[0].lo}}, nil
+}
+
+func (p *patternParser) classChar() (charset, error) {
+	if p.src[p.pos] == '\\' {
+		return p.escape()
+	}
+	return charsetOf(p.next()), nil
+}
+
+// escape reads "\…" as a set of characters.
+func (p *patternParser) escape() (charset, error) {
+	if p.pos++; !p.more() {
+		return nil, p.unknown(`\`)
+	}
+	c := p.next()
+	switch c {
+	case 'n':
+		return charsetOf('\n'), nil
+	case 'r':
+		return charsetOf('\r'), nil
+	case 't':
+		return charsetOf('\t'), nil
+	case 'f':
+		return charsetOf('\f'), nil
+	case 'v':
+		return charsetOf('\v'), nil
+	case 'p', 'P':
+		return p.property(c == 'P')
+	case 'x', 'u':
+		return p.hexEscape(c)
+	}
+	if c < utf8.RuneSelf {
+		if set, ok := escapeClass(byte(c)); ok {
+			return set, nil
+		}
+		if c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' {
+			return nil, p.unknown(`\` + string(c))
+		}
+	}
+	return charsetOf(c), nil
+}
+
+func (p *patternParser) property(negated bool) (charset, error) {
+	var name string
+	if p.accept("{") {
+		end := strings.IndexByte(p.src[p.pos:], '}')
+		if end < 0 {
+			return nil, p.unknown(`\p`)
+		}
+		name = p.src[p.pos : p.pos+end]
+		p.pos += end + 1
+	} else if p.more() {
+		name = string(p.next())
+	}
+	if strings.HasPrefix(name, "^") {
+		negated, name = !negated, name[1:]
+	}
+	set, ok := property(name)
+	if !ok {
+		return nil, p.unknown(`\p{` + name + `}`)
+	}
+	if negated {
+		set = set.negate()
+	}
+	return set, nil
+}
+
+// hexEscape reads \xHH, \x{H…} and \uHHHH.
+func (p *patternParser) hexEscape(kind rune) (charset, error) {
+	var digits string
+	if kind == 'x' && p.accept("{") {
+		end := strings.IndexByte(p.src[p.pos:], '}')
+		if end < 0 {
+			return nil, p.unknown(`\x`)
+		}
+		digits = p.src[p.pos : p.pos+end]
+		p.pos += end + 1
+	} else {
+		n := 2
+		if kind == 'u' {
+			n = 4
+		}
+		if len(p.src)-p.pos < n {
+			return nil, p.unknown(`\` + string(kind))
+		}
+		digits = p.src[p.pos : p.pos+n]
+		p.pos += n
+	}
+	v, err := strconv.ParseUint(digits, 16, 32)
+	if err != nil || v > utf8.MaxRune {
+		return nil, p.unknown(`\` + string(kind))
+	}
+	return charsetOf(rune(v)), nil
+}

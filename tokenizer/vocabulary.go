@@ -1,0 +1,161 @@
+package tokenizer
+
+import (
+	"fmt"
+	"math/bits"
+
+	"github.com/warmpath/warmpath/block"
+)
+
+// maxVocabulary bounds token ids: sixteen times the largest vocabulary published.
+const maxVocabulary = 1 << 22
+
+// vocabulary maps token texts to ids and back. Texts lie in one arena, so a vocabulary is four allocations however large. Immutable once
+// built; used concurrently.
+type vocabulary struct {
+	arena []byte
+	start []uint32 // by id: where its text begins; the next id's start is its end
+	known []bool   // by id: false for ids that no text has
+	table []uint32 // open addressing: id+1, zero is free
+	count int
+}
+
+// token is a text and its id while a vocabulary is being built.
+type token struct {
+	text string
+	id   block.Token
+}
+
+// newVocabulary builds a vocabulary; of tokens that share a text the last wins, as in the reference.
+func newVocabulary(tokens []token) (*vocabulary, error) {
+	var size, top int
+	for _, t := range tokens {
+		if t.id >= maxVocabulary {
+			return nil, fmt.Errorf("token %q has id %d, over the limit of %d", clip(t.text), t.id, maxVocabulary)
+		}
+		size += len(t.text)
+		top = max(top, int(t.id)+1)
+	}
+	if top > 64*len(tokens)+1<<16 {
+		return nil, fmt.Errorf("%d tokens have ids up to %d: too sparse to be a vocabulary", len(tokens), top-1)
+	}
+	byID := make([]string, top)
+	v := &vocabulary{arena: make([]byte, 0, size), start: make([]uint32, top+1), known: make([]bool, top)}
+	for _, t := range tokens {
+		byID[t.id] = t.text
+		v.known[t.id] = true
+	}
+	for id, text := range byID {
+		v.start[id] = uint32(len(v.arena))
+		v.arena = append(v.arena, text...)
+	}
+	v.start[top] = uint32(len(v.arena))
+	v.table = make([]uint32, 1<<bits.Len(uint(2*len(tokens))))
+	for _, t := range tokens {
+		v.insert(t)
+	}
+	return v, nil
+}
+
+func (v *vocabulary) insert(t token) {
+	mask := uint64(len(v.table) - 1)
+	for i := hashText(t.text) & mask; ; i = (i + 1) & mask {
+		at := v.table[i]
+		if at == 0 {
+			v.table[i] = t.id + 1
+			v.count++
+			return
+		}
+		if string(v.text(at-1)) == t.text {
+			v.table[i] = t.id + 1
+			return
+		}
+	}
+}
+
+// id gives the id of a text.
+func (v *vocabulary) id(text string) (block.Token, bool) {
+	mask := uint64(len(v.table) - 1)
+	for i := hashText(text) & mask; ; i = (i + 1) & mask {
+		at := v.table[i]
+		if at == 0 {
+			return 0, false
+		}
+		if string(v.text(at-1)) == text {
+			return at - 1, true
+		}
+	}
+}
+
+// text gives the text of an id below the vocabulary's size; the caller must not change it.
+func (v *vocabulary) text(id block.Token) []byte {
+	return v.arena[v.start[id]:v.start[id+1]]
+}
+
+// lookup gives the text of any id.
+func (v *vocabulary) lookup(id block.Token) (string, bool) {
+	if int(id) >= len(v.known) || !v.known[id] {
+		return "", false
+	}
+	return string(v.text(id)), true
+}
+
+const (
+	hashSeed  = 0x9e3779b97f4a7c15
+	hashPrime = 0xd6e8feb86659fd93
+)
+
+func mix(a, b uint64) uint64 {
+	hi, lo := bits.Mul64(a, b)
+	return hi ^ lo
+}
+
+// hashText is a wyhash-like hash of a short text; it is not keyed, tables made with it are bounded by files, not by requests.
+func hashText(s string) uint64 {
+	h := uint64(len(s)) * hashPrime
+	i := 0
+	for ; len(s)-i >= 8; i += 8 {
+		h = mix(h^load64(s, i), hashSeed)
+	}
+	return mix(h^loadTail(s, i), hashPrime)
+}
+
+func load64(s string, i int) uint64 {
+	_ = s[i+7]
+	return uint64(s[i]) | uint64(s[i+1])<<8 | uint64(s[i+2])<<16 | uint64(s[i+3])<<24 |
+		uint64(s[i+4])<<32 | uint64(s[i+5])<<40 | uint64(s[i+6])<<48 | uint64(s[i+7])<<56
+}
+
+// loadTail gives the at most seven bytes of s from i on, padded with zeros.
+func loadTail(s string, i int) uint64 {
+	n := len(s) - i
+	if n == 0 {
+		return 0
+	}
+	if len(s) >= 8 {
+		return load64(s, len(s)-8) >> (8 * (8 - uint(n)))
+	}
+	if n >= 4 {
+		lo := uint64(s[i]) | uint64(s[i+1])<<8 | uint64(s[i+2])<<16 | uint64(s[i+3])<<24
+		for k := 4; k < n; k++ {
+			lo |= uint64(s[i+k]) << (8 * uint(k))
+		}
+		return lo
+	}
+	v := uint64(s[i])
+	if n > 1 {
+		v |= uint64(s[i+1]) << 8
+	}
+	if n > 2 {
+		v |= uint64(s[i+2]) << 16
+	}
+	return v
+}
+
+// clip shortens a text for an error message.
+func clip(s string) string {
+	if len(s) > 60 {
+		return s[:60] + "…"
+	}
+	return s
+}

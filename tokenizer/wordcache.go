@@ -1,0 +1,121 @@
+package tokenizer
+
+import (
+	"sync/atomic"
+
+	"github.com/warmpath/warmpath/block"
+)
+
+const (
+	maxCachedBytes  = 24 // longer words are rarely met twice
+	maxCachedTokens = 8
+	cacheSlots      = 1 << 16
+)
+
+// wordCache remembers the ids of short words: direct mapped, fixed in size (4 MiB), without pointers, locks or allocation. Every word of a
+// slot is read and written atomically, and a slot's header carries a sequence number: a reader that overlaps a writer sees it and takes a
+// miss (a seqlock). Concurrent use is safe; writers that collide drop their word.
+type wordCache struct {
+	slots []cacheSlot
+}
+
+// cacheSlot is one cache line: header, 24 bytes of text, 8 ids. Header: sequence (even: stable) <<16 | text length <<8 | number of ids.
+type cacheSlot struct {
+	header atomic.Uint64
+	text   [3]atomic.Uint64
+	ids    [maxCachedTokens / 2]atomic.Uint64
+}
+
+// wordKey is a word of at most maxCachedBytes, and its hash.
+type wordKey struct {
+	text [3]uint64
+	size int
+	hash uint64
+}
+
+const sequenceStep = 1 << 16
+
+func newWordCache() *wordCache { return &wordCache{slots: make([]cacheSlot, cacheSlots)} }
+
+// keyOf gives the key of a word of 1 to maxCachedBytes bytes.
+func keyOf(word string) wordKey {
+	k := wordKey{size: len(word)}
+	switch {
+	case len(word) < 8:
+		k.text[0] = loadTail(word, 0)
+	case len(word) < 16:
+		k.text[0] = load64(word, 0)
+		k.text[1] = loadTail(word, 8)
+	default:
+		k.text[0] = load64(word, 0)
+		k.text[1] = load64(word, 8)
+		if len(word) == maxCachedBytes {
+			k.text[2] = load64(word, 16)
+		} else {
+			k.text[2] = loadTail(word, 16)
+		}
+	}
+	k.hash = mix(k.text[0]^hashSeed, k.text[1]^hashPrime)
+	if len(word) >= 16 {
+		k.hash = mix(k.hash^k.text[2], hashPrime)
+	}
+	k.hash ^= uint64(len(word)) * hashSeed
+	return k
+}
+
+func (c *wordCache) slot(k *wordKey) *cacheSlot {
+	return &c.slots[(k.hash^k.hash>>32)%cacheSlots]
+}
+
+// get appends the ids of a word to dst if it is remembered.
+func (c *wordCache) get(k *wordKey, dst []block.Token) ([]block.Token, bool) {
+	s := c.slot(k)
+	header := s.header.Load()
+	if header>>8&0xff != uint64(k.size) || header&sequenceStep != 0 {
+		return dst, false
+	}
+	if s.text[0].Load() != k.text[0] || k.size > 8 && (s.text[1].Load() != k.text[1] || s.text[2].Load() != k.text[2]) {
+		return dst, false
+	}
+	n := int(header & 0xff)
+	first := s.ids[0].Load()
+	if n == 1 {
+		if s.header.Load() != header {
+			return dst, false
+		}
+		return append(dst, block.Token(first)), true
+	}
+	before := len(dst)
+	dst = append(dst, block.Token(first), block.Token(first>>32))
+	for i := 2; i < n; i += 2 {
+		pair := s.ids[i/2].Load()
+		dst = append(dst, block.Token(pair), block.Token(pair>>32))
+	}
+	if s.header.Load() != header {
+		return dst[:before], false
+	}
+	return dst[:before+n], true
+}
+
+// put remembers the ids of a word, if they are few enough.
+func (c *wordCache) put(k *wordKey, ids []block.Token) {
+	if len(ids) > maxCachedTokens || len(ids) == 0 {
+		return
+	}
+	s := c.slot(k)
+	header := s.header.Load()
+	if header&sequenceStep != 0 || !s.header.CompareAndSwap(header, header+sequenceStep) {
+		return
+	}
+	for i := range k.text {
+		s.text[i].Store(k.text[i])
+	}
+	for i := 0; i < len(ids); i += 2 {
+		pair := uint64(ids[i])
+		if i+1 < len(ids) {
+			pair |= uint64(ids[i+1]) << 32
+		}
+		s.ids[i/2].Store(pair)
+	}
+	s.header.Store((header>>16+2)<<16 | uint64(k.size)<<8 | uint64(len(ids)))
+}
