@@ -159,7 +159,7 @@ func (c *Config) validate() error {
 }
 
 // engineConfig is the engine of a rank of the group. Pools count one block that is never used.
-func (g *Group) engineConfig() engine.Config {
+func (w *world) engineConfig(g *Group) engine.Config {
 	cfg := g.Profile.Config(g.BlockSize, g.KVTokens/g.BlockSize)
 	cfg.CPUBlocks = g.CPUTokens / g.BlockSize
 	if g.OnEvict {
@@ -167,6 +167,9 @@ func (g *Group) engineConfig() engine.Config {
 	}
 	if g.Speed != 1 {
 		cfg.Timing = scaled{cfg.Timing, g.Speed}
+	}
+	if w.segments {
+		cfg.Hash = identity(g.BlockSize)
 	}
 	return cfg
 }

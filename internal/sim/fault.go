@@ -47,7 +47,7 @@ func (w *world) die(f *Fault) {
 
 // restart brings a worker back with an empty cache. Its event stream begins anew, which routers notice with its lag.
 func (w *world) restart(r *rank) {
-	e, err := engine.New(r.group.engineConfig())
+	e, err := engine.New(w.engineConfig(r.group))
 	if err != nil {
 		panic("bug: an engine that started does not start again: " + err.Error())
 	}

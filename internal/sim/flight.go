@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/warmpath/warmpath"
@@ -24,6 +25,7 @@ type flight struct {
 	id       int
 	req      *workload.Request
 	engine   engine.Request
+	hashed   cursor        // how far the engine's hashes reach
 	tokens   []block.Token // prompt and answer in one array
 	input    int           // tokens of the prompt
 	decision *warmpath.Decision
@@ -48,7 +50,7 @@ func (w *world) newFlight(id int) *flight {
 		f = &flight{}
 	}
 	req := &w.requests[id]
-	tokens := req.AppendTokens(f.tokens[:0])
+	tokens := req.AppendTokens(slices.Grow(f.tokens[:0], req.Input+req.Output))
 	*f = flight{id: id, req: req, engine: f.engine, arrival: w.now, started: -1, exclude: f.exclude[:0]}
 	f.input = len(tokens)
 	f.tokens = req.AppendOutput(tokens)

@@ -78,7 +78,7 @@ func (w *world) join() {
 			continue
 		}
 		r := w.ranks[wk.first]
-		e, err := engine.New(g.engineConfig())
+		e, err := engine.New(w.engineConfig(g))
 		if err != nil {
 			panic("bug: an engine that started does not start again: " + err.Error())
 		}

@@ -75,7 +75,7 @@ func (w *world) addWorker(p *pool, g *Group) error {
 	url := fmt.Sprintf("http://%s-%d", p.name, n+1)
 	wk := worker{url: url, first: len(w.ranks), ranks: g.Ranks}
 	for i := range g.Ranks {
-		e, err := engine.New(g.engineConfig())
+		e, err := engine.New(w.engineConfig(g))
 		if err != nil {
 			return err
 		}

@@ -29,6 +29,7 @@ func Run(ctx context.Context, c Config, progress func(ended int)) (*report.Run, 
 type world struct {
 	cfg      Config
 	requests []workload.Request
+	segments bool // all content is told by segments
 	agenda   agenda
 	now      time.Duration
 	random   *rand.Rand
@@ -62,6 +63,7 @@ func newWorld(c Config) (*world, error) {
 		follow:   newFollowers(c.Workload.Requests),
 		held:     make([][]*flight, c.Routers),
 	}
+	w.segments = w.segmented()
 	var stages []report.StageInfo
 	for _, s := range c.Workload.Stages {
 		stages = append(stages, report.StageInfo{Name: s.Name, Rate: s.Rate * c.Rate, First: s.First})

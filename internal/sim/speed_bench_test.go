@@ -1,0 +1,36 @@
+package sim
+
+import (
+	"context"
+	"testing"
+
+	"github.com/warmpath/warmpath/internal/engine"
+	"github.com/warmpath/warmpath/internal/sharedtest"
+	"github.com/warmpath/warmpath/internal/workload"
+)
+
+// BenchmarkConversation is the goal of issue 6: the Mooncake conversation trace on 8 workers under one policy in half a
+// second on one core. The blocks are the trace's own, of 512 tokens.
+func BenchmarkConversation(b *testing.B) {
+	w, err := workload.Load("mooncake:" + sharedtest.Path(b, "traces/mooncake_conversation.jsonl.gz"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, name := range []string{"kv_aware:imbalance=2048", "random"} {
+		spec, err := ParsePolicy(name)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, size := range []int{512, 64} {
+			b.Run(name+"/"+map[int]string{512: "512", 64: "64"}[size], func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					cfg := Config{Workload: w, Policy: spec, Groups: []Group{{Count: 8, Profile: engine.Profiles()[0], BlockSize: size, KVTokens: 1_500_000}}}
+					if _, err := Run(context.Background(), cfg, nil); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
