@@ -86,6 +86,9 @@ func run(args []string) error {
 		return err
 	}
 	defer t.Close()
+	if t.Version != trace.Plain && m != feed.Handles {
+		return fmt.Errorf("%s: handles of several blocks are no keys: give -mode handles, or make the trace with -plain", args[0])
+	}
 	p := &player{trace: t, mode: m, name: "warmpath-" + m.String()}
 	if _, err := p.index(); err != nil {
 		return err

@@ -11,7 +11,11 @@ type rng struct{ state uint64 }
 
 func (r *rng) next() uint64 {
 	r.state += 0x9E3779B97F4A7C15
-	z := r.state
+	return Mix(r.state)
+}
+
+// Mix is splitmix64's output function: a bijection that scrambles small numbers.
+func Mix(z uint64) uint64 {
 	z = (z ^ z>>30) * 0xBF58476D1CE4E5B9
 	z = (z ^ z>>27) * 0x94D049BB133111EB
 	return z ^ z>>31

@@ -1,0 +1,134 @@
+#!/usr/bin/env bash
+# Runs Warmpath's index and other projects' on the same workload files, in turn, and prints one table of ratios.
+#
+#   bench/kvtrace/compare.sh            speed and memory, about 3 minutes
+#   bench/kvtrace/compare.sh hard       who answers right on traces with holes, second copies, re-cut blocks, restarts
+#
+# PEERBENCH  the peers' harness as a binary; else it is built from ../shared/tools/peerbench beside the project (Rust)
+# CACHE      where traces and that binary are kept           (default ~/.cache/warmpath)
+# PASSES     how often everything is run in turn             (default 3; values are medians over passes)
+# MODES      how ours is fed: keys, local, handles           (default: all this build has)
+# PEERS      (default dynamo-radix dynamo-crtc smg-chain smg-chain-into)
+# VERBS      (default lookup replay apply mem conc)
+# LINES      keep the raw lines in this file
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+what=${1:-speed}
+cache=${CACHE:-$HOME/.cache/warmpath}
+passes=${PASSES:-3}
+peers=${PEERS:-dynamo-radix dynamo-crtc smg-chain smg-chain-into}
+verbs=${VERBS:-lookup replay apply mem conc}
+shared=${WARMPATH_SHARED:-../../shared}
+lines=${LINES:-$(mktemp)}
+: >"$lines"
+mkdir -p "$cache/traces"
+
+peerbench() {
+  if [ -n "${PEERBENCH:-}" ]; then echo "$PEERBENCH"; return; fi
+  local built="$cache/peerbench/release/peerbench"
+  if [ ! -x "$built" ]; then
+    echo "building the peers' harness from $shared/tools/peerbench (Rust, some 3 minutes)" >&2
+    CARGO_TARGET_DIR="$cache/peerbench" cargo build --release --locked --manifest-path "$shared/tools/peerbench/Cargo.toml" >&2
+  fi
+  echo "$built"
+}
+
+bin=$(mktemp -d)
+trap 'rm -rf "$bin"' EXIT
+CGO_ENABLED=0 go build -o "$bin/kvtrace" ./kvtrace
+peerbench=$(peerbench)
+modes=${MODES:-$("$bin/kvtrace" modes)}
+
+# trace NAME FLAGS... makes a file once.
+trace() {
+  local file="$cache/traces/$1.trace"
+  shift
+  [ -s "$file" ] || "$bin/kvtrace" make -o "$file" "$@" >&2
+  echo "$file"
+}
+
+# note FILE COMMAND... runs a command and keeps its lines under the file's name.
+note() {
+  local name=$1
+  shift
+  "$@" 2>/dev/null | sed "s/^/$name\t/" >>"$lines" || echo "failed: $*" >&2
+}
+
+speed() {
+  local name file pass mode peer rate cut
+  for name in main mem1m shared; do trace "$name" -preset "$name" >/dev/null; done
+  for pass in $(seq "$passes"); do
+    echo "pass $pass of $passes" >&2
+    for name in main mem1m shared; do
+      file="$cache/traces/$name.trace"
+      case " $verbs " in *" lookup "*)
+        for mode in $modes; do
+          note $name "$bin/kvtrace" -mode "$mode" lookup "$file" 10
+          [ "$mode" = keys ] || note $name "$bin/kvtrace" -mode "$mode" lookup-local "$file" 10
+        done
+        for peer in $peers; do note $name "$peerbench" "$peer" lookup "$file" 10; done ;;
+      esac
+      case " $verbs " in *" apply "*)
+        for mode in $modes; do [ "$mode" = local ] || note $name "$bin/kvtrace" -mode "$mode" apply "$file" 3; done
+        for peer in $peers; do [ "$peer" = smg-chain-into ] || note $name "$peerbench" "$peer" apply "$file" 3; done ;;
+      esac
+      case " $verbs " in *" mem "*)
+        for mode in $modes; do [ "$mode" = local ] || note $name "$bin/kvtrace" -mode "$mode" mem "$file"; done
+        for peer in $peers; do [ "$peer" = smg-chain-into ] || note $name "$peerbench" "$peer" mem "$file"; done ;;
+      esac
+    done
+    file="$cache/traces/main.trace"
+    case " $verbs " in *" replay "*)
+      for mode in $modes; do note main "$bin/kvtrace" -mode "$mode" replay "$file" 1; done
+      for peer in $peers; do note main "$peerbench" "$peer" replay "$file" 1; done ;;
+    esac
+    case " $verbs " in *" apply "*)
+      for cut in 16 1; do
+        for mode in $modes; do
+          [ "$mode" != local ] || continue
+          note main env SPLIT=$cut "$bin/kvtrace" -mode "$mode" apply "$file" 2
+          note main env SPLIT=$cut CHANNEL=1 "$bin/kvtrace" -mode "$mode" apply "$file" 2
+        done
+        for peer in $peers; do [ "$peer" = smg-chain-into ] || note main env SPLIT=$cut "$peerbench" "$peer" apply "$file" 2; done
+      done ;;
+    esac
+    case " $verbs " in *" conc "*)
+      for rate in 0 500000; do
+        for mode in $modes; do [ "$mode" = local ] || note main "$bin/kvtrace" -mode "$mode" conc "$file" $rate 1; done
+        for peer in $peers; do [ "$peer" = dynamo-radix ] || note main "$peerbench" "$peer" conc "$file" $rate 1; done
+      done ;;
+    esac
+  done
+}
+
+# answers NAME PEER FILE notes what a peer answers, or why it gave up; one whose writer died hangs, hence the limit.
+answers() {
+  local out
+  if out=$(RUST_BACKTRACE=0 timeout 10 "$peerbench" "$2" verify "$3" 2>&1); then
+    printf '%s\t%s\n' "$1" "$out" >>"$lines"
+  else
+    printf '%s\t%s refused: %s\n' "$1" "$2" "$(grep -o 'value: .*' <<<"$out" | head -1 | sed 's/value: //')" >>"$lines"
+  fi
+}
+
+hard() {
+  local with name file peer mode
+  file=$(trace hard -hard)
+  "$bin/kvtrace" check "$file" >&2
+  note hard "$bin/kvtrace" -mode handles verify "$file"
+  for with in holes double recut forget holes,recut,forget holes,double,recut,forget; do
+    name=${with//,/+}
+    file=$(trace "hard-$name" -hard -plain -with "$with")
+    "$bin/kvtrace" check "$file" >&2
+    for mode in $modes; do note "$name" "$bin/kvtrace" -mode "$mode" verify "$file"; done
+    for peer in ${PEERS:-dynamo-radix dynamo-kvindexer dynamo-crtc dynamo-positional-strided dynamo-branch smg-chain smg17-positional}; do
+      answers "$name" "$peer" "$file"
+    done
+  done
+}
+
+case $what in
+speed | hard) $what ;;
+*) echo "unknown comparison $what: give speed or hard" >&2; exit 2 ;;
+esac
+COMPARE_COMMAND="PASSES=$passes bench/kvtrace/compare.sh $what" "$bin/kvtrace" table <"$lines"
