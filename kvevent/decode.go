@@ -18,8 +18,8 @@ const (
 	maxRank      = 1<<16 - 1 // data-parallel ranks; a port is base + rank, so there cannot be more
 	maxBlockSize = 1 << 20   // tokens; the largest seen are hybrid models' 1,000s and LMCache chunks
 	maxGroup     = 1 << 16   // cache groups of a model; the largest seen have tens
-	maxWindow    = 1 << 31   // tokens
-	maxOffset    = 1 << 31   // tokens between a block and the item that begins before or in it
+	maxWindow    = 1<<31 - 1 // tokens, the largest that every platform's int holds
+	maxOffset    = 1<<31 - 1 // tokens between a block and the item that begins before or in it
 	// smallestEvent is the bytes of ["BlockRemoved", []], the shortest event that is kept: it bounds what a message's
 	// count of events may reserve.
 	smallestEvent = 15

@@ -18,6 +18,8 @@ func pack(values ...any) []byte {
 			p.null()
 		case int:
 			p.integer(int64(v))
+		case int64: // what a 32-bit int does not hold
+			p.integer(v)
 		case float64:
 			p.float(v)
 		case bool:
@@ -100,7 +102,7 @@ func TestExtraKeysAreClassified(t *testing.T) {
 		{"an empty salt", storedWith(nil, nil, "extra_keys", list(list(""), nil)), judged{Unread: KeyOther}},
 		{"a key of an unknown shape", storedWith(nil, nil, "extra_keys", list(list(list("x", 1, 2)), list(object{"k", 1}))), judged{Unread: KeyOther}},
 		{"a number", storedWith(nil, nil, "extra_keys", list(list(5), nil)), judged{Unread: KeyOther}},
-		{"an offset out of all bounds", storedWith(nil, nil, "extra_keys", list(list(list("img", 1<<40)), nil)), judged{Unread: KeyFeature}},
+		{"an offset out of all bounds", storedWith(nil, nil, "extra_keys", list(list(list("img", int64(1<<40))), nil)), judged{Unread: KeyFeature}},
 		{"not a list", storedWith(nil, nil, "extra_keys", "s"), judged{Unread: KeyOther}},
 		{"fewer entries than hashes", storedWith(nil, nil, "extra_keys", list(list(list("img", 1)))), judged{Unread: KeyFeature}},
 		{"an adapter with a number and no name", object{"type", tagStored, "block_hashes", list(1), "token_ids", list(1, 2), "block_size", 2, "lora_id", 7},
@@ -238,7 +240,8 @@ func TestUnusableEventsAreSkippedAndSayWhatIsLost(t *testing.T) {
 		{"tokens without a size", list(tagStored, list(1), nil, list(1), nil, nil), tagStored, false},
 		{"an absurd size", list(tagStored, list(1), nil, list(1), 1<<30, nil), tagStored, false},
 		{"an empty digest", list(tagStored, list([]byte{}), nil, list(1), 1, nil), tagStored, false},
-		{"a token of 33 bits", list(tagStored, list(1), nil, list(1<<32), 1, nil), tagStored, false},
+		{"a token of 33 bits", list(tagStored, list(1), nil, list(int64(1<<32)), 1, nil), tagStored, false},
+		{"a window that a 32-bit int does not hold", storedWith(nil, nil, "kv_cache_spec_sliding_window", int64(1<<31)), tagStored, false},
 		{"pairs that do not chain", list(tagStored, list(1), nil, list(list(1, 2), list(3, 4)), 2, nil), tagStored, false},
 		{"a pair of three", list(tagStored, list(1), nil, list(list(1, 2, 3)), 1, nil), tagStored, false},
 		{"a parent that is none", list(tagStored, list(1), "p", list(1), 1, nil), tagStored, false},
@@ -310,7 +313,7 @@ func TestBadBatchesAreRejectedWithTheirPlace(t *testing.T) {
 func TestHashesHaveOneNormalForm(t *testing.T) {
 	digest := make([]byte, 32)
 	binary.BigEndian.PutUint64(digest[24:], 1<<63+5)
-	e := decodeOne(t, list(tagRemoved, list(digest, digest[16:], -(1<<63)+5, []byte{1, 2})))
+	e := decodeOne(t, list(tagRemoved, list(digest, digest[16:], int64(-(1<<63)+5), []byte{1, 2})))
 	if diff := cmp.Diff([]Hash{1<<63 + 5, 1<<63 + 5, 1<<63 + 5, 0x0102}, e.Hashes); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -336,7 +339,7 @@ func TestLMCacheChunksComeThroughVLLMsPublisher(t *testing.T) {
 func TestMooncakeCountsTimeInMilliseconds(t *testing.T) {
 	var d Decoder
 	var b Batch
-	if err := d.Decode(pack(list(1761955200125, list(), 0)), &b); err != nil || b.Time != 1761955200.125 {
+	if err := d.Decode(pack(list(int64(1761955200125), list(), 0)), &b); err != nil || b.Time != 1761955200.125 {
 		t.Errorf("time %v, error %v", b.Time, err)
 	}
 }

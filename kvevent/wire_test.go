@@ -95,7 +95,7 @@ func drawStored(t *rapid.T, e *Event, f *format) {
 		e.LoRA = rapid.StringN(1, 40, -1).Draw(t, "adapter")
 	}
 	if vllm && (named && e.LoRA != "" || !named) && rapid.Bool().Draw(t, "numbered") {
-		e.HasLoRAID, e.LoRAID = true, int64(rapid.IntRange(1, 1<<40).Draw(t, "id"))
+		e.HasLoRAID, e.LoRAID = true, rapid.Int64Range(1, 1<<40).Draw(t, "id")
 		if !named {
 			e.Unread = KeyLoRA
 		}

@@ -1,6 +1,7 @@
 package kvindextest
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -214,7 +215,7 @@ var boundCases = []conformanceCase{
 		r.store(a, cut{})
 		r.Store(0, &kvindex.Stored{Tier: 200, Handles: []uint64{1}, Tokens: a[:16], BlockSize: 16})
 		r.Store(0, &kvindex.Stored{Group: -9, Attention: 99, Window: -4, Handles: []uint64{1}, BlockSize: -1})
-		r.Store(0, &kvindex.Stored{Handles: []uint64{1, 2}, Tokens: a[:5], BlockSize: 1 << 40})
+		r.Store(0, &kvindex.Stored{Handles: []uint64{1, 2}, Tokens: a[:5], BlockSize: math.MaxInt})
 		r.Store(fleet.NoHolder, &kvindex.Stored{Handles: []uint64{1}, Tokens: a[:16], BlockSize: 16})
 		r.Remove(fleet.NoHolder, 99, -5, []uint64{1})
 		r.Clear(77, 99)
