@@ -30,6 +30,9 @@ func TestTheIndexHasTheSmallestBlockOfItsWorkers(t *testing.T) {
 		{0, []int{0, 64}, 64},
 		{0, []int{1 << 30}, 65536},
 		{24, []int{32}, 24},
+		{64, []int{16}, 16}, // an engine's smaller blocks are not hidden
+		{64, []int{1}, 16},
+		{64, []int{0}, 64},
 	} {
 		var workers []fleet.Facts
 		for _, size := range c.workers {

@@ -50,14 +50,18 @@ func (r *Router) index(snap *fleet.Snapshot, base string) *modelIndex {
 
 // blockSize returns the tokens of our blocks for a base model.
 func (r *Router) blockSize(snap *fleet.Snapshot, base string) int {
-	if r.options.BlockSize > 0 {
-		return r.options.BlockSize
-	}
+	configured := r.options.BlockSize
 	pool, ok := snap.Pool(base)
-	if !ok {
-		return minBlockSize
+	known := ok && pool.Smallest > 0
+	switch size := min(max(pool.Smallest, minBlockSize), block.MaxSize); {
+	case known && configured > 0:
+		return min(size, configured) // a larger one would hide blocks that the engine has
+	case known:
+		return size
+	case configured > 0:
+		return configured
 	}
-	return min(max(pool.Smallest, minBlockSize), block.MaxSize)
+	return minBlockSize
 }
 
 // of returns the index that h's events belong to. model is what the events say they are about, or "": most say nothing,

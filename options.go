@@ -25,7 +25,8 @@ type Options struct {
 	// Algorithm chains our block keys.
 	Algorithm block.Algorithm
 	// BlockSize is the tokens of our own blocks. Default, 0: for each base model the smallest engine block among its
-	// workers, at least 16. Smaller finds shorter matches and costs memory; engines' blocks are cut to it.
+	// workers, at least 16. Smaller finds shorter matches and costs memory; engines' blocks are cut to it. One above the
+	// default gives way to the default: it would hide blocks that an engine has.
 	BlockSize int
 
 	// SpeculativeTTL is how long a dispatched prompt counts as cached without its events. Default 2 s: well above the

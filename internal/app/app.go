@@ -64,7 +64,9 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	if a.workers, err = discovery.NewStatic(a.fleet, cfg.Workers, cfg.Health, nil, o.Log); err != nil {
 		return nil, err
 	}
-	a.ingest = ingest.New(a.router, cfg.Events, o.Log)
+	events := cfg.Events
+	events.BlockSize = cfg.Routing.BlockSize
+	a.ingest = ingest.New(a.router, events, o.Log)
 	a.telemetry = telemetry.New(cfg.Telemetry)
 	a.tokens = tokens.New(cfg.Tokens, tokenClient())
 	a.client = proxy.New(cfg.Proxy)

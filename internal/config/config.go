@@ -74,7 +74,7 @@ type Routing struct {
 	// ApproximateTTL is the same for workers that publish no events: about how long a prefix survives on a busy engine.
 	ApproximateTTL time.Duration `yaml:"approximate_ttl"`
 	// BlockSize is the tokens of our own blocks. 0 takes, for each model, the smallest engine block among its workers,
-	// at least 16.
+	// at least 16; that is also the most: a larger one gives way to it, with a warning, as it would hide what engines have.
 	BlockSize int `yaml:"block_size"`
 	// MaxRequests is how many requests a holder may have at once before it counts as saturated. 0 is no limit: engines
 	// queue by themselves.

@@ -145,6 +145,9 @@ func (s *stream) learn(e *kvevent.Event) (changed bool) {
 	return changed
 }
 
+// smallestBlock is the size below which the router's own blocks never are (warmpath.Options.BlockSize).
+const smallestBlock = 16
+
 // learnBlockSize corrects the block size that the probe told. Matches are rounded down to the engine's blocks, so of
 // several sizes in one stream the largest counts.
 func (s *stream) learnBlockSize(tokens int) {
@@ -153,6 +156,9 @@ func (s *stream) learnBlockSize(tokens int) {
 	}
 	first := s.blockSize == 0
 	s.blockSize = tokens
+	if configured := s.config.BlockSize; first && configured > tokens {
+		s.warn("configured", fmt.Sprintf("events carry %d-token blocks, configured %d: using %d", tokens, configured, max(tokens, smallestBlock)))
+	}
 	w := s.fleet.Snapshot().Worker(s.holder)
 	if w == nil || w.Facts.BlockSize == tokens || !first && w.Facts.BlockSize > tokens {
 		return

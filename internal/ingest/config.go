@@ -28,6 +28,9 @@ type Config struct {
 	AssumeExtraKey bool `yaml:"assume_extra_key"`
 	// Seeds are tried when an engine's hash chain is identified, besides vLLM's default. Default "0" and "42".
 	Seeds []string `yaml:"seeds"`
+	// BlockSize is the configured size of the router's own blocks, in tokens, to say when events show that it is not
+	// used. Default 0: none was configured.
+	BlockSize int `yaml:"-"`
 	// ZMQ bounds each stream. Default zmq.DefaultConfig.
 	ZMQ zmq.Config `yaml:"-"`
 }

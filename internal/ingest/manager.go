@@ -198,7 +198,7 @@ func (m *Manager) newStream(w *fleet.Worker, h fleet.Holder, source zmq.Source) 
 		log:    m.log.With("worker", w.URL, "rank", rank, "endpoint", source.Endpoint),
 		holder: h, worker: w.ID, url: w.URL, rank: rank, ranks: len(w.Holders), engine: w.Facts.Engine,
 		source: source, used: m.keysOf(h),
-		state: state{started: time.Now(), processedThen: m.fleet.Snapshot().Load(h).Processed, trust: fleet.TrustApproximate},
+		state: state{started: time.Now(), processedThen: m.fleet.Snapshot().Load(h).Processed, trust: fleet.TrustApproximate, told: fleet.TrustApproximate},
 	}
 	s.generation.Store(m.router.Generation(h))
 	return s

@@ -78,9 +78,11 @@ type state struct {
 	sequence      uint64
 	hasSequence   bool
 
-	trust fleet.Trust
-	why   string
-	warns map[string]time.Time // when a kind of warning was last written
+	trust  fleet.Trust
+	why    string
+	judged time.Time            // when trust and why last changed
+	told   fleet.Trust          // as logged last
+	warns  map[string]time.Time // when a kind of warning was last written
 }
 
 // counters only grow.

@@ -1,8 +1,12 @@
 package ingest
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"math/bits"
+	"net"
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
@@ -10,15 +14,39 @@ import (
 
 // assess says how far the holder's entries can be believed now, and tells the fleet when that changed. s.mu is held.
 func (s *stream) assess(now time.Time) {
-	trust, why := s.judge(now)
-	if trust == s.trust && why == s.why {
+	if trust, why := s.judge(now); trust != s.trust || why != s.why {
+		s.trust, s.why, s.judged = trust, why, now
+		s.fleet.SetTrust(s.holder, trust, why)
+	}
+	s.tell(now)
+}
+
+// readingHistory is a reason that is over within milliseconds where all is well.
+const readingHistory = "history is being read"
+
+// tell logs a trust that is not the one logged last. s.mu is held.
+func (s *stream) tell(now time.Time) {
+	if s.trust == s.told || s.why == readingHistory && now.Sub(s.judged) < s.config.Grace {
 		return
 	}
-	if trust != s.trust {
-		s.log.Info("trust changed", "from", s.trust.String(), "to", trust.String(), "why", why)
+	level := slog.LevelInfo
+	if s.trust < s.told {
+		level = slog.LevelWarn
 	}
-	s.trust, s.why = trust, why
-	s.fleet.SetTrust(s.holder, trust, why)
+	s.log.Log(context.Background(), level, "trust changed", "from", s.told.String(), "to", s.trust.String(), "why", s.why)
+	s.told = s.trust
+}
+
+// brief is what a connection's error says beyond the endpoint, which stands beside it.
+func brief(err error) string {
+	var op *net.OpError
+	switch {
+	case err == nil:
+		return "closed"
+	case errors.As(err, &op):
+		return op.Err.Error()
+	}
+	return err.Error()
 }
 
 // judge goes from the worst to the best. s.mu is held.
@@ -27,27 +55,29 @@ func (s *stream) judge(now time.Time) (fleet.Trust, string) {
 	case s.misplaced != "":
 		return fleet.TrustApproximate, s.misplaced + ": learned from requests"
 	case !s.everUp && s.connErr != nil:
-		return fleet.TrustApproximate, fmt.Sprintf("no events: %s cannot be reached (%v); learned from requests", s.source.Endpoint, s.connErr)
+		return fleet.TrustApproximate, fmt.Sprintf("no events: %s cannot be reached (%s); learned from requests", s.source.Endpoint, brief(s.connErr))
 	case !s.everUp:
 		return fleet.TrustApproximate, fmt.Sprintf("connecting to %s; learned from requests", s.source.Endpoint)
 	case !s.connected && s.tiers == 0:
-		return fleet.TrustApproximate, fmt.Sprintf("the event stream is disconnected (%v): learned from requests", s.connErr)
+		return fleet.TrustApproximate, fmt.Sprintf("the event stream is disconnected (%s): learned from requests", brief(s.connErr))
 	case !s.connected && now.Sub(s.since) >= s.config.Grace:
 		// What the engine dropped since then is still in the index.
-		return fleet.TrustNone, fmt.Sprintf("the event stream is disconnected since %s: %v", s.since.UTC().Format(time.TimeOnly), s.connErr)
+		return fleet.TrustNone, fmt.Sprintf("the event stream is disconnected since %s UTC: %s", s.since.UTC().Format(time.TimeOnly), brief(s.connErr))
 	case s.ambiguous != "":
 		return fleet.TrustApproximate, fmt.Sprintf("requests carry %s, which the engine's events do not tell apart: learned from requests", s.ambiguous)
 	case s.silent != "" && s.stored == 0:
 		return fleet.TrustApproximate, s.silent + "; learned from requests"
 	case !s.connected:
-		return fleet.TrustDegraded, fmt.Sprintf("the event stream is disconnected: %v", s.connErr)
+		return fleet.TrustDegraded, fmt.Sprintf("the event stream is disconnected: %s", brief(s.connErr))
 	case s.silent != "" && s.source.Replay == "":
 		// With a replay we know that nothing was sent: all those requests were cached.
 		return fleet.TrustDegraded, s.silent
 	case !s.complete && s.missing != "":
 		return fleet.TrustDegraded, s.missing
+	case !s.complete && s.source.Replay == "":
+		return fleet.TrustDegraded, "what was cached before we connected is not known: the worker has no replay endpoint"
 	case !s.complete:
-		return fleet.TrustDegraded, "history is being read"
+		return fleet.TrustDegraded, readingHistory
 	case s.hybrid != "":
 		return fleet.TrustDegraded, fmt.Sprintf("hybrid model: groups of kind %s make a cached prefix worth less than its blocks", s.hybrid)
 	case s.unnamed && bits.OnesCount64(s.groups) > 1:
@@ -70,6 +100,7 @@ func (s *stream) look(now time.Time) {
 		s.eventsThen, s.eventsAt = s.events, now
 	}
 	s.quiet(now, int64(load.Processed-s.processedThen)-load.Requests)
+	s.unreachable(now)
 	s.assess(now)
 }
 
@@ -84,4 +115,16 @@ func (s *stream) quiet(now time.Time, answered int64) {
 		s.silent = fmt.Sprintf("no events for %d s though it answered %d requests", int(quiet.Seconds()), answered)
 		s.warn("silent", fmt.Sprintf("worker %s has sent %s: is %s its events endpoint, and is prefix caching on?", s.url, s.silent, s.source.Endpoint))
 	}
+}
+
+// unreachable warns of an endpoint that never answered though its worker does. s.mu is held.
+func (s *stream) unreachable(now time.Time) {
+	if s.everUp || s.connErr == nil || now.Sub(s.started) < s.config.Grace {
+		return
+	}
+	if w := s.fleet.Snapshot().Worker(s.holder); w == nil || !w.Ready {
+		return // discovery says what is wrong
+	}
+	s.warn("unreachable", fmt.Sprintf("worker %s answers but its KV events at %s cannot be reached (%s): it is learned from requests; "+
+		"start it with events on, or give events=ENDPOINT or events=none", s.url, s.source.Endpoint, brief(s.connErr)))
 }
