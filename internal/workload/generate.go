@@ -194,21 +194,18 @@ func (g *generation) check() {
 		if key == "stages" {
 			continue
 		}
-		v, err := strconv.ParseFloat(g.values[key], 64)
-		if err != nil && key == "rate" && g.values[key] == "inf" || key == "seed" {
+		if key == "rate" && g.values[key] == "inf" || key == "seed" {
 			continue
 		}
+		v, err := strconv.ParseFloat(g.values[key], 64)
 		if err != nil || !(v >= 0) || v > MaxTokens {
 			g.problems = append(g.problems, fmt.Errorf("%s=%s: want a number within 0..%d", key, g.values[key], MaxTokens))
 		}
 	}
 }
 
-// number returns a parameter; 0 when the generator has no such one.
+// number returns a parameter, +Inf for inf; 0 when the generator has no such one.
 func (g *generation) number(key string) float64 {
-	if g.values[key] == "inf" {
-		return math.Inf(1)
-	}
 	v, _ := strconv.ParseFloat(g.values[key], 64) // check has seen it
 	return v
 }

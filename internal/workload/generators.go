@@ -202,7 +202,7 @@ func rollouts(g *generation) {
 				g.add(g.prompt(g.lognormal("output"), prompt), at)
 			}
 		}
-		at++ // steps do not overlap: the drain moves them
+		at += 0.001 // in order; the drain moves it to when it may begin
 	}
 }
 

@@ -1,0 +1,228 @@
+package loadgen
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/warmpath/warmpath/internal/engine"
+	"github.com/warmpath/warmpath/internal/workload"
+)
+
+// simulated bounds the rows with which a fit is refined by playing them through the model, again and again.
+const simulated = 2000
+
+// batchBudgets are the token budgets that engines are run with. The one that explains the table best is taken.
+var batchBudgets = []int{512, 1024, 2048, 4096, 8192, 16384}
+
+// FitMeasured fits base's timing, its batch budget and its sequence limit to the requests that an engine served: first by
+// regression on what ran beside each of them, then by playing them through the engine model and improving what
+// it says. The requests' prompts are taken to share nothing.
+func FitMeasured(rows []Measured, base engine.Profile) (engine.Profile, Quality, error) {
+	if len(rows) < 10 {
+		return base, Quality{}, fmt.Errorf("fit profile: %d measured requests, want 10 at least", len(rows))
+	}
+	rows = rows[:min(len(rows), simulated)]
+	p := base
+	if n := sequenceLimit(rows); n > 0 {
+		p.MaxSequences = n
+	}
+	f := fitting{rows: rows}
+	best := math.Inf(1)
+	x := regress(rows)
+	if b, ok := base.Timing.(engine.Linear); ok && x[2] == 0 && b.Token > 0 {
+		// Prompts were too short to tell attention from the rest. None at all would make long prompts too cheap: begin with
+		// base's share.
+		x[2] = x[1] * b.Attention / b.Token
+	}
+	for _, budget := range batchBudgets {
+		trial := p
+		trial.MaxBatchTokens, trial.Timing = budget, linear(x)
+		if loss, _, err := f.loss(trial); err == nil && loss < best {
+			best, p = loss, trial
+		}
+	}
+	if math.IsInf(best, 1) {
+		return base, Quality{}, errors.New("fit profile: the model cannot serve these requests: is the cache or the model length too small?")
+	}
+	p.Timing = linear(f.improve(p, x, best))
+	_, q, err := f.loss(p)
+	return p, q, err
+}
+
+func linear(x []float64) engine.Linear {
+	return engine.Linear{Base: x[0], Token: x[1], Attention: x[2], Sequence: x[3], Context: x[4]}
+}
+
+// sequenceLimit returns the largest number of requests that ran at once, when others waited for a second or more at that
+// very moment; else 0: nothing was limited.
+func sequenceLimit(rows []Measured) int {
+	most, waited := 0, false
+	for i := range rows {
+		running, waiting := 0, 0
+		at := rows[i].First
+		for j := range rows {
+			switch {
+			case rows[j].Scheduled <= at && at < rows[j].Last:
+				running++
+			case rows[j].Arrival < at && at < rows[j].Scheduled-1:
+				waiting++
+			}
+		}
+		if running > most {
+			most, waited = running, false
+		}
+		waited = waited || running == most && waiting > 0
+	}
+	if !waited {
+		return 0
+	}
+	return most
+}
+
+// regress explains each request's prefill and decode time by what ran beside it: passes, decodes, their context, prompt tokens.
+func regress(rows []Measured) []float64 {
+	var features [][]float64
+	var want []float64
+	add := func(from, to, passes float64) {
+		if to-from < 1e-4 { // nothing was measured
+			return
+		}
+		b := beside(rows, from, to)
+		features = append(features, []float64{passes, b.tokens, b.pairs / 2, passes * b.decodes, passes * b.context})
+		want = append(want, 1000*(to-from))
+	}
+	for _, r := range rows {
+		add(r.Scheduled, r.First, 1)
+		if r.Output > 1 {
+			add(r.First, r.Last, float64(r.Output-1))
+		}
+	}
+	x := nonNegative(features, want)
+	if x[0] <= 0 { // a pass takes time; the improvement needs something to scale
+		x[0] = 1
+	}
+	return x
+}
+
+// company is what ran between two moments: decodes and their context on average, prompts in all.
+type company struct{ decodes, context, tokens, pairs float64 }
+
+func beside(rows []Measured, from, to float64) company {
+	var c company
+	for i := range rows {
+		r := &rows[i]
+		if r.Scheduled > to { // they are ordered by arrival, which is earlier still, but not by this: no break
+			continue
+		}
+		if o := min(r.First, to) - max(r.Scheduled, from); o > 0 {
+			share := o / (r.First - r.Scheduled)
+			c.tokens += share * float64(r.Input)
+			c.pairs += share * float64(r.Input) * float64(r.Input)
+		}
+		if o := min(r.Last, to) - max(r.First, from); o > 0 {
+			share := o / (to - from)
+			middle := max(r.First, from) + o/2
+			c.decodes += share
+			c.context += share * (float64(r.Input) + float64(r.Output)*(middle-r.First)/(r.Last-r.First))
+		}
+	}
+	return c
+}
+
+// fitting plays the measured requests through the engine model.
+type fitting struct{ rows []Measured }
+
+// improve changes one coefficient at a time as long as the model comes nearer to what was measured.
+func (f *fitting) improve(p engine.Profile, x []float64, best float64) []float64 {
+	x = append([]float64(nil), x...)
+	for _, step := range []float64{1.3, 1.1, 1.03} {
+		for range 3 {
+			better := false
+			for i := range x {
+				for _, factor := range []float64{step, 1 / step} {
+					old := x[i]
+					x[i] *= factor
+					p.Timing = linear(x)
+					loss, _, err := f.loss(p)
+					if err == nil && loss < best*(1-1e-4) {
+						best, better = loss, true
+						break
+					}
+					x[i] = old
+				}
+			}
+			if !better {
+				break
+			}
+		}
+	}
+	return x
+}
+
+// shortest is the least time to a first token that counts in full: below it, what is measured is the client, not the engine.
+const shortest = 20 // milliseconds
+
+// loss plays the requests and compares: times to the first token and between tokens weigh the same.
+func (f *fitting) loss(p engine.Profile) (float64, Quality, error) {
+	times, err := playMeasured(f.rows, p)
+	if err != nil {
+		return 0, Quality{}, err
+	}
+	var ttft, tpot, e2e residuals
+	for i, r := range f.rows {
+		ttft.add(max(1000*(r.First-r.Arrival), shortest), max(1000*times[i].first, shortest))
+		e2e.add(1000*(r.Last-r.Arrival), 1000*times[i].last)
+		if n := float64(r.Output - 1); n > 0 && r.Last > r.First {
+			tpot.add(1000*(r.Last-r.First)/n, 1000*(times[i].last-times[i].first)/n)
+		}
+	}
+	q := Quality{Points: len(f.rows), Errors: []Residual{ttft.result("time to first token"), tpot.result("time per output token"), e2e.result("end to end")}}
+	return q.Errors[0].Absolute + q.Errors[1].Absolute + math.Abs(q.Errors[0].Bias) + math.Abs(q.Errors[1].Bias), q, nil
+}
+
+// served is when the model answered a request, in seconds since its arrival.
+type served struct{ first, last float64 }
+
+func playMeasured(rows []Measured, p engine.Profile) ([]served, error) {
+	e, err := engine.New(p.Config(0, 0))
+	if err != nil {
+		return nil, err
+	}
+	out := make([]served, len(rows))
+	begin := time.Duration(rows[0].Arrival * float64(time.Second))
+	now := begin
+	next := 0
+	var step engine.Step
+	for next < len(rows) || !e.Idle() {
+		if e.Idle() {
+			now = max(now, time.Duration(rows[next].Arrival*float64(time.Second)))
+		}
+		for next < len(rows) && time.Duration(rows[next].Arrival*float64(time.Second)) <= now {
+			r := workload.Request{ID: next, Session: -1, After: -1, Input: rows[next].Input, Output: rows[next].Output}
+			if err := e.Submit(&engine.Request{Prompt: r.AppendTokens(nil), Output: r.AppendOutput(nil), Owner: next}); err != nil {
+				return nil, err
+			}
+			next++
+		}
+		if !e.Step(&step) {
+			return nil, errors.New("the model makes no progress")
+		}
+		now += step.Duration
+		for _, o := range step.Outputs {
+			i := o.Request.Owner.(int)
+			since := now.Seconds() - rows[i].Arrival
+			if o.First {
+				out[i].first = since
+			}
+			if o.Last {
+				out[i].last = since
+			}
+		}
+		if now-begin > 30*24*time.Hour {
+			return nil, errors.New("the model is too slow to be meant")
+		}
+	}
+	return out, nil
+}

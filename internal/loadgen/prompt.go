@@ -1,0 +1,242 @@
+package loadgen
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/internal/workload"
+)
+
+// words make text of token ids, one word a token: common, at most four letters, so that vocabularies have each as one token
+// with the space before it. 256 of them leave a block of 16 tokens 128 bits of content.
+var words = strings.Fields(`
+able acid aged also area army away baby back ball band bank base bath bear beat been beer bell belt best bill bird blow blue boat
+body bomb bond bone book boom born boss both bowl bulk burn bush busy call calm came camp card care case cash cast cell chat chip
+city club coal coat code cold come cook cool cope copy core cost crew crop dark data date dawn days dead deal dean dear debt deep
+deny desk dial diet disk does done door dose down draw drew drop drug dual duke dust duty each earn ease east easy edge else even
+ever exit face fact fail fair fall farm fast fate fear feed feel feet fell felt file fill film find fine fire firm fish five flat
+flow food foot ford form fort four free from fuel full fund gain game gate gave gear gene gift girl give glad goal goes gold golf
+gone good gray grew grow gulf hair half hall hand hang hard harm hate have head hear heat held hell help here hero high hill hire
+hold hole holy home hope host hour huge hung hunt hurt idea inch into iron item jack jane jean join jump jury just keen keep kent
+kept kick kind king knee knew know lack lady laid lake land lane last late lead left less life lift like line link list live load
+loan lock logo long look lord lose loss lost love luck made mail main make male many mark mass meal mean meat meet menu mere mike`)[:256]
+
+// appendWords appends the text of tokens: words, each with a space before it.
+func appendWords(dst []byte, tokens []block.Token) []byte {
+	for _, t := range tokens {
+		dst = append(append(dst, ' '), words[t&255]...)
+	}
+	return dst
+}
+
+// spoken is a real answer, to be repeated by the session's next turns.
+type spoken struct {
+	text   string
+	tokens []block.Token
+}
+
+// prompter builds request bodies. It is safe for concurrent use.
+type prompter struct {
+	cfg    *Config
+	model  string
+	closed map[int]int // requests that each session still has
+
+	mu      sync.Mutex
+	answers map[int]map[uint64]spoken // guarded by mu; by session and the segment that stands for the answer
+}
+
+func newPrompter(cfg *Config, model string, w *workload.Workload) *prompter {
+	p := &prompter{cfg: cfg, model: model, closed: map[int]int{}, answers: map[int]map[uint64]spoken{}}
+	for i := range w.Requests {
+		if s := w.Requests[i].Session; s >= 0 {
+			p.closed[s]++
+		}
+	}
+	return p
+}
+
+// form returns how r is sent.
+func (p *prompter) form(r *workload.Request) Prompt {
+	switch {
+	case p.cfg.Prompt != Auto:
+		return p.cfg.Prompt
+	case r.Text == nil || len(r.Text.Tokens) > 0:
+		return Tokens
+	case r.Text.Messages != nil:
+		return Chat
+	}
+	return Text
+}
+
+// body returns the path and the body of r. Target tells apart the answers that several targets gave.
+func (p *prompter) body(r *workload.Request, target int) (path string, body []byte) {
+	form := p.form(r)
+	dst := append(make([]byte, 0, 6*r.Input+512), '{')
+	path = "/v1/completions"
+	switch form {
+	case Chat:
+		path = "/v1/chat/completions"
+		dst = p.appendMessages(dst, r, target)
+	case Text:
+		dst = appendString(append(dst, `"prompt":`...), p.text(r, target))
+	default:
+		dst = p.appendIDs(append(dst, `"prompt":`...), r, target)
+	}
+	model := r.Model
+	if model == "" {
+		model = p.model
+	}
+	if r.LoRA != "" {
+		model = r.LoRA
+	}
+	dst = appendString(append(dst, `,"model":`...), model)
+	dst = strconv.AppendInt(append(dst, `,"max_tokens":`...), int64(r.Output), 10)
+	if !p.cfg.Plain {
+		dst = strconv.AppendInt(append(dst, `,"ignore_eos":true,"min_tokens":`...), int64(r.Output), 10)
+		if r.OutputSegment != 0 {
+			dst = append(dst, `,"return_token_ids":true`...)
+		}
+	}
+	if !p.cfg.Whole {
+		dst = append(dst, `,"stream":true,"stream_options":{"include_usage":true}`...)
+	}
+	return path, append(dst, '}')
+}
+
+// appendMessages appends the chat: the recorded one, or one made of the segments, in which the parts that the engine has said
+// are the assistant's.
+func (p *prompter) appendMessages(dst []byte, r *workload.Request, target int) []byte {
+	if t := r.Text; t != nil && t.Messages != nil {
+		dst = append(append(dst, `"messages":`...), t.Messages...)
+		if t.Tools != nil {
+			dst = append(append(dst, `,"tools":`...), t.Tools...)
+		}
+		return dst
+	}
+	dst = append(dst, `"messages":[`...)
+	if r.Segments == nil || r.Text != nil {
+		return append(appendMessage(dst, "user", p.text(r, target)), ']')
+	}
+	var said []byte
+	for _, s := range r.Segments {
+		answer, ok := p.answer(r, target, s.ID)
+		if !ok {
+			said = appendWords(said, s.AppendTokens(nil))
+			continue
+		}
+		if len(said) > 0 {
+			dst = append(appendMessage(dst, "user", string(said)), ',')
+		}
+		said = said[:0]
+		dst = append(appendMessage(dst, "assistant", answer.text), ',')
+	}
+	return append(appendMessage(dst, "user", string(said)), ']')
+}
+
+func appendMessage(dst []byte, role, content string) []byte {
+	dst = append(append(append(dst, `{"role":"`...), role...), `","content":`...)
+	return append(appendString(dst, content), '}')
+}
+
+// text returns the prompt as text.
+func (p *prompter) text(r *workload.Request, target int) string {
+	if t := r.Text; t != nil && t.Prompt != "" {
+		return t.Prompt
+	}
+	if r.Text != nil || r.Segments == nil {
+		return string(appendWords(nil, r.AppendTokens(nil)))
+	}
+	var dst []byte
+	for _, s := range r.Segments {
+		if answer, ok := p.answer(r, target, s.ID); ok {
+			dst = append(dst, answer.text...)
+			continue
+		}
+		dst = appendWords(dst, s.AppendTokens(nil))
+	}
+	return string(dst)
+}
+
+// appendIDs appends the prompt as a list of token ids.
+func (p *prompter) appendIDs(dst []byte, r *workload.Request, target int) []byte {
+	tokens := make([]block.Token, 0, r.Input)
+	if r.Segments == nil || r.Text != nil {
+		tokens = p.known(r.AppendTokens(tokens), 0)
+	} else {
+		for _, s := range r.Segments {
+			if answer, ok := p.answer(r, target, s.ID); ok && len(answer.tokens) > 0 {
+				tokens = append(tokens, answer.tokens...)
+				continue
+			}
+			from := len(tokens)
+			tokens = p.known(s.AppendTokens(tokens), from)
+		}
+	}
+	dst = append(dst, '[')
+	for i, t := range tokens {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = strconv.AppendUint(dst, uint64(t), 10)
+	}
+	return append(dst, ']')
+}
+
+// known brings the made-up ids from place from on below the vocabulary's size.
+func (p *prompter) known(tokens []block.Token, from int) []block.Token {
+	if p.cfg.Vocabulary > 0 {
+		for i := from; i < len(tokens); i++ {
+			tokens[i] %= block.Token(p.cfg.Vocabulary)
+		}
+	}
+	return tokens
+}
+
+// answer returns what the target really answered where r's prompt has segment id.
+func (p *prompter) answer(r *workload.Request, target int, id uint64) (spoken, bool) {
+	if r.Session < 0 {
+		return spoken{}, false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a, ok := p.answers[r.Session][answerKey(id, target)]
+	return a, ok
+}
+
+func answerKey(id uint64, target int) uint64 { return id + uint64(target)*0x9e3779b97f4a7c15 }
+
+// said keeps an answer for the session's next turns.
+func (p *prompter) said(r *workload.Request, target int, a spoken) {
+	if r.Session < 0 || r.OutputSegment == 0 || a.text == "" {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.answers[r.Session] == nil {
+		p.answers[r.Session] = map[uint64]spoken{}
+	}
+	p.answers[r.Session][answerKey(r.OutputSegment, target)] = a
+}
+
+// ended forgets the session's answers when r was its last request.
+func (p *prompter) ended(r *workload.Request) {
+	if r.Session < 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed[r.Session]--; p.closed[r.Session] <= 0 {
+		delete(p.answers, r.Session)
+	}
+}
+
+func appendString(dst []byte, s string) []byte {
+	quoted, err := json.Marshal(s)
+	if err != nil {
+		panic("bug: a string has no JSON form: " + err.Error())
+	}
+	return append(dst, quoted...)
+}
