@@ -111,11 +111,11 @@ func (s *Stats) measureLengths(w *Workload) {
 	if span > 0 {
 		s.Rate = float64(n) / s.Span
 	}
-	s.Peak = peakRate(w.Requests)
+	s.Peak = peakRate(w.Requests, span)
 }
 
-// peakRate is the most arrivals in a minute, a second.
-func peakRate(requests []Request) float64 {
+// peakRate is the most arrivals in a minute, a second. A workload that is shorter than a minute is taken as a whole.
+func peakRate(requests []Request, span time.Duration) float64 {
 	from, most := 0, 0
 	for i := range requests {
 		for requests[i].Arrival-requests[from].Arrival > time.Minute {
@@ -123,7 +123,7 @@ func peakRate(requests []Request) float64 {
 		}
 		most = max(most, i-from+1)
 	}
-	return float64(most) / 60
+	return float64(most) / min(max(span, time.Second), time.Minute).Seconds()
 }
 
 func newLengths(values []float64) Lengths {

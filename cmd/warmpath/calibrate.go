@@ -1,0 +1,214 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/warmpath/warmpath/internal/engine"
+	"github.com/warmpath/warmpath/internal/loadgen"
+)
+
+// calibrateFlags are those of the calibrate command.
+type calibrateFlags struct {
+	measured, splitwise string
+	choice              string
+	base, name          string
+	output              string
+	asJSON              bool
+	prompts, sequences  []int
+	contexts            []int
+	ladder              loadgen.Ladder
+	cfg                 loadgen.Config
+	kvTokens, batch     int
+}
+
+func newCalibrate() *cobra.Command {
+	f := calibrateFlags{cfg: loadgen.DefaultConfig(), ladder: loadgen.DefaultLadder()}
+	c := &cobra.Command{
+		Use:   "calibrate [URL]",
+		Short: "Fit an engine's timing profile, from a live engine or from measurements",
+		Long: `Fit the timing profile of an engine and tell how well it explains the measurements. Three ways:
+
+  warmpath calibrate URL                 climb a ladder of prompts and of decode passes on an idle engine
+  warmpath calibrate --measured FILE     JSONL of served requests: input_toks, output_toks, queued_ts,
+                                         scheduled_ts, first_token_ts, last_token_ts (seconds)
+  warmpath calibrate --splitwise FILE    perf_model.csv of splitwise-sim, with --select MODEL,HARDWARE,PARALLEL
+
+The profile is what "warmpath sim --profile FILE" reads. What times do not tell, such as the size of
+the cache, is taken from the base profile, or from --kv-tokens.`,
+		Example: "  warmpath calibrate http://127.0.0.1:8000 --kv-tokens 412000 -o mine.json",
+		Args: func(c *cobra.Command, args []string) error {
+			ways := len(args)
+			for _, given := range []string{f.measured, f.splitwise} {
+				if given != "" {
+					ways++
+				}
+			}
+			if ways != 1 {
+				return usageError{fmt.Errorf("%s needs one of a URL, --measured FILE and --splitwise FILE", c.CommandPath())}
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error { return f.run(c, args) },
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.measured, "measured", "", "table of measured requests")
+	flags.StringVar(&f.splitwise, "splitwise", "", "table of splitwise-sim")
+	flags.StringVar(&f.choice, "select", "", "MODEL,HARDWARE,PARALLEL of the splitwise table")
+	flags.StringVar(&f.base, "base", engine.Profiles()[0].Name, "profile for what is not measured: a name or a file")
+	flags.StringVar(&f.name, "name", "calibrated", "name of the new profile")
+	flags.StringVarP(&f.output, "output", "o", "", "file for the profile (default: standard output)")
+	flags.BoolVar(&f.asJSON, "json", false, "write the errors as JSON to standard error")
+	flags.IntVar(&f.kvTokens, "kv-tokens", 0, "tokens that the engine's cache holds (0: as in the base profile)")
+	flags.IntVar(&f.batch, "batch-tokens", 0, "the engine's token budget for a pass (0: as in the base profile; --measured finds it)")
+	flags.StringVar(&f.cfg.Model, "model", "", "model to ask for (default: the first that the address serves)")
+	flags.IntSliceVar(&f.ladder.Prompts, "prompts", f.ladder.Prompts, "ladder: prompt lengths, in tokens")
+	flags.IntSliceVar(&f.ladder.Sequences, "sequences", f.ladder.Sequences, "ladder: requests at once in decode passes")
+	flags.IntSliceVar(&f.ladder.Contexts, "contexts", f.ladder.Contexts, "ladder: prompt length of each of them, in tokens")
+	flags.IntVar(&f.ladder.Repeats, "repeats", f.ladder.Repeats, "ladder: measurements of each rung")
+	flags.IntVar(&f.cfg.Vocabulary, "vocabulary", 0, "keep made-up token ids below this (0: below 17,384)")
+	return c
+}
+
+func (f *calibrateFlags) run(c *cobra.Command, args []string) error {
+	base, err := findProfile(f.base)
+	if err != nil {
+		return usageError{err}
+	}
+	if f.kvTokens > 0 {
+		base.KVTokens = f.kvTokens
+	}
+	if f.batch > 0 {
+		base.MaxBatchTokens = f.batch
+	}
+	p, q, err := f.fit(c, base, args)
+	if err != nil {
+		return err
+	}
+	p.Name = f.name
+	if err := f.tell(c.ErrOrStderr(), &q); err != nil {
+		return err
+	}
+	data, err := p.JSON()
+	if err != nil {
+		return err
+	}
+	if f.output == "" {
+		_, err = c.OutOrStdout().Write(data)
+		return err
+	}
+	return os.WriteFile(f.output, data, 0o644)
+}
+
+// findProfile takes the name of a profile, or the path of a profile file.
+func findProfile(name string) (engine.Profile, error) {
+	p, err := engine.FindProfile(name)
+	if err == nil {
+		return p, nil
+	}
+	data, readErr := os.ReadFile(name)
+	if readErr != nil {
+		return engine.Profile{}, err
+	}
+	return engine.ReadProfile(data)
+}
+
+func (f *calibrateFlags) fit(c *cobra.Command, base engine.Profile, args []string) (engine.Profile, loadgen.Quality, error) {
+	p := base
+	today := time.Now().Format(time.DateOnly)
+	if f.measured != "" {
+		var rows []loadgen.Measured
+		err := readFile(f.measured, func(r io.Reader) (err error) {
+			rows, err = loadgen.ReadMeasured(r)
+			return err
+		})
+		if err != nil {
+			return p, loadgen.Quality{}, err
+		}
+		p, q, err := loadgen.FitMeasured(rows, base)
+		p.About, p.Source = "", fmt.Sprintf("fitted to %d measured requests of %s on %s; the rest as in %s", len(rows), f.measured, today, base.Name)
+		return p, q, err
+	}
+	var points []loadgen.Point
+	var err error
+	if f.splitwise != "" {
+		points, err = f.readSplitwise()
+		p.About, p.Source = f.choice, fmt.Sprintf("fitted to %d points of %s on %s; the rest as in %s", len(points), f.splitwise, today, base.Name)
+		p.MaxBatchTokens = 1 << 20 // its prompts were computed in one pass
+	} else {
+		points, err = f.climb(c, args[0])
+		p.About, p.Source = "", fmt.Sprintf("fitted to a ladder of %d points on a live engine on %s; the rest as in %s", len(points), today, base.Name)
+	}
+	if err != nil {
+		return p, loadgen.Quality{}, err
+	}
+	l, overhead, q, err := loadgen.FitPoints(points, p.MaxBatchTokens)
+	if f.splitwise != "" {
+		p.MaxBatchTokens = base.MaxBatchTokens
+	}
+	p.Timing = l
+	p.About = strings.TrimSpace(fmt.Sprintf("%s (a request costs %.1f ms beside its passes, which is not part of the profile)", p.About, overhead))
+	return p, q, err
+}
+
+func (f *calibrateFlags) climb(c *cobra.Command, address string) ([]loadgen.Point, error) {
+	targets, err := loadgen.ParseTargets(address)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	f.cfg.Targets = targets
+	f.ladder.Nonce = uint64(time.Now().UnixNano()) // prompts that no earlier calibration has left in the cache
+	out := c.ErrOrStderr()
+	f.ladder.Progress = func(done, total int, what string) {
+		fmt.Fprintf(out, "%d/%d %s\n", done, total, what)
+	}
+	return f.ladder.Climb(c.Context(), f.cfg)
+}
+
+func (f *calibrateFlags) readSplitwise() ([]loadgen.Point, error) {
+	parts := append(strings.Split(f.choice, ","), "", "", "")
+	parallel := 0
+	if parts[2] != "" {
+		var err error
+		if parallel, err = strconv.Atoi(parts[2]); err != nil {
+			return nil, usageError{fmt.Errorf("--select %s: want MODEL,HARDWARE,PARALLEL", f.choice)}
+		}
+	}
+	var points []loadgen.Point
+	err := readFile(f.splitwise, func(r io.Reader) (err error) {
+		points, err = loadgen.ReadSplitwise(r, parts[0], parts[1], parallel)
+		return err
+	})
+	return points, err
+}
+
+// readFile opens path for read and names it in the error.
+func readFile(path string, read func(io.Reader) error) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }() // only read
+	if err := read(file); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// tell prints how well the profile explains what was measured.
+func (f *calibrateFlags) tell(out io.Writer, q *loadgen.Quality) error {
+	if f.asJSON {
+		return writeIndented(out, q)
+	}
+	for _, e := range q.Errors {
+		fmt.Fprintf(out, "%-22s %4d measured, mean %.1f ms; modelled %.1f ms (%+.1f %%); mean error %.1f %%, worst %.1f %%\n",
+			e.What, e.Count, e.Measured, e.Modelled, 100*e.Bias, 100*e.Absolute, 100*e.Worst)
+	}
+	return nil
+}
