@@ -120,7 +120,7 @@ var longCategories = map[string]string{"Letter": "L", "Mark": "M", "Number": "N"
 	"Uppercase_Letter": "Lu", "Lowercase_Letter": "Ll", "Titlecase_Letter": "Lt", "Modifier_Letter": "Lm", "Other_Letter": "Lo",
 	"Decimal_Number": "Nd", "Nonspacing_Mark": "Mn"}
 
-// escapeClass gives the set of \s, \d, \w and their negations in Oniguruma.
+// escapeClass gives the set of \s, \d, \w and their negations in Oniguruma, inside brackets.
 func escapeClass(c byte) (charset, bool) {
 	u := unicodeTables()
 	var runs []runeRun
@@ -135,6 +135,9 @@ func escapeClass(c byte) (charset, bool) {
 		return nil, false
 	}
 	s := runSet(runs, anyValue)
+	if c|0x20 == 'w' {
+		s = s.intersect(latinWords.negate())
+	}
 	if c < 'a' {
 		s = s.negate()
 	}

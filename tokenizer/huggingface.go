@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -211,7 +212,7 @@ func (f *file) readVocab(s *jsonScanner) error {
 			if n, err = s.number(); err != nil {
 				return err
 			}
-			score, err := strconv.ParseFloat(n, 64)
+			score, err := parseScore(n)
 			f.scores = append(f.scores, score)
 			return err
 		})
@@ -220,6 +221,59 @@ func (f *file) readVocab(s *jsonScanner) error {
 		}
 		return err
 	})
+}
+
+// parseScore reads a number as serde_json does by default: digits into an integer, then one multiplication or division, which is not always
+// the nearest float. Ties between equal sums hang on that last bit, so it is copied, not corrected.
+func parseScore(s string) (float64, error) {
+	if _, err := strconv.ParseFloat(s, 64); err != nil {
+		return 0, fmt.Errorf("score %q: %w", clip(s), err)
+	}
+	digits, negative := strings.CutPrefix(s, "-")
+	var significand uint64
+	exponent, point, full := 0, false, false
+	i := 0
+	for ; i < len(digits) && digits[i] != 'e' && digits[i] != 'E'; i++ {
+		if digits[i] == '.' {
+			point = true
+			continue
+		}
+		d := uint64(digits[i] - '0')
+		if full = full || significand > (math.MaxUint64-d)/10; full {
+			if !point {
+				exponent++
+			}
+			continue
+		}
+		significand = significand*10 + d
+		if point {
+			exponent--
+		}
+	}
+	if i < len(digits) {
+		e, err := strconv.Atoi(digits[i+1:])
+		if err != nil {
+			return 0, fmt.Errorf("score %q: %w", clip(s), err)
+		}
+		exponent += e
+	}
+	f := float64(significand)
+	for ; exponent < -308 && f != 0; exponent += 308 {
+		f /= 1e308
+	}
+	power, err := strconv.ParseFloat("1e"+strconv.Itoa(min(max(exponent, -exponent), 308)), 64)
+	if err != nil {
+		return 0, err
+	}
+	if exponent < 0 {
+		f /= power
+	} else {
+		f *= power
+	}
+	if negative {
+		f = -f
+	}
+	return f, nil
 }
 
 // readMerges reads ["a b", …] or [["a", "b"], …].

@@ -5,11 +5,16 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
 // errPattern says that a pattern is outside the dialect that compilePattern knows; the fallback engine may know it.
 var errPattern = errors.New("not in the compiled dialect")
+
+// errFold says that a case-insensitive part could match by foldings of several characters ("ss" and "ß"), which no engine here does as the
+// reference would.
+var errFold = errors.New("case-insensitive part with letters that fold to several characters")
 
 type nodeKind uint8
 
@@ -116,8 +121,26 @@ func (p *patternParser) concat() (*patternNode, error) {
 			n = m
 		}
 		cat.sub = append(cat.sub, n)
+		if p.fold && len(cat.sub) > 1 && foldsTogether(cat.sub[len(cat.sub)-2], n) {
+			return nil, errFold
+		}
 	}
 	return cat, nil
+}
+
+// foldsTogether tells that two neighbours could be one character in another case (CaseFolding.txt, status F, of ASCII letters).
+func foldsTogether(a, b *patternNode) bool {
+	x, ok := a.single()
+	y, ok2 := b.single()
+	if !ok || !ok2 {
+		return false
+	}
+	for _, pair := range []string{"ss", "ff", "fi", "fl", "st"} {
+		if x.contains(rune(pair[0])) && y.contains(rune(pair[1])) && !x.contains(' ') && !y.contains(' ') {
+			return true
+		}
+	}
+	return false
 }
 
 // quantified wraps n in the quantifier at the cursor, if there is one.
@@ -206,16 +229,31 @@ func (p *patternParser) atom() (*patternNode, error) {
 		if p.accept(`\z`) {
 			return &patternNode{kind: nodeLook, atEnd: true}, nil
 		}
+		word := strings.HasPrefix(p.src[p.pos:], `\w`)
+		nonWord := strings.HasPrefix(p.src[p.pos:], `\W`)
 		set, err := p.escape()
 		if err != nil {
 			return nil, err
+		}
+		// Outside of brackets Oniguruma looks characters below 256 up in a table of ISO 8859-1, which has these too.
+		if word {
+			set = set.union(latinWords)
+		}
+		if nonWord {
+			set = set.intersect(latinWords.negate())
 		}
 		return p.classNode(set), nil
 	case '*', '+', '?', '{', '^', ')':
 		return nil, p.unknown(fmt.Sprintf("%q", c))
 	}
-	return p.classNode(charsetOf(p.next())), nil
+	r := p.next()
+	if p.fold && r >= utf8.RuneSelf && unicode.IsLetter(r) {
+		return nil, errFold
+	}
+	return p.classNode(charsetOf(r)), nil
 }
+
+var latinWords = charset{{0xb2, 0xb3}, {0xb9, 0xb9}, {0xbc, 0xbe}}
 
 func (p *patternParser) classNode(set charset) *patternNode {
 	if p.fold {

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -48,12 +49,78 @@ func regexMatcher(pattern string) (*matcher, error) {
 	if err == nil {
 		return &matcher{auto: auto}, nil
 	}
-	slow, slowErr := regexp2.Compile(pattern, regexp2.OptionMaxBacktrackingStackSize(fallbackStack))
+	if !errors.Is(err, errPattern) {
+		return nil, fmt.Errorf("compile pattern %q: %w", clip(pattern), err)
+	}
+	plain, slowErr := fallbackPattern(pattern)
+	if slowErr != nil {
+		return nil, fmt.Errorf("compile pattern %q: %w; fallback: %w", clip(pattern), err, slowErr)
+	}
+	slow, slowErr := regexp2.Compile(plain, regexp2.OptionMaxBacktrackingStackSize(fallbackStack))
 	if slowErr != nil {
 		return nil, fmt.Errorf("compile pattern %q: %w; fallback: %w", clip(pattern), err, slowErr)
 	}
 	slow.MatchTimeout = fallbackTime
 	return &matcher{slow: slow}, nil
+}
+
+// fallbackPattern writes a pattern for the fallback engine, whose classes and anchors are .NET's on Go's Unicode: every class is spelled out
+// from the reference's tables, "$" and "^" are made those of lines.
+func fallbackPattern(src string) (string, error) {
+	p := &patternParser{src: src}
+	var out strings.Builder
+	for p.more() {
+		switch c := p.src[p.pos]; {
+		case c == '[':
+			set, err := p.class()
+			if err != nil {
+				return "", err
+			}
+			set.spell(&out)
+		case c == '\\' && p.pos+1 < len(p.src) && strings.IndexByte("pPsSdDwWxuh", p.src[p.pos+1]) >= 0:
+			n, err := p.atom()
+			if err != nil {
+				return "", err
+			}
+			n.set.spell(&out)
+		case c == '\\' && p.pos+1 < len(p.src):
+			p.pos++
+			fmt.Fprintf(&out, `\%c`, p.next())
+		case c == '$':
+			p.pos++
+			out.WriteString(`(?=\n|\z)`)
+		case c == '^':
+			p.pos++
+			out.WriteString(`(?:(?<=\n)|\A)`)
+		default:
+			out.WriteRune(p.next())
+		}
+	}
+	return out.String(), nil
+}
+
+// spell writes a set as a class without escapes that engines read differently.
+func (s charset) spell(out *strings.Builder) {
+	if len(s) == 0 {
+		out.WriteString(`(?!)`)
+		return
+	}
+	char := func(c rune) {
+		if c < 0x10000 {
+			fmt.Fprintf(out, `\u%04x`, c)
+		} else {
+			out.WriteRune(c)
+		}
+	}
+	out.WriteByte('[')
+	for _, r := range s {
+		char(r.lo)
+		if r.hi > r.lo {
+			out.WriteByte('-')
+			char(r.hi)
+		}
+	}
+	out.WriteByte(']')
 }
 
 // setMatcher matches one character of a set, or a run of them.

@@ -64,17 +64,11 @@ func (t *Tokenizer) Append(dst []block.Token, text string, opts Options) ([]bloc
 	if !utf8.ValidString(text) {
 		text = string([]rune(text))
 	}
-	e, _ := t.pool.Get().(*encoder)
-	if e == nil {
-		e = &encoder{t: t}
-	}
-	e.dst = dst
+	out := dst
 	if opts.AddSpecial {
-		e.dst = append(e.dst, t.before...)
+		out = append(out, t.before...)
 	}
-	err := e.text(text, opts)
-	out := e.dst
-	e.release()
+	out, err := t.appendStretch(out, text, true, opts)
 	if err != nil {
 		return dst, err
 	}
@@ -89,6 +83,15 @@ func (t *Tokenizer) AppendBytes(dst []block.Token, text []byte, opts Options) ([
 	return t.Append(dst, view(text), opts)
 }
 
+func (t *Tokenizer) encoder(dst []block.Token) *encoder {
+	e, _ := t.pool.Get().(*encoder)
+	if e == nil {
+		e = &encoder{t: t}
+	}
+	e.dst = dst
+	return e
+}
+
 func (e *encoder) release() {
 	e.dst = nil
 	size := cap(e.norm[0]) + cap(e.norm[1]) + 8*cap(e.merge.next) + 32*cap(e.viterbi) + cap(e.scratch.text)
@@ -100,15 +103,16 @@ func (e *encoder) release() {
 	}
 }
 
-func (e *encoder) text(text string, opts Options) error {
+// text encodes a text; atStart: nothing came before it.
+func (e *encoder) text(text string, atStart bool, opts Options) error {
 	if e.t.raw.empty() {
-		return e.segment(text, true, opts)
+		return e.segment(text, atStart, opts)
 	}
 	scan := addedScan{set: e.t.raw, text: text, plain: opts.PlainSpecial}
 	for from, to, token, ok := scan.next(); ok; from, to, token, ok = scan.next() {
 		if token != nil {
 			e.dst = append(e.dst, token.id)
-		} else if err := e.segment(text[from:to], from == 0, opts); err != nil {
+		} else if err := e.segment(text[from:to], atStart && from == 0, opts); err != nil {
 			return err
 		}
 	}

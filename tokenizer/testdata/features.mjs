@@ -39,7 +39,7 @@ export function features(charsmap) {
   }
   for (const [name, r] of Object.entries({
     lazy: 'a.*?b', bloom: ' ?[^(\\s|[.,!?…。，、।۔،])]+', possessive: '\\p{N}++| ?\\p{L}++|\\s++', kimi: '[\\p{L}&&[^\\p{Han}]]+|[\\p{Han}]+|.', digits3: '\\d{1,3}(?=.)',
-    word: '\\w+|[^\\w\\s]+', end: '\\s+$|\\s', lookahead3: '\\p{N}{1,3}(?=(?:\\p{N}{3})*(?:\\P{N}|$))', fold: '(?i:st|ss|k)', props: '\\p{Lu}\\p{Ll}*|\\p{^L}',
+    word: '\\w+|[^\\w\\s]+', end: '\\s+$|\\s', lookahead3: '\\p{N}{1,3}(?=(?:\\p{N}{3})*(?:\\P{N}|$))', fold: '(?i:sa|k|x[ey])', props: '\\p{Lu}\\p{Ll}*|\\p{^L}',
     star: 'x*', hex: '[\\x41-\\x{5A}]+|\\u0430+', falcon: '[0-9][0-9][0-9]', lookbehind: '(?<=a)b+',
   })) all[`regex-${name}`] = { pre_tokenizer: split(regex(r), 'Isolated') }
   all['digits'] = { pre_tokenizer: { type: 'Digits', individual_digits: false } }

@@ -1,0 +1,334 @@
+package tokenizer
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/warmpath/warmpath/block"
+)
+
+// TurnCache encodes texts that grow at the end, as conversations do, at the price of what is new: it keeps the ids of stretches of text
+// that end at a special token, where nothing that follows can change them. A stretch is kept with its text, and compared before use, so
+// that no collision can give wrong ids. Bounded in bytes, least recently used first; safe for concurrent use, its locks are sharded and
+// never held while encoding. The zero value is not usable: NewTurnCache.
+type TurnCache struct {
+	t      *Tokenizer
+	cuts   *addedSet
+	leads  []byte // first bytes of cuts
+	shards [turnShards]turnShard
+}
+
+const (
+	turnShards = 64
+	// minStretch keeps stretches long enough that looking one up costs little beside comparing it, and short enough that the
+	// unfinished one at the end, which is always encoded anew, costs little too.
+	minStretch = 1024
+	maxLeads   = 4
+)
+
+// DefaultTurnBytes holds about 8 million tokens: eighty conversations of 100,000.
+const DefaultTurnBytes = 64 << 20
+
+// turnShard is a part of the cache under its own lock, which guards all of it.
+type turnShard struct {
+	mu      sync.Mutex
+	entries map[uint64]*turnEntry
+	recent  turnEntry // head of a ring: recent.next was used last
+	bytes   int
+	budget  int
+	hits    uint64
+	misses  uint64
+}
+
+// turnEntry is one stretch. Immutable but for its place in the ring.
+type turnEntry struct {
+	prev, next *turnEntry
+	key        uint64
+	text       string
+	ids        []block.Token
+}
+
+// TurnStats counts stretches found and not found, and what is kept.
+type TurnStats struct {
+	Hits, Misses uint64
+	Entries      int
+	Bytes        int
+}
+
+// NewTurnCache makes a cache over t of about the given size; DefaultTurnBytes when it is not positive.
+func NewTurnCache(t *Tokenizer, bytes int) *TurnCache {
+	if bytes <= 0 {
+		bytes = DefaultTurnBytes
+	}
+	c := &TurnCache{t: t, cuts: t.raw.solid()}
+	for b, is := range c.cuts.first {
+		if is {
+			c.leads = append(c.leads, byte(b))
+		}
+	}
+	for i := range c.shards {
+		s := &c.shards[i]
+		s.entries = map[uint64]*turnEntry{}
+		s.budget = bytes / turnShards
+		s.recent.prev, s.recent.next = &s.recent, &s.recent
+	}
+	return c
+}
+
+// Append is Tokenizer.Append with memory; reused is how many of the appended ids, from the first, came from it.
+func (c *TurnCache) Append(dst []block.Token, text string, opts Options) (ids []block.Token, reused int, err error) {
+	if !utf8.ValidString(text) {
+		text = string([]rune(text))
+	}
+	began := len(dst)
+	out := dst
+	if opts.AddSpecial {
+		out = append(out, c.t.before...)
+	}
+	leading := true // every stretch so far was known
+	scan := cutScan{set: c.cuts, leads: c.leads, text: text}
+	for start := 0; start < len(text); {
+		end := len(text)
+		if !opts.PlainSpecial {
+			if cut := scan.next(start + minStretch); cut >= 0 {
+				end = cut
+			}
+		}
+		stretch := text[start:end]
+		last := end == len(text) && (opts.PlainSpecial || !scan.atCut)
+		known := false
+		if !last {
+			out, known = c.get(out, stretch, start == 0)
+		}
+		if !known {
+			if leading {
+				leading, reused = false, len(out)-began
+			}
+			before := len(out)
+			if out, err = c.t.appendStretch(out, stretch, start == 0, opts); err != nil {
+				return dst, 0, err
+			}
+			if !last {
+				c.put(stretch, start == 0, out[before:])
+			}
+		}
+		start = end
+	}
+	if leading {
+		reused = len(out) - began
+	}
+	if opts.AddSpecial {
+		out = append(out, c.t.after...)
+	}
+	return out, reused, nil
+}
+
+// appendStretch is Append for valid text that may follow other text, without what surrounds it.
+func (t *Tokenizer) appendStretch(dst []block.Token, text string, atStart bool, opts Options) ([]block.Token, error) {
+	e := t.encoder(dst)
+	err := e.text(text, atStart, opts)
+	out := e.dst
+	e.release()
+	if err != nil {
+		return dst, err
+	}
+	return out, nil
+}
+
+func turnKey(text string, atStart bool) uint64 {
+	if atStart {
+		return xxh3.HashStringSeed(text, 1)
+	}
+	return xxh3.HashString(text)
+}
+
+func (c *TurnCache) get(dst []block.Token, text string, atStart bool) ([]block.Token, bool) {
+	key := turnKey(text, atStart)
+	s := &c.shards[key%turnShards]
+	s.mu.Lock()
+	e := s.entries[key]
+	if e == nil {
+		s.misses++
+		s.mu.Unlock()
+		return dst, false
+	}
+	s.hits++
+	e.unlink()
+	s.recent.link(e)
+	s.mu.Unlock()
+	if e.text != text {
+		return dst, false
+	}
+	return append(dst, e.ids...), true
+}
+
+// entryBytes is what an entry costs beside its text and ids.
+const entryBytes = 160
+
+func (e *turnEntry) size() int { return len(e.text) + 4*len(e.ids) + entryBytes }
+
+func (c *TurnCache) put(text string, atStart bool, ids []block.Token) {
+	key := turnKey(text, atStart)
+	s := &c.shards[key%turnShards]
+	e := &turnEntry{key: key, text: text, ids: ids}
+	if e.size() > s.budget {
+		return
+	}
+	e.text, e.ids = strings.Clone(text), slices.Clone(ids)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old := s.entries[key]; old != nil {
+		s.drop(old)
+	}
+	s.entries[key] = e
+	s.recent.link(e)
+	for s.bytes += e.size(); s.bytes > s.budget; {
+		s.drop(s.recent.prev)
+	}
+}
+
+func (s *turnShard) drop(e *turnEntry) {
+	e.unlink()
+	delete(s.entries, e.key)
+	s.bytes -= e.size()
+}
+
+func (e *turnEntry) unlink() { e.prev.next, e.next.prev = e.next, e.prev }
+
+// link puts x after e in its ring.
+func (e *turnEntry) link(x *turnEntry) {
+	x.prev, x.next = e, e.next
+	e.next.prev = x
+	e.next = x
+}
+
+// Stats tells how the cache does.
+func (c *TurnCache) Stats() TurnStats {
+	var sum TurnStats
+	for i := range c.shards {
+		s := &c.shards[i]
+		s.mu.Lock()
+		sum.Hits += s.hits
+		sum.Misses += s.misses
+		sum.Entries += len(s.entries)
+		sum.Bytes += s.bytes
+		s.mu.Unlock()
+	}
+	return sum
+}
+
+// cutScan finds where a text may be cut: after its solid tokens.
+type cutScan struct {
+	set   *addedSet
+	leads []byte
+	text  string
+	ahead [maxLeads]int // by lead: its next place, if that is not behind
+	atCut bool          // the last cut was found, not the end
+}
+
+// next gives the end of the first solid token that begins at or after from, or -1.
+func (c *cutScan) next(from int) int {
+	c.atCut = false
+	for from < len(c.text) {
+		at := len(c.text)
+		for i, b := range c.leads {
+			if c.ahead[i] < from {
+				if n := strings.IndexByte(c.text[from:], b); n >= 0 {
+					c.ahead[i] = from + n
+				} else {
+					c.ahead[i] = len(c.text)
+				}
+			}
+			at = min(at, c.ahead[i])
+		}
+		if at == len(c.text) {
+			break
+		}
+		if end := c.set.match(c.text, at); end >= 0 {
+			c.atCut = true
+			return end
+		}
+		from = at + 1
+	}
+	return -1
+}
+
+// match gives the end of the longest token at a position, or -1.
+func (s *addedSet) match(text string, at int) int {
+	node, end := int32(0), -1
+	for i := at; i < len(text); i++ {
+		if node = s.child(node, text[i]); node < 0 {
+			break
+		}
+		if s.nodes[node].token >= 0 {
+			end = i + 1
+		}
+	}
+	return end
+}
+
+// solid gives the special tokens that are a token wherever their text occurs, and after which encoding begins afresh whatever follows: no
+// other token overlaps their beginning or goes on beyond their end, and they neither take the white space after them nor look at it.
+func (s *addedSet) solid() *addedSet {
+	tails := map[string]bool{} // every end of every token
+	open := map[int32]bool{}   // tokens that occur inside another, not at its end
+	words := false
+	for i := range s.tokens {
+		text := s.tokens[i].content
+		words = words || s.tokens[i].singleWord
+		for from := range len(text) {
+			tails[text[from:]] = true
+			node := int32(0)
+			for at := from; at < len(text)-1; at++ {
+				if node = s.child(node, text[at]); node < 0 {
+					break
+				}
+				if t := s.nodes[node].token; t >= 0 {
+					open[t] = true
+				}
+			}
+		}
+	}
+	var list []addedToken
+	count := map[byte]int{}
+	for i := range s.tokens {
+		t := &s.tokens[i]
+		if !t.special || t.rstrip || t.singleWord || open[int32(i)] || words && endsInWord(t.content) || overlapped(t.content, tails) {
+			continue
+		}
+		list = append(list, *t)
+		count[t.content[0]]++
+	}
+	var leads []byte
+	for b := range count {
+		leads = append(leads, b)
+	}
+	slices.SortFunc(leads, func(a, b byte) int { return (count[b]-count[a])<<8 + int(a) - int(b) })
+	leads = leads[:min(len(leads), maxLeads)]
+	out := newAddedSet()
+	for _, t := range list {
+		if slices.Contains(leads, t.content[0]) {
+			out.add(t, t.content)
+		}
+	}
+	return out
+}
+
+// overlapped tells that some token ends with the beginning of text, so that the two may overlap.
+func overlapped(text string, tails map[string]bool) bool {
+	for n := 1; n < len(text); n++ {
+		if tails[text[:n]] {
+			return true
+		}
+	}
+	return false
+}
+
+func endsInWord(text string) bool {
+	c, _ := utf8.DecodeLastRuneInString(text)
+	return lookupRun(unicodeTables().regexWord, c) != 0
+}
