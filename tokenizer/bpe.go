@@ -139,15 +139,20 @@ func newBPE(spec *bpeSpec) (*bpe, error) {
 	return m, nil
 }
 
-// byteTokens finds <0x00> to <0xFF>; complete: all are there.
+// byteTokens finds <0x00> to <0xFF>; complete: no character can be unknown, for it or its bytes have tokens.
 func byteTokens(v *vocabulary) (ids *[256]block.Token, complete bool) {
 	ids, complete = new([256]block.Token), true
 	for b := range ids {
 		id, ok := v.id(fmt.Sprintf("<0x%02X>", b))
-		if !ok {
-			id, complete = noToken, false
+		if ok {
+			ids[b] = id
+			continue
 		}
-		ids[b] = id
+		ids[b] = noToken
+		if b < utf8.RuneSelf {
+			_, ok = v.id(string(rune(b)))
+		}
+		complete = complete && (ok || b == 0xc0 || b == 0xc1 || b > 0xf4)
 	}
 	return ids, complete
 }
