@@ -61,6 +61,7 @@ part of its prompt. It follows the engines' own cache events (vLLM, SGLang), so 
 instead of guessing, and shows with every answer what it knew.
 
 Start with "warmpath demo": four mock engines, the gateway and a workload on this machine.`,
+		Version:       version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          noArgs,
@@ -71,6 +72,7 @@ Start with "warmpath demo": four mock engines, the gateway and a workload on thi
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(newServe(), newMock(), newDemo(), newConfig(), newVersion())
+	root.AddCommand(newSim(), newPlan())
 	root.AddCommand(newWorkload(), newLoad(), newCalibrate())
 	return root
 }

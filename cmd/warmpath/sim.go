@@ -1,0 +1,294 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/warmpath/warmpath/internal/config"
+	"github.com/warmpath/warmpath/internal/engine"
+	"github.com/warmpath/warmpath/internal/report"
+	"github.com/warmpath/warmpath/internal/sim"
+	"github.com/warmpath/warmpath/internal/workload"
+)
+
+func newSim() *cobra.Command {
+	x := sim.DefaultExperiment()
+	var out output
+	var file string
+	var parallel int
+	c := &cobra.Command{
+		Use:   "sim",
+		Short: "Play a trace against modelled engines, with the real router, under one policy or many",
+		Long: `Play a workload in virtual time against a fleet of modelled engines. The router that decides
+is the one that serves: its index, policies and fleet, unchanged. Every combination of
+--policies, --workers, --rate, --blocks and --seed is a run; runs go in parallel.
+
+  warmpath sim --workload mooncake:conversation.jsonl.gz --policies all --workers 8 --rate 1,1.5,2 --html report.html
+
+Engine profiles:
+` + profileList() + `
+docs/simulator.md says what is modelled and what is not.`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := readExperiment(c.Flags(), file, &x); err != nil {
+				return err
+			}
+			w, configs, err := prepare(&x)
+			if err != nil {
+				return err
+			}
+			p := newSweepLine(c.ErrOrStderr())
+			runs, err := sim.Sweep(c.Context(), configs, parallel, p.sweep)
+			p.clear()
+			if err != nil {
+				return err
+			}
+			r := newReport(c, w, configs)
+			for _, run := range runs {
+				if run != nil && run.Requests.Sent > 0 {
+					r.Runs = append(r.Runs, run)
+				}
+				r.Interrupted = r.Interrupted || run == nil || run.Stopped
+			}
+			return out.write(c, r)
+		},
+	}
+	flags := c.Flags()
+	flags.StringVar(&file, "experiment", "", "YAML `FILE` with the same settings; flags win over it")
+	experimentFlags(flags, &x)
+	flags.IntVar(&parallel, "parallel", 0, "runs at once; 0 for one a core")
+	out.flags(flags)
+	return c
+}
+
+// experimentFlags are what sim and plan have in common.
+func experimentFlags(f *pflag.FlagSet, x *sim.Experiment) {
+	f.StringVar(&x.Workload, "workload", x.Workload, "`FORMAT:FILE` (mooncake, azure, qwen, burstgpt, ragpulse, agent, openai, warmpath) or gen:NAME,key=value")
+	f.IntVar(&x.Limit, "limit", x.Limit, "play only the first `N` requests; 0 for all")
+	f.StringSliceVar(&x.Policies, "policies", x.Policies, "`NAMES`: "+strings.Join(sim.Policies(), ", ")+"; NAME:imbalance=TOKENS bounds how far a match is followed; all")
+	f.IntSliceVar(&x.Workers, "workers", x.Workers, "`N` workers; a list to compare")
+	f.StringSliceVar(&x.Rate, "rate", x.Rate, "`X` times as fast as recorded, or X/s for requests a second; a list to compare")
+	f.IntSliceVar(&x.Blocks, "blocks", x.Blocks, "`N` engine blocks in a worker's cache (default: the profile's); a list to compare")
+	f.IntSliceVar(&x.KVTokens, "kv-tokens", x.KVTokens, "the same in `TOKENS`")
+	f.StringVar(&x.Profile, "profile", x.Profile, "`NAME` or file of the engines' profile")
+	f.IntVar(&x.BlockSize, "block-size", x.BlockSize, "`TOKENS` of an engine block; 0 for the profile's")
+	f.IntVar(&x.Grain, "grain", x.Grain, "`TOKENS` of a modelled block; 0 for the trace's own blocks where they are larger than the engines'")
+	f.IntVar(&x.CPUTokens, "cpu-tokens", x.CPUTokens, "`TOKENS` of host memory behind each cache; 0 for none")
+	f.BoolVar(&x.OnEvict, "cpu-on-evict", x.OnEvict, "blocks go to host memory when they are evicted, not when they are stored")
+	f.IntVar(&x.Ranks, "ranks", x.Ranks, "data-parallel ranks of a worker")
+	f.IntVar(&x.Decode, "decode-workers", x.Decode, "`N` workers that decode what --workers prefill; 0: each does both")
+	f.IntVar(&x.Routers, "routers", x.Routers, "routers, each with its own view")
+	f.DurationVar(&x.Lag, "event-lag", x.Lag, "until routers have applied a pass's KV events")
+	f.DurationVar(&x.LagJitter, "event-jitter", x.LagJitter, "random part on top")
+	f.Float64Var(&x.Loss, "event-loss", x.Loss, "`SHARE` of event batches that are lost")
+	f.BoolVar(&x.NoReplay, "no-replay", x.NoReplay, "lost events cannot be asked for again: the router forgets the worker")
+	f.DurationVar(&x.Speculative, "speculative", x.Speculative, "how long a dispatched prompt counts as cached without its events; 0 for the router's default, negative for never")
+	f.DurationVar(&x.Hop, "hop", x.Hop, "from client through the router to the engine, and back")
+	f.IntVar(&x.MaxRequests, "max-requests", x.MaxRequests, "`N` requests from which on a worker is saturated; 0 for no limit")
+	f.IntVar(&x.Queue, "queue", x.Queue, "`N` requests that a router holds while all are saturated")
+	f.StringSliceVar(&x.Faults, "fault", x.Faults, "`AT:WORKER:DOWN`, such as 60s:2:30s: the second worker dies after a minute for half a minute")
+	f.StringSliceVar(&x.SLO, "slo", x.SLO, "`TTFT/TPOT` that good requests keep (default 5s/100ms,2s/50ms)")
+	f.Var(&seedFlag{seeds: &x.Seeds}, "seed", "`N` of everything random; a list to compare")
+}
+
+// seedFlag is a list of seeds that the first use on the command line replaces.
+type seedFlag struct {
+	seeds *[]uint64
+	given bool
+}
+
+func (s *seedFlag) Type() string { return "N" }
+
+func (s *seedFlag) String() string {
+	if s.seeds == nil {
+		return ""
+	}
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(*s.seeds), " ", ","), "[]")
+}
+
+func (s *seedFlag) Set(text string) error {
+	if !s.given {
+		*s.seeds, s.given = nil, true
+	}
+	for _, part := range strings.Split(text, ",") {
+		var n uint64
+		if _, err := fmt.Sscanf(strings.TrimSpace(part)+"\n", "%d\n", &n); err != nil {
+			return fmt.Errorf("%q is not a number", part)
+		}
+		*s.seeds = append(*s.seeds, n)
+	}
+	return nil
+}
+
+// readExperiment reads the file over the defaults, and what the command line says over that.
+func readExperiment(flags *pflag.FlagSet, file string, x *sim.Experiment) error {
+	if file == "" {
+		return nil
+	}
+	given := *x
+	*x = sim.DefaultExperiment()
+	if err := config.ReadDocument(file, x); err != nil {
+		return usageError{err}
+	}
+	overrides := map[string]func(){
+		"workload": func() { x.Workload = given.Workload }, "limit": func() { x.Limit = given.Limit },
+		"policies": func() { x.Policies = given.Policies }, "workers": func() { x.Workers = given.Workers },
+		"rate": func() { x.Rate = given.Rate }, "blocks": func() { x.Blocks, x.KVTokens = given.Blocks, nil },
+		"kv-tokens": func() { x.KVTokens, x.Blocks = given.KVTokens, nil }, "seed": func() { x.Seeds = given.Seeds },
+		"profile": func() { x.Profile = given.Profile }, "block-size": func() { x.BlockSize = given.BlockSize },
+		"grain": func() { x.Grain = given.Grain }, "cpu-tokens": func() { x.CPUTokens = given.CPUTokens },
+		"cpu-on-evict": func() { x.OnEvict = given.OnEvict }, "ranks": func() { x.Ranks = given.Ranks },
+		"decode-workers": func() { x.Decode = given.Decode }, "routers": func() { x.Routers = given.Routers },
+		"event-lag": func() { x.Lag = given.Lag }, "event-jitter": func() { x.LagJitter = given.LagJitter },
+		"event-loss": func() { x.Loss = given.Loss }, "no-replay": func() { x.NoReplay = given.NoReplay },
+		"speculative": func() { x.Speculative = given.Speculative }, "hop": func() { x.Hop = given.Hop },
+		"max-requests": func() { x.MaxRequests = given.MaxRequests }, "queue": func() { x.Queue = given.Queue },
+		"fault": func() { x.Faults = given.Faults }, "slo": func() { x.SLO = given.SLO },
+	}
+	flags.Visit(func(f *pflag.Flag) {
+		if override, ok := overrides[f.Name]; ok {
+			override()
+		}
+	})
+	return nil
+}
+
+// prepare reads the workload and makes the runs.
+func prepare(x *sim.Experiment) (*workload.Workload, []sim.Config, error) {
+	if x.Workload == "" {
+		return nil, nil, usageError{errors.New("there is no workload: give --workload FORMAT:FILE or gen:NAME (see `warmpath workload --help`)")}
+	}
+	w, err := workload.LoadWith(x.Workload, workload.Options{Limit: x.Limit})
+	if err != nil {
+		return nil, nil, err
+	}
+	configs, err := x.Configs(w, os.ReadFile)
+	if err != nil {
+		return nil, nil, usageError{err}
+	}
+	return w, configs, nil
+}
+
+func newReport(c *cobra.Command, w *workload.Workload, configs []sim.Config) *report.Report {
+	r := &report.Report{Kind: report.Simulated, Command: commandLine(c), Version: version(), Workload: sim.Describe(w)}
+	if len(configs) > 0 {
+		r.Assumptions = configs[0].Assumptions()
+	}
+	return r
+}
+
+// commandLine is what to type for the same again.
+func commandLine(c *cobra.Command) string {
+	parts := []string{c.CommandPath()}
+	c.Flags().Visit(func(f *pflag.Flag) {
+		value := f.Value.String()
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			value = strings.Join(list.GetSlice(), ",")
+		}
+		switch f.Name {
+		case "json", "markdown", "html", "parallel":
+			return
+		}
+		if f.Value.Type() == "bool" {
+			parts = append(parts, "--"+f.Name)
+			return
+		}
+		if strings.ContainsAny(value, " '\"$&;|<>()*?\\") {
+			value = "'" + strings.ReplaceAll(value, "'", `'\''`) + "'"
+		}
+		parts = append(parts, "--"+f.Name, value)
+	})
+	return strings.Join(parts, " ")
+}
+
+// output is where a report goes.
+type output struct {
+	json, markdown bool
+	html           string
+}
+
+func (o *output) flags(f *pflag.FlagSet) {
+	f.BoolVar(&o.json, "json", false, "print the report as JSON")
+	f.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
+	f.StringVar(&o.html, "html", "", "write a page with plots to `FILE`; it needs nothing else")
+}
+
+// errInterrupted tells scripts that a result is not whole.
+var errInterrupted = errors.New("interrupted; what is printed is what was done by then")
+
+func (o *output) write(c *cobra.Command, r *report.Report) error {
+	out := c.OutOrStdout()
+	var err error
+	switch {
+	case o.json:
+		err = report.WriteJSON(out, r)
+	case o.markdown:
+		err = report.WriteMarkdown(out, r)
+	default:
+		err = report.WriteText(out, r)
+	}
+	if err == nil && o.html != "" {
+		err = writeFile(o.html, func(f io.Writer) error { return report.WriteHTML(f, r) })
+		if err == nil && !o.json && !o.markdown {
+			fmt.Fprintf(out, "\nThe page with plots is in %s\n", o.html)
+		}
+	}
+	if err == nil && r.Interrupted {
+		err = errInterrupted
+	}
+	return err
+}
+
+// sweepLine is one line of a terminal that is drawn again and again; elsewhere nothing is shown.
+type sweepLine struct {
+	out  io.Writer
+	live bool
+	last int
+}
+
+func newSweepLine(out io.Writer) *sweepLine {
+	return &sweepLine{out: out, live: isTerminal(out)}
+}
+
+func (p *sweepLine) sweep(s sim.Progress) {
+	left := "…"
+	if s.Remaining > 0 && s.Elapsed > time.Second/2 {
+		left = s.Remaining.Round(time.Second).String() + " left"
+	}
+	p.show(fmt.Sprintf("%3.0f %%  %d of %d runs, %s requests  %s", 100*float64(s.Ended)/float64(max(s.Requests, 1)), s.RunsDone, s.Runs, report.Count(s.Ended), left))
+}
+
+func (p *sweepLine) show(text string) {
+	if !p.live {
+		return
+	}
+	pad := max(p.last-len(text), 0)
+	p.last = len(text)
+	fmt.Fprintf(p.out, "\r%s%s", text, strings.Repeat(" ", pad))
+}
+
+func (p *sweepLine) clear() {
+	if p.live && p.last > 0 {
+		fmt.Fprintf(p.out, "\r%s\r", strings.Repeat(" ", p.last))
+	}
+}
+
+func profileList() string {
+	var b strings.Builder
+	for _, p := range engine.Profiles() {
+		fmt.Fprintf(&b, "  %-14s %s; %s tokens of KV\n", p.Name, p.About, report.Count(int64(p.KVTokens)))
+	}
+	b.WriteString("  FILE           a profile in JSON: measured table, roofline, or coefficients that `warmpath calibrate` wrote\n")
+	return b.String()
+}
+
+// stopped reports whether the command was interrupted.
+func stopped(ctx context.Context) bool { return ctx.Err() != nil }

@@ -1,0 +1,344 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/warmpath/warmpath/internal/engine"
+	"github.com/warmpath/warmpath/internal/report"
+	"github.com/warmpath/warmpath/internal/workload"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// Experiment is a sweep as a file or a command line describes it: every combination of policies, workers, rates, memory and
+// seeds. Start from [DefaultExperiment].
+type Experiment struct {
+	Workload string   `yaml:"workload"` // FORMAT:FILE or gen:NAME,…
+	Limit    int      `yaml:"limit"`    // requests of it to play; 0: all
+	Policies []string `yaml:"policies"` // names, or NAME:imbalance=TOKENS; "all"
+	Workers  []int    `yaml:"workers"`
+	Rate     []string `yaml:"rate"`      // "1.5": speed-up of the arrivals; "20/s": requests a second
+	Blocks   []int    `yaml:"blocks"`    // engine blocks of a worker's cache
+	KVTokens []int    `yaml:"kv_tokens"` // the same in tokens; neither: the profile's
+	Seeds    []uint64 `yaml:"seeds"`
+
+	Profile   string        `yaml:"profile"`    // name, or path of a profile file
+	BlockSize int           `yaml:"block_size"` // tokens of an engine block; 0: the profile's
+	Grain     int           `yaml:"grain"`      // tokens of a modelled block; 0: the workload's own where they are larger
+	CPUTokens int           `yaml:"cpu_tokens"` // of host memory behind each cache; 0: none
+	OnEvict   bool          `yaml:"cpu_on_evict"`
+	Ranks     int           `yaml:"ranks"`
+	Fleet     []Member      `yaml:"fleet"`          // unlike workers, instead of workers and profile
+	Decode    int           `yaml:"decode_workers"` // 0: every worker prefills and decodes
+	Routers   int           `yaml:"routers"`
+	Lag       time.Duration `yaml:"event_lag"`
+	LagJitter time.Duration `yaml:"event_jitter"`
+	Loss      float64       `yaml:"event_loss"`
+	NoReplay  bool          `yaml:"no_replay"`
+	// Speculative is how long dispatched prompts count as cached before their events come; negative: not at all.
+	Speculative time.Duration `yaml:"speculative"`
+	Hop         time.Duration `yaml:"hop"`
+	MaxRequests int           `yaml:"max_requests"`
+	Queue       int           `yaml:"queue"`
+	Faults      []string      `yaml:"faults"` // "AT:WORKER" or "AT:WORKER:DOWN", workers from 1: "60s:2:30s"
+	Autoscale   *Scaling      `yaml:"autoscale"`
+	SLO         []string      `yaml:"slo"` // "TTFT/TPOT": "5s/100ms"
+}
+
+// Member is workers of a fleet that are alike.
+type Member struct {
+	Count    int     `yaml:"count"`
+	Profile  string  `yaml:"profile"`
+	Blocks   int     `yaml:"blocks"`
+	KVTokens int     `yaml:"kv_tokens"`
+	Speed    float64 `yaml:"speed"`
+}
+
+// Scaling is [Autoscale] in a file.
+type Scaling struct {
+	Min      int           `yaml:"min"`
+	Max      int           `yaml:"max"`
+	High     float64       `yaml:"high"`
+	Low      float64       `yaml:"low"`
+	Interval time.Duration `yaml:"interval"`
+	Start    time.Duration `yaml:"start"`
+}
+
+// DefaultExperiment compares the router's default policy with spreading requests by load on 8 workers.
+func DefaultExperiment() Experiment {
+	return Experiment{
+		Policies: []string{"kv_aware", "least_load", "random"}, Workers: []int{8}, Rate: []string{"1"}, Seeds: []uint64{1},
+		Profile: engine.Profiles()[0].Name, Routers: 1, Ranks: 1,
+	}
+}
+
+// maxRuns bounds a sweep: more is a slip of the keyboard.
+const maxRuns = 10_000
+
+// Files reads profile files; the caller gives it, since this package reads no files.
+type Files func(path string) ([]byte, error)
+
+// profile finds a profile by name, or reads it from a file: a name with a dot or a slash.
+func (f Files) profile(name string) (engine.Profile, error) {
+	if f == nil || !strings.ContainsAny(name, "./\\") {
+		return engine.FindProfile(name)
+	}
+	if p, err := engine.FindProfile(name); err == nil { // llama-3.1-8b has a dot
+		return p, nil
+	}
+	data, err := f(name)
+	if err != nil {
+		return engine.Profile{}, fmt.Errorf("read profile: %w (profiles known by name: see `warmpath sim --help`)", err)
+	}
+	p, err := engine.ReadProfile(data)
+	if err != nil {
+		return p, fmt.Errorf("%s: %w", name, err)
+	}
+	if p.Name == "" {
+		p.Name = name
+	}
+	return p, nil
+}
+
+// Configs returns the runs of the experiment over w, policies last so that they stand together.
+func (x *Experiment) Configs(w *workload.Workload, files Files) ([]Config, error) {
+	base, err := x.base(w)
+	if err != nil {
+		return nil, err
+	}
+	policies, err := x.policies()
+	if err != nil {
+		return nil, err
+	}
+	profile, err := files.profile(x.Profile)
+	if err != nil {
+		return nil, err
+	}
+	memory, err := x.memory(&profile)
+	if err != nil {
+		return nil, err
+	}
+	if len(x.Workers) == 0 || len(x.Seeds) == 0 || len(x.Rate) == 0 {
+		return nil, errors.New("workers, rate and seeds each need a value")
+	}
+	if n := len(policies) * len(x.Workers) * len(x.Rate) * len(memory) * len(x.Seeds); n > maxRuns {
+		return nil, fmt.Errorf("%d runs are more than %d", n, maxRuns)
+	}
+	var all []Config
+	for _, rate := range x.Rate {
+		speed, err := parseRate(rate, w)
+		if err != nil {
+			return nil, err
+		}
+		for _, workers := range x.Workers {
+			for _, kv := range memory {
+				groups, err := x.groups(w, files, &profile, workers, kv)
+				if err != nil {
+					return nil, err
+				}
+				for _, p := range policies {
+					for _, seed := range x.Seeds {
+						c := base
+						c.Rate, c.Groups, c.Policy, c.Seed = speed, groups, p, seed
+						if x.Decode > 0 {
+							decode := groups[0]
+							decode.Count = x.Decode
+							c.Decode = []Group{decode}
+						}
+						if err := (&c).check(); err != nil {
+							return nil, err
+						}
+						all = append(all, c)
+					}
+				}
+			}
+		}
+	}
+	return all, nil
+}
+
+// check reports what is wrong before anything is run.
+func (c *Config) check() error {
+	full := c.withDefaults()
+	return full.validate()
+}
+
+// base is what all runs have in common.
+func (x *Experiment) base(w *workload.Workload) (Config, error) {
+	c := Config{
+		Workload: w, Routers: x.Routers, Lag: x.Lag, LagJitter: x.LagJitter, Loss: x.Loss, Replay: !x.NoReplay,
+		Speculative: x.Speculative, Hop: x.Hop, MaxRequests: x.MaxRequests, Queue: x.Queue,
+	}
+	if a := x.Autoscale; a != nil {
+		c.Autoscale = &Autoscale{Min: a.Min, Max: a.Max, High: a.High, Low: a.Low, Interval: a.Interval, Start: a.Start}
+	}
+	for _, s := range x.Faults {
+		f, err := parseFault(s)
+		if err != nil {
+			return c, err
+		}
+		c.Faults = append(c.Faults, f)
+	}
+	for _, s := range x.SLO {
+		slo, err := ParseSLO(s)
+		if err != nil {
+			return c, err
+		}
+		c.SLOs = append(c.SLOs, slo)
+	}
+	return c, nil
+}
+
+func (x *Experiment) policies() ([]policy.Spec, error) {
+	names := x.Policies
+	if len(names) == 1 && names[0] == "all" {
+		names = Policies()
+	}
+	var specs []policy.Spec
+	for _, name := range names {
+		p, err := ParsePolicy(name)
+		if err != nil {
+			return nil, err
+		}
+		specs = append(specs, p)
+	}
+	if len(specs) == 0 {
+		return nil, errors.New("no policy is given")
+	}
+	return specs, nil
+}
+
+// memory returns the cache sizes in tokens; 0 is a profile's own.
+func (x *Experiment) memory(p *engine.Profile) ([]int, error) {
+	if len(x.Blocks) > 0 && len(x.KVTokens) > 0 {
+		return nil, errors.New("blocks and kv_tokens say the same: give one")
+	}
+	all := append([]int(nil), x.KVTokens...)
+	for _, n := range x.Blocks {
+		all = append(all, n*x.blockSize(p))
+	}
+	for _, n := range all {
+		if n < x.blockSize(p) {
+			return nil, fmt.Errorf("a cache of %d tokens holds no block of %d", n, x.blockSize(p))
+		}
+	}
+	if len(all) == 0 {
+		all = []int{0}
+	}
+	return all, nil
+}
+
+func (x *Experiment) blockSize(p *engine.Profile) int {
+	if x.BlockSize > 0 {
+		return x.BlockSize
+	}
+	return p.BlockSize
+}
+
+// groups makes the workers of a run.
+func (x *Experiment) groups(w *workload.Workload, files Files, p *engine.Profile, workers, kv int) ([]Group, error) {
+	one := func(p engine.Profile, count, kv int, speed float64) Group {
+		if kv == 0 {
+			kv = p.KVTokens
+		}
+		return Group{
+			Count: count, Profile: p, BlockSize: x.grain(w, &p, kv), KVTokens: kv, CPUTokens: x.CPUTokens, OnEvict: x.OnEvict,
+			Speed: speed, Ranks: x.Ranks,
+		}
+	}
+	if len(x.Fleet) == 0 {
+		return []Group{one(*p, workers, kv, 0)}, nil
+	}
+	var groups []Group
+	for _, m := range x.Fleet {
+		mp := *p
+		if m.Profile != "" {
+			var err error
+			if mp, err = files.profile(m.Profile); err != nil {
+				return nil, err
+			}
+		}
+		size := kv
+		switch {
+		case m.Blocks > 0:
+			size = m.Blocks * x.blockSize(&mp)
+		case m.KVTokens > 0:
+			size = m.KVTokens
+		}
+		groups = append(groups, one(mp, m.Count, size, m.Speed))
+	}
+	return groups, nil
+}
+
+// grain is the size of modelled blocks. A trace that tells content in blocks of 512 tokens says nothing about smaller ones:
+// modelling them takes 10 to 30 times as long and moves hit rates by 0.2 points (docs/simulator.md). A cache of few such
+// blocks would lose too much to half-full ones.
+func (x *Experiment) grain(w *workload.Workload, p *engine.Profile, kv int) int {
+	if x.Grain > 0 {
+		return x.Grain
+	}
+	size := x.blockSize(p)
+	const enough = 256 // blocks in a cache
+	for g := w.Block; g > size; g /= 2 {
+		if g%size == 0 && kv/g >= enough {
+			return g
+		}
+	}
+	return size
+}
+
+// parseRate reads "1.5", a factor, or "20/s", requests a second by the clock.
+func parseRate(s string, w *workload.Workload) (float64, error) {
+	number, absolute := strings.CutSuffix(strings.TrimSpace(s), "/s")
+	v, err := strconv.ParseFloat(number, 64)
+	if err != nil || !(v > 0) || v > 1e6 {
+		return 0, fmt.Errorf("rate %q is neither a factor such as 1.5 nor requests a second such as 20/s", s)
+	}
+	if !absolute {
+		return v, nil
+	}
+	c := clocked{workload: w}
+	span := c.span().Seconds()
+	if span <= 0 {
+		return 0, fmt.Errorf("rate %q: all requests of the workload arrive at once", s)
+	}
+	return v * span / float64(len(w.Requests)), nil
+}
+
+// parseFault reads "AT:WORKER:DOWN".
+func parseFault(s string) (Fault, error) {
+	parts := strings.Split(s, ":")
+	bad := fmt.Errorf("fault %q is not AT:WORKER or AT:WORKER:DOWN, such as 60s:2:30s", s)
+	if len(parts) < 2 || len(parts) > 3 {
+		return Fault{}, bad
+	}
+	at, err := time.ParseDuration(parts[0])
+	worker, err2 := strconv.Atoi(parts[1])
+	if err != nil || err2 != nil || worker < 1 {
+		return Fault{}, bad
+	}
+	f := Fault{At: at, Worker: worker - 1}
+	if len(parts) == 3 {
+		if f.Down, err = time.ParseDuration(parts[2]); err != nil {
+			return Fault{}, bad
+		}
+	}
+	return f, nil
+}
+
+// ParseSLO reads "TTFT/TPOT" or "TTFT".
+func ParseSLO(s string) (report.SLO, error) {
+	first, second, both := strings.Cut(s, "/")
+	ttft, err := time.ParseDuration(strings.TrimSpace(first))
+	var tpot time.Duration
+	if err == nil && both {
+		tpot, err = time.ParseDuration(strings.TrimSpace(second))
+	}
+	if err != nil || ttft <= 0 || tpot < 0 || both && tpot == 0 {
+		return report.SLO{}, fmt.Errorf("SLO %q is not TTFT/TPOT or TTFT, such as 5s/100ms", s)
+	}
+	return report.SLO{TTFT: ttft, TPOT: tpot}, nil
+}

@@ -1,0 +1,189 @@
+package sim
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/warmpath/warmpath/internal/report"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// Goal is what a plan has to keep: at least Share of all requests within the run's first SLO, failed ones counting against.
+type Goal struct {
+	Share float64
+	// MaxWorkers bounds the search for workers, MaxRate that for the rate, as a factor.
+	MaxWorkers int
+	MaxRate    float64
+}
+
+// Plan is the answer for one policy.
+type Plan struct {
+	Policy  string        `json:"policy"`
+	Found   bool          `json:"found"`   // false: even the easiest setup that was tried does not keep the goal
+	Limited bool          `json:"limited"` // the bound of the search was reached: the answer may be better still
+	Workers int           `json:"workers"`
+	Rate    float64       `json:"rate"`
+	Best    *report.Run   `json:"-"` // at the answer; nil when not found
+	Runs    []*report.Run `json:"-"` // all that were tried, by rate or workers
+}
+
+// ratePrecision ends the bisection of a rate: below, two seeds differ more.
+const ratePrecision = 0.02
+
+// PlanRate finds for each policy the largest rate that keeps the goal, by doubling or halving from c.Rate and then bisecting.
+// It stops when ctx ends and returns what is certain by then.
+func PlanRate(ctx context.Context, c Config, policies []policy.Spec, goal Goal, tell func(Plan)) ([]Plan, error) {
+	return plans(ctx, policies, tell, func(p policy.Spec) (Plan, error) {
+		try := trial{ctx: ctx, config: c, goal: goal}
+		try.config.Policy = p
+		return try.rate()
+	})
+}
+
+// PlanWorkers finds for each policy the fewest workers that keep the goal at c.Rate. c must have one group.
+func PlanWorkers(ctx context.Context, c Config, policies []policy.Spec, goal Goal, tell func(Plan)) ([]Plan, error) {
+	if len(c.Groups) != 1 {
+		return nil, errors.New("plan workers: only a fleet of workers that are alike can be sized")
+	}
+	return plans(ctx, policies, tell, func(p policy.Spec) (Plan, error) {
+		try := trial{ctx: ctx, config: c, goal: goal}
+		try.config.Policy = p
+		return try.workers()
+	})
+}
+
+// plans searches for all policies at once.
+func plans(ctx context.Context, policies []policy.Spec, tell func(Plan), search func(policy.Spec) (Plan, error)) ([]Plan, error) {
+	results := make([]Plan, len(policies))
+	errs := make([]error, len(policies))
+	var mu sync.Mutex // guards tell
+	var all sync.WaitGroup
+	for i, p := range policies {
+		all.Go(func() { // ends with its search, which ends with ctx
+			results[i], errs[i] = search(p)
+			if tell != nil && errs[i] == nil {
+				mu.Lock()
+				tell(results[i])
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return results, err
+	}
+	return results, ctx.Err()
+}
+
+// trial is one policy's search.
+type trial struct {
+	ctx    context.Context
+	config Config
+	goal   Goal
+	runs   []*report.Run
+}
+
+// keeps plays the configuration and reports whether the goal is kept.
+func (t *trial) keeps(c Config) (bool, *report.Run, error) {
+	run, err := Run(t.ctx, c, nil)
+	if err != nil {
+		return false, nil, err
+	}
+	if run.Stopped {
+		return false, nil, t.ctx.Err()
+	}
+	t.runs = append(t.runs, run)
+	return run.SLO[0].Share >= t.goal.Share, run, nil
+}
+
+func (t *trial) rate() (Plan, error) {
+	plan := Plan{Policy: t.config.Policy.Name, Workers: workersOf(&t.config)}
+	low, high := 0.0, math.Inf(1) // kept at low, not at high
+	at := t.config.withDefaults().Rate
+	const smallest = 1.0 / 1024
+	for low == 0 || high > low*(1+ratePrecision) {
+		c := t.config
+		c.Rate = at
+		ok, run, err := t.keeps(c)
+		if err != nil {
+			return plan, ignoreEnd(err)
+		}
+		if ok {
+			low, plan.Found, plan.Rate, plan.Best = at, true, at, run
+		} else {
+			high = at
+		}
+		switch {
+		case low == 0 && at < smallest:
+			return t.done(plan), nil
+		case low == 0:
+			at /= 2
+		case math.IsInf(high, 1) && at >= t.goal.MaxRate:
+			plan.Limited = true
+			return t.done(plan), nil
+		case math.IsInf(high, 1):
+			at = min(at*2, t.goal.MaxRate)
+		default:
+			at = math.Sqrt(low * high)
+		}
+	}
+	return t.done(plan), nil
+}
+
+func (t *trial) workers() (Plan, error) {
+	plan := Plan{Policy: t.config.Policy.Name, Rate: t.config.withDefaults().Rate}
+	low, high := 0, t.goal.MaxWorkers+1 // not kept with low, kept with high
+	at := min(max(t.config.Groups[0].Count, 1), t.goal.MaxWorkers)
+	for high-low > 1 {
+		c := t.config
+		group := c.Groups[0]
+		group.Count = at
+		c.Groups = []Group{group}
+		ok, run, err := t.keeps(c)
+		if err != nil {
+			return plan, ignoreEnd(err)
+		}
+		if ok {
+			high, plan.Found, plan.Workers, plan.Best = at, true, at, run
+		} else {
+			low = at
+		}
+		if plan.Found {
+			at = (low + high) / 2
+		} else {
+			at = min(2*at, t.goal.MaxWorkers)
+		}
+	}
+	return t.done(plan), nil
+}
+
+func (t *trial) done(p Plan) Plan {
+	slices.SortFunc(t.runs, func(a, b *report.Run) int {
+		if a.Rate != b.Rate {
+			return cmp.Compare(a.Rate, b.Rate)
+		}
+		return a.Setup.Workers - b.Setup.Workers
+	})
+	p.Runs = t.runs
+	return p
+}
+
+// ignoreEnd turns the end of the context into no error: what was found stands.
+func ignoreEnd(err error) error {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return nil
+	}
+	return fmt.Errorf("plan: %w", err)
+}
+
+func workersOf(c *Config) (n int) {
+	for _, g := range append(slices.Clone(c.Groups), c.Decode...) {
+		n += g.Count
+	}
+	return n
+}
