@@ -87,18 +87,6 @@ func parse(path string, data []byte, cfg *Config) (*ast.File, error) {
 	return nil, at(path, err)
 }
 
-// findScalar returns where the first scalar with that text stands.
-func findScalar(file *ast.File, text string) (line, column int, ok bool) {
-	for _, doc := range file.Docs {
-		for _, node := range ast.Filter(ast.StringType, doc) {
-			if t := node.GetToken(); !ok && plain([]byte(t.Value)) == text {
-				line, column, ok = t.Position.Line, t.Position.Column, true
-			}
-		}
-	}
-	return line, column, ok
-}
-
 // hasContent reports whether the file says anything: one of comments alone, or with only "null", does not.
 func hasContent(file *ast.File) bool {
 	for _, doc := range file.Docs {
@@ -124,7 +112,7 @@ func at(path string, err error) error {
 	} else {
 		excerpt = ""
 	}
-	return fmt.Errorf("%s:%d:%d: %s%s", path, pos.Line, pos.Column, located.GetMessage(), excerpt)
+	return fmt.Errorf("%s:%d:%d: %s%s", path, pos.Line, pos.Column, message(located), excerpt)
 }
 
 // locate puts a position before every problem whose key stands in the file.

@@ -46,6 +46,22 @@ func TestSampleReadsBackAsTheDefaults(t *testing.T) {
 	}
 }
 
+func TestSampleWorksWithItsWorkersUncommented(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "warmpath.yaml")
+	text := strings.Replace(Sample(), example, strings.ReplaceAll(example, "# ", ""), 1)
+	text = strings.ReplaceAll(text, "  #   ", "    ")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := Load(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(cfg.Workers) != 2 || cfg.Workers[1].Model != "my-model" {
+		t.Errorf("workers %+v", cfg.Workers)
+	}
+}
+
 // generator writes a Config as YAML with the comments that its fields have in the source.
 type generator struct {
 	t    *testing.T
@@ -53,7 +69,7 @@ type generator struct {
 	docs map[string]map[string]string // package path + type → field → comment
 }
 
-// example stands after the key of the workers, which has no default.
+// example stands under the key of the workers, which has no default: nothing but the marks need be taken away.
 const example = `  # - url: http://gpu-1:8000
   # - url: http://gpu-2:8000
   #   events: tcp://*:5557
@@ -78,7 +94,7 @@ func (g *generator) object(v reflect.Value, depth int) {
 		indent := strings.Repeat("  ", depth)
 		switch value := v.Field(i); {
 		case key == "workers":
-			fmt.Fprintf(&g.out, "%sworkers: []\n%s", indent, example)
+			fmt.Fprintf(&g.out, "%sworkers:\n%s", indent, example)
 		case value.Kind() == reflect.Struct:
 			fmt.Fprintf(&g.out, "%s%s:\n", indent, key)
 			g.object(value, depth+1)
@@ -133,13 +149,16 @@ func (g *generator) comment(depth int, text string) {
 	}
 }
 
+// references are sources that only developers have at hand.
+var references = regexp.MustCompile(`\s*\((\.\./shared/)?facts/[^)]*\)`)
+
 // doc returns the comment of a field, with the names of its type's fields as the file writes them.
 func (g *generator) doc(t reflect.Type, field string) string {
 	name := t.PkgPath() + "." + t.Name()
 	if g.docs[name] == nil {
 		g.docs[name] = readDocs(g.t, t)
 	}
-	doc := g.docs[name][field]
+	doc := references.ReplaceAllString(g.docs[name][field], "")
 	for i := range t.NumField() {
 		f := t.Field(i)
 		if key, _, _ := strings.Cut(f.Tag.Get("yaml"), ","); key != "" && key != "-" {

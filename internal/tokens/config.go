@@ -12,6 +12,9 @@ type Config struct {
 	// it is not busy (facts/engines.md §9.3) and a warm prefix saves tens of milliseconds or more: 50 ms is the point
 	// where waiting costs what it can win. 0 asks no engine: only prompts given as ids are routed by their blocks.
 	Budget time.Duration `yaml:"budget"`
+	// MaxPromptBytes is the longest request body for which an engine is asked: each question copies it, and a megabyte
+	// takes a tokenizer longer than Budget. 4 MiB are some million tokens. What is longer is routed by load.
+	MaxPromptBytes int64 `yaml:"max_prompt_bytes"`
 	// CacheBytes bounds the memory of remembered prompts. 64 MiB hold 16 million ids: 2,000 prompts of 8,000 tokens.
 	CacheBytes int64 `yaml:"cache_bytes"`
 	// Failures is how many calls to a worker must fail in a row before it is left alone for Pause. 3: one or two slow
@@ -23,7 +26,7 @@ type Config struct {
 
 // DefaultConfig waits up to 50 ms and remembers 64 MiB.
 func DefaultConfig() Config {
-	return Config{Budget: 50 * time.Millisecond, CacheBytes: 64 << 20, Failures: 3, Pause: 5 * time.Second}
+	return Config{Budget: 50 * time.Millisecond, MaxPromptBytes: 4 << 20, CacheBytes: 64 << 20, Failures: 3, Pause: 5 * time.Second}
 }
 
 // Validate returns all problems of c, each beginning with the name of its field.
@@ -31,6 +34,9 @@ func (c Config) Validate() error {
 	var problems []error
 	if c.Budget < 0 || c.Budget > 10*time.Second {
 		problems = append(problems, fmt.Errorf("budget: %v is outside 0s..10s", c.Budget))
+	}
+	if c.MaxPromptBytes < 1024 {
+		problems = append(problems, fmt.Errorf("max_prompt_bytes: %d is below 1024", c.MaxPromptBytes))
 	}
 	if c.CacheBytes < 0 {
 		problems = append(problems, fmt.Errorf("cache_bytes: %d is negative", c.CacheBytes))

@@ -23,6 +23,7 @@ const (
 	Tokenize    Outcome = "tokenize"    // the engine tokenized the prompt
 	Batch       Outcome = "batch"       // several prompts in one body
 	Off         Outcome = "off"         // the budget is 0
+	TooLong     Outcome = "too_long"    // longer than an engine is asked about
 	Refused     Outcome = "refused"     // the engine will not tokenize this body; it will say why when it is sent
 	Unsupported Outcome = "unsupported" // no worker of the model has a token endpoint
 	NoWorker    Outcome = "no_worker"   // no healthy worker of the model, or all are being left alone
@@ -128,6 +129,9 @@ func (s *Source) Find(ctx context.Context, p Prompt, workers []Worker) Found {
 	}
 	if s.cfg.Budget == 0 {
 		return Found{Outcome: Off}
+	}
+	if int64(len(p.Request.Body())) > s.cfg.MaxPromptBytes {
+		return Found{Outcome: TooLong}
 	}
 	k, err := keyOf(p.Request)
 	if err != nil {

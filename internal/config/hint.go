@@ -1,0 +1,122 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+)
+
+// message says what an error of the YAML library means to whoever wrote the file, where the library speaks of Go.
+func message(err yaml.Error) string {
+	var unknown *yaml.UnknownFieldError
+	var mismatch *yaml.TypeError
+	var unexpected *yaml.UnexpectedNodeTypeError
+	switch {
+	case errors.As(err, &unknown):
+		if near := suggest(unknown.Token.Value); near != "" {
+			return fmt.Sprintf("%s; did you mean %s?", err.GetMessage(), near)
+		}
+	case errors.As(err, &mismatch):
+		return fmt.Sprintf("%q is not %s", err.GetToken().Value, kindName(mismatch.DstType))
+	case errors.As(err, &unexpected) && unexpected.Expected == ast.MappingType:
+		value := err.GetToken().Value
+		if strings.HasPrefix(value, "http://") || strings.HasPrefix(value, "https://") {
+			return fmt.Sprintf("a worker is written as url: %s", value)
+		}
+		return fmt.Sprintf("%q stands where keys with values are expected", value)
+	}
+	return err.GetMessage()
+}
+
+// kindName is what the file must hold for a Go type.
+func kindName(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int, reflect.Int64:
+		return "a whole number"
+	case reflect.Float64:
+		return "a number"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Struct, reflect.Map:
+		return "a group of keys with values"
+	}
+	return "a text"
+}
+
+// suggest returns the key nearest to the unknown one, with its section, or "" when none is near. A key that is right in
+// another section is nearest.
+func suggest(unknown string) string {
+	best, least := "", 3 // more than two slips are another word
+	for _, path := range keys(reflect.TypeFor[Config](), "") {
+		key := path[strings.LastIndexByte(path, '.')+1:]
+		if d := distance(unknown, key); d < least && d < len(unknown) {
+			best, least = path, d
+		}
+	}
+	return best
+}
+
+// keys lists the paths of t's keys, sections before what is in them.
+func keys(t reflect.Type, under string) []string {
+	var out []string
+	for f := range t.Fields() {
+		key, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		if key == "-" || key == "" {
+			continue
+		}
+		out = append(out, under+key)
+		switch inner := f.Type; {
+		case inner.Kind() == reflect.Struct:
+			out = append(out, keys(inner, under+key+".")...)
+		case inner.Kind() == reflect.Slice && inner.Elem().Kind() == reflect.Struct:
+			out = append(out, keys(inner.Elem(), under+key+".")...)
+		}
+	}
+	return out
+}
+
+// distance is the number of letters to insert, delete or replace that make a into b (Levenshtein).
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			next := min(diagonal+cost, row[j]+1, row[j+1]+1)
+			diagonal, row[j+1] = row[j+1], next
+		}
+	}
+	return row[len(b)]
+}
+
+// findScalar returns where the first scalar with that text stands.
+func findScalar(file *ast.File, text string) (line, column int, ok bool) {
+	scalars := []ast.NodeType{ast.StringType, ast.IntegerType, ast.FloatType, ast.BoolType, ast.NullType, ast.LiteralType}
+	for _, doc := range file.Docs {
+		var found []ast.Node
+		for _, kind := range scalars {
+			found = append(found, ast.Filter(kind, doc)...)
+		}
+		slices.SortFunc(found, func(a, b ast.Node) int { return a.GetToken().Position.Offset - b.GetToken().Position.Offset })
+		for _, node := range found {
+			if t := node.GetToken(); plain([]byte(t.Value)) == text {
+				return t.Position.Line, t.Position.Column, true
+			}
+		}
+	}
+	return 0, 0, false
+}
