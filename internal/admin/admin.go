@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,9 +21,10 @@ import (
 	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/telemetry"
+	"github.com/warmpath/warmpath/policy"
 )
 
-// Parts are what the admin listener shows; all are required but Reload.
+// Parts are what the admin listener shows; all are required but Notes and Reload.
 type Parts struct {
 	Router    *warmpath.Router
 	Gateway   *gateway.Gateway
@@ -34,6 +36,8 @@ type Parts struct {
 	Streams func() map[fleet.Holder]*Stream
 	// IndexBlocks returns how many blocks the index knows on each holder.
 	IndexBlocks func() map[fleet.Holder]int64
+	// Notes returns what discovery could not learn of workers or had to assume, by URL; nil knows nothing.
+	Notes func() map[string][]string
 	// Reload reads the configuration file again and returns what changed. On an error nothing has changed.
 	Reload func(context.Context) ([]string, error)
 }
@@ -115,8 +119,13 @@ func (a *Admin) workers(w http.ResponseWriter, _ *http.Request) {
 	snapshot := a.Router.Fleet().Snapshot()
 	blocks, streams := a.IndexBlocks(), a.Streams()
 	out := Workers{Workers: []Worker{}, Index: []Index{}}
+	var notes map[string][]string
+	if a.Notes != nil {
+		notes = a.Notes()
+	}
 	for _, fw := range snapshot.Workers() {
 		line := workerOf(fw)
+		line.Notes = notes[fw.URL]
 		for _, h := range fw.Holders {
 			holder := holderOf(snapshot, h)
 			holder.IndexBlocks, holder.Stream = blocks[h], streams[h]
@@ -179,7 +188,12 @@ func (a *Admin) explain(w http.ResponseWriter, r *http.Request) {
 	}
 	header := r.Header.Clone()
 	header.Del("Authorization") // the admin's key is not the engine's
-	e, err := a.Gateway.Explain(r.Context(), d, body.Bytes, header, r.URL.Query().Get("policy"))
+	name := r.URL.Query().Get("policy")
+	if err := knownPolicy(name); err != nil {
+		problem(w, http.StatusBadRequest, err)
+		return
+	}
+	e, err := a.Gateway.Explain(r.Context(), d, body.Bytes, header, name)
 	if err != nil {
 		problem(w, api.AsError(err).Status, err)
 		return
@@ -189,6 +203,18 @@ func (a *Admin) explain(w http.ResponseWriter, r *http.Request) {
 		_, why := snapshot.Trust(h)
 		return why
 	}))
+}
+
+// knownPolicy checks the name of ?policy=; "" is the one in force.
+func knownPolicy(name string) error {
+	var names []string
+	for _, s := range policy.BuiltIn() {
+		names = append(names, s.Name)
+	}
+	if name == "" || slices.Contains(names, name) {
+		return nil
+	}
+	return fmt.Errorf("policy: %q is none of %s", name, strings.Join(names, ", "))
 }
 
 // dialectOf takes the dialect from ?path=, else from the body: what has a prompt is a completion.

@@ -69,6 +69,7 @@ func newAdmin(t *testing.T, cfg admin.Config, reload func(context.Context) ([]st
 		Streams: func() map[fleet.Holder]*admin.Stream {
 			return map[fleet.Holder]*admin.Stream{h: {Endpoint: "tcp://a:5557", LastSequence: 41, Gaps: 1, Replays: 2}}
 		},
+		Notes:       func() map[string][]string { return map[string][]string{"http://b:1": {"it publishes no events"}} },
 		IndexBlocks: func() map[fleet.Holder]int64 { return map[fleet.Holder]int64{h: 7} },
 	}), f
 }
@@ -110,6 +111,41 @@ func TestWorkersTellAllThatIsKnownOfEachHolder(t *testing.T) {
 	}
 }
 
+func TestWorkersShowWhatDiscoveryHadToAssume(t *testing.T) {
+	a, _ := newAdmin(t, admin.DefaultConfig(), nil)
+	_, text := ask(t, a, "GET", "/admin/workers", "")
+	var got admin.Workers
+	if err := json.Unmarshal([]byte(text), &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Workers[0].Notes != nil || len(got.Workers[1].Notes) != 1 || got.Workers[1].Notes[0] != "it publishes no events" {
+		t.Errorf("notes %q, %q", got.Workers[0].Notes, got.Workers[1].Notes)
+	}
+}
+
+func TestExplainByAnotherPolicy(t *testing.T) {
+	a, _ := newAdmin(t, admin.DefaultConfig(), nil)
+	a.Gateway.SetPolicy("round_robin", false)
+	const body = `{"model":"m","messages":[{"role":"user","content":"x"}]}`
+	for _, path := range []string{"/admin/explain", "/admin/explain?policy=kv_aware", "/admin/explain?policy=least_load"} {
+		status, text := ask(t, a, "POST", path, body)
+		var e admin.Explanation
+		if err := json.Unmarshal([]byte(text), &e); err != nil || status != 200 {
+			t.Fatalf("%s: %d %v: %s", path, status, err, text)
+		}
+		best := 0
+		for _, c := range e.Candidates {
+			best = max(best, c.MatchTokens)
+		}
+		if best != 64 || !e.TokensKnown {
+			t.Errorf("%s: what the caches hold is asked, whatever the policy looks at: %+v", path, e)
+		}
+	}
+	if status, text := ask(t, a, "POST", "/admin/explain?policy=best", body); status != 400 || !strings.Contains(text, "kv_aware") {
+		t.Errorf("%d %s", status, text)
+	}
+}
+
 func TestExplainShowsEveryCandidateAndSendsNothing(t *testing.T) {
 	a, f := newAdmin(t, admin.DefaultConfig(), nil)
 	status, text := ask(t, a, "POST", "/admin/explain", `{"model":"m","messages":[{"role":"user","content":"x"}]}`)
@@ -133,6 +169,14 @@ func TestExplainShowsEveryCandidateAndSendsNothing(t *testing.T) {
 			if c.Chosen || c.MatchTokens != 0 || c.UncachedTokens != 100 || c.Trust != "approximate" {
 				t.Errorf("b: %+v", c)
 			}
+		}
+	}
+	if !strings.Contains(e.Summary, "http://a:1") || !strings.Contains(e.Summary, "64") {
+		t.Errorf("summary %q", e.Summary)
+	}
+	for _, c := range e.Candidates {
+		if c.Why == "" {
+			t.Errorf("why not %s?", c.Worker)
 		}
 	}
 	snapshot := f.Snapshot()

@@ -28,7 +28,8 @@ type Worker struct {
 	Healthy   bool     `json:"healthy"`
 	Ready     bool     `json:"ready"` // requests may go there
 	Draining  bool     `json:"draining"`
-	Why       string   `json:"why,omitempty"` // why it is not ready
+	Why       string   `json:"why,omitempty"`   // why it is not ready
+	Notes     []string `json:"notes,omitempty"` // what could not be learned of it, or was assumed
 	Holders   []Holder `json:"holders"`
 }
 
@@ -108,6 +109,7 @@ type Explanation struct {
 	Policy          string      `json:"policy"`
 	Branch          string      `json:"branch"`
 	Reason          string      `json:"reason"`
+	Summary         string      `json:"summary"`          // the decision in one line
 	Worker          string      `json:"worker,omitempty"` // absent when none can be chosen; error says why
 	Rank            int         `json:"rank"`
 	Trust           string      `json:"trust"`
@@ -127,6 +129,7 @@ type Candidate struct {
 	Worker          string         `json:"worker"`
 	Rank            int            `json:"rank"`
 	Chosen          bool           `json:"chosen"`
+	Why             string         `json:"why"`              // why it was chosen, was not, or was left out
 	MatchTokens     int            `json:"match_tokens"`     // confirmed, and usable by the engine
 	Tiers           map[string]int `json:"tiers"`            // match_tokens by tier
 	PredictedTokens int            `json:"predicted_tokens"` // with speculative entries
@@ -154,7 +157,7 @@ func loadOf(l fleet.Load) Load {
 func explanation(e *gateway.Explanation, trustWhy func(fleet.Holder) string) *Explanation {
 	r := &e.Record
 	out := &Explanation{
-		Model: r.Model, Base: r.Base, LoRA: r.LoRA, Policy: r.Policy, Branch: string(r.Branch), Reason: r.Reason,
+		Model: r.Model, Base: r.Base, LoRA: r.LoRA, Policy: r.Policy, Branch: string(r.Branch), Reason: r.Reason, Summary: r.String(),
 		Rank: r.Rank, Trust: r.Trust.String(), TokenSource: string(e.TokenSource),
 		TokenWaitMS:  float64(e.Waited.Microseconds()) / 1000,
 		PromptTokens: r.PromptTokens, TokensKnown: r.TokensKnown, BlockSize: r.BlockSize,
@@ -168,7 +171,7 @@ func explanation(e *gateway.Explanation, trustWhy func(fleet.Holder) string) *Ex
 	}
 	for i := range r.Candidates {
 		c := candidate(&r.Candidates[i], r.PromptTokens)
-		c.Chosen = i == r.Chosen
+		c.Chosen, c.Why = i == r.Chosen, r.Why(i)
 		c.TrustReason = trustWhy(r.Candidates[i].Holder)
 		out.Candidates = append(out.Candidates, c)
 	}

@@ -66,6 +66,18 @@ func UnknownModel(model string) *Error {
 		Message: "the model " + strconv.Quote(model) + " is served by no worker; GET /v1/models lists those that are"}
 }
 
+// NoModelYet returns the error of a model that no worker is known to serve while waiting workers, of all that are
+// configured, have not said yet what they serve (503): at the start, or when they were away ever since.
+func NoModelYet(model string, waiting, workers int) *Error {
+	e := NoWorker(nil)
+	e.Message = "no workers are configured"
+	if workers > 0 {
+		e.Message = "the model " + strconv.Quote(model) + " is served by no worker that has answered so far, and " +
+			strconv.Itoa(waiting) + " of " + strconv.Itoa(workers) + " have not; try again in a moment"
+	}
+	return e
+}
+
 // UnknownPath returns the error of a path that we do not serve (404).
 func UnknownPath(method, path string) *Error {
 	return &Error{Status: http.StatusNotFound, Type: typeInvalid, Code: "unknown_url",
@@ -73,9 +85,9 @@ func UnknownPath(method, path string) *Error {
 }
 
 // MethodNotAllowed returns the error of a path asked with the wrong method (405).
-func MethodNotAllowed(method, path string) *Error {
+func MethodNotAllowed(method, path, allowed string) *Error {
 	return &Error{Status: http.StatusMethodNotAllowed, Type: typeInvalid, Code: "method_not_allowed",
-		Message: path + " does not answer " + method + "; the request may need POST"}
+		Message: path + " does not answer " + method + ", only " + allowed}
 }
 
 // NoWorker returns the error of a request that no worker can take now (503).

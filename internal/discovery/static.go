@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"reflect"
 	"slices"
@@ -64,6 +65,7 @@ type Static struct {
 	mu      sync.Mutex // guards what follows; never held while asking
 	targets []Target
 	changed chan struct{} // closed when targets are replaced
+	notes   map[string][]string
 }
 
 // NewStatic returns a watcher of targets. It starts nothing. A nil client is [NewClient]'s.
@@ -71,7 +73,7 @@ func NewStatic(f *fleet.Fleet, targets []Target, c Config, client *http.Client, 
 	if client == nil {
 		client = NewClient()
 	}
-	s := &Static{fleet: f, client: client, config: c.withDefaults(), log: log, changed: make(chan struct{}), claims: newClaims()}
+	s := &Static{fleet: f, client: client, config: c.withDefaults(), log: log, changed: make(chan struct{}), claims: newClaims(), notes: map[string][]string{}}
 	if err := s.Replace(targets); err != nil {
 		return nil, err
 	}
@@ -107,6 +109,24 @@ func (s *Static) Replace(targets []Target) error {
 	return nil
 }
 
+// Notes returns what the last probe of each worker could not learn or had to assume, by URL.
+func (s *Static) Notes() map[string][]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.notes)
+}
+
+// note keeps the notes of the worker at url; none forgets it.
+func (s *Static) note(url string, notes []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(notes) == 0 {
+		delete(s.notes, url)
+		return
+	}
+	s.notes[url] = notes
+}
+
 // Run watches until ctx ends, which is no error. Workers stay in the fleet as they were last seen.
 func (s *Static) Run(ctx context.Context) error {
 	type watching struct {
@@ -136,6 +156,7 @@ func (s *Static) Run(ctx context.Context) error {
 			s.claims.set(url, false, nil)
 			if !slices.ContainsFunc(targets, func(t Target) bool { return t.URL == url }) {
 				s.fleet.Remove(w.id)
+				s.note(url, nil)
 				s.log.Info("worker removed", "worker", url)
 			}
 		}
@@ -169,7 +190,7 @@ type worker struct {
 
 	last    *Report             // of the last probe that worked
 	events  []fleet.EventSource // as it told or we guessed, before claims
-	notes   string              // as logged
+	told    string              // notes as logged
 	misses  int                 // checks in a row that timed out
 	healthy bool
 	why     string // last reason logged
@@ -276,8 +297,9 @@ func (w *worker) probe(ctx context.Context) error {
 		w.id = w.fleet.Put(w.target.URL, facts)
 		w.describe(facts)
 	}
-	if notes := strings.Join(r.Notes, "; "); notes != w.notes {
-		w.notes = notes
+	if notes := strings.Join(r.Notes, "; "); notes != w.told {
+		w.told = notes
+		w.note(w.target.URL, r.Notes)
 		for _, n := range r.Notes {
 			w.log.Warn("worker probe", "worker", w.target.URL, "note", n)
 		}
@@ -330,7 +352,11 @@ func (w *worker) report(err error) {
 			w.log.Warn("worker is unhealthy", "worker", w.target.URL, "why", why)
 		}
 	} else if why != w.why && why != "" {
-		w.log.Warn("worker is still unhealthy", "worker", w.target.URL, "why", why)
+		msg := "worker is still unhealthy"
+		if w.last == nil {
+			msg = "worker does not answer yet: it is asked until it does"
+		}
+		w.log.Warn(msg, "worker", w.target.URL, "why", why)
 	}
 	w.why = why
 	w.fleet.SetHealth(w.id, err == nil, why)

@@ -119,6 +119,9 @@ func TestWorkerIsProbedUntilItAnswers(t *testing.T) {
 		if got := w.worker(t, "http://a:8000"); got.Ready || !strings.Contains(got.Why, "connection refused") {
 			t.Errorf("ready %v, why %q", got.Ready, got.Why)
 		}
+		if log := w.log.String(); strings.Count(log, "\n") != 1 || !strings.Contains(log, "worker does not answer yet") {
+			t.Errorf("log, want one line:\n%s", log)
+		}
 		w.set("a:8000", vllm032())
 		time.Sleep(6 * time.Second)
 		got := w.worker(t, "http://a:8000")
@@ -208,6 +211,33 @@ func TestAdaptersThatComeLaterAreFound(t *testing.T) {
 		}
 		if c := n.count("a/v1/models"); c != 5 {
 			t.Errorf("probed %d times in four minutes", c)
+		}
+	})
+}
+
+func TestNotesAreThoseOfTheLastProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		n.set("a", vllm032().with("GET /kv_event_sources", "{}"))
+		w := watching(t, n, Target{URL: "http://a"})
+		defer w.stop()
+		time.Sleep(time.Second)
+		if got := w.Notes()["http://a"]; len(got) != 1 || !strings.Contains(got[0], "publishes no KV events") {
+			t.Errorf("notes %q", got)
+		}
+		n.set("a", vllm032())
+		time.Sleep(70 * time.Second)
+		if got := w.Notes(); len(got) != 0 {
+			t.Errorf("after events were turned on: %q", got)
+		}
+		n.set("a", vllm032().with("GET /kv_event_sources", "{}"))
+		time.Sleep(70 * time.Second)
+		if err := w.Replace(nil); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if got := w.Notes(); len(got) != 0 {
+			t.Errorf("after the worker left: %q", got)
 		}
 	})
 }

@@ -164,7 +164,7 @@ func (x *exchange) route(ctx context.Context) (*warmpath.Decision, error) {
 
 // noWorker answers a request for which no worker could be chosen.
 func (x *exchange) noWorker(err error) {
-	x.refuse(routeError(err, x.rec.Model))
+	x.refuse(x.g.routeError(err, x.rec.Model))
 }
 
 // refuse answers without having asked a worker.
@@ -174,9 +174,12 @@ func (x *exchange) refuse(err error) {
 }
 
 // routeError is what the client is told of the Router's error.
-func routeError(err error, model string) *api.Error {
+func (g *Gateway) routeError(err error, model string) *api.Error {
 	switch {
 	case errors.Is(err, warmpath.ErrUnknownModel):
+		if waiting, workers := g.unheard(); waiting > 0 || workers == 0 {
+			return api.NoModelYet(model, waiting, workers)
+		}
 		return api.UnknownModel(model)
 	case errors.Is(err, warmpath.ErrSaturated):
 		return api.Saturated(err)
@@ -190,6 +193,17 @@ func routeError(err error, model string) *api.Error {
 		return api.Invalid("", err.Error())
 	}
 	return api.AsError(err)
+}
+
+// unheard counts the workers that have not said yet what they serve, and all.
+func (g *Gateway) unheard() (waiting, workers int) {
+	all := g.Fleet.Snapshot().Workers()
+	for _, w := range all {
+		if len(w.Facts.Models) == 0 {
+			waiting++
+		}
+	}
+	return waiting, len(all)
 }
 
 // try asks the decision's worker. The reservation is released when it returns.
@@ -325,6 +339,7 @@ type prepared struct {
 	workers    []tokens.Worker
 	route      warmpath.Request
 	rankChosen bool // by a header that engines understand
+	explains   bool // what the cache holds is asked, whatever the policy looks at
 }
 
 func (p *prepared) reset() {
@@ -351,7 +366,7 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 	switch {
 	case !ok:
 		p.found.Outcome = tokens.NoWorker
-	case !chosen.matches:
+	case !chosen.matches && !p.explains:
 		p.found.Outcome = unneeded
 	default:
 		p.workers = appendWorkers(p.workers, pool.Workers)

@@ -23,7 +23,7 @@ type Explanation struct {
 // Explain decides where body would go, reserving and sending nothing. policy may be empty. The error is the client's,
 // ready for api.WriteError.
 func (g *Gateway) Explain(ctx context.Context, d api.Dialect, body []byte, h http.Header, policy string) (*Explanation, error) {
-	var p prepared
+	p := prepared{explains: true}
 	if err := g.prepare(ctx, &p, d, body, h); err != nil {
 		return nil, err
 	}
@@ -33,7 +33,7 @@ func (g *Gateway) Explain(ctx context.Context, d api.Dialect, body []byte, h htt
 	p.route.Now, p.route.Random = time.Now().UnixNano(), rand.Uint64()
 	decision, err := g.Router.Explain(ctx, &p.route)
 	if decision == nil {
-		return nil, routeError(err, p.read.Model)
+		return nil, g.routeError(err, p.read.Model)
 	}
 	defer decision.Recycle()
 	return &Explanation{decision.Clone(-1), p.found.Outcome, len(p.found.Tokens), p.waited, err}, nil

@@ -151,7 +151,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (g *Gateway) post(w http.ResponseWriter, r *http.Request, d api.Dialect) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
-		g.refuse(w, d, "method", api.MethodNotAllowed(r.Method, r.URL.Path))
+		g.refuse(w, d, "method", api.MethodNotAllowed(r.Method, r.URL.Path, http.MethodPost))
 		return
 	}
 	x := g.exchanges.Get().(*exchange)
@@ -162,8 +162,9 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, d api.Dialect) {
 
 func (g *Gateway) get(w http.ResponseWriter, r *http.Request, answer http.HandlerFunc) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		w.Header().Set("Allow", "GET, HEAD")
-		g.refuse(w, api.OpenAIChat, "method", api.MethodNotAllowed(r.Method, r.URL.Path))
+		const allowed = "GET, HEAD"
+		w.Header().Set("Allow", allowed)
+		g.refuse(w, api.OpenAIChat, "method", api.MethodNotAllowed(r.Method, r.URL.Path, allowed))
 		return
 	}
 	answer(w, r)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
@@ -69,6 +70,25 @@ func TestBadBodiesAreRefusedInTheDialectsShape(t *testing.T) {
 	if resp, text := f.post(t, `{"messages":[]}`); resp.StatusCode != 200 {
 		t.Errorf("no model in front of a fleet with one: %d %s", resp.StatusCode, text)
 	}
+}
+
+// TestAModelThatMayYetComeIsNotSaidToBeUnknown: clients give up at 404, and try again at 503.
+func TestAModelThatMayYetComeIsNotSaidToBeUnknown(t *testing.T) {
+	f := serve(t, nil)
+	refused := func(status int, says string) {
+		t.Helper()
+		resp, text := f.post(t, `{"model":"other","messages":[]}`)
+		if resp.StatusCode != status || !strings.Contains(text, says) || (resp.Header.Get("Retry-After") != "") != (status == 503) {
+			t.Errorf("%d, Retry-After %q, %s; want %d, %q", resp.StatusCode, resp.Header.Get("Retry-After"), text, status, says)
+		}
+		checkShape(t, resp, text)
+	}
+	refused(503, "no workers are configured")
+	f.fleet.Put("http://a:1", fleet.Facts{})
+	f.fleet.Put("http://b:1", fleet.Facts{Models: []fleet.Model{{ID: "m"}}})
+	refused(503, "1 of 2 have not")
+	f.fleet.Put("http://a:1", fleet.Facts{Models: []fleet.Model{{ID: "m"}}})
+	refused(404, "served by no worker")
 }
 
 func TestOtherPathsAndMethods(t *testing.T) {
