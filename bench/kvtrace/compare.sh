@@ -9,7 +9,7 @@
 # PASSES     how often everything is run in turn             (default 3; values are medians over passes)
 # MODES      how ours is fed: keys, local, handles           (default: all this build has)
 # PEERS      (default dynamo-radix dynamo-crtc smg-chain smg-chain-into)
-# VERBS      (default lookup replay apply mem conc)
+# VERBS      (default lookup replay apply mem conc hash)
 # LINES      keep the raw lines in this file
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -17,7 +17,7 @@ what=${1:-speed}
 cache=${CACHE:-$HOME/.cache/warmpath}
 passes=${PASSES:-3}
 peers=${PEERS:-dynamo-radix dynamo-crtc smg-chain smg-chain-into}
-verbs=${VERBS:-lookup replay apply mem conc}
+verbs=${VERBS:-lookup replay apply mem conc hash}
 shared=${WARMPATH_SHARED:-../../shared}
 lines=${LINES:-$(mktemp)}
 : >"$lines"
@@ -101,6 +101,11 @@ speed() {
   done
 }
 
+# hashing is measured once: nothing in it depends on a trace.
+hashing() {
+  case " $verbs " in *" hash "*) note - "$bin/kvtrace" hash; note - "$peerbench" hash ;; esac
+}
+
 # answers NAME PEER FILE notes what a peer answers, or why it gave up; one whose writer died hangs, hence the limit.
 answers() {
   local out
@@ -128,7 +133,8 @@ hard() {
 }
 
 case $what in
-speed | hard) $what ;;
+speed) speed; hashing ;;
+hard) hard ;;
 *) echo "unknown comparison $what: give speed or hard" >&2; exit 2 ;;
 esac
 COMPARE_COMMAND="PASSES=$passes bench/kvtrace/compare.sh $what" "$bin/kvtrace" table <"$lines"

@@ -18,6 +18,7 @@ func TestTableReadsBothHarnesses(t *testing.T) {
 		"main\tconc smg-chain rate=0: n=321567 mean=190 p50=169 p90=218 p99=289 p99.9=1002 max=196263 | sent 12.44 M block ops/s over 0.19s, 1666008 lookups/s, mean best depth 256.0, full hits 100.0%",
 		"main\tconc warmpath-keys rate=0: n=321567 mean=190 p50=169 p90=218 p99=289 p99.9=1002 max=196263 | sent 12.44 M block ops/s over 0.19s, 1666008 lookups/s, mean best depth 256.0, full hits 100.0%",
 		"hard\tverify dynamo-crtc: queries=10 wrong=3 (worker-depths too high 2, too low 1) first=None",
+		"-\thash warmpath block.Hasher.Append 8192 tok bs=16: n=247874 mean=5997 p50=2282 p90=2289 p99=2832 p99.9=27907 max=136994540",
 		"hard\tsmg-chain refused: ParentBlockNotFound",
 	}, "\n")
 	var out strings.Builder
@@ -33,6 +34,7 @@ func TestTableReadsBothHarnesses(t *testing.T) {
 		"| conc main 0 writer M/s | keys | 12.44 | smg-chain | 12.44 | 1.00 |  |  |",
 		"| hard | dynamo-crtc | 10 | 3 | 2 | 1 |",
 		"| hard | smg-chain | | refused: ParentBlockNotFound | | |",
+		"| warmpath block.Hasher.Append 8192 tok bs=16 | 2282 | 2832 |",
 		"Goals met 2, missed 4.",
 	} {
 		if !strings.Contains(out.String(), want) {

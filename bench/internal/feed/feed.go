@@ -118,6 +118,16 @@ func New(m Mode, size int) (*Index, error) {
 	return x, nil
 }
 
+// Writer returns the same index for another goroutine's Event and Apply. Local has none: its keys are made in order.
+func (x *Index) Writer() *Index {
+	if x.Mode == Local {
+		panic("bug: a second writer in mode local")
+	}
+	w := *x
+	w.stored = kvindex.Stored{}
+	return &w
+}
+
 // tokens appends the tokens that stand for a local hash: different ones for different hashes.
 func (x *Index) tokens(dst []block.Token, local uint64) []block.Token {
 	dst = append(dst, block.Token(local), block.Token(local>>32))
@@ -279,6 +289,9 @@ func (x *Index) Question(r *trace.Record, n int) Question {
 
 // Keys returns the question's keys.
 func (q *Question) Keys() []block.Key { return q.keys }
+
+// DropTokens gives up what only Hash needs, so that many questions fit into memory.
+func (q *Question) DropTokens() { q.tokens, q.locals = nil, nil }
 
 // Hash makes the question's keys anew into dst, as a lookup must that begins with what the mode begins with: tokens,
 // local hashes, or, with Keys, nothing.

@@ -1,0 +1,257 @@
+// Command openloop replays Dynamo's indexer benchmark on Warmpath's index: a Mooncake trace through an engine model makes
+// requests and KV events of many holders, which are replayed against deadlines, never waiting for an answer. See
+// ../README.md for what is the same and what is not.
+//
+//	go run ./openloop                        the cut for a small machine, some 2 minutes
+//	go run ./openloop -duplication 20 …      the published size: 128 holders, 20 copies
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/warmpath/warmpath/bench/internal/feed"
+	"github.com/warmpath/warmpath/bench/internal/machine"
+	"github.com/warmpath/warmpath/bench/internal/naive"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "openloop:", err)
+		os.Exit(1)
+	}
+}
+
+// provenance says what made a result.
+type provenance struct {
+	Argv         []string `json:"argv"`
+	TracePath    string   `json:"trace_path"`
+	TraceSHA256  string   `json:"trace_sha256"`
+	CorpusSHA256 string   `json:"corpus_sha256"`
+	Blocks       int      `json:"num_gpu_blocks"`
+	Holders      int      `json:"num_unique_inference_workers"`
+	Length       int      `json:"trace_length_factor"`
+	Duplication  int      `json:"trace_duplication_factor"`
+	Seed         uint64   `json:"seed"`
+	SpinUS       int64    `json:"issuer_spin_us"`
+}
+
+// report is what is stored: the three figures that are published side by side.
+type report struct {
+	Machine     machine.Facts `json:"machine"`
+	Provenance  provenance    `json:"provenance"`
+	EnqueueOnly *result       `json:"enqueue_only"`    // no deadlines: what the queues take
+	Overload    *result       `json:"drained"`         // the window of -window
+	KeptUp      *result       `json:"highest_kept_up"` // the shortest window that was kept up
+	Cells       []*result     `json:"cells"`           // all of the search
+}
+
+func run(args []string) error {
+	s := shape{}
+	set := settings{}
+	flags := flag.NewFlagSet("openloop", flag.ContinueOnError)
+	path := flags.String("trace", "", "Mooncake trace (default ../shared/traces/mooncake_conversation.jsonl.gz)")
+	flags.IntVar(&s.Holders, "holders", 128, "inference workers")
+	flags.IntVar(&s.BlockSize, "block", 128, "tokens in a block")
+	flags.IntVar(&s.Blocks, "pool", 16384, "blocks of each holder")
+	flags.IntVar(&s.Length, "length", 4, "blocks for each id of the trace")
+	flags.IntVar(&s.Duplication, "duplication", 4, "copies of the trace; published runs have 20")
+	flags.IntVar(&s.Speedup, "speedup", 10, "of the engine model")
+	flags.Uint64Var(&s.Seed, "seed", 42, "of the partition")
+	mode := flags.String("mode", "", "keys or handles (default keys where this build has it)")
+	flags.IntVar(&set.Lanes, "lanes", 128, "query lanes")
+	flags.IntVar(&set.EventWorkers, "writers", 8, "event workers")
+	flags.DurationVar(&set.Spin, "spin", 75*time.Microsecond, "before a deadline")
+	flags.DurationVar(&set.Quiescence, "quiescence", 500*time.Millisecond, "before the clock starts")
+	window := flags.Duration("window", 750*time.Millisecond, "of the overloaded run")
+	steps := flags.Int("steps", 4, "bisections of the search for the highest rate that is kept up")
+	out := flags.String("json", "", "file for the report")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if min(s.Holders, s.BlockSize, s.Blocks, s.Length, s.Duplication, s.Speedup, set.Lanes, set.EventWorkers) < 1 || *window <= 0 {
+		return errors.New("numbers must be above 0")
+	}
+	var err error
+	if set.Mode, err = chooseMode(*mode); err != nil {
+		return err
+	}
+	if *path == "" {
+		if *path, err = findTrace("mooncake_conversation.jsonl.gz"); err != nil {
+			return err
+		}
+	}
+	rows, sum, err := readTrace(*path)
+	if err != nil {
+		return err
+	}
+	rep := report{Machine: machine.Now()}
+	fmt.Println(rep.Machine)
+	began := time.Now()
+	c, err := build(rows, s)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("corpus: %d requests (%d blocks), %d stored events (%d blocks), %d removed (%d), %d block ops, sha256 %s, made in %v\n",
+		c.requests, c.requestBlocks, c.events[stored], c.eventBlocks[stored], c.events[removed], c.eventBlocks[removed], c.blocks(), c.sum[:16], time.Since(began).Round(time.Second))
+	rep.Provenance = provenance{
+		Argv: os.Args, TracePath: "mooncake trace given by -trace", TraceSHA256: sum, CorpusSHA256: c.sum, Blocks: s.Blocks, Holders: s.Holders,
+		Length: s.Length, Duplication: s.Duplication, Seed: s.Seed, SpinUS: set.Spin.Microseconds(),
+	}
+	asked, err := prepare(c, set.Mode)
+	if err != nil {
+		return err
+	}
+	b := bench{c: c, set: set, asked: asked, rep: &rep}
+	if err := b.measure(*window, *steps); err != nil {
+		return err
+	}
+	if *out == "" {
+		return nil
+	}
+	data, err := json.MarshalIndent(rep, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	return os.WriteFile(*out, append(data, '\n'), 0o644)
+}
+
+func chooseMode(name string) (feed.Mode, error) {
+	if name == "" {
+		if _, err := feed.New(feed.Keys, 16); err != nil {
+			return feed.Handles, nil
+		}
+		return feed.Keys, nil
+	}
+	m, err := feed.Parse(name)
+	if m == feed.Local {
+		return 0, errors.New("give -mode keys or handles")
+	}
+	return m, err
+}
+
+// bench replays one corpus in windows.
+type bench struct {
+	c     *corpus
+	set   settings
+	asked []feed.Question
+	rep   *report
+}
+
+// longestWindow ends the search on a machine that keeps up with nothing.
+const longestWindow = 2 * time.Minute
+
+// measure fills the report: enqueue only, overloaded, and a search in the logarithm of the window.
+func (b *bench) measure(window time.Duration, steps int) error {
+	var err error
+	if b.rep.EnqueueOnly, err = b.cell("enqueue only", 0, false); err != nil {
+		return err
+	}
+	if b.rep.Overload, err = b.cell("drained", window, true); err != nil {
+		return err
+	}
+	took := time.Duration(b.rep.Overload.IssueSpan + b.rep.Overload.Drain)
+	low, high := took/2, max(took*3/2, window)
+	for {
+		r, err := b.cell("search", high, false)
+		if err != nil {
+			return err
+		}
+		if b.better(r) {
+			break
+		}
+		if high > longestWindow {
+			fmt.Println("no window up to", high, "was kept up")
+			return nil
+		}
+		low, high = high, 2*high
+	}
+	for range steps {
+		middle := time.Duration(math.Sqrt(float64(low) * float64(high)))
+		r, err := b.cell("search", middle, false)
+		if err != nil {
+			return err
+		}
+		if b.better(r) {
+			high = middle
+		} else {
+			low = middle
+		}
+	}
+	k := b.rep.KeptUp
+	fmt.Printf("openloop %s: enqueue only %.1f M block ops/s, drained %.1f M, highest kept up %.1f M (window %d ms: lookup p50 %d p99 %d p99.9 %d ns, apply p99 %d ns)\n",
+		k.Backend, b.rep.EnqueueOnly.IssuedBlocks/1e6, b.rep.Overload.AchievedBlocks/1e6, k.AchievedBlocks/1e6, k.WindowMS, k.Service.P50, k.Service.P99, k.Service.P999, k.UpdateApplied.P99)
+	return nil
+}
+
+// better keeps the best cell that was valid and kept up.
+func (b *bench) better(r *result) bool {
+	if !r.GeneratorValid || !r.KeptUp {
+		return false
+	}
+	if b.rep.KeptUp == nil || r.WindowMS < b.rep.KeptUp.WindowMS {
+		b.rep.KeptUp = r
+	}
+	return true
+}
+
+func (b *bench) cell(name string, window time.Duration, check bool) (*result, error) {
+	t := trial{corpus: b.c, settings: b.set, window: window, asked: b.asked}
+	if err := t.run(); err != nil {
+		return nil, err
+	}
+	r := t.harvest()
+	if check {
+		r.EndStateChecked, r.EndStateWrong = t.check()
+		if r.EndStateWrong > 0 {
+			r.FailureReasons = append(r.FailureReasons, "the end state is wrong")
+			r.GeneratorValid = false
+		}
+	}
+	b.rep.Cells = append(b.rep.Cells, &r)
+	fmt.Printf("%-12s window=%d ms: issued %.1f M block ops/s, achieved %.1f M, valid=%v kept_up=%v | lookup service p50=%d p99=%d p99.9=%d | update accepted→finished p50=%d p99=%d, apply alone p50=%d p99=%d ns",
+		name, r.WindowMS, r.IssuedBlocks/1e6, r.AchievedBlocks/1e6, r.GeneratorValid, r.KeptUp, r.Service.P50, r.Service.P99, r.Service.P999,
+		r.UpdateApplied.P50, r.UpdateApplied.P99, r.UpdateService.P50, r.UpdateService.P99)
+	if r.EndStateChecked > 0 {
+		fmt.Printf(" | end state: %d questions, %d wrong", r.EndStateChecked, r.EndStateWrong)
+	}
+	fmt.Println()
+	return &r, nil
+}
+
+// checked is how many questions are asked again at the end.
+const checked = 500
+
+// check compares the drained index with a naive set that the same events were applied to.
+func (t *trial) check() (asked, wrong int) {
+	set := naive.New(t.Holders)
+	var questions []int
+	for i := range t.operations {
+		if o := &t.operations[i]; o.kind == query {
+			questions = append(questions, i)
+		} else if o.kind != cleared {
+			r := t.record(o)
+			set.Apply(&r)
+		}
+	}
+	var matches []kvindex.Match
+	depths := make([]uint16, t.Holders)
+	for n := range min(checked, len(questions)) {
+		i := questions[len(questions)-1-n*len(questions)/checked]
+		o := &t.operations[i]
+		matches = t.x.Match(t.asked[i].Keys(), 0, matches[:0])
+		feed.Depths(matches, depths)
+		asked++
+		if !slices.Equal(depths, set.Depths(t.keys[o.from:o.to], nil)) {
+			wrong++
+		}
+	}
+	return asked, wrong
+}
