@@ -14,14 +14,18 @@ func newVersion() *cobra.Command {
 		Short: "Print the version and how it was built",
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(c.OutOrStdout(), "warmpath %s %s %s/%s\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprintf(c.OutOrStdout(), "warmpath %s\n", version())
 			return err
 		},
 	}
 }
 
-// version is the module's, with the commit of a build from a checkout.
+// version is the module's, with the commit of a build from a checkout, and what built it for what.
 func version() string {
+	return fmt.Sprintf("%s %s %s/%s", release(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
+func release() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"
