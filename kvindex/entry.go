@@ -58,6 +58,11 @@ func (x *Index) held(key block.Key, id fleet.Holder) uint64 {
 	if e == 0 {
 		return 0
 	}
+	return x.heldBy(e, id)
+}
+
+// heldBy is held for the block's entry.
+func (x *Index) heldBy(e uint32, id fleet.Holder) uint64 {
 	for m := x.entries.at(e).members; m != 0; {
 		mem := x.members.at(m)
 		if mem.holder >= id {

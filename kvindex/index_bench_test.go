@@ -203,3 +203,25 @@ func BenchmarkEvict(b *testing.B) {
 	b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "blocks/s")
 	b.ReportMetric(float64(x.Stats().Blocks), "blocks")
 }
+
+// BenchmarkSpeculateAgain is a busy fleet without events: prompts that are believed already are sent again, in an order that
+// no cache of the processor foresees.
+func BenchmarkSpeculateAgain(b *testing.B) {
+	h, err := block.NewHasher(block.XXH3, 16)
+	if err != nil {
+		b.Fatal(err)
+	}
+	x := kvindex.New(h, kvindex.Config{})
+	r := rand.New(rand.NewPCG(5, 6))
+	var requests [][]block.Key
+	for range 512 {
+		requests = append(requests, h.Append(nil, h.Root(block.Scope{}), 0, random(r, 512*16), nil))
+		x.Speculate(0, requests[len(requests)-1], 1<<40)
+	}
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		x.Speculate(0, requests[i*37&511], 1<<40+int64(i))
+		i++
+	}
+}

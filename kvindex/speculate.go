@@ -1,6 +1,8 @@
 package kvindex
 
 import (
+	"sync/atomic"
+
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 )
@@ -38,21 +40,33 @@ func (x *Index) Speculate(id fleet.Holder, keys []block.Key, until int64) {
 			return
 		}
 		x.tableMu.Lock()
-		for i, key := range keys[from:to] {
-			x.believe(h, key, parent, uint32(from+i), until)
-			parent = key
+		for at := from; at < to; at += lookahead {
+			// Look some keys up at once: the processor then waits for their cache misses together.
+			ahead := keys[at:min(at+lookahead, to)]
+			var entries [lookahead]uint32
+			for i, key := range ahead {
+				entries[i] = x.keys.get(uint64(key))
+			}
+			for i, key := range ahead {
+				x.believe(h, entries[i], key, parent, uint32(at+i), until)
+				parent = key
+			}
 		}
 		x.expire(to - from)
 		x.tableMu.Unlock()
 	}
 }
 
-// believe needs tableMu.
-func (x *Index) believe(h *holder, key, parent block.Key, depth uint32, until int64) {
-	if x.proven(h, x.held(key, h.id)) {
-		return
+// believe makes the holder believed to have the block of key, whose entry is e; 0 is a new one. It needs tableMu.
+func (x *Index) believe(h *holder, e uint32, key, parent block.Key, depth uint32, until int64) {
+	if e == 0 {
+		e = x.enter(key, parent, depth)
+	} else {
+		if x.proven(h, x.heldBy(e, h.id)) {
+			return
+		}
+		atomic.StoreUint32(&x.entries.at(e).used, x.tick())
 	}
-	e := x.enter(key, parent, depth)
 	link := &x.entries.at(e).specs
 	for *link != 0 && x.specs.at(*link).holder < h.id {
 		link = &x.specs.at(*link).next
@@ -60,8 +74,10 @@ func (x *Index) believe(h *holder, key, parent block.Key, depth uint32, until in
 	if *link != 0 && x.specs.at(*link).holder == h.id {
 		s := x.specs.at(*link)
 		s.until = max(s.until, until)
-		x.speculative.remove(s.item)
-		s.item = x.speculative.push(*link)
+		if 2*x.speculative.n > x.config.MaxSpeculative {
+			x.speculative.remove(s.item) // places in the queue matter when the oldest may have to go; else see expire
+			s.item = x.speculative.push(*link)
+		}
 		return
 	}
 	i := x.specs.alloc()
@@ -142,7 +158,10 @@ func (x *Index) disbelieve(i uint32) {
 // are too many.
 func (x *Index) expire(n int) {
 	now := x.now.Load()
-	for n += 8; n > 0; n-- {
+	// Entries of longer life, and those believed again since they were queued, stand before others: let them go to the
+	// end. A few at a time: mostly all that is left is alive, and moving n of them would cost more than believing n.
+	alive := n/8 + 8
+	for n += 8; n > 0 && alive > 0; n-- {
 		i := x.speculative.oldest()
 		if i == 0 {
 			break
@@ -157,7 +176,7 @@ func (x *Index) expire(n int) {
 			x.counts.speculativeDropped++
 			continue
 		}
-		// Entries of longer life stand before those of shorter life: let them go to the end.
+		alive--
 		x.speculative.remove(s.item)
 		s.item = x.speculative.push(i)
 	}
