@@ -74,7 +74,8 @@ func (f *unicodeForm) append(dst []byte, text string) ([]byte, change) {
 	t, stable := f.tables()
 	did, copied := unchanged, 0
 	lastStable := 0 // where the last stable character begins: a mark may compose with it
-	var runes, normal []rune
+	var space [2][64]rune
+	runes, normal := space[0][:0], space[1][:0]
 	for at := 0; at < len(text); {
 		if text[at] < utf8.RuneSelf {
 			lastStable = at
@@ -96,7 +97,10 @@ func (f *unicodeForm) append(dst []byte, text string) ([]byte, change) {
 			end += n
 		}
 		start := max(lastStable, copied)
-		runes = append(runes[:0], []rune(text[start:end])...)
+		runes = runes[:0]
+		for _, r := range text[start:end] {
+			runes = append(runes, r)
+		}
 		normal = f.cluster(t, normal[:0], runes)
 		dst = append(dst, text[copied:start]...)
 		before := len(dst)
