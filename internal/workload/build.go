@@ -25,6 +25,7 @@ type builder struct {
 	sessions map[string]int
 	skipped  map[string]int // rows that were left out, by reason
 	silent   int            // requests with an empty answer
+	clocked  bool           // arrivals are since the workload's start already
 }
 
 func newBuilder(o Options, path string) *builder {
@@ -100,7 +101,7 @@ func (b *builder) finish() (*Workload, error) {
 	if !b.o.Raw {
 		b.spread()
 	}
-	if len(w.Stages) == 0 { // stages are on the same clock as the arrivals
+	if !b.clocked {
 		w.beginAtZero()
 	}
 	w.arrange()
@@ -148,14 +149,22 @@ func (w *Workload) arrange() {
 	}
 }
 
-// numberTurns counts the turns of each session.
+// numberTurns numbers the sessions by their first request, and the turns of each.
 func (w *Workload) numberTurns() {
-	turns := map[int]int{}
+	numbers, turns := map[int]int{}, []int(nil)
 	for i := range w.Requests {
-		if s := w.Requests[i].Session; s >= 0 {
-			w.Requests[i].Turn = turns[s]
-			turns[s]++
+		r := &w.Requests[i]
+		if r.Session < 0 {
+			continue
 		}
+		n, known := numbers[r.Session]
+		if !known {
+			n = len(turns)
+			numbers[r.Session] = n
+			turns = append(turns, 0)
+		}
+		r.Session, r.Turn = n, turns[n]
+		turns[n]++
 	}
 }
 

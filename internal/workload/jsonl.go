@@ -120,6 +120,7 @@ func newEntry(r *Request) *entry {
 
 // readWarmpath reads our own format.
 func readWarmpath(b *builder, l *lines) error {
+	b.clocked = true
 	places := map[string]int{} // request by id
 	row := 0
 	var at float64
@@ -212,8 +213,8 @@ func (w *Workload) cutStages(n int) {
 func (b *builder) entryRequest(e *entry, at float64, places map[string]int) (*Request, error) {
 	r := b.request()
 	var err error
-	if r.Arrival, err = seconds(at); err != nil {
-		return nil, fmt.Errorf("at: %w", err)
+	if r.Arrival, err = seconds(at); err != nil || r.Arrival < 0 {
+		return nil, fmt.Errorf("at: %v is no time since the start, in seconds", at)
 	}
 	if r.Think, err = seconds(e.Think); err != nil || r.Think < 0 {
 		return nil, fmt.Errorf("think: %v s is not a pause", e.Think)

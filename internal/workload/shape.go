@@ -140,6 +140,7 @@ func Merge(workloads ...*Workload) (*Workload, error) {
 		sessions = out.append(w, uint64(i), sessions)
 	}
 	out.arrange()
+	out.numberTurns()
 	return out, nil
 }
 
