@@ -136,7 +136,7 @@ func build(rows []row, s shape) (*corpus, error) {
 			highest = max(highest, id)
 		}
 	}
-	if s.Duplication*(highest+1)*s.Length >= generated {
+	if int64(s.Duplication)*int64(highest+1)*int64(s.Length) >= int64(generated) {
 		return nil, errors.New("build corpus: ids would not fit in tokens: use a smaller -duplication")
 	}
 	// Rows have no session, so each request is its own: holders are drawn at random, not by what they hold.
@@ -185,7 +185,7 @@ type timeline struct {
 }
 
 // generated is the first token of answers: prompts have smaller ones. Each block of an answer is unique.
-const generated = 1 << 31
+const generated block.Token = 1 << 31
 
 // longestAnswer keeps blocks of one answer from being another's.
 const longestAnswer = 64 // blocks
@@ -311,7 +311,7 @@ func merge(lines []*timeline, s shape) (*corpus, error) {
 	for _, l := range lines {
 		total += len(l.keys)
 	}
-	if total >= 1<<32 {
+	if int64(total) >= 1<<32 {
 		return nil, errors.New("build corpus: too many blocks: use a smaller -duplication")
 	}
 	c.locals, c.keys = make([]uint64, 0, total), make([]uint64, 0, total)

@@ -13,8 +13,8 @@ type file struct {
 }
 
 func (f *file) Write(p []byte) (int, error) {
-	f.b = append(f.b[:f.at], append(p, f.b[min(len(f.b), f.at+len(p)):]...)...)
-	f.at += len(p)
+	f.b = append(f.b, make([]byte, max(f.at+len(p)-len(f.b), 0))...)
+	f.at += copy(f.b[f.at:], p)
 	return len(p), nil
 }
 
