@@ -171,7 +171,7 @@ func (r *run) call(fn *value, a *callArgs) (value, error) {
 	case kindMethod:
 		return r.callMethod(fn.ref.(*method), a)
 	case kindBuiltin:
-		return fn.ref.(builtin)(r, a)
+		return fn.ref.(*builtin).call(r, a)
 	case kindLoop:
 		return fn.ref.(*loop).call(r, a)
 	case kindObject:

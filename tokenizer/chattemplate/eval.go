@@ -156,6 +156,9 @@ func (r *run) attribute(obj *value, name string) (value, bool, error) {
 	if hasMethod(obj, name) {
 		return value{kind: kindMethod, ref: &method{*obj, name}}, true, nil
 	}
+	if b, ok := obj.ref.(*builtin); ok && b.name == "dict" && (!dictMethods[name] || name == "fromkeys") {
+		return dictAttribute(obj, name), true, nil
+	}
 	if v, ok := plainAttribute(obj, name); ok {
 		return v, true, nil
 	}

@@ -3,19 +3,22 @@ package chattemplate
 import "math/bits"
 
 // builtin is a global function.
-type builtin func(r *run, a *callArgs) (value, error)
+type builtin struct {
+	name string
+	call func(r *run, a *callArgs) (value, error)
+}
 
 // globals are the functions every template sees, unless a variable of the render hides one. jinja2's own come first;
 // the last two are Transformers'.
 var globals = map[string]value{
-	"range":           {kind: kindBuiltin, ref: builtin(rangeOf)},
-	"dict":            {kind: kindBuiltin, ref: builtin(dictOf)},
-	"namespace":       {kind: kindBuiltin, ref: builtin(namespaceOf)},
-	"cycler":          {kind: kindBuiltin, ref: builtin(cyclerOf)},
-	"joiner":          {kind: kindBuiltin, ref: builtin(joinerOf)},
-	"lipsum":          {kind: kindBuiltin, ref: builtin(lipsum)},
-	"raise_exception": {kind: kindBuiltin, ref: builtin(raise)},
-	"strftime_now":    {kind: kindBuiltin, ref: builtin(strftimeNow)},
+	"range":           {kind: kindBuiltin, ref: &builtin{"range", rangeOf}},
+	"dict":            {kind: kindBuiltin, ref: &builtin{"dict", dictOf}},
+	"namespace":       {kind: kindBuiltin, ref: &builtin{"namespace", namespaceOf}},
+	"cycler":          {kind: kindBuiltin, ref: &builtin{"cycler", cyclerOf}},
+	"joiner":          {kind: kindBuiltin, ref: &builtin{"joiner", joinerOf}},
+	"lipsum":          {kind: kindBuiltin, ref: &builtin{"lipsum", lipsum}},
+	"raise_exception": {kind: kindBuiltin, ref: &builtin{"raise_exception", raise}},
+	"strftime_now":    {kind: kindBuiltin, ref: &builtin{"strftime_now", strftimeNow}},
 }
 
 // transformersGlobals are the globals that plain jinja2 lacks: names that engines count as variables of a template.
@@ -71,6 +74,36 @@ func dictOf(r *run, a *callArgs) (value, error) {
 		d.set(a.kw[i].name, a.kw[i].val)
 	}
 	return newDict(d), r.grow(2 * valueBytes * d.len())
+}
+
+// dictAttribute is an attribute of the dict class: a class method, or by the subscript that getattr falls back to the
+// generic alias dict[name], which is called like dict itself.
+func dictAttribute(obj *value, name string) value {
+	if name == "fromkeys" {
+		return value{kind: kindBuiltin, ref: &builtin{name, dictFromKeys}}
+	}
+	return *obj
+}
+
+func dictFromKeys(r *run, a *callArgs) (value, error) {
+	if err := a.positional("fromkeys", 1, 2); err != nil {
+		return none, err
+	}
+	val := none
+	if len(a.pos) == 2 {
+		val = a.pos[1]
+	}
+	keys, err := r.listOf(&a.pos[0])
+	if err != nil {
+		return none, err
+	}
+	d := &dict{}
+	for i := range keys {
+		if err := d.setValue(r, keys[i], val); err != nil {
+			return none, err
+		}
+	}
+	return newDict(d), nil
 }
 
 // fill is dict(from): a mapping or pairs.

@@ -1,6 +1,8 @@
 package chattemplate
 
 import (
+	"errors"
+	"fmt"
 	"math"
 	"math/big"
 	"strconv"
@@ -14,9 +16,10 @@ const maxJSONDepth = 500
 // reader decodes JSON as Python's json module does: integers and floats stay apart, the last of equal keys wins in the
 // place of the first, NaN and the infinities are numbers. Texts share the input's memory.
 type reader struct {
-	src   string
-	pos   int
-	depth int
+	src    string
+	pos    int
+	depth  int
+	strict bool // as orjson: no NaN, and integers beyond 64 bits become floats
 }
 
 // readJSON decodes one document. Empty input is missing.
@@ -28,21 +31,25 @@ func readJSON(src []byte) (value, error) {
 }
 
 func readText(src string) (value, error) {
-	if !utf8.ValidString(src) {
-		return none, failf("read json: not UTF-8")
+	return (&reader{src: src}).document()
+}
+
+// document reads the whole of the input.
+func (d *reader) document() (value, error) {
+	if !utf8.ValidString(d.src) {
+		return none, errors.New("read json: not UTF-8")
 	}
-	d := &reader{src: src}
 	v, err := d.value()
 	if err != nil {
 		return none, err
 	}
-	if d.space(); d.pos < len(src) {
+	if d.space(); d.pos < len(d.src) {
 		return none, d.fail("extra data")
 	}
 	return v, nil
 }
 
-func (d *reader) fail(what string) error { return failf("read json: %s at byte %d", what, d.pos) }
+func (d *reader) fail(what string) error { return fmt.Errorf("read json: %s at byte %d", what, d.pos) }
 
 func (d *reader) space() {
 	for d.pos < len(d.src) {
@@ -76,7 +83,7 @@ func (d *reader) value() (value, error) {
 		return none, d.fail("unexpected end")
 	default:
 		for _, w := range words {
-			if strings.HasPrefix(d.src[d.pos:], w.text) {
+			if strings.HasPrefix(d.src[d.pos:], w.text) && !(d.strict && w.v.kind == kindFloat) {
 				d.pos += len(w.text)
 				return w.v, nil
 			}
@@ -216,6 +223,10 @@ func (d *reader) number() (value, error) {
 		return none, d.fail("an integer has too many digits")
 	}
 	n, _ := new(big.Int).SetString(s, 10)
+	if d.strict && !n.IsUint64() {
+		f, _ := new(big.Float).SetInt(n).Float64()
+		return float(f), nil
+	}
 	return bigInteger(n), nil
 }
 

@@ -99,6 +99,8 @@ func (r *run) dictMethod(self *value, name string, a *callArgs) (value, error) {
 		return value{kind: kindView, ref: &view{d, viewValues}}, a.positional(name, 0, 0)
 	case "items":
 		return value{kind: kindView, ref: &view{d, viewItems}}, a.positional(name, 0, 0)
+	case "fromkeys":
+		return dictFromKeys(r, a)
 	case "copy":
 		return newDict(d.clone()), firstError(a.positional(name, 0, 0), r.grow(2*valueBytes*d.len()))
 	}

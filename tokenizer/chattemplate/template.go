@@ -11,7 +11,7 @@ type Template struct {
 	root      *scope
 	names     []string // the render's variables in use, by slot
 	variables map[string]bool
-	content   ContentFormat
+	formats   [2]ContentFormat // by engine
 }
 
 // Input is what a template is rendered with: the arguments of Transformers' apply_chat_template. The JSON fields are
@@ -47,7 +47,7 @@ func Parse(source string) (*Template, error) {
 			t.variables[name] = true
 		}
 	}
-	t.content = detectContentFormat(body)
+	t.formats = [...]ContentFormat{EngineVLLM: vllmFormat(body), EngineSGLang: sglangFormat(source, body)}
 	return t, nil
 }
 
@@ -55,9 +55,14 @@ func Parse(source string) (*Template, error) {
 // the chat_template_kwargs that a template uses.
 func (t *Template) Uses(name string) bool { return t.variables[name] }
 
-// ContentFormat is how the template wants the content of messages, found as vLLM finds it: FormatOpenAI when it loops
-// over the parts of a message's content, else FormatString.
-func (t *Template) ContentFormat() ContentFormat { return t.content }
+// ContentFormat is how the template wants the content of messages, found as the engine finds it: FormatOpenAI when it
+// loops over the parts of a message's content, else FormatString.
+func (t *Template) ContentFormat(e Engine) ContentFormat {
+	if e == EngineSGLang {
+		return t.formats[EngineSGLang]
+	}
+	return t.formats[EngineVLLM]
+}
 
 // Render appends the rendered text to dst. On error dst is returned as it was given; the error is a *RaisedError when the
 // template itself refused, matches ErrLimit when a limit was reached, and is a *RenderError otherwise.
