@@ -64,7 +64,7 @@ speed() {
       case " $verbs " in *" lookup "*)
         for mode in $modes; do
           note $name "$bin/kvtrace" -mode "$mode" lookup "$file" 10
-          [ "$mode" = keys ] || note $name "$bin/kvtrace" -mode "$mode" lookup-local "$file" 10
+          note $name "$bin/kvtrace" -mode "$mode" lookup-local "$file" 10
         done
         for peer in $peers; do note $name "$peerbench" "$peer" lookup "$file" 10; done ;;
       esac

@@ -47,12 +47,7 @@ func (a *asker) answer() []uint16 {
 
 func lookup(p *player, args []string) error { return lookups(p, "lookup", false, args) }
 
-func lookupLocal(p *player, args []string) error {
-	if p.mode == feed.Keys {
-		return fmt.Errorf("lookup-local: with -mode keys nothing comes before the keys; give -mode local or handles")
-	}
-	return lookups(p, "lookup-local", true, args)
-}
+func lookupLocal(p *player, args []string) error { return lookups(p, "lookup-local", true, args) }
 
 func lookups(p *player, verb string, hashing bool, args []string) error {
 	n, err := rounds(args, 0, 50)

@@ -1,8 +1,9 @@
 // Package feed turns a trace's records into calls of kvindex. A trace carries hashes where engines send tokens, so there
 // are three ways to feed it, and none may pass for another:
 //
-//   - Keys: the event's hash is the key. Lookups come with ready keys. Nothing is hashed and nothing maps handles: what a
-//     router needs whose engines, or peers, send chained keys.
+//   - Keys: the event's hash is the key. Lookups come with ready keys; those that begin with local hashes chain them as
+//     the trace does, XXH3 block by block. Nothing maps handles: what a router needs whose engines, or peers, send chained
+//     keys.
 //   - Local: the same, but the keys are ours: chained from the local hashes, with Warmpath's chain. A lookup begins with
 //     the local hashes and includes the chain, as the peers' lookups do that need none.
 //   - Handles: the full path. Sixteen tokens stand for each local hash; applying an event hashes them to keys, and the
@@ -12,6 +13,7 @@ package feed
 import (
 	"fmt"
 
+	"github.com/warmpath/warmpath/bench/internal/synth"
 	"github.com/warmpath/warmpath/bench/internal/trace"
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
@@ -272,6 +274,7 @@ func (x *Index) Question(r *trace.Record, n int) Question {
 	q := Question{Depths: append([]uint16(nil), r.Depths...), Blocks: n}
 	switch x.Mode {
 	case Keys:
+		q.locals = append(q.locals, r.Locals[:n]...)
 		for _, key := range r.Keys[:n] {
 			q.keys = append(q.keys, block.Key(key))
 		}
@@ -293,8 +296,7 @@ func (q *Question) Keys() []block.Key { return q.keys }
 // DropTokens gives up what only Hash needs, so that many questions fit into memory.
 func (q *Question) DropTokens() { q.tokens, q.locals = nil, nil }
 
-// Hash makes the question's keys anew into dst, as a lookup must that begins with what the mode begins with: tokens,
-// local hashes, or, with Keys, nothing.
+// Hash makes the question's keys anew into dst, as a lookup must that begins with tokens (Handles) or local hashes.
 func (x *Index) Hash(q *Question, dst []block.Key) []block.Key {
 	switch x.Mode {
 	case Local:
@@ -302,7 +304,16 @@ func (x *Index) Hash(q *Question, dst []block.Key) []block.Key {
 	case Handles:
 		return x.hasher.Append(dst, x.root, 0, q.tokens, nil)
 	}
-	return q.keys
+	parent := uint64(0)
+	for i, local := range q.locals {
+		if i == 0 {
+			parent = local
+		} else {
+			parent = synth.NextKey(parent, local)
+		}
+		dst = append(dst, block.Key(parent))
+	}
+	return dst
 }
 
 // Depths sets depths to what matches say of each worker.
