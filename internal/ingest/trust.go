@@ -107,6 +107,9 @@ func (s *stream) look(now time.Time) {
 // quiet notes that a holder got requests and sent no events. answered is how many requests ended since its last event,
 // or since it is watched. s.mu is held.
 func (s *stream) quiet(now time.Time, answered int64) {
+	if !s.everUp {
+		return // that it cannot be reached says more
+	}
 	since := s.lastEvent
 	if since.IsZero() {
 		since = s.started

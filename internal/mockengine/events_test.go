@@ -219,6 +219,29 @@ func TestEventsSayWhatRequestsWere(t *testing.T) {
 	}
 }
 
+func TestOffloadEventsHideTheSaltAsTheEngineDoes(t *testing.T) {
+	for _, wire := range []string{"vllm-0.17.0", "vllm-0.22.0", "vllm-0.32.0"} {
+		s := start(t, func(c *Config) { withEvents(c); c.Wire, c.CPUBlocks = wire, 100 })
+		l := listenTo(t, s, 0)
+		complete(t, s, textPath, object{"model": "mock", "prompt": slices.Repeat([]int{7}, 40), "cache_salt": "tenant", "max_tokens": 1})
+		complete(t, s, textPath, object{"model": "mock", "prompt": slices.Repeat([]int{8}, 10), "max_tokens": 20, "ignore_eos": true}) // they come in a later batch
+		offloaded := func() (found []kvevent.Event) {
+			for _, e := range l.taken() {
+				if e.Kind == kvevent.Stored && e.Tier == block.TierCPU {
+					found = append(found, e)
+				}
+			}
+			return found
+		}
+		waitFor(t, func() bool { return len(offloaded()) > 0 })
+		for _, e := range offloaded() {
+			if e.Salt != "" || e.Hidden&kvevent.KeySalt == 0 {
+				t.Errorf("%s: the event says that there is no salt: %+v", wire, e)
+			}
+		}
+	}
+}
+
 func TestGeneratedBlocksAreAnnouncedOneByOne(t *testing.T) {
 	s := start(t, withEvents)
 	l := listenTo(t, s, 0)

@@ -71,6 +71,9 @@ func (c *encoder) event(b *batch, e *engine.Event) kvevent.Event {
 		out.Parent, out.HasParent = uint64(e.Parent), e.HasParent
 		out.Tokens, out.BlockSize, out.LoRA, out.Salt = e.Tokens, e.BlockSize, e.LoRA, e.Salt
 		out.Features = b.relative(e)
+		if e.Tier != block.TierGPU {
+			out.Hidden = kvevent.KeySalt // offload tiers leave extra_keys out, even of salted blocks (facts/engines.md §9.5)
+		}
 	}
 	first := len(b.hashes)
 	for _, h := range e.Hashes {
