@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"math/bits"
+	"slices"
 
 	"github.com/warmpath/warmpath/block"
 )
@@ -65,7 +66,7 @@ type mergeScratch struct {
 	ids         []block.Token
 	next        []uint64 // by position: the merge with the right neighbour
 	left, right []int32  // of the heap's list
-	heap        []uint64 // rank<<32 | position
+	heap, list  []uint64 // rank<<32 | position
 }
 
 // shortWord is the length up to which scanning for the lowest rank beats a heap; measured on Chinese and code.
@@ -108,7 +109,9 @@ func (m *merges) apply(ids []block.Token, s *mergeScratch) []block.Token {
 	}
 }
 
-// applyHeap is apply for long words, in O(n log n) time and about 36 bytes a token of memory.
+// applyHeap is apply for long words, in O(n log n) time and about 36 bytes a token of memory. Merges known at the start are sorted and
+// taken in order; those that arise wait in a heap, and are sorted in their turn when the list is through: a long run of one letter costs
+// little more than walking it.
 func (m *merges) applyHeap(ids []block.Token, s *mergeScratch) []block.Token {
 	n := len(ids)
 	if cap(s.left) < n {
@@ -118,24 +121,34 @@ func (m *merges) applyHeap(ids []block.Token, s *mergeScratch) []block.Token {
 		s.next = make([]uint64, n)
 	}
 	left, right, next := s.left[:n], s.right[:n], s.next[:n]
-	h := s.heap[:0]
+	h, list := s.list[:0], s.heap[:0]
 	for i := range n {
 		left[i], right[i], next[i] = int32(i-1), int32(i+1), noMerge
 		if i+1 < n {
 			if next[i] = m.find(ids[i], ids[i+1]); next[i] != noMerge {
-				h = append(h, next[i]&^0xffffffff|uint64(i))
+				list = append(list, next[i]&^0xffffffff|uint64(i))
 			}
 		}
 	}
-	for i := (len(h) - 2) / 4; i >= 0 && len(h) > 1; i-- {
-		sink(h, i)
-	}
-	for len(h) > 0 {
-		top := h[0]
-		last := len(h) - 1
-		h[0] = h[last]
-		h = h[:last]
-		sink(h, 0)
+	slices.Sort(list)
+	for taken := 0; ; {
+		if taken == len(list) {
+			if len(h) == 0 {
+				break
+			}
+			slices.Sort(h)
+			list, h, taken = h, list[:0], 0
+		}
+		top := list[taken]
+		if len(h) > 0 && h[0] < top {
+			top = h[0]
+			last := len(h) - 1
+			h[0] = h[last]
+			h = h[:last]
+			sink(h, 0)
+		} else {
+			taken++
+		}
 		at := int32(uint32(top))
 		if next[at]>>32 != top>>32 || next[at] == noMerge {
 			continue // joined or changed since it was queued
@@ -154,7 +167,7 @@ func (m *merges) applyHeap(ids []block.Token, s *mergeScratch) []block.Token {
 			h = m.queue(h, next, ids, before, at)
 		}
 	}
-	s.heap = h
+	s.heap, s.list = h, list
 	kept := 0
 	for i := int32(0); int(i) < n; i = right[i] {
 		ids[kept] = ids[i]

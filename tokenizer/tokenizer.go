@@ -94,7 +94,7 @@ func (t *Tokenizer) encoder(dst []block.Token) *encoder {
 
 func (e *encoder) release() {
 	e.dst = nil
-	size := cap(e.norm[0]) + cap(e.norm[1]) + 8*cap(e.merge.next) + 32*cap(e.viterbi) + cap(e.scratch.text)
+	size := cap(e.norm[0]) + cap(e.norm[1]) + 40*cap(e.merge.next) + 32*cap(e.viterbi) + cap(e.scratch.text)
 	for _, b := range e.level {
 		size += cap(b)
 	}
