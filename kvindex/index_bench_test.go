@@ -204,9 +204,8 @@ func BenchmarkEvict(b *testing.B) {
 	b.ReportMetric(float64(x.Stats().Blocks), "blocks")
 }
 
-// BenchmarkSpeculateAgain is a busy fleet without events: prompts that are believed already are sent again, in an order that
-// no cache of the processor foresees.
-func BenchmarkSpeculateAgain(b *testing.B) {
+// believing returns an index that believes that a holder has many prompts, and their keys: a busy fleet without events.
+func believing(b *testing.B) (*kvindex.Index, [][]block.Key) {
 	h, err := block.NewHasher(block.XXH3, 16)
 	if err != nil {
 		b.Fatal(err)
@@ -218,10 +217,31 @@ func BenchmarkSpeculateAgain(b *testing.B) {
 		requests = append(requests, h.Append(nil, h.Root(block.Scope{}), 0, random(r, 512*16), nil))
 		x.Speculate(0, requests[len(requests)-1], 1<<40)
 	}
+	return x, requests
+}
+
+// BenchmarkSpeculateAgain sends prompts that are believed already, in an order that no cache of the processor foresees.
+func BenchmarkSpeculateAgain(b *testing.B) {
+	x, requests := believing(b)
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {
 		x.Speculate(0, requests[i*37&511], 1<<40+int64(i))
 		i++
+	}
+}
+
+// BenchmarkMatchBelieved matches such prompts.
+func BenchmarkMatchBelieved(b *testing.B) {
+	x, requests := believing(b)
+	var dst []kvindex.Match
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		dst = x.Match(requests[i*37&511], 0, dst[:0])
+		i++
+	}
+	if len(dst) != 1 || dst[0].Speculative != 512 {
+		b.Fatalf("matched %+v", dst)
 	}
 }
