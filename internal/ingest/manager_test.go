@@ -2,7 +2,6 @@ package ingest
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -315,7 +314,7 @@ func TestLossyWireLosesNoBlock(t *testing.T) {
 	})
 	for i := range n {
 		if got := r.match(prompt(i, 100)); got != 32 {
-			t.Fatal(fmt.Sprintf("conversation %d: match %d", i, got))
+			t.Fatalf("conversation %d: match %d", i, got)
 		}
 	}
 	r.eventually("exact", r.hasTrust(0, fleet.TrustExact, ""))

@@ -49,10 +49,9 @@ type naive struct {
 }
 
 type path struct {
-	scope    block.Scope
-	hashes   []uint64
-	tokens   []block.Token
-	features int
+	scope  block.Scope
+	hashes []uint64
+	tokens []block.Token
 }
 
 func newNaive() *naive {

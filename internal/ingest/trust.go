@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/bits"
 	"net"
@@ -43,6 +44,8 @@ func brief(err error) string {
 	switch {
 	case err == nil:
 		return "closed"
+	case errors.Is(err, io.EOF):
+		return "the worker closed it"
 	case errors.As(err, &op):
 		return op.Err.Error()
 	}

@@ -2,6 +2,8 @@ package ingest
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"strings"
 	"testing"
@@ -61,6 +63,14 @@ func TestAnEndpointThatNobodyAnswersIsWarnedOf(t *testing.T) {
 	if strings.Count(log, "cannot be reached") != 1 || !strings.Contains(log, want) || !strings.Contains(log, "WARN") {
 		t.Errorf("log, want one line %q:\n%s", want, log)
 	}
+}
+
+func TestABrokenConnectionIsToldBriefly(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.stream(facts(fleet.EngineVLLM, 16))
+	s.Message(0, wire(t, "vllm-0.32.0", batch(stored(1, 0, 64, 16))))
+	s.State(false, fmt.Errorf("connection to tcp://127.0.0.1:5557 ended: %w", io.EOF))
+	r.trust(s.holder, fleet.TrustDegraded, "the event stream is disconnected: the worker closed it")
 }
 
 func TestWithoutReplayTheHistoryIsSaidToBeUnknown(t *testing.T) {
