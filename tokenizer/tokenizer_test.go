@@ -180,7 +180,7 @@ func TestManyGoroutinesShareOneTokenizer(t *testing.T) {
 // conversation gives a text for each turn, each beginning with the one before.
 func conversation(turns int) []string {
 	r := rand.New(rand.NewPCG(7, 7))
-	words := []string{"hello", " world", " the", "é", "你好", "\n", "<", "|im_", " 12", "aaaa", "'s", "<|im_end|", "e\u0301"}
+	words := []string{"hello", " world", " the", "é", "你好", "\n", "<", "|im_", " 12", "aaaa", "'s", "<|im_end|", "e\u0301", "\xff", "\xe4\xbd"}
 	var text strings.Builder
 	var out []string
 	for range turns {

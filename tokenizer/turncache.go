@@ -81,9 +81,6 @@ func NewTurnCache(t *Tokenizer, bytes int) *TurnCache {
 
 // Append is Tokenizer.Append with memory; reused is how many of the appended ids, from the first, came from it.
 func (c *TurnCache) Append(dst []block.Token, text string, opts Options) (ids []block.Token, reused int, err error) {
-	if !utf8.ValidString(text) {
-		text = string([]rune(text))
-	}
 	began := len(dst)
 	out := dst
 	if opts.AddSpecial {
@@ -109,7 +106,11 @@ func (c *TurnCache) Append(dst []block.Token, text string, opts Options) (ids []
 				leading, reused = false, len(out)-began
 			}
 			before := len(out)
-			if out, err = c.t.appendStretch(out, stretch, start == 0, opts); err != nil {
+			valid := stretch // what is known was valid, so only this needs a look; cuts are whole characters
+			if !utf8.ValidString(valid) {
+				valid = string([]rune(valid))
+			}
+			if out, err = c.t.appendStretch(out, valid, start == 0, opts); err != nil {
 				return dst, 0, err
 			}
 			if !last {
