@@ -1,0 +1,366 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/warmpath/warmpath/internal/engine"
+	"github.com/warmpath/warmpath/internal/report"
+	"github.com/warmpath/warmpath/internal/workload"
+	"github.com/warmpath/warmpath/policy"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// families is an open-loop workload: groups of prompts that share a prefix, with questions of their own.
+func families(groups, requests int, gap time.Duration) *workload.Workload {
+	random := rand.New(rand.NewPCG(1, 2))
+	w := &workload.Workload{Name: "families", Block: 64}
+	at := time.Duration(0)
+	for i := range requests {
+		group := random.IntN(groups)
+		w.Requests = append(w.Requests, workload.Request{
+			ID: i, Arrival: at, Session: -1, After: -1, Input: 2048 + 256, Output: 40,
+			Segments: []workload.Segment{{ID: uint64(group + 1), Tokens: 2048}, {ID: uint64(1000 + i), Tokens: 256}},
+		})
+		at += time.Duration(random.Int64N(int64(2 * gap)))
+	}
+	return w
+}
+
+// sessions is a closed-loop workload: each turn repeats the conversation so far and follows the last one's end.
+func sessions(count, turns int, think time.Duration) *workload.Workload {
+	w := &workload.Workload{Name: "sessions", Block: 64}
+	last := make([]int, count)
+	for turn := range turns {
+		for s := range count {
+			r := workload.Request{ID: len(w.Requests), Session: s, Turn: turn, After: -1, Arrival: time.Duration(s) * 100 * time.Millisecond, Output: 50}
+			if turn > 0 {
+				before := &w.Requests[last[s]]
+				r.After, r.Think, r.Arrival = last[s], think, before.Arrival+think+time.Second
+				r.Segments = append(append(r.Segments, before.Segments...), workload.Segment{ID: before.OutputSegment, Tokens: before.Output})
+			}
+			r.Segments = append(r.Segments, workload.Segment{ID: uint64(10_000 + len(w.Requests)), Tokens: 700})
+			for _, seg := range r.Segments {
+				r.Input += seg.Tokens
+			}
+			r.OutputSegment = uint64(1_000_000 + len(w.Requests))
+			last[s] = r.ID
+			w.Requests = append(w.Requests, r)
+		}
+	}
+	return w
+}
+
+// config is a small fleet; change adapts it.
+func config(w *workload.Workload, p string, change func(*Config)) Config {
+	spec, err := ParsePolicy(p)
+	if err != nil {
+		panic(err)
+	}
+	c := Config{Workload: w, Policy: spec, Seed: 1, Groups: []Group{{Count: 4, Profile: engine.Profiles()[0], BlockSize: 64, KVTokens: 64 * 400}}}
+	if change != nil {
+		change(&c)
+	}
+	return c
+}
+
+func run(t testing.TB, c Config) *report.Run {
+	t.Helper()
+	r, err := Run(context.Background(), c, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := r.Requests; n.Sent != len(c.Workload.Requests) || n.Sent != n.Answered+n.Failed+n.Rejected {
+		t.Fatalf("requests do not add up: %+v of %d", n, len(c.Workload.Requests))
+	}
+	return r
+}
+
+func asJSON(t testing.TB, runs ...*report.Run) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := report.WriteJSON(&b, &report.Report{Runs: runs}); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// everything turns on all that is random.
+func everything(c *Config) {
+	c.Routers, c.Lag, c.LagJitter, c.Loss, c.Replay = 3, 20*time.Millisecond, 50*time.Millisecond, .05, true
+	c.Faults = []Fault{{At: 5 * time.Second, Worker: 1, Down: 4 * time.Second}}
+	c.Groups[0].CPUTokens = 64 * 200
+}
+
+func TestARunIsRepeatableBitForBit(t *testing.T) {
+	for _, p := range Policies() {
+		for name, change := range map[string]func(*Config){"plain": nil, "everything": everything} {
+			c := config(families(12, 400, 40*time.Millisecond), p, change)
+			first := asJSON(t, run(t, c))
+			if again := asJSON(t, run(t, c)); !bytes.Equal(first, again) {
+				t.Errorf("%s, %s: two runs differ", p, name)
+			}
+		}
+	}
+}
+
+func TestASweepGivesWhatSingleRunsGive(t *testing.T) {
+	w := families(12, 300, 40*time.Millisecond)
+	var configs []Config
+	var want []*report.Run
+	for seed := range uint64(6) {
+		c := config(w, "random", everything)
+		c.Seed = seed
+		configs = append(configs, c)
+		want = append(want, run(t, c))
+	}
+	got, err := Sweep(context.Background(), configs, 4, func(Progress) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(asJSON(t, got...), asJSON(t, want...)) {
+		t.Error("runs in parallel differ from runs alone")
+	}
+	if bytes.Equal(asJSON(t, got[0]), asJSON(t, got[1])) {
+		t.Error("two seeds gave the same run")
+	}
+}
+
+func TestAnInterruptedSweepReturnsWhatIsDone(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var configs []Config
+	for range 4 {
+		configs = append(configs, config(families(50, 200_000, 20*time.Millisecond), "least_load", nil))
+	}
+	got, err := Sweep(ctx, configs, 1, func(p Progress) {
+		if p.Ended > 0 {
+			cancel()
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got[0] == nil || !got[0].Stopped || got[0].Requests.Answered == 0 || got[3] != nil {
+		t.Errorf("got %+v and %+v, want a stopped run and none", got[0], got[3])
+	}
+}
+
+func TestPoliciesThatFollowTheCacheFindMore(t *testing.T) {
+	w := families(24, 1500, 60*time.Millisecond)
+	aware, random := run(t, config(w, "kv_aware", nil)), run(t, config(w, "random", nil))
+	if aware.HitRate < random.HitRate+.1 {
+		t.Errorf("kv_aware hits %.3f, random %.3f", aware.HitRate, random.HitRate)
+	}
+	// What routers see of a quiet fleet is what engines have, but for requests of one family in flight together.
+	if aware.PredictedTokens < aware.CachedTokens*97/100 {
+		t.Errorf("predicted %d tokens, engines found %d", aware.PredictedTokens, aware.CachedTokens)
+	}
+}
+
+func TestSessionsWaitForTheirLastAnswer(t *testing.T) {
+	w := sessions(10, 6, 3*time.Second)
+	r := run(t, config(w, "kv_aware", func(c *Config) { c.Groups[0].KVTokens = 64 * 2000 }))
+	// 6 turns, five pauses, and about 50 tokens at 24 ms a turn.
+	if want := 5*3 + 6*1.2; r.Seconds < want || r.Seconds > want+8 {
+		t.Errorf("it took %.1f s, want a bit above %.1f", r.Seconds, want)
+	}
+	// Each turn finds all of the conversation but the last block and the new question.
+	if r.HitRate < .65 {
+		t.Errorf("hit rate %.3f: generated tokens are not found again", r.HitRate)
+	}
+}
+
+func TestTheModelSeparatesPoolsByAdapter(t *testing.T) {
+	w := families(1, 40, time.Second)
+	for i := range w.Requests {
+		w.Requests[i].LoRA = fmt.Sprint("adapter-", i%2)
+	}
+	r := run(t, config(w, "kv_aware", func(c *Config) { c.Groups[0].Count = 1 }))
+	// 38 of 40 find the 2,048 shared tokens of their adapter.
+	if want := 38 * 2048; r.CachedTokens != int64(want) {
+		t.Errorf("%d tokens were cached, want %d", r.CachedTokens, want)
+	}
+}
+
+func TestEventLagCostsHitsAndSpeculationSavesThem(t *testing.T) {
+	// Bursts of one new prefix: what lag hurts most.
+	w := &workload.Workload{Name: "bursts", Block: 64}
+	for i := range 600 {
+		w.Requests = append(w.Requests, workload.Request{
+			ID: i, Session: -1, After: -1, Arrival: time.Duration(i/6)*2*time.Second + time.Duration(i%6)*300*time.Millisecond, Input: 2304, Output: 20,
+			Segments: []workload.Segment{{ID: uint64(1 + i/6), Tokens: 2048}, {ID: uint64(5000 + i), Tokens: 256}},
+		})
+	}
+	hit := func(lag, speculative time.Duration) float64 {
+		return run(t, config(w, "kv_aware", func(c *Config) { c.Lag, c.Speculative = lag, speculative })).HitRate
+	}
+	exact, late, saved := hit(0, -1), hit(time.Second, -1), hit(time.Second, 0)
+	if !(late < exact-.2) {
+		t.Errorf("without speculation: %.3f at once, %.3f a second late", exact, late)
+	}
+	if saved < exact-.02 {
+		t.Errorf("a second late with speculation %.3f, at once %.3f", saved, exact)
+	}
+}
+
+func TestLostEventsAreReplayedOrForgotten(t *testing.T) {
+	w := families(12, 800, 60*time.Millisecond)
+	whole := run(t, config(w, "kv_aware", nil))
+	with := func(replay bool) *report.Run {
+		return run(t, config(w, "kv_aware", func(c *Config) { c.Loss, c.Replay, c.Speculative = .02, replay, -1 }))
+	}
+	replayed, forgotten := with(true), with(false)
+	if replayed.HitRate < whole.HitRate-.03 || forgotten.HitRate > replayed.HitRate-.01 {
+		t.Errorf("hit rates: no loss %.3f, replayed %.3f, forgotten %.3f", whole.HitRate, replayed.HitRate, forgotten.HitRate)
+	}
+	if forgotten.Transfers.EventsLost == 0 || replayed.Transfers.EventsLost == 0 {
+		t.Error("no event was lost")
+	}
+}
+
+func TestRequestsSurviveAWorkersDeathBeforeTheirFirstToken(t *testing.T) {
+	w := families(12, 600, 40*time.Millisecond)
+	r := run(t, config(w, "least_load", func(c *Config) {
+		c.Faults = []Fault{{At: 6 * time.Second, Worker: 2, Down: 5 * time.Second}, {At: 12 * time.Second, Worker: 0}}
+	}))
+	if r.Requests.Retried == 0 || r.Requests.Failed == 0 || r.Requests.Failed > 60 {
+		t.Errorf("%+v: want some retried, and those in the middle of an answer failed", r.Requests)
+	}
+	if r.Workers[2].Restarts != 1 || r.Workers[0].Restarts != 0 {
+		t.Errorf("restarts: %d and %d", r.Workers[2].Restarts, r.Workers[0].Restarts)
+	}
+	if r.Workers[0].Requests >= r.Workers[1].Requests {
+		t.Errorf("the dead worker answered %d requests, a live one %d", r.Workers[0].Requests, r.Workers[1].Requests)
+	}
+}
+
+func TestHostMemoryGivesBackWhatThePoolEvicted(t *testing.T) {
+	w := families(40, 1200, 60*time.Millisecond)
+	without := run(t, config(w, "round_robin", nil))
+	with := run(t, config(w, "round_robin", func(c *Config) { c.Groups[0].CPUTokens = 64 * 4000 }))
+	if with.LoadedTokens == 0 || with.HitRate < without.HitRate+.1 {
+		t.Errorf("hit %.3f with %d tokens loaded, %.3f without the tier", with.HitRate, with.LoadedTokens, without.HitRate)
+	}
+}
+
+func TestDecodeWorkersTakeOverWhatWasPrefilled(t *testing.T) {
+	w := families(12, 400, 60*time.Millisecond)
+	r := run(t, config(w, "kv_aware", func(c *Config) {
+		c.Decode = []Group{{Count: 2, Profile: engine.Profiles()[0], BlockSize: 64, KVTokens: 64 * 2000}}
+	}))
+	if r.Transfers.Handovers != 400 || r.Transfers.HandoverTokens == 0 {
+		t.Errorf("transfers: %+v", r.Transfers)
+	}
+	if len(r.Workers) != 6 {
+		t.Fatalf("%d workers", len(r.Workers))
+	}
+	for i, k := range r.Workers {
+		if (k.Requests > 0) != (i >= 4) {
+			t.Errorf("%s answered %d requests", k.Name, k.Requests)
+		}
+	}
+	// Decodes are not disturbed by prefills: no gap is longer than a pass of decodes.
+	if r.ITL.P99 > 40 {
+		t.Errorf("p99 of gaps is %.1f ms", r.ITL.P99)
+	}
+}
+
+func TestTheRouterQueueHoldsWhatWorkersCannotTake(t *testing.T) {
+	w := families(12, 300, 10*time.Millisecond)
+	limited := func(queue int) *report.Run {
+		return run(t, config(w, "least_load", func(c *Config) { c.MaxRequests, c.Queue = 4, queue }))
+	}
+	if r := limited(0); r.Requests.Rejected == 0 {
+		t.Error("without a queue nothing was rejected")
+	}
+	if r := limited(1000); r.Requests.Rejected != 0 || r.Requests.Answered != 300 {
+		t.Errorf("with a queue: %+v", r.Requests)
+	}
+}
+
+func TestAutoscalingAddsAndDrainsWorkers(t *testing.T) {
+	w := families(12, 3000, 15*time.Millisecond)
+	// After the rush, a trickle.
+	for i := 2500; i < 3000; i++ {
+		w.Requests[i].Arrival = w.Requests[2499].Arrival + time.Duration(i-2499)*time.Second
+	}
+	r := run(t, config(w, "least_load", func(c *Config) {
+		c.Groups[0].Count = 2
+		c.Autoscale = &Autoscale{Min: 2, Max: 6, High: 8, Low: 1, Interval: 5 * time.Second, Start: 5 * time.Second}
+	}))
+	most, last := 0.0, r.Series.Ready[len(r.Series.Ready)-1]
+	for _, n := range r.Series.Ready {
+		most = max(most, n)
+	}
+	if most < 5 || last > 3 {
+		t.Errorf("at most %.1f workers, %.1f at the end", most, last)
+	}
+	if r.Requests.Failed > 0 {
+		t.Errorf("%d requests failed: draining must not break any off", r.Requests.Failed)
+	}
+}
+
+func TestUnlikeWorkersGetUnlikeWork(t *testing.T) {
+	w := families(50, 1500, 25*time.Millisecond)
+	r := run(t, config(w, "least_load", func(c *Config) {
+		slow := c.Groups[0]
+		slow.Count, slow.Speed = 2, .25
+		c.Groups[0].Count = 2
+		c.Groups = append(c.Groups, slow)
+	}))
+	if fast, slow := r.Workers[0].Requests, r.Workers[3].Requests; fast*2 < 3*slow {
+		t.Errorf("a fast worker answered %d requests, one of a quarter of its speed %d", fast, slow)
+	}
+}
+
+func TestStagesDrainBeforeTheNextBegins(t *testing.T) {
+	w := families(12, 300, 5*time.Millisecond)
+	w.Stages = []workload.Stage{{Name: "first", First: 0}, {Name: "second", First: 150, Start: w.Requests[150].Arrival, Drain: true}}
+	r := run(t, config(w, "round_robin", func(c *Config) { c.Samples = 1000 }))
+	end, begin := 0.0, 1e9
+	for _, s := range r.Samples {
+		// The samples of a run of fewer requests than room are all of them.
+		if s.Arrival < r.Stages[0].Seconds-1e-3 {
+			end = max(end, s.End)
+		} else {
+			begin = min(begin, s.Arrival)
+		}
+	}
+	if begin < end {
+		t.Errorf("the second stage begins at %.2f s, the first ends at %.2f s", begin, end)
+	}
+	if r.Stages[0].Requests != 150 || r.Stages[1].Requests != 150 {
+		t.Errorf("stages: %+v", r.Stages)
+	}
+}
+
+func TestAThousandWorkersAndManyRanks(t *testing.T) {
+	w := families(300, 3000, 2*time.Millisecond)
+	r := run(t, config(w, "kv_aware", func(c *Config) { c.Groups[0].Count = 1000 }))
+	if len(r.Workers) != 1000 {
+		t.Errorf("%d workers", len(r.Workers))
+	}
+	r = run(t, config(w, "kv_aware", func(c *Config) { c.Groups[0].Count, c.Groups[0].Ranks = 4, 4 }))
+	if len(r.Workers) != 16 || r.Workers[5].Requests == 0 {
+		t.Errorf("%d ranks, the sixth answered %d requests", len(r.Workers), r.Workers[5].Requests)
+	}
+}
+
+func TestMistakesAreAllReported(t *testing.T) {
+	_, err := Run(context.Background(), Config{Rate: -1, Routers: 100, Loss: 2, Queue: 3, Policy: policy.KVAware()}, nil)
+	if err == nil {
+		t.Fatal("a configuration of mistakes was accepted")
+	}
+	for _, part := range []string{"workload", "rate", "routers", "loss", "queue", "workers"} {
+		if !bytes.Contains([]byte(err.Error()), []byte(part)) {
+			t.Errorf("the error does not speak of the %s: %v", part, err)
+		}
+	}
+}
