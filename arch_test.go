@@ -22,6 +22,7 @@ var layers = [][]string{
 	{"internal/config"}, // embeds every component's own Config
 	{"internal/admin"},
 	{"internal/gateway", "internal/mockengine", "internal/sim", "internal/loadgen"},
+	{"internal/tokens/inprocess"},
 	{"internal/proxy", "internal/ingest", "internal/discovery", "internal/tokens", "internal/telemetry", "internal/report"},
 	{"internal/api", "kvevent/zmq", "internal/engine", "internal/workload"},
 	{"", "internal/zmtp"}, // "" is the root package, the Router

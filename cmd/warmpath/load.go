@@ -15,14 +15,14 @@ import (
 
 // loadFlags are those of the load command.
 type loadFlags struct {
-	workload   workloadFlags
-	specs      []string
-	compare    string
-	prompt     string
-	jsonPath   string
-	asJSON     bool
-	apiKeyFile string
-	cfg        loadgen.Config
+	workload           workloadFlags
+	specs              []string
+	compare            string
+	prompt             string
+	out                output
+	jsonPath, rowsPath string
+	apiKeyFile         string
+	cfg                loadgen.Config
 }
 
 func newLoad() *cobra.Command {
@@ -48,21 +48,22 @@ router adds. Ctrl-C prints what is done.`,
 		RunE: func(c *cobra.Command, args []string) error { return f.run(c, args) },
 	}
 	flags := c.Flags()
-	flags.StringArrayVarP(&f.specs, "workload", "w", nil, "FORMAT:FILE or gen:NAME,key=value; several are merged")
+	flags.StringArrayVarP(&f.specs, "workload", "w", nil, "`FORMAT:FILE` or gen:NAME,key=value (see warmpath workload list); several are merged")
 	f.workload.add(flags)
-	flags.StringVar(&f.compare, "compare", "", "addresses to compare, name=URL,name=URL, the first being the measure")
-	flags.StringVar(&f.cfg.Model, "model", "", "model to ask for (default: the first that the address serves)")
-	flags.StringVar(&f.prompt, "prompt", "auto", "how prompts are sent: chat, text, tokens (exact), or auto (as the trace has them)")
-	flags.IntVar(&f.cfg.Concurrency, "concurrency", 0, "ignore the clock and keep this many requests open (0: by the clock)")
-	flags.IntVar(&f.cfg.MaxOpen, "max-open", f.cfg.MaxOpen, "requests open at most; those beyond are dropped and counted")
+	flags.StringVar(&f.compare, "compare", "", "`NAME=URL,NAME=URL` to compare, the first being the measure")
+	flags.StringVar(&f.cfg.Model, "model", "", "`NAME` of the model to ask for (default: the first that the address serves)")
+	flags.StringVar(&f.prompt, "prompt", "auto", "`FORM` of prompts: chat, text, tokens (exact), or auto (as the trace has them)")
+	flags.IntVar(&f.cfg.Concurrency, "concurrency", 0, "ignore the clock and keep `N` requests open (0: by the clock)")
+	flags.IntVar(&f.cfg.MaxOpen, "max-open", f.cfg.MaxOpen, "`N` requests open at most; those beyond are dropped and counted")
 	flags.DurationVar(&f.cfg.Timeout, "timeout", f.cfg.Timeout, "of one request")
 	flags.BoolVar(&f.cfg.HTTP2, "http2", false, "speak HTTP/2 (cleartext with prior knowledge)")
 	flags.BoolVar(&f.cfg.Whole, "no-stream", false, "ask for answers in one piece")
 	flags.BoolVar(&f.cfg.Plain, "plain", false, "send only fields that OpenAI's own API knows; answers may then end early")
-	flags.IntVar(&f.cfg.Vocabulary, "vocabulary", 0, "keep made-up token ids below this (0: below 17,384)")
-	flags.StringVar(&f.apiKeyFile, "api-key-file", "", "file that holds the API key")
-	flags.BoolVar(&f.asJSON, "json", false, "write the report as JSON to standard output")
-	flags.StringVarP(&f.jsonPath, "output", "o", "", "write the report as JSON to this file too")
+	flags.IntVar(&f.cfg.Vocabulary, "vocabulary", 0, "keep made-up token ids below `N` (0: below 17,384)")
+	flags.StringVar(&f.apiKeyFile, "api-key-file", "", "`FILE` that holds the API key")
+	f.out.flags(flags)
+	flags.StringVarP(&f.jsonPath, "output", "o", "", "write the report as JSON to `FILE` too")
+	flags.StringVar(&f.rowsPath, "rows", "", "write each answered request to `FILE`, as warmpath calibrate --measured reads them")
 	return c
 }
 
@@ -99,6 +100,14 @@ func (f *loadFlags) run(c *cobra.Command, args []string) error {
 	if last := w.Requests[len(w.Requests)-1].Arrival; last > 0 {
 		f.cfg.Setup.PerSecond = float64(len(w.Requests)) / last.Seconds()
 	}
+	if f.rowsPath != "" {
+		rows, err := os.Create(f.rowsPath)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = rows.Close() }() // each row is written whole or told
+		f.cfg.Rows = rows
+	}
 	progress := newProgressLine(c.ErrOrStderr())
 	f.cfg.Progress = progress.show
 	outcome, err := loadgen.Run(c.Context(), w, f.cfg)
@@ -107,21 +116,22 @@ func (f *loadFlags) run(c *cobra.Command, args []string) error {
 		return err
 	}
 	outcome.Command, outcome.Version = "warmpath "+strings.Join(os.Args[1:], " "), version()
-	return f.write(c.OutOrStdout(), outcome)
+	return f.write(c, outcome)
 }
 
-func (f *loadFlags) write(out io.Writer, o *loadgen.Outcome) error {
+func (f *loadFlags) write(c *cobra.Command, o *loadgen.Outcome) error {
 	if f.jsonPath != "" {
 		if err := writeFile(f.jsonPath, func(file io.Writer) error { return writeIndented(file, o) }); err != nil {
 			return err
 		}
 	}
-	if f.asJSON {
-		return writeIndented(out, o)
+	if f.out.json && len(o.Comparison) > 0 {
+		return writeIndented(c.OutOrStdout(), o) // the report alone has no place for it
 	}
-	if err := report.WriteText(out, o.Report); err != nil {
+	if err := f.out.write(c, o.Report); err != nil {
 		return err
 	}
+	out := c.OutOrStdout()
 	for _, c := range o.Comparison {
 		fmt.Fprintf(out, "\n%s against %s, %d pairs:\n", c.Of, c.Against, c.Pairs)
 		for _, line := range []struct {

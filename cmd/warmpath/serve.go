@@ -14,13 +14,15 @@ import (
 	"github.com/warmpath/warmpath/internal/config"
 	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/internal/telemetry"
+	"github.com/warmpath/warmpath/internal/tokens/inprocess"
 )
 
 // serveFlags are the settings that the command line can override; everything else is in the file.
 type serveFlags struct {
 	file, listen, adminListen, policy, logLevel string
-	workers                                     []string
+	workers, modelPaths                         []string
 	targets                                     []discovery.Target
+	models                                      []inprocess.Path
 }
 
 func newServe() *cobra.Command {
@@ -44,6 +46,13 @@ Flags win over the file. SIGHUP or POST /admin/reload reads the file again; SIGT
 				}
 				f.targets = append(f.targets, t)
 			}
+			for _, path := range f.modelPaths {
+				m, err := inprocess.ParsePath(path)
+				if err != nil {
+					return usageError{err}
+				}
+				f.models = append(f.models, m)
+			}
 			return serve(c, &f)
 		},
 	}
@@ -54,6 +63,7 @@ Flags win over the file. SIGHUP or POST /admin/reload reads the file again; SIGT
 	flags.StringVar(&f.policy, "policy", d.Policy, "`NAME`: kv_aware, round_robin, random, power_of_two, least_load, direct")
 	flags.StringVar(&f.file, "config", "", "`FILE` with all other settings; see `warmpath config sample`")
 	flags.StringArrayVar(&f.workers, "worker", nil, "`URL[,events=ENDPOINT][,replay=ENDPOINT][,model=NAME]` of an engine; repeatable")
+	flags.StringArrayVar(&f.modelPaths, "model-path", nil, "`[NAME=]DIR` with a model's tokenizer and chat template: its token ids are made here; repeatable")
 	flags.StringVar(&f.logLevel, "log-level", d.Telemetry.LogLevel, "`LEVEL`: debug, info, warn, error")
 	return c
 }
@@ -76,6 +86,9 @@ func (f *serveFlags) override(c *cobra.Command) func(*config.Config) {
 		}
 		if len(f.targets) > 0 {
 			cfg.Workers = f.targets
+		}
+		if len(f.models) > 0 {
+			cfg.Models = f.models
 		}
 	}
 }

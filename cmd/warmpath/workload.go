@@ -36,13 +36,13 @@ type workloadFlags struct {
 }
 
 func (f *workloadFlags) add(flags *pflag.FlagSet) {
-	flags.Float64Var(&f.shape.Rate, "rate", 1, "how much faster than recorded requests arrive")
-	flags.IntVar(&f.shape.Limit, "requests", 0, "take only the first N requests (0: all)")
-	flags.DurationVar(&f.shape.Duration, "duration", 0, "take only what arrives before this time, as recorded (0: all)")
-	flags.DurationVar(&f.shape.Jitter, "jitter", 0, "add a uniform random time below this to each arrival")
-	flags.IntVar(&f.shape.MaxInput, "max-input", 0, "cut prompts to this many tokens (0: never)")
-	flags.IntVar(&f.shape.MaxOutput, "max-output", 0, "cut answers to this many tokens (0: never)")
-	flags.Uint64Var(&f.seed, "seed", 0, "seed of jitter and generators")
+	flags.Float64Var(&f.shape.Rate, "rate", 1, "`X` times as fast as recorded")
+	flags.IntVar(&f.shape.Limit, "requests", 0, "take only the first `N` requests (0: all)")
+	flags.DurationVar(&f.shape.Duration, "duration", 0, "take only what arrives before `TIME`, as recorded (0: all)")
+	flags.DurationVar(&f.shape.Jitter, "jitter", 0, "add a uniform random time below `TIME` to each arrival")
+	flags.IntVar(&f.shape.MaxInput, "max-input", 0, "cut prompts to `TOKENS` (0: never)")
+	flags.IntVar(&f.shape.MaxOutput, "max-output", 0, "cut answers to `TOKENS` (0: never)")
+	flags.Uint64Var(&f.seed, "seed", 0, "`N` of jitter and generators")
 }
 
 // load reads the workloads, merges them and applies the flags.
@@ -114,8 +114,8 @@ Traces are taken as recorded, without the jitter that is added when they are pla
 	}
 	flags.add(c.Flags())
 	c.Flags().BoolVar(&asJSON, "json", false, "write JSON")
-	c.Flags().StringVar(&capacities, "capacity-tokens", "", "cache sizes to measure, in tokens: 1M,3M,500k")
-	c.Flags().IntVar(&size, "block", 0, "tokens in a block (0: the trace's own, or 16)")
+	c.Flags().StringVar(&capacities, "capacity-tokens", "", "cache sizes to measure, in `TOKENS`: 1M,3M,500k")
+	c.Flags().IntVar(&size, "block", 0, "`TOKENS` in a block (0: the trace's own, or 16)")
 	c.Flags().BoolVar(&headFirst, "head-first", false, "touch a prompt's blocks from first to last; engines free them from last to first")
 	return c
 }
@@ -232,7 +232,7 @@ func newWorkloadConvert() *cobra.Command {
 		},
 	}
 	flags.add(c.Flags())
-	c.Flags().StringVarP(&output, "output", "o", "", "file to write (default: standard output)")
+	c.Flags().StringVarP(&output, "output", "o", "", "`FILE` to write (default: standard output)")
 	return c
 }
 

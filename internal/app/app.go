@@ -20,6 +20,7 @@ import (
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tokens"
+	"github.com/warmpath/warmpath/internal/tokens/inprocess"
 	"github.com/warmpath/warmpath/policy"
 )
 
@@ -69,6 +70,10 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	a.ingest = ingest.New(a.router, events, o.Log)
 	a.telemetry = telemetry.New(cfg.Telemetry)
 	a.tokens = tokens.New(cfg.Tokens, tokenClient())
+	a.tokens.Log = o.Log
+	if err := a.loadModels(cfg.Models); err != nil {
+		return nil, err
+	}
 	a.client = proxy.New(cfg.Proxy)
 	bodies := proxy.NewBodies(cfg.Body)
 	a.gateway = gateway.New(cfg.Gateway, gateway.Parts{
@@ -87,6 +92,21 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	}
 	a.admin = admin.New(cfg.Admin, parts)
 	return a, nil
+}
+
+// loadModels makes token ids in process where models' files are given.
+func (a *App) loadModels(paths []inprocess.Path) error {
+	if len(paths) == 0 {
+		return nil
+	}
+	began := time.Now()
+	models, err := inprocess.Open(paths)
+	if err != nil {
+		return err
+	}
+	a.tokens.Local = models
+	a.log.Info("token ids are made in process", "models", len(paths), "loaded_in", time.Since(began).Round(time.Millisecond))
+	return nil
 }
 
 // tokenClient returns the client that asks engines for tokens: kept-alive connections, fewer seconds than the five after

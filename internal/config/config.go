@@ -20,6 +20,7 @@ import (
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tokens"
+	"github.com/warmpath/warmpath/internal/tokens/inprocess"
 	"github.com/warmpath/warmpath/kvindex"
 	"github.com/warmpath/warmpath/policy"
 )
@@ -39,6 +40,9 @@ type Config struct {
 	Admin admin.Config `yaml:"admin"`
 	// Routing tunes the decision.
 	Routing Routing `yaml:"routing"`
+	// Models are where models' files are, so that their prompts become token ids in this process: exactly, in
+	// microseconds, and without asking an engine. Without one the engines are asked.
+	Models []inprocess.Path `yaml:"models"`
 	// Tokens bounds the search for a prompt's token ids.
 	Tokens tokens.Config `yaml:"tokens"`
 	// Index bounds the memory of what workers hold.
@@ -100,6 +104,7 @@ func Default() Config {
 		Listen:  ":8080",
 		Policy:  policy.KVAware().Name,
 		Workers: []discovery.Target{},
+		Models:  []inprocess.Path{},
 		Admin:   admin.DefaultConfig(),
 		Routing: Routing{
 			TierWeights:     TierWeights{w[block.TierGPU], w[block.TierCPU], w[block.TierDisk], w[block.TierRemote]},

@@ -95,6 +95,8 @@ func (g *generator) object(v reflect.Value, depth int) {
 		switch value := v.Field(i); {
 		case key == "workers":
 			fmt.Fprintf(&g.out, "%sworkers:\n%s", indent, example)
+		case key == "models":
+			fmt.Fprintf(&g.out, "%smodels:\n%s", indent, modelExample)
 		case value.Kind() == reflect.Struct:
 			fmt.Fprintf(&g.out, "%s%s:\n", indent, key)
 			g.object(value, depth+1)
@@ -103,6 +105,11 @@ func (g *generator) object(v reflect.Value, depth int) {
 		}
 	}
 }
+
+// modelExample stands under an empty list of models.
+const modelExample = `  # - path: /models/my-model
+  # - {name: another-model, path: /cache/huggingface/hub/models--org--another-model}
+`
 
 func scalar(t *testing.T, v reflect.Value) string {
 	switch x := v.Interface().(type) {

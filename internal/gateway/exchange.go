@@ -52,7 +52,7 @@ type exchange struct {
 
 func newExchange(g *Gateway) *exchange {
 	x := &exchange{g: g}
-	x.attempt.OnFirstToken = x.firstToken
+	x.attempt.OnSent, x.attempt.OnFirstToken = x.sent, x.firstToken
 	return x
 }
 
@@ -156,6 +156,7 @@ func describe(r *proxy.Result) string {
 func (x *exchange) route(ctx context.Context) (*warmpath.Decision, error) {
 	began := time.Now()
 	q := &x.prepared.route
+	q.TellsSent = true
 	q.Now, q.Random = began.UnixNano(), rand.Uint64()
 	d, err := x.g.Router.Route(ctx, q)
 	x.rec.RouteMS += float64(time.Since(began).Nanoseconds()) / 1e6
@@ -251,6 +252,13 @@ func outcome(r *proxy.Result) fleet.Outcome {
 		return fleet.OutcomeServed
 	}
 	return fleet.OutcomeUnknown
+}
+
+// sent lets the router expect the prompt in the worker's cache: while the engine works, not while the request waits.
+func (x *exchange) sent() {
+	if x.decision != nil {
+		x.decision.Sent()
+	}
 }
 
 func (x *exchange) firstToken(at time.Time) {
@@ -371,7 +379,7 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 	default:
 		p.workers = appendWorkers(p.workers, pool.Workers)
 		began := time.Now()
-		p.found = g.Tokens.Find(ctx, tokens.Prompt{Request: &p.read, Authorization: h.Get("Authorization")}, p.workers)
+		p.found = g.Tokens.Find(ctx, tokens.Prompt{Request: &p.read, Authorization: h.Get("Authorization"), Model: pool.Model}, p.workers)
 		p.waited = time.Since(began)
 	}
 	q := &p.route

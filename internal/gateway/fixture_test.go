@@ -43,7 +43,7 @@ type settings struct {
 	tokens  tokens.Config
 	facts   fleet.Facts
 	policy  string
-	local   tokens.LocalFunc
+	local   tokens.Local
 }
 
 // serve runs a gateway in front of workers until the test ends.

@@ -109,6 +109,15 @@ func TestDirectGoesWhereTheClientSays(t *testing.T) {
 	}
 }
 
+// fortyZeros makes the same ids of every prompt.
+type fortyZeros struct{}
+
+func (fortyZeros) Find(context.Context, *tokens.Prompt) (tokens.Found, bool) {
+	return tokens.Found{Tokens: make([]block.Token, 40), Outcome: tokens.InProcess}, true
+}
+
+func (fortyZeros) Text(string, []block.Token) string { return "" }
+
 func TestPredictionIsBookedAgainstTheReport(t *testing.T) {
 	var silent atomic.Bool
 	url := worker(t, func(w http.ResponseWriter, r *http.Request) {
@@ -120,9 +129,7 @@ func TestPredictionIsBookedAgainstTheReport(t *testing.T) {
 		_, _ = io.WriteString(w, firstChunk+lastChunk+usage+doneChunk)
 	})
 	f := serve(t, func(s *settings) {
-		s.local = func(context.Context, *tokens.Prompt) (tokens.Found, bool) {
-			return tokens.Found{Tokens: make([]block.Token, 40), Outcome: tokens.Local}, true
-		}
+		s.local = fortyZeros{}
 	}, url)
 	f.fleet.SetTrust(f.fleet.Snapshot().Workers()[0].Holders[0], fleet.TrustExact, "test")
 	f.post(t, chat)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/tokens"
 )
@@ -183,16 +184,23 @@ func TestNoWorkerIsSaidWithAWayOut(t *testing.T) {
 	checkShape(t, resp, text)
 }
 
+// breaking panics while it is told to.
+type breaking struct{ now *atomic.Bool }
+
+func (b breaking) Find(context.Context, *tokens.Prompt) (tokens.Found, bool) {
+	if b.now.Load() {
+		panic("a broken tokenizer")
+	}
+	return tokens.Found{}, false
+}
+
+func (breaking) Text(string, []block.Token) string { return "" }
+
 func TestPanicEndsOneRequest(t *testing.T) {
 	var panicking atomic.Bool
 	panicking.Store(true)
 	f := serve(t, func(s *settings) {
-		s.local = func(context.Context, *tokens.Prompt) (tokens.Found, bool) {
-			if panicking.Load() {
-				panic("a broken tokenizer")
-			}
-			return tokens.Found{}, false
-		}
+		s.local = breaking{&panicking}
 	}, worker(t, plain))
 	if resp, _, err := f.try(t.Context(), chat); err == nil && resp.StatusCode == 200 {
 		t.Error("the panicking request was answered")

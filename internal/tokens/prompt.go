@@ -15,6 +15,20 @@ type Prompt struct {
 	Request *api.Request
 	// Authorization is the client's header, passed on because render lies behind the engine's key; may be empty.
 	Authorization string
+	// Model is the base model that the request's model name stands for.
+	Model string
+	// Kind is the engine that the prompt will go to. Find sets it.
+	Kind Kind
+}
+
+// Has tells whether the body has a top-level field of one of these names.
+func (p *Prompt) Has(names map[string]bool) bool {
+	found := false
+	_ = eachField(p.Request.Body(), func(name, _ []byte) bool { // it was read without an error
+		found = names[string(name)]
+		return !found
+	})
+	return found
 }
 
 // given looks for token ids in p's own body. outcome is Given, Batch (several prompts: no single place to route to),

@@ -2,6 +2,7 @@ package tokens
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -16,7 +17,7 @@ type Outcome string
 // The outcomes.
 const (
 	Given       Outcome = "given"       // the body carries ids
-	Local       Outcome = "local"       // made in process
+	InProcess   Outcome = "local"       // made in process
 	Cached      Outcome = "cache"       // asked for before
 	Shared      Outcome = "shared"      // another request was asking the same
 	Render      Outcome = "render"      // the engine rendered the request
@@ -53,15 +54,21 @@ type Worker struct {
 	Kind Kind
 }
 
-// LocalFunc makes token ids in process; ok is false when it cannot for this prompt, and an engine is asked. It is called
-// concurrently and must not keep p.Request. This is where tokenizers in process attach (issue 5).
-type LocalFunc func(ctx context.Context, p *Prompt) (found Found, ok bool)
+// Local makes token ids in process. It is called concurrently and must not keep the request.
+type Local interface {
+	// Find returns the ids of a prompt; ok is false when it cannot for this one, and an engine is asked.
+	Find(ctx context.Context, p *Prompt) (found Found, ok bool)
+	// Text returns the text of ids, for messages.
+	Text(model string, ids []block.Token) string
+}
 
 // Source finds token ids. It is safe for concurrent use. It starts a goroutine for each call to an engine, none of which
 // outlives the budget or Close.
 type Source struct {
 	// Local, when set, is tried before any engine. Set it before the first Find.
-	Local LocalFunc
+	Local Local
+	// Log tells where ids made in process differ from the engine's; nil is silent.
+	Log *slog.Logger
 
 	cfg    Config
 	client *http.Client
@@ -75,6 +82,7 @@ type Source struct {
 	mu      sync.Mutex
 	flights map[key]*flight // guarded by mu; prompts that an engine is being asked for now
 
+	checks        checks
 	asked, hedged atomic.Uint64
 }
 
@@ -104,29 +112,47 @@ func (s *Source) Close() {
 type Stats struct {
 	Entries, Bytes        int64  // of the cache
 	Asked, Hedged, Opened uint64 // calls to engines, second calls beside a slow first, workers left alone
+	// Checked and Differed count prompts whose ids made in process were compared with the engine's.
+	Checked, Differed uint64
+	Distrusted        []string // models whose ids made in process are not used now
 }
 
 // Stats returns the counts so far.
 func (s *Source) Stats() Stats {
 	entries, bytes := s.cache.stats()
-	return Stats{Entries: entries, Bytes: bytes, Asked: s.asked.Load(), Hedged: s.hedged.Load(), Opened: s.peers.opened.Load()}
+	return Stats{Entries: entries, Bytes: bytes, Asked: s.asked.Load(), Hedged: s.hedged.Load(), Opened: s.peers.opened.Load(),
+		Checked: s.checks.checked.Load(), Differed: s.checks.differed.Load(), Distrusted: s.checks.distrusted()}
 }
 
 // Find returns the tokens of p, asking one of workers (healthy ones that serve p's model, in any order) when it must.
 // It returns within the budget, or when ctx ends; it never fails.
 func (s *Source) Find(ctx context.Context, p Prompt, workers []Worker) Found {
-	kind := VLLM
 	if len(workers) > 0 {
-		kind = workers[0].Kind
+		p.Kind = workers[0].Kind
 	}
-	if ids, outcome := given(p.Request, kind); outcome != "" {
+	if ids, outcome := given(p.Request, p.Kind); outcome != "" {
 		return Found{Tokens: ids, Outcome: outcome}
 	}
-	if s.Local != nil {
-		if found, ok := s.Local(ctx, &p); ok {
-			return found
-		}
+	if s.Local == nil {
+		return s.fromEngine(ctx, &p, workers)
 	}
+	local, ok := s.Local.Find(ctx, &p)
+	if !ok {
+		return s.fromEngine(ctx, &p, workers)
+	}
+	if s.checks.believed(p.Model) {
+		s.sample(&p, &local, workers)
+		return local
+	}
+	found := s.fromEngine(ctx, &p, workers)
+	if found.Tokens != nil {
+		s.compare(p.Model, "the engine", local.Tokens, found.Tokens)
+	}
+	return found
+}
+
+// fromEngine returns the tokens that a worker makes of p, or made of it before.
+func (s *Source) fromEngine(ctx context.Context, p *Prompt, workers []Worker) Found {
 	if s.cfg.Budget == 0 {
 		return Found{Outcome: Off}
 	}
@@ -148,7 +174,7 @@ func (s *Source) Find(ctx context.Context, p Prompt, workers []Worker) Found {
 		return s.wait(ctx, f)
 	}
 	defer s.leave(k, f)
-	f.result = s.ask(newQuestion(&p), workers)
+	f.result = s.ask(newQuestion(p), workers)
 	if f.result.Tokens != nil {
 		s.cache.put(k, &answer{tokens: f.result.Tokens, features: f.result.Features})
 	}

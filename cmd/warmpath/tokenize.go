@@ -1,0 +1,175 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/tokens"
+	"github.com/warmpath/warmpath/internal/tokens/inprocess"
+)
+
+// modelFlags say whose tokens are wanted.
+type modelFlags struct {
+	path, kind string
+}
+
+func (f *modelFlags) add(c *cobra.Command) {
+	c.Flags().StringVar(&f.path, "model-path", "", "`DIR` with the model's tokenizer and chat template")
+	c.Flags().StringVar(&f.kind, "kind", "vllm", "`ENGINE` whose request handling is reproduced: vllm or sglang")
+}
+
+func (f *modelFlags) open() (*inprocess.Model, tokens.Kind, error) {
+	if f.path == "" {
+		return nil, 0, usageError{fmt.Errorf("--model-path is missing: name the folder with tokenizer.json")}
+	}
+	kinds := map[string]tokens.Kind{"vllm": tokens.VLLM, "sglang": tokens.SGLang}
+	kind, ok := kinds[f.kind]
+	if !ok {
+		return nil, 0, usageError{fmt.Errorf("kind %q is neither vllm nor sglang", f.kind)}
+	}
+	m, err := inprocess.OpenOne(f.path)
+	return m, kind, err
+}
+
+func newTokenize() *cobra.Command {
+	var f modelFlags
+	var lines, special bool
+	var blockSize int
+	c := &cobra.Command{
+		Use:   "tokenize",
+		Short: "Print the token ids, pieces and block keys of a request",
+		Long: `Read a request body (chat or completions) from standard input and print its token ids, their
+pieces, and the keys of its full blocks, as the router computes them.
+
+With --json-lines each line of the input is a JSON string, and each line of the output the JSON
+array of its ids: no template, and no special tokens unless --add-special-tokens.`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			m, kind, err := f.open()
+			if err != nil {
+				return err
+			}
+			if lines {
+				return tokenizeLines(c.InOrStdin(), c.OutOrStdout(), m, special)
+			}
+			body, err := io.ReadAll(c.InOrStdin())
+			if err != nil {
+				return fmt.Errorf("read the request: %w", err)
+			}
+			return tokenizeBody(c.OutOrStdout(), m, kind, body, blockSize)
+		},
+	}
+	f.add(c)
+	c.Flags().BoolVar(&lines, "json-lines", false, "one JSON string a line in, one JSON array of ids a line out")
+	c.Flags().BoolVar(&special, "add-special-tokens", false, "with --json-lines: put the model's special tokens around each text")
+	c.Flags().IntVar(&blockSize, "block-size", 16, "`TOKENS` in a block")
+	return c
+}
+
+// maxLine bounds a line of --json-lines.
+const maxLine = 256 << 20
+
+func tokenizeLines(in io.Reader, out io.Writer, m *inprocess.Model, special bool) error {
+	w := bufio.NewWriter(out)
+	scan := bufio.NewScanner(in)
+	scan.Buffer(nil, maxLine)
+	var ids []block.Token
+	var line []byte
+	for n := 1; scan.Scan(); n++ {
+		var text string
+		if err := json.Unmarshal(scan.Bytes(), &text); err != nil {
+			return fmt.Errorf("line %d is not a JSON string: %w", n, err)
+		}
+		var err error
+		if ids, err = m.AppendText(ids[:0], text, special); err != nil {
+			return fmt.Errorf("line %d: %w", n, err)
+		}
+		line = append(line[:0], '[')
+		for i, id := range ids {
+			if i > 0 {
+				line = append(line, ',')
+			}
+			line = strconv.AppendUint(line, uint64(id), 10)
+		}
+		line = append(line, ']', '\n')
+		if _, err := w.Write(line); err != nil {
+			return fmt.Errorf("write ids: %w", err)
+		}
+	}
+	if err := scan.Err(); err != nil {
+		return fmt.Errorf("read the texts: %w", err)
+	}
+	return w.Flush()
+}
+
+func tokenizeBody(out io.Writer, m *inprocess.Model, kind tokens.Kind, body []byte, blockSize int) error {
+	read, err := readBody(body)
+	if err != nil {
+		return err
+	}
+	ids, err := m.Tokens(nil, read, kind)
+	if err != nil {
+		return err
+	}
+	h, err := block.NewHasher(block.XXH3, blockSize)
+	if err != nil {
+		return usageError{err}
+	}
+	keys := h.Append(nil, h.Root(block.Scope{Model: read.Model, Salt: read.CacheSalt, Extra: read.ExtraKey}), 0, ids, nil)
+	w := bufio.NewWriter(out)
+	fmt.Fprintf(w, "%d tokens, %d full blocks of %d\n", len(ids), len(keys), blockSize)
+	for i, id := range ids {
+		if i%blockSize == 0 && i/blockSize < len(keys) {
+			fmt.Fprintf(w, "block %d  %016x\n", i/blockSize, uint64(keys[i/blockSize]))
+		}
+		fmt.Fprintf(w, "%8d  %q\n", id, m.Decode(ids[i:i+1]))
+	}
+	return w.Flush()
+}
+
+// readBody takes a body that has a prompt for a completion, and anything else for a chat.
+func readBody(body []byte) (*api.Request, error) {
+	var read api.Request
+	if err := api.Read(api.OpenAICompletions, body, &read); err == nil && read.Raw(api.FieldPrompt) != nil {
+		return &read, nil
+	}
+	if err := api.Read(api.OpenAIChat, body, &read); err != nil {
+		return nil, fmt.Errorf("read the request: %w", err)
+	}
+	return &read, nil
+}
+
+func newTemplate() *cobra.Command {
+	var f modelFlags
+	c := &cobra.Command{
+		Use:   "template",
+		Short: "Print the text that a chat request is rendered to",
+		Long:  "Read a chat request from standard input and print the prompt's text as the engine renders it, and nothing else.",
+		Args:  noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			m, kind, err := f.open()
+			if err != nil {
+				return err
+			}
+			body, err := io.ReadAll(c.InOrStdin())
+			if err != nil {
+				return fmt.Errorf("read the request: %w", err)
+			}
+			text, err := m.Text(body, kind)
+			if err != nil {
+				return err
+			}
+			_, err = io.WriteString(c.OutOrStdout(), text)
+			return err
+		},
+	}
+	f.add(c)
+	return c
+}

@@ -1,0 +1,168 @@
+package tokens
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/warmpath/warmpath/block"
+)
+
+// How ids made in process are checked against the engine's while serving.
+const (
+	// checkFirst prompts of each model and worker are compared: a wrong tokenizer file or template differs on the first.
+	checkFirst = 20
+	// checkEvery is the sample after that: a rare character or a changed engine shows within hours, at a thousandth of the
+	// engine calls that asking for each prompt costs.
+	checkEvery = 1000
+	// checkPasses equal prompts in a row make a model believed again.
+	checkPasses = 20
+	// checkTimeout is how long a comparison may take: nobody waits for it.
+	checkTimeout = 5 * time.Second
+	// checkAtOnce bounds the comparisons under way.
+	checkAtOnce = 4
+)
+
+// checks remembers how the models' ids compare. It is safe for concurrent use.
+type checks struct {
+	checked, differed atomic.Uint64
+	running           atomic.Int64
+
+	mu     sync.Mutex
+	models map[string]*check // guarded by mu, and so are the checks
+}
+
+// check is one model's.
+type check struct {
+	made    uint64         // prompts made in process
+	started map[string]int // comparisons by worker URL, while fewer than checkFirst
+	failing bool           // the engine's ids are used
+	passes  int            // equal in a row, while failing
+}
+
+func (c *checks) of(model string) *check {
+	if c.models == nil {
+		c.models = map[string]*check{}
+	}
+	m := c.models[model]
+	if m == nil {
+		m = &check{started: map[string]int{}}
+		c.models[model] = m
+	}
+	return m
+}
+
+// believed reports whether the model's ids are used.
+func (c *checks) believed(model string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.of(model).failing
+}
+
+func (c *checks) distrusted() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(c.models)) {
+		if c.models[name].failing {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// due returns the worker with which the next prompt is to be compared, if any.
+func (c *checks) due(model string, workers []Worker) (w Worker, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.of(model)
+	m.made++
+	for _, w := range workers {
+		if m.started[w.URL] < checkFirst {
+			m.started[w.URL]++
+			return w, true
+		}
+	}
+	if len(workers) > 0 && m.made%checkEvery == 0 {
+		return workers[int(m.made/checkEvery)%len(workers)], true
+	}
+	return Worker{}, false
+}
+
+// note books a comparison. turned says that the model came to be believed, or not to be.
+func (c *checks) note(model string, equal bool) (turned bool) {
+	c.checked.Add(1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.of(model)
+	if !equal {
+		c.differed.Add(1)
+		turned = !m.failing
+		m.failing, m.passes = true, 0
+		return turned
+	}
+	if !m.failing {
+		return false
+	}
+	if m.passes++; m.passes < checkPasses {
+		return false
+	}
+	m.failing, m.passes = false, 0
+	return true
+}
+
+// sample compares local with what a worker says, in the background, when it is time to. The goroutine ends with the
+// timeout or Close, which waits for it.
+func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
+	if local.Tokens == nil {
+		return
+	}
+	w, ok := s.checks.due(p.Model, workers)
+	if !ok {
+		return
+	}
+	if s.checks.running.Add(1) > checkAtOnce {
+		s.checks.running.Add(-1)
+		return
+	}
+	question, model, ids := newQuestion(p), p.Model, local.Tokens
+	s.calls.Go(func() {
+		defer s.checks.running.Add(-1)
+		ctx, cancel := context.WithTimeout(s.ctx, checkTimeout)
+		defer cancel()
+		s.asked.Add(1)
+		if found, err := s.call(ctx, w, question); err == nil {
+			s.compare(model, w.URL, ids, found.Tokens)
+		}
+	})
+}
+
+// compare books whether two lists of ids are equal, and says where they differ.
+func (s *Source) compare(model, worker string, local, engine []block.Token) {
+	equal := slices.Equal(local, engine)
+	turned := s.checks.note(model, equal)
+	if s.Log == nil {
+		return
+	}
+	switch {
+	case !equal:
+		at := 0
+		for at < len(local) && at < len(engine) && local[at] == engine[at] {
+			at++
+		}
+		s.Log.Warn("token ids made in process differ from the engine's: the engine's are used until twenty prompts in a row agree",
+			"model", model, "worker", worker, "position", at, "made", s.Local.Text(model, around(local, at)),
+			"engine", s.Local.Text(model, around(engine, at)), "made_tokens", len(local), "engine_tokens", len(engine))
+	case turned:
+		s.Log.Info("token ids made in process agree with the engine's again", "model", model)
+	}
+}
+
+// around are a few ids from position at on.
+func around(ids []block.Token, at int) []block.Token {
+	const some = 8
+	return ids[min(at, len(ids)):min(at+some, len(ids))]
+}

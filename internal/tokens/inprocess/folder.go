@@ -1,0 +1,60 @@
+package inprocess
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Path says where a model's files are.
+type Path struct {
+	// Name is the base model as the workers list it in /v1/models. Empty serves whatever the fleet's only base model is
+	// called.
+	Name string `yaml:"name"`
+	// Path is a folder with tokenizer.json, tekken.json or a .tiktoken file and the chat template beside it, or a folder of
+	// a Hugging Face cache (models--ORG--NAME), whose newest snapshot is taken.
+	Path string `yaml:"path"`
+}
+
+// ParsePath reads the command line's [NAME=]PATH.
+func ParsePath(s string) (Path, error) {
+	name, path, named := strings.Cut(s, "=")
+	if !named {
+		name, path = "", s
+	}
+	if path == "" {
+		return Path{}, fmt.Errorf("model path %q names no folder: write PATH or NAME=PATH", s)
+	}
+	return Path{Name: name, Path: path}, nil
+}
+
+// folder returns where the files really are: a Hugging Face cache keeps them in snapshots/REVISION.
+func folder(path string) (string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", fmt.Errorf("open model folder: %w", err)
+	}
+	if !info.IsDir() {
+		return "", fmt.Errorf("open model folder: %s is a file: name the folder that holds it", path)
+	}
+	snapshots := filepath.Join(path, "snapshots")
+	if main, err := os.ReadFile(filepath.Join(path, "refs", "main")); err == nil {
+		return filepath.Join(snapshots, strings.TrimSpace(string(main))), nil
+	}
+	revisions, err := os.ReadDir(snapshots)
+	if errors.Is(err, fs.ErrNotExist) {
+		return path, nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("open model folder: %w", err)
+	}
+	newest := slices.MaxFunc(append(revisions, nil), func(a, b fs.DirEntry) int { return modified(a).Compare(modified(b)) })
+	if newest == nil {
+		return "", fmt.Errorf("open model folder: %s holds no snapshot: was the download broken off?", snapshots)
+	}
+	return filepath.Join(snapshots, newest.Name()), nil
+}

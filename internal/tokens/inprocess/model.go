@@ -1,0 +1,127 @@
+package inprocess
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/tokenizer"
+	"github.com/warmpath/warmpath/tokenizer/chattemplate"
+)
+
+// Model is one model's tokenizer and chat templates. It is safe for concurrent use.
+type Model struct {
+	tokenizer *tokenizer.Tokenizer
+	turns     *tokenizer.TurnCache
+	templates map[string]*chattemplate.Template // by name; most models have one, called "default"
+	special   map[string]string                 // the tokenizer's special tokens, for templates
+}
+
+// Names of the templates that engines choose between.
+const (
+	defaultTemplate = "default"
+	toolTemplate    = "tool_use"
+)
+
+// Load reads a model's files. A model without a chat template serves completions only.
+func Load(files fs.FS) (*Model, error) {
+	t, err := tokenizer.Load(files)
+	if err != nil {
+		return nil, fmt.Errorf("load tokenizer: %w", err)
+	}
+	sources, err := templateSources(files)
+	if err != nil {
+		return nil, err
+	}
+	m := &Model{tokenizer: t, turns: tokenizer.NewTurnCache(t, 0), templates: map[string]*chattemplate.Template{}, special: map[string]string{}}
+	for name, source := range sources {
+		if m.templates[name], err = chattemplate.Parse(source); err != nil {
+			return nil, fmt.Errorf("load chat template %s: %w", name, err)
+		}
+	}
+	for _, name := range [...]string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"} {
+		if spelling := t.Named(name); spelling != "" {
+			m.special[name] = spelling
+		}
+	}
+	return m, nil
+}
+
+// templateSources finds the chat templates as Transformers does: files beside the tokenizer win over its configuration.
+func templateSources(files fs.FS) (map[string]string, error) {
+	sources := map[string]string{}
+	if err := configTemplates(files, sources); err != nil {
+		return nil, err
+	}
+	if text, err := fs.ReadFile(files, "chat_template.jinja"); err == nil {
+		sources[defaultTemplate] = string(text)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read chat template: %w", err)
+	}
+	more, err := fs.Glob(files, "additional_chat_templates/*.jinja")
+	if err != nil {
+		return nil, fmt.Errorf("find chat templates: %w", err)
+	}
+	for _, name := range more {
+		text, err := fs.ReadFile(files, name)
+		if err != nil {
+			return nil, fmt.Errorf("read chat template: %w", err)
+		}
+		sources[strings.TrimSuffix(path.Base(name), ".jinja")] = string(text)
+	}
+	return sources, nil
+}
+
+// configTemplates reads chat_template of tokenizer_config.json (a text, or a list of named ones) or of
+// chat_template.json, where multimodal models have it.
+func configTemplates(files fs.FS, sources map[string]string) error {
+	for _, name := range [...]string{"chat_template.json", "tokenizer_config.json"} {
+		data, err := fs.ReadFile(files, name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("read %s: %w", name, err)
+		}
+		var config struct {
+			Template json.RawMessage `json:"chat_template"`
+		}
+		if err := json.Unmarshal(data, &config); err != nil {
+			return fmt.Errorf("read %s: %w", name, err)
+		}
+		var one string
+		var named []struct{ Name, Template string }
+		switch {
+		case len(config.Template) == 0 || string(config.Template) == "null":
+		case json.Unmarshal(config.Template, &one) == nil:
+			sources[defaultTemplate] = one
+		case json.Unmarshal(config.Template, &named) == nil:
+			for _, t := range named {
+				sources[t.Name] = t.Template
+			}
+		default:
+			return fmt.Errorf("read %s: chat_template is neither a text nor a list of named texts", name)
+		}
+	}
+	return nil
+}
+
+// template returns the one that a request takes: the tool template when tools are given and the model has one.
+func (m *Model) template(tools bool) *chattemplate.Template {
+	if t := m.templates[toolTemplate]; tools && t != nil {
+		return t
+	}
+	return m.templates[defaultTemplate]
+}
+
+// AppendText appends the ids of a plain text to dst; special puts the model's special tokens around it.
+func (m *Model) AppendText(dst []block.Token, text string, special bool) ([]block.Token, error) {
+	return m.tokenizer.Append(dst, text, tokenizer.Options{AddSpecial: special})
+}
+
+// Decode returns the text of ids, special tokens included.
+func (m *Model) Decode(ids []block.Token) string { return m.tokenizer.Decode(ids, false) }

@@ -1,0 +1,121 @@
+package inprocess
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/tokens"
+	"github.com/warmpath/warmpath/tokenizer"
+	"github.com/warmpath/warmpath/tokenizer/chattemplate"
+)
+
+// ErrElsewhere says that the ids of a prompt cannot be made here: they depend on what only the engine has.
+var ErrElsewhere = errors.New("the prompt's tokens depend on the engine")
+
+// ErrRefused says that the engine will refuse the request, as we do.
+var ErrRefused = errors.New("the engine will refuse the prompt")
+
+// elsewhere are fields of a body that change its tokens in ways that only the engine knows.
+var elsewhere = map[string]bool{"truncate_prompt_tokens": true, "mm_processor_kwargs": true, "prompt_embeds": true, "suffix": true}
+
+// texts holds rendered prompts for a moment: a long conversation is some hundred kilobytes.
+var texts = sync.Pool{New: func() any { return new([]byte) }}
+
+// keepText is the largest buffer that is kept for the next prompt.
+const keepText = 4 << 20
+
+// Tokens appends the ids of the request's prompt to dst: what an engine of that kind makes of it.
+func (m *Model) Tokens(dst []block.Token, r *api.Request, kind tokens.Kind) ([]block.Token, error) {
+	if r.Dialect == api.OpenAICompletions {
+		return m.completion(dst, r)
+	}
+	q, err := m.request(r.Body(), len(r.Raw(api.FieldTools)) > len("null"), kind)
+	if err != nil {
+		return dst, err
+	}
+	buffer := texts.Get().(*[]byte)
+	defer func() {
+		if cap(*buffer) <= keepText {
+			texts.Put(buffer)
+		}
+	}()
+	if *buffer, err = m.render((*buffer)[:0], q); err != nil {
+		return dst, err
+	}
+	// The ids leave the buffer behind: the turn cache keeps copies of what it remembers.
+	ids, _, err := m.turns.Append(dst, string(*buffer), tokenizer.Options{AddSpecial: q.AddSpecialTokens})
+	if err != nil || q.Suffix == "" {
+		return ids, err
+	}
+	return m.tokenizer.Append(ids, q.Suffix, tokenizer.Options{})
+}
+
+// Text renders a chat request's prompt.
+func (m *Model) Text(body []byte, kind tokens.Kind) (string, error) {
+	var read api.Request
+	if err := api.Read(api.OpenAIChat, body, &read); err != nil {
+		return "", err
+	}
+	q, err := m.request(body, len(read.Raw(api.FieldTools)) > len("null"), kind)
+	if err != nil {
+		return "", err
+	}
+	text, err := m.render(nil, q)
+	return string(text) + q.Suffix, err
+}
+
+// request reads a chat body as the engine does.
+func (m *Model) request(body []byte, tools bool, kind tokens.Kind) (*chattemplate.Request, error) {
+	t := m.template(tools)
+	if t == nil {
+		return nil, fmt.Errorf("%w: the model's folder has no chat template", ErrElsewhere)
+	}
+	config := chattemplate.RequestConfig{Engine: chattemplate.EngineVLLM}
+	if kind == tokens.SGLang {
+		config.Engine = chattemplate.EngineSGLang
+	}
+	q, err := t.ReadRequest(body, config)
+	var refused *chattemplate.RequestError
+	switch {
+	case errors.As(err, &refused):
+		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrElsewhere, err)
+	case q.Media > 0:
+		return nil, fmt.Errorf("%w: it has %d images, audios or videos", ErrElsewhere, q.Media)
+	}
+	return q, nil
+}
+
+func (m *Model) render(dst []byte, q *chattemplate.Request) ([]byte, error) {
+	text, err := q.Render(dst, chattemplate.RenderContext{Tokens: m.special, Now: time.Now()})
+	var raised *chattemplate.RaisedError
+	switch {
+	case errors.As(err, &raised):
+		return dst, fmt.Errorf("%w: %w", ErrRefused, err)
+	case err != nil:
+		return dst, fmt.Errorf("%w: %w", ErrElsewhere, err)
+	}
+	return text, nil
+}
+
+// completion makes the ids of a prompt that is one text.
+func (m *Model) completion(dst []block.Token, r *api.Request) ([]block.Token, error) {
+	var text string
+	raw := r.Raw(api.FieldPrompt)
+	if err := json.Unmarshal(raw, &text); err != nil {
+		var list []string
+		if err := json.Unmarshal(raw, &list); err != nil || len(list) != 1 {
+			return dst, fmt.Errorf("%w: the prompt is not one text", ErrElsewhere)
+		}
+		text = list[0]
+	}
+	special := string(r.Raw(api.FieldAddSpecialTokens)) != "false"
+	ids, _, err := m.turns.Append(dst, text, tokenizer.Options{AddSpecial: special})
+	return ids, err
+}
