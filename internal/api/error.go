@@ -37,7 +37,6 @@ func (e *Error) Unwrap() error { return e.Cause }
 const (
 	typeInvalid     = "invalid_request_error"
 	typeNotFound    = "not_found_error"
-	typeAuth        = "authentication_error"
 	typeRateLimit   = "rate_limit_error"
 	typeServer      = "server_error"
 	typeUnavailable = "service_unavailable_error"
@@ -100,11 +99,6 @@ func NoWorker(cause error) *Error {
 func Saturated(cause error) *Error {
 	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "saturated", RetryAfter: time.Second,
 		Message: "all workers are busy; try again in a moment", Cause: cause}
-}
-
-// Unauthorized returns the error of a missing or wrong key (401).
-func Unauthorized(message string) *Error {
-	return &Error{Status: http.StatusUnauthorized, Type: typeAuth, Code: "invalid_api_key", Message: message}
 }
 
 // WorkerUnreachable returns the error of a worker that did not answer (502).
