@@ -13,6 +13,9 @@ import (
 )
 
 func TestFitExplainsMeasuredVLLM(t *testing.T) {
+	if underRace {
+		t.Skip("skipped: one goroutine, and half a minute of it")
+	}
 	file, err := os.Open(sharedtest.Path(t, "traces/llmservingsim_vllm_measured_rtxpro6000_llama31_8b.jsonl.gz"))
 	if err != nil {
 		t.Fatal(err)

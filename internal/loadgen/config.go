@@ -3,6 +3,7 @@ package loadgen
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"slices"
 	"strings"
@@ -57,6 +58,7 @@ type Config struct {
 
 	SLOs     []report.SLO // nil: report.DefaultSLOs
 	Setup    report.Setup // copied into the report: rate, seed
+	Rows     io.Writer    // takes one JSON line for each answered request, as [ReadMeasured] reads them; nil: none
 	Progress func(Progress)
 }
 

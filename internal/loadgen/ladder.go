@@ -102,7 +102,7 @@ func (m *climb) send(ctx context.Context, number uint64, input, output int) (*ex
 	id := m.ladder.Nonce ^ number*0x9e3779b97f4a7c15
 	path, body := m.prompts.body(&workload.Request{
 		Session: -1, After: -1, Input: input, Output: output, Segments: []workload.Segment{{ID: id, Tokens: input}},
-	}, 0)
+	})
 	x := m.client.do(ctx, path, body)
 	if x.err == nil && x.first.IsZero() {
 		x.err = errors.New("the answer has no token")

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/warmpath/warmpath/internal/workload"
 )
@@ -28,11 +29,32 @@ type Measured struct {
 // measuredRow is a row of the tables that LLMServingSim publishes of its vLLM runs, and that `warmpath load --rows` writes.
 type measuredRow struct {
 	Input     int      `json:"input_toks"`
+	Cached    int      `json:"cached_toks"` // ours
 	Output    int      `json:"output_toks"`
 	Queued    *float64 `json:"queued_ts"`
-	Scheduled *float64 `json:"scheduled_ts"`
+	Scheduled *float64 `json:"scheduled_ts,omitempty"`
 	First     float64  `json:"first_token_ts"`
 	Last      float64  `json:"last_token_ts"`
+	Worker    string   `json:"worker,omitempty"` // ours
+}
+
+// writeRow writes an answered request as a row. Its times are seconds since the run began.
+func (p *player) writeRow(r *result, end time.Duration) {
+	if p.cfg.Rows == nil || p.rowsErr != nil || r.x.first.IsZero() {
+		return
+	}
+	due := r.due.Seconds()
+	row := measuredRow{
+		Input: r.x.prompt, Cached: r.x.cached, Output: r.x.output, Queued: &due,
+		First: r.x.first.Sub(p.begin).Seconds(), Last: end.Seconds(), Worker: r.x.worker,
+	}
+	data, err := json.Marshal(row)
+	if err == nil {
+		_, err = p.cfg.Rows.Write(append(data, '\n'))
+	}
+	if err != nil {
+		p.rowsErr = fmt.Errorf("write rows: %w", err)
+	}
 }
 
 // maxRows bounds a table; the fit needs some hundred rows.
@@ -41,6 +63,7 @@ const maxRows = 1_000_000
 // ReadMeasured reads a table of measured requests, JSONL, gzip or not, in the order of their arrival.
 func ReadMeasured(r io.Reader) ([]Measured, error) {
 	var out []Measured
+	input, cached := 0, 0
 	err := eachLine(r, func(line []byte) error {
 		var row measuredRow
 		if err := json.Unmarshal(line, &row); err != nil {
@@ -58,11 +81,15 @@ func ReadMeasured(r io.Reader) ([]Measured, error) {
 		if len(out) == maxRows {
 			return fmt.Errorf("more than %d rows", maxRows)
 		}
+		input, cached = input+m.Input, cached+min(max(row.Cached, 0), m.Input)
 		out = append(out, m)
 		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read measured requests: %w", err)
+	}
+	if cached > input/20 {
+		return nil, fmt.Errorf("read measured requests: %d of %d prompt tokens were cached; measure with prompts that share nothing, such as gen:independent", cached, input)
 	}
 	if len(out) == 0 {
 		return nil, errors.New("read measured requests: there are none")

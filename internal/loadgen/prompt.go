@@ -2,6 +2,7 @@ package loadgen
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -71,19 +72,40 @@ func (p *prompter) form(r *workload.Request) Prompt {
 	return Text
 }
 
-// body returns the path and the body of r. Target tells apart the answers that several targets gave.
-func (p *prompter) body(r *workload.Request, target int) (path string, body []byte) {
+// variant returns r for one of several targets: made-up content differs between targets, so that none finds in an engine's
+// cache what another has just sent. Recorded text is what it is.
+func variant(r *workload.Request, target int) *workload.Request {
+	if target == 0 || r.Text != nil {
+		return r
+	}
+	salt := uint64(target) * 0x9e3779b97f4a7c15
+	v := *r
+	v.Segments = slices.Clone(r.Segments)
+	if v.Segments == nil {
+		v.Segments = []workload.Segment{{ID: uint64(r.ID) + 1<<63, Tokens: r.Input}}
+	}
+	for i := range v.Segments {
+		v.Segments[i].ID ^= salt
+	}
+	if v.OutputSegment != 0 {
+		v.OutputSegment ^= salt
+	}
+	return &v
+}
+
+// body returns the path and the body of r.
+func (p *prompter) body(r *workload.Request) (path string, body []byte) {
 	form := p.form(r)
 	dst := append(make([]byte, 0, 6*r.Input+512), '{')
 	path = "/v1/completions"
 	switch form {
 	case Chat:
 		path = "/v1/chat/completions"
-		dst = p.appendMessages(dst, r, target)
+		dst = p.appendMessages(dst, r)
 	case Text:
-		dst = appendString(append(dst, `"prompt":`...), p.text(r, target))
+		dst = appendString(append(dst, `"prompt":`...), p.text(r))
 	default:
-		dst = p.appendIDs(append(dst, `"prompt":`...), r, target)
+		dst = p.appendIDs(append(dst, `"prompt":`...), r)
 	}
 	model := r.Model
 	if model == "" {
@@ -108,7 +130,7 @@ func (p *prompter) body(r *workload.Request, target int) (path string, body []by
 
 // appendMessages appends the chat: the recorded one, or one made of the segments, in which the parts that the engine has said
 // are the assistant's.
-func (p *prompter) appendMessages(dst []byte, r *workload.Request, target int) []byte {
+func (p *prompter) appendMessages(dst []byte, r *workload.Request) []byte {
 	if t := r.Text; t != nil && t.Messages != nil {
 		dst = append(append(dst, `"messages":`...), t.Messages...)
 		if t.Tools != nil {
@@ -118,11 +140,11 @@ func (p *prompter) appendMessages(dst []byte, r *workload.Request, target int) [
 	}
 	dst = append(dst, `"messages":[`...)
 	if r.Segments == nil || r.Text != nil {
-		return append(appendMessage(dst, "user", p.text(r, target)), ']')
+		return append(appendMessage(dst, "user", p.text(r)), ']')
 	}
 	var said []byte
 	for _, s := range r.Segments {
-		answer, ok := p.answer(r, target, s.ID)
+		answer, ok := p.answer(r, s.ID)
 		if !ok {
 			said = appendWords(said, s.AppendTokens(nil))
 			continue
@@ -142,7 +164,7 @@ func appendMessage(dst []byte, role, content string) []byte {
 }
 
 // text returns the prompt as text.
-func (p *prompter) text(r *workload.Request, target int) string {
+func (p *prompter) text(r *workload.Request) string {
 	if t := r.Text; t != nil && t.Prompt != "" {
 		return t.Prompt
 	}
@@ -151,7 +173,7 @@ func (p *prompter) text(r *workload.Request, target int) string {
 	}
 	var dst []byte
 	for _, s := range r.Segments {
-		if answer, ok := p.answer(r, target, s.ID); ok {
+		if answer, ok := p.answer(r, s.ID); ok {
 			dst = append(dst, answer.text...)
 			continue
 		}
@@ -161,13 +183,13 @@ func (p *prompter) text(r *workload.Request, target int) string {
 }
 
 // appendIDs appends the prompt as a list of token ids.
-func (p *prompter) appendIDs(dst []byte, r *workload.Request, target int) []byte {
+func (p *prompter) appendIDs(dst []byte, r *workload.Request) []byte {
 	tokens := make([]block.Token, 0, r.Input)
 	if r.Segments == nil || r.Text != nil {
 		tokens = p.known(r.AppendTokens(tokens), 0)
 	} else {
 		for _, s := range r.Segments {
-			if answer, ok := p.answer(r, target, s.ID); ok && len(answer.tokens) > 0 {
+			if answer, ok := p.answer(r, s.ID); ok && len(answer.tokens) > 0 {
 				tokens = append(tokens, answer.tokens...)
 				continue
 			}
@@ -195,21 +217,19 @@ func (p *prompter) known(tokens []block.Token, from int) []block.Token {
 	return tokens
 }
 
-// answer returns what the target really answered where r's prompt has segment id.
-func (p *prompter) answer(r *workload.Request, target int, id uint64) (spoken, bool) {
+// answer returns what was really answered where r's prompt has segment id.
+func (p *prompter) answer(r *workload.Request, id uint64) (spoken, bool) {
 	if r.Session < 0 {
 		return spoken{}, false
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	a, ok := p.answers[r.Session][answerKey(id, target)]
+	a, ok := p.answers[r.Session][id]
 	return a, ok
 }
 
-func answerKey(id uint64, target int) uint64 { return id + uint64(target)*0x9e3779b97f4a7c15 }
-
 // said keeps an answer for the session's next turns.
-func (p *prompter) said(r *workload.Request, target int, a spoken) {
+func (p *prompter) said(r *workload.Request, a spoken) {
 	if r.Session < 0 || r.OutputSegment == 0 || a.text == "" {
 		return
 	}
@@ -218,7 +238,7 @@ func (p *prompter) said(r *workload.Request, target int, a spoken) {
 	if p.answers[r.Session] == nil {
 		p.answers[r.Session] = map[uint64]spoken{}
 	}
-	p.answers[r.Session][answerKey(r.OutputSegment, target)] = a
+	p.answers[r.Session][r.OutputSegment] = a
 }
 
 // ended forgets the session's answers when r was its last request.

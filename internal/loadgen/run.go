@@ -45,7 +45,7 @@ func Run(ctx context.Context, w *workload.Workload, cfg Config) (*Outcome, error
 	}
 	p.prompts = newPrompter(&cfg, model, w)
 	p.play(ctx)
-	return p.outcome(ctx.Err() != nil), nil
+	return p.outcome(ctx.Err() != nil), p.rowsErr
 }
 
 func stages(w *workload.Workload) []report.StageInfo {
@@ -99,6 +99,7 @@ type player struct {
 	dropped   int
 	late      []time.Duration
 	pairs     []pair
+	rowsErr   error // of the first row that could not be written
 }
 
 // dueHeap orders followers by the time at which they are to be sent.
@@ -267,7 +268,8 @@ func (p *player) send(ctx context.Context, request int, due time.Duration) {
 		n := len(p.lanes)
 		for turn := range n {
 			l := p.lanes[(request+turn)%n]
-			path, body := p.prompts.body(&p.w.Requests[request], l.number)
+			r := variant(&p.w.Requests[request], l.number)
+			path, body := p.prompts.body(r)
 			if turn > 0 { // this one is meant to be sent when the one before has ended
 				due = time.Since(p.begin)
 			}
@@ -279,7 +281,7 @@ func (p *player) send(ctx context.Context, request int, due time.Duration) {
 			if ctx.Err() != nil {
 				return
 			}
-			p.prompts.said(&p.w.Requests[request], l.number, x.answer)
+			p.prompts.said(r, x.answer)
 			p.results <- result{request, l.number, due, late, x, turn == n-1}
 		}
 	}()
@@ -355,6 +357,7 @@ func (l *lane) count(r *result, end time.Duration, p *player) {
 	for _, g := range x.gaps {
 		l.rec.Gap(g, 1)
 	}
+	p.writeRow(r, end)
 	l.rec.Finish(&report.Answer{
 		Request: r.request, Worker: l.worker(x.worker), Arrival: r.due, Started: -1, First: first, End: end,
 		Prompt: x.prompt, Cached: x.cached, Predicted: x.predicted, Output: x.output,
