@@ -24,6 +24,15 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
+// always gives the same ids for every prompt.
+type always []block.Token
+
+func (a always) Find(context.Context, *tokens.Prompt) (tokens.Found, bool) {
+	return tokens.Found{Tokens: a, Outcome: tokens.InProcess}, true
+}
+
+func (always) Text(string, []block.Token) string { return "" }
+
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // prompt are the tokens of every request of these tests.
@@ -52,9 +61,7 @@ func newAdmin(t *testing.T, cfg admin.Config, reload func(context.Context) ([]st
 	router.Store(h, "", &kvindex.Stored{Group: -1, Handles: []uint64{1, 2, 3}, Tokens: prompt[:48], BlockSize: 16})
 	router.Store(h, "", &kvindex.Stored{Group: -1, Tier: block.TierCPU, Handles: []uint64{1, 2, 3, 4}, Tokens: prompt[:64], BlockSize: 16})
 	source := tokens.New(tokens.DefaultConfig(), http.DefaultClient)
-	source.Local = func(context.Context, *tokens.Prompt) (tokens.Found, bool) {
-		return tokens.Found{Tokens: prompt, Outcome: tokens.Local}, true
-	}
+	source.Local = always(prompt)
 	t.Cleanup(source.Close)
 	tel := telemetry.New(telemetry.DefaultConfig())
 	log := slog.New(slog.DiscardHandler)
