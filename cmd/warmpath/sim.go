@@ -73,7 +73,7 @@ docs/simulator.md says what is modelled and what is not.`,
 func experimentFlags(f *pflag.FlagSet, x *sim.Experiment) {
 	f.StringVar(&x.Workload, "workload", x.Workload, "`FORMAT:FILE` (mooncake, azure, qwen, burstgpt, ragpulse, agent, openai, warmpath) or gen:NAME,key=value")
 	f.IntVar(&x.Limit, "limit", x.Limit, "play only the first `N` requests; 0 for all")
-	f.StringSliceVar(&x.Policies, "policies", x.Policies, "`NAMES`: "+strings.Join(sim.Policies(), ", ")+"; NAME:imbalance=TOKENS bounds how far a match is followed; all")
+	f.StringSliceVar(&x.Policies, "policies", x.Policies, "`NAMES`: "+strings.Join(sim.Policies(), ", ")+"; NAME:imbalance=TOKENS bounds how far a match is followed (0: no bound; kv_aware: 2048 unless said); or all")
 	f.IntSliceVar(&x.Workers, "workers", x.Workers, "`N` workers; a list to compare")
 	f.StringSliceVar(&x.Rate, "rate", x.Rate, "`X` times as fast as recorded, or X/s for requests a second; a list to compare")
 	f.IntSliceVar(&x.Blocks, "blocks", x.Blocks, "`N` engine blocks in a worker's cache (default: the profile's); a list to compare")

@@ -235,10 +235,10 @@ func lossText(loss float64, replay bool) string {
 	return ", and the router then forgets the worker"
 }
 
-// ParsePolicy returns the built-in policy of that name. NAME:imbalance=TOKENS bounds how far it follows a match
-// ([policy.Spec].ImbalanceTokens).
+// ParsePolicy returns the built-in policy of that name as the gateway runs it by default: kv_aware follows a match no
+// further than [policy.DefaultImbalanceTokens]. NAME:imbalance=TOKENS sets another bound, 0 none at all.
 func ParsePolicy(s string) (policy.Spec, error) {
-	name, setting, bounded := strings.Cut(s, ":")
+	name, setting, set := strings.Cut(s, ":")
 	var names []string
 	for _, spec := range policy.BuiltIn() {
 		if spec.NeedsTarget {
@@ -248,14 +248,16 @@ func ParsePolicy(s string) (policy.Spec, error) {
 		if spec.Name != name {
 			continue
 		}
-		if bounded {
+		if name == policy.KVAware().Name {
+			spec.ImbalanceTokens = policy.DefaultImbalanceTokens
+		}
+		if set {
 			value, ok := strings.CutPrefix(setting, "imbalance=")
 			n, err := strconv.Atoi(value)
-			if !ok || err != nil || n <= 0 {
+			if !ok || err != nil || n < 0 {
 				return policy.Spec{}, fmt.Errorf("policy %q: %q is not imbalance=TOKENS", name, setting)
 			}
-			spec.ImbalanceTokens = n
-			spec.Name = s
+			spec.ImbalanceTokens, spec.Name = n, s
 		}
 		return spec, nil
 	}

@@ -16,7 +16,7 @@ func BenchmarkConversation(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	for _, name := range []string{"kv_aware:imbalance=2048", "random"} {
+	for _, name := range []string{"kv_aware", "random"} {
 		spec, err := ParsePolicy(name)
 		if err != nil {
 			b.Fatal(err)

@@ -1,0 +1,116 @@
+package sim_test
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/app"
+	"github.com/warmpath/warmpath/internal/config"
+	"github.com/warmpath/warmpath/internal/discovery"
+	"github.com/warmpath/warmpath/internal/engine"
+	"github.com/warmpath/warmpath/internal/loadgen"
+	"github.com/warmpath/warmpath/internal/mockengine"
+	"github.com/warmpath/warmpath/internal/report"
+	"github.com/warmpath/warmpath/internal/sim"
+	"github.com/warmpath/warmpath/internal/workload"
+)
+
+// The mock fleet behind the real gateway, over real sockets in real time, and the simulation of it must agree: hit rate within
+// a point, mean time to first token within a tenth. Engines run at half speed, so that the machine's own delays weigh less.
+func TestTheMockFleetLiveAndSimulatedAgree(t *testing.T) {
+	if testing.Short() {
+		t.Skip("skipped: it takes half a minute of real time")
+	}
+	const workers, kvTokens, speed = 4, 16 * 2400, 0.5
+	w := sharedPrefixes(16, 200, 120*time.Millisecond)
+	live := playLive(t, w, workers, kvTokens, speed)
+
+	p, err := sim.ParsePolicy("kv_aware")
+	if err != nil {
+		t.Fatal(err)
+	}
+	simulated, err := sim.Run(context.Background(), sim.Config{
+		Workload: w, Policy: p, Seed: 1, Groups: []sim.Group{{Count: workers, Profile: engine.Profiles()[0], BlockSize: 16, KVTokens: kvTokens, Speed: speed}},
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("hit rate: live %.4f, simulated %.4f", live.HitRate, simulated.HitRate)
+	t.Logf("TTFT mean: live %.1f ms, simulated %.1f ms; p90 %.1f, %.1f", live.TTFT.Mean, simulated.TTFT.Mean, live.TTFT.P90, simulated.TTFT.P90)
+	t.Logf("ITL p50: live %.1f ms, simulated %.1f ms; E2E mean %.0f, %.0f", live.ITL.P50, simulated.ITL.P50, live.E2E.Mean, simulated.E2E.Mean)
+	if live.Requests.Answered != len(w.Requests) {
+		t.Fatalf("live: %+v", live.Requests)
+	}
+	if d := live.HitRate - simulated.HitRate; d < -.01 || d > .01 {
+		t.Errorf("hit rate: live %.4f, simulated %.4f", live.HitRate, simulated.HitRate)
+	}
+	if q := live.TTFT.Mean / simulated.TTFT.Mean; q < .9 || q > 1.1 {
+		t.Errorf("mean time to first token: live %.1f ms, simulated %.1f ms", live.TTFT.Mean, simulated.TTFT.Mean)
+	}
+}
+
+// sharedPrefixes is an open-loop workload of groups that share a prefix.
+func sharedPrefixes(groups, requests int, gap time.Duration) *workload.Workload {
+	random := rand.New(rand.NewPCG(5, 6))
+	w := &workload.Workload{Name: "shared prefixes"}
+	at := time.Duration(0)
+	for i := range requests {
+		w.Requests = append(w.Requests, workload.Request{
+			ID: i, Arrival: at, Session: -1, After: -1, Input: 3000 + 500, Output: 30,
+			Segments: []workload.Segment{{ID: uint64(random.IntN(groups) + 1), Tokens: 3000}, {ID: uint64(1000 + i), Tokens: 500}},
+		})
+		at += time.Duration(random.Int64N(int64(2 * gap)))
+	}
+	return w
+}
+
+// playLive plays w against mock engines behind the gateway.
+func playLive(t *testing.T, w *workload.Workload, workers, kvTokens int, speed float64) *report.Run {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	t.Cleanup(func() { cancel(); running.Wait() })
+	cfg := config.Default()
+	cfg.Listen, cfg.Admin.Listen, cfg.Policy = "127.0.0.1:0", "127.0.0.1:0", "kv_aware"
+	for range workers {
+		e := mockengine.DefaultConfig()
+		e.Model, e.BlockSize, e.Blocks, e.Speed = "mock", 16, kvTokens/16+1, speed
+		server, err := mockengine.New(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		running.Go(func() { _ = server.Run(ctx) })
+		<-server.Ready()
+		cfg.Workers = append(cfg.Workers, discovery.Target{URL: server.URL()})
+	}
+	if err := cfg.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	a, err := app.New(&cfg, app.Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	running.Go(func() { _ = a.Run(ctx) })
+	<-a.Listening()
+	for ready := 0; ready < workers; time.Sleep(20 * time.Millisecond) {
+		snapshot := a.Router().Fleet().Snapshot()
+		ready = 0
+		for _, k := range snapshot.Workers() {
+			if trust, _ := snapshot.Trust(k.Holders[0]); trust == fleet.TrustExact && k.Ready {
+				ready++
+			}
+		}
+	}
+	load := loadgen.DefaultConfig()
+	load.Targets, load.Prompt = []loadgen.Target{{URL: "http://" + a.Addr().String()}}, loadgen.Tokens
+	outcome, err := loadgen.Run(ctx, w, load)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return outcome.Runs[0]
+}
