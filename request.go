@@ -23,6 +23,10 @@ type Request struct {
 	Exclude []fleet.WorkerID // workers that were tried already
 	Policy  string           // name of the policy; "" is the router's default
 
+	// TellsSent: the caller will call [Decision.Sent], and the prompt is expected in the worker's cache only then. It spares
+	// the request the time that noting hundreds of blocks takes. False: Route expects it at once.
+	TellsSent bool
+
 	Now    int64  // Unix nanoseconds
 	Random uint64 // uniformly random, from the caller's source: the same request with the same number is decided alike
 }

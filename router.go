@@ -65,7 +65,9 @@ func (r *Router) Route(ctx context.Context, req *Request) (*Decision, error) {
 		ContextBlocks:  (d.PromptTokens + c.BlockSize - 1) / c.BlockSize,
 	}, req.Now)
 	d.open.Store(true)
-	r.speculate(d, req.Now)
+	if !req.TellsSent {
+		r.speculate(d)
+	}
 	return d, nil
 }
 
@@ -211,7 +213,7 @@ func (d *Decision) settle(choice policy.Choice) {
 }
 
 // speculate expects the prompt of a decision in the cache it was sent to.
-func (r *Router) speculate(d *Decision, now int64) {
+func (r *Router) speculate(d *Decision) {
 	ttl := r.options.SpeculativeTTL
 	switch d.Trust {
 	case fleet.TrustNone:
@@ -223,7 +225,7 @@ func (r *Router) speculate(d *Decision, now int64) {
 		return
 	}
 	if x := (*r.indexes.Load())[d.Base]; x != nil && x.hasher.Size() == d.BlockSize {
-		x.index.Speculate(d.Holder, d.keys, now+int64(ttl))
+		x.index.Speculate(d.Holder, d.keys, d.Now+int64(ttl))
 	}
 }
 

@@ -403,3 +403,17 @@ func TestCandidatesOfAnotherAdapterAreNoneOfOurs(t *testing.T) {
 		t.Errorf("%+v", d.Candidates)
 	}
 }
+
+func TestAPromptIsExpectedOnlyWhenItsSendingIsTold(t *testing.T) {
+	w := newWorld(t, warmpath.Options{}, vllm())
+	p := prompt(1, 500)
+	first := w.route(warmpath.Request{Tokens: p, Now: second, TellsSent: true})
+	if d := w.route(warmpath.Request{Tokens: p, Now: second, TellsSent: true}); d.PredictedTokens != 0 {
+		t.Errorf("not sent, and %d tokens are predicted", d.PredictedTokens)
+	}
+	first.Sent()
+	first.Sent()
+	if d := w.route(warmpath.Request{Tokens: p, Now: second, TellsSent: true}); d.PredictedTokens != 496 {
+		t.Errorf("sent, and %d tokens are predicted", d.PredictedTokens)
+	}
+}
