@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"strconv"
@@ -18,16 +19,31 @@ type serverInfo struct {
 	CacheReport  bool   `json:"enable_cache_report"`
 	DisableRadix bool   `json:"disable_radix_cache"`
 	MaxTokens    int    `json:"max_total_num_tokens"`
-	KVEvents     *struct {
-		Publisher  string `json:"publisher"`
-		Host       string `json:"endpoint_host"`
-		Port       int    `json:"endpoint_port_base"`
-		ReplayHost string `json:"replay_endpoint_host"`
-		ReplayPort int    `json:"replay_endpoint_port_base"`
-		Topic      string `json:"topic"`
-		BlockSize  int    `json:"block_size"`
-		DPSize     int    `json:"dp_size"`
-	} `json:"kv_events"`
+	// KVEvents is absent before 0.5.13, and null where events are off.
+	KVEvents optional[sglangPublisher] `json:"kv_events"`
+}
+
+type sglangPublisher struct {
+	Publisher  string `json:"publisher"`
+	Host       string `json:"endpoint_host"`
+	Port       int    `json:"endpoint_port_base"`
+	ReplayHost string `json:"replay_endpoint_host"`
+	ReplayPort int    `json:"replay_endpoint_port_base"`
+	Topic      string `json:"topic"`
+	BlockSize  int    `json:"block_size"`
+	DPSize     int    `json:"dp_size"`
+}
+
+// optional tells a null from a value that is absent.
+type optional[T any] struct {
+	value   *T
+	present bool
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (o *optional[T]) UnmarshalJSON(data []byte) error {
+	o.present = true
+	return json.Unmarshal(data, &o.value)
 }
 
 // serverInfo asks SGLang for its settings, under the name of versions before 0.5.6 too.
@@ -54,14 +70,17 @@ func (p *probe) sglang(info *serverInfo) {
 	f.BlockSize = max(info.PageSize, 0)
 	f.Ranks = min(info.DPSize, fleet.MaxRanks)
 	f.ReportsCachedTokens = info.CacheReport
-	if ev := info.KVEvents; ev != nil {
+	switch ev := info.KVEvents.value; {
+	case ev != nil:
 		if ev.BlockSize > 0 {
 			f.BlockSize = ev.BlockSize // wider than a page under decode context parallelism
 		}
 		f.Ranks = max(f.Ranks, min(ev.DPSize, fleet.MaxRanks))
-		p.sglangEvents(info)
-	} else {
+		p.sglangEvents(ev)
+	case info.KVEvents.present:
 		p.note("the worker publishes no KV events: start it with --kv-events-config")
+	case p.target.Events == "":
+		p.note("the worker does not tell where its KV events are (SGLang before 0.5.13): give events=ENDPOINT if it publishes them")
 	}
 	if f.BlockSize > 0 {
 		f.BlocksPerRank = max(info.MaxTokens, 0) / f.BlockSize
@@ -71,8 +90,7 @@ func (p *probe) sglang(info *serverInfo) {
 	}
 }
 
-func (p *probe) sglangEvents(info *serverInfo) {
-	ev := info.KVEvents
+func (p *probe) sglangEvents(ev *sglangPublisher) {
 	if ev.Publisher != "" && ev.Publisher != "zmq" {
 		p.note("the worker publishes no KV events (publisher %q)", ev.Publisher)
 		return

@@ -44,7 +44,8 @@ type Record struct {
 	Failed   []string `json:"failed,omitempty"`
 	// Status is what the client got. 499 stands for a client that went away first.
 	Status int `json:"status"`
-	// Finish is the finish_reason seen; a stream that ended without one was cut, whatever its status.
+	// Finish says how it ended: success (a finish_reason was seen), rejected, client_gone, refused, reset, header_timeout,
+	// stream_timeout, protocol, engine_error, truncated (the stream ended without one, whatever its status), bad_attempt.
 	Finish string `json:"finish,omitempty"`
 	Error  string `json:"error,omitempty"`
 	// Milliseconds since Time: until the tokens were there, until the decision, until the first token, until the end.

@@ -1,0 +1,70 @@
+package telemetry
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// TestDocsNameMetricsThatExist: what the pages for users tell to watch is there to be watched.
+func TestDocsNameMetricsThatExist(t *testing.T) {
+	known := names()
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("no pages: %v", err)
+	}
+	named := regexp.MustCompile(`warmpath_[a-z_]*[a-z]`)
+	seen := 0
+	for _, page := range append(pages, "../../README.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range named.FindAllString(string(text), -1) {
+			seen++
+			if !known[name] {
+				t.Errorf("%s: there is no %s", filepath.Base(page), name)
+			}
+		}
+	}
+	if seen < 10 {
+		t.Errorf("%d metrics found: the test looks for them in the wrong way", seen)
+	}
+}
+
+func TestEveryMetricBeginsWithTheProject(t *testing.T) {
+	for name := range names() {
+		if !strings.HasPrefix(name, "warmpath_") && !strings.HasPrefix(name, "go_") && !strings.HasPrefix(name, "process_") {
+			t.Errorf("%s", name)
+		}
+	}
+}
+
+// names are the metrics that there can be.
+func names() map[string]bool {
+	all := map[string]bool{}
+	name := regexp.MustCompile(`fqName: "([^"]+)"`)
+	descs := make(chan *prometheus.Desc)
+	go func() { // ends when all are told
+		defer close(descs)
+		New(DefaultConfig()).registry.Describe(descs)
+		series := make(chan prometheus.Metric, 1000)
+		newCollector(Sources{
+			Workers: func() []Worker { return []Worker{{Holders: []Holder{{Stream: &Stream{}}}}} },
+			Index:   func() []Index { return []Index{{Model: "m"}} },
+			Tokens:  func() TokenStats { return TokenStats{} },
+		}).Collect(series)
+		close(series)
+		for m := range series {
+			descs <- m.Desc()
+		}
+	}()
+	for d := range descs {
+		all[name.FindStringSubmatch(d.String())[1]] = true
+	}
+	return all
+}
