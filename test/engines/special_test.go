@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/warmpath/warmpath/internal/sharedtest"
+	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/test/openai"
 	"github.com/warmpath/warmpath/test/process"
 )
@@ -132,7 +133,8 @@ func TestSGLang(t *testing.T) {
 	k := &talk{client: client, gateway: process.Serve(t, "--worker", one.url, "--worker", two.url)}
 	k.gateway.Ready(t)
 	waitTrust(t, k.gateway, "exact", 2)
-	t.Run("conversations go home", func(t *testing.T) { conversations(t, k, "tiny") })
+	t.Run("conversations go home", func(t *testing.T) { conversations(t, k, "tiny", "") })
+	t.Run("ids made in process equal the engine's", func(t *testing.T) { sameIDs(t, root(t, "sglang")+"/tiny-llama", tokens.SGLang, one) })
 	t.Run("a streamed conversation goes home", func(t *testing.T) { streamed(t, k) })
 	t.Run("an extra key is never over-counted", func(t *testing.T) {
 		messages := []message{say("user", prose("extra", 150))}

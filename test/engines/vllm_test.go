@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/test/openai"
 	"github.com/warmpath/warmpath/test/process"
 )
@@ -27,12 +28,14 @@ func TestTwoPlainWorkers(t *testing.T) {
 	k := &talk{client: client, gateway: gateway}
 	waitTrust(t, gateway, "exact", 2)
 
-	t.Run("conversations go home", func(t *testing.T) { conversations(t, k, "tiny") })
+	t.Run("conversations go home", func(t *testing.T) { conversations(t, k, "tiny", "") })
 	t.Run("a streamed conversation goes home", func(t *testing.T) { streamed(t, k) })
-	t.Run("cache salt keeps tenants apart", func(t *testing.T) { salts(t, k) })
-	t.Run("tools are part of the prompt", func(t *testing.T) { tools(t, k) })
-	t.Run("a generated answer is continued", func(t *testing.T) { continued(t, k) })
-	t.Run("adapters are kept apart", func(t *testing.T) { adapters(t, k) })
+	t.Run("cache salt keeps tenants apart", func(t *testing.T) { salts(t, k, "") })
+	t.Run("tools are part of the prompt", func(t *testing.T) { tools(t, k, "") })
+	t.Run("a generated answer is continued", func(t *testing.T) { continued(t, k, "") })
+	t.Run("adapters are kept apart", func(t *testing.T) { adapters(t, k, "") })
+	t.Run("the same with ids made in process", func(t *testing.T) { inProcess(t, k, dir+"/tiny-llama", one, two) })
+	t.Run("ids made in process equal the engine's", func(t *testing.T) { sameIDs(t, dir+"/tiny-llama", tokens.VLLM, one) })
 	t.Run("a reset cache", func(t *testing.T) { reset(t, k, one, two) })
 	t.Run("the gateway restarts while the engines keep their caches", func(sub *testing.T) { gatewayRestart(t, sub, k, one, two) })
 	t.Run("an engine restarts", func(t *testing.T) { engineRestart(t, k, two) })
@@ -40,7 +43,7 @@ func TestTwoPlainWorkers(t *testing.T) {
 }
 
 // conversations runs several conversations of several turns, interleaved.
-func conversations(t *testing.T, k *talk, model string) {
+func conversations(t *testing.T, k *talk, model, topic string) {
 	const talks, turns = 6, 5
 	history := make([][]message, talks)
 	home := make([]string, talks)
@@ -48,7 +51,7 @@ func conversations(t *testing.T, k *talk, model string) {
 	for turn := range turns {
 		for i := range talks {
 			if turn == 0 {
-				history[i] = []message{say("system", prose(fmt.Sprintf("agent%d", i), 120))}
+				history[i] = []message{say("system", prose(fmt.Sprintf("%sagent%d", topic, i), 120))}
 			}
 			history[i] = append(history[i], say("user", prose(fmt.Sprintf("talk%dturn%d", i, turn), 30)))
 			r := k.chat(t, model, history[i], nil)
@@ -83,8 +86,8 @@ func streamed(t *testing.T, k *talk) {
 	}
 }
 
-func salts(t *testing.T, k *talk) {
-	messages := []message{say("user", prose("salted", 150))}
+func salts(t *testing.T, k *talk, topic string) {
+	messages := []message{say("user", prose(topic+"salted", 150))}
 	for round := range 2 {
 		for _, salt := range []string{"", "tenant-1", "tenant-2"} {
 			extra := map[string]any{}
@@ -100,9 +103,9 @@ func salts(t *testing.T, k *talk) {
 	}
 }
 
-func tools(t *testing.T, k *talk) {
+func tools(t *testing.T, k *talk, topic string) {
 	tool := func(name string) map[string]any {
-		return map[string]any{"type": "function", "function": map[string]any{"name": name, "description": prose(name, 40),
+		return map[string]any{"type": "function", "function": map[string]any{"name": name, "description": prose(topic+name, 40),
 			"parameters": map[string]any{"type": "object", "properties": map[string]any{"city": map[string]any{"type": "string"}}}}}
 	}
 	extra := map[string]any{"tools": []any{tool("weather"), tool("time")}, "tool_choice": "none"}
@@ -126,10 +129,10 @@ func tools(t *testing.T, k *talk) {
 }
 
 // continued asks for a completion whose prompt ends with what the engine generated before.
-func continued(t *testing.T, k *talk) {
+func continued(t *testing.T, k *talk, topic string) {
 	ids := make([]int, 96)
 	for i := range ids {
-		ids[i] = 300 + i*7%2000
+		ids[i] = 300 + (i+len(topic))*7%2000
 	}
 	r := k.complete(t, "tiny", ids, map[string]any{"max_tokens": 80, "return_token_ids": true, "ignore_eos": true})
 	r.exact(t, "a prompt of ids")
@@ -138,7 +141,7 @@ func continued(t *testing.T, k *talk) {
 	if full.cached != 64 { // 96 tokens are three blocks of 32; the last token is always computed
 		t.Errorf("a fully cached prompt of 96 tokens reports %d cached tokens, want 64", full.cached)
 	}
-	messages := []message{say("user", prose("story", 60))}
+	messages := []message{say("user", prose(topic+"story", 60))}
 	told := k.chat(t, "tiny", messages, map[string]any{"max_tokens": 100, "ignore_eos": true})
 	told.exact(t, "a story")
 	messages = append(messages, say("assistant", told.Text))
@@ -149,8 +152,8 @@ func continued(t *testing.T, k *talk) {
 	}
 }
 
-func adapters(t *testing.T, k *talk) {
-	messages := []message{say("user", prose("adapter", 150))}
+func adapters(t *testing.T, k *talk, topic string) {
+	messages := []message{say("user", prose(topic+"adapter", 150))}
 	for round := range 2 {
 		for _, model := range []string{"tiny", "a", "b"} {
 			r := k.chat(t, model, messages, nil)

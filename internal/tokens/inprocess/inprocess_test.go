@@ -1,0 +1,147 @@
+package inprocess
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/tokens"
+)
+
+// files are a model small enough to read: five words, and templates that show which of them was taken.
+func files() fstest.MapFS {
+	return fstest.MapFS{
+		"tokenizer.json": {Data: []byte(`{"version":"1.0","added_tokens":[{"id":9,"content":"<s>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}],
+			"normalizer":null,"pre_tokenizer":{"type":"Whitespace"},
+			"post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],"pair":[],
+				"special_tokens":{"<s>":{"id":"<s>","ids":[9],"tokens":["<s>"]}}},
+			"decoder":null,"model":{"type":"WordLevel","vocab":{"[UNK]":0,"hello":1,"world":2,"plain":3,"tool":4,"extra":5},"unk_token":"[UNK]"}}`)},
+		"tokenizer_config.json": {Data: []byte(`{"bos_token":"<s>","chat_template":[
+			{"name":"default","template":"{{ bos_token }} plain {{ messages[-1].content }}"},
+			{"name":"tool_use","template":"{{ bos_token }} tool {{ messages[-1].content }}{{ raise_exception('no') if messages|length > 2 }}"}]}`)},
+	}
+}
+
+func read(t *testing.T, d api.Dialect, body string) *api.Request {
+	t.Helper()
+	var r api.Request
+	if err := api.Read(d, []byte(body), &r); err != nil {
+		t.Fatal(err)
+	}
+	return &r
+}
+
+func load(t *testing.T, fsys fstest.MapFS) *Model {
+	t.Helper()
+	m, err := Load(fsys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestTokensAreTheEnginesForEachKindOfRequest(t *testing.T) {
+	m := load(t, files())
+	f := func(d api.Dialect, body string, want ...block.Token) {
+		t.Helper()
+		got, err := m.Tokens(nil, read(t, d, body), tokens.VLLM)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s\ngot %v, error %v, want %v", body, got, err, want)
+		}
+	}
+	f(api.OpenAIChat, `{"model":"m","messages":[{"role":"user","content":"hello world"}]}`, 9, 3, 1, 2)
+	f(api.OpenAIChat, `{"model":"m","messages":[{"role":"user","content":"hello"}],"tools":[{"type":"function","function":{"name":"f","parameters":{}}}]}`, 9, 4, 1)
+	f(api.OpenAIChat, `{"model":"m","messages":[{"role":"user","content":"hello"}],"tools":null}`, 9, 3, 1)
+	f(api.OpenAICompletions, `{"model":"m","prompt":"hello world"}`, 9, 1, 2)
+	f(api.OpenAICompletions, `{"model":"m","prompt":["hello"]}`, 9, 1)
+	f(api.OpenAICompletions, `{"model":"m","prompt":"hello","add_special_tokens":false}`, 1)
+}
+
+func TestWhatOnlyTheEngineKnowsIsLeftToIt(t *testing.T) {
+	m := load(t, files())
+	f := func(body string, want error) {
+		t.Helper()
+		if _, err := m.Tokens(nil, read(t, api.OpenAIChat, body), tokens.VLLM); !errors.Is(err, want) {
+			t.Errorf("%s\nerror %v, want %v", body, err, want)
+		}
+	}
+	f(`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://x/y.png"}}]}]}`, ErrElsewhere)
+	f(`{"model":"m","tools":[{"type":"function","function":{"name":"f","parameters":{}}}],"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"}]}`, ErrRefused)
+	bare := files()
+	delete(bare, "tokenizer_config.json")
+	m = load(t, bare)
+	f(`{"model":"m","messages":[{"role":"user","content":"hello"}]}`, ErrElsewhere)
+}
+
+func TestATemplateFileWinsOverTheConfiguration(t *testing.T) {
+	fsys := files()
+	fsys["chat_template.jinja"] = &fstest.MapFile{Data: []byte(`extra {{ messages[0].content }}`)}
+	text, err := load(t, fsys).Text([]byte(`{"model":"m","messages":[{"role":"user","content":"hello"}]}`), tokens.VLLM)
+	if err != nil || text != "extra hello" {
+		t.Errorf("text %q, error %v", text, err)
+	}
+}
+
+func TestModelsAreFoundByNameAndOpenSaysAllThatIsWrong(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, files())
+	all, err := Open([]Path{{Path: dir}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &tokens.Prompt{Request: read(t, api.OpenAICompletions, `{"model":"m","prompt":"hello"}`), Model: "whatever"}
+	if found, ok := all.Find(t.Context(), p); !ok || !slices.Equal(found.Tokens, []block.Token{9, 1}) {
+		t.Errorf("found %+v, %v", found, ok)
+	}
+	p.Request = read(t, api.OpenAICompletions, `{"model":"m","prompt":"hello","truncate_prompt_tokens":5}`)
+	if _, ok := all.Find(t.Context(), p); ok {
+		t.Error("a truncated prompt was tokenized here")
+	}
+	if all, err = Open([]Path{{Name: "m", Path: dir}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := all.Find(t.Context(), p); ok {
+		t.Error("another model's prompt was tokenized here")
+	}
+	_, err = Open([]Path{{Path: dir}, {Name: "m", Path: dir}, {Name: "m", Path: dir}, {Name: "x", Path: filepath.Join(dir, "missing")}})
+	for _, part := range []string{"each needs its name", "has two paths", "missing"} {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("error %v does not say %q", err, part)
+		}
+	}
+}
+
+func TestAHuggingFaceCacheIsUnderstood(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "snapshots", "abc"), files())
+	if _, err := OpenOne(dir); err != nil {
+		t.Errorf("without refs: %v", err)
+	}
+	write(t, filepath.Join(dir, "refs"), fstest.MapFS{"main": {Data: []byte("abc\n")}})
+	if _, err := OpenOne(dir); err != nil {
+		t.Errorf("with refs: %v", err)
+	}
+	empty := t.TempDir()
+	write(t, filepath.Join(empty, "snapshots"), nil)
+	if _, err := OpenOne(empty); err == nil || !strings.Contains(err.Error(), "no snapshot") {
+		t.Errorf("an empty cache: %v", err)
+	}
+}
+
+func write(t *testing.T, dir string, fsys fstest.MapFS) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, f := range fsys {
+		if err := os.WriteFile(filepath.Join(dir, name), f.Data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

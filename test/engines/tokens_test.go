@@ -1,0 +1,180 @@
+package engines
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/tokens"
+	"github.com/warmpath/warmpath/internal/tokens/inprocess"
+	"github.com/warmpath/warmpath/test/process"
+)
+
+// inProcess repeats the plain part with ids made in the gateway: no engine is asked before a request is routed.
+func inProcess(t *testing.T, k *talk, dir string, engines ...*engine) {
+	args := []string{"--model-path", dir}
+	for _, e := range engines {
+		args = append(args, "--worker", e.url)
+	}
+	mine := &talk{client: k.client, gateway: process.Serve(t, args...)}
+	mine.gateway.Ready(t)
+	waitTrust(t, mine.gateway, "exact", len(engines))
+	conversations(t, mine, "tiny", "in process")
+	salts(t, mine, "in process")
+	tools(t, mine, "in process")
+	continued(t, mine, "in process")
+	adapters(t, mine, "in process")
+	var last struct {
+		Decisions []struct {
+			Source string `json:"token_source"`
+		} `json:"decisions"`
+	}
+	process.JSON(t, mine.gateway.Admin+"/admin/decisions?n=1000", &last)
+	for _, d := range last.Decisions {
+		if d.Source != "local" && d.Source != "given" {
+			t.Errorf("a request's ids came from %q", d.Source)
+		}
+	}
+	if log := mine.gateway.Log(); strings.Contains(log, "differ from the engine's") {
+		t.Error("the gateway found ids of its own that differ from the engine's")
+	}
+}
+
+// sameIDs compares ids made in process with the engine's own for a few hundred requests of all kinds.
+func sameIDs(t *testing.T, dir string, kind tokens.Kind, e *engine) {
+	m, err := inprocess.OpenOne(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	compared := 0
+	for i := range 300 {
+		body, d := randomRequest(random, i, kind)
+		want, status := engineIDs(t, e, d, body)
+		if status != http.StatusOK {
+			continue // the engine refuses it: there are no ids to compare
+		}
+		var read api.Request
+		if err := api.Read(d, body, &read); err != nil {
+			t.Fatalf("request %d: %v\n%s", i, err, body)
+		}
+		got, err := m.Tokens(nil, &read, kind)
+		if err != nil {
+			t.Errorf("request %d: %v\n%s", i, err, body)
+			continue
+		}
+		compared++
+		if !slices.Equal(got, want) {
+			at := 0
+			for at < min(len(got), len(want)) && got[at] == want[at] {
+				at++
+			}
+			t.Errorf("request %d: ids differ from position %d on: ours %q, the engine's %q\n%s", i, at,
+				m.Decode(got[at:min(at+12, len(got))]), m.Decode(want[at:min(at+12, len(want))]), body)
+		}
+	}
+	t.Logf("%d of 300 requests compared with %s", compared, e.name)
+	if compared < 250 {
+		t.Errorf("only %d of 300 requests could be compared", compared)
+	}
+}
+
+// engineIDs asks for one token and the prompt's ids.
+func engineIDs(t *testing.T, e *engine, d api.Dialect, body []byte) ([]uint32, int) {
+	t.Helper()
+	resp, err := http.Post(e.url+d.Path(), "application/json", bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var answer struct {
+		IDs     []uint32 `json:"prompt_token_ids"`
+		Choices []struct {
+			IDs []uint32 `json:"prompt_token_ids"`
+		} `json:"choices"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
+		t.Fatal(err)
+	}
+	if answer.IDs == nil && len(answer.Choices) > 0 {
+		answer.IDs = answer.Choices[0].IDs
+	}
+	return answer.IDs, resp.StatusCode
+}
+
+var snippets = []string{"Hello, world!", "  leading space", "naïve café – “quoted”", "数を数える", "emoji 👩‍👩‍👧 done", "line one\nline two\n\n\nline five", "tabs\tand\ttabs",
+	"1234567890 3.14159", "def f(x):\n    return x ** 2\n", "<|im_end|> in text", "{\"json\": [1, 2, null]}", "", " ", "мир", "A very long word: " + strings.Repeat("ab", 60)}
+
+// randomRequest makes a request of some kind; the same random numbers give the same requests.
+func randomRequest(r *rand.Rand, i int, kind tokens.Kind) ([]byte, api.Dialect) {
+	text := func() string { return snippets[r.IntN(len(snippets))] + " " + snippets[r.IntN(len(snippets))] }
+	body := map[string]any{"model": "tiny", "max_tokens": 1, "temperature": 0}
+	if kind == tokens.SGLang {
+		body["return_prompt_token_ids"] = true
+	} else {
+		body["return_token_ids"] = true
+	}
+	if i%5 == 0 && kind == tokens.VLLM {
+		body["prompt"] = text()
+		if r.IntN(3) == 0 {
+			body["add_special_tokens"] = false
+		}
+		return encode(body), api.OpenAICompletions
+	}
+	var messages []message
+	if r.IntN(2) == 0 {
+		messages = append(messages, say("system", text()))
+	}
+	for turn := range 1 + r.IntN(3) {
+		if r.IntN(4) == 0 {
+			messages = append(messages, message{"role": "user", "content": []any{
+				map[string]any{"type": "text", "text": text()}, map[string]any{"type": "text", "text": text()}}})
+		} else {
+			messages = append(messages, say("user", text()))
+		}
+		if turn == 2 || r.IntN(3) == 0 {
+			break
+		}
+		if r.IntN(3) == 0 {
+			messages = append(messages,
+				message{"role": "assistant", "content": nil, "tool_calls": []any{map[string]any{"id": fmt.Sprintf("call_%d", turn), "type": "function",
+					"function": map[string]any{"name": "weather", "arguments": `{"city": "Köln", "days": 3, "deep": {"a": [1.0, 2e3]}}`}}}},
+				message{"role": "tool", "tool_call_id": fmt.Sprintf("call_%d", turn), "content": text()})
+		} else {
+			messages = append(messages, say("assistant", text()))
+		}
+		messages = append(messages, say("user", text()))
+	}
+	body["messages"] = messages
+	if r.IntN(2) == 0 {
+		body["tools"] = []any{map[string]any{"type": "function", "function": map[string]any{"description": text(), "name": "weather",
+			"parameters": map[string]any{"type": "object", "properties": map[string]any{"city": map[string]any{"type": "string", "description": text()}}, "required": []string{"city"}}}}}
+		body["tool_choice"] = "none"
+	}
+	switch r.IntN(6) {
+	case 0:
+		messages = append(messages, say("assistant", "I was about to say"))
+		body["messages"], body["continue_final_message"], body["add_generation_prompt"] = messages, true, false
+	case 1:
+		if kind == tokens.VLLM {
+			body["add_generation_prompt"] = false
+		}
+	case 2:
+		body["chat_template_kwargs"] = map[string]any{"enable_thinking": false, "unused": []int{1}}
+	}
+	return encode(body), api.OpenAIChat
+}
+
+func encode(body map[string]any) []byte {
+	out, err := json.Marshal(body)
+	if err != nil {
+		panic("bug: " + err.Error())
+	}
+	return out
+}
