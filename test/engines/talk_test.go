@@ -18,6 +18,7 @@ type talk struct {
 	client  *openai.Client
 	gateway *process.Gateway
 	asked   int
+	blind   int // requests whose tokens did not come within the budget, on a busy machine
 }
 
 // reply is an answer with what the gateway said about it.
@@ -27,6 +28,7 @@ type reply struct {
 	predicted int
 	cached    int
 	trust     string
+	blind     bool // its tokens did not come in time: it was routed by load, and nothing was predicted
 }
 
 type message map[string]any
@@ -115,14 +117,35 @@ func (k *talk) ask(t *testing.T, call string, body, extra map[string]any) *reply
 		t.Fatalf("request %d: header X-Warmpath-Match is %q", k.asked, answer.Header("X-Warmpath-Match"))
 	}
 	k.settle(t)
-	return &reply{Answer: answer, worker: answer.Header("X-Warmpath-Worker"), predicted: predicted,
+	r := &reply{Answer: answer, worker: answer.Header("X-Warmpath-Worker"), predicted: predicted,
 		cached: answer.Usage.Cached(), trust: answer.Header("X-Warmpath-Trust")}
+	if r.blind = k.lastSource(t) == "timeout"; r.blind {
+		if k.blind++; k.blind > 5 {
+			t.Errorf("the tokens of %d of %d requests did not come within the budget", k.blind, k.asked)
+		}
+	}
+	return r
+}
+
+// lastSource says where the tokens of the last request came from.
+func (k *talk) lastSource(t *testing.T) string {
+	t.Helper()
+	var last struct {
+		Decisions []struct {
+			Source string `json:"token_source"`
+		} `json:"decisions"`
+	}
+	process.JSON(t, k.gateway.Admin+"/admin/decisions?n=1", &last)
+	if len(last.Decisions) == 0 {
+		t.Fatal("the gateway remembers no decision")
+	}
+	return last.Decisions[0].Source
 }
 
 // exact fails the test unless prediction and report agree.
 func (r *reply) exact(t *testing.T, what string) {
 	t.Helper()
-	if r.predicted != r.cached {
+	if r.predicted != r.cached && !r.blind {
 		t.Errorf("%s: predicted %d cached tokens, the engine reports %d (worker %s, trust %s, prompt %d)",
 			what, r.predicted, r.cached, r.worker, r.trust, r.Usage.PromptTokens)
 	}

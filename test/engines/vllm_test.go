@@ -57,10 +57,10 @@ func conversations(t *testing.T, k *talk, model, topic string) {
 			r := k.chat(t, model, history[i], nil)
 			what := fmt.Sprintf("conversation %d turn %d", i, turn)
 			r.exact(t, what)
-			if turn > 0 && r.worker != home[i] {
+			if turn > 0 && r.worker != home[i] && !r.blind {
 				t.Errorf("%s: went to %s, its prefix is on %s", what, r.worker, home[i])
 			}
-			if turn > 0 && r.cached == 0 {
+			if turn > 0 && r.cached == 0 && !r.blind {
 				t.Errorf("%s: nothing was cached", what)
 			}
 			home[i] = r.worker
