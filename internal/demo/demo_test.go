@@ -1,8 +1,12 @@
 package demo
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"io"
+	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -31,6 +35,45 @@ func TestDemoShowsWhatItPromises(t *testing.T) {
 	}
 	if over := results[1].Over(); over > 0 {
 		t.Errorf("%d requests were promised more than they found\n%s", over, out.String())
+	}
+}
+
+// TestWhatTheDemoSaysToTryWorks runs each line that it prints, as a reader would.
+func TestWhatTheDemoSaysToTryWorks(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	out, in := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := Run(ctx, Options{Out: in, Small: true, Stay: true})
+		_ = in.CloseWithError(io.EOF)
+		ended <- err
+	}()
+	line := regexp.MustCompile(`curl (?:-i )?(http://\S+)(?: -d '(.*)')?`)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	tried := 0
+	for lines := bufio.NewScanner(out); tried < 3 && lines.Scan(); {
+		m := line.FindStringSubmatch(lines.Text())
+		if m == nil {
+			continue
+		}
+		tried++
+		resp, err := client.Post(m[1], "application/x-www-form-urlencoded", strings.NewReader(m[2])) // as curl -d does
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			t.Errorf("%s: %d %s", lines.Text(), resp.StatusCode, text)
+		}
+	}
+	if tried != 3 {
+		t.Errorf("%d lines to try", tried)
+	}
+	cancel()
+	go io.Copy(io.Discard, out)
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 

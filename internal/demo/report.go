@@ -87,6 +87,6 @@ It stays up until Ctrl-C:
 Try:
   curl -i %[1]s/v1/chat/completions -d '{"model":"%[2]s","messages":[{"role":"user","content":"hello"}]}'
   curl http://%[3]s/admin/explain -d '{"model":"%[2]s","messages":[{"role":"user","content":"hello"}]}'
-  curl %[4]s/mock/fault -d '{"frozen":true}'     # and see where requests go
+  curl %[4]s/mock/fault -d '{"kind":"freeze"}'     # and see where requests go
 `, s.url, model, s.app.AdminAddr(), s.engines[0].URL())
 }
