@@ -3,22 +3,21 @@ package tokenizer
 import "unicode/utf8"
 
 // byteLevelChar is GPT-2's printable stand-in of each byte (openai/gpt-2, src/encoder.py, bytes_to_unicode); byteLevelByte is its inverse.
-var (
-	byteLevelChar [256]rune
-	byteLevelByte = map[rune]byte{}
-)
+var byteLevelChar, byteLevelByte = byteLevelTables()
 
-func init() {
+func byteLevelTables() (char [256]rune, inverse map[rune]byte) {
+	inverse = map[rune]byte{}
 	extra := rune(256)
-	for b := range byteLevelChar {
+	for b := range char {
 		c := rune(b)
 		if !(b >= '!' && b <= '~' || b >= 0xa1 && b <= 0xac || b >= 0xae) {
 			c = extra
 			extra++
 		}
-		byteLevelChar[b] = c
-		byteLevelByte[c] = byte(b)
+		char[b] = c
+		inverse[c] = byte(b)
 	}
+	return char, inverse
 }
 
 // toByteLevel appends the stand-ins of text's bytes.

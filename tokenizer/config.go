@@ -11,9 +11,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// config is what tokenizer_config.json adds to tokenizer.json in Transformers 5 (tokenization_utils_tokenizers.py): tokens, their names, and
-// whether the beginning and end of a text are marked. It also names a Python class; classes that rebuild the pipeline otherwise than
-// tokenizer.json has it are not followed.
+// config is what tokenizer_config.json adds to tokenizer.json in Transformers 5 (tokenization_utils_tokenizers.py): tokens and their names.
+// It also names a Python class; classes that rebuild the pipeline otherwise than tokenizer.json has it are not followed.
 type config struct {
 	named          map[string]string // bos_token, eos_token, unk_token, pad_token, …
 	added          []addedToken      // added_tokens_decoder, by id
@@ -125,9 +124,9 @@ func (c *config) missing(have []addedToken) []addedToken {
 	return out
 }
 
-// decidesEnds tells that the configuration, not the post-processor, says what surrounds a text.
-func (c *config) decidesEnds() bool { return c.addBOS != nil || c.addEOS != nil }
-
+// ends is what add_bos_token and add_eos_token put around a text. They count only without a tokenizer.json: beside one, Transformers 5
+// leaves them out and follows its post-processor (tokenization_utils_base.py, from_pretrained). Transformers 4 followed them for some
+// classes (LlamaTokenizerFast, CohereTokenizerFast); for an engine that old the router's self-check tells.
 func (c *config) ends(t *Tokenizer) (surround, error) {
 	var s surround
 	for _, end := range []struct {

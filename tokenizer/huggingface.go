@@ -335,11 +335,6 @@ func (f *file) build(cfg *config) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.decidesEnds() || isNull(f.post) {
-		if p, err = cfg.ends(t); err != nil {
-			return nil, err
-		}
-	}
 	t.before, t.after = p.before, p.after
 	return t, nil
 }

@@ -67,7 +67,7 @@ func sample(t *testing.T) []string {
 		}
 		var docs []string
 		if json.Unmarshal(data, &docs) == nil {
-			for i := 0; i < len(docs); i += 1 + len(docs)/800 {
+			for i := 0; i < len(docs); i += 1 + len(docs)/250 {
 				texts = append(texts, docs[i])
 			}
 		}

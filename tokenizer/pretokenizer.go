@@ -47,23 +47,26 @@ func errUnknown(what, name string) error {
 		"or report the component", what, clip(name))
 }
 
+// preTokenizer is a pre_tokenizer of any type, as the file has it.
+type preTokenizer struct {
+	component
+	Pretokenizers    []json.RawMessage `json:"pretokenizers"`
+	Pattern          json.RawMessage   `json:"pattern"`
+	Behavior         string            `json:"behavior"`
+	Invert           bool              `json:"invert"`
+	AddPrefixSpace   *bool             `json:"add_prefix_space"`
+	UseRegex         *bool             `json:"use_regex"`
+	IndividualDigits bool              `json:"individual_digits"`
+	Replacement      string            `json:"replacement"`
+	PrependScheme    *string           `json:"prepend_scheme"`
+	Split            *bool             `json:"split"`
+	Delimiter        string            `json:"delimiter"`
+	Length           *int              `json:"length"`
+}
+
 // readPreTokenizer appends the steps of a pre_tokenizer.
 func readPreTokenizer(steps []preStep, raw json.RawMessage) ([]preStep, error) {
-	var c struct {
-		component
-		Pretokenizers    []json.RawMessage `json:"pretokenizers"`
-		Pattern          json.RawMessage   `json:"pattern"`
-		Behavior         string            `json:"behavior"`
-		Invert           bool              `json:"invert"`
-		AddPrefixSpace   *bool             `json:"add_prefix_space"`
-		UseRegex         *bool             `json:"use_regex"`
-		IndividualDigits bool              `json:"individual_digits"`
-		Replacement      string            `json:"replacement"`
-		PrependScheme    *string           `json:"prepend_scheme"`
-		Split            *bool             `json:"split"`
-		Delimiter        string            `json:"delimiter"`
-		Length           *int              `json:"length"`
-	}
+	var c preTokenizer
 	if isNull(raw) {
 		return steps, nil
 	}
@@ -98,28 +101,13 @@ func readPreTokenizer(steps []preStep, raw json.RawMessage) ([]preStep, error) {
 		}
 		return append(steps, preStep{match: m, behavior: b, invert: c.Invert}), nil
 	case "ByteLevel":
-		if c.AddPrefixSpace == nil || *c.AddPrefixSpace {
-			steps = append(steps, preStep{kind: prePrefixSpace})
-		}
-		if c.UseRegex == nil || *c.UseRegex {
-			m, err := regexMatcher(gpt2Pattern)
-			if err != nil {
-				return nil, err
-			}
-			steps = append(steps, preStep{match: m})
-		}
-		return append(steps, preStep{kind: preByteLevel}), nil
+		return c.byteLevel(steps)
 	case "Digits":
 		return append(steps, preStep{match: setMatcher(runSet(u.numeric, anyValue), !c.IndividualDigits)}), nil
 	case "Punctuation":
 		return append(steps, preStep{match: setMatcher(punctuation(), false), behavior: b}), nil
 	case "Whitespace":
-		word := runSet(u.regexWord, anyValue)
-		other := word.union(space).negate()
-		either := &patternNode{kind: nodeAlternate, sub: []*patternNode{
-			{kind: nodeRepeat, min: 1, max: -1, sub: []*patternNode{{kind: nodeClass, set: word}}},
-			{kind: nodeRepeat, min: 1, max: -1, sub: []*patternNode{{kind: nodeClass, set: other}}}}}
-		return append(steps, preStep{match: nodeMatcher(either), behavior: removed, invert: true}), nil
+		return append(steps, preStep{match: wordsOrSigns(space), behavior: removed, invert: true}), nil
 	case "WhitespaceSplit":
 		return append(steps, preStep{match: setMatcher(space, true), behavior: removed}), nil
 	case "BertPreTokenizer":
@@ -132,31 +120,62 @@ func readPreTokenizer(steps []preStep, raw json.RawMessage) ([]preStep, error) {
 		}
 		return append(steps, preStep{match: m, behavior: removed}), nil
 	case "FixedLength":
-		length := 5
-		if c.Length != nil {
-			length = *c.Length
-		}
-		if length < 1 || length > 200 {
-			return nil, fmt.Errorf("pre_tokenizer FixedLength of %d characters: only 1 to 200 are supported", length)
-		}
-		any := &patternNode{kind: nodeClass, set: charset(nil).negate()}
-		return append(steps, preStep{match: nodeMatcher(&patternNode{kind: nodeRepeat, min: 1, max: length, sub: []*patternNode{any}})}), nil
+		return c.fixedLength(steps)
 	case "Metaspace":
-		scheme, err := readPrependScheme(c.PrependScheme, c.AddPrefixSpace)
+		return c.metaspace(steps)
+	}
+	return nil, errUnknown("pre_tokenizer", c.Type)
+}
+
+func (c *preTokenizer) byteLevel(steps []preStep) ([]preStep, error) {
+	if c.AddPrefixSpace == nil || *c.AddPrefixSpace {
+		steps = append(steps, preStep{kind: prePrefixSpace})
+	}
+	if c.UseRegex == nil || *c.UseRegex {
+		m, err := regexMatcher(gpt2Pattern)
 		if err != nil {
 			return nil, err
 		}
-		m, err := literalMatcher(c.Replacement)
-		if err != nil {
-			return nil, fmt.Errorf("read pre_tokenizer Metaspace: %w", err)
-		}
-		steps = append(steps, preStep{kind: preMetaspace, replace: c.Replacement, prepend: scheme})
-		if c.Split == nil || *c.Split {
-			steps = append(steps, preStep{match: m, behavior: mergedWithNext})
-		}
-		return steps, nil
+		steps = append(steps, preStep{match: m})
 	}
-	return nil, errUnknown("pre_tokenizer", c.Type)
+	return append(steps, preStep{kind: preByteLevel}), nil
+}
+
+func (c *preTokenizer) fixedLength(steps []preStep) ([]preStep, error) {
+	length := 5
+	if c.Length != nil {
+		length = *c.Length
+	}
+	if length < 1 || length > 200 {
+		return nil, fmt.Errorf("pre_tokenizer FixedLength of %d characters: only 1 to 200 are supported", length)
+	}
+	char := &patternNode{kind: nodeClass, set: charset(nil).negate()}
+	return append(steps, preStep{match: nodeMatcher(&patternNode{kind: nodeRepeat, min: 1, max: length, sub: []*patternNode{char}})}), nil
+}
+
+func (c *preTokenizer) metaspace(steps []preStep) ([]preStep, error) {
+	scheme, err := readPrependScheme(c.PrependScheme, c.AddPrefixSpace)
+	if err != nil {
+		return nil, err
+	}
+	m, err := literalMatcher(c.Replacement)
+	if err != nil {
+		return nil, fmt.Errorf("read pre_tokenizer Metaspace: %w", err)
+	}
+	steps = append(steps, preStep{kind: preMetaspace, replace: c.Replacement, prepend: scheme})
+	if c.Split == nil || *c.Split {
+		steps = append(steps, preStep{match: m, behavior: mergedWithNext})
+	}
+	return steps, nil
+}
+
+// wordsOrSigns is \w+|[^\w\s]+ of Rust's regex crate.
+func wordsOrSigns(space charset) *matcher {
+	word := runSet(unicodeTables().regexWord, anyValue)
+	other := word.union(space).negate()
+	return nodeMatcher(&patternNode{kind: nodeAlternate, sub: []*patternNode{
+		{kind: nodeRepeat, min: 1, max: -1, sub: []*patternNode{{kind: nodeClass, set: word}}},
+		{kind: nodeRepeat, min: 1, max: -1, sub: []*patternNode{{kind: nodeClass, set: other}}}}})
 }
 
 func readPrependScheme(name *string, prefix *bool) (prependScheme, error) {

@@ -96,7 +96,7 @@ func TestBothEncodingsOfMergesAreTheSame(t *testing.T) {
 	}
 }
 
-func TestConfigurationSaysWhatSurroundsATextAndAddsTokens(t *testing.T) {
+func TestConfigurationAddsTokensAndLeavesThePostProcessorAlone(t *testing.T) {
 	f := func(config, text, want string) {
 		t.Helper()
 		tok, err := Load(fstest.MapFS{"tokenizer.json": {Data: tiny().json()}, "tokenizer_config.json": {Data: []byte(config)}})
@@ -109,9 +109,8 @@ func TestConfigurationSaysWhatSurroundsATextAndAddsTokens(t *testing.T) {
 		}
 	}
 	f(`{}`, "hello", "<|bos|> hello")
-	f(`{"add_bos_token": false}`, "hello", "hello")
-	f(`{"add_eos_token": true, "eos_token": {"content": "<|im_end|>"}}`, "hello", "hello <|im_end|>")
-	f(`{"add_bos_token": true, "bos_token": "<|im_start|>"}`, "hello", "<|im_start|> hello")
+	f(`{"add_bos_token": false}`, "hello", "<|bos|> hello")
+	f(`{"add_eos_token": true, "eos_token": {"content": "<|im_end|>"}}`, "hello", "<|bos|> hello")
 	f(`{"added_tokens_decoder": {"1003": {"content": "<x>", "special": false}}}`, "<x>", "<|bos|> <x>")
 	f(`{"pad_token": "<pad>"}`, "<pad>", "<|bos|> <pad>")
 }
