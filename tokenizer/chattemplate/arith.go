@@ -328,9 +328,30 @@ func floatPower(x, y float64) (value, error) {
 	if x < 0 && y != math.Floor(y) && !math.IsInf(x, 0) && !math.IsInf(y, 0) && !math.IsNaN(y) {
 		return none, failf("complex numbers are not supported")
 	}
-	f := math.Pow(x, y)
+	f := pow(x, y)
 	if math.IsInf(f, 0) && !math.IsInf(x, 0) && !math.IsInf(y, 0) {
 		return none, failf("numerical result out of range")
 	}
 	return float(f), nil
+}
+
+// pow is correctly rounded for integral exponents, where math.Pow is not and C's pow nearly is.
+func pow(x, y float64) float64 {
+	n := int64(y)
+	if y != float64(n) || max(n, -n) > 1100 || x == 0 || math.IsInf(x, 0) || math.IsNaN(x) {
+		return math.Pow(x, y)
+	}
+	z := big.NewFloat(1).SetPrec(256)
+	b := new(big.Float).SetPrec(256).SetFloat64(x)
+	for k := max(n, -n); k > 0; k >>= 1 {
+		if k&1 == 1 {
+			z.Mul(z, b)
+		}
+		b.Mul(b, b)
+	}
+	if n < 0 {
+		z.Quo(big.NewFloat(1).SetPrec(256), z)
+	}
+	f, _ := z.Float64()
+	return f
 }

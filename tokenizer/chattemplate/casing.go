@@ -34,10 +34,11 @@ func lower(s string) string {
 	return b.String()
 }
 
+// writeLower writes the lower case of the character c at s[i]; s is empty when its surroundings do not matter.
 func writeLower(b *strings.Builder, s string, i int, c rune) {
 	switch c {
 	case 'Σ':
-		if finalSigma(s, i) {
+		if s != "" && finalSigma(s, i) {
 			b.WriteRune('ς')
 			return
 		}

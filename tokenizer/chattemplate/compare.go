@@ -49,7 +49,9 @@ func (r *run) equal(a, b *value, depth int) (bool, error) {
 	case kindRange:
 		x, y := a.ref.(*pyRange), b.ref.(*pyRange)
 		return x.length == y.length && (x.length == 0 || x.start == y.start && (x.length == 1 || x.step == y.step)), nil
-	case kindMethod, kindBuiltin:
+	case kindView:
+		return r.equalViews(a, b)
+	case kindMethod:
 		return false, nil
 	}
 	return a.ref == b.ref, nil
@@ -68,6 +70,23 @@ func (r *run) equalDicts(x, y *dict, depth int) (bool, error) {
 			return false, err
 		}
 		if same, err := r.equal(&x.vals[i], &y.vals[k], depth+1); !same || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// equalViews compares dict views: those of keys and items are sets, those of values only equal themselves.
+func (r *run) equalViews(a, b *value) (bool, error) {
+	x, y := a.ref.(*view), b.ref.(*view)
+	if x.part == viewValues || y.part == viewValues || x.part != y.part || x.d.len() != y.d.len() {
+		return x == y, nil
+	}
+	if x.part == viewItems {
+		return r.equalDicts(x.d, y.d, 0)
+	}
+	for i := range x.d.keys {
+		if at, err := y.d.findValue(r, &x.d.keys[i]); at < 0 || err != nil {
 			return false, err
 		}
 	}

@@ -314,7 +314,7 @@ func (n *sliceExpr) apply(r *run, f *frame, obj *value) (value, error) {
 			return none, failf("slice indices must be integers or None")
 		}
 	}
-	if bounds[2].isInteger() && !bounds[2].truthy() && obj.kind >= kindString && obj.kind <= kindTuple {
+	if bounds[2].isInteger() && !bounds[2].truthy() {
 		return none, failf("slice step cannot be zero")
 	}
 	switch obj.kind {
@@ -330,16 +330,28 @@ func (n *sliceExpr) apply(r *run, f *frame, obj *value) (value, error) {
 		return value{kind: obj.kind, ref: &list{out}}, r.grow(count * valueBytes)
 	case kindRange:
 		rg := obj.ref.(*pyRange)
-		start, count, step := sliceRange(&bounds, int(rg.length))
-		first := rg.start + int64(start)*rg.step
-		by := rg.step * int64(step)
-		return value{kind: kindRange, ref: &pyRange{first, first + by*int64(count), by, int64(count)}}, nil
+		_, count, _ := sliceRange(&bounds, int(rg.length))
+		start, stop, step := sliceIndices(&bounds, int(rg.length))
+		at := func(i int) int64 { return rg.start + int64(i)*rg.step }
+		return value{kind: kindRange, ref: &pyRange{at(start), at(stop), rg.step * int64(step), int64(count)}}, nil
 	}
 	return none, failf("'%s' object cannot be sliced", obj.typeName())
 }
 
-// sliceRange is Python's slice.indices: the first index, how many, and the step.
+// sliceRange is the first index of a slice of n items, how many it has, and the step.
 func sliceRange(bounds *[3]value, n int) (start, count, step int) {
+	start, stop, step := sliceIndices(bounds, n)
+	switch {
+	case step > 0 && stop > start:
+		count = (stop-start-1)/step + 1
+	case step < 0 && start > stop:
+		count = (start-stop-1)/-step + 1
+	}
+	return start, count, step
+}
+
+// sliceIndices is Python's slice.indices.
+func sliceIndices(bounds *[3]value, n int) (start, stop, step int) {
 	clip := func(v *value, low, high, byDefault int) int {
 		if v.kind == kindNone {
 			return byDefault
@@ -360,19 +372,9 @@ func sliceRange(bounds *[3]value, n int) (start, count, step int) {
 		step = clipStep(&bounds[2])
 	}
 	if step > 0 {
-		start = clip(&bounds[0], 0, n, 0)
-		stop := clip(&bounds[1], 0, n, n)
-		if stop > start {
-			count = (stop-start-1)/step + 1
-		}
-		return start, count, step
+		return clip(&bounds[0], 0, n, 0), clip(&bounds[1], 0, n, n), step
 	}
-	start = clip(&bounds[0], -1, n-1, n-1)
-	stop := clip(&bounds[1], -1, n-1, -1)
-	if start > stop {
-		count = (start-stop-1)/-step + 1
-	}
-	return start, count, step
+	return clip(&bounds[0], -1, n-1, n-1), clip(&bounds[1], -1, n-1, -1), step
 }
 
 // clipStep keeps a step in the range where arithmetic on indexes cannot overflow; no sequence is longer.
@@ -393,8 +395,11 @@ func (r *run) sliceText(obj *value, bounds *[3]value) (value, error) {
 	s := obj.str
 	if isASCII(s) {
 		start, count, step := sliceRange(bounds, len(s))
-		if step == 1 || count == 0 {
-			out.str = s[min(start, len(s)):][:count]
+		if count == 0 {
+			return out, nil
+		}
+		if step == 1 {
+			out.str = s[start:][:count]
 			return out, nil
 		}
 		b := make([]byte, count)

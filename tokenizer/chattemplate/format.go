@@ -76,6 +76,13 @@ func (r *run) percent(format, args *value) (value, error) {
 		} else if arg, err = next(); err != nil {
 			return none, err
 		}
+		if format.safe && sp.verb == 's' {
+			s, err := r.escape(&arg)
+			if err != nil {
+				return none, err
+			}
+			arg = text(s)
+		}
 		out, err := r.percentOne(&sp, &arg)
 		if err != nil {
 			return none, err
@@ -85,10 +92,20 @@ func (r *run) percent(format, args *value) (value, error) {
 		}
 		b.WriteString(out)
 	}
-	if used < len(items) && args.kind != kindDict {
+	if used < len(items) && !subscriptable(args) {
 		return none, failf("not all arguments converted during string formatting")
 	}
 	return value{kind: kindString, safe: format.safe, str: b.String()}, r.grow(len(format.str))
+}
+
+// subscriptable reports whether the % operator lets its argument go unused: what can be subscripted and is neither a
+// tuple nor a str.
+func subscriptable(v *value) bool {
+	switch v.kind {
+	case kindDict, kindList, kindRange, kindUndefined:
+		return true
+	}
+	return false
 }
 
 func percentKey(s string) (key string, keyed bool, rest string, err error) {

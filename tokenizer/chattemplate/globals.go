@@ -136,6 +136,9 @@ func namespaceOf(r *run, a *callArgs) (value, error) {
 	return value{kind: kindNamespace, ref: &namespace{v.dict()}}, nil
 }
 
+// selfReference is the variable self.
+type selfReference struct{}
+
 // cycler hands out its items in turn.
 type cycler struct {
 	items []value

@@ -84,9 +84,22 @@ var stringChanges = map[string]func(string) string{
 	"upper": upper, "lower": lower, "title": title, "capitalize": capitalize, "swapcase": swapcase, "casefold": casefold,
 }
 
-// casefold is full for ASCII and simple above it, but for the letters that fold to two.
+// casefold is str.casefold: what has a long upper case folds to its lower case, a final sigma to the plain one.
 func casefold(s string) string {
-	return lower(strings.NewReplacer("ß", "ss", "ẞ", "ss", "ς", "σ").Replace(s))
+	var b strings.Builder
+	for _, c := range s {
+		switch long, ok := upperLong[c]; {
+		case ok:
+			for _, c := range long {
+				b.WriteRune(unicode.ToLower(c))
+			}
+		case c == 'ς':
+			b.WriteRune('σ')
+		default:
+			writeLower(&b, "", 0, c)
+		}
+	}
+	return b.String()
 }
 
 var stringTests = map[string]func(string) bool{

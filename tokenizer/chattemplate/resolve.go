@@ -184,6 +184,13 @@ func (r *resolver) stmt(n stmt, s *symbols) {
 
 func (r *resolver) forLoop(n *forStmt, s *symbols) {
 	r.expr(n.iter, s)
+	walk(n, func(child any) {
+		for _, target := range storedTargets(child) {
+			if bindsName(target, "loop") {
+				r.fail(n.line, "can't assign to special loop variable in for-loop")
+			}
+		}
+	})
 	n.usesLoop = n.recursive || mentions(n.body, "loop")
 	in := newSymbols(s)
 	if n.usesLoop {
@@ -211,6 +218,17 @@ func (r *resolver) forLoop(n *forStmt, s *symbols) {
 	other.body(n.other)
 	n.otherScope = r.finish(other, n.other, false)
 	r.stmts(n.other, other)
+}
+
+// storedTargets are what a statement assigns in jinja2's sense; the parameters of with and macro are not among them.
+func storedTargets(n any) []expr {
+	switch n := n.(type) {
+	case *setStmt:
+		return []expr{n.target}
+	case *setBlock:
+		return []expr{n.target}
+	}
+	return nil
 }
 
 // copyTarget copies an assignment's target so that it can be resolved in a second scope.

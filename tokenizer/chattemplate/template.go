@@ -43,7 +43,7 @@ func Parse(source string) (*Template, error) {
 	}
 	t := &Template{source: source, body: body, root: root, names: r.order, variables: map[string]bool{}}
 	for name := range r.asked {
-		if _, global := globals[name]; !global || transformersGlobals[name] {
+		if _, global := globals[name]; name != "self" && !global || transformersGlobals[name] {
 			t.variables[name] = true
 		}
 	}
@@ -107,6 +107,9 @@ type job struct {
 // lookup is the value of a render variable: kwargs before tokens before globals, as the keyword arguments of
 // apply_chat_template fall.
 func (j *job) lookup(name string) value {
+	if name == "self" { // jinja2's reference to the template; nothing here has blocks to look up in it
+		return value{kind: kindObject, ref: selfReference{}}
+	}
 	if j.kwargs.kind == kindDict {
 		if v, ok := j.kwargs.dict().get(name); ok {
 			return v

@@ -99,6 +99,10 @@ func (r *run) appendRepr(b []byte, v *value, depth int) ([]byte, error) {
 			return append(appendQuoted(b, name), '>'), nil
 		}
 		return append(b, "<Macro anonymous>"...), nil
+	case kindObject:
+		if _, ok := v.ref.(selfReference); ok {
+			return append(b, "<TemplateReference None>"...), nil
+		}
 	case kindLoop:
 		l := v.ref.(*loop)
 		n, err := l.len(r)

@@ -27,7 +27,7 @@ const (
 	kindMacro
 	kindMethod  // a bound method such as "x".upper
 	kindBuiltin // a global function
-	kindObject  // cycler and joiner
+	kindObject  // cycler, joiner and self
 )
 
 // value is one Python value. Scalars live in num and str, everything else behind ref, whose concrete type follows from
