@@ -52,6 +52,10 @@ func (p *probe) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if owner == "warmpath" {
+		// Perhaps ourselves: then requests would go round and round.
+		return errors.New("this is a Warmpath gateway and not an engine: list its workers instead")
+	}
 	// Every engine names itself as the owner of its models; behind a proxy that rewrites the list, the surface tells.
 	version, versionErr := p.version(ctx)
 	p.Facts.Version = version

@@ -225,6 +225,7 @@ func TestProbeSaysWhyAWorkerIsUnusable(t *testing.T) {
 	for _, test := range []struct{ name, url, want string }{
 		{"nothing listens", closed.URL, "GET /v1/models: dial tcp"},
 		{"no model", serve(t, answers{"GET /v1/models": `{"data":[]}`}), "GET /v1/models lists no model"},
+		{"a gateway, perhaps ourselves", serve(t, answers{"GET /v1/models": `{"data":[{"id":"m","owned_by":"warmpath"}]}`}), "list its workers instead"},
 		{"not an engine", serve(t, answers{}), "GET /v1/models answered 404 Not Found: 404 page not found"},
 		{"not JSON", serve(t, answers{"GET /v1/models": "<html>"}), "GET /v1/models: read JSON"},
 		{"key needed", serve(t, answers{"GET /v1/models": "401 {}"}), "no API key is configured"},

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -403,10 +404,12 @@ func (p *prepared) readRank(h http.Header) {
 	}
 }
 
-// appendWorkers adds those of workers that may be asked for tokens.
+// appendWorkers adds those of workers that may be asked for tokens: where some were seen to give them, only those.
 func appendWorkers(dst []tokens.Worker, workers []*fleet.Worker) []tokens.Worker {
+	gives := func(w *fleet.Worker) bool { return w.Ready && (w.Facts.CanTokenize || w.Facts.CanRender) }
+	some := slices.ContainsFunc(workers, gives)
 	for _, w := range workers {
-		if !w.Ready {
+		if !w.Ready || some && !gives(w) {
 			continue
 		}
 		kind := tokens.VLLM
