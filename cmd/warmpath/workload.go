@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -135,7 +136,7 @@ func tokenCounts(s string) ([]int, error) {
 			text, factor = strings.TrimSuffix(text, "k"), 1e3
 		}
 		v, err := strconv.ParseFloat(text, 64)
-		if err != nil || !(v > 0) || v*factor > 1e12 {
+		if err != nil || !(v > 0) || v*factor > min(1e12, math.MaxInt) {
 			return nil, fmt.Errorf("%q is not a number of tokens like 1M, 500k or 2000", part)
 		}
 		out = append(out, int(v*factor))

@@ -102,27 +102,6 @@ type player struct {
 	rowsErr   error // of the first row that could not be written
 }
 
-// dueHeap orders followers by the time at which they are to be sent.
-type dueHeap []dueRequest
-
-type dueRequest struct {
-	at      time.Duration
-	request int
-}
-
-func (h dueHeap) Len() int { return len(h) }
-func (h dueHeap) Less(i, j int) bool {
-	return cmp.Or(cmp.Compare(h[i].at, h[j].at), cmp.Compare(h[i].request, h[j].request)) < 0
-}
-func (h dueHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *dueHeap) Push(x any)   { *h = append(*h, x.(dueRequest)) }
-func (h *dueHeap) Pop() any {
-	old := *h
-	last := old[len(old)-1]
-	*h = old[:len(old)-1]
-	return last
-}
-
 func (p *player) play(ctx context.Context) {
 	p.followers, p.missing = map[int][]int{}, map[int]int{}
 	for i := range p.w.Requests {

@@ -156,10 +156,12 @@ func (b *builder) followCalls(calls []agentCall) {
 	}
 	slices.SortStableFunc(calls, func(a, b agentCall) int { return cmp.Compare(a.start, b.start) })
 	sorted := make([]Request, len(calls))
+	f := family{calls: calls, of: map[string][]int{}, children: map[string][]string{}}
 	for i := range calls {
 		sorted[i] = b.w.Requests[calls[i].request]
 		sorted[i].ID = i
-		waited := awaited(calls, i)
+		waited := f.awaited(i)
+		f.add(i)
 		if len(waited) == 0 {
 			continue
 		}
@@ -180,32 +182,49 @@ func (b *builder) followCalls(calls []agentCall) {
 	b.w.Requests = sorted
 }
 
-// awaited returns the calls that call i waited for, earlier ones only.
-func awaited(calls []agentCall, i int) []int {
-	me := &calls[i]
-	own, parent := -1, -1
-	lastOf := map[string]int{} // of each sub-agent that ended before
-	for j := range calls[:i] {
-		c := &calls[j]
-		switch {
-		case c.end > me.start:
-		case c.session == me.session:
-			own = j
-		case c.session == me.parent:
-			parent = j
-		case c.parent == me.session:
-			lastOf[c.session] = j
+// family finds the calls of agents and of their sub-agents.
+type family struct {
+	calls    []agentCall
+	of       map[string][]int    // calls by agent, in the order of their starts
+	children map[string][]string // sub-agents by agent
+}
+
+// add makes call i known to later ones.
+func (f *family) add(i int) {
+	c := &f.calls[i]
+	if len(f.of[c.session]) == 0 && c.parent != "" {
+		f.children[c.parent] = append(f.children[c.parent], c.session)
+	}
+	f.of[c.session] = append(f.of[c.session], i)
+}
+
+// last returns the agent's last call that had ended by a time; -1: none.
+func (f *family) last(agent string, by time.Duration) int {
+	own := f.of[agent]
+	for i := len(own) - 1; i >= 0; i-- {
+		if f.calls[own[i]].end <= by {
+			return own[i]
 		}
 	}
+	return -1
+}
+
+// awaited returns the calls that call i waited for, all of which are known.
+func (f *family) awaited(i int) []int {
+	me := &f.calls[i]
+	own := f.last(me.session, me.start)
 	if own < 0 {
-		if parent < 0 {
+		if me.parent == "" {
 			return nil
 		}
-		return []int{parent}
+		if parent := f.last(me.parent, me.start); parent >= 0 {
+			return []int{parent}
+		}
+		return nil
 	}
 	waited := []int{own}
-	for _, j := range lastOf {
-		if calls[j].end > calls[own].end {
+	for _, child := range f.children[me.session] {
+		if j := f.last(child, me.start); j >= 0 && f.calls[j].end > f.calls[own].end {
 			waited = append(waited, j)
 		}
 	}

@@ -40,8 +40,8 @@ func (b *builder) request() Request {
 	return Request{ID: len(b.w.Requests), Session: -1, After: -1}
 }
 
-// requestBytes is what a request takes without its segments and text.
-const requestBytes = 176
+// requestBytes is what a request takes without its segments and text: twice its own size, as lists that grow are copied.
+const requestBytes = 2 * 184
 
 // add keeps r. It returns errEnough when no more are wanted.
 func (b *builder) add(r Request) error {

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -140,7 +141,7 @@ func generate(spec string, o Options) (*Workload, error) {
 		}
 		values[key] = value
 	}
-	g := &generation{values: values, limit: o.Limit}
+	g := &generation{values: values, budget: cmp.Or(o.Bytes, DefaultBytes)}
 	seed := g.count("seed")
 	g.base = mix(xxh3.HashString(name) ^ uint64(seed))
 	g.random = rand.New(rand.NewPCG(uint64(seed), xxh3.HashString(name)))
@@ -171,19 +172,24 @@ type generation struct {
 	random   *rand.Rand
 	base     uint64 // of segment ids
 	last     uint64 // segment ids given
-	limit    int
+	bytes    int64  // that the requests take
+	budget   int64  // of bytes
 	problems []error
 }
 
 // maxRequests bounds what a spec can ask for.
 const maxRequests = 10_000_000
 
+// full reports, and tells in the end, that the requests are too many.
 func (g *generation) full() bool {
-	if len(g.w.Requests) < maxRequests {
-		return false
-	}
-	if len(g.problems) == 0 {
+	switch {
+	case len(g.problems) > 0:
+	case len(g.w.Requests) >= maxRequests:
 		g.problems = append(g.problems, fmt.Errorf("these parameters make more than %d requests", maxRequests))
+	case g.bytes > g.budget:
+		g.problems = append(g.problems, fmt.Errorf("these parameters make requests that take more than %d MiB", g.budget>>20))
+	default:
+		return false
 	}
 	return true
 }
@@ -231,6 +237,7 @@ func (g *generation) content(tokens int) Segment {
 func (g *generation) prompt(output int, segments ...Segment) Request {
 	r := Request{ID: len(g.w.Requests), Session: -1, After: -1, Output: max(output, 1)}
 	r.Segments = make([]Segment, 0, len(segments))
+	g.bytes += requestBytes + 16*int64(len(segments))
 	for _, s := range segments {
 		if s.Tokens > 0 {
 			r.Segments = append(r.Segments, s)
@@ -238,7 +245,7 @@ func (g *generation) prompt(output int, segments ...Segment) Request {
 		}
 	}
 	if r.Input == 0 || r.Input > MaxTokens {
-		g.problems = append(g.problems[:0], fmt.Errorf("these parameters make a prompt of %d tokens", r.Input))
+		g.problems = append(g.problems[:0:0], fmt.Errorf("these parameters make a prompt of %d tokens", r.Input))
 	}
 	return r
 }

@@ -34,6 +34,9 @@ func sharedPrefix(g *generation) {
 	if g.values["stages"] == "" {
 		at := 0.0
 		for range all {
+			if g.full() {
+				return
+			}
 			send(at)
 			at += g.exponential(g.number("rate"))
 		}
@@ -98,9 +101,6 @@ func (g *generation) talk(session int, at float64, turns int, think func() float
 		}
 		said = append(said, g.content(g.count("question")))
 		r := g.prompt(g.lognormal("output"), said...)
-		if r.Input > MaxTokens {
-			return
-		}
 		answer := g.content(r.Output)
 		r.Session, r.After, r.OutputSegment = session, after, answer.ID
 		if after >= 0 {
@@ -155,8 +155,8 @@ func multiRoundQA(g *generation) {
 // mostly ends with the system prompt.
 func rag(g *generation) {
 	n, k := g.count("documents"), g.count("passages")
-	if n < 1 || k > n {
-		g.problems = append(g.problems, fmt.Errorf("%d passages of %d documents", k, n))
+	if n < 1 || k > min(n, 1000) {
+		g.problems = append(g.problems, fmt.Errorf("%d passages of %d documents: want at most 1,000, and as many documents", k, n))
 		return
 	}
 	system := g.content(g.count("system"))

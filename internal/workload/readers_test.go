@@ -272,9 +272,10 @@ func TestBadLinesAreNamed(t *testing.T) {
 	for spec, want := range map[string]string{
 		"x": "want FORMAT:FILE", "csv:f": "no format \"csv\"", "mooncake:/does/not/exist": "open workload", "gen:nothing": "no generator",
 		"gen:rag,zip=3": "zipf", "gen:rag,passages=-1": "want a number", "gen:llmd-ladder,stages=3": "RATExSECONDS", "gen:rag,documents=0": "passages",
-		"gen:independent,requests=0": "no requests", "gen:independent,question=0": "a prompt of 0 tokens", "gen:rag,seed=x": "seed",
+		"gen:independent,requests=0": "no requests", "gen:independent,question=0": "a prompt of 0 tokens", "gen:conversations,sessions=1000000,turns=10000,rate=inf": "more than 16 MiB",
+		"gen:independent,requests=16000000": "more than 16 MiB", "gen:rag,seed=x": "seed",
 	} {
-		if _, err := Load(spec); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := LoadWith(spec, Options{Bytes: 16 << 20}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want %q", spec, err, want)
 		}
 	}
