@@ -193,7 +193,7 @@ func readPrependScheme(name *string, prefix *bool) (prependScheme, error) {
 	}
 	if prefix != nil && !*prefix {
 		if scheme != prependNever && name != nil {
-			return 0, fmt.Errorf("Metaspace says both add_prefix_space false and prepend_scheme %q", *name)
+			return 0, fmt.Errorf("pre_tokenizer Metaspace says both add_prefix_space false and prepend_scheme %q", *name)
 		}
 		scheme = prependNever
 	}

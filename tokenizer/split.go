@@ -140,9 +140,6 @@ func nodeMatcher(n *patternNode) *matcher {
 	return &matcher{auto: auto}
 }
 
-// compiled tells that matching takes linear time.
-func (m *matcher) compiled() bool { return m.slow == nil }
-
 // matches walks the matches of one text.
 type matches struct {
 	m    *matcher

@@ -1,0 +1,66 @@
+package tokenizer
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/warmpath/warmpath/block"
+)
+
+// BenchmarkAppend encodes the mixed corpus once a round: real models when their files are there, a small one always.
+func BenchmarkAppend(b *testing.B) {
+	b.Run("tiny", func(b *testing.B) {
+		benchmarkAppend(b, tiny().parse(b), []string{strings.Repeat("<|im_start|>user\nhello world, it's 12 the é 你好\n<|im_end|>\n", 200)})
+	})
+	for _, name := range []string{"llama3_1", "qwen3", "deepseek_v3", "gemma3", "gptoss", "llama2", "mon", "bert"} {
+		b.Run(name, func(b *testing.B) {
+			tok, dir := loadGolden(b, name)
+			benchmarkAppend(b, tok, corpus(b, dir, "mixed"))
+		})
+	}
+}
+
+func benchmarkAppend(b *testing.B, tok *Tokenizer, docs []string) {
+	var ids []block.Token
+	size, tokens := 0, 0
+	for _, d := range docs {
+		size += len(d)
+		ids, _ = tok.Append(ids[:0], d, Options{})
+		tokens += len(ids)
+	}
+	b.SetBytes(int64(size))
+	b.ReportAllocs()
+	for b.Loop() {
+		for _, d := range docs {
+			ids, _ = tok.Append(ids[:0], d, Options{})
+		}
+	}
+	b.ReportMetric(float64(tokens)*float64(b.N)/b.Elapsed().Seconds()/1e6, "Mtok/s")
+}
+
+// BenchmarkTurnCache encodes a conversation of some 30,000 ids that is known but for its last turn.
+func BenchmarkTurnCache(b *testing.B) {
+	tok := tiny().parse(b)
+	turns := NewTurnCache(tok, 0)
+	texts := conversation(120)
+	last := texts[len(texts)-1]
+	ids, _, err := turns.Append(nil, texts[len(texts)-2], Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.SetBytes(int64(len(last)))
+	b.ReportAllocs()
+	for b.Loop() {
+		ids, _, _ = turns.Append(ids[:0], last, Options{})
+	}
+}
+
+func BenchmarkParse(b *testing.B) {
+	file := tiny().json()
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Parse(file, nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
