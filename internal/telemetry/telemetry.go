@@ -34,6 +34,10 @@ type Telemetry struct {
 	reloads    *prometheus.CounterVec
 
 	perWorker sync.Map // workerKey → *workerSeries: saves six label look-ups a request
+	workers   sync.Map // URL → struct{}: those that series name
+
+	goneMu sync.Mutex
+	gone   map[string]time.Time // guarded by goneMu; workers that left, since when
 }
 
 // workerKey names the series that one (worker, policy) pair writes.
@@ -48,7 +52,7 @@ type workerSeries struct {
 
 // New returns a Telemetry with its own registry; nothing is registered globally.
 func New(cfg Config) *Telemetry {
-	t := &Telemetry{registry: prometheus.NewRegistry(), ring: newRing(cfg.Decisions)}
+	t := &Telemetry{registry: prometheus.NewRegistry(), ring: newRing(cfg.Decisions), gone: map[string]time.Time{}}
 	t.makeRequestMetrics()
 	t.makeTokenMetrics()
 	t.registry.MustRegister(
@@ -164,6 +168,7 @@ func (t *Telemetry) series(k workerKey) *workerSeries {
 	if s, ok := t.perWorker.Load(k); ok {
 		return s.(*workerSeries)
 	}
+	t.workers.Store(k.worker, struct{}{})
 	kind := func(name string) prometheus.Counter { return t.tokens.WithLabelValues(name, k.policy, k.worker) }
 	outcome := func(name string) prometheus.Counter { return t.compared.WithLabelValues(name, k.worker) }
 	s, _ := t.perWorker.LoadOrStore(k, &workerSeries{
@@ -182,7 +187,10 @@ func (t *Telemetry) series(k workerKey) *workerSeries {
 func (t *Telemetry) Refused(reason string) { t.refused.WithLabelValues(reason).Inc() }
 
 // Retried counts an attempt on worker that failed before the first byte and is made again elsewhere.
-func (t *Telemetry) Retried(worker string) { t.retries.WithLabelValues(worker).Inc() }
+func (t *Telemetry) Retried(worker string) {
+	t.workers.Store(worker, struct{}{})
+	t.retries.WithLabelValues(worker).Inc()
+}
 
 // Tokens counts where a prompt's token ids came from and how long the request waited for them.
 func (t *Telemetry) Tokens(outcome string, wait time.Duration) {
@@ -209,5 +217,5 @@ func (t *Telemetry) Last(n int) []Record { return t.ring.last(n) }
 func (t *Telemetry) Handler(src Sources) http.Handler {
 	scrape := prometheus.NewRegistry()
 	scrape.MustRegister(newCollector(src))
-	return promhttp.HandlerFor(prometheus.Gatherers{t.registry, scrape}, promhttp.HandlerOpts{EnableOpenMetrics: true})
+	return t.forgetting(src, promhttp.HandlerFor(prometheus.Gatherers{t.registry, scrape}, promhttp.HandlerOpts{EnableOpenMetrics: true}))
 }

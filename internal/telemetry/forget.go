@@ -1,0 +1,61 @@
+package telemetry
+
+import (
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// keepGone is how long the series of a worker that left are shown: several scrapes at any usual interval, so that its
+// last requests are counted, and short enough that workers that come and go under new names do not pile up.
+const keepGone = 15 * time.Minute
+
+// forgetGone drops the series of workers that have not been among present for keepGone. It is called at each scrape.
+func (t *Telemetry) forgetGone(present []Worker, now time.Time) {
+	t.goneMu.Lock()
+	defer t.goneMu.Unlock()
+	t.workers.Range(func(key, _ any) bool {
+		worker := key.(string)
+		since, gone := t.gone[worker]
+		switch {
+		case slices.ContainsFunc(present, func(w Worker) bool { return w.URL == worker }):
+			delete(t.gone, worker)
+		case !gone:
+			t.gone[worker] = now
+		case now.Sub(since) >= keepGone:
+			delete(t.gone, worker)
+			t.forget(worker)
+		}
+		return true
+	})
+}
+
+// forget drops all series of a worker. A request that ends meanwhile may leave one behind, until it is gone again.
+func (t *Telemetry) forget(worker string) {
+	t.workers.Delete(worker)
+	t.perWorker.Range(func(key, _ any) bool {
+		if key.(workerKey).worker == worker {
+			t.perWorker.Delete(key)
+		}
+		return true
+	})
+	labels := prometheus.Labels{"worker": worker}
+	for _, v := range []interface {
+		DeletePartialMatch(prometheus.Labels) int
+	}{t.requests, t.retries, t.firstToken, t.total, t.tokens, t.difference, t.compared} {
+		v.DeletePartialMatch(labels)
+	}
+}
+
+// forgetting drops the series of workers that left before each answer of next.
+func (t *Telemetry) forgetting(src Sources, next http.Handler) http.Handler {
+	if src.Workers == nil {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		t.forgetGone(src.Workers(), time.Now())
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,36 @@
+package telemetry
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestWorkersThatLeftAreForgotten: an autoscaled fleet has new names every hour, and metrics must not grow for ever.
+func TestWorkersThatLeftAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tel := New(DefaultConfig())
+		src := Sources{Workers: func() []Worker { return []Worker{{URL: "http://stays"}} }}
+		finish := func(worker string) {
+			tel.Finished(&Record{Policy: "kv_aware", Worker: worker, Status: 200, PromptTokens: 10, ReportedTokens: number(0)})
+		}
+		finish("http://stays")
+		finish("http://left")
+		tel.Retried("http://failed")
+		for range 15 {
+			text := scrape(t, tel, src)
+			has(t, text, `warmpath_requests_total{branch="",policy="kv_aware",status="200",worker="http://left"} 1`, `warmpath_retries_total{worker="http://failed"} 1`)
+			time.Sleep(time.Minute)
+		}
+		text := scrape(t, tel, src)
+		has(t, text, `warmpath_requests_total{branch="",policy="kv_aware",status="200",worker="http://stays"} 1`)
+		for _, gone := range []string{"http://left", "http://failed"} {
+			if strings.Contains(text, gone) {
+				t.Errorf("%s is still there:\n%s", gone, text)
+			}
+		}
+		finish("http://left") // it came back, or its last answer ended late
+		has(t, scrape(t, tel, src), `warmpath_requests_total{branch="",policy="kv_aware",status="200",worker="http://left"} 1`)
+	})
+}
