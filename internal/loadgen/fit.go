@@ -87,9 +87,9 @@ func pointRow(p Point, batch int) []float64 {
 
 // residuals collects pairs of measured and modelled times.
 type residuals struct {
-	n                         int
-	measured, modelled        float64
-	absolute, worst, relative float64
+	n                  int
+	measured, modelled float64
+	absolute, worst    float64
 }
 
 func (r *residuals) add(measured, modelled float64) {

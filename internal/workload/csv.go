@@ -93,7 +93,7 @@ func parseTime(s string) (time.Time, error) {
 			return at, nil
 		}
 	}
-	return time.Time{}, fmt.Errorf("TIMESTAMP: %q is not a time like 2023-11-16 18:17:03.9799600", s)
+	return time.Time{}, fmt.Errorf("column TIMESTAMP: %q is not a time like 2023-11-16 18:17:03.9799600", s)
 }
 
 // addLengths keeps a request of which only the lengths are known.
@@ -123,11 +123,11 @@ func readBurstGPT(b *builder, l *lines) error {
 	return t.each(func() error {
 		v, err := strconv.ParseFloat(t.text("Timestamp"), 64)
 		if err != nil {
-			return fmt.Errorf("Timestamp: %q is not a number of seconds", t.text("Timestamp"))
+			return fmt.Errorf("column Timestamp: %q is not a number of seconds", t.text("Timestamp"))
 		}
 		at, err := seconds(v)
 		if err != nil {
-			return fmt.Errorf("Timestamp: %w", err)
+			return fmt.Errorf("column Timestamp: %w", err)
 		}
 		if n, err := t.count("Response tokens"); err == nil && n == 0 {
 			b.skipped["because they failed when they were recorded"]++

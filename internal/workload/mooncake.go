@@ -13,15 +13,18 @@ type hashRow struct {
 	Input     int             `json:"input_length"`
 	Output    int             `json:"output_length"`
 	Hashes    []uint64        `json:"hash_ids"`
-	Session   json.RawMessage `json:"session_id"` // Dynamo's extension of Mooncake
+	Session   json.RawMessage `json:"session_id"` // Dynamo's extension of Mooncake, as is
+	Delay     *float64        `json:"delay"`      // milliseconds since the session's last answer; no timestamp then
 	Chat      *int64          `json:"chat_id"`
 	Parent    *int64          `json:"parent_chat_id"`
 }
 
-// readMooncake reads the traces of FAST'25. One id is 512 tokens, chained; the last one covers the rest.
+// readMooncake reads the traces of FAST'25. One id is 512 tokens, chained; the last one covers the rest. Rows with Dynamo's
+// session_id and delay are closed loops.
 func readMooncake(b *builder, l *lines) error {
 	b.w.Block = 512
 	b.note("the trace has no ids for generated tokens: hits on them are not modelled")
+	last := map[int]int{} // of each session
 	return l.each(func(line []byte) error {
 		row, err := readHashRow(line)
 		if err != nil {
@@ -30,8 +33,23 @@ func readMooncake(b *builder, l *lines) error {
 		r := b.request()
 		if name := string(row.Session); name != "" && name != "null" {
 			r.Session, _ = b.session(name)
+			if before, ok := last[r.Session]; ok && row.Delay != nil {
+				r.After = before
+				if r.Think, err = seconds(*row.Delay / 1000); err != nil || r.Think < 0 {
+					return fmt.Errorf("delay: %v ms is not a pause", *row.Delay)
+				}
+				at := (b.w.Requests[before].Arrival + r.Think).Seconds() * 1000
+				row.Timestamp = &at
+			}
 		}
-		return b.addHashes(r, row, *row.Timestamp/1000)
+		if row.Timestamp == nil {
+			return errNoTimestamp
+		}
+		err = b.addHashes(r, row, *row.Timestamp/1000)
+		if r.Session >= 0 && len(b.w.Requests) > r.ID {
+			last[r.Session] = r.ID
+		}
+		return err
 	})
 }
 
@@ -45,12 +63,14 @@ func readQwen(b *builder, l *lines) error {
 		if err != nil {
 			return err
 		}
+		if row.Timestamp == nil {
+			return errNoTimestamp
+		}
 		r := b.request()
 		if row.Chat != nil {
-			root, known := -1, false
+			root, known := 0, false
 			if row.Parent != nil {
-				root, known = chats[*row.Parent], false
-				_, known = chats[*row.Parent]
+				root, known = chats[*row.Parent]
 			}
 			if !known {
 				root, _ = b.session(strconv.FormatInt(*row.Chat, 10))
@@ -62,13 +82,12 @@ func readQwen(b *builder, l *lines) error {
 	})
 }
 
+var errNoTimestamp = errors.New("timestamp is missing")
+
 func readHashRow(line []byte) (*hashRow, error) {
 	var row hashRow
 	if err := json.Unmarshal(line, &row); err != nil {
 		return nil, err
-	}
-	if row.Timestamp == nil {
-		return nil, errors.New("timestamp is missing")
 	}
 	return &row, nil
 }

@@ -52,6 +52,20 @@ func TestBlocksOfAHashTraceBecomeSegments(t *testing.T) {
 	}
 }
 
+func TestDelaysOfMooncakeSessionsAreClosedLoops(t *testing.T) {
+	w := readText(t, "mooncake", `{"session_id": "a", "timestamp": 100, "input_length": 512, "output_length": 5, "hash_ids": [1]}
+{"session_id": "b", "timestamp": 150, "input_length": 512, "output_length": 5, "hash_ids": [1]}
+{"session_id": "a", "delay": 2000, "input_length": 1024, "output_length": 5, "hash_ids": [1, 2]}
+{"session_id": "a", "delay": 10, "input_length": 1024, "output_length": 5, "hash_ids": [1, 2]}
+`)
+	if r := w.Requests[2]; r.After != 0 || r.Think != 2*time.Second || r.Turn != 1 || r.Arrival != 2*time.Second {
+		t.Errorf("%+v", r)
+	}
+	if r := w.Requests[3]; r.After != 2 || r.Think != 10*time.Millisecond || r.Turn != 2 {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestTablesOfLengths(t *testing.T) {
 	f := func(kind, text string, want ...Request) {
 		t.Helper()
@@ -248,13 +262,14 @@ func TestBadLinesAreNamed(t *testing.T) {
 	f("mooncake", good+"\n{", "line 3: ")
 	f("mooncake", good+`{"timestamp": 1, "input_length": 5, "output_length": 1, "hash_ids": [1, 2]}`, "line 2: 2 hash ids for 5 tokens")
 	f("mooncake", good+`{"input_length": 5}`, "line 2: timestamp is missing")
+	f("mooncake", good+`{"session_id": 1, "delay": 5, "input_length": 5}`, "line 2: timestamp is missing")
 	f("mooncake", good+`{"timestamp": 1e300, "input_length": 5}`, "line 2: timestamp")
 	f("mooncake", good+`{"timestamp": 1, "input_length": 5000000000, "output_length": 1}`, "line 2: 5000000000 prompt")
 	f("azure", "a,b\n1,2", `line 1: the header has no column "TIMESTAMP"`)
 	f("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,1", "line 2: 2 fields")
-	f("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\nnow,1,1", `line 2: TIMESTAMP: "now"`)
+	f("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\nnow,1,1", `line 2: column TIMESTAMP: "now"`)
 	f("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,-1,1", "line 2: ContextTokens")
-	f("burstgpt", "Timestamp,Request tokens,Response tokens\nNaN,1,1", "line 2: Timestamp")
+	f("burstgpt", "Timestamp,Request tokens,Response tokens\nNaN,1,1", "line 2: column Timestamp")
 	f("ragpulse", `{"timestamp": "soon"}`, "line 1: timestamp")
 	f("agent", `{"foo": 1}`, "line 1: neither input")
 	f("openai", `{"messages": {}}`, "line 1: messages")
