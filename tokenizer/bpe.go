@@ -20,12 +20,11 @@ type bpe struct {
 	spelled      *vocabulary // as the file spells it
 	merges       *merges
 	cache        *wordCache
-	byteMode     bool
 	ignoreMerges bool // a word that is a token is that token
 	fuseUnknown  bool
-	prefix       string // of units that continue a word
-	suffix       string // of the unit that ends a word
-	byteID       [256]block.Token
+	prefix       string     // of units that continue a word
+	suffix       string     // of the unit that ends a word
+	bytes        *byteTable // of byte mode; nil: words are text
 	charID       *charIDs
 	fallback     *[256]block.Token // of the bytes of unknown characters, noToken where missing; nil: no fallback
 	unknown      block.Token       // noToken: unknown characters vanish
@@ -189,14 +188,16 @@ func (m *bpe) enterByteMode(tokens []token) bool {
 	if err != nil {
 		return false
 	}
-	for b := range m.byteID {
+	bytes := &byteTable{}
+	for b := range bytes.id {
 		id, ok := v.id(string([]byte{byte(b)}))
 		if !ok {
 			return false
 		}
-		m.byteID[b] = id
+		bytes.id[b] = id
 	}
-	m.vocab, m.byteMode = v, true
+	bytes.fill(m.merges)
+	m.vocab, m.bytes = v, bytes
 	return true
 }
 
@@ -228,9 +229,9 @@ func (m *bpe) allowCuts(text *vocabulary, complete bool) {
 
 // appendWord appends the ids of a word.
 func (m *bpe) appendWord(dst []block.Token, word string, s *scratch) ([]block.Token, error) {
-	if m.byteMode {
+	if m.bytes != nil {
 		if len(word) == 1 {
-			return append(dst, m.byteID[word[0]]), nil
+			return append(dst, m.bytes.id[word[0]]), nil
 		}
 		return m.appendCached(dst, word, s), nil
 	}
@@ -291,19 +292,15 @@ func (m *bpe) appendCached(dst []block.Token, word string, s *scratch) []block.T
 
 // appendMerged appends the ids of a word without the cache.
 func (m *bpe) appendMerged(dst []block.Token, word string, s *scratch) []block.Token {
-	if m.byteMode && m.ignoreMerges {
+	if m.bytes != nil && m.ignoreMerges {
 		if id, ok := m.vocab.id(word); ok {
 			return append(dst, id)
 		}
 	}
-	ids := s.merge.ids[:0]
-	if m.byteMode {
-		for i := range len(word) {
-			ids = append(ids, m.byteID[word[i]])
-		}
-	} else {
-		ids = m.appendUnits(ids, word)
+	if m.bytes != nil {
+		return append(dst, m.merges.applyBytes(word, m.bytes, &s.merge)...)
 	}
+	ids := m.appendUnits(s.merge.ids[:0], word)
 	s.merge.ids = ids
 	return append(dst, m.merges.apply(ids, &s.merge)...)
 }

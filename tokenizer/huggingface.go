@@ -172,7 +172,7 @@ func (f *file) buildModel(t *Tokenizer) (err error) {
 		if err != nil {
 			return err
 		}
-		if m.byteMode {
+		if m.bytes != nil {
 			t.pre = t.pre[:last]
 		}
 		t.model, t.vocab = m, m.spelled

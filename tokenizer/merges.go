@@ -80,13 +80,52 @@ func (m *merges) apply(ids []block.Token, s *mergeScratch) []block.Token {
 	if len(ids) < 2 {
 		return ids
 	}
-	if cap(s.next) < len(ids) {
-		s.next = make([]uint64, len(ids), 2*len(ids))
-	}
-	next := s.next[:len(ids)-1]
+	next := s.nexts(len(ids) - 1)
 	for i := range next {
 		next[i] = m.find(ids[i], ids[i+1])
 	}
+	return m.join(ids, next)
+}
+
+// applyBytes is apply for the bytes of a word of at least two, whose ids and first merges come from small tables.
+func (m *merges) applyBytes(word string, t *byteTable, s *mergeScratch) []block.Token {
+	ids := s.ids[:0]
+	for i := range len(word) {
+		ids = append(ids, t.id[word[i]])
+	}
+	s.ids = ids
+	if len(word) > shortWord {
+		return m.applyHeap(ids, s)
+	}
+	next := s.nexts(len(ids) - 1)
+	for i := range next {
+		next[i] = t.merge[int(word[i])<<8|int(word[i+1])]
+	}
+	return m.join(ids, next)
+}
+
+// byteTable is where byte-level merging begins: the token of each byte, and the merge of each two.
+type byteTable struct {
+	id    [256]block.Token
+	merge [1 << 16]uint64
+}
+
+// fill looks every merge of two bytes up; the ids must be set.
+func (t *byteTable) fill(m *merges) {
+	for i := range t.merge {
+		t.merge[i] = m.find(t.id[i>>8], t.id[i&0xff])
+	}
+}
+
+func (s *mergeScratch) nexts(n int) []uint64 {
+	if cap(s.next) < n {
+		s.next = make([]uint64, n, 2*n)
+	}
+	return s.next[:n]
+}
+
+// join scans for the lowest rank until there is none; next holds the merge of each id with the one after it.
+func (m *merges) join(ids []block.Token, next []uint64) []block.Token {
 	for {
 		best, at := noMerge, -1
 		for i, n := range next {

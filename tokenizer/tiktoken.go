@@ -228,13 +228,13 @@ func newRankBPE(tokens []token) (*bpe, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &bpe{vocab: v, spelled: v, cache: newWordCache(), byteMode: true, ignoreMerges: true, unknown: noToken}
-	for b := range m.byteID {
+	m := &bpe{vocab: v, spelled: v, cache: newWordCache(), bytes: &byteTable{}, ignoreMerges: true, unknown: noToken}
+	for b := range m.bytes.id {
 		id, ok := v.id(string([]byte{byte(b)}))
 		if !ok {
 			return nil, fmt.Errorf("no token for the byte 0x%02x", b)
 		}
-		m.byteID[b] = id
+		m.bytes.id[b] = id
 	}
 	type merge struct{ left, right, to block.Token }
 	var all []merge
@@ -256,5 +256,6 @@ func newRankBPE(tokens []token) (*bpe, error) {
 	for _, x := range all {
 		m.merges.add(x.left, x.right, x.to, x.to)
 	}
+	m.bytes.fill(m.merges)
 	return m, nil
 }
