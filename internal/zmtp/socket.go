@@ -120,7 +120,7 @@ func (s *Socket) connect(ctx context.Context) {
 		start := time.Now()
 		conn, err := s.dial(ctx)
 		if err == nil {
-			err = s.serve(ctx, conn)
+			_ = s.serve(ctx, conn) // OnDisconnect has told why it ended
 		} else {
 			s.failed(ctx, fmt.Errorf("connect to %s: %w", s.endpoint.text, err))
 		}

@@ -30,8 +30,3 @@ func concat(lists ...[]conformanceCase) (all []conformanceCase) {
 	}
 	return all
 }
-
-var (
-	full    = kvindex.Stored{}
-	unknown = kvindex.Stored{RootUnknown: true}
-)
