@@ -136,7 +136,7 @@ warmpath_row() {
 	printf '%s\n' "$@" >"$work/$name.yaml"
 	address[$name]=127.0.0.1:$port
 	start "$name" "$binary" serve --listen "127.0.0.1:$port" --admin-listen "127.0.0.1:$((port + 1))" --policy "$policy" \
-		--config "$work/$name.yaml" --worker "http://${workers[0]}" --worker "http://${workers[1]}"
+		--config "$work/$name.yaml" --worker "http://${workers[0]},events=none" --worker "http://${workers[1]},events=none"
 	ready "$name" "http://${address[$name]}/readiness"
 }
 
