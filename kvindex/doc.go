@@ -41,19 +41,39 @@
 //   - A report of reused blocks that leaves out what a window dropped cannot be told from new blocks of a short prompt
 //     when the index has been evicting: Holder's Whole is false then.
 //
+// Events whose hashes are keys already go in by StoreKeys: nothing then maps handles, and nothing is hashed.
+//
+// # Structure
+//
+// A chain is kept as strands: stretches of blocks that follow each other, in one cache line each, which know in segments
+// who has which of their blocks. What continues in another way hangs on a strand as one of its own. Sets of holders are
+// there once each. Slots, 16 bytes for a distinct block, lead from a key to a strand and an offset. A block that nobody
+// has stays while others follow it, so that presence is closed under what is before a block: a request whose last key is
+// there is answered by that probe and the strands up to the root, however long it is; else a search finds the deepest
+// block. It rests on one assumption: a key determines what is before it.
+//
+// What engines announce lies above: points, the ends of engine blocks by handle, and their records; and beside it what is
+// believed. Both take memory only where they occur. See docs/design.
+//
 // # Memory
 //
-// Everything lies in arenas and open-addressing tables without pointers inside, indexed by 32 bits, which the garbage
-// collector does not look into; only points of re-cut or waiting blocks have slices. A block on one holder takes about
-// 160 bytes, one more holder of it about 110. Config.Bytes is a hard limit: room is made before an announcement is
-// applied, and tables that grow count old and new. At the limit the least recently used sixteenth goes, deepest blocks
-// before their parents; a block is as recent as its most recent descendant. What is free is used again, and given back
-// when the index is empty at the limit.
+// Everything lies in arenas and open-addressing tables without pointers inside, which the garbage collector does not look
+// into; only points of re-cut or waiting blocks have slices. A block takes some 20 to 30 bytes, however many holders have
+// it, if they have much the same; a handle of one holder about 90. Config.Bytes is a hard limit: room is made before an
+// announcement is applied, and tables that grow count old and new. At the limit the least recently used sixteenth goes,
+// deepest blocks before their parents; a strand is as recent as its most recent descendant. Slots shrink and strands are
+// given back when they are no longer needed, all the rest when the index is empty at the limit.
 //
 // # Concurrency
 //
-// Readers never see half a change of one point, but may see an announcement half applied: writers hold the table for
-// 256 blocks at a time at most, and readers wait for that. Writers exclude each other; each holder's events must come
-// from one goroutine at a time, in order, for their order to mean anything. A holder that is being forgotten is gone
-// for readers at once. Match allocates nothing when its destination has room.
+// Writers exclude each other; each holder's events must come from one goroutine at a time, in order, for their order to
+// mean anything. Match takes no lock: it reads slots, strands and sets by atomic loads and answers only if, after the last
+// of them, the slot it came by and the versions of all strands it met are still the same. An answer is therefore of one
+// moment, between two changes of blocks; an announcement may be half applied then. A version is odd while a strand changes
+// and never comes back; memory that readers may be in is either left to the garbage collector or reused under another
+// version. Who is disturbed looks again, sixteen times at most.
+//
+// A match takes a lock that writers hold for 64 blocks at a time in three cases: keys of it are believed of somebody (or
+// share a counter with one that is); a holder has groups and none with full attention; the sixteen looks failed. A holder
+// that is being forgotten is gone for readers at once. Match allocates nothing when its destination has room.
 package kvindex

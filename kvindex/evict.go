@@ -10,16 +10,25 @@ import (
 type need struct {
 	handles int // engine blocks
 	tokens  int
-	size    int // of one engine block
+	size    int  // of one engine block
+	keyed   bool // nothing but blocks of ours, and no handles
 }
 
 // bytes returns what the index has allocated.
 func (x *Index) bytes() int64 {
-	return x.keys.bytes() + x.entries.bytes() + x.members.bytes() + x.specs.bytes() +
+	return x.blocks.bytes() + x.keys.bytes() + x.entries.bytes() + x.specs.bytes() +
 		x.handles.bytes() + x.points.bytes() + x.records.bytes() + x.extras.bytes() + x.extraBytes +
 		x.covers.bytes() + x.parts.bytes() + x.waiters.bytes() +
 		x.waiting.items.bytes() + x.speculative.items.bytes() +
-		int64(cap(x.holders)+cap(x.views))*8 + int64(len(x.holders))*holderBytes
+		int64(cap(x.holders))*16 + int64(len(x.holders))*holderBytes + x.hintBytes() +
+		int64(len(x.copies))*copyBytes
+}
+
+func (x *Index) hintBytes() int64 {
+	if x.hints.Load() == nil {
+		return 0
+	}
+	return 4 * int64(x.hintCount())
 }
 
 // holderBytes covers a holder and its view with a few groups.
@@ -28,8 +37,11 @@ const holderBytes = 512
 // growth returns an upper bound of what the need makes the index allocate.
 func (x *Index) growth(n need) int64 {
 	size := int(x.size)
+	if n.keyed {
+		return x.blocks.growth(n.handles) + copyBytes*int64(n.handles)
+	}
 	blocks := max(n.tokens, n.handles*n.size)/size + 2*n.handles
-	bytes := x.keys.growth(blocks) + x.entries.growth(blocks) + x.members.growth(blocks) +
+	bytes := x.blocks.growth(blocks) + x.keys.growth(n.handles) + x.entries.growth(n.handles) +
 		x.specs.growth(n.handles) + x.speculative.items.growth(n.handles) +
 		x.handles.growth(n.handles) + x.points.growth(n.handles) + x.records.growth(n.handles) +
 		x.extras.growth(n.handles) + x.waiters.growth(n.handles) + x.waiting.items.growth(n.handles) +
@@ -40,6 +52,9 @@ func (x *Index) growth(n need) int64 {
 		parts += 2*n.tokens + 4*size
 		bytes += int64(n.handles) * int64(4*min(size, n.size+size)+8*(n.size/size+4))
 	}
+	if x.hints.Load() == nil {
+		bytes += 4 * int64(x.hintCount())
+	}
 	return bytes + x.parts.growth(parts) + int64(8*n.tokens)
 }
 
@@ -49,7 +64,7 @@ func (x *Index) fits(n int) bool {
 	if n < 32 {
 		return true
 	}
-	return x.bytes()+x.keys.growth(n)+x.entries.growth(n)+x.members.growth(n)+x.parts.growth(2*n)+
+	return x.bytes()+x.blocks.growth(n)+x.parts.growth(2*n)+
 		x.covers.growth(n) <= x.config.Bytes
 }
 
@@ -58,14 +73,14 @@ var generous = need{handles: 2048, tokens: 1 << 16, size: 0}
 
 // roomy reports whether the need fits in the budget as things are.
 func (x *Index) roomy(n need) bool {
-	if n.handles <= x.slack.handles && n.tokens <= x.slack.tokens && n.size == x.slack.size {
+	if n.handles <= x.slack.handles && n.tokens <= x.slack.tokens && n.size == x.slack.size && n.keyed == x.slack.keyed {
 		x.slack.handles -= n.handles
 		x.slack.tokens -= n.tokens
 		return true
 	}
 	used := x.bytes()
 	big := generous
-	big.size = n.size
+	big.size, big.keyed = n.size, n.keyed
 	if n.handles <= big.handles && n.tokens <= big.tokens && used+x.growth(big) <= x.config.Bytes {
 		x.slack = big
 		return x.roomy(n)
@@ -78,7 +93,7 @@ func (x *Index) roomy(n need) bool {
 // must not be called with tableMu held, nor while points are in hand.
 func (x *Index) makeRoom(n need) bool {
 	for pass := 0; !x.roomy(n); pass++ {
-		if x.entries.live() == 0 && x.points.live() == 0 {
+		if x.blocks.held == 0 && x.entries.live() == 0 && x.points.live() == 0 {
 			if !x.resetArenas() {
 				return x.roomy(n)
 			}
@@ -93,10 +108,11 @@ func (x *Index) makeRoom(n need) bool {
 func (x *Index) resetArenas() bool {
 	x.tableMu.Lock()
 	defer x.tableMu.Unlock()
-	had := x.entries.next != 0 || x.points.next != 0 || x.specs.next != 0
+	had := x.blocks.strands.n != 0 || x.points.next != 0 || x.specs.next != 0
+	x.blocks.clear()
+	x.copies = nil
 	x.keys, x.handles, x.covers, x.waiters = table{}, table{}, table{}, table{}
 	x.entries.reset()
-	x.members.reset()
 	x.specs.reset()
 	x.points.reset()
 	x.records.reset()
@@ -104,118 +120,145 @@ func (x *Index) resetArenas() bool {
 	x.parts.reset()
 	x.waiting, x.speculative = queue{}, queue{}
 	x.extraBytes, x.waitingBytes = 0, 0
+	x.hints.Store(nil)
 	return had
 }
 
-// evict drops the least recently used sixteenth of all blocks, deepest before their parents. It looks at everything
-// once, so that each dropped block costs a look at sixteen. Later passes of one makeRoom drop more.
+// evict drops the least recently used sixteenth of all blocks, deepest before their parents, and of what is believed.
+// It looks at everything once, so that each dropped block costs a look at sixteen. Later passes of one makeRoom drop
+// more.
 func (x *Index) evict(pass int) {
-	before := x.entries.live()
-	defer func() { x.counts.evictions += int64(before - x.entries.live()) }()
-	x.inherit()
-	x.doom(max(1, x.entries.live()>>max(0, 4-pass)))
+	before := x.blocks.held
+	x.blocks.ghosts = x.blocks.ghosts[:0]
+	share := max(0, 4-pass)
+	d := x.doom(max(1, int(before)>>share))
 	for _, h := range x.holders {
 		if h == nil {
 			continue
 		}
 		x.inStretches(h.points, func(p uint32) {
-			if x.condemned(p, pass) {
+			if x.condemned(&d, p, pass) {
 				x.dropRecords(h, p, func(r *record) bool {
 					h.broken |= 1 << r.tier
 					return true
 				})
 			}
 		})
+		if h.keyed {
+			h.broken |= 1<<block.NumTiers - 1
+			x.dropKeyed(change{h, 1<<64 - 1, false}, d.from)
+		}
 		x.collectAll(h)
 		if pass > 8 {
 			x.releaseAll(h) // what is left are points that wait for each other
 		}
 	}
-	for e := uint32(1); e < x.entries.next; {
+	for n := x.speculative.n>>share + 1; n > 0 && x.speculative.n > 0; {
 		x.tableMu.Lock()
-		for n := 0; e < x.entries.next && n < stretch; n, e = n+1, e+1 {
-			x.execute(e)
+		for k := 0; k < stretch && n > 0 && x.speculative.n > 0; k, n = k+1, n-1 {
+			x.disbelieve(x.speculative.oldest())
 		}
 		x.tableMu.Unlock()
 	}
-}
-
-// inherit makes every block as recently used as its most recently used descendant.
-func (x *Index) inherit() {
-	for i := uint32(1); i < x.entries.next; i++ {
-		e := x.entries.at(i)
-		if e.members == 0 && e.specs == 0 {
-			continue
-		}
-		used := atomic.LoadUint32(&e.used)
-		for parent := e.parent; parent != 0; {
-			p := x.keys.get(uint64(parent))
-			if p == 0 {
-				break
-			}
-			pe := x.entries.at(p)
-			if atomic.LoadUint32(&pe.used) >= used {
-				break
-			}
-			atomic.StoreUint32(&pe.used, used)
-			parent = pe.parent
+	x.counts.evictions += before - x.blocks.held
+	for x.blocks.dead > 0 { // what went must not be kept
+		x.tableMu.Lock()
+		x.blocks.dead = max(x.blocks.dead, x.blocks.slots.n)
+		x.blocks.sweep()
+		x.tableMu.Unlock()
+		if x.blocks.swept == 0 {
+			break
 		}
 	}
+}
+
+// doomed tells which blocks an eviction takes: those of a strand beyond what it keeps.
+type doomed struct {
+	keeps []uint32 // by strand
+}
+
+func (d *doomed) has(at spot) bool {
+	return int(at.strand()) < len(d.keeps) && at.offset() >= d.keeps[at.strand()]
+}
+
+// from returns the offset from which on a strand's blocks go.
+func (d *doomed) from(i uint32) uint32 {
+	if int(i) < len(d.keeps) {
+		return d.keeps[i]
+	}
+	return 1<<32 - 1
 }
 
 const doomBuckets = 1024
 
-// doom marks at least n entries: the least recently used and, among those of about the same moment, the deepest. A
-// block is never marked without its descendants.
-func (x *Index) doom(n int) {
+// doom chooses at least n blocks: the least recently used and, among those of about the same moment, the deepest. A
+// strand is as recently used as its most recently used descendant, so that no block goes without its descendants.
+func (x *Index) doom(n int) doomed {
+	b := &x.blocks
+	used := make([]uint32, len(b.strands.states)<<strandBits)
 	var oldest, newest, deepest uint32 = 1<<32 - 1, 0, 0
-	x.eachEntry(func(e *entry) {
-		used := atomic.LoadUint32(&e.used)
-		oldest, newest, deepest = min(oldest, used), max(newest, used), max(deepest, e.depth)
+	b.strands.each(func(i uint32, s *strand) {
+		used[i] = max(used[i], atomic.LoadUint32(&s.used))
+		for p := s.parent; p != 0 && used[p] < used[i]; p = b.strands.at(p).parent {
+			used[p] = used[i]
+		}
 	})
-	var byAge [doomBuckets]int
-	age := func(e *entry) int {
-		u := min(max(atomic.LoadUint32(&e.used), oldest), newest) // readers may have moved it on
-		return int(uint64(u-oldest) * (doomBuckets - 1) / uint64(max(newest-oldest, 1)))
+	b.strands.each(func(i uint32, s *strand) {
+		oldest, newest, deepest = min(oldest, used[i]), max(newest, used[i]), max(deepest, s.depth+s.length-1)
+	})
+	age := func(i uint32) int {
+		return int(uint64(used[i]-oldest) * (doomBuckets - 1) / uint64(max(newest-oldest, 1)))
 	}
-	x.eachEntry(func(e *entry) { byAge[age(e)]++ })
+	var byAge [doomBuckets]int
+	b.strands.each(func(i uint32, s *strand) { byAge[age(i)] += int(s.length) })
 	last := 0
 	for ; last < doomBuckets-1 && byAge[last] < n; last++ {
 		n -= byAge[last]
 	}
-	var byDepth [doomBuckets]int
-	rank := func(e *entry) int { return int(uint64(e.depth) * (doomBuckets - 1) / uint64(max(deepest, 1))) }
-	x.eachEntry(func(e *entry) {
-		if age(e) == last {
-			byDepth[rank(e)]++
+	floor := x.floor(n, deepest, func(i uint32) bool { return age(i) == last })
+	b.strands.each(func(i uint32, s *strand) {
+		switch a := age(i); {
+		case a < last:
+			used[i] = 0
+		case a == last:
+			used[i] = floor - min(floor, s.depth)
+		default:
+			used[i] = 1<<32 - 1
 		}
 	})
-	floor := doomBuckets - 1
+	return doomed{keeps: used}
+}
+
+// floor returns the depth from which on about n blocks lie on the strands that which chooses.
+func (x *Index) floor(n int, deepest uint32, which func(i uint32) bool) uint32 {
+	var byDepth [doomBuckets]int
+	step := deepest/doomBuckets + 1
+	x.blocks.strands.each(func(i uint32, s *strand) {
+		if !which(i) {
+			return
+		}
+		for from := s.depth; from < s.depth+s.length; {
+			to := min((from/step+1)*step, s.depth+s.length)
+			byDepth[from/step] += int(to - from)
+			from = to
+		}
+	})
+	floor := uint32(doomBuckets - 1)
 	for ; floor > 0 && byDepth[floor] < n; floor-- {
 		n -= byDepth[floor]
 	}
-	x.eachEntry(func(e *entry) {
-		if a := age(e); a < last || a == last && rank(e) >= floor {
-			e.depth |= doomed
-		}
-	})
-}
-
-func (x *Index) eachEntry(f func(*entry)) {
-	for i := uint32(1); i < x.entries.next; i++ {
-		if e := x.entries.at(i); e.members != 0 || e.specs != 0 {
-			f(e)
-		}
+	if step > 1 {
+		return floor * step
 	}
+	return floor
 }
 
-func (x *Index) isDoomed(key block.Key) bool {
-	e := x.keys.get(uint64(key))
-	return e != 0 && x.entries.at(e).depth&doomed != 0
-}
-
-// condemned reports whether a point goes with the blocks that are marked.
-func (x *Index) condemned(p uint32, pass int) bool {
+// condemned reports whether a point goes with the blocks that are doomed.
+func (x *Index) condemned(d *doomed, p uint32, pass int) bool {
+	gone := func(key block.Key) bool {
+		at := x.blocks.locate(key)
+		return at != 0 && d.has(at)
+	}
 	pt := x.points.at(p)
 	if pt.end == 0 {
 		return pass > 3 // waiting points have a bound of their own
@@ -223,12 +266,12 @@ func (x *Index) condemned(p uint32, pass int) bool {
 	first, last := x.start(p)/x.size, pt.end/x.size
 	if last > first {
 		key, _ := x.completed(p, int(last-first)-1, int(last-first))
-		return x.isDoomed(key) || pass > 8
+		return gone(key) || pass > 8
 	}
 	if pt.extra != 0 {
 		if through := x.extras.at(pt.extra).through; len(through) > 0 {
 			for _, key := range through {
-				if !x.isDoomed(key) {
+				if !gone(key) {
 					return pass > 8
 				}
 			}
@@ -236,21 +279,5 @@ func (x *Index) condemned(p uint32, pass int) bool {
 		}
 	}
 	// The head of a block that nobody completed: worth as little as what it follows, nothing after a root.
-	return x.below(p) == 0 || x.isDoomed(pt.key) || pass > 3
-}
-
-// execute drops what is still believed of a marked entry. It needs tableMu.
-func (x *Index) execute(i uint32) {
-	e := x.entries.at(i)
-	if e.depth&doomed == 0 {
-		return
-	}
-	e.depth &^= doomed
-	for e.specs != 0 {
-		last := e.members == 0 && x.specs.at(e.specs).next == 0
-		x.disbelieve(e.specs)
-		if last {
-			return // the entry itself is gone
-		}
-	}
+	return x.below(p) == 0 || gone(pt.key) || pass > 3
 }

@@ -2,6 +2,7 @@ package kvindex
 
 import (
 	"slices"
+	"sync/atomic"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
@@ -14,6 +15,7 @@ type holder struct {
 	groups  []group
 	crowded bool  // it announced more than MaxGroups groups
 	bigram  bool  // it announced bigram chains
+	keyed   bool  // its events carry keys
 	broken  uint8 // bit by tier: something of it was dropped for want of room, so that its history is not whole
 
 	blocks  [block.NumTiers]int64 // of ours, by tier, in any group
@@ -124,6 +126,9 @@ func (x *Index) join(h *holder, s *Stored) int {
 func (x *Index) recount(h *holder, g uint8, kind block.Attention) {
 	old := h.groups[g].kind
 	x.inStretches(h.points, func(p uint32) {
+		if x.points.at(p).end == 0 {
+			return // it covers nothing yet
+		}
 		for r := x.points.at(p).records; r != 0; r = x.records.at(r).next {
 			rec := x.records.at(r)
 			if rec.group != g {
@@ -184,18 +189,49 @@ func (x *Index) digest(h *holder) *view {
 	return v
 }
 
-// setView needs tableMu.
-func (x *Index) setView(id fleet.Holder, v *view) {
-	for int(id) >= len(x.views) {
-		x.views = append(x.views, nil)
+// view returns what readers know of a holder, nil when it is not known.
+func (x *Index) view(id fleet.Holder) *view {
+	views := x.views.Load()
+	if views == nil || int(id) >= len(*views) {
+		return nil
 	}
-	x.views[id] = v
-	i, listed := slices.BinarySearch(x.sparse, id)
+	return (*views)[id].Load()
+}
+
+// sparseHolders returns the holders with cache groups of which none is full attention, ascending.
+func (x *Index) sparseHolders() []fleet.Holder {
+	if s := x.sparse.Load(); s != nil {
+		return *s
+	}
+	return nil
+}
+
+// setView shows readers another view of a holder. It needs tableMu.
+func (x *Index) setView(id fleet.Holder, v *view) {
+	var views []atomic.Pointer[view]
+	if old := x.views.Load(); old != nil {
+		views = *old
+	}
+	if int(id) >= len(views) {
+		grown := make([]atomic.Pointer[view], max(int(id)+1, len(views)+len(views)/2))
+		for i := range views {
+			grown[i].Store(views[i].Load())
+		}
+		x.views.Store(&grown)
+		views = grown
+	}
+	x.viewing.Add(1)
+	views[id].Store(v)
+	x.viewing.Add(1)
+	list := x.sparseHolders()
+	i, listed := slices.BinarySearch(list, id)
 	sparse := v != nil && v.full == 0 && len(v.groups) > 0
 	switch {
 	case sparse && !listed:
-		x.sparse = slices.Insert(x.sparse, i, id)
+		list = slices.Insert(slices.Clone(list), i, id)
+		x.sparse.Store(&list)
 	case !sparse && listed:
-		x.sparse = slices.Delete(x.sparse, i, i+1)
+		list = slices.Delete(slices.Clone(list), i, i+1)
+		x.sparse.Store(&list)
 	}
 }

@@ -112,16 +112,18 @@ type Index struct {
 	// mu serialises everything that changes the index. It guards all fields below that tableMu does not.
 	mu sync.Mutex
 	// tableMu is taken after mu. Whoever changes what readers see holds it exclusively, for short stretches; Match
-	// holds it shared. Writers need only mu to read what it guards: keys, entries, members, specs, views, sparse, base.
+	// holds it shared where it cannot do without. Writers need only mu to read what it guards: blocks, keys, entries, specs.
 	tableMu sync.RWMutex
 
+	blocks  blocks
 	keys    table // our keys → entries
 	entries arena[entry]
-	members arena[member]
 	specs   arena[spec]
-	views   []*view        // by holder; nil: unknown
-	sparse  []fleet.Holder // holders with cache groups of which none is full attention, ascending
-	base    uint64         // the clock's value that an entry notes as 0
+	views   atomic.Pointer[[]atomic.Pointer[view]] // by holder; nil: unknown
+	viewing atomic.Uint64                          // changes of views
+	sparse  atomic.Pointer[[]fleet.Holder]         // holders with cache groups of which none is full attention, ascending
+	hints   atomic.Pointer[hints]                  // which keys may be believed of somebody
+	base    atomic.Uint64                          // the clock's value that a strand notes as 0
 
 	holders []*holder // by id
 	handles table     // (holder, engine hash) → points
@@ -138,6 +140,8 @@ type Index struct {
 	speculative  queue    // of specs, oldest first
 	woken        []uint64 // handles of points that were resolved while others waited for them
 	scratch      scratch
+	single       [1]block.Key
+	copies       map[copyKey]uint32 // blocks of StoreKeys that are there more than once: how often beyond that
 	counts       counters
 	clock        atomic.Uint64 // operations so far: what recency is measured in
 	now          atomic.Int64  // the latest time a Match was told
@@ -155,6 +159,7 @@ type scratch struct {
 func New(h *block.Hasher, cfg Config) *Index {
 	x := &Index{hasher: h, size: uint32(h.Size()), config: cfg.withDefaults()}
 	x.matchers.New = func() any { return new(matcher) }
+	x.blocks.init()
 	x.clock.Store(1)
 	return x
 }
@@ -167,6 +172,7 @@ func (x *Index) Size() int { return int(x.size) }
 func (x *Index) Remove(id fleet.Holder, tier block.Tier, group int, handles []uint64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.blocks.ghosts = x.blocks.ghosts[:0]
 	h := x.holder(id)
 	if h == nil || tier >= block.NumTiers {
 		return
@@ -196,11 +202,15 @@ func (x *Index) Remove(id fleet.Holder, tier block.Tier, group int, handles []ui
 func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.blocks.ghosts = x.blocks.ghosts[:0]
 	h := x.holder(id)
 	if h == nil || tier >= block.NumTiers {
 		return
 	}
 	h.broken &^= 1 << tier
+	if h.keyed {
+		x.dropKeyed(change{h, anyGroup << tier, false}, func(uint32) uint32 { return 0 })
+	}
 	x.inStretches(h.points, func(p uint32) {
 		x.dropRecords(h, p, func(r *record) bool { return r.tier == tier })
 	})
@@ -212,6 +222,7 @@ func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
 func (x *Index) Forget(id fleet.Holder) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.blocks.ghosts = x.blocks.ghosts[:0]
 	h := x.holder(id)
 	if h == nil {
 		return
@@ -220,6 +231,9 @@ func (x *Index) Forget(id fleet.Holder) {
 	x.setView(id, nil) // from here on no reader sees it
 	x.tableMu.Unlock()
 	all := func(*record) bool { return true }
+	if h.keyed {
+		x.dropKeyed(change{h, 1<<64 - 1, false}, func(uint32) uint32 { return 0 })
+	}
 	x.inStretches(h.points, func(p uint32) { x.dropRecords(h, p, all) })
 	x.releaseAll(h)
 	x.forgetSpeculation(id)
@@ -227,8 +241,8 @@ func (x *Index) Forget(id fleet.Holder) {
 	x.counts.forgotten++
 }
 
-// stretch is how many blocks a writer changes before it lets readers pass: about 20 µs.
-const stretch = 256
+// stretch is how many blocks a writer changes before it lets readers pass: some µs.
+const stretch = 64
 
 // inStretches calls f for the points of a holder's list from p on, with tableMu held. f must not unlink points.
 func (x *Index) inStretches(p uint32, f func(p uint32)) {

@@ -13,7 +13,6 @@ type cursor struct {
 	at     int32 // of its Match in the destination
 	row    int32 // of its masks; -1: it needs none
 	view   *view
-	member uint32
 	tier   uint8 // confirmed blocks are now read from here
 	guess  uint8 // the same if what is believed counts
 	sure   bool  // the confirmed run goes on
@@ -27,19 +26,38 @@ type matcher struct {
 	rows    int
 	now     int64
 
-	entries [lookahead]uint32
-	lists   [lookahead][2]uint32 // of holders: those that have a block and those that are believed to
-	sum     uint64               // of what is read only to have it in cache
+	leaf    probe // where the path was found
+	path    []visit
+	runs    []run
+	members []setMember
+	set     setID // whose members are in members
+	spots   [lookahead]spot
+	wary    bool   // a dead slot was met: every slot is looked at twice
+	sum     uint64 // of what is read only to have it in cache
 }
 
-// lookahead is how many keys are looked up at once: about as many cache misses as a processor has under way.
-const lookahead = 16
+// visit is a strand on a request's path, as a reader saw it.
+type visit struct {
+	strand  *strand
+	version uint32
+	blocks  uint32 // of the strand that are on the path
+}
+
+// run is a number of blocks that the same set of holders has.
+type run struct {
+	set    setID
+	blocks uint32
+}
 
 // believed marks a mask of a block that is believed on the holder; groups use the bits below.
 const believed = 1 << 63
 
 // keptMasks bounds the scratch space that is kept for the next Match: 64 holders with 2,048 blocks.
 const keptMasks = 1 << 17
+
+// patience is how often a reader looks again when a writer changed what it read, before it asks for a moment without
+// writers. The first time is the exception; so many in a row are next to impossible.
+const patience = 16
 
 // Match appends to dst what each holder has of a request with the given keys, one Match for every holder that has
 // something, ascending by holder. now is in unix nanoseconds; speculative entries count until their time. It allocates
@@ -48,19 +66,21 @@ func (x *Index) Match(keys []block.Key, now int64, dst []Match) []Match {
 	if len(keys) == 0 {
 		return dst
 	}
-	x.clock.Add(1)
-	for {
-		old := x.now.Load()
-		if old >= now || x.now.CompareAndSwap(old, now) {
-			break
-		}
-	}
 	m := x.matchers.Get().(*matcher)
 	m.now = now
 	first := len(dst)
-	x.tableMu.RLock()
-	dst = x.match(m, keys, dst)
-	x.tableMu.RUnlock()
+	outcome := torn
+	for range patience {
+		if dst, outcome = x.match(m, keys, dst[:first]); outcome != torn {
+			break
+		}
+	}
+	if outcome != whole {
+		dst = x.slowly(m, keys, dst[:first])
+	}
+	if x.hints.Load() != nil {
+		x.notice(now)
+	}
 	if cap(m.masks) > keptMasks {
 		m.masks = nil
 	}
@@ -70,53 +90,92 @@ func (x *Index) Match(keys []block.Key, now int64, dst []Match) []Match {
 	n := first
 	for i := first; i < len(dst); i++ {
 		if r := &dst[i]; r.Blocks != 0 || r.Speculative != 0 || r.Full != 0 {
-			dst[n] = *r
+			if n != i {
+				dst[n] = *r
+			}
 			n++
 		}
 	}
 	return dst[:n]
 }
 
-func (x *Index) match(m *matcher, keys []block.Key, dst []Match) []Match {
+// notice notes the time, by which entries expire.
+func (x *Index) notice(now int64) {
+	for {
+		old := x.now.Load()
+		if old >= now || x.now.CompareAndSwap(old, now) {
+			return
+		}
+	}
+}
+
+// outcome tells what a look without a lock was worth.
+type outcome uint8
+
+const (
+	whole outcome = iota // the answer is of one moment
+	torn                 // a writer changed what was read
+	slow                 // it takes more than looking at the path
+)
+
+// match answers without a lock. It finds the deepest block of the request that is there, reads the strands from there
+// up to the root, and makes sure that none of them has changed by the time it is done.
+func (x *Index) match(m *matcher, keys []block.Key, dst []Match) ([]Match, outcome) {
+	viewing := x.viewing.Load()
+	if len(x.sparseHolders()) > 0 {
+		return dst, slow
+	}
+	hints := x.hints.Load()
+	if hints != nil && hints.of(keys[0]).Load() != 0 {
+		return dst, slow
+	}
+	depth, ok := x.trace(m, keys)
+	if !ok {
+		return dst, torn
+	}
+	if depth == 0 {
+		return dst, whole
+	}
+	if !m.read(&x.blocks) {
+		return dst, torn
+	}
 	first := len(dst)
-	dst = x.begin(m, keys, dst)
-	deepest := uint32(0)
-	for depth := 0; depth < len(keys) && len(m.cursors) > 0; {
-		// Look some keys up at once: the processor then waits for their cache misses together.
-		ahead := keys[depth:min(depth+lookahead, len(keys))]
-		for i, key := range ahead {
-			m.entries[i] = x.keys.get(uint64(key))
-		}
-		for i := range ahead {
-			m.lists[i] = [2]uint32{}
-			if e := m.entries[i]; e != 0 {
-				en := x.entries.at(e)
-				m.lists[i] = [2]uint32{en.members, en.specs}
-			}
-		}
-		for i := range ahead {
-			if member := m.lists[i][0]; member != 0 {
-				m.sum += x.members.at(member).mask
-			}
-		}
-		for i := range ahead {
-			if len(m.cursors) == 0 {
-				break
-			}
-			x.step(m, m.lists[i], depth, dst)
-			depth++
-			if len(m.cursors) > 0 && m.entries[i] != 0 {
-				deepest = m.entries[i]
+	var outcome outcome
+	if dst, outcome = x.tally(m, depth, dst); outcome != whole {
+		return dst, outcome
+	}
+	if hints != nil {
+		for i := first; i < len(dst); i++ {
+			r := &dst[i]
+			if m.rows > 0 || int(r.Full) < len(keys) && hints.of(keys[r.Full]).Load() != 0 {
+				return dst, slow
 			}
 		}
 	}
-	if deepest != 0 {
-		// What is before it counts as used as recently: see inherit.
-		atomic.StoreUint32(&x.entries.at(deepest).used, x.tick())
+	if viewing&1 != 0 || x.viewing.Load() != viewing || !x.blocks.slots.still(&m.leaf) {
+		return dst, torn
 	}
+	for i := range m.path {
+		if v := &m.path[i]; atomic.LoadUint32(&v.strand.version) != v.version {
+			return dst, torn
+		}
+	}
+	// What is before it counts as used as recently: see doom.
+	if leaf, tick := m.path[0].strand, x.tick(); atomic.LoadUint32(&leaf.used) != tick {
+		atomic.StoreUint32(&leaf.used, tick)
+	}
+	return x.finish(m, dst, first), whole
+}
+
+// finish weighs the groups of those holders that have some, and takes off what cannot be proven.
+func (x *Index) finish(m *matcher, dst []Match, first int) []Match {
 	for i := first; i < len(dst); i++ {
 		r := &dst[i]
-		v := x.views[r.Holder]
+		v := x.view(r.Holder)
+		if v == nil {
+			*r = Match{Holder: r.Holder}
+			continue
+		}
 		if !v.simple {
 			x.weighGroups(m, v, int(r.Blocks), r)
 		} else {
@@ -130,82 +189,217 @@ func (x *Index) match(m *matcher, keys []block.Key, dst []Match) []Match {
 	return dst
 }
 
-// begin sets a cursor on every holder that may have something, and its Match.
-func (x *Index) begin(m *matcher, keys []block.Key, dst []Match) []Match {
-	m.cursors, m.rows = m.cursors[:0], 0
-	var member, spec uint32
-	if e := x.keys.get(uint64(keys[0])); e != 0 {
-		member, spec = x.entries.at(e).members, x.entries.at(e).specs
+// trace finds the path of the deepest block of a request that is there with all before it, and returns how many blocks
+// that is. The path is in m, the deepest strand first.
+func (x *Index) trace(m *matcher, keys []block.Key) (depth int, ok bool) {
+	b := &x.blocks
+	n := len(keys)
+	if n > 1 {
+		m.sum += b.slots.touch(keys[0])
 	}
-	sparse := x.sparse
-	for member != 0 || spec != 0 || len(sparse) > 0 {
-		id := fleet.NoHolder
-		if member != 0 {
-			id = min(id, x.members.at(member).holder)
+	m.wary = false
+	p := b.slots.find(keys[n-1])
+	for {
+		if p.at < 0 {
+			if n, p = m.search(b, keys[:n-1]); n == 0 {
+				return 0, true
+			}
 		}
-		if spec != 0 {
-			id = min(id, x.specs.at(spec).holder)
+		m.leaf = p
+		reach, ok := m.climb(b, n-1)
+		if !ok {
+			return 0, false
 		}
-		if len(sparse) > 0 {
-			id = min(id, sparse[0])
+		if reach == n || reach == 0 {
+			return reach, true
 		}
-		if member != 0 && x.members.at(member).holder == id {
-			member = x.members.at(member).next
-		}
-		if spec != 0 && x.specs.at(spec).holder == id {
-			spec = x.specs.at(spec).next
-		}
-		if len(sparse) > 0 && sparse[0] == id {
-			sparse = sparse[1:]
-		}
-		v := x.views[id]
-		if v == nil {
-			continue // being forgotten
-		}
-		c := cursor{holder: id, at: int32(len(dst)), row: -1, view: v, sure: v.full != 0, likely: true}
-		r := Match{Holder: id}
-		if !v.simple {
-			c.row = int32(m.rows)
-			r.Blocks = uint32(m.rows) // until its masks are weighed
-			m.rows++
-		}
-		m.cursors = append(m.cursors, c)
-		dst = append(dst, r)
+		n = reach
+		p = m.find(b, keys[n-1])
 	}
-	if n := m.rows * len(keys); cap(m.masks) < n {
-		m.masks = make([]uint64, n)
-	} else {
-		m.masks = m.masks[:n]
-		clear(m.masks)
-	}
-	return dst
 }
 
-// step moves all cursors over one block and drops those whose runs have ended. lists are the block's.
-func (x *Index) step(m *matcher, lists [2]uint32, depth int, dst []Match) {
-	member, spec := lists[0], lists[1]
-	n := 0
+// find looks for a key; when wary, it does not take dead slots.
+func (m *matcher) find(b *blocks, key block.Key) probe {
+	p := b.slots.find(key)
+	if m.wary && p.at >= 0 {
+		if s := b.strands.at(p.spot.strand()); s == nil || p.spot.offset() >= atomic.LoadUint32(&s.length) {
+			p.at = -1
+		}
+	}
+	return p
+}
+
+// fan is how many keys a round of a search looks up: about as many cache misses as a processor has under way.
+const fan = 7
+
+// search returns how many leading keys are there and where the last of them was found. What is there is closed under
+// what is before it, but for strands that float; climb finds those.
+func (m *matcher) search(b *blocks, keys []block.Key) (int, probe) {
+	if len(keys) == 0 {
+		return 0, probe{}
+	}
+	best := m.find(b, keys[0])
+	if best.at < 0 {
+		return 0, best
+	}
+	lo, hi := 0, len(keys) // keys[lo] is there, keys[hi] is not
+	for hi-lo > 1 {
+		k := min(fan, hi-lo-1)
+		at := func(i int) int { return lo + (hi-lo)*(i+1)/(k+1) }
+		for i := range k {
+			m.sum += b.slots.touch(keys[at(i)])
+		}
+		l, h := lo, hi
+		for i := range k {
+			a := at(i)
+			p := m.find(b, keys[a])
+			if p.at < 0 {
+				h = a
+				break
+			}
+			l, best = a, p
+		}
+		lo, hi = l, h
+	}
+	return lo + 1, best
+}
+
+// climb follows the strands from the one in m.leaf up to the chain's root; the block is at position pos of the request.
+// It returns the number of blocks that are there: pos+1, or how many may still be there if this one is not. False means
+// that a writer was at it.
+func (m *matcher) climb(b *blocks, pos int) (int, bool) {
+	m.path = m.path[:0]
+	i, off := m.leaf.spot.strand(), int(m.leaf.spot.offset())
+	rest := pos
+	for {
+		s := b.strands.at(i)
+		if s == nil {
+			return 0, false
+		}
+		version := atomic.LoadUint32(&s.version)
+		if version&1 != 0 {
+			return 0, false
+		}
+		parent, at := atomic.LoadUint32(&s.parent), atomic.LoadUint32(&s.at)
+		if off >= int(atomic.LoadUint32(&s.length)) {
+			// The slot is dead, or the strand has changed since its child was read.
+			m.wary = true
+			return pos, len(m.path) == 0 && b.slots.still(&m.leaf) && atomic.LoadUint32(&s.version) == version
+		}
+		m.path = append(m.path, visit{s, version, uint32(off) + 1})
+		rest -= off + 1
+		if parent == 0 {
+			if rest == -1 {
+				return pos + 1, true
+			}
+			// It floats: the block before it is not there.
+			return max(0, rest), b.slots.still(&m.leaf) && atomic.LoadUint32(&s.version) == version
+		}
+		if rest < 0 {
+			return 0, true // the request does not begin where the chain does
+		}
+		i, off = parent, int(at&strandOffset)
+	}
+}
+
+// read makes the runs of the path. False means that a writer was at it.
+func (m *matcher) read(b *blocks) bool {
+	m.runs = m.runs[:0]
+	for i := len(m.path) - 1; i >= 0; i-- {
+		v := &m.path[i]
+		s := v.strand
+		if more := atomic.LoadUint32(&s.more); more != 0 {
+			words := b.runs.at(more)
+			if words == nil {
+				return false
+			}
+			n := atomic.LoadUint64(&words[0])
+			if n >= uint64(len(words)) {
+				return false
+			}
+			words = words[1 : 1+n]
+			from := uint32(0)
+			for k := 0; k < len(words) && from < v.blocks; k++ {
+				from = m.add(segmentOf(atomic.LoadUint64(&words[k])), from, v.blocks)
+			}
+			continue
+		}
+		from := uint32(0)
+		for k := 0; k < inlineSegments && from < v.blocks; k++ {
+			from = m.add(segmentOf(atomic.LoadUint64(&s.segs[k])), from, v.blocks)
+		}
+	}
+	return true
+}
+
+// add adds a segment from a block on, cut at an end, to the runs, and returns where it ends.
+func (m *matcher) add(g segment, from, end uint32) uint32 {
+	end = min(g.end, end)
+	if end <= from {
+		return from
+	}
+	if n := len(m.runs); n > 0 && m.runs[n-1].set == g.set {
+		m.runs[n-1].blocks += end - from
+	} else {
+		m.runs = append(m.runs, run{g.set, end - from})
+	}
+	return end
+}
+
+// tally counts what each holder of the first run has.
+func (x *Index) tally(m *matcher, depth int, dst []Match) ([]Match, outcome) {
+	m.cursors, m.rows = m.cursors[:0], 0
+	done := 0
+	for i, r := range m.runs {
+		if i > 0 && len(m.cursors) == 0 {
+			break
+		}
+		var ok bool
+		if m.members, ok = x.blocks.sets.load(r.set, m.members[:0]); !ok {
+			return dst, torn
+		}
+		if i == 0 {
+			for _, member := range m.members {
+				if v := x.view(member.holder()); v != nil {
+					dst = m.enter(member.holder(), v, dst)
+				}
+			}
+			if m.rows > 0 {
+				m.clearMasks(depth)
+			}
+		}
+		if !m.advance(x, r, done, dst) {
+			return dst, torn
+		}
+		done += int(r.blocks)
+	}
+	return dst, whole
+}
+
+// advance moves all cursors over a run, which begins after done blocks, and drops those whose own runs have ended.
+func (m *matcher) advance(x *Index, r run, done int, dst []Match) bool {
+	members, n := m.members, 0
+	all := x.blocks.sets.all()
 	for i := range m.cursors {
 		c := &m.cursors[i]
-		for member != 0 && x.members.at(member).holder < c.holder {
-			member = x.members.at(member).next
-		}
-		for spec != 0 && x.specs.at(spec).holder < c.holder {
-			spec = x.specs.at(spec).next
+		for len(members) > 0 && members[0].holder() < c.holder {
+			members = members[1:]
 		}
 		var mask uint64
-		if member != 0 && x.members.at(member).holder == c.holder {
-			mask = x.members.at(member).mask
+		if len(members) > 0 && members[0].holder() == c.holder {
+			number := uint32(members[0])
+			if int(number) >= len(all) {
+				return false
+			}
+			mask = all[number]
 		}
-		guessed := spec != 0 && x.specs.at(spec).holder == c.holder && x.specs.at(spec).until > m.now
-		if !c.move(mask, guessed, &dst[c.at]) {
+		if !c.move(mask, false, r.blocks, &dst[c.at]) {
 			continue
 		}
 		if c.row >= 0 {
-			if guessed {
-				mask |= believed
+			for k := done; k < done+int(r.blocks); k++ {
+				m.masks[k*m.rows+int(c.row)] = mask
 			}
-			m.masks[depth*m.rows+int(c.row)] = mask
 		}
 		if n != i {
 			m.cursors[n] = *c
@@ -213,112 +407,5 @@ func (x *Index) step(m *matcher, lists [2]uint32, depth int, dst []Match) {
 		n++
 	}
 	m.cursors = m.cursors[:n]
-}
-
-// move takes one block and reports whether anything goes on.
-func (c *cursor) move(mask uint64, guessed bool, r *Match) bool {
-	full := c.view.full
-	if c.sure {
-		for c.tier < block.NumTiers && mask>>c.tier&full != full {
-			c.tier++
-		}
-		if c.tier == block.NumTiers {
-			c.sure = false
-		} else {
-			r.Full++
-			r.Tier[c.tier]++
-		}
-	}
-	if c.likely && !guessed {
-		if full == 0 {
-			// Without full attention no single block is needed, but something must be known at all.
-			c.likely = len(c.view.groups) > 0
-		}
-		for full != 0 && c.guess < block.NumTiers && mask>>c.guess&full != full {
-			c.guess++
-		}
-		c.likely = c.likely && c.guess < block.NumTiers
-	}
-	if c.likely && c.row < 0 {
-		r.Speculative++
-	}
-	return c.sure || c.likely
-}
-
-// weighGroups sets the usable lengths of a holder whose groups have a say, from the masks in its row.
-func (x *Index) weighGroups(m *matcher, v *view, row int, r *Match) {
-	r.Tier = [block.NumTiers]uint32{}
-	column := m.masks[row:]
-	r.Blocks = 0
-	if !v.unknown {
-		r.Blocks = x.usable(m, v, column, 0, &r.Tier)
-	}
-	var tiers [block.NumTiers]uint32
-	r.Speculative = max(r.Blocks, x.usable(m, v, column, believed, &tiers))
-}
-
-// usable returns the longest length that all groups of a holder allow, tier after tier: from where one tier ends, the
-// next must have what is missing. Masks that have a bit of wild count as present in all groups on all tiers.
-func (x *Index) usable(m *matcher, v *view, column []uint64, wild uint64, tiers *[block.NumTiers]uint32) uint32 {
-	length := uint32(0)
-	n := uint32((len(column) + m.rows - 1) / m.rows)
-	for tier := range block.NumTiers {
-		best := length
-		var runs [MaxGroups + 1]uint32
-		for i := length; i < n; i++ {
-			mask := column[int(i)*m.rows]
-			any := mask&wild != 0
-			if !any && mask>>tier&v.full != v.full {
-				break
-			}
-			if v.allows(mask>>tier, any, i+1-length, uint64(i+1)*uint64(x.size), &runs) {
-				best = i + 1
-			}
-		}
-		tiers[tier] = best - length
-		length = best
-	}
-	return length
-}
-
-// allows reports whether a length is usable: fresh blocks were added on this tier, runs counts for each group how many
-// of them in a row are there.
-func (v *view) allows(mask uint64, any bool, fresh uint32, tokens uint64, runs *[MaxGroups + 1]uint32) bool {
-	ok := true
-	for g := range v.groups {
-		l := &v.groups[g]
-		if any || l.kind <= block.AttentionStateSpace && mask>>(4*g)&1 != 0 {
-			runs[g]++
-		} else {
-			runs[g] = 0
-		}
-		switch l.kind {
-		case block.AttentionFull:
-		case block.AttentionSlidingWindow:
-			ok = ok && runs[g] >= min(l.window, fresh)
-		case block.AttentionStateSpace:
-			ok = ok && runs[g] > 0
-		default:
-			ok = ok && runs[g] >= fresh // believed, all of them
-		}
-		ok = ok && tokens%l.unit == 0
-	}
-	return ok
-}
-
-// shorten takes the last block off: an EAGLE engine's hash of it covers one token more than it holds.
-func (r *Match) shorten() {
-	for t := block.NumTiers - 1; t >= 0 && r.Blocks > 0; t-- {
-		if r.Tier[t] > 0 {
-			r.Tier[t]--
-			r.Blocks--
-			break
-		}
-	}
-	if r.Full > 0 {
-		r.Full--
-	}
-	if r.Speculative > 0 {
-		r.Speculative--
-	}
+	return true
 }

@@ -1,11 +1,64 @@
 package kvindex
 
 import (
+	"math/bits"
 	"sync/atomic"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 )
+
+// entry is a block that is believed on some holder. 16 bytes.
+type entry struct {
+	key   block.Key
+	specs uint32 // head of the list of holders that are believed to have it, ascending
+	_     uint32
+}
+
+// enter returns the entry of key and makes it if it is new. It needs tableMu.
+func (x *Index) enter(key block.Key) uint32 {
+	e := x.keys.get(uint64(key))
+	if e == 0 {
+		e = x.entries.alloc()
+		*x.entries.at(e) = entry{key: key}
+		x.keys.put(uint64(key), e)
+		x.hint(key, 1)
+	}
+	return e
+}
+
+// leave drops an entry that nobody is believed to have. It needs tableMu.
+func (x *Index) leave(e uint32) {
+	if en := x.entries.at(e); en.specs == 0 {
+		x.hint(en.key, ^uint32(0))
+		x.keys.del(uint64(en.key))
+		x.entries.release(e)
+	}
+}
+
+// hints counts the entries by a part of their keys, so that readers learn without a lock that nobody is believed to have
+// a block.
+type hints struct {
+	counts []atomic.Uint32
+	shift  uint8
+}
+
+func (h *hints) of(key block.Key) *atomic.Uint32 { return &h.counts[mixKey(key)>>h.shift] }
+
+// hintCount returns how many counters an index has: one for 16 KiB of its budget, 2^10 to 2^16, a power of two.
+func (x *Index) hintCount() int {
+	return 1 << min(max(bits.Len64(uint64(x.config.Bytes)>>14)-1, 10), 16)
+}
+
+func (x *Index) hint(key block.Key, n uint32) {
+	h := x.hints.Load()
+	if h == nil {
+		counts := make([]atomic.Uint32, x.hintCount())
+		h = &hints{counts, uint8(64 - bits.Len(uint(len(counts)-1)))}
+		x.hints.Store(h)
+	}
+	h.of(key).Add(n)
+}
 
 // spec is one holder's believed possession of a block, until it is confirmed or expires. 40 bytes.
 type spec struct {
@@ -32,7 +85,6 @@ func (x *Index) Speculate(id fleet.Holder, keys []block.Key, until int64) {
 		return
 	}
 	x.advance()
-	parent := block.Key(0)
 	for from := 0; from < len(keys); from += stretch {
 		to := min(from+stretch, len(keys))
 		if !x.makeRoom(need{handles: to - from, tokens: (to - from) * int(x.size), size: int(x.size)}) {
@@ -44,12 +96,17 @@ func (x *Index) Speculate(id fleet.Holder, keys []block.Key, until int64) {
 			// Look some keys up at once: the processor then waits for their cache misses together.
 			ahead := keys[at:min(at+lookahead, to)]
 			var entries [lookahead]uint32
+			var held [lookahead]uint64
 			for i, key := range ahead {
 				entries[i] = x.keys.get(uint64(key))
 			}
 			for i, key := range ahead {
-				x.believe(h, entries[i], key, parent, uint32(at+i), until)
-				parent = key
+				held[i] = x.held(key, h.id)
+			}
+			for i, key := range ahead {
+				if !x.proven(h, held[i]) {
+					x.believe(h, entries[i], key, until)
+				}
 			}
 		}
 		x.expire(to - from)
@@ -58,14 +115,9 @@ func (x *Index) Speculate(id fleet.Holder, keys []block.Key, until int64) {
 }
 
 // believe makes the holder believed to have the block of key, whose entry is e; 0 is a new one. It needs tableMu.
-func (x *Index) believe(h *holder, e uint32, key, parent block.Key, depth uint32, until int64) {
+func (x *Index) believe(h *holder, e uint32, key block.Key, until int64) {
 	if e == 0 {
-		e = x.enter(key, parent, depth)
-	} else {
-		if x.proven(h, x.heldBy(e, h.id)) {
-			return
-		}
-		atomic.StoreUint32(&x.entries.at(e).used, x.tick())
+		e = x.enter(key)
 	}
 	link := &x.entries.at(e).specs
 	for *link != 0 && x.specs.at(*link).holder < h.id {
@@ -91,7 +143,7 @@ func (x *Index) believe(h *holder, e uint32, key, parent block.Key, depth uint32
 
 // proven reports whether a mask is as good as what is believed of a block.
 func (x *Index) proven(h *holder, mask uint64) bool {
-	v := x.views[h.id]
+	v := x.view(h.id)
 	if mask == 0 || v.unknown {
 		return false
 	}

@@ -7,7 +7,7 @@ import (
 
 // Stats describes an [Index] at one moment.
 type Stats struct {
-	Blocks      int64 // distinct blocks that some holder has or is believed to have
+	Blocks      int64 // distinct blocks that some holder has, and distinct blocks that some holder is believed to have
 	Memberships int64 // (holder, block) pairs, confirmed
 	Speculative int64 // (holder, block) pairs, believed
 	Handles     int64 // (holder, engine hash) pairs, waiting ones included
@@ -57,8 +57,8 @@ func (x *Index) Stats() Stats {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	s := Stats{
-		Blocks:             int64(x.entries.live()),
-		Memberships:        int64(x.members.live()),
+		Blocks:             x.blocks.held + int64(x.entries.live()),
+		Memberships:        x.blocks.memberships,
 		Speculative:        int64(x.specs.live()),
 		Handles:            int64(x.points.live()),
 		Waiting:            int64(x.waiting.n),
@@ -94,7 +94,7 @@ func (x *Index) Holder(id fleet.Holder) (HolderStats, bool) {
 func (x *Index) describe(h *holder) HolderStats {
 	s := HolderStats{
 		Holder: h.id, Blocks: h.blocks, Handles: h.handles, Waiting: h.waiting,
-		Bigram: h.bigram, Provable: !x.views[h.id].unknown, Whole: h.broken == 0,
+		Bigram: h.bigram, Provable: !x.view(h.id).unknown, Whole: h.broken == 0,
 	}
 	for i := range h.groups {
 		g := &h.groups[i]

@@ -4,12 +4,12 @@ package kvindex
 // garbage collector would have to follow. It consists of segments that grow alone, so that growth costs little at a
 // time and needs little room beside what is there. The zero value is empty. Not safe for concurrent change.
 type table struct {
-	segments [tableSegments]segment
+	segments [tableSegments]tableSegment
 	n        int // keys
 	slots    int // of all segments
 }
 
-type segment struct {
+type tableSegment struct {
 	slots []slot // length zero or a power of two
 	shift uint8  // of a hash without its segment bits to a slot
 	n     int
@@ -36,7 +36,7 @@ func spread(key uint64) uint64 {
 
 func (s *slot) key() uint64 { return uint64(s.hi)<<32 | uint64(s.lo) }
 
-func (g *segment) home(h uint64) int { return int(h << segmentBits >> g.shift) }
+func (g *tableSegment) home(h uint64) int { return int(h << segmentBits >> g.shift) }
 
 // get returns the index of key, 0 when it has none.
 func (t *table) get(key uint64) uint32 {
@@ -71,7 +71,7 @@ func (t *table) put(key uint64, val uint32) {
 }
 
 // place reports whether key is new.
-func (g *segment) place(h, key uint64, val uint32) bool {
+func (g *tableSegment) place(h, key uint64, val uint32) bool {
 	mask := len(g.slots) - 1
 	for i := g.home(h) & mask; ; i = (i + 1) & mask {
 		s := &g.slots[i]
@@ -87,7 +87,7 @@ func (g *segment) place(h, key uint64, val uint32) bool {
 	}
 }
 
-func (g *segment) grow() {
+func (g *tableSegment) grow() {
 	old := g.slots
 	size := max(smallSegment, 2*len(old))
 	g.slots = make([]slot, size)
@@ -137,14 +137,16 @@ func (t *table) bytes() int64 { return int64(t.slots) * slotBytes }
 // more than twice its share and some.
 func (t *table) growth(n int) int64 {
 	share := n/(tableSegments/2) + 16
-	slots := 0
+	slots, most := 0, 0
 	for i := range t.segments {
 		g := &t.segments[i]
 		size := max(smallSegment/2, len(g.slots))
+		before := slots
 		for (g.n+share)*4 > size*3 {
 			size *= 2
 			slots += size
 		}
+		most = max(most, slots-before)
 	}
-	return int64(slots) * slotBytes
+	return int64(min(slots, n*most)) * slotBytes
 }

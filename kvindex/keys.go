@@ -1,0 +1,269 @@
+package kvindex
+
+import (
+	"sync/atomic"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// StoreKeys tells that a holder has new copies of the blocks keys, a run of one chain, where events carry keys instead of
+// hashes of an engine's own. parent is the key of the block before the first; hasParent false: the run begins the chain.
+// The keys are their own handles: [Index.RemoveKeys] takes them back. A block that is there already has one copy more, as
+// with OriginNew. Blocks of an unknown parent count when it becomes known. The group has full attention. One holder uses
+// either this or [Index.Store], never both.
+func (x *Index) StoreKeys(id fleet.Holder, tier block.Tier, group int, parent block.Key, hasParent bool, keys []block.Key) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	h, bit := x.keyed(id, tier, group)
+	if h == nil {
+		return
+	}
+	x.advance()
+	for len(keys) > 0 {
+		n := min(len(keys), stretch)
+		if !x.makeRoom(need{handles: n, keyed: true}) {
+			h.broken |= 1 << tier
+			x.counts.refused++
+			return
+		}
+		x.tableMu.Lock()
+		x.storeRun(keys[:n], parent, !hasParent, change{h, bit, true})
+		x.tableMu.Unlock()
+		parent, hasParent = keys[n-1], true
+		keys = keys[n:]
+	}
+}
+
+// RemoveKeys tells that a holder dropped one copy of each block from a tier and group. Keys that it has not are ignored.
+func (x *Index) RemoveKeys(id fleet.Holder, tier block.Tier, group int, keys []block.Key) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.blocks.ghosts = x.blocks.ghosts[:0]
+	h := x.holder(id)
+	if h == nil || tier >= block.NumTiers || h.find(group) < 0 {
+		x.counts.unknownRemoved += int64(len(keys))
+		return
+	}
+	c := change{h, maskBit(tier, uint8(h.find(group))), false}
+	for len(keys) > 0 {
+		n := min(len(keys), stretch)
+		x.tableMu.Lock()
+		x.removeRun(keys[:n], c)
+		x.tableMu.Unlock()
+		keys = keys[n:]
+	}
+}
+
+// keyed returns a holder whose events carry keys, and the bit of a tier and group; nil when it cannot be.
+func (x *Index) keyed(id fleet.Holder, tier block.Tier, group int) (*holder, uint64) {
+	if tier >= block.NumTiers {
+		return nil, 0
+	}
+	h := x.meet(id)
+	if h == nil {
+		return nil, 0
+	}
+	g := h.find(group)
+	if g < 0 {
+		if g = x.join(h, &Stored{Group: group, BlockSize: int(x.size)}); g < 0 {
+			return nil, 0
+		}
+	}
+	h.keyed = true
+	return h, maskBit(tier, uint8(g))
+}
+
+// storeRun stores blocks that follow each other. It needs tableMu.
+func (x *Index) storeRun(keys []block.Key, parent block.Key, rooted bool, c change) {
+	b, tick := &x.blocks, x.tick()
+	for len(keys) > 0 {
+		at, n := b.knownRun(keys)
+		if n > 0 {
+			x.storeKnown(keys[:n], at, c)
+			b.use(at.strand(), tick)
+		} else {
+			n = b.newRun(keys)
+			b.grow(keys[:n], parent, rooted, 0, c, tick)
+		}
+		if x.entries.live() > 0 {
+			for _, key := range keys[:n] {
+				if e := x.keys.get(uint64(key)); e != 0 {
+					x.confirm(c.h, e, x.held(key, c.h.id))
+				}
+			}
+		}
+		parent, rooted = keys[n-1], false
+		keys = keys[n:]
+	}
+}
+
+// knownRun returns the spot of the first key and how many keys are there, one after the other on its strand.
+func (b *blocks) knownRun(keys []block.Key) (spot, int) {
+	at := b.locate(keys[0])
+	if at == 0 {
+		return 0, 0
+	}
+	// A key determines what is before it: the last one on the strand stands for all between.
+	s := b.strands.at(at.strand())
+	n := min(len(keys), int(s.length-at.offset()))
+	for n > 1 && b.locate(keys[n-1]) != at+spot(n)-1 {
+		n /= 2
+	}
+	return at, n
+}
+
+// newRun returns how many keys are not there, from the first on, which is not.
+func (b *blocks) newRun(keys []block.Key) int {
+	if len(b.floats) == 0 {
+		return len(keys) // what is there is closed under what is before it
+	}
+	n := 1
+	for n < len(keys) && b.locate(keys[n]) == 0 {
+		n++
+	}
+	return n
+}
+
+// copyKey names a block that a holder has more than once on a tier in a group.
+type copyKey struct {
+	key    block.Key
+	bit    uint64
+	holder fleet.Holder
+}
+
+// copyBytes is what a map takes for one.
+const copyBytes = 64
+
+// storeKnown stores blocks that somebody has, on one strand from a spot on.
+func (x *Index) storeKnown(keys []block.Key, at spot, c change) {
+	b := &x.blocks
+	lo := at.offset()
+	hi := lo + uint32(len(keys))
+	from := uint32(0)
+	b.old = b.segments(b.strands.at(at.strand()), b.old[:0])
+	for _, g := range b.old {
+		if max(from, lo) < min(g.end, hi) && b.sets.mask(b.sets.get(g.set, c.h.id))&c.bit != 0 {
+			for k := max(from, lo); k < min(g.end, hi); k++ {
+				if x.copies == nil {
+					x.copies = map[copyKey]uint32{}
+				}
+				x.copies[copyKey{keys[k-lo], c.bit, c.h.id}]++
+			}
+		}
+		from = g.end
+	}
+	b.ghosts = b.ghosts[:0] // they may be among them
+	b.paint(at.strand(), lo, hi, c)
+}
+
+// removeRun removes blocks in any order. It needs tableMu.
+func (x *Index) removeRun(keys []block.Key, c change) {
+	b := &x.blocks
+	for len(keys) > 0 {
+		at := b.locate(keys[0])
+		if at == 0 || b.maskAt(at, c.h.id)&c.bit == 0 {
+			x.counts.unknownRemoved++
+			keys = keys[1:]
+			continue
+		}
+		if len(x.copies) > 0 && x.dropKeyCopy(copyKey{keys[0], c.bit, c.h.id}) {
+			keys = keys[1:]
+			continue
+		}
+		n := 1
+		if len(x.copies) == 0 {
+			n = b.tailRun(keys, at, c)
+		}
+		if n > 1 {
+			b.takeTail(keys[:n], at, c)
+		} else {
+			b.take(keys[0], at, c)
+		}
+		keys = keys[n:]
+	}
+}
+
+func (x *Index) dropKeyCopy(k copyKey) bool {
+	n := x.copies[k]
+	switch n {
+	case 0:
+		return false
+	case 1:
+		delete(x.copies, k)
+	default:
+		x.copies[k] = n - 1
+	}
+	return true
+}
+
+// tailRun returns how many keys, from the first on, are blocks of one segment of a strand from its last block backwards,
+// each before the one before, on which nothing hangs.
+func (b *blocks) tailRun(keys []block.Key, at spot, c change) int {
+	s := b.strands.at(at.strand())
+	if at.offset()+1 != s.length || s.child != 0 {
+		return 1
+	}
+	set := b.setAt(at)
+	n := 1
+	for n < len(keys) && spot(n) <= at&strandOffset {
+		next := b.slots.get(keys[n])
+		if next != at-spot(n) || b.setAt(next) != set {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// takeTail is take of a run that tailRun found.
+func (b *blocks) takeTail(keys []block.Key, at spot, c change) {
+	i, n := at.strand(), uint32(len(keys))
+	s := b.strands.at(i)
+	from := at.offset() + 1 - n
+	b.paint(i, from, at.offset()+1, c)
+	if b.emptyEnd(s) <= from {
+		b.shorten(s, from)
+		for _, key := range keys {
+			b.slots.del(key, b.alive)
+		}
+		b.trim(i)
+	}
+}
+
+// dropKeyed takes what a change says from all strands from an offset on, for holders whose blocks are known by nothing
+// but their keys. It costs a look at every strand.
+func (x *Index) dropKeyed(c change, from func(i uint32) uint32) {
+	b := &x.blocks
+	var touched []uint32
+	x.tableMu.Lock()
+	n := 0
+	b.strands.each(func(i uint32, s *strand) {
+		if n++; n%stretch == 0 {
+			x.tableMu.Unlock()
+			x.tableMu.Lock()
+		}
+		if lo := from(i); lo < s.length {
+			version := atomic.LoadUint32(&s.version)
+			b.paint(i, lo, s.length, c)
+			if s.version != version {
+				touched = append(touched, i)
+			}
+		}
+	})
+	for k, i := range touched {
+		if k%stretch == stretch-1 {
+			x.tableMu.Unlock()
+			x.tableMu.Lock()
+		}
+		if s := b.strands.at(i); s != nil && s.length > 0 {
+			b.trim(i)
+		}
+	}
+	x.tableMu.Unlock()
+	for k := range x.copies {
+		if k.holder == c.h.id && x.held(k.key, k.holder)&k.bit == 0 {
+			delete(x.copies, k)
+		}
+	}
+}

@@ -1,0 +1,281 @@
+package kvindex
+
+import (
+	"sync/atomic"
+
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// setID names a set of holders, each with the mask of its tiers and groups. 0 is the empty set. With the highest bit it
+// is one holder and the number of its mask; else it is the run of a slab in which there are: the number of members in
+// the upper half of the first word and of references in the lower; a hash of the members; the members, ascending.
+//
+// A set never changes while something refers to it, and is there once: two sets are the same if their ids are (but for
+// hash collisions, when they may be taken for different ones, which costs a boundary between runs and nothing else).
+type setID uint32
+
+const (
+	singleSet   = 1 << 31
+	holderBits  = 20
+	singleMasks = 1 << (31 - holderBits)
+	setHeader   = 2 // words
+)
+
+// setMember is a holder and the number of its mask.
+type setMember uint64
+
+func memberOf(id fleet.Holder, mask uint32) setMember { return setMember(id)<<32 | setMember(mask) }
+
+func (m setMember) holder() fleet.Holder { return fleet.Holder(m >> 32) }
+
+// sets keeps the sets. One writer at a time; readers copy a set's members and then check the version of the strand that
+// led them to it.
+type sets struct {
+	slab    slab
+	byHash  table // hash → run
+	masks   atomic.Pointer[[]uint64]
+	numbers map[uint64]uint32 // of masks
+	largest int               // members of the largest set so far
+	scratch []setMember
+}
+
+// plainMask is the number of the commonest mask: the accelerator, the first group.
+const plainMask = 1
+
+// number returns a mask's number. Masks are few: combinations of tiers and groups that occur.
+func (s *sets) number(mask uint64) uint32 {
+	if mask <= 1 {
+		return uint32(mask) // 0: none; 1: plainMask
+	}
+	if n, ok := s.numbers[mask]; ok {
+		return n
+	}
+	if s.numbers == nil {
+		s.numbers = map[uint64]uint32{0: 0, 1: plainMask}
+	}
+	all := append(s.all(), mask)
+	s.numbers[mask] = uint32(len(all) - 1)
+	s.masks.Store(&all)
+	return uint32(len(all) - 1)
+}
+
+var firstMasks = []uint64{0, 1}
+
+func (s *sets) all() []uint64 {
+	if m := s.masks.Load(); m != nil {
+		return *m
+	}
+	return firstMasks[:2:2]
+}
+
+// mask returns the mask of a number.
+func (s *sets) mask(number uint32) uint64 {
+	if number <= plainMask {
+		return uint64(number)
+	}
+	return s.all()[number]
+}
+
+// load appends a set's members to dst. Beside a writer they may be anything; false tells that they surely are not.
+func (s *sets) load(id setID, dst []setMember) ([]setMember, bool) {
+	if id == 0 {
+		return dst, true
+	}
+	if id&singleSet != 0 {
+		return append(dst, memberOf(fleet.Holder(id&(1<<holderBits-1)), uint32(id&^singleSet)>>holderBits)), true
+	}
+	run := s.slab.at(uint32(id))
+	if len(run) < setHeader {
+		return dst, false
+	}
+	n := int(atomic.LoadUint64(&run[0]) >> 32)
+	if n > len(run)-setHeader {
+		return dst, false
+	}
+	run = run[setHeader : setHeader+n]
+	for i := range run {
+		dst = append(dst, setMember(atomic.LoadUint64(&run[i])))
+	}
+	return dst, true
+}
+
+// single returns the set of one member.
+func (s *sets) single(id fleet.Holder, mask uint32) setID {
+	if mask == 0 {
+		return 0
+	}
+	if mask < singleMasks {
+		return singleSet | setID(mask)<<holderBits | setID(id)
+	}
+	s.scratch = append(s.scratch[:0], memberOf(id, mask))
+	return s.intern(s.scratch, hashMember(s.scratch[0]))
+}
+
+// get returns the number of a holder's mask in a set. It is for the writer.
+func (s *sets) get(id setID, h fleet.Holder) uint32 {
+	if id&singleSet != 0 {
+		if fleet.Holder(id&(1<<holderBits-1)) == h {
+			return uint32(id&^singleSet) >> holderBits
+		}
+		return 0
+	}
+	if id == 0 {
+		return 0
+	}
+	run := s.run(id)
+	i := searchMembers(run, h)
+	if i < len(run) && setMember(run[i]).holder() == h {
+		return uint32(run[i])
+	}
+	return 0
+}
+
+// run returns the members of a set that is not single. It is for the writer.
+func (s *sets) run(id setID) []uint64 {
+	run := s.slab.at(uint32(id))
+	return run[setHeader : setHeader+int(run[0]>>32)]
+}
+
+// searchMembers returns the place of the first member that is not before h.
+func searchMembers(run []uint64, h fleet.Holder) int {
+	lo, hi := 0, len(run)
+	for lo < hi {
+		if m := (lo + hi) / 2; setMember(run[m]).holder() < h {
+			lo = m + 1
+		} else {
+			hi = m
+		}
+	}
+	return lo
+}
+
+// with returns the set in which a holder has the mask of a number, or is not if that is 0. Nothing refers to it yet.
+func (s *sets) with(id setID, h fleet.Holder, mask uint32) setID {
+	if id == 0 {
+		return s.single(h, mask)
+	}
+	var hash uint64
+	members := s.scratch[:0]
+	if id&singleSet != 0 {
+		members, _ = s.load(id, members)
+		s.scratch = members
+		if members[0].holder() == h {
+			return s.single(h, mask)
+		}
+		hash = hashMember(members[0])
+		if mask != 0 {
+			m := memberOf(h, mask)
+			hash += hashMember(m)
+			if m < members[0] {
+				members = append(members, members[0])
+				members[0] = m
+			} else {
+				members = append(members, m)
+			}
+		}
+	} else {
+		run := s.run(id)
+		hash = s.slab.at(uint32(id))[1]
+		i := searchMembers(run, h)
+		for _, w := range run[:i] {
+			members = append(members, setMember(w))
+		}
+		if i < len(run) && setMember(run[i]).holder() == h {
+			hash -= hashMember(setMember(run[i]))
+			i++
+		}
+		if mask != 0 {
+			members = append(members, memberOf(h, mask))
+			hash += hashMember(memberOf(h, mask))
+		}
+		for _, w := range run[i:] {
+			members = append(members, setMember(w))
+		}
+	}
+	s.scratch = members
+	return s.intern(members, hash)
+}
+
+// hashMember scrambles a member. A set's hash is the sum of its members'.
+func hashMember(m setMember) uint64 {
+	h := uint64(m) * 0x9e3779b97f4a7c15
+	h = (h ^ h>>32) * 0xd6e8feb86659fd93
+	return h ^ h>>29
+}
+
+// intern returns the set of members.
+func (s *sets) intern(members []setMember, hash uint64) setID {
+	if len(members) == 0 {
+		return 0
+	}
+	if len(members) == 1 && uint32(members[0]) < singleMasks {
+		return s.single(members[0].holder(), uint32(members[0]))
+	}
+	same := s.byHash.get(hash)
+	if same != 0 && equalMembers(s.run(setID(same)), members) {
+		return setID(same)
+	}
+	ref := s.slab.alloc(setHeader + len(members))
+	run := s.slab.at(ref)
+	atomic.StoreUint64(&run[0], uint64(len(members))<<32)
+	atomic.StoreUint64(&run[1], hash)
+	for i, m := range members {
+		atomic.StoreUint64(&run[setHeader+i], uint64(m))
+	}
+	if same == 0 {
+		s.byHash.put(hash, ref)
+	}
+	s.largest = max(s.largest, len(members))
+	return setID(ref)
+}
+
+func equalMembers(run []uint64, members []setMember) bool {
+	if len(run) != len(members) {
+		return false
+	}
+	for i := range run {
+		if setMember(run[i]) != members[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// hold notes one more reference to a set.
+func (s *sets) hold(id setID) {
+	if id != 0 && id&singleSet == 0 {
+		w := &s.slab.at(uint32(id))[0]
+		atomic.StoreUint64(w, *w+1)
+	}
+}
+
+// drop notes one reference less, and frees the set with the last.
+func (s *sets) drop(id setID) {
+	if id == 0 || id&singleSet != 0 {
+		return
+	}
+	run := s.slab.at(uint32(id))
+	if n := run[0] - 1; uint32(n) != 0 {
+		atomic.StoreUint64(&run[0], n)
+		return
+	}
+	if s.byHash.get(run[1]) == uint32(id) {
+		s.byHash.del(run[1])
+	}
+	s.slab.release(uint32(id), setHeader+int(run[0]>>32))
+}
+
+func (s *sets) reset() {
+	s.slab.reset()
+	s.byHash = table{}
+	s.masks.Store(nil)
+	s.numbers, s.largest, s.scratch = nil, 0, nil
+}
+
+func (s *sets) bytes() int64 {
+	return s.slab.bytes() + s.byHash.bytes() + int64(len(s.numbers))*64 + int64(cap(s.scratch))*8
+}
+
+func (s *sets) growth(n int) int64 {
+	return s.slab.growth(n, setHeader+s.largest+2) + s.byHash.growth(n) + 64*2
+}

@@ -1,0 +1,255 @@
+package kvindex
+
+import (
+	"sync/atomic"
+
+	"github.com/warmpath/warmpath/block"
+)
+
+// slots maps the keys of blocks to their spots on strands. Open addressing in buckets of one cache line, which hold
+// four slots of two words: the key; the spot in the upper 48 bits of the second. A bucket's first slot has in its lower
+// 16 bits how many keys were pushed past the bucket, so that nothing ever moves and nothing is left behind where
+// something was removed: a reader beside the writer never misses what stands still. 256 segments grow and shrink alone,
+// each into new memory, so that a reader that is in the old one still reads what was true.
+//
+// One writer at a time; any number of readers. Readers must check that what they read was of one moment: see [probe].
+type slots struct {
+	segments [slotSegments]slotSegment
+	n        int // keys, dead ones included
+	words    int // of all arrays
+}
+
+type slotSegment struct {
+	array atomic.Pointer[slotArray]
+	n     int
+}
+
+type slotArray struct {
+	buckets uint64
+	words   []uint64
+}
+
+const (
+	slotSegments = 256 // growth copies 1/256 at a time
+	bucketWords  = 8
+	// slotLoad is how full a segment may be before it grows, in 1/16: fuller saves less than the longer ways cost.
+	slotLoad = 14
+)
+
+// spot is a place on a strand: the strand's index, 32 bits, and an offset, 16 bits. 0 is none.
+type spot uint64
+
+func spotOf(strand, offset uint32) spot { return spot(strand)<<16 | spot(offset) }
+
+func (s spot) strand() uint32 { return uint32(s >> 16) }
+func (s spot) offset() uint32 { return uint32(s & 0xffff) }
+
+// probe is where a key was found, for checking again: it was there all the time between two looks if its segment has
+// the same array and the array the same words.
+type probe struct {
+	array *slotArray
+	at    int // of the key's word; -1: it was not found
+	key   block.Key
+	spot  spot
+}
+
+func (t *slots) segment(h uint64) *slotSegment { return &t.segments[h>>56] }
+
+func (a *slotArray) home(h uint64) uint64 { return (h << 8 >> 32) * a.buckets >> 32 }
+
+func mixKey(key block.Key) uint64 { return uint64(key) * 0x9e3779b97f4a7c15 }
+
+// touch reads the bucket in which a key begins to be looked for, so that it is on its way into the cache.
+func (t *slots) touch(key block.Key) uint64 {
+	h := mixKey(key)
+	a := t.segment(h).array.Load()
+	if a == nil {
+		return 0
+	}
+	return atomic.LoadUint64(&a.words[a.home(h)*bucketWords])
+}
+
+// find looks for a key.
+func (t *slots) find(key block.Key) probe {
+	h := mixKey(key)
+	a := t.segment(h).array.Load()
+	if a == nil {
+		return probe{at: -1, key: key}
+	}
+	b := a.home(h)
+	for range a.buckets {
+		w := (*[bucketWords]uint64)(a.words[b*bucketWords:])
+		for i := 0; i < bucketWords; i += 2 {
+			if atomic.LoadUint64(&w[i]) != uint64(key) {
+				continue
+			}
+			// The key's word must be the same after its spot was read.
+			if s := spot(atomic.LoadUint64(&w[i+1]) >> 16); s != 0 && atomic.LoadUint64(&w[i]) == uint64(key) {
+				return probe{array: a, at: int(b)*bucketWords + i, key: key, spot: s}
+			}
+		}
+		if uint16(atomic.LoadUint64(&w[1])) == 0 {
+			break
+		}
+		if b++; b == a.buckets {
+			b = 0
+		}
+	}
+	return probe{array: a, at: -1, key: key}
+}
+
+// still reports whether a key that was found is there as it was.
+func (t *slots) still(p *probe) bool {
+	return t.segment(mixKey(p.key)).array.Load() == p.array &&
+		atomic.LoadUint64(&p.array.words[p.at]) == uint64(p.key) &&
+		spot(atomic.LoadUint64(&p.array.words[p.at+1])>>16) == p.spot
+}
+
+// get returns a key's spot, 0 when it has none.
+func (t *slots) get(key block.Key) spot { return t.find(key).spot }
+
+// put gives a key a spot and reports whether the key is new. alive tells which spots must be kept when the segment
+// grows.
+func (t *slots) put(key block.Key, s spot, alive func(spot) bool) bool {
+	if p := t.find(key); p.at >= 0 {
+		w := &p.array.words[p.at+1]
+		atomic.StoreUint64(w, *w&0xffff|uint64(s)<<16)
+		return false
+	}
+	t.insert(key, s, alive)
+	return true
+}
+
+// insert is put of a key that is not there.
+func (t *slots) insert(key block.Key, s spot, alive func(spot) bool) {
+	h := mixKey(key)
+	g := t.segment(h)
+	a := g.array.Load()
+	if a == nil || (g.n+1)*16 > len(a.words)/2*slotLoad {
+		a = t.rebuild(g, 1, alive)
+	}
+	a.insert(h, key, s)
+	g.n++
+	t.n++
+}
+
+func (a *slotArray) insert(h uint64, key block.Key, s spot) {
+	b := a.home(h)
+	for {
+		w := (*[bucketWords]uint64)(a.words[b*bucketWords:])
+		for i := 0; i < bucketWords; i += 2 {
+			if w[i+1]>>16 == 0 {
+				atomic.StoreUint64(&w[i], uint64(key))
+				atomic.StoreUint64(&w[i+1], w[i+1]&0xffff|uint64(s)<<16)
+				return
+			}
+		}
+		atomic.StoreUint64(&w[1], w[1]+1)
+		if b++; b == a.buckets {
+			b = 0
+		}
+	}
+}
+
+// fill is insert into an array that no reader sees yet.
+func (a *slotArray) fill(h, key, value uint64) {
+	b := a.home(h)
+	for {
+		w := (*[bucketWords]uint64)(a.words[b*bucketWords:])
+		for i := 0; i < bucketWords; i += 2 {
+			if w[i+1]>>16 == 0 {
+				w[i], w[i+1] = key, w[i+1]&0xffff|value&^0xffff
+				return
+			}
+		}
+		w[1]++
+		if b++; b == a.buckets {
+			b = 0
+		}
+	}
+}
+
+// rebuild gives a segment room for so many more keys, and no more than it needs, and leaves out what is dead.
+func (t *slots) rebuild(g *slotSegment, more int, alive func(spot) bool) *slotArray {
+	old := g.array.Load()
+	n := 0
+	if old != nil {
+		for i := 0; i < len(old.words); i += 2 {
+			if s := spot(old.words[i+1] >> 16); s != 0 && alive(s) {
+				n++
+			}
+		}
+	}
+	t.n -= g.n - n
+	g.n = n
+	buckets := slotBuckets(n + more)
+	if buckets == 0 {
+		if old != nil {
+			t.words -= len(old.words)
+		}
+		g.array.Store(nil)
+		return nil
+	}
+	a := &slotArray{buckets: uint64(buckets), words: make([]uint64, buckets*bucketWords)}
+	if old != nil {
+		t.words -= len(old.words)
+		for i := 0; i < len(old.words); i += 2 {
+			if s := spot(old.words[i+1] >> 16); s != 0 && alive(s) {
+				a.fill(mixKey(block.Key(old.words[i])), old.words[i], old.words[i+1])
+			}
+		}
+	}
+	t.words += len(a.words)
+	g.array.Store(a)
+	return a
+}
+
+// slotBuckets returns how many buckets a segment of n keys gets: full by two thirds of its limit, so that it grows by
+// half.
+func slotBuckets(n int) int { return (n*16*3/slotLoad/2 + 3) / 4 }
+
+// del forgets a key.
+func (t *slots) del(key block.Key, alive func(spot) bool) {
+	p := t.find(key)
+	if p.at < 0 {
+		return
+	}
+	a := p.array
+	h := mixKey(key)
+	w := &a.words[p.at+1]
+	atomic.StoreUint64(w, *w&0xffff)
+	for b := a.home(h); b != uint64(p.at/bucketWords); {
+		w := &a.words[b*bucketWords+1]
+		atomic.StoreUint64(w, *w-1)
+		if b++; b == a.buckets {
+			b = 0
+		}
+	}
+	g := t.segment(h)
+	g.n--
+	t.n--
+	if len(a.words) > 8*bucketWords && g.n*8 < len(a.words)/2*3 {
+		t.rebuild(g, 0, alive)
+	}
+}
+
+func (t *slots) bytes() int64 { return int64(t.words) * 8 }
+
+// growth returns what n more keys make the table allocate, old memory beside new. Keys are hashes: no segment gets more
+// than twice its share and some.
+func (t *slots) growth(n int) int64 {
+	share := n/(slotSegments/2) + 8
+	buckets, most := 0, 0
+	for i := range t.segments {
+		g := &t.segments[i]
+		words := 0
+		if a := g.array.Load(); a != nil {
+			words = len(a.words)
+		}
+		if (g.n+share)*16 > words/2*slotLoad {
+			one := slotBuckets(g.n + share)
+			buckets, most = buckets+one, max(most, one)
+		}
+	}
+	return int64(min(buckets, n*most)) * bucketWords * 8
+}
