@@ -1,6 +1,8 @@
 package chattemplate
 
-import "strings"
+import (
+	"strings"
+)
 
 // ContentFormat is what a template expects as a message's content.
 type ContentFormat uint8
@@ -90,6 +92,9 @@ func vllmFormat(body []stmt) ContentFormat {
 	return FormatString
 }
 
+// maxDetection bounds the pairs of nodes that the detection compares; no real template comes near.
+const maxDetection = 1 << 20
+
 // formatOf is the verdict on a loop over parts: one with a tuple as its target makes vLLM fall back to a string.
 func formatOf(target expr) ContentFormat {
 	if _, ok := target.(*nameExpr); ok {
@@ -103,7 +108,10 @@ func formatOf(target expr) ContentFormat {
 func messageVariables(body []stmt) []string {
 	sets := nodes[*setStmt](body)
 	lists := []string{"messages"}
-	for i := 0; i < len(lists) && i < maxNames; i++ {
+	for i := 0; i < len(lists); i++ {
+		if len(lists)*len(sets) > maxDetection {
+			return nil
+		}
 		for _, s := range sets {
 			if !accesses(s.val, lists[i], "") {
 				continue
@@ -146,7 +154,10 @@ func contains(names []string, name string) bool {
 // macroContents are the loops inside macros, and by loop the parameters of its macro that are given a message's content.
 func macroContents(body []stmt, messages []string) (inMacro map[*forStmt]bool, contents map[*forStmt]map[string]bool) {
 	inMacro, contents = map[*forStmt]bool{}, map[*forStmt]map[string]bool{}
-	calls := nodes[*callExpr](body)
+	calls, macros := nodes[*callExpr](body), nodes[*macroStmt](body)
+	if len(calls)*len(macros) > maxDetection {
+		return inMacro, contents
+	}
 	isContent := func(e expr) bool {
 		for _, name := range messages {
 			if accesses(e, name, "content") {
@@ -155,7 +166,7 @@ func macroContents(body []stmt, messages []string) (inMacro map[*forStmt]bool, c
 		}
 		return false
 	}
-	for _, m := range nodes[*macroStmt](body) {
+	for _, m := range macros {
 		params := map[string]bool{}
 		for _, call := range calls {
 			if !isName(call.fn, m.def.name) {

@@ -471,7 +471,7 @@ func (r *run) mapping(a *callArgs) (func(value) (value, error), error) {
 		return nil, failf("map requires a filter argument")
 	}
 	name := a.pos[0]
-	fn := filters[name.str]
+	fn := r.filters[name.str]
 	if name.kind != kindString || fn == nil {
 		return nil, failf("%s", unknownFilter(name.str))
 	}
@@ -533,7 +533,7 @@ func (r *run) predicate(a *callArgs, attr bool) (func(value) (bool, error), erro
 			return item.truthy(), err
 		}, nil
 	}
-	fn := tests[pos[0].str]
+	fn := r.tests[pos[0].str]
 	if pos[0].kind != kindString || fn == nil {
 		return nil, failf("no test named '%s'", pos[0].str)
 	}

@@ -1,6 +1,8 @@
 package chattemplate
 
-import "math/bits"
+import (
+	"math/bits"
+)
 
 // builtin is a global function.
 type builtin struct {

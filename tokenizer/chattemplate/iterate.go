@@ -1,6 +1,8 @@
 package chattemplate
 
-import "unicode/utf8"
+import (
+	"unicode/utf8"
+)
 
 // length is Python's len(v); false where it would fail.
 func (r *run) length(v *value) (int, bool) {

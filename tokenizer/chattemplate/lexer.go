@@ -43,7 +43,7 @@ type lexer struct {
 }
 
 // maxSource bounds a template's source; the largest known chat template has about 60 KB.
-const maxSource = 4 << 20
+const maxSource = 1 << 20
 
 func lex(source string) ([]token, error) {
 	if len(source) > maxSource {

@@ -48,6 +48,9 @@ type run struct {
 	depth  int
 	stack  []value // positional arguments of the calls in progress
 	now    time.Time
+
+	filters map[string]filterFunc // by name, for the filters and tests that take names of others
+	tests   map[string]testFunc
 }
 
 // frame is one life of a scope.

@@ -84,10 +84,9 @@ func (s *symbols) param(name string) {
 	s.define(name, loadParam)
 }
 
-// branches analyses alternatives: a name that not all of them assign keeps its outer or given value in the others.
+// branches analyses alternatives: a name that one of them assigns keeps its outer or given value in the others.
 func (s *symbols) branches(visits ...func(*symbols)) {
-	counts := map[string]int{}
-	var order []string
+	stored := map[string]bool{}
 	done := make([]*symbols, len(visits))
 	for i, visit := range visits {
 		b := newSymbols(s.parent)
@@ -95,26 +94,18 @@ func (s *symbols) branches(visits ...func(*symbols)) {
 		visit(b)
 		done[i] = b
 		for name := range b.stores {
-			if s.stores[name] {
-				continue
+			if !s.stores[name] {
+				stored[name] = true
 			}
-			if counts[name] == 0 {
-				order = append(order, name)
-			}
-			counts[name]++
 		}
 	}
 	for _, b := range done {
 		copyInto(s, b)
 	}
-	for _, name := range order {
-		if counts[name] == len(visits) {
-			continue
-		}
+	for name := range stored {
+		s.loads[name] = loadContext
 		if s.parent.known(name) {
 			s.loads[name] = loadOuter
-		} else {
-			s.loads[name] = loadContext
 		}
 	}
 }

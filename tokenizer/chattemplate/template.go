@@ -135,7 +135,8 @@ func (t *Template) render(dst []byte, j *job) ([]byte, error) {
 	if err != nil {
 		return dst, err
 	}
-	r := &run{out: dst, start: len(dst), limits: j.limits.orDefault(), now: j.now, vars: make([]value, len(t.names))}
+	r := &run{out: dst, start: len(dst), limits: j.limits.orDefault(), now: j.now, vars: make([]value, len(t.names)),
+		filters: filters, tests: tests}
 	r.steps, r.memory = r.limits.Steps, r.limits.Memory
 	for i, name := range t.names {
 		r.vars[i] = j.lookup(name)

@@ -1,63 +1,59 @@
 package chattemplate
 
-import "unicode"
+import (
+	"slices"
+	"unicode"
+)
 
 // testFunc is the code behind "v is name(args)".
 type testFunc func(r *run, v *value, a *callArgs) (bool, error)
 
-// tests are jinja2's built-in tests; init breaks the cycle through the test named "test".
-var tests map[string]testFunc
+// tests are jinja2's built-in tests.
+var tests = map[string]testFunc{
+	"defined":     plainTest(func(v *value) bool { return v.kind != kindUndefined }),
+	"undefined":   kinds(kindUndefined),
+	"none":        kinds(kindNone),
+	"boolean":     kinds(kindBool),
+	"true":        plainTest(func(v *value) bool { return *v == trueValue }),
+	"false":       plainTest(func(v *value) bool { return *v == falseValue }),
+	"integer":     kinds(kindInt, kindBig),
+	"float":       kinds(kindFloat),
+	"number":      kinds(kindBool, kindInt, kindBig, kindFloat),
+	"string":      kinds(kindString),
+	"mapping":     kinds(kindDict),
+	"sequence":    kinds(kindUndefined, kindString, kindList, kindTuple, kindDict, kindRange),
+	"iterable":    plainTest(isIterable),
+	"callable":    plainTest(isCallable),
+	"escaped":     plainTest(func(v *value) bool { return v.safe }),
+	"odd":         modulo(2, 1),
+	"even":        modulo(2, 0),
+	"divisibleby": divisible,
+	"lower":       casedAs(unicode.IsLower, unicode.IsUpper),
+	"upper":       casedAs(unicode.IsUpper, unicode.IsLower),
+	"sameas":      sameAs,
+	"in":          isIn,
+	"filter":      named(func(r *run, name string) bool { return r.filters[name] != nil || leftOut[name] != "" }),
+	"test":        named(func(r *run, name string) bool { return r.tests[name] != nil }),
+	"==":          comparing("=="), "eq": comparing("=="), "equalto": comparing("=="),
+	"!=": comparing("!="), "ne": comparing("!="),
+	">": comparing(">"), "gt": comparing(">"), "greaterthan": comparing(">"),
+	"<": comparing("<"), "lt": comparing("<"), "lessthan": comparing("<"),
+	">=": comparing(">="), "ge": comparing(">="),
+	"<=": comparing("<="), "le": comparing("<="),
+}
 
-func init() {
-	kinds := func(ks ...kind) testFunc {
-		return plainTest(func(v *value) bool {
-			for _, k := range ks {
-				if v.kind == k {
-					return true
-				}
-			}
-			return false
-		})
-	}
-	order := func(op string) testFunc {
-		return func(r *run, v *value, a *callArgs) (bool, error) {
-			if err := a.positional("test", 1, 1); err != nil {
-				return false, err
-			}
-			return r.compare(op, v, &a.pos[0])
+// kinds holds for values of the kinds.
+func kinds(ks ...kind) testFunc {
+	return plainTest(func(v *value) bool { return slices.Contains(ks, v.kind) })
+}
+
+// comparing is a comparison as a test.
+func comparing(op string) testFunc {
+	return func(r *run, v *value, a *callArgs) (bool, error) {
+		if err := a.positional("test", 1, 1); err != nil {
+			return false, err
 		}
-	}
-	tests = map[string]testFunc{
-		"defined":     plainTest(func(v *value) bool { return v.kind != kindUndefined }),
-		"undefined":   kinds(kindUndefined),
-		"none":        kinds(kindNone),
-		"boolean":     kinds(kindBool),
-		"true":        plainTest(func(v *value) bool { return *v == trueValue }),
-		"false":       plainTest(func(v *value) bool { return *v == falseValue }),
-		"integer":     kinds(kindInt, kindBig),
-		"float":       kinds(kindFloat),
-		"number":      kinds(kindBool, kindInt, kindBig, kindFloat),
-		"string":      kinds(kindString),
-		"mapping":     kinds(kindDict),
-		"sequence":    kinds(kindUndefined, kindString, kindList, kindTuple, kindDict, kindRange),
-		"iterable":    plainTest(isIterable),
-		"callable":    plainTest(isCallable),
-		"escaped":     plainTest(func(v *value) bool { return v.safe }),
-		"odd":         modulo(2, 1),
-		"even":        modulo(2, 0),
-		"divisibleby": divisible,
-		"lower":       casedAs(unicode.IsLower, unicode.IsUpper),
-		"upper":       casedAs(unicode.IsUpper, unicode.IsLower),
-		"sameas":      sameAs,
-		"in":          isIn,
-		"filter":      named(func(name string) bool { return filters[name] != nil || leftOut[name] != "" }),
-		"test":        named(func(name string) bool { return tests[name] != nil }),
-		"==":          order("=="), "eq": order("=="), "equalto": order("=="),
-		"!=": order("!="), "ne": order("!="),
-		">": order(">"), "gt": order(">"), "greaterthan": order(">"),
-		"<": order("<"), "lt": order("<"), "lessthan": order("<"),
-		">=": order(">="), "ge": order(">="),
-		"<=": order("<="), "le": order("<="),
+		return r.compare(op, v, &a.pos[0])
 	}
 }
 
@@ -155,14 +151,14 @@ func isIn(r *run, v *value, a *callArgs) (bool, error) {
 	return r.contains(&seq[0], v)
 }
 
-func named(known func(string) bool) testFunc {
-	return func(_ *run, v *value, a *callArgs) (bool, error) {
+func named(known func(*run, string) bool) testFunc {
+	return func(r *run, v *value, a *callArgs) (bool, error) {
 		if err := a.positional("test", 0, 0); err != nil {
 			return false, err
 		}
 		if err := hashable(v); err != nil {
 			return false, err
 		}
-		return v.kind == kindString && known(v.str), nil
+		return v.kind == kindString && known(r, v.str), nil
 	}
 }

@@ -1,0 +1,40 @@
+"""Asks an installed engine what it reads off each collected template: the content format it detects and, vLLM only,
+the variables that decide which chat_template_kwargs are passed on.
+
+    <vllm venv>/bin/python testdata/detection.py vllm > testdata/detected_vllm.txt
+    <sglang venv>/bin/python testdata/detection.py sglang > testdata/detected_sglang.txt
+
+Run testdata/gather.py first.
+"""
+
+import glob
+import json
+import logging
+import os
+import sys
+
+
+def main():
+    logging.disable(logging.CRITICAL)
+    real, sys.stdout = sys.stdout, sys.stderr
+    if sys.argv[1] == "vllm":
+        from vllm.renderers import hf
+
+        def detect(t):
+            try:
+                names = ",".join(sorted(hf._resolve_chat_template_kwargs(t)))
+            except Exception:
+                names = "!"
+            return hf._detect_content_format(t, default="string"), names
+    else:
+        from sglang.srt.parser.jinja_template_utils import detect_jinja_template_content_format
+
+        def detect(t):
+            return detect_jinja_template_content_format(t), ""
+
+    for path in sorted(glob.glob(os.path.expanduser("~/.cache/warmpath/templates/golden/*.json"))):
+        g = json.load(open(path, encoding="utf-8"))
+        real.write("%s %s %s\n" % ((g["sha256"][:16],) + detect(g["template"])))
+
+
+main()
