@@ -8,12 +8,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/warmpath/warmpath/block"
 )
@@ -232,53 +230,5 @@ func TestDecodedTextEqualsTheRustTokenizers(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// TestFigures prints what the README's table is made of. It takes half a minute, so it runs only when asked.
-func TestFigures(t *testing.T) {
-	if os.Getenv("WARMPATH_FIGURES") == "" {
-		t.Skip("set WARMPATH_FIGURES=1")
-	}
-	dir := cacheFolder(t)
-	docs := corpus(t, dir, "mixed")
-	var names []string
-	for name := range readGolden().Models {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	var tok *Tokenizer
-	var ids []block.Token
-	for _, name := range names {
-		var before, after runtime.MemStats
-		tok, ids = nil, nil
-		runtime.GC()
-		runtime.ReadMemStats(&before)
-		data, err := os.ReadFile(filepath.Join(dir, readGolden().Models[name].Dir, "tokenizer.json"))
-		if err != nil {
-			t.Skip(err)
-		}
-		began := time.Now()
-		if tok, err = Parse(data, nil); err != nil {
-			t.Fatal(err)
-		}
-		load := time.Since(began)
-		data = nil
-		runtime.GC()
-		runtime.ReadMemStats(&after)
-		var rates []float64
-		for range 3 {
-			tokens := 0
-			began = time.Now()
-			for _, d := range docs {
-				if ids, err = tok.Append(ids[:0], d, Options{}); err != nil {
-					t.Fatal(err)
-				}
-				tokens += len(ids)
-			}
-			rates = append(rates, float64(tokens)/time.Since(began).Seconds()/1e6)
-		}
-		t.Logf("%-16s first %5.2f, then %5.2f Mtok/s; load %4d ms; %3d MiB; Rust %s", name, rates[0], max(rates[1], rates[2]),
-			load.Milliseconds(), int64(after.HeapAlloc-before.HeapAlloc)>>20, readGolden().Models[name].Rust)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -335,59 +334,4 @@ func ExampleTokenizer_Append() {
 	ids, err := tok.Append(nil, "hello world", Options{AddSpecial: true})
 	fmt.Println(len(ids), err, tok.Decode(ids, true))
 	// Output: 3 <nil> hello world
-}
-
-// TestConversationFigures prints what a turn costs cold and as a growing conversation, for real models.
-func TestConversationFigures(t *testing.T) {
-	if os.Getenv("WARMPATH_FIGURES") == "" {
-		t.Skip("set WARMPATH_FIGURES=1")
-	}
-	for name, marks := range map[string][2]string{"qwen3": {"<|im_start|>user\n", "<|im_end|>\n"}, "llama3_1": {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},
-		"gemma3": {"<start_of_turn>user\n", "<end_of_turn>\n"}, "deepseek_v3": {"<｜User｜>", "<｜end▁of▁sentence｜>"}, "gptoss": {"<|start|>user<|message|>", "<|end|>"}, "mistral_nemo": {"[INST]", "[/INST]"}} {
-		tok, dir := loadGolden(t, name)
-		docs := corpus(t, dir, "mixed")
-		r := rand.New(rand.NewPCG(3, 3))
-		r.Shuffle(len(docs), func(i, j int) { docs[i], docs[j] = docs[j], docs[i] })
-		for _, size := range []int{1000, 8000, 32000, 100000, 128000} {
-			var text strings.Builder
-			var ids []block.Token
-			for _, d := range docs {
-				text.WriteString(marks[0] + d + marks[1])
-				if text.Len() < 2*size {
-					continue
-				}
-				if ids, _ = tok.Append(ids[:0], text.String(), Options{}); len(ids) >= size {
-					break
-				}
-			}
-			before := text.String()
-			for at, n := 0, 0; n < 600; at++ {
-				d := docs[len(docs)-1-at]
-				d = d[:min(len(d), 1500)]
-				for len(d) > 0 && d[len(d)-1] >= 0x80 {
-					d = d[:len(d)-1]
-				}
-				text.WriteString(marks[0] + d + marks[1])
-				more, _ := tok.Append(nil, marks[0]+d+marks[1], Options{})
-				n += len(more)
-			}
-			after := text.String()
-			var cold, warm time.Duration = time.Hour, time.Hour
-			reused := 0
-			for range 7 {
-				began := time.Now()
-				ids, _ = tok.Append(ids[:0], after, Options{})
-				cold = min(cold, time.Since(began))
-				turns := NewTurnCache(tok, 0)
-				if _, _, err := turns.Append(ids[:0], before, Options{}); err != nil {
-					t.Fatal(err)
-				}
-				began = time.Now()
-				ids, reused, _ = turns.Append(ids[:0], after, Options{})
-				warm = min(warm, time.Since(began))
-			}
-			t.Logf("%-12s %6d tokens: cold %6d µs, growing %4d µs (%4.1f %%), %d ids new or encoded again", name, len(ids), cold.Microseconds(), warm.Microseconds(),
-				100*float64(warm)/float64(cold), len(ids)-reused)
-		}
-	}
 }

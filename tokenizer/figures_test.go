@@ -1,0 +1,129 @@
+//go:build unix
+
+package tokenizer
+
+import (
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/block"
+)
+
+// TestFigures prints rate, load time and memory of every model beside the Rust tokenizer's Node binding, in CPU time of one core. It takes
+// minutes, so it runs only when asked.
+func TestFigures(t *testing.T) {
+	if os.Getenv("WARMPATH_FIGURES") == "" {
+		t.Skip("set WARMPATH_FIGURES=1")
+	}
+	dir := cacheFolder(t)
+	docs := corpus(t, dir, "mixed")
+	script, err := filepath.Abs("testdata/rust.mjs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for name := range readGolden().Models {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	var tok *Tokenizer
+	var ids []block.Token
+	for _, name := range names {
+		var before, after runtime.MemStats
+		tok = nil
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		data, err := os.ReadFile(filepath.Join(dir, readGolden().Models[name].Dir, "tokenizer.json"))
+		if err != nil {
+			t.Skip(err)
+		}
+		began := cpuTime()
+		if tok, err = Parse(data, nil); err != nil {
+			t.Fatal(err)
+		}
+		load := cpuTime() - began
+		data = nil
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		var rates []float64
+		for range 5 {
+			tokens := 0
+			began = cpuTime()
+			for _, d := range docs {
+				if ids, err = tok.Append(ids[:0], d, Options{}); err != nil {
+					t.Fatal(err)
+				}
+				tokens += len(ids)
+			}
+			rates = append(rates, float64(tokens)/(cpuTime()-began).Seconds()/1e6)
+		}
+		cmd := exec.Command("node", script, readGolden().Models[name].Dir)
+		cmd.Dir = dir
+		rust, _ := cmd.Output()
+		t.Logf("%-16s first %5.2f, then %5.2f Mtok/s; load %4d ms; %3d MiB; Rust %s", name, rates[0], slices.Max(rates[1:]),
+			load.Milliseconds(), int64(after.HeapAlloc-before.HeapAlloc)>>20, strings.TrimSpace(string(rust)))
+	}
+}
+
+// TestConversationFigures prints what a turn costs cold and as a growing conversation, for real models.
+func TestConversationFigures(t *testing.T) {
+	if os.Getenv("WARMPATH_FIGURES") == "" {
+		t.Skip("set WARMPATH_FIGURES=1")
+	}
+	for name, marks := range map[string][2]string{"qwen3": {"<|im_start|>user\n", "<|im_end|>\n"}, "llama3_1": {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},
+		"gemma3": {"<start_of_turn>user\n", "<end_of_turn>\n"}, "deepseek_v3": {"<｜User｜>", "<｜end▁of▁sentence｜>"}, "gptoss": {"<|start|>user<|message|>", "<|end|>"}, "mistral_nemo": {"[INST]", "[/INST]"}} {
+		tok, dir := loadGolden(t, name)
+		docs := corpus(t, dir, "mixed")
+		r := rand.New(rand.NewPCG(3, 3))
+		r.Shuffle(len(docs), func(i, j int) { docs[i], docs[j] = docs[j], docs[i] })
+		for _, size := range []int{1000, 8000, 32000, 100000, 128000} {
+			var text strings.Builder
+			var ids []block.Token
+			for _, d := range docs {
+				text.WriteString(marks[0] + d + marks[1])
+				if text.Len() < 2*size {
+					continue
+				}
+				if ids, _ = tok.Append(ids[:0], text.String(), Options{}); len(ids) >= size {
+					break
+				}
+			}
+			before := text.String()
+			for at, n := 0, 0; n < 600; at++ {
+				d := docs[len(docs)-1-at]
+				d = d[:min(len(d), 1500)]
+				for len(d) > 0 && d[len(d)-1] >= 0x80 {
+					d = d[:len(d)-1]
+				}
+				text.WriteString(marks[0] + d + marks[1])
+				more, _ := tok.Append(nil, marks[0]+d+marks[1], Options{})
+				n += len(more)
+			}
+			after := text.String()
+			var cold, warm time.Duration = time.Hour, time.Hour
+			reused := 0
+			for range 25 {
+				began := time.Now()
+				ids, _ = tok.Append(ids[:0], after, Options{})
+				cold = min(cold, time.Since(began))
+				turns := NewTurnCache(tok, 0)
+				if _, _, err := turns.Append(ids[:0], before, Options{}); err != nil {
+					t.Fatal(err)
+				}
+				began = time.Now()
+				ids, reused, _ = turns.Append(ids[:0], after, Options{})
+				warm = min(warm, time.Since(began))
+			}
+			t.Logf("%-12s %6d tokens: cold %6d µs, growing %4d µs (%4.1f %%), %d ids new or encoded again", name, len(ids), cold.Microseconds(), warm.Microseconds(),
+				100*float64(warm)/float64(cold), len(ids)-reused)
+		}
+	}
+}
