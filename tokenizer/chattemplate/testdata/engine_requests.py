@@ -28,6 +28,10 @@ TEMPLATES = {
     "refusing": "{{ raise_exception('no ' ~ messages[0].role) }}",
 }
 
+# the template of the tiny model that the real-engine tests serve
+SHARED = os.environ.get("WARMPATH_SHARED", os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../../shared"))
+TEMPLATES["engine"] = open(os.path.join(SHARED, "engines", "chat_template.jinja"), encoding="utf-8").read()
+
 USER = {"role": "user", "content": "hi"}
 
 
