@@ -32,6 +32,7 @@ type blocks struct {
 
 	old, new []segment // scratch
 	ghosts   []ghost   // that this operation made
+	sum      uint64    // of what is read only to have it in cache
 	alive    func(spot) bool
 	last     block.Key // the block that was added last, and its spot: mostly the next one's parent
 	lastSpot spot
@@ -265,8 +266,11 @@ func (b *blocks) grow(keys []block.Key, parent block.Key, rooted bool, depth uin
 			atomic.StoreUint32(&s.used, tick)
 		}
 		for k, key := range keys[:n] {
+			if k%ahead == 0 {
+				b.expect(keys[k:min(k+ahead, n)])
+			}
 			if b.dead == 0 && b.swept == 0 {
-				b.slots.insert(key, spotOf(i, from+uint32(k)), b.alive)
+				b.slots.insert(key, spotOf(i, from+uint32(k)), nil)
 			} else if !b.slots.put(key, spotOf(i, from+uint32(k)), b.alive) && b.dead > 0 && b.swept == 0 {
 				b.dead-- // its slot was dead
 			}
@@ -279,6 +283,24 @@ func (b *blocks) grow(keys []block.Key, parent block.Key, rooted bool, depth uin
 		depth += uint32(n)
 		keys = keys[n:]
 	}
+}
+
+// ahead is for how many keys a writer fetches the slots at once. An atomic store waits for its cache line alone.
+const ahead = 16
+
+// expect fetches the slots of keys.
+func (b *blocks) expect(keys []block.Key) {
+	for _, key := range keys {
+		b.sum += b.slots.touch(key)
+	}
+}
+
+// living returns what tells dead slots from others; nil when none is dead.
+func (b *blocks) living() func(spot) bool {
+	if b.dead == 0 && b.swept == 0 {
+		return nil
+	}
+	return b.alive
 }
 
 // tip returns a strand to which what follows a block can be added: the block's own if it ends there, else a new one.
@@ -478,7 +500,7 @@ func (b *blocks) take(key block.Key, at spot, c change) {
 	}
 	if b.emptyEnd(s) <= off {
 		b.shorten(s, off)
-		b.slots.del(key, b.alive)
+		b.slots.del(key, b.living())
 		b.trim(i)
 	}
 }
@@ -516,7 +538,7 @@ func (b *blocks) bury(i, from uint32) int {
 			k++
 			continue
 		}
-		b.slots.del(g.key, b.alive)
+		b.slots.del(g.key, b.living())
 		b.ghosts[k] = b.ghosts[len(b.ghosts)-1]
 		b.ghosts = b.ghosts[:len(b.ghosts)-1]
 		n++

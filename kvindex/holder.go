@@ -41,6 +41,9 @@ type view struct {
 	unknown bool    // a group proves nothing: no confirmed match
 }
 
+// plainView is the view of all holders with one group, which has full attention.
+var plainView = &view{full: 1, simple: true}
+
 // limit is what one group demands of a usable length.
 type limit struct {
 	kind   block.Attention
@@ -161,6 +164,9 @@ func (x *Index) digest(h *holder) *view {
 	}
 	if len(h.groups) <= 1 && v.full == uint64(len(h.groups)) && !h.crowded {
 		v.simple = true
+		if v.full == 1 && !v.bigram {
+			return plainView
+		}
 		return v
 	}
 	for i := range h.groups {

@@ -158,7 +158,7 @@ type scratch struct {
 // New returns an empty index for blocks of the hasher's size.
 func New(h *block.Hasher, cfg Config) *Index {
 	x := &Index{hasher: h, size: uint32(h.Size()), config: cfg.withDefaults()}
-	x.matchers.New = func() any { return new(matcher) }
+	x.matchers.New = func() any { return newMatcher() }
 	x.blocks.init()
 	x.clock.Store(1)
 	return x

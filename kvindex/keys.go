@@ -21,7 +21,7 @@ func (x *Index) StoreKeys(id fleet.Holder, tier block.Tier, group int, parent bl
 	}
 	x.advance()
 	for len(keys) > 0 {
-		n := min(len(keys), stretch)
+		n := min(len(keys), keyStretch)
 		if !x.makeRoom(need{handles: n, keyed: true}) {
 			h.broken |= 1 << tier
 			x.counts.refused++
@@ -54,6 +54,9 @@ func (x *Index) RemoveKeys(id fleet.Holder, tier block.Tier, group int, keys []b
 		keys = keys[n:]
 	}
 }
+
+// keyStretch is stretch for keys, which cost less.
+const keyStretch = 256
 
 // keyed returns a holder whose events carry keys, and the bit of a tier and group; nil when it cannot be.
 func (x *Index) keyed(id fleet.Holder, tier block.Tier, group int) (*holder, uint64) {
@@ -160,6 +163,7 @@ func (x *Index) storeKnown(keys []block.Key, at spot, c change) {
 // removeRun removes blocks in any order. It needs tableMu.
 func (x *Index) removeRun(keys []block.Key, c change) {
 	b := &x.blocks
+	b.expect(keys)
 	for len(keys) > 0 {
 		at := b.locate(keys[0])
 		if at == 0 || b.maskAt(at, c.h.id)&c.bit == 0 {
@@ -225,7 +229,7 @@ func (b *blocks) takeTail(keys []block.Key, at spot, c change) {
 	if b.emptyEnd(s) <= from {
 		b.shorten(s, from)
 		for _, key := range keys {
-			b.slots.del(key, b.alive)
+			b.slots.del(key, b.living())
 		}
 		b.trim(i)
 	}

@@ -30,10 +30,26 @@ type matcher struct {
 	path    []visit
 	runs    []run
 	members []setMember
-	set     setID // whose members are in members
+	going   []int32 // places in the destination of holders whose runs go on
+	set     setID   // whose members are in members
 	spots   [lookahead]spot
+	simple  bool   // every Match has something, and nothing of it need be weighed
 	wary    bool   // a dead slot was met: every slot is looked at twice
 	sum     uint64 // of what is read only to have it in cache
+}
+
+// newMatcher returns a matcher with room for most requests, in one piece.
+func newMatcher() *matcher {
+	m := new(struct {
+		matcher
+		path    [16]visit
+		runs    [16]run
+		members [64]setMember
+		going   [64]int32
+	})
+	m.matcher.path, m.matcher.runs = m.path[:0], m.runs[:0]
+	m.matcher.members, m.matcher.going = m.members[:0], m.going[:0]
+	return &m.matcher
 }
 
 // visit is a strand on a request's path, as a reader saw it.
@@ -84,8 +100,11 @@ func (x *Index) Match(keys []block.Key, now int64, dst []Match) []Match {
 	if cap(m.masks) > keptMasks {
 		m.masks = nil
 	}
+	simple := m.simple && outcome == whole
 	x.matchers.Put(m)
-
+	if simple {
+		return dst
+	}
 	// Keep those that have something.
 	n := first
 	for i := first; i < len(dst); i++ {
@@ -134,15 +153,22 @@ func (x *Index) match(m *matcher, keys []block.Key, dst []Match) ([]Match, outco
 		return dst, torn
 	}
 	if depth == 0 {
+		m.simple = true
 		return dst, whole
 	}
 	if !m.read(&x.blocks) {
 		return dst, torn
 	}
 	first := len(dst)
-	var outcome outcome
-	if dst, outcome = x.tally(m, depth, dst); outcome != whole {
-		return dst, outcome
+	dst, simple, ok := x.count(m, dst)
+	m.simple = simple
+	if !ok {
+		return dst, torn
+	}
+	if !simple {
+		if dst, ok = x.tally(m, depth, dst[:first]); !ok {
+			return dst, torn
+		}
 	}
 	if hints != nil {
 		for i := first; i < len(dst); i++ {
@@ -163,6 +189,9 @@ func (x *Index) match(m *matcher, keys []block.Key, dst []Match) ([]Match, outco
 	// What is before it counts as used as recently: see doom.
 	if leaf, tick := m.path[0].strand, x.tick(); atomic.LoadUint32(&leaf.used) != tick {
 		atomic.StoreUint32(&leaf.used, tick)
+	}
+	if simple {
+		return dst, whole
 	}
 	return x.finish(m, dst, first), whole
 }
@@ -346,8 +375,80 @@ func (m *matcher) add(g segment, from, end uint32) uint32 {
 	return end
 }
 
+// count is tally for the common case: everything is on the accelerator, of holders with one group of full attention. It
+// reports false for simple when something is not.
+func (x *Index) count(m *matcher, dst []Match) (out []Match, simple, ok bool) {
+	first := len(dst)
+	views := x.views.Load()
+	if views == nil {
+		return dst, false, true
+	}
+	all := *views
+	m.rows = 0
+	for i, r := range m.runs {
+		if m.members, ok = x.blocks.sets.load(r.set, m.members[:0]); !ok {
+			return dst, false, false
+		}
+		if i == 0 {
+			for _, member := range m.members {
+				id := int(member.holder())
+				if id >= len(all) || uint32(member) != plainMask || all[id].Load() != plainView {
+					return dst, false, true
+				}
+				dst = append(dst, Match{
+					Holder: member.holder(), Blocks: r.blocks, Full: r.blocks, Speculative: r.blocks,
+					Tier: [block.NumTiers]uint32{r.blocks},
+				})
+			}
+			m.going = m.going[:0]
+			if len(m.runs) > 1 {
+				for k := first; k < len(dst); k++ {
+					m.going = append(m.going, int32(k))
+				}
+			}
+			continue
+		}
+		if simple = m.follow(r.blocks, dst); !simple {
+			return dst, false, true
+		}
+		if len(m.going) == 0 {
+			break
+		}
+	}
+	return dst, true, true
+}
+
+// follow adds blocks of a run, whose set is in m.members, to those holders that have all before it. It reports false
+// when one has something of it that is not plain.
+func (m *matcher) follow(blocks uint32, dst []Match) bool {
+	members, n := m.members, 0
+	for _, k := range m.going {
+		r := &dst[k]
+		for len(members) > 0 && members[0].holder() < r.Holder {
+			members = members[1:]
+		}
+		if len(members) == 0 {
+			break
+		}
+		if members[0].holder() != r.Holder {
+			continue
+		}
+		if uint32(members[0]) != plainMask {
+			return false
+		}
+		r.Blocks += blocks
+		r.Full += blocks
+		r.Speculative += blocks
+		r.Tier[0] += blocks
+		m.going[n] = k
+		n++
+	}
+	m.going = m.going[:n]
+	return true
+}
+
 // tally counts what each holder of the first run has.
-func (x *Index) tally(m *matcher, depth int, dst []Match) ([]Match, outcome) {
+func (x *Index) tally(m *matcher, depth int, dst []Match) ([]Match, bool) {
 	m.cursors, m.rows = m.cursors[:0], 0
 	done := 0
 	for i, r := range m.runs {
@@ -356,7 +457,7 @@ func (x *Index) tally(m *matcher, depth int, dst []Match) ([]Match, outcome) {
 		}
 		var ok bool
 		if m.members, ok = x.blocks.sets.load(r.set, m.members[:0]); !ok {
-			return dst, torn
+			return dst, false
 		}
 		if i == 0 {
 			for _, member := range m.members {
@@ -369,11 +470,11 @@ func (x *Index) tally(m *matcher, depth int, dst []Match) ([]Match, outcome) {
 			}
 		}
 		if !m.advance(x, r, done, dst) {
-			return dst, torn
+			return dst, false
 		}
 		done += int(r.blocks)
 	}
-	return dst, whole
+	return dst, true
 }
 
 // advance moves all cursors over a run, which begins after done blocks, and drops those whose own runs have ended.

@@ -109,7 +109,7 @@ func (t *slots) still(p *probe) bool {
 func (t *slots) get(key block.Key) spot { return t.find(key).spot }
 
 // put gives a key a spot and reports whether the key is new. alive tells which spots must be kept when the segment
-// grows.
+// grows; nil: all.
 func (t *slots) put(key block.Key, s spot, alive func(spot) bool) bool {
 	if p := t.find(key); p.at >= 0 {
 		w := &p.array.words[p.at+1]
@@ -172,8 +172,9 @@ func (a *slotArray) fill(h, key, value uint64) {
 // rebuild gives a segment room for so many more keys, and no more than it needs, and leaves out what is dead.
 func (t *slots) rebuild(g *slotSegment, more int, alive func(spot) bool) *slotArray {
 	old := g.array.Load()
-	n := 0
-	if old != nil {
+	n := g.n
+	if old != nil && alive != nil {
+		n = 0
 		for i := 0; i < len(old.words); i += 2 {
 			if s := spot(old.words[i+1] >> 16); s != 0 && alive(s) {
 				n++
@@ -194,7 +195,7 @@ func (t *slots) rebuild(g *slotSegment, more int, alive func(spot) bool) *slotAr
 	if old != nil {
 		t.words -= len(old.words)
 		for i := 0; i < len(old.words); i += 2 {
-			if s := spot(old.words[i+1] >> 16); s != 0 && alive(s) {
+			if s := spot(old.words[i+1] >> 16); s != 0 && (alive == nil || alive(s)) {
 				a.fill(mixKey(block.Key(old.words[i])), old.words[i], old.words[i+1])
 			}
 		}

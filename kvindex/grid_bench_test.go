@@ -1,0 +1,174 @@
+package kvindex_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// gridBlocks is how many distinct blocks the index of a benchmark has: WARMPATH_BENCH_BLOCKS, or a million; a tenth with
+// -short.
+func gridBlocks(b *testing.B) int {
+	if n, err := strconv.Atoi(os.Getenv("WARMPATH_BENCH_BLOCKS")); err == nil {
+		return n
+	}
+	if testing.Short() {
+		return 100_000
+	}
+	return 1_000_000
+}
+
+const gridPrompt = 6250 // blocks: 100,000 tokens
+
+// grid is an index of long prompts, some of which many holders have.
+type grid struct {
+	x       *kvindex.Index
+	prompts [][]block.Key // those that many have
+}
+
+// newGrid lets sharing of all holders have each of some prompts, and one holder each of the rest.
+func newGrid(b *testing.B, holders, sharing int) *grid {
+	b.Helper()
+	h, err := block.NewHasher(block.XXH3, 16)
+	if err != nil {
+		b.Fatal(err)
+	}
+	g := &grid{x: kvindex.New(h, kvindex.Config{Bytes: 64 << 30})}
+	r := rand.New(rand.NewPCG(1, 2))
+	asked := max(8, min(64, 8000/sharing))
+	for n := 0; n < gridBlocks(b); n += gridPrompt {
+		prompt := make([]block.Key, gridPrompt)
+		for i := range prompt {
+			prompt[i] = block.Key(r.Uint64())
+		}
+		first, copies := r.IntN(holders), 1
+		if len(g.prompts) < asked {
+			g.prompts = append(g.prompts, prompt)
+			copies = sharing
+		}
+		for k := range copies {
+			g.x.StoreKeys(fleet.Holder((first+k)%holders), block.TierGPU, 0, 0, false, prompt)
+		}
+	}
+	return g
+}
+
+// BenchmarkMatchGrid measures lookups of ready keys in random order: full hits, and hits of a part, when the request goes
+// on otherwise at a random block. BenchmarkLimit is what no such lookup can avoid.
+func BenchmarkMatchGrid(b *testing.B) {
+	for _, c := range []struct{ sharing, holders int }{{1, 8}, {4, 8}, {8, 64}, {64, 64}, {1000, 4096}} {
+		b.Run(fmt.Sprintf("%d of %d", c.sharing, c.holders), func(b *testing.B) {
+			g := newGrid(b, c.holders, c.sharing)
+			for _, n := range []int{64, 512, gridPrompt} {
+				b.Run(fmt.Sprintf("%d blocks", n), func(b *testing.B) { g.measure(b, n, c.sharing, false) })
+				b.Run(fmt.Sprintf("%d blocks, in part", n), func(b *testing.B) { g.measure(b, n, c.sharing, true) })
+			}
+		})
+	}
+	b.Run("none", func(b *testing.B) {
+		g := newGrid(b, 8, 1)
+		for _, prompt := range g.prompts {
+			for i := range prompt {
+				prompt[i] ^= 1 << 40
+			}
+		}
+		for _, n := range []int{64, 512, gridPrompt} {
+			b.Run(fmt.Sprintf("%d blocks", n), func(b *testing.B) { g.measure(b, n, 0, false) })
+		}
+	})
+}
+
+// measure asks for the first n blocks of random prompts.
+func (g *grid) measure(b *testing.B, n, want int, part bool) {
+	r := rand.New(rand.NewPCG(3, 4))
+	var requests [][]block.Key
+	for range 256 {
+		keys := slices.Clone(g.prompts[r.IntN(len(g.prompts))][:n])
+		if part {
+			for i := 1 + r.IntN(n-1); i < n; i++ {
+				keys[i] ^= 1 << 40
+			}
+		}
+		requests = append(requests, keys)
+	}
+	dst := make([]kvindex.Match, 0, 4096)
+	times := make([]time.Duration, 0, 1<<16)
+	b.ReportAllocs()
+	for b.Loop() {
+		keys := requests[r.IntN(len(requests))]
+		start := time.Now()
+		dst = g.x.Match(keys, 0, dst[:0])
+		if took := time.Since(start); len(times) < cap(times) {
+			times = append(times, took)
+		}
+		if len(dst) != want {
+			b.Fatalf("%d holders, want %d", len(dst), want)
+		}
+	}
+	quantiles(b, times)
+}
+
+func quantiles(b *testing.B, times []time.Duration) {
+	slices.Sort(times)
+	b.ReportMetric(float64(times[len(times)/2]), "p50-ns")
+	b.ReportMetric(float64(times[len(times)*99/100]), "p99-ns")
+}
+
+// BenchmarkLimit reads memory of a table of as many blocks three times, each time where the last word read leads: a slot,
+// the strand it names, the set of holders that names. The clock's own time is in it, as in BenchmarkMatchGrid.
+func BenchmarkLimit(b *testing.B) {
+	words := make([]uint64, gridBlocks(b)*2)
+	r := rand.New(rand.NewPCG(5, 6))
+	for i := range words {
+		words[i] = r.Uint64N(uint64(len(words)))
+	}
+	for _, misses := range []int{0, 1, 2, 3} {
+		b.Run(fmt.Sprintf("%d misses", misses), func(b *testing.B) {
+			times := make([]time.Duration, 0, 1<<16)
+			sum := uint64(0)
+			for b.Loop() {
+				at := r.Uint64N(uint64(len(words)))
+				start := time.Now()
+				for range misses {
+					at = words[at]
+				}
+				sum += at
+				if took := time.Since(start); len(times) < cap(times) {
+					times = append(times, took)
+				}
+			}
+			quantiles(b, times)
+			b.ReportMetric(float64(sum&1), "parity") // so that it is read at all
+		})
+	}
+}
+
+// BenchmarkForgetKeys forgets one of eight holders, each of which has an eighth of the blocks and all of a common prefix.
+func BenchmarkForgetKeys(b *testing.B) {
+	g := newGrid(b, 8, 8)
+	r := rand.New(rand.NewPCG(1, 2))
+	var mine [][]block.Key
+	for range gridBlocks(b) / 8 / 512 {
+		prompt := make([]block.Key, 512)
+		for i := range prompt {
+			prompt[i] = block.Key(r.Uint64())
+		}
+		mine = append(mine, prompt)
+	}
+	for b.Loop() {
+		b.StopTimer()
+		for _, prompt := range mine {
+			g.x.StoreKeys(9, block.TierGPU, 0, 0, false, prompt)
+		}
+		b.StartTimer()
+		g.x.Forget(9)
+	}
+}
