@@ -85,8 +85,7 @@ func table(runs []*Run) [][]string {
 	if len(runs) == 0 {
 		return nil
 	}
-	var rows [][]string
-	rows = make([][]string, len(runs)+1)
+	rows := make([][]string, len(runs)+1)
 	for _, c := range columns(runs[0].SLO) {
 		cells := make([]string, len(runs))
 		differ := false

@@ -43,6 +43,9 @@ const goldenFile = "testdata/golden.json"
 // A fixed seed, a small workload, all policies: the result stays within a band of the stored one.
 // go test ./internal/sim -run Golden -update writes it anew, with the table in the README.
 func TestGoldenRun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("skipped: it simulates five policies, in three seconds of a core")
+	}
 	x := goldenExperiment()
 	w, err := workload.Load(x.Workload)
 	if err != nil {

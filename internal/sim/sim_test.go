@@ -102,7 +102,7 @@ func everything(c *Config) {
 func TestARunIsRepeatableBitForBit(t *testing.T) {
 	for _, p := range Policies() {
 		for name, change := range map[string]func(*Config){"plain": nil, "everything": everything} {
-			c := config(families(12, 400, 40*time.Millisecond), p, change)
+			c := config(families(12, 200, 40*time.Millisecond), p, change)
 			first := asJSON(t, run(t, c))
 			if again := asJSON(t, run(t, c)); !bytes.Equal(first, again) {
 				t.Errorf("%s, %s: two runs differ", p, name)
@@ -136,8 +136,9 @@ func TestASweepGivesWhatSingleRunsGive(t *testing.T) {
 func TestAnInterruptedSweepReturnsWhatIsDone(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var configs []Config
+	w := families(50, 60_000, 20*time.Millisecond)
 	for range 4 {
-		configs = append(configs, config(families(50, 200_000, 20*time.Millisecond), "least_load", nil))
+		configs = append(configs, config(w, "least_load", nil))
 	}
 	got, err := Sweep(ctx, configs, 1, func(p Progress) {
 		if p.Ended > 0 {
@@ -342,7 +343,7 @@ func TestStagesDrainBeforeTheNextBegins(t *testing.T) {
 }
 
 func TestAThousandWorkersAndManyRanks(t *testing.T) {
-	w := families(300, 3000, 2*time.Millisecond)
+	w := families(300, 1500, 2*time.Millisecond)
 	r := run(t, config(w, "kv_aware", func(c *Config) { c.Groups[0].Count = 1000 }))
 	if len(r.Workers) != 1000 {
 		t.Errorf("%d workers", len(r.Workers))
