@@ -17,7 +17,7 @@ if [ ! -f mon/tokenizer.json ]; then # a real Unigram model with byte fallback
   mv mon/mon_tokenizer.json mon/tokenizer.json
 fi
 if [ ! -f charsmap.txt ]; then # sentencepiece's own nmt_nfkc rules, out of a model trained on nothing in particular
-  python3 -m venv spm && spm/bin/pip install --quiet sentencepiece==0.2.0 protobuf
+  python3 -m venv spm && spm/bin/pip install --quiet sentencepiece==0.2.3 protobuf
   spm/bin/python - <<'PY'
 import base64, sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as pb
