@@ -298,7 +298,7 @@ func (r *run) pad(name, s string, a *callArgs) (value, error) {
 	if missing <= 0 {
 		return text(s), nil
 	}
-	if err := r.growTimes(len(fill), int(min(missing, 1<<31))); err != nil {
+	if err := r.growTimes(len(fill), int(min(missing, 1<<30))); err != nil {
 		return none, err
 	}
 	if err := r.grow(len(s)); err != nil {
@@ -328,7 +328,7 @@ func (r *run) expandTabs(s string, a *callArgs) (value, error) {
 		return none, failf("'%s' object cannot be interpreted as an integer", size.typeName())
 	}
 	width := max(size.num, 0)
-	if err := r.growTimes(int(min(width, 1<<31)), strings.Count(s, "\t")); err != nil {
+	if err := r.growTimes(int(min(width, 1<<30)), strings.Count(s, "\t")); err != nil {
 		return none, err
 	}
 	var b strings.Builder

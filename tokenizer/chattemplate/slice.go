@@ -92,7 +92,7 @@ func sliceIndices(bounds *[3]value, n int) (start, stop, step int) {
 
 // clipStep keeps a step in the range where arithmetic on indexes cannot overflow; no sequence is longer.
 func clipStep(v *value) int {
-	const most = 1 << 40
+	const most = 1 << 30
 	i := v.num
 	if v.kind == kindBig {
 		i = int64(v.bigOf().Sign()) * most
