@@ -7,7 +7,7 @@ const runs = data.runs;
 
 const facets = [
   ["policy", r => r.policy], ["note", r => r.note || ""], ["workers", r => r.workers + " workers"], ["routers", r => r.routers + " routers"],
-  ["rate", r => r.rate + "×"], ["kv_tokens", r => count(r.kv_tokens) + " KV tokens"], ["profile", r => r.profile], ["seed", r => "seed " + r.seed],
+  ["rate", r => +r.rate.toPrecision(4) + "×"], ["kv_tokens", r => count(r.kv_tokens) + " KV tokens"], ["profile", r => r.profile], ["seed", r => "seed " + r.seed],
 ];
 const varying = facets.filter(([, f]) => new Set(runs.map(f)).size > 1);
 const label = r => (varying.length ? varying : facets.slice(0, 1)).map(([, f]) => f(r)).filter(Boolean).join(", ");
@@ -63,17 +63,19 @@ function summary() {
 // --- comparison ------------------------------------------------------------
 
 function comparison() {
-  const box = el("div", {}), all = [...new Set(runs.map(condition))];
-  const draw = c => { const list = runs.filter(r => condition(r) === c); box.replaceChildren(percentiles(list), distributions(list)); };
-  if (policies.length === 1 || all.length === 1) {
-    box.append(percentiles(runs.slice(0, 16)), distributions(runs.slice(0, 16)));
-    return section(all.length > 1 ? "Side by side" : "Policies side by side", box);
+  const box = el("div", {}), of = c => runs.filter(r => condition(r) === c);
+  const draw = list => box.replaceChildren(...(list.length > 1 ? [percentiles(list)] : []), distributions(list));
+  const rivals = [...new Set(runs.map(condition))].filter(c => of(c).length > 1);
+  if (policies.length === 1 || rivals.length === 0 || rivals.length === 1 && runs.length === of(rivals[0]).length) {
+    draw(runs.slice(0, 16));
+    return section(runs.length > 1 ? "Side by side" : "Distributions", box);
   }
-  const choose = el("select", { "aria-label": "condition" }, ...all.map(c => el("option", { text: c })));
-  choose.selectedIndex = all.length >> 1;
-  choose.addEventListener("change", () => draw(choose.value));
+  const middle = rivals.length >> 1;
+  const choose = el("select", { "aria-label": "condition" }, ...rivals.map(c => el("option", { text: c })));
+  choose.selectedIndex = middle;
+  choose.addEventListener("change", () => draw(of(choose.value)));
   section("Policies side by side", el("p", {}, choose), box);
-  draw(all[all.length >> 1]);
+  draw(of(rivals[middle]));
 }
 
 const inGroup = list => r => policies.length > 1 && new Set(list.map(o => o.policy)).size === list.length ? r.policy : label(r);

@@ -105,8 +105,10 @@ func (t *trial) rate() (Plan, error) {
 	plan := Plan{Policy: t.config.Policy.Name, Workers: workersOf(&t.config)}
 	low, high := 0.0, math.Inf(1) // kept at low, not at high
 	at := t.config.withDefaults().Rate
-	const smallest = 1.0 / 1024
+	const smallest = 0.002
 	for low == 0 || high > low*(1+ratePrecision) {
+		// Three decimals are finer than the search ends, and can be typed again.
+		at = max(math.Round(at*1000)/1000, 0.001)
 		c := t.config
 		c.Rate = at
 		ok, run, err := t.keeps(c)
