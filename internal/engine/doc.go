@@ -11,6 +11,9 @@
 //		now += step.Duration // step.Events and step.Outputs become visible now
 //	}
 //
+// How long a pass takes is a [Timing]: coefficients, a roofline or a table, which a [Profile] names together with the rank's
+// limits. A caller that does not care for single tokens makes passes that only add a token to each request at once: see Steady.
+//
 // Followed in vLLM: v1/core/block_pool.py (free order, one removal an eviction, duplicates of a hash are copies of their own),
 // v1/core/sched/scheduler.py (running requests first, then waiting ones; the newest is preempted, loses its blocks and goes
 // to the front of the queue), v1/core/kv_cache_manager.py (at most (n-1)/block_size blocks of a prompt are hits; a block is cached
