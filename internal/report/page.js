@@ -10,7 +10,7 @@ const facets = [
   ["rate", r => +r.rate.toPrecision(4) + "×"], ["kv_tokens", r => count(r.kv_tokens) + " KV tokens"], ["profile", r => r.profile], ["seed", r => "seed " + r.seed],
 ];
 const varying = facets.filter(([, f]) => new Set(runs.map(f)).size > 1);
-const label = r => (varying.length ? varying : facets.slice(0, 1)).map(([, f]) => f(r)).filter(Boolean).join(", ");
+const label = r => (varying.length ? varying : facets.slice(0, 1)).map(([, f]) => f(r)).filter(Boolean).join(", ") + (r.stopped ? " (stopped)" : "");
 const policies = [...new Set(runs.map(r => r.policy))];
 const lineOf = r => ({ color: color(policies.length > 1 ? policies.indexOf(r.policy) : runs.indexOf(r)), dash: dash(policies.length > 1 ? 8 * sameBefore(r) : runs.indexOf(r)) });
 const sameBefore = r => runs.slice(0, runs.indexOf(r)).filter(o => o.policy === r.policy).length;

@@ -42,7 +42,12 @@ func columns(slos []SLOShare) []column {
 		return func(r *Run) string { return Milliseconds(get(r)) }
 	}
 	all := []column{
-		{"policy", false, func(r *Run) string { return r.Policy }},
+		{"policy", false, func(r *Run) string {
+			if r.Stopped {
+				return r.Policy + " (stopped)"
+			}
+			return r.Policy
+		}},
 		{"note", true, func(r *Run) string { return r.Note }},
 		{"workers", true, func(r *Run) string { return fmt.Sprint(r.Setup.Workers) }},
 		{"routers", true, func(r *Run) string { return fmt.Sprint(r.Routers) }},
