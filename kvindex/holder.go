@@ -16,6 +16,7 @@ type holder struct {
 	crowded bool  // it announced more than MaxGroups groups
 	bigram  bool  // it announced bigram chains
 	keyed   bool  // its events carry keys
+	vague   uint8 // bit by tier: something may have been a copy or a report, see judge
 	broken  uint8 // bit by tier: something of it was dropped for want of room, so that its history is not whole
 
 	blocks  [block.NumTiers]int64 // of ours, by tier, in any group

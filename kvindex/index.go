@@ -208,6 +208,7 @@ func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
 		return
 	}
 	h.broken &^= 1 << tier
+	h.vague &^= 1 << tier
 	if h.keyed {
 		x.dropKeyed(change{h, anyGroup << tier, false}, func(uint32) uint32 { return 0 })
 	}

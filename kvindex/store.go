@@ -65,7 +65,9 @@ type announcement struct {
 // wire does not tell the two apart. A report begins at the chain's first token and ends with a block that is there,
 // because it lists what a request found. A new copy mostly ends with a new block. When the last block is there, it may
 // be either, and no copy is counted: the index then forgets a block at the first removal of two, and never claims one
-// that is gone. The same holds when this history is not whole, because then a report may end with an unknown block.
+// that is gone. From then on the tier's history is vague: a block may be there that the index has forgotten, so that a
+// report may end with one it does not know. The same holds when the history is not whole. Then nothing that begins a chain
+// counts as a copy, until the tier is cleared.
 // A report of a group other than full attention may list blocks that have left the window: it says nothing.
 func (x *Index) judge(a *announcement) bool {
 	a.copies = true
@@ -79,9 +81,10 @@ func (x *Index) judge(a *announcement) bool {
 		last := x.lookup(a.holder.id, a.Handles[len(a.Handles)-1])
 		if last != 0 && x.find(last, a.Tier, a.group) != 0 {
 			a.copies = false
+			a.holder.vague |= 1 << a.Tier
 			return a.holder.groups[a.group].kind == block.AttentionFull
 		}
-		a.copies = a.holder.broken&(1<<a.Tier) == 0
+		a.copies = (a.holder.broken|a.holder.vague)&(1<<a.Tier) == 0
 	}
 	return true
 }

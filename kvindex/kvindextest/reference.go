@@ -30,6 +30,7 @@ type refHolder struct {
 	byHandle map[uint64]*refPoint
 	points   []*refPoint // also those whose handle names another point now
 	believed map[block.Key]int64
+	vague    [block.NumTiers]bool         // something may have been a copy or a report
 	held     map[place]map[block.Key]bool // nil: to be computed
 }
 
@@ -135,9 +136,12 @@ func (x *reference) store(id fleet.Holder, s *kvindex.Stored) {
 		copies = false
 	} else if s.Origin == kvindex.OriginUnknown && !s.HasParent && last != nil && last.records[at] != nil {
 		copies = false
+		h.vague[s.Tier] = true
 		if h.groups[g].kind != block.AttentionFull {
 			return
 		}
+	} else if s.Origin == kvindex.OriginUnknown && !s.HasParent && h.vague[s.Tier] {
+		copies = false
 	}
 
 	aligned := s.BlockSize > 0 && len(s.Tokens) == len(s.Handles)*s.BlockSize
@@ -309,6 +313,7 @@ func (x *reference) clear(id fleet.Holder, tier block.Tier) {
 	}
 	h.held = nil
 	clear(h.believed)
+	h.vague[tier] = false
 	for _, p := range h.points {
 		for at := range p.records {
 			if at.tier == tier {
