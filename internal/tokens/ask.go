@@ -46,17 +46,18 @@ type question struct {
 	whole         []byte // the request's body, for render
 	tokenize      []byte // the body for /tokenize
 	authorization string
+	engineOnly    bool // not the service
 }
 
 func newQuestion(p *Prompt) *question {
-	return &question{p.Request.Dialect, bytes.Clone(p.Request.Body()), tokenizeBody(p.Request), p.Authorization}
+	return &question{p.Request.Dialect, bytes.Clone(p.Request.Body()), tokenizeBody(p.Request), p.Authorization, p.engineOnly}
 }
 
-// ask asks one worker and, when it is slow or fails, one more beside it, and returns the first answer.
+// ask asks the service or one worker and, when it is slow or fails, one worker more beside it, and returns the first answer.
 func (s *Source) ask(q *question, workers []Worker) Found {
 	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.Budget)
 	defer cancel()
-	first, ok, unsupported := s.peers.pick(workers, "", time.Now())
+	first, ok, unsupported := s.first(q, workers)
 	if !ok {
 		if unsupported {
 			return Found{Outcome: Unsupported}
@@ -85,7 +86,7 @@ func (s *Source) ask(q *question, workers []Worker) Found {
 			switch {
 			case r.err == nil:
 				return r.found
-			case errors.Is(r.err, errRefused):
+			case errors.Is(r.err, errRefused) && !s.isService(r.url): // a service may lack what the engine has
 				return Found{Outcome: Refused}
 			case errors.Is(r.err, errMissing):
 				outcome = Unsupported
@@ -152,10 +153,10 @@ func (s *Source) post(ctx context.Context, w Worker, e endpoint, q *question) (F
 		return Found{}, fmt.Errorf("ask %s for tokens: %w", w.URL, err)
 	}
 	req.Header.Set("Content-Type", "application/json")
-	if q.authorization != "" {
+	if q.authorization != "" && !s.isService(w.URL) { // the client's key is for the engine
 		req.Header.Set("Authorization", q.authorization)
 	}
-	resp, err := s.client.Do(req)
+	resp, err := s.clientOf(w).Do(req)
 	if err != nil {
 		return Found{}, fmt.Errorf("ask %s for tokens: %w", w.URL, err)
 	}
@@ -172,6 +173,9 @@ func (s *Source) post(ctx context.Context, w Worker, e endpoint, q *question) (F
 	decode, outcome := decodeTokenize, Tokenize
 	if e.renders() {
 		decode, outcome = decodeRender, Render
+	}
+	if s.isService(w.URL) {
+		outcome = Service
 	}
 	a, err := decode(data)
 	if err != nil {

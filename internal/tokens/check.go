@@ -41,6 +41,7 @@ type check struct {
 	started map[string]int // comparisons by worker URL, while fewer than checkFirst
 	failing bool           // the engine's ids are used
 	passes  int            // equal in a row, while failing
+	equal   int            // equal in a row
 }
 
 func (c *checks) of(model string) *check {
@@ -60,6 +61,15 @@ func (c *checks) believed(model string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.of(model).failing
+}
+
+// proven reports whether the model's ids are used and as many prompts as make a model believed again were equal to an
+// engine's, the last ones without a difference.
+func (c *checks) proven(model string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.of(model)
+	return !m.failing && m.equal >= checkPasses
 }
 
 func (c *checks) distrusted() []string {
@@ -101,9 +111,10 @@ func (c *checks) note(model string, equal bool) (turned bool) {
 	if !equal {
 		c.differed.Add(1)
 		turned = !m.failing
-		m.failing, m.passes = true, 0
+		m.failing, m.passes, m.equal = true, 0, 0
 		return turned
 	}
+	m.equal++
 	if !m.failing {
 		return false
 	}

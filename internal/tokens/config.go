@@ -22,11 +22,24 @@ type Config struct {
 	Failures int `yaml:"failures"`
 	// Pause is how long a failing worker is left alone before one call tries it again. 5 s, as often as health checks.
 	Pause time.Duration `yaml:"pause"`
+	// Service is a tokenizer service that is asked before any engine: unix:///run/tokenizer.sock or http://host:port, as
+	// `vllm launch render` serves it (docs/api.md has the protocol). Its ids are taken at their word. Empty is none.
+	Service string `yaml:"service"`
+	// Forward is off, or auto: an engine then gets the ids in place of the text where that is proven to lose nothing
+	// (docs/api.md has the rule), so that it does not tokenize again. Off by default: bodies pass byte for byte.
+	Forward string `yaml:"forward"`
 }
+
+// The values of Config.Forward.
+const (
+	ForwardOff  = "off"
+	ForwardAuto = "auto"
+)
 
 // DefaultConfig waits up to 50 ms and remembers 64 MiB.
 func DefaultConfig() Config {
-	return Config{Budget: 50 * time.Millisecond, MaxPromptBytes: 4 << 20, CacheBytes: 64 << 20, Failures: 3, Pause: 5 * time.Second}
+	return Config{Budget: 50 * time.Millisecond, MaxPromptBytes: 4 << 20, CacheBytes: 64 << 20, Failures: 3, Pause: 5 * time.Second,
+		Forward: ForwardOff}
 }
 
 // Validate returns all problems of c, each beginning with the name of its field.
@@ -46,6 +59,12 @@ func (c Config) Validate() error {
 	}
 	if c.Pause <= 0 {
 		problems = append(problems, fmt.Errorf("pause: %v is not positive", c.Pause))
+	}
+	if _, err := parseService(c.Service); err != nil {
+		problems = append(problems, fmt.Errorf("service: %w", err))
+	}
+	if c.Forward != ForwardOff && c.Forward != ForwardAuto {
+		problems = append(problems, fmt.Errorf("forward: %q is neither off nor auto", c.Forward))
 	}
 	return errors.Join(problems...)
 }

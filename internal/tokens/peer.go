@@ -42,7 +42,6 @@ type peers struct {
 func (ps *peers) pick(workers []Worker, not string, now time.Time) (w Worker, ok, unsupported bool) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	ps.prune(len(workers))
 	unsupported = true
 	var best *peer
 	for _, candidate := range workers {
@@ -83,8 +82,10 @@ func (p *peer) before(q *peer) bool {
 	return p.lastAsked < q.lastAsked
 }
 
-// prune forgets workers that have long gone, once there are many more than are in use. The caller holds mu.
+// prune forgets workers that have long gone, once there are many more than are in use.
 func (ps *peers) prune(inUse int) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
 	if len(ps.all) <= 4*inUse+64 {
 		return
 	}

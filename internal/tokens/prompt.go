@@ -19,6 +19,8 @@ type Prompt struct {
 	Model string
 	// Kind is the engine that the prompt will go to. Find sets it.
 	Kind Kind
+
+	engineOnly bool // the service is not asked
 }
 
 // Has tells whether the body has a top-level field of one of these names.

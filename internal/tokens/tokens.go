@@ -22,6 +22,7 @@ const (
 	Shared      Outcome = "shared"      // another request was asking the same
 	Render      Outcome = "render"      // the engine rendered the request
 	Tokenize    Outcome = "tokenize"    // the engine tokenized the prompt
+	Service     Outcome = "service"     // the tokenizer service made them
 	Batch       Outcome = "batch"       // several prompts in one body
 	Off         Outcome = "off"         // the budget is 0
 	TooLong     Outcome = "too_long"    // longer than an engine is asked about
@@ -37,6 +38,7 @@ type Found struct {
 	Tokens   []block.Token // nil when the request must be routed by load
 	Features []block.Feature
 	Outcome  Outcome
+	Kind     Kind // the engine that they were made for
 }
 
 // Kind is the engine behind a worker, as far as its token endpoints go.
@@ -74,6 +76,8 @@ type Source struct {
 	client *http.Client
 	cache  *cache
 	peers  peers
+	// service is asked before engines; nil is none.
+	service *service
 
 	ctx    context.Context // ended by Close: calls to engines hang on it, not on one client's request
 	cancel context.CancelFunc
@@ -92,20 +96,29 @@ type flight struct {
 	result Found         // written by the leader only, before done is closed
 }
 
-// New returns a Source that asks through client, whose transport decides about connections. Close ends it.
+// New returns a Source that asks through client, whose transport decides about connections. cfg has passed Validate. Close
+// ends it.
 func New(cfg Config, client *http.Client) *Source {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Source{
+	s := &Source{
 		cfg: cfg, client: client, cache: newCache(cfg.CacheBytes), flights: map[key]*flight{},
 		peers: peers{failures: cfg.Failures, pause: cfg.Pause, all: map[string]*peer{}},
 		ctx:   ctx, cancel: cancel,
 	}
+	s.service, _ = parseService(cfg.Service) // Validate refuses what cannot be read
+	if s.service != nil {
+		s.service.connect(client)
+	}
+	return s
 }
 
 // Close ends all calls to engines and waits for them. Find must not be called after it.
 func (s *Source) Close() {
 	s.cancel()
 	s.calls.Wait()
+	if s.service != nil && s.service.client != nil {
+		s.service.client.CloseIdleConnections()
+	}
 }
 
 // Stats is what a Source has done so far.
@@ -130,29 +143,37 @@ func (s *Source) Find(ctx context.Context, p Prompt, workers []Worker) Found {
 	if len(workers) > 0 {
 		p.Kind = workers[0].Kind
 	}
+	found := s.find(ctx, &p, workers)
+	found.Kind = p.Kind
+	return found
+}
+
+func (s *Source) find(ctx context.Context, p *Prompt, workers []Worker) Found {
 	if ids, outcome := given(p.Request, p.Kind); outcome != "" {
 		return Found{Tokens: ids, Outcome: outcome}
 	}
 	if s.Local == nil {
-		return s.fromEngine(ctx, &p, workers)
+		return s.fromOthers(ctx, p, workers)
 	}
-	local, ok := s.Local.Find(ctx, &p)
+	local, ok := s.Local.Find(ctx, p)
 	if !ok {
-		return s.fromEngine(ctx, &p, workers)
+		return s.fromOthers(ctx, p, workers)
 	}
 	if s.checks.believed(p.Model) {
-		s.sample(&p, &local, workers)
+		s.sample(p, &local, workers)
 		return local
 	}
-	found := s.fromEngine(ctx, &p, workers)
+	p.engineOnly = true // the engine's ids are the measure, not the service's
+	found := s.fromOthers(ctx, p, workers)
 	if found.Tokens != nil {
 		s.compare(p.Model, "the engine", local.Tokens, found.Tokens)
 	}
 	return found
 }
 
-// fromEngine returns the tokens that a worker makes of p, or made of it before.
-func (s *Source) fromEngine(ctx context.Context, p *Prompt, workers []Worker) Found {
+// fromOthers returns the tokens that the service or a worker makes of p, or made of it before. What is remembered needs no
+// note of who made it: a prompt that is for engines only is one that Local can do, and never one that the service is asked for.
+func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Found {
 	if s.cfg.Budget == 0 {
 		return Found{Outcome: Off}
 	}
@@ -166,7 +187,7 @@ func (s *Source) fromEngine(ctx context.Context, p *Prompt, workers []Worker) Fo
 	if a, ok := s.cache.get(k); ok {
 		return Found{Tokens: a.tokens, Features: a.features, Outcome: Cached}
 	}
-	if len(workers) == 0 {
+	if len(workers) == 0 && (s.service == nil || p.engineOnly) {
 		return Found{Outcome: NoWorker}
 	}
 	f, leads := s.join(k)

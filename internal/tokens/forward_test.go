@@ -1,0 +1,129 @@
+package tokens
+
+import (
+	"context"
+	"net/http"
+	"testing"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/internal/api"
+)
+
+// proven returns a Source that forwards, with model m's ids proven.
+func proven(t *testing.T) *Source {
+	t.Helper()
+	cfg := DefaultConfig()
+	cfg.Forward = ForwardAuto
+	s := New(cfg, http.DefaultClient)
+	t.Cleanup(s.Close)
+	for range checkPasses {
+		s.checks.note("m", true)
+	}
+	return s
+}
+
+func TestIDsStandForTheTextAndNoOtherByteChanges(t *testing.T) {
+	s := proven(t)
+	for _, c := range []struct {
+		dialect    api.Dialect
+		kind       Kind
+		body, want string
+	}{
+		{api.OpenAICompletions, VLLM, ` { "model":"m", "prompt" : "héllo \"w\"" ,"max_tokens": 5,"stop":["x"] } `,
+			` { "model":"m", "prompt" : [1,22,333] ,"max_tokens": 5,"stop":["x"] } `},
+		{api.OpenAICompletions, VLLM, `{"prompt":"a","model":"m","add_special_tokens":false,"stream":true}`,
+			`{"prompt":[1,22,333],"model":"m","add_special_tokens":false,"stream":true}`},
+		{api.OpenAIChat, SGLang, "{\n \"model\":\"m\",\"messages\":[{\"role\":\"system\",\"content\":\"a\"},{\"content\":\"b\", \"role\":\"user\"} ],\"rid\":\"r\"}",
+			"{\"input_ids\":[1,22,333],\n \"model\":\"m\",\"messages\":[{\"role\":\"system\",\"content\":\"a\"},{\"content\":\"b\", \"role\":\"user\"} ],\"rid\":\"r\"}"},
+	} {
+		found := Found{Tokens: []block.Token{1, 22, 333}, Outcome: InProcess, Kind: c.kind}
+		got, ok := s.AppendForwarded(nil, prompt(c.dialect, c.body).Request, "m", &found, c.kind)
+		if !ok || string(got) != c.want {
+			t.Errorf("%s\n got %s, %v\nwant %s", c.body, got, ok, c.want)
+		}
+		var again api.Request
+		if err := api.Read(c.dialect, got, &again); err != nil || len(again.IDs) != 3 {
+			t.Errorf("what is forwarded reads as %v ids, error %v", again.IDs, err)
+		}
+	}
+}
+
+func TestTheTextIsSentWhereSomethingCouldBeLost(t *testing.T) {
+	s := proven(t)
+	text := func(more string) string { return `{"model":"m","prompt":"a"` + more + `}` }
+	turns := func(messages, more string) string { return `{"model":"m","messages":[` + messages + `]` + more + `}` }
+	const user = `{"role":"user","content":"a"}`
+	for _, c := range []struct {
+		dialect api.Dialect
+		kind    Kind
+		body    string
+	}{
+		{api.OpenAICompletions, VLLM, text(`,"echo":true`)},
+		{api.OpenAICompletions, VLLM, text(`,"suffix":"b"`)},
+		{api.OpenAICompletions, VLLM, text(`,"prompt_logprobs":1`)},
+		{api.OpenAICompletions, VLLM, text(`,"logprobs":1`)},
+		{api.OpenAICompletions, VLLM, text(`,"truncate_prompt_tokens":5`)},
+		{api.OpenAICompletions, VLLM, text(`,"use_beam_search":true`)},
+		{api.OpenAICompletions, VLLM, text(`,"kv_transfer_params":{}`)},
+		{api.OpenAICompletions, VLLM, text(`,"not_invented_yet":1`)},
+		{api.OpenAICompletions, VLLM, `{"model":"m","prompt":["a"]}`},
+		{api.OpenAICompletions, VLLM, `{"model":"adapter","prompt":"a"}`},
+		{api.OpenAICompletions, SGLang, text("")},
+		{api.OpenAIChat, VLLM, turns(user, "")},
+		{api.OpenAIChat, SGLang, turns(user, `,"tools":[]`)},
+		{api.OpenAIChat, SGLang, turns(user, `,"chat_template_kwargs":{}`)},
+		{api.OpenAIChat, SGLang, turns(user, `,"response_format":{}`)},
+		{api.OpenAIChat, SGLang, turns(user, `,"reasoning_effort":"low"`)},
+		{api.OpenAIChat, SGLang, turns(user+`,{"role":"assistant","content":"b"}`, "")},
+		{api.OpenAIChat, SGLang, turns(`{"role":"tool","content":"b"}`, "")},
+		{api.OpenAIChat, SGLang, turns(`{"role":"user","content":"a","name":"n"}`, "")},
+		{api.OpenAIChat, SGLang, turns(`{"role":"user","content":[{"type":"text","text":"a"}]}`, "")},
+		{api.OpenAIChat, SGLang, turns(`{"role":"user","content":[{"type":"image_url","image_url":{"url":"u"}}]}`, "")},
+		{api.OpenAIChat, SGLang, turns("", "")},
+	} {
+		found := Found{Tokens: []block.Token{1}, Outcome: InProcess, Kind: c.kind}
+		if got, ok := s.AppendForwarded(nil, prompt(c.dialect, c.body).Request, "m", &found, c.kind); ok || got != nil {
+			t.Errorf("%s was forwarded as %s", c.body, got)
+		}
+	}
+}
+
+func TestOnlyProvenIDsMadeInProcessForThatEngineAreForwarded(t *testing.T) {
+	s := proven(t)
+	r := prompt(api.OpenAICompletions, `{"model":"m","prompt":"a"}`).Request
+	f := func(why string, want bool, found Found) {
+		t.Helper()
+		if _, ok := s.AppendForwarded(nil, r, "m", &found, VLLM); ok != want {
+			t.Errorf("%s: forwarded is %v", why, ok)
+		}
+	}
+	ids := []block.Token{1}
+	f("made in process", true, Found{Tokens: ids, Outcome: InProcess, Kind: VLLM})
+	f("made for SGLang", false, Found{Tokens: ids, Outcome: InProcess, Kind: SGLang})
+	f("made by the engine", false, Found{Tokens: ids, Outcome: Tokenize, Kind: VLLM})
+	f("made by the service", false, Found{Tokens: ids, Outcome: Service, Kind: VLLM})
+	f("not known", false, Found{Outcome: InProcess, Kind: VLLM})
+	s.checks.note("m", false)
+	f("distrusted", false, Found{Tokens: ids, Outcome: InProcess, Kind: VLLM})
+	for range checkPasses {
+		s.checks.note("m", true)
+	}
+	f("believed again", true, Found{Tokens: ids, Outcome: InProcess, Kind: VLLM})
+	s.cfg.Forward = ForwardOff
+	f("off", false, Found{Tokens: ids, Outcome: InProcess, Kind: VLLM})
+	s.cfg.Forward = ForwardAuto
+	s.checks = checks{}
+	for range checkPasses - 1 {
+		s.checks.note("m", true)
+	}
+	f("compared nineteen times", false, Found{Tokens: ids, Outcome: InProcess, Kind: VLLM})
+}
+
+// made makes the same ids of every prompt it can do: a prompt with tools it cannot.
+type made []block.Token
+
+func (m made) Find(_ context.Context, p *Prompt) (Found, bool) {
+	return Found{Tokens: m, Outcome: InProcess}, !p.Request.Tools
+}
+
+func (made) Text(string, []block.Token) string { return "" }

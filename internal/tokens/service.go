@@ -1,0 +1,82 @@
+package tokens
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// service is a tokenizer service: it is asked as an engine is, by vLLM's endpoints, and before any.
+type service struct {
+	worker Worker
+	socket string       // path of the Unix socket; empty for TCP
+	client *http.Client // nil for the Source's own
+}
+
+// socketHost stands in the URLs of requests over a Unix socket, whose address is the socket's path.
+const socketHost = "http://tokenizer.sock"
+
+// parseService reads Config.Service; nil is none.
+func parseService(text string) (*service, error) {
+	if text == "" {
+		return nil, nil
+	}
+	u, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%q is not a URL: %w", text, err)
+	case u.RawQuery != "" || u.Fragment != "" || u.User != nil:
+		return nil, fmt.Errorf("%q has more than an address and a path", text)
+	case u.Scheme == "unix" && u.Host == "" && filepath.IsAbs(u.Path):
+		return &service{worker: Worker{URL: socketHost, Kind: VLLM}, socket: u.Path}, nil
+	case (u.Scheme == "http" || u.Scheme == "https") && u.Host != "":
+		return &service{worker: Worker{URL: strings.TrimRight(text, "/"), Kind: VLLM}}, nil
+	}
+	return nil, fmt.Errorf("%q is neither unix:///path/to/socket nor http://host:port", text)
+}
+
+// connect gives a service behind a Unix socket its own client; base is the Source's.
+func (v *service) connect(base *http.Client) {
+	if v.socket == "" {
+		return
+	}
+	dialer := net.Dialer{Timeout: time.Second}
+	client := *base
+	client.Transport = &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "unix", v.socket)
+		},
+		MaxIdleConnsPerHost: 64,
+		IdleConnTimeout:     4 * time.Second, // below the five after which uvicorn closes one
+		DisableCompression:  true,
+	}
+	v.client = &client
+}
+
+// first picks who is asked first: the service where there is one that may be asked, else a worker.
+func (s *Source) first(q *question, workers []Worker) (w Worker, ok, unsupported bool) {
+	now := time.Now()
+	s.peers.prune(len(workers) + 1)
+	if s.service != nil && !q.engineOnly {
+		if w, ok, _ = s.peers.pick([]Worker{s.service.worker}, "", now); ok {
+			return w, true, false
+		}
+	}
+	return s.peers.pick(workers, "", now)
+}
+
+// isService reports whether url is the service's.
+func (s *Source) isService(url string) bool { return s.service != nil && s.service.worker.URL == url }
+
+// clientOf returns the client that reaches w.
+func (s *Source) clientOf(w Worker) *http.Client {
+	if s.isService(w.URL) && s.service.client != nil {
+		return s.service.client
+	}
+	return s.client
+}
