@@ -45,6 +45,7 @@ type exchange struct {
 	decision *warmpath.Decision // of the attempt under way; nil when it was given back
 	attempt  proxy.Attempt
 	set      [2]proxy.Field
+	ids      []byte // scratch: a body with token ids in place of its text
 	rec      telemetry.Record
 	reports  bool // the worker tells cached tokens
 	routed   bool // a worker was asked: the request is finished, not refused
@@ -219,7 +220,7 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 		x.showDecision(d)
 	}
 	a := &x.attempt
-	a.Worker, a.Path, a.Header, a.Body = d.Worker.URL, x.r.URL.RequestURI(), x.r.Header, x.body.Bytes
+	a.Worker, a.Path, a.Header, a.Body = d.Worker.URL, x.r.URL.RequestURI(), x.r.Header, x.outgoing(d.Worker)
 	a.RequestID, a.Dialect, a.Writer = x.rec.RequestID, x.dialect, x.w
 	a.Set = x.set[:0]
 	if d.Pinned && !x.prepared.rankChosen {
@@ -235,6 +236,25 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	d.Recycle()
 	return result
 }
+
+// outgoing is the body that w gets: the client's, or the same with token ids where that loses nothing.
+func (x *exchange) outgoing(w *fleet.Worker) []byte {
+	p := &x.prepared
+	if w.Facts.Engine != fleet.EngineVLLM && w.Facts.Engine != fleet.EngineSGLang {
+		return x.body.Bytes // TensorRT-LLM and others are asked for tokens as vLLM is, but take what they take
+	}
+	ids, ok := x.g.Tokens.AppendForwarded(x.ids[:0], &p.read, p.model, &p.found, kindOf(w))
+	if !ok {
+		return x.body.Bytes
+	}
+	if cap(ids) <= keptIDs {
+		x.ids = ids
+	}
+	return ids
+}
+
+// keptIDs is the largest scratch that stays with a pooled exchange, in bytes: some 20,000 ids.
+const keptIDs = 128 << 10
 
 func (x *exchange) showDecision(d *warmpath.Decision) {
 	h := x.w.Header()
@@ -344,6 +364,7 @@ func (x *exchange) log() {
 type prepared struct {
 	read       api.Request
 	found      tokens.Found
+	model      string // the base model
 	waited     time.Duration
 	workers    []tokens.Worker
 	route      warmpath.Request
@@ -356,7 +377,7 @@ func (p *prepared) reset() {
 	exclude := p.route.Exclude[:0]
 	p.route = warmpath.Request{Exclude: exclude}
 	p.rankChosen = false
-	p.waited = 0
+	p.model, p.waited = "", 0
 }
 
 // unneeded is the token outcome of a policy that does not look at matches.
@@ -378,7 +399,7 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 	case !chosen.matches && !p.explains:
 		p.found.Outcome = unneeded
 	default:
-		p.workers = appendWorkers(p.workers, pool.Workers)
+		p.workers, p.model = appendWorkers(p.workers, pool.Workers), pool.Model
 		began := time.Now()
 		p.found = g.Tokens.Find(ctx, tokens.Prompt{Request: &p.read, Authorization: h.Get("Authorization"), Model: pool.Model}, p.workers)
 		p.waited = time.Since(began)
@@ -412,11 +433,14 @@ func appendWorkers(dst []tokens.Worker, workers []*fleet.Worker) []tokens.Worker
 		if !w.Ready || some && !gives(w) {
 			continue
 		}
-		kind := tokens.VLLM
-		if w.Facts.Engine == fleet.EngineSGLang {
-			kind = tokens.SGLang
-		}
-		dst = append(dst, tokens.Worker{URL: w.URL, Kind: kind})
+		dst = append(dst, tokens.Worker{URL: w.URL, Kind: kindOf(w)})
 	}
 	return dst
+}
+
+func kindOf(w *fleet.Worker) tokens.Kind {
+	if w.Facts.Engine == fleet.EngineSGLang {
+		return tokens.SGLang
+	}
+	return tokens.VLLM
 }

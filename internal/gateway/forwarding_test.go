@@ -118,6 +118,59 @@ func (fortyZeros) Find(context.Context, *tokens.Prompt) (tokens.Found, bool) {
 
 func (fortyZeros) Text(string, []block.Token) string { return "" }
 
+func TestProvenIDsGoInPlaceOfTheTextWhereThatIsAllowed(t *testing.T) {
+	const ask, ids = `{"model":"m","prompt":"hello","max_tokens": 1}`, `{"model":"m","prompt":[0,0],"max_tokens": 1}`
+	for _, forward := range []string{tokens.ForwardOff, tokens.ForwardAuto} {
+		var got atomic.Value
+		url := worker(t, func(w http.ResponseWriter, r *http.Request) {
+			if strings.Contains(r.URL.Path, "render") {
+				_, _ = io.WriteString(w, `{"token_ids":[0,0]}`)
+				return
+			}
+			body, _ := io.ReadAll(r.Body)
+			got.Store(string(body))
+			_, _ = io.WriteString(w, `{"choices":[{"index":0,"text":"x","finish_reason":"stop"}]}`)
+		})
+		f := serve(t, func(s *settings) { s.local, s.tokens.Forward = twoZeros{}, forward }, url)
+		post := func(body string) string {
+			t.Helper()
+			resp, err := f.client.Post(f.url+"/v1/completions", "application/json", strings.NewReader(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = resp.Body.Close() }()
+			if resp.StatusCode != 200 || resp.Header.Get("X-Warmpath-Worker") != url || resp.Header.Get("X-Warmpath-Match") != "0" {
+				t.Errorf("status %d, headers %v", resp.StatusCode, resp.Header)
+			}
+			return got.Load().(string)
+		}
+		if sent := post(ask); sent != ask {
+			t.Errorf("%s: before any comparison the engine got %s", forward, sent)
+		}
+		want := ask
+		if forward == tokens.ForwardAuto {
+			want = ids
+		}
+		for end := time.Now().Add(10 * time.Second); f.source.Stats().Checked < 20 && time.Now().Before(end); {
+			post(ask)
+		}
+		if sent := post(ask); sent != want {
+			t.Errorf("%s: the engine got %s, want %s", forward, sent, want)
+		}
+		const echo = `{"model":"m","prompt":"hello","echo":true}`
+		if sent := post(echo); sent != echo {
+			t.Errorf("%s: the engine got %s for %s", forward, sent, echo)
+		}
+	}
+}
+
+// twoZeros makes the ids 0, 0 of every prompt.
+type twoZeros struct{ fortyZeros }
+
+func (twoZeros) Find(context.Context, *tokens.Prompt) (tokens.Found, bool) {
+	return tokens.Found{Tokens: make([]block.Token, 2), Outcome: tokens.InProcess}, true
+}
+
 func TestPredictionIsBookedAgainstTheReport(t *testing.T) {
 	var silent atomic.Bool
 	url := worker(t, func(w http.ResponseWriter, r *http.Request) {
