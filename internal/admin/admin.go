@@ -136,6 +136,10 @@ func (a *Admin) workers(w http.ResponseWriter, _ *http.Request) {
 	for _, x := range a.Sources.Index() {
 		out.Index = append(out.Index, Index(x))
 	}
+	if a.Sources.Tokens != nil {
+		s := a.Sources.Tokens()
+		out.Tokens = &Tokens{Checked: s.Checked, Differed: s.Differed, Distrusted: append([]string{}, s.Distrusted...)}
+	}
 	answer(w, http.StatusOK, out)
 }
 

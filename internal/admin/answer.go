@@ -14,6 +14,15 @@ import (
 type Workers struct {
 	Workers []Worker `json:"workers"`
 	Index   []Index  `json:"index"` // one for each base model
+	Tokens  *Tokens  `json:"tokens,omitempty"`
+}
+
+// Tokens says how token ids made in process compare with the engines', since the process started.
+type Tokens struct {
+	Checked  uint64 `json:"checked"`  // prompts compared
+	Differed uint64 `json:"differed"` // of them, not equal
+	// Distrusted are the base models whose ids are the engines' now, until twenty prompts in a row are equal again.
+	Distrusted []string `json:"distrusted"`
 }
 
 // Worker is one engine server.

@@ -45,7 +45,8 @@ func (a *App) showIndex() []telemetry.Index {
 
 func (a *App) showTokens() telemetry.TokenStats {
 	s := a.tokens.Stats()
-	return telemetry.TokenStats{CacheBytes: s.Bytes, CacheEntries: s.Entries, Asked: s.Asked, Hedged: s.Hedged, Opened: s.Opened}
+	return telemetry.TokenStats{CacheBytes: s.Bytes, CacheEntries: s.Entries, Asked: s.Asked, Hedged: s.Hedged, Opened: s.Opened,
+		Checked: s.Checked, Differed: s.Differed, Distrusted: s.Distrusted}
 }
 
 // streams returns the event subscription of each holder that has one.

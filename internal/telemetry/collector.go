@@ -54,6 +54,9 @@ type Index struct {
 type TokenStats struct {
 	CacheBytes, CacheEntries int64
 	Asked, Hedged, Opened    uint64 // calls made to engines, second calls beside a slow first, breakers opened
+	Checked, Differed        uint64 // prompts whose ids made in process were compared with an engine's, and were not equal
+	// Distrusted are the models whose ids made in process are not used now.
+	Distrusted []string
 }
 
 // trusts are all values of the trust label, so that a scrape shows the ones that do not hold as 0.
@@ -67,6 +70,7 @@ type collector struct {
 	streamCounters                                                     []streamCounter
 	indexBlocks, indexMemberships, indexBytes, indexWaiting, evictions *prometheus.Desc
 	cacheBytes, cacheEntries, asked, hedged, opened                    *prometheus.Desc
+	checked, differed, distrusted                                      *prometheus.Desc
 }
 
 // streamCounter is one counter of a Stream with its description.
@@ -118,6 +122,9 @@ func newCollector(src Sources) *collector {
 		asked:            desc("token_calls_total", "Calls made to engines for token ids.", nil),
 		hedged:           desc("token_hedges_total", "Second calls made because the first engine was slow.", nil),
 		opened:           desc("token_breakers_opened_total", "Times a worker was left alone after failing to give token ids.", nil),
+		checked:          desc("tokens_checked_total", "Prompts whose ids made in process were compared with an engine's.", nil),
+		differed:         desc("tokens_differed_total", "Prompts whose ids made in process were not the engine's.", nil),
+		distrusted:       desc("tokens_distrusted", "1 for each model whose ids made in process are not used, as they differed from an engine's.", []string{"model"}),
 	}
 }
 
@@ -156,6 +163,11 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		counter(c.asked, s.Asked)
 		counter(c.hedged, s.Hedged)
 		counter(c.opened, s.Opened)
+		counter(c.checked, s.Checked)
+		counter(c.differed, s.Differed)
+		for _, model := range s.Distrusted {
+			gauge(c.distrusted, 1, model)
+		}
 	}
 }
 

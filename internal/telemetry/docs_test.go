@@ -56,7 +56,7 @@ func names() map[string]bool {
 		newCollector(Sources{
 			Workers: func() []Worker { return []Worker{{Holders: []Holder{{Stream: &Stream{}}}}} },
 			Index:   func() []Index { return []Index{{Model: "m"}} },
-			Tokens:  func() TokenStats { return TokenStats{} },
+			Tokens:  func() TokenStats { return TokenStats{Distrusted: []string{"m"}} },
 		}).Collect(series)
 		close(series)
 		for m := range series {

@@ -65,7 +65,7 @@ func TestScrapeShowsHoldersIndexAndTokens(t *testing.T) {
 				{Rank: 1, Trust: "exact", Requests: 3, Blocks: 7, Stream: &Stream{Connected: true, Gaps: 2, LastSequence: 41}}}}}
 		},
 		Index:  func() []Index { return []Index{{Model: "m", Blocks: 5, Bytes: 640}} },
-		Tokens: func() TokenStats { return TokenStats{Asked: 9} },
+		Tokens: func() TokenStats { return TokenStats{Asked: 9, Checked: 40, Differed: 2, Distrusted: []string{"m"}} },
 	})
 	has(t, text,
 		`warmpath_worker_up{worker="http://a"} 1`,
@@ -75,7 +75,10 @@ func TestScrapeShowsHoldersIndexAndTokens(t *testing.T) {
 		`warmpath_events_gaps_total{rank="1",worker="http://a"} 2`,
 		`warmpath_events_last_sequence{rank="1",worker="http://a"} 41`,
 		`warmpath_index_blocks{model="m"} 5`,
-		`warmpath_token_calls_total 9`)
+		`warmpath_token_calls_total 9`,
+		`warmpath_tokens_checked_total 40`,
+		`warmpath_tokens_differed_total 2`,
+		`warmpath_tokens_distrusted{model="m"} 1`)
 }
 
 func TestEveryOwnMetricHasThePrefix(t *testing.T) {
