@@ -60,10 +60,14 @@ type router struct {
 // start runs an App over engines until the test ends.
 func start(t *testing.T, load func() (*config.Config, error), engines ...*mockengine.Server) *router {
 	t.Helper()
-	cfg := settings(engines...)
+	return startWith(t, settings(engines...), app.Options{Log: slog.New(slog.DiscardHandler), Load: load})
+}
+
+func startWith(t *testing.T, cfg *config.Config, options app.Options) *router {
+	t.Helper()
 	r := &router{t: t, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
 	var err error
-	if r.App, err = app.New(cfg, app.Options{Log: slog.New(slog.DiscardHandler), Load: load}); err != nil {
+	if r.App, err = app.New(cfg, options); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

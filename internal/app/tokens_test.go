@@ -1,0 +1,153 @@
+package app_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/warmpath/warmpath/internal/app"
+	"github.com/warmpath/warmpath/internal/mockengine"
+	"github.com/warmpath/warmpath/internal/tokens/inprocess"
+)
+
+// lines is a log that can be read while it is written.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// wrongTokenizer writes a model folder whose tokenizer gives the engine's ids for "yes", and other ids for "bad": the
+// words "bad" and "odd" have changed places.
+func wrongTokenizer(t *testing.T, e *mockengine.Server) string {
+	t.Helper()
+	ids := func(word string) (begin, id uint32) {
+		resp, err := http.Post(e.URL()+"/tokenize", "application/json", strings.NewReader(fmt.Sprintf(`{"model":"mock","prompt":%q}`, word)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		var said struct{ Tokens []uint32 }
+		if err := json.NewDecoder(resp.Body).Decode(&said); err != nil || len(said.Tokens) != 2 {
+			t.Fatalf("the engine makes %v of %s, error %v", said.Tokens, word, err)
+		}
+		return said.Tokens[0], said.Tokens[1]
+	}
+	begin, yes := ids("yes")
+	_, bad := ids("bad")
+	_, odd := ids("odd")
+	vocabulary := map[string]uint32{}
+	for id := range max(yes, bad, odd) + 1 {
+		vocabulary[fmt.Sprint("filler", id)] = id // a vocabulary has no holes to speak of
+	}
+	for word, id := range map[string]uint32{"yes": yes, "bad": odd, "odd": bad} {
+		delete(vocabulary, fmt.Sprint("filler", id))
+		vocabulary[word] = id
+	}
+	delete(vocabulary, fmt.Sprint("filler", begin))
+	words, err := json.Marshal(vocabulary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	text := fmt.Sprintf(`{"version":"1.0","added_tokens":[{"id":%[1]d,"content":"<s>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}],
+		"normalizer":null,"pre_tokenizer":{"type":"Whitespace"},"decoder":null,
+		"post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],"pair":[],
+			"special_tokens":{"<s>":{"id":"<s>","ids":[%[1]d],"tokens":["<s>"]}}},
+		"model":{"type":"WordLevel","vocab":%[2]s,"unk_token":"filler0"}}`, begin, words)
+	if err := os.WriteFile(filepath.Join(dir, "tokenizer.json"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func (r *router) get(path string) string {
+	r.t.Helper()
+	resp, err := r.client.Get("http://" + r.AdminAddr().String() + path)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, _ := io.ReadAll(resp.Body)
+	var compact bytes.Buffer
+	if json.Compact(&compact, text) == nil {
+		return compact.String()
+	}
+	return string(text)
+}
+
+// complete sends a completion and returns where its tokens came from.
+func (r *router) complete(prompt string) string {
+	r.t.Helper()
+	before := len(r.Telemetry().Last(0))
+	resp, err := r.client.Post(r.url+"/v1/completions", "application/json", strings.NewReader(fmt.Sprintf(`{"model":"mock","max_tokens":1,"prompt":%q}`, prompt)))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+	_ = resp.Body.Close()
+	if resp.StatusCode != 200 {
+		r.t.Fatalf("status %d", resp.StatusCode)
+	}
+	r.wait("the request is booked", func() bool { return len(r.Telemetry().Last(0)) > before })
+	return r.Telemetry().Last(1)[0].TokenSource
+}
+
+func TestAWrongTokenizerIsFoundOutWhileServingAndBelievedAgain(t *testing.T) {
+	e := engine(t, nil)
+	cfg := settings(e)
+	cfg.Models = []inprocess.Path{{Path: wrongTokenizer(t, e)}}
+	var log lines
+	r := startWith(t, cfg, app.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	r.exact(1)
+	has := func(path string, want ...string) {
+		t.Helper()
+		text := r.get(path)
+		for _, w := range want {
+			if !strings.Contains(text, w) {
+				t.Errorf("%s lacks %s", path, w)
+			}
+		}
+	}
+	if source := r.complete("bad"); source != "local" {
+		t.Errorf("the first prompt's ids are from %s", source)
+	}
+	r.wait("the difference is seen", func() bool { return strings.Contains(r.get("/metrics"), "warmpath_tokens_differed_total 1\n") })
+	has("/metrics", "warmpath_tokens_checked_total 1\n", `warmpath_tokens_distrusted{model="mock"} 1`+"\n")
+	has("/admin/workers", `"checked":1,"differed":1,"distrusted":["mock"]`)
+	r.wait("the difference is logged", func() bool { return strings.Contains(log.String(), "token ids made in process differ") })
+	for _, want := range []string{"level=WARN", "model=mock", "worker=" + e.URL(), "position=1", "made=bad", "engine=odd", "made_tokens=2", "engine_tokens=2"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("the warning lacks %s", want)
+		}
+	}
+	for i := range 20 {
+		if source := r.complete("yes"); source != "tokenize" && source != "cache" {
+			t.Errorf("prompt %d after the difference: ids from %s, not from the engine", i, source)
+		}
+	}
+	has("/metrics", "warmpath_tokens_checked_total 21\n", "warmpath_tokens_differed_total 1\n")
+	has("/admin/workers", `"distrusted":[]`)
+	if source := r.complete("yes"); source != "local" || !strings.Contains(log.String(), "agree with the engine's again") {
+		t.Errorf("after twenty equal prompts the ids are from %s", source)
+	}
+}
