@@ -262,9 +262,7 @@ func (b *blocks) grow(keys []block.Key, parent block.Key, rooted bool, depth uin
 		n := min(len(keys), maxStrand-int(s.length))
 		from := s.length
 		b.lengthen(s, set, uint32(n))
-		if s.used != tick {
-			atomic.StoreUint32(&s.used, tick)
-		}
+		b.use(i, tick)
 		for k, key := range keys[:n] {
 			if k%ahead == 0 {
 				b.expect(keys[k:min(k+ahead, n)])

@@ -141,6 +141,7 @@ func (x *Index) cover(h *holder, r *record, s span, add bool) {
 		list = x.addPart(0, 0, x.size)
 	}
 	before := list
+	covered := x.covers.n
 	if add {
 		list = x.addPart(list, s.lo, s.hi)
 	} else {
@@ -165,6 +166,7 @@ func (x *Index) cover(h *holder, r *record, s span, add bool) {
 	case list != before || x.covers.get(ck) != list:
 		x.covers.put(ck, list)
 	}
+	h.covers += x.covers.n - covered
 }
 
 // addPart returns the list with one more covering of lo..hi.

@@ -20,7 +20,7 @@ func (x *Index) bytes() int64 {
 		x.handles.bytes() + x.points.bytes() + x.records.bytes() + x.extras.bytes() + x.extraBytes +
 		x.covers.bytes() + x.parts.bytes() + x.waiters.bytes() +
 		x.waiting.items.bytes() + x.speculative.items.bytes() +
-		int64(cap(x.holders))*16 + int64(len(x.holders))*holderBytes + x.hintBytes() +
+		int64(cap(x.holders))*16 + int64(x.known)*holderBytes + x.hintBytes() +
 		int64(len(x.copies))*copyBytes
 }
 
@@ -109,6 +109,7 @@ func (x *Index) resetArenas() bool {
 	x.tableMu.Lock()
 	defer x.tableMu.Unlock()
 	had := x.blocks.strands.n != 0 || x.points.next != 0 || x.specs.next != 0
+	x.slack = need{}
 	x.blocks.clear()
 	x.copies = nil
 	x.keys, x.handles, x.covers, x.waiters = table{}, table{}, table{}, table{}
@@ -161,14 +162,29 @@ func (x *Index) evict(pass int) {
 		x.tableMu.Unlock()
 	}
 	x.counts.evictions += before - x.blocks.held
-	for x.blocks.dead > 0 { // what went must not be kept
+	x.sweepAll()
+}
+
+// sweepAll clears all dead slots, in stretches.
+func (x *Index) sweepAll() {
+	if x.blocks.dead == 0 && x.blocks.swept == 0 {
+		return
+	}
+	x.blocks.dead = max(x.blocks.dead, x.blocks.slots.n+1024) // as many as make a sweep worth it
+	for again := true; again; again = x.blocks.swept > 0 {
 		x.tableMu.Lock()
-		x.blocks.dead = max(x.blocks.dead, x.blocks.slots.n)
 		x.blocks.sweep()
 		x.tableMu.Unlock()
-		if x.blocks.swept == 0 {
-			break
-		}
+	}
+}
+
+// giveBack frees memory that is no longer needed after much has gone at once.
+func (x *Index) giveBack() {
+	switch {
+	case x.blocks.held == 0 && x.entries.live() == 0 && x.points.live() == 0:
+		x.resetArenas()
+	case 4*x.blocks.dead > x.blocks.slots.n:
+		x.sweepAll()
 	}
 }
 

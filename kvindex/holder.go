@@ -21,6 +21,7 @@ type holder struct {
 
 	blocks  [block.NumTiers]int64 // of ours, by tier, in any group
 	handles int64
+	covers  int // lists of what it covers in part, or twice
 	waiting int64
 	specs   uint32 // head of the list of its speculative entries
 }
@@ -72,6 +73,7 @@ func (x *Index) meet(id fleet.Holder) *holder {
 	if h == nil {
 		h = &holder{id: id}
 		x.holders[id] = h
+		x.known++
 		x.tableMu.Lock()
 		x.setView(id, x.digest(h))
 		x.tableMu.Unlock()

@@ -126,6 +126,7 @@ type Index struct {
 	base    atomic.Uint64                          // the clock's value that a strand notes as 0
 
 	holders []*holder // by id
+	known   int       // of them that are not nil
 	handles table     // (holder, engine hash) → points
 	points  arena[point]
 	records arena[record]
@@ -231,15 +232,24 @@ func (x *Index) Forget(id fleet.Holder) {
 	x.tableMu.Lock()
 	x.setView(id, nil) // from here on no reader sees it
 	x.tableMu.Unlock()
-	all := func(*record) bool { return true }
-	if h.keyed {
+	// Strand by strand is cheaper than block by block, if it has much, and right if no block is covered in part.
+	whole := h.covers == 0 && h.handles > int64(x.blocks.strands.live)
+	if h.keyed || whole {
 		x.dropKeyed(change{h, 1<<64 - 1, false}, func(uint32) uint32 { return 0 })
 	}
-	x.inStretches(h.points, func(p uint32) { x.dropRecords(h, p, all) })
+	x.inStretches(h.points, func(p uint32) {
+		if whole {
+			x.releaseRecords(p)
+		} else {
+			x.dropRecords(h, p, func(*record) bool { return true })
+		}
+	})
 	x.releaseAll(h)
 	x.forgetSpeculation(id)
 	x.holders[id] = nil
+	x.known--
 	x.counts.forgotten++
+	x.giveBack()
 }
 
 // stretch is how many blocks a writer changes before it lets readers pass: some µs.

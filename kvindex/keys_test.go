@@ -6,6 +6,8 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/warmpath/warmpath/block"
@@ -139,7 +141,100 @@ func keyedRound(t *testing.T, seed uint64) {
 	for id := range m.have {
 		x.Forget(fleet.Holder(id))
 	}
-	if s := x.Stats(); s.Blocks != 0 || s.Memberships != 0 {
+	if s := x.Stats(); s.Blocks != 0 || s.Memberships != 0 || s.Bytes > 1<<17 {
 		t.Errorf("seed %d: left when all are forgotten: %+v", seed, s)
+	}
+}
+
+// TestReadersOfKeysRunBesideWriters lets writers extend, part, shrink and forget chains that begin alike, while readers
+// match. A holder that stands still must be seen whole in every answer, and nobody with more than there ever was.
+func TestReadersOfKeysRunBesideWriters(t *testing.T) {
+	turns := 20_000
+	if raced || testing.Short() {
+		turns /= 5
+	}
+	h, _ := block.NewHasher(block.XXH3, 16)
+	x := kvindex.New(h, kvindex.Config{})
+	random := rand.New(rand.NewPCG(3, 3))
+	var chains [][]block.Key
+	for i := range 12 {
+		var c []block.Key
+		if i > 0 {
+			c = slices.Clone(chains[random.IntN(i)][:20+random.IntN(60)])
+		}
+		for len(c) < 100 {
+			c = append(c, block.Key(random.Uint64()))
+		}
+		chains = append(chains, c)
+	}
+	const still = 5
+	x.StoreKeys(still, block.TierGPU, 0, 0, false, chains[0])
+	shared := make([]uint32, len(chains)) // leading blocks of each chain that the first has too
+	for i, c := range chains {
+		for int(shared[i]) < len(c) && c[shared[i]] == chains[0][shared[i]] {
+			shared[i]++
+		}
+	}
+	var done atomic.Bool
+	var readers, writers sync.WaitGroup
+	for r := range uint64(2) {
+		readers.Go(func() {
+			random := rand.New(rand.NewPCG(r, 7))
+			var dst []kvindex.Match
+			for !done.Load() {
+				i := random.IntN(len(chains))
+				dst = x.Match(chains[i], 0, dst[:0])
+				seen := uint32(0)
+				for _, m := range dst {
+					if m.Holder == still {
+						seen = m.Blocks
+					}
+					if m.Blocks > 100 || m.Tier[0] != m.Blocks {
+						t.Errorf("%+v", m)
+						return
+					}
+				}
+				if seen != shared[i] {
+					t.Errorf("the holder that stands still has %d of %d blocks of chain %d", seen, shared[i], i)
+					return
+				}
+			}
+		})
+	}
+	for w := range fleet.Holder(3) {
+		writers.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(w), 8))
+			held := map[int]int{} // blocks of each chain, from the root
+			for range turns {
+				i := random.IntN(len(chains))
+				n := 1 + random.IntN(100)
+				switch {
+				case random.IntN(200) == 0:
+					x.Forget(w)
+					clear(held)
+				case n > held[i]:
+					parent := block.Key(0)
+					if held[i] > 0 {
+						parent = chains[i][held[i]-1]
+					}
+					x.StoreKeys(w, block.TierGPU, 0, parent, held[i] > 0, chains[i][held[i]:n])
+					held[i] = n
+				default:
+					gone := slices.Clone(chains[i][n:held[i]])
+					if random.IntN(4) > 0 {
+						slices.Reverse(gone)
+					}
+					x.RemoveKeys(w, block.TierGPU, 0, gone)
+					held[i] = n
+				}
+			}
+			x.Forget(w)
+		})
+	}
+	writers.Wait()
+	done.Store(true)
+	readers.Wait()
+	if s := x.Stats(); s.Blocks != 100 || s.Memberships != 100 {
+		t.Errorf("left: %+v", s)
 	}
 }

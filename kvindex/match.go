@@ -178,13 +178,8 @@ func (x *Index) match(m *matcher, keys []block.Key, dst []Match) ([]Match, outco
 			}
 		}
 	}
-	if viewing&1 != 0 || x.viewing.Load() != viewing || !x.blocks.slots.still(&m.leaf) {
+	if viewing&1 != 0 || x.viewing.Load() != viewing || !m.steady(&x.blocks) {
 		return dst, torn
-	}
-	for i := range m.path {
-		if v := &m.path[i]; atomic.LoadUint32(&v.strand.version) != v.version {
-			return dst, torn
-		}
 	}
 	// What is before it counts as used as recently: see doom.
 	if leaf, tick := m.path[0].strand, x.tick(); atomic.LoadUint32(&leaf.used) != tick {
@@ -313,7 +308,7 @@ func (m *matcher) climb(b *blocks, pos int) (int, bool) {
 		if off >= int(atomic.LoadUint32(&s.length)) {
 			// The slot is dead, or the strand has changed since its child was read.
 			m.wary = true
-			return pos, len(m.path) == 0 && b.slots.still(&m.leaf) && atomic.LoadUint32(&s.version) == version
+			return pos, len(m.path) == 0 && m.steady(b) && atomic.LoadUint32(&s.version) == version
 		}
 		m.path = append(m.path, visit{s, version, uint32(off) + 1})
 		rest -= off + 1
@@ -322,13 +317,26 @@ func (m *matcher) climb(b *blocks, pos int) (int, bool) {
 				return pos + 1, true
 			}
 			// It floats: the block before it is not there.
-			return max(0, rest), b.slots.still(&m.leaf) && atomic.LoadUint32(&s.version) == version
+			return max(0, rest), m.steady(b)
 		}
 		if rest < 0 {
-			return 0, true // the request does not begin where the chain does
+			return 0, m.steady(b) // the request does not begin where the chain does
 		}
 		i, off = parent, int(at&strandOffset)
 	}
+}
+
+// steady reports whether all that the path was read from is as it was.
+func (m *matcher) steady(b *blocks) bool {
+	if !b.slots.still(&m.leaf) {
+		return false
+	}
+	for i := range m.path {
+		if v := &m.path[i]; atomic.LoadUint32(&v.strand.version) != v.version {
+			return false
+		}
+	}
+	return true
 }
 
 // read makes the runs of the path. False means that a writer was at it.

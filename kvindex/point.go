@@ -214,6 +214,16 @@ func (x *Index) dropRecords(h *holder, p uint32, which func(*record) bool) {
 	}
 }
 
+// releaseRecords frees the records of a point that cover nothing any more.
+func (x *Index) releaseRecords(p uint32) {
+	pt := x.points.at(p)
+	for pt.records != 0 {
+		r := pt.records
+		pt.records = x.records.at(r).next
+		x.records.release(r)
+	}
+}
+
 // collect frees a point that has no record and no child, and then its parent if that was the reason it lived.
 func (x *Index) collect(h *holder, p uint32) {
 	for p != 0 {
