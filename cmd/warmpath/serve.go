@@ -23,6 +23,7 @@ type serveFlags struct {
 	workers, modelPaths                         []string
 	targets                                     []discovery.Target
 	models                                      []inprocess.Path
+	allowHub                                    bool
 }
 
 func newServe() *cobra.Command {
@@ -63,7 +64,8 @@ Flags win over the file. SIGHUP or POST /admin/reload reads the file again; SIGT
 	flags.StringVar(&f.policy, "policy", d.Policy, "`NAME`: kv_aware, round_robin, random, power_of_two, least_load, direct")
 	flags.StringVar(&f.file, "config", "", "`FILE` with all other settings; see `warmpath config sample`")
 	flags.StringArrayVar(&f.workers, "worker", nil, "`URL[,events=ENDPOINT][,replay=ENDPOINT][,model=NAME]` of an engine; repeatable")
-	flags.StringArrayVar(&f.modelPaths, "model-path", nil, "`[NAME=]DIR` with a model's tokenizer and chat template: its token ids are made here; repeatable")
+	flags.StringArrayVar(&f.modelPaths, "model-path", nil, "`[NAME=]DIR` with a model's tokenizer and chat template, or hub:ORG/NAME with --allow-hub: its token ids are made here; repeatable")
+	flags.BoolVar(&f.allowHub, "allow-hub", false, "download the files of hub:ORG/NAME models; "+config.EnvHubToken+" and "+config.EnvHubEndpoint+" count")
 	flags.StringVar(&f.logLevel, "log-level", d.Telemetry.LogLevel, "`LEVEL`: debug, info, warn, error")
 	return c
 }
@@ -89,6 +91,9 @@ func (f *serveFlags) override(c *cobra.Command) func(*config.Config) {
 		}
 		if len(f.models) > 0 {
 			cfg.Models = f.models
+		}
+		if changed("allow-hub") {
+			cfg.Hub.Allow = f.allowHub
 		}
 	}
 }
@@ -119,6 +124,9 @@ func serve(c *cobra.Command, f *serveFlags) error {
 		log.Warn("the file lists no workers: every request is refused until a reload brings some", "file", f.file)
 	}
 	options := app.Options{Log: log}
+	if options.Models, err = inprocess.NewHub(config.Hub(cfg.Hub), log).Folders(c.Context(), cfg.Models); err != nil {
+		return err
+	}
 	if f.file != "" {
 		options.Load = load
 	}

@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"strconv"
 
 	"github.com/spf13/cobra"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/config"
 	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/internal/tokens/inprocess"
 )
@@ -18,14 +20,16 @@ import (
 // modelFlags say whose tokens are wanted.
 type modelFlags struct {
 	path, kind string
+	allowHub   bool
 }
 
 func (f *modelFlags) add(c *cobra.Command) {
-	c.Flags().StringVar(&f.path, "model-path", "", "`DIR` with the model's tokenizer and chat template")
+	c.Flags().StringVar(&f.path, "model-path", "", "`DIR` with the model's tokenizer and chat template, or hub:ORG/NAME with --allow-hub")
+	c.Flags().BoolVar(&f.allowHub, "allow-hub", false, "download the files of a hub:ORG/NAME model; "+config.EnvHubToken+" and "+config.EnvHubEndpoint+" count")
 	c.Flags().StringVar(&f.kind, "kind", "vllm", "`ENGINE` whose request handling is reproduced: vllm or sglang")
 }
 
-func (f *modelFlags) open() (*inprocess.Model, tokens.Kind, error) {
+func (f *modelFlags) open(c *cobra.Command) (*inprocess.Model, tokens.Kind, error) {
 	if f.path == "" {
 		return nil, 0, usageError{fmt.Errorf("--model-path is missing: name the folder with tokenizer.json")}
 	}
@@ -34,7 +38,16 @@ func (f *modelFlags) open() (*inprocess.Model, tokens.Kind, error) {
 	if !ok {
 		return nil, 0, usageError{fmt.Errorf("kind %q is neither vllm nor sglang", f.kind)}
 	}
-	m, err := inprocess.OpenOne(f.path)
+	path := inprocess.Path{Path: f.path}
+	if err := path.Check(f.allowHub); err != nil {
+		return nil, 0, usageError{fmt.Errorf("--model-path %s: %w", f.path, err)}
+	}
+	log := slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil))
+	found, err := inprocess.NewHub(config.Hub(inprocess.HubConfig{Allow: f.allowHub}), log).Folders(c.Context(), []inprocess.Path{path})
+	if err != nil {
+		return nil, 0, err
+	}
+	m, err := inprocess.OpenOne(found[0].Path)
 	return m, kind, err
 }
 
@@ -52,7 +65,7 @@ With --json-lines each line of the input is a JSON string, and each line of the 
 array of its ids: no template, and no special tokens unless --add-special-tokens.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			m, kind, err := f.open()
+			m, kind, err := f.open(c)
 			if err != nil {
 				return err
 			}
@@ -154,7 +167,7 @@ func newTemplate() *cobra.Command {
 		Long:  "Read a chat request from standard input and print the prompt's text as the engine renders it, and nothing else.",
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			m, kind, err := f.open()
+			m, kind, err := f.open(c)
 			if err != nil {
 				return err
 			}

@@ -29,6 +29,9 @@ type Options struct {
 	Log *slog.Logger // required
 	// Load reads the configuration again for a reload; nil refuses reloads.
 	Load func() (*config.Config, error)
+	// Models is where the models' files are on this machine, where some of the configuration's were downloaded; nil takes
+	// the configuration's.
+	Models []inprocess.Path
 }
 
 // App is a whole router. Its methods may be called from any goroutine; Run once.
@@ -71,7 +74,11 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	a.telemetry = telemetry.New(cfg.Telemetry)
 	a.tokens = tokens.New(cfg.Tokens, tokenClient())
 	a.tokens.Log = o.Log
-	if err := a.loadModels(cfg.Models); err != nil {
+	models := cfg.Models
+	if o.Models != nil {
+		models = o.Models
+	}
+	if err := a.loadModels(models); err != nil {
 		return nil, err
 	}
 	a.client = proxy.New(cfg.Proxy)

@@ -43,6 +43,8 @@ type Config struct {
 	// Models are where models' files are, so that their prompts become token ids in this process: exactly, in
 	// microseconds, and without asking an engine. Without one the engines are asked.
 	Models []inprocess.Path `yaml:"models"`
+	// Hub is whether models' files may be downloaded, and from where.
+	Hub inprocess.HubConfig `yaml:"hub"`
 	// Tokens bounds the search for a prompt's token ids.
 	Tokens tokens.Config `yaml:"tokens"`
 	// Index bounds the memory of what workers hold.
@@ -195,6 +197,11 @@ func (c *Config) Validate() error {
 			found.add(at, fmt.Errorf("%s is listed twice, first as workers[%d]", w.URL, first))
 		}
 		seen[strings.TrimRight(w.URL, "/")] = i
+	}
+	for i, m := range c.Models {
+		if err := m.Check(c.Hub.Allow); err != nil {
+			found.add(fmt.Sprintf("models[%d]", i), err)
+		}
 	}
 	c.validateRouting(&found)
 	c.validateHealth(&found)

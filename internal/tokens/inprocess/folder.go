@@ -16,7 +16,8 @@ type Path struct {
 	// called.
 	Name string `yaml:"name"`
 	// Path is a folder with tokenizer.json, tekken.json or a .tiktoken file and the chat template beside it, or a folder of
-	// a Hugging Face cache (models--ORG--NAME), whose newest snapshot is taken.
+	// a Hugging Face cache (models--ORG--NAME), whose newest snapshot is taken; or hub:ORG/NAME[@REVISION], which is
+	// downloaded where hub.allow permits it.
 	Path string `yaml:"path"`
 }
 

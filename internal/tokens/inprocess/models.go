@@ -43,6 +43,9 @@ func Open(paths []Path) (*Models, error) {
 
 // OpenOne loads the model in a folder, see [Path].
 func OpenOne(path string) (*Model, error) {
+	if _, is, err := parseHub(path); is {
+		return nil, errors.Join(err, errors.New("it is on the hub and was not fetched"))
+	}
 	dir, err := folder(path)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,50 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+
+	"github.com/warmpath/warmpath/internal/tokens/inprocess"
+)
+
+// The environment variables of Hugging Face's tools that are read, where the file says nothing.
+const (
+	EnvHubToken    = "HF_TOKEN"
+	EnvHubEndpoint = "HF_ENDPOINT"
+	EnvHubCache    = "HF_HUB_CACHE"
+	EnvHubHome     = "HF_HOME"
+	EnvHubOffline  = "HF_HUB_OFFLINE"
+)
+
+// Hub returns c with what it leaves open taken from the environment.
+func Hub(c inprocess.HubConfig) inprocess.HubConfig {
+	if c.Endpoint == "" {
+		c.Endpoint = os.Getenv(EnvHubEndpoint)
+	}
+	if c.Endpoint == "" {
+		c.Endpoint = inprocess.HubEndpoint
+	}
+	if c.Cache == "" {
+		c.Cache = hubCache()
+	}
+	c.Token = os.Getenv(EnvHubToken)
+	switch os.Getenv(EnvHubOffline) {
+	case "1", "true", "TRUE", "yes", "YES", "on", "ON": // as huggingface_hub reads it
+		c.Offline = true
+	}
+	return c
+}
+
+func hubCache() string {
+	if dir := os.Getenv(EnvHubCache); dir != "" {
+		return dir
+	}
+	if dir := os.Getenv(EnvHubHome); dir != "" {
+		return filepath.Join(dir, "hub")
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		home = os.TempDir()
+	}
+	return filepath.Join(home, ".cache", "huggingface", "hub")
+}

@@ -1,0 +1,184 @@
+package inprocess
+
+import (
+	"context"
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+const (
+	// maxHubFile bounds a download in bytes: the largest tokenizer.json known has 35 MB.
+	maxHubFile = 512 << 20
+	// hubTries is how often a file's download is begun or taken up again, over connections that break.
+	hubTries = 4
+	// progressEvery is how often a long download says how far it is.
+	progressEvery = 2 * time.Second
+)
+
+var errDigest = errors.New("the file is not what the hub says it is")
+
+// download brings f into dir unless it is there. It grows beside its place, is taken up again where it broke off, now or by
+// the next start, and is moved into place when it is whole and has the digest that the hub tells.
+func (h *Hub) download(ctx context.Context, m hubModel, commit string, f hubRemote, dir string) error {
+	to := filepath.Join(dir, filepath.FromSlash(f.Name))
+	if exists(to) {
+		return nil
+	}
+	if f.Size > maxHubFile {
+		return fmt.Errorf("download %s: %d bytes are more than %d", f.Name, f.Size, int64(maxHubFile))
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return fmt.Errorf("download %s: %w", f.Name, err)
+	}
+	url := h.cfg.Endpoint + "/" + m.name + "/resolve/" + commit + "/" + f.Name
+	part := to + ".incomplete"
+	wait := h.retry
+	for try := 1; ; try++ {
+		err := h.transfer(ctx, m, url, part, f)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, errUnreachable) && !errors.Is(err, errDigest) || try == hubTries || ctx.Err() != nil {
+			return fmt.Errorf("download %s of %s: %w", f.Name, m.name, err)
+		}
+		h.log.Warn("a download broke off and is taken up again", "model", m.name, "file", f.Name, "error", err)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+		wait *= 2
+	}
+	if err := os.Rename(part, to); err != nil {
+		return fmt.Errorf("download %s: %w", f.Name, err)
+	}
+	return nil
+}
+
+// transfer appends what is missing to part and checks the whole.
+func (h *Hub) transfer(ctx context.Context, m hubModel, url, part string, f hubRemote) error {
+	file, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	have, err := file.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	if f.Size == 0 || have < f.Size {
+		if err := h.fill(ctx, m, url, file, have, f); err != nil {
+			return err
+		}
+	}
+	if err := verify(file, f); err != nil {
+		_ = file.Truncate(0) // the next try begins anew
+		return err
+	}
+	return file.Sync()
+}
+
+// fill writes the rest of the file at url behind the have bytes that file holds.
+func (h *Hub) fill(ctx context.Context, m hubModel, url string, file *os.File, have int64, f hubRemote) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stalled := time.AfterFunc(h.stall, func() { cancel(fmt.Errorf("nothing came for %v", h.stall)) })
+	defer stalled.Stop()
+	resp, err := h.get(ctx, url, have)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	switch resp.StatusCode {
+	case http.StatusRequestedRangeNotSatisfiable: // what is there is not a beginning of it
+		_ = file.Truncate(0)
+		return fmt.Errorf("%w: it has no bytes from %d on", errUnreachable, have)
+	case http.StatusOK: // the whole file, asked for or not
+		if have, err = 0, file.Truncate(0); err != nil {
+			return err
+		}
+	}
+	if err := h.statusError(resp.StatusCode, m); err != nil {
+		return err
+	}
+	if _, err := file.Seek(have, io.SeekStart); err != nil {
+		return err
+	}
+	w := &progress{Writer: file, done: have, told: time.Now(), step: func(done int64) {
+		h.log.Info("downloading", "model", m.name, "file", f.Name, "bytes", done, "of", f.Size)
+	}, alive: func() { stalled.Reset(h.stall) }}
+	n, err := io.Copy(w, io.LimitReader(resp.Body, maxHubFile-have+1))
+	switch {
+	case w.failed != nil:
+		return w.failed
+	case err != nil:
+		return fmt.Errorf("%w: after %d bytes: %w", errUnreachable, have+n, errors.Join(err, context.Cause(ctx)))
+	case have+n > maxHubFile:
+		return fmt.Errorf("more than %d bytes", int64(maxHubFile))
+	}
+	h.log.Info("downloaded", "model", m.name, "file", f.Name, "bytes", have+n)
+	return nil
+}
+
+// progress tells now and then how many bytes have been written.
+type progress struct {
+	io.Writer
+	done   int64
+	told   time.Time
+	step   func(done int64)
+	alive  func()
+	failed error // the disk's error, not the network's
+}
+
+func (p *progress) Write(b []byte) (int, error) {
+	p.alive()
+	n, err := p.Writer.Write(b)
+	p.done += int64(n)
+	p.failed = err
+	if now := time.Now(); now.Sub(p.told) >= progressEvery {
+		p.told = now
+		p.step(p.done)
+	}
+	return n, err
+}
+
+// verify compares the file with the size and the digest that the hub tells, where it tells one.
+func verify(file *os.File, f hubRemote) error {
+	size, err := file.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	var digest hash.Hash
+	var want string
+	switch {
+	case f.LFS != nil && f.LFS.SHA256 != "":
+		digest, want = sha256.New(), f.LFS.SHA256
+	case f.Git != "":
+		digest, want = sha1.New(), f.Git
+		fmt.Fprintf(digest, "blob %d\x00", size)
+	}
+	if f.Size != 0 && size != f.Size {
+		return fmt.Errorf("%w: %d bytes, not %d", errDigest, size, f.Size)
+	}
+	if digest == nil {
+		return nil
+	}
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	if _, err := io.Copy(digest, file); err != nil {
+		return err
+	}
+	if got := hex.EncodeToString(digest.Sum(nil)); got != want {
+		return fmt.Errorf("%w: digest %s, not %s", errDigest, got, want)
+	}
+	return nil
+}

@@ -1,0 +1,284 @@
+package inprocess
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// HubConfig says whether models' files may be downloaded, from where and to where.
+type HubConfig struct {
+	// Allow lets a model's path be hub:ORG/NAME, whose tokenizer and chat template are then downloaded when the router
+	// starts. Off by default: a router connects to nothing that it was not told of.
+	Allow bool `yaml:"allow"`
+	// Endpoint is the hub's address. Empty is the environment's HF_ENDPOINT, else https://huggingface.co.
+	Endpoint string `yaml:"endpoint"`
+	// Cache is the folder that keeps downloads, laid out as Hugging Face's tools do and shared with them. Empty is the
+	// environment's HF_HUB_CACHE, else hub in HF_HOME, else ~/.cache/huggingface/hub.
+	Cache string `yaml:"cache"`
+	// Token opens gated and private models; from HF_TOKEN.
+	Token string `yaml:"-"`
+	// Offline takes what the cache has and asks nobody; from HF_HUB_OFFLINE.
+	Offline bool `yaml:"-"`
+}
+
+// HubEndpoint is the public hub.
+const HubEndpoint = "https://huggingface.co"
+
+// hubPrefix begins the path of a model on the hub: hub:ORG/NAME or hub:ORG/NAME@REVISION.
+const hubPrefix = "hub:"
+
+// hubModel is a model on the hub.
+type hubModel struct{ name, revision string }
+
+var (
+	hubName     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$`)
+	hubRevision = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,95}$`)
+	hubCommit   = regexp.MustCompile(`^[0-9a-f]{7,64}$`)
+)
+
+// parseHub reads a model's path; is tells whether it is on the hub.
+func parseHub(text string) (m hubModel, is bool, err error) {
+	rest, is := strings.CutPrefix(text, hubPrefix)
+	if !is {
+		return m, false, nil
+	}
+	name, revision, named := strings.Cut(rest, "@")
+	if !named {
+		revision = "main"
+	}
+	if !hubName.MatchString(name) || strings.Contains(name, "..") || !hubRevision.MatchString(revision) || strings.Contains(revision, "..") {
+		return m, true, fmt.Errorf("%q is not hub:ORG/NAME or hub:ORG/NAME@REVISION", text)
+	}
+	return hubModel{name, revision}, true, nil
+}
+
+// errNotAllowed says what to do without a download.
+var errNotAllowed = errors.New("downloads are off: allow them with --allow-hub (hub.allow: true), " +
+	"or fetch the model's tokenizer and chat template yourself and name their folder")
+
+// Check reports what of p's path is wrong before anything is opened.
+func (p Path) Check(allowed bool) error {
+	if _, is, err := parseHub(p.Path); err != nil || !is || allowed {
+		return err
+	}
+	return errNotAllowed
+}
+
+// Hub downloads models' tokenizers and chat templates into a cache. Its methods are not for concurrent use.
+type Hub struct {
+	cfg    HubConfig
+	log    *slog.Logger
+	client *http.Client
+	retry  time.Duration // wait before the second try of a file
+	stall  time.Duration // a download that brings nothing for so long is given up
+}
+
+// NewHub returns a Hub. cfg names endpoint and cache.
+func NewHub(cfg HubConfig, log *slog.Logger) *Hub {
+	transport := http.DefaultTransport.(*http.Transport).Clone() // with the system's proxy
+	transport.ResponseHeaderTimeout = 30 * time.Second
+	cfg.Endpoint = strings.TrimRight(cfg.Endpoint, "/")
+	return &Hub{cfg: cfg, log: log, client: &http.Client{Transport: transport}, retry: time.Second, stall: time.Minute}
+}
+
+// Folders returns paths with the models on the hub in folders of this machine, downloading what is missing.
+func (h *Hub) Folders(ctx context.Context, paths []Path) ([]Path, error) {
+	out := make([]Path, 0, len(paths))
+	var problems []error
+	for _, p := range paths {
+		said := p.Path
+		m, is, err := parseHub(said)
+		if is && err == nil {
+			p.Path, err = h.folder(ctx, m)
+		}
+		if err != nil {
+			problems = append(problems, fmt.Errorf("model path %s: %w", said, err))
+		}
+		out = append(out, p)
+	}
+	h.client.CloseIdleConnections()
+	return out, errors.Join(problems...)
+}
+
+// folder returns the folder of m's files at its revision. What the hub says wins; where it cannot be reached, what was
+// downloaded before does.
+func (h *Hub) folder(ctx context.Context, m hubModel) (string, error) {
+	if !h.cfg.Allow {
+		return "", errNotAllowed
+	}
+	root := filepath.Join(h.cfg.Cache, "models--"+strings.ReplaceAll(m.name, "/", "--"))
+	if h.cfg.Offline {
+		dir, ok := cached(root, m.revision)
+		if !ok {
+			return "", fmt.Errorf("HF_HUB_OFFLINE is set and %s has no %s: copy the model's folder here and name it", root, m.revision)
+		}
+		return dir, nil
+	}
+	listed, err := h.list(ctx, m)
+	if errors.Is(err, errUnreachable) && ctx.Err() == nil {
+		if dir, ok := cached(root, m.revision); ok {
+			h.log.Warn("the hub cannot be reached: the model's files as downloaded before are used", "model", m.name, "folder", dir, "error", err)
+			return dir, nil
+		}
+		return "", fmt.Errorf("%w; without a network, copy the model's folder here and name it", err)
+	}
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(root, "snapshots", listed.Commit)
+	found := false
+	for _, f := range listed.Files {
+		if !wanted(f.Name) {
+			continue
+		}
+		found = found || isTokenizer(f.Name)
+		if err := h.download(ctx, m, listed.Commit, f, dir); err != nil {
+			return "", err
+		}
+	}
+	if !found {
+		return "", fmt.Errorf("%s at %s has no tokenizer.json, tekken.json or .tiktoken file: its ids cannot be made here", m.name, m.revision)
+	}
+	return dir, point(root, m.revision, listed.Commit)
+}
+
+// cached returns the snapshot that revision was when it was last downloaded whole.
+func cached(root, revision string) (dir string, ok bool) {
+	commit, err := os.ReadFile(filepath.Join(root, "refs", revision))
+	if err != nil || !hubCommit.MatchString(strings.TrimSpace(string(commit))) {
+		return "", false
+	}
+	dir = filepath.Join(root, "snapshots", strings.TrimSpace(string(commit)))
+	_, err = os.Stat(dir)
+	return dir, err == nil
+}
+
+// point makes revision mean commit, once all files are there.
+func point(root, revision, commit string) error {
+	to := filepath.Join(root, "refs", revision)
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return fmt.Errorf("note the model's revision: %w", err)
+	}
+	if err := os.WriteFile(to+".new", []byte(commit), 0o644); err != nil {
+		return fmt.Errorf("note the model's revision: %w", err)
+	}
+	if err := os.Rename(to+".new", to); err != nil {
+		return fmt.Errorf("note the model's revision: %w", err)
+	}
+	return nil
+}
+
+// wanted are the files that make a tokenizer and its templates; weights are never among them.
+func wanted(name string) bool {
+	switch name {
+	case "tokenizer_config.json", "chat_template.jinja", "chat_template.json":
+		return true
+	}
+	template, err := path.Match("additional_chat_templates/*.jinja", name)
+	return isTokenizer(name) || err == nil && template && filepath.IsLocal(name)
+}
+
+func isTokenizer(name string) bool {
+	rank, err := path.Match("*.tiktoken", name)
+	return name == "tokenizer.json" || name == "tekken.json" || err == nil && rank && filepath.IsLocal(name)
+}
+
+// listing is what the hub says of a model's revision.
+type listing struct {
+	Commit string      `json:"sha"`
+	Files  []hubRemote `json:"siblings"`
+}
+
+// hubRemote is a file on the hub. Size and digests are zero where the hub does not tell them.
+type hubRemote struct {
+	Name string `json:"rfilename"`
+	Size int64  `json:"size"`
+	Git  string `json:"blobId"` // git's digest of the content
+	LFS  *struct {
+		SHA256 string `json:"sha256"`
+	} `json:"lfs"`
+}
+
+// maxListing bounds the hub's answer in bytes; a model with a thousand files takes 300 KB.
+const maxListing = 16 << 20
+
+func (h *Hub) list(ctx context.Context, m hubModel) (*listing, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	resp, err := h.get(ctx, h.cfg.Endpoint+"/api/models/"+m.name+"/revision/"+m.revision+"?blobs=true", 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if err := h.statusError(resp.StatusCode, m); err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxListing+1))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUnreachable, err)
+	}
+	var l listing
+	if err := json.Unmarshal(data, &l); err != nil || !hubCommit.MatchString(l.Commit) {
+		return nil, fmt.Errorf("%s does not answer as a hub does: check HF_ENDPOINT", h.cfg.Endpoint)
+	}
+	return &l, nil
+}
+
+// errUnreachable says that the hub did not answer, or not in a way that says anything of the model.
+var errUnreachable = errors.New("the hub cannot be reached")
+
+func (h *Hub) get(ctx context.Context, url string, from int64) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return nil, fmt.Errorf("ask the hub: %w", err)
+	}
+	req.Header.Set("User-Agent", "warmpath")
+	req.Header.Set("Accept-Encoding", "identity") // sizes and digests are of the file as it is
+	if h.cfg.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+h.cfg.Token) // net/http drops it when another host is redirected to
+	}
+	if from > 0 {
+		req.Header.Set("Range", fmt.Sprintf("bytes=%d-", from))
+	}
+	resp, err := h.client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUnreachable, err)
+	}
+	return resp, nil
+}
+
+func (h *Hub) statusError(status int, m hubModel) error {
+	switch {
+	case status == http.StatusOK || status == http.StatusPartialContent:
+		return nil
+	case status == http.StatusUnauthorized && h.cfg.Token == "":
+		return fmt.Errorf("the hub refuses access to %s (401): it is private or gated, or does not exist; set HF_TOKEN to a token that may read it", m.name)
+	case status == http.StatusUnauthorized:
+		return fmt.Errorf("the hub refuses HF_TOKEN for %s (401): the token is wrong or has ended, or the model does not exist", m.name)
+	case status == http.StatusForbidden:
+		return fmt.Errorf("the hub refuses access to %s (403): its licence must be accepted on the model's page, by the owner of HF_TOKEN", m.name)
+	case status == http.StatusNotFound:
+		return fmt.Errorf("there is no %s at %s on %s (404)", m.name, m.revision, h.cfg.Endpoint)
+	case status == http.StatusTooManyRequests || status >= 500:
+		return fmt.Errorf("%w: status %d", errUnreachable, status)
+	}
+	return fmt.Errorf("ask the hub for %s: unexpected status %d", m.name, status)
+}
+
+// exists reports whether a file is there.
+func exists(name string) bool {
+	_, err := os.Stat(name)
+	return !errors.Is(err, fs.ErrNotExist)
+}
