@@ -1,7 +1,8 @@
 // Package tokens finds the token ids of a prompt, so that the Router can match it against the index. Exactness begins
-// here: ids that are not the engine's own never match. Until ids can be made in process (the Local hook is the seam),
-// it asks an engine that serves the model, remembers the answer by the parts of the body that decide the tokens, and
-// never fails a request: what does not come within the budget is an Outcome to count, and the request is routed by load.
+// here: ids that are not the engine's own never match. They are made in process (Local, checked against engines while
+// serving), else by a tokenizer service, else by an engine that serves the model. Answers are remembered by the parts of the
+// body that decide the tokens. It never fails a request: what does not come within the budget is an Outcome to count, and
+// the request is routed by load.
 //
 // It knows the token endpoints of vLLM and SGLang and nothing of routing.
 //
