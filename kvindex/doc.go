@@ -73,7 +73,7 @@
 // and never comes back; memory that readers may be in is either left to the garbage collector or reused under another
 // version. Who is disturbed looks again, sixteen times at most.
 //
-// A match takes a lock that writers hold for 64 blocks at a time in three cases: keys of it are believed of somebody (or
+// A match takes a lock that writers hold for 64 blocks (256 ready keys) at a time in three cases: keys of it are believed of somebody (or
 // share a counter with one that is); a holder has groups and none with full attention; the sixteen looks failed. A holder
 // that is being forgotten is gone for readers at once. Match allocates nothing when its destination has room.
 package kvindex
