@@ -151,3 +151,27 @@ func TestAWrongTokenizerIsFoundOutWhileServingAndBelievedAgain(t *testing.T) {
 		t.Errorf("after twenty equal prompts the ids are from %s", source)
 	}
 }
+
+func TestAMockEngineServesAsTokenizerService(t *testing.T) {
+	service := engine(t, func(c *mockengine.Config) { c.ScaleOut = true })
+	e := engine(t, nil)
+	cfg := settings(e)
+	cfg.Tokens.Service = service.URL()
+	r := startWith(t, cfg, app.Options{Log: slog.New(slog.DiscardHandler)})
+	r.exact(1)
+	if source := r.complete("some text"); source != "service" {
+		t.Errorf("ids from %s", source)
+	}
+	r.chat(strings.Repeat("alpha beta ", 60))
+	r.wait("the request is booked", func() bool { return len(r.Telemetry().Last(0)) == 2 })
+	r.wait("the events are indexed", func() bool {
+		stats := r.Router().IndexStats()
+		return len(stats) == 1 && stats[0].Memberships >= 10
+	})
+	r.chat(strings.Repeat("alpha beta ", 60) + "and more")
+	r.wait("the request is booked", func() bool { return len(r.Telemetry().Last(0)) == 3 })
+	last := r.Telemetry().Last(1)[0]
+	if last.TokenSource != "service" || last.MatchTokens == 0 || last.Difference == nil || *last.Difference != 0 {
+		t.Errorf("ids from %s, matched %d, difference %v", last.TokenSource, last.MatchTokens, last.Difference)
+	}
+}
