@@ -4,7 +4,7 @@ GO ?= go
 FUZZTIME ?= 30s
 TOOL = $(GO) tool -modfile=tools/go.mod
 
-.PHONY: help build check test race fuzz interop test-binary test-engines test-bench bench demo tidy
+.PHONY: help build check test race fuzz interop test-binary test-engines golden test-bench bench demo tidy
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -43,6 +43,11 @@ test-engines: build ## the built binary against real vLLM and SGLang on a CPU: s
 
 bench: ## every benchmark once, allocations reported; bench/README.md has the comparisons with other projects
 	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+golden: ## what the reference tokenizers and jinja2 answer, for the tests that compare with them (2.5 GB in the cache folder; after test-engines' set-up)
+	[ -d $${XDG_CACHE_HOME:-$$HOME/.cache}/warmpath/tokenizers/ids ] || bash tokenizer/testdata/golden.sh
+	[ -d $${XDG_CACHE_HOME:-$$HOME/.cache}/warmpath/templates ] || \
+		$${XDG_CACHE_HOME:-$$HOME/.cache}/warmpath/engines/vllm/venv/bin/python tokenizer/chattemplate/testdata/gather.py --download
 
 test-bench: ## the module of comparisons builds and passes
 	cd bench && $(GO) vet ./... && $(GO) test ./...
