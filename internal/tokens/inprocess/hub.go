@@ -46,6 +46,7 @@ var (
 	hubName     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$`)
 	hubRevision = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,95}$`)
 	hubCommit   = regexp.MustCompile(`^[0-9a-f]{7,64}$`)
+	hubFile     = regexp.MustCompile(`^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)?$`) // what a URL and a folder take as it is
 )
 
 // parseHub reads a model's path; is tells whether it is on the hub.
@@ -187,12 +188,12 @@ func wanted(name string) bool {
 		return true
 	}
 	template, err := path.Match("additional_chat_templates/*.jinja", name)
-	return isTokenizer(name) || err == nil && template && filepath.IsLocal(name)
+	return isTokenizer(name) || err == nil && template && filepath.IsLocal(name) && hubFile.MatchString(name)
 }
 
 func isTokenizer(name string) bool {
 	rank, err := path.Match("*.tiktoken", name)
-	return name == "tokenizer.json" || name == "tekken.json" || err == nil && rank && filepath.IsLocal(name)
+	return name == "tokenizer.json" || name == "tekken.json" || err == nil && rank && filepath.IsLocal(name) && hubFile.MatchString(name)
 }
 
 // listing is what the hub says of a model's revision.
