@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/app"
 	"github.com/warmpath/warmpath/internal/config"
@@ -123,6 +124,19 @@ func (r *router) wait(what string, ok func() bool) {
 	}
 }
 
+// indexed waits until the index has what the engines have.
+func (r *router) indexed(engines ...*mockengine.Server) {
+	r.t.Helper()
+	r.wait("the events are indexed", func() bool {
+		cached := 0
+		for _, e := range engines {
+			cached += len(e.CachedHashes(0, block.TierGPU))
+		}
+		stats := r.Router().IndexStats()
+		return cached > 0 && len(stats) == 1 && stats[0].Memberships == int64(cached)
+	})
+}
+
 func (r *router) chat(text string) (*http.Response, string) {
 	r.t.Helper()
 	body := fmt.Sprintf(`{"model":"mock","max_tokens":8,"messages":[{"role":"user","content":%q}]}`, text)
@@ -139,7 +153,8 @@ func (r *router) chat(text string) (*http.Response, string) {
 }
 
 func TestPromptsGoHomeAndPredictionsAreRight(t *testing.T) {
-	r := start(t, nil, engine(t, nil), engine(t, nil), engine(t, nil))
+	engines := []*mockengine.Server{engine(t, nil), engine(t, nil), engine(t, nil)}
+	r := start(t, nil, engines...)
 	r.exact(3)
 	homes := map[string]string{}
 	prompts := []string{strings.Repeat("alpha beta ", 60), strings.Repeat("gamma delta ", 60), strings.Repeat("epsilon zeta ", 60)}
@@ -150,10 +165,7 @@ func TestPromptsGoHomeAndPredictionsAreRight(t *testing.T) {
 		}
 		homes[p] = resp.Header.Get("X-Warmpath-Worker")
 	}
-	r.wait("the events are indexed", func() bool {
-		stats := r.Router().IndexStats()
-		return len(stats) == 1 && stats[0].Memberships >= 20
-	})
+	r.indexed(engines...)
 	for range 3 {
 		for _, p := range prompts {
 			resp, _ := r.chat(p)

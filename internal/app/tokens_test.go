@@ -164,10 +164,7 @@ func TestAMockEngineServesAsTokenizerService(t *testing.T) {
 	}
 	r.chat(strings.Repeat("alpha beta ", 60))
 	r.wait("the request is booked", func() bool { return len(r.Telemetry().Last(0)) == 2 })
-	r.wait("the events are indexed", func() bool {
-		stats := r.Router().IndexStats()
-		return len(stats) == 1 && stats[0].Memberships >= 10
-	})
+	r.indexed(e)
 	r.chat(strings.Repeat("alpha beta ", 60) + "and more")
 	r.wait("the request is booked", func() bool { return len(r.Telemetry().Last(0)) == 3 })
 	last := r.Telemetry().Last(1)[0]
