@@ -21,8 +21,6 @@ type calibrateFlags struct {
 	base, name          string
 	output              string
 	asJSON              bool
-	prompts, sequences  []int
-	contexts            []int
 	ladder              loadgen.Ladder
 	cfg                 loadgen.Config
 	kvTokens, batch     int
