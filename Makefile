@@ -3,6 +3,7 @@ export CGO_ENABLED ?= 0
 GO ?= go
 FUZZTIME ?= 30s
 TOOL = $(GO) tool -modfile=tools/go.mod
+CACHE = $${XDG_CACHE_HOME:-$$HOME/.cache}/warmpath
 
 .PHONY: help build check test race fuzz interop test-binary test-engines golden test-bench bench demo tidy
 
@@ -38,16 +39,16 @@ test-binary: build ## the built binary against mock engines: restarts, losses, d
 
 test-engines: build ## the built binary against real vLLM and SGLang on a CPU: says what it installs, how big, and where
 	bash test/engines/setup.sh
-	WARMPATH_ENGINES=$${WARMPATH_ENGINES:-$${XDG_CACHE_HOME:-$$HOME/.cache}/warmpath/engines} WARMPATH_BINARY=$(CURDIR)/bin/warmpath \
+	WARMPATH_ENGINES=$${WARMPATH_ENGINES:-$(CACHE)/engines} WARMPATH_BINARY=$(CURDIR)/bin/warmpath \
 		$(GO) test -count=1 -v -timeout 45m ./test/engines/...
 
 bench: ## every benchmark once, allocations reported; bench/README.md has the comparisons with other projects
 	$(GO) test -run '^$$' -bench . -benchmem ./...
 
-golden: ## what the reference tokenizers and jinja2 answer, for the tests that compare with them (2.5 GB in the cache folder; after test-engines' set-up)
-	[ -d $${XDG_CACHE_HOME:-$$HOME/.cache}/warmpath/tokenizers/ids ] || bash tokenizer/testdata/golden.sh
-	[ -d $${XDG_CACHE_HOME:-$$HOME/.cache}/warmpath/templates ] || \
-		$${XDG_CACHE_HOME:-$$HOME/.cache}/warmpath/engines/vllm/venv/bin/python tokenizer/chattemplate/testdata/gather.py --download
+golden: ## what the reference tokenizers and CPython's jinja2 answer, for the tests that compare with them (2.5 GB in the cache folder)
+	[ -d $(CACHE)/tokenizers/ids ] || bash tokenizer/testdata/golden.sh
+	[ -d $(CACHE)/templates ] || { python3 -m venv $(CACHE)/jinja && $(CACHE)/jinja/bin/pip install -q transformers==5.19.0 jinja2==3.1.6 && \
+		$(CACHE)/jinja/bin/python tokenizer/chattemplate/testdata/gather.py --download; }
 
 test-bench: ## the module of comparisons builds and passes
 	cd bench && $(GO) vet ./... && $(GO) test ./...
