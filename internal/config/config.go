@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -98,10 +97,6 @@ type TierWeights struct {
 // Default returns the configuration of an empty file. It has no workers, and so does not pass Validate.
 func Default() Config {
 	w := policy.DefaultTierWeights
-	// A 500 is tried elsewhere, too: nobody has seen an answer, and what made one engine fail rarely makes all. Engines
-	// that refuse a request say so with a 4xx.
-	upstream := proxy.DefaultConfig()
-	upstream.RetryStatuses = []int{http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout}
 	return Config{
 		Listen:  ":8080",
 		Policy:  policy.KVAware().Name,
@@ -119,7 +114,7 @@ func Default() Config {
 		Events:    ingest.DefaultConfig(),
 		Gateway:   gateway.DefaultConfig(),
 		Body:      proxy.DefaultBodyConfig(),
-		Proxy:     upstream,
+		Proxy:     proxy.DefaultConfig(),
 		Health:    discovery.DefaultConfig(),
 		Breaker:   fleet.DefaultBreakerConfig(),
 		Telemetry: telemetry.DefaultConfig(),

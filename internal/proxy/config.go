@@ -24,7 +24,9 @@ type Config struct {
 	// MaxHeaderBytes and MaxHeaders bound the header of an answer.
 	MaxHeaderBytes int `yaml:"max_header_bytes"`
 	MaxHeaders     int `yaml:"max_headers"`
-	// RetryStatuses are statuses that mean that the worker did not take the request, so that another may.
+	// RetryStatuses are statuses after which another worker is asked: the worker did not take the request, or failed at
+	// it, and nobody has seen an answer. A 500 is among them: what makes one engine fail rarely makes all, and engines that
+	// refuse a request say so with a 4xx.
 	RetryStatuses []int `yaml:"retry_statuses"`
 	// RetryTexts are texts in the body of a 500, or in an error event before the first token, that mean the same: what
 	// vLLM says while it shuts down, and when its engine process has died (../shared/facts/stream_survival.md §1).
@@ -43,7 +45,7 @@ func DefaultConfig() Config {
 		IdleTimeout:    4 * time.Second,
 		MaxHeaderBytes: 64 << 10,
 		MaxHeaders:     128,
-		RetryStatuses:  []int{http.StatusBadGateway, http.StatusServiceUnavailable},
+		RetryStatuses:  []int{http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout},
 		RetryTexts:     []string{"cannot schedule new futures after shutdown", "EngineCore encountered an issue"},
 	}
 }
