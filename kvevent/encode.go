@@ -158,8 +158,11 @@ func (p *encoder) written(k namedField, e *Event) bool {
 	return true
 }
 
-// tellsKeys reports whether an event has extra_keys: vLLM's offload tiers leave them out.
-func tellsKeys(e *Event) bool { return e.ExtraKeys != nil || e.Hidden&KeySalt == 0 }
+// tellsKeys reports whether an event has extra_keys: vLLM's offload tiers leave them out. A GPU event that names its
+// adapter and has none is read as SGLang's, which hides no salt, so leaving them out would keep no doubt alive.
+func tellsKeys(e *Event) bool {
+	return e.ExtraKeys != nil || e.Hidden&KeySalt == 0 || e.LoRA != "" && e.Tier == block.TierGPU
+}
 
 func (p *encoder) field(f field, e *Event) {
 	switch f {

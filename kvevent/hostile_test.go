@@ -44,6 +44,7 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Add(pack(list(1.5, list(storedWith(nil, "a", "extra_keys", list(list("a", list("img", 1), "s"), nil))), 0)))
 	f.Add(pack(list(1.5, list(list(tagStored, list(5), nil, list(list(1, 2)), 1, nil, "GPU", object{"cache_salt", "s"})))))
+	f.Add(pack(list(1.5, list(list(tagStored, list(5), nil, list(1, 2), 2, nil, "GPU", "a"))))) // an adapter, and no place for a salt
 	var d Decoder
 	var b Batch
 	f.Fuzz(func(t *testing.T, payload []byte) {
