@@ -104,15 +104,17 @@ type Decision struct {
 	Record
 
 	router      *Router
+	policy      *policy.Policy
 	reservation fleet.Reservation
 	open        atomic.Bool  // Done was not called
 	firstToken  atomic.Int64 // when it came, Unix nanoseconds; 0 is not yet
 
 	// Scratch, kept for the next decision. The query is here because policies take it through interfaces: as a local
 	// variable it would be allocated each time.
-	query   policy.Query
-	keys    []block.Key
-	matches []kvindex.Match
+	query    policy.Query
+	finished policy.Finished
+	keys     []block.Key
+	matches  []kvindex.Match
 }
 
 // Sent notes that the request has been written to the worker: from now on its prompt is expected in that cache. It is for
@@ -140,6 +142,15 @@ func (d *Decision) Done(o fleet.Outcome, now int64) {
 	}
 	d.reservation.Release()
 	d.router.fleet.Observe(d.Holder, o, now)
+	d.finished = policy.Finished{
+		Holder:         d.Holder,
+		Outcome:        o,
+		RoutedAt:       d.Now,
+		FirstTokenAt:   d.firstToken.Load(),
+		Now:            now,
+		UncachedTokens: max(d.PromptTokens-d.PredictedTokens, 0),
+	}
+	d.policy.Finished(&d.finished)
 }
 
 // Recycle gives the decision back to its router. It must not be used afterwards.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
 )
 
 // Request is what routing needs to know of a request. The router reads it during Route only.
@@ -16,7 +17,11 @@ type Request struct {
 	Extra    string          // SGLang's extra_key
 
 	PromptBytes int // length of the prompt's text; estimates the tokens when they are not known
-	MaxTokens   int // most tokens of the answer, 0 is none given; for policies that price answers, of which there is none yet
+	MaxTokens   int // most tokens of the answer, 0 is none given; for policies that price answers
+
+	Text    []byte         // the prompt's text, flattened, for policies on text; may be nil
+	Session policy.Session // the conversation, when the client named one
+	Tenant  string         // who asks; "" is not known
 
 	Target  string           // send it to this worker (URL or host:port) whatever the policy says; "" is any
 	Rank    int              // global data-parallel rank the client asked for; negative is any: the zero value asks for rank 0

@@ -65,6 +65,8 @@ func (r *Router) Route(ctx context.Context, req *Request) (*Decision, error) {
 		ContextBlocks:  (d.PromptTokens + c.BlockSize - 1) / c.BlockSize,
 	}, req.Now)
 	d.open.Store(true)
+	d.policy.Routed(&d.query, c)
+	d.query.Prompt = policy.Prompt{} // it belongs to the request
 	if !req.TellsSent {
 		r.speculate(d)
 	}
@@ -115,7 +117,15 @@ func (r *Router) decide(ctx context.Context, req *Request, take bool) (*Decision
 		MaxRequests:  r.options.MaxRequests,
 		Turn:         pool.Turn(take),
 		Random:       req.Random,
+		Model:        pool.Model,
+		LoRA:         pool.LoRA,
+		Session:      req.Session,
+		Tenant:       req.Tenant,
+		MaxTokens:    req.MaxTokens,
+		Now:          req.Now,
+		Prompt:       policy.Prompt{Tokens: req.Tokens, Keys: d.keys, BlockSize: d.BlockSize, Text: req.Text},
 	}
+	d.policy = p
 	d.settle(p.Choose(&d.query, d.Candidates))
 	if d.Worker == nil {
 		return d, fmt.Errorf("route to model %q: %w", req.Model, noChoice(d.Candidates))

@@ -21,6 +21,6 @@ func Example() {
 	w := f.Snapshot().Worker(pool.Holders[0])
 	fmt.Println(w.URL, w.Ready, w.Why)
 	// Output:
-	// {Requests:1 PrefillTokens:900 ContextBlocks:63 Processed:1}
+	// {Requests:1 PrefillTokens:900 ContextBlocks:63 Processed:1 OutputTokens:0 Reported:{At:0 Running:0 Waiting:0 KVUsed:0}}
 	// http://10.0.0.7:8000 false connection refused
 }

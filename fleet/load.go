@@ -15,6 +15,16 @@ type Load struct {
 	PrefillTokens int64  // uncached prompt tokens of those without a first token
 	ContextBlocks int64  // engine blocks of the prompts of all of them
 	Processed     uint64 // requests ever dispatched; breaks ties so that an idle fleet is used in turn
+	OutputTokens  int64  // tokens of the answers under way, as far as they were told
+	Reported      Reported
+}
+
+// Reported is what an engine last said of itself. It includes what this router put there.
+type Reported struct {
+	At      int64   // when it was read, Unix nanoseconds; 0 is never
+	Running int64   // requests being computed
+	Waiting int64   // requests in the engine's queue
+	KVUsed  float64 // share of the KV cache that running requests hold, 0 to 1
 }
 
 // Reservation is one request's share of a holder's load. It is filled by [Fleet.Reserve]; the zero value holds nothing

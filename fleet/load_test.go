@@ -30,7 +30,7 @@ func TestLoadIsGivenBackOnceOnEveryPath(t *testing.T) {
 			var r Reservation
 			r.Release() // nothing is held yet
 			f.Reserve(&r, 0, work, 0)
-			if diff := cmp.Diff(Load{1, 100, 7, 1}, s.Load(0)); diff != "" {
+			if diff := cmp.Diff(Load{Requests: 1, PrefillTokens: 100, ContextBlocks: 7, Processed: 1}, s.Load(0)); diff != "" {
 				t.Fatalf("reserved: %s", diff)
 			}
 			for i, do := range steps.do {

@@ -15,6 +15,14 @@ type Query struct {
 	MaxRequests  int              // requests a holder may have at once; 0 is no limit
 	Turn         uint64           // how many requests for this model came before; round robin turns by it
 	Random       uint64           // a uniformly random number
+
+	Model     string  // the base model
+	LoRA      string  // the adapter; "" is none
+	Prompt    Prompt  // for policies that look at more than matches
+	Session   Session // the conversation, when the client named one
+	Tenant    string  // who asks; "" is not known
+	MaxTokens int     // most tokens of the answer; 0 is none given
+	Now       int64   // Unix nanoseconds
 }
 
 // Candidate is one holder that serves the request's model. The router fills what is known, the policy the rest.
@@ -33,9 +41,13 @@ type Candidate struct {
 	Predicted int                 // as Match, with speculative entries; ≥ Match
 	Full      int                 // what full attention alone would claim; for explanation only
 
-	Score  float64 // weighted sum of the scorers, set when the candidate passed the filters
-	Reason string  // why it was left out; "" when it passed the filters
+	Score  float64           // weighted sum of the scorers, set when the candidate passed the filters; higher is better
+	Terms  [MaxTerms]float64 // what Score is made of, in the order of [Policy.Terms]; for explanation
+	Reason string            // why it was left out; "" when it passed the filters
 }
+
+// MaxTerms is how many terms a policy may name.
+const MaxTerms = 8
 
 // contextDivisor: see the package comment for why a context token is a quarter of a prefill token.
 const contextDivisor = 4

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
 )
 
 // Spec is a policy as data.
@@ -14,6 +15,12 @@ type Spec struct {
 	Filters []string // applied in order, after those that every policy has: target, rank, excluded, healthy, saturated
 	Scorers []Weighted
 	Picker  string // "" is best
+
+	// Chooser decides in place of the scorers and the picker, after the filters. Terms names its terms.
+	Chooser Chooser
+	Terms   []string
+	// NeedsMatches and NeedsText say what the Chooser looks at; one that needs matches gets the prompt's tokens and keys too.
+	NeedsMatches, NeedsText bool
 
 	// NeedsTarget makes the policy refuse requests that do not name their worker.
 	NeedsTarget bool
@@ -73,13 +80,15 @@ func BuiltIn() []Spec {
 // standing are the filters of every policy: no policy may send a request where it cannot be served.
 var standing = []string{"target", "rank", "excluded", "healthy", "saturated"}
 
-// Policy chooses. It is immutable; any number of goroutines may use it.
+// Policy chooses. Any number of goroutines may use it.
 type Policy struct {
 	spec    Spec
 	filters []Filter
 	scorers []weightedScorer
 	picker  Picker
-	matches bool // a scorer looks at matches
+	chooser Chooser // nil: scorers and picker decide
+	terms   []string
+	matches bool // something looks at matches
 }
 
 type weightedScorer struct {
@@ -105,7 +114,10 @@ func Build(s Spec) (*Policy, error) {
 	if s.ImbalanceTokens > 0 && !slices.Contains(s.Filters, "balanced") {
 		names = append(names, "balanced")
 	}
-	p := &Policy{spec: s, picker: best{}}
+	p := &Policy{spec: s, picker: best{}, chooser: s.Chooser, terms: s.Terms, matches: s.NeedsMatches}
+	if s.Chooser != nil && (len(s.Scorers) > 0 || s.Picker != "") {
+		errs = append(errs, errors.New("a chooser decides alone: leave out scorers and picker"))
+	}
 	for _, name := range names {
 		f, ok := filters[name]
 		if !ok {
@@ -124,6 +136,7 @@ func Build(s Spec) (*Policy, error) {
 			errs = append(errs, fmt.Errorf("weight %v of scorer %s is not above 0", w.Weight, w.Scorer))
 		}
 		p.scorers = append(p.scorers, weightedScorer{f(&s), w.Weight})
+		p.terms = append(p.terms, w.Scorer)
 		p.matches = p.matches || w.Scorer == "match"
 	}
 	if s.Picker != "" {
@@ -131,6 +144,9 @@ func Build(s Spec) (*Policy, error) {
 		if p.picker, ok = pickers[s.Picker]; !ok {
 			errs = append(errs, fmt.Errorf("no picker is called %q (known: %v)", s.Picker, known(pickers)))
 		}
+	}
+	if len(p.terms) > MaxTerms {
+		errs = append(errs, fmt.Errorf("%d scorers or terms, at most %d", len(p.terms), MaxTerms))
 	}
 	if len(errs) > 0 {
 		return nil, fmt.Errorf("build policy %q: %w", s.Name, errors.Join(errs...))
@@ -155,6 +171,33 @@ func (p *Policy) NeedsTarget() bool { return p.spec.NeedsTarget }
 
 // Matches reports whether the policy looks at matches; one that does not needs no tokens.
 func (p *Policy) Matches() bool { return p.matches }
+
+// NeedsText reports whether the policy looks at the prompt's text.
+func (p *Policy) NeedsText() bool { return p.spec.NeedsText }
+
+// Terms names what a candidate's Score is made of, in the order of its Terms: scorers, or a chooser's own.
+func (p *Policy) Terms() []string { return p.terms }
+
+// Routed tells the policy that a choice is acted upon.
+func (p *Policy) Routed(q *Query, c *Candidate) {
+	if p.chooser != nil {
+		p.chooser.Routed(q, c)
+	}
+}
+
+// Finished tells the policy how a request that was Routed ended.
+func (p *Policy) Finished(f *Finished) {
+	if p.chooser != nil {
+		p.chooser.Finished(f)
+	}
+}
+
+// Forget drops what the policy remembers of a holder.
+func (p *Policy) Forget(h fleet.Holder) {
+	if p.chooser != nil {
+		p.chooser.Forget(h)
+	}
+}
 
 // Branch is the way a choice was made, in one word: what dashboards count.
 type Branch string
@@ -196,7 +239,7 @@ type Choice struct {
 // Choose filters, scores and picks. It reorders c and fills Score and Reason, whatever they were. It allocates nothing.
 func (p *Policy) Choose(q *Query, c []Candidate) Choice {
 	for i := range c {
-		c[i].Score, c[i].Reason = 0, ""
+		c[i].Score, c[i].Terms, c[i].Reason = 0, [MaxTerms]float64{}, ""
 	}
 	passed := len(c)
 	for _, f := range p.filters {
@@ -205,12 +248,35 @@ func (p *Policy) Choose(q *Query, c []Candidate) Choice {
 	if passed == 0 {
 		return Choice{Index: -1, Branch: BranchNone}
 	}
-	for _, s := range p.scorers {
+	if p.chooser != nil {
+		pick := p.chooser.Choose(q, c[:passed])
+		choice := Choice{Index: pick.Index, Passed: passed, Branch: pick.Branch, Ranked: pick.Ranked}
+		switch {
+		case pick.Index < 0:
+			choice.Branch = BranchNone
+		case pick.Branch == "":
+			choice.Branch = p.branch(q, c, pick.Index)
+		}
+		return choice
+	}
+	for term, s := range p.scorers {
 		s.scorer.Score(q, c[:passed], s.weight)
+		noteTerm(c[:passed], term)
 	}
 	picked := p.picker.Pick(q, c[:passed])
 	_, ranked := p.picker.(best)
 	return Choice{Index: picked, Passed: passed, Branch: p.branch(q, c, picked), Ranked: ranked}
+}
+
+// noteTerm notes what the scorer before added: the score less the terms so far.
+func noteTerm(c []Candidate, term int) {
+	for i := range c {
+		added := c[i].Score
+		for _, t := range c[i].Terms[:term] {
+			added -= t
+		}
+		c[i].Terms[term] = added
+	}
 }
 
 // Why says in words why candidate i of c was chosen, was not, or was left out. c is as Choose left it.
