@@ -27,7 +27,7 @@ var layers = [][]string{
 	{"internal/api", "kvevent/zmq", "internal/engine", "internal/workload"},
 	{"", "internal/zmtp"}, // "" is the root package, the Router
 	{"policy", "tokenizer", "tokenizer/chattemplate"},
-	{"kvindex", "kvevent"},
+	{"kvindex", "kvindex/learned", "kvevent"},
 	{"block", "fleet"},
 }
 
@@ -35,7 +35,7 @@ var layers = [][]string{
 var testOnly = []string{"internal/sharedtest", "kvindex/kvindextest"}
 
 // core packages decide; they must be drivable under virtual time, so everything that touches the world is an argument.
-var core = []string{"", "block", "kvindex", "kvevent", "fleet", "policy"}
+var core = []string{"", "block", "kvindex", "kvindex/learned", "kvevent", "fleet", "policy"}
 
 // rules forbid standard-library and third-party imports: prefix → who may have it → why nobody else may.
 var rules = []struct {
