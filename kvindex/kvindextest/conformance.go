@@ -16,10 +16,11 @@ func Conformance(t *testing.T, make Maker) {
 }
 
 type conformanceCase struct {
-	name   string
-	size   int
-	config kvindex.Config
-	run    func(r *rig)
+	name    string
+	size    int
+	config  kvindex.Config
+	learned bool // it means something to an index that learns from requests
+	run     func(r *rig)
 }
 
 var conformance = concat(chainCases, copyCases, cutCases, tierCases, groupCases, beliefCases, boundCases)

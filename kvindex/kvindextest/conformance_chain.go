@@ -7,7 +7,7 @@ import (
 )
 
 var chainCases = []conformanceCase{
-	{name: "a request matches the leading blocks it shares", size: 16, run: func(r *rig) {
+	{name: "a request matches the leading blocks it shares", size: 16, learned: true, run: func(r *rig) {
 		a := words(1, 160)
 		r.store(a, cut{})
 		r.store(a[:64], cut{holder: 1})
@@ -17,14 +17,14 @@ var chainCases = []conformanceCase{
 		r.want(a[:15], nil)
 		r.want(words(3, 160), nil)
 	}},
-	{name: "a chain grows through its parent", size: 16, run: func(r *rig) {
+	{name: "a chain grows through its parent", size: 16, learned: true, run: func(r *rig) {
 		a := words(1, 160)
 		for i := range 10 {
 			r.store(a, cut{from: i, to: i + 1})
 			r.want(a, only(uint32(i+1)))
 		}
 	}},
-	{name: "scopes are kept apart", size: 16, run: func(r *rig) {
+	{name: "scopes are kept apart", size: 16, learned: true, run: func(r *rig) {
 		a := words(1, 64)
 		r.store(a, cut{Stored: kvindex.Stored{Scope: block.Scope{Salt: "s"}}})
 		r.store(a, cut{holder: 1, Stored: kvindex.Stored{Scope: block.Scope{LoRA: "l"}}})
@@ -144,7 +144,7 @@ var chainCases = []conformanceCase{
 		r.Remove(0, 0, 0, []uint64{7})
 		r.want(b, nil)
 	}},
-	{name: "llm-d: the same prefix on 64 holders", size: 16, run: func(r *rig) {
+	{name: "llm-d: the same prefix on 64 holders", size: 16, learned: true, run: func(r *rig) {
 		a := words(1, 64)
 		want := map[fleet.Holder]uint32{}
 		for h := range fleet.Holder(64) {
@@ -152,6 +152,17 @@ var chainCases = []conformanceCase{
 			want[h] = 4
 		}
 		r.want(a, want)
+	}},
+	{name: "a forgotten holder has nothing, and what it is told later counts", size: 16, learned: true, run: func(r *rig) {
+		a := words(1, 160)
+		r.store(a, cut{})
+		r.store(a[:64], cut{holder: 1})
+		for range 3 {
+			r.Forget(0)
+			r.want(a, map[fleet.Holder]uint32{1: 4})
+			r.store(a[:96], cut{})
+			r.want(a, map[fleet.Holder]uint32{0: 6, 1: 4})
+		}
 	}},
 	{name: "llm-d: a new index that hears the history answers as the old one", size: 16, run: func(r *rig) {
 		again := newRig(r.T, func(*block.Hasher, kvindex.Config) *Door { return r.Door }, 16, kvindex.Config{})

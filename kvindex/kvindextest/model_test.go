@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/kvindex"
 	"github.com/warmpath/warmpath/kvindex/kvindextest"
 )
 
@@ -28,6 +30,21 @@ func TestIndexClaimsWhatEnginesHave(t *testing.T) {
 }
 
 func TestIndexConforms(t *testing.T) { kvindextest.Conformance(t, kvindextest.Kvindex) }
+
+// The cost-aware backend of llm-d (seed 003; 2 GiB there) is a budget in bytes and nothing else to set.
+func TestABudgetInBytesIsEnough(t *testing.T) {
+	const budget = 2 << 30
+	kvindextest.Conformance(t, func(h *block.Hasher, cfg kvindex.Config) *kvindextest.Door {
+		if cfg.Bytes == 0 {
+			cfg.Bytes = budget
+		}
+		d := kvindextest.Kvindex(h, cfg)
+		if got := d.Stats().Budget; got != cfg.Bytes {
+			t.Errorf("a budget of %d bytes became %d", cfg.Bytes, got)
+		}
+		return d
+	})
+}
 
 func FuzzHistory(f *testing.F) {
 	f.Add([]byte("\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f"))

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
 	"github.com/warmpath/warmpath/kvindex/learned"
 )
 
@@ -397,5 +399,60 @@ func run(t *testing.T, r *rand.Rand, cfg learned.Config, steps int) {
 		if got := x.Stats().Memberships; got != int64(ref.size()) {
 			t.Fatalf("after %d steps: %d blocks, the reference has %d", step+1, got, ref.size())
 		}
+	}
+}
+
+func TestLearningAndMatchingAllocateNothing(t *testing.T) {
+	x := newIndex(t, learned.Config{MaxHolderBlocks: 500, MaxBlocks: 10_000})
+	keys := prompt(1, 0, 200)
+	for i := range 100 { // up to the size it keeps
+		x.Learn(0, prompt(i, 0, 200), int64(i))
+	}
+	x.Learn(1, keys, 0)
+	dst := make([]kvindex.Match, 0, 8)
+	if n := testing.AllocsPerRun(100, func() {
+		x.Learn(1, keys, 1)
+		x.Learn(1, keys[:50], 1)
+		x.Use(1, keys, 1)
+		dst = x.Match(keys, 1, dst[:0])
+	}); n != 0 && !raceEnabled {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestReadersAndWritersAtOnce(t *testing.T) {
+	x := newIndex(t, learned.Config{MaxHolderBlocks: 300, TTL: 1000, MaxBlocks: 2000})
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(g), 1))
+			var dst []kvindex.Match
+			for i := range 2000 {
+				keys := prompt(r.IntN(50), 10, 1+r.IntN(60))
+				h := fleet.Holder(r.IntN(6))
+				switch r.IntN(12) {
+				case 0:
+					x.Forget(h)
+				case 1:
+					x.Evict(int64(i))
+				case 2:
+					x.Stats()
+				case 3, 4, 5, 6:
+					x.Learn(h, keys, int64(i))
+				default:
+					dst = x.Match(keys, int64(i), dst[:0])
+					for _, m := range dst {
+						if int(m.Blocks) > len(keys) {
+							t.Errorf("%d blocks of %d", m.Blocks, len(keys))
+						}
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	x.Evict(1 << 60)
+	if s := x.Stats(); s.Memberships != 0 || s.Blocks != 0 {
+		t.Errorf("%+v", s)
 	}
 }

@@ -1,0 +1,69 @@
+package kvindextest
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// Learner is an index that learns from where requests were sent (kvindex/learned).
+type Learner interface {
+	Learn(h fleet.Holder, keys []block.Key, now int64)
+	Match(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match
+	Forget(h fleet.Holder)
+}
+
+// ConformanceOfLearner checks an index that learns against the cases of [Conformance] that mean something to it: those
+// that only grow chains and forget holders. The others are about what such an index is never told: removals, copies,
+// engines' blocks of other sizes, tiers, groups, handles, beliefs beside confirmed blocks, and what waits for a parent.
+func ConformanceOfLearner(t *testing.T, make func(h *block.Hasher) Learner) {
+	ran := 0
+	for _, c := range conformance {
+		if !c.learned {
+			continue
+		}
+		ran++
+		t.Run(c.name, func(t *testing.T) {
+			c.run(newRig(t, func(h *block.Hasher, _ kvindex.Config) *Door { return learning(h, make(h)) }, c.size, c.config))
+		})
+	}
+	if ran == 0 {
+		t.Error("no case applies")
+	}
+}
+
+// learning is the door of an index that learns: an announcement is a request for the whole chain up to its last block.
+func learning(h *block.Hasher, x Learner) *Door {
+	type name struct {
+		holder fleet.Holder
+		handle uint64
+	}
+	chains := map[name][]block.Key{}
+	return &Door{
+		Store: func(id fleet.Holder, s *kvindex.Stored) {
+			chain, parent := chains[name{id, s.Parent}], h.Root(s.Scope)
+			if !s.HasParent {
+				chain = nil
+			} else if len(chain) == 0 {
+				return // a request has no part without a beginning
+			}
+			if len(chain) > 0 {
+				parent = chain[len(chain)-1]
+			}
+			from := len(chain)
+			chain = h.Append(slices.Clone(chain), parent, from*h.Size(), s.Tokens, s.Features)
+			for i, handle := range s.Handles {
+				chains[name{id, handle}] = chain[:from+i+1]
+			}
+			x.Learn(id, chain, 1)
+		},
+		Remove:    func(fleet.Holder, block.Tier, int, []uint64) {},
+		Clear:     func(fleet.Holder, block.Tier) {},
+		Forget:    x.Forget,
+		Speculate: func(fleet.Holder, []block.Key, int64) {},
+		Match:     x.Match,
+	}
+}

@@ -1,0 +1,56 @@
+package learned_test
+
+import (
+	"testing"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/kvindex/learned"
+)
+
+// BenchmarkLearn: prompts of 512 blocks on 8 holders at their limits, in steady state.
+func BenchmarkLearn(b *testing.B) {
+	for _, c := range []struct {
+		name  string
+		fresh int // blocks of a prompt that are new
+	}{{"known", 0}, {"turn", 16}, {"new", 448}} {
+		b.Run(c.name, func(b *testing.B) {
+			x := newIndex(b, learned.Config{MaxHolderBlocks: 20_000})
+			prompts := make([][]block.Key, 256)
+			for i := range prompts {
+				prompts[i] = prompt(i%8*7, 64, 512)
+				x.Learn(fleet.Holder(i%8), prompts[i], 0)
+				if c.fresh > 0 {
+					prompts[i] = prompt(1000+i*1000, 512-c.fresh, 512)
+				}
+			}
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				keys := prompts[i%256]
+				for k := 512 - c.fresh; k < 512; k++ {
+					keys[k] += 0x9e3779b97f4a7c15 // never seen
+				}
+				x.Learn(fleet.Holder(i%8), keys, int64(i))
+				i++
+			}
+			b.ReportMetric(float64(b.N)*float64(max(c.fresh, 1))/b.Elapsed().Seconds()/1e6, "Mnew/s")
+		})
+	}
+}
+
+func BenchmarkMatch(b *testing.B) {
+	x := newIndex(b, learned.TrackerConfig())
+	for h := range fleet.Holder(8) {
+		for i := range 100 {
+			x.Learn(h, prompt(int(h)*100+i, 64, 512), 0)
+		}
+	}
+	keys := prompt(305, 64, 512)
+	dst := make([]kvindex.Match, 0, 8)
+	b.ReportAllocs()
+	for b.Loop() {
+		dst = x.Match(keys, 0, dst[:0])
+	}
+}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package learned_test
+
+const raceEnabled = false
