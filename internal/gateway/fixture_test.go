@@ -47,7 +47,7 @@ type settings struct {
 }
 
 // serve runs a gateway in front of workers until the test ends.
-func serve(t *testing.T, change func(*settings), workers ...string) *fixture {
+func serve(t testing.TB, change func(*settings), workers ...string) *fixture {
 	t.Helper()
 	s := settings{gateway: gateway.DefaultConfig(), body: proxy.DefaultBodyConfig(), tokens: tokens.DefaultConfig(),
 		facts: fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m", MaxModelLen: 4096}}, BlockSize: 16}}

@@ -1,0 +1,92 @@
+package gateway_test
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/warmpath/warmpath/internal/gateway"
+)
+
+// discard is a client that takes everything and keeps nothing.
+type discard struct{ header http.Header }
+
+func (d *discard) Header() http.Header         { return d.header }
+func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
+func (*discard) WriteHeader(int)               {}
+
+// BenchmarkServe is one request through the gateway's own code, the worker on loopback answering at once: what is between
+// two runs beside the loopback's noise is the gateway's. ids are given, so that matching is part of it.
+func BenchmarkServe(b *testing.B) {
+	for _, prompt := range []int{0, 4096} {
+		b.Run(fmt.Sprintf("ids=%d", prompt), func(b *testing.B) {
+			f := benchmarked(b, nil)
+			path, body := "/v1/chat/completions", chat
+			if prompt > 0 {
+				path, body = "/v1/completions", `{"model":"m","prompt":[`+strings.Repeat("123,", prompt-1)+`7]}`
+			}
+			w := &discard{}
+			b.ReportAllocs()
+			for b.Loop() {
+				w.header = http.Header{}
+				r, err := http.NewRequest(http.MethodPost, path, strings.NewReader(body))
+				if err != nil {
+					b.Fatal(err)
+				}
+				r.Header.Set("Authorization", "Bearer sk-0123456789abcdef")
+				r.Header.Set("Content-Type", "application/json")
+				r.RequestURI = path
+				f.ServeHTTP(w, r)
+			}
+			b.StopTimer()
+			if n := len(f.Telemetry.Last(1)); n != 1 || f.Telemetry.Last(1)[0].Status != http.StatusOK {
+				b.Fatalf("not served: %+v", f.Telemetry.Last(1))
+			}
+		})
+	}
+}
+
+// benchmarked is a gateway in front of a worker that does nothing but answer.
+func benchmarked(b *testing.B, change func(*gateway.Config)) *fixture {
+	b.Helper()
+	answer := fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(whole), whole)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	go func() { // ends when the listener is closed
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go answerAll(c, answer) // ends with its connection, which the gateway closes
+		}
+	}()
+	b.Cleanup(func() { _ = l.Close() })
+	return serve(b, func(s *settings) {
+		if change != nil {
+			change(&s.gateway)
+		}
+	}, "http://"+l.Addr().String())
+}
+
+// answerAll answers every request on c, as it reads its last byte: a closing brace.
+func answerAll(c net.Conn, answer string) {
+	defer func() { _ = c.Close() }()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := c.Read(buf)
+		if err != nil {
+			return
+		}
+		if buf[n-1] != '}' {
+			continue
+		}
+		if _, err := c.Write([]byte(answer)); err != nil {
+			return
+		}
+	}
+}
