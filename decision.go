@@ -26,6 +26,7 @@ type Record struct {
 
 	PromptTokens    int                 // of the prompt; an estimate unless TokensKnown
 	TokensKnown     bool                // the tokens were given, so that matches mean something
+	FromText        bool                // they were not, but the text: what is predicted is approximate, and nothing is confirmed
 	MatchTokens     int                 // prompt tokens that confirmed blocks of the holder cover and its engine can use
 	PredictedTokens int                 // as MatchTokens, with speculative entries; ≥ MatchTokens
 	Tier            [block.NumTiers]int // MatchTokens by tier
@@ -79,6 +80,9 @@ func (r *Record) String() string {
 	fmt.Fprintf(&b, "%s: %s rank %d of %d candidates, %s (%s)", r.Policy, r.Worker.URL, r.Rank, len(r.Candidates), r.Branch, r.Reason)
 	if !r.TokensKnown {
 		fmt.Fprintf(&b, "; about %d prompt tokens", r.PromptTokens)
+		if r.FromText {
+			fmt.Fprintf(&b, ", %d predicted by their text; trust %s", r.PredictedTokens, r.Trust)
+		}
 		return b.String()
 	}
 	fmt.Fprintf(&b, "; %d of %d prompt tokens matched", r.MatchTokens, r.PromptTokens)
@@ -114,6 +118,7 @@ type Decision struct {
 	query    policy.Query
 	finished policy.Finished
 	keys     []block.Key
+	text     []block.Token // a part of the prompt's text
 	matches  []kvindex.Match
 }
 

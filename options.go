@@ -19,6 +19,9 @@ type Options struct {
 	Policy policy.Spec
 	// Policies may be asked for by name, with the built-in ones and Policy. One with a built-in's name replaces it.
 	Policies []policy.Spec
+	// ModelPolicies are the policies of models that have another than Policy: the name of one by the model's, as requested or
+	// as base model.
+	ModelPolicies map[string]string
 
 	// Index sizes the index of each base model.
 	Index kvindex.Config
@@ -26,14 +29,14 @@ type Options struct {
 	Algorithm block.Algorithm
 	// BlockSize is the tokens of our own blocks. Default, 0: for each base model the smallest engine block among its
 	// workers, at least 16. Smaller finds shorter matches and costs memory; engines' blocks are cut to it. One above the
-	// default gives way to the default: it would hide blocks that an engine has.
+	// default gives way to the default: it would hide blocks that an engine has. Policy may say it where this does not.
 	BlockSize int
 
 	// SpeculativeTTL is how long a dispatched prompt counts as cached without its events. Default 2 s: well above the
 	// time from dispatch to event, and soon over when the request failed. Negative turns speculation off.
 	SpeculativeTTL time.Duration
-	// ApproximateTTL is the same for holders that publish no events. Default 120 s: about how long a prefix survives on
-	// a busy engine. Negative turns learning from requests off.
+	// ApproximateTTL is the same for holders that publish no events, and for prompts matched by their text. Default
+	// 120 s: about how long a prefix survives on a busy engine. Negative turns learning from requests off.
 	ApproximateTTL time.Duration
 
 	// MaxRequests is how many requests a holder may have at once before it counts as saturated. Default 0: no limit,
@@ -47,6 +50,9 @@ const minBlockSize = 16
 func (o Options) withDefaults() Options {
 	if o.Policy.Name == "" {
 		o.Policy = policy.KVAware()
+	}
+	if o.BlockSize == 0 {
+		o.BlockSize = o.Policy.BlockSize
 	}
 	if o.SpeculativeTTL == 0 {
 		o.SpeculativeTTL = 2 * time.Second

@@ -19,7 +19,7 @@ type Request struct {
 	PromptBytes int // length of the prompt's text; estimates the tokens when they are not known
 	MaxTokens   int // most tokens of the answer, 0 is none given; for policies that price answers
 
-	Text    []byte         // the prompt's text, flattened, for policies on text; may be nil
+	Text    []byte         // the prompt's text, flattened: for policies on text, and for approximate matches without Tokens; may be nil
 	Session policy.Session // the conversation, when the client named one
 	Tenant  string         // who asks; "" is not known
 
@@ -53,6 +53,9 @@ const bytesPerToken = 4
 func (r *Request) promptTokens() (n int, known bool) {
 	if len(r.Tokens) > 0 {
 		return len(r.Tokens), true
+	}
+	if len(r.Text) > 0 {
+		return len(r.Text) / bytesPerToken, false
 	}
 	return max(r.PromptBytes, 0) / bytesPerToken, false
 }

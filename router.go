@@ -16,8 +16,8 @@ import (
 type Router struct {
 	options   Options
 	fleet     *fleet.Fleet
-	policy    *policy.Policy            // the default
 	policies  map[string]*policy.Policy // by name; not changed after New
+	table     atomic.Pointer[policyTable]
 	decisions sync.Pool                 // *Decision
 
 	// indexes by base model. Readers load the map; writers hold mu, copy it and swap the copy in.
@@ -32,15 +32,13 @@ func New(o Options) (*Router, error) {
 	if err := o.validate(); err != nil {
 		return nil, fmt.Errorf("make router: %w", err)
 	}
-	r := &Router{options: o, fleet: o.Fleet, policies: map[string]*policy.Policy{}}
-	specs := append(policy.BuiltIn(), o.Policies...)
-	for _, s := range append(specs, o.Policy) {
-		p, err := policy.Build(s)
-		if err != nil {
-			return nil, fmt.Errorf("make router: %w", err)
-		}
-		r.policies[s.Name] = p
-		r.policy = p
+	policies, err := buildPolicies(&o)
+	if err != nil {
+		return nil, fmt.Errorf("make router: %w", err)
+	}
+	r := &Router{options: o, fleet: o.Fleet, policies: policies}
+	if err := r.UsePolicies(o.Policy.Name, o.ModelPolicies); err != nil {
+		return nil, fmt.Errorf("make router: %w", err)
 	}
 	r.indexes.Store(&map[string]*modelIndex{})
 	return r, nil
@@ -84,17 +82,14 @@ func (r *Router) decide(ctx context.Context, req *Request, take bool) (*Decision
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	p := r.policy
-	if req.Policy != "" {
-		var ok bool
-		if p, ok = r.policies[req.Policy]; !ok {
-			return nil, fmt.Errorf("route by policy %q: %w", req.Policy, ErrUnknownPolicy)
-		}
-	}
 	snap := r.fleet.Snapshot()
 	pool, ok := snap.Pool(req.Model)
 	if !ok {
 		return nil, fmt.Errorf("route to model %q: %w", req.Model, ErrUnknownModel)
+	}
+	p, err := r.policyFor(req.Policy, pool.Name, pool.Model)
+	if err != nil {
+		return nil, err
 	}
 	if p.NeedsTarget() && req.Target == "" {
 		return nil, fmt.Errorf("route by policy %q: %w", p.Name(), ErrNoTarget)
@@ -105,12 +100,13 @@ func (r *Router) decide(ctx context.Context, req *Request, take bool) (*Decision
 	d.Policy, d.Now = p.Name(), req.Now
 	d.PromptTokens, d.TokensKnown = req.promptTokens()
 	d.candidates(snap, pool)
-	if d.TokensKnown {
+	d.FromText = !d.TokensKnown && len(req.Text) > 0 && p.Matches()
+	if d.TokensKnown || d.FromText {
 		r.match(d, req, snap, pool)
 	}
 	d.query = policy.Query{
 		PromptTokens: d.PromptTokens,
-		Known:        d.TokensKnown,
+		Known:        d.TokensKnown || d.FromText,
 		Target:       req.Target,
 		Rank:         req.Rank,
 		Exclude:      req.Exclude,
@@ -170,8 +166,12 @@ func (d *Decision) candidates(snap *fleet.Snapshot, pool *fleet.Pool) {
 // match looks the prompt up in the model's index and notes with each candidate what it has.
 func (r *Router) match(d *Decision, req *Request, snap *fleet.Snapshot, pool *fleet.Pool) {
 	x := r.index(snap, pool.Model)
-	root := x.hasher.Root(block.Scope{Model: pool.Model, LoRA: pool.LoRA, Salt: req.Salt, Extra: req.Extra})
-	d.keys = x.hasher.Append(d.keys, root, 0, req.Tokens, req.Features)
+	scope := block.Scope{Model: pool.Model, LoRA: pool.LoRA, Salt: req.Salt, Extra: req.Extra}
+	if d.FromText {
+		d.appendText(x.hasher, scope, req.Text)
+	} else {
+		d.keys = x.hasher.Append(d.keys, x.hasher.Root(scope), 0, req.Tokens, req.Features)
+	}
 	d.BlockSize = x.hasher.Size()
 
 	// An engine computes at least the last token of a prompt, and uses whole blocks of its own. A hybrid model's match is
@@ -218,6 +218,9 @@ func (d *Decision) settle(choice policy.Choice) {
 	}
 	c := &d.Candidates[choice.Index]
 	d.Worker, d.Holder, d.Rank, d.Trust = c.Worker, c.Holder, c.Rank, c.Trust
+	if d.FromText {
+		d.Trust = min(d.Trust, fleet.TrustApproximate)
+	}
 	d.Pinned = len(c.Worker.Holders) > 1
 	d.MatchTokens, d.PredictedTokens, d.Tier = c.Match, c.Predicted, c.Tier
 }
@@ -225,6 +228,9 @@ func (d *Decision) settle(choice policy.Choice) {
 // speculate expects the prompt of a decision in the cache it was sent to.
 func (r *Router) speculate(d *Decision) {
 	ttl := r.options.SpeculativeTTL
+	if own := d.policy.SpeculativeTTL(); own != 0 {
+		ttl = own
+	}
 	switch d.Trust {
 	case fleet.TrustNone:
 		return

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/bits"
 	"strconv"
@@ -194,6 +195,29 @@ func hex4(b []byte) rune {
 		}
 	}
 	return r
+}
+
+// Unescape appends to dst the text of a JSON string, given without its quotes and read without an error before. Half of a
+// surrogate pair stands as U+FFFD.
+func Unescape(dst, raw []byte) []byte {
+	for {
+		i := bytes.IndexByte(raw, '\\')
+		if i < 0 {
+			return append(dst, raw...)
+		}
+		dst = append(dst, raw[:i]...)
+		end := i
+		for end < len(raw) && raw[end] == '\\' {
+			if end++; end < len(raw) && raw[end] == 'u' {
+				end += 5
+			} else {
+				end++
+			}
+		}
+		end = min(end, len(raw))
+		dst, _ = unescape(dst, raw[i:end])
+		raw = raw[end:]
+	}
 }
 
 // unescape appends the text of a string token. ok is false when it holds half of a surrogate pair, which engines refuse.

@@ -294,7 +294,7 @@ func TestMetricsTellOfTheWholeRouter(t *testing.T) {
 	text, _ := io.ReadAll(resp.Body)
 	for _, want := range []string{`warmpath_worker_up{`, `warmpath_holder_trust{rank="0",trust="exact"`, `warmpath_events_messages_total{`,
 		`warmpath_index_blocks{model="mock"}`, `warmpath_requests_total{branch="miss",policy="kv_aware",status="200"`,
-		`warmpath_token_requests_total{outcome="tokenize"} 1`, `warmpath_predictions_total{outcome="equal"`} {
+		`warmpath_token_requests_total{missing="",outcome="tokenize"} 1`, `warmpath_predictions_total{outcome="equal"`} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %s in the scrape", want)
 		}

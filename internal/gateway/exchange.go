@@ -118,8 +118,9 @@ func (x *exchange) serve() {
 	}
 	x.rec.Model, x.rec.Stream = p.read.Model, p.read.Stream
 	x.rec.TokenSource, x.rec.PromptTokens = string(p.found.Outcome), len(p.found.Tokens)
+	x.rec.TokensMissing = string(p.found.Missing)
 	x.rec.TokensMS = milliseconds(p.waited)
-	x.g.Telemetry.Tokens(string(p.found.Outcome), p.waited)
+	x.g.Telemetry.Tokens(x.rec.TokenSource, x.rec.TokensMissing, p.waited)
 	x.forward(ctx)
 }
 
@@ -253,8 +254,12 @@ func (x *exchange) outgoing(w *fleet.Worker) []byte {
 	return ids
 }
 
-// keptIDs is the largest scratch that stays with a pooled exchange, in bytes: some 20,000 ids.
-const keptIDs = 128 << 10
+// keptIDs and keptText are the largest scratches that stay with a pooled exchange, in bytes: some 20,000 ids, and the text
+// of as many.
+const (
+	keptIDs  = 128 << 10
+	keptText = 128 << 10
+)
 
 func (x *exchange) showDecision(d *warmpath.Decision) {
 	h := x.w.Header()
@@ -366,6 +371,7 @@ type prepared struct {
 	found      tokens.Found
 	model      string // the base model
 	waited     time.Duration
+	text       []byte // room for found.Text
 	workers    []tokens.Worker
 	route      warmpath.Request
 	rankChosen bool // by a header that engines understand
@@ -373,6 +379,9 @@ type prepared struct {
 }
 
 func (p *prepared) reset() {
+	if t := p.found.Text; t != nil && cap(t) <= keptText {
+		p.text = t
+	}
 	p.found = tokens.Found{}
 	exclude := p.route.Exclude[:0]
 	p.route = warmpath.Request{Exclude: exclude}
@@ -401,7 +410,7 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 	default:
 		p.workers, p.model = appendWorkers(p.workers, pool.Workers), pool.Model
 		began := time.Now()
-		p.found = g.Tokens.Find(ctx, tokens.Prompt{Request: &p.read, Authorization: h.Get("Authorization"), Model: pool.Model}, p.workers)
+		p.found = g.Tokens.Find(ctx, tokens.Prompt{Request: &p.read, Authorization: h.Get("Authorization"), Model: pool.Model, Scratch: p.text}, p.workers)
 		p.waited = time.Since(began)
 	}
 	q := &p.route
@@ -409,7 +418,7 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 	q.Salt, q.Extra = p.read.CacheSalt, p.read.ExtraKey
 	q.Target = h.Get(headerTarget)
 	if !p.read.MixedScopes { // one salt for each prompt: no match may be claimed
-		q.Tokens, q.Features = p.found.Tokens, p.found.Features
+		q.Tokens, q.Features, q.Text = p.found.Tokens, p.found.Features, p.found.Text
 	}
 	return nil
 }

@@ -29,6 +29,8 @@ type Record struct {
 	Trust string `json:"trust,omitempty"`
 	// TokenSource is where the prompt's token ids came from, or why there were none (see warmpath_token_requests_total).
 	TokenSource string `json:"token_source"`
+	// TokensMissing is why there were no ids when TokenSource is text; absent when there are ids.
+	TokensMissing string `json:"tokens_missing,omitempty"`
 	// PromptTokens is the number of ids that were routed on, 0 when the request was routed by load.
 	PromptTokens int `json:"prompt_tokens"`
 	// MatchTokens are covered by confirmed blocks; PredictedTokens count speculative ones too.

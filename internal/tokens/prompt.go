@@ -19,6 +19,8 @@ type Prompt struct {
 	Model string
 	// Kind is the engine that the prompt will go to. Find sets it.
 	Kind Kind
+	// Scratch has room for the prompt's text; Found.Text may be a part of it. It may be nil.
+	Scratch []byte
 
 	engineOnly bool // the service is not asked
 }

@@ -23,6 +23,7 @@ const (
 	Render      Outcome = "render"      // the engine rendered the request
 	Tokenize    Outcome = "tokenize"    // the engine tokenized the prompt
 	Service     Outcome = "service"     // the tokenizer service made them
+	Text        Outcome = "text"        // no ids, but the prompt's text: good for approximate matches
 	Batch       Outcome = "batch"       // several prompts in one body
 	Off         Outcome = "off"         // the budget is 0
 	TooLong     Outcome = "too_long"    // longer than an engine is asked about
@@ -35,10 +36,15 @@ const (
 
 // Found is what is known of a prompt's tokens. The slices are shared and must not be changed.
 type Found struct {
-	Tokens   []block.Token // nil when the request must be routed by load
+	Tokens   []block.Token // nil when they are not known
 	Features []block.Feature
 	Outcome  Outcome
 	Kind     Kind // the engine that they were made for
+
+	// Text is the prompt as one text (AppendText) when there are no ids but matches by text make sense: Outcome is Text
+	// then, and Missing says why there are no ids. Without ids and text the request must be routed by load.
+	Text    []byte
+	Missing Outcome
 }
 
 // Kind is the engine behind a worker, as far as its token endpoints go.
@@ -137,14 +143,20 @@ func (s *Source) Stats() Stats {
 		Checked: s.checks.checked.Load(), Differed: s.checks.differed.Load(), Distrusted: s.checks.distrusted()}
 }
 
-// Find returns the tokens of p, asking one of workers (healthy ones that serve p's model, in any order) when it must.
-// It returns within the budget, or when ctx ends; it never fails.
+// Find returns the tokens of p, asking one of workers (healthy ones that serve p's model, in any order) when it must; and
+// p's text when that does not help. It returns within the budget, or when ctx ends; it never fails.
 func (s *Source) Find(ctx context.Context, p Prompt, workers []Worker) Found {
 	if len(workers) > 0 {
 		p.Kind = workers[0].Kind
 	}
 	found := s.find(ctx, &p, workers)
 	found.Kind = p.Kind
+	if found.Tokens == nil {
+		found.Missing = found.Outcome
+		if text := AppendText(p.Scratch[:0], p.Request); len(text) > 0 {
+			found.Text, found.Outcome = text, Text
+		}
+	}
 	return found
 }
 

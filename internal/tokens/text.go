@@ -1,0 +1,169 @@
+package tokens
+
+import (
+	"bytes"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/warmpath/warmpath/internal/api"
+)
+
+// frontFields are the parts of a chat body that templates put before the first turn, or that change every turn alike: in
+// the text they come first, so that what differs in them differs from the beginning on.
+var frontFields = []api.Field{api.FieldChatTemplate, api.FieldChatTemplateKwargs, api.FieldReasoningEffort, api.FieldTools, api.FieldDocuments}
+
+// maxText is where a text ends: a million tokens, more than any prompt that is served. What is beyond tells no workers apart.
+const maxText = 4 << 20
+
+// Marks in a flattened text. They cannot occur in JSON's text outside of strings, and inside only where a client means to
+// confuse its own requests.
+const (
+	markRole  = 0x01
+	markField = 0x02
+	markMedia = 0x03
+)
+
+// AppendText appends to dst the request's prompt as one text: what a template would render is only guessed at, but equal
+// prompts have equal texts, and a conversation that grows grows at the text's end. Tools and what else belongs to all turns
+// come first; a message is its role, the text of its content, and its other members in the order of the body. Items that
+// are no text stand as their hashes. A body with ids or with several prompts has no text. A body that was read without an
+// error is flattened without one; dst grows by little more than the prompt's own bytes, and at most by 4 MiB.
+func AppendText(dst []byte, r *api.Request) []byte {
+	text := appendPrompt(dst, r)
+	return text[:min(len(text), len(dst)+maxText)]
+}
+
+func appendPrompt(dst []byte, r *api.Request) []byte {
+	switch {
+	case r.Form == api.PromptText, r.Form == api.PromptTexts && r.Prompts == 1:
+		return appendString(dst, onlyText(r.Raw(api.FieldPrompt)))
+	case r.Dialect != api.OpenAIChat:
+		return dst
+	}
+	messages := r.Raw(api.FieldMessages)
+	if len(messages) < 2 || messages[0] != '[' {
+		return dst
+	}
+	for _, f := range frontFields {
+		if value := r.Raw(f); len(value) > 0 && string(value) != "null" {
+			dst = appendMember(dst, f.String(), value)
+		}
+	}
+	eachItem(messages, func(message []byte) { dst = appendMessage(dst, message) })
+	return dst
+}
+
+// appendMessage appends one turn. Where role and content stand in the object makes no difference.
+func appendMessage(dst, message []byte) []byte {
+	var role, content []byte
+	_ = eachField(message, func(name, value []byte) bool {
+		switch string(name) {
+		case "role":
+			role = value
+		case "content":
+			content = value
+		}
+		return true
+	})
+	dst = appendString(append(dst, markRole), role)
+	dst = appendContent(append(dst, markField), content)
+	_ = eachField(message, func(name, value []byte) bool {
+		if s := string(name); s != "role" && s != "content" && string(value) != "null" {
+			dst = appendMember(dst, s, value)
+		}
+		return true
+	})
+	return dst
+}
+
+// appendContent appends a content that is one text or a list of parts.
+func appendContent(dst, content []byte) []byte {
+	if len(content) == 0 || content[0] != '[' {
+		return appendValue(dst, content)
+	}
+	first := true
+	eachItem(content, func(part []byte) {
+		if !first {
+			dst = append(dst, '\n')
+		}
+		first = false
+		if part[0] == '{' {
+			dst = appendPart(dst, part)
+		} else {
+			dst = appendValue(dst, part)
+		}
+	})
+	return dst
+}
+
+// appendPart appends a part of a content: its text, or the hash of what is no text.
+func appendPart(dst, part []byte) []byte {
+	var text []byte
+	plain := true
+	_ = eachField(part, func(name, value []byte) bool {
+		switch string(name) {
+		case "text":
+			text = value
+		case "type":
+			plain = plain && bytes.Contains(value, []byte("text"))
+		case "image_url", "input_audio", "audio_url", "video_url", "file", "image_embeds", "audio_embeds", "video_embeds", "prompt_embeds":
+			plain = false
+		}
+		return true
+	})
+	if plain && len(text) > 0 {
+		return appendValue(dst, text)
+	}
+	sum := xxh3.Hash128(part).Bytes()
+	return append(append(dst, markMedia), sum[:]...)
+}
+
+func appendMember(dst []byte, name string, value []byte) []byte {
+	dst = append(append(append(dst, markField), name...), ':')
+	return appendValue(dst, value)
+}
+
+// appendValue appends a string's text, and anything else as it is spelled, without space between its parts.
+func appendValue(dst, value []byte) []byte {
+	if len(value) > 0 && value[0] == '"' {
+		return appendString(dst, value)
+	}
+	for i := 0; i < len(value); {
+		if value[i] == '"' {
+			end := skipString(value, i)
+			if end < 0 {
+				return dst
+			}
+			dst = append(dst, value[i:end]...)
+			i = end
+			continue
+		}
+		if value[i] > ' ' {
+			dst = append(dst, value[i])
+		}
+		i++
+	}
+	return dst
+}
+
+// appendString appends the text of a JSON string; nothing for anything else.
+func appendString(dst, raw []byte) []byte {
+	if len(raw) < 2 || raw[0] != '"' {
+		return dst
+	}
+	return api.Unescape(dst, raw[1:len(raw)-1])
+}
+
+// eachItem calls yield with each value of a JSON array.
+func eachItem(list []byte, yield func(item []byte)) {
+	for i := skipSpace(list, 1); i < len(list) && list[i] != ']'; {
+		end := skipValue(list, i)
+		if end < 0 {
+			return
+		}
+		yield(list[i:end])
+		if i = skipSpace(list, end); i < len(list) && list[i] == ',' {
+			i = skipSpace(list, i+1)
+		}
+	}
+}
