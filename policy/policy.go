@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
@@ -16,8 +17,9 @@ type Spec struct {
 	Scorers []Weighted
 	Picker  string // "" is best
 
-	// Chooser decides in place of the scorers and the picker, after the filters. Terms names its terms.
-	Chooser Chooser
+	// Chooser makes what decides in place of the scorers and the picker, after the filters. A spec may be built many times,
+	// and each policy remembers for itself: one chooser each. Terms names its terms.
+	Chooser func() Chooser
 	Terms   []string
 	// NeedsMatches and NeedsText say what the Chooser looks at; one that needs matches gets the prompt's tokens and keys too.
 	NeedsMatches, NeedsText bool
@@ -32,12 +34,19 @@ type Spec struct {
 	// ImbalanceTokens bounds how far a match is followed: see the package comment. 0 is no bound. A policy with a bound
 	// gets the balanced filter when it does not list it.
 	ImbalanceTokens int
+
+	// SpeculativeTTL is how long a prompt that this policy dispatched counts as cached without its events. 0 is the router's,
+	// negative not at all.
+	SpeculativeTTL time.Duration
+	// BlockSize is the tokens of the index's blocks where the router is not told and this is its default policy. 0 is not
+	// said.
+	BlockSize int
 }
 
 // Weighted is a scorer and how much it counts.
 type Weighted struct {
-	Scorer string
-	Weight float64 // > 0
+	Scorer string  `yaml:"scorer"`
+	Weight float64 `yaml:"weight"` // > 0
 }
 
 // DefaultTierWeights are the worth of a block where no measurement says otherwise. Host memory: what llm-d uses, and near
@@ -57,24 +66,6 @@ func (s *Spec) tierWeights() [block.NumTiers]float64 {
 		return DefaultTierWeights
 	}
 	return s.TierWeights
-}
-
-// KVAware takes the holder with the longest contiguous match, weighted by tier; among equals the one with the least
-// uncached work; without a match the one with the least load.
-func KVAware() Spec {
-	return Spec{Name: "kv_aware", Scorers: []Weighted{{"match", 1}}}
-}
-
-// BuiltIn returns the ready-made policies, by name.
-func BuiltIn() []Spec {
-	return []Spec{
-		{Name: "direct", Picker: "best", NeedsTarget: true},
-		KVAware(),
-		{Name: "least_load", Scorers: []Weighted{{"load", 1}}},
-		{Name: "power_of_two", Scorers: []Weighted{{"load", 1}}, Picker: "power_of_two"},
-		{Name: "random", Picker: "random"},
-		{Name: "round_robin", Picker: "round_robin"},
-	}
 }
 
 // standing are the filters of every policy: no policy may send a request where it cannot be served.
@@ -114,9 +105,12 @@ func Build(s Spec) (*Policy, error) {
 	if s.ImbalanceTokens > 0 && !slices.Contains(s.Filters, "balanced") {
 		names = append(names, "balanced")
 	}
-	p := &Policy{spec: s, picker: best{}, chooser: s.Chooser, terms: s.Terms, matches: s.NeedsMatches}
-	if s.Chooser != nil && (len(s.Scorers) > 0 || s.Picker != "") {
-		errs = append(errs, errors.New("a chooser decides alone: leave out scorers and picker"))
+	p := &Policy{spec: s, picker: best{}, terms: s.Terms, matches: s.NeedsMatches}
+	if s.Chooser != nil {
+		p.chooser = s.Chooser()
+		if len(s.Scorers) > 0 || s.Picker != "" {
+			errs = append(errs, errors.New("a chooser decides alone: leave out scorers and picker"))
+		}
 	}
 	for _, name := range names {
 		f, ok := filters[name]
@@ -162,6 +156,10 @@ func known[V any](m map[string]V) []string {
 	slices.Sort(names)
 	return names
 }
+
+// SpeculativeTTL returns how long a prompt that this policy dispatched counts as cached without its events; 0 is the
+// router's, negative not at all.
+func (p *Policy) SpeculativeTTL() time.Duration { return p.spec.SpeculativeTTL }
 
 // Name returns the policy's name.
 func (p *Policy) Name() string { return p.spec.Name }

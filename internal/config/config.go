@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strings"
 	"time"
 
@@ -29,9 +28,18 @@ type Config struct {
 	// Listen is where clients ask: host:port of the model API, /health and /readiness. All addresses by default, as a
 	// gateway is there to be reached.
 	Listen string `yaml:"listen"`
-	// Policy chooses the worker: kv_aware, round_robin, random, power_of_two, least_load, or direct (the client names the
-	// worker in X-Warmpath-Target). Can be changed by a reload.
+	// Policy chooses the worker: the name of a type of policy or of one of policies; or the policy itself, as type: NAME and
+	// its parameters. Can be changed by a reload.
 	Policy string `yaml:"policy"`
+	// Policies are policies with parameters other than their defaults: type, the parameters, and a name where there is more
+	// than one of a type. What each type can be told, with its defaults (docs/policies/ says what for):
+	Policies []Policy `yaml:"policies"`
+	// ModelPolicies are the policies of models that have another than policy: MODEL: NAME. A base model's counts for its
+	// adapters too. Can be changed by a reload.
+	ModelPolicies map[string]string `yaml:"model_policies"`
+	// RequestPolicies are the names of policies that a request may ask for by header (docs/api.md). None by default: what one
+	// client asks for costs the others time.
+	RequestPolicies []string `yaml:"request_policies"`
 	// Workers are the engines. A URL is enough where the engine tells its event endpoints; else events and replay say
 	// them, "*" standing for the worker's host. Can be changed by a reload.
 	Workers []discovery.Target `yaml:"workers"`
@@ -68,7 +76,7 @@ type Config struct {
 type Routing struct {
 	// TierWeights are the worth of a matched token by where its block lies, 0 to 1. A block on the GPU costs nothing, one
 	// in host memory a copy; disk and remote storage win over a worker that has nothing, not over one that has half.
-	TierWeights TierWeights `yaml:"tier_weights"`
+	TierWeights policy.TierWeights `yaml:"tier_weights"`
 	// ImbalanceTokens bounds how far kv_aware follows a match: a worker gives way when its work and the request's uncached
 	// tokens there exceed the least such sum in the fleet by more. 0 is no bound: then all conversations that share a
 	// system prompt go to its first holder, however busy it is. 2048 is one small engine step: below it there is no queue.
@@ -86,25 +94,19 @@ type Routing struct {
 	MaxRequests int `yaml:"max_requests"`
 }
 
-// TierWeights are one weight for each tier.
-type TierWeights struct {
-	GPU    float64 `yaml:"gpu"`
-	CPU    float64 `yaml:"cpu"`
-	Disk   float64 `yaml:"disk"`
-	Remote float64 `yaml:"remote"`
-}
-
 // Default returns the configuration of an empty file. It has no workers, and so does not pass Validate.
 func Default() Config {
-	w := policy.DefaultTierWeights
 	return Config{
-		Listen:  ":8080",
-		Policy:  policy.KVAware().Name,
-		Workers: []discovery.Target{},
-		Models:  []inprocess.Path{},
-		Admin:   admin.DefaultConfig(),
+		Listen:          ":8080",
+		Policy:          policy.KVAware().Name,
+		Policies:        []Policy{},
+		ModelPolicies:   map[string]string{},
+		RequestPolicies: []string{},
+		Workers:         []discovery.Target{},
+		Models:          []inprocess.Path{},
+		Admin:           admin.DefaultConfig(),
 		Routing: Routing{
-			TierWeights:     TierWeights{w[block.TierGPU], w[block.TierCPU], w[block.TierDisk], w[block.TierRemote]},
+			TierWeights:     policy.DefaultLongestMatch().TierWeights,
 			ImbalanceTokens: policy.DefaultImbalanceTokens,
 			SpeculativeTTL:  2 * time.Second,
 			ApproximateTTL:  2 * time.Minute,
@@ -121,34 +123,12 @@ func Default() Config {
 	}
 }
 
-// Spec returns the policy that c asks for, with its weights and bound. Policies are built in; Validate checks the name.
-func (c *Config) Spec() policy.Spec {
-	for _, s := range c.policies() {
-		if s.Name == c.Policy {
-			return s
-		}
-	}
-	return policy.Spec{Name: c.Policy}
-}
-
-// policies are the built-in ones with c's weights, and its bound where a policy looks at matches.
-func (c *Config) policies() []policy.Spec {
-	specs := policy.BuiltIn()
-	for i := range specs {
-		w := c.Routing.TierWeights
-		specs[i].TierWeights = [block.NumTiers]float64{block.TierGPU: w.GPU, block.TierCPU: w.CPU, block.TierDisk: w.Disk, block.TierRemote: w.Remote}
-		if specs[i].Name == policy.KVAware().Name {
-			specs[i].ImbalanceTokens = c.Routing.ImbalanceTokens
-		}
-	}
-	return specs
-}
-
 // Options returns what the Router is made of, but its fleet.
 func (c *Config) Options() warmpath.Options {
 	return warmpath.Options{
 		Policy:         c.Spec(),
-		Policies:       c.policies(),
+		Policies:       c.specs(),
+		ModelPolicies:  c.ModelPolicies,
 		Index:          c.Index,
 		BlockSize:      c.Routing.BlockSize,
 		SpeculativeTTL: orOff(c.Routing.SpeculativeTTL),
@@ -180,9 +160,7 @@ func (c *Config) Validate() error {
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
 		found.add("listen", fmt.Errorf("%q is not host:port", c.Listen))
 	}
-	if !slices.ContainsFunc(policy.BuiltIn(), func(s policy.Spec) bool { return s.Name == c.Policy }) {
-		found.add("policy", fmt.Errorf("%q is none of %s", c.Policy, strings.Join(policyNames(), ", ")))
-	}
+	c.validatePolicies(&found)
 	seen := map[string]int{}
 	for i, w := range c.Workers {
 		at := fmt.Sprintf("workers[%d]", i)
@@ -208,25 +186,10 @@ func (c *Config) Validate() error {
 	return errors.Join(found...)
 }
 
-func policyNames() []string {
-	var names []string
-	for _, s := range policy.BuiltIn() {
-		names = append(names, s.Name)
-	}
-	return names
-}
-
 func (c *Config) validateRouting(found *problems) {
 	r := c.Routing
-	for _, w := range []struct {
-		name  string
-		value float64
-	}{{"gpu", r.TierWeights.GPU}, {"cpu", r.TierWeights.CPU}, {"disk", r.TierWeights.Disk}, {"remote", r.TierWeights.Remote}} {
-		if !(w.value >= 0 && w.value <= 1) {
-			found.add("routing.tier_weights."+w.name, fmt.Errorf("%v is outside 0..1", w.value))
-		}
-	}
-	if r.TierWeights == (TierWeights{}) {
+	found.section("routing.tier_weights", r.TierWeights.Validate())
+	if r.TierWeights == (policy.TierWeights{}) {
 		found.add("routing.tier_weights", errors.New("all weights are 0: nothing would ever match"))
 	}
 	if r.BlockSize < 0 || r.BlockSize > block.MaxSize {

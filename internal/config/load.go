@@ -72,19 +72,41 @@ func parse(path string, data []byte, cfg *Config) (*ast.File, error) {
 	if len(file.Docs) > 1 {
 		return nil, fmt.Errorf("%s: the file holds %d documents, keep one", path, len(file.Docs))
 	}
-	decoder := yaml.NewDecoder(bytes.NewReader(data), yaml.Strict(),
-		yaml.CustomUnmarshaler(unmarshalBytes), yaml.CustomUnmarshaler(unmarshalDuration))
-	err = decoder.Decode(cfg)
+	err = decode(file.Docs[0].Body, cfg)
 	var bad *valueError
 	switch {
 	case err == nil:
-		return file, nil
+		return parser.ParseBytes(data, 0) // whole again: decode took policies out
+	case asNodeError(err) != nil:
+		pos := asNodeError(err).node.GetToken().Position
+		return nil, fmt.Errorf("%s:%d:%d: %w", path, pos.Line, pos.Column, err)
 	case errors.As(err, &bad):
 		if line, column, ok := findScalar(file, bad.text); ok {
 			return nil, fmt.Errorf("%s:%d:%d: %w", path, line, column, bad)
 		}
 	}
 	return nil, at(path, err)
+}
+
+// decode reads the file's root over cfg, policies last.
+func decode(root ast.Node, cfg *Config) error {
+	mapping, ok := root.(*ast.MappingNode)
+	if !ok {
+		return decoder().DecodeFromNode(root, cfg)
+	}
+	list, inline := takePolicies(mapping)
+	if len(mapping.Values) > 0 {
+		if err := decoder().DecodeFromNode(mapping, cfg); err != nil {
+			return err
+		}
+	}
+	return cfg.decodePolicies(list, inline)
+}
+
+// decoder returns a strict decoder that reads durations and bytes as people write them.
+func decoder() *yaml.Decoder {
+	return yaml.NewDecoder(bytes.NewReader(nil), yaml.Strict(),
+		yaml.CustomUnmarshaler(unmarshalBytes), yaml.CustomUnmarshaler(unmarshalDuration))
 }
 
 // hasContent reports whether the file says anything: one of comments alone, or with only "null", does not.

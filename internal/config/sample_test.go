@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmpath/warmpath/policy"
 )
 
 var update = flag.Bool("update", false, "rewrite config.sample.yaml from the defaults and the fields' comments")
@@ -49,7 +51,6 @@ func TestSampleReadsBackAsTheDefaults(t *testing.T) {
 func TestSampleWorksWithItsWorkersUncommented(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "warmpath.yaml")
 	text := strings.Replace(Sample(), example, strings.ReplaceAll(example, "# ", ""), 1)
-	text = strings.ReplaceAll(text, "  #   ", "    ")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -59,6 +60,23 @@ func TestSampleWorksWithItsWorkersUncommented(t *testing.T) {
 	}
 	if len(cfg.Workers) != 2 || cfg.Workers[1].Model != "my-model" {
 		t.Errorf("workers %+v", cfg.Workers)
+	}
+}
+
+// TestSamplePoliciesAreTheDefaults: what the sample lists as the defaults of each type of policy reads back as nothing changed.
+func TestSamplePoliciesAreTheDefaults(t *testing.T) {
+	text := strings.ReplaceAll(policyExample(t), "# ", "")
+	cfg := Default()
+	if _, err := parse("policies.yaml", []byte("policies:\n"+text), &cfg); err != nil {
+		t.Fatal(err)
+	}
+	if len(cfg.Policies) != len(policy.Kinds()) {
+		t.Fatalf("%d policies of %d kinds", len(cfg.Policies), len(policy.Kinds()))
+	}
+	for i, k := range policy.Kinds() {
+		if diff := cmp.Diff(cfg.Routing.defaults(k), cfg.Policies[i].Parameters); diff != "" || cfg.Policies[i].Name != k.Name {
+			t.Errorf("%s: %s", k.Name, diff)
+		}
 	}
 }
 
@@ -95,6 +113,8 @@ func (g *generator) object(v reflect.Value, depth int) {
 		switch value := v.Field(i); {
 		case key == "workers":
 			fmt.Fprintf(&g.out, "%sworkers:\n%s", indent, example)
+		case key == "policies":
+			fmt.Fprintf(&g.out, "%spolicies:\n%s", indent, policyExample(g.t))
 		case key == "models":
 			fmt.Fprintf(&g.out, "%smodels:\n%s", indent, modelExample)
 		case value.Kind() == reflect.Struct:
@@ -104,6 +124,35 @@ func (g *generator) object(v reflect.Value, depth int) {
 			fmt.Fprintf(&g.out, "%s%s: %s\n", indent, key, scalar(g.t, value))
 		}
 	}
+}
+
+// policyExample is every type of policy with its parameters at their defaults, to be uncommented.
+func policyExample(t *testing.T) string {
+	var out strings.Builder
+	routing := Default().Routing
+	for _, k := range policy.Kinds() {
+		p := routing.defaults(k)
+		fmt.Fprintf(&out, "  # - type: %s\n", k.Name)
+		parameters := reflect.ValueOf(p).Elem()
+		for i := range parameters.NumField() {
+			key, _, _ := strings.Cut(parameters.Type().Field(i).Tag.Get("yaml"), ",")
+			if key == "" || key == "-" {
+				continue
+			}
+			field := parameters.Field(i)
+			if field.Kind() != reflect.Struct {
+				fmt.Fprintf(&out, "  #   %s: %s\n", key, scalar(t, field))
+				continue
+			}
+			var inner []string
+			for j := range field.NumField() {
+				name, _, _ := strings.Cut(field.Type().Field(j).Tag.Get("yaml"), ",")
+				inner = append(inner, name+": "+scalar(t, field.Field(j)))
+			}
+			fmt.Fprintf(&out, "  #   %s: {%s}\n", key, strings.Join(inner, ", "))
+		}
+	}
+	return out.String()
 }
 
 // modelExample stands under an empty list of models.
@@ -131,6 +180,14 @@ func scalar(t *testing.T, v reflect.Value) string {
 			quoted = append(quoted, fmt.Sprintf("%q", s))
 		}
 		return "[" + strings.Join(quoted, ", ") + "]"
+	case map[string]string:
+		if len(x) == 0 {
+			return "{}"
+		}
+	case []policy.Weighted:
+		if len(x) == 0 {
+			return "[]"
+		}
 	case []int:
 		return strings.ReplaceAll(fmt.Sprint(x), " ", ", ")
 	case bool, int, float64:

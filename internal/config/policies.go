@@ -1,0 +1,210 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/warmpath/warmpath/policy"
+)
+
+// Policy is a policy with parameters: a kind, what it is told other than its defaults, and a name.
+type Policy struct {
+	Name       string            `yaml:"name"` // what policy, model_policies and requests call it; "" is its type
+	Type       string            `yaml:"type"`
+	Parameters policy.Parameters `yaml:"-"` // the keys beside name and type
+}
+
+// defaults returns the parameters of a kind as routing says them where it says something.
+func (r *Routing) defaults(k policy.Kind) policy.Parameters {
+	p := k.Defaults()
+	switch p := p.(type) {
+	case *policy.LongestMatch:
+		p.TierWeights, p.ImbalanceTokens = r.TierWeights, r.ImbalanceTokens
+	case *policy.Mix:
+		p.TierWeights = r.TierWeights
+	}
+	return p
+}
+
+// takePolicies takes policies out of the file's root, and policy where it is a policy with its parameters, not a name. They
+// are read last, by decodePolicies: their defaults are in other sections.
+func takePolicies(root *ast.MappingNode) (list []ast.Node, inline *ast.MappingNode) {
+	root.Values = slices.DeleteFunc(root.Values, func(v *ast.MappingValueNode) bool {
+		switch value := v.Value.(type) {
+		case *ast.SequenceNode:
+			if keyOf(v) == "policies" {
+				list = value.Values
+				return true
+			}
+		case *ast.MappingNode:
+			if keyOf(v) == "policy" {
+				inline = value
+				return true
+			}
+		}
+		return false
+	})
+	return list, inline
+}
+
+func keyOf(v *ast.MappingValueNode) string { return v.Key.GetToken().Value }
+
+// decodePolicies reads what takePolicies took. A policy with its parameters is the fleet's, under the name of its type
+// unless it has its own.
+func (c *Config) decodePolicies(list []ast.Node, inline *ast.MappingNode) error {
+	for i, node := range list {
+		mapping, ok := node.(*ast.MappingNode)
+		if !ok {
+			return &nodeError{fmt.Sprintf("policies[%d]: a policy is written as type: NAME and its parameters", i), node}
+		}
+		p, err := c.decodePolicy(fmt.Sprintf("policies[%d]", i), mapping)
+		if err != nil {
+			return err
+		}
+		c.Policies = append(c.Policies, p)
+	}
+	if inline == nil {
+		return nil
+	}
+	p, err := c.decodePolicy("policy", inline)
+	if err != nil {
+		return err
+	}
+	c.Policies = append(c.Policies, p)
+	c.Policy = p.Name
+	return nil
+}
+
+func (c *Config) decodePolicy(path string, node *ast.MappingNode) (Policy, error) {
+	var p Policy
+	var rest []*ast.MappingValueNode
+	var typed ast.Node = node
+	for _, v := range node.Values {
+		switch keyOf(v) {
+		case "type":
+			p.Type, typed = plain([]byte(v.Value.String())), v.Value
+		case "name":
+			p.Name = plain([]byte(v.Value.String()))
+		default:
+			rest = append(rest, v)
+		}
+	}
+	k, ok := policy.KindOf(p.Type)
+	if !ok {
+		return p, &nodeError{fmt.Sprintf("%s.type: %q is none of %s", path, p.Type, strings.Join(kindNames(), ", ")), typed}
+	}
+	if p.Name == "" {
+		p.Name = p.Type
+	}
+	p.Parameters = c.Routing.defaults(k)
+	known := policy.ParameterKeys(p.Parameters)
+	for _, v := range rest {
+		key := keyOf(v)
+		if !slices.ContainsFunc(known, func(k string) bool { return k == key || strings.HasPrefix(k, key+".") }) {
+			return p, &nodeError{fmt.Sprintf("%s: %s has no %q (known: %s)", path, p.Type, key, strings.Join(append([]string{"name", "type"}, known...), ", ")), v.Key}
+		}
+	}
+	if len(rest) == 0 {
+		return p, nil
+	}
+	told := *node
+	told.Values = rest
+	return p, decoder().DecodeFromNode(&told, p.Parameters)
+}
+
+// nodeError is a problem with the place it is at.
+type nodeError struct {
+	problem string
+	node    ast.Node
+}
+
+func (e *nodeError) Error() string { return e.problem }
+
+func kindNames() []string {
+	var names []string
+	for _, k := range policy.Kinds() {
+		names = append(names, k.Name)
+	}
+	return names
+}
+
+// specs are the policies that requests may be decided by: each kind with its defaults, and those that the file names.
+func (c *Config) specs() []policy.Spec {
+	var specs []policy.Spec
+	for _, k := range policy.Kinds() {
+		if p := c.Routing.defaults(k); p.Validate() == nil {
+			specs = append(specs, p.Spec(k.Name))
+		}
+	}
+	for _, p := range c.Policies {
+		specs = append(specs, p.Parameters.Spec(p.Name))
+	}
+	return specs
+}
+
+// Spec returns the policy that c asks for, with its parameters. Validate checks the name.
+func (c *Config) Spec() policy.Spec {
+	specs := c.specs()
+	for i := len(specs) - 1; i >= 0; i-- { // the last of a name counts: the file's
+		if specs[i].Name == c.Policy {
+			return specs[i]
+		}
+	}
+	return policy.Spec{Name: c.Policy}
+}
+
+// PolicyNames returns the names of all policies, each once.
+func (c *Config) PolicyNames() []string {
+	var names []string
+	for _, s := range c.specs() {
+		if !slices.Contains(names, s.Name) {
+			names = append(names, s.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (c *Config) validatePolicies(found *problems) {
+	names := c.PolicyNames()
+	exists := func(path, name string) {
+		if !slices.Contains(names, name) {
+			found.add(path, fmt.Errorf("%q is none of %s", name, strings.Join(names, ", ")))
+		}
+	}
+	exists("policy", c.Policy)
+	for model, name := range c.ModelPolicies {
+		exists("model_policies."+model, name)
+	}
+	for i, name := range c.RequestPolicies {
+		exists(fmt.Sprintf("request_policies[%d]", i), name)
+	}
+	seen := map[string]int{}
+	for i, p := range c.Policies {
+		at := fmt.Sprintf("policies[%d]", i)
+		if first, twice := seen[p.Name]; twice {
+			found.add(at, fmt.Errorf("%s is there twice, first as policies[%d]: give one a name", p.Name, first))
+		}
+		seen[p.Name] = i
+		if err := p.Parameters.Validate(); err != nil {
+			found.section(at, err)
+			continue
+		}
+		if _, err := policy.Build(p.Parameters.Spec(p.Name)); err != nil {
+			found.add(at, err)
+		}
+	}
+}
+
+// asNodeError returns the place that err names, or nil.
+func asNodeError(err error) *nodeError {
+	var e *nodeError
+	if errors.As(err, &e) {
+		return e
+	}
+	return nil
+}

@@ -1,0 +1,109 @@
+package policy
+
+import "time"
+
+// LongestMatch is kv_aware: the holder with the longest contiguous match, weighted by tier; among equals the one with the
+// least uncached work; without a match the one with the least load.
+type LongestMatch struct {
+	// TierWeights are the worth of a matched token by where its block lies, 0 to 1.
+	TierWeights TierWeights `yaml:"tier_weights"`
+	// ImbalanceTokens bounds how far a match is followed: a worker gives way when its work and the request's uncached tokens
+	// there exceed the least such sum in the fleet by more. 0 is no bound.
+	ImbalanceTokens int `yaml:"imbalance_tokens"`
+	// EnableSpeculative counts a dispatched prompt as cached before its events confirm it.
+	EnableSpeculative bool `yaml:"enable_speculative"`
+	// SpeculativeTTLMs is for how long, in milliseconds. 0 is the router's: routing.speculative_ttl.
+	SpeculativeTTLMs int `yaml:"speculative_ttl_ms"`
+	// BlockSize is the tokens of the index's blocks. One index serves all policies: it counts for the fleet's policy where
+	// routing.block_size says nothing. 0 is the engines' own.
+	BlockSize int `yaml:"block_size"`
+}
+
+// DefaultLongestMatch returns the definition: no bound.
+func DefaultLongestMatch() LongestMatch {
+	w := DefaultTierWeights
+	return LongestMatch{TierWeights: TierWeights{w[0], w[1], w[2], w[3]}, EnableSpeculative: true}
+}
+
+// Validate returns all that is wrong.
+func (p LongestMatch) Validate() error {
+	var wrong check
+	wrong.section("tier_weights", p.TierWeights.Validate())
+	if p.TierWeights == (TierWeights{}) {
+		wrong.add("tier_weights", "all weights are 0: nothing would ever match")
+	}
+	wrong.atLeast("imbalance_tokens", float64(p.ImbalanceTokens), 0)
+	wrong.atLeast("speculative_ttl_ms", float64(p.SpeculativeTTLMs), 0)
+	wrong.within("block_size", float64(p.BlockSize), 0, 65536)
+	return wrong.join()
+}
+
+// Spec returns the policy.
+func (p LongestMatch) Spec(name string) Spec {
+	s := Spec{
+		Name:            name,
+		Scorers:         []Weighted{{"match", 1}},
+		TierWeights:     p.TierWeights.ByTier(),
+		ImbalanceTokens: p.ImbalanceTokens,
+		SpeculativeTTL:  time.Duration(p.SpeculativeTTLMs) * time.Millisecond,
+		BlockSize:       p.BlockSize,
+	}
+	if !p.EnableSpeculative {
+		s.SpeculativeTTL = -1
+	}
+	return s
+}
+
+// KVAware is kv_aware with its defaults.
+func KVAware() Spec { return DefaultLongestMatch().Spec("kv_aware") }
+
+// Mix is a policy of one's own: filters, weighted scorers and a picker by name.
+type Mix struct {
+	// Filters leave workers out, in this order, after those that every policy has.
+	Filters []string `yaml:"filters"`
+	// Scorers rate workers from 0 to 1; their ratings times their weights are added up.
+	Scorers []Weighted `yaml:"scorers"`
+	// Picker chooses by the scores.
+	Picker string `yaml:"picker"`
+	// TierWeights are the worth of a matched token by where its block lies, 0 to 1, for the match scorer.
+	TierWeights TierWeights `yaml:"tier_weights"`
+	// ImbalanceTokens bounds how far a match is followed, as for kv_aware. 0 is no bound.
+	ImbalanceTokens int `yaml:"imbalance_tokens"`
+}
+
+// DefaultMix returns a mix of nothing yet.
+func DefaultMix() Mix {
+	return Mix{Filters: []string{}, Scorers: []Weighted{}, Picker: "best", TierWeights: DefaultLongestMatch().TierWeights}
+}
+
+// Validate returns all that is wrong.
+func (p Mix) Validate() error {
+	var wrong check
+	for _, f := range p.Filters {
+		wrong.oneOf("filters", f, known(filters)...)
+	}
+	for _, s := range p.Scorers {
+		wrong.oneOf("scorers", s.Scorer, known(scorers)...)
+		if !(s.Weight > 0 && s.Weight <= maxNumber) {
+			wrong.add("scorers", "weight %v of %s is not above 0", s.Weight, s.Scorer)
+		}
+	}
+	if len(p.Scorers) == 0 && p.Picker == "best" {
+		wrong.add("scorers", "none are given (known: %v)", known(scorers))
+	}
+	if len(p.Scorers) > MaxTerms {
+		wrong.add("scorers", "%d of them, at most %d", len(p.Scorers), MaxTerms)
+	}
+	wrong.oneOf("picker", p.Picker, known(pickers)...)
+	wrong.section("tier_weights", p.TierWeights.Validate())
+	wrong.atLeast("imbalance_tokens", float64(p.ImbalanceTokens), 0)
+	return wrong.join()
+}
+
+// Spec returns the policy.
+func (p Mix) Spec(name string) Spec {
+	return Spec{
+		Name: name, Filters: append([]string(nil), p.Filters...), Scorers: append([]Weighted(nil), p.Scorers...), Picker: p.Picker,
+		TierWeights: p.TierWeights.ByTier(), ImbalanceTokens: p.ImbalanceTokens,
+	}
+}

@@ -1,0 +1,36 @@
+package radix
+
+import (
+	"fmt"
+	"testing"
+)
+
+func BenchmarkMatch(b *testing.B) {
+	for _, tenants := range []int{8, 64, 1024} {
+		b.Run(fmt.Sprint(tenants), func(b *testing.B) {
+			tree, keys := conversations(tenants, 2000)
+			var m Matches
+			b.SetBytes(int64(len(keys[0])))
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				tree.Match(keys[i%len(keys)], &m)
+				i++
+			}
+		})
+	}
+}
+
+func BenchmarkInsert(b *testing.B) {
+	for _, tenants := range []int{8, 1024} {
+		b.Run(fmt.Sprintf("again/%d", tenants), func(b *testing.B) {
+			tree, keys := conversations(tenants, 2000)
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				tree.Insert(uint32(i%tenants), keys[i%len(keys)])
+				i++
+			}
+		})
+	}
+}

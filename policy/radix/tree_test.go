@@ -1,0 +1,302 @@
+package radix
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// naive remembers every key whole.
+type naive map[uint32][][]byte
+
+func (n naive) match(tenant uint32, key []byte, page int) int {
+	best := 0
+	for _, k := range n[tenant] {
+		i := 0
+		for i < min(len(k), len(key)) && k[i] == key[i] {
+			i++
+		}
+		best = max(best, min(i, len(k)-len(k)%page, len(key)-len(key)%page))
+	}
+	return best - best%page
+}
+
+// drawKey draws keys that share beginnings: letters of a small alphabet, in runs, so that tokens share pages too.
+func drawKey(t *rapid.T, unit int) []byte {
+	var key []byte
+	for range rapid.IntRange(0, 5).Draw(t, "runs") {
+		letter := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "letter")
+		key = append(key, strings.Repeat(letter, unit*rapid.IntRange(0, 40).Draw(t, "length"))...)
+	}
+	return key
+}
+
+// check holds the tree to what it is built on.
+func check(t interface{ Fatalf(string, ...any) }, tree *Tree) {
+	used, nodes := int64(0), 0
+	bytes := make([]int64, len(tree.tenants))
+	seen := map[uint32]bool{}
+	for e, id := range tree.children {
+		n := &tree.nodes[id]
+		if seen[id] || n.parent != e.parent || len(n.text) == 0 || len(n.text)%tree.page != 0 || tree.first(n.text) != e.page {
+			t.Fatalf("node %d does not hang where it should", id)
+		}
+		seen[id] = true
+		if n.end != tree.nodes[n.parent].end+len(n.text) {
+			t.Fatalf("node %d ends at %d", id, n.end)
+		}
+		if len(n.holds) == 0 || !slices.IsSortedFunc(n.holds, func(a, b hold) int { return int(a.tenant) - int(b.tenant) }) {
+			t.Fatalf("node %d has holds %v", id, n.holds)
+		}
+		nodes++
+		used += nodeBytes + int64(len(n.text)) + linkBytes*int64(len(n.holds))
+		for _, h := range n.holds {
+			bytes[h.tenant] += int64(len(n.text))
+			if tree.links[h.link].node != id {
+				t.Fatalf("link %d of node %d is for node %d", h.link, id, tree.links[h.link].node)
+			}
+			if n.parent != 0 {
+				if _, has := tree.find(n.parent, h.tenant); !has {
+					t.Fatalf("tenant %d has node %d and not its parent", h.tenant, id)
+				}
+			}
+		}
+	}
+	if used != tree.used || nodes != tree.Stats().Nodes {
+		t.Fatalf("%d bytes are used, %d counted; %d nodes, %d counted", used, tree.used, nodes, tree.Stats().Nodes)
+	}
+	for i := range tree.tenants {
+		tn := &tree.tenants[i]
+		if tn.bytes != bytes[i] {
+			t.Fatalf("tenant %d has %d bytes, %d counted", i, bytes[i], tn.bytes)
+		}
+		rank, last, count := map[uint32]int{}, uint32(0), 0
+		for l := tn.newest; l != 0; l = tree.links[l].older {
+			if tree.links[l].newer != last {
+				t.Fatalf("tenant %d's list is torn at %d", i, l)
+			}
+			count++
+			rank[tree.links[l].node], last = count, l
+		}
+		if last != tn.oldest || count != tn.links {
+			t.Fatalf("tenant %d's list ends at %d after %d, not at %d after %d", i, last, count, tn.oldest, tn.links)
+		}
+		for id := range rank {
+			if p := tree.nodes[id].parent; p != 0 && rank[p] > rank[id] {
+				t.Fatalf("tenant %d: node %d is more recent than its parent", i, id)
+			}
+		}
+	}
+}
+
+func eachKind(t *testing.T, test func(t *rapid.T, tree *Tree)) {
+	t.Run("text", rapid.MakeCheck(func(t *rapid.T) { test(t, NewText(1<<30)) }))
+	t.Run("tokens", rapid.MakeCheck(func(t *rapid.T) { test(t, NewTokens(1<<30)) }))
+}
+
+func TestATenantHasTheLongestPrefixOfWhatItWasGiven(t *testing.T) {
+	eachKind(t, func(t *rapid.T, tree *Tree) {
+		given := naive{}
+		var m Matches
+		for range rapid.IntRange(1, 30).Draw(t, "steps") {
+			tenant := uint32(rapid.IntRange(0, 3).Draw(t, "tenant"))
+			key := drawKey(t, tree.unit)
+			switch rapid.IntRange(0, 9).Draw(t, "what") {
+			case 0:
+				tree.Remove(tenant)
+				delete(given, tenant)
+			case 1, 2, 3, 4:
+				tree.Insert(tenant, key)
+				given[tenant] = append(given[tenant], key)
+			default:
+				tree.Match(key, &m)
+				best := 0
+				for tenant := range uint32(5) {
+					want := given.match(tenant, key, tree.page) / tree.unit
+					if got := m.Of(tenant); got != want {
+						t.Fatalf("tenant %d has %d of %q, want %d", tenant, got, key, want)
+					}
+					best = max(best, want)
+				}
+				if m.Best() != best || m.Total() != len(key)/tree.unit {
+					t.Fatalf("best %d of %d, want %d of %d", m.Best(), m.Total(), best, len(key)/tree.unit)
+				}
+			}
+			check(t, tree)
+		}
+		for tenant := range uint32(4) {
+			tree.Remove(tenant)
+		}
+		if s := tree.Stats(); s != (Stats{}) {
+			t.Fatalf("all is removed, and there is %+v", s)
+		}
+	})
+}
+
+func TestTrimLeavesTheMostRecent(t *testing.T) {
+	eachKind(t, func(t *rapid.T, tree *Tree) {
+		given := naive{}
+		last := map[uint32][]byte{}
+		limit := int64(rapid.IntRange(1, 400).Draw(t, "limit"))
+		target := int64(rapid.IntRange(1, int(limit)).Draw(t, "target"))
+		var m Matches
+		for range rapid.IntRange(1, 25).Draw(t, "steps") {
+			tenant, key := uint32(rapid.IntRange(0, 2).Draw(t, "tenant")), drawKey(t, tree.unit)
+			tree.Insert(tenant, key)
+			given[tenant], last[tenant] = append(given[tenant], key), key
+			if !rapid.Bool().Draw(t, "trim") {
+				continue
+			}
+			over := map[uint32]bool{}
+			for tenant := range last {
+				over[tenant] = tree.Units(tenant) > limit
+			}
+			for tree.Trim(limit, target) {
+			}
+			check(t, tree)
+			for tenant, key := range last {
+				units := tree.Units(tenant)
+				if over[tenant] && units > target || units > limit {
+					t.Fatalf("tenant %d has %d units after a trim to %d above %d", tenant, units, target, limit)
+				}
+				whole := int64(len(key)-len(key)%tree.page) / int64(tree.unit)
+				tree.Match(key, &m)
+				if whole <= target && int64(m.Of(tenant)) != whole {
+					t.Fatalf("tenant %d has %d of the %d units of its last key, with %d allowed", tenant, m.Of(tenant), whole, target)
+				}
+				for _, other := range given[tenant] {
+					tree.Match(other, &m)
+					if m.Of(tenant)*tree.unit > given.match(tenant, other, tree.page) {
+						t.Fatalf("tenant %d was credited with more than it was given", tenant)
+					}
+				}
+			}
+		}
+	})
+}
+
+func TestTheBudgetHoldsAtEveryMoment(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		budget := int64(rapid.IntRange(0, 3000).Draw(t, "budget"))
+		tree := NewText(budget)
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			tree.Insert(uint32(rapid.IntRange(0, 3).Draw(t, "tenant")), drawKey(t, 1))
+			if tree.used > budget {
+				t.Fatalf("%d bytes of %d", tree.used, budget)
+			}
+			check(t, tree)
+		}
+	})
+}
+
+// Pages of different tokens may share a hash: what is found is compared.
+func TestAPageIsComparedNotTrusted(t *testing.T) {
+	tree := NewTokens(1 << 20)
+	a := TokenBytes(slices.Repeat([]uint32{1}, 32))
+	b := TokenBytes(slices.Repeat([]uint32{2}, 32))
+	tree.Insert(0, a)
+	e := edge{0, tree.first(a)}
+	tree.children[edge{0, tree.first(b)}] = tree.children[e] // as if the hashes were equal
+	var m Matches
+	tree.Match(b, &m)
+	if m.Of(0) != 0 || m.Best() != 0 {
+		t.Fatalf("other tokens match %d", m.Of(0))
+	}
+	tree.Insert(1, b)
+	if tree.Match(a, &m); m.Of(0) != 32 || m.Of(1) != 0 {
+		t.Fatalf("tenant 0 has %d, tenant 1 %d", m.Of(0), m.Of(1))
+	}
+}
+
+func TestTextPartsAnywhereTokensAtPages(t *testing.T) {
+	var m Matches
+	text := NewText(1 << 20)
+	text.Insert(3, []byte("You are a helpful assistant. Hello"))
+	if text.Match([]byte("You are a helpful assistant. Bye"), &m); m.Of(3) != 29 {
+		t.Errorf("%d bytes match", m.Of(3))
+	}
+	tokens := NewTokens(1 << 20)
+	tokens.Insert(3, TokenBytes(slices.Repeat([]uint32{7}, 40)))
+	for n, want := range map[int]int{15: 0, 16: 16, 31: 16, 40: 32, 64: 32} {
+		if tokens.Match(TokenBytes(slices.Repeat([]uint32{7}, n)), &m); m.Of(3) != want {
+			t.Errorf("of %d tokens %d match, want %d", n, m.Of(3), want)
+		}
+	}
+}
+
+func TestManyGoroutinesShareATree(t *testing.T) {
+	tree := NewText(200_000)
+	var wg sync.WaitGroup
+	for g := range 8 {
+		wg.Go(func() {
+			var m Matches
+			for i := range 400 {
+				key := []byte(fmt.Sprintf("system prompt %d; user %d says %s", i%3, i*g%50, strings.Repeat("x", i%100)))
+				switch {
+				case i%97 == 0:
+					tree.Remove(uint32(g))
+				case i%31 == 0:
+					for tree.Trim(3000, 2000) {
+					}
+				case i%2 == 0:
+					tree.Insert(uint32(g), key)
+				default:
+					if tree.Match(key, &m); m.Of(uint32(g)) > len(key) || m.Best() > len(key) {
+						panic("a match longer than the key")
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	check(t, tree)
+}
+
+func TestMatchAllocatesNothing(t *testing.T) {
+	tree, keys := conversations(64, 200)
+	var m Matches
+	i := 0
+	if allocs := testing.AllocsPerRun(500, func() {
+		tree.Match(keys[i%len(keys)], &m)
+		i++
+	}); allocs != 0 {
+		t.Errorf("%v allocations", allocs)
+	}
+}
+
+// The budget is of what is counted: it must not be far from what the process takes.
+func TestMemoryIsWhatIsCounted(t *testing.T) {
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	tree := NewText(1 << 30)
+	for i := range 50_000 {
+		tree.Insert(uint32(i%16), fmt.Appendf(nil, "system prompt %d, conversation %d: %s", i%10, i, strings.Repeat("z", 40+i%100)))
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	taken := float64(after.HeapAlloc - before.HeapAlloc)
+	if ratio := taken / float64(tree.Stats().Bytes); ratio > 1.35 || ratio < 0.5 {
+		t.Errorf("%.0f bytes are taken, %d counted", taken, tree.Stats().Bytes)
+	}
+	runtime.KeepAlive(tree)
+}
+
+// conversations is a tree of so many tenants with so many conversations of some 8 KB, which share 2 KB of system prompt.
+func conversations(tenants, n int) (*Tree, [][]byte) {
+	tree := NewText(1 << 30)
+	system := strings.Repeat("You are a helpful assistant. ", 70)
+	keys := make([][]byte, n)
+	for i := range keys {
+		keys[i] = fmt.Appendf(nil, "%s user %d %s", system, i, strings.Repeat(fmt.Sprint("words of ", i), 600))
+		for turn := range 4 {
+			tree.Insert(uint32(i%tenants), keys[i][:len(keys[i])*(turn+1)/4])
+		}
+	}
+	return tree, keys
+}
