@@ -24,18 +24,18 @@ var layers = [][]string{
 	{"internal/gateway", "internal/mockengine", "internal/sim", "internal/loadgen"},
 	{"internal/tokens/inprocess"},
 	{"internal/proxy", "internal/ingest", "internal/discovery", "internal/tokens", "internal/telemetry", "internal/report"},
-	{"internal/api", "kvevent/zmq", "internal/engine", "internal/workload"},
+	{"internal/api", "internal/queue", "kvevent/zmq", "internal/engine", "internal/workload"},
 	{"", "internal/zmtp"}, // "" is the root package, the Router
 	{"policy", "tokenizer", "tokenizer/chattemplate"},
 	{"kvindex", "kvindex/learned", "kvevent"},
-	{"block", "fleet"},
+	{"block", "fleet", "policy/radix"},
 }
 
 // testOnly packages hold helpers for tests; only test files and each other may import them.
 var testOnly = []string{"internal/sharedtest", "kvindex/kvindextest"}
 
 // core packages decide; they must be drivable under virtual time, so everything that touches the world is an argument.
-var core = []string{"", "block", "kvindex", "kvindex/learned", "kvevent", "fleet", "policy"}
+var core = []string{"", "block", "kvindex", "kvindex/learned", "kvevent", "fleet", "policy", "policy/radix"}
 
 // rules forbid standard-library and third-party imports: prefix → who may have it → why nobody else may.
 var rules = []struct {
