@@ -1,0 +1,97 @@
+package queue
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Config says whether requests wait in the router when all workers that could serve them are saturated, and in which order.
+type Config struct {
+	// Order is off, fcfs (who came first), shortest (fewest uncached tokens), priority (the body's priority), deadline (who
+	// would be refused first), or fair (tenants in turn by the tokens they cost, each tenant's shortest first). Off: a request
+	// that finds all workers saturated is answered 429, and without routing.max_requests none ever is. With an order, set
+	// routing.max_requests, or leave it to what engines report (MaxWaiting, MaxKVUsed).
+	Order string `yaml:"order"`
+	// MaxRequests is how many requests may wait for the workers of one base model; one more is answered 429. 256 wait some
+	// seconds at tens of requests a second: what waits longer is better asked again elsewhere.
+	MaxRequests int `yaml:"max_requests"`
+	// MaxBytes bounds the bodies that wait there, which stay in memory.
+	MaxBytes int64 `yaml:"max_bytes"`
+	// MaxWait is how long a request may wait; then it is answered 429. A client may ask for less (X-Warmpath-Max-Wait), and
+	// one that would wait longer, going by the pace of the queue, is refused at once. 30 s, the patience of most clients.
+	MaxWait time.Duration `yaml:"max_wait"`
+	// AgeingTokens is, for shortest and fair, how many uncached tokens a second of waiting is worth. 2000: a prompt of 8,000
+	// tokens goes before all that come more than 4 s after it, however short.
+	AgeingTokens int `yaml:"ageing_tokens"`
+	// AgeingPriority is, for priority, how much waiting one step of priority is worth.
+	AgeingPriority time.Duration `yaml:"ageing_priority"`
+	// HighFirst: a higher priority is served first, as SGLang does by default. False: the lower one, as vLLM does.
+	HighFirst bool `yaml:"high_first"`
+	// Quantum is, for fair, how many tokens a tenant may have served in a row while others wait. 8192: one large engine step.
+	Quantum int `yaml:"quantum"`
+	// OutputWeight is, for fair, how many prompt tokens a token of an answer counts as. 2, as VTC and DLPM have it.
+	OutputWeight int `yaml:"output_weight"`
+	// MaxWaiting and MaxKVUsed: a holder counts as saturated from so many requests in its own queue, or from such a share of
+	// its KV cache in use by running requests, as it last reported. 5 and 0.95: an engine needs a few requests in its queue to
+	// fill its next step, and preempts when its cache is full. 0 leaves the signal out.
+	MaxWaiting int     `yaml:"max_waiting"`
+	MaxKVUsed  float64 `yaml:"max_kv_used"`
+}
+
+// The orders.
+const (
+	Off      = "off"
+	FCFS     = "fcfs"
+	Shortest = "shortest"
+	Priority = "priority"
+	Deadline = "deadline"
+	Fair     = "fair"
+)
+
+var orders = []string{Off, FCFS, Shortest, Priority, Deadline, Fair}
+
+// DefaultConfig has no queue.
+func DefaultConfig() Config {
+	return Config{
+		Order:          Off,
+		MaxRequests:    256,
+		MaxBytes:       256 << 20,
+		MaxWait:        30 * time.Second,
+		AgeingTokens:   2000,
+		AgeingPriority: 10 * time.Second,
+		Quantum:        8192,
+		OutputWeight:   2,
+		MaxWaiting:     5,
+		MaxKVUsed:      0.95,
+	}
+}
+
+// On reports whether requests wait at all.
+func (c Config) On() bool { return c.Order != "" && c.Order != Off }
+
+// maxRequests bounds MaxRequests: pushing looks at all that wait.
+const maxRequests = 65536
+
+// Validate returns all problems of c, each beginning with the name of its field.
+func (c Config) Validate() error {
+	var problems []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			problems = append(problems, fmt.Errorf(format, args...))
+		}
+	}
+	check(slices.Contains(orders, c.Order), "order: %q is none of %s", c.Order, strings.Join(orders, ", "))
+	check(c.MaxRequests >= 1 && c.MaxRequests <= maxRequests, "max_requests: %d is outside 1..%d", c.MaxRequests, maxRequests)
+	check(c.MaxBytes >= 1, "max_bytes: %d is below 1", c.MaxBytes)
+	check(c.MaxWait > 0 && c.MaxWait <= time.Hour, "max_wait: %v is outside 0s..1h, 0 excluded", c.MaxWait)
+	check(c.AgeingTokens >= 1, "ageing_tokens: %d is below 1: long prompts would wait for ever", c.AgeingTokens)
+	check(c.AgeingPriority > 0 && c.AgeingPriority <= time.Hour, "ageing_priority: %v is outside 0s..1h, 0 excluded", c.AgeingPriority)
+	check(c.Quantum >= 1, "quantum: %d is below 1", c.Quantum)
+	check(c.OutputWeight >= 0 && c.OutputWeight <= 1000, "output_weight: %d is outside 0..1000", c.OutputWeight)
+	check(c.MaxWaiting >= 0, "max_waiting: %d is negative", c.MaxWaiting)
+	check(c.MaxKVUsed >= 0 && c.MaxKVUsed <= 1, "max_kv_used: %v is outside 0..1", c.MaxKVUsed)
+	return errors.Join(problems...)
+}

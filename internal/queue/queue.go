@@ -1,0 +1,352 @@
+package queue
+
+import (
+	"container/heap"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Item is a request that waits. The caller fills the exported fields before Push and changes none of them afterwards.
+type Item struct {
+	Tenant   string // whose it is; only fair looks at it
+	Priority int    // of the body; clamped to -1000..1000
+	Tokens   int    // uncached prompt tokens where most of it is cached: what serving it costs
+	Bytes    int64  // memory it holds while it waits
+	Arrived  int64  // when it came, Unix nanoseconds; may be before it is pushed, when it was tried somewhere first
+	Deadline int64  // when it is refused, Unix nanoseconds
+
+	virtual int64  // the order: see virtualTime
+	seq     uint64 // breaks ties: earlier pushes first
+	at      int    // where it lies in its line's heap; -1 is in none
+	line    *line
+}
+
+// line is the requests of one tenant, or all of them where the order knows no tenants.
+type line struct {
+	tenant  string
+	items   []*Item // a heap by virtual, then seq
+	deficit int64   // fair: tokens it may have served before others' turn; negative is a debt
+}
+
+// Queue is requests in order. The zero value is not usable: see New. It is not safe for concurrent use.
+type Queue struct {
+	cfg   Config
+	lines map[string]*line // by tenant: those that wait, or have had something since others wait
+	len   int
+	out   int // popped, and neither served nor returned yet
+	bytes int64
+	seq   uint64
+	pace  pace
+}
+
+// New returns an empty queue; cfg has passed Validate and is On.
+func New(cfg Config) *Queue { return &Queue{cfg: cfg, lines: map[string]*line{}} }
+
+// Len returns how many requests wait.
+func (q *Queue) Len() int { return q.len }
+
+// Bytes returns the memory that waits.
+func (q *Queue) Bytes() int64 { return q.bytes }
+
+// Refused is why a request may not wait.
+type Refused struct {
+	Full       bool          // no room; else it would wait beyond its deadline
+	RetryAfter time.Duration // when it is worth while to ask again, going by the pace of the queue; at least a second
+}
+
+// Error says it in words.
+func (r *Refused) Error() string {
+	if r.Full {
+		return "the queue is full"
+	}
+	return "the queue is too long for the request's patience"
+}
+
+// Push adds it, or returns why it may not wait.
+func (q *Queue) Push(it *Item, now int64) *Refused {
+	if q.len >= q.cfg.MaxRequests || q.bytes+it.Bytes > q.cfg.MaxBytes {
+		return &Refused{Full: true, RetryAfter: atLeastSecond(q.pace.gap(now))}
+	}
+	it.virtual = q.virtualTime(it)
+	if wait, known := q.pace.wait(q.ahead(it)+1, now); known && it.Deadline != 0 && now+wait > it.Deadline {
+		return &Refused{RetryAfter: atLeastSecond(now + wait - it.Deadline)}
+	}
+	q.seq++
+	it.seq = q.seq
+	q.put(it)
+	return nil
+}
+
+func atLeastSecond(ns int64) time.Duration { return max(time.Duration(ns), time.Second) }
+
+// Bounds that keep virtual times within 64 bits.
+const (
+	maxPriority = 1000
+	maxTokens   = 1 << 30
+)
+
+// virtualTime is when it would have come, had it come later by what it costs and earlier by what speaks for it.
+func (q *Queue) virtualTime(it *Item) int64 {
+	switch q.cfg.Order {
+	case Shortest, Fair:
+		return it.Arrived + int64(min(max(it.Tokens, 0), maxTokens))*int64(time.Second)/int64(q.cfg.AgeingTokens)
+	case Priority:
+		steps := int64(min(max(it.Priority, -maxPriority), maxPriority))
+		if q.cfg.HighFirst {
+			steps = -steps
+		}
+		return it.Arrived + steps*int64(q.cfg.AgeingPriority)
+	case Deadline:
+		if it.Deadline != 0 {
+			return it.Deadline
+		}
+		return it.Arrived + int64(q.cfg.MaxWait)
+	}
+	return it.Arrived
+}
+
+// ahead estimates how many go before it, which has its virtual time and is not in the queue.
+func (q *Queue) ahead(it *Item) int {
+	n, waiting := 0, 0
+	mine := q.tenantOf(it)
+	for tenant, l := range q.lines {
+		if len(l.items) > 0 && tenant != mine {
+			waiting++
+		}
+		if q.cfg.Order == Fair && tenant != mine {
+			continue
+		}
+		for _, other := range l.items {
+			if other.virtual <= it.virtual {
+				n++
+			}
+		}
+	}
+	if q.cfg.Order == Fair { // the others take turns with each of its own
+		n = (n + 1) * (waiting + 1)
+	}
+	return min(n, q.len)
+}
+
+func (q *Queue) tenantOf(it *Item) string {
+	if q.cfg.Order == Fair {
+		return it.Tenant
+	}
+	return ""
+}
+
+// put places it in its line. A tenant that was not there begins with one quantum.
+func (q *Queue) put(it *Item) {
+	tenant := q.tenantOf(it)
+	l := q.lines[tenant]
+	if l == nil {
+		l = &line{tenant: tenant, deficit: int64(q.cfg.Quantum)}
+		q.lines[tenant] = l
+	}
+	it.line = l
+	heap.Push((*byTime)(l), it)
+	q.len++
+	q.bytes += it.Bytes
+}
+
+// Pop takes the next request out, nil when none waits. The caller ends with Served, or puts it back with Return.
+func (q *Queue) Pop() *Item {
+	if q.len == 0 {
+		return nil
+	}
+	l := q.turn()
+	it := heap.Pop((*byTime)(l)).(*Item)
+	q.took(it)
+	q.out++
+	l.deficit -= cost(it)
+	return it
+}
+
+// cost is what serving the prompt takes off its tenant's deficit; one that is cached whole costs its turn.
+func cost(it *Item) int64 { return int64(max(it.Tokens, 1)) }
+
+// turn returns the line whose head is next: among those that may be served, the head that came first in virtual time.
+func (q *Queue) turn() *line {
+	if next := q.least(); next != nil {
+		return next
+	}
+	q.refill()
+	return q.least()
+}
+
+func (q *Queue) least() *line {
+	var next *line
+	for _, l := range q.lines {
+		if len(l.items) == 0 || q.cfg.Order == Fair && l.deficit <= 0 {
+			continue
+		}
+		if next == nil || before(l.items[0], next.items[0]) {
+			next = l
+		}
+	}
+	return next
+}
+
+// refill gives every tenant as many quanta as the least indebted one that waits needs to be served. One that does not wait
+// cannot save up more than it would begin with.
+func (q *Queue) refill() {
+	quantum, rounds := int64(q.cfg.Quantum), int64(0)
+	for _, l := range q.lines {
+		if len(l.items) == 0 {
+			continue
+		}
+		if need := -l.deficit/quantum + 1; rounds == 0 || need < rounds {
+			rounds = need
+		}
+	}
+	for tenant, l := range q.lines {
+		l.deficit += rounds * quantum
+		if len(l.items) == 0 && l.deficit >= quantum {
+			delete(q.lines, tenant)
+		}
+	}
+}
+
+// took books that it left its line.
+func (q *Queue) took(it *Item) {
+	q.len--
+	q.bytes -= it.Bytes
+}
+
+// Return puts back what Pop took, at its old place.
+func (q *Queue) Return(it *Item) {
+	l := it.line
+	l.deficit += cost(it)
+	q.lines[l.tenant] = l // it may have been dropped meanwhile
+	heap.Push((*byTime)(l), it)
+	q.out--
+	q.len++
+	q.bytes += it.Bytes
+}
+
+// Served notes that what Pop took is being served.
+func (q *Queue) Served(it *Item, now int64) {
+	it.line = nil
+	q.out--
+	q.pace.served(now)
+	q.settle()
+}
+
+// Remove takes it out before its turn: the client left, or its time is over. It reports whether it was waiting.
+func (q *Queue) Remove(it *Item) bool {
+	if it.line == nil || it.at < 0 {
+		return false
+	}
+	heap.Remove((*byTime)(it.line), it.at)
+	q.took(it)
+	it.line = nil
+	q.settle()
+	return true
+}
+
+// settle forgets what matters only while requests wait: with nobody waiting there is nothing to share out. A tenant that
+// has nothing waiting is remembered with what it has had until the others had as much: else one that always has just one
+// request there would go first for ever.
+func (q *Queue) settle() {
+	if q.len == 0 && q.out == 0 {
+		clear(q.lines)
+		q.pace.pause()
+		return
+	}
+	if q.cfg.Order != Fair || len(q.lines) <= 2*q.cfg.MaxRequests {
+		return
+	}
+	for tenant, l := range q.lines { // clients may invent tenants
+		if len(l.items) == 0 {
+			delete(q.lines, tenant)
+		}
+	}
+}
+
+// Charge takes tokens of an answer off a tenant's deficit, while requests wait.
+func (q *Queue) Charge(tenant string, tokens int) {
+	if q.cfg.Order != Fair || q.len == 0 || tokens <= 0 {
+		return
+	}
+	l := q.lines[tenant]
+	if l == nil {
+		if len(q.lines) > 2*q.cfg.MaxRequests { // see settle
+			return
+		}
+		l = &line{tenant: tenant, deficit: int64(q.cfg.Quantum)}
+		q.lines[tenant] = l
+	}
+	l.deficit -= int64(tokens) * int64(q.cfg.OutputWeight)
+}
+
+// All returns all that wait and empties the queue: a drain.
+func (q *Queue) All() []*Item {
+	var all []*Item
+	for _, l := range q.lines {
+		all = append(all, l.items...)
+		for _, it := range l.items {
+			it.at, it.line = -1, nil
+		}
+	}
+	q.len, q.bytes = 0, 0
+	q.settle()
+	return all
+}
+
+// Share is what one tenant has in the queue.
+type Share struct {
+	Tenant   string
+	Requests int
+	Deficit  int64 // tokens; negative is a debt
+	Oldest   int64 // when its oldest request came, Unix nanoseconds; 0 has none
+}
+
+// Shares returns the tenants that wait, or have had something since others wait, by name. Orders without tenants have one, "".
+func (q *Queue) Shares() []Share {
+	shares := make([]Share, 0, len(q.lines))
+	for _, l := range q.lines {
+		s := Share{Tenant: l.tenant, Requests: len(l.items), Deficit: l.deficit}
+		for _, it := range l.items {
+			if s.Oldest == 0 || it.Arrived < s.Oldest {
+				s.Oldest = it.Arrived
+			}
+		}
+		shares = append(shares, s)
+	}
+	slices.SortFunc(shares, func(a, b Share) int { return strings.Compare(a.Tenant, b.Tenant) })
+	return shares
+}
+
+func before(a, b *Item) bool {
+	if a.virtual != b.virtual {
+		return a.virtual < b.virtual
+	}
+	return a.seq < b.seq
+}
+
+// byTime is a line as a heap.
+type byTime line
+
+func (h *byTime) Len() int           { return len(h.items) }
+func (h *byTime) Less(i, j int) bool { return before(h.items[i], h.items[j]) }
+
+func (h *byTime) Swap(i, j int) {
+	h.items[i], h.items[j] = h.items[j], h.items[i]
+	h.items[i].at, h.items[j].at = i, j
+}
+
+func (h *byTime) Push(x any) {
+	it := x.(*Item)
+	it.at = len(h.items)
+	h.items = append(h.items, it)
+}
+
+func (h *byTime) Pop() any {
+	last := len(h.items) - 1
+	it := h.items[last]
+	h.items[last] = nil
+	h.items = h.items[:last]
+	it.at = -1
+	return it
+}

@@ -1,0 +1,389 @@
+package queue
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const second = int64(time.Second)
+
+func config(order string) Config {
+	c := DefaultConfig()
+	c.Order = order
+	return c
+}
+
+// push adds items that must find room.
+func push(t *testing.T, q *Queue, now int64, items ...*Item) {
+	t.Helper()
+	for _, it := range items {
+		if refused := q.Push(it, now); refused != nil {
+			t.Fatalf("%+v is refused: %v", it, refused)
+		}
+	}
+}
+
+// drain serves all, each at now, and returns what name says of each.
+func drain(q *Queue, now int64, name func(*Item) string) []string {
+	var order []string
+	for it := q.Pop(); it != nil; it = q.Pop() {
+		order = append(order, name(it))
+		q.Served(it, now)
+	}
+	return order
+}
+
+func byTenant(it *Item) string { return it.Tenant }
+
+func TestOrders(t *testing.T) {
+	// Four requests, a second apart; each order has its own first.
+	items := func() []*Item {
+		return []*Item{
+			{Tenant: "first", Arrived: 1 * second, Tokens: 9000, Priority: 5, Deadline: 90 * second},
+			{Tenant: "small", Arrived: 2 * second, Tokens: 10, Priority: 9, Deadline: 91 * second},
+			{Tenant: "vip", Arrived: 3 * second, Tokens: 5000, Priority: -3, Deadline: 92 * second},
+			{Tenant: "late", Arrived: 4 * second, Tokens: 7000, Priority: 4, Deadline: 10 * second},
+		}
+	}
+	for _, c := range []struct {
+		order string
+		high  bool
+		want  []string
+	}{
+		{FCFS, false, []string{"first", "small", "vip", "late"}},
+		{Shortest, false, []string{"small", "first", "vip", "late"}}, // 2.005, 5.5, 5.5 (pushed later), 7.5
+		{Priority, false, []string{"vip", "late", "first", "small"}},
+		{Priority, true, []string{"small", "first", "late", "vip"}},
+		{Deadline, false, []string{"late", "first", "small", "vip"}},
+		{Fair, false, []string{"small", "first", "vip", "late"}},
+	} {
+		cfg := config(c.order)
+		cfg.HighFirst = c.high
+		q := New(cfg)
+		push(t, q, 4*second, items()...)
+		if diff := cmp.Diff(c.want, drain(q, 5*second, byTenant)); diff != "" {
+			t.Errorf("%s, high first %v: %s", c.order, c.high, diff)
+		}
+	}
+}
+
+func TestALongPromptIsNotOvertakenForEver(t *testing.T) {
+	q := New(config(Shortest)) // a second is worth 2,000 tokens
+	push(t, q, 0, &Item{Tenant: "long", Arrived: 0, Tokens: 8000})
+	for i := range int64(10) {
+		now := i * second
+		push(t, q, now, &Item{Tenant: "short", Arrived: now})
+		it := q.Pop()
+		q.Served(it, now)
+		if it.Tenant == "long" {
+			if i != 4 {
+				t.Errorf("the long prompt was served after %d s, want 4", i)
+			}
+			return
+		}
+	}
+	t.Error("the long prompt was never served")
+}
+
+func TestALowPriorityIsServedInTheEnd(t *testing.T) {
+	q := New(config(Priority)) // a step is worth 10 s
+	push(t, q, 0, &Item{Tenant: "low", Arrived: 0, Priority: 2})
+	served := int64(-1)
+	for i := range int64(60) {
+		now := i * second
+		push(t, q, now, &Item{Tenant: "high", Arrived: now, Priority: 0})
+		it := q.Pop()
+		q.Served(it, now)
+		if it.Tenant == "low" {
+			served = i
+			break
+		}
+	}
+	if served < 19 || served > 21 {
+		t.Errorf("two steps lower was served after %d s, want 20", served)
+	}
+}
+
+func TestAHeavyTenantDoesNotStarveALightOne(t *testing.T) {
+	cfg := config(Fair)
+	cfg.Quantum, cfg.MaxRequests = 1000, 2000
+	q := New(cfg)
+	for i := range int64(1000) {
+		push(t, q, 0, &Item{Tenant: "heavy", Arrived: i, Tokens: 500})
+	}
+	drained := 0
+	for range 100 { // the heavy one alone: nobody keeps it back
+		q.Served(q.Pop(), second)
+		drained++
+	}
+	push(t, q, second, &Item{Tenant: "light", Arrived: second, Tokens: 900})
+	for i := range 10 {
+		it := q.Pop()
+		q.Served(it, second)
+		if it.Tenant == "light" {
+			if i > 2 { // at most the rest of one quantum goes before it
+				t.Errorf("served after %d of the heavy tenant's, want 2 at the most", i)
+			}
+			return
+		}
+	}
+	t.Error("the light tenant is starved")
+}
+
+func TestTenantsShareByTokensNotByRequests(t *testing.T) {
+	cfg := config(Fair)
+	cfg.Quantum, cfg.MaxRequests = 1000, 4000
+	q := New(cfg)
+	for i := range int64(1000) {
+		push(t, q, 0, &Item{Tenant: "long", Arrived: i, Tokens: 4000}, &Item{Tenant: "short", Arrived: i, Tokens: 100})
+	}
+	got := map[string]int{}
+	for got["long"]+got["short"] < 400_000 {
+		it := q.Pop()
+		got[it.Tenant] += it.Tokens
+		q.Served(it, 0)
+		if q.Len() == 0 {
+			break
+		}
+	}
+	// short has 100,000 tokens in all: until they are over, both have the same, up to one request and one quantum.
+	if d := got["long"] - got["short"]; got["short"] == 100_000 && d < 0 {
+		t.Errorf("%v", got)
+	}
+	q = New(cfg)
+	for i := range int64(1000) {
+		push(t, q, 0, &Item{Tenant: "long", Arrived: i, Tokens: 4000}, &Item{Tenant: "short", Arrived: i, Tokens: 100})
+	}
+	clear(got)
+	for got["short"] < 90_000 {
+		it := q.Pop()
+		got[it.Tenant] += it.Tokens
+		q.Served(it, 0)
+		if d := got["long"] - got["short"]; d > 4000+1000 || d < -4000-1000 {
+			t.Fatalf("the shares are %d tokens apart: %v", d, got)
+		}
+	}
+}
+
+// A tenant that always has exactly one request waiting must not look new each time.
+func TestATenantWithOneRequestAtATimeDoesNotStarveOthers(t *testing.T) {
+	cfg := config(Fair)
+	cfg.Quantum = 1000
+	q := New(cfg)
+	for i := range int64(50) {
+		push(t, q, 0, &Item{Tenant: "many", Arrived: i, Tokens: 600})
+	}
+	got := map[string]int{}
+	push(t, q, 0, &Item{Tenant: "one", Tokens: 200})
+	for range 60 {
+		it := q.Pop()
+		got[it.Tenant] += it.Tokens
+		q.Served(it, 0)
+		if it.Tenant == "one" {
+			push(t, q, 0, &Item{Tenant: "one", Tokens: 200})
+		}
+	}
+	if d := got["many"] - got["one"]; d < -2000 || d > 2000 {
+		t.Errorf("tokens served %v: want equal shares, as both always wait", got)
+	}
+}
+
+func TestAnswersCountTowardsATenantsShare(t *testing.T) {
+	cfg := config(Fair)
+	cfg.Quantum, cfg.OutputWeight = 1000, 2
+	q := New(cfg)
+	for i := range int64(4) {
+		push(t, q, 0, &Item{Tenant: "talker", Arrived: i, Tokens: 10}, &Item{Tenant: "quiet", Arrived: 10 + i, Tokens: 10})
+	}
+	q.Charge("talker", 5000)
+	want := []string{"quiet", "quiet", "quiet", "quiet", "talker", "talker", "talker", "talker"}
+	if diff := cmp.Diff(want, drain(q, 0, byTenant)); diff != "" {
+		t.Error(diff)
+	}
+	q.Charge("talker", 5000)
+	push(t, q, 0, &Item{Tenant: "talker", Tokens: 1}, &Item{Tenant: "quiet", Tokens: 2})
+	if got := drain(q, 0, byTenant); got[0] != "talker" {
+		t.Error("a charge counts while others wait, not for later")
+	}
+}
+
+func TestAFullQueueRefuses(t *testing.T) {
+	cfg := config(FCFS)
+	cfg.MaxRequests, cfg.MaxBytes = 2, 100
+	q := New(cfg)
+	push(t, q, 0, &Item{Bytes: 90})
+	if refused := q.Push(&Item{Bytes: 11}, 0); refused == nil || !refused.Full || refused.RetryAfter < time.Second {
+		t.Errorf("too many bytes: %+v", refused)
+	}
+	push(t, q, 0, &Item{Bytes: 10})
+	if refused := q.Push(&Item{}, 0); refused == nil || !refused.Full {
+		t.Errorf("too many requests: %+v", refused)
+	}
+	if q.Len() != 2 || q.Bytes() != 100 {
+		t.Errorf("%d requests of %d bytes wait", q.Len(), q.Bytes())
+	}
+	q.Served(q.Pop(), 0)
+	push(t, q, 0, &Item{Bytes: 90})
+}
+
+func TestARequestThatWouldWaitTooLongIsRefusedAtOnce(t *testing.T) {
+	q := New(config(FCFS))
+	for i := range int64(40) {
+		push(t, q, 0, &Item{Arrived: i})
+	}
+	if refused := q.Push(&Item{Deadline: 1}, 0); refused != nil {
+		t.Fatalf("nothing is known of the pace, and still: %v", refused)
+	}
+	for i := range int64(20) { // one a second
+		q.Served(q.Pop(), i*second)
+	}
+	now := 19 * second
+	push(t, q, now, &Item{Arrived: now, Deadline: now + 25*second}) // 21 wait before it
+	refused := q.Push(&Item{Arrived: now, Deadline: now + 10*second}, now)
+	if refused == nil || refused.Full {
+		t.Fatalf("23 s of queue and 10 s of patience: %+v", refused)
+	}
+	if s := refused.RetryAfter.Seconds(); s < 12 || s > 14 {
+		t.Errorf("retry after %.1f s, want 13: when the queue is 10 s long", s)
+	}
+	push(t, q, now, &Item{Arrived: now}) // no deadline
+}
+
+func TestWhatIsReturnedKeepsItsPlace(t *testing.T) {
+	for _, order := range orders[1:] {
+		q := New(config(order))
+		for i := range int64(6) {
+			push(t, q, 0, &Item{Tenant: fmt.Sprint("t", i%2), Arrived: i, Tokens: int(i), Priority: int(i), Deadline: i + 1})
+		}
+		before := q.Shares()
+		a, b := q.Pop(), q.Pop()
+		first, second := a.Arrived, b.Arrived
+		q.Return(a)
+		q.Return(b)
+		if diff := cmp.Diff(before, q.Shares()); diff != "" {
+			t.Errorf("%s: %s", order, diff)
+		}
+		if x, y := q.Pop(), q.Pop(); x.Arrived != first || y.Arrived != second {
+			t.Errorf("%s: %d, %d came back as %d, %d", order, first, second, x.Arrived, y.Arrived)
+		}
+	}
+}
+
+func TestADrainEmptiesTheQueue(t *testing.T) {
+	q := New(config(Fair))
+	push(t, q, 0, &Item{Tenant: "a", Bytes: 5}, &Item{Tenant: "b", Bytes: 6})
+	all := q.All()
+	if len(all) != 2 || q.Len() != 0 || q.Bytes() != 0 || q.Pop() != nil || len(q.Shares()) != 0 {
+		t.Errorf("%d came out, %d requests of %d bytes stay", len(all), q.Len(), q.Bytes())
+	}
+	if q.Remove(all[0]) {
+		t.Error("removed twice")
+	}
+}
+
+// Random use against a list that knows nothing of order: nothing is lost, nothing comes twice, and the counts hold.
+func TestNothingIsLost(t *testing.T) {
+	for seed := range uint64(30) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		cfg := config(orders[1:][seed%5])
+		cfg.MaxRequests, cfg.Quantum = 20, 50
+		q := New(cfg)
+		waiting := map[*Item]bool{}
+		now := int64(0)
+		for range 2000 {
+			now += r.Int64N(second)
+			switch r.IntN(6) {
+			case 0, 1:
+				it := &Item{Tenant: fmt.Sprint(r.IntN(4)), Priority: r.IntN(5), Tokens: r.IntN(200), Bytes: int64(r.IntN(10)), Arrived: now, Deadline: now + r.Int64N(100*second)}
+				if q.Push(it, now) == nil {
+					waiting[it] = true
+				}
+			case 2:
+				if it := q.Pop(); it != nil {
+					if !waiting[it] {
+						t.Fatal("popped what does not wait")
+					}
+					if r.IntN(3) == 0 {
+						q.Return(it)
+						continue
+					}
+					q.Served(it, now)
+					delete(waiting, it)
+				}
+			case 3:
+				for it := range waiting {
+					if !q.Remove(it) || q.Remove(it) {
+						t.Fatal("not removed once")
+					}
+					delete(waiting, it)
+					break
+				}
+			case 4:
+				q.Charge(fmt.Sprint(r.IntN(8)), r.IntN(300))
+			case 5:
+				if r.IntN(50) == 0 {
+					if len(q.All()) != len(waiting) {
+						t.Fatal("a drain does not give all")
+					}
+					clear(waiting)
+				}
+			}
+			bytes := int64(0)
+			for it := range waiting {
+				bytes += it.Bytes
+			}
+			shares := 0
+			for _, s := range q.Shares() {
+				shares += s.Requests
+				if s.Deficit > int64(cfg.Quantum) {
+					t.Fatalf("%+v has saved up more than a quantum", s)
+				}
+			}
+			if q.Len() != len(waiting) || q.Bytes() != bytes || shares != len(waiting) || len(q.lines) > 2*cfg.MaxRequests+1 {
+				t.Fatalf("%d of %d bytes in %d lines, want %d of %d", q.Len(), q.Bytes(), len(q.lines), len(waiting), bytes)
+			}
+		}
+	}
+}
+
+func TestValidateNamesEveryMistake(t *testing.T) {
+	if err := DefaultConfig().Validate(); err != nil {
+		t.Error(err)
+	}
+	err := Config{Order: "lifo", MaxKVUsed: 2}.Validate()
+	for _, key := range []string{"order: ", "max_requests: ", "max_bytes: ", "max_wait: ", "ageing_tokens: ", "ageing_priority: ", "quantum: ", "max_kv_used: "} {
+		found := false
+		for _, e := range err.(interface{ Unwrap() []error }).Unwrap() {
+			found = found || len(e.Error()) > len(key) && e.Error()[:len(key)] == key
+		}
+		if !found {
+			t.Errorf("%s is not named in: %v", key, err)
+		}
+	}
+}
+
+func BenchmarkPushPop(b *testing.B) {
+	for _, order := range []string{FCFS, Fair} {
+		q := New(config(order))
+		for i := range int64(200) {
+			q.Push(&Item{Tenant: fmt.Sprint(i % 20), Arrived: i, Tokens: 100}, 0)
+		}
+		b.Run(order, func(b *testing.B) {
+			b.ReportAllocs()
+			now := int64(200)
+			for b.Loop() {
+				now++
+				it := q.Pop()
+				q.Served(it, now)
+				it.Arrived = now
+				if q.Push(it, now) != nil {
+					b.Fatal("refused")
+				}
+			}
+		})
+	}
+}
