@@ -103,7 +103,7 @@ func (r *Record) String() string {
 // refers to the decision or its candidates any more, and saves an allocation for the next one. What is to be kept
 // longer is cloned before.
 //
-// FirstToken and Done may be called from any goroutine, any number of times.
+// FirstToken, Tokens and Done may be called from any goroutine, any number of times.
 type Decision struct {
 	Record
 
@@ -120,6 +120,7 @@ type Decision struct {
 	keys     []block.Key
 	text     []block.Token // a part of the prompt's text
 	matches  []kvindex.Match
+	marks    []fleet.Mark
 }
 
 // Sent notes that the request has been written to the worker: from now on its prompt is expected in that cache. It is for
@@ -130,9 +131,13 @@ func (d *Decision) Sent() { d.router.speculate(d) }
 // uncached tokens wait no longer.
 func (d *Decision) FirstToken(now int64) {
 	if d.firstToken.CompareAndSwap(0, now) {
-		d.reservation.FirstToken()
+		d.reservation.FirstToken(now)
 	}
 }
+
+// Tokens notes that the answer has n tokens at now, in Unix nanoseconds. Call it as the answer grows, after FirstToken, for every
+// piece or every few: it tells how much is resident, how long a step takes, and that the request is alive.
+func (d *Decision) Tokens(n int, now int64) { d.reservation.Tokens(n, now) }
 
 // TimeToFirstToken returns how long after the decision the first token came; ok is false when it has not come.
 func (d *Decision) TimeToFirstToken() (t time.Duration, ok bool) {
@@ -145,7 +150,7 @@ func (d *Decision) Done(o fleet.Outcome, now int64) {
 	if !d.open.Swap(false) {
 		return
 	}
-	d.reservation.Release()
+	d.reservation.Release(now)
 	d.router.fleet.Observe(d.Holder, o, now)
 	d.finished = policy.Finished{
 		Holder:         d.Holder,
@@ -154,6 +159,7 @@ func (d *Decision) Done(o fleet.Outcome, now int64) {
 		FirstTokenAt:   d.firstToken.Load(),
 		Now:            now,
 		UncachedTokens: max(d.PromptTokens-d.PredictedTokens, 0),
+		OutputTokens:   d.reservation.Output(),
 	}
 	d.policy.Finished(&d.finished)
 }

@@ -18,7 +18,7 @@ type Router struct {
 	fleet     *fleet.Fleet
 	policies  map[string]*policy.Policy // by name; not changed after New
 	table     atomic.Pointer[policyTable]
-	decisions sync.Pool                 // *Decision
+	decisions sync.Pool // *Decision
 
 	// indexes by base model. Readers load the map; writers hold mu, copy it and swap the copy in.
 	indexes atomic.Pointer[map[string]*modelIndex]
@@ -60,7 +60,9 @@ func (r *Router) Route(ctx context.Context, req *Request) (*Decision, error) {
 	c := &d.Candidates[d.Chosen]
 	r.fleet.Reserve(&d.reservation, d.Holder, fleet.Work{
 		UncachedTokens: max(d.PromptTokens-d.PredictedTokens, 0),
+		PromptTokens:   d.PromptTokens,
 		ContextBlocks:  (d.PromptTokens + c.BlockSize - 1) / c.BlockSize,
+		Marks:          d.mark(c.BlockSize),
 	}, req.Now)
 	d.open.Store(true)
 	d.policy.Routed(&d.query, c)
@@ -157,10 +159,19 @@ func (d *Decision) candidates(snap *fleet.Snapshot, pool *fleet.Pool) {
 			Hash:      snap.Hash(h),
 			Trust:     trust,
 			Available: snap.Available(h, d.Now),
-			Load:      snap.Load(h),
+			Load:      snap.LoadAt(h, d.Now),
 			BlockSize: size,
 		})
 	}
+}
+
+// mark makes the marks up to which other requests may share the prompt's blocks, in engine blocks of so many tokens.
+func (d *Decision) mark(size int) []fleet.Mark {
+	d.marks = d.marks[:0]
+	for at := fleet.NextMark(0); at <= len(d.keys) && len(d.marks) < fleet.MaxMarks; at = fleet.NextMark(at) {
+		d.marks = append(d.marks, fleet.Mark{Key: uint64(d.keys[at-1]), Blocks: int32(at * d.BlockSize / size)})
+	}
+	return d.marks
 }
 
 // match looks the prompt up in the model's index and notes with each candidate what it has.

@@ -104,7 +104,7 @@ func TestBreakerTakesAHolderOutOfTheFleetAndBack(t *testing.T) {
 	if s.Available(h, 2*second) {
 		t.Fatal("available during the trial")
 	}
-	trial.Release()
+	trial.Release(0)
 	f.Observe(h, OutcomeServed, 3*second)
 	if !s.Available(h, 3*second) {
 		t.Fatal("not available after a good trial")

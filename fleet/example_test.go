@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/warmpath/warmpath/fleet"
 )
@@ -13,14 +14,16 @@ func Example() {
 	pool, _ := f.Snapshot().Pool("llama")
 	var request fleet.Reservation
 	f.Reserve(&request, pool.Holders[0], fleet.Work{UncachedTokens: 900, ContextBlocks: 63}, 0)
-	fmt.Printf("%+v\n", f.Snapshot().Load(pool.Holders[0]))
-	request.FirstToken()
-	request.Release()
+	const later = 5_000_000 // nanoseconds
+	load := f.Snapshot().LoadAt(pool.Holders[0], later)
+	fmt.Println(load.Requests, "request,", load.PrefillTokens, "tokens to compute, another", load.Backlog.Round(time.Millisecond))
+	request.FirstToken(40_000_000)
+	request.Release(90_000_000)
 
 	f.SetHealth(id, false, "connection refused")
 	w := f.Snapshot().Worker(pool.Holders[0])
 	fmt.Println(w.URL, w.Ready, w.Why)
 	// Output:
-	// {Requests:1 PrefillTokens:900 ContextBlocks:63 Processed:1 OutputTokens:0 Reported:{At:0 Running:0 Waiting:0 KVUsed:0}}
+	// 1 request, 900 tokens to compute, another 31ms
 	// http://10.0.0.7:8000 false connection refused
 }

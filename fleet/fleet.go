@@ -5,11 +5,16 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Config tunes a [Fleet]. The zero value is the default.
 type Config struct {
 	Breaker BreakerConfig
+	// Timing is what holders are assumed to take before it is measured. Default: DefaultTiming.
+	Timing Timing
+	// Expiry is how long a request may give no sign of life before [Fleet.Expire] takes it for lost. Default: DefaultExpiry.
+	Expiry time.Duration
 }
 
 // Fleet is all workers. Its methods may be called from any goroutine: writers take a lock among themselves, build the
@@ -37,11 +42,11 @@ type place struct {
 // holderState is what changes about a holder without a new snapshot. It lives as long as the process, so that a
 // reservation made before a worker was removed is released where it was made.
 type holderState struct {
-	requests, prefill, context atomic.Int64
-	processed                  atomic.Uint64
-	blockedUntil               atomic.Int64 // breaker.until, for readers
-	trust                      atomic.Pointer[trustState]
-	hash                       uint64
+	work         ledger
+	others       others
+	blockedUntil atomic.Int64 // breaker.until, for readers
+	trust        atomic.Pointer[trustState]
+	hash         uint64
 
 	mu      sync.Mutex // guards breaker; nests inside Fleet.mu
 	breaker Breaker
@@ -50,6 +55,12 @@ type holderState struct {
 // New returns an empty fleet.
 func New(c Config) *Fleet {
 	c.Breaker = c.Breaker.withDefaults()
+	if c.Timing == (Timing{}) {
+		c.Timing = DefaultTiming
+	}
+	if c.Expiry <= 0 {
+		c.Expiry = DefaultExpiry
+	}
 	f := &Fleet{
 		config:  c,
 		byURL:   map[string]WorkerID{},
@@ -105,6 +116,7 @@ func (f *Fleet) intern(id WorkerID, rank int) Holder {
 	h := Holder(len(f.holders))
 	s := &holderState{hash: hashPlace(f.urls[id], rank)}
 	s.trust.Store(&initialTrust)
+	s.work.start(f.config.Timing)
 	f.byPlace[p] = h
 	f.holders = append(f.holders, holder{rank: rank, state: s})
 	return h
@@ -167,6 +179,7 @@ func (f *Fleet) Remove(id WorkerID) {
 	for _, h := range old.Holders {
 		f.holders[h].state.trust.Store(&initialTrust)
 		f.holders[h].state.reset()
+		f.holders[h].state.others.reset()
 	}
 	f.publish()
 }

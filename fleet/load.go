@@ -1,88 +1,73 @@
 package fleet
 
-import "sync/atomic"
+import "time"
 
-// Work is what one request puts on a holder.
-type Work struct {
-	UncachedTokens int // prompt tokens the holder has to compute: outstanding until the first token
-	ContextBlocks  int // engine blocks of the prompt: resident until the end
-}
-
-// Load is the work outstanding on a holder, counted when a request is dispatched. It is what this router put there:
-// other routers' requests are not in it.
+// Load is the work on a holder. What this router put there is counted when a request is dispatched; what others put there
+// is added as far as the engine tells ([Fleet.Report]).
 type Load struct {
 	Requests      int64  // dispatched and not ended
-	PrefillTokens int64  // uncached prompt tokens of those without a first token
-	ContextBlocks int64  // engine blocks of the prompts of all of them
-	Processed     uint64 // requests ever dispatched; breaks ties so that an idle fleet is used in turn
+	Waiting       int64  // of those, without a first token
+	PrefillTokens int64  // uncached prompt tokens of those waiting, in full until their first token
+	PendingTokens int64  // of PrefillTokens, what is still to be computed as the holder's Timing says
+	ContextBlocks int64  // engine blocks of the prompts of all requests, each block counted once however many share it
+	ContextTokens int64  // prompt tokens of all requests, counted for each of them: what a decode step reads
 	OutputTokens  int64  // tokens of the answers under way, as far as they were told
-	Reported      Reported
+	Processed     uint64 // requests this router ever dispatched; breaks ties so that an idle fleet is used in turn
+
+	Backlog  time.Duration // predicted time until PendingTokens are computed
+	Others   Others        // the part of all this that other routers put there
+	Reported Reported
+	Timing   Timing // what the holder's steps take, as learned so far
+}
+
+// Others is what other routers have on a holder: what its engine reported, less what this router had there at that time,
+// weaker with age. It is included in the fields of [Load] that have its names.
+type Others struct {
+	Requests, Waiting, PrefillTokens, ContextBlocks int64
 }
 
 // Reported is what an engine last said of itself. It includes what this router put there.
 type Reported struct {
-	At      int64   // when it was read, Unix nanoseconds; 0 is never
-	Running int64   // requests being computed
-	Waiting int64   // requests in the engine's queue
-	KVUsed  float64 // share of the KV cache that running requests hold, 0 to 1
+	At           int64   // when it was read, Unix nanoseconds; 0 is never
+	Running      int64   // requests being computed
+	Waiting      int64   // requests in the engine's queue
+	QueuedTokens int64   // uncached prompt tokens of its queue; 0 is not told
+	KVUsed       float64 // share of the KV cache that running requests hold, 0 to 1
 }
 
-// Reservation is one request's share of a holder's load. It is filled by [Fleet.Reserve]; the zero value holds nothing
-// and may be released. All methods may be called from any goroutine, in any order, any number of times: each share is
-// given back exactly once. It must not be copied while it holds something.
-type Reservation struct {
-	state *holderState
-	work  Work
-	held  atomic.Uint32 // the shares not given back yet
+// ReportedFor is how long a report counts: in full when it is new, not at all when it is this old, in between in proportion.
+// Engines are asked every second; ten missed answers say that nothing is known. Requests of seconds to a minute are half
+// gone by then in any case.
+const ReportedFor = 10 * time.Second
+
+// Load returns the work that this router has on h, as it was counted when requests were dispatched: without Others and Timing,
+// and with nothing of the prompts computed. For decisions there is [Snapshot.LoadAt].
+func (s *Snapshot) Load(h Holder) Load {
+	st := s.state(h)
+	if st == nil {
+		return Load{}
+	}
+	return st.work.load()
 }
 
-// Shares of a reservation.
-const (
-	heldPrefill = 1 << iota
-	heldContext
-)
-
-// Reserve puts w on holder h and fills r, which must hold nothing. A request that goes to a holder whose breaker waits
-// for a trial is that trial. Work for a holder nobody has heard of is a bug of the caller.
-//
-// It allocates nothing, and takes a lock only while the holder's breaker is open.
-func (f *Fleet) Reserve(r *Reservation, h Holder, w Work, now int64) {
-	s := f.Snapshot().state(h)
-	if s == nil {
-		panic("bug: reserve on a holder that does not exist")
+// LoadAt returns the work on h at now, in Unix nanoseconds: with what is computed by then, and with what other routers put there.
+func (s *Snapshot) LoadAt(h Holder, now int64) Load {
+	st := s.state(h)
+	if st == nil {
+		return Load{}
 	}
-	if r.held.Load() != 0 {
-		panic("bug: reserve with a reservation that is not released")
-	}
-	r.state, r.work = s, w
-	s.requests.Add(1)
-	s.prefill.Add(int64(w.UncachedTokens))
-	s.context.Add(int64(w.ContextBlocks))
-	s.processed.Add(1)
-	r.held.Store(heldPrefill | heldContext)
-	if s.blockedUntil.Load() != 0 {
-		s.begin(f.config.Breaker, now)
-	}
+	l := st.work.load()
+	l.Timing = st.work.timing.load()
+	st.work.project(&l, now)
+	st.others.add(&l, now)
+	return l
 }
 
-// FirstToken gives the prompt tokens back: they are computed.
-func (r *Reservation) FirstToken() {
-	if r.held.And(^uint32(heldPrefill))&heldPrefill != 0 {
-		r.state.prefill.Add(-int64(r.work.UncachedTokens))
+// Leaked returns how many requests to h expired: see [Fleet.Expire].
+func (s *Snapshot) Leaked(h Holder) uint64 {
+	st := s.state(h)
+	if st == nil {
+		return 0
 	}
+	return st.work.leaked.Load()
 }
-
-// Release gives back all that is still held.
-func (r *Reservation) Release() {
-	held := r.held.Swap(0)
-	if held&heldPrefill != 0 {
-		r.state.prefill.Add(-int64(r.work.UncachedTokens))
-	}
-	if held&heldContext != 0 {
-		r.state.context.Add(-int64(r.work.ContextBlocks))
-		r.state.requests.Add(-1)
-	}
-}
-
-// Held reports whether the reservation still holds a request on its holder.
-func (r *Reservation) Held() bool { return r.held.Load()&heldContext != 0 }

@@ -12,29 +12,29 @@ func TestLoadIsGivenBackOnceOnEveryPath(t *testing.T) {
 	afterToken := Load{Requests: 1, ContextBlocks: 7, Processed: 1}
 	gone := Load{Processed: 1}
 	for name, steps := range map[string]struct {
-		do   []func(*Reservation)
+		do   []func(*Reservation, int64)
 		want []Load
 	}{
-		"answered":                  {do: []func(*Reservation){(*Reservation).FirstToken, (*Reservation).Release}, want: []Load{afterToken, gone}},
-		"failed before first token": {do: []func(*Reservation){(*Reservation).Release}, want: []Load{gone}},
+		"answered":                  {do: []func(*Reservation, int64){(*Reservation).FirstToken, (*Reservation).Release}, want: []Load{afterToken, gone}},
+		"failed before first token": {do: []func(*Reservation, int64){(*Reservation).Release}, want: []Load{gone}},
 		"everything twice": {
-			do:   []func(*Reservation){(*Reservation).FirstToken, (*Reservation).FirstToken, (*Reservation).Release, (*Reservation).Release},
+			do:   []func(*Reservation, int64){(*Reservation).FirstToken, (*Reservation).FirstToken, (*Reservation).Release, (*Reservation).Release},
 			want: []Load{afterToken, afterToken, gone, gone},
 		},
-		"first token after the end": {do: []func(*Reservation){(*Reservation).Release, (*Reservation).FirstToken}, want: []Load{gone, gone}},
+		"first token after the end": {do: []func(*Reservation, int64){(*Reservation).Release, (*Reservation).FirstToken}, want: []Load{gone, gone}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := New(Config{})
 			f.Put("http://a", serving("m", 1))
 			s := f.Snapshot()
 			var r Reservation
-			r.Release() // nothing is held yet
+			r.Release(0) // nothing is held yet
 			f.Reserve(&r, 0, work, 0)
-			if diff := cmp.Diff(Load{Requests: 1, PrefillTokens: 100, ContextBlocks: 7, Processed: 1}, s.Load(0)); diff != "" {
+			if diff := cmp.Diff(Load{Requests: 1, Waiting: 1, PrefillTokens: 100, PendingTokens: 100, ContextBlocks: 7, Processed: 1}, s.Load(0)); diff != "" {
 				t.Fatalf("reserved: %s", diff)
 			}
 			for i, do := range steps.do {
-				do(&r)
+				do(&r, int64(i))
 				if diff := cmp.Diff(steps.want[i], s.Load(0)); diff != "" {
 					t.Fatalf("step %d: %s", i+1, diff)
 				}
@@ -50,9 +50,9 @@ func TestLoadIsGivenBackWhereItWasTaken(t *testing.T) {
 	f := New(Config{})
 	id := f.Put("http://a", serving("m", 1))
 	var r Reservation
-	f.Reserve(&r, 0, Work{10, 1}, 0)
+	f.Reserve(&r, 0, Work{UncachedTokens: 10, ContextBlocks: 1}, 0)
 	f.Remove(id)
-	r.Release()
+	r.Release(0)
 	f.Put("http://a", serving("m", 1))
 	if diff := cmp.Diff(Load{Processed: 1}, f.Snapshot().Load(0)); diff != "" {
 		t.Error(diff)
@@ -65,10 +65,10 @@ func TestConcurrentReleasesLeaveNothing(t *testing.T) {
 	var all sync.WaitGroup
 	for range 200 {
 		var r Reservation
-		f.Reserve(&r, 0, Work{10, 2}, 0)
+		f.Reserve(&r, 0, Work{UncachedTokens: 10, ContextBlocks: 2}, 0)
 		for range 3 {
-			all.Go(r.FirstToken)
-			all.Go(r.Release)
+			all.Go(func() { r.FirstToken(1) })
+			all.Go(func() { r.Release(2) })
 		}
 	}
 	all.Wait()
@@ -101,9 +101,9 @@ func TestTheHotPathDoesNotAllocate(t *testing.T) {
 		s.Available(h, 0)
 		s.Trust(h)
 		s.Load(h)
-		f.Reserve(&r, h, Work{10, 1}, 0)
-		r.FirstToken()
-		r.Release()
+		f.Reserve(&r, h, Work{UncachedTokens: 10, ContextBlocks: 1}, 0)
+		r.FirstToken(0)
+		r.Release(0)
 		f.Observe(h, OutcomeServed, 0)
 	})
 	if allocs != 0 {
@@ -118,9 +118,9 @@ func BenchmarkReserveRelease(b *testing.B) {
 	b.RunParallel(func(pb *testing.PB) {
 		var r Reservation
 		for pb.Next() {
-			f.Reserve(&r, 0, Work{10, 1}, 0)
-			r.FirstToken()
-			r.Release()
+			f.Reserve(&r, 0, Work{UncachedTokens: 10, ContextBlocks: 1}, 0)
+			r.FirstToken(0)
+			r.Release(0)
 		}
 	})
 }

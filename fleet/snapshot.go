@@ -97,20 +97,6 @@ func (s *Snapshot) Rank(h Holder) int {
 	return s.holders[h].rank
 }
 
-// Load returns the work outstanding on h now.
-func (s *Snapshot) Load(h Holder) Load {
-	st := s.state(h)
-	if st == nil {
-		return Load{}
-	}
-	return Load{
-		Requests:      st.requests.Load(),
-		PrefillTokens: st.prefill.Load(),
-		ContextBlocks: st.context.Load(),
-		Processed:     st.processed.Load(),
-	}
-}
-
 // Trust returns how far h's entries can be believed now, and why.
 func (s *Snapshot) Trust(h Holder) (Trust, string) {
 	st := s.state(h)

@@ -347,7 +347,7 @@ func TestSilenceIsNoticed(t *testing.T) {
 			for range n {
 				var res fleet.Reservation
 				r.fleet.Reserve(&res, s.holder, fleet.Work{UncachedTokens: 10, ContextBlocks: 1}, time.Now().UnixNano())
-				res.Release()
+				res.Release(0)
 			}
 		}
 		time.Sleep(2 * time.Minute)
@@ -381,7 +381,7 @@ func TestSilenceIsNoLossWhereReplayProvesIt(t *testing.T) {
 		for range 40 {
 			var res fleet.Reservation
 			r.fleet.Reserve(&res, s.holder, fleet.Work{}, time.Now().UnixNano())
-			res.Release()
+			res.Release(0)
 		}
 		s.look(time.Now())
 		r.trust(s.holder, fleet.TrustExact, "")

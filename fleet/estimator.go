@@ -1,0 +1,209 @@
+package fleet
+
+import "math"
+
+// The terms of a Timing as the estimator numbers them.
+const (
+	termBase = iota
+	termSequence
+	termContext
+	termToken
+	termAttention
+	terms
+)
+
+// estimator learns a Timing from how long things took: a regression of the time on what was computed in it, one measurement
+// at a time. It is a Kalman filter whose state is the coefficients as multiples of the assumption begun with, and which may
+// drift slowly [Kalman 1960; recursive least squares with a random walk in place of forgetting, so that coefficients that
+// nothing tells of stay as they are]. A measurement that is far off moves it no more than one that is at the bound [Huber,
+// Robust Estimation of a Location Parameter, 1964]: requests that waited for memory or for a colleague of ours look like that.
+type estimator struct {
+	assumed [terms]float64
+	factor  [terms]float64        // of assumed
+	spread  [terms][terms]float64 // covariance of factor
+	scale   float64               // mean of how far off measurements are, in units of their expected error
+	samples int
+}
+
+// Constants of the estimator.
+const (
+	firstSpread = 1.0  // variance of a factor to begin with: a coefficient is often half or twice the assumption
+	drift       = 1e-5 // by which it grows with a measurement: what was learned from a thousand of them fades over ten thousand
+	clip        = 1.5  // expected errors beyond which a measurement counts as at the bound: Huber's constant for 95 % efficiency is 1.345
+	leastFactor = 0.02 // a coefficient does not vanish: none of them is nothing
+	greatest    = 100  // nor explode
+)
+
+func newEstimator(t Timing) estimator {
+	e := estimator{scale: 1, samples: 0}
+	e.assumed = [terms]float64{t.Base, t.Sequence, t.Context, t.Token, t.Attention}
+	for i := range terms {
+		e.factor[i] = 1
+		e.spread[i][i] = firstSpread
+	}
+	return e
+}
+
+// coefficients returns what was learned.
+func (e *estimator) coefficients() (c [terms]float64) {
+	for i := range c {
+		c[i] = e.assumed[i] * e.factor[i]
+	}
+	return c
+}
+
+// observe learns that amounts of the terms took so many milliseconds, give or take an expected error.
+func (e *estimator) observe(amounts *[terms]float64, took, expected float64) {
+	var x, gain [terms]float64
+	predicted := 0.0
+	for i := range x {
+		x[i] = amounts[i] * e.assumed[i]
+		predicted += x[i] * e.factor[i]
+	}
+	variance := 0.0
+	for i := range x {
+		e.spread[i][i] = min(e.spread[i][i]+drift, firstSpread)
+		for j := range x {
+			gain[i] += e.spread[i][j] * x[j]
+		}
+	}
+	for i := range x {
+		variance += x[i] * gain[i]
+	}
+	noise := expected * e.scale
+	total := variance + noise*noise
+	if !(total > 0) || math.IsInf(total, 0) {
+		return
+	}
+	off := took - predicted
+	e.scale += (min(math.Abs(off)/math.Sqrt(variance+expected*expected), 4) - e.scale) / 64
+	e.scale = min(max(e.scale, 0.25), 4)
+	bound := clip * math.Sqrt(total)
+	off = min(max(off, -bound), bound)
+	for i := range x {
+		e.factor[i] = min(max(e.factor[i]+gain[i]/total*off, leastFactor), greatest)
+	}
+	for i := range x {
+		for j := range x {
+			e.spread[i][j] -= gain[i] * gain[j] / total
+		}
+	}
+	e.samples++
+}
+
+// sampleTokens is how many tokens of an answer make a measurement: enough that the arrival of single chunks does not matter.
+const sampleTokens = 16
+
+// sample is where a measured interval of an answer began.
+type sample struct {
+	at, output int64
+	decoding   int64   // requests
+	context    int64   // tokens they had
+	computed   int64   // prompt tokens that the holder had computed
+	pairs      float64 // the same for attention
+}
+
+// passes is what the estimator needs to know of a ledger beside the readers' figures; guarded by its mutex.
+type passes struct {
+	decoding, context int64   // requests that decode, and the prompt tokens they have
+	computed          int64   // prompt tokens computed so far
+	pairs             float64 // the same for attention
+
+	// The prompts whose first tokens came at the same time: one pass computed the last of all of them.
+	group struct {
+		open            bool
+		start, end      int64
+		decoding        int64
+		context, tokens int64
+		pairs           float64
+		busy            bool // the engine was in the middle of a pass when it began
+	}
+}
+
+// sameTime is how far apart first tokens of one pass come: the engine writes them one after the other.
+const sameTime = 2e6 // nanoseconds
+
+func pairsOf(w *Work) float64 {
+	n := float64(w.UncachedTokens)
+	return n * (float64(max(w.PromptTokens-w.UncachedTokens, 0)) + n/2)
+}
+
+func (l *ledger) sampleAt(r *Reservation, now int64) sample {
+	return sample{
+		at: now, output: r.output, decoding: l.passes.decoding, context: l.passes.context + l.output.Load(),
+		computed: l.passes.computed, pairs: l.passes.pairs,
+	}
+}
+
+// observePrompt notes a first token. mu is held, r waits.
+func (l *ledger) observePrompt(r *Reservation, now int64) {
+	p := &l.passes
+	g := &p.group
+	if g.open && now-g.end > sameTime {
+		l.finishGroup()
+	}
+	if !g.open {
+		g.open = true
+		g.start, g.decoding, g.context, g.tokens, g.pairs = l.since.Load(), p.decoding, p.context+l.output.Load(), 0, 0
+		g.busy = g.start == r.dispatched && p.decoding > 0
+	}
+	g.end = now
+	g.tokens += int64(r.work.UncachedTokens)
+	g.pairs += pairsOf(&r.work)
+	p.computed += int64(r.work.UncachedTokens)
+	p.pairs += pairsOf(&r.work)
+	p.decoding++
+	p.context += int64(r.work.PromptTokens)
+}
+
+// finishGroup learns from the prompts whose first tokens came together.
+func (l *ledger) finishGroup() {
+	g := &l.passes.group
+	g.open = false
+	took := float64(g.end-g.start) / 1e6
+	if g.tokens <= 0 || took <= 0 {
+		return
+	}
+	n := max(1, float64(g.tokens)/passTokens)
+	if g.busy {
+		n += 0.5 // half of the pass that was under way
+	}
+	t := l.timing.load()
+	l.learn(&[terms]float64{n, n * float64(g.decoding), n * float64(g.context), float64(g.tokens), g.pairs}, took,
+		0.5*t.Step(g.decoding, g.context)+0.1*took)
+}
+
+// observeSteps learns from an interval of r's answer. mu is held, r decodes.
+func (l *ledger) observeSteps(r *Reservation, now int64) {
+	s := &r.sample
+	p := &l.passes
+	if len := now - s.at; len <= 0 {
+		r.sample = l.sampleAt(r, now)
+		return
+	}
+	// Prompts that are half computed belong half to this interval: wait for a moment without them.
+	if l.queue.first != nil && now-p.group.end > sameTime {
+		return
+	}
+	if now >= l.learnAt {
+		l.learnAt = now + learnEvery
+		n := float64(r.output - s.output)
+		decoding := float64(s.decoding+p.decoding) / 2
+		context := float64(s.context+p.context+l.output.Load()) / 2
+		took := float64(now-s.at) / 1e6
+		t := l.timing.load()
+		l.learn(&[terms]float64{n, n * decoding, n * context, float64(p.computed - s.computed), p.pairs - s.pairs}, took,
+			0.5*t.Step(int64(decoding), int64(context))+0.05*took)
+	}
+	r.sample = l.sampleAt(r, now)
+}
+
+// learnEvery is how often answers teach: each of a hundred would tell the same of the same passes.
+const learnEvery = 100e6 // nanoseconds
+
+// learn teaches the model and tells readers.
+func (l *ledger) learn(amounts *[terms]float64, took, expected float64) {
+	l.model.observe(amounts, took, expected)
+	c := l.model.coefficients()
+	l.timing.store(&c, l.model.samples)
+}

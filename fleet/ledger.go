@@ -1,0 +1,261 @@
+package fleet
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// ledger is the work that this router has on one holder. Writers take mu; readers take the atomics and never wait, at the
+// price that one reader may see a request in some of them and not yet in others.
+//
+// A lock for each holder, and not more atomics: the order of the queue, who shares what and what a first token teaches belong
+// together, and a holder gets a few hundred requests a second where a turn of the lock takes a microsecond.
+type ledger struct {
+	requests, waiting, prefill, blocks, context, output atomic.Int64
+	processed, leaked                                   atomic.Uint64
+
+	// The prompts that wait, in the order in which the engine takes them: how long all were predicted to take, how long the
+	// first was, and since when it is being computed.
+	predicted, head, since atomic.Int64
+
+	timing published
+
+	mean atomic.Int64 // of UncachedTokens, of late
+
+	mu      sync.Mutex
+	queue   list             // stageWaiting, by dispatch
+	running list             // stageRunning, by first token
+	shared  map[uint64]int32 // requests by mark
+	model   estimator
+	passes  passes
+	learnAt int64 // when an answer may teach again
+}
+
+// start sets what a new ledger assumes.
+func (l *ledger) start(t Timing) {
+	l.model = newEstimator(t)
+	c := l.model.coefficients()
+	l.timing.store(&c, 0)
+}
+
+// meanUncached is what a request that we know nothing of has to compute, by our own requests there.
+func (l *ledger) meanUncached() int64 { return l.mean.Load() }
+
+// maxShared bounds the marks a holder counts: 1,024 long prompts with nothing in common. What is beyond counts as not shared.
+const maxShared = 1 << 16
+
+func (l *ledger) load() Load {
+	out := Load{
+		Requests:      l.requests.Load(),
+		Waiting:       l.waiting.Load(),
+		PrefillTokens: l.prefill.Load(),
+		ContextBlocks: l.blocks.Load(),
+		ContextTokens: l.context.Load(),
+		OutputTokens:  l.output.Load(),
+		Processed:     l.processed.Load(),
+	}
+	out.PendingTokens = out.PrefillTokens
+	return out
+}
+
+// project takes from the backlog what is computed by now. Only the first prompt of the queue is: one that takes longer than
+// predicted must not make those behind it look done.
+func (l *ledger) project(out *Load, now int64) {
+	total := l.predicted.Load()
+	if total <= 0 || out.PrefillTokens <= 0 {
+		out.PendingTokens, out.Backlog = 0, 0
+		return
+	}
+	done := min(max(now-l.since.Load(), 0), l.head.Load(), total)
+	out.Backlog = nanoseconds(total - done)
+	out.PendingTokens = int64(float64(out.PrefillTokens) * float64(total-done) / float64(total))
+}
+
+func (l *ledger) reserve(r *Reservation, w Work, now int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	*r = Reservation{ledger: l, work: w, stage: stageWaiting, touched: now, dispatched: now}
+	t := l.timing.load()
+	r.predict = int64(t.Prompt(w.UncachedTokens, w.PromptTokens) * 1e6)
+	l.requests.Add(1)
+	l.waiting.Add(1)
+	l.processed.Add(1)
+	l.prefill.Add(int64(w.UncachedTokens))
+	l.predicted.Add(r.predict)
+	l.context.Add(int64(w.PromptTokens))
+	l.blocks.Add(l.share(r))
+	l.queue.push(r)
+	if l.queue.first == r {
+		l.begin(now)
+	}
+	l.mean.Add((int64(w.UncachedTokens) - l.mean.Load()) / 16)
+}
+
+// share counts the marks of r and returns the blocks that it adds to those of others.
+func (l *ledger) share(r *Reservation) (added int64) {
+	if l.shared == nil {
+		l.shared = map[uint64]int32{}
+	}
+	before := int32(0)
+	for i, m := range r.work.Marks {
+		if i == MaxMarks {
+			break
+		}
+		part := int64(m.Blocks - before)
+		before = m.Blocks
+		users := l.shared[m.Key]
+		if users == 0 {
+			added += part
+			if len(l.shared) >= maxShared {
+				r.blocks += part
+				continue
+			}
+		}
+		l.shared[m.Key] = users + 1
+		r.tracked |= 1 << i
+	}
+	rest := int64(r.work.ContextBlocks) - int64(before)
+	r.blocks += rest
+	return added + rest
+}
+
+// unshare takes the marks of r back and returns the blocks that nobody has any more.
+func (l *ledger) unshare(r *Reservation) (freed int64) {
+	before := int32(0)
+	for i, m := range r.work.Marks {
+		if i == MaxMarks {
+			break
+		}
+		part := int64(m.Blocks - before)
+		before = m.Blocks
+		if r.tracked&(1<<i) == 0 {
+			continue
+		}
+		if users := l.shared[m.Key]; users > 1 {
+			l.shared[m.Key] = users - 1
+		} else {
+			delete(l.shared, m.Key)
+			freed += part
+		}
+	}
+	return freed + r.blocks
+}
+
+// begin notes that the first of the queue is computed from now on. mu is held.
+func (l *ledger) begin(now int64) {
+	head := int64(0)
+	if l.queue.first != nil {
+		head = l.queue.first.predict
+	}
+	l.head.Store(head)
+	l.since.Store(now)
+}
+
+// leaveQueue gives back what the prompt of r held. mu is held; r is waiting.
+func (l *ledger) leaveQueue(r *Reservation, now int64) {
+	l.waiting.Add(-1)
+	l.prefill.Add(-int64(r.work.UncachedTokens))
+	l.predicted.Add(-r.predict)
+	first := l.queue.first == r
+	l.queue.remove(r)
+	if first {
+		l.begin(now)
+	}
+}
+
+func (l *ledger) firstToken(r *Reservation, now int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r.stage != stageWaiting {
+		return
+	}
+	l.observePrompt(r, now)
+	l.leaveQueue(r, now)
+	r.stage, r.touched = stageRunning, now
+	l.running.push(r)
+	r.sample = l.sampleAt(r, now)
+}
+
+func (l *ledger) tokens(r *Reservation, n, now int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r.stage != stageRunning || n <= r.output {
+		return
+	}
+	l.output.Add(n - r.output)
+	r.output, r.touched = n, now
+	if n-r.sample.output >= sampleTokens {
+		l.observeSteps(r, now)
+	}
+}
+
+func (l *ledger) release(r *Reservation, now int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.end(r, now)
+}
+
+// end gives back all of r. mu is held.
+func (l *ledger) end(r *Reservation, now int64) bool {
+	switch r.stage {
+	case stageNone:
+		return false
+	case stageWaiting:
+		l.leaveQueue(r, now)
+	case stageRunning:
+		l.running.remove(r)
+		l.passes.decoding--
+		l.passes.context -= int64(r.work.PromptTokens)
+	}
+	r.stage = stageNone
+	l.requests.Add(-1)
+	l.context.Add(-int64(r.work.PromptTokens))
+	l.output.Add(-r.output)
+	l.blocks.Add(-l.unshare(r))
+	return true
+}
+
+// expire ends what was silent since before, and returns how many those were.
+func (l *ledger) expire(before int64) (leaks int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, requests := range []*list{&l.queue, &l.running} {
+		for r := requests.first; r != nil; {
+			next := r.next
+			if r.touched < before {
+				l.end(r, before)
+				leaks++
+			}
+			r = next
+		}
+	}
+	l.leaked.Add(uint64(leaks))
+	return leaks
+}
+
+// list is reservations in an order, linked through themselves.
+type list struct{ first, last *Reservation }
+
+func (q *list) push(r *Reservation) {
+	r.previous, r.next = q.last, nil
+	if q.last == nil {
+		q.first = r
+	} else {
+		q.last.next = r
+	}
+	q.last = r
+}
+
+func (q *list) remove(r *Reservation) {
+	if r.previous == nil {
+		q.first = r.next
+	} else {
+		r.previous.next = r.next
+	}
+	if r.next == nil {
+		q.last = r.previous
+	} else {
+		r.next.previous = r.previous
+	}
+	r.previous, r.next = nil, nil
+}

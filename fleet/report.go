@@ -1,0 +1,71 @@
+package fleet
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// others is what other routers have on a holder, as its engine's last report lets conclude.
+type others struct {
+	at                                 atomic.Int64 // of the report; 0: none
+	requests, waiting, prefill, blocks atomic.Int64
+	reported                           atomic.Pointer[Reported]
+}
+
+// Report notes what h's engine said of itself. What this router has there at this moment is taken off, so that nothing is
+// counted twice: what is left, and not below nothing, is what others put there. Requests on their way between here and the
+// engine make it too small rather than too large. It allocates; engines are asked once a second.
+func (f *Fleet) Report(h Holder, r Reported) {
+	snap := f.Snapshot()
+	s := snap.state(h)
+	if s == nil {
+		return
+	}
+	ours := s.work.load()
+	o := &s.others
+	over := func(reported, ours int64) int64 { return max(reported-ours, 0) }
+	requests := over(r.Running+r.Waiting, ours.Requests)
+	waiting := min(over(r.Waiting, ours.Waiting), requests)
+	prefill := over(r.QueuedTokens, ours.PrefillTokens)
+	if r.QueuedTokens <= 0 {
+		prefill = waiting * s.work.meanUncached()
+	}
+	blocks := int64(0)
+	if w := snap.Worker(h); w != nil && w.Facts.BlocksPerRank > 0 {
+		size := int64(max(w.Facts.BlockSize, 1))
+		blocks = over(int64(r.KVUsed*float64(w.Facts.BlocksPerRank)), ours.ContextBlocks+ours.OutputTokens/size)
+	}
+	o.requests.Store(requests)
+	o.waiting.Store(waiting)
+	o.prefill.Store(prefill)
+	o.blocks.Store(blocks)
+	o.reported.Store(&r)
+	o.at.Store(r.At)
+}
+
+// add puts the others' part on l, as far as the report is still worth something at now.
+func (o *others) add(l *Load, now int64) {
+	at := o.at.Load()
+	if at == 0 {
+		return
+	}
+	if r := o.reported.Load(); r != nil {
+		l.Reported = *r
+	}
+	age := max(now-at, 0)
+	if age >= int64(ReportedFor) {
+		return
+	}
+	worth := 1 - float64(age)/float64(ReportedFor)
+	faded := func(v *atomic.Int64) int64 { return int64(float64(v.Load())*worth + 0.5) }
+	l.Others = Others{Requests: faded(&o.requests), Waiting: faded(&o.waiting), PrefillTokens: faded(&o.prefill), ContextBlocks: faded(&o.blocks)}
+	l.Requests += l.Others.Requests
+	l.Waiting += l.Others.Waiting
+	l.PrefillTokens += l.Others.PrefillTokens
+	l.PendingTokens += l.Others.PrefillTokens
+	l.ContextBlocks += l.Others.ContextBlocks
+	l.Backlog += time.Duration(float64(l.Others.PrefillTokens) * l.Timing.Token * 1e6)
+}
+
+// reset forgets what was reported: the worker is gone.
+func (o *others) reset() { o.at.Store(0) }

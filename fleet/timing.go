@@ -1,0 +1,74 @@
+package fleet
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+)
+
+// Timing says how long a holder's passes take, in milliseconds:
+//
+//	Base + Σ over decodes (Sequence + Context·context) + Σ over prompts (Token·n + Attention·n·(context + n/2))
+//
+// where n is the prompt tokens that a pass computes and context what a request has before them. It is the form in which engines
+// are fitted in the literature (facts/routing.md §4: Preble, BLIS, Dynamo's mocker).
+type Timing struct {
+	Base      float64 `json:"base_ms"      yaml:"base_ms"`      // of any pass: the weights are read once
+	Sequence  float64 `json:"sequence_ms"  yaml:"sequence_ms"`  // per decoding request
+	Context   float64 `json:"context_ms"   yaml:"context_ms"`   // per token of a decoding request's context
+	Token     float64 `json:"token_ms"     yaml:"token_ms"`     // per prompt token
+	Attention float64 `json:"attention_ms" yaml:"attention_ms"` // per prompt token and token before it
+	Samples   int     `json:"samples"      yaml:"-"`            // measurements it was learned from; 0: it is the assumption that was begun with
+}
+
+// DefaultTiming is what holders are assumed to take before anything is measured: Qwen3-32B over two H100, fitted to published
+// measurements [facts/routing.md §4]. Where all holders are alike, what matters is how its parts relate, and those hold
+// within a factor of two for dense models from 8B to 70B on the devices they are usually run on.
+var DefaultTiming = Timing{Base: 24, Sequence: 0.02, Context: 4.9e-5, Token: 0.0363, Attention: 2.35e-6}
+
+// passTokens is how many prompt tokens an engine computes in one pass: the budget that vLLM and SGLang come with on such devices.
+const passTokens = 8192
+
+// Step returns how long a pass takes that decodes so many requests with so many tokens of context between them.
+func (t *Timing) Step(requests, context int64) float64 {
+	return t.Base + t.Sequence*float64(requests) + t.Context*float64(context)
+}
+
+// Prompt returns how long n uncached tokens of a prompt of so many in all take, beside what decodes take meanwhile.
+func (t *Timing) Prompt(n, prompt int) float64 {
+	context := float64(max(prompt-n, 0))
+	x := float64(n)
+	return t.Token*x + t.Attention*x*(context+x/2) + t.Base*x/passTokens
+}
+
+// Timing returns what h's passes take, as learned so far.
+func (s *Snapshot) Timing(h Holder) Timing {
+	st := s.state(h)
+	if st == nil {
+		return Timing{}
+	}
+	return st.work.timing.load()
+}
+
+// published is a Timing for readers that do not wait. They may see one coefficient newer than another.
+type published struct {
+	coefficients [terms]atomic.Uint64
+	samples      atomic.Int64
+}
+
+func (p *published) store(c *[terms]float64, samples int) {
+	for i := range c {
+		p.coefficients[i].Store(math.Float64bits(c[i]))
+	}
+	p.samples.Store(int64(samples))
+}
+
+func (p *published) load() Timing {
+	at := func(i int) float64 { return math.Float64frombits(p.coefficients[i].Load()) }
+	return Timing{
+		Base: at(termBase), Sequence: at(termSequence), Context: at(termContext), Token: at(termToken), Attention: at(termAttention),
+		Samples: int(p.samples.Load()),
+	}
+}
+
+func nanoseconds(n int64) time.Duration { return time.Duration(n) }
