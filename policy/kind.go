@@ -26,6 +26,7 @@ type Kind struct {
 
 // kinds by name. A kind is one line.
 var kinds = []Kind{
+	kind("cache_aware", DefaultCacheAware),
 	kind("direct", func() Direct { return Direct{} }),
 	kind("kv_aware", DefaultLongestMatch),
 	kind("least_load", func() LeastLoad { return LeastLoad{} }),

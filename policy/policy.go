@@ -204,6 +204,7 @@ type Branch string
 const (
 	BranchAffinity Branch = "affinity"  // the best match there is
 	BranchMiss     Branch = "miss"      // no candidate has a match
+	BranchShort    Branch = "short"     // the best match is too short to be followed
 	BranchFallback Branch = "fallback"  // the best match cannot be used now; the next best
 	BranchSpill    Branch = "spill"     // load outweighs the best match
 	BranchDirect   Branch = "direct"    // the client named the worker
@@ -215,6 +216,7 @@ const (
 var reasons = map[Branch]string{
 	BranchAffinity: "longest match, least work among equals",
 	BranchMiss:     "no worker has a part of the prompt: least load",
+	BranchShort:    "no worker has enough of the prompt to follow it: least load",
 	BranchFallback: "the holder of the longest match cannot be used: next best match, least work among equals",
 	BranchSpill:    "the load of the holder of the longest match outweighs what the match saves",
 	BranchDirect:   "the client asked for this worker",
@@ -252,6 +254,8 @@ func (p *Policy) Choose(q *Query, c []Candidate) Choice {
 		switch {
 		case pick.Index < 0:
 			choice.Branch = BranchNone
+		case q.Target != "":
+			choice.Branch = BranchDirect
 		case pick.Branch == "":
 			choice.Branch = p.branch(q, c, pick.Index)
 		}
@@ -295,6 +299,8 @@ func (choice *Choice) Why(c []Candidate, i int) string {
 		return "lower score"
 	case theirs > ours:
 		return "as good, with more work"
+	case other.Load.Requests > chosen.Load.Requests:
+		return "as good, with more requests"
 	case other.Load.Processed > chosen.Load.Processed:
 		return "as good, with more requests so far"
 	}

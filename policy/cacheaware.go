@@ -1,0 +1,204 @@
+package policy
+
+import (
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy/radix"
+)
+
+// CacheAware is cache_aware of SMG and the SGLang router (model_gateway/src/policies/cache_aware.rs): the holder that was
+// sent the longest beginning of the prompt before, guessed from requests alone; the one with the fewest requests when the
+// fleet is out of balance or the beginning is too short.
+//
+// It differs from the source where that was found wanting: all holders of the longest beginning are looked at and the one
+// with the fewest requests taken, not whoever wrote it last; a holder that cannot be used gives way to the next best, not
+// to the first healthy worker; a worker that leaves is forgotten.
+type CacheAware struct {
+	// CacheThreshold is the share of the prompt, 0 to 1, above which the longest beginning is followed.
+	CacheThreshold float64 `yaml:"cache_threshold"`
+	// BalanceAbsThreshold and BalanceRelThreshold say when the fleet is out of balance: when the busiest holder has more
+	// requests than the idlest by more than the first, and more than the second times as many. Both must be exceeded.
+	BalanceAbsThreshold int     `yaml:"balance_abs_threshold"`
+	BalanceRelThreshold float64 `yaml:"balance_rel_threshold"`
+	// OverloadTokenUsageThreshold and BalanceTokenUsageThreshold do the same by the share of the KV cache that engines
+	// report in use: the highest, and the difference of highest and lowest. 1 never is exceeded.
+	OverloadTokenUsageThreshold float64 `yaml:"overload_token_usage_threshold"`
+	BalanceTokenUsageThreshold  float64 `yaml:"balance_token_usage_threshold"`
+	// EvictionIntervalSecs is how often holders with more than MaxTreeSize are trimmed to it, in seconds. 0 never does.
+	EvictionIntervalSecs int `yaml:"eviction_interval_secs"`
+	// MaxTreeSize is how many characters, or tokens where tokens are used, are remembered of each holder and model.
+	MaxTreeSize int64 `yaml:"max_tree_size"`
+	// By says what prompts are compared by: "text", or "tokens", which have to be made first and tell apart what only the
+	// chat template shows. The other is used where the one is not known.
+	By string `yaml:"by"`
+	// MaxBytes bounds the memory of each tree at every moment: a model has one of texts and one of tokens. Not in the source.
+	MaxBytes int64 `yaml:"max_bytes"`
+}
+
+// DefaultCacheAware returns the defaults of the source's command line. Its library has others: 0.5, 32, 1.1, 30 s, 10,000.
+func DefaultCacheAware() CacheAware {
+	return CacheAware{
+		CacheThreshold: 0.3, BalanceAbsThreshold: 64, BalanceRelThreshold: 1.5,
+		OverloadTokenUsageThreshold: 1, BalanceTokenUsageThreshold: 1,
+		EvictionIntervalSecs: 120, MaxTreeSize: 1 << 26,
+		By: byText, MaxBytes: defaultPromptBytes,
+	}
+}
+
+// What prompts are compared by.
+const (
+	byText   = "text"
+	byTokens = "tokens"
+)
+
+// defaultPromptBytes: half a gigabyte holds some 15,000 prompts of 32 KB, more than a fleet's caches do; beyond it the
+// guesses would be wrong anyway.
+const defaultPromptBytes = 512 << 20
+
+// Validate returns all that is wrong.
+func (p CacheAware) Validate() error {
+	var wrong check
+	wrong.within("cache_threshold", p.CacheThreshold, 0, 1)
+	wrong.atLeast("balance_abs_threshold", float64(p.BalanceAbsThreshold), 0)
+	wrong.atLeast("balance_rel_threshold", p.BalanceRelThreshold, 0)
+	wrong.within("overload_token_usage_threshold", p.OverloadTokenUsageThreshold, 0, 1)
+	wrong.within("balance_token_usage_threshold", p.BalanceTokenUsageThreshold, 0, 1)
+	wrong.within("eviction_interval_secs", float64(p.EvictionIntervalSecs), 0, 1e6)
+	wrong.atLeast("max_tree_size", float64(p.MaxTreeSize), 1)
+	wrong.oneOf("by", p.By, byText, byTokens)
+	wrong.atLeast("max_bytes", float64(p.MaxBytes), 1<<16)
+	return wrong.join()
+}
+
+// Spec returns the policy.
+func (p CacheAware) Spec(name string) Spec {
+	return Spec{
+		Name: name, Terms: []string{"sent before", "idle"},
+		NeedsText: p.By == byText, NeedsMatches: p.By == byTokens,
+		Chooser: func() Chooser {
+			return &cacheAware{p, newPrompts(promptConfig{
+				tokensFirst: p.By == byTokens,
+				bytes:       p.MaxBytes,
+				interval:    int64(p.EvictionIntervalSecs) * int64(time.Second),
+				limit:       p.MaxTreeSize,
+				target:      p.MaxTreeSize,
+				perToken:    1,
+			})}
+		},
+	}
+}
+
+type cacheAware struct {
+	CacheAware
+	prompts *prompts
+}
+
+// Terms of cache_aware and prefix_cache_affinity: the share of the prompt that the holder was sent before, and how idle it
+// is: 1 without requests, 1/2 with one, 1/3 with two. The Score is the one that decided.
+const (
+	termSent = 0
+	termIdle = 1
+)
+
+func (x *cacheAware) Choose(q *Query, c []Candidate) Pick {
+	m := x.prompts.match(q)
+	defer x.prompts.done(m)
+	noteTerms(m, c)
+	best := 0
+	for i := range c {
+		sent, longest := c[i].Terms[termSent], c[best].Terms[termSent]
+		if sent > longest || sent == longest && i > 0 && idler(q, &c[i], &c[best]) {
+			best = i
+		}
+	}
+	switch sent := c[best].Terms[termSent]; {
+	case sent == 0 || x.unbalanced(c):
+		pick := idlest(q, c)
+		pick.Branch = given(m, c, pick.Index, best)
+		return pick
+	case !(sent > x.CacheThreshold):
+		pick := idlest(q, c)
+		pick.Branch = BranchShort
+		return pick
+	}
+	for i := range c {
+		c[i].Score = c[i].Terms[termSent]
+	}
+	return Pick{Index: best, Branch: given(m, c, best, best), Ranked: true}
+}
+
+// given tells what became of the longest beginning, that of candidate best, when picked was chosen: it was followed, it
+// is the next best as the holder of a longer one cannot be used, or it was given up.
+func given(m *radix.Matches, c []Candidate, picked, best int) Branch {
+	switch sent := c[best].Terms[termSent]; {
+	case m == nil:
+		return BranchNoTokens
+	case sent == 0:
+		return BranchMiss
+	case c[picked].Terms[termSent] < sent:
+		return BranchSpill
+	case m.Best() > m.Of(uint32(c[best].Holder)):
+		return BranchFallback
+	}
+	return BranchAffinity
+}
+
+// noteTerms fills what cache_aware and prefix_cache_affinity decide by.
+func noteTerms(m *radix.Matches, c []Candidate) {
+	for i := range c {
+		c[i].Terms[termSent] = share(m, c[i].Holder)
+		c[i].Terms[termIdle] = 1 / float64(1+max(c[i].Load.Requests, 0))
+	}
+}
+
+// unbalanced reports whether load decides alone.
+func (x *cacheAware) unbalanced(c []Candidate) bool {
+	least, most := spread(c)
+	if most-least > int64(x.BalanceAbsThreshold) && float64(most) > float64(least)*x.BalanceRelThreshold {
+		return true
+	}
+	low, high := 1.0, 0.0
+	for i := range c {
+		if r := &c[i].Load.Reported; r.At != 0 {
+			low, high = min(low, r.KVUsed), max(high, r.KVUsed)
+		}
+	}
+	return high > x.OverloadTokenUsageThreshold || high-low > x.BalanceTokenUsageThreshold
+}
+
+// spread returns the fewest and the most requests that any candidate has.
+func spread(c []Candidate) (least, most int64) {
+	least = c[0].Load.Requests
+	for i := range c {
+		least, most = min(least, c[i].Load.Requests), max(most, c[i].Load.Requests)
+	}
+	return least, most
+}
+
+// idlest picks the candidate with the fewest requests; the branch is left open.
+func idlest(q *Query, c []Candidate) Pick {
+	best := 0
+	for i := range c {
+		c[i].Score = c[i].Terms[termIdle]
+		if i > 0 && idler(q, &c[i], &c[best]) {
+			best = i
+		}
+	}
+	return Pick{Index: best, Ranked: true}
+}
+
+// idler reports whether a goes before b where requests are counted: fewer requests, then fewer so far, then the hash.
+func idler(q *Query, a, b *Candidate) bool {
+	if a.Load.Requests != b.Load.Requests {
+		return a.Load.Requests < b.Load.Requests
+	}
+	if a.Load.Processed != b.Load.Processed {
+		return a.Load.Processed < b.Load.Processed
+	}
+	return mix(a.Hash^q.Random) < mix(b.Hash^q.Random)
+}
+
+func (x *cacheAware) Routed(q *Query, c *Candidate) { x.prompts.sent(q, c.Holder) }
+func (x *cacheAware) Finished(*Finished)            {}
+func (x *cacheAware) Forget(h fleet.Holder)         { x.prompts.forget(h) }

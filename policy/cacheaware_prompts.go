@@ -1,0 +1,152 @@
+package policy
+
+import (
+	"maps"
+	"sync"
+	"sync/atomic"
+
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy/radix"
+)
+
+// prompts remembers which holder was sent which prompts: for each model a tree of texts and one of tokens, for requests of
+// which the one or the other is known. Adapters have trees of their own: engines do not share their blocks.
+type prompts struct {
+	config  promptConfig
+	byModel atomic.Pointer[map[promptScope]*promptTrees] // replaced under mu when a model is first seen
+	mu      sync.Mutex
+	due     atomic.Int64 // when trimming is due, Unix nanoseconds; 0 before the first request
+	spare   sync.Pool    // *radix.Matches
+}
+
+// promptConfig bounds what prompts remembers.
+type promptConfig struct {
+	tokensFirst bool  // where text and tokens are known, tokens are used
+	bytes       int64 // of each tree, at every moment
+	interval    int64 // nanoseconds between trims; 0 never trims
+	limit       int64 // a holder that has more characters in a tree is trimmed,
+	target      int64 // to this
+	perToken    int64 // characters that a token counts for limit and target
+}
+
+type promptScope struct{ model, lora string }
+
+type promptTrees struct{ text, tokens *radix.Tree }
+
+func newPrompts(c promptConfig) *prompts {
+	p := &prompts{config: c}
+	p.byModel.Store(&map[promptScope]*promptTrees{})
+	p.spare.New = func() any { return &radix.Matches{} }
+	return p
+}
+
+// of returns the tree that q's prompt belongs into and its key; no key when nothing of the prompt is known. The tree is nil
+// when none was made yet.
+func (p *prompts) of(q *Query) (*radix.Tree, []byte) {
+	trees := (*p.byModel.Load())[promptScope{q.Model, q.LoRA}]
+	text := len(q.Prompt.Text) > 0
+	if text && (!p.config.tokensFirst || len(q.Prompt.Tokens) == 0) {
+		if trees == nil {
+			return nil, q.Prompt.Text
+		}
+		return trees.text, q.Prompt.Text
+	}
+	if trees == nil {
+		return nil, radix.TokenBytes(q.Prompt.Tokens)
+	}
+	return trees.tokens, radix.TokenBytes(q.Prompt.Tokens)
+}
+
+// match finds what holders were sent of q's prompt before. The caller gives the result back with done; it is nil when
+// nothing of the prompt is known.
+func (p *prompts) match(q *Query) *radix.Matches {
+	tree, key := p.of(q)
+	if len(key) == 0 {
+		return nil
+	}
+	m := p.spare.Get().(*radix.Matches)
+	if tree == nil {
+		*m = radix.Matches{}
+		return m
+	}
+	tree.Match(key, m)
+	return m
+}
+
+func (p *prompts) done(m *radix.Matches) {
+	if m != nil {
+		p.spare.Put(m)
+	}
+}
+
+// share returns how much of the prompt the holder was sent before, 0 to 1.
+func share(m *radix.Matches, h fleet.Holder) float64 {
+	if m == nil || m.Total() == 0 {
+		return 0
+	}
+	return float64(m.Of(uint32(h))) / float64(m.Total())
+}
+
+// sent notes that q's prompt goes to h.
+func (p *prompts) sent(q *Query, h fleet.Holder) {
+	tree, key := p.of(q)
+	if len(key) == 0 {
+		return
+	}
+	if tree == nil {
+		p.plant(promptScope{q.Model, q.LoRA})
+		tree, _ = p.of(q)
+	}
+	tree.Insert(uint32(h), key)
+	p.trim(q.Now)
+}
+
+// plant makes trees for a model. There are as many as the fleet serves names.
+func (p *prompts) plant(s promptScope) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	old := *p.byModel.Load()
+	if old[s] != nil {
+		return
+	}
+	all := maps.Clone(old)
+	all[s] = &promptTrees{radix.NewText(p.config.bytes), radix.NewTokens(p.config.bytes)}
+	p.byModel.Store(&all)
+}
+
+// trim forgets a little when it is due: a request carries a few dozen microseconds of it, the next one goes on.
+func (p *prompts) trim(now int64) {
+	due := p.due.Load()
+	if p.config.interval == 0 || now < due {
+		return
+	}
+	if due == 0 {
+		p.due.CompareAndSwap(0, now+p.config.interval)
+		return
+	}
+	c, more := &p.config, false
+	for _, trees := range *p.byModel.Load() {
+		more = trees.text.Trim(c.limit, c.target) || more
+		more = trees.tokens.Trim(c.limit/c.perToken, c.target/c.perToken) || more
+	}
+	if !more {
+		p.due.CompareAndSwap(due, now+c.interval)
+	}
+}
+
+// characters returns how much h has in the tree that q's prompt belongs into.
+func (p *prompts) characters(q *Query, h fleet.Holder) int64 {
+	tree, _ := p.of(q)
+	if tree == nil {
+		return 0
+	}
+	return tree.Units(uint32(h))
+}
+
+// forget drops all that is remembered of h.
+func (p *prompts) forget(h fleet.Holder) {
+	for _, trees := range *p.byModel.Load() {
+		trees.text.Remove(uint32(h))
+		trees.tokens.Remove(uint32(h))
+	}
+}
