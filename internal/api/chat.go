@@ -14,8 +14,8 @@ var openAIChat = dialect{
 
 // openAICommon are the fields that both of OpenAI's older dialects read.
 var openAICommon = fields(FieldModel, FieldStream, FieldStreamOptions, FieldMaxTokens, FieldN, FieldCacheSalt, FieldExtraKey,
-	FieldRID, FieldRequestID, FieldUser, FieldSessionID, FieldPromptCacheKey, FieldPriority, FieldRoutedDPRank,
-	FieldDataParallelRank, FieldKVTransferParams)
+	FieldRID, FieldRequestID, FieldUser, FieldSessionID, FieldPromptCacheKey, FieldSessionParams, FieldUserID, FieldPriority,
+	FieldRoutedDPRank, FieldDataParallelRank, FieldKVTransferParams)
 
 // appendOpenAIError appends {"error":{"message","type","param","code"}}.
 func appendOpenAIError(dst []byte, e *Error) []byte {

@@ -25,6 +25,8 @@ const (
 	FieldUser
 	FieldSessionID
 	FieldPromptCacheKey
+	FieldSessionParams
+	FieldUserID
 	FieldPriority
 	FieldRoutedDPRank
 	FieldDataParallelRank
@@ -74,6 +76,8 @@ var fieldNames = [numFields]string{
 	FieldUser:                 "user",
 	FieldSessionID:            "session_id",
 	FieldPromptCacheKey:       "prompt_cache_key",
+	FieldSessionParams:        "session_params",
+	FieldUserID:               "user_id",
 	FieldPriority:             "priority",
 	FieldRoutedDPRank:         "routed_dp_rank",
 	FieldDataParallelRank:     "data_parallel_rank",
@@ -133,6 +137,10 @@ func fieldOf(key []byte) Field {
 		return FieldSessionID
 	case "prompt_cache_key":
 		return FieldPromptCacheKey
+	case "session_params":
+		return FieldSessionParams
+	case "user_id":
+		return FieldUserID
 	case "priority":
 		return FieldPriority
 	case "routed_dp_rank":

@@ -75,7 +75,7 @@ func (r *Request) finish() {
 		f Field
 		s *string
 	}{{FieldModel, &r.Model}, {FieldCacheSalt, &r.CacheSalt}, {FieldExtraKey, &r.ExtraKey}, {FieldUser, &r.User},
-		{FieldSessionID, &r.SessionID}, {FieldPromptCacheKey, &r.PromptCacheKey}} {
+		{FieldSessionID, &r.SessionID}, {FieldPromptCacheKey, &r.PromptCacheKey}, {FieldUserID, &r.userID}, {FieldSessionParams, &r.sessionParams}} {
 		if r.spans[t.f].end == 0 {
 			*t.s = ""
 		}
@@ -129,6 +129,12 @@ func (r *Request) readMember(s *scanner) error {
 func (r *Request) clear(f Field) {
 	if t := r.stringOf(f); t != nil {
 		*t = ""
+	}
+	switch f {
+	case FieldUserID:
+		r.userID = ""
+	case FieldSessionParams:
+		r.sessionParams = ""
 	}
 }
 
@@ -188,12 +194,60 @@ func (r *Request) readValue(s *scanner, f Field) error {
 		}
 		r.N = max(r.N, 1)
 		return nil
+	case FieldUserID:
+		return r.readTextOnly(s, f, &r.userID)
+	case FieldSessionParams:
+		return r.readSessionParams(s)
 	case FieldPriority:
 		return readInt(s, f, &r.Priority)
 	case FieldRoutedDPRank, FieldDataParallelRank:
 		return r.readRank(s, f)
 	}
 	return s.skip()
+}
+
+// readTextOnly reads a value that counts when it is a text.
+func (r *Request) readTextOnly(s *scanner, f Field, into *string) error {
+	if !s.at('"') {
+		*into = ""
+		return s.skip()
+	}
+	return r.readString(s, f, into)
+}
+
+// readSessionParams reads session_params.session_id, else session_params.id.
+func (r *Request) readSessionParams(s *scanner) error {
+	if !s.at('{') {
+		r.sessionParams = ""
+		return s.skip()
+	}
+	named := false // by session_id
+	found := false
+	more, err := s.open('}')
+	for more && err == nil {
+		raw, escaped, err := s.key()
+		if err != nil {
+			return err
+		}
+		isSession := r.is(raw, escaped, "session_id")
+		switch {
+		case s.at('"') && (isSession || !named && r.is(raw, escaped, "id")):
+			err = r.readString(s, FieldSessionParams, &r.sessionParams)
+			named, found = isSession, true
+		default:
+			err = s.skip()
+		}
+		if err != nil {
+			return err
+		}
+		if more, err = s.next('}'); err != nil {
+			return err
+		}
+	}
+	if !found {
+		r.sessionParams = ""
+	}
+	return err
 }
 
 // wrongType returns the error of a value that is not of its key's kind. The value is read first, so that a body which is

@@ -12,17 +12,26 @@ import (
 
 // seen is what a test compares of a Request.
 type seen struct {
-	Model, Salt, Extra, ID, Session, User string
-	Stream, Usage, Multimodal, Tools      bool
-	Form                                  PromptForm
-	Lists                                 [][]uint32
-	Prompts, Max, N, Priority, Rank       int
+	Model, Salt, Extra, ID, User     string
+	Session                          map[string]string // by field
+	Stream, Usage, Multimodal, Tools bool
+	Form                             PromptForm
+	Lists                            [][]uint32
+	Prompts, Max, N, Priority, Rank  int
 }
 
 func look(r *Request) seen {
-	s := seen{Model: r.Model, Salt: r.CacheSalt, Extra: r.ExtraKey, ID: r.RequestID, Session: r.Session(), User: r.User,
+	s := seen{Model: r.Model, Salt: r.CacheSalt, Extra: r.ExtraKey, ID: r.RequestID, User: r.User,
 		Stream: r.Stream, Usage: r.IncludeUsage, Multimodal: r.Multimodal, Tools: r.Tools, Form: r.Form, Prompts: r.Prompts,
 		Max: r.MaxTokens, N: r.N, Priority: r.Priority, Rank: r.Rank}
+	for _, f := range []Field{FieldSessionID, FieldPromptCacheKey, FieldUserID, FieldSessionParams} {
+		if key := r.Session(f); key != "" {
+			if s.Session == nil {
+				s.Session = map[string]string{}
+			}
+			s.Session[f.String()] = key
+		}
+	}
 	for i := range r.Lists() {
 		s.Lists = append(s.Lists, r.List(i))
 	}
@@ -44,8 +53,16 @@ func TestReadGivesWhatRoutingNeeds(t *testing.T) {
 	f(OpenAIChat, `{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true,"stream_options":{"include_usage":true},
 		"cache_salt":"s","extra_key":"x","rid":"r","user":"u","session_id":"sess","priority":-2,"n":3,"max_tokens":5,"max_completion_tokens":7,
 		"tools":[{"type":"function"}],"routed_dp_rank":1}`,
-		seen{Model: "m", Salt: "s", Extra: "x", ID: "r", Session: "sess", User: "u", Stream: true, Usage: true, Tools: true,
+		seen{Model: "m", Salt: "s", Extra: "x", ID: "r", Session: map[string]string{"session_id": "sess"}, User: "u", Stream: true, Usage: true, Tools: true,
 			Form: PromptMessages, Prompts: 1, Max: 7, N: 3, Priority: -2, Rank: 1})
+	f(OpenAIChat, `{"user_id":"u","session_params":{"offset":{},"id":"i","session_id":"s","x":[1]}}`,
+		seen{Session: map[string]string{"user_id": "u", "session_params": "s"}, N: 1, Rank: -1})
+	f(OpenAIChat, `{"user_id":7,"session_params":{"session_id":5,"id":"i"}}`,
+		seen{Session: map[string]string{"session_params": "i"}, N: 1, Rank: -1})
+	f(OpenAIChat, `{"user_id":null,"session_params":null}`, seen{N: 1, Rank: -1})
+	f(OpenAIChat, `{"user_id":"again","session_params":{"session_id":"again"}}`,
+		seen{Session: map[string]string{"user_id": "again", "session_params": "again"}, N: 1, Rank: -1})
+	f(OpenAIChat, `{"user_id":["x"],"session_params":[]}`, seen{N: 1, Rank: -1})
 	f(OpenAIChat, ` {"messages" : [ ] } `, seen{N: 1, Rank: -1})
 	f(OpenAIChat, `{}`, seen{N: 1, Rank: -1})
 	f(OpenAIChat, `{"model":null,"stream":null,"stream_options":null,"n":null,"max_tokens":null,"user":null,"tools":null,"messages":null}`,
@@ -54,7 +71,7 @@ func TestReadGivesWhatRoutingNeeds(t *testing.T) {
 	f(OpenAIChat, `{"max_completion_tokens":null,"max_tokens":6.4e1}`, seen{Max: 64, N: 1, Rank: -1})
 	f(OpenAIChat, `{"\u006dodel":"a\n\u00e9\ud83d\ude00\/","Model":"no","MODEL":"no"}`, seen{Model: "a\né😀/", N: 1, Rank: -1})
 	f(OpenAIChat, `{"prompt":5,"input_ids":[1, 2,4294967295],"data_parallel_rank":3,"routed_dp_rank":3,"prompt_cache_key":"k"}`,
-		seen{Session: "k", Form: PromptIDs, Prompts: 1, Lists: [][]uint32{{1, 2, 4294967295}}, N: 1, Rank: 3})
+		seen{Session: map[string]string{"prompt_cache_key": "k"}, Form: PromptIDs, Prompts: 1, Lists: [][]uint32{{1, 2, 4294967295}}, N: 1, Rank: 3})
 	f(OpenAIChat, `{"messages":[{"content":[{"type":"text","text":"x"},{"type":"image_url"}]}],"tools":[ ]}`,
 		seen{Form: PromptMessages, Prompts: 1, Multimodal: true, N: 1, Rank: -1})
 	f(OpenAIChat, `{"messages":[{"content":[{"text":"x","type":"text"},"y"]},{"content":null,"tool_calls":[{"type":"function"}]}]}`,

@@ -57,6 +57,8 @@ type Request struct {
 	// SessionID is the body's session_id (vLLM), PromptCacheKey OpenAI's prompt_cache_key: what a client calls a session.
 	SessionID      string
 	PromptCacheKey string
+	// userID and sessionParams are no engine's fields: they are read where they are texts, and pass where they are not.
+	userID, sessionParams string
 
 	// MaxTokens is max_completion_tokens, else max_tokens; 0 when neither is given.
 	MaxTokens int
@@ -98,16 +100,31 @@ func (r *Request) List(i int) []uint32 {
 	return r.IDs[start:r.ends[i]]
 }
 
-// Session returns what the body says the request's session is: session_id, else prompt_cache_key, else user; empty when
-// it says nothing.
-func (r *Request) Session() string {
-	switch {
-	case r.SessionID != "":
+// Session returns what the body names as its session in field f: session_id, prompt_cache_key, user, user_id or
+// session_params (its session_id, else its id, as SGLang calls it); empty when it is absent, or f is another field.
+func (r *Request) Session(f Field) string {
+	switch f {
+	case FieldSessionID:
 		return r.SessionID
-	case r.PromptCacheKey != "":
+	case FieldPromptCacheKey:
 		return r.PromptCacheKey
+	case FieldUser:
+		return r.User
+	case FieldUserID:
+		return r.userID
+	case FieldSessionParams:
+		return r.sessionParams
 	}
-	return r.User
+	return ""
+}
+
+// SessionField returns the field of that name if Session knows it.
+func SessionField(name string) (f Field, ok bool) {
+	switch f := fieldOf([]byte(name)); f {
+	case FieldSessionID, FieldPromptCacheKey, FieldUser, FieldUserID, FieldSessionParams:
+		return f, true
+	}
+	return noField, false
 }
 
 // PromptBytes returns the length of the prompt's JSON, the measure of a request whose tokens are not known.
