@@ -26,10 +26,11 @@ type Kind struct {
 
 // kinds by name. A kind is one line.
 var kinds = []Kind{
-	kind("cache_aware", DefaultCacheAware),
 	kind("direct", func() Direct { return Direct{} }),
+	kind("kv", DefaultKV),
 	kind("kv_aware", DefaultLongestMatch),
 	kind("least_load", func() LeastLoad { return LeastLoad{} }),
+	kind("lmetric", func() LMetric { return LMetric{} }),
 	kind("mix", DefaultMix),
 	kind("power_of_two", func() PowerOfTwo { return PowerOfTwo{} }),
 	kind("random", func() Random { return Random{} }),

@@ -80,6 +80,7 @@ type Policy struct {
 	chooser Chooser // nil: scorers and picker decide
 	terms   []string
 	matches bool // something looks at matches
+	weighs  bool // something else is weighed against matches
 }
 
 type weightedScorer struct {
@@ -139,6 +140,7 @@ func Build(s Spec) (*Policy, error) {
 			errs = append(errs, fmt.Errorf("no picker is called %q (known: %v)", s.Picker, known(pickers)))
 		}
 	}
+	p.weighs = p.chooser != nil || len(p.scorers) > 1
 	if len(p.terms) > MaxTerms {
 		errs = append(errs, fmt.Errorf("%d scorers or terms, at most %d", len(p.terms), MaxTerms))
 	}
@@ -209,6 +211,7 @@ const (
 	BranchSpill    Branch = "spill"     // load outweighs the best match
 	BranchDirect   Branch = "direct"    // the client named the worker
 	BranchNoTokens Branch = "no_tokens" // the tokens are not known, so that no match is
+	BranchDraw     Branch = "draw"      // drawn at random, and not the best
 	BranchPlain    Branch = "plain"     // the policy does not look at matches
 	BranchNone     Branch = "none"      // there is no candidate
 )
@@ -221,6 +224,7 @@ var reasons = map[Branch]string{
 	BranchSpill:    "the load of the holder of the longest match outweighs what the match saves",
 	BranchDirect:   "the client asked for this worker",
 	BranchNoTokens: "tokens are not known: least load",
+	BranchDraw:     "drawn at random: more likely the better it is, and not the best this time",
 	BranchPlain:    "the policy does not look at matches",
 	BranchNone:     "no worker can be used",
 }
@@ -322,7 +326,7 @@ func (p *Policy) branch(q *Query, c []Candidate, picked int) Branch {
 	for i := range c {
 		switch r := c[i].Reason; {
 		case r == "":
-			outweighed = outweighed || c[i].Predicted > 0
+			outweighed = outweighed || (c[i].Predicted > c[picked].Predicted && (p.weighs || c[picked].Predicted == 0))
 		case r != ReasonNotRank && c[i].Predicted > longest:
 			longest, why = c[i].Predicted, r
 		}
@@ -332,10 +336,10 @@ func (p *Policy) branch(q *Query, c []Candidate, picked int) Branch {
 		return BranchSpill
 	case why != "":
 		return BranchFallback
-	case c[picked].Predicted > 0:
-		return BranchAffinity
 	case outweighed:
 		return BranchSpill
+	case c[picked].Predicted > 0:
+		return BranchAffinity
 	}
 	return BranchMiss
 }

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -20,8 +21,7 @@ func specs() []Spec {
 	return append(BuiltIn(), bounded)
 }
 
-func build(t testing.TB, s Spec) *Policy {
-	t.Helper()
+func build(t interface{ Fatal(...any) }, s Spec) *Policy {
 	p, err := Build(s)
 	if err != nil {
 		t.Fatal(err)
@@ -116,8 +116,11 @@ func TestNoPolicyPicksWhatCannotBeUsed(t *testing.T) {
 					if passed := i < choice.Passed; passed != (after[i].Reason == "") {
 						t.Fatalf("candidate %d of %d that passed has reason %q", i, choice.Passed, after[i].Reason)
 					}
-					if after[i].Score < 0 || after[i].Score > 1 {
-						t.Fatalf("score %v", after[i].Score)
+					if score := after[i].Score; math.IsNaN(score) || math.IsInf(score, 0) {
+						t.Fatalf("score %v", score)
+					}
+					if score := after[i].Score; s.Chooser == nil && (score < 0 || score > weights(s)) {
+						t.Fatalf("score %v", score)
 					}
 				}
 				if len(seen) != len(c) {
@@ -128,22 +131,44 @@ func TestNoPolicyPicksWhatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// deterministic lists the policies that do not depend on the order of candidates.
-var deterministic = []string{"direct", "kv_aware", "kv_aware bounded", "least_load"}
+// weights is the highest score that scorers can give.
+func weights(s Spec) float64 {
+	sum := 0.0
+	for _, w := range s.Scorers {
+		sum += w.Weight
+	}
+	return sum
+}
 
-func eachDeterministic(t *testing.T, property func(t *rapid.T, p *Policy)) {
+// exceptions are the policies whose definition breaks a property, and why.
+var exceptions = map[string]map[string]string{
+	"order": {
+		"round_robin":  "turns by position",
+		"random":       "draws a position",
+		"power_of_two": "draws two positions",
+	},
+	"load": {
+		"round_robin":  "does not look at load, and what is saturated changes whose turn it is",
+		"random":       "does not look at load",
+		"power_of_two": "draws two positions, which depend on nothing else",
+	},
+	"match": {},
+}
+
+// each checks a property of all policies but its exceptions.
+func each(t *testing.T, property string, check func(t *rapid.T, p *Policy)) {
 	for _, s := range specs() {
-		if slices.Contains(deterministic, s.Name) {
-			t.Run(s.Name, func(t *testing.T) {
-				p := build(t, s)
-				rapid.Check(t, func(t *rapid.T) { property(t, p) })
-			})
+		if why := exceptions[property][s.Name]; why != "" {
+			continue
 		}
+		t.Run(s.Name, func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) { check(t, build(t, s)) })
+		})
 	}
 }
 
 func TestTheOrderOfWorkersDoesNotMatter(t *testing.T) {
-	eachDeterministic(t, func(t *rapid.T, p *Policy) {
+	each(t, "order", func(t *rapid.T, p *Policy) {
 		q := drawQuery(t)
 		c := drawCandidates(t, &q)
 		before, choice, _ := chosen(p, q, c)
@@ -156,7 +181,7 @@ func TestTheOrderOfWorkersDoesNotMatter(t *testing.T) {
 }
 
 func TestMoreLoadNeverAttracts(t *testing.T) {
-	eachDeterministic(t, func(t *rapid.T, p *Policy) {
+	each(t, "load", func(t *rapid.T, p *Policy) {
 		q := drawQuery(t)
 		c := drawCandidates(t, &q)
 		if len(c) == 0 {
@@ -166,6 +191,7 @@ func TestMoreLoadNeverAttracts(t *testing.T) {
 		i := rapid.IntRange(0, len(c)-1).Draw(t, "loaded")
 		c[i].Load.PrefillTokens += int64(rapid.IntRange(0, 20000).Draw(t, "more prefill"))
 		c[i].Load.ContextBlocks += int64(rapid.IntRange(0, 500).Draw(t, "more context"))
+		c[i].Load.Requests += int64(rapid.IntRange(0, 5).Draw(t, "more requests"))
 		if after, _, _ := chosen(p, q, c); int(after) == i && before != after {
 			t.Fatalf("chose %d, and %d with more load on it", before, after)
 		}
@@ -173,7 +199,7 @@ func TestMoreLoadNeverAttracts(t *testing.T) {
 }
 
 func TestMoreMatchNeverRepels(t *testing.T) {
-	eachDeterministic(t, func(t *rapid.T, p *Policy) {
+	each(t, "match", func(t *rapid.T, p *Policy) {
 		q := drawQuery(t)
 		c := drawCandidates(t, &q)
 		before, _, _ := chosen(p, q, c)

@@ -156,6 +156,8 @@ func setCandidate(c *Candidate, key, value string) error {
 		c.Tier[tier] = n
 		c.Match += n
 		c.Predicted = max(c.Predicted, c.Match)
+	case "active":
+		c.Active = n
 	case "predicted":
 		c.Predicted = n
 	case "requests":

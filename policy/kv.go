@@ -1,0 +1,129 @@
+package policy
+
+import (
+	"math"
+	"time"
+
+	"github.com/warmpath/warmpath/block"
+)
+
+// KV is the cost of NVIDIA Dynamo's KV router, in blocks; the lowest is taken [ai-dynamo/dynamo
+// lib/kv-router/src/scheduling/selector/default.rs; facts/dynamo.md §2.1]. With the defaults it is the cost of its first
+// routers: overlap_score_weight × blocks to prefill + blocks being decoded.
+type KV struct {
+	// OverlapScoreWeight is how much blocks to prefill count beside blocks being decoded. More favours the time to first token,
+	// less the time between tokens; 0 leaves the matches out: load alone decides.
+	OverlapScoreWeight float64 `yaml:"overlap_score_weight"`
+	// RouterTemperature above 0 draws workers with a probability that falls with their cost, by a softmax over costs normalised
+	// by their range. 0 takes the lowest cost; equal ones are drawn alike.
+	RouterTemperature float64 `yaml:"router_temperature"`
+	// UseKVEvents looks matches up in what engines announced. false looks them up in what was dispatched in the last
+	// router_ttl, for engines without events.
+	UseKVEvents bool `yaml:"use_kv_events"`
+	// RouterTTL is how long a dispatched prompt counts as cached without events.
+	RouterTTL time.Duration `yaml:"router_ttl"`
+
+	// PrefillLoadScale multiplies blocks to prefill too: today's name of overlap_score_weight. 16 is far better than 1 on
+	// traces of long prompts.
+	PrefillLoadScale float64 `yaml:"prefill_load_scale"`
+	// OverlapScoreCredit is how many blocks of prefill a matched block on the GPU is worth; above 1 it pulls more than it saves.
+	OverlapScoreCredit float64 `yaml:"overlap_score_credit"`
+	// OverlapScoreCreditDecay lowers that credit where prefill queues: by 1/(1 + decay × excess/request), excess being the
+	// blocks queued beyond those of the shortest queue.
+	OverlapScoreCreditDecay float64 `yaml:"overlap_score_credit_decay"`
+	// HostCacheHitWeight is the credit of a block in host memory.
+	HostCacheHitWeight float64 `yaml:"host_cache_hit_weight"`
+	// DiskCacheHitWeight is that of a block on disk or in remote storage.
+	DiskCacheHitWeight float64 `yaml:"disk_cache_hit_weight"`
+	// DecodeActiveRequestWeight is what a request under way costs besides its blocks, in blocks.
+	DecodeActiveRequestWeight float64 `yaml:"decode_active_request_weight"`
+	// TrackPrefillTokens counts blocks to prefill at all.
+	TrackPrefillTokens bool `yaml:"track_prefill_tokens"`
+	// TrackActiveBlocks counts blocks being decoded at all.
+	TrackActiveBlocks bool `yaml:"track_active_blocks"`
+}
+
+// DefaultKV returns Dynamo's defaults.
+func DefaultKV() KV {
+	return KV{
+		OverlapScoreWeight: 1, UseKVEvents: true, RouterTTL: 2 * time.Minute, PrefillLoadScale: 1, OverlapScoreCredit: 1,
+		HostCacheHitWeight: 0.75, DiskCacheHitWeight: 0.25, TrackPrefillTokens: true, TrackActiveBlocks: true,
+	}
+}
+
+// Validate returns all that is wrong.
+func (p KV) Validate() error {
+	var wrong check
+	wrong.atLeast("overlap_score_weight", p.OverlapScoreWeight, 0)
+	wrong.atLeast("router_temperature", p.RouterTemperature, 0)
+	wrong.atLeast("router_ttl", p.RouterTTL.Seconds(), 0)
+	wrong.atLeast("prefill_load_scale", p.PrefillLoadScale, 0)
+	wrong.atLeast("overlap_score_credit", p.OverlapScoreCredit, 0)
+	wrong.atLeast("overlap_score_credit_decay", p.OverlapScoreCreditDecay, 0)
+	wrong.atLeast("host_cache_hit_weight", p.HostCacheHitWeight, 0)
+	wrong.atLeast("disk_cache_hit_weight", p.DiskCacheHitWeight, 0)
+	wrong.atLeast("decode_active_request_weight", p.DecodeActiveRequestWeight, 0)
+	return wrong.join()
+}
+
+// Spec returns the policy.
+func (p KV) Spec(name string) Spec {
+	return Spec{
+		Name: name, Chooser: func() Chooser { return &kvCost{KV: p} }, NeedsMatches: true,
+		Terms: []string{"prefill", "decode", "requests", "credit"},
+	}
+}
+
+// kvCost chooses by KV's cost. Scores are negated costs; the credit is what the prefill term was lowered by.
+type kvCost struct {
+	stateless
+	KV
+}
+
+func (k *kvCost) Choose(q *Query, c []Candidate) Pick {
+	k.score(q, c)
+	if k.RouterTemperature == 0 {
+		return Pick{Index: anyBest(q, c), Ranked: true}
+	}
+	lowest, drawn := anyBest(q, c), softmax(q, c, k.RouterTemperature)
+	if c[drawn].Score < c[lowest].Score {
+		return Pick{Index: drawn, Branch: BranchDraw}
+	}
+	return Pick{Index: drawn}
+}
+
+func (k *kvCost) score(q *Query, c []Candidate) {
+	size := unit(q, c)
+	request := math.Ceil(float64(q.PromptTokens) / size)
+	shortest := int64(math.MaxInt64)
+	for i := range c {
+		shortest = min(shortest, c[i].Load.PrefillTokens)
+	}
+	scale := k.OverlapScoreWeight * k.PrefillLoadScale
+	for i := range c {
+		x := &c[i]
+		var prefill, credit, decode float64
+		if k.TrackPrefillTokens {
+			prefill = float64(x.Load.PrefillTokens+int64(q.PromptTokens)) / size
+			excess := float64(x.Load.PrefillTokens-shortest) / size
+			credit = k.credit(x, size, 1/(1+k.OverlapScoreCreditDecay*excess/max(request, 1)))
+			credit = min(credit, prefill)
+		}
+		if k.TrackActiveBlocks {
+			decode = float64(x.Load.ContextBlocks)*float64(x.BlockSize)/size + request - float64(x.Active)/size
+		}
+		x.Terms[0] = scale * (prefill - credit)
+		x.Terms[1] = decode
+		x.Terms[2] = k.DecodeActiveRequestWeight * float64(x.Load.Requests)
+		x.Terms[3] = scale * credit
+		x.Score = 0 - (x.Terms[0] + x.Terms[1] + x.Terms[2])
+	}
+}
+
+// credit returns what x's match is worth in blocks. What is predicted beyond the confirmed blocks is on the GPU: it was
+// computed a moment ago.
+func (k *kvCost) credit(x *Candidate, size, decay float64) float64 {
+	device := float64(x.Tier[block.TierGPU] + x.Predicted - x.Match)
+	return (k.OverlapScoreCredit*decay*device + k.HostCacheHitWeight*float64(x.Tier[block.TierCPU]) +
+		k.DiskCacheHitWeight*float64(x.Tier[block.TierDisk]+x.Tier[block.TierRemote])) / size
+}
