@@ -36,6 +36,7 @@ type flight struct {
 	arrival, started, first, last time.Duration // started: -1 before
 	predicted                     int
 	cached, loaded                int // of a prefill leg that is over
+	told                          int // tokens of the answer that the router knows of
 	decoding                      bool
 	tries                         int
 	exclude                       []fleet.WorkerID
@@ -190,6 +191,13 @@ func (w *world) output(f *flight, first bool) {
 		f.first = w.now
 	}
 	f.last = w.now
+	f.tell(1, w.now)
+}
+
+// tell lets the router know of n more tokens of the answer.
+func (f *flight) tell(n int, at time.Duration) {
+	f.told += n
+	f.decision.Tokens(f.told, epoch+int64(at))
 }
 
 // finish ends a request, or its prefill leg.

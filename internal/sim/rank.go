@@ -96,7 +96,9 @@ func (w *world) glide(r *rank, until time.Duration) time.Duration {
 	w.rec.Gap(took/time.Duration(made), made*len(running))
 	end := r.since + took
 	for _, q := range running {
-		q.Owner.(*flight).last = end
+		f := q.Owner.(*flight)
+		f.last = end
+		f.tell(made, end)
 	}
 	return took
 }
