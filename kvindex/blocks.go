@@ -16,7 +16,8 @@ type blocks struct {
 	runs    slab // segments that do not fit in their strands: their number, then they
 	sets    sets
 
-	held        int64 // blocks that somebody has
+	beliefs     beliefs
+	held        int64 // blocks that somebody has or is believed to have
 	memberships int64
 
 	// A strand whose parent block is not known floats until that comes: by the parent's key, and the other way.
@@ -89,7 +90,7 @@ func (b *blocks) setAt(s spot) setID {
 
 // maskAt returns what a holder has of the block at a spot.
 func (b *blocks) maskAt(s spot, id fleet.Holder) uint64 {
-	return b.sets.mask(b.sets.get(b.setAt(s), id))
+	return b.sets.mask(b.sets.get(b.setAt(s), id).mask())
 }
 
 // segments appends a strand's segments to dst.
@@ -162,11 +163,32 @@ func sameClass(a, c int) bool {
 	return x == y
 }
 
-// change is what happens to a holder's possession of some blocks.
+// change is what happens to a holder's claims on some blocks.
 type change struct {
-	h   *holder
-	bit uint64 // of masks
-	add bool
+	h      *holder
+	bit    uint64 // of masks
+	add    bool   // or it goes
+	belief uint32 // that the holder has what is not proven; of two the one that lasts longer stays
+	doubt  uint32 // a belief that goes; anyBelief: every one
+}
+
+const anyBelief = 1<<32 - 1
+
+// apply returns what a change makes of a claim.
+func (b *blocks) apply(c change, old claim) claim {
+	mask, belief := b.sets.mask(old.mask()), old.belief()
+	if c.add {
+		mask |= c.bit
+	} else {
+		mask &^= c.bit
+	}
+	if c.belief != 0 && (belief == 0 || b.beliefs.until(belief) < b.beliefs.until(c.belief)) {
+		belief = c.belief
+	}
+	if belief != 0 && (c.doubt == belief || c.doubt == anyBelief || c.h.view.proves(mask)) {
+		belief = 0
+	}
+	return claimOf(b.sets.number(mask), belief)
 }
 
 // paint applies a change to the blocks from lo to hi (exclusive) of a strand.
@@ -208,28 +230,55 @@ func (b *blocks) push(g segment) {
 
 // changed returns a set after a change, and counts it for n blocks.
 func (b *blocks) changed(set setID, c change, n int64) setID {
-	number := b.sets.get(set, c.h.id)
-	old := b.sets.mask(number)
-	mask := old &^ c.bit
-	if c.add {
-		mask = old | c.bit
-	}
-	if mask == old {
+	old := b.sets.get(set, c.h.id)
+	now := b.apply(c, old)
+	if now == old {
 		return set
 	}
-	next := b.sets.with(set, c.h.id, b.sets.number(mask))
-	b.count(c.h, old, mask, n)
-	if set == 0 {
-		b.held += n
-	}
-	if next == 0 {
-		b.held -= n
+	next := b.sets.with(set, c.h.id, now)
+	b.count(c.h, old, now, n)
+	if was, is := b.lives(old), b.lives(now); was != is && !b.shared(set, c.h.id) {
+		if is {
+			b.held += n
+		} else {
+			b.held -= n
+		}
 	}
 	return next
 }
 
-// count notes that a holder's mask of n blocks became another.
-func (b *blocks) count(h *holder, old, mask uint64, n int64) {
+// lives reports whether a claim makes a block one that somebody has or is believed to have.
+func (b *blocks) lives(c claim) bool {
+	return c.belief() != 0 || b.sets.mask(c.mask())&possession != 0
+}
+
+// shared reports whether others than h have the blocks of a set or are believed to have them.
+func (b *blocks) shared(set setID, h fleet.Holder) bool {
+	if set == 0 {
+		return false
+	}
+	if set&singleSet != 0 {
+		m := set.single()
+		return m.holder() != h && b.lives(m.claim())
+	}
+	for _, w := range b.sets.run(set) {
+		if m := setMember(w); m.holder() != h && b.lives(m.claim()) {
+			return true
+		}
+	}
+	return false
+}
+
+// count notes that a holder's claim on n blocks became another.
+func (b *blocks) count(h *holder, from, to claim, n int64) {
+	if from.belief() != to.belief() { // one whose count comes to 0 is gone
+		b.beliefs.count(h, to.belief(), n)
+		b.beliefs.count(h, from.belief(), -n)
+	}
+	old, mask := b.sets.mask(from.mask())&possession, b.sets.mask(to.mask())&possession
+	if old == mask {
+		return
+	}
 	for rest := old ^ mask; rest != 0; {
 		tier := bits.TrailingZeros64(rest) & (block.NumTiers - 1)
 		all := uint64(anyGroup) << tier
@@ -251,10 +300,11 @@ func (b *blocks) count(h *holder, old, mask uint64, n int64) {
 }
 
 // grow adds blocks that are not there, one after the other, after the block of the key parent, or at a chain's root
-// when rooted. All of them get the holder's mask bit.
+// when rooted. All of them get the holder's claim.
 func (b *blocks) grow(keys []block.Key, parent block.Key, rooted bool, depth uint32, c change, tick uint32) {
-	set := b.sets.single(c.h.id, b.sets.number(c.bit))
-	b.count(c.h, 0, c.bit, int64(len(keys)))
+	own := b.apply(c, 0)
+	set := b.sets.single(c.h.id, own)
+	b.count(c.h, 0, own, int64(len(keys)))
 	b.held += int64(len(keys))
 	for len(keys) > 0 {
 		i := b.tip(parent, rooted, depth)
@@ -616,6 +666,7 @@ func (b *blocks) clear() {
 	b.strands.reset()
 	b.runs.reset()
 	b.sets.reset()
+	b.beliefs.reset()
 	b.floats, b.floatKey = nil, nil
 	b.dead, b.limbo, b.settled, b.swept = 0, nil, 0, 0
 	b.old, b.new, b.ghosts = nil, nil, nil
@@ -626,7 +677,7 @@ func (b *blocks) clear() {
 const floatBytes = 80
 
 func (b *blocks) bytes() int64 {
-	return b.slots.bytes() + b.strands.bytes() + b.runs.bytes() + b.sets.bytes() +
+	return b.slots.bytes() + b.strands.bytes() + b.runs.bytes() + b.sets.bytes() + b.beliefs.bytes() +
 		int64(len(b.floats)+len(b.floatKey))*floatBytes/2 + int64(cap(b.limbo))*4 + int64(cap(b.old)+cap(b.new))*8 + int64(cap(b.ghosts))*16
 }
 

@@ -52,8 +52,9 @@
 // there is answered by that probe and the strands up to the root, however long it is; else a search finds the deepest
 // block. It rests on one assumption: a key determines what is before it.
 //
-// What engines announce lies above: points, the ends of engine blocks by handle, and their records; and beside it what is
-// believed. Both take memory only where they occur. See docs/design.
+// What is believed lies in the same strands: a holder's claim on a block is a mask of where it has it and a belief, with
+// the time until which that counts. So a match looks up both at once, and what is confirmed replaces what is believed by
+// the way. What engines announce lies above: points, the ends of engine blocks by handle, and their records. See docs/design.
 //
 // # Memory
 //
@@ -73,7 +74,7 @@
 // and never comes back; memory that readers may be in is either left to the garbage collector or reused under another
 // version. Who is disturbed looks again, sixteen times at most.
 //
-// A match takes a lock that writers hold for 64 blocks (256 ready keys) at a time in three cases: keys of it are believed of somebody (or
-// share a counter with one that is); a holder has groups and none with full attention; the sixteen looks failed. A holder
+// A match takes a lock that writers hold for 64 blocks (256 ready keys) at a time in two cases: a holder has groups and
+// none with full attention; the sixteen looks failed. A holder
 // that is being forgotten is gone for readers at once. Match allocates nothing when its destination has room.
 package kvindex

@@ -25,24 +25,16 @@ func (x *Index) held(key block.Key, id fleet.Holder) uint64 {
 func (x *Index) set(h *holder, key, parent block.Key, depth uint32, r *record) bool {
 	b, bit := &x.blocks, maskBit(r.tier, r.group)
 	at := b.locate(key)
-	mask := bit
 	if at == 0 {
 		x.single[0] = key
-		b.grow(x.single[:], parent, depth == 0, depth, change{h, bit, true}, x.tick())
+		b.grow(x.single[:], parent, depth == 0, depth, change{h: h, bit: bit, add: true}, x.tick())
 	} else {
-		mask = b.maskAt(at, h.id)
-		if mask&bit != 0 {
+		if b.maskAt(at, h.id)&bit != 0 {
 			return false
 		}
-		mask |= bit
 		b.ghosts = b.ghosts[:0] // it may be one of them
-		b.paint(at.strand(), at.offset(), at.offset()+1, change{h, bit, true})
+		b.paint(at.strand(), at.offset(), at.offset()+1, change{h: h, bit: bit, add: true})
 		b.use(at.strand(), x.tick())
-	}
-	if x.entries.live() > 0 {
-		if e := x.keys.get(uint64(key)); e != 0 {
-			x.confirm(h, e, mask)
-		}
 	}
 	return true
 }
@@ -54,7 +46,7 @@ func (x *Index) unset(h *holder, key block.Key, r *record) {
 	if at == 0 || x.blocks.maskAt(at, h.id)&bit == 0 {
 		panic("bug: a block that is covered is not held")
 	}
-	x.blocks.take(key, at, change{h, bit, false})
+	x.blocks.take(key, at, change{h: h, bit: bit})
 }
 
 // use notes that a strand was used. Readers call it too.

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
 )
 
 // need is an upper bound of what an operation stores.
@@ -16,19 +17,12 @@ type need struct {
 
 // bytes returns what the index has allocated.
 func (x *Index) bytes() int64 {
-	return x.blocks.bytes() + x.keys.bytes() + x.entries.bytes() + x.specs.bytes() +
+	return x.blocks.bytes() +
 		x.handles.bytes() + x.points.bytes() + x.records.bytes() + x.extras.bytes() + x.extraBytes +
 		x.covers.bytes() + x.parts.bytes() + x.waiters.bytes() +
-		x.waiting.items.bytes() + x.speculative.items.bytes() +
-		int64(cap(x.holders))*16 + int64(x.known)*holderBytes + x.hintBytes() +
+		x.waiting.items.bytes() +
+		int64(cap(x.holders))*16 + int64(x.known)*holderBytes +
 		int64(len(x.copies))*copyBytes
-}
-
-func (x *Index) hintBytes() int64 {
-	if x.hints.Load() == nil {
-		return 0
-	}
-	return 4 * int64(x.hintCount())
 }
 
 // holderBytes covers a holder and its view with a few groups.
@@ -38,11 +32,10 @@ const holderBytes = 512
 func (x *Index) growth(n need) int64 {
 	size := int(x.size)
 	if n.keyed {
-		return x.blocks.growth(n.handles) + copyBytes*int64(n.handles)
+		return x.blocks.growth(n.handles) + x.blocks.beliefs.growth() + copyBytes*int64(n.handles)
 	}
 	blocks := max(n.tokens, n.handles*n.size)/size + 2*n.handles
-	bytes := x.blocks.growth(blocks) + x.keys.growth(n.handles) + x.entries.growth(n.handles) +
-		x.specs.growth(n.handles) + x.speculative.items.growth(n.handles) +
+	bytes := x.blocks.growth(blocks) +
 		x.handles.growth(n.handles) + x.points.growth(n.handles) + x.records.growth(n.handles) +
 		x.extras.growth(n.handles) + x.waiters.growth(n.handles) + x.waiting.items.growth(n.handles) +
 		x.covers.growth(blocks)
@@ -51,9 +44,6 @@ func (x *Index) growth(n need) int64 {
 		// Blocks that are put together: parts of their heads, and tails to remember.
 		parts += 2*n.tokens + 4*size
 		bytes += int64(n.handles) * int64(4*min(size, n.size+size)+8*(n.size/size+4))
-	}
-	if x.hints.Load() == nil {
-		bytes += 4 * int64(x.hintCount())
 	}
 	return bytes + x.parts.growth(parts) + int64(8*n.tokens)
 }
@@ -93,7 +83,7 @@ func (x *Index) roomy(n need) bool {
 // must not be called with tableMu held, nor while points are in hand.
 func (x *Index) makeRoom(n need) bool {
 	for pass := 0; !x.roomy(n); pass++ {
-		if x.blocks.held == 0 && x.entries.live() == 0 && x.points.live() == 0 {
+		if x.blocks.held == 0 && x.points.live() == 0 {
 			if !x.resetArenas() {
 				return x.roomy(n)
 			}
@@ -108,20 +98,17 @@ func (x *Index) makeRoom(n need) bool {
 func (x *Index) resetArenas() bool {
 	x.tableMu.Lock()
 	defer x.tableMu.Unlock()
-	had := x.blocks.strands.n != 0 || x.points.next != 0 || x.specs.next != 0
+	had := x.blocks.strands.n != 0 || x.points.next != 0
 	x.slack = need{}
 	x.blocks.clear()
 	x.copies = nil
-	x.keys, x.handles, x.covers, x.waiters = table{}, table{}, table{}, table{}
-	x.entries.reset()
-	x.specs.reset()
+	x.handles, x.covers, x.waiters = table{}, table{}, table{}
 	x.points.reset()
 	x.records.reset()
 	x.extras.reset()
 	x.parts.reset()
-	x.waiting, x.speculative = queue{}, queue{}
+	x.waiting = queue{}
 	x.extraBytes, x.waitingBytes = 0, 0
-	x.hints.Store(nil)
 	return had
 }
 
@@ -145,24 +132,100 @@ func (x *Index) evict(pass int) {
 				})
 			}
 		})
-		if h.keyed {
-			h.broken |= 1<<block.NumTiers - 1
-			x.dropKeyed(change{h, 1<<64 - 1, false}, d.from)
-		}
 		x.collectAll(h)
 		if pass > 8 {
 			x.releaseAll(h) // what is left are points that wait for each other
 		}
 	}
-	for n := x.speculative.n>>share + 1; n > 0 && x.speculative.n > 0; {
-		x.tableMu.Lock()
-		for k := 0; k < stretch && n > 0 && x.speculative.n > 0; k, n = k+1, n-1 {
-			x.disbelieve(x.speculative.oldest())
-		}
-		x.tableMu.Unlock()
-	}
+	x.cutAll(&d)
 	x.counts.evictions += before - x.blocks.held
 	x.sweepAll()
+}
+
+// cutAll takes away what is doomed and known by no handles: blocks of holders whose events carry keys, and what is believed.
+func (x *Index) cutAll(d *doomed) {
+	b := &x.blocks
+	var touched []uint32
+	x.tableMu.Lock()
+	n := 0
+	b.strands.each(func(i uint32, s *strand) {
+		if n++; n%stretch == 0 {
+			x.tableMu.Unlock()
+			x.tableMu.Lock()
+		}
+		if lo := d.from(i); lo < s.length {
+			x.cut(i, lo)
+			touched = append(touched, i)
+		}
+	})
+	x.tableMu.Unlock()
+	x.trimAll(touched)
+	for k := range x.copies {
+		if x.held(k.key, k.holder)&k.bit == 0 {
+			delete(x.copies, k)
+		}
+	}
+}
+
+// cut takes the claims that no handles account for from a strand's blocks, from an offset on.
+func (x *Index) cut(i, lo uint32) {
+	b := &x.blocks
+	s := b.strands.at(i)
+	old := b.segments(s, nil)
+	b.new = b.new[:0]
+	var shaken []uint32 // beliefs
+	from := uint32(0)
+	for _, g := range old {
+		if g.end <= lo {
+			b.push(g)
+		} else {
+			if from < lo {
+				b.push(segment{lo, g.set})
+			}
+			b.push(segment{g.end, x.remainder(g.set, int64(g.end-max(from, lo)), &shaken)})
+		}
+		from = g.end
+	}
+	b.write(s, old, b.new)
+	// What is left of a belief would not be found by its leaf.
+	before := spotOf(i, lo-1)
+	if lo == 0 {
+		before = spotOf(s.parent, s.at&strandOffset)
+	}
+	for _, q := range shaken {
+		if it := b.beliefs.at(q); it.blocks > 0 && before.strand() != 0 {
+			b.doubtPath(before, change{h: x.holders[it.holder], doubt: q})
+		}
+	}
+}
+
+// remainder returns what cut leaves of a set, counted for n blocks, and adds the beliefs that lose by it.
+func (x *Index) remainder(set setID, n int64, shaken *[]uint32) setID {
+	b := &x.blocks
+	members, _ := b.sets.load(set, nil)
+	left := members[:0:0]
+	for _, m := range members {
+		h := x.holders[m.holder()]
+		now := claimOf(m.claim().mask(), 0)
+		if h.keyed {
+			now = 0
+			h.broken |= 1<<block.NumTiers - 1
+		}
+		if q := m.claim().belief(); q != 0 {
+			*shaken = append(*shaken, q)
+		}
+		if now != m.claim() {
+			b.count(h, m.claim(), now, n)
+		}
+		if now != 0 {
+			left = append(left, memberOf(m.holder(), now))
+		}
+	}
+	was, next := b.shared(set, fleet.NoHolder), b.sets.of(left)
+	if was && !b.shared(next, fleet.NoHolder) {
+		b.held -= n
+	}
+	return next
 }
 
 // sweepAll clears all dead slots, in stretches.
@@ -181,7 +244,7 @@ func (x *Index) sweepAll() {
 // giveBack frees memory that is no longer needed after much has gone at once.
 func (x *Index) giveBack() {
 	switch {
-	case x.blocks.held == 0 && x.entries.live() == 0 && x.points.live() == 0:
+	case x.blocks.held == 0 && x.points.live() == 0:
 		x.resetArenas()
 	case 4*x.blocks.dead > x.blocks.slots.n:
 		x.sweepAll()

@@ -19,11 +19,12 @@ type holder struct {
 	vague   uint8 // bit by tier: something may have been a copy or a report, see judge
 	broken  uint8 // bit by tier: something of it was dropped for want of room, so that its history is not whole
 
-	blocks  [block.NumTiers]int64 // of ours, by tier, in any group
-	handles int64
-	covers  int // lists of what it covers in part, or twice
-	waiting int64
-	specs   uint32 // head of the list of its speculative entries
+	blocks   [block.NumTiers]int64 // of ours, by tier, in any group
+	handles  int64
+	covers   int // lists of what it covers in part, or twice
+	waiting  int64
+	believed int64 // blocks
+	view     *view
 }
 
 // group is one cache group of a holder.
@@ -45,6 +46,22 @@ type view struct {
 
 // plainView is the view of all holders with one group, which has full attention.
 var plainView = &view{full: 1, simple: true}
+
+// proves reports whether a mask is as good as what is believed of a block.
+func (v *view) proves(mask uint64) bool {
+	if mask &= possession; mask == 0 || v.unknown {
+		return false
+	}
+	if v.full == 0 {
+		return true
+	}
+	for t := range block.NumTiers {
+		if mask>>t&v.full == v.full {
+			return true
+		}
+	}
+	return false
+}
 
 // limit is what one group demands of a usable length.
 type limit struct {
@@ -72,10 +89,11 @@ func (x *Index) meet(id fleet.Holder) *holder {
 	h := x.holders[id]
 	if h == nil {
 		h = &holder{id: id}
+		h.view = x.digest(h)
 		x.holders[id] = h
 		x.known++
 		x.tableMu.Lock()
-		x.setView(id, x.digest(h))
+		x.setView(id, h.view)
 		x.tableMu.Unlock()
 	}
 	return h
@@ -119,7 +137,9 @@ func (x *Index) join(h *holder, s *Stored) int {
 		}
 		h.groups[g] = now
 		x.publish(h)
-		x.reconfirm(h)
+		if h.believed > 0 {
+			x.sweepStrands(change{h: h}) // what it has may be proof now
+		}
 	}
 	if s.Bigram && !h.bigram {
 		h.bigram = true
@@ -151,9 +171,9 @@ func (x *Index) recount(h *holder, g uint8, kind block.Attention) {
 
 // publish shows readers what is known of a holder's groups.
 func (x *Index) publish(h *holder) {
-	v := x.digest(h)
+	h.view = x.digest(h)
 	x.tableMu.Lock()
-	x.setView(h.id, v)
+	x.setView(h.id, h.view)
 	x.tableMu.Unlock()
 }
 

@@ -112,17 +112,13 @@ type Index struct {
 	// mu serialises everything that changes the index. It guards all fields below that tableMu does not.
 	mu sync.Mutex
 	// tableMu is taken after mu. Whoever changes what readers see holds it exclusively, for short stretches; Match
-	// holds it shared where it cannot do without. Writers need only mu to read what it guards: blocks, keys, entries, specs.
+	// holds it shared where it cannot do without. Writers need only mu to read what it guards: blocks.
 	tableMu sync.RWMutex
 
 	blocks  blocks
-	keys    table // our keys → entries
-	entries arena[entry]
-	specs   arena[spec]
 	views   atomic.Pointer[[]atomic.Pointer[view]] // by holder; nil: unknown
 	viewing atomic.Uint64                          // changes of views
 	sparse  atomic.Pointer[[]fleet.Holder]         // holders with cache groups of which none is full attention, ascending
-	hints   atomic.Pointer[hints]                  // which keys may be believed of somebody
 	base    atomic.Uint64                          // the clock's value that a strand notes as 0
 
 	holders []*holder // by id
@@ -138,7 +134,6 @@ type Index struct {
 	waiting      queue // points that wait, oldest first
 	waitingBytes int64
 	extraBytes   int64
-	speculative  queue    // of specs, oldest first
 	woken        []uint64 // handles of points that were resolved while others waited for them
 	scratch      scratch
 	single       [1]block.Key
@@ -210,14 +205,17 @@ func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
 	}
 	h.broken &^= 1 << tier
 	h.vague &^= 1 << tier
-	if h.keyed {
-		x.dropKeyed(change{h, anyGroup << tier, false}, func(uint32) uint32 { return 0 })
+	if h.keyed || h.believed > 0 {
+		c := change{h: h, doubt: anyBelief}
+		if h.keyed {
+			c.bit = anyGroup << tier
+		}
+		x.sweepStrands(c)
 	}
 	x.inStretches(h.points, func(p uint32) {
 		x.dropRecords(h, p, func(r *record) bool { return r.tier == tier })
 	})
 	x.collectAll(h)
-	x.forgetSpeculation(id)
 }
 
 // Forget drops all that is known of a holder, at a cost in proportion to what it holds.
@@ -234,8 +232,12 @@ func (x *Index) Forget(id fleet.Holder) {
 	x.tableMu.Unlock()
 	// Strand by strand is cheaper than block by block, if it has much, and right if no block is covered in part.
 	whole := h.covers == 0 && h.handles > int64(x.blocks.strands.live)
-	if h.keyed || whole {
-		x.dropKeyed(change{h, 1<<64 - 1, false}, func(uint32) uint32 { return 0 })
+	if h.keyed || whole || h.believed > 0 {
+		c := change{h: h, doubt: anyBelief}
+		if h.keyed || whole {
+			c.bit = 1<<64 - 1
+		}
+		x.sweepStrands(c)
 	}
 	x.inStretches(h.points, func(p uint32) {
 		if whole {
@@ -245,7 +247,6 @@ func (x *Index) Forget(id fleet.Holder) {
 		}
 	})
 	x.releaseAll(h)
-	x.forgetSpeculation(id)
 	x.holders[id] = nil
 	x.known--
 	x.counts.forgotten++

@@ -1,8 +1,6 @@
 package kvindex
 
 import (
-	"sync/atomic"
-
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 )
@@ -28,7 +26,7 @@ func (x *Index) StoreKeys(id fleet.Holder, tier block.Tier, group int, parent bl
 			return
 		}
 		x.tableMu.Lock()
-		x.storeRun(keys[:n], parent, !hasParent, change{h, bit, true})
+		x.storeRun(keys[:n], parent, !hasParent, change{h: h, bit: bit, add: true})
 		x.tableMu.Unlock()
 		parent, hasParent = keys[n-1], true
 		keys = keys[n:]
@@ -45,7 +43,7 @@ func (x *Index) RemoveKeys(id fleet.Holder, tier block.Tier, group int, keys []b
 		x.counts.unknownRemoved += int64(len(keys))
 		return
 	}
-	c := change{h, maskBit(tier, uint8(h.find(group))), false}
+	c := change{h: h, bit: maskBit(tier, uint8(h.find(group)))}
 	for len(keys) > 0 {
 		n := min(len(keys), stretch)
 		x.tableMu.Lock()
@@ -83,18 +81,15 @@ func (x *Index) storeRun(keys []block.Key, parent block.Key, rooted bool, c chan
 	for len(keys) > 0 {
 		at, n := b.knownRun(keys)
 		if n > 0 {
-			x.storeKnown(keys[:n], at, c)
+			if c.belief == 0 {
+				x.countCopies(keys[:n], at, c)
+			}
+			b.ghosts = b.ghosts[:0] // they may be among them
+			b.paint(at.strand(), at.offset(), at.offset()+uint32(n), c)
 			b.use(at.strand(), tick)
 		} else {
 			n = b.newRun(keys)
 			b.grow(keys[:n], parent, rooted, 0, c, tick)
-		}
-		if x.entries.live() > 0 {
-			for _, key := range keys[:n] {
-				if e := x.keys.get(uint64(key)); e != 0 {
-					x.confirm(c.h, e, x.held(key, c.h.id))
-				}
-			}
 		}
 		parent, rooted = keys[n-1], false
 		keys = keys[n:]
@@ -138,15 +133,15 @@ type copyKey struct {
 // copyBytes is what a map takes for one.
 const copyBytes = 64
 
-// storeKnown stores blocks that somebody has, on one strand from a spot on.
-func (x *Index) storeKnown(keys []block.Key, at spot, c change) {
+// countCopies notes the copies that a store adds of blocks on one strand, from a spot on.
+func (x *Index) countCopies(keys []block.Key, at spot, c change) {
 	b := &x.blocks
 	lo := at.offset()
 	hi := lo + uint32(len(keys))
 	from := uint32(0)
 	b.old = b.segments(b.strands.at(at.strand()), b.old[:0])
 	for _, g := range b.old {
-		if max(from, lo) < min(g.end, hi) && b.sets.mask(b.sets.get(g.set, c.h.id))&c.bit != 0 {
+		if max(from, lo) < min(g.end, hi) && b.sets.mask(b.sets.get(g.set, c.h.id).mask())&c.bit != 0 {
 			for k := max(from, lo); k < min(g.end, hi); k++ {
 				if x.copies == nil {
 					x.copies = map[copyKey]uint32{}
@@ -156,8 +151,6 @@ func (x *Index) storeKnown(keys []block.Key, at spot, c change) {
 		}
 		from = g.end
 	}
-	b.ghosts = b.ghosts[:0] // they may be among them
-	b.paint(at.strand(), lo, hi, c)
 }
 
 // removeRun removes blocks in any order. It needs tableMu.
@@ -235,9 +228,8 @@ func (b *blocks) takeTail(keys []block.Key, at spot, c change) {
 	}
 }
 
-// dropKeyed takes what a change says from all strands from an offset on, for holders whose blocks are known by nothing
-// but their keys. It costs a look at every strand.
-func (x *Index) dropKeyed(c change, from func(i uint32) uint32) {
+// sweepStrands applies a change to all blocks of all strands. It costs a look at every strand.
+func (x *Index) sweepStrands(c change) {
 	b := &x.blocks
 	var touched []uint32
 	x.tableMu.Lock()
@@ -247,15 +239,26 @@ func (x *Index) dropKeyed(c change, from func(i uint32) uint32) {
 			x.tableMu.Unlock()
 			x.tableMu.Lock()
 		}
-		if lo := from(i); lo < s.length {
-			version := atomic.LoadUint32(&s.version)
-			b.paint(i, lo, s.length, c)
-			if s.version != version {
-				touched = append(touched, i)
-			}
+		version := s.version
+		b.paint(i, 0, s.length, c)
+		if s.version != version {
+			touched = append(touched, i)
 		}
 	})
-	for k, i := range touched {
+	x.tableMu.Unlock()
+	x.trimAll(touched)
+	for k := range x.copies {
+		if k.holder == c.h.id && x.held(k.key, k.holder)&k.bit == 0 {
+			delete(x.copies, k)
+		}
+	}
+}
+
+// trimAll trims strands, of which some may be gone.
+func (x *Index) trimAll(strands []uint32) {
+	b := &x.blocks
+	x.tableMu.Lock()
+	for k, i := range strands {
 		if k%stretch == stretch-1 {
 			x.tableMu.Unlock()
 			x.tableMu.Lock()
@@ -265,9 +268,4 @@ func (x *Index) dropKeyed(c change, from func(i uint32) uint32) {
 		}
 	}
 	x.tableMu.Unlock()
-	for k := range x.copies {
-		if k.holder == c.h.id && x.held(k.key, k.holder)&k.bit == 0 {
-			delete(x.copies, k)
-		}
-	}
 }

@@ -68,6 +68,14 @@ type run struct {
 // believed marks a mask of a block that is believed on the holder; groups use the bits below.
 const believed = 1 << 63
 
+// guess adds to a mask what is believed.
+func guess(mask uint64, guessed bool) uint64 {
+	if guessed {
+		return mask | believed
+	}
+	return mask
+}
+
 // keptMasks bounds the scratch space that is kept for the next Match: 64 holders with 2,048 blocks.
 const keptMasks = 1 << 17
 
@@ -94,7 +102,7 @@ func (x *Index) Match(keys []block.Key, now int64, dst []Match) []Match {
 	if outcome != whole {
 		dst = x.slowly(m, keys, dst[:first])
 	}
-	if x.hints.Load() != nil {
+	if x.blocks.beliefs.chunks.Load() != nil {
 		x.notice(now)
 	}
 	if cap(m.masks) > keptMasks {
@@ -144,10 +152,6 @@ func (x *Index) match(m *matcher, keys []block.Key, dst []Match) ([]Match, outco
 	if len(x.sparseHolders()) > 0 {
 		return dst, slow
 	}
-	hints := x.hints.Load()
-	if hints != nil && hints.of(keys[0]).Load() != 0 {
-		return dst, slow
-	}
 	depth, ok := x.trace(m, keys)
 	if !ok {
 		return dst, torn
@@ -168,14 +172,6 @@ func (x *Index) match(m *matcher, keys []block.Key, dst []Match) ([]Match, outco
 	if !simple {
 		if dst, ok = x.tally(m, depth, dst[:first]); !ok {
 			return dst, torn
-		}
-	}
-	if hints != nil {
-		for i := first; i < len(dst); i++ {
-			r := &dst[i]
-			if m.rows > 0 || int(r.Full) < len(keys) && hints.of(keys[r.Full]).Load() != 0 {
-				return dst, slow
-			}
 		}
 	}
 	if viewing&1 != 0 || x.viewing.Load() != viewing || !m.steady(&x.blocks) {
@@ -397,38 +393,45 @@ func (x *Index) count(m *matcher, dst []Match) (out []Match, simple, ok bool) {
 		if m.members, ok = x.blocks.sets.load(r.set, m.members[:0]); !ok {
 			return dst, false, false
 		}
-		if i == 0 {
-			for _, member := range m.members {
-				id := int(member.holder())
-				if id >= len(all) || uint32(member) != plainMask || all[id].Load() != plainView {
-					return dst, false, true
-				}
+		if i > 0 {
+			if simple = m.follow(x, r.blocks, dst); !simple {
+				return dst, false, true
+			}
+			if len(m.going) == 0 {
+				break
+			}
+			continue
+		}
+		for _, member := range m.members {
+			id, c := int(member.holder()), member.claim()
+			if id >= len(all) || all[id].Load() != plainView {
+				return dst, false, true
+			}
+			switch {
+			case c == plainMask || c.mask() == plainMask:
 				dst = append(dst, Match{
 					Holder: member.holder(), Blocks: r.blocks, Full: r.blocks, Speculative: r.blocks,
 					Tier: [block.NumTiers]uint32{r.blocks},
 				})
+			case c.mask() != 0:
+				return dst, false, true
+			case x.blocks.beliefs.until(c.belief()) > m.now:
+				dst = append(dst, Match{Holder: member.holder(), Speculative: r.blocks})
 			}
-			m.going = m.going[:0]
-			if len(m.runs) > 1 {
-				for k := first; k < len(dst); k++ {
-					m.going = append(m.going, int32(k))
-				}
+		}
+		m.going = m.going[:0]
+		if len(m.runs) > 1 {
+			for k := first; k < len(dst); k++ {
+				m.going = append(m.going, int32(k))
 			}
-			continue
-		}
-		if simple = m.follow(r.blocks, dst); !simple {
-			return dst, false, true
-		}
-		if len(m.going) == 0 {
-			break
 		}
 	}
 	return dst, true, true
 }
 
-// follow adds blocks of a run, whose set is in m.members, to those holders that have all before it. It reports false
-// when one has something of it that is not plain.
-func (m *matcher) follow(blocks uint32, dst []Match) bool {
+// follow adds blocks of a run, whose set is in m.members, to those holders that have all before it or are believed to. It
+// reports false when one has something of it that is not plain.
+func (m *matcher) follow(x *Index, blocks uint32, dst []Match) bool {
 	members, n := m.members, 0
 	for _, k := range m.going {
 		r := &dst[k]
@@ -441,13 +444,19 @@ func (m *matcher) follow(blocks uint32, dst []Match) bool {
 		if members[0].holder() != r.Holder {
 			continue
 		}
-		if uint32(members[0]) != plainMask {
+		switch c := members[0].claim(); {
+		case c.mask() == plainMask:
+			if r.Blocks == r.Speculative { // all so far is confirmed
+				r.Blocks += blocks
+				r.Full += blocks
+				r.Tier[0] += blocks
+			}
+		case c.mask() != 0:
 			return false
+		case x.blocks.beliefs.until(c.belief()) <= m.now:
+			continue
 		}
-		r.Blocks += blocks
-		r.Full += blocks
 		r.Speculative += blocks
-		r.Tier[0] += blocks
 		m.going[n] = k
 		n++
 	}
@@ -495,19 +504,21 @@ func (m *matcher) advance(x *Index, r run, done int, dst []Match) bool {
 			members = members[1:]
 		}
 		var mask uint64
+		guessed := false
 		if len(members) > 0 && members[0].holder() == c.holder {
-			number := uint32(members[0])
-			if int(number) >= len(all) {
+			own := members[0].claim()
+			if int(own.mask()) >= len(all) {
 				return false
 			}
-			mask = all[number]
+			mask = all[own.mask()]
+			guessed = own.belief() != 0 && x.blocks.beliefs.until(own.belief()) > m.now
 		}
-		if !c.move(mask, false, r.blocks, &dst[c.at]) {
+		if !c.move(mask, guessed, r.blocks, &dst[c.at]) {
 			continue
 		}
 		if c.row >= 0 {
 			for k := done; k < done+int(r.blocks); k++ {
-				m.masks[k*m.rows+int(c.row)] = mask
+				m.masks[k*m.rows+int(c.row)] = guess(mask, guessed)
 			}
 		}
 		if n != i {

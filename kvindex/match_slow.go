@@ -8,8 +8,7 @@ import (
 // lookahead is how many keys are looked up at once: about as many cache misses as a processor has under way.
 const lookahead = 16
 
-// slowly is the answer where what is believed or groups without full attention have a say: block by block, with tableMu
-// held shared.
+// slowly is the answer where groups without full attention have a say: block by block, with tableMu held shared.
 func (x *Index) slowly(m *matcher, keys []block.Key, dst []Match) []Match {
 	x.tableMu.RLock()
 	defer x.tableMu.RUnlock()
@@ -29,7 +28,7 @@ func (x *Index) slowly(m *matcher, keys []block.Key, dst []Match) []Match {
 			if at != 0 && !x.blocks.alive(at) {
 				at = 0
 			}
-			x.step(m, at, keys[depth], depth, dst)
+			x.step(m, at, depth, dst)
 			depth++
 			if len(m.cursors) > 0 && at != 0 {
 				deepest = at
@@ -42,39 +41,23 @@ func (x *Index) slowly(m *matcher, keys []block.Key, dst []Match) []Match {
 	return x.finish(m, dst, first)
 }
 
-// specsOf returns the head of the list of those that are believed to have a block.
-func (x *Index) specsOf(key block.Key) uint32 {
-	if x.entries.live() > 0 {
-		if e := x.keys.get(uint64(key)); e != 0 {
-			return x.entries.at(e).specs
-		}
-	}
-	return 0
-}
-
 // begin sets a cursor on every holder that may have something, and its Match.
 func (x *Index) begin(m *matcher, keys []block.Key, dst []Match) []Match {
 	m.cursors, m.rows, m.members = m.cursors[:0], 0, m.members[:0]
 	if at := x.blocks.locate(keys[0]); at != 0 {
 		m.members, _ = x.blocks.sets.load(x.blocks.setAt(at), m.members)
 	}
-	members, spec, sparse := m.members, x.specsOf(keys[0]), x.sparseHolders()
-	for len(members) > 0 || spec != 0 || len(sparse) > 0 {
+	members, sparse := m.members, x.sparseHolders()
+	for len(members) > 0 || len(sparse) > 0 {
 		id := fleet.NoHolder
 		if len(members) > 0 {
 			id = min(id, members[0].holder())
-		}
-		if spec != 0 {
-			id = min(id, x.specs.at(spec).holder)
 		}
 		if len(sparse) > 0 {
 			id = min(id, sparse[0])
 		}
 		if len(members) > 0 && members[0].holder() == id {
 			members = members[1:]
-		}
-		if spec != 0 && x.specs.at(spec).holder == id {
-			spec = x.specs.at(spec).next
 		}
 		if len(sparse) > 0 && sparse[0] == id {
 			sparse = sparse[1:]
@@ -111,36 +94,31 @@ func (m *matcher) clearMasks(n int) {
 }
 
 // step moves all cursors over one block and drops those whose runs have ended.
-func (x *Index) step(m *matcher, at spot, key block.Key, depth int, dst []Match) {
+func (x *Index) step(m *matcher, at spot, depth int, dst []Match) {
 	if at == 0 {
 		m.set, m.members = 0, m.members[:0]
 	} else if set := x.blocks.setAt(at); set != m.set || depth == 0 {
 		m.members, _ = x.blocks.sets.load(set, m.members[:0])
 		m.set = set
 	}
-	members, spec := m.members, x.specsOf(key)
-	n := 0
+	members, n := m.members, 0
 	for i := range m.cursors {
 		c := &m.cursors[i]
 		for len(members) > 0 && members[0].holder() < c.holder {
 			members = members[1:]
 		}
-		for spec != 0 && x.specs.at(spec).holder < c.holder {
-			spec = x.specs.at(spec).next
-		}
 		var mask uint64
+		guessed := false
 		if len(members) > 0 && members[0].holder() == c.holder {
-			mask = x.blocks.sets.mask(uint32(members[0]))
+			own := members[0].claim()
+			mask = x.blocks.sets.mask(own.mask())
+			guessed = own.belief() != 0 && x.blocks.beliefs.until(own.belief()) > m.now
 		}
-		guessed := spec != 0 && x.specs.at(spec).holder == c.holder && x.specs.at(spec).until > m.now
 		if !c.move(mask, guessed, 1, &dst[c.at]) {
 			continue
 		}
 		if c.row >= 0 {
-			if guessed {
-				mask |= believed
-			}
-			m.masks[depth*m.rows+int(c.row)] = mask
+			m.masks[depth*m.rows+int(c.row)] = guess(mask, guessed)
 		}
 		if n != i {
 			m.cursors[n] = *c

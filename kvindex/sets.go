@@ -6,9 +6,9 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// setID names a set of holders, each with the mask of its tiers and groups. 0 is the empty set. With the highest bit it
-// is one holder and the number of its mask; else it is the run of a slab in which there are: the number of members in
-// the upper half of the first word and of references in the lower; a hash of the members; the members, ascending.
+// setID names a set of holders, each with its claim. 0 is the empty set. With the highest bit it is one holder and the
+// number of its mask; else it is the run of a slab in which there are: the number of members in the upper half of the
+// first word and of references in the lower; a hash of the members; the members, ascending.
 //
 // A set never changes while something refers to it, and is there once: two sets are the same if their ids are (but for
 // hash collisions, when they may be taken for different ones, which costs a boundary between runs and nothing else).
@@ -21,12 +21,30 @@ const (
 	setHeader   = 2 // words
 )
 
-// setMember is a holder and the number of its mask.
+// claim is what a holder has of a block: the number of a mask of tiers and groups, and above it the belief that says it
+// has the block besides. 0 is nothing.
+type claim uint64
+
+const (
+	maskBits   = 24
+	beliefBits = 20
+	claimBits  = maskBits + beliefBits
+	maxMasks   = 1<<maskBits - 1<<16 // with room for what one operation may add
+	maxBeliefs = 1<<beliefBits - 1
+)
+
+func claimOf(mask, belief uint32) claim { return claim(belief)<<maskBits | claim(mask) }
+
+func (c claim) mask() uint32   { return uint32(c) & (1<<maskBits - 1) }
+func (c claim) belief() uint32 { return uint32(c >> maskBits) }
+
+// setMember is a holder and its claim.
 type setMember uint64
 
-func memberOf(id fleet.Holder, mask uint32) setMember { return setMember(id)<<32 | setMember(mask) }
+func memberOf(id fleet.Holder, c claim) setMember { return setMember(id)<<claimBits | setMember(c) }
 
-func (m setMember) holder() fleet.Holder { return fleet.Holder(m >> 32) }
+func (m setMember) holder() fleet.Holder { return fleet.Holder(m >> claimBits) }
+func (m setMember) claim() claim         { return claim(m) & (1<<claimBits - 1) }
 
 // sets keeps the sets. One writer at a time; readers copy a set's members and then check the version of the strand that
 // led them to it.
@@ -41,6 +59,9 @@ type sets struct {
 
 // plainMask is the number of the commonest mask: the accelerator, the first group.
 const plainMask = 1
+
+// possession are the bits of a mask that say where a block is.
+const possession = 1<<(4*MaxGroups) - 1
 
 // number returns a mask's number. Masks are few: combinations of tiers and groups that occur.
 func (s *sets) number(mask uint64) uint32 {
@@ -82,7 +103,7 @@ func (s *sets) load(id setID, dst []setMember) ([]setMember, bool) {
 		return dst, true
 	}
 	if id&singleSet != 0 {
-		return append(dst, memberOf(fleet.Holder(id&(1<<holderBits-1)), uint32(id&^singleSet)>>holderBits)), true
+		return append(dst, id.single()), true
 	}
 	run := s.slab.at(uint32(id))
 	if len(run) < setHeader {
@@ -99,33 +120,38 @@ func (s *sets) load(id setID, dst []setMember) ([]setMember, bool) {
 	return dst, true
 }
 
+// single returns the member of a set that names it itself.
+func (id setID) single() setMember {
+	return memberOf(fleet.Holder(id&(1<<holderBits-1)), claim(id&^singleSet)>>holderBits)
+}
+
 // single returns the set of one member.
-func (s *sets) single(id fleet.Holder, mask uint32) setID {
-	if mask == 0 {
+func (s *sets) single(id fleet.Holder, c claim) setID {
+	if c == 0 {
 		return 0
 	}
-	if mask < singleMasks {
-		return singleSet | setID(mask)<<holderBits | setID(id)
+	if c < singleMasks {
+		return singleSet | setID(c)<<holderBits | setID(id)
 	}
-	s.scratch = append(s.scratch[:0], memberOf(id, mask))
+	s.scratch = append(s.scratch[:0], memberOf(id, c))
 	return s.intern(s.scratch, hashMember(s.scratch[0]))
 }
 
-// get returns the number of a holder's mask in a set. It is for the writer.
-func (s *sets) get(id setID, h fleet.Holder) uint32 {
-	if id&singleSet != 0 {
-		if fleet.Holder(id&(1<<holderBits-1)) == h {
-			return uint32(id&^singleSet) >> holderBits
-		}
+// get returns a holder's claim in a set. It is for the writer.
+func (s *sets) get(id setID, h fleet.Holder) claim {
+	if id == 0 {
 		return 0
 	}
-	if id == 0 {
+	if id&singleSet != 0 {
+		if m := id.single(); m.holder() == h {
+			return m.claim()
+		}
 		return 0
 	}
 	run := s.run(id)
 	i := searchMembers(run, h)
 	if i < len(run) && setMember(run[i]).holder() == h {
-		return uint32(run[i])
+		return setMember(run[i]).claim()
 	}
 	return 0
 }
@@ -149,50 +175,49 @@ func searchMembers(run []uint64, h fleet.Holder) int {
 	return lo
 }
 
-// with returns the set in which a holder has the mask of a number, or is not if that is 0. Nothing refers to it yet.
-func (s *sets) with(id setID, h fleet.Holder, mask uint32) setID {
+// with returns the set in which a holder has a claim, or is not if that is 0. Nothing refers to it yet.
+func (s *sets) with(id setID, h fleet.Holder, c claim) setID {
 	if id == 0 {
-		return s.single(h, mask)
+		return s.single(h, c)
 	}
-	var hash uint64
-	members := s.scratch[:0]
+	if id&singleSet != 0 && id.single().holder() == h {
+		return s.single(h, c)
+	}
+	var one [1]uint64
+	run, hash := one[:], uint64(0)
 	if id&singleSet != 0 {
-		members, _ = s.load(id, members)
-		s.scratch = members
-		if members[0].holder() == h {
-			return s.single(h, mask)
-		}
-		hash = hashMember(members[0])
-		if mask != 0 {
-			m := memberOf(h, mask)
-			hash += hashMember(m)
-			if m < members[0] {
-				members = append(members, members[0])
-				members[0] = m
-			} else {
-				members = append(members, m)
-			}
-		}
+		one[0] = uint64(id.single())
+		hash = hashMember(id.single())
 	} else {
-		run := s.run(id)
+		run = s.run(id)
 		hash = s.slab.at(uint32(id))[1]
-		i := searchMembers(run, h)
-		for _, w := range run[:i] {
-			members = append(members, setMember(w))
-		}
-		if i < len(run) && setMember(run[i]).holder() == h {
-			hash -= hashMember(setMember(run[i]))
-			i++
-		}
-		if mask != 0 {
-			members = append(members, memberOf(h, mask))
-			hash += hashMember(memberOf(h, mask))
-		}
-		for _, w := range run[i:] {
-			members = append(members, setMember(w))
-		}
+	}
+	members := s.scratch[:0]
+	i := searchMembers(run, h)
+	for _, w := range run[:i] {
+		members = append(members, setMember(w))
+	}
+	if i < len(run) && setMember(run[i]).holder() == h {
+		hash -= hashMember(setMember(run[i]))
+		i++
+	}
+	if c != 0 {
+		members = append(members, memberOf(h, c))
+		hash += hashMember(memberOf(h, c))
+	}
+	for _, w := range run[i:] {
+		members = append(members, setMember(w))
 	}
 	s.scratch = members
+	return s.intern(members, hash)
+}
+
+// of returns the set of members, which are ascending. Nothing refers to it yet.
+func (s *sets) of(members []setMember) setID {
+	hash := uint64(0)
+	for _, m := range members {
+		hash += hashMember(m)
+	}
 	return s.intern(members, hash)
 }
 
@@ -208,8 +233,8 @@ func (s *sets) intern(members []setMember, hash uint64) setID {
 	if len(members) == 0 {
 		return 0
 	}
-	if len(members) == 1 && uint32(members[0]) < singleMasks {
-		return s.single(members[0].holder(), uint32(members[0]))
+	if len(members) == 1 && members[0].claim() < singleMasks {
+		return s.single(members[0].holder(), members[0].claim())
 	}
 	same := s.byHash.get(hash)
 	if same != 0 && equalMembers(s.run(setID(same)), members) {

@@ -1,79 +1,156 @@
 package kvindex
 
 import (
-	"math/bits"
 	"sync/atomic"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// entry is a block that is believed on some holder. 16 bytes.
-type entry struct {
-	key   block.Key
-	specs uint32 // head of the list of holders that are believed to have it, ascending
-	_     uint32
-}
-
-// enter returns the entry of key and makes it if it is new. It needs tableMu.
-func (x *Index) enter(key block.Key) uint32 {
-	e := x.keys.get(uint64(key))
-	if e == 0 {
-		e = x.entries.alloc()
-		*x.entries.at(e) = entry{key: key}
-		x.keys.put(uint64(key), e)
-		x.hint(key, 1)
-	}
-	return e
-}
-
-// leave drops an entry that nobody is believed to have. It needs tableMu.
-func (x *Index) leave(e uint32) {
-	if en := x.entries.at(e); en.specs == 0 {
-		x.hint(en.key, ^uint32(0))
-		x.keys.del(uint64(en.key))
-		x.entries.release(e)
-	}
-}
-
-// hints counts the entries by a part of their keys, so that readers learn without a lock that nobody is believed to have
-// a block.
-type hints struct {
-	counts []atomic.Uint32
-	shift  uint8
-}
-
-func (h *hints) of(key block.Key) *atomic.Uint32 { return &h.counts[mixKey(key)>>h.shift] }
-
-// hintCount returns how many counters an index has: one for 16 KiB of its budget, 2^10 to 2^16, a power of two.
-func (x *Index) hintCount() int {
-	return 1 << min(max(bits.Len64(uint64(x.config.Bytes)>>14)-1, 10), 16)
-}
-
-func (x *Index) hint(key block.Key, n uint32) {
-	h := x.hints.Load()
-	if h == nil {
-		counts := make([]atomic.Uint32, x.hintCount())
-		h = &hints{counts, uint8(64 - bits.Len(uint(len(counts)-1)))}
-		x.hints.Store(h)
-	}
-	h.of(key).Add(n)
-}
-
-// spec is one holder's believed possession of a block, until it is confirmed or expires. 40 bytes.
-type spec struct {
+// belief is what one Speculate made believed: that a holder has the blocks of a chain up to a leaf, until a time. The
+// claims of the holder on these blocks name it; it lives while one does. 32 bytes.
+type belief struct {
 	until  int64 // unix nanoseconds; believed while now is before it
-	entry  uint32
+	leaf   block.Key
+	blocks uint32 // that name it
 	holder fleet.Holder
-	next   uint32 // in the entry's list, ascending by holder
-	item   uint32 // place in the queue
-	before uint32 // neighbours in the holder's list
-	after  uint32
+	prev   uint32 // neighbours in the queue; of free ones the next
+	next   uint32
+}
+
+// beliefs keeps them, in chunks that never move: readers look up the time of what a claim names.
+type beliefs struct {
+	chunks atomic.Pointer[[]*beliefChunk]
+	free   uint32
+	unused uint32 // the first that was never used; 0: none was
+	head   uint32 // the oldest
+	tail   uint32
+	n      int
+	claims int64 // (holder, block) pairs
+}
+
+const (
+	beliefChunkBits = 9
+	beliefChunkLen  = 1 << beliefChunkBits // 16 KiB
+)
+
+type beliefChunk [beliefChunkLen]belief
+
+// at returns a belief, nil when its chunk is gone.
+func (q *beliefs) at(i uint32) *belief {
+	c := q.chunks.Load()
+	if c == nil || int(i>>beliefChunkBits) >= len(*c) {
+		return nil
+	}
+	return &(*c)[i>>beliefChunkBits][i&(beliefChunkLen-1)]
+}
+
+// until returns until when a belief holds, as a reader may ask; 0 for none.
+func (q *beliefs) until(i uint32) int64 {
+	if b := q.at(i); b != nil && i != 0 {
+		return atomic.LoadInt64(&b.until)
+	}
+	return 0
+}
+
+// push returns a new belief, the youngest.
+func (q *beliefs) push(id fleet.Holder, leaf block.Key, until int64) uint32 {
+	i := q.free
+	if i != 0 {
+		q.free = q.at(i).prev
+	} else {
+		q.unused = max(q.unused, 1)
+		i = q.unused
+		q.unused++
+		var chunks []*beliefChunk
+		if c := q.chunks.Load(); c != nil {
+			chunks = *c
+		}
+		if int(i>>beliefChunkBits) == len(chunks) {
+			chunks = append(chunks, new(beliefChunk))
+			q.chunks.Store(&chunks)
+		}
+	}
+	b := q.at(i)
+	atomic.StoreInt64(&b.until, until)
+	b.leaf, b.holder, b.blocks = leaf, id, 0
+	q.enqueue(i)
+	q.n++
+	return i
+}
+
+func (q *beliefs) enqueue(i uint32) {
+	b := q.at(i)
+	b.prev, b.next = q.tail, 0
+	if q.tail != 0 {
+		q.at(q.tail).next = i
+	} else {
+		q.head = i
+	}
+	q.tail = i
+}
+
+func (q *beliefs) dequeue(i uint32) {
+	b := q.at(i)
+	if b.prev != 0 {
+		q.at(b.prev).next = b.next
+	} else {
+		q.head = b.next
+	}
+	if b.next != 0 {
+		q.at(b.next).prev = b.prev
+	} else {
+		q.tail = b.prev
+	}
+}
+
+// count notes that n blocks more, or less, name a belief, and frees it with the last.
+func (q *beliefs) count(h *holder, i uint32, n int64) {
+	if i == 0 {
+		return
+	}
+	b := q.at(i)
+	b.blocks = uint32(int64(b.blocks) + n)
+	q.claims += n
+	h.believed += n
+	if b.blocks == 0 {
+		q.release(i)
+	}
+}
+
+func (q *beliefs) release(i uint32) {
+	q.dequeue(i)
+	q.n--
+	q.at(i).prev = q.free
+	q.free = i
+}
+
+func (q *beliefs) reset() {
+	q.chunks.Store(nil)
+	q.free, q.unused, q.head, q.tail, q.n, q.claims = 0, 0, 0, 0, 0, 0
+}
+
+func (q *beliefs) bytes() int64 {
+	c := q.chunks.Load()
+	if c == nil {
+		return 0
+	}
+	return int64(len(*c))*beliefChunkLen*32 + int64(cap(*c))*8
+}
+
+// growth returns an upper bound of what one more makes it allocate.
+func (q *beliefs) growth() int64 {
+	n := int64(0)
+	if c := q.chunks.Load(); c != nil {
+		n = int64(cap(*c))
+	}
+	return beliefChunkLen*32 + 16*n + 64
 }
 
 // Speculate makes the index believe until the given time (unix nanoseconds) that a holder has the blocks of keys, which
 // begin at the chain's first block: because a request for them was just sent there, or because the holder sends no
-// events. A later time wins over an earlier one. What is confirmed replaces what is believed.
+// events. A later time wins over an earlier one. What is confirmed replaces what is believed. No more than
+// Config.MaxSpeculative blocks are taken, the first ones.
 func (x *Index) Speculate(id fleet.Holder, keys []block.Key, until int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -85,167 +162,91 @@ func (x *Index) Speculate(id fleet.Holder, keys []block.Key, until int64) {
 		return
 	}
 	x.advance()
-	for from := 0; from < len(keys); from += stretch {
-		to := min(from+stretch, len(keys))
-		if !x.makeRoom(need{handles: to - from, tokens: (to - from) * int(x.size), size: int(x.size)}) {
+	x.expire(len(keys))
+	if over := len(keys) - x.config.MaxSpeculative; over > 0 {
+		keys = keys[:x.config.MaxSpeculative]
+		x.counts.speculativeDropped += int64(over)
+	}
+	q := &x.blocks.beliefs
+	if q.n >= maxBeliefs {
+		x.counts.speculativeDropped += x.dropBelief(q.head)
+	}
+	i := uint32(0)
+	parent, rooted := block.Key(0), true
+	leaf := keys[len(keys)-1]
+	for len(keys) > 0 {
+		n := min(len(keys), keyStretch)
+		if !x.makeRoom(need{handles: n, keyed: true}) {
 			x.counts.refused++
-			return
-		}
-		x.tableMu.Lock()
-		for at := from; at < to; at += lookahead {
-			// Look some keys up at once: the processor then waits for their cache misses together.
-			ahead := keys[at:min(at+lookahead, to)]
-			var entries [lookahead]uint32
-			var held [lookahead]uint64
-			for i, key := range ahead {
-				entries[i] = x.keys.get(uint64(key))
-			}
-			for i, key := range ahead {
-				held[i] = x.held(key, h.id)
-			}
-			for i, key := range ahead {
-				if !x.proven(h, held[i]) {
-					x.believe(h, entries[i], key, until)
-				}
-			}
-		}
-		x.expire(to - from)
-		x.tableMu.Unlock()
-	}
-}
-
-// believe makes the holder believed to have the block of key, whose entry is e; 0 is a new one. It needs tableMu.
-func (x *Index) believe(h *holder, e uint32, key block.Key, until int64) {
-	if e == 0 {
-		e = x.enter(key)
-	}
-	link := &x.entries.at(e).specs
-	for *link != 0 && x.specs.at(*link).holder < h.id {
-		link = &x.specs.at(*link).next
-	}
-	if *link != 0 && x.specs.at(*link).holder == h.id {
-		s := x.specs.at(*link)
-		s.until = max(s.until, until)
-		if 2*x.speculative.n > x.config.MaxSpeculative {
-			x.speculative.remove(s.item) // places in the queue matter when the oldest may have to go; else see expire
-			s.item = x.speculative.push(*link)
-		}
-		return
-	}
-	i := x.specs.alloc()
-	*x.specs.at(i) = spec{until: until, entry: e, holder: h.id, next: *link, item: x.speculative.push(i), after: h.specs}
-	if h.specs != 0 {
-		x.specs.at(h.specs).before = i
-	}
-	h.specs = i
-	*link = i
-}
-
-// proven reports whether a mask is as good as what is believed of a block.
-func (x *Index) proven(h *holder, mask uint64) bool {
-	v := x.view(h.id)
-	if mask == 0 || v.unknown {
-		return false
-	}
-	full := v.full
-	if full == 0 {
-		return true
-	}
-	for t := range block.NumTiers {
-		if mask>>t&full == full {
-			return true
-		}
-	}
-	return false
-}
-
-// confirm replaces what is believed of a holder's block by its mask.
-func (x *Index) confirm(h *holder, e uint32, mask uint64) {
-	for s := x.entries.at(e).specs; s != 0; s = x.specs.at(s).next {
-		if x.specs.at(s).holder == h.id {
-			if x.proven(h, mask) {
-				x.disbelieve(s)
-			}
-			return
-		}
-	}
-}
-
-// reconfirm replaces what is believed of a holder by what it has, after its groups have changed.
-func (x *Index) reconfirm(h *holder) {
-	for s := h.specs; s != 0; {
-		next := x.specs.at(s).after
-		if x.proven(h, x.held(x.entries.at(x.specs.at(s).entry).key, h.id)) {
-			x.tableMu.Lock()
-			x.disbelieve(s)
-			x.tableMu.Unlock()
-		}
-		s = next
-	}
-}
-
-// disbelieve drops a speculative entry. It needs tableMu.
-func (x *Index) disbelieve(i uint32) {
-	s := x.specs.at(i)
-	link := &x.entries.at(s.entry).specs
-	for *link != i {
-		link = &x.specs.at(*link).next
-	}
-	*link = s.next
-	if s.before != 0 {
-		x.specs.at(s.before).after = s.after
-	} else {
-		x.holders[s.holder].specs = s.after
-	}
-	if s.after != 0 {
-		x.specs.at(s.after).before = s.before
-	}
-	x.speculative.remove(s.item)
-	e := s.entry
-	x.specs.release(i)
-	x.leave(e)
-}
-
-// expire drops the entries whose time has passed, looking at the oldest n and some more, and the oldest while there
-// are too many.
-func (x *Index) expire(n int) {
-	now := x.now.Load()
-	// Entries of longer life, and those believed again since they were queued, stand before others: let them go to the
-	// end. A few at a time: mostly all that is left is alive, and moving n of them would cost more than believing n.
-	alive := n/8 + 8
-	for n += 8; n > 0 && alive > 0; n-- {
-		i := x.speculative.oldest()
-		if i == 0 {
 			break
 		}
-		s := x.specs.at(i)
-		if s.until <= now {
-			x.disbelieve(i)
-			continue
+		if i == 0 || q.at(i).blocks == 0 {
+			i = q.push(id, leaf, until) // the first, or what there was has been proven or evicted
 		}
-		if x.speculative.n > x.config.MaxSpeculative {
-			x.disbelieve(i)
-			x.counts.speculativeDropped++
-			continue
+		x.tableMu.Lock()
+		q.at(i).blocks++ // so that it lives while it is applied
+		x.storeRun(keys[:n], parent, rooted, change{h: h, belief: i})
+		q.at(i).blocks--
+		x.tableMu.Unlock()
+		parent, rooted = keys[n-1], false
+		keys = keys[n:]
+		if q.at(i).blocks == 0 {
+			q.release(i)
+			i = 0
 		}
-		alive--
-		x.speculative.remove(s.item)
-		s.item = x.speculative.push(i)
 	}
-	for x.speculative.n > x.config.MaxSpeculative {
-		x.disbelieve(x.speculative.oldest())
-		x.counts.speculativeDropped++
+	for q.claims > int64(x.config.MaxSpeculative) {
+		x.counts.speculativeDropped += x.dropBelief(q.head)
 	}
 }
 
-// forgetSpeculation drops all that is believed of a holder.
-func (x *Index) forgetSpeculation(id fleet.Holder) {
-	h := x.holders[id]
-	for h.specs != 0 {
-		x.tableMu.Lock()
-		for n := 0; h.specs != 0 && n < stretch; n++ {
-			x.disbelieve(h.specs)
+// dropBelief makes a belief end before its time and returns of how many blocks.
+func (x *Index) dropBelief(i uint32) int64 {
+	b := &x.blocks
+	it := b.beliefs.at(i)
+	n, c := int64(it.blocks), change{h: x.holders[it.holder], doubt: i}
+	x.tableMu.Lock()
+	if at := b.locate(it.leaf); at != 0 {
+		b.doubtPath(at, c)
+		b.trim(at.strand())
+	}
+	x.tableMu.Unlock()
+	if it.blocks > 0 {
+		// The leaf was confirmed, out of order, and has gone: whatever is left may be anywhere.
+		x.sweepStrands(c)
+	}
+	return n
+}
+
+// doubtPath takes a belief back from a block and all before it.
+func (b *blocks) doubtPath(at spot, c change) {
+	it := b.beliefs.at(c.doubt)
+	for it.blocks > 0 {
+		b.paint(at.strand(), 0, at.offset()+1, c)
+		s := b.strands.at(at.strand())
+		if s.parent == 0 {
+			return
 		}
-		x.tableMu.Unlock()
+		at = spotOf(s.parent, s.at&strandOffset)
+	}
+}
+
+// expire ends what has expired, looking at the oldest first: about as many blocks as n and some more.
+func (x *Index) expire(n int) {
+	q := &x.blocks.beliefs
+	now := x.now.Load()
+	// What has a longer life stands before others: let it go to the end, some at a time.
+	alive := 4
+	for n = 2*n + 64; n > 0 && q.head != 0; n-- {
+		i := q.head
+		if q.at(i).until <= now {
+			n -= int(x.dropBelief(i))
+			continue
+		}
+		if alive--; alive == 0 {
+			return
+		}
+		q.dequeue(i)
+		q.enqueue(i)
 	}
 }

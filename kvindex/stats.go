@@ -7,7 +7,7 @@ import (
 
 // Stats describes an [Index] at one moment.
 type Stats struct {
-	Blocks      int64 // distinct blocks that some holder has, and distinct blocks that some holder is believed to have
+	Blocks      int64 // distinct blocks that some holder has or is believed to have
 	Memberships int64 // (holder, block) pairs, confirmed
 	Speculative int64 // (holder, block) pairs, believed
 	Handles     int64 // (holder, engine hash) pairs, waiting ones included
@@ -57,9 +57,9 @@ func (x *Index) Stats() Stats {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	s := Stats{
-		Blocks:             x.blocks.held + int64(x.entries.live()),
+		Blocks:             x.blocks.held,
 		Memberships:        x.blocks.memberships,
-		Speculative:        int64(x.specs.live()),
+		Speculative:        x.blocks.beliefs.claims,
 		Handles:            int64(x.points.live()),
 		Waiting:            int64(x.waiting.n),
 		Bytes:              x.bytes(),

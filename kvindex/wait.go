@@ -6,7 +6,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// queue is a list of waiting points or speculative entries, oldest first: a doubly linked list in an arena of its own.
+// queue is a list of waiting points, oldest first: a doubly linked list in an arena of its own.
 type queue struct {
 	items arena[queued]
 	head  uint32
