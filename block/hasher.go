@@ -3,6 +3,7 @@ package block
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/zeebo/xxh3"
 )
@@ -34,7 +35,7 @@ type Algorithm uint8
 
 // The algorithms for our own keys.
 const (
-	XXH3  Algorithm = iota // XXH3-64 of the little-endian parent and tokens; the default
+	XXH3  Algorithm = iota // XXH3-64 of a block's tokens, summed along the chain; the default (docs/design/0006)
 	FNV1a                  // h = basis ^ parent·prime, then (h ^ token)·prime for each token; kept for indexes that use it
 )
 
@@ -85,7 +86,7 @@ const (
 )
 
 // Append appends the keys of the full blocks of tokens to dst and returns it. start is the absolute position of
-// tokens[0], a multiple of Size; a tail that fills no block has no key.
+// tokens[0] in the prompt, a multiple of Size: it is part of the keys. A tail that fills no block has no key.
 //
 // A feature is folded only into the block in which its placeholder starts, with its offset within that block; later
 // blocks inherit it through the chain. So it does not matter how the same tokens were cut on the way. The order of
@@ -95,10 +96,10 @@ func (h *Hasher) Append(dst []Key, parent Key, start int, tokens []Token, featur
 		// The blocks before the next one with a feature in it are plain.
 		next := nextFeature(features, start)
 		if next == noFeature || next >= start+len(tokens) {
-			return h.blocks(dst, parent, tokens)
+			return h.blocks(dst, parent, start, tokens)
 		}
 		plain := (next - start) / h.size * h.size
-		dst = h.blocks(dst, parent, tokens[:plain])
+		dst = h.blocks(dst, parent, start, tokens[:plain])
 		if plain > 0 {
 			parent = dst[len(dst)-1]
 		}
@@ -106,7 +107,7 @@ func (h *Hasher) Append(dst []Key, parent Key, start int, tokens []Token, featur
 		if len(tokens) < h.size {
 			return dst
 		}
-		dst = h.blocks(dst, parent, tokens[:h.size])
+		dst = h.blocks(dst, parent, start, tokens[:h.size])
 		last := len(dst) - 1
 		dst[last] = h.fold(dst[last], start, features)
 		parent = dst[last]
@@ -162,68 +163,40 @@ func less(a, b *Feature) bool {
 }
 
 // blocks appends one key for each whole block of tokens.
-func (h *Hasher) blocks(dst []Key, parent Key, tokens []Token) []Key {
-	switch {
-	case h.algorithm == FNV1a:
-		for ; len(tokens) >= h.size; tokens = tokens[h.size:] {
+func (h *Hasher) blocks(dst []Key, parent Key, start int, tokens []Token) []Key {
+	n := len(tokens) / h.size
+	dst = slices.Grow(dst, n)
+	keys := dst[len(dst) : len(dst)+n]
+	dst = dst[:len(dst)+n]
+	if h.algorithm == FNV1a {
+		for i := range keys {
 			parent = fnv1aBlock(parent, tokens[:h.size])
-			dst = append(dst, parent)
+			keys[i], tokens = parent, tokens[h.size:]
 		}
-	case h.size == 16:
-		for ; len(tokens) >= 16; tokens = tokens[16:] {
-			parent = block16(parent, (*[16]Token)(tokens))
-			dst = append(dst, parent)
+		return dst
+	}
+	at := h.place(start)
+	switch h.size {
+	case 16:
+		for i := range keys {
+			parent += term(block16((*[16]Token)(tokens)), at)
+			keys[i], tokens = parent, tokens[16:]
+			at += golden
 		}
-	case h.size == 32:
-		for ; len(tokens) >= 32; tokens = tokens[32:] {
-			parent = block32(parent, (*[32]Token)(tokens))
-			dst = append(dst, parent)
-		}
-	case h.size <= bufferTokens:
-		var b [8 + 4*bufferTokens]byte
-		for ; len(tokens) >= h.size; tokens = tokens[h.size:] {
-			binary.LittleEndian.PutUint64(b[:], uint64(parent))
-			putTokens(b[8:], tokens[:h.size])
-			parent = Key(xxh3.Hash(b[:8+4*h.size]))
-			dst = append(dst, parent)
+	case 32:
+		for i := range keys {
+			parent += term(block32((*[32]Token)(tokens)), at)
+			keys[i], tokens = parent, tokens[32:]
+			at += golden
 		}
 	default:
-		for ; len(tokens) >= h.size; tokens = tokens[h.size:] {
-			parent = streamedBlock(parent, tokens[:h.size])
-			dst = append(dst, parent)
+		for i := range keys {
+			parent += term(local(tokens[:h.size]), at)
+			keys[i], tokens = parent, tokens[h.size:]
+			at += golden
 		}
 	}
 	return dst
-}
-
-// bufferTokens is the largest block that is hashed from one buffer on the stack: 1 KiB, cleared once per call. Larger
-// blocks only occur with hybrid models.
-const bufferTokens = 256
-
-// streamedBlock hashes a large block in pieces.
-func streamedBlock(parent Key, tokens []Token) Key {
-	var h xxh3.Hasher
-	var b [4 * bufferTokens]byte
-	binary.LittleEndian.PutUint64(b[:], uint64(parent))
-	h.Write(b[:8])
-	for len(tokens) > 0 {
-		n := min(len(tokens), bufferTokens)
-		putTokens(b[:], tokens[:n])
-		h.Write(b[:4*n])
-		tokens = tokens[n:]
-	}
-	return Key(h.Sum64())
-}
-
-// putTokens writes tokens to b in little-endian order, two at a time: it halves the time of the single store.
-func putTokens(b []byte, tokens []Token) {
-	for len(tokens) >= 2 && len(b) >= 8 {
-		binary.LittleEndian.PutUint64(b, word(tokens[0], tokens[1]))
-		b, tokens = b[8:], tokens[2:]
-	}
-	if len(tokens) == 1 {
-		binary.LittleEndian.PutUint32(b, tokens[0])
-	}
 }
 
 const (

@@ -1,0 +1,60 @@
+package block
+
+import "slices"
+
+// A key is its parent's key plus a term that depends on the block's tokens and on where the block is, and on nothing else.
+// So the hashes of all blocks, and their terms, are independent of each other and fill the processor's multipliers; what has
+// to be done in order is one addition a block. docs/design/0006 says why different prefixes still have different keys.
+
+const (
+	golden  = 0x9e3779b97f4a7c15 // 2^64 divided by the golden ratio: the places of blocks are its multiples
+	spreads = 0x9fb21c651e98df25 // XXH3's PRIME_MX2, an odd number of 32 one bits
+)
+
+// place is what a block's position counts as. The first block has one too.
+func (h *Hasher) place(start int) uint64 { return (uint64(start/h.size) + 1) * golden }
+
+// term is what a block adds to its parent's key.
+func term(local, place uint64) Key { return Key(mix(local^place, spreads)) }
+
+// Locals appends to dst the hash of each full block by itself, XXH3-64 of its tokens (little-endian 32-bit numbers), and returns
+// it: what [Hasher.Chain] makes keys of. A tail that fills no block has none. It panics for FNV1a, which has no such step.
+func (h *Hasher) Locals(dst []uint64, tokens []Token) []uint64 {
+	h.mustChain()
+	n := len(tokens) / h.size
+	dst = slices.Grow(dst, n)
+	locals := dst[len(dst) : len(dst)+n]
+	for i := range locals {
+		switch h.size {
+		case 16:
+			locals[i] = block16((*[16]Token)(tokens))
+		case 32:
+			locals[i] = block32((*[32]Token)(tokens))
+		default:
+			locals[i] = local(tokens[:h.size])
+		}
+		tokens = tokens[h.size:]
+	}
+	return dst[:len(dst)+n]
+}
+
+// Chain appends the keys of blocks whose own hashes are known ([Hasher.Locals]) to dst and returns it. parent and start are as in
+// [Hasher.Append]: start is in tokens. Multimodal features are folded by Append only. Chain panics for FNV1a.
+func (h *Hasher) Chain(dst []Key, parent Key, start int, locals []uint64) []Key {
+	h.mustChain()
+	dst = slices.Grow(dst, len(locals))
+	keys := dst[len(dst) : len(dst)+len(locals)]
+	at := h.place(start)
+	for i, l := range locals {
+		parent += term(l, at)
+		keys[i] = parent
+		at += golden
+	}
+	return dst[:len(dst)+len(locals)]
+}
+
+func (h *Hasher) mustChain() {
+	if h.algorithm == FNV1a {
+		panic("bug: FNV1a has no hash of a block by itself")
+	}
+}

@@ -1,0 +1,51 @@
+package block
+
+import (
+	"encoding/binary"
+	"unsafe"
+
+	"github.com/zeebo/xxh3"
+)
+
+// littleEndian: tokens lie in memory as they are hashed, and need not be copied.
+var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
+
+// local is XXH3-64 of a block's tokens.
+func local(tokens []Token) uint64 {
+	if littleEndian {
+		return xxh3.Hash(bytesOf(tokens))
+	}
+	return localPortable(tokens)
+}
+
+// bytesOf is tokens as they lie in memory.
+func bytesOf(tokens []Token) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(tokens))), 4*len(tokens))
+}
+
+// bufferTokens is how many tokens are hashed from one buffer on the stack.
+const bufferTokens = 256
+
+// localPortable is local where tokens lie the other way round.
+func localPortable(tokens []Token) uint64 {
+	var b [4 * bufferTokens]byte
+	if len(tokens) <= bufferTokens {
+		putTokens(b[:], tokens)
+		return xxh3.Hash(b[:4*len(tokens)])
+	}
+	var h xxh3.Hasher
+	for len(tokens) > 0 {
+		n := min(len(tokens), bufferTokens)
+		putTokens(b[:], tokens[:n])
+		h.Write(b[:4*n])
+		tokens = tokens[n:]
+	}
+	return h.Sum64()
+}
+
+// putTokens writes tokens to b in little-endian order.
+func putTokens(b []byte, tokens []Token) {
+	for i, t := range tokens {
+		binary.LittleEndian.PutUint32(b[4*i:], t)
+	}
+}
