@@ -17,6 +17,7 @@ type modelIndex struct {
 	generation uint64 // unique among all indexes of the router, and growing
 	hasher     *block.Hasher
 	index      *kvindex.Index
+	memo       *keyMemo
 	checked    atomic.Uint64 // the fleet's generation for which the block size was found right
 }
 
@@ -39,7 +40,7 @@ func (r *Router) index(snap *fleet.Snapshot, base string) *modelIndex {
 			panic("bug: " + err.Error())
 		}
 		r.created++
-		x = &modelIndex{model: base, generation: r.created, hasher: h, index: kvindex.New(h, r.options.Index)}
+		x = &modelIndex{model: base, generation: r.created, hasher: h, index: kvindex.New(h, r.options.Index), memo: newKeyMemo()}
 		all = maps.Clone(all)
 		all[base] = x
 		r.indexes.Store(&all)

@@ -13,8 +13,11 @@ type Request struct {
 	Model    string          // as the client wrote it: a base model, one of its names, or a LoRA adapter
 	Tokens   []block.Token   // the whole prompt; nil when not known: the request is then routed by load
 	Features []block.Feature // multimodal items, with absolute positions in Tokens
-	Salt     string          // cache_salt
-	Extra    string          // SGLang's extra_key
+	// Known and Stable are beginnings of Tokens: one that an earlier prompt was said to have as Stable, and one that later
+	// prompts may have. Their keys are kept, so that a growing conversation hashes only what is new. Zero is none.
+	Known, Stable block.Prefix
+	Salt          string // cache_salt
+	Extra         string // SGLang's extra_key
 
 	PromptBytes int // length of the prompt's text; estimates the tokens when they are not known
 	MaxTokens   int // most tokens of the answer, 0 is none given; for policies that price answers

@@ -181,7 +181,7 @@ func (r *Router) match(d *Decision, req *Request, snap *fleet.Snapshot, pool *fl
 	if d.FromText {
 		d.appendText(x.hasher, scope, req.Text)
 	} else {
-		d.keys = x.hasher.Append(d.keys, x.hasher.Root(scope), 0, req.Tokens, req.Features)
+		d.keys = x.appendKeys(d.keys, x.hasher.Root(scope), req)
 	}
 	d.BlockSize = x.hasher.Size()
 

@@ -109,7 +109,7 @@ func TestConversationFigures(t *testing.T) {
 			}
 			after := text.String()
 			var cold, warm time.Duration = time.Hour, time.Hour
-			reused := 0
+			var reuse Reuse
 			for range 25 {
 				began := time.Now()
 				ids, _ = tok.Append(ids[:0], after, Options{})
@@ -119,11 +119,11 @@ func TestConversationFigures(t *testing.T) {
 					t.Fatal(err)
 				}
 				began = time.Now()
-				ids, reused, _ = turns.Append(ids[:0], after, Options{})
+				ids, reuse, _ = turns.Append(ids[:0], after, Options{})
 				warm = min(warm, time.Since(began))
 			}
 			t.Logf("%-12s %6d tokens: cold %6d µs, growing %4d µs (%4.1f %%), %d ids new or encoded again", name, len(ids), cold.Microseconds(), warm.Microseconds(),
-				100*float64(warm)/float64(cold), len(ids)-reused)
+				100*float64(warm)/float64(cold), len(ids)-reuse.Known.Tokens)
 		}
 	}
 }

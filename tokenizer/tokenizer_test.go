@@ -201,12 +201,12 @@ func TestAGrowingConversationHasTheIDsOfAColdEncoding(t *testing.T) {
 		for i, text := range conversation(30) {
 			for _, opts := range []Options{{}, {AddSpecial: true}, {PlainSpecial: true}} {
 				want, _ := tok.Append(nil, text, opts)
-				got, reused, err := turns.Append(nil, text, opts)
+				got, reuse, err := turns.Append(nil, text, opts)
 				if err != nil || !slices.Equal(got, want) {
 					t.Fatalf("turn %d: differs, %v", i, err)
 				}
-				if budget == 0 && i > 5 && !opts.PlainSpecial && reused < len(got)/2 {
-					t.Errorf("turn %d: only %d of %d ids reused", i, reused, len(got))
+				if budget == 0 && i > 5 && !opts.PlainSpecial && reuse.Known.Tokens < len(got)/2 {
+					t.Errorf("turn %d: only %d of %d ids reused", i, reuse.Known.Tokens, len(got))
 				}
 			}
 		}
@@ -334,4 +334,42 @@ func ExampleTokenizer_Append() {
 	ids, err := tok.Append(nil, "hello world", Options{AddSpecial: true})
 	fmt.Println(len(ids), err, tok.Decode(ids, true))
 	// Output: 3 <nil> hello world
+}
+
+func TestEqualMarksMeanEqualIDs(t *testing.T) {
+	tok := tiny().parse(t)
+	for _, budget := range []int{0, 1 << 20} { // all is kept, some
+		turns := NewTurnCache(tok, budget)
+		named := map[[2]uint64][]block.Token{}
+		r := rand.New(rand.NewPCG(3, 3))
+		texts := conversation(25)
+		chained := 0
+		for range 400 {
+			text := texts[r.IntN(len(texts))]
+			if r.IntN(4) == 0 { // another branch of the conversation
+				text = text[:len(text)/2] + "<|im_end|>" + texts[r.IntN(len(texts))]
+			}
+			opts := Options{AddSpecial: r.IntN(3) == 0}
+			ids, reuse, err := turns.Append(nil, text, opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if reuse.Known.Tokens > reuse.Stable.Tokens || reuse.Stable.Tokens > len(ids) {
+				t.Fatalf("%d known of %d stable of %d ids", reuse.Known.Tokens, reuse.Stable.Tokens, len(ids))
+			}
+			for _, p := range []block.Prefix{reuse.Known, reuse.Stable} {
+				if p.Tokens == 0 {
+					continue
+				}
+				if before, seen := named[p.Mark]; !seen {
+					named[p.Mark] = slices.Clone(ids[:p.Tokens])
+				} else if chained++; !slices.Equal(before, ids[:p.Tokens]) {
+					t.Fatalf("a mark means %d ids, and %d others", len(before), p.Tokens)
+				}
+			}
+		}
+		if chained < 100 {
+			t.Errorf("only %d of 400 texts met a mark again", chained)
+		}
+	}
 }

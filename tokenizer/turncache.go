@@ -1,9 +1,11 @@
 package tokenizer
 
 import (
+	"encoding/binary"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"unicode/utf8"
 
 	"github.com/zeebo/xxh3"
@@ -48,8 +50,33 @@ type turnShard struct {
 type turnEntry struct {
 	prev, next *turnEntry
 	key        uint64
+	serial     uint64 // its own among all entries there ever were
 	text       string
 	ids        []block.Token
+}
+
+// serials counts the entries of all caches, so that the marks of two models never meet.
+var serials atomic.Uint64
+
+// Reuse is what a text has in common with texts before it, and will have with texts to come.
+type Reuse struct {
+	// Known covers the stretches at the text's beginning that were kept: their ids came from the cache.
+	Known block.Prefix
+	// Stable covers Known and the stretches that are kept from now on: all but the unfinished one at the end, as a rule.
+	// It will be Known, or a part of it, when the text comes again with more behind it.
+	Stable block.Prefix
+}
+
+// extend makes p cover one more stretch, up to the given number of tokens. The mark chains the serials of the stretches:
+// they are never used twice, so that equal marks mean equal stretches.
+func extend(p *block.Prefix, serial uint64, tokens int) {
+	var b [16]byte
+	for i := range p.Mark {
+		binary.LittleEndian.PutUint64(b[:], p.Mark[i])
+		binary.LittleEndian.PutUint64(b[8:], serial)
+		p.Mark[i] = xxh3.HashSeed(b[:], uint64(i))
+	}
+	p.Tokens = tokens
 }
 
 // TurnStats counts stretches found and not found, and what is kept.
@@ -79,14 +106,16 @@ func NewTurnCache(t *Tokenizer, bytes int) *TurnCache {
 	return c
 }
 
-// Append is Tokenizer.Append with memory; reused is how many of the appended ids, from the first, came from it.
-func (c *TurnCache) Append(dst []block.Token, text string, opts Options) (ids []block.Token, reused int, err error) {
+// Append is Tokenizer.Append with memory; reuse counts the appended ids.
+func (c *TurnCache) Append(dst []block.Token, text string, opts Options) (ids []block.Token, reuse Reuse, err error) {
 	began := len(dst)
 	out := dst
+	var prefix block.Prefix // the stretches so far
 	if opts.AddSpecial {
 		out = append(out, c.t.before...)
+		prefix.Mark[0] = 1 // other ids than without
 	}
-	leading := true // every stretch so far was known
+	leading, marked := true, true // every stretch so far was known; has a serial
 	scan := cutScan{set: c.cuts, leads: c.leads, text: text}
 	for start := 0; start < len(text); {
 		end := len(text)
@@ -97,35 +126,42 @@ func (c *TurnCache) Append(dst []block.Token, text string, opts Options) (ids []
 		}
 		stretch := text[start:end]
 		last := end == len(text) && (opts.PlainSpecial || !scan.atCut)
-		known := false
+		serial := uint64(0)
 		if !last {
-			out, known = c.get(out, stretch, start == 0)
+			out, serial = c.get(out, stretch, start == 0)
 		}
-		if !known {
-			if leading {
-				leading, reused = false, len(out)-began
-			}
+		if serial == 0 {
+			leading = false
 			before := len(out)
 			valid := stretch // what is known was valid, so only this needs a look; cuts are whole characters
 			if !utf8.ValidString(valid) {
 				valid = string([]rune(valid))
 			}
 			if out, err = c.t.appendStretch(out, valid, start == 0, opts); err != nil {
-				return dst, 0, err
+				return dst, Reuse{}, err
 			}
 			if !last {
-				c.put(stretch, start == 0, out[before:])
+				serial = c.put(stretch, start == 0, out[before:])
 			}
 		}
+		if marked = marked && serial != 0; marked {
+			extend(&prefix, serial, len(out)-began)
+			reuse.Stable = prefix
+		}
+		if leading {
+			reuse.Known = reuse.Stable
+		}
 		start = end
-	}
-	if leading {
-		reused = len(out) - began
 	}
 	if opts.AddSpecial {
 		out = append(out, c.t.after...)
 	}
-	return out, reused, nil
+	return out, reuse, nil
+}
+
+// AppendBytes is Append for text in a byte slice, which must not change during the call.
+func (c *TurnCache) AppendBytes(dst []block.Token, text []byte, opts Options) (ids []block.Token, reuse Reuse, err error) {
+	return c.Append(dst, view(text), opts)
 }
 
 // appendStretch is Append for valid text that may follow other text, without what surrounds it.
@@ -147,7 +183,8 @@ func turnKey(text string, atStart bool) uint64 {
 	return xxh3.HashString(text)
 }
 
-func (c *TurnCache) get(dst []block.Token, text string, atStart bool) ([]block.Token, bool) {
+// get appends the ids of a stretch and returns its serial, 0 when it is not kept.
+func (c *TurnCache) get(dst []block.Token, text string, atStart bool) ([]block.Token, uint64) {
 	key := turnKey(text, atStart)
 	s := &c.shards[key%turnShards]
 	s.mu.Lock()
@@ -155,29 +192,30 @@ func (c *TurnCache) get(dst []block.Token, text string, atStart bool) ([]block.T
 	if e == nil {
 		s.misses++
 		s.mu.Unlock()
-		return dst, false
+		return dst, 0
 	}
 	s.hits++
 	e.unlink()
 	s.recent.link(e)
 	s.mu.Unlock()
 	if e.text != text {
-		return dst, false
+		return dst, 0
 	}
-	return append(dst, e.ids...), true
+	return append(dst, e.ids...), e.serial
 }
 
 // entryBytes is what an entry costs beside its text and ids.
-const entryBytes = 160
+const entryBytes = 168
 
 func (e *turnEntry) size() int { return len(e.text) + 4*len(e.ids) + entryBytes }
 
-func (c *TurnCache) put(text string, atStart bool, ids []block.Token) {
+// put keeps a stretch and returns its serial, 0 when it is too large.
+func (c *TurnCache) put(text string, atStart bool, ids []block.Token) uint64 {
 	key := turnKey(text, atStart)
 	s := &c.shards[key%turnShards]
-	e := &turnEntry{key: key, text: text, ids: ids}
+	e := &turnEntry{key: key, serial: serials.Add(1), text: text, ids: ids}
 	if e.size() > s.budget {
-		return
+		return 0
 	}
 	e.text, e.ids = strings.Clone(text), slices.Clone(ids)
 	s.mu.Lock()
@@ -190,6 +228,7 @@ func (c *TurnCache) put(text string, atStart bool, ids []block.Token) {
 	for s.bytes += e.size(); s.bytes > s.budget; {
 		s.drop(s.recent.prev)
 	}
+	return e.serial
 }
 
 func (s *turnShard) drop(e *turnEntry) {

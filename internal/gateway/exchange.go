@@ -424,6 +424,7 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 }
 
 // readRank finds the data-parallel rank that the client asked for. vLLM heeds the header alone, SGLang also the body,
+		q.Known, q.Stable = p.found.Known, p.found.Stable
 // the header first.
 func (p *prepared) readRank(h http.Header) {
 	p.route.Rank = p.read.Rank

@@ -40,6 +40,9 @@ type Found struct {
 	Features []block.Feature
 	Outcome  Outcome
 	Kind     Kind // the engine that they were made for
+	// Known and Stable are beginnings of Tokens that an earlier prompt had, and that later ones may have: see
+	// tokenizer.Reuse. Only ids made in process have them.
+	Known, Stable block.Prefix
 
 	// Text is the prompt as one text (AppendText) when there are no ids but matches by text make sense: Outcome is Text
 	// then, and Missing says why there are no ids. Without ids and text the request must be routed by load.

@@ -29,14 +29,26 @@ var texts = sync.Pool{New: func() any { return new([]byte) }}
 // keepText is the largest buffer that is kept for the next prompt.
 const keepText = 4 << 20
 
+// Encoded is a prompt's ids, and what of them belongs to a conversation that grows.
+type Encoded struct {
+	Tokens []block.Token
+	tokenizer.Reuse
+}
+
 // Tokens appends the ids of the request's prompt to dst: what an engine of that kind makes of it.
 func (m *Model) Tokens(dst []block.Token, r *api.Request, kind tokens.Kind) ([]block.Token, error) {
+	out, err := m.Encode(dst, r, kind)
+	return out.Tokens, err
+}
+
+// Encode is Tokens, telling more. Marks count the ids from the first of dst on, which is empty as a rule.
+func (m *Model) Encode(dst []block.Token, r *api.Request, kind tokens.Kind) (Encoded, error) {
 	if r.Dialect == api.OpenAICompletions {
 		return m.completion(dst, r)
 	}
 	q, err := m.request(r.Body(), len(r.Raw(api.FieldTools)) > len("null"), kind)
 	if err != nil {
-		return dst, err
+		return Encoded{Tokens: dst}, err
 	}
 	buffer := texts.Get().(*[]byte)
 	defer func() {
@@ -45,14 +57,16 @@ func (m *Model) Tokens(dst []block.Token, r *api.Request, kind tokens.Kind) ([]b
 		}
 	}()
 	if *buffer, err = m.render((*buffer)[:0], q); err != nil {
-		return dst, err
+		return Encoded{Tokens: dst}, err
 	}
 	// The ids leave the buffer behind: the turn cache keeps copies of what it remembers.
-	ids, _, err := m.turns.Append(dst, string(*buffer), tokenizer.Options{AddSpecial: q.AddSpecialTokens})
+	var out Encoded
+	out.Tokens, out.Reuse, err = m.turns.AppendBytes(dst, *buffer, tokenizer.Options{AddSpecial: q.AddSpecialTokens})
 	if err != nil || q.Suffix == "" {
-		return ids, err
+		return out, err
 	}
-	return m.tokenizer.Append(ids, q.Suffix, tokenizer.Options{})
+	out.Tokens, err = m.tokenizer.Append(out.Tokens, q.Suffix, tokenizer.Options{})
+	return out, err
 }
 
 // Text renders a chat request's prompt.
@@ -105,17 +119,17 @@ func (m *Model) render(dst []byte, q *chattemplate.Request) ([]byte, error) {
 }
 
 // completion makes the ids of a prompt that is one text.
-func (m *Model) completion(dst []block.Token, r *api.Request) ([]block.Token, error) {
+func (m *Model) completion(dst []block.Token, r *api.Request) (Encoded, error) {
 	var text string
 	raw := r.Raw(api.FieldPrompt)
 	if err := json.Unmarshal(raw, &text); err != nil {
 		var list []string
 		if err := json.Unmarshal(raw, &list); err != nil || len(list) != 1 {
-			return dst, fmt.Errorf("%w: the prompt is not one text", ErrElsewhere)
+			return Encoded{Tokens: dst}, fmt.Errorf("%w: the prompt is not one text", ErrElsewhere)
 		}
 		text = list[0]
 	}
 	special := string(r.Raw(api.FieldAddSpecialTokens)) != "false"
-	ids, _, err := m.turns.Append(dst, text, tokenizer.Options{AddSpecial: special})
-	return ids, err
+	ids, reuse, err := m.turns.Append(dst, text, tokenizer.Options{AddSpecial: special})
+	return Encoded{ids, reuse}, err
 }
