@@ -26,6 +26,7 @@ type Kind struct {
 
 // kinds by name. A kind is one line.
 var kinds = []Kind{
+	kind("cache_aware", DefaultCacheAware),
 	kind("direct", func() Direct { return Direct{} }),
 	kind("kv", DefaultKV),
 	kind("kv_aware", DefaultLongestMatch),
@@ -33,6 +34,8 @@ var kinds = []Kind{
 	kind("lmetric", func() LMetric { return LMetric{} }),
 	kind("mix", DefaultMix),
 	kind("power_of_two", func() PowerOfTwo { return PowerOfTwo{} }),
+	kind("precise_prefix_cache", DefaultPrecisePrefixCache),
+	kind("predicted_ttft", DefaultPredictedTTFT),
 	kind("random", func() Random { return Random{} }),
 	kind("round_robin", func() RoundRobin { return RoundRobin{} }),
 }

@@ -1,6 +1,9 @@
 package policy
 
-import "math/bits"
+import (
+	"math"
+	"math/bits"
+)
 
 // Picker chooses one of the candidates that passed the filters and returns its index; c is not empty. It is called
 // concurrently, must not keep c, and must not allocate.
@@ -10,10 +13,12 @@ type Picker interface {
 
 // pickers by name.
 var pickers = map[string]Picker{
-	"best":         best{},
-	"round_robin":  roundRobin{},
-	"random":       random{},
-	"power_of_two": powerOfTwo{},
+	"best":            best{},
+	"max_score":       maxScore{},
+	"power_of_two":    powerOfTwo{},
+	"random":          random{},
+	"round_robin":     roundRobin{},
+	"weighted_random": weightedRandom{},
 }
 
 // best takes the highest score; among equals the least work with the request's own, and so on as lighter says.
@@ -24,6 +29,26 @@ func (best) Pick(q *Query, c []Candidate) int {
 	for i := 1; i < len(c); i++ {
 		if c[i].Score > c[b].Score || (c[i].Score == c[b].Score && lighter(q, &c[i], &c[b])) {
 			b = i
+		}
+	}
+	return b
+}
+
+// maxScore takes the highest score; equal ones are drawn alike.
+type maxScore struct{}
+
+func (maxScore) Pick(q *Query, c []Candidate) int { return anyBest(q, c) }
+
+// weightedRandom takes any with a probability in proportion to its score, which is not negative: the highest u^(1/score)
+// [Efraimidis and Spirakis, Weighted random sampling with a reservoir, 2006]. Where all scores are 0 all are alike.
+type weightedRandom struct{}
+
+func (weightedRandom) Pick(q *Query, c []Candidate) int {
+	b, most := 0, math.Inf(-1)
+	for i := range c {
+		key := math.Log(uniform(q, &c[i])) / max(c[i].Score, 1e-300) // the logarithm orders alike
+		if key > most {
+			b, most = i, key
 		}
 	}
 	return b

@@ -80,6 +80,7 @@ type Policy struct {
 	chooser Chooser // nil: scorers and picker decide
 	terms   []string
 	matches bool // something looks at matches
+	ranks   bool // the picker takes the highest score
 	weighs  bool // something else is weighed against matches
 }
 
@@ -139,6 +140,10 @@ func Build(s Spec) (*Policy, error) {
 		if p.picker, ok = pickers[s.Picker]; !ok {
 			errs = append(errs, fmt.Errorf("no picker is called %q (known: %v)", s.Picker, known(pickers)))
 		}
+	}
+	switch p.picker.(type) {
+	case best, maxScore:
+		p.ranks = true
 	}
 	p.weighs = p.chooser != nil || len(p.scorers) > 1
 	if len(p.terms) > MaxTerms {
@@ -270,8 +275,7 @@ func (p *Policy) Choose(q *Query, c []Candidate) Choice {
 		noteTerm(c[:passed], term)
 	}
 	picked := p.picker.Pick(q, c[:passed])
-	_, ranked := p.picker.(best)
-	return Choice{Index: picked, Passed: passed, Branch: p.branch(q, c, picked), Ranked: ranked}
+	return Choice{Index: picked, Passed: passed, Branch: p.branch(q, c, picked), Ranked: p.ranks}
 }
 
 // noteTerm notes what the scorer before added: the score less the terms so far.

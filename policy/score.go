@@ -12,8 +12,11 @@ type Scorer interface {
 
 // scorers by name.
 var scorers = map[string]func(*Spec) Scorer{
-	"match": func(s *Spec) Scorer { return match(s.tierWeights()) },
-	"load":  func(*Spec) Scorer { return load{} },
+	"match":    func(s *Spec) Scorer { return match(s.tierWeights()) },
+	"load":     func(*Spec) Scorer { return load{} },
+	"queue":    func(*Spec) Scorer { return fewest(waiting) },
+	"running":  func(*Spec) Scorer { return fewest(running) },
+	"kv_cache": func(*Spec) Scorer { return kvFree{} },
 }
 
 // match rates the share of the prompt that a candidate has, each token weighted by the tier it is on. What is predicted

@@ -13,10 +13,11 @@ var update = flag.Bool("update", false, "rewrite what the scripts in testdata ex
 
 // TestScripts runs testdata/*.txt. A script is made of lines:
 //
-//	worker NAME [block=N] [rank=N] [trust=T] [unavailable] [hash=N]   a worker, or a further rank of one; block is its engine's
+//	worker NAME [block=N] [rank=N] [trust=T] [unavailable] [hash=N] [blocks=N]   a worker, or a further rank of one; block is its engine's, blocks its
+//	                                      cache's size
 //	index NAME[/RANK] [gpu=N] [cpu=N] [disk=N] [remote=N] [predicted=N] [active=N]   tokens of the prompt it has
-//	load NAME[/RANK] [requests=N] [prefill=N] [context=N] [processed=N] [output=N]   context in engine blocks
-//	reported NAME[/RANK] [running=N] [waiting=N] [kv=N%]   what its engine said of itself, now
+//	load NAME[/RANK] [requests=N] [prefill=N] [context=N] [processed=N] [waiting=N] [output=N]   context in engine blocks
+//	reported NAME[/RANK] [running=N] [queued=N] [kv=N%]   what its engine said of itself, now
 //	route POLICY[:KEY=VALUE,…] tokens=N [option …]   a request that is sent; tokens=?N: N estimated, not known
 //	    → NAME/RANK BRANCH …              what is expected, indented; rewritten with -update
 //	explain POLICY …                      as route, and nothing is sent: the policy learns nothing

@@ -168,12 +168,16 @@ func setCandidate(c *Candidate, key, value string) error {
 		c.Load.ContextBlocks = int64(n)
 	case "processed":
 		c.Load.Processed = uint64(n)
+	case "waiting":
+		c.Load.Waiting = int64(n)
 	case "output":
 		c.Load.OutputTokens = int64(n)
 	case "running":
 		c.Load.Reported.Running = int64(n)
-	case "waiting":
+	case "queued":
 		c.Load.Reported.Waiting = int64(n)
+	case "blocks":
+		c.Worker.Facts.BlocksPerRank = n
 	case "hash":
 		c.Hash = uint64(n)
 	default:

@@ -1,0 +1,78 @@
+package policy
+
+import (
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// PredictedTTFT takes the holder where the first token is predicted to come first: the time until the queue's uncached
+// tokens are computed, plus that of the request's own, a matched token that has to be loaded from a slower tier counting
+// in part [Mooncake, FAST'25, algorithm 1; llm-d's predicted latency; facts/routing.md §3.1, §4]. Scores are negated
+// milliseconds.
+type PredictedTTFT struct {
+	// Learned takes the times that were learned of each worker, where there are any, instead of those below.
+	Learned bool `yaml:"learned"`
+	// TokenMs is the milliseconds that an uncached token takes.
+	TokenMs float64 `yaml:"token_ms"`
+	// AttentionMs is what it takes besides for each token before it.
+	AttentionMs float64 `yaml:"attention_ms"`
+	// BaseMs is what a step of 8,192 tokens takes besides.
+	BaseMs float64 `yaml:"base_ms"`
+	// TierWeights are the share of a matched token's computation that is saved, by where its block lies.
+	TierWeights TierWeights `yaml:"tier_weights"`
+}
+
+// DefaultPredictedTTFT returns the times of a dense 32B model on two H100.
+func DefaultPredictedTTFT() PredictedTTFT {
+	t := fleet.DefaultTiming
+	return PredictedTTFT{Learned: true, TokenMs: t.Token, AttentionMs: t.Attention, BaseMs: t.Base, TierWeights: DefaultLongestMatch().TierWeights}
+}
+
+// Validate returns all that is wrong.
+func (p PredictedTTFT) Validate() error {
+	var wrong check
+	if p.TokenMs <= 0 {
+		wrong.add("token_ms", "%v is not above 0", p.TokenMs)
+	}
+	wrong.atLeast("token_ms", p.TokenMs, 0)
+	wrong.atLeast("attention_ms", p.AttentionMs, 0)
+	wrong.atLeast("base_ms", p.BaseMs, 0)
+	wrong.section("tier_weights", p.TierWeights.Validate())
+	return wrong.join()
+}
+
+// Spec returns the policy.
+func (p PredictedTTFT) Spec(name string) Spec {
+	return Spec{
+		Name: name, NeedsMatches: true, Terms: []string{"queue", "prefill"},
+		Chooser: func() Chooser {
+			t := &ttft{PredictedTTFT: p, weights: p.TierWeights.ByTier()}
+			return &ranked{score: t.score}
+		},
+	}
+}
+
+type ttft struct {
+	PredictedTTFT
+	weights [block.NumTiers]float64
+}
+
+func (t *ttft) score(q *Query, c []Candidate) {
+	assumed := fleet.Timing{Base: t.BaseMs, Token: t.TokenMs, Attention: t.AttentionMs}
+	for i := range c {
+		x := &c[i]
+		timing, queue := assumed, 0.0
+		if t.Learned && x.Load.Timing.Token > 0 {
+			timing = x.Load.Timing
+			queue = x.Load.Backlog.Seconds() * 1e3
+		} else {
+			queue = timing.Prompt(int(x.Load.PrefillTokens), int(x.Load.PrefillTokens))
+		}
+		own := float64(x.Uncached(q))
+		for tier, n := range x.Tier {
+			own += (1 - t.weights[tier]) * float64(n)
+		}
+		x.Terms[0], x.Terms[1] = queue, timing.Prompt(int(own), q.PromptTokens)
+		x.Score = 0 - (x.Terms[0] + x.Terms[1])
+	}
+}
