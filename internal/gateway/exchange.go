@@ -419,12 +419,12 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 	q.Target = h.Get(headerTarget)
 	if !p.read.MixedScopes { // one salt for each prompt: no match may be claimed
 		q.Tokens, q.Features, q.Text = p.found.Tokens, p.found.Features, p.found.Text
+		q.Known, q.Stable = p.found.Known, p.found.Stable
 	}
 	return nil
 }
 
 // readRank finds the data-parallel rank that the client asked for. vLLM heeds the header alone, SGLang also the body,
-		q.Known, q.Stable = p.found.Known, p.found.Stable
 // the header first.
 func (p *prepared) readRank(h http.Header) {
 	p.route.Rank = p.read.Rank
