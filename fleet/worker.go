@@ -56,6 +56,8 @@ type Facts struct {
 	FirstRank     int           // global number of the first of them; engines want the global number in X-Data-Parallel-Rank
 	Events        []EventSource // none: the worker publishes no events
 
+	Labels map[string]string // what the operator says of it, such as node and zone; not changed once given to the fleet
+
 	CanRender           bool // POST /v1/chat/completions/render answers
 	CanTokenize         bool // POST /tokenize answers
 	ReportsCachedTokens bool // usage carries prompt_tokens_details.cached_tokens

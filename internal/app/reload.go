@@ -56,7 +56,7 @@ func compareWorkers(old, next []discovery.Target) []string {
 		switch {
 		case !known:
 			changes = append(changes, "worker added: "+w.URL)
-		case was != w:
+		case !was.Equal(w):
 			changes = append(changes, "worker changed: "+w.URL)
 		}
 		delete(before, w.URL)

@@ -90,6 +90,7 @@ func (p *probe) run(ctx context.Context) error {
 		p.note("engine %s tells no block size and no event endpoint: give events=ENDPOINT if it publishes KV events", p.Facts.Engine)
 	}
 	p.Facts.Ranks = max(p.Facts.Ranks, 1)
+	p.Facts.Labels = p.target.Labels
 	p.told()
 	p.surface(ctx)
 	return nil

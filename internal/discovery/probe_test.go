@@ -189,6 +189,8 @@ func TestProbeReadsWhatEnginesTell(t *testing.T) {
 		{name: "TensorRT-LLM", note: "events=ENDPOINT",
 			engine: answers{"GET /v1/models": `{"data":[{"id":"m","owned_by":"tensorrt_llm"}]}`, "GET /version": `{"version":"1.3.0rc1"}`},
 			base:   fleet.Facts{Engine: fleet.EngineTRTLLM, Version: "1.3.0rc1", Models: []fleet.Model{{ID: "m"}}, Ranks: 1}},
+		{name: "labels", options: ",label.zone=b", engine: answers{"GET /v1/models": `{"data":[{"id":"m"}]}`},
+			base: fleet.Facts{Engine: fleet.EngineOther, Models: []fleet.Model{{ID: "m"}}, Ranks: 1, Labels: map[string]string{"zone": "b"}}},
 		{name: "anything else", engine: answers{"GET /v1/models": `{"data":[{"id":"m"}]}`}, base: fleet.Facts{Engine: fleet.EngineOther, Models: []fleet.Model{{ID: "m"}}, Ranks: 1}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -281,6 +283,8 @@ func TestTargetsAreRead(t *testing.T) {
 		{in: "http://a:8000/", want: Target{URL: "http://a:8000"}},
 		{in: "https://a/base/v1/", want: Target{URL: "https://a/base"}},
 		{in: "http://[fd00::1]:8000,events=tcp://[fd00::1]:5557,replay=none,topic=t,model=org/m", want: Target{URL: "http://[fd00::1]:8000", Events: "tcp://[fd00::1]:5557", Replay: None, Topic: "t", Model: "org/m"}},
+		{in: "http://a,label.zone=b,label.node=n7", want: Target{URL: "http://a", Labels: map[string]string{"zone": "b", "node": "n7"}}},
+		{in: "http://a,label.=b", err: "label.NAME"},
 		{in: "http://a,events=ipc:///tmp/x", want: Target{URL: "http://a", Events: "ipc:///tmp/x"}},
 		{in: "a:8000", err: "http://"},
 		{in: "http://", err: "names no host"},
@@ -302,7 +306,7 @@ func TestTargetsAreRead(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || got != test.want {
+		if err != nil || !cmp.Equal(got, test.want) {
 			t.Errorf("%s: %+v, %v", test.in, got, err)
 		}
 	}

@@ -147,7 +147,7 @@ func (s *Static) Run(ctx context.Context) error {
 		targets, changed := s.targets, s.changed
 		s.mu.Unlock()
 		for url, w := range watched {
-			if slices.Contains(targets, w.target) {
+			if slices.ContainsFunc(targets, w.target.Equal) {
 				continue
 			}
 			w.stop()

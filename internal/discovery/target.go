@@ -3,6 +3,7 @@ package discovery
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"strings"
 )
@@ -18,9 +19,11 @@ type Target struct {
 	Topic  string `yaml:"topic,omitempty"`   // prefix to subscribe to; "" asks the worker
 	Model  string `yaml:"model,omitempty"`   // the base model's name; "" asks the worker
 	APIKey string `yaml:"api_key,omitempty"` // sent as a bearer token with every probe; "" sends none
+
+	Labels map[string]string `yaml:"labels,omitempty"` // what policies may ask of it: node and zone for the locality filter
 }
 
-// ParseTarget reads URL[,events=ENDPOINT][,replay=ENDPOINT][,topic=TOPIC][,model=NAME].
+// ParseTarget reads URL[,events=ENDPOINT][,replay=ENDPOINT][,topic=TOPIC][,model=NAME][,label.NAME=VALUE …].
 func ParseTarget(s string) (Target, error) {
 	base, rest, more := strings.Cut(s, ",")
 	t := Target{URL: base}
@@ -41,7 +44,14 @@ func ParseTarget(s string) (Target, error) {
 		case "model":
 			t.Model = value
 		default:
-			return t, fmt.Errorf("parse worker %q: option %q is none of events, replay, topic, model", s, name)
+			label, ok := strings.CutPrefix(name, "label.")
+			if !ok || label == "" {
+				return t, fmt.Errorf("parse worker %q: option %q is none of events, replay, topic, model, label.NAME", s, name)
+			}
+			if t.Labels == nil {
+				t.Labels = map[string]string{}
+			}
+			t.Labels[label] = value
 		}
 	}
 	t, err := t.normalize()
@@ -49,6 +59,12 @@ func ParseTarget(s string) (Target, error) {
 		return t, fmt.Errorf("parse worker %q: %w", s, err)
 	}
 	return t, nil
+}
+
+// Equal reports whether both say the same of the same worker.
+func (t Target) Equal(o Target) bool {
+	return t.URL == o.URL && t.Events == o.Events && t.Replay == o.Replay && t.Topic == o.Topic && t.Model == o.Model && t.APIKey == o.APIKey &&
+		maps.Equal(t.Labels, o.Labels)
 }
 
 // Validate reports all that is wrong with the target.
