@@ -132,7 +132,9 @@ func TestWorkersShowWhatDiscoveryHadToAssume(t *testing.T) {
 
 func TestExplainByAnotherPolicy(t *testing.T) {
 	a, _ := newAdmin(t, admin.DefaultConfig(), nil)
-	a.Gateway.SetPolicy("round_robin", false)
+	if err := a.Router.UsePolicies("round_robin", nil); err != nil {
+		t.Fatal(err)
+	}
 	const body = `{"model":"m","messages":[{"role":"user","content":"x"}]}`
 	for _, path := range []string{"/admin/explain", "/admin/explain?policy=kv_aware", "/admin/explain?policy=least_load"} {
 		status, text := ask(t, a, "POST", path, body)

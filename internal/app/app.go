@@ -21,7 +21,6 @@ import (
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/internal/tokens/inprocess"
-	"github.com/warmpath/warmpath/policy"
 )
 
 // Options are what an App needs beside its configuration.
@@ -87,7 +86,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 		Router: a.router, Fleet: a.fleet, Tokens: a.tokens, Client: a.client, Bodies: bodies, Telemetry: a.telemetry,
 		Scoped: a.ingest.Scoped, Log: o.Log,
 	})
-	if err := a.setPolicy(cfg); err != nil {
+	if err := a.usePolicies(cfg); err != nil {
 		return nil, err
 	}
 	parts := admin.Parts{
@@ -130,12 +129,13 @@ func tokenClient() *http.Client {
 	}
 }
 
-func (a *App) setPolicy(cfg *config.Config) error {
-	p, err := policy.Build(cfg.Spec())
-	if err != nil {
+// usePolicies makes cfg's choice of policies count. All of them are the router's: those that the file describes were made
+// at the start.
+func (a *App) usePolicies(cfg *config.Config) error {
+	if err := a.router.UsePolicies(cfg.Policy, cfg.ModelPolicies); err != nil {
 		return err
 	}
-	a.gateway.SetPolicy(p.Name(), p.Matches())
+	a.gateway.AllowPolicies(cfg.RequestPolicies)
 	return nil
 }
 

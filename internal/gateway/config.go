@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/warmpath/warmpath/internal/api"
 )
 
 // Config is how the front treats clients.
@@ -27,6 +29,16 @@ type Config struct {
 	// sane set of tracing and identity headers.
 	MaxHeaderBytes int `yaml:"max_header_bytes"`
 	MaxHeaders     int `yaml:"max_headers"`
+	// SessionHeaders and SessionFields are where a request's session key is looked for, which policies with sessions go by: the
+	// headers first, then the body, each in this order. They are the names that the peers use, in the order in which they do.
+	// x-request-id and x-trace-id are left out, though some peers read them: where a proxy makes one for each request no session
+	// would ever come back. Add them where they name conversations. Possible fields: session_params, user, session_id, user_id,
+	// prompt_cache_key.
+	SessionHeaders []string `yaml:"session_headers"`
+	SessionFields  []string `yaml:"session_fields"`
+	// TenantHeader says who asks, for fairness: set it where a proxy in front of this one puts it, as a client could put any. Empty:
+	// the tenant is a hash of the request's API key.
+	TenantHeader string `yaml:"tenant_header"`
 	// DrainTimeout is how long requests in flight may go on after the signal to stop; then they are cut. 2 min: most
 	// answers end within it, and orchestrators rarely wait longer.
 	DrainTimeout time.Duration `yaml:"drain_timeout"`
@@ -45,7 +57,10 @@ func DefaultConfig() Config {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		MaxHeaders:        256,
-		DrainTimeout:      2 * time.Minute,
+		SessionHeaders: []string{"x-smg-routing-key", "x-sgl-routing-key", "x-aibrix-session-key", "x-semantic-cluster-id",
+			"x-session-id", "x-user-id", "x-tenant-id", "x-correlation-id"},
+		SessionFields: []string{"session_params", "user", "session_id", "user_id", "prompt_cache_key"},
+		DrainTimeout:  2 * time.Minute,
 	}
 }
 
@@ -63,7 +78,25 @@ func (c Config) Validate() error {
 	check(c.IdleTimeout > 0, "idle_timeout: %v is not positive", c.IdleTimeout)
 	check(c.MaxHeaderBytes >= 4096, "max_header_bytes: %d is below 4096", c.MaxHeaderBytes)
 	check(c.MaxHeaders >= 16, "max_headers: %d is below 16", c.MaxHeaders)
+	for _, name := range c.SessionHeaders {
+		check(fieldName(name), "session_headers: %q is not the name of a header", name)
+	}
+	for _, name := range c.SessionFields {
+		_, ok := api.SessionField(name)
+		check(ok, "session_fields: %q is none of session_params, user, session_id, user_id, prompt_cache_key", name)
+	}
+	check(c.TenantHeader == "" || fieldName(c.TenantHeader), "tenant_header: %q is not the name of a header", c.TenantHeader)
 	check(c.DrainTimeout >= 0, "drain_timeout: %v is negative", c.DrainTimeout)
 	check(c.DrainDelay >= 0, "drain_delay: %v is negative", c.DrainDelay)
 	return errors.Join(problems...)
+}
+
+// fieldName reports whether s can be the name of a header field: letters, digits and dashes, as all that are in use.
+func fieldName(s string) bool {
+	for _, c := range []byte(s) {
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_') {
+			return false
+		}
+	}
+	return s != ""
 }

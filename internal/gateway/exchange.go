@@ -22,10 +22,10 @@ import (
 const (
 	headerRank   = "X-Data-Parallel-Rank" // chosen by the client, or set for the worker: the global rank
 	headerTarget = "X-Warmpath-Target"    // the worker URL that policy direct obeys
+	headerPolicy = "X-Warmpath-Policy"    // the policy to decide by, where that is allowed; the one that decided
 
 	headerWorker = "X-Warmpath-Worker"
 	headerMatch  = "X-Warmpath-Match"
-	headerPolicy = "X-Warmpath-Policy"
 	headerTrust  = "X-Warmpath-Trust"
 )
 
@@ -117,6 +117,7 @@ func (x *exchange) serve() {
 		return
 	}
 	x.rec.Model, x.rec.Stream = p.read.Model, p.read.Stream
+	x.rec.SessionSource, x.rec.Tenant = p.route.Session.Source, p.route.Tenant
 	x.rec.TokenSource, x.rec.PromptTokens = string(p.found.Outcome), len(p.found.Tokens)
 	x.rec.TokensMissing = string(p.found.Missing)
 	x.rec.TokensMS = milliseconds(p.waited)
@@ -399,13 +400,16 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 	}
 	p.readRank(h)
 	p.workers = p.workers[:0]
-	chosen := g.policy.Load()
-	p.route.Policy = chosen.name
+	name, decides, err := g.policyFor(h, p.read.Model)
+	if err != nil {
+		return err
+	}
+	p.route.Policy = name
 	pool, ok := g.Fleet.Snapshot().Pool(p.read.Model)
 	switch {
 	case !ok:
 		p.found.Outcome = tokens.NoWorker
-	case !chosen.matches && !p.explains:
+	case !decides.Matches() && !p.explains:
 		p.found.Outcome = unneeded
 	default:
 		p.workers, p.model = appendWorkers(p.workers, pool.Workers), pool.Model
@@ -417,6 +421,7 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 	q.Model, q.MaxTokens, q.PromptBytes = p.read.Model, p.read.MaxTokens, p.read.PromptBytes()
 	q.Salt, q.Extra = p.read.CacheSalt, p.read.ExtraKey
 	q.Target = h.Get(headerTarget)
+	q.Session, q.Tenant = g.identity.session(h, &p.read), g.identity.who(h)
 	if !p.read.MixedScopes { // one salt for each prompt: no match may be claimed
 		q.Tokens, q.Features, q.Text = p.found.Tokens, p.found.Features, p.found.Text
 		q.Known, q.Stable = p.found.Known, p.found.Stable

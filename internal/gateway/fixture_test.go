@@ -43,13 +43,16 @@ type settings struct {
 	tokens  tokens.Config
 	facts   fleet.Facts
 	policy  string
-	local   tokens.Local
+	allowed []string // policies
+
+	modelPolicies map[string]string
+	local         tokens.Local
 }
 
 // serve runs a gateway in front of workers until the test ends.
 func serve(t testing.TB, change func(*settings), workers ...string) *fixture {
 	t.Helper()
-	s := settings{gateway: gateway.DefaultConfig(), body: proxy.DefaultBodyConfig(), tokens: tokens.DefaultConfig(),
+	s := settings{policy: "kv_aware", gateway: gateway.DefaultConfig(), body: proxy.DefaultBodyConfig(), tokens: tokens.DefaultConfig(),
 		facts: fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m", MaxModelLen: 4096}}, BlockSize: 16}}
 	s.tokens.Budget = 0 // routed by load unless a test wants tokens
 	if change != nil {
@@ -63,6 +66,9 @@ func serve(t testing.TB, change func(*settings), workers ...string) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := router.UsePolicies(s.policy, s.modelPolicies); err != nil {
+		t.Fatal(err)
+	}
 	transport := &http.Transport{}
 	f.source = tokens.New(s.tokens, &http.Client{Transport: transport})
 	f.source.Local = s.local
@@ -72,9 +78,7 @@ func serve(t testing.TB, change func(*settings), workers ...string) *fixture {
 		Telemetry: telemetry.New(telemetry.DefaultConfig()), Log: slog.New(slog.DiscardHandler),
 		Scoped: func(_ fleet.Holder, salt, extra string) { f.scoped <- salt + "/" + extra },
 	})
-	if s.policy != "" {
-		f.SetPolicy(s.policy, false)
-	}
+	f.AllowPolicies(s.allowed)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

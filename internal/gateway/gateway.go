@@ -38,29 +38,20 @@ type Parts struct {
 type Gateway struct {
 	Parts
 	cfg       Config
-	policy    atomic.Pointer[chosenPolicy]
+	identity  identity
+	allowed   atomic.Pointer[allowed]
 	draining  atomic.Bool
 	reporting sync.Map // fleet.WorkerID → struct{}: workers seen to tell cached tokens
 	exchanges sync.Pool
 }
 
-// chosenPolicy is the policy of requests from now on.
-type chosenPolicy struct {
-	name    string // "" is the router's default
-	matches bool   // it looks at matches, so that tokens are worth asking for
-}
-
-// New returns a Gateway that routes by the router's default policy. It starts nothing.
+// New returns a Gateway whose requests may not choose their policy. It starts nothing.
 func New(cfg Config, parts Parts) *Gateway {
-	g := &Gateway{Parts: parts, cfg: cfg}
-	g.SetPolicy("", true)
+	g := &Gateway{Parts: parts, cfg: cfg, identity: newIdentity(&cfg)}
+	g.AllowPolicies(nil)
 	g.exchanges.New = func() any { return newExchange(g) }
 	return g
 }
-
-// SetPolicy makes requests be routed by the policy of that name from now on, "" being the router's default; matches says
-// that it looks at matches, so that their tokens are worth asking an engine for.
-func (g *Gateway) SetPolicy(name string, matches bool) { g.policy.Store(&chosenPolicy{name, matches}) }
 
 // Drain makes /readiness answer 503; requests are still served. Serve calls it when its context ends.
 func (g *Gateway) Drain() { g.draining.Store(true) }

@@ -18,6 +18,10 @@ type Record struct {
 	Dialect string `json:"dialect"`
 	Model   string `json:"model"`
 	Stream  bool   `json:"stream"`
+	// SessionSource is the header or body field that named the request's session; the key itself is not kept. Tenant is who
+	// asked, as far as is known.
+	SessionSource string `json:"session_source,omitempty"`
+	Tenant        string `json:"tenant,omitempty"`
 	// Policy and Branch say who decided and by which rule, Reason says it in words.
 	Policy string `json:"policy,omitempty"`
 	Branch string `json:"branch,omitempty"`
