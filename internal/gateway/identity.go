@@ -1,0 +1,119 @@
+package gateway
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"net/http"
+	"net/textproto"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// identity finds out which conversation a request belongs to and who asks, as far as the request tells: by headers and body
+// fields that were made for it, never by what prompts say. It is safe for concurrent use.
+type identity struct {
+	headers []namedHeader
+	fields  []api.Field
+	tenant  string       // canonical name of the header that says it; "" is none
+	seed    maphash.Seed // of this process: a tenant's hash cannot be traced back to its key
+}
+
+// namedHeader is a header field by its canonical name, as net/http keys it, and as sessions name their source.
+type namedHeader struct{ canonical, source string }
+
+// maxKey is the longest session key or tenant that is kept as it came; longer ones are kept as their digest.
+const maxKey = 256
+
+// newIdentity returns what cfg, which has passed Validate, asks for.
+func newIdentity(cfg *Config) identity {
+	id := identity{tenant: textproto.CanonicalMIMEHeaderKey(cfg.TenantHeader), seed: maphash.MakeSeed()}
+	for _, name := range cfg.SessionHeaders {
+		id.headers = append(id.headers, namedHeader{textproto.CanonicalMIMEHeaderKey(name), strings.ToLower(name)})
+	}
+	for _, name := range cfg.SessionFields {
+		if f, ok := api.SessionField(name); ok {
+			id.fields = append(id.fields, f)
+		}
+	}
+	return id
+}
+
+// session returns the first key that a header names, else the first that a field of the body names.
+func (id *identity) session(h http.Header, r *api.Request) policy.Session {
+	for _, name := range id.headers {
+		if values := h[name.canonical]; len(values) > 0 {
+			if key := strings.TrimSpace(values[0]); key != "" {
+				return policy.Session{Key: bounded(key), Source: name.source}
+			}
+		}
+	}
+	for _, f := range id.fields {
+		if key := r.Session(f); key != "" {
+			return policy.Session{Key: bounded(key), Source: f.String()}
+		}
+	}
+	return policy.Session{}
+}
+
+// who returns the tenant: what the header says, else a hash of the API key, else "".
+func (id *identity) who(h http.Header) string {
+	if id.tenant != "" {
+		if values := h[id.tenant]; len(values) > 0 && values[0] != "" {
+			return bounded(values[0])
+		}
+	}
+	for _, name := range [...]string{"Authorization", "X-Api-Key"} {
+		if values := h[name]; len(values) > 0 && values[0] != "" {
+			return "key-" + strconv.FormatUint(maphash.String(id.seed, values[0]), 16)
+		}
+	}
+	return ""
+}
+
+func bounded(key string) string {
+	if len(key) <= maxKey {
+		return key
+	}
+	digest := sha256.Sum256([]byte(key))
+	return "sha256-" + hex.EncodeToString(digest[:])
+}
+
+// allowed are the policies that a request may ask for.
+type allowed map[string]bool
+
+// AllowPolicies makes names the policies that requests may ask for in X-Warmpath-Policy from now on.
+func (g *Gateway) AllowPolicies(names []string) {
+	set := allowed{}
+	for _, name := range names {
+		set[name] = true
+	}
+	g.allowed.Store(&set)
+}
+
+// policyFor returns the policy that decides a request and its name, "" when the request asks for none.
+func (g *Gateway) policyFor(h http.Header, model string) (name string, p *policy.Policy, err error) {
+	if values := h[headerPolicy]; len(values) > 0 && values[0] != "" {
+		name = values[0]
+		if set := *g.allowed.Load(); !set[name] {
+			return "", nil, refusedPolicy(name, set)
+		}
+	}
+	if p, err = g.Router.Policy(name, model); err != nil {
+		return "", nil, g.routeError(err, model)
+	}
+	return name, p, nil
+}
+
+func refusedPolicy(name string, set allowed) *api.Error {
+	if len(set) == 0 {
+		return api.Invalid("", "requests may not choose their policy here: leave out the header "+headerPolicy+", or have the operator list policies in request_policies")
+	}
+	return api.Invalid("", fmt.Sprintf("%s: %.64q is none of %s", headerPolicy, name, strings.Join(slices.Sorted(maps.Keys(set)), ", ")))
+}
