@@ -7,7 +7,7 @@
 # PEERBENCH  the peers' harness as a binary; else it is built from ../shared/tools/peerbench beside the project (Rust)
 # CACHE      where traces and that binary are kept           (default ~/.cache/warmpath)
 # PASSES     how often everything is run in turn             (default 3; values are medians over passes)
-# MODES      how ours is fed: keys, local, handles           (default: all this build has)
+# MODES      how ours is fed                                 (default keys local handles)
 # PEERS      (default dynamo-radix dynamo-crtc smg-chain smg-chain-into)
 # VERBS      (default lookup replay apply mem conc hash)
 # LINES      keep the raw lines in this file
@@ -37,7 +37,7 @@ bin=$(mktemp -d)
 trap 'rm -rf "$bin"' EXIT
 CGO_ENABLED=0 go build -o "$bin/kvtrace" ./kvtrace
 peerbench=$(peerbench)
-modes=${MODES:-$("$bin/kvtrace" modes)}
+modes=${MODES:-keys local handles}
 
 # trace NAME FLAGS... makes a file once.
 trace() {
@@ -63,8 +63,9 @@ speed() {
       file="$cache/traces/$name.trace"
       case " $verbs " in *" lookup "*)
         for mode in $modes; do
-          note $name "$bin/kvtrace" -mode "$mode" lookup "$file" 10
-          note $name "$bin/kvtrace" -mode "$mode" lookup-local "$file" 10
+          [ "$mode" = local ] || note $name "$bin/kvtrace" -mode "$mode" lookup "$file" 10
+          [ "$mode" = keys ] || note $name "$bin/kvtrace" -mode "$mode" lookup-local "$file" 10
+          [ "$mode" != handles ] || note $name "$bin/kvtrace" -mode "$mode" lookup-tokens "$file" 10
         done
         for peer in $peers; do note $name "$peerbench" "$peer" lookup "$file" 10; done ;;
       esac
@@ -79,7 +80,7 @@ speed() {
     done
     file="$cache/traces/main.trace"
     case " $verbs " in *" replay "*)
-      for mode in $modes; do note main "$bin/kvtrace" -mode "$mode" replay "$file" 1; done
+      for mode in $modes; do [ "$mode" = local ] || note main "$bin/kvtrace" -mode "$mode" replay "$file" 1; done
       for peer in $peers; do note main "$peerbench" "$peer" replay "$file" 1; done ;;
     esac
     case " $verbs " in *" apply "*)

@@ -112,7 +112,7 @@ func (p *player) concOnce(b *beside, rate float64, total *concResult) error {
 		}
 	}()
 	runtime.GC()
-	a := newAsker(x, int(p.trace.Workers), false)
+	a := newAsker(x, int(p.trace.Workers), fromKeys)
 	random := uint64(0x9E3779B97F4A7C15)
 	next, sent, requests := 0, 0, 0
 	start := a.clock.Now()

@@ -7,8 +7,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// hash times 8,192 tokens to chained keys. The peers print local hashes and chain apart; the sum of theirs is what one
-// line here is.
+// hash times 8,192 tokens to chained keys (Append), and both steps apart, as the peers print them.
 func hash() error {
 	tokens := make([]block.Token, 8192)
 	for i := range tokens {
@@ -21,16 +20,10 @@ func hash() error {
 			return err
 		}
 		root := hasher.Root(block.Scope{Model: "m"})
+		locals := hasher.Locals(nil, tokens)
 		timeLoop(fmt.Sprintf("warmpath block.Hasher.Append 8192 tok bs=%d", size), func() { keys = hasher.Append(keys[:0], root, 0, tokens, nil) })
-		if c, ok := any(hasher).(interface {
-			Chain(dst []block.Key, parent block.Key, start int, locals []uint64) []block.Key
-		}); ok {
-			locals := make([]uint64, len(tokens)/size)
-			for i := range locals {
-				locals[i] = uint64(i) * 0x9E3779B97F4A7C15
-			}
-			timeLoop(fmt.Sprintf("warmpath block.Hasher.Chain (%d blocks, bs=%d)", len(locals), size), func() { keys = c.Chain(keys[:0], root, 0, locals) })
-		}
+		timeLoop(fmt.Sprintf("warmpath block.Hasher.Locals 8192 tok bs=%d", size), func() { locals = hasher.Locals(locals[:0], tokens) })
+		timeLoop(fmt.Sprintf("warmpath block.Hasher.Chain (%d blocks, bs=%d)", len(locals), size), func() { keys = hasher.Chain(keys[:0], root, 0, locals) })
 	}
 	return nil
 }

@@ -16,15 +16,24 @@ import (
 type asker struct {
 	x       *feed.Index
 	clock   latency.Clock
-	hashing bool // the lookup begins with hashing
+	from    start
 	keys    []block.Key
 	matches []kvindex.Match
 	depths  []uint16
 }
 
-func newAsker(x *feed.Index, workers int, hashing bool) *asker {
+// start is what a lookup begins with.
+type start uint8
+
+const (
+	fromKeys start = iota
+	fromLocals
+	fromTokens
+)
+
+func newAsker(x *feed.Index, workers int, from start) *asker {
 	return &asker{
-		x: x, clock: latency.NewClock(), hashing: hashing, keys: make([]block.Key, 0, 1024),
+		x: x, clock: latency.NewClock(), from: from, keys: make([]block.Key, 0, 1024),
 		matches: make([]kvindex.Match, 0, workers), depths: make([]uint16, workers),
 	}
 }
@@ -33,7 +42,10 @@ func newAsker(x *feed.Index, workers int, hashing bool) *asker {
 func (a *asker) ask(q *feed.Question) int64 {
 	start := a.clock.Now()
 	keys := q.Keys()
-	if a.hashing {
+	switch a.from {
+	case fromLocals:
+		keys = a.x.Chain(q, a.keys[:0])
+	case fromTokens:
 		keys = a.x.Hash(q, a.keys[:0])
 	}
 	a.matches = a.x.Match(keys, 0, a.matches[:0])
@@ -45,11 +57,23 @@ func (a *asker) answer() []uint16 {
 	return a.depths
 }
 
-func lookup(p *player, args []string) error { return lookups(p, "lookup", false, args) }
+func lookup(p *player, args []string) error { return lookups(p, "lookup", fromKeys, args) }
 
-func lookupLocal(p *player, args []string) error { return lookups(p, "lookup-local", true, args) }
+func lookupLocal(p *player, args []string) error {
+	if p.mode == feed.Keys {
+		return fmt.Errorf("lookup-local: with -mode keys the trace's own chain would be timed; give -mode local or handles")
+	}
+	return lookups(p, "lookup-local", fromLocals, args)
+}
 
-func lookups(p *player, verb string, hashing bool, args []string) error {
+func lookupTokens(p *player, args []string) error {
+	if p.mode != feed.Handles {
+		return fmt.Errorf("lookup-tokens: only -mode handles has tokens")
+	}
+	return lookups(p, "lookup-tokens", fromTokens, args)
+}
+
+func lookups(p *player, verb string, from start, args []string) error {
 	n, err := rounds(args, 0, 50)
 	if err != nil {
 		return err
@@ -69,7 +93,7 @@ func lookups(p *player, verb string, hashing bool, args []string) error {
 	if r.Err() != nil {
 		return r.Err()
 	}
-	a := newAsker(x, int(p.trace.Workers), hashing)
+	a := newAsker(x, int(p.trace.Workers), from)
 	for _, length := range synth.ProbeLengths {
 		if len(probes[length]) > 0 {
 			lookupLength(a, probes[length], n, fmt.Sprintf("%s %s len=%d", verb, p.name, length))
@@ -118,7 +142,7 @@ func replay(p *player, args []string) error {
 		if err != nil {
 			return err
 		}
-		a := newAsker(x, int(p.trace.Workers), false)
+		a := newAsker(x, int(p.trace.Workers), fromKeys)
 		var e feed.Event
 		r := p.trace.Reader()
 		for r.Next() {

@@ -5,12 +5,13 @@
 //	kvtrace check FILE                         hold a file's answers to a naive set
 //	kvtrace [-mode M] verify FILE              hold the index's answers to the file's
 //	kvtrace [-mode M] lookup FILE [ROUNDS]     time lookups at rest, keys ready
-//	kvtrace [-mode M] lookup-local FILE [ROUNDS]   the same, from local hashes or tokens on
+//	kvtrace [-mode M] lookup-local FILE [ROUNDS]   the same, from local hashes on (-mode local, handles)
+//	kvtrace [-mode M] lookup-tokens FILE [ROUNDS]  the same, from tokens on (-mode handles)
 //	kvtrace [-mode M] replay FILE [ROUNDS]     time each query where it stands in the trace
 //	kvtrace [-mode M] apply FILE [ROUNDS]      time events on one writer; SPLIT=n cuts them to n blocks
 //	kvtrace [-mode M] mem FILE                 resident memory
 //	kvtrace [-mode M] conc FILE RATE [ROUNDS]  lookups beside a writer; RATE in block operations/s, 0 saturated
-//	kvtrace hash | timer | modes               hashing 8,192 tokens; what a clock costs; the modes of this build
+//	kvtrace hash | timer                       hashing 8,192 tokens; what a clock costs
 //	kvtrace table < LINES                      ratios of our lines and the peers' (see compare.sh)
 package main
 
@@ -32,17 +33,18 @@ func main() {
 	}
 }
 
-const usage = "give a verb: make, check, verify, lookup, lookup-local, replay, apply, mem, conc, hash, timer, modes or table"
+const usage = "give a verb: make, check, verify, lookup, lookup-local, lookup-tokens, replay, apply, mem, conc, hash, timer or table"
 
 // replaying are the verbs that read a file into an index.
 var replaying = map[string]func(p *player, args []string) error{
-	"verify":       verify,
-	"lookup":       lookup,
-	"lookup-local": lookupLocal,
-	"replay":       replay,
-	"apply":        apply,
-	"mem":          mem,
-	"conc":         conc,
+	"verify":        verify,
+	"lookup":        lookup,
+	"lookup-local":  lookupLocal,
+	"lookup-tokens": lookupTokens,
+	"replay":        replay,
+	"apply":         apply,
+	"mem":           mem,
+	"conc":          conc,
 }
 
 func run(args []string) error {
@@ -65,8 +67,6 @@ func run(args []string) error {
 		return hash()
 	case "timer":
 		return timer()
-	case "modes":
-		return modes()
 	case "table":
 		return table(os.Stdin, os.Stdout)
 	}
@@ -132,13 +132,4 @@ func rounds(args []string, i, byDefault int) (int, error) {
 		return 0, fmt.Errorf("read number of rounds: %q is not a number above 0", args[i])
 	}
 	return n, nil
-}
-
-func modes() error {
-	for _, m := range []feed.Mode{feed.Keys, feed.Local, feed.Handles} {
-		if _, err := feed.New(m, 16); err == nil {
-			fmt.Println(m)
-		}
-	}
-	return nil
 }

@@ -1,11 +1,10 @@
 // Package feed turns a trace's records into calls of kvindex. A trace carries hashes where engines send tokens, so there
 // are three ways to feed it, and none may pass for another:
 //
-//   - Keys: the event's hash is the key. Lookups come with ready keys; those that begin with local hashes chain them as
-//     the trace does, XXH3 block by block. Nothing maps handles: what a router needs whose engines, or peers, send chained
-//     keys.
-//   - Local: the same, but the keys are ours: chained from the local hashes, with Warmpath's chain. A lookup begins with
-//     the local hashes and includes the chain, as the peers' lookups do that need none.
+//   - Keys: the event's hash is the key, and lookups come with ready keys. Nothing maps handles: what a router needs whose
+//     engines, or peers, send chained keys.
+//   - Local: the same, but the keys are ours: chained from the local hashes, with Warmpath's chain. A lookup may begin with
+//     the local hashes and include the chain, as the peers' lookups do that need none.
 //   - Handles: the full path. Sixteen tokens stand for each local hash; applying an event hashes them to keys, and the
 //     trace's sequence hashes are opaque engine handles, as with a real engine.
 package feed
@@ -13,7 +12,6 @@ package feed
 import (
 	"fmt"
 
-	"github.com/warmpath/warmpath/bench/internal/synth"
 	"github.com/warmpath/warmpath/bench/internal/trace"
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
@@ -67,17 +65,6 @@ const (
 	forget
 )
 
-// keyDoor is kvindex's door for events whose hashes are the keys.
-type keyDoor interface {
-	StoreKeys(h fleet.Holder, tier block.Tier, group int, parent block.Key, hasParent bool, keys []block.Key)
-	RemoveKeys(h fleet.Holder, tier block.Tier, group int, keys []block.Key)
-}
-
-// chainer is block's door that chains ready local hashes.
-type chainer interface {
-	Chain(dst []block.Key, parent block.Key, start int, locals []uint64) []block.Key
-}
-
 // Index is a kvindex.Index that is fed in one way. Apply is for one goroutine; Match is for any number.
 type Index struct {
 	*kvindex.Index
@@ -85,8 +72,6 @@ type Index struct {
 
 	size   int
 	hasher *block.Hasher
-	door   keyDoor
-	chain  chainer
 	root   block.Key
 	stored kvindex.Stored
 	ours   map[uint64]block.Key // Local: the trace's keys → ours; only while events are made
@@ -104,19 +89,9 @@ func New(m Mode, size int) (*Index, error) {
 	}
 	x := &Index{Mode: m, size: size, hasher: hasher, root: hasher.Root(block.Scope{Model: "m"})}
 	if m == Local {
-		var ok bool
-		if x.chain, ok = any(hasher).(chainer); !ok {
-			return nil, fmt.Errorf("this build of block cannot chain local hashes")
-		}
 		x.ours, x.depth = map[uint64]block.Key{}, map[block.Key]int{}
 	}
 	x.Index = kvindex.New(hasher, kvindex.Config{Bytes: Budget})
-	if m != Handles {
-		var ok bool
-		if x.door, ok = any(x.Index).(keyDoor); !ok {
-			return nil, fmt.Errorf("this build of kvindex takes no ready keys")
-		}
-	}
 	return x, nil
 }
 
@@ -181,7 +156,7 @@ func (x *Index) fillStore(e *Event, r *trace.Record) {
 		start = x.depth[parent]
 	}
 	e.parent = uint64(parent)
-	e.keys = x.chain.Chain(e.keys, parent, start, r.Locals)
+	e.keys = x.hasher.Chain(e.keys, parent, start*x.size, r.Locals)
 	for i, key := range e.keys {
 		x.ours[r.Keys[i]] = key
 		x.depth[key] = start + i + 1
@@ -209,9 +184,9 @@ func (x *Index) Apply(e *Event) {
 	case e.kind == forget:
 		x.Forget(e.holder)
 	case x.Mode != Handles && e.kind == store:
-		x.door.StoreKeys(e.holder, block.TierGPU, 0, block.Key(e.parent), !e.rooted, e.keys)
+		x.StoreKeys(e.holder, block.TierGPU, 0, block.Key(e.parent), !e.rooted, e.keys)
 	case x.Mode != Handles:
-		x.door.RemoveKeys(e.holder, block.TierGPU, 0, e.keys)
+		x.RemoveKeys(e.holder, block.TierGPU, 0, e.keys)
 	case e.kind == store:
 		s := &x.stored
 		s.Scope.Model = "m"
@@ -274,17 +249,17 @@ func (x *Index) Question(r *trace.Record, n int) Question {
 	q := Question{Depths: append([]uint16(nil), r.Depths...), Blocks: n}
 	switch x.Mode {
 	case Keys:
-		q.locals = append(q.locals, r.Locals[:n]...)
 		for _, key := range r.Keys[:n] {
 			q.keys = append(q.keys, block.Key(key))
 		}
 	case Local:
 		q.locals = append(q.locals, r.Locals[:n]...)
-		q.keys = x.chain.Chain(nil, x.root, 0, q.locals)
+		q.keys = x.hasher.Chain(nil, x.root, 0, q.locals)
 	case Handles:
 		for _, local := range r.Locals[:n] {
 			q.tokens = x.tokens(q.tokens, local)
 		}
+		q.locals = x.hasher.Locals(nil, q.tokens)
 		q.keys = x.hasher.Append(nil, x.root, 0, q.tokens, nil)
 	}
 	return q
@@ -293,27 +268,17 @@ func (x *Index) Question(r *trace.Record, n int) Question {
 // Keys returns the question's keys.
 func (q *Question) Keys() []block.Key { return q.keys }
 
-// DropTokens gives up what only Hash needs, so that many questions fit into memory.
+// DropTokens gives up what only Chain and Hash need, so that many questions fit into memory.
 func (q *Question) DropTokens() { q.tokens, q.locals = nil, nil }
 
-// Hash makes the question's keys anew into dst, as a lookup must that begins with tokens (Handles) or local hashes.
+// Chain makes the question's keys anew into dst, as a lookup must that begins with local hashes. Keys has none.
+func (x *Index) Chain(q *Question, dst []block.Key) []block.Key {
+	return x.hasher.Chain(dst, x.root, 0, q.locals)
+}
+
+// Hash makes the question's keys anew into dst, as a lookup must that begins with tokens. Only Handles has them.
 func (x *Index) Hash(q *Question, dst []block.Key) []block.Key {
-	switch x.Mode {
-	case Local:
-		return x.chain.Chain(dst, x.root, 0, q.locals)
-	case Handles:
-		return x.hasher.Append(dst, x.root, 0, q.tokens, nil)
-	}
-	parent := uint64(0)
-	for i, local := range q.locals {
-		if i == 0 {
-			parent = local
-		} else {
-			parent = synth.NextKey(parent, local)
-		}
-		dst = append(dst, block.Key(parent))
-	}
-	return dst
+	return x.hasher.Append(dst, x.root, 0, q.tokens, nil)
 }
 
 // Depths sets depths to what matches say of each worker.
