@@ -28,7 +28,7 @@ type CacheAware struct {
 	// EvictionIntervalSecs is how often holders with more than MaxTreeSize are trimmed to it, in seconds. 0 never does.
 	EvictionIntervalSecs int `yaml:"eviction_interval_secs"`
 	// MaxTreeSize is how many characters, or tokens where tokens are used, are remembered of each holder and model.
-	MaxTreeSize int64 `yaml:"max_tree_size"`
+	MaxTreeSize int `yaml:"max_tree_size"`
 	// By says what prompts are compared by: "text", or "tokens", which have to be made first and tell apart what only the
 	// chat template shows. The other is used where the one is not known.
 	By string `yaml:"by"`
@@ -81,8 +81,8 @@ func (p CacheAware) Spec(name string) Spec {
 				tokensFirst: p.By == byTokens,
 				bytes:       p.MaxBytes,
 				interval:    int64(p.EvictionIntervalSecs) * int64(time.Second),
-				limit:       p.MaxTreeSize,
-				target:      p.MaxTreeSize,
+				limit:       int64(p.MaxTreeSize),
+				target:      int64(p.MaxTreeSize),
 				perToken:    1,
 			})}
 		},

@@ -47,6 +47,8 @@ var filters = map[string]func(*Spec) Filter{
 	"healthy":   func(*Spec) Filter { return filterFunc(healthy) },
 	"saturated": func(*Spec) Filter { return filterFunc(saturated) },
 	"balanced":  func(s *Spec) Filter { return balanced(s.ImbalanceTokens) },
+	"locality":  func(s *Spec) Filter { return nearest(s.Locality) },
+	"multiplex": func(*Spec) Filter { return multiplex{} },
 }
 
 func healthy(_ *Query, c *Candidate) string {

@@ -36,6 +36,7 @@ var kinds = []Kind{
 	kind("power_of_two", func() PowerOfTwo { return PowerOfTwo{} }),
 	kind("precise_prefix_cache", DefaultPrecisePrefixCache),
 	kind("predicted_ttft", DefaultPredictedTTFT),
+	kind("prefix_cache_affinity", DefaultPrefixCacheAffinity),
 	kind("random", func() Random { return Random{} }),
 	kind("round_robin", func() RoundRobin { return RoundRobin{} }),
 }

@@ -69,6 +69,8 @@ type Mix struct {
 	TierWeights TierWeights `yaml:"tier_weights"`
 	// ImbalanceTokens bounds how far a match is followed, as for kv_aware. 0 is no bound.
 	ImbalanceTokens int `yaml:"imbalance_tokens"`
+	// Locality is where this router runs, for the locality filter.
+	Locality Locality `yaml:"locality"`
 }
 
 // DefaultMix returns a mix of nothing yet.
@@ -104,6 +106,6 @@ func (p Mix) Validate() error {
 func (p Mix) Spec(name string) Spec {
 	return Spec{
 		Name: name, Filters: append([]string(nil), p.Filters...), Scorers: append([]Weighted(nil), p.Scorers...), Picker: p.Picker,
-		TierWeights: p.TierWeights.ByTier(), ImbalanceTokens: p.ImbalanceTokens,
+		TierWeights: p.TierWeights.ByTier(), ImbalanceTokens: p.ImbalanceTokens, Locality: p.Locality,
 	}
 }

@@ -31,6 +31,9 @@ type Spec struct {
 	// DefaultTierWeights.
 	TierWeights [block.NumTiers]float64
 
+	// Locality is where this router runs, for the locality filter.
+	Locality Locality
+
 	// ImbalanceTokens bounds how far a match is followed: see the package comment. 0 is no bound. A policy with a bound
 	// gets the balanced filter when it does not list it.
 	ImbalanceTokens int

@@ -13,7 +13,7 @@ var update = flag.Bool("update", false, "rewrite what the scripts in testdata ex
 
 // TestScripts runs testdata/*.txt. A script is made of lines:
 //
-//	worker NAME [block=N] [rank=N] [trust=T] [unavailable] [hash=N] [blocks=N]   a worker, or a further rank of one; block is its engine's, blocks its
+//	worker NAME [block=N] [rank=N] [trust=T] [unavailable] [node=NAME] [zone=NAME] [adapter=NAME …] [hash=N] [blocks=N]   a worker, or a further rank of one; block is its engine's, blocks its
 //	                                      cache's size
 //	index NAME[/RANK] [gpu=N] [cpu=N] [disk=N] [remote=N] [predicted=N] [active=N]   tokens of the prompt it has
 //	load NAME[/RANK] [requests=N] [prefill=N] [context=N] [processed=N] [waiting=N] [output=N]   context in engine blocks

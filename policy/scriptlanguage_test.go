@@ -129,6 +129,15 @@ func setCandidate(c *Candidate, key, value string) error {
 	case "unavailable":
 		c.Available = false
 		return nil
+	case "node", "zone":
+		if c.Worker.Facts.Labels == nil {
+			c.Worker.Facts.Labels = map[string]string{}
+		}
+		c.Worker.Facts.Labels[key] = value
+		return nil
+	case "adapter":
+		c.Worker.Facts.Models = append(c.Worker.Facts.Models, fleet.Model{ID: value, Parent: "m"})
+		return nil
 	case "kv":
 		used, err := strconv.ParseFloat(strings.TrimSuffix(value, "%"), 64)
 		c.Load.Reported.KVUsed = used / 100

@@ -1,0 +1,104 @@
+package policy
+
+import "github.com/warmpath/warmpath/fleet"
+
+// Locality is where this router runs. Workers say the same of themselves by labels of these names.
+type Locality struct {
+	Node string `yaml:"node"` // "" is not told
+	Zone string `yaml:"zone"` // "" is not told
+}
+
+// Labels of workers that the locality filter reads.
+const (
+	LabelNode = "node"
+	LabelZone = "zone"
+)
+
+// Reasons of the filters below.
+const (
+	ReasonElsewhere = "another node or zone, and there are nearer ones"
+	ReasonNoAdapter = "the adapter is not loaded there, and it is elsewhere"
+	ReasonCrowded   = "more adapters are loaded there than elsewhere"
+)
+
+// nearest is the locality filter. It keeps the candidates on the router's own node; when there are none those in its zone; when there are none all.
+// It goes after the filters that every policy has: workers that cannot be used or are saturated give way to the next tier.
+// [Ray Serve, LocalityMixin: node, availability zone, all]
+type nearest Locality
+
+func (l nearest) Filter(_ *Query, c []Candidate) int {
+	for _, tier := range [...]struct{ label, here string }{{LabelNode, l.Node}, {LabelZone, l.Zone}} {
+		if tier.here == "" {
+			continue
+		}
+		if n := keep(c, ReasonElsewhere, func(x *Candidate) bool { return x.Worker.Facts.Labels[tier.label] == tier.here }); n > 0 {
+			return n
+		}
+	}
+	return len(c)
+}
+
+// multiplex keeps, for a request to an adapter, the candidates that have it loaded; when there are none those with the
+// fewest adapters, where it costs least to load. A request to a base model passes all. The router itself only offers
+// workers that list the adapter, so that this matters where a worker lists fewer than it can load.
+// [Ray Serve, MultiplexMixin: loaded, fewest models, all]
+type multiplex struct{}
+
+func (multiplex) Filter(q *Query, c []Candidate) int {
+	if q.LoRA == "" || len(c) == 0 {
+		return len(c)
+	}
+	if n := keep(c, ReasonNoAdapter, func(x *Candidate) bool { return loads(&x.Worker.Facts, q.LoRA) }); n > 0 {
+		return n
+	}
+	fewest := adapters(&c[0].Worker.Facts)
+	for i := range c {
+		fewest = min(fewest, adapters(&c[i].Worker.Facts))
+	}
+	return keep(c, ReasonCrowded, func(x *Candidate) bool { return adapters(&x.Worker.Facts) == fewest })
+}
+
+func loads(f *fleet.Facts, adapter string) bool {
+	for i := range f.Models {
+		if f.Models[i].ID == adapter {
+			return true
+		}
+	}
+	return false
+}
+
+func adapters(f *fleet.Facts) int {
+	n := 0
+	for i := range f.Models {
+		if f.Models[i].Parent != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// keep moves the candidates that are good to the front, in their order, and gives the others a reason. When none is good
+// nothing changes.
+func keep(c []Candidate, reason string, good func(*Candidate) bool) int {
+	kept := 0
+	for i := range c {
+		if good(&c[i]) {
+			kept++
+		}
+	}
+	if kept == 0 || kept == len(c) {
+		return kept
+	}
+	kept = 0
+	for i := range c {
+		if !good(&c[i]) {
+			c[i].Reason = reason
+			continue
+		}
+		if kept != i {
+			c[kept], c[i] = c[i], c[kept]
+		}
+		kept++
+	}
+	return kept
+}

@@ -1,0 +1,177 @@
+package policy
+
+import (
+	"slices"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy/radix"
+)
+
+// PrefixCacheAffinity is the PrefixCacheAffinityRouter of Ray Serve (seed 004): while queues are of about one length, the
+// holders that were sent the longest beginning of the prompt before; where that is short, the holders that remember the
+// fewest characters; the shortest queue among those. Otherwise the shorter queue of two drawn at random.
+//
+// A queue is what this router has under way at a holder.
+type PrefixCacheAffinity struct {
+	// ImbalancedThreshold is by how many requests the longest queue may exceed the shortest. Beyond it prompts do not count.
+	ImbalancedThreshold int `yaml:"imbalanced_threshold"`
+	// MatchRateThreshold is the share of the prompt, 0 to 1, from which the longest beginning is followed.
+	MatchRateThreshold float64 `yaml:"match_rate_threshold"`
+	// DoEviction trims holders with more than EvictionThresholdChars to EvictionTargetChars every EvictionIntervalSecs
+	// seconds, the least recent first. Where tokens are compared, one counts as four characters.
+	DoEviction             bool `yaml:"do_eviction"`
+	EvictionThresholdChars int  `yaml:"eviction_threshold_chars"`
+	EvictionTargetChars    int  `yaml:"eviction_target_chars"`
+	EvictionIntervalSecs   int  `yaml:"eviction_interval_secs"`
+	// Filters narrow the choice before, in this order; Ray's are multiplex and locality.
+	Filters []string `yaml:"filters"`
+	// Locality is where this router runs, for the locality filter.
+	Locality Locality `yaml:"locality"`
+	// By says what prompts are compared by: "text", or "tokens", which have to be made first. The other is used where the
+	// one is not known. The source knows text only.
+	By string `yaml:"by"`
+	// MaxBytes bounds the memory of each tree at every moment: a model has one of texts and one of tokens. Not in the source.
+	MaxBytes int64 `yaml:"max_bytes"`
+}
+
+// DefaultPrefixCacheAffinity returns the defaults of seed 004: no eviction.
+func DefaultPrefixCacheAffinity() PrefixCacheAffinity {
+	return PrefixCacheAffinity{
+		ImbalancedThreshold: 10, MatchRateThreshold: 0.1,
+		EvictionThresholdChars: 400_000, EvictionTargetChars: 360_000, EvictionIntervalSecs: 10,
+		Filters: []string{"multiplex", "locality"}, By: byText, MaxBytes: defaultPromptBytes,
+	}
+}
+
+// Validate returns all that is wrong.
+func (p PrefixCacheAffinity) Validate() error {
+	var wrong check
+	wrong.atLeast("imbalanced_threshold", float64(p.ImbalancedThreshold), 0)
+	wrong.within("match_rate_threshold", p.MatchRateThreshold, 0, 1)
+	wrong.atLeast("eviction_threshold_chars", float64(p.EvictionThresholdChars), 1)
+	if p.EvictionTargetChars > p.EvictionThresholdChars || p.EvictionTargetChars < 1 {
+		wrong.add("eviction_target_chars", "%d is outside 1..%d, the threshold", p.EvictionTargetChars, p.EvictionThresholdChars)
+	}
+	wrong.within("eviction_interval_secs", float64(p.EvictionIntervalSecs), 1, 1e6)
+	for _, f := range p.Filters {
+		wrong.oneOf("filters", f, known(filters)...)
+	}
+	wrong.oneOf("by", p.By, byText, byTokens)
+	wrong.atLeast("max_bytes", float64(p.MaxBytes), 1<<16)
+	return wrong.join()
+}
+
+// charsPerToken is what a token counts where a bound is given in characters: English and code have 3.5 to 4.5.
+const charsPerToken = 4
+
+// Spec returns the policy.
+func (p PrefixCacheAffinity) Spec(name string) Spec {
+	c := promptConfig{
+		tokensFirst: p.By == byTokens, bytes: p.MaxBytes,
+		limit: int64(p.EvictionThresholdChars), target: int64(p.EvictionTargetChars), perToken: charsPerToken,
+	}
+	if p.DoEviction {
+		c.interval = int64(p.EvictionIntervalSecs) * int64(time.Second)
+	}
+	return Spec{
+		Name: name, Terms: []string{"sent before", "idle"}, Filters: slices.Clone(p.Filters), Locality: p.Locality,
+		NeedsText: p.By == byText, NeedsMatches: p.By == byTokens,
+		Chooser: func() Chooser { return &prefixAffinity{p, newPrompts(c)} },
+	}
+}
+
+type prefixAffinity struct {
+	PrefixCacheAffinity
+	prompts *prompts
+}
+
+func (x *prefixAffinity) Choose(q *Query, c []Candidate) Pick {
+	m := x.prompts.match(q)
+	defer x.prompts.done(m)
+	noteTerms(m, c)
+	best := 0
+	for i := range c {
+		if c[i].Terms[termSent] > c[best].Terms[termSent] {
+			best = i
+		}
+	}
+	least, most := spread(c)
+	if m == nil || most-least > int64(x.ImbalancedThreshold) {
+		return x.shorterOfTwo(m, q, c, best)
+	}
+	if c[best].Terms[termSent] >= x.MatchRateThreshold && c[best].Terms[termSent] > 0 {
+		return x.follow(m, q, c, c[best].Terms[termSent])
+	}
+	return x.fill(m, q, c, best)
+}
+
+// follow picks the shortest queue among the holders of the longest beginning.
+func (x *prefixAffinity) follow(m *radix.Matches, q *Query, c []Candidate, longest float64) Pick {
+	picked := -1
+	for i := range c {
+		c[i].Score = c[i].Terms[termSent]
+		if c[i].Score == longest && (picked < 0 || idler(q, &c[i], &c[picked])) {
+			picked = i
+		}
+	}
+	return Pick{Index: picked, Branch: given(m, c, picked, picked), Ranked: true}
+}
+
+// fill picks the shortest queue among the holders that remember the fewest characters. When none remembers any, nothing
+// tells them apart: the shorter queue of two.
+func (x *prefixAffinity) fill(m *radix.Matches, q *Query, c []Candidate, best int) Pick {
+	fewest, any := int64(0), false
+	for i := range c {
+		n := x.prompts.characters(q, c[i].Holder)
+		if i == 0 || n < fewest {
+			fewest = n
+		}
+		any = any || n > 0
+		c[i].Score = 1 / float64(1+n)
+	}
+	if !any {
+		return x.shorterOfTwo(m, q, c, best)
+	}
+	picked := -1
+	for i := range c {
+		if c[i].Score == 1/float64(1+fewest) && (picked < 0 || idler(q, &c[i], &c[picked])) {
+			picked = i
+		}
+	}
+	b := BranchMiss
+	if c[best].Terms[termSent] > 0 {
+		b = BranchShort
+	}
+	return Pick{Index: picked, Branch: b, Ranked: true}
+}
+
+// shorterOfTwo picks the shorter queue of two candidates drawn at random, the first when they are equal.
+func (x *prefixAffinity) shorterOfTwo(m *radix.Matches, q *Query, c []Candidate, best int) Pick {
+	first, second := twoOf(q, c)
+	if c[second].Load.Requests < c[first].Load.Requests {
+		first = second
+	}
+	for i := range c {
+		c[i].Score = c[i].Terms[termIdle]
+	}
+	return Pick{Index: first, Branch: given(m, c, first, best)}
+}
+
+// twoOf draws two different candidates at random, whatever order they are in; the same when there is one only.
+func twoOf(q *Query, c []Candidate) (first, second int) {
+	second = -1
+	for i := 1; i < len(c); i++ {
+		switch lot := mix(c[i].Hash ^ q.Random); {
+		case lot < mix(c[first].Hash^q.Random):
+			first, second = i, first
+		case second < 0 || lot < mix(c[second].Hash^q.Random):
+			second = i
+		}
+	}
+	return first, max(second, 0)
+}
+
+func (x *prefixAffinity) Routed(q *Query, c *Candidate) { x.prompts.sent(q, c.Holder) }
+func (x *prefixAffinity) Finished(*Finished)            {}
+func (x *prefixAffinity) Forget(h fleet.Holder)         { x.prompts.forget(h) }
