@@ -417,6 +417,9 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 		p.found = g.Tokens.Find(ctx, tokens.Prompt{Request: &p.read, Authorization: h.Get("Authorization"), Model: pool.Model, Scratch: p.text}, p.workers)
 		p.waited = time.Since(began)
 	}
+	if (decides.NeedsText() || p.explains) && p.found.Text == nil {
+		p.found.Text = tokens.AppendText(p.text[:0], &p.read)
+	}
 	q := &p.route
 	q.Model, q.MaxTokens, q.PromptBytes = p.read.Model, p.read.MaxTokens, p.read.PromptBytes()
 	q.Salt, q.Extra = p.read.CacheSalt, p.read.ExtraKey
