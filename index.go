@@ -9,6 +9,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/policy"
 )
 
 // modelIndex is the index of one base model. It is replaced when its block size must change.
@@ -18,6 +19,7 @@ type modelIndex struct {
 	hasher     *block.Hasher
 	index      *kvindex.Index
 	memo       *keyMemo
+	learned    atomic.Pointer[map[*policy.Policy]*learnedIndex]
 	checked    atomic.Uint64 // the fleet's generation for which the block size was found right
 }
 
@@ -41,6 +43,7 @@ func (r *Router) index(snap *fleet.Snapshot, base string) *modelIndex {
 		}
 		r.created++
 		x = &modelIndex{model: base, generation: r.created, hasher: h, index: kvindex.New(h, r.options.Index), memo: newKeyMemo()}
+		x.learned.Store(&map[*policy.Policy]*learnedIndex{})
 		all = maps.Clone(all)
 		all[base] = x
 		r.indexes.Store(&all)
@@ -124,13 +127,26 @@ func (r *Router) Clear(h fleet.Holder, model string, tier block.Tier) (generatio
 		return 0
 	}
 	x.index.Clear(h, tier)
+	if tier == block.TierGPU {
+		x.forgetLearned(h)
+		r.forgetInPolicies(h)
+	}
 	return x.generation
 }
 
-// Forget forgets all that h holds: its engine restarted, its history is lost, or it left.
+// Forget forgets all that h holds, in the index and in what policies remember: its engine restarted, its history is lost, or
+// it left.
 func (r *Router) Forget(h fleet.Holder) {
 	for _, x := range *r.indexes.Load() {
 		x.index.Forget(h)
+		x.forgetLearned(h)
+	}
+	r.forgetInPolicies(h)
+}
+
+func (r *Router) forgetInPolicies(h fleet.Holder) {
+	for _, p := range r.policies {
+		p.Forget(h)
 	}
 }
 

@@ -99,7 +99,7 @@ func (r *Router) decide(ctx context.Context, req *Request, take bool) (*Decision
 
 	d := r.decision()
 	d.Model, d.Base, d.LoRA = pool.Name, pool.Model, pool.LoRA
-	d.Policy, d.Now = p.Name(), req.Now
+	d.policy, d.Policy, d.Now = p, p.Name(), req.Now
 	d.PromptTokens, d.TokensKnown = req.promptTokens()
 	d.candidates(snap, pool)
 	d.FromText = !d.TokensKnown && len(req.Text) > 0 && p.Matches()
@@ -123,7 +123,6 @@ func (r *Router) decide(ctx context.Context, req *Request, take bool) (*Decision
 		Now:          req.Now,
 		Prompt:       policy.Prompt{Tokens: req.Tokens, Keys: d.keys, BlockSize: d.BlockSize, Text: req.Text},
 	}
-	d.policy = p
 	d.settle(p.Choose(&d.query, d.Candidates))
 	if d.Worker == nil {
 		return d, fmt.Errorf("route to model %q: %w", req.Model, noChoice(d.Candidates))
@@ -192,7 +191,12 @@ func (r *Router) match(d *Decision, req *Request, snap *fleet.Snapshot, pool *fl
 		usable -= usable % pool.BlockSize
 	}
 	limit := min(usable/d.BlockSize, len(d.keys))
-	d.matches = x.index.Match(d.keys[:limit], req.Now, d.matches)
+	learned := r.learned(x, d.policy)
+	if learned != nil {
+		d.matches = learned.match(d.keys[:limit], req.Now, d.matches)
+	} else {
+		d.matches = x.index.Match(d.keys[:limit], req.Now, d.matches)
+	}
 	for i := range d.matches {
 		m := &d.matches[i]
 		at := pool.Position(m.Holder)
@@ -206,6 +210,10 @@ func (r *Router) match(d *Decision, req *Request, snap *fleet.Snapshot, pool *fl
 		use := func(blocks uint32) int {
 			tokens := min(int(blocks)*d.BlockSize, d.PromptTokens-1)
 			return tokens - tokens%c.BlockSize
+		}
+		if learned != nil { // nothing of it is confirmed
+			c.Predicted = use(m.Blocks)
+			continue
 		}
 		c.Match = use(m.Blocks)
 		c.Predicted = max(use(m.Speculative), c.Match)
@@ -229,7 +237,7 @@ func (d *Decision) settle(choice policy.Choice) {
 	}
 	c := &d.Candidates[choice.Index]
 	d.Worker, d.Holder, d.Rank, d.Trust = c.Worker, c.Holder, c.Rank, c.Trust
-	if d.FromText {
+	if d.FromText || d.policy.Learned() != nil {
 		d.Trust = min(d.Trust, fleet.TrustApproximate)
 	}
 	d.Pinned = len(c.Worker.Holders) > 1
@@ -238,20 +246,19 @@ func (d *Decision) settle(choice policy.Choice) {
 
 // speculate expects the prompt of a decision in the cache it was sent to.
 func (r *Router) speculate(d *Decision) {
+	x := (*r.indexes.Load())[d.Base]
+	if x == nil || x.hasher.Size() != d.BlockSize || d.Trust == fleet.TrustNone || len(d.keys) == 0 {
+		return
+	}
+	r.learn(x, d)
 	ttl := r.options.SpeculativeTTL
 	if own := d.policy.SpeculativeTTL(); own != 0 {
 		ttl = own
 	}
-	switch d.Trust {
-	case fleet.TrustNone:
-		return
-	case fleet.TrustApproximate:
+	if d.FromText || d.Candidates[d.Chosen].Trust == fleet.TrustApproximate {
 		ttl = r.options.ApproximateTTL
 	}
-	if ttl <= 0 || len(d.keys) == 0 {
-		return
-	}
-	if x := (*r.indexes.Load())[d.Base]; x != nil && x.hasher.Size() == d.BlockSize {
+	if ttl > 0 {
 		x.index.Speculate(d.Holder, d.keys, d.Now+int64(ttl))
 	}
 }

@@ -28,6 +28,7 @@ type Kind struct {
 var kinds = []Kind{
 	kind("cache_aware", DefaultCacheAware),
 	kind("direct", func() Direct { return Direct{} }),
+	kind("estimated", DefaultEstimated),
 	kind("kv", DefaultKV),
 	kind("kv_aware", DefaultLongestMatch),
 	kind("least_load", func() LeastLoad { return LeastLoad{} }),

@@ -56,7 +56,9 @@ func (p KV) Validate() error {
 	var wrong check
 	wrong.atLeast("overlap_score_weight", p.OverlapScoreWeight, 0)
 	wrong.atLeast("router_temperature", p.RouterTemperature, 0)
-	wrong.atLeast("router_ttl", p.RouterTTL.Seconds(), 0)
+	if p.RouterTTL <= 0 {
+		wrong.add("router_ttl", "%v is not positive", p.RouterTTL)
+	}
 	wrong.atLeast("prefill_load_scale", p.PrefillLoadScale, 0)
 	wrong.atLeast("overlap_score_credit", p.OverlapScoreCredit, 0)
 	wrong.atLeast("overlap_score_credit_decay", p.OverlapScoreCreditDecay, 0)
@@ -68,10 +70,14 @@ func (p KV) Validate() error {
 
 // Spec returns the policy.
 func (p KV) Spec(name string) Spec {
-	return Spec{
+	s := Spec{
 		Name: name, Chooser: func() Chooser { return &kvCost{KV: p} }, NeedsMatches: true,
 		Terms: []string{"prefill", "decode", "requests", "credit"},
 	}
+	if !p.UseKVEvents {
+		s.Learned = &Learned{TTL: p.RouterTTL, MaxBlocks: 1 << 20}
+	}
+	return s
 }
 
 // kvCost chooses by KV's cost. Scores are negated costs; the credit is what the prefill term was lowered by.

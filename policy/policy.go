@@ -38,12 +38,24 @@ type Spec struct {
 	// gets the balanced filter when it does not list it.
 	ImbalanceTokens int
 
+	// Learned looks matches up in what the policy's own decisions let expect, not in what engines announce; nil is in what
+	// they announce. The router keeps it, for each model.
+	Learned *Learned
+
 	// SpeculativeTTL is how long a prompt that this policy dispatched counts as cached without its events. 0 is the router's,
 	// negative not at all.
 	SpeculativeTTL time.Duration
 	// BlockSize is the tokens of the index's blocks where the router is not told and this is its default policy. 0 is not
 	// said.
 	BlockSize int
+}
+
+// Learned says for how long a prompt is expected where it was sent.
+type Learned struct {
+	TTL             time.Duration // 0 is for ever
+	HolderTokens    int           // tokens of a holder that are remembered, the most recently used; 0 is no limit
+	MaxBlocks       int           // blocks of the index over all holders; 0 is no limit where HolderTokens is one, else 2^20
+	MaxPrefixTokens int           // tokens of a prompt that are looked at; 0 is all
 }
 
 // Weighted is a scorer and how much it counts.
@@ -170,6 +182,9 @@ func known[V any](m map[string]V) []string {
 // SpeculativeTTL returns how long a prompt that this policy dispatched counts as cached without its events; 0 is the
 // router's, negative not at all.
 func (p *Policy) SpeculativeTTL() time.Duration { return p.spec.SpeculativeTTL }
+
+// Learned returns how the policy learns from its own decisions, nil when it goes by what engines announce.
+func (p *Policy) Learned() *Learned { return p.spec.Learned }
 
 // Name returns the policy's name.
 func (p *Policy) Name() string { return p.spec.Name }

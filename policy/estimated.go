@@ -1,0 +1,51 @@
+package policy
+
+// Estimated is llm-d's approximate prefix cache: as precise_prefix_cache, with matches guessed from where prompts were
+// sent, the most recent ones of each worker. It is what that project compares its precise one with [facts/routing.md §2.1;
+// facts/llm-d.md §1.5].
+type Estimated struct {
+	// PrefixWeight is how much the matched share of the prompt counts.
+	PrefixWeight float64 `yaml:"prefix_weight"`
+	// QueueWeight is how much the waiting queue counts, normalised by its range.
+	QueueWeight float64 `yaml:"queue_weight"`
+	// KVCacheWeight is how much the free share of the KV cache counts.
+	KVCacheWeight float64 `yaml:"kv_cache_weight"`
+	// LRUCapacityPerServer is how many blocks of 16 tokens of a worker are remembered, the most recently used.
+	LRUCapacityPerServer int `yaml:"lru_capacity_per_server"`
+	// MaxPrefixTokens is how many tokens of a prompt are looked at.
+	MaxPrefixTokens int `yaml:"max_prefix_tokens"`
+	// Picker is max_score, random, or weighted_random.
+	Picker string `yaml:"picker"`
+}
+
+// estimatedBlock: the source's blocks are 64 characters, which it takes for 16 tokens.
+const estimatedBlock = 16
+
+// DefaultEstimated returns the weights and the capacity of llm-d's published measurement.
+func DefaultEstimated() Estimated {
+	return Estimated{PrefixWeight: 1, QueueWeight: 1, KVCacheWeight: 1, LRUCapacityPerServer: 31250, MaxPrefixTokens: 128 << 10, Picker: "max_score"}
+}
+
+// Validate returns all that is wrong.
+func (p Estimated) Validate() error {
+	var wrong check
+	wrong.atLeast("prefix_weight", p.PrefixWeight, 0)
+	wrong.atLeast("queue_weight", p.QueueWeight, 0)
+	wrong.atLeast("kv_cache_weight", p.KVCacheWeight, 0)
+	if p.PrefixWeight+p.QueueWeight+p.KVCacheWeight == 0 {
+		wrong.add("prefix_weight", "all weights are 0: nothing would be rated")
+	}
+	wrong.within("lru_capacity_per_server", float64(p.LRUCapacityPerServer), 1, 1<<27)
+	wrong.within("max_prefix_tokens", float64(p.MaxPrefixTokens), estimatedBlock, 1<<30)
+	wrong.oneOf("picker", p.Picker, "max_score", "random", "weighted_random")
+	return wrong.join()
+}
+
+// Spec returns the policy.
+func (p Estimated) Spec(name string) Spec {
+	return Spec{
+		Name: name, Picker: p.Picker,
+		Scorers: weighted("match", p.PrefixWeight, "queue", p.QueueWeight, "kv_cache", p.KVCacheWeight),
+		Learned: &Learned{HolderTokens: p.LRUCapacityPerServer * estimatedBlock, MaxPrefixTokens: p.MaxPrefixTokens},
+	}
+}
