@@ -361,3 +361,15 @@ func (w *worker) report(err error) {
 	w.why = why
 	w.fleet.SetHealth(w.id, err == nil, why)
 }
+
+// Target returns what is configured of the worker at url; the zero Target when it is not listed.
+func (s *Static) Target(url string) Target {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.targets {
+		if t.URL == url {
+			return t
+		}
+	}
+	return Target{}
+}

@@ -1,14 +1,12 @@
 package discovery
 
 import (
-	"bufio"
 	"context"
 	"io"
 	"net"
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/warmpath/warmpath/fleet"
 )
@@ -161,49 +159,4 @@ func atoi(s string) int {
 		return 0
 	}
 	return n
-}
-
-// maxMetricLine bounds one line of /metrics: cache_config_info has some forty labels, 2 KB.
-const maxMetricLine = 256 << 10
-
-// metricLabels returns the labels of every line of a Prometheus text that begins with prefix, a name and "{".
-func metricLabels(r io.Reader, prefix string) ([]map[string]string, error) {
-	var lines []map[string]string
-	scanner := bufio.NewScanner(r)
-	scanner.Buffer(make([]byte, 0, 64<<10), maxMetricLine)
-	for scanner.Scan() {
-		if rest, ok := strings.CutPrefix(scanner.Text(), prefix); ok && len(lines) < fleet.MaxRanks {
-			lines = append(lines, parseLabels(rest))
-		}
-	}
-	return lines, scanner.Err()
-}
-
-// parseLabels reads name="value",… up to the closing brace. Values may escape backslash, quote and newline.
-func parseLabels(s string) map[string]string {
-	labels := map[string]string{}
-	for {
-		s = strings.TrimLeft(s, ", ")
-		name, rest, ok := strings.Cut(s, `="`)
-		if !ok || strings.HasPrefix(s, "}") {
-			return labels
-		}
-		var value strings.Builder
-		i := 0
-		for ; i < len(rest) && rest[i] != '"'; i++ {
-			c := rest[i]
-			if c == '\\' && i+1 < len(rest) {
-				i++
-				if c = rest[i]; c == 'n' {
-					c = '\n'
-				}
-			}
-			value.WriteByte(c)
-		}
-		if i == len(rest) {
-			return labels // cut off: the last label is not whole
-		}
-		labels[name] = value.String()
-		s = rest[i+1:]
-	}
 }

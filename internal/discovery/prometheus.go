@@ -1,0 +1,92 @@
+package discovery
+
+import (
+	"bufio"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// maxMetricLine bounds one line of /metrics: cache_config_info has some forty labels, 2 KB.
+const maxMetricLine = 256 << 10
+
+// metricLines calls line with each line of a Prometheus text, but its comments. The line is valid during the call.
+func metricLines(r io.Reader, line func([]byte)) error {
+	scanner := bufio.NewScanner(r)
+	scanner.Buffer(make([]byte, 0, 64<<10), maxMetricLine)
+	for scanner.Scan() {
+		if text := scanner.Bytes(); len(text) > 0 && text[0] != '#' {
+			line(text)
+		}
+	}
+	return scanner.Err()
+}
+
+// metricLabels returns the labels of every line of a Prometheus text that begins with prefix, a name and "{".
+func metricLabels(r io.Reader, prefix string) ([]map[string]string, error) {
+	var lines []map[string]string
+	err := metricLines(r, func(line []byte) {
+		if rest, ok := strings.CutPrefix(string(line), prefix); ok && len(lines) < fleet.MaxRanks {
+			labels, _ := parseLabels(rest)
+			lines = append(lines, labels)
+		}
+	})
+	return lines, err
+}
+
+// sample is one line of a Prometheus text.
+type sample struct {
+	labels map[string]string
+	value  float64
+}
+
+// parseSample reads what stands behind a metric's name: labels, if any, and a value. Timestamps and exemplars are left alone. ok
+// is false where there is no number, or one that no count or share can be: NaN, infinite, negative.
+func parseSample(rest string) (s sample, ok bool) {
+	if labels, braced := strings.CutPrefix(rest, "{"); braced {
+		s.labels, rest = parseLabels(labels)
+	}
+	value, _, _ := strings.Cut(strings.TrimLeft(rest, " \t"), " ")
+	v, err := strconv.ParseFloat(value, 64)
+	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
+		return s, false
+	}
+	s.value = v
+	return s, true
+}
+
+// parseLabels reads name="value",… up to the closing brace, and returns what stands behind it. Values may escape backslash, quote
+// and newline.
+func parseLabels(s string) (labels map[string]string, rest string) {
+	labels = map[string]string{}
+	for {
+		s = strings.TrimLeft(s, ", ")
+		if after, closed := strings.CutPrefix(s, "}"); closed {
+			return labels, after
+		}
+		name, value, ok := strings.Cut(s, `="`)
+		if !ok {
+			return labels, ""
+		}
+		var text strings.Builder
+		i := 0
+		for ; i < len(value) && value[i] != '"'; i++ {
+			c := value[i]
+			if c == '\\' && i+1 < len(value) {
+				i++
+				if c = value[i]; c == 'n' {
+					c = '\n'
+				}
+			}
+			text.WriteByte(c)
+		}
+		if i == len(value) {
+			return labels, "" // cut off: the last label is not whole
+		}
+		labels[name] = text.String()
+		s = value[i+1:]
+	}
+}

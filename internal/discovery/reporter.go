@@ -1,0 +1,236 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// ReportsConfig says how often engines are asked how busy they are.
+type ReportsConfig struct {
+	// Interval between two questions to a worker, give or take a tenth. 1 s: this router knows its own requests at once, and
+	// what others sent there lasts seconds. 0 asks nobody.
+	Interval time.Duration `yaml:"interval"`
+	// Timeout of one question. 1 s: a later answer is of no use. An engine that does not answer is asked less often, down to
+	// every 30 s, and is routed to all the same.
+	Timeout time.Duration `yaml:"timeout"`
+}
+
+// DefaultReportsConfig asks every second.
+func DefaultReportsConfig() ReportsConfig {
+	return ReportsConfig{Interval: time.Second, Timeout: time.Second}
+}
+
+// Validate returns all problems of c, each beginning with the name of its field.
+func (c ReportsConfig) Validate() error {
+	var problems []error
+	if c.Interval < 0 || c.Interval > 0 && c.Interval < minInterval {
+		problems = append(problems, fmt.Errorf("interval: %v is below %v, and not 0 either, which asks nobody", c.Interval, minInterval))
+	}
+	if c.Timeout <= 0 {
+		problems = append(problems, fmt.Errorf("timeout: %v is not positive", c.Timeout))
+	}
+	return errors.Join(problems...)
+}
+
+const (
+	minInterval = 50 * time.Millisecond // a scrape costs an engine's API process a few milliseconds
+	maxInterval = 30 * time.Second      // between questions to an engine that does not answer
+	// expiry is how often lost requests are looked for: see fleet.Fleet.Expire.
+	expiry = 30 * time.Second
+)
+
+// Reporter asks the engines how busy they are and tells the fleet. Run once; its other methods may be called from any goroutine.
+type Reporter struct {
+	fleet   *fleet.Fleet
+	client  *http.Client
+	config  ReportsConfig
+	targets func(url string) Target
+	log     *slog.Logger
+
+	mu     sync.Mutex // guards counts
+	counts map[string]*ReportCounts
+}
+
+// ReportCounts is how asking one worker went, since the process started.
+type ReportCounts struct {
+	Answered, Failed atomic.Uint64
+	err              atomic.Pointer[string] // of the last question; nil: it was answered
+}
+
+// LastError returns why the last question was not answered; "" when it was.
+func (c *ReportCounts) LastError() string {
+	if e := c.err.Load(); e != nil {
+		return *e
+	}
+	return ""
+}
+
+// NewReporter returns a reporter on f's workers. It starts nothing. targets returns what is configured of the worker at a URL, for
+// its key. A nil client is [NewClient]'s.
+func NewReporter(f *fleet.Fleet, c ReportsConfig, targets func(url string) Target, client *http.Client, log *slog.Logger) *Reporter {
+	if client == nil {
+		client = NewClient()
+	}
+	return &Reporter{fleet: f, client: client, config: c, targets: targets, log: log, counts: map[string]*ReportCounts{}}
+}
+
+// Counts returns how asking the worker at url went, nil when it was never asked.
+func (r *Reporter) Counts(url string) *ReportCounts {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.counts[url]
+}
+
+func (r *Reporter) countsOf(url string) *ReportCounts {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.counts[url]
+	if c == nil {
+		c = &ReportCounts{}
+		r.counts[url] = c
+	}
+	return c
+}
+
+// Run asks, and looks for lost requests, until ctx ends, which is no error.
+func (r *Reporter) Run(ctx context.Context) error {
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	asked := map[fleet.WorkerID]context.CancelFunc{}
+	defer func() {
+		for _, stop := range asked {
+			stop()
+		}
+	}()
+	lost := time.NewTicker(expiry)
+	defer lost.Stop()
+	for {
+		snap := r.fleet.Snapshot()
+		if r.config.Interval > 0 {
+			r.follow(ctx, snap, asked, &asking)
+		}
+		select {
+		case <-snap.Superseded():
+		case now := <-lost.C:
+			if n := r.fleet.Expire(now.UnixNano()); n > 0 {
+				r.log.Error("requests were lost without giving back their load: please report this", "requests", n)
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// follow makes each worker of snap be asked, and those that left be asked no more.
+func (r *Reporter) follow(ctx context.Context, snap *fleet.Snapshot, asked map[fleet.WorkerID]context.CancelFunc, asking *sync.WaitGroup) {
+	present := map[fleet.WorkerID]bool{}
+	for _, w := range snap.Workers() {
+		present[w.ID] = true
+		if asked[w.ID] != nil || len(w.Holders) == 0 {
+			continue
+		}
+		wctx, stop := context.WithCancel(ctx)
+		asked[w.ID] = stop
+		asking.Go(func() { r.watch(wctx, w) }) // ends with wctx; Run waits
+	}
+	for id, stop := range asked {
+		if !present[id] {
+			stop()
+			delete(asked, id)
+		}
+	}
+}
+
+// watch asks one worker until ctx ends.
+func (r *Reporter) watch(ctx context.Context, w *fleet.Worker) {
+	counts := r.countsOf(w.URL)
+	defer func() {
+		if r.fleet.Snapshot().Worker(w.Holders[0]) == nil { // gone, not only our stop
+			r.mu.Lock()
+			delete(r.counts, w.URL)
+			r.mu.Unlock()
+		}
+	}()
+	a := asker{client: r.client, target: Target{URL: w.URL}, timeout: r.config.Timeout}
+	if r.targets != nil {
+		a.target.APIKey = r.targets(w.URL).APIKey
+	}
+	wait := time.Duration(rand.Int64N(int64(r.config.Interval))) // not all at once
+	for {
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+		err := r.ask(ctx, a, w.Holders[0])
+		switch {
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, errNotAsked):
+			wait = r.config.Interval
+		case err != nil:
+			counts.fail(err, r.log, w.URL)
+			wait = min(max(2*wait, r.config.Interval), max(maxInterval, r.config.Interval))
+		default:
+			counts.answer(r.log, w.URL)
+			wait = r.config.Interval
+		}
+		wait += time.Duration((rand.Float64() - 0.5) / 5 * float64(wait))
+	}
+}
+
+// errNotAsked: the worker is of no use now, or of a kind that tells nothing.
+var errNotAsked = errors.New("not asked")
+
+// ask asks the worker of the holder once, and tells the fleet.
+func (r *Reporter) ask(ctx context.Context, a asker, first fleet.Holder) error {
+	w := r.fleet.Snapshot().Worker(first)
+	if w == nil || !w.Healthy || w.Facts.Engine != fleet.EngineVLLM && w.Facts.Engine != fleet.EngineSGLang {
+		return errNotAsked
+	}
+	found, err := a.loadOf(ctx, w.Facts.Engine)
+	if err != nil {
+		return err
+	}
+	now := time.Now().UnixNano()
+	told := 0
+	for rank, l := range found {
+		h, ok := w.Rank(rank)
+		if !ok && len(w.Holders) == 1 && len(found) == 1 { // an engine with one rank need not number it as we do
+			h, ok = w.Holders[0], true
+		}
+		if ok {
+			l.At = now
+			r.fleet.Report(h, l)
+			told++
+		}
+	}
+	if told == 0 {
+		return fmt.Errorf("%w: of none of its ranks", errNoLoad)
+	}
+	return nil
+}
+
+func (c *ReportCounts) answer(log *slog.Logger, url string) {
+	c.Answered.Add(1)
+	if c.err.Swap(nil) != nil {
+		log.Info("worker tells its load again", "worker", url)
+	}
+}
+
+func (c *ReportCounts) fail(err error, log *slog.Logger, url string) {
+	c.Failed.Add(1)
+	text := err.Error()
+	if old := c.err.Swap(&text); old == nil {
+		log.Warn("worker does not tell its load: it is routed to by this router's own counts", "worker", url, "error", err)
+	}
+}

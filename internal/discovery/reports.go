@@ -1,0 +1,160 @@
+package discovery
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math"
+	"net/http"
+	"strconv"
+
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// ranks is what an engine says of its load, by global data-parallel rank.
+type ranks map[int]fleet.Reported
+
+// loadOf asks a worker how busy it is.
+func (a asker) loadOf(ctx context.Context, engine fleet.Engine) (ranks, error) {
+	if engine == fleet.EngineSGLang {
+		return a.sglangLoad(ctx)
+	}
+	return a.metrics(ctx, "vllm:", "engine")
+}
+
+// errNoLoad is an answer that says nothing about load.
+var errNoLoad = errors.New("the answer tells no load")
+
+// sglangLoad reads /v1/loads (SGLang 0.5.8), else the older /get_load, else /metrics, which SGLang has with --enable-metrics.
+func (a asker) sglangLoad(ctx context.Context) (ranks, error) {
+	found, err := a.loads(ctx)
+	if statusOf(err) == http.StatusNotFound {
+		found, err = a.oldLoad(ctx)
+	}
+	if statusOf(err) == http.StatusNotFound {
+		return a.metrics(ctx, "sglang:", "dp_rank")
+	}
+	return found, err
+}
+
+// loads reads /v1/loads.
+func (a asker) loads(ctx context.Context) (ranks, error) {
+	var answer struct {
+		Loads []struct {
+			Rank    int     `json:"dp_rank"`
+			Running int64   `json:"num_running_reqs"`
+			Waiting int64   `json:"num_waiting_reqs"`
+			Queued  int64   `json:"num_waiting_uncached_tokens"`
+			Used    float64 `json:"token_usage"`
+		} `json:"loads"`
+	}
+	if err := a.getJSON(ctx, "/v1/loads", &answer); err != nil {
+		return nil, err
+	}
+	found := ranks{}
+	for _, l := range answer.Loads {
+		found[l.Rank] = fleet.Reported{Running: max(l.Running, 0), Waiting: max(l.Waiting, 0), QueuedTokens: max(l.Queued, 0), KVUsed: share(l.Used)}
+	}
+	return found.orNone()
+}
+
+// oldLoad reads /get_load of SGLang before 0.5.8: no cache use, and running and waiting requests in one number.
+func (a asker) oldLoad(ctx context.Context) (ranks, error) {
+	var answer []struct {
+		Rank    int   `json:"dp_rank"`
+		Both    int64 `json:"num_reqs"`
+		Waiting int64 `json:"num_waiting_reqs"`
+	}
+	if err := a.getJSON(ctx, "/get_load", &answer); err != nil {
+		return nil, err
+	}
+	found := ranks{}
+	for _, l := range answer {
+		waiting := max(l.Waiting, 0)
+		found[l.Rank] = fleet.Reported{Running: max(l.Both-waiting, 0), Waiting: waiting}
+	}
+	return found.orNone()
+}
+
+// metrics reads /metrics: the gauges under their names by version (vLLM's gpu_cache_usage_perc is kv_cache_usage_perc since 0.9.2).
+// Lines that differ in another label than the rank's are of several schedulers behind one rank: their requests add up. SGLang's
+// tensor-parallel ranks repeat one scheduler's numbers: only the first counts.
+func (a asker) metrics(ctx context.Context, prefix, label string) (ranks, error) {
+	found := ranks{}
+	err := a.ask(ctx, http.MethodGet, "/metrics", nil, maxMetrics, func(r io.Reader) error {
+		return metricLines(r, func(line []byte) {
+			if rest, ours := bytes.CutPrefix(line, []byte(prefix)); ours {
+				found.read(rest, label)
+			}
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return found.orNone()
+}
+
+// read takes one line of /metrics, without its prefix, if it is about load.
+func (f ranks) read(line []byte, label string) {
+	end := bytes.IndexAny(line, "{ ")
+	if end < 0 {
+		return
+	}
+	switch string(line[:end]) { // without a copy: a busy engine has thousands of other lines
+	case "num_requests_running", "num_running_reqs", "num_requests_waiting", "num_queue_reqs", "kv_cache_usage_perc", "gpu_cache_usage_perc", "token_usage":
+	default:
+		return
+	}
+	s, ok := parseSample(string(line[end:]))
+	if !ok || repeated(s.labels) {
+		return
+	}
+	rank, err := strconv.Atoi(s.labels[label])
+	if err != nil {
+		rank = noRank
+	}
+	if _, known := f[rank]; !known && len(f) >= fleet.MaxRanks {
+		return
+	}
+	l := f[rank]
+	switch string(line[:end]) {
+	case "num_requests_running", "num_running_reqs":
+		l.Running += count(s.value)
+	case "num_requests_waiting", "num_queue_reqs":
+		l.Waiting += count(s.value)
+	default:
+		l.KVUsed = max(l.KVUsed, share(s.value))
+	}
+	f[rank] = l
+}
+
+// noRank stands for an engine that names no ranks.
+const noRank = -1
+
+// repeated reports whether the labels are of another than the first tensor- or pipeline-parallel rank.
+func repeated(labels map[string]string) bool {
+	for _, name := range [...]string{"tp_rank", "pp_rank"} {
+		if v := labels[name]; v != "" && v != "0" {
+			return true
+		}
+	}
+	return false
+}
+
+func count(v float64) int64 { return int64(min(v, 1<<40)) }
+
+// share cuts what engines call a percentage, and give as 0 to 1.
+func share(v float64) float64 {
+	if math.IsNaN(v) {
+		return 0
+	}
+	return min(max(v, 0), 1)
+}
+
+func (f ranks) orNone() (ranks, error) {
+	if len(f) == 0 {
+		return nil, errNoLoad
+	}
+	return f, nil
+}
