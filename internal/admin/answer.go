@@ -50,16 +50,43 @@ type Holder struct {
 	// BlockedUntil is when the breaker lets a request pass again; absent while it is closed.
 	BlockedUntil *time.Time `json:"blocked_until,omitempty"`
 	Load         Load       `json:"load"`
-	IndexBlocks  int64      `json:"index_blocks"` // blocks that the index knows there
-	*Stream                 // its fields stand beside these; absent when the holder has no event source
+	// Timing is what the holder's passes take, as learned; Leaked counts requests that were lost without giving back their load.
+	Timing      fleet.Timing `json:"timing"`
+	Leaked      uint64       `json:"leaked_requests"`
+	IndexBlocks int64        `json:"index_blocks"` // blocks that the index knows there
+	*Stream                  // its fields stand beside these; absent when the holder has no event source
 }
 
-// Load is the work that this router has put on a holder and that is not over.
+// Load is the work on a holder that is not over: what this router put there, and what others did as far as the engine tells.
 type Load struct {
-	Requests      int64  `json:"requests"`
-	PrefillTokens int64  `json:"prefill_tokens"` // uncached prompt tokens whose first token has not come
-	ContextBlocks int64  `json:"context_blocks"` // engine blocks of the prompts being served
-	Processed     uint64 `json:"processed"`      // requests ever sent
+	Requests      int64   `json:"requests"`
+	Waiting       int64   `json:"waiting"`        // of those, without a first token
+	PrefillTokens int64   `json:"prefill_tokens"` // uncached prompt tokens whose first token has not come
+	PendingTokens int64   `json:"pending_tokens"` // of those, what is still to be computed, as the timing says
+	BacklogMS     float64 `json:"backlog_ms"`     // until they are, as the timing says
+	ContextBlocks int64   `json:"context_blocks"` // distinct engine blocks of the prompts being served
+	ContextTokens int64   `json:"context_tokens"` // prompt tokens of each of them
+	OutputTokens  int64   `json:"output_tokens"`  // of the answers under way
+	Processed     uint64  `json:"processed"`      // requests that this router ever sent
+	Others        *Others `json:"others,omitempty"`
+	Report        *Report `json:"report,omitempty"`
+}
+
+// Others is the part of a Load that other routers put there; absent when there is none.
+type Others struct {
+	Requests      int64 `json:"requests"`
+	Waiting       int64 `json:"waiting"`
+	PrefillTokens int64 `json:"prefill_tokens"`
+	ContextBlocks int64 `json:"context_blocks"`
+}
+
+// Report is what the engine last said of itself; absent when it said nothing.
+type Report struct {
+	Time         time.Time `json:"time"`
+	Running      int64     `json:"running"`
+	Waiting      int64     `json:"waiting"`
+	QueuedTokens int64     `json:"queued_tokens"` // uncached prompt tokens of its queue; 0 when it does not tell
+	KVUsed       float64   `json:"kv_used"`       // share of the KV cache that running requests hold
 }
 
 // Stream is a holder's event subscription; its counters are since the process started.
@@ -159,7 +186,19 @@ type Reloaded struct {
 }
 
 func loadOf(l fleet.Load) Load {
-	return Load{Requests: l.Requests, PrefillTokens: l.PrefillTokens, ContextBlocks: l.ContextBlocks, Processed: l.Processed}
+	out := Load{
+		Requests: l.Requests, Waiting: l.Waiting, PrefillTokens: l.PrefillTokens, PendingTokens: l.PendingTokens,
+		BacklogMS: float64(l.Backlog.Microseconds()) / 1000, ContextBlocks: l.ContextBlocks, ContextTokens: l.ContextTokens,
+		OutputTokens: l.OutputTokens, Processed: l.Processed,
+	}
+	if l.Others != (fleet.Others{}) {
+		others := Others(l.Others)
+		out.Others = &others
+	}
+	if r := l.Reported; r.At != 0 {
+		out.Report = &Report{time.Unix(0, r.At).UTC(), r.Running, r.Waiting, r.QueuedTokens, r.KVUsed}
+	}
+	return out
 }
 
 // explanation turns a decision into its answer. trustWhy is asked for each candidate.

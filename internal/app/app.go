@@ -43,6 +43,7 @@ type App struct {
 	tokens    *tokens.Source
 	client    *proxy.Client
 	workers   *discovery.Static
+	reporter  *discovery.Reporter
 	ingest    *ingest.Manager
 	gateway   *gateway.Gateway
 	admin     *admin.Admin
@@ -67,6 +68,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	if a.workers, err = discovery.NewStatic(a.fleet, cfg.Workers, cfg.Health, nil, o.Log); err != nil {
 		return nil, err
 	}
+	a.reporter = discovery.NewReporter(a.fleet, cfg.Reports, a.workers.Target, nil, o.Log)
 	events := cfg.Events
 	events.BlockSize = cfg.Routing.BlockSize
 	a.ingest = ingest.New(a.router, events, o.Log)
@@ -180,6 +182,7 @@ func (a *App) Run(ctx context.Context) error {
 	var g group
 	g.run("client", stop, func() error { return a.client.Run(rest) })
 	g.run("discovery", stop, func() error { return a.workers.Run(rest) })
+	g.run("reports", stop, func() error { return a.reporter.Run(rest) })
 	g.run("ingest", stop, func() error { return a.ingest.Run(rest) })
 	if back != nil {
 		g.run("admin", stop, func() error { return a.admin.Serve(rest, back) })

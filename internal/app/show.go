@@ -1,6 +1,8 @@
 package app
 
 import (
+	"time"
+
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/admin"
 	"github.com/warmpath/warmpath/internal/ingest"
@@ -13,17 +15,23 @@ func (a *App) sources() telemetry.Sources {
 }
 
 func (a *App) showWorkers() []telemetry.Worker {
-	snapshot := a.fleet.Snapshot()
+	snapshot, now := a.fleet.Snapshot(), time.Now()
 	streams := a.streams()
 	blocks := a.indexBlocks()
 	var out []telemetry.Worker
 	for _, w := range snapshot.Workers() {
 		line := telemetry.Worker{URL: w.URL, Up: w.Ready}
+		if c := a.reporter.Counts(w.URL); c != nil {
+			line.Reports, line.ReportsFailed = c.Answered.Load(), c.Failed.Load()
+		}
 		for _, h := range w.Holders {
 			trust, _ := snapshot.Trust(h)
 			load := snapshot.Load(h)
 			holder := telemetry.Holder{Rank: snapshot.Rank(h), Trust: trust.String(), Requests: load.Requests,
-				PrefillTokens: load.PrefillTokens, ContextBlocks: load.ContextBlocks, Blocks: blocks[h]}
+				PrefillTokens: load.PrefillTokens, ContextBlocks: load.ContextBlocks, Blocks: blocks[h], Leaked: snapshot.Leaked(h)}
+			if r := snapshot.LoadAt(h, now.UnixNano()).Reported; r.At != 0 {
+				holder.Report = &telemetry.Report{Age: now.Sub(time.Unix(0, r.At)), Running: r.Running, Waiting: r.Waiting, KVUsed: r.KVUsed}
+			}
 			if s := streams[h]; s != nil {
 				holder.Stream = s.Counts()
 			}

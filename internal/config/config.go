@@ -66,6 +66,8 @@ type Config struct {
 	Proxy proxy.Config `yaml:"proxy"`
 	// Health is active health: how workers are checked and probed.
 	Health discovery.Config `yaml:"health"`
+	// Reports is how often workers are asked how busy they are, which shows what others than this router sent there.
+	Reports discovery.ReportsConfig `yaml:"reports"`
 	// Breaker is passive health: what failed requests do to a worker.
 	Breaker fleet.BreakerConfig `yaml:"breaker"`
 	// Telemetry is what is remembered and logged.
@@ -118,6 +120,7 @@ func Default() Config {
 		Body:      proxy.DefaultBodyConfig(),
 		Proxy:     proxy.DefaultConfig(),
 		Health:    discovery.DefaultConfig(),
+		Reports:   discovery.DefaultReportsConfig(),
 		Breaker:   fleet.DefaultBreakerConfig(),
 		Telemetry: telemetry.DefaultConfig(),
 	}
@@ -179,6 +182,7 @@ func (c *Config) Validate() error {
 	c.validateRouting(&found)
 	c.validateHealth(&found)
 	c.validateIO(&found)
+	found.section("reports", c.Reports.Validate())
 	found.section("admin", c.Admin.Validate())
 	found.section("tokens", c.Tokens.Validate())
 	found.section("gateway", c.Gateway.Validate())

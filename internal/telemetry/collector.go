@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"strconv"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -15,9 +16,11 @@ type Sources struct {
 
 // Worker is a worker as metrics show it.
 type Worker struct {
-	URL     string
-	Up      bool // healthy and ready: requests may go there
-	Holders []Holder
+	URL string
+	Up  bool // healthy and ready: requests may go there
+	// Reports and ReportsFailed count the answers to how busy it is, and the questions without one.
+	Reports, ReportsFailed uint64
+	Holders                []Holder
 }
 
 // Holder is one data-parallel rank of a worker.
@@ -28,7 +31,16 @@ type Holder struct {
 	PrefillTokens int64  // uncached prompt tokens dispatched whose first token has not come
 	ContextBlocks int64  // blocks of the contexts being served
 	Blocks        int64  // blocks the index holds for it
+	Leaked        uint64 // requests that were lost without giving back their load
+	Report        *Report
 	Stream        *Stream
+}
+
+// Report is what a holder's engine last said of itself.
+type Report struct {
+	Age              time.Duration
+	Running, Waiting int64
+	KVUsed           float64
 }
 
 // Stream is what a holder's event subscription has counted since the process started.
@@ -67,6 +79,7 @@ type collector struct {
 	src Sources
 
 	up, trust, requests, prefill, context, blocks, connected, sequence *prometheus.Desc
+	reports, leaked, reportAge, running, waiting, kvUsed               *prometheus.Desc
 	streamCounters                                                     []streamCounter
 	indexBlocks, indexMemberships, indexBytes, indexWaiting, evictions *prometheus.Desc
 	cacheBytes, cacheEntries, asked, hedged, opened                    *prometheus.Desc
@@ -95,6 +108,12 @@ func newCollector(src Sources) *collector {
 		prefill:   desc("holder_prefill_tokens", "Uncached prompt tokens dispatched to this holder whose first token has not come.", holder),
 		context:   desc("holder_context_blocks", "Blocks of the contexts that this holder is serving.", holder),
 		blocks:    desc("holder_blocks", "Blocks that the index knows on this holder.", holder),
+		reports:   desc("reports_total", "Questions to workers how busy they are, by result (ok or error).", []string{"worker", "result"}),
+		leaked:    desc("holder_leaked_requests_total", "Requests that were lost without giving back their load: each is a bug.", holder),
+		reportAge: desc("holder_report_age_seconds", "How long ago the engine said how busy it is.", holder),
+		running:   desc("holder_running_requests", "Requests that the engine computes, as it says.", holder),
+		waiting:   desc("holder_waiting_requests", "Requests in the engine's queue, as it says.", holder),
+		kvUsed:    desc("holder_kv_used_ratio", "Share of the KV cache that running requests hold, as the engine says.", holder),
 		connected: desc("events_connected", "1 while the event subscription is connected.", holder),
 		sequence:  desc("events_last_sequence", "Sequence number of the last event message.", holder),
 		streamCounters: []streamCounter{
@@ -142,6 +161,10 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	if c.src.Workers != nil {
 		for _, w := range c.src.Workers() {
 			gauge(c.up, oneIf(w.Up), w.URL)
+			if w.Reports+w.ReportsFailed > 0 {
+				counter(c.reports, w.Reports, w.URL, "ok")
+				counter(c.reports, w.ReportsFailed, w.URL, "error")
+			}
 			for i := range w.Holders {
 				c.collectHolder(gauge, counter, w.URL, &w.Holders[i])
 			}
@@ -186,6 +209,13 @@ func (c *collector) collectHolder(gauge setGauge, counter setCounter, url string
 	gauge(c.prefill, float64(h.PrefillTokens), url, rank)
 	gauge(c.context, float64(h.ContextBlocks), url, rank)
 	gauge(c.blocks, float64(h.Blocks), url, rank)
+	counter(c.leaked, h.Leaked, url, rank)
+	if r := h.Report; r != nil {
+		gauge(c.reportAge, r.Age.Seconds(), url, rank)
+		gauge(c.running, float64(r.Running), url, rank)
+		gauge(c.waiting, float64(r.Waiting), url, rank)
+		gauge(c.kvUsed, r.KVUsed, url, rank)
+	}
 	if h.Stream == nil {
 		return
 	}

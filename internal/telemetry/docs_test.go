@@ -54,9 +54,11 @@ func names() map[string]bool {
 		New(DefaultConfig()).registry.Describe(descs)
 		series := make(chan prometheus.Metric, 1000)
 		newCollector(Sources{
-			Workers: func() []Worker { return []Worker{{Holders: []Holder{{Stream: &Stream{}}}}} },
-			Index:   func() []Index { return []Index{{Model: "m"}} },
-			Tokens:  func() TokenStats { return TokenStats{Distrusted: []string{"m"}} },
+			Workers: func() []Worker {
+				return []Worker{{Reports: 1, Holders: []Holder{{Stream: &Stream{}, Report: &Report{}}}}}
+			},
+			Index:  func() []Index { return []Index{{Model: "m"}} },
+			Tokens: func() TokenStats { return TokenStats{Distrusted: []string{"m"}} },
 		}).Collect(series)
 		close(series)
 		for m := range series {

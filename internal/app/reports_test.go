@@ -1,0 +1,81 @@
+package app_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/internal/admin"
+	"github.com/warmpath/warmpath/internal/app"
+	"github.com/warmpath/warmpath/internal/mockengine"
+)
+
+// What somebody else sends to an engine is seen, shown and weighed.
+func TestLoadThatOthersPutOnAnEngineIsSeen(t *testing.T) {
+	for _, kind := range []mockengine.Kind{mockengine.VLLM, mockengine.SGLang} {
+		e := engine(t, func(c *mockengine.Config) { c.Kind, c.Speed = kind, 0.02 })
+		cfg := settings(e)
+		cfg.Reports.Interval = 50 * time.Millisecond
+		r := startWith(t, cfg, app.Options{Log: slog.New(slog.DiscardHandler)})
+		r.exact(1)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { // ends with ctx
+			defer close(ended)
+			req, _ := http.NewRequestWithContext(ctx, http.MethodPost, e.URL()+"/v1/chat/completions",
+				strings.NewReader(`{"model":"mock","max_tokens":1000,"ignore_eos":true,"messages":[{"role":"user","content":"for another router"}]}`))
+			if resp, err := r.client.Do(req); err == nil {
+				_, _ = io.Copy(io.Discard, resp.Body)
+				_ = resp.Body.Close()
+			}
+		}()
+		var load admin.Load
+		r.wait("the request of another router is reported", func() bool {
+			var w admin.Workers
+			r.adminJSON("/admin/workers", &w)
+			load = w.Workers[0].Holders[0].Load
+			return load.Others != nil
+		})
+		if load.Report == nil || load.Report.Running+load.Report.Waiting != 1 || load.Others.Requests != 1 || load.Requests != 1 {
+			t.Errorf("%s: %+v of others %+v, reported %+v", kind, load, load.Others, load.Report)
+		}
+		text := r.scrape()
+		for _, want := range []string{`warmpath_reports_total{result="ok",worker="`, `warmpath_holder_running_requests{rank="0"`,
+			`warmpath_holder_waiting_requests{rank="0"`, `warmpath_holder_kv_used_ratio{`, `warmpath_holder_report_age_seconds{`, `warmpath_holder_leaked_requests_total{`} {
+			if !strings.Contains(text, want) {
+				t.Errorf("no %s in the scrape", want)
+			}
+		}
+		cancel()
+		<-ended
+	}
+}
+
+// adminJSON reads an answer of the admin listener.
+func (r *router) adminJSON(path string, into any) {
+	r.t.Helper()
+	if err := json.Unmarshal([]byte(r.adminText(path)), into); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *router) scrape() string { return r.adminText("/metrics") }
+
+func (r *router) adminText(path string) string {
+	r.t.Helper()
+	resp, err := r.client.Get("http://" + r.AdminAddr().String() + path)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		r.t.Fatalf("%s: %d %v %s", path, resp.StatusCode, err, text)
+	}
+	return string(text)
+}
