@@ -26,6 +26,9 @@ type Request struct {
 	Session policy.Session // the conversation, when the client named one
 	Tenant  string         // who asks; "" is not known
 
+	// External is what was asked elsewhere for policies that want it, such as lmcache_aware, by ascending worker; may be nil.
+	External []policy.External
+
 	Target  string           // send it to this worker (URL or host:port) whatever the policy says; "" is any
 	Rank    int              // global data-parallel rank the client asked for; negative is any: the zero value asks for rank 0
 	Exclude []fleet.WorkerID // workers that were tried already

@@ -121,6 +121,7 @@ func (r *Router) decide(ctx context.Context, req *Request, take bool) (*Decision
 		Tenant:       req.Tenant,
 		MaxTokens:    req.MaxTokens,
 		Now:          req.Now,
+		External:     req.External,
 		Prompt:       policy.Prompt{Tokens: req.Tokens, Keys: d.keys, BlockSize: d.BlockSize, Text: req.Text},
 	}
 	d.settle(p.Choose(&d.query, d.Candidates))

@@ -23,6 +23,8 @@ type Query struct {
 	Tenant    string  // who asks; "" is not known
 	MaxTokens int     // most tokens of the answer; 0 is none given
 	Now       int64   // Unix nanoseconds
+
+	External []External // what was asked elsewhere for policies that want it, by ascending worker; nil is nothing
 }
 
 // Candidate is one holder that serves the request's model. The router fills what is known, the policy the rest.

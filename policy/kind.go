@@ -32,6 +32,7 @@ var kinds = []Kind{
 	kind("kv", DefaultKV),
 	kind("kv_aware", DefaultLongestMatch),
 	kind("least_load", func() LeastLoad { return LeastLoad{} }),
+	kind("lmcache_aware", DefaultLMCacheAware),
 	kind("lmetric", func() LMetric { return LMetric{} }),
 	kind("mix", DefaultMix),
 	kind("power_of_two", func() PowerOfTwo { return PowerOfTwo{} }),

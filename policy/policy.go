@@ -235,6 +235,7 @@ const (
 	BranchDirect   Branch = "direct"    // the client named the worker
 	BranchNoTokens Branch = "no_tokens" // the tokens are not known, so that no match is
 	BranchDraw     Branch = "draw"      // drawn at random, and not the best
+	BranchSilent   Branch = "silent"    // what the policy asks elsewhere was not answered
 	BranchPlain    Branch = "plain"     // the policy does not look at matches
 	BranchNone     Branch = "none"      // there is no candidate
 )
@@ -248,6 +249,7 @@ var reasons = map[Branch]string{
 	BranchDirect:   "the client asked for this worker",
 	BranchNoTokens: "tokens are not known: least load",
 	BranchDraw:     "drawn at random: more likely the better it is, and not the best this time",
+	BranchSilent:   "nothing is known of what the policy asks for: its fallback",
 	BranchPlain:    "the policy does not look at matches",
 	BranchNone:     "no worker can be used",
 }

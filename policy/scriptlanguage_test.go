@@ -17,6 +17,7 @@ type script struct {
 	workers    []*fleet.Worker
 	policies   map[string]*Policy // by name and parameters
 	sent       []sent             // oldest first
+	external   []External
 	now        int64
 	routed     bool
 }
@@ -46,6 +47,12 @@ func (s *script) run(command, name string, options []string) (string, error) {
 	case "route", "explain":
 		s.routed = true
 		return s.route(name, options, command == "route")
+	case "asked":
+		c, err := s.find(name)
+		if err != nil {
+			return "", err
+		}
+		return "", s.asked(c.Worker.ID, options)
 	case "finished", "forget":
 		c, err := s.find(name)
 		if err != nil {
@@ -108,6 +115,29 @@ func (s *script) finish(c *Candidate, failed bool) error {
 		return nil
 	}
 	return fmt.Errorf("no request is under way at %s", label(c))
+}
+
+// asked notes what was asked elsewhere about a worker.
+func (s *script) asked(id fleet.WorkerID, options []string) error {
+	at := slices.IndexFunc(s.external, func(e External) bool { return e.Worker == id })
+	if at < 0 {
+		at = len(s.external)
+		s.external = append(s.external, External{Worker: id})
+	}
+	err := eachOption(options, func(key, value string) error {
+		n, err := strconv.Atoi(value)
+		switch key {
+		case "keys":
+			s.external[at].Keys = int64(n)
+		case "tokens":
+			s.external[at].Tokens = n
+		default:
+			return fmt.Errorf("unknown")
+		}
+		return err
+	})
+	slices.SortFunc(s.external, func(a, b External) int { return int(a.Worker) - int(b.Worker) })
+	return err
 }
 
 func label(c *Candidate) string {
@@ -220,7 +250,7 @@ func (s *script) policy(name string, settings func(*Spec) error) (*Policy, error
 }
 
 func (s *script) route(name string, options []string, send bool) (string, error) {
-	q := Query{Rank: -1, Known: true, Now: s.now, Model: "m"}
+	q := Query{Rank: -1, Known: true, Now: s.now, Model: "m", External: s.external}
 	p, err := s.policy(name, func(spec *Spec) error {
 		return eachOption(options, func(key, value string) error { return s.setQuery(&q, spec, key, value) })
 	})

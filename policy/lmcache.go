@@ -1,0 +1,192 @@
+package policy
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// External is what was asked elsewhere about one worker before the choice, by whoever asks; policies do no I/O.
+type External struct {
+	Worker fleet.WorkerID
+	Tokens int   // of the prompt's beginning that are cached there
+	Keys   int64 // chunks that are cached there in all
+}
+
+// LMCacheAware is lmcache_aware of the barrahome vllm-router 0.11 (src/policies/lmcache_aware.rs; seed 002): it asks the
+// controller of an LMCache deployment. Its lookup_mode says what: "occupancy", how much each worker has cached of anything,
+// weighed against load; "prefix_lookup", for each request, who has the longest beginning of it, and by occupancy where
+// nobody has any. Without an answer the fallback policy decides.
+//
+// Occupancy rewards workers for being full, whatever of: it is the source's default and a poor guide. A lookup credits each
+// chunk of the prompt to its first holder only: of two workers with one prefix the other looks empty.
+//
+// The HTTP side is internal/lmcache; a program of its own puts what it knows into Request.External.
+type LMCacheAware struct {
+	// ControllerURL is the controller's HTTP address. None is asked unless the policy is listed in the configuration's
+	// policies, or is its policy.
+	ControllerURL string `yaml:"controller_url"`
+	// PollIntervalSecs is how often its workers are asked for, in seconds. What is older than three polls is forgotten.
+	PollIntervalSecs int `yaml:"poll_interval_secs"`
+	// CacheWeight is the share of occupancy in the score, 0 to 1; the rest is load.
+	CacheWeight float64 `yaml:"cache_weight"`
+	// FallbackPolicy decides without an answer: power_of_two, random, round_robin or least_load, by requests.
+	FallbackPolicy string `yaml:"fallback_policy"`
+	// ControllerTimeoutMs is how long the controller may take to answer, in milliseconds. A lookup, which a request waits
+	// for, gets 200 at the most.
+	ControllerTimeoutMs int `yaml:"controller_timeout_ms"`
+	// LookupMode is "occupancy" or "prefix_lookup".
+	LookupMode string `yaml:"lookup_mode"`
+	// ControllerAPIKey is sent as a bearer token; "" sends none.
+	ControllerAPIKey string `yaml:"controller_api_key"`
+	// LMCacheWorkerMap names the worker of each LMCache instance: instance id to URL. An instance that is not in it is the
+	// one worker on the address that it registered from, if there is just one.
+	LMCacheWorkerMap map[string]string `yaml:"lmcache_worker_map"`
+}
+
+// What LMCacheAware asks for.
+const (
+	LookupOccupancy = "occupancy"
+	LookupPrefix    = "prefix_lookup"
+)
+
+// DefaultLMCacheAware returns the defaults of the source.
+func DefaultLMCacheAware() LMCacheAware {
+	return LMCacheAware{
+		ControllerURL: "http://localhost:9000", PollIntervalSecs: 10, CacheWeight: 0.7, FallbackPolicy: "power_of_two",
+		ControllerTimeoutMs: 2000, LookupMode: LookupOccupancy, LMCacheWorkerMap: map[string]string{},
+	}
+}
+
+// Validate returns all that is wrong.
+func (p LMCacheAware) Validate() error {
+	var wrong check
+	if !httpURL(p.ControllerURL) {
+		wrong.add("controller_url", "%q is not a URL such as http://lmcache-controller:9000", p.ControllerURL)
+	}
+	wrong.within("poll_interval_secs", float64(p.PollIntervalSecs), 1, 1e6)
+	wrong.within("cache_weight", p.CacheWeight, 0, 1)
+	wrong.oneOf("fallback_policy", p.FallbackPolicy, known(fallbacks)...)
+	wrong.within("controller_timeout_ms", float64(p.ControllerTimeoutMs), 1, 60_000)
+	wrong.oneOf("lookup_mode", p.LookupMode, LookupOccupancy, LookupPrefix)
+	for _, instance := range slices.Sorted(maps.Keys(p.LMCacheWorkerMap)) {
+		if !httpURL(p.LMCacheWorkerMap[instance]) {
+			wrong.add("lmcache_worker_map."+instance, "%q is not a worker's URL", p.LMCacheWorkerMap[instance])
+		}
+	}
+	return wrong.join()
+}
+
+func httpURL(s string) bool {
+	scheme, place, ok := strings.Cut(s, "://")
+	return ok && (scheme == "http" || scheme == "https") && place != "" && !strings.ContainsAny(place, " \t?#")
+}
+
+// Spec returns the policy.
+func (p LMCacheAware) Spec(name string) Spec {
+	looks := p.LookupMode == LookupPrefix
+	weight, fall := p.CacheWeight, fallbacks[p.FallbackPolicy]
+	return Spec{
+		Name: name, Terms: []string{"cached", "idle"}, NeedsMatches: looks,
+		Chooser: func() Chooser { return &lmcacheAware{looks, weight, fall} },
+	}
+}
+
+// fallbacks pick without knowing of caches, by name. Only round_robin depends on the order of candidates.
+var fallbacks = map[string]func(q *Query, c []Candidate) int{
+	"least_load": func(q *Query, c []Candidate) int { return idlest(q, c).Index },
+	"power_of_two": func(q *Query, c []Candidate) int {
+		first, second := twoOf(q, c)
+		if c[second].Load.Requests < c[first].Load.Requests {
+			return second
+		}
+		return first
+	},
+	"random":      func(q *Query, c []Candidate) int { first, _ := twoOf(q, c); return first },
+	"round_robin": func(q *Query, c []Candidate) int { return int(q.Turn % uint64(len(c))) },
+}
+
+// lmcacheAware remembers nothing: what it knows comes with each request.
+type lmcacheAware struct {
+	looks    bool // by prefix
+	weight   float64
+	fallback func(q *Query, c []Candidate) int
+}
+
+// Terms of lmcache_aware: the share of the prompt that is cached, or else the worker's occupancy in shares of the fullest
+// one's; and how much less load than the busiest one it has, 0 to 1.
+const termCached = 0
+
+func (x *lmcacheAware) Choose(q *Query, c []Candidate) Pick {
+	if x.looks {
+		if pick, ok := x.longest(q, c); ok {
+			return pick
+		}
+	}
+	fullest := int64(0)
+	for i := range c {
+		fullest = max(fullest, about(q, &c[i]).Keys)
+	}
+	if fullest == 0 {
+		return Pick{Index: x.fallback(q, c), Branch: BranchSilent}
+	}
+	_, most := spread(c)
+	best := 0
+	for i := range c {
+		c[i].Terms = [MaxTerms]float64{termCached: float64(about(q, &c[i]).Keys) / float64(fullest), termIdle: 1}
+		if most > 0 {
+			c[i].Terms[termIdle] = float64(most-c[i].Load.Requests) / float64(most)
+		}
+		c[i].Score = x.weight*c[i].Terms[termCached] + (1-x.weight)*c[i].Terms[termIdle]
+		if i > 0 && (c[i].Score > c[best].Score || c[i].Score == c[best].Score && idler(q, &c[i], &c[best])) {
+			best = i
+		}
+	}
+	branch := BranchPlain
+	if x.looks {
+		branch = BranchMiss
+	}
+	return Pick{Index: best, Branch: branch, Ranked: true}
+}
+
+// longest picks the worker with the longest beginning of the prompt, the one with the fewest requests among equals.
+func (x *lmcacheAware) longest(q *Query, c []Candidate) (Pick, bool) {
+	best := 0
+	for i := range c {
+		c[i].Score = 0
+		if q.PromptTokens > 0 {
+			c[i].Score = min(float64(about(q, &c[i]).Tokens)/float64(q.PromptTokens), 1)
+		}
+		c[i].Terms = [MaxTerms]float64{termCached: c[i].Score, termIdle: 1 / float64(1+max(c[i].Load.Requests, 0))}
+		if i > 0 && (c[i].Score > c[best].Score || c[i].Score == c[best].Score && idler(q, &c[i], &c[best])) {
+			best = i
+		}
+	}
+	if c[best].Score == 0 {
+		return Pick{}, false
+	}
+	pick := Pick{Index: best, Branch: BranchAffinity, Ranked: true}
+	found := about(q, &c[best]).Tokens
+	for i := range q.External {
+		if q.External[i].Tokens > found {
+			pick.Branch = BranchFallback
+		}
+	}
+	return pick, true
+}
+
+// about returns what was asked about the candidate's worker.
+func about(q *Query, c *Candidate) External {
+	at, ok := slices.BinarySearchFunc(q.External, c.Worker.ID, func(e External, id fleet.WorkerID) int { return cmp.Compare(e.Worker, id) })
+	if !ok {
+		return External{}
+	}
+	return q.External[at]
+}
+
+func (*lmcacheAware) Routed(*Query, *Candidate) {}
+func (*lmcacheAware) Finished(*Finished)        {}
+func (*lmcacheAware) Forget(fleet.Holder)       {}
