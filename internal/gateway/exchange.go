@@ -412,7 +412,7 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 	case !decides.Matches() && !p.explains:
 		p.found.Outcome = unneeded
 	default:
-		p.workers, p.model = appendWorkers(p.workers, pool.Workers), pool.Model
+		p.workers, p.model = appendWorkers(p.workers, pool.Workers, pool.Model), pool.Model
 		began := time.Now()
 		p.found = g.Tokens.Find(ctx, tokens.Prompt{Request: &p.read, Authorization: h.Get("Authorization"), Model: pool.Model, Scratch: p.text}, p.workers)
 		p.waited = time.Since(began)
@@ -443,15 +443,22 @@ func (p *prepared) readRank(h http.Header) {
 	}
 }
 
-// appendWorkers adds those of workers that may be asked for tokens: where some were seen to give them, only those.
-func appendWorkers(dst []tokens.Worker, workers []*fleet.Worker) []tokens.Worker {
+// appendWorkers adds those of workers that may be asked for a base model's tokens: where some were seen to give them, only
+// those.
+func appendWorkers(dst []tokens.Worker, workers []*fleet.Worker, model string) []tokens.Worker {
 	gives := func(w *fleet.Worker) bool { return w.Ready && (w.Facts.CanTokenize || w.Facts.CanRender) }
 	some := slices.ContainsFunc(workers, gives)
 	for _, w := range workers {
 		if !w.Ready || some && !gives(w) {
 			continue
 		}
-		dst = append(dst, tokens.Worker{URL: w.URL, Kind: kindOf(w)})
+		asked := tokens.Worker{URL: w.URL, Kind: kindOf(w), Version: w.Facts.Version}
+		for i := range w.Facts.Models {
+			if m := &w.Facts.Models[i]; m.ID == model && w.Facts.Engine == fleet.EngineVLLM { // others name images otherwise
+				asked.Root = m.Root
+			}
+		}
+		dst = append(dst, asked)
 	}
 	return dst
 }

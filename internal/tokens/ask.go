@@ -47,10 +47,11 @@ type question struct {
 	tokenize      []byte // the body for /tokenize
 	authorization string
 	engineOnly    bool // not the service
+	media         bool // ids alone do not tell two prompts apart: only render says what stands at their placeholders
 }
 
 func newQuestion(p *Prompt) *question {
-	return &question{p.Request.Dialect, bytes.Clone(p.Request.Body()), tokenizeBody(p.Request), p.Authorization, p.engineOnly}
+	return &question{p.Request.Dialect, bytes.Clone(p.Request.Body()), tokenizeBody(p.Request), p.Authorization, p.engineOnly, p.Request.Multimodal}
 }
 
 // ask asks the service or one worker and, when it is slow or fails, one worker more beside it, and returns the first answer.
@@ -127,6 +128,9 @@ func (s *Source) start(ctx context.Context, w Worker, q *question, replies chan<
 // call asks w by each of its endpoints until one exists.
 func (s *Source) call(ctx context.Context, w Worker, q *question) (Found, error) {
 	for _, e := range s.peers.endpoints(w, q.dialect, time.Now()) {
+		if q.media && !e.renders() {
+			return Found{}, errMissing // for this prompt, not for others
+		}
 		found, err := s.post(ctx, w, e, q)
 		if !errors.Is(err, errMissing) {
 			if err == nil && e == v1Tokenize {

@@ -131,7 +131,7 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 	if local.Tokens == nil {
 		return
 	}
-	w, ok := s.checks.due(p.Model, workers)
+	w, ok := s.checks.due(checked(p.Model, local), workers)
 	if !ok {
 		return
 	}
@@ -139,22 +139,39 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 		s.checks.running.Add(-1)
 		return
 	}
-	question, model, ids := newQuestion(p), p.Model, local.Tokens
+	question, model, made := newQuestion(p), p.Model, *local
+	question.media = false // ids are worth comparing where images' names cannot be
 	s.calls.Go(func() {
 		defer s.checks.running.Add(-1)
 		ctx, cancel := context.WithTimeout(s.ctx, checkTimeout)
 		defer cancel()
 		s.asked.Add(1)
 		if found, err := s.call(ctx, w, question); err == nil {
-			s.compare(model, w.URL, ids, found.Tokens)
+			s.compare(model, w.URL, &made, &found)
 		}
 	})
 }
 
-// compare books whether two lists of ids are equal, and says where they differ.
-func (s *Source) compare(model, worker string, local, engine []block.Token) {
+// checked is the name under which ids made here are checked: prompts with images apart, whose names depend on more settings
+// of the engine than ids do.
+func checked(model string, made *Found) string {
+	if len(made.Features) > 0 {
+		return model + " (images)"
+	}
+	return model
+}
+
+// compare books whether ids and features made here equal an engine's, and says where they differ. Only render tells features.
+func (s *Source) compare(model, worker string, made, said *Found) {
+	local, engine := made.Tokens, said.Tokens
 	equal := slices.Equal(local, engine)
-	turned := s.checks.note(model, equal)
+	if equal && said.Outcome == Render && !slices.Equal(made.Features, said.Features) {
+		equal = false
+		if s.Log != nil {
+			s.Log.Warn("images named in process differ from the engine's", "model", model, "worker", worker, "made", made.Features, "engine", said.Features)
+		}
+	}
+	turned := s.checks.note(checked(model, made), equal)
 	if s.Log == nil {
 		return
 	}

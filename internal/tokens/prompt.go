@@ -19,6 +19,8 @@ type Prompt struct {
 	Model string
 	// Kind is the engine that the prompt will go to. Find sets it.
 	Kind Kind
+	// Root is the model as all engines were told to load it, where images are named after it; else empty. Find sets it.
+	Root string
 	// Scratch has room for the prompt's text; Found.Text may be a part of it. It may be nil.
 	Scratch []byte
 

@@ -35,8 +35,9 @@ type Request struct {
 	// Suffix is text that SGLang encodes apart and appends to the prompt's tokens (without a beginning-of-sequence token):
 	// the assistant's text to continue. Empty with vLLM, which continues inside the rendered text.
 	Suffix string
-	// Media counts the images, audios and videos. The text is the engine's, but its tokens are expanded afterwards.
-	Media int
+	// Media are the images, audios and videos, in the order of the messages. The text is the engine's, but its tokens are
+	// expanded afterwards.
+	Media []Media
 	// AddSpecialTokens is the request's add_special_tokens: the engine adds them around the rendered text. Default false.
 	AddSpecialTokens bool
 
@@ -46,6 +47,13 @@ type Request struct {
 	field    string
 	tools    value // what to try instead when rendering fails (SGLang)
 	retry    bool
+}
+
+// Media is an item of a prompt that is no text.
+type Media struct {
+	Kind string // the part's type: image_url, input_audio, video_url, image_embeds, …
+	URL  string // where it is, or a data: URL that holds it; "" when the part says it in another way
+	UUID string // the name that the client gave it (vLLM); "" is none
 }
 
 // RenderContext is what a request's rendering needs besides the request.
@@ -106,7 +114,7 @@ type bodyReader struct {
 	d        *dict
 	config   *RequestConfig
 	defaults *dict // of the kwargs
-	media    int
+	media    []Media
 }
 
 // field is a member of the body; none when it is missing.

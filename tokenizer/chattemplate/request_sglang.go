@@ -270,7 +270,7 @@ func (b *bodyReader) sglangPart(item *value, assistant bool) (value, error) {
 		part.set("name", orNull(item.dict(), "name"))
 		return newDict(part), nil
 	case "image_url", "video_url", "audio_url", "input_audio":
-		b.media++
+		b.media = append(b.media, Media{Kind: kind})
 		part.set("type", text(map[string]string{"image_url": "image", "video_url": "video"}[kind]))
 		if kind == "audio_url" || kind == "input_audio" {
 			part.set("type", text("audio"))

@@ -104,11 +104,11 @@ func (b *bodyReader) vllmPart(part *value, format ContentFormat) (value, error) 
 		ref.set("name", text(name))
 		return newDict(ref), nil
 	case "image_url", "image_embeds":
-		return b.vllmMedia("image", d, format)
+		return b.vllmMedia("image", kind, d, format)
 	case "audio_url", "input_audio", "audio_embeds":
-		return b.vllmMedia("audio", d, format)
+		return b.vllmMedia("audio", kind, d, format)
 	case "video_url", "video_embeds":
-		return b.vllmMedia("video", d, format)
+		return b.vllmMedia("video", kind, d, format)
 	case "prompt_embeds":
 		return none, ErrMedia
 	}
@@ -148,8 +148,15 @@ func rideAlong(part, d *dict) {
 	}
 }
 
-func (b *bodyReader) vllmMedia(modality string, d *dict, format ContentFormat) (value, error) {
-	if b.media++; format != FormatOpenAI {
+func (b *bodyReader) vllmMedia(modality, kind string, d *dict, format ContentFormat) (value, error) {
+	m := Media{Kind: kind}
+	m.UUID, _ = textOf(d, "uuid")
+	if at, _ := d.get(kind); at.kind == kindString {
+		m.URL = at.str
+	} else if at.kind == kindDict {
+		m.URL, _ = textOf(at.dict(), "url")
+	}
+	if b.media = append(b.media, m); format != FormatOpenAI {
 		return none, ErrMedia // the model's placeholder text goes in front
 	}
 	part := &dict{}

@@ -181,10 +181,11 @@ func point(root, revision, commit string) error {
 	return nil
 }
 
-// wanted are the files that make a tokenizer and its templates; weights are never among them.
+// wanted are the files that make a tokenizer and its templates, and that say what becomes of images; weights are never among
+// them.
 func wanted(name string) bool {
 	switch name {
-	case "tokenizer_config.json", "chat_template.jinja", "chat_template.json":
+	case "tokenizer_config.json", "chat_template.jinja", "chat_template.json", "config.json", "preprocessor_config.json", "processor_config.json":
 		return true
 	}
 	template, err := path.Match("additional_chat_templates/*.jinja", name)

@@ -19,6 +19,8 @@ type Model struct {
 	turns     *tokenizer.TurnCache
 	templates map[string]*chattemplate.Template // by name; most models have one, called "default"
 	special   map[string]string                 // the tokenizer's special tokens, for templates
+	vision    *vision                           // nil: prompts with images are for the engine
+	pictures  pictures
 }
 
 // Names of the templates that engines choose between.
@@ -48,6 +50,7 @@ func Load(files fs.FS) (*Model, error) {
 			m.special[name] = spelling
 		}
 	}
+	m.vision = loadVision(files, t)
 	return m, nil
 }
 

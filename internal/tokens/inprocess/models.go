@@ -63,14 +63,14 @@ func (a *Models) Find(_ context.Context, p *tokens.Prompt) (found tokens.Found, 
 		return tokens.Found{}, false
 	}
 	// About four bytes a token: one allocation for most prompts.
-	made, err := m.Encode(make([]block.Token, 0, p.Request.PromptBytes()/4+64), p.Request, p.Kind)
+	made, err := m.Encode(make([]block.Token, 0, p.Request.PromptBytes()/4+64), p.Request, Origin{p.Kind, p.Root})
 	switch {
 	case errors.Is(err, ErrRefused):
 		return tokens.Found{Outcome: tokens.Refused}, true
 	case err != nil:
 		return tokens.Found{}, false
 	}
-	return tokens.Found{Tokens: made.Tokens, Known: made.Known, Stable: made.Stable, Outcome: tokens.InProcess}, true
+	return tokens.Found{Tokens: made.Tokens, Features: made.Features, Known: made.Known, Stable: made.Stable, Outcome: tokens.InProcess}, true
 }
 
 // Text returns the text of ids, for messages.

@@ -21,7 +21,7 @@ var ErrElsewhere = errors.New("the prompt's tokens depend on the engine")
 var ErrRefused = errors.New("the engine will refuse the prompt")
 
 // elsewhere are fields of a body that change its tokens in ways that only the engine knows.
-var elsewhere = map[string]bool{"truncate_prompt_tokens": true, "mm_processor_kwargs": true, "prompt_embeds": true, "suffix": true}
+var elsewhere = map[string]bool{"truncate_prompt_tokens": true, "mm_processor_kwargs": true, "media_io_kwargs": true, "prompt_embeds": true, "suffix": true}
 
 // texts holds rendered prompts for a moment: a long conversation is some hundred kilobytes.
 var texts = sync.Pool{New: func() any { return new([]byte) }}
@@ -29,24 +29,37 @@ var texts = sync.Pool{New: func() any { return new([]byte) }}
 // keepText is the largest buffer that is kept for the next prompt.
 const keepText = 4 << 20
 
-// Encoded is a prompt's ids, and what of them belongs to a conversation that grows.
+// Origin says for which engine a prompt's ids are made.
+type Origin struct {
+	Kind tokens.Kind
+	// Root is the model as the engine was told to load it: it is a part of the names of images. Empty is not known, and then
+	// prompts with images that have no names of their own are for the engine.
+	Root string
+}
+
+// Encoded is a prompt's ids, its images, and what of the ids belongs to a conversation that grows.
 type Encoded struct {
-	Tokens []block.Token
+	Tokens   []block.Token
+	Features []block.Feature
 	tokenizer.Reuse
 }
 
 // Tokens appends the ids of the request's prompt to dst: what an engine of that kind makes of it.
 func (m *Model) Tokens(dst []block.Token, r *api.Request, kind tokens.Kind) ([]block.Token, error) {
-	out, err := m.Encode(dst, r, kind)
+	out, err := m.Encode(dst, r, Origin{Kind: kind})
 	return out.Tokens, err
 }
 
 // Encode is Tokens, telling more. Marks count the ids from the first of dst on, which is empty as a rule.
-func (m *Model) Encode(dst []block.Token, r *api.Request, kind tokens.Kind) (Encoded, error) {
+func (m *Model) Encode(dst []block.Token, r *api.Request, o Origin) (Encoded, error) {
 	if r.Dialect == api.OpenAICompletions {
 		return m.completion(dst, r)
 	}
-	q, err := m.request(r.Body(), len(r.Raw(api.FieldTools)) > len("null"), kind)
+	q, err := m.request(r.Body(), len(r.Raw(api.FieldTools)) > len("null"), o.Kind)
+	if err != nil {
+		return Encoded{Tokens: dst}, err
+	}
+	images, err := m.images(q, o)
 	if err != nil {
 		return Encoded{Tokens: dst}, err
 	}
@@ -62,8 +75,18 @@ func (m *Model) Encode(dst []block.Token, r *api.Request, kind tokens.Kind) (Enc
 	// The ids leave the buffer behind: the turn cache keeps copies of what it remembers.
 	var out Encoded
 	out.Tokens, out.Reuse, err = m.turns.AppendBytes(dst, *buffer, tokenizer.Options{AddSpecial: q.AddSpecialTokens})
-	if err != nil || q.Suffix == "" {
+	if err != nil {
 		return out, err
+	}
+	if images != nil {
+		out.Reuse = tokenizer.Reuse{} // its counts are of the ids before
+		var ok bool
+		if out.Tokens, out.Features, ok = m.vision.expand(out.Tokens, images); !ok {
+			return out, fmt.Errorf("%w: the template does not write one placeholder for each image", ErrElsewhere)
+		}
+	}
+	if q.Suffix == "" {
+		return out, nil
 	}
 	out.Tokens, err = m.tokenizer.Append(out.Tokens, q.Suffix, tokenizer.Options{})
 	return out, err
@@ -100,10 +123,26 @@ func (m *Model) request(body []byte, tools bool, kind tokens.Kind) (*chattemplat
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", ErrElsewhere, err)
-	case q.Media > 0:
-		return nil, fmt.Errorf("%w: it has %d images, audios or videos", ErrElsewhere, q.Media)
 	}
 	return q, nil
+}
+
+// images finds out what the engine makes of the request's media.
+func (m *Model) images(q *chattemplate.Request, o Origin) ([]picture, error) {
+	if len(q.Media) == 0 {
+		return nil, nil
+	}
+	if o.Kind != tokens.VLLM {
+		return nil, fmt.Errorf("%w: it has %d images, audios or videos", ErrElsewhere, len(q.Media))
+	}
+	all := make([]picture, len(q.Media))
+	for i := range q.Media {
+		var ok bool
+		if all[i], ok = m.picture(&q.Media[i], o.Root); !ok {
+			return nil, fmt.Errorf("%w: item %d is %s that only the engine can read", ErrElsewhere, i, q.Media[i].Kind)
+		}
+	}
+	return all, nil
 }
 
 func (m *Model) render(dst []byte, q *chattemplate.Request) ([]byte, error) {
@@ -131,5 +170,5 @@ func (m *Model) completion(dst []block.Token, r *api.Request) (Encoded, error) {
 	}
 	special := string(r.Raw(api.FieldAddSpecialTokens)) != "false"
 	ids, reuse, err := m.turns.Append(dst, text, tokenizer.Options{AddSpecial: special})
-	return Encoded{ids, reuse}, err
+	return Encoded{Tokens: ids, Reuse: reuse}, err
 }

@@ -1,0 +1,151 @@
+package inprocess
+
+import (
+	"bytes"
+	"encoding/binary"
+)
+
+// pngHead reads the first chunk of a PNG (W3C PNG, 11.2.2) and its orientation. Pillow decodes truecolour to RGB and all
+// else to other modes.
+func pngHead(data []byte) (h head, ok bool) {
+	if len(data) < 33 || string(data[12:16]) != "IHDR" {
+		return h, false
+	}
+	h.width, h.height = int(binary.BigEndian.Uint32(data[16:])), int(binary.BigEndian.Uint32(data[20:]))
+	h.converted = data[25] != 2
+	for at := 33; at+12 <= len(data); {
+		n := int(binary.BigEndian.Uint32(data[at:]))
+		kind := string(data[at+4 : at+8])
+		if n < 0 || n > len(data)-at-12 {
+			return h, false
+		}
+		chunk := data[at+8 : at+8+n]
+		switch {
+		case kind == "acTL": // animated: which frame is shown is Pillow's business
+			return h, false
+		case kind == "eXIf":
+			return h.turned(chunk)
+		case (kind == "iTXt" || kind == "tEXt" || kind == "zTXt") && mayTurn(chunk):
+			return h, false
+		}
+		at += 12 + n
+	}
+	return h, h.sane()
+}
+
+// jpegHead reads the frame header of a JPEG (ITU-T T.81, B.2.2) and its orientation. Three components are RGB to Pillow.
+func jpegHead(data []byte) (h head, ok bool) {
+	var exif []byte
+	for at := 2; at+4 <= len(data); {
+		if data[at] != 0xff {
+			return h, false
+		}
+		marker := data[at+1]
+		switch {
+		case marker == 0xff: // a fill byte
+			at++
+			continue
+		case marker == 0x01 || marker >= 0xd0 && marker <= 0xd7:
+			at += 2
+			continue
+		}
+		n := int(binary.BigEndian.Uint16(data[at+2:]))
+		if n < 2 || at+2+n > len(data) {
+			return h, false
+		}
+		segment := data[at+4 : at+2+n]
+		switch {
+		case marker == 0xe1 && bytes.HasPrefix(segment, []byte("Exif\x00\x00")):
+			exif = segment[6:]
+		case marker == 0xe1 && mayTurn(segment):
+			return h, false
+		case marker >= 0xc0 && marker <= 0xcf && marker != 0xc4 && marker != 0xc8 && marker != 0xcc:
+			if len(segment) < 6 {
+				return h, false
+			}
+			h.height, h.width = int(binary.BigEndian.Uint16(segment[1:])), int(binary.BigEndian.Uint16(segment[3:]))
+			h.converted = segment[5] != 3
+			if exif != nil {
+				return h.turned(exif)
+			}
+			return h, h.sane()
+		case marker == 0xd9 || marker == 0xda:
+			return h, false // the picture begins, and there was no frame header
+		}
+		at += 2 + n
+	}
+	return h, false
+}
+
+// webpHead reads the three kinds of WebP (RFC 9649). Pillow decodes them to RGB, with transparency to RGBA.
+func webpHead(data []byte) (h head, ok bool) {
+	body := data[20:]
+	switch string(data[12:16]) {
+	case "VP8 ":
+		if string(body[3:6]) != "\x9d\x01\x2a" {
+			return h, false
+		}
+		h.width, h.height = int(binary.LittleEndian.Uint16(body[6:])&0x3fff), int(binary.LittleEndian.Uint16(body[8:])&0x3fff)
+	case "VP8L":
+		if body[0] != 0x2f {
+			return h, false
+		}
+		sizes := binary.LittleEndian.Uint32(body[1:])
+		h.width, h.height, h.converted = int(sizes&0x3fff)+1, int(sizes>>14&0x3fff)+1, sizes>>28&1 == 1
+	default:
+		return h, false // extended: may be animated, turned or transparent
+	}
+	return h, h.sane()
+}
+
+// sane reports whether the sides are such that an engine decodes the image: vLLM takes 178 million pixels by default.
+func (h *head) sane() bool {
+	return h.width > 0 && h.height > 0 && h.width <= 1<<16 && h.height <= 1<<16 && h.width*h.height <= 178956970
+}
+
+// mayTurn reports whether metadata may hold an orientation in a form that is not read here: XMP, or EXIF as a text.
+func mayTurn(data []byte) bool {
+	for _, word := range [...]string{"rientation", "XML:com.adobe.xmp", "Raw profile type"} {
+		if bytes.Contains(data, []byte(word)) {
+			return true
+		}
+	}
+	return false
+}
+
+// turned applies the orientation of EXIF data (TIFF 6.0, tag 274): from 5 to 8 the sides change places. Data that cannot be
+// read leaves the decision to the engine.
+func (h head) turned(exif []byte) (head, bool) {
+	var order binary.ByteOrder = binary.LittleEndian
+	switch {
+	case len(exif) < 8:
+		return h, false
+	case string(exif[:2]) == "MM":
+		order = binary.BigEndian
+	case string(exif[:2]) != "II":
+		return h, false
+	}
+	at := int(order.Uint32(exif[4:]))
+	if at < 8 || at+2 > len(exif) {
+		return h, false
+	}
+	entries := int(order.Uint16(exif[at:]))
+	if at += 2; at+12*entries > len(exif) {
+		return h, false
+	}
+	for i := range entries {
+		entry := exif[at+12*i:]
+		switch order.Uint16(entry) {
+		case 0x800d: // ImageID: vLLM may take it for the image's name
+			return h, false
+		case 274:
+			if order.Uint16(entry[2:]) != 3 || order.Uint32(entry[4:]) != 1 {
+				return h, false
+			}
+			if turn := order.Uint16(entry[8:]); turn >= 5 && turn <= 8 {
+				h.width, h.height = h.height, h.width
+			}
+		}
+	}
+	return h, h.sane()
+}

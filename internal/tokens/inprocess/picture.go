@@ -1,0 +1,178 @@
+package inprocess
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/binary"
+	"strings"
+	"sync"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/warmpath/warmpath/tokenizer/chattemplate"
+)
+
+// picture is an image as the engine will know it.
+type picture struct {
+	id     string // what the engine's events call it
+	tokens int    // of its row
+}
+
+// seen is what is remembered of an image's bytes.
+type seen struct {
+	digest        string
+	width, height int
+}
+
+// pictures remembers images by their URLs, so that a conversation's images are decoded and hashed once. It is safe for
+// concurrent use.
+type pictures struct {
+	mu  sync.Mutex
+	now map[xxh3.Uint128]seen // guarded by mu
+	old map[xxh3.Uint128]seen // guarded by mu; what was now before it filled up
+}
+
+// keptPictures bounds each half of the memory: some 200 bytes an image.
+const keptPictures = 4096
+
+func (p *pictures) get(k xxh3.Uint128) (seen, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s, ok := p.now[k]
+	if !ok {
+		if s, ok = p.old[k]; ok {
+			p.add(k, s)
+		}
+	}
+	return s, ok
+}
+
+func (p *pictures) put(k xxh3.Uint128, s seen) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.add(k, s)
+}
+
+// add needs mu.
+func (p *pictures) add(k xxh3.Uint128, s seen) {
+	if p.now == nil || len(p.now) >= keptPictures {
+		p.old, p.now = p.now, map[xxh3.Uint128]seen{}
+	}
+	p.now[k] = s
+}
+
+// picture says what vLLM makes of an image; ok is false when only the engine can tell. root is the model as the engine was
+// told to load it, which is in the hash; "" when the engines differ or it is not known.
+func (m *Model) picture(media *chattemplate.Media, root string) (p picture, ok bool) {
+	if m.vision == nil || media.Kind != "image_url" {
+		return p, false
+	}
+	if media.UUID != "" && m.vision.fixed > 0 {
+		return picture{media.UUID, m.vision.fixed}, true
+	}
+	if root == "" && media.UUID == "" || !strings.HasPrefix(media.URL, "data:") {
+		return p, false // what lies elsewhere is not fetched here
+	}
+	key := xxh3.HashString128(root + "\x00" + media.URL)
+	s, known := m.pictures.get(key)
+	if !known {
+		data, ok := dataOf(media.URL)
+		if !ok {
+			return p, false
+		}
+		head, ok := readHead(data)
+		if !ok {
+			return p, false
+		}
+		s = seen{imageDigest(data, head.converted, root), head.width, head.height}
+		m.pictures.put(key, s)
+	}
+	if p.tokens, ok = m.vision.tokens(s.width, s.height); !ok {
+		return p, false
+	}
+	if p.id = s.digest; media.UUID != "" {
+		p.id = media.UUID
+	}
+	return p, true
+}
+
+// dataOf decodes a data URL as vLLM does (multimodal/media/connector.py): base64 only, nothing but its alphabet.
+func dataOf(url string) ([]byte, bool) {
+	spec, data, found := strings.Cut(strings.TrimPrefix(url, "data:"), ",")
+	if !found || !strings.HasSuffix(spec, ";base64") || strings.ContainsAny(data, "\r\n") {
+		return nil, false
+	}
+	out, err := base64.StdEncoding.DecodeString(data)
+	return out, err == nil && len(out) > 0
+}
+
+// imageDigest is MultiModalHasher.hash_kwargs of vLLM 0.32 (multimodal/hasher.py) for one image whose bytes came with it: the
+// framed pair of image and model_id. converted: the bytes do not decode to RGB, and how they are brought there is hashed too
+// (multimodal/media/image.py: white behind what is transparent).
+func imageDigest(data []byte, converted bool, root string) string {
+	var f frames
+	f.text("image")
+	f.tag(leaf)
+	f.text("image")
+	if converted {
+		f.tag(mapping)
+		f.length(2)
+		f.text("io_config")
+		f.tag(mapping)
+		f.length(2)
+		f.text("image_mode")
+		f.tag(leaf)
+		f.text("RGB")
+		f.text("rgba_background_color")
+		f.tag(sequence)
+		f.length(3)
+		for range 3 {
+			f.tag(leaf)
+			f.length(8)
+			f.length(255)
+		}
+		f.text("data")
+	}
+	f.tag(leaf)
+	f.length(len(data))
+	before := len(f.b)
+	f.text("model_id")
+	f.tag(leaf)
+	f.text(root)
+	return blake3(f.b[:before], data, f.b[before:])
+}
+
+// frames writes vLLM's framing: each chunk behind its length, each value behind a tag of its kind.
+type frames struct{ b []byte }
+
+const (
+	sequence byte = 1
+	mapping  byte = 2
+	leaf     byte = 3
+)
+
+func (f *frames) tag(t byte)    { f.b = append(f.b, t) }
+func (f *frames) length(n int)  { f.b = binary.LittleEndian.AppendUint64(f.b, uint64(n)) }
+func (f *frames) text(s string) { f.length(len(s)); f.b = append(f.b, s...) }
+
+// head is what an image's first bytes tell.
+type head struct {
+	width, height int  // as shown, turned by its orientation
+	converted     bool // Pillow decodes it to another mode than RGB
+}
+
+// readHead reads the formats that clients send; ok is false for others, and for those that only a decoder understands.
+func readHead(data []byte) (h head, ok bool) {
+	switch {
+	case bytes.HasPrefix(data, []byte("\x89PNG\r\n\x1a\n")):
+		return pngHead(data)
+	case bytes.HasPrefix(data, []byte("\xff\xd8\xff")):
+		return jpegHead(data)
+	case len(data) > 13 && (string(data[:6]) == "GIF87a" || string(data[:6]) == "GIF89a"):
+		h = head{int(binary.LittleEndian.Uint16(data[6:])), int(binary.LittleEndian.Uint16(data[8:])), true} // its palette is kept
+		return h, h.sane()
+	case len(data) > 30 && string(data[:4]) == "RIFF" && string(data[8:12]) == "WEBP":
+		return webpHead(data)
+	}
+	return h, false
+}

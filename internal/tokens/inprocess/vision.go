@@ -1,0 +1,269 @@
+package inprocess
+
+import (
+	"encoding/json"
+	"io/fs"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/tokenizer"
+)
+
+// vision is what vLLM makes of an image in a prompt of the model: in place of the one token that the template writes comes
+// a row of them, whose length is fixed or depends on the image's size alone. Families that decide otherwise (tiles, crops, a
+// processor's own code) have none: the engine renders such prompts.
+type vision struct {
+	target        block.Token   // what the template writes for an image
+	before, after []block.Token // around the row
+	row           block.Token   // what the row is made of
+
+	fixed int // tokens of every image; 0: by its size, as follows
+
+	// Sides are rounded to multiples of unit pixels and scaled until the area is within least and most; each square of unit
+	// pixels is a token (smart_resize of Transformers' Qwen2VLImageProcessor).
+	unit, least, most int
+
+	// newlines are the tokens of one, two, three and four line feeds, where the row's own are merged with those beside them.
+	newlines []block.Token
+}
+
+// visionConfig is what is read of config.json.
+type visionConfig struct {
+	Type        string `json:"model_type"`
+	TokenIndex  *int64 `json:"image_token_index"`
+	TokenID     *int64 `json:"image_token_id"`
+	BeginIndex  *int64 `json:"boi_token_index"`
+	EndIndex    *int64 `json:"eoi_token_index"`
+	PerImage    int    `json:"mm_tokens_per_image"`
+	Select      string `json:"vision_feature_select_strategy"`
+	VisionTower struct {
+		Type  string `json:"model_type"`
+		Image int    `json:"image_size"`
+		Patch int    `json:"patch_size"`
+		Merge int    `json:"spatial_merge_size"`
+	} `json:"vision_config"`
+}
+
+// imageProcessor is what is read of preprocessor_config.json, or of processor_config.json's image_processor.
+type imageProcessor struct {
+	Size struct {
+		Shortest int `json:"shortest_edge"`
+		Longest  int `json:"longest_edge"`
+	} `json:"size"`
+	MinPixels   int   `json:"min_pixels"`
+	MaxPixels   int   `json:"max_pixels"`
+	Patch       int   `json:"patch_size"`
+	Merge       int   `json:"merge_size"`
+	Resize      *bool `json:"do_resize"`
+	PanAndScan  *bool `json:"do_pan_and_scan"`
+	SequenceLen int   `json:"image_seq_length"` // of processor_config.json itself
+}
+
+// loadVision returns the model's vision, nil when it has none that is known: that is no error, text needs none.
+func loadVision(files fs.FS, t *tokenizer.Tokenizer) *vision {
+	var c visionConfig
+	if !readOptional(files, "config.json", &c) {
+		return nil
+	}
+	var p imageProcessor
+	var whole struct {
+		Image       *imageProcessor `json:"image_processor"`
+		SequenceLen int             `json:"image_seq_length"`
+	}
+	if readOptional(files, "processor_config.json", &whole) && whole.Image != nil {
+		p = *whole.Image
+	} else if !readOptional(files, "preprocessor_config.json", &p) {
+		return nil
+	}
+	p.SequenceLen = whole.SequenceLen
+	switch c.Type {
+	case "llava":
+		return llava(&c)
+	case "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe":
+		return qwenVL(&c, &p)
+	case "gemma3":
+		return gemma3(&c, &p, t)
+	}
+	return nil
+}
+
+func readOptional(files fs.FS, name string, into any) bool {
+	data, err := fs.ReadFile(files, name)
+	return err == nil && json.Unmarshal(data, into) == nil
+}
+
+// maxRow bounds the tokens of an image: what no processor makes comes from a broken file.
+const maxRow = 1 << 17
+
+// llava is LLaVA 1.5 and its like: a square of patches, and what the selection strategy leaves of it (vLLM's models/llava.py,
+// clip.py, siglip.py). Pixtral's towers, of the same type, put breaks between rows.
+func llava(c *visionConfig) *vision {
+	tower := &c.VisionTower
+	if c.TokenIndex == nil || tower.Patch <= 0 || tower.Image <= 0 || tower.Image > 1<<14 {
+		return nil
+	}
+	n := (tower.Image / tower.Patch) * (tower.Image / tower.Patch)
+	switch tower.Type {
+	case "clip_vision_model":
+		n++ // the class token
+	case "siglip_vision_model":
+	default:
+		return nil
+	}
+	switch c.Select {
+	case "default", "":
+		n--
+	case "full":
+	default:
+		return nil
+	}
+	if n <= 0 || n > maxRow {
+		return nil
+	}
+	token := block.Token(*c.TokenIndex)
+	return &vision{target: token, row: token, fixed: n}
+}
+
+// qwenVL is Qwen2-VL, Qwen2.5-VL and Qwen3-VL (vLLM's models/qwen2_vl.py).
+func qwenVL(c *visionConfig, p *imageProcessor) *vision {
+	patch, merge := p.Patch, p.Merge
+	if patch == 0 {
+		patch = 14
+	}
+	if merge == 0 {
+		merge = 2
+	}
+	v := &vision{unit: patch * merge, least: 56 * 56, most: 28 * 28 * 1280}
+	for _, set := range [...]struct {
+		to   *int
+		from int
+	}{{&v.least, p.Size.Shortest}, {&v.most, p.Size.Longest}, {&v.least, p.MinPixels}, {&v.most, p.MaxPixels}} {
+		if set.from > 0 {
+			*set.to = set.from
+		}
+	}
+	resizes := p.Resize == nil || *p.Resize
+	sane := patch > 0 && merge > 0 && v.unit <= 1<<10 && v.most/(v.unit*v.unit) <= maxRow && v.least <= v.most
+	if c.TokenID == nil || !resizes || !sane {
+		return nil
+	}
+	v.target = block.Token(*c.TokenID)
+	v.row = v.target
+	return v
+}
+
+// gemma3 is Gemma 3 without pan and scan (vLLM's models/gemma3_mm.py): line feeds, begin, the row, end, line feeds. The row's
+// line feeds melt with the text's, as the tokenizer would have had it.
+func gemma3(c *visionConfig, p *imageProcessor, t *tokenizer.Tokenizer) *vision {
+	if p.PanAndScan != nil && *p.PanAndScan || c.BeginIndex == nil || c.EndIndex == nil || c.TokenIndex == nil {
+		return nil
+	}
+	v := &vision{target: block.Token(*c.BeginIndex), row: block.Token(*c.TokenIndex), fixed: p.SequenceLen}
+	if v.fixed == 0 {
+		v.fixed = 256
+	}
+	for n := 1; n <= 4; n++ {
+		id, ok := t.ID(strings.Repeat("\n", n))
+		if !ok {
+			return nil
+		}
+		v.newlines = append(v.newlines, id)
+	}
+	var err error
+	if v.before, err = t.Append(nil, "\n\n", tokenizer.Options{}); err != nil {
+		return nil
+	}
+	v.after = append([]block.Token{block.Token(*c.EndIndex)}, v.before...)
+	v.before = append(slices.Clone(v.before), v.target)
+	if c.PerImage != 0 && c.PerImage != v.fixed || v.fixed > maxRow {
+		return nil
+	}
+	return v
+}
+
+// tokens returns the length of the row for an image of that size; ok is false when the engine refuses it.
+func (v *vision) tokens(width, height int) (n int, ok bool) {
+	if v.fixed > 0 {
+		return v.fixed, true
+	}
+	if width <= 0 || height <= 0 || max(width, height) > 200*min(width, height) {
+		return 0, false
+	}
+	unit, w, h := float64(v.unit), float64(width), float64(height)
+	rows, columns := math.RoundToEven(h/unit), math.RoundToEven(w/unit)
+	switch area := rows * columns * unit * unit; {
+	case area > float64(v.most):
+		shrink := math.Sqrt(h * w / float64(v.most))
+		rows, columns = max(1, math.Floor(h/shrink/unit)), max(1, math.Floor(w/shrink/unit))
+	case area < float64(v.least):
+		grow := math.Sqrt(float64(v.least) / (h * w))
+		rows, columns = math.Ceil(h*grow/unit), math.Ceil(w*grow/unit)
+	}
+	return int(rows * columns), true
+}
+
+// expand puts the images' rows into ids and tells where each placeholder begins. ok is false when the template did not
+// write one target for each image.
+func (v *vision) expand(ids []block.Token, images []picture) (out []block.Token, features []block.Feature, ok bool) {
+	total, targets := 0, 0
+	for _, id := range ids {
+		if id == v.target {
+			targets++
+		}
+	}
+	if targets != len(images) {
+		return ids, nil, false
+	}
+	for i := range images {
+		total += images[i].tokens + len(v.before) + len(v.after)
+	}
+	out = make([]block.Token, 0, len(ids)+total)
+	features = make([]block.Feature, 0, len(images))
+	for _, id := range ids {
+		if id != v.target {
+			out = append(out, id)
+			continue
+		}
+		image := &images[len(features)]
+		features = append(features, block.Feature{ID: image.id, Offset: len(out)})
+		out = append(out, v.before...)
+		for range image.tokens {
+			out = append(out, v.row)
+		}
+		out = append(out, v.after...)
+	}
+	if v.newlines != nil {
+		out = v.melt(out, features)
+	}
+	return out, features, true
+}
+
+// melt merges line feeds beside each other in three passes, one after the other as vLLM does: one and two, two and one, two
+// and two.
+func (v *vision) melt(ids []block.Token, features []block.Feature) []block.Token {
+	one, two := v.newlines[0], v.newlines[1]
+	for _, rule := range [...]struct{ a, b, to block.Token }{{one, two, v.newlines[2]}, {two, one, v.newlines[2]}, {two, two, v.newlines[3]}} {
+		out, next := ids[:0], 0
+		for i := 0; i < len(ids); i++ {
+			at, width := len(out), 1
+			if i+1 < len(ids) && ids[i] == rule.a && ids[i+1] == rule.b {
+				width = 2
+			}
+			// A placeholder that begins in the second of two merged tokens begins in the merged one.
+			for next < len(features) && features[next].Offset < i+width {
+				features[next].Offset = at
+				next++
+			}
+			if width == 2 {
+				out = append(out, rule.to)
+				i++
+				continue
+			}
+			out = append(out, ids[i])
+		}
+		ids = out
+	}
+	return ids
+}
