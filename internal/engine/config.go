@@ -24,6 +24,9 @@ type Config struct {
 	MaxModelLen    int // longest prompt and output together, in tokens; the pool's size caps it
 	MaxBatchTokens int // token budget of a step
 	MaxSequences   int // requests that run at once
+	// AdmitChunks admits a request when the first chunk of its prompt fits, as vLLM did before scheduler_reserve_full_isl (vllm#37307,
+	// March 2026), and preempts it when the rest does not. Otherwise all of the prompt has to fit, vLLM's default since.
+	AdmitChunks bool
 
 	CPUBlocks int     // blocks of the CPU tier; 0: none
 	Offload   Offload // when blocks go there

@@ -229,6 +229,31 @@ func TestTheSequenceLimitHolds(t *testing.T) {
 	}
 }
 
+// A prompt of ten blocks comes in chunks of four while another request holds all but six blocks.
+func TestAPromptIsAdmittedWhenAllOfItFits(t *testing.T) {
+	for _, chunks := range []bool{false, true} {
+		e := small(t, func(c *Config) { c.Blocks, c.MaxBatchTokens, c.AdmitChunks = 17, 16, chunks })
+		first, second := &Request{Prompt: tokens(1, 38), Output: tokens(900, 2)}, &Request{Prompt: tokens(100, 40), Output: tokens(950, 2)}
+		for _, r := range []*Request{first, second} {
+			if err := e.Submit(r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var s Step
+		together, preempted := false, 0
+		for e.Step(&s) {
+			together = together || len(e.Running()) == 2
+			preempted += s.Preempted
+		}
+		if together != chunks {
+			t.Errorf("chunks admitted %v: both ran at once %v, %d preempted", chunks, together, preempted)
+		}
+		if st := e.Stats(); st.Finished != 2 {
+			t.Errorf("chunks admitted %v: %d finished", chunks, st.Finished)
+		}
+	}
+}
+
 func TestPreemptedRequestsFinishWithTheirTokens(t *testing.T) {
 	// 15 usable blocks; each of three requests grows to 8 of them.
 	e := small(t, func(c *Config) { c.Blocks = 16 })

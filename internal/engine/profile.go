@@ -19,6 +19,7 @@ type Profile struct {
 	MaxModelLen    int     // tokens
 	MaxBatchTokens int     // of a pass
 	MaxSequences   int     // at once
+	AdmitChunks    bool    // as in Config
 	KVBytes        float64 // of a token, over all layers and devices
 	HandoverGBs    float64 // between a prefill and a decode worker
 	Timing         Timing
@@ -105,6 +106,7 @@ type profileFile struct {
 	MaxModelLen    int       `json:"max_model_len,omitempty"`
 	MaxBatchTokens int       `json:"max_batch_tokens,omitempty"`
 	MaxSequences   int       `json:"max_sequences,omitempty"`
+	AdmitChunks    bool      `json:"admit_chunks,omitempty"`
 	KVBytes        float64   `json:"kv_bytes_per_token,omitempty"`
 	HandoverGBs    float64   `json:"handover_gb_s,omitempty"`
 	Linear         *Linear   `json:"linear,omitempty"`
@@ -206,6 +208,6 @@ func (p *Profile) Config(blockSize, blocks int) Config {
 	}
 	return Config{
 		BlockSize: blockSize, Blocks: blocks + 1, MaxModelLen: p.MaxModelLen, MaxBatchTokens: p.MaxBatchTokens,
-		MaxSequences: p.MaxSequences, Timing: p.Timing,
+		MaxSequences: p.MaxSequences, AdmitChunks: p.AdmitChunks, Timing: p.Timing,
 	}
 }

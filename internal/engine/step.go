@@ -127,8 +127,12 @@ func (e *Engine) admit(r *Request, budget int) (n int, ok bool) {
 	}
 	n = min(len(r.tokens)-computed, budget)
 	need := e.blocksFor(computed+n) - hits
+	wanted := need
+	if !e.cfg.AdmitChunks {
+		wanted = e.blocksFor(len(r.tokens)) - hits
+	}
 	// Hits that wait for reuse leave the free list too.
-	if need > e.pool.free-idleHits {
+	if wanted > e.pool.free-idleHits {
 		return 0, false
 	}
 	e.countLookup(r, usable, hits, prefix)

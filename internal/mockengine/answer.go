@@ -2,6 +2,7 @@ package mockengine
 
 import (
 	"encoding/binary"
+	"slices"
 	"strings"
 
 	"github.com/zeebo/xxh3"
@@ -53,10 +54,15 @@ type answerOptions struct {
 	leadingSpace bool // the answer continues text
 	stop         []string
 	tool         string // call this tool
+	scripted     []block.Token
 }
 
 // answerTo returns the answer to prompt: the same for the same prompt, options and choice.
 func answerTo(prompt []block.Token, choice int, o *answerOptions) answer {
+	if len(o.scripted) > 0 {
+		tokens := slices.Clone(o.scripted[:min(len(o.scripted), o.limit)])
+		return answer{tokens: tokens, text: len(tokens), reason: "length"}
+	}
 	var b [4]byte
 	var h xxh3.Hasher
 	for _, t := range prompt[max(0, len(prompt)-512):] {

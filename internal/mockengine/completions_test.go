@@ -128,6 +128,22 @@ func rendered(t *testing.T, s *Server, body object) []uint32 {
 	return r.IDs
 }
 
+func TestAnAnswerCanBeGiven(t *testing.T) {
+	s := start(t, nil)
+	script := []any{70, 80, 90, 100}
+	c := complete(t, s, textPath, object{"model": "mock", "prompt": []any{1, 2, 3}, "mock_answer": script, "return_token_ids": true})
+	if got := c.Choices[0].TokenIDs; !slices.Equal(got, []uint32{70, 80, 90, 100}) || *c.Choices[0].FinishReason != "length" {
+		t.Errorf("answered %v, finish reason %s", got, *c.Choices[0].FinishReason)
+	}
+	c = complete(t, s, textPath, object{"model": "mock", "prompt": []any{1, 2, 3}, "mock_answer": script, "max_tokens": 2, "return_token_ids": true})
+	if got := c.Choices[0].TokenIDs; !slices.Equal(got, []uint32{70, 80}) {
+		t.Errorf("cut at max_tokens: %v", got)
+	}
+	if status, _ := call(t, s, textPath, object{"model": "mock", "prompt": []any{1}, "mock_answer": "text"}); status != http.StatusBadRequest {
+		t.Errorf("an answer that is no list of ids: status %d", status)
+	}
+}
+
 func TestCompletionsTakeTextAndIds(t *testing.T) {
 	s := start(t, nil)
 	text := long("once upon", 60)

@@ -211,8 +211,22 @@ func (g *generation) readOptions(body *fastjson.Value, l *life) error {
 	if g.options.stop, err = stopStrings(body.Get("stop")); err != nil {
 		return err
 	}
-	g.options.tool, err = forcedTool(body)
-	return err
+	if g.options.tool, err = forcedTool(body); err != nil {
+		return err
+	}
+	return g.readScript(body)
+}
+
+// readScript reads mock_answer, a field of the mock engine's own: the ids that it is to answer, cut at max_tokens. With it a mock
+// engine repeats what a real one generated, and caches the same.
+func (g *generation) readScript(body *fastjson.Value) (err error) {
+	if !given(body, "mock_answer") {
+		return nil
+	}
+	if g.options.scripted, err = tokenList(body.GetArray("mock_answer")); err != nil {
+		return fmt.Errorf("mock_answer: %w", err)
+	}
+	return nil
 }
 
 // stopStrings reads "stop": a text or up to 16 of them.

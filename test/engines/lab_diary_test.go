@@ -1,0 +1,140 @@
+package engines
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/kvevent"
+)
+
+// contents gives blocks numbers by what they hold and what lies before them, the same on every engine.
+type contents struct {
+	mu  sync.Mutex // guards ids
+	ids map[string]int
+}
+
+// of returns the number of a block behind the block numbered parent; 0 is the beginning.
+func (c *contents) of(parent int, tokens []block.Token) int {
+	var b strings.Builder
+	_ = binary.Write(&b, binary.LittleEndian, int64(parent))
+	_ = binary.Write(&b, binary.LittleEndian, tokens)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	id, ok := c.ids[b.String()]
+	if !ok {
+		id = len(c.ids) + 1
+		c.ids[b.String()] = id
+	}
+	return id
+}
+
+// sight is what a diary has noted.
+type sight struct {
+	live     map[int]int // copies by content
+	evicted  []int       // contents in order
+	firsts   []int       // contents in the order in which they were stored
+	stored   int
+	messages int
+	problem  string
+}
+
+// diary follows one engine's events by content.
+type diary struct {
+	known   *contents
+	mu      sync.Mutex // guards all below
+	decoder kvevent.Decoder
+	batch   kvevent.Batch
+	content map[kvevent.Hash]int
+	now     sight
+	isUp    bool
+}
+
+func newDiary(known *contents) *diary {
+	return &diary{known: known, content: map[kvevent.Hash]int{}, now: sight{live: map[int]int{}}}
+}
+
+func (d *diary) up() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.isUp
+}
+
+func (d *diary) look() sight {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.now
+	s.live, s.evicted, s.firsts = maps.Clone(s.live), slices.Clone(s.evicted), slices.Clone(s.firsts)
+	return s
+}
+
+// begin forgets what was evicted and stored so far.
+func (d *diary) begin() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.now.evicted, d.now.firsts, d.now.stored = nil, nil, 0
+}
+
+func (d *diary) Message(seq uint64, payload []byte) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.now.messages++
+	if err := d.decoder.Decode(payload, &d.batch); err != nil || d.batch.Skipped > 0 {
+		d.now.problem = fmt.Sprintf("message %d: %v, %d events skipped", seq, err, d.batch.Skipped)
+		return
+	}
+	for i := range d.batch.Events {
+		d.note(&d.batch.Events[i])
+	}
+}
+
+func (d *diary) note(e *kvevent.Event) {
+	switch e.Kind {
+	case kvevent.Stored:
+		if !e.Aligned() {
+			d.now.problem = fmt.Sprintf("an event with %d hashes for %d tokens", len(e.Hashes), len(e.Tokens))
+			return
+		}
+		parent := 0
+		if e.HasParent {
+			parent = d.content[e.Parent]
+		}
+		for i, h := range e.Hashes {
+			parent = d.known.of(parent, e.Tokens[i*e.BlockSize:(i+1)*e.BlockSize])
+			d.content[h] = parent
+			d.now.live[parent]++
+			d.now.firsts = append(d.now.firsts, parent)
+			d.now.stored++
+		}
+	case kvevent.Removed:
+		for _, h := range e.Hashes {
+			id := d.content[h]
+			if d.now.live[id]--; d.now.live[id] <= 0 {
+				delete(d.now.live, id)
+			}
+			d.now.evicted = append(d.now.evicted, id)
+		}
+	case kvevent.Cleared:
+		clear(d.now.live)
+	}
+}
+
+func (d *diary) Restarted(why string) { d.fail("restarted: " + why) }
+func (d *diary) Lost(from, to uint64) { d.fail(fmt.Sprintf("messages %d to %d are lost", from, to)) }
+func (d *diary) Complete()            {}
+
+func (d *diary) fail(problem string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.now.problem = problem
+}
+
+func (d *diary) State(connected bool, _ error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.isUp = connected
+}

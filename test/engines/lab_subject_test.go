@@ -1,0 +1,79 @@
+package engines
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"testing"
+
+	"github.com/warmpath/warmpath/block"
+)
+
+// subject is an engine with what its events have told.
+type subject struct {
+	name, url string
+	client    *http.Client
+	diary     *diary
+}
+
+// question is a request as token ids.
+type question struct {
+	prompt []block.Token
+	answer int // tokens to generate
+}
+
+// told is what an engine said.
+type told struct {
+	cached int
+	ids    []block.Token
+}
+
+// ask sends a question. script, if not nil, is what the mock engine is to answer.
+func (s *subject) ask(q question, script []block.Token) (told, error) {
+	body := map[string]any{"model": "tiny", "prompt": q.prompt, "max_tokens": q.answer, "ignore_eos": true, "temperature": 0, "return_token_ids": true}
+	if script != nil {
+		body["mock_answer"] = script
+	}
+	data, err := json.Marshal(body)
+	if err != nil {
+		return told{}, err
+	}
+	resp, err := s.client.Post(s.url+"/v1/completions", "application/json", bytes.NewReader(data))
+	if err != nil {
+		return told{}, err
+	}
+	defer resp.Body.Close()
+	data, err = io.ReadAll(resp.Body)
+	if err != nil {
+		return told{}, err
+	}
+	var a struct {
+		Choices []struct {
+			IDs []block.Token `json:"token_ids"`
+		} `json:"choices"`
+		Usage struct {
+			Details *struct {
+				Cached int `json:"cached_tokens"`
+			} `json:"prompt_tokens_details"`
+		} `json:"usage"`
+	}
+	if err := json.Unmarshal(data, &a); err != nil || resp.StatusCode != http.StatusOK || len(a.Choices) != 1 || a.Usage.Details == nil {
+		return told{}, fmt.Errorf("ask %s: %s: %v: %.300s", s.name, resp.Status, err, data)
+	}
+	return told{a.Usage.Details.Cached, a.Choices[0].IDs}, nil
+}
+
+// post makes an engine do something.
+func (s *subject) post(t *testing.T, path string) {
+	t.Helper()
+	resp, err := s.client.Post(s.url+path, "application/json", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if body, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s %s: %s: %.300s", s.name, path, resp.Status, body)
+	}
+}
