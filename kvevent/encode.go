@@ -1,8 +1,10 @@
 package kvevent
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math"
+	"slices"
 
 	"github.com/warmpath/warmpath/block"
 )
@@ -257,17 +259,17 @@ func (p *encoder) extraKeys(e *Event) {
 		return
 	}
 	p.array(len(e.Hashes))
+	items := byBlock(e)
 	for i := range e.Hashes {
 		salt := ""
 		if i == 0 && !e.HasParent {
 			salt = e.Salt
 		}
-		n := 0
-		for _, f := range e.Features {
-			if blockOf(f, e) == i {
-				n++
-			}
+		named := 0
+		for named < len(items) && blockOf(items[named], e) == i {
+			named++
 		}
+		n := named
 		if e.LoRA != "" {
 			n++
 		}
@@ -282,26 +284,36 @@ func (p *encoder) extraKeys(e *Event) {
 		if e.LoRA != "" {
 			p.text(e.LoRA)
 		}
-		p.items(e, i)
+		p.items(items[:named], i*e.BlockSize)
+		items = items[named:]
 		if salt != "" {
 			p.text(salt)
 		}
 	}
 }
 
-func (p *encoder) items(e *Event, i int) {
-	for _, f := range e.Features {
-		if blockOf(f, e) != i {
-			continue
-		}
+// items writes what begins in one block, which is at token position base of the event.
+func (p *encoder) items(items []block.Feature, base int) {
+	for _, f := range items {
 		if p.offsets {
 			p.array(2)
 		}
 		p.text(f.ID)
 		if p.offsets {
-			p.integer(int64(f.Offset - i*e.BlockSize))
+			p.integer(int64(f.Offset - base))
 		}
 	}
+}
+
+// byBlock returns an event's items in the order of the blocks in which they are named; mostly they are.
+func byBlock(e *Event) []block.Feature {
+	order := func(a, b block.Feature) int { return cmp.Compare(blockOf(a, e), blockOf(b, e)) }
+	if slices.IsSortedFunc(e.Features, order) {
+		return e.Features
+	}
+	items := slices.Clone(e.Features)
+	slices.SortStableFunc(items, order)
+	return items
 }
 
 // blockOf returns the block of the event in which an item is named.

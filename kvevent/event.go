@@ -166,8 +166,11 @@ func kept[T any](s []T, limit int) []T {
 
 // add appends an empty event. The pointer is valid until the next call.
 func (b *Batch) add(k Kind) *Event {
-	b.Events = append(b.Events, Event{Kind: k, Group: -1})
-	return &b.Events[len(b.Events)-1]
+	b.Events = room(b.Events, 1)
+	b.Events = b.Events[:len(b.Events)+1]
+	e := &b.Events[len(b.Events)-1]
+	*e = Event{Kind: k, Group: -1} // in place: an event is 300 bytes
+	return e
 }
 
 // skip counts an event that is dropped.

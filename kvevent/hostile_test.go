@@ -2,10 +2,13 @@ package kvevent
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // checkBounds holds a decoded batch to what every payload must keep, however hostile.
@@ -45,17 +48,24 @@ func FuzzDecode(f *testing.F) {
 	f.Add(pack(list(1.5, list(storedWith(nil, "a", "extra_keys", list(list("a", list("img", 1), "s"), nil))), 0)))
 	f.Add(pack(list(1.5, list(list(tagStored, list(5), nil, list(list(1, 2)), 1, nil, "GPU", object{"cache_salt", "s"})))))
 	f.Add(pack(list(1.5, list(list(tagStored, list(5), nil, list(1, 2), 2, nil, "GPU", "a"))))) // an adapter, and no place for a salt
-	var d Decoder
-	var b Batch
 	f.Fuzz(func(t *testing.T, payload []byte) {
+		// Nothing outlives a run: the fuzzer looks for what a payload does, not for what the one before it did.
+		var d Decoder
+		var b Batch
 		err := d.Decode(payload, &b)
 		checkBounds(t, &b, len(payload), err)
 		if err != nil {
+			if again := d.Decode(payload, &b); again == nil || again.Error() != err.Error() {
+				t.Errorf("%v, and again %v", err, again)
+			}
 			return
 		}
 		// What was understood can be written and is then understood the same way.
 		w := Wire{}
 		first := w.Append(nil, &b)
+		if err := d.Decode(payload, &b); err != nil || !bytes.Equal(w.Append(nil, &b), first) {
+			t.Errorf("decoded into a used batch: %v, or otherwise than into a new one", err)
+		}
 		if err := d.Decode(first, &b); err != nil {
 			t.Fatalf("decode what was encoded: %v", err)
 		}
@@ -154,6 +164,66 @@ func TestManySmallEventsTakeMemoryInProportion(t *testing.T) {
 		if used > 30*uint64(len(payload)) {
 			t.Errorf("%s: %d bytes allocated for a payload of %d", name, used, len(payload))
 		}
+	}
+}
+
+// Work is bounded by the payload's length too, of whatever it consists: of 32 times as much, quadratic work would be 1,000
+// times as much. The limit between is far from both, for other work on the machine.
+func TestTimeIsInProportionToThePayload(t *testing.T) {
+	images := func(n int) []byte {
+		hashes, tokens, keys := make([]any, n), make([]any, n), make([]any, n)
+		for i := range n {
+			// Each block names an item of its own, in an order that is not the blocks'.
+			hashes[i], tokens[i], keys[i] = i, 1, list(list("image", n-2*i))
+		}
+		return pack(list(1.5, list(storedWith(nil, nil, "block_hashes", hashes, "token_ids", tokens, "block_size", 1, "extra_keys", keys)), 0))
+	}
+	repeated := func(key string, value any) func(n int) []byte {
+		return func(n int) []byte {
+			e := object{"type", tagStored}
+			for range n {
+				e = append(e, key, value)
+			}
+			return pack(list(1.5, list(e), 0))
+		}
+	}
+	shapes := map[string]func(n int) []byte{
+		"images":             images,
+		"nested":             func(n int) []byte { return append(pack(1.5), bytes.Repeat([]byte{0x91}, 4*n)...) },
+		"repeated hashes":    repeated("block_hashes", list(1, 2)),
+		"repeated tokens":    repeated("token_ids", list(1, 2)),
+		"repeated metadata":  repeated("metadata", object{"cache_salt", "s"}),
+		"repeated keys":      repeated("extra_keys", list(nil, list("a", list("b", 1)))),
+		"unusable events":    func(n int) []byte { return pack(list(1.5, slices.Repeat(list(list("x", list(1))), n))) },
+		"events of one name": func(n int) []byte { return pack(list(1.5, slices.Repeat(list(list(tagRemoved, list(1), "cpu")), n))) },
+		"names": func(n int) []byte {
+			var events []any
+			for i := range n {
+				events = append(events, list(tagRemoved, list(1), fmt.Sprint("medium ", i)))
+			}
+			return pack(list(1.5, events))
+		},
+	}
+	for name, shape := range shapes {
+		t.Run(name, func(t *testing.T) {
+			// The best of some runs each, in turn: other work on the machine must not decide.
+			payloads := [2][]byte{shape(500), shape(16_000)}
+			best := [2]time.Duration{time.Hour, time.Hour}
+			for range 5 {
+				for i, payload := range payloads {
+					var d Decoder
+					var b Batch
+					start := time.Now()
+					if d.Decode(payload, &b) == nil {
+						Wire{}.Append(nil, &b)
+					}
+					best[i] = min(best[i], time.Since(start))
+				}
+			}
+			if best[1] > 300*best[0] {
+				t.Errorf("%v for %d bytes, %v for %d", best[0], len(payloads[0]), best[1], len(payloads[1]))
+			}
+		})
 	}
 }
 

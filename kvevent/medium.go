@@ -26,6 +26,9 @@ var media = []struct {
 // tierOf returns the tier that an engine names. An unknown name is the lowest tier, so that it weighs least; so is
 // everything that lies on another machine.
 func tierOf(medium, locality string) block.Tier {
+	if medium == "GPU" && locality == "" { // nearly always
+		return block.TierGPU
+	}
 	if strings.EqualFold(locality, "REMOTE") {
 		return block.TierRemote
 	}

@@ -1,0 +1,224 @@
+// Package ingest measures what it takes to keep an index up to date with an engine whose cache is full: payload bytes in,
+// decoded, hashed and applied, on one core.
+package ingest
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"testing"
+
+	"github.com/warmpath/warmpath/bench/internal/machine"
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvevent"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+const (
+	size  = 16 // tokens of a block
+	vocab = 150_000
+)
+
+// shape is how an engine announces: messages of some events of some blocks, and as many blocks removed by each.
+type shape struct {
+	name           string
+	events, blocks int
+	chain          int // blocks of a conversation, after which a new one begins
+	holders, cache int // engines, fed in turn; blocks of each one's cache
+}
+
+// A prefill announces what it computed in one event; decoding announces each block of each running request as it fills.
+var shapes = []shape{
+	{"prefill 32 blocks an event", 1, 32, 512, 8, 32_768}, // half a million tokens in each cache
+	{"decode 1 block an event", 16, 1, 64, 8, 32_768},
+}
+
+// messages are what one holder sends while it works through its prompts round and round: each message stores blocks and
+// removes as many of the oldest, tails first. Played from the start again the index never notices, because all that a
+// message stores was removed long before.
+func messages(w kvevent.Wire, s shape, h int) (fill, steady [][]byte) {
+	r := rand.New(rand.NewPCG(uint64(h), 9))
+	var events []kvevent.Event
+	total := 2 * s.cache / s.blocks
+	running := make([][]uint64, s.events) // what each request has announced
+	for i := range total {
+		lane := i % s.events
+		if len(running[lane]) >= s.chain {
+			running[lane] = running[lane][:0]
+		}
+		e := kvevent.Event{Kind: kvevent.Stored, Group: 0, BlockSize: size, Medium: "GPU", Spec: "full_attention"}
+		if n := len(running[lane]); n > 0 {
+			e.HasParent, e.Parent = true, running[lane][n-1]
+		}
+		for range s.blocks {
+			hash := r.Uint64()
+			e.Hashes = append(e.Hashes, hash)
+			running[lane] = append(running[lane], hash)
+			for range size {
+				e.Tokens = append(e.Tokens, r.Uint32N(vocab))
+			}
+		}
+		events = append(events, e)
+	}
+	removal := func(e *kvevent.Event) kvevent.Event {
+		gone := kvevent.Event{Kind: kvevent.Removed, Group: 0, Medium: "GPU"}
+		for i := len(e.Hashes) - 1; i >= 0; i-- {
+			gone.Hashes = append(gone.Hashes, e.Hashes[i])
+		}
+		return gone
+	}
+	// Chains go from their ends: what was stored last of a chain is removed first.
+	order := oldestFirst(s, total)
+	half := total / 2
+	for i := 0; i < total; i += s.events {
+		b := kvevent.Batch{Time: 1.7e9, HasRank: true}
+		b.Events = append(b.Events, events[i:i+s.events]...)
+		if i < half {
+			fill = append(fill, w.Append(nil, &b))
+		}
+		for k := range s.events {
+			b.Events = append(b.Events, removal(&events[order[(i+k+half)%total]]))
+		}
+		steady = append(steady, w.Append(nil, &b))
+	}
+	return fill, append(steady[len(steady)/2:], steady[:len(steady)/2]...)
+}
+
+// oldestFirst orders events by the conversation they belong to, oldest conversation first and each from its end.
+func oldestFirst(s shape, total int) []int {
+	length := s.chain / s.blocks // events of a conversation
+	var order []int
+	for first := 0; first < total; first += length * s.events {
+		for lane := range s.events {
+			for k := length - 1; k >= 0; k-- {
+				order = append(order, first+k*s.events+lane)
+			}
+		}
+	}
+	return order
+}
+
+// reader applies messages of one holder, as a router does.
+type reader struct {
+	decoder kvevent.Decoder
+	batch   kvevent.Batch
+	stored  kvindex.Stored
+	blocks  int // stored so far
+}
+
+func (r *reader) decode(tb testing.TB, payload []byte) {
+	if err := r.decoder.Decode(payload, &r.batch); err != nil || r.batch.Skipped > 0 {
+		tb.Fatal(err, r.batch.Problem)
+	}
+	for i := range r.batch.Events {
+		if e := &r.batch.Events[i]; e.Kind == kvevent.Stored {
+			r.blocks += len(e.Hashes)
+		}
+	}
+}
+
+func (r *reader) apply(x *kvindex.Index, h fleet.Holder) {
+	for i := range r.batch.Events {
+		e := &r.batch.Events[i]
+		if e.Kind == kvevent.Removed {
+			x.Remove(h, e.Tier, e.Group, e.Hashes)
+			continue
+		}
+		s := &r.stored
+		s.Tier, s.Group, s.Attention, s.Scope.Salt = e.Tier, e.Group, e.Attention, e.Salt
+		s.Parent, s.HasParent, s.Handles, s.BlockSize = e.Parent, e.HasParent, e.Hashes, e.BlockSize
+		s.Tokens, s.Features = e.Tokens, e.Features
+		x.Store(h, s)
+	}
+}
+
+func newHasher(tb testing.TB) *block.Hasher {
+	h, err := block.NewHasher(block.XXH3, size)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return h
+}
+
+// full returns an index of engines whose caches are full, and what each of them sends from then on.
+func full(tb testing.TB, s shape) (*kvindex.Index, []reader, [][][]byte) {
+	x := kvindex.New(newHasher(tb), kvindex.Config{Bytes: 4 << 30})
+	readers, steady := make([]reader, s.holders), make([][][]byte, s.holders)
+	for h := range s.holders {
+		var fill [][]byte
+		fill, steady[h] = messages(kvevent.Wire{}, s, h)
+		for _, payload := range fill {
+			readers[h].decode(tb, payload)
+			readers[h].apply(x, fleet.Holder(h))
+		}
+	}
+	return x, readers, steady
+}
+
+func TestACacheStaysFull(t *testing.T) {
+	for _, s := range shapes {
+		s.holders, s.cache = 2, 4096
+		x, readers, steady := full(t, s)
+		for round := range 2 {
+			for i := range steady[0] {
+				for h := range s.holders {
+					readers[h].decode(t, steady[h][i])
+					readers[h].apply(x, fleet.Holder(h))
+				}
+				if i%50 > 0 {
+					continue
+				}
+				if got := x.Stats(); got.Memberships != int64(s.holders*s.cache) || got.Waiting != 0 || got.UnknownRemoved != 0 {
+					t.Fatalf("%s, round %d, message %d: %d blocks of %d, %d wait, %d removals of nothing",
+						s.name, round, i, got.Memberships, s.holders*s.cache, got.Waiting, got.UnknownRemoved)
+				}
+			}
+		}
+	}
+}
+
+// BenchmarkIngest: payload bytes → decoded → hashed → applied, with removals at a full cache. Mblocks/s counts stored
+// blocks, of which as many are removed; a core's is by processor time, which is what counts on a machine with other work.
+func BenchmarkIngest(b *testing.B) {
+	for _, s := range shapes {
+		b.Run(s.name, func(b *testing.B) {
+			x, readers, steady := full(b, s)
+			play(b, s, func(i, h int) {
+				readers[h].decode(b, steady[h][i%len(steady[h])])
+				readers[h].apply(x, fleet.Holder(h))
+			})
+		})
+		b.Run(s.name+", decoded only", func(b *testing.B) {
+			_, readers, steady := full(b, s)
+			play(b, s, func(i, h int) { readers[h].decode(b, steady[h][i%len(steady[h])]) })
+		})
+		b.Run(s.name+", decoded and hashed", func(b *testing.B) {
+			_, readers, steady := full(b, s)
+			hasher := newHasher(b)
+			var keys []block.Key
+			play(b, s, func(i, h int) {
+				readers[h].decode(b, steady[h][i%len(steady[h])])
+				for k := range readers[h].batch.Events {
+					keys = hasher.Append(keys[:0], 1, 0, readers[h].batch.Events[k].Tokens, nil)
+				}
+			})
+		})
+	}
+}
+
+// play calls f for each message in turn, holder by holder.
+func play(b *testing.B, s shape, f func(i, h int)) {
+	b.ReportAllocs()
+	runtime.GC()
+	cpu := machine.ProcessorTime()
+	i := 0
+	for b.Loop() {
+		f(i/s.holders, i%s.holders)
+		i++
+	}
+	blocks := float64(i * s.events * s.blocks)
+	b.ReportMetric(blocks/b.Elapsed().Seconds()/1e6, "Mblocks/s")
+	if used := machine.ProcessorTime() - cpu; used > 0 {
+		b.ReportMetric(blocks/used.Seconds()/1e6, "Mblocks/core-s")
+	}
+}
