@@ -72,6 +72,7 @@ type document struct {
 	contentStart, contentEnd int // of the last content string, in the chunk's offsets
 	contents, choicesHere    int
 	effects                  bool // it said something beyond content
+	generated                bool // it brought a part of the answer
 
 	// What was learned.
 	choices    choiceSet
@@ -105,7 +106,7 @@ func (d *document) reset(watch func(place, []byte) meaning) {
 // next makes d ready for another document.
 func (d *document) next() {
 	d.state, d.depth, d.wantKey, d.isKey, d.means, d.digits = outside, 0, false, false, nothing, false
-	d.contentStart, d.contentEnd, d.contents, d.choicesHere, d.effects = -1, -1, 0, 0, false
+	d.contentStart, d.contentEnd, d.contents, d.choicesHere, d.effects, d.generated = -1, -1, 0, 0, false, false
 }
 
 // plain reports whether the current document held one choice with one piece of content, and nothing else that counts.
@@ -244,7 +245,7 @@ func (d *document) pop() {
 
 func (d *document) gotToken() {
 	// A token that does not lie in a content string (ids, tool calls) is an effect: plainEvent remembers strings only.
-	d.token = true
+	d.token, d.generated = true, true
 	d.effects = true
 }
 
@@ -306,7 +307,7 @@ func (d *document) endString(at int) {
 		d.contents++
 		d.contentEnd = at
 		if d.length > 0 {
-			d.token = true
+			d.token, d.generated = true, true
 		}
 	case isGenerated:
 		d.gotToken()

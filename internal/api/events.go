@@ -78,6 +78,7 @@ func (w *Watcher) feedEvents(chunk []byte) (whole int) {
 			if n := w.plain.match(chunk[i:]); n > 0 {
 				i += n
 				whole, start = i, i
+				w.pieces++
 				continue
 			}
 		}
@@ -123,6 +124,9 @@ func (w *Watcher) endEvent(chunk []byte, start, end int) {
 	w.json.endScalar()
 	if start >= 0 {
 		w.plain.learn(&w.json, chunk[start:end], start)
+	}
+	if w.json.generated {
+		w.pieces++
 	}
 	w.json.next()
 	w.lines.open = false

@@ -31,6 +31,7 @@ type Watcher struct {
 	lines  eventLines
 	plain  plainEvent
 	failed bool // an event that tells an error is whole
+	pieces int  // events that brought a part of the answer
 }
 
 // Reset makes w ready for a new response.
@@ -38,7 +39,7 @@ func (w *Watcher) Reset(d Dialect, f Format) {
 	w.format = f
 	w.json.reset(dialects[d].watch)
 	w.lines = eventLines{}
-	w.failed = false
+	w.failed, w.pieces = false, 0
 	w.plain.prefixLen, w.plain.suffixLen = 0, 0
 }
 
@@ -66,6 +67,10 @@ func (w *Watcher) End() {
 // FirstToken reports whether a generated token has been seen: content, reasoning, a tool call or token ids, but not the
 // role alone.
 func (w *Watcher) FirstToken() bool { return w.json.token }
+
+// Tokens returns how many tokens of the answer have passed: what the usage says, else one for each event that brought a part of
+// the answer, which engines send at every step. Of an answer that is not streamed it is known at the end only.
+func (w *Watcher) Tokens() int { return max(w.pieces, w.json.usage.Completion) }
 
 // Finished reports whether the generation came to its end: every choice that was seen has had its finish_reason, and there
 // was at least one. A choice that never began cannot be missed: engines differ in whether they honour n.

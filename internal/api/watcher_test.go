@@ -125,6 +125,22 @@ func TestWatcherTellsTheSameHoweverTheResponseIsSplit(t *testing.T) {
 	}
 }
 
+func TestTokensAreCountedHoweverTheStreamIsSplit(t *testing.T) {
+	other := strings.ReplaceAll(tokenEvent, "c-1", "c-2")
+	ids := `data: {"choices":[{"index":0,"delta":{"content":""},"token_ids":[5,6]}]}` + "\n\n"
+	stream := roleEvent + tokenEvent + tokenEvent + other + tokenEvent + ids + finishEvent
+	var w Watcher
+	for n := 1; n <= len(stream); n++ {
+		watch(&w, EventStream, stream, n)
+		if got := w.Tokens(); got != 5 {
+			t.Fatalf("in pieces of %d bytes: %d tokens, want 5", n, got)
+		}
+	}
+	if watch(&w, EventStream, tokenEvent+strings.ReplaceAll(usageEvent, `"completion_tokens":2`, `"completion_tokens":40`), 64); w.Tokens() != 40 {
+		t.Errorf("%d tokens where the usage says 40", w.Tokens())
+	}
+}
+
 func TestFeedTellsWhereTheLastWholeEventEnds(t *testing.T) {
 	stream := "event: a\n" + tokenEvent + ": c\n\n" + strings.ReplaceAll(tokenEvent, "\n", "\r\n") + tokenEvent + doneEvent
 	var ends []int // by the rule: an event ends with an empty line

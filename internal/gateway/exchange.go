@@ -54,7 +54,7 @@ type exchange struct {
 
 func newExchange(g *Gateway) *exchange {
 	x := &exchange{g: g}
-	x.attempt.OnSent, x.attempt.OnFirstToken = x.sent, x.firstToken
+	x.attempt.OnSent, x.attempt.OnFirstToken, x.attempt.OnTokens = x.sent, x.firstToken, x.tokens
 	return x
 }
 
@@ -233,7 +233,11 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	}
 	result := x.g.Client.Forward(ctx, a)
 	x.decision = nil
-	d.Done(outcome(&result), time.Now().UnixNano())
+	now := time.Now().UnixNano()
+	if result.Usage.Seen && result.Usage.Completion > 0 {
+		d.Tokens(result.Usage.Completion, now)
+	}
+	d.Done(outcome(&result), now)
 	x.learnReporting(d.Worker, &result.Usage)
 	d.Recycle()
 	return result
@@ -293,6 +297,13 @@ func (x *exchange) firstToken(at time.Time) {
 		x.decision.FirstToken(at.UnixNano())
 	}
 	x.rec.FirstTokenMS = milliseconds(at.Sub(x.rec.Time))
+}
+
+// tokens tells the router how far the answer is: what it holds there, and that the request lives.
+func (x *exchange) tokens(n int, at time.Time) {
+	if x.decision != nil {
+		x.decision.Tokens(n, at.UnixNano())
+	}
 }
 
 // settle ends the request with the last attempt's result: it answers where nothing was answered yet, and books.

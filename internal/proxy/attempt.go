@@ -34,6 +34,9 @@ type Attempt struct {
 	OnSent func()
 	// OnFirstToken, if set, is called once, when the first token passes, from Forward's goroutine.
 	OnFirstToken func(time.Time)
+	// OnTokens, if set, is called from Forward's goroutine as a stream passes, with the tokens that the answer has so far: once
+	// for each piece that was read and brought some, the first time after OnFirstToken.
+	OnTokens func(n int, at time.Time)
 }
 
 // Field is a header field.

@@ -73,6 +73,7 @@ type relay struct {
 	cut      bool // what was passed last ended inside an event
 
 	guarded time.Time // when the client's write deadline was last set
+	told    int       // tokens that OnTokens was told
 }
 
 // answer passes an answer whose header is x.buf[:head] and of which n bytes have been read.
@@ -164,12 +165,7 @@ func (x *exchange) inspect(data []byte, held int) (send int) {
 	whole := len(fresh)
 	if x.watching {
 		whole = x.watch.Feed(fresh)
-		if x.res.FirstTokenAt.IsZero() && x.watch.FirstToken() {
-			x.res.FirstTokenAt = time.Now()
-			if x.a.OnFirstToken != nil {
-				x.a.OnFirstToken(x.res.FirstTokenAt)
-			}
-		}
+		x.progress()
 	}
 	full := cap(data)-len(data) < slack
 	switch {
@@ -184,6 +180,23 @@ func (x *exchange) inspect(data []byte, held int) (send int) {
 		x.cut = true // an event that is larger than the buffer
 	}
 	return len(data)
+}
+
+// progress tells how far the answer is.
+func (x *exchange) progress() {
+	if x.res.FirstTokenAt.IsZero() && x.watch.FirstToken() {
+		x.res.FirstTokenAt = time.Now()
+		if x.a.OnFirstToken != nil {
+			x.a.OnFirstToken(x.res.FirstTokenAt)
+		}
+	}
+	if !x.stream || x.a.OnTokens == nil {
+		return
+	}
+	if n := x.watch.Tokens(); n > x.told {
+		x.told = n
+		x.a.OnTokens(n, time.Now())
+	}
 }
 
 // pass writes b to the client, behind the header if it is the first. It returns false when the client is gone.

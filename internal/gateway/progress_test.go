@@ -1,0 +1,43 @@
+package gateway_test
+
+import (
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// An answer that grows is seen to grow, so that it is neither taken for lost nor for idle.
+func TestTheFleetHearsHowFarAnAnswerIs(t *testing.T) {
+	next := make(chan struct{})
+	w := worker(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "text/event-stream")
+		for range 3 {
+			_, _ = io.WriteString(w, firstChunk+firstChunk)
+			w.(http.Flusher).Flush()
+			<-next
+		}
+		_, _ = io.WriteString(w, lastChunk+doneChunk)
+	})
+	f := serve(t, nil, w)
+	answered := make(chan error, 1)
+	go func() { // ends with the answer
+		_, _, err := f.try(t.Context(), `{"model":"m","stream":true,"messages":[]}`)
+		answered <- err
+	}()
+	output := func() int64 { return f.fleet.Snapshot().LoadAt(fleet.Holder(0), time.Now().UnixNano()).OutputTokens }
+	for want := int64(2); want <= 6; want += 2 {
+		wait(t, "the fleet knows the tokens so far", func() bool { return output() == want })
+		next <- struct{}{}
+	}
+	if err := <-answered; err != nil {
+		t.Fatal(err)
+	}
+	f.idle(t)
+	if n := output(); n != 0 {
+		t.Errorf("%d tokens of an answer that has ended", n)
+	}
+}
