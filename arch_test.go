@@ -23,7 +23,7 @@ var layers = [][]string{
 	{"internal/admin"},
 	{"internal/gateway", "internal/mockengine", "internal/sim", "internal/loadgen"},
 	{"internal/tokens/inprocess"},
-	{"internal/proxy", "internal/ingest", "internal/discovery", "internal/tokens", "internal/telemetry", "internal/report"},
+	{"internal/proxy", "internal/ingest", "internal/lmcache", "internal/discovery", "internal/tokens", "internal/telemetry", "internal/report"},
 	{"internal/api", "internal/queue", "kvevent/zmq", "internal/engine", "internal/workload"},
 	{"", "internal/zmtp"}, // "" is the root package, the Router
 	{"policy", "tokenizer", "tokenizer/chattemplate"},

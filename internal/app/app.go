@@ -17,6 +17,7 @@ import (
 	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/internal/ingest"
+	"github.com/warmpath/warmpath/internal/lmcache"
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tokens"
@@ -45,6 +46,7 @@ type App struct {
 	workers   *discovery.Static
 	reporter  *discovery.Reporter
 	ingest    *ingest.Manager
+	askers    map[string]*lmcache.Client // by policy
 	gateway   *gateway.Gateway
 	admin     *admin.Admin
 	listening chan struct{} // closed when the addresses below stand
@@ -82,11 +84,12 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	if err := a.loadModels(models); err != nil {
 		return nil, err
 	}
+	a.askers = askers(cfg, a.fleet, o.Log)
 	a.client = proxy.New(cfg.Proxy)
 	bodies := proxy.NewBodies(cfg.Body)
 	a.gateway = gateway.New(cfg.Gateway, gateway.Parts{
 		Router: a.router, Fleet: a.fleet, Tokens: a.tokens, Client: a.client, Bodies: bodies, Telemetry: a.telemetry,
-		Scoped: a.ingest.Scoped, Log: o.Log,
+		Scoped: a.ingest.Scoped, External: asks(a.askers), Log: o.Log,
 	})
 	if err := a.usePolicies(cfg); err != nil {
 		return nil, err
@@ -184,6 +187,9 @@ func (a *App) Run(ctx context.Context) error {
 	g.run("discovery", stop, func() error { return a.workers.Run(rest) })
 	g.run("reports", stop, func() error { return a.reporter.Run(rest) })
 	g.run("ingest", stop, func() error { return a.ingest.Run(rest) })
+	for name, client := range a.askers {
+		g.run("policy "+name, stop, func() error { return client.Run(rest) })
+	}
 	if back != nil {
 		g.run("admin", stop, func() error { return a.admin.Serve(rest, back) })
 	}

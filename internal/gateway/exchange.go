@@ -440,6 +440,9 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 		q.Tokens, q.Features, q.Text = p.found.Tokens, p.found.Features, p.found.Text
 		q.Known, q.Stable = p.found.Known, p.found.Stable
 	}
+	if ask := g.External[decides.Name()]; ask != nil {
+		q.External = ask(ctx, q.Tokens)
+	}
 	return nil
 }
 

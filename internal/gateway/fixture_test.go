@@ -45,6 +45,8 @@ type settings struct {
 	policy  string
 	allowed []string // policies
 
+	parts func(*gateway.Parts)
+
 	modelPolicies map[string]string
 	local         tokens.Local
 }
@@ -73,11 +75,15 @@ func serve(t testing.TB, change func(*settings), workers ...string) *fixture {
 	f.source = tokens.New(s.tokens, &http.Client{Transport: transport})
 	f.source.Local = s.local
 	upstream := proxy.New(proxy.DefaultConfig())
-	f.Gateway = gateway.New(s.gateway, gateway.Parts{
+	parts := gateway.Parts{
 		Router: router, Fleet: f.fleet, Tokens: f.source, Client: upstream, Bodies: proxy.NewBodies(s.body),
 		Telemetry: telemetry.New(telemetry.DefaultConfig()), Log: slog.New(slog.DiscardHandler),
 		Scoped: func(_ fleet.Holder, salt, extra string) { f.scoped <- salt + "/" + extra },
-	})
+	}
+	if s.parts != nil {
+		s.parts(&parts)
+	}
+	f.Gateway = gateway.New(s.gateway, parts)
 	f.AllowPolicies(s.allowed)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -13,11 +13,13 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tokens"
+	"github.com/warmpath/warmpath/policy"
 )
 
 // Parts are what a Gateway works with; all are required.
@@ -32,6 +34,9 @@ type Parts struct {
 	// Scoped is told of each request that is kept apart by a cache salt or an extra key, before it is sent: engines whose
 	// events do not tell such keys must not be believed where they matter.
 	Scoped func(h fleet.Holder, salt, extra string)
+	// External asks others about a prompt for the policy of that name, before it decides; nil and empty ask nobody. It is
+	// part of the request's time and must bound itself.
+	External map[string]func(ctx context.Context, prompt []block.Token) []policy.External
 }
 
 // Gateway is the HTTP front. It is an http.Handler, safe for concurrent use.

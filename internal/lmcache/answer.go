@@ -1,0 +1,65 @@
+package lmcache
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// instance is one LMCache engine: one or more workers, a rank of the model each, that cache the same chunks.
+type instance struct {
+	id, ip string
+	keys   int64 // chunks, of the rank that has the most
+}
+
+// cached is how much of a prompt an instance has.
+type cached struct {
+	instance string
+	tokens   int
+}
+
+// decodeWorkers reads GET /controller/workers: a row for each worker. [LMCache 0.5.6, worker_info_api.py]
+func decodeWorkers(answer []byte) ([]instance, error) {
+	var rows struct {
+		Workers []struct {
+			InstanceID string `json:"instance_id"`
+			IP         string `json:"ip"`
+			KeyCount   int64  `json:"key_count"`
+		} `json:"workers"`
+	}
+	if err := json.Unmarshal(answer, &rows); err != nil {
+		return nil, fmt.Errorf("read the controller's workers: %w", err)
+	}
+	var all []instance
+	at := map[string]int{}
+	for _, r := range rows.Workers {
+		i, seen := at[r.InstanceID]
+		if !seen {
+			i = len(all)
+			at[r.InstanceID] = i
+			all = append(all, instance{id: r.InstanceID, ip: r.IP})
+		}
+		all[i].keys = max(all[i].keys, r.KeyCount)
+	}
+	return all, nil
+}
+
+// decodeLookup reads POST /lookup: for each instance a pair of location and tokens. [LMCache 0.5.6, kv_controller.py]
+func decodeLookup(answer []byte) ([]cached, error) {
+	var told struct {
+		Layout map[string][]json.RawMessage `json:"layout_info"`
+	}
+	if err := json.Unmarshal(answer, &told); err != nil {
+		return nil, fmt.Errorf("read the controller's lookup: %w", err)
+	}
+	var found []cached
+	for id, pair := range told.Layout {
+		var tokens int
+		if len(pair) < 2 || json.Unmarshal(pair[1], &tokens) != nil {
+			return nil, fmt.Errorf("read the controller's lookup: instance %.64q has no pair of location and tokens", id)
+		}
+		if tokens > 0 {
+			found = append(found, cached{id, tokens})
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,272 @@
+package lmcache
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
+)
+
+const (
+	// maxLookup is how long a request waits for a lookup at most, as in the source: prefill of some 5,000 tokens.
+	maxLookup = 200 * time.Millisecond
+	// rest is for how long no lookup is tried after one that failed: a controller that hangs costs a request in a few.
+	rest = time.Second
+	// keptPolls is how many polls may fail before what the last good one said is forgotten.
+	keptPolls = 3
+	// maxAnswer bounds an answer in bytes: a row of a worker is some 200.
+	maxAnswer = 8 << 20
+)
+
+// Client asks one controller. Its methods may be called from any goroutine; Run once.
+type Client struct {
+	config policy.LMCacheAware
+	fleet  *fleet.Fleet
+	client *http.Client
+	log    *slog.Logger
+
+	polled  atomic.Pointer[poll]
+	known   atomic.Pointer[view]
+	resting atomic.Int64 // no lookup before this time, Unix nanoseconds
+	silent  atomic.Bool  // the last call failed: it was logged
+}
+
+// poll is what the controller said of its workers.
+type poll struct {
+	at        time.Time
+	instances []instance
+}
+
+// view is a poll as workers of a fleet.
+type view struct {
+	poll       *poll
+	generation uint64                    // of the fleet
+	byInstance map[string]fleet.WorkerID // instances whose worker is in the fleet
+	external   []policy.External         // by ascending worker
+}
+
+// New returns a client for the controller that c names; c is valid. It starts nothing. A nil client is one with its own
+// connections, which are closed when Run ends.
+func New(c policy.LMCacheAware, f *fleet.Fleet, client *http.Client, log *slog.Logger) *Client {
+	if client == nil {
+		client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 4 * time.Second, DisableCompression: true}}
+	}
+	return &Client{config: c, fleet: f, client: client, log: log}
+}
+
+func (c *Client) timeout() time.Duration {
+	return time.Duration(c.config.ControllerTimeoutMs) * time.Millisecond
+}
+
+func (c *Client) interval() time.Duration {
+	return time.Duration(c.config.PollIntervalSecs) * time.Second
+}
+
+// Run polls until ctx ends, which is no error.
+func (c *Client) Run(ctx context.Context) error {
+	defer c.client.CloseIdleConnections()
+	for {
+		if err := c.poll(ctx); ctx.Err() == nil {
+			c.report(err)
+		}
+		select {
+		case <-time.After(c.interval()):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// report logs that the controller stopped answering, or answers again.
+func (c *Client) report(err error) {
+	switch was := c.silent.Swap(err != nil); {
+	case err != nil && !was:
+		c.log.Warn("the LMCache controller does not answer: lmcache_aware falls back", "controller", c.config.ControllerURL, "error", err)
+	case err == nil && was:
+		c.log.Info("the LMCache controller answers", "controller", c.config.ControllerURL)
+	}
+}
+
+func (c *Client) poll(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout())
+	defer cancel()
+	answer, err := c.ask(ctx, http.MethodGet, "/controller/workers", nil)
+	if err != nil {
+		return err
+	}
+	instances, err := decodeWorkers(answer)
+	if err != nil {
+		return err
+	}
+	c.polled.Store(&poll{time.Now(), instances})
+	return nil
+}
+
+// Ask returns what the controller knows of workers in the fleet, by ascending worker: how much they have cached, as last
+// polled, and where the policy looks prompts up, how much of this one. Nothing where it does not answer in time. The result
+// must not be changed.
+func (c *Client) Ask(ctx context.Context, prompt []block.Token) []policy.External {
+	v := c.view()
+	if c.config.LookupMode != policy.LookupPrefix || len(prompt) == 0 {
+		return v.external
+	}
+	now := time.Now()
+	if now.UnixNano() < c.resting.Load() {
+		return v.external
+	}
+	found, err := c.lookup(ctx, prompt)
+	if err != nil {
+		if ctx.Err() == nil { // not because the client went away
+			c.resting.Store(now.Add(rest).UnixNano())
+			c.report(err)
+		}
+		return v.external
+	}
+	return v.with(found)
+}
+
+func (c *Client) lookup(ctx context.Context, prompt []block.Token) ([]cached, error) {
+	ctx, cancel := context.WithTimeout(ctx, min(c.timeout(), maxLookup))
+	defer cancel()
+	body := append(make([]byte, 0, 16+7*len(prompt)), `{"tokens":[`...)
+	for i, t := range prompt {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		body = strconv.AppendUint(body, uint64(t), 10)
+	}
+	answer, err := c.ask(ctx, http.MethodPost, "/lookup", append(body, "]}"...))
+	if err != nil {
+		return nil, err
+	}
+	return decodeLookup(answer)
+}
+
+// ask sends one request and returns the answer's body.
+func (c *Client) ask(ctx context.Context, method, path string, body []byte) ([]byte, error) {
+	url := strings.TrimRight(c.config.ControllerURL, "/") + path
+	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", url, err)
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.config.ControllerAPIKey != "" {
+		req.Header.Set("Authorization", "Bearer "+c.config.ControllerAPIKey)
+	}
+	resp, err := c.client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("ask the controller: %w", err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read the answer of %s: %w", path, err)
+	case resp.StatusCode != http.StatusOK:
+		return nil, fmt.Errorf("%s answered %d: %.200q", path, resp.StatusCode, answer)
+	case len(answer) > maxAnswer:
+		return nil, errors.New(path + " answered more than 8 MiB")
+	}
+	return answer, nil
+}
+
+// view returns the last poll as workers of the fleet as it is now.
+func (c *Client) view() *view {
+	p, snap := c.polled.Load(), c.fleet.Snapshot()
+	if p != nil && time.Since(p.at) > keptPolls*c.interval()+c.timeout() {
+		p = nil
+	}
+	if v := c.known.Load(); v != nil && v.poll == p && v.generation == snap.Generation() {
+		return v
+	}
+	v := c.place(p, snap)
+	c.known.Store(v)
+	return v
+}
+
+// place finds the workers of instances: by the configured map, else the one worker at the address they registered from.
+func (c *Client) place(p *poll, snap *fleet.Snapshot) *view {
+	v := &view{poll: p, generation: snap.Generation(), byInstance: map[string]fleet.WorkerID{}}
+	byURL, byHost := map[string]fleet.WorkerID{}, map[string]fleet.WorkerID{}
+	for _, w := range snap.Workers() {
+		byURL[w.URL] = w.ID
+		host := hostOf(w.URL)
+		if _, twice := byHost[host]; twice {
+			byHost[host] = fleet.NoWorker // nobody can tell which
+			continue
+		}
+		byHost[host] = w.ID
+	}
+	for instance, url := range c.config.LMCacheWorkerMap {
+		if id, ok := byURL[trimBase(url)]; ok {
+			v.byInstance[instance] = id
+		}
+	}
+	if p == nil {
+		return v
+	}
+	for _, in := range p.instances {
+		id, ok := v.byInstance[in.id]
+		if _, mapped := c.config.LMCacheWorkerMap[in.id]; !ok && !mapped {
+			if id, ok = byHost[in.ip]; ok && id != fleet.NoWorker {
+				v.byInstance[in.id] = id
+			}
+		}
+		if ok && id != fleet.NoWorker {
+			v.note(policy.External{Worker: id, Keys: in.keys})
+		}
+	}
+	return v
+}
+
+// note adds what is known of a worker; of several instances or ranks the most.
+func (v *view) note(e policy.External) {
+	at, ok := slices.BinarySearchFunc(v.external, e.Worker, func(e policy.External, id fleet.WorkerID) int { return cmp.Compare(e.Worker, id) })
+	if !ok {
+		v.external = slices.Insert(v.external, at, e)
+		return
+	}
+	old := &v.external[at]
+	old.Tokens, old.Keys = max(old.Tokens, e.Tokens), max(old.Keys, e.Keys)
+}
+
+// with returns what is known with what a lookup found.
+func (v *view) with(found []cached) []policy.External {
+	merged := view{external: slices.Clone(v.external)}
+	for _, f := range found {
+		if id, ok := v.byInstance[f.instance]; ok {
+			merged.note(policy.External{Worker: id, Tokens: f.tokens})
+		}
+	}
+	return merged.external
+}
+
+// trimBase brings a worker's URL into the form that the fleet knows it by.
+func trimBase(url string) string {
+	return strings.TrimSuffix(strings.TrimRight(url, "/"), "/v1")
+}
+
+func hostOf(url string) string {
+	_, place, _ := strings.Cut(url, "://")
+	place, _, _ = strings.Cut(place, "/")
+	if end := strings.LastIndexByte(place, ']'); end >= 0 {
+		return strings.TrimPrefix(place[:end], "[")
+	}
+	host, _, _ := strings.Cut(place, ":")
+	return host
+}

@@ -1,0 +1,254 @@
+package lmcache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// controller answers in memory. Its times are the bubble's.
+type controller struct {
+	mu      sync.Mutex
+	workers string        // answer of /controller/workers; "" refuses the connection
+	layout  string        // answer of /lookup
+	takes   time.Duration // before it answers
+	asked   []string      // method, path, authorization and body
+}
+
+func (c *controller) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.mu.Lock()
+	body, _ := io.ReadAll(r.Body)
+	c.asked = append(c.asked, strings.TrimSpace(fmt.Sprintf("%s %s %s %s", r.Method, r.URL.Path, r.Header.Get("Authorization"), body)))
+	answer, takes := c.workers, c.takes
+	if r.URL.Path == "/lookup" {
+		answer = c.layout
+	}
+	c.mu.Unlock()
+	select {
+	case <-time.After(takes):
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+	if answer == "" {
+		return nil, errors.New("connection refused")
+	}
+	status := http.StatusOK
+	if strings.HasPrefix(answer, "Internal") {
+		status = http.StatusInternalServerError
+	}
+	return &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader(answer)), Header: http.Header{}}, nil
+}
+
+// requests returns what was asked since the last call.
+func (c *controller) requests() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	asked := c.asked
+	c.asked = nil
+	return asked
+}
+
+func (c *controller) set(change func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change()
+}
+
+// threeWorkers is a controller that has seen three instances, one with two ranks.
+const threeWorkers = `{"workers":[
+	{"instance_id":"one","worker_id":0,"ip":"10.0.0.1","port":5001,"key_count":40,"last_heartbeat_time":1.5},
+	{"instance_id":"two","worker_id":0,"ip":"10.0.0.9","port":5001,"key_count":30},
+	{"instance_id":"two","worker_id":1,"ip":"10.0.0.9","port":5002,"key_count":31},
+	{"instance_id":"far","worker_id":0,"ip":"10.9.9.9","port":5001,"key_count":7}],"total_count":4}`
+
+// scene runs test with a client of the controller and a fleet of three workers, of which two share a host.
+func scene(t *testing.T, change func(*policy.LMCacheAware), test func(t *testing.T, ctl *controller, c *Client)) {
+	synctest.Test(t, func(t *testing.T) {
+		f := fleet.New(fleet.Config{})
+		for _, url := range []string{"http://10.0.0.1:8000", "http://10.0.0.2:8000", "http://10.0.0.2:8001/"} {
+			f.Put(url, fleet.Facts{Models: []fleet.Model{{ID: "m"}}})
+		}
+		p := policy.DefaultLMCacheAware()
+		p.LMCacheWorkerMap["two"] = "http://10.0.0.2:8001/v1"
+		if change != nil {
+			change(&p)
+		}
+		if err := p.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		ctl := &controller{workers: threeWorkers, layout: `{"event_id":"x","layout_info":{}}`}
+		c := New(p, f, &http.Client{Transport: ctl}, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() {
+			if err := c.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		test(t, ctl, c)
+		cancel()
+		running.Wait()
+	})
+}
+
+func prefix(p *policy.LMCacheAware) { p.LookupMode = policy.LookupPrefix }
+
+func expect(t *testing.T, got []policy.External, want ...policy.External) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestOccupancyIsPolledAndPlaced(t *testing.T) {
+	scene(t, nil, func(t *testing.T, ctl *controller, c *Client) {
+		// "one" by its address, "two" by the map; "far" is nobody's.
+		expect(t, c.Ask(t.Context(), []block.Token{1}), policy.External{Worker: 0, Keys: 40}, policy.External{Worker: 2, Keys: 31})
+		if diff := cmp.Diff([]string{"GET /controller/workers"}, ctl.requests()); diff != "" {
+			t.Error(diff)
+		}
+		ctl.set(func() { ctl.workers = strings.Replace(threeWorkers, "40", "41", 1) })
+		time.Sleep(9 * time.Second)
+		expect(t, c.Ask(t.Context(), nil), policy.External{Worker: 0, Keys: 40}, policy.External{Worker: 2, Keys: 31})
+		time.Sleep(2 * time.Second)
+		expect(t, c.Ask(t.Context(), nil), policy.External{Worker: 0, Keys: 41}, policy.External{Worker: 2, Keys: 31})
+	})
+}
+
+func TestAnAddressOfTwoWorkersTellsNothing(t *testing.T) {
+	scene(t, nil, func(t *testing.T, ctl *controller, c *Client) {
+		ctl.set(func() { ctl.workers = strings.Replace(threeWorkers, "10.9.9.9", "10.0.0.2", 1) })
+		time.Sleep(11 * time.Second)
+		expect(t, c.Ask(t.Context(), nil), policy.External{Worker: 0, Keys: 41 - 1}, policy.External{Worker: 2, Keys: 31})
+	})
+}
+
+func TestTheFleetMayChange(t *testing.T) {
+	scene(t, nil, func(t *testing.T, _ *controller, c *Client) {
+		c.fleet.Remove(0)
+		id := c.fleet.Put("http://10.9.9.9:8000", fleet.Facts{Models: []fleet.Model{{ID: "m"}}})
+		expect(t, c.Ask(t.Context(), nil), policy.External{Worker: 2, Keys: 31}, policy.External{Worker: id, Keys: 7})
+	})
+}
+
+func TestAControllerThatStopsIsForgottenAfterThreePolls(t *testing.T) {
+	scene(t, nil, func(t *testing.T, ctl *controller, c *Client) {
+		ctl.set(func() { ctl.workers = "" })
+		time.Sleep(31 * time.Second)
+		if len(c.Ask(t.Context(), nil)) != 2 {
+			t.Error("forgotten after three polls failed")
+		}
+		time.Sleep(3 * time.Second)
+		expect(t, c.Ask(t.Context(), nil))
+		ctl.set(func() { ctl.workers = threeWorkers })
+		time.Sleep(10 * time.Second)
+		if len(c.Ask(t.Context(), nil)) != 2 {
+			t.Error("not known again though it answers")
+		}
+	})
+}
+
+func TestALookupTellsWhoHasHowMuch(t *testing.T) {
+	scene(t, func(p *policy.LMCacheAware) { prefix(p); p.ControllerAPIKey = "secret" }, func(t *testing.T, ctl *controller, c *Client) {
+		ctl.requests()
+		ctl.set(func() {
+			ctl.layout = `{"event_id":"x","layout_info":{"one":["LocalCPUBackend",256],"two":["LocalCPUBackend",768],"far":["x",900]}}`
+		})
+		expect(t, c.Ask(t.Context(), []block.Token{1, 128000, 3}), policy.External{Worker: 0, Keys: 40, Tokens: 256}, policy.External{Worker: 2, Keys: 31, Tokens: 768})
+		if diff := cmp.Diff([]string{`POST /lookup Bearer secret {"tokens":[1,128000,3]}`}, ctl.requests()); diff != "" {
+			t.Error(diff)
+		}
+		// What a lookup found is not kept for the next request; no tokens, no lookup.
+		expect(t, c.Ask(t.Context(), nil), policy.External{Worker: 0, Keys: 40}, policy.External{Worker: 2, Keys: 31})
+		if asked := ctl.requests(); len(asked) != 0 {
+			t.Errorf("asked %v", asked)
+		}
+	})
+}
+
+func TestALookupHolds200Milliseconds(t *testing.T) {
+	scene(t, prefix, func(t *testing.T, ctl *controller, c *Client) {
+		ctl.set(func() { ctl.takes, ctl.layout = 500*time.Millisecond, `{"layout_info":{"one":["x",256]}}` })
+		ctl.requests()
+		began := time.Now()
+		occupancy := []policy.External{{Worker: 0, Keys: 40}, {Worker: 2, Keys: 31}}
+		expect(t, c.Ask(t.Context(), []block.Token{1}), occupancy...)
+		if took := time.Since(began); took != maxLookup {
+			t.Errorf("took %v", took)
+		}
+		// None is tried for a second, so that a controller that hangs does not cost every request its 200 ms.
+		ctl.set(func() { ctl.takes = 0 })
+		expect(t, c.Ask(t.Context(), []block.Token{1}), occupancy...)
+		if asked := ctl.requests(); len(asked) != 1 {
+			t.Errorf("asked %v", asked)
+		}
+		time.Sleep(rest)
+		expect(t, c.Ask(t.Context(), []block.Token{1}), policy.External{Worker: 0, Keys: 40, Tokens: 256}, occupancy[1])
+	})
+}
+
+func TestAClientThatGoesAwaySaysNothingOfTheController(t *testing.T) {
+	scene(t, prefix, func(t *testing.T, ctl *controller, c *Client) {
+		ctl.set(func() { ctl.takes, ctl.layout = 100*time.Millisecond, `{"layout_info":{"one":["x",256]}}` })
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		c.Ask(ctx, []block.Token{1})
+		if got := c.Ask(t.Context(), []block.Token{1}); got[0].Tokens != 256 {
+			t.Errorf("%+v: the next request was not looked up", got)
+		}
+	})
+}
+
+func TestBadAnswersAreNoAnswers(t *testing.T) {
+	for _, layout := range []string{"Internal Server Error", "[]", `{"layout_info":{"one":["x"]}}`, `{"layout_info":{"one":["x","y"]}}`, `{"layout_info":7}`, ""} {
+		scene(t, prefix, func(t *testing.T, ctl *controller, c *Client) {
+			ctl.set(func() { ctl.layout = layout })
+			expect(t, c.Ask(t.Context(), []block.Token{1}), policy.External{Worker: 0, Keys: 40}, policy.External{Worker: 2, Keys: 31})
+		})
+	}
+}
+
+func TestHostsAreFound(t *testing.T) {
+	for url, want := range map[string]string{"http://10.0.0.1:8000": "10.0.0.1", "https://a/base": "a", "http://[fd00::1]:80": "fd00::1", "http://[fd00::1]": "fd00::1", "x": ""} {
+		if got := hostOf(url); got != want {
+			t.Errorf("%s: %q", url, got)
+		}
+	}
+}
+
+func FuzzAnswersAreReadOrRefused(f *testing.F) {
+	f.Add([]byte(threeWorkers))
+	f.Add([]byte(`{"event_id":"x","layout_info":{"one":["LocalCPUBackend",256],"two":["x",-1]}}`))
+	f.Fuzz(func(t *testing.T, answer []byte) {
+		instances, err := decodeWorkers(answer)
+		for _, in := range instances {
+			if err != nil || in.keys < 0 {
+				t.Fatalf("%+v beside %v", in, err)
+			}
+		}
+		found, err := decodeLookup(answer)
+		for _, c := range found {
+			if err != nil || c.tokens <= 0 {
+				t.Fatalf("%+v beside %v", c, err)
+			}
+		}
+	})
+}
