@@ -28,7 +28,13 @@ func TestRouteDoesNotAllocate(t *testing.T) {
 	if raceEnabled {
 		t.Skip("skipped: under the race detector pools drop values at random")
 	}
-	w, req := warm(t, 16)
+	for _, n := range []int{8, 64, 1024} {
+		t.Run(fmt.Sprintf("%d workers", n), func(t *testing.T) { routeDoesNotAllocate(t, n) })
+	}
+}
+
+func routeDoesNotAllocate(t *testing.T, n int) {
+	w, req := warm(t, n)
 	ctx := context.Background()
 	once := func() {
 		req.Now += 1000
@@ -66,5 +72,45 @@ func BenchmarkRoute(b *testing.B) {
 				d.Recycle()
 			}
 		})
+	}
+}
+
+// BenchmarkFleets is one decision, taken and ended, in small and large fleets: with 16 holders of a part of the prompt, with
+// every holder having its beginning, and without tokens, which leaves the index out.
+func BenchmarkFleets(b *testing.B) {
+	p := prompt(1, 1024)
+	for _, n := range []int{8, 64, 1024, 4096} {
+		workers := make([]fleet.Facts, n)
+		for i := range workers {
+			workers[i] = vllm()
+		}
+		for _, c := range []struct {
+			name    string
+			holders int
+			req     warmpath.Request
+		}{
+			{"16 holders", 16, warmpath.Request{Tokens: p}},
+			{"all holders", n, warmpath.Request{Tokens: p}},
+			{"no tokens", 0, warmpath.Request{PromptBytes: 4000}},
+		} {
+			b.Run(fmt.Sprintf("%s/%d", c.name, n), func(b *testing.B) {
+				w := newWorld(b, warmpath.Options{}, workers...)
+				for h := range min(c.holders, n) {
+					w.store(fleet.Holder(h), p[:512+16*(h%16)], kvindex.Stored{})
+				}
+				req, ctx := request(c.req), context.Background()
+				b.ReportAllocs()
+				for b.Loop() {
+					req.Now += 1000
+					req.Random += 0x9e3779b97f4a7c15
+					d, err := w.router.Route(ctx, req)
+					if err != nil {
+						b.Fatal(err)
+					}
+					d.Done(fleet.OutcomeServed, req.Now)
+					d.Recycle()
+				}
+			})
+		}
 	}
 }

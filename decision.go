@@ -121,6 +121,9 @@ type Decision struct {
 	text     []block.Token // a part of the prompt's text
 	matches  []kvindex.Match
 	marks    []fleet.Mark
+	spots    []spot // by position in the pool
+	round    uint32 // this decision's mark in spots
+	take     bool   // it is acted upon
 }
 
 // Sent notes that the request has been written to the worker: from now on its prompt is expected in that cache. It is for
@@ -169,8 +172,8 @@ func (d *Decision) Recycle() {
 	d.Done(fleet.OutcomeUnknown, d.Now)
 	r := d.router
 	d.firstToken.Store(0)
-	clear(d.Candidates) // they refer to workers that may be gone
-	d.Record = Record{Candidates: d.Candidates[:0]}
+	d.clearCandidates()
+	d.Record = Record{Candidates: d.Candidates}
 	d.query = policy.Query{}
 	r.decisions.Put(d)
 }

@@ -91,9 +91,11 @@ type recorder struct {
 }
 
 func (r *recorder) Choose(*policy.Query, []policy.Candidate) policy.Pick { return policy.Pick{} }
-func (r *recorder) Routed(_ *policy.Query, c *policy.Candidate)          { r.routed = append(r.routed, c.Holder) }
-func (r *recorder) Finished(f *policy.Finished)                          { r.finished = append(r.finished, *f) }
-func (r *recorder) Forget(h fleet.Holder)                                { r.forgotten = append(r.forgotten, h) }
+func (r *recorder) Routed(_ *policy.Query, c *policy.Candidate) {
+	r.routed = append(r.routed, c.Holder)
+}
+func (r *recorder) Finished(f *policy.Finished) { r.finished = append(r.finished, *f) }
+func (r *recorder) Forget(h fleet.Holder)       { r.forgotten = append(r.forgotten, h) }
 
 func TestAPolicyIsToldWhatBecomesOfItsChoices(t *testing.T) {
 	var told recorder

@@ -19,8 +19,9 @@ type Router struct {
 	policies  map[string]*policy.Policy // by name; not changed after New
 	table     atomic.Pointer[policyTable]
 	decisions sync.Pool // *Decision
+	scouts    atomic.Pointer[map[string]*scout]
 
-	// indexes by base model. Readers load the map; writers hold mu, copy it and swap the copy in.
+	// indexes by base model. Readers load the map; writers hold mu, copy it and swap the copy in; so it is with scouts.
 	indexes atomic.Pointer[map[string]*modelIndex]
 	mu      sync.Mutex
 	created uint64 // indexes made so far: the next one's generation; guarded by mu
@@ -41,6 +42,7 @@ func New(o Options) (*Router, error) {
 		return nil, fmt.Errorf("make router: %w", err)
 	}
 	r.indexes.Store(&map[string]*modelIndex{})
+	r.scouts.Store(&map[string]*scout{})
 	return r, nil
 }
 
@@ -101,11 +103,11 @@ func (r *Router) decide(ctx context.Context, req *Request, take bool) (*Decision
 	d.Model, d.Base, d.LoRA = pool.Name, pool.Model, pool.LoRA
 	d.policy, d.Policy, d.Now = p, p.Name(), req.Now
 	d.PromptTokens, d.TokensKnown = req.promptTokens()
-	d.candidates(snap, pool)
 	d.FromText = !d.TokensKnown && len(req.Text) > 0 && p.Matches()
 	if d.TokensKnown || d.FromText {
 		r.match(d, req, snap, pool)
 	}
+	d.take = take
 	d.query = policy.Query{
 		PromptTokens: d.PromptTokens,
 		Known:        d.TokensKnown || d.FromText,
@@ -124,7 +126,18 @@ func (r *Router) decide(ctx context.Context, req *Request, take bool) (*Decision
 		External:     req.External,
 		Prompt:       policy.Prompt{Tokens: req.Tokens, Keys: d.keys, BlockSize: d.BlockSize, Text: req.Text},
 	}
-	d.settle(p.Choose(&d.query, d.Candidates))
+	partial := r.gather(d, snap, pool, req)
+	d.noteMatches(pool, 0)
+	choice := p.Choose(&d.query, d.Candidates)
+	if partial && choice.Index < 0 { // none of those few can be used: look at all
+		d.begin(len(pool.Holders))
+		d.addAll(snap, pool)
+		d.noteMatches(pool, 0)
+		choice = p.Choose(&d.query, d.Candidates)
+	} else if partial && !take {
+		d.addRest(snap, pool)
+	}
+	d.settle(choice)
 	if d.Worker == nil {
 		return d, fmt.Errorf("route to model %q: %w", req.Model, noChoice(d.Candidates))
 	}
@@ -142,29 +155,6 @@ func (r *Router) decision() *Decision {
 	return d
 }
 
-// candidates lists the holders of the pool, with all but their matches.
-func (d *Decision) candidates(snap *fleet.Snapshot, pool *fleet.Pool) {
-	d.Candidates = d.Candidates[:0]
-	for _, h := range pool.Holders {
-		w := snap.Worker(h)
-		trust, _ := snap.Trust(h)
-		size := w.Facts.BlockSize
-		if size <= 0 {
-			size = minBlockSize
-		}
-		d.Candidates = append(d.Candidates, policy.Candidate{
-			Worker:    w,
-			Holder:    h,
-			Rank:      snap.Rank(h),
-			Hash:      snap.Hash(h),
-			Trust:     trust,
-			Available: snap.Available(h, d.Now),
-			Load:      snap.LoadAt(h, d.Now),
-			BlockSize: size,
-		})
-	}
-}
-
 // mark makes the marks up to which other requests may share the prompt's blocks, in engine blocks of so many tokens.
 func (d *Decision) mark(size int) []fleet.Mark {
 	d.marks = d.marks[:0]
@@ -174,7 +164,7 @@ func (d *Decision) mark(size int) []fleet.Mark {
 	return d.marks
 }
 
-// match looks the prompt up in the model's index and notes with each candidate what it has.
+// match looks the prompt up in the model's index.
 func (r *Router) match(d *Decision, req *Request, snap *fleet.Snapshot, pool *fleet.Pool) {
 	x := r.index(snap, pool.Model)
 	scope := block.Scope{Model: pool.Model, LoRA: pool.LoRA, Salt: req.Salt, Extra: req.Extra}
@@ -192,19 +182,27 @@ func (r *Router) match(d *Decision, req *Request, snap *fleet.Snapshot, pool *fl
 		usable -= usable % pool.BlockSize
 	}
 	limit := min(usable/d.BlockSize, len(d.keys))
-	learned := r.learned(x, d.policy)
-	if learned != nil {
+	if learned := r.learned(x, d.policy); learned != nil {
 		d.matches = learned.match(d.keys[:limit], req.Now, d.matches)
 	} else {
 		d.matches = x.index.Match(d.keys[:limit], req.Now, d.matches)
 	}
+}
+
+// noteMatches notes with the candidates from that index on what they have.
+func (d *Decision) noteMatches(pool *fleet.Pool, first int) {
+	learned := d.policy.Learned() != nil
 	for i := range d.matches {
 		m := &d.matches[i]
-		at := pool.Position(m.Holder)
-		if at < 0 {
+		position := pool.Position(m.Holder)
+		if position < 0 {
 			continue // it holds blocks of the base model and does not serve this adapter, or is gone
 		}
-		c := &d.Candidates[at]
+		s := d.spots[position]
+		if s.round != d.round || int(s.at) < first {
+			continue // no candidate, or noted already
+		}
+		c := &d.Candidates[s.at]
 		if c.Trust == fleet.TrustNone {
 			continue
 		}
@@ -212,7 +210,7 @@ func (r *Router) match(d *Decision, req *Request, snap *fleet.Snapshot, pool *fl
 			tokens := min(int(blocks)*d.BlockSize, d.PromptTokens-1)
 			return tokens - tokens%c.BlockSize
 		}
-		if learned != nil { // nothing of it is confirmed
+		if learned { // nothing of it is confirmed
 			c.Predicted = use(m.Blocks)
 			continue
 		}

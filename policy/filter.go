@@ -11,13 +11,32 @@ type Filter interface {
 	Filter(q *Query, c []Candidate) int
 }
 
-// filterFunc judges one candidate at a time: it returns why c is left out, or "".
-type filterFunc func(q *Query, c *Candidate) string
+// Reasons for which candidates are left out.
+const (
+	ReasonUnavailable = "unavailable"
+	ReasonExcluded    = "tried already"
+	ReasonNotTarget   = "not the worker asked for"
+	ReasonNotRank     = "not the rank asked for"
+	ReasonSaturated   = "saturated"
+	ReasonNotLooked   = "not looked at: others match more or have less load"
+	ReasonImbalance   = "too much work for what it matches"
+)
 
-func (f filterFunc) Filter(q *Query, c []Candidate) int {
+// filters by name, beside the one that every policy has. The router only offers candidates that serve the model, so there is
+// no filter for that.
+var filters = map[string]func(*Spec) Filter{
+	"balanced":  func(s *Spec) Filter { return balanced(s.ImbalanceTokens) },
+	"locality":  func(s *Spec) Filter { return nearest(s.Locality) },
+	"multiplex": func(*Spec) Filter { return multiplex{} },
+}
+
+// usable is the filter of every policy: no policy may send a request where it cannot be served.
+type usable struct{}
+
+func (usable) Filter(q *Query, c []Candidate) int {
 	kept := 0
 	for i := range c {
-		if why := f(q, &c[i]); why != "" {
+		if why := unusable(q, &c[i]); why != "" {
 			c[i].Reason = why
 			continue
 		}
@@ -29,45 +48,19 @@ func (f filterFunc) Filter(q *Query, c []Candidate) int {
 	return kept
 }
 
-// Reasons for which candidates are left out.
-const (
-	ReasonUnavailable = "unavailable"
-	ReasonExcluded    = "tried already"
-	ReasonNotTarget   = "not the worker asked for"
-	ReasonNotRank     = "not the rank asked for"
-	ReasonSaturated   = "saturated"
-	ReasonImbalance   = "too much work for what it matches"
-)
-
-// filters by name. The router only offers candidates that serve the model, so there is no filter for that.
-var filters = map[string]func(*Spec) Filter{
-	"target":    func(*Spec) Filter { return filterFunc(target) },
-	"rank":      func(*Spec) Filter { return filterFunc(rank) },
-	"excluded":  func(*Spec) Filter { return filterFunc(excluded) },
-	"healthy":   func(*Spec) Filter { return filterFunc(healthy) },
-	"saturated": func(*Spec) Filter { return filterFunc(saturated) },
-	"balanced":  func(s *Spec) Filter { return balanced(s.ImbalanceTokens) },
-	"locality":  func(s *Spec) Filter { return nearest(s.Locality) },
-	"multiplex": func(*Spec) Filter { return multiplex{} },
-}
-
-func healthy(_ *Query, c *Candidate) string {
-	if !c.Available {
-		return ReasonUnavailable
-	}
-	return ""
-}
-
-func excluded(q *Query, c *Candidate) string {
-	if slices.Contains(q.Exclude, c.Worker.ID) {
-		return ReasonExcluded
-	}
-	return ""
-}
-
-func target(q *Query, c *Candidate) string {
-	if q.Target != "" && !names(q.Target, c.Worker.URL) {
+// unusable says why a request may not go to c, or "".
+func unusable(q *Query, c *Candidate) string {
+	switch {
+	case q.Target != "" && !names(q.Target, c.Worker.URL):
 		return ReasonNotTarget
+	case q.Rank >= 0 && c.Rank != q.Rank:
+		return ReasonNotRank
+	case len(q.Exclude) > 0 && slices.Contains(q.Exclude, c.Worker.ID):
+		return ReasonExcluded
+	case !c.Available:
+		return ReasonUnavailable
+	case q.MaxRequests > 0 && c.Load.Requests >= int64(q.MaxRequests):
+		return ReasonSaturated
 	}
 	return ""
 }
@@ -81,20 +74,6 @@ func names(target, url string) bool {
 	}
 	_, place, _ := strings.Cut(url, "://")
 	return target == place
-}
-
-func rank(q *Query, c *Candidate) string {
-	if q.Rank >= 0 && c.Rank != q.Rank {
-		return ReasonNotRank
-	}
-	return ""
-}
-
-func saturated(q *Query, c *Candidate) string {
-	if q.MaxRequests > 0 && c.Load.Requests >= int64(q.MaxRequests) {
-		return ReasonSaturated
-	}
-	return ""
 }
 
 // balanced keeps the candidates whose work plus the request's own uncached tokens is within so many tokens of the

@@ -13,7 +13,7 @@ import (
 // Spec is a policy as data.
 type Spec struct {
 	Name    string
-	Filters []string // applied in order, after those that every policy has: target, rank, excluded, healthy, saturated
+	Filters []string // applied in order, after the one that every policy has: target, rank, excluded, healthy, saturated
 	Scorers []Weighted
 	Picker  string // "" is best
 
@@ -23,6 +23,10 @@ type Spec struct {
 	Terms   []string
 	// NeedsMatches and NeedsText say what the Chooser looks at; one that needs matches gets the prompt's tokens and keys too.
 	NeedsMatches, NeedsText bool
+
+	// Everyone offers the policy all holders of however large a fleet. A chooser that does not need matches is offered all in
+	// any case.
+	Everyone bool
 
 	// NeedsTarget makes the policy refuse requests that do not name their worker.
 	NeedsTarget bool
@@ -83,9 +87,6 @@ func (s *Spec) tierWeights() [block.NumTiers]float64 {
 	return s.TierWeights
 }
 
-// standing are the filters of every policy: no policy may send a request where it cannot be served.
-var standing = []string{"target", "rank", "excluded", "healthy", "saturated"}
-
 // Policy chooses. Any number of goroutines may use it.
 type Policy struct {
 	spec    Spec
@@ -96,6 +97,7 @@ type Policy struct {
 	terms   []string
 	matches bool // something looks at matches
 	ranks   bool // the picker takes the highest score
+	reach   Reach
 	weighs  bool // something else is weighed against matches
 }
 
@@ -118,11 +120,11 @@ func Build(s Spec) (*Policy, error) {
 			errs = append(errs, fmt.Errorf("tier weight %v of %s is not within 0..1", w, block.Tier(t)))
 		}
 	}
-	names := append(slices.Clone(standing), s.Filters...)
+	names := slices.Clone(s.Filters)
 	if s.ImbalanceTokens > 0 && !slices.Contains(s.Filters, "balanced") {
 		names = append(names, "balanced")
 	}
-	p := &Policy{spec: s, picker: best{}, terms: s.Terms, matches: s.NeedsMatches}
+	p := &Policy{spec: s, filters: []Filter{usable{}}, picker: best{}, terms: s.Terms, matches: s.NeedsMatches}
 	if s.Chooser != nil {
 		p.chooser = s.Chooser()
 		if len(s.Scorers) > 0 || s.Picker != "" {
@@ -160,6 +162,7 @@ func Build(s Spec) (*Policy, error) {
 	case best, maxScore:
 		p.ranks = true
 	}
+	p.reach = p.reachOf(&s)
 	p.weighs = p.chooser != nil || len(p.scorers) > 1
 	if len(p.terms) > MaxTerms {
 		errs = append(errs, fmt.Errorf("%d scorers or terms, at most %d", len(p.terms), MaxTerms))

@@ -1,0 +1,243 @@
+package warmpath
+
+import (
+	"maps"
+	"sync/atomic"
+
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// How many holders a decision looks at in a fleet of more than smallFleet: see docs/design/0007.
+const (
+	smallFleet  = 64 // all of them
+	mostMatches = 32 // of the longest matches
+	watched     = 16 // that are known for little load, and as many that are looked at in turn
+)
+
+// scout knows holders with little load among the many that serve a model name. Each decision looks at the next few in turn;
+// place i keeps the least loaded of those it saw, which are those at positions ≡ i modulo watched, until one of them is less
+// loaded than it is then. It is advice: any number of goroutines use it without a lock, and a lost update costs nothing.
+type scout struct {
+	next   atomic.Uint64          // position at which the next look begins
+	places [watched]atomic.Uint32 // holder + 1; 0 is none
+}
+
+// scout returns the scout of a model name, made on first use.
+func (r *Router) scout(model string) *scout {
+	if s := (*r.scouts.Load())[model]; s != nil {
+		return s
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := *r.scouts.Load()
+	if s := all[model]; s != nil {
+		return s
+	}
+	s := &scout{}
+	all = maps.Clone(all)
+	all[model] = s
+	r.scouts.Store(&all)
+	return s
+}
+
+// spot says at which candidate a holder of the pool is, by its position there.
+type spot struct {
+	round uint32 // of the decision's; another: it is no candidate
+	at    int32
+}
+
+// gather lists the candidates for a decision with what is known of them, and reports whether it left any holder out.
+func (r *Router) gather(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool, req *Request) (partial bool) {
+	d.begin(len(pool.Holders))
+	reach := d.policy.Reach()
+	if len(pool.Holders) <= smallFleet || reach == policy.ReachAll || req.Target != "" || req.Rank >= 0 {
+		d.addAll(snap, pool)
+		return false
+	}
+	n := uint64(len(pool.Holders))
+	switch reach {
+	case policy.ReachTurn:
+		for i := range uint64(watched) {
+			d.add(snap, pool, int((d.query.Turn+i)%n))
+		}
+		d.query.Turn = 0 // the first that can be used
+	case policy.ReachAny:
+		for i := range uint64(watched) {
+			d.add(snap, pool, int(scatter(req.Random+i)%n))
+		}
+	default:
+		d.addLightest(snap, pool, r.scout(pool.Name))
+		d.addLongest(snap, pool)
+	}
+	return true
+}
+
+// begin forgets the candidates of before.
+func (d *Decision) begin(holders int) {
+	d.clearCandidates()
+	if len(d.spots) < holders {
+		d.spots = make([]spot, holders+holders/4)
+	}
+	if d.round++; d.round == 0 { // after 2^32 decisions old marks would look new
+		clear(d.spots)
+		d.round = 1
+	}
+}
+
+// clearCandidates leaves no candidate, and none of their fields in the memory of the next: they refer to workers that may be
+// gone.
+func (d *Decision) clearCandidates() {
+	clear(d.Candidates)
+	d.Candidates = d.Candidates[:0]
+}
+
+func (d *Decision) addAll(snap *fleet.Snapshot, pool *fleet.Pool) {
+	for position := range pool.Holders {
+		d.add(snap, pool, position)
+	}
+}
+
+// addLightest adds the holders that the scout knows and those whose turn it is, and lets the scout learn of them.
+func (d *Decision) addLightest(snap *fleet.Snapshot, pool *fleet.Pool, s *scout) {
+	n := uint64(len(pool.Holders))
+	from := s.next.Load()
+	if d.take {
+		from = s.next.Add(watched) - watched
+	}
+	for i := range s.places {
+		known := -1
+		if held := s.places[i].Load(); held != 0 {
+			known = pool.Position(fleet.Holder(held - 1))
+		}
+		if known >= 0 {
+			known = d.add(snap, pool, known)
+		}
+		seen := d.add(snap, pool, int((from+uint64(i))%n))
+		if !d.take || seen == known {
+			continue
+		}
+		if known < 0 || !d.Candidates[known].Available || lighter(&d.Candidates[seen], &d.Candidates[known]) {
+			s.places[i].Store(uint32(d.Candidates[seen].Holder) + 1)
+		}
+	}
+}
+
+// lighter reports whether a is the better place for a request that matches nowhere.
+func lighter(a, b *policy.Candidate) bool {
+	if !a.Available {
+		return false
+	}
+	if wa, wb := a.Work(), b.Work(); wa != wb {
+		return wa < wb
+	}
+	return a.Load.Processed < b.Load.Processed
+}
+
+// addLongest adds the holders of the longest matches. Where more have the same than there is room for, the request's random
+// number says with which of them to begin.
+func (d *Decision) addLongest(snap *fleet.Snapshot, pool *fleet.Pool) {
+	var longest [mostMatches]int // indexes of matches, a heap: the shortest first
+	n := 0
+	start := 0
+	if len(d.matches) > mostMatches {
+		start = int(scatter(d.query.Random) % uint64(len(d.matches)))
+	}
+	for i := range d.matches {
+		at := start + i
+		if at >= len(d.matches) {
+			at -= len(d.matches)
+		}
+		switch {
+		case n < mostMatches:
+			longest[n] = at
+			n++
+			d.rise(longest[:n])
+		case reaches(&d.matches[at]) > reaches(&d.matches[longest[0]]):
+			longest[0] = at
+			d.sink(longest[:n])
+		}
+	}
+	for _, at := range longest[:n] {
+		if position := pool.Position(d.matches[at].Holder); position >= 0 {
+			d.add(snap, pool, position)
+		}
+	}
+}
+
+// reaches returns how many blocks a match may be worth.
+func reaches(m *kvindex.Match) uint32 { return max(m.Blocks, m.Speculative) }
+
+func (d *Decision) rise(heap []int) {
+	for i := len(heap) - 1; i > 0; {
+		up := (i - 1) / 2
+		if reaches(&d.matches[heap[i]]) >= reaches(&d.matches[heap[up]]) {
+			return
+		}
+		heap[i], heap[up] = heap[up], heap[i]
+		i = up
+	}
+}
+
+func (d *Decision) sink(heap []int) {
+	for i := 0; ; {
+		least := i
+		for c := 2*i + 1; c < min(2*i+3, len(heap)); c++ {
+			if reaches(&d.matches[heap[c]]) < reaches(&d.matches[heap[least]]) {
+				least = c
+			}
+		}
+		if least == i {
+			return
+		}
+		heap[i], heap[least] = heap[least], heap[i]
+		i = least
+	}
+}
+
+// add makes the holder at that position of the pool a candidate, with all but its match, and returns its index.
+func (d *Decision) add(snap *fleet.Snapshot, pool *fleet.Pool, position int) int {
+	s := &d.spots[position]
+	if s.round == d.round {
+		return int(s.at)
+	}
+	at := len(d.Candidates)
+	*s = spot{d.round, int32(at)}
+	h := pool.Holders[position]
+	w := snap.Worker(h)
+	trust, _ := snap.Trust(h)
+	size := w.Facts.BlockSize
+	if size <= 0 {
+		size = minBlockSize
+	}
+	if at < cap(d.Candidates) {
+		d.Candidates = d.Candidates[:at+1] // what is beyond the length is zero: see clearCandidates
+	} else {
+		d.Candidates = append(d.Candidates, policy.Candidate{})
+	}
+	c := &d.Candidates[at]
+	c.Worker, c.Holder, c.Rank, c.Hash = w, h, snap.Rank(h), snap.Hash(h)
+	c.Trust, c.BlockSize = trust, size
+	c.Available = snap.Available(h, d.Now)
+	c.Load = snap.LoadAt(h, d.Now)
+	return at
+}
+
+// addRest adds the holders that were left out, with the reason, for an explanation.
+func (d *Decision) addRest(snap *fleet.Snapshot, pool *fleet.Pool) {
+	first := len(d.Candidates)
+	d.addAll(snap, pool)
+	d.noteMatches(pool, first)
+	for i := range d.Candidates[first:] {
+		d.Candidates[first+i].Reason = policy.ReasonNotLooked
+	}
+}
+
+// scatter is the finaliser of splitmix64.
+func scatter(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}

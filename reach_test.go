@@ -1,0 +1,178 @@
+package warmpath_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// large returns a world with more workers than a decision looks at.
+func large(t testing.TB, n int, o warmpath.Options) *world {
+	t.Helper()
+	facts := make([]fleet.Facts, n)
+	for i := range facts {
+		facts[i] = vllm()
+	}
+	return newWorld(t, o, facts...)
+}
+
+func (w *world) explain(req warmpath.Request) *warmpath.Decision {
+	w.t.Helper()
+	d, err := w.router.Explain(context.Background(), request(req))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return d
+}
+
+func TestALargeFleetIsNotLookedAtWhole(t *testing.T) {
+	w := large(t, 500, warmpath.Options{})
+	d := w.route(warmpath.Request{Tokens: prompt(1, 500)})
+	if n := len(d.Candidates); n > 64 {
+		t.Errorf("%d candidates", n)
+	}
+}
+
+func TestTheLongestMatchIsFoundInALargeFleet(t *testing.T) {
+	w := large(t, 500, warmpath.Options{})
+	p := prompt(1, 800)
+	for h := range fleet.Holder(500) {
+		blocks := 10 // a system prompt that all have
+		if h%100 == 77 {
+			blocks = 20 + int(h)/100 // 477 has the most
+		}
+		w.store(h, p[:16*blocks], kvindex.Stored{})
+	}
+	for random := range uint64(50) {
+		if d := w.explain(warmpath.Request{Tokens: p, Random: random}); d.Holder != 477 {
+			t.Fatalf("%s", d)
+		}
+	}
+	// It is gone: the next best.
+	if d := w.explain(warmpath.Request{Tokens: p, Exclude: []fleet.WorkerID{477}}); d.Holder != 377 || d.Branch != policy.BranchFallback {
+		t.Errorf("%s", d)
+	}
+}
+
+func TestLittleLoadIsFoundInALargeFleet(t *testing.T) {
+	const workers = 500
+	w := large(t, workers, warmpath.Options{})
+	source := rand.New(rand.NewPCG(1, 2))
+	// Requests of many sizes come and go, with twice as many under way as there are workers.
+	var open []*warmpath.Decision
+	lighter, asked := 0, 0 // workers with less load than the chosen one, each time it was looked at
+	for i := range 8000 {
+		if len(open) > 2*workers {
+			at := source.IntN(len(open))
+			open[at].Done(fleet.OutcomeServed, int64(i))
+			open[at].Recycle()
+			open = slices.Delete(open, at, at+1)
+		}
+		d := w.route(warmpath.Request{PromptBytes: 4 * (100 + source.IntN(2000)), Now: int64(i), Random: source.Uint64()})
+		if i > 4000 && i%50 == 0 {
+			asked += workers
+			snap := w.fleet.Snapshot()
+			for h := range fleet.Holder(workers) {
+				other := policy.Candidate{Load: snap.LoadAt(h, int64(i)), BlockSize: 16}
+				if h != d.Holder && other.Work() < d.Candidates[d.Chosen].Work() {
+					lighter++
+				}
+			}
+		}
+		open = append(open, d)
+	}
+	share := float64(lighter) / float64(asked)
+	if share > 0.02 {
+		t.Errorf("a share of %.4f of all workers had less load than the chosen one", share)
+	}
+}
+
+func TestOneUsableWorkerOfALargeFleetIsFound(t *testing.T) {
+	for _, name := range []string{"kv_aware", "least_load", "round_robin", "random", "power_of_two"} {
+		w := large(t, 300, warmpath.Options{})
+		for id := range fleet.WorkerID(300) {
+			w.fleet.SetHealth(id, id == 123, "down")
+		}
+		d := w.route(warmpath.Request{Tokens: prompt(1, 500), Policy: name, Random: 99})
+		if d.Holder != 123 {
+			t.Errorf("%s: %s", name, d)
+		}
+		if _, err := w.router.Route(context.Background(), request(warmpath.Request{Exclude: []fleet.WorkerID{123}})); !errors.Is(err, warmpath.ErrNoWorker) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestALargeFleetIsUsedInTurnAndAtRandom(t *testing.T) {
+	for name, spread := range map[string]int{"round_robin": 0, "random": 30} {
+		w := large(t, 100, warmpath.Options{})
+		source := rand.New(rand.NewPCG(1, 2))
+		var counts [100]int
+		for range 5000 {
+			d := w.route(warmpath.Request{PromptBytes: 400, Policy: name, Random: source.Uint64()})
+			counts[d.Holder]++
+			d.Recycle()
+		}
+		for h, n := range counts {
+			if n < 50-spread || n > 50+spread {
+				t.Errorf("%s: worker %d got %d of 5000 requests", name, h, n)
+			}
+		}
+	}
+}
+
+func TestAWorkerOfALargeFleetCanBeAskedFor(t *testing.T) {
+	w := large(t, 300, warmpath.Options{})
+	url := w.fleet.Snapshot().Workers()[222].URL
+	if d := w.route(warmpath.Request{Tokens: prompt(1, 500), Policy: "direct", Target: url}); d.Holder != 222 {
+		t.Errorf("%s", d)
+	}
+}
+
+func TestAnExplanationListsALargeFleetAndDecidesAsRouting(t *testing.T) {
+	w := large(t, 300, warmpath.Options{})
+	p := prompt(1, 500)
+	w.store(250, p[:160], kvindex.Stored{})
+	for i := range uint64(40) {
+		req := warmpath.Request{Tokens: prompt(int(i%3), 500), Random: i * 7919, Now: int64(i)}
+		explained := w.explain(req)
+		again := w.explain(req)
+		d := w.route(req)
+		if explained.Holder != d.Holder || again.Holder != d.Holder {
+			t.Fatalf("explained %d and %d, routed %d", explained.Holder, again.Holder, d.Holder)
+		}
+		if len(explained.Candidates) != 300 {
+			t.Fatalf("%d candidates", len(explained.Candidates))
+		}
+		last := len(explained.Candidates) - 1
+		if why := explained.Why(last); why != policy.ReasonNotLooked {
+			t.Fatalf("the last was left out because %s", why)
+		}
+		explained.Recycle()
+		again.Recycle()
+	}
+	d := w.explain(warmpath.Request{Tokens: p})
+	for i := range d.Candidates {
+		if c := &d.Candidates[i]; (c.Match > 0) != (c.Holder == 250) {
+			t.Errorf("holder %d: match %d", c.Holder, c.Match)
+		}
+	}
+}
+
+func TestAChooserThatMayMeanAnyoneIsOfferedAll(t *testing.T) {
+	for _, everyone := range []bool{false, true} {
+		var told recorder
+		spec := policy.Spec{Name: "recorder", NeedsMatches: true, Everyone: everyone, Chooser: func() policy.Chooser { return &told }}
+		w := large(t, 200, warmpath.Options{Policy: spec})
+		if d := w.route(warmpath.Request{Tokens: prompt(1, 500)}); (len(d.Candidates) == 200) != everyone {
+			t.Errorf("everyone %v: %d candidates", everyone, len(d.Candidates))
+		}
+	}
+}
