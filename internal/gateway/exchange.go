@@ -249,7 +249,7 @@ func (x *exchange) outgoing(w *fleet.Worker) []byte {
 	if w.Facts.Engine != fleet.EngineVLLM && w.Facts.Engine != fleet.EngineSGLang {
 		return x.body.Bytes // TensorRT-LLM and others are asked for tokens as vLLM is, but take what they take
 	}
-	ids, ok := x.g.Tokens.AppendForwarded(x.ids[:0], &p.read, p.model, &p.found, kindOf(w))
+	ids, ok := x.g.Tokens.AppendForwarded(x.ids[:0], &tokens.Forward{Request: &p.read, Model: p.model, Found: &p.found, To: workerOf(w, p.model)})
 	if !ok {
 		return x.body.Bytes
 	}
@@ -466,15 +466,24 @@ func appendWorkers(dst []tokens.Worker, workers []*fleet.Worker, model string) [
 		if !w.Ready || some && !gives(w) {
 			continue
 		}
-		asked := tokens.Worker{URL: w.URL, Kind: kindOf(w), Version: w.Facts.Version}
-		for i := range w.Facts.Models {
-			if m := &w.Facts.Models[i]; m.ID == model && w.Facts.Engine == fleet.EngineVLLM { // others name images otherwise
-				asked.Root = m.Root
-			}
-		}
-		dst = append(dst, asked)
+		dst = append(dst, workerOf(w, model))
 	}
 	return dst
+}
+
+// workerOf is what the token source knows of a worker that serves a base model.
+func workerOf(w *fleet.Worker, model string) tokens.Worker {
+	out := tokens.Worker{URL: w.URL, Kind: kindOf(w)}
+	if w.Facts.Engine != fleet.EngineVLLM {
+		return out
+	}
+	out.Version = w.Facts.Version
+	for i := range w.Facts.Models {
+		if m := &w.Facts.Models[i]; m.ID == model {
+			out.Root, out.MaxModelLen = m.Root, m.MaxModelLen
+		}
+	}
+	return out
 }
 
 func kindOf(w *fleet.Worker) tokens.Kind {

@@ -20,40 +20,68 @@ var (
 	}
 	// add_special_tokens is in the ids already, and vLLM ignores it beside them.
 	forwardableCompletions = map[string]bool{"prompt": true, "add_special_tokens": true}
-	forwardableChat        = map[string]bool{"messages": true, "max_completion_tokens": true, "rid": true, "extra_key": true, "routed_dp_rank": true}
+	forwardableChatVLLM    = map[string]bool{"messages": true, "max_completion_tokens": true}
+	forwardableChatSGLang  = map[string]bool{"messages": true, "max_completion_tokens": true, "rid": true, "extra_key": true, "routed_dp_rank": true}
 )
 
-// AppendForwarded appends to dst the body that an engine of that kind gets in place of r's own: the same bytes, but with the
-// prompt's ids for its text (vLLM completions) or beside its messages (SGLang chat, which then renders nothing). ok is false
-// when r's own body must be sent. model is the base model. The ids may stand for the text only when
+// Forward is a request on its way to a worker.
+type Forward struct {
+	Request *api.Request
+	Model   string // the base model
+	Found   *Found
+	To      Worker
+}
+
+// AppendForwarded appends to dst the body that the worker gets in place of the request's own: the same bytes, but with the
+// prompt's ids for its text (vLLM completions) or beside its messages (chats, which then render nothing). ok is false when the
+// request's own body must be sent. The ids may stand for the text only when
 //
 //   - Config.Forward is auto;
 //   - they were made in process for that kind of engine, for the base model itself, and the model is proven: its ids are
 //     believed, and the last twenty prompts compared were equal to an engine's;
-//   - the prompt is one text, or for SGLang messages whose contents are plain texts, the last of them not the assistant's
-//     (a turn to be continued), and nothing in it is media;
-//   - every field of the body is one beside which nothing is lost: see forwardable.
-func (s *Source) AppendForwarded(dst []byte, r *api.Request, model string, found *Found, kind Kind) (body []byte, ok bool) {
-	if s.cfg.Forward != ForwardAuto || found.Outcome != InProcess || found.Kind != kind || len(found.Tokens) == 0 {
+//   - the prompt is one text, or messages whose contents are plain texts, the last of them not the assistant's (a turn to be
+//     continued), and nothing in it is media;
+//   - every field of the body is one beside which nothing is lost: see forwardable;
+//   - for vLLM chats, which take ids in kv_transfer_params (renderers/online_renderer.py, vllm#48145): the engine is known to
+//     be 0.32 or later, older ones hand them on to a connector; and prompt and answer fit the model's length, because what is
+//     too long is then refused in the middle of a stream instead of before it.
+func (s *Source) AppendForwarded(dst []byte, f *Forward) (body []byte, ok bool) {
+	r, kind := f.Request, f.To.Kind
+	if s.cfg.Forward != ForwardAuto || f.Found.Outcome != InProcess || f.Found.Kind != kind || len(f.Found.Tokens) == 0 {
 		return dst, false
 	}
-	if r.Model != model || r.Multimodal || !s.checks.proven(model) {
+	if r.Model != f.Model || r.Multimodal || !s.checks.proven(f.Model) {
+		return dst, false
+	}
+	ids := f.Found.Tokens
+	if kind == VLLM && r.Dialect == api.OpenAICompletions {
+		if r.Form != api.PromptText || !hasOnly(r, forwardableCompletions) {
+			return dst, false
+		}
+		start, end := r.Offsets(api.FieldPrompt)
+		dst = append(dst, r.Body()[:start]...)
+		dst = appendIDs(dst, ids)
+		return append(dst, r.Body()[end:]...), true
+	}
+	if r.Dialect != api.OpenAIChat || r.Form != api.PromptMessages || !plainTurns(r.Raw(api.FieldMessages)) {
 		return dst, false
 	}
 	switch {
-	case kind == VLLM && r.Dialect == api.OpenAICompletions && r.Form == api.PromptText && hasOnly(r, forwardableCompletions):
-		start, end := r.Offsets(api.FieldPrompt)
-		dst = append(dst, r.Body()[:start]...)
-		dst = appendIDs(dst, found.Tokens)
-		return append(dst, r.Body()[end:]...), true
-	case kind == SGLang && r.Dialect == api.OpenAIChat && r.Form == api.PromptMessages && hasOnly(r, forwardableChat) && plainTurns(r.Raw(api.FieldMessages)):
-		open := skipSpace(r.Body(), 0) + 1 // after the brace: there are messages behind it
-		dst = append(dst, r.Body()[:open]...)
-		dst = append(dst, `"input_ids":`...)
-		dst = append(appendIDs(dst, found.Tokens), ',')
-		return append(dst, r.Body()[open:]...), true
+	case kind == SGLang && hasOnly(r, forwardableChatSGLang):
+		return appendBeside(dst, r.Body(), `"input_ids":`, ids, ""), true
+	case kind == VLLM && hasOnly(r, forwardableChatVLLM) && atLeast(f.To.Version, 0, 32) && len(ids)+max(r.MaxTokens, 1) <= f.To.MaxModelLen:
+		return appendBeside(dst, r.Body(), `"kv_transfer_params":{"prompt_token_ids":`, ids, "}"), true
 	}
 	return dst, false
+}
+
+// appendBeside appends body with one field more in front of the others, of which there are some.
+func appendBeside(dst, body []byte, before string, ids []block.Token, after string) []byte {
+	open := skipSpace(body, 0) + 1
+	dst = append(dst, body[:open]...)
+	dst = appendIDs(append(dst, before...), ids)
+	dst = append(append(dst, after...), ',')
+	return append(dst, body[open:]...)
 }
 
 // hasOnly reports whether every field of r's body is forwardable or one of more.

@@ -22,6 +22,33 @@ func proven(t *testing.T) *Source {
 	return s
 }
 
+// recent is a worker that takes all that is forwarded.
+func recent(k Kind) Worker {
+	w := Worker{URL: "http://a", Kind: k}
+	if k == VLLM {
+		w.Version, w.MaxModelLen = "0.32.0", 100
+	}
+	return w
+}
+
+func TestChatsOfVLLMAreForwardedOnlyToEnginesThatTakeThem(t *testing.T) {
+	s := proven(t)
+	chat := prompt(api.OpenAIChat, `{"model":"m","messages":[{"role":"user","content":"b"}]}`).Request
+	found := Found{Tokens: []block.Token{1}, Outcome: InProcess, Kind: VLLM}
+	for version, want := range map[string]bool{"0.32.0": true, "0.33.1.dev2+g1": true, "1.0": true, "0.31.9": false, "0.9.2": false, "": false, "unknown": false} {
+		to := recent(VLLM)
+		to.Version = version
+		if _, ok := s.AppendForwarded(nil, &Forward{chat, "m", &found, to}); ok != want {
+			t.Errorf("version %q: forwarded is %v", version, ok)
+		}
+	}
+	to := recent(VLLM)
+	to.MaxModelLen = 0
+	if _, ok := s.AppendForwarded(nil, &Forward{chat, "m", &found, to}); ok {
+		t.Error("forwarded to an engine whose limit is not known")
+	}
+}
+
 func TestIDsStandForTheTextAndNoOtherByteChanges(t *testing.T) {
 	s := proven(t)
 	for _, c := range []struct {
@@ -35,14 +62,16 @@ func TestIDsStandForTheTextAndNoOtherByteChanges(t *testing.T) {
 			`{"prompt":[1,22,333],"model":"m","add_special_tokens":false,"stream":true}`},
 		{api.OpenAIChat, SGLang, "{\n \"model\":\"m\",\"messages\":[{\"role\":\"system\",\"content\":\"a\"},{\"content\":\"b\", \"role\":\"user\"} ],\"rid\":\"r\"}",
 			"{\"input_ids\":[1,22,333],\n \"model\":\"m\",\"messages\":[{\"role\":\"system\",\"content\":\"a\"},{\"content\":\"b\", \"role\":\"user\"} ],\"rid\":\"r\"}"},
+		{api.OpenAIChat, VLLM, `{"model":"m","messages":[{"role":"user","content":"b"}],"max_tokens":97}`,
+			`{"kv_transfer_params":{"prompt_token_ids":[1,22,333]},"model":"m","messages":[{"role":"user","content":"b"}],"max_tokens":97}`},
 	} {
 		found := Found{Tokens: []block.Token{1, 22, 333}, Outcome: InProcess, Kind: c.kind}
-		got, ok := s.AppendForwarded(nil, prompt(c.dialect, c.body).Request, "m", &found, c.kind)
+		got, ok := s.AppendForwarded(nil, &Forward{prompt(c.dialect, c.body).Request, "m", &found, recent(c.kind)})
 		if !ok || string(got) != c.want {
 			t.Errorf("%s\n got %s, %v\nwant %s", c.body, got, ok, c.want)
 		}
 		var again api.Request
-		if err := api.Read(c.dialect, got, &again); err != nil || len(again.IDs) != 3 {
+		if err := api.Read(c.dialect, got, &again); err != nil || len(again.IDs) != 3 && again.Raw(api.FieldKVTransferParams) == nil {
 			t.Errorf("what is forwarded reads as %v ids, error %v", again.IDs, err)
 		}
 	}
@@ -69,7 +98,12 @@ func TestTheTextIsSentWhereSomethingCouldBeLost(t *testing.T) {
 		{api.OpenAICompletions, VLLM, `{"model":"m","prompt":["a"]}`},
 		{api.OpenAICompletions, VLLM, `{"model":"adapter","prompt":"a"}`},
 		{api.OpenAICompletions, SGLang, text("")},
-		{api.OpenAIChat, VLLM, turns(user, "")},
+		{api.OpenAIChat, VLLM, turns(user, `,"kv_transfer_params":{}`)},
+		{api.OpenAIChat, VLLM, turns(user, `,"extra_key":"k"`)},
+		{api.OpenAIChat, VLLM, turns(user, `,"add_special_tokens":true`)},
+		{api.OpenAIChat, VLLM, turns(user, `,"max_tokens":100`)}, // with the prompt more than the model takes
+		{api.OpenAIChat, VLLM, turns(user, `,"tools":[]`)},
+		{api.OpenAIChat, VLLM, turns(user+`,{"role":"assistant","content":"b"}`, "")},
 		{api.OpenAIChat, SGLang, turns(user, `,"tools":[]`)},
 		{api.OpenAIChat, SGLang, turns(user, `,"chat_template_kwargs":{}`)},
 		{api.OpenAIChat, SGLang, turns(user, `,"response_format":{}`)},
@@ -82,7 +116,7 @@ func TestTheTextIsSentWhereSomethingCouldBeLost(t *testing.T) {
 		{api.OpenAIChat, SGLang, turns("", "")},
 	} {
 		found := Found{Tokens: []block.Token{1}, Outcome: InProcess, Kind: c.kind}
-		if got, ok := s.AppendForwarded(nil, prompt(c.dialect, c.body).Request, "m", &found, c.kind); ok || got != nil {
+		if got, ok := s.AppendForwarded(nil, &Forward{prompt(c.dialect, c.body).Request, "m", &found, recent(c.kind)}); ok || got != nil {
 			t.Errorf("%s was forwarded as %s", c.body, got)
 		}
 	}
@@ -93,7 +127,7 @@ func TestOnlyProvenIDsMadeInProcessForThatEngineAreForwarded(t *testing.T) {
 	r := prompt(api.OpenAICompletions, `{"model":"m","prompt":"a"}`).Request
 	f := func(why string, want bool, found Found) {
 		t.Helper()
-		if _, ok := s.AppendForwarded(nil, r, "m", &found, VLLM); ok != want {
+		if _, ok := s.AppendForwarded(nil, &Forward{r, "m", &found, recent(VLLM)}); ok != want {
 			t.Errorf("%s: forwarded is %v", why, ok)
 		}
 	}

@@ -62,10 +62,19 @@ const (
 
 // Worker is an engine that may be asked.
 type Worker struct {
-	URL     string // without a trailing slash
-	Kind    Kind
-	Root    string // the model as it was told to load it; may be empty
-	Version string // of the engine; may be empty
+	URL  string // without a trailing slash
+	Kind Kind
+	// What vLLM tells of itself; empty and 0 for others, and where it is not known.
+	Version     string
+	Root        string // the model as it was told to load it
+	MaxModelLen int    // tokens of prompt and answer
+}
+
+// atLeast reports whether an engine's version is known to be that or a later one.
+func atLeast(version string, major, minor int) bool {
+	var is, sub int
+	n, _ := fmt.Sscanf(version, "%d.%d", &is, &sub)
+	return n == 2 && (is > major || is == major && sub >= minor)
 }
 
 // rootOf returns the root that all of workers have, where they name images as vLLM 0.32 does: the bytes behind the hash have
@@ -75,9 +84,7 @@ func rootOf(workers []Worker) string {
 		return ""
 	}
 	for i := range workers {
-		w := &workers[i]
-		var major, minor int
-		if n, _ := fmt.Sscanf(w.Version, "%d.%d", &major, &minor); n < 2 || w.Kind != VLLM || w.Root != workers[0].Root || major == 0 && minor < 32 {
+		if w := &workers[i]; w.Kind != VLLM || w.Root != workers[0].Root || !atLeast(w.Version, 0, 32) {
 			return ""
 		}
 	}
