@@ -41,6 +41,7 @@ var kinds = []Kind{
 	kind("prefix_cache_affinity", DefaultPrefixCacheAffinity),
 	kind("random", func() Random { return Random{} }),
 	kind("round_robin", func() RoundRobin { return RoundRobin{} }),
+	kind("vllm_cache_aware", DefaultVLLMCacheAware),
 }
 
 // kind makes a Kind from the constructor of its parameters.

@@ -34,6 +34,20 @@ func (x *Index) shrink(h fleet.Holder, limit int) (gone int64) {
 	return gone
 }
 
+// EvictSome is a part of [Index.Evict], for callers without a goroutine of their own: it brings h nearer to its limit by at
+// most so many blocks, and returns how many went. Fewer than most means that h is within its limit.
+func (x *Index) EvictSome(h fleet.Holder, most int) int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	f := x.known(h)
+	if f == nil || x.config.MaxHolderBlocks == 0 {
+		return 0
+	}
+	gone := x.shrink(h, max(x.config.MaxHolderBlocks, f.live-most))
+	x.counts.evicted += gone
+	return int(gone)
+}
+
 // expire ends what a holder used last at until or before, and returns how many blocks went.
 func (x *Index) expire(h fleet.Holder, until int64) (gone int64) {
 	for f := x.forests[h]; f.live > 0 && f.oldest() <= until; gone++ {

@@ -1,0 +1,33 @@
+package config
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmpath/warmpath/policy"
+)
+
+func TestPoliciesAreWrittenAsTheirSourcesWriteThem(t *testing.T) {
+	cfg := load(t, "seed_cache_policies.yaml")
+	aware := policy.DefaultCacheAware()
+	aware.CacheThreshold, aware.BalanceAbsThreshold, aware.BalanceRelThreshold = 0.5, 32, 1.1
+	aware.EvictionIntervalSecs, aware.MaxTreeSize = 30, 10000
+	affinity := policy.DefaultPrefixCacheAffinity()
+	affinity.ImbalancedThreshold, affinity.MatchRateThreshold, affinity.DoEviction = 5, 0.15, true
+	affinity.EvictionThresholdChars, affinity.EvictionTargetChars, affinity.EvictionIntervalSecs = 500_000, 400_000, 30
+	affinity.Filters, affinity.Locality = []string{"locality"}, policy.Locality{Node: "n1", Zone: "b"}
+	tracker := policy.DefaultVLLMCacheAware()
+	lmcache := policy.DefaultLMCacheAware()
+	lmcache.ControllerURL, lmcache.LookupMode = "http://lmcache-controller:9000", policy.LookupPrefix
+	lmcache.LMCacheWorkerMap = map[string]string{"vllm-001": "http://vllm-worker-001:8000", "vllm-002": "http://vllm-worker-002:8000"}
+	want := []policy.Parameters{&tracker, &aware, &affinity, &lmcache}
+	for i, p := range cfg.Policies {
+		if diff := cmp.Diff(want[i], p.Parameters); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", p.Type, diff)
+		}
+	}
+	if cfg.Spec().Name != "vllm_cache_aware" {
+		t.Errorf("the fleet's policy is %s", cfg.Spec().Name)
+	}
+}

@@ -1,0 +1,215 @@
+package policy
+
+import (
+	"sync"
+	"time"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/kvindex/learned"
+)
+
+// VLLMCacheAware is vllm_cache_aware (seed 000): a tracker of blocks, learned from where requests were sent, says who has
+// how much of the prompt. The holder with the longest run takes it when that is enough of the prompt and the holder is not
+// much busier than the others; else the next best of which both is true; else the one with the fewest requests.
+//
+// Where the seed's text is weaker than its purpose it is not followed: blocks are known by chained keys, not by position
+// and content, the deepest of the least recent request go first, so that what a holder has is always a prefix, and an
+// overloaded holder gives way to the next best one, not to the idlest at once.
+type VLLMCacheAware struct {
+	// BlockSize is the tokens in which hits are counted: hits of full blocks of so many, of all full blocks of the prompt.
+	// What is tracked are the router's own blocks, which are the engines'.
+	BlockSize int `yaml:"block_size"`
+	// MaxBlocksPerBackend is how many of the router's blocks are tracked for each holder. Between two evictions it may be
+	// twice as many.
+	MaxBlocksPerBackend int `yaml:"max_blocks_per_backend"`
+	// EvictionIntervalSecs is how often holders are brought to it, in seconds; the least recently used blocks go.
+	EvictionIntervalSecs int `yaml:"eviction_interval_secs"`
+	// CacheThreshold is the share of the prompt's blocks, 0 to 1, above which a holder is preferred for them.
+	CacheThreshold float64 `yaml:"cache_threshold"`
+	// LoadFactor is up to how many times the average requests of the fleet a preferred holder may have.
+	LoadFactor float64 `yaml:"load_factor"`
+}
+
+// DefaultVLLMCacheAware returns the defaults of seed 000.
+func DefaultVLLMCacheAware() VLLMCacheAware {
+	return VLLMCacheAware{BlockSize: 16, MaxBlocksPerBackend: 100_000, EvictionIntervalSecs: 60, CacheThreshold: 0.3, LoadFactor: 1.25}
+}
+
+// Validate returns all that is wrong.
+func (p VLLMCacheAware) Validate() error {
+	var wrong check
+	wrong.within("block_size", float64(p.BlockSize), 1, block.MaxSize)
+	wrong.within("max_blocks_per_backend", float64(p.MaxBlocksPerBackend), 1, 1e9)
+	wrong.within("eviction_interval_secs", float64(p.EvictionIntervalSecs), 1, 1e6)
+	wrong.within("cache_threshold", p.CacheThreshold, 0, 1)
+	wrong.atLeast("load_factor", p.LoadFactor, 0)
+	return wrong.join()
+}
+
+// Spec returns the policy.
+func (p VLLMCacheAware) Spec(name string) Spec {
+	return Spec{Name: name, Terms: []string{"hits", "idle"}, NeedsMatches: true, Chooser: func() Chooser { return newBlockTracker(p) }}
+}
+
+// blockTracker is vllm_cache_aware with its memory. Keys of different models differ, so that one index has all.
+type blockTracker struct {
+	VLLMCacheAware
+	blocks *learned.Index
+	spare  sync.Pool // *trackerScratch
+
+	mu      sync.Mutex // guards what follows: whose turn it is to be brought to the limit
+	due     int64      // Unix nanoseconds
+	next    fleet.Holder
+	holders fleet.Holder // all that were sent something are below
+}
+
+// trackerScratch is what one choice needs.
+type trackerScratch struct {
+	matches  []kvindex.Match
+	byHolder []uint32 // blocks; zero between choices
+}
+
+func newBlockTracker(p VLLMCacheAware) *blockTracker {
+	h, err := block.NewHasher(block.XXH3, p.BlockSize)
+	if err != nil {
+		panic("bug: " + err.Error()) // validated
+	}
+	c := learned.TrackerConfig()
+	c.MaxHolderBlocks = p.MaxBlocksPerBackend
+	c.Interval = time.Duration(p.EvictionIntervalSecs) * time.Second
+	x := &blockTracker{VLLMCacheAware: p, blocks: learned.New(h, c)}
+	x.spare.New = func() any { return &trackerScratch{} }
+	return x
+}
+
+// Terms of vllm_cache_aware: hits of the prompt's full blocks, 0 to 1, and how idle a holder is, as for cache_aware.
+const termHits = 0
+
+func (x *blockTracker) Choose(q *Query, c []Candidate) Pick {
+	longest := x.noteHits(q, c)
+	limit := x.limit(c)
+	best, any, most := -1, false, 0.0
+	for i := range c {
+		hits := c[i].Terms[termHits]
+		c[i].Score = hits
+		most = max(most, hits)
+		if !(hits > x.CacheThreshold) {
+			continue
+		}
+		any = true
+		if float64(c[i].Load.Requests) > limit {
+			continue
+		}
+		if best < 0 || hits > c[best].Terms[termHits] || hits == c[best].Terms[termHits] && idler(q, &c[i], &c[best]) {
+			best = i
+		}
+	}
+	if best < 0 {
+		pick := idlest(q, c)
+		switch {
+		case any:
+			pick.Branch = BranchSpill
+		case most > 0:
+			pick.Branch = BranchShort
+		case !q.Known:
+			pick.Branch = BranchNoTokens
+		default:
+			pick.Branch = BranchMiss
+		}
+		return pick
+	}
+	pick := Pick{Index: best, Branch: BranchAffinity, Ranked: true}
+	switch hits := c[best].Terms[termHits]; {
+	case hits < most:
+		// Busier holders have more: they were left for load, which the order of scores does not tell.
+		pick.Branch, pick.Ranked = BranchSpill, false
+	case hits < longest:
+		pick.Branch = BranchFallback
+	}
+	return pick
+}
+
+// noteHits fills the candidates' terms, and returns the most hits of any holder, candidate or not.
+func (x *blockTracker) noteHits(q *Query, c []Candidate) (longest float64) {
+	total := q.PromptTokens / x.BlockSize
+	for i := range c {
+		c[i].Terms[termIdle] = 1 / float64(1+max(c[i].Load.Requests, 0))
+	}
+	if total == 0 || len(q.Prompt.Keys) == 0 {
+		return 0
+	}
+	hits := func(blocks uint32) float64 {
+		return min(float64(int(blocks)*q.Prompt.BlockSize/x.BlockSize)/float64(total), 1)
+	}
+	s := x.spare.Get().(*trackerScratch)
+	defer x.spare.Put(s)
+	s.matches = x.blocks.Match(q.Prompt.Keys, q.Now, s.matches[:0])
+	for i := range s.matches {
+		m := &s.matches[i]
+		if n := int(m.Holder) + 1 - len(s.byHolder); n > 0 {
+			s.byHolder = append(s.byHolder, make([]uint32, n)...)
+		}
+		s.byHolder[m.Holder] = m.Blocks
+		longest = max(longest, hits(m.Blocks))
+	}
+	for i := range c {
+		if h := int(c[i].Holder); h < len(s.byHolder) {
+			c[i].Terms[termHits] = hits(s.byHolder[h])
+		}
+	}
+	for i := range s.matches {
+		s.byHolder[s.matches[i].Holder] = 0
+	}
+	return longest
+}
+
+// limit returns the requests up to which a candidate is not too busy.
+func (x *blockTracker) limit(c []Candidate) float64 {
+	sum := int64(0)
+	for i := range c {
+		sum += c[i].Load.Requests
+	}
+	return float64(sum) / float64(len(c)) * x.LoadFactor
+}
+
+func (x *blockTracker) Routed(q *Query, c *Candidate) {
+	if len(q.Prompt.Keys) == 0 {
+		return
+	}
+	x.blocks.Learn(c.Holder, q.Prompt.Keys, q.Now)
+	x.evict(c.Holder, q.Now)
+}
+
+// evictStep is how many blocks one request evicts: some 200 µs. A pass over all holders takes as many requests as it needs.
+const evictStep = 2048
+
+// evict carries a pass on when one is due. Only one request does at a time; the others go on.
+func (x *blockTracker) evict(h fleet.Holder, now int64) {
+	if !x.mu.TryLock() {
+		return
+	}
+	defer x.mu.Unlock()
+	x.holders = max(x.holders, h+1)
+	interval := int64(x.blocks.Config().Interval)
+	if x.due == 0 {
+		x.due = now + interval
+	}
+	if now < x.due {
+		return
+	}
+	for left := evictStep; left > 0; x.next++ {
+		if x.next >= x.holders {
+			x.next, x.due = 0, now+interval
+			return
+		}
+		gone := x.blocks.EvictSome(x.next, left)
+		if left -= gone; left == 0 {
+			return // perhaps not done with this one
+		}
+	}
+}
+
+func (x *blockTracker) Finished(*Finished)    {}
+func (x *blockTracker) Forget(h fleet.Holder) { x.blocks.Forget(h) }
