@@ -1,0 +1,261 @@
+package policy
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// learning are the policies that remember prompts, with bounds small enough to be met by tests.
+func learning() map[string]Parameters {
+	aware := DefaultCacheAware()
+	aware.MaxTreeSize, aware.EvictionIntervalSecs, aware.MaxBytes = 3000, 1, 1<<17
+	affinity := DefaultPrefixCacheAffinity()
+	affinity.DoEviction, affinity.EvictionThresholdChars, affinity.EvictionTargetChars = true, 12000, 8000
+	affinity.EvictionIntervalSecs, affinity.MaxBytes = 1, 1<<17
+	tracker := DefaultVLLMCacheAware()
+	tracker.MaxBlocksPerBackend, tracker.EvictionIntervalSecs = 200, 1
+	return map[string]Parameters{"cache_aware": &aware, "prefix_cache_affinity": &affinity, "vllm_cache_aware": &tracker}
+}
+
+// remembered returns how much a policy of learning keeps of all holders, in characters and tokens, and its limit for each.
+func remembered(p *Policy) (units, limit int64) {
+	switch x := p.chooser.(type) {
+	case *cacheAware:
+		return x.prompts.total(), 3000 + 3000 // of texts, and of tokens
+	case *prefixAffinity:
+		return x.prompts.total(), 12000 + 12000/charsPerToken
+	case *blockTracker:
+		return x.blocks.Stats().Memberships * 16, 2 * 200 * 16 // twice the limit between passes
+	}
+	panic("not one that remembers")
+}
+
+func (p *prompts) total() (units int64) {
+	for _, trees := range *p.byModel.Load() {
+		for h := range uint32(256) {
+			units += trees.text.Units(h) + trees.tokens.Units(h)
+		}
+	}
+	return units
+}
+
+var hasher16 = sync.OnceValue(func() *block.Hasher {
+	h, err := block.NewHasher(block.XXH3, 16)
+	if err != nil {
+		panic(err)
+	}
+	return h
+})
+
+// prompted is a query for a prompt of a system prompt, a conversation and so many turns of 64 tokens.
+func prompted(system, conversation, turns int) Query {
+	var tokens []block.Token
+	add := func(seed uint64, n int) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		for range n {
+			tokens = append(tokens, r.Uint32())
+		}
+	}
+	add(uint64(system), 64)
+	for turn := range turns {
+		add(uint64(1000+conversation*100+turn), 64)
+	}
+	q := Query{PromptTokens: len(tokens), Known: true, Rank: -1, Model: "m"}
+	q.Prompt = Prompt{Tokens: tokens, BlockSize: 16, Keys: hasher16().Append(nil, 1, 0, tokens, nil)}
+	return q
+}
+
+func idle(n int) []Candidate {
+	c := make([]Candidate, n)
+	for i := range c {
+		c[i] = Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i), URL: fmt.Sprintf("http://w%d", i)}, Holder: fleet.Holder(i), Hash: mix(uint64(i)), Available: true, BlockSize: 16}
+	}
+	return c
+}
+
+// route chooses and sends.
+func route(p *Policy, q *Query, c []Candidate) *Candidate {
+	choice := p.Choose(q, c)
+	if choice.Index < 0 {
+		return nil
+	}
+	p.Routed(q, &c[choice.Index])
+	return &c[choice.Index]
+}
+
+func TestAConversationStaysWhereItBegan(t *testing.T) {
+	for name, parameters := range learning() {
+		t.Run(name, func(t *testing.T) {
+			p := build(t, parameters.Spec(name))
+			source := rand.New(rand.NewPCG(3, 4))
+			home := map[int]fleet.Holder{}
+			for turns := 1; turns <= 3; turns++ {
+				for conversation := range 6 {
+					q := prompted(conversation, conversation, turns) // no shared system prompt
+					q.Random = source.Uint64()
+					c := idle(8)
+					source.Shuffle(len(c), func(i, j int) { c[i], c[j] = c[j], c[i] })
+					got := route(p, &q, c).Holder
+					if turns > 1 && got != home[conversation] {
+						t.Errorf("turn %d of conversation %d went to %d, and to %d before", turns, conversation, got, home[conversation])
+					}
+					home[conversation] = got
+				}
+			}
+		})
+	}
+}
+
+// TestMemoryOfPromptsIsBounded: whatever is routed, passes bring each holder to its limit, and what is forgotten is gone.
+func TestMemoryOfPromptsIsBounded(t *testing.T) {
+	const holders = 4
+	for name, parameters := range learning() {
+		t.Run(name, rapid.MakeCheck(func(t *rapid.T) {
+			p := build(testing.TB(nil), parameters.Spec(name))
+			now := int64(1e18)
+			for range rapid.IntRange(1, 60).Draw(t, "requests") {
+				q := prompted(rapid.IntRange(0, 3).Draw(t, "system"), rapid.IntRange(0, 20).Draw(t, "conversation"), rapid.IntRange(0, 12).Draw(t, "turns"))
+				now += int64(rapid.IntRange(0, 3).Draw(t, "seconds")) * 1e9
+				q.Now, q.Random = now, rapid.Uint64().Draw(t, "random")
+				if rapid.Bool().Draw(t, "as text") {
+					q.Prompt.Text = []byte(fmt.Sprint(q.Prompt.Tokens))
+				}
+				route(p, &q, idle(holders))
+				if rapid.IntRange(0, 9).Draw(t, "leaves") == 0 {
+					p.Forget(fleet.Holder(rapid.IntRange(0, holders-1).Draw(t, "holder")))
+				}
+			}
+			for range 4 * holders { // as many requests as passes need
+				now += 1e9
+				q := prompted(0, 0, 0)
+				q.Now = now
+				route(p, &q, idle(holders))
+			}
+			if total, limit := remembered(p); total > holders*limit {
+				t.Fatalf("%d are remembered of %d holders, %d each are allowed", total, holders, limit)
+			}
+			for h := range holders {
+				p.Forget(fleet.Holder(h))
+			}
+			if total, _ := remembered(p); total != 0 {
+				t.Fatalf("%d are remembered of holders that are gone", total)
+			}
+		}))
+	}
+}
+
+// TestExplainingTeachesNothing: Choose is asked by explanations and shadows too.
+func TestExplainingTeachesNothing(t *testing.T) {
+	for name, parameters := range learning() {
+		p := build(t, parameters.Spec(name))
+		q := prompted(1, 1, 4)
+		q.Prompt.Text = []byte(strings.Repeat("text ", 100))
+		for range 3 {
+			p.Choose(&q, idle(4))
+		}
+		if total, _ := remembered(p); total != 0 {
+			t.Errorf("%s: %d are remembered of what was only asked", name, total)
+		}
+	}
+}
+
+func TestManyGoroutinesShareAMemory(t *testing.T) {
+	for name, parameters := range learning() {
+		t.Run(name, func(t *testing.T) {
+			p := build(t, parameters.Spec(name))
+			var wg sync.WaitGroup
+			for g := range 8 {
+				wg.Go(func() {
+					for i := range 150 {
+						q := prompted(i%3, i*g%40, i%10)
+						q.Model, q.Now, q.Random = fmt.Sprint("m", i%2), int64(i)*1e8+1, uint64(i*g)
+						if i%3 == 0 {
+							q.Prompt.Text = []byte(fmt.Sprint(q.Prompt.Tokens))
+						}
+						chosen := route(p, &q, idle(5))
+						p.Finished(&Finished{Holder: chosen.Holder, Outcome: fleet.OutcomeServed})
+						if i%50 == 49 {
+							p.Forget(chosen.Holder)
+						}
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
+
+// taught returns a policy that has routed conversations over n holders, and queries that continue them.
+func taught(tb testing.TB, name string, n int) (*Policy, []Query) {
+	k, ok := KindOf(name)
+	if !ok {
+		tb.Fatal(name)
+	}
+	p := build(tb, k.Defaults().Spec(name))
+	queries := make([]Query, 256)
+	c := idle(n)
+	for i := range queries {
+		q := prompted(i%4, i, 40)
+		h := fleet.Holder(i % n)
+		p.Routed(&q, &c[h])
+		queries[i] = prompted(i%4, i, 44)
+		queries[i].Now, queries[i].Random = 1, uint64(i)
+	}
+	return p, queries
+}
+
+func TestChoosingFromMemoryAllocatesNothing(t *testing.T) {
+	for name := range learning() {
+		p, queries := taught(t, name, 64)
+		c := idle(64)
+		i := 0
+		if allocs := testing.AllocsPerRun(300, func() {
+			p.Choose(&queries[i%len(queries)], c)
+			i++
+		}); allocs != 0 {
+			t.Errorf("%s: %v allocations", name, allocs)
+		}
+	}
+}
+
+// BenchmarkChooseFromMemory: prompts of some 2,900 tokens that continue conversations.
+func BenchmarkChooseFromMemory(b *testing.B) {
+	for _, name := range []string{"cache_aware", "prefix_cache_affinity", "vllm_cache_aware"} {
+		for _, n := range []int{8, 64, 1024} {
+			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
+				p, queries := taught(b, name, n)
+				c := idle(n)
+				b.ReportAllocs()
+				i := 0
+				for b.Loop() {
+					p.Choose(&queries[i%len(queries)], c)
+					i++
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkRouted: the same prompts again, which is what a memory mostly sees.
+func BenchmarkRouted(b *testing.B) {
+	for _, name := range []string{"cache_aware", "prefix_cache_affinity", "vllm_cache_aware"} {
+		b.Run(name, func(b *testing.B) {
+			p, queries := taught(b, name, 64)
+			c := idle(64)
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				p.Routed(&queries[i%len(queries)], &c[i%64])
+				i++
+			}
+		})
+	}
+}
