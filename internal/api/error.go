@@ -101,6 +101,32 @@ func Saturated(cause error) *Error {
 		Message: "all workers are busy; try again in a moment", Cause: cause}
 }
 
+// QueueFull returns the error of a request for which the queue has no room (429).
+func QueueFull(retry time.Duration) *Error {
+	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "queue_full", RetryAfter: retry,
+		Message: "all workers are busy and the queue is full; try again in " + seconds(retry)}
+}
+
+// QueueTooLong returns the error of a request that would wait longer than it may (429).
+func QueueTooLong(retry time.Duration) *Error {
+	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "queue_too_long", RetryAfter: retry,
+		Message: "all workers are busy and the queue is longer than the request may wait; try again in " + seconds(retry)}
+}
+
+// QueueTimeout returns the error of a request that waited as long as it may (429).
+func QueueTimeout(waited, retry time.Duration) *Error {
+	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "queue_timeout", RetryAfter: retry,
+		Message: "all workers were busy for " + waited.Round(time.Millisecond).String() + "; try again in " + seconds(retry)}
+}
+
+// Draining returns the error of a request that waits for a worker when the process is about to stop (503).
+func Draining() *Error {
+	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: "draining", RetryAfter: time.Second,
+		Message: "the gateway is about to stop; send the request again, it will reach another one"}
+}
+
+func seconds(d time.Duration) string { return strconv.Itoa(int((d+time.Second-1)/time.Second)) + " s" }
+
 // WorkerUnreachable returns the error of a worker that did not answer (502).
 func WorkerUnreachable(cause error) *Error {
 	return &Error{Status: http.StatusBadGateway, Type: typeServer, Code: "worker_unreachable",

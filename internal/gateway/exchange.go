@@ -20,9 +20,10 @@ import (
 
 // Request headers that the gateway reads, and response headers that it adds.
 const (
-	headerRank   = "X-Data-Parallel-Rank" // chosen by the client, or set for the worker: the global rank
-	headerTarget = "X-Warmpath-Target"    // the worker URL that policy direct obeys
-	headerPolicy = "X-Warmpath-Policy"    // the policy to decide by, where that is allowed; the one that decided
+	headerRank     = "X-Data-Parallel-Rank" // chosen by the client, or set for the worker: the global rank
+	headerTarget   = "X-Warmpath-Target"    // the worker URL that policy direct obeys
+	headerPatience = "X-Warmpath-Max-Wait"  // how long the request may wait for a worker
+	headerPolicy   = "X-Warmpath-Policy"    // the policy to decide by, where that is allowed; the one that decided
 
 	headerWorker = "X-Warmpath-Worker"
 	headerMatch  = "X-Warmpath-Match"
@@ -157,7 +158,24 @@ func describe(r *proxy.Result) string {
 	return r.Class.String()
 }
 
+// route finds a worker, if need be after having waited for one.
 func (x *exchange) route(ctx context.Context) (*warmpath.Decision, error) {
+	w := x.g.waiting
+	if w == nil {
+		return x.decide(ctx)
+	}
+	pool, ok := x.g.Fleet.Snapshot().Pool(x.prepared.route.Model)
+	if !ok || !w.crowded(&x.prepared.route, pool) {
+		d, err := x.decide(ctx)
+		if !ok || !errors.Is(err, warmpath.ErrSaturated) {
+			return d, err
+		}
+	}
+	return w.wait(ctx, x, pool.Model)
+}
+
+// decide has the router choose.
+func (x *exchange) decide(ctx context.Context) (*warmpath.Decision, error) {
 	began := time.Now()
 	q := &x.prepared.route
 	q.TellsSent = true
@@ -169,6 +187,10 @@ func (x *exchange) route(ctx context.Context) (*warmpath.Decision, error) {
 
 // noWorker answers a request for which no worker could be chosen.
 func (x *exchange) noWorker(err error) {
+	if errors.Is(err, context.Canceled) {
+		x.g.Telemetry.Refused("client_gone")
+		return // there is no one left to tell
+	}
 	x.refuse(x.g.routeError(err, x.rec.Model))
 }
 
@@ -194,6 +216,8 @@ func (g *Gateway) routeError(err error, model string) *api.Error {
 		return api.Invalid("", "the header "+headerTarget+" must name a worker that serves the model")
 	case errors.Is(err, warmpath.ErrNoRank):
 		return api.Invalid("", "no worker has the data-parallel rank that the request asks for")
+	case errors.Is(err, context.DeadlineExceeded):
+		return api.WorkerTimeout(err)
 	case errors.Is(err, warmpath.ErrUnknownPolicy):
 		return api.Invalid("", err.Error())
 	}
@@ -238,6 +262,10 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 		d.Tokens(result.Usage.Completion, now)
 	}
 	d.Done(outcome(&result), now)
+	if w := x.g.waiting; w != nil {
+		w.charge(d.Base, x.prepared.route.Tenant, result.Usage.Completion)
+		w.freed()
+	}
 	x.learnReporting(d.Worker, &result.Usage)
 	d.Recycle()
 	return result
@@ -295,6 +323,9 @@ func (x *exchange) sent() {
 func (x *exchange) firstToken(at time.Time) {
 	if x.decision != nil {
 		x.decision.FirstToken(at.UnixNano())
+	}
+	if w := x.g.waiting; w != nil {
+		w.freed() // its prompt is computed
 	}
 	x.rec.FirstTokenMS = milliseconds(at.Sub(x.rec.Time))
 }
@@ -386,8 +417,9 @@ type prepared struct {
 	text       []byte // room for found.Text
 	workers    []tokens.Worker
 	route      warmpath.Request
-	rankChosen bool // by a header that engines understand
-	explains   bool // what the cache holds is asked, whatever the policy looks at
+	rankChosen bool          // by a header that engines understand
+	patience   time.Duration // how long the client would wait in the queue; 0 says nothing
+	explains   bool          // what the cache holds is asked, whatever the policy looks at
 }
 
 func (p *prepared) reset() {
@@ -397,7 +429,7 @@ func (p *prepared) reset() {
 	p.found = tokens.Found{}
 	exclude := p.route.Exclude[:0]
 	p.route = warmpath.Request{Exclude: exclude}
-	p.rankChosen = false
+	p.rankChosen, p.patience = false, 0
 	p.model, p.waited = "", 0
 }
 
@@ -410,6 +442,9 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 		return err
 	}
 	p.readRank(h)
+	if err := p.readPatience(h); err != nil {
+		return err
+	}
 	p.workers = p.workers[:0]
 	name, decides, err := g.policyFor(h, p.read.Model)
 	if err != nil {
@@ -443,6 +478,23 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 	if ask := g.External[decides.Name()]; ask != nil {
 		q.External = ask(ctx, q.Tokens)
 	}
+	return nil
+}
+
+// readPatience reads X-Warmpath-Max-Wait: seconds, or a duration with its unit.
+func (p *prepared) readPatience(h http.Header) error {
+	values := h[headerPatience]
+	if len(values) == 0 {
+		return nil
+	}
+	d, err := time.ParseDuration(values[0])
+	if seconds, plain := strconv.ParseFloat(values[0], 64); plain == nil {
+		d, err = time.Duration(min(seconds, 3600)*float64(time.Second)), nil
+	}
+	if err != nil || d <= 0 {
+		return api.Invalid("", headerPatience+" must say how long to wait, such as 2s or 500ms")
+	}
+	p.patience = d
 	return nil
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/internal/proxy"
+	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tokens"
 )
@@ -44,6 +45,8 @@ type settings struct {
 	facts   fleet.Facts
 	policy  string
 	allowed []string // policies
+	queue   queue.Config
+	most    int // requests of a holder
 
 	parts func(*gateway.Parts)
 
@@ -64,7 +67,7 @@ func serve(t testing.TB, change func(*settings), workers ...string) *fixture {
 	for _, w := range workers {
 		f.fleet.Put(w, s.facts)
 	}
-	router, err := warmpath.New(warmpath.Options{Fleet: f.fleet})
+	router, err := warmpath.New(warmpath.Options{Fleet: f.fleet, MaxRequests: s.most})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,6 +80,7 @@ func serve(t testing.TB, change func(*settings), workers ...string) *fixture {
 	upstream := proxy.New(proxy.DefaultConfig())
 	parts := gateway.Parts{
 		Router: router, Fleet: f.fleet, Tokens: f.source, Client: upstream, Bodies: proxy.NewBodies(s.body),
+		Queue: s.queue, MaxRequests: s.most,
 		Telemetry: telemetry.New(telemetry.DefaultConfig()), Log: slog.New(slog.DiscardHandler),
 		Scoped: func(_ fleet.Holder, salt, extra string) { f.scoped <- salt + "/" + extra },
 	}

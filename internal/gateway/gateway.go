@@ -17,12 +17,13 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/proxy"
+	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Parts are what a Gateway works with; all are required.
+// Parts are what a Gateway works with; all but Queue and MaxRequests are required.
 type Parts struct {
 	Router    *warmpath.Router
 	Fleet     *fleet.Fleet
@@ -31,6 +32,9 @@ type Parts struct {
 	Bodies    *proxy.Bodies
 	Telemetry *telemetry.Telemetry
 	Log       *slog.Logger
+	// Queue says whether requests wait for a worker, and MaxRequests from how many of ours a holder is saturated; 0 is no limit.
+	Queue       queue.Config
+	MaxRequests int
 	// Scoped is told of each request that is kept apart by a cache salt or an extra key, before it is sent: engines whose
 	// events do not tell such keys must not be believed where they matter.
 	Scoped func(h fleet.Holder, salt, extra string)
@@ -45,6 +49,7 @@ type Gateway struct {
 	cfg       Config
 	identity  identity
 	allowed   atomic.Pointer[allowed]
+	waiting   *waiting // nil: requests do not wait
 	draining  atomic.Bool
 	reporting sync.Map // fleet.WorkerID → struct{}: workers seen to tell cached tokens
 	exchanges sync.Pool
@@ -54,12 +59,21 @@ type Gateway struct {
 func New(cfg Config, parts Parts) *Gateway {
 	g := &Gateway{Parts: parts, cfg: cfg, identity: newIdentity(&cfg)}
 	g.AllowPolicies(nil)
+	if parts.Queue.On() {
+		g.waiting = newWaiting(g, parts.Queue, parts.MaxRequests)
+	}
 	g.exchanges.New = func() any { return newExchange(g) }
 	return g
 }
 
-// Drain makes /readiness answer 503; requests are still served. Serve calls it when its context ends.
-func (g *Gateway) Drain() { g.draining.Store(true) }
+// Drain makes /readiness answer 503 and sends away the requests that wait for a worker; the others are still served. Serve calls
+// it when its context ends.
+func (g *Gateway) Drain() {
+	g.draining.Store(true)
+	if g.waiting != nil {
+		g.waiting.flush()
+	}
+}
 
 // Serve answers requests on l until ctx ends. Then it drains: readiness turns to 503, after DrainDelay no connection is
 // taken any more, requests in flight end by themselves within DrainTimeout, and what is left is cut. It returns when all
@@ -81,6 +95,13 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 		defer requests.Done()
 		g.ServeHTTP(w, r)
 	})
+	if g.waiting != nil {
+		turns, stop := context.WithCancel(ctx)
+		var giving sync.WaitGroup
+		giving.Go(func() { g.waiting.run(turns) })
+		defer giving.Wait()
+		defer stop()
+	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(l) }() // ends when the server is shut down or closed, below
 	select {

@@ -12,8 +12,8 @@ import (
 type Config struct {
 	// Order is off, fcfs (who came first), shortest (fewest uncached tokens), priority (the body's priority), deadline (who
 	// would be refused first), or fair (tenants in turn by the tokens they cost, each tenant's shortest first). Off: a request
-	// that finds all workers saturated is answered 429, and without routing.max_requests none ever is. With an order, set
-	// routing.max_requests, or leave it to what engines report (MaxWaiting, MaxKVUsed).
+	// that finds all workers at routing.max_requests is answered 429. With an order it waits, also where MaxBacklog,
+	// MaxWaiting and MaxKVUsed say that all workers are saturated.
 	Order string `yaml:"order"`
 	// MaxRequests is how many requests may wait for the workers of one base model; one more is answered 429. 256 wait some
 	// seconds at tens of requests a second: what waits longer is better asked again elsewhere.
@@ -34,11 +34,13 @@ type Config struct {
 	Quantum int `yaml:"quantum"`
 	// OutputWeight is, for fair, how many prompt tokens a token of an answer counts as. 2, as VTC and DLPM have it.
 	OutputWeight int `yaml:"output_weight"`
-	// MaxWaiting and MaxKVUsed: a holder counts as saturated from so many requests in its own queue, or from such a share of
-	// its KV cache in use by running requests, as it last reported. 5 and 0.95: an engine needs a few requests in its queue to
-	// fill its next step, and preempts when its cache is full. 0 leaves the signal out.
-	MaxWaiting int     `yaml:"max_waiting"`
-	MaxKVUsed  float64 `yaml:"max_kv_used"`
+	// MaxBacklog, MaxWaiting and MaxKVUsed: a holder counts as saturated when the prompts sent there are predicted to take so
+	// long until they are computed; from so many requests in the engine's own queue, as it reports; from such a share of its KV
+	// cache in use by running requests, as it reports. 2 s, 5 and 0.95: what waits in the engine is served as it came, so it
+	// should hold enough to stay busy and no more; an engine whose cache is full preempts. 0 leaves the signal out.
+	MaxBacklog time.Duration `yaml:"max_backlog"`
+	MaxWaiting int           `yaml:"max_waiting"`
+	MaxKVUsed  float64       `yaml:"max_kv_used"`
 }
 
 // The orders.
@@ -64,6 +66,7 @@ func DefaultConfig() Config {
 		AgeingPriority: 10 * time.Second,
 		Quantum:        8192,
 		OutputWeight:   2,
+		MaxBacklog:     2 * time.Second,
 		MaxWaiting:     5,
 		MaxKVUsed:      0.95,
 	}
@@ -91,6 +94,7 @@ func (c Config) Validate() error {
 	check(c.AgeingPriority > 0 && c.AgeingPriority <= time.Hour, "ageing_priority: %v is outside 0s..1h, 0 excluded", c.AgeingPriority)
 	check(c.Quantum >= 1, "quantum: %d is below 1", c.Quantum)
 	check(c.OutputWeight >= 0 && c.OutputWeight <= 1000, "output_weight: %d is outside 0..1000", c.OutputWeight)
+	check(c.MaxBacklog >= 0, "max_backlog: %v is negative", c.MaxBacklog)
 	check(c.MaxWaiting >= 0, "max_waiting: %d is negative", c.MaxWaiting)
 	check(c.MaxKVUsed >= 0 && c.MaxKVUsed <= 1, "max_kv_used: %v is outside 0..1", c.MaxKVUsed)
 	return errors.Join(problems...)

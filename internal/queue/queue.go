@@ -18,6 +18,7 @@ type Item struct {
 
 	virtual int64  // the order: see virtualTime
 	seq     uint64 // breaks ties: earlier pushes first
+	rounds  int64  // quanta that every tenant gets when it is served; see Pop
 	at      int    // where it lies in its line's heap; -1 is in none
 	line    *line
 }
@@ -150,35 +151,55 @@ func (q *Queue) put(it *Item) {
 	q.bytes += it.Bytes
 }
 
-// Pop takes the next request out, nil when none waits. The caller ends with Served, or puts it back with Return.
+// RetryAfter is when a request that cannot be served is best asked again: when all that waits now is served, going by the pace;
+// at least a second and at most MaxWait.
+func (q *Queue) RetryAfter(now int64) time.Duration {
+	wait, _ := q.pace.wait(q.len+1, now)
+	return min(atLeastSecond(wait), max(q.cfg.MaxWait, time.Second))
+}
+
+// Pop takes the next request out, nil when none waits. The caller ends with Served, or puts it back with Return; then nothing
+// has changed.
 func (q *Queue) Pop() *Item {
 	if q.len == 0 {
 		return nil
 	}
-	l := q.turn()
+	rounds := q.rounds()
+	l := q.least(rounds)
 	it := heap.Pop((*byTime)(l)).(*Item)
+	it.rounds = rounds
 	q.took(it)
 	q.out++
-	l.deficit -= cost(it)
 	return it
 }
 
 // cost is what serving the prompt takes off its tenant's deficit; one that is cached whole costs its turn.
 func cost(it *Item) int64 { return int64(max(it.Tokens, 1)) }
 
-// turn returns the line whose head is next: among those that may be served, the head that came first in virtual time.
-func (q *Queue) turn() *line {
-	if next := q.least(); next != nil {
-		return next
+// rounds is how many quanta every tenant gets before the next is served: as many as the least indebted one that waits needs.
+func (q *Queue) rounds() int64 {
+	least := int64(-1)
+	for _, l := range q.lines {
+		if len(l.items) == 0 {
+			continue
+		}
+		need := int64(0)
+		if l.deficit <= 0 {
+			need = -l.deficit/int64(q.cfg.Quantum) + 1
+		}
+		if least < 0 || need < least {
+			least = need
+		}
 	}
-	q.refill()
-	return q.least()
+	return max(least, 0)
 }
 
-func (q *Queue) least() *line {
+// least returns the line whose head is next after so many rounds: among those that may be served, the one whose head came
+// first in virtual time.
+func (q *Queue) least(rounds int64) *line {
 	var next *line
 	for _, l := range q.lines {
-		if len(l.items) == 0 || q.cfg.Order == Fair && l.deficit <= 0 {
+		if len(l.items) == 0 || q.cfg.Order == Fair && l.deficit+rounds*int64(q.cfg.Quantum) <= 0 {
 			continue
 		}
 		if next == nil || before(l.items[0], next.items[0]) {
@@ -188,18 +209,9 @@ func (q *Queue) least() *line {
 	return next
 }
 
-// refill gives every tenant as many quanta as the least indebted one that waits needs to be served. One that does not wait
-// cannot save up more than it would begin with.
-func (q *Queue) refill() {
-	quantum, rounds := int64(q.cfg.Quantum), int64(0)
-	for _, l := range q.lines {
-		if len(l.items) == 0 {
-			continue
-		}
-		if need := -l.deficit/quantum + 1; rounds == 0 || need < rounds {
-			rounds = need
-		}
-	}
+// refill gives every tenant so many quanta. One that does not wait cannot save up more than it would begin with.
+func (q *Queue) refill(rounds int64) {
+	quantum := int64(q.cfg.Quantum)
 	for tenant, l := range q.lines {
 		l.deficit += rounds * quantum
 		if len(l.items) == 0 && l.deficit >= quantum {
@@ -217,7 +229,6 @@ func (q *Queue) took(it *Item) {
 // Return puts back what Pop took, at its old place.
 func (q *Queue) Return(it *Item) {
 	l := it.line
-	l.deficit += cost(it)
 	q.lines[l.tenant] = l // it may have been dropped meanwhile
 	heap.Push((*byTime)(l), it)
 	q.out--
@@ -227,6 +238,12 @@ func (q *Queue) Return(it *Item) {
 
 // Served notes that what Pop took is being served.
 func (q *Queue) Served(it *Item, now int64) {
+	l := it.line
+	if it.rounds > 0 {
+		q.refill(it.rounds)
+		q.lines[l.tenant] = l
+	}
+	l.deficit -= cost(it)
 	it.line = nil
 	q.out--
 	q.pace.served(now)

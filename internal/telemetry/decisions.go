@@ -57,6 +57,7 @@ type Record struct {
 	// Milliseconds since Time: until the tokens were there, until the decision, until the first token, until the end.
 	TokensMS     float64 `json:"tokens_ms"`
 	RouteMS      float64 `json:"route_ms"`
+	QueueMS      float64 `json:"queue_ms,omitempty"` // what it waited until a worker could take it
 	FirstTokenMS float64 `json:"first_token_ms,omitempty"`
 	TotalMS      float64 `json:"total_ms"`
 }

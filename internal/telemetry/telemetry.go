@@ -32,6 +32,7 @@ type Telemetry struct {
 	panics     prometheus.Counter
 	inFlight   prometheus.Gauge
 	reloads    *prometheus.CounterVec
+	queued     *prometheus.HistogramVec
 
 	perWorker sync.Map // workerKey → *workerSeries: saves six label look-ups a request
 	workers   sync.Map // URL → struct{}: those that series name
@@ -55,9 +56,10 @@ func New(cfg Config) *Telemetry {
 	t := &Telemetry{registry: prometheus.NewRegistry(), ring: newRing(cfg.Decisions), gone: map[string]time.Time{}}
 	t.makeRequestMetrics()
 	t.makeTokenMetrics()
+	t.makeQueueMetrics()
 	t.registry.MustRegister(
 		t.requests, t.retries, t.refused, t.firstToken, t.total, t.routing, t.tokens, t.tokenWait, t.tokenAsked,
-		t.difference, t.compared, t.panics, t.inFlight, t.reloads,
+		t.difference, t.compared, t.panics, t.inFlight, t.reloads, t.queued,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
@@ -91,6 +93,17 @@ func (t *Telemetry) makeRequestMetrics() {
 		Help: "Model requests being served now."})
 	t.reloads = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_reloads_total",
 		Help: "Reloads of the configuration file, by result (ok or error)."}, []string{"result"})
+}
+
+func (t *Telemetry) makeQueueMetrics() {
+	t.queued = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_queue_wait_seconds",
+		Help: "What requests waited until a worker could take them, by how that ended: routed, timeout, client_gone, drained, failed (no worker any more), " +
+			"and at once full or too_long.", Buckets: latencyBuckets}, []string{"outcome"})
+}
+
+// Queued counts a request that had to wait for a worker, and how that ended.
+func (t *Telemetry) Queued(outcome string, wait time.Duration) {
+	t.queued.WithLabelValues(outcome).Observe(wait.Seconds())
 }
 
 func (t *Telemetry) makeTokenMetrics() {

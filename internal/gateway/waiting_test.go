@@ -1,0 +1,408 @@
+package gateway_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/queue"
+)
+
+// gate is a worker that answers when the test lets it, and remembers whom it answered.
+type gate struct {
+	open chan struct{} // one for each answer
+	mu   sync.Mutex
+	came []string // the user of each request, as they came
+}
+
+func newGate() *gate { return &gate{open: make(chan struct{}, 1000)} }
+
+func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	var request struct{ User string }
+	_ = json.Unmarshal(body, &request)
+	g.mu.Lock()
+	g.came = append(g.came, request.User)
+	g.mu.Unlock()
+	select {
+	case <-g.open:
+	case <-r.Context().Done():
+		return
+	}
+	plain(w, r)
+}
+
+func (g *gate) seen() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.came)
+}
+
+// queued is a gateway in front of g, which gets one request at a time.
+func queued(t *testing.T, g *gate, change func(*queue.Config)) *fixture {
+	t.Helper()
+	return serve(t, func(s *settings) {
+		s.queue, s.most = queue.DefaultConfig(), 1
+		s.queue.Order = queue.FCFS
+		if change != nil {
+			change(&s.queue)
+		}
+	}, worker(t, g.ServeHTTP))
+}
+
+// asking is a request on its way.
+type asking struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+	resp   *http.Response
+	text   string
+	err    error
+}
+
+// ask sends a request by user, with more fields and headers, and does not wait for the answer.
+func (f *fixture) ask(t *testing.T, user, fields string, headers ...string) *asking {
+	ctx, cancel := context.WithCancel(t.Context())
+	a := &asking{cancel: cancel, done: make(chan struct{})}
+	go func() { // ends with the request; the test waits for done
+		defer close(a.done)
+		a.resp, a.text, a.err = f.try(ctx, fmt.Sprintf(`{"model":"m","user":%q,"messages":[{"role":"user","content":"hi"}]%s}`, user, fields), headers...)
+	}()
+	t.Cleanup(func() { cancel(); <-a.done })
+	return a
+}
+
+// line waits until n requests wait.
+func (f *fixture) line(t *testing.T, n int) {
+	t.Helper()
+	wait(t, fmt.Sprint(n, " requests wait"), func() bool {
+		_, lines := f.Queue()
+		waiting := 0
+		for _, l := range lines {
+			waiting += l.Requests
+		}
+		return waiting == n
+	})
+}
+
+func (a *asking) code() string {
+	<-a.done
+	var answer struct{ Error struct{ Code string } }
+	_ = json.Unmarshal([]byte(a.text), &answer)
+	return answer.Error.Code
+}
+
+func (a *asking) status() int {
+	<-a.done
+	if a.resp == nil {
+		return 0
+	}
+	return a.resp.StatusCode
+}
+
+func TestRequestsWaitUntilThereIsRoom(t *testing.T) {
+	g := newGate()
+	f := queued(t, g, nil)
+	first := f.ask(t, "a", "")
+	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
+	second := f.ask(t, "b", "")
+	f.line(t, 1)
+	third := f.ask(t, "c", "")
+	f.line(t, 2)
+	if order, lines := f.Queue(); order != queue.FCFS || lines[0].Model != "m" || lines[0].Bytes == 0 || lines[0].Oldest.IsZero() {
+		t.Errorf("order %s, lines %+v", order, lines)
+	}
+	for range 3 {
+		g.open <- struct{}{}
+	}
+	for _, a := range []*asking{first, second, third} {
+		if a.status() != http.StatusOK {
+			t.Errorf("%d %v %s", a.status(), a.err, a.text)
+		}
+	}
+	if diff := cmp.Diff([]string{"a", "b", "c"}, g.seen()); diff != "" {
+		t.Error(diff)
+	}
+	f.last(t, 3)
+	for _, rec := range f.Telemetry.Last(3) {
+		if waited := rec.QueueMS > 0; waited != (rec.ID != 1) {
+			t.Errorf("request %d waited %v ms", rec.ID, rec.QueueMS)
+		}
+	}
+	f.line(t, 0)
+	f.idle(t)
+}
+
+func TestWithoutAQueueASaturatedFleetRefuses(t *testing.T) {
+	g := newGate()
+	f := queued(t, g, func(c *queue.Config) { c.Order = queue.Off })
+	f.ask(t, "a", "")
+	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
+	if a := f.ask(t, "b", ""); a.status() != http.StatusTooManyRequests || a.code() != "saturated" {
+		t.Errorf("%d %s", a.status(), a.text)
+	}
+	g.open <- struct{}{}
+}
+
+func TestAFullQueueAnswers429(t *testing.T) {
+	g := newGate()
+	f := queued(t, g, func(c *queue.Config) { c.MaxRequests = 1 })
+	f.ask(t, "a", "")
+	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
+	f.ask(t, "b", "")
+	f.line(t, 1)
+	a := f.ask(t, "c", "")
+	if a.status() != http.StatusTooManyRequests || a.code() != "queue_full" {
+		t.Errorf("%d %s", a.status(), a.text)
+	}
+	if s, err := strconv.Atoi(a.resp.Header.Get("Retry-After")); err != nil || s < 1 {
+		t.Errorf("Retry-After %q", a.resp.Header.Get("Retry-After"))
+	}
+	g.open <- struct{}{}
+	g.open <- struct{}{}
+}
+
+func TestPatienceEnds(t *testing.T) {
+	g := newGate()
+	f := queued(t, g, nil)
+	f.ask(t, "a", "")
+	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
+	for _, c := range []struct{ patience, code string }{{"20ms", "queue_timeout"}, {"0.02", "queue_timeout"}, {"soon", "invalid_request"}, {"-1s", "invalid_request"}} {
+		a := f.ask(t, "b", "", "X-Warmpath-Max-Wait", c.patience)
+		if a.code() != c.code {
+			t.Errorf("%s: %d %s", c.patience, a.status(), a.text)
+		}
+		if c.code == "queue_timeout" && (a.status() != http.StatusTooManyRequests || a.resp.Header.Get("Retry-After") == "") {
+			t.Errorf("%s: %d, Retry-After %q", c.patience, a.status(), a.resp.Header.Get("Retry-After"))
+		}
+	}
+	f.line(t, 0)
+	g.open <- struct{}{}
+}
+
+func TestAClientThatLeavesLeavesTheQueue(t *testing.T) {
+	g := newGate()
+	f := queued(t, g, nil)
+	f.ask(t, "a", "")
+	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
+	gone := f.ask(t, "gone", "")
+	f.line(t, 1)
+	stays := f.ask(t, "stays", "")
+	f.line(t, 2)
+	gone.cancel()
+	f.line(t, 1)
+	g.open <- struct{}{}
+	g.open <- struct{}{}
+	if stays.status() != http.StatusOK {
+		t.Errorf("%d %s", stays.status(), stays.text)
+	}
+	if diff := cmp.Diff([]string{"a", "stays"}, g.seen()); diff != "" {
+		t.Error(diff)
+	}
+	f.idle(t)
+}
+
+func TestADrainSendsThoseWhoWaitAway(t *testing.T) {
+	g := newGate()
+	f := queued(t, g, nil)
+	first := f.ask(t, "a", "")
+	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
+	second := f.ask(t, "b", "")
+	f.line(t, 1)
+	f.Drain()
+	if second.status() != http.StatusServiceUnavailable || second.code() != "draining" || second.resp.Header.Get("Retry-After") == "" {
+		t.Errorf("%d %s", second.status(), second.text)
+	}
+	if third := f.ask(t, "c", ""); third.code() != "draining" {
+		t.Errorf("one that comes later: %d %s", third.status(), third.text)
+	}
+	g.open <- struct{}{}
+	if first.status() != http.StatusOK {
+		t.Errorf("the one being served: %d %s", first.status(), first.text)
+	}
+	f.idle(t)
+}
+
+func TestPrioritiesAreServedInOrder(t *testing.T) {
+	g := newGate()
+	f := queued(t, g, func(c *queue.Config) { c.Order = queue.Priority })
+	f.ask(t, "first", "")
+	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
+	var all []*asking
+	for i, user := range []string{"low", "high", "middle"} {
+		all = append(all, f.ask(t, user, fmt.Sprintf(`,"priority":%d`, []int{9, -5, 0}[i])))
+		f.line(t, i+1)
+	}
+	for range 4 {
+		g.open <- struct{}{}
+	}
+	for _, a := range all {
+		<-a.done
+	}
+	if diff := cmp.Diff([]string{"first", "high", "middle", "low"}, g.seen()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestALightTenantIsServedBesideAHeavyOne(t *testing.T) {
+	g := newGate()
+	f := queued(t, g, func(c *queue.Config) { c.Order, c.Quantum = queue.Fair, 1 })
+	f.ask(t, "heavy", "")
+	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
+	var all []*asking
+	for i := range 8 {
+		all = append(all, f.ask(t, "heavy", "", "Authorization", "Bearer heavy"))
+		f.line(t, i+1)
+	}
+	all = append(all, f.ask(t, "light", "", "Authorization", "Bearer light"))
+	f.line(t, 9)
+	if _, lines := f.Queue(); len(lines[0].Tenants) != 2 {
+		t.Errorf("tenants %+v", lines[0].Tenants)
+	}
+	for range 10 {
+		g.open <- struct{}{}
+	}
+	for _, a := range all {
+		<-a.done
+	}
+	if at := slices.Index(g.seen(), "light"); at < 0 || at > 3 {
+		t.Errorf("the light tenant was served as number %d: %v", at, g.seen())
+	}
+}
+
+// Engines' reports keep requests back too, where this router has no limit of its own.
+func TestRequestsWaitWhileEnginesSayThatTheyAreFull(t *testing.T) {
+	g := newGate()
+	f := serve(t, func(s *settings) {
+		s.queue = queue.DefaultConfig()
+		s.queue.Order = queue.FCFS
+	}, worker(t, g.ServeHTTP))
+	report := func(r fleet.Reported) {
+		r.At = time.Now().UnixNano()
+		f.fleet.Report(0, r)
+	}
+	report(fleet.Reported{Running: 8, KVUsed: 0.99})
+	a := f.ask(t, "a", "")
+	f.line(t, 1)
+	report(fleet.Reported{Running: 7, KVUsed: 0.5})
+	g.open <- struct{}{}
+	if a.status() != http.StatusOK {
+		t.Errorf("%d %s", a.status(), a.text)
+	}
+	report(fleet.Reported{Running: 8, Waiting: 9})
+	b := f.ask(t, "b", "")
+	f.line(t, 1)
+	report(fleet.Reported{})
+	g.open <- struct{}{}
+	if b.status() != http.StatusOK {
+		t.Errorf("%d %s", b.status(), b.text)
+	}
+}
+
+func TestThoseWhoWaitAreToldWhenNobodyCanServeThem(t *testing.T) {
+	g := newGate()
+	f := queued(t, g, nil)
+	f.ask(t, "a", "")
+	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
+	b := f.ask(t, "b", "")
+	f.line(t, 1)
+	f.fleet.SetHealth(f.fleet.Snapshot().Workers()[0].ID, false, "gone")
+	if b.status() != http.StatusServiceUnavailable || b.code() != "no_worker" {
+		t.Errorf("%d %s", b.status(), b.text)
+	}
+	g.open <- struct{}{}
+}
+
+// One that can only be served elsewhere than the others does not hold them up.
+func TestAnotherRankThanTheFirstsIsNotHeldUp(t *testing.T) {
+	g := newGate()
+	f := serve(t, func(s *settings) {
+		s.queue, s.most, s.facts.Ranks = queue.DefaultConfig(), 1, 2
+		s.queue.Order = queue.FCFS
+	}, worker(t, g.ServeHTTP))
+	f.ask(t, "zero", "", "X-Data-Parallel-Rank", "0")
+	wait(t, "one is at the worker", func() bool { return len(g.seen()) == 1 })
+	f.ask(t, "zero again", "", "X-Data-Parallel-Rank", "0")
+	f.line(t, 1)
+	f.ask(t, "one", "", "X-Data-Parallel-Rank", "1")
+	wait(t, "rank 1 is asked", func() bool { return len(g.seen()) == 2 })
+	if got := g.seen()[1]; got != "one" {
+		t.Errorf("%q was served while rank 0 was busy", got)
+	}
+	for range 3 {
+		g.open <- struct{}{}
+	}
+	f.idle(t)
+}
+
+// Many clients, of which some leave and some lose patience, at two workers that take three each: all are answered or gone,
+// no worker ever has more than it may, and nothing is left behind.
+func TestNothingIsLostInTheQueue(t *testing.T) {
+	for _, order := range []string{queue.FCFS, queue.Fair, queue.Shortest} {
+		var mu sync.Mutex
+		busy, most := map[string]int{}, 0
+		answer := func(w http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			busy[r.Host]++
+			most = max(most, busy[r.Host])
+			mu.Unlock()
+			time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond)
+			mu.Lock()
+			busy[r.Host]--
+			mu.Unlock()
+			plain(w, r)
+		}
+		f := serve(t, func(s *settings) {
+			s.queue, s.most = queue.DefaultConfig(), 3
+			s.queue.Order, s.queue.MaxRequests = order, 40
+		}, worker(t, answer), worker(t, answer))
+		var clients sync.WaitGroup
+		counts := map[string]int{}
+		for i := range 300 {
+			clients.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				if i%5 == 0 {
+					time.AfterFunc(time.Duration(rand.IntN(20))*time.Millisecond, cancel)
+				}
+				headers := []string{"Authorization", "Bearer " + strconv.Itoa(i%7)}
+				if i%7 == 0 {
+					headers = append(headers, "X-Warmpath-Max-Wait", "5ms")
+				}
+				resp, text, err := f.try(ctx, chat, headers...)
+				outcome := "gone"
+				switch {
+				case err == nil && resp.StatusCode == http.StatusOK:
+					outcome = "served"
+				case err == nil && resp.StatusCode == http.StatusTooManyRequests && strings.Contains(text, "queue_"):
+					outcome = "refused"
+				case i%5 != 0:
+					t.Errorf("%v %s", err, text)
+				}
+				mu.Lock()
+				counts[outcome]++
+				mu.Unlock()
+			})
+		}
+		clients.Wait()
+		f.line(t, 0)
+		f.idle(t)
+		if most > 3 || counts["served"] == 0 {
+			t.Errorf("%s: %v, at most %d at a worker", order, counts, most)
+		}
+		if a, _ := f.post(t, chat); a.StatusCode != http.StatusOK {
+			t.Errorf("%s: afterwards %d", order, a.StatusCode)
+		}
+	}
+}
