@@ -20,6 +20,7 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/internal/proxy"
+	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/policy"
 )
@@ -60,6 +61,7 @@ func New(cfg Config, parts Parts) *Admin {
 	})
 	mux.HandleFunc("GET /admin/workers", a.workers)
 	mux.HandleFunc("GET /admin/decisions", a.decisions)
+	mux.HandleFunc("GET /admin/queue", a.queue)
 	mux.HandleFunc("POST /admin/explain", a.explain)
 	mux.HandleFunc("POST /admin/reload", a.reload)
 	mux.HandleFunc("/", a.unknown)
@@ -112,7 +114,7 @@ func (a *Admin) allowed(r *http.Request) bool {
 
 func (a *Admin) unknown(w http.ResponseWriter, r *http.Request) {
 	problem(w, http.StatusNotFound, fmt.Errorf("there is no %s %s here; try GET /metrics, GET /admin/workers, GET /admin/decisions, "+
-		"POST /admin/explain or POST /admin/reload", r.Method, r.URL.Path))
+		"GET /admin/queue, POST /admin/explain or POST /admin/reload", r.Method, r.URL.Path))
 }
 
 func (a *Admin) workers(w http.ResponseWriter, _ *http.Request) {
@@ -178,6 +180,28 @@ func (a *Admin) decisions(w http.ResponseWriter, r *http.Request) {
 	}
 	answer(w, http.StatusOK, Decisions{a.Telemetry.Last(n)})
 }
+
+// queue shows who waits. Of a queue with very many tenants it shows those that wait with the most.
+func (a *Admin) queue(w http.ResponseWriter, _ *http.Request) {
+	order, lines := a.Gateway.Queue()
+	out := Queue{Order: order, Lines: []QueueLine{}}
+	now := time.Now()
+	for _, l := range lines {
+		line := QueueLine{Model: l.Model, Requests: l.Requests, Bytes: l.Bytes, Tenants: []QueueTenant{}}
+		if !l.Oldest.IsZero() {
+			line.OldestMS = float64(now.Sub(l.Oldest).Microseconds()) / 1000
+		}
+		slices.SortStableFunc(l.Tenants, func(a, b queue.Share) int { return b.Requests - a.Requests })
+		for _, s := range l.Tenants[:min(len(l.Tenants), maxTenants)] {
+			line.Tenants = append(line.Tenants, QueueTenant{s.Tenant, s.Requests, s.Deficit})
+		}
+		out.Lines = append(out.Lines, line)
+	}
+	answer(w, http.StatusOK, out)
+}
+
+// maxTenants bounds the tenants that are shown of a queue.
+const maxTenants = 100
 
 func (a *Admin) explain(w http.ResponseWriter, r *http.Request) {
 	body, err := a.Bodies.Read(w, r)

@@ -137,6 +137,28 @@ type Decisions struct {
 	Decisions []telemetry.Record `json:"decisions"` // newest first
 }
 
+// Queue is the answer of /admin/queue.
+type Queue struct {
+	Order string      `json:"order"` // off: nobody waits
+	Lines []QueueLine `json:"lines"` // one for each base model that requests have waited for
+}
+
+// QueueLine is what waits for the workers of one base model.
+type QueueLine struct {
+	Model    string        `json:"model"`
+	Requests int           `json:"requests"`
+	Bytes    int64         `json:"bytes"`
+	OldestMS float64       `json:"oldest_ms"` // since the one that waits longest came
+	Tenants  []QueueTenant `json:"tenants"`   // at most 100; orders without tenants have one, ""
+}
+
+// QueueTenant is one tenant's part of a line.
+type QueueTenant struct {
+	Tenant   string `json:"tenant"`
+	Requests int    `json:"requests"`
+	Deficit  int64  `json:"deficit_tokens"` // order fair: what it may have served before the others' turn; negative is a debt
+}
+
 // Explanation is the answer of /admin/explain.
 type Explanation struct {
 	Model           string      `json:"model"`

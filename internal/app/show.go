@@ -11,7 +11,7 @@ import (
 
 // sources are what metrics are read from at each scrape.
 func (a *App) sources() telemetry.Sources {
-	return telemetry.Sources{Workers: a.showWorkers, Index: a.showIndex, Tokens: a.showTokens}
+	return telemetry.Sources{Workers: a.showWorkers, Index: a.showIndex, Tokens: a.showTokens, Queue: a.showQueue}
 }
 
 func (a *App) showWorkers() []telemetry.Worker {
@@ -47,6 +47,15 @@ func (a *App) showIndex() []telemetry.Index {
 	for _, s := range a.router.IndexStats() {
 		out = append(out, telemetry.Index{Model: s.Model, BlockSize: s.BlockSize, Blocks: s.Blocks, Memberships: s.Memberships,
 			Bytes: s.Bytes, Waiting: s.Waiting, Evictions: uint64(s.Evictions)})
+	}
+	return out
+}
+
+func (a *App) showQueue() []telemetry.Line {
+	var out []telemetry.Line
+	_, lines := a.gateway.Queue()
+	for _, l := range lines {
+		out = append(out, telemetry.Line{Model: l.Model, Requests: l.Requests, Bytes: l.Bytes})
 	}
 	return out
 }

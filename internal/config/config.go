@@ -16,6 +16,7 @@ import (
 	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/internal/ingest"
 	"github.com/warmpath/warmpath/internal/proxy"
+	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/internal/tokens/inprocess"
@@ -60,6 +61,8 @@ type Config struct {
 	Events ingest.Config `yaml:"events"`
 	// Gateway is how clients are treated.
 	Gateway gateway.Config `yaml:"gateway"`
+	// Queue is whether requests wait for a worker when all are saturated, and in which order.
+	Queue queue.Config `yaml:"queue"`
 	// Body bounds request bodies.
 	Body proxy.BodyConfig `yaml:"body"`
 	// Proxy is how workers are talked to.
@@ -117,6 +120,7 @@ func Default() Config {
 		Index:     kvindex.DefaultConfig(),
 		Events:    ingest.DefaultConfig(),
 		Gateway:   gateway.DefaultConfig(),
+		Queue:     queue.DefaultConfig(),
 		Body:      proxy.DefaultBodyConfig(),
 		Proxy:     proxy.DefaultConfig(),
 		Health:    discovery.DefaultConfig(),
@@ -183,6 +187,7 @@ func (c *Config) Validate() error {
 	c.validateHealth(&found)
 	c.validateIO(&found)
 	found.section("reports", c.Reports.Validate())
+	found.section("queue", c.Queue.Validate())
 	found.section("admin", c.Admin.Validate())
 	found.section("tokens", c.Tokens.Validate())
 	found.section("gateway", c.Gateway.Validate())

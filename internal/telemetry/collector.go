@@ -12,6 +12,14 @@ type Sources struct {
 	Workers func() []Worker
 	Index   func() []Index
 	Tokens  func() TokenStats
+	Queue   func() []Line
+}
+
+// Line is what waits for the workers of one base model.
+type Line struct {
+	Model    string
+	Requests int
+	Bytes    int64
 }
 
 // Worker is a worker as metrics show it.
@@ -84,6 +92,7 @@ type collector struct {
 	indexBlocks, indexMemberships, indexBytes, indexWaiting, evictions *prometheus.Desc
 	cacheBytes, cacheEntries, asked, hedged, opened                    *prometheus.Desc
 	checked, differed, distrusted                                      *prometheus.Desc
+	queueRequests, queueBytes                                          *prometheus.Desc
 }
 
 // streamCounter is one counter of a Stream with its description.
@@ -143,6 +152,8 @@ func newCollector(src Sources) *collector {
 		opened:           desc("token_breakers_opened_total", "Times a worker was left alone after failing to give token ids.", nil),
 		checked:          desc("tokens_checked_total", "Prompts whose ids made in process were compared with an engine's.", nil),
 		differed:         desc("tokens_differed_total", "Prompts whose ids made in process were not the engine's.", nil),
+		queueRequests:    desc("queue_requests", "Requests that wait for a worker, by base model.", []string{"model"}),
+		queueBytes:       desc("queue_bytes", "Memory of the bodies of requests that wait for a worker.", []string{"model"}),
 		distrusted:       desc("tokens_distrusted", "1 for each model whose ids made in process are not used, as they differed from an engine's.", []string{"model"}),
 	}
 }
@@ -177,6 +188,12 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			gauge(c.indexBytes, float64(x.Bytes), x.Model)
 			gauge(c.indexWaiting, float64(x.Waiting), x.Model)
 			counter(c.evictions, x.Evictions, x.Model)
+		}
+	}
+	if c.src.Queue != nil {
+		for _, l := range c.src.Queue() {
+			gauge(c.queueRequests, float64(l.Requests), l.Model)
+			gauge(c.queueBytes, float64(l.Bytes), l.Model)
 		}
 	}
 	if c.src.Tokens != nil {

@@ -58,6 +58,7 @@ func names() map[string]bool {
 				return []Worker{{Reports: 1, Holders: []Holder{{Stream: &Stream{}, Report: &Report{}}}}}
 			},
 			Index:  func() []Index { return []Index{{Model: "m"}} },
+			Queue:  func() []Line { return []Line{{Model: "m"}} },
 			Tokens: func() TokenStats { return TokenStats{Distrusted: []string{"m"}} },
 		}).Collect(series)
 		close(series)
