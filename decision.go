@@ -33,6 +33,7 @@ type Record struct {
 	BlockSize       int                 // tokens of a block of the index; 0 when it was not asked
 
 	Policy string
+	Terms  []string      // what candidates' Score is made of, in the order of their Terms; must not be changed
 	Branch policy.Branch // which rule decided, in one word
 	Reason string        // what that means
 
@@ -165,6 +166,9 @@ func (d *Decision) Done(o fleet.Outcome, now int64) {
 		OutputTokens:   d.reservation.Output(),
 	}
 	d.policy.Finished(&d.finished)
+	if s := d.shadows(); s != nil {
+		s.Finished(&d.finished)
+	}
 }
 
 // Recycle gives the decision back to its router. It must not be used afterwards.

@@ -64,7 +64,14 @@ func (l *learnedIndex) cut(keys []block.Key) []block.Key {
 
 // learn notes that the prompt of d is expected where it was sent.
 func (r *Router) learn(x *modelIndex, d *Decision) {
-	if l := r.learned(x, d.policy); l != nil {
+	r.learnAs(x, d, d.policy)
+	if s := d.shadows(); s != nil {
+		r.learnAs(x, d, s)
+	}
+}
+
+func (r *Router) learnAs(x *modelIndex, d *Decision, p *policy.Policy) {
+	if l := r.learned(x, p); l != nil {
 		l.index.Learn(d.Holder, l.cut(d.keys), d.Now)
 	}
 }

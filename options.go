@@ -23,6 +23,10 @@ type Options struct {
 	// as base model.
 	ModelPolicies map[string]string
 
+	// Shadow is the name of a policy that is asked beside the one that decides, with [Router.Explain]: it learns from every request
+	// that is routed, whoever decided. "" is none.
+	Shadow string
+
 	// Index sizes the index of each base model.
 	Index kvindex.Config
 	// Algorithm chains our block keys.

@@ -17,6 +17,7 @@ type Router struct {
 	options   Options
 	fleet     *fleet.Fleet
 	policies  map[string]*policy.Policy // by name; not changed after New
+	shadow    *policy.Policy            // not changed after New; nil is none
 	table     atomic.Pointer[policyTable]
 	decisions sync.Pool // *Decision
 	scouts    atomic.Pointer[map[string]*scout]
@@ -39,6 +40,9 @@ func New(o Options) (*Router, error) {
 	}
 	r := &Router{options: o, fleet: o.Fleet, policies: policies}
 	if err := r.UsePolicies(o.Policy.Name, o.ModelPolicies); err != nil {
+		return nil, fmt.Errorf("make router: %w", err)
+	}
+	if err := r.useShadow(o.Shadow); err != nil {
 		return nil, fmt.Errorf("make router: %w", err)
 	}
 	r.indexes.Store(&map[string]*modelIndex{})
@@ -68,6 +72,9 @@ func (r *Router) Route(ctx context.Context, req *Request) (*Decision, error) {
 	}, req.Now)
 	d.open.Store(true)
 	d.policy.Routed(&d.query, c)
+	if s := d.shadows(); s != nil {
+		s.Routed(&d.query, c)
+	}
 	d.query.Prompt = policy.Prompt{} // it belongs to the request
 	if !req.TellsSent {
 		r.speculate(d)
@@ -101,7 +108,7 @@ func (r *Router) decide(ctx context.Context, req *Request, take bool) (*Decision
 
 	d := r.decision()
 	d.Model, d.Base, d.LoRA = pool.Name, pool.Model, pool.LoRA
-	d.policy, d.Policy, d.Now = p, p.Name(), req.Now
+	d.policy, d.Policy, d.Terms, d.Now = p, p.Name(), p.Terms(), req.Now
 	d.PromptTokens, d.TokensKnown = req.promptTokens()
 	d.FromText = !d.TokensKnown && len(req.Text) > 0 && p.Matches()
 	if d.TokensKnown || d.FromText {
