@@ -1,5 +1,7 @@
 package chattemplate
 
+import "strings"
+
 func (r *run) stmts(body []stmt, f *frame) (flow, error) {
 	for _, s := range body {
 		if r.steps--; r.steps < 0 {
@@ -15,6 +17,9 @@ func (r *run) stmts(body []stmt, f *frame) (flow, error) {
 func (n *dataStmt) exec(r *run, _ *frame) (flow, error) { return flowNext, r.emit(n.text) }
 
 func (n *outputStmt) exec(r *run, f *frame) (flow, error) {
+	if sum, ok := n.val.(*binaryExpr); ok && sum.op == "+" {
+		return flowNext, atLine(r.printSum(sum, f), n.line)
+	}
 	v, err := n.val.eval(r, f)
 	if err == nil {
 		err = r.print(&v)
@@ -23,6 +28,70 @@ func (n *outputStmt) exec(r *run, f *frame) (flow, error) {
 		return flowNext, atLine(err, n.line)
 	}
 	return flowNext, nil
+}
+
+// maxSum is the longest chain of + that is printed without being built.
+const maxSum = 16
+
+// printSum emits a chain of +, as templates write whole turns: while its operands are texts they are emitted one after the
+// other, without copying a long content once for each of them.
+func (r *run) printSum(n *binaryExpr, f *frame) error {
+	var chain [maxSum]*binaryExpr // from the last to the first
+	depth := 0
+	first := expr(n)
+	for sum, ok := first.(*binaryExpr); ok && sum.op == "+" && depth < maxSum; sum, ok = first.(*binaryExpr) {
+		chain[depth] = sum
+		depth++
+		first = sum.a
+	}
+	so, err := first.eval(r, f)
+	if err != nil {
+		return err
+	}
+	var texts [maxSum + 1]string
+	count := 0
+	if so.kind == kindString && !so.safe {
+		texts[0], count = so.str, 1
+	}
+	for i := depth - 1; i >= 0; i-- {
+		next, err := chain[i].b.eval(r, f)
+		if err != nil {
+			return err
+		}
+		if err := r.step(1); err != nil {
+			return err
+		}
+		if count > 0 && next.kind == kindString && !next.safe {
+			texts[count] = next.str
+			count++
+			continue
+		}
+		if count > 0 { // from here on as any other value
+			if err := r.grow(sumLength(texts[:count])); err != nil {
+				return err
+			}
+			so, count = text(strings.Join(texts[:count], "")), 0
+		}
+		if so, err = r.arithmetic("+", &so, &next); err != nil {
+			return atLine(err, chain[i].line)
+		}
+	}
+	if count == 0 {
+		return r.print(&so)
+	}
+	for _, s := range texts[:count] {
+		if err := r.emit(s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sumLength(texts []string) (n int) {
+	for _, s := range texts {
+		n += len(s)
+	}
+	return n
 }
 
 // print emits str(v).

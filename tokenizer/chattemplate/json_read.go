@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"math"
 	"math/big"
+	"math/bits"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+	memory "unsafe" // a function here has its name
 )
 
 // maxJSONDepth bounds nested arrays and objects; Python gives up near a thousand.
@@ -22,12 +24,12 @@ type reader struct {
 	strict bool // as orjson: no NaN, and integers beyond 64 bits become floats
 }
 
-// readJSON decodes one document. Empty input is missing.
+// readJSON decodes one document. Empty input is missing. src must not change while the value is in use.
 func readJSON(src []byte) (value, error) {
 	if len(src) == 0 {
 		return missing, nil
 	}
-	return readText(string(src))
+	return readText(memory.String(memory.SliceData(src), len(src)))
 }
 
 func readText(src string) (value, error) {
@@ -242,54 +244,97 @@ func (d *reader) digits() int {
 func (d *reader) text() (string, error) {
 	d.pos++
 	start := d.pos
+	d.plain()
+	switch d.peek() {
+	case '"':
+		d.pos++
+		return d.src[start : d.pos-1], nil
+	case '\\':
+		return d.escaped(start)
+	}
+	return "", d.broken()
+}
+
+// broken says why a string does not go on.
+func (d *reader) broken() error {
+	if d.pos >= len(d.src) {
+		return d.fail("unterminated string")
+	}
+	return d.fail("control character in a string")
+}
+
+// plain goes on to the next quote, backslash or control character, or the end, eight bytes at a time.
+func (d *reader) plain() {
+	const ones, tops = 0x0101010101010101, 0x8080808080808080
+	for d.pos+8 <= len(d.src) {
+		s := d.src[d.pos : d.pos+8]
+		v := uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 | uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+		quote, slash := v^'"'*ones, v^'\\'*ones
+		// A byte's top bit is set where the byte is what is looked for, and perhaps above the first such byte.
+		if found := ((quote-ones)&^quote | (slash-ones)&^slash | (v-' '*ones)&^v) & tops; found != 0 {
+			d.pos += bits.TrailingZeros64(found) / 8
+			return
+		}
+		d.pos += 8
+	}
 	for d.pos < len(d.src) {
-		switch c := d.src[d.pos]; {
-		case c == '"':
-			d.pos++
-			return d.src[start : d.pos-1], nil
-		case c == '\\':
-			return d.escaped(start)
-		case c < ' ':
-			return "", d.fail("control character in a string")
+		if c := d.src[d.pos]; c == '"' || c == '\\' || c < ' ' {
+			return
 		}
 		d.pos++
 	}
-	return "", d.fail("unterminated string")
 }
 
+// escaped reads on from the first backslash of a string that began at start.
 func (d *reader) escaped(start int) (string, error) {
-	b := append(make([]byte, 0, 2*(d.pos-start)+32), d.src[start:d.pos]...)
+	var b strings.Builder
+	b.Grow(d.rest() + d.pos - start)
+	b.WriteString(d.src[start:d.pos])
 	for d.pos < len(d.src) {
-		c := d.src[d.pos]
-		d.pos++
-		switch {
-		case c == '"':
-			return string(b), nil
-		case c < ' ':
-			d.pos--
-			return "", d.fail("control character in a string")
-		case c != '\\':
-			b = append(b, c)
-			continue
+		from := d.pos
+		d.plain()
+		b.WriteString(d.src[from:d.pos])
+		switch d.peek() {
+		case '"':
+			d.pos++
+			return b.String(), nil
+		case '\\':
+			d.pos++
+		default:
+			return "", d.broken()
 		}
 		e := d.peek()
 		d.pos++
 		switch e {
 		case '"', '\\', '/':
-			b = append(b, e)
+			b.WriteByte(e)
 		case 'b', 'f', 'n', 'r', 't':
-			b = append(b, "\b\f\n\r\t"[strings.IndexByte("bfnrt", e)])
+			b.WriteByte("\b\f\n\r\t"[strings.IndexByte("bfnrt", e)])
 		case 'u':
 			c, err := d.unicode()
 			if err != nil {
 				return "", err
 			}
-			b = utf8.AppendRune(b, c)
+			b.WriteRune(c)
 		default:
 			return "", d.fail("invalid escape")
 		}
 	}
 	return "", d.fail("unterminated string")
+}
+
+// rest is about how long the string that is being read goes on: to the next quote that no backslash is before.
+func (d *reader) rest() int {
+	for at := d.pos; ; {
+		n := strings.IndexByte(d.src[at:], '"')
+		if n < 0 {
+			return 0
+		}
+		if at += n; d.src[at-1] != '\\' {
+			return at - d.pos
+		}
+		at++
+	}
 }
 
 func (d *reader) unicode() (rune, error) {

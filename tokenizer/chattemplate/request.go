@@ -63,7 +63,8 @@ type RenderContext struct {
 	Limits Limits
 }
 
-// ReadRequest reads the body of a chat completion request for this template. A *RequestError means that the engine would
+// ReadRequest reads the body of a chat completion request for this template. The body must not change while the Request is
+// in use: its texts are the body's. A *RequestError means that the engine would
 // refuse the request too, ErrMedia that its prompt cannot be known here; any other error that the body is not JSON.
 func (t *Template) ReadRequest(body []byte, c RequestConfig) (*Request, error) {
 	doc, err := readJSON(body)

