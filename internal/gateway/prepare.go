@@ -1,0 +1,151 @@
+package gateway
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/tokens"
+)
+
+// prepared is a request read and with its tokens found, ready to be routed. It is pooled with its exchange.
+type prepared struct {
+	read       api.Request
+	found      tokens.Found
+	model      string // the base model
+	waited     time.Duration
+	text       []byte // room for found.Text
+	workers    []tokens.Worker
+	route      warmpath.Request
+	rankChosen bool          // by a header that engines understand
+	patience   time.Duration // how long the client would wait in the queue; 0 says nothing
+	explains   bool          // what the cache holds is asked, whatever the policy looks at
+}
+
+func (p *prepared) reset() {
+	if t := p.found.Text; t != nil && cap(t) <= keptText {
+		p.text = t
+	}
+	p.found = tokens.Found{}
+	exclude := p.route.Exclude[:0]
+	p.route = warmpath.Request{Exclude: exclude}
+	p.rankChosen, p.patience = false, 0
+	p.model, p.waited = "", 0
+}
+
+// unneeded is the token outcome of a policy that does not look at matches.
+const unneeded tokens.Outcome = "unneeded"
+
+// prepare reads body and finds its tokens; the error is the client's, ready for api.WriteError.
+func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body []byte, h http.Header) error {
+	if err := api.Read(d, body, &p.read); err != nil {
+		return err
+	}
+	p.readRank(h)
+	if err := p.readPatience(h); err != nil {
+		return err
+	}
+	p.workers = p.workers[:0]
+	name, decides, err := g.policyFor(h, p.read.Model)
+	if err != nil {
+		return err
+	}
+	p.route.Policy = name
+	pool, ok := g.Fleet.Snapshot().Pool(p.read.Model)
+	switch {
+	case !ok:
+		p.found.Outcome = tokens.NoWorker
+	case !decides.Matches() && !p.explains:
+		p.found.Outcome = unneeded
+	default:
+		p.workers, p.model = appendWorkers(p.workers, pool.Workers, pool.Model), pool.Model
+		began := time.Now()
+		p.found = g.Tokens.Find(ctx, tokens.Prompt{Request: &p.read, Authorization: h.Get("Authorization"), Model: pool.Model, Scratch: p.text}, p.workers)
+		p.waited = time.Since(began)
+	}
+	if (decides.NeedsText() || p.explains) && p.found.Text == nil {
+		p.found.Text = tokens.AppendText(p.text[:0], &p.read)
+	}
+	q := &p.route
+	q.Model, q.MaxTokens, q.PromptBytes = p.read.Model, p.read.MaxTokens, p.read.PromptBytes()
+	q.Salt, q.Extra = p.read.CacheSalt, p.read.ExtraKey
+	q.Target = h.Get(headerTarget)
+	q.Session, q.Tenant = g.identity.session(h, &p.read), g.identity.who(h)
+	if !p.read.MixedScopes { // one salt for each prompt: no match may be claimed
+		q.Tokens, q.Features, q.Text = p.found.Tokens, p.found.Features, p.found.Text
+		q.Known, q.Stable = p.found.Known, p.found.Stable
+	}
+	if ask := g.External[decides.Name()]; ask != nil {
+		q.External = ask(ctx, q.Tokens)
+	}
+	return nil
+}
+
+// readPatience reads X-Warmpath-Max-Wait: seconds, or a duration with its unit.
+func (p *prepared) readPatience(h http.Header) error {
+	values := h[headerPatience]
+	if len(values) == 0 {
+		return nil
+	}
+	d, err := time.ParseDuration(values[0])
+	if seconds, plain := strconv.ParseFloat(values[0], 64); plain == nil {
+		d, err = time.Duration(min(seconds, 3600)*float64(time.Second)), nil
+	}
+	if err != nil || d <= 0 {
+		return api.Invalid("", headerPatience+" must say how long to wait, such as 2s or 500ms")
+	}
+	p.patience = d
+	return nil
+}
+
+// readRank finds the data-parallel rank that the client asked for. vLLM heeds the header alone, SGLang also the body,
+// the header first.
+func (p *prepared) readRank(h http.Header) {
+	p.route.Rank = p.read.Rank
+	if v := h.Get(headerRank); v != "" {
+		if rank, err := strconv.Atoi(v); err == nil && rank >= 0 {
+			p.route.Rank, p.rankChosen = rank, true
+		}
+	}
+}
+
+// appendWorkers adds those of workers that may be asked for a base model's tokens: where some were seen to give them, only
+// those.
+func appendWorkers(dst []tokens.Worker, workers []*fleet.Worker, model string) []tokens.Worker {
+	gives := func(w *fleet.Worker) bool { return w.Ready && (w.Facts.CanTokenize || w.Facts.CanRender) }
+	some := slices.ContainsFunc(workers, gives)
+	for _, w := range workers {
+		if !w.Ready || some && !gives(w) {
+			continue
+		}
+		dst = append(dst, workerOf(w, model))
+	}
+	return dst
+}
+
+// workerOf is what the token source knows of a worker that serves a base model.
+func workerOf(w *fleet.Worker, model string) tokens.Worker {
+	out := tokens.Worker{URL: w.URL, Kind: kindOf(w)}
+	if w.Facts.Engine != fleet.EngineVLLM {
+		return out
+	}
+	out.Version = w.Facts.Version
+	for i := range w.Facts.Models {
+		if m := &w.Facts.Models[i]; m.ID == model {
+			out.Root, out.MaxModelLen = m.Root, m.MaxModelLen
+		}
+	}
+	return out
+}
+
+func kindOf(w *fleet.Worker) tokens.Kind {
+	if w.Facts.Engine == fleet.EngineSGLang {
+		return tokens.SGLang
+	}
+	return tokens.VLLM
+}
