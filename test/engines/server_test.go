@@ -104,7 +104,7 @@ func freePair(t *testing.T) int {
 func (e *engine) await(t *testing.T) {
 	t.Helper()
 	again := true
-	process.WaitFor(t, 5*time.Minute, e.name+" to be healthy", func() error {
+	process.WaitFor(t, 10*time.Minute, e.name+" to be healthy", func() error {
 		if !e.gone() {
 			return process.Reachable(e.url + "/health")
 		}

@@ -135,6 +135,7 @@ func TestSGLang(t *testing.T) {
 	waitTrust(t, k.gateway, "exact", 2)
 	t.Run("conversations go home", func(t *testing.T) { conversations(t, k, "tiny", "") })
 	t.Run("ids made in process equal the engine's", func(t *testing.T) { sameIDs(t, root(t, "sglang")+"/tiny-llama", tokens.SGLang, one) })
+	t.Run("ids in place of the text change nothing", func(t *testing.T) { forwardingSGLang(t, one, root(t, "sglang")+"/tiny-llama") })
 	t.Run("a streamed conversation goes home", func(t *testing.T) { streamed(t, k) })
 	t.Run("an extra key is never over-counted", func(t *testing.T) {
 		messages := []message{say("user", prose("extra", 150))}

@@ -36,6 +36,7 @@ func TestTwoPlainWorkers(t *testing.T) {
 	t.Run("adapters are kept apart", func(t *testing.T) { adapters(t, k, "") })
 	t.Run("the same with ids made in process", func(t *testing.T) { inProcess(t, k, dir+"/tiny-llama", one, two) })
 	t.Run("ids made in process equal the engine's", func(t *testing.T) { sameIDs(t, dir+"/tiny-llama", tokens.VLLM, one) })
+	t.Run("ids in place of the text change nothing", func(t *testing.T) { forwardingVLLM(t, one, dir+"/tiny-llama") })
 	t.Run("a reset cache", func(t *testing.T) { reset(t, k, one, two) })
 	t.Run("the gateway restarts while the engines keep their caches", func(sub *testing.T) { gatewayRestart(t, sub, k, one, two) })
 	t.Run("an engine restarts", func(t *testing.T) { engineRestart(t, k, two) })
