@@ -122,6 +122,7 @@ type Decision struct {
 	text     []block.Token // a part of the prompt's text
 	matches  []kvindex.Match
 	marks    []fleet.Mark
+	nominees []fleet.Holder
 	spots    []spot // by position in the pool
 	round    uint32 // this decision's mark in spots
 	take     bool   // it is acted upon

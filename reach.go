@@ -70,6 +70,12 @@ func (r *Router) gather(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool, req
 	default:
 		d.addLightest(snap, pool, r.scout(pool.Name))
 		d.addLongest(snap, pool)
+		d.nominees = d.policy.Nominate(&d.query, d.nominees[:0])
+		for _, h := range d.nominees {
+			if position := pool.Position(h); position >= 0 {
+				d.add(snap, pool, position)
+			}
+		}
 	}
 	return true
 }

@@ -176,3 +176,18 @@ func TestAChooserThatMayMeanAnyoneIsOfferedAll(t *testing.T) {
 		}
 	}
 }
+
+func TestASessionFindsItsWorkerInALargeFleet(t *testing.T) {
+	for _, name := range []string{"session_affinity", "manual", "rendezvous_hash", "consistent_hash"} {
+		w := large(t, 300, warmpath.Options{})
+		req := warmpath.Request{Tokens: prompt(1, 500), Policy: name, Session: policy.Session{Key: "alice"}, Random: 5}
+		first := w.route(req)
+		for i := range uint64(30) {
+			w.route(warmpath.Request{Tokens: prompt(int(i), 700), Policy: name, Session: policy.Session{Key: "others"}, Random: i})
+			req.Random = i * 977
+			if d := w.route(req); d.Holder != first.Holder {
+				t.Fatalf("%s: %s, first %d", name, d, first.Holder)
+			}
+		}
+	}
+}

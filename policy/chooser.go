@@ -20,6 +20,14 @@ type Chooser interface {
 	Forget(h fleet.Holder)
 }
 
+// Nominator is a chooser that may mean holders which neither match nor have little load: where a session belongs, say. In a
+// large fleet it is offered those too, instead of all.
+type Nominator interface {
+	Chooser
+	// Nominate appends holders to dst, a few. It is called before Choose, as Choose is.
+	Nominate(q *Query, dst []fleet.Holder) []fleet.Holder
+}
+
 // Pick is what a chooser decided.
 type Pick struct {
 	Index  int    // of the candidate; -1 when the chooser would rather have none

@@ -27,6 +27,7 @@ type Kind struct {
 // kinds by name. A kind is one line.
 var kinds = []Kind{
 	kind("cache_aware", DefaultCacheAware),
+	kind("consistent_hash", DefaultConsistentHash),
 	kind("direct", func() Direct { return Direct{} }),
 	kind("estimated", DefaultEstimated),
 	kind("kv", DefaultKV),
@@ -34,13 +35,17 @@ var kinds = []Kind{
 	kind("least_load", func() LeastLoad { return LeastLoad{} }),
 	kind("lmcache_aware", DefaultLMCacheAware),
 	kind("lmetric", func() LMetric { return LMetric{} }),
+	kind("manual", DefaultManual),
 	kind("mix", DefaultMix),
 	kind("power_of_two", func() PowerOfTwo { return PowerOfTwo{} }),
 	kind("precise_prefix_cache", DefaultPrecisePrefixCache),
 	kind("predicted_ttft", DefaultPredictedTTFT),
 	kind("prefix_cache_affinity", DefaultPrefixCacheAffinity),
+	kind("prefix_hash", DefaultPrefixHash),
 	kind("random", func() Random { return Random{} }),
+	kind("rendezvous_hash", DefaultRendezvousHash),
 	kind("round_robin", func() RoundRobin { return RoundRobin{} }),
+	kind("session_affinity", DefaultSessionAffinity),
 	kind("vllm_cache_aware", DefaultVLLMCacheAware),
 }
 

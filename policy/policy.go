@@ -89,16 +89,17 @@ func (s *Spec) tierWeights() [block.NumTiers]float64 {
 
 // Policy chooses. Any number of goroutines may use it.
 type Policy struct {
-	spec    Spec
-	filters []Filter
-	scorers []weightedScorer
-	picker  Picker
-	chooser Chooser // nil: scorers and picker decide
-	terms   []string
-	matches bool // something looks at matches
-	ranks   bool // the picker takes the highest score
-	reach   Reach
-	weighs  bool // something else is weighed against matches
+	spec      Spec
+	filters   []Filter
+	scorers   []weightedScorer
+	picker    Picker
+	chooser   Chooser // nil: scorers and picker decide
+	terms     []string
+	matches   bool // something looks at matches
+	ranks     bool // the picker takes the highest score
+	reach     Reach
+	nominator Nominator // the chooser, if it is one
+	weighs    bool      // something else is weighed against matches
 }
 
 type weightedScorer struct {
@@ -162,6 +163,7 @@ func Build(s Spec) (*Policy, error) {
 	case best, maxScore:
 		p.ranks = true
 	}
+	p.nominator, _ = p.chooser.(Nominator)
 	p.reach = p.reachOf(&s)
 	p.weighs = p.chooser != nil || len(p.scorers) > 1
 	if len(p.terms) > MaxTerms {
@@ -239,6 +241,14 @@ const (
 	BranchNoTokens Branch = "no_tokens" // the tokens are not known, so that no match is
 	BranchDraw     Branch = "draw"      // drawn at random, and not the best
 	BranchSilent   Branch = "silent"    // what the policy asks elsewhere was not answered
+	BranchSession  Branch = "session"   // where the session belongs
+	BranchPlaced   Branch = "placed"    // a session that is new was given a worker
+	BranchMoved    Branch = "moved"     // the session's worker cannot be used now: another
+	BranchNoKey    Branch = "no_key"    // the request names no session
+	BranchPrefix   Branch = "prefix"    // where prompts that begin so belong
+	BranchOverflow Branch = "overflow"  // that worker has more than its share of the load: the next
+	BranchBucket   Branch = "bucket"    // where prompts of this length belong
+	BranchBalance  Branch = "balance"   // loads are too far apart: load alone decides
 	BranchPlain    Branch = "plain"     // the policy does not look at matches
 	BranchNone     Branch = "none"      // there is no candidate
 )
@@ -253,6 +263,14 @@ var reasons = map[Branch]string{
 	BranchNoTokens: "tokens are not known: least load",
 	BranchDraw:     "drawn at random: more likely the better it is, and not the best this time",
 	BranchSilent:   "nothing is known of what the policy asks for: its fallback",
+	BranchSession:  "the session belongs to this worker",
+	BranchPlaced:   "the session is new and was given this worker",
+	BranchMoved:    "the session's worker cannot be used: another one",
+	BranchNoKey:    "the request names no session",
+	BranchPrefix:   "prompts that begin so belong to this worker",
+	BranchOverflow: "the worker that the prompt belongs to has more than its share of the load: the next one",
+	BranchBucket:   "prompts of this length belong to this worker",
+	BranchBalance:  "loads are too far apart: the least load",
 	BranchPlain:    "the policy does not look at matches",
 	BranchNone:     "no worker can be used",
 }

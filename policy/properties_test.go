@@ -31,7 +31,7 @@ func build(t interface{ Fatal(...any) }, s Spec) *Policy {
 
 // drawQuery and drawCandidates keep numbers small so that ties are common.
 func drawQuery(t *rapid.T) Query {
-	return Query{
+	q := Query{
 		PromptTokens: rapid.IntRange(0, 400).Draw(t, "tokens"),
 		Known:        rapid.Bool().Draw(t, "known"),
 		Target:       rapid.SampledFrom([]string{"", "", "", "w1", "http://w2"}).Draw(t, "target"),
@@ -40,7 +40,19 @@ func drawQuery(t *rapid.T) Query {
 		MaxRequests:  rapid.SampledFrom([]int{0, 0, 3}).Draw(t, "limit"),
 		Turn:         rapid.Uint64().Draw(t, "turn"),
 		Random:       rapid.Uint64().Draw(t, "random"),
+		Session:      Session{Key: rapid.SampledFrom([]string{"", "", "alice", "bob"}).Draw(t, "session")},
+		Now:          int64(rapid.IntRange(0, 100).Draw(t, "now")) * 1e9,
 	}
+	if n := rapid.IntRange(0, 40).Draw(t, "text"); n > 0 {
+		q.Prompt.Text = []byte(strings.Repeat("text ", n))
+	}
+	if q.Known {
+		q.Prompt.BlockSize = 16
+		for i := range q.PromptTokens / 16 {
+			q.Prompt.Keys = append(q.Prompt.Keys, block.Key(i+1))
+		}
+	}
+	return q
 }
 
 func drawCandidates(t *rapid.T, q *Query) []Candidate {
@@ -162,7 +174,17 @@ func each(t *testing.T, property string, check func(t *rapid.T, p *Policy)) {
 			continue
 		}
 		t.Run(s.Name, func(t *testing.T) {
-			rapid.Check(t, func(t *rapid.T) { check(t, build(t, s)) })
+			rapid.Check(t, func(t *rapid.T) {
+				p := build(t, s)
+				for range rapid.IntRange(0, 3).Draw(t, "before") { // policies that remember have something to
+					q := drawQuery(t)
+					c := drawCandidates(t, &q)
+					if choice := p.Choose(&q, c); choice.Index >= 0 {
+						p.Routed(&q, &c[choice.Index])
+					}
+				}
+				check(t, p)
+			})
 		})
 	}
 }

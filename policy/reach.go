@@ -1,10 +1,12 @@
 package policy
 
+import "github.com/warmpath/warmpath/fleet"
+
 // Reach says which holders of a large fleet a policy is offered. Of a small fleet it is offered all.
 type Reach uint8
 
 const (
-	// ReachFew: the holders of the longest matches and some with little load.
+	// ReachFew: the holders of the longest matches, some with little load, and those that a [Nominator] names.
 	ReachFew Reach = iota
 	// ReachAll: all, whatever their number. A decision then costs in proportion to the fleet.
 	ReachAll
@@ -17,7 +19,7 @@ const (
 // reach follows from what p is made of. A chooser that does not look at matches may mean any holder.
 func (p *Policy) reachOf(s *Spec) Reach {
 	switch {
-	case s.Everyone, p.chooser != nil && !s.NeedsMatches:
+	case s.Everyone, p.chooser != nil && !s.NeedsMatches && p.nominator == nil:
 		return ReachAll
 	case p.chooser != nil, p.matches:
 		return ReachFew
@@ -27,6 +29,14 @@ func (p *Policy) reachOf(s *Spec) Reach {
 		return ReachAny
 	}
 	return ReachFew
+}
+
+// Nominate appends the holders that the policy wants to look at, besides those of matches and of little load.
+func (p *Policy) Nominate(q *Query, dst []fleet.Holder) []fleet.Holder {
+	if p.nominator == nil {
+		return dst
+	}
+	return p.nominator.Nominate(q, dst)
 }
 
 // Reach says which holders of a large fleet the policy is to be offered.

@@ -1,0 +1,356 @@
+package policy
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"sort"
+	"sync"
+	"sync/atomic"
+
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// hashText is FNV-1a with a finaliser, over several texts as if there were a zero byte behind each.
+func hashText(parts ...string) uint64 {
+	h := uint64(0xcbf29ce484222325)
+	for _, part := range parts {
+		for i := range len(part) {
+			h = (h ^ uint64(part[i])) * 0x100000001b3
+		}
+		h *= 0x100000001b3
+	}
+	return mix(h)
+}
+
+// hashKey returns the number that a request is placed by: its session's, else its prompt's. source says which: "" is
+// neither.
+func hashKey(q *Query, fallback string) (key uint64, source Branch) {
+	switch {
+	case q.Session.Key != "":
+		return hashText(q.Session.Source, q.Session.Key), BranchSession
+	case fallback != "prompt":
+	case len(q.Prompt.Text) > 0:
+		return hashPrompt(q.Prompt.Text), BranchNoKey
+	case len(q.Prompt.Keys) > 0:
+		return mix(uint64(q.Prompt.Keys[len(q.Prompt.Keys)-1])), BranchNoKey
+	}
+	return 0, ""
+}
+
+func hashPrompt[T ~byte | ~uint32](prompt []T) uint64 {
+	h := uint64(0xcbf29ce484222325)
+	for _, x := range prompt {
+		h = (h ^ uint64(x)) * 0x100000001b3
+	}
+	return mix(h)
+}
+
+// keyless are what hashing policies do with a request that names no session.
+var keyless = []string{"prompt", "least_load", "random"}
+
+// unkeyed chooses for a request that names no session.
+func unkeyed(q *Query, c []Candidate, fallback string) Pick {
+	if fallback == "random" {
+		return Pick{Index: random{}.Pick(q, c), Branch: BranchNoKey}
+	}
+	return Pick{Index: best{}.Pick(q, c), Branch: BranchNoKey, Ranked: true}
+}
+
+// RendezvousHash sends each session to the worker for which a hash of both is the highest: when a worker leaves only its
+// sessions move, and when one joins only those that become its own [Thaler and Ravishankar, 1998; seed 002; facts/gateways.md
+// §2.9]. The hash is of 64 bits where the source's has 23.
+type RendezvousHash struct {
+	// Fallback is for requests that name no session: prompt (a hash of the whole prompt, as the source does), least_load or
+	// random.
+	Fallback string `yaml:"fallback"`
+	// Weighted gives workers sessions in proportion to the KV blocks they have room for, where all tell.
+	Weighted bool `yaml:"weighted"`
+}
+
+// DefaultRendezvousHash returns the source's defaults.
+func DefaultRendezvousHash() RendezvousHash { return RendezvousHash{Fallback: "prompt"} }
+
+// Validate returns all that is wrong.
+func (p RendezvousHash) Validate() error {
+	var wrong check
+	wrong.oneOf("fallback", p.Fallback, keyless...)
+	return wrong.join()
+}
+
+// Spec returns the policy.
+func (p RendezvousHash) Spec(name string) Spec {
+	return Spec{Name: name, Chooser: func() Chooser { return &rendezvous{RendezvousHash: p} }, NeedsText: p.Fallback == "prompt", Terms: []string{"draw"}}
+}
+
+type rendezvous struct {
+	stateless
+	RendezvousHash
+}
+
+// Choose scores each candidate weight / −ln u with u a uniform number of key and holder: the highest is then the candidate's
+// with a probability in proportion to its weight [Schindelhauer and Schomaker, Weighted Distributed Hash Tables, 2005].
+func (p *rendezvous) Choose(q *Query, c []Candidate) Pick {
+	key, source := hashKey(q, p.Fallback)
+	if source == "" {
+		return unkeyed(q, c, p.Fallback)
+	}
+	weighted := p.Weighted
+	for i := range c {
+		weighted = weighted && c[i].Worker.Facts.BlocksPerRank > 0
+	}
+	b := 0
+	for i := range c {
+		x := &c[i]
+		u := (float64(mix(x.Hash^key)>>11) + 0.5) / (1 << 53)
+		weight := 1.0
+		if weighted {
+			weight = float64(x.Worker.Facts.BlocksPerRank)
+		}
+		x.Terms[0] = u
+		x.Score = weight / -math.Log(u)
+		if x.Score > c[b].Score || (x.Score == c[b].Score && x.Hash > c[b].Hash) {
+			b = i
+		}
+	}
+	return Pick{Index: b, Branch: source, Ranked: true}
+}
+
+// ConsistentHash sends each session to the next worker on a ring [Karger and others, 1997; vllm-router and seed 002;
+// facts/gateways.md §2.8]. Where that worker cannot be used the next on the ring takes over, so that its sessions spread.
+type ConsistentHash struct {
+	// VirtualNodes is how many places on the ring a worker has.
+	VirtualNodes int `yaml:"virtual_nodes"`
+	// Fallback is for requests that name no session: prompt (a hash of the whole prompt, as the source does), least_load or
+	// random.
+	Fallback string `yaml:"fallback"`
+}
+
+// DefaultConsistentHash returns the source's defaults.
+func DefaultConsistentHash() ConsistentHash {
+	return ConsistentHash{VirtualNodes: 160, Fallback: "prompt"}
+}
+
+// Validate returns all that is wrong.
+func (p ConsistentHash) Validate() error {
+	var wrong check
+	wrong.within("virtual_nodes", float64(p.VirtualNodes), 1, 1000)
+	wrong.oneOf("fallback", p.Fallback, keyless...)
+	return wrong.join()
+}
+
+// Spec returns the policy.
+func (p ConsistentHash) Spec(name string) Spec {
+	return Spec{
+		Name: name, NeedsText: p.Fallback == "prompt", Terms: []string{"step"},
+		Chooser: func() Chooser { return &consistent{ring: newRing(p.VirtualNodes), fallback: p.Fallback} },
+	}
+}
+
+type consistent struct {
+	ring     *ring
+	fallback string
+}
+
+func (p *consistent) Choose(q *Query, c []Candidate) Pick {
+	key, source := hashKey(q, p.fallback)
+	if source == "" {
+		return unkeyed(q, c, p.fallback)
+	}
+	at, steps := p.ring.walk(key, c, func(*Candidate) bool { return true })
+	c[at].Terms[0] = float64(steps)
+	if steps > 1 && source == BranchSession {
+		source = BranchMoved
+	}
+	return Pick{Index: at, Branch: source}
+}
+
+func (p *consistent) Routed(*Query, *Candidate) {}
+func (p *consistent) Finished(*Finished)        {}
+func (p *consistent) Forget(h fleet.Holder)     { p.ring.remove(h) }
+
+// PrefixHash sends prompts that begin alike to the next worker on a ring, but past those with more than their share of the
+// load [SMG prefix_hash; Mirrokni and others, Consistent Hashing with Bounded Loads, 2018; facts/gateways.md §2.4]. The source's
+// documentation walks the ring, its code takes the least loaded instead; walking keeps displaced prompts together.
+type PrefixHash struct {
+	// PrefixTokenCount is how many tokens of the prompt are hashed. Without tokens it is four bytes of text for each.
+	PrefixTokenCount int `yaml:"prefix_token_count"`
+	// LoadFactor is how many times the mean number of requests a worker may have before the next one is taken.
+	LoadFactor float64 `yaml:"load_factor"`
+	// VirtualNodes is how many places on the ring a worker has.
+	VirtualNodes int `yaml:"virtual_nodes"`
+}
+
+// DefaultPrefixHash returns SMG's defaults.
+func DefaultPrefixHash() PrefixHash {
+	return PrefixHash{PrefixTokenCount: 256, LoadFactor: 1.25, VirtualNodes: 150}
+}
+
+// Validate returns all that is wrong.
+func (p PrefixHash) Validate() error {
+	var wrong check
+	wrong.within("prefix_token_count", float64(p.PrefixTokenCount), 1, 1<<20)
+	wrong.atLeast("load_factor", p.LoadFactor, 1)
+	wrong.within("virtual_nodes", float64(p.VirtualNodes), 1, 1000)
+	return wrong.join()
+}
+
+// Spec returns the policy.
+func (p PrefixHash) Spec(name string) Spec {
+	return Spec{
+		Name: name, NeedsMatches: true, NeedsText: true, Everyone: true, Terms: []string{"step"},
+		Chooser: func() Chooser { return &prefixHash{PrefixHash: p, ring: newRing(p.VirtualNodes)} },
+	}
+}
+
+type prefixHash struct {
+	PrefixHash
+	ring *ring
+}
+
+func (p *prefixHash) Choose(q *Query, c []Candidate) Pick {
+	var key uint64
+	switch tokens, text := q.Prompt.Tokens, q.Prompt.Text; {
+	case len(tokens) > 0:
+		key = hashPrompt(tokens[:min(len(tokens), p.PrefixTokenCount)])
+	case len(text) > 0:
+		key = hashPrompt(text[:min(len(text), 4*p.PrefixTokenCount)])
+	default:
+		return Pick{Index: best{}.Pick(q, c), Branch: BranchNoTokens, Ranked: true}
+	}
+	total := int64(0)
+	for i := range c {
+		total += c[i].Load.Requests
+	}
+	most := float64(total+1) / float64(len(c)) * p.LoadFactor
+	at, steps := p.ring.walk(key, c, func(x *Candidate) bool { return total == 0 || float64(x.Load.Requests) <= most })
+	c[at].Terms[0] = float64(steps)
+	if steps > 1 {
+		return Pick{Index: at, Branch: BranchOverflow}
+	}
+	return Pick{Index: at, Branch: BranchPrefix}
+}
+
+func (p *prefixHash) Routed(*Query, *Candidate) {}
+func (p *prefixHash) Finished(*Finished)        {}
+func (p *prefixHash) Forget(h fleet.Holder)     { p.ring.remove(h) }
+
+// ring is where holders are on a circle of 2^64 places. It learns of a holder when it is first a candidate, which allocates;
+// readers never wait.
+type ring struct {
+	nodes   int
+	current atomic.Pointer[circle]
+	mu      sync.Mutex // held by who changes current
+}
+
+// circle is immutable.
+type circle struct {
+	places []place // ascending
+	known  []bool  // by holder
+}
+
+type place struct {
+	at     uint64
+	holder fleet.Holder
+}
+
+func newRing(nodes int) *ring {
+	r := &ring{nodes: nodes}
+	r.current.Store(&circle{})
+	return r
+}
+
+// walk goes round from key and returns the first candidate that suits, and at which step: 1 is the first holder met, whether
+// it is a candidate or not. When none suits it is the first candidate.
+func (r *ring) walk(key uint64, c []Candidate, suits func(*Candidate) bool) (index, steps int) {
+	circle := r.learn(c)
+	start := sort.Search(len(circle.places), func(i int) bool { return circle.places[i].at >= key })
+	first, firstStep := -1, 0
+	var met [8]fleet.Holder // those of before: most of the time the first suits
+	for i := range circle.places {
+		h := circle.places[(start+i)%len(circle.places)].holder
+		if slices.Contains(met[:min(steps, len(met))], h) {
+			continue
+		}
+		if steps < len(met) {
+			met[steps] = h
+		}
+		steps++
+		at := position(c, h)
+		if at < 0 {
+			continue
+		}
+		if suits(&c[at]) {
+			return at, steps
+		}
+		if first < 0 {
+			first, firstStep = at, steps
+		}
+	}
+	return max(first, 0), firstStep
+}
+
+func position(c []Candidate, h fleet.Holder) int {
+	for i := range c {
+		if c[i].Holder == h {
+			return i
+		}
+	}
+	return -1
+}
+
+// learn returns a circle on which all candidates are.
+func (r *ring) learn(c []Candidate) *circle {
+	now := r.current.Load()
+	if now.knows(c) {
+		return now
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now = r.current.Load()
+	next := &circle{places: slices.Clone(now.places), known: slices.Clone(now.known)}
+	for i := range c {
+		h := int(c[i].Holder)
+		if h < len(next.known) && next.known[h] {
+			continue
+		}
+		for len(next.known) <= h {
+			next.known = append(next.known, false)
+		}
+		next.known[h] = true
+		for node := range r.nodes {
+			next.places = append(next.places, place{mix(c[i].Hash + uint64(node)*0x9e3779b97f4a7c15), c[i].Holder})
+		}
+	}
+	slices.SortFunc(next.places, func(a, b place) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.holder, b.holder)) })
+	r.current.Store(next)
+	return next
+}
+
+// knows reports whether all candidates are on the circle.
+func (x *circle) knows(c []Candidate) bool {
+	for i := range c {
+		if h := int(c[i].Holder); h >= len(x.known) || !x.known[h] {
+			return false
+		}
+	}
+	return true
+}
+
+// remove takes a holder from the ring; it comes back when it is a candidate again.
+func (r *ring) remove(h fleet.Holder) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.current.Load()
+	if int(h) >= len(now.known) || !now.known[h] {
+		return
+	}
+	next := &circle{known: slices.Clone(now.known)}
+	next.known[h] = false
+	for _, p := range now.places {
+		if p.holder != h {
+			next.places = append(next.places, p)
+		}
+	}
+	r.current.Store(next)
+}
