@@ -5,7 +5,7 @@ FUZZTIME ?= 30s
 TOOL = $(GO) tool -modfile=tools/go.mod
 CACHE = $${XDG_CACHE_HOME:-$$HOME/.cache}/warmpath
 
-.PHONY: help build check test race fuzz interop test-binary test-engines golden test-bench bench demo tidy
+.PHONY: help build check test race model fuzz interop test-binary test-engines golden test-bench bench demo tidy
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -24,6 +24,9 @@ test: ## every test that needs nothing but Go; tests whose other side is missing
 
 race: ## the same under the race detector (needs gcc)
 	CGO_ENABLED=1 $(GO) test -race -short ./...
+
+model: ## 10^8 random operations against the naive index: half an hour on two cores (OPS)
+	WARMPATH_MODEL_OPS=$${OPS:-100000000} $(GO) test -count=1 -timeout 0 -v -run TestIndexAnswersAsTheReference ./kvindex/kvindextest
 
 fuzz: ## every fuzz target for FUZZTIME each
 	@set -e; grep -rlE '^func Fuzz' --include='*_test.go' --exclude-dir=bench . | xargs -n1 dirname | sort -u | while read -r dir; do \

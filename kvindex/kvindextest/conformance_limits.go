@@ -194,9 +194,11 @@ var boundCases = []conformanceCase{
 		}
 	}},
 	{name: "llm-d: forgetting one of many costs what it holds", size: 16, run: func(r *rig) {
+		start := time.Now()
 		for i := range 100 {
 			r.store(words(i, 32_000), cut{holder: fleet.Holder(i % 7)}) // 200,000 blocks
 		}
+		stored := time.Since(start)
 		best := time.Hour
 		for i := range 20 {
 			r.store(words(1000+i, 160), cut{holder: 8})
@@ -205,10 +207,8 @@ var boundCases = []conformanceCase{
 			best = min(best, time.Since(start))
 			r.want(words(1000+i, 160), nil)
 		}
-		start := time.Now()
-		r.Forget(0) // 28,000 blocks or more
-		if all := time.Since(start); best > all/4 {
-			r.Errorf("forgetting 10 blocks took %v, forgetting some 30,000 %v", best, all)
+		if best > stored/100 { // a look at every block takes some tenth
+			r.Errorf("forgetting 10 blocks took %v, storing 200,000 %v", best, stored)
 		}
 		r.want(words(3, 160), map[fleet.Holder]uint32{3: 10})
 	}},

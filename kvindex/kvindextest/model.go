@@ -3,8 +3,11 @@ package kvindextest
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -34,8 +37,9 @@ func Model(t *testing.T, make Maker, effort Effort) {
 	}
 }
 
+// runModel checks histories on all processors. It returns the failure of the first history that fails.
 func runModel(make Maker, seed uint64, effort Effort) error {
-	for i := range effort.Runs {
+	return inParallel(effort.Runs, func(i int) error {
 		m := newModel(&seeded{rand.New(rand.NewPCG(seed, uint64(i)))})
 		var history []op
 		for range effort.Steps {
@@ -45,8 +49,38 @@ func runModel(make Maker, seed uint64, effort Effort) error {
 		if bad := m.check(make, history); bad != nil {
 			return fmt.Errorf("seed %d, history %d: %w", seed, i, m.explain(make, history[:bad.step+1]))
 		}
+		return nil
+	})
+}
+
+// inParallel calls f for 0 to n-1 and waits for all; after a failure it begins no more. It returns the first number's error.
+func inParallel(n int, f func(i int) error) error {
+	var next atomic.Int64
+	var failed sync.Map
+	var workers sync.WaitGroup
+	for range min(n, runtime.GOMAXPROCS(0)) {
+		workers.Go(func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= n {
+					return
+				}
+				if err := f(i); err != nil {
+					failed.Store(i, err)
+					next.Store(int64(n))
+				}
+			}
+		})
 	}
-	return nil
+	workers.Wait()
+	first, err := n, error(nil)
+	failed.Range(func(i, e any) bool {
+		if i.(int) < first {
+			first, err = i.(int), e.(error)
+		}
+		return true
+	})
+	return err
 }
 
 type seeded struct{ *rand.Rand }

@@ -10,23 +10,43 @@ import (
 	"github.com/warmpath/warmpath/kvindex/kvindextest"
 )
 
-// runs is how many histories the model test checks; WARMPATH_MODEL_RUNS asks for more.
-func runs(t *testing.T) int {
-	if n, err := strconv.Atoi(os.Getenv("WARMPATH_MODEL_RUNS")); err == nil {
+// steps are the operations of one history of the model test: long enough for cuts, holes and groups to meet.
+const steps = 120
+
+// operations is how many operations the model test does; WARMPATH_MODEL_OPS asks for another number (make model: 10^8).
+func operations(t *testing.T) int {
+	if n, err := strconv.Atoi(os.Getenv("WARMPATH_MODEL_OPS")); err == nil {
 		return n
 	}
+	switch {
+	case testing.Short():
+		return 10_000
+	case os.Getenv("CI") != "":
+		return 1_000_000 // half a minute
+	}
+	return 100_000
+}
+
+func TestIndexAnswersAsTheReference(t *testing.T) {
+	n := (operations(t) + steps - 1) / steps
+	kvindextest.Model(t, kvindextest.Kvindex, kvindextest.Effort{Runs: n, Steps: steps})
+	t.Logf("%d operations", n*steps)
+}
+
+func TestIndexClaimsNoMoreWhileItEvicts(t *testing.T) {
+	kvindextest.Evicting(t, kvindextest.Kvindex, kvindextest.Effort{Runs: runs() / 25, Steps: 100})
+}
+
+// runs is how many histories of modelled engines are checked.
+func runs() int {
 	if testing.Short() {
 		return 50
 	}
 	return 300
 }
 
-func TestIndexAnswersAsTheReference(t *testing.T) {
-	kvindextest.Model(t, kvindextest.Kvindex, kvindextest.Effort{Runs: runs(t), Steps: 120})
-}
-
 func TestIndexClaimsWhatEnginesHave(t *testing.T) {
-	kvindextest.Truth(t, kvindextest.Kvindex, kvindextest.Effort{Runs: runs(t), Steps: 80})
+	kvindextest.Truth(t, kvindextest.Kvindex, kvindextest.Effort{Runs: runs(), Steps: 80})
 }
 
 func TestIndexConforms(t *testing.T) { kvindextest.Conformance(t, kvindextest.Kvindex) }

@@ -32,6 +32,13 @@ type refHolder struct {
 	believed map[block.Key]int64
 	vague    [block.NumTiers]bool         // something may have been a copy or a report
 	held     map[place]map[block.Key]bool // nil: to be computed
+	asked    map[asked]kvindex.Match      // since held changed last: most operations change one holder, and all are asked
+}
+
+type asked struct {
+	first  *block.Key
+	blocks int
+	now    int64
 }
 
 type refGroup struct {
@@ -378,7 +385,7 @@ func (x *reference) compute(h *refHolder) {
 			}
 		}
 	}
-	h.held = map[place]map[block.Key]bool{}
+	h.held, h.asked = map[place]map[block.Key]bool{}, map[asked]kvindex.Match{}
 	for at, keys := range covered {
 		h.held[at] = map[block.Key]bool{}
 		for key, tokens := range keys {

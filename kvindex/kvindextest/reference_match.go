@@ -13,7 +13,13 @@ func (x *reference) match(keys []block.Key, now int64, dst []kvindex.Match) []kv
 		x.compute(h)
 		m := kvindex.Match{Holder: id}
 		if len(keys) > 0 {
-			x.measure(h, keys, now, &m)
+			var known bool
+			question := asked{&keys[0], len(keys), now}
+			if m, known = h.asked[question]; !known {
+				m.Holder = id
+				x.measure(h, keys, now, &m)
+				h.asked[question] = m
+			}
 		}
 		if m.Blocks > 0 || m.Speculative > 0 || m.Full > 0 {
 			dst = append(dst, m)
@@ -30,10 +36,28 @@ type question struct {
 	keys []block.Key
 	now  int64
 	wild bool // what is believed counts
+	// rows are the keys that are held, by tier and group: looked up once, because the same ones are asked for over and over.
+	rows   [][]bool
+	belief []bool
+}
+
+func (x *reference) ask(h *refHolder, keys []block.Key, now int64) question {
+	q := question{x: x, h: h, keys: keys, now: now, rows: make([][]bool, block.NumTiers*len(h.groups)), belief: make([]bool, len(keys))}
+	for at, held := range h.held {
+		row := make([]bool, len(keys))
+		for i, key := range keys {
+			row[i] = held[key]
+		}
+		q.rows[int(at.tier)*len(h.groups)+at.group] = row
+	}
+	for i, key := range keys {
+		q.belief[i] = len(h.believed) > 0 && h.believed[key] > now
+	}
+	return q
 }
 
 func (x *reference) measure(h *refHolder, keys []block.Key, now int64, m *kvindex.Match) {
-	q := question{x, h, keys, now, false}
+	q := x.ask(h, keys, now)
 	if slices.ContainsFunc(h.groups, func(g refGroup) bool { return g.kind == block.AttentionFull }) {
 		// The run that full attention alone would claim.
 		n, tier := 0, block.Tier(0)
@@ -84,11 +108,12 @@ func (g refGroup) unprovable() bool {
 	return g.kind > block.AttentionStateSpace || g.kind == block.AttentionSlidingWindow && g.window <= 0
 }
 
-func (q *question) believed(i int) bool { return q.wild && q.h.believed[q.keys[i]] > q.now }
+func (q *question) believed(i int) bool { return q.wild && q.belief[i] }
 
 // in reports whether a group has block i on a tier.
 func (q *question) in(i int, tier block.Tier, g int) bool {
-	return q.believed(i) || q.h.held[place{tier, g}][q.keys[i]]
+	row := q.rows[int(tier)*len(q.h.groups)+g]
+	return row != nil && row[i] || q.believed(i)
 }
 
 // has reports whether all groups of a kind have block i on a tier.
