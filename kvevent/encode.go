@@ -262,7 +262,7 @@ func (p *encoder) extraKeys(e *Event) {
 	items := byBlock(e)
 	for i := range e.Hashes {
 		salt := ""
-		if i == 0 && !e.HasParent {
+		if i == 0 && !e.HasParent && e.Aligned() { // else the first entry is not the prompt's first block
 			salt = e.Salt
 		}
 		named := 0
