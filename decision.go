@@ -159,6 +159,7 @@ func (d *Decision) Done(o fleet.Outcome, now int64) {
 	d.router.fleet.Observe(d.Holder, o, now)
 	d.finished = policy.Finished{
 		Holder:         d.Holder,
+		Model:          d.Base,
 		Outcome:        o,
 		RoutedAt:       d.Now,
 		FirstTokenAt:   d.firstToken.Load(),

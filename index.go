@@ -99,6 +99,9 @@ func (r *Router) Store(h fleet.Holder, model string, s *kvindex.Stored) (generat
 	}
 	s.Scope.Model = x.model
 	x.index.Store(h, s)
+	if s.Tier == block.TierGPU {
+		r.fleet.Cached(h, len(s.Handles), 0)
+	}
 	return x.generation
 }
 
@@ -109,6 +112,9 @@ func (r *Router) Remove(h fleet.Holder, model string, s Removed) (generation uin
 		return 0
 	}
 	x.index.Remove(h, s.Tier, s.Group, s.Handles)
+	if s.Tier == block.TierGPU {
+		r.fleet.Cached(h, 0, len(s.Handles))
+	}
 	return x.generation
 }
 
@@ -128,6 +134,7 @@ func (r *Router) Clear(h fleet.Holder, model string, tier block.Tier) (generatio
 	}
 	x.index.Clear(h, tier)
 	if tier == block.TierGPU {
+		r.fleet.Emptied(h)
 		x.forgetLearned(h)
 		r.forgetInPolicies(h)
 	}
@@ -137,6 +144,7 @@ func (r *Router) Clear(h fleet.Holder, model string, tier block.Tier) (generatio
 // Forget forgets all that h holds, in the index and in what policies remember: its engine restarted, its history is lost, or
 // it left.
 func (r *Router) Forget(h fleet.Holder) {
+	r.fleet.Emptied(h)
 	for _, x := range *r.indexes.Load() {
 		x.index.Forget(h)
 		x.forgetLearned(h)

@@ -109,7 +109,7 @@ func TestAPolicyIsToldWhatBecomesOfItsChoices(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := policy.Finished{
-		Outcome: fleet.OutcomeServed, RoutedAt: second, FirstTokenAt: 2 * second, Now: 4 * second, UncachedTokens: 500, OutputTokens: 7,
+		Model: "llama", Outcome: fleet.OutcomeServed, RoutedAt: second, FirstTokenAt: 2 * second, Now: 4 * second, UncachedTokens: 500, OutputTokens: 7,
 	}
 	if len(told.routed) != 1 || len(told.finished) != 1 || told.finished[0] != want {
 		t.Errorf("routed %v, finished %+v", told.routed, told.finished)

@@ -44,6 +44,7 @@ type place struct {
 type holderState struct {
 	work         ledger
 	others       others
+	pressure     pressure
 	blockedUntil atomic.Int64 // breaker.until, for readers
 	trust        atomic.Pointer[trustState]
 	hash         uint64

@@ -17,8 +17,12 @@ type Load struct {
 	Backlog  time.Duration // predicted time until PendingTokens are computed
 	Others   Others        // the part of all this that other routers put there
 	Reported Reported
-	Timing   Timing // what the holder's steps take, as learned so far
+	Timing   Timing  // what the holder's passes take, as learned so far
+	Room     float64 // share of what the cache takes that pushes nothing out: 1 in an empty one, 0 in a full one or where nothing tells
 }
+
+// Pressure returns the share of what the cache takes that pushes something else out: 0 in an empty one, 1 in a full one.
+func (l *Load) Pressure() float64 { return 1 - l.Room }
 
 // Others is what other routers have on a holder: what its engine reported, less what this router had there at that time,
 // weaker with age. It is included in the fields of [Load] that have its names.
@@ -57,7 +61,7 @@ func (s *Snapshot) LoadAt(h Holder, now int64) Load {
 		return Load{}
 	}
 	l := st.work.load()
-	l.Timing = st.work.timing.load()
+	l.Timing, l.Room = st.work.timing.load(), st.pressure.room()
 	st.work.project(&l, now)
 	st.others.add(&l, now)
 	return l

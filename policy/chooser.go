@@ -38,6 +38,7 @@ type Pick struct {
 // Finished is how a request ended.
 type Finished struct {
 	Holder         fleet.Holder
+	Model          string // the base model
 	Outcome        fleet.Outcome
 	RoutedAt       int64 // Unix nanoseconds
 	FirstTokenAt   int64 // Unix nanoseconds; 0 is never

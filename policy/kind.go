@@ -35,6 +35,7 @@ var kinds = []Kind{
 	kind("least_load", func() LeastLoad { return LeastLoad{} }),
 	kind("lmcache_aware", DefaultLMCacheAware),
 	kind("lmetric", func() LMetric { return LMetric{} }),
+	kind("marginal", DefaultMarginal),
 	kind("manual", DefaultManual),
 	kind("mix", DefaultMix),
 	kind("power_of_two", func() PowerOfTwo { return PowerOfTwo{} }),

@@ -1,0 +1,50 @@
+package fleet
+
+import (
+	"math"
+	"sync/atomic"
+)
+
+// pressure is how many blocks a cache drops for each that it takes: 0 while there is room, 1 when it is full. It is told by
+// the events of the cache, over the last few thousand blocks.
+type pressure struct{ bits atomic.Uint64 } // of a float; 0: no event has come
+
+// pressureBlocks is how many blocks the ratio is taken over where the cache's size is not known; else it is an eighth of the size.
+const pressureBlocks = 4096
+
+// Cached notes that h's events told of blocks that were stored on the accelerator, and of others that were removed from there. The
+// events of one holder come from one goroutine at a time.
+func (f *Fleet) Cached(h Holder, stored, removed int) {
+	snap := f.Snapshot()
+	s := snap.state(h)
+	if s == nil {
+		return
+	}
+	span := pressureBlocks
+	if w := snap.Worker(h); w != nil && w.Facts.BlocksPerRank > 0 {
+		span = max(w.Facts.BlocksPerRank/8, 16)
+	}
+	now := 0.0
+	if bits := s.pressure.bits.Load(); bits != 0 {
+		now = math.Float64frombits(bits)
+	}
+	now *= max(1-float64(stored)/float64(span), 0)
+	now = min(now+float64(removed)/float64(span), 1)
+	s.pressure.bits.Store(math.Float64bits(max(now, math.SmallestNonzeroFloat64)))
+}
+
+// Emptied notes that h's cache is empty: its engine restarted or was told to reset it.
+func (f *Fleet) Emptied(h Holder) {
+	if s := f.Snapshot().state(h); s != nil && s.pressure.bits.Load() != 0 {
+		s.pressure.bits.Store(math.Float64bits(math.SmallestNonzeroFloat64))
+	}
+}
+
+// room returns 1 less the pressure; 0 where nothing tells: a cache that has served for a while is full.
+func (p *pressure) room() float64 {
+	bits := p.bits.Load()
+	if bits == 0 {
+		return 0
+	}
+	return 1 - math.Float64frombits(bits)
+}

@@ -1,0 +1,266 @@
+package policy
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// Marginal takes the holder where the request costs least, in predicted milliseconds: what it waits and takes there itself, and
+// what it takes from others, those that run there now and those whose cache it pushes out. docs/policies.md has the terms,
+// where they come from and how they were judged.
+type Marginal struct {
+	// Externality is how much a millisecond of somebody else's answer weighs beside one before this request's first token.
+	// The ratio of what service levels allow for the two: 5 s to the first token and 100 ms for each of 343 more (the mean of the
+	// public conversation trace) is 0.15, 2 s and 50 ms is 0.12. 0 serves each request as if it were alone; at 1 long prompts wait
+	// a long time for a holder that they disturb little.
+	Externality float64 `yaml:"externality"`
+	// Eviction weighs the price of the memory that uncached tokens take: computing again what they push out. At 1 what is pushed
+	// out is wanted again with even odds, and coming back pushes out as much with even odds again: 1/2 + 1/4 + … of it.
+	Eviction float64 `yaml:"eviction"`
+	// Tail is how much more a millisecond of waiting weighs beyond TailAfter: requests are not to starve for others' sake.
+	Tail float64 `yaml:"tail"`
+	// TailAfter is half of what a snappy service level allows for the first token.
+	TailAfter time.Duration `yaml:"tail_after"`
+}
+
+// DefaultMarginal returns the parameters we recommend.
+func DefaultMarginal() Marginal {
+	return Marginal{Externality: 0.1, Eviction: 1, Tail: 1, TailAfter: time.Second}
+}
+
+// Validate returns all that is wrong.
+func (p Marginal) Validate() error {
+	var wrong check
+	wrong.within("externality", p.Externality, 0, 100)
+	wrong.within("eviction", p.Eviction, 0, 100)
+	wrong.within("tail", p.Tail, 0, 100)
+	wrong.atLeast("tail_after", p.TailAfter.Seconds(), 0)
+	return wrong.join()
+}
+
+// The terms of a marginal cost, in milliseconds.
+const (
+	costWait    = iota // until the prompts before it are computed
+	costMemory         // until running requests have made room for it
+	costPrefill        // computing what is not cached
+	costTail           // of the wait, what is beyond TailAfter, again
+	costDecode         // what the answer takes among those that run there
+	costOthers         // what they lose to this prompt and this answer
+	costEvict          // what computing again takes that is pushed out
+)
+
+// Spec returns the policy.
+func (p Marginal) Spec(name string) Spec {
+	return Spec{
+		Name: name, NeedsMatches: true, Terms: []string{"wait", "memory", "prefill", "tail", "decode", "others", "evict"},
+		Chooser: func() Chooser { return &marginal{Marginal: p} },
+	}
+}
+
+type marginal struct {
+	Marginal
+	answers means // tokens of an answer
+	crowds  means // requests at a holder that gets one more
+}
+
+func (m *marginal) Routed(q *Query, c *Candidate) {
+	m.crowds.learn(q.Model, float64(c.Load.Requests), firstCrowd)
+}
+
+func (m *marginal) Finished(f *Finished) {
+	if f.Outcome == fleet.OutcomeServed && f.OutputTokens > 0 {
+		m.answers.learn(f.Model, float64(f.OutputTokens), firstAnswer)
+	}
+}
+
+// Forget has nothing to drop: what is learned of holders is in the fleet.
+func (m *marginal) Forget(fleet.Holder) {}
+
+// near is the share of the time to a first token within which the costs of idle holders count as equal: learned coefficients of
+// like machines differ by as much, and the best of them by chance would get all requests of a quiet fleet.
+const near = 0.05
+
+func (m *marginal) Choose(q *Query, c []Candidate) Pick {
+	typical := m.typical(q, c)
+	b := 0
+	for i := range c {
+		m.price(q, &c[i], &typical)
+		if c[i].Score > c[b].Score || (c[i].Score == c[b].Score && lighter(q, &c[i], &c[b])) {
+			b = i
+		}
+	}
+	if c[b].Load.Requests == 0 {
+		least := c[b].Score - near*(c[b].Terms[costWait]+c[b].Terms[costPrefill])
+		for i := range c {
+			if c[i].Score >= least && c[i].Load.Requests == 0 && lighter(q, &c[i], &c[b]) {
+				b = i
+			}
+		}
+	}
+	return Pick{Index: b, Branch: followed(q, c, b)}
+}
+
+// followed says whether the longest match was taken; "" where the question makes no sense.
+func followed(q *Query, c []Candidate, picked int) Branch {
+	if q.Target != "" || !q.Known {
+		return ""
+	}
+	for i := range c {
+		if c[i].Predicted > c[picked].Predicted {
+			return BranchSpill
+		}
+	}
+	return ""
+}
+
+// Constants of the prices.
+const (
+	// budget is how many prompt tokens an engine computes in a pass [vLLM and SGLang on the devices they are usually run on].
+	budget = 8192
+	// alike is how far apart the passes of like machines may seem: differences up to it are not believed.
+	alike = 0.1
+)
+
+// typical is what prices need to know besides the candidate.
+type typical struct {
+	answer   float64 // tokens
+	together float64 // of the answer, during which what a holder has more than others makes a difference
+	pass     float64 // an empty one, ms
+}
+
+// typical returns what to expect of an answer to q.
+//
+// Who runs now has half of its answer left, on average, so that more than half of our answer never meets it. And holders do
+// not stay unlike: they differ by the square root of what they have, as random arrivals do, and the router puts a whole
+// generation of requests on each of them in the time of an answer, so that two standard deviations are levelled out in
+// 2/√n of that time.
+func (m *marginal) typical(q *Query, c []Candidate) typical {
+	t := typical{answer: m.answers.mean(q.Model, firstAnswer)}
+	t.together = min(0.5, 2/math.Sqrt(max(m.crowds.mean(q.Model, firstCrowd), 1)))
+	for i := range c {
+		t.pass += timing(&c[i]).Base
+	}
+	t.pass /= float64(len(c))
+	return t
+}
+
+// timing returns what c's passes take.
+func timing(c *Candidate) *fleet.Timing {
+	if c.Load.Timing.Token > 0 {
+		return &c.Load.Timing
+	}
+	return &fleet.DefaultTiming
+}
+
+// price sets the terms of c and its score, the negated sum.
+func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
+	answer, together := usual.answer, usual.together
+	t, l := timing(c), &c.Load
+	prompt := float64(q.PromptTokens)
+	n := max(prompt-reach(c), 1)
+	requests := float64(l.Requests)
+	context := float64(l.ContextTokens + l.OutputTokens)
+	step := t.Step(l.Requests, l.ContextTokens+l.OutputTokens)
+	compute := t.Token*n + t.Attention*n*(prompt-n/2)
+
+	// Prompts before it, with the decodes of the passes they take, and the rest of the pass under way.
+	wait := float64(l.Backlog) / 1e6
+	if wait == 0 {
+		wait = t.Token * float64(l.PendingTokens)
+	}
+	wait += (step-t.Base)*float64(l.PendingTokens)/budget + step/2
+	memory := shortage(c, n) * answer * step
+
+	// What runs there now slows a part of the answer, and is slowed by it as long; a machine's own pace counts for all of it.
+	pace := answer * believed(t.Base, usual.pass)
+	slowed := together * answer * (t.Context*context + t.Sequence*requests)
+	slows := together * answer * (t.Context*prompt + t.Sequence)
+	others := m.Externality * requests * (compute + slows)
+
+	c.Terms = [MaxTerms]float64{
+		costWait:    wait,
+		costMemory:  memory,
+		costPrefill: compute + step*max(1, n/budget),
+		costTail:    m.Tail * max(wait+memory-float64(m.TailAfter)/1e6, 0),
+		costDecode:  pace + slowed,
+		costOthers:  others,
+		costEvict:   m.Eviction * l.Pressure() * compute * (1 + m.Externality*requests),
+	}
+	c.Score = 0
+	for _, ms := range c.Terms {
+		c.Score -= ms
+	}
+}
+
+// reach returns the prompt tokens that c need not compute. Those on slower tiers count in part: reading them takes time too.
+func reach(c *Candidate) float64 {
+	tokens := float64(c.Predicted)
+	for t, n := range c.Tier {
+		tokens -= (1 - DefaultTierWeights[block.Tier(t)]) * float64(n)
+	}
+	return tokens
+}
+
+// shortage returns which share of what runs at c has to end before n more tokens fit into its memory.
+func shortage(c *Candidate, n float64) float64 {
+	room := float64(c.Worker.Facts.BlocksPerRank)
+	if room <= 0 {
+		return 0
+	}
+	size := float64(max(c.BlockSize, 1))
+	used := float64(c.Load.ContextBlocks) + float64(c.Load.OutputTokens)/size
+	return max(used+n/size-room, 0) / max(used, 1)
+}
+
+// believed draws a machine's pass towards the mean of all by as much as it may be off by chance.
+func believed(pass, mean float64) float64 {
+	off := pass - mean
+	return mean + math.Copysign(max(math.Abs(off)-alike*mean, 0), off)
+}
+
+// means are running means by model. Models that share a slot share a mean, which makes prices a little wrong.
+type means struct {
+	slots [32]atomic.Uint64 // the mean as float32, and how many values it is of
+}
+
+const (
+	firstAnswer = 211 // tokens: the mean of the public trace azure2023_conv, until there are own ones
+	firstCrowd  = 1
+	meanOver    = 256 // values: enough for a long tail, soon over when the use changes
+)
+
+func (a *means) slot(model string) *atomic.Uint64 {
+	h := uint32(2166136261)
+	for i := range len(model) {
+		h = (h ^ uint32(model[i])) * 16777619
+	}
+	return &a.slots[(h^h>>16)%uint32(len(a.slots))]
+}
+
+func (a *means) mean(model string, first float64) float64 {
+	v := a.slot(model).Load()
+	if v == 0 {
+		return first
+	}
+	return float64(math.Float32frombits(uint32(v >> 32)))
+}
+
+func (a *means) learn(model string, value, first float64) {
+	s := a.slot(model)
+	for {
+		old := s.Load()
+		mean, n := first, 1.0 // the assumption counts as one
+		if old != 0 {
+			mean, n = float64(math.Float32frombits(uint32(old>>32))), float64(uint32(old))
+		}
+		mean += (value - mean) / (n + 1)
+		n = min(n+1, meanOver)
+		if s.CompareAndSwap(old, uint64(math.Float32bits(float32(mean)))<<32|uint64(n)) {
+			return
+		}
+	}
+}
