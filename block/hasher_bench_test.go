@@ -5,24 +5,36 @@ import (
 	"testing"
 )
 
-func BenchmarkAppend(b *testing.B) {
+// BenchmarkHash is 8,192 tokens to chained keys, and its two steps apart. Dynamo's, on the machine of the first figures: local
+// hashes 1.5 us and chain 2.4 us in blocks of 16, 2.9 and 0.6 us in blocks of 64.
+func BenchmarkHash(b *testing.B) {
 	tokens := make([]Token, 8192)
 	for i := range tokens {
 		tokens[i] = uint32(i*7919) % 151643
 	}
 	for _, size := range []int{16, 32, 64, 256, 1024} {
-		b.Run(fmt.Sprintf("tokens=%d/block=%d", len(tokens), size), func(b *testing.B) {
-			h, err := NewHasher(XXH3, size)
-			if err != nil {
-				b.Fatal(err)
-			}
-			root := h.Root(Scope{Model: "m"})
-			dst := make([]Key, 0, len(tokens)/size)
-			b.ReportAllocs()
-			for b.Loop() {
-				dst = h.Append(dst[:0], root, 0, tokens, nil)
-			}
-		})
+		h, err := NewHasher(XXH3, size)
+		if err != nil {
+			b.Fatal(err)
+		}
+		root := h.Root(Scope{Model: "m"})
+		keys, locals := make([]Key, 0, len(tokens)/size), h.Locals(nil, tokens)
+		steps := []struct {
+			name string
+			do   func()
+		}{
+			{"tokens to keys", func() { keys = h.Append(keys[:0], root, 0, tokens, nil) }},
+			{"tokens to locals", func() { locals = h.Locals(locals[:0], tokens) }},
+			{"locals to keys", func() { keys = h.Chain(keys[:0], root, 0, locals) }},
+		}
+		for _, step := range steps {
+			b.Run(fmt.Sprintf("block=%d/%s", size, step.name), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					step.do()
+				}
+			})
+		}
 	}
 }
 

@@ -4,7 +4,7 @@ import "math/bits"
 
 // Blocks of 16 or 32 tokens, the sizes that engines use most, are hashed without a call or a buffer: the tokens are read
 // straight into the 64-bit words that XXH3-64 works on for inputs of 64 and 128 bytes. That takes two thirds of the library's
-// time (BenchmarkAppend). TestShortFormsEqualTheLibrary holds them to XXH3.
+// time (BenchmarkHash). TestLocalsAreXXH3OfTheTokens holds them to XXH3.
 
 // The sum starts as the input's length in bytes times XXH3's PRIME64_1 (11400714785074694791), modulo 2^64.
 const (
