@@ -9,23 +9,90 @@ func (Direct) Validate() error { return nil }
 // Spec returns the policy.
 func (Direct) Spec(name string) Spec { return Spec{Name: name, NeedsTarget: true} }
 
-// LeastLoad takes the holder with the least work.
-type LeastLoad struct{}
+// LeastLoad takes the holder with the least load.
+type LeastLoad struct {
+	// By is what load means: work (prompt tokens to compute and a share of the context), requests, or seconds (SMG's least_load:
+	// tokens queued over throughput, and a barrier before the KV cache is full).
+	By string `yaml:"by"`
+	// Throughput is the tokens a second that a worker computes, for by: seconds.
+	Throughput float64 `yaml:"throughput"`
+}
 
-// Validate finds nothing: there are no parameters.
-func (LeastLoad) Validate() error { return nil }
+// DefaultLeastLoad returns our measure of load, and SMG's throughput.
+func DefaultLeastLoad() LeastLoad { return LeastLoad{By: "work", Throughput: 2000} }
+
+// Validate returns all that is wrong.
+func (p LeastLoad) Validate() error {
+	var wrong check
+	wrong.oneOf("by", p.By, "work", "requests", "seconds")
+	wrong.within("throughput", p.Throughput, 1, maxNumber)
+	return wrong.join()
+}
 
 // Spec returns the policy.
-func (LeastLoad) Spec(name string) Spec { return Spec{Name: name, Scorers: []Weighted{{"load", 1}}} }
+func (p LeastLoad) Spec(name string) Spec {
+	switch p.By {
+	case "requests":
+		return Spec{Name: name, Scorers: []Weighted{{"requests", 1}}}
+	case "seconds":
+		return Spec{Name: name, Everyone: true, Terms: []string{"queue", "memory"}, Chooser: func() Chooser {
+			return &ranked{score: func(q *Query, c []Candidate) { p.seconds(q, c) }}
+		}}
+	}
+	return Spec{Name: name, Scorers: []Weighted{{"load", 1}}}
+}
 
-// PowerOfTwo takes two holders at random and of them the one with less work.
-type PowerOfTwo struct{}
+// seconds scores as SMG's least_load: (queued uncached tokens + those sent since) / throughput + 0.15·k/(1−k), k being the used
+// share of the KV cache; a worker that does not report while others do is taken to have 1,024 tokens a request; where none
+// reports, requests are counted [facts/gateways.md §2.11].
+func (p *LeastLoad) seconds(q *Query, c []Candidate) {
+	const (
+		tokensARequest = 1024
+		barrier        = 0.15
+		almostFull     = 0.999
+	)
+	reports := false
+	for i := range c {
+		reports = reports || fresh(q, &c[i])
+	}
+	for i := range c {
+		x := &c[i]
+		switch {
+		case fresh(q, x):
+			k := min(kvUsed(q, x), almostFull)
+			x.Terms[0] = float64(x.Load.PrefillTokens) / p.Throughput
+			x.Terms[1] = barrier * k / (1 - k)
+		case reports:
+			x.Terms[0] = float64(x.Load.Requests) * tokensARequest / p.Throughput
+		default:
+			x.Terms[0] = float64(x.Load.Requests)
+		}
+		x.Score = 0 - (x.Terms[0] + x.Terms[1])
+	}
+}
 
-// Validate finds nothing: there are no parameters.
-func (PowerOfTwo) Validate() error { return nil }
+// PowerOfTwo takes two holders at random and of them the one with less load; the first where both have the same.
+type PowerOfTwo struct {
+	// By is what load means: work (prompt tokens to compute and a share of the context), or requests (SMG: the used share of
+	// the KV cache where both report it, else requests).
+	By string `yaml:"by"`
+}
+
+// DefaultPowerOfTwo returns our measure of load.
+func DefaultPowerOfTwo() PowerOfTwo { return PowerOfTwo{By: "work"} }
+
+// Validate returns all that is wrong.
+func (p PowerOfTwo) Validate() error {
+	var wrong check
+	wrong.oneOf("by", p.By, "work", "requests")
+	return wrong.join()
+}
 
 // Spec returns the policy.
-func (PowerOfTwo) Spec(name string) Spec {
+func (p PowerOfTwo) Spec(name string) Spec {
+	if p.By == "requests" {
+		return Spec{Name: name, Scorers: []Weighted{{"requests", 1}}, Picker: "power_of_two_requests"}
+	}
 	return Spec{Name: name, Scorers: []Weighted{{"load", 1}}, Picker: "power_of_two"}
 }
 

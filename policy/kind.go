@@ -26,19 +26,20 @@ type Kind struct {
 
 // kinds by name. A kind is one line.
 var kinds = []Kind{
+	kind("bucket", DefaultBucket),
 	kind("cache_aware", DefaultCacheAware),
 	kind("consistent_hash", DefaultConsistentHash),
 	kind("direct", func() Direct { return Direct{} }),
 	kind("estimated", DefaultEstimated),
 	kind("kv", DefaultKV),
 	kind("kv_aware", DefaultLongestMatch),
-	kind("least_load", func() LeastLoad { return LeastLoad{} }),
+	kind("least_load", DefaultLeastLoad),
 	kind("lmcache_aware", DefaultLMCacheAware),
 	kind("lmetric", func() LMetric { return LMetric{} }),
 	kind("marginal", DefaultMarginal),
 	kind("manual", DefaultManual),
 	kind("mix", DefaultMix),
-	kind("power_of_two", func() PowerOfTwo { return PowerOfTwo{} }),
+	kind("power_of_two", DefaultPowerOfTwo),
 	kind("precise_prefix_cache", DefaultPrecisePrefixCache),
 	kind("predicted_ttft", DefaultPredictedTTFT),
 	kind("prefix_cache_affinity", DefaultPrefixCacheAffinity),

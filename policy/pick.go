@@ -13,12 +13,13 @@ type Picker interface {
 
 // pickers by name.
 var pickers = map[string]Picker{
-	"best":            best{},
-	"max_score":       maxScore{},
-	"power_of_two":    powerOfTwo{},
-	"random":          random{},
-	"round_robin":     roundRobin{},
-	"weighted_random": weightedRandom{},
+	"best":                  best{},
+	"max_score":             maxScore{},
+	"power_of_two":          powerOfTwo{lessWork},
+	"power_of_two_requests": powerOfTwo{fewerRequests},
+	"random":                random{},
+	"round_robin":           roundRobin{},
+	"weighted_random":       weightedRandom{},
 }
 
 // best takes the highest score; among equals the least work with the request's own, and so on as lighter says.
@@ -64,11 +65,23 @@ type random struct{}
 
 func (random) Pick(q *Query, c []Candidate) int { return below(mix(q.Random), len(c)) }
 
-// powerOfTwo takes two different ones at random and of them the one with less work; the first when both have the same.
+// powerOfTwo takes two different ones at random and of them the one with less load; the first when both have the same.
 // [Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, 2001]
-type powerOfTwo struct{}
+type powerOfTwo struct {
+	less func(q *Query, a, b *Candidate) bool
+}
 
-func (powerOfTwo) Pick(q *Query, c []Candidate) int {
+func lessWork(_ *Query, a, b *Candidate) bool { return a.Work() < b.Work() }
+
+// fewerRequests compares the used share of KV caches where both engines report it, as SMG does.
+func fewerRequests(q *Query, a, b *Candidate) bool {
+	if fresh(q, a) && fresh(q, b) {
+		return kvUsed(q, a) < kvUsed(q, b)
+	}
+	return a.Load.Requests < b.Load.Requests
+}
+
+func (p powerOfTwo) Pick(q *Query, c []Candidate) int {
 	first := below(mix(q.Random), len(c))
 	if len(c) == 1 {
 		return first
@@ -77,7 +90,7 @@ func (powerOfTwo) Pick(q *Query, c []Candidate) int {
 	if second >= first {
 		second++
 	}
-	if c[second].Work() < c[first].Work() {
+	if p.less(q, &c[second], &c[first]) {
 		return second
 	}
 	return first

@@ -25,7 +25,7 @@ func (p *Policy) reachOf(s *Spec) Reach {
 		return ReachFew
 	case s.Picker == "round_robin":
 		return ReachTurn
-	case s.Picker == "random", s.Picker == "power_of_two":
+	case s.Picker == "random", s.Picker == "power_of_two", s.Picker == "power_of_two_requests":
 		return ReachAny
 	}
 	return ReachFew

@@ -14,6 +14,7 @@ type Scorer interface {
 var scorers = map[string]func(*Spec) Scorer{
 	"match":    func(s *Spec) Scorer { return match(s.tierWeights()) },
 	"load":     func(*Spec) Scorer { return load{} },
+	"requests": func(*Spec) Scorer { return requests{} },
 	"queue":    func(*Spec) Scorer { return fewest(waiting) },
 	"running":  func(*Spec) Scorer { return fewest(running) },
 	"kv_cache": func(*Spec) Scorer { return kvFree{} },
@@ -48,5 +49,14 @@ type load struct{}
 func (load) Score(_ *Query, c []Candidate, weight float64) {
 	for i := range c {
 		c[i].Score += weight * loadHalf / float64(loadHalf+max(c[i].Work(), 0))
+	}
+}
+
+// requests rates an idle candidate 1 and falls with the requests it has.
+type requests struct{}
+
+func (requests) Score(_ *Query, c []Candidate, weight float64) {
+	for i := range c {
+		c[i].Score += weight / float64(1+max(c[i].Load.Requests, 0))
 	}
 }

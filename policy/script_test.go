@@ -57,6 +57,18 @@ func TestScripts(t *testing.T) {
 	}
 }
 
+// TestEachKindHasAScript: a policy without one is not specified.
+func TestEachKindHasAScript(t *testing.T) {
+	for _, k := range Kinds() {
+		text, err := os.ReadFile("testdata/" + k.Name + ".txt")
+		if err != nil {
+			t.Error(err)
+		} else if !strings.Contains(string(text), "\nroute "+k.Name) {
+			t.Errorf("testdata/%s.txt routes nothing by %s", k.Name, k.Name)
+		}
+	}
+}
+
 func firstDifference(want, got string) string {
 	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
 	for i := range min(len(w), len(g)) {

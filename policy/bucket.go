@@ -1,0 +1,213 @@
+package policy
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// Bucket sends prompts of similar length to the same worker, so that short ones do not wait behind long ones; the bounds
+// between workers follow what was sent lately [SMG bucket, there for prefill workers; facts/gateways.md §2.6]. Lengths are
+// characters: the text's, else four a token.
+type Bucket struct {
+	// BalanceAbsThreshold and BalanceRelThreshold give up lengths while the most characters sent to a worker within the
+	// interval exceed the fewest by more than the first, and by more than the second times: the worker with the fewest is
+	// then taken.
+	BalanceAbsThreshold int `yaml:"balance_abs_threshold"`
+	// BalanceRelThreshold: see balance_abs_threshold.
+	BalanceRelThreshold float64 `yaml:"balance_rel_threshold"`
+	// BucketAdjustIntervalSecs is how often the bounds are drawn anew, and how far back they look.
+	BucketAdjustIntervalSecs int `yaml:"bucket_adjust_interval_secs"`
+}
+
+// DefaultBucket returns SMG's defaults.
+func DefaultBucket() Bucket {
+	return Bucket{BalanceAbsThreshold: 32, BalanceRelThreshold: 1.0001, BucketAdjustIntervalSecs: 5}
+}
+
+// Validate returns all that is wrong.
+func (p Bucket) Validate() error {
+	var wrong check
+	wrong.atLeast("balance_abs_threshold", float64(p.BalanceAbsThreshold), 0)
+	wrong.atLeast("balance_rel_threshold", p.BalanceRelThreshold, 1)
+	wrong.within("bucket_adjust_interval_secs", float64(p.BucketAdjustIntervalSecs), 1, 3600)
+	return wrong.join()
+}
+
+// Spec returns the policy.
+func (p Bucket) Spec(name string) Spec {
+	return Spec{Name: name, Terms: []string{"bucket", "characters"}, Chooser: func() Chooser {
+		return &buckets{Bucket: p, interval: int64(p.BucketAdjustIntervalSecs) * int64(time.Second)}
+	}}
+}
+
+// buckets is a Bucket at work. One lock guards all: the window belongs to all workers together. It is held for as long as
+// adding a number takes, and for sorting the window once an interval.
+type buckets struct {
+	Bucket
+	interval int64 // nanoseconds
+
+	mu       sync.Mutex // guards what follows
+	window   []dispatch // of the last interval, oldest first from head on
+	head     int
+	sent     []int64 // characters in the window by holder
+	total    int64
+	bounds   []int64 // most characters of each bucket but the last, ascending
+	target   int64   // characters a bucket, when bounds were drawn
+	adjusted int64   // when
+}
+
+type dispatch struct {
+	at     int64
+	length int64
+	holder fleet.Holder
+}
+
+// maxWindow bounds the window: 13,000 requests a second for five seconds. The oldest count no more beyond it.
+const maxWindow = 1 << 16
+
+// firstBuckets is the length in characters over which the buckets spread before anything is known.
+const firstBuckets = 4096
+
+func length(q *Query) int64 {
+	if n := len(q.Prompt.Text); n > 0 {
+		return int64(n)
+	}
+	return 4 * int64(q.PromptTokens)
+}
+
+func (b *buckets) Choose(q *Query, c []Candidate) Pick {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.expire(q.Now)
+	most := 0
+	for i := range c {
+		n := b.sentTo(c[i].Holder)
+		c[i].Terms[1] = float64(n)
+		c[i].Score = 0 - float64(n)
+		if n > b.sentTo(c[most].Holder) {
+			most = i
+		}
+	}
+	fewest := anyBest(q, c)
+	few, many := b.sentTo(c[fewest].Holder), b.sentTo(c[most].Holder)
+	if many-few > int64(b.BalanceAbsThreshold) && float64(many) > float64(few)*b.BalanceRelThreshold {
+		return Pick{Index: fewest, Branch: BranchBalance, Ranked: true}
+	}
+	at := b.bucket(length(q), len(c))
+	i := nth(c, at)
+	c[i].Terms[0] = float64(at)
+	return Pick{Index: i, Branch: BranchBucket}
+}
+
+// bucket returns which of m buckets a length falls into. Until bounds are drawn for so many each is as wide as the next.
+func (b *buckets) bucket(length int64, m int) int {
+	if len(b.bounds) != m-1 {
+		return int(min(length*int64(m)/firstBuckets, int64(m-1)))
+	}
+	at, _ := slices.BinarySearch(b.bounds, length)
+	return at
+}
+
+func (b *buckets) Routed(q *Query, c *Candidate) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	d := dispatch{q.Now, length(q), c.Holder}
+	for int(c.Holder) >= len(b.sent) {
+		b.sent = append(b.sent, 0)
+	}
+	b.sent[c.Holder] += d.length
+	b.total += d.length
+	b.window = append(b.window, d)
+	b.expire(q.Now)
+	if q.Now-b.adjusted >= b.interval {
+		b.adjusted = q.Now
+		b.adjust()
+	}
+}
+
+// expire takes from the window what is older than the interval. mu is held.
+func (b *buckets) expire(now int64) {
+	for b.head < len(b.window) && (now-b.window[b.head].at >= b.interval || len(b.window)-b.head > maxWindow) {
+		old := b.window[b.head]
+		b.sent[old.holder] -= old.length
+		b.total -= old.length
+		b.head++
+	}
+	if b.head > len(b.window)/2 {
+		b.window = append(b.window[:0], b.window[b.head:]...)
+		b.head = 0
+	}
+}
+
+// adjust draws bounds so that each worker that was sent something gets as many characters of the window, unless the target
+// changed by less than a factor of two. mu is held.
+func (b *buckets) adjust() {
+	m := 0
+	for _, n := range b.sent {
+		if n > 0 {
+			m++
+		}
+	}
+	if m == 0 {
+		return
+	}
+	target := b.total / int64(m)
+	if len(b.bounds) == m-1 && target <= 2*b.target && b.target <= 2*target {
+		return
+	}
+	b.target = target
+	lengths := make([]int64, 0, len(b.window)-b.head)
+	for _, d := range b.window[b.head:] {
+		lengths = append(lengths, d.length)
+	}
+	slices.Sort(lengths)
+	b.bounds = b.bounds[:0]
+	sum := int64(0)
+	for _, n := range lengths {
+		if sum += n; sum >= target && len(b.bounds) < m-1 {
+			b.bounds = append(b.bounds, n)
+			sum = 0
+		}
+	}
+	for len(b.bounds) < m-1 { // few and long ones: the rest share the last
+		b.bounds = append(b.bounds, lengths[len(lengths)-1])
+	}
+}
+
+func (b *buckets) sentTo(h fleet.Holder) int64 {
+	if int(h) >= len(b.sent) {
+		return 0
+	}
+	return b.sent[h]
+}
+
+func (b *buckets) Finished(*Finished) {}
+
+// Forget changes nothing: lengths and characters say nothing of caches.
+func (b *buckets) Forget(fleet.Holder) {}
+
+// nth returns the candidate with exactly n holders of lower number before it. Candidates mostly come in that order.
+func nth(c []Candidate, n int) int {
+	sorted := true
+	for i := 1; i < len(c) && sorted; i++ {
+		sorted = c[i-1].Holder < c[i].Holder
+	}
+	if sorted {
+		return n
+	}
+	for i := range c {
+		before := 0
+		for j := range c {
+			if c[j].Holder < c[i].Holder {
+				before++
+			}
+		}
+		if before == n {
+			return i
+		}
+	}
+	return 0
+}
