@@ -89,7 +89,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	bodies := proxy.NewBodies(cfg.Body)
 	a.gateway = gateway.New(cfg.Gateway, gateway.Parts{
 		Router: a.router, Fleet: a.fleet, Tokens: a.tokens, Client: a.client, Bodies: bodies, Telemetry: a.telemetry,
-		Queue: cfg.Queue, MaxRequests: cfg.Routing.MaxRequests, Scoped: a.ingest.Scoped, External: asks(a.askers), Log: o.Log,
+		Queue: cfg.Queue, MaxRequests: cfg.Routing.MaxRequests, ShadowSample: cfg.ShadowSample, Scoped: a.ingest.Scoped, External: asks(a.askers), Log: o.Log,
 	})
 	if err := a.usePolicies(cfg); err != nil {
 		return nil, err

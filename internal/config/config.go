@@ -41,6 +41,10 @@ type Config struct {
 	// RequestPolicies are the names of policies that a request may ask for by header (docs/api.md). None by default: what one
 	// client asks for costs the others time.
 	RequestPolicies []string `yaml:"request_policies"`
+	// Shadow is a policy that is asked beside the one that decides, to see where it would decide otherwise: it changes nothing.
+	// ShadowSample is the share of the requests that it is asked about, 0 to 1. Empty: none.
+	Shadow       string  `yaml:"shadow"`
+	ShadowSample float64 `yaml:"shadow_sample"`
 	// Workers are the engines. A URL is enough where the engine tells its event endpoints; else events and replay say
 	// them, "*" standing for the worker's host. Can be changed by a reload.
 	Workers []discovery.Target `yaml:"workers"`
@@ -107,6 +111,7 @@ func Default() Config {
 		Policies:        []Policy{},
 		ModelPolicies:   map[string]string{},
 		RequestPolicies: []string{},
+		ShadowSample:    1,
 		Workers:         []discovery.Target{},
 		Models:          []inprocess.Path{},
 		Admin:           admin.DefaultConfig(),
@@ -135,6 +140,7 @@ func (c *Config) Options() warmpath.Options {
 	return warmpath.Options{
 		Policy:         c.Spec(),
 		Policies:       c.specs(),
+		Shadow:         c.Shadow,
 		ModelPolicies:  c.ModelPolicies,
 		Index:          c.Index,
 		BlockSize:      c.Routing.BlockSize,

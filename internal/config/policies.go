@@ -177,6 +177,12 @@ func (c *Config) validatePolicies(found *problems) {
 		}
 	}
 	exists("policy", c.Policy)
+	if c.Shadow != "" {
+		exists("shadow", c.Shadow)
+	}
+	if !(c.ShadowSample >= 0 && c.ShadowSample <= 1) {
+		found.add("shadow_sample", fmt.Errorf("%v is outside 0..1", c.ShadowSample))
+	}
 	for model, name := range c.ModelPolicies {
 		exists("model_policies."+model, name)
 	}

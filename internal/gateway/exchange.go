@@ -173,14 +173,23 @@ func (x *exchange) route(ctx context.Context) (*warmpath.Decision, error) {
 	return w.wait(ctx, x, pool.Model)
 }
 
-// decide has the router choose.
+// decide has the router choose, and the shadow policy say what it would have.
 func (x *exchange) decide(ctx context.Context) (*warmpath.Decision, error) {
 	began := time.Now()
 	q := &x.prepared.route
 	q.TellsSent = true
 	q.Now, q.Random = began.UnixNano(), rand.Uint64()
+	var would opinion
+	if x.prepared.shadowed {
+		would = x.g.shadow.ask(ctx, x.g.Router, q)
+		began = time.Now()
+	}
 	d, err := x.g.Router.Route(ctx, q)
 	x.rec.RouteMS += float64(time.Since(began).Nanoseconds()) / 1e6
+	if x.prepared.shadowed && err == nil {
+		x.prepared.shadowed = false // once, however often it is tried
+		x.compareShadow(&would, d)
+	}
 	return d, err
 }
 
@@ -239,6 +248,7 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	x.decision, x.routed = d, true
 	x.rec.Attempts++
 	x.rec.Policy, x.rec.Branch, x.rec.Reason = d.Policy, string(d.Branch), d.Reason
+	x.g.Telemetry.Decided(d.Policy, string(d.Branch))
 	x.rec.Worker, x.rec.Rank, x.rec.Trust = d.Worker.URL, d.Rank, d.Trust.String()
 	x.rec.MatchTokens, x.rec.PredictedTokens = d.MatchTokens, d.PredictedTokens
 	if x.g.cfg.Headers {

@@ -47,6 +47,8 @@ type settings struct {
 	allowed []string // policies
 	queue   queue.Config
 	most    int // requests of a holder
+	shadow  string
+	sample  float64
 
 	parts func(*gateway.Parts)
 
@@ -67,7 +69,7 @@ func serve(t testing.TB, change func(*settings), workers ...string) *fixture {
 	for _, w := range workers {
 		f.fleet.Put(w, s.facts)
 	}
-	router, err := warmpath.New(warmpath.Options{Fleet: f.fleet, MaxRequests: s.most})
+	router, err := warmpath.New(warmpath.Options{Fleet: f.fleet, MaxRequests: s.most, Shadow: s.shadow})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +82,7 @@ func serve(t testing.TB, change func(*settings), workers ...string) *fixture {
 	upstream := proxy.New(proxy.DefaultConfig())
 	parts := gateway.Parts{
 		Router: router, Fleet: f.fleet, Tokens: f.source, Client: upstream, Bodies: proxy.NewBodies(s.body),
-		Queue: s.queue, MaxRequests: s.most,
+		Queue: s.queue, MaxRequests: s.most, ShadowSample: s.sample,
 		Telemetry: telemetry.New(telemetry.DefaultConfig()), Log: slog.New(slog.DiscardHandler),
 		Scoped: func(_ fleet.Holder, salt, extra string) { f.scoped <- salt + "/" + extra },
 	}
@@ -214,4 +216,12 @@ func wait(t *testing.T, what string, ok func() bool) {
 		}
 		time.Sleep(time.Millisecond)
 	}
+}
+
+// metrics is what a scrape gives.
+func (f *fixture) metrics(t *testing.T) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	f.Telemetry.Handler(telemetry.Sources{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	return w.Body.String()
 }

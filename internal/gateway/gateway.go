@@ -23,7 +23,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Parts are what a Gateway works with; all but Queue and MaxRequests are required.
+// Parts are what a Gateway works with; all but Queue, MaxRequests, ShadowSample and External are required.
 type Parts struct {
 	Router    *warmpath.Router
 	Fleet     *fleet.Fleet
@@ -35,6 +35,8 @@ type Parts struct {
 	// Queue says whether requests wait for a worker, and MaxRequests from how many of ours a holder is saturated; 0 is no limit.
 	Queue       queue.Config
 	MaxRequests int
+	// ShadowSample is the share of the requests that the router's shadow policy is asked about, 0 to 1.
+	ShadowSample float64
 	// Scoped is told of each request that is kept apart by a cache salt or an extra key, before it is sent: engines whose
 	// events do not tell such keys must not be believed where they matter.
 	Scoped func(h fleet.Holder, salt, extra string)
@@ -50,6 +52,7 @@ type Gateway struct {
 	identity  identity
 	allowed   atomic.Pointer[allowed]
 	waiting   *waiting // nil: requests do not wait
+	shadow    shadow
 	draining  atomic.Bool
 	reporting sync.Map // fleet.WorkerID → struct{}: workers seen to tell cached tokens
 	exchanges sync.Pool
@@ -58,6 +61,7 @@ type Gateway struct {
 // New returns a Gateway whose requests may not choose their policy. It starts nothing.
 func New(cfg Config, parts Parts) *Gateway {
 	g := &Gateway{Parts: parts, cfg: cfg, identity: newIdentity(&cfg)}
+	g.shadow = shadow{parts.Router.Shadow(), parts.ShadowSample}
 	g.AllowPolicies(nil)
 	if parts.Queue.On() {
 		g.waiting = newWaiting(g, parts.Queue, parts.MaxRequests)

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/internal/queue"
 )
 
 // discard is a client that takes everything and keeps nothing.
@@ -20,9 +20,19 @@ func (*discard) WriteHeader(int)               {}
 // BenchmarkServe is one request through the gateway's own code, the worker on loopback answering at once: what is between
 // two runs beside the loopback's noise is the gateway's. ids are given, so that matching is part of it.
 func BenchmarkServe(b *testing.B) {
-	for _, prompt := range []int{0, 4096} {
-		b.Run(fmt.Sprintf("ids=%d", prompt), func(b *testing.B) {
-			f := benchmarked(b, nil)
+	for _, c := range []struct {
+		name   string
+		prompt int
+		change func(*settings)
+	}{
+		{"ids=0", 0, nil},
+		{"ids=4096", 4096, nil},
+		{"ids=4096/shadow", 4096, func(s *settings) { s.shadow, s.sample = "least_load", 1 }},
+		{"ids=0/queue", 0, func(s *settings) { s.queue, s.most = queue.DefaultConfig(), 100; s.queue.Order = queue.Fair }},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			prompt := c.prompt
+			f := benchmarked(b, c.change)
 			path, body := "/v1/chat/completions", chat
 			if prompt > 0 {
 				path, body = "/v1/completions", `{"model":"m","prompt":[`+strings.Repeat("123,", prompt-1)+`7]}`
@@ -49,7 +59,7 @@ func BenchmarkServe(b *testing.B) {
 }
 
 // benchmarked is a gateway in front of a worker that does nothing but answer.
-func benchmarked(b *testing.B, change func(*gateway.Config)) *fixture {
+func benchmarked(b *testing.B, change func(*settings)) *fixture {
 	b.Helper()
 	answer := fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(whole), whole)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -66,11 +76,7 @@ func benchmarked(b *testing.B, change func(*gateway.Config)) *fixture {
 		}
 	}()
 	b.Cleanup(func() { _ = l.Close() })
-	return serve(b, func(s *settings) {
-		if change != nil {
-			change(&s.gateway)
-		}
-	}, "http://"+l.Addr().String())
+	return serve(b, change, "http://"+l.Addr().String())
 }
 
 // answerAll answers every request on c, as it reads its last byte: a closing brace.

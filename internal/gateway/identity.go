@@ -71,7 +71,8 @@ func (id *identity) who(h http.Header) string {
 	}
 	for _, name := range [...]string{"Authorization", "X-Api-Key"} {
 		if values := h[name]; len(values) > 0 && values[0] != "" {
-			return "key-" + strconv.FormatUint(maphash.String(id.seed, values[0]), 16)
+			var text [20]byte
+			return string(strconv.AppendUint(append(text[:0], "key-"...), maphash.String(id.seed, values[0]), 16))
 		}
 	}
 	return ""

@@ -24,6 +24,7 @@ type prepared struct {
 	route      warmpath.Request
 	rankChosen bool          // by a header that engines understand
 	patience   time.Duration // how long the client would wait in the queue; 0 says nothing
+	shadowed   bool          // the shadow policy is asked, too
 	explains   bool          // what the cache holds is asked, whatever the policy looks at
 }
 
@@ -55,12 +56,12 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 	if err != nil {
 		return err
 	}
-	p.route.Policy = name
+	p.route.Policy, p.shadowed = name, g.shadow.asks(decides)
 	pool, ok := g.Fleet.Snapshot().Pool(p.read.Model)
 	switch {
 	case !ok:
 		p.found.Outcome = tokens.NoWorker
-	case !decides.Matches() && !p.explains:
+	case !decides.Matches() && !g.shadow.wants() && !p.explains:
 		p.found.Outcome = unneeded
 	default:
 		p.workers, p.model = appendWorkers(p.workers, pool.Workers, pool.Model), pool.Model
@@ -68,7 +69,7 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 		p.found = g.Tokens.Find(ctx, tokens.Prompt{Request: &p.read, Authorization: h.Get("Authorization"), Model: pool.Model, Scratch: p.text}, p.workers)
 		p.waited = time.Since(began)
 	}
-	if (decides.NeedsText() || p.explains) && p.found.Text == nil {
+	if (decides.NeedsText() || g.shadow.wantsText() || p.explains) && p.found.Text == nil {
 		p.found.Text = tokens.AppendText(p.text[:0], &p.read)
 	}
 	q := &p.route

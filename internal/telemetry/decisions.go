@@ -45,6 +45,8 @@ type Record struct {
 	Difference     *int `json:"difference,omitempty"`
 	// OutputTokens is what the engine says it generated.
 	OutputTokens *int `json:"output_tokens,omitempty"`
+	// Shadow is what the shadow policy would have decided; absent where it was not asked.
+	Shadow *Shadow `json:"shadow,omitempty"`
 	// Attempts counts the workers tried; Failed names those that gave up before the first byte, with their errors.
 	Attempts int      `json:"attempts"`
 	Failed   []string `json:"failed,omitempty"`
@@ -60,6 +62,21 @@ type Record struct {
 	QueueMS      float64 `json:"queue_ms,omitempty"` // what it waited until a worker could take it
 	FirstTokenMS float64 `json:"first_token_ms,omitempty"`
 	TotalMS      float64 `json:"total_ms"`
+}
+
+// Shadow is another policy's opinion on one request, before it was routed.
+type Shadow struct {
+	Policy          string `json:"policy"`
+	Agrees          bool   `json:"agrees"` // the same holder
+	Branch          string `json:"branch,omitempty"`
+	Worker          string `json:"worker,omitempty"` // absent when it would have had none; error says why
+	Rank            int    `json:"rank"`
+	MatchTokens     int    `json:"match_tokens"`
+	PredictedTokens int    `json:"predicted_tokens"`
+	// Difference is its predicted tokens minus those of the decision: above 0 it would have found more in the cache.
+	Difference int     `json:"difference"`
+	Error      string  `json:"error,omitempty"`
+	MS         float64 `json:"ms"` // that asking took
 }
 
 // ring keeps the last records. It is safe for concurrent use.

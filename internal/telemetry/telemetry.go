@@ -33,6 +33,10 @@ type Telemetry struct {
 	inFlight   prometheus.Gauge
 	reloads    *prometheus.CounterVec
 	queued     *prometheus.HistogramVec
+	branches   *prometheus.CounterVec
+	shadowed   *prometheus.CounterVec
+	shadowDiff *prometheus.HistogramVec
+	shadowCost *prometheus.HistogramVec
 
 	perWorker sync.Map // workerKey → *workerSeries: saves six label look-ups a request
 	workers   sync.Map // URL → struct{}: those that series name
@@ -57,9 +61,10 @@ func New(cfg Config) *Telemetry {
 	t.makeRequestMetrics()
 	t.makeTokenMetrics()
 	t.makeQueueMetrics()
+	t.makeDecisionMetrics()
 	t.registry.MustRegister(
 		t.requests, t.retries, t.refused, t.firstToken, t.total, t.routing, t.tokens, t.tokenWait, t.tokenAsked,
-		t.difference, t.compared, t.panics, t.inFlight, t.reloads, t.queued,
+		t.difference, t.compared, t.panics, t.inFlight, t.reloads, t.queued, t.branches, t.shadowed, t.shadowDiff, t.shadowCost,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
@@ -100,6 +105,37 @@ func (t *Telemetry) makeQueueMetrics() {
 		Help: "What requests waited until a worker could take them, by how that ended: routed, timeout, client_gone, drained, failed (no worker any more), " +
 			"and at once full or too_long.", Buckets: latencyBuckets}, []string{"outcome"})
 }
+
+func (t *Telemetry) makeDecisionMetrics() {
+	t.branches = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_decisions_total",
+		Help: "Decisions, those for a second try included, by the rule that decided."}, []string{"policy", "branch"})
+	t.shadowed = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_shadow_decisions_total",
+		Help: "Requests that the shadow policy was asked about, by what it would have done: same, other (another holder), none."}, []string{"policy", "result"})
+	t.shadowDiff = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_shadow_difference_tokens",
+		Help:    "Where the shadow policy would have chosen another holder: its predicted tokens minus those of the decision.",
+		Buckets: differenceBuckets}, []string{"policy"})
+	t.shadowCost = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_shadow_seconds",
+		Help:    "What asking the shadow policy took.",
+		Buckets: []float64{1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2}}, []string{"policy"})
+}
+
+// Shadowed counts an opinion of the shadow policy.
+func (t *Telemetry) Shadowed(s *Shadow) {
+	result := "other"
+	switch {
+	case s.Worker == "":
+		result = "none"
+	case s.Agrees:
+		result = "same"
+	default:
+		t.shadowDiff.WithLabelValues(s.Policy).Observe(float64(s.Difference))
+	}
+	t.shadowed.WithLabelValues(s.Policy, result).Inc()
+	t.shadowCost.WithLabelValues(s.Policy).Observe(s.MS / 1000)
+}
+
+// Decided counts a decision.
+func (t *Telemetry) Decided(policy, branch string) { t.branches.WithLabelValues(policy, branch).Inc() }
 
 // Queued counts a request that had to wait for a worker, and how that ended.
 func (t *Telemetry) Queued(outcome string, wait time.Duration) {

@@ -1,0 +1,69 @@
+package gateway
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/telemetry"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// shadow asks the router's shadow policy about a sample of the requests, just before they are routed, and counts where it
+// would have decided otherwise. It changes nothing: not the load, not where a request goes, not what any policy learns.
+type shadow struct {
+	policy *policy.Policy // nil: there is none
+	sample float64        // share of the requests that it is asked about, 0 to 1
+}
+
+// wants reports whether tokens are wanted for the shadow's sake: always where it looks at matches, as it learns from every
+// request and not from the sample alone.
+func (s *shadow) wants() bool { return s.policy != nil && s.policy.Matches() }
+
+// wantsText is wants for the prompt's text.
+func (s *shadow) wantsText() bool { return s.policy != nil && s.policy.NeedsText() }
+
+// asks reports whether it is to be asked about a request that decides is going to decide.
+func (s *shadow) asks(decides *policy.Policy) bool {
+	return s.policy != nil && s.policy != decides && (s.sample >= 1 || rand.Float64() < s.sample)
+}
+
+// opinion is where a request would have gone.
+type opinion struct {
+	holder fleet.Holder
+	record telemetry.Shadow
+}
+
+// ask asks about q, which is about to be routed.
+func (s *shadow) ask(ctx context.Context, r *warmpath.Router, q *warmpath.Request) opinion {
+	began := time.Now()
+	decides := q.Policy
+	q.Policy = s.policy.Name()
+	d, err := r.Explain(ctx, q)
+	q.Policy = decides
+	o := opinion{holder: fleet.NoHolder, record: telemetry.Shadow{Policy: s.policy.Name()}}
+	if err != nil {
+		o.record.Error = err.Error()
+	}
+	if d != nil {
+		if d.Worker != nil {
+			o.holder = d.Holder
+			o.record.Worker, o.record.Rank, o.record.Branch = d.Worker.URL, d.Rank, string(d.Branch)
+			o.record.MatchTokens, o.record.PredictedTokens = d.MatchTokens, d.PredictedTokens
+		}
+		d.Recycle()
+	}
+	o.record.MS = milliseconds(time.Since(began))
+	return o
+}
+
+// compareShadow notes how o differs from what was decided.
+func (x *exchange) compareShadow(o *opinion, d *warmpath.Decision) {
+	o.record.Agrees = o.holder == d.Holder
+	o.record.Difference = o.record.PredictedTokens - d.PredictedTokens
+	record := o.record
+	x.rec.Shadow = &record
+	x.g.Telemetry.Shadowed(&record)
+}
