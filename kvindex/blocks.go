@@ -12,6 +12,7 @@ import (
 // where said; Match reads slots, strands, runs and sets without any lock.
 type blocks struct {
 	slots   slots
+	names   names
 	strands strands
 	runs    slab // segments that do not fit in their strands: their number, then they
 	sets    sets
@@ -28,22 +29,27 @@ type blocks struct {
 	// slots point are not used again before.
 	dead    int
 	limbo   []uint32
-	settled int // of limbo, how many the sweep under way will free
-	swept   int // segments that the sweep under way has done; 0: there is none
+	settled int  // of limbo, how many the sweep under way will free
+	swept   int  // segments that the sweep under way has done; 0: there is none
+	stale   bool // there may be names of blocks that nobody knows by them
 
 	old, new []segment // scratch
+	scan     []segment // the same of those who paint while they look
 	ghosts   []ghost   // that this operation made
 	sum      uint64    // of what is read only to have it in cache
 	alive    func(spot) bool
-	last     block.Key // the block that was added last, and its spot: mostly the next one's parent
+	kept     func(spot) bool // alive, or marked as named
+	last     block.Key       // the block that was added last, and its spot: mostly the next one's parent
 	lastSpot spot
 }
 
 func (b *blocks) init() {
 	b.alive = func(s spot) bool {
+		s &^= spotNamed
 		st := b.strands.at(s.strand())
 		return st != nil && s.offset() < st.length
 	}
+	b.kept = func(s spot) bool { return s&spotNamed != 0 || b.alive(s) }
 }
 
 // locate returns the spot of a block, 0 when it is not there.
@@ -180,7 +186,9 @@ func (b *blocks) apply(c change, old claim) claim {
 	if c.add {
 		mask |= c.bit
 	} else {
-		mask &^= c.bit
+		if mask &^= c.bit; mask&possession == 0 {
+			mask &^= maskCopied
+		}
 	}
 	if c.belief != 0 && (belief == 0 || b.beliefs.until(belief) < b.beliefs.until(c.belief)) {
 		belief = c.belief
@@ -275,7 +283,15 @@ func (b *blocks) count(h *holder, from, to claim, n int64) {
 		b.beliefs.count(h, to.belief(), n)
 		b.beliefs.count(h, from.belief(), -n)
 	}
-	old, mask := b.sets.mask(from.mask())&possession, b.sets.mask(to.mask())&possession
+	old, mask := b.sets.mask(from.mask()), b.sets.mask(to.mask())
+	if (old^mask)&maskNamed != 0 {
+		if mask&maskNamed != 0 {
+			h.named += n
+		} else {
+			h.named -= n
+		}
+	}
+	old, mask = old&possession, mask&possession
 	if old == mask {
 		return
 	}
@@ -302,7 +318,10 @@ func (b *blocks) count(h *holder, from, to claim, n int64) {
 // grow adds blocks that are not there, one after the other, after the block of the key parent, or at a chain's root
 // when rooted. All of them get the holder's claim.
 func (b *blocks) grow(keys []block.Key, parent block.Key, rooted bool, depth uint32, c change, tick uint32) {
-	own := b.apply(c, 0)
+	own, mark := b.apply(c, 0), spot(0)
+	if c.bit&maskNamed != 0 {
+		mark = spotNamed
+	}
 	set := b.sets.single(c.h.id, own)
 	b.count(c.h, 0, own, int64(len(keys)))
 	b.held += int64(len(keys))
@@ -318,8 +337,8 @@ func (b *blocks) grow(keys []block.Key, parent block.Key, rooted bool, depth uin
 				b.expect(keys[k:min(k+ahead, n)])
 			}
 			if b.dead == 0 && b.swept == 0 {
-				b.slots.insert(key, spotOf(i, from+uint32(k)), nil)
-			} else if !b.slots.put(key, spotOf(i, from+uint32(k)), b.alive) && b.dead > 0 && b.swept == 0 {
+				b.slots.insert(key, spotOf(i, from+uint32(k))|mark, nil)
+			} else if !b.slots.put(key, spotOf(i, from+uint32(k))|mark, b.kept) && b.dead > 0 && b.swept == 0 {
 				b.dead-- // its slot was dead
 			}
 			if len(b.floats) > 0 {
@@ -348,7 +367,7 @@ func (b *blocks) living() func(spot) bool {
 	if b.dead == 0 && b.swept == 0 {
 		return nil
 	}
-	return b.alive
+	return b.kept
 }
 
 // tip returns a strand to which what follows a block can be added: the block's own if it ends there, else a new one.
@@ -535,22 +554,69 @@ func (b *blocks) emptyEnd(s *strand) uint32 {
 	return 0
 }
 
-// take applies a change that removes a block from a holder, whose key is known.
-func (b *blocks) take(key block.Key, at spot, c change) {
-	i, off := at.strand(), at.offset()
-	b.paint(i, off, off+1, c)
+// take applies a change that takes blocks from a holder: those of keys, from a spot backwards on one strand. handles are
+// their names, nil when they need not be named.
+func (b *blocks) take(keys []block.Key, handles []uint64, at spot, c change) {
+	i, hi := at.strand(), at.offset()
+	lo := hi + 1 - uint32(len(keys))
+	b.paint(i, lo, hi+1, c)
 	s := b.strands.at(i)
-	if off+1 < s.length || s.child != 0 && b.furthest(s) > off {
-		if len(b.ghosts) < keptGhosts && b.setAt(at) == 0 {
-			b.ghosts = append(b.ghosts, ghost{key, at})
+	set, end := b.setAt(at), hi+1
+	if set == 0 && end == s.length {
+		if end = lo; s.child != 0 {
+			end = max(lo, b.furthest(s))
 		}
-		return
+		if end <= hi {
+			b.shorten(s, end)
+		}
 	}
-	if b.emptyEnd(s) <= off {
-		b.shorten(s, off)
-		b.slots.del(key, b.living())
+	for k, key := range keys {
+		switch off := hi - uint32(k); {
+		case off >= end && handles != nil:
+			b.names.del(handles[k])
+			b.slots.del(key, b.living())
+		case off >= end:
+			b.erase(s, key)
+		default:
+			if set == 0 && len(b.ghosts) < keptGhosts {
+				b.ghosts = append(b.ghosts, ghost{key, spotOf(i, off)})
+			}
+			if handles != nil && !b.named(set) {
+				b.names.del(handles[k])
+				p := b.slots.find(key)
+				p.mark(false)
+			}
+		}
+	}
+	if end <= hi {
 		b.trim(i)
 	}
+}
+
+// erase forgets the key of a block that has been cut from a strand. If a handle names it, that must go first: see sweep.
+func (b *blocks) erase(s *strand, key block.Key) {
+	if p := b.slots.find(key); p.at >= 0 && p.named() {
+		b.dead++
+		atomic.StoreUint32(&s.at, s.at|strandClosed)
+		return
+	}
+	b.slots.del(key, b.living())
+}
+
+// named reports whether a member of a set knows the blocks by their names.
+func (b *blocks) named(set setID) bool {
+	if set == 0 {
+		return false
+	}
+	if set&singleSet != 0 {
+		return b.sets.mask(set.single().claim().mask())&maskNamed != 0
+	}
+	for _, w := range b.sets.run(set) {
+		if b.sets.mask(setMember(w).claim().mask())&maskNamed != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // trim cuts the blocks at a strand's end that nobody has and on which nothing hangs, and frees the strand if none is
@@ -584,6 +650,10 @@ func (b *blocks) bury(i, from uint32) int {
 		g := b.ghosts[k]
 		if g.at.strand() != i || g.at.offset() < from {
 			k++
+			continue
+		}
+		if p := b.slots.find(g.key); p.at >= 0 && p.named() {
+			k++ // it stays until its name goes
 			continue
 		}
 		b.slots.del(g.key, b.living())
@@ -631,22 +701,27 @@ func (b *blocks) free(i uint32, s *strand) (parent uint32) {
 // sweepSlots is how many slots a sweep looks at in one go: about 20 µs.
 const sweepSlots = 4096
 
-// sweep clears dead slots, some at a time, once there is one in eight. It needs tableMu.
+// sweep clears dead slots, some at a time, once there is one in eight: first the names of blocks that nobody knows by them,
+// for these keep slots. It needs tableMu.
 func (b *blocks) sweep() {
 	if b.swept == 0 {
 		if b.dead <= 1024+b.slots.n/8 && len(b.limbo) <= 1024+b.strands.live/8 {
 			return
 		}
-		b.dead, b.settled = 0, len(b.limbo)
+		b.dead, b.settled, b.stale = 0, len(b.limbo), false
 	}
-	for n := 0; n < sweepSlots && b.swept < slotSegments; b.swept++ {
-		g := &b.slots.segments[b.swept]
+	for n := 0; n < sweepSlots && b.swept < nameSegments+slotSegments; b.swept++ {
+		if b.swept < nameSegments {
+			n += b.sweepNames(b.swept)
+			continue
+		}
+		g := &b.slots.segments[b.swept-nameSegments]
 		if a := g.array.Load(); a != nil {
 			n += len(a.words) / 2
-			b.slots.rebuild(g, 0, b.alive)
+			b.slots.rebuild(g, 0, b.kept)
 		}
 	}
-	if b.swept < slotSegments {
+	if b.swept < nameSegments+slotSegments {
 		return
 	}
 	b.swept = 0
@@ -656,6 +731,22 @@ func (b *blocks) sweep() {
 	b.limbo = append(b.limbo[:0], b.limbo[b.settled:]...)
 }
 
+// sweepNames drops the names of blocks that nobody knows by them from a segment, and returns how much it looked at.
+func (b *blocks) sweepNames(segment int) int {
+	b.names.sweep(segment, func(_ uint64, key block.Key) bool {
+		p := b.slots.find(key)
+		if p.at < 0 {
+			return false
+		}
+		if b.alive(p.spot) && b.named(b.setAt(p.spot)) {
+			return true
+		}
+		p.mark(false)
+		return false
+	})
+	return len(b.names.segments[segment].words) / 2
+}
+
 // clear forgets all blocks and gives their memory back.
 func (b *blocks) clear() {
 	for i := range b.slots.segments {
@@ -663,13 +754,14 @@ func (b *blocks) clear() {
 		b.slots.segments[i].n = 0
 	}
 	b.slots.n, b.slots.words = 0, 0
+	b.names = names{}
 	b.strands.reset()
 	b.runs.reset()
 	b.sets.reset()
 	b.beliefs.reset()
 	b.floats, b.floatKey = nil, nil
-	b.dead, b.limbo, b.settled, b.swept = 0, nil, 0, 0
-	b.old, b.new, b.ghosts = nil, nil, nil
+	b.dead, b.limbo, b.settled, b.swept, b.stale = 0, nil, 0, 0, false
+	b.old, b.new, b.scan, b.ghosts = nil, nil, nil, nil
 	b.lastSpot = 0
 }
 
@@ -677,12 +769,12 @@ func (b *blocks) clear() {
 const floatBytes = 80
 
 func (b *blocks) bytes() int64 {
-	return b.slots.bytes() + b.strands.bytes() + b.runs.bytes() + b.sets.bytes() + b.beliefs.bytes() +
-		int64(len(b.floats)+len(b.floatKey))*floatBytes/2 + int64(cap(b.limbo))*4 + int64(cap(b.old)+cap(b.new))*8 + int64(cap(b.ghosts))*16
+	return b.slots.bytes() + b.names.bytes() + b.strands.bytes() + b.runs.bytes() + b.sets.bytes() + b.beliefs.bytes() +
+		int64(len(b.floats)+len(b.floatKey))*floatBytes/2 + int64(cap(b.limbo))*4 + int64(cap(b.old)+cap(b.new)+cap(b.scan))*8 + int64(cap(b.ghosts))*16
 }
 
 // growth returns an upper bound of what a change of n blocks makes it allocate.
 func (b *blocks) growth(n int) int64 {
-	return b.slots.growth(n) + b.strands.growth(n) + b.runs.growth(2, max(cap(b.old), 16)+4) + b.sets.growth(n) +
+	return b.slots.growth(n) + b.names.growth(n) + b.strands.growth(n) + b.runs.growth(2, max(cap(b.old), 16)+4) + b.sets.growth(n) +
 		int64(n)*floatBytes*int64(min(len(b.floats), 1)) + 4*int64(n)
 }

@@ -54,13 +54,17 @@
 //
 // What is believed lies in the same strands: a holder's claim on a block is a mask of where it has it and a belief, with
 // the time until which that counts. So a match looks up both at once, and what is confirmed replaces what is believed by
-// the way. What engines announce lies above: points, the ends of engine blocks by handle, and their records. See docs/design.
+// the way.
+//
+// Handles lie above. Where engine blocks are of our size a handle names a block, once for all holders whose engines hash
+// alike, and a holder's claim says that it knows the block by that name. Holders that do anything else are odd: what they
+// announce is kept in points, the ends of engine blocks on a chain, and records of them. See docs/design.
 //
 // # Memory
 //
 // Everything lies in arenas and open-addressing tables without pointers inside, which the garbage collector does not look
 // into; only points of re-cut or waiting blocks have slices. A block takes some 20 to 30 bytes, however many holders have
-// it, if they have much the same; a handle of one holder about 90. Config.Bytes is a hard limit: room is made before an
+// it, if they have much the same; a handle that names it some 20, once; a handle of an odd holder about 90. Config.Bytes is a hard limit: room is made before an
 // announcement is applied, and tables that grow count old and new. At the limit the least recently used sixteenth goes,
 // deepest blocks before their parents; a strand is as recent as its most recent descendant. Slots shrink and strands are
 // given back when they are no longer needed, all the rest when the index is empty at the limit.

@@ -46,7 +46,8 @@ func (x *Index) unset(h *holder, key block.Key, r *record) {
 	if at == 0 || x.blocks.maskAt(at, h.id)&bit == 0 {
 		panic("bug: a block that is covered is not held")
 	}
-	x.blocks.take(key, at, change{h: h, bit: bit})
+	x.single[0] = key
+	x.blocks.take(x.single[:], nil, at, change{h: h, bit: bit})
 }
 
 // use notes that a strand was used. Readers call it too.

@@ -109,6 +109,11 @@ func (x *Index) resetArenas() bool {
 	x.parts.reset()
 	x.waiting = queue{}
 	x.extraBytes, x.waitingBytes = 0, 0
+	for _, h := range x.holders {
+		if h != nil {
+			h.named = 0
+		}
+	}
 	return had
 }
 
@@ -137,6 +142,7 @@ func (x *Index) evict(pass int) {
 			x.releaseAll(h) // what is left are points that wait for each other
 		}
 	}
+	x.blocks.stale = true
 	x.cutAll(&d)
 	x.counts.evictions += before - x.blocks.held
 	x.sweepAll()
@@ -192,8 +198,17 @@ func (x *Index) cut(i, lo uint32) {
 	if lo == 0 {
 		before = spotOf(s.parent, s.at&strandOffset)
 	}
+	if before.strand() == 0 {
+		return
+	}
+	members, _ := b.sets.load(b.setAt(before), nil)
+	for _, m := range members {
+		if m.claim().mask() == bareMask {
+			b.unname(x.holders[m.holder()], before)
+		}
+	}
 	for _, q := range shaken {
-		if it := b.beliefs.at(q); it.blocks > 0 && before.strand() != 0 {
+		if it := b.beliefs.at(q); it.blocks > 0 {
 			b.doubtPath(before, change{h: x.holders[it.holder], doubt: q})
 		}
 	}
@@ -207,7 +222,7 @@ func (x *Index) remainder(set setID, n int64, shaken *[]uint32) setID {
 	for _, m := range members {
 		h := x.holders[m.holder()]
 		now := claimOf(m.claim().mask(), 0)
-		if h.keyed {
+		if h.keyed || b.sets.mask(now.mask())&maskNamed != 0 {
 			now = 0
 			h.broken |= 1<<block.NumTiers - 1
 		}

@@ -20,8 +20,10 @@ type holder struct {
 	broken  uint8 // bit by tier: something of it was dropped for want of room, so that its history is not whole
 
 	blocks   [block.NumTiers]int64 // of ours, by tier, in any group
-	handles  int64
-	covers   int // lists of what it covers in part, or twice
+	handles  int64                 // points
+	named    int64                 // blocks that it knows by their names
+	odd      bool                  // all it knows by handles is in points, nothing in names
+	covers   int                   // lists of what it covers in part, or twice
 	waiting  int64
 	believed int64 // blocks
 	view     *view

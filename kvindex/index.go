@@ -134,7 +134,8 @@ type Index struct {
 	waiting      queue // points that wait, oldest first
 	waitingBytes int64
 	extraBytes   int64
-	woken        []uint64 // handles of points that were resolved while others waited for them
+	woken        []uint64    // handles that became known while points waited for them
+	bare         []block.Key // that were named and not stored
 	scratch      scratch
 	single       [1]block.Key
 	copies       map[copyKey]uint32 // blocks of StoreKeys that are there more than once: how often beyond that
@@ -181,13 +182,12 @@ func (x *Index) Remove(id fleet.Holder, tier block.Tier, group int, handles []ui
 	for len(handles) > 0 {
 		n := min(len(handles), stretch)
 		x.tableMu.Lock()
-		for _, handle := range handles[:n] {
-			p := x.lookup(id, handle)
-			if p == 0 || !x.dropCopy(h, p, tier, uint8(g)) {
-				x.counts.unknownRemoved++
-				continue
+		if !h.odd {
+			x.removePlain(h, tier, uint8(g), handles[:n])
+		} else {
+			for _, handle := range handles[:n] {
+				x.removePoint(h, tier, uint8(g), handle)
 			}
-			x.collect(h, p)
 		}
 		x.tableMu.Unlock()
 		handles = handles[n:]
@@ -205,12 +205,8 @@ func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
 	}
 	h.broken &^= 1 << tier
 	h.vague &^= 1 << tier
-	if h.keyed || h.believed > 0 {
-		c := change{h: h, doubt: anyBelief}
-		if h.keyed {
-			c.bit = anyGroup << tier
-		}
-		x.sweepStrands(c)
+	if h.keyed || h.named > 0 || h.believed > 0 {
+		x.clearStrands(h, tier)
 	}
 	x.inStretches(h.points, func(p uint32) {
 		x.dropRecords(h, p, func(r *record) bool { return r.tier == tier })
@@ -231,12 +227,13 @@ func (x *Index) Forget(id fleet.Holder) {
 	x.setView(id, nil) // from here on no reader sees it
 	x.tableMu.Unlock()
 	// Strand by strand is cheaper than block by block, if it has much, and right if no block is covered in part.
-	whole := h.covers == 0 && h.handles > int64(x.blocks.strands.live)
-	if h.keyed || whole || h.believed > 0 {
+	whole := h.odd && h.covers == 0 && h.handles > int64(x.blocks.strands.live)
+	if h.keyed || h.named > 0 || whole || h.believed > 0 {
 		c := change{h: h, doubt: anyBelief}
-		if h.keyed || whole {
+		if !h.odd || whole {
 			c.bit = 1<<64 - 1
 		}
+		x.blocks.stale = true
 		x.sweepStrands(c)
 	}
 	x.inStretches(h.points, func(p uint32) {
@@ -251,6 +248,38 @@ func (x *Index) Forget(id fleet.Holder) {
 	x.known--
 	x.counts.forgotten++
 	x.giveBack()
+}
+
+// clearStrands takes a tier of a holder that is not odd from all strands, and all that is believed of it.
+func (x *Index) clearStrands(h *holder, tier block.Tier) {
+	c := change{h: h, doubt: anyBelief}
+	if !h.odd {
+		c.bit = anyGroup << tier
+	}
+	others := int64(0)
+	for t, n := range h.blocks {
+		if t != int(tier) {
+			others += n
+		}
+	}
+	if others == 0 && h.named > 0 {
+		c.bit |= maskNamed
+	}
+	x.blocks.stale = x.blocks.stale || h.named > 0
+	touched := x.sweepStrands(c)
+	if h.named == 0 {
+		return
+	}
+	// What it has no more is known while it has descendants.
+	x.tableMu.Lock()
+	for k, i := range touched {
+		if k%stretch == stretch-1 {
+			x.tableMu.Unlock()
+			x.tableMu.Lock()
+		}
+		x.blocks.unnameStrand(h, i)
+	}
+	x.tableMu.Unlock()
 }
 
 // stretch is how many blocks a writer changes before it lets readers pass: some µs.

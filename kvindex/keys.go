@@ -9,7 +9,7 @@ import (
 // hashes of an engine's own. parent is the key of the block before the first; hasParent false: the run begins the chain.
 // The keys are their own handles: [Index.RemoveKeys] takes them back. A block that is there already has one copy more, as
 // with OriginNew. Blocks of an unknown parent count when it becomes known. The group has full attention. One holder uses
-// either this or [Index.Store], never both.
+// either this or [Index.Store]: what comes by the other is refused.
 func (x *Index) StoreKeys(id fleet.Holder, tier block.Tier, group int, parent block.Key, hasParent bool, keys []block.Key) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -39,7 +39,7 @@ func (x *Index) RemoveKeys(id fleet.Holder, tier block.Tier, group int, keys []b
 	defer x.mu.Unlock()
 	x.blocks.ghosts = x.blocks.ghosts[:0]
 	h := x.holder(id)
-	if h == nil || tier >= block.NumTiers || h.find(group) < 0 {
+	if h == nil || !h.keyed || tier >= block.NumTiers || h.find(group) < 0 {
 		x.counts.unknownRemoved += int64(len(keys))
 		return
 	}
@@ -66,6 +66,10 @@ func (x *Index) keyed(id fleet.Holder, tier block.Tier, group int) (*holder, uin
 		return nil, 0
 	}
 	g := h.find(group)
+	if !h.keyed && h.handles+h.named > 0 {
+		x.counts.refused++ // its events carry handles
+		return nil, 0
+	}
 	if g < 0 {
 		if g = x.join(h, &Stored{Group: group, BlockSize: int(x.size)}); g < 0 {
 			return nil, 0
@@ -138,18 +142,21 @@ func (x *Index) countCopies(keys []block.Key, at spot, c change) {
 	b := &x.blocks
 	lo := at.offset()
 	hi := lo + uint32(len(keys))
-	from := uint32(0)
-	b.old = b.segments(b.strands.at(at.strand()), b.old[:0])
-	for _, g := range b.old {
-		if max(from, lo) < min(g.end, hi) && b.sets.mask(b.sets.get(g.set, c.h.id).mask())&c.bit != 0 {
-			for k := max(from, lo); k < min(g.end, hi); k++ {
-				if x.copies == nil {
-					x.copies = map[copyKey]uint32{}
-				}
-				x.copies[copyKey{keys[k-lo], c.bit, c.h.id}]++
-			}
-		}
+	from, bit := uint32(0), c.bit&possession
+	b.scan = b.segments(b.strands.at(at.strand()), b.scan[:0])
+	for _, g := range b.scan {
+		a, z := max(from, lo), min(g.end, hi)
 		from = g.end
+		if a >= z || b.sets.mask(b.sets.get(g.set, c.h.id).mask())&bit == 0 {
+			continue
+		}
+		if x.copies == nil {
+			x.copies = map[copyKey]uint32{}
+		}
+		for k := a; k < z; k++ {
+			x.copies[copyKey{keys[k-lo], bit, c.h.id}]++
+		}
+		b.paint(at.strand(), a, z, change{h: c.h, bit: maskCopied, add: true})
 	}
 }
 
@@ -158,25 +165,24 @@ func (x *Index) removeRun(keys []block.Key, c change) {
 	b := &x.blocks
 	b.expect(keys)
 	for len(keys) > 0 {
-		at := b.locate(keys[0])
-		if at == 0 || b.maskAt(at, c.h.id)&c.bit == 0 {
+		at, mask := b.locate(keys[0]), uint64(0)
+		if at != 0 {
+			mask = b.maskAt(at, c.h.id)
+		}
+		if mask&c.bit == 0 {
 			x.counts.unknownRemoved++
 			keys = keys[1:]
 			continue
 		}
-		if len(x.copies) > 0 && x.dropKeyCopy(copyKey{keys[0], c.bit, c.h.id}) {
+		if mask&maskCopied != 0 && x.dropKeyCopy(copyKey{keys[0], c.bit, c.h.id}) {
 			keys = keys[1:]
 			continue
 		}
 		n := 1
-		if len(x.copies) == 0 {
-			n = b.tailRun(keys, at, c)
+		if mask&maskCopied == 0 {
+			n = b.runBack(keys, at)
 		}
-		if n > 1 {
-			b.takeTail(keys[:n], at, c)
-		} else {
-			b.take(keys[0], at, c)
-		}
+		b.take(keys[:n], nil, at, c)
 		keys = keys[n:]
 	}
 }
@@ -194,44 +200,39 @@ func (x *Index) dropKeyCopy(k copyKey) bool {
 	return true
 }
 
-// tailRun returns how many keys, from the first on, are blocks of one segment of a strand from its last block backwards,
-// each before the one before, on which nothing hangs.
-func (b *blocks) tailRun(keys []block.Key, at spot, c change) int {
-	s := b.strands.at(at.strand())
-	if at.offset()+1 != s.length || s.child != 0 {
-		return 1
-	}
-	set := b.setAt(at)
-	n := 1
-	for n < len(keys) && spot(n) <= at&strandOffset {
-		next := b.slots.get(keys[n])
-		if next != at-spot(n) || b.setAt(next) != set {
-			break
-		}
+// runBack returns how many keys, from the first on, which is at a spot, are blocks of one segment of a strand, each before
+// the one before.
+func (b *blocks) runBack(keys []block.Key, at spot) int {
+	n, most := 1, min(len(keys), int(at.offset()-b.segmentStart(at))+1)
+	for n < most && b.slots.get(keys[n]) == at-spot(n) {
 		n++
 	}
 	return n
 }
 
-// takeTail is take of a run that tailRun found.
-func (b *blocks) takeTail(keys []block.Key, at spot, c change) {
-	i, n := at.strand(), uint32(len(keys))
-	s := b.strands.at(i)
-	from := at.offset() + 1 - n
-	b.paint(i, from, at.offset()+1, c)
-	if b.emptyEnd(s) <= from {
-		b.shorten(s, from)
-		for _, key := range keys {
-			b.slots.del(key, b.living())
-		}
-		b.trim(i)
+// segmentStart returns the offset at which the segment of a block begins.
+func (b *blocks) segmentStart(at spot) uint32 {
+	s := b.strands.at(at.strand())
+	words := s.segs[:]
+	if s.more != 0 {
+		run := b.runs.at(s.more)
+		words = run[1 : 1+run[0]]
 	}
+	start := uint32(0)
+	for _, w := range words {
+		end := segmentOf(w).end
+		if end > at.offset() {
+			break
+		}
+		start = end
+	}
+	return start
 }
 
-// sweepStrands applies a change to all blocks of all strands. It costs a look at every strand.
-func (x *Index) sweepStrands(c change) {
+// sweepStrands applies a change to all blocks of all strands, and returns which strands it changed. It costs a look at
+// every strand.
+func (x *Index) sweepStrands(c change) (touched []uint32) {
 	b := &x.blocks
-	var touched []uint32
 	x.tableMu.Lock()
 	n := 0
 	b.strands.each(func(i uint32, s *strand) {
@@ -252,6 +253,7 @@ func (x *Index) sweepStrands(c change) {
 			delete(x.copies, k)
 		}
 	}
+	return touched
 }
 
 // trimAll trims strands, of which some may be gone.

@@ -408,12 +408,12 @@ func (x *Index) count(m *matcher, dst []Match) (out []Match, simple, ok bool) {
 				return dst, false, true
 			}
 			switch {
-			case c == plainMask || c.mask() == plainMask:
+			case c.mask()-plainMask <= namedMask-plainMask:
 				dst = append(dst, Match{
 					Holder: member.holder(), Blocks: r.blocks, Full: r.blocks, Speculative: r.blocks,
 					Tier: [block.NumTiers]uint32{r.blocks},
 				})
-			case c.mask() != 0:
+			case c.mask() != 0 && c.mask() != bareMask:
 				return dst, false, true
 			case x.blocks.beliefs.until(c.belief()) > m.now:
 				dst = append(dst, Match{Holder: member.holder(), Speculative: r.blocks})
@@ -445,13 +445,13 @@ func (m *matcher) follow(x *Index, blocks uint32, dst []Match) bool {
 			continue
 		}
 		switch c := members[0].claim(); {
-		case c.mask() == plainMask:
+		case c.mask()-plainMask <= namedMask-plainMask:
 			if r.Blocks == r.Speculative { // all so far is confirmed
 				r.Blocks += blocks
 				r.Full += blocks
 				r.Tier[0] += blocks
 			}
-		case c.mask() != 0:
+		case c.mask() != 0 && c.mask() != bareMask:
 			return false
 		case x.blocks.beliefs.until(c.belief()) <= m.now:
 			continue

@@ -57,22 +57,37 @@ type sets struct {
 	scratch []setMember
 }
 
-// plainMask is the number of the commonest mask: the accelerator, the first group.
-const plainMask = 1
+// The numbers of the commonest masks: the accelerator and the first group, without and with a name; and a name alone.
+const (
+	plainMask = 1
+	namedMask = 2
+	bareMask  = 3
+)
 
-// possession are the bits of a mask that say where a block is.
-const possession = 1<<(4*MaxGroups) - 1
+// A mask has in its lowest bits where a block is, and above them what else is known of the holder and the block.
+const (
+	possession = 1<<(4*MaxGroups) - 1
+	// maskNamed: the holder knows the block by its name in names, and the bits of possession are what it announced of it.
+	maskNamed = 1 << 60
+	// maskCopied: some of that it has more than once, as copies tells.
+	maskCopied = 1 << 61
+)
 
 // number returns a mask's number. Masks are few: combinations of tiers and groups that occur.
 func (s *sets) number(mask uint64) uint32 {
-	if mask <= 1 {
-		return uint32(mask) // 0: none; 1: plainMask
+	switch mask {
+	case 0, 1:
+		return uint32(mask)
+	case 1 | maskNamed:
+		return namedMask
+	case maskNamed:
+		return bareMask
 	}
 	if n, ok := s.numbers[mask]; ok {
 		return n
 	}
 	if s.numbers == nil {
-		s.numbers = map[uint64]uint32{0: 0, 1: plainMask}
+		s.numbers = map[uint64]uint32{}
 	}
 	all := append(s.all(), mask)
 	s.numbers[mask] = uint32(len(all) - 1)
@@ -80,13 +95,13 @@ func (s *sets) number(mask uint64) uint32 {
 	return uint32(len(all) - 1)
 }
 
-var firstMasks = []uint64{0, 1}
+var firstMasks = []uint64{0, 1, 1 | maskNamed, maskNamed}
 
 func (s *sets) all() []uint64 {
 	if m := s.masks.Load(); m != nil {
 		return *m
 	}
-	return firstMasks[:2:2]
+	return firstMasks[:4:4]
 }
 
 // mask returns the mask of a number.

@@ -36,8 +36,11 @@ const (
 	slotLoad = 14
 )
 
-// spot is a place on a strand: the strand's index, 32 bits, and an offset, 16 bits. 0 is none.
+// spot is a place on a strand: the strand's index, 31 bits, and an offset, 16 bits. 0 is none.
 type spot uint64
+
+// spotNamed marks in a slot a block that a handle names: see names.
+const spotNamed = 1 << 47
 
 func spotOf(strand, offset uint32) spot { return spot(strand)<<16 | spot(offset) }
 
@@ -85,7 +88,7 @@ func (t *slots) find(key block.Key) probe {
 			}
 			// The key's word must be the same after its spot was read.
 			if s := spot(atomic.LoadUint64(&w[i+1]) >> 16); s != 0 && atomic.LoadUint64(&w[i]) == uint64(key) {
-				return probe{array: a, at: int(b)*bucketWords + i, key: key, spot: s}
+				return probe{array: a, at: int(b)*bucketWords + i, key: key, spot: s &^ spotNamed}
 			}
 		}
 		if uint16(atomic.LoadUint64(&w[1])) == 0 {
@@ -102,18 +105,31 @@ func (t *slots) find(key block.Key) probe {
 func (t *slots) still(p *probe) bool {
 	return t.segment(mixKey(p.key)).array.Load() == p.array &&
 		atomic.LoadUint64(&p.array.words[p.at]) == uint64(p.key) &&
-		spot(atomic.LoadUint64(&p.array.words[p.at+1])>>16) == p.spot
+		spot(atomic.LoadUint64(&p.array.words[p.at+1])>>16)&^spotNamed == p.spot
+}
+
+// named reports whether a key that was found is marked as named.
+func (p *probe) named() bool { return spot(p.array.words[p.at+1]>>16)&spotNamed != 0 }
+
+// mark marks a key that was found as named, or takes the mark away.
+func (p *probe) mark(named bool) {
+	w := &p.array.words[p.at+1]
+	if named {
+		atomic.StoreUint64(w, *w|spotNamed<<16)
+	} else {
+		atomic.StoreUint64(w, *w&^(spotNamed<<16))
+	}
 }
 
 // get returns a key's spot, 0 when it has none.
 func (t *slots) get(key block.Key) spot { return t.find(key).spot }
 
-// put gives a key a spot and reports whether the key is new. alive tells which spots must be kept when the segment
-// grows; nil: all.
+// put gives a key a spot and reports whether the key is new. alive tells which spots, marks
+// included, must be kept when the segment grows; nil: all.
 func (t *slots) put(key block.Key, s spot, alive func(spot) bool) bool {
 	if p := t.find(key); p.at >= 0 {
 		w := &p.array.words[p.at+1]
-		atomic.StoreUint64(w, *w&0xffff|uint64(s)<<16)
+		atomic.StoreUint64(w, *w&(0xffff|spotNamed<<16)|uint64(s)<<16)
 		return false
 	}
 	t.insert(key, s, alive)

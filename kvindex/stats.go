@@ -60,7 +60,7 @@ func (x *Index) Stats() Stats {
 		Blocks:             x.blocks.held,
 		Memberships:        x.blocks.memberships,
 		Speculative:        x.blocks.beliefs.claims,
-		Handles:            int64(x.points.live()),
+		Handles:            int64(x.points.live()) + x.named(),
 		Waiting:            int64(x.waiting.n),
 		Bytes:              x.bytes(),
 		Budget:             x.config.Bytes,
@@ -80,6 +80,16 @@ func (x *Index) Stats() Stats {
 	return s
 }
 
+// named returns how many (holder, block) pairs are known by their names.
+func (x *Index) named() (n int64) {
+	for _, h := range x.holders {
+		if h != nil {
+			n += h.named
+		}
+	}
+	return n
+}
+
 // Holder returns figures of one holder, and whether it is known.
 func (x *Index) Holder(id fleet.Holder) (HolderStats, bool) {
 	x.mu.Lock()
@@ -93,7 +103,7 @@ func (x *Index) Holder(id fleet.Holder) (HolderStats, bool) {
 
 func (x *Index) describe(h *holder) HolderStats {
 	s := HolderStats{
-		Holder: h.id, Blocks: h.blocks, Handles: h.handles, Waiting: h.waiting,
+		Holder: h.id, Blocks: h.blocks, Handles: h.handles + h.named, Waiting: h.waiting,
 		Bigram: h.bigram, Provable: !x.view(h.id).unknown, Whole: h.broken == 0,
 	}
 	for i := range h.groups {

@@ -16,6 +16,10 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 	if h == nil {
 		return
 	}
+	if h.keyed {
+		x.counts.refused++ // its events carry keys
+		return
+	}
 	x.advance()
 	g := x.join(h, s)
 	if g < 0 || len(s.Handles) == 0 {
@@ -29,8 +33,8 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 	if !s.HasParent && !s.RootUnknown {
 		a.root = x.hasher.Root(s.Scope)
 	}
-	for from := 0; from < len(s.Handles); from += stretch {
-		a.from, a.to = from, min(from+stretch, len(s.Handles))
+	for a.from < len(s.Handles) {
+		a.to = min(a.from+stretch, len(s.Handles))
 		n := need{handles: a.to - a.from, size: s.BlockSize}
 		if a.aligned {
 			n.tokens = n.handles * s.BlockSize
@@ -41,8 +45,21 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 			return
 		}
 		x.tableMu.Lock()
-		x.apply(&a)
+		v := applied
+		if h.odd {
+			x.apply(&a)
+			a.from = a.to
+		} else {
+			a.from, v = x.applyPlain(&a)
+		}
 		x.tableMu.Unlock()
+		switch v {
+		case stale:
+			x.sweepAll()
+			x.blocks.stale = false
+		case strange:
+			x.unfold(h)
+		}
 		x.wake(h)
 	}
 	x.boundWaiting()
@@ -78,8 +95,7 @@ func (x *Index) judge(a *announcement) bool {
 	case a.BlockSize <= 0:
 		a.copies = false // a placeholder: an offload tier has each chunk once
 	case !a.HasParent:
-		last := x.lookup(a.holder.id, a.Handles[len(a.Handles)-1])
-		if last != 0 && x.find(last, a.Tier, a.group) != 0 {
+		if x.announced(a.holder, a.Handles[len(a.Handles)-1], a.Tier, a.group) {
 			a.copies = false
 			a.holder.vague |= 1 << a.Tier
 			return a.holder.groups[a.group].kind == block.AttentionFull
@@ -89,7 +105,18 @@ func (x *Index) judge(a *announcement) bool {
 	return true
 }
 
-// apply applies a stretch of an announcement. It needs tableMu.
+// announced reports whether a holder announced a handle on a tier in a group.
+func (x *Index) announced(h *holder, handle uint64, tier block.Tier, group uint8) bool {
+	if !h.odd {
+		if _, at, ok := x.knownBy(h, handle); ok {
+			return x.blocks.maskAt(at, h.id)&maskBit(tier, group) != 0
+		}
+	}
+	p := x.lookup(h.id, handle)
+	return p != 0 && x.find(p, tier, group) != 0
+}
+
+// apply applies a stretch of an announcement of an odd holder. It needs tableMu.
 func (x *Index) apply(a *announcement) {
 	h := a.holder
 	// cur is the resolved point before the next block; placed tells that it, or the root, is known.
@@ -162,7 +189,7 @@ func (x *Index) place(a *announcement, i int, p, cur uint32, placed bool, parent
 	if int(start)+len(tokens) > MaxChain {
 		return 0
 	}
-	s := x.walk(cur, a.root, tokens, absolute(x.relative(a, i), start))
+	s := x.walk(cur, a.root, tokens, absolute(x.relative(a, i), int(start)))
 	if p != 0 && x.points.at(p).end != 0 {
 		if x.agrees(p, &s) {
 			return p

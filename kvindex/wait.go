@@ -123,6 +123,10 @@ func (x *Index) stopWaiting(h *holder, p uint32) {
 // wake resolves the points that wait for those that were resolved since, and so on.
 func (x *Index) wake(h *holder) {
 	for len(x.woken) > 0 {
+		if !h.odd {
+			x.wakePlain(h)
+			continue
+		}
 		top := len(x.woken) - 1
 		handle := x.woken[top]
 		p := x.lookup(h.id, handle)
@@ -145,21 +149,22 @@ func (x *Index) wake(h *holder) {
 		if int(x.points.at(p).end)+len(e.tokens) > MaxChain {
 			x.dropPoint(h, w)
 		} else {
-			s := x.walk(p, 0, e.tokens, absolute(e.features, x.points.at(p).end))
+			s := x.walk(p, 0, e.tokens, absolute(e.features, int(x.points.at(p).end)))
 			x.resolve(h, w, p, &s)
 		}
 		x.tableMu.Unlock()
 	}
+	x.dropBare(h)
 }
 
 // absolute returns features with offsets from the chain's first token.
-func absolute(features []block.Feature, start uint32) []block.Feature {
+func absolute(features []block.Feature, start int) []block.Feature {
 	if len(features) == 0 {
 		return nil
 	}
 	out := make([]block.Feature, len(features))
 	for i, f := range features {
-		out[i] = block.Feature{ID: f.ID, Offset: f.Offset + int(start)}
+		out[i] = block.Feature{ID: f.ID, Offset: f.Offset + start}
 	}
 	return out
 }
@@ -184,12 +189,6 @@ func (x *Index) dropPoint(h *holder, p uint32) {
 		h.broken |= 1 << r.tier
 		return true
 	})
-	pt := x.points.at(p)
-	for w := x.waiters.get(handleKey(h.id, pt.handle)); w != 0 && pt.kids > 0; w = x.extras.at(x.points.at(w).extra).sibling {
-		if wp := x.points.at(w); wp.parent == p {
-			wp.parent = 0
-			pt.kids--
-		}
-	}
+	x.orphan(p)
 	x.collect(h, p)
 }

@@ -1,0 +1,208 @@
+package kvindex
+
+import "github.com/warmpath/warmpath/block"
+
+// names maps engines' hashes to the keys of the blocks that they name, for all holders together: most engines of a fleet
+// hash alike, so that a handle is paid once. Which holder knows a block by its name is in the holder's claim. A block has
+// one name at most, and then its slot is marked: a claim would else not tell by which of two handles a holder knows it.
+//
+// Open addressing in buckets of one cache line with four pairs of handle and key; a byte for each bucket counts the pairs
+// that were pushed past it. No key is 0. It is for the writer alone.
+type names struct {
+	segments [nameSegments]nameSegment
+	n        int
+	buckets  int // of all segments
+}
+
+type nameSegment struct {
+	words []uint64
+	past  []uint8 // by bucket; 255 and more is 255, for good
+	n     int
+}
+
+const (
+	nameSegments = 256 // growth copies 1/256 at a time
+	nameLoad     = 14  // of 16
+)
+
+func (t *names) segment(h uint64) *nameSegment { return &t.segments[h>>56] }
+
+func (g *nameSegment) home(h uint64) uint64 { return (h << 8 >> 32) * uint64(len(g.past)) >> 32 }
+
+// mixHandle spreads handles, which may be small integers.
+func mixHandle(handle uint64) uint64 {
+	h := handle * 0x9e3779b97f4a7c15
+	return (h ^ h>>32) * 0xd6e8feb86659fd93
+}
+
+// touch reads the bucket in which a handle begins to be looked for, so that it is on its way into the cache.
+func (t *names) touch(handle uint64) uint64 {
+	h := mixHandle(handle)
+	g := t.segment(h)
+	if len(g.past) == 0 {
+		return 0
+	}
+	return g.words[g.home(h)*bucketWords]
+}
+
+// find returns the place of a handle, -1 when it names nothing.
+func (g *nameSegment) find(h, handle uint64) int {
+	n := uint64(len(g.past))
+	if n == 0 {
+		return -1
+	}
+	b := g.home(h)
+	for range n {
+		w := (*[bucketWords]uint64)(g.words[b*bucketWords:])
+		for i := 0; i < bucketWords; i += 2 {
+			if w[i] == handle && w[i+1] != 0 {
+				return int(b)*bucketWords + i
+			}
+		}
+		if g.past[b] == 0 {
+			return -1
+		}
+		if b++; b == n {
+			b = 0
+		}
+	}
+	return -1
+}
+
+// get returns the key of the block that a handle names, 0 when it names none.
+func (t *names) get(handle uint64) block.Key {
+	h := mixHandle(handle)
+	g := t.segment(h)
+	if at := g.find(h, handle); at >= 0 {
+		return block.Key(g.words[at+1])
+	}
+	return 0
+}
+
+// offer lets a handle name a block if it names none, and returns the key of the one that it names now.
+func (t *names) offer(handle uint64, key block.Key) block.Key {
+	h := mixHandle(handle)
+	g := t.segment(h)
+	if at := g.find(h, handle); at >= 0 {
+		return block.Key(g.words[at+1])
+	}
+	if (g.n+1)*16 > len(g.words)/2*nameLoad {
+		t.rebuild(g, slotBuckets(g.n+1))
+	}
+	g.insert(h, handle, uint64(key))
+	g.n++
+	t.n++
+	return key
+}
+
+func (g *nameSegment) insert(h, handle, key uint64) {
+	b := g.home(h)
+	for {
+		w := (*[bucketWords]uint64)(g.words[b*bucketWords:])
+		for i := 0; i < bucketWords; i += 2 {
+			if w[i+1] == 0 {
+				w[i], w[i+1] = handle, key
+				return
+			}
+		}
+		if g.past[b] < 255 {
+			g.past[b]++
+		}
+		if b++; b == uint64(len(g.past)) {
+			b = 0
+		}
+	}
+}
+
+func (t *names) rebuild(g *nameSegment, buckets int) {
+	old := g.words
+	t.buckets += buckets - len(g.past)
+	if buckets == 0 {
+		g.words, g.past = nil, nil
+		return
+	}
+	g.words, g.past = make([]uint64, buckets*bucketWords), make([]uint8, buckets)
+	for i := 0; i < len(old); i += 2 {
+		if old[i+1] != 0 {
+			g.insert(mixHandle(old[i]), old[i], old[i+1])
+		}
+	}
+}
+
+// del lets a handle name nothing.
+func (t *names) del(handle uint64) {
+	h := mixHandle(handle)
+	g := t.segment(h)
+	at := g.find(h, handle)
+	if at < 0 {
+		return
+	}
+	g.words[at+1] = 0
+	for b := g.home(h); b != uint64(at/bucketWords); {
+		if g.past[b] < 255 {
+			g.past[b]--
+		}
+		if b++; b == uint64(len(g.past)) {
+			b = 0
+		}
+	}
+	g.n--
+	t.n--
+	t.shrink(g)
+}
+
+func (t *names) shrink(g *nameSegment) {
+	if len(g.past) > 8 && g.n*8 < len(g.words)/2*3 {
+		t.rebuild(g, slotBuckets(g.n))
+	}
+}
+
+// sweep drops from a segment what keep does not keep.
+func (t *names) sweep(segment int, keep func(handle uint64, key block.Key) bool) {
+	g := &t.segments[segment]
+	n := 0
+	for i := 0; i < len(g.words); i += 2 {
+		if g.words[i+1] == 0 {
+			continue
+		}
+		if keep(g.words[i], block.Key(g.words[i+1])) {
+			n++
+		} else {
+			g.words[i+1] = 0
+		}
+	}
+	if n != g.n {
+		t.n -= g.n - n
+		g.n = n
+		t.rebuild(g, slotBuckets(n)) // counts of what was pushed are wrong now
+	}
+}
+
+// each calls f for all names.
+func (t *names) each(f func(handle uint64, key block.Key)) {
+	for s := range t.segments {
+		words := t.segments[s].words
+		for i := 0; i < len(words); i += 2 {
+			if words[i+1] != 0 {
+				f(words[i], block.Key(words[i+1]))
+			}
+		}
+	}
+}
+
+func (t *names) bytes() int64 { return int64(t.buckets) * (bucketWords*8 + 1) }
+
+// growth returns what n more names make the table allocate, old memory beside new. Handles are hashes: no segment gets
+// more than twice its share and some.
+func (t *names) growth(n int) int64 {
+	share := n/(nameSegments/2) + 8
+	buckets, most := 0, 0
+	for i := range t.segments {
+		g := &t.segments[i]
+		if (g.n+share)*16 > len(g.words)/2*nameLoad {
+			one := slotBuckets(g.n + share)
+			buckets, most = buckets+one, max(most, one)
+		}
+	}
+	return int64(min(buckets, n*most)) * (bucketWords*8 + 1)
+}

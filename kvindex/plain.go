@@ -1,0 +1,581 @@
+package kvindex
+
+import (
+	"math/bits"
+	"slices"
+
+	"github.com/warmpath/warmpath/block"
+)
+
+// Most engines announce blocks of our size, one handle each. For such a holder nothing is kept but the names of its
+// blocks, which it shares with all whose engines hash alike, and its claims on them: a claim with maskNamed stands for the
+// handle that names the block and for a record of one copy on each tier in each group of the mask; copies tells of more.
+// A claim with a name and nothing else (bareMask) is a block that the holder has no more, but whose descendants it has: its
+// key must be known while they live.
+//
+// A holder that does anything else (blocks of other sizes, a handle that names another block than it does for others, or a
+// block that has another name) becomes odd: unfold turns all it is known by into points, and so it stays until it is
+// forgotten. Blocks that wait for their place are points in any case.
+
+// knownBy returns the key of the block that a handle names for a holder that is not odd, and its spot; false when it knows
+// none by it.
+func (x *Index) knownBy(h *holder, handle uint64) (block.Key, spot, bool) {
+	key := x.blocks.names.get(handle)
+	if key == 0 {
+		return 0, 0, false
+	}
+	at := x.blocks.locate(key)
+	if at == 0 || x.blocks.maskAt(at, h.id)&maskNamed == 0 {
+		return 0, 0, false
+	}
+	return key, at, true
+}
+
+// end returns the number of blocks from the chain's first to the one at a spot.
+func (b *blocks) end(at spot) int {
+	return int(b.strands.at(at.strand()).depth) + int(at.offset()) + 1
+}
+
+// verdict is what a stretch of an announcement came to.
+type verdict uint8
+
+const (
+	applied verdict = iota
+	strange         // the holder must become odd before the rest can be applied
+	stale           // it may be right once names that nobody uses are gone
+)
+
+// applyPlain applies a stretch of an announcement of a holder that is not odd, and returns up to which handle. It needs
+// tableMu.
+func (x *Index) applyPlain(a *announcement) (int, verdict) {
+	if !a.aligned {
+		return x.applyLoose(a)
+	}
+	if a.BlockSize != int(x.size) {
+		return a.from, strange
+	}
+	h := a.holder
+	c := change{h: h, bit: maskBit(a.Tier, a.group) | maskNamed, add: true}
+	parent, hasParent := a.Parent, a.HasParent
+	if a.from > 0 {
+		parent, hasParent = a.Handles[a.from-1], true
+	}
+	line := line{key: a.root, placed: !hasParent && !a.RootUnknown}
+	if hasParent {
+		if key, at, ok := x.knownBy(h, parent); ok {
+			line.key, line.end, line.placed = key, x.blocks.end(at), true
+		}
+	}
+	i := a.from
+	for ; i < a.to && !line.placed; i++ {
+		if key, at, ok := x.knownBy(h, a.Handles[i]); ok {
+			line.key, line.end, line.placed = key, x.blocks.end(at), true
+			x.again(a, key, at)
+		} else {
+			tokens := a.Tokens[i*a.BlockSize : (i+1)*a.BlockSize]
+			x.await(a, i, func(p uint32) { x.wait(h, p, parent, hasParent, tokens, x.relative(a, i)) })
+		}
+		parent, hasParent = a.Handles[i], true
+	}
+	return x.placePlain(a, i, line, c)
+}
+
+// line is where a chain goes on.
+type line struct {
+	key    block.Key // of the block before, or the root
+	end    int       // blocks up to it
+	placed bool      // that is known
+}
+
+// await notes that a block that has no place waits.
+func (x *Index) await(a *announcement, i int, wait func(p uint32)) {
+	h := a.holder
+	r := record{tier: a.Tier, group: a.group, size: uint32(min(max(a.BlockSize, 0), MaxChain))}
+	p := x.lookup(h.id, a.Handles[i])
+	if p == 0 {
+		p = x.add(h, a.Handles[i])
+	} else if at := x.find(p, r.tier, r.group); at != 0 && a.aligned {
+		x.records.at(at).shrink(r.size)
+	}
+	wait(p)
+	x.note(h, p, r, a.copies)
+}
+
+// again applies the announcement of a block that the holder knows.
+func (x *Index) again(a *announcement, key block.Key, at spot) {
+	x.single[0] = key
+	c := change{h: a.holder, bit: maskBit(a.Tier, a.group) | maskNamed, add: true}
+	if a.copies {
+		x.countCopies(x.single[:], at, c)
+	}
+	x.blocks.paint(at.strand(), at.offset(), at.offset()+1, c)
+	x.blocks.use(at.strand(), x.tick())
+}
+
+// applyLoose is applyPlain where no tokens tell which block is where.
+func (x *Index) applyLoose(a *announcement) (int, verdict) {
+	h := a.holder
+	for i := a.from; i < a.to; i++ {
+		if key, at, ok := x.knownBy(h, a.Handles[i]); ok {
+			if a.BlockSize > 0 && a.BlockSize != int(x.size) {
+				return i, strange
+			}
+			x.again(a, key, at)
+			continue
+		}
+		x.await(a, i, func(p uint32) { x.wait(h, p, 0, false, nil, nil) })
+	}
+	return a.to, applied
+}
+
+// placePlain applies the blocks from the i-th on, which follow each other on a line.
+func (x *Index) placePlain(a *announcement, i int, line line, c change) (int, verdict) {
+	b, size, tick := &x.blocks, int(x.size), x.tick()
+	for i < a.to {
+		n := min(a.to-i, MaxChain/size-line.end)
+		if n <= 0 {
+			return a.to, applied
+		}
+		features := absolute(a.Features, (line.end-i)*size)
+		keys := x.hasher.Append(x.scratch.keys[:0], line.key, line.end*size, a.Tokens[i*size:(i+n)*size], features)
+		x.scratch.keys = keys
+		handles := a.Handles[i : i+n]
+		for len(keys) > 0 {
+			at, n := b.knownRun(keys)
+			known := n > 0
+			if !known {
+				n = b.newRun(keys)
+			}
+			n, bad := x.name(c.h, handles[:n], keys, known)
+			if n == 0 {
+				break
+			}
+			if known {
+				if a.copies {
+					x.countCopies(keys[:n], at, c)
+				}
+				b.ghosts = b.ghosts[:0] // they may be among them
+				b.paint(at.strand(), at.offset(), at.offset()+uint32(n), c)
+				b.use(at.strand(), tick)
+			} else {
+				b.grow(keys[:n], line.key, line.end == 0, uint32(line.end), c, tick)
+			}
+			x.rouse(c.h, handles[:n])
+			line.key, line.end = keys[n-1], line.end+n
+			keys, handles, i = keys[n:], handles[n:], i+n
+			if bad {
+				break
+			}
+		}
+		if len(keys) == 0 {
+			continue
+		}
+		// The next handle does not name what its tokens say, or waits.
+		if key, at, ok := x.knownBy(c.h, handles[0]); ok && a.RootUnknown {
+			x.again(a, key, at) // its tokens came without their salt or images: the handle knows better
+			line.key, line.end = key, b.end(at)
+			i++
+			continue
+		}
+		if p := x.waits(c.h, handles[0]); p != 0 {
+			if at := x.find(p, a.Tier, a.group); at != 0 {
+				x.records.at(at).shrink(x.size)
+			}
+			if !x.settle(c.h, p, line, keys[0]) {
+				return i, x.estranged()
+			}
+			continue // it is known now
+		}
+		return i, x.estranged()
+	}
+	return i, applied
+}
+
+// estranged returns the verdict on a handle that does not name what it should.
+func (x *Index) estranged() verdict {
+	if x.blocks.stale {
+		return stale
+	}
+	return strange
+}
+
+// waits returns the point of a handle of a holder that is not odd, 0 when there is none.
+func (x *Index) waits(h *holder, handle uint64) uint32 {
+	if h.handles == 0 {
+		return 0
+	}
+	return x.lookup(h.id, handle)
+}
+
+// name lets handles name the blocks of keys, and returns how many do, from the first on, and whether one of them cannot.
+// known tells that the blocks are there; else they must be added at once, with marks.
+func (x *Index) name(h *holder, handles []uint64, keys []block.Key, known bool) (int, bool) {
+	b := &x.blocks
+	slotted := known || b.dead > 0 || b.swept > 0 // the keys may have slots, with marks
+	for k, handle := range handles {
+		if k%ahead == 0 {
+			for _, next := range handles[k:min(k+ahead, len(handles))] {
+				b.sum += b.names.touch(next)
+			}
+		}
+		if keys[k] == 0 || x.waits(h, handle) != 0 {
+			return k, true
+		}
+		if slotted {
+			if key := b.names.get(handle); key == keys[k] {
+				continue
+			} else if key != 0 {
+				return k, true
+			}
+			if p := b.slots.find(keys[k]); p.at >= 0 {
+				if p.named() {
+					return k, true // by another handle
+				}
+				p.mark(true)
+			}
+		}
+		if key := b.names.offer(handle, keys[k]); key != keys[k] {
+			return k, true
+		}
+	}
+	return len(handles), false
+}
+
+// rouse wakes what waits for handles that a holder has come to know.
+func (x *Index) rouse(h *holder, handles []uint64) {
+	if x.waiters.n == 0 {
+		return
+	}
+	for _, handle := range handles {
+		if x.waiters.get(handleKey(h.id, handle)) != 0 {
+			x.woken = append(x.woken, handle)
+		}
+	}
+}
+
+// settle gives a point that waits its place after a line, as a block that is known by its name, and frees it. It reports
+// false when the point tells of more than such a block can have.
+func (x *Index) settle(h *holder, p uint32, line line, key block.Key) bool {
+	b := &x.blocks
+	handle := x.points.at(p).handle
+	for r := x.points.at(p).records; r != 0; r = x.records.at(r).next {
+		if size := x.records.at(r).size; size != 0 && size != x.size {
+			return false
+		}
+	}
+	at := b.locate(key)
+	if at != 0 && b.maskAt(at, h.id)&maskNamed != 0 {
+		return false // by this name it knows another block, or this one by another
+	}
+	named, slot := b.names.get(handle), b.slots.find(key)
+	if key == 0 || named != key && (named != 0 || slot.at >= 0 && slot.named()) {
+		return false
+	}
+	c := change{h: h, bit: maskNamed, add: true}
+	for r := x.points.at(p).records; r != 0; r = x.records.at(r).next {
+		rec := x.records.at(r)
+		bit := maskBit(rec.tier, rec.group)
+		c.bit |= bit
+		if rec.count > 1 {
+			if x.copies == nil {
+				x.copies = map[copyKey]uint32{}
+			}
+			x.copies[copyKey{key, bit, h.id}] += rec.count - 1
+			c.bit |= maskCopied
+		}
+	}
+	x.releaseRecords(p)
+	x.orphan(p)
+	x.collect(h, p)
+	x.single[0] = key
+	if b.names.offer(handle, key); slot.at >= 0 {
+		slot.mark(true)
+	}
+	if at == 0 {
+		b.grow(x.single[:], line.key, line.end == 0, uint32(line.end), c, x.tick())
+	} else {
+		b.ghosts = b.ghosts[:0]
+		b.paint(at.strand(), at.offset(), at.offset()+1, c)
+		b.use(at.strand(), x.tick())
+	}
+	handles := [1]uint64{handle}
+	x.rouse(h, handles[:])
+	if c.bit == maskNamed {
+		x.bare = append(x.bare, key)
+	}
+	return true
+}
+
+// orphan lets those that wait for an unresolved point go on waiting for its handle without it.
+func (x *Index) orphan(p uint32) {
+	pt := x.points.at(p)
+	for w := x.waiters.get(handleKey(pt.holder, pt.handle)); w != 0 && pt.kids > 0; w = x.extras.at(x.points.at(w).extra).sibling {
+		if wp := x.points.at(w); wp.parent == p {
+			wp.parent = 0
+			pt.kids--
+		}
+	}
+}
+
+// wakePlain resolves a point that waits for the last of those that woke, of a holder that is not odd.
+func (x *Index) wakePlain(h *holder) {
+	top := len(x.woken) - 1
+	handle := x.woken[top]
+	key, at, ok := x.knownBy(h, handle)
+	w := x.waiters.get(handleKey(h.id, handle))
+	if !ok || w == 0 || x.points.at(w).holder != h.id {
+		x.woken = x.woken[:top]
+		return
+	}
+	e := x.extras.at(x.points.at(w).extra)
+	n := need{handles: 1, tokens: len(e.tokens), size: len(e.tokens)}
+	if !x.roomy(n) {
+		// Eviction may take any of them: look again after it.
+		if !x.makeRoom(n) {
+			x.woken = x.woken[:top]
+			x.counts.refused++
+		}
+		return
+	}
+	line := line{key: key, end: x.blocks.end(at), placed: true}
+	fine := true
+	x.tableMu.Lock()
+	switch {
+	case line.end*int(x.size)+len(e.tokens) > MaxChain:
+		x.dropPoint(h, w)
+	case len(e.tokens) != int(x.size):
+		fine = false
+	default:
+		start := line.end * int(x.size)
+		x.scratch.keys = x.hasher.Append(x.scratch.keys[:0], key, start, e.tokens, absolute(e.features, start))
+		fine = x.settle(h, w, line, x.scratch.keys[0])
+	}
+	x.tableMu.Unlock()
+	if !fine {
+		x.unfold(h)
+	}
+}
+
+// dropBare drops the names of blocks that a holder was thought to have descendants of, and has none after all.
+func (x *Index) dropBare(h *holder) {
+	if len(x.bare) == 0 {
+		return
+	}
+	x.tableMu.Lock()
+	for _, key := range x.bare {
+		if at := x.blocks.locate(key); at != 0 && !h.odd {
+			x.blocks.unname(h, at)
+		}
+	}
+	x.tableMu.Unlock()
+	x.bare = x.bare[:0]
+}
+
+// unfold makes a holder odd: what it knows by names becomes points. It costs a look at all names and all strands, once in
+// a holder's life.
+func (x *Index) unfold(h *holder) {
+	b := &x.blocks
+	if !x.makeRoom(need{handles: int(h.named), size: int(x.size)}) {
+		x.sweepStrands(change{h: h, bit: 1<<64 - 1})
+		h.broken |= 1<<block.NumTiers - 1
+		x.counts.refused++
+	}
+	h.odd = true
+	if h.named == 0 {
+		return
+	}
+	type fold struct {
+		handle uint64
+		key    block.Key
+		at     spot
+		end    int
+	}
+	folds := make([]fold, 0, h.named)
+	b.names.each(func(handle uint64, key block.Key) {
+		if at := b.locate(key); at != 0 && b.maskAt(at, h.id)&maskNamed != 0 {
+			folds = append(folds, fold{handle, key, at, b.end(at)})
+		}
+	})
+	slices.SortFunc(folds, func(f, g fold) int { return f.end - g.end })
+	points := make(map[spot]uint32, len(folds))
+	for _, f := range folds {
+		p := x.add(h, f.handle)
+		points[f.at] = p
+		pt := x.points.at(p)
+		pt.key, pt.end = f.key, uint32(f.end)*x.size
+		if pt.parent = points[b.before(f.at)]; pt.parent != 0 {
+			x.points.at(pt.parent).kids++
+		}
+		for rest := b.maskAt(f.at, h.id) & possession; rest != 0; rest &= rest - 1 {
+			bit := bits.TrailingZeros64(rest)
+			k := copyKey{f.key, 1 << bit, h.id}
+			r := x.records.alloc()
+			*x.records.at(r) = record{
+				next: pt.records, count: 1 + x.copies[k], size: x.size, tier: block.Tier(bit % 4), group: uint8(bit / 4),
+			}
+			pt.records = r
+			delete(x.copies, k)
+		}
+		if x.waiters.n > 0 && x.waiters.get(handleKey(h.id, f.handle)) != 0 {
+			x.woken = append(x.woken, f.handle)
+		}
+	}
+	b.stale = true
+	x.sweepStrands(change{h: h, bit: maskNamed | maskCopied})
+}
+
+// before returns the spot of the block before the one at a spot, 0 when there is none.
+func (b *blocks) before(at spot) spot {
+	if at.offset() > 0 {
+		return at - 1
+	}
+	s := b.strands.at(at.strand())
+	if s.parent == 0 {
+		return 0
+	}
+	return spotOf(s.parent, s.at&strandOffset)
+}
+
+// removePlain takes one copy of each block from a holder that is not odd. It needs tableMu.
+func (x *Index) removePlain(h *holder, tier block.Tier, group uint8, handles []uint64) {
+	b := &x.blocks
+	keys := append(x.scratch.keys[:0], make([]block.Key, len(handles))...)
+	x.scratch.keys = keys
+	for _, handle := range handles {
+		b.sum += b.names.touch(handle)
+	}
+	for i, handle := range handles {
+		if keys[i] = b.names.get(handle); keys[i] != 0 {
+			b.sum += b.slots.touch(keys[i])
+		}
+	}
+	bit := maskBit(tier, group)
+	for len(handles) > 0 {
+		at, mask := spot(0), uint64(0)
+		if keys[0] != 0 {
+			if at = b.locate(keys[0]); at != 0 {
+				mask = b.maskAt(at, h.id)
+			}
+		}
+		n := 1
+		switch {
+		case mask&maskNamed == 0:
+			x.removePoint(h, tier, group, handles[0])
+		case mask&bit == 0:
+			x.counts.unknownRemoved++
+		case mask&maskCopied != 0 && x.dropKeyCopy(copyKey{keys[0], bit, h.id}):
+		case mask&possession != bit:
+			b.take(keys[:1], handles[:1], at, change{h: h, bit: bit}) // it is elsewhere too
+		case b.hasChild(h, at):
+			b.take(keys[:1], handles[:1], at, change{h: h, bit: bit})
+		default:
+			if mask&maskCopied == 0 {
+				n = b.runBack(keys, at)
+			}
+			if s := b.strands.at(at.strand()); n > 1 && s.child != 0 {
+				n = b.childless(h, s, at.offset(), n)
+			}
+			up := b.before(at - spot(n-1))
+			b.take(keys[:n], handles[:n], at, change{h: h, bit: bit | maskNamed})
+			if up != 0 {
+				b.unname(h, up)
+			}
+		}
+		keys, handles = keys[n:], handles[n:]
+	}
+}
+
+// removePoint takes one copy from a point, if there is one.
+func (x *Index) removePoint(h *holder, tier block.Tier, group uint8, handle uint64) {
+	p := x.lookup(h.id, handle)
+	if p == 0 || !x.dropCopy(h, p, tier, group) {
+		x.counts.unknownRemoved++
+		return
+	}
+	x.collect(h, p)
+}
+
+// knows reports whether a holder knows the blocks of a set by their names.
+func (b *blocks) knows(h *holder, set setID) bool {
+	return b.sets.mask(b.sets.get(set, h.id).mask())&maskNamed != 0
+}
+
+// hasChild reports whether a holder knows a block after the one at a spot by its name.
+func (b *blocks) hasChild(h *holder, at spot) bool {
+	s := b.strands.at(at.strand())
+	if at.offset()+1 < s.length && b.knows(h, b.setAt(at+1)) {
+		return true
+	}
+	for c := s.child; c != 0; {
+		cs := b.strands.at(c)
+		if cs.at&strandOffset == at.offset() && b.knows(h, b.setAt(spotOf(c, 0))) {
+			return true
+		}
+		c = cs.next
+	}
+	return false
+}
+
+// childless returns how many of n blocks of a strand, from an offset backwards, have no strand hanging on them of which a
+// holder knows blocks by name. The first has none.
+func (b *blocks) childless(h *holder, s *strand, from uint32, n int) int {
+	for c := s.child; c != 0; {
+		cs := b.strands.at(c)
+		if off := cs.at & strandOffset; off < from && int(from-off) < n && b.knows(h, b.setAt(spotOf(c, 0))) {
+			n = int(from - off)
+		}
+		c = cs.next
+	}
+	return n
+}
+
+// unname drops the claim of a holder that knows a block by its name and nothing else, if it has no block after it; and so
+// on with the one before.
+func (b *blocks) unname(h *holder, at spot) {
+	for at != 0 {
+		set := b.setAt(at)
+		mask := b.sets.mask(b.sets.get(set, h.id).mask())
+		if mask&maskNamed == 0 || mask&possession != 0 || b.hasChild(h, at) {
+			return
+		}
+		n := int(at.offset()-b.segmentStart(at)) + 1
+		s := b.strands.at(at.strand())
+		if n > 1 && s.child != 0 {
+			n = b.childless(h, s, at.offset(), n)
+		}
+		lo := at - spot(n-1)
+		up := b.before(lo)
+		b.paint(at.strand(), lo.offset(), at.offset()+1, change{h: h, bit: maskNamed})
+		b.stale = true
+		if at.offset()+1 == s.length {
+			b.trim(at.strand())
+		}
+		at = up
+	}
+}
+
+// unnameStrand is unname for all blocks of a strand that may need it.
+func (b *blocks) unnameStrand(h *holder, i uint32) {
+	s := b.strands.at(i)
+	if s == nil || s.length == 0 {
+		return
+	}
+	from := uint32(0)
+	var ends []uint32
+	for _, g := range b.segments(s, nil) {
+		if g.end > from && b.knows(h, g.set) {
+			ends = append(ends, g.end)
+		}
+		from = g.end
+	}
+	for c := s.child; c != 0; c = b.strands.at(c).next {
+		ends = append(ends, b.strands.at(c).at&strandOffset+1)
+	}
+	slices.Sort(ends)
+	for k := len(ends) - 1; k >= 0; k-- {
+		if s = b.strands.at(i); s == nil || s.length < ends[k] {
+			continue
+		}
+		b.unname(h, spotOf(i, ends[k]-1))
+	}
+}
