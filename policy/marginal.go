@@ -173,7 +173,10 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 		wait = t.Token * float64(l.PendingTokens)
 	}
 	wait += (step-t.Base)*float64(l.PendingTokens)/budget + step/2
-	memory := shortage(c, n) * answer * step
+	memory := 0.0
+	if share := shortage(c, n); share > 0 {
+		memory = share * answer * step
+	}
 
 	// What runs there now slows a part of the answer, and is slowed by it as long; a machine's own pace counts for all of it.
 	pace := answer * believed(t.Base, usual.pass)
@@ -181,24 +184,23 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	slows := together * answer * (t.Context*prompt + t.Sequence)
 	others := m.Externality * requests * (compute + slows)
 
-	c.Terms = [MaxTerms]float64{
-		costWait:    wait,
-		costMemory:  memory,
-		costPrefill: compute + step*max(1, n/budget),
-		costTail:    m.Tail * max(wait+memory-float64(m.TailAfter)/1e6, 0),
-		costDecode:  pace + slowed,
-		costOthers:  others,
-		costEvict:   m.Eviction * l.Pressure() * compute * (1 + m.Externality*requests),
-	}
-	c.Score = 0
-	for _, ms := range c.Terms {
-		c.Score -= ms
-	}
+	terms := &c.Terms
+	terms[costWait] = wait
+	terms[costMemory] = memory
+	terms[costPrefill] = compute + step*max(1, n/budget)
+	terms[costTail] = m.Tail * max(wait+memory-float64(m.TailAfter)/1e6, 0)
+	terms[costDecode] = pace + slowed
+	terms[costOthers] = others
+	terms[costEvict] = m.Eviction * l.Pressure() * compute * (1 + m.Externality*requests)
+	c.Score = -(wait + memory + terms[costPrefill] + terms[costTail] + pace + slowed + others + terms[costEvict])
 }
 
 // reach returns the prompt tokens that c need not compute. Those on slower tiers count in part: reading them takes time too.
 func reach(c *Candidate) float64 {
 	tokens := float64(c.Predicted)
+	if c.Tier[block.TierGPU] == c.Match {
+		return tokens
+	}
 	for t, n := range c.Tier {
 		tokens -= (1 - DefaultTierWeights[block.Tier(t)]) * float64(n)
 	}
@@ -213,7 +215,10 @@ func shortage(c *Candidate, n float64) float64 {
 	}
 	size := float64(max(c.BlockSize, 1))
 	used := float64(c.Load.ContextBlocks) + float64(c.Load.OutputTokens)/size
-	return max(used+n/size-room, 0) / max(used, 1)
+	if over := used + n/size - room; over > 0 {
+		return over / max(used, 1)
+	}
+	return 0
 }
 
 // believed draws a machine's pass towards the mean of all by as much as it may be off by chance.

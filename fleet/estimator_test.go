@@ -1,0 +1,140 @@
+package fleet
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+// engine computes prompts one after the other between decoding steps, by a timing of its own.
+type engine struct {
+	f       *Fleet
+	timing  Timing
+	random  *rand.Rand
+	now     int64
+	waiting []*job
+	running []*job
+}
+
+type job struct {
+	r            Reservation
+	n, prompt    int
+	out, answer  int
+	left, before int // of its uncached tokens, and what is computed of the prompt
+}
+
+func (e *engine) submit(n, prompt, answer int) {
+	j := &job{n: n, prompt: prompt, answer: answer, left: n, before: prompt - n}
+	e.f.Reserve(&j.r, 0, Work{UncachedTokens: n, PromptTokens: prompt}, e.now)
+	e.waiting = append(e.waiting, j)
+}
+
+// pass computes up to 8,192 tokens of prompts and a token of each answer.
+func (e *engine) pass() {
+	t := &e.timing
+	took, tokens := t.Base, 0
+	for _, j := range e.running {
+		took += t.Sequence + t.Context*float64(j.prompt+j.out)
+	}
+	var first []*job
+	for budget := passTokens; budget > 0 && len(e.waiting) > 0; {
+		j := e.waiting[0]
+		n := min(j.left, budget)
+		took += t.Token*float64(n) + t.Attention*float64(n)*(float64(j.before)+float64(n)/2)
+		j.left, j.before, budget, tokens = j.left-n, j.before+n, budget-n, tokens+n
+		if j.left == 0 {
+			first = append(first, j)
+			e.waiting = e.waiting[1:]
+		}
+	}
+	took *= 0.97 + 0.06*e.random.Float64()
+	e.now += int64(took * 1e6)
+	var running []*job
+	for _, j := range e.running {
+		j.out++
+		j.r.Tokens(j.out, e.now)
+		if j.out < j.answer {
+			running = append(running, j)
+		} else {
+			j.r.Release(e.now)
+		}
+	}
+	for _, j := range first {
+		j.r.FirstToken(e.now)
+		j.out = 1
+		running = append(running, j)
+	}
+	e.running = running
+}
+
+func TestTimingIsLearnedFromHardwareUnlikeTheAssumption(t *testing.T) {
+	for name, truth := range map[string]Timing{
+		"a small model":         {Base: 7, Sequence: 0.02, Context: 4.9e-5, Token: 0.018, Attention: 1.2e-6},
+		"the assumption itself": DefaultTiming,
+		"old hardware":          {Base: 60, Sequence: 0.05, Context: 2e-4, Token: 0.18, Attention: 8e-6},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := New(Config{})
+			f.Put("http://a", serving("m", 1))
+			e := &engine{f: f, timing: truth, random: rand.New(rand.NewPCG(3, 4)), now: 1e18}
+			for range 6000 {
+				if e.random.Float64() < 0.05 && len(e.waiting) < 4 {
+					prompt := 200 + int(e.random.ExpFloat64()*6000)
+					e.submit(1+e.random.IntN(prompt), prompt, 50+e.random.IntN(300))
+				}
+				e.pass()
+			}
+			got := f.Snapshot().Timing(0)
+			if got.Samples < 200 {
+				t.Fatalf("learned from %d measurements", got.Samples)
+			}
+			near := func(what string, got, want, within float64) {
+				if got < want*(1-within) || got > want*(1+within) {
+					t.Errorf("%s takes %.4g ms, learned %.4g", what, want, got)
+				}
+			}
+			near("a pass of 20 requests with 100,000 tokens", got.Step(20, 100_000), truth.Step(20, 100_000), 0.15)
+			near("a prompt of 1,000 tokens", got.Prompt(1000, 1000), truth.Prompt(1000, 1000), 0.15)
+			near("a prompt of 8,000 tokens", got.Prompt(8000, 8000), truth.Prompt(8000, 8000), 0.15)
+			near("8,000 tokens after 16,000", got.Prompt(8000, 24_000), truth.Prompt(8000, 24_000), 0.2)
+		})
+	}
+}
+
+func TestSingleStallsTeachLittle(t *testing.T) {
+	e := newEstimator(DefaultTiming)
+	truth := Timing{Base: 24, Token: 0.0363}
+	measure := func(n float64, extra float64) {
+		e.observe(&[terms]float64{1, 0, 0, n, 0}, truth.Base+truth.Token*n+extra, 20)
+	}
+	for i := range 400 {
+		measure(float64(500+i*37%8000), 0)
+	}
+	before := e.coefficients()
+	for i := range 20 {
+		measure(float64(500+i*37%8000), 30_000) // waited for memory
+		for j := range 20 {
+			measure(float64(500+j*97%8000), 0)
+		}
+	}
+	after := e.coefficients()
+	if after[termToken] > before[termToken]*1.15 {
+		t.Errorf("stalls of half a minute moved the time of a token from %v to %v ms", before[termToken], after[termToken])
+	}
+}
+
+func TestNothingThatIsMeasuredBreaksTheEstimate(t *testing.T) {
+	e := newEstimator(Timing{Base: 1, Token: 1})
+	random := rand.New(rand.NewPCG(5, 6))
+	for range 20_000 {
+		var x [terms]float64
+		for i := range x {
+			x[i] = random.ExpFloat64() * 1e5 * float64(random.IntN(2))
+		}
+		e.observe(&x, random.ExpFloat64()*1e7, random.ExpFloat64()*10)
+	}
+	for i, c := range e.coefficients() {
+		if !(c >= 0 && c <= greatest) {
+			t.Errorf("coefficient %d is %v", i, c)
+		}
+	}
+}

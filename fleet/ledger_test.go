@@ -1,0 +1,265 @@
+package fleet
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// one returns a fleet of one worker with 1,000 blocks of 16 tokens, whose prompts take a millisecond for ten tokens.
+func one(t *testing.T) *Fleet {
+	t.Helper()
+	f := New(Config{Timing: Timing{Base: 20, Token: 0.1}})
+	facts := serving("m", 1)
+	facts.BlocksPerRank, facts.BlockSize = 1000, 16
+	f.Put("http://a", facts)
+	return f
+}
+
+const ms = int64(time.Millisecond)
+
+// whole is the work of a prompt of which nothing is cached.
+func whole(tokens int) Work {
+	return Work{UncachedTokens: tokens, PromptTokens: tokens, ContextBlocks: (tokens + 15) / 16}
+}
+
+func TestThePromptThatIsComputedCountsLessAndLess(t *testing.T) {
+	f := one(t)
+	s := f.Snapshot()
+	var first, second Reservation
+	f.Reserve(&first, 0, whole(1000), 0)
+	f.Reserve(&second, 0, whole(1000), 50*ms)
+	pending := func(at int64) int64 { return s.LoadAt(0, at).PendingTokens }
+	if got := pending(0); got != 2000 {
+		t.Errorf("at once %d tokens are left, want 2000", got)
+	}
+	half := pending(51 * ms)
+	if half < 1450 || half > 1550 {
+		t.Errorf("half way through the first prompt %d tokens are left, want about 1500", half)
+	}
+	if got := pending(10_000 * ms); got != 1000 {
+		t.Errorf("a first prompt that takes too long leaves %d tokens, want the 1000 of the one behind it", got)
+	}
+	first.FirstToken(10_000 * ms)
+	if got := pending(10_000 * ms); got != 1000 {
+		t.Errorf("the second prompt is only begun: %d tokens, want 1000", got)
+	}
+	if got := s.LoadAt(0, 10_050*ms).PrefillTokens; got != 1000 {
+		t.Errorf("%d tokens wait for their first token, want 1000", got)
+	}
+	second.Release(10_060 * ms) // cancelled
+	if got := s.LoadAt(0, 10_060*ms); got.PendingTokens != 0 || got.Backlog != 0 {
+		t.Errorf("nothing waits, but %d tokens for %v", got.PendingTokens, got.Backlog)
+	}
+}
+
+func TestBlocksThatRunningRequestsShareCountOnce(t *testing.T) {
+	f := one(t)
+	s := f.Snapshot()
+	blocks := func() int64 { return s.Load(0).ContextBlocks }
+	marks := func(keys ...uint64) []Mark { // one each 10 blocks
+		var m []Mark
+		for i, k := range keys {
+			m = append(m, Mark{Key: k, Blocks: int32(10 * (i + 1))})
+		}
+		return m
+	}
+	var a, b, c Reservation
+	f.Reserve(&a, 0, Work{ContextBlocks: 35, Marks: marks(1, 2, 3)}, 0)
+	f.Reserve(&b, 0, Work{ContextBlocks: 24, Marks: marks(1, 2)}, 0)
+	if got := blocks(); got != 35+4 {
+		t.Errorf("%d blocks, want 39: 20 are shared", got)
+	}
+	f.Reserve(&c, 0, Work{ContextBlocks: 20, Marks: marks(1, 9)}, 0)
+	if got := blocks(); got != 39+10 {
+		t.Errorf("%d blocks, want 49: 10 are shared", got)
+	}
+	a.Release(1)
+	if got := blocks(); got != 34 {
+		t.Errorf("%d blocks, want 34: what others have stays", got)
+	}
+	b.Release(1)
+	c.Release(1)
+	if got := blocks(); got != 0 {
+		t.Errorf("%d blocks are left", got)
+	}
+}
+
+func TestWhateverRequestsShareNothingIsLeft(t *testing.T) {
+	f := one(t)
+	random := rand.New(rand.NewPCG(1, 2))
+	var requests [50]Reservation
+	for step := range int64(20_000) {
+		r := &requests[random.IntN(len(requests))]
+		switch {
+		case !r.Held():
+			w := whole(random.IntN(4000))
+			for at, key := NextMark(0), uint64(random.IntN(3)); at <= w.ContextBlocks; at = NextMark(at) {
+				key = key*3 + uint64(random.IntN(2)) // chained: a fork never joins again
+				w.Marks = append(w.Marks, Mark{Key: key<<20 | uint64(at), Blocks: int32(at)})
+			}
+			f.Reserve(r, 0, w, step)
+		case random.IntN(3) == 0:
+			r.FirstToken(step)
+		case random.IntN(2) == 0:
+			r.Tokens(random.IntN(100), step)
+		default:
+			r.Release(step)
+		}
+		if l := f.Snapshot().LoadAt(0, step); l.ContextBlocks < 0 || l.PendingTokens < 0 || l.PendingTokens > l.PrefillTokens || l.OutputTokens < 0 {
+			t.Fatalf("step %d: %+v", step, l)
+		}
+	}
+	for i := range requests {
+		requests[i].Release(1 << 40)
+	}
+	if diff := cmp.Diff(Load{Processed: f.Snapshot().Load(0).Processed}, f.Snapshot().Load(0)); diff != "" {
+		t.Error(diff)
+	}
+	if n := len(f.Snapshot().state(0).work.shared); n != 0 {
+		t.Errorf("%d marks are left", n)
+	}
+}
+
+func TestMarksReachFarAndLieClose(t *testing.T) {
+	at, n := 0, 0
+	for ; n < MaxMarks; n++ {
+		next := NextMark(at)
+		if next <= at || at > 8 && next > at+at/4 {
+			t.Fatalf("after place %d comes %d", at, next)
+		}
+		at = next
+	}
+	if at < 100_000 {
+		t.Errorf("the last mark is at block %d", at)
+	}
+}
+
+func TestAnswersGrow(t *testing.T) {
+	f := one(t)
+	s := f.Snapshot()
+	var r Reservation
+	f.Reserve(&r, 0, whole(100), 0)
+	r.Tokens(5, 1) // before the first token: a mistake of the caller that does no harm
+	r.FirstToken(2)
+	r.Tokens(1, 2)
+	r.Tokens(7, 3)
+	r.Tokens(4, 4) // late news
+	if got := s.Load(0).OutputTokens; got != 7 || r.Output() != 7 {
+		t.Errorf("%d tokens on the holder, %d of the request, want 7", got, r.Output())
+	}
+	r.Release(5)
+	if got := s.Load(0).OutputTokens; got != 0 || r.Output() != 7 {
+		t.Errorf("%d tokens on the holder after the end, %d of the request, want 0 and 7", got, r.Output())
+	}
+}
+
+func TestALostRequestExpires(t *testing.T) {
+	f := New(Config{Expiry: time.Minute})
+	f.Put("http://a", serving("m", 1))
+	s := f.Snapshot()
+	minute := int64(time.Minute)
+	var lost, alive, waiting Reservation
+	for _, r := range []*Reservation{&lost, &alive, &waiting} {
+		f.Reserve(r, 0, whole(100), 0)
+	}
+	lost.FirstToken(1)
+	alive.FirstToken(1)
+	alive.Tokens(3, minute)
+	if n := f.Expire(minute); n != 0 {
+		t.Errorf("%d requests expired at their last moment", n)
+	}
+	if n := f.Expire(minute + 2); n != 2 || s.Leaked(0) != 2 {
+		t.Errorf("%d requests expired, %d are counted, want 2: the silent one and the one that waits", n, s.Leaked(0))
+	}
+	want := Load{Requests: 1, ContextBlocks: 7, ContextTokens: 100, OutputTokens: 3, Processed: 3}
+	if diff := cmp.Diff(want, s.Load(0)); diff != "" {
+		t.Error(diff)
+	}
+	lost.Release(2 * minute) // its owner remembers: nothing is given back twice
+	waiting.FirstToken(2 * minute)
+	if diff := cmp.Diff(want, s.Load(0)); diff != "" {
+		t.Error(diff)
+	}
+	f.Reserve(&lost, 0, whole(1), 0) // and may use it again
+	lost.Release(0)
+}
+
+func TestWhatEnginesReportIsNotCountedTwice(t *testing.T) {
+	f := one(t)
+	s := f.Snapshot()
+	var r Reservation
+	f.Reserve(&r, 0, whole(1600), 0) // 100 of 1,000 blocks
+	second := int64(time.Second)
+	f.Report(0, Reported{At: second, Waiting: 1, QueuedTokens: 1600, KVUsed: 0.1})
+	if got := s.LoadAt(0, second).Others; got != (Others{}) {
+		t.Errorf("the engine told of our own request, and others have %+v", got)
+	}
+	f.Report(0, Reported{At: second, Running: 3, Waiting: 2, QueuedTokens: 2000, KVUsed: 0.5})
+	at := func(now int64) Load { return s.LoadAt(0, now) }
+	want := Others{Requests: 4, Waiting: 1, PrefillTokens: 400, ContextBlocks: 400}
+	if diff := cmp.Diff(want, at(second).Others); diff != "" {
+		t.Errorf("others: %s", diff)
+	}
+	if l := at(second); l.Requests != 5 || l.Waiting != 2 || l.PrefillTokens != 2000 || l.ContextBlocks != 500 {
+		t.Errorf("both: %+v", l)
+	}
+	if got := at(6 * second).Others; got.Requests != 2 || got.ContextBlocks != 200 {
+		t.Errorf("after half of its life a report still tells of %+v", got)
+	}
+	if got := at(12 * second); got.Others != (Others{}) || got.Reported.Running != 3 {
+		t.Errorf("an old report counts: %+v", got)
+	}
+	r.Release(0)
+	if got := at(second).Others; got.Requests != 4 {
+		t.Errorf("the end of our request changed others' to %d", got.Requests)
+	}
+	f.Report(0, Reported{At: 20 * second}) // empty
+	if got := at(20 * second); got.Requests != 0 || got.ContextBlocks != 0 {
+		t.Errorf("an empty engine has %+v", got)
+	}
+	f.Remove(0)
+	if got := f.Snapshot().LoadAt(0, 20*second).Reported; got != (Reported{}) {
+		t.Errorf("a worker that is gone reports %+v", got)
+	}
+}
+
+func TestRequestsThatWaitUnseenAreEstimatedByOurs(t *testing.T) {
+	f := one(t)
+	for range 200 {
+		var r Reservation
+		f.Reserve(&r, 0, whole(1000), 0)
+		r.Release(0)
+	}
+	f.Report(0, Reported{At: 1, Waiting: 3})
+	if got := f.Snapshot().LoadAt(0, 1).Others.PrefillTokens; got < 2500 || got > 3000 {
+		t.Errorf("three requests of others wait with %d tokens, ours have 1000", got)
+	}
+}
+
+func TestPressureRisesAsACacheFills(t *testing.T) {
+	f := one(t)
+	s := f.Snapshot()
+	pressure := func() float64 { l := s.LoadAt(0, 0); return l.Pressure() }
+	if got := pressure(); got != 1 {
+		t.Errorf("pressure is %v where nothing tells, want 1", got)
+	}
+	for range 20 {
+		f.Cached(0, 50, 0)
+	}
+	if got := pressure(); got > 0.01 {
+		t.Errorf("pressure is %v in a cache that drops nothing", got)
+	}
+	for range 40 {
+		f.Cached(0, 50, 50)
+	}
+	if got := pressure(); got < 0.9 {
+		t.Errorf("pressure is %v in a cache that drops a block for each it takes", got)
+	}
+	f.Emptied(0)
+	if got := pressure(); got > 0.01 {
+		t.Errorf("pressure is %v in an empty cache", got)
+	}
+}
