@@ -135,11 +135,13 @@ func (r *Router) decide(ctx context.Context, req *Request, take bool) (*Decision
 	}
 	partial := r.gather(d, snap, pool, req)
 	d.noteMatches(pool, 0)
+	d.noteActive(snap)
 	choice := p.Choose(&d.query, d.Candidates)
 	if partial && choice.Index < 0 { // none of those few can be used: look at all
 		d.begin(len(pool.Holders))
 		d.addAll(snap, pool)
 		d.noteMatches(pool, 0)
+		d.noteActive(snap)
 		choice = p.Choose(&d.query, d.Candidates)
 	} else if partial && !take {
 		d.addRest(snap, pool)
@@ -229,6 +231,23 @@ func (d *Decision) noteMatches(pool *fleet.Pool, first int) {
 			n := min(int(m.Tier[t])*d.BlockSize, left)
 			c.Tier[t] = n
 			left -= n
+		}
+	}
+}
+
+// noteActive notes with the candidates that match what requests under way there hold of the prompt, for policies that ask.
+func (d *Decision) noteActive(snap *fleet.Snapshot) {
+	if !d.policy.NeedsActive() || len(d.keys) == 0 {
+		return
+	}
+	marks := d.mark(d.BlockSize)
+	for i := range d.Candidates {
+		c := &d.Candidates[i]
+		if c.Predicted == 0 || c.Load.Requests == 0 {
+			continue
+		}
+		if n := snap.Resident(c.Holder, marks); n > 0 {
+			c.Active = int(marks[n-1].Blocks) * d.BlockSize
 		}
 	}
 }

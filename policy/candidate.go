@@ -41,7 +41,7 @@ type Candidate struct {
 	Match     int                 // prompt tokens that confirmed blocks cover and the engine can use
 	Tier      [block.NumTiers]int // Match by tier
 	Predicted int                 // as Match, with speculative entries; ≥ Match
-	Active    int                 // prompt tokens that requests under way there hold already; they take no further memory
+	Active    int                 // prompt tokens that requests under way there hold already; 0 unless the policy asks for it
 	Full      int                 // what full attention alone would claim; for explanation only
 
 	Score  float64           // weighted sum of the scorers, set when the candidate passed the filters; higher is better

@@ -71,7 +71,7 @@ func (p KV) Validate() error {
 // Spec returns the policy.
 func (p KV) Spec(name string) Spec {
 	s := Spec{
-		Name: name, Chooser: func() Chooser { return &kvCost{KV: p} }, NeedsMatches: true,
+		Name: name, Chooser: func() Chooser { return &kvCost{KV: p} }, NeedsMatches: true, NeedsActive: p.TrackActiveBlocks,
 		Terms: []string{"prefill", "decode", "requests", "credit"},
 	}
 	if !p.UseKVEvents {

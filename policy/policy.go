@@ -24,6 +24,9 @@ type Spec struct {
 	// NeedsMatches and NeedsText say what the Chooser looks at; one that needs matches gets the prompt's tokens and keys too.
 	NeedsMatches, NeedsText bool
 
+	// NeedsActive: the policy looks at Candidate.Active, which costs the router a look at each holder of a match.
+	NeedsActive bool
+
 	// Everyone offers the policy all holders of however large a fleet. A chooser that does not need matches is offered all in
 	// any case.
 	Everyone bool
@@ -199,6 +202,9 @@ func (p *Policy) NeedsTarget() bool { return p.spec.NeedsTarget }
 
 // Matches reports whether the policy looks at matches; one that does not needs no tokens.
 func (p *Policy) Matches() bool { return p.matches }
+
+// NeedsActive reports whether the policy looks at what requests under way hold of the prompt.
+func (p *Policy) NeedsActive() bool { return p.spec.NeedsActive }
 
 // NeedsText reports whether the policy looks at the prompt's text.
 func (p *Policy) NeedsText() bool { return p.spec.NeedsText }

@@ -1,0 +1,20 @@
+package fleet
+
+import "sort"
+
+// Resident returns how many of a prompt's marks requests under way on h hold: its blocks up to there take no further memory.
+// It takes h's own lock, for the time of a few look-ups.
+func (s *Snapshot) Resident(h Holder, marks []Mark) int {
+	st := s.state(h)
+	if st == nil || len(marks) == 0 {
+		return 0
+	}
+	l := &st.work
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.shared) == 0 {
+		return 0
+	}
+	// A request that has a mark has all before it.
+	return sort.Search(len(marks), func(i int) bool { return l.shared[marks[i].Key] == 0 })
+}
