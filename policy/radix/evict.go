@@ -9,8 +9,8 @@ const stretch = 256
 func (t *Tree) fit() {
 	for t.used > t.budget {
 		most := 0
-		for i := range t.tenants {
-			if weight(&t.tenants[i]) > weight(&t.tenants[most]) {
+		for i := range t.holders {
+			if weight(&t.holders[i]) > weight(&t.holders[most]) {
 				most = i
 			}
 		}
@@ -22,29 +22,29 @@ func (t *Tree) fit() {
 	}
 }
 
-// weight is what a tenant takes, were it alone.
-func weight(tn *tenant) int64 { return tn.bytes + int64(tn.links)*(nodeBytes+linkBytes) }
+// weight is what a holder takes, were it alone.
+func weight(who *holder) int64 { return who.bytes + int64(who.links)*(nodeBytes+linkBytes) }
 
-// forgetOldest drops the tenant's least recent membership, and the node with its last. It reports false when there is
+// forgetOldest drops the holder's least recent membership, and the node with its last. It reports false when there is
 // none. The tree is locked.
 func (t *Tree) forgetOldest(number uint32) bool {
-	tn := &t.tenants[number]
-	l := tn.oldest
+	who := &t.holders[number]
+	l := who.oldest
 	if l == 0 {
 		return false
 	}
 	id := t.links[l].node
-	t.unlink(tn, l)
+	t.unlink(who, l)
 	t.links[l] = link{}
 	t.freeLinks = append(t.freeLinks, l)
 	n := &t.nodes[id]
 	at, has := t.find(id, number)
 	if !has {
-		panic("bug: a tenant's list has a node that the tenant is not in")
+		panic("bug: a holder's list has a node that the holder is not in")
 	}
 	n.holds = slices.Delete(n.holds, at, at+1)
-	tn.bytes -= int64(len(n.text))
-	tn.links--
+	who.bytes -= int64(len(n.text))
+	who.links--
 	t.used -= linkBytes
 	if len(n.holds) == 0 {
 		t.drop(id)
@@ -52,11 +52,11 @@ func (t *Tree) forgetOldest(number uint32) bool {
 	return true
 }
 
-// drop removes a node that nobody has. It has no children: theirs would have to be a subset of its tenants.
+// drop removes a node that nobody has. It has no children: theirs would have to be a subset of its holders.
 func (t *Tree) drop(id uint32) {
 	n := &t.nodes[id]
 	if n.children != 0 {
-		panic("bug: a node that no tenant has has children")
+		panic("bug: a node that no holder has has children")
 	}
 	delete(t.children, edge{n.parent, t.first(n.text)})
 	t.nodes[n.parent].children--
@@ -65,40 +65,40 @@ func (t *Tree) drop(id uint32) {
 	t.freeNodes = append(t.freeNodes, id)
 }
 
-// Remove forgets all that the tenant has.
-func (t *Tree) Remove(tenant uint32) {
-	for t.removeSome(tenant) {
+// Remove forgets all that the holder has.
+func (t *Tree) Remove(holder uint32) {
+	for t.removeSome(holder) {
 	}
 }
 
-func (t *Tree) removeSome(tenant uint32) (more bool) {
+func (t *Tree) removeSome(holder uint32) (more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if int(tenant) >= len(t.tenants) {
+	if int(holder) >= len(t.holders) {
 		return false
 	}
 	for range stretch {
-		if !t.forgetOldest(tenant) {
-			t.tenants[tenant].trimming = false
+		if !t.forgetOldest(holder) {
+			t.holders[holder].trimming = false
 			return false
 		}
 	}
 	return true
 }
 
-// Trim forgets the least recent of each tenant that has more than limit units, until it has at most target. It stops after
+// Trim forgets the least recent of each holder that has more than limit units, until it has at most target. It stops after
 // a few hundred steps, so that a request can carry it, and reports whether there is more to do: call it again then.
 func (t *Tree) Trim(limit, target int64) (more bool) {
 	limit, target = limit*int64(t.unit), min(target, limit)*int64(t.unit)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	steps := stretch
-	for i := range t.tenants {
-		tn := &t.tenants[i]
-		tn.trimming = tn.trimming || tn.bytes > limit
-		for tn.trimming {
-			if tn.bytes <= target {
-				tn.trimming = false
+	for i := range t.holders {
+		who := &t.holders[i]
+		who.trimming = who.trimming || who.bytes > limit
+		for who.trimming {
+			if who.bytes <= target {
+				who.trimming = false
 				break
 			}
 			if steps == 0 {

@@ -6,25 +6,25 @@ type Matches struct {
 	best  int
 	unit  int
 	round uint32
-	at    []found  // by tenant
+	at    []found  // by holder
 	path  []uint32 // nodes
 	ends  []int    // bytes of the key that match up to there
 }
 
-// found is a tenant's match, when it was found in this round.
+// found is a holder's match, when it was found in this round.
 type found struct {
 	round uint32
 	bytes int
 }
 
-// Match finds how much of key's beginning each tenant has.
+// Match finds how much of key's beginning each holder has.
 func (t *Tree) Match(key []byte, m *Matches) {
 	m.begin(len(key), t.unit)
 	key = key[:len(key)-len(key)%t.page]
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if len(m.at) < len(t.tenants) {
-		m.at = append(m.at, make([]found, len(t.tenants)-len(m.at))...)
+	if len(m.at) < len(t.holders) {
+		m.at = append(m.at, make([]found, len(t.holders)-len(m.at))...)
 	}
 	at, done := uint32(0), 0
 	for len(key) > 0 {
@@ -45,7 +45,7 @@ func (t *Tree) Match(key []byte, m *Matches) {
 		at, key = child, key[common:]
 	}
 	m.best = done
-	// A node's tenants are a subset of its parent's: where there are as many, they are the same.
+	// A node's holders are a subset of its parent's: where there are as many, they are the same.
 	seen := 0
 	for i := len(m.path) - 1; i >= 0; i-- {
 		holds := t.nodes[m.path[i]].holds
@@ -54,7 +54,7 @@ func (t *Tree) Match(key []byte, m *Matches) {
 		}
 		seen = len(holds)
 		for _, h := range holds {
-			if f := &m.at[h.tenant]; f.round != m.round {
+			if f := &m.at[h.holder]; f.round != m.round {
 				*f = found{m.round, m.ends[i]}
 			}
 		}
@@ -71,34 +71,34 @@ func (m *Matches) begin(bytes, unit int) {
 	}
 }
 
-// Of returns the units that the tenant has of the key's beginning.
-func (m *Matches) Of(tenant uint32) int {
-	if int(tenant) >= len(m.at) || m.at[tenant].round != m.round {
+// Of returns the units that the holder has of the key's beginning.
+func (m *Matches) Of(holder uint32) int {
+	if int(holder) >= len(m.at) || m.at[holder].round != m.round {
 		return 0
 	}
-	return m.at[tenant].bytes / m.unit
+	return m.at[holder].bytes / m.unit
 }
 
-// Best returns the longest match of any tenant, in units.
+// Best returns the longest match of any holder, in units.
 func (m *Matches) Best() int { return m.best / max(m.unit, 1) }
 
 // Total returns the length of the key, in units.
 func (m *Matches) Total() int { return m.total / max(m.unit, 1) }
 
-// Units returns how much the tenant has, in units: the sum of its texts.
-func (t *Tree) Units(tenant uint32) int64 {
+// Units returns how much the holder has, in units: the sum of its texts.
+func (t *Tree) Units(holder uint32) int64 {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if int(tenant) >= len(t.tenants) {
+	if int(holder) >= len(t.holders) {
 		return 0
 	}
-	return t.tenants[tenant].bytes / int64(t.unit)
+	return t.holders[holder].bytes / int64(t.unit)
 }
 
 // Stats describes a tree.
 type Stats struct {
 	Nodes       int   // without the root
-	Memberships int   // (node, tenant) pairs
+	Memberships int   // (node, holder) pairs
 	Units       int64 // of all nodes' texts
 	Bytes       int64 // memory, as counted against the budget
 }

@@ -1,6 +1,7 @@
 package radix
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math/bits"
 	"slices"
@@ -21,7 +22,7 @@ type Tree struct {
 	links     []link
 	freeLinks []uint32
 	children  map[edge]uint32
-	tenants   []tenant // by number
+	holders   []holder // by number
 	used      int64    // bytes: text, nodes and links
 }
 
@@ -31,13 +32,13 @@ type node struct {
 	parent   uint32
 	children int32
 	end      int    // bytes from the root to the end of text
-	holds    []hold // by ascending tenant; a subset of the parent's
+	holds    []hold // by ascending holder; a subset of the parent's
 }
 
-// hold is a tenant's membership in a node.
-type hold struct{ tenant, link uint32 }
+// hold is a holder's membership in a node.
+type hold struct{ holder, link uint32 }
 
-// link is a membership's place in its tenant's list by recency; 0 ends the list.
+// link is a membership's place in its holder's list by recency; 0 ends the list.
 type link struct{ node, newer, older uint32 }
 
 // edge leads from a node to the child that begins with a page.
@@ -46,7 +47,7 @@ type edge struct {
 	page   uint64 // the byte itself, or a hash of 16 tokens: what is found is compared
 }
 
-type tenant struct {
+type holder struct {
 	newest, oldest uint32 // links
 	bytes          int64  // of the texts of its nodes
 	links          int
@@ -60,6 +61,9 @@ const (
 )
 
 const tokenBytes, pageTokens = 4, 16
+
+// maxHolders bounds the numbers of holders, which index an array: a greater one is a mistake and nobody's.
+const maxHolders = 1 << 20
 
 // NewText returns a tree whose units are bytes. It never takes more than budget bytes, but for a fixed overhead.
 func NewText(budget int64) *Tree { return newTree(1, 1, budget) }
@@ -76,31 +80,31 @@ func TokenBytes(tokens []uint32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(tokens))), len(tokens)*tokenBytes)
 }
 
-// Insert notes that the tenant was given key: all its prefixes are its most recent. A part of a page at the end is left
-// out, and so is what is beyond a quarter of the tree's budget. When that is used up, the least recent of the tenant that
+// Insert notes that the holder was given key: all its prefixes are its most recent. A part of a page at the end is left
+// out, and so is what is beyond a quarter of the tree's budget. When that is used up, the least recent of the holder that
 // has the most is forgotten. It does not keep key.
-func (t *Tree) Insert(tenant uint32, key []byte) {
+func (t *Tree) Insert(holder uint32, key []byte) {
 	if limit := t.budget / 4; int64(len(key)) > limit {
 		key = key[:limit]
 	}
 	key = key[:len(key)-len(key)%t.page]
-	if len(key) == 0 {
+	if len(key) == 0 || holder >= maxHolders {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.admit(tenant)
+	t.admit(holder)
 	at := t.grow(key)
 	for ; at != 0; at = t.nodes[at].parent {
-		t.touch(at, tenant)
+		t.touch(at, holder)
 	}
 	t.fit()
 }
 
-// admit makes room for the tenant.
+// admit makes room for the holder.
 func (t *Tree) admit(number uint32) {
-	if n := int(number) + 1; n > len(t.tenants) {
-		t.tenants = append(t.tenants, make([]tenant, n-len(t.tenants))...)
+	if n := int(number) + 1; n > len(t.holders) {
+		t.holders = append(t.holders, make([]holder, n-len(t.holders))...)
 	}
 }
 
@@ -188,39 +192,37 @@ func (t *Tree) split(e edge, child uint32, after int) uint32 {
 
 	holds := make([]hold, len(old.holds))
 	for i, h := range old.holds {
-		holds[i] = hold{h.tenant, t.link(h.tenant, head, h.link)}
+		holds[i] = hold{h.holder, t.link(h.holder, head, h.link)}
 	}
 	t.nodes[head].holds = holds
 	return head
 }
 
-// find returns where the tenant stands among the node's holds, or would.
-func (t *Tree) find(id, tenant uint32) (int, bool) {
-	return slices.BinarySearchFunc(t.nodes[id].holds, tenant, func(h hold, tenant uint32) int {
-		return int(int64(h.tenant) - int64(tenant))
-	})
+// find returns where the holder stands among the node's holds, or would.
+func (t *Tree) find(id, holder uint32) (int, bool) {
+	return slices.BinarySearchFunc(t.nodes[id].holds, holder, func(h hold, holder uint32) int { return cmp.Compare(h.holder, holder) })
 }
 
-// touch makes the node the tenant's most recent, its own first if it is not.
+// touch makes the node the holder's most recent, its own first if it is not.
 func (t *Tree) touch(id, number uint32) {
 	at, has := t.find(id, number)
-	tn := &t.tenants[number]
+	who := &t.holders[number]
 	if !has {
-		l := t.link(number, id, tn.newest)
+		l := t.link(number, id, who.newest)
 		n := &t.nodes[id]
 		n.holds = slices.Insert(n.holds, at, hold{number, l})
-		tn.bytes += int64(len(n.text))
+		who.bytes += int64(len(n.text))
 		return
 	}
 	l := t.nodes[id].holds[at].link
-	if l == tn.newest {
+	if l == who.newest {
 		return
 	}
-	t.unlink(tn, l)
-	t.place(tn, l, tn.newest)
+	t.unlink(who, l)
+	t.place(who, l, who.newest)
 }
 
-// link returns the id of a new membership of the tenant, placed just before the link older in its list.
+// link returns the id of a new membership of the holder, placed just before the link older in its list.
 func (t *Tree) link(number, id, older uint32) uint32 {
 	var l uint32
 	if last := len(t.freeLinks) - 1; last >= 0 {
@@ -231,39 +233,39 @@ func (t *Tree) link(number, id, older uint32) uint32 {
 		l = uint32(len(t.links) - 1)
 	}
 	t.links[l].node = id
-	tn := &t.tenants[number]
-	t.place(tn, l, older)
-	tn.links++
+	who := &t.holders[number]
+	t.place(who, l, older)
+	who.links++
 	t.used += linkBytes
 	return l
 }
 
 // place puts l into the list just before the link older; 0 is the empty list's.
-func (t *Tree) place(tn *tenant, l, older uint32) {
+func (t *Tree) place(who *holder, l, older uint32) {
 	x := &t.links[l]
 	x.older, x.newer = older, 0
 	if older == 0 {
-		tn.newest, tn.oldest = l, l
+		who.newest, who.oldest = l, l
 		return
 	}
 	x.newer = t.links[older].newer
 	t.links[older].newer = l
 	if x.newer == 0 {
-		tn.newest = l
+		who.newest = l
 	} else {
 		t.links[x.newer].older = l
 	}
 }
 
-func (t *Tree) unlink(tn *tenant, l uint32) {
+func (t *Tree) unlink(who *holder, l uint32) {
 	x := t.links[l]
 	if x.newer == 0 {
-		tn.newest = x.older
+		who.newest = x.older
 	} else {
 		t.links[x.newer].older = x.older
 	}
 	if x.older == 0 {
-		tn.oldest = x.newer
+		who.oldest = x.newer
 	} else {
 		t.links[x.older].newer = x.newer
 	}

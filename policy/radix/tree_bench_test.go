@@ -6,9 +6,9 @@ import (
 )
 
 func BenchmarkMatch(b *testing.B) {
-	for _, tenants := range []int{8, 64, 1024} {
-		b.Run(fmt.Sprint(tenants), func(b *testing.B) {
-			tree, keys := conversations(tenants, 2000)
+	for _, holders := range []int{8, 64, 1024} {
+		b.Run(fmt.Sprint(holders), func(b *testing.B) {
+			tree, keys := conversations(holders, 2000)
 			var m Matches
 			b.SetBytes(int64(len(keys[0])))
 			b.ReportAllocs()
@@ -22,13 +22,13 @@ func BenchmarkMatch(b *testing.B) {
 }
 
 func BenchmarkInsert(b *testing.B) {
-	for _, tenants := range []int{8, 1024} {
-		b.Run(fmt.Sprintf("again/%d", tenants), func(b *testing.B) {
-			tree, keys := conversations(tenants, 2000)
+	for _, holders := range []int{8, 1024} {
+		b.Run(fmt.Sprintf("again/%d", holders), func(b *testing.B) {
+			tree, keys := conversations(holders, 2000)
 			b.ReportAllocs()
 			i := 0
 			for b.Loop() {
-				tree.Insert(uint32(i%tenants), keys[i%len(keys)])
+				tree.Insert(uint32(i%holders), keys[i%len(keys)])
 				i++
 			}
 		})

@@ -14,9 +14,9 @@ import (
 // naive remembers every key whole.
 type naive map[uint32][][]byte
 
-func (n naive) match(tenant uint32, key []byte, page int) int {
+func (n naive) match(holder uint32, key []byte, page int) int {
 	best := 0
-	for _, k := range n[tenant] {
+	for _, k := range n[holder] {
 		i := 0
 		for i < min(len(k), len(key)) && k[i] == key[i] {
 			i++
@@ -39,7 +39,7 @@ func drawKey(t *rapid.T, unit int) []byte {
 // check holds the tree to what it is built on.
 func check(t interface{ Fatalf(string, ...any) }, tree *Tree) {
 	used, nodes := int64(0), 0
-	bytes := make([]int64, len(tree.tenants))
+	bytes := make([]int64, len(tree.holders))
 	seen := map[uint32]bool{}
 	for e, id := range tree.children {
 		n := &tree.nodes[id]
@@ -50,19 +50,19 @@ func check(t interface{ Fatalf(string, ...any) }, tree *Tree) {
 		if n.end != tree.nodes[n.parent].end+len(n.text) {
 			t.Fatalf("node %d ends at %d", id, n.end)
 		}
-		if len(n.holds) == 0 || !slices.IsSortedFunc(n.holds, func(a, b hold) int { return int(a.tenant) - int(b.tenant) }) {
+		if len(n.holds) == 0 || !slices.IsSortedFunc(n.holds, func(a, b hold) int { return int(a.holder) - int(b.holder) }) {
 			t.Fatalf("node %d has holds %v", id, n.holds)
 		}
 		nodes++
 		used += nodeBytes + int64(len(n.text)) + linkBytes*int64(len(n.holds))
 		for _, h := range n.holds {
-			bytes[h.tenant] += int64(len(n.text))
+			bytes[h.holder] += int64(len(n.text))
 			if tree.links[h.link].node != id {
 				t.Fatalf("link %d of node %d is for node %d", h.link, id, tree.links[h.link].node)
 			}
 			if n.parent != 0 {
-				if _, has := tree.find(n.parent, h.tenant); !has {
-					t.Fatalf("tenant %d has node %d and not its parent", h.tenant, id)
+				if _, has := tree.find(n.parent, h.holder); !has {
+					t.Fatalf("holder %d has node %d and not its parent", h.holder, id)
 				}
 			}
 		}
@@ -70,25 +70,25 @@ func check(t interface{ Fatalf(string, ...any) }, tree *Tree) {
 	if used != tree.used || nodes != tree.Stats().Nodes {
 		t.Fatalf("%d bytes are used, %d counted; %d nodes, %d counted", used, tree.used, nodes, tree.Stats().Nodes)
 	}
-	for i := range tree.tenants {
-		tn := &tree.tenants[i]
-		if tn.bytes != bytes[i] {
-			t.Fatalf("tenant %d has %d bytes, %d counted", i, bytes[i], tn.bytes)
+	for i := range tree.holders {
+		who := &tree.holders[i]
+		if who.bytes != bytes[i] {
+			t.Fatalf("holder %d has %d bytes, %d counted", i, bytes[i], who.bytes)
 		}
 		rank, last, count := map[uint32]int{}, uint32(0), 0
-		for l := tn.newest; l != 0; l = tree.links[l].older {
+		for l := who.newest; l != 0; l = tree.links[l].older {
 			if tree.links[l].newer != last {
-				t.Fatalf("tenant %d's list is torn at %d", i, l)
+				t.Fatalf("holder %d's list is torn at %d", i, l)
 			}
 			count++
 			rank[tree.links[l].node], last = count, l
 		}
-		if last != tn.oldest || count != tn.links {
-			t.Fatalf("tenant %d's list ends at %d after %d, not at %d after %d", i, last, count, tn.oldest, tn.links)
+		if last != who.oldest || count != who.links {
+			t.Fatalf("holder %d's list ends at %d after %d, not at %d after %d", i, last, count, who.oldest, who.links)
 		}
 		for id := range rank {
 			if p := tree.nodes[id].parent; p != 0 && rank[p] > rank[id] {
-				t.Fatalf("tenant %d: node %d is more recent than its parent", i, id)
+				t.Fatalf("holder %d: node %d is more recent than its parent", i, id)
 			}
 		}
 	}
@@ -99,27 +99,27 @@ func eachKind(t *testing.T, test func(t *rapid.T, tree *Tree)) {
 	t.Run("tokens", rapid.MakeCheck(func(t *rapid.T) { test(t, NewTokens(1<<30)) }))
 }
 
-func TestATenantHasTheLongestPrefixOfWhatItWasGiven(t *testing.T) {
+func TestAHolderHasTheLongestPrefixOfWhatItWasGiven(t *testing.T) {
 	eachKind(t, func(t *rapid.T, tree *Tree) {
 		given := naive{}
 		var m Matches
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
-			tenant := uint32(rapid.IntRange(0, 3).Draw(t, "tenant"))
+			holder := uint32(rapid.IntRange(0, 3).Draw(t, "holder"))
 			key := drawKey(t, tree.unit)
 			switch rapid.IntRange(0, 9).Draw(t, "what") {
 			case 0:
-				tree.Remove(tenant)
-				delete(given, tenant)
+				tree.Remove(holder)
+				delete(given, holder)
 			case 1, 2, 3, 4:
-				tree.Insert(tenant, key)
-				given[tenant] = append(given[tenant], key)
+				tree.Insert(holder, key)
+				given[holder] = append(given[holder], key)
 			default:
 				tree.Match(key, &m)
 				best := 0
-				for tenant := range uint32(5) {
-					want := given.match(tenant, key, tree.page) / tree.unit
-					if got := m.Of(tenant); got != want {
-						t.Fatalf("tenant %d has %d of %q, want %d", tenant, got, key, want)
+				for holder := range uint32(5) {
+					want := given.match(holder, key, tree.page) / tree.unit
+					if got := m.Of(holder); got != want {
+						t.Fatalf("holder %d has %d of %q, want %d", holder, got, key, want)
 					}
 					best = max(best, want)
 				}
@@ -129,8 +129,8 @@ func TestATenantHasTheLongestPrefixOfWhatItWasGiven(t *testing.T) {
 			}
 			check(t, tree)
 		}
-		for tenant := range uint32(4) {
-			tree.Remove(tenant)
+		for holder := range uint32(4) {
+			tree.Remove(holder)
 		}
 		if s := tree.Stats(); s != (Stats{}) {
 			t.Fatalf("all is removed, and there is %+v", s)
@@ -146,33 +146,33 @@ func TestTrimLeavesTheMostRecent(t *testing.T) {
 		target := int64(rapid.IntRange(1, int(limit)).Draw(t, "target"))
 		var m Matches
 		for range rapid.IntRange(1, 25).Draw(t, "steps") {
-			tenant, key := uint32(rapid.IntRange(0, 2).Draw(t, "tenant")), drawKey(t, tree.unit)
-			tree.Insert(tenant, key)
-			given[tenant], last[tenant] = append(given[tenant], key), key
+			holder, key := uint32(rapid.IntRange(0, 2).Draw(t, "holder")), drawKey(t, tree.unit)
+			tree.Insert(holder, key)
+			given[holder], last[holder] = append(given[holder], key), key
 			if !rapid.Bool().Draw(t, "trim") {
 				continue
 			}
 			over := map[uint32]bool{}
-			for tenant := range last {
-				over[tenant] = tree.Units(tenant) > limit
+			for holder := range last {
+				over[holder] = tree.Units(holder) > limit
 			}
 			for tree.Trim(limit, target) {
 			}
 			check(t, tree)
-			for tenant, key := range last {
-				units := tree.Units(tenant)
-				if over[tenant] && units > target || units > limit {
-					t.Fatalf("tenant %d has %d units after a trim to %d above %d", tenant, units, target, limit)
+			for holder, key := range last {
+				units := tree.Units(holder)
+				if over[holder] && units > target || units > limit {
+					t.Fatalf("holder %d has %d units after a trim to %d above %d", holder, units, target, limit)
 				}
 				whole := int64(len(key)-len(key)%tree.page) / int64(tree.unit)
 				tree.Match(key, &m)
-				if whole <= target && int64(m.Of(tenant)) != whole {
-					t.Fatalf("tenant %d has %d of the %d units of its last key, with %d allowed", tenant, m.Of(tenant), whole, target)
+				if whole <= target && int64(m.Of(holder)) != whole {
+					t.Fatalf("holder %d has %d of the %d units of its last key, with %d allowed", holder, m.Of(holder), whole, target)
 				}
-				for _, other := range given[tenant] {
+				for _, other := range given[holder] {
 					tree.Match(other, &m)
-					if m.Of(tenant)*tree.unit > given.match(tenant, other, tree.page) {
-						t.Fatalf("tenant %d was credited with more than it was given", tenant)
+					if m.Of(holder)*tree.unit > given.match(holder, other, tree.page) {
+						t.Fatalf("holder %d was credited with more than it was given", holder)
 					}
 				}
 			}
@@ -185,7 +185,7 @@ func TestTheBudgetHoldsAtEveryMoment(t *testing.T) {
 		budget := int64(rapid.IntRange(0, 3000).Draw(t, "budget"))
 		tree := NewText(budget)
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
-			tree.Insert(uint32(rapid.IntRange(0, 3).Draw(t, "tenant")), drawKey(t, 1))
+			tree.Insert(uint32(rapid.IntRange(0, 3).Draw(t, "holder")), drawKey(t, 1))
 			if tree.used > budget {
 				t.Fatalf("%d bytes of %d", tree.used, budget)
 			}
@@ -209,7 +209,7 @@ func TestAPageIsComparedNotTrusted(t *testing.T) {
 	}
 	tree.Insert(1, b)
 	if tree.Match(a, &m); m.Of(0) != 32 || m.Of(1) != 0 {
-		t.Fatalf("tenant 0 has %d, tenant 1 %d", m.Of(0), m.Of(1))
+		t.Fatalf("holder 0 has %d, holder 1 %d", m.Of(0), m.Of(1))
 	}
 }
 
@@ -287,15 +287,15 @@ func TestMemoryIsWhatIsCounted(t *testing.T) {
 	runtime.KeepAlive(tree)
 }
 
-// conversations is a tree of so many tenants with so many conversations of some 8 KB, which share 2 KB of system prompt.
-func conversations(tenants, n int) (*Tree, [][]byte) {
+// conversations is a tree of so many holders with so many conversations of some 8 KB, which share 2 KB of system prompt.
+func conversations(holders, n int) (*Tree, [][]byte) {
 	tree := NewText(1 << 30)
 	system := strings.Repeat("You are a helpful assistant. ", 70)
 	keys := make([][]byte, n)
 	for i := range keys {
 		keys[i] = fmt.Appendf(nil, "%s user %d %s", system, i, strings.Repeat(fmt.Sprint("words of ", i), 600))
 		for turn := range 4 {
-			tree.Insert(uint32(i%tenants), keys[i][:len(keys[i])*(turn+1)/4])
+			tree.Insert(uint32(i%holders), keys[i][:len(keys[i])*(turn+1)/4])
 		}
 	}
 	return tree, keys
