@@ -71,7 +71,7 @@ Start with "warmpath demo": four mock engines, the gateway and a workload on thi
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newServe(), newMock(), newDemo(), newConfig(), newVersion())
+	root.AddCommand(newServe(), newExplain(), newMock(), newDemo(), newConfig(), newVersion())
 	root.AddCommand(newTokenize(), newTemplate())
 	root.AddCommand(newSim(), newPlan())
 	root.AddCommand(newWorkload(), newLoad(), newCalibrate())

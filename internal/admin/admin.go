@@ -22,7 +22,6 @@ import (
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/internal/telemetry"
-	"github.com/warmpath/warmpath/policy"
 )
 
 // Parts are what the admin listener shows; all are required but Notes and Reload.
@@ -217,33 +216,47 @@ func (a *Admin) explain(w http.ResponseWriter, r *http.Request) {
 	}
 	header := r.Header.Clone()
 	header.Del("Authorization") // the admin's key is not the engine's
-	name := r.URL.Query().Get("policy")
-	if err := knownPolicy(name); err != nil {
+	names, err := a.policies(r.URL.Query().Get("policy"))
+	if err != nil {
 		problem(w, http.StatusBadRequest, err)
 		return
 	}
-	e, err := a.Gateway.Explain(r.Context(), d, body.Bytes, header, name)
+	all, err := a.Gateway.Explain(r.Context(), d, body.Bytes, header, names...)
 	if err != nil {
 		problem(w, api.AsError(err).Status, err)
 		return
 	}
 	snapshot := a.Router.Fleet().Snapshot()
-	answer(w, http.StatusOK, explanation(e, func(h fleet.Holder) string {
-		_, why := snapshot.Trust(h)
-		return why
-	}))
+	out := Explanations{Agree: true}
+	for _, e := range all {
+		out.Policies = append(out.Policies, explanation(e, snapshot))
+		out.Agree = out.Agree && e.Record.Holder == all[0].Record.Holder
+	}
+	if len(all) == 1 {
+		answer(w, http.StatusOK, out.Policies[0])
+		return
+	}
+	answer(w, http.StatusOK, out)
 }
 
-// knownPolicy checks the name of ?policy=; "" is the one in force.
-func knownPolicy(name string) error {
-	var names []string
-	for _, s := range policy.BuiltIn() {
-		names = append(names, s.Name)
+// maxPolicies bounds how many policies are asked about one request.
+const maxPolicies = 16
+
+// policies reads ?policy=A,B; nothing is the one in force.
+func (a *Admin) policies(list string) ([]string, error) {
+	if list == "" {
+		return nil, nil
 	}
-	if name == "" || slices.Contains(names, name) {
-		return nil
+	known, names := a.Router.PolicyNames(), strings.Split(list, ",")
+	if len(names) > maxPolicies {
+		return nil, fmt.Errorf("policy: %d are asked for, at most %d", len(names), maxPolicies)
 	}
-	return fmt.Errorf("policy: %q is none of %s", name, strings.Join(names, ", "))
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return nil, fmt.Errorf("policy: %.64q is none of %s", name, strings.Join(known, ", "))
+		}
+	}
+	return names, nil
 }
 
 // dialectOf takes the dialect from ?path=, else from the body: what has a prompt is a completion.

@@ -3,11 +3,8 @@ package admin
 import (
 	"time"
 
-	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
-	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/internal/telemetry"
-	"github.com/warmpath/warmpath/policy"
 )
 
 // Workers is the answer of /admin/workers.
@@ -159,47 +156,6 @@ type QueueTenant struct {
 	Deficit  int64  `json:"deficit_tokens"` // order fair: what it may have served before the others' turn; negative is a debt
 }
 
-// Explanation is the answer of /admin/explain.
-type Explanation struct {
-	Model           string      `json:"model"`
-	Base            string      `json:"base"`
-	LoRA            string      `json:"lora,omitempty"`
-	Policy          string      `json:"policy"`
-	Branch          string      `json:"branch"`
-	Reason          string      `json:"reason"`
-	Summary         string      `json:"summary"`          // the decision in one line
-	Worker          string      `json:"worker,omitempty"` // absent when none can be chosen; error says why
-	Rank            int         `json:"rank"`
-	Trust           string      `json:"trust"`
-	TokenSource     string      `json:"token_source"`
-	TokenWaitMS     float64     `json:"token_wait_ms"`
-	PromptTokens    int         `json:"prompt_tokens"`
-	TokensKnown     bool        `json:"tokens_known"` // if not, prompt_tokens is an estimate and nothing is matched
-	BlockSize       int         `json:"block_size"`
-	MatchTokens     int         `json:"match_tokens"`
-	PredictedTokens int         `json:"predicted_tokens"`
-	Error           string      `json:"error,omitempty"`
-	Candidates      []Candidate `json:"candidates"` // those that no filter left out come first
-}
-
-// Candidate is one holder that serves the model.
-type Candidate struct {
-	Worker          string         `json:"worker"`
-	Rank            int            `json:"rank"`
-	Chosen          bool           `json:"chosen"`
-	Why             string         `json:"why"`              // why it was chosen, was not, or was left out
-	MatchTokens     int            `json:"match_tokens"`     // confirmed, and usable by the engine
-	Tiers           map[string]int `json:"tiers"`            // match_tokens by tier
-	PredictedTokens int            `json:"predicted_tokens"` // with speculative entries
-	FullTokens      int            `json:"full_tokens"`      // what full attention alone would claim
-	UncachedTokens  int            `json:"uncached_tokens"`  // the engine would compute
-	Trust           string         `json:"trust"`
-	TrustReason     string         `json:"trust_reason"`
-	Load            Load           `json:"load"`
-	Score           float64        `json:"score"`
-	LeftOut         string         `json:"left_out,omitempty"` // the filter's reason
-}
-
 // Reloaded is the answer of /admin/reload.
 type Reloaded struct {
 	Status string `json:"status"` // ok
@@ -221,43 +177,4 @@ func loadOf(l fleet.Load) Load {
 		out.Report = &Report{time.Unix(0, r.At).UTC(), r.Running, r.Waiting, r.QueuedTokens, r.KVUsed}
 	}
 	return out
-}
-
-// explanation turns a decision into its answer. trustWhy is asked for each candidate.
-func explanation(e *gateway.Explanation, trustWhy func(fleet.Holder) string) *Explanation {
-	r := &e.Record
-	out := &Explanation{
-		Model: r.Model, Base: r.Base, LoRA: r.LoRA, Policy: r.Policy, Branch: string(r.Branch), Reason: r.Reason, Summary: r.String(),
-		Rank: r.Rank, Trust: r.Trust.String(), TokenSource: string(e.TokenSource),
-		TokenWaitMS:  float64(e.Waited.Microseconds()) / 1000,
-		PromptTokens: r.PromptTokens, TokensKnown: r.TokensKnown, BlockSize: r.BlockSize,
-		MatchTokens: r.MatchTokens, PredictedTokens: r.PredictedTokens, Candidates: []Candidate{},
-	}
-	if r.Worker != nil {
-		out.Worker = r.Worker.URL
-	}
-	if e.Err != nil {
-		out.Error = e.Err.Error()
-	}
-	for i := range r.Candidates {
-		c := candidate(&r.Candidates[i], r.PromptTokens)
-		c.Chosen, c.Why = i == r.Chosen, r.Why(i)
-		c.TrustReason = trustWhy(r.Candidates[i].Holder)
-		out.Candidates = append(out.Candidates, c)
-	}
-	return out
-}
-
-func candidate(c *policy.Candidate, prompt int) Candidate {
-	tiers := map[string]int{}
-	for t, n := range c.Tier {
-		if n > 0 {
-			tiers[block.Tier(t).String()] = n
-		}
-	}
-	return Candidate{
-		Worker: c.Worker.URL, Rank: c.Rank, MatchTokens: c.Match, Tiers: tiers, PredictedTokens: c.Predicted,
-		FullTokens: c.Full, UncachedTokens: max(prompt-c.Predicted, 0), Trust: c.Trust.String(), Load: loadOf(c.Load),
-		Score: c.Score, LeftOut: c.Reason,
-	}
 }

@@ -5,7 +5,7 @@
 //	GET  /admin/workers              workers and, per holder, trust and why, event stream, load   (Workers)
 //	GET  /admin/decisions?n=100      the last decisions, newest first                             (Decisions)
 //	GET  /admin/queue                who waits for a worker                                       (Queue)
-//	POST /admin/explain?policy=NAME  a request's body: where would it go and why; it is not sent   (Explanation)
+//	POST /admin/explain?policy=NAME  a request's body: where would it go and why; it is not sent   (Explanation, Explanations)
 //	POST /admin/reload               read the configuration file again                            (Reloaded)
 //	GET  /health                     the process lives
 //

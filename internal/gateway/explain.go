@@ -9,32 +9,50 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/tokens"
+	"github.com/warmpath/warmpath/policy"
 )
 
 // Explanation is a request decided but not sent.
 type Explanation struct {
 	Record      warmpath.Record
+	Session     policy.Session
+	Tenant      string
 	TokenSource tokens.Outcome
 	TokensFound int
 	Waited      time.Duration // for the tokens
+	Queued      bool          // it would wait for a worker first
 	Err         error         // why no worker could be chosen; nil when one was
 }
 
-// Explain decides where body would go, reserving and sending nothing. policy may be empty. The error is the client's,
+// Explain decides where body would go, reserving and sending nothing: by each of the policies of those names, at the same
+// moment and with the same random number. Without names it is the policy in force for the request. The error is the client's,
 // ready for api.WriteError.
-func (g *Gateway) Explain(ctx context.Context, d api.Dialect, body []byte, h http.Header, policy string) (*Explanation, error) {
+func (g *Gateway) Explain(ctx context.Context, d api.Dialect, body []byte, h http.Header, names ...string) ([]*Explanation, error) {
 	p := prepared{explains: true}
 	if err := g.prepare(ctx, &p, d, body, h); err != nil {
 		return nil, err
 	}
-	if policy != "" {
-		p.route.Policy = policy
+	if len(names) == 0 {
+		names = []string{p.route.Policy}
 	}
 	p.route.Now, p.route.Random = time.Now().UnixNano(), rand.Uint64()
-	decision, err := g.Router.Explain(ctx, &p.route)
-	if decision == nil {
-		return nil, g.routeError(err, p.read.Model)
+	var all []*Explanation
+	for _, name := range names {
+		p.route.Policy = name
+		g.askExternal(ctx, &p.route, name)
+		decision, err := g.Router.Explain(ctx, &p.route)
+		if decision == nil {
+			return nil, g.routeError(err, p.read.Model)
+		}
+		e := &Explanation{
+			Record: decision.Clone(-1), Session: p.route.Session, Tenant: p.route.Tenant,
+			TokenSource: p.found.Outcome, TokensFound: len(p.found.Tokens), Waited: p.waited, Err: err,
+		}
+		if pool, ok := g.Fleet.Snapshot().Pool(p.route.Model); ok && g.waiting != nil {
+			e.Queued = g.waiting.crowded(&p.route, pool)
+		}
+		decision.Recycle()
+		all = append(all, e)
 	}
-	defer decision.Recycle()
-	return &Explanation{decision.Clone(-1), p.found.Outcome, len(p.found.Tokens), p.waited, err}, nil
+	return all, nil
 }

@@ -81,10 +81,15 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 		q.Tokens, q.Features, q.Text = p.found.Tokens, p.found.Features, p.found.Text
 		q.Known, q.Stable = p.found.Known, p.found.Stable
 	}
-	if ask := g.External[decides.Name()]; ask != nil {
+	g.askExternal(ctx, q, decides.Name())
+	return nil
+}
+
+// askExternal asks elsewhere what the policy of that name wants to know of q.
+func (g *Gateway) askExternal(ctx context.Context, q *warmpath.Request, policy string) {
+	if ask := g.External[policy]; ask != nil {
 		q.External = ask(ctx, q.Tokens)
 	}
-	return nil
 }
 
 // readPatience reads X-Warmpath-Max-Wait: seconds, or a duration with its unit.

@@ -27,8 +27,8 @@ func TestPoliciesOnTextGetTheText(t *testing.T) {
 					t.Fatalf("%d %s", resp.StatusCode, text)
 				}
 				f.idle(t)
-				e, err := f.Explain(t.Context(), api.OpenAIChat, []byte(body), nil, "")
-				if err != nil || e.Record.Worker.URL != resp.Header.Get("X-Warmpath-Worker") {
+				e, err := f.Explain(t.Context(), api.OpenAIChat, []byte(body), nil)
+				if err != nil || e[0].Record.Worker.URL != resp.Header.Get("X-Warmpath-Worker") {
 					t.Fatalf("explained as %+v, %v; it went to %s", e, err, resp.Header.Get("X-Warmpath-Worker"))
 				}
 				return resp.Header.Get("X-Warmpath-Worker")

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/warmpath/warmpath/internal/admin"
+	"github.com/warmpath/warmpath/internal/config"
+)
+
+// explainFlags say whom to ask, and how.
+type explainFlags struct {
+	admin, policy, path string
+	headers             []string
+	json                bool
+}
+
+func newExplain() *cobra.Command {
+	var f explainFlags
+	c := &cobra.Command{
+		Use:   "explain < body.json",
+		Short: "Ask a running router where a request would go, and why",
+		Long: `Read a request body (chat or completions) from standard input and ask a running router where it
+would go and why: every candidate with what it has of the prompt, its load, what its score is
+made of, and why it was chosen or not. Nothing is sent to an engine but the question for tokens.
+
+  warmpath explain --policy kv_aware,least_load < body.json
+
+asks two policies about the same moment. The admin key is read from ` + config.EnvAdminKey + `.`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return explain(c, &f) },
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.admin, "admin", "http://"+admin.DefaultConfig().Listen, "`URL` of the router's admin listener")
+	flags.StringVar(&f.policy, "policy", "", "`NAME[,NAME…]` of policies to ask; the one in force when not given")
+	flags.StringVar(&f.path, "path", "", "`PATH` that the body is for, /v1/chat/completions or /v1/completions; found out from the body when not given")
+	flags.StringArrayVarP(&f.headers, "header", "H", nil, "`'NAME: VALUE'` that the client would send, such as a session; repeatable")
+	flags.BoolVar(&f.json, "json", false, "print the router's answer as JSON, in place of a table")
+	return c
+}
+
+// maxExplanation bounds the answer in bytes: a candidate takes about a kilobyte.
+const maxExplanation = 256 << 20
+
+func explain(c *cobra.Command, f *explainFlags) error {
+	in := c.InOrStdin()
+	if file, ok := in.(*os.File); ok {
+		if info, err := file.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
+			return usageError{errors.New("the request's body is missing: warmpath explain < body.json")}
+		}
+	}
+	body, err := io.ReadAll(in)
+	if err != nil {
+		return fmt.Errorf("read the body: %w", err)
+	}
+	if len(bytes.TrimSpace(body)) == 0 {
+		return usageError{errors.New("the request's body is empty: warmpath explain < body.json")}
+	}
+	answer, err := f.ask(c.Context(), body)
+	if err != nil {
+		return err
+	}
+	if f.json {
+		_, err = c.OutOrStdout().Write(answer)
+		return err
+	}
+	var all admin.Explanations
+	if err := json.Unmarshal(answer, &all); err != nil {
+		return fmt.Errorf("read the answer of %s: %w", f.admin, err)
+	}
+	if all.Policies == nil { // one policy: its explanation alone
+		var one admin.Explanation
+		if err := json.Unmarshal(answer, &one); err != nil {
+			return fmt.Errorf("read the answer of %s: %w", f.admin, err)
+		}
+		all.Policies = []*admin.Explanation{&one}
+	}
+	return writeExplanations(c.OutOrStdout(), &all)
+}
+
+// ask posts body to the admin listener and returns its answer. Errors say what to do next.
+func (f *explainFlags) ask(ctx context.Context, body []byte) ([]byte, error) {
+	base, err := url.Parse(f.admin)
+	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" {
+		return nil, usageError{fmt.Errorf("--admin %s: give the admin listener's URL, such as http://127.0.0.1:9090", f.admin)}
+	}
+	base = base.JoinPath("/admin/explain")
+	query := url.Values{}
+	for name, value := range map[string]string{"policy": f.policy, "path": f.path} {
+		if value != "" {
+			query.Set(name, value)
+		}
+	}
+	base.RawQuery = query.Encode()
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base.String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range f.headers {
+		name, value, ok := strings.Cut(h, ":")
+		if !ok || strings.TrimSpace(name) == "" {
+			return nil, usageError{fmt.Errorf("--header %q is not 'NAME: VALUE'", h)}
+		}
+		req.Header.Set(strings.TrimSpace(name), strings.TrimSpace(value))
+	}
+	if key := config.AdminKey(); key != "" {
+		req.Header.Set("Authorization", "Bearer "+key)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, fmt.Errorf("nobody listens at %s: is the router running there? Its log says where its admin listener is; name it with --admin URL", f.admin)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", f.admin, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxExplanation))
+	if err != nil {
+		return nil, fmt.Errorf("read the answer of %s: %w", f.admin, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, f.refused(resp, answer)
+	}
+	return answer, nil
+}
+
+// refused says what an answer that is not 200 means.
+func (f *explainFlags) refused(resp *http.Response, answer []byte) error {
+	var told struct {
+		Error struct {
+			Message string `json:"message"`
+			Code    string `json:"code"`
+		} `json:"error"`
+	}
+	_ = json.Unmarshal(answer, &told) // what is no JSON says nothing
+	switch {
+	case resp.StatusCode == http.StatusUnauthorized:
+		return fmt.Errorf("%s wants its key: set %s", f.admin, config.EnvAdminKey)
+	case resp.StatusCode == http.StatusNotFound && told.Error.Code == "unknown_url":
+		return fmt.Errorf("%s is where clients ask: name the admin listener with --admin URL (--admin-listen of serve, port 9090 by default)", f.admin)
+	case told.Error.Message != "":
+		return fmt.Errorf("%s", told.Error.Message)
+	}
+	return fmt.Errorf("%s answered %s: it is no Warmpath admin listener", f.admin, resp.Status)
+}

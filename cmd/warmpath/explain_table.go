@@ -1,0 +1,137 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/warmpath/warmpath/internal/admin"
+)
+
+// writeExplanations prints what each policy says, and whether they agree.
+func writeExplanations(w io.Writer, all *admin.Explanations) error {
+	for i, e := range all.Policies {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		writeHead(w, e)
+		if err := writeCandidates(w, e); err != nil {
+			return err
+		}
+	}
+	if len(all.Policies) < 2 {
+		return nil
+	}
+	verdict := "All choose the same worker."
+	if !all.Agree {
+		var choices []string
+		for _, e := range all.Policies {
+			choices = append(choices, e.Policy+": "+chosen(e))
+		}
+		verdict = "They differ: " + strings.Join(choices, ", ") + "."
+	}
+	_, err := fmt.Fprintf(w, "\n%s\n", verdict)
+	return err
+}
+
+func chosen(e *admin.Explanation) string {
+	if e.Worker == "" {
+		return "nobody"
+	}
+	return fmt.Sprintf("%s rank %d", e.Worker, e.Rank)
+}
+
+// writeHead prints the decision in words.
+func writeHead(w io.Writer, e *admin.Explanation) {
+	fmt.Fprintf(w, "%s chooses %s: %s (%s)\n", e.Policy, chosen(e), e.Branch, e.Reason)
+	if e.Error != "" {
+		fmt.Fprintf(w, "  %s\n", e.Error)
+	}
+	tokens := fmt.Sprintf("%d prompt tokens (%s, %.1f ms)", e.PromptTokens, e.TokenSource, e.TokenWaitMS)
+	if !e.TokensKnown {
+		tokens = fmt.Sprintf("about %d prompt tokens (%s)", e.PromptTokens, e.TokenSource)
+	}
+	model := e.Base
+	if e.LoRA != "" {
+		model += " with adapter " + e.LoRA
+	}
+	fmt.Fprintf(w, "  model %s, %s, %d matched, %d predicted", model, tokens, e.MatchTokens, e.PredictedTokens)
+	if e.Worker != "" {
+		fmt.Fprintf(w, ", trust %s", e.Trust)
+	}
+	fmt.Fprintln(w)
+	if e.SessionSource != "" {
+		fmt.Fprintf(w, "  session from %s\n", e.SessionSource)
+	}
+	if e.Best != nil {
+		fmt.Fprintf(w, "  best match not taken: %s rank %d has %d tokens, %s\n", e.Best.Worker, e.Best.Rank, e.Best.PredictedTokens, e.Best.WhyNot)
+	}
+	if e.Queued {
+		fmt.Fprintln(w, "  it would wait for a worker first: all are saturated, or others wait")
+	}
+}
+
+// writeCandidates prints a line for each candidate; the chosen one is marked. What scores are made of stands in small letters.
+func writeCandidates(w io.Writer, e *admin.Explanation) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	columns := []string{" ", "WORKER", "RANK", "MATCH", "TIERS", "PREDICTED", "UNCACHED", "TRUST", "REQUESTS", "PREFILL", "BACKLOG MS"}
+	for _, name := range e.Terms {
+		columns = append(columns, name)
+	}
+	columns = append(columns, "SCORE", "WHY")
+	fmt.Fprintln(t, strings.Join(columns, "\t"))
+	for i := range e.Candidates {
+		c := &e.Candidates[i]
+		mark := " "
+		if c.Chosen {
+			mark = "*"
+		}
+		line := []string{mark, c.Worker, strconv.Itoa(c.Rank), strconv.Itoa(c.MatchTokens), tiers(c), strconv.Itoa(c.PredictedTokens),
+			strconv.Itoa(c.UncachedTokens), c.Trust, strconv.FormatInt(c.Load.Requests, 10), strconv.FormatInt(c.Load.PrefillTokens, 10),
+			number(c.Load.BacklogMS)}
+		for _, name := range e.Terms {
+			line = append(line, term(c, name))
+		}
+		score := number(c.Score)
+		if c.LeftOut != "" {
+			score = "-"
+		}
+		fmt.Fprintln(t, strings.Join(append(line, score, c.Why), "\t"))
+	}
+	return t.Flush()
+}
+
+func term(c *admin.Candidate, name string) string {
+	v, ok := c.Terms[name]
+	if !ok {
+		return "-"
+	}
+	return number(v)
+}
+
+// tiers says where a match lies, nearest first.
+func tiers(c *admin.Candidate) string {
+	var parts []string
+	for _, tier := range []string{"gpu", "cpu", "disk", "remote"} {
+		if n := c.Tiers[tier]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%s %d", tier, n))
+		}
+	}
+	if len(parts) == 0 {
+		return "-"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// number writes v as short as people read it: whole where it is large.
+func number(v float64) string {
+	switch {
+	case v == 0:
+		return "0"
+	case v >= 1000 || v <= -1000:
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(v, 'g', 4, 64)
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmpath/warmpath/internal/admin"
+	"github.com/warmpath/warmpath/internal/config"
+)
+
+func TestExplanationsArePrintedAsTables(t *testing.T) {
+	kv := &admin.Explanation{
+		Base: "m", Policy: "kv_aware", Branch: "fallback", Reason: "next best", Worker: "http://b:1", Trust: "exact",
+		TokenSource: "cache", TokenWaitMS: 0.25, PromptTokens: 4000, TokensKnown: true, MatchTokens: 64, PredictedTokens: 80,
+		Best:  &admin.Best{Worker: "http://a:1", PredictedTokens: 2048, WhyNot: "saturated"},
+		Terms: []string{"match", "load"}, SessionSource: "x-session-id", Queued: true,
+		Candidates: []admin.Candidate{
+			{Worker: "http://b:1", Chosen: true, MatchTokens: 64, Tiers: map[string]int{"gpu": 48, "cpu": 16}, PredictedTokens: 80, UncachedTokens: 3920,
+				Trust: "exact", Load: admin.Load{Requests: 2, PrefillTokens: 900, BacklogMS: 12.3456}, Score: 0.0155, Terms: map[string]float64{"match": 0.016, "load": -0.0005}, Why: "next best"},
+			{Worker: "http://a:1", Rank: 1, MatchTokens: 2048, Tiers: map[string]int{}, PredictedTokens: 2048, UncachedTokens: 1952, Trust: "degraded", LeftOut: "saturated", Why: "saturated"},
+		},
+	}
+	none := &admin.Explanation{Base: "m", LoRA: "sql", Policy: "least_load", Branch: "none", Reason: "no worker can be used", Error: "no worker",
+		TokenSource: "timeout", PromptTokens: 1000}
+	var out bytes.Buffer
+	if err := writeExplanations(&out, &admin.Explanations{Policies: []*admin.Explanation{kv, none}}); err != nil {
+		t.Fatal(err)
+	}
+	want := `kv_aware chooses http://b:1 rank 0: fallback (next best)
+  model m, 4000 prompt tokens (cache, 0.2 ms), 64 matched, 80 predicted, trust exact
+  session from x-session-id
+  best match not taken: http://a:1 rank 0 has 2048 tokens, saturated
+  it would wait for a worker first: all are saturated, or others wait
+   WORKER      RANK  MATCH  TIERS           PREDICTED  UNCACHED  TRUST     REQUESTS  PREFILL  BACKLOG MS  match  load     SCORE   WHY
+*  http://b:1  0     64     gpu 48, cpu 16  80         3920      exact     2         900      12.35       0.016  -0.0005  0.0155  next best
+   http://a:1  1     2048   -               2048       1952      degraded  0         0        0           -      -        -       saturated
+
+least_load chooses nobody: none (no worker can be used)
+  no worker
+  model m with adapter sql, about 1000 prompt tokens (timeout), 0 matched, 0 predicted
+   WORKER  RANK  MATCH  TIERS  PREDICTED  UNCACHED  TRUST  REQUESTS  PREFILL  BACKLOG MS  SCORE  WHY
+
+They differ: kv_aware: http://b:1 rank 0, least_load: nobody.
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestExplainSaysWhatToDoWhenItCannotAsk(t *testing.T) {
+	t.Setenv(config.EnvAdminKey, "a-secret-key")
+	var got *http.Request
+	status, answer := 200, `{"policy":"kv_aware","candidates":[]}`
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = r
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, answer)
+	}))
+	defer s.Close()
+	refusing := httptest.NewServer(http.NotFoundHandler())
+	refusing.Close()
+	run := func(body string, args ...string) (string, error) {
+		c := newExplain()
+		c.SetArgs(append([]string{"--admin", s.URL}, args...))
+		c.SetIn(strings.NewReader(body))
+		var out bytes.Buffer
+		c.SetOut(&out)
+		c.SetErr(io.Discard)
+		c.SilenceErrors, c.SilenceUsage = true, true
+		err := c.Execute()
+		return out.String(), err
+	}
+	if out, err := run(`{"model":"m"}`, "--policy", "a,b", "-H", "X-Session-ID: s", "--json"); err != nil || out != answer {
+		t.Errorf("%v %s", err, out)
+	}
+	if got.URL.Query().Get("policy") != "a,b" || got.Header.Get("X-Session-ID") != "s" || got.Header.Get("Authorization") != "Bearer a-secret-key" {
+		t.Errorf("asked %s with %v", got.URL, got.Header)
+	}
+	for _, c := range []struct {
+		status       int
+		answer, want string
+		body         string
+		args         []string
+	}{
+		{401, `{}`, "set WARMPATH_ADMIN_KEY", "{}", nil},
+		{404, `{"error":{"message":"there is no POST","code":"unknown_url"}}`, "--admin-listen", "{}", nil},
+		{404, `{"error":{"message":"the model \"x\" is served by no worker"}}`, `the model "x"`, "{}", nil},
+		{400, `{"error":{"message":"policy: \"best\" is none of kv_aware"}}`, "none of kv_aware", "{}", nil},
+		{502, `<html>`, "no Warmpath admin listener", "{}", nil},
+		{200, `<html>`, "read the answer", "{}", nil},
+		{200, ``, "body is empty", " \n", nil},
+		{200, ``, "http://127.0.0.1:9090", "{}", []string{"--admin", "127.0.0.1:9090"}},
+		{200, ``, "nobody listens at", "{}", []string{"--admin", refusing.URL}},
+		{200, ``, "NAME: VALUE", "{}", []string{"-H", "x"}},
+	} {
+		status, answer = c.status, c.answer
+		if out, err := run(c.body, c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%d %s: %v, want %q\n%s", c.status, c.answer, err, c.want, out)
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package admin
+
+import (
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// Explanations is the answer of /admin/explain when several policies are asked.
+type Explanations struct {
+	Policies []*Explanation `json:"policies"` // in the order they were asked for, all about the same moment
+	Agree    bool           `json:"agree"`    // all choose the same holder
+}
+
+// Explanation is the answer of /admin/explain.
+type Explanation struct {
+	Model           string  `json:"model"`
+	Base            string  `json:"base"`
+	LoRA            string  `json:"lora,omitempty"`
+	Policy          string  `json:"policy"`
+	Branch          string  `json:"branch"`
+	Reason          string  `json:"reason"`
+	Summary         string  `json:"summary"`          // the decision in one line
+	Worker          string  `json:"worker,omitempty"` // absent when none can be chosen; error says why
+	Rank            int     `json:"rank"`
+	Trust           string  `json:"trust"`
+	TokenSource     string  `json:"token_source"`
+	TokenWaitMS     float64 `json:"token_wait_ms"`
+	PromptTokens    int     `json:"prompt_tokens"`
+	TokensKnown     bool    `json:"tokens_known"` // if not, prompt_tokens is an estimate and nothing is matched
+	BlockSize       int     `json:"block_size"`
+	MatchTokens     int     `json:"match_tokens"`
+	PredictedTokens int     `json:"predicted_tokens"`
+	Error           string  `json:"error,omitempty"`
+	// Best is the candidate with the longest predicted match when it was not chosen, and why not; absent when it was, or none has any.
+	Best *Best `json:"best_match,omitempty"`
+	// Terms name what scores are made of, in order. SessionSource is the header or field that named the session.
+	Terms         []string    `json:"terms"`
+	SessionSource string      `json:"session_source,omitempty"`
+	Tenant        string      `json:"tenant,omitempty"`
+	Queued        bool        `json:"queued"`     // it would wait for a worker first, as all are saturated
+	Candidates    []Candidate `json:"candidates"` // those that no filter left out come first
+}
+
+// Best is a holder that has more of a prompt than the one that was chosen.
+type Best struct {
+	Worker          string `json:"worker"`
+	Rank            int    `json:"rank"`
+	PredictedTokens int    `json:"predicted_tokens"`
+	WhyNot          string `json:"why_not"`
+}
+
+// Candidate is one holder that serves the model.
+type Candidate struct {
+	Worker          string         `json:"worker"`
+	Rank            int            `json:"rank"`
+	Chosen          bool           `json:"chosen"`
+	Why             string         `json:"why"`              // why it was chosen, was not, or was left out
+	MatchTokens     int            `json:"match_tokens"`     // confirmed, and usable by the engine
+	Tiers           map[string]int `json:"tiers"`            // match_tokens by tier
+	PredictedTokens int            `json:"predicted_tokens"` // with speculative entries
+	FullTokens      int            `json:"full_tokens"`      // what full attention alone would claim
+	UncachedTokens  int            `json:"uncached_tokens"`  // the engine would compute
+	Trust           string         `json:"trust"`
+	TrustReason     string         `json:"trust_reason"`
+	Load            Load           `json:"load"`
+	Score           float64        `json:"score"`
+	// Terms are what the score is made of, by name; absent for one that was left out.
+	Terms   map[string]float64 `json:"terms,omitempty"`
+	LeftOut string             `json:"left_out,omitempty"` // the filter's reason
+}
+
+// explanation turns a decision into its answer.
+func explanation(e *gateway.Explanation, s *fleet.Snapshot) *Explanation {
+	r := &e.Record
+	out := &Explanation{
+		Model: r.Model, Base: r.Base, LoRA: r.LoRA, Policy: r.Policy, Branch: string(r.Branch), Reason: r.Reason, Summary: r.String(),
+		Rank: r.Rank, Trust: r.Trust.String(), TokenSource: string(e.TokenSource),
+		TokenWaitMS:  float64(e.Waited.Microseconds()) / 1000,
+		PromptTokens: r.PromptTokens, TokensKnown: r.TokensKnown, BlockSize: r.BlockSize,
+		MatchTokens: r.MatchTokens, PredictedTokens: r.PredictedTokens, Candidates: []Candidate{},
+		Best: bestOf(r), Terms: append([]string{}, r.Terms...), SessionSource: e.Session.Source, Tenant: e.Tenant, Queued: e.Queued,
+	}
+	if r.Worker != nil {
+		out.Worker = r.Worker.URL
+	}
+	if e.Err != nil {
+		out.Error = e.Err.Error()
+	}
+	for i := range r.Candidates {
+		c := candidate(&r.Candidates[i], r.PromptTokens)
+		c.Chosen, c.Why = i == r.Chosen, r.Why(i)
+		_, c.TrustReason = s.Trust(r.Candidates[i].Holder)
+		if c.LeftOut == "" {
+			c.Terms = termsOf(r, &r.Candidates[i])
+		}
+		out.Candidates = append(out.Candidates, c)
+	}
+	return out
+}
+
+// bestOf returns the candidate with the longest match if another was chosen.
+func bestOf(r *warmpath.Record) *Best {
+	best := -1
+	for i := range r.Candidates {
+		if n := r.Candidates[i].Predicted; n > 0 && (best < 0 || n > r.Candidates[best].Predicted) {
+			best = i
+		}
+	}
+	if best < 0 || best == r.Chosen || r.Chosen >= 0 && r.Candidates[r.Chosen].Predicted == r.Candidates[best].Predicted {
+		return nil
+	}
+	c := &r.Candidates[best]
+	return &Best{c.Worker.URL, c.Rank, c.Predicted, r.Why(best)}
+}
+
+// termsOf names what the score of c is made of.
+func termsOf(r *warmpath.Record, c *policy.Candidate) map[string]float64 {
+	terms := map[string]float64{}
+	for i, name := range r.Terms {
+		terms[name] += c.Terms[i] // a scorer may be listed twice
+	}
+	return terms
+}
+
+func candidate(c *policy.Candidate, prompt int) Candidate {
+	tiers := map[string]int{}
+	for t, n := range c.Tier {
+		if n > 0 {
+			tiers[block.Tier(t).String()] = n
+		}
+	}
+	return Candidate{
+		Worker: c.Worker.URL, Rank: c.Rank, MatchTokens: c.Match, Tiers: tiers, PredictedTokens: c.Predicted,
+		FullTokens: c.Full, UncachedTokens: max(prompt-c.Predicted, 0), Trust: c.Trust.String(), Load: loadOf(c.Load),
+		Score: c.Score, LeftOut: c.Reason,
+	}
+}

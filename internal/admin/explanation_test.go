@@ -1,0 +1,75 @@
+package admin_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/warmpath/warmpath/internal/admin"
+)
+
+const question = `{"model":"m","messages":[{"role":"user","content":"x"}],"session_id":"s"}`
+
+func TestSeveralPoliciesAreAskedAboutTheSameMoment(t *testing.T) {
+	a, f := newAdmin(t, admin.DefaultConfig(), nil)
+	status, text := ask(t, a, "POST", "/admin/explain?policy=kv_aware,least_load", question)
+	var got admin.Explanations
+	if err := json.Unmarshal([]byte(text), &got); err != nil || status != 200 || len(got.Policies) != 2 {
+		t.Fatalf("%d %v: %s", status, err, text)
+	}
+	if got.Policies[0].Policy != "kv_aware" || got.Policies[1].Policy != "least_load" {
+		t.Errorf("%s, %s", got.Policies[0].Policy, got.Policies[1].Policy)
+	}
+	if got.Agree != (got.Policies[0].Worker == got.Policies[1].Worker) {
+		t.Errorf("agree %v: %s and %s", got.Agree, got.Policies[0].Worker, got.Policies[1].Worker)
+	}
+	if f.Snapshot().Load(0).Processed != 0 {
+		t.Error("explaining counts as routing")
+	}
+	for _, list := range []string{"kv_aware,best", ",", "kv_aware,", strings.Repeat("kv_aware,", 40)} {
+		if status, text := ask(t, a, "POST", "/admin/explain?policy="+list, question); status != 400 || !strings.Contains(text, "policy: ") {
+			t.Errorf("%q: %d %s", list, status, text)
+		}
+	}
+}
+
+func TestAnExplanationNamesTheTermsAndTheSession(t *testing.T) {
+	a, _ := newAdmin(t, admin.DefaultConfig(), nil)
+	_, text := ask(t, a, "POST", "/admin/explain?policy=kv_aware", question)
+	var e admin.Explanation
+	if err := json.Unmarshal([]byte(text), &e); err != nil {
+		t.Fatal(err)
+	}
+	if len(e.Terms) == 0 || e.SessionSource != "session_id" || strings.Contains(text, `"s"`) || e.Queued {
+		t.Errorf("terms %q, session from %q, queued %v", e.Terms, e.SessionSource, e.Queued)
+	}
+	for _, c := range e.Candidates {
+		sum := 0.0
+		for _, name := range e.Terms {
+			v, ok := c.Terms[name]
+			if !ok {
+				t.Errorf("%s has no %s", c.Worker, name)
+			}
+			sum += v
+		}
+		if sum != c.Score {
+			t.Errorf("%s: the terms %v are %v, the score %v", c.Worker, c.Terms, sum, c.Score)
+		}
+	}
+	if e.Best != nil {
+		t.Errorf("the best match was chosen, and still: %+v", e.Best)
+	}
+}
+
+func TestAnExplanationSaysWhyTheBestMatchWasNotTaken(t *testing.T) {
+	a, f := newAdmin(t, admin.DefaultConfig(), nil)
+	f.SetHealth(f.Snapshot().Workers()[0].ID, false, "away")
+	_, text := ask(t, a, "POST", "/admin/explain?policy=kv_aware", question)
+	var e admin.Explanation
+	if err := json.Unmarshal([]byte(text), &e); err != nil {
+		t.Fatal(err)
+	}
+	if e.Worker != "http://b:1" || e.Best == nil || e.Best.Worker != "http://a:1" || e.Best.PredictedTokens != 64 || e.Best.WhyNot != "unavailable" {
+		t.Errorf("%s was chosen, the best match is %+v", e.Worker, e.Best)
+	}
+}
