@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"cmp"
+	"slices"
 	"sync"
 	"time"
 
@@ -209,6 +211,21 @@ func (x *blockTracker) evict(h fleet.Holder, now int64) {
 			return // perhaps not done with this one
 		}
 	}
+}
+
+// Nominate names the holders of the longest runs of tracked blocks.
+func (x *blockTracker) Nominate(q *Query, dst []fleet.Holder) []fleet.Holder {
+	if len(q.Prompt.Keys) == 0 {
+		return dst
+	}
+	s := x.spare.Get().(*trackerScratch)
+	defer x.spare.Put(s)
+	s.matches = x.blocks.Match(q.Prompt.Keys, q.Now, s.matches[:0])
+	slices.SortFunc(s.matches, func(a, b kvindex.Match) int { return cmp.Compare(b.Blocks, a.Blocks) })
+	for i := range s.matches[:min(len(s.matches), nominees)] {
+		dst = append(dst, s.matches[i].Holder)
+	}
+	return dst
 }
 
 func (x *blockTracker) Finished(*Finished)    {}

@@ -201,4 +201,10 @@ func idler(q *Query, a, b *Candidate) bool {
 
 func (x *cacheAware) Routed(q *Query, c *Candidate) { x.prompts.sent(q, c.Holder) }
 func (x *cacheAware) Finished(*Finished)            {}
-func (x *cacheAware) Forget(h fleet.Holder)         { x.prompts.forget(h) }
+
+// Nominate names the holders that were sent the longest beginnings.
+func (x *cacheAware) Nominate(q *Query, dst []fleet.Holder) []fleet.Holder {
+	return x.prompts.nominate(q, dst)
+}
+
+func (x *cacheAware) Forget(h fleet.Holder) { x.prompts.forget(h) }

@@ -79,6 +79,23 @@ func (p *prompts) done(m *radix.Matches) {
 	}
 }
 
+// nominees is how many holders of the longest beginnings a policy of a large fleet wants to look at.
+const nominees = 32
+
+// nominate appends the holders that were sent the longest beginnings of q's prompt.
+func (p *prompts) nominate(q *Query, dst []fleet.Holder) []fleet.Holder {
+	m := p.match(q)
+	if m == nil {
+		return dst
+	}
+	longest := m.Longest()
+	for _, h := range longest[:min(len(longest), nominees)] {
+		dst = append(dst, fleet.Holder(h))
+	}
+	p.done(m)
+	return dst
+}
+
 // share returns how much of the prompt the holder was sent before, 0 to 1.
 func share(m *radix.Matches, h fleet.Holder) float64 {
 	if m == nil || m.Total() == 0 {

@@ -91,7 +91,8 @@ func (p LMCacheAware) Spec(name string) Spec {
 	weight, fall := p.CacheWeight, fallbacks[p.FallbackPolicy]
 	return Spec{
 		Name: name, Terms: []string{"cached", "idle"}, NeedsMatches: looks,
-		Chooser: func() Chooser { return &lmcacheAware{looks, weight, fall} },
+		Everyone: true, // what is known is known by worker, whoever it is
+		Chooser:  func() Chooser { return &lmcacheAware{looks, weight, fall} },
 	}
 }
 

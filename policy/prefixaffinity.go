@@ -174,4 +174,10 @@ func twoOf(q *Query, c []Candidate) (first, second int) {
 
 func (x *prefixAffinity) Routed(q *Query, c *Candidate) { x.prompts.sent(q, c.Holder) }
 func (x *prefixAffinity) Finished(*Finished)            {}
-func (x *prefixAffinity) Forget(h fleet.Holder)         { x.prompts.forget(h) }
+
+// Nominate names the holders that were sent the longest beginnings.
+func (x *prefixAffinity) Nominate(q *Query, dst []fleet.Holder) []fleet.Holder {
+	return x.prompts.nominate(q, dst)
+}
+
+func (x *prefixAffinity) Forget(h fleet.Holder) { x.prompts.forget(h) }

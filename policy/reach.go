@@ -1,6 +1,10 @@
 package policy
 
-import "github.com/warmpath/warmpath/fleet"
+import (
+	"slices"
+
+	"github.com/warmpath/warmpath/fleet"
+)
 
 // Reach says which holders of a large fleet a policy is offered. Of a small fleet it is offered all.
 type Reach uint8
@@ -19,7 +23,7 @@ const (
 // reach follows from what p is made of. A chooser that does not look at matches may mean any holder.
 func (p *Policy) reachOf(s *Spec) Reach {
 	switch {
-	case s.Everyone, p.chooser != nil && !s.NeedsMatches && p.nominator == nil:
+	case s.Everyone, slices.Contains(s.Filters, "locality") && s.Locality != (Locality{}), p.chooser != nil && !s.NeedsMatches && p.nominator == nil:
 		return ReachAll
 	case p.chooser != nil, p.matches:
 		return ReachFew

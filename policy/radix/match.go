@@ -7,6 +7,7 @@ type Matches struct {
 	unit  int
 	round uint32
 	at    []found  // by holder
+	order []uint32 // holders with a match, the longest first
 	path  []uint32 // nodes
 	ends  []int    // bytes of the key that match up to there
 }
@@ -56,6 +57,7 @@ func (t *Tree) Match(key []byte, m *Matches) {
 		for _, h := range holds {
 			if f := &m.at[h.holder]; f.round != m.round {
 				*f = found{m.round, m.ends[i]}
+				m.order = append(m.order, h.holder)
 			}
 		}
 	}
@@ -63,7 +65,7 @@ func (t *Tree) Match(key []byte, m *Matches) {
 
 // begin forgets the last round.
 func (m *Matches) begin(bytes, unit int) {
-	m.path, m.ends = m.path[:0], m.ends[:0]
+	m.path, m.ends, m.order = m.path[:0], m.ends[:0], m.order[:0]
 	m.total, m.unit, m.best = bytes, unit, 0
 	if m.round++; m.round == 0 {
 		clear(m.at)
@@ -78,6 +80,9 @@ func (m *Matches) Of(holder uint32) int {
 	}
 	return m.at[holder].bytes / m.unit
 }
+
+// Longest returns the holders with a match, those with the longest first. It is valid until the next Match.
+func (m *Matches) Longest() []uint32 { return m.order }
 
 // Best returns the longest match of any holder, in units.
 func (m *Matches) Best() int { return m.best / max(m.unit, 1) }

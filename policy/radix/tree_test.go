@@ -123,6 +123,9 @@ func TestAHolderHasTheLongestPrefixOfWhatItWasGiven(t *testing.T) {
 					}
 					best = max(best, want)
 				}
+				if order := m.Longest(); !slices.IsSortedFunc(order, func(a, b uint32) int { return m.Of(b) - m.Of(a) }) || len(order) > 0 && m.Of(order[0]) != best {
+					t.Fatalf("the longest first: %v", order)
+				}
 				if m.Best() != best || m.Total() != len(key)/tree.unit {
 					t.Fatalf("best %d of %d, want %d of %d", m.Best(), m.Total(), best, len(key)/tree.unit)
 				}

@@ -1,0 +1,42 @@
+package warmpath_test
+
+import (
+	"testing"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// TestWhatWasSentIsFoundInALargeFleet: policies that guess from requests look at a few candidates only, and among them is
+// whoever was sent the prompt's beginning.
+func TestWhatWasSentIsFoundInALargeFleet(t *testing.T) {
+	for _, name := range []string{"cache_aware", "prefix_cache_affinity", "vllm_cache_aware"} {
+		t.Run(name, func(t *testing.T) {
+			w := large(t, 500, warmpath.Options{})
+			// Every worker has the same beginning, one in a hundred more of it.
+			for h := range 500 {
+				n := 160
+				if h%100 == 77 {
+					n = 320 + h/100*16
+				}
+				d := w.route(warmpath.Request{Tokens: prompt(1, n), Policy: name, Target: w.fleet.Snapshot().Workers()[h].URL})
+				d.Done(fleet.OutcomeServed, 1)
+				d.Recycle()
+			}
+			for random := range uint64(20) {
+				d := w.explain(warmpath.Request{Tokens: prompt(1, 800), Policy: name, Random: random})
+				if d.Holder != 477 || d.Branch != policy.BranchAffinity || d.Passed > 100 {
+					t.Fatalf("%d candidates, %s", d.Passed, d)
+				}
+			}
+			if d := w.explain(warmpath.Request{Tokens: prompt(1, 800), Policy: name, Exclude: []fleet.WorkerID{477}}); d.Holder != 377 || d.Branch != policy.BranchFallback {
+				t.Errorf("%s", d)
+			}
+			w.router.Forget(477)
+			if d := w.explain(warmpath.Request{Tokens: prompt(1, 800), Policy: name}); d.Holder != 377 || d.Branch != policy.BranchAffinity {
+				t.Errorf("%s", d)
+			}
+		})
+	}
+}
