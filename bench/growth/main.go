@@ -63,13 +63,13 @@ func run(args []string) error {
 	flags := flag.NewFlagSet("growth", flag.ContinueOnError)
 	blocks := flags.String("blocks", "1000000,10000000", "numbers of (holder, block) pairs, at 8 holders")
 	holders := flags.String("holders", "8,64,512,4096", "numbers of holders, at 2 M pairs")
-	mode := flags.String("mode", "", "keys or handles (default keys where this build has it)")
+	mode := flags.String("mode", "keys", "keys or handles")
 	point := flags.String("point", "", "HOLDERS,PAIRS: measure one size and print it as JSON (each size is a process of its own)")
 	dir := flags.String("dir", "", "folder for growth.json, growth-blocks.svg, growth-bytes.svg and growth-holders.svg")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	m, err := chooseMode(*mode)
+	m, err := feed.Parse(*mode)
 	if err != nil {
 		return err
 	}
@@ -142,16 +142,6 @@ func measurePoint(m feed.Mode, point string) error {
 		return err
 	}
 	return json.NewEncoder(os.Stdout).Encode(r)
-}
-
-func chooseMode(name string) (feed.Mode, error) {
-	if name != "" {
-		return feed.Parse(name)
-	}
-	if _, err := feed.New(feed.Keys, 16); err != nil {
-		return feed.Handles, nil
-	}
-	return feed.Keys, nil
 }
 
 func numbers(s string) ([]int, error) {

@@ -65,7 +65,7 @@ func run(args []string) error {
 	flags.IntVar(&s.Duplication, "duplication", 4, "copies of the trace; published runs have 20")
 	flags.IntVar(&s.Speedup, "speedup", 10, "of the engine model")
 	flags.Uint64Var(&s.Seed, "seed", 42, "of the partition")
-	mode := flags.String("mode", "", "keys or handles (default keys where this build has it)")
+	mode := flags.String("mode", "keys", "keys or handles")
 	flags.IntVar(&set.Lanes, "lanes", 128, "query lanes")
 	flags.IntVar(&set.EventWorkers, "writers", 8, "event workers")
 	flags.DurationVar(&set.Spin, "spin", 75*time.Microsecond, "before a deadline")
@@ -102,7 +102,7 @@ func run(args []string) error {
 	fmt.Printf("corpus: %d requests (%d blocks), %d stored events (%d blocks), %d removed (%d), %d block ops, sha256 %s, made in %v\n",
 		c.requests, c.requestBlocks, c.events[stored], c.eventBlocks[stored], c.events[removed], c.eventBlocks[removed], c.blocks(), c.sum[:16], time.Since(began).Round(time.Second))
 	rep.Provenance = provenance{
-		Argv: os.Args, TracePath: "mooncake trace given by -trace", TraceSHA256: sum, CorpusSHA256: c.sum, Blocks: s.Blocks, Holders: s.Holders,
+		Argv: append([]string{"openloop"}, args...), TracePath: "mooncake trace given by -trace", TraceSHA256: sum, CorpusSHA256: c.sum, Blocks: s.Blocks, Holders: s.Holders,
 		Length: s.Length, Duplication: s.Duplication, Seed: s.Seed, SpinUS: set.Spin.Microseconds(),
 	}
 	asked, err := prepare(c, set.Mode)
@@ -124,14 +124,8 @@ func run(args []string) error {
 }
 
 func chooseMode(name string) (feed.Mode, error) {
-	if name == "" {
-		if _, err := feed.New(feed.Keys, 16); err != nil {
-			return feed.Handles, nil
-		}
-		return feed.Keys, nil
-	}
 	m, err := feed.Parse(name)
-	if m == feed.Local {
+	if err == nil && m == feed.Local {
 		return 0, errors.New("give -mode keys or handles")
 	}
 	return m, err
