@@ -1,0 +1,93 @@
+package warmpath_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// quickest sends requests where the first token took least, of late. It is told of every choice and of every end.
+type quickest struct {
+	mu    sync.Mutex
+	took  map[fleet.Holder]float64 // seconds to the first token, a running mean
+	asked map[fleet.Holder]int     // requests that are out, so that one that stalls does not look quick
+}
+
+func (p *quickest) Choose(_ *policy.Query, c []policy.Candidate) policy.Pick {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	best := 0
+	for i := range c {
+		h := c[i].Holder
+		c[i].Terms[0], c[i].Terms[1] = p.took[h], float64(p.asked[h])
+		c[i].Score = 0 - p.took[h]*float64(1+p.asked[h]) // higher is better: a cost is negative
+		if c[i].Score > c[best].Score {
+			best = i
+		}
+	}
+	return policy.Pick{Index: best, Ranked: true}
+}
+
+func (p *quickest) Routed(_ *policy.Query, c *policy.Candidate) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked[c.Holder]++
+}
+
+func (p *quickest) Finished(f *policy.Finished) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked[f.Holder]--
+	if f.FirstTokenAt > 0 {
+		p.took[f.Holder] += 0.2 * (float64(f.FirstTokenAt-f.RoutedAt)/1e9 - p.took[f.Holder])
+	}
+}
+
+func (p *quickest) Forget(h fleet.Holder) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.took, h) // asked goes back to 0 by itself: each Routed has its Finished
+}
+
+// A policy of one's own, in Go: it chooses, and is told what became of its choices.
+func Example_policy() {
+	workers := fleet.New(fleet.Config{})
+	router, err := warmpath.New(warmpath.Options{Fleet: workers, Policy: policy.Spec{
+		Name:  "quickest",
+		Terms: []string{"seconds", "asked"}, // what Explain calls the parts of a score
+		Chooser: func() policy.Chooser {
+			return &quickest{took: map[fleet.Holder]float64{}, asked: map[fleet.Holder]int{}}
+		},
+	}})
+	if err != nil {
+		panic(err)
+	}
+	facts := fleet.Facts{Models: []fleet.Model{{ID: "llama"}}, BlockSize: 16}
+	workers.Put("http://slow:8000", facts)
+	workers.Put("http://quick:8000", facts)
+
+	for second := int64(1); second <= 4; second++ {
+		now := second * 1e9
+		d, err := router.Route(context.Background(), &warmpath.Request{Model: "llama", PromptBytes: 400, Rank: -1, Now: now})
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println(d.Worker.URL)
+		took := int64(20e6)
+		if d.Worker.URL == "http://slow:8000" {
+			took = 400e6
+		}
+		d.FirstToken(now + took)
+		d.Done(fleet.OutcomeServed, now+500e6)
+		d.Recycle()
+	}
+	// Output:
+	// http://slow:8000
+	// http://quick:8000
+	// http://quick:8000
+	// http://quick:8000
+}

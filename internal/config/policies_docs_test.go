@@ -1,0 +1,101 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/warmpath/warmpath/policy"
+)
+
+// TestEachPolicyHasAPageWithItsParameters: docs/policies/TYPE.md of every type of policy has a row for all that it can be told, with
+// the default that the code has. -update writes the tables that begin with tableHead, from the code.
+func TestEachPolicyHasAPageWithItsParameters(t *testing.T) {
+	g := &generator{t: t, docs: map[string]map[string]string{}}
+	for _, k := range policy.Kinds() {
+		page := filepath.Join("..", "..", "docs", "policies", k.Name+".md")
+		data, err := os.ReadFile(page)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		table := g.parameterTable(k)
+		if before, rest, ok := strings.Cut(string(data), tableHead); ok && *update {
+			for strings.HasPrefix(rest, "|") {
+				_, rest, _ = strings.Cut(rest, "\n")
+			}
+			data = []byte(before + table + rest)
+			if err := os.WriteFile(page, data, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, row := range strings.Split(table, "\n")[min(2, strings.Count(table, "\n")):] {
+			cells := strings.Split(row, "|")
+			if len(cells) < 4 {
+				continue
+			}
+			key, value := strings.TrimSpace(cells[1]), strings.TrimSpace(cells[2])
+			if !hasRow(string(data), key, value) {
+				t.Errorf("%s lacks a row | %s | %s | …", page, key, value)
+			}
+		}
+	}
+}
+
+// hasRow reports whether a page has a row of that key and value; bytes may be written as a number or with their unit.
+func hasRow(page, key, value string) bool {
+	for line := range strings.Lines(page) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 4 {
+			continue
+		}
+		if got := strings.TrimSpace(cells[1]); strings.ContainsAny(value, "[{,") && strings.HasPrefix(got, strings.TrimSuffix(key, "`")) {
+			return true // a list or a group may be written in its own way
+		} else if got != key {
+			continue
+		}
+		got := strings.Trim(strings.TrimSpace(cells[2]), "`\"")
+		var a, b int64
+		return got == strings.Trim(value, `"`) || (unmarshalBytes(&a, []byte(got)) == nil && unmarshalBytes(&b, []byte(value)) == nil && a == b) ||
+			strings.ReplaceAll(got, ",", "") == value
+	}
+	return false
+}
+
+const tableHead = "| parameter | default | meaning |\n"
+
+// parameterTable returns the table of a kind's parameters; "" when it has none.
+func (g *generator) parameterTable(k policy.Kind) string {
+	var out strings.Builder
+	routing := Default().Routing
+	g.parameterRows(&out, "", reflect.ValueOf(routing.defaults(k)).Elem())
+	if out.Len() == 0 {
+		return ""
+	}
+	return tableHead + "|---|---|---|\n" + out.String()
+}
+
+func (g *generator) parameterRows(out *strings.Builder, under string, v reflect.Value) {
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		key, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		if key == "" || key == "-" {
+			continue
+		}
+		doc := strings.Join(strings.Fields(g.doc(v.Type(), f.Name)), " ")
+		doc = strings.TrimPrefix(strings.TrimPrefix(doc, key+" is "), key+" ")
+		if v.Field(i).Kind() != reflect.Struct {
+			fmt.Fprintf(out, "| `%s` | %s | %s |\n", under+key, scalar(g.t, v.Field(i)), strings.ReplaceAll(doc, "|", "\\|"))
+			continue
+		}
+		var inner []string
+		for j := range v.Field(i).NumField() {
+			name, _, _ := strings.Cut(v.Field(i).Type().Field(j).Tag.Get("yaml"), ",")
+			inner = append(inner, name+" "+scalar(g.t, v.Field(i).Field(j)))
+		}
+		fmt.Fprintf(out, "| `%s` | %s | %s |\n", under+key, strings.Join(inner, ", "), doc)
+	}
+}

@@ -1,0 +1,85 @@
+package policy
+
+// Branch is the way a choice was made, in one word: what dashboards count.
+type Branch string
+
+// The branches.
+const (
+	BranchAffinity Branch = "affinity"  // the best match there is
+	BranchMiss     Branch = "miss"      // no candidate has a match
+	BranchShort    Branch = "short"     // the best match is too short to be followed
+	BranchFallback Branch = "fallback"  // the best match cannot be used now; the next best
+	BranchSpill    Branch = "spill"     // load outweighs the best match
+	BranchDirect   Branch = "direct"    // the client named the worker
+	BranchNoTokens Branch = "no_tokens" // the tokens are not known, so that no match is
+	BranchDraw     Branch = "draw"      // drawn at random, and not the best
+	BranchSilent   Branch = "silent"    // what the policy asks elsewhere was not answered
+	BranchSession  Branch = "session"   // where the session belongs
+	BranchPlaced   Branch = "placed"    // a session that is new was given a worker
+	BranchMoved    Branch = "moved"     // the session's worker cannot be used now: another
+	BranchNoKey    Branch = "no_key"    // the request names no session
+	BranchPrefix   Branch = "prefix"    // where prompts that begin so belong
+	BranchOverflow Branch = "overflow"  // that worker has more than its share of the load: the next
+	BranchBucket   Branch = "bucket"    // where prompts of this length belong
+	BranchBalance  Branch = "balance"   // loads are too far apart: load alone decides
+	BranchPlain    Branch = "plain"     // the policy does not look at matches
+	BranchNone     Branch = "none"      // there is no candidate
+)
+
+var reasons = map[Branch]string{
+	BranchAffinity: "longest match, least work among equals",
+	BranchMiss:     "no worker has a part of the prompt: least load",
+	BranchShort:    "no worker has enough of the prompt to follow it: least load",
+	BranchFallback: "the holder of the longest match cannot be used: next best match, least work among equals",
+	BranchSpill:    "the load of the holder of the longest match outweighs what the match saves",
+	BranchDirect:   "the client asked for this worker",
+	BranchNoTokens: "tokens are not known: least load",
+	BranchDraw:     "drawn at random: more likely the better it is, and not the best this time",
+	BranchSilent:   "nothing is known of what the policy asks for: its fallback",
+	BranchSession:  "the session belongs to this worker",
+	BranchPlaced:   "the session is new and was given this worker",
+	BranchMoved:    "the session's worker cannot be used: another one",
+	BranchNoKey:    "the request names no session",
+	BranchPrefix:   "prompts that begin so belong to this worker",
+	BranchOverflow: "the worker that the prompt belongs to has more than its share of the load: the next one",
+	BranchBucket:   "prompts of this length belong to this worker",
+	BranchBalance:  "loads are too far apart: the least load",
+	BranchPlain:    "the policy does not look at matches",
+	BranchNone:     "no worker can be used",
+}
+
+// Reason says in words what the branch means.
+func (b Branch) Reason() string { return reasons[b] }
+
+// branch says how the choice came about.
+func (p *Policy) branch(q *Query, c []Candidate, picked int) Branch {
+	switch {
+	case q.Target != "":
+		return BranchDirect
+	case !p.matches:
+		return BranchPlain
+	case !q.Known:
+		return BranchNoTokens
+	}
+	// A longer match that was left out explains the choice better than the one that was taken.
+	longest, why, outweighed := c[picked].Predicted, "", false
+	for i := range c {
+		switch r := c[i].Reason; {
+		case r == "":
+			outweighed = outweighed || (c[i].Predicted > c[picked].Predicted && (p.weighs || c[picked].Predicted == 0))
+		case r != ReasonNotRank && c[i].Predicted > longest:
+			longest, why = c[i].Predicted, r
+		}
+	}
+	switch {
+	case why == ReasonImbalance:
+		return BranchSpill
+	case why != "":
+		return BranchFallback
+	case outweighed:
+		return BranchSpill
+	case c[picked].Predicted > 0:
+		return BranchAffinity
+	}
+	return BranchMiss
+}
