@@ -23,13 +23,13 @@ type Marginal struct {
 	Eviction float64 `yaml:"eviction"`
 	// Tail is how much more a millisecond of waiting weighs beyond TailAfter: requests are not to starve for others' sake.
 	Tail float64 `yaml:"tail"`
-	// TailAfter is half of what a snappy service level allows for the first token.
+	// TailAfter is half of what a service level for chat allows for the first token, 5 s.
 	TailAfter time.Duration `yaml:"tail_after"`
 }
 
 // DefaultMarginal returns the parameters we recommend.
 func DefaultMarginal() Marginal {
-	return Marginal{Externality: 0.1, Eviction: 1, Tail: 1, TailAfter: time.Second}
+	return Marginal{Externality: 0.1, Eviction: 1, Tail: 1, TailAfter: 2500 * time.Millisecond}
 }
 
 // Validate returns all that is wrong.
@@ -93,6 +93,7 @@ func (m *marginal) Choose(q *Query, c []Candidate) Pick {
 			b = i
 		}
 	}
+	best := b
 	if c[b].Load.Requests == 0 {
 		least := c[b].Score - near*(c[b].Terms[costWait]+c[b].Terms[costPrefill])
 		for i := range c {
@@ -101,7 +102,7 @@ func (m *marginal) Choose(q *Query, c []Candidate) Pick {
 			}
 		}
 	}
-	return Pick{Index: b, Branch: followed(q, c, b)}
+	return Pick{Index: b, Branch: followed(q, c, b), Ranked: b == best}
 }
 
 // followed says whether the longest match was taken; "" where the question makes no sense.
@@ -128,19 +129,18 @@ const (
 // typical is what prices need to know besides the candidate.
 type typical struct {
 	answer   float64 // tokens
-	together float64 // of the answer, during which what a holder has more than others makes a difference
+	together float64 // the share of the answer in which what a holder has more than others makes a difference
 	pass     float64 // an empty one, ms
 }
 
 // typical returns what to expect of an answer to q.
 //
-// Who runs now has half of its answer left, on average, so that more than half of our answer never meets it. And holders do
-// not stay unlike: they differ by the square root of what they have, as random arrivals do, and the router puts a whole
-// generation of requests on each of them in the time of an answer, so that two standard deviations are levelled out in
-// 2/√n of that time.
+// Holders do not stay unlike for a whole answer where they serve many at once. By chance one of n requests differs from another by
+// √n; the busiest and the idlest of some thirty are four such deviations apart. The router sends every holder n new requests in
+// the time of an answer, so that it can level 4·√n of them in 4/√n of that time.
 func (m *marginal) typical(q *Query, c []Candidate) typical {
 	t := typical{answer: m.answers.mean(q.Model, firstAnswer)}
-	t.together = min(0.5, 2/math.Sqrt(max(m.crowds.mean(q.Model, firstCrowd), 1)))
+	t.together = min(1, 4/math.Sqrt(max(m.crowds.mean(q.Model, firstCrowd), 1)))
 	for i := range c {
 		t.pass += timing(&c[i]).Base
 	}

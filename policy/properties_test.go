@@ -73,6 +73,8 @@ func drawCandidates(t *rapid.T, q *Query) []Candidate {
 				Processed:     uint64(rapid.IntRange(0, 2).Draw(t, "processed")),
 			},
 		}
+		c[i].Load.PendingTokens = c[i].Load.PrefillTokens / int64(rapid.IntRange(1, 2).Draw(t, "computed"))
+		c[i].Load.ContextTokens = c[i].Load.ContextBlocks * int64(c[i].BlockSize)
 		if q.Known && q.PromptTokens > 0 {
 			setMatch(&c[i], rapid.IntRange(0, (q.PromptTokens-1)/16).Draw(t, "gpu"), q)
 			c[i].Predicted = min(c[i].Match+16*rapid.IntRange(0, 2).Draw(t, "predicted"), (q.PromptTokens-1)/16*16)
@@ -211,8 +213,11 @@ func TestMoreLoadNeverAttracts(t *testing.T) {
 		}
 		before, _, _ := chosen(p, q, c)
 		i := rapid.IntRange(0, len(c)-1).Draw(t, "loaded")
-		c[i].Load.PrefillTokens += int64(rapid.IntRange(0, 20000).Draw(t, "more prefill"))
-		c[i].Load.ContextBlocks += int64(rapid.IntRange(0, 500).Draw(t, "more context"))
+		prefill, context := int64(rapid.IntRange(0, 20000).Draw(t, "more prefill")), int64(rapid.IntRange(0, 500).Draw(t, "more context"))
+		c[i].Load.PrefillTokens += prefill
+		c[i].Load.PendingTokens += prefill
+		c[i].Load.ContextBlocks += context
+		c[i].Load.ContextTokens += context * int64(c[i].BlockSize)
 		c[i].Load.Requests += int64(rapid.IntRange(0, 5).Draw(t, "more requests"))
 		if after, _, _ := chosen(p, q, c); int(after) == i && before != after {
 			t.Fatalf("chose %d, and %d with more load on it", before, after)

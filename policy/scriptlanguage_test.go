@@ -202,9 +202,9 @@ func setCandidate(c *Candidate, key, value string) error {
 	case "requests":
 		c.Load.Requests = int64(n)
 	case "prefill":
-		c.Load.PrefillTokens = int64(n)
+		c.Load.PrefillTokens, c.Load.PendingTokens = int64(n), int64(n)
 	case "context":
-		c.Load.ContextBlocks = int64(n)
+		c.Load.ContextBlocks, c.Load.ContextTokens = int64(n), int64(n*c.BlockSize)
 	case "processed":
 		c.Load.Processed = uint64(n)
 	case "waiting":
