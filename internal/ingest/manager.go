@@ -21,8 +21,9 @@ type Manager struct {
 	fleet    *fleet.Fleet
 	config   Config
 	log      *slog.Logger
-	listener *zmq.Listener // nil: none
-	used     sync.Map      // fleet.Holder → *atomic.Uint32 of kvevent.Keys
+	listener *zmq.Listener         // nil: none
+	used     sync.Map              // fleet.Holder → *atomic.Uint32 of kvevent.Keys
+	present  map[fleet.Holder]bool // of the last snapshot; reconcile's alone
 
 	mu      sync.Mutex // guards streams; never held while waiting
 	streams map[fleet.Holder]*follower
@@ -39,7 +40,7 @@ type follower struct {
 // New returns a Manager that feeds router. It starts nothing.
 func New(router *warmpath.Router, c Config, log *slog.Logger) *Manager {
 	c = c.withDefaults()
-	m := &Manager{router: router, fleet: router.Fleet(), config: c, log: log, streams: map[fleet.Holder]*follower{}}
+	m := &Manager{router: router, fleet: router.Fleet(), config: c, log: log, present: map[fleet.Holder]bool{}, streams: map[fleet.Holder]*follower{}}
 	if c.Listen != "" {
 		m.listener = zmq.NewListener(c.Listen, c.ZMQ, m.accept)
 	}
@@ -141,6 +142,7 @@ func (m *Manager) list() []*follower {
 
 // reconcile starts, stops and renews streams so that they are those of the snapshot.
 func (m *Manager) reconcile(ctx context.Context, snap *fleet.Snapshot) {
+	m.forgetAbsent(snap)
 	wanted := map[fleet.Holder]zmq.Source{}
 	for _, w := range snap.Workers() {
 		adapters := false
@@ -182,6 +184,22 @@ func (m *Manager) reconcile(ctx context.Context, snap *fleet.Snapshot) {
 		// A worker that serves no model has no index to feed.
 		if w := snap.Worker(h); !running && m.router.Generation(h) != 0 {
 			m.begin(ctx, m.newStream(w, h, source))
+		}
+	}
+}
+
+// forgetAbsent forgets the holders that left since the last snapshot: also those without events leave guesses behind, that
+// the index and policies learned from requests.
+func (m *Manager) forgetAbsent(snap *fleet.Snapshot) {
+	for h := range m.present {
+		if snap.Worker(h) == nil {
+			delete(m.present, h)
+			m.router.Forget(h)
+		}
+	}
+	for _, w := range snap.Workers() {
+		for _, h := range w.Holders {
+			m.present[h] = true
 		}
 	}
 }
