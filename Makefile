@@ -52,6 +52,8 @@ golden: ## what the reference tokenizers and CPython's jinja2 answer, for the te
 	[ -d $(CACHE)/tokenizers/ids ] || bash tokenizer/testdata/golden.sh
 	[ -d $(CACHE)/templates ] || { python3 -m venv $(CACHE)/jinja && $(CACHE)/jinja/bin/pip install -q transformers==5.19.0 jinja2==3.1.6 && \
 		$(CACHE)/jinja/bin/python tokenizer/chattemplate/testdata/gather.py --download; }
+	[ -f $(CACHE)/harmony.json ] || [ ! -x $(CACHE)/engines/vllm/venv/bin/python ] || \
+		VLLM_TARGET_DEVICE=cpu $(CACHE)/engines/vllm/venv/bin/python tokenizer/chattemplate/testdata/harmony.py > $(CACHE)/harmony.json
 
 test-bench: ## the module of comparisons builds and passes
 	cd bench && $(GO) vet ./... && $(GO) test ./...

@@ -128,7 +128,7 @@ func (c *TurnCache) Append(dst []block.Token, text string, opts Options) (ids []
 		last := end == len(text) && (opts.PlainSpecial || !scan.atCut)
 		serial := uint64(0)
 		if !last {
-			out, serial = c.get(out, stretch, start == 0)
+			out, serial = c.get(out, stretch, stretchAt(start))
 		}
 		if serial == 0 {
 			leading = false
@@ -141,7 +141,7 @@ func (c *TurnCache) Append(dst []block.Token, text string, opts Options) (ids []
 				return dst, Reuse{}, err
 			}
 			if !last {
-				serial = c.put(stretch, start == 0, out[before:])
+				serial = c.put(stretch, stretchAt(start), out[before:])
 			}
 		}
 		if marked = marked && serial != 0; marked {
@@ -176,16 +176,45 @@ func (t *Tokenizer) appendStretch(dst []block.Token, text string, atStart bool, 
 	return out, nil
 }
 
-func turnKey(text string, atStart bool) uint64 {
-	if atStart {
-		return xxh3.HashStringSeed(text, 1)
+// stretchKind keeps apart what the same text is encoded to in different places.
+type stretchKind uint64
+
+const (
+	inTheMiddle stretchKind = iota
+	atTheStart
+	plainWhole // a text on its own, in which no special token is recognised
+)
+
+func stretchAt(start int) stretchKind {
+	if start == 0 {
+		return atTheStart
 	}
-	return xxh3.HashString(text)
+	return inTheMiddle
+}
+
+func turnKey(text string, kind stretchKind) uint64 { return xxh3.HashStringSeed(text, uint64(kind)) }
+
+// AppendPlain is Tokenizer.Append with PlainSpecial and memory: prompts that are encoded piece by piece, as Harmony's are, have
+// the pieces of earlier turns again.
+func (c *TurnCache) AppendPlain(dst []block.Token, text string) ([]block.Token, error) {
+	if len(text) < minStretch/4 {
+		return c.t.Append(dst, text, Options{PlainSpecial: true})
+	}
+	out, serial := c.get(dst, text, plainWhole)
+	if serial != 0 {
+		return out, nil
+	}
+	before := len(out)
+	out, err := c.t.Append(out, text, Options{PlainSpecial: true})
+	if err == nil {
+		c.put(text, plainWhole, out[before:])
+	}
+	return out, err
 }
 
 // get appends the ids of a stretch and returns its serial, 0 when it is not kept.
-func (c *TurnCache) get(dst []block.Token, text string, atStart bool) ([]block.Token, uint64) {
-	key := turnKey(text, atStart)
+func (c *TurnCache) get(dst []block.Token, text string, kind stretchKind) ([]block.Token, uint64) {
+	key := turnKey(text, kind)
 	s := &c.shards[key%turnShards]
 	s.mu.Lock()
 	e := s.entries[key]
@@ -210,8 +239,8 @@ const entryBytes = 168
 func (e *turnEntry) size() int { return len(e.text) + 4*len(e.ids) + entryBytes }
 
 // put keeps a stretch and returns its serial, 0 when it is too large.
-func (c *TurnCache) put(text string, atStart bool, ids []block.Token) uint64 {
-	key := turnKey(text, atStart)
+func (c *TurnCache) put(text string, kind stretchKind, ids []block.Token) uint64 {
+	key := turnKey(text, kind)
 	s := &c.shards[key%turnShards]
 	e := &turnEntry{key: key, serial: serials.Add(1), text: text, ids: ids}
 	if e.size() > s.budget {

@@ -20,6 +20,7 @@ type Model struct {
 	templates map[string]*chattemplate.Template // by name; most models have one, called "default"
 	special   map[string]string                 // the tokenizer's special tokens, for templates
 	vision    *vision                           // nil: prompts with images are for the engine
+	harmony   map[string]block.Token            // ids of Harmony's special tokens; nil: the model is not gpt-oss
 	pictures  pictures
 }
 
@@ -51,6 +52,7 @@ func Load(files fs.FS) (*Model, error) {
 		}
 	}
 	m.vision = loadVision(files, t)
+	m.harmony = loadHarmony(files, t)
 	return m, nil
 }
 

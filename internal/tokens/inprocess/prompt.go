@@ -55,6 +55,9 @@ func (m *Model) Encode(dst []block.Token, r *api.Request, o Origin) (Encoded, er
 	if r.Dialect == api.OpenAICompletions {
 		return m.completion(dst, r)
 	}
+	if m.harmony != nil && o.Kind == tokens.VLLM {
+		return m.harmonyChat(dst, r, time.Now())
+	}
 	q, err := m.request(r.Body(), len(r.Raw(api.FieldTools)) > len("null"), o.Kind)
 	if err != nil {
 		return Encoded{Tokens: dst}, err
@@ -97,6 +100,10 @@ func (m *Model) Text(body []byte, kind tokens.Kind) (string, error) {
 	var read api.Request
 	if err := api.Read(api.OpenAIChat, body, &read); err != nil {
 		return "", err
+	}
+	if m.harmony != nil && kind == tokens.VLLM {
+		made, err := m.harmonyChat(nil, &read, time.Now())
+		return m.Decode(made.Tokens), err
 	}
 	q, err := m.request(body, len(read.Raw(api.FieldTools)) > len("null"), kind)
 	if err != nil {

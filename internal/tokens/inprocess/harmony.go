@@ -1,0 +1,53 @@
+package inprocess
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/tokenizer"
+	"github.com/warmpath/warmpath/tokenizer/chattemplate"
+)
+
+// loadHarmony returns the special tokens of a gpt-oss model, nil for other models and for a tokenizer that lacks one.
+func loadHarmony(files fs.FS, t *tokenizer.Tokenizer) map[string]block.Token {
+	var config struct {
+		Type string `json:"model_type"`
+	}
+	if !readOptional(files, "config.json", &config) || config.Type != "gpt_oss" {
+		return nil
+	}
+	ids := map[string]block.Token{}
+	for _, token := range [...]string{"<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>"} {
+		id, ok := t.ID(token)
+		if !ok {
+			return nil
+		}
+		ids[token] = id
+	}
+	return ids
+}
+
+// harmonyChat makes the ids of a chat for gpt-oss, which vLLM renders without the model's template. The date of now is in them.
+func (m *Model) harmonyChat(dst []block.Token, r *api.Request, now time.Time) (Encoded, error) {
+	pieces, err := chattemplate.ReadHarmony(r.Body(), now)
+	var refused *chattemplate.RequestError
+	switch {
+	case errors.As(err, &refused):
+		return Encoded{Tokens: dst}, fmt.Errorf("%w: %w", ErrRefused, err)
+	case err != nil:
+		return Encoded{Tokens: dst}, fmt.Errorf("%w: %w", ErrElsewhere, err)
+	}
+	out := dst
+	for i := range pieces {
+		if p := &pieces[i]; p.Special != "" {
+			out = append(out, m.harmony[p.Special])
+		} else if out, err = m.turns.AppendPlain(out, p.Text); err != nil {
+			return Encoded{Tokens: dst}, err
+		}
+	}
+	return Encoded{Tokens: out}, nil
+}
