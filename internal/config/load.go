@@ -94,13 +94,13 @@ func decode(root ast.Node, cfg *Config) error {
 	if !ok {
 		return decoder().DecodeFromNode(root, cfg)
 	}
-	list, inline := takePolicies(mapping)
+	policies := takePolicies(mapping)
 	if len(mapping.Values) > 0 {
 		if err := decoder().DecodeFromNode(mapping, cfg); err != nil {
 			return err
 		}
 	}
-	return cfg.decodePolicies(list, inline)
+	return cfg.decodePolicies(policies)
 }
 
 // decoder returns a strict decoder that reads durations and bytes as people write them.

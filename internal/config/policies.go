@@ -30,47 +30,88 @@ func (r *Routing) defaults(k policy.Kind) policy.Parameters {
 	return p
 }
 
-// takePolicies takes policies out of the file's root, and policy where it is a policy with its parameters, not a name. They
-// are read last, by decodePolicies: their defaults are in other sections.
-func takePolicies(root *ast.MappingNode) (list []ast.Node, inline *ast.MappingNode) {
+// taken is what the file says of policies. It is read last: defaults are in other sections.
+type taken struct {
+	list   []ast.Node              // under policies
+	inline *ast.MappingNode        // under policy, where that is a policy with its parameters, not a name
+	named  *ast.MappingValueNode   // routing.policy
+	typed  []*ast.MappingValueNode // under routing, by the names of types
+}
+
+// takePolicies takes what is said of policies out of the file's root: policies, policy where it is not a name, and in routing
+// policy and the types of policies, as the design of vllm_cache_aware writes them (seed 000 §9.2).
+func takePolicies(root *ast.MappingNode) taken {
+	var t taken
 	root.Values = slices.DeleteFunc(root.Values, func(v *ast.MappingValueNode) bool {
 		switch value := v.Value.(type) {
 		case *ast.SequenceNode:
 			if keyOf(v) == "policies" {
-				list = value.Values
+				t.list = value.Values
 				return true
 			}
 		case *ast.MappingNode:
-			if keyOf(v) == "policy" {
-				inline = value
+			switch keyOf(v) {
+			case "policy":
+				t.inline = value
 				return true
+			case "routing":
+				t.fromRouting(value)
+				return len(value.Values) == 0 // decoding nothing would set all of it to zero
 			}
 		}
 		return false
 	})
-	return list, inline
+	return t
+}
+
+func (t *taken) fromRouting(routing *ast.MappingNode) {
+	routing.Values = slices.DeleteFunc(routing.Values, func(v *ast.MappingValueNode) bool {
+		if keyOf(v) == "policy" {
+			t.named = v
+			return true
+		}
+		if _, ok := policy.KindOf(keyOf(v)); ok {
+			t.typed = append(t.typed, v)
+			return true
+		}
+		return false
+	})
 }
 
 func keyOf(v *ast.MappingValueNode) string { return v.Key.GetToken().Value }
 
 // decodePolicies reads what takePolicies took. A policy with its parameters is the fleet's, under the name of its type
 // unless it has its own.
-func (c *Config) decodePolicies(list []ast.Node, inline *ast.MappingNode) error {
-	for i, node := range list {
+func (c *Config) decodePolicies(t taken) error {
+	for i, node := range t.list {
 		mapping, ok := node.(*ast.MappingNode)
 		if !ok {
 			return &nodeError{fmt.Sprintf("policies[%d]: a policy is written as type: NAME and its parameters", i), node}
 		}
-		p, err := c.decodePolicy(fmt.Sprintf("policies[%d]", i), mapping)
+		p, err := c.decodePolicy(fmt.Sprintf("policies[%d]", i), "", mapping)
 		if err != nil {
 			return err
 		}
 		c.Policies = append(c.Policies, p)
 	}
-	if inline == nil {
+	for _, v := range t.typed {
+		mapping, ok := v.Value.(*ast.MappingNode)
+		if !ok {
+			return &nodeError{fmt.Sprintf("routing.%s: the parameters of a policy are expected", keyOf(v)), v.Value}
+		}
+		p, err := c.decodePolicy("routing."+keyOf(v), keyOf(v), mapping)
+		if err != nil {
+			return err
+		}
+		c.Policies = append(c.Policies, p)
+	}
+	if t.named != nil {
+		c.Policy = plain([]byte(t.named.Value.String()))
+	}
+	if t.inline == nil {
 		return nil
 	}
-	p, err := c.decodePolicy("policy", inline)
+	p, err := c.decodePolicy("policy", "", t.inline)
 	if err != nil {
 		return err
 	}
@@ -79,8 +120,9 @@ func (c *Config) decodePolicies(list []ast.Node, inline *ast.MappingNode) error 
 	return nil
 }
 
-func (c *Config) decodePolicy(path string, node *ast.MappingNode) (Policy, error) {
-	var p Policy
+// decodePolicy reads a policy of that type, or of the type that it names.
+func (c *Config) decodePolicy(path, kind string, node *ast.MappingNode) (Policy, error) {
+	p := Policy{Type: kind}
 	var rest []*ast.MappingValueNode
 	var typed ast.Node = node
 	for _, v := range node.Values {

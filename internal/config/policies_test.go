@@ -54,3 +54,32 @@ func TestAPolicyMayBeWrittenInPlace(t *testing.T) {
 		t.Errorf("policy %s: %+v", cfg.Policy, spec)
 	}
 }
+
+func TestSeedsSectionsAreRead(t *testing.T) {
+	for file, want := range map[string]struct{ policy, key, value string }{
+		"seed_kv_aware.yaml":              {"kv_aware", "speculative_ttl_ms", "2000"},
+		"seed_vllm_cache_aware.yaml":      {"vllm_cache_aware", "max_blocks_per_backend", "50000"},
+		"seed_kv.yaml":                    {"kv", "router_temperature", "0.5"},
+		"seed_precise_prefix_cache.yaml":  {"precise_prefix_cache", "tier_weights.cpu", "0.8"},
+		"seed_prefix_cache_affinity.yaml": {"prefix_cache_affinity", "eviction_target_chars", "400000"},
+		"seed_hashing.yaml":               {"rendezvous_hash", "fallback", "prompt"},
+	} {
+		cfg := load(t, file)
+		if cfg.Policy != want.policy || cfg.Spec().Name != want.policy {
+			t.Errorf("%s: policy %s", file, cfg.Policy)
+			continue
+		}
+		for _, p := range cfg.Policies {
+			if got := policy.ParameterText(p.Parameters, want.key); p.Name == want.policy && got != want.value {
+				t.Errorf("%s: %s is %s, want %s", file, want.key, got, want.value)
+			}
+		}
+		if _, err := policy.Build(cfg.Spec()); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+		// A section of policies alone leaves the rest of routing as it was.
+		if cfg.Routing != Default().Routing {
+			t.Errorf("%s: %+v", file, cfg.Routing)
+		}
+	}
+}
