@@ -12,6 +12,7 @@ type Decoder struct {
 
 	c     cursor
 	names interner
+	after [len(kindNames)][numFields]field // what came after a field the last time, in events of a kind
 }
 
 const (

@@ -22,6 +22,7 @@ const (
 	fieldMetadata
 	fieldItems    // Dynamo's block_mm_infos
 	fieldMooncake // any key that only Mooncake's master has
+	numFields
 )
 
 // The places of the fields in arrays, after the name (vLLM distributed/kv_events.py, SGLang disaggregation/kv_events.py).
@@ -36,47 +37,6 @@ var (
 	}
 	removedPlaces = []field{fieldHashes, fieldMedium, fieldGroup}
 )
-
-// fieldOf returns the field that a map's key names. Names of different engines never mean different things.
-func fieldOf(key []byte) field {
-	switch string(key) {
-	case "type":
-		return fieldType
-	case "block_hashes":
-		return fieldHashes
-	case "parent_block_hash":
-		return fieldParent
-	case "token_ids":
-		return fieldTokens
-	case "block_size":
-		return fieldBlockSize
-	case "lora_id":
-		return fieldLoRAID
-	case "medium":
-		return fieldMedium
-	case "lora_name":
-		return fieldLoRAName
-	case "extra_keys":
-		return fieldExtraKeys
-	case "group_idx":
-		return fieldGroup
-	case "kv_cache_spec_kind":
-		return fieldSpec
-	case "kv_cache_spec_sliding_window":
-		return fieldWindow
-	case "locality":
-		return fieldLocality
-	case "cache_salt":
-		return fieldSalt
-	case "metadata":
-		return fieldMetadata
-	case "block_mm_infos":
-		return fieldItems
-	case "seq_hashes", "object_key", "backend_id":
-		return fieldMooncake
-	}
-	return fieldNone
-}
 
 // reading is what is known of an event while its fields are read.
 type reading struct {
@@ -139,12 +99,12 @@ func (d *Decoder) readArray(b *Batch, e *Event, r *reading) (problem string) {
 func (d *Decoder) readMap(b *Batch, e *Event, r *reading) (problem string) {
 	c := &d.c
 	n, _ := c.object()
+	var f field
 	for ; n > 0 && c.broken == ""; n-- {
-		key, ok := c.text()
-		if !ok {
+		var ok bool
+		if f, ok = d.fieldName(e, f); !ok {
 			return "a key of an event is no string"
 		}
-		f := fieldOf(key)
 		if f == fieldNone {
 			c.skip()
 			continue

@@ -48,7 +48,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(pack(list(1.5, list(storedWith(nil, "a", "extra_keys", list(list("a", list("img", 1), "s"), nil))), 0)))
 	f.Add(pack(list(1.5, list(list(tagStored, list(5), nil, list(list(1, 2)), 1, nil, "GPU", object{"cache_salt", "s"})))))
 	f.Add(pack(list(1.5, list(list(tagStored, list(5), nil, list(1, 2), 2, nil, "GPU", "a"))))) // an adapter, and no place for a salt
-	f.Add(pack(list(1.5, list(storedWith(nil, nil, "cache_salt", "s", "block_size", 9))))) // a salt, and no block that is known to be the first
+	f.Add(pack(list(1.5, list(storedWith(nil, nil, "cache_salt", "s", "block_size", 9)))))      // a salt, and no block that is known to be the first
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		// Nothing outlives a run: the fuzzer looks for what a payload does, not for what the one before it did.
 		var d Decoder

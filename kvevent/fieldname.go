@@ -1,0 +1,58 @@
+package kvevent
+
+// fields maps the keys of events in map form. Names of different engines never mean different things.
+var fields = map[string]field{
+	"type":                         fieldType,
+	"block_hashes":                 fieldHashes,
+	"parent_block_hash":            fieldParent,
+	"token_ids":                    fieldTokens,
+	"block_size":                   fieldBlockSize,
+	"lora_id":                      fieldLoRAID,
+	"medium":                       fieldMedium,
+	"lora_name":                    fieldLoRAName,
+	"extra_keys":                   fieldExtraKeys,
+	"group_idx":                    fieldGroup,
+	"kv_cache_spec_kind":           fieldSpec,
+	"kv_cache_spec_sliding_window": fieldWindow,
+	"locality":                     fieldLocality,
+	"cache_salt":                   fieldSalt,
+	"metadata":                     fieldMetadata,
+	"block_mm_infos":               fieldItems,
+	"seq_hashes":                   fieldMooncake,
+	"object_key":                   fieldMooncake,
+	"backend_id":                   fieldMooncake,
+}
+
+// packedNames are the names as MessagePack has them, by field; fields that have several names have none here.
+var packedNames = func() (packed [numFields]string) {
+	count := map[field]int{}
+	for name, f := range fields {
+		packed[f] = string([]byte{0xa0 | byte(len(name))}) + name
+		count[f]++
+	}
+	for f, n := range count {
+		if n > 1 {
+			packed[f] = ""
+		}
+	}
+	return packed
+}()
+
+// fieldName takes the name of a field of an event in map form; fieldNone is one that means nothing. before is the field before it: an
+// engine writes its events alike, so that the name is mostly the one that came after that field the last time, and need
+// only be compared.
+func (d *Decoder) fieldName(e *Event, before field) (f field, ok bool) {
+	c := &d.c
+	next := &d.after[e.Kind][before]
+	if name := packedNames[*next]; name != "" && c.left() >= len(name) && string(c.p[c.i:c.i+len(name)]) == name {
+		c.i += len(name)
+		return *next, true
+	}
+	key, ok := c.text()
+	if !ok {
+		return fieldNone, false
+	}
+	f = fields[string(key)]
+	*next = f
+	return f, true
+}
