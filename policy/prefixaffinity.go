@@ -100,10 +100,14 @@ func (x *prefixAffinity) Choose(q *Query, c []Candidate) Pick {
 	if m == nil || most-least > int64(x.ImbalancedThreshold) {
 		return x.shorterOfTwo(m, q, c, best)
 	}
-	if c[best].Terms[termSent] >= x.MatchRateThreshold && c[best].Terms[termSent] > 0 {
-		return x.follow(m, q, c, c[best].Terms[termSent])
+	switch sent := c[best].Terms[termSent]; {
+	case sent < x.MatchRateThreshold:
+		return x.fill(m, q, c, best)
+	case sent == 0: // a threshold of 0
+		return x.shorterOfTwo(m, q, c, best)
+	default:
+		return x.follow(m, q, c, sent)
 	}
-	return x.fill(m, q, c, best)
 }
 
 // follow picks the shortest queue among the holders of the longest beginning.
