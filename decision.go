@@ -44,10 +44,31 @@ type Record struct {
 	Now        int64              // when it was decided, Unix nanoseconds
 }
 
-// Why says in words why candidate i was chosen, was not, or was left out.
+// Why says in words why candidate i was chosen, was not, or was left out; of a lower score, which term made most of it.
 func (r *Record) Why(i int) string {
 	choice := policy.Choice{Index: r.Chosen, Passed: r.Passed, Branch: r.Branch, Ranked: r.Ranked}
-	return choice.Why(r.Candidates, i)
+	why := choice.Why(r.Candidates, i)
+	if r.Chosen < 0 || i >= r.Passed || i == r.Chosen || len(r.Terms) < 2 {
+		return why
+	}
+	chosen, other := &r.Candidates[r.Chosen], &r.Candidates[i]
+	if other.Score >= chosen.Score {
+		return why
+	}
+	cost := 1.0 // costs are terms of a negative score: more is worse
+	if chosen.Score > 0 || other.Score > 0 {
+		cost = -1
+	}
+	most, worse := -1, 0.0
+	for t := range r.Terms {
+		if d := cost * (other.Terms[t] - chosen.Terms[t]); d > worse {
+			most, worse = t, d
+		}
+	}
+	if most < 0 {
+		return why
+	}
+	return fmt.Sprintf("%s, most by %s: %.4g against %.4g", why, r.Terms[most], other.Terms[most], chosen.Terms[most])
 }
 
 // Clone returns a copy that lives on its own, with at most so many candidates: the chosen one is always among them.

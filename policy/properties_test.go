@@ -21,6 +21,12 @@ func specs() []Spec {
 	return append(BuiltIn(), bounded)
 }
 
+func TestKindsAreSorted(t *testing.T) {
+	if !slices.IsSorted(kindNames()) {
+		t.Errorf("%v", kindNames())
+	}
+}
+
 func build(t interface{ Fatal(...any) }, s Spec) *Policy {
 	p, err := Build(s)
 	if err != nil {
