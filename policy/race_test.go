@@ -1,0 +1,6 @@
+//go:build race
+
+package policy
+
+// raceEnabled: the race detector makes sync.Pool drop values at random, so that allocations cannot be counted.
+const raceEnabled = true
