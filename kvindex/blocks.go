@@ -33,6 +33,7 @@ type blocks struct {
 	swept   int  // segments that the sweep under way has done; 0: there is none
 	stale   bool // there may be names of blocks that nobody knows by them
 
+	probes   []probe
 	old, new []segment // scratch
 	scan     []segment // the same of those who paint while they look
 	ghosts   []ghost   // that this operation made
@@ -554,8 +555,8 @@ func (b *blocks) emptyEnd(s *strand) uint32 {
 	return 0
 }
 
-// take applies a change that takes blocks from a holder: those of keys, from a spot backwards on one strand. handles are
-// their names, nil when they need not be named.
+// take applies a change that takes blocks from a holder: those of keys, which runBack found from a spot backwards.
+// handles are their names, nil when they need not be named.
 func (b *blocks) take(keys []block.Key, handles []uint64, at spot, c change) {
 	i, hi := at.strand(), at.offset()
 	lo := hi + 1 - uint32(len(keys))
@@ -574,17 +575,16 @@ func (b *blocks) take(keys []block.Key, handles []uint64, at spot, c change) {
 		switch off := hi - uint32(k); {
 		case off >= end && handles != nil:
 			b.names.del(handles[k])
-			b.slots.del(key, b.living())
+			b.slots.drop(&b.probes[k], b.living())
 		case off >= end:
-			b.erase(s, key)
+			b.erase(s, &b.probes[k])
 		default:
 			if set == 0 && len(b.ghosts) < keptGhosts {
 				b.ghosts = append(b.ghosts, ghost{key, spotOf(i, off)})
 			}
 			if handles != nil && !b.named(set) {
 				b.names.del(handles[k])
-				p := b.slots.find(key)
-				p.mark(false)
+				b.probes[k].mark(false)
 			}
 		}
 	}
@@ -594,13 +594,13 @@ func (b *blocks) take(keys []block.Key, handles []uint64, at spot, c change) {
 }
 
 // erase forgets the key of a block that has been cut from a strand. If a handle names it, that must go first: see sweep.
-func (b *blocks) erase(s *strand, key block.Key) {
-	if p := b.slots.find(key); p.at >= 0 && p.named() {
+func (b *blocks) erase(s *strand, p *probe) {
+	if p.named() {
 		b.dead++
 		atomic.StoreUint32(&s.at, s.at|strandClosed)
 		return
 	}
-	b.slots.del(key, b.living())
+	b.slots.drop(p, b.living())
 }
 
 // named reports whether a member of a set knows the blocks by their names.

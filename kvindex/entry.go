@@ -47,6 +47,7 @@ func (x *Index) unset(h *holder, key block.Key, r *record) {
 		panic("bug: a block that is covered is not held")
 	}
 	x.single[0] = key
+	x.blocks.runBack(x.single[:], at)
 	x.blocks.take(x.single[:], nil, at, change{h: h, bit: bit})
 }
 

@@ -180,7 +180,7 @@ func (x *Index) Remove(id fleet.Holder, tier block.Tier, group int, handles []ui
 		return
 	}
 	for len(handles) > 0 {
-		n := min(len(handles), stretch)
+		n := min(len(handles), h.stretch())
 		x.tableMu.Lock()
 		if !h.odd {
 			x.removePlain(h, tier, uint8(g), handles[:n])
@@ -284,6 +284,14 @@ func (x *Index) clearStrands(h *holder, tier block.Tier) {
 
 // stretch is how many blocks a writer changes before it lets readers pass: some µs.
 const stretch = 64
+
+// stretch is the same for a holder.
+func (h *holder) stretch() int {
+	if h.odd {
+		return stretch
+	}
+	return keyStretch
+}
 
 // inStretches calls f for the points of a holder's list from p on, with tableMu held. f must not unlink points.
 func (x *Index) inStretches(p uint32, f func(p uint32)) {

@@ -53,7 +53,7 @@ func (x *Index) RemoveKeys(id fleet.Holder, tier block.Tier, group int, keys []b
 	}
 }
 
-// keyStretch is stretch for keys, which cost less.
+// keyStretch is stretch for keys and for handles that name blocks, which cost less.
 const keyStretch = 256
 
 // keyed returns a holder whose events carry keys, and the bit of a tier and group; nil when it cannot be.
@@ -178,9 +178,9 @@ func (x *Index) removeRun(keys []block.Key, c change) {
 			keys = keys[1:]
 			continue
 		}
-		n := 1
-		if mask&maskCopied == 0 {
-			n = b.runBack(keys, at)
+		n := b.runBack(keys, at)
+		if mask&maskCopied != 0 {
+			n = 1
 		}
 		b.take(keys[:n], nil, at, c)
 		keys = keys[n:]
@@ -201,11 +201,16 @@ func (x *Index) dropKeyCopy(k copyKey) bool {
 }
 
 // runBack returns how many keys, from the first on, which is at a spot, are blocks of one segment of a strand, each before
-// the one before.
+// the one before. Where they were found is in b.probes.
 func (b *blocks) runBack(keys []block.Key, at spot) int {
 	n, most := 1, min(len(keys), int(at.offset()-b.segmentStart(at))+1)
-	for n < most && b.slots.get(keys[n]) == at-spot(n) {
-		n++
+	b.probes = append(b.probes[:0], b.slots.find(keys[0]))
+	for ; n < most; n++ {
+		p := b.slots.find(keys[n])
+		if p.spot != at-spot(n) {
+			break
+		}
+		b.probes = append(b.probes, p)
 	}
 	return n
 }

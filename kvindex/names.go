@@ -1,6 +1,10 @@
 package kvindex
 
-import "github.com/warmpath/warmpath/block"
+import (
+	"math/bits"
+
+	"github.com/warmpath/warmpath/block"
+)
 
 // names maps engines' hashes to the keys of the blocks that they name, for all holders together: most engines of a fleet
 // hash alike, so that a handle is paid once. Which holder knows a block by its name is in the holder's claim. A block has
@@ -42,7 +46,8 @@ func (t *names) touch(handle uint64) uint64 {
 	if len(g.past) == 0 {
 		return 0
 	}
-	return g.words[g.home(h)*bucketWords]
+	b := g.home(h)
+	return g.words[b*bucketWords] + uint64(g.past[b])
 }
 
 // find returns the place of a handle, -1 when it names nothing.
@@ -54,8 +59,9 @@ func (g *nameSegment) find(h, handle uint64) int {
 	b := g.home(h)
 	for range n {
 		w := (*[bucketWords]uint64)(g.words[b*bucketWords:])
-		for i := 0; i < bucketWords; i += 2 {
-			if w[i] == handle && w[i+1] != 0 {
+		hit := isZero(w[0]^handle) | isZero(w[2]^handle)<<1 | isZero(w[4]^handle)<<2 | isZero(w[6]^handle)<<3
+		for ; hit != 0; hit &= hit - 1 {
+			if i := bits.TrailingZeros64(hit) * 2 & (bucketWords - 1); w[i+1] != 0 {
 				return int(b)*bucketWords + i
 			}
 		}
@@ -99,11 +105,10 @@ func (g *nameSegment) insert(h, handle, key uint64) {
 	b := g.home(h)
 	for {
 		w := (*[bucketWords]uint64)(g.words[b*bucketWords:])
-		for i := 0; i < bucketWords; i += 2 {
-			if w[i+1] == 0 {
-				w[i], w[i+1] = handle, key
-				return
-			}
+		free := isZero(w[1]) | isZero(w[3])<<1 | isZero(w[5])<<2 | isZero(w[7])<<3 | 1<<4
+		if i := bits.TrailingZeros64(free) * 2; i < bucketWords {
+			w[i], w[i+1] = handle, key
+			return
 		}
 		if g.past[b] < 255 {
 			g.past[b]++

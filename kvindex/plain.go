@@ -439,16 +439,15 @@ func (b *blocks) before(at spot) spot {
 // removePlain takes one copy of each block from a holder that is not odd. It needs tableMu.
 func (x *Index) removePlain(h *holder, tier block.Tier, group uint8, handles []uint64) {
 	b := &x.blocks
-	keys := append(x.scratch.keys[:0], make([]block.Key, len(handles))...)
-	x.scratch.keys = keys
+	x.scratch.keys = slices.Grow(x.scratch.keys[:0], len(handles))
+	keys := x.scratch.keys[:len(handles)]
 	for _, handle := range handles {
 		b.sum += b.names.touch(handle)
 	}
 	for i, handle := range handles {
-		if keys[i] = b.names.get(handle); keys[i] != 0 {
-			b.sum += b.slots.touch(keys[i])
-		}
+		keys[i] = b.names.get(handle)
 	}
+	b.expect(keys)
 	bit := maskBit(tier, group)
 	for len(handles) > 0 {
 		at, mask := spot(0), uint64(0)
@@ -465,12 +464,14 @@ func (x *Index) removePlain(h *holder, tier block.Tier, group uint8, handles []u
 			x.counts.unknownRemoved++
 		case mask&maskCopied != 0 && x.dropKeyCopy(copyKey{keys[0], bit, h.id}):
 		case mask&possession != bit:
+			b.runBack(keys[:1], at)
 			b.take(keys[:1], handles[:1], at, change{h: h, bit: bit}) // it is elsewhere too
 		case b.hasChild(h, at):
+			b.runBack(keys[:1], at)
 			b.take(keys[:1], handles[:1], at, change{h: h, bit: bit})
 		default:
-			if mask&maskCopied == 0 {
-				n = b.runBack(keys, at)
+			if n = b.runBack(keys, at); mask&maskCopied != 0 {
+				n = 1
 			}
 			if s := b.strands.at(at.strand()); n > 1 && s.child != 0 {
 				n = b.childless(h, s, at.offset(), n)

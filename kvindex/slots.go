@@ -1,6 +1,7 @@
 package kvindex
 
 import (
+	"math/bits"
 	"sync/atomic"
 
 	"github.com/warmpath/warmpath/block"
@@ -82,10 +83,11 @@ func (t *slots) find(key block.Key) probe {
 	b := a.home(h)
 	for range a.buckets {
 		w := (*[bucketWords]uint64)(a.words[b*bucketWords:])
-		for i := 0; i < bucketWords; i += 2 {
-			if atomic.LoadUint64(&w[i]) != uint64(key) {
-				continue
-			}
+		// Which slot it is cannot be foreseen: no branch depends on it before all four were compared.
+		hit := isZero(atomic.LoadUint64(&w[0])^uint64(key)) | isZero(atomic.LoadUint64(&w[2])^uint64(key))<<1 |
+			isZero(atomic.LoadUint64(&w[4])^uint64(key))<<2 | isZero(atomic.LoadUint64(&w[6])^uint64(key))<<3
+		for ; hit != 0; hit &= hit - 1 {
+			i := bits.TrailingZeros64(hit) * 2 & (bucketWords - 1)
 			// The key's word must be the same after its spot was read.
 			if s := spot(atomic.LoadUint64(&w[i+1]) >> 16); s != 0 && atomic.LoadUint64(&w[i]) == uint64(key) {
 				return probe{array: a, at: int(b)*bucketWords + i, key: key, spot: s &^ spotNamed}
@@ -101,6 +103,9 @@ func (t *slots) find(key block.Key) probe {
 	return probe{array: a, at: -1, key: key}
 }
 
+// isZero returns 1 for 0 and else 0.
+func isZero(x uint64) uint64 { return (x - 1) &^ x >> 63 }
+
 // still reports whether a key that was found is there as it was.
 func (t *slots) still(p *probe) bool {
 	return t.segment(mixKey(p.key)).array.Load() == p.array &&
@@ -115,9 +120,9 @@ func (p *probe) named() bool { return spot(p.array.words[p.at+1]>>16)&spotNamed 
 func (p *probe) mark(named bool) {
 	w := &p.array.words[p.at+1]
 	if named {
-		atomic.StoreUint64(w, *w|spotNamed<<16)
+		store(w, *w|spotNamed<<16)
 	} else {
-		atomic.StoreUint64(w, *w&^(spotNamed<<16))
+		store(w, *w&^(spotNamed<<16))
 	}
 }
 
@@ -129,7 +134,7 @@ func (t *slots) get(key block.Key) spot { return t.find(key).spot }
 func (t *slots) put(key block.Key, s spot, alive func(spot) bool) bool {
 	if p := t.find(key); p.at >= 0 {
 		w := &p.array.words[p.at+1]
-		atomic.StoreUint64(w, *w&(0xffff|spotNamed<<16)|uint64(s)<<16)
+		store(w, *w&(0xffff|spotNamed<<16)|uint64(s)<<16)
 		return false
 	}
 	t.insert(key, s, alive)
@@ -153,18 +158,22 @@ func (a *slotArray) insert(h uint64, key block.Key, s spot) {
 	b := a.home(h)
 	for {
 		w := (*[bucketWords]uint64)(a.words[b*bucketWords:])
-		for i := 0; i < bucketWords; i += 2 {
-			if w[i+1]>>16 == 0 {
-				atomic.StoreUint64(&w[i], uint64(key))
-				atomic.StoreUint64(&w[i+1], w[i+1]&0xffff|uint64(s)<<16)
-				return
-			}
+		if i := freeSlot(w); i < bucketWords {
+			store(&w[i], uint64(key))
+			store(&w[i+1], w[i+1]&0xffff|uint64(s)<<16)
+			return
 		}
-		atomic.StoreUint64(&w[1], w[1]+1)
+		store(&w[1], w[1]+1)
 		if b++; b == a.buckets {
 			b = 0
 		}
 	}
+}
+
+// freeSlot returns the index of the first slot of a bucket that is free, bucketWords when none is.
+func freeSlot(w *[bucketWords]uint64) int {
+	free := isZero(w[1]>>16) | isZero(w[3]>>16)<<1 | isZero(w[5]>>16)<<2 | isZero(w[7]>>16)<<3 | 1<<4
+	return bits.TrailingZeros64(free) * 2
 }
 
 // fill is insert into an array that no reader sees yet.
@@ -172,11 +181,9 @@ func (a *slotArray) fill(h, key, value uint64) {
 	b := a.home(h)
 	for {
 		w := (*[bucketWords]uint64)(a.words[b*bucketWords:])
-		for i := 0; i < bucketWords; i += 2 {
-			if w[i+1]>>16 == 0 {
-				w[i], w[i+1] = key, w[i+1]&0xffff|value&^0xffff
-				return
-			}
+		if i := freeSlot(w); i < bucketWords {
+			w[i], w[i+1] = key, w[i+1]&0xffff|value&^0xffff
+			return
 		}
 		w[1]++
 		if b++; b == a.buckets {
@@ -228,21 +235,30 @@ func slotBuckets(n int) int { return (n*16*3/slotLoad/2 + 3) / 4 }
 // del forgets a key.
 func (t *slots) del(key block.Key, alive func(spot) bool) {
 	p := t.find(key)
+	t.drop(&p, alive)
+}
+
+// drop forgets a key where it was found, if it was.
+func (t *slots) drop(p *probe, alive func(spot) bool) {
 	if p.at < 0 {
 		return
 	}
+	h := mixKey(p.key)
+	g := t.segment(h)
 	a := p.array
-	h := mixKey(key)
+	if g.array.Load() != a {
+		t.del(p.key, alive) // the segment has shrunk since
+		return
+	}
 	w := &a.words[p.at+1]
-	atomic.StoreUint64(w, *w&0xffff)
+	store(w, *w&0xffff)
 	for b := a.home(h); b != uint64(p.at/bucketWords); {
 		w := &a.words[b*bucketWords+1]
-		atomic.StoreUint64(w, *w-1)
+		store(w, *w-1)
 		if b++; b == a.buckets {
 			b = 0
 		}
 	}
-	g := t.segment(h)
 	g.n--
 	t.n--
 	if len(a.words) > 8*bucketWords && g.n*8 < len(a.words)/2*3 {

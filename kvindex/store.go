@@ -34,7 +34,7 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 		a.root = x.hasher.Root(s.Scope)
 	}
 	for a.from < len(s.Handles) {
-		a.to = min(a.from+stretch, len(s.Handles))
+		a.to = min(a.from+h.stretch(), len(s.Handles))
 		n := need{handles: a.to - a.from, size: s.BlockSize}
 		if a.aligned {
 			n.tokens = n.handles * s.BlockSize
