@@ -122,15 +122,17 @@ func followed(q *Query, c []Candidate, picked int) Branch {
 const (
 	// budget is how many prompt tokens an engine computes in a pass [vLLM and SGLang on the devices they are usually run on].
 	budget = 8192
+	// measured is how many measurements make a machine's own times count for half.
+	measured = 50
 	// alike is how far apart the passes of like machines may seem: differences up to it are not believed.
 	alike = 0.1
 )
 
 // typical is what prices need to know besides the candidate.
 type typical struct {
-	answer   float64 // tokens
-	together float64 // the share of the answer in which what a holder has more than others makes a difference
-	pass     float64 // an empty one, ms
+	answer   float64      // tokens
+	together float64      // the share of the answer in which what a holder has more than others makes a difference
+	timing   fleet.Timing // the mean of the candidates
 }
 
 // typical returns what to expect of an answer to q.
@@ -141,11 +143,42 @@ type typical struct {
 func (m *marginal) typical(q *Query, c []Candidate) typical {
 	t := typical{answer: m.answers.mean(q.Model, firstAnswer)}
 	t.together = min(1, 4/math.Sqrt(max(m.crowds.mean(q.Model, firstCrowd), 1)))
-	for i := range c {
-		t.pass += timing(&c[i]).Base
-	}
-	t.pass /= float64(len(c))
+	t.timing = meanTiming(c)
 	return t
+}
+
+// meanTiming returns the mean of what the candidates' passes take, each as far as it was measured.
+func meanTiming(c []Candidate) (mean fleet.Timing) {
+	sum := 0.0
+	for i := range c {
+		t := timing(&c[i])
+		weight := float64(t.Samples) + 1e-6
+		sum += weight
+		mean.Base += weight * t.Base
+		mean.Sequence += weight * t.Sequence
+		mean.Context += weight * t.Context
+		mean.Token += weight * t.Token
+		mean.Attention += weight * t.Attention
+	}
+	mean.Base /= sum
+	mean.Sequence /= sum
+	mean.Context /= sum
+	mean.Token /= sum
+	mean.Attention /= sum
+	return mean
+}
+
+// believed returns what c's passes take, drawn to the mean of all as far as little was measured: who has not been asked yet is
+// like the others, not like the assumption that the fleet began with.
+func believed(own, mean *fleet.Timing) fleet.Timing {
+	w := float64(own.Samples) / float64(own.Samples+measured)
+	return fleet.Timing{
+		Base:      mean.Base + w*(own.Base-mean.Base),
+		Sequence:  mean.Sequence + w*(own.Sequence-mean.Sequence),
+		Context:   mean.Context + w*(own.Context-mean.Context),
+		Token:     mean.Token + w*(own.Token-mean.Token),
+		Attention: mean.Attention + w*(own.Attention-mean.Attention),
+	}
 }
 
 // timing returns what c's passes take.
@@ -159,7 +192,9 @@ func timing(c *Candidate) *fleet.Timing {
 // price sets the terms of c and its score, the negated sum.
 func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	answer, together := usual.answer, usual.together
-	t, l := timing(c), &c.Load
+	l := &c.Load
+	own := timing(c)
+	t := believed(own, &usual.timing)
 	prompt := float64(q.PromptTokens)
 	n := max(prompt-reach(c), 1)
 	requests := float64(l.Requests)
@@ -168,7 +203,7 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	compute := t.Token*n + t.Attention*n*(prompt-n/2)
 
 	// Prompts before it, with the decodes of the passes they take, and the rest of the pass under way.
-	wait := float64(l.Backlog) / 1e6
+	wait := float64(l.Backlog) / 1e6 * (t.Token / own.Token)
 	if wait == 0 {
 		wait = t.Token * float64(l.PendingTokens)
 	}
@@ -179,7 +214,7 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	}
 
 	// What runs there now slows a part of the answer, and is slowed by it as long; a machine's own pace counts for all of it.
-	pace := answer * believed(t.Base, usual.pass)
+	pace := answer * distinct(t.Base, usual.timing.Base)
 	slowed := together * answer * (t.Context*context + t.Sequence*requests)
 	slows := together * answer * (t.Context*prompt + t.Sequence)
 	others := m.Externality * requests * (compute + slows)
@@ -221,8 +256,8 @@ func shortage(c *Candidate, n float64) float64 {
 	return 0
 }
 
-// believed draws a machine's pass towards the mean of all by as much as it may be off by chance.
-func believed(pass, mean float64) float64 {
+// distinct draws a machine's pass towards the mean of all by as much as it may be off by chance.
+func distinct(pass, mean float64) float64 {
 	off := pass - mean
 	return mean + math.Copysign(max(math.Abs(off)-alike*mean, 0), off)
 }
