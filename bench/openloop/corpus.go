@@ -299,6 +299,11 @@ func (l *timeline) note(events []engine.Event, now time.Duration, s shape) {
 			l.locals, l.keys = append(l.locals, local), append(l.keys, uint64(hash))
 		}
 		o.to = uint32(len(l.keys))
+		if n := len(l.operations); i > 0 && o.kind == removed && l.operations[n-1].kind == removed {
+			// The published corpus has what a pass evicts in one event; our engine model, as vLLM, an event for each block.
+			l.operations[n-1].to = o.to
+			continue
+		}
 		l.operations = append(l.operations, o)
 	}
 }
