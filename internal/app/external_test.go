@@ -1,0 +1,35 @@
+package app
+
+import (
+	"log/slog"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/config"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// TestControllersAreAskedForThePoliciesThatWantThem: those that the file describes, and the built-in one where it is used.
+func TestControllersAreAskedForThePoliciesThatWantThem(t *testing.T) {
+	described := config.Policy{Name: "warm", Type: "lmcache_aware", Parameters: &policy.LMCacheAware{ControllerURL: "http://c:9000"}}
+	other := config.Policy{Name: "mine", Type: "cache_aware", Parameters: &policy.CacheAware{}}
+	for name, test := range map[string]struct {
+		change func(*config.Config)
+		want   []string
+	}{
+		"nobody wants to":    {func(*config.Config) {}, nil},
+		"described":          {func(c *config.Config) { c.Policies = []config.Policy{other, described} }, []string{"warm"}},
+		"the fleet's policy": {func(c *config.Config) { c.Policy = "lmcache_aware" }, []string{"lmcache_aware"}},
+		"a model's policy":   {func(c *config.Config) { c.ModelPolicies = map[string]string{"m": "lmcache_aware"} }, []string{"lmcache_aware"}},
+		"a request's policy": {func(c *config.Config) { c.RequestPolicies = []string{"lmcache_aware"} }, []string{"lmcache_aware"}},
+	} {
+		cfg := config.Default()
+		test.change(&cfg)
+		got := slices.Sorted(maps.Keys(asks(askers(&cfg, fleet.New(fleet.Config{}), slog.New(slog.DiscardHandler)))))
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: %v, want %v", name, got, test.want)
+		}
+	}
+}
