@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/warmpath/warmpath/internal/queue"
@@ -27,8 +28,8 @@ func BenchmarkServe(b *testing.B) {
 	}{
 		{"ids=0", 0, nil},
 		{"ids=4096", 4096, nil},
-		{"ids=4096/shadow", 4096, func(s *settings) { s.shadow, s.sample = "least_load", 1 }},
-		{"ids=0/queue", 0, func(s *settings) { s.queue, s.most = queue.DefaultConfig(), 100; s.queue.Order = queue.Fair }},
+		{"shadow,ids=4096", 4096, func(s *settings) { s.shadow, s.sample = "least_load", 1 }},
+		{"queue,ids=0", 0, func(s *settings) { s.queue, s.most = queue.DefaultConfig(), 100; s.queue.Order = queue.Fair }},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			prompt := c.prompt
@@ -66,16 +67,20 @@ func benchmarked(b *testing.B, change func(*settings)) *fixture {
 	if err != nil {
 		b.Fatal(err)
 	}
-	go func() { // ends when the listener is closed
+	var serving sync.WaitGroup
+	serving.Go(func() { // ends when the listener is closed
 		for {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
-			go answerAll(c, answer) // ends with its connection, which the gateway closes
+			serving.Go(func() { answerAll(c, answer) }) // ends with its connection, which the gateway closes
 		}
-	}()
-	b.Cleanup(func() { _ = l.Close() })
+	})
+	b.Cleanup(func() { // after the gateway's
+		_ = l.Close()
+		serving.Wait()
+	})
 	return serve(b, change, "http://"+l.Addr().String())
 }
 
