@@ -59,6 +59,12 @@ func BodyTimeout(after time.Duration) *Error {
 		Message: "no byte of the request body came for " + after.String() + "; send the request again"}
 }
 
+// BodySlow returns the error of a body that was still arriving after so long (408).
+func BodySlow(after time.Duration) *Error {
+	return &Error{Status: http.StatusRequestTimeout, Type: typeInvalid, Code: "request_timeout",
+		Message: "the request body did not arrive within " + after.String() + "; send it faster, or raise the gateway's body timeout"}
+}
+
 // UnknownModel returns the error of a model that no worker serves (404).
 func UnknownModel(model string) *Error {
 	return &Error{Status: http.StatusNotFound, Type: typeNotFound, Code: "model_not_found", Param: "model",

@@ -247,6 +247,7 @@ func (c *Config) validateIO(found *problems) {
 	found.atLeast("proxy.max_headers", int64(p.MaxHeaders), 16)
 	found.atLeast("body.max_bytes", c.Body.MaxBytes, 1024)
 	found.notNegative("body.stall_timeout", c.Body.StallTimeout)
+	found.notNegative("body.timeout", c.Body.Timeout)
 	found.atLeast("index.bytes", c.Index.Bytes, 1<<20)
 	found.atLeast("index.max_waiting", int64(c.Index.MaxWaiting), 1)
 	found.atLeast("index.waiting_bytes", c.Index.WaitingBytes, 1)

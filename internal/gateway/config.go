@@ -29,6 +29,9 @@ type Config struct {
 	// sane set of tracing and identity headers.
 	MaxHeaderBytes int `yaml:"max_header_bytes"`
 	MaxHeaders     int `yaml:"max_headers"`
+	// HTTP2 serves clients that begin with HTTP/2 in clear text (prior knowledge), beside HTTP/1.1: meshes and gRPC-style clients. Off
+	// by default: few clients do, and one connection then carries many requests past a balancer that counts connections.
+	HTTP2 bool `yaml:"http2"`
 	// SessionHeaders and SessionFields are where a request's session key is looked for, which policies with sessions go by: the
 	// headers first, then the body, each in this order. They are the names that the peers use, in the order in which they do.
 	// x-request-id and x-trace-id are left out, though some peers read them: where a proxy makes one for each request no session

@@ -93,6 +93,9 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 		MaxHeaderBytes:    g.cfg.MaxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(g.Log.Handler(), slog.LevelDebug),
 	}
+	server.Protocols = new(http.Protocols)
+	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetUnencryptedHTTP2(g.cfg.HTTP2)
 	var requests sync.WaitGroup // Close does not wait for handlers: we do
 	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		requests.Add(1)

@@ -18,11 +18,14 @@ type BodyConfig struct {
 	MaxBytes int64 `yaml:"max_bytes"`
 	// StallTimeout is how long a body may stop arriving; 0 waits for ever.
 	StallTimeout time.Duration `yaml:"stall_timeout"`
+	// Timeout is how long a body may take to arrive in all, however steadily: 64 MiB in 5 min are 2 Mbit/s. It bounds what a client
+	// costs that sends a byte a second. 0 waits for ever.
+	Timeout time.Duration `yaml:"timeout"`
 }
 
-// DefaultBodyConfig returns the defaults: 64 MiB, enough for a million tokens with some images; 30 s.
+// DefaultBodyConfig returns the defaults: 64 MiB, enough for a million tokens with some images; 30 s; 5 min.
 func DefaultBodyConfig() BodyConfig {
-	return BodyConfig{MaxBytes: 64 << 20, StallTimeout: 30 * time.Second}
+	return BodyConfig{MaxBytes: 64 << 20, StallTimeout: 30 * time.Second, Timeout: 5 * time.Minute}
 }
 
 const (
@@ -72,7 +75,14 @@ func (b *Bodies) Read(w http.ResponseWriter, r *http.Request) (*Body, error) {
 }
 
 func (b *Bodies) fill(body *Body, rc *http.ResponseController, r *http.Request) error {
-	var set time.Time
+	var set, limit time.Time
+	if b.cfg.Timeout > 0 && r.ContentLength != 0 {
+		limit = time.Now().Add(b.cfg.Timeout)
+		if b.cfg.StallTimeout <= 0 {
+			set = limit
+			rc.SetReadDeadline(limit) // not every writer can; see below
+		}
+	}
 	defer func() {
 		if !set.IsZero() {
 			rc.SetReadDeadline(time.Time{}) // fails only where it could not be set
@@ -82,7 +92,7 @@ func (b *Bodies) fill(body *Body, rc *http.ResponseController, r *http.Request) 
 		if t := b.cfg.StallTimeout; t > 0 && r.ContentLength != 0 {
 			if now := time.Now(); set.IsZero() || now.Sub(set) > t/4 {
 				set = now
-				rc.SetReadDeadline(now.Add(t + t/4)) // not every writer can; the server's own timeouts hold then
+				rc.SetReadDeadline(earlier(now.Add(t+t/4), limit)) // not every writer can; the server's own timeouts hold then
 			}
 		}
 		if len(body.Bytes) == cap(body.Bytes) {
@@ -96,6 +106,9 @@ func (b *Bodies) fill(body *Body, rc *http.ResponseController, r *http.Request) 
 		case err == io.EOF:
 			return nil
 		case errors.Is(err, os.ErrDeadlineExceeded):
+			if !limit.IsZero() && !time.Now().Before(limit) {
+				return api.BodySlow(b.cfg.Timeout)
+			}
 			return api.BodyTimeout(b.cfg.StallTimeout)
 		case err != nil:
 			e := api.Invalid("", "the request body ended before its end; send it whole")
@@ -103,6 +116,14 @@ func (b *Bodies) fill(body *Body, rc *http.ResponseController, r *http.Request) 
 			return e
 		}
 	}
+}
+
+// earlier returns t, or limit when that is set and comes first.
+func earlier(t, limit time.Time) time.Time {
+	if !limit.IsZero() && limit.Before(t) {
+		return limit
+	}
+	return t
 }
 
 // get returns an empty body with room for size bytes at least.

@@ -121,3 +121,40 @@ func TestAnUntruthfulLengthTakesLittleMemory(t *testing.T) {
 		t.Errorf("room for %d bytes on the word of a header", cap(body.Bytes))
 	}
 }
+
+// A body that never stalls and never ends is cut all the same, and says why.
+func TestABodyThatTricklesIsCut(t *testing.T) {
+	for _, stall := range []time.Duration{0, time.Minute} {
+		s := bodyServer(t, BodyConfig{MaxBytes: 1000, StallTimeout: stall, Timeout: 60 * time.Millisecond})
+		c, err := net.Dial("tcp", s.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop, stopped := make(chan struct{}), make(chan struct{})
+		go func() { // ends when the server closes the connection, or with the test
+			defer close(stopped)
+			io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n")
+			for {
+				if _, err := io.WriteString(c, "x"); err != nil {
+					return
+				}
+				select {
+				case <-time.After(5 * time.Millisecond):
+				case <-stop:
+					return
+				}
+			}
+		}()
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		if resp.StatusCode != http.StatusRequestTimeout || !strings.Contains(string(body), "did not arrive within 60ms") || !resp.Close {
+			t.Errorf("stall timeout %v: %d, close %v, %s", stall, resp.StatusCode, resp.Close, body)
+		}
+		close(stop)
+		c.Close()
+		<-stopped
+	}
+}

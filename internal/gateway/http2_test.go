@@ -1,0 +1,59 @@
+package gateway_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// clear2 is a client that speaks HTTP/2 in clear text and nothing else.
+func clear2() *http.Client {
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Client{Transport: &http.Transport{Protocols: protocols}}
+}
+
+func TestClientsMaySpeakHTTP2InClearText(t *testing.T) {
+	f := serve(t, func(s *settings) { s.gateway.HTTP2 = true }, worker(t, streaming))
+	client := clear2()
+	defer client.CloseIdleConnections()
+	var clients sync.WaitGroup
+	for range 8 {
+		clients.Go(func() {
+			for range 5 {
+				resp, err := client.Post(f.url+"/v1/chat/completions", "application/json", strings.NewReader(`{"model":"m","stream":true,"messages":[]}`))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				text, err := io.ReadAll(resp.Body)
+				_ = resp.Body.Close()
+				if want := firstChunk + lastChunk + fmt.Sprintf(usageChunk, 0) + doneChunk; err != nil || resp.ProtoMajor != 2 || string(text) != want {
+					t.Errorf("%s %d %v: %q", resp.Proto, resp.StatusCode, err, text)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	f.idle(t)
+	if resp, text := f.post(t, chat); resp.StatusCode != http.StatusOK || resp.ProtoMajor != 1 {
+		t.Errorf("HTTP/1.1 beside it: %s %d %s", resp.Proto, resp.StatusCode, text)
+	}
+	client.CloseIdleConnections()
+	if err := f.stop(); err != nil {
+		t.Errorf("drain: %v", err)
+	}
+}
+
+func TestHTTP2InClearTextIsOffByDefault(t *testing.T) {
+	f := serve(t, nil, worker(t, plain))
+	client := clear2()
+	defer client.CloseIdleConnections()
+	if resp, err := client.Get(f.url + "/health"); err == nil {
+		_ = resp.Body.Close()
+		t.Errorf("answered %s %d", resp.Proto, resp.StatusCode)
+	}
+}
