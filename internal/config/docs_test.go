@@ -19,7 +19,7 @@ func TestDocsNameSettingsThatExist(t *testing.T) {
 			sections = append(sections, section)
 		}
 	}
-	named := regexp.MustCompile("`(" + strings.Join(sections, "|") + `)\.([a-z_.]+)`)
+	named := regexp.MustCompile("`(" + strings.Join(sections, "|") + `)\.([a-z_.0-9]+)`)
 	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("no pages: %v", err)
