@@ -1,9 +1,12 @@
 package warmpath_test
 
 import (
+	"context"
+	"fmt"
 	"testing"
 
 	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/policy"
 )
@@ -38,5 +41,37 @@ func TestWhatWasSentIsFoundInALargeFleet(t *testing.T) {
 				t.Errorf("%s", d)
 			}
 		})
+	}
+}
+
+// BenchmarkFleetsThatRemember: a decision, its reservation and its end, for prompts of 1,024 tokens that continue one of 256
+// conversations.
+func BenchmarkFleetsThatRemember(b *testing.B) {
+	for _, name := range []string{"cache_aware", "prefix_cache_affinity", "vllm_cache_aware"} {
+		for _, n := range []int{8, 64, 4096} {
+			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
+				w := large(b, n, warmpath.Options{})
+				ctx := context.Background()
+				var prompts [256][]block.Token
+				for i := range prompts {
+					prompts[i] = prompt(i, 1024)
+				}
+				req := request(warmpath.Request{Policy: name})
+				b.ReportAllocs()
+				i := 0
+				for b.Loop() {
+					req.Now += 1000
+					req.Random += 0x9e3779b97f4a7c15
+					req.Tokens = prompts[i%len(prompts)]
+					i++
+					d, err := w.router.Route(ctx, req)
+					if err != nil {
+						b.Fatal(err)
+					}
+					d.Done(fleet.OutcomeServed, req.Now)
+					d.Recycle()
+				}
+			})
+		}
 	}
 }
