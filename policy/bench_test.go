@@ -33,13 +33,17 @@ func field(n int) (Query, []Candidate) {
 func TestChooseDoesNotAllocate(t *testing.T) {
 	for _, s := range specs() {
 		p := build(t, s)
-		q, c := field(64)
-		q.Exclude = []fleet.WorkerID{3}
-		if s.NeedsTarget {
-			q.Target = "10.0.0.4:8000"
-		}
-		if allocs := testing.AllocsPerRun(100, func() { p.Choose(&q, c) }); allocs != 0 {
-			t.Errorf("%s: %v allocations", s.Name, allocs)
+		for _, n := range []int{8, 64, 1024} {
+			q, c := field(n)
+			q.Exclude = []fleet.WorkerID{3}
+			q.Session = Session{Key: "alice", Source: "x-session-id"}
+			q.Prompt = Prompt{Text: []byte("a prompt"), Keys: make([]block.Key, 500), BlockSize: 16}
+			if s.NeedsTarget {
+				q.Target = c[4].Worker.URL
+			}
+			if allocs := testing.AllocsPerRun(20, func() { p.Choose(&q, c) }); allocs != 0 {
+				t.Errorf("%s of %d: %v allocations", s.Name, n, allocs)
+			}
 		}
 	}
 }
