@@ -15,7 +15,7 @@ import (
 type Options struct {
 	Fleet *fleet.Fleet
 
-	// Policy is used for requests that name none. Default: kv_aware.
+	// Policy is used for requests that name none. Default: marginal.
 	Policy policy.Spec
 	// Policies may be asked for by name, with the built-in ones and Policy. One with a built-in's name replaces it.
 	Policies []policy.Spec
@@ -53,7 +53,7 @@ const minBlockSize = 16
 
 func (o Options) withDefaults() Options {
 	if o.Policy.Name == "" {
-		o.Policy = policy.KVAware()
+		o.Policy = policy.DefaultMarginal().Spec("marginal")
 	}
 	if o.BlockSize == 0 {
 		o.BlockSize = o.Policy.BlockSize

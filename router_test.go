@@ -33,6 +33,9 @@ func newWorld(t testing.TB, o warmpath.Options, workers ...fleet.Facts) *world {
 	t.Helper()
 	w := &world{t: t, fleet: fleet.New(fleet.Config{}), handles: map[fleet.Holder]uint64{}}
 	o.Fleet = w.fleet
+	if o.Policy.Name == "" {
+		o.Policy = policy.KVAware() // what is said of matches is plain where they alone decide
+	}
 	var err error
 	if w.router, err = warmpath.New(o); err != nil {
 		t.Fatal(err)

@@ -171,7 +171,7 @@ func TestExplainShowsEveryCandidateAndSendsNothing(t *testing.T) {
 	for _, c := range e.Candidates {
 		switch c.Worker {
 		case "http://a:1":
-			if !c.Chosen || c.MatchTokens != 64 || c.Tiers["gpu"] != 48 || c.Tiers["cpu"] != 16 || c.Score <= 0 || c.TrustReason == "" {
+			if !c.Chosen || c.MatchTokens != 64 || c.Tiers["gpu"] != 48 || c.Tiers["cpu"] != 16 || c.Score >= 0 || c.TrustReason == "" {
 				t.Errorf("a: %+v", c)
 			}
 		case "http://b:1":

@@ -229,7 +229,7 @@ func TestReloadAddsAndRemovesWorkersUnderRequests(t *testing.T) {
 	next.Policy = "round_robin"
 	next.Gateway.Attempts = 7
 	mu.Unlock()
-	reload("worker removed: "+one.URL(), "policy: round_robin, was kv_aware", "gateway: differs, a restart is needed")
+	reload("worker removed: "+one.URL(), "policy: round_robin, was marginal", "gateway: differs, a restart is needed")
 	r.wait("the first worker is gone", func() bool { return len(r.Router().Fleet().Snapshot().Workers()) == 1 })
 	mu.Lock()
 	failure = errors.New("w.yaml:2:3: unknown field")
@@ -293,7 +293,7 @@ func TestMetricsTellOfTheWholeRouter(t *testing.T) {
 	defer func() { _ = resp.Body.Close() }()
 	text, _ := io.ReadAll(resp.Body)
 	for _, want := range []string{`warmpath_worker_up{`, `warmpath_holder_trust{rank="0",trust="exact"`, `warmpath_events_messages_total{`,
-		`warmpath_index_blocks{model="mock"}`, `warmpath_requests_total{branch="miss",policy="kv_aware",status="200"`,
+		`warmpath_index_blocks{model="mock"}`, `warmpath_requests_total{branch="miss",policy="marginal",status="200"`,
 		`warmpath_token_requests_total{missing="",outcome="tokenize"} 1`, `warmpath_predictions_total{outcome="equal"`} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %s in the scrape", want)

@@ -107,7 +107,7 @@ type Routing struct {
 func Default() Config {
 	return Config{
 		Listen:          ":8080",
-		Policy:          policy.KVAware().Name,
+		Policy:          "marginal",
 		Policies:        []Policy{},
 		ModelPolicies:   map[string]string{},
 		RequestPolicies: []string{},

@@ -126,6 +126,7 @@ func TestAdminKeyComesFromOnePlace(t *testing.T) {
 
 func TestPolicyTakesItsWeights(t *testing.T) {
 	c := Default()
+	c.Policy = "kv_aware"
 	c.Routing.TierWeights.CPU = 0.5
 	c.Routing.ImbalanceTokens = 100
 	s := c.Spec()

@@ -65,7 +65,7 @@ func TestTheOpenAIClient(t *testing.T) {
 			if a.Error != nil || a.Finish == "" || a.Text == "" || a.Usage == nil || a.Usage.PromptTokens == 0 {
 				t.Fatalf("%s: %+v error %+v", name, a, a.Error)
 			}
-			if a.Header("X-Warmpath-Worker") == "" || a.Header("X-Warmpath-Policy") != "kv_aware" {
+			if a.Header("X-Warmpath-Worker") == "" || a.Header("X-Warmpath-Policy") != "marginal" {
 				t.Errorf("%s: headers %v", name, a.Headers)
 			}
 		}
