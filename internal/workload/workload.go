@@ -111,25 +111,39 @@ const (
 func (s Segment) AppendTokens(dst []block.Token) []block.Token {
 	dst = slices.Grow(dst, s.Tokens)
 	rest := dst[len(dst) : len(dst)+s.Tokens]
-	// One mix makes four tokens, masked and shifted into range together: a simulation makes 10⁸ of them.
-	i := uint64(0)
-	for ; len(rest) >= 4; i += 4 {
-		v := mix(s.ID^i*golden)&(lanes*(tokenSpan-1)) + lanes*tokenBase
-		rest[0], rest[1], rest[2], rest[3] = block.Token(v&0xffff), block.Token(v>>16&0xffff), block.Token(v>>32&0xffff), block.Token(v>>48)
-		rest = rest[4:]
+	// One product makes four tokens, masked and shifted into range together: a simulation makes 10⁸ of them.
+	x := mix(s.ID)
+	for ; len(rest) >= 8; rest = rest[8:] {
+		v := four(x + golden)
+		x += twice
+		u := four(x)
+		r := (*[8]block.Token)(rest)
+		r[0], r[1], r[2], r[3] = block.Token(v&0xffff), block.Token(v>>16&0xffff), block.Token(v>>32&0xffff), block.Token(v>>48)
+		r[4], r[5], r[6], r[7] = block.Token(u&0xffff), block.Token(u>>16&0xffff), block.Token(u>>32&0xffff), block.Token(u>>48)
 	}
-	v := mix(s.ID^i*golden)&(lanes*(tokenSpan-1)) + lanes*tokenBase
-	for k := range rest {
-		rest[k] = block.Token(v & 0xffff)
-		v >>= 16
+	for v := uint64(0); len(rest) > 0; v >>= 16 {
+		if v == 0 { // no token is 0: all four are out
+			x += golden
+			v = four(x)
+		}
+		rest[0], rest = block.Token(v&0xffff), rest[1:]
 	}
 	return dst[:len(dst)+s.Tokens]
+}
+
+// four makes four tokens of a state: the upper half of a product is well mixed, and is folded on the lower.
+func four(x uint64) uint64 {
+	x *= 0xbf58476d1ce4e5b9
+	return (x^x>>32)&(lanes*(tokenSpan-1)) + lanes*tokenBase
 }
 
 // lanes times a number of 16 bits is four of it side by side. tokenBase+tokenSpan fits in one, so that none runs over.
 const lanes = 1<<48 | 1<<32 | 1<<16 | 1
 
-const golden = 0x9e3779b97f4a7c15
+const (
+	golden = 0x9e3779b97f4a7c15
+	twice  = 2 * golden & (1<<64 - 1)
+)
 
 // mix is the finaliser of splitmix64: every bit of v reaches every bit of the result.
 func mix(v uint64) uint64 {
