@@ -73,7 +73,7 @@ docs/simulator.md says what is modelled and what is not.`,
 func experimentFlags(f *pflag.FlagSet, x *sim.Experiment) {
 	f.StringVar(&x.Workload, "workload", x.Workload, "`FORMAT:FILE` (mooncake, azure, qwen, burstgpt, ragpulse, agent, openai, warmpath) or gen:NAME,key=value")
 	f.IntVar(&x.Limit, "limit", x.Limit, "play only the first `N` requests; 0 for all")
-	f.StringSliceVar(&x.Policies, "policies", x.Policies, "`NAMES`: "+strings.Join(sim.Policies(), ", ")+"; NAME:imbalance=TOKENS bounds how far a match is followed (0: no bound; kv_aware: 2048 unless said); or all")
+	f.StringSliceVar(&x.Policies, "policies", x.Policies, "`NAMES`: "+strings.Join(sim.Policies(), ", ")+", or KIND:KEY=VALUE,… with parameters (kv_aware:imbalance=0 follows a match however far); or all")
 	f.IntSliceVar(&x.Workers, "workers", x.Workers, "`N` workers; a list to compare")
 	f.StringSliceVar(&x.Rate, "rate", x.Rate, "`X` times as fast as recorded, or X/s for requests a second; a list to compare")
 	f.IntSliceVar(&x.Blocks, "blocks", x.Blocks, "`N` engine blocks in a worker's cache (default: the profile's); a list to compare")
@@ -91,9 +91,12 @@ func experimentFlags(f *pflag.FlagSet, x *sim.Experiment) {
 	f.Float64Var(&x.Loss, "event-loss", x.Loss, "`SHARE` of event batches that are lost")
 	f.BoolVar(&x.NoReplay, "no-replay", x.NoReplay, "lost events cannot be asked for again: the router forgets the worker")
 	f.DurationVar(&x.Speculative, "speculative", x.Speculative, "how long a dispatched prompt counts as cached without its events; 0 for the router's default, negative for never")
+	f.DurationVar(&x.Metrics, "metrics-interval", x.Metrics, "between two looks of a router at an engine's own load; 0 for the gateway's, negative for never")
+	f.DurationVar(&x.MetricsLag, "metrics-lag", x.MetricsLag, "how old what it sees is")
 	f.DurationVar(&x.Hop, "hop", x.Hop, "from client through the router to the engine, and back")
 	f.IntVar(&x.MaxRequests, "max-requests", x.MaxRequests, "`N` requests from which on a worker is saturated; 0 for no limit")
 	f.IntVar(&x.Queue, "queue", x.Queue, "`N` requests that a router holds while all are saturated")
+	f.IntVar(&x.InFlight, "in-flight", x.InFlight, "`N` requests that clients have under way at most; 0 for no limit")
 	f.StringSliceVar(&x.Faults, "fault", x.Faults, "`AT:WORKER:DOWN`, such as 60s:2:30s: the second worker dies after a minute for half a minute")
 	f.StringSliceVar(&x.SLO, "slo", x.SLO, "`TTFT/TPOT` that good requests keep (default 5s/100ms,2s/50ms)")
 	f.Var(&seedFlag{seeds: &x.Seeds}, "seed", "`N` of everything random; a list to compare")
@@ -150,7 +153,8 @@ func readExperiment(flags *pflag.FlagSet, file string, x *sim.Experiment) error 
 		"event-lag": func() { x.Lag = given.Lag }, "event-jitter": func() { x.LagJitter = given.LagJitter },
 		"event-loss": func() { x.Loss = given.Loss }, "no-replay": func() { x.NoReplay = given.NoReplay },
 		"speculative": func() { x.Speculative = given.Speculative }, "hop": func() { x.Hop = given.Hop },
-		"max-requests": func() { x.MaxRequests = given.MaxRequests }, "queue": func() { x.Queue = given.Queue },
+		"metrics-interval": func() { x.Metrics = given.Metrics }, "metrics-lag": func() { x.MetricsLag = given.MetricsLag },
+		"max-requests": func() { x.MaxRequests = given.MaxRequests }, "queue": func() { x.Queue = given.Queue }, "in-flight": func() { x.InFlight = given.InFlight },
 		"fault": func() { x.Faults = given.Faults }, "slo": func() { x.SLO = given.SLO },
 	}
 	flags.Visit(func(f *pflag.Flag) {

@@ -23,6 +23,8 @@ const (
 	atScale
 	atJoin
 	atDelivery
+	atMetrics
+	atReport
 	atArrival
 	atDispatch
 	atHandover

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -37,11 +36,18 @@ type Config struct {
 	// Speculative is how long a dispatched prompt counts as cached without its events. 0: the router's default, 2 s;
 	// negative: not at all.
 	Speculative time.Duration
+	// Metrics is how often each router asks each engine how busy it is, as the gateway's scraper does; MetricsLag how old an answer is
+	// when it comes. 0 is a second, the gateway's default; negative is never.
+	Metrics, MetricsLag time.Duration
 	// Hop is the time a request takes from the client through the router to its engine, and a token back. 0: none.
 	Hop time.Duration
 
 	MaxRequests int // that a worker may have before it counts as saturated; 0: no limit
 	Queue       int // requests that a router holds while all workers are saturated; beyond, they are rejected
+
+	// InFlight is how many requests the clients have under way at most, as load generators do that start each on a thread of a
+	// bounded number: those beyond wait their turn at the client, and their times count from when they are sent. 0: no limit.
+	InFlight int
 
 	Faults    []Fault
 	Autoscale *Autoscale
@@ -82,12 +88,18 @@ type Autoscale struct {
 // maxWorkers bounds a run: each worker has an engine with its pool.
 const maxWorkers = 4096
 
+// minMetrics is the shortest interval that the gateway's scraper takes.
+const minMetrics = 50 * time.Millisecond
+
 func (c Config) withDefaults() Config {
 	if c.Rate == 0 {
 		c.Rate = 1
 	}
 	if c.Routers == 0 {
 		c.Routers = 1
+	}
+	if c.Metrics == 0 {
+		c.Metrics = time.Second
 	}
 	if c.SLOs == nil {
 		c.SLOs = report.DefaultSLOs
@@ -133,9 +145,10 @@ func (c *Config) validate() error {
 	check(c.Workload != nil && len(c.Workload.Requests) > 0, "the workload has no requests")
 	check(c.Rate > 0 && c.Rate < 1e6, "rate %v is not above 0", c.Rate)
 	check(c.Routers >= 1 && c.Routers <= 64, "%d routers are not within 1..64", c.Routers)
-	check(c.Lag >= 0 && c.LagJitter >= 0 && c.Hop >= 0, "a lag is negative")
+	check(c.Lag >= 0 && c.LagJitter >= 0 && c.Hop >= 0 && c.MetricsLag >= 0, "a lag is negative")
+	check(c.Metrics < 0 || c.Metrics >= minMetrics, "metrics every %v: at least %v, or negative for never", c.Metrics, minMetrics)
 	check(c.Loss >= 0 && c.Loss < 1, "loss %v is not within 0..1", c.Loss)
-	check(c.MaxRequests >= 0 && c.Queue >= 0, "a limit is negative")
+	check(c.MaxRequests >= 0 && c.Queue >= 0 && c.InFlight >= 0, "a limit is negative")
 	check(c.Queue == 0 || c.MaxRequests > 0, "a router queue needs a limit of requests for each worker: nothing would ever wait")
 	check(len(c.Decode) == 0 || len(c.Faults) == 0 && c.Autoscale == nil, "faults and autoscaling are not modelled with decode workers")
 	workers := 0
@@ -207,10 +220,18 @@ func (c Config) Assumptions() []string {
 		}
 	}
 	add("KV events reach routers %v%s after a pass; %g %% of batches are lost%s.", c.Lag, jitterText(c.LagJitter), 100*c.Loss, lossText(c.Loss, c.Replay))
+	if c.Metrics > 0 {
+		add("Routers ask each engine every %v how busy it is; the answer is %v old.", c.Metrics, c.MetricsLag)
+	} else {
+		add("Routers do not ask engines how busy they are: each knows what it sent itself.")
+	}
 	if c.Hop > 0 {
 		add("A request takes %v to its engine, and a token as long back.", c.Hop)
 	} else {
 		add("The network, HTTP, tokenisation and the router's own time are not in the times.")
+	}
+	if c.InFlight > 0 {
+		add("Clients have %d requests under way at most; further ones are sent late, and their times count from then.", c.InFlight)
 	}
 	if c.Workload != nil {
 		all = append(all, c.Workload.Notes...)
@@ -235,42 +256,54 @@ func lossText(loss float64, replay bool) string {
 	return ", and the router then forgets the worker"
 }
 
-// ParsePolicy returns the built-in policy of that name as the gateway runs it by default: kv_aware follows a match no
-// further than [policy.DefaultImbalanceTokens]. NAME:imbalance=TOKENS sets another bound, 0 none at all.
+// ParsePolicy returns the policy that s names, KIND or KIND:KEY=VALUE,KEY=VALUE, as the gateway runs it by default: kv_aware follows a
+// match no further than [policy.DefaultImbalanceTokens]. imbalance is short for imbalance_tokens; 0 is no bound at all.
 func ParsePolicy(s string) (policy.Spec, error) {
-	name, setting, set := strings.Cut(s, ":")
-	var names []string
-	for _, spec := range policy.BuiltIn() {
-		if spec.NeedsTarget {
-			continue // no request of a workload names its worker
-		}
-		names = append(names, spec.Name)
-		if spec.Name != name {
-			continue
-		}
-		if name == policy.KVAware().Name {
-			spec.ImbalanceTokens = policy.DefaultImbalanceTokens
-		}
-		if set {
-			value, ok := strings.CutPrefix(setting, "imbalance=")
-			n, err := strconv.Atoi(value)
-			if !ok || err != nil || n < 0 {
-				return policy.Spec{}, fmt.Errorf("policy %q: %q is not imbalance=TOKENS", name, setting)
+	name, settings, set := strings.Cut(s, ":")
+	text := name
+	if set {
+		keys := strings.Split(settings, ",")
+		for i, key := range keys {
+			if value, short := strings.CutPrefix(key, "imbalance="); short {
+				keys[i] = "imbalance_tokens=" + value
 			}
-			spec.ImbalanceTokens, spec.Name = n, s
 		}
-		return spec, nil
+		text += ":" + strings.Join(keys, ",")
 	}
-	return policy.Spec{}, fmt.Errorf("no policy is called %q (known: %s)", name, strings.Join(names, ", "))
+	spec, err := policy.Parse(text)
+	switch {
+	case err != nil:
+		return spec, err
+	case spec.NeedsTarget:
+		return spec, fmt.Errorf("policy %q: no request of a workload names its worker", name)
+	}
+	if name == policy.KVAware().Name && !strings.Contains(text, "imbalance_tokens=") {
+		spec.ImbalanceTokens = policy.DefaultImbalanceTokens
+	}
+	spec.Name = s
+	return spec, nil
 }
 
-// Policies returns the names of all policies that a workload can be routed by.
+// Policies returns the names of all policies that a workload can be routed by as they are.
 func Policies() []string {
 	var names []string
 	for _, spec := range policy.BuiltIn() {
 		if !spec.NeedsTarget {
 			names = append(names, spec.Name)
 		}
+	}
+	return names
+}
+
+// SplitPolicies puts together what a list on a command line has split: KIND:KEY=VALUE,KEY=VALUE is one policy.
+func SplitPolicies(list []string) []string {
+	var names []string
+	for _, part := range list {
+		if n := len(names); n > 0 && strings.Contains(part, "=") && !strings.Contains(part, ":") && strings.Contains(names[n-1], ":") {
+			names[n-1] += "," + part
+			continue
+		}
+		names = append(names, part)
 	}
 	return names
 }

@@ -18,7 +18,7 @@ import (
 type Experiment struct {
 	Workload string   `yaml:"workload"` // FORMAT:FILE or gen:NAME,…
 	Limit    int      `yaml:"limit"`    // requests of it to play; 0: all
-	Policies []string `yaml:"policies"` // names, or NAME:imbalance=TOKENS; "all"
+	Policies []string `yaml:"policies"` // names, or KIND:KEY=VALUE,KEY=VALUE; "all"
 	Workers  []int    `yaml:"workers"`
 	Rate     []string `yaml:"rate"`      // "1.5": speed-up of the arrivals; "20/s": requests a second
 	Blocks   []int    `yaml:"blocks"`    // engine blocks of a worker's cache
@@ -40,10 +40,13 @@ type Experiment struct {
 	NoReplay  bool          `yaml:"no_replay"`
 	// Speculative is how long dispatched prompts count as cached before their events come; negative: not at all.
 	Speculative time.Duration `yaml:"speculative"`
+	Metrics     time.Duration `yaml:"metrics_interval"` // 0: 1 s; negative: engines are not asked
+	MetricsLag  time.Duration `yaml:"metrics_lag"`
 	Hop         time.Duration `yaml:"hop"`
 	MaxRequests int           `yaml:"max_requests"`
 	Queue       int           `yaml:"queue"`
-	Faults      []string      `yaml:"faults"` // "AT:WORKER" or "AT:WORKER:DOWN", workers from 1: "60s:2:30s"
+	InFlight    int           `yaml:"in_flight"` // requests that clients have under way at most; 0: no limit
+	Faults      []string      `yaml:"faults"`    // "AT:WORKER" or "AT:WORKER:DOWN", workers from 1: "60s:2:30s"
 	Autoscale   *Scaling      `yaml:"autoscale"`
 	SLO         []string      `yaml:"slo"` // "TTFT/TPOT": "5s/100ms"
 }
@@ -170,7 +173,7 @@ func (c *Config) check() error {
 func (x *Experiment) base(w *workload.Workload) (Config, error) {
 	c := Config{
 		Workload: w, Routers: x.Routers, Lag: x.Lag, LagJitter: x.LagJitter, Loss: x.Loss, Replay: !x.NoReplay,
-		Speculative: x.Speculative, Hop: x.Hop, MaxRequests: x.MaxRequests, Queue: x.Queue,
+		Speculative: x.Speculative, Metrics: x.Metrics, MetricsLag: x.MetricsLag, Hop: x.Hop, MaxRequests: x.MaxRequests, Queue: x.Queue, InFlight: x.InFlight,
 	}
 	if a := x.Autoscale; a != nil {
 		c.Autoscale = &Autoscale{Min: a.Min, Max: a.Max, High: a.High, Low: a.Low, Interval: a.Interval, Start: a.Start}
@@ -193,7 +196,7 @@ func (x *Experiment) base(w *workload.Workload) (Config, error) {
 }
 
 func (x *Experiment) policies() ([]policy.Spec, error) {
-	names := x.Policies
+	names := SplitPolicies(x.Policies)
 	if len(names) == 1 && names[0] == "all" {
 		names = Policies()
 	}

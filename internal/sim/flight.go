@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/warmpath/warmpath"
@@ -12,6 +13,7 @@ import (
 	"github.com/warmpath/warmpath/internal/engine"
 	"github.com/warmpath/warmpath/internal/report"
 	"github.com/warmpath/warmpath/internal/workload"
+	"github.com/warmpath/warmpath/policy"
 )
 
 // model is the name that all workers serve, where the workload names none.
@@ -27,6 +29,7 @@ type flight struct {
 	engine   engine.Request
 	hashed   cursor        // how far the engine's hashes reach
 	tokens   []block.Token // prompt and answer in one array
+	text     []byte        // the prompt's text, for policies that look at it
 	input    int           // tokens of the prompt
 	decision *warmpath.Decision
 	router   int
@@ -52,7 +55,7 @@ func (w *world) newFlight(id int) *flight {
 	}
 	req := &w.requests[id]
 	tokens := req.AppendTokens(slices.Grow(f.tokens[:0], req.Input+req.Output))
-	*f = flight{id: id, req: req, engine: f.engine, arrival: w.now, started: -1, exclude: f.exclude[:0]}
+	*f = flight{id: id, req: req, engine: f.engine, text: f.text, arrival: w.now, started: -1, exclude: f.exclude[:0]}
 	f.input = len(tokens)
 	f.tokens = req.AppendOutput(tokens)
 	return f
@@ -66,6 +69,13 @@ func (w *world) ask(f *flight) warmpath.Request {
 	req := warmpath.Request{
 		Model: model, Tokens: f.prompt(), MaxTokens: f.req.Output, Rank: -1, Exclude: f.exclude,
 		Now: epoch + int64(w.now), Random: w.random.Uint64(),
+	}
+	if f.req.Session >= 0 {
+		req.Session = policy.Session{Key: strconv.Itoa(f.req.Session), Source: "workload"}
+	}
+	if w.cfg.Policy.NeedsText {
+		f.text = appendText(f.text[:0], f.prompt())
+		req.Text = f.text
 	}
 	switch {
 	case f.req.LoRA != "":
@@ -82,7 +92,7 @@ func (w *world) release(f *flight) {
 	// A single very long prompt must not keep its array for good.
 	const keep = 1 << 18
 	if cap(f.tokens) > keep {
-		f.tokens = nil
+		f.tokens, f.text = nil, nil
 	}
 	w.over(f.id)
 	w.spareFlights = append(w.spareFlights, f)
@@ -90,9 +100,14 @@ func (w *world) release(f *flight) {
 
 // arrive takes a request from the workload and sends it.
 func (w *world) arrive(id int) {
+	if w.cfg.InFlight > 0 && w.live >= w.cfg.InFlight {
+		w.unsent = append(w.unsent, id)
+		return
+	}
 	f := w.newFlight(id)
 	w.live++
 	w.rec.Arrive(id, w.now)
+	w.askEngines()
 	if w.cfg.Routers > 1 {
 		f.router = w.random.IntN(w.cfg.Routers)
 	}

@@ -3,62 +3,91 @@ package sim_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/warmpath/warmpath/internal/report"
 	"github.com/warmpath/warmpath/internal/sim"
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// llm-d's 73 %-capacity table (facts on routing §2.1): output tokens a second and p90 of time to first token by stage. precise
-// is a weighted sum with the prefix first; kv_aware without a bound is the nearest policy there is. What was published as
-// random is met within a tenth up to 20 requests a second; beyond, the model is up to a quarter too fast (docs/simulator.md).
+// ladder is what llm-d published of its 73 %-capacity experiment for a policy (llm-d-kv-cache benchmarking/73-capacity/README.md):
+// output tokens a second by stage, and the stage from which on a tenth of all requests wait longer than kneeWait for their first token.
+type ladder struct {
+	policy    string
+	published map[string]float64
+	knee      string  // the first of the stages that is beyond it; "" is none
+	within    float64 // of the throughput, 0: only the order counts
+	seeds     int     // runs that are averaged
+}
+
+// kneeWait: beyond the knee 43 to 101 s were published, before it up to 2.5 s.
+const kneeWait = 35_000 // milliseconds
+
+var ladders = []ladder{
+	{policy: "precise_prefix_cache", published: map[string]float64{"10 qps": 3902, "20 qps": 9184, "35 qps": 9780, "40 qps": 10270}, within: .10, seeds: 1},
+	{policy: "estimated", published: map[string]float64{"10 qps": 3842, "20 qps": 8082, "35 qps": 7443, "40 qps": 8046}, knee: "40 qps", seeds: 1},
+	// One draw of random differs from the next by five per cent.
+	{policy: "random", published: map[string]float64{"10 qps": 3568, "20 qps": 4933, "35 qps": 4332, "40 qps": 4774}, knee: "20 qps", within: .10, seeds: 6},
+	// Their load scheduler: the waiting queue and the KV cache in use, weighted alike.
+	{policy: "precise_prefix_cache:prefix_weight=0,queue_weight=1,kv_cache_weight=1", knee: "20 qps",
+		published: map[string]float64{"10 qps": 3607, "20 qps": 4902, "35 qps": 4660, "40 qps": 4946}, seeds: 1},
+}
+
+var ladderStages = []string{"10 qps", "20 qps", "35 qps", "40 qps"}
+
+// llm-d's 73 %-capacity table: throughput of precise and random within a tenth, stage by stage, and the order and the knee of all four
+// policies. The engine is that of the table's time; clients have 800 requests under way at most, which is inference-perf's default on
+// eight cores, and shows in the published time between tokens of precise above 40 requests a second; the endpoint picker
+// reads metrics every 50 ms (docs/simulator.md).
 func TestLLMDsTableIsReproduced(t *testing.T) {
 	if testing.Short() {
-		t.Skip("skipped: it takes ten seconds of a core")
+		t.Skip("skipped: it takes half a minute of a core")
 	}
 	x := sim.DefaultExperiment()
-	// Every stage that the table names, and the last; all of them take three times as long and change nothing.
-	x.Workload = "gen:llmd-ladder,stages=15x50/3x20/10x20/15x20/20x38/35x21/40x38/60x25"
-	x.Policies = []string{"kv_aware:imbalance=0", "random"}
+	x.Workload, x.Profile, x.InFlight, x.Metrics = "gen:llmd-ladder,stages=15x50/10x20/20x38/35x21/40x38", "qwen3-32b-2025", 800, 50*time.Millisecond
 	w, err := workload.Load(x.Workload)
 	if err != nil {
 		t.Fatal(err)
 	}
-	configs, err := x.Configs(w, nil)
-	if err != nil {
-		t.Fatal(err)
+	var configs []sim.Config
+	for _, l := range ladders {
+		x.Policies, x.Seeds = []string{l.policy}, []uint64{1, 2, 3, 4, 5, 6}[:l.seeds]
+		some, err := x.Configs(w, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		configs = append(configs, some...)
 	}
 	runs, err := sim.Sweep(context.Background(), configs, 0, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	precise, random := runs[0], runs[1]
-	f := func(r *report.Run, stage string, published, below, above float64) {
-		t.Helper()
-		got := find(t, r, stage).OutputPerSecond
-		t.Logf("%s, %s: %.0f tokens/s, published %.0f (%+.1f %%)", r.Policy, stage, got, published, 100*(got/published-1))
-		if got < published*(1-below) || got > published*(1+above) {
-			t.Errorf("%s, %s: %.0f tokens/s, published %.0f", r.Policy, stage, got, published)
+	reached := map[string]float64{} // at 40 requests a second
+	for _, l := range ladders {
+		of := runs[:l.seeds]
+		runs = runs[l.seeds:]
+		beyond := false
+		for _, stage := range ladderStages {
+			got, wait := 0.0, 0.0
+			for _, r := range of {
+				s := find(t, r, stage)
+				got, wait = got+s.OutputPerSecond/float64(l.seeds), wait+s.TTFT.P90/float64(l.seeds)
+			}
+			reached[l.policy] = got
+			published := l.published[stage]
+			t.Logf("%.20s %s: %.0f tokens/s, published %.0f (%+.1f %%); p90 of time to first token %.1f s", l.policy, stage, got, published, 100*(got/published-1), wait/1000)
+			if l.within > 0 && (got < published*(1-l.within) || got > published*(1+l.within)) {
+				t.Errorf("%s, %s: %.0f tokens/s, published %.0f", l.policy, stage, got, published)
+			}
+			beyond = beyond || stage == l.knee
+			if beyond != (wait > kneeWait) {
+				t.Errorf("%s, %s: p90 of time to first token is %.1f s; beyond the knee: %v", l.policy, stage, wait/1000, beyond)
+			}
 		}
 	}
-	f(precise, "10 qps", 3902, .10, .10)
-	f(precise, "20 qps", 9184, .10, .10)
-	f(precise, "35 qps", 9780, .10, .10)
-	f(precise, "40 qps", 10270, .10, .10)
-	f(random, "10 qps", 3568, .10, .10)
-	f(random, "20 qps", 4933, .10, .10)
-	f(random, "35 qps", 4332, .10, .25)
-	f(random, "40 qps", 4774, .10, .25)
-	t.Logf("whole ladder: precise %.0f tokens/s, published 8,730; random %.0f, published 4,429", precise.OutputPerSecond, random.OutputPerSecond)
-
-	// The knee: random queues for a minute from 20 a second on, precise never does.
-	for _, stage := range []string{"20 qps", "40 qps", "60 qps"} {
-		if p, r := find(t, precise, stage).TTFT.P90, find(t, random, stage).TTFT.P90; p > 1000 || r < 30_000 {
-			t.Errorf("%s: p90 of time to first token: precise %.0f ms, random %.0f ms", stage, p, r)
-		}
-	}
-	if r := find(t, random, "10 qps").TTFT.P90; r > 2000 {
-		t.Errorf("10 qps: random waits %.0f ms, published 1,400", r)
+	precise, estimated, random, load := reached[ladders[0].policy], reached[ladders[1].policy], reached[ladders[2].policy], reached[ladders[3].policy]
+	if precise < 1.1*estimated || estimated < 1.2*max(random, load) || random > 1.1*load || load > 1.1*random {
+		t.Errorf("at 40 requests a second: precise %.0f, estimated %.0f, random %.0f, load %.0f tokens/s; published 10,270, 8,046, 4,774, 4,946", precise, estimated, random, load)
 	}
 }
 

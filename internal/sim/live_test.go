@@ -40,15 +40,21 @@ func TestTheMockFleetLiveAndSimulatedAgree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	live := playLive(t, w, workers, kvTokens, speed)
+	agree(t, func() *report.Run { return playLive(t, w, workers, kvTokens, speed) }, simulated, len(w.Requests))
+}
+
+// agree plays live, again where the machine made it slow, and compares.
+func agree(t *testing.T, play func() *report.Run, simulated *report.Run, requests int) {
+	t.Helper()
+	live := play()
 	for try := 1; try < 3 && live.TTFT.Mean > 1.1*simulated.TTFT.Mean; try++ {
 		t.Logf("TTFT mean: live %.1f ms, simulated %.1f ms: playing again", live.TTFT.Mean, simulated.TTFT.Mean)
-		live = playLive(t, w, workers, kvTokens, speed)
+		live = play()
 	}
 	t.Logf("hit rate: live %.4f, simulated %.4f", live.HitRate, simulated.HitRate)
 	t.Logf("TTFT mean: live %.1f ms, simulated %.1f ms; p90 %.1f, %.1f", live.TTFT.Mean, simulated.TTFT.Mean, live.TTFT.P90, simulated.TTFT.P90)
 	t.Logf("ITL p50: live %.1f ms, simulated %.1f ms; E2E mean %.0f, %.0f", live.ITL.P50, simulated.ITL.P50, live.E2E.Mean, simulated.E2E.Mean)
-	if live.Requests.Answered != len(w.Requests) {
+	if live.Requests.Answered != requests {
 		t.Fatalf("live: %+v", live.Requests)
 	}
 	if d := live.HitRate - simulated.HitRate; d < -.01 || d > .01 {
@@ -62,6 +68,27 @@ func TestTheMockFleetLiveAndSimulatedAgree(t *testing.T) {
 	}
 }
 
+// The same for conversations: the next turn is sent its think time after the last answer's end, and repeats what was answered.
+func TestConversationsLiveAndSimulatedAgree(t *testing.T) {
+	if testing.Short() {
+		t.Skip("skipped: it takes half a minute of real time")
+	}
+	// A pool holds half of what its worker is asked for: blocks are evicted all the time.
+	const workers, kvTokens, speed = 4, 16 * 700, 0.5
+	w := conversations(40, 4)
+	p, err := sim.ParsePolicy("kv_aware")
+	if err != nil {
+		t.Fatal(err)
+	}
+	simulated, err := sim.Run(context.Background(), sim.Config{
+		Workload: w, Policy: p, Seed: 1, Groups: []sim.Group{{Count: workers, Profile: engine.Profiles()[0], BlockSize: 16, KVTokens: kvTokens, Speed: speed}},
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	agree(t, func() *report.Run { return playLive(t, w, workers, kvTokens, speed) }, simulated, len(w.Requests))
+}
+
 // sharedPrefixes is an open-loop workload of groups that share a prefix.
 func sharedPrefixes(groups, requests int, gap time.Duration) *workload.Workload {
 	random := rand.New(rand.NewPCG(5, 6))
@@ -73,6 +100,35 @@ func sharedPrefixes(groups, requests int, gap time.Duration) *workload.Workload 
 			Segments: []workload.Segment{{ID: uint64(random.IntN(groups) + 1), Tokens: 3000}, {ID: uint64(1000 + i), Tokens: 500}},
 		})
 		at += time.Duration(random.Int64N(int64(2 * gap)))
+	}
+	return w
+}
+
+// conversations is a closed-loop workload: sessions of so many turns over three system prompts, that think for about a second.
+func conversations(sessions, turns int) *workload.Workload {
+	random := rand.New(rand.NewPCG(7, 8))
+	w := &workload.Workload{Name: "conversations"}
+	id := uint64(1000)
+	next := func() uint64 { id++; return id }
+	for session := range sessions {
+		said := []workload.Segment{{ID: uint64(1 + session%3), Tokens: 800}}
+		after := -1
+		for turn := range turns {
+			said = append(said, workload.Segment{ID: next(), Tokens: 100 + random.IntN(200)})
+			r := workload.Request{ID: len(w.Requests), Session: session, After: after, Output: 20 + random.IntN(60), OutputSegment: next()}
+			if turn == 0 {
+				r.Arrival = time.Duration(session) * 150 * time.Millisecond
+			} else {
+				r.Think = 500*time.Millisecond + time.Duration(random.IntN(1000))*time.Millisecond
+			}
+			r.Segments = append([]workload.Segment(nil), said...)
+			for _, s := range said {
+				r.Input += s.Tokens
+			}
+			said = append(said, workload.Segment{ID: r.OutputSegment, Tokens: r.Output})
+			after = r.ID
+			w.Requests = append(w.Requests, r)
+		}
 	}
 	return w
 }

@@ -23,6 +23,7 @@ type rank struct {
 	live   []*flight
 	life   int // how often it was started
 	dead   bool
+	asked  bool   // how busy it is
 	lines  []line // by router: what is on its way there
 }
 

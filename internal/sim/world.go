@@ -43,11 +43,13 @@ type world struct {
 	live     int         // requests that were sent and have not ended
 	ended    int         // requests that have ended
 	planned  int         // arrivals on the agenda
+	unsent   []int       // requests that clients may not send yet
 	held     [][]*flight // by router: what waits for a worker to have room
 
 	spareFlights []*flight
 	spareBatches []*batch
 	joining      int // workers that were ordered and do not serve yet
+	asking       int // ranks that are asked for their metrics
 }
 
 func newWorld(c Config) (*world, error) {
@@ -137,6 +139,10 @@ func (w *world) happen(m *moment) {
 		w.decodeLeg(m.with.(*flight))
 	case atDelivery:
 		w.deliver(m.with.(*batch), int(m.a))
+	case atMetrics:
+		w.askEngine(w.ranks[m.a])
+	case atReport:
+		m.with.(*answer).deliver()
 	case atFault:
 		w.die(&w.cfg.Faults[m.a])
 	case atRestart:
@@ -153,7 +159,7 @@ func (w *world) happen(m *moment) {
 // busy reports whether anything is still to come that a tick of the world should wait for.
 func (w *world) busy() bool {
 	_, coming := w.arrivals.peek(w)
-	return w.live > 0 || w.planned > 0 || coming
+	return w.live > 0 || w.planned > 0 || len(w.unsent) > 0 || coming
 }
 
 func (w *world) setup() report.Setup {
@@ -198,7 +204,7 @@ func (c *clocked) peek(w *world) (at time.Duration, ok bool) {
 	for c.stage < len(c.workload.Stages) && c.next >= c.workload.Stages[c.stage].First {
 		s := &c.workload.Stages[c.stage]
 		if s.Drain {
-			if w.ended < s.First && (w.live > 0 || w.planned > 0) {
+			if w.ended < s.First && (w.live > 0 || w.planned > 0 || len(w.unsent) > 0) {
 				return 0, false
 			}
 			c.shift = max(c.shift, w.now-c.scale(s.Start))
@@ -267,6 +273,11 @@ func newFollowers(requests []workload.Request) followers {
 func (w *world) over(i int) {
 	w.live--
 	w.ended++
+	if len(w.unsent) > 0 {
+		w.planned++
+		w.agenda.plan(moment{at: w.now, kind: atArrival, a: int32(w.unsent[0])})
+		w.unsent = w.unsent[1:]
+	}
 	f := &w.follow
 	if f.begin == nil {
 		return

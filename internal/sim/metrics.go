@@ -1,0 +1,71 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// answer is what an engine said of itself, on its way to the routers.
+type answer struct {
+	pool   *pool
+	holder fleet.Holder
+	said   fleet.Reported
+}
+
+func (a *answer) deliver() {
+	for _, v := range a.pool.views {
+		v.fleet.Report(a.holder, a.said)
+	}
+}
+
+// askEngines makes routers ask those ranks that are not asked yet; it goes on as long as there are requests. The ranks are spread over
+// the interval, as a scraper spreads them.
+func (w *world) askEngines() {
+	if w.cfg.Metrics < 0 || w.asking == len(w.ranks) {
+		return
+	}
+	for i, r := range w.ranks {
+		if r.asked {
+			continue
+		}
+		r.asked = true
+		offset := w.cfg.Metrics * time.Duration(i%spread) / spread
+		w.agenda.plan(moment{at: w.now + offset, kind: atMetrics, a: int32(i)})
+	}
+	w.asking = len(w.ranks)
+}
+
+// spread is how many parts of the interval ranks are asked in.
+const spread = 16
+
+// askEngine takes r's gauges for every router. A dead engine does not answer.
+func (w *world) askEngine(r *rank) {
+	if !w.busy() {
+		r.asked = false // until the next request
+		w.asking--
+		return
+	}
+	w.agenda.plan(moment{at: w.now + w.cfg.Metrics, kind: atMetrics, a: int32(r.index)})
+	if r.dead {
+		return
+	}
+	running, waiting, kv := r.engine.Load()
+	said := answer{r.pool, r.holder, fleet.Reported{At: epoch + int64(w.now), Running: int64(running), Waiting: int64(waiting), KVUsed: kv}}
+	if w.cfg.MetricsLag == 0 {
+		said.deliver()
+		return
+	}
+	w.agenda.plan(moment{at: w.now + w.cfg.MetricsLag, kind: atReport, with: &said})
+}
+
+// appendText writes a text that is alike where tokens are alike: four characters a token, as English has.
+func appendText(dst []byte, tokens []block.Token) []byte {
+	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ."
+	for _, t := range tokens {
+		t = t*0x9e3779b1 + t>>15
+		dst = append(dst, letters[t>>26], letters[t>>20&63], letters[t>>14&63], letters[t>>8&63])
+	}
+	return dst
+}
