@@ -352,3 +352,25 @@ func BenchmarkMetrics(b *testing.B) {
 		}
 	}
 }
+
+func TestLostRequestsAreFoundAndSaid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, holders := engineFleet("http://w:1", fleet.EngineVLLM, 1)
+		var lines bytes.Buffer
+		r := NewReporter(f, ReportsConfig{Timeout: time.Second}, nil, nil, slog.New(slog.NewTextHandler(&lockedWriter{w: &lines}, nil)))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Run(ctx) }()
+		var lost fleet.Reservation
+		f.Reserve(&lost, holders[0], fleet.Work{UncachedTokens: 10, PromptTokens: 10, ContextBlocks: 1}, time.Now().UnixNano())
+		time.Sleep(10 * time.Minute)
+		cancel()
+		<-done
+		if n := f.Snapshot().Leaked(holders[0]); n != 1 || f.Snapshot().Load(holders[0]).Requests != 0 {
+			t.Errorf("%d leaks, load %+v", n, f.Snapshot().Load(holders[0]))
+		}
+		if text := lines.String(); strings.Count(text, "requests were lost") != 1 {
+			t.Errorf("log: %q", text)
+		}
+	})
+}

@@ -170,7 +170,7 @@ func (x *exchange) route(ctx context.Context) (*warmpath.Decision, error) {
 			return d, err
 		}
 	}
-	return w.wait(ctx, x, pool.Model)
+	return w.wait(ctx, x, pool)
 }
 
 // decide has the router choose, and the shadow policy say what it would have.

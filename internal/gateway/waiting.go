@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -44,6 +45,7 @@ type line struct {
 type guest struct {
 	item     queue.Item
 	exchange *exchange
+	adapter  bool       // it asks for an adapter, which not all workers of the base model need have
 	granted  chan grant // holds one
 }
 
@@ -134,48 +136,49 @@ func (w *waiting) freed() {
 }
 
 // wait lets x wait for its turn. It returns its decision, or why there is none: the client's error, or ctx's.
-func (w *waiting) wait(ctx context.Context, x *exchange, base string) (*warmpath.Decision, error) {
+func (w *waiting) wait(ctx context.Context, x *exchange, pool *fleet.Pool) (*warmpath.Decision, error) {
 	began := time.Now()
-	a := &guest{exchange: x, granted: make(chan grant, 1)}
+	a := &guest{exchange: x, adapter: pool.LoRA != "", granted: make(chan grant, 1)}
 	if err := w.measure(ctx, a, began); err != nil {
 		return nil, err
 	}
-	l := w.line(base, true)
+	l := w.line(pool.Model, true)
 	if err := w.enter(l, a, began); err != nil {
 		return nil, err
 	}
 	w.freed() // there may be room since it was found crowded
+	got, outcome := w.await(ctx, l, a, began)
+	waited := time.Since(began)
+	x.rec.QueueMS += milliseconds(waited)
+	w.g.Telemetry.Queued(outcome, waited)
+	return got.decision, got.err
+}
+
+// await blocks until a is granted something, its client leaves, or its patience ends; outcome is a metric's label.
+func (w *waiting) await(ctx context.Context, l *line, a *guest, began time.Time) (got grant, outcome string) {
 	timer := time.NewTimer(time.Duration(a.item.Deadline - began.UnixNano()))
 	defer timer.Stop()
-	var got grant
-	outcome := "routed"
 	select {
 	case got = <-a.granted:
 	case <-ctx.Done():
-		got, outcome = w.leave(l, a, ctx.Err()), "client_gone"
-		if got.decision != nil { // it was granted at the same moment
+		if got, waits := w.leave(l, a); !waits && got.decision != nil { // it was granted at the same moment
 			got.decision.Recycle()
-			got = grant{err: ctx.Err()}
 			w.freed()
 		}
+		return grant{err: ctx.Err()}, "client_gone"
 	case <-timer.C:
-		outcome = "timeout"
-		if got = w.leave(l, a, nil); got.decision == nil && got.err == nil {
-			got.err = w.timedOut(l, time.Since(began))
+		var waits bool
+		if got, waits = w.leave(l, a); waits {
+			return grant{err: w.timedOut(l, time.Since(began))}, "timeout"
 		}
 	}
-	waited := time.Since(began)
-	x.rec.QueueMS += milliseconds(waited)
 	switch {
 	case got.decision != nil:
-		outcome = "routed"
+		return got, "routed"
 	case errors.Is(got.err, errDraining):
-		outcome = "drained"
-	case outcome == "routed":
-		outcome = "failed"
+		return got, "drained"
 	}
-	w.g.Telemetry.Queued(outcome, waited)
-	return got.decision, got.err
+	return got, "failed"
 }
 
 // measure fills a's item: what it costs and how long it may wait.
@@ -237,18 +240,18 @@ func (w *waiting) left(l *line, a *guest) {
 	w.all.Add(-1)
 }
 
-// leave takes a out before its turn, and returns err with no decision; or what it was granted meanwhile.
-func (w *waiting) leave(l *line, a *guest, err error) grant {
+// leave takes a out before its turn; when it was not waiting any more, it returns what a was granted.
+func (w *waiting) leave(l *line, a *guest) (got grant, waits bool) {
 	l.mu.Lock()
-	waits := l.queue.Remove(&a.item)
+	waits = l.queue.Remove(&a.item)
 	if waits {
 		w.left(l, a)
 	}
 	l.mu.Unlock()
 	if !waits {
-		return <-a.granted
+		got = <-a.granted
 	}
-	return grant{err: err}
+	return got, waits
 }
 
 func (w *waiting) timedOut(l *line, waited time.Duration) error {
@@ -272,9 +275,9 @@ func (w *waiting) run(ctx context.Context) {
 		if w.all.Load() == 0 {
 			continue
 		}
-		for base, l := range w.snapshot() {
+		for _, l := range w.snapshot() {
 			if l.here.Load() > 0 {
-				w.advance(base, l)
+				w.advance(l)
 			}
 		}
 	}
@@ -284,15 +287,11 @@ func (w *waiting) run(ctx context.Context) {
 func (w *waiting) snapshot() map[string]*line {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	lines := make(map[string]*line, len(w.lines))
-	for base, l := range w.lines {
-		lines[base] = l
-	}
-	return lines
+	return maps.Clone(w.lines)
 }
 
 // advance serves those whose turn it is, as far as there is room.
-func (w *waiting) advance(base string, l *line) {
+func (w *waiting) advance(l *line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var back []*queue.Item
@@ -302,9 +301,12 @@ func (w *waiting) advance(base string, l *line) {
 			break
 		}
 		a := l.guests[item]
-		got, room := w.decide(a, base)
+		got, room := w.decide(a)
 		if !room {
 			back = append(back, item)
+			if a.anywhere() {
+				break // then there is none for anybody
+			}
 			continue
 		}
 		l.queue.Served(item, time.Now().UnixNano())
@@ -316,8 +318,14 @@ func (w *waiting) advance(base string, l *line) {
 	}
 }
 
+// anywhere reports whether any worker of the base model would do for a.
+func (a *guest) anywhere() bool {
+	q := &a.exchange.prepared.route
+	return q.Rank < 0 && q.Target == "" && len(q.Exclude) == 0 && !a.adapter
+}
+
 // decide decides for a if there is room. An error of another kind is a's answer.
-func (w *waiting) decide(a *guest, base string) (got grant, room bool) {
+func (w *waiting) decide(a *guest) (got grant, room bool) {
 	q := &a.exchange.prepared.route
 	if pool, ok := w.g.Fleet.Snapshot().Pool(q.Model); ok && !w.room(q, pool) {
 		return grant{}, false
