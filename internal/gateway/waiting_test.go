@@ -369,7 +369,7 @@ func TestNothingIsLostInTheQueue(t *testing.T) {
 		}, worker(t, answer), worker(t, answer))
 		var clients sync.WaitGroup
 		counts := map[string]int{}
-		for i := range 300 {
+		for i := range 120 {
 			clients.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()

@@ -23,10 +23,11 @@ type Config struct {
 	// MaxWait is how long a request may wait; then it is answered 429. A client may ask for less (X-Warmpath-Max-Wait), and
 	// one that would wait longer, going by the pace of the queue, is refused at once. 30 s, the patience of most clients.
 	MaxWait time.Duration `yaml:"max_wait"`
-	// AgeingTokens is, for shortest and fair, how many uncached tokens a second of waiting is worth. 2000: a prompt of 8,000
-	// tokens goes before all that come more than 4 s after it, however short.
+	// AgeingTokens is, for shortest and fair, how many uncached tokens a second of waiting is worth. 500: a prompt of 8,000
+	// tokens goes before all that come more than 16 s after it, however short. More, and what waited decides over what it costs.
 	AgeingTokens int `yaml:"ageing_tokens"`
-	// AgeingPriority is, for priority, how much waiting one step of priority is worth.
+	// AgeingPriority is, for priority, how much waiting one step of priority is worth. 30 s, as long as MaxWait: a higher priority is
+	// then always served first.
 	AgeingPriority time.Duration `yaml:"ageing_priority"`
 	// HighFirst: a higher priority is served first, as SGLang does by default. False: the lower one, as vLLM does.
 	HighFirst bool `yaml:"high_first"`
@@ -62,8 +63,8 @@ func DefaultConfig() Config {
 		MaxRequests:    256,
 		MaxBytes:       256 << 20,
 		MaxWait:        30 * time.Second,
-		AgeingTokens:   2000,
-		AgeingPriority: 10 * time.Second,
+		AgeingTokens:   500,
+		AgeingPriority: 30 * time.Second,
 		Quantum:        8192,
 		OutputWeight:   2,
 		MaxBacklog:     2 * time.Second,

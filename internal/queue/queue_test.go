@@ -17,6 +17,13 @@ func config(order string) Config {
 	return c
 }
 
+// aged is config with a second of waiting worth 2,000 tokens, and a step of priority 10 s.
+func aged(order string) Config {
+	c := config(order)
+	c.AgeingTokens, c.AgeingPriority = 2000, 10*time.Second
+	return c
+}
+
 // push adds items that must find room.
 func push(t *testing.T, q *Queue, now int64, items ...*Item) {
 	t.Helper()
@@ -61,7 +68,7 @@ func TestOrders(t *testing.T) {
 		{Deadline, false, []string{"late", "first", "small", "vip"}},
 		{Fair, false, []string{"small", "first", "vip", "late"}},
 	} {
-		cfg := config(c.order)
+		cfg := aged(c.order)
 		cfg.HighFirst = c.high
 		q := New(cfg)
 		push(t, q, 4*second, items()...)
@@ -72,7 +79,7 @@ func TestOrders(t *testing.T) {
 }
 
 func TestALongPromptIsNotOvertakenForEver(t *testing.T) {
-	q := New(config(Shortest)) // a second is worth 2,000 tokens
+	q := New(aged(Shortest))
 	push(t, q, 0, &Item{Tenant: "long", Arrived: 0, Tokens: 8000})
 	for i := range int64(10) {
 		now := i * second
@@ -90,7 +97,7 @@ func TestALongPromptIsNotOvertakenForEver(t *testing.T) {
 }
 
 func TestALowPriorityIsServedInTheEnd(t *testing.T) {
-	q := New(config(Priority)) // a step is worth 10 s
+	q := New(aged(Priority))
 	push(t, q, 0, &Item{Tenant: "low", Arrived: 0, Priority: 2})
 	served := int64(-1)
 	for i := range int64(60) {
