@@ -1,11 +1,17 @@
 // Package policy chooses a holder for a request: filter, then score, then pick.
 //
 // It knows candidates: what a holder has of the prompt, what is on it, whether it can be used. It does not know where
-// that comes from. A policy is data ([Spec]): names of filters, weighted scorers and one picker; [BuiltIn] lists the
-// ready-made ones.
+// that comes from. A policy is data ([Spec]): names of filters, weighted scorers and one picker, or a [Chooser] in Go for what
+// these cannot say or have to remember. [Kinds] are the ready-made ones with what they can be told ([Parameters]); [Parse]
+// makes one from a line of text.
 //
-//	p, err := policy.Build(policy.KVAware())
+//	spec, err := policy.Parse("kv:prefill_load_scale=16")
+//	p, err := policy.Build(spec)
 //	choice := p.Choose(&query, candidates) // candidates[choice.Index] is the one
+//	p.Routed(&query, &candidates[choice.Index])
+//
+// Choosing allocates nothing. What a policy remembers belongs to the Policy, not to its Spec, and is bounded; many goroutines
+// may use it, with locks that are a session's, a model's or a policy's, held around memory only.
 //
 // # What load means
 //
