@@ -127,3 +127,24 @@ func TestConversationFigures(t *testing.T) {
 		}
 	}
 }
+
+// TestHostileFigures prints what a word of 10 MB costs each kind of model.
+func TestHostileFigures(t *testing.T) {
+	if os.Getenv("WARMPATH_FIGURES") == "" {
+		t.Skip("set WARMPATH_FIGURES=1")
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	random := make([]byte, 10<<20)
+	for i := range random {
+		random[i] = byte('a' + r.IntN(26))
+	}
+	texts := map[string]string{"one letter": strings.Repeat("a", 10<<20), "letters": string(random), "spaces": strings.Repeat(" ", 10<<20), "digits": strings.Repeat("7", 10<<20)}
+	for _, name := range []string{"llama3_1", "qwen3", "gemma3", "llama2", "bert", "mon"} {
+		tok, _ := loadGolden(t, name)
+		for _, what := range []string{"one letter", "letters", "spaces", "digits"} {
+			began := cpuTime()
+			ids, err := tok.Append(nil, texts[what], Options{})
+			t.Logf("%-9s 10 MB of %-10s %5d ms, %8d ids, error %v", name, what, (cpuTime() - began).Milliseconds(), len(ids), err)
+		}
+	}
+}

@@ -259,7 +259,7 @@ func TestATenMegabyteWordTakesBoundedTime(t *testing.T) {
 		}
 		took := time.Since(began)
 		t.Logf("%s: %d ids in %v", name, len(ids), took)
-		if took > 30*time.Second {
+		if took > 2*time.Minute { // a machine that does other things; quadratic time would be days
 			t.Errorf("%s takes %v", name, took)
 		}
 	}

@@ -54,7 +54,7 @@ func TestHostileTemplatesCostBoundedTimeAndMemory(t *testing.T) {
 			if err == nil {
 				t.Error("it rendered")
 			}
-			if d := time.Since(start); d > 20*time.Second {
+			if d := time.Since(start); d > 2*time.Minute { // a machine that does other things; without limits it never ends
 				t.Errorf("it took %v", d)
 			}
 			runtime.ReadMemStats(&after)
