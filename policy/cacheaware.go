@@ -27,12 +27,12 @@ type CacheAware struct {
 	BalanceTokenUsageThreshold  float64 `yaml:"balance_token_usage_threshold"`
 	// EvictionIntervalSecs is how often holders with more than MaxTreeSize are trimmed to it, in seconds. 0 never does.
 	EvictionIntervalSecs int `yaml:"eviction_interval_secs"`
-	// MaxTreeSize is how many characters, or tokens where tokens are used, are remembered of each holder and model.
+	// MaxTreeSize is how many characters, or tokens where tokens are used, are remembered of each holder, of all models.
 	MaxTreeSize int `yaml:"max_tree_size"`
 	// By says what prompts are compared by: "text", or "tokens", which have to be made first and tell apart what only the
 	// chat template shows. The other is used where the one is not known.
 	By string `yaml:"by"`
-	// MaxBytes bounds the memory of each tree at every moment: a model has one of texts and one of tokens. Not in the source.
+	// MaxBytes bounds the memory of what is remembered at every moment: of texts, and as much of tokens. Not in the source.
 	MaxBytes int64 `yaml:"max_bytes"`
 }
 

@@ -9,14 +9,16 @@ import (
 	"github.com/warmpath/warmpath/policy/radix"
 )
 
-// prompts remembers which holder was sent which prompts: for each model a tree of texts and one of tokens, for requests of
-// which the one or the other is known. Adapters have trees of their own: engines do not share their blocks.
+// prompts remembers which holder was sent which prompts: in a tree of texts and one of tokens, for requests of which the one
+// or the other is known. Models, and adapters of one, have roots of their own: engines do not share their blocks.
 type prompts struct {
-	config  promptConfig
-	byModel atomic.Pointer[map[promptScope]*promptTrees] // replaced under mu when a model is first seen
-	mu      sync.Mutex
-	due     atomic.Int64 // when trimming is due, Unix nanoseconds; 0 before the first request
-	spare   sync.Pool    // *radix.Matches
+	config       promptConfig
+	text, tokens *radix.Tree
+
+	roots atomic.Pointer[map[promptScope]promptRoots] // replaced under mu when a model is first seen
+	mu    sync.Mutex
+	due   atomic.Int64 // when trimming is due, Unix nanoseconds; 0 before the first request
+	spare sync.Pool    // *radix.Matches
 }
 
 // promptConfig bounds what prompts remembers.
@@ -31,45 +33,44 @@ type promptConfig struct {
 
 type promptScope struct{ model, lora string }
 
-type promptTrees struct{ text, tokens *radix.Tree }
+type promptRoots struct{ text, tokens radix.Root }
 
 func newPrompts(c promptConfig) *prompts {
-	p := &prompts{config: c}
-	p.byModel.Store(&map[promptScope]*promptTrees{})
+	p := &prompts{config: c, text: radix.NewText(c.bytes), tokens: radix.NewTokens(c.bytes)}
+	p.roots.Store(&map[promptScope]promptRoots{})
 	p.spare.New = func() any { return &radix.Matches{} }
 	return p
 }
 
-// of returns the tree that q's prompt belongs into and its key; no key when nothing of the prompt is known. The tree is nil
-// when none was made yet.
-func (p *prompts) of(q *Query) (*radix.Tree, []byte) {
-	trees := (*p.byModel.Load())[promptScope{q.Model, q.LoRA}]
-	text := len(q.Prompt.Text) > 0
-	if text && (!p.config.tokensFirst || len(q.Prompt.Tokens) == 0) {
-		if trees == nil {
-			return nil, q.Prompt.Text
-		}
-		return trees.text, q.Prompt.Text
+// promptKey is where a prompt belongs, and its key; there is no key when nothing of the prompt is known.
+type promptKey struct {
+	tree *radix.Tree
+	root radix.Root
+	key  []byte
+}
+
+// of returns where q's prompt belongs; ok is false when none of its model was seen yet.
+func (p *prompts) of(q *Query) (at promptKey, ok bool) {
+	roots, ok := (*p.roots.Load())[promptScope{q.Model, q.LoRA}]
+	if len(q.Prompt.Text) > 0 && (!p.config.tokensFirst || len(q.Prompt.Tokens) == 0) {
+		return promptKey{p.text, roots.text, q.Prompt.Text}, ok
 	}
-	if trees == nil {
-		return nil, radix.TokenBytes(q.Prompt.Tokens)
-	}
-	return trees.tokens, radix.TokenBytes(q.Prompt.Tokens)
+	return promptKey{p.tokens, roots.tokens, radix.TokenBytes(q.Prompt.Tokens)}, ok
 }
 
 // match finds what holders were sent of q's prompt before. The caller gives the result back with done; it is nil when
 // nothing of the prompt is known.
 func (p *prompts) match(q *Query) *radix.Matches {
-	tree, key := p.of(q)
-	if len(key) == 0 {
+	at, ok := p.of(q)
+	if len(at.key) == 0 {
 		return nil
 	}
 	m := p.spare.Get().(*radix.Matches)
-	if tree == nil {
-		*m = radix.Matches{}
+	if !ok {
+		m.Clear()
 		return m
 	}
-	tree.Match(key, m)
+	at.tree.Match(at.root, at.key, m)
 	return m
 }
 
@@ -106,29 +107,29 @@ func share(m *radix.Matches, h fleet.Holder) float64 {
 
 // sent notes that q's prompt goes to h.
 func (p *prompts) sent(q *Query, h fleet.Holder) {
-	tree, key := p.of(q)
-	if len(key) == 0 {
+	at, ok := p.of(q)
+	if len(at.key) == 0 {
 		return
 	}
-	if tree == nil {
+	if !ok {
 		p.plant(promptScope{q.Model, q.LoRA})
-		tree, _ = p.of(q)
+		at, _ = p.of(q)
 	}
-	tree.Insert(uint32(h), key)
+	at.tree.Insert(at.root, uint32(h), at.key)
 	p.trim(q.Now)
 }
 
-// plant makes trees for a model. There are as many as the fleet serves names.
+// plant makes roots for a model. There are as many as the fleet ever served names.
 func (p *prompts) plant(s promptScope) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	old := *p.byModel.Load()
-	if old[s] != nil {
+	old := *p.roots.Load()
+	if _, ok := old[s]; ok {
 		return
 	}
 	all := maps.Clone(old)
-	all[s] = &promptTrees{radix.NewText(p.config.bytes), radix.NewTokens(p.config.bytes)}
-	p.byModel.Store(&all)
+	all[s] = promptRoots{p.text.Plant(), p.tokens.Plant()}
+	p.roots.Store(&all)
 }
 
 // trim forgets a little when it is due: a request carries a few dozen microseconds of it, the next one goes on.
@@ -141,11 +142,9 @@ func (p *prompts) trim(now int64) {
 		p.due.CompareAndSwap(0, now+p.config.interval)
 		return
 	}
-	c, more := &p.config, false
-	for _, trees := range *p.byModel.Load() {
-		more = trees.text.Trim(c.limit, c.target) || more
-		more = trees.tokens.Trim(c.limit/c.perToken, c.target/c.perToken) || more
-	}
+	c := &p.config
+	more := p.text.Trim(c.limit, c.target)
+	more = p.tokens.Trim(c.limit/c.perToken, c.target/c.perToken) || more
 	if !more {
 		p.due.CompareAndSwap(due, now+c.interval)
 	}
@@ -153,17 +152,12 @@ func (p *prompts) trim(now int64) {
 
 // characters returns how much h has in the tree that q's prompt belongs into.
 func (p *prompts) characters(q *Query, h fleet.Holder) int64 {
-	tree, _ := p.of(q)
-	if tree == nil {
-		return 0
-	}
-	return tree.Units(uint32(h))
+	at, _ := p.of(q)
+	return at.tree.Units(uint32(h))
 }
 
 // forget drops all that is remembered of h.
 func (p *prompts) forget(h fleet.Holder) {
-	for _, trees := range *p.byModel.Load() {
-		trees.text.Remove(uint32(h))
-		trees.tokens.Remove(uint32(h))
-	}
+	p.text.Remove(uint32(h))
+	p.tokens.Remove(uint32(h))
 }

@@ -39,10 +39,8 @@ func remembered(p *Policy) (units, limit int64) {
 }
 
 func (p *prompts) total() (units int64) {
-	for _, trees := range *p.byModel.Load() {
-		for h := range uint32(256) {
-			units += trees.text.Units(h) + trees.tokens.Units(h)
-		}
+	for h := range uint32(256) {
+		units += p.text.Units(h) + p.tokens.Units(h)
 	}
 	return units
 }

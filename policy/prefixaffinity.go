@@ -31,7 +31,7 @@ type PrefixCacheAffinity struct {
 	// By says what prompts are compared by: "text", or "tokens", which have to be made first. The other is used where the
 	// one is not known. The source knows text only.
 	By string `yaml:"by"`
-	// MaxBytes bounds the memory of each tree at every moment: a model has one of texts and one of tokens. Not in the source.
+	// MaxBytes bounds the memory of what is remembered at every moment: of texts, and as much of tokens. Not in the source.
 	MaxBytes int64 `yaml:"max_bytes"`
 }
 

@@ -2,9 +2,12 @@
 // It is how routers guess, from requests alone, whose cache is warm for a prompt.
 //
 //	tree := radix.NewText(64 << 20)
-//	tree.Insert(7, []byte("You are a helpful assistant. Hello"))
-//	tree.Match([]byte("You are a helpful assistant. Bye"), &matches)
+//	root := tree.Plant()
+//	tree.Insert(root, 7, []byte("You are a helpful assistant. Hello"))
+//	tree.Match(root, []byte("You are a helpful assistant. Bye"), &matches)
 //	matches.Of(7) // 29
+//
+// Prompts under different roots, such as those of different models, share nothing but the tree's bounds.
 //
 // A holder is a small dense number, such as a fleet.Holder. Keys are bytes; lengths are told in units, which are bytes of
 // a text or tokens ([TokenBytes]). Text may part anywhere, tokens part at pages of 16, as the engines' caches do.

@@ -7,7 +7,7 @@ const stretch = 256
 
 // fit forgets until the budget holds. The tree is locked.
 func (t *Tree) fit() {
-	for t.used > t.budget {
+	for t.used-int64(t.roots)*nodeBytes > t.budget { // roots stay
 		most := 0
 		for i := range t.holders {
 			if weight(&t.holders[i]) > weight(&t.holders[most]) {
@@ -15,7 +15,7 @@ func (t *Tree) fit() {
 			}
 		}
 		for range 16 { // looking for the largest costs more than forgetting its least recent
-			if t.used <= t.budget || !t.forgetOldest(uint32(most)) {
+			if t.used-int64(t.roots)*nodeBytes <= t.budget || !t.forgetOldest(uint32(most)) {
 				break
 			}
 		}

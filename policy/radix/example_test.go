@@ -8,10 +8,11 @@ import (
 
 func Example() {
 	tree := radix.NewText(64 << 20)
-	tree.Insert(7, []byte("You are a helpful assistant. Hello"))
+	root := tree.Plant()
+	tree.Insert(root, 7, []byte("You are a helpful assistant. Hello"))
 
 	var matches radix.Matches
-	tree.Match([]byte("You are a helpful assistant. Bye"), &matches)
+	tree.Match(root, []byte("You are a helpful assistant. Bye"), &matches)
 	fmt.Println(matches.Of(7), "of", matches.Total())
 	// Output: 29 of 32
 }

@@ -19,7 +19,7 @@ type found struct {
 }
 
 // Match finds how much of key's beginning each holder has.
-func (t *Tree) Match(key []byte, m *Matches) {
+func (t *Tree) Match(root Root, key []byte, m *Matches) {
 	m.begin(len(key), t.unit)
 	key = key[:len(key)-len(key)%t.page]
 	t.mu.RLock()
@@ -27,7 +27,7 @@ func (t *Tree) Match(key []byte, m *Matches) {
 	if len(m.at) < len(t.holders) {
 		m.at = append(m.at, make([]found, len(t.holders)-len(m.at))...)
 	}
-	at, done := uint32(0), 0
+	at, done := uint32(root), 0
 	for len(key) > 0 {
 		child, ok := t.children[edge{at, t.first(key)}]
 		if !ok {
@@ -62,6 +62,9 @@ func (t *Tree) Match(key []byte, m *Matches) {
 		}
 	}
 }
+
+// Clear makes it the answer to a key that nobody has anything of.
+func (m *Matches) Clear() { m.begin(0, 1) }
 
 // begin forgets the last round.
 func (m *Matches) begin(bytes, unit int) {
@@ -102,7 +105,7 @@ func (t *Tree) Units(holder uint32) int64 {
 
 // Stats describes a tree.
 type Stats struct {
-	Nodes       int   // without the root
+	Nodes       int   // without roots
 	Memberships int   // (node, holder) pairs
 	Units       int64 // of all nodes' texts
 	Bytes       int64 // memory, as counted against the budget
@@ -112,7 +115,7 @@ type Stats struct {
 func (t *Tree) Stats() Stats {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	s := Stats{Nodes: len(t.nodes) - 1 - len(t.freeNodes), Memberships: len(t.links) - 1 - len(t.freeLinks), Bytes: t.used}
-	s.Units = (t.used - int64(s.Nodes)*nodeBytes - int64(s.Memberships)*linkBytes) / int64(t.unit)
+	s := Stats{Nodes: len(t.nodes) - t.roots - len(t.freeNodes), Memberships: len(t.links) - 1 - len(t.freeLinks), Bytes: t.used}
+	s.Units = (t.used - int64(s.Nodes+t.roots)*nodeBytes - int64(s.Memberships)*linkBytes) / int64(t.unit)
 	return s
 }

@@ -16,8 +16,9 @@ type Tree struct {
 	budget int64 // bytes
 
 	mu sync.RWMutex // guards what follows
-	// nodes by id; the root is 0 and stands for the empty prefix. links are the memberships by id, 0 is none.
+	// nodes by id; roots have no text and stay. links are the memberships by id, 0 is none.
 	nodes     []node
+	roots     int
 	freeNodes []uint32
 	links     []link
 	freeLinks []uint32
@@ -29,7 +30,7 @@ type Tree struct {
 // node is a run of bytes behind its parent's.
 type node struct {
 	text     []byte // its own memory
-	parent   uint32
+	parent   uint32 // of a root: nothing
 	children int32
 	end      int    // bytes from the root to the end of text
 	holds    []hold // by ascending holder; a subset of the parent's
@@ -72,7 +73,7 @@ func NewText(budget int64) *Tree { return newTree(1, 1, budget) }
 func NewTokens(budget int64) *Tree { return newTree(tokenBytes, tokenBytes*pageTokens, budget) }
 
 func newTree(unit, page int, budget int64) *Tree {
-	return &Tree{unit: unit, page: page, budget: max(budget, 0), nodes: make([]node, 1), links: make([]link, 1), children: map[edge]uint32{}}
+	return &Tree{unit: unit, page: page, budget: max(budget, 0), links: make([]link, 1), children: map[edge]uint32{}}
 }
 
 // TokenBytes views tokens as the key of a tree of tokens. It shares their memory.
@@ -80,10 +81,21 @@ func TokenBytes(tokens []uint32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(tokens))), len(tokens)*tokenBytes)
 }
 
+// Root is where prompts begin that have nothing in common with those of other roots.
+type Root uint32
+
+// Plant makes a root. It stays for as long as the tree: there should be one for each model, not for each prompt.
+func (t *Tree) Plant() Root {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.roots++
+	return Root(t.node(node{}))
+}
+
 // Insert notes that the holder was given key: all its prefixes are its most recent. A part of a page at the end is left
 // out, and so is what is beyond a quarter of the tree's budget. When that is used up, the least recent of the holder that
 // has the most is forgotten. It does not keep key.
-func (t *Tree) Insert(holder uint32, key []byte) {
+func (t *Tree) Insert(root Root, holder uint32, key []byte) {
 	if limit := t.budget / 4; int64(len(key)) > limit {
 		key = key[:limit]
 	}
@@ -94,8 +106,8 @@ func (t *Tree) Insert(holder uint32, key []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.admit(holder)
-	at := t.grow(key)
-	for ; at != 0; at = t.nodes[at].parent {
+	at := t.grow(uint32(root), key)
+	for ; len(t.nodes[at].text) > 0; at = t.nodes[at].parent {
 		t.touch(at, holder)
 	}
 	t.fit()
@@ -108,9 +120,8 @@ func (t *Tree) admit(number uint32) {
 	}
 }
 
-// grow makes nodes for key and returns the last one.
-func (t *Tree) grow(key []byte) uint32 {
-	at := uint32(0)
+// grow makes nodes for key, from node at on, and returns the last one.
+func (t *Tree) grow(at uint32, key []byte) uint32 {
 	for len(key) > 0 {
 		e := edge{at, t.first(key)}
 		child, ok := t.children[e]

@@ -14,7 +14,7 @@ func BenchmarkMatch(b *testing.B) {
 			b.ReportAllocs()
 			i := 0
 			for b.Loop() {
-				tree.Match(keys[i%len(keys)], &m)
+				tree.Match(0, keys[i%len(keys)], &m)
 				i++
 			}
 		})
@@ -28,7 +28,7 @@ func BenchmarkInsert(b *testing.B) {
 			b.ReportAllocs()
 			i := 0
 			for b.Loop() {
-				tree.Insert(uint32(i%holders), keys[i%len(keys)])
+				tree.Insert(0, uint32(i%holders), keys[i%len(keys)])
 				i++
 			}
 		})

@@ -11,6 +11,12 @@ import (
 	"pgregory.net/rapid"
 )
 
+// planted returns the tree with root 0.
+func planted(tree *Tree) *Tree {
+	tree.Plant()
+	return tree
+}
+
 // naive remembers every key whole.
 type naive map[uint32][][]byte
 
@@ -60,13 +66,14 @@ func check(t interface{ Fatalf(string, ...any) }, tree *Tree) {
 			if tree.links[h.link].node != id {
 				t.Fatalf("link %d of node %d is for node %d", h.link, id, tree.links[h.link].node)
 			}
-			if n.parent != 0 {
+			if len(tree.nodes[n.parent].text) > 0 {
 				if _, has := tree.find(n.parent, h.holder); !has {
 					t.Fatalf("holder %d has node %d and not its parent", h.holder, id)
 				}
 			}
 		}
 	}
+	used += nodeBytes * int64(tree.roots)
 	if used != tree.used || nodes != tree.Stats().Nodes {
 		t.Fatalf("%d bytes are used, %d counted; %d nodes, %d counted", used, tree.used, nodes, tree.Stats().Nodes)
 	}
@@ -87,7 +94,7 @@ func check(t interface{ Fatalf(string, ...any) }, tree *Tree) {
 			t.Fatalf("holder %d's list ends at %d after %d, not at %d after %d", i, last, count, who.oldest, who.links)
 		}
 		for id := range rank {
-			if p := tree.nodes[id].parent; p != 0 && rank[p] > rank[id] {
+			if p := tree.nodes[id].parent; len(tree.nodes[p].text) > 0 && rank[p] > rank[id] {
 				t.Fatalf("holder %d: node %d is more recent than its parent", i, id)
 			}
 		}
@@ -95,8 +102,8 @@ func check(t interface{ Fatalf(string, ...any) }, tree *Tree) {
 }
 
 func eachKind(t *testing.T, test func(t *rapid.T, tree *Tree)) {
-	t.Run("text", rapid.MakeCheck(func(t *rapid.T) { test(t, NewText(1<<30)) }))
-	t.Run("tokens", rapid.MakeCheck(func(t *rapid.T) { test(t, NewTokens(1<<30)) }))
+	t.Run("text", rapid.MakeCheck(func(t *rapid.T) { test(t, planted(NewText(1<<30))) }))
+	t.Run("tokens", rapid.MakeCheck(func(t *rapid.T) { test(t, planted(NewTokens(1<<30))) }))
 }
 
 func TestAHolderHasTheLongestPrefixOfWhatItWasGiven(t *testing.T) {
@@ -111,10 +118,10 @@ func TestAHolderHasTheLongestPrefixOfWhatItWasGiven(t *testing.T) {
 				tree.Remove(holder)
 				delete(given, holder)
 			case 1, 2, 3, 4:
-				tree.Insert(holder, key)
+				tree.Insert(0, holder, key)
 				given[holder] = append(given[holder], key)
 			default:
-				tree.Match(key, &m)
+				tree.Match(0, key, &m)
 				best := 0
 				for holder := range uint32(5) {
 					want := given.match(holder, key, tree.page) / tree.unit
@@ -135,7 +142,7 @@ func TestAHolderHasTheLongestPrefixOfWhatItWasGiven(t *testing.T) {
 		for holder := range uint32(4) {
 			tree.Remove(holder)
 		}
-		if s := tree.Stats(); s != (Stats{}) {
+		if s := tree.Stats(); s != (Stats{Bytes: nodeBytes}) {
 			t.Fatalf("all is removed, and there is %+v", s)
 		}
 	})
@@ -150,7 +157,7 @@ func TestTrimLeavesTheMostRecent(t *testing.T) {
 		var m Matches
 		for range rapid.IntRange(1, 25).Draw(t, "steps") {
 			holder, key := uint32(rapid.IntRange(0, 2).Draw(t, "holder")), drawKey(t, tree.unit)
-			tree.Insert(holder, key)
+			tree.Insert(0, holder, key)
 			given[holder], last[holder] = append(given[holder], key), key
 			if !rapid.Bool().Draw(t, "trim") {
 				continue
@@ -168,12 +175,12 @@ func TestTrimLeavesTheMostRecent(t *testing.T) {
 					t.Fatalf("holder %d has %d units after a trim to %d above %d", holder, units, target, limit)
 				}
 				whole := int64(len(key)-len(key)%tree.page) / int64(tree.unit)
-				tree.Match(key, &m)
+				tree.Match(0, key, &m)
 				if whole <= target && int64(m.Of(holder)) != whole {
 					t.Fatalf("holder %d has %d of the %d units of its last key, with %d allowed", holder, m.Of(holder), whole, target)
 				}
 				for _, other := range given[holder] {
-					tree.Match(other, &m)
+					tree.Match(0, other, &m)
 					if m.Of(holder)*tree.unit > given.match(holder, other, tree.page) {
 						t.Fatalf("holder %d was credited with more than it was given", holder)
 					}
@@ -186,10 +193,10 @@ func TestTrimLeavesTheMostRecent(t *testing.T) {
 func TestTheBudgetHoldsAtEveryMoment(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		budget := int64(rapid.IntRange(0, 3000).Draw(t, "budget"))
-		tree := NewText(budget)
+		tree := planted(NewText(budget))
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
-			tree.Insert(uint32(rapid.IntRange(0, 3).Draw(t, "holder")), drawKey(t, 1))
-			if tree.used > budget {
+			tree.Insert(0, uint32(rapid.IntRange(0, 3).Draw(t, "holder")), drawKey(t, 1))
+			if tree.used-nodeBytes > budget {
 				t.Fatalf("%d bytes of %d", tree.used, budget)
 			}
 			check(t, tree)
@@ -199,41 +206,64 @@ func TestTheBudgetHoldsAtEveryMoment(t *testing.T) {
 
 // Pages of different tokens may share a hash: what is found is compared.
 func TestAPageIsComparedNotTrusted(t *testing.T) {
-	tree := NewTokens(1 << 20)
+	tree := planted(NewTokens(1 << 20))
 	a := TokenBytes(slices.Repeat([]uint32{1}, 32))
 	b := TokenBytes(slices.Repeat([]uint32{2}, 32))
-	tree.Insert(0, a)
+	tree.Insert(0, 0, a)
 	e := edge{0, tree.first(a)}
 	tree.children[edge{0, tree.first(b)}] = tree.children[e] // as if the hashes were equal
 	var m Matches
-	tree.Match(b, &m)
+	tree.Match(0, b, &m)
 	if m.Of(0) != 0 || m.Best() != 0 {
 		t.Fatalf("other tokens match %d", m.Of(0))
 	}
-	tree.Insert(1, b)
-	if tree.Match(a, &m); m.Of(0) != 32 || m.Of(1) != 0 {
+	tree.Insert(0, 1, b)
+	if tree.Match(0, a, &m); m.Of(0) != 32 || m.Of(1) != 0 {
 		t.Fatalf("holder 0 has %d, holder 1 %d", m.Of(0), m.Of(1))
+	}
+}
+
+func TestRootsShareTheBoundsAndNothingElse(t *testing.T) {
+	tree := NewText(1 << 20)
+	one, other := tree.Plant(), tree.Plant()
+	var m Matches
+	tree.Insert(one, 3, []byte("the same prompt"))
+	if tree.Match(other, []byte("the same prompt"), &m); m.Of(3) != 0 {
+		t.Errorf("%d match under another root", m.Of(3))
+	}
+	tree.Insert(other, 3, []byte("the same prompt"))
+	if n := tree.Units(3); n != 30 {
+		t.Errorf("the holder has %d units", n)
+	}
+	for tree.Trim(20, 20) {
+	}
+	check(t, tree)
+	if tree.Match(one, []byte("the same prompt"), &m); m.Of(3) != 0 {
+		t.Error("the least recent of all roots did not go")
+	}
+	if tree.Match(other, []byte("the same prompt"), &m); m.Of(3) != 15 {
+		t.Error("the most recent of all roots went")
 	}
 }
 
 func TestTextPartsAnywhereTokensAtPages(t *testing.T) {
 	var m Matches
-	text := NewText(1 << 20)
-	text.Insert(3, []byte("You are a helpful assistant. Hello"))
-	if text.Match([]byte("You are a helpful assistant. Bye"), &m); m.Of(3) != 29 {
+	text := planted(NewText(1 << 20))
+	text.Insert(0, 3, []byte("You are a helpful assistant. Hello"))
+	if text.Match(0, []byte("You are a helpful assistant. Bye"), &m); m.Of(3) != 29 {
 		t.Errorf("%d bytes match", m.Of(3))
 	}
-	tokens := NewTokens(1 << 20)
-	tokens.Insert(3, TokenBytes(slices.Repeat([]uint32{7}, 40)))
+	tokens := planted(NewTokens(1 << 20))
+	tokens.Insert(0, 3, TokenBytes(slices.Repeat([]uint32{7}, 40)))
 	for n, want := range map[int]int{15: 0, 16: 16, 31: 16, 40: 32, 64: 32} {
-		if tokens.Match(TokenBytes(slices.Repeat([]uint32{7}, n)), &m); m.Of(3) != want {
+		if tokens.Match(0, TokenBytes(slices.Repeat([]uint32{7}, n)), &m); m.Of(3) != want {
 			t.Errorf("of %d tokens %d match, want %d", n, m.Of(3), want)
 		}
 	}
 }
 
 func TestManyGoroutinesShareATree(t *testing.T) {
-	tree := NewText(200_000)
+	tree := planted(NewText(200_000))
 	var wg sync.WaitGroup
 	for g := range 8 {
 		wg.Go(func() {
@@ -247,9 +277,9 @@ func TestManyGoroutinesShareATree(t *testing.T) {
 					for tree.Trim(3000, 2000) {
 					}
 				case i%2 == 0:
-					tree.Insert(uint32(g), key)
+					tree.Insert(0, uint32(g), key)
 				default:
-					if tree.Match(key, &m); m.Of(uint32(g)) > len(key) || m.Best() > len(key) {
+					if tree.Match(0, key, &m); m.Of(uint32(g)) > len(key) || m.Best() > len(key) {
 						panic("a match longer than the key")
 					}
 				}
@@ -265,7 +295,7 @@ func TestMatchAllocatesNothing(t *testing.T) {
 	var m Matches
 	i := 0
 	if allocs := testing.AllocsPerRun(500, func() {
-		tree.Match(keys[i%len(keys)], &m)
+		tree.Match(0, keys[i%len(keys)], &m)
 		i++
 	}); allocs != 0 {
 		t.Errorf("%v allocations", allocs)
@@ -277,9 +307,9 @@ func TestMemoryIsWhatIsCounted(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	tree := NewText(1 << 30)
+	tree := planted(NewText(1 << 30))
 	for i := range 50_000 {
-		tree.Insert(uint32(i%16), fmt.Appendf(nil, "system prompt %d, conversation %d: %s", i%10, i, strings.Repeat("z", 40+i%100)))
+		tree.Insert(0, uint32(i%16), fmt.Appendf(nil, "system prompt %d, conversation %d: %s", i%10, i, strings.Repeat("z", 40+i%100)))
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
@@ -292,13 +322,13 @@ func TestMemoryIsWhatIsCounted(t *testing.T) {
 
 // conversations is a tree of so many holders with so many conversations of some 8 KB, which share 2 KB of system prompt.
 func conversations(holders, n int) (*Tree, [][]byte) {
-	tree := NewText(1 << 30)
+	tree := planted(NewText(1 << 30))
 	system := strings.Repeat("You are a helpful assistant. ", 70)
 	keys := make([][]byte, n)
 	for i := range keys {
 		keys[i] = fmt.Appendf(nil, "%s user %d %s", system, i, strings.Repeat(fmt.Sprint("words of ", i), 600))
 		for turn := range 4 {
-			tree.Insert(uint32(i%holders), keys[i][:len(keys[i])*(turn+1)/4])
+			tree.Insert(0, uint32(i%holders), keys[i][:len(keys[i])*(turn+1)/4])
 		}
 	}
 	return tree, keys
