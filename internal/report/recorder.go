@@ -225,15 +225,25 @@ func (r *Recorder) Handover(tokens int, took time.Duration) {
 	r.handover.Add(took)
 }
 
-// Preempted and the following count what befell workers and events.
+// Preempted counts n requests that a worker gave up for others and computes again.
 func (r *Recorder) Preempted(worker, n int) { r.worker(worker).Preemptions += n }
-func (r *Recorder) Restarted(worker int)    { r.worker(worker).Restarts++ }
-func (r *Recorder) Evicted(blocks int)      { r.transfers.EvictedBlocks += int64(blocks) }
+
+// Restarted counts a worker that came back with an empty cache.
+func (r *Recorder) Restarted(worker int) { r.worker(worker).Restarts++ }
+
+// Evicted counts blocks that left accelerators' caches to make room.
+func (r *Recorder) Evicted(blocks int) { r.transfers.EvictedBlocks += int64(blocks) }
+
+// Events counts KV events that routers applied, and those that were lost on the way.
 func (r *Recorder) Events(applied, lost int) {
 	r.transfers.EventsApplied += int64(applied)
 	r.transfers.EventsLost += int64(lost)
 }
+
+// Counts returns how many requests have been sent, answered, and so on, so far.
 func (r *Recorder) Counts() Counts { return r.counts }
+
+// HitRate returns the share of prompt tokens, 0 to 1, that answers so far found cached.
 func (r *Recorder) HitRate() float64 {
 	return share(float64(r.answers.cached), float64(r.answers.prompt))
 }
