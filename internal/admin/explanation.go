@@ -27,9 +27,10 @@ type Explanation struct {
 	Rank            int     `json:"rank"`
 	Trust           string  `json:"trust"`
 	TokenSource     string  `json:"token_source"`
+	TokensMissing   string  `json:"tokens_missing,omitempty"` // why there are no ids, when token_source is text
 	TokenWaitMS     float64 `json:"token_wait_ms"`
 	PromptTokens    int     `json:"prompt_tokens"`
-	TokensKnown     bool    `json:"tokens_known"` // if not, prompt_tokens is an estimate and nothing is matched
+	TokensKnown     bool    `json:"tokens_known"` // if not, prompt_tokens is an estimate and nothing is confirmed
 	BlockSize       int     `json:"block_size"`
 	MatchTokens     int     `json:"match_tokens"`
 	PredictedTokens int     `json:"predicted_tokens"`
@@ -77,7 +78,7 @@ func explanation(e *gateway.Explanation, s *fleet.Snapshot) *Explanation {
 	r := &e.Record
 	out := &Explanation{
 		Model: r.Model, Base: r.Base, LoRA: r.LoRA, Policy: r.Policy, Branch: string(r.Branch), Reason: r.Reason, Summary: r.String(),
-		Rank: r.Rank, Trust: r.Trust.String(), TokenSource: string(e.TokenSource),
+		Rank: r.Rank, Trust: r.Trust.String(), TokenSource: string(e.TokenSource), TokensMissing: string(e.TokensMissing),
 		TokenWaitMS:  float64(e.Waited.Microseconds()) / 1000,
 		PromptTokens: r.PromptTokens, TokensKnown: r.TokensKnown, BlockSize: r.BlockSize,
 		MatchTokens: r.MatchTokens, PredictedTokens: r.PredictedTokens, Candidates: []Candidate{},

@@ -18,10 +18,12 @@ type Explanation struct {
 	Session     policy.Session
 	Tenant      string
 	TokenSource tokens.Outcome
-	TokensFound int
-	Waited      time.Duration // for the tokens
-	Queued      bool          // it would wait for a worker first
-	Err         error         // why no worker could be chosen; nil when one was
+	// TokensMissing is why there are no ids when TokenSource is text.
+	TokensMissing tokens.Outcome
+	TokensFound   int
+	Waited        time.Duration // for the tokens
+	Queued        bool          // it would wait for a worker first
+	Err           error         // why no worker could be chosen; nil when one was
 }
 
 // Explain decides where body would go, reserving and sending nothing: by each of the policies of those names, at the same
@@ -46,7 +48,7 @@ func (g *Gateway) Explain(ctx context.Context, d api.Dialect, body []byte, h htt
 		}
 		e := &Explanation{
 			Record: decision.Clone(-1), Session: p.route.Session, Tenant: p.route.Tenant,
-			TokenSource: p.found.Outcome, TokensFound: len(p.found.Tokens), Waited: p.waited, Err: err,
+			TokenSource: p.found.Outcome, TokensMissing: p.found.Missing, TokensFound: len(p.found.Tokens), Waited: p.waited, Err: err,
 		}
 		if pool, ok := g.Fleet.Snapshot().Pool(p.route.Model); ok && g.waiting != nil {
 			e.Queued = g.waiting.crowded(&p.route, pool)
