@@ -21,7 +21,9 @@ func TestPoliciesAreWrittenAsTheirSourcesWriteThem(t *testing.T) {
 	lmcache := policy.DefaultLMCacheAware()
 	lmcache.ControllerURL, lmcache.LookupMode = "http://lmcache-controller:9000", policy.LookupPrefix
 	lmcache.LMCacheWorkerMap = map[string]string{"vllm-001": "http://vllm-worker-001:8000", "vllm-002": "http://vllm-worker-002:8000"}
-	want := []policy.Parameters{&tracker, &aware, &affinity, &lmcache}
+	near := policy.DefaultMix()
+	near.Filters, near.Scorers, near.Locality = []string{"multiplex", "locality"}, []policy.Weighted{{Scorer: "load", Weight: 1}}, policy.Locality{Zone: "b"}
+	want := []policy.Parameters{&tracker, &aware, &affinity, &lmcache, &near}
 	for i, p := range cfg.Policies {
 		if diff := cmp.Diff(want[i], p.Parameters); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", p.Type, diff)
