@@ -145,3 +145,16 @@ func write(t *testing.T, dir string, fsys fstest.MapFS) {
 		}
 	}
 }
+
+func TestAPromptThatNoModelTakesIsNotEncoded(t *testing.T) {
+	m := load(t, files())
+	long := strings.Repeat("a", maxPrompt+1)
+	for d, body := range map[api.Dialect]string{
+		api.OpenAICompletions: `{"model":"m","prompt":"` + long + `"}`,
+		api.OpenAIChat:        `{"model":"m","messages":[{"role":"user","content":"` + long + `"}]}`,
+	} {
+		if got, err := m.Tokens(nil, read(t, d, body), tokens.VLLM); !errors.Is(err, ErrElsewhere) {
+			t.Errorf("%s: %d ids, error %v", d, len(got), err)
+		}
+	}
+}

@@ -26,6 +26,12 @@ var elsewhere = map[string]bool{"truncate_prompt_tokens": true, "mm_processor_kw
 // texts holds rendered prompts for a moment: a long conversation is some hundred kilobytes.
 var texts = sync.Pool{New: func() any { return new([]byte) }}
 
+// maxPrompt is the longest prompt that is encoded here, in bytes of text: a million tokens, more than any model takes. The
+// engine will refuse a longer one, and a hostile one – a single word – would take seconds.
+const maxPrompt = 4 << 20
+
+var errLong = fmt.Errorf("%w: it is longer than %d bytes", ErrElsewhere, maxPrompt)
+
 // keepText is the largest buffer that is kept for the next prompt.
 const keepText = 4 << 20
 
@@ -56,6 +62,9 @@ func (m *Model) Encode(dst []block.Token, r *api.Request, o Origin) (Encoded, er
 		return m.completion(dst, r)
 	}
 	if m.harmony != nil && o.Kind == tokens.VLLM {
+		if r.PromptBytes() > maxPrompt {
+			return Encoded{Tokens: dst}, errLong
+		}
 		return m.harmonyChat(dst, r, time.Now())
 	}
 	q, err := m.request(r.Body(), len(r.Raw(api.FieldTools)) > len("null"), o.Kind)
@@ -74,6 +83,9 @@ func (m *Model) Encode(dst []block.Token, r *api.Request, o Origin) (Encoded, er
 	}()
 	if *buffer, err = m.render((*buffer)[:0], q); err != nil {
 		return Encoded{Tokens: dst}, err
+	}
+	if len(*buffer) > maxPrompt {
+		return Encoded{Tokens: dst}, errLong
 	}
 	// The ids leave the buffer behind: the turn cache keeps copies of what it remembers.
 	var out Encoded
@@ -168,6 +180,9 @@ func (m *Model) render(dst []byte, q *chattemplate.Request) ([]byte, error) {
 func (m *Model) completion(dst []block.Token, r *api.Request) (Encoded, error) {
 	var text string
 	raw := r.Raw(api.FieldPrompt)
+	if len(raw) > maxPrompt {
+		return Encoded{Tokens: dst}, errLong
+	}
 	if err := json.Unmarshal(raw, &text); err != nil {
 		var list []string
 		if err := json.Unmarshal(raw, &list); err != nil || len(list) != 1 {
