@@ -41,8 +41,12 @@ type Client struct {
 	polled  atomic.Pointer[poll]
 	known   atomic.Pointer[view]
 	resting atomic.Int64 // no lookup before this time, Unix nanoseconds
-	silent  atomic.Bool  // the last call failed: it was logged
+	polling answers
+	looking answers
 }
+
+// answers says whether the last call of a kind was answered, so that only changes are logged.
+type answers struct{ silent atomic.Bool }
 
 // poll is what the controller said of its workers.
 type poll struct {
@@ -80,7 +84,7 @@ func (c *Client) Run(ctx context.Context) error {
 	defer c.client.CloseIdleConnections()
 	for {
 		if err := c.poll(ctx); ctx.Err() == nil {
-			c.report(err)
+			c.report(&c.polling, "its workers", err)
 		}
 		select {
 		case <-time.After(c.interval()):
@@ -90,13 +94,13 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 }
 
-// report logs that the controller stopped answering, or answers again.
-func (c *Client) report(err error) {
-	switch was := c.silent.Swap(err != nil); {
+// report logs that the controller stopped answering what it is asked for, or answers again.
+func (c *Client) report(a *answers, what string, err error) {
+	switch was := a.silent.Swap(err != nil); {
 	case err != nil && !was:
-		c.log.Warn("the LMCache controller does not answer: lmcache_aware falls back", "controller", c.config.ControllerURL, "error", err)
+		c.log.Warn("the LMCache controller does not answer: lmcache_aware falls back", "controller", c.config.ControllerURL, "asked", what, "error", err)
 	case err == nil && was:
-		c.log.Info("the LMCache controller answers", "controller", c.config.ControllerURL)
+		c.log.Info("the LMCache controller answers", "controller", c.config.ControllerURL, "asked", what)
 	}
 }
 
@@ -131,10 +135,11 @@ func (c *Client) Ask(ctx context.Context, prompt []block.Token) []policy.Externa
 	if err != nil {
 		if ctx.Err() == nil { // not because the client went away
 			c.resting.Store(now.Add(rest).UnixNano())
-			c.report(err)
+			c.report(&c.looking, "a prompt", err)
 		}
 		return v.external
 	}
+	c.report(&c.looking, "a prompt", nil)
 	return v.with(found)
 }
 

@@ -205,6 +205,27 @@ func TestALookupHolds200Milliseconds(t *testing.T) {
 	})
 }
 
+// TestTheLogTellsChangesOnly: lookups that fail beside polls that work are one line, not one a second.
+func TestTheLogTellsChangesOnly(t *testing.T) {
+	scene(t, prefix, func(t *testing.T, ctl *controller, c *Client) {
+		var log strings.Builder
+		c.log = slog.New(slog.NewTextHandler(&log, nil))
+		ctl.set(func() { ctl.layout = "Internal Server Error" })
+		for range 60 {
+			c.Ask(t.Context(), []block.Token{1})
+			time.Sleep(rest)
+		}
+		ctl.set(func() { ctl.layout = `{"layout_info":{}}` })
+		for range 60 {
+			c.Ask(t.Context(), []block.Token{1})
+			time.Sleep(rest)
+		}
+		if n := strings.Count(log.String(), "\n"); n != 2 || !strings.Contains(log.String(), "does not answer") {
+			t.Errorf("%d lines:\n%s", n, log.String())
+		}
+	})
+}
+
 func TestAClientThatGoesAwaySaysNothingOfTheController(t *testing.T) {
 	scene(t, prefix, func(t *testing.T, ctl *controller, c *Client) {
 		ctl.set(func() { ctl.takes, ctl.layout = 100*time.Millisecond, `{"layout_info":{"one":["x",256]}}` })
