@@ -82,6 +82,15 @@ func (x *Index) roomy(n need) bool {
 // makeRoom evicts until the need fits in the budget. It reports false when it does not fit even in an empty index. It
 // must not be called with tableMu held, nor while points are in hand.
 func (x *Index) makeRoom(n need) bool {
+	b, budget := &x.blocks, x.config.Bytes
+	switch used := x.bytes(); {
+	case used > budget-budget/16:
+		x.relieve()
+	case used > budget-budget/8:
+		b.slots.tight, b.names.tight = true, true
+	case used < budget-budget/4:
+		b.slots.tight, b.names.tight = false, false
+	}
 	for pass := 0; !x.roomy(n); pass++ {
 		if x.blocks.held == 0 && x.points.live() == 0 {
 			if !x.resetArenas() {
@@ -166,6 +175,15 @@ func (x *Index) cutAll(d *doomed) {
 	})
 	x.tableMu.Unlock()
 	x.trimAll(touched)
+	x.dropLost()
+}
+
+// dropLost forgets the copies of blocks that were cut.
+func (x *Index) dropLost() {
+	if !x.lost {
+		return
+	}
+	x.lost = false
 	for k := range x.copies {
 		if x.held(k.key, k.holder)&k.bit == 0 {
 			delete(x.copies, k)
@@ -222,7 +240,8 @@ func (x *Index) remainder(set setID, n int64, shaken *[]uint32) setID {
 	for _, m := range members {
 		h := x.holders[m.holder()]
 		now := claimOf(m.claim().mask(), 0)
-		if h.keyed || b.sets.mask(now.mask())&maskNamed != 0 {
+		if mask := b.sets.mask(now.mask()); h.keyed || mask&maskNamed != 0 {
+			x.lost = x.lost || mask&maskCopied != 0
 			now = 0
 			h.broken |= 1<<block.NumTiers - 1
 		}

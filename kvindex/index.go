@@ -140,6 +140,9 @@ type Index struct {
 	single       [1]block.Key
 	copies       map[copyKey]uint32 // blocks of StoreKeys that are there more than once: how often beyond that
 	counts       counters
+	lost         bool          // copies may tell of blocks that are gone
+	hand         uint64        // where relieve looks next
+	resting      int           // how often it is not worth it
 	clock        atomic.Uint64 // operations so far: what recency is measured in
 	now          atomic.Int64  // the latest time a Match was told
 	matchers     sync.Pool     // of *matcher
@@ -190,7 +193,9 @@ func (x *Index) Remove(id fleet.Holder, tier block.Tier, group int, handles []ui
 			}
 		}
 		x.tableMu.Unlock()
-		handles = handles[n:]
+		if handles = handles[n:]; len(handles) > 0 && !x.yield(h) {
+			return
+		}
 	}
 }
 
@@ -291,6 +296,14 @@ func (h *holder) stretch() int {
 		return stretch
 	}
 	return keyStretch
+}
+
+// yield lets other writers in between two stretches of a holder's events, and reports whether the holder is still the
+// same after that. Who waits for a millisecond is served next: see sync.Mutex.
+func (x *Index) yield(h *holder) bool {
+	x.mu.Unlock()
+	x.mu.Lock()
+	return x.holder(h.id) == h
 }
 
 // inStretches calls f for the points of a holder's list from p on, with tableMu held. f must not unlink points.

@@ -3,7 +3,9 @@ package kvindex_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
@@ -201,6 +203,43 @@ func BenchmarkEvict(b *testing.B) {
 		n += 512
 	}
 	b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "blocks/s")
+	b.ReportMetric(float64(x.Stats().Blocks), "blocks")
+}
+
+// BenchmarkEvictStall reports how long a single event of 32 blocks takes at the limit.
+func BenchmarkEvictStall(b *testing.B) {
+	h, _ := block.NewHasher(block.XXH3, 16)
+	x := kvindex.New(h, kvindex.Config{Bytes: 64 << 20})
+	r := rand.New(rand.NewPCG(1, 2))
+	prompt := random(r, 512*16)
+	for x.Stats().Evictions == 0 {
+		prompt[0]++
+		announce(x, 0, prompt, 32)
+	}
+	var times []time.Duration
+	n := 0
+	for b.Loop() {
+		prompt[0]++
+		handles := make([]uint64, 512)
+		for i := range handles {
+			handles[i] = r.Uint64()
+		}
+		for i := 0; i < 512; i += 32 {
+			s := kvindex.Stored{Handles: handles[i : i+32], Tokens: prompt[i*16 : i*16+512], BlockSize: 16}
+			if i > 0 {
+				s.Parent, s.HasParent = handles[i-1], true
+			}
+			start := time.Now()
+			x.Store(fleet.Holder(n%8), &s)
+			times = append(times, time.Since(start))
+		}
+		n++
+	}
+	slices.Sort(times)
+	b.ReportMetric(float64(times[len(times)/2]), "p50-ns")
+	b.ReportMetric(float64(times[len(times)*99/100]), "p99-ns")
+	b.ReportMetric(float64(times[len(times)*999/1000]), "p99.9-ns")
+	b.ReportMetric(float64(times[len(times)-1]), "max-ns")
 	b.ReportMetric(float64(x.Stats().Blocks), "blocks")
 }
 

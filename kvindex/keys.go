@@ -29,7 +29,9 @@ func (x *Index) StoreKeys(id fleet.Holder, tier block.Tier, group int, parent bl
 		x.storeRun(keys[:n], parent, !hasParent, change{h: h, bit: bit, add: true})
 		x.tableMu.Unlock()
 		parent, hasParent = keys[n-1], true
-		keys = keys[n:]
+		if keys = keys[n:]; len(keys) > 0 && !x.yield(h) {
+			return
+		}
 	}
 }
 
@@ -49,7 +51,9 @@ func (x *Index) RemoveKeys(id fleet.Holder, tier block.Tier, group int, keys []b
 		x.tableMu.Lock()
 		x.removeRun(keys[:n], c)
 		x.tableMu.Unlock()
-		keys = keys[n:]
+		if keys = keys[n:]; len(keys) > 0 && !x.yield(h) {
+			return
+		}
 	}
 }
 

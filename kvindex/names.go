@@ -16,6 +16,7 @@ type names struct {
 	segments [nameSegments]nameSegment
 	n        int
 	buckets  int // of all segments
+	tight    bool
 }
 
 type nameSegment struct {
@@ -93,7 +94,7 @@ func (t *names) offer(handle uint64, key block.Key) block.Key {
 		return block.Key(g.words[at+1])
 	}
 	if (g.n+1)*16 > len(g.words)/2*nameLoad {
-		t.rebuild(g, slotBuckets(g.n+1))
+		t.rebuild(g, slotBuckets(g.n+1, t.tight))
 	}
 	g.insert(h, handle, uint64(key))
 	g.n++
@@ -158,19 +159,24 @@ func (t *names) del(handle uint64) {
 
 func (t *names) shrink(g *nameSegment) {
 	if len(g.past) > 8 && g.n*8 < len(g.words)/2*3 {
-		t.rebuild(g, slotBuckets(g.n))
+		t.rebuild(g, slotBuckets(g.n, t.tight))
 	}
 }
 
-// sweep drops from a segment what keep does not keep.
-func (t *names) sweep(segment int, keep func(handle uint64, key block.Key) bool) {
+// sweep drops from a segment what keep does not keep. Of each key touch is called some time before.
+func (t *names) sweep(segment int, touch func(key block.Key), keep func(key block.Key) bool) {
 	g := &t.segments[segment]
 	n := 0
 	for i := 0; i < len(g.words); i += 2 {
+		if i%(2*ahead) == 0 {
+			for k := i; k < min(i+2*ahead, len(g.words)); k += 2 {
+				touch(block.Key(g.words[k+1]))
+			}
+		}
 		if g.words[i+1] == 0 {
 			continue
 		}
-		if keep(g.words[i], block.Key(g.words[i+1])) {
+		if keep(block.Key(g.words[i+1])) {
 			n++
 		} else {
 			g.words[i+1] = 0
@@ -179,7 +185,7 @@ func (t *names) sweep(segment int, keep func(handle uint64, key block.Key) bool)
 	if n != g.n {
 		t.n -= g.n - n
 		g.n = n
-		t.rebuild(g, slotBuckets(n)) // counts of what was pushed are wrong now
+		t.rebuild(g, min(slotBuckets(n, t.tight), len(g.past))) // counts of what was pushed are wrong now
 	}
 }
 
@@ -205,7 +211,7 @@ func (t *names) growth(n int) int64 {
 	for i := range t.segments {
 		g := &t.segments[i]
 		if (g.n+share)*16 > len(g.words)/2*nameLoad {
-			one := slotBuckets(g.n + share)
+			one := slotBuckets(g.n+share, t.tight)
 			buckets, most = buckets+one, max(most, one)
 		}
 	}

@@ -18,6 +18,7 @@ type slots struct {
 	segments [slotSegments]slotSegment
 	n        int // keys, dead ones included
 	words    int // of all arrays
+	tight    bool
 }
 
 type slotSegment struct {
@@ -206,7 +207,10 @@ func (t *slots) rebuild(g *slotSegment, more int, alive func(spot) bool) *slotAr
 	}
 	t.n -= g.n - n
 	g.n = n
-	buckets := slotBuckets(n + more)
+	buckets := slotBuckets(n+more, t.tight)
+	if old != nil && more == 0 {
+		buckets = min(buckets, int(old.buckets)) // what is swept must not grow by it
+	}
 	if buckets == 0 {
 		if old != nil {
 			t.words -= len(old.words)
@@ -229,8 +233,13 @@ func (t *slots) rebuild(g *slotSegment, more int, alive func(spot) bool) *slotAr
 }
 
 // slotBuckets returns how many buckets a segment of n keys gets: full by two thirds of its limit, so that it grows by
-// half.
-func slotBuckets(n int) int { return (n*16*3/slotLoad/2 + 3) / 4 }
+// half; by eight ninths when room is tight.
+func slotBuckets(n int, tight bool) int {
+	if tight {
+		return (n*16*9/slotLoad/8 + 3) / 4
+	}
+	return (n*16*3/slotLoad/2 + 3) / 4
+}
 
 // del forgets a key.
 func (t *slots) del(key block.Key, alive func(spot) bool) {
@@ -280,7 +289,7 @@ func (t *slots) growth(n int) int64 {
 			words = len(a.words)
 		}
 		if (g.n+share)*16 > words/2*slotLoad {
-			one := slotBuckets(g.n + share)
+			one := slotBuckets(g.n+share, t.tight)
 			buckets, most = buckets+one, max(most, one)
 		}
 	}

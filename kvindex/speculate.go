@@ -167,33 +167,35 @@ func (x *Index) Speculate(id fleet.Holder, keys []block.Key, until int64) {
 		keys = keys[:x.config.MaxSpeculative]
 		x.counts.speculativeDropped += int64(over)
 	}
-	q := &x.blocks.beliefs
-	if q.n >= maxBeliefs {
-		x.counts.speculativeDropped += x.dropBelief(q.head)
-	}
-	i := uint32(0)
 	parent, rooted := block.Key(0), true
-	leaf := keys[len(keys)-1]
 	for len(keys) > 0 {
 		n := min(len(keys), keyStretch)
 		if !x.makeRoom(need{handles: n, keyed: true}) {
 			x.counts.refused++
-			break
+			return
 		}
-		if i == 0 || q.at(i).blocks == 0 {
-			i = q.push(id, leaf, until) // the first, or what there was has been proven or evicted
-		}
-		x.tableMu.Lock()
-		q.at(i).blocks++ // so that it lives while it is applied
-		x.storeRun(keys[:n], parent, rooted, change{h: h, belief: i})
-		q.at(i).blocks--
-		x.tableMu.Unlock()
+		x.believe(h, keys[:n], parent, rooted, until)
 		parent, rooted = keys[n-1], false
-		keys = keys[n:]
-		if q.at(i).blocks == 0 {
-			q.release(i)
-			i = 0
+		if keys = keys[n:]; len(keys) > 0 && !x.yield(h) {
+			return
 		}
+	}
+}
+
+// believe makes one belief of a stretch of keys.
+func (x *Index) believe(h *holder, keys []block.Key, parent block.Key, rooted bool, until int64) {
+	q := &x.blocks.beliefs
+	if q.n >= maxBeliefs {
+		x.counts.speculativeDropped += x.dropBelief(q.head)
+	}
+	i := q.push(h.id, keys[len(keys)-1], until)
+	x.tableMu.Lock()
+	q.at(i).blocks++ // so that it lives while it is applied
+	x.storeRun(keys, parent, rooted, change{h: h, belief: i})
+	q.at(i).blocks--
+	x.tableMu.Unlock()
+	if q.at(i).blocks == 0 {
+		q.release(i) // all of it is proven, or believed for longer
 	}
 	for q.claims > int64(x.config.MaxSpeculative) {
 		x.counts.speculativeDropped += x.dropBelief(q.head)

@@ -61,6 +61,9 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 			x.unfold(h)
 		}
 		x.wake(h)
+		if a.from < len(s.Handles) && !x.yield(h) {
+			return
+		}
 	}
 	x.boundWaiting()
 }
