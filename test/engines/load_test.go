@@ -1,0 +1,99 @@
+package engines
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/test/process"
+)
+
+// loads is what /admin/workers says of load.
+type loads struct {
+	Workers []struct {
+		Holders []struct {
+			Rank int `json:"rank"`
+			Load struct {
+				Others *struct {
+					Requests int `json:"requests"`
+				} `json:"others"`
+				Report *struct {
+					Time    time.Time `json:"time"`
+					Running int       `json:"running"`
+					Waiting int       `json:"waiting"`
+					KVUsed  float64   `json:"kv_used"`
+				} `json:"report"`
+			} `json:"load"`
+		} `json:"holders"`
+	} `json:"workers"`
+}
+
+// TestEnginesSayHowBusyTheyAre: a request that does not come through the gateway is seen by it, at the rank that runs it.
+func TestEnginesSayHowBusyTheyAre(t *testing.T) {
+	for _, kind := range []struct {
+		name  string
+		ranks int
+		args  []string
+	}{{"vllm", 2, []string{"--data-parallel-size", "2"}}, {"sglang", 1, nil}} {
+		t.Run(kind.name, func(t *testing.T) {
+			root(t, kind.name)
+			e := begin(t, "load", launch{kind: kind.name, args: kind.args})
+			e.await(t)
+			gateway := process.Serve(t, "--worker", e.url)
+			gateway.Ready(t)
+			busy := func() (running, told int, l loads) {
+				process.JSON(t, gateway.Admin+"/admin/workers", &l)
+				for _, w := range l.Workers {
+					for _, h := range w.Holders {
+						if r := h.Load.Report; r != nil && time.Since(r.Time) < 5*time.Second {
+							told++
+							running += r.Running + r.Waiting
+						}
+					}
+				}
+				return running, told, l
+			}
+			process.WaitFor(t, time.Minute, "every rank to tell its load", func() error {
+				if _, told, l := busy(); told != kind.ranks {
+					return fmt.Errorf("%d of %d do: %s", told, kind.ranks, pretty(l))
+				}
+				return nil
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() { // ends with ctx
+				defer close(ended)
+				for ctx.Err() == nil {
+					body := `{"model":"tiny","prompt":"once upon a time","max_tokens":900,"ignore_eos":true,"stream":true}`
+					req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.url+"/v1/completions", strings.NewReader(body))
+					if err != nil {
+						return
+					}
+					req.Header.Set("Content-Type", "application/json")
+					if resp, err := http.DefaultClient.Do(req); err == nil {
+						_, _ = io.Copy(io.Discard, resp.Body)
+						_ = resp.Body.Close()
+					}
+				}
+			}()
+			process.WaitFor(t, time.Minute, "the request of somebody else to be seen", func() error {
+				if running, _, l := busy(); running != 1 {
+					return fmt.Errorf("%d are: %s", running, pretty(l))
+				}
+				return nil
+			})
+			cancel()
+			<-ended
+			process.WaitFor(t, time.Minute, "the engine to be idle", func() error {
+				if running, _, l := busy(); running != 0 {
+					return fmt.Errorf("%d are: %s", running, pretty(l))
+				}
+				return nil
+			})
+		})
+	}
+}
