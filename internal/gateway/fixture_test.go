@@ -22,6 +22,7 @@ import (
 	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tokens"
+	"github.com/warmpath/warmpath/policy"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -45,6 +46,7 @@ type settings struct {
 	facts   fleet.Facts
 	policy  string
 	allowed []string // policies
+	specs   []policy.Spec
 	queue   queue.Config
 	most    int // requests of a holder
 	shadow  string
@@ -69,7 +71,7 @@ func serve(t testing.TB, change func(*settings), workers ...string) *fixture {
 	for _, w := range workers {
 		f.fleet.Put(w, s.facts)
 	}
-	router, err := warmpath.New(warmpath.Options{Fleet: f.fleet, MaxRequests: s.most, Shadow: s.shadow})
+	router, err := warmpath.New(warmpath.Options{Fleet: f.fleet, MaxRequests: s.most, Shadow: s.shadow, Policies: s.specs})
 	if err != nil {
 		t.Fatal(err)
 	}

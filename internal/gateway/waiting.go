@@ -3,7 +3,9 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -66,7 +68,7 @@ func newWaiting(g *Gateway, cfg queue.Config, most int) *waiting {
 	return &waiting{g: g, cfg: cfg, most: most, wake: make(chan struct{}, 1), lines: map[string]*line{}}
 }
 
-// line returns the line of a base model, which is made when make is set.
+// line returns the line of a base model, which is made when create is set.
 func (w *waiting) line(base string, create bool) *line {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -114,7 +116,7 @@ func (w *waiting) saturated(l *fleet.Load, now int64) bool {
 	fresh := l.Reported.At != 0 && now-l.Reported.At < int64(fleet.ReportedFor)
 	most := int64(w.cfg.MaxWaiting)
 	switch {
-	case w.most > 0 && l.Requests-l.Others.Requests >= int64(w.most):
+	case w.most > 0 && l.Requests >= int64(w.most):
 		return true
 	case w.cfg.MaxBacklog > 0 && l.Backlog >= w.cfg.MaxBacklog:
 		return true
@@ -326,6 +328,13 @@ func (a *guest) anywhere() bool {
 
 // decide decides for a if there is room. An error of another kind is a's answer.
 func (w *waiting) decide(a *guest) (got grant, room bool) {
+	defer func() { // this is not the request's goroutine: a panic would end them all
+		if cause := recover(); cause != nil {
+			w.g.Telemetry.Panicked()
+			w.g.Log.Error("decision panicked", "cause", cause, "stack", string(debug.Stack()))
+			got, room = grant{err: api.Internal(fmt.Errorf("decide: panic: %v", cause))}, true
+		}
+	}()
 	q := &a.exchange.prepared.route
 	if pool, ok := w.g.Fleet.Snapshot().Pool(q.Model); ok && !w.room(q, pool) {
 		return grant{}, false

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/queue"
+	"github.com/warmpath/warmpath/policy"
 )
 
 // gate is a worker that answers when the test lets it, and remembers whom it answered.
@@ -324,6 +326,46 @@ func TestThoseWhoWaitAreToldWhenNobodyCanServeThem(t *testing.T) {
 	g.open <- struct{}{}
 }
 
+// fragile is a policy that breaks when it is told to.
+type fragile struct{ breaks *atomic.Bool }
+
+func (f fragile) Choose(*policy.Query, []policy.Candidate) policy.Pick {
+	if f.breaks.Load() {
+		panic("on purpose")
+	}
+	return policy.Pick{Branch: policy.BranchPlain}
+}
+func (fragile) Routed(*policy.Query, *policy.Candidate) {}
+func (fragile) Finished(*policy.Finished)               {}
+func (fragile) Forget(fleet.Holder)                     {}
+
+func TestAPanicEndsOneOfThoseWhoWaitAndNothingElse(t *testing.T) {
+	g := newGate()
+	var breaks atomic.Bool
+	f := serve(t, func(s *settings) {
+		s.queue, s.most, s.policy = queue.DefaultConfig(), 1, "fragile"
+		s.queue.Order = queue.FCFS
+		s.specs = []policy.Spec{{Name: "fragile", Chooser: func() policy.Chooser { return fragile{&breaks} }}}
+	}, worker(t, g.ServeHTTP))
+	f.ask(t, "a", "")
+	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
+	b := f.ask(t, "b", "")
+	f.line(t, 1)
+	breaks.Store(true)
+	g.open <- struct{}{}
+	if b.status() != http.StatusInternalServerError {
+		t.Errorf("%d %s", b.status(), b.text)
+	}
+	breaks.Store(false)
+	g.open <- struct{}{}
+	if resp, text := f.post(t, chat); resp.StatusCode != http.StatusOK {
+		t.Errorf("afterwards: %d %s", resp.StatusCode, text)
+	}
+	if text := f.metrics(t); !strings.Contains(text, "warmpath_panics_total 1") {
+		t.Error("the panic is not counted")
+	}
+}
+
 // One that can only be served elsewhere than the others does not hold them up.
 func TestAnotherRankThanTheFirstsIsNotHeldUp(t *testing.T) {
 	g := newGate()
@@ -351,19 +393,17 @@ func TestAnotherRankThanTheFirstsIsNotHeldUp(t *testing.T) {
 func TestNothingIsLostInTheQueue(t *testing.T) {
 	for _, order := range []string{queue.FCFS, queue.Fair, queue.Shortest} {
 		var mu sync.Mutex
-		busy, most := map[string]int{}, 0
+		most := int64(0)
+		var f *fixture
 		answer := func(w http.ResponseWriter, r *http.Request) {
+			snap := f.fleet.Snapshot()
 			mu.Lock()
-			busy[r.Host]++
-			most = max(most, busy[r.Host])
+			most = max(most, snap.Load(0).Requests, snap.Load(1).Requests)
 			mu.Unlock()
 			time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond)
-			mu.Lock()
-			busy[r.Host]--
-			mu.Unlock()
 			plain(w, r)
 		}
-		f := serve(t, func(s *settings) {
+		f = serve(t, func(s *settings) {
 			s.queue, s.most = queue.DefaultConfig(), 3
 			s.queue.Order, s.queue.MaxRequests = order, 40
 		}, worker(t, answer), worker(t, answer))
