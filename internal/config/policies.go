@@ -137,7 +137,7 @@ func (c *Config) decodePolicy(path, kind string, node *ast.MappingNode) (Policy,
 	}
 	k, ok := policy.KindOf(p.Type)
 	if !ok {
-		return p, &nodeError{fmt.Sprintf("%s.type: %q is none of %s", path, p.Type, strings.Join(kindNames(), ", ")), typed}
+		return p, &nodeError{fmt.Sprintf("%s.type: %q is none of %s%s", path, p.Type, strings.Join(kindNames(), ", "), meant(p.Type, kindNames())), typed}
 	}
 	if p.Name == "" {
 		p.Name = p.Type
@@ -147,7 +147,8 @@ func (c *Config) decodePolicy(path, kind string, node *ast.MappingNode) (Policy,
 	for _, v := range rest {
 		key := keyOf(v)
 		if !slices.ContainsFunc(known, func(k string) bool { return k == key || strings.HasPrefix(k, key+".") }) {
-			return p, &nodeError{fmt.Sprintf("%s: %s has no %q (known: %s)", path, p.Type, key, strings.Join(append([]string{"name", "type"}, known...), ", ")), v.Key}
+			return p, &nodeError{fmt.Sprintf("%s: %s has no %q (known: %s)%s", path, p.Type, key,
+				strings.Join(append([]string{"name", "type"}, known...), ", "), meant(key, known)), v.Key}
 		}
 	}
 	if len(rest) == 0 {
@@ -156,6 +157,20 @@ func (c *Config) decodePolicy(path, kind string, node *ast.MappingNode) (Policy,
 	told := *node
 	told.Values = rest
 	return p, decoder().DecodeFromNode(&told, p.Parameters)
+}
+
+// meant asks whether a known word was meant, where one is nearly the unknown one.
+func meant(unknown string, known []string) string {
+	best, least := "", 3 // more than two slips are another word
+	for _, k := range known {
+		if d := distance(unknown, k); d < least && d < len(unknown) {
+			best, least = k, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return "; did you mean " + best + "?"
 }
 
 // nodeError is a problem with the place it is at.
@@ -215,7 +230,7 @@ func (c *Config) validatePolicies(found *problems) {
 	names := c.PolicyNames()
 	exists := func(path, name string) {
 		if !slices.Contains(names, name) {
-			found.add(path, fmt.Errorf("%q is none of %s", name, strings.Join(names, ", ")))
+			found.add(path, fmt.Errorf("%q is none of %s%s", name, strings.Join(names, ", "), meant(name, names)))
 		}
 	}
 	exists("policy", c.Policy)
