@@ -113,7 +113,7 @@ func (x *cacheAware) Choose(q *Query, c []Candidate) Pick {
 		}
 	}
 	switch sent := c[best].Terms[termSent]; {
-	case sent == 0 || x.unbalanced(c):
+	case sent == 0 || x.unbalanced(q, c):
 		pick := idlest(q, c)
 		pick.Branch = given(m, c, pick.Index, best)
 		return pick
@@ -153,15 +153,16 @@ func noteTerms(m *radix.Matches, c []Candidate) {
 }
 
 // unbalanced reports whether load decides alone.
-func (x *cacheAware) unbalanced(c []Candidate) bool {
+func (x *cacheAware) unbalanced(q *Query, c []Candidate) bool {
 	least, most := spread(c)
 	if most-least > int64(x.BalanceAbsThreshold) && float64(most) > float64(least)*x.BalanceRelThreshold {
 		return true
 	}
 	low, high := 1.0, 0.0
 	for i := range c {
-		if r := &c[i].Load.Reported; r.At != 0 {
-			low, high = min(low, r.KVUsed), max(high, r.KVUsed)
+		if fresh(q, &c[i]) {
+			used := kvUsed(q, &c[i])
+			low, high = min(low, used), max(high, used)
 		}
 	}
 	return high > x.OverloadTokenUsageThreshold || high-low > x.BalanceTokenUsageThreshold
