@@ -288,12 +288,15 @@ func ParsePolicy(s string) (policy.Spec, error) {
 func Policies() []string {
 	var names []string
 	for _, spec := range policy.BuiltIn() {
-		if !spec.NeedsTarget {
+		if !spec.NeedsTarget && spec.Name != unfed {
 			names = append(names, spec.Name)
 		}
 	}
 	return names
 }
+
+// unfed asks a controller outside, which is not modelled: without its answers it is another policy.
+const unfed = "lmcache_aware"
 
 // SplitPolicies puts together what a list on a command line has split: KIND:KEY=VALUE,KEY=VALUE is one policy.
 func SplitPolicies(list []string) []string {

@@ -70,10 +70,10 @@ type Scaling struct {
 	Start    time.Duration `yaml:"start"`
 }
 
-// DefaultExperiment compares the router's default policy with spreading requests by load on 8 workers.
+// DefaultExperiment compares the default policy with following the cache and with chance, on 8 workers.
 func DefaultExperiment() Experiment {
 	return Experiment{
-		Policies: []string{"kv_aware", "least_load", "random"}, Workers: []int{8}, Rate: []string{"1"}, Seeds: []uint64{1},
+		Policies: []string{"marginal", "kv_aware", "random"}, Workers: []int{8}, Rate: []string{"1"}, Seeds: []uint64{1},
 		Profile: engine.Profiles()[0].Name, Routers: 1, Ranks: 1,
 	}
 }
