@@ -28,7 +28,7 @@ var ladders = []ladder{
 	{policy: "estimated", published: map[string]float64{"10 qps": 3842, "20 qps": 8082, "35 qps": 7443, "40 qps": 8046}, knee: "40 qps", seeds: 1},
 	// One draw of random differs from the next by five per cent. From 40 requests a second on the clients' bound makes its eight published
 	// stages alike, 4,764 to 4,970: their mean stands for the first of them, which was 4,774.
-	{policy: "random", published: map[string]float64{"10 qps": 3568, "20 qps": 4933, "35 qps": 4332, "40 qps": 4842}, knee: "20 qps", within: .10, seeds: 6},
+	{policy: "random", published: map[string]float64{"10 qps": 3568, "20 qps": 4933, "35 qps": 4332, "40 qps": 4842}, knee: "20 qps", within: .10, seeds: 3},
 	// Their load scheduler: the waiting queue and the KV cache in use, weighted alike.
 	{policy: "precise_prefix_cache:prefix_weight=0,queue_weight=1,kv_cache_weight=1", knee: "20 qps",
 		published: map[string]float64{"10 qps": 3607, "20 qps": 4902, "35 qps": 4660, "40 qps": 4946}, seeds: 1},
@@ -52,7 +52,7 @@ func TestLLMDsTableIsReproduced(t *testing.T) {
 	}
 	var configs []sim.Config
 	for _, l := range ladders {
-		x.Policies, x.Seeds = []string{l.policy}, []uint64{1, 2, 3, 4, 5, 6}[:l.seeds]
+		x.Policies, x.Seeds = []string{l.policy}, []uint64{1, 2, 3}[:l.seeds]
 		some, err := x.Configs(w, nil)
 		if err != nil {
 			t.Fatal(err)
