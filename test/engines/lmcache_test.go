@@ -57,7 +57,12 @@ func startLMCache(t *testing.T) *lmcacheController {
 		_ = script.Wait()
 	})
 	c.engines, c.heard = json.NewEncoder(stdin), bufio.NewScanner(stdout)
-	process.WaitFor(t, 5*time.Minute, "the LMCache controller to answer", func() error { return process.Reachable(c.url + "/controller/workers") })
+	process.WaitFor(t, 10*time.Minute, "the LMCache controller to answer", func() error {
+		if c.Exited() {
+			t.Fatal("the LMCache controller ended")
+		}
+		return process.Reachable(c.url + "/controller/workers")
+	})
 	for c.heard.Scan() && c.heard.Text() != "ready" { // the library prints its log here too
 	}
 	return c
