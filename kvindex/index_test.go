@@ -3,9 +3,12 @@ package kvindex_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
@@ -61,8 +64,9 @@ func TestMatchKeepsWhatIsInDst(t *testing.T) {
 	}
 }
 
-// TestReadersRunBesideWriters lets every holder's writer store, remove, clear and forget while readers match. A holder
-// that stands still must always be seen whole; no answer may be longer than what its holder ever had.
+// TestReadersRunBesideWriters lets every holder's writer store, remove, believe, clear and forget while readers match: two
+// whose blocks are the index's, two of blocks of all sizes, one whose events carry keys. A holder that stands still must
+// always be seen whole; no answer may be longer than what its holder ever had. WARMPATH_STRESS=2m goes on for so long.
 func TestReadersRunBesideWriters(t *testing.T) {
 	for _, bytes := range []int64{1 << 30, 2 << 20} {
 		t.Run(fmt.Sprintf("%d MiB", bytes>>20), func(t *testing.T) { stress(t, bytes, 4000) })
@@ -80,8 +84,12 @@ func stress(t *testing.T, bytes int64, turns int) {
 		c.prompts = append(c.prompts, prompt)
 		c.keys = append(c.keys, h.Append(nil, h.Root(block.Scope{}), 0, prompt, nil))
 	}
-	const writers = 4
+	const writers = 5
 	c.still = writers
+	end := time.Now()
+	if d, err := time.ParseDuration(os.Getenv("WARMPATH_STRESS")); err == nil {
+		end = end.Add(d / 2) // for each budget
+	}
 	announce(c.index, c.still, c.prompts[0], contestBlocks)
 
 	var readers, all sync.WaitGroup
@@ -89,7 +97,12 @@ func stress(t *testing.T, bytes int64, turns int) {
 		readers.Go(func() { c.read(t, rand.New(rand.NewPCG(r, 5))) })
 	}
 	for w := range fleet.Holder(writers) {
-		all.Go(func() { c.write(w, turns, rand.New(rand.NewPCG(uint64(w), 6))) })
+		all.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(w), 6))
+			for c.write(w, turns, random); time.Now().Before(end) && !t.Failed(); {
+				c.write(w, turns, random)
+			}
+		})
 	}
 	all.Wait()
 	c.done.Store(true)
@@ -146,14 +159,39 @@ func (c *contest) write(w fleet.Holder, turns int, random *rand.Rand) {
 		case 2, 3, 4:
 			c.index.Speculate(w, c.keys[i][:1+random.IntN(contestBlocks)], int64(random.IntN(1000)))
 		default:
-			churn(c.index, w, c.prompts[i], i, random)
+			switch {
+			case w < 2:
+				churn(c.index, w, c.prompts[i], i, []int{16}, random)
+			case w < 4:
+				churn(c.index, w, c.prompts[i], i, mixed, random)
+			default:
+				c.churnKeys(w, i, random)
+			}
 		}
 	}
 }
 
-// churn stores or removes a stretch of a prompt, in engine blocks of some size.
-func churn(x *kvindex.Index, w fleet.Holder, prompt []block.Token, text int, random *rand.Rand) {
-	size := []int{16, 16, 8, 48}[random.IntN(4)]
+// churnKeys stores or removes a stretch of a text by keys.
+func (c *contest) churnKeys(w fleet.Holder, i int, random *rand.Rand) {
+	from := random.IntN(contestBlocks)
+	keys := slices.Clone(c.keys[i][from : from+1+random.IntN(contestBlocks-from)])
+	if random.IntN(2) == 0 {
+		slices.Reverse(keys)
+		c.index.RemoveKeys(w, block.TierGPU, 0, keys)
+		return
+	}
+	parent := block.Key(0)
+	if from > 0 {
+		parent = c.keys[i][from-1]
+	}
+	c.index.StoreKeys(w, block.TierGPU, 0, parent, from > 0, keys)
+}
+
+var mixed = []int{16, 16, 8, 48}
+
+// churn stores or removes a stretch of a prompt, in engine blocks of one of some sizes.
+func churn(x *kvindex.Index, w fleet.Holder, prompt []block.Token, text int, sizes []int, random *rand.Rand) {
+	size := sizes[random.IntN(len(sizes))]
 	handle := func(i int) uint64 {
 		if i*size < 16*16 {
 			text = 0 // the part that all share
@@ -188,15 +226,16 @@ func TestASmallBudgetOnlyForgets(t *testing.T) {
 	small := kvindex.New(h, kvindex.Config{Bytes: 1 << 20})
 	large := kvindex.New(h, kvindex.Config{})
 	random := rand.New(rand.NewPCG(7, 8))
-	prompts := make([][]block.Token, 300)
+	prompts := make([][]block.Token, 1500)
 	for i := range prompts {
 		prompts[i] = append(seq(0, 16*16), seq((i+1)*100_000, 16*48)...)
 	}
 	seen := 0
-	for step := range 6000 {
+	for step := range 12_000 {
 		i, w, seed := random.IntN(len(prompts)), fleet.Holder(random.IntN(3)), random.Uint64()
-		churn(small, w, prompts[i], i, rand.New(rand.NewPCG(seed, 1)))
-		churn(large, w, prompts[i], i, rand.New(rand.NewPCG(seed, 1)))
+		sizes := [][]int{mixed, {16}, {16}}[w]
+		churn(small, w, prompts[i], i, sizes, rand.New(rand.NewPCG(seed, 1)))
+		churn(large, w, prompts[i], i, sizes, rand.New(rand.NewPCG(seed, 1)))
 		keys := h.Append(nil, h.Root(block.Scope{}), 0, prompts[i], nil)
 		have := map[fleet.Holder]uint32{}
 		for _, m := range large.Match(keys, 0, nil) {

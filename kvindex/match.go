@@ -1,6 +1,7 @@
 package kvindex
 
 import (
+	"slices"
 	"sync/atomic"
 
 	"github.com/warmpath/warmpath/block"
@@ -402,22 +403,8 @@ func (x *Index) count(m *matcher, dst []Match) (out []Match, simple, ok bool) {
 			}
 			continue
 		}
-		for _, member := range m.members {
-			id, c := int(member.holder()), member.claim()
-			if id >= len(all) || all[id].Load() != plainView {
-				return dst, false, true
-			}
-			switch {
-			case c.mask()-plainMask <= namedMask-plainMask:
-				dst = append(dst, Match{
-					Holder: member.holder(), Blocks: r.blocks, Full: r.blocks, Speculative: r.blocks,
-					Tier: [block.NumTiers]uint32{r.blocks},
-				})
-			case c.mask() != 0 && c.mask() != bareMask:
-				return dst, false, true
-			case x.blocks.beliefs.until(c.belief()) > m.now:
-				dst = append(dst, Match{Holder: member.holder(), Speculative: r.blocks})
-			}
+		if dst, simple = x.open(m, r.blocks, all, dst); !simple {
+			return dst, false, true
 		}
 		m.going = m.going[:0]
 		if len(m.runs) > 1 {
@@ -427,6 +414,32 @@ func (x *Index) count(m *matcher, dst []Match) (out []Match, simple, ok bool) {
 		}
 	}
 	return dst, true, true
+}
+
+// open makes the Matches of the holders that have a request's first run, whose set is in m.members, or are believed to. It
+// reports false when one has something of it that is not plain.
+func (x *Index) open(m *matcher, blocks uint32, all []atomic.Pointer[view], dst []Match) ([]Match, bool) {
+	n, plain := len(dst), plainView
+	dst = slices.Grow(dst, len(m.members))[:n+len(m.members)]
+	for _, member := range m.members {
+		id, c := uint(member.holder()), member.claim()
+		if id >= uint(len(all)) || all[id].Load() != plain {
+			return dst[:n], false
+		}
+		switch {
+		case c.mask()-plainMask <= namedMask-plainMask:
+			r := &dst[n]
+			r.Holder, r.Blocks, r.Speculative, r.Full = fleet.Holder(id), blocks, blocks, blocks
+			r.Tier = [block.NumTiers]uint32{blocks}
+			n++
+		case c.mask() != 0 && c.mask() != bareMask:
+			return dst[:n], false
+		case x.blocks.beliefs.until(c.belief()) > m.now:
+			dst[n] = Match{Holder: fleet.Holder(id), Speculative: blocks}
+			n++
+		}
+	}
+	return dst[:n], true
 }
 
 // follow adds blocks of a run, whose set is in m.members, to those holders that have all before it or are believed to. It

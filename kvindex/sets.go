@@ -1,6 +1,7 @@
 package kvindex
 
 import (
+	"slices"
 	"sync/atomic"
 
 	"github.com/warmpath/warmpath/fleet"
@@ -129,8 +130,11 @@ func (s *sets) load(id setID, dst []setMember) ([]setMember, bool) {
 		return dst, false
 	}
 	run = run[setHeader : setHeader+n]
+	at := len(dst)
+	dst = slices.Grow(dst, n)[:at+n]
+	to := dst[at:]
 	for i := range run {
-		dst = append(dst, setMember(atomic.LoadUint64(&run[i])))
+		to[i] = setMember(atomic.LoadUint64(&run[i]))
 	}
 	return dst, true
 }
