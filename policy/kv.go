@@ -41,6 +41,11 @@ type KV struct {
 	TrackPrefillTokens bool `yaml:"track_prefill_tokens"`
 	// TrackActiveBlocks counts blocks being decoded at all.
 	TrackActiveBlocks bool `yaml:"track_active_blocks"`
+	// TrackOutputBlocks counts those of answers as they grow too.
+	TrackOutputBlocks bool `yaml:"track_output_blocks"`
+	// PrefillLoadModel is none (a prompt waits in full until its first token) or timing (less as it is computed, by the times
+	// learned of the worker).
+	PrefillLoadModel string `yaml:"prefill_load_model"`
 }
 
 // DefaultKV returns Dynamo's defaults.
@@ -48,6 +53,7 @@ func DefaultKV() KV {
 	return KV{
 		OverlapScoreWeight: 1, UseKVEvents: true, RouterTTL: 2 * time.Minute, PrefillLoadScale: 1, OverlapScoreCredit: 1,
 		HostCacheHitWeight: 0.75, DiskCacheHitWeight: 0.25, TrackPrefillTokens: true, TrackActiveBlocks: true,
+		PrefillLoadModel: "none",
 	}
 }
 
@@ -65,6 +71,7 @@ func (p KV) Validate() error {
 	wrong.atLeast("host_cache_hit_weight", p.HostCacheHitWeight, 0)
 	wrong.atLeast("disk_cache_hit_weight", p.DiskCacheHitWeight, 0)
 	wrong.atLeast("decode_active_request_weight", p.DecodeActiveRequestWeight, 0)
+	wrong.oneOf("prefill_load_model", p.PrefillLoadModel, "none", "timing")
 	return wrong.join()
 }
 
@@ -103,20 +110,24 @@ func (k *kvCost) score(q *Query, c []Candidate) {
 	request := math.Ceil(float64(q.PromptTokens) / size)
 	shortest := int64(math.MaxInt64)
 	for i := range c {
-		shortest = min(shortest, c[i].Load.PrefillTokens)
+		shortest = min(shortest, k.queued(&c[i]))
 	}
 	scale := k.OverlapScoreWeight * k.PrefillLoadScale
 	for i := range c {
 		x := &c[i]
 		var prefill, credit, decode float64
 		if k.TrackPrefillTokens {
-			prefill = float64(x.Load.PrefillTokens+int64(q.PromptTokens)) / size
-			excess := float64(x.Load.PrefillTokens-shortest) / size
+			queued := k.queued(x)
+			prefill = float64(queued+int64(q.PromptTokens)) / size
+			excess := float64(queued-shortest) / size
 			credit = k.credit(x, size, 1/(1+k.OverlapScoreCreditDecay*excess/max(request, 1)))
 			credit = min(credit, prefill)
 		}
 		if k.TrackActiveBlocks {
 			decode = float64(x.Load.ContextBlocks)*float64(x.BlockSize)/size + request - float64(x.Active)/size
+			if k.TrackOutputBlocks {
+				decode += float64(x.Load.OutputTokens) / size
+			}
 		}
 		x.Terms[0] = scale * (prefill - credit)
 		x.Terms[1] = decode
@@ -124,6 +135,14 @@ func (k *kvCost) score(q *Query, c []Candidate) {
 		x.Terms[3] = scale * credit
 		x.Score = 0 - (x.Terms[0] + x.Terms[1] + x.Terms[2])
 	}
+}
+
+// queued returns the prompt tokens that wait at x.
+func (k *kvCost) queued(x *Candidate) int64 {
+	if k.PrefillLoadModel == "timing" {
+		return x.Load.PendingTokens
+	}
+	return x.Load.PrefillTokens
 }
 
 // credit returns what x's match is worth in blocks. What is predicted beyond the confirmed blocks is on the GPU: it was

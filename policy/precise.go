@@ -101,7 +101,8 @@ func kvUsed(q *Query, x *Candidate) float64 {
 	if capacity <= 0 {
 		return 0
 	}
-	return min(max(float64(x.Load.ContextBlocks)/float64(capacity), 0), 1)
+	used := float64(x.Load.ContextBlocks) + float64(x.Load.OutputTokens)/float64(max(x.BlockSize, 1))
+	return min(max(used/float64(capacity), 0), 1)
 }
 
 // fewest rates the candidate with the least of something 1, the one with the most 0, and all 1 where they are alike: what

@@ -16,7 +16,7 @@ var update = flag.Bool("update", false, "rewrite what the scripts in testdata ex
 //	worker NAME [block=N] [rank=N] [trust=T] [unavailable] [node=NAME] [zone=NAME] [adapter=NAME …] [hash=N] [blocks=N]   a worker, or a further rank of one; block is its engine's, blocks its
 //	                                      cache's size
 //	index NAME[/RANK] [gpu=N] [cpu=N] [disk=N] [remote=N] [predicted=N] [active=N]   tokens of the prompt it has
-//	load NAME[/RANK] [requests=N] [prefill=N] [context=N] [processed=N] [waiting=N] [output=N]   context in engine blocks
+//	load NAME[/RANK] [requests=N] [prefill=N] [pending=N] [context=N] [processed=N] [waiting=N] [output=N]   context in engine blocks
 //	reported NAME[/RANK] [running=N] [queued=N] [kv=N%]   what its engine said of itself, now
 //	asked NAME [keys=N] [tokens=N]        what was asked elsewhere about the worker: chunks it has cached, tokens of the prompt
 //	route POLICY[:KEY=VALUE,…] tokens=N [option …]   a request that is sent; tokens=?N: N estimated, not known

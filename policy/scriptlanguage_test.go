@@ -203,6 +203,8 @@ func setCandidate(c *Candidate, key, value string) error {
 		c.Load.Requests = int64(n)
 	case "prefill":
 		c.Load.PrefillTokens, c.Load.PendingTokens = int64(n), int64(n)
+	case "pending":
+		c.Load.PendingTokens = int64(n)
 	case "context":
 		c.Load.ContextBlocks, c.Load.ContextTokens = int64(n), int64(n*c.BlockSize)
 	case "processed":
