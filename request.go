@@ -34,6 +34,10 @@ type Request struct {
 	Exclude []fleet.WorkerID // workers that were tried already
 	Policy  string           // name of the policy; "" is the router's default
 
+	// Whole: the answer comes in one piece, so that its first token is not seen. Do not call [Decision.FirstToken] before then; what
+	// it is told is not taken for the time the prompt took.
+	Whole bool
+
 	// TellsSent: the caller will call [Decision.Sent], and the prompt is expected in the worker's cache only then. It spares
 	// the request the time that noting hundreds of blocks takes. False: Route expects it at once.
 	TellsSent bool

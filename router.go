@@ -68,6 +68,8 @@ func (r *Router) Route(ctx context.Context, req *Request) (*Decision, error) {
 		UncachedTokens: max(d.PromptTokens-d.PredictedTokens, 0),
 		PromptTokens:   d.PromptTokens,
 		ContextBlocks:  (d.PromptTokens + c.BlockSize - 1) / c.BlockSize,
+		Whole:          req.Whole,
+		Guess:          !d.TokensKnown,
 		Marks:          d.mark(c.BlockSize),
 	}, req.Now)
 	d.open.Store(true)

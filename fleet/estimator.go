@@ -100,6 +100,7 @@ type sample struct {
 	decoding   int64   // requests
 	context    int64   // tokens they had
 	computed   int64   // prompt tokens that the holder had computed
+	guesses    int64   // prompts of which nobody knows how much of them that was
 	pairs      float64 // the same for attention
 }
 
@@ -108,6 +109,7 @@ type passes struct {
 	decoding, context int64   // requests that decode, and the prompt tokens they have
 	computed          int64   // prompt tokens computed so far
 	pairs             float64 // the same for attention
+	guesses           int64   // prompts of which nobody knows how much was computed
 
 	// The prompts whose first tokens came at the same time: one pass computed the last of all of them.
 	group struct {
@@ -117,11 +119,23 @@ type passes struct {
 		context, tokens int64
 		pairs           float64
 		busy            bool // the engine was in the middle of a pass when it began
+		guess           bool // nobody knows how much was computed
 	}
 }
 
 // sameTime is how far apart first tokens of one pass come: the engine writes them one after the other.
 const sameTime = 2e6 // nanoseconds
+
+// join notes that a prompt is computed, or taken to be, and its answer decodes.
+func (p *passes) join(w *Work) {
+	p.computed += int64(w.UncachedTokens)
+	p.pairs += pairsOf(w)
+	p.decoding++
+	p.context += int64(w.PromptTokens)
+	if w.Guess {
+		p.guesses++
+	}
+}
 
 func pairsOf(w *Work) float64 {
 	n := float64(w.UncachedTokens)
@@ -131,7 +145,7 @@ func pairsOf(w *Work) float64 {
 func (l *ledger) sampleAt(r *Reservation, now int64) sample {
 	return sample{
 		at: now, output: r.output, decoding: l.passes.decoding, context: l.passes.context + l.output.Load(),
-		computed: l.passes.computed, pairs: l.passes.pairs,
+		computed: l.passes.computed, pairs: l.passes.pairs, guesses: l.passes.guesses,
 	}
 }
 
@@ -144,16 +158,17 @@ func (l *ledger) observePrompt(r *Reservation, now int64) {
 	}
 	if !g.open {
 		g.open = true
-		g.start, g.decoding, g.context, g.tokens, g.pairs = l.since.Load(), p.decoding, p.context+l.output.Load(), 0, 0
+		// What came before it in the queue may never show a first token: it did not begin before its own dispatch in any case, and
+		// not before the first token that was seen last.
+		g.start = max(l.since.Load(), g.end, r.dispatched)
 		g.busy = g.start == r.dispatched && p.decoding > 0
+		g.decoding, g.context, g.tokens, g.pairs, g.guess = p.decoding, p.context+l.output.Load(), 0, 0, false
 	}
 	g.end = now
 	g.tokens += int64(r.work.UncachedTokens)
 	g.pairs += pairsOf(&r.work)
-	p.computed += int64(r.work.UncachedTokens)
-	p.pairs += pairsOf(&r.work)
-	p.decoding++
-	p.context += int64(r.work.PromptTokens)
+	g.guess = g.guess || r.work.Guess
+	p.join(&r.work)
 }
 
 // finishGroup learns from the prompts whose first tokens came together.
@@ -161,7 +176,7 @@ func (l *ledger) finishGroup() {
 	g := &l.passes.group
 	g.open = false
 	took := float64(g.end-g.start) / 1e6
-	if g.tokens <= 0 || took <= 0 {
+	if g.tokens <= 0 || took <= 0 || g.guess {
 		return
 	}
 	n := max(1, float64(g.tokens)/passTokens)
@@ -185,7 +200,7 @@ func (l *ledger) observeSteps(r *Reservation, now int64) {
 	if l.queue.first != nil && now-p.group.end > sameTime {
 		return
 	}
-	if now >= l.learnAt {
+	if now >= l.learnAt && s.guesses == p.guesses {
 		l.learnAt = now + learnEvery
 		n := float64(r.output - s.output)
 		decoding := float64(s.decoding+p.decoding) / 2

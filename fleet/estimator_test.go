@@ -100,6 +100,38 @@ func TestTimingIsLearnedFromHardwareUnlikeTheAssumption(t *testing.T) {
 	}
 }
 
+func TestAnswersInOnePieceTeachNothingAndHoldNobodyUp(t *testing.T) {
+	f := New(Config{})
+	f.Put("http://a", serving("m", 1))
+	s := f.Snapshot()
+	now := int64(1e18)
+	for range 50 {
+		var whole, guess Reservation
+		f.Reserve(&whole, 0, Work{UncachedTokens: 1000, PromptTokens: 1000, Whole: true}, now)
+		if got := s.LoadAt(0, now); got.PendingTokens < 900 || got.PendingTokens > 1200 {
+			t.Fatalf("at once %d tokens are to be computed, want about 1000", got.PendingTokens)
+		}
+		now += 100 * ms
+		if got := s.LoadAt(0, now); got.PendingTokens != 0 || got.Backlog != 0 {
+			t.Fatalf("after 100 ms %d tokens are to be computed", got.PendingTokens)
+		}
+		f.Reserve(&guess, 0, Work{UncachedTokens: 10, PromptTokens: 10, Guess: true}, now)
+		now += 5000 * ms
+		whole.FirstToken(now) // with the rest of the answer
+		whole.Tokens(300, now+1)
+		guess.FirstToken(now)
+		guess.Tokens(30, now+1)
+		whole.Release(now + 2)
+		guess.Release(now + 2)
+	}
+	if got := s.Timing(0); got.Samples > 1 {
+		t.Errorf("%d measurements were taken", got.Samples)
+	}
+	if got := s.LoadAt(0, now); got.Requests != 0 || got.ContextTokens != 0 || got.OutputTokens != 0 || got.Backlog != 0 {
+		t.Errorf("left: %+v", got)
+	}
+}
+
 func TestSingleStallsTeachLittle(t *testing.T) {
 	e := newEstimator(DefaultTiming)
 	truth := Timing{Base: 24, Token: 0.0363}

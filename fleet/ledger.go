@@ -18,6 +18,8 @@ type ledger struct {
 	// first was, and since when it is being computed.
 	predicted, head, since atomic.Int64
 
+	whole atomic.Int64 // when the prompts of requests that show no first token are computed, by the time model
+
 	timing published
 
 	mean atomic.Int64 // of UncachedTokens, of late
@@ -62,13 +64,18 @@ func (l *ledger) load() Load {
 // predicted must not make those behind it look done.
 func (l *ledger) project(out *Load, now int64) {
 	total := l.predicted.Load()
-	if total <= 0 || out.PrefillTokens <= 0 {
-		out.PendingTokens, out.Backlog = 0, 0
-		return
+	out.PendingTokens, out.Backlog = 0, 0
+	if total > 0 && out.PrefillTokens > 0 {
+		done := min(max(now-l.since.Load(), 0), l.head.Load(), total)
+		out.Backlog = nanoseconds(total - done)
+		out.PendingTokens = int64(float64(out.PrefillTokens) * float64(total-done) / float64(total))
 	}
-	done := min(max(now-l.since.Load(), 0), l.head.Load(), total)
-	out.Backlog = nanoseconds(total - done)
-	out.PendingTokens = int64(float64(out.PrefillTokens) * float64(total-done) / float64(total))
+	if unseen := l.whole.Load() - now; unseen > 0 && out.Timing.Token > 0 {
+		tokens := int64(float64(unseen) / 1e6 / out.Timing.Token)
+		out.Backlog += nanoseconds(unseen)
+		out.PrefillTokens += tokens
+		out.PendingTokens += tokens
+	}
 }
 
 func (l *ledger) reserve(r *Reservation, w Work, now int64) {
@@ -78,15 +85,23 @@ func (l *ledger) reserve(r *Reservation, w Work, now int64) {
 	t := l.timing.load()
 	r.predict = int64(t.Prompt(w.UncachedTokens, w.PromptTokens) * 1e6)
 	l.requests.Add(1)
-	l.waiting.Add(1)
 	l.processed.Add(1)
-	l.prefill.Add(int64(w.UncachedTokens))
-	l.predicted.Add(r.predict)
 	l.context.Add(int64(w.PromptTokens))
 	l.blocks.Add(l.share(r))
-	l.queue.push(r)
-	if l.queue.first == r {
-		l.begin(now)
+	if w.Whole {
+		r.stage = stageRunning
+		l.running.push(r)
+		l.passes.join(&w)
+		r.until = max(l.whole.Load(), now) + r.predict
+		l.whole.Store(r.until)
+	} else {
+		l.waiting.Add(1)
+		l.prefill.Add(int64(w.UncachedTokens))
+		l.predicted.Add(r.predict)
+		l.queue.push(r)
+		if l.queue.first == r {
+			l.begin(now)
+		}
 	}
 	l.mean.Add((int64(w.UncachedTokens) - l.mean.Load()) / 16)
 }
@@ -182,9 +197,14 @@ func (l *ledger) tokens(r *Reservation, n, now int64) {
 	if r.stage != stageRunning || n <= r.output {
 		return
 	}
-	l.output.Add(n - r.output)
+	came := n - r.output
+	l.output.Add(came)
 	r.output, r.touched = n, now
-	if n-r.sample.output >= sampleTokens {
+	switch {
+	case r.work.Whole:
+	case came > sampleTokens: // a count at the end, or pieces that were held back: no telling when they were computed
+		r.sample = l.sampleAt(r, now)
+	case n-r.sample.output >= sampleTokens:
 		l.observeSteps(r, now)
 	}
 }
@@ -204,6 +224,9 @@ func (l *ledger) end(r *Reservation, now int64) bool {
 		l.leaveQueue(r, now)
 	case stageRunning:
 		l.running.remove(r)
+		if early := r.until - now; early > 0 { // sooner than predicted: those behind it move up
+			l.whole.Add(-min(early, r.predict))
+		}
 		l.passes.decoding--
 		l.passes.context -= int64(r.work.PromptTokens)
 	}

@@ -8,6 +8,13 @@ type Work struct {
 	PromptTokens   int // all of them: read at every step of the answer, until the end
 	ContextBlocks  int // engine blocks of the prompt: resident until the end
 
+	// Whole says that the answer comes in one piece, so that nobody sees its first token. The prompt then counts as computed when
+	// the time model says so, and the request teaches nothing.
+	Whole bool
+
+	// Guess says that UncachedTokens is an estimate: nothing is learned from how long they take.
+	Guess bool
+
 	// Marks are places in the prompt up to which requests may share its blocks, ascending, at most MaxMarks: see [NextMark]. They
 	// must not change before the reservation is released. nil: nothing is shared.
 	Marks []Mark
@@ -44,6 +51,7 @@ type Reservation struct {
 	tracked             uint64 // bit i: mark i is counted
 	blocks              int64  // of ContextBlocks, those that no mark counts
 	predict             int64  // nanoseconds that the prompt was predicted to take
+	until               int64  // of a whole answer: when the prompt was predicted to be computed, Unix nanoseconds
 	output              int64  // tokens of the answer so far
 	dispatched, touched int64  // when it was, and when it last gave a sign of life; Unix nanoseconds
 	sample              sample // where the measured interval began
