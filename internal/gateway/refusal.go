@@ -1,0 +1,59 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/internal/api"
+)
+
+// noWorker answers a request for which no worker could be chosen.
+func (x *exchange) noWorker(err error) {
+	if errors.Is(err, context.Canceled) {
+		x.g.Telemetry.Refused("client_gone")
+		return // there is no one left to tell
+	}
+	x.refuse(x.g.routeError(err, x.rec.Model))
+}
+
+// refuse answers without having asked a worker.
+func (x *exchange) refuse(err error) {
+	told := api.AsError(err)
+	x.g.refuse(x.w, x.dialect, told.Code, told)
+}
+
+// routeError is what the client is told of the Router's error.
+func (g *Gateway) routeError(err error, model string) *api.Error {
+	switch {
+	case errors.Is(err, warmpath.ErrUnknownModel):
+		if waiting, workers := g.unheard(); waiting > 0 || workers == 0 {
+			return api.NoModelYet(model, waiting, workers)
+		}
+		return api.UnknownModel(model)
+	case errors.Is(err, warmpath.ErrSaturated):
+		return api.Saturated(err)
+	case errors.Is(err, warmpath.ErrNoWorker):
+		return api.NoWorker(err)
+	case errors.Is(err, warmpath.ErrNoTarget):
+		return api.Invalid("", "the header "+headerTarget+" must name a worker that serves the model")
+	case errors.Is(err, warmpath.ErrNoRank):
+		return api.Invalid("", "no worker has the data-parallel rank that the request asks for")
+	case errors.Is(err, context.DeadlineExceeded):
+		return api.WorkerTimeout(err)
+	case errors.Is(err, warmpath.ErrUnknownPolicy):
+		return api.Invalid("", err.Error())
+	}
+	return api.AsError(err)
+}
+
+// unheard counts the workers that have not said yet what they serve, and all.
+func (g *Gateway) unheard() (waiting, workers int) {
+	all := g.Fleet.Snapshot().Workers()
+	for _, w := range all {
+		if len(w.Facts.Models) == 0 {
+			waiting++
+		}
+	}
+	return waiting, len(all)
+}
