@@ -280,6 +280,7 @@ func (b *blocks) shared(set setID, h fleet.Holder) bool {
 
 // count notes that a holder's claim on n blocks became another.
 func (b *blocks) count(h *holder, from, to claim, n int64) {
+	h.changes++
 	if from.belief() != to.belief() { // one whose count comes to 0 is gone
 		b.beliefs.count(h, to.belief(), n)
 		b.beliefs.count(h, from.belief(), -n)

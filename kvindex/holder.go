@@ -22,6 +22,7 @@ type holder struct {
 	blocks   [block.NumTiers]int64 // of ours, by tier, in any group
 	handles  int64                 // points
 	named    int64                 // blocks that it knows by their names
+	changes  uint64                // of its claims, so far
 	odd      bool                  // all it knows by handles is in points, nothing in names
 	covers   int                   // lists of what it covers in part, or twice
 	waiting  int64

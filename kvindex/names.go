@@ -189,14 +189,12 @@ func (t *names) sweep(segment int, touch func(key block.Key), keep func(key bloc
 	}
 }
 
-// each calls f for all names.
-func (t *names) each(f func(handle uint64, key block.Key)) {
-	for s := range t.segments {
-		words := t.segments[s].words
-		for i := 0; i < len(words); i += 2 {
-			if words[i+1] != 0 {
-				f(words[i], block.Key(words[i+1]))
-			}
+// each calls f for all names of a segment.
+func (t *names) each(segment int, f func(handle uint64, key block.Key)) {
+	words := t.segments[segment].words
+	for i := 0; i < len(words); i += 2 {
+		if words[i+1] != 0 {
+			f(words[i], block.Key(words[i+1]))
 		}
 	}
 }

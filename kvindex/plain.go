@@ -130,7 +130,7 @@ func (x *Index) applyLoose(a *announcement) (int, verdict) {
 
 // placePlain applies the blocks from the i-th on, which follow each other on a line.
 func (x *Index) placePlain(a *announcement, i int, line line, c change) (int, verdict) {
-	b, size, tick := &x.blocks, int(x.size), x.tick()
+	b, size := &x.blocks, int(x.size)
 	for i < a.to {
 		n := min(a.to-i, MaxChain/size-line.end)
 		if n <= 0 {
@@ -140,36 +140,12 @@ func (x *Index) placePlain(a *announcement, i int, line line, c change) (int, ve
 		keys := x.hasher.Append(x.scratch.keys[:0], line.key, line.end*size, a.Tokens[i*size:(i+n)*size], features)
 		x.scratch.keys = keys
 		handles := a.Handles[i : i+n]
-		for len(keys) > 0 {
-			at, n := b.knownRun(keys)
-			known := n > 0
-			if !known {
-				n = b.newRun(keys)
-			}
-			n, bad := x.name(c.h, handles[:n], keys, known)
-			if n == 0 {
-				break
-			}
-			if known {
-				if a.copies {
-					x.countCopies(keys[:n], at, c)
-				}
-				b.ghosts = b.ghosts[:0] // they may be among them
-				b.paint(at.strand(), at.offset(), at.offset()+uint32(n), c)
-				b.use(at.strand(), tick)
-			} else {
-				b.grow(keys[:n], line.key, line.end == 0, uint32(line.end), c, tick)
-			}
-			x.rouse(c.h, handles[:n])
-			line.key, line.end = keys[n-1], line.end+n
-			keys, handles, i = keys[n:], handles[n:], i+n
-			if bad {
-				break
-			}
-		}
-		if len(keys) == 0 {
+		done := x.placeKeys(&line, handles, keys, c, a.copies)
+		i += done
+		if done == n {
 			continue
 		}
+		keys, handles = keys[done:], handles[done:]
 		// The next handle does not name what its tokens say, or waits.
 		if key, at, ok := x.knownBy(c.h, handles[0]); ok && a.RootUnknown {
 			x.again(a, key, at) // its tokens came without their salt or images: the handle knows better
@@ -189,6 +165,41 @@ func (x *Index) placePlain(a *announcement, i int, line line, c change) (int, ve
 		return i, x.estranged()
 	}
 	return i, applied
+}
+
+// placeKeys applies a change to the blocks of keys, which follow each other on a line, and moves that along: as many as
+// their handles can name, from the first on.
+func (x *Index) placeKeys(line *line, handles []uint64, keys []block.Key, c change, copies bool) (done int) {
+	b, tick := &x.blocks, x.tick()
+	for done < len(keys) {
+		rest := keys[done:]
+		at, n := b.knownRun(rest)
+		known := n > 0
+		if !known {
+			n = b.newRun(rest)
+		}
+		n, bad := x.name(c.h, handles[done:done+n], rest, known)
+		if n == 0 {
+			return done
+		}
+		if known {
+			if copies {
+				x.countCopies(rest[:n], at, c)
+			}
+			b.ghosts = b.ghosts[:0] // they may be among them
+			b.paint(at.strand(), at.offset(), at.offset()+uint32(n), c)
+			b.use(at.strand(), tick)
+		} else {
+			b.grow(rest[:n], line.key, line.end == 0, uint32(line.end), c, tick)
+		}
+		x.rouse(c.h, handles[done:done+n])
+		line.key, line.end = rest[n-1], line.end+n
+		done += n
+		if bad {
+			return done
+		}
+	}
+	return done
 }
 
 // estranged returns the verdict on a handle that does not name what it should.
@@ -391,11 +402,13 @@ func (x *Index) unfold(h *holder) {
 		end    int
 	}
 	folds := make([]fold, 0, h.named)
-	b.names.each(func(handle uint64, key block.Key) {
-		if at := b.locate(key); at != 0 && b.maskAt(at, h.id)&maskNamed != 0 {
-			folds = append(folds, fold{handle, key, at, b.end(at)})
-		}
-	})
+	for i := range nameSegments {
+		b.names.each(i, func(handle uint64, key block.Key) {
+			if at := b.locate(key); at != 0 && b.maskAt(at, h.id)&maskNamed != 0 {
+				folds = append(folds, fold{handle, key, at, b.end(at)})
+			}
+		})
+	}
 	slices.SortFunc(folds, func(f, g fold) int { return f.end - g.end })
 	points := make(map[spot]uint32, len(folds))
 	for _, f := range folds {

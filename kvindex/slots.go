@@ -275,6 +275,17 @@ func (t *slots) drop(p *probe, alive func(spot) bool) {
 	}
 }
 
+// each calls f for all keys of a segment, dead ones included.
+func (t *slots) each(segment int, f func(key block.Key)) {
+	if a := t.segments[segment].array.Load(); a != nil {
+		for i := 0; i < len(a.words); i += 2 {
+			if a.words[i+1]>>16 != 0 {
+				f(block.Key(a.words[i]))
+			}
+		}
+	}
+}
+
 func (t *slots) bytes() int64 { return int64(t.words) * 8 }
 
 // growth returns what n more keys make the table allocate, old memory beside new. Keys are hashes: no segment gets more

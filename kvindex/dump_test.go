@@ -1,0 +1,140 @@
+package kvindex_test
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// warm loads what one index has of a holder into another.
+func warm(t *testing.T, from, to *kvindex.Index, id fleet.Holder) {
+	t.Helper()
+	if err := from.Dump(id, func(r *kvindex.Held) error { return to.Load(id, r) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAWarmedIndexGoesOnAsTheOther dumps holders after random histories, and lets the copies go through the same events.
+func TestAWarmedIndexGoesOnAsTheOther(t *testing.T) {
+	h, _ := block.NewHasher(block.XXH3, 16)
+	for seed := range uint64(60) {
+		r := rand.New(rand.NewPCG(seed, 11))
+		x, y := kvindex.New(h, kvindex.Config{}), kvindex.New(h, kvindex.Config{})
+		var prompts [][]block.Token
+		for i := range 6 {
+			p := random(r, 30*16)
+			if i > 0 {
+				copy(p, prompts[r.IntN(i)][:r.IntN(30)*16])
+			}
+			prompts = append(prompts, p)
+		}
+		handle := func(p []block.Token, n int) uint64 {
+			d := uint64(1)
+			for _, tok := range p[:n*16] {
+				d = (d ^ uint64(tok)) * 0x100000001b3
+			}
+			return d
+		}
+		turn := func(indexes ...*kvindex.Index) {
+			id, p := fleet.Holder(r.IntN(3)), prompts[r.IntN(len(prompts))]
+			from := r.IntN(20) * r.IntN(2)
+			to := from + 1 + r.IntN(30-from)
+			var handles []uint64
+			for i := from; i < to; i++ {
+				handles = append(handles, handle(p, i+1))
+			}
+			s := kvindex.Stored{
+				Tier: block.Tier(r.IntN(4) / 3), Handles: handles, Tokens: p[from*16 : to*16], BlockSize: 16, Origin: kvindex.OriginNew,
+			}
+			if from > 0 {
+				s.HasParent, s.Parent = true, handle(p, from)
+			}
+			op, shuffled := r.IntN(5), r.IntN(2) == 0
+			if shuffled {
+				slices.Reverse(handles)
+			}
+			for _, x := range indexes {
+				switch {
+				case op > 1 && !shuffled && from == 0:
+					x.Store(id, &s)
+				case op <= 1:
+					x.Remove(id, s.Tier, 0, handles)
+				}
+			}
+		}
+		for range 40 {
+			turn(x)
+		}
+		for id := range fleet.Holder(3) {
+			if _, ok := x.Holder(id); ok {
+				warm(t, x, y, id)
+			}
+		}
+		for step := range 40 {
+			for i, p := range prompts {
+				keys := h.Append(nil, h.Root(block.Scope{}), 0, p, nil)
+				if a, b := x.Match(keys, 0, nil), y.Match(keys, 0, nil); !slices.Equal(a, b) {
+					t.Fatalf("seed %d, %d steps later, prompt %d: %+v, the copy says %+v", seed, step, i, a, b)
+				}
+			}
+			if a, b := x.Stats(), y.Stats(); a.Memberships != b.Memberships || a.Handles != b.Handles {
+				t.Fatalf("seed %d, %d steps later: %d blocks, %d handles; the copy has %d, %d", seed, step, a.Memberships, a.Handles, b.Memberships, b.Handles)
+			}
+			turn(x, y)
+		}
+	}
+}
+
+func TestKeysAreDumpedWithTheirHolesAndCopies(t *testing.T) {
+	h, _ := block.NewHasher(block.XXH3, 16)
+	x, y := kvindex.New(h, kvindex.Config{}), kvindex.New(h, kvindex.Config{})
+	keys := h.Append(nil, h.Root(block.Scope{}), 0, seq(0, 640), nil)
+	x.StoreKeys(0, block.TierGPU, 0, 0, false, keys)
+	x.StoreKeys(0, block.TierGPU, 0, keys[4], true, keys[5:10])
+	x.RemoveKeys(0, block.TierGPU, 0, keys[20:22])
+	warm(t, x, y, 0)
+	for _, z := range []*kvindex.Index{x, y} {
+		z.RemoveKeys(0, block.TierGPU, 0, keys[5:12])
+		z.StoreKeys(0, block.TierGPU, 0, keys[9], true, keys[10:12])
+		if m := z.Match(keys, 0, nil); len(m) != 1 || m[0].Blocks != 20 {
+			t.Errorf("%+v", m)
+		}
+		z.StoreKeys(0, block.TierGPU, 0, keys[19], true, keys[20:22])
+		if m := z.Match(keys, 0, nil); len(m) != 1 || m[0].Blocks != 40 {
+			t.Errorf("%+v", m)
+		}
+	}
+}
+
+func TestWhatCannotBeDumpedSaysSo(t *testing.T) {
+	h, _ := block.NewHasher(block.XXH3, 16)
+	x, y := kvindex.New(h, kvindex.Config{}), kvindex.New(h, kvindex.Config{})
+	none := func(*kvindex.Held) error { return nil }
+	if err := x.Dump(3, none); err == nil {
+		t.Error("a holder that is not known is dumped")
+	}
+	x.Store(0, &kvindex.Stored{Handles: []uint64{1, 2}, Tokens: seq(0, 16), BlockSize: 8})
+	if err := x.Dump(0, none); !errors.Is(err, kvindex.ErrOdd) {
+		t.Errorf("blocks of other sizes: %v", err)
+	}
+	told(x, 1, seq(0, 64), []uint64{1, 2, 3, 4})
+	told(y, 2, seq(0, 64), []uint64{5, 6, 7, 8})
+	if err := x.Dump(1, func(r *kvindex.Held) error { return y.Load(1, r) }); !errors.Is(err, kvindex.ErrOdd) {
+		t.Errorf("handles that another holder gives otherwise: %v", err)
+	}
+	for _, r := range []kvindex.Held{
+		{Depth: -1, Keys: make([]block.Key, 1), Handles: make([]uint64, 1)},
+		{Depth: kvindex.MaxChain, Keys: make([]block.Key, 1), Handles: make([]uint64, 1)},
+		{Depth: 3, Parent: 77, Keys: make([]block.Key, 1), Handles: make([]uint64, 1)},
+		{Keys: make([]block.Key, 2), Handles: make([]uint64, 1)},
+	} {
+		if err := y.Load(4, &r); err == nil {
+			t.Errorf("loaded: %+v", r)
+		}
+	}
+}
