@@ -191,3 +191,17 @@ func TestASessionFindsItsWorkerInALargeFleet(t *testing.T) {
 		}
 	}
 }
+
+func TestTheFewUsableWorkersOfALargeFleetTakeTurns(t *testing.T) {
+	w := large(t, 100, warmpath.Options{})
+	for id := range fleet.WorkerID(100) {
+		w.fleet.SetHealth(id, id >= 98, "down")
+	}
+	var counts [100]int
+	for range 200 {
+		counts[w.route(warmpath.Request{PromptBytes: 400, Policy: "round_robin"}).Holder]++
+	}
+	if counts[98] < 60 || counts[99] < 60 {
+		t.Errorf("%d and %d of 200 requests", counts[98], counts[99])
+	}
+}

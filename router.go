@@ -135,24 +135,31 @@ func (r *Router) decide(ctx context.Context, req *Request, take bool) (*Decision
 		External:     req.External,
 		Prompt:       policy.Prompt{Tokens: req.Tokens, Keys: d.keys, BlockSize: d.BlockSize, Text: req.Text},
 	}
-	partial := r.gather(d, snap, pool, req)
-	d.noteMatches(pool, 0)
-	d.noteActive(snap)
-	choice := p.Choose(&d.query, d.Candidates)
-	if partial && choice.Index < 0 { // none of those few can be used: look at all
-		d.begin(len(pool.Holders))
-		d.addAll(snap, pool)
-		d.noteMatches(pool, 0)
-		d.noteActive(snap)
-		choice = p.Choose(&d.query, d.Candidates)
-	} else if partial && !take {
-		d.addRest(snap, pool)
-	}
-	d.settle(choice)
+	d.settle(r.choose(d, snap, pool, req))
 	if d.Worker == nil {
 		return d, fmt.Errorf("route to model %q: %w", req.Model, noChoice(d.Candidates))
 	}
 	return d, nil
+}
+
+// choose lists candidates and lets the policy choose.
+func (r *Router) choose(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool, req *Request) policy.Choice {
+	turn := d.query.Turn
+	partial := r.gather(d, snap, pool, req)
+	d.noteMatches(pool, 0)
+	d.noteActive(snap)
+	choice := d.policy.Choose(&d.query, d.Candidates)
+	if partial && choice.Index < 0 { // none of those few can be used: look at all
+		d.query.Turn = turn
+		d.begin(len(pool.Holders))
+		d.addAll(snap, pool)
+		d.noteMatches(pool, 0)
+		d.noteActive(snap)
+		choice = d.policy.Choose(&d.query, d.Candidates)
+	} else if partial && !d.take {
+		d.addRest(snap, pool)
+	}
+	return choice
 }
 
 // decision returns an empty decision.

@@ -128,40 +128,14 @@ func Build(s Spec) (*Policy, error) {
 	if s.ImbalanceTokens > 0 && !slices.Contains(s.Filters, "balanced") {
 		names = append(names, "balanced")
 	}
-	p := &Policy{spec: s, filters: []Filter{usable{}}, picker: best{}, terms: s.Terms, matches: s.NeedsMatches}
+	p := &Policy{spec: s, filters: []Filter{usable{}}, picker: best{}, terms: slices.Clone(s.Terms), matches: s.NeedsMatches}
 	if s.Chooser != nil {
 		p.chooser = s.Chooser()
 		if len(s.Scorers) > 0 || s.Picker != "" {
 			errs = append(errs, errors.New("a chooser decides alone: leave out scorers and picker"))
 		}
 	}
-	for _, name := range names {
-		f, ok := filters[name]
-		if !ok {
-			errs = append(errs, fmt.Errorf("no filter is called %q (known: %v)", name, known(filters)))
-			continue
-		}
-		p.filters = append(p.filters, f(&s))
-	}
-	for _, w := range s.Scorers {
-		f, ok := scorers[w.Scorer]
-		if !ok {
-			errs = append(errs, fmt.Errorf("no scorer is called %q (known: %v)", w.Scorer, known(scorers)))
-			continue
-		}
-		if !(w.Weight > 0) {
-			errs = append(errs, fmt.Errorf("weight %v of scorer %s is not above 0", w.Weight, w.Scorer))
-		}
-		p.scorers = append(p.scorers, weightedScorer{f(&s), w.Weight})
-		p.terms = append(p.terms, w.Scorer)
-		p.matches = p.matches || w.Scorer == "match"
-	}
-	if s.Picker != "" {
-		var ok bool
-		if p.picker, ok = pickers[s.Picker]; !ok {
-			errs = append(errs, fmt.Errorf("no picker is called %q (known: %v)", s.Picker, known(pickers)))
-		}
-	}
+	errs = append(errs, p.compose(&s, names)...)
 	switch p.picker.(type) {
 	case best, maxScore:
 		p.ranks = true
@@ -176,6 +150,38 @@ func Build(s Spec) (*Policy, error) {
 		return nil, fmt.Errorf("build policy %q: %w", s.Name, errors.Join(errs...))
 	}
 	return p, nil
+}
+
+// compose finds what s names, and returns what there is not.
+func (p *Policy) compose(s *Spec, filterNames []string) (errs []error) {
+	for _, name := range filterNames {
+		f, ok := filters[name]
+		if !ok {
+			errs = append(errs, fmt.Errorf("no filter is called %q (known: %v)", name, known(filters)))
+			continue
+		}
+		p.filters = append(p.filters, f(s))
+	}
+	for _, w := range s.Scorers {
+		f, ok := scorers[w.Scorer]
+		if !ok {
+			errs = append(errs, fmt.Errorf("no scorer is called %q (known: %v)", w.Scorer, known(scorers)))
+			continue
+		}
+		if !(w.Weight > 0) {
+			errs = append(errs, fmt.Errorf("weight %v of scorer %s is not above 0", w.Weight, w.Scorer))
+		}
+		p.scorers = append(p.scorers, weightedScorer{f(s), w.Weight})
+		p.terms = append(p.terms, w.Scorer)
+		p.matches = p.matches || w.Scorer == "match"
+	}
+	if s.Picker != "" {
+		var ok bool
+		if p.picker, ok = pickers[s.Picker]; !ok {
+			errs = append(errs, fmt.Errorf("no picker is called %q (known: %v)", s.Picker, known(pickers)))
+		}
+	}
+	return errs
 }
 
 func known[V any](m map[string]V) []string {
