@@ -258,7 +258,11 @@ func (w *waiting) leave(l *line, a *guest) (got grant, waits bool) {
 func (w *waiting) timedOut(l *line, waited time.Duration) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return api.QueueTimeout(waited, l.queue.RetryAfter(time.Now().UnixNano()))
+	retry, known := l.queue.RetryAfter(time.Now().UnixNano())
+	if !known {
+		retry = max(waited, time.Second) // nothing moved all the while
+	}
+	return api.QueueTimeout(waited, retry)
 }
 
 // run gives turns until ctx ends; whoever waits then is sent away.

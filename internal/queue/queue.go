@@ -152,10 +152,10 @@ func (q *Queue) put(it *Item) {
 }
 
 // RetryAfter is when a request that cannot be served is best asked again: when all that waits now is served, going by the pace;
-// at least a second and at most MaxWait.
-func (q *Queue) RetryAfter(now int64) time.Duration {
-	wait, _ := q.pace.wait(q.len+1, now)
-	return min(atLeastSecond(wait), max(q.cfg.MaxWait, time.Second))
+// at least a second and at most MaxWait. It is not known while few were served.
+func (q *Queue) RetryAfter(now int64) (retry time.Duration, known bool) {
+	wait, known := q.pace.wait(q.len+1, now)
+	return min(atLeastSecond(wait), max(q.cfg.MaxWait, time.Second)), known
 }
 
 // Pop takes the next request out, nil when none waits. The caller ends with Served, or puts it back with Return; then nothing

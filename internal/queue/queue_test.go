@@ -260,6 +260,22 @@ func TestARequestThatWouldWaitTooLongIsRefusedAtOnce(t *testing.T) {
 	push(t, q, now, &Item{Arrived: now}) // no deadline
 }
 
+func TestRetryAfterGoesByThePace(t *testing.T) {
+	q := New(config(FCFS))
+	for i := range int64(30) {
+		push(t, q, 0, &Item{Arrived: i})
+	}
+	if _, known := q.RetryAfter(0); known {
+		t.Error("a pace is known before anybody was served")
+	}
+	for i := range int64(20) {
+		q.Served(q.Pop(), i*second)
+	}
+	if retry, known := q.RetryAfter(19 * second); !known || retry < 10*time.Second || retry > 12*time.Second {
+		t.Errorf("ten wait at one a second: retry after %v, known %v", retry, known)
+	}
+}
+
 func TestWhatIsReturnedKeepsItsPlace(t *testing.T) {
 	for _, order := range orders[1:] {
 		cfg := config(order)
