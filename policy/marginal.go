@@ -122,6 +122,9 @@ func followed(q *Query, c []Candidate, picked int) Branch {
 const (
 	// budget is how many prompt tokens an engine computes in a pass [vLLM and SGLang on the devices they are usually run on].
 	budget = 8192
+	// levelled is how many requests holders differ by before the router has levelled them out. Fewer let long answers gather on few
+	// holders of a dozen requests each; more send requests of busy fleets away from their prefix for a difference that soon is gone.
+	levelled = 16
 	// measured is how many measurements make a machine's own times count for half.
 	measured = 50
 	// alike is how far apart the passes of like machines may seem: differences up to it are not believed.
@@ -137,12 +140,13 @@ type typical struct {
 
 // typical returns what to expect of an answer to q.
 //
-// Holders do not stay unlike for a whole answer where they serve many at once. By chance one of n requests differs from another by
-// √n; the busiest and the idlest of some thirty are four such deviations apart. The router sends every holder n new requests in
-// the time of an answer, so that it can level 4·√n of them in 4/√n of that time.
+// Holders do not stay unlike for a whole answer where they serve many at once. A router that looks at load keeps them within a
+// number of requests that does not grow with what they have [Mitzenmacher, The Power of Two Choices, 2001], and sends each of
+// them n new ones in the time of an answer, n being what it has: k requests are levelled in k/n of that time. A long conversation
+// counts for many short ones, so k is not one or two.
 func (m *marginal) typical(q *Query, c []Candidate) typical {
 	t := typical{answer: m.answers.mean(q.Model, firstAnswer)}
-	t.together = min(1, 4/math.Sqrt(max(m.crowds.mean(q.Model, firstCrowd), 1)))
+	t.together = min(1, levelled/max(m.crowds.mean(q.Model, firstCrowd), 1))
 	t.timing = meanTiming(c)
 	return t
 }
