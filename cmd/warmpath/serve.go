@@ -61,7 +61,7 @@ Flags win over the file. SIGHUP or POST /admin/reload reads the file again; SIGT
 	flags := c.Flags()
 	flags.StringVar(&f.listen, "listen", d.Listen, "`ADDR` for clients: the model API, /health, /readiness")
 	flags.StringVar(&f.adminListen, "admin-listen", d.Admin.Listen, "`ADDR` for operators: /metrics, /admin/…; not loopback needs a key ("+config.EnvAdminKey+" or admin.key_file)")
-	flags.StringVar(&f.policy, "policy", d.Policy, "`NAME`: marginal, kv_aware, round_robin, random, power_of_two, least_load, direct")
+	flags.StringVar(&f.policy, "policy", d.Policy, "`NAME` of a type of policy, or of one in the file; TYPE:KEY=VALUE,… gives it parameters. `warmpath config sample` lists them")
 	flags.StringVar(&f.file, "config", "", "`FILE` with all other settings; see `warmpath config sample`")
 	flags.StringArrayVar(&f.workers, "worker", nil, "`URL[,events=ENDPOINT][,replay=ENDPOINT][,model=NAME]` of an engine; repeatable")
 	flags.StringArrayVar(&f.modelPaths, "model-path", nil, "`[NAME=]DIR` with a model's tokenizer and chat template, or hub:ORG/NAME with --allow-hub: its token ids are made here; repeatable")

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -200,7 +201,43 @@ func (c *Config) specs() []policy.Spec {
 	for _, p := range c.Policies {
 		specs = append(specs, p.Parameters.Spec(p.Name))
 	}
+	for name := range c.inLine() {
+		if p, err := c.parsePolicy(name); err == nil {
+			specs = append(specs, p.Spec(name))
+		}
+	}
 	return specs
+}
+
+// inLine are the names in use that say parameters too: TYPE:KEY=VALUE,KEY=VALUE.
+func (c *Config) inLine() map[string]bool {
+	used := map[string]bool{}
+	for _, name := range slices.Concat(slices.Collect(maps.Values(c.ModelPolicies)), c.RequestPolicies, []string{c.Policy}) {
+		if strings.Contains(name, ":") {
+			used[name] = true
+		}
+	}
+	return used
+}
+
+// parsePolicy reads TYPE:KEY=VALUE,KEY=VALUE over the defaults of that type.
+func (c *Config) parsePolicy(name string) (policy.Parameters, error) {
+	kind, settings, _ := strings.Cut(name, ":")
+	k, ok := policy.KindOf(kind)
+	if !ok {
+		return nil, fmt.Errorf("%q is none of %s%s", kind, strings.Join(kindNames(), ", "), meant(kind, kindNames()))
+	}
+	p := c.Routing.defaults(k)
+	for _, setting := range strings.Split(settings, ",") {
+		key, value, ok := strings.Cut(setting, "=")
+		if !ok {
+			return nil, fmt.Errorf("%q is not KEY=VALUE", setting)
+		}
+		if err := policy.SetParameter(p, key, value); err != nil {
+			return nil, err
+		}
+	}
+	return p, p.Validate()
 }
 
 // Spec returns the policy that c asks for, with its parameters. Validate checks the name.
@@ -229,6 +266,11 @@ func (c *Config) PolicyNames() []string {
 func (c *Config) validatePolicies(found *problems) {
 	names := c.PolicyNames()
 	exists := func(path, name string) {
+		if strings.Contains(name, ":") && !slices.Contains(names, name) {
+			_, err := c.parsePolicy(name)
+			found.add(path, err)
+			return
+		}
 		if !slices.Contains(names, name) {
 			found.add(path, fmt.Errorf("%q is none of %s%s", name, strings.Join(names, ", "), meant(name, names)))
 		}

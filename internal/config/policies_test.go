@@ -1,6 +1,8 @@
 package config
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -80,6 +82,34 @@ func TestSeedsSectionsAreRead(t *testing.T) {
 		// A section of policies alone leaves the rest of routing as it was.
 		if cfg.Routing != Default().Routing {
 			t.Errorf("%s: %+v", file, cfg.Routing)
+		}
+	}
+}
+
+func TestANameMaySayParameters(t *testing.T) {
+	cfg, err := Load("testdata/good/workers.yaml", func(c *Config) {
+		c.Policy = "kv_aware:imbalance_tokens=7"
+		c.ModelPolicies = map[string]string{"llama": "kv:prefill_load_scale=16"}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := cfg.Spec()
+	if spec.Name != "kv_aware:imbalance_tokens=7" || spec.ImbalanceTokens != 7 || spec.TierWeights[1] != 0.8 {
+		t.Errorf("%+v", spec)
+	}
+	o := cfg.Options()
+	if !slices.ContainsFunc(o.Policies, func(s policy.Spec) bool { return s.Name == o.ModelPolicies["llama"] }) {
+		t.Error("the model's policy is not among those of the router")
+	}
+	for name, want := range map[string]string{
+		"kv_awear:imbalance_tokens=7": `policy: "kv_awear" is none of`,
+		"kv_aware:imbalance_token=7":  `policy: there is no "imbalance_token" (known: tier_weights.gpu,`,
+		"kv_aware:imbalance_tokens":   `policy: "imbalance_tokens" is not KEY=VALUE`,
+		"kv_aware:tier_weights.cpu=3": "policy: tier_weights.cpu: 3 is outside 0..1",
+	} {
+		if _, err := Load("", func(c *Config) { c.Policy = name }); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
