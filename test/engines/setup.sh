@@ -22,6 +22,12 @@ python=$root/vllm/venv/bin/python
 "$python" -c 'import vllm' 2>/dev/null || { echo "engines: vLLM did not install; see above"; exit 1; }
 export HF_HUB_OFFLINE=1 CUDA_VISIBLE_DEVICES=
 [ -f "$root/vllm/gemma3/model.safetensors" ] || "$python" "$shared/engines/make_model.py" "$root/vllm/gemma3" gemma3 2>/dev/null
+turns=$root/vllm/tiny-turns # the tiny model with a template that has reasoning, documents and developers too
+mkdir -p "$turns" && cp -r "$root/vllm/tiny-llama/." "$turns" && cp "$here/turns.jinja" "$turns/chat_template.jinja"
+for family in qwen2vl llava gemma3; do
+  [ -f "$root/vllm/images-$family/model.safetensors" ] ||
+    "$python" "$here/multimodal.py" "$root/vllm/tiny-llama" "$root/vllm/images-$family" "$family" 2>/dev/null
+done
 for name in a b; do
   [ -f "$root/vllm/lora-$name/adapter_model.safetensors" ] ||
     "$python" "$shared/engines/make_lora.py" "$root/vllm/tiny-llama" "$root/vllm/lora-$name" "$([ $name = a ] && echo 1 || echo 2)"

@@ -128,8 +128,11 @@ func randomRequest(r *rand.Rand, i int, kind tokens.Kind) ([]byte, api.Dialect) 
 		return encode(body), api.OpenAICompletions
 	}
 	var messages []message
-	if r.IntN(2) == 0 {
+	switch n := r.IntN(12); {
+	case n < 5:
 		messages = append(messages, say("system", text()))
+	case n < 7 && kind == tokens.VLLM:
+		messages = append(messages, say("developer", text()))
 	}
 	for turn := range 1 + r.IntN(3) {
 		if r.IntN(4) == 0 {
@@ -149,6 +152,9 @@ func randomRequest(r *rand.Rand, i int, kind tokens.Kind) ([]byte, api.Dialect) 
 		} else {
 			messages = append(messages, say("assistant", text()))
 		}
+		if r.IntN(3) == 0 && kind == tokens.VLLM {
+			messages[len(messages)-1][[]string{"reasoning", "reasoning_content"}[r.IntN(2)]] = text()
+		}
 		messages = append(messages, say("user", text()))
 	}
 	body["messages"] = messages
@@ -167,6 +173,11 @@ func randomRequest(r *rand.Rand, i int, kind tokens.Kind) ([]byte, api.Dialect) 
 		}
 	case 2:
 		body["chat_template_kwargs"] = map[string]any{"enable_thinking": false, "unused": []int{1}}
+	case 3:
+		if kind == tokens.VLLM {
+			body["documents"] = []any{map[string]any{"title": "One", "text": text()}, map[string]any{"title": "Two", "text": text()}}
+			body["reasoning_effort"] = []string{"low", "high", "none"}[r.IntN(3)]
+		}
 	}
 	return encode(body), api.OpenAIChat
 }

@@ -18,8 +18,9 @@ func TestTwoPlainWorkers(t *testing.T) {
 	lora := []string{"--enable-lora", "--max-loras", "2", "--max-lora-rank", "8",
 		"--lora-modules", "a=" + dir + "/lora-a", "b=" + dir + "/lora-b", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"}
 	// One answers /render, one does not; one publishes integer hashes, one raw bytes.
-	one := begin(t, "one", launch{kind: "vllm", args: append(slices.Clone(lora), "--enable-scale-out")})
-	two := begin(t, "two", launch{kind: "vllm", args: lora, env: []string{"VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0"}})
+	model := dir + "/tiny-turns"
+	one := begin(t, "one", launch{kind: "vllm", args: append(slices.Clone(lora), "--enable-scale-out"), env: []string{"MODEL=" + model}})
+	two := begin(t, "two", launch{kind: "vllm", args: lora, env: []string{"MODEL=" + model, "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0"}})
 	one.await(t)
 	two.await(t)
 
@@ -34,9 +35,9 @@ func TestTwoPlainWorkers(t *testing.T) {
 	t.Run("tools are part of the prompt", func(t *testing.T) { tools(t, k, "") })
 	t.Run("a generated answer is continued", func(t *testing.T) { continued(t, k, "") })
 	t.Run("adapters are kept apart", func(t *testing.T) { adapters(t, k, "") })
-	t.Run("the same with ids made in process", func(t *testing.T) { inProcess(t, k, dir+"/tiny-llama", one, two) })
-	t.Run("ids made in process equal the engine's", func(t *testing.T) { sameIDs(t, dir+"/tiny-llama", tokens.VLLM, one) })
-	t.Run("ids in place of the text change nothing", func(t *testing.T) { forwardingVLLM(t, one, dir+"/tiny-llama") })
+	t.Run("the same with ids made in process", func(t *testing.T) { inProcess(t, k, model, one, two) })
+	t.Run("ids made in process equal the engine's", func(t *testing.T) { sameIDs(t, model, tokens.VLLM, one) })
+	t.Run("ids in place of the text change nothing", func(t *testing.T) { forwardingVLLM(t, one, model) })
 	t.Run("a reset cache", func(t *testing.T) { reset(t, k, one, two) })
 	t.Run("the gateway restarts while the engines keep their caches", func(sub *testing.T) { gatewayRestart(t, sub, k, one, two) })
 	t.Run("an engine restarts", func(t *testing.T) { engineRestart(t, k, two) })
