@@ -64,23 +64,26 @@
 //
 // Everything lies in arenas and open-addressing tables without pointers inside, which the garbage collector does not look
 // into; only points of re-cut or waiting blocks have slices. A block takes some 20 to 30 bytes, however many holders have
-// it, if they have much the same; a handle that names it some 20, once; a handle of an odd holder about 90. Config.Bytes is a hard limit: room is made before an
-// announcement is applied, and tables that grow count old and new. In its last sixteenth each stretch that is stored first
-// takes some of the least recently used strands away, from their ends and only what nothing hangs on; if that does not do,
-// the least recently used sixteenth goes at once. A strand is as recent as its most recent descendant. Slots shrink and strands are
-// given back when they are no longer needed, all the rest when the index is empty at the limit.
+// it, if they have much the same; a handle that names it some 20, once; a handle of an odd holder about 90. Config.Bytes is
+// a hard limit: room is made before an announcement is applied, and tables that grow count old and new. In its last
+// sixteenth each stretch that is stored first takes some of the least recently used strands away, from their ends and only
+// what nothing hangs on; if that does not do, the least recently used sixteenth goes at once. A strand is as recent as its
+// most recent descendant. Slots shrink and strands are given back when they are no longer needed, all the rest when the
+// index is empty at the limit.
 //
 // # Concurrency
 //
 // Writers exclude each other for at most 256 blocks at a time, hashing included, and let others in between; each holder's
 // events must come from one goroutine at a time, in order, for their order to mean anything. Forget and Clear keep writers
-// out for a look at each strand, and so does an eviction that smaller steps could not prevent. Match takes no lock: it reads slots, strands and sets by atomic loads and answers only if, after the last
-// of them, the slot it came by and the versions of all strands it met are still the same. An answer is therefore of one
-// moment, between two changes of blocks; an announcement may be half applied then. A version is odd while a strand changes
-// and never comes back; memory that readers may be in is either left to the garbage collector or reused under another
-// version. Who is disturbed looks again, sixteen times at most.
+// out for a look at each strand, and so does an eviction that smaller steps could not prevent.
 //
-// A match takes a lock that writers hold for 64 blocks (256 ready keys) at a time in two cases: a holder has groups and
-// none with full attention; the sixteen looks failed. A holder
-// that is being forgotten is gone for readers at once. Match allocates nothing when its destination has room.
+// Match takes no lock: it reads slots, strands and sets by atomic loads and answers only if, after the last of them, the
+// slot it came by and the versions of all strands it met are still the same. An answer is therefore of one moment, between
+// two changes of blocks; an announcement may be half applied then. A version is odd while a strand changes and never comes
+// back; memory that readers may be in is either left to the garbage collector or reused under another version. Who is
+// disturbed looks again, sixteen times at most.
+//
+// A match takes a lock that writers hold for 256 blocks at a time (64 of an odd holder) in two cases: a holder has groups
+// and none with full attention; the sixteen looks failed. A holder that is being forgotten is gone for readers at once.
+// Match allocates nothing when its destination has room.
 package kvindex

@@ -1,0 +1,169 @@
+package kvindex
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// reports false for simple when something is not.
+func (x *Index) count(m *matcher, dst []Match) (out []Match, simple, ok bool) {
+	first := len(dst)
+	views := x.views.Load()
+	if views == nil {
+		return dst, false, true
+	}
+	all := *views
+	m.rows = 0
+	for i, r := range m.runs {
+		if m.members, ok = x.blocks.sets.load(r.set, m.members[:0]); !ok {
+			return dst, false, false
+		}
+		if i > 0 {
+			if simple = m.follow(x, r.blocks, dst); !simple {
+				return dst, false, true
+			}
+			if len(m.going) == 0 {
+				break
+			}
+			continue
+		}
+		if dst, simple = x.open(m, r.blocks, all, dst); !simple {
+			return dst, false, true
+		}
+		m.going = m.going[:0]
+		if len(m.runs) > 1 {
+			for k := first; k < len(dst); k++ {
+				m.going = append(m.going, int32(k))
+			}
+		}
+	}
+	return dst, true, true
+}
+
+// reports false when one has something of it that is not plain.
+func (x *Index) open(m *matcher, blocks uint32, all []atomic.Pointer[view], dst []Match) ([]Match, bool) {
+	n, plain := len(dst), plainView
+	dst = slices.Grow(dst, len(m.members))[:n+len(m.members)]
+	for _, member := range m.members {
+		id, c := uint(member.holder()), member.claim()
+		if id >= uint(len(all)) || all[id].Load() != plain {
+			return dst[:n], false
+		}
+		switch {
+		case c.mask()-plainMask <= namedMask-plainMask:
+			r := &dst[n]
+			r.Holder, r.Blocks, r.Speculative, r.Full = fleet.Holder(id), blocks, blocks, blocks
+			r.Tier = [block.NumTiers]uint32{blocks}
+			n++
+		case c.mask() != 0 && c.mask() != bareMask:
+			return dst[:n], false
+		case x.blocks.beliefs.until(c.belief()) > m.now:
+			dst[n] = Match{Holder: fleet.Holder(id), Speculative: blocks}
+			n++
+		}
+	}
+	return dst[:n], true
+}
+
+// reports false when one has something of it that is not plain.
+func (m *matcher) follow(x *Index, blocks uint32, dst []Match) bool {
+	members, n := m.members, 0
+	for _, k := range m.going {
+		r := &dst[k]
+		for len(members) > 0 && members[0].holder() < r.Holder {
+			members = members[1:]
+		}
+		if len(members) == 0 {
+			break
+		}
+		if members[0].holder() != r.Holder {
+			continue
+		}
+		switch c := members[0].claim(); {
+		case c.mask()-plainMask <= namedMask-plainMask:
+			if r.Blocks == r.Speculative { // all so far is confirmed
+				r.Blocks += blocks
+				r.Full += blocks
+				r.Tier[0] += blocks
+			}
+		case c.mask() != 0 && c.mask() != bareMask:
+			return false
+		case x.blocks.beliefs.until(c.belief()) <= m.now:
+			continue
+		}
+		r.Speculative += blocks
+		m.going[n] = k
+		n++
+	}
+	m.going = m.going[:n]
+	return true
+}
+
+// tally counts what each holder of the first run has.
+func (x *Index) tally(m *matcher, depth int, dst []Match) ([]Match, bool) {
+	m.cursors, m.rows = m.cursors[:0], 0
+	done := 0
+	for i, r := range m.runs {
+		if i > 0 && len(m.cursors) == 0 {
+			break
+		}
+		var ok bool
+		if m.members, ok = x.blocks.sets.load(r.set, m.members[:0]); !ok {
+			return dst, false
+		}
+		if i == 0 {
+			for _, member := range m.members {
+				if v := x.view(member.holder()); v != nil {
+					dst = m.enter(member.holder(), v, dst)
+				}
+			}
+			if m.rows > 0 {
+				m.clearMasks(depth)
+			}
+		}
+		if !m.advance(x, r, done, dst) {
+			return dst, false
+		}
+		done += int(r.blocks)
+	}
+	return dst, true
+}
+
+// advance moves all cursors over a run, which begins after done blocks, and drops those whose own runs have ended.
+func (m *matcher) advance(x *Index, r run, done int, dst []Match) bool {
+	members, n := m.members, 0
+	all := x.blocks.sets.all()
+	for i := range m.cursors {
+		c := &m.cursors[i]
+		for len(members) > 0 && members[0].holder() < c.holder {
+			members = members[1:]
+		}
+		var mask uint64
+		guessed := false
+		if len(members) > 0 && members[0].holder() == c.holder {
+			own := members[0].claim()
+			if int(own.mask()) >= len(all) {
+				return false
+			}
+			mask = all[own.mask()]
+			guessed = own.belief() != 0 && x.blocks.beliefs.until(own.belief()) > m.now
+		}
+		if !c.move(mask, guessed, r.blocks, &dst[c.at]) {
+			continue
+		}
+		if c.row >= 0 {
+			for k := done; k < done+int(r.blocks); k++ {
+				m.masks[k*m.rows+int(c.row)] = guess(mask, guessed)
+			}
+		}
+		if n != i {
+			m.cursors[n] = *c
+		}
+		n++
+	}
+	m.cursors = m.cursors[:n]
+	return true
+}

@@ -1,0 +1,212 @@
+package kvindex
+
+import (
+	"sync/atomic"
+
+	"github.com/warmpath/warmpath/block"
+)
+
+// its slot can be cleared when it goes after all.
+type ghost struct {
+	key block.Key
+	at  spot
+}
+
+// keptGhosts bounds how many are remembered: engines take blocks away from the ends mostly.
+const keptGhosts = 1024
+
+// shorten cuts a strand's blocks from n on, which nobody has and on which nothing hangs.
+func (b *blocks) shorten(s *strand, n uint32) {
+	b.lastSpot = 0 // it may come to be another block's
+	b.old = b.segments(s, b.old[:0])
+	b.new = b.new[:0]
+	from := uint32(0)
+	for _, g := range b.old {
+		if from < n {
+			b.push(segment{min(g.end, n), g.set})
+		}
+		from = g.end
+	}
+	b.write(s, b.old, b.new)
+}
+
+// furthest returns the length that a strand must keep for what hangs on it.
+func (b *blocks) furthest(s *strand) uint32 {
+	n := uint32(0)
+	for c := s.child; c != 0; {
+		cs := b.strands.at(c)
+		n = max(n, cs.at&strandOffset+1)
+		if n == s.length {
+			break
+		}
+		c = cs.next
+	}
+	return n
+}
+
+// emptyEnd returns where the blocks at a strand's end begin that nobody has.
+func (b *blocks) emptyEnd(s *strand) uint32 {
+	if s.more != 0 {
+		run := b.runs.at(s.more)
+		n := int(run[0])
+		if segmentOf(run[n]).set != 0 {
+			return s.length
+		}
+		return segmentOf(run[n-1]).end
+	}
+	for k := inlineSegments - 1; k >= 0; k-- {
+		if s.segs[k] == 0 {
+			continue
+		}
+		switch {
+		case setID(s.segs[k]) != 0:
+			return s.length
+		case k == 0:
+			return 0
+		}
+		return segmentOf(s.segs[k-1]).end
+	}
+	return 0
+}
+
+// handles are their names, nil when they need not be named.
+func (b *blocks) take(keys []block.Key, handles []uint64, at spot, c change) {
+	i, hi := at.strand(), at.offset()
+	lo := hi + 1 - uint32(len(keys))
+	b.paint(i, lo, hi+1, c)
+	s := b.strands.at(i)
+	set, end := b.setAt(at), hi+1
+	if set == 0 && end == s.length {
+		if end = lo; s.child != 0 {
+			end = max(lo, b.furthest(s))
+		}
+		if end <= hi {
+			b.shorten(s, end)
+		}
+	}
+	for k, key := range keys {
+		switch off := hi - uint32(k); {
+		case off >= end && handles != nil:
+			b.names.del(handles[k])
+			b.slots.drop(&b.probes[k], b.living())
+		case off >= end:
+			b.erase(s, &b.probes[k])
+		default:
+			if set == 0 && len(b.ghosts) < keptGhosts {
+				b.ghosts = append(b.ghosts, ghost{key, spotOf(i, off)})
+			}
+			if handles != nil && !b.named(set) {
+				b.names.del(handles[k])
+				b.probes[k].mark(false)
+			}
+		}
+	}
+	if end <= hi {
+		b.trim(i)
+	}
+}
+
+// erase forgets the key of a block that has been cut from a strand. If a handle names it, that must go first: see sweep.
+func (b *blocks) erase(s *strand, p *probe) {
+	if p.named() {
+		b.dead++
+		atomic.StoreUint32(&s.at, s.at|strandClosed)
+		return
+	}
+	b.slots.drop(p, b.living())
+}
+
+// named reports whether a member of a set knows the blocks by their names.
+func (b *blocks) named(set setID) bool {
+	if set == 0 {
+		return false
+	}
+	if set&singleSet != 0 {
+		return b.sets.mask(set.single().claim().mask())&maskNamed != 0
+	}
+	for _, w := range b.sets.run(set) {
+		if b.sets.mask(setMember(w).claim().mask())&maskNamed != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// trim cuts the blocks at a strand's end that nobody has and on which nothing hangs, and frees the strand if none is
+// left, and so on with the one on which it hung. Their keys are not known: their slots are dead.
+func (b *blocks) trim(i uint32) {
+	for i != 0 {
+		s := b.strands.at(i)
+		n := b.emptyEnd(s)
+		if n < s.length {
+			n = max(n, b.furthest(s))
+		}
+		if n < s.length {
+			cut := int(s.length-n) - b.bury(i, n)
+			b.shorten(s, n)
+			if cut > 0 {
+				b.dead += cut
+				atomic.StoreUint32(&s.at, s.at|strandClosed)
+			}
+		}
+		if n > 0 {
+			return
+		}
+		i = b.free(i, s)
+	}
+}
+
+// bury clears the slots of a strand's ghosts from an offset on and returns how many there were.
+func (b *blocks) bury(i, from uint32) int {
+	n := 0
+	for k := 0; k < len(b.ghosts); {
+		g := b.ghosts[k]
+		if g.at.strand() != i || g.at.offset() < from {
+			k++
+			continue
+		}
+		if p := b.slots.find(g.key); p.at >= 0 && p.named() {
+			k++ // it stays until its name goes
+			continue
+		}
+		b.slots.del(g.key, b.living())
+		b.ghosts[k] = b.ghosts[len(b.ghosts)-1]
+		b.ghosts = b.ghosts[:len(b.ghosts)-1]
+		n++
+	}
+	return n
+}
+
+// free frees a strand without blocks and returns the one on which it hung.
+func (b *blocks) free(i uint32, s *strand) (parent uint32) {
+	parent = s.parent
+	if s.next != 0 {
+		atomic.StoreUint32(&b.strands.at(s.next).prev, s.prev)
+	}
+	switch {
+	case s.prev != 0:
+		atomic.StoreUint32(&b.strands.at(s.prev).next, s.next)
+	case parent != 0:
+		atomic.StoreUint32(&b.strands.at(parent).child, s.next)
+	case s.at&strandFloats != 0 && s.next != 0:
+		b.floats[b.floatKey[i]] = s.next
+	case s.at&strandFloats != 0:
+		delete(b.floats, b.floatKey[i])
+	}
+	if s.at&strandFloats != 0 {
+		delete(b.floatKey, i)
+	}
+	closed := s.at&strandClosed != 0
+	atomic.AddUint32(&s.version, 1)
+	atomic.StoreUint32(&s.parent, 0)
+	atomic.StoreUint32(&s.at, 0)
+	atomic.StoreUint32(&s.next, 0)
+	atomic.StoreUint32(&s.prev, 0)
+	atomic.AddUint32(&s.version, 1)
+	if closed {
+		b.limbo = append(b.limbo, i)
+	} else {
+		b.strands.release(i)
+	}
+	return parent
+}

@@ -1,0 +1,74 @@
+package kvindex
+
+import (
+	"math/bits"
+	"slices"
+
+	"github.com/warmpath/warmpath/block"
+)
+
+// a holder's life.
+func (x *Index) unfold(h *holder) {
+	b := &x.blocks
+	if !x.makeRoom(need{handles: int(h.named), size: int(x.size)}) {
+		x.sweepStrands(change{h: h, bit: 1<<64 - 1})
+		h.broken |= 1<<block.NumTiers - 1
+		x.counts.refused++
+	}
+	h.odd = true
+	if h.named == 0 {
+		return
+	}
+	type fold struct {
+		handle uint64
+		key    block.Key
+		at     spot
+		end    int
+	}
+	folds := make([]fold, 0, h.named)
+	for i := range nameSegments {
+		b.names.each(i, func(handle uint64, key block.Key) {
+			if at := b.locate(key); at != 0 && b.maskAt(at, h.id)&maskNamed != 0 {
+				folds = append(folds, fold{handle, key, at, b.end(at)})
+			}
+		})
+	}
+	slices.SortFunc(folds, func(f, g fold) int { return f.end - g.end })
+	points := make(map[spot]uint32, len(folds))
+	for _, f := range folds {
+		p := x.add(h, f.handle)
+		points[f.at] = p
+		pt := x.points.at(p)
+		pt.key, pt.end = f.key, uint32(f.end)*x.size
+		if pt.parent = points[b.before(f.at)]; pt.parent != 0 {
+			x.points.at(pt.parent).kids++
+		}
+		for rest := b.maskAt(f.at, h.id) & possession; rest != 0; rest &= rest - 1 {
+			bit := bits.TrailingZeros64(rest)
+			k := copyKey{f.key, 1 << bit, h.id}
+			r := x.records.alloc()
+			*x.records.at(r) = record{
+				next: pt.records, count: 1 + x.copies[k], size: x.size, tier: block.Tier(bit % 4), group: uint8(bit / 4),
+			}
+			pt.records = r
+			delete(x.copies, k)
+		}
+		if x.waiters.n > 0 && x.waiters.get(handleKey(h.id, f.handle)) != 0 {
+			x.woken = append(x.woken, f.handle)
+		}
+	}
+	b.stale = true
+	x.sweepStrands(change{h: h, bit: maskNamed | maskCopied})
+}
+
+// before returns the spot of the block before the one at a spot, 0 when there is none.
+func (b *blocks) before(at spot) spot {
+	if at.offset() > 0 {
+		return at - 1
+	}
+	s := b.strands.at(at.strand())
+	if s.parent == 0 {
+		return 0
+	}
+	return spotOf(s.parent, s.at&strandOffset)
+}
