@@ -124,7 +124,7 @@ const (
 	budget = 8192
 	// levelled is how many requests holders differ by before the router has levelled them out. Fewer let long answers gather on few
 	// holders of a dozen requests each; more send requests of busy fleets away from their prefix for a difference that soon is gone.
-	levelled = 16
+	levelled = 24
 	// measured is how many measurements make a machine's own times count for half.
 	measured = 50
 	// alike is how far apart the passes of like machines may seem: differences up to it are not believed.
