@@ -143,7 +143,7 @@ func ReadProfile(data []byte) (Profile, error) {
 	}
 	p := Profile{
 		Name: f.Name, About: f.About, Source: f.Source, KVTokens: f.KVTokens, BlockSize: f.BlockSize, MaxModelLen: f.MaxModelLen,
-		MaxBatchTokens: f.MaxBatchTokens, MaxSequences: f.MaxSequences, KVBytes: f.KVBytes, HandoverGBs: f.HandoverGBs,
+		MaxBatchTokens: f.MaxBatchTokens, MaxSequences: f.MaxSequences, AdmitChunks: f.AdmitChunks, KVBytes: f.KVBytes, HandoverGBs: f.HandoverGBs,
 	}
 	var err error
 	if p.Timing, err = f.timing(); err != nil {
@@ -192,7 +192,7 @@ func (f *profileFile) timing() (Timing, error) {
 func (p *Profile) JSON() ([]byte, error) {
 	f := profileFile{
 		Name: p.Name, About: p.About, Source: p.Source, KVTokens: p.KVTokens, BlockSize: p.BlockSize, MaxModelLen: p.MaxModelLen,
-		MaxBatchTokens: p.MaxBatchTokens, MaxSequences: p.MaxSequences, KVBytes: p.KVBytes, HandoverGBs: p.HandoverGBs,
+		MaxBatchTokens: p.MaxBatchTokens, MaxSequences: p.MaxSequences, AdmitChunks: p.AdmitChunks, KVBytes: p.KVBytes, HandoverGBs: p.HandoverGBs,
 	}
 	switch t := p.Timing.(type) {
 	case Linear:
