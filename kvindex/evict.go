@@ -138,6 +138,7 @@ func (x *Index) evict(pass int) {
 		if h == nil {
 			continue
 		}
+		had := h.blocks
 		x.inStretches(h.points, func(p uint32) {
 			if x.condemned(&d, p, pass) {
 				x.dropRecords(h, p, func(r *record) bool {
@@ -146,6 +147,7 @@ func (x *Index) evict(pass int) {
 				})
 			}
 		})
+		h.noteEvicted(&had)
 		x.collectAll(h)
 		if pass > 8 {
 			x.releaseAll(h) // what is left are points that wait for each other
@@ -155,6 +157,13 @@ func (x *Index) evict(pass int) {
 	x.cutAll(&d)
 	x.counts.evictions += before - x.blocks.held
 	x.sweepAll()
+}
+
+// noteEvicted notes what a holder has less than before an eviction.
+func (h *holder) noteEvicted(before *[block.NumTiers]int64) {
+	for t := range before {
+		h.evicted[t] += before[t] - h.blocks[t]
+	}
 }
 
 // cutAll takes away what is doomed and known by no handles: blocks of holders whose events carry keys, and what is believed.
@@ -249,7 +258,9 @@ func (x *Index) remainder(set setID, n int64, shaken *[]uint32) setID {
 			*shaken = append(*shaken, q)
 		}
 		if now != m.claim() {
+			before := h.blocks
 			b.count(h, m.claim(), now, n)
+			h.noteEvicted(&before)
 		}
 		if now != 0 {
 			left = append(left, memberOf(m.holder(), now))

@@ -20,6 +20,7 @@ type holder struct {
 	broken  uint8 // bit by tier: something of it was dropped for want of room, so that its history is not whole
 
 	blocks   [block.NumTiers]int64 // of ours, by tier, in any group
+	evicted  [block.NumTiers]int64 // the same of blocks that went to keep within the budget
 	handles  int64                 // points
 	named    int64                 // blocks that it knows by their names
 	changes  uint64                // of its claims, so far

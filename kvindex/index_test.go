@@ -249,6 +249,15 @@ func TestASmallBudgetOnlyForgets(t *testing.T) {
 		}
 	}
 	s := small.Stats()
+	evicted := int64(0)
+	for _, h := range s.Holders {
+		for _, n := range h.Evicted {
+			evicted += n
+		}
+	}
+	if evicted < s.Evictions {
+		t.Errorf("%d blocks evicted, of holders %d", s.Evictions, evicted)
+	}
 	if s.Evictions == 0 || seen == 0 || s.Bytes > s.Budget {
 		t.Errorf("%d blocks seen, stats %+v", seen, s)
 	}

@@ -30,6 +30,7 @@ type Stats struct {
 type HolderStats struct {
 	Holder  fleet.Holder
 	Blocks  [block.NumTiers]int64 // of ours, by tier
+	Evicted [block.NumTiers]int64 // of ours that the budget had no room for, by tier, since it was last forgotten
 	Handles int64
 	Waiting int64
 	Groups  []GroupStats
@@ -103,7 +104,7 @@ func (x *Index) Holder(id fleet.Holder) (HolderStats, bool) {
 
 func (x *Index) describe(h *holder) HolderStats {
 	s := HolderStats{
-		Holder: h.id, Blocks: h.blocks, Handles: h.handles + h.named, Waiting: h.waiting,
+		Holder: h.id, Blocks: h.blocks, Evicted: h.evicted, Handles: h.handles + h.named, Waiting: h.waiting,
 		Bigram: h.bigram, Provable: !x.view(h.id).unknown, Whole: h.broken == 0,
 	}
 	for i := range h.groups {
