@@ -273,9 +273,9 @@ func (x *Index) remainder(set setID, n int64, shaken *[]uint32) setID {
 	return next
 }
 
-// sweepAll clears all dead slots, in stretches.
+// sweepAll drops all names that nobody uses and clears all dead slots, in stretches.
 func (x *Index) sweepAll() {
-	if x.blocks.dead == 0 && x.blocks.swept == 0 {
+	if x.blocks.dead == 0 && x.blocks.swept == 0 && !x.blocks.stale {
 		return
 	}
 	x.blocks.dead = max(x.blocks.dead, x.blocks.slots.n+1024) // as many as make a sweep worth it
