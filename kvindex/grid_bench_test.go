@@ -6,6 +6,8 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -170,5 +172,72 @@ func BenchmarkForgetKeys(b *testing.B) {
 		}
 		b.StartTimer()
 		g.x.Forget(9)
+	}
+}
+
+// BenchmarkMatchBeside measures lookups while another goroutine forgets a holder and learns it again, or stores at the
+// budget, without pause. A reader waits for neither; what it shows beyond "nothing" is caches and processors shared.
+func BenchmarkMatchBeside(b *testing.B) {
+	r := rand.New(rand.NewPCG(7, 8))
+	blocks := gridBlocks(b)
+	chain := func() []block.Key {
+		keys := make([]block.Key, 512)
+		for i := range keys {
+			keys[i] = block.Key(r.Uint64())
+		}
+		return keys
+	}
+	for _, c := range []struct {
+		name  string
+		bytes int64
+		turn  func(x *kvindex.Index, mine [][]block.Key)
+	}{
+		{"nothing", 64 << 30, nil},
+		{"forgetting", 64 << 30, func(x *kvindex.Index, mine [][]block.Key) {
+			for _, keys := range mine {
+				x.StoreKeys(9, block.TierGPU, 0, 0, false, keys)
+			}
+			x.Forget(9)
+		}},
+		{"evicting", int64(blocks) * 24, func(x *kvindex.Index, mine [][]block.Key) {
+			for _, keys := range mine {
+				for i := range keys {
+					keys[i] += 0x9e3779b97f4a7c15
+				}
+				x.StoreKeys(9, block.TierGPU, 0, 0, false, keys)
+			}
+		}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			h, _ := block.NewHasher(block.XXH3, 16)
+			x := kvindex.New(h, kvindex.Config{Bytes: c.bytes})
+			var asked, mine [][]block.Key
+			for n := 0; n < blocks*7/8; n += 512 {
+				asked = append(asked, chain())
+				x.StoreKeys(fleet.Holder(n/512%8), block.TierGPU, 0, 0, false, asked[len(asked)-1])
+			}
+			for n := 0; n < blocks/8; n += 512 {
+				mine = append(mine, chain())
+			}
+			var done atomic.Bool
+			var writer sync.WaitGroup
+			writer.Go(func() {
+				for c.turn != nil && !done.Load() {
+					c.turn(x, mine)
+				}
+			})
+			dst := make([]kvindex.Match, 0, 16)
+			times := make([]time.Duration, 0, 1<<18)
+			for b.Loop() {
+				start := time.Now()
+				dst = x.Match(asked[r.IntN(len(asked))], 0, dst[:0])
+				if took := time.Since(start); len(times) < cap(times) {
+					times = append(times, took)
+				}
+			}
+			done.Store(true)
+			writer.Wait()
+			quantiles(b, times)
+		})
 	}
 }
