@@ -169,6 +169,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(Sample()))
 	f.Add([]byte("workers: [{url: http://a}]\n"))
 	f.Add([]byte("a: &a [*a]\n"))
+	f.Add([]byte("workers: !0000 00000"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		cfg := Default()
 		if file, err := parse("f", data, &cfg); err == nil {
