@@ -95,3 +95,35 @@ func TestASharedSystemPromptGathersAllUnlessBounded(t *testing.T) {
 		t.Errorf("bounded kv_aware matches less (%.3f) than round robin (%.3f)", bounded, even)
 	}
 }
+
+// One request after the other finds all workers idle. A conversation that begins has no match anywhere and goes where the
+// fewest were sent; the worker that was used first, and of which more is known, must not look better for that.
+func TestConversationsOneAfterAnotherUseAllWorkers(t *testing.T) {
+	w := newWorld(t, warmpath.Options{Policy: policy.DefaultMarginal().Spec("marginal")}, vllm(), vllm(), vllm())
+	for h := range 3 {
+		w.fleet.SetTrust(fleet.Holder(h), fleet.TrustExact, "complete since the cache was empty")
+	}
+	used := map[fleet.Holder]int{}
+	for i := range 6 {
+		tokens := prompt(1+i, 400)
+		var home fleet.Holder
+		for turn := range 3 {
+			now := int64(10*i+turn) * second
+			d := w.route(warmpath.Request{Tokens: tokens, Now: now, Random: uint64(now)})
+			if turn == 0 {
+				home = d.Holder
+				used[home]++
+			} else if d.Holder != home {
+				t.Errorf("conversation %d turn %d goes to holder %d, its prompt is with %d\n%s", i, turn, d.Holder, home, d)
+			}
+			d.FirstToken(now + 30*int64(time.Millisecond))
+			d.Tokens(8, now+80*int64(time.Millisecond))
+			w.store(d.Holder, tokens, kvindex.Stored{})
+			d.Done(fleet.OutcomeServed, now+90*int64(time.Millisecond))
+			tokens = slices.Concat(tokens, prompt(100+10*i+turn, 80))
+		}
+	}
+	if len(used) != 3 {
+		t.Errorf("conversations begun by holder: %v, want all three used", used)
+	}
+}

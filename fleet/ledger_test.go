@@ -246,6 +246,10 @@ func TestPressureRisesAsACacheFills(t *testing.T) {
 	if got := pressure(); got != 1 {
 		t.Errorf("pressure is %v where nothing tells, want 1", got)
 	}
+	f.SetTrust(0, TrustExact, "complete since the cache was empty")
+	if got := pressure(); got != 0 {
+		t.Errorf("pressure is %v in a cache whose complete history is empty, want 0", got)
+	}
 	for range 20 {
 		f.Cached(0, 50, 0)
 	}

@@ -19,6 +19,7 @@ type Load struct {
 	Reported Reported
 	Timing   Timing  // what the holder's passes take, as learned so far
 	Room     float64 // share of what the cache takes that pushes nothing out: 1 in an empty one, 0 in a full one or where nothing tells
+	Told     bool    // something tells Room
 }
 
 // Pressure returns the share of what the cache takes that pushes something else out: 0 in an empty one, 1 in a full one.
@@ -61,7 +62,8 @@ func (s *Snapshot) LoadAt(h Holder, now int64) Load {
 		return Load{}
 	}
 	l := st.work.load()
-	l.Timing, l.Room = st.work.timing.load(), st.pressure.room()
+	l.Timing = st.work.timing.load()
+	l.Room, l.Told = st.room()
 	st.work.project(&l, now)
 	st.others.add(&l, now)
 	return l

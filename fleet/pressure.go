@@ -40,11 +40,16 @@ func (f *Fleet) Emptied(h Holder) {
 	}
 }
 
-// room returns 1 less the pressure; 0 where nothing tells: a cache that has served for a while is full.
-func (p *pressure) room() float64 {
-	bits := p.bits.Load()
-	if bits == 0 {
-		return 0
+// room returns 1 less the pressure of s's cache, and whether anything tells it. A cache whose history is known from the
+// beginning, and of which no event has come, is empty; any other that tells nothing counts as full, as one is that has
+// served for a while.
+func (s *holderState) room() (room float64, known bool) {
+	bits := s.pressure.bits.Load()
+	if bits != 0 {
+		return 1 - math.Float64frombits(bits), true
 	}
-	return 1 - math.Float64frombits(bits)
+	if s.trust.Load().level == TrustExact {
+		return 1, true
+	}
+	return 0, false
 }

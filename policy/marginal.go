@@ -136,6 +136,7 @@ type typical struct {
 	answer   float64      // tokens
 	together float64      // the share of the answer in which what a holder has more than others makes a difference
 	timing   fleet.Timing // the mean of the candidates
+	pressure float64      // the mean of those whose caches tell it; 1 where none does
 }
 
 // typical returns what to expect of an answer to q.
@@ -148,7 +149,23 @@ func (m *marginal) typical(q *Query, c []Candidate) typical {
 	t := typical{answer: m.answers.mean(q.Model, firstAnswer)}
 	t.together = min(1, levelled/max(m.crowds.mean(q.Model, firstCrowd), 1))
 	t.timing = meanTiming(c)
+	t.pressure = meanPressure(c)
 	return t
+}
+
+// meanPressure returns the pressure to expect where nothing tells: who was not used yet must not look worse than who was.
+func meanPressure(c []Candidate) float64 {
+	sum, n := 0.0, 0
+	for i := range c {
+		if l := &c[i].Load; l.Told {
+			sum += l.Pressure()
+			n++
+		}
+	}
+	if n == 0 {
+		return 1
+	}
+	return sum / float64(n)
 }
 
 // meanTiming returns the mean of what the candidates' passes take, each as far as it was measured.
@@ -230,7 +247,11 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	terms[costTail] = m.Tail * max(wait+memory-float64(m.TailAfter)/1e6, 0)
 	terms[costDecode] = pace + slowed
 	terms[costOthers] = others
-	terms[costEvict] = m.Eviction * l.Pressure() * compute * (1 + m.Externality*requests)
+	pressure := usual.pressure
+	if l.Told {
+		pressure = l.Pressure()
+	}
+	terms[costEvict] = m.Eviction * pressure * compute * (1 + m.Externality*requests)
 	c.Score = -(wait + memory + terms[costPrefill] + terms[costTail] + pace + slowed + others + terms[costEvict])
 }
 
