@@ -55,6 +55,7 @@ func main() {
 	seeds := flag.Int("seeds", 1, "means over seeds 1 to `N`, of the workload and of the routers")
 	profile := flag.String("profile", "", "of the engines")
 	rate := flag.String("rate", "", "other than the set's")
+	metrics := flag.Duration("metrics", 0, "between two looks at what engines report; 0 is the gateway's second, llm-d's is 50ms")
 	capacity := flag.Bool("capacity", false, "instead of a table: the rate at which 90 % keep 5 s to the first token and 100 ms between others")
 	traces := flag.String("traces", or(os.Getenv("WARMPATH_TRACES"), "../../shared/traces"), "`FOLDER`")
 	flag.Parse()
@@ -66,6 +67,9 @@ func main() {
 	x.Workload = strings.ReplaceAll(s.workload, "TRACES", filepath.Clean(*traces))
 	x.Rate, x.Workers, x.Policies = []string{or(*rate, s.rate)}, []int{s.workers}, strings.Fields(*policies)
 	x.Profile = or(*profile, x.Profile)
+	if *metrics > 0 {
+		x.Metrics = *metrics
+	}
 	if s.kv > 0 {
 		x.KVTokens = []int{s.kv}
 	}
