@@ -77,9 +77,7 @@ func writeHead(w io.Writer, e *admin.Explanation) {
 func writeCandidates(w io.Writer, e *admin.Explanation) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	columns := []string{" ", "WORKER", "RANK", "MATCH", "TIERS", "PREDICTED", "UNCACHED", "TRUST", "REQUESTS", "PREFILL", "BACKLOG MS"}
-	for _, name := range e.Terms {
-		columns = append(columns, name)
-	}
+	columns = append(columns, e.Terms...)
 	columns = append(columns, "SCORE", "WHY")
 	fmt.Fprintln(t, strings.Join(columns, "\t"))
 	for i := range e.Candidates {
