@@ -381,7 +381,7 @@ func (x *Index) floor(n int, deepest uint32, which func(i uint32) bool) uint32 {
 func (x *Index) condemned(d *doomed, p uint32, pass int) bool {
 	gone := func(key block.Key) bool {
 		at := x.blocks.locate(key)
-		return at != 0 && d.has(at)
+		return at == 0 || d.has(at) // a block that nobody has whole is worth nothing
 	}
 	pt := x.points.at(p)
 	if pt.end == 0 {

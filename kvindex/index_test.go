@@ -263,6 +263,31 @@ func TestASmallBudgetOnlyForgets(t *testing.T) {
 	}
 }
 
+func TestWhatIsEvictedLeavesNoHandles(t *testing.T) {
+	hasher, err := block.NewHasher(block.XXH3, 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := kvindex.New(hasher, kvindex.Config{Bytes: 1 << 20})
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 500 { // chains of engine blocks of one token, eight to a block
+		s := kvindex.Stored{BlockSize: 1}
+		for range 400 {
+			s.Handles = append(s.Handles, random.Uint64())
+			s.Tokens = append(s.Tokens, random.Uint32())
+		}
+		x.Store(0, &s)
+	}
+	s := x.Stats()
+	if s.Evictions == 0 {
+		t.Fatal("nothing was evicted")
+	}
+	// Beside those of whole blocks there may be some of the last chain.
+	if s.Handles > 8*s.Blocks+400 {
+		t.Errorf("%d handles of %d blocks of eight are left", s.Handles, s.Blocks)
+	}
+}
+
 func TestStatsTellWhatIsThere(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x := kvindex.New(h, kvindex.Config{Bytes: 32 << 20})

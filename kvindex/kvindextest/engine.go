@@ -172,7 +172,9 @@ func runTruth(make Maker, r *rand.Rand, steps int, crowded bool) error {
 			e.serve(r, &t, 1+r.IntN(8)/7, r.IntN(6) == 0)
 		}
 		if crowded && r.IntN(10) == 0 {
-			crowd(door, r)
+			if err := crowd(door, r); err != nil {
+				return fmt.Errorf("after %d steps: %w", step+1, err)
+			}
 		}
 		if s := door.Stats(); crowded && s.Bytes > s.Budget {
 			return fmt.Errorf("after %d steps: %d bytes of %d", step+1, s.Bytes, s.Budget)

@@ -1,6 +1,7 @@
 package kvindextest
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -20,11 +21,18 @@ const (
 	crowdHolder = 99
 	crowdBlocks = 400 // of each of the texts that push others out
 	leastBudget = 1 << 20
+	// patience is how many of these may come before the evictions are done: twice as many as needed when each pushes
+	// others out, which it does not where useless things take up the room.
+	patience = 600
 )
 
 // crowd announces texts that nobody asks for until some blocks were evicted.
-func crowd(d *Door, r *rand.Rand) {
-	for until := d.Stats().Evictions + int64(r.IntN(12_000)); d.Stats().Evictions < until; {
+func crowd(d *Door, r *rand.Rand) error {
+	stored := 0
+	for until := d.Stats().Evictions + int64(r.IntN(12_000)); d.Stats().Evictions < until; stored++ {
+		if stored == patience {
+			return fmt.Errorf("%d texts of %d blocks were announced, and %d blocks to evict are left", stored, crowdBlocks, until-d.Stats().Evictions)
+		}
 		s := kvindex.Stored{BlockSize: 1, Scope: block.Scope{Salt: "crowd"}}
 		for range crowdBlocks {
 			s.Handles = append(s.Handles, r.Uint64())
@@ -32,4 +40,5 @@ func crowd(d *Door, r *rand.Rand) {
 		}
 		d.Store(crowdHolder, &s)
 	}
+	return nil
 }
