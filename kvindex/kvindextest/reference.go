@@ -164,7 +164,13 @@ func (x *reference) store(id fleet.Holder, s *kvindex.Stored) {
 		}
 		p.announce(at, s.BlockSize, copies)
 		parent, hasParent = handle, true
+		if len(h.believed) > 0 {
+			// What is proven, if only until the next handle contradicts it, replaces what is believed.
+			h.held = nil
+			x.compute(h)
+		}
 	}
+	h.held = nil
 	for x.resolveSome(h) {
 	}
 	h.collect()
