@@ -61,7 +61,6 @@ func (b *blocks) locate(key block.Key) spot {
 	return 0
 }
 
-// ghost is a block that nobody has any more, but that cannot go because others follow it. While its key is remembered,
 // setAt returns the set of those who have the block at a spot.
 func (b *blocks) setAt(s spot) setID {
 	st := b.strands.at(s.strand())
@@ -308,9 +307,6 @@ func (b *blocks) count(h *holder, from, to claim, n int64) {
 	}
 }
 
-// grow adds blocks that are not there, one after the other, after the block of the key parent, or at a chain's root
-// take applies a change that takes blocks from a holder: those of keys, which runBack found from a spot backwards.
-// sweep clears dead slots, some at a time, once there is one in eight: first the names of blocks that nobody knows by them,
 // floatBytes is what the two maps of floating strands take for one.
 const floatBytes = 80
 

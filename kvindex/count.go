@@ -8,6 +8,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
+// count is tally for the common case: everything is on the accelerator, of holders with one group of full attention. It
 // reports false for simple when something is not.
 func (x *Index) count(m *matcher, dst []Match) (out []Match, simple, ok bool) {
 	first := len(dst)
@@ -43,6 +44,7 @@ func (x *Index) count(m *matcher, dst []Match) (out []Match, simple, ok bool) {
 	return dst, true, true
 }
 
+// open makes the Matches of the holders that have a request's first run, whose set is in m.members, or are believed to. It
 // reports false when one has something of it that is not plain.
 func (x *Index) open(m *matcher, blocks uint32, all []atomic.Pointer[view], dst []Match) ([]Match, bool) {
 	n, plain := len(dst), plainView
@@ -68,6 +70,7 @@ func (x *Index) open(m *matcher, blocks uint32, all []atomic.Pointer[view], dst 
 	return dst[:n], true
 }
 
+// follow adds blocks of a run, whose set is in m.members, to those holders that have all before it or are believed to. It
 // reports false when one has something of it that is not plain.
 func (m *matcher) follow(x *Index, blocks uint32, dst []Match) bool {
 	members, n := m.members, 0

@@ -6,6 +6,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
+// grow adds blocks that are not there, one after the other, after the block of the key parent, or at a chain's root
 // when rooted. All of them get the holder's claim.
 func (b *blocks) grow(keys []block.Key, parent block.Key, rooted bool, depth uint32, c change, tick uint32) {
 	own, mark := b.apply(c, 0), spot(0)

@@ -378,7 +378,3 @@ func (m *matcher) add(g segment, from, end uint32) uint32 {
 	}
 	return end
 }
-
-// count is tally for the common case: everything is on the accelerator, of holders with one group of full attention. It
-// open makes the Matches of the holders that have a request's first run, whose set is in m.members, or are believed to. It
-// follow adds blocks of a run, whose set is in m.members, to those holders that have all before it or are believed to. It

@@ -378,7 +378,3 @@ func (x *Index) dropBare(h *holder) {
 	x.tableMu.Unlock()
 	x.bare = x.bare[:0]
 }
-
-// unfold makes a holder odd: what it knows by names becomes points. It costs a look at all names and all strands, once in
-// childless returns how many of n blocks of a strand, from an offset backwards, have no strand hanging on them of which a
-// unname drops the claim of a holder that knows a block by its name and nothing else, if it has no block after it; and so

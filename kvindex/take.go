@@ -6,6 +6,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
+// ghost is a block that nobody has any more, but that cannot go because others follow it. While its key is remembered,
 // its slot can be cleared when it goes after all.
 type ghost struct {
 	key block.Key
@@ -69,6 +70,7 @@ func (b *blocks) emptyEnd(s *strand) uint32 {
 	return 0
 }
 
+// take applies a change that takes blocks from a holder: those of keys, which runBack found from a spot backwards.
 // handles are their names, nil when they need not be named.
 func (b *blocks) take(keys []block.Key, handles []uint64, at spot, c change) {
 	i, hi := at.strand(), at.offset()

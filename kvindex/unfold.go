@@ -7,6 +7,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
+// unfold makes a holder odd: what it knows by names becomes points. It costs a look at all names and all strands, once in
 // a holder's life.
 func (x *Index) unfold(h *holder) {
 	b := &x.blocks
