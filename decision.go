@@ -46,7 +46,7 @@ type Record struct {
 
 // Why says in words why candidate i was chosen, was not, or was left out; of a lower score, which term made most of it.
 func (r *Record) Why(i int) string {
-	choice := policy.Choice{Index: r.Chosen, Passed: r.Passed, Branch: r.Branch, Ranked: r.Ranked}
+	choice := policy.Choice{Index: r.Chosen, Passed: r.Passed, Branch: r.Branch, Reason: r.Reason, Ranked: r.Ranked}
 	why := choice.Why(r.Candidates, i)
 	if r.Chosen < 0 || i >= r.Passed || i == r.Chosen || len(r.Terms) < 2 {
 		return why

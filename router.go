@@ -264,7 +264,7 @@ func (d *Decision) noteActive(snap *fleet.Snapshot) {
 // settle notes the choice.
 func (d *Decision) settle(choice policy.Choice) {
 	d.Chosen, d.Passed, d.Ranked = choice.Index, choice.Passed, choice.Ranked
-	d.Branch, d.Reason = choice.Branch, choice.Branch.Reason()
+	d.Branch, d.Reason = choice.Branch, choice.Reason
 	if choice.Index < 0 {
 		d.Holder = fleet.NoHolder
 		return

@@ -52,7 +52,19 @@ func (p VLLMCacheAware) Validate() error {
 
 // Spec returns the policy.
 func (p VLLMCacheAware) Spec(name string) Spec {
-	return Spec{Name: name, Terms: []string{"hits", "idle"}, NeedsMatches: true, Chooser: func() Chooser { return newBlockTracker(p) }}
+	return Spec{
+		Name: name, Terms: []string{"hits", "idle"}, NeedsMatches: true, Reasons: blockTrackerReasons,
+		Chooser: func() Chooser { return newBlockTracker(p) },
+	}
+}
+
+var blockTrackerReasons = map[Branch]string{
+	BranchAffinity: "the most blocks of the prompt as tracked, fewest requests among equals",
+	BranchMiss:     "no block of the prompt is tracked: fewest requests",
+	BranchShort:    "too few blocks of the prompt are tracked to follow them: fewest requests",
+	BranchFallback: "the worker with the most tracked blocks cannot be used: the next most, fewest requests among equals",
+	BranchSpill:    "workers with more tracked blocks have too many requests: the next most, else the fewest requests",
+	BranchNoTokens: "tokens are not known: fewest requests",
 }
 
 // blockTracker is vllm_cache_aware with its memory. Keys of different models differ, so that one index has all.

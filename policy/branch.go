@@ -26,6 +26,7 @@ const (
 	BranchNone     Branch = "none"      // there is no candidate
 )
 
+// reasons are the words of kv_aware, and of all who mean the same. Others have their own: see [Spec].
 var reasons = map[Branch]string{
 	BranchAffinity: "longest match, least work among equals",
 	BranchMiss:     "no worker has a part of the prompt: least load",
@@ -48,7 +49,7 @@ var reasons = map[Branch]string{
 	BranchNone:     "no worker can be used",
 }
 
-// Reason says in words what the branch means.
+// Reason says in words what the branch means in general; what it means to a policy stands in its [Choice].
 func (b Branch) Reason() string { return reasons[b] }
 
 // branch says how the choice came about.

@@ -74,7 +74,7 @@ func (p CacheAware) Validate() error {
 // Spec returns the policy.
 func (p CacheAware) Spec(name string) Spec {
 	return Spec{
-		Name: name, Terms: []string{"sent before", "idle"},
+		Name: name, Terms: []string{"sent before", "idle"}, Reasons: cacheAwareReasons,
 		NeedsText: p.By == byText, NeedsMatches: p.By == byTokens,
 		Chooser: func() Chooser {
 			return &cacheAware{p, newPrompts(promptConfig{
@@ -87,6 +87,15 @@ func (p CacheAware) Spec(name string) Spec {
 			})}
 		},
 	}
+}
+
+var cacheAwareReasons = map[Branch]string{
+	BranchAffinity: "it was sent the longest beginning of the prompt before, fewest requests among equals",
+	BranchMiss:     "no worker was sent a part of the prompt before: fewest requests",
+	BranchShort:    "no worker was sent enough of the prompt before to follow it: fewest requests",
+	BranchFallback: "the worker that was sent the longest beginning cannot be used: the next longest, fewest requests among equals",
+	BranchSpill:    "the fleet is out of balance: fewest requests",
+	BranchNoTokens: "nothing of the prompt is known: fewest requests",
 }
 
 type cacheAware struct {

@@ -35,7 +35,7 @@ func (p LeastLoad) Spec(name string) Spec {
 	case "requests":
 		return Spec{Name: name, Scorers: []Weighted{{"requests", 1}}}
 	case "seconds":
-		return Spec{Name: name, Everyone: true, Terms: []string{"queue", "memory"}, Chooser: func() Chooser {
+		return Spec{Name: name, Everyone: true, Terms: []string{"queue", "memory"}, Reasons: weighed("the shortest predicted queue"), Chooser: func() Chooser {
 			return &ranked{score: func(q *Query, c []Candidate) { p.seconds(q, c) }}
 		}}
 	}

@@ -79,7 +79,7 @@ func (p KV) Validate() error {
 func (p KV) Spec(name string) Spec {
 	s := Spec{
 		Name: name, Chooser: func() Chooser { return &kvCost{KV: p} }, NeedsMatches: true, NeedsActive: p.TrackActiveBlocks,
-		Terms: []string{"prefill", "decode", "requests", "credit"},
+		Terms: []string{"prefill", "decode", "requests", "credit"}, Reasons: weighed("the lowest cost in blocks"),
 	}
 	if !p.UseKVEvents {
 		s.Learned = &Learned{TTL: p.RouterTTL, MaxBlocks: 1 << 20}

@@ -90,10 +90,18 @@ func (p LMCacheAware) Spec(name string) Spec {
 	looks := p.LookupMode == LookupPrefix
 	weight, fall := p.CacheWeight, fallbacks[p.FallbackPolicy]
 	return Spec{
-		Name: name, Terms: []string{"cached", "idle"}, NeedsMatches: looks,
+		Name: name, Terms: []string{"cached", "idle"}, NeedsMatches: looks, Reasons: lmcacheReasons,
 		Everyone: true, // what is known is known by worker, whoever it is
 		Chooser:  func() Chooser { return &lmcacheAware{looks, weight, fall} },
 	}
+}
+
+var lmcacheReasons = map[Branch]string{
+	BranchAffinity: "the longest beginning of the prompt by LMCache, fewest requests among equals",
+	BranchMiss:     "LMCache has nothing of the prompt: the fullest cache weighed against load",
+	BranchFallback: "the worker with the longest beginning by LMCache cannot be used: the next longest, fewest requests among equals",
+	BranchSilent:   "the LMCache controller has told nothing: fallback_policy",
+	BranchPlain:    "the fullest cache by LMCache weighed against load",
 }
 
 // fallbacks pick without knowing of caches, by name. Only round_robin depends on the order of candidates.

@@ -13,7 +13,7 @@ func (LMetric) Validate() error { return nil }
 func (LMetric) Spec(name string) Spec {
 	return Spec{
 		Name: name, Chooser: func() Chooser { return &ranked{score: lmetric} }, NeedsMatches: true,
-		Terms: []string{"tokens", "requests"},
+		Terms: []string{"tokens", "requests"}, Reasons: weighed("the lowest product of tokens to compute and requests"),
 	}
 }
 

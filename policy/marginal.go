@@ -57,7 +57,7 @@ const (
 func (p Marginal) Spec(name string) Spec {
 	return Spec{
 		Name: name, NeedsMatches: true, Terms: []string{"wait", "memory", "prefill", "tail", "decode", "others", "evict"},
-		Chooser: func() Chooser { return &marginal{Marginal: p} },
+		Chooser: func() Chooser { return &marginal{Marginal: p} }, Reasons: weighed("the lowest predicted cost"),
 	}
 }
 

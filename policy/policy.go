@@ -21,6 +21,8 @@ type Spec struct {
 	// and each policy remembers for itself: one chooser each. Terms names its terms.
 	Chooser func() Chooser
 	Terms   []string
+	// Reasons say in the policy's own words what a branch means; those that are missing have their general words.
+	Reasons map[Branch]string
 	// NeedsMatches and NeedsText say what the Chooser looks at; one that needs matches gets the prompt's tokens and keys too.
 	NeedsMatches, NeedsText bool
 
@@ -100,6 +102,7 @@ type Policy struct {
 	terms     []string
 	matches   bool // something looks at matches
 	ranks     bool // the picker takes the highest score
+	reasons   map[Branch]string
 	reach     Reach
 	nominator Nominator // the chooser, if it is one
 	weighs    bool      // something else is weighed against matches
@@ -142,6 +145,7 @@ func Build(s Spec) (*Policy, error) {
 	}
 	p.nominator, _ = p.chooser.(Nominator)
 	p.reach = p.reachOf(&s)
+	p.reasons = reasonsOf(&s)
 	p.weighs = p.chooser != nil || len(p.scorers) > 1
 	if len(p.terms) > MaxTerms {
 		errs = append(errs, fmt.Errorf("%d scorers or terms, at most %d", len(p.terms), MaxTerms))
@@ -244,11 +248,18 @@ type Choice struct {
 	Index  int // of the chosen candidate; -1 when none passed the filters
 	Passed int // candidates that passed the filters
 	Branch Branch
-	Ranked bool // the highest score was taken, and among equals the least work; else the picker draws in its own way
+	Reason string // what the branch means, in the policy's words
+	Ranked bool   // the highest score was taken, and among equals the least work; else the picker draws in its own way
 }
 
 // Choose filters, scores and picks. It reorders c and fills Score and Reason, whatever they were. It allocates nothing.
 func (p *Policy) Choose(q *Query, c []Candidate) Choice {
+	choice := p.choose(q, c)
+	choice.Reason = p.reason(choice.Branch)
+	return choice
+}
+
+func (p *Policy) choose(q *Query, c []Candidate) Choice {
 	for i := range c {
 		c[i].Score, c[i].Terms, c[i].Reason = 0, [MaxTerms]float64{}, ""
 	}
@@ -294,7 +305,7 @@ func noteTerm(c []Candidate, term int) {
 // Why says in words why candidate i of c was chosen, was not, or was left out. c is as Choose left it.
 func (choice *Choice) Why(c []Candidate, i int) string {
 	if i == choice.Index {
-		return choice.Branch.Reason()
+		return choice.Reason
 	}
 	if c[i].Reason != "" {
 		return c[i].Reason

@@ -76,9 +76,19 @@ func (p PrefixCacheAffinity) Spec(name string) Spec {
 	}
 	return Spec{
 		Name: name, Terms: []string{"sent before", "idle"}, Filters: slices.Clone(p.Filters), Locality: p.Locality,
+		Reasons:   prefixAffinityReasons,
 		NeedsText: p.By == byText, NeedsMatches: p.By == byTokens,
 		Chooser: func() Chooser { return &prefixAffinity{p, newPrompts(c)} },
 	}
+}
+
+var prefixAffinityReasons = map[Branch]string{
+	BranchAffinity: "it was sent the longest beginning of the prompt before, shortest queue among equals",
+	BranchMiss:     "no worker was sent a part of the prompt before: who remembers least, or the shorter queue of two",
+	BranchShort:    "no worker was sent enough of the prompt before to follow it: who remembers least",
+	BranchFallback: "the worker that was sent the longest beginning cannot be used: the next longest, or the shorter queue of two",
+	BranchSpill:    "queues are too unlike: the shorter of two drawn at random",
+	BranchNoTokens: "nothing of the prompt is known: the shorter queue of two",
 }
 
 type prefixAffinity struct {

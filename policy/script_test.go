@@ -121,9 +121,9 @@ func fields(line string) []string {
 func tell(q *Query, c []Candidate, choice Choice, terms []string) string {
 	var out strings.Builder
 	if choice.Index < 0 {
-		fmt.Fprintf(&out, indent+"→ none: %s\n", choice.Branch.Reason())
+		fmt.Fprintf(&out, indent+"→ none: %s\n", choice.Reason)
 	} else {
-		fmt.Fprintf(&out, indent+"→ %s %s: %s\n", label(&c[choice.Index]), choice.Branch, choice.Branch.Reason())
+		fmt.Fprintf(&out, indent+"→ %s %s: %s\n", label(&c[choice.Index]), choice.Branch, choice.Reason)
 	}
 	byHolder := make([]int, len(c))
 	for i := range c {

@@ -44,7 +44,7 @@ func (p PredictedTTFT) Validate() error {
 // Spec returns the policy.
 func (p PredictedTTFT) Spec(name string) Spec {
 	return Spec{
-		Name: name, NeedsMatches: true, Terms: []string{"queue", "prefill"},
+		Name: name, NeedsMatches: true, Terms: []string{"queue", "prefill"}, Reasons: weighed("the earliest predicted first token"),
 		Chooser: func() Chooser {
 			t := &ttft{PredictedTTFT: p, weights: p.TierWeights.ByTier()}
 			return &ranked{score: t.score}

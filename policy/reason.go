@@ -1,0 +1,49 @@
+package policy
+
+// weighed are the words of policies that weigh matches, if they look at them, against other things: by says what they take.
+func weighed(by string) map[Branch]string {
+	return map[Branch]string{
+		BranchAffinity: by + ", and nobody has a longer match",
+		BranchMiss:     "no worker has a part of the prompt: " + by,
+		BranchFallback: "the holder of the longest match cannot be used: " + by + " of the others",
+		BranchSpill:    by + ", though another has a longer match",
+		BranchNoTokens: "tokens are not known: " + by,
+		BranchPlain:    by + "; the policy does not look at matches",
+	}
+}
+
+// byPicker is what a picker takes.
+var byPicker = map[string]string{
+	"":                      "the highest score",
+	"best":                  "the highest score",
+	"max_score":             "the highest score",
+	"power_of_two":          "the less loaded of two drawn at random",
+	"power_of_two_requests": "the less loaded of two drawn at random",
+	"random":                "drawn at random",
+	"round_robin":           "its turn",
+	"weighted_random":       "drawn at random, more likely with a higher score",
+}
+
+// reasonsOf returns what s says, else what follows from its scorers and picker; nil are the general words.
+func reasonsOf(s *Spec) map[Branch]string {
+	ranks := s.Picker == "" || s.Picker == "best"
+	switch {
+	case s.Reasons != nil || s.Chooser != nil || s.NeedsTarget:
+		return s.Reasons
+	case ranks && len(s.Scorers) == 1 && s.Scorers[0].Scorer == "match":
+		return nil
+	case ranks && len(s.Scorers) == 1 && s.Scorers[0].Scorer == "load":
+		return weighed("the least load")
+	case ranks && len(s.Scorers) == 1 && s.Scorers[0].Scorer == "requests":
+		return weighed("the fewest requests")
+	}
+	return weighed(byPicker[s.Picker])
+}
+
+// reason says what a branch means to p.
+func (p *Policy) reason(b Branch) string {
+	if why, ok := p.reasons[b]; ok {
+		return why
+	}
+	return b.Reason()
+}

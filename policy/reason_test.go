@@ -1,0 +1,66 @@
+package policy
+
+import (
+	"strings"
+	"testing"
+)
+
+func parsed(t *testing.T, text string) *Policy {
+	spec, err := Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return build(t, spec)
+}
+
+// TestEachPolicySaysWhatItTakes: whoever does not take the longest match, and the least work among equals, must not say so.
+func TestEachPolicySaysWhatItTakes(t *testing.T) {
+	longest := BranchAffinity.Reason()
+	for text, want := range map[string]string{
+		"kv_aware":                         longest,
+		"marginal":                         "the lowest predicted cost",
+		"kv":                               "the lowest cost in blocks",
+		"lmetric":                          "product",
+		"predicted_ttft":                   "first token",
+		"precise_prefix_cache":             "the highest score",
+		"estimated":                        "the highest score",
+		"estimated:picker=weighted_random": "at random",
+		"cache_aware":                      "sent the longest beginning",
+		"prefix_cache_affinity":            "sent the longest beginning",
+		"vllm_cache_aware":                 "tracked",
+		"lmcache_aware":                    "LMCache",
+	} {
+		p := parsed(t, text)
+		got := p.reason(BranchAffinity)
+		if !strings.Contains(got, want) {
+			t.Errorf("%s follows a match and says %q, nothing of %q", text, got, want)
+		}
+		if p.reason(BranchNone) != BranchNone.Reason() {
+			t.Errorf("%s has words of its own where no worker can be used: %q", text, p.reason(BranchNone))
+		}
+	}
+	for text, want := range map[string]string{
+		"least_load": "the least load", "least_load:by=requests": "the fewest requests", "least_load:by=seconds": "queue",
+		"round_robin": "turn", "random": "at random", "power_of_two": "two",
+	} {
+		if got := parsed(t, text).reason(BranchPlain); !strings.Contains(got, want) {
+			t.Errorf("%s says %q, nothing of %q", text, got, want)
+		}
+	}
+}
+
+// TestAChoiceExplainsItsWinner: the reason of a choice is what Why says of the chosen one.
+func TestAChoiceExplainsItsWinner(t *testing.T) {
+	for _, spec := range BuiltIn() {
+		p := build(t, spec)
+		q := Query{Rank: -1, PromptTokens: 100, Known: true, Model: "m"}
+		if p.NeedsTarget() {
+			q.Target = "http://w0"
+		}
+		c := plain(3)
+		choice := p.Choose(&q, c)
+		if choice.Reason == "" || choice.Why(c, choice.Index) != choice.Reason {
+			t.Errorf("%s: reason %q, why %q", spec.Name, choice.Reason, choice.Why(c, choice.Index))
+		}
+	}
+}
