@@ -25,11 +25,15 @@ type Marginal struct {
 	Tail float64 `yaml:"tail"`
 	// TailAfter is half of what a service level for chat allows for the first token, 5 s.
 	TailAfter time.Duration `yaml:"tail_after"`
+	// TierWeights are the share of a matched token's computation that is saved, by where its block lies.
+	TierWeights TierWeights `yaml:"tier_weights"`
 }
 
 // DefaultMarginal returns the parameters we recommend.
 func DefaultMarginal() Marginal {
-	return Marginal{Externality: 0.1, Eviction: 1, Tail: 1, TailAfter: 2500 * time.Millisecond}
+	return Marginal{
+		Externality: 0.1, Eviction: 1, Tail: 1, TailAfter: 2500 * time.Millisecond, TierWeights: DefaultLongestMatch().TierWeights,
+	}
 }
 
 // Validate returns all that is wrong.
@@ -39,6 +43,7 @@ func (p Marginal) Validate() error {
 	wrong.within("eviction", p.Eviction, 0, 100)
 	wrong.within("tail", p.Tail, 0, 100)
 	wrong.atLeast("tail_after", p.TailAfter.Seconds(), 0)
+	wrong.section("tier_weights", p.TierWeights.Validate())
 	return wrong.join()
 }
 
@@ -57,12 +62,13 @@ const (
 func (p Marginal) Spec(name string) Spec {
 	return Spec{
 		Name: name, NeedsMatches: true, Terms: []string{"wait", "memory", "prefill", "tail", "decode", "others", "evict"},
-		Chooser: func() Chooser { return &marginal{Marginal: p} }, Reasons: weighed("the lowest predicted cost"),
+		Chooser: func() Chooser { return &marginal{Marginal: p, weights: p.TierWeights.ByTier()} }, Reasons: weighed("the lowest predicted cost"),
 	}
 }
 
 type marginal struct {
 	Marginal
+	weights [block.NumTiers]float64
 	answers means // tokens of an answer
 	crowds  means // requests at a holder that gets one more
 }
@@ -217,7 +223,7 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	own := timing(c)
 	t := believed(own, &usual.timing)
 	prompt := float64(q.PromptTokens)
-	n := max(prompt-reach(c), 1)
+	n := max(prompt-m.reach(c), 1)
 	requests := float64(l.Requests)
 	context := float64(l.ContextTokens + l.OutputTokens)
 	step := t.Step(l.Requests, l.ContextTokens+l.OutputTokens)
@@ -256,13 +262,13 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 }
 
 // reach returns the prompt tokens that c need not compute. Those on slower tiers count in part: reading them takes time too.
-func reach(c *Candidate) float64 {
+func (m *marginal) reach(c *Candidate) float64 {
 	tokens := float64(c.Predicted)
-	if c.Tier[block.TierGPU] == c.Match {
+	if c.Tier[block.TierGPU] == c.Match && m.weights[block.TierGPU] == 1 {
 		return tokens
 	}
 	for t, n := range c.Tier {
-		tokens -= (1 - DefaultTierWeights[block.Tier(t)]) * float64(n)
+		tokens -= (1 - m.weights[t]) * float64(n)
 	}
 	return tokens
 }

@@ -27,6 +27,12 @@ func (r *Routing) defaults(k policy.Kind) policy.Parameters {
 		p.TierWeights, p.ImbalanceTokens = r.TierWeights, r.ImbalanceTokens
 	case *policy.Mix:
 		p.TierWeights = r.TierWeights
+	case *policy.Marginal:
+		p.TierWeights = r.TierWeights
+	case *policy.PredictedTTFT:
+		p.TierWeights = r.TierWeights
+	case *policy.PrecisePrefixCache:
+		p.TierWeights = r.TierWeights
 	}
 	return p
 }

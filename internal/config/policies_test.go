@@ -1,6 +1,7 @@
 package config
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -111,5 +112,26 @@ func TestANameMaySayParameters(t *testing.T) {
 		if _, err := Load("", func(c *Config) { c.Policy = name }); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestEachPolicyWithTierWeightsTakesRoutings: what routing says of tiers is the default of all policies that weigh them.
+func TestEachPolicyWithTierWeightsTakesRoutings(t *testing.T) {
+	r := Default().Routing
+	r.TierWeights.CPU = 0.5
+	weigh := 0
+	for _, k := range policy.Kinds() {
+		p := r.defaults(k)
+		if !slices.Contains(policy.ParameterKeys(p), "tier_weights.cpu") {
+			continue
+		}
+		weigh++
+		got := reflect.ValueOf(p).Elem().FieldByName("TierWeights").Interface().(policy.TierWeights)
+		if got != r.TierWeights {
+			t.Errorf("%s weighs tiers by %+v, routing says %+v", k.Name, got, r.TierWeights)
+		}
+	}
+	if weigh < 5 {
+		t.Errorf("only %d kinds weigh tiers", weigh)
 	}
 }
