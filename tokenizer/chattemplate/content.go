@@ -16,6 +16,7 @@ const (
 	FormatOpenAI
 )
 
+// String returns the name that engines' flags have for the format: auto, string or openai.
 func (f ContentFormat) String() string {
 	switch f {
 	case FormatString:

@@ -18,6 +18,7 @@ type RaisedError struct {
 	Message string // what the template said
 }
 
+// Error returns what the template said, after what raised it.
 func (e *RaisedError) Error() string { return "template raised: " + e.Message }
 
 // RenderError is any other failure while rendering: an undefined value used, a wrong type, a forbidden attribute.
@@ -27,6 +28,7 @@ type RenderError struct {
 	Message string
 }
 
+// Error returns what went wrong and, where it is known, on which line of the template.
 func (e *RenderError) Error() string {
 	if e.Line == 0 {
 		return "render template: " + e.Message
@@ -37,6 +39,7 @@ func (e *RenderError) Error() string {
 // RequestError says why the engine would refuse a chat request before it reaches a template.
 type RequestError struct{ Message string }
 
+// Error returns why the request is refused.
 func (e *RequestError) Error() string { return "read request: " + e.Message }
 
 func refuse(format string, args ...any) error {
