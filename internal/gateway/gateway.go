@@ -152,6 +152,12 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.Log.Error("request panicked", "path", r.URL.Path, "cause", cause, "stack", string(debug.Stack()))
 		panic(http.ErrAbortHandler)
 	}()
+	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
+		// A request may come with chunks and a length. net/http goes by the chunks and drops the length without telling; whoever
+		// stands before us may go by the length, and take what follows the chunks for its body. The connection has to end then
+		// [RFC 9112 §6.1], and as the two cannot be told apart any more it ends after every body in chunks.
+		w.Header().Set("Connection", "close")
+	}
 	if len(r.Header) > g.cfg.MaxHeaders {
 		g.refuse(w, api.OpenAIChat, "headers", tooManyHeaders(g.cfg.MaxHeaders))
 		return
