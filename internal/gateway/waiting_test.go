@@ -113,11 +113,18 @@ func (a *asking) status() int {
 	return a.resp.StatusCode
 }
 
-func TestRequestsWaitUntilThereIsRoom(t *testing.T) {
-	g := newGate()
-	f := queued(t, g, nil)
-	first := f.ask(t, "a", "")
+// occupied is a gateway with a queue in front of a worker that has a request of user, and takes no other before g opens.
+func occupied(t *testing.T, user string, change func(*queue.Config)) (g *gate, f *fixture, first *asking) {
+	t.Helper()
+	g = newGate()
+	f = queued(t, g, change)
+	first = f.ask(t, user, "")
 	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
+	return g, f, first
+}
+
+func TestRequestsWaitUntilThereIsRoom(t *testing.T) {
+	g, f, first := occupied(t, "a", nil)
 	second := f.ask(t, "b", "")
 	f.line(t, 1)
 	third := f.ask(t, "c", "")
@@ -147,10 +154,7 @@ func TestRequestsWaitUntilThereIsRoom(t *testing.T) {
 }
 
 func TestWithoutAQueueASaturatedFleetRefuses(t *testing.T) {
-	g := newGate()
-	f := queued(t, g, func(c *queue.Config) { c.Order = queue.Off })
-	f.ask(t, "a", "")
-	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
+	g, f, _ := occupied(t, "a", func(c *queue.Config) { c.Order = queue.Off })
 	if a := f.ask(t, "b", ""); a.status() != http.StatusTooManyRequests || a.code() != "saturated" {
 		t.Errorf("%d %s", a.status(), a.text)
 	}
@@ -158,10 +162,7 @@ func TestWithoutAQueueASaturatedFleetRefuses(t *testing.T) {
 }
 
 func TestAFullQueueAnswers429(t *testing.T) {
-	g := newGate()
-	f := queued(t, g, func(c *queue.Config) { c.MaxRequests = 1 })
-	f.ask(t, "a", "")
-	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
+	g, f, _ := occupied(t, "a", func(c *queue.Config) { c.MaxRequests = 1 })
 	f.ask(t, "b", "")
 	f.line(t, 1)
 	a := f.ask(t, "c", "")
@@ -176,10 +177,7 @@ func TestAFullQueueAnswers429(t *testing.T) {
 }
 
 func TestPatienceEnds(t *testing.T) {
-	g := newGate()
-	f := queued(t, g, nil)
-	f.ask(t, "a", "")
-	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
+	g, f, _ := occupied(t, "a", nil)
 	for _, c := range []struct{ patience, code string }{{"20ms", "queue_timeout"}, {"0.02", "queue_timeout"}, {"soon", "invalid_request"}, {"-1s", "invalid_request"}} {
 		a := f.ask(t, "b", "", "X-Warmpath-Max-Wait", c.patience)
 		if a.code() != c.code {
@@ -194,10 +192,7 @@ func TestPatienceEnds(t *testing.T) {
 }
 
 func TestAClientThatLeavesLeavesTheQueue(t *testing.T) {
-	g := newGate()
-	f := queued(t, g, nil)
-	f.ask(t, "a", "")
-	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
+	g, f, _ := occupied(t, "a", nil)
 	gone := f.ask(t, "gone", "")
 	f.line(t, 1)
 	stays := f.ask(t, "stays", "")
@@ -216,10 +211,7 @@ func TestAClientThatLeavesLeavesTheQueue(t *testing.T) {
 }
 
 func TestADrainSendsThoseWhoWaitAway(t *testing.T) {
-	g := newGate()
-	f := queued(t, g, nil)
-	first := f.ask(t, "a", "")
-	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
+	g, f, first := occupied(t, "a", nil)
 	second := f.ask(t, "b", "")
 	f.line(t, 1)
 	f.Drain()
@@ -237,10 +229,7 @@ func TestADrainSendsThoseWhoWaitAway(t *testing.T) {
 }
 
 func TestPrioritiesAreServedInOrder(t *testing.T) {
-	g := newGate()
-	f := queued(t, g, func(c *queue.Config) { c.Order = queue.Priority })
-	f.ask(t, "first", "")
-	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
+	g, f, _ := occupied(t, "first", func(c *queue.Config) { c.Order = queue.Priority })
 	var all []*asking
 	for i, user := range []string{"low", "high", "middle"} {
 		all = append(all, f.ask(t, user, fmt.Sprintf(`,"priority":%d`, []int{9, -5, 0}[i])))
@@ -258,10 +247,7 @@ func TestPrioritiesAreServedInOrder(t *testing.T) {
 }
 
 func TestALightTenantIsServedBesideAHeavyOne(t *testing.T) {
-	g := newGate()
-	f := queued(t, g, func(c *queue.Config) { c.Order, c.Quantum = queue.Fair, 1 })
-	f.ask(t, "heavy", "")
-	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
+	g, f, _ := occupied(t, "heavy", func(c *queue.Config) { c.Order, c.Quantum = queue.Fair, 1 })
 	var all []*asking
 	for i := range 8 {
 		all = append(all, f.ask(t, "heavy", "", "Authorization", "Bearer heavy"))
@@ -313,10 +299,7 @@ func TestRequestsWaitWhileEnginesSayThatTheyAreFull(t *testing.T) {
 }
 
 func TestThoseWhoWaitAreToldWhenNobodyCanServeThem(t *testing.T) {
-	g := newGate()
-	f := queued(t, g, nil)
-	f.ask(t, "a", "")
-	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
+	g, f, _ := occupied(t, "a", nil)
 	b := f.ask(t, "b", "")
 	f.line(t, 1)
 	f.fleet.SetHealth(f.fleet.Snapshot().Workers()[0].ID, false, "gone")

@@ -2,7 +2,6 @@ package sim_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"flag"
 	"math"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/warmpath/warmpath/internal/report"
 	"github.com/warmpath/warmpath/internal/sim"
-	"github.com/warmpath/warmpath/internal/workload"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden results and the README's table")
@@ -46,19 +44,7 @@ func TestGoldenRun(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it simulates five policies, in three seconds of a core")
 	}
-	x := goldenExperiment()
-	w, err := workload.Load(x.Workload)
-	if err != nil {
-		t.Fatal(err)
-	}
-	configs, err := x.Configs(w, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	runs, err := sim.Sweep(context.Background(), configs, 0, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	runs := playAll(t, goldenExperiment())
 	got := map[string]golden{}
 	for _, r := range runs {
 		got[r.Policy] = golden{r.HitRate, r.TTFT.P95, r.E2E.P95}

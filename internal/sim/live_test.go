@@ -28,8 +28,13 @@ func TestTheMockFleetLiveAndSimulatedAgree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it takes half a minute of real time")
 	}
-	const workers, kvTokens, speed = 4, 16 * 2400, 0.5
-	w := sharedPrefixes(16, 200, 120*time.Millisecond)
+	playBoth(t, sharedPrefixes(16, 200, 120*time.Millisecond), 16*2400)
+}
+
+// playBoth plays w on four workers whose pools have so many tokens, live and simulated, and compares.
+func playBoth(t *testing.T, w *workload.Workload, kvTokens int) {
+	t.Helper()
+	const workers, speed = 4, 0.5
 	p, err := sim.ParsePolicy("kv_aware")
 	if err != nil {
 		t.Fatal(err)
@@ -74,19 +79,7 @@ func TestConversationsLiveAndSimulatedAgree(t *testing.T) {
 		t.Skip("skipped: it takes half a minute of real time")
 	}
 	// A pool holds half of what its worker is asked for: blocks are evicted all the time.
-	const workers, kvTokens, speed = 4, 16 * 700, 0.5
-	w := conversations(40, 4)
-	p, err := sim.ParsePolicy("kv_aware")
-	if err != nil {
-		t.Fatal(err)
-	}
-	simulated, err := sim.Run(context.Background(), sim.Config{
-		Workload: w, Policy: p, Seed: 1, Groups: []sim.Group{{Count: workers, Profile: engine.Profiles()[0], BlockSize: 16, KVTokens: kvTokens, Speed: speed}},
-	}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	agree(t, func() *report.Run { return playLive(t, w, workers, kvTokens, speed) }, simulated, len(w.Requests))
+	playBoth(t, conversations(40, 4), 16*700)
 }
 
 // sharedPrefixes is an open-loop workload of groups that share a prefix.

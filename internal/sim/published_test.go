@@ -22,6 +22,17 @@ func sweep(t *testing.T, change func(*sim.Experiment)) map[string]*report.Run {
 			t.Skipf("skipped: %v", err)
 		}
 	}
+	by := map[string]*report.Run{}
+	for _, r := range playAll(t, x) {
+		by[r.Policy] = r
+		t.Logf("%-40s hit %.3f, TTFT mean %.0f p90 %.0f ms, TPOT mean %.1f ms, E2E mean %.1f s, SLO %.3f", r.Policy, r.HitRate, r.TTFT.Mean, r.TTFT.P90, r.TPOT.Mean, r.E2E.Mean/1000, r.SLO[0].Share)
+	}
+	return by
+}
+
+// playAll plays all runs of an experiment.
+func playAll(t *testing.T, x sim.Experiment) []*report.Run {
+	t.Helper()
 	w, err := workload.Load(x.Workload)
 	if err != nil {
 		t.Fatal(err)
@@ -34,12 +45,7 @@ func sweep(t *testing.T, change func(*sim.Experiment)) map[string]*report.Run {
 	if err != nil {
 		t.Fatal(err)
 	}
-	by := map[string]*report.Run{}
-	for _, r := range runs {
-		by[r.Policy] = r
-		t.Logf("%-40s hit %.3f, TTFT mean %.0f p90 %.0f ms, TPOT mean %.1f ms, E2E mean %.1f s, SLO %.3f", r.Policy, r.HitRate, r.TTFT.Mean, r.TTFT.P90, r.TPOT.Mean, r.E2E.Mean/1000, r.SLO[0].Share)
-	}
-	return by
+	return runs
 }
 
 // conversation is Mooncake's conversation trace near saturation: 1.75 times as fast, 8 workers of 1.5 M tokens.
