@@ -131,6 +131,7 @@ type Decision struct {
 
 	router      *Router
 	policy      *policy.Policy
+	shadow      *policy.Policy // learns from it too; nil is none
 	reservation fleet.Reservation
 	open        atomic.Bool  // Done was not called
 	firstToken  atomic.Int64 // when it came, Unix nanoseconds; 0 is not yet
@@ -189,8 +190,8 @@ func (d *Decision) Done(o fleet.Outcome, now int64) {
 		OutputTokens:   d.reservation.Output(),
 	}
 	d.policy.Finished(&d.finished)
-	if s := d.shadows(); s != nil {
-		s.Finished(&d.finished)
+	if d.shadow != nil {
+		d.shadow.Finished(&d.finished)
 	}
 }
 
@@ -202,5 +203,6 @@ func (d *Decision) Recycle() {
 	d.clearCandidates()
 	d.Record = Record{Candidates: d.Candidates}
 	d.query = policy.Query{}
+	d.shadow = nil
 	r.decisions.Put(d)
 }

@@ -153,7 +153,7 @@ func (r *Router) Forget(h fleet.Holder) {
 }
 
 func (r *Router) forgetInPolicies(h fleet.Holder) {
-	for _, p := range r.policies {
+	for _, p := range r.table.Load().all {
 		p.Forget(h)
 	}
 }

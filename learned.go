@@ -65,14 +65,29 @@ func (l *learnedIndex) cut(keys []block.Key) []block.Key {
 // learn notes that the prompt of d is expected where it was sent.
 func (r *Router) learn(x *modelIndex, d *Decision) {
 	r.learnAs(x, d, d.policy)
-	if s := d.shadows(); s != nil {
-		r.learnAs(x, d, s)
+	if d.shadow != nil {
+		r.learnAs(x, d, d.shadow)
 	}
 }
 
 func (r *Router) learnAs(x *modelIndex, d *Decision, p *policy.Policy) {
 	if l := r.learned(x, p); l != nil {
 		l.index.Learn(d.Holder, l.cut(d.keys), d.Now)
+	}
+}
+
+// unlearn drops what policies that are not in all any more have learned.
+func (r *Router) unlearn(all map[string]*policy.Policy) {
+	kept := map[*policy.Policy]bool{}
+	for _, p := range all {
+		kept[p] = true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, x := range *r.indexes.Load() {
+		left := maps.Clone(*x.learned.Load())
+		maps.DeleteFunc(left, func(p *policy.Policy, _ *learnedIndex) bool { return !kept[p] })
+		x.learned.Store(&left)
 	}
 }
 

@@ -3,50 +3,100 @@ package warmpath
 import (
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/warmpath/warmpath/policy"
 )
 
-// policyTable says which policy decides which request. It is replaced as a whole.
+// policyTable is the policies there are, and which one decides which request. It is replaced as a whole.
 type policyTable struct {
+	all      map[string]*policy.Policy // by name
 	standard *policy.Policy            // for requests that name none, to models that have none of their own
 	byModel  map[string]*policy.Policy // by model name as requested, or base model
+	shadow   *policy.Policy            // nil is none
+}
+
+// PolicyChange is what [Router.ChangePolicies] changes.
+type PolicyChange struct {
+	// Specs are policies that are new, or take the place of those of their names: those are gone then, with what they remembered.
+	Specs []policy.Spec
+	// Gone are the names of policies that are to be no more.
+	Gone []string
+	// Standard decides requests that name no policy, ByModel those to the models it names, as requested or as base model.
+	Standard string
+	ByModel  map[string]string
+	// Shadow is asked beside the one that decides; "" is none.
+	Shadow string
 }
 
 // buildPolicies builds the built-in policies and those of o; a later one replaces an earlier one of that name.
 func buildPolicies(o *Options) (map[string]*policy.Policy, error) {
 	byName := map[string]*policy.Policy{}
 	specs := append(policy.BuiltIn(), o.Policies...)
-	for _, s := range append(specs, o.Policy) {
+	return byName, buildInto(byName, append(specs, o.Policy))
+}
+
+func buildInto(byName map[string]*policy.Policy, specs []policy.Spec) error {
+	for _, s := range specs {
 		p, err := policy.Build(s)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		byName[s.Name] = p
 	}
-	return byName, nil
+	return nil
 }
 
-// UsePolicies changes at once which policy decides: standard for requests that name none, byModel for those to the models
-// it names, as requested or as base model. All are names of policies that the router was made with; what they remember is
-// kept. The error names every one that is not known, and nothing has changed then.
-func (r *Router) UsePolicies(standard string, byModel map[string]string) error {
+// choose fills in who decides. The error names every policy that is not known.
+func (t *policyTable) choose(standard string, byModel map[string]string, shadow string) error {
 	var errs []error
-	named := func(name string) *policy.Policy {
-		p, ok := r.policies[name]
+	named := func(use, name string) *policy.Policy {
+		p, ok := t.all[name]
 		if !ok {
-			errs = append(errs, fmt.Errorf("use policy %q: %w", name, ErrUnknownPolicy))
+			errs = append(errs, fmt.Errorf("use %s %q: %w", use, name, ErrUnknownPolicy))
 		}
 		return p
 	}
-	t := &policyTable{standard: named(standard), byModel: map[string]*policy.Policy{}}
+	t.standard, t.byModel, t.shadow = named("policy", standard), map[string]*policy.Policy{}, nil
 	for model, name := range byModel {
-		t.byModel[model] = named(name)
+		t.byModel[model] = named("policy", name)
 	}
-	if len(errs) > 0 {
-		return errors.Join(errs...)
+	if shadow != "" {
+		t.shadow = named("shadow policy", shadow)
 	}
-	r.table.Store(t)
+	return errors.Join(errs...)
+}
+
+// UsePolicies changes at once which policy decides: standard for requests that name none, byModel for those to the models
+// it names, as requested or as base model. All are names of policies that the router has; what they remember is kept. The error
+// names every one that is not known, and nothing has changed then.
+func (r *Router) UsePolicies(standard string, byModel map[string]string) error {
+	shadow := ""
+	if s := r.Shadow(); s != nil {
+		shadow = s.Name()
+	}
+	return r.ChangePolicies(PolicyChange{Standard: standard, ByModel: byModel, Shadow: shadow})
+}
+
+// ChangePolicies changes at once which policies there are and which one decides. Policies that c does not name stay as they are,
+// with what they remember; requests under way end with those that decided them. On an error nothing has changed.
+//
+// The block size of a policy only counts when a router is made.
+func (r *Router) ChangePolicies(c PolicyChange) error {
+	r.choosing.Lock()
+	defer r.choosing.Unlock()
+	next := policyTable{all: maps.Clone(r.table.Load().all)}
+	if err := buildInto(next.all, c.Specs); err != nil {
+		return fmt.Errorf("change policies: %w", err)
+	}
+	for _, name := range c.Gone {
+		delete(next.all, name)
+	}
+	if err := next.choose(c.Standard, c.ByModel, c.Shadow); err != nil {
+		return fmt.Errorf("change policies: %w", err)
+	}
+	r.table.Store(&next)
+	r.unlearn(next.all)
 	return nil
 }
 
@@ -61,14 +111,14 @@ func (r *Router) Policy(name, model string) (*policy.Policy, error) {
 }
 
 func (r *Router) policyFor(name, model, base string) (*policy.Policy, error) {
+	t := r.table.Load()
 	if name != "" {
-		p, ok := r.policies[name]
+		p, ok := t.all[name]
 		if !ok {
 			return nil, fmt.Errorf("route by policy %q: %w", name, ErrUnknownPolicy)
 		}
 		return p, nil
 	}
-	t := r.table.Load()
 	if p, ok := t.byModel[model]; ok {
 		return p, nil
 	}

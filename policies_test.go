@@ -1,10 +1,15 @@
 package warmpath_test
 
 import (
+	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/policy"
 )
 
 func TestKVCountsBlocksThatRequestsShareOnce(t *testing.T) {
@@ -28,17 +33,105 @@ func TestALowerScoreNamesTheTermThatMadeIt(t *testing.T) {
 	p := prompt(1, 512)
 	w.store(0, p, kvindex.Stored{})
 	w.route(warmpath.Request{Tokens: prompt(2, 6400), Target: "a"})
-	for policy, want := range map[string]string{
+	for name, want := range map[string]string{
 		"kv":                   "lower score, most by decode: 432 against 32",
 		"lmetric":              "lower score, most by tokens: 6416 against 512",
 		"precise_prefix_cache": "lower score, most by match: 0 against 2.906",
 		"kv_aware":             "lower score",
 	} {
-		d := w.explain(warmpath.Request{Tokens: p, Policy: policy})
+		d := w.explain(warmpath.Request{Tokens: p, Policy: name})
 		for i := range d.Candidates {
 			if i != d.Chosen && d.Why(i) != want {
-				t.Errorf("%s: %s", policy, d.Why(i))
+				t.Errorf("%s: %s", name, d.Why(i))
 			}
 		}
+	}
+}
+
+// TestAChangeReplacesWhatItNamesAndNothingElse: a policy that is replaced begins anew, the others keep what they remember, and a
+// request under way ends with the one that decided it.
+func TestAChangeReplacesWhatItNamesAndNothingElse(t *testing.T) {
+	made := map[string][]*diary{}
+	spec := func(name string) policy.Spec {
+		return policy.Spec{Name: name, Chooser: func() policy.Chooser {
+			d := &diary{}
+			made[name] = append(made[name], d)
+			return d
+		}}
+	}
+	w := newWorld(t, warmpath.Options{Policy: spec("one"), Policies: []policy.Spec{spec("two"), spec("shade")}, Shadow: "shade"}, vllm(), vllm())
+	before := w.route(warmpath.Request{})
+	if err := w.router.ChangePolicies(warmpath.PolicyChange{
+		Specs: []policy.Spec{spec("one"), spec("three")}, Gone: []string{"two"}, Standard: "one", ByModel: map[string]string{"llama": "three"},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	before.Done(fleet.OutcomeServed, 2)
+	first := made["one"][0]
+	if len(first.routed) != 1 || len(first.finished) != 1 {
+		t.Errorf("the one that decided was told of %d and %d", len(first.routed), len(first.finished))
+	}
+	if shade := made["shade"][0]; len(made["shade"]) != 1 || len(shade.finished) != 1 {
+		t.Errorf("the shadow of then was told of %d ends, and made %d times", len(shade.finished), len(made["shade"]))
+	}
+	w.route(warmpath.Request{Policy: "one"}).Done(fleet.OutcomeServed, 3)
+	if last := made["one"][len(made["one"])-1]; last == first || len(last.routed) != 1 || len(first.routed) != 1 {
+		t.Errorf("the new one was told of %d, the old one of %d", len(last.routed), len(first.routed))
+	}
+	if len(made["shade"][0].routed) != 1 {
+		t.Error("a shadow that is no more was told")
+	}
+	names := w.router.PolicyNames()
+	if slices.Contains(names, "two") || !slices.Contains(names, "three") || !slices.Contains(names, "kv") {
+		t.Errorf("policies %v", names)
+	}
+	if d := w.explain(warmpath.Request{}); d.Policy != "three" {
+		t.Errorf("the model's policy is %s", d.Policy)
+	}
+}
+
+// TestAChangeThatIsWrongChangesNothing: neither a policy that cannot be built nor one that is not there.
+func TestAChangeThatIsWrongChangesNothing(t *testing.T) {
+	w := newWorld(t, warmpath.Options{}, vllm(), vllm())
+	names := w.router.PolicyNames()
+	good := policy.Spec{Name: "good", Picker: "random"}
+	for name, c := range map[string]warmpath.PolicyChange{
+		"a spec that is wrong":    {Specs: []policy.Spec{good, {Name: "bad", Picker: "nobody"}}, Standard: "good"},
+		"a standard that is none": {Specs: []policy.Spec{good}, Standard: "nobody"},
+		"one in use goes":         {Specs: []policy.Spec{good}, Gone: []string{"kv"}, Standard: "kv"},
+		"a shadow that is none":   {Specs: []policy.Spec{good}, Standard: "kv", Shadow: "nobody"},
+	} {
+		if err := w.router.ChangePolicies(c); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	if diff := cmp.Diff(names, w.router.PolicyNames()); diff != "" {
+		t.Error(diff)
+	}
+	if d := w.explain(warmpath.Request{}); d.Policy != "kv_aware" {
+		t.Errorf("the policy is %s", d.Policy)
+	}
+}
+
+// TestWhatAReplacedPolicyLearnedIsDropped: its place is empty, and the memory is given back.
+func TestWhatAReplacedPolicyLearnedIsDropped(t *testing.T) {
+	w := newWorld(t, warmpath.Options{Policy: withoutEvents(t)}, vllm(), vllm())
+	p := prompt(1, 500)
+	predicted := func() (most int) {
+		d := w.explain(warmpath.Request{Tokens: p, Now: second})
+		for i := range d.Candidates {
+			most = max(most, d.Candidates[i].Predicted)
+		}
+		return most
+	}
+	w.route(warmpath.Request{Tokens: p, Now: second}).Done(fleet.OutcomeServed, second)
+	if got := predicted(); got != 496 {
+		t.Fatalf("predicted %d", got)
+	}
+	if err := w.router.UsePolicies("kv", nil); err != nil || predicted() != 496 {
+		t.Errorf("choosing the same policy again: %v, predicted %d", err, predicted())
+	}
+	if err := w.router.ChangePolicies(warmpath.PolicyChange{Specs: []policy.Spec{withoutEvents(t)}, Standard: "kv"}); err != nil || predicted() != 0 {
+		t.Errorf("a new one: %v, predicted %d", err, predicted())
 	}
 }

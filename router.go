@@ -16,10 +16,9 @@ import (
 type Router struct {
 	options   Options
 	fleet     *fleet.Fleet
-	policies  map[string]*policy.Policy // by name; not changed after New
-	shadow    *policy.Policy            // not changed after New; nil is none
 	table     atomic.Pointer[policyTable]
-	decisions sync.Pool // *Decision
+	choosing  sync.Mutex // held by who changes table
+	decisions sync.Pool  // *Decision
 	scouts    atomic.Pointer[map[string]*scout]
 
 	// indexes by base model. Readers load the map; writers hold mu, copy it and swap the copy in; so it is with scouts.
@@ -38,13 +37,12 @@ func New(o Options) (*Router, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make router: %w", err)
 	}
-	r := &Router{options: o, fleet: o.Fleet, policies: policies}
-	if err := r.UsePolicies(o.Policy.Name, o.ModelPolicies); err != nil {
+	r := &Router{options: o, fleet: o.Fleet}
+	table := policyTable{all: policies}
+	if err := table.choose(o.Policy.Name, o.ModelPolicies, o.Shadow); err != nil {
 		return nil, fmt.Errorf("make router: %w", err)
 	}
-	if err := r.useShadow(o.Shadow); err != nil {
-		return nil, fmt.Errorf("make router: %w", err)
-	}
+	r.table.Store(&table)
 	r.indexes.Store(&map[string]*modelIndex{})
 	r.scouts.Store(&map[string]*scout{})
 	return r, nil
@@ -74,8 +72,8 @@ func (r *Router) Route(ctx context.Context, req *Request) (*Decision, error) {
 	}, req.Now)
 	d.open.Store(true)
 	d.policy.Routed(&d.query, c)
-	if s := d.shadows(); s != nil {
-		s.Routed(&d.query, c)
+	if d.shadow = r.shadowOf(d.policy); d.shadow != nil {
+		d.shadow.Routed(&d.query, c)
 	}
 	d.query.Prompt = policy.Prompt{} // it belongs to the request
 	if !req.TellsSent {

@@ -1,7 +1,6 @@
 package warmpath
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 
@@ -12,28 +11,15 @@ import (
 // remembers must be what happened and not what it would have done: it is told of every request that is routed, and how it
 // ended, as if it had decided so itself.
 
-// useShadow finds the shadow policy; none of that name is an error.
-func (r *Router) useShadow(name string) error {
-	if name == "" {
-		return nil
-	}
-	p, ok := r.policies[name]
-	if !ok {
-		return fmt.Errorf("use shadow policy %q: %w", name, ErrUnknownPolicy)
-	}
-	r.shadow = p
-	return nil
-}
-
 // Shadow returns the shadow policy, nil when there is none.
-func (r *Router) Shadow() *policy.Policy { return r.shadow }
+func (r *Router) Shadow() *policy.Policy { return r.table.Load().shadow }
 
 // PolicyNames returns the names of all policies that requests may be decided by, sorted.
-func (r *Router) PolicyNames() []string { return slices.Sorted(maps.Keys(r.policies)) }
+func (r *Router) PolicyNames() []string { return slices.Sorted(maps.Keys(r.table.Load().all)) }
 
-// shadows returns the policy that learns from d beside the one that decided, nil when there is none.
-func (d *Decision) shadows() *policy.Policy {
-	if s := d.router.shadow; s != d.policy {
+// shadowOf returns the policy that learns from what p decides beside it, nil when there is none.
+func (r *Router) shadowOf(p *policy.Policy) *policy.Policy {
+	if s := r.table.Load().shadow; s != p {
 		return s
 	}
 	return nil
