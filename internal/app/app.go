@@ -46,15 +46,17 @@ type App struct {
 	workers   *discovery.Static
 	reporter  *discovery.Reporter
 	ingest    *ingest.Manager
-	askers    map[string]*lmcache.Client // by policy
 	gateway   *gateway.Gateway
 	admin     *admin.Admin
 	listening chan struct{} // closed when the addresses below stand
 
 	address, adminAddress net.Addr
 
-	mu  sync.Mutex     // serialises reloads
-	cfg *config.Config // guarded by mu; what is in force
+	mu        sync.Mutex                                                          // serialises reloads, and guards what follows
+	cfg       *config.Config                                                      // what is in force
+	blockSize int                                                                 // that the first policy told the router
+	askers    map[string]*asker                                                   // by policy
+	follow    func(name string, client *lmcache.Client) (stop context.CancelFunc) // nil while nothing runs
 }
 
 // New builds an App from a configuration that has passed Validate. It opens no socket and starts nothing.
@@ -84,16 +86,15 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	if err := a.loadModels(models); err != nil {
 		return nil, err
 	}
-	a.askers = askers(cfg, a.fleet, o.Log)
+	a.blockSize = options.Policy.BlockSize
 	a.client = proxy.New(cfg.Proxy)
 	bodies := proxy.NewBodies(cfg.Body)
 	a.gateway = gateway.New(cfg.Gateway, gateway.Parts{
 		Router: a.router, Fleet: a.fleet, Tokens: a.tokens, Client: a.client, Bodies: bodies, Telemetry: a.telemetry,
-		Queue: cfg.Queue, MaxRequests: cfg.Routing.MaxRequests, ShadowSample: cfg.ShadowSample, Scoped: a.ingest.Scoped, External: asks(a.askers), Log: o.Log,
+		Queue: cfg.Queue, MaxRequests: cfg.Routing.MaxRequests, ShadowSample: cfg.ShadowSample, Scoped: a.ingest.Scoped, Log: o.Log,
 	})
-	if err := a.usePolicies(cfg); err != nil {
-		return nil, err
-	}
+	a.gateway.AllowPolicies(cfg.RequestPolicies)
+	a.useAskers(cfg)
 	parts := admin.Parts{
 		Router: a.router, Gateway: a.gateway, Telemetry: a.telemetry, Sources: a.sources(), Bodies: bodies, Log: o.Log,
 		Streams: a.streams, IndexBlocks: a.indexBlocks, Notes: a.workers.Notes,
@@ -134,16 +135,6 @@ func tokenClient() *http.Client {
 	}
 }
 
-// usePolicies makes cfg's choice of policies count. All of them are the router's: those that the file describes were made
-// at the start.
-func (a *App) usePolicies(cfg *config.Config) error {
-	if err := a.router.UsePolicies(cfg.Policy, cfg.ModelPolicies); err != nil {
-		return err
-	}
-	a.gateway.AllowPolicies(cfg.RequestPolicies)
-	return nil
-}
-
 // Listening returns a channel that is closed when Addr and AdminAddr can be asked.
 func (a *App) Listening() <-chan struct{} { return a.listening }
 
@@ -163,21 +154,24 @@ func (a *App) Telemetry() *telemetry.Telemetry { return a.telemetry }
 // everything else. It returns when all it started has ended; an error when something could not start, failed, or had to
 // be cut.
 func (a *App) Run(ctx context.Context) error {
-	front, err := net.Listen("tcp", a.cfg.Listen)
+	a.mu.Lock()
+	cfg := a.cfg
+	a.mu.Unlock()
+	front, err := net.Listen("tcp", cfg.Listen)
 	if err != nil {
 		return fmt.Errorf("listen for clients: %w", err)
 	}
 	a.address = front.Addr()
 	var back net.Listener
-	if a.cfg.Admin.Listen != "" {
-		if back, err = net.Listen("tcp", a.cfg.Admin.Listen); err != nil {
+	if cfg.Admin.Listen != "" {
+		if back, err = net.Listen("tcp", cfg.Admin.Listen); err != nil {
 			_ = front.Close()
 			return fmt.Errorf("listen for operators: %w", err)
 		}
 		a.adminAddress = back.Addr()
 	}
 	close(a.listening)
-	a.log.Info("serving", "listen", a.address.String(), "admin", addr(a.adminAddress), "policy", a.cfg.Policy, "workers", len(a.cfg.Workers))
+	a.log.Info("serving", "listen", a.address.String(), "admin", addr(a.adminAddress), "policy", cfg.Policy, "workers", len(cfg.Workers))
 
 	stopping, stop := context.WithCancelCause(ctx)                   // ends the gateway
 	rest, stopRest := context.WithCancel(context.WithoutCancel(ctx)) // ends what the gateway needs, after it
@@ -187,13 +181,12 @@ func (a *App) Run(ctx context.Context) error {
 	g.run("discovery", stop, func() error { return a.workers.Run(rest) })
 	g.run("reports", stop, func() error { return a.reporter.Run(rest) })
 	g.run("ingest", stop, func() error { return a.ingest.Run(rest) })
-	for name, client := range a.askers {
-		g.run("policy "+name, stop, func() error { return client.Run(rest) })
-	}
+	noMore := a.runAskers(rest, &g, stop)
 	if back != nil {
 		g.run("admin", stop, func() error { return a.admin.Serve(rest, back) })
 	}
 	served := a.gateway.Serve(stopping, proxy.RawListener(front))
+	noMore()
 	stopRest()
 	g.wg.Wait()
 	a.tokens.Close()

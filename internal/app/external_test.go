@@ -1,12 +1,10 @@
 package app
 
 import (
-	"log/slog"
 	"maps"
 	"slices"
 	"testing"
 
-	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/config"
 	"github.com/warmpath/warmpath/policy"
 )
@@ -23,11 +21,13 @@ func TestControllersAreAskedForThePoliciesThatWantThem(t *testing.T) {
 		"described":          {func(c *config.Config) { c.Policies = []config.Policy{other, described} }, []string{"warm"}},
 		"the fleet's policy": {func(c *config.Config) { c.Policy = "lmcache_aware" }, []string{"lmcache_aware"}},
 		"a model's policy":   {func(c *config.Config) { c.ModelPolicies = map[string]string{"m": "lmcache_aware"} }, []string{"lmcache_aware"}},
+		"with parameters":    {func(c *config.Config) { c.Policy = "lmcache_aware:cache_weight=0.5" }, []string{"lmcache_aware:cache_weight=0.5"}},
+		"the shadow":         {func(c *config.Config) { c.Shadow = "lmcache_aware" }, []string{"lmcache_aware"}},
 		"a request's policy": {func(c *config.Config) { c.RequestPolicies = []string{"lmcache_aware"} }, []string{"lmcache_aware"}},
 	} {
 		cfg := config.Default()
 		test.change(&cfg)
-		got := slices.Sorted(maps.Keys(asks(askers(&cfg, fleet.New(fleet.Config{}), slog.New(slog.DiscardHandler)))))
+		got := slices.Sorted(maps.Keys(asking(&cfg)))
 		if !slices.Equal(got, test.want) {
 			t.Errorf("%s: %v, want %v", name, got, test.want)
 		}

@@ -8,13 +8,14 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/internal/config"
 	"github.com/warmpath/warmpath/internal/discovery"
 )
 
-// Reload reads the configuration again and applies what can change without dropping a request: workers and policy. It
-// returns what changed, one line each; settings that need a restart are named and stay as they were. On an error nothing
-// has changed.
+// Reload reads the configuration again and applies what can change without dropping a request: workers, and all that is said of
+// policies. It returns what changed, one line each; settings that need a restart are named, logged and stay as they were. On an
+// error nothing has changed.
 func (a *App) Reload() (changes []string, err error) {
 	defer func() { a.telemetry.Reloaded(err) }()
 	if a.options.Load == nil {
@@ -26,34 +27,68 @@ func (a *App) Reload() (changes []string, err error) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !samePolicies(a.cfg, next) {
-		if err := a.usePolicies(next); err != nil {
-			return nil, fmt.Errorf("a policy that the file describes anew needs a restart: %w", err)
-		}
-		changes = append(changes, comparePolicies(a.cfg, next)...)
-	}
 	if !reflect.DeepEqual(next.Workers, a.cfg.Workers) {
 		if err := a.workers.Replace(next.Workers); err != nil {
 			return nil, err
 		}
 		changes = append(changes, compareWorkers(a.cfg.Workers, next.Workers)...)
 	}
-	changes = append(changes, needRestart(a.cfg, next)...)
+	policies, err := a.changePolicies(next)
+	if err != nil {
+		return nil, err
+	}
+	changes = append(changes, policies...)
 	in := *a.cfg
-	in.Workers, in.Policy = next.Workers, next.Policy
-	in.ModelPolicies, in.RequestPolicies = next.ModelPolicies, next.RequestPolicies
+	take(&in, next)
 	a.cfg = &in
 	a.log.Info("configuration reloaded", "changes", changes)
+	for _, key := range needRestart(&in, next) {
+		a.log.Warn("a section of the file changed, and a restart is needed to apply it", "section", key)
+		changes = append(changes, key+": differs, a restart is needed to apply it")
+	}
 	return changes, nil
 }
 
-func samePolicies(old, next *config.Config) bool {
-	return next.Policy == old.Policy && maps.Equal(next.ModelPolicies, old.ModelPolicies) && slices.Equal(next.RequestPolicies, old.RequestPolicies)
+// take puts what a reload applies into the configuration that is in force.
+func take(in, next *config.Config) {
+	in.Workers = next.Workers
+	in.Policy, in.Policies, in.ModelPolicies, in.RequestPolicies = next.Policy, next.Policies, next.ModelPolicies, next.RequestPolicies
+	in.Shadow, in.ShadowSample = next.Shadow, next.ShadowSample
+	in.Routing.TierWeights, in.Routing.ImbalanceTokens = next.Routing.TierWeights, next.Routing.ImbalanceTokens // policies' defaults
+}
+
+// changePolicies applies all that next says of policies, and returns what changed. On an error nothing has. a.mu is held.
+func (a *App) changePolicies(next *config.Config) ([]string, error) {
+	change := next.PolicyChange(a.cfg)
+	changes := comparePolicies(a.cfg, next, &change)
+	if len(changes) == 0 {
+		return nil, nil
+	}
+	if err := a.router.ChangePolicies(change); err != nil {
+		return nil, err
+	}
+	a.gateway.AllowPolicies(next.RequestPolicies)
+	a.gateway.SampleShadow(next.ShadowSample)
+	a.useAskers(next)
+	if size := next.Spec().BlockSize; size != a.blockSize && next.Routing.BlockSize == 0 {
+		changes = append(changes, fmt.Sprintf("policy: a block_size of %d counts after a restart", size))
+	}
+	return changes, nil
 }
 
 // comparePolicies says what decides otherwise now.
-func comparePolicies(old, next *config.Config) []string {
+func comparePolicies(old, next *config.Config, change *warmpath.PolicyChange) []string {
 	var changes []string
+	if len(change.Specs) > 0 {
+		var names []string
+		for _, s := range change.Specs {
+			names = append(names, s.Name)
+		}
+		changes = append(changes, "policies that are new or told otherwise, and know nothing yet: "+strings.Join(names, ", "))
+	}
+	if len(change.Gone) > 0 {
+		changes = append(changes, "policies that are gone: "+strings.Join(change.Gone, ", "))
+	}
 	if next.Policy != old.Policy {
 		changes = append(changes, fmt.Sprintf("policy: %s, was %s", next.Policy, old.Policy))
 	}
@@ -62,6 +97,12 @@ func comparePolicies(old, next *config.Config) []string {
 	}
 	if !slices.Equal(next.RequestPolicies, old.RequestPolicies) {
 		changes = append(changes, fmt.Sprintf("request_policies: %v, was %v", next.RequestPolicies, old.RequestPolicies))
+	}
+	if next.Shadow != old.Shadow {
+		changes = append(changes, fmt.Sprintf("shadow: %q, was %q", next.Shadow, old.Shadow))
+	}
+	if next.ShadowSample != old.ShadowSample {
+		changes = append(changes, fmt.Sprintf("shadow_sample: %v, was %v", next.ShadowSample, old.ShadowSample))
 	}
 	return changes
 }
@@ -91,19 +132,15 @@ func compareWorkers(old, next []discovery.Target) []string {
 	return changes
 }
 
-// applied are the sections that a reload applies.
-var applied = []string{"workers", "policy", "model_policies", "request_policies"}
-
-// needRestart names the sections that differ and are not applied.
-func needRestart(old, next *config.Config) []string {
-	var changes []string
-	o, n := reflect.ValueOf(*old), reflect.ValueOf(*next)
-	for i := range o.NumField() {
-		key, _, _ := strings.Cut(o.Type().Field(i).Tag.Get("yaml"), ",")
-		if slices.Contains(applied, key) || reflect.DeepEqual(o.Field(i).Interface(), n.Field(i).Interface()) {
-			continue
+// needRestart names the sections of next that differ from those in force, though all that can be applied was.
+func needRestart(in, next *config.Config) []string {
+	var sections []string
+	i, n := reflect.ValueOf(*in), reflect.ValueOf(*next)
+	for at := range i.NumField() {
+		if !reflect.DeepEqual(i.Field(at).Interface(), n.Field(at).Interface()) {
+			key, _, _ := strings.Cut(i.Type().Field(at).Tag.Get("yaml"), ",")
+			sections = append(sections, key)
 		}
-		changes = append(changes, key+": differs, a restart is needed to apply it")
 	}
-	return changes
+	return sections
 }

@@ -30,13 +30,13 @@ type Config struct {
 	// gateway is there to be reached.
 	Listen string `yaml:"listen"`
 	// Policy chooses the worker: the name of a type of policy or of one of policies; or the policy itself, as type: NAME and
-	// its parameters. Can be changed by a reload.
+	// its parameters. All that is said of policies can be changed by a reload.
 	Policy string `yaml:"policy"`
 	// Policies are policies with parameters other than their defaults: type, the parameters, and a name where there is more
 	// than one of a type. What each type can be told, with its defaults (docs/policies/ says what for):
 	Policies []Policy `yaml:"policies"`
 	// ModelPolicies are the policies of models that have another than policy: MODEL: NAME. A base model's counts for its
-	// adapters too. Can be changed by a reload.
+	// adapters too.
 	ModelPolicies map[string]string `yaml:"model_policies"`
 	// RequestPolicies are the names of policies that a request may ask for by header (docs/api.md). None by default: what one
 	// client asks for costs the others time.

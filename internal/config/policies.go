@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
 
+	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/policy"
 )
 
@@ -196,34 +198,64 @@ func kindNames() []string {
 	return names
 }
 
-// specs are the policies that requests may be decided by: each kind with its defaults, and those that the file names.
-func (c *Config) specs() []policy.Spec {
-	var specs []policy.Spec
+// Parameters are the policies that requests may be decided by, by name, with what they are told: each kind with its defaults,
+// those that the file describes, and those that are named with their parameters where they are used.
+func (c *Config) Parameters() map[string]policy.Parameters {
+	all := map[string]policy.Parameters{}
 	for _, k := range policy.Kinds() {
 		if p := c.Routing.defaults(k); p.Validate() == nil {
-			specs = append(specs, p.Spec(k.Name))
+			all[k.Name] = p
 		}
 	}
 	for _, p := range c.Policies {
-		specs = append(specs, p.Parameters.Spec(p.Name))
+		all[p.Name] = p.Parameters
 	}
-	for name := range c.inLine() {
-		if p, err := c.parsePolicy(name); err == nil {
-			specs = append(specs, p.Spec(name))
+	for _, name := range c.Used() {
+		if !strings.Contains(name, ":") {
+			continue
 		}
+		if p, err := c.parsePolicy(name); err == nil {
+			all[name] = p
+		}
+	}
+	return all
+}
+
+// specs are those of all Parameters.
+func (c *Config) specs() []policy.Spec {
+	var specs []policy.Spec
+	all := c.Parameters()
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		specs = append(specs, all[name].Spec(name))
 	}
 	return specs
 }
 
-// inLine are the names in use that say parameters too: TYPE:KEY=VALUE,KEY=VALUE.
-func (c *Config) inLine() map[string]bool {
-	used := map[string]bool{}
-	for _, name := range slices.Concat(slices.Collect(maps.Values(c.ModelPolicies)), c.RequestPolicies, []string{c.Policy}) {
-		if strings.Contains(name, ":") {
-			used[name] = true
-		}
+// Used are the names of the policies in use: the fleet's, the shadow, models' and those that requests may ask for.
+func (c *Config) Used() []string {
+	used := slices.Concat([]string{c.Policy}, slices.Sorted(maps.Values(c.ModelPolicies)), c.RequestPolicies)
+	if c.Shadow != "" {
+		used = append(used, c.Shadow)
 	}
 	return used
+}
+
+// PolicyChange returns what makes a router that was made by old one that is made by c: the policies that are new or are told
+// otherwise, those that are no more, and who decides.
+func (c *Config) PolicyChange(old *Config) warmpath.PolicyChange {
+	change := warmpath.PolicyChange{Standard: c.Policy, ByModel: c.ModelPolicies, Shadow: c.Shadow}
+	before, after := old.Parameters(), c.Parameters()
+	for _, name := range slices.Sorted(maps.Keys(after)) {
+		if was, known := before[name]; !known || !reflect.DeepEqual(was, after[name]) {
+			change.Specs = append(change.Specs, after[name].Spec(name))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		if _, stays := after[name]; !stays {
+			change.Gone = append(change.Gone, name)
+		}
+	}
+	return change
 }
 
 // parsePolicy reads TYPE:KEY=VALUE,KEY=VALUE over the defaults of that type.
@@ -248,25 +280,15 @@ func (c *Config) parsePolicy(name string) (policy.Parameters, error) {
 
 // Spec returns the policy that c asks for, with its parameters. Validate checks the name.
 func (c *Config) Spec() policy.Spec {
-	specs := c.specs()
-	for i := len(specs) - 1; i >= 0; i-- { // the last of a name counts: the file's
-		if specs[i].Name == c.Policy {
-			return specs[i]
-		}
+	if p, ok := c.Parameters()[c.Policy]; ok {
+		return p.Spec(c.Policy)
 	}
 	return policy.Spec{Name: c.Policy}
 }
 
 // PolicyNames returns the names of all policies, each once.
 func (c *Config) PolicyNames() []string {
-	var names []string
-	for _, s := range c.specs() {
-		if !slices.Contains(names, s.Name) {
-			names = append(names, s.Name)
-		}
-	}
-	slices.Sort(names)
-	return names
+	return slices.Sorted(maps.Keys(c.Parameters()))
 }
 
 func (c *Config) validatePolicies(found *problems) {

@@ -180,14 +180,14 @@ func (x *exchange) decide(ctx context.Context) (*warmpath.Decision, error) {
 	q.TellsSent = true
 	q.Now, q.Random = began.UnixNano(), rand.Uint64()
 	var would opinion
-	if x.prepared.shadowed {
-		would = x.g.shadow.ask(ctx, x.g.Router, q)
+	if x.prepared.shadow != nil {
+		would = x.prepared.shadow.ask(ctx, x.g.Router, q)
 		began = time.Now()
 	}
 	d, err := x.g.Router.Route(ctx, q)
 	x.rec.RouteMS += float64(time.Since(began).Nanoseconds()) / 1e6
-	if x.prepared.shadowed && err == nil {
-		x.prepared.shadowed = false // once, however often it is tried
+	if x.prepared.shadow != nil && err == nil {
+		x.prepared.shadow = nil // once, however often it is tried
 		x.compareShadow(&would, d)
 	}
 	return d, err

@@ -27,7 +27,7 @@ func TestOthersAreAskedBeforeThePolicyDecides(t *testing.T) {
 	f := serve(t, func(s *settings) {
 		s.policy, s.allowed, s.tokens.Budget = "lmcache_aware", []string{"random"}, 5*time.Second
 		s.parts = func(p *gateway.Parts) {
-			p.External = map[string]func(context.Context, []block.Token) []policy.External{
+			p.External = map[string]gateway.Ask{
 				"lmcache_aware": func(_ context.Context, prompt []block.Token) []policy.External {
 					asked <- prompt
 					return []policy.External{{Worker: 2, Keys: 9}}

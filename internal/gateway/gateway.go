@@ -40,10 +40,13 @@ type Parts struct {
 	// Scoped is told of each request that is kept apart by a cache salt or an extra key, before it is sent: engines whose
 	// events do not tell such keys must not be believed where they matter.
 	Scoped func(h fleet.Holder, salt, extra string)
-	// External asks others about a prompt for the policy of that name, before it decides; nil and empty ask nobody. It is
-	// part of the request's time and must bound itself.
-	External map[string]func(ctx context.Context, prompt []block.Token) []policy.External
+	// External is whom AskOthers begins with.
+	External map[string]Ask
 }
+
+// Ask asks others about a prompt, before a policy decides that wants to know. It is part of the request's time and must bound
+// itself.
+type Ask func(ctx context.Context, prompt []block.Token) []policy.External
 
 // Gateway is the HTTP front. It is an http.Handler, safe for concurrent use.
 type Gateway struct {
@@ -51,8 +54,9 @@ type Gateway struct {
 	cfg       Config
 	identity  identity
 	allowed   atomic.Pointer[allowed]
-	waiting   *waiting // nil: requests do not wait
-	shadow    shadow
+	others    atomic.Pointer[map[string]Ask] // by policy
+	waiting   *waiting                       // nil: requests do not wait
+	shadow    atomic.Pointer[shadow]
 	draining  atomic.Bool
 	reporting sync.Map // fleet.WorkerID → struct{}: workers seen to tell cached tokens
 	exchanges sync.Pool
@@ -61,7 +65,8 @@ type Gateway struct {
 // New returns a Gateway whose requests may not choose their policy. It starts nothing.
 func New(cfg Config, parts Parts) *Gateway {
 	g := &Gateway{Parts: parts, cfg: cfg, identity: newIdentity(&cfg)}
-	g.shadow = shadow{parts.Router.Shadow(), parts.ShadowSample}
+	g.SampleShadow(parts.ShadowSample)
+	g.AskOthers(parts.External)
 	g.AllowPolicies(nil)
 	if parts.Queue.On() {
 		g.waiting = newWaiting(g, parts.Queue, parts.MaxRequests)

@@ -24,7 +24,7 @@ type prepared struct {
 	route      warmpath.Request
 	rankChosen bool          // by a header that engines understand
 	patience   time.Duration // how long the client would wait in the queue; 0 says nothing
-	shadowed   bool          // the shadow policy is asked, too
+	shadow     *shadow       // is asked, too; nil is not
 	explains   bool          // what the cache holds is asked, whatever the policy looks at
 }
 
@@ -36,7 +36,7 @@ func (p *prepared) reset() {
 	exclude := p.route.Exclude[:0]
 	p.route = warmpath.Request{Exclude: exclude}
 	p.rankChosen, p.patience = false, 0
-	p.model, p.waited = "", 0
+	p.model, p.waited, p.shadow = "", 0, nil
 }
 
 // unneeded is the token outcome of a policy that does not look at matches.
@@ -56,12 +56,16 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 	if err != nil {
 		return err
 	}
-	p.route.Policy, p.shadowed = name, g.shadow.asks(decides)
+	shadow := g.shadow.Load()
+	p.route.Policy, p.shadow = name, nil
+	if shadow.asks(decides) {
+		p.shadow = shadow
+	}
 	pool, ok := g.Fleet.Snapshot().Pool(p.read.Model)
 	switch {
 	case !ok:
 		p.found.Outcome = tokens.NoWorker
-	case !decides.Matches() && !g.shadow.wants() && !p.explains:
+	case !decides.Matches() && !shadow.wants() && !p.explains:
 		p.found.Outcome = unneeded
 	default:
 		p.workers, p.model = appendWorkers(p.workers, pool.Workers, pool.Model), pool.Model
@@ -69,7 +73,7 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 		p.found = g.Tokens.Find(ctx, tokens.Prompt{Request: &p.read, Authorization: h.Get("Authorization"), Model: pool.Model, Scratch: p.text}, p.workers)
 		p.waited = time.Since(began)
 	}
-	if (decides.NeedsText() || g.shadow.wantsText() || p.explains) && p.found.Text == nil {
+	if (decides.NeedsText() || shadow.wantsText() || p.explains) && p.found.Text == nil {
 		p.found.Text = tokens.AppendText(p.text[:0], &p.read)
 	}
 	q := &p.route
@@ -86,9 +90,12 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 	return nil
 }
 
+// AskOthers makes those the ones who are asked for the policies of those names from now on; nil and empty ask nobody.
+func (g *Gateway) AskOthers(others map[string]Ask) { g.others.Store(&others) }
+
 // askExternal asks elsewhere what the policy of that name wants to know of q.
 func (g *Gateway) askExternal(ctx context.Context, q *warmpath.Request, policy string) {
-	if ask := g.External[policy]; ask != nil {
+	if ask := (*g.others.Load())[policy]; ask != nil {
 		q.External = ask(ctx, q.Tokens)
 	}
 }

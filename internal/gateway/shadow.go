@@ -18,6 +18,9 @@ type shadow struct {
 	sample float64        // share of the requests that it is asked about, 0 to 1
 }
 
+// SampleShadow asks the router's shadow policy, as it is now, about that share of the requests from now on, 0 to 1.
+func (g *Gateway) SampleShadow(share float64) { g.shadow.Store(&shadow{g.Router.Shadow(), share}) }
+
 // wants reports whether tokens are wanted for the shadow's sake: always where it looks at matches, as it learns from every
 // request and not from the sample alone.
 func (s *shadow) wants() bool { return s.policy != nil && s.policy.Matches() }

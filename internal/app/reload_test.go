@@ -1,0 +1,165 @@
+package app_test
+
+import (
+	"bytes"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/warmpath/warmpath/internal/app"
+	"github.com/warmpath/warmpath/internal/config"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// notes is a log that may be read while it is written.
+type notes struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (n *notes) Write(b []byte) (int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.text.Write(b)
+}
+
+func (n *notes) String() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.text.String()
+}
+
+// reloading is a router whose file is what the test says next.
+func reloading(t *testing.T) (r *router, log *notes, reload func(change func(*config.Config)) []string) {
+	t.Helper()
+	e := engine(t, nil)
+	var next *config.Config
+	log = &notes{}
+	r = startWith(t, settings(e), app.Options{
+		Log: slog.New(slog.NewTextHandler(log, nil)), Load: func() (*config.Config, error) { return next, nil },
+	})
+	r.exact(1)
+	return r, log, func(change func(*config.Config)) []string {
+		t.Helper()
+		next = settings(e)
+		change(next)
+		if err := next.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		changes, err := r.Reload()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return changes
+	}
+}
+
+func TestReloadChangesWhatPoliciesAreTold(t *testing.T) {
+	r, log, reload := reloading(t)
+	if changes := reload(func(*config.Config) {}); len(changes) > 0 {
+		t.Errorf("nothing changed, and it is told: %q", changes)
+	}
+	mine := func(c *config.Config) {
+		kv := policy.DefaultKV()
+		c.Policies = []config.Policy{{Name: "mine", Type: "kv", Parameters: &kv}}
+		c.Policy, c.Shadow, c.ShadowSample = "mine", "kv_aware:imbalance_tokens=7", 0.5
+		c.RequestPolicies = []string{"lmetric"}
+	}
+	changes := strings.Join(reload(mine), "\n")
+	for _, want := range []string{"know nothing yet: kv_aware:imbalance_tokens=7, mine", "policy: mine, was marginal", `shadow: "kv_aware:imbalance_tokens=7", was ""`, "shadow_sample: 0.5"} {
+		if !strings.Contains(changes, want) {
+			t.Errorf("reload says %q, nothing of %q", changes, want)
+		}
+	}
+	if resp, text := r.chat("hello"); resp.Header.Get("X-Warmpath-Policy") != "mine" {
+		t.Errorf("%v %s", resp.Header, text)
+	}
+	if s := r.Router().Shadow(); s == nil || s.Name() != "kv_aware:imbalance_tokens=7" {
+		t.Errorf("the shadow is %v", s)
+	}
+	changes = strings.Join(reload(func(c *config.Config) { mine(c); c.Policies[0].Parameters.(*policy.KV).PrefillLoadScale = 16 }), "\n")
+	if changes != "policies that are new or told otherwise, and know nothing yet: mine" {
+		t.Errorf("a parameter: %q", changes)
+	}
+	changes = strings.Join(reload(func(c *config.Config) { c.Routing.TierWeights.CPU = 0.5 }), "\n")
+	for _, want := range []string{"know nothing yet: kv_aware, marginal, ", "policies that are gone: kv_aware:imbalance_tokens=7, mine", `shadow: "", was`} {
+		if !strings.Contains(changes, want) {
+			t.Errorf("reload says %q, nothing of %q", changes, want)
+		}
+	}
+	if strings.Contains(changes, "restart") || strings.Contains(log.String(), "restart") {
+		t.Errorf("all of it is applied, and yet: %s\n%s", changes, log)
+	}
+	if slices.Contains(r.Router().PolicyNames(), "mine") || r.Router().Shadow() != nil {
+		t.Error("what is not in the file any more is still there")
+	}
+}
+
+func TestReloadSaysOfEachSectionThatItNeedsARestart(t *testing.T) {
+	_, log, reload := reloading(t)
+	change := func(c *config.Config) {
+		c.Queue.MaxRequests++
+		c.Gateway.Attempts++
+		c.Routing.MaxRequests = 9
+		c.Policies = []config.Policy{{Name: "coarse", Type: "kv_aware", Parameters: &policy.LongestMatch{
+			TierWeights: policy.DefaultLongestMatch().TierWeights, BlockSize: 64}}}
+		c.Policy = "coarse"
+	}
+	for range 2 { // it is not in force the second time either
+		changes := reload(change)
+		for _, want := range []string{"queue: differs, a restart", "gateway: differs, a restart", "routing: differs, a restart"} {
+			if !slices.ContainsFunc(changes, func(c string) bool { return strings.Contains(c, want) }) {
+				t.Errorf("reload says %q, nothing of %q", changes, want)
+			}
+		}
+	}
+	for _, section := range []string{"queue", "gateway", "routing"} {
+		if strings.Count(log.String(), "section="+section) != 2 {
+			t.Errorf("not a line for %s at each reload: %s", section, log)
+		}
+	}
+	if !strings.Contains(log.String(), "block_size of 64 counts after a restart") {
+		t.Errorf("nothing of the block size: %s", log)
+	}
+}
+
+func TestReloadAsksControllersForPoliciesThatAreNew(t *testing.T) {
+	r, _, reload := reloading(t)
+	var polls, closed atomic.Int64
+	controller := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		polls.Add(1)
+		_, _ = w.Write([]byte(`{"workers":[]}`))
+	}))
+	controller.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateClosed {
+			closed.Add(1)
+		}
+	}
+	controller.Start()
+	t.Cleanup(controller.Close)
+	told := func(c *config.Config) {
+		p := policy.DefaultLMCacheAware()
+		p.ControllerURL, p.PollIntervalSecs = controller.URL, 1
+		c.Policies = []config.Policy{{Name: "warm", Type: "lmcache_aware", Parameters: &p}}
+		c.Policy = "warm"
+	}
+	reload(told)
+	r.wait("the controller is asked", func() bool { return polls.Load() > 0 })
+	if resp, _ := r.chat("hello"); resp.Header.Get("X-Warmpath-Policy") != "warm" {
+		t.Errorf("headers %v", resp.Header)
+	}
+	reload(func(c *config.Config) { told(c); c.RequestPolicies = []string{"kv"} })
+	seen := polls.Load()
+	r.wait("the same client goes on", func() bool { return polls.Load() > seen })
+	if closed.Load() > 0 {
+		t.Error("it is another client")
+	}
+	reload(func(*config.Config) {})
+	r.wait("the client is stopped, and gives up its connection", func() bool { return closed.Load() > 0 })
+}
