@@ -146,9 +146,7 @@ func TestARealSubscriberFollowsOurPublisher(t *testing.T) {
 		if got := p.Line(); got != "end" {
 			t.Fatalf("got %q", got)
 		}
-		for !subscribed(e) {
-			time.Sleep(time.Millisecond)
-		}
+		e.untilHeard(t)
 		seq := e.Stats().Published - 1
 		time.Sleep(500 * time.Millisecond) // longer than its heartbeats bear
 		e.publish(1)

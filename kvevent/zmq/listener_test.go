@@ -5,7 +5,6 @@ import (
 	"net"
 	"sync"
 	"testing"
-	"time"
 )
 
 func listenSilently(t *testing.T, path string) {
@@ -57,21 +56,19 @@ func (g *guests) accept(o Origin) (Handler, string) {
 // find waits for the n-th stream of that address and model.
 func (g *guests) find(address, model string, n int) []*diary {
 	g.t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		var found []*diary
+	var found []*diary
+	eventually(g.t, fmt.Sprintf("%d streams of %s %s", n, address, model), func() bool {
+		found = nil
 		g.mu.Lock()
+		defer g.mu.Unlock()
 		for o, d := range g.diaries {
 			if o.Address == address && o.Model == model && o.Peer != "" {
 				found = append(found, d)
 			}
 		}
-		g.mu.Unlock()
-		if len(found) == n {
-			return found
-		}
-	}
-	g.t.Fatalf("no %d streams of %s %s", n, address, model)
-	return nil
+		return len(found) == n
+	})
+	return found
 }
 
 func startListener(t *testing.T, replay string) (*Listener, *guests, func()) {
@@ -90,9 +87,7 @@ func TestManyEnginesConnectToOneListener(t *testing.T) {
 	for i := range 5 {
 		topic := fmt.Sprintf("kv@10.0.0.%d:8000@m", i/2) // two ranks share an address
 		e := startEngine(t, fmt.Sprint(i), PublisherConfig{Endpoint: l.Endpoint(), Connect: true, Topic: topic})
-		for !subscribed(e) {
-			time.Sleep(time.Millisecond)
-		}
+		e.untilHeard(t)
 		e.publish(100)
 		engines = append(engines, e)
 	}
@@ -117,9 +112,7 @@ func TestManyEnginesConnectToOneListener(t *testing.T) {
 	}
 	d.mu.Unlock()
 	e := startEngine(t, "new", PublisherConfig{Endpoint: l.Endpoint(), Connect: true, Topic: "kv@10.0.0.2:8000@m"})
-	for !subscribed(e) {
-		time.Sleep(time.Millisecond)
-	}
+	e.untilHeard(t)
 	g.find("10.0.0.2:8000", "m", 2)
 }
 
@@ -133,9 +126,7 @@ func TestAListenersStreamsAreReplayed(t *testing.T) {
 	stop := runUntilStopped(t, l.Run)
 	p := &engine{e, "a", runUntilStopped(t, e.Run)}
 	p.publish(100)
-	for !subscribed(p) {
-		time.Sleep(time.Millisecond)
-	}
+	p.untilHeard(t)
 	d := g.find("a:1", "m", 1)[0]
 	d.awaitComplete(1)
 	p.publish(10)
@@ -154,14 +145,10 @@ func TestAListenerRefusesWhatItDoesNotWant(t *testing.T) {
 	l, g, _ := startListener(t, "")
 	for _, topic := range []string{"kv@a:1@unwanted", "kv@nonsense"} {
 		e := startEngine(t, "a", PublisherConfig{Endpoint: l.Endpoint(), Connect: true, Topic: topic})
-		for !subscribed(e) {
-			time.Sleep(time.Millisecond)
-		}
+		e.untilHeard(t)
 		e.publish(1)
 	}
-	for deadline := time.Now().Add(patience); l.Stats().Refused < 4 && time.Now().Before(deadline); {
-		time.Sleep(time.Millisecond)
-	}
+	eventually(t, "four messages are refused", func() bool { return l.Stats().Refused >= 4 })
 	if st := l.Stats(); st.Refused < 4 || st.Streams != 0 || len(g.diaries) != 0 {
 		t.Errorf("stats %+v, %d streams", st, len(g.diaries))
 	}

@@ -187,11 +187,7 @@ func TestARestartWhileConnectedIsSeen(t *testing.T) {
 // publishUntilSeen publishes message 0 of a run until somebody has subscribed.
 func publishUntilSeen(t testing.TB, pub *zmtp.Socket, d *diary, run string) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); pub.Publish(wire("t", 0, payload(run, 0))...) == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("nobody subscribed")
-		}
-	}
+	eventually(t, "somebody subscribes", func() bool { return pub.Publish(wire("t", 0, payload(run, 0))...) > 0 })
 	d.awaitSeen(1)
 }
 
@@ -230,7 +226,7 @@ func TestAnEngineThatIsStillTheSameAfterADisconnectGoesOn(t *testing.T) {
 	s, _ := subscribe(t, e.source(), quick, d)
 	d.awaitComplete(1)
 	for round := 2; round < 5; round++ {
-		dropSubscriber(e)
+		e.cut(d)
 		e.publish(10)
 		d.awaitComplete(round)
 		d.awaitSeen(e.Stats().Published)
@@ -271,10 +267,8 @@ func TestWithoutReplayTheStreamIsWholeOnlyIfSeenFromItsStart(t *testing.T) {
 	e := startEngine(t, "a", cfg)
 	d := newDiary(t)
 	subscribe(t, e.source(), quick, d)
-	for e.pub.Stats().Peers == 0 || !subscribed(e) {
-		time.Sleep(time.Millisecond)
-	}
-	// subscribed published until somebody listened, so some first messages may be gone.
+	e.untilHeard(t)
+	// It published until somebody listened, so some first messages may be gone.
 	d.awaitSeen(1)
 	e.publish(10)
 	d.awaitSeen(e.Stats().Published)
@@ -288,7 +282,7 @@ func TestWithoutReplayTheStreamIsWholeOnlyIfSeenFromItsStart(t *testing.T) {
 	e.DropNext(2)
 	e.publish(3)
 	d.awaitSeen(from + 3)
-	dropSubscriber(e)
+	e.cut(d)
 	d.await("loss at the disconnect", func() bool { return len(d.lost) == lost+2 })
 	d.mu.Lock()
 	if got := d.lost[lost:]; got[0] != [2]uint64{from, from + 2} || got[1] != [2]uint64{from + 3, from + 3} {
@@ -296,22 +290,26 @@ func TestWithoutReplayTheStreamIsWholeOnlyIfSeenFromItsStart(t *testing.T) {
 	}
 	d.mu.Unlock()
 	d.await("the reconnect", func() bool { return d.connected })
-	for !subscribed(e) {
-		time.Sleep(time.Millisecond)
-	}
+	e.untilHeard(t)
 	d.awaitSeen(e.Stats().Published)
 	d.expectPayloads("a", e.Stats().Published-1, e.Stats().Published)
 }
 
-// subscribed publishes a message and tells whether anybody gets it.
-func subscribed(e *engine) bool {
-	before := e.pub.Stats().Sent
-	e.publish(1)
-	return e.pub.Stats().Sent > before
+// cut cuts the connection of the engine's subscriber. Either side may hear of a connection first: where the engine does not know
+// of it yet there is nothing to cut, so it is tried until the subscriber notices.
+func (e *engine) cut(d *diary) {
+	d.t.Helper()
+	d.mu.Lock()
+	before := len(d.errs)
+	d.mu.Unlock()
+	d.await("the disconnect", func() bool {
+		if len(d.errs) > before {
+			return true
+		}
+		e.pub.DropPeers()
+		return false
+	})
 }
-
-// dropSubscriber cuts the connections of the engine's subscribers.
-func dropSubscriber(e *engine) { e.pub.DropPeers() }
 
 func TestADeadReplayEndpointCostsTheHistoryButNotTheStream(t *testing.T) {
 	for name, replay := range map[string]string{
@@ -334,9 +332,7 @@ func TestADeadReplayEndpointCostsTheHistoryButNotTheStream(t *testing.T) {
 			tight.ReplayTimeout, tight.ReplayTries, tight.ReplayTime = 50*time.Millisecond, 3, time.Second
 			subscribe(t, Source{e.Endpoint(), replay, "kv"}, tight, d)
 			d.await("the connection", func() bool { return d.connected })
-			for !subscribed(e) {
-				time.Sleep(time.Millisecond)
-			}
+			e.untilHeard(t)
 			e.publish(5)
 			d.awaitSeen(e.Stats().Published)
 			d.mu.Lock()
@@ -357,9 +353,7 @@ func TestHistoryGivenUpIsLearnedWhenTheReplayAnswersAgain(t *testing.T) {
 	tight.ReplayTimeout, tight.ReplayTries, tight.Verify = 50*time.Millisecond, 2, 20*time.Millisecond
 	subscribe(t, Source{e.Endpoint(), replay, ""}, tight, d)
 	d.await("the connection", func() bool { return d.connected })
-	for !subscribed(e) {
-		time.Sleep(time.Millisecond)
-	}
+	e.untilHeard(t)
 	d.await("the loss", func() bool { return len(d.lost) == 1 })
 	router, err := zmtp.New(zmtp.ROUTER, replay, zmtp.Config{Bind: true, OnMessage: e.replay})
 	if err != nil {
@@ -378,9 +372,7 @@ func TestAReplayOfAnotherEngineIsNotBelievedForEver(t *testing.T) {
 	subscribe(t, Source{ours.Endpoint(), other.ReplayEndpoint(), ""}, quick, d)
 	d.await("the connection", func() bool { return d.connected })
 	for range 5 {
-		for !subscribed(ours) {
-			time.Sleep(time.Millisecond)
-		}
+		ours.untilHeard(t)
 		ours.publish(1)
 	}
 	n := ours.Stats().Published
@@ -419,9 +411,7 @@ func TestLiveMessagesOverTheBoundAreReplayed(t *testing.T) {
 	d := newDiary(t)
 	d.slow = 200 * time.Microsecond // while history is read, the stream goes on
 	s, _ := subscribe(t, e.source(), cfg, d)
-	for e.pub.Stats().Peers == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	eventually(t, "somebody connects", func() bool { return e.pub.Stats().Peers > 0 })
 	for range 30 {
 		e.publish(20)
 		time.Sleep(time.Millisecond)
