@@ -116,7 +116,7 @@ func (r *router) exact(n int) {
 
 func (r *router) wait(what string, ok func() bool) {
 	r.t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); {
+	for end := time.Now().Add(time.Minute); !ok(); {
 		if time.Now().After(end) {
 			r.t.Fatalf("waited in vain until %s", what)
 		}

@@ -209,10 +209,10 @@ func (f *fixture) idle(t *testing.T) {
 	})
 }
 
-// wait polls until ok, for at most ten seconds.
+// wait polls until ok, for at most a minute.
 func wait(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); {
+	for end := time.Now().Add(time.Minute); !ok(); {
 		if time.Now().After(end) {
 			t.Fatalf("waited in vain until %s", what)
 		}

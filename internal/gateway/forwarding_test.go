@@ -151,7 +151,7 @@ func TestProvenIDsGoInPlaceOfTheTextWhereThatIsAllowed(t *testing.T) {
 		if forward == tokens.ForwardAuto {
 			want = ids
 		}
-		for end := time.Now().Add(10 * time.Second); f.source.Stats().Checked < 20 && time.Now().Before(end); {
+		for end := time.Now().Add(time.Minute); f.source.Stats().Checked < 20 && time.Now().Before(end); {
 			post(ask)
 		}
 		if sent := post(ask); sent != want {

@@ -134,7 +134,7 @@ func raw(t *testing.T, f *fixture, request string) string {
 		t.Fatal(err)
 	}
 	defer func() { _ = c.Close() }()
-	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := io.WriteString(c, request); err != nil {
 		return ""
 	}
@@ -143,7 +143,7 @@ func raw(t *testing.T, f *fixture, request string) string {
 }
 
 func TestHostileHeads(t *testing.T) {
-	f := serve(t, func(s *settings) { s.gateway.ReadHeaderTimeout = 50 * time.Millisecond }, worker(t, plain))
+	f := serve(t, nil, worker(t, plain))
 	head := "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
 	body := fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(chat), chat)
 	many := ""
@@ -155,12 +155,18 @@ func TestHostileHeads(t *testing.T) {
 		{"1,000 headers", head + many + body, "431"},
 		{"a header of 1 MB", head + "X-Big: " + strings.Repeat("x", 1<<20) + "\r\n" + body, "431"},
 		{"two lengths", head + "Content-Length: 3\r\n" + body, "400"},
-		{"half a head", "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n", ""},
 		{"no host", "POST /v1/chat/completions HTTP/1.1\r\n" + body, "400"},
 	} {
-		if got := raw(t, f, c.request); !strings.Contains(got, c.want) || c.want == "" && got != "" && !strings.Contains(got, "408") {
+		if got := raw(t, f, c.request); !strings.Contains(got, c.want) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
+	}
+}
+
+func TestHalfAHeadIsClosed(t *testing.T) {
+	f := serve(t, func(s *settings) { s.gateway.ReadHeaderTimeout = 50 * time.Millisecond }, worker(t, plain))
+	if got := raw(t, f, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"); got != "" && !strings.Contains(got, "408") {
+		t.Errorf("%q, want nothing", got)
 	}
 }
 

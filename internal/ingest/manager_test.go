@@ -13,14 +13,14 @@ import (
 
 // quick are settings for the loopback.
 var quick = zmq.Config{
-	ReplayTimeout: 500 * time.Millisecond, ReplayTime: 5 * time.Second, Verify: 200 * time.Millisecond,
+	ReplayTimeout: 10 * time.Second, ReplayTime: time.Minute, Verify: 200 * time.Millisecond,
 	BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond, HeartbeatInterval: -1,
 }
 
 // eventually waits until f holds.
 func (r *rig) eventually(what string, f func() bool) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
 	defer cancel()
 	for tick := time.NewTicker(3 * time.Millisecond); ; {
 		if f() {
@@ -30,7 +30,7 @@ func (r *rig) eventually(what string, f func() bool) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			r.t.Fatalf("%s: not within 20 s\nstats %+v\nlog:\n%s", what, r.manager.Stats(), r.log)
+			r.t.Fatalf("%s: not within a minute\nstats %+v\nlog:\n%s", what, r.manager.Stats(), r.log)
 		}
 	}
 }

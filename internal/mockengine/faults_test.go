@@ -56,10 +56,10 @@ func TestADeadEngineRefusesConnectionsUntilItIsRestarted(t *testing.T) {
 // waitFor polls a condition that another process's view depends on.
 func waitFor(t testing.TB, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !condition() {
 		if time.Now().After(deadline) {
-			t.Fatal("waited for 10 s in vain")
+			t.Fatal("waited for a minute in vain")
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
@@ -136,9 +136,7 @@ func TestAStalledEngineLooksHealthy(t *testing.T) {
 		result <- status
 	}()
 	waitFor(t, func() bool { return s.Stats().Ranks[0].Waiting == 1 })
-	if !answers(t, s) {
-		t.Error("a stalled engine does not answer /health")
-	}
+	waitFor(t, func() bool { return answers(t, s) }) // /health, while a completion is not answered
 	fault(t, s, object{"kind": "clear"})
 	if status := <-result; status != http.StatusOK {
 		t.Errorf("after the stall: status %d", status)

@@ -59,7 +59,7 @@ func TestBodiesAreReadWhole(t *testing.T) {
 }
 
 func TestBadBodiesAreRefusedInTheDialectsShape(t *testing.T) {
-	s := bodyServer(t, BodyConfig{MaxBytes: 1000, StallTimeout: 40 * time.Millisecond})
+	s := bodyServer(t, BodyConfig{MaxBytes: 1000, StallTimeout: 200 * time.Millisecond})
 	f := func(name, request string, hold bool, status int, code string) {
 		t.Helper()
 		c, err := net.Dial("tcp", s.Listener.Addr().String())
@@ -89,7 +89,7 @@ func TestBadBodiesAreRefusedInTheDialectsShape(t *testing.T) {
 }
 
 func TestAKeptConnectionHasNoDeadlineLeft(t *testing.T) {
-	s := bodyServer(t, BodyConfig{MaxBytes: 1000, StallTimeout: 30 * time.Millisecond})
+	s := bodyServer(t, BodyConfig{MaxBytes: 1000, StallTimeout: 200 * time.Millisecond})
 	c, err := net.Dial("tcp", s.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +98,7 @@ func TestAKeptConnectionHasNoDeadlineLeft(t *testing.T) {
 	br := bufio.NewReader(c)
 	for i := range 3 {
 		if i > 0 {
-			time.Sleep(60 * time.Millisecond) // longer than the deadline that must be gone
+			time.Sleep(300 * time.Millisecond) // longer than the deadline that must be gone
 		}
 		io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi")
 		resp, err := http.ReadResponse(br, nil)

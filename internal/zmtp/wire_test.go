@@ -553,17 +553,13 @@ func TestRunReturnsWhileAPeerNeverGreetsOrNeverReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	_, stop := start(t, SUB, "tcp://"+l.Addr().String(), Config{})
+	_, stop := start(t, SUB, "tcp://"+l.Addr().String(), Config{HandshakeTimeout: time.Hour})
 	conn, err := l.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	began := time.Now()
-	stop()
-	if took := time.Since(began); took > time.Second {
-		t.Errorf("stopping took %v while a peer had not greeted", took)
-	}
+	stop() // long before the peer's time to greet is over
 
 	o := newProbe()
 	router, stop := start(t, ROUTER, "tcp://127.0.0.1:0", Config{Bind: true, SendQueue: 2, OnMessage: func(p *Peer, _ [][]byte) {

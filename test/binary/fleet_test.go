@@ -182,6 +182,7 @@ type state struct {
 			Restarts     uint64 `json:"restarts"`
 			Load         struct {
 				Requests      int64 `json:"requests"`
+				Processed     int64 `json:"processed"`
 				PrefillTokens int64 `json:"prefill_tokens"`
 				ContextBlocks int64 `json:"context_blocks"`
 			} `json:"load"`
@@ -194,6 +195,19 @@ func (f *fleet) state(t *testing.T) state {
 	var s state
 	process.JSON(t, f.Admin+"/admin/workers", &s)
 	return s
+}
+
+// asked returns how many requests the worker at url was ever sent.
+func (f *fleet) asked(t *testing.T, url string) (n int64) {
+	t.Helper()
+	for _, w := range f.state(t).Workers {
+		for _, h := range w.Holders {
+			if w.URL == url {
+				n += h.Load.Processed
+			}
+		}
+	}
+	return n
 }
 
 // trusted waits until every holder is trusted exactly.
