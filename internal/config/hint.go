@@ -29,6 +29,10 @@ func message(err yaml.Error) string {
 			return fmt.Sprintf("a worker is written as url: %s", value)
 		}
 		return fmt.Sprintf("%q stands where keys with values are expected", value)
+	case errors.As(err, &unexpected) && unexpected.Expected == ast.SequenceType:
+		return fmt.Sprintf("%q stands where a list is expected: a line with - for each", err.GetToken().Value)
+	case strings.HasPrefix(err.GetMessage(), "found character '\t'"):
+		return "a tab: YAML is indented with spaces"
 	}
 	return err.GetMessage()
 }

@@ -299,6 +299,12 @@ func (c *Config) validatePolicies(found *problems) {
 			found.add(path, err)
 			return
 		}
+		if k, is := policy.KindOf(name); is && !slices.Contains(names, name) {
+			if err := k.Defaults().Validate(); err != nil { // else what routing says of its parameters is wrong, and told there
+				found.add(path, fmt.Errorf("%s does nothing until it is told what (docs/policies/%s.md): %w", name, name, err))
+			}
+			return
+		}
 		if !slices.Contains(names, name) {
 			found.add(path, fmt.Errorf("%q is none of %s%s", name, strings.Join(names, ", "), meant(name, names)))
 		}

@@ -135,3 +135,13 @@ func TestEachPolicyWithTierWeightsTakesRoutings(t *testing.T) {
 		t.Errorf("only %d kinds weigh tiers", weigh)
 	}
 }
+
+// TestAWrongTierWeightIsSaidOnce: at routing, and not as if the policies that take it were not there.
+func TestAWrongTierWeightIsSaidOnce(t *testing.T) {
+	c := Default()
+	c.Routing.TierWeights.GPU = 3
+	err := c.Validate()
+	if err == nil || strings.Contains(err.Error(), "is none of") || !strings.Contains(err.Error(), "routing.tier_weights.gpu: 3 is outside") {
+		t.Errorf("%v", err)
+	}
+}
