@@ -43,7 +43,7 @@ type component struct {
 
 // errUnknown refuses a component that is not known: guessing would give wrong tokens, which look like right ones.
 func errUnknown(what, name string) error {
-	return fmt.Errorf("unknown %s %q: this model cannot be tokenized in process; use the engine's own tokens for it (tokens: engine), "+
+	return fmt.Errorf("unknown %s %q: this model cannot be tokenized in process; leave its path out, and its engine is asked for tokens, "+
 		"or report the component", what, clip(name))
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -49,7 +50,7 @@ the cache, is taken from the base profile, or from --kv-tokens.`,
 				}
 			}
 			if ways != 1 {
-				return usageError{fmt.Errorf("%s needs one of a URL, --measured FILE and --splitwise FILE", c.CommandPath())}
+				return usageError{errors.New("name what to measure: one of a URL, --measured FILE and --splitwise FILE")}
 			}
 			return nil
 		},

@@ -29,7 +29,14 @@ func newConfig() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "%s is fine: policy %s, %d workers\n", args[0], cfg.Policy, len(cfg.Workers))
+			workers := fmt.Sprintf("%d workers", len(cfg.Workers))
+			switch len(cfg.Workers) {
+			case 1:
+				workers = "1 worker"
+			case 0:
+				workers = "no workers, so that every request is refused: list them under workers, or name them with --worker"
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%s is fine: policy %s, %s\n", args[0], cfg.Policy, workers)
 			return err
 		},
 	}, &cobra.Command{

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -41,7 +42,7 @@ router adds. Ctrl-C prints what is done.`,
   warmpath load --compare direct=http://127.0.0.1:8000,through=http://127.0.0.1:8080 --workload gen:independent`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 1 || (len(args) == 1) == (f.compare != "") {
-				return usageError{fmt.Errorf("%s needs one URL, or --compare name=URL,name=URL", c.CommandPath())}
+				return usageError{errors.New("name one URL to ask, or several with --compare NAME=URL,NAME=URL")}
 			}
 			return nil
 		},

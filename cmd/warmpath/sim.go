@@ -73,7 +73,7 @@ docs/simulator.md says what is modelled and what is not.`,
 func experimentFlags(f *pflag.FlagSet, x *sim.Experiment) {
 	f.StringVar(&x.Workload, "workload", x.Workload, "`FORMAT:FILE` (mooncake, azure, qwen, burstgpt, ragpulse, agent, openai, warmpath) or gen:NAME,key=value")
 	f.IntVar(&x.Limit, "limit", x.Limit, "play only the first `N` requests; 0 for all")
-	f.StringSliceVar(&x.Policies, "policies", x.Policies, "`NAMES`: "+strings.Join(sim.Policies(), ", ")+", or KIND:KEY=VALUE,… with parameters (kv_aware:imbalance=0 follows a match however far); or all")
+	f.StringSliceVar(&x.Policies, "policies", x.Policies, "`NAMES`: "+strings.Join(sim.Policies(), ", ")+", or KIND:KEY=VALUE,… with parameters (kv_aware:imbalance_tokens=0 follows a match however far); or all")
 	f.IntSliceVar(&x.Workers, "workers", x.Workers, "`N` workers; a list to compare")
 	f.StringSliceVar(&x.Rate, "rate", x.Rate, "`X` times as fast as recorded, or X/s for requests a second; a list to compare")
 	f.IntSliceVar(&x.Blocks, "blocks", x.Blocks, "`N` engine blocks in a worker's cache (default: the profile's); a list to compare")
@@ -98,7 +98,11 @@ func experimentFlags(f *pflag.FlagSet, x *sim.Experiment) {
 	f.IntVar(&x.Queue, "queue", x.Queue, "`N` requests that a router holds while all are saturated")
 	f.IntVar(&x.InFlight, "in-flight", x.InFlight, "`N` requests that clients have under way at most; 0 for no limit")
 	f.StringSliceVar(&x.Faults, "fault", x.Faults, "`AT:WORKER:DOWN`, such as 60s:2:30s: the second worker dies after a minute for half a minute")
-	f.StringSliceVar(&x.SLO, "slo", x.SLO, "`TTFT/TPOT` that good requests keep (default 5s/100ms,2s/50ms)")
+	slo := "`TTFT/TPOT` that good requests keep"
+	if len(x.SLO) == 0 {
+		slo += " (default 5s/100ms,2s/50ms)"
+	}
+	f.StringSliceVar(&x.SLO, "slo", x.SLO, slo)
 	f.Var(&seedFlag{seeds: &x.Seeds}, "seed", "`N` of everything random; a list to compare")
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -74,7 +75,7 @@ func (f *workloadFlags) load(specs []string, raw bool) (*workload.Workload, erro
 // specArgs asks for at least one workload.
 func specArgs(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
-		return usageError{fmt.Errorf("%s needs a workload: FORMAT:FILE or gen:NAME", c.CommandPath())}
+		return usageError{errors.New("name a workload: FORMAT:FILE or gen:NAME (see `warmpath workload list`)")}
 	}
 	return nil
 }

@@ -50,7 +50,7 @@ func Invalid(param, message string) *Error {
 // TooLarge returns the error of a body of more than limit bytes (413).
 func TooLarge(limit int64) *Error {
 	return &Error{Status: http.StatusRequestEntityTooLarge, Type: typeInvalid, Code: "request_too_large",
-		Message: "the request body is larger than " + strconv.FormatInt(limit, 10) + " bytes; send less, or raise the gateway's body limit"}
+		Message: "the request body is larger than " + strconv.FormatInt(limit, 10) + " bytes; send less, or have the operator raise body.max_bytes"}
 }
 
 // BodyTimeout returns the error of a body that stopped arriving (408).
