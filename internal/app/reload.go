@@ -41,7 +41,7 @@ func (a *App) Reload() (changes []string, err error) {
 	in := *a.cfg
 	take(&in, next)
 	a.cfg = &in
-	a.log.Info("configuration reloaded", "changes", changes)
+	a.log.Info("configuration reloaded", "changes", strings.Join(changes, "; "))
 	for _, key := range needRestart(&in, next) {
 		a.log.Warn("a section of the file changed, and a restart is needed to apply it", "section", key)
 		changes = append(changes, key+": differs, a restart is needed to apply it")
