@@ -34,9 +34,11 @@ type Request struct {
 	Exclude []fleet.WorkerID // workers that were tried already
 	Policy  string           // name of the policy; "" is the router's default
 
-	// Whole: the answer comes in one piece, so that its first token is not seen. Do not call [Decision.FirstToken] before then; what
-	// it is told is not taken for the time the prompt took.
+	// Whole: the answer comes in one piece, so that its first token is not seen. Call [Decision.FirstToken] when it is there and
+	// [Decision.Tokens] with its length: how long prompt and answer took together teaches what passes take.
 	Whole bool
+	// Choices is how many answers are asked for, 0 is one: nobody can tell how many passes the tokens of several took.
+	Choices int
 
 	// TellsSent: the caller will call [Decision.Sent], and the prompt is expected in the worker's cache only then. It spares
 	// the request the time that noting hundreds of blocks takes. False: Route expects it at once.

@@ -67,6 +67,7 @@ func (r *Router) Route(ctx context.Context, req *Request) (*Decision, error) {
 		PromptTokens:   d.PromptTokens,
 		ContextBlocks:  (d.PromptTokens + c.BlockSize - 1) / c.BlockSize,
 		Whole:          req.Whole,
+		Choices:        req.Choices,
 		Guess:          !d.TokensKnown,
 		Marks:          d.mark(c.BlockSize),
 	}, req.Now)

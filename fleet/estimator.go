@@ -102,6 +102,11 @@ type sample struct {
 	computed   int64   // prompt tokens that the holder had computed
 	guesses    int64   // prompts of which nobody knows how much of them that was
 	pairs      float64 // the same for attention
+
+	// Of an answer that comes in one piece besides:
+	decoded, resident float64 // see passes
+	pending           float64 // milliseconds that prompts of such answers still took, as predicted
+	queued            bool    // prompts of others waited, too
 }
 
 // passes is what the estimator needs to know of a ledger beside the readers' figures; guarded by its mutex.
@@ -110,6 +115,11 @@ type passes struct {
 	computed          int64   // prompt tokens computed so far
 	pairs             float64 // the same for attention
 	guesses           int64   // prompts of which nobody knows how much was computed
+
+	// What decoded until at, in nanoseconds times requests and times their tokens: over an answer that comes in one piece the number
+	// of those beside it is known no other way.
+	decoded, resident float64
+	at                int64
 
 	// The prompts whose first tokens came at the same time: one pass computed the last of all of them.
 	group struct {
@@ -126,8 +136,19 @@ type passes struct {
 // sameTime is how far apart first tokens of one pass come: the engine writes them one after the other.
 const sameTime = 2e6 // nanoseconds
 
+// elapse adds up what decoded until now, with so many tokens of answers.
+func (p *passes) elapse(now, output int64) {
+	if d := float64(now - p.at); d > 0 {
+		p.decoded += d * float64(p.decoding)
+		p.resident += d * float64(p.context+output)
+		p.at = now
+	}
+}
+
 // join notes that a prompt is computed, or taken to be, and its answer decodes.
-func (p *passes) join(w *Work) {
+func (l *ledger) join(w *Work, now int64) {
+	p := &l.passes
+	p.elapse(now, l.output.Load())
 	p.computed += int64(w.UncachedTokens)
 	p.pairs += pairsOf(w)
 	p.decoding++
@@ -149,6 +170,15 @@ func (l *ledger) sampleAt(r *Reservation, now int64) sample {
 	}
 }
 
+// wholeAt is sampleAt for an answer that comes in one piece.
+func (l *ledger) wholeAt(r *Reservation, now int64) sample {
+	s := l.sampleAt(r, now)
+	l.passes.elapse(now, l.output.Load())
+	s.decoded, s.resident = l.passes.decoded, l.passes.resident
+	s.pending, s.queued = max(float64(l.whole.Load()-now)/1e6, 0), l.queue.first != nil
+	return s
+}
+
 // observePrompt notes a first token. mu is held, r waits.
 func (l *ledger) observePrompt(r *Reservation, now int64) {
 	p := &l.passes
@@ -168,7 +198,7 @@ func (l *ledger) observePrompt(r *Reservation, now int64) {
 	g.tokens += int64(r.work.UncachedTokens)
 	g.pairs += pairsOf(&r.work)
 	g.guess = g.guess || r.work.Guess
-	p.join(&r.work)
+	l.join(&r.work, now)
 }
 
 // finishGroup learns from the prompts whose first tokens came together.
@@ -200,7 +230,7 @@ func (l *ledger) observeSteps(r *Reservation, now int64) {
 	if l.queue.first != nil && now-p.group.end > sameTime {
 		return
 	}
-	if now >= l.learnAt && s.guesses == p.guesses {
+	if now >= l.learnAt && s.guesses == p.guesses && r.work.Choices <= 1 {
 		l.learnAt = now + learnEvery
 		n := float64(r.output - s.output)
 		decoding := float64(s.decoding+p.decoding) / 2
@@ -211,6 +241,28 @@ func (l *ledger) observeSteps(r *Reservation, now int64) {
 			0.5*t.Step(int64(decoding), int64(context))+0.05*took)
 	}
 	r.sample = l.sampleAt(r, now)
+}
+
+// observeWhole learns from an answer of n tokens that came in one piece: how long it took from dispatch is the sum of its prompt,
+// of prompts that came meanwhile, and of its own passes. Which of them took how much only many such answers tell, of
+// different prompts and lengths. Prompts that were half computed when it began count too little, those when it ended too much:
+// in the long run as much, so that they make a measurement worth less and not wrong. mu is held.
+func (l *ledger) observeWhole(r *Reservation, n int64) {
+	s, e := &r.sample, &r.came
+	took := float64(e.at-s.at) / 1e6
+	if s.queued || e.queued || r.work.Guess || s.guesses != e.guesses || r.work.Choices > 1 || took <= 0 || e.at < l.learnAt {
+		return
+	}
+	l.learnAt = e.at + learnEvery
+	passes := max(1, float64(r.work.UncachedTokens)/passTokens) + float64(n-1)
+	if s.decoding > 0 {
+		passes += 0.5 // half of the pass that was under way
+	}
+	decoding := (e.decoded - s.decoded) / float64(e.at-s.at)
+	context := (e.resident-s.resident)/float64(e.at-s.at) + float64(n)/2 // its own answer was not told while it grew
+	t := l.timing.load()
+	l.learn(&[terms]float64{passes, passes * decoding, passes * context, float64(e.computed - s.computed), e.pairs - s.pairs}, took,
+		0.5*t.Step(int64(decoding), int64(context))+0.1*took+s.pending+e.pending)
 }
 
 // learnEvery is how often answers teach: each of a hundred would tell the same of the same passes.

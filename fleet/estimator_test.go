@@ -16,15 +16,16 @@ type engine struct {
 }
 
 type job struct {
+	whole        bool // its answer comes in one piece
 	r            Reservation
 	n, prompt    int
 	out, answer  int
 	left, before int // of its uncached tokens, and what is computed of the prompt
 }
 
-func (e *engine) submit(n, prompt, answer int) {
-	j := &job{n: n, prompt: prompt, answer: answer, left: n, before: prompt - n}
-	e.f.Reserve(&j.r, 0, Work{UncachedTokens: n, PromptTokens: prompt}, e.now)
+func (e *engine) submit(n, prompt, answer int, whole bool) {
+	j := &job{whole: whole, n: n, prompt: prompt, answer: answer, left: n, before: prompt - n}
+	e.f.Reserve(&j.r, 0, Work{UncachedTokens: n, PromptTokens: prompt, Whole: whole}, e.now)
 	e.waiting = append(e.waiting, j)
 }
 
@@ -51,15 +52,21 @@ func (e *engine) pass() {
 	var running []*job
 	for _, j := range e.running {
 		j.out++
-		j.r.Tokens(j.out, e.now)
+		if !j.whole {
+			j.r.Tokens(j.out, e.now)
+		}
 		if j.out < j.answer {
 			running = append(running, j)
-		} else {
-			j.r.Release(e.now)
+			continue
 		}
+		j.r.FirstToken(e.now)
+		j.r.Tokens(j.out, e.now)
+		j.r.Release(e.now)
 	}
 	for _, j := range first {
-		j.r.FirstToken(e.now)
+		if !j.whole {
+			j.r.FirstToken(e.now)
+		}
 		j.out = 1
 		running = append(running, j)
 	}
@@ -72,35 +79,76 @@ func TestTimingIsLearnedFromHardwareUnlikeTheAssumption(t *testing.T) {
 		"the assumption itself": DefaultTiming,
 		"old hardware":          {Base: 60, Sequence: 0.05, Context: 2e-4, Token: 0.18, Attention: 8e-6},
 	} {
-		t.Run(name, func(t *testing.T) {
-			f := New(Config{})
-			f.Put("http://a", serving("m", 1))
-			e := &engine{f: f, timing: truth, random: rand.New(rand.NewPCG(3, 4)), now: 1e18}
-			for range 6000 {
-				if e.random.Float64() < 0.05 && len(e.waiting) < 4 {
-					prompt := 200 + int(e.random.ExpFloat64()*6000)
-					e.submit(1+e.random.IntN(prompt), prompt, 50+e.random.IntN(300))
+		for answers, pieces := range map[string]struct {
+			whole    float64 // share of answers in one piece
+			arrivals float64 // requests a pass
+			samples  int
+		}{"streamed": {0, 0.05, 200}, "in one piece": {1, 0.05, 100}, "of both kinds": {0.5, 0.05, 200}, "in one piece, busy": {1, 0.4, 500}} {
+			t.Run(name+", "+answers, func(t *testing.T) {
+				f := New(Config{})
+				f.Put("http://a", serving("m", 1))
+				e := &engine{f: f, timing: truth, random: rand.New(rand.NewPCG(3, 4)), now: 1e18}
+				for range 6000 {
+					if e.random.Float64() < pieces.arrivals && len(e.waiting) < 4 && len(e.running) < 64 {
+						prompt := 200 + int(e.random.ExpFloat64()*6000)
+						n, answer := 1+e.random.IntN(prompt), 50+e.random.IntN(300)
+						e.submit(n, prompt, answer, pieces.whole == 1 || pieces.whole > 0 && e.random.Float64() < pieces.whole)
+					}
+					e.pass()
 				}
-				e.pass()
-			}
-			got := f.Snapshot().Timing(0)
-			if got.Samples < 200 {
-				t.Fatalf("learned from %d measurements", got.Samples)
-			}
-			near := func(what string, got, want, within float64) {
-				if got < want*(1-within) || got > want*(1+within) {
-					t.Errorf("%s takes %.4g ms, learned %.4g", what, want, got)
+				got := f.Snapshot().Timing(0)
+				if got.Samples < pieces.samples {
+					t.Fatalf("learned from %d measurements", got.Samples)
 				}
-			}
-			near("a pass of 20 requests with 100,000 tokens", got.Step(20, 100_000), truth.Step(20, 100_000), 0.15)
-			near("a prompt of 1,000 tokens", got.Prompt(1000, 1000), truth.Prompt(1000, 1000), 0.15)
-			near("a prompt of 8,000 tokens", got.Prompt(8000, 8000), truth.Prompt(8000, 8000), 0.15)
-			near("8,000 tokens after 16,000", got.Prompt(8000, 24_000), truth.Prompt(8000, 24_000), 0.2)
-		})
+				near := func(what string, got, want, within float64) {
+					t.Helper()
+					if got < want*(1-within) || got > want*(1+within) {
+						t.Errorf("%s takes %.4g ms, learned %.4g", what, want, got)
+					}
+				}
+				near("a pass of 20 requests with 100,000 tokens", got.Step(20, 100_000), truth.Step(20, 100_000), 0.15)
+				near("a prompt of 1,000 tokens", got.Prompt(1000, 1000), truth.Prompt(1000, 1000), 0.15)
+				near("a prompt of 8,000 tokens", got.Prompt(8000, 8000), truth.Prompt(8000, 8000), 0.15)
+				near("8,000 tokens after 16,000", got.Prompt(8000, 24_000), truth.Prompt(8000, 24_000), 0.2)
+			})
+		}
 	}
 }
 
-func TestAnswersInOnePieceTeachNothingAndHoldNobodyUp(t *testing.T) {
+// TestWhatNobodyCanTakeApartTeachesNothing: several answers to one prompt, which share passes.
+func TestWhatNobodyCanTakeApartTeachesNothing(t *testing.T) {
+	for name, w := range map[string]Work{"streamed": {}, "in one piece": {Whole: true}} {
+		prompts := 10 // of streams teach whatever follows them
+		if w.Whole {
+			prompts = 0
+		}
+		for choices, teaches := range map[int]bool{0: true, 1: true, 4: false} {
+			f := New(Config{})
+			f.Put("http://a", serving("m", 1))
+			now := int64(1e18)
+			for range 10 {
+				w.UncachedTokens, w.PromptTokens, w.Choices = 1000, 1000, choices
+				var r Reservation
+				f.Reserve(&r, 0, w, now)
+				if !w.Whole {
+					r.FirstToken(now + 60*ms)
+				}
+				for i := 1; i <= 64 && !w.Whole; i++ {
+					r.Tokens(i, now+60*ms+int64(i)*24*ms)
+				}
+				now += 3000 * ms
+				r.FirstToken(now)
+				r.Tokens(65, now)
+				r.Release(now)
+			}
+			if got := f.Snapshot().Timing(0).Samples; teaches != (got > prompts) {
+				t.Errorf("%s, %d choices: %d measurements", name, choices, got)
+			}
+		}
+	}
+}
+
+func TestAnswersInOnePieceHoldNobodyUpAndTeachNothingBesideGuesses(t *testing.T) {
 	f := New(Config{})
 	f.Put("http://a", serving("m", 1))
 	s := f.Snapshot()

@@ -91,7 +91,8 @@ func (l *ledger) reserve(r *Reservation, w Work, now int64) {
 	if w.Whole {
 		r.stage = stageRunning
 		l.running.push(r)
-		l.passes.join(&w)
+		r.sample = l.wholeAt(r, now)
+		l.join(&w, now)
 		r.until = max(l.whole.Load(), now) + r.predict
 		l.whole.Store(r.until)
 	} else {
@@ -181,6 +182,9 @@ func (l *ledger) leaveQueue(r *Reservation, now int64) {
 func (l *ledger) firstToken(r *Reservation, now int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if r.stage == stageRunning && r.work.Whole && r.came.at == 0 {
+		r.came = l.wholeAt(r, now)
+	}
 	if r.stage != stageWaiting {
 		return
 	}
@@ -202,6 +206,9 @@ func (l *ledger) tokens(r *Reservation, n, now int64) {
 	r.output, r.touched = n, now
 	switch {
 	case r.work.Whole:
+		if r.came.at != 0 && came == n { // once
+			l.observeWhole(r, n)
+		}
 	case came > sampleTokens: // a count at the end, or pieces that were held back: no telling when they were computed
 		r.sample = l.sampleAt(r, now)
 	case n-r.sample.output >= sampleTokens:
@@ -227,6 +234,7 @@ func (l *ledger) end(r *Reservation, now int64) bool {
 		if early := r.until - now; early > 0 { // sooner than predicted: those behind it move up
 			l.whole.Add(-min(early, r.predict))
 		}
+		l.passes.elapse(now, l.output.Load())
 		l.passes.decoding--
 		l.passes.context -= int64(r.work.PromptTokens)
 	}

@@ -8,9 +8,14 @@ type Work struct {
 	PromptTokens   int // all of them: read at every step of the answer, until the end
 	ContextBlocks  int // engine blocks of the prompt: resident until the end
 
-	// Whole says that the answer comes in one piece, so that nobody sees its first token. The prompt then counts as computed when
-	// the time model says so, and the request teaches nothing.
+	// Whole says that the answer comes in one piece, so that nobody sees its first token: FirstToken tells that all of it is there.
+	// The prompt counts as computed when the time model says so. What is learned is how long prompt and answer took together,
+	// where the number of its tokens is told after FirstToken.
 	Whole bool
+
+	// Choices is how many answers to the prompt are generated at once; 0 is one. Of several nobody can tell how many passes their
+	// tokens took: they teach nothing, but for the first token of a stream.
+	Choices int
 
 	// Guess says that UncachedTokens is an estimate: nothing is learned from how long they take.
 	Guess bool
@@ -55,6 +60,7 @@ type Reservation struct {
 	output              int64  // tokens of the answer so far
 	dispatched, touched int64  // when it was, and when it last gave a sign of life; Unix nanoseconds
 	sample              sample // where the measured interval began
+	came                sample // of a whole answer: when it was there
 
 	previous, next *Reservation // in one of the ledger's lists
 }

@@ -41,3 +41,22 @@ func TestTheFleetHearsHowFarAnAnswerIs(t *testing.T) {
 		t.Errorf("%d tokens of an answer that has ended", n)
 	}
 }
+
+// An answer in one piece tells its length at its end, which is enough to learn what passes take; of several answers at once it
+// is not.
+func TestAnswersInOnePieceTeachTheFleet(t *testing.T) {
+	for body, teaches := range map[string]bool{
+		`{"model":"m","messages":[]}`:       true,
+		`{"model":"m","n":4,"messages":[]}`: false,
+	} {
+		f := serve(t, func(s *settings) { s.local = fortyZeros{} }, worker(t, plain))
+		if resp, text := f.post(t, body); resp.StatusCode != http.StatusOK {
+			t.Fatalf("%d %s", resp.StatusCode, text)
+		}
+		f.last(t, 1)
+		f.idle(t)
+		if n := f.fleet.Snapshot().Timing(0).Samples; teaches != (n > 0) {
+			t.Errorf("%s: %d measurements", body, n)
+		}
+	}
+}
