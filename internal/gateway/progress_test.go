@@ -46,8 +46,8 @@ func TestTheFleetHearsHowFarAnAnswerIs(t *testing.T) {
 // is not.
 func TestAnswersInOnePieceTeachTheFleet(t *testing.T) {
 	for body, teaches := range map[string]bool{
-		`{"model":"m","messages":[]}`:       true,
-		`{"model":"m","n":4,"messages":[]}`: false,
+		`{"model":"m","messages":[{"role":"user","content":"hi"}]}`:       true,
+		`{"model":"m","n":4,"messages":[{"role":"user","content":"hi"}]}`: false,
 	} {
 		f := serve(t, func(s *settings) { s.local = fortyZeros{} }, worker(t, plain))
 		if resp, text := f.post(t, body); resp.StatusCode != http.StatusOK {
