@@ -11,10 +11,11 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/internal/config"
 	"github.com/warmpath/warmpath/internal/discovery"
+	"github.com/warmpath/warmpath/internal/queue"
 )
 
-// Reload reads the configuration again and applies what can change without dropping a request: workers, and all that is said of
-// policies. It returns what changed, one line each; settings that need a restart are named, logged and stay as they were. On an
+// Reload reads the configuration again and applies what can change without dropping a request: workers, all that is said of
+// policies, and the queue. It returns what changed, one line each; settings that need a restart are named, logged and stay as they were. On an
 // error nothing has changed.
 func (a *App) Reload() (changes []string, err error) {
 	defer func() { a.telemetry.Reloaded(err) }()
@@ -38,6 +39,10 @@ func (a *App) Reload() (changes []string, err error) {
 		return nil, err
 	}
 	changes = append(changes, policies...)
+	if next.Queue != a.cfg.Queue {
+		a.gateway.UseQueue(next.Queue)
+		changes = append(changes, compareQueue(&a.cfg.Queue, &next.Queue))
+	}
 	in := *a.cfg
 	take(&in, next)
 	a.cfg = &in
@@ -51,7 +56,7 @@ func (a *App) Reload() (changes []string, err error) {
 
 // take puts what a reload applies into the configuration that is in force.
 func take(in, next *config.Config) {
-	in.Workers = next.Workers
+	in.Workers, in.Queue = next.Workers, next.Queue
 	in.Policy, in.Policies, in.ModelPolicies, in.RequestPolicies = next.Policy, next.Policies, next.ModelPolicies, next.RequestPolicies
 	in.Shadow, in.ShadowSample = next.Shadow, next.ShadowSample
 	in.Routing.TierWeights, in.Routing.ImbalanceTokens = next.Routing.TierWeights, next.Routing.ImbalanceTokens // policies' defaults
@@ -105,6 +110,14 @@ func comparePolicies(old, next *config.Config, change *warmpath.PolicyChange) []
 		changes = append(changes, fmt.Sprintf("shadow_sample: %v, was %v", next.ShadowSample, old.ShadowSample))
 	}
 	return changes
+}
+
+// compareQueue says how requests wait now.
+func compareQueue(old, next *queue.Config) string {
+	if next.Order != old.Order {
+		return fmt.Sprintf("queue: order %s, was %s", next.Order, old.Order)
+	}
+	return fmt.Sprintf("queue: order %s with other limits", next.Order)
 }
 
 // compareWorkers says which workers came, went and changed.

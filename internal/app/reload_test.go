@@ -2,6 +2,7 @@ package app_test
 
 import (
 	"bytes"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/warmpath/warmpath/internal/app"
 	"github.com/warmpath/warmpath/internal/config"
+	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/policy"
 )
 
@@ -104,7 +106,7 @@ func TestReloadChangesWhatPoliciesAreTold(t *testing.T) {
 func TestReloadSaysOfEachSectionThatItNeedsARestart(t *testing.T) {
 	_, log, reload := reloading(t)
 	change := func(c *config.Config) {
-		c.Queue.MaxRequests++
+		c.Body.MaxBytes++
 		c.Gateway.Attempts++
 		c.Routing.MaxRequests = 9
 		c.Policies = []config.Policy{{Name: "coarse", Type: "kv_aware", Parameters: &policy.LongestMatch{
@@ -113,19 +115,38 @@ func TestReloadSaysOfEachSectionThatItNeedsARestart(t *testing.T) {
 	}
 	for range 2 { // it is not in force the second time either
 		changes := reload(change)
-		for _, want := range []string{"queue: differs, a restart", "gateway: differs, a restart", "routing: differs, a restart"} {
+		for _, want := range []string{"body: differs, a restart", "gateway: differs, a restart", "routing: differs, a restart"} {
 			if !slices.ContainsFunc(changes, func(c string) bool { return strings.Contains(c, want) }) {
 				t.Errorf("reload says %q, nothing of %q", changes, want)
 			}
 		}
 	}
-	for _, section := range []string{"queue", "gateway", "routing"} {
+	for _, section := range []string{"body", "gateway", "routing"} {
 		if strings.Count(log.String(), "section="+section) != 2 {
 			t.Errorf("not a line for %s at each reload: %s", section, log)
 		}
 	}
 	if !strings.Contains(log.String(), "block_size of 64 counts after a restart") {
 		t.Errorf("nothing of the block size: %s", log)
+	}
+}
+
+func TestReloadTurnsTheQueueOn(t *testing.T) {
+	r, log, reload := reloading(t)
+	if changes := reload(func(c *config.Config) { c.Queue.Order = queue.Fair }); !slices.Equal(changes, []string{"queue: order fair, was off"}) {
+		t.Errorf("reload says %q", changes)
+	}
+	resp, err := r.client.Get("http://" + r.AdminAddr().String() + "/admin/queue")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if text, _ := io.ReadAll(resp.Body); !strings.Contains(string(text), `"fair"`) {
+		t.Errorf("the queue is %s", text)
+	}
+	changes := reload(func(c *config.Config) { c.Queue.Order, c.Queue.MaxRequests = queue.Fair, 7 })
+	if !slices.Equal(changes, []string{"queue: order fair with other limits"}) || strings.Contains(log.String(), "restart") {
+		t.Errorf("reload says %q", changes)
 	}
 }
 

@@ -160,7 +160,7 @@ func describe(r *proxy.Result) string {
 // route finds a worker, if need be after having waited for one.
 func (x *exchange) route(ctx context.Context) (*warmpath.Decision, error) {
 	w := x.g.waiting
-	if w == nil {
+	if !w.on() {
 		return x.decide(ctx)
 	}
 	pool, ok := x.g.Fleet.Snapshot().Pool(x.prepared.route.Model)
@@ -221,10 +221,8 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 		d.Tokens(result.Usage.Completion, now)
 	}
 	d.Done(outcome(&result), now)
-	if w := x.g.waiting; w != nil {
-		w.charge(d.Base, x.prepared.route.Tenant, result.Usage.Completion)
-		w.freed()
-	}
+	x.g.waiting.charge(d.Base, x.prepared.route.Tenant, result.Usage.Completion)
+	x.g.waiting.freed()
 	x.learnReporting(d.Worker, &result.Usage)
 	d.Recycle()
 	return result
@@ -283,9 +281,7 @@ func (x *exchange) firstToken(at time.Time) {
 	if x.decision != nil {
 		x.decision.FirstToken(at.UnixNano())
 	}
-	if w := x.g.waiting; w != nil {
-		w.freed() // its prompt is computed
-	}
+	x.g.waiting.freed() // its prompt is computed
 	x.rec.FirstTokenMS = milliseconds(at.Sub(x.rec.Time))
 }
 

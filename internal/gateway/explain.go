@@ -50,7 +50,7 @@ func (g *Gateway) Explain(ctx context.Context, d api.Dialect, body []byte, h htt
 			Record: decision.Clone(-1), Session: p.route.Session, Tenant: p.route.Tenant,
 			TokenSource: p.found.Outcome, TokensMissing: p.found.Missing, TokensFound: len(p.found.Tokens), Waited: p.waited, Err: err,
 		}
-		if pool, ok := g.Fleet.Snapshot().Pool(p.route.Model); ok && g.waiting != nil {
+		if pool, ok := g.Fleet.Snapshot().Pool(p.route.Model); ok && g.waiting.on() {
 			e.Queued = g.waiting.crowded(&p.route, pool)
 		}
 		decision.Recycle()

@@ -32,7 +32,7 @@ type Parts struct {
 	Bodies    *proxy.Bodies
 	Telemetry *telemetry.Telemetry
 	Log       *slog.Logger
-	// Queue says whether requests wait for a worker, and MaxRequests from how many of ours a holder is saturated; 0 is no limit.
+	// Queue says whether requests wait for a worker (see UseQueue), and MaxRequests from how many of ours a holder is saturated; 0 is no limit.
 	Queue       queue.Config
 	MaxRequests int
 	// ShadowSample is the share of the requests that the router's shadow policy is asked about, 0 to 1.
@@ -55,7 +55,7 @@ type Gateway struct {
 	identity  identity
 	allowed   atomic.Pointer[allowed]
 	others    atomic.Pointer[map[string]Ask] // by policy
-	waiting   *waiting                       // nil: requests do not wait
+	waiting   *waiting
 	shadow    atomic.Pointer[shadow]
 	draining  atomic.Bool
 	reporting sync.Map // fleet.WorkerID → struct{}: workers seen to tell cached tokens
@@ -68,9 +68,7 @@ func New(cfg Config, parts Parts) *Gateway {
 	g.SampleShadow(parts.ShadowSample)
 	g.AskOthers(parts.External)
 	g.AllowPolicies(nil)
-	if parts.Queue.On() {
-		g.waiting = newWaiting(g, parts.Queue, parts.MaxRequests)
-	}
+	g.waiting = newWaiting(g, parts.Queue, parts.MaxRequests)
 	g.exchanges.New = func() any { return newExchange(g) }
 	return g
 }
@@ -79,9 +77,7 @@ func New(cfg Config, parts Parts) *Gateway {
 // it when its context ends.
 func (g *Gateway) Drain() {
 	g.draining.Store(true)
-	if g.waiting != nil {
-		g.waiting.flush()
-	}
+	g.waiting.flush()
 }
 
 // Serve answers requests on l until ctx ends. Then it drains: readiness turns to 503, after DrainDelay no connection is
@@ -107,13 +103,11 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 		defer requests.Done()
 		g.ServeHTTP(w, r)
 	})
-	if g.waiting != nil {
-		turns, stop := context.WithCancel(ctx)
-		var giving sync.WaitGroup
-		giving.Go(func() { g.waiting.run(turns) })
-		defer giving.Wait()
-		defer stop()
-	}
+	turns, stop := context.WithCancel(ctx)
+	var giving sync.WaitGroup
+	giving.Go(func() { g.waiting.run(turns) })
+	defer giving.Wait()
+	defer stop()
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(l) }() // ends when the server is shut down or closed, below
 	select {

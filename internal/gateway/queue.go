@@ -17,12 +17,13 @@ type Line struct {
 	Tenants  []queue.Share
 }
 
+// UseQueue makes cfg, which has passed Validate, count from now on: for those that wait too, which are put in its order. Where it is
+// off nobody comes to wait any more, and those that wait are served.
+func (g *Gateway) UseQueue(cfg queue.Config) { g.waiting.use(cfg) }
+
 // Queue returns the lines that requests wait in or have waited in, by model, and the order they are served in: queue.Off
 // where none wait.
 func (g *Gateway) Queue() (order string, lines []Line) {
-	if g.waiting == nil {
-		return queue.Off, nil
-	}
 	all := g.waiting.snapshot()
 	for base, l := range all {
 		l.mu.Lock()
@@ -36,5 +37,9 @@ func (g *Gateway) Queue() (order string, lines []Line) {
 		lines = append(lines, line)
 	}
 	slices.SortFunc(lines, func(a, b Line) int { return strings.Compare(a.Model, b.Model) })
-	return g.waiting.cfg.Order, lines
+	order = g.waiting.cfg.Load().Order
+	if !g.waiting.on() {
+		order = queue.Off
+	}
+	return order, lines
 }

@@ -21,7 +21,7 @@ import (
 // adapters share its workers. One goroutine, run, gives decisions to those whose turn it is. It is safe for concurrent use.
 type waiting struct {
 	g    *Gateway
-	cfg  queue.Config
+	cfg  atomic.Pointer[queue.Config]
 	most int // requests that a holder may have at once; 0 is no limit
 
 	all  atomic.Int64  // requests that wait, in all lines
@@ -64,8 +64,24 @@ const passed = 4
 const lateness = 20 * time.Millisecond
 
 func newWaiting(g *Gateway, cfg queue.Config, most int) *waiting {
-	return &waiting{g: g, cfg: cfg, most: most, wake: make(chan struct{}, 1), lines: map[string]*line{}}
+	w := &waiting{g: g, most: most, wake: make(chan struct{}, 1), lines: map[string]*line{}}
+	w.cfg.Store(&cfg)
+	return w
 }
+
+// use makes cfg count from now on. Where it is off nobody comes to wait any more, and those that wait are served.
+func (w *waiting) use(cfg queue.Config) {
+	w.cfg.Store(&cfg)
+	for _, l := range w.snapshot() {
+		l.mu.Lock()
+		l.queue.Use(cfg)
+		l.mu.Unlock()
+	}
+	w.freed()
+}
+
+// on reports whether requests wait at all.
+func (w *waiting) on() bool { return w.cfg.Load().On() }
 
 // line returns the line of a base model, which is made when create is set.
 func (w *waiting) line(base string, create bool) *line {
@@ -73,7 +89,7 @@ func (w *waiting) line(base string, create bool) *line {
 	defer w.mu.Unlock()
 	l := w.lines[base]
 	if l == nil && create {
-		l = &line{queue: queue.New(w.cfg), guests: map[*queue.Item]*guest{}}
+		l = &line{queue: queue.New(*w.cfg.Load()), guests: map[*queue.Item]*guest{}}
 		w.lines[base] = l
 	}
 	return l
@@ -113,16 +129,17 @@ func (w *waiting) room(q *warmpath.Request, pool *fleet.Pool) bool {
 // counts do not contradict: they know at once what was served since.
 func (w *waiting) saturated(l *fleet.Load, now int64) bool {
 	fresh := l.Reported.At != 0 && now-l.Reported.At < int64(fleet.ReportedFor)
-	most := int64(w.cfg.MaxWaiting)
+	cfg := w.cfg.Load()
+	most := int64(cfg.MaxWaiting)
 	switch {
 	case w.most > 0 && l.Requests >= int64(w.most):
 		return true
-	case w.cfg.MaxBacklog > 0 && l.Backlog >= w.cfg.MaxBacklog:
+	case cfg.MaxBacklog > 0 && l.Backlog >= cfg.MaxBacklog:
 		return true
 	case most > 0 && fresh && l.Reported.Waiting >= most && l.Waiting >= most:
 		return true
 	}
-	return w.cfg.MaxKVUsed > 0 && fresh && l.Reported.KVUsed >= w.cfg.MaxKVUsed
+	return cfg.MaxKVUsed > 0 && fresh && l.Reported.KVUsed >= cfg.MaxKVUsed
 }
 
 // freed tells that there may be room. It never waits.
@@ -195,7 +212,7 @@ func (w *waiting) measure(ctx context.Context, a *guest, now time.Time) error {
 		uncached = min(uncached, max(d.PromptTokens-d.Candidates[i].Predicted, 0))
 	}
 	d.Recycle()
-	patience := w.cfg.MaxWait
+	patience := w.cfg.Load().MaxWait
 	if p.patience > 0 {
 		patience = min(patience, p.patience)
 	}
@@ -270,12 +287,16 @@ func (w *waiting) run(ctx context.Context) {
 	tick := time.NewTicker(lateness)
 	defer tick.Stop()
 	for {
+		late := tick.C
+		if w.all.Load() == 0 {
+			late = nil // the first that comes wakes us
+		}
 		select {
 		case <-ctx.Done():
 			w.flush()
 			return
 		case <-w.wake:
-		case <-tick.C:
+		case <-late:
 		}
 		if w.all.Load() == 0 {
 			continue

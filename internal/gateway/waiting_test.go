@@ -429,3 +429,53 @@ func TestNothingIsLostInTheQueue(t *testing.T) {
 		}
 	}
 }
+
+func TestTheOrderMayChangeWhileRequestsWait(t *testing.T) {
+	g, f, _ := occupied(t, "first", nil)
+	var all []*asking
+	for i, user := range []string{"low", "high"} {
+		all = append(all, f.ask(t, user, fmt.Sprintf(`,"priority":%d`, []int{9, -5}[i])))
+		f.line(t, i+1)
+	}
+	c := queue.DefaultConfig()
+	c.Order = queue.Priority
+	f.UseQueue(c)
+	for range 3 {
+		g.open <- struct{}{}
+	}
+	for _, a := range all {
+		if a.status() != http.StatusOK {
+			t.Errorf("%d %s", a.status(), a.text)
+		}
+	}
+	if diff := cmp.Diff([]string{"first", "high", "low"}, g.seen()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestAQueueMayBeTurnedOnAndOff(t *testing.T) {
+	off := func(c *queue.Config) { c.Order = queue.Off }
+	g, f, first := occupied(t, "first", off)
+	if a := f.ask(t, "refused", ""); a.code() != "saturated" {
+		t.Errorf("without a queue: %d %s", a.status(), a.text)
+	}
+	c := queue.DefaultConfig()
+	c.Order = queue.FCFS
+	f.UseQueue(c)
+	waits := f.ask(t, "waits", "")
+	f.line(t, 1)
+	off(&c)
+	f.UseQueue(c)
+	if a := f.ask(t, "refused", ""); a.code() != "saturated" {
+		t.Errorf("turned off again: %d %s", a.status(), a.text)
+	}
+	if order, _ := f.Queue(); order != queue.Off {
+		t.Errorf("order %s", order)
+	}
+	g.open <- struct{}{}
+	g.open <- struct{}{}
+	if first.status() != http.StatusOK || waits.status() != http.StatusOK {
+		t.Errorf("the one at the worker %d, the one that waited %d %s", first.status(), waits.status(), waits.text)
+	}
+	f.idle(t)
+}

@@ -41,8 +41,26 @@ type Queue struct {
 	pace  pace
 }
 
-// New returns an empty queue; cfg has passed Validate and is On.
+// New returns an empty queue; cfg has passed Validate. One that is off serves what waits as it came.
 func New(cfg Config) *Queue { return &Queue{cfg: cfg, lines: map[string]*line{}} }
+
+// Use makes cfg count from now on, for those that wait too: they are put in its order, and what tenants have had is forgotten. cfg has
+// passed Validate; nothing that was popped may be out. What waits beyond a lower limit stays.
+func (q *Queue) Use(cfg Config) {
+	if q.out > 0 {
+		panic("bug: the order is changed between Pop and Served")
+	}
+	var all []*Item
+	for _, l := range q.lines {
+		all = append(all, l.items...)
+	}
+	q.cfg, q.len, q.bytes = cfg, 0, 0
+	clear(q.lines)
+	for _, it := range all {
+		it.virtual = q.virtualTime(it)
+		q.put(it)
+	}
+}
 
 // Len returns how many requests wait.
 func (q *Queue) Len() int { return q.len }

@@ -416,3 +416,56 @@ func BenchmarkPushPop(b *testing.B) {
 		})
 	}
 }
+
+// TestAnotherOrderCountsForThoseThatWait: from any order to any other they are served as if they had come under it, and none is
+// lost or counted twice.
+func TestAnotherOrderCountsForThoseThatWait(t *testing.T) {
+	items := func() []*Item {
+		return []*Item{
+			{Tenant: "first", Arrived: 1 * second, Tokens: 9000, Priority: 5, Deadline: 90 * second, Bytes: 1},
+			{Tenant: "small", Arrived: 2 * second, Tokens: 10, Priority: 9, Deadline: 91 * second, Bytes: 2},
+			{Tenant: "vip", Arrived: 3 * second, Tokens: 5000, Priority: -3, Deadline: 92 * second, Bytes: 4},
+			{Tenant: "late", Arrived: 4 * second, Tokens: 7000, Priority: 4, Deadline: 10 * second, Bytes: 8},
+		}
+	}
+	orders := []string{Off, FCFS, Shortest, Priority, Deadline, Fair}
+	for _, from := range orders {
+		for _, to := range orders {
+			fresh := New(aged(to))
+			push(t, fresh, 5*second, items()...)
+			want := drain(fresh, 5*second, byTenant)
+
+			q := New(aged(from))
+			all := items()
+			push(t, q, 5*second, all...)
+			q.Use(aged(to))
+			if q.Len() != 4 || q.Bytes() != 15 {
+				t.Errorf("%s to %s: %d wait with %d bytes", from, to, q.Len(), q.Bytes())
+			}
+			if !q.Remove(all[1]) {
+				t.Errorf("%s to %s: one that waits cannot leave", from, to)
+			}
+			push(t, q, 5*second, all[1])
+			if diff := cmp.Diff(want, drain(q, 5*second, byTenant)); diff != "" {
+				t.Errorf("%s to %s: %s", from, to, diff)
+			}
+			if q.Len() != 0 || q.Bytes() != 0 {
+				t.Errorf("%s to %s: %d are left with %d bytes", from, to, q.Len(), q.Bytes())
+			}
+		}
+	}
+}
+
+func TestLowerLimitsHoldForThoseThatCome(t *testing.T) {
+	q := New(config(FCFS))
+	push(t, q, 0, &Item{}, &Item{}, &Item{})
+	c := config(FCFS)
+	c.MaxRequests = 2
+	q.Use(c)
+	if q.Len() != 3 {
+		t.Errorf("%d of 3 wait", q.Len())
+	}
+	if refused := q.Push(&Item{}, 0); refused == nil || !refused.Full {
+		t.Errorf("one more is taken: %v", refused)
+	}
+}
