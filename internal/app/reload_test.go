@@ -1,7 +1,6 @@
 package app_test
 
 import (
-	"bytes"
 	"io"
 	"log/slog"
 	"net"
@@ -9,7 +8,6 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -19,30 +17,12 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// notes is a log that may be read while it is written.
-type notes struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (n *notes) Write(b []byte) (int, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.text.Write(b)
-}
-
-func (n *notes) String() string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.text.String()
-}
-
 // reloading is a router whose file is what the test says next.
-func reloading(t *testing.T) (r *router, log *notes, reload func(change func(*config.Config)) []string) {
+func reloading(t *testing.T) (r *router, log *lines, reload func(change func(*config.Config)) []string) {
 	t.Helper()
 	e := engine(t, nil)
 	var next *config.Config
-	log = &notes{}
+	log = &lines{}
 	r = startWith(t, settings(e), app.Options{
 		Log: slog.New(slog.NewTextHandler(log, nil)), Load: func() (*config.Config, error) { return next, nil },
 	})
