@@ -290,23 +290,15 @@ func TestMockEnginesTellTheirLoadAsRealOnes(t *testing.T) {
 	for _, kind := range []mockengine.Kind{mockengine.VLLM, mockengine.SGLang} {
 		c := mockengine.DefaultConfig()
 		c.Kind, c.Ranks = kind, 2
-		s, err := mockengine.New(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- s.Run(ctx) }()
-		<-s.Ready()
+		s, stop := mock(t, c)
 		engine := map[mockengine.Kind]fleet.Engine{mockengine.VLLM: fleet.EngineVLLM, mockengine.SGLang: fleet.EngineSGLang}[kind]
 		client := NewClient()
-		got, err := asker{client: client, target: Target{URL: s.URL()}, timeout: 5 * time.Second}.loadOf(ctx, engine)
+		got, err := asker{client: client, target: Target{URL: s.URL()}, timeout: 5 * time.Second}.loadOf(t.Context(), engine)
 		client.CloseIdleConnections()
 		if diff := cmp.Diff(ranks{0: {}, 1: {}}, got); err != nil || diff != "" {
 			t.Errorf("%s: %v %s", kind, err, diff)
 		}
-		cancel()
-		<-done
+		stop()
 	}
 }
 
