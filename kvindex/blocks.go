@@ -12,6 +12,7 @@ import (
 // where said; Match reads slots, strands, runs and sets without any lock.
 type blocks struct {
 	slots   slots
+	roots   roots
 	names   names
 	strands strands
 	runs    slab // segments that do not fit in their strands: their number, then they
@@ -311,12 +312,12 @@ func (b *blocks) count(h *holder, from, to claim, n int64) {
 const floatBytes = 80
 
 func (b *blocks) bytes() int64 {
-	return b.slots.bytes() + b.names.bytes() + b.strands.bytes() + b.runs.bytes() + b.sets.bytes() + b.beliefs.bytes() +
+	return b.slots.bytes() + b.roots.bytes() + b.names.bytes() + b.strands.bytes() + b.runs.bytes() + b.sets.bytes() + b.beliefs.bytes() +
 		int64(len(b.floats)+len(b.floatKey))*floatBytes/2 + int64(cap(b.limbo))*4 + int64(cap(b.old)+cap(b.new)+cap(b.scan))*8 + int64(cap(b.ghosts))*16
 }
 
 // growth returns an upper bound of what a change of n blocks makes it allocate.
 func (b *blocks) growth(n int) int64 {
-	return b.slots.growth(n) + b.names.growth(n) + b.strands.growth(n) + b.runs.growth(2, max(cap(b.old), 16)+4) + b.sets.growth(n) +
+	return b.slots.growth(n) + b.roots.growth(n) + b.names.growth(n) + b.strands.growth(n) + b.runs.growth(2, max(cap(b.old), 16)+4) + b.sets.growth(n) +
 		int64(n)*floatBytes*int64(min(len(b.floats), 1)) + 4*int64(n)
 }

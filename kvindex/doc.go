@@ -49,8 +49,10 @@
 // who has which of their blocks. What continues in another way hangs on a strand as one of its own. Sets of holders are
 // there once each. Slots, 16 bytes for a distinct block, lead from a key to a strand and an offset. A block that nobody
 // has stays while others follow it, so that presence is closed under what is before a block: a request whose last key is
-// there is answered by that probe and the strands up to the root, however long it is; else a search finds the deepest
-// block. It rests on one assumption: a key determines what is before it.
+// there is answered by that probe and the strands up to the root, however long it is. Else the first key's strand is looked up
+// in roots, which says at once if nothing of the request is there; each strand has milestones, a few bits of every so manyth
+// key, which tell about where the request leaves it, and slots decide. It rests on one assumption: a key determines what is
+// before it.
 //
 // What is believed lies in the same strands: a holder's claim on a block is a mask of where it has it and a belief, with
 // the time until which that counts. So a match looks up both at once, and what is confirmed replaces what is believed by
@@ -78,7 +80,8 @@
 // out for a look at each strand, and so does an eviction that smaller steps could not prevent.
 //
 // Match takes no lock: it reads slots, strands and sets by atomic loads and answers only if, after the last of them, the
-// slot it came by and the versions of all strands it met are still the same. An answer is therefore of one moment, between
+// slot it came by and the versions of all strands it met are still the same. What roots and milestones say is a hint: no
+// answer rests on it, but that what is not in roots does not begin a chain. An answer is therefore of one moment, between
 // two changes of blocks; an announcement may be half applied then. A version is odd while a strand changes and never comes
 // back; memory that readers may be in is either left to the garbage collector or reused under another version. Who is
 // disturbed looks again, sixteen times at most.

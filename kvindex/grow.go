@@ -21,8 +21,12 @@ func (b *blocks) grow(keys []block.Key, parent block.Key, rooted bool, depth uin
 		s := b.strands.at(i)
 		n := min(len(keys), maxStrand-int(s.length))
 		from := s.length
+		s.marks.note(from, keys[:n])
 		b.lengthen(s, set, uint32(n))
 		b.use(i, tick)
+		if from == 0 && s.parent == 0 {
+			b.addRoot(keys[0], i)
+		}
 		for k, key := range keys[:n] {
 			if k%ahead == 0 {
 				b.expect(keys[k:min(k+ahead, n)])
@@ -86,6 +90,7 @@ func (b *blocks) tip(parent block.Key, rooted bool, depth uint32) uint32 {
 	atomic.StoreUint32(&s.prev, 0)
 	atomic.StoreUint32(&s.parent, 0)
 	atomic.StoreUint32(&s.at, 0)
+	s.marks.reset()
 	switch {
 	case at != 0:
 		b.hang(i, s, at)

@@ -26,7 +26,8 @@ type matcher struct {
 	rows    int
 	now     int64
 
-	leaf    probe // where the path was found
+	root    uint32 // the strand of the first key
+	leaf    probe  // where the path was found
 	path    []visit
 	runs    []run
 	members []setMember
@@ -90,14 +91,22 @@ func (x *Index) Match(keys []block.Key, now int64, dst []Match) []Match {
 	if len(keys) == 0 {
 		return dst
 	}
+	root := x.blocks.root(keys[0])
+	if root == 0 && len(x.sparseHolders()) == 0 {
+		if x.blocks.beliefs.chunks.Load() != nil {
+			x.notice(now)
+		}
+		return dst
+	}
 	m := x.matchers.Get().(*matcher)
-	m.now = now
+	m.now, m.root = now, root
 	first := len(dst)
 	outcome := torn
 	for range patience {
 		if dst, outcome = x.match(m, keys, dst[:first]); outcome != torn {
 			break
 		}
+		m.root = x.blocks.root(keys[0])
 	}
 	if outcome != whole {
 		dst = x.slowly(m, keys, dst[:first])
@@ -207,132 +216,6 @@ func (x *Index) finish(m *matcher, dst []Match, first int) []Match {
 		}
 	}
 	return dst
-}
-
-// trace finds the path of the deepest block of a request that is there with all before it, and returns how many blocks
-// that is. The path is in m, the deepest strand first.
-func (x *Index) trace(m *matcher, keys []block.Key) (depth int, ok bool) {
-	b := &x.blocks
-	n := len(keys)
-	if n > 1 {
-		m.sum += b.slots.touch(keys[0])
-	}
-	m.wary = false
-	p := b.slots.find(keys[n-1])
-	for {
-		if p.at < 0 {
-			if n, p = m.search(b, keys[:n-1]); n == 0 {
-				return 0, true
-			}
-		}
-		m.leaf = p
-		reach, ok := m.climb(b, n-1)
-		if !ok {
-			return 0, false
-		}
-		if reach == n || reach == 0 {
-			return reach, true
-		}
-		n = reach
-		p = m.find(b, keys[n-1])
-	}
-}
-
-// find looks for a key; when wary, it does not take dead slots.
-func (m *matcher) find(b *blocks, key block.Key) probe {
-	p := b.slots.find(key)
-	if m.wary && p.at >= 0 {
-		if s := b.strands.at(p.spot.strand()); s == nil || p.spot.offset() >= atomic.LoadUint32(&s.length) {
-			p.at = -1
-		}
-	}
-	return p
-}
-
-// fan is how many keys a round of a search looks up: about as many cache misses as a processor has under way.
-const fan = 7
-
-// search returns how many leading keys are there and where the last of them was found. What is there is closed under
-// what is before it, but for strands that float; climb finds those.
-func (m *matcher) search(b *blocks, keys []block.Key) (int, probe) {
-	if len(keys) == 0 {
-		return 0, probe{}
-	}
-	best := m.find(b, keys[0])
-	if best.at < 0 {
-		return 0, best
-	}
-	lo, hi := 0, len(keys) // keys[lo] is there, keys[hi] is not
-	for hi-lo > 1 {
-		k := min(fan, hi-lo-1)
-		at := func(i int) int { return lo + (hi-lo)*(i+1)/(k+1) }
-		for i := range k {
-			m.sum += b.slots.touch(keys[at(i)])
-		}
-		l, h := lo, hi
-		for i := range k {
-			a := at(i)
-			p := m.find(b, keys[a])
-			if p.at < 0 {
-				h = a
-				break
-			}
-			l, best = a, p
-		}
-		lo, hi = l, h
-	}
-	return lo + 1, best
-}
-
-// climb follows the strands from the one in m.leaf up to the chain's root; the block is at position pos of the request.
-// It returns the number of blocks that are there: pos+1, or how many may still be there if this one is not. False means
-// that a writer was at it.
-func (m *matcher) climb(b *blocks, pos int) (int, bool) {
-	m.path = m.path[:0]
-	i, off := m.leaf.spot.strand(), int(m.leaf.spot.offset())
-	rest := pos
-	for {
-		s := b.strands.at(i)
-		if s == nil {
-			return 0, false
-		}
-		version := atomic.LoadUint32(&s.version)
-		if version&1 != 0 {
-			return 0, false
-		}
-		parent, at := atomic.LoadUint32(&s.parent), atomic.LoadUint32(&s.at)
-		if off >= int(atomic.LoadUint32(&s.length)) {
-			// The slot is dead, or the strand has changed since its child was read.
-			m.wary = true
-			return pos, len(m.path) == 0 && m.steady(b) && atomic.LoadUint32(&s.version) == version
-		}
-		m.path = append(m.path, visit{s, version, uint32(off) + 1})
-		rest -= off + 1
-		if parent == 0 {
-			if rest == -1 {
-				return pos + 1, true
-			}
-			// It floats: the block before it is not there.
-			return max(0, rest), m.steady(b)
-		}
-		if rest < 0 {
-			return 0, m.steady(b) // the request does not begin where the chain does
-		}
-		i, off = parent, int(at&strandOffset)
-	}
-}
-
-// steady reports whether all that the path was read from is as it was.
-func (m *matcher) steady(b *blocks) bool {
-	if !b.slots.still(&m.leaf) {
-		return false
-	}
-	for i := range m.path {
-		if v := &m.path[i]; atomic.LoadUint32(&v.strand.version) != v.version {
-			return false
-		}
-	}
-	return true
 }
 
 // read makes the runs of the path. False means that a writer was at it.

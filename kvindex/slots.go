@@ -24,6 +24,7 @@ type slots struct {
 type slotSegment struct {
 	array atomic.Pointer[slotArray]
 	n     int
+	roots rootCounts // of keys that would be in the segment
 }
 
 type slotArray struct {

@@ -7,7 +7,8 @@ import (
 // strand is a stretch of a chain: the blocks that follow one block, or the chain's root, up to some block. What follows
 // in another way hangs as a strand of its own at the block where the ways part. A strand knows how many blocks it has
 // and who has which of them, in segments; which blocks these are only the slots know. Nothing ever moves to another
-// spot. 64 bytes, one cache line; readers read all of it atomically, and the version before and after.
+// spot. 64 bytes, one cache line, and one more with milestones; readers read all of it atomically, and the version before and
+// after.
 type strand struct {
 	version uint32 // odd while it changes
 	parent  uint32 // the strand on which it hangs; 0: none
@@ -20,7 +21,10 @@ type strand struct {
 	child   uint32 // the first of those that hang on it
 	next    uint32 // neighbours among them, or among those that float; of free ones the next
 	prev    uint32
+	marks   milestones
 }
+
+const strandBytes = 128
 
 // segment of a strand: its blocks up to an end (exclusive), and the set of those that have them.
 type segment struct {
@@ -54,7 +58,7 @@ type strands struct {
 }
 
 const (
-	strandBits    = 7
+	strandBits    = 6
 	strandsAChunk = 1 << strandBits // 8 KiB
 )
 
@@ -185,7 +189,7 @@ func (a *strands) reset() {
 }
 
 func (a *strands) bytes() int64 {
-	n := int64(a.n)*strandsAChunk*64 + int64(cap(a.states))*16 + int64(cap(a.room)+cap(a.holes))*4
+	n := int64(a.n)*strandsAChunk*strandBytes + int64(cap(a.states))*16 + int64(cap(a.room)+cap(a.holes))*4
 	if c := a.chunks.Load(); c != nil {
 		n += int64(cap(*c)) * 8
 	}
@@ -195,7 +199,7 @@ func (a *strands) bytes() int64 {
 // growth returns an upper bound of what n more strands make it allocate.
 func (a *strands) growth(n int) int64 {
 	chunks := n/strandsAChunk + 1
-	bytes := int64(chunks) * (strandsAChunk*64 + 8)
+	bytes := int64(chunks) * (strandsAChunk*strandBytes + 8)
 	if len(a.states)+chunks > cap(a.states) {
 		bytes += int64(len(a.states)+chunks+16) * 2 * 32
 	}

@@ -31,6 +31,7 @@ func (b *blocks) sweep() {
 		return
 	}
 	b.swept = 0
+	b.sweepRoots()
 	for _, i := range b.limbo[:b.settled] {
 		b.strands.release(i)
 	}
@@ -58,8 +59,10 @@ func (b *blocks) clear() {
 	for i := range b.slots.segments {
 		b.slots.segments[i].array.Store(nil)
 		b.slots.segments[i].n = 0
+		b.slots.segments[i].roots.clear()
 	}
 	b.slots.n, b.slots.words = 0, 0
+	b.roots.clear()
 	b.names = names{}
 	b.strands.reset()
 	b.runs.reset()

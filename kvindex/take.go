@@ -86,6 +86,9 @@ func (b *blocks) take(keys []block.Key, handles []uint64, at spot, c change) {
 			b.shorten(s, end)
 		}
 	}
+	if end == 0 {
+		b.dropRoot(keys[len(keys)-1])
+	}
 	for k, key := range keys {
 		switch off := hi - uint32(k); {
 		case off >= end && handles != nil:
@@ -172,6 +175,9 @@ func (b *blocks) bury(i, from uint32) int {
 			continue
 		}
 		b.slots.del(g.key, b.living())
+		if g.at.offset() == 0 {
+			b.dropRoot(g.key)
+		}
 		b.ghosts[k] = b.ghosts[len(b.ghosts)-1]
 		b.ghosts = b.ghosts[:len(b.ghosts)-1]
 		n++
