@@ -16,13 +16,12 @@ func (x *Index) count(m *matcher, dst []Match) (out []Match, simple, ok bool) {
 	if views == nil {
 		return dst, false, true
 	}
-	all := *views
 	m.rows = 0
 	for i, r := range m.runs {
-		if m.members, ok = x.blocks.sets.load(r.set, m.members[:0]); !ok {
-			return dst, false, false
-		}
 		if i > 0 {
+			if m.members, ok = x.blocks.sets.load(r.set, m.members[:0]); !ok {
+				return dst, false, false
+			}
 			if simple = m.follow(x, r.blocks, dst); !simple {
 				return dst, false, true
 			}
@@ -31,7 +30,12 @@ func (x *Index) count(m *matcher, dst []Match) (out []Match, simple, ok bool) {
 			}
 			continue
 		}
-		if dst, simple = x.open(m, r.blocks, all, dst); !simple {
+		var single [1]uint64
+		members, ok := x.blocks.sets.members(r.set, &single)
+		if !ok {
+			return dst, false, false
+		}
+		if dst, simple = x.open(members, r.blocks, m.now, *views, dst); !simple {
 			return dst, false, true
 		}
 		m.going = m.going[:0]
@@ -44,12 +48,13 @@ func (x *Index) count(m *matcher, dst []Match) (out []Match, simple, ok bool) {
 	return dst, true, true
 }
 
-// open makes the Matches of the holders that have a request's first run, whose set is in m.members, or are believed to. It
-// reports false when one has something of it that is not plain.
-func (x *Index) open(m *matcher, blocks uint32, all []atomic.Pointer[view], dst []Match) ([]Match, bool) {
+// open makes the Matches of the holders that have a request's first run, the members of whose set are given, or are believed
+// to. It reports false when one has something of it that is not plain.
+func (x *Index) open(members []uint64, blocks uint32, now int64, all []atomic.Pointer[view], dst []Match) ([]Match, bool) {
 	n, plain := len(dst), plainView
-	dst = slices.Grow(dst, len(m.members))[:n+len(m.members)]
-	for _, member := range m.members {
+	dst = slices.Grow(dst, len(members))[:n+len(members)]
+	for i := range members {
+		member := setMember(atomic.LoadUint64(&members[i]))
 		id, c := uint(member.holder()), member.claim()
 		if id >= uint(len(all)) || all[id].Load() != plain {
 			return dst[:n], false
@@ -62,7 +67,7 @@ func (x *Index) open(m *matcher, blocks uint32, all []atomic.Pointer[view], dst 
 			n++
 		case c.mask() != 0 && c.mask() != bareMask:
 			return dst[:n], false
-		case x.blocks.beliefs.until(c.belief()) > m.now:
+		case x.blocks.beliefs.until(c.belief()) > now:
 			dst[n] = Match{Holder: fleet.Holder(id), Speculative: blocks}
 			n++
 		}

@@ -26,8 +26,7 @@ type matcher struct {
 	rows    int
 	now     int64
 
-	root    uint32 // the strand of the first key
-	leaf    probe  // where the path was found
+	leaf    probe // where the path was found
 	path    []visit
 	runs    []run
 	members []setMember
@@ -91,28 +90,31 @@ func (x *Index) Match(keys []block.Key, now int64, dst []Match) []Match {
 	if len(keys) == 0 {
 		return dst
 	}
-	root := x.blocks.root(keys[0])
-	if root == 0 && len(x.sparseHolders()) == 0 {
-		if x.blocks.beliefs.chunks.Load() != nil {
-			x.notice(now)
-		}
+	if x.blocks.beliefs.chunks.Load() != nil {
+		x.notice(now)
+	}
+	sparse := len(x.sparseHolders()) > 0
+	if !sparse && !x.blocks.mayBegin(keys[0]) {
 		return dst
 	}
+	last := x.blocks.slots.find(keys[len(keys)-1])
+	if last.at >= 0 && !sparse {
+		if out, ok := x.one(&last, len(keys), now, dst); ok {
+			return out
+		}
+	}
 	m := x.matchers.Get().(*matcher)
-	m.now, m.root = now, root
+	m.now = now
 	first := len(dst)
 	outcome := torn
 	for range patience {
-		if dst, outcome = x.match(m, keys, dst[:first]); outcome != torn {
+		if dst, outcome = x.match(m, keys, &last, dst[:first]); outcome != torn {
 			break
 		}
-		m.root = x.blocks.root(keys[0])
+		last = x.blocks.slots.find(last.key)
 	}
 	if outcome != whole {
 		dst = x.slowly(m, keys, dst[:first])
-	}
-	if x.blocks.beliefs.chunks.Load() != nil {
-		x.notice(now)
 	}
 	if cap(m.masks) > keptMasks {
 		m.masks = nil
@@ -154,14 +156,43 @@ const (
 	slow                 // it takes more than looking at the path
 )
 
+// one answers the commonest of requests without a lock: all n blocks are on one strand, where the last was found, one set
+// has all of them, and nothing of it need be weighed. False means that it is not so, or that a writer was at it.
+func (x *Index) one(last *probe, n int, now int64, dst []Match) ([]Match, bool) {
+	b, viewing, views := &x.blocks, x.viewing.Load(), x.views.Load()
+	s := b.strands.at(last.spot.strand())
+	if s == nil || views == nil || int(last.spot.offset())+1 != n {
+		return dst, false
+	}
+	version := atomic.LoadUint32(&s.version)
+	g := segmentOf(atomic.LoadUint64(&s.segs[0]))
+	if version&1 != 0 || atomic.LoadUint32(&s.parent) != 0 || atomic.LoadUint32(&s.more) != 0 ||
+		int(g.end) < n || int(atomic.LoadUint32(&s.length)) < n {
+		return dst, false
+	}
+	var single [1]uint64
+	members, ok := b.sets.members(g.set, &single)
+	if !ok {
+		return dst, false
+	}
+	out, ok := x.open(members, uint32(n), now, *views, dst)
+	if !ok || viewing&1 != 0 || x.viewing.Load() != viewing || atomic.LoadUint32(&s.version) != version || !b.slots.still(last) {
+		return dst, false
+	}
+	if tick := x.tick(); atomic.LoadUint32(&s.used) != tick {
+		atomic.StoreUint32(&s.used, tick)
+	}
+	return out, true
+}
+
 // match answers without a lock. It finds the deepest block of the request that is there, reads the strands from there
-// up to the root, and makes sure that none of them has changed by the time it is done.
-func (x *Index) match(m *matcher, keys []block.Key, dst []Match) ([]Match, outcome) {
+// up to the root, and makes sure that none of them has changed by the time it is done. last is where the last was found.
+func (x *Index) match(m *matcher, keys []block.Key, last *probe, dst []Match) ([]Match, outcome) {
 	viewing := x.viewing.Load()
 	if len(x.sparseHolders()) > 0 {
 		return dst, slow
 	}
-	depth, ok := x.trace(m, keys)
+	depth, ok := x.trace(m, keys, last)
 	if !ok {
 		return dst, torn
 	}

@@ -172,13 +172,11 @@ func (c *rootCounts) clear() {
 	}
 }
 
-// root returns the strand of a request's first key, 0 when nothing of the request is there. It may not be the right one.
-func (b *blocks) root(key block.Key) uint32 {
+// mayBegin reports whether a key may be in roots.
+func (b *blocks) mayBegin(key block.Key) bool {
 	h := mixKey(key)
-	if w, shift := b.slots.segment(h).roots.of(h); w.Load()>>shift&maxRoots == 0 {
-		return 0
-	}
-	return b.roots.get(key)
+	w, shift := b.slots.segment(h).roots.of(h)
+	return w.Load()>>shift&maxRoots != 0
 }
 
 // addRoot notes that a strand without a parent begins with a key.

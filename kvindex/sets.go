@@ -113,6 +113,27 @@ func (s *sets) mask(number uint32) uint64 {
 	return s.all()[number]
 }
 
+// members returns a set's members as they lie, which are setMembers; a single one is put into single. Beside a writer they may
+// be anything; false tells that they surely are not.
+func (s *sets) members(id setID, single *[1]uint64) ([]uint64, bool) {
+	if id == 0 {
+		return nil, true
+	}
+	if id&singleSet != 0 {
+		single[0] = uint64(id.single())
+		return single[:], true
+	}
+	run := s.slab.at(uint32(id))
+	if len(run) < setHeader {
+		return nil, false
+	}
+	n := int(atomic.LoadUint64(&run[0]) >> 32)
+	if n > len(run)-setHeader {
+		return nil, false
+	}
+	return run[setHeader : setHeader+n], true
+}
+
 // load appends a set's members to dst. Beside a writer they may be anything; false tells that they surely are not.
 func (s *sets) load(id setID, dst []setMember) ([]setMember, bool) {
 	if id == 0 {

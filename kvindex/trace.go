@@ -2,24 +2,16 @@ package kvindex
 
 import (
 	"sync/atomic"
-	"unsafe"
 
 	"github.com/warmpath/warmpath/block"
 )
 
 // trace finds the path of the deepest block of a request that is there with all before it, and returns how many blocks
-// that is. The path is in m, the deepest strand first.
-func (x *Index) trace(m *matcher, keys []block.Key) (depth int, ok bool) {
+// that is. The path is in m, the deepest strand first. last is where the last block was found, if it was.
+func (x *Index) trace(m *matcher, keys []block.Key, last *probe) (depth int, ok bool) {
 	b := &x.blocks
-	if m.root == 0 {
-		return 0, true
-	}
-	if s := b.strands.at(m.root); s != nil {
-		prefetch(unsafe.Pointer(s))
-	}
-	n := len(keys)
+	n, p := len(keys), *last
 	m.wary = false
-	p := b.slots.find(keys[n-1])
 	for {
 		if p.at < 0 {
 			if n, p = m.search(b, keys[:n-1]); n == 0 {
@@ -54,7 +46,14 @@ func (m *matcher) find(b *blocks, key block.Key) probe {
 // the milestones of each tell about where the request leaves it, and the slots of the keys around whether it does, or goes on
 // along a child.
 func (m *matcher) search(b *blocks, keys []block.Key) (int, probe) {
-	for i, base, seen := m.root, 0, -1; base < len(keys); {
+	if len(keys) == 0 {
+		return 0, probe{at: -1}
+	}
+	root := b.roots.get(keys[0])
+	if root == 0 {
+		return 0, probe{at: -1}
+	}
+	for i, base, seen := root, 0, -1; base < len(keys); {
 		s := b.strands.at(i)
 		if s == nil {
 			break
