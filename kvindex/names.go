@@ -10,8 +10,8 @@ import (
 // hash alike, so that a handle is paid once. Which holder knows a block by its name is in the holder's claim. A block has
 // one name at most, and then its slot is marked: a claim would else not tell by which of two handles a holder knows it.
 //
-// Open addressing in buckets of one cache line with four pairs of handle and key; a byte for each bucket counts the pairs
-// that were pushed past it. No key is 0. It is for the writer alone.
+// Open addressing as in slots: buckets of one cache line with four pairs of handle and key, and beside them what tells how
+// far to look. No key is 0. It is for the writer alone.
 type names struct {
 	segments [nameSegments]nameSegment
 	n        int
@@ -21,7 +21,7 @@ type names struct {
 
 type nameSegment struct {
 	words []uint64
-	past  []uint8 // by bucket; 255 and more is 255, for good
+	stray []stray // by bucket
 	n     int
 }
 
@@ -32,7 +32,7 @@ const (
 
 func (t *names) segment(h uint64) *nameSegment { return &t.segments[h>>56] }
 
-func (g *nameSegment) home(h uint64) uint64 { return (h << 8 >> 32) * uint64(len(g.past)) >> 32 }
+func (g *nameSegment) home(h uint64) uint64 { return homeBucket(h, uint64(len(g.stray))) }
 
 // mixHandle spreads handles, which may be small integers.
 func mixHandle(handle uint64) uint64 {
@@ -44,21 +44,21 @@ func mixHandle(handle uint64) uint64 {
 func (t *names) touch(handle uint64) uint64 {
 	h := mixHandle(handle)
 	g := t.segment(h)
-	if len(g.past) == 0 {
+	if len(g.stray) == 0 {
 		return 0
 	}
 	b := g.home(h)
-	return g.words[b*bucketWords] + uint64(g.past[b])
+	return g.words[b*bucketWords] + uint64(g.stray[b])
 }
 
 // find returns the place of a handle, -1 when it names nothing.
 func (g *nameSegment) find(h, handle uint64) int {
-	n := uint64(len(g.past))
+	n := uint64(len(g.stray))
 	if n == 0 {
 		return -1
 	}
-	b := g.home(h)
-	for range n {
+	b, left := g.home(h), -1
+	for {
 		w := (*[bucketWords]uint64)(g.words[b*bucketWords:])
 		hit := isZero(w[0]^handle) | isZero(w[2]^handle)<<1 | isZero(w[4]^handle)<<2 | isZero(w[6]^handle)<<3
 		for ; hit != 0; hit &= hit - 1 {
@@ -66,14 +66,16 @@ func (g *nameSegment) find(h, handle uint64) int {
 				return int(b)*bucketWords + i
 			}
 		}
-		if g.past[b] == 0 {
+		if left < 0 {
+			left = int(g.stray[b].reach(n))
+		}
+		if left--; left < 0 {
 			return -1
 		}
 		if b++; b == n {
 			b = 0
 		}
 	}
-	return -1
 }
 
 // get returns the key of the block that a handle names, 0 when it names none.
@@ -103,18 +105,19 @@ func (t *names) offer(handle uint64, key block.Key) block.Key {
 }
 
 func (g *nameSegment) insert(h, handle, key uint64) {
-	b := g.home(h)
-	for {
+	home := g.home(h)
+	b, n := home, uint64(len(g.stray))
+	for far := uint64(0); ; far++ {
 		w := (*[bucketWords]uint64)(g.words[b*bucketWords:])
 		free := isZero(w[1]) | isZero(w[3])<<1 | isZero(w[5])<<2 | isZero(w[7])<<3 | 1<<4
 		if i := bits.TrailingZeros64(free) * 2; i < bucketWords {
 			w[i], w[i+1] = handle, key
+			if far > 0 {
+				g.stray[home] = g.stray[home].more(far)
+			}
 			return
 		}
-		if g.past[b] < 255 {
-			g.past[b]++
-		}
-		if b++; b == uint64(len(g.past)) {
+		if b++; b == n {
 			b = 0
 		}
 	}
@@ -122,12 +125,12 @@ func (g *nameSegment) insert(h, handle, key uint64) {
 
 func (t *names) rebuild(g *nameSegment, buckets int) {
 	old := g.words
-	t.buckets += buckets - len(g.past)
+	t.buckets += buckets - len(g.stray)
 	if buckets == 0 {
-		g.words, g.past = nil, nil
+		g.words, g.stray = nil, nil
 		return
 	}
-	g.words, g.past = make([]uint64, buckets*bucketWords), make([]uint8, buckets)
+	g.words, g.stray = make([]uint64, buckets*bucketWords), make([]stray, buckets)
 	for i := 0; i < len(old); i += 2 {
 		if old[i+1] != 0 {
 			g.insert(mixHandle(old[i]), old[i], old[i+1])
@@ -144,13 +147,8 @@ func (t *names) del(handle uint64) {
 		return
 	}
 	g.words[at+1] = 0
-	for b := g.home(h); b != uint64(at/bucketWords); {
-		if g.past[b] < 255 {
-			g.past[b]--
-		}
-		if b++; b == uint64(len(g.past)) {
-			b = 0
-		}
+	if home := g.home(h); home != uint64(at/bucketWords) {
+		g.stray[home] = g.stray[home].less()
 	}
 	g.n--
 	t.n--
@@ -158,7 +156,7 @@ func (t *names) del(handle uint64) {
 }
 
 func (t *names) shrink(g *nameSegment) {
-	if len(g.past) > 8 && g.n*8 < len(g.words)/2*3 {
+	if len(g.stray) > 8 && g.n*8 < len(g.words)/2*3 {
 		t.rebuild(g, slotBuckets(g.n, t.tight))
 	}
 }
@@ -185,7 +183,7 @@ func (t *names) sweep(segment int, touch func(key block.Key), keep func(key bloc
 	if n != g.n {
 		t.n -= g.n - n
 		g.n = n
-		t.rebuild(g, min(slotBuckets(n, t.tight), len(g.past))) // counts of what was pushed are wrong now
+		t.rebuild(g, min(slotBuckets(n, t.tight), len(g.stray))) // what tells how far to look is wrong now
 	}
 }
 
@@ -199,7 +197,7 @@ func (t *names) each(segment int, f func(handle uint64, key block.Key)) {
 	}
 }
 
-func (t *names) bytes() int64 { return int64(t.buckets) * (bucketWords*8 + 1) }
+func (t *names) bytes() int64 { return int64(t.buckets) * (bucketWords*8 + 2) }
 
 // growth returns what n more names make the table allocate, old memory beside new. Handles are hashes: no segment gets
 // more than twice its share and some.
@@ -213,5 +211,5 @@ func (t *names) growth(n int) int64 {
 			buckets, most = buckets+one, max(most, one)
 		}
 	}
-	return int64(min(buckets, n*most)) * (bucketWords*8 + 1)
+	return int64(min(buckets, n*most)) * (bucketWords*8 + 2)
 }

@@ -9,7 +9,7 @@ import (
 
 // slots maps the keys of blocks to their spots on strands. Open addressing in buckets of one cache line, which hold
 // four slots of two words: the key; the spot in the upper 48 bits of the second. A bucket's first slot has in its lower
-// 16 bits how many keys were pushed past the bucket, so that nothing ever moves and nothing is left behind where
+// 16 bits how far to look for keys whose home it is: see [stray]. So nothing ever moves and nothing is left behind where
 // something was removed: a reader beside the writer never misses what stands still. 256 segments grow and shrink alone,
 // each into new memory, so that a reader that is in the old one still reads what was true.
 //
@@ -61,7 +61,42 @@ type probe struct {
 
 func (t *slots) segment(h uint64) *slotSegment { return &t.segments[h>>56] }
 
-func (a *slotArray) home(h uint64) uint64 { return (h << 8 >> 32) * a.buckets >> 32 }
+func (a *slotArray) home(h uint64) uint64 { return homeBucket(h, a.buckets) }
+
+// homeBucket returns the bucket of n in which what has a hash is kept if there is room. Its order is that of hashes.
+func homeBucket(h, n uint64) uint64 { return (h << 8 >> 32) * n >> 32 }
+
+// stray tells of the keys that are not in a bucket though it is their home: in the lower 8 bits how many there are, above
+// them how many buckets further the furthest of them may be. 255 may be more, and the number then stays.
+//
+// That is about a home, and not about a bucket that others have passed, for the sake of tables at a steady load, where as
+// much comes as goes: nearly every bucket is passed by somebody there, and a search that ended at one that is not looked
+// at thirty buckets for a key that is not there, at a load of 0.8; this one looks at two.
+type stray uint16
+
+const farthest = 255
+
+func (s stray) reach(buckets uint64) uint64 {
+	if n := uint64(s >> 8); n < farthest {
+		return min(n, buckets)
+	}
+	return buckets
+}
+
+// more returns it after one went so far, less after one came back or is gone.
+func (s stray) more(far uint64) stray {
+	return min(s&0xff+1, farthest) | stray(min(max(uint64(s>>8), far), farthest))<<8
+}
+
+func (s stray) less() stray {
+	switch s & 0xff {
+	case farthest:
+		return s
+	case 1:
+		return 0
+	}
+	return s - 1
+}
 
 func mixKey(key block.Key) uint64 { return uint64(key) * 0x9e3779b97f4a7c15 }
 
@@ -82,8 +117,8 @@ func (t *slots) find(key block.Key) probe {
 	if a == nil {
 		return probe{at: -1, key: key}
 	}
-	b := a.home(h)
-	for range a.buckets {
+	b, left := a.home(h), -1
+	for {
 		w := (*[bucketWords]uint64)(a.words[b*bucketWords:])
 		// Which slot it is cannot be foreseen: no branch depends on it before all four were compared.
 		hit := isZero(atomic.LoadUint64(&w[0])^uint64(key)) | isZero(atomic.LoadUint64(&w[2])^uint64(key))<<1 |
@@ -95,14 +130,16 @@ func (t *slots) find(key block.Key) probe {
 				return probe{array: a, at: int(b)*bucketWords + i, key: key, spot: s &^ spotNamed}
 			}
 		}
-		if uint16(atomic.LoadUint64(&w[1])) == 0 {
-			break
+		if left < 0 {
+			left = int(stray(atomic.LoadUint64(&w[1])).reach(a.buckets))
+		}
+		if left--; left < 0 {
+			return probe{array: a, at: -1, key: key}
 		}
 		if b++; b == a.buckets {
 			b = 0
 		}
 	}
-	return probe{array: a, at: -1, key: key}
 }
 
 // isZero returns 1 for 0 and else 0.
@@ -157,17 +194,27 @@ func (t *slots) insert(key block.Key, s spot, alive func(spot) bool) {
 }
 
 func (a *slotArray) insert(h uint64, key block.Key, s spot) {
-	b := a.home(h)
-	for {
-		w := (*[bucketWords]uint64)(a.words[b*bucketWords:])
-		if i := freeSlot(w); i < bucketWords {
-			store(&w[i], uint64(key))
-			store(&w[i+1], w[i+1]&0xffff|uint64(s)<<16)
-			return
-		}
-		store(&w[1], w[1]+1)
+	w := (*[bucketWords]uint64)(a.words[a.home(h)*bucketWords:])
+	i := freeSlot(w)
+	if i == bucketWords {
+		w, i = a.spill(a.home(h))
+	}
+	store(&w[i], uint64(key))
+	store(&w[i+1], w[i+1]&0xffff|uint64(s)<<16)
+}
+
+// spill returns where there is room for a key whose home is full, and notes how far that is.
+func (a *slotArray) spill(home uint64) (w *[bucketWords]uint64, i int) {
+	b := home
+	for far := uint64(1); ; far++ {
 		if b++; b == a.buckets {
 			b = 0
+		}
+		w = (*[bucketWords]uint64)(a.words[b*bucketWords:])
+		if i = freeSlot(w); i < bucketWords {
+			count := &a.words[home*bucketWords+1]
+			store(count, *count&^0xffff|uint64(stray(*count).more(far)))
+			return w, i
 		}
 	}
 }
@@ -180,18 +227,12 @@ func freeSlot(w *[bucketWords]uint64) int {
 
 // fill is insert into an array that no reader sees yet.
 func (a *slotArray) fill(h, key, value uint64) {
-	b := a.home(h)
-	for {
-		w := (*[bucketWords]uint64)(a.words[b*bucketWords:])
-		if i := freeSlot(w); i < bucketWords {
-			w[i], w[i+1] = key, w[i+1]&0xffff|value&^0xffff
-			return
-		}
-		w[1]++
-		if b++; b == a.buckets {
-			b = 0
-		}
+	w := (*[bucketWords]uint64)(a.words[a.home(h)*bucketWords:])
+	i := freeSlot(w)
+	if i == bucketWords {
+		w, i = a.spill(a.home(h))
 	}
+	w[i], w[i+1] = key, w[i+1]&0xffff|value&^0xffff
 }
 
 // rebuild gives a segment room for so many more keys, and no more than it needs, and leaves out what is dead.
@@ -262,12 +303,9 @@ func (t *slots) drop(p *probe, alive func(spot) bool) {
 	}
 	w := &a.words[p.at+1]
 	store(w, *w&0xffff)
-	for b := a.home(h); b != uint64(p.at/bucketWords); {
-		w := &a.words[b*bucketWords+1]
-		store(w, *w-1)
-		if b++; b == a.buckets {
-			b = 0
-		}
+	if home := a.home(h); home != uint64(p.at/bucketWords) {
+		w := &a.words[home*bucketWords+1]
+		store(w, *w&^0xffff|uint64(stray(*w).less()))
 	}
 	g.n--
 	t.n--
