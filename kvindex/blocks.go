@@ -34,7 +34,7 @@ type blocks struct {
 	swept   int  // segments that the sweep under way has done; 0: there is none
 	stale   bool // there may be names of blocks that nobody knows by them
 
-	probes   []probe
+	found    []found   // what is being removed
 	old, new []segment // scratch
 	scan     []segment // the same of those who paint while they look
 	ghosts   []ghost   // that this operation made
@@ -46,17 +46,20 @@ type blocks struct {
 }
 
 func (b *blocks) init() {
-	b.alive = func(s spot) bool {
-		s &^= spotNamed
-		st := b.strands.at(s.strand())
-		return st != nil && s.offset() < st.length
-	}
+	b.alive = b.there
 	b.kept = func(s spot) bool { return s&spotNamed != 0 || b.alive(s) }
+}
+
+// there reports whether there is a block at a spot; it may be that of another slot.
+func (b *blocks) there(s spot) bool {
+	s &^= spotNamed
+	st := b.strands.at(s.strand())
+	return st != nil && s.offset() < st.length
 }
 
 // locate returns the spot of a block, 0 when it is not there.
 func (b *blocks) locate(key block.Key) spot {
-	if s := b.slots.get(key); s != 0 && b.alive(s) {
+	if s := b.slots.get(key); s != 0 && b.there(s) {
 		return s
 	}
 	return 0

@@ -47,8 +47,8 @@ func (x *Index) unset(h *holder, key block.Key, r *record) {
 		panic("bug: a block that is covered is not held")
 	}
 	x.single[0] = key
-	x.blocks.runBack(x.single[:], at)
-	x.blocks.take(x.single[:], nil, at, change{h: h, bit: bit})
+	x.blocks.findKeys(x.single[:])
+	x.blocks.take(x.blocks.found, false, at, change{h: h, bit: bit})
 }
 
 // use notes that a strand was used. Readers call it too.

@@ -167,27 +167,25 @@ func (x *Index) countCopies(keys []block.Key, at spot, c change) {
 // removeRun removes blocks in any order. It needs tableMu.
 func (x *Index) removeRun(keys []block.Key, c change) {
 	b := &x.blocks
-	b.expect(keys)
-	for len(keys) > 0 {
-		at, mask := b.locate(keys[0]), uint64(0)
-		if at != 0 {
+	b.findKeys(keys)
+	for rest := b.found; len(rest) > 0; {
+		f, mask := &rest[0], uint64(0)
+		at := f.spot
+		if f.at >= 0 && b.there(at) {
 			mask = b.maskAt(at, c.h.id)
 		}
-		if mask&c.bit == 0 {
+		n := 1
+		switch {
+		case mask&c.bit == 0:
 			x.counts.unknownRemoved++
-			keys = keys[1:]
-			continue
+		case mask&maskCopied != 0 && x.dropKeyCopy(copyKey{f.key, c.bit, c.h.id}):
+		default:
+			if n = b.runBack(rest, at); mask&maskCopied != 0 {
+				n = 1
+			}
+			b.take(rest[:n], false, at, c)
 		}
-		if mask&maskCopied != 0 && x.dropKeyCopy(copyKey{keys[0], c.bit, c.h.id}) {
-			keys = keys[1:]
-			continue
-		}
-		n := b.runBack(keys, at)
-		if mask&maskCopied != 0 {
-			n = 1
-		}
-		b.take(keys[:n], nil, at, c)
-		keys = keys[n:]
+		rest = rest[n:]
 	}
 }
 
@@ -202,21 +200,6 @@ func (x *Index) dropKeyCopy(k copyKey) bool {
 		x.copies[k] = n - 1
 	}
 	return true
-}
-
-// runBack returns how many keys, from the first on, which is at a spot, are blocks of one segment of a strand, each before
-// the one before. Where they were found is in b.probes.
-func (b *blocks) runBack(keys []block.Key, at spot) int {
-	n, most := 1, min(len(keys), int(at.offset()-b.segmentStart(at))+1)
-	b.probes = append(b.probes[:0], b.slots.find(keys[0]))
-	for ; n < most; n++ {
-		p := b.slots.find(keys[n])
-		if p.spot != at-spot(n) {
-			break
-		}
-		b.probes = append(b.probes, p)
-	}
-	return n
 }
 
 // segmentStart returns the offset at which the segment of a block begins.

@@ -88,10 +88,31 @@ func (t *names) get(handle uint64) block.Key {
 	return 0
 }
 
+// lookUp returns the key of the block that a handle names, 0 when it names none, and where in its segment that is said.
+func (t *names) lookUp(handle uint64) (block.Key, int) {
+	h := mixHandle(handle)
+	g := t.segment(h)
+	if at := g.find(h, handle); at >= 0 {
+		return block.Key(g.words[at+1]), at
+	}
+	return 0, -1
+}
+
 // offer lets a handle name a block if it names none, and returns the key of the one that it names now.
 func (t *names) offer(handle uint64, key block.Key) block.Key {
 	h := mixHandle(handle)
 	g := t.segment(h)
+	if len(g.stray) > 0 {
+		// Mostly it is new, and its home has room: what tells both is read at once.
+		home := g.home(h)
+		w := (*[bucketWords]uint64)(g.words[home*bucketWords:])
+		if i := freePlace(w); g.stray[home] == 0 && i < bucketWords && !seen(w, handle) && (g.n+1)*16 <= len(g.words)/2*nameLoad {
+			w[i], w[i+1] = handle, uint64(key)
+			g.n++
+			t.n++
+			return key
+		}
+	}
 	if at := g.find(h, handle); at >= 0 {
 		return block.Key(g.words[at+1])
 	}
@@ -104,13 +125,23 @@ func (t *names) offer(handle uint64, key block.Key) block.Key {
 	return key
 }
 
+// seen reports whether a handle is, or was, in a bucket.
+func seen(w *[bucketWords]uint64, handle uint64) bool {
+	return isZero(w[0]^handle)|isZero(w[2]^handle)|isZero(w[4]^handle)|isZero(w[6]^handle) != 0
+}
+
+// freePlace returns where in a bucket there is room, bucketWords when there is none.
+func freePlace(w *[bucketWords]uint64) int {
+	free := isZero(w[1]) | isZero(w[3])<<1 | isZero(w[5])<<2 | isZero(w[7])<<3 | 1<<4
+	return bits.TrailingZeros64(free) * 2
+}
+
 func (g *nameSegment) insert(h, handle, key uint64) {
 	home := g.home(h)
 	b, n := home, uint64(len(g.stray))
 	for far := uint64(0); ; far++ {
 		w := (*[bucketWords]uint64)(g.words[b*bucketWords:])
-		free := isZero(w[1]) | isZero(w[3])<<1 | isZero(w[5])<<2 | isZero(w[7])<<3 | 1<<4
-		if i := bits.TrailingZeros64(free) * 2; i < bucketWords {
+		if i := freePlace(w); i < bucketWords {
 			w[i], w[i+1] = handle, key
 			if far > 0 {
 				g.stray[home] = g.stray[home].more(far)
@@ -139,12 +170,16 @@ func (t *names) rebuild(g *nameSegment, buckets int) {
 }
 
 // del lets a handle name nothing.
-func (t *names) del(handle uint64) {
+func (t *names) del(handle uint64) { t.drop(handle, -1) }
+
+// drop is del where lookUp found the handle, if it is still there.
+func (t *names) drop(handle uint64, at int) {
 	h := mixHandle(handle)
 	g := t.segment(h)
-	at := g.find(h, handle)
-	if at < 0 {
-		return
+	if uint(at) >= uint(len(g.words)) || g.words[at] != handle || g.words[at|1] == 0 {
+		if at = g.find(h, handle); at < 0 {
+			return
+		}
 	}
 	g.words[at+1] = 0
 	if home := g.home(h); home != uint64(at/bucketWords) {

@@ -9,50 +9,38 @@ import (
 // removePlain takes one copy of each block from a holder that is not odd. It needs tableMu.
 func (x *Index) removePlain(h *holder, tier block.Tier, group uint8, handles []uint64) {
 	b := &x.blocks
-	x.scratch.keys = slices.Grow(x.scratch.keys[:0], len(handles))
-	keys := x.scratch.keys[:len(handles)]
-	for _, handle := range handles {
-		b.sum += b.names.touch(handle)
-	}
-	for i, handle := range handles {
-		keys[i] = b.names.get(handle)
-	}
-	b.expect(keys)
+	b.findNamed(handles)
 	bit := maskBit(tier, group)
-	for len(handles) > 0 {
-		at, mask := spot(0), uint64(0)
-		if keys[0] != 0 {
-			if at = b.locate(keys[0]); at != 0 {
-				mask = b.maskAt(at, h.id)
-			}
+	for rest := b.found; len(rest) > 0; {
+		f, mask := &rest[0], uint64(0)
+		at := f.spot
+		if f.at >= 0 && b.there(at) {
+			mask = b.maskAt(at, h.id)
 		}
-		n := 1
+		n, c := 1, change{h: h, bit: bit}
 		switch {
 		case mask&maskNamed == 0:
-			x.removePoint(h, tier, group, handles[0])
+			x.removePoint(h, tier, group, f.handle)
 		case mask&bit == 0:
 			x.counts.unknownRemoved++
-		case mask&maskCopied != 0 && x.dropKeyCopy(copyKey{keys[0], bit, h.id}):
-		case mask&possession != bit:
-			b.runBack(keys[:1], at)
-			b.take(keys[:1], handles[:1], at, change{h: h, bit: bit}) // it is elsewhere too
-		case b.hasChild(h, at):
-			b.runBack(keys[:1], at)
-			b.take(keys[:1], handles[:1], at, change{h: h, bit: bit})
+		case mask&maskCopied != 0 && x.dropKeyCopy(copyKey{f.key, bit, h.id}):
+		case mask&possession != bit, b.hasChild(h, at):
+			b.take(rest[:1], true, at, c) // it is elsewhere too, or what follows names it
 		default:
-			if n = b.runBack(keys, at); mask&maskCopied != 0 {
+			if n = b.runBack(rest, at); mask&maskCopied != 0 {
 				n = 1
 			}
 			if s := b.strands.at(at.strand()); n > 1 && s.child != 0 {
 				n = b.childless(h, s, at.offset(), n)
 			}
 			up := b.before(at - spot(n-1))
-			b.take(keys[:n], handles[:n], at, change{h: h, bit: bit | maskNamed})
+			c.bit |= maskNamed
+			b.take(rest[:n], true, at, c)
 			if up != 0 {
 				b.unname(h, up)
 			}
 		}
-		keys, handles = keys[n:], handles[n:]
+		rest = rest[n:]
 	}
 }
 

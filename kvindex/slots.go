@@ -152,6 +152,14 @@ func (t *slots) still(p *probe) bool {
 		spot(atomic.LoadUint64(&p.array.words[p.at+1])>>16)&^spotNamed == p.spot
 }
 
+// current returns where a key is that was found and has not gone since; the segment may have shrunk.
+func (t *slots) current(p *probe) *probe {
+	if p.at >= 0 && t.segment(mixKey(p.key)).array.Load() != p.array {
+		*p = t.find(p.key)
+	}
+	return p
+}
+
 // named reports whether a key that was found is marked as named.
 func (p *probe) named() bool { return spot(p.array.words[p.at+1]>>16)&spotNamed != 0 }
 

@@ -1,6 +1,7 @@
 package kvindex
 
 import (
+	"slices"
 	"sync/atomic"
 
 	"github.com/warmpath/warmpath/block"
@@ -70,11 +71,73 @@ func (b *blocks) emptyEnd(s *strand) uint32 {
 	return 0
 }
 
-// take applies a change that takes blocks from a holder: those of keys, which runBack found from a spot backwards.
-// handles are their names, nil when they need not be named.
-func (b *blocks) take(keys []block.Key, handles []uint64, at spot, c change) {
+// found is a block that is being removed, as it was found.
+type found struct {
+	probe
+	handle uint64 // its name, if it was found by that
+	place  int    // of it, in its segment of names
+}
+
+// findNamed fills found with the blocks that handles name. First all names are on their way into the cache, then all
+// slots, so that the processor waits for many of them at a time.
+func (b *blocks) findNamed(handles []uint64) {
+	b.found = slices.Grow(b.found[:0], len(handles))[:len(handles)]
+	for k, handle := range handles {
+		b.found[k].handle = handle
+		b.sum += b.names.touch(handle)
+	}
+	for k := range b.found {
+		f := &b.found[k]
+		if f.key, f.place = b.names.lookUp(f.handle); f.key != 0 {
+			b.sum += b.slots.touch(f.key)
+		}
+	}
+	b.findSlots()
+}
+
+// findKeys fills found with the blocks of keys.
+func (b *blocks) findKeys(keys []block.Key) {
+	b.found = slices.Grow(b.found[:0], len(keys))[:len(keys)]
+	for k, key := range keys {
+		b.found[k].key = key
+		b.sum += b.slots.touch(key)
+	}
+	b.findSlots()
+}
+
+func (b *blocks) findSlots() {
+	last := uint32(0)
+	for k := range b.found {
+		f := &b.found[k]
+		if f.key == 0 {
+			f.at, f.spot = -1, 0
+			continue
+		}
+		f.probe = b.slots.find(f.key)
+		if i := f.spot.strand(); i != last {
+			if s := b.strands.at(i); s != nil {
+				b.sum += uint64(s.length)
+			}
+			last = i
+		}
+	}
+}
+
+// runBack returns how many of what was found, from the first on, which is at a spot, are blocks of one segment of a
+// strand, each before the one before.
+func (b *blocks) runBack(found []found, at spot) int {
+	n, most := 1, min(len(found), int(at.offset()-b.segmentStart(at))+1)
+	for n < most && found[n].spot == at-spot(n) {
+		n++
+	}
+	return n
+}
+
+// take applies a change that takes blocks from a holder: those that were found from a spot backwards. named tells that
+// they were found by their names, which go with the last who knows them.
+func (b *blocks) take(found []found, named bool, at spot, c change) {
 	i, hi := at.strand(), at.offset()
-	lo := hi + 1 - uint32(len(keys))
+	lo := hi + 1 - uint32(len(found))
 	b.paint(i, lo, hi+1, c)
 	s := b.strands.at(i)
 	set, end := b.setAt(at), hi+1
@@ -87,22 +150,24 @@ func (b *blocks) take(keys []block.Key, handles []uint64, at spot, c change) {
 		}
 	}
 	if end == 0 {
-		b.dropRoot(keys[len(keys)-1])
+		b.dropRoot(found[len(found)-1].key)
 	}
-	for k, key := range keys {
+	unnamed, living := named && !b.named(set), b.living()
+	for k := range found {
+		f := &found[k]
 		switch off := hi - uint32(k); {
-		case off >= end && handles != nil:
-			b.names.del(handles[k])
-			b.slots.drop(&b.probes[k], b.living())
+		case off >= end && named:
+			b.names.drop(f.handle, f.place)
+			b.slots.drop(&f.probe, living)
 		case off >= end:
-			b.erase(s, &b.probes[k])
+			b.erase(s, &f.probe)
 		default:
 			if set == 0 && len(b.ghosts) < keptGhosts {
-				b.ghosts = append(b.ghosts, ghost{key, spotOf(i, off)})
+				b.ghosts = append(b.ghosts, ghost{f.key, spotOf(i, off)})
 			}
-			if handles != nil && !b.named(set) {
-				b.names.del(handles[k])
-				b.probes[k].mark(false)
+			if unnamed {
+				b.names.drop(f.handle, f.place)
+				b.slots.current(&f.probe).mark(false)
 			}
 		}
 	}
@@ -113,7 +178,7 @@ func (b *blocks) take(keys []block.Key, handles []uint64, at spot, c change) {
 
 // erase forgets the key of a block that has been cut from a strand. If a handle names it, that must go first: see sweep.
 func (b *blocks) erase(s *strand, p *probe) {
-	if p.named() {
+	if p = b.slots.current(p); p.named() {
 		b.dead++
 		atomic.StoreUint32(&s.at, s.at|strandClosed)
 		return
