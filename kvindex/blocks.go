@@ -2,7 +2,6 @@ package kvindex
 
 import (
 	"math/bits"
-	"sync/atomic"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
@@ -115,7 +114,7 @@ func (b *blocks) write(s *strand, old, segs []segment) {
 	for _, g := range segs {
 		b.sets.hold(g.set)
 	}
-	atomic.AddUint32(&s.version, 1)
+	s.turn()
 	more := s.more
 	if len(segs) <= inlineSegments {
 		for i := range s.segs {
@@ -124,21 +123,21 @@ func (b *blocks) write(s *strand, old, segs []segment) {
 				w = segs[i].word()
 			}
 			if s.segs[i] != w {
-				atomic.StoreUint64(&s.segs[i], w)
+				store(&s.segs[i], w)
 			}
 		}
 		if more != 0 {
-			atomic.StoreUint32(&s.more, 0)
+			store32(&s.more, 0)
 		}
 	} else {
 		if more == 0 || !sameClass(len(old)+1, len(segs)+1) {
-			atomic.StoreUint32(&s.more, b.runs.alloc(len(segs)+1))
+			store32(&s.more, b.runs.alloc(len(segs)+1))
 		}
 		run := b.runs.at(s.more)
-		atomic.StoreUint64(&run[0], uint64(len(segs)))
+		store(&run[0], uint64(len(segs)))
 		for i, g := range segs {
 			if w := g.word(); run[1+i] != w {
-				atomic.StoreUint64(&run[1+i], w)
+				store(&run[1+i], w)
 			}
 		}
 	}
@@ -147,9 +146,9 @@ func (b *blocks) write(s *strand, old, segs []segment) {
 		length = segs[len(segs)-1].end
 	}
 	if s.length != length {
-		atomic.StoreUint32(&s.length, length)
+		store32(&s.length, length)
 	}
-	atomic.AddUint32(&s.version, 1)
+	s.turn()
 	if more != 0 && s.more != more {
 		b.runs.release(more, len(old)+1)
 	}

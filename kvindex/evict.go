@@ -13,6 +13,7 @@ type need struct {
 	tokens  int
 	size    int  // of one engine block
 	keyed   bool // nothing but blocks of ours, and no handles
+	ample   bool // of slack: so far from the budget that nothing else need be looked at before all of it is used
 }
 
 // bytes returns what the index has allocated.
@@ -71,7 +72,11 @@ func (x *Index) roomy(n need) bool {
 	used := x.bytes()
 	big := generous
 	big.size, big.keyed = n.size, n.keyed
-	if n.handles <= big.handles && n.tokens <= big.tokens && used+x.growth(big) <= x.config.Bytes {
+	most := used + x.growth(big)
+	if n.handles <= big.handles && n.tokens <= big.tokens && most <= x.config.Bytes {
+		if big.ample = most < x.config.Bytes-x.config.Bytes/4; big.ample {
+			x.blocks.slots.tight, x.blocks.names.tight = false, false
+		}
 		x.slack = big
 		return x.roomy(n)
 	}
@@ -82,14 +87,15 @@ func (x *Index) roomy(n need) bool {
 // makeRoom evicts until the need fits in the budget. It reports false when it does not fit even in an empty index. It
 // must not be called with tableMu held, nor while points are in hand.
 func (x *Index) makeRoom(n need) bool {
+	if x.slack.ample && x.roomy(n) {
+		return true
+	}
 	b, budget := &x.blocks, x.config.Bytes
 	switch used := x.bytes(); {
 	case used > budget-budget/16:
 		x.relieve()
 	case used > budget-budget/8:
 		b.slots.tight, b.names.tight = true, true
-	case used < budget-budget/4:
-		b.slots.tight, b.names.tight = false, false
 	}
 	for pass := 0; !x.roomy(n); pass++ {
 		if x.blocks.held == 0 && x.points.live() == 0 {

@@ -1,8 +1,6 @@
 package kvindex
 
 import (
-	"sync/atomic"
-
 	"github.com/warmpath/warmpath/block"
 )
 
@@ -83,44 +81,44 @@ func (b *blocks) tip(parent block.Key, rooted bool, depth uint32) uint32 {
 	}
 	i := b.strands.alloc()
 	s := b.strands.at(i)
-	atomic.AddUint32(&s.version, 1)
-	atomic.StoreUint32(&s.depth, depth)
-	atomic.StoreUint32(&s.child, 0)
-	atomic.StoreUint32(&s.next, 0)
-	atomic.StoreUint32(&s.prev, 0)
-	atomic.StoreUint32(&s.parent, 0)
-	atomic.StoreUint32(&s.at, 0)
+	s.turn()
+	store32(&s.depth, depth)
+	store32(&s.child, 0)
+	store32(&s.next, 0)
+	store32(&s.prev, 0)
+	store32(&s.parent, 0)
+	store32(&s.at, 0)
 	s.marks.reset()
 	switch {
 	case at != 0:
 		b.hang(i, s, at)
 	case !rooted:
-		atomic.StoreUint32(&s.at, strandFloats)
+		store32(&s.at, strandFloats)
 		if b.floats == nil {
 			b.floats, b.floatKey = map[block.Key]uint32{}, map[uint32]block.Key{}
 		}
 		if first := b.floats[parent]; first != 0 {
-			atomic.StoreUint32(&s.next, first)
-			atomic.StoreUint32(&b.strands.at(first).prev, i)
+			store32(&s.next, first)
+			store32(&b.strands.at(first).prev, i)
 		}
 		b.floats[parent], b.floatKey[i] = i, parent
 	}
-	atomic.AddUint32(&s.version, 1)
+	s.turn()
 	return i
 }
 
 // hang makes a strand a child of the block at a spot. The strand's version must be odd.
 func (b *blocks) hang(i uint32, s *strand, at spot) {
 	p := b.strands.at(at.strand())
-	atomic.StoreUint32(&s.parent, at.strand())
-	atomic.StoreUint32(&s.at, at.offset()|s.at&strandClosed)
-	atomic.StoreUint32(&s.depth, p.depth+at.offset()+1)
-	atomic.StoreUint32(&s.prev, 0)
-	atomic.StoreUint32(&s.next, p.child)
+	store32(&s.parent, at.strand())
+	store32(&s.at, at.offset()|s.at&strandClosed)
+	store32(&s.depth, p.depth+at.offset()+1)
+	store32(&s.prev, 0)
+	store32(&s.next, p.child)
 	if p.child != 0 {
-		atomic.StoreUint32(&b.strands.at(p.child).prev, i)
+		store32(&b.strands.at(p.child).prev, i)
 	}
-	atomic.StoreUint32(&p.child, i)
+	store32(&p.child, i)
 }
 
 // land hangs the strands that float for a key at its spot.
@@ -137,9 +135,9 @@ func (b *blocks) land(key block.Key, at spot) {
 			break // keys that go in a circle: it floats on
 		}
 		delete(b.floatKey, i)
-		atomic.AddUint32(&s.version, 1)
+		s.turn()
 		b.hang(i, s, at)
-		atomic.AddUint32(&s.version, 1)
+		s.turn()
 		moved = append(moved, i)
 		i = next
 	}
@@ -147,14 +145,14 @@ func (b *blocks) land(key block.Key, at spot) {
 		delete(b.floats, key)
 	} else {
 		b.floats[key] = i
-		atomic.StoreUint32(&b.strands.at(i).prev, 0)
+		store32(&b.strands.at(i).prev, 0)
 	}
 	for len(moved) > 0 { // what hangs on them is deeper now
 		p := b.strands.at(moved[len(moved)-1])
 		moved = moved[:len(moved)-1]
 		for c := p.child; c != 0; c = b.strands.at(c).next {
 			s := b.strands.at(c)
-			atomic.StoreUint32(&s.depth, p.depth+s.at&strandOffset+1)
+			store32(&s.depth, p.depth+s.at&strandOffset+1)
 			moved = append(moved, c)
 		}
 	}
@@ -183,10 +181,10 @@ func (b *blocks) lengthen(s *strand, set setID, n uint32) {
 				k++
 				b.sets.hold(set)
 			}
-			atomic.AddUint32(&s.version, 1)
-			atomic.StoreUint64(&s.segs[k], segment{s.length + n, set}.word())
-			atomic.StoreUint32(&s.length, s.length+n)
-			atomic.AddUint32(&s.version, 1)
+			s.turn()
+			store(&s.segs[k], segment{s.length + n, set}.word())
+			store32(&s.length, s.length+n)
+			s.turn()
 			return
 		}
 	}

@@ -282,10 +282,10 @@ func (s *sets) intern(members []setMember, hash uint64) setID {
 	}
 	ref := s.slab.alloc(setHeader + len(members))
 	run := s.slab.at(ref)
-	atomic.StoreUint64(&run[0], uint64(len(members))<<32)
-	atomic.StoreUint64(&run[1], hash)
+	store(&run[0], uint64(len(members))<<32)
+	store(&run[1], hash)
 	for i, m := range members {
-		atomic.StoreUint64(&run[setHeader+i], uint64(m))
+		store(&run[setHeader+i], uint64(m))
 	}
 	if same == 0 {
 		s.byHash.put(hash, ref)
@@ -310,7 +310,7 @@ func equalMembers(run []uint64, members []setMember) bool {
 func (s *sets) hold(id setID) {
 	if id != 0 && id&singleSet == 0 {
 		w := &s.slab.at(uint32(id))[0]
-		atomic.StoreUint64(w, *w+1)
+		store(w, *w+1)
 	}
 }
 
@@ -321,7 +321,7 @@ func (s *sets) drop(id setID) {
 	}
 	run := s.slab.at(uint32(id))
 	if n := run[0] - 1; uint32(n) != 0 {
-		atomic.StoreUint64(&run[0], n)
+		store(&run[0], n)
 		return
 	}
 	if s.byHash.get(run[1]) == uint32(id) {

@@ -2,7 +2,6 @@ package kvindex
 
 import (
 	"slices"
-	"sync/atomic"
 
 	"github.com/warmpath/warmpath/block"
 )
@@ -180,7 +179,7 @@ func (b *blocks) take(found []found, named bool, at spot, c change) {
 func (b *blocks) erase(s *strand, p *probe) {
 	if p = b.slots.current(p); p.named() {
 		b.dead++
-		atomic.StoreUint32(&s.at, s.at|strandClosed)
+		store32(&s.at, s.at|strandClosed)
 		return
 	}
 	b.slots.drop(p, b.living())
@@ -216,7 +215,7 @@ func (b *blocks) trim(i uint32) {
 			b.shorten(s, n)
 			if cut > 0 {
 				b.dead += cut
-				atomic.StoreUint32(&s.at, s.at|strandClosed)
+				store32(&s.at, s.at|strandClosed)
 			}
 		}
 		if n > 0 {
@@ -254,13 +253,13 @@ func (b *blocks) bury(i, from uint32) int {
 func (b *blocks) free(i uint32, s *strand) (parent uint32) {
 	parent = s.parent
 	if s.next != 0 {
-		atomic.StoreUint32(&b.strands.at(s.next).prev, s.prev)
+		store32(&b.strands.at(s.next).prev, s.prev)
 	}
 	switch {
 	case s.prev != 0:
-		atomic.StoreUint32(&b.strands.at(s.prev).next, s.next)
+		store32(&b.strands.at(s.prev).next, s.next)
 	case parent != 0:
-		atomic.StoreUint32(&b.strands.at(parent).child, s.next)
+		store32(&b.strands.at(parent).child, s.next)
 	case s.at&strandFloats != 0 && s.next != 0:
 		b.floats[b.floatKey[i]] = s.next
 	case s.at&strandFloats != 0:
@@ -270,12 +269,12 @@ func (b *blocks) free(i uint32, s *strand) (parent uint32) {
 		delete(b.floatKey, i)
 	}
 	closed := s.at&strandClosed != 0
-	atomic.AddUint32(&s.version, 1)
-	atomic.StoreUint32(&s.parent, 0)
-	atomic.StoreUint32(&s.at, 0)
-	atomic.StoreUint32(&s.next, 0)
-	atomic.StoreUint32(&s.prev, 0)
-	atomic.AddUint32(&s.version, 1)
+	s.turn()
+	store32(&s.parent, 0)
+	store32(&s.at, 0)
+	store32(&s.next, 0)
+	store32(&s.prev, 0)
+	s.turn()
 	if closed {
 		b.limbo = append(b.limbo, i)
 	} else {
