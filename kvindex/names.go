@@ -57,8 +57,8 @@ func (g *nameSegment) find(h, handle uint64) int {
 	if n == 0 {
 		return -1
 	}
-	b, left := g.home(h), -1
-	for {
+	b, last := g.home(h), uint64(0)
+	for step := uint64(1); ; step++ {
 		w := (*[bucketWords]uint64)(g.words[b*bucketWords:])
 		hit := isZero(w[0]^handle) | isZero(w[2]^handle)<<1 | isZero(w[4]^handle)<<2 | isZero(w[6]^handle)<<3
 		for ; hit != 0; hit &= hit - 1 {
@@ -66,15 +66,13 @@ func (g *nameSegment) find(h, handle uint64) int {
 				return int(b)*bucketWords + i
 			}
 		}
-		if left < 0 {
-			left = int(g.stray[b].reach(n))
+		if step == 1 {
+			last = g.stray[b].reach(n)
 		}
-		if left--; left < 0 {
+		if step > last {
 			return -1
 		}
-		if b++; b == n {
-			b = 0
-		}
+		b = nextBucket(b, step, n)
 	}
 }
 
@@ -148,9 +146,7 @@ func (g *nameSegment) insert(h, handle, key uint64) {
 			}
 			return
 		}
-		if b++; b == n {
-			b = 0
-		}
+		b = nextBucket(b, far+1, n)
 	}
 }
 
