@@ -93,25 +93,35 @@ func (x *Index) Match(keys []block.Key, now int64, dst []Match) []Match {
 	if x.blocks.beliefs.chunks.Load() != nil {
 		x.notice(now)
 	}
-	sparse := len(x.sparseHolders()) > 0
-	if !sparse && !x.blocks.mayBegin(keys[0]) {
-		return dst
-	}
-	last := x.blocks.slots.find(keys[len(keys)-1])
-	if last.at >= 0 && !sparse {
-		if out, ok := x.one(&last, len(keys), now, dst); ok {
+	n, last := len(keys), probe{at: -1}
+	if len(x.sparseHolders()) == 0 {
+		if !x.blocks.mayBegin(keys[0]) {
+			return dst
+		}
+		if last = x.blocks.slots.find(keys[n-1]); last.at < 0 {
+			if n, last = x.blocks.search(keys[:n-1], false); n == 0 {
+				return dst
+			}
+		}
+		if out, ok := x.one(&last, n, now, dst); ok {
 			return out
 		}
 	}
+	return x.gather(keys, n, &last, now, dst)
+}
+
+// gather is Match where it takes more than a look at one strand. last is where the n-th key was found, after which nothing
+// is there; -1: it was not looked for.
+func (x *Index) gather(keys []block.Key, n int, last *probe, now int64, dst []Match) []Match {
 	m := x.matchers.Get().(*matcher)
 	m.now = now
 	first := len(dst)
 	outcome := torn
 	for range patience {
-		if dst, outcome = x.match(m, keys, &last, dst[:first]); outcome != torn {
+		if dst, outcome = x.match(m, keys[:n], last, dst[:first]); outcome != torn {
 			break
 		}
-		last = x.blocks.slots.find(last.key)
+		*last = x.blocks.slots.find(keys[n-1])
 	}
 	if outcome != whole {
 		dst = x.slowly(m, keys, dst[:first])
@@ -125,7 +135,7 @@ func (x *Index) Match(keys []block.Key, now int64, dst []Match) []Match {
 		return dst
 	}
 	// Keep those that have something.
-	n := first
+	n = first
 	for i := first; i < len(dst); i++ {
 		if r := &dst[i]; r.Blocks != 0 || r.Speculative != 0 || r.Full != 0 {
 			if n != i {
@@ -156,8 +166,8 @@ const (
 	slow                 // it takes more than looking at the path
 )
 
-// one answers the commonest of requests without a lock: all n blocks are on one strand, where the last was found, one set
-// has all of them, and nothing of it need be weighed. False means that it is not so, or that a writer was at it.
+// one answers the commonest of requests without a lock: what is there of it, n blocks, is on one strand, where the last was
+// found, one set has all of them, and nothing of it need be weighed. False means that it is not so, or that a writer was at it.
 func (x *Index) one(last *probe, n int, now int64, dst []Match) ([]Match, bool) {
 	b, viewing, views := &x.blocks, x.viewing.Load(), x.views.Load()
 	s := b.strands.at(last.spot.strand())

@@ -14,7 +14,7 @@ func (x *Index) trace(m *matcher, keys []block.Key, last *probe) (depth int, ok 
 	m.wary = false
 	for {
 		if p.at < 0 {
-			if n, p = m.search(b, keys[:n-1]); n == 0 {
+			if n, p = b.search(keys[:n-1], m.wary); n == 0 {
 				return 0, true
 			}
 		}
@@ -27,14 +27,14 @@ func (x *Index) trace(m *matcher, keys []block.Key, last *probe) (depth int, ok 
 			return reach, true
 		}
 		n = reach
-		p = m.find(b, keys[n-1])
+		p = b.find(keys[n-1], m.wary)
 	}
 }
 
 // find looks for a key; when wary, it does not take dead slots.
-func (m *matcher) find(b *blocks, key block.Key) probe {
+func (b *blocks) find(key block.Key, wary bool) probe {
 	p := b.slots.find(key)
-	if m.wary && p.at >= 0 {
+	if wary && p.at >= 0 {
 		if s := b.strands.at(p.spot.strand()); s == nil || p.spot.offset() >= atomic.LoadUint32(&s.length) {
 			p.at = -1
 		}
@@ -44,8 +44,8 @@ func (m *matcher) find(b *blocks, key block.Key) probe {
 
 // search returns how many leading keys are there and where the last of them was found. It follows the strands from the root:
 // the milestones of each tell about where the request leaves it, and the slots of the keys around whether it does, or goes on
-// along a child.
-func (m *matcher) search(b *blocks, keys []block.Key) (int, probe) {
+// along a child. When wary, it takes no dead slots.
+func (b *blocks) search(keys []block.Key, wary bool) (int, probe) {
 	if len(keys) == 0 {
 		return 0, probe{at: -1}
 	}
@@ -60,11 +60,11 @@ func (m *matcher) search(b *blocks, keys []block.Key) (int, probe) {
 		}
 		on, off, step := s.marks.leave(keys[base:], atomic.LoadUint32(&s.length))
 		last := min(base+off, len(keys)-1)
-		n, p := m.scour(b, keys[:last+1], base+on)
+		n, p := b.scour(keys[:last+1], base+on, wary)
 		for n == 0 && on > 0 { // a milestone was right by chance
 			last = base + on - 1
 			on = max(0, on-step)
-			if n, p = m.scour(b, keys[:last+1], base+on); n > 0 {
+			if n, p = b.scour(keys[:last+1], base+on, wary); n > 0 {
 				return n, p // the one after the last is not there
 			}
 		}
@@ -79,7 +79,7 @@ func (m *matcher) search(b *blocks, keys []block.Key) (int, probe) {
 		}
 		i, base, seen = p.spot.strand(), last-int(p.spot.offset()), last
 	}
-	return m.scour(b, keys, 0)
+	return b.scour(keys, 0, wary)
 }
 
 const (
@@ -91,11 +91,11 @@ const (
 
 // scour returns how many leading keys are there, if those before the i-th are, and where the last was found; 0 when the i-th
 // is not there. What is there is closed under what is before it, but for strands that float; climb finds those.
-func (m *matcher) scour(b *blocks, keys []block.Key, i int) (int, probe) {
+func (b *blocks) scour(keys []block.Key, i int, wary bool) (int, probe) {
 	best := probe{at: -1}
 	lo, n := i-1, len(keys)-i+1 // keys[lo] is there, keys[lo+n] is not
 	if n-1 > fanOnce {
-		if best = m.find(b, keys[i]); best.at < 0 {
+		if best = b.find(keys[i], wary); best.at < 0 {
 			return 0, best
 		}
 		lo, n = lo+1, n-1
@@ -107,7 +107,7 @@ func (m *matcher) scour(b *blocks, keys []block.Key, i int) (int, probe) {
 		}
 		k := 1
 		for ; k < parts; k++ {
-			p := m.find(b, keys[lo+step*k/(fan+1)])
+			p := b.find(keys[lo+step*k/(fan+1)], wary)
 			if p.at < 0 {
 				break
 			}
