@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"runtime/debug"
 	"slices"
 
 	"github.com/warmpath/warmpath/bench/internal/feed"
@@ -93,6 +94,9 @@ func lookups(p *player, verb string, from start, args []string) error {
 	if r.Err() != nil {
 		return r.Err()
 	}
+	// At rest: else the runtime gives back what loading left while the lookups run, some KiB at a time, and each time
+	// interrupts the processor that looks up, which is a p99 of 2.4 µs.
+	debug.FreeOSMemory()
 	a := newAsker(x, int(p.trace.Workers), from)
 	for _, length := range synth.ProbeLengths {
 		if len(probes[length]) > 0 {
