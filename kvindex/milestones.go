@@ -24,27 +24,38 @@ func milestone(key block.Key) uint64 { return mixKey(key) >> (64 - milestoneBits
 // reset forgets all.
 func (m *milestones) reset() { store(&m[0], 0) }
 
-// get returns the j-th, of which the 0th is the exponent.
-func (m *milestones) get(j uint32) uint64 { return m[j>>4&7] >> (j & 15 * 4) & milestoneWidth }
-
-func (m *milestones) set(j uint32, stone uint64) {
-	w, shift := &m[j>>4&7], j&15*4
-	store(w, *w&^(milestoneWidth<<shift)|stone<<shift)
-}
-
 // note notes the keys of blocks that are added to a strand from an offset on.
 func (m *milestones) note(from uint32, keys []block.Key) {
-	end, shift := from+uint32(len(keys)), uint32(m.get(0))
+	end, shift := from+uint32(len(keys)), uint32(m[0]&milestoneWidth)
 	for (end-1)>>shift > lastMilestone {
-		for j := uint32(1); j <= lastMilestone/2; j++ {
-			m.set(j, m.get(2*j))
-		}
 		shift++
-		m.set(0, uint64(shift))
+		m.thin(uint64(shift))
 	}
 	step := uint32(1) << shift
-	for off := max(step, (from+step-1)&^(step-1)); off < end; off += step {
-		m.set(off>>shift, milestone(keys[off-from]))
+	off := max(step, (from+step-1)&^(step-1))
+	for off < end { // a word of them
+		k := off >> shift >> 4 & 7
+		w := m[k]
+		for last := min(end, (k+1)<<4<<shift); off < last; off += step {
+			bit := off >> shift & 15 * milestoneBits
+			w = w&^(milestoneWidth<<bit) | milestone(keys[off-from])<<bit
+		}
+		store(&m[k], w)
+	}
+}
+
+// thin leaves out every second one.
+func (m *milestones) thin(shift uint64) {
+	var half [4]uint64
+	for k, w := range m {
+		w &= 0x0f0f0f0f0f0f0f0f
+		w = (w | w>>4) & 0x00ff00ff00ff00ff
+		w = (w | w>>8) & 0x0000ffff0000ffff
+		half[k/2] |= (w | w>>16) & 0xffffffff << (k % 2 * 32)
+	}
+	half[0] = half[0]&^milestoneWidth | shift
+	for k, w := range half {
+		store(&m[k], w)
 	}
 }
 

@@ -56,12 +56,21 @@ func TestMilestonesTellWhereARequestLeavesAStrand(t *testing.T) {
 			m.note(uint32(from), keys[from:to])
 			from = to
 		}
+		step := 1
+		for (len(keys)-1)/step > lastMilestone {
+			step *= 2
+		}
+		for j := 1; j*step < len(keys); j++ {
+			if !m.agrees(uint(j), keys[j*step]) {
+				t.Fatalf("of %d keys the %dth milestone is not that of the key", len(keys), j)
+			}
+		}
 		left := 1 + r.IntN(len(keys))
 		for i := left; i < len(keys); i++ {
 			keys[i]++
 		}
-		on, off, step := m.leave(keys, uint32(len(keys)))
-		if on%step != 0 && on != left-1 || off > on+step || off < left && off != len(keys) {
+		on, off, got := m.leave(keys, uint32(len(keys)))
+		if got != step || on%step != 0 && on != left-1 || off > on+step || off < left && off != len(keys) {
 			t.Fatalf("%d of %d keys are the strand's: it is left between %d and %d, in steps of %d", left, len(keys), on, off, step)
 		}
 		// A milestone is right by chance now and then; eight in a row are not.
