@@ -138,6 +138,21 @@ type Batch struct {
 	features []block.Feature
 }
 
+// Removals returns how many events from the i-th on follow each other that take blocks from one tier and group, and their
+// hashes after dst. Engines announce each evicted block in an event of its own; an index takes them away together in less
+// time than one by one. It is 0 when the i-th event is another.
+func (b *Batch) Removals(i int, dst []Hash) (n int, hashes []Hash) {
+	first := &b.Events[i]
+	for ; i+n < len(b.Events); n++ {
+		e := &b.Events[i+n]
+		if e.Kind != Removed || e.Tier != first.Tier || e.Group != first.Group {
+			break
+		}
+		dst = append(dst, e.Hashes...)
+	}
+	return n, dst
+}
+
 const (
 	// maxKept bounds the elements of each buffer that a Batch keeps between messages: 8 MiB of hashes, 4 MiB of
 	// tokens. A merged SGLang event of thousands of pages fits; a hostile giant is given back.

@@ -104,6 +104,7 @@ type reader struct {
 	batch   kvevent.Batch
 	stored  kvindex.Stored
 	blocks  int // stored so far
+	gone    []kvevent.Hash
 }
 
 func (r *reader) decode(tb testing.TB, payload []byte) {
@@ -118,10 +119,13 @@ func (r *reader) decode(tb testing.TB, payload []byte) {
 }
 
 func (r *reader) apply(x *kvindex.Index, h fleet.Holder) {
-	for i := range r.batch.Events {
+	for i := 0; i < len(r.batch.Events); i++ {
 		e := &r.batch.Events[i]
 		if e.Kind == kvevent.Removed {
-			x.Remove(h, e.Tier, e.Group, e.Hashes)
+			n := 0
+			n, r.gone = r.batch.Removals(i, r.gone[:0])
+			x.Remove(h, e.Tier, e.Group, r.gone)
+			i += n - 1
 			continue
 		}
 		s := &r.stored

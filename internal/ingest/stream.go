@@ -39,6 +39,8 @@ type stream struct {
 	decoder kvevent.Decoder
 	batch   kvevent.Batch
 	out     kvindex.Stored
+	joined  kvevent.Event // several removals, with
+	gone    []kvevent.Hash
 
 	mu sync.Mutex // guards what follows
 	state
@@ -146,8 +148,17 @@ func (s *stream) Message(seq uint64, payload []byte) {
 		return
 	}
 	changed := false
-	for i := range b.Events {
-		changed = s.apply(&b.Events[i]) || changed
+	for i := 0; i < len(b.Events); i++ {
+		e := &b.Events[i]
+		n, hashes := b.Removals(i, s.gone[:0])
+		s.gone = hashes
+		if n > 1 {
+			s.joined, s.joined.Hashes = *e, hashes
+			e = &s.joined
+			s.removed += uint64(n - 1) // apply counts the other
+			i += n - 1
+		}
+		changed = s.apply(e) || changed
 	}
 	s.events += uint64(len(b.Events) + b.Skipped)
 	s.skip(b)
