@@ -2,6 +2,7 @@ package kvindex
 
 import (
 	"math/bits"
+	"slices"
 
 	"github.com/warmpath/warmpath/block"
 )
@@ -17,6 +18,7 @@ type names struct {
 	n        int
 	buckets  int // of all segments
 	tight    bool
+	filled   []uint8 // scratch
 }
 
 type nameSegment struct {
@@ -134,7 +136,8 @@ func freePlace(w *[bucketWords]uint64) int {
 	return bits.TrailingZeros64(free) * 2
 }
 
-func (g *nameSegment) insert(h, handle, key uint64) {
+// insert adds a pair and returns in which bucket.
+func (g *nameSegment) insert(h, handle, key uint64) uint64 {
 	home := g.home(h)
 	b, n := home, uint64(len(g.stray))
 	for far := uint64(0); ; far++ {
@@ -144,7 +147,7 @@ func (g *nameSegment) insert(h, handle, key uint64) {
 			if far > 0 {
 				g.stray[home] = g.stray[home].more(far)
 			}
-			return
+			return b
 		}
 		b = nextBucket(b, far+1, n)
 	}
@@ -158,11 +161,26 @@ func (t *names) rebuild(g *nameSegment, buckets int) {
 		return
 	}
 	g.words, g.stray = make([]uint64, buckets*bucketWords), make([]stray, buckets)
+	t.filled = slices.Grow(t.filled[:0], buckets)[:buckets]
+	clear(t.filled)
 	for i := 0; i < len(old); i += 2 {
 		if old[i+1] != 0 {
-			g.insert(mixHandle(old[i]), old[i], old[i+1])
+			g.fill(t.filled, mixHandle(old[i]), old[i], old[i+1])
 		}
 	}
+}
+
+// fill is insert into new memory: see [slotArray.fill].
+func (g *nameSegment) fill(filled []uint8, h, handle, key uint64) {
+	b := g.home(h)
+	i := int(filled[b]) * 2
+	if i == bucketWords {
+		filled[g.insert(h, handle, key)]++
+		return
+	}
+	w := (*[bucketWords]uint64)(g.words[b*bucketWords:])
+	w[i&(bucketWords-1)], w[i&(bucketWords-1)+1] = handle, key
+	filled[b]++
 }
 
 // del lets a handle name nothing.
@@ -228,7 +246,7 @@ func (t *names) each(segment int, f func(handle uint64, key block.Key)) {
 	}
 }
 
-func (t *names) bytes() int64 { return int64(t.buckets) * (bucketWords*8 + 2) }
+func (t *names) bytes() int64 { return int64(t.buckets)*(bucketWords*8+2) + int64(cap(t.filled)) }
 
 // growth returns what n more names make the table allocate, old memory beside new. Handles are hashes: no segment gets
 // more than twice its share and some.
@@ -242,5 +260,5 @@ func (t *names) growth(n int) int64 {
 			buckets, most = buckets+one, max(most, one)
 		}
 	}
-	return int64(min(buckets, n*most)) * (bucketWords*8 + 2)
+	return int64(min(buckets, n*most))*(bucketWords*8+2) + 2*int64(most)
 }

@@ -2,6 +2,7 @@ package kvindex
 
 import (
 	"math/bits"
+	"slices"
 	"sync/atomic"
 
 	"github.com/warmpath/warmpath/block"
@@ -19,6 +20,7 @@ type slots struct {
 	n        int // keys, dead ones included
 	words    int // of all arrays
 	tight    bool
+	filled   []uint8 // scratch
 }
 
 type slotSegment struct {
@@ -219,22 +221,23 @@ func (a *slotArray) insert(h uint64, key block.Key, s spot) {
 	w := (*[bucketWords]uint64)(a.words[a.home(h)*bucketWords:])
 	i := freeSlot(w)
 	if i == bucketWords {
-		w, i = a.spill(a.home(h))
+		var b uint64
+		b, i = a.spill(a.home(h))
+		w = (*[bucketWords]uint64)(a.words[b*bucketWords:])
 	}
 	store(&w[i], uint64(key))
 	store(&w[i+1], w[i+1]&0xffff|uint64(s)<<16)
 }
 
 // spill returns where there is room for a key whose home is full, and notes how far that is.
-func (a *slotArray) spill(home uint64) (w *[bucketWords]uint64, i int) {
-	b := home
+func (a *slotArray) spill(home uint64) (b uint64, i int) {
+	b = home
 	for far := uint64(1); ; far++ {
 		b = nextBucket(b, far, a.buckets)
-		w = (*[bucketWords]uint64)(a.words[b*bucketWords:])
-		if i = freeSlot(w); i < bucketWords {
+		if i = freeSlot((*[bucketWords]uint64)(a.words[b*bucketWords:])); i < bucketWords {
 			count := &a.words[home*bucketWords+1]
 			store(count, *count&^0xffff|uint64(stray(*count).more(far)))
-			return w, i
+			return b, i
 		}
 	}
 }
@@ -245,14 +248,17 @@ func freeSlot(w *[bucketWords]uint64) int {
 	return bits.TrailingZeros64(free) * 2
 }
 
-// fill is insert into an array that no reader sees yet.
-func (a *slotArray) fill(h, key, value uint64) {
-	w := (*[bucketWords]uint64)(a.words[a.home(h)*bucketWords:])
-	i := freeSlot(w)
+// fill is insert into an array that no reader sees yet. filled counts what is in each bucket, so that a bucket need not be
+// read for where there is room.
+func (a *slotArray) fill(filled []uint8, h, key, value uint64) {
+	b := a.home(h)
+	i := int(filled[b]) * 2
 	if i == bucketWords {
-		w, i = a.spill(a.home(h))
+		b, i = a.spill(b)
 	}
-	w[i], w[i+1] = key, w[i+1]&0xffff|value&^0xffff
+	w := (*[bucketWords]uint64)(a.words[b*bucketWords:])
+	w[i&(bucketWords-1)], w[i&(bucketWords-1)+1] = key, w[i&(bucketWords-1)+1]|value&^0xffff
+	filled[b]++
 }
 
 // rebuild gives a segment room for so many more keys, and no more than it needs, and leaves out what is dead.
@@ -283,9 +289,11 @@ func (t *slots) rebuild(g *slotSegment, more int, alive func(spot) bool) *slotAr
 	a := &slotArray{buckets: uint64(buckets), words: make([]uint64, buckets*bucketWords)}
 	if old != nil {
 		t.words -= len(old.words)
+		t.filled = slices.Grow(t.filled[:0], buckets)[:buckets]
+		clear(t.filled)
 		for i := 0; i < len(old.words); i += 2 {
 			if s := spot(old.words[i+1] >> 16); s != 0 && (alive == nil || alive(s)) {
-				a.fill(mixKey(block.Key(old.words[i])), old.words[i], old.words[i+1])
+				a.fill(t.filled, mixKey(block.Key(old.words[i])), old.words[i], old.words[i+1])
 			}
 		}
 	}
@@ -345,7 +353,7 @@ func (t *slots) each(segment int, f func(key block.Key)) {
 	}
 }
 
-func (t *slots) bytes() int64 { return int64(t.words) * 8 }
+func (t *slots) bytes() int64 { return int64(t.words)*8 + int64(cap(t.filled)) }
 
 // growth returns what n more keys make the table allocate, old memory beside new. Keys are hashes: no segment gets more
 // than twice its share and some.
@@ -363,5 +371,5 @@ func (t *slots) growth(n int) int64 {
 			buckets, most = buckets+one, max(most, one)
 		}
 	}
-	return int64(min(buckets, n*most)) * bucketWords * 8
+	return int64(min(buckets, n*most))*bucketWords*8 + 2*int64(most)
 }

@@ -61,7 +61,7 @@ func (b *blocks) clear() {
 		b.slots.segments[i].n = 0
 		b.slots.segments[i].roots.clear()
 	}
-	b.slots.n, b.slots.words = 0, 0
+	b.slots.n, b.slots.words, b.slots.filled = 0, 0, nil
 	b.roots.clear()
 	b.names = names{}
 	b.strands.reset()
