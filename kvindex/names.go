@@ -246,7 +246,7 @@ func (t *names) each(segment int, f func(handle uint64, key block.Key)) {
 	}
 }
 
-func (t *names) bytes() int64 { return int64(t.buckets)*(bucketWords*8+2) + int64(cap(t.filled)) }
+func (t *names) bytes() int64 { return int64(t.buckets)*(bucketWords*8+1) + int64(cap(t.filled)) }
 
 // growth returns what n more names make the table allocate, old memory beside new. Handles are hashes: no segment gets
 // more than twice its share and some.
@@ -260,5 +260,5 @@ func (t *names) growth(n int) int64 {
 			buckets, most = buckets+one, max(most, one)
 		}
 	}
-	return int64(min(buckets, n*most))*(bucketWords*8+2) + 2*int64(most)
+	return int64(min(buckets, n*most))*(bucketWords*8+1) + 2*int64(most)
 }

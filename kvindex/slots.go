@@ -10,7 +10,7 @@ import (
 
 // slots maps the keys of blocks to their spots on strands. Open addressing in buckets of one cache line, which hold
 // four slots of two words: the key; the spot in the upper 48 bits of the second. A bucket's first slot has in its lower
-// 16 bits how far to look for keys whose home it is: see [stray]. So nothing ever moves and nothing is left behind where
+// 8 bits how far to look for keys whose home it is: see [stray]. So nothing ever moves and nothing is left behind where
 // something was removed: a reader beside the writer never misses what stands still. 256 segments grow and shrink alone,
 // each into new memory, so that a reader that is in the old one still reads what was true.
 //
@@ -84,31 +84,41 @@ func nextBucket(b, step, n uint64) uint64 {
 	return b
 }
 
-// stray tells of the keys that are not in a bucket though it is their home: in the lower 8 bits how many there are, above
-// them how many steps further the furthest of them may be. 255 may be more, and the number then stays.
+// stray tells of the keys that are not in a bucket though it is their home: in the lower 4 bits how many there are, above
+// them how many steps further the furthest of them may be, as an index of reaches. 15 may be more, and the number then stays.
 //
 // That is about a home, and not about a bucket that others have passed, for the sake of tables at a steady load, where as
 // much comes as goes: nearly every bucket is passed by somebody there, and a search that ended at one that is not looked
-// at thirty buckets for a key that is not there, at a load of 0.8; this one looks at two.
-type stray uint16
+// at thirty buckets for a key that is not there, at a load of 0.8; this one looks at four.
+type stray uint8
 
-const farthest = 255
+// unsure is either number where it may be more.
+const unsure = 15
 
+// reaches are finer where most are; what goes further than the last may be anywhere.
+var reaches = [unsure + 1]uint64{0, 1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 24, 36, 64, 128, 0}
+
+// reach returns how many steps further one may be.
 func (s stray) reach(buckets uint64) uint64 {
-	if n := uint64(s >> 8); n < farthest {
-		return n
+	if s>>4 == unsure {
+		return buckets + widest
 	}
-	return buckets + widest
+	return reaches[s>>4]
 }
 
-// more returns it after one went so far, less after one came back or is gone.
+// more returns it after one went so many steps far.
 func (s stray) more(far uint64) stray {
-	return min(s&0xff+1, farthest) | stray(min(max(uint64(s>>8), far), farthest))<<8
+	to := s >> 4
+	for to < unsure && reaches[to] < far {
+		to++
+	}
+	return min(s&unsure+1, unsure) | to<<4
 }
 
+// less returns it after one came back or is gone.
 func (s stray) less() stray {
-	switch s & 0xff {
-	case farthest:
+	switch s & unsure {
+	case unsure:
 		return s
 	case 1:
 		return 0
