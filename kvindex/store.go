@@ -42,6 +42,7 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 		if !x.makeRoom(n) {
 			h.broken |= 1 << s.Tier
 			x.counts.refused++
+			x.wake(h)
 			return
 		}
 		x.tableMu.Lock()
@@ -59,6 +60,9 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 			x.blocks.stale = false
 		case strange:
 			x.unfold(h)
+		}
+		if v != applied {
+			continue // what waits is woken after the rest, which may know its place better
 		}
 		x.wake(h)
 		if a.from < len(s.Handles) && !x.yield(h) {

@@ -67,6 +67,15 @@ var chainCases = []conformanceCase{
 		}
 		r.want(a, only(10))
 	}},
+	{name: "an announcement that begins a chain knows the place of a block better than the parent it waits for", size: 4, run: func(r *rig) {
+		a := words(1, 8)
+		r.Store(0, &kvindex.Stored{HasParent: true, Parent: 40, Handles: []uint64{50, 11}, Tokens: words(2, 8), BlockSize: 4})
+		r.Store(1, &kvindex.Stored{Handles: []uint64{50, 31}, Tokens: a, BlockSize: 4}) // the second block has another name
+		r.Store(0, &kvindex.Stored{Tier: block.TierDisk, Handles: []uint64{50, 11}, Tokens: a, BlockSize: 4})
+		if all := r.Match(r.keys(a, block.Scope{}), 1, nil); len(all) != 2 || all[0].Tier != [block.NumTiers]uint32{2} {
+			r.Errorf("matches %+v", all)
+		}
+	}},
 	{name: "what waits can be removed, copy by copy", size: 16, run: func(r *rig) {
 		a := words(1, 64)
 		r.store(a, cut{from: 1, to: 2})
