@@ -33,9 +33,8 @@ type matcher struct {
 	going   []int32 // places in the destination of holders whose runs go on
 	set     setID   // whose members are in members
 	spots   [lookahead]spot
-	simple  bool   // every Match has something, and nothing of it need be weighed
-	wary    bool   // a dead slot was met: every slot is looked at twice
-	sum     uint64 // of what is read only to have it in cache
+	simple  bool // every Match has something, and nothing of it need be weighed
+	wary    bool // a dead slot was met: every slot is looked at twice
 }
 
 // newMatcher returns a matcher with room for most requests, in one piece.

@@ -183,10 +183,7 @@ func (g *nameSegment) fill(filled []uint8, h, handle, key uint64) {
 	filled[b]++
 }
 
-// del lets a handle name nothing.
-func (t *names) del(handle uint64) { t.drop(handle, -1) }
-
-// drop is del where lookUp found the handle, if it is still there.
+// drop lets a handle name nothing. at is where lookUp found it, a hint.
 func (t *names) drop(handle uint64, at int) {
 	h := mixHandle(handle)
 	g := t.segment(h)
