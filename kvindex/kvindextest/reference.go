@@ -173,7 +173,7 @@ func (x *reference) store(id fleet.Holder, s *kvindex.Stored) {
 	h.held = nil
 	for x.resolveSome(h) {
 	}
-	h.collect()
+	h.collect(nil)
 	x.compute(h)
 }
 
@@ -221,6 +221,7 @@ func (x *reference) place(h *refHolder, s *kvindex.Stored, i int, p *refPoint, p
 		}
 		clear(p.records)
 		delete(h.byHandle, p.handle)
+		h.collect(next.parent)
 		p = nil
 	}
 	if p == nil {
@@ -278,12 +279,12 @@ func (x *reference) resolveSome(h *refHolder) (any bool) {
 	return any
 }
 
-// collect drops points that have no record and no child.
-func (h *refHolder) collect() {
+// collect drops points that have no record and no child, but for one that is about to have one; nil: none.
+func (h *refHolder) collect(parent *refPoint) {
 	for again := true; again; {
 		again = false
 		h.points = slices.DeleteFunc(h.points, func(p *refPoint) bool {
-			if len(p.records) > 0 {
+			if len(p.records) > 0 || p == parent {
 				return false
 			}
 			for _, q := range h.points {
@@ -314,7 +315,7 @@ func (x *reference) remove(id fleet.Holder, tier block.Tier, group int, handles 
 			} else {
 				delete(p.records, place{tier, g})
 			}
-			h.collect()
+			h.collect(nil)
 		}
 	}
 }
@@ -334,7 +335,7 @@ func (x *reference) clear(id fleet.Holder, tier block.Tier) {
 			}
 		}
 	}
-	h.collect()
+	h.collect(nil)
 }
 
 func (x *reference) forget(id fleet.Holder) { delete(x.holders, id) }
