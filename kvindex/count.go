@@ -146,19 +146,12 @@ func (m *matcher) advance(x *Index, r run, done int, dst []Match) bool {
 	all := x.blocks.sets.all()
 	for i := range m.cursors {
 		c := &m.cursors[i]
-		for len(members) > 0 && members[0].holder() < c.holder {
-			members = members[1:]
+		var own claim
+		if members, own = seek(members, c.holder); int(own.mask()) >= len(all) {
+			return false
 		}
-		var mask uint64
-		guessed := false
-		if len(members) > 0 && members[0].holder() == c.holder {
-			own := members[0].claim()
-			if int(own.mask()) >= len(all) {
-				return false
-			}
-			mask = all[own.mask()]
-			guessed = own.belief() != 0 && x.blocks.beliefs.until(own.belief()) > m.now
-		}
+		mask := all[own.mask()]
+		guessed := own.belief() != 0 && x.blocks.beliefs.until(own.belief()) > m.now
 		if !c.move(mask, guessed, r.blocks, &dst[c.at]) {
 			continue
 		}

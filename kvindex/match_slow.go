@@ -104,16 +104,10 @@ func (x *Index) step(m *matcher, at spot, depth int, dst []Match) {
 	members, n := m.members, 0
 	for i := range m.cursors {
 		c := &m.cursors[i]
-		for len(members) > 0 && members[0].holder() < c.holder {
-			members = members[1:]
-		}
-		var mask uint64
-		guessed := false
-		if len(members) > 0 && members[0].holder() == c.holder {
-			own := members[0].claim()
-			mask = x.blocks.sets.mask(own.mask())
-			guessed = own.belief() != 0 && x.blocks.beliefs.until(own.belief()) > m.now
-		}
+		var own claim
+		members, own = seek(members, c.holder)
+		mask := x.blocks.sets.mask(own.mask())
+		guessed := own.belief() != 0 && x.blocks.beliefs.until(own.belief()) > m.now
 		if !c.move(mask, guessed, 1, &dst[c.at]) {
 			continue
 		}

@@ -113,16 +113,9 @@ func (s *sets) mask(number uint32) uint64 {
 	return s.all()[number]
 }
 
-// members returns a set's members as they lie, which are setMembers; a single one is put into single. Beside a writer they may
-// be anything; false tells that they surely are not.
-func (s *sets) members(id setID, single *[1]uint64) ([]uint64, bool) {
-	if id == 0 {
-		return nil, true
-	}
-	if id&singleSet != 0 {
-		single[0] = uint64(id.single())
-		return single[:], true
-	}
+// listed returns the members, as they lie, of a set that is not single. Beside a writer they may be anything; false tells that
+// they surely are not.
+func (s *sets) listed(id setID) ([]uint64, bool) {
 	run := s.slab.at(uint32(id))
 	if len(run) < setHeader {
 		return nil, false
@@ -134,7 +127,19 @@ func (s *sets) members(id setID, single *[1]uint64) ([]uint64, bool) {
 	return run[setHeader : setHeader+n], true
 }
 
-// load appends a set's members to dst. Beside a writer they may be anything; false tells that they surely are not.
+// members is listed for any set; a single member is put into single.
+func (s *sets) members(id setID, single *[1]uint64) ([]uint64, bool) {
+	if id == 0 {
+		return nil, true
+	}
+	if id&singleSet != 0 {
+		single[0] = uint64(id.single())
+		return single[:], true
+	}
+	return s.listed(id)
+}
+
+// load appends the members of any set to dst; see listed.
 func (s *sets) load(id setID, dst []setMember) ([]setMember, bool) {
 	if id == 0 {
 		return dst, true
@@ -142,22 +147,14 @@ func (s *sets) load(id setID, dst []setMember) ([]setMember, bool) {
 	if id&singleSet != 0 {
 		return append(dst, id.single()), true
 	}
-	run := s.slab.at(uint32(id))
-	if len(run) < setHeader {
-		return dst, false
-	}
-	n := int(atomic.LoadUint64(&run[0]) >> 32)
-	if n > len(run)-setHeader {
-		return dst, false
-	}
-	run = run[setHeader : setHeader+n]
-	at := len(dst)
+	run, ok := s.listed(id)
+	at, n := len(dst), len(run)
 	dst = slices.Grow(dst, n)[:at+n]
 	to := dst[at:]
 	for i := range run {
 		to[i] = setMember(atomic.LoadUint64(&run[i]))
 	}
-	return dst, true
+	return dst, ok
 }
 
 // single returns the member of a set that names it itself.
@@ -200,6 +197,17 @@ func (s *sets) get(id setID, h fleet.Holder) claim {
 func (s *sets) run(id setID) []uint64 {
 	run := s.slab.at(uint32(id))
 	return run[setHeader : setHeader+int(run[0]>>32)]
+}
+
+// seek skips the members before a holder and returns its claim, 0 when it is none of them.
+func seek(members []setMember, h fleet.Holder) ([]setMember, claim) {
+	for len(members) > 0 && members[0].holder() < h {
+		members = members[1:]
+	}
+	if len(members) == 0 || members[0].holder() != h {
+		return members, 0
+	}
+	return members, members[0].claim()
 }
 
 // searchMembers returns the place of the first member that is not before h.
