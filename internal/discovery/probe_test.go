@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -68,10 +69,11 @@ func (a answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	var status int
-	if n, _ := fmt.Sscanf(body, "%3d ", &status); n == 1 && status >= 300 {
-		w.WriteHeader(status)
-		body = body[4:]
+	if code, rest, ok := strings.Cut(body, " "); ok && len(code) == 3 {
+		if status, err := strconv.Atoi(code); err == nil && status >= 300 {
+			w.WriteHeader(status)
+			body = rest
+		}
 	}
 	fmt.Fprint(w, body)
 }
