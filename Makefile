@@ -29,9 +29,7 @@ model: ## 10^8 random operations against the naive index and modelled engines: a
 	WARMPATH_MODEL_OPS=$${OPS:-100000000} $(GO) test -count=1 -timeout 0 -v -run '^TestIndex(Answers|Claims)' ./kvindex/kvindextest
 
 fuzz: ## every fuzz target for FUZZTIME each
-	@set -e; grep -rlE '^func Fuzz' --include='*_test.go' --exclude-dir=bench . | xargs -n1 dirname | sort -u | while read -r dir; do \
-		for target in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$dir/*_test.go | sed 's/func //'); do \
-			echo "== $$dir $$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$dir </dev/null; done; done
+	bash test/fuzz.sh $(FUZZTIME)
 
 interop: ## real libzmq and the official OpenAI clients against us: installs what it needs (see test/interop/setup.sh)
 	bash test/interop/setup.sh
