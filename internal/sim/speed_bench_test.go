@@ -19,7 +19,7 @@ func BenchmarkConversation(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	for _, name := range []string{"kv_aware", "random"} {
+	for _, name := range []string{"marginal", "kv_aware", "random"} {
 		spec, err := ParsePolicy(name)
 		if err != nil {
 			b.Fatal(err)

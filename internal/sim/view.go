@@ -224,14 +224,12 @@ func (w *world) deliver(b *batch, router int) {
 	w.done(b)
 }
 
-// apply hands events to the router as internal/ingest does once it has decoded them.
+// apply hands events to the router as internal/ingest does once it has decoded them: removals that follow each other from one
+// tier go together.
 func (v *view) apply(h fleet.Holder, events []engine.Event) {
-	for i := range events {
+	for i := 0; i < len(events); i++ {
 		e := &events[i]
-		v.handles = v.handles[:0]
-		for _, hash := range e.Hashes {
-			v.handles = append(v.handles, uint64(hash))
-		}
+		v.handles = appendHandles(v.handles[:0], e.Hashes)
 		switch e.Kind {
 		case engine.Stored:
 			s := &v.stored
@@ -241,9 +239,19 @@ func (v *view) apply(h fleet.Holder, events []engine.Event) {
 			s.RootUnknown = e.Tier != block.TierGPU // offload events drop the salt
 			v.router.Store(h, "", s)
 		case engine.Removed:
+			for ; i+1 < len(events) && events[i+1].Kind == engine.Removed && events[i+1].Tier == e.Tier; i++ {
+				v.handles = appendHandles(v.handles, events[i+1].Hashes)
+			}
 			v.router.Remove(h, "", warmpath.Removed{Tier: e.Tier, Handles: v.handles})
 		case engine.Cleared:
 			v.router.Clear(h, "", e.Tier)
 		}
 	}
+}
+
+func appendHandles(dst []uint64, hashes []engine.Hash) []uint64 {
+	for _, h := range hashes {
+		dst = append(dst, uint64(h))
+	}
+	return dst
 }
