@@ -27,7 +27,7 @@ func runTruths(t *testing.T, effort Effort, run func(r *rand.Rand) error) {
 	if seed == 0 {
 		seed = rand.Uint64()
 	}
-	err := inParallel(effort.Runs, func(i int) error {
+	err := effort.inParallel(func(i int) error {
 		if err := run(rand.New(rand.NewPCG(seed, uint64(i)))); err != nil {
 			return fmt.Errorf("seed %d, run %d: %w", seed, i, err)
 		}

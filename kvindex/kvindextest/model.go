@@ -20,6 +20,8 @@ type Effort struct {
 	Runs  int    // histories
 	Steps int    // operations in each
 	Seed  uint64 // of the first history; 0 is a new one each time, which a failure names
+	// Progress is told after each hundredth how many histories are done, by several goroutines; nil: nobody asks.
+	Progress func(done int)
 }
 
 // Model checks that an index answers as the naive reference does, after every operation of random histories: blocks
@@ -39,7 +41,7 @@ func Model(t *testing.T, make Maker, effort Effort) {
 
 // runModel checks histories on all processors. It returns the failure of the first history that fails.
 func runModel(make Maker, seed uint64, effort Effort) error {
-	return inParallel(effort.Runs, func(i int) error {
+	return effort.inParallel(func(i int) error {
 		m := newModel(&seeded{rand.New(rand.NewPCG(seed, uint64(i)))})
 		var history []op
 		for range effort.Steps {
@@ -53,11 +55,13 @@ func runModel(make Maker, seed uint64, effort Effort) error {
 	})
 }
 
-// inParallel calls f for 0 to n-1 and waits for all; after a failure it begins no more. It returns the first number's error.
-func inParallel(n int, f func(i int) error) error {
-	var next atomic.Int64
+// inParallel calls f for each history's number and waits for all; after a failure it begins no more. It returns the first
+// number's error.
+func (e *Effort) inParallel(f func(i int) error) error {
+	var next, done atomic.Int64
 	var failed sync.Map
 	var workers sync.WaitGroup
+	n, hundredth := e.Runs, max(e.Runs/100, 1)
 	for range min(n, runtime.GOMAXPROCS(0)) {
 		workers.Go(func() {
 			for {
@@ -68,6 +72,9 @@ func inParallel(n int, f func(i int) error) error {
 				if err := f(i); err != nil {
 					failed.Store(i, err)
 					next.Store(int64(n))
+				}
+				if d := int(done.Add(1)); e.Progress != nil && d%hundredth == 0 {
+					e.Progress(d)
 				}
 			}
 		})

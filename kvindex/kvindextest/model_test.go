@@ -41,14 +41,22 @@ func seed() uint64 {
 	return 20_261_121
 }
 
+// progress says how far a run is that somebody asked for: 10^8 operations take an hour.
+func progress(t *testing.T, histories int) func(int) {
+	if asked() == 0 {
+		return nil
+	}
+	return func(done int) { t.Logf("%d of %d histories", done, histories) }
+}
+
 func TestIndexAnswersAsTheReference(t *testing.T) {
 	n := (operations() + steps - 1) / steps
-	kvindextest.Model(t, kvindextest.Kvindex, kvindextest.Effort{Runs: n, Steps: steps, Seed: seed()})
+	kvindextest.Model(t, kvindextest.Kvindex, kvindextest.Effort{Runs: n, Steps: steps, Seed: seed(), Progress: progress(t, n)})
 	t.Logf("%d operations", n*steps)
 }
 
 func TestIndexClaimsNoMoreWhileItEvicts(t *testing.T) {
-	kvindextest.Evicting(t, kvindextest.Kvindex, kvindextest.Effort{Runs: runs() / 25, Steps: 100, Seed: seed()})
+	kvindextest.Evicting(t, kvindextest.Kvindex, kvindextest.Effort{Runs: runs() / 25, Steps: 100, Seed: seed(), Progress: progress(t, runs()/25)})
 }
 
 // runs is how many histories of modelled engines are checked.
@@ -63,7 +71,7 @@ func runs() int {
 }
 
 func TestIndexClaimsWhatEnginesHave(t *testing.T) {
-	kvindextest.Truth(t, kvindextest.Kvindex, kvindextest.Effort{Runs: runs(), Steps: 80, Seed: seed()})
+	kvindextest.Truth(t, kvindextest.Kvindex, kvindextest.Effort{Runs: runs(), Steps: 80, Seed: seed(), Progress: progress(t, runs())})
 }
 
 func TestIndexConforms(t *testing.T) { kvindextest.Conformance(t, kvindextest.Kvindex) }
