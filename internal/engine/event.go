@@ -22,6 +22,9 @@ type Event struct {
 	Tier   block.Tier // of Stored and Removed
 	Hashes []Hash
 
+	// Owner is that of the request whose blocks were Stored on the accelerator; nil else.
+	Owner any
+
 	// The rest belongs to Stored. A CPU event without a description has only hashes: BlockSize 0, no tokens, no parent.
 	Parent    Hash // hash of the block before the first; HasParent is false at the start of a prompt
 	HasParent bool

@@ -212,7 +212,7 @@ func (e *Engine) announce(r *Request, hits int) {
 // describe returns the stored event of r's blocks [from, to), without hashes.
 func (e *Engine) describe(r *Request, from, to int) Event {
 	size := e.cfg.BlockSize
-	event := Event{Tokens: r.tokens[from*size : to*size : to*size], Start: from * size, BlockSize: size, LoRA: r.Scope.LoRA, Features: r.Features}
+	event := Event{Owner: r.Owner, Tokens: r.tokens[from*size : to*size : to*size], Start: from * size, BlockSize: size, LoRA: r.Scope.LoRA, Features: r.Features}
 	if from > 0 {
 		event.Parent, event.HasParent = r.hashes[from-1], true
 	} else {

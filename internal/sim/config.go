@@ -181,7 +181,7 @@ func (w *world) engineConfig(g *Group) engine.Config {
 	if g.Speed != 1 {
 		cfg.Timing = scaled{cfg.Timing, g.Speed}
 	}
-	if w.segments {
+	if w.runs {
 		cfg.Hash = identity(g.BlockSize)
 	}
 	return cfg

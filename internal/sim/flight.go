@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"errors"
-	"slices"
 	"strconv"
 	"time"
 
@@ -27,10 +26,7 @@ type flight struct {
 	id       int
 	req      *workload.Request
 	engine   engine.Request
-	hashed   cursor        // how far the engine's hashes reach
-	tokens   []block.Token // prompt and answer in one array
-	text     []byte        // the prompt's text, for policies that look at it
-	input    int           // tokens of the prompt
+	hashed   cursor // how far the engine's hashes reach
 	decision *warmpath.Decision
 	router   int
 	rank     *rank // nil: none has it
@@ -53,29 +49,40 @@ func (w *world) newFlight(id int) *flight {
 	} else {
 		f = &flight{}
 	}
-	req := &w.requests[id]
-	tokens := req.AppendTokens(slices.Grow(f.tokens[:0], req.Input+req.Output))
-	*f = flight{id: id, req: req, engine: f.engine, text: f.text, arrival: w.now, started: -1, exclude: f.exclude[:0]}
-	f.input = len(tokens)
-	f.tokens = req.AppendOutput(tokens)
+	*f = flight{id: id, req: &w.requests[id], engine: f.engine, arrival: w.now, started: -1, exclude: f.exclude[:0]}
 	return f
 }
 
-// prompt returns the prompt's tokens.
-func (f *flight) prompt() []block.Token { return f.tokens[:f.input] }
+// prompt returns the prompt's tokens, in memory that the next call uses again.
+func (w *world) prompt(f *flight) []block.Token {
+	w.tokens = f.req.AppendTokens(w.tokens[:0])
+	return w.tokens
+}
+
+// sequence is what the engine gets: the prompt's tokens and the answer's. An engine that hashes runs looks at no token: all requests
+// share blank ones, which saves making, keeping and reading tens of thousands for each, and describe makes those of its events.
+func (w *world) sequence(f *flight) (prompt, answer []block.Token) {
+	if n := f.req.Input; w.runs {
+		return w.blank[:n], w.blank[n : n+f.req.Output]
+	}
+	all := f.req.AppendTokens(make([]block.Token, 0, f.req.Input+f.req.Output))
+	n := len(all)
+	all = f.req.AppendOutput(all)
+	return all[:n], all[n:]
+}
 
 // ask is the request as the router sees it.
 func (w *world) ask(f *flight) warmpath.Request {
 	req := warmpath.Request{
-		Model: model, Tokens: f.prompt(), MaxTokens: f.req.Output, Rank: -1, Exclude: f.exclude,
+		Model: model, Tokens: w.prompt(f), MaxTokens: f.req.Output, Rank: -1, Exclude: f.exclude,
 		Now: epoch + int64(w.now), Random: w.random.Uint64(),
 	}
 	if f.req.Session >= 0 {
 		req.Session = policy.Session{Key: strconv.Itoa(f.req.Session), Source: "workload"}
 	}
 	if w.cfg.Policy.NeedsText {
-		f.text = appendText(f.text[:0], f.prompt())
-		req.Text = f.text
+		w.text = appendText(w.text[:0], req.Tokens)
+		req.Text = w.text
 	}
 	switch {
 	case f.req.LoRA != "":
@@ -89,11 +96,6 @@ func (w *world) ask(f *flight) warmpath.Request {
 // release ends a flight.
 func (w *world) release(f *flight) {
 	f.engine.Recycle()
-	// A single very long prompt must not keep its array for good.
-	const keep = 1 << 18
-	if cap(f.tokens) > keep {
-		f.tokens, f.text = nil, nil
-	}
 	w.over(f.id)
 	w.spareFlights = append(w.spareFlights, f)
 }
@@ -152,14 +154,14 @@ func (w *world) submit(f *flight) {
 		w.retry(f)
 		return
 	}
-	prompt := f.prompt()
 	q := &f.engine
 	q.Recycle()
-	q.Prompt, q.Output, q.Owner = prompt, f.tokens[len(prompt):], f
+	q.Prompt, q.Output = w.sequence(f)
+	q.Owner = f
 	q.Scope.LoRA = f.req.LoRA
 	switch {
 	case f.decoding:
-		q.Received = len(prompt)
+		q.Received = len(q.Prompt)
 	case len(w.decode.workers) > 0:
 		q.Output = q.Output[:1]
 	}
@@ -225,10 +227,9 @@ func (w *world) finish(f *flight) {
 	if !f.decoding {
 		f.cached, f.loaded = f.engine.Cached, f.engine.Loaded
 	}
-	prompt := f.input
 	w.rec.Finish(&report.Answer{
 		Request: f.id, Worker: f.rank.index, Arrival: f.arrival, Started: f.started, First: f.first + w.cfg.Hop, End: f.last + w.cfg.Hop,
-		Prompt: prompt, Cached: f.cached, Loaded: f.loaded, Predicted: f.predicted, Output: len(f.tokens) - prompt,
+		Prompt: f.req.Input, Cached: f.cached, Loaded: f.loaded, Predicted: f.predicted, Output: f.req.Output,
 	})
 	w.finishDecision(f, fleet.OutcomeServed)
 	router := f.router
@@ -267,7 +268,7 @@ func (w *world) handOver(f *flight) {
 	if f.rank == nil {
 		return
 	}
-	tokens := max(f.input-f.decision.MatchTokens, 0)
+	tokens := max(f.req.Input-f.decision.MatchTokens, 0)
 	took := time.Duration(float64(tokens) * g.Profile.KVBytes / max(g.Profile.HandoverGBs, 1e-3))
 	f.predicted = predicted
 	w.rec.Handover(tokens, took)

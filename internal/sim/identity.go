@@ -3,16 +3,17 @@ package sim
 import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/internal/engine"
+	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// cursor is a place in a request's content: a segment and how much of it lies before.
+// cursor is a place in a request's content: a run of it and how much of that lies before.
 type cursor struct {
-	segment, offset int
-	blocks          int // full blocks before
+	run, offset int
+	blocks      int // full blocks before
 }
 
 // identity returns the engines' hash of blocks: like an engine's own it names a block and all before it, but it is made of
-// the content's segments instead of the tokens, which saves reading them once more. Routers see it as a handle only.
+// the content's runs instead of the tokens, which need not even be there. Routers see it as a handle only.
 func identity(size int) engine.HashFunc {
 	return func(dst []engine.Hash, r *engine.Request, tokens []block.Token) []engine.Hash {
 		f := r.Owner.(*flight)
@@ -29,12 +30,12 @@ func identity(size int) engine.HashFunc {
 		}
 		for n := len(dst) + 1; n*size <= len(tokens); n++ {
 			for left := size; left > 0; {
-				id, length := f.segment(f.hashed.segment)
-				take := min(left, length-f.hashed.offset)
-				h = fold(fold(h, id), uint64(f.hashed.offset)<<32|uint64(take))
+				run := f.req.Run(f.hashed.run)
+				take := min(left, run.Tokens-f.hashed.offset)
+				h = fold(fold(h, run.ID), uint64(f.hashed.offset)<<32|uint64(take))
 				left -= take
-				if f.hashed.offset += take; f.hashed.offset == length {
-					f.hashed.segment, f.hashed.offset = f.hashed.segment+1, 0
+				if f.hashed.offset += take; f.hashed.offset == run.Tokens {
+					f.hashed.run, f.hashed.offset = f.hashed.run+1, 0
 				}
 			}
 			dst = append(dst, engine.Hash(h))
@@ -42,17 +43,6 @@ func identity(size int) engine.HashFunc {
 		}
 		return dst
 	}
-}
-
-// segment returns the i-th run of a request's tokens, the answer's last.
-func (f *flight) segment(i int) (id uint64, tokens int) {
-	if i < len(f.req.Segments) {
-		return f.req.Segments[i].ID, f.req.Segments[i].Tokens
-	}
-	if i == len(f.req.Segments) && f.req.OutputSegment != 0 {
-		return f.req.OutputSegment, len(f.tokens) - f.input
-	}
-	return uint64(f.id) ^ 0x9e3779b97f4a7c15, len(f.tokens) - f.input // an answer that nobody repeats
 }
 
 // fold mixes v into h; splitmix64's finaliser.
@@ -63,11 +53,10 @@ func fold(h, v uint64) uint64 {
 	return h ^ h>>31
 }
 
-// segmented reports whether all content of a workload is told by segments.
-func (w *world) segmented() bool {
-	for i := range w.requests {
-		r := &w.requests[i]
-		if r.Segments == nil || r.Text != nil && len(r.Text.Tokens) > 0 {
+// toldByRuns reports whether no request has recorded token ids: equal content is in runs of equal ids then.
+func toldByRuns(requests []workload.Request) bool {
+	for i := range requests {
+		if t := requests[i].Text; t != nil && len(t.Tokens) > 0 {
 			return false
 		}
 	}

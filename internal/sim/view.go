@@ -145,6 +145,7 @@ func (w *world) publish(r *rank) {
 			w.rec.Evicted(len(e.Hashes))
 		}
 	}
+	w.describe(events)
 	if w.cfg.Lag == 0 && w.cfg.LagJitter == 0 && w.cfg.Loss == 0 {
 		for _, v := range r.pool.views {
 			v.apply(r.holder, events)
@@ -167,6 +168,24 @@ func (w *world) publish(r *rank) {
 			continue
 		}
 		w.agenda.plan(moment{at: line.last, kind: atDelivery, a: int32(i), with: b})
+	}
+}
+
+// describe gives events the tokens of their blocks where the engine has blank ones. They are valid until the next prompt is routed.
+func (w *world) describe(events []engine.Event) {
+	if !w.runs {
+		return
+	}
+	w.tokens = w.tokens[:0]
+	for i := range events {
+		e := &events[i]
+		f, ok := e.Owner.(*flight)
+		if !ok {
+			continue
+		}
+		began := len(w.tokens)
+		w.tokens = f.req.AppendSpan(w.tokens, e.Start, len(e.Tokens))
+		e.Tokens = w.tokens[began:]
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/internal/report"
 	"github.com/warmpath/warmpath/internal/workload"
 )
@@ -29,7 +30,7 @@ func Run(ctx context.Context, c Config, progress func(ended int)) (*report.Run, 
 type world struct {
 	cfg      Config
 	requests []workload.Request
-	segments bool // all content is told by segments
+	runs     bool // the requests are runs of made-up tokens; see sequence
 	agenda   agenda
 	now      time.Duration
 	random   *rand.Rand
@@ -46,6 +47,9 @@ type world struct {
 	unsent   []int       // requests that clients may not send yet
 	held     [][]*flight // by router: what waits for a worker to have room
 
+	tokens       []block.Token // of the prompt that is being routed, or of a pass's events
+	text         []byte        // of the prompt that is being routed, for policies that look at it
+	blank        []block.Token // as many as the longest request has
 	spareFlights []*flight
 	spareBatches []*batch
 	joining      int // workers that were ordered and do not serve yet
@@ -65,7 +69,13 @@ func newWorld(c Config) (*world, error) {
 		follow:   newFollowers(c.Workload.Requests),
 		held:     make([][]*flight, c.Routers),
 	}
-	w.segments = w.segmented()
+	if w.runs = toldByRuns(w.requests); w.runs {
+		longest := 0
+		for i := range w.requests {
+			longest = max(longest, w.requests[i].Input+w.requests[i].Output)
+		}
+		w.blank = make([]block.Token, longest)
+	}
 	var stages []report.StageInfo
 	for _, s := range c.Workload.Stages {
 		stages = append(stages, report.StageInfo{Name: s.Name, Rate: s.Rate * c.Rate, First: s.First})

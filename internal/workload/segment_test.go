@@ -30,3 +30,20 @@ func TestSegmentsOfOneContentBeginAlike(t *testing.T) {
 		}
 	}
 }
+
+// A span is what lies there in prompt and answer, wherever it begins and ends, with segments and without.
+func TestASpanIsAPartOfPromptAndAnswer(t *testing.T) {
+	for _, r := range []Request{
+		{ID: 3, Input: 70, Output: 21},
+		{ID: 4, Input: 60, Output: 18, Segments: []Segment{{ID: 9, Tokens: 33}, {ID: 8, Tokens: 2}, {ID: 7, Tokens: 25}}, OutputSegment: 77},
+	} {
+		whole := r.AppendOutput(r.AppendTokens(nil))
+		for from := range whole {
+			for n := range len(whole) - from + 1 {
+				if got := r.AppendSpan(nil, from, n); !slices.Equal(got, whole[from:from+n]) {
+					t.Fatalf("request %d: %d tokens from %d on are %v, want %v", r.ID, n, from, got, whole[from:from+n])
+				}
+			}
+		}
+	}
+}

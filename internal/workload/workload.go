@@ -82,23 +82,51 @@ func (r *Request) AppendTokens(dst []block.Token) []block.Token {
 	if r.Text != nil && len(r.Text.Tokens) > 0 {
 		return append(dst, r.Text.Tokens...)
 	}
-	if r.Segments == nil {
-		return Segment{ID: ownID(r.ID, ownPrompt), Tokens: r.Input}.AppendTokens(dst)
-	}
-	for _, s := range r.Segments {
-		dst = s.AppendTokens(dst)
+	for i := range r.runs() {
+		dst = r.Run(i).AppendTokens(dst)
 	}
 	return dst
 }
 
 // AppendOutput appends the answer's tokens to dst.
 func (r *Request) AppendOutput(dst []block.Token) []block.Token {
-	id := r.OutputSegment
-	if id == 0 {
-		id = ownID(r.ID, ownOutput)
-	}
-	return Segment{ID: id, Tokens: r.Output}.AppendTokens(dst)
+	return r.Run(r.runs()).AppendTokens(dst)
 }
+
+// AppendSpan appends n of the tokens of the prompt and the answer behind it, from the given one on, to dst. The request must
+// have no recorded ids.
+func (r *Request) AppendSpan(dst []block.Token, from, n int) []block.Token {
+	for i := 0; n > 0; i++ {
+		s := r.Run(i)
+		if from >= s.Tokens {
+			from -= s.Tokens
+			continue
+		}
+		take := min(n, s.Tokens-from)
+		dst = s.appendSpan(dst, from, take)
+		from, n = 0, n-take
+	}
+	return dst
+}
+
+// Run returns the i-th run of tokens of the prompt and the answer behind it, which is the last: the request's segments, or one of
+// its own where it has none, and one for the answer. Recorded ids do not count.
+func (r *Request) Run(i int) Segment {
+	switch prompt := r.runs(); {
+	case i < len(r.Segments):
+		return r.Segments[i]
+	case i < prompt:
+		return Segment{ID: ownID(r.ID, ownPrompt), Tokens: r.Input}
+	case i > prompt:
+		panic("bug: run behind a request's answer")
+	case r.OutputSegment != 0:
+		return Segment{ID: r.OutputSegment, Tokens: r.Output}
+	}
+	return Segment{ID: ownID(r.ID, ownOutput), Tokens: r.Output}
+}
+
+// runs is how many runs the prompt is.
+func (r *Request) runs() int { return max(len(r.Segments), 1) }
 
 // Made-up token ids lie in [tokenBase, tokenBase+tokenSpan): above the special tokens and below the smallest common
 // vocabulary (32,000), so that any engine takes them. 14 bits a token leave no chance to equal blocks of different content.
@@ -108,11 +136,19 @@ const (
 )
 
 // AppendTokens appends the segment's tokens to dst.
-func (s Segment) AppendTokens(dst []block.Token) []block.Token {
-	dst = slices.Grow(dst, s.Tokens)
-	rest := dst[len(dst) : len(dst)+s.Tokens]
+func (s Segment) AppendTokens(dst []block.Token) []block.Token { return s.appendSpan(dst, 0, s.Tokens) }
+
+// appendSpan appends n of the segment's tokens, from the given one on, to dst.
+func (s Segment) appendSpan(dst []block.Token, from, n int) []block.Token {
+	began := len(dst)
+	dst = slices.Grow(dst, n)[:began+n]
+	rest := dst[began:]
 	// One product makes four tokens, masked and shifted into range together: a simulation makes 10⁸ of them.
-	x := mix(s.ID)
+	x := mix(s.ID) + golden*uint64(from/4)
+	if skip := from % 4; skip > 0 {
+		x += golden
+		rest = rest[take(rest, four(x)>>(16*skip)):]
+	}
 	for ; len(rest) >= 8; rest = rest[8:] {
 		v := four(x + golden)
 		x += twice
@@ -121,14 +157,20 @@ func (s Segment) AppendTokens(dst []block.Token) []block.Token {
 		r[0], r[1], r[2], r[3] = block.Token(v&0xffff), block.Token(v>>16&0xffff), block.Token(v>>32&0xffff), block.Token(v>>48)
 		r[4], r[5], r[6], r[7] = block.Token(u&0xffff), block.Token(u>>16&0xffff), block.Token(u>>32&0xffff), block.Token(u>>48)
 	}
-	for v := uint64(0); len(rest) > 0; v >>= 16 {
-		if v == 0 { // no token is 0: all four are out
-			x += golden
-			v = four(x)
-		}
-		rest[0], rest = block.Token(v&0xffff), rest[1:]
+	for len(rest) > 0 {
+		x += golden
+		rest = rest[take(rest, four(x)):]
 	}
-	return dst[:len(dst)+s.Tokens]
+	return dst
+}
+
+// take puts the tokens that are left in v into dst, as far as it reaches, and returns how many those were.
+func take(dst []block.Token, v uint64) (n int) {
+	for ; n < len(dst) && v != 0; n++ { // no token is 0
+		dst[n] = block.Token(v & 0xffff)
+		v >>= 16
+	}
+	return n
 }
 
 // four makes four tokens of a state: the upper half of a product is well mixed, and is folded on the lower.
