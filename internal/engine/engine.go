@@ -100,6 +100,7 @@ type Engine struct {
 	stats   Stats
 
 	scheduled []*Request // of the last pass, kept for its memory
+	batch     Batch      // of the pass that is made: a variable that a Timing is shown would be allocated
 }
 
 // ErrTooLong refuses a prompt that leaves no room for an answer.
@@ -227,7 +228,7 @@ func (e *Engine) TakeEvents(s *Step) {
 func (e *Engine) Stats() Stats {
 	s := e.stats
 	s.Running, s.Waiting = len(e.running), len(e.queue)
-	s.Blocks, s.UsedBlocks, s.CachedBlocks = len(e.pool.slots)-1, e.pool.used(), len(e.pool.cached)
+	s.Blocks, s.UsedBlocks, s.CachedBlocks = len(e.pool.slots)-1, e.pool.used(), e.pool.cached.n
 	if e.cpu != nil {
 		s.CPUBlocks = len(e.cpu.byHash)
 	}
@@ -236,16 +237,18 @@ func (e *Engine) Stats() Stats {
 
 // CachedHashes calls f for each distinct hash of a tier, in no order, and stops when f returns false.
 func (e *Engine) CachedHashes(t block.Tier, f func(Hash) bool) {
-	m := e.pool.cached
-	if t != block.TierGPU {
-		if t != block.TierCPU || e.cpu == nil {
-			return
+	switch {
+	case t == block.TierGPU:
+		for _, p := range e.pool.cached.places {
+			if p.id != nullBlock && !f(p.hash) {
+				return
+			}
 		}
-		m = e.cpu.byHash
-	}
-	for h := range m {
-		if !f(h) {
-			return
+	case t == block.TierCPU && e.cpu != nil:
+		for h := range e.cpu.byHash {
+			if !f(h) {
+				return
+			}
 		}
 	}
 }

@@ -11,7 +11,7 @@ type pool struct {
 	slots []slot
 	free  int // blocks in the free list
 	// cached finds the oldest copy of a hash; further copies hang in its ring.
-	cached map[Hash]int32
+	cached cached
 	// evicted is told of each hash whose last copy was reused. nil: nobody asks.
 	evicted func(Hash)
 
@@ -30,7 +30,7 @@ type slot struct {
 }
 
 func newPool(blocks int) *pool {
-	p := &pool{slots: make([]slot, blocks), cached: map[Hash]int32{}}
+	p := &pool{slots: make([]slot, blocks)}
 	for i := 1; i < blocks; i++ {
 		p.pushBack(int32(i))
 	}
@@ -53,11 +53,8 @@ func (p *pool) unlink(id int32) {
 	p.free--
 }
 
-// lookup returns the oldest copy of a hash.
-func (p *pool) lookup(h Hash) (int32, bool) {
-	id, ok := p.cached[h]
-	return id, ok
-}
+// lookup returns the oldest copy of a hash, nullBlock when there is none.
+func (p *pool) lookup(h Hash) int32 { return p.cached.find(h) }
 
 // touch takes a reference on a cached block, which may have been waiting for reuse.
 func (p *pool) touch(id int32) {
@@ -94,7 +91,7 @@ func (p *pool) drop(id int32) {
 	}
 	p.forget(id)
 	p.emit(Event{Kind: Removed, Tier: block.TierGPU}, s.hash)
-	if _, more := p.cached[s.hash]; !more && p.evicted != nil {
+	if p.evicted != nil && p.lookup(s.hash) == nullBlock {
 		p.evicted(s.hash)
 	}
 }
@@ -104,12 +101,12 @@ func (p *pool) forget(id int32) {
 	s := &p.slots[id]
 	s.hashed = false
 	if s.newer == id {
-		delete(p.cached, s.hash)
+		p.cached.remove(s.hash)
 		return
 	}
 	p.slots[s.older].newer, p.slots[s.newer].older = s.newer, s.older
-	if p.cached[s.hash] == id {
-		p.cached[s.hash] = s.newer
+	if p.lookup(s.hash) == id {
+		p.cached.set(s.hash, s.newer)
 	}
 }
 
@@ -165,9 +162,9 @@ func (p *pool) store(blocks []int32, hashes []Hash, e Event) {
 func (p *pool) insert(id int32, h Hash) {
 	s := &p.slots[id]
 	s.hashed, s.hash = true, h
-	oldest, known := p.cached[h]
-	if !known {
-		p.cached[h] = id
+	oldest := p.lookup(h)
+	if oldest == nullBlock {
+		p.cached.set(h, id)
 		s.older, s.newer = id, id
 		return
 	}
@@ -184,7 +181,7 @@ func (p *pool) reset() bool {
 	for i := range p.slots {
 		p.slots[i].hashed = false
 	}
-	clear(p.cached)
+	p.cached.clear()
 	p.emit(Event{Kind: Cleared})
 	return true
 }

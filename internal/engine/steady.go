@@ -32,7 +32,7 @@ func (e *Engine) Steady() int {
 func (e *Engine) Forecast(passes int) (took time.Duration) {
 	b := e.decodes()
 	for range passes {
-		took += e.cfg.Timing.Duration(&b)
+		took += e.cfg.Timing.Duration(b)
 		b.DecodeContext += int64(b.Decodes)
 	}
 	return took
@@ -43,7 +43,7 @@ func (e *Engine) Forecast(passes int) (took time.Duration) {
 func (e *Engine) Advance(passes int, until time.Duration) (made int, took time.Duration) {
 	b := e.decodes()
 	for made < passes && took < until {
-		took += e.cfg.Timing.Duration(&b)
+		took += e.cfg.Timing.Duration(b)
 		b.DecodeContext += int64(b.Decodes)
 		made++
 	}
@@ -58,8 +58,9 @@ func (e *Engine) Advance(passes int, until time.Duration) (made int, took time.D
 }
 
 // decodes is the batch of a steady pass.
-func (e *Engine) decodes() Batch {
-	b := Batch{Decodes: len(e.running)}
+func (e *Engine) decodes() *Batch {
+	b := &e.batch
+	*b = Batch{Decodes: len(e.running)}
 	for _, r := range e.running {
 		b.DecodeContext += int64(r.computed)
 	}

@@ -12,7 +12,7 @@ func (e *Engine) Step(s *Step) bool {
 	if e.cpu != nil {
 		e.cpu.settle(e.pool, e.cfg.BlockSize)
 	}
-	e.stuck = false
+	e.stuck, e.batch = false, Batch{}
 	p := pass{budget: e.cfg.MaxBatchTokens, scheduled: e.scheduled[:0]}
 	e.scheduleRunning(&p)
 	if p.preempted == 0 {
@@ -20,7 +20,7 @@ func (e *Engine) Step(s *Step) bool {
 	}
 	e.finish(&p, s)
 	e.TakeEvents(s)
-	s.Duration = e.cfg.Timing.Duration(&p.batch)
+	s.Duration = e.cfg.Timing.Duration(&e.batch)
 	s.Tokens, s.Preempted = p.tokens, p.preempted
 	clear(p.scheduled)
 	e.scheduled = p.scheduled[:0]
@@ -35,7 +35,6 @@ type pass struct {
 	tokens    int
 	preempted int
 	scheduled []*Request
-	batch     Batch
 }
 
 func (e *Engine) scheduleRunning(p *pass) {
@@ -105,16 +104,18 @@ func (e *Engine) admit(r *Request, budget int) (n int, ok bool) {
 	if r.Fresh {
 		usable = 0
 	}
-	hits, idleHits := 0, 0
-	for ; hits < usable; hits++ {
-		id, found := e.pool.lookup(r.hashes[hits])
-		if !found {
+	idleHits := 0
+	for _, h := range r.hashes[:usable] {
+		id := e.pool.lookup(h)
+		if id == nullBlock {
 			break
 		}
 		if e.pool.idle(id) {
 			idleHits++
 		}
+		r.blocks = append(r.blocks, id)
 	}
+	hits := len(r.blocks)
 	prefix := hits
 	if e.cpu != nil {
 		for prefix < usable && e.cpu.hit(r.hashes[prefix]) {
@@ -133,13 +134,12 @@ func (e *Engine) admit(r *Request, budget int) (n int, ok bool) {
 	}
 	// Hits that wait for reuse leave the free list too.
 	if wanted > e.pool.free-idleHits {
+		r.blocks = r.blocks[:0]
 		return 0, false
 	}
 	e.countLookup(r, usable, hits, prefix)
-	for _, h := range r.hashes[:hits] {
-		id, _ := e.pool.lookup(h)
+	for _, id := range r.blocks {
 		e.pool.touch(id)
-		r.blocks = append(r.blocks, id)
 	}
 	r.stored = hits
 	if r.Announce && hits > 0 {
@@ -224,12 +224,12 @@ func (e *Engine) describe(r *Request, from, to int) Event {
 // schedule charges n tokens of r to the pass.
 func (e *Engine) schedule(r *Request, n int, p *pass) {
 	if n == 1 && r.emitted > 0 {
-		p.batch.Decodes++
-		p.batch.DecodeContext += int64(r.computed)
+		e.batch.Decodes++
+		e.batch.DecodeContext += int64(r.computed)
 	} else {
-		p.batch.prefill(n, r.computed)
+		e.batch.prefill(n, r.computed)
 	}
-	p.batch.Loaded += r.loadPending
+	e.batch.Loaded += r.loadPending
 	r.loadPending = 0
 	r.computed += n
 	p.budget -= n

@@ -102,8 +102,10 @@ func (p *tracePlayer) check() {
 	}
 	if step.Cached != nil {
 		cached := map[string]bool{}
-		for h := range p.pool.cached {
-			cached[strconv.FormatUint(uint64(h), 10)] = true
+		for _, at := range p.pool.cached.places {
+			if at.id != nullBlock {
+				cached[strconv.FormatUint(uint64(at.hash), 10)] = true
+			}
 		}
 		if len(cached) != len(step.Cached) {
 			p.t.Fatalf("step %d: %d hashes are cached, want %d", p.step, len(cached), len(step.Cached))

@@ -57,7 +57,8 @@ func (w *world) askEngine(r *rank) {
 		said.deliver()
 		return
 	}
-	w.agenda.plan(moment{at: w.now + w.cfg.MetricsLag, kind: atReport, with: &said})
+	late := said // what is planned is allocated
+	w.agenda.plan(moment{at: w.now + w.cfg.MetricsLag, kind: atReport, with: &late})
 }
 
 // appendText writes a text that is alike where tokens are alike: four characters a token, as English has.

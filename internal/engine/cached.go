@@ -1,0 +1,82 @@
+package engine
+
+import "math/bits"
+
+// cached finds the oldest copy of each hash that a pool caches. It is a hash table by linear probing, as looking up, putting in and
+// taking out blocks is most of what a pool does, and Go's map needs longer for each: 5 % of a simulation.
+type cached struct {
+	places []place // a power of two, at most half of them taken
+	n      int
+}
+
+// place is a hash and its block; nullBlock: nothing is here.
+type place struct {
+	hash Hash
+	id   int32
+}
+
+// home is where h belongs: hashes may come from anywhere, small numbers from a test.
+func (c *cached) home(h Hash) int {
+	return int(uint64(h) * 0x9e3779b97f4a7c15 >> (64 - bits.TrailingZeros(uint(len(c.places)))))
+}
+
+// at returns the place of h, or the free one where it would go.
+func (c *cached) at(h Hash) *place {
+	last := len(c.places) - 1
+	for i := c.home(h); ; i++ {
+		if p := &c.places[i&last]; p.id == nullBlock || p.hash == h {
+			return p
+		}
+	}
+}
+
+// find returns the block of h, nullBlock when it has none.
+func (c *cached) find(h Hash) int32 {
+	if c.n == 0 {
+		return nullBlock
+	}
+	return c.at(h).id
+}
+
+// set makes id the block of h.
+func (c *cached) set(h Hash, id int32) {
+	if 2*(c.n+1) > len(c.places) {
+		c.grow()
+	}
+	p := c.at(h)
+	if p.id == nullBlock {
+		c.n++
+	}
+	*p = place{h, id}
+}
+
+func (c *cached) grow() {
+	old := c.places
+	c.places = make([]place, max(2*len(old), 64))
+	for _, p := range old {
+		if p.id != nullBlock {
+			*c.at(p.hash) = p
+		}
+	}
+}
+
+// remove takes h out, and moves those that stand behind it up to where they would be without it.
+func (c *cached) remove(h Hash) {
+	last := len(c.places) - 1
+	gap := c.home(h)
+	for c.places[gap].hash != h {
+		gap = (gap + 1) & last
+	}
+	for i := (gap + 1) & last; c.places[i].id != nullBlock; i = (i + 1) & last {
+		if home := c.home(c.places[i].hash); (i-home)&last >= (i-gap)&last {
+			c.places[gap], gap = c.places[i], i
+		}
+	}
+	c.places[gap] = place{}
+	c.n--
+}
+
+func (c *cached) clear() {
+	clear(c.places)
+	c.n = 0
+}
