@@ -143,25 +143,33 @@ func (s Segment) appendSpan(dst []block.Token, from, n int) []block.Token {
 	began := len(dst)
 	dst = slices.Grow(dst, n)[:began+n]
 	rest := dst[began:]
-	// One product makes four tokens, masked and shifted into range together: a simulation makes 10⁸ of them.
-	x := mix(s.ID) + golden*uint64(from/4)
+	x := (mix(s.ID) + golden*uint64(from/4)) * factor
 	if skip := from % 4; skip > 0 {
-		x += golden
+		x += step
 		rest = rest[take(rest, four(x)>>(16*skip)):]
 	}
-	for ; len(rest) >= 8; rest = rest[8:] {
-		v := four(x + golden)
-		x += twice
-		u := four(x)
-		r := (*[8]block.Token)(rest)
-		r[0], r[1], r[2], r[3] = block.Token(v&0xffff), block.Token(v>>16&0xffff), block.Token(v>>32&0xffff), block.Token(v>>48)
-		r[4], r[5], r[6], r[7] = block.Token(u&0xffff), block.Token(u>>16&0xffff), block.Token(u>>32&0xffff), block.Token(u>>48)
-	}
+	rest, x = fill(rest, x)
 	for len(rest) > 0 {
-		x += golden
+		x += step
 		rest = rest[take(rest, four(x)):]
 	}
 	return dst
+}
+
+// fill puts tokens into dst, eight at a time, and returns what is left of it and the state then. A simulation makes 10⁸ tokens here.
+func fill(dst []block.Token, x uint64) ([]block.Token, uint64) {
+	for ; len(dst) >= 8; dst = dst[8:] {
+		v := four(x + step)
+		x += 2 * step & (1<<64 - 1)
+		u := four(x)
+		a, b, c, d := pair(v), pair(v>>32), pair(u), pair(u>>32)
+		r := (*[8]block.Token)(dst)
+		r[0], r[1] = block.Token(a), block.Token(a>>32)
+		r[2], r[3] = block.Token(b), block.Token(b>>32)
+		r[4], r[5] = block.Token(c), block.Token(c>>32)
+		r[6], r[7] = block.Token(d), block.Token(d>>32)
+	}
+	return dst, x
 }
 
 // take puts the tokens that are left in v into dst, as far as it reaches, and returns how many those were.
@@ -173,18 +181,22 @@ func take(dst []block.Token, v uint64) (n int) {
 	return n
 }
 
-// four makes four tokens of a state: the upper half of a product is well mixed, and is folded on the lower.
+// four makes four tokens of a state, masked and shifted into range together: its upper half is well mixed, and is folded on the lower.
 func four(x uint64) uint64 {
-	x *= 0xbf58476d1ce4e5b9
 	return (x^x>>32)&(lanes*(tokenSpan-1)) + lanes*tokenBase
 }
+
+// pair puts the two lower tokens of four side by side as they lie in memory, which the compiler then writes at once.
+func pair(v uint64) uint64 { return v&0xffff | v<<16&(0xffff<<32) }
 
 // lanes times a number of 16 bits is four of it side by side. tokenBase+tokenSpan fits in one, so that none runs over.
 const lanes = 1<<48 | 1<<32 | 1<<16 | 1
 
+// The states of a segment are multiples of factor, a step apart.
 const (
 	golden = 0x9e3779b97f4a7c15
-	twice  = 2 * golden & (1<<64 - 1)
+	factor = 0xbf58476d1ce4e5b9
+	step   = golden * factor & (1<<64 - 1)
 )
 
 // mix is the finaliser of splitmix64: every bit of v reaches every bit of the result.
