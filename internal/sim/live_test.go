@@ -28,6 +28,7 @@ func TestTheMockFleetLiveAndSimulatedAgree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it takes half a minute of real time")
 	}
+	t.Parallel() // with the other one: both mostly wait
 	playBoth(t, sharedPrefixes(16, 200, 120*time.Millisecond), 16*2400)
 }
 
@@ -78,6 +79,7 @@ func TestConversationsLiveAndSimulatedAgree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it takes half a minute of real time")
 	}
+	t.Parallel() // with the other one: both mostly wait
 	// A pool holds half of what its worker is asked for: blocks are evicted all the time.
 	playBoth(t, conversations(40, 4), 16*700)
 }
