@@ -96,6 +96,7 @@ func experimentFlags(f *pflag.FlagSet, x *sim.Experiment) {
 	f.DurationVar(&x.Hop, "hop", x.Hop, "from client through the router to the engine, and back")
 	f.IntVar(&x.MaxRequests, "max-requests", x.MaxRequests, "`N` requests from which on a worker is saturated; 0 for no limit")
 	f.IntVar(&x.Queue, "queue", x.Queue, "`N` requests that a router holds while all are saturated")
+	f.StringVar(&x.QueueOrder, "queue-order", x.QueueOrder, "which of them goes first: `fcfs` or shortest, as queue.order of the gateway")
 	f.IntVar(&x.InFlight, "in-flight", x.InFlight, "`N` requests that clients have under way at most; 0 for no limit")
 	f.StringSliceVar(&x.Faults, "fault", x.Faults, "`AT:WORKER:DOWN`, such as 60s:2:30s: the second worker dies after a minute for half a minute")
 	slo := "`TTFT/TPOT` that good requests keep"
@@ -158,7 +159,8 @@ func readExperiment(flags *pflag.FlagSet, file string, x *sim.Experiment) error 
 		"event-loss": func() { x.Loss = given.Loss }, "no-replay": func() { x.NoReplay = given.NoReplay },
 		"speculative": func() { x.Speculative = given.Speculative }, "hop": func() { x.Hop = given.Hop },
 		"metrics-interval": func() { x.Metrics = given.Metrics }, "metrics-lag": func() { x.MetricsLag = given.MetricsLag },
-		"max-requests": func() { x.MaxRequests = given.MaxRequests }, "queue": func() { x.Queue = given.Queue }, "in-flight": func() { x.InFlight = given.InFlight },
+		"max-requests": func() { x.MaxRequests = given.MaxRequests }, "queue": func() { x.Queue = given.Queue },
+		"queue-order": func() { x.QueueOrder = given.QueueOrder }, "in-flight": func() { x.InFlight = given.InFlight },
 		"fault": func() { x.Faults = given.Faults }, "slo": func() { x.SLO = given.SLO },
 	}
 	flags.Visit(func(f *pflag.Flag) {

@@ -88,8 +88,10 @@ func (q *Queue) Push(it *Item, now int64) *Refused {
 		return &Refused{Full: true, RetryAfter: atLeastSecond(q.pace.gap(now))}
 	}
 	it.virtual = q.virtualTime(it)
-	if wait, known := q.pace.wait(q.ahead(it)+1, now); known && it.Deadline != 0 && now+wait > it.Deadline {
-		return &Refused{RetryAfter: atLeastSecond(now + wait - it.Deadline)}
+	if it.Deadline != 0 {
+		if wait, known := q.pace.wait(q.ahead(it)+1, now); known && now+wait > it.Deadline {
+			return &Refused{RetryAfter: atLeastSecond(now + wait - it.Deadline)}
+		}
 	}
 	q.seq++
 	it.seq = q.seq

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/internal/engine"
+	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/internal/report"
 	"github.com/warmpath/warmpath/internal/workload"
 	"github.com/warmpath/warmpath/policy"
@@ -44,6 +45,9 @@ type Config struct {
 
 	MaxRequests int // that a worker may have before it counts as saturated; 0: no limit
 	Queue       int // requests that a router holds while all workers are saturated; beyond, they are rejected
+	// QueueOrder is the production queue's order in which those are sent: fcfs (who came first) or shortest (fewest uncached tokens, a
+	// second of waiting being worth 500). "" is fcfs.
+	QueueOrder string
 
 	// InFlight is how many requests the clients have under way at most, as load generators do that start each on a thread of a
 	// bounded number: those beyond wait their turn at the client, and their times count from when they are sent. 0: no limit.
@@ -101,6 +105,9 @@ func (c Config) withDefaults() Config {
 	if c.Metrics == 0 {
 		c.Metrics = time.Second
 	}
+	if c.QueueOrder == "" {
+		c.QueueOrder = queue.FCFS
+	}
 	if c.SLOs == nil {
 		c.SLOs = report.DefaultSLOs
 	}
@@ -150,6 +157,10 @@ func (c *Config) validate() error {
 	check(c.Loss >= 0 && c.Loss < 1, "loss %v is not within 0..1", c.Loss)
 	check(c.MaxRequests >= 0 && c.Queue >= 0 && c.InFlight >= 0, "a limit is negative")
 	check(c.Queue == 0 || c.MaxRequests > 0, "a router queue needs a limit of requests for each worker: nothing would ever wait")
+	if err := checkOrder(c.QueueOrder); err != nil {
+		errs = append(errs, err)
+	}
+	check(c.QueueOrder == queue.FCFS || c.Queue > 0, "a queue order needs a router queue")
 	check(len(c.Decode) == 0 || len(c.Faults) == 0 && c.Autoscale == nil, "faults and autoscaling are not modelled with decode workers")
 	workers := 0
 	for _, g := range append(slices.Clone(c.Groups), c.Decode...) {
@@ -229,6 +240,9 @@ func (c Config) Assumptions() []string {
 		add("A request takes %v to its engine, and a token as long back.", c.Hop)
 	} else {
 		add("The network, HTTP, tokenisation and the router's own time are not in the times.")
+	}
+	if c.Queue > 0 {
+		add("Each router holds up to %d requests while every worker has %d, and sends them in the order %s of the production queue.", c.Queue, c.MaxRequests, c.QueueOrder)
 	}
 	if c.InFlight > 0 {
 		add("Clients have %d requests under way at most; further ones are sent late, and their times count from then.", c.InFlight)

@@ -45,8 +45,9 @@ type Experiment struct {
 	Hop         time.Duration `yaml:"hop"`
 	MaxRequests int           `yaml:"max_requests"`
 	Queue       int           `yaml:"queue"`
-	InFlight    int           `yaml:"in_flight"` // requests that clients have under way at most; 0: no limit
-	Faults      []string      `yaml:"faults"`    // "AT:WORKER" or "AT:WORKER:DOWN", workers from 1: "60s:2:30s"
+	QueueOrder  string        `yaml:"queue_order"` // fcfs or shortest; "": fcfs
+	InFlight    int           `yaml:"in_flight"`   // requests that clients have under way at most; 0: no limit
+	Faults      []string      `yaml:"faults"`      // "AT:WORKER" or "AT:WORKER:DOWN", workers from 1: "60s:2:30s"
 	Autoscale   *Scaling      `yaml:"autoscale"`
 	SLO         []string      `yaml:"slo"` // "TTFT/TPOT": "5s/100ms"
 }
@@ -173,7 +174,7 @@ func (c *Config) check() error {
 func (x *Experiment) base(w *workload.Workload) (Config, error) {
 	c := Config{
 		Workload: w, Routers: x.Routers, Lag: x.Lag, LagJitter: x.LagJitter, Loss: x.Loss, Replay: !x.NoReplay,
-		Speculative: x.Speculative, Metrics: x.Metrics, MetricsLag: x.MetricsLag, Hop: x.Hop, MaxRequests: x.MaxRequests, Queue: x.Queue, InFlight: x.InFlight,
+		Speculative: x.Speculative, Metrics: x.Metrics, MetricsLag: x.MetricsLag, Hop: x.Hop, MaxRequests: x.MaxRequests, Queue: x.Queue, QueueOrder: x.QueueOrder, InFlight: x.InFlight,
 	}
 	if a := x.Autoscale; a != nil {
 		c.Autoscale = &Autoscale{Min: a.Min, Max: a.Max, High: a.High, Low: a.Low, Interval: a.Interval, Start: a.Start}

@@ -116,35 +116,40 @@ func (w *world) arrive(id int) {
 	w.dispatch(f)
 }
 
-// dispatch asks the router and sends the request where it says.
+// dispatch sends a request where the router says, holds it when that knows no worker with room, and rejects it where it cannot wait.
 func (w *world) dispatch(f *flight) {
+	req := w.ask(f)
+	if w.place(f, &req) || w.hold(f, &req) {
+		return
+	}
+	w.rec.Reject(w.now)
+	w.release(f)
+}
+
+// place asks the router and sends the request where it says; it reports false when all workers are saturated.
+func (w *world) place(f *flight, req *warmpath.Request) bool {
 	p := &w.main
 	if f.decoding {
 		p = &w.decode
 	}
-	req := w.ask(f)
-	d, err := p.views[f.router].router.Route(context.Background(), &req)
+	d, err := p.views[f.router].router.Route(context.Background(), req)
 	switch {
-	case errors.Is(err, warmpath.ErrSaturated) && len(w.held[f.router]) < w.cfg.Queue:
-		w.held[f.router] = append(w.held[f.router], f)
-		return
 	case errors.Is(err, warmpath.ErrSaturated):
-		w.rec.Reject(w.now)
-		w.release(f)
-		return
+		return false
 	case err != nil:
 		w.rec.Fail(w.now)
 		w.release(f)
-		return
+		return true
 	}
 	f.decision = d
 	f.rank = p.rank(w, d.Holder)
 	f.predicted = d.PredictedTokens
 	if w.cfg.Hop > 0 {
 		w.agenda.plan(moment{at: w.now + w.cfg.Hop, kind: atDispatch, with: f})
-		return
+		return true
 	}
 	w.submit(f)
+	return true
 }
 
 // submit gives a routed request to its engine.
@@ -235,23 +240,6 @@ func (w *world) finish(f *flight) {
 	router := f.router
 	w.release(f)
 	w.admitHeld(router)
-}
-
-// admitHeld sends what a router holds, in order, as long as it finds a worker.
-func (w *world) admitHeld(router int) {
-	for len(w.held[router]) > 0 {
-		held := w.held[router]
-		f := held[0]
-		w.held[router] = held[1:]
-		before := len(w.held[router])
-		w.dispatch(f)
-		if len(w.held[router]) > before { // it was held again: at the end, and belongs to the front
-			q := w.held[router]
-			copy(q[1:], q[:len(q)-1])
-			q[0] = f
-			return
-		}
-	}
 }
 
 // handOver moves the KV of a prefilled prompt to a decode worker, as far as that has not got it.

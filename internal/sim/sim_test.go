@@ -355,11 +355,11 @@ func TestAThousandWorkersAndManyRanks(t *testing.T) {
 }
 
 func TestMistakesAreAllReported(t *testing.T) {
-	_, err := Run(context.Background(), Config{Rate: -1, Routers: 100, Loss: 2, Queue: 3, Policy: policy.KVAware()}, nil)
+	_, err := Run(context.Background(), Config{Rate: -1, Routers: 100, Loss: 2, Queue: 3, QueueOrder: "fair", Policy: policy.KVAware()}, nil)
 	if err == nil {
 		t.Fatal("a configuration of mistakes was accepted")
 	}
-	for _, part := range []string{"workload", "rate", "routers", "loss", "queue", "workers"} {
+	for _, part := range []string{"workload", "rate", "routers", "loss", "queue", "fair", "workers"} {
 		if !bytes.Contains([]byte(err.Error()), []byte(part)) {
 			t.Errorf("the error does not speak of the %s: %v", part, err)
 		}

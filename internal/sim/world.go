@@ -41,11 +41,11 @@ type world struct {
 
 	arrivals clocked
 	follow   followers
-	live     int         // requests that were sent and have not ended
-	ended    int         // requests that have ended
-	planned  int         // arrivals on the agenda
-	unsent   []int       // requests that clients may not send yet
-	held     [][]*flight // by router: what waits for a worker to have room
+	live     int        // requests that were sent and have not ended
+	ended    int        // requests that have ended
+	planned  int        // arrivals on the agenda
+	unsent   []int      // requests that clients may not send yet
+	held     []*waiting // by router: what waits for a worker to have room
 
 	tokens       []block.Token // of the prompt that is being routed, or of a pass's events
 	text         []byte        // of the prompt that is being routed, for policies that look at it
@@ -67,7 +67,9 @@ func newWorld(c Config) (*world, error) {
 		random:   rand.New(rand.NewPCG(c.Seed, 0x5eed)),
 		arrivals: clocked{workload: c.Workload, rate: c.Rate},
 		follow:   newFollowers(c.Workload.Requests),
-		held:     make([][]*flight, c.Routers),
+	}
+	for range c.Routers {
+		w.held = append(w.held, newWaiting(&c))
 	}
 	if w.runs = toldByRuns(w.requests); w.runs {
 		longest := 0

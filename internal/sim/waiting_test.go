@@ -1,0 +1,69 @@
+package sim
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/internal/report"
+	"github.com/warmpath/warmpath/internal/workload"
+)
+
+// unlike is more than two workers can do for a while: of every eight prompts one is of 12,000 tokens, the others of 500.
+func unlike(requests int) *workload.Workload {
+	w := &workload.Workload{Name: "unlike", Block: 64}
+	for i := range requests {
+		n := 500
+		if i%8 == 0 {
+			n = 12_000
+		}
+		w.Requests = append(w.Requests, workload.Request{
+			ID: i, Arrival: time.Duration(i) * 40 * time.Millisecond, Session: -1, After: -1, Input: n, Output: 20,
+			Segments: []workload.Segment{{ID: uint64(1 + i), Tokens: n}},
+		})
+	}
+	return w
+}
+
+// On a saturated fleet the shortest prompts first means less waiting for most, and nobody waits much longer than the ageing allows: 500
+// tokens of difference are worth a second.
+func TestTheOrderOfTheRouterQueueMatters(t *testing.T) {
+	in := func(order string) *report.Run {
+		return run(t, config(unlike(600), "least_load", func(c *Config) {
+			c.Groups[0].Count, c.MaxRequests, c.Queue, c.QueueOrder = 2, 4, 1000, order
+		}))
+	}
+	fcfs, shortest := in("fcfs"), in("shortest")
+	t.Logf("TTFT, ms: fcfs mean %.0f, p50 %.0f, max %.0f; shortest mean %.0f, p50 %.0f, max %.0f",
+		fcfs.TTFT.Mean, fcfs.TTFT.P50, fcfs.TTFT.Max, shortest.TTFT.Mean, shortest.TTFT.P50, shortest.TTFT.Max)
+	if fcfs.Requests.Answered != 600 || shortest.Requests.Answered != 600 {
+		t.Fatalf("answered %d and %d of 600", fcfs.Requests.Answered, shortest.Requests.Answered)
+	}
+	if shortest.TTFT.P50 > .7*fcfs.TTFT.P50 || shortest.TTFT.Mean > .9*fcfs.TTFT.Mean {
+		t.Errorf("shortest first has a median time to first token of %.0f ms and a mean of %.0f; first come first served %.0f and %.0f",
+			shortest.TTFT.P50, shortest.TTFT.Mean, fcfs.TTFT.P50, fcfs.TTFT.Mean)
+	}
+	if most := fcfs.TTFT.Max + 1000*(12_000-500)/500; shortest.TTFT.Max > most {
+		t.Errorf("somebody waited %.0f ms, with ageing at most %.0f", shortest.TTFT.Max, most)
+	}
+}
+
+// The shortest prompt is the one that leaves the least to compute where most of it is cached.
+func TestTheRouterQueueCountsUncachedTokens(t *testing.T) {
+	c := config(families(3, 60, 200*time.Millisecond), "kv_aware", nil)
+	w, err := newWorld(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, unknown := w.newFlight(59), w.newFlight(59)
+	req := w.ask(unknown)
+	if n := w.uncached(unknown, &req); n != 2304 {
+		t.Errorf("with empty caches %d tokens are uncached, want all 2304", n)
+	}
+	w.play(context.Background(), nil)
+	w.now += time.Minute // what was only expected is forgotten
+	req = w.ask(known)
+	if n := w.uncached(known, &req); n > 256+64 {
+		t.Errorf("%d tokens of a prompt whose prefix is cached are uncached, want 256 or a block more", n)
+	}
+}
