@@ -16,7 +16,7 @@ type waiting struct {
 	flights map[*queue.Item]*flight
 }
 
-// queueOrders are those of the production queue that a workload has all for: it tells neither priorities nor deadlines nor tenants.
+// queueOrders are those of the production queue that a workload tells enough for: it knows neither priorities nor deadlines nor tenants.
 var queueOrders = []string{queue.FCFS, queue.Shortest}
 
 func newWaiting(c *Config) *waiting {
@@ -75,5 +75,5 @@ func checkOrder(order string) error {
 	if slices.Contains(queueOrders, order) {
 		return nil
 	}
-	return fmt.Errorf("queue order %q is neither fcfs nor shortest: a workload tells what no other needs", order)
+	return fmt.Errorf("queue order %q is neither fcfs nor shortest: workloads tell no priorities, deadlines or tenants", order)
 }
