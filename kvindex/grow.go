@@ -25,23 +25,32 @@ func (b *blocks) grow(keys []block.Key, parent block.Key, rooted bool, depth uin
 		if from == 0 && s.parent == 0 {
 			b.addRoot(keys[0], i)
 		}
-		for k, key := range keys[:n] {
-			if k%ahead == 0 {
-				b.expect(keys[k:min(k+ahead, n)])
-			}
-			if b.dead == 0 && b.swept == 0 {
-				b.slots.insert(key, spotOf(i, from+uint32(k))|mark, nil)
-			} else if !b.slots.put(key, spotOf(i, from+uint32(k))|mark, b.kept) && b.dead > 0 && b.swept == 0 {
-				b.dead-- // its slot was dead
-			}
-			if len(b.floats) > 0 {
-				b.land(key, spotOf(i, from+uint32(k)))
-			}
-		}
+		b.enter(keys[:n], spotOf(i, from), mark)
 		parent, rooted = keys[n-1], false
 		b.last, b.lastSpot = parent, spotOf(i, from+uint32(n)-1)
 		depth += uint32(n)
 		keys = keys[n:]
+	}
+}
+
+// enter makes slots of keys that are at spots which follow each other.
+func (b *blocks) enter(keys []block.Key, at, mark spot) {
+	if b.dead == 0 && b.swept == 0 {
+		b.slots.insertRun(keys, at|mark)
+	} else {
+		for k, key := range keys {
+			if k%ahead == 0 {
+				b.expect(keys[k:min(k+ahead, len(keys))])
+			}
+			if !b.slots.put(key, (at+spot(k))|mark, b.kept) && b.dead > 0 && b.swept == 0 {
+				b.dead-- // its slot was dead
+			}
+		}
+	}
+	if len(b.floats) > 0 {
+		for k, key := range keys {
+			b.land(key, at+spot(k))
+		}
 	}
 }
 
@@ -51,7 +60,7 @@ const ahead = 16
 // expect fetches the slots of keys.
 func (b *blocks) expect(keys []block.Key) {
 	for _, key := range keys {
-		b.sum += b.slots.touch(key)
+		b.slots.touch(key)
 	}
 }
 

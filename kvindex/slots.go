@@ -128,14 +128,12 @@ func (s stray) less() stray {
 
 func mixKey(key block.Key) uint64 { return uint64(key) * 0x9e3779b97f4a7c15 }
 
-// touch reads the bucket in which a key begins to be looked for, so that it is on its way into the cache.
-func (t *slots) touch(key block.Key) uint64 {
+// touch lets the bucket in which a key begins to be looked for be on its way into the cache.
+func (t *slots) touch(key block.Key) {
 	h := mixKey(key)
-	a := t.segment(h).array.Load()
-	if a == nil {
-		return 0
+	if a := t.segment(h).array.Load(); a != nil {
+		fetch(&a.words[a.home(h)*bucketWords])
 	}
-	return atomic.LoadUint64(&a.words[a.home(h)*bucketWords])
 }
 
 // find looks for a key.
@@ -222,21 +220,57 @@ func (t *slots) insert(key block.Key, s spot, alive func(spot) bool) {
 	if a == nil || (g.n+1)*16 > len(a.words)/2*slotLoad {
 		a = t.rebuild(g, 1, alive)
 	}
-	a.insert(h, key, s)
+	a.insert(a.home(h), key, s)
 	g.n++
 	t.n++
 }
 
-func (a *slotArray) insert(h uint64, key block.Key, s spot) {
-	w := (*[bucketWords]uint64)(a.words[a.home(h)*bucketWords:])
+func (a *slotArray) insert(home uint64, key block.Key, s spot) {
+	w := (*[bucketWords]uint64)(a.words[home*bucketWords:])
 	i := freeSlot(w)
 	if i == bucketWords {
 		var b uint64
-		b, i = a.spill(a.home(h))
+		b, i = a.spill(home)
 		w = (*[bucketWords]uint64)(a.words[b*bucketWords:])
 	}
 	store(&w[i], uint64(key))
 	store(&w[i+1], w[i+1]&0xffff|uint64(s)<<16)
+}
+
+// insertRun is insert of keys that are at spots which follow each other. The buckets of some keys are on their way into the
+// cache before the first of them is written to.
+func (t *slots) insertRun(keys []block.Key, s spot) {
+	var ways [ahead]way
+	for ; len(keys) > 0; keys, s = keys[min(len(keys), ahead):], s+ahead {
+		some := keys[:min(len(keys), ahead)]
+		for k, key := range some {
+			h := mixKey(key)
+			g := t.segment(h)
+			a := g.array.Load()
+			if a == nil || (g.n+ahead)*16 > len(a.words)/2*slotLoad {
+				ways[k].array = nil // it may have to grow, for this key and the segment's others that follow
+				continue
+			}
+			home := a.home(h)
+			ways[k] = way{a, home}
+			fetch(&a.words[home*bucketWords])
+			g.n++
+			t.n++
+		}
+		for k, key := range some {
+			if a := ways[k].array; a != nil {
+				a.insert(ways[k].home, key, s+spot(k))
+			} else {
+				t.insert(key, s+spot(k), nil)
+			}
+		}
+	}
+}
+
+// way is where a key will be inserted.
+type way struct {
+	array *slotArray
+	home  uint64
 }
 
 // spill returns where there is room for a key whose home is full, and notes how far that is.
@@ -267,7 +301,8 @@ func (a *slotArray) fill(filled []uint8, h, key, value uint64) {
 		b, i = a.spill(b)
 	}
 	w := (*[bucketWords]uint64)(a.words[b*bucketWords:])
-	w[i&(bucketWords-1)], w[i&(bucketWords-1)+1] = key, w[i&(bucketWords-1)+1]|value&^0xffff
+	w[i&(bucketWords-1)] = key // before anything is read: a page that is read first is mapped twice by the system
+	w[i&(bucketWords-1)+1] |= value &^ 0xffff
 	filled[b]++
 }
 

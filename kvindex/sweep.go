@@ -40,7 +40,7 @@ func (b *blocks) sweep() {
 
 // sweepNames drops the names of blocks that nobody knows by them from a segment, and returns how much it looked at.
 func (b *blocks) sweepNames(segment int) int {
-	b.names.sweep(segment, func(key block.Key) { b.sum += b.slots.touch(key) }, func(key block.Key) bool {
+	b.names.sweep(segment, b.slots.touch, func(key block.Key) bool {
 		p := b.slots.find(key)
 		if p.at < 0 {
 			return false

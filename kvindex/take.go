@@ -88,7 +88,7 @@ func (b *blocks) findNamed(handles []uint64) {
 	for k := range b.found {
 		f := &b.found[k]
 		if f.key, f.place = b.names.lookUp(f.handle); f.key != 0 {
-			b.sum += b.slots.touch(f.key)
+			b.slots.touch(f.key)
 		}
 	}
 	b.findSlots()
@@ -99,7 +99,7 @@ func (b *blocks) findKeys(keys []block.Key) {
 	b.found = slices.Grow(b.found[:0], len(keys))[:len(keys)]
 	for k, key := range keys {
 		b.found[k].key = key
-		b.sum += b.slots.touch(key)
+		b.slots.touch(key)
 	}
 	b.findSlots()
 }
