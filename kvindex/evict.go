@@ -102,7 +102,11 @@ func (x *Index) makeRoom(n need) bool {
 			}
 			continue
 		}
-		x.evict(pass)
+		if b.swept > 0 || b.dead > b.slots.n/8 {
+			x.sweepAll() // what a holder left that was forgotten goes before what others have
+		} else {
+			x.evict(pass)
+		}
 	}
 	return true
 }
@@ -279,23 +283,47 @@ func (x *Index) remainder(set setID, n int64, shaken *[]uint32) setID {
 
 // sweepAll drops all names that nobody uses and clears all dead slots, in stretches.
 func (x *Index) sweepAll() {
-	if x.blocks.dead == 0 && x.blocks.swept == 0 && !x.blocks.stale {
+	b := &x.blocks
+	for b.swept > 0 {
+		x.sweepOn() // it may have passed some of them
+	}
+	if b.dead == 0 && !b.stale {
 		return
 	}
-	x.blocks.dead = max(x.blocks.dead, x.blocks.slots.n+1024) // as many as make a sweep worth it
-	for again := true; again; again = x.blocks.swept > 0 {
-		x.tableMu.Lock()
-		x.blocks.sweep()
-		x.tableMu.Unlock()
+	for again := true; again; again = b.swept > 0 {
+		x.sweepOn()
 	}
 }
 
+// sweepOn begins a sweep, however little there may be to sweep, or goes on with the one under way for a stretch.
+func (x *Index) sweepOn() {
+	b := &x.blocks
+	if b.swept == 0 {
+		b.dead = max(b.dead, b.slots.n+1024) // as many as make a sweep worth it
+	}
+	x.tableMu.Lock()
+	b.sweep()
+	x.tableMu.Unlock()
+}
+
+// sweepsAForget is for how many stretches Forget sweeps when there is much to sweep: 3 ms in an index of a million blocks with
+// handles, and all of it in one of some ten thousand. Events of other holders wait that long, and a sweep of the whole would
+// take 100 ms: what is left goes with what is stored next, a stretch each, see advance.
+const sweepsAForget = 8
+
 // giveBack frees memory that is no longer needed after much has gone at once.
 func (x *Index) giveBack() {
-	switch {
-	case x.blocks.held == 0 && x.points.live() == 0:
+	b := &x.blocks
+	if b.held == 0 && x.points.live() == 0 {
 		x.resetArenas()
-	case 4*x.blocks.dead > x.blocks.slots.n:
-		x.sweepAll()
+		return
+	}
+	if b.swept == 0 && 4*b.dead <= b.slots.n {
+		return
+	}
+	for range sweepsAForget {
+		if x.sweepOn(); b.swept == 0 {
+			return
+		}
 	}
 }

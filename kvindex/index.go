@@ -219,7 +219,8 @@ func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
 	x.collectAll(h)
 }
 
-// Forget drops all that is known of a holder, at a cost in proportion to what it holds.
+// Forget drops all that is known of a holder, at a cost in proportion to what it holds. Memory that it alone needed is given
+// back then, or in steps with what is stored next.
 func (x *Index) Forget(id fleet.Holder) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

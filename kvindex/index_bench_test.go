@@ -177,12 +177,20 @@ func BenchmarkBytes(b *testing.B) {
 	}
 }
 
+// BenchmarkForget forgets one of eight holders, after others: what two leave is enough to be swept.
 func BenchmarkForget(b *testing.B) {
-	for b.Loop() {
-		b.StopTimer()
-		x, _, _ := fleetOf(b, 8, 1_000_000, 0, 512)
-		b.StartTimer()
-		x.Forget(3)
+	for _, before := range []int{0, 1, 2} {
+		b.Run(fmt.Sprintf("after %d others", before), func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				x, _, _ := fleetOf(b, 8, 1_000_000, 0, 512)
+				for i := range before {
+					x.Forget(fleet.Holder(i))
+				}
+				b.StartTimer()
+				x.Forget(fleet.Holder(before))
+			}
+		})
 	}
 }
 

@@ -201,7 +201,7 @@ func (x *Index) placeKeys(line *line, handles []uint64, keys []block.Key, c chan
 
 // estranged returns the verdict on a handle that does not name what it should.
 func (x *Index) estranged() verdict {
-	if x.blocks.stale {
+	if x.blocks.stale || x.blocks.swept > 0 {
 		return stale
 	}
 	return strange
