@@ -1,0 +1,58 @@
+package kvindex_test
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+func TestWhatAForgottenHolderLeftIsGivenBackWithWhatIsStoredNext(t *testing.T) {
+	t.Run("of its own", func(t *testing.T) { forgetAndStore(t, 0) })
+	t.Run("of what was forgotten, by other handles", func(t *testing.T) { forgetAndStore(t, 1) })
+}
+
+func forgetAndStore(t *testing.T, prompt int) {
+	x, h, prompts := fleetOf(t, 2, 200_000, 0, 512)
+	before := x.Stats().Bytes
+	x.Forget(0)
+	if s := x.Stats(); s.Memberships != s.Blocks || len(s.Holders) != 1 {
+		t.Fatalf("after the holder was forgotten: %+v", s)
+	}
+	for i, prompt := range prompts {
+		keys := h.Append(nil, h.Root(block.Scope{}), 0, prompt, nil)
+		for _, m := range x.Match(keys, 0, nil) {
+			if m.Holder == 0 || i%2 == 1 {
+				t.Fatalf("prompt %d matches %+v", i, m)
+			}
+		}
+	}
+	for range 512 {
+		announce(x, 1, prompts[prompt][:16], 1)
+	}
+	if after := x.Stats().Bytes; after > before*2/3 {
+		t.Errorf("%d bytes of two holders, %d after one was forgotten and much was stored again", before, after)
+	}
+}
+
+func TestAtTheLimitWhatAForgottenHolderLeftGoesBeforeWhatOthersHave(t *testing.T) {
+	hasher, err := block.NewHasher(block.XXH3, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := kvindex.New(hasher, kvindex.Config{Bytes: 16 << 20})
+	r := rand.New(rand.NewPCG(1, 2))
+	for holder := fleet.Holder(0); x.Stats().Bytes < 13<<20; holder = 1 - holder {
+		announce(x, holder, random(r, 512*16), 32)
+	}
+	had := x.Stats().Blocks
+	x.Forget(0)
+	for x.Stats().Blocks < had*7/8 {
+		announce(x, 2, random(r, 512*16), 32)
+	}
+	if s := x.Stats(); s.Evictions > 0 {
+		t.Errorf("%d blocks were evicted, of %d that had room before", s.Evictions, had)
+	}
+}
