@@ -30,13 +30,8 @@ func (x *Index) count(m *matcher, dst []Match) (out []Match, simple, ok bool) {
 			}
 			continue
 		}
-		var single [1]uint64
-		members, ok := x.blocks.sets.members(r.set, &single)
-		if !ok {
-			return dst, false, false
-		}
-		if dst, simple = x.open(members, r.blocks, m.now, *views, dst); !simple {
-			return dst, false, true
+		if dst, simple, ok = x.openSet(r.set, r.blocks, m.now, *views, dst); !simple {
+			return dst, false, ok
 		}
 		m.going = m.going[:0]
 		if len(m.runs) > 1 {
@@ -48,31 +43,88 @@ func (x *Index) count(m *matcher, dst []Match) (out []Match, simple, ok bool) {
 	return dst, true, true
 }
 
-// open makes the Matches of the holders that have a request's first run, the members of whose set are given, or are believed
-// to. It reports false when one has something of it that is not plain.
-func (x *Index) open(members []uint64, blocks uint32, now int64, all []atomic.Pointer[view], dst []Match) ([]Match, bool) {
-	n, plain := len(dst), plainView
-	dst = slices.Grow(dst, len(members))[:n+len(members)]
-	for i := range members {
-		member := setMember(atomic.LoadUint64(&members[i]))
-		id, c := uint(member.holder()), member.claim()
-		if id >= uint(len(all)) || all[id].Load() != plain {
-			return dst[:n], false
-		}
-		switch {
-		case c.mask()-plainMask <= namedMask-plainMask:
-			r := &dst[n]
-			r.Holder, r.Blocks, r.Speculative, r.Full = fleet.Holder(id), blocks, blocks, blocks
-			r.Tier = [block.NumTiers]uint32{blocks}
-			n++
-		case c.mask() != 0 && c.mask() != bareMask:
-			return dst[:n], false
-		case x.blocks.beliefs.until(c.belief()) > now:
-			dst[n] = Match{Holder: fleet.Holder(id), Speculative: blocks}
-			n++
-		}
+// openSet makes the Matches of the holders in the set of a request's first run. It reports false for simple when one has
+// something of it that is not plain.
+func (x *Index) openSet(set setID, blocks uint32, now int64, all []atomic.Pointer[view], dst []Match) (out []Match, simple, ok bool) {
+	if set&singleSet != 0 {
+		dst, simple = x.openOne(set.single(), blocks, now, all, dst)
+		return dst, simple, true
 	}
-	return dst[:n], true
+	if set == 0 {
+		return dst, true, true
+	}
+	members, ok := x.blocks.sets.listed(set)
+	if !ok {
+		return dst, false, false
+	}
+	dst, simple = x.open(members, blocks, now, all, dst)
+	return dst, simple, true
+}
+
+// open is openSet for the members of a set as they lie.
+func (x *Index) open(members []uint64, blocks uint32, now int64, all []atomic.Pointer[view], dst []Match) ([]Match, bool) {
+	first := len(dst)
+	dst = slices.Grow(dst, len(members))[:first+len(members)]
+	if n := openPlain(dst[first:], members, all, blocks); n < len(members) {
+		return x.openRest(members[n:], blocks, now, all, dst[:first+n])
+	}
+	return dst, true
+}
+
+// openPlain makes the Matches of those members before the first one of which something is not plain, and returns how many.
+// Mostly all are plain, and where many holders have a prefix this loop is much of what a lookup takes: it is a function of its
+// own to have all in registers, and halves of a word are stored together.
+//
+//go:noinline
+func openPlain(to []Match, members []uint64, all []atomic.Pointer[view], blocks uint32) int {
+	both := uint64(blocks)<<32 | uint64(blocks)
+	to = to[:len(members)]
+	for i := range members {
+		member := atomic.LoadUint64(&members[i])
+		if claim(member)&(1<<claimBits-1)-plainMask > namedMask-plainMask {
+			return i
+		}
+		id := uint(member >> claimBits)
+		if id >= uint(len(all)) {
+			return i
+		}
+		if all[id].Load() != plainView {
+			return i
+		}
+		r, head := &to[i], both&^(1<<32-1)|uint64(id)
+		r.Holder, r.Blocks = fleet.Holder(uint32(head)), uint32(head>>32)
+		r.Tier = [block.NumTiers]uint32{blocks}
+		r.Speculative, r.Full = uint32(both), uint32(both>>32)
+	}
+	return len(members)
+}
+
+// openRest is open where not all is plain.
+func (x *Index) openRest(members []uint64, blocks uint32, now int64, all []atomic.Pointer[view], dst []Match) ([]Match, bool) {
+	simple := true
+	for i := 0; i < len(members) && simple; i++ {
+		dst, simple = x.openOne(setMember(atomic.LoadUint64(&members[i])), blocks, now, all, dst)
+	}
+	return dst, simple
+}
+
+// openOne is openSet for one holder.
+func (x *Index) openOne(member setMember, blocks uint32, now int64, all []atomic.Pointer[view], dst []Match) ([]Match, bool) {
+	id, c := uint(member.holder()), member.claim()
+	if id >= uint(len(all)) || all[id].Load() != plainView {
+		return dst, false
+	}
+	switch {
+	case c.mask()-plainMask <= namedMask-plainMask:
+		return append(dst, Match{
+			Holder: fleet.Holder(id), Blocks: blocks, Tier: [block.NumTiers]uint32{blocks}, Speculative: blocks, Full: blocks,
+		}), true
+	case c.mask() != 0 && c.mask() != bareMask:
+		return dst, false
+	case x.blocks.beliefs.until(c.belief()) > now:
+		dst = append(dst, Match{Holder: fleet.Holder(id), Speculative: blocks})
+	}
+	return dst, true
 }
 
 // follow adds blocks of a run, whose set is in m.members, to those holders that have all before it or are believed to. It

@@ -179,13 +179,8 @@ func (x *Index) one(last *probe, n int, now int64, dst []Match) ([]Match, bool) 
 		int(g.end) < n || int(atomic.LoadUint32(&s.length)) < n {
 		return dst, false
 	}
-	var single [1]uint64
-	members, ok := b.sets.members(g.set, &single)
-	if !ok {
-		return dst, false
-	}
-	out, ok := x.open(members, uint32(n), now, *views, dst)
-	if !ok || viewing&1 != 0 || x.viewing.Load() != viewing || atomic.LoadUint32(&s.version) != version || !b.slots.still(last) {
+	out, simple, _ := x.openSet(g.set, uint32(n), now, *views, dst)
+	if !simple || viewing&1 != 0 || x.viewing.Load() != viewing || atomic.LoadUint32(&s.version) != version || !b.slots.still(last) {
 		return dst, false
 	}
 	if tick := x.tick(); atomic.LoadUint32(&s.used) != tick {

@@ -127,18 +127,6 @@ func (s *sets) listed(id setID) ([]uint64, bool) {
 	return run[setHeader : setHeader+n], true
 }
 
-// members is listed for any set; a single member is put into single.
-func (s *sets) members(id setID, single *[1]uint64) ([]uint64, bool) {
-	if id == 0 {
-		return nil, true
-	}
-	if id&singleSet != 0 {
-		single[0] = uint64(id.single())
-		return single[:], true
-	}
-	return s.listed(id)
-}
-
 // load appends the members of any set to dst; see listed.
 func (s *sets) load(id setID, dst []setMember) ([]setMember, bool) {
 	if id == 0 {
