@@ -53,9 +53,15 @@ func (x *Index) openSet(set setID, blocks uint32, now int64, all []atomic.Pointe
 	if set == 0 {
 		return dst, true, true
 	}
-	members, ok := x.blocks.sets.listed(set)
+	members, plain, ok := x.blocks.sets.listed(set)
 	if !ok {
 		return dst, false, false
+	}
+	if plain && x.special.Load() == 0 {
+		first := len(dst)
+		dst = slices.Grow(dst, len(members))[:first+len(members)]
+		openAll(dst[first:], members, blocks)
+		return dst, true, true
 	}
 	dst, simple = x.open(members, blocks, now, all, dst)
 	return dst, simple, true
@@ -71,9 +77,22 @@ func (x *Index) open(members []uint64, blocks uint32, now int64, all []atomic.Po
 	return dst, true
 }
 
+// openAll makes the Matches of the members of a plain set. Where many holders have a prefix this loop is much of what a lookup
+// takes: it and the next are functions of their own to have all in registers, and halves of a word are stored together.
+//
+//go:noinline
+func openAll(to []Match, members []uint64, blocks uint32) {
+	both := uint64(blocks)<<32 | uint64(blocks)
+	to = to[:len(members)]
+	for i := range members {
+		r, head := &to[i], both&^(1<<32-1)|atomic.LoadUint64(&members[i])>>claimBits
+		r.Holder, r.Blocks = fleet.Holder(uint32(head)), uint32(head>>32)
+		r.Tier = [block.NumTiers]uint32{blocks}
+		r.Speculative, r.Full = uint32(both), uint32(both>>32)
+	}
+}
+
 // openPlain makes the Matches of those members before the first one of which something is not plain, and returns how many.
-// Mostly all are plain, and where many holders have a prefix this loop is much of what a lookup takes: it is a function of its
-// own to have all in registers, and halves of a word are stored together.
 //
 //go:noinline
 func openPlain(to []Match, members []uint64, all []atomic.Pointer[view], blocks uint32) int {
@@ -81,7 +100,7 @@ func openPlain(to []Match, members []uint64, all []atomic.Pointer[view], blocks 
 	to = to[:len(members)]
 	for i := range members {
 		member := atomic.LoadUint64(&members[i])
-		if claim(member)&(1<<claimBits-1)-plainMask > namedMask-plainMask {
+		if !setMember(member).claim().plain() {
 			return i
 		}
 		id := uint(member >> claimBits)

@@ -51,6 +51,14 @@ type view struct {
 // plainView is the view of all holders with one group, which has full attention.
 var plainView = &view{full: 1, simple: true}
 
+// special returns 1 for a view that is not plain, of a holder that is known.
+func (v *view) special() int32 {
+	if v == nil || v == plainView {
+		return 0
+	}
+	return 1
+}
+
 // proves reports whether a mask is as good as what is believed of a block.
 func (v *view) proves(mask uint64) bool {
 	if mask &= possession; mask == 0 || v.unknown {
@@ -254,6 +262,7 @@ func (x *Index) setView(id fleet.Holder, v *view) {
 		views = grown
 	}
 	x.viewing.Add(1)
+	x.special.Add(v.special() - views[id].Load().special())
 	views[id].Store(v)
 	x.viewing.Add(1)
 	list := x.sparseHolders()

@@ -118,6 +118,7 @@ type Index struct {
 	blocks  blocks
 	views   atomic.Pointer[[]atomic.Pointer[view]] // by holder; nil: unknown
 	viewing atomic.Uint64                          // changes of views
+	special atomic.Int32                           // holders whose views are not plain, and those that are being forgotten
 	sparse  atomic.Pointer[[]fleet.Holder]         // holders with cache groups of which none is full attention, ascending
 	base    atomic.Uint64                          // the clock's value that a strand notes as 0
 
@@ -230,6 +231,7 @@ func (x *Index) Forget(id fleet.Holder) {
 		return
 	}
 	x.tableMu.Lock()
+	x.special.Add(1)
 	x.setView(id, nil) // from here on no reader sees it
 	x.tableMu.Unlock()
 	// Strand by strand is cheaper than block by block, if it has much, and right if no block is covered in part.
@@ -250,6 +252,7 @@ func (x *Index) Forget(id fleet.Holder) {
 		}
 	})
 	x.releaseAll(h)
+	x.special.Add(-1) // nothing claims it any more
 	x.holders[id] = nil
 	x.known--
 	x.counts.forgotten++

@@ -8,8 +8,8 @@ import (
 )
 
 // setID names a set of holders, each with its claim. 0 is the empty set. With the highest bit it is one holder and the
-// number of its mask; else it is the run of a slab in which there are: the number of members in the upper half of the
-// first word and of references in the lower; a hash of the members; the members, ascending.
+// number of its mask; else it is the run of a slab in which there are: a [setHead]; a hash of the members; the members,
+// ascending.
 //
 // A set never changes while something refers to it, and is there once: two sets are the same if their ids are (but for
 // hash collisions, when they may be taken for different ones, which costs a boundary between runs and nothing else).
@@ -21,6 +21,14 @@ const (
 	singleMasks = 1 << (31 - holderBits)
 	setHeader   = 2 // words
 )
+
+// setHead is the first word of a set: the number of members in the upper half and of references in the lower, and setPlain.
+type setHead uint64
+
+// setPlain: all members have their blocks on the accelerator, of the first group, and are believed to have nothing.
+const setPlain = 1 << 63
+
+func (w setHead) members() int { return int(w &^ setPlain >> 32) }
 
 // claim is what a holder has of a block: the number of a mask of tiers and groups, and above it the belief that says it
 // has the block besides. 0 is nothing.
@@ -36,7 +44,11 @@ const (
 
 func claimOf(mask, belief uint32) claim { return claim(belief)<<maskBits | claim(mask) }
 
-func (c claim) mask() uint32   { return uint32(c) & (1<<maskBits - 1) }
+func (c claim) mask() uint32 { return uint32(c) & (1<<maskBits - 1) }
+
+// plain reports whether it is on the accelerator, of the first group, with a name or without, and nothing else.
+func (c claim) plain() bool { return c-plainMask <= namedMask-plainMask }
+
 func (c claim) belief() uint32 { return uint32(c >> maskBits) }
 
 // setMember is a holder and its claim.
@@ -113,18 +125,19 @@ func (s *sets) mask(number uint32) uint64 {
 	return s.all()[number]
 }
 
-// listed returns the members, as they lie, of a set that is not single. Beside a writer they may be anything; false tells that
-// they surely are not.
-func (s *sets) listed(id setID) ([]uint64, bool) {
+// listed returns the members, as they lie, of a set that is not single, and whether all are plain. Beside a writer they may be
+// anything; false tells that they surely are not.
+func (s *sets) listed(id setID) (members []uint64, plain, ok bool) {
 	run := s.slab.at(uint32(id))
 	if len(run) < setHeader {
-		return nil, false
+		return nil, false, false
 	}
-	n := int(atomic.LoadUint64(&run[0]) >> 32)
+	head := setHead(atomic.LoadUint64(&run[0]))
+	n := head.members()
 	if n > len(run)-setHeader {
-		return nil, false
+		return nil, false, false
 	}
-	return run[setHeader : setHeader+n], true
+	return run[setHeader : setHeader+n], head&setPlain != 0, true
 }
 
 // load appends the members of any set to dst; see listed.
@@ -135,7 +148,7 @@ func (s *sets) load(id setID, dst []setMember) ([]setMember, bool) {
 	if id&singleSet != 0 {
 		return append(dst, id.single()), true
 	}
-	run, ok := s.listed(id)
+	run, _, ok := s.listed(id)
 	at, n := len(dst), len(run)
 	dst = slices.Grow(dst, n)[:at+n]
 	to := dst[at:]
@@ -184,7 +197,7 @@ func (s *sets) get(id setID, h fleet.Holder) claim {
 // run returns the members of a set that is not single. It is for the writer.
 func (s *sets) run(id setID) []uint64 {
 	run := s.slab.at(uint32(id))
-	return run[setHeader : setHeader+int(run[0]>>32)]
+	return run[setHeader : setHeader+setHead(run[0]).members()]
 }
 
 // seek skips the members before a holder and returns its claim, 0 when it is none of them.
@@ -278,11 +291,15 @@ func (s *sets) intern(members []setMember, hash uint64) setID {
 	}
 	ref := s.slab.alloc(setHeader + len(members))
 	run := s.slab.at(ref)
-	store(&run[0], uint64(len(members))<<32)
+	head := uint64(len(members))<<32 | setPlain
 	store(&run[1], hash)
 	for i, m := range members {
 		store(&run[setHeader+i], uint64(m))
+		if !m.claim().plain() {
+			head &^= setPlain
+		}
 	}
+	store(&run[0], head)
 	if same == 0 {
 		s.byHash.put(hash, ref)
 	}
@@ -323,7 +340,7 @@ func (s *sets) drop(id setID) {
 	if s.byHash.get(run[1]) == uint32(id) {
 		s.byHash.del(run[1])
 	}
-	s.slab.release(uint32(id), setHeader+int(run[0]>>32))
+	s.slab.release(uint32(id), setHeader+setHead(run[0]).members())
 }
 
 func (s *sets) reset() {
