@@ -85,11 +85,16 @@ func openAll(to []Match, members []uint64, blocks uint32) {
 	both := uint64(blocks)<<32 | uint64(blocks)
 	to = to[:len(members)]
 	for i := range members {
-		r, head := &to[i], both&^(1<<32-1)|atomic.LoadUint64(&members[i])>>claimBits
-		r.Holder, r.Blocks = fleet.Holder(uint32(head)), uint32(head>>32)
-		r.Tier = [block.NumTiers]uint32{blocks}
-		r.Speculative, r.Full = uint32(both), uint32(both>>32)
+		to[i].fill(atomic.LoadUint64(&members[i])>>claimBits, both)
 	}
+}
+
+// fill makes it that of a holder that has all blocks on the accelerator. Their number is in both halves of a word.
+func (r *Match) fill(id, both uint64) {
+	head := both&^(1<<32-1) | id
+	r.Holder, r.Blocks = fleet.Holder(uint32(head)), uint32(head>>32)
+	r.Tier = [block.NumTiers]uint32{uint32(both)}
+	r.Speculative, r.Full = uint32(both), uint32(both>>32)
 }
 
 // openPlain makes the Matches of those members before the first one of which something is not plain, and returns how many.
@@ -110,10 +115,7 @@ func openPlain(to []Match, members []uint64, all []atomic.Pointer[view], blocks 
 		if all[id].Load() != plainView {
 			return i
 		}
-		r, head := &to[i], both&^(1<<32-1)|uint64(id)
-		r.Holder, r.Blocks = fleet.Holder(uint32(head)), uint32(head>>32)
-		r.Tier = [block.NumTiers]uint32{blocks}
-		r.Speculative, r.Full = uint32(both), uint32(both>>32)
+		to[i].fill(uint64(id), both)
 	}
 	return len(members)
 }
@@ -135,9 +137,10 @@ func (x *Index) openOne(member setMember, blocks uint32, now int64, all []atomic
 	}
 	switch {
 	case c.mask()-plainMask <= namedMask-plainMask:
-		return append(dst, Match{
-			Holder: fleet.Holder(id), Blocks: blocks, Tier: [block.NumTiers]uint32{blocks}, Speculative: blocks, Full: blocks,
-		}), true
+		n := len(dst)
+		dst = slices.Grow(dst, 1)[:n+1]
+		dst[n].fill(uint64(id), uint64(blocks)<<32|uint64(blocks))
+		return dst, true
 	case c.mask() != 0 && c.mask() != bareMask:
 		return dst, false
 	case x.blocks.beliefs.until(c.belief()) > now:
