@@ -240,6 +240,10 @@ func (a *slotArray) insert(home uint64, key block.Key, s spot) {
 // insertRun is insert of keys that are at spots which follow each other. The buckets of some keys are on their way into the
 // cache before the first of them is written to.
 func (t *slots) insertRun(keys []block.Key, s spot) {
+	if len(keys) == 1 {
+		t.insert(keys[0], s, nil)
+		return
+	}
 	var ways [ahead]way
 	for ; len(keys) > 0; keys, s = keys[min(len(keys), ahead):], s+ahead {
 		some := keys[:min(len(keys), ahead)]

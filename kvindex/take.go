@@ -98,8 +98,9 @@ func (b *blocks) findNamed(handles []uint64) {
 func (b *blocks) findKeys(keys []block.Key) {
 	b.found = slices.Grow(b.found[:0], len(keys))[:len(keys)]
 	for k, key := range keys {
-		b.found[k].key = key
-		b.slots.touch(key)
+		if b.found[k].key = key; len(keys) > 1 {
+			b.slots.touch(key)
+		}
 	}
 	b.findSlots()
 }
