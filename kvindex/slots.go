@@ -296,18 +296,29 @@ func freeSlot(w *[bucketWords]uint64) int {
 	return bits.TrailingZeros64(free) * 2
 }
 
-// fill is insert into an array that no reader sees yet. filled counts what is in each bucket, so that a bucket need not be
-// read for where there is room.
-func (a *slotArray) fill(filled []uint8, h, key, value uint64) {
-	b := a.home(h)
-	i := int(filled[b]) * 2
-	if i == bucketWords {
-		b, i = a.spill(b)
+// fill inserts what is in an older array, and alive, into one that no reader sees yet. filled counts what is in each bucket, so
+// that a bucket need not be read for where there is room.
+func (a *slotArray) fill(old []uint64, filled []uint8, alive func(spot) bool) {
+	words, buckets := a.words, a.buckets
+	for ; len(old) >= bucketWords; old = old[bucketWords:] {
+		from := (*[bucketWords]uint64)(old)
+		for k := 0; k < bucketWords; k += 2 {
+			key, value := from[k], from[k+1]&^0xffff
+			if value == 0 || alive != nil && !alive(spot(value>>16)) {
+				continue
+			}
+			b := homeBucket(mixKey(block.Key(key)), buckets)
+			i := int(filled[b]) * 2
+			if i == bucketWords {
+				b, i = a.spill(b)
+			}
+			filled[b]++
+			w := (*[bucketWords]uint64)(words[b*bucketWords:])
+			i &= bucketWords - 1
+			w[i] = key // before anything is read: a page that is read first is mapped twice by the system
+			w[i+1] |= value
+		}
 	}
-	w := (*[bucketWords]uint64)(a.words[b*bucketWords:])
-	w[i&(bucketWords-1)] = key // before anything is read: a page that is read first is mapped twice by the system
-	w[i&(bucketWords-1)+1] |= value &^ 0xffff
-	filled[b]++
 }
 
 // rebuild gives a segment room for so many more keys, and no more than it needs, and leaves out what is dead.
@@ -340,11 +351,7 @@ func (t *slots) rebuild(g *slotSegment, more int, alive func(spot) bool) *slotAr
 		t.words -= len(old.words)
 		t.filled = slices.Grow(t.filled[:0], buckets)[:buckets]
 		clear(t.filled)
-		for i := 0; i < len(old.words); i += 2 {
-			if s := spot(old.words[i+1] >> 16); s != 0 && (alive == nil || alive(s)) {
-				a.fill(t.filled, mixKey(block.Key(old.words[i])), old.words[i], old.words[i+1])
-			}
-		}
+		a.fill(old.words, t.filled, alive)
 	}
 	t.words += len(a.words)
 	g.array.Store(a)
