@@ -71,7 +71,8 @@
 // sixteenth each stretch that is stored first takes some of the least recently used strands away, from their ends and only
 // what nothing hangs on; if that does not do, the least recently used sixteenth goes at once. A strand is as recent as its
 // most recent descendant. Slots shrink and strands are given back when they are no longer needed, all the rest when the
-// index is empty at the limit.
+// index is empty at the limit. What a forgotten holder leaves in a large index goes in steps with what is stored next, and at the
+// limit before anything that is held.
 //
 // # Concurrency
 //
