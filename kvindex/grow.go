@@ -35,17 +35,8 @@ func (b *blocks) grow(keys []block.Key, parent block.Key, rooted bool, depth uin
 
 // enter makes slots of keys that are at spots which follow each other.
 func (b *blocks) enter(keys []block.Key, at, mark spot) {
-	if b.dead == 0 && b.swept == 0 {
-		b.slots.insertRun(keys, at|mark)
-	} else {
-		for k, key := range keys {
-			if k%ahead == 0 {
-				b.expect(keys[k:min(k+ahead, len(keys))])
-			}
-			if !b.slots.put(key, (at+spot(k))|mark, b.kept) && b.dead > 0 && b.swept == 0 {
-				b.dead-- // its slot was dead
-			}
-		}
+	if known := b.slots.putRun(keys, at|mark, b.dead == 0 && b.swept == 0, b.living()); b.swept == 0 {
+		b.dead = max(b.dead-known, 0) // their slots were dead
 	}
 	if len(b.floats) > 0 {
 		for k, key := range keys {
@@ -57,16 +48,10 @@ func (b *blocks) enter(keys []block.Key, at, mark spot) {
 // ahead is for how many keys a writer fetches the slots at once. An atomic store waits for its cache line alone.
 const ahead = 16
 
-// expect fetches the slots of keys.
-func (b *blocks) expect(keys []block.Key) {
-	for _, key := range keys {
-		b.slots.touch(key)
-	}
-}
-
-// living returns what tells dead slots from others; nil when none is dead.
+// living returns what tells dead slots from others, for when a segment moves; nil when so few are dead that telling them costs
+// more than taking them along.
 func (b *blocks) living() func(spot) bool {
-	if b.dead == 0 && b.swept == 0 {
+	if b.swept == 0 && b.dead <= b.slots.n/16 {
 		return nil
 	}
 	return b.kept

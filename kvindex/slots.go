@@ -237,12 +237,12 @@ func (a *slotArray) insert(home uint64, key block.Key, s spot) {
 	store(&w[i+1], w[i+1]&0xffff|uint64(s)<<16)
 }
 
-// insertRun is insert of keys that are at spots which follow each other. The buckets of some keys are on their way into the
-// cache before the first of them is written to.
-func (t *slots) insertRun(keys []block.Key, s spot) {
-	if len(keys) == 1 {
-		t.insert(keys[0], s, nil)
-		return
+// putRun is put of keys that are at spots which follow each other, and returns how many of them are not new; fresh: all are. The
+// buckets of some keys are on their way into the cache before the first of them is written to.
+func (t *slots) putRun(keys []block.Key, s spot, fresh bool, alive func(spot) bool) (known int) {
+	if len(keys) == 1 && fresh {
+		t.insert(keys[0], s, alive)
+		return 0
 	}
 	var ways [ahead]way
 	for ; len(keys) > 0; keys, s = keys[min(len(keys), ahead):], s+ahead {
@@ -262,19 +262,32 @@ func (t *slots) insertRun(keys []block.Key, s spot) {
 			t.n++
 		}
 		for k, key := range some {
-			if a := ways[k].array; a != nil {
-				a.insert(ways[k].home, key, s+spot(k))
-			} else {
-				t.insert(key, s+spot(k), nil)
+			if w := &ways[k]; w.array != nil {
+				if fresh || w.array.lacks(w.home, key) {
+					w.array.insert(w.home, key, s+spot(k))
+					continue
+				}
+				t.segment(mixKey(key)).n-- // it may not be new
+				t.n--
+			}
+			if !t.put(key, s+spot(k), alive) {
+				known++
 			}
 		}
 	}
+	return known
 }
 
 // way is where a key will be inserted.
 type way struct {
 	array *slotArray
 	home  uint64
+}
+
+// lacks reports whether a key is surely not there, by a look at its home.
+func (a *slotArray) lacks(home uint64, key block.Key) bool {
+	w := (*[bucketWords]uint64)(a.words[home*bucketWords:])
+	return stray(w[1]) == 0 && w[0] != uint64(key) && w[2] != uint64(key) && w[4] != uint64(key) && w[6] != uint64(key)
 }
 
 // spill returns where there is room for a key whose home is full, and notes how far that is.
