@@ -75,10 +75,12 @@ func (x *Index) roomy(n need) bool {
 		if big.ample = most < x.config.Bytes-x.config.Bytes/4; big.ample {
 			x.blocks.slots.tight, x.blocks.names.tight = false, false
 		}
+		x.blocks.slots.loose, x.blocks.names.loose = big.ample, big.ample
 		x.slack = big
 		return x.roomy(n)
 	}
 	x.slack = need{}
+	x.blocks.slots.loose, x.blocks.names.loose = false, false
 	return used+x.growth(n) <= x.config.Bytes
 }
 

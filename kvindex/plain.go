@@ -223,7 +223,7 @@ func (x *Index) name(h *holder, handles []uint64, keys []block.Key, known bool) 
 	for k, handle := range handles {
 		if k%ahead == 0 {
 			for _, next := range handles[k:min(k+ahead, len(handles))] {
-				b.sum += b.names.touch(next)
+				b.names.touch(next)
 			}
 		}
 		if keys[k] == 0 || x.waits(h, handle) != 0 {

@@ -20,12 +20,17 @@ type slots struct {
 	n        int // keys, dead ones included
 	words    int // of all arrays
 	tight    bool
-	filled   []uint8 // scratch
+	// loose: a quarter of the budget is spare. Worn segments may then grow without room being made for it: all together get no more
+	// than three tenths larger, from a load of 14/16 to one of 9/10 of 12/16.
+	loose  bool
+	filled []uint8 // scratch
 }
 
+// slotSegment is one cache line.
 type slotSegment struct {
 	array atomic.Pointer[slotArray]
-	n     int
+	n     int32
+	gone  int32      // how many were dropped since it was built
 	roots rootCounts // of keys that would be in the segment
 }
 
@@ -39,6 +44,9 @@ const (
 	bucketWords  = 8
 	// slotLoad is how full a segment may be before it grows, in 1/16: fuller saves less than the longer ways cost.
 	slotLoad = 14
+	// wornLoad is the same for a segment of which as much came and went as it has: holes are filled by what strays, so that at a
+	// load of 0.8 half of all is away from home, where it is a sixth in one that was filled once.
+	wornLoad = 12
 )
 
 // spot is a place on a strand: the strand's index, 31 bits, and an offset, 16 bits. 0 is none.
@@ -62,6 +70,23 @@ type probe struct {
 }
 
 func (t *slots) segment(h uint64) *slotSegment { return &t.segments[h>>56] }
+
+// limit is how full a segment may be, in sixteenths of a slot, and whether it is worn.
+func (t *slots) limit(g *slotSegment, a *slotArray) (full int, worn bool) {
+	if t.loose && g.gone > g.n {
+		return len(a.words) / 2 * wornLoad, true
+	}
+	return len(a.words) / 2 * slotLoad, false
+}
+
+// full reports whether a segment must grow before it takes n more keys.
+func (t *slots) full(g *slotSegment, a *slotArray, n int) bool {
+	if a == nil {
+		return true
+	}
+	full, _ := t.limit(g, a)
+	return (int(g.n)+n)*16 > full
+}
 
 func (a *slotArray) home(h uint64) uint64 { return homeBucket(h, a.buckets) }
 
@@ -217,7 +242,7 @@ func (t *slots) insert(key block.Key, s spot, alive func(spot) bool) {
 	h := mixKey(key)
 	g := t.segment(h)
 	a := g.array.Load()
-	if a == nil || (g.n+1)*16 > len(a.words)/2*slotLoad {
+	if t.full(g, a, 1) {
 		a = t.rebuild(g, 1, alive)
 	}
 	a.insert(a.home(h), key, s)
@@ -251,7 +276,7 @@ func (t *slots) putRun(keys []block.Key, s spot, fresh bool, alive func(spot) bo
 			h := mixKey(key)
 			g := t.segment(h)
 			a := g.array.Load()
-			if a == nil || (g.n+ahead)*16 > len(a.words)/2*slotLoad {
+			if t.full(g, a, ahead) {
 				ways[k].array = nil // it may have to grow, for this key and the segment's others that follow
 				continue
 			}
@@ -337,7 +362,9 @@ func (a *slotArray) fill(old []uint64, filled []uint8, alive func(spot) bool) {
 // rebuild gives a segment room for so many more keys, and no more than it needs, and leaves out what is dead.
 func (t *slots) rebuild(g *slotSegment, more int, alive func(spot) bool) *slotArray {
 	old := g.array.Load()
-	n := g.n
+	worn := t.loose && g.gone > g.n
+	g.gone = 0
+	n := int(g.n)
 	if old != nil && alive != nil {
 		n = 0
 		for i := 0; i < len(old.words); i += 2 {
@@ -346,9 +373,9 @@ func (t *slots) rebuild(g *slotSegment, more int, alive func(spot) bool) *slotAr
 			}
 		}
 	}
-	t.n -= g.n - n
-	g.n = n
-	buckets := slotBuckets(n+more, t.tight)
+	t.n -= int(g.n) - n
+	g.n = int32(n)
+	buckets := slotBuckets(n+more, t.tight, worn)
 	if old != nil && more == 0 {
 		buckets = min(buckets, int(old.buckets)) // what is swept must not grow by it
 	}
@@ -372,8 +399,11 @@ func (t *slots) rebuild(g *slotSegment, more int, alive func(spot) bool) *slotAr
 }
 
 // slotBuckets returns how many buckets a segment of n keys gets: full by two thirds of its limit, so that it grows by
-// half; by eight ninths when room is tight.
-func slotBuckets(n int, tight bool) int {
+// half; by eight ninths when room is tight; by nine tenths of a lower limit when it is worn, which grows no more then.
+func slotBuckets(n int, tight, worn bool) int {
+	if worn {
+		return (n*16*10/wornLoad/9 + 3) / 4
+	}
 	if tight {
 		return (n*16*9/slotLoad/8 + 3) / 4
 	}
@@ -406,7 +436,8 @@ func (t *slots) drop(p *probe, alive func(spot) bool) {
 	}
 	g.n--
 	t.n--
-	if len(a.words) > 8*bucketWords && g.n*8 < len(a.words)/2*3 {
+	g.gone++
+	if len(a.words) > 8*bucketWords && int(g.n)*8 < len(a.words)/2*3 {
 		t.rebuild(g, 0, alive)
 	}
 }
@@ -431,12 +462,8 @@ func (t *slots) growth(n int) int64 {
 	buckets, most := 0, 0
 	for i := range t.segments {
 		g := &t.segments[i]
-		words := 0
-		if a := g.array.Load(); a != nil {
-			words = len(a.words)
-		}
-		if (g.n+share)*16 > words/2*slotLoad {
-			one := slotBuckets(g.n+share, t.tight)
+		if a := g.array.Load(); t.full(g, a, share) {
+			one := max(slotBuckets(int(g.n)+share, t.tight, false), slotBuckets(int(g.n)+share, t.tight, true))
 			buckets, most = buckets+one, max(most, one)
 		}
 	}

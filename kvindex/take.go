@@ -83,7 +83,7 @@ func (b *blocks) findNamed(handles []uint64) {
 	b.found = slices.Grow(b.found[:0], len(handles))[:len(handles)]
 	for k, handle := range handles {
 		b.found[k].handle = handle
-		b.sum += b.names.touch(handle)
+		b.names.touch(handle)
 	}
 	for k := range b.found {
 		f := &b.found[k]
