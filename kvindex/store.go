@@ -20,6 +20,9 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 		x.counts.refused++ // its events carry keys
 		return
 	}
+	if len(s.Handles) > 0 && !h.odd {
+		x.blocks.names.touch(s.Handles[0]) // an event of one block is little else than that
+	}
 	x.advance()
 	g := x.join(h, s)
 	if g < 0 || len(s.Handles) == 0 {
