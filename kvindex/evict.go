@@ -1,6 +1,8 @@
 package kvindex
 
 import (
+	"cmp"
+
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 )
@@ -31,7 +33,7 @@ const holderBytes = 512
 func (x *Index) growth(n need) int64 {
 	size := int(x.size)
 	if n.keyed {
-		return x.blocks.growth(n.handles) + x.blocks.beliefs.growth() + copyBytes*int64(n.handles)
+		return x.blocks.growth(n.handles) + x.keyedGrowth(n.handles)
 	}
 	blocks := max(n.tokens, n.handles*n.size)/size + 2*n.handles
 	bytes := x.blocks.growth(blocks) +
@@ -47,6 +49,9 @@ func (x *Index) growth(n need) int64 {
 	return bytes + x.parts.growth(parts) + int64(8*n.tokens)
 }
 
+// keyedGrowth is what of the growth by n keys, stored or believed, is not that of blocks.
+func (x *Index) keyedGrowth(n int) int64 { return x.blocks.beliefs.growth(n) + copyBytes*int64(n) }
+
 // fits reports whether a point that n blocks of ours run through can be stored. It is asked where nothing can be
 // evicted, and only in the rare case of many continuations of one partial block.
 func (x *Index) fits(n int) bool {
@@ -60,17 +65,20 @@ func (x *Index) fits(n int) bool {
 // generous is what is asked for at a time, so that room is measured once in many operations.
 var generous = need{handles: 2048, tokens: 1 << 16, size: 0}
 
-// roomy reports whether the need fits in the budget as things are.
+// roomy reports whether the need fits in the budget as things are. Slack is for engine blocks of one size and for keys besides:
+// what a router believes and what engines announce come in turn.
 func (x *Index) roomy(n need) bool {
-	if n.handles <= x.slack.handles && n.tokens <= x.slack.tokens && n.size == x.slack.size && n.keyed == x.slack.keyed {
+	if n.handles <= x.slack.handles && n.tokens <= x.slack.tokens && (n.keyed || n.size == x.slack.size) {
 		x.slack.handles -= n.handles
 		x.slack.tokens -= n.tokens
 		return true
 	}
 	used := x.bytes()
 	big := generous
-	big.size, big.keyed = n.size, n.keyed
-	most := used + x.growth(big)
+	if big.size = n.size; n.keyed {
+		big.size = cmp.Or(x.slack.size, int(x.size))
+	}
+	most := used + x.growth(big) + x.keyedGrowth(big.handles)
 	if n.handles <= big.handles && n.tokens <= big.tokens && most <= x.config.Bytes {
 		if big.ample = most < x.config.Bytes-x.config.Bytes/4; big.ample {
 			x.blocks.slots.tight, x.blocks.names.tight = false, false

@@ -138,13 +138,13 @@ func (q *beliefs) bytes() int64 {
 	return int64(len(*c))*beliefChunkLen*32 + int64(cap(*c))*8
 }
 
-// growth returns an upper bound of what one more makes it allocate.
-func (q *beliefs) growth() int64 {
-	n := int64(0)
+// growth returns an upper bound of what n more make it allocate.
+func (q *beliefs) growth(n int) int64 {
+	chunks, listed := int64(n/beliefChunkLen+1), int64(0)
 	if c := q.chunks.Load(); c != nil {
-		n = int64(cap(*c))
+		listed = int64(cap(*c))
 	}
-	return beliefChunkLen*32 + 16*n + 64
+	return chunks*(beliefChunkLen*32+16) + 16*listed + 64
 }
 
 // Speculate makes the index believe until the given time (unix nanoseconds) that a holder has the blocks of keys, which
