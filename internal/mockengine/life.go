@@ -66,6 +66,10 @@ func (s *Server) begin(parent context.Context) (*life, error) {
 		MaxHeaderBytes:    1 << 20,
 		ErrorLog:          log.New(io.Discard, "", 0), // cut streams are on purpose
 	}
+	s.mu.Lock() // before the first request is answered: who saw an answer must see this life
+	s.addr, s.sources, s.life = listener.Addr().String(), sources, l
+	s.starts++
+	s.mu.Unlock()
 	l.work.Add(1)
 	go func() { // ends with http.Server.Close in stop
 		defer l.work.Done()
@@ -73,10 +77,6 @@ func (s *Server) begin(parent context.Context) (*life, error) {
 			l.fail(fmt.Errorf("serve HTTP: %w", err))
 		}
 	}()
-	s.mu.Lock()
-	s.addr, s.sources, s.life = listener.Addr().String(), sources, l
-	s.starts++
-	s.mu.Unlock()
 	return l, nil
 }
 
