@@ -150,21 +150,34 @@ type Gateway struct {
 // Serve starts `warmpath serve` with the given further arguments on free ports and waits until it answers /health.
 func Serve(t testing.TB, args ...string) *Gateway {
 	t.Helper()
-	return ServeAt(t, FreePort(t), FreePort(t), args...)
+	for range 5 {
+		if g := serve(t, FreePort(t), FreePort(t), args); g != nil {
+			return g
+		}
+	}
+	t.Fatal("each port that was free was taken before the gateway had it")
+	return nil
 }
 
-// ServeAt is Serve on given ports.
-func ServeAt(t testing.TB, port, admin int, args ...string) *Gateway {
+// serve is Serve on given ports. It returns nil when somebody else has one of them.
+func serve(t testing.TB, port, admin int, args []string) *Gateway {
 	t.Helper()
 	listen, adminListen := fmt.Sprintf("127.0.0.1:%d", port), fmt.Sprintf("127.0.0.1:%d", admin)
 	args = append([]string{"serve", "--listen", listen, "--admin-listen", adminListen}, args...)
 	g := &Gateway{Process: Start(t, "warmpath serve", Binary(t), args...), URL: "http://" + listen, Admin: "http://" + adminListen}
+	taken := false
 	WaitFor(t, 20*time.Second, "the gateway to answer", func() error {
-		if g.Exited() {
+		if !g.Exited() {
+			return Reachable(g.URL + "/health")
+		}
+		if taken = strings.Contains(g.Log(), "address already in use"); !taken {
 			t.Fatalf("the gateway ended:\n%s", g.Log())
 		}
-		return Reachable(g.URL + "/health")
+		return nil
 	})
+	if taken {
+		return nil
+	}
 	return g
 }
 
