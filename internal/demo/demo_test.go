@@ -29,10 +29,8 @@ func TestDemoShowsWhatItPromises(t *testing.T) {
 	if len(results) != 2 || results[1].HitRate() <= results[0].HitRate() {
 		t.Errorf("kv_aware does not find more than round_robin:\n%s", out.String())
 	}
-	// How many predictions are right depends on how soon events come: nearly all on a machine that has time, a few on one that
-	// has none. What must hold on any is that some are, and that none is too high.
 	answered, equal := results[1].Requests()
-	if answered != conversations/5*turns || equal == 0 {
+	if answered != conversations/5*turns || equal < answered*8/10 {
 		t.Errorf("%d of %d predictions were right\n%s", equal, answered, out.String())
 	}
 	if over := results[1].Over(); over > 0 {
