@@ -150,6 +150,15 @@ type Decision struct {
 	take     bool   // it is acted upon
 }
 
+// UncachedTokens returns how many tokens of the prompt are to be computed on the candidate that has most of it.
+func (d *Decision) UncachedTokens() int {
+	least := d.PromptTokens
+	for i := range d.Candidates {
+		least = min(least, max(d.PromptTokens-d.Candidates[i].Predicted, 0))
+	}
+	return least
+}
+
 // Sent notes that the request has been written to the worker: from now on its prompt is expected in that cache. It is for
 // requests with TellsSent, and may be called again, from the goroutine that owns the decision.
 func (d *Decision) Sent() { d.router.speculate(d) }

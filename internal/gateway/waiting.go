@@ -207,10 +207,7 @@ func (w *waiting) measure(ctx context.Context, a *guest, now time.Time) error {
 	if d == nil {
 		return err
 	}
-	uncached := d.PromptTokens
-	for i := range d.Candidates {
-		uncached = min(uncached, max(d.PromptTokens-d.Candidates[i].Predicted, 0))
-	}
+	uncached := d.UncachedTokens()
 	d.Recycle()
 	patience := w.cfg.Load().MaxWait
 	if p.patience > 0 {

@@ -49,11 +49,7 @@ func (w *world) uncached(f *flight, req *warmpath.Request) int {
 		return len(req.Tokens)
 	}
 	defer d.Recycle()
-	uncached := d.PromptTokens
-	for i := range d.Candidates {
-		uncached = min(uncached, max(d.PromptTokens-d.Candidates[i].Predicted, 0))
-	}
-	return uncached
+	return d.UncachedTokens()
 }
 
 // admitHeld sends what a router holds, in order, as long as there is room.
