@@ -136,7 +136,7 @@ func (x *Index) openOne(member setMember, blocks uint32, now int64, all []atomic
 		return dst, false
 	}
 	switch {
-	case c.mask()-plainMask <= namedMask-plainMask:
+	case claim(c.mask()).plain():
 		n := len(dst)
 		dst = slices.Grow(dst, 1)[:n+1]
 		dst[n].fill(uint64(id), uint64(blocks)<<32|uint64(blocks))
@@ -165,7 +165,7 @@ func (m *matcher) follow(x *Index, blocks uint32, dst []Match) bool {
 			continue
 		}
 		switch c := members[0].claim(); {
-		case c.mask()-plainMask <= namedMask-plainMask:
+		case claim(c.mask()).plain():
 			if r.Blocks == r.Speculative { // all so far is confirmed
 				r.Blocks += blocks
 				r.Full += blocks
