@@ -153,12 +153,15 @@ func appendField(out []byte, f api.Field, value []byte) []byte {
 	return append(out, value...)
 }
 
-// onlyText unwraps a list of one text, which /tokenize does not take.
+// onlyText unwraps a list of one text, which /tokenize does not take. Whatever else the prompt is, it stays what it is.
 func onlyText(prompt []byte) []byte {
 	if len(prompt) == 0 || prompt[0] != '[' {
 		return prompt
 	}
 	start := skipSpace(prompt, 1)
+	if prompt[start] != '"' {
+		return prompt
+	}
 	return prompt[start:skipString(prompt, start)]
 }
 

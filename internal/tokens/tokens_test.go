@@ -386,7 +386,7 @@ func TestRenderGivesFeaturesInOrder(t *testing.T) {
 
 func FuzzAnswer(f *testing.F) {
 	for _, seed := range []string{`{"tokens":[1,2,3]}`, `[{"token_ids":[1],"features":{"mm_hashes":{"image":["a"]},"mm_placeholders":{"image":[{"offset":1}]}}}]`,
-		`{"tokens":[99999999999]}`, `{"a":"\\\""}`, `[`, `{"tokens":[`, `{"tokens":[1,]}`, `{"features":null,"token_ids":[]}`, `{"prompt":["x"]}`,
+		`{"tokens":[99999999999]}`, `{"a":"\\\""}`, `[`, `{"tokens":[`, `{"tokens":[1,]}`, `{"features":null,"token_ids":[]}`, `{"prompt":["x"]}`, `{"prompt":[]}`, `{"prompt":[[1]]}`,
 		`{"messages":[],"documents":[1],"chat_template_kwargs":{ "a":1}}`} {
 		f.Add([]byte(seed))
 	}
