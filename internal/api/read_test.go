@@ -206,6 +206,7 @@ func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"prompt":[[1,2],[3]],"n":2,"\u006dodel":"\ud83d\ude00","max_tokens":1e2}`), true)
 	f.Add([]byte(`{"prompt":["a","\u00e9"],"stream_options":{"include_usage":true}}`), true)
 	f.Add([]byte(`{"input_ids":[1],"routed_dp_rank":1,"user":"\\\"","tools":[{}],"a":{"b":[null,true,-1.5e-7]}}`), false)
+	f.Add([]byte(`{"priority":9007199254740993,"n":9223372036854775807}`), true)
 	f.Fuzz(func(t *testing.T, body []byte, completions bool) {
 		d := OpenAIChat
 		if completions {
@@ -251,14 +252,12 @@ func compare(t *testing.T, r *Request, body []byte) {
 		}
 	}
 	for f, got := range map[Field]int{FieldN: r.N, FieldPriority: r.Priority} {
-		var want *float64
-		if json.Unmarshal(m[f.String()], &want) == nil && want != nil && dialects[r.Dialect].reads.has(f) {
-			if f == FieldN {
-				*want = max(*want, 1)
-			}
-			if int(*want) != got {
-				t.Fatalf("%v: %d, encoding/json %v", f, got, *want)
-			}
+		want, ok := wholeNumber(m[f.String()])
+		if f == FieldN {
+			want = max(want, 1)
+		}
+		if ok && dialects[r.Dialect].reads.has(f) && want != got {
+			t.Fatalf("%v: %d, encoding/json %d", f, got, want)
 		}
 	}
 	var stream *bool
@@ -266,6 +265,20 @@ func compare(t *testing.T, r *Request, body []byte) {
 		t.Fatalf("stream %v", r.Stream)
 	}
 	comparePrompt(t, r, m)
+}
+
+// wholeNumber reads a number exactly where it is spelled as a whole one: a float64 holds no more than 53 bits.
+func wholeNumber(raw []byte) (n int, ok bool) {
+	var whole *int
+	if json.Unmarshal(raw, &whole) == nil {
+		if whole == nil {
+			return 0, false
+		}
+		return *whole, true
+	}
+	var v float64
+	err := json.Unmarshal(raw, &v)
+	return int(v), err == nil
 }
 
 func comparePrompt(t *testing.T, r *Request, m map[string]json.RawMessage) {

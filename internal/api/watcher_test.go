@@ -202,6 +202,8 @@ func FuzzWatcher(f *testing.F) {
 	for _, r := range responses {
 		f.Add([]byte(r.body), 3, r.format == EventStream)
 	}
+	f.Add([]byte(doneMark), 1, false)
+	f.Add([]byte(`{"choices":[null,{"index":1,"finish_reason":"stop"}]}`), 1, false)
 	f.Fuzz(func(t *testing.T, body []byte, n int, events bool) {
 		format := JSON
 		if events {
@@ -237,14 +239,14 @@ func naive(body []byte, format Format) (t told, ok bool) {
 	}
 	finish := map[int]bool{}
 	for _, doc := range docs {
-		if string(doc) == doneMark {
+		if format == EventStream && string(doc) == doneMark {
 			t.Done = true
 			continue
 		}
 		var v struct {
 			Object  any
 			Error   any
-			Choices []struct {
+			Choices []*struct { // null is none
 				Index  int
 				Finish any `json:"finish_reason"`
 			}
@@ -261,6 +263,9 @@ func naive(body []byte, format Format) (t told, ok bool) {
 		}
 		t.Failed = t.Failed || v.Object == "error"
 		for _, c := range v.Choices {
+			if c == nil {
+				continue
+			}
 			if _, is := c.Finish.(string); !is && c.Finish != nil || c.Index < 0 || c.Index > 127 {
 				return t, false
 			}
