@@ -69,7 +69,7 @@ func (s *Source) AppendForwarded(dst []byte, f *Forward) (body []byte, ok bool) 
 	switch {
 	case kind == SGLang && hasOnly(r, forwardableChatSGLang):
 		return appendBeside(dst, r.Body(), `"input_ids":`, ids, ""), true
-	case kind == VLLM && hasOnly(r, forwardableChatVLLM) && atLeast(f.To.Version, 0, 32) && len(ids)+max(r.MaxTokens, 1) <= f.To.MaxModelLen:
+	case kind == VLLM && hasOnly(r, forwardableChatVLLM) && atLeast(f.To.Version, 0, 32) && max(r.MaxTokens, 1) <= f.To.MaxModelLen-len(ids):
 		return appendBeside(dst, r.Body(), `"kv_transfer_params":{"prompt_token_ids":`, ids, "}"), true
 	}
 	return dst, false

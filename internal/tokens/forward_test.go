@@ -102,6 +102,7 @@ func TestTheTextIsSentWhereSomethingCouldBeLost(t *testing.T) {
 		{api.OpenAIChat, VLLM, turns(user, `,"extra_key":"k"`)},
 		{api.OpenAIChat, VLLM, turns(user, `,"add_special_tokens":true`)},
 		{api.OpenAIChat, VLLM, turns(user, `,"max_tokens":100`)}, // with the prompt more than the model takes
+		{api.OpenAIChat, VLLM, turns(user, `,"max_tokens":9223372036854775807`)},
 		{api.OpenAIChat, VLLM, turns(user, `,"tools":[]`)},
 		{api.OpenAIChat, VLLM, turns(user+`,{"role":"assistant","content":"b"}`, "")},
 		{api.OpenAIChat, SGLang, turns(user, `,"tools":[]`)},
