@@ -34,7 +34,7 @@ func parseEndpoint(s string) (endpoint, error) {
 		return endpoint{}, fmt.Errorf("endpoint %q: port %q is not within 1..65535", s, address[i+1:])
 	}
 	host := strings.TrimSuffix(strings.TrimPrefix(address[:i], "["), "]")
-	if host == "" {
+	if host == "" || strings.ContainsAny(host, "[]") {
 		return endpoint{}, fmt.Errorf("endpoint %q names no host", s)
 	}
 	return endpoint{host: host, port: port}, nil

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 )
 
@@ -118,7 +119,7 @@ func (p *probe) models(ctx context.Context) (owner string, err error) {
 			continue
 		}
 		owner = m.OwnedBy
-		p.Facts.Models = append(p.Facts.Models, fleet.Model{ID: m.ID, Root: m.Root, Parent: m.Parent, MaxModelLen: m.MaxModelLen})
+		p.Facts.Models = append(p.Facts.Models, fleet.Model{ID: m.ID, Root: m.Root, Parent: m.Parent, MaxModelLen: max(m.MaxModelLen, 0)})
 	}
 	p.overrideModel()
 	if len(p.Facts.Models) == 0 {
@@ -151,6 +152,14 @@ func (p *probe) overrideModel() {
 		p.note("the configured model %q is not in the worker's list, which begins with %q: requests will name the configured one", name, p.Facts.Models[0].ID)
 	}
 	p.Facts.Models = append([]fleet.Model{base}, adapters...)
+}
+
+// blockSize returns the size that an engine told, 0 where no block has that size: events will tell then.
+func blockSize(tokens int) int {
+	if tokens < 0 || tokens > block.MaxSize {
+		return 0
+	}
+	return tokens
 }
 
 func (p *probe) version(ctx context.Context) (string, error) {

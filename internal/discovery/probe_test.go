@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 )
 
@@ -343,6 +344,8 @@ func TestEndpointsOfRanksAreReached(t *testing.T) {
 func FuzzProbeTakesAnyAnswer(f *testing.F) {
 	f.Add(vllmModels, vllmSources, vllmMetrics, `{"version":"0.32.0"}`, sglang0523()["GET /server_info"])
 	f.Add(`{"data":[{"id":"a","owned_by":"sglang"}]}`, `{"a":{},"-1":null}`, "vllm:cache_config_info{engine=\"0\",block_size=\"-1", `[]`, `{"page_size":-5,"dp_size":99999999,"kv_events":{"endpoint_port_base":-1}}`)
+	f.Add(`{"data":[{"id":"a","owned_by":"sglang","max_model_len":-9223372036854775808}]}`, ``, ``, ``, `{"page_size":1,"kv_events":{"endpoint_host":"[[","endpoint_port_base":5,"block_size":9223372036854775807}}`)
+	f.Add(`{"data":[{"id":"a","owned_by":"vllm"}]}`, ``, "vllm:cache_config_info{engine=\"1\",block_size=\"65537\"} 1\nvllm:cache_config_info{engine=\"-5\"} 1\n", `{"version":"1"}`, ``)
 	f.Fuzz(func(t *testing.T, models, sources, metrics, version, info string) {
 		transport := roundTrip(func(r *http.Request) (*http.Response, error) {
 			w := httptest.NewRecorder()
@@ -353,8 +356,13 @@ func FuzzProbeTakesAnyAnswer(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if r.Facts.BlockSize < 0 || r.Facts.Ranks < 1 || len(r.Facts.Models) == 0 {
-			t.Errorf("facts %+v", r.Facts)
+		if f := r.Facts; f.BlockSize < 0 || f.BlockSize > block.MaxSize || f.BlocksPerRank < 0 || f.Ranks < 1 || f.FirstRank < 0 || len(f.Models) == 0 {
+			t.Errorf("facts %+v", f)
+		}
+		for _, m := range r.Facts.Models {
+			if m.ID == "" || m.MaxModelLen < 0 {
+				t.Errorf("model %+v", m)
+			}
 		}
 		if len(r.Facts.Events) > fleet.MaxRanks {
 			t.Errorf("%d event sources", len(r.Facts.Events))

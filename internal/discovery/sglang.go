@@ -67,13 +67,13 @@ func (p *probe) sglang(info *serverInfo) {
 	if info.Version != "" {
 		f.Version = info.Version
 	}
-	f.BlockSize = max(info.PageSize, 0)
+	f.BlockSize = blockSize(info.PageSize)
 	f.Ranks = min(info.DPSize, fleet.MaxRanks)
 	f.ReportsCachedTokens = info.CacheReport
 	switch ev := info.KVEvents.value; {
 	case ev != nil:
-		if ev.BlockSize > 0 {
-			f.BlockSize = ev.BlockSize // wider than a page under decode context parallelism
+		if size := blockSize(ev.BlockSize); size > 0 {
+			f.BlockSize = size // wider than a page under decode context parallelism
 		}
 		f.Ranks = max(f.Ranks, min(ev.DPSize, fleet.MaxRanks))
 		p.sglangEvents(ev)

@@ -135,12 +135,12 @@ func (p *probe) vllmCache(ctx context.Context) string {
 	if rank, err := strconv.Atoi(first["engine"]); err == nil && rank > 0 && rank < fleet.MaxRanks {
 		p.Facts.FirstRank = rank
 		for engine := range engines {
-			if other, err := strconv.Atoi(engine); err == nil {
+			if other, err := strconv.Atoi(engine); err == nil && other >= 0 {
 				p.Facts.FirstRank = min(p.Facts.FirstRank, other)
 			}
 		}
 	}
-	p.Facts.BlockSize = atoi(first["block_size"])
+	p.Facts.BlockSize = blockSize(atoi(first["block_size"]))
 	tokens, blocks := atoi(first["kv_cache_size_tokens"]), atoi(first["num_gpu_blocks"])
 	switch {
 	case tokens > 0 && p.Facts.BlockSize > 0:
