@@ -3,6 +3,7 @@ package mockengine
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -303,6 +304,14 @@ func TestHugeRequestsAreRefused(t *testing.T) {
 	if status, data := call(t, s, chatPath, body); status != http.StatusBadRequest || !strings.Contains(string(data), "limit") {
 		t.Errorf("status %d: %.200s", status, data)
 	}
+	delete(body, "ignore_eos")
+	body["max_tokens"], body["min_tokens"] = int64(math.MaxInt64), int64(math.MaxInt64)
+	if status, data := call(t, s, chatPath, body); status != http.StatusBadRequest || !strings.Contains(string(data), "limit") {
+		t.Errorf("without an end in sight: status %d: %.200s", status, data)
+	}
+	if status, data := call(t, s, textPath, object{"prompt": []any{"a", "b", "c", "d"}, "n": int64(1) << 62}); status != http.StatusBadRequest {
+		t.Errorf("2^62 answers to each of four prompts: status %d: %.200s", status, data)
+	}
 }
 
 // Whatever a body holds, reading it must end in an error or in prompts and answers within bounds.
@@ -313,6 +322,7 @@ func FuzzRequestsAreReadOrRefused(f *testing.F) {
 		`{"prompt":"x","min_tokens":3,"stream":true,"stream_options":{"include_usage":true}}`,
 		`{"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{}"}}]}],"continue_final_message":true}`,
 		`{"messages":[null],"prompt":[null],"tools":{},"stop":{},"n":1.5}`,
+		`{"prompt":["a","b","c","d"],"n":4611686018427387904,"max_tokens":9223372036854775807,"min_tokens":9223372036854775807}`,
 	} {
 		f.Add([]byte(body))
 	}
@@ -328,6 +338,9 @@ func FuzzRequestsAreReadOrRefused(f *testing.F) {
 			g, err := l.readGeneration(body, chat, "")
 			if err != nil || g.excess(cfg.MaxModelLen) != "" {
 				continue
+			}
+			if g.choices < 1 || g.choices*len(g.prompts) > maxChoices || g.choices > maxChoices {
+				t.Fatalf("%d choices for each of %d prompts", g.choices, len(g.prompts))
 			}
 			for i := range g.prompts {
 				options := g.options

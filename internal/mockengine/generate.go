@@ -107,8 +107,8 @@ func (g *generation) excess(longest int) string {
 				"Please reduce the length of the input messages.", longest, n)
 		}
 		answer := g.options.limit
-		if !g.options.ignoreEnd {
-			answer = min(answer, g.options.length+1)
+		if !g.options.ignoreEnd && answer > g.options.length {
+			answer = g.options.length + 1
 		}
 		total += (n + min(answer, longest-n)) * g.choices
 	}

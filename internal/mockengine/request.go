@@ -177,7 +177,7 @@ func tokenList(items []*fastjson.Value) ([]block.Token, error) {
 // readOptions reads what bounds the answers.
 func (g *generation) readOptions(body *fastjson.Value, l *life) error {
 	n, err := number(body, "n", 1)
-	if err != nil || n < 1 || n*len(g.prompts) > maxChoices {
+	if err != nil || n < 1 || n > maxChoices/len(g.prompts) {
 		return fmt.Errorf("n: must be within 1..%d", maxChoices/len(g.prompts))
 	}
 	g.choices = n
