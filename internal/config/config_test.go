@@ -170,6 +170,8 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("workers: [{url: http://a}]\n"))
 	f.Add([]byte("a: &a [*a]\n"))
 	f.Add([]byte("workers: !0000 00000"))
+	f.Add([]byte("policies: &a\n  - type: random\n"))
+	f.Add([]byte("<<: {policies: [{name: a}]}\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		cfg := Default()
 		if file, err := parse("f", data, &cfg); err == nil {

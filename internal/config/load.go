@@ -98,13 +98,19 @@ func parse(path string, data []byte, cfg *Config) (file *ast.File, err error) {
 func decode(root ast.Node, cfg *Config) error {
 	mapping, ok := root.(*ast.MappingNode)
 	if !ok {
-		return decoder().DecodeFromNode(root, cfg)
+		if err := decoder().DecodeFromNode(root, cfg); err != nil {
+			return err
+		}
+		return cfg.missedPolicies(root)
 	}
 	policies := takePolicies(mapping)
 	if len(mapping.Values) > 0 {
 		if err := decoder().DecodeFromNode(mapping, cfg); err != nil {
 			return err
 		}
+	}
+	if err := cfg.missedPolicies(mapping); err != nil {
+		return err
 	}
 	return cfg.decodePolicies(policies)
 }

@@ -129,6 +129,22 @@ func (c *Config) decodePolicies(t taken) error {
 	return nil
 }
 
+// missedPolicies returns an error when the decoder found policies, of which it reads no parameters, where takePolicies did not
+// look: in a list with a tag or an anchor, or one that is merged in.
+func (c *Config) missedPolicies(root ast.Node) error {
+	if !slices.ContainsFunc(c.Policies, func(p Policy) bool { return p.Parameters == nil }) {
+		return nil
+	}
+	if mapping, ok := root.(*ast.MappingNode); ok {
+		for _, v := range mapping.Values {
+			if keyOf(v) == "policies" {
+				root = v.Value
+			}
+		}
+	}
+	return &nodeError{"policies: the list is written in its place, without a tag (!…), an anchor (&…) or a merge key (<<)", root}
+}
+
 // decodePolicy reads a policy of that type, or of the type that it names.
 func (c *Config) decodePolicy(path, kind string, node *ast.MappingNode) (Policy, error) {
 	p := Policy{Type: kind}

@@ -50,6 +50,16 @@ func TestPoliciesReachTheRouterByModel(t *testing.T) {
 	}
 }
 
+func TestPoliciesThatWouldLoseTheirParametersAreRefused(t *testing.T) {
+	for _, text := range []string{"policies: &a\n  - type: random\n", "policies: !!seq\n  - type: random\n", "policies: !\n  -\n", "<<: {policies: [{type: random}]}\n",
+		"&a {policies: [{type: random}]}\n", "policies: [&a {type: random}]\n"} {
+		cfg := Default()
+		if _, err := parse("f", []byte(text), &cfg); err == nil || !strings.Contains(err.Error(), "f:") || !strings.Contains(err.Error(), "polic") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
 func TestAPolicyMayBeWrittenInPlace(t *testing.T) {
 	cfg := load(t, "seed_kv_aware.yaml")
 	spec := cfg.Spec()
