@@ -44,7 +44,7 @@ type Config struct {
 	MaxSequences   int // requests that run at once, per rank
 
 	// Events is where rank 0 publishes its KV events, tcp://host:port; rank r takes port+r, and port 0 takes a free one
-	// for each. "" publishes nothing. Replay is the same for the replay socket; "" serves no replay.
+	// for each, in a row for SGLang, which tells only the first. "" publishes nothing. Replay is the same for the replay socket; "" serves no replay.
 	Events, Replay string
 	Topic          string // first frame of each event message
 	BufferSteps    int    // batches kept for replay

@@ -337,6 +337,19 @@ func TestDiscoveryLeadsToTheEvents(t *testing.T) {
 	}
 }
 
+// SGLang tells one port for all ranks: whoever reads it has to find each rank at its own.
+func TestSGLangsRanksPublishAtPortsInARow(t *testing.T) {
+	s := start(t, func(c *Config) { withEvents(c); c.Kind, c.Ranks = SGLang, 3 })
+	events := decode(t, s, "/server_info", nil, 200)["kv_events"].(object)
+	for rank, source := range s.Sources() {
+		for key, got := range map[string]string{"endpoint_port_base": source.Endpoint, "replay_endpoint_port_base": source.Replay} {
+			if want := fmt.Sprintf("tcp://127.0.0.1:%.0f", events[key].(float64)+float64(rank)); got != want {
+				t.Errorf("rank %d: %s says %s, it is at %s", rank, key, want, got)
+			}
+		}
+	}
+}
+
 func TestARestartBeginsTheStreamAnew(t *testing.T) {
 	s := start(t, withEvents)
 	l := listenTo(t, s, 0)

@@ -42,6 +42,12 @@ func engineConfig(c *Config) engine.Config {
 // them. It returns where they publish.
 func (l *life) startRanks(known []EventSource) ([]EventSource, error) {
 	var sources []EventSource
+	events, replay := l.cfg.Events, l.cfg.Replay
+	if l.cfg.Kind == SGLang && l.cfg.Ranks > 1 && known == nil {
+		if err := rows(l.cfg.Ranks, &events, &replay); err != nil {
+			return nil, err
+		}
+	}
 	for id := range l.cfg.Ranks {
 		model, err := engine.New(engineConfig(l.cfg))
 		if err != nil {
@@ -49,7 +55,7 @@ func (l *life) startRanks(known []EventSource) ([]EventSource, error) {
 		}
 		r := &rank{id: id, life: l, engine: model, wake: make(chan struct{}, 1)}
 		if l.cfg.Events != "" {
-			source, err := r.openPublisher(known)
+			source, err := r.openPublisher(known, events, replay)
 			if err != nil {
 				return nil, err
 			}
@@ -69,7 +75,8 @@ func (l *life) startRanks(known []EventSource) ([]EventSource, error) {
 	return sources, nil
 }
 
-func (r *rank) openPublisher(known []EventSource) (EventSource, error) {
+// openPublisher opens the rank's sockets where an earlier life had them, else at its offset from events and replay.
+func (r *rank) openPublisher(known []EventSource, events, replay string) (EventSource, error) {
 	cfg := r.life.cfg
 	config := zmq.PublisherConfig{
 		Topic:              cfg.Topic,
@@ -81,10 +88,10 @@ func (r *rank) openPublisher(known []EventSource) (EventSource, error) {
 		config.Endpoint, config.Replay = known[r.id].Endpoint, known[r.id].Replay
 	} else {
 		var err error
-		if config.Endpoint, err = offsetPort(cfg.Events, r.id); err != nil {
+		if config.Endpoint, err = offsetPort(events, r.id); err != nil {
 			return EventSource{}, err
 		}
-		if config.Replay, err = offsetPort(cfg.Replay, r.id); err != nil {
+		if config.Replay, err = offsetPort(replay, r.id); err != nil {
 			return EventSource{}, err
 		}
 	}

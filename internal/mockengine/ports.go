@@ -1,0 +1,75 @@
+package mockengine
+
+import (
+	"fmt"
+	"net"
+	"strings"
+)
+
+// rowTries is how often a row of free ports is looked for. 64: on a machine with few sockets the first is nearly always free.
+const rowTries = 64
+
+// rows replaces port 0 of each endpoint by the first of n free ports in a row. SGLang tells its clients one port for all
+// ranks, rank r being at port + r, so that ports taken one by one would send them to the wrong door. The ports are let go
+// before they are used: somebody else may be faster, which the publishers then say.
+func rows(n int, endpoints ...*string) error {
+	var held []net.Listener
+	defer func() {
+		for _, l := range held {
+			l.Close()
+		}
+	}()
+	for _, endpoint := range endpoints {
+		address, tcp := strings.CutPrefix(*endpoint, "tcp://")
+		host, port, err := net.SplitHostPort(address)
+		if !tcp || err != nil || port != "0" && port != "*" {
+			continue // a port of its own, or nothing at all
+		}
+		bind := host
+		if host == "*" {
+			bind = ""
+		}
+		first, row, err := row(bind, n)
+		if err != nil {
+			return fmt.Errorf("find ports for %s: %w", *endpoint, err)
+		}
+		held = append(held, row...) // until the other endpoint has its own
+		if strings.Contains(host, ":") {
+			host = "[" + host + "]"
+		}
+		*endpoint = fmt.Sprintf("tcp://%s:%d", host, first)
+	}
+	return nil
+}
+
+// row opens n ports in a row.
+func row(host string, n int) (first int, held []net.Listener, err error) {
+	for range rowTries {
+		first, held, err = tryRow(host, n)
+		if err == nil {
+			return first, held, nil
+		}
+	}
+	return 0, nil, fmt.Errorf("no %d free ports in a row: %w", n, err)
+}
+
+func tryRow(host string, n int) (first int, held []net.Listener, err error) {
+	for i := range n {
+		port := 0
+		if i > 0 {
+			port = first + i
+		}
+		var l net.Listener
+		if l, err = net.Listen("tcp", net.JoinHostPort(host, fmt.Sprint(port))); err != nil {
+			for _, l := range held {
+				l.Close()
+			}
+			return 0, nil, err
+		}
+		held = append(held, l)
+		if i == 0 {
+			first = l.Addr().(*net.TCPAddr).Port
+		}
+	}
+	return first, held, nil
+}
