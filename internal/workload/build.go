@@ -53,6 +53,9 @@ func (b *builder) add(r Request) error {
 		b.silent++
 		r.Output = 1
 	}
+	if r.Arrival.Abs() > century {
+		return fmt.Errorf("its time lies %.0f years from where the trace counts from", r.Arrival.Abs().Hours()/24/365)
+	}
 	if r.Input > MaxTokens || r.Output > MaxTokens {
 		return fmt.Errorf("%d prompt and %d output tokens: more than %d cannot be meant", r.Input, r.Output, MaxTokens)
 	}
@@ -98,6 +101,9 @@ func (b *builder) finish() (*Workload, error) {
 	if b.silent > 0 {
 		b.note("%d requests have an empty answer, which is played as one token", b.silent)
 	}
+	if !b.clocked && w.span() > longest {
+		return nil, fmt.Errorf("%w: its first and its last request lie %.0f years apart", errWhole, w.span().Hours()/24/365)
+	}
 	if !b.o.Raw {
 		b.spread()
 	}
@@ -107,6 +113,22 @@ func (b *builder) finish() (*Workload, error) {
 	w.arrange()
 	w.numberTurns()
 	return w, nil
+}
+
+// century bounds a time in a file, longest how far a trace's first and last request lie apart: twice that, which jitter may make
+// of it, is still a time that [Write] writes and [Read] takes.
+const (
+	century = 100 * 366 * 24 * time.Hour
+	longest = 40 * 366 * 24 * time.Hour
+)
+
+// span is how far the first and the last arrival lie apart. Both lie within a century of 0.
+func (w *Workload) span() time.Duration {
+	first, last := w.Requests[0].Arrival, w.Requests[0].Arrival
+	for i := range w.Requests {
+		first, last = min(first, w.Requests[i].Arrival), max(last, w.Requests[i].Arrival)
+	}
+	return last - first
 }
 
 // beginAtZero shifts the first arrival to 0.
@@ -197,7 +219,7 @@ func (b *builder) spread() {
 	}
 	slices.Sort(gaps)
 	width := gaps[len(gaps)/2].Round(time.Second)
-	if width < binnedWidth {
+	if width < binnedWidth || w.span() > longest {
 		return
 	}
 	random := rand.New(rand.NewPCG(b.o.Seed, uint64(width)))
@@ -239,8 +261,7 @@ func (b *builder) followSessions(service func(*Request) time.Duration) {
 
 // seconds converts a number of seconds in a file; it refuses what is no time.
 func seconds(v float64) (time.Duration, error) {
-	const century = 100 * 366 * 24 * 3600
-	if !(v > -century && v < century) {
+	if !(math.Abs(v) < century.Seconds()) {
 		return 0, fmt.Errorf("%s s is not a time", strconv.FormatFloat(v, 'g', -1, 64))
 	}
 	return time.Duration(math.Round(v * float64(time.Second))), nil

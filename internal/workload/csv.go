@@ -3,6 +3,7 @@ package workload
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 type table struct {
 	lines   *lines
 	columns map[string]int
+	width   int // fields of a row
 	fields  []string
 }
 
@@ -25,7 +27,12 @@ func newTable(l *lines, needed ...string) (*table, error) {
 	}
 	t := &table{lines: l, columns: map[string]int{}}
 	for i, name := range strings.Split(strings.TrimPrefix(string(header), "\ufeff"), ",") {
-		t.columns[strings.Trim(strings.TrimSpace(name), `"`)] = i
+		name = strings.Trim(strings.TrimSpace(name), `"`)
+		if _, twice := t.columns[name]; twice && slices.Contains(needed, name) {
+			return nil, fmt.Errorf("the header has the column %q twice", name)
+		}
+		t.columns[name] = i
+		t.width++
 	}
 	for _, name := range needed {
 		if _, ok := t.columns[name]; !ok {
@@ -39,8 +46,8 @@ func newTable(l *lines, needed ...string) (*table, error) {
 func (t *table) each(f func() error) error {
 	return t.lines.each(func(line []byte) error {
 		t.fields = strings.Split(string(line), ",")
-		if len(t.fields) != len(t.columns) {
-			return fmt.Errorf("%d fields, the header has %d", len(t.fields), len(t.columns))
+		if len(t.fields) != t.width {
+			return fmt.Errorf("%d fields, the header has %d", len(t.fields), t.width)
 		}
 		return f()
 	})

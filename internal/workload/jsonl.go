@@ -227,7 +227,7 @@ func (b *builder) entryRequest(e *entry, at float64, places map[string]int) (*Re
 	}
 	for _, name := range e.Join {
 		j, err := place(places, name)
-		if err != nil || r.After < 0 {
+		if err != nil || j < 0 || r.After < 0 {
 			return nil, errors.Join(err, errors.New("join: want earlier requests, beside after"))
 		}
 		r.Join = append(r.Join, j)
@@ -283,6 +283,9 @@ func (e *entry) fillPrompt(r *Request) error {
 		}
 		r.Input = sum
 	}
+	if e.Input < 0 {
+		return fmt.Errorf("input: %d tokens", e.Input)
+	}
 	if e.Input != 0 && r.Input != e.Input {
 		if len(r.Segments) > 0 && r.Text != nil && len(e.Segments) == 0 && len(e.Tokens) == 0 {
 			r.fit(e.Input) // text, and somebody counted its tokens
@@ -296,9 +299,9 @@ func (e *entry) fillPrompt(r *Request) error {
 	return nil
 }
 
-// fit makes r's segments n tokens long: cut at the end, or filled with content of its own.
+// fit makes r's segments n tokens long, at least 1: cut at the end, or filled with content of its own.
 func (r *Request) fit(n int) {
-	if n < 1 || n > MaxTokens {
+	if n > MaxTokens {
 		r.Input = n // add refuses it
 		return
 	}

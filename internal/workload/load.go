@@ -45,7 +45,7 @@ var formats = map[string]format{
 	"agent":    {"agent sessions, closed loop: LMCache (text) or dynamo.request.trace.v1 JSONL", readAgent},
 	"openai":   {"JSONL of OpenAI request bodies (chat or completions), plain or as a batch file", readOpenAI},
 	"tokens":   {"LLMServingSim JSONL: prompts as token ids, arrival_time_ns", readTokens},
-	"warmpath": {"our own JSONL, see `warmpath workload formats`", readWarmpath},
+	"warmpath": {"our own JSONL; `warmpath workload list` describes it", readWarmpath},
 }
 
 // Formats returns the names of the file formats, each with a line about it.

@@ -283,6 +283,12 @@ func TestBadLinesAreNamed(t *testing.T) {
 	f("warmpath", `{"input":9,"segments":[[1,2]],"output":1}`, "line 1: input: 9 tokens, but")
 	f("warmpath", `{"warmpath":2}`, "line 1: version 2")
 	f("warmpath", `{"input":1,"output":1,"join":["0"]}`, "line 1: ")
+	f("warmpath", "{\"input\":1,\"output\":1}\n{\"input\":1,\"output\":1,\"after\":\"0\",\"join\":[\"\"]}", "line 2: join")
+	f("warmpath", "{\"id\":\"a\",\"prompt\":\"x\",\"input\":-1,\"output\":1}\n{\"input\":1,\"output\":1,\"after\":\"a\"}", "line 1: input: -1")
+	f("azure", "TIMESTAMP,ContextTokens,GeneratedTokens,GeneratedTokens\n2023-11-16 18:17:03,1,1", `line 1: the header has the column "GeneratedTokens" twice`)
+	f("azure", "TIMESTAMP,ContextTokens,GeneratedTokens,,\n2023-11-16 18:17:03,1,1", "line 2: 3 fields, the header has 5")
+	f("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\n2000-01-01 00:00:00,1,1\n9999-01-01 00:00:00,1,1", "line 3: its time lies 292 years")
+	f("burstgpt", "Timestamp,Request tokens,Response tokens\n-3e9,1,1\n3e9,1,1", "190 years apart")
 	f("qwen", "\x1f\x8bnot gzip", "gzip")
 	for spec, want := range map[string]string{
 		"x": "want FORMAT:FILE", "csv:f": "no format \"csv\"", "mooncake:/does/not/exist": "open workload", "gen:nothing": "no generator",
@@ -363,11 +369,13 @@ func FuzzRead(f *testing.F) {
 			`{"timestamp": 1, "input_length": 600, "output_length": 2, "hash_ids": [1, 2], "chat_id": 1, "parent_chat_id": 0}`,
 			"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,48,10\n",
 			"Timestamp,Session ID,Request tokens,Response tokens\n5.5,a,4,1\n7,a,9,1\n",
+			"Timestamp,Request tokens,Response tokens,,\n-3e9,4,1,,\n3e9,9,1,,\n",
 			`{"timestamp": "3", "input_length": 6, "output_length": 7, "hash_ids": {"sys_prompt": [1], "passages_ids": [3]}, "session_id": "y"}`,
 			`{"event":{"event_type":"request_end","agent_context":{"session_id":"a","parent_session_id":"b"},"request":{"input_tokens":20,"output_tokens":2,"request_received_ms":1,"total_time_ms":2,"replay":{"trace_block_size":16,"input_sequence_hashes":[1,2]}}}}`,
 			`{"timestamp": 5000000, "input": "hello", "output": "abcd", "session_id": "s"}`,
 			`{"model":"m","messages":[{"role":"user","content":"x"}],"max_tokens":7}`,
 			`{"input_toks": 2, "output_toks": 5, "arrival_time_ns": 46926808, "input_tok_ids": [5971, 2927]}`,
+			"{\"id\":\"x\",\"prompt\":\"a\",\"input\":-1,\"output\":1}\n{\"input\":4,\"output\":1,\"after\":\"x\",\"join\":[\"\"]}",
 			"{\"warmpath\":1,\"stages\":[{\"name\":\"a\",\"start\":0,\"first\":0}]}\n{\"id\":\"x\",\"at\":1,\"segments\":[[5,32]],\"output\":4,\"answer\":77}\n{\"after\":\"x\",\"join\":[\"x\"],\"input\":4,\"output\":1}",
 		} {
 			f.Add(uint8(i), []byte(text))
