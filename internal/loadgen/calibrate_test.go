@@ -112,9 +112,17 @@ func TestFitExplainsSplitwise(t *testing.T) {
 	}
 }
 
+func TestAColumnThatStandsTwiceIsRefused(t *testing.T) {
+	const table = "model,hardware,tensor_parallel,prompt_size,batch_size,token_size,prompt_time,token_time,model\nm,h,1,512,1,128,10.5,20\n"
+	if _, err := ReadSplitwise(strings.NewReader(table), "", "", 0); err == nil || !strings.Contains(err.Error(), `"model" twice`) {
+		t.Error(err)
+	}
+}
+
 func FuzzReadMeasured(f *testing.F) {
 	f.Add([]byte(`{"input_toks":3,"output_toks":2,"queued_ts":1,"scheduled_ts":1.5,"first_token_ts":2,"last_token_ts":3}`))
 	f.Add([]byte("model,hardware,tensor_parallel,prompt_size,batch_size,token_size,prompt_time,token_time\nm,h,1,512,1,128,10.5,20\n"))
+	f.Add([]byte("model,hardware,tensor_parallel,prompt_size,batch_size,token_size,prompt_time,token_time,token_time\nm,h,1,512,1,128,10.5,20\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if rows, err := ReadMeasured(bytes.NewReader(data)); err == nil && len(rows) == 0 {
 			t.Error("neither rows nor an error")

@@ -138,6 +138,9 @@ func ReadSplitwise(r io.Reader, model, hardware string, parallel int) ([]Point, 
 		if columns == nil {
 			columns = map[string]int{}
 			for i, name := range fields {
+				if _, twice := columns[name]; twice {
+					return fmt.Errorf("the header has the column %q twice", name)
+				}
 				columns[name] = i
 			}
 			for _, name := range []string{"model", "hardware", "tensor_parallel", "prompt_size", "batch_size", "token_size", "prompt_time", "token_time"} {
