@@ -21,7 +21,11 @@ func newMock() *cobra.Command {
 		Short: "Run a mock engine: vLLM's or SGLang's surface, a real block pool, real KV events",
 		Long: `Run a mock engine to test against: the HTTP surface of vLLM or SGLang as far as a router
 uses it, a real block pool with prefix caching, and KV events over ZMQ with replay.
-POST /mock/fault makes it misbehave: die, freeze, drop events, restart with an empty cache, …`,
+POST /mock/fault makes it misbehave, GET /mock/fault tells what is in force:
+
+  curl 127.0.0.1:8000/mock/fault -d '{"kind":"restart","down":"2s"}'
+
+` + mockengine.FaultDoc,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg.Kind = mockengine.Kind(kind)

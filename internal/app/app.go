@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/warmpath/warmpath"
@@ -157,16 +158,16 @@ func (a *App) Run(ctx context.Context) error {
 	a.mu.Lock()
 	cfg := a.cfg
 	a.mu.Unlock()
-	front, err := net.Listen("tcp", cfg.Listen)
+	front, err := listen("clients", "--listen", cfg.Listen)
 	if err != nil {
-		return fmt.Errorf("listen for clients: %w", err)
+		return err
 	}
 	a.address = front.Addr()
 	var back net.Listener
 	if cfg.Admin.Listen != "" {
-		if back, err = net.Listen("tcp", cfg.Admin.Listen); err != nil {
+		if back, err = listen("operators", "--admin-listen", cfg.Admin.Listen); err != nil {
 			_ = front.Close()
-			return fmt.Errorf("listen for operators: %w", err)
+			return err
 		}
 		a.adminAddress = back.Addr()
 	}
@@ -196,6 +197,18 @@ func (a *App) Run(ctx context.Context) error {
 	}
 	stop(nil)
 	return served
+}
+
+// listen opens an address, and says how to take another where somebody has it.
+func listen(who, flag, address string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("listen for %s: %w; is another router running there? %s takes another address", who, err, flag)
+	case err != nil:
+		return nil, fmt.Errorf("listen for %s: %w", who, err)
+	}
+	return l, nil
 }
 
 func addr(a net.Addr) string {

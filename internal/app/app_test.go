@@ -300,3 +300,26 @@ func TestMetricsTellOfTheWholeRouter(t *testing.T) {
 		}
 	}
 }
+
+func TestATakenAddressSaysHowToTakeAnother(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for flag, change := range map[string]func(*config.Config){
+		"--listen":       func(c *config.Config) { c.Listen = taken.Addr().String() },
+		"--admin-listen": func(c *config.Config) { c.Admin.Listen = taken.Addr().String() },
+	} {
+		cfg := config.Default()
+		cfg.Listen, cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
+		change(&cfg)
+		a, err := app.New(&cfg, app.Options{Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "; is another router running there? "+flag+" takes another address") {
+			t.Errorf("%s: %v", flag, err)
+		}
+	}
+}

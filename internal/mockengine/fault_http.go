@@ -8,21 +8,24 @@ import (
 	"github.com/valyala/fastjson"
 )
 
-// setFault serves POST /mock/fault. The body names one kind and what it needs:
-//
-//	{"kind":"die"}                                    close every socket at once and stay away
-//	{"kind":"restart","down":"2s"}                    die, come back with an empty cache at the same addresses
-//	{"kind":"kill_engine"}                            vLLM's EngineCore dies: error event, then [DONE]
-//	{"kind":"freeze"} {"kind":"stall"}                answer nothing at all; make no step while /health answers
-//	{"kind":"drop_events","share":0.01}               lose live event messages; or "count":3 for the next ones, with "rank"
-//	{"kind":"lose_replay","share":0.7}                lose replayed messages and end markers
-//	{"kind":"limit_replay","count":1000}              end each replay after so many messages, without its end marker
-//	{"kind":"errors","share":0.1}                     answer generation requests with 500
-//	{"kind":"cut","share":0.1}                        cut streams in the middle
-//	{"kind":"slow_first_token","delay":"3s"}
-//	{"kind":"clear"}                                  end all faults that last
-//
-// "on": false ends freeze and stall; share 0, count 0 and delay "0s" end the others. It answers with the faults in force.
+// FaultDoc is what POST /mock/fault understands, for people.
+const FaultDoc = `  {"kind":"die"}                            close every socket at once and stay away
+  {"kind":"restart","down":"2s"}            die, come back with an empty cache at the same addresses
+  {"kind":"kill_engine"}                    vLLM's EngineCore dies: error event, then [DONE]
+  {"kind":"freeze"}                         answer nothing at all
+  {"kind":"stall"}                          make no step, while /health answers
+  {"kind":"drop_events","share":0.01}       lose live event messages; or "count":3 for the next ones, with "rank"
+  {"kind":"lose_replay","share":0.7}        lose replayed messages and end markers
+  {"kind":"limit_replay","count":1000}      end each replay after so many messages, without its end marker
+  {"kind":"errors","share":0.1}             answer generation requests with 500
+  {"kind":"cut","share":0.1}                cut streams in the middle
+  {"kind":"slow_first_token","delay":"3s"}  add to the time of each first token
+  {"kind":"clear"}                          end all faults that last
+
+"on":false ends freeze and stall; share 0, count 0 and delay "0s" end the others.`
+
+// setFault serves POST /mock/fault. The body names one kind and what it needs, see [FaultDoc]. It answers with the faults in
+// force.
 func (l *life) setFault(w http.ResponseWriter, r *http.Request) {
 	l.withBody(w, r, func(body *fastjson.Value) {
 		o, err := l.applyFault(body)

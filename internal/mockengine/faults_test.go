@@ -3,8 +3,11 @@ package mockengine
 import (
 	"context"
 	"net/http"
+	"regexp"
 	"testing"
 	"time"
+
+	"github.com/valyala/fastjson"
 )
 
 // fault posts to /mock/fault.
@@ -243,6 +246,20 @@ func TestRunEndsWhateverGoesOn(t *testing.T) {
 	}
 	if err := s.Run(context.Background()); err == nil {
 		t.Error("a server ran twice")
+	}
+}
+
+// Each line that people are shown can be sent as it stands.
+func TestEveryFaultThatIsShownIsUnderstood(t *testing.T) {
+	s := start(t, nil)
+	forms := regexp.MustCompile(`\{"kind":[^}]*\}`).FindAllString(FaultDoc, -1)
+	for _, form := range forms {
+		if _, err := s.current().applyFault(fastjson.MustParse(form)); err != nil {
+			t.Errorf("%s: %v", form, err)
+		}
+	}
+	if len(forms) != 12 {
+		t.Errorf("%d forms are shown, 12 kinds are understood", len(forms))
 	}
 }
 
