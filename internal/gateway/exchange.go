@@ -24,9 +24,10 @@ const (
 	headerPatience = "X-Warmpath-Max-Wait"  // how long the request may wait for a worker
 	headerPolicy   = "X-Warmpath-Policy"    // the policy to decide by, where that is allowed; the one that decided
 
-	headerWorker = "X-Warmpath-Worker"
-	headerMatch  = "X-Warmpath-Match"
-	headerTrust  = "X-Warmpath-Trust"
+	headerWorker    = "X-Warmpath-Worker"
+	headerMatch     = "X-Warmpath-Match"
+	headerTrust     = "X-Warmpath-Trust"
+	headerRequestID = "X-Request-Id"
 )
 
 // statusClientGone is the status that stands in metrics and logs for a client that went away first (nginx's 499).
@@ -316,6 +317,9 @@ func (x *exchange) settle(ctx context.Context, r *proxy.Result) {
 		x.fail(api.WorkerTimeout(ctx.Err()))
 	case r.Answer != nil:
 		x.rec.Status = r.Answer.Status
+		if r.Answer.Header[headerRequestID] == nil {
+			x.name()
+		}
 		r.Answer.WriteTo(x.w)
 	case r.Err != nil:
 		x.fail(r.Err)
@@ -344,9 +348,13 @@ func (x *exchange) compare(u *api.Usage) {
 	}
 }
 
+// name tells the client the id that its request is logged under; the answers of workers that are passed on have it already.
+func (x *exchange) name() { x.w.Header()[headerRequestID] = []string{x.rec.RequestID} }
+
 // fail answers with err.
 func (x *exchange) fail(err error) {
 	x.rec.Status = api.AsError(err).Status
+	x.name()
 	api.WriteError(x.w, x.dialect, err)
 }
 

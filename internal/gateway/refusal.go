@@ -20,6 +20,7 @@ func (x *exchange) noWorker(err error) {
 // refuse answers without having asked a worker.
 func (x *exchange) refuse(err error) {
 	told := api.AsError(err)
+	x.name()
 	x.g.refuse(x.w, x.dialect, told.Code, told)
 }
 

@@ -73,6 +73,34 @@ func TestBadBodiesAreRefusedInTheDialectsShape(t *testing.T) {
 	}
 }
 
+// TestErrorsNameTheRequest: who asks about an error can say which request it was.
+func TestErrorsNameTheRequest(t *testing.T) {
+	answering := func(status int) string {
+		return worker(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
+	}
+	for _, c := range []struct {
+		name, worker, body string
+		status             int
+	}{
+		{"malformed", answering(200), `{"model":"m",`, 400},
+		{"unknown model", answering(200), `{"model":"other","messages":[]}`, 404},
+		{"the engine refuses", answering(400), chat, 400},
+		{"the engine fails", answering(500), chat, 500},
+		{"nobody answers", dead(t), chat, 502},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := serve(t, nil, c.worker)
+			resp, text := f.post(t, c.body, "X-Request-Id", "abc")
+			if got := resp.Header.Values("X-Request-Id"); resp.StatusCode != c.status || len(got) != 1 || got[0] != "abc" {
+				t.Errorf("status %d, want %d; X-Request-Id %q, want abc: %s", resp.StatusCode, c.status, got, text)
+			}
+			if resp, _ := f.post(t, c.body); resp.Header.Get("X-Request-Id") == "" {
+				t.Error("none was made")
+			}
+		})
+	}
+}
+
 // TestAModelThatMayYetComeIsNotSaidToBeUnknown: clients give up at 404, and try again at 503.
 func TestAModelThatMayYetComeIsNotSaidToBeUnknown(t *testing.T) {
 	f := serve(t, nil)
