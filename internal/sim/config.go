@@ -175,7 +175,7 @@ func (c *Config) validate() error {
 		check(f.At >= 0 && f.Down >= 0, "a fault has a negative time")
 	}
 	if a := c.Autoscale; a != nil {
-		check(len(c.Groups) == 1 && c.Groups[0].Ranks == 1, "autoscaling needs one group of workers of one rank")
+		check(len(c.Groups) == 1 && c.Groups[0].Ranks == 1, "autoscaling needs workers that are alike and of one rank: leave fleet or ranks out")
 		check(a.Min >= 1 && a.Max >= a.Min && a.Max <= maxWorkers, "autoscaling within %d..%d workers", a.Min, a.Max)
 		check(a.Low >= 0 && a.High > a.Low, "autoscaling between %v and %v requests per worker", a.Low, a.High)
 	}
