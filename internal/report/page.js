@@ -97,7 +97,7 @@ function distributions(list) {
   const grid = el("div", { class: "grid" }), name = inGroup(list);
   grid.style.marginTop = "14px";
   for (const [title, key] of [["Time to first token", "ttft_ms"], ["Time between tokens", "itl_ms"], ["End to end", "e2e_ms"]]) {
-    const series = list.filter(r => r[key].cdf).map(r => ({ name: name(r), color: lineOf(r).color, dash: name(r) === r.policy ? "" : lineOf(r).dash, points: r[key].cdf.map(([v, q]) => [Math.max(v, 0.1), q]) }));
+    const series = list.filter(r => r[key].cdf).map(r => ({ name: name(r), color: lineOf(r).color, dash: name(r) === r.policy ? dash(policies.indexOf(r.policy)) : lineOf(r).dash, points: r[key].cdf.map(([v, q]) => [Math.max(v, 0.1), q]) }));
     if (!series.length) continue;
     grid.append(panel(title + ", distribution", "share of values up to", lines({ series, xlog: true, y0: 0, y1: 1, xfmt: ms, yfmt: percent, ytick: whole }), legend(series)));
   }
@@ -115,7 +115,7 @@ function knee(points) {
 
 function load() {
   const varied = varying.map(v => v[0]);
-  const axis = varied.includes("rate") ? ["rate", "speed-up of the arrivals", v => +v.toFixed(2) + "×"] : varied.includes("workers") ? ["workers", "workers", v => v.toFixed(0)] : null;
+  const axis = varied.includes("rate") ? ["rate", "speed-up of the arrivals", v => +v.toFixed(2) + "×"] : varied.includes("workers") ? ["workers", "workers", v => +v.toFixed(1) + ""] : null;
   if (!axis) return;
   const grid = el("div", { class: "grid" });
   (runs[0].slo || []).forEach((s, i) => {

@@ -95,7 +95,7 @@ function hover(node, text) {
 const W = 520, H = 250;
 
 function frame(o) {
-  const left = 54, right = 14, top = 12, bottom = 34, width = o.width || W, height = o.height || H;
+  const left = 54, right = 14, top = 12, bottom = o.bottom || 34, width = o.width || W, height = H + bottom - 34;
   const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": o.label || "" });
   const x = (o.xlog ? logarithmic : linear)(o.x0, o.x1, left, width - right, o.clock);
   const y = (o.ylog ? logarithmic : linear)(o.y0, o.y1, height - bottom, top);
@@ -155,7 +155,7 @@ function lines(o) {
     if (px < f.left || px > f.right) { cursor.setAttribute("visibility", "hidden"); return hide(); }
     cursor.setAttribute("x1", px); cursor.setAttribute("x2", px); cursor.setAttribute("visibility", "visible");
     const v = f.x.invert(px), rows = [(o.xfmt || count)(v)];
-    for (const s of o.series.slice(0, 14)) {
+    for (const s of o.series.slice(0, 24)) {
       let best = null;
       for (const p of s.points) if (p[1] != null && (!best || Math.abs(p[0] - v) < Math.abs(best[0] - v))) best = p;
       if (best) rows.push(`${s.name}: ${(o.yfmt || count)(best[1])}`);
@@ -166,17 +166,22 @@ function lines(o) {
   return f.root;
 }
 
+// tilt is how much labels lean that do not fit beside each other, in degrees; letter is about the width of one.
+const tilt = 60, letter = 6;
+
 // bars draws groups [{name, color, values: []}] against labels.
 function bars(o) {
   const all = o.groups.flatMap(g => g.values).filter(v => v > 0);
   const y1 = Math.max(...all, o.ylog ? 1e-3 : 0) * (o.ylog ? 1.6 : 1.12), y0 = o.ylog ? Math.max(Math.min(...all) / 2, y1 / 1e7) : 0;
-  const f = frame({ yfmt: count, ...o, xfmt: () => "", x0: 0, x1: 1, y0, y1: o.y1 ?? y1 });
+  const shown = o.labels.map(l => l.length > 24 ? l.slice(0, 23) + "…" : l), longest = Math.max(...shown.map(l => l.length)) * letter;
+  const leaning = longest > (W - 68) / o.labels.length;
+  const f = frame({ yfmt: count, ...o, bottom: leaning ? 18 + Math.ceil(longest * Math.sin(tilt * Math.PI / 180)) : 0, xfmt: () => "", x0: 0, x1: 1, y0, y1: o.y1 ?? y1 });
   f.root.querySelectorAll(".grid-line").forEach(l => { if (l.getAttribute("x1") === l.getAttribute("x2")) l.remove(); });
   const slot = (f.right - f.left) / o.labels.length, n = o.groups.length, width = Math.min(slot * 0.8 / n, 46);
   o.labels.forEach((label, i) => {
     const middle = f.left + slot * (i + 0.5);
-    const room = Math.max(Math.floor(slot / 6), 2);
-    f.root.append(svg("text", { x: middle, y: f.bottom + 15, "text-anchor": "middle" }, label.length > room ? label.slice(0, room - 1) + "…" : label));
+    if (leaning) f.root.append(svg("text", { x: middle + 4, y: f.bottom + 12, "text-anchor": "end", transform: `rotate(-${tilt} ${middle + 4} ${f.bottom + 12})` }, shown[i]));
+    else f.root.append(svg("text", { x: middle, y: f.bottom + 15, "text-anchor": "middle" }, shown[i]));
     o.groups.forEach((g, j) => {
       const v = g.values[i];
       if (!(v > 0)) return;
@@ -190,13 +195,20 @@ function bars(o) {
   return f.root;
 }
 
+// dashed is a background that looks like a line of that dash.
+function dashed(color, dash) {
+  let at = 0;
+  const stops = dash.split(" ").map((n, i) => `${i % 2 ? "transparent" : color} ${at}px ${at += +n}px`);
+  return `repeating-linear-gradient(90deg, ${stops.join(", ")})`;
+}
+
 function legend(items, box) {
   const l = el("div", { class: "legend" });
   for (const it of items) {
     const i = el("i", { class: box ? "box" : "" });
     i.style.background = it.color;
     if (it.opacity != null) i.style.opacity = it.opacity;
-    if (it.dash) i.style.background = `repeating-linear-gradient(90deg, ${it.color} 0 4px, transparent 4px 7px)`;
+    if (it.dash) i.style.background = dashed(it.color, it.dash);
     l.append(el("span", {}, i, it.name));
   }
   return l;
