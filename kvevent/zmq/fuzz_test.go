@@ -30,6 +30,7 @@ func FuzzStream(f *testing.F) {
 	f.Add([]byte{0, 0, 1, 0, 2, 0, 1, 0}, true)
 	f.Add([]byte{0, 0, 1, 9, 2, 3, 1, 1, 4, 0, 3, 0, 0, 0, 1, 2, 2, 2, 5, 0}, true)
 	f.Add([]byte{0, 0, 1, 9, 1, 20, 1, 5}, false)
+	f.Add([]byte{0, 0, 1, 0, 1, 1, 3, 0, 0, 0, 1, 2, 2, 1, 37, 0, 5, 0, 6, 0}, true) // back again, and a message before its replay
 	f.Fuzz(func(t *testing.T, ops []byte, replay bool) {
 		d := newDiary(t)
 		endpoint := ""

@@ -215,7 +215,7 @@ func (s *stream) replayed(a *attempt, parts [][]byte) (enough bool) {
 func (s *stream) reviewed(seq uint64, payload []byte) (enough bool) {
 	switch s.seen.compare(seq, payload) {
 	case same:
-		s.verified = true
+		s.verify()
 	case different:
 		s.restart(fmt.Sprintf("message %d is not the one that was seen", seq))
 		return true

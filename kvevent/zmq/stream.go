@@ -160,7 +160,7 @@ func (s *stream) receive(parts [][]byte) {
 		s.restart(fmt.Sprintf("message %d came where %d was due", seq, s.next))
 	case !s.canReplay() && !s.verified:
 		// Reconnected without a replay: Lost was said at the disconnect, and whatever stream this is, it is learned anew.
-		s.verified = true
+		s.verify()
 	}
 	if s.verified && seq == s.next {
 		s.deliver(seq, payload)
@@ -180,12 +180,19 @@ func (s *stream) repeats(seq uint64, payload []byte, onward bool) bool {
 	}
 	switch s.seen.compare(seq, payload) {
 	case same:
-		s.verified = true
+		s.verify()
 		return true
 	case unknown:
 		return onward
 	}
 	return false
+}
+
+// verify notes that the stream behind the connection is the one that next and seen speak of. What came before that was known is
+// kept, and may be due.
+func (s *stream) verify() {
+	s.verified = true
+	s.drain()
 }
 
 // hold keeps a live message that came before its turn and has what is missing replayed. Without a replay it is lost.

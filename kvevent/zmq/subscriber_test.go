@@ -3,6 +3,7 @@ package zmq
 import (
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -235,6 +236,43 @@ func TestAnEngineThatIsStillTheSameAfterADisconnectGoesOn(t *testing.T) {
 	d.expectPayloads("a", 0, e.Stats().Published)
 	if st := s.Stats(); st.Restarts != 0 || st.Lost != 0 {
 		t.Errorf("stats %+v", st)
+	}
+}
+
+// A message that is due and comes before the replay has shown that the engine is the same is handed over as soon as it has, and
+// is not kept beside what the replay brings.
+func TestAMessageThatOutrunsTheReplayAfterADisconnectIsHandedOverOnce(t *testing.T) {
+	for _, reviewed := range []uint64{0, 1} { // messages of before that the replay still has when it is cut short
+		d := newDiary(t)
+		s := newStream(quick.withDefaults(), "tcp://127.0.0.1:1", d)
+		live := func(seq uint64) { s.receive(wire("t", seq, payload("a", seq))) }
+		s.connect()
+		live(0)
+		live(1)
+		s.disconnect(errors.New("gone"))
+		s.connect()
+		live(2)
+		var a attempt
+		s.begin(&a)
+		for seq := range reviewed + 1 {
+			s.replayed(&a, wire("", seq, payload("a", seq)))
+		}
+		s.judge(&a, errors.New("cut short"))
+		live(3)
+		s.begin(&a)
+		for seq := range uint64(4) {
+			s.replayed(&a, wire("", seq, payload("a", seq)))
+		}
+		s.replayed(&a, append([][]byte{nil}, wire("", endSeq, "")...))
+		if done, _ := s.judge(&a, nil); !done || s.pending.len() > 0 {
+			t.Errorf("done is %v, %d messages are kept", done, s.pending.len())
+		}
+		s.giveUp(s.epoch, errors.New("no answer"))
+		d.expect(0)
+		d.expectPayloads("a", 0, 4)
+		if d.messages != 4 || d.next != 4 || d.complete == 0 {
+			t.Errorf("%d messages, next is %d, complete %d times", d.messages, d.next, d.complete)
+		}
 	}
 }
 
