@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -91,18 +92,18 @@ const maxLine = 256 << 20
 
 func tokenizeLines(in io.Reader, out io.Writer, m *inprocess.Model, special bool) error {
 	w := bufio.NewWriter(out)
-	scan := bufio.NewScanner(in)
-	scan.Buffer(nil, maxLine)
+	scan := bufio.NewScanner(flushing{in, w})
+	scan.Buffer(make([]byte, 64<<10), maxLine)
 	var ids []block.Token
 	var line []byte
 	for n := 1; scan.Scan(); n++ {
 		var text string
 		if err := json.Unmarshal(scan.Bytes(), &text); err != nil {
-			return fmt.Errorf("line %d is not a JSON string: %w", n, err)
+			return errors.Join(w.Flush(), fmt.Errorf("line %d is not a JSON string: %w", n, err))
 		}
 		var err error
 		if ids, err = m.AppendText(ids[:0], text, special); err != nil {
-			return fmt.Errorf("line %d: %w", n, err)
+			return errors.Join(w.Flush(), fmt.Errorf("line %d: %w", n, err))
 		}
 		line = append(line[:0], '[')
 		for i, id := range ids {
@@ -122,14 +123,33 @@ func tokenizeLines(in io.Reader, out io.Writer, m *inprocess.Model, special bool
 	return w.Flush()
 }
 
+// flushing reads on when all answers are out: whoever writes a line and waits for its ids gets them.
+type flushing struct {
+	in  io.Reader
+	out *bufio.Writer
+}
+
+func (f flushing) Read(b []byte) (int, error) {
+	if err := f.out.Flush(); err != nil {
+		return 0, err
+	}
+	return f.in.Read(b)
+}
+
 func tokenizeBody(out io.Writer, m *inprocess.Model, kind tokens.Kind, body []byte, blockSize int) error {
 	read, err := readBody(body)
 	if err != nil {
 		return err
 	}
-	ids, err := m.Tokens(nil, read, kind)
-	if err != nil {
-		return err
+	ids, outcome := tokens.InBody(read, kind)
+	switch outcome {
+	case tokens.Given:
+	case tokens.Batch:
+		return errors.New("the body holds several prompts, which the router does not match: give one of them")
+	default:
+		if ids, err = m.Tokens(nil, read, kind); err != nil {
+			return err
+		}
 	}
 	h, err := block.NewHasher(block.XXH3, blockSize)
 	if err != nil {

@@ -37,9 +37,9 @@ func (p *Prompt) Has(names map[string]bool) bool {
 	return found
 }
 
-// given looks for token ids in p's own body. outcome is Given, Batch (several prompts: no single place to route to),
-// Refused (no prompt: the engine will say what is wrong), or empty when an engine must be asked.
-func given(r *api.Request, kind Kind) (ids []block.Token, outcome Outcome) {
+// InBody looks for token ids in the request's own body. outcome is Given, Batch (several prompts: no single place to route
+// to), Refused (no prompt: the engine will say what is wrong), or empty when they have to be made.
+func InBody(r *api.Request, kind Kind) (ids []block.Token, outcome Outcome) {
 	switch r.Form {
 	case api.PromptIDs:
 		// Beside messages, SGLang takes ids and vLLM ignores them (facts/engines.md §9.3).

@@ -193,7 +193,7 @@ func (s *Source) Find(ctx context.Context, p Prompt, workers []Worker) Found {
 }
 
 func (s *Source) find(ctx context.Context, p *Prompt, workers []Worker) Found {
-	if ids, outcome := given(p.Request, p.Kind); outcome != "" {
+	if ids, outcome := InBody(p.Request, p.Kind); outcome != "" {
 		return Found{Tokens: ids, Outcome: outcome}
 	}
 	if s.Local == nil {
