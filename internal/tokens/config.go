@@ -8,12 +8,12 @@ import (
 
 // Config bounds what finding tokens may cost.
 type Config struct {
-	// Budget is how long a request waits for its token ids before it is routed by load. An engine answers in 3–5 ms when
-	// it is not busy (facts/engines.md §9.3) and a warm prefix saves tens of milliseconds or more: 50 ms is the point
-	// where waiting costs what it can win. 0 asks no engine: only prompts given as ids are routed by their blocks.
+	// Budget is how long a request waits for its token ids before it is matched by its text. An engine answers in 3–5 ms
+	// when it is not busy (facts/engines.md §9.3) and a warm prefix saves tens of milliseconds or more: 50 ms is the point
+	// where waiting costs what it can win. 0 asks nobody: only ids in the body and those that are made here count.
 	Budget time.Duration `yaml:"budget"`
 	// MaxPromptBytes is the longest request body for which an engine is asked: each question copies it, and a megabyte
-	// takes a tokenizer longer than Budget. 4 MiB are some million tokens. What is longer is routed by load.
+	// takes a tokenizer longer than Budget. 4 MiB are some million tokens. What is longer is matched by its text.
 	MaxPromptBytes int64 `yaml:"max_prompt_bytes"`
 	// CacheBytes bounds the memory of remembered prompts. 64 MiB hold 16 million ids: 2,000 prompts of 8,000 tokens.
 	CacheBytes int64 `yaml:"cache_bytes"`
