@@ -1,6 +1,7 @@
 package block
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -92,9 +93,16 @@ const (
 // blocks inherit it through the chain. So it does not matter how the same tokens were cut on the way. The order of
 // features does not matter, and one that is listed twice counts once. Append allocates only to grow dst.
 func (h *Hasher) Append(dst []Key, parent Key, start int, tokens []Token, features []Feature) []Key {
+	// Features that come in order, as they mostly do, are looked at once: a prompt may have tens of thousands.
+	sorted := slices.IsSortedFunc(features, func(a, b Feature) int { return cmp.Compare(a.Offset, b.Offset) })
 	for {
 		// The blocks before the next one with a feature in it are plain.
-		next := nextFeature(features, start)
+		next := noFeature
+		if !sorted {
+			next = nextFeature(features, start)
+		} else if features = features[countBefore(features, start):]; len(features) > 0 {
+			next = features[0].Offset
+		}
 		if next == noFeature || next >= start+len(tokens) {
 			return h.blocks(dst, parent, start, tokens)
 		}
@@ -109,13 +117,25 @@ func (h *Hasher) Append(dst []Key, parent Key, start int, tokens []Token, featur
 		}
 		dst = h.blocks(dst, parent, start, tokens[:h.size])
 		last := len(dst) - 1
-		dst[last] = h.fold(dst[last], start, features)
+		here := features
+		if sorted {
+			here = features[:countBefore(features, start+h.size)]
+		}
+		dst[last] = h.fold(dst[last], start, here)
 		parent = dst[last]
 		start, tokens = start+h.size, tokens[h.size:]
 	}
 }
 
 const noFeature = int(^uint(0) >> 1)
+
+// countBefore returns how many of the sorted features lie before position at.
+func countBefore(features []Feature, at int) (n int) {
+	for n < len(features) && features[n].Offset < at {
+		n++
+	}
+	return n
+}
 
 // nextFeature returns the smallest offset that is at least from.
 func nextFeature(features []Feature, from int) int {

@@ -3,6 +3,7 @@ package block
 import (
 	"encoding/binary"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -153,6 +154,9 @@ func FuzzAppendAgreesUnderAnyCut(f *testing.F) {
 			parent = whole[at-1]
 		}
 		rest := h.Append(nil, parent, at*int(size), tokens[at*int(size):], features)
+		if other := h.Append(nil, 1, 0, tokens, []Feature{features[1], features[0]}); !slices.Equal(whole, other) {
+			t.Fatalf("%x, and %x with the features in another order", whole, other)
+		}
 		if len(whole)-at != len(rest) {
 			t.Fatalf("%d keys in one piece, %d+%d in two", len(whole), at, len(rest))
 		}
