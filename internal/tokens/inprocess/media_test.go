@@ -181,6 +181,17 @@ func TestOnlyTheEngineRendersWhatCannotBeKnownHere(t *testing.T) {
 	}
 }
 
+func TestMoreImagesThanAnyModelTakesAreTheEnginesBusiness(t *testing.T) {
+	f := seeing(strings.Replace(gemmaConfig, `"mm_tokens_per_image":3`, `"mm_tokens_per_image":1000`, 1), `{}`)
+	f["processor_config.json"] = &fstest.MapFile{Data: []byte(`{"image_seq_length":1000}`)}
+	m := load(t, f)
+	part := `{"type":"image_url","uuid":"a","image_url":{"url":"http://a"}}`
+	enough := chatWith(slices.Repeat([]string{part}, maxRows/1000+1)...)
+	if got, err := m.Encode(nil, read(t, api.OpenAIChat, enough), Origin{}); !errors.Is(err, errRows) || len(got.Tokens) > 0 {
+		t.Errorf("%d ids, error %v", len(got.Tokens), err)
+	}
+}
+
 func FuzzImageHead(f *testing.F) {
 	for _, image := range golden(f).Images {
 		data, _ := base64.StdEncoding.DecodeString(image.Data)

@@ -32,6 +32,12 @@ const maxPrompt = 4 << 20
 
 var errLong = fmt.Errorf("%w: it is longer than %d bytes", ErrElsewhere, maxPrompt)
 
+// maxRows is the most tokens that a prompt's images may be, a million as well: an image that has a name of its own takes fifty
+// bytes of a body, and hundreds of tokens.
+const maxRows = maxPrompt / 4
+
+var errRows = fmt.Errorf("%w: its images are more than %d tokens", ErrElsewhere, maxRows)
+
 // keepText is the largest buffer that is kept for the next prompt.
 const keepText = 4 << 20
 
@@ -154,11 +160,14 @@ func (m *Model) images(q *chattemplate.Request, o Origin) ([]picture, error) {
 	if o.Kind != tokens.VLLM {
 		return nil, fmt.Errorf("%w: it has %d images, audios or videos", ErrElsewhere, len(q.Media))
 	}
-	all := make([]picture, len(q.Media))
+	all, total := make([]picture, len(q.Media)), 0
 	for i := range q.Media {
 		var ok bool
 		if all[i], ok = m.picture(&q.Media[i], o.Root); !ok {
 			return nil, fmt.Errorf("%w: item %d is %s that only the engine can read", ErrElsewhere, i, q.Media[i].Kind)
+		}
+		if total += all[i].tokens; total > maxRows {
+			return nil, errRows
 		}
 	}
 	return all, nil
