@@ -3,6 +3,7 @@ package chattemplate
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -81,6 +82,19 @@ func TestHarmonyTellsTurnsToolsAndReasoning(t *testing.T) {
 	}
 	if _, err := harmonyText(t, `{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"x":{"default":1e300}}}}}]}`); err == nil || errors.As(err, new(*RequestError)) {
 		t.Errorf("a number that is spelled by the engine only: %v", err)
+	}
+}
+
+func TestASchemaWhoseTypesAreMuchLongerThanItselfIsTheEnginesBusiness(t *testing.T) {
+	const levels = 90
+	var properties strings.Builder
+	for i := range 20_000 {
+		fmt.Fprintf(&properties, `,"%d":1`, i)
+	}
+	schema := strings.Repeat(`{"type":"object","properties":{"p":`, levels) + `{"type":"object","properties":{` + properties.String()[1:] + `}}` + strings.Repeat("}}", levels)
+	_, err := harmonyText(t, `{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f","parameters":`+schema+`}}]}`)
+	if !errors.Is(err, errHarmonyTools) {
+		t.Errorf("%d bytes of schema: %v", len(schema), err)
 	}
 }
 

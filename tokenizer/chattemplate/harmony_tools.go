@@ -9,11 +9,16 @@ import (
 // json_schema_to_typescript): its quirks are kept, because tokens are.
 
 // errHarmonyTools says that a schema is one whose TypeScript cannot be told here.
-var errHarmonyTools = errors.New("a tool's schema has numbers that are spelled by the engine only")
+var errHarmonyTools = errors.New("a tool's schema is very long, or has numbers that are spelled by the engine only")
+
+// maxTypes bounds the TypeScript in bytes: a million tokens. Lines are indented by their depth, so that a schema's can be a
+// hundred times as long as itself.
+const maxTypes = 4 << 20
 
 // harmonyTools is the section on tools.
 func harmonyTools(tools []value) (string, error) {
 	lines := []string{"## functions\n", "namespace functions {\n"}
+	written := 0
 	for i := range tools {
 		fn, _ := tools[i].dict().get("function")
 		name, _ := textOf(fn.dict(), "name")
@@ -28,7 +33,7 @@ func harmonyTools(tools []value) (string, error) {
 		}
 		w := &schemaWriter{}
 		w.schema(&parameters, "")
-		if w.failed {
+		if written += w.Len(); w.failed || written > maxTypes {
 			return "", errHarmonyTools
 		}
 		lines = append(lines, "type "+name+" = (_: "+w.String()+") => any;\n")
@@ -79,6 +84,9 @@ func listMember(schema *value, name string) ([]value, bool) {
 
 func (w *schemaWriter) put(parts ...string) {
 	for _, s := range parts {
+		if w.failed = w.failed || len(s) > maxTypes-w.Len(); w.failed {
+			return
+		}
 		w.WriteString(s)
 	}
 }
