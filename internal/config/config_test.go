@@ -172,6 +172,17 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("workers: !0000 00000"))
 	f.Add([]byte("policies: &a\n  - type: random\n"))
 	f.Add([]byte("<<: {policies: [{name: a}]}\n"))
+	files, err := filepath.Glob("testdata/*/*.yaml")
+	if err != nil || len(files) == 0 {
+		f.Fatal(files, err)
+	}
+	for _, name := range files {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		cfg := Default()
 		if file, err := parse("f", data, &cfg); err == nil {
