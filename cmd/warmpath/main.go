@@ -74,7 +74,7 @@ Start with "warmpath demo": four mock engines, the gateway and a workload on thi
 	root.AddCommand(newServe(), newExplain(), newMock(), newDemo(), newConfig(), newVersion())
 	root.AddCommand(newTokenize(), newTemplate())
 	root.AddCommand(newSim(), newPlan())
-	root.AddCommand(newWorkload(), newLoad(), newCalibrate())
+	root.AddCommand(newWorkload(), newLoad(), newCalibrate(), newReportCommand())
 	return root
 }
 

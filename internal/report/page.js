@@ -6,8 +6,8 @@ const runs = data.runs;
 // --- what distinguishes runs -----------------------------------------------
 
 const facets = [
-  ["policy", r => r.policy], ["note", r => r.note || ""], ["workers", r => r.workers + " workers"], ["routers", r => r.routers + " routers"],
-  ["rate", r => +r.rate.toPrecision(4) + "×"], ["kv_tokens", r => count(r.kv_tokens) + " KV tokens"], ["profile", r => r.profile], ["seed", r => "seed " + r.seed],
+  ["policy", r => r.policy], ["note", r => r.note || ""], ["workers", r => r.workers + " workers"], ["routers", r => r.routers ? r.routers + " routers" : ""],
+  ["rate", r => +r.rate.toPrecision(4) + "×"], ["kv_tokens", r => r.kv_tokens ? count(r.kv_tokens) + " KV tokens" : ""], ["profile", r => r.profile], ["seed", r => "seed " + r.seed],
 ];
 const varying = facets.filter(([, f]) => new Set(runs.map(f)).size > 1);
 const label = r => (varying.length ? varying : facets.slice(0, 1)).map(([, f]) => f(r)).filter(Boolean).join(", ") + (r.stopped ? " (stopped)" : "");
@@ -16,7 +16,8 @@ const lineOf = r => ({ color: color(policies.length > 1 ? policies.indexOf(r.pol
 const sameBefore = r => runs.slice(0, runs.indexOf(r)).filter(o => o.policy === r.policy).length;
 
 // A condition is all that distinguishes runs but the policy: policies are compared under one at a time.
-const conditions = varying.filter(([k]) => k !== "policy");
+// Reports that were laid side by side are compared whatever they differ in.
+const conditions = data.kind === "compared" ? [] : varying.filter(([k]) => k !== "policy");
 const condition = r => conditions.map(([, f]) => f(r)).filter(Boolean).join(", ");
 
 function panel(title, note, ...content) {
@@ -169,7 +170,7 @@ function detail(r) {
   }
   if (r.samples && r.samples.length) grid.append(wide(timeline(r)));
   if (r.stages && r.stages.length) grid.append(wide(stages(r)));
-  grid.append(wide(workers(r)));
+  if (r.per_worker.length) grid.append(wide(workers(r)));
   grid.append(wide(transfers(r)));
   return [grid];
 }
@@ -192,8 +193,8 @@ function workers(r) {
 
 function transfers(r) {
   const t = r.transfers, lines = [
-    ["tokens read back from host memory", count(t.loaded_tokens)], ["blocks evicted", count(t.evicted_blocks)],
-    ["KV events applied by routers", count(t.events_applied)], ["KV events lost", count(t.events_lost)],
+    ...(r.profile ? [["tokens read back from host memory", count(t.loaded_tokens)], ["blocks evicted", count(t.evicted_blocks)],
+      ["KV events applied by routers", count(t.events_applied)], ["KV events lost", count(t.events_lost)]] : []), // live engines do not tell
     ["requests retried on another worker", r.requests.retried], ["failed", r.requests.failed], ["rejected", r.requests.rejected],
   ];
   if (t.handovers) lines.push(["KV handed from prefill to decode workers", `${count(t.handover_tokens)} tokens in ${count(t.handovers)} transfers, p50 ${ms(t.handover_ms.p50)}`]);
@@ -204,7 +205,7 @@ function transfers(r) {
 
 // timeline draws single requests in a lane for each worker; wheel zooms, drag moves, double click shows all.
 function timeline(r) {
-  const list = [...r.samples].sort((a, b) => a.a - b.a), lanes = Math.max(...list.map(s => s.w)) + 1;
+  const list = [...r.samples].sort((a, b) => a.a - b.a), lanes = Math.max(0, ...list.map(s => s.w)) + 1; // -1: nobody told which worker
   const bar = lanes > 16 ? 2 : 4, gap = 8, left = 84, bottom = 18;
   const depth = Array(lanes).fill(0), free = Array.from({ length: lanes }, () => []);
   for (const s of list) { // each request takes the first row of its lane that is free

@@ -28,6 +28,25 @@ func (r *Report) complete() {
 	if r.Runs == nil {
 		r.Runs = []*Run{}
 	}
+	for _, run := range r.Runs {
+		if run.Workers == nil { // nobody told which worker answered
+			run.Workers = []Worker{}
+		}
+		if run.SLO == nil {
+			run.SLO = []SLOShare{}
+		}
+		s := &run.Series
+		for _, list := range []*[]float64{&s.Arrivals, &s.HitRate, &s.TTFT, &s.Output, &s.Ready} {
+			if *list == nil {
+				*list = []float64{}
+			}
+		}
+		for _, list := range []*[][]float64{&s.Running, &s.Waiting, &s.KV} {
+			if *list == nil {
+				*list = [][]float64{}
+			}
+		}
+	}
 }
 
 // column is a column of the table; one whose cells are all alike is left out when optional.
