@@ -144,6 +144,9 @@ func readRanks(data []byte) ([]token, error) {
 	return tokens, nil
 }
 
+// maxSpecial bounds the special tokens that a tekken.json may ask for without naming them: Mistral's have 1,000.
+const maxSpecial = 1 << 16
+
 // ParseTekken builds a tokenizer from Mistral's tekken.json. Text never holds special tokens in Mistral's own code: pass PlainSpecial for
 // what users wrote. AddSpecial puts <s> in front, as its completions do.
 func ParseTekken(data []byte) (*Tokenizer, error) {
@@ -167,7 +170,7 @@ func ParseTekken(data []byte) (*Tokenizer, error) {
 		return nil, fmt.Errorf("read tekken.json: %w", err)
 	}
 	c := f.Config
-	if c.NumSpecial < 0 || c.VocabSize < c.NumSpecial || c.VocabSize > len(f.Vocab)+c.NumSpecial || c.NumSpecial > maxVocabulary {
+	if c.NumSpecial < 0 || c.VocabSize < c.NumSpecial || c.VocabSize > len(f.Vocab)+c.NumSpecial || c.NumSpecial > maxSpecial {
 		return nil, errors.New("read tekken.json: sizes do not fit the vocabulary")
 	}
 	first := block.Token(c.NumSpecial)
@@ -207,11 +210,11 @@ var tekkenTokens = []string{"<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAIL
 
 // newRankTokenizer builds a tokenizer from byte tokens whose ids are in the order of their ranks.
 func newRankTokenizer(tokens []token, special []addedToken, pattern string) (*Tokenizer, error) {
-	match, err := regexMatcher(pattern)
+	m, err := newRankBPE(tokens) // first: a broken file is told before its pattern is compiled
 	if err != nil {
 		return nil, err
 	}
-	m, err := newRankBPE(tokens)
+	match, err := regexMatcher(pattern)
 	if err != nil {
 		return nil, err
 	}
@@ -228,7 +231,7 @@ func newRankBPE(tokens []token) (*bpe, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &bpe{vocab: v, spelled: v, cache: newWordCache(), bytes: &byteTable{}, ignoreMerges: true, unknown: noToken}
+	m := &bpe{vocab: v, spelled: v, bytes: &byteTable{}, ignoreMerges: true, unknown: noToken}
 	for b := range m.bytes.id {
 		id, ok := v.id(string([]byte{byte(b)}))
 		if !ok {
@@ -257,5 +260,6 @@ func newRankBPE(tokens []token) (*bpe, error) {
 		m.merges.add(x.left, x.right, x.to, x.to)
 	}
 	m.bytes.fill(m.merges)
+	m.cache = newWordCache()
 	return m, nil
 }
