@@ -33,7 +33,7 @@ var profiles = []Profile{
 		// Calibrated on llm-d's published table (facts on routing §4, §5.1): T(8192) = 0.40 s, the decode base from its row at
 		// 10 requests a second. Attention is 4·64 heads·128·64 layers over 2 × 989.5 TFLOPS at 45 %; Context is 131 KB a device
 		// over 3.35 TB/s at 80 %. Load is 256 KB over 64 GB/s. 307,328 tokens is what its workers report.
-		Source:   "facts/routing.md §4, calibrated on llm-d-kv-cache benchmarking/73-capacity",
+		Source:   "calibrated on llm-d-kv-cache benchmarking/73-capacity: 8,192 tokens in 0.40 s, the decode base from 10 requests/s; the rest from the H100's data sheet",
 		KVTokens: 307328, BlockSize: 16, MaxModelLen: 131072, MaxBatchTokens: 8192, MaxSequences: 256, KVBytes: 262144, HandoverGBs: 64,
 		Timing: DefaultTiming,
 	},
@@ -54,7 +54,7 @@ var profiles = []Profile{
 		// Derived, not measured. Base: 16.06 GB of weights over 3.35 TB/s at 80 % is 5.99 ms, and 32 layers at 32.1 µs (BLIS).
 		// Token: 2 · 8.03e9 FLOP over 989.5 TFLOPS at 90 %. Attention: 4·32·128·32 FLOP at 45 %. Context: 131,072 B at 80 % of
 		// 3.35 TB/s. Sequence as in qwen3-32b. Load: 131,072 B over 64 GB/s. KV: 80 GB · 0.9 less weights and 3 GB of activations.
-		Source:   "derived from the model's size and the H100's data sheet with the efficiencies of facts/routing.md §4; not measured",
+		Source:   "derived from the model's size and the H100's data sheet at 90 % of its FLOPS (attention 45 %) and 80 % of its bandwidth; not measured",
 		KVTokens: 404480, BlockSize: 16, MaxModelLen: 131072, MaxBatchTokens: 8192, MaxSequences: 256, KVBytes: 131072, HandoverGBs: 64,
 		Timing: Linear{Base: 7.02, Token: 0.01803, Attention: 1.177e-6, Sequence: 0.02, Context: 4.89e-5, Load: 0.002048},
 	},
@@ -64,7 +64,7 @@ var profiles = []Profile{
 		// Token: Preble's fit for two H100 is 0.0799 ms; four halve it. Base: 141 GB over 4 · 3.35 TB/s at 80 % is 13.2 ms, and 80
 		// layers at 32.1 µs (BLIS). Attention: 4·64·128·80 FLOP over 4 devices at 45 %. Context: 327,680 B over 4 · 3.35 TB/s at 80 %.
 		// Load: 327,680 B over 64 GB/s. 461,376 tokens is what llm-d's workers report (37 %-capacity table).
-		Source:   "Preble's fit of Llama-3-70B on H100, BLIS per-layer cost, llm-d's 37 %-capacity table for the cache (facts/routing.md §2.1, §4)",
+		Source:   "Preble's fit of Llama-3-70B on H100, BLIS per-layer cost, llm-d's 37 %-capacity table for the cache",
 		KVTokens: 461376, BlockSize: 16, MaxModelLen: 131072, MaxBatchTokens: 8192, MaxSequences: 256, KVBytes: 327680, HandoverGBs: 64,
 		Timing: Linear{Base: 15.73, Token: 0.03994, Attention: 1.472e-6, Sequence: 0.02, Context: 3.06e-5, Load: 0.00512},
 	},
@@ -77,7 +77,7 @@ var profiles = []Profile{
 		// read in parallel: 70,272 B · 8. The matrix efficiency of small experts is lower than of dense layers: llm-d's R_peak for
 		// GLM-5.2, a model of its class, is 24,027 tokens/s on 8 B200; 8 H200 have 0.44 of their FLOPS, and 0.05 gives that share.
 		// Each device has a host link of its own.
-		Source:   "roofline from the model's and the H200's data sheets, matrix efficiency set from llm-d's R_peak of GLM-5.2 (facts/routing.md §4); not measured",
+		Source:   "roofline from the model's and the H200's data sheets, matrix efficiency set from llm-d's R_peak of GLM-5.2; not measured",
 		KVTokens: 500000, BlockSize: 64, MaxModelLen: 163840, MaxBatchTokens: 8192, MaxSequences: 512, KVBytes: 70272, HandoverGBs: 64,
 		Timing: Roofline{
 			Accelerator: Accelerator{Count: 8, TFLOPS: 1979, Bandwidth: 4800, HostLink: 512},
