@@ -34,6 +34,9 @@ const (
 	// fallbackTime bounds one search of the fallback engine, which backtracks; the compiled machine needs no bound.
 	fallbackTime  = 2 * time.Second
 	fallbackStack = 1 << 22
+	// maxPattern bounds a pattern in bytes: those of models are below 1 KiB, and each class in one costs either engine a
+	// millisecond.
+	maxPattern = 8 << 10
 )
 
 func literalMatcher(text string) (*matcher, error) {
@@ -45,6 +48,9 @@ func literalMatcher(text string) (*matcher, error) {
 
 // regexMatcher compiles a pattern of Oniguruma's syntax.
 func regexMatcher(pattern string) (*matcher, error) {
+	if len(pattern) > maxPattern {
+		return nil, fmt.Errorf("compile pattern %q: %d bytes are over the limit of %d", clip(pattern), len(pattern), maxPattern)
+	}
 	auto, err := compilePattern(pattern)
 	if err == nil {
 		return &matcher{auto: auto}, nil

@@ -76,6 +76,9 @@ func TestUnknownComponentsAreRefusedByName(t *testing.T) {
 	f("case-insensitive", func(s tinySpec) {
 		s["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"Regex": "(?i:ss)"}, "behavior": "Isolated"}
 	})
+	f("over the limit of 8192", func(s tinySpec) {
+		s["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"Regex": strings.Repeat(`\p{L}`, 2000)}, "behavior": "Isolated"}
+	})
 	f("not in the vocabulary", func(s tinySpec) { s["model"].(map[string]any)["merges"] = []string{"q q"} })
 	f("behavior", func(s tinySpec) {
 		s["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"String": "x"}, "behavior": "Odd"}
