@@ -185,10 +185,15 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		cfg := Default()
-		if file, err := parse("f", data, &cfg); err == nil {
-			if err := cfg.Validate(); err != nil {
-				_ = locate("f", file, err).Error()
+		file, err := parse("f", data, &cfg)
+		if err != nil {
+			if everyMistake("f", data, err, nil) == nil {
+				t.Error("no mistake is told")
 			}
+			return
+		}
+		if err := cfg.Validate(); err != nil {
+			_ = locate("f", file, err).Error()
 		}
 	})
 }

@@ -31,7 +31,7 @@ func Load(path string, override func(*Config)) (*Config, error) {
 			return nil, err
 		}
 		if file, err = parse(path, data, &cfg); err != nil {
-			return nil, err
+			return nil, everyMistake(path, data, err, override)
 		}
 	}
 	if override != nil {
@@ -78,20 +78,25 @@ func parse(path string, data []byte, cfg *Config) (file *ast.File, err error) {
 	if len(file.Docs) > 1 {
 		return nil, fmt.Errorf("%s: the file holds %d documents, keep one", path, len(file.Docs))
 	}
-	err = decode(file.Docs[0].Body, cfg)
+	if err := decode(file.Docs[0].Body, cfg); err != nil {
+		return nil, place(path, file, err)
+	}
+	return parser.ParseBytes(data, 0) // whole again: decode took policies out
+}
+
+// place puts FILE:LINE:COLUMN before an error of decoding file.
+func place(path string, file *ast.File, err error) error {
 	var bad *valueError
 	switch {
-	case err == nil:
-		return parser.ParseBytes(data, 0) // whole again: decode took policies out
 	case asNodeError(err) != nil:
 		pos := asNodeError(err).node.GetToken().Position
-		return nil, fmt.Errorf("%s:%d:%d: %w", path, pos.Line, pos.Column, err)
+		return fmt.Errorf("%s:%d:%d: %w", path, pos.Line, pos.Column, err)
 	case errors.As(err, &bad):
 		if line, column, ok := findScalar(file, bad.text); ok {
-			return nil, fmt.Errorf("%s:%d:%d: %w", path, line, column, bad)
+			return fmt.Errorf("%s:%d:%d: %w", path, line, column, bad)
 		}
 	}
-	return nil, at(path, err)
+	return at(path, err)
 }
 
 // decode reads the file's root over cfg, policies last.
