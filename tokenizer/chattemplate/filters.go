@@ -352,13 +352,12 @@ func indentFilter(r *run, v *value, a *callArgs) (value, error) {
 		}
 		return none, failf("unsupported operand type(s) for +=: '%s' and 'str'", v.typeName())
 	}
+	const lineBytes = 16
+	count := lineEnds(v.str) + 2
+	if err := firstError(r.growTimes(len(indention.str)+1, count), r.growTimes(lineBytes, count), r.grow(len(v.str))); err != nil {
+		return none, err
+	}
 	lines := splitLines(v.str+"\n", false)
-	if err := r.growTimes(len(indention.str)+1, len(lines)+1); err != nil {
-		return none, err
-	}
-	if err := r.grow(len(v.str)); err != nil {
-		return none, err
-	}
 	var b strings.Builder
 	if first.truthy() {
 		b.WriteString(indention.str)

@@ -32,8 +32,10 @@ func (r *run) stringCall(self *value, name string, a *callArgs) (value, error) {
 		return r.split(s, name == "rsplit", a)
 	case "splitlines":
 		keep := falseValue
-		err := bound(a, name, []string{"keepends"}, 0, &keep)
-		return r.texts(splitLines(s, keep.truthy())), firstError(err, r.grow(valueBytes*(1+strings.Count(s, "\n"))))
+		if err := firstError(bound(a, name, []string{"keepends"}, 0, &keep), r.grow(valueBytes*(1+lineEnds(s)))); err != nil {
+			return none, err
+		}
+		return r.texts(splitLines(s, keep.truthy())), nil
 	case "startswith", "endswith":
 		return r.affix(s, name == "startswith", a)
 	case "removeprefix", "removesuffix":

@@ -17,6 +17,11 @@ func (r *run) split(s string, right bool, a *callArgs) (value, error) {
 	if limit < 0 {
 		limit = int64(len(s)) + 1
 	}
+	if sep.kind == kindNone || sep.kind == kindString && sep.str != "" { // before they are built
+		if err := r.grow((min(countParts(s, &sep), int(min(limit, int64(len(s)))+1)) + 1) * valueBytes); err != nil {
+			return none, err
+		}
+	}
 	var parts []string
 	switch {
 	case sep.kind == kindNone && right:
@@ -41,7 +46,24 @@ func (r *run) split(s string, right bool, a *callArgs) (value, error) {
 	default:
 		parts = strings.SplitN(s, sep.str, int(min(limit, int64(len(s))))+1)
 	}
-	return r.texts(parts), r.grow((len(parts) + 1) * valueBytes)
+	return r.texts(parts), nil
+}
+
+// countParts returns how many parts a text has between separators, or between white space where there is none.
+func countParts(s string, sep *value) (n int) {
+	if sep.kind == kindString {
+		return strings.Count(s, sep.str) + 1
+	}
+	inside := false
+	for _, c := range s {
+		if isSpace(c) {
+			inside = false
+		} else if !inside {
+			inside = true
+			n++
+		}
+	}
+	return n
 }
 
 func turn(parts []string) {
@@ -93,6 +115,16 @@ func rightFields(s string, limit int64) []string {
 	}
 	turn(parts)
 	return parts
+}
+
+// lineEnds returns how many characters of s end a line.
+func lineEnds(s string) (n int) {
+	for _, c := range s {
+		if lineEnd(c) {
+			n++
+		}
+	}
+	return n
 }
 
 // splitLines is str.splitlines, which knows more line ends than "\n".
