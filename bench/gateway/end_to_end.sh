@@ -44,7 +44,7 @@ each() {
 	echo
 	echo "| event path: vLLM 0.32 wire bytes → decode → index; every block stored is removed later (ingest, BenchmarkMessage) | block operations/s on one core |"
 	echo "|---|---|"
-	for c in 1:200000 32:8000 512:1500; do
+	for c in 1:400000 32:20000 512:2000; do
 		blocks=${c%:*}
 		each internal/ingest "Message/blocks=$blocks\$" "${c#*:}" | awk -v b="$blocks" '{printf "| %d blocks a message | %.2f M |\n", b, 2 * b / $1 * 1000}'
 	done
@@ -52,10 +52,10 @@ each() {
 	echo "| match of 512 blocks, 1 M blocks in the index, prompts at random (kvindex, BenchmarkMatch) | µs |"
 	echo "|---|---|"
 	for c in 1_of_8 8_of_8; do
-		each kvindex "Match/^512_blocks,_${c}_holders" 20000 | awk -v c="${c//_/ }" '{printf "| %s holders have it | %.1f |\n", c, $1 / 1000}'
+		each kvindex "Match/^512_blocks,_${c}_holders" 400000 | awk -v c="${c//_/ }" '{printf "| %s holders have it | %.1f |\n", c, $1 / 1000}'
 	done
-	each kvindex MatchBelieved 20000 | awk '{printf "| 256 k blocks, only believed (no events) | %.1f |\n", $1 / 1000}'
-	each kvindex SpeculateAgain 20000 | awk '{printf "| the same: believing them again | %.1f |\n", $1 / 1000}'
+	each kvindex MatchBelieved 1000000 | awk '{printf "| 256 k blocks, only believed (no events) | %.1f |\n", $1 / 1000}'
+	each kvindex SpeculateAgain 400000 | awk '{printf "| the same: believing them again | %.1f |\n", $1 / 1000}'
 	echo
 	echo "| memory (kvindex, BenchmarkBytes) | bytes a block | bytes a (holder, block) |"
 	echo "|---|---|---|"
