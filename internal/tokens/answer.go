@@ -73,6 +73,11 @@ func decodeIDs(data []byte, field string) (*answer, error) {
 	case !found:
 		return nil, errNoTokens
 	}
+	for _, f := range a.features { // one that is folded into no block would let two images pass for one
+		if f.Offset < 0 || f.Offset >= len(a.tokens) {
+			return nil, fmt.Errorf("an item is placed at %d of %d tokens", f.Offset, len(a.tokens))
+		}
+	}
 	return &a, nil
 }
 

@@ -373,10 +373,16 @@ func TestCacheStaysWithinItsBytes(t *testing.T) {
 }
 
 func TestRenderGivesFeaturesInOrder(t *testing.T) {
-	got, err := decodeRender([]byte(`[{"request_id":"r","token_ids":[1,2],"features":{"mm_hashes":{"image":["h1","h2"],"audio":["h3"]},
+	ids := "0" + strings.Repeat(",1", 33)
+	got, err := decodeRender([]byte(`[{"request_id":"r","token_ids":[` + ids + `],"features":{"mm_hashes":{"image":["h1","h2"],"audio":["h3"]},
 		"mm_placeholders":{"image":[{"offset":9,"length":4},{"offset":30,"length":4}],"audio":[{"offset":20,"length":1}]},"kwargs_data":"xxxx"}}]`))
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, offset := range []string{"-1", "34", "9223372036854775807"} {
+		if _, err := decodeRender([]byte(`{"token_ids":[` + ids + `],"features":{"mm_hashes":{"image":["h"]},"mm_placeholders":{"image":[{"offset":` + offset + `}]}}}`)); err == nil {
+			t.Errorf("an image at %s of 34 tokens is accepted", offset)
+		}
 	}
 	want := []block.Feature{{ID: "h1", Offset: 9}, {ID: "h3", Offset: 20}, {ID: "h2", Offset: 30}}
 	if !slices.Equal(got.features, want) {
@@ -386,14 +392,23 @@ func TestRenderGivesFeaturesInOrder(t *testing.T) {
 
 func FuzzAnswer(f *testing.F) {
 	for _, seed := range []string{`{"tokens":[1,2,3]}`, `[{"token_ids":[1],"features":{"mm_hashes":{"image":["a"]},"mm_placeholders":{"image":[{"offset":1}]}}}]`,
-		`{"tokens":[99999999999]}`, `{"a":"\\\""}`, `[`, `{"tokens":[`, `{"tokens":[1,]}`, `{"features":null,"token_ids":[]}`, `{"prompt":["x"]}`, `{"prompt":[]}`, `{"prompt":[[1]]}`,
+		`{"token_ids":[1,2],"features":{"mm_hashes":{"image":["a"]},"mm_placeholders":{"image":[{"offset":1}]}}}`, `{"tokens":[99999999999]}`, `{"a":"\\\""}`, `[`, `{"tokens":[`, `{"tokens":[1,]}`, `{"features":null,"token_ids":[]}`, `{"prompt":["x"]}`, `{"prompt":[]}`, `{"prompt":[[1]]}`,
 		`{"messages":[],"documents":[1],"chat_template_kwargs":{ "a":1}}`} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for _, decode := range []func([]byte) (*answer, error){decodeRender, decodeTokenize} {
-			if a, err := decode(data); err == nil && len(a.tokens) > len(data) {
+			a, err := decode(data)
+			if err != nil {
+				continue
+			}
+			if len(a.tokens) > len(data) {
 				t.Errorf("%d ids from %d bytes", len(a.tokens), len(data))
+			}
+			for _, f := range a.features {
+				if f.Offset < 0 || f.Offset >= len(a.tokens) {
+					t.Errorf("%+v beside %d ids", f, len(a.tokens))
+				}
 			}
 		}
 		for _, d := range []api.Dialect{api.OpenAIChat, api.OpenAICompletions} {
