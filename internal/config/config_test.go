@@ -172,6 +172,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("workers: !0000 00000"))
 	f.Add([]byte("policies: &a\n  - type: random\n"))
 	f.Add([]byte("<<: {policies: [{name: a}]}\n"))
+	f.Add([]byte("<<: {nothing: 1, policies: [{name: a}]}\n"))
 	files, err := filepath.Glob("testdata/*/*.yaml")
 	if err != nil || len(files) == 0 {
 		f.Fatal(files, err)

@@ -67,6 +67,9 @@ func readPieces(path string, data []byte, cfg *Config) (mistakes []error, broken
 			}
 		}
 	}
+	if err := cfg.missedPolicies(root); err != nil {
+		mistakes, broken["policies"], cfg.Policies = append(mistakes, place(path, file, err)), true, nil
+	}
 	if err := cfg.decodePolicies(policies); err != nil {
 		mistakes, broken["policies"] = append(mistakes, place(path, file, err)), true
 	}

@@ -58,6 +58,12 @@ func TestPoliciesThatWouldLoseTheirParametersAreRefused(t *testing.T) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
+	const besides = "<<: {nothing: 1, policies: [{type: random}]}\n"
+	cfg := Default()
+	_, err := parse("f", []byte(besides), &cfg)
+	if err = everyMistake("f", []byte(besides), err, nil); err == nil || !strings.Contains(err.Error(), "nothing") || !strings.Contains(err.Error(), "polic") {
+		t.Errorf("beside another mistake: %v", err)
+	}
 }
 
 func TestAPolicyMayBeWrittenInPlace(t *testing.T) {
