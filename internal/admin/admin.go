@@ -111,7 +111,18 @@ func (a *Admin) allowed(r *http.Request) bool {
 	return subtle.ConstantTimeCompare(digest[:], a.key[:]) == 1 && ok
 }
 
+// methods are what the paths answer, for those who ask in another way.
+var methods = map[string]string{
+	"/metrics": "GET, HEAD", "/health": "GET, HEAD", "/admin/workers": "GET, HEAD", "/admin/decisions": "GET, HEAD", "/admin/queue": "GET, HEAD",
+	"/admin/explain": "POST", "/admin/reload": "POST",
+}
+
 func (a *Admin) unknown(w http.ResponseWriter, r *http.Request) {
+	if allowed, known := methods[r.URL.Path]; known {
+		w.Header().Set("Allow", allowed)
+		problem(w, http.StatusMethodNotAllowed, fmt.Errorf("%s does not answer %s, only %s", r.URL.Path, r.Method, allowed))
+		return
+	}
 	problem(w, http.StatusNotFound, fmt.Errorf("there is no %s %s here; try GET /metrics, GET /admin/workers, GET /admin/decisions, "+
 		"GET /admin/queue, POST /admin/explain or POST /admin/reload", r.Method, r.URL.Path))
 }

@@ -210,6 +210,26 @@ func TestExplainShowsEveryCandidateAndSendsNothing(t *testing.T) {
 	}
 }
 
+// TestAWrongMethodIsToldTheRightOne: a GET of /admin/explain is not answered as if the path were wrong.
+func TestAWrongMethodIsToldTheRightOne(t *testing.T) {
+	a, _ := newAdmin(t, admin.DefaultConfig(), nil)
+	for _, c := range []struct {
+		method, path string
+		status       int
+		says         string
+	}{
+		{"GET", "/admin/explain", 405, "only POST"},
+		{"GET", "/admin/reload", 405, "only POST"},
+		{"POST", "/admin/workers", 405, "only GET, HEAD"},
+		{"DELETE", "/metrics", 405, "only GET, HEAD"},
+		{"GET", "/admin/nothing", 404, "try GET /metrics"},
+	} {
+		if status, text := ask(t, a, c.method, c.path, ""); status != c.status || !strings.Contains(text, c.says) {
+			t.Errorf("%s %s: %d %s, want %d %q", c.method, c.path, status, text, c.status, c.says)
+		}
+	}
+}
+
 func TestExplainTellsWhyNobodyCanBeChosen(t *testing.T) {
 	a, f := newAdmin(t, admin.DefaultConfig(), nil)
 	for _, w := range f.Snapshot().Workers() {
