@@ -2,7 +2,9 @@ package gateway_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -110,5 +112,28 @@ func TestReadinessTurnsBeforeTheListenerCloses(t *testing.T) {
 	}
 	if err := <-stopped; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestAClientThatEndsItsSideGetsNoEmptyAnswer: it counts as gone, and may still listen. What it gets must not look like an answer.
+func TestAClientThatEndsItsSideGetsNoEmptyAnswer(t *testing.T) {
+	for name, busy := range map[string]bool{"at a worker": false, "in the queue": true} {
+		g := newGate()
+		f := queued(t, g, nil)
+		if busy {
+			f.ask(t, "first", "")
+			wait(t, "the worker is busy", func() bool { return len(g.seen()) == 1 })
+		}
+		conn, err := net.Dial("tcp", strings.TrimPrefix(f.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		_ = conn.SetDeadline(time.Now().Add(time.Minute))
+		_, _ = fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(chat), chat)
+		_ = conn.(*net.TCPConn).CloseWrite()
+		if answer, err := io.ReadAll(conn); len(answer) > 0 || err != nil {
+			t.Errorf("%s: %q, %v", name, answer, err)
+		}
 	}
 }

@@ -308,7 +308,7 @@ func (x *exchange) settle(ctx context.Context, r *proxy.Result) {
 	timedOut := errors.Is(ctx.Err(), context.DeadlineExceeded)
 	switch {
 	case r.Class == proxy.ClientGone && !timedOut:
-		x.rec.Status = statusClientGone
+		x.rec.Status, x.abort = statusClientGone, true // not only those who left: see noWorker
 	case r.FirstByte:
 		if timedOut {
 			x.rec.Error, x.abort = "request timeout", true

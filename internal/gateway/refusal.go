@@ -11,8 +11,11 @@ import (
 // noWorker answers a request for which no worker could be chosen.
 func (x *exchange) noWorker(err error) {
 	if errors.Is(err, context.Canceled) {
+		// Perhaps somebody still listens: a client that only ended its own side, or one that a drain cuts. To return without a
+		// word would be a 200 with nothing in it.
 		x.g.Telemetry.Refused("client_gone")
-		return // there is no one left to tell
+		x.abort = true
+		return
 	}
 	x.refuse(x.g.routeError(err, x.rec.Model))
 }
