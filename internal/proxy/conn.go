@@ -14,6 +14,7 @@ type conn struct {
 	net.Conn
 	worker  *worker
 	raw     rawIO     // reads and writes without waking the runtime, where that is possible
+	below   rawIO     // under TLS, the connection below it: only looked at
 	since   time.Time // when it became idle
 	limit   time.Time // its deadline, perhaps that of an earlier exchange; zero when it has none
 	aborted atomic.Bool
@@ -43,6 +44,18 @@ func (k *conn) write(b []byte) (int, error) {
 		return k.raw.write(b)
 	}
 	return k.Conn.Write(b)
+}
+
+// quiet reports whether nothing has come on the connection while it was idle, its end included. Bytes that nobody asked for would be
+// taken for the answer to the next request, which is somebody else's. It is not known on all systems; true then.
+func (k *conn) quiet() bool {
+	switch {
+	case k.raw.ok():
+		return k.raw.quiet()
+	case k.below.ok():
+		return k.below.quiet()
+	}
+	return true
 }
 
 // writeBoth writes a and then b, by one system call if that can be.
@@ -169,5 +182,7 @@ func (w *worker) dial(ctx context.Context, cfg *Config) (*conn, error) {
 		c.Close()
 		return nil, err
 	}
-	return newConn(secure, w), nil
+	k := newConn(secure, w)
+	k.below.init(c)
+	return k, nil
 }

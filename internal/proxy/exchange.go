@@ -73,13 +73,13 @@ func (x *exchange) run(ctx context.Context) {
 	if !x.try(ctx, w, false) {
 		return
 	}
-	// The worker had closed a kept-alive connection before it read the request: once more, on a new one.
+	// The worker had closed a kept-alive connection before it read the request, or spoke unasked: once more, on a new one.
 	x.res.Fresh = true
 	x.try(ctx, w, true)
 }
 
 // try talks to the worker on one connection. stale reports that it was a kept-alive one, closed before any byte of an answer
-// came.
+// came, or one on which the worker had spoken unasked.
 func (x *exchange) try(ctx context.Context, w *worker, fresh bool) (stale bool) {
 	if err := ctx.Err(); err != nil {
 		x.gone(ctx)
@@ -125,6 +125,9 @@ func (x *exchange) talk(k *conn) (stale bool) {
 		k.arm(x.res.Start.Add(t), t)
 	} else if !k.limit.IsZero() {
 		k.disarm()
+	}
+	if x.res.Reused && !k.quiet() {
+		return true
 	}
 	unsent := x.send(k)
 	if unsent != nil {

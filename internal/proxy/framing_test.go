@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -87,6 +89,40 @@ func TestBytesBehindAnAnswerEndTheConnection(t *testing.T) {
 		if res := c.Forward(context.Background(), a); res.Class != Success || rec.Body.String() != "ok" || res.Reused {
 			t.Errorf("%v, reused %v, body %q", res.Class, res.Reused, rec.Body)
 		}
+	}
+}
+
+// TestBytesThatNobodyAskedForAnswerNobody: a server may say 408 on an idle connection before it closes it, or answer twice. That is
+// not the answer to the next request.
+func TestBytesThatNobodyAskedForAnswerNobody(t *testing.T) {
+	idle, said := make(chan struct{}), make(chan struct{})
+	w := newRawWorker(t, func(c net.Conn, _ *http.Request, body []byte) bool {
+		fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		if string(body) == "first" {
+			<-idle
+			io.WriteString(c, "HTTP/1.1 408 Request Timeout\r\nContent-Length: 3\r\n\r\nbye")
+			close(said)
+		}
+		return true
+	})
+	c := newClient(t, nil)
+	ask := func(body string) {
+		rec := httptest.NewRecorder()
+		a := attempt(w.url, rec)
+		a.Body, a.Plain = []byte(body), true
+		if res := c.Forward(t.Context(), a); res.Class != Success || rec.Body.String() != body {
+			t.Errorf("%s: %v, %d %q", body, res.Class, rec.Code, rec.Body)
+		}
+	}
+	ask("first")
+	close(idle)
+	<-said
+	if k := c.workers[w.url].idle[0]; !k.raw.ok() {
+		t.Skip("idle connections cannot be looked at here")
+	}
+	ask("second")
+	if n := w.requests.Load(); n != 2 {
+		t.Errorf("%d requests", n)
 	}
 }
 

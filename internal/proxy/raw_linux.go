@@ -22,6 +22,8 @@ type rawIO struct {
 
 	both   func(fd uintptr) (done bool)
 	pieces [2]syscall.Iovec
+	look   rawCall
+	first  [1]byte // what look finds
 }
 
 // rawCall is one direction of a rawIO. The callback is made once per connection, so that a call allocates nothing.
@@ -48,6 +50,11 @@ func (r *rawIO) init(c net.Conn) {
 	r.out.call = func(fd uintptr) bool {
 		return r.out.do(syscall.SYS_WRITE, fd, unsafe.Pointer(unsafe.SliceData(r.out.buf)), len(r.out.buf))
 	}
+	r.look.call = func(fd uintptr) bool {
+		r.look.n, r.look.err = 0, syscall.EAGAIN
+		r.look.do(syscall.SYS_READ, fd, unsafe.Pointer(&r.first), len(r.first))
+		return true // without waiting
+	}
 	r.both = func(fd uintptr) bool {
 		return r.out.do(syscall.SYS_WRITEV, fd, unsafe.Pointer(&r.pieces), len(r.pieces))
 	}
@@ -72,6 +79,11 @@ func (c *rawCall) do(trap, fd uintptr, at unsafe.Pointer, length int) bool {
 }
 
 func (r *rawIO) ok() bool { return r.conn != nil }
+
+// quiet reports whether there is nothing to be read, the connection's end included. What there is may be taken.
+func (r *rawIO) quiet() bool {
+	return r.conn.Read(r.look.call) == nil && r.look.err == syscall.EAGAIN
+}
 
 func (r *rawIO) read(b []byte) (int, error) {
 	if len(b) == 0 {

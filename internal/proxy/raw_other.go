@@ -10,6 +10,7 @@ type rawIO struct{}
 
 func (r *rawIO) init(net.Conn)               {}
 func (r *rawIO) ok() bool                    { return false }
+func (r *rawIO) quiet() bool                 { panic("bug: no raw connection") }
 func (r *rawIO) read(b []byte) (int, error)  { panic("bug: no raw connection") }
 func (r *rawIO) write(b []byte) (int, error) { panic("bug: no raw connection") }
 func (r *rawIO) writeBoth(a, b []byte) error { panic("bug: no raw connection") }
