@@ -201,14 +201,31 @@ func (a *slotArray) insert(home uint64, key block.Key, s spot) {
 	store(&w[i+1], w[i+1]&0xffff|uint64(s)<<16)
 }
 
+// insertHome is insert of a key whose home has room; else it lets the next bucket be on its way into the cache.
+func (a *slotArray) insertHome(home uint64, key block.Key, s spot) bool {
+	w := (*[bucketWords]uint64)(a.words[home*bucketWords:])
+	i := freeSlot(w)
+	if i == bucketWords {
+		b := nextBucket(home, 1, a.buckets)
+		fetch(&a.words[b*bucketWords])
+		fetch(&a.words[nextBucket(b, 2, a.buckets)*bucketWords])
+		return false
+	}
+	store(&w[i], uint64(key))
+	store(&w[i+1], w[i+1]&0xffff|uint64(s)<<16)
+	return true
+}
+
 // putRun is put of keys that are at spots which follow each other, and returns how many of them are not new; fresh: all are. The
-// buckets of some keys are on their way into the cache before the first of them is written to.
+// buckets of some keys are on their way into the cache before the first of them is written to, and so are those where there may be
+// room for keys whose homes are full, which come last.
 func (t *slots) putRun(keys []block.Key, s spot, fresh bool, alive func(spot) bool) (known int) {
 	if len(keys) == 1 && fresh {
 		t.insert(keys[0], s, alive)
 		return 0
 	}
 	var ways [ahead]way
+	var late [ahead]uint8 // those whose homes are full
 	for ; len(keys) > 0; keys, s = keys[min(len(keys), ahead):], s+ahead {
 		some := keys[:min(len(keys), ahead)]
 		for k, key := range some {
@@ -225,10 +242,14 @@ func (t *slots) putRun(keys []block.Key, s spot, fresh bool, alive func(spot) bo
 			g.n++
 			t.n++
 		}
+		n := 0
 		for k, key := range some {
 			if w := &ways[k]; w.array != nil {
 				if fresh || w.array.lacks(w.home, key) {
-					w.array.insert(w.home, key, s+spot(k))
+					if !w.array.insertHome(w.home, key, s+spot(k)) {
+						late[n] = uint8(k)
+						n++
+					}
 					continue
 				}
 				t.segment(mixKey(key)).n-- // it may not be new
@@ -237,6 +258,9 @@ func (t *slots) putRun(keys []block.Key, s spot, fresh bool, alive func(spot) bo
 			if !t.put(key, s+spot(k), alive) {
 				known++
 			}
+		}
+		for _, k := range late[:n] {
+			ways[k].array.insert(ways[k].home, some[k], s+spot(k))
 		}
 	}
 	return known
