@@ -95,6 +95,13 @@ const maxWorkers = 4096
 // minMetrics is the shortest interval that the gateway's scraper takes.
 const minMetrics = 50 * time.Millisecond
 
+// longest bounds every time that is given, and when the last request arrives: more than a year, and sums of some hundred of them do
+// not overflow, after which a run would never end.
+const longest = 10_000 * time.Hour
+
+// minScale is the shortest interval between an autoscaler's looks: a run is to end.
+const minScale = 100 * time.Millisecond
+
 func (c Config) withDefaults() Config {
 	if c.Rate == 0 {
 		c.Rate = 1
@@ -153,6 +160,10 @@ func (c *Config) validate() error {
 	check(c.Rate > 0 && c.Rate < 1e6, "rate %v is not above 0", c.Rate)
 	check(c.Routers >= 1 && c.Routers <= 64, "%d routers are not within 1..64", c.Routers)
 	check(c.Lag >= 0 && c.LagJitter >= 0 && c.Hop >= 0 && c.MetricsLag >= 0, "a lag is negative")
+	check(max(c.Lag, c.LagJitter, c.Hop, c.MetricsLag, c.Metrics) <= longest, "a lag, the hop or metrics are longer than %v", longest)
+	if c.Workload != nil && c.Rate > 0 {
+		c.checkTimes(check)
+	}
 	check(c.Metrics < 0 || c.Metrics >= minMetrics, "metrics every %v: at least %v, or negative for never", c.Metrics, minMetrics)
 	check(c.Loss >= 0 && c.Loss < 1, "loss %v is not within 0..1", c.Loss)
 	check(c.MaxRequests >= 0 && c.Queue >= 0 && c.InFlight >= 0, "a limit is negative")
@@ -173,13 +184,27 @@ func (c *Config) validate() error {
 	for _, f := range c.Faults {
 		check(f.Worker >= 0 && f.Worker < workers, "a fault is for worker %d of %d", f.Worker, workers)
 		check(f.At >= 0 && f.Down >= 0, "a fault has a negative time")
+		check(max(f.At, f.Down) <= longest, "a fault has a time of more than %v", longest)
 	}
 	if a := c.Autoscale; a != nil {
 		check(len(c.Groups) == 1 && c.Groups[0].Ranks == 1, "autoscaling needs workers that are alike and of one rank: leave fleet or ranks out")
 		check(a.Min >= 1 && a.Max >= a.Min && a.Max <= maxWorkers, "autoscaling within %d..%d workers", a.Min, a.Max)
 		check(a.Low >= 0 && a.High > a.Low, "autoscaling between %v and %v requests per worker", a.Low, a.High)
+		check(a.Interval >= minScale && a.Interval <= longest, "autoscaling looks every %v: not within %v..%v", a.Interval, minScale, longest)
+		check(a.Start >= 0 && a.Start <= longest, "autoscaling starts a worker in %v: not within 0..%v", a.Start, longest)
 	}
 	return errors.Join(errs...)
+}
+
+// checkTimes checks when requests arrive.
+func (c *Config) checkTimes(check func(ok bool, format string, args ...any)) {
+	last, think := time.Duration(0), time.Duration(0)
+	for i := range c.Workload.Requests {
+		last = max(last, c.Workload.Requests[i].Arrival)
+		think = max(think, c.Workload.Requests[i].Think)
+	}
+	check(float64(last)/c.Rate <= float64(longest), "at rate %v the last request arrives after more than %v", c.Rate, longest)
+	check(think <= longest, "a think time of %v is longer than %v", think, longest)
 }
 
 // engineConfig is the engine of a rank of the group. Pools count one block that is never used.

@@ -304,6 +304,9 @@ func parseRate(s string, w *workload.Workload) (float64, error) {
 	if !absolute {
 		return v, nil
 	}
+	if len(w.Requests) == 0 {
+		return 0, fmt.Errorf("rate %q: the workload has no requests", s)
+	}
 	c := clocked{workload: w}
 	span := c.span().Seconds()
 	if span <= 0 {

@@ -37,9 +37,8 @@ func (w *world) die(f *Fault) {
 			w.retry(q)
 			continue
 		}
-		q.decision.Done(failed, epoch+int64(w.now))
-		q.decision.Recycle()
-		q.decision = nil
+		w.finishDecision(q, failed)
+		w.freed = true
 		w.rec.Fail(w.now)
 		w.release(q)
 	}
@@ -71,6 +70,7 @@ func (w *world) check(r *rank) {
 		why = "connection refused"
 	}
 	ready := 0
+	w.freed = true
 	for _, v := range r.pool.views {
 		v.fleet.SetHealth(r.worker, !r.dead, why)
 	}

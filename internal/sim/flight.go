@@ -172,6 +172,7 @@ func (w *world) submit(f *flight) {
 	}
 	if err := r.engine.Submit(q); err != nil {
 		// The engine answers 400: the worker did its part.
+		w.freed = true
 		w.finishDecision(f, fleet.OutcomeServed)
 		w.rec.Reject(w.now)
 		w.release(f)
@@ -194,6 +195,7 @@ const maxTries = 3
 func (w *world) retry(f *flight) {
 	f.exclude = append(f.exclude, f.decision.Worker.ID)
 	w.finishDecision(f, fleet.OutcomeFailed)
+	w.freed = true
 	f.rank = nil
 	if f.tries++; f.tries >= maxTries {
 		w.rec.Fail(w.now)
@@ -247,6 +249,7 @@ func (w *world) handOver(f *flight) {
 	f.cached, f.loaded = f.engine.Cached, f.engine.Loaded
 	prefillWorker := f.rank
 	w.finishDecision(f, fleet.OutcomeServed)
+	w.freed = true
 	f.decoding, f.exclude = true, f.exclude[:0]
 	g := prefillWorker.group
 	// The router of the decode workers is asked now; what its choice has cached is not sent again. The transfer does not

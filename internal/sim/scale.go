@@ -70,6 +70,7 @@ func (w *world) leave(i int) {
 // join makes a worker serve: one that had left, with an empty cache, or a new one.
 func (w *world) join() {
 	w.joining--
+	w.freed = true
 	g := &w.cfg.Groups[0]
 	defer w.countReady()
 	for i := range w.main.workers {

@@ -365,3 +365,31 @@ func TestMistakesAreAllReported(t *testing.T) {
 		}
 	}
 }
+
+// A time that no run would see the end of is a slip: sums of such times overflow, and a moment before the last one comes again and again.
+func TestTimesBeyondAnyEndAreRefused(t *testing.T) {
+	const ever = time.Duration(1 << 62)
+	for name, change := range map[string]func(*Config){
+		"lag":                func(c *Config) { c.Lag = ever },
+		"jitter":             func(c *Config) { c.LagJitter = ever },
+		"hop":                func(c *Config) { c.Hop = ever },
+		"metrics":            func(c *Config) { c.Metrics = ever },
+		"age of metrics":     func(c *Config) { c.MetricsLag = ever },
+		"a fault":            func(c *Config) { c.Faults = []Fault{{At: ever}} },
+		"how long one lasts": func(c *Config) { c.Faults = []Fault{{Down: ever}} },
+		"a rate":             func(c *Config) { c.Rate = 1e-9 },
+		"think time":         func(c *Config) { c.Workload.Requests[1].Think = ever },
+		"looks back":         func(c *Config) { c.Autoscale = &Autoscale{Min: 1, Max: 2, High: 1, Interval: -time.Second} },
+		"starts":             func(c *Config) { c.Autoscale = &Autoscale{Min: 1, Max: 2, High: 1, Start: ever} },
+	} {
+		c := config(families(1, 9, time.Second), "random", change)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		if r, err := Run(ctx, c, nil); err == nil {
+			t.Errorf("%s: not refused, stopped %v", name, r.Stopped)
+		}
+		cancel()
+	}
+	if _, err := parseRate("20/s", &workload.Workload{}); err == nil {
+		t.Error("a rate of no requests: not refused")
+	}
+}

@@ -48,6 +48,29 @@ func TestTheOrderOfTheRouterQueueMatters(t *testing.T) {
 	}
 }
 
+// What is held is sent as soon as there is room, whatever made it; else a run whose last answer has ended would not.
+func TestWhatIsHeldNeverWaitsForever(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"an engine refuses a prompt": func(c *Config) {
+			c.Workload.Requests[0].Input = 64_000
+			c.Workload.Requests[0].Segments[0].Tokens = 64_000
+			c.Hop = time.Second // until then it takes the worker's place
+		},
+		"all workers die":         func(c *Config) { c.Faults = []Fault{{At: time.Second}} },
+		"a worker comes back":     func(c *Config) { c.Faults = []Fault{{At: time.Second, Down: time.Minute}} },
+		"prompts are handed over": func(c *Config) { c.Decode = []Group{c.Groups[0]}; c.Decode[0].Count = 8 },
+	} {
+		c := config(unlike(8), "least_load", func(c *Config) { c.Groups[0].Count, c.MaxRequests, c.Queue = 1, 1, 1000 })
+		change(&c)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		r, err := Run(ctx, c, nil)
+		cancel()
+		if err != nil || r.Stopped || r.Requests.Sent != r.Requests.Answered+r.Requests.Failed+r.Requests.Rejected {
+			t.Errorf("%s: %+v, %v", name, r, err)
+		}
+	}
+}
+
 // The shortest prompt is the one that leaves the least to compute where most of it is cached.
 func TestTheRouterQueueCountsUncachedTokens(t *testing.T) {
 	c := config(families(3, 60, 200*time.Millisecond), "kv_aware", nil)

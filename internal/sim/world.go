@@ -46,6 +46,7 @@ type world struct {
 	planned  int        // arrivals on the agenda
 	unsent   []int      // requests that clients may not send yet
 	held     []*waiting // by router: what waits for a worker to have room
+	freed    bool       // there may be room for those, though no answer has ended; see admitFreed
 
 	tokens       []block.Token // of the prompt that is being routed, or of a pass's events
 	text         []byte        // of the prompt that is being routed, for policies that look at it
@@ -120,6 +121,7 @@ func (w *world) play(ctx context.Context, progress func(int)) (stopped bool) {
 				m := w.agenda.next()
 				w.now = m.at
 				w.happen(&m)
+				w.admitFreed()
 				continue
 			}
 		}
@@ -128,6 +130,7 @@ func (w *world) play(ctx context.Context, progress func(int)) (stopped bool) {
 		}
 		w.now = max(w.now, at)
 		w.arrive(w.arrivals.take())
+		w.admitFreed()
 	}
 	if progress != nil {
 		progress(w.ended)
