@@ -14,7 +14,8 @@ type answer struct {
 	said   fleet.Reported
 }
 
-func (a *answer) deliver() {
+func (w *world) report(a *answer) {
+	w.freed = true // of what other routers had there
 	for _, v := range a.pool.views {
 		v.fleet.Report(a.holder, a.said)
 	}
@@ -54,7 +55,7 @@ func (w *world) askEngine(r *rank) {
 	running, waiting, kv := r.engine.Load()
 	said := answer{r.pool, r.holder, fleet.Reported{At: epoch + int64(w.now), Running: int64(running), Waiting: int64(waiting), KVUsed: kv}}
 	if w.cfg.MetricsLag == 0 {
-		said.deliver()
+		w.report(&said)
 		return
 	}
 	late := said // what is planned is allocated

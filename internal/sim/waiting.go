@@ -68,8 +68,8 @@ func (w *world) admitHeld(router int) {
 }
 
 // admitFreed sends what is held where there may be room for another reason than the end of an answer, which tells by itself: an engine
-// refused a prompt or handed it over, a worker died, came back or joined. Else what is held waits for ever when no answer is under
-// way any more.
+// refused a prompt or handed it over, a worker died, came back or joined, or told that other routers have less there. Else what is
+// held waits for ever when no answer is under way any more.
 func (w *world) admitFreed() {
 	for w.freed {
 		w.freed = false

@@ -58,6 +58,7 @@ func TestWhatIsHeldNeverWaitsForever(t *testing.T) {
 		},
 		"all workers die":         func(c *Config) { c.Faults = []Fault{{At: time.Second}} },
 		"a worker comes back":     func(c *Config) { c.Faults = []Fault{{At: time.Second, Down: time.Minute}} },
+		"another router's end":    func(c *Config) { c.Routers = 2 },
 		"prompts are handed over": func(c *Config) { c.Decode = []Group{c.Groups[0]}; c.Decode[0].Count = 8 },
 	} {
 		c := config(unlike(8), "least_load", func(c *Config) { c.Groups[0].Count, c.MaxRequests, c.Queue = 1, 1, 1000 })

@@ -157,7 +157,7 @@ func (w *world) happen(m *moment) {
 	case atMetrics:
 		w.askEngine(w.ranks[m.a])
 	case atReport:
-		m.with.(*answer).deliver()
+		w.report(m.with.(*answer))
 	case atFault:
 		w.die(&w.cfg.Faults[m.a])
 	case atRestart:
