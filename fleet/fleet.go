@@ -80,7 +80,8 @@ func (f *Fleet) Snapshot() *Snapshot { return f.current.Load() }
 const MaxRanks = 4096
 
 // Put adds the worker at url, or replaces what is known about it. A new worker counts as healthy: the caller has just
-// asked it. One that has not answered yet is put with empty facts, serves nothing, and so gets no request.
+// asked it. One that has not answered yet is put with empty facts, serves nothing, and so gets no request. The holders of ranks that
+// it has no more leave as if it were removed.
 func (f *Fleet) Put(url string, facts Facts) WorkerID {
 	url = strings.TrimRight(url, "/")
 	facts.Ranks = min(max(facts.Ranks, 1), MaxRanks)
@@ -98,6 +99,11 @@ func (f *Fleet) Put(url string, facts Facts) WorkerID {
 	w := &Worker{ID: id, URL: url, Healthy: true}
 	if old := f.present[id]; old != nil {
 		w.Healthy, w.Draining, w.Why = old.Healthy, old.Draining, old.Why
+		for _, h := range old.Holders {
+			if rank := f.holders[h].rank; rank < facts.FirstRank || rank >= facts.FirstRank+facts.Ranks {
+				f.left(h)
+			}
+		}
 	}
 	w.Facts = facts
 	w.Holders = make([]Holder, facts.Ranks)
@@ -178,11 +184,17 @@ func (f *Fleet) Remove(id WorkerID) {
 	}
 	f.present[id] = nil
 	for _, h := range old.Holders {
-		f.holders[h].state.trust.Store(&initialTrust)
-		f.holders[h].state.reset()
-		f.holders[h].state.others.reset()
+		f.left(h)
 	}
 	f.publish()
+}
+
+// left makes h start anew should it come back. f.mu is held.
+func (f *Fleet) left(h Holder) {
+	s := f.holders[h].state
+	s.trust.Store(&initialTrust)
+	s.reset()
+	s.others.reset()
 }
 
 // SetTrust notes how far h's entries can be believed from now on, and why in words. It makes no new snapshot: trust is

@@ -47,6 +47,29 @@ func TestHoldersAreInternedForTheProcess(t *testing.T) {
 	}
 }
 
+// TestARankThatComesBackStartsAnew: a worker is shown with one rank until it has answered, after each change of what is said of it.
+func TestARankThatComesBackStartsAnew(t *testing.T) {
+	f := New(Config{})
+	f.Put("http://a", serving("m", 2))
+	const now = int64(1e18)
+	for h := range Holder(2) {
+		f.SetTrust(h, TrustExact, "events")
+		f.Report(h, Reported{At: now, Running: 9})
+		for range 3 {
+			f.Observe(h, OutcomeFailed, now)
+		}
+	}
+	f.Put("http://a", Facts{})
+	f.Put("http://a", serving("m", 2))
+	s := f.Snapshot()
+	if trust, _ := s.Trust(0); trust != TrustExact || s.Available(0, now) || s.LoadAt(0, now).Requests == 0 {
+		t.Errorf("rank 0 stayed: trust %v, load %+v", trust, s.LoadAt(0, now))
+	}
+	if trust, _ := s.Trust(1); trust != initialTrust.level || !s.Available(1, now) || s.LoadAt(1, now).Requests != 0 {
+		t.Errorf("rank 1 came back: trust %v, available %v, load %+v", trust, s.Available(1, now), s.LoadAt(1, now))
+	}
+}
+
 func TestRanksAreGlobal(t *testing.T) {
 	f := New(Config{})
 	facts := serving("m", 2)
