@@ -1,12 +1,14 @@
 package discovery
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -154,16 +156,12 @@ func (r *Reporter) follow(ctx context.Context, snap *fleet.Snapshot, asked map[f
 func (r *Reporter) watch(ctx context.Context, w *fleet.Worker) {
 	counts := r.countsOf(w.URL)
 	defer func() {
-		if r.fleet.Snapshot().Worker(w.Holders[0]) == nil { // gone, not only our stop
+		if workerOf(r.fleet.Snapshot(), w.ID) == nil { // gone, not only our stop
 			r.mu.Lock()
 			delete(r.counts, w.URL)
 			r.mu.Unlock()
 		}
 	}()
-	a := asker{client: r.client, target: Target{URL: w.URL}, timeout: r.config.Timeout}
-	if r.targets != nil {
-		a.target.APIKey = r.targets(w.URL).APIKey
-	}
 	wait := time.Duration(rand.Int64N(int64(r.config.Interval))) // not all at once
 	for {
 		select {
@@ -171,7 +169,7 @@ func (r *Reporter) watch(ctx context.Context, w *fleet.Worker) {
 		case <-ctx.Done():
 			return
 		}
-		err := r.ask(ctx, a, w.Holders[0])
+		err := r.ask(ctx, w.URL, w.ID)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -191,9 +189,23 @@ func (r *Reporter) watch(ctx context.Context, w *fleet.Worker) {
 // errNotAsked: the worker is of no use now, or of a kind that tells nothing.
 var errNotAsked = errors.New("not asked")
 
-// ask asks the worker of the holder once, and tells the fleet.
-func (r *Reporter) ask(ctx context.Context, a asker, first fleet.Holder) error {
-	w := r.fleet.Snapshot().Worker(first)
+// workerOf returns the worker of that id, nil when it is not in the fleet.
+func workerOf(s *fleet.Snapshot, id fleet.WorkerID) *fleet.Worker {
+	i, ok := slices.BinarySearchFunc(s.Workers(), id, func(w *fleet.Worker, id fleet.WorkerID) int { return cmp.Compare(w.ID, id) })
+	if !ok {
+		return nil
+	}
+	return s.Workers()[i]
+}
+
+// ask asks the worker at url once, and tells the fleet. What is known of it may have changed since the last time: its ranks by a
+// probe, its key by a reload.
+func (r *Reporter) ask(ctx context.Context, url string, id fleet.WorkerID) error {
+	a := asker{client: r.client, target: Target{URL: url}, timeout: r.config.Timeout}
+	if r.targets != nil {
+		a.target.APIKey = r.targets(url).APIKey
+	}
+	w := workerOf(r.fleet.Snapshot(), id)
 	if w == nil || !w.Healthy || w.Facts.Engine != fleet.EngineVLLM && w.Facts.Engine != fleet.EngineSGLang {
 		return errNotAsked
 	}

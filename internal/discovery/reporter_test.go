@@ -270,6 +270,40 @@ func TestWorkersThatComeAndGoAreFollowed(t *testing.T) {
 	})
 }
 
+// TestAWorkerIsAskedAsItIsNow: a worker is in the fleet before its first probe tells its ranks, and a reload may bring another key.
+func TestAWorkerIsAskedAsItIsNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := fleet.New(fleet.Config{})
+		f.Put("http://w:1", fleet.Facts{})
+		var key atomic.Value
+		key.Store("old")
+		var last atomic.Value
+		client := &http.Client{Transport: answering(func(r *http.Request) (int, string) {
+			last.Store(r.Header.Get("Authorization"))
+			return http.StatusOK, "vllm:num_requests_running{engine=\"4\"} 3\n"
+		})}
+		targets := func(url string) Target { return Target{URL: url, APIKey: key.Load().(string)} }
+		r := NewReporter(f, ReportsConfig{Interval: time.Second, Timeout: time.Second}, targets, client, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Run(ctx) }()
+		time.Sleep(3 * time.Second)
+		f.Put("http://w:1", fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m"}}, FirstRank: 4})
+		time.Sleep(5 * time.Second)
+		snap := f.Snapshot()
+		if l := snap.LoadAt(snap.Workers()[0].Holders[0], time.Now().UnixNano()); l.Reported.Running != 3 {
+			t.Errorf("rank 4 has %+v", l.Reported)
+		}
+		key.Store("new")
+		time.Sleep(5 * time.Second)
+		if got, _ := last.Load().(string); got != "Bearer new" {
+			t.Errorf("asked with %q", got)
+		}
+		cancel()
+		<-done
+	})
+}
+
 func TestNobodyIsAskedWhenReportsAreOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := engineFleet("http://w:1", fleet.EngineVLLM, 1)
