@@ -310,7 +310,7 @@ func (x *exchange) settle(ctx context.Context, r *proxy.Result) {
 	case r.Class == proxy.ClientGone && !timedOut:
 		x.rec.Status, x.abort = statusClientGone, true // not only those who left: see noWorker
 	case r.FirstByte:
-		if timedOut {
+		if timedOut && r.Class != proxy.Success { // time may have run out behind the last byte
 			x.rec.Error, x.abort = "request timeout", true
 		}
 	case timedOut:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -280,4 +281,30 @@ func TestRequestTimeout(t *testing.T) {
 		t.Errorf("after the first byte the client sees a whole answer: %q", text)
 	}
 	f.idle(t)
+}
+
+// late is a client to whom the last byte is written when the request's time is just over.
+type late struct {
+	*httptest.ResponseRecorder
+	after time.Duration
+}
+
+func (l *late) Write(b []byte) (int, error) {
+	time.Sleep(l.after)
+	return l.ResponseRecorder.Write(b)
+}
+
+func TestAnAnswerThatIsWholeInTimeIsNotCut(t *testing.T) {
+	const limit = 2 * time.Second // a worker answers sooner even on a busy machine
+	f := serve(t, func(s *settings) { s.gateway.RequestTimeout = limit }, worker(t, plain))
+	w := &late{httptest.NewRecorder(), limit}
+	defer func() {
+		if cause := recover(); cause != nil {
+			t.Errorf("the answer was cut: %v", cause)
+		}
+	}()
+	f.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/chat/completions", strings.NewReader(chat)))
+	if rec := f.last(t, 1); w.Body.String() != whole || rec.Status != http.StatusOK || rec.Error != "" {
+		t.Errorf("%+v: %s", rec, w.Body)
+	}
 }
