@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"testing"
+	"time"
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
@@ -40,4 +41,31 @@ func TestAWorkerWithoutEventsIsForgottenWhenItLeaves(t *testing.T) {
 	if got := branch(); got != policy.BranchMiss {
 		t.Errorf("after it left and came back the conversation is told as %s", got)
 	}
+}
+
+// TestATrustEndsWithItsStream: a stream tells until it is stopped, which is after the fleet forgot its worker. Should the worker come
+// back without events, nobody else says how far it is to be believed.
+func TestATrustEndsWithItsStream(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.stream(facts(fleet.EngineVLLM, 16))
+	done := make(chan struct{})
+	r.manager.streams[s.holder] = &follower{stream: s, stop: func() { close(done) }, done: done}
+	r.fleet.Remove(s.worker)
+	s.Lost(0, 1)
+	s.Restarted("")
+	s.Complete()
+	r.manager.reconcile(t.Context(), r.fleet.Snapshot())
+	r.fleet.Put(workerURL, facts(fleet.EngineVLLM, 16))
+	r.trust(s.holder, fleet.TrustApproximate, "no events")
+}
+
+// TestAWorkerThatIsBackAtOnceIsTrustedAsBefore: when it left and came back between two looks, its stream goes on.
+func TestAWorkerThatIsBackAtOnceIsTrustedAsBefore(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.stream(facts(fleet.EngineVLLM, 16))
+	r.trust(s.holder, fleet.TrustExact, "complete")
+	r.fleet.Remove(s.worker)
+	r.fleet.Put(workerURL, facts(fleet.EngineVLLM, 16))
+	s.look(time.Now())
+	r.trust(s.holder, fleet.TrustExact, "complete")
 }

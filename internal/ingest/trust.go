@@ -15,8 +15,12 @@ import (
 
 // assess says how far the holder's entries can be believed now, and tells the fleet when that changed. s.mu is held.
 func (s *stream) assess(now time.Time) {
-	if trust, why := s.judge(now); trust != s.trust || why != s.why {
+	trust, why := s.judge(now)
+	if trust != s.trust || why != s.why {
 		s.trust, s.why, s.judged = trust, why, now
+	}
+	// The fleet forgets it with the worker, which may be back before anybody has seen that it left.
+	if known, as := s.fleet.Snapshot().Trust(s.holder); known != trust || as != why {
 		s.fleet.SetTrust(s.holder, trust, why)
 	}
 	s.tell(now)
