@@ -63,7 +63,7 @@ type App struct {
 // New builds an App from a configuration that has passed Validate. It opens no socket and starts nothing.
 func New(cfg *config.Config, o Options) (*App, error) {
 	a := &App{options: o, log: o.Log, cfg: cfg, listening: make(chan struct{})}
-	a.fleet = fleet.New(fleet.Config{Breaker: cfg.Breaker})
+	a.fleet = fleet.New(fleet.Config{Breaker: cfg.Breaker, Expiry: expiry(cfg.Gateway.RequestTimeout)})
 	options := cfg.Options()
 	options.Fleet = a.fleet
 	var err error
@@ -105,6 +105,15 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	}
 	a.admin = admin.New(cfg.Admin, parts)
 	return a, nil
+}
+
+// expiry is how long a request may give no sign of life before it counts as lost, where requests end after timeout at the latest: an
+// answer in one piece gives none until all of it is there, and is not lost for that. 0 ends none; a day then.
+func expiry(timeout time.Duration) time.Duration {
+	if timeout == 0 {
+		return 24 * time.Hour
+	}
+	return max(fleet.DefaultExpiry, timeout+time.Minute)
 }
 
 // loadModels makes token ids in process where models' files are given.

@@ -10,8 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/admin"
 	"github.com/warmpath/warmpath/internal/app"
+	"github.com/warmpath/warmpath/internal/config"
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
@@ -78,4 +80,24 @@ func (r *router) adminText(path string) string {
 		r.t.Fatalf("%s: %d %v %s", path, resp.StatusCode, err, text)
 	}
 	return string(text)
+}
+
+// TestALongAnswerIsNotLost: one that comes in one piece gives no sign of life for as long as a request may take.
+func TestALongAnswerIsNotLost(t *testing.T) {
+	cfg := config.Default()
+	a, err := app.New(&cfg, app.Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := a.Router().Fleet()
+	f.Put("http://w", fleet.Facts{Models: []fleet.Model{{ID: "m"}}})
+	var r fleet.Reservation
+	const now = int64(1e18)
+	f.Reserve(&r, 0, fleet.Work{UncachedTokens: 10, PromptTokens: 10, Whole: true}, now)
+	if n := f.Expire(now + int64(cfg.Gateway.RequestTimeout)); n != 0 || !r.Held() {
+		t.Errorf("%d requests are lost", n)
+	}
+	if n := f.Expire(now + int64(cfg.Gateway.RequestTimeout+2*time.Minute)); n != 1 {
+		t.Errorf("%d requests are lost after any has ended", n)
+	}
 }
