@@ -176,7 +176,7 @@ func (c *Config) validate() error {
 	workers := 0
 	for _, g := range append(slices.Clone(c.Groups), c.Decode...) {
 		check(g.Count >= 1, "a group has %d workers", g.Count)
-		check(g.Speed > 0, "speed %v is not above 0", g.Speed)
+		check(g.Speed >= 1e-3 && g.Speed <= 1e3, "speed %v is not within 0.001..1000", g.Speed)
 		check(g.BlockSize < 1 || g.KVTokens/g.BlockSize >= 1, "a cache of %d tokens holds no block of %d", g.KVTokens, g.BlockSize)
 		workers += g.Count * g.Ranks
 	}

@@ -378,6 +378,7 @@ func TestTimesBeyondAnyEndAreRefused(t *testing.T) {
 		"a fault":            func(c *Config) { c.Faults = []Fault{{At: ever}} },
 		"how long one lasts": func(c *Config) { c.Faults = []Fault{{Down: ever}} },
 		"a rate":             func(c *Config) { c.Rate = 1e-9 },
+		"a speed":            func(c *Config) { c.Groups[0].Speed = 1e-9 },
 		"think time":         func(c *Config) { c.Workload.Requests[1].Think = ever },
 		"looks back":         func(c *Config) { c.Autoscale = &Autoscale{Min: 1, Max: 2, High: 1, Interval: -time.Second} },
 		"starts":             func(c *Config) { c.Autoscale = &Autoscale{Min: 1, Max: 2, High: 1, Start: ever} },
