@@ -65,6 +65,7 @@ func (r *Request) reset(d Dialect, body []byte) {
 	r.Dialect, r.body = d, body
 	r.IDs, r.ends, r.text = ids, ends, text
 	r.spans = [numFields]span{}
+	r.membersSeen = 0
 	r.Stream, r.IncludeUsage, r.Multimodal, r.Tools, r.MixedScopes = false, false, false, false, false
 	r.Form, r.Prompts, r.MaxTokens, r.N, r.Priority, r.Rank = PromptNone, 0, 0, 1, 0, -1
 }
@@ -96,18 +97,23 @@ func (r *Request) finish() {
 
 // readMember reads one key and its value.
 func (r *Request) readMember(s *scanner) error {
+	s.space()
 	at := s.pos
 	raw, escaped, err := s.key()
 	if err != nil {
 		return err
 	}
+	name := span{at + 1, at + 1 + len(raw)}
 	if escaped {
 		r.text, _ = unescape(r.text[:0], raw)
 		raw = r.text
 	}
 	f := fieldOf(raw)
 	if f == noField || !dialects[r.Dialect].reads.has(f) {
-		return s.skip()
+		start := s.pos
+		err = s.skip()
+		r.keep(name, span{start, s.pos})
+		return err
 	}
 	if r.spans[f].end != 0 {
 		s.pos = at
@@ -122,7 +128,16 @@ func (r *Request) readMember(s *scanner) error {
 		err = r.readValue(s, f)
 	}
 	r.spans[f] = span{start, s.pos}
+	r.keep(name, r.spans[f])
 	return err
+}
+
+// keep remembers where a member lies.
+func (r *Request) keep(name, value span) {
+	if r.membersSeen < len(r.members) {
+		r.members[r.membersSeen] = member{name, value}
+	}
+	r.membersSeen++
 }
 
 // clear makes a string field empty whose value is null.

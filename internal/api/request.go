@@ -72,6 +72,29 @@ type Request struct {
 	body  []byte
 	spans [numFields]span
 	text  []byte // scratch for unescaped strings
+
+	members     [maxMembers]member
+	membersSeen int // may be more than are kept
+}
+
+// maxMembers is how many top-level members of a body a Request remembers: no engine takes more parameters, and a body of
+// millions must not cost memory for each.
+const maxMembers = 64
+
+type member struct{ name, value span }
+
+// Members returns how many members of the body Member knows. all is false when the body has more, of which Member knows none.
+func (r *Request) Members() (n int, all bool) {
+	if r.membersSeen > len(r.members) {
+		return 0, false
+	}
+	return r.membersSeen, true
+}
+
+// Member returns the i-th top-level member as it stands in the body: its name without quotes, escapes and all, and its value.
+func (r *Request) Member(i int) (name, value []byte) {
+	m := &r.members[i]
+	return r.body[m.name.start:m.name.end:m.name.end], r.body[m.value.start:m.value.end:m.value.end]
 }
 
 // Raw returns the value of field f as it stands in the body, nil when it is absent.

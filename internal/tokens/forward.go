@@ -87,7 +87,7 @@ func appendBeside(dst, body []byte, before string, ids []block.Token, after stri
 // hasOnly reports whether every field of r's body is forwardable or one of more.
 func hasOnly(r *api.Request, more map[string]bool) bool {
 	only := true
-	err := eachField(r.Body(), func(name, _ []byte) bool {
+	err := eachMember(r, func(name, _ []byte) bool {
 		only = forwardable[string(name)] || more[string(name)]
 		return only
 	})

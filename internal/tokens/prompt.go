@@ -30,7 +30,7 @@ type Prompt struct {
 // Has tells whether the body has a top-level field of one of these names.
 func (p *Prompt) Has(names map[string]bool) bool {
 	found := false
-	_ = eachField(p.Request.Body(), func(name, _ []byte) bool { // it was read without an error
+	_ = eachMember(p.Request, func(name, _ []byte) bool { // it was read without an error
 		found = names[string(name)]
 		return !found
 	})
@@ -86,7 +86,7 @@ var indifferent = map[string]bool{
 func keyOf(r *api.Request) (key, error) {
 	var h xxh3.Hasher
 	_, _ = h.Write([]byte{byte(r.Dialect)})
-	err := eachField(r.Body(), func(name, value []byte) bool {
+	err := eachMember(r, func(name, value []byte) bool {
 		if !indifferent[string(name)] {
 			_, _ = h.Write([]byte{0xff}) // cannot occur in UTF-8: the parts stay apart
 			_, _ = h.Write(name)

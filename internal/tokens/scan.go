@@ -3,6 +3,8 @@ package tokens
 import (
 	"bytes"
 	"errors"
+
+	"github.com/warmpath/warmpath/internal/api"
 )
 
 // errShape is returned for bytes that are not a JSON object where one is needed. Bodies have been read strictly by
@@ -50,6 +52,21 @@ func eachField(data []byte, yield func(name, value []byte) bool) error {
 			return errShape
 		}
 	}
+}
+
+// eachMember is eachField for a request's body, which is read again only when it has more members than the first reading
+// remembers.
+func eachMember(r *api.Request, yield func(name, value []byte) bool) error {
+	n, all := r.Members()
+	if !all {
+		return eachField(r.Body(), yield)
+	}
+	for i := range n {
+		if !yield(r.Member(i)) {
+			return nil
+		}
+	}
+	return nil
 }
 
 func skipSpace(data []byte, i int) int {

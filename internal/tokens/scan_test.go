@@ -1,0 +1,46 @@
+package tokens
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmpath/warmpath/internal/api"
+)
+
+// TestTheFirstReadingRemembersTheMembersThatASecondFinds: the key of remembered ids must not depend on which of the two made it.
+func TestTheFirstReadingRemembersTheMembersThatASecondFinds(t *testing.T) {
+	many := strings.Repeat(`"x": [1, {"y":"\""}] ,`, 70)
+	var r api.Request // one for all: what an earlier body left must not show
+	for _, body := range []string{
+		"{}",
+		" \n{ } ",
+		`{"model":"m","messages":[{"role":"user","content":"a \"b\" c"}]}`,
+		"\t{ \"mod\\u0065l\" : null ,\r\n\"n\" :1 , \"temperature\": 1.5e0,\"stop\" :[ \"}\" , 2 ] }",
+		`{"seed":-7,"x":true,"y":{"a":{"b":[]}},"input_ids":[1,2,3],"stream":false}`,
+		"{" + many[:63*22-1] + "}",
+		"{" + many[:64*22-1] + "}",
+		"{" + many[:65*22-1] + "}",
+	} {
+		if err := api.Read(api.OpenAIChat, []byte(body), &r); err != nil {
+			t.Fatalf("%s: %v", body, err)
+		}
+		var want, got []string
+		collect := func(into *[]string) func(name, value []byte) bool {
+			return func(name, value []byte) bool {
+				*into = append(*into, string(name), string(value))
+				return true
+			}
+		}
+		if err := eachField(r.Body(), collect(&want)); err != nil {
+			t.Fatalf("%s: %v", body, err)
+		}
+		if err := eachMember(&r, collect(&got)); err != nil {
+			t.Fatalf("%s: %v", body, err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s:\n%s", body, diff)
+		}
+	}
+}
