@@ -1,6 +1,10 @@
 package fleet
 
-import "sync/atomic"
+import (
+	"cmp"
+	"slices"
+	"sync/atomic"
+)
 
 // Snapshot is the fleet as it was when a writer last changed it. The workers, what they serve and who holds what never
 // change in it; Load, Trust and Available are read live. Any number of goroutines may use it; none of its methods
@@ -80,6 +84,15 @@ func (s *Snapshot) Pool(model string) (*Pool, bool) {
 
 // Holders returns how many holders were ever seen: they are numbered below it.
 func (s *Snapshot) Holders() int { return len(s.holders) }
+
+// ByID returns the worker of that id, or nil when it is not in the fleet (any more).
+func (s *Snapshot) ByID(id WorkerID) *Worker {
+	i, ok := slices.BinarySearchFunc(s.workers, id, func(w *Worker, id WorkerID) int { return cmp.Compare(w.ID, id) })
+	if !ok {
+		return nil
+	}
+	return s.workers[i]
+}
 
 // Worker returns the worker that h belongs to, or nil when it is not in the fleet (any more).
 func (s *Snapshot) Worker(h Holder) *Worker {

@@ -1,14 +1,12 @@
 package discovery
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -156,7 +154,7 @@ func (r *Reporter) follow(ctx context.Context, snap *fleet.Snapshot, asked map[f
 func (r *Reporter) watch(ctx context.Context, w *fleet.Worker) {
 	counts := r.countsOf(w.URL)
 	defer func() {
-		if workerOf(r.fleet.Snapshot(), w.ID) == nil { // gone, not only our stop
+		if r.fleet.Snapshot().ByID(w.ID) == nil { // gone, not only our stop
 			r.mu.Lock()
 			delete(r.counts, w.URL)
 			r.mu.Unlock()
@@ -189,15 +187,6 @@ func (r *Reporter) watch(ctx context.Context, w *fleet.Worker) {
 // errNotAsked: the worker is of no use now, or of a kind that tells nothing.
 var errNotAsked = errors.New("not asked")
 
-// workerOf returns the worker of that id, nil when it is not in the fleet.
-func workerOf(s *fleet.Snapshot, id fleet.WorkerID) *fleet.Worker {
-	i, ok := slices.BinarySearchFunc(s.Workers(), id, func(w *fleet.Worker, id fleet.WorkerID) int { return cmp.Compare(w.ID, id) })
-	if !ok {
-		return nil
-	}
-	return s.Workers()[i]
-}
-
 // ask asks the worker at url once, and tells the fleet. What is known of it may have changed since the last time: its ranks by a
 // probe, its key by a reload.
 func (r *Reporter) ask(ctx context.Context, url string, id fleet.WorkerID) error {
@@ -205,7 +194,7 @@ func (r *Reporter) ask(ctx context.Context, url string, id fleet.WorkerID) error
 	if r.targets != nil {
 		a.target.APIKey = r.targets(url).APIKey
 	}
-	w := workerOf(r.fleet.Snapshot(), id)
+	w := r.fleet.Snapshot().ByID(id)
 	if w == nil || !w.Healthy || w.Facts.Engine != fleet.EngineVLLM && w.Facts.Engine != fleet.EngineSGLang {
 		return errNotAsked
 	}

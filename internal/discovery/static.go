@@ -287,7 +287,7 @@ func (w *worker) probe(ctx context.Context) error {
 	facts := r.Facts
 	// Events correct a block size that the engine reports otherwise; only a new answer may replace the correction.
 	if w.last != nil && w.healthy && facts.BlockSize == w.last.Facts.BlockSize {
-		if now := w.current(); now != nil && now.Facts.BlockSize > 0 {
+		if now := w.fleet.Snapshot().ByID(w.id); now != nil && now.Facts.BlockSize > 0 {
 			facts.BlockSize = now.Facts.BlockSize
 		}
 	}
@@ -305,15 +305,6 @@ func (w *worker) probe(ctx context.Context) error {
 		}
 	}
 	w.last = r
-	return nil
-}
-
-func (w *worker) current() *fleet.Worker {
-	for _, fw := range w.fleet.Snapshot().Workers() {
-		if fw.ID == w.id {
-			return fw
-		}
-	}
 	return nil
 }
 
