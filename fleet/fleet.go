@@ -205,6 +205,11 @@ func (f *Fleet) SetTrust(h Holder, t Trust, why string) {
 	}
 }
 
+// ResetTrust lets h be trusted as a holder of which no event has come: it publishes none, or nobody listens any more.
+func (f *Fleet) ResetTrust(h Holder) {
+	f.SetTrust(h, initialTrust.level, initialTrust.why)
+}
+
 // Observe notes how a request to h ended at now, in Unix nanoseconds: passive health.
 func (f *Fleet) Observe(h Holder, o Outcome, now int64) {
 	s := f.Snapshot().state(h)

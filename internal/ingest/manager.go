@@ -167,14 +167,14 @@ func (m *Manager) reconcile(ctx context.Context, snap *fleet.Snapshot) {
 		case w == nil:
 			m.end(f, "the worker left")
 			// The stream may have told it after the fleet forgot the worker, which may come back without events.
-			m.fleet.SetTrust(f.holder, fleet.TrustApproximate, "no events: learned from requests")
+			m.fleet.ResetTrust(f.holder)
 		case f.bound:
 			if f.outdated(w) || f.renew.Load() || f.generation.Load() != m.router.Generation(f.holder) {
 				m.end(f, "the worker or the index changed")
 			}
 		case !ok:
 			m.end(f, "the worker publishes no events")
-			m.fleet.SetTrust(f.holder, fleet.TrustApproximate, "no events: learned from requests")
+			m.fleet.ResetTrust(f.holder)
 		case source != f.source || f.outdated(w) || f.renew.Load() || f.generation.Load() != m.router.Generation(f.holder):
 			m.end(f, "the worker or the index changed")
 		}
