@@ -54,16 +54,24 @@ type Admin struct {
 func New(cfg Config, parts Parts) *Admin {
 	a := &Admin{Parts: parts, key: sha256.Sum256([]byte(cfg.Key)), guarded: cfg.Key != ""}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", parts.Telemetry.Handler(parts.Sources))
-	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusOK, map[string]string{"status": "ok"})
-	})
-	mux.HandleFunc("GET /admin/workers", a.workers)
-	mux.HandleFunc("GET /admin/decisions", a.decisions)
-	mux.HandleFunc("GET /admin/queue", a.queue)
-	mux.HandleFunc("POST /admin/explain", a.explain)
-	mux.HandleFunc("POST /admin/reload", a.reload)
-	mux.HandleFunc("/", a.unknown)
+	for _, r := range []struct {
+		method, path string
+		answer       http.HandlerFunc
+	}{
+		{"GET", "/metrics", parts.Telemetry.Handler(parts.Sources).ServeHTTP},
+		{"GET", "/health", func(w http.ResponseWriter, _ *http.Request) {
+			answer(w, http.StatusOK, map[string]string{"status": "ok"})
+		}},
+		{"GET", "/admin/workers", a.workers},
+		{"GET", "/admin/decisions", a.decisions},
+		{"GET", "/admin/queue", a.queue},
+		{"POST", "/admin/explain", a.explain},
+		{"POST", "/admin/reload", a.reload},
+	} {
+		mux.HandleFunc(r.method+" "+r.path, r.answer)
+		mux.HandleFunc(r.path, wrongMethod(r.method))
+	}
+	mux.HandleFunc("/", unknown)
 	// A page in the operator's browser must not be able to post here: loopback is no protection against that.
 	a.routes = http.NewCrossOriginProtection().Handler(mux)
 	return a
@@ -111,18 +119,19 @@ func (a *Admin) allowed(r *http.Request) bool {
 	return subtle.ConstantTimeCompare(digest[:], a.key[:]) == 1 && ok
 }
 
-// methods are what the paths answer, for those who ask in another way.
-var methods = map[string]string{
-	"/metrics": "GET, HEAD", "/health": "GET, HEAD", "/admin/workers": "GET, HEAD", "/admin/decisions": "GET, HEAD", "/admin/queue": "GET, HEAD",
-	"/admin/explain": "POST", "/admin/reload": "POST",
-}
-
-func (a *Admin) unknown(w http.ResponseWriter, r *http.Request) {
-	if allowed, known := methods[r.URL.Path]; known {
+// wrongMethod answers those who ask a path in another way than by its method.
+func wrongMethod(method string) http.HandlerFunc {
+	allowed := method
+	if method == http.MethodGet {
+		allowed = "GET, HEAD"
+	}
+	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", allowed)
 		problem(w, http.StatusMethodNotAllowed, fmt.Errorf("%s does not answer %s, only %s", r.URL.Path, r.Method, allowed))
-		return
 	}
+}
+
+func unknown(w http.ResponseWriter, r *http.Request) {
 	problem(w, http.StatusNotFound, fmt.Errorf("there is no %s %s here; try GET /metrics, GET /admin/workers, GET /admin/decisions, "+
 		"GET /admin/queue, POST /admin/explain or POST /admin/reload", r.Method, r.URL.Path))
 }
