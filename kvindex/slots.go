@@ -190,13 +190,27 @@ func (t *slots) insert(key block.Key, s spot, alive func(spot) bool) {
 }
 
 func (a *slotArray) insert(home uint64, key block.Key, s spot) {
+	if !a.insertHome(home, key, s) {
+		a.insertStray(home, key, s)
+	}
+}
+
+// insertHome is insert of a key whose home has room; it reports false when that is full.
+func (a *slotArray) insertHome(home uint64, key block.Key, s spot) bool {
 	w := (*[bucketWords]uint64)(a.words[home*bucketWords:])
 	i := freeSlot(w)
 	if i == bucketWords {
-		var b uint64
-		b, i = a.spill(home)
-		w = (*[bucketWords]uint64)(a.words[b*bucketWords:])
+		return false
 	}
+	store(&w[i], uint64(key))
+	store(&w[i+1], w[i+1]&0xffff|uint64(s)<<16)
+	return true
+}
+
+// insertStray is insert of a key whose home is full.
+func (a *slotArray) insertStray(home uint64, key block.Key, s spot) {
+	b, i := a.spill(home)
+	w := (*[bucketWords]uint64)(a.words[b*bucketWords:])
 	store(&w[i], uint64(key))
 	store(&w[i+1], w[i+1]&0xffff|uint64(s)<<16)
 }

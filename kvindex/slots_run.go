@@ -2,21 +2,6 @@ package kvindex
 
 import "github.com/warmpath/warmpath/block"
 
-// insertHome is insert of a key whose home has room; else it lets the next bucket be on its way into the cache.
-func (a *slotArray) insertHome(home uint64, key block.Key, s spot) bool {
-	w := (*[bucketWords]uint64)(a.words[home*bucketWords:])
-	i := freeSlot(w)
-	if i == bucketWords {
-		b := nextBucket(home, 1, a.buckets)
-		fetch(&a.words[b*bucketWords])
-		fetch(&a.words[nextBucket(b, 2, a.buckets)*bucketWords])
-		return false
-	}
-	store(&w[i], uint64(key))
-	store(&w[i+1], w[i+1]&0xffff|uint64(s)<<16)
-	return true
-}
-
 // putRun is put of keys that are at spots which follow each other, and returns how many of them are not new; fresh: all are. The
 // buckets of some keys are on their way into the cache before the first of them is written to, and so are those where there may be
 // room for keys whose homes are full, which come last.
@@ -48,6 +33,7 @@ func (t *slots) putRun(keys []block.Key, s spot, fresh bool, alive func(spot) bo
 			if w := &ways[k]; w.array != nil {
 				if fresh || w.array.lacks(w.home, key) {
 					if !w.array.insertHome(w.home, key, s+spot(k)) {
+						w.array.fetchStray(w.home)
 						late[n] = uint8(k)
 						n++
 					}
@@ -60,11 +46,19 @@ func (t *slots) putRun(keys []block.Key, s spot, fresh bool, alive func(spot) bo
 				known++
 			}
 		}
+		// Their segments have not grown meanwhile: there was room for all of the group when the first was counted.
 		for _, k := range late[:n] {
-			ways[k].array.insert(ways[k].home, some[k], s+spot(k))
+			ways[k].array.insertStray(ways[k].home, some[k], s+spot(k))
 		}
 	}
 	return known
+}
+
+// fetchStray lets the first two buckets after a full home be on their way into the cache.
+func (a *slotArray) fetchStray(home uint64) {
+	b := nextBucket(home, 1, a.buckets)
+	fetch(&a.words[b*bucketWords])
+	fetch(&a.words[nextBucket(b, 2, a.buckets)*bucketWords])
 }
 
 // way is where a key will be inserted.
