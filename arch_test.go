@@ -28,7 +28,7 @@ var layers = [][]string{
 	{"", "internal/zmtp"}, // "" is the root package, the Router
 	{"policy", "tokenizer", "tokenizer/chattemplate"},
 	{"kvindex", "kvindex/learned", "kvevent"},
-	{"block", "fleet", "policy/radix"},
+	{"block", "fleet", "policy/radix", "internal/network"},
 }
 
 // testOnly packages hold helpers for tests; only test files and each other may import them.

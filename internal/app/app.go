@@ -19,6 +19,7 @@ import (
 	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/internal/ingest"
 	"github.com/warmpath/warmpath/internal/lmcache"
+	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tokens"
@@ -33,6 +34,9 @@ type Options struct {
 	// Models is where the models' files are on this machine, where some of the configuration's were downloaded; nil takes
 	// the configuration's.
 	Models []inprocess.Path
+	// Network is where clients, workers and their events are; nil means the machine's. Files of models are downloaded over
+	// the machine's all the same.
+	Network network.Network
 }
 
 // App is a whole router. Its methods may be called from any goroutine; Run once.
@@ -70,15 +74,16 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	if a.router, err = warmpath.New(options); err != nil {
 		return nil, err
 	}
-	if a.workers, err = discovery.NewStatic(a.fleet, cfg.Workers, cfg.Health, nil, o.Log); err != nil {
+	if a.workers, err = discovery.NewStatic(a.fleet, cfg.Workers, cfg.Health, discovery.NewClient(o.Network), o.Log); err != nil {
 		return nil, err
 	}
-	a.reporter = discovery.NewReporter(a.fleet, cfg.Reports, a.workers.Target, nil, o.Log)
+	a.reporter = discovery.NewReporter(a.fleet, cfg.Reports, a.workers.Target, discovery.NewClient(o.Network), o.Log)
 	events := cfg.Events
 	events.BlockSize = cfg.Routing.BlockSize
+	events.ZMQ.Network = o.Network
 	a.ingest = ingest.New(a.router, events, o.Log)
 	a.telemetry = telemetry.New(cfg.Telemetry)
-	a.tokens = tokens.New(cfg.Tokens, tokenClient())
+	a.tokens = tokens.New(cfg.Tokens, tokenClient(o.Network))
 	a.tokens.Log = o.Log
 	models := cfg.Models
 	if o.Models != nil {
@@ -88,7 +93,9 @@ func New(cfg *config.Config, o Options) (*App, error) {
 		return nil, err
 	}
 	a.blockSize = options.Policy.BlockSize
-	a.client = proxy.New(cfg.Proxy)
+	forward := cfg.Proxy
+	forward.Network = o.Network
+	a.client = proxy.New(forward)
 	bodies := proxy.NewBodies(cfg.Body)
 	a.gateway = gateway.New(cfg.Gateway, gateway.Parts{
 		Router: a.router, Fleet: a.fleet, Tokens: a.tokens, Client: a.client, Bodies: bodies, Telemetry: a.telemetry,
@@ -133,10 +140,14 @@ func (a *App) loadModels(paths []inprocess.Path) error {
 
 // tokenClient returns the client that asks engines for tokens: kept-alive connections, fewer seconds than the five after
 // which uvicorn closes one, no proxy from the environment.
-func tokenClient() *http.Client {
+func tokenClient(n network.Network) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
-			DialContext:         (&net.Dialer{Timeout: time.Second}).DialContext,
+			DialContext: func(ctx context.Context, over, address string) (net.Conn, error) {
+				ctx, cancel := context.WithTimeout(ctx, time.Second)
+				defer cancel()
+				return network.Of(n).Dial(ctx, over, address)
+			},
 			MaxIdleConnsPerHost: 64,
 			IdleConnTimeout:     4 * time.Second,
 			DisableCompression:  true, // answers are digits, over a local network: packing them costs the engine time
@@ -167,14 +178,14 @@ func (a *App) Run(ctx context.Context) error {
 	a.mu.Lock()
 	cfg := a.cfg
 	a.mu.Unlock()
-	front, err := listen("clients", "--listen", cfg.Listen)
+	front, err := a.listen("clients", "--listen", cfg.Listen)
 	if err != nil {
 		return err
 	}
 	a.address = front.Addr()
 	var back net.Listener
 	if cfg.Admin.Listen != "" {
-		if back, err = listen("operators", "--admin-listen", cfg.Admin.Listen); err != nil {
+		if back, err = a.listen("operators", "--admin-listen", cfg.Admin.Listen); err != nil {
 			_ = front.Close()
 			return err
 		}
@@ -209,8 +220,8 @@ func (a *App) Run(ctx context.Context) error {
 }
 
 // listen opens an address, and says how to take another where somebody has it.
-func listen(who, flag, address string) (net.Listener, error) {
-	l, err := net.Listen("tcp", address)
+func (a *App) listen(who, flag, address string) (net.Listener, error) {
+	l, err := network.Of(a.options.Network).Listen("tcp", address)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("listen for %s: %w; is another router running there? %s takes another address", who, err, flag)

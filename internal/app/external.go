@@ -43,7 +43,7 @@ func (a *App) useAskers(cfg *config.Config) {
 			next[name] = was
 			continue
 		}
-		next[name] = &asker{told: told, client: lmcache.New(told, a.fleet, nil, a.log)}
+		next[name] = &asker{told: told, client: lmcache.New(told, a.fleet, lmcache.NewClient(a.options.Network), a.log)}
 	}
 	ask := map[string]gateway.Ask{}
 	for name, x := range next {

@@ -12,6 +12,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/warmpath/warmpath/internal/network"
 )
 
 // Bounds on what a worker may answer. /metrics of a busy engine with many adapters is some hundred kilobytes, and
@@ -22,12 +24,20 @@ const (
 	maxQuoted  = 200 // bytes of an error answer that a message quotes
 )
 
+// connectTimeout bounds one connection to a worker. It is below the 4 s of a health check, so that the check can say that
+// it could not connect.
+const connectTimeout = 3 * time.Second
+
 // NewClient returns the HTTP client that probes use: no proxy from the environment, no redirects (a key must not follow
-// one), few idle connections.
-func NewClient() *http.Client {
+// one), few idle connections. It connects over n; nil means the machine's network.
+func NewClient(n network.Network) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
-			DialContext:           (&net.Dialer{Timeout: 3 * time.Second}).DialContext,
+			DialContext: func(ctx context.Context, over, address string) (net.Conn, error) {
+				ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+				defer cancel()
+				return network.Of(n).Dial(ctx, over, address)
+			},
 			TLSHandshakeTimeout:   5 * time.Second,
 			MaxIdleConnsPerHost:   1,
 			IdleConnTimeout:       30 * time.Second,

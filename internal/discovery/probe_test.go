@@ -88,7 +88,7 @@ func serve(t *testing.T, h http.Handler) string {
 
 func probeOf(t *testing.T, target Target) *Report {
 	t.Helper()
-	client := NewClient()
+	client := NewClient(nil)
 	t.Cleanup(client.CloseIdleConnections)
 	r, err := Probe(t.Context(), client, target)
 	if err != nil {
@@ -245,7 +245,7 @@ func TestProbeSaysWhyAWorkerIsUnusable(t *testing.T) {
 		{"redirect", serve(t, http.RedirectHandler("http://example.invalid/", http.StatusFound)), "answered 302"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			client := NewClient()
+			client := NewClient(nil)
 			defer client.CloseIdleConnections()
 			_, err := Probe(t.Context(), client, Target{URL: test.url})
 			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), test.url) {
@@ -268,7 +268,7 @@ func TestProbeSendsTheKey(t *testing.T) {
 	if r := probeOf(t, Target{URL: base, APIKey: "secret"}); len(r.Facts.Models) != 2 {
 		t.Errorf("models %v", r.Facts.Models)
 	}
-	client := NewClient()
+	client := NewClient(nil)
 	defer client.CloseIdleConnections()
 	_, err := Probe(t.Context(), client, Target{URL: base, APIKey: "wrong"})
 	if err == nil || !strings.Contains(err.Error(), "the configured API key was sent") || strings.Contains(err.Error(), "wrong") {

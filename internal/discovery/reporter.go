@@ -78,7 +78,7 @@ func (c *ReportCounts) LastError() string {
 // its key. A nil client is [NewClient]'s.
 func NewReporter(f *fleet.Fleet, c ReportsConfig, targets func(url string) Target, client *http.Client, log *slog.Logger) *Reporter {
 	if client == nil {
-		client = NewClient()
+		client = NewClient(nil)
 	}
 	return &Reporter{fleet: f, client: client, config: c, targets: targets, log: log, counts: map[string]*ReportCounts{}}
 }

@@ -71,7 +71,7 @@ type Static struct {
 // NewStatic returns a watcher of targets. It starts nothing. A nil client is [NewClient]'s.
 func NewStatic(f *fleet.Fleet, targets []Target, c Config, client *http.Client, log *slog.Logger) (*Static, error) {
 	if client == nil {
-		client = NewClient()
+		client = NewClient(nil)
 	}
 	s := &Static{fleet: f, client: client, config: c.withDefaults(), log: log, changed: make(chan struct{}), claims: newClaims(), notes: map[string][]string{}}
 	if err := s.Replace(targets); err != nil {

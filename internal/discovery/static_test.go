@@ -20,30 +20,30 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// network is fake workers by host, reached without sockets so that time can be virtual.
-type network struct {
+// transport is fake workers by host, reached without sockets so that time can be virtual.
+type transport struct {
 	mu      sync.Mutex
 	workers map[string]http.Handler // nil: the connection is refused
 	asked   map[string]int          // by host and path
 }
 
-func newNetwork() *network {
-	return &network{workers: map[string]http.Handler{}, asked: map[string]int{}}
+func newTransport() *transport {
+	return &transport{workers: map[string]http.Handler{}, asked: map[string]int{}}
 }
 
-func (n *network) set(host string, h http.Handler) {
+func (n *transport) set(host string, h http.Handler) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.workers[host] = h
 }
 
-func (n *network) count(what string) int {
+func (n *transport) count(what string) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.asked[what]
 }
 
-func (n *network) RoundTrip(r *http.Request) (*http.Response, error) {
+func (n *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	n.mu.Lock()
 	h := n.workers[r.URL.Host]
 	n.asked[r.URL.Host+r.URL.Path]++
@@ -64,13 +64,13 @@ var frozen = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r
 
 type watch struct {
 	*Static
-	*network
+	*transport
 	fleet *fleet.Fleet
 	log   *bytes.Buffer
 	stop  func()
 }
 
-func watching(t *testing.T, n *network, targets ...Target) *watch {
+func watching(t *testing.T, n *transport, targets ...Target) *watch {
 	t.Helper()
 	f := fleet.New(fleet.Config{})
 	log := &bytes.Buffer{}
@@ -113,7 +113,7 @@ func (w *watch) worker(t *testing.T, url string) *fleet.Worker {
 
 func TestWorkerIsProbedUntilItAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := watching(t, newNetwork(), Target{URL: "http://a:8000"})
+		w := watching(t, newTransport(), Target{URL: "http://a:8000"})
 		defer w.stop()
 		time.Sleep(20 * time.Second)
 		if got := w.worker(t, "http://a:8000"); got.Ready || !strings.Contains(got.Why, "connection refused") {
@@ -144,7 +144,7 @@ func TestHealthFollowsTheWorker(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
+				n := newTransport()
 				n.set("a", vllm032())
 				w := watching(t, n, Target{URL: "http://a"})
 				defer w.stop()
@@ -170,7 +170,7 @@ func TestHealthFollowsTheWorker(t *testing.T) {
 
 func TestOneSlowCheckIsForgiven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
+		n := newTransport()
 		n.set("a", vllm032())
 		w := watching(t, n, Target{URL: "http://a"})
 		defer w.stop()
@@ -189,7 +189,7 @@ func TestOneSlowCheckIsForgiven(t *testing.T) {
 
 func TestAdaptersThatComeLaterAreFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
+		n := newTransport()
 		n.set("a", vllm032())
 		w := watching(t, n, Target{URL: "http://a"})
 		defer w.stop()
@@ -217,7 +217,7 @@ func TestAdaptersThatComeLaterAreFound(t *testing.T) {
 
 func TestNotesAreThoseOfTheLastProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
+		n := newTransport()
 		n.set("a", vllm032().with("GET /kv_event_sources", "{}"))
 		w := watching(t, n, Target{URL: "http://a"})
 		defer w.stop()
@@ -244,7 +244,7 @@ func TestNotesAreThoseOfTheLastProbe(t *testing.T) {
 
 func TestWorkersAreReplacedAtRunTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
+		n := newTransport()
 		for _, host := range []string{"a", "b", "c"} {
 			n.set(host, vllm032())
 		}
@@ -298,7 +298,7 @@ func TestOnePublisherIsNotTwoWorkers(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
+				n := newTransport()
 				n.set("h:1", older)
 				n.set("h:2", older)
 				w := watching(t, n, test.first)

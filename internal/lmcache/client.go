@@ -17,6 +17,7 @@ import (
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/policy"
 )
 
@@ -62,11 +63,17 @@ type view struct {
 	external   []policy.External         // by ascending worker
 }
 
+// NewClient returns the HTTP client that asks controllers, over n; nil means the machine's network.
+func NewClient(n network.Network) *http.Client {
+	return &http.Client{Transport: &http.Transport{DialContext: network.Of(n).Dial, MaxIdleConnsPerHost: 64,
+		IdleConnTimeout: 4 * time.Second, DisableCompression: true}}
+}
+
 // New returns a client for the controller that c names; c is valid. It starts nothing. A nil client is one with its own
 // connections, which are closed when Run ends.
 func New(c policy.LMCacheAware, f *fleet.Fleet, client *http.Client, log *slog.Logger) *Client {
 	if client == nil {
-		client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 4 * time.Second, DisableCompression: true}}
+		client = NewClient(nil)
 	}
 	return &Client{config: c, fleet: f, client: client, log: log}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/internal/engine"
+	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/kvevent"
 )
 
@@ -63,6 +64,8 @@ type Config struct {
 	BodyLimit        int64
 
 	Faults Faults // in force from the start; SetFaults changes them
+
+	Network network.Network // where Listen, Events and Replay are opened; nil: the machine's
 }
 
 // Faults are the misbehaviours that hold until they are changed. Shares are 0..1. See [Server.SetFaults].

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
@@ -49,7 +50,7 @@ func (s *Server) begin(parent context.Context) (*life, error) {
 	if addr == "" {
 		addr = s.cfg.Listen
 	}
-	listener, err := listen(ctx, addr, l.restarted)
+	listener, err := l.listen(addr)
 	if err != nil {
 		cancel()
 		return nil, err
@@ -81,10 +82,9 @@ func (s *Server) begin(parent context.Context) (*life, error) {
 }
 
 // listen opens the HTTP address.
-func listen(ctx context.Context, addr string, patient bool) (listener net.Listener, err error) {
-	var config net.ListenConfig
-	err = patiently(ctx, patient, func() error {
-		listener, err = config.Listen(ctx, "tcp", addr)
+func (l *life) listen(addr string) (listener net.Listener, err error) {
+	err = patiently(l.ctx, l.restarted, func() error {
+		listener, err = network.Of(l.cfg.Network).Listen("tcp", addr)
 		return err
 	})
 	return listener, err

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net"
 	"strings"
+
+	"github.com/warmpath/warmpath/internal/network"
 )
 
 // rowTries is how often a row of free ports is looked for. 64: on a machine with few sockets the first is nearly always free.
@@ -12,7 +14,7 @@ const rowTries = 64
 // rows replaces port 0 of each endpoint by the first of n free ports in a row. SGLang tells its clients one port for all
 // ranks, rank r being at port + r, so that ports taken one by one would send them to the wrong door. The ports are let go
 // before they are used: somebody else may be faster, which the publishers then say.
-func rows(n int, endpoints ...*string) error {
+func rows(on network.Network, n int, endpoints ...*string) error {
 	var held []net.Listener
 	defer func() {
 		for _, l := range held {
@@ -29,7 +31,7 @@ func rows(n int, endpoints ...*string) error {
 		if host == "*" {
 			bind = ""
 		}
-		first, row, err := row(bind, n)
+		first, row, err := row(on, bind, n)
 		if err != nil {
 			return fmt.Errorf("find ports for %s: %w", *endpoint, err)
 		}
@@ -43,9 +45,9 @@ func rows(n int, endpoints ...*string) error {
 }
 
 // row opens n ports in a row.
-func row(host string, n int) (first int, held []net.Listener, err error) {
+func row(on network.Network, host string, n int) (first int, held []net.Listener, err error) {
 	for range rowTries {
-		first, held, err = tryRow(host, n)
+		first, held, err = tryRow(on, host, n)
 		if err == nil {
 			return first, held, nil
 		}
@@ -53,14 +55,14 @@ func row(host string, n int) (first int, held []net.Listener, err error) {
 	return 0, nil, fmt.Errorf("no %d free ports in a row: %w", n, err)
 }
 
-func tryRow(host string, n int) (first int, held []net.Listener, err error) {
+func tryRow(on network.Network, host string, n int) (first int, held []net.Listener, err error) {
 	for i := range n {
 		port := 0
 		if i > 0 {
 			port = first + i
 		}
 		var l net.Listener
-		if l, err = net.Listen("tcp", net.JoinHostPort(host, fmt.Sprint(port))); err != nil {
+		if l, err = on.Listen("tcp", net.JoinHostPort(host, fmt.Sprint(port))); err != nil {
 			for _, l := range held {
 				l.Close()
 			}

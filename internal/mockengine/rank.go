@@ -12,6 +12,7 @@ import (
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/internal/engine"
+	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
@@ -44,7 +45,7 @@ func (l *life) startRanks(known []EventSource) ([]EventSource, error) {
 	var sources []EventSource
 	events, replay := l.cfg.Events, l.cfg.Replay
 	if l.cfg.Kind == SGLang && l.cfg.Ranks > 1 && known == nil {
-		if err := rows(l.cfg.Ranks, &events, &replay); err != nil {
+		if err := rows(network.Of(l.cfg.Network), l.cfg.Ranks, &events, &replay); err != nil {
 			return nil, err
 		}
 	}
@@ -83,6 +84,7 @@ func (r *rank) openPublisher(known []EventSource, events, replay string) (EventS
 		BufferSteps:        cfg.BufferSteps,
 		ReplayWithoutTopic: r.life.server.wire.oldReplay,
 		Seed:               cfg.Seed + uint64(r.id),
+		Network:            cfg.Network,
 	}
 	if len(known) > r.id {
 		config.Endpoint, config.Replay = known[r.id].Endpoint, known[r.id].Replay

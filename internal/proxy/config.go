@@ -4,6 +4,8 @@ import (
 	"crypto/tls"
 	"net/http"
 	"time"
+
+	"github.com/warmpath/warmpath/internal/network"
 )
 
 // Config is how a Client treats workers and clients. Start from DefaultConfig.
@@ -33,6 +35,8 @@ type Config struct {
 	RetryTexts []string `yaml:"retry_texts"`
 	// TLS is used for https workers; nil means the system's roots.
 	TLS *tls.Config `yaml:"-"`
+	// Network is where workers are dialled; nil means the machine's.
+	Network network.Network `yaml:"-"`
 }
 
 // DefaultConfig returns the defaults.

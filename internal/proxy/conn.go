@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/warmpath/warmpath/internal/network"
 )
 
 // conn is a connection to a worker. One exchange uses it at a time; abort may be called from anywhere.
@@ -161,8 +163,7 @@ func closeAll(list []*conn) {
 func (w *worker) dial(ctx context.Context, cfg *Config) (*conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, cfg.ConnectTimeout)
 	defer cancel()
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "tcp", w.addr)
+	c, err := network.Of(cfg.Network).Dial(ctx, "tcp", w.addr)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/warmpath/warmpath/internal/network"
 )
 
 // Type is a socket's type.
@@ -45,6 +47,9 @@ type Config struct {
 	Topics []string
 	// Identity is announced to ROUTER peers, which otherwise invent one. At most 255 bytes, not beginning with a zero byte.
 	Identity string
+
+	// Network is where the endpoint is bound or dialled; nil means the machine's.
+	Network network.Network
 
 	// OnMessage receives each message. parts and its bytes are valid only during the call.
 	OnMessage func(p *Peer, parts [][]byte)

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/warmpath/warmpath/internal/network"
 )
 
 // endpoint is a parsed address in the terms of package net.
@@ -64,10 +66,10 @@ func parseEndpoint(text string, bind bool) (endpoint, error) {
 }
 
 // listen opens the endpoint. A socket file that nobody listens on any more, left by a process that was killed, is replaced.
-func (e endpoint) listen() (net.Listener, error) {
-	l, err := net.Listen(e.network, e.address)
+func (e endpoint) listen(n network.Network) (net.Listener, error) {
+	l, err := n.Listen(e.network, e.address)
 	if err != nil && e.network == "unix" && e.removeStale() {
-		l, err = net.Listen(e.network, e.address)
+		l, err = n.Listen(e.network, e.address)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("bind %s: %w", e.text, err)

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/warmpath/warmpath/internal/network"
 )
 
 // Socket is one endpoint, dialled or bound, with the peers behind it. Its methods may be called concurrently.
@@ -51,8 +53,9 @@ func New(t Type, text string, cfg Config) (*Socket, error) {
 	}
 	s := &Socket{typ: t, cfg: cfg.withDefaults(t), endpoint: e}
 	s.dial = func(ctx context.Context) (net.Conn, error) {
-		d := net.Dialer{Timeout: s.cfg.HandshakeTimeout}
-		return d.DialContext(ctx, e.network, e.address)
+		ctx, cancel := context.WithTimeout(ctx, s.cfg.HandshakeTimeout)
+		defer cancel()
+		return network.Of(cfg.Network).Dial(ctx, e.network, e.address)
 	}
 	return s, nil
 }
@@ -80,7 +83,7 @@ func (s *Socket) Listen() error {
 	if !s.cfg.Bind || s.listener != nil {
 		return nil
 	}
-	l, err := s.endpoint.listen()
+	l, err := s.endpoint.listen(network.Of(s.cfg.Network))
 	s.listener = l
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"sync"
 
+	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/zmtp"
 )
 
@@ -26,6 +27,8 @@ type PublisherConfig struct {
 	ReplayWithoutTopic bool
 	// Seed makes the faults repeatable.
 	Seed uint64
+	// Network is where the endpoints are; nil means the machine's.
+	Network network.Network
 }
 
 // Faults are what a Publisher does wrong on purpose. Shares are chances between 0 and 1.
@@ -83,14 +86,14 @@ func (p *Publisher) Listen() error {
 		return nil
 	}
 	pub, err := zmtp.New(zmtp.PUB, p.cfg.Endpoint, zmtp.Config{
-		Bind: !p.cfg.Connect, SendQueue: p.cfg.HWM, SendQueueBytes: 256 << 20,
+		Bind: !p.cfg.Connect, SendQueue: p.cfg.HWM, SendQueueBytes: 256 << 20, Network: p.cfg.Network,
 	})
 	if err != nil {
 		return fmt.Errorf("publish events: %w", err)
 	}
 	var router *zmtp.Socket
 	if p.cfg.Replay != "" {
-		router, err = zmtp.New(zmtp.ROUTER, p.cfg.Replay, zmtp.Config{Bind: true, OnMessage: p.replay})
+		router, err = zmtp.New(zmtp.ROUTER, p.cfg.Replay, zmtp.Config{Bind: true, OnMessage: p.replay, Network: p.cfg.Network})
 		if err == nil {
 			err = router.Listen()
 		}

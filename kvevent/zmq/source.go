@@ -3,6 +3,7 @@ package zmq
 import (
 	"time"
 
+	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/zmtp"
 )
 
@@ -65,6 +66,8 @@ type Config struct {
 	// BackoffMin and BackoffMax are the first and the longest pause between two attempts to connect.
 	BackoffMin time.Duration
 	BackoffMax time.Duration
+	// Network is where engines are dialled and listened for. nil: the machine's.
+	Network network.Network
 }
 
 // DefaultConfig is used where a field of Config is zero.
@@ -127,6 +130,7 @@ func (c Config) socket() zmtp.Config {
 		MaxPeers:          c.MaxStreams,
 		BackoffMin:        c.BackoffMin,
 		BackoffMax:        c.BackoffMax,
+		Network:           c.Network,
 	}
 }
 

@@ -1,0 +1,43 @@
+// Package network is where listeners and connections come from: the machine's network, or another that a test gives to a
+// whole application, so that it can run over connections in memory and in virtual time.
+//
+// It refuses to know what is sent. Everything that listens or dials takes a [Network]; nil means [Machine]:
+//
+//	conn, err := network.Of(cfg.Network).Dial(ctx, "tcp", "10.0.0.7:8000")
+package network
+
+import (
+	"context"
+	"net"
+)
+
+// Network opens listeners and connections. Its methods may be called from any goroutine. Networks and addresses are those
+// of package net.
+type Network interface {
+	// Listen opens an address.
+	Listen(network, address string) (net.Listener, error)
+	// Dial connects to an address. It returns when ctx ends; a connection that stands by then does not depend on ctx.
+	Dial(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Machine is the network of the machine that the process runs on.
+var Machine Network = machine{}
+
+// Of returns n, or Machine when n is nil.
+func Of(n Network) Network {
+	if n == nil {
+		return Machine
+	}
+	return n
+}
+
+type machine struct{}
+
+func (machine) Listen(network, address string) (net.Listener, error) {
+	return net.Listen(network, address)
+}
+
+func (machine) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, network, address)
+}
