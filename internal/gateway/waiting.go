@@ -195,6 +195,8 @@ func (w *waiting) await(ctx context.Context, l *line, a *guest, began time.Time)
 		return got, "routed"
 	case errors.Is(got.err, errDraining):
 		return got, "drained"
+	case errors.As(got.err, new(errShed)):
+		return got, "shed"
 	}
 	return got, "failed"
 }
@@ -227,6 +229,11 @@ func (w *waiting) measure(ctx context.Context, a *guest, now time.Time) error {
 // errDraining is what those that wait are told when the process drains.
 var errDraining = api.Draining()
 
+// errShed is what a request of a heavy tenant is told whose place another tenant got: the same as one that finds the queue full.
+type errShed struct{ error }
+
+func (e errShed) Unwrap() error { return e.error }
+
 // enter puts a into the line, or returns what its client is told.
 func (w *waiting) enter(l *line, a *guest, now time.Time) error {
 	l.mu.Lock()
@@ -234,7 +241,13 @@ func (w *waiting) enter(l *line, a *guest, now time.Time) error {
 	if w.over.Load() {
 		return errDraining
 	}
-	if refused := l.queue.Push(&a.item, now.UnixNano()); refused != nil {
+	shed, refused := l.queue.Push(&a.item, now.UnixNano())
+	for _, item := range shed {
+		gone := l.guests[item]
+		w.left(l, gone)
+		gone.granted <- grant{err: errShed{api.QueueFull(l.queue.Full(now.UnixNano()).RetryAfter)}}
+	}
+	if refused != nil {
 		if refused.Full {
 			w.g.Telemetry.Queued("full", 0)
 			return api.QueueFull(refused.RetryAfter)

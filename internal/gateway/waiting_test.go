@@ -176,6 +176,29 @@ func TestAFullQueueAnswers429(t *testing.T) {
 	g.open <- struct{}{}
 }
 
+func TestAFullFairQueueAnswersTheHeavyTenantsNewestWith429(t *testing.T) {
+	g, f, _ := occupied(t, "a", func(c *queue.Config) { c.Order, c.MaxRequests = queue.Fair, 2 })
+	older := f.ask(t, "older", "", "Authorization", "Bearer heavy")
+	f.line(t, 1)
+	newest := f.ask(t, "newest", "", "Authorization", "Bearer heavy")
+	f.line(t, 2)
+	light := f.ask(t, "light", "", "Authorization", "Bearer light")
+	if newest.status() != http.StatusTooManyRequests || newest.code() != "queue_full" {
+		t.Errorf("the heavy tenant's newest: %d %s", newest.status(), newest.text)
+	}
+	if s, err := strconv.Atoi(newest.resp.Header.Get("Retry-After")); err != nil || s < 1 {
+		t.Errorf("Retry-After %q", newest.resp.Header.Get("Retry-After"))
+	}
+	for range 3 {
+		g.open <- struct{}{}
+	}
+	if older.status() != http.StatusOK || light.status() != http.StatusOK {
+		t.Errorf("the others: %d, %d", older.status(), light.status())
+	}
+	f.line(t, 0)
+	f.idle(t)
+}
+
 func TestPatienceEnds(t *testing.T) {
 	g, f, _ := occupied(t, "a", nil)
 	for _, c := range []struct{ patience, code string }{{"20ms", "queue_timeout"}, {"0.02", "queue_timeout"}, {"soon", "invalid_request"}, {"-1s", "invalid_request"}} {

@@ -68,7 +68,12 @@ func overload(order string, seed uint64) map[string]*outcome {
 			}
 			next[tenant] = now + draw(tenant)
 			it := &Item{Tenant: tenant, Tokens: tokens, Priority: priority, Arrived: now, Deadline: now + 30*second}
-			if q.Push(it, now) != nil {
+			shed, refused := q.Push(it, now)
+			for _, s := range shed {
+				got[s.Tenant].refused++
+				delete(waiting, s)
+			}
+			if refused != nil {
 				got[tenant].refused++
 			} else {
 				waiting[it] = true

@@ -27,6 +27,7 @@ type Item struct {
 type line struct {
 	tenant  string
 	items   []*Item // a heap by virtual, then seq
+	bytes   int64   // of items
 	deficit int64   // fair: tokens it may have served before others' turn; negative is a debt
 }
 
@@ -82,20 +83,40 @@ func (r *Refused) Error() string {
 	return "the queue is too long for the request's patience"
 }
 
-// Push adds it, or returns why it may not wait.
-func (q *Queue) Push(it *Item, now int64) *Refused {
-	if q.len >= q.cfg.MaxRequests || q.bytes+it.Bytes > q.cfg.MaxBytes {
-		return &Refused{Full: true, RetryAfter: atLeastSecond(q.pace.gap(now))}
-	}
+// Push adds it, or returns why it may not wait. In a full queue fair takes out the newest requests of the tenant that has most
+// there: shed are those; they wait no more, and are to be refused as full.
+func (q *Queue) Push(it *Item, now int64) (shed []*Item, refused *Refused) {
 	it.virtual = q.virtualTime(it)
-	if it.Deadline != 0 {
-		if wait, known := q.pace.wait(q.ahead(it)+1, now); known && now+wait > it.Deadline {
-			return &Refused{RetryAfter: atLeastSecond(now + wait - it.Deadline)}
-		}
+	shed, ok := q.makeRoom(it)
+	if !ok {
+		return nil, q.Full(now)
+	}
+	if refused := q.tooLong(it, now); refused != nil {
+		q.putBack(shed)
+		return nil, refused
+	}
+	for _, s := range shed {
+		s.line = nil
 	}
 	q.seq++
 	it.seq = q.seq
 	q.put(it)
+	return shed, nil
+}
+
+// Full is what a request is told for which there is no room, or that was shed.
+func (q *Queue) Full(now int64) *Refused {
+	return &Refused{Full: true, RetryAfter: atLeastSecond(q.pace.gap(now))}
+}
+
+// tooLong refuses a request that would wait beyond its deadline, going by the pace; nil does not.
+func (q *Queue) tooLong(it *Item, now int64) *Refused {
+	if it.Deadline == 0 {
+		return nil
+	}
+	if wait, known := q.pace.wait(q.ahead(it)+1, now); known && now+wait > it.Deadline {
+		return &Refused{RetryAfter: atLeastSecond(now + wait - it.Deadline)}
+	}
 	return nil
 }
 
@@ -165,10 +186,16 @@ func (q *Queue) put(it *Item) {
 		l = &line{tenant: tenant, deficit: int64(q.cfg.Quantum)}
 		q.lines[tenant] = l
 	}
+	q.enter(l, it)
+}
+
+// enter adds it to its line.
+func (q *Queue) enter(l *line, it *Item) {
 	it.line = l
 	heap.Push((*byTime)(l), it)
 	q.len++
 	q.bytes += it.Bytes
+	l.bytes += it.Bytes
 }
 
 // RetryAfter is when a request that cannot be served is best asked again: when all that waits now is served, going by the pace;
@@ -244,16 +271,15 @@ func (q *Queue) refill(rounds int64) {
 func (q *Queue) took(it *Item) {
 	q.len--
 	q.bytes -= it.Bytes
+	it.line.bytes -= it.Bytes
 }
 
 // Return puts back what Pop took, at its old place.
 func (q *Queue) Return(it *Item) {
 	l := it.line
 	q.lines[l.tenant] = l // it may have been dropped meanwhile
-	heap.Push((*byTime)(l), it)
 	q.out--
-	q.len++
-	q.bytes += it.Bytes
+	q.enter(l, it)
 }
 
 // Served notes that what Pop took is being served.

@@ -28,7 +28,7 @@ func aged(order string) Config {
 func push(t *testing.T, q *Queue, now int64, items ...*Item) {
 	t.Helper()
 	for _, it := range items {
-		if refused := q.Push(it, now); refused != nil {
+		if _, refused := q.Push(it, now); refused != nil {
 			t.Fatalf("%+v is refused: %v", it, refused)
 		}
 	}
@@ -223,11 +223,11 @@ func TestAFullQueueRefuses(t *testing.T) {
 	cfg.MaxRequests, cfg.MaxBytes = 2, 100
 	q := New(cfg)
 	push(t, q, 0, &Item{Bytes: 90})
-	if refused := q.Push(&Item{Bytes: 11}, 0); refused == nil || !refused.Full || refused.RetryAfter < time.Second {
+	if _, refused := q.Push(&Item{Bytes: 11}, 0); refused == nil || !refused.Full || refused.RetryAfter < time.Second {
 		t.Errorf("too many bytes: %+v", refused)
 	}
 	push(t, q, 0, &Item{Bytes: 10})
-	if refused := q.Push(&Item{}, 0); refused == nil || !refused.Full {
+	if _, refused := q.Push(&Item{}, 0); refused == nil || !refused.Full {
 		t.Errorf("too many requests: %+v", refused)
 	}
 	if q.Len() != 2 || q.Bytes() != 100 {
@@ -242,7 +242,7 @@ func TestARequestThatWouldWaitTooLongIsRefusedAtOnce(t *testing.T) {
 	for i := range int64(40) {
 		push(t, q, 0, &Item{Arrived: i})
 	}
-	if refused := q.Push(&Item{Deadline: 1}, 0); refused != nil {
+	if _, refused := q.Push(&Item{Deadline: 1}, 0); refused != nil {
 		t.Fatalf("nothing is known of the pace, and still: %v", refused)
 	}
 	for i := range int64(20) { // one a second
@@ -250,7 +250,7 @@ func TestARequestThatWouldWaitTooLongIsRefusedAtOnce(t *testing.T) {
 	}
 	now := 19 * second
 	push(t, q, now, &Item{Arrived: now, Deadline: now + 25*second}) // 21 wait before it
-	refused := q.Push(&Item{Arrived: now, Deadline: now + 10*second}, now)
+	_, refused := q.Push(&Item{Arrived: now, Deadline: now + 10*second}, now)
 	if refused == nil || refused.Full {
 		t.Fatalf("23 s of queue and 10 s of patience: %+v", refused)
 	}
@@ -319,7 +319,7 @@ func TestNothingIsLost(t *testing.T) {
 	for seed := range uint64(30) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		cfg := config(orders[1:][seed%5])
-		cfg.MaxRequests, cfg.Quantum = 20, 50
+		cfg.MaxRequests, cfg.MaxBytes, cfg.Quantum = 20, 60, 50
 		q := New(cfg)
 		waiting := map[*Item]bool{}
 		now := int64(0)
@@ -328,7 +328,14 @@ func TestNothingIsLost(t *testing.T) {
 			switch r.IntN(6) {
 			case 0, 1:
 				it := &Item{Tenant: fmt.Sprint(r.IntN(4)), Priority: r.IntN(5), Tokens: r.IntN(200), Bytes: int64(r.IntN(10)), Arrived: now, Deadline: now + r.Int64N(100*second)}
-				if q.Push(it, now) == nil {
+				shed, refused := q.Push(it, now)
+				for _, s := range shed {
+					if !waiting[s] || refused != nil || q.Remove(s) {
+						t.Fatalf("%+v is shed: it waits %v, refused is %v", s, waiting[s], refused)
+					}
+					delete(waiting, s)
+				}
+				if refused == nil {
 					waiting[it] = true
 				}
 			case 2:
@@ -409,7 +416,7 @@ func BenchmarkPushPop(b *testing.B) {
 				it := q.Pop()
 				q.Served(it, now)
 				it.Arrived = now
-				if q.Push(it, now) != nil {
+				if _, refused := q.Push(it, now); refused != nil {
 					b.Fatal("refused")
 				}
 			}
@@ -465,7 +472,7 @@ func TestLowerLimitsHoldForThoseThatCome(t *testing.T) {
 	if q.Len() != 3 {
 		t.Errorf("%d of 3 wait", q.Len())
 	}
-	if refused := q.Push(&Item{}, 0); refused == nil || !refused.Full {
+	if _, refused := q.Push(&Item{}, 0); refused == nil || !refused.Full {
 		t.Errorf("one more is taken: %v", refused)
 	}
 }

@@ -35,7 +35,7 @@ func (w *world) hold(f *flight, req *warmpath.Request) bool {
 		it.Tokens = w.uncached(f, req)
 	}
 	line := w.held[f.router]
-	if line.queue.Push(it, epoch+int64(w.now)) != nil {
+	if _, refused := line.queue.Push(it, epoch+int64(w.now)); refused != nil { // only fair sheds
 		return false
 	}
 	line.flights[it] = f

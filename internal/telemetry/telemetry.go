@@ -103,6 +103,7 @@ func (t *Telemetry) makeRequestMetrics() {
 func (t *Telemetry) makeQueueMetrics() {
 	t.queued = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_queue_wait_seconds",
 		Help: "What requests waited until a worker could take them, by how that ended: routed, timeout, client_gone, drained, failed (no worker any more), " +
+			"shed (its place went to another tenant), " +
 			"and at once full or too_long.", Buckets: latencyBuckets}, []string{"outcome"})
 }
 

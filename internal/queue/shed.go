@@ -1,0 +1,78 @@
+package queue
+
+import "container/heap"
+
+// makeRoom takes requests out so that it fits, and returns them; ok is false when it must be refused instead, and then nothing
+// has changed. Only fair makes room: its tenants come from a header or a key, while a client could choose its own priority or
+// deadline to push others out.
+//
+// The heavy tenant is the one that has most of what is full: most requests waiting at MaxRequests, most bytes at MaxBytes.
+// It loses its newest requests, as these have waited least. It keeps at least as much as the tenant of it then has, so that two
+// tenants never push each other out in turns (the longest queue drop of stochastic fair queueing: McKenney, INFOCOM 1990).
+func (q *Queue) makeRoom(it *Item) (shed []*Item, ok bool) {
+	if q.fits(it, q.cfg.MaxRequests, q.cfg.MaxBytes) {
+		return nil, true
+	}
+	if q.cfg.Order != Fair || it.Bytes > q.cfg.MaxBytes {
+		return nil, false
+	}
+	// Where Use lowered a limit, more than it waits and stays: then there is only as much taken out as comes in.
+	requests, bytes := max(q.cfg.MaxRequests, q.len), max(q.cfg.MaxBytes, q.bytes)
+	for !q.fits(it, requests, bytes) {
+		victim := q.newestOfHeaviest(it)
+		if victim == nil {
+			q.putBack(shed)
+			return nil, false
+		}
+		heap.Remove((*byTime)(victim.line), victim.at)
+		q.took(victim)
+		shed = append(shed, victim)
+	}
+	return shed, true
+}
+
+// putBack undoes makeRoom.
+func (q *Queue) putBack(shed []*Item) {
+	for _, it := range shed {
+		q.enter(it.line, it)
+	}
+}
+
+// fits reports whether there is room for it within these limits.
+func (q *Queue) fits(it *Item, requests int, bytes int64) bool {
+	return q.len < requests && q.bytes+it.Bytes <= bytes
+}
+
+// newestOfHeaviest returns the newest request of the tenant that has most of what is full; nil when that tenant would then have less
+// of it than the tenant of it.
+func (q *Queue) newestOfHeaviest(it *Item) *Item {
+	usage := func(l *line) int64 { return int64(len(l.items)) }
+	cost := func(*Item) int64 { return 1 }
+	if q.len < q.cfg.MaxRequests { // it is the bytes that do not fit
+		usage = func(l *line) int64 { return l.bytes }
+		cost = func(it *Item) int64 { return it.Bytes }
+	}
+	var heavy *line
+	for _, l := range q.lines {
+		if heavy == nil || usage(l) > usage(heavy) || usage(l) == usage(heavy) && l.tenant < heavy.tenant {
+			heavy = l
+		}
+	}
+	if heavy == nil || len(heavy.items) == 0 || heavy.tenant == it.Tenant {
+		return nil
+	}
+	newest := heavy.items[0]
+	for _, other := range heavy.items[1:] {
+		if other.Arrived > newest.Arrived || other.Arrived == newest.Arrived && other.seq > newest.seq {
+			newest = other
+		}
+	}
+	own := cost(it)
+	if l := q.lines[it.Tenant]; l != nil {
+		own += usage(l)
+	}
+	if usage(heavy)-cost(newest) < own {
+		return nil
+	}
+	return newest
+}
