@@ -131,7 +131,20 @@ func Draining() *Error {
 		Message: "the gateway is about to stop; send the request again, it will reach another one"}
 }
 
+// Cut returns the error of a request that was still under way when the process had to stop (503). It is also what a stream that
+// has begun is ended with.
+func Cut() *Error {
+	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: "draining", RetryAfter: time.Second,
+		Message: "the gateway stops before the answer was complete; what came so far is not the whole answer, send the request again"}
+}
+
 func seconds(d time.Duration) string { return strconv.Itoa(int((d+time.Second-1)/time.Second)) + " s" }
+
+// Exhausted returns the error of a request for which this machine has no connection to a worker left (503).
+func Exhausted(cause error) *Error {
+	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: "no_connection", RetryAfter: time.Second,
+		Message: "the gateway has no free connection now; try again in a moment", Cause: cause}
+}
 
 // WorkerUnreachable returns the error of a worker that did not answer (502).
 func WorkerUnreachable(cause error) *Error {

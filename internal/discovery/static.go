@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/network"
 )
 
 // Config tunes how workers are watched. A zero field means its default.
@@ -323,6 +324,13 @@ func (w *worker) describe(f fleet.Facts) {
 
 // report tells the fleet how the check ended, and the log when that changed.
 func (w *worker) report(err error) {
+	if network.Local(err) {
+		if why := err.Error(); why != w.why {
+			w.why = why
+			w.log.Warn("worker could not be checked: this machine has no connection left", "worker", w.target.URL, "why", why)
+		}
+		return
+	}
 	if errors.Is(err, errMiss) {
 		w.misses++
 		if w.healthy && w.misses < w.config.Misses {

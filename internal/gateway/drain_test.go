@@ -69,6 +69,30 @@ func TestDrainLetsStreamsEnd(t *testing.T) {
 	f.idle(t)
 }
 
+// TestAStreamThatDrainCutsEndsWithAnErrorEvent: a client that does not look at the connection's end must see that it is no whole
+// answer.
+func TestAStreamThatDrainCutsEndsWithAnErrorEvent(t *testing.T) {
+	url, begun, release := held(t)
+	defer close(release)
+	f := serve(t, func(s *settings) { s.gateway.DrainTimeout = time.Millisecond }, url)
+	answer := make(chan string, 1)
+	go func() { // ends when the stream is cut; received below
+		_, text, err := f.try(context.Background(), chat)
+		answer <- fmt.Sprint(text, err)
+	}()
+	<-begun
+	wait(t, "the first event has passed", func() bool { return f.Fleet.Snapshot().Load(0).Waiting == 0 })
+	if err := f.stop(); err == nil {
+		t.Error("nothing was cut")
+	}
+	got := <-answer
+	event, begins := strings.CutPrefix(got, firstChunk)
+	if !begins || !strings.HasPrefix(event, `data: {"error":{`) || !strings.Contains(event, `"draining"`) || !strings.HasSuffix(event, "\n\n<nil>") ||
+		strings.Contains(event, "[DONE]") {
+		t.Errorf("the client got %q", got)
+	}
+}
+
 func TestDrainCutsWhatOutlivesIt(t *testing.T) {
 	url, begun, release := held(t)
 	defer close(release)

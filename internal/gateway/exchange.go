@@ -317,9 +317,6 @@ func (x *exchange) settle(ctx context.Context, r *proxy.Result) {
 		x.fail(api.WorkerTimeout(ctx.Err()))
 	case r.Answer != nil:
 		x.rec.Status = r.Answer.Status
-		if r.Answer.Header[headerRequestID] == nil {
-			x.name()
-		}
 		r.Answer.WriteTo(x.w)
 	case r.Err != nil:
 		x.fail(r.Err)
@@ -348,7 +345,7 @@ func (x *exchange) compare(u *api.Usage) {
 	}
 }
 
-// name tells the client the id that its request is logged under; the answers of workers that are passed on have it already.
+// name tells the client the id that its request is logged under; the proxy tells it with a worker's answer.
 func (x *exchange) name() { x.w.Header()[headerRequestID] = []string{x.rec.RequestID} }
 
 // fail answers with err.

@@ -61,6 +61,30 @@ func TestAnswerSaysWhereItWent(t *testing.T) {
 	}
 }
 
+func TestOneRequestIDInAnswerAndLog(t *testing.T) {
+	var status atomic.Int64
+	heads := make(chan string, 1)
+	f := serve(t, nil, worker(t, func(w http.ResponseWriter, r *http.Request) {
+		heads <- r.Header.Get("X-Request-Id")
+		w.Header().Set("X-Request-Id", "theirs")
+		if s := int(status.Load()); s != 200 {
+			http.Error(w, `{"error":{}}`, s)
+			return
+		}
+		plain(w, r)
+	}))
+	for i, s := range []int64{200, 400, 429, 503} {
+		status.Store(s)
+		for j, id := range []string{"", "ours"} {
+			resp, _ := f.post(t, chat, "X-Request-Id", id)
+			logged, sent, shown := f.last(t, 2*i+j+1).RequestID, <-heads, resp.Header.Values("X-Request-Id")
+			if len(shown) != 1 || shown[0] != logged || sent != logged || id != "" && logged != id {
+				t.Errorf("%d: the client said %q, the worker got %q, the log has %q, the answer %q", s, id, sent, logged, shown)
+			}
+		}
+	}
+}
+
 func TestRankIsSetUnlessTheClientChose(t *testing.T) {
 	ranked := make(chan string, 1)
 	url := worker(t, func(w http.ResponseWriter, r *http.Request) {

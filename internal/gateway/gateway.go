@@ -81,11 +81,11 @@ func (g *Gateway) Drain() {
 }
 
 // Serve answers requests on l until ctx ends. Then it drains: readiness turns to 503, after DrainDelay no connection is
-// taken any more, requests in flight end by themselves within DrainTimeout, and what is left is cut. It returns when all
-// of it has ended: nil, or why listening failed, or that requests had to be cut.
+// taken any more, requests in flight end by themselves within DrainTimeout, and what is left is cut: a stream by an error
+// event. It returns when all of it has ended: nil, or why listening failed, or that requests had to be cut.
 func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
-	base, cut := context.WithCancel(context.WithoutCancel(ctx))
-	defer cut()
+	base, cut := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cut(nil)
 	server := &http.Server{
 		Handler:           g,
 		BaseContext:       func(net.Listener) context.Context { return base },
@@ -123,13 +123,23 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	err := server.Shutdown(limit)
 	<-failed
 	if err != nil {
-		cut() // requests in flight see their context end and give up their workers
+		cut(api.Cut()) // requests in flight see their context end, give up their workers and tell their clients
+		ended := make(chan struct{})
+		go func() { requests.Wait(); close(ended) }() // ends with the requests, whose connections Close cuts
+		select {
+		case <-ended:
+		case <-time.After(lastWords):
+		}
 		_ = server.Close()
 		err = fmt.Errorf("drain: requests were cut after %v: %w", g.cfg.DrainTimeout, err)
 	}
 	requests.Wait()
 	return err
 }
+
+// lastWords is how long requests that are cut may take to tell their clients: an error event fits into a socket's buffer, unless
+// the client stopped reading.
+const lastWords = time.Second
 
 func pause(d time.Duration) {
 	if d > 0 {

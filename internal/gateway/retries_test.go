@@ -4,12 +4,19 @@ import (
 	"context"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/internal/network"
+	"github.com/warmpath/warmpath/internal/proxy"
 )
 
 func TestAnotherWorkerIsTriedBeforeTheFirstByte(t *testing.T) {
@@ -54,6 +61,32 @@ func TestAnotherWorkerIsTriedBeforeTheFirstByte(t *testing.T) {
 			}
 			f.idle(t)
 		})
+	}
+}
+
+// noDescriptors is a machine that has none left.
+type noDescriptors struct{ network.Network }
+
+func (noDescriptors) Dial(context.Context, string, string) (net.Conn, error) {
+	return nil, &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}
+}
+
+func TestOurOwnFailedDialsOpenNoBreaker(t *testing.T) {
+	f := serve(t, func(s *settings) {
+		s.parts = func(p *gateway.Parts) {
+			cfg := proxy.DefaultConfig()
+			cfg.Network = noDescriptors{}
+			p.Client = proxy.New(cfg)
+		}
+	}, worker(t, plain))
+	for range 10 {
+		resp, text := f.post(t, chat)
+		if resp.StatusCode != 503 || !strings.Contains(text, `"no_connection"`) || resp.Header.Get("Retry-After") == "" {
+			t.Errorf("%d %s", resp.StatusCode, text)
+		}
+	}
+	if !f.fleet.Snapshot().Available(0, time.Now().UnixNano()) {
+		t.Error("our own failures opened the breaker")
 	}
 }
 

@@ -66,6 +66,10 @@ const (
 	EngineError
 	// Truncated: the answer ended before its end, or without a finish_reason.
 	Truncated
+	// Cut: the caller ended the attempt for a reason of its own, the cause of the context, which the client is told.
+	Cut
+	// Local: this machine could not connect: it has no descriptor, port or memory left. It says nothing about the worker.
+	Local
 	// BadAttempt: the attempt itself cannot be sent (worker URL, header field); nothing was tried.
 	BadAttempt
 )
@@ -73,7 +77,7 @@ const (
 // String returns the class as it stands in metrics and logs.
 func (c Class) String() string {
 	return [...]string{"success", "rejected", "client_gone", "refused", "reset", "header_timeout", "stream_timeout", "protocol",
-		"engine_error", "truncated", "bad_attempt"}[c]
+		"engine_error", "truncated", "cut", "local", "bad_attempt"}[c]
 }
 
 // WorkerFault reports whether the outcome speaks against the worker's health.

@@ -54,6 +54,14 @@ func (c *Client) Forget(url string) {
 	}
 }
 
+// shed closes all idle connections.
+func (c *Client) shed() {
+	now := time.Now()
+	for _, w := range c.all() {
+		w.reap(now)
+	}
+}
+
 func (c *Client) all() []*worker {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

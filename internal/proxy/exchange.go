@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/network"
 )
 
 const (
@@ -92,13 +93,8 @@ func (x *exchange) try(ctx context.Context, w *worker, fresh bool) (stale bool) 
 	x.res.Reused = k != nil
 	if k == nil {
 		var err error
-		if k, err = w.dial(ctx, &x.client.cfg); err != nil {
-			if ctx.Err() != nil {
-				x.gone(ctx)
-				return false
-			}
-			x.res.Retryable = true
-			x.fail(Refused, api.WorkerUnreachable(fmt.Errorf("connect to %s: %w", w.url, err)))
+		if k, err = x.connect(ctx, w); err != nil {
+			x.noConnection(ctx, w, err)
 			return false
 		}
 	}
@@ -117,6 +113,31 @@ func (x *exchange) try(ctx context.Context, w *worker, fresh bool) (stale bool) 
 		return false
 	}
 	return stale
+}
+
+// connect dials the worker. When this machine has no descriptor or port left, it gives up the idle connections first.
+func (x *exchange) connect(ctx context.Context, w *worker) (*conn, error) {
+	k, err := w.dial(ctx, &x.client.cfg)
+	if err != nil && network.Local(err) {
+		x.client.shed()
+		k, err = w.dial(ctx, &x.client.cfg)
+	}
+	return k, err
+}
+
+// noConnection classifies an exchange that could not connect.
+func (x *exchange) noConnection(ctx context.Context, w *worker, err error) {
+	if ctx.Err() != nil {
+		x.gone(ctx)
+		return
+	}
+	x.res.Retryable = true
+	err = fmt.Errorf("connect to %s: %w", w.url, err)
+	if network.Local(err) {
+		x.fail(Local, api.Exhausted(err))
+		return
+	}
+	x.fail(Refused, api.WorkerUnreachable(err))
 }
 
 // talk sends the request and passes the answer.
@@ -236,12 +257,16 @@ func (x *exchange) fail(c Class, err error) {
 	x.res.Class, x.res.Err = c, err
 }
 
-// gone ends an exchange whose context ended: the client left, or the caller's time was up.
+// gone ends an exchange whose context ended: the client left, the caller's time was up, or the caller has a reason that the
+// client is told, an *api.Error as the context's cause.
 func (x *exchange) gone(ctx context.Context) {
-	x.res.Retryable, x.res.Answer = false, nil
+	x.res.Answer = nil
 	x.res.Abort = x.res.FirstByte
 	cause := context.Cause(ctx)
+	var told *api.Error
 	switch {
+	case errors.As(cause, &told):
+		x.broken(Cut, told)
 	case !errors.Is(cause, context.DeadlineExceeded):
 		x.fail(ClientGone, fmt.Errorf("forward to %s: %w", x.a.Worker, cause))
 	case x.res.FirstByte:
@@ -249,4 +274,5 @@ func (x *exchange) gone(ctx context.Context) {
 	default:
 		x.fail(HeaderTimeout, api.WorkerTimeout(cause))
 	}
+	x.res.Retryable = false
 }

@@ -210,10 +210,8 @@ func (x *exchange) pass(b []byte, last bool) bool {
 	if !x.res.FirstByte {
 		x.res.FirstByte = true
 		h := x.w.Header()
+		x.nameAnswer(h)
 		x.ans.copyTo(h)
-		if x.a.RequestID != "" && h[headerRequestID] == nil {
-			h[headerRequestID] = []string{x.a.RequestID}
-		}
 		x.w.WriteHeader(x.ans.status)
 	}
 	var err error
@@ -232,6 +230,14 @@ func (x *exchange) pass(b []byte, last bool) bool {
 	}
 	x.res.BytesDown += int64(len(b))
 	return true
+}
+
+// nameAnswer notes the request's id in h before the worker's fields are added: an id of the worker's own would not be the one
+// in our log.
+func (x *exchange) nameAnswer(h http.Header) {
+	if x.a.RequestID != "" {
+		h[headerRequestID] = []string{x.a.RequestID}
+	}
 }
 
 // whole ends an answer that came whole by its framing; rest is what has not been passed.
@@ -273,6 +279,7 @@ func (x *exchange) hold(body []byte) bool {
 		return false
 	}
 	h := make(http.Header)
+	x.nameAnswer(h)
 	x.ans.copyTo(h)
 	x.res.Answer = &Answer{Status: x.ans.status, Header: h, Body: bytes.Clone(body)}
 	x.res.Retryable = true
@@ -323,9 +330,13 @@ func (x *exchange) ended(k *conn, rest []byte, err error) {
 // broken ends an answer that will not become whole, so that it does not look whole to the client either: by an error event
 // without [DONE] where a stream has begun, else by cutting the connection.
 func (x *exchange) broken(c Class, err error) {
-	e := api.WorkerBroke(err)
-	if c == StreamTimeout {
+	var e *api.Error
+	switch {
+	case errors.As(err, &e):
+	case c == StreamTimeout:
 		e = api.WorkerTimeout(err)
+	default:
+		e = api.WorkerBroke(err)
 	}
 	x.fail(c, e)
 	switch {

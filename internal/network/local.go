@@ -1,0 +1,20 @@
+package network
+
+import (
+	"errors"
+	"syscall"
+)
+
+// Local reports whether err is a failure of this machine, which says nothing about the other side: no descriptor, port, buffer
+// or memory is left.
+func Local(err error) bool {
+	var no syscall.Errno
+	if !errors.As(err, &no) {
+		return false
+	}
+	switch no {
+	case syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.EADDRNOTAVAIL, syscall.ENOMEM:
+		return true
+	}
+	return false
+}
