@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/warmpath/warmpath/internal/config"
 )
 
 func main() {
@@ -43,7 +45,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintf(stderr, "warmpath: %v\n", err)
+	fmt.Fprintf(stderr, "warmpath: %s\n", config.Redact(err.Error()))
 	var usage usageError
 	if errors.As(err, &usage) {
 		fmt.Fprintf(stderr, "Try `%s --help`.\n", command.CommandPath())

@@ -21,29 +21,41 @@ const maxFile = 8 << 20
 
 // Load reads the file at path over the defaults, lets override change the result (flags win over the file), reads the
 // admin key from where it is kept, and validates. An empty path reads no file. The error names every problem, with
-// FILE:LINE:COLUMN where the file is to blame.
+// FILE:LINE:COLUMN where the file is to blame, and never holds the value of a key, a token or a password.
 func Load(path string, override func(*Config)) (*Config, error) {
 	cfg := Default()
-	var file *ast.File
+	var data []byte
 	if path != "" {
-		data, err := read(path)
-		if err != nil {
+		var err error
+		if data, err = read(path); err != nil {
 			return nil, err
 		}
-		if file, err = parse(path, data, &cfg); err != nil {
-			return nil, everyMistake(path, data, err, override)
+	}
+	if err := fill(&cfg, path, data, override); err != nil {
+		return nil, withoutSecrets(err, data, &cfg)
+	}
+	return &cfg, nil
+}
+
+// fill is Load over cfg of a file that has been read.
+func fill(cfg *Config, path string, data []byte, override func(*Config)) error {
+	var file *ast.File
+	if path != "" {
+		var err error
+		if file, err = parse(path, data, cfg); err != nil {
+			return everyMistake(path, data, err, override)
 		}
 	}
 	if override != nil {
-		override(&cfg)
+		override(cfg)
 	}
 	if err := cfg.readKey(); err != nil {
-		return nil, err
+		return err
 	}
 	if err := cfg.Validate(); err != nil {
-		return nil, locate(path, file, err)
+		return locate(path, file, err)
 	}
-	return &cfg, nil
+	return nil
 }
 
 func read(path string) ([]byte, error) {
@@ -138,20 +150,15 @@ func hasContent(file *ast.File) bool {
 	return false
 }
 
-// at turns an error of the YAML library into FILE:LINE:COLUMN: message, with the lines around it.
+// at turns an error of the YAML library into FILE:LINE:COLUMN: message. The lines around it, which the library would show, stay out:
+// one of them may hold a key.
 func at(path string, err error) error {
 	var located yaml.Error
 	if !errors.As(err, &located) || located.GetToken() == nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	pos := located.GetToken().Position
-	excerpt := err.Error() // "[line:column] message" and the lines around it, with a caret
-	if _, rest, ok := strings.Cut(excerpt, "\n"); ok {
-		excerpt = "\n" + rest
-	} else {
-		excerpt = ""
-	}
-	return fmt.Errorf("%s:%d:%d: %s%s", path, pos.Line, pos.Column, message(located), excerpt)
+	return fmt.Errorf("%s:%d:%d: %s", path, pos.Line, pos.Column, message(located))
 }
 
 // locate puts a position before every problem whose key stands in the file.

@@ -285,10 +285,13 @@ func (c *Config) parsePolicy(name string) (policy.Parameters, error) {
 	for _, setting := range strings.Split(settings, ",") {
 		key, value, ok := strings.Cut(setting, "=")
 		if !ok {
-			return nil, fmt.Errorf("%q is not KEY=VALUE", setting)
+			return nil, fmt.Errorf("%q is not NAME=VALUE", setting)
 		}
 		if err := policy.SetParameter(p, key, value); err != nil {
 			return nil, err
+		}
+		if isSecret.MatchString(key) {
+			return nil, fmt.Errorf("%s cannot stand in the name of a policy, which logs, metrics and answers show: describe the policy under policies", key)
 		}
 	}
 	return p, p.Validate()

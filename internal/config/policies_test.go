@@ -120,10 +120,11 @@ func TestANameMaySayParameters(t *testing.T) {
 		t.Error("the model's policy is not among those of the router")
 	}
 	for name, want := range map[string]string{
-		"kv_awear:imbalance_tokens=7": `policy: "kv_awear" is none of`,
-		"kv_aware:imbalance_token=7":  `policy: there is no "imbalance_token" (known: tier_weights.gpu,`,
-		"kv_aware:imbalance_tokens":   `policy: "imbalance_tokens" is not KEY=VALUE`,
-		"kv_aware:tier_weights.cpu=3": "policy: tier_weights.cpu: 3 is outside 0..1",
+		"kv_awear:imbalance_tokens=7":             `policy: "kv_awear" is none of`,
+		"kv_aware:imbalance_token=7":              `policy: there is no "imbalance_token" (known: tier_weights.gpu,`,
+		"kv_aware:imbalance_tokens":               `policy: "imbalance_tokens" is not NAME=VALUE`,
+		"lmcache_aware:controller_api_key=s3cret": "policy: controller_api_key cannot stand in the name of a policy",
+		"kv_aware:tier_weights.cpu=3":             "policy: tier_weights.cpu: 3 is outside 0..1",
 	} {
 		if _, err := Load("", func(c *Config) { c.Policy = name }); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", name, err)

@@ -118,7 +118,11 @@ func (a asker) ask(ctx context.Context, method, path string, in any, limit int64
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		quoted, _ := io.ReadAll(io.LimitReader(resp.Body, maxQuoted))
-		return &statusError{question, resp.StatusCode, strings.Join(strings.Fields(strings.ToValidUTF8(string(quoted), "?")), " "), a.target.APIKey != ""}
+		said := strings.Join(strings.Fields(strings.ToValidUTF8(string(quoted), "?")), " ")
+		if a.target.APIKey != "" {
+			said = strings.ReplaceAll(said, a.target.APIKey, "[redacted]") // a worker may repeat what it was sent
+		}
+		return &statusError{question, resp.StatusCode, said, a.target.APIKey != ""}
 	}
 	limited := &io.LimitedReader{R: resp.Body, N: limit}
 	err = read(limited)

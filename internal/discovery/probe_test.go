@@ -292,9 +292,16 @@ func TestTargetsAreRead(t *testing.T) {
 		{in: "a:8000", err: "http://"},
 		{in: "http://", err: "names no host"},
 		{in: "http://u:p@a", err: "scheme, host, port and path only"},
+		{in: "http://a?key=s3cret", err: "scheme, host, port and path only"},
+		{in: "http://u:s3cret with space@a:1:2", err: "scheme, host, port and path only"},
+		{in: "u:s3cret@a", err: "scheme, host, port and path only"},
+		{in: "http://a,api_key=s3cret,with,commas", err: "belongs into the file"},
+		{in: "http://u:s3cret@a,event=s3cret", err: "none of events"},
+		{in: "http://a,s3cret", err: "no NAME=VALUE"},
+		{in: "unix:///run/vllm.sock", err: "Unix socket are not supported yet"},
 		{in: "http://a?x=1", err: "scheme, host, port and path only"},
-		{in: "http://a,events", err: "is not NAME=VALUE"},
-		{in: "http://a,events=", err: "is not NAME=VALUE"},
+		{in: "http://a,events", err: "no NAME=VALUE"},
+		{in: "http://a,events=", err: "has no value"},
 		{in: "http://a,event=tcp://a:1", err: "none of events"},
 		{in: "http://a,events=a:5557", err: "tcp:// or ipc://"},
 		{in: "http://a,events=tcp://a", err: "names no port"},
@@ -306,6 +313,9 @@ func TestTargetsAreRead(t *testing.T) {
 		if test.err != "" {
 			if err == nil || !strings.Contains(err.Error(), test.err) {
 				t.Errorf("%s: error %v, want one with %q", test.in, err, test.err)
+			}
+			if err != nil && strings.Contains(err.Error(), "s3cret") {
+				t.Errorf("%s: the error shows it: %v", test.in, err)
 			}
 			continue
 		}

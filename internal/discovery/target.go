@@ -23,7 +23,8 @@ type Target struct {
 	Labels map[string]string `yaml:"labels,omitempty"` // what policies may ask of it: node and zone for the locality filter
 }
 
-// ParseTarget reads URL[,events=ENDPOINT][,replay=ENDPOINT][,topic=TOPIC][,model=NAME][,label.NAME=VALUE …].
+// ParseTarget reads URL[,events=ENDPOINT][,replay=ENDPOINT][,topic=TOPIC][,model=NAME][,label.NAME=VALUE …]. Its errors quote the URL
+// without user and password, and no option's value.
 func ParseTarget(s string) (Target, error) {
 	base, rest, more := strings.Cut(s, ",")
 	t := Target{URL: base}
@@ -31,8 +32,11 @@ func ParseTarget(s string) (Target, error) {
 		var option string
 		option, rest, more = strings.Cut(rest, ",")
 		name, value, ok := strings.Cut(option, "=")
-		if !ok || value == "" {
-			return t, fmt.Errorf("parse worker %q: %q is not NAME=VALUE", s, option)
+		if !ok {
+			return t, fmt.Errorf("parse worker %q: between two commas stands no NAME=VALUE", shown(base))
+		}
+		if value == "" {
+			return t, fmt.Errorf("parse worker %q: option %q has no value", shown(base), name)
 		}
 		switch name {
 		case "events":
@@ -43,10 +47,12 @@ func ParseTarget(s string) (Target, error) {
 			t.Topic = value
 		case "model":
 			t.Model = value
+		case "api_key":
+			return t, fmt.Errorf("parse worker %q: api_key belongs into the file (workers: [{url: …, api_key: …}]), as command lines can be seen by others", shown(base))
 		default:
 			label, ok := strings.CutPrefix(name, "label.")
 			if !ok || label == "" {
-				return t, fmt.Errorf("parse worker %q: option %q is none of events, replay, topic, model, label.NAME", s, name)
+				return t, fmt.Errorf("parse worker %q: option %q is none of events, replay, topic, model, label.NAME", shown(base), name)
 			}
 			if t.Labels == nil {
 				t.Labels = map[string]string{}
@@ -56,9 +62,24 @@ func ParseTarget(s string) (Target, error) {
 	}
 	t, err := t.normalize()
 	if err != nil {
-		return t, fmt.Errorf("parse worker %q: %w", s, err)
+		return t, fmt.Errorf("parse worker %q: %w", shown(base), err)
 	}
 	return t, nil
+}
+
+// shown is a URL as messages quote it: without user, password and query, also where it is no URL.
+func shown(text string) string {
+	scheme, rest, ok := strings.Cut(text, "://")
+	if !ok {
+		scheme, rest = "", text
+	} else {
+		scheme += "://"
+	}
+	rest = rest[strings.LastIndexByte(rest, '@')+1:]
+	if i := strings.IndexAny(rest, "?#"); i >= 0 {
+		rest = rest[:i]
+	}
+	return scheme + rest
 }
 
 // Equal reports whether both say the same of the same worker.
@@ -78,14 +99,22 @@ func (t Target) normalize() (Target, error) {
 	var errs []error
 	u, err := url.Parse(t.URL)
 	switch {
+	case strings.Contains(t.URL, "@"): // before the others, which quote it
+		errs = append(errs, fmt.Errorf("URL %q must be scheme, host, port and path only: a worker's key goes into api_key", shown(t.URL)))
 	case err != nil:
-		errs = append(errs, fmt.Errorf("read URL: %w", err))
+		var bad *url.Error
+		if errors.As(err, &bad) {
+			err = bad.Err // without the URL
+		}
+		errs = append(errs, fmt.Errorf("read URL %q: %w", shown(t.URL), err))
+	case u.Scheme == "unix":
+		errs = append(errs, fmt.Errorf("URL %q: workers behind a Unix socket are not supported yet; have the engine listen on http://127.0.0.1:PORT", shown(t.URL)))
 	case u.Scheme != "http" && u.Scheme != "https":
-		errs = append(errs, fmt.Errorf("URL %q does not begin with http:// or https://", t.URL))
+		errs = append(errs, fmt.Errorf("URL %q does not begin with http:// or https://", shown(t.URL)))
 	case u.Host == "" || u.Hostname() == "":
-		errs = append(errs, fmt.Errorf("URL %q names no host", t.URL))
-	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		errs = append(errs, fmt.Errorf("URL %q must be scheme, host, port and path only", u.Redacted()))
+		errs = append(errs, fmt.Errorf("URL %q names no host", shown(t.URL)))
+	case u.RawQuery != "" || u.Fragment != "":
+		errs = append(errs, fmt.Errorf("URL %q must be scheme, host, port and path only", shown(t.URL)))
 	default:
 		// Clients are configured with the /v1 base; here it would make /v1/v1/models.
 		u.Path = strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/v1")

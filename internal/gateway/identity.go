@@ -66,16 +66,27 @@ func (id *identity) session(h http.Header, r *api.Request) policy.Session {
 func (id *identity) who(h http.Header) string {
 	if id.tenant != "" {
 		if values := h[id.tenant]; len(values) > 0 && values[0] != "" {
+			if slices.Contains(credentials, id.tenant) {
+				return id.hashed(values[0])
+			}
 			return bounded(values[0])
 		}
 	}
-	for _, name := range [...]string{"Authorization", "X-Api-Key"} {
+	for _, name := range credentials[:2] {
 		if values := h[name]; len(values) > 0 && values[0] != "" {
-			var text [20]byte
-			return string(strconv.AppendUint(append(text[:0], "key-"...), maphash.String(id.seed, values[0]), 16))
+			return id.hashed(values[0])
 		}
 	}
 	return ""
+}
+
+// credentials are header fields whose values nobody else may see. The first two tell a tenant.
+var credentials = []string{"Authorization", "X-Api-Key", "Api-Key", "Proxy-Authorization", "Cookie"}
+
+// hashed stands for a key wherever a tenant is shown.
+func (id *identity) hashed(key string) string {
+	var text [20]byte
+	return string(strconv.AppendUint(append(text[:0], "key-"...), maphash.String(id.seed, key), 16))
 }
 
 func bounded(key string) string {

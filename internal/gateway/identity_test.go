@@ -53,6 +53,16 @@ func TestTheSessionIsFoundInTheOrderOfTheField(t *testing.T) {
 	}
 }
 
+func TestATenantHeaderThatHoldsAKeyIsShownAsItsHash(t *testing.T) {
+	for _, name := range []string{"authorization", "X-Api-Key", "api-key", "Proxy-Authorization", "cookie"} {
+		f := serve(t, func(s *settings) { s.gateway.TenantHeader = name }, worker(t, plain))
+		f.post(t, chat, name, "Bearer sk-very-secret")
+		if tenant := f.last(t, 1).Tenant; !strings.HasPrefix(tenant, "key-") || strings.Contains(tenant, "secret") {
+			t.Errorf("%s: tenant %q", name, tenant)
+		}
+	}
+}
+
 func TestTheTenantIsNeverTheKeyItself(t *testing.T) {
 	const key = "sk-very-secret-0123456789"
 	var mu sync.Mutex

@@ -172,7 +172,7 @@ func (c *Client) ask(ctx context.Context, method, path string, body []byte) ([]b
 	url := strings.TrimRight(c.config.ControllerURL, "/") + path
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", url, err)
+		return nil, fmt.Errorf("ask the controller for %s: %w", path, err)
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
@@ -190,6 +190,9 @@ func (c *Client) ask(ctx context.Context, method, path string, body []byte) ([]b
 	case err != nil:
 		return nil, fmt.Errorf("read the answer of %s: %w", path, err)
 	case resp.StatusCode != http.StatusOK:
+		if key := c.config.ControllerAPIKey; key != "" {
+			answer = bytes.ReplaceAll(answer, []byte(key), []byte("[redacted]")) // it may repeat what it was sent
+		}
 		return nil, fmt.Errorf("%s answered %d: %.200q", path, resp.StatusCode, answer)
 	case len(answer) > maxAnswer:
 		return nil, errors.New(path + " answered more than 8 MiB")
