@@ -4,14 +4,20 @@ import "bytes"
 
 // pending keeps messages that came before their turn, up to a bound.
 type pending struct {
-	messages    map[uint64][]byte
+	messages    map[uint64]waiting
 	bytes       int
 	maxMessages int
 	maxBytes    int
 }
 
+// waiting is one message that is kept.
+type waiting struct {
+	payload []byte
+	live    bool // it came from the live stream
+}
+
 // put keeps a copy of the message. full tells that the bound does not allow it; fresh that it was not there yet.
-func (p *pending) put(seq uint64, payload []byte) (fresh, full bool) {
+func (p *pending) put(seq uint64, payload []byte, live bool) (fresh, full bool) {
 	if _, ok := p.messages[seq]; ok {
 		return false, false
 	}
@@ -19,24 +25,24 @@ func (p *pending) put(seq uint64, payload []byte) (fresh, full bool) {
 		return false, true
 	}
 	if p.messages == nil {
-		p.messages = make(map[uint64][]byte)
+		p.messages = make(map[uint64]waiting)
 	}
-	p.messages[seq] = bytes.Clone(payload)
+	p.messages[seq] = waiting{bytes.Clone(payload), live}
 	p.bytes += len(payload)
 	return true, false
 }
 
 // take removes and returns the message.
-func (p *pending) take(seq uint64) (payload []byte, ok bool) {
-	payload, ok = p.messages[seq]
+func (p *pending) take(seq uint64) (m waiting, ok bool) {
+	m, ok = p.messages[seq]
 	if ok {
 		delete(p.messages, seq)
-		p.bytes -= len(payload)
+		p.bytes -= len(m.payload)
 	}
 	if len(p.messages) == 0 {
 		p.messages = nil // a map keeps the memory of its largest size
 	}
-	return payload, ok
+	return m, ok
 }
 
 // first returns the lowest sequence number that is kept.
@@ -47,6 +53,18 @@ func (p *pending) first() (seq uint64, ok bool) {
 		}
 	}
 	return seq, ok
+}
+
+// compare tells whether the message is the one kept under that number.
+func (p *pending) compare(seq uint64, payload []byte) likeness {
+	m, ok := p.messages[seq]
+	switch {
+	case !ok:
+		return unknown
+	case bytes.Equal(m.payload, payload):
+		return same
+	}
+	return different
 }
 
 func (p *pending) len() int { return len(p.messages) }

@@ -205,9 +205,10 @@ func (s *stream) replayed(a *attempt, parts [][]byte) (enough bool) {
 	if s.verified && seq == s.next {
 		s.stats.replayed.Add(1)
 		s.progress++
-		s.deliver(seq, payload)
+		s.deliver(seq, payload, false)
 		s.drain()
-		return s.wanted && s.linked()
+		// After a contradiction the rest of the replay must show that it agrees with the live stream.
+		return s.wanted && s.linked() && s.strikes == 0
 	}
 	return s.early(a, seq, payload)
 }
@@ -216,9 +217,12 @@ func (s *stream) replayed(a *attempt, parts [][]byte) (enough bool) {
 func (s *stream) reviewed(seq uint64, payload []byte) (enough bool) {
 	switch s.seen.compare(seq, payload) {
 	case same:
+		if s.seen.live(seq) {
+			s.strikes = 0
+		}
 		s.verify()
 	case different:
-		s.restart(fmt.Sprintf("message %d is not the one that was seen", seq))
+		s.contradicted(fmt.Sprintf("message %d is not the one that was seen", seq))
 		return true
 	}
 	return false
@@ -237,7 +241,7 @@ func (s *stream) early(a *attempt, seq uint64, payload []byte) (enough bool) {
 	if !s.verified {
 		return true
 	}
-	fresh, full := s.pending.put(seq, payload)
+	fresh, full := s.pending.put(seq, payload, false)
 	if fresh {
 		s.stats.replayed.Add(1)
 		s.progress++
@@ -280,6 +284,12 @@ func (s *stream) judge(a *attempt, err error) (done, gained bool) {
 		s.relearned = s.epoch
 		s.restart("the replay answers again")
 		return false, true
+	case clean && atEnd && s.live && s.next <= s.lastLive:
+		// A whole replay that ends before what the live stream said on this connection is not the engine's, or the engine has
+		// restarted and published nothing yet. What it brought is not believed.
+		s.wanted = false
+		s.lose(s.lastLive + 1)
+		return true, gained
 	case clean && (atEnd || (s.wanted && s.linked())):
 		s.wanted = false
 		s.announce()

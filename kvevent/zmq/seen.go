@@ -8,8 +8,13 @@ const seenSize = 1024
 
 // seen remembers hashes of the last messages. The zero value remembers nothing.
 type seen struct {
-	entries [seenSize]struct{ seq, hash uint64 } // seq is one more than the message's, so that zero means none
+	// seq is one more than the message's, so that zero means none. The lowest bit of hash says that the message came live on
+	// the connection that stands; it is not part of the hash.
+	entries [seenSize]struct{ seq, hash uint64 }
 }
+
+// liveBit is the bit of an entry's hash that tells a live message from a replayed one.
+const liveBit = 1
 
 type likeness uint8
 
@@ -19,9 +24,25 @@ const (
 	different
 )
 
-func (s *seen) put(seq uint64, payload []byte) {
+func (s *seen) put(seq uint64, payload []byte, live bool) {
 	e := &s.entries[seq%seenSize]
-	e.seq, e.hash = seq+1, xxh3.Hash(payload)
+	e.seq, e.hash = seq+1, xxh3.Hash(payload)&^liveBit
+	if live {
+		e.hash |= liveBit
+	}
+}
+
+// live reports whether the message is remembered and came live on the connection that stands.
+func (s *seen) live(seq uint64) bool {
+	e := &s.entries[seq%seenSize]
+	return e.seq == seq+1 && e.hash&liveBit != 0
+}
+
+// disconnect notes that no remembered message came on the connection that stands.
+func (s *seen) disconnect() {
+	for i := range s.entries {
+		s.entries[i].hash &^= liveBit
+	}
 }
 
 // compare tells whether the message is the one seen under that number. Payloads hold a time stamp, so two engine runs never
@@ -31,7 +52,7 @@ func (s *seen) compare(seq uint64, payload []byte) likeness {
 	if e.seq != seq+1 {
 		return unknown
 	}
-	if e.hash != xxh3.Hash(payload) {
+	if (e.hash^xxh3.Hash(payload))&^liveBit != 0 {
 		return different
 	}
 	return same

@@ -1,7 +1,6 @@
 package zmq
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"sync"
@@ -38,14 +37,15 @@ type stream struct {
 	announced bool   // Complete was called since this last changed
 	gaveUp    bool   // history was lost because the replay did not bring it, not because the engine no longer has it
 	relearned uint64 // the connection on which it was asked for once more
-	strikes   int    // restarts since strikesAt
-	strikesAt time.Time
-	distrust  bool // the replay contradicts the live stream and is not asked any more on this connection
+	strikes   int    // contradictions between replay and live stream on this connection since they last agreed
+	distrust  bool   // the replay contradicts the live stream and is not asked any more on this connection
 	progress  uint64
 	abort     context.CancelFunc // ends the replay that is under way; nil: none
 }
 
-// maxStrikes restarts within a minute, with no disconnect, are more than an engine behind a forwarder can do.
+// maxStrikes is how many contradictions between replay and live stream show that the replay is another engine's. An engine that
+// restarts behind a forwarder causes one, and then its replay agrees with its live stream; the others are spare. Time does not
+// count: an engine that publishes once an hour has its replay told apart after as many messages as a busy one.
 const maxStrikes = 4
 
 // counters are Stats that may be read at any time.
@@ -87,6 +87,7 @@ func (s *stream) connect() {
 	defer s.mu.Unlock()
 	s.epoch++
 	s.distrust, s.strikes = false, 0
+	s.seen.disconnect()
 	s.live, s.announced = false, false
 	s.verified = s.next == 0 // nothing known, nothing to compare
 	s.wanted = s.canReplay()
@@ -155,15 +156,19 @@ func (s *stream) receive(parts [][]byte) {
 	case s.repeats(seq, payload, forward && !first):
 		s.stats.duplicates.Add(1)
 		return
-	case seq < s.next || !forward:
+	case !forward:
 		s.pending.forget()
 		s.restart(fmt.Sprintf("message %d came where %d was due", seq, s.next))
+	case seq < s.next || s.pending.compare(seq, payload) == different:
+		// Another message was handed over or kept under this number: it came before this connection, or by a replay.
+		s.pending.forget()
+		s.contradicted(fmt.Sprintf("message %d came where %d was due", seq, s.next))
 	case !s.canReplay() && !s.verified:
 		// Reconnected without a replay: Lost was said at the disconnect, and whatever stream this is, it is learned anew.
 		s.verify()
 	}
 	if s.verified && seq == s.next {
-		s.deliver(seq, payload)
+		s.deliver(seq, payload, true)
 		s.drain()
 		s.announce()
 		return
@@ -175,11 +180,11 @@ func (s *stream) receive(parts [][]byte) {
 // this connection, which a message that is too old to be remembered then proves to be a late one of the same stream.
 func (s *stream) repeats(seq uint64, payload []byte, onward bool) bool {
 	if seq >= s.next {
-		kept, ok := s.pending.messages[seq]
-		return ok && bytes.Equal(kept, payload)
+		return s.pending.compare(seq, payload) == same
 	}
 	switch s.seen.compare(seq, payload) {
 	case same:
+		s.strikes = 0
 		s.verify()
 		return true
 	case unknown:
@@ -200,33 +205,33 @@ func (s *stream) hold(seq uint64, payload []byte) {
 	s.announced = false
 	if !s.canReplay() {
 		s.lose(seq)
-		s.deliver(seq, payload)
+		s.deliver(seq, payload, true)
 		return
 	}
-	if _, full := s.pending.put(seq, payload); full {
+	if _, full := s.pending.put(seq, payload, true); full {
 		s.overflow = true
 		s.stats.overflows.Add(1)
 	}
 	s.wake()
 }
 
-// deliver hands over the message that is due.
-func (s *stream) deliver(seq uint64, payload []byte) {
+// deliver hands over the message that is due. live tells where it came from.
+func (s *stream) deliver(seq uint64, payload []byte, live bool) {
 	s.next = seq + 1
 	s.stats.next.Store(int64(s.next))
 	s.stats.messages.Add(1)
-	s.seen.put(seq, payload)
+	s.seen.put(seq, payload, live)
 	s.h.Message(seq, payload)
 }
 
 // drain hands over what is kept, as far as it follows.
 func (s *stream) drain() {
 	for s.pending.len() > 0 {
-		payload, ok := s.pending.take(s.next)
+		m, ok := s.pending.take(s.next)
 		if !ok {
 			return
 		}
-		s.deliver(s.next, payload)
+		s.deliver(s.next, m.payload, m.live)
 	}
 }
 
@@ -246,9 +251,6 @@ func (s *stream) lose(to uint64) {
 // restart begins anew with an engine that began anew. What is kept stays: it came on this connection.
 func (s *stream) restart(why string) {
 	s.stats.restarts.Add(1)
-	if why, s.distrust = s.contradicts(why); s.distrust {
-		s.pending.forget() // some of it may be the other engine's
-	}
 	s.next = 0
 	s.stats.next.Store(0)
 	s.seen.forget()
@@ -260,22 +262,26 @@ func (s *stream) restart(why string) {
 	s.wake()
 }
 
-// contradicts tells whether restarts follow each other so fast on one connection that the cause must be a replay endpoint that
-// is another engine's, which would go on for ever. why says so then.
-func (s *stream) contradicts(why string) (string, bool) {
-	if now := time.Now(); s.strikes == 0 || now.Sub(s.strikesAt) > time.Minute {
-		s.strikes, s.strikesAt = 0, now
+// contradicted begins anew because replay and live stream, or two replays, say different things of one message. On one
+// connection that is a restart behind a forwarder, or a replay endpoint that is another engine's. The live stream is right; a
+// replay that contradicts it maxStrikes times without agreeing once is not asked any more.
+func (s *stream) contradicted(why string) {
+	if s.verified && s.canReplay() { // unverified: what is contradicted came before this connection
+		s.strikes++
 	}
-	s.strikes++
-	if s.replay == "" || s.strikes < maxStrikes {
-		return why, s.distrust
+	if s.strikes >= maxStrikes {
+		s.distrust = true
+		s.pending.forget() // some of it may be the other engine's
+		why = fmt.Sprintf("%s; the replay at %s contradicts the stream (is it another engine's?) and is not asked again", why, s.replay)
 	}
-	return fmt.Sprintf("%s; the replay at %s contradicts the stream (is it another engine's?) and is not asked again", why, s.replay), true
+	s.restart(why)
 }
 
-// announce says that the history is whole, once after each time that this was in doubt.
+// announce says that the history is whole, once after each time that this was in doubt. While replay and live stream have
+// contradicted each other and not agreed since, what the replay brought may be another engine's.
 func (s *stream) announce() {
-	if s.whole && s.verified && !s.announced && !s.wanted && !s.overflow && s.pending.len() == 0 {
+	if s.whole && (s.strikes == 0 || s.distrust) && s.verified && !s.announced && !s.wanted && !s.overflow && s.pending.len() == 0 &&
+		(!s.live || s.next > s.lastLive) {
 		s.announced = true
 		s.h.Complete()
 	}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -409,28 +410,130 @@ func TestAReplayOfAnotherEngineIsNotBelievedForEver(t *testing.T) {
 	d := newDiary(t)
 	subscribe(t, Source{ours.Endpoint(), other.ReplayEndpoint(), ""}, quick, d)
 	d.await("the connection", func() bool { return d.connected })
-	for range 5 {
-		ours.untilHeard(t)
-		ours.publish(1)
-	}
-	n := ours.Stats().Published
-	d.await("the live stream", func() bool { return d.next == n && len(d.restarts) > 0 })
-	for range 10 { // every gap has the other's replay asked, until it is not any more
+	ours.untilHeard(t)
+	other.publish(int(ours.Stats().Published) + 500) // it has all that ours has, and more
+	// What the live stream says next is all that can contradict the other's replay.
+	for given := false; !given; {
 		d.mu.Lock()
 		before := len(d.restarts)
 		d.mu.Unlock()
+		n := ours.Stats().Published
+		ours.publish(1)
+		d.await("the message, or a contradiction", func() bool {
+			given = len(d.restarts) >= maxStrikes
+			return given || len(d.restarts) > before || d.payloads[n] == payload("a", n)
+		})
+	}
+	n := ours.Stats().Published
+	for range 10 { // every gap has the other's replay asked, were it still believed
 		ours.DropNext(1)
 		ours.publish(2)
-		n = ours.Stats().Published
-		d.await("the live stream", func() bool { return d.next == n || len(d.restarts) == maxStrikes && before < maxStrikes })
 	}
 	ours.publish(10)
-	d.awaitSeen(n + 10)
-	d.expectPayloads("a", n, n+10)
+	n += 30
+	d.await("the live stream", func() bool { return d.payloads[n-1] == payload("a", n-1) })
+	d.expectPayloads("a", n-10, n)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if why := d.restarts[len(d.restarts)-1]; len(d.restarts) != maxStrikes || !strings.Contains(why, other.ReplayEndpoint()) {
 		t.Errorf("restarts %q", d.restarts)
+	}
+}
+
+// replayed hands whole answers of the run to the stream until it wants no more, as catchUp does.
+func replayed(s *stream, run string, n uint64) {
+	var a attempt
+	for range maxStrikes + 2 {
+		if !s.begin(&a) {
+			return
+		}
+		enough := false
+		for seq := a.from; seq < n && !enough; seq++ {
+			enough = s.replayed(&a, wire("", seq, payload(run, seq)))
+		}
+		if !enough {
+			s.replayed(&a, append([][]byte{nil}, wire("", endSeq, "")...))
+		}
+		if done, _ := s.judge(&a, nil); done {
+			return
+		}
+	}
+}
+
+// Neither the order in which replay and live stream arrive nor the time between messages has a replay of another engine believed:
+// a few live messages show it, and until then the history does not count as complete again.
+func TestAReplayOfAnotherEngineIsToldApartByAFewMessagesHoweverSlow(t *testing.T) {
+	for name, before := range map[string]uint64{"replay first": 0, "live first": 10} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := newDiary(t)
+				s := newStream(quick.withDefaults(), "tcp://127.0.0.1:1", d)
+				live := func(seq uint64) { s.receive(wire("t", seq, payload("a", seq))) }
+				s.connect()
+				for seq := range before {
+					live(seq)
+				}
+				replayed(s, "b", 50)
+				complete := d.complete
+				for seq := before; seq < before+maxStrikes; seq++ {
+					time.Sleep(time.Hour)
+					live(seq)
+					replayed(s, "b", 50)
+				}
+				if len(d.restarts) != maxStrikes || !s.distrust {
+					t.Errorf("restarts %q", d.restarts)
+				}
+				if d.next != before+maxStrikes {
+					t.Errorf("next is %d after %d messages", d.next, before+maxStrikes)
+				}
+				if d.complete != complete {
+					t.Errorf("complete again %d times, though replay and live stream never agreed", d.complete-complete)
+				}
+			})
+		})
+	}
+}
+
+// A replay that ends before what the live stream said brings nothing that is believed, even where it answers again after having
+// been given up.
+func TestAReplayThatEndsBeforeTheLiveStreamIsNotBelieved(t *testing.T) {
+	d := newDiary(t)
+	s := newStream(quick.withDefaults(), "tcp://127.0.0.1:1", d)
+	s.connect()
+	s.receive(wire("t", 5000, payload("a", 5000)))
+	replayed(s, "b", 50)
+	s.giveUp(s.epoch, errors.New("nothing new"))
+	if d.next != 5001 {
+		t.Fatalf("next is %d", d.next)
+	}
+	complete := d.complete
+	replayed(s, "b", 50) // the next regular check
+	if len(d.restarts) != 1 || len(d.lost) != 2 || d.lost[1] != [2]uint64{50, 5001} || d.complete != complete {
+		t.Errorf("restarts %q, lost %v, complete again %d times", d.restarts, d.lost, d.complete-complete)
+	}
+	s.receive(wire("t", 5001, payload("a", 5001)))
+	d.expectPayloads("a", 5001, 5002)
+}
+
+// An engine behind a forwarder restarts without a disconnect, as often as it likes: its replay agrees with its live stream.
+func TestAnEngineThatRestartsOftenBehindAForwarderKeepsItsReplay(t *testing.T) {
+	d := newDiary(t)
+	s := newStream(quick.withDefaults(), "tcp://127.0.0.1:1", d)
+	s.connect()
+	for round := range 3 * maxStrikes {
+		run := string(rune('a' + round))
+		complete := d.complete
+		if round%2 == 0 { // the regular check sees the restart
+			replayed(s, run, 3)
+		}
+		for seq := uint64(3); seq < 6; seq++ {
+			s.receive(wire("t", seq, payload(run, seq)))
+		}
+		replayed(s, run, 6)
+		d.expectPayloads(run, 0, 6)
+		if d.next != 6 || d.complete == complete || s.distrust {
+			t.Fatalf("round %d: next is %d, complete %d times, restarts %q", round, d.next, d.complete, d.restarts)
+		}
 	}
 }
 
