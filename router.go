@@ -97,7 +97,7 @@ func (r *Router) decide(ctx context.Context, req *Request, take bool) (*Decision
 	snap := r.fleet.Snapshot()
 	pool, ok := snap.Pool(req.Model)
 	if !ok {
-		return nil, fmt.Errorf("route to model %q: %w", req.Model, ErrUnknownModel)
+		return nil, fmt.Errorf("route to model %.128q: %w", req.Model, ErrUnknownModel)
 	}
 	p, err := r.policyFor(req.Policy, pool.Name, pool.Model)
 	if err != nil {
@@ -136,7 +136,7 @@ func (r *Router) decide(ctx context.Context, req *Request, take bool) (*Decision
 	}
 	d.settle(r.choose(d, snap, pool, req))
 	if d.Worker == nil {
-		return d, fmt.Errorf("route to model %q: %w", req.Model, noChoice(d.Candidates))
+		return d, fmt.Errorf("route to model %.128q: %w", req.Model, noChoice(d.Candidates))
 	}
 	return d, nil
 }

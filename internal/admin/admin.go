@@ -127,13 +127,13 @@ func wrongMethod(method string) http.HandlerFunc {
 	}
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", allowed)
-		problem(w, http.StatusMethodNotAllowed, fmt.Errorf("%s does not answer %s, only %s", r.URL.Path, r.Method, allowed))
+		problem(w, http.StatusMethodNotAllowed, fmt.Errorf("%s does not answer %s, only %s", r.URL.Path, api.Bounded(r.Method), allowed))
 	}
 }
 
 func unknown(w http.ResponseWriter, r *http.Request) {
 	problem(w, http.StatusNotFound, fmt.Errorf("there is no %s %s here; try GET /metrics, GET /admin/workers, GET /admin/decisions, "+
-		"GET /admin/queue, POST /admin/explain or POST /admin/reload", r.Method, r.URL.Path))
+		"GET /admin/queue, POST /admin/explain or POST /admin/reload", api.Bounded(r.Method), api.Bounded(r.URL.Path)))
 }
 
 func (a *Admin) workers(w http.ResponseWriter, _ *http.Request) {
@@ -193,7 +193,7 @@ func (a *Admin) decisions(w http.ResponseWriter, r *http.Request) {
 	if v := r.URL.Query().Get("n"); v != "" {
 		var err error
 		if n, err = strconv.Atoi(v); err != nil || n < 1 {
-			problem(w, http.StatusBadRequest, fmt.Errorf("n: %q is not a positive number", v))
+			problem(w, http.StatusBadRequest, fmt.Errorf("n: %s is not a positive number", api.Quoted(v)))
 			return
 		}
 	}
@@ -288,7 +288,7 @@ func dialectOf(r *http.Request, body []byte) (api.Dialect, error) {
 	case api.OpenAICompletions.Path():
 		return api.OpenAICompletions, nil
 	default:
-		return 0, fmt.Errorf("path: %q is not a path whose requests are routed", path)
+		return 0, fmt.Errorf("path: %s is not a path whose requests are routed", api.Quoted(path))
 	}
 	var read api.Request
 	if err := api.Read(api.OpenAICompletions, body, &read); err == nil && read.Raw(api.FieldPrompt) != nil {

@@ -68,7 +68,7 @@ func BodySlow(after time.Duration) *Error {
 // UnknownModel returns the error of a model that no worker serves (404).
 func UnknownModel(model string) *Error {
 	return &Error{Status: http.StatusNotFound, Type: typeNotFound, Code: "model_not_found", Param: "model",
-		Message: "the model " + strconv.Quote(model) + " is served by no worker; GET /v1/models lists those that are"}
+		Message: "the model " + Quoted(model) + " is served by no worker; GET /v1/models lists those that are"}
 }
 
 // NoModelYet returns the error of a model that no worker is known to serve while waiting workers, of all that are
@@ -77,7 +77,7 @@ func NoModelYet(model string, waiting, workers int) *Error {
 	e := NoWorker(nil)
 	e.Message = "no workers are configured"
 	if workers > 0 {
-		e.Message = "the model " + strconv.Quote(model) + " is served by no worker that has answered so far, and " +
+		e.Message = "the model " + Quoted(model) + " is served by no worker that has answered so far, and " +
 			strconv.Itoa(waiting) + " of " + strconv.Itoa(workers) + " have not; try again in a moment"
 	}
 	return e
@@ -86,13 +86,13 @@ func NoModelYet(model string, waiting, workers int) *Error {
 // UnknownPath returns the error of a path that we do not serve (404).
 func UnknownPath(method, path string) *Error {
 	return &Error{Status: http.StatusNotFound, Type: typeInvalid, Code: "unknown_url",
-		Message: "there is no " + method + " " + path + " here; try POST /v1/chat/completions, POST /v1/completions or GET /v1/models"}
+		Message: "there is no " + Bounded(method) + " " + Bounded(path) + " here; try POST /v1/chat/completions, POST /v1/completions or GET /v1/models"}
 }
 
 // MethodNotAllowed returns the error of a path asked with the wrong method (405).
 func MethodNotAllowed(method, path, allowed string) *Error {
 	return &Error{Status: http.StatusMethodNotAllowed, Type: typeInvalid, Code: "method_not_allowed",
-		Message: path + " does not answer " + method + ", only " + allowed}
+		Message: Bounded(path) + " does not answer " + Bounded(method) + ", only " + allowed}
 }
 
 // NoWorker returns the error of a request that no worker can take now (503).

@@ -1,6 +1,28 @@
 package api
 
-import "unicode/utf8"
+import (
+	"strconv"
+	"unicode/utf8"
+)
+
+// maxQuoted is how many bytes of what a client sent a message repeats: enough to recognize it by.
+const maxQuoted = 128
+
+// Quoted returns s in quotes as messages repeat it: at most its first 128 bytes, and then how long it is.
+func Quoted(s string) string {
+	if len(s) <= maxQuoted {
+		return strconv.Quote(s)
+	}
+	return strconv.Quote(s[:maxQuoted]) + "… (" + strconv.Itoa(len(s)) + " bytes)"
+}
+
+// Bounded returns s, or its first 128 bytes and an ellipsis.
+func Bounded(s string) string {
+	if len(s) <= maxQuoted {
+		return s
+	}
+	return s[:maxQuoted] + "…"
+}
 
 const hexDigits = "0123456789abcdef"
 

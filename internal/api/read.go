@@ -1,6 +1,8 @@
 package api
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"math"
 	"strconv"
 )
@@ -8,6 +10,14 @@ import (
 // MaxPromptIDs is how many token ids a request may give: four times the longest context that is served today. It bounds
 // the memory that a body can claim beyond its own size.
 const MaxPromptIDs = 4 << 20
+
+// maxStringBytes is the longest string, as it stands in the body, that is copied out of it: what is copied stays as long as the Request
+// and its record. Names of models are paths at most. A longer model is refused; a longer cache_salt or extra_key passes, and no match
+// is claimed; a longer session is known by its digest.
+const maxStringBytes = 4096
+
+// maxKeyBytes is the longest key that can be one of ours: the longest has 23 letters, each of which takes six bytes as an escape.
+const maxKeyBytes = 256
 
 // keptIDs and keptText are the largest buffers that a Request keeps for the next body.
 const (
@@ -104,7 +114,7 @@ func (r *Request) readMember(s *scanner) error {
 		return err
 	}
 	name := span{at + 1, at + 1 + len(raw)}
-	if escaped {
+	if escaped && len(raw) <= maxKeyBytes {
 		r.text, _ = unescape(r.text[:0], raw)
 		raw = r.text
 	}
@@ -288,6 +298,9 @@ func (r *Request) readString(s *scanner, f Field, t *string) error {
 	if err != nil {
 		return err
 	}
+	if len(raw) > maxStringBytes {
+		return r.readLong(f, t, raw)
+	}
 	if escaped {
 		var ok bool
 		if r.text, ok = unescape(r.text[:0], raw); !ok {
@@ -297,6 +310,21 @@ func (r *Request) readString(s *scanner, f Field, t *string) error {
 	}
 	if *t != string(raw) {
 		*t = string(raw)
+	}
+	return nil
+}
+
+// readLong reads a string that is too long to be copied. It costs a digest at most.
+func (r *Request) readLong(f Field, t *string, raw []byte) error {
+	switch *t = ""; f {
+	case FieldModel:
+		return Invalid(f.String(), "the model's name has "+strconv.Itoa(len(raw))+" bytes, more than "+strconv.Itoa(maxStringBytes))
+	case FieldCacheSalt, FieldExtraKey:
+		r.MixedScopes = true
+	case FieldRID, FieldRequestID:
+	default: // a session
+		digest := sha256.Sum256(raw)
+		*t = "sha256-" + hex.EncodeToString(digest[:])
 	}
 	return nil
 }
@@ -384,7 +412,7 @@ func (r *Request) readStreamOptions(s *scanner) error {
 
 // is reports whether a string token says word.
 func (r *Request) is(raw []byte, escaped bool, word string) bool {
-	if escaped {
+	if escaped && len(raw) <= maxKeyBytes {
 		r.text, _ = unescape(r.text[:0], raw)
 		raw = r.text
 	}

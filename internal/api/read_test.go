@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -243,7 +244,7 @@ func compare(t *testing.T, r *Request, body []byte) {
 			t.Fatalf("%v: raw %q, encoding/json %q", f, raw, want)
 		}
 		text := r.stringOf(f)
-		if text == nil || f == FieldRID || f == FieldRequestID || m[f.String()] == nil {
+		if text == nil || f == FieldRID || f == FieldRequestID || m[f.String()] == nil || len(r.Raw(f)) > maxStringBytes {
 			continue
 		}
 		var want *string
@@ -308,5 +309,38 @@ func comparePrompt(t *testing.T, r *Request, m map[string]json.RawMessage) {
 		if err := json.Unmarshal(raw, &want); err != nil || len(want) != r.Prompts {
 			t.Fatalf("%d texts, encoding/json %d (%v)", r.Prompts, len(want), err)
 		}
+	}
+}
+
+// What is copied out of a body stays with the pooled request and with the record of its decision.
+func TestALongTextIsNotCopied(t *testing.T) {
+	long := strings.Repeat("x", 1<<20)
+	for field, check := range map[string]func(r *Request) bool{
+		"cache_salt":       func(r *Request) bool { return r.CacheSalt == "" && r.MixedScopes },
+		"extra_key":        func(r *Request) bool { return r.ExtraKey == "" && r.MixedScopes },
+		"rid":              func(r *Request) bool { return r.RequestID == "" },
+		"user":             func(r *Request) bool { return len(r.User) == len("sha256-")+64 },
+		"session_id":       func(r *Request) bool { return len(r.SessionID) == len("sha256-")+64 },
+		"prompt_cache_key": func(r *Request) bool { return len(r.PromptCacheKey) == len("sha256-")+64 },
+		"user_id":          func(r *Request) bool { return len(r.userID) == len("sha256-")+64 },
+		long:               func(r *Request) bool { return true },
+		`\u0061` + long:    func(r *Request) bool { return true },
+	} {
+		body := []byte(`{"model":"m","` + field + `":"` + long + `","session_params":{"id":"` + long + `"}}`)
+		var r Request
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if err := Read(OpenAIChat, body, &r); err != nil {
+			t.Fatal(err)
+		}
+		runtime.ReadMemStats(&after)
+		bytes := after.TotalAlloc - before.TotalAlloc
+		if !check(&r) || len(r.sessionParams) != len("sha256-")+64 || bytes > 64<<10 {
+			t.Errorf("%.20s: %d bytes are allocated for a text of 1 MiB", field, bytes)
+		}
+	}
+	err := Read(OpenAIChat, []byte(`{"model":"`+long+`"}`), new(Request))
+	if e := AsError(err); e.Status != 400 || e.Param != "model" || len(e.Message) > 200 {
+		t.Errorf("a model's name of 1 MiB: %.300v", err)
 	}
 }

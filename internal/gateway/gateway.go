@@ -158,7 +158,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			panic(http.ErrAbortHandler) // ours: the client must see that its answer was cut
 		}
 		g.Telemetry.Panicked()
-		g.Log.Error("request panicked", "path", r.URL.Path, "cause", cause, "stack", string(debug.Stack()))
+		g.Log.Error("request panicked", "path", api.Bounded(r.URL.Path), "cause", cause, "stack", string(debug.Stack()))
 		panic(http.ErrAbortHandler)
 	}()
 	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
@@ -167,7 +167,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		// [RFC 9112 §6.1], and as the two cannot be told apart any more it ends after every body in chunks.
 		w.Header().Set("Connection", "close")
 	}
-	if len(r.Header) > g.cfg.MaxHeaders {
+	if fieldsOf(r.Header) > g.cfg.MaxHeaders {
 		g.refuse(w, api.OpenAIChat, "headers", tooManyHeaders(g.cfg.MaxHeaders))
 		return
 	}
@@ -213,6 +213,15 @@ func (g *Gateway) get(w http.ResponseWriter, r *http.Request, answer http.Handle
 func (g *Gateway) refuse(w http.ResponseWriter, d api.Dialect, reason string, err error) {
 	g.Telemetry.Refused(reason)
 	api.WriteError(w, d, err)
+}
+
+// fieldsOf counts header fields; one that stands several times counts each time.
+func fieldsOf(h http.Header) int {
+	n := 0
+	for _, values := range h {
+		n += len(values)
+	}
+	return n
 }
 
 func tooManyHeaders(limit int) *api.Error {

@@ -47,7 +47,9 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 	if err := api.Read(d, body, &p.read); err != nil {
 		return err
 	}
-	p.readRank(h)
+	if err := p.readRank(h); err != nil {
+		return err
+	}
 	if err := p.readPatience(h); err != nil {
 		return err
 	}
@@ -119,13 +121,21 @@ func (p *prepared) readPatience(h http.Header) error {
 
 // readRank finds the data-parallel rank that the client asked for. vLLM heeds the header alone, SGLang also the body,
 // the header first.
-func (p *prepared) readRank(h http.Header) {
+func (p *prepared) readRank(h http.Header) error {
 	p.route.Rank = p.read.Rank
-	if v := h.Get(headerRank); v != "" {
-		if rank, err := strconv.Atoi(v); err == nil && rank >= 0 {
-			p.route.Rank, p.rankChosen = rank, true
-		}
+	values := h[headerRank]
+	if len(values) == 0 || len(values) == 1 && values[0] == "" {
+		return nil
 	}
+	rank, err := strconv.ParseUint(values[0], 10, 15)
+	switch {
+	case err != nil:
+		return api.Invalid("", headerRank+" must be a data-parallel rank, a whole number from 0 to 32767, not "+api.Quoted(values[0]))
+	case len(values) > 1:
+		return api.Invalid("", headerRank+" stands more than once; send it once")
+	}
+	p.route.Rank, p.rankChosen = int(rank), true
+	return nil
 }
 
 // appendWorkers adds those of workers that may be asked for a base model's tokens: where some were seen to give them, only

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -244,4 +245,107 @@ func TestPanicEndsOneRequest(t *testing.T) {
 		t.Errorf("the next request: %d %s", resp.StatusCode, text)
 	}
 	f.idle(t)
+}
+
+// A name of 60 MB cost 496 MB: it was read, kept, quoted and escaped.
+func TestAnAnswerRepeatsLittleOfWhatTheClientSent(t *testing.T) {
+	f := serve(t, nil, worker(t, plain))
+	long := strings.Repeat("x", 16<<20)
+	const most = 1024
+	reading := 0.0 // what the body alone costs, the client's part included
+	for _, c := range []struct {
+		name, body string
+		headers    []string
+		status     int
+	}{
+		{"text that is not read", `{"model":"other","unread":"` + long + `","messages":[]}`, nil, 404},
+		{"a name of 16 MiB", `{"model":"` + long + `","messages":[]}`, nil, 400},
+		{"a name of 4 KiB", `{"model":"` + long[:4096] + `","messages":[]}`, nil, 404},
+		{"a policy", chat, []string{"X-Warmpath-Policy", long[:32<<10]}, 400},
+		{"a patience", chat, []string{"X-Warmpath-Max-Wait", long[:32<<10]}, 400},
+		{"a rank", chat, []string{"X-Data-Parallel-Rank", long[:32<<10]}, 400},
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		resp, text := f.post(t, c.body, c.headers...)
+		runtime.ReadMemStats(&after)
+		if resp.StatusCode != c.status || len(text) > most {
+			t.Errorf("%s: %d with %d bytes: %.200s", c.name, resp.StatusCode, len(text), text)
+		}
+		checkShape(t, resp, text)
+		cost := float64(after.TotalAlloc - before.TotalAlloc)
+		if reading == 0 {
+			reading = cost
+		}
+		t.Logf("%s: %.2f times what reading the body costs", c.name, cost/reading)
+		if cost > 1.2*reading {
+			t.Errorf("%s: %.1f MB are allocated, %.1f to read the body", c.name, cost/1e6, reading/1e6)
+		}
+	}
+	for _, path := range []string{"/v1/" + long[:32<<10], "/v1/models?x=" + long[:32<<10]} {
+		for _, method := range []string{"GET", "POST", "X" + long[:8<<10]} {
+			req, err := http.NewRequest(method, f.url+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := f.client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, _ := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if len(text) > most {
+				t.Errorf("%.10s %.20s: %d bytes", method, path, len(text))
+			}
+		}
+	}
+	f.post(t, chat, "X-Request-Id", long[:32<<10], "X-Session-Id", long[:16<<10])
+	record, err := json.Marshal(f.last(t, 1))
+	if err != nil || len(record) > 2*most {
+		t.Errorf("a decision's record has %d bytes, %v", len(record), err)
+	}
+	if page := f.metrics(t); strings.Contains(page, long[:1000]) {
+		t.Error("a metric has what a client sent")
+	}
+}
+
+func TestEveryHeaderFieldCounts(t *testing.T) {
+	f := serve(t, func(s *settings) { s.gateway.MaxHeaders = 32 }, worker(t, plain))
+	for n, status := range map[int]int{20: 200, 40: 431} {
+		for _, name := range []string{"X-Same", "X-Other-%d"} {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.url+"/v1/chat/completions", strings.NewReader(chat))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range n {
+				req.Header.Add(strings.Replace(name, "%d", fmt.Sprint(i), 1), "v")
+			}
+			resp, err := f.client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode != status {
+				t.Errorf("%d fields %s: %d, want %d", n, name, resp.StatusCode, status)
+			}
+		}
+	}
+}
+
+func TestARankThatIsNoneIsRefused(t *testing.T) {
+	f := serve(t, nil, worker(t, plain))
+	for value, message := range map[string]string{
+		"abc": "whole number", "-1": "whole number", "18446744073709551616": "whole number", "1.0": "whole number", "0x0": "whole number", "+0": "whole number",
+		"32768": "whole number", "7": "no worker has the data-parallel rank",
+	} {
+		resp, text := f.post(t, chat, "X-Data-Parallel-Rank", value)
+		if resp.StatusCode != 400 || !strings.Contains(text, message) {
+			t.Errorf("%s: %d %s", value, resp.StatusCode, text)
+		}
+	}
+	for _, value := range []string{"0", ""} {
+		if resp, text := f.post(t, chat, "X-Data-Parallel-Rank", value); resp.StatusCode != 200 {
+			t.Errorf("%q: %d %s", value, resp.StatusCode, text)
+		}
+	}
 }
