@@ -148,6 +148,7 @@ type Decision struct {
 	spots    []spot // by position in the pool
 	round    uint32 // this decision's mark in spots
 	take     bool   // it is acted upon
+	scope    fleet.Scope
 }
 
 // UncachedTokens returns how many tokens of the prompt are to be computed on the candidate that has most of it.

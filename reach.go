@@ -225,7 +225,12 @@ func (d *Decision) add(snap *fleet.Snapshot, pool *fleet.Pool, position int) int
 	c := &d.Candidates[at]
 	c.Worker, c.Holder, c.Rank, c.Hash = w, h, snap.Rank(h), snap.Hash(h)
 	c.Trust, c.BlockSize = trust, size
-	c.Available = snap.Available(h, d.Now)
+	standing := snap.Standing(h, d.scope, d.query.Tenant, d.Now)
+	c.Bar = standing.Bar
+	c.Available = standing.Bar == fleet.BarNone || standing.Bar == fleet.BarSuspect
+	if c.Available {
+		c.Withheld = 1 - standing.Share
+	}
 	c.Load = snap.LoadAt(h, d.Now)
 	return at
 }

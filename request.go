@@ -29,6 +29,9 @@ type Request struct {
 	// External is what was asked elsewhere for policies that want it, such as lmcache_aware, by ascending worker; may be nil.
 	External []policy.External
 
+	// Scope is what is asked of the worker, where its health depends on it; 0 is none.
+	Scope fleet.Scope
+
 	Target  string           // send it to this worker (URL or host:port) whatever the policy says; "" is any
 	Rank    int              // global data-parallel rank the client asked for; negative is any: the zero value asks for rank 0
 	Exclude []fleet.WorkerID // workers that were tried already
@@ -55,6 +58,7 @@ var (
 	ErrNoTarget      = errors.New("the worker asked for does not serve the model, or none was named")
 	ErrNoRank        = errors.New("no worker has the data-parallel rank asked for")
 	ErrNoWorker      = errors.New("no worker that serves the model can be used now")
+	ErrLimited       = errors.New("the workers that serve the model and could be used asked to be left alone")
 	ErrSaturated     = errors.New("all workers that serve the model have as many requests as they may")
 )
 

@@ -70,6 +70,7 @@ func (r *Router) Route(ctx context.Context, req *Request) (*Decision, error) {
 		Choices:        req.Choices,
 		Guess:          !d.TokensKnown,
 		Marks:          d.mark(c.BlockSize),
+		Scope:          req.Scope,
 	}, req.Now)
 	d.open.Store(true)
 	d.policy.Routed(&d.query, c)
@@ -115,7 +116,7 @@ func (r *Router) decide(ctx context.Context, req *Request, take bool) (*Decision
 	if d.TokensKnown || d.FromText {
 		r.match(d, req, snap, pool)
 	}
-	d.take = take
+	d.take, d.scope = take, req.Scope
 	d.query = policy.Query{
 		PromptTokens: d.PromptTokens,
 		Known:        d.TokensKnown || d.FromText,
@@ -298,11 +299,13 @@ func (r *Router) speculate(d *Decision) {
 
 // noChoice says why no candidate passed: the filter that came furthest.
 func noChoice(candidates []policy.Candidate) error {
-	saturated, unusable, rank := false, false, false
+	saturated, limited, unusable, rank := false, false, false, false
 	for i := range candidates {
 		switch candidates[i].Reason {
 		case policy.ReasonSaturated:
 			saturated = true
+		case policy.ReasonLimited:
+			limited = true
 		case policy.ReasonNotTarget:
 		case policy.ReasonNotRank:
 			rank = true
@@ -313,6 +316,8 @@ func noChoice(candidates []policy.Candidate) error {
 	switch {
 	case saturated:
 		return ErrSaturated
+	case limited:
+		return ErrLimited
 	case unusable:
 		return ErrNoWorker
 	case rank:

@@ -48,6 +48,10 @@ type holderState struct {
 	blockedUntil atomic.Int64 // breaker.until, for readers
 	trust        atomic.Pointer[trustState]
 	hash         uint64
+	ramp         ramp
+	limit        limit
+	suspect      atomic.Bool
+	scopes       atomic.Pointer[[]*scopeHealth] // in which it failed of late; nil is none. Replaced under mu
 
 	mu      sync.Mutex // guards breaker; nests inside Fleet.mu
 	breaker Breaker
@@ -130,7 +134,7 @@ func (f *Fleet) intern(id WorkerID, rank int) Holder {
 }
 
 // SetHealth notes what an active check found, and why in words when it is bad. A worker that comes back starts with
-// closed breakers: it is most likely a new process.
+// closed breakers, as it is most likely a new process, and slowly.
 func (f *Fleet) SetHealth(id WorkerID, healthy bool, why string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -216,24 +220,46 @@ func (f *Fleet) Observe(h Holder, o Outcome, now int64) {
 	if s == nil {
 		return
 	}
+	if o == OutcomeServed {
+		s.work.heard.Store(now)
+	}
 	s.mu.Lock()
-	s.breaker.Observe(f.config.Breaker, o, now)
+	observe(&s.breaker, &s.ramp, f.config.Breaker, o, now)
 	s.blockedUntil.Store(s.breaker.until)
 	s.mu.Unlock()
 }
 
-func (s *holderState) begin(c BreakerConfig, now int64) {
+// begin notes that a request in a scope is sent: it may be a trial.
+func (s *holderState) begin(c BreakerConfig, scope Scope, now int64) {
+	list := s.scopes.Load()
+	if s.blockedUntil.Load() == 0 && list == nil {
+		return
+	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.breaker.Begin(c, now)
 	s.blockedUntil.Store(s.breaker.until)
-	s.mu.Unlock()
+	if list == nil {
+		return
+	}
+	if x := find(*list, scope); x != nil {
+		x.breaker.Begin(c, now)
+		x.until.Store(x.breaker.until)
+	}
 }
 
+// reset forgets the health that was learned from requests. A holder that had requests before starts slowly.
 func (s *holderState) reset() {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.breaker = Breaker{}
 	s.blockedUntil.Store(0)
-	s.mu.Unlock()
+	s.scopes.Store(nil)
+	s.limit.until.Store(0)
+	s.suspect.Store(false)
+	if s.work.processed.Load() > 0 {
+		s.ramp.begin(rampPending)
+	}
 }
 
 // worker returns the present worker of that id or nil. f.mu is held.

@@ -14,6 +14,8 @@ type ledger struct {
 	requests, waiting, prefill, blocks, context, output atomic.Int64
 	processed, leaked                                   atomic.Uint64
 
+	heard atomic.Int64 // when a request last gave a sign of life, or came to a holder that had none; Unix nanoseconds
+
 	// The prompts that wait, in the order in which the engine takes them: how long all were predicted to take, how long the
 	// first was, and since when it is being computed.
 	predicted, head, since atomic.Int64
@@ -84,7 +86,9 @@ func (l *ledger) reserve(r *Reservation, w Work, now int64) {
 	*r = Reservation{ledger: l, work: w, stage: stageWaiting, touched: now, dispatched: now}
 	t := l.timing.load()
 	r.predict = int64(t.Prompt(w.UncachedTokens, w.PromptTokens) * 1e6)
-	l.requests.Add(1)
+	if l.requests.Add(1) == 1 {
+		l.heard.Store(now)
+	}
 	l.processed.Add(1)
 	l.context.Add(int64(w.PromptTokens))
 	l.blocks.Add(l.share(r))
@@ -185,6 +189,7 @@ func (l *ledger) firstToken(r *Reservation, now int64) {
 	if r.stage == stageRunning && r.work.Whole && r.came.at == 0 {
 		r.came = l.wholeAt(r, now)
 	}
+	l.heard.Store(now)
 	if r.stage != stageWaiting {
 		return
 	}
@@ -201,6 +206,7 @@ func (l *ledger) tokens(r *Reservation, n, now int64) {
 	if r.stage != stageRunning || n <= r.output {
 		return
 	}
+	l.heard.Store(now)
 	came := n - r.output
 	l.output.Add(came)
 	r.output, r.touched = n, now

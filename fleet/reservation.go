@@ -8,6 +8,8 @@ type Work struct {
 	PromptTokens   int // all of them: read at every step of the answer, until the end
 	ContextBlocks  int // engine blocks of the prompt: resident until the end
 
+	Scope Scope // what the request asks for, where its holder's health depends on it; 0 is none
+
 	// Whole says that the answer comes in one piece, so that nobody sees its first token: FirstToken tells that all of it is there.
 	// The prompt counts as computed when the time model says so. What is learned is how long prompt and answer took together,
 	// where the number of its tokens is told after FirstToken.
@@ -87,9 +89,7 @@ func (f *Fleet) Reserve(r *Reservation, h Holder, w Work, now int64) {
 		panic("bug: reserve with a reservation that is not released")
 	}
 	s.work.reserve(r, w, now)
-	if s.blockedUntil.Load() != 0 {
-		s.begin(f.config.Breaker, now)
-	}
+	s.begin(f.config.Breaker, w.Scope, now)
 }
 
 // FirstToken gives the prompt tokens back, at now in Unix nanoseconds: they are computed.

@@ -3,6 +3,8 @@ package policy
 import (
 	"slices"
 	"strings"
+
+	"github.com/warmpath/warmpath/fleet"
 )
 
 // Filter leaves candidates out. It reorders c in place so that those that pass come first, in the order they had, sets
@@ -14,6 +16,10 @@ type Filter interface {
 // Reasons for which candidates are left out.
 const (
 	ReasonUnavailable = "unavailable"
+	ReasonUseless     = "its answers for this model and endpoint were useless, others' were not"
+	ReasonLimited     = "asked to be left alone for a while"
+	ReasonSuspect     = "seems to be frozen"
+	ReasonReturning   = "starts slowly: it returned a moment ago and gets a part of its share"
 	ReasonExcluded    = "tried already"
 	ReasonNotTarget   = "not the worker asked for"
 	ReasonNotRank     = "not the rank asked for"
@@ -35,11 +41,40 @@ type usable struct{}
 
 func (usable) Filter(q *Query, c []Candidate) int {
 	kept := 0
+	returning, suspect, saturated := false, false, false
 	for i := range c {
-		if why := unusable(q, &c[i]); why != "" {
-			c[i].Reason = why
+		switch why := unusable(q, &c[i]); why {
+		case "":
+			if kept != i {
+				c[kept], c[i] = c[i], c[kept]
+			}
+			kept++
+			continue
+		case ReasonReturning:
+			returning = true
+		case ReasonSuspect:
+			suspect = true
+		case ReasonSaturated:
+			saturated = true
+		}
+	}
+	switch {
+	case kept > 0:
+	case returning:
+		kept = readmit(c, ReasonReturning)
+	case suspect && !saturated: // rather wait for one that works
+		kept = readmit(c, ReasonSuspect)
+	}
+	return kept
+}
+
+// readmit keeps the candidates that were left out for this reason: nobody else is left.
+func readmit(c []Candidate, why string) (kept int) {
+	for i := range c {
+		if c[i].Reason != why {
 			continue
 		}
+		c[i].Reason = ""
 		if kept != i {
 			c[kept], c[i] = c[i], c[kept]
 		}
@@ -48,8 +83,13 @@ func (usable) Filter(q *Query, c []Candidate) int {
 	return kept
 }
 
-// unusable says why a request may not go to c, or "".
+// unusable says why a request may not go to c, or "", and notes it there.
 func unusable(q *Query, c *Candidate) string {
+	c.Reason = barred(q, c)
+	return c.Reason
+}
+
+func barred(q *Query, c *Candidate) string {
 	switch {
 	case q.Target != "" && !names(q.Target, c.Worker.URL):
 		return ReasonNotTarget
@@ -58,11 +98,29 @@ func unusable(q *Query, c *Candidate) string {
 	case len(q.Exclude) > 0 && slices.Contains(q.Exclude, c.Worker.ID):
 		return ReasonExcluded
 	case !c.Available:
-		return ReasonUnavailable
+		return unavailable[c.Bar]
+	case c.Bar == fleet.BarSuspect:
+		return ReasonSuspect
 	case q.MaxRequests > 0 && c.Load.Requests >= int64(q.MaxRequests):
 		return ReasonSaturated
+	case c.Withheld > 0 && q.Target == "" && startsSlowly(q, c):
+		return ReasonReturning
 	}
 	return ""
+}
+
+var unavailable = [...]string{fleet.BarNone: ReasonUnavailable, fleet.BarUnavailable: ReasonUnavailable, fleet.BarUseless: ReasonUseless,
+	fleet.BarLimited: ReasonLimited, fleet.BarSuspect: ReasonSuspect}
+
+// startsSlowly reports whether q is one of the requests that c does not get while it starts slowly. The requests of a session are
+// treated alike, so that they do not go back and forth; as the share grows more of them are let in, and none is sent away again.
+// The number drawn here is another than pickers draw by.
+func startsSlowly(q *Query, c *Candidate) bool {
+	draw := q.Random
+	if q.Session.Key != "" {
+		draw = hashText(q.Session.Key)
+	}
+	return float64(mix(c.Hash^mix(draw^0x5107)))/(1<<64) < c.Withheld
 }
 
 // names reports whether target, as a client wrote it, means the worker at url: the URL with or without scheme and

@@ -1,0 +1,62 @@
+package fleet
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// How a holder that returns earns its share. It begins with firstShare, and has all of it after rampServed answers or after
+// rampTime, whichever comes first: answers on a busy fleet, time on a quiet one. A failure begins the ramp again.
+const (
+	firstShare = 0.1              // some requests have to go there, or nothing would be learned; a tenth can be retried elsewhere
+	rampServed = 50               // answers: an engine that fails under load has shown it by then
+	rampTime   = 10 * time.Second // two intervals of active checks: a quiet holder is not kept small for longer
+)
+
+// ramp is the slow start of a holder that was away: its breaker was open, it was not ready, it froze, or it asked for a pause. Any
+// goroutine may use it without a lock. The zero value has all of its share.
+type ramp struct {
+	since  atomic.Int64 // Unix nanoseconds; 0: over; rampPending: it begins when the share is next asked for
+	served atomic.Int64 // answers since
+}
+
+const rampPending = 1
+
+// begin starts the ramp at now, in Unix nanoseconds, or with rampPending at the next look.
+func (r *ramp) begin(now int64) {
+	r.served.Store(0)
+	r.since.Store(max(now, rampPending))
+}
+
+func (r *ramp) end() { r.since.Store(0) }
+
+// fail begins a ramp again that is not over.
+func (r *ramp) fail(now int64) {
+	if r.since.Load() > rampPending {
+		r.begin(now)
+	}
+}
+
+func (r *ramp) serve() {
+	if r.since.Load() != 0 {
+		r.served.Add(1)
+	}
+}
+
+// share returns how much of its share the holder gets at now, firstShare to 1.
+func (r *ramp) share(now int64) float64 {
+	since := r.since.Load()
+	if since == 0 {
+		return 1
+	}
+	if since == rampPending {
+		r.since.CompareAndSwap(since, now)
+		return firstShare
+	}
+	earned := max(float64(r.served.Load())/rampServed, float64(now-since)/float64(rampTime))
+	if earned >= 1 {
+		r.since.CompareAndSwap(since, 0)
+		return 1
+	}
+	return firstShare + (1-firstShare)*max(earned, 0)
+}

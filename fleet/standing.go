@@ -1,0 +1,241 @@
+package fleet
+
+import (
+	"slices"
+	"sync/atomic"
+)
+
+// Scope is what a request asks a worker for, as a hash: a model name at an endpoint. A worker that is useless for one may serve
+// the others. The zero Scope is none.
+type Scope uint64
+
+// ScopeOf returns the scope of requests for a model name at an endpoint.
+func ScopeOf(model, endpoint string) Scope {
+	h := uint64(0xcbf29ce484222325) // FNV-1a
+	for i := range len(model) {
+		h = (h ^ uint64(model[i])) * 0x100000001b3
+	}
+	h *= 0x100000001b3 // a byte between them that neither has
+	for i := range len(endpoint) {
+		h = (h ^ uint64(endpoint[i])) * 0x100000001b3
+	}
+	return Scope(max(h, 1))
+}
+
+// Bar is why a holder should get no request.
+type Bar uint8
+
+// The bars. A suspect gets requests all the same where nobody else can take them.
+const (
+	BarNone        Bar = iota
+	BarUnavailable     // its worker is not ready, or its breaker is open
+	BarUseless         // its answers in the request's scope were useless where others' were not
+	BarLimited         // its worker asked to be left alone for a while
+	BarSuspect         // its worker seems to be frozen
+)
+
+// Standing is what a holder may be given now.
+type Standing struct {
+	Bar   Bar
+	Share float64 // of the requests that it would get, by its ramp: 1 unless it returned a moment ago
+}
+
+// Standing returns what h may be given at now, in Unix nanoseconds, of requests in a scope by a tenant. It takes no lock.
+func (s *Snapshot) Standing(h Holder, scope Scope, tenant string, now int64) Standing {
+	if !s.Available(h, now) {
+		return Standing{Bar: BarUnavailable}
+	}
+	st := s.holders[h].state
+	var health *scopeHealth
+	if list := st.scopes.Load(); list != nil {
+		health = find(*list, scope)
+	}
+	switch {
+	case health != nil && now < health.until.Load():
+		return Standing{Bar: BarUseless}
+	case st.limit.holds(tenant, now):
+		return Standing{Bar: BarLimited}
+	case st.suspect.Load():
+		return Standing{Bar: BarSuspect}
+	}
+	share := st.ramp.share(now)
+	if health != nil {
+		share = min(share, health.ramp.share(now))
+	}
+	return Standing{Share: share}
+}
+
+// scopeHealth is the passive health of one holder in one scope.
+type scopeHealth struct {
+	scope   Scope
+	until   atomic.Int64 // breaker.until, for readers
+	ramp    ramp
+	breaker Breaker // guarded by the holder's mu
+}
+
+// mostScopes is how many scopes a holder may be in trouble with. A worker that fails in more is told apart no further: the
+// oldest is forgotten, and found out again.
+const mostScopes = 32
+
+func find(list []*scopeHealth, scope Scope) *scopeHealth {
+	for _, x := range list {
+		if x.scope == scope {
+			return x
+		}
+	}
+	return nil
+}
+
+// ObserveScope notes how a request in a scope ended at h, at now: passive health of that scope alone. Failed is for answers that
+// others would have given better.
+func (f *Fleet) ObserveScope(h Holder, scope Scope, o Outcome, now int64) {
+	s := f.Snapshot().state(h)
+	if s == nil || scope == 0 || s.scopes.Load() == nil && o != OutcomeFailed {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []*scopeHealth
+	if old := s.scopes.Load(); old != nil {
+		list = *old
+	}
+	x := find(list, scope)
+	if x == nil {
+		if o != OutcomeFailed {
+			return
+		}
+		x = &scopeHealth{scope: scope}
+		longer := append(slices.Clone(list[max(len(list)+1-mostScopes, 0):]), x)
+		list = longer
+		s.scopes.Store(&longer)
+	}
+	observe(&x.breaker, &x.ramp, f.config.Breaker, o, now)
+	x.until.Store(x.breaker.until)
+	if x.breaker == (Breaker{}) && x.ramp.share(now) == 1 {
+		s.scopes.Store(without(list, x))
+	}
+}
+
+// without returns list without x, nil when nothing is left.
+func without(list []*scopeHealth, x *scopeHealth) *[]*scopeHealth {
+	if len(list) == 1 {
+		return nil
+	}
+	rest := make([]*scopeHealth, 0, len(list)-1)
+	for _, other := range list {
+		if other != x {
+			rest = append(rest, other)
+		}
+	}
+	return &rest
+}
+
+// observe notes an outcome with a breaker, and begins a ramp when the breaker closes.
+func observe(b *Breaker, r *ramp, c BreakerConfig, o Outcome, now int64) {
+	closed := b.Closed()
+	b.Observe(c, o, now)
+	switch {
+	case o == OutcomeServed && !closed:
+		r.begin(now)
+	case o == OutcomeServed:
+		r.serve()
+	case o == OutcomeFailed:
+		r.fail(now)
+	}
+}
+
+// limit is how long a worker asked to be left alone. Where it may be one tenant's own limit it holds for that tenant, until another
+// is told the same.
+type limit struct {
+	until  atomic.Int64  // Unix nanoseconds
+	tenant atomic.Uint64 // 0 is all
+}
+
+func (l *limit) holds(tenant string, now int64) bool {
+	if now >= l.until.Load() {
+		return false
+	}
+	only := l.tenant.Load()
+	return only == 0 || only == uint64(ScopeOf(tenant, ""))
+}
+
+// Limit makes h get no requests of a tenant before until, in Unix nanoseconds, and none of anybody when another tenant was told
+// the same or tenant is "". Afterwards it starts slowly.
+func (f *Fleet) Limit(h Holder, tenant string, until, now int64) {
+	s := f.Snapshot().state(h)
+	if s == nil {
+		return
+	}
+	who := uint64(0)
+	if tenant != "" {
+		who = uint64(ScopeOf(tenant, ""))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now < s.limit.until.Load() && s.limit.tenant.Load() != who {
+		who = 0
+	}
+	s.limit.tenant.Store(who)
+	s.limit.until.Store(max(until, s.limit.until.Load()))
+	s.ramp.begin(rampPending)
+}
+
+// LimitedUntil returns the time before which h gets no requests of a tenant, 0 when it gets them.
+func (s *Snapshot) LimitedUntil(h Holder, tenant string, now int64) int64 {
+	if st := s.state(h); st != nil && st.limit.holds(tenant, now) {
+		return st.limit.until.Load()
+	}
+	return 0
+}
+
+// Suspect makes the holders of a worker get no requests while others can take them, or ends that: then they start slowly. It
+// reports whether that changed anything.
+func (f *Fleet) Suspect(id WorkerID, suspect bool, now int64) (changed bool) {
+	w := f.Snapshot().ByID(id)
+	if w == nil {
+		return false
+	}
+	for _, h := range w.Holders {
+		s := f.Snapshot().state(h)
+		if s.suspect.Swap(suspect) == suspect {
+			continue
+		}
+		changed = true
+		if !suspect {
+			s.ramp.begin(now)
+		}
+	}
+	return changed
+}
+
+// Suspected reports whether h's worker seems to be frozen.
+func (s *Snapshot) Suspected(h Holder) bool {
+	st := s.state(h)
+	return st != nil && st.suspect.Load()
+}
+
+// Returned makes h start slowly: its engine is a new process.
+func (f *Fleet) Returned(h Holder) {
+	if s := f.Snapshot().state(h); s != nil && s.work.processed.Load() > 0 {
+		s.ramp.begin(rampPending)
+	}
+}
+
+// Share returns how much of its share h gets at now, by its ramp; 1 is all.
+func (s *Snapshot) Share(h Holder, now int64) float64 {
+	st := s.state(h)
+	if st == nil {
+		return 1
+	}
+	return st.ramp.share(now)
+}
+
+// Silence returns since when nothing was heard from h, in Unix nanoseconds, while requests of ours were there; 0 when there are
+// none. An engine that computes a long prompt is silent, too.
+func (s *Snapshot) Silence(h Holder) (since int64) {
+	st := s.state(h)
+	if st == nil || st.work.requests.Load() == 0 {
+		return 0
+	}
+	return st.work.heard.Load()
+}

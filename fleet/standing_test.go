@@ -1,0 +1,149 @@
+package fleet
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+)
+
+func barOf(f *Fleet, h Holder, scope Scope, tenant string, now int64) Bar {
+	return f.Snapshot().Standing(h, scope, tenant, now).Bar
+}
+
+func TestAHolderMayBeUselessForOneScopeAlone(t *testing.T) {
+	f := New(Config{})
+	f.Put("http://a", serving("m", 1))
+	chat, embed := ScopeOf("m", "/chat"), ScopeOf("m", "/embeddings")
+	for range 3 {
+		f.ObserveScope(0, embed, OutcomeFailed, second)
+		f.ObserveScope(0, chat, OutcomeServed, second)
+	}
+	if got := barOf(f, 0, embed, "", second); got != BarUseless {
+		t.Errorf("embeddings: bar %d, want useless", got)
+	}
+	if got := f.Snapshot().Standing(0, chat, "", second); got != (Standing{Share: 1}) {
+		t.Errorf("chat: %+v", got)
+	}
+	if got := barOf(f, 0, embed, "", 3*second); got != BarNone {
+		t.Fatalf("after the delay: bar %d", got)
+	}
+	var trial Reservation
+	f.Reserve(&trial, 0, Work{Scope: embed}, 3*second)
+	if got := barOf(f, 0, embed, "", 3*second); got != BarUseless {
+		t.Errorf("during the trial: bar %d", got)
+	}
+	trial.Release(3 * second)
+	f.ObserveScope(0, embed, OutcomeServed, 3*second)
+	if got := f.Snapshot().Standing(0, embed, "", 3*second); got.Bar != BarNone || got.Share != firstShare {
+		t.Errorf("after a good trial: %+v", got)
+	}
+	if got := f.Snapshot().Standing(0, chat, "", 3*second); got.Share != 1 {
+		t.Errorf("chat gets %v of its share though it never failed", got.Share)
+	}
+	for range 100 {
+		f.ObserveScope(0, embed, OutcomeServed, 4*second)
+	}
+	if f.holders[0].state.scopes.Load() != nil {
+		t.Error("a scope without trouble is remembered")
+	}
+}
+
+func TestScopesInTroubleAreBounded(t *testing.T) {
+	f := New(Config{})
+	f.Put("http://a", serving("m", 1))
+	for i := range 10 * mostScopes {
+		f.ObserveScope(0, ScopeOf(fmt.Sprint("adapter", i), "/chat"), OutcomeFailed, second)
+	}
+	if n := len(*f.holders[0].state.scopes.Load()); n != mostScopes {
+		t.Errorf("%d scopes are remembered, want %d", n, mostScopes)
+	}
+}
+
+func TestALimitOfOneTenantHoldsForThatTenant(t *testing.T) {
+	f := New(Config{})
+	f.Put("http://a", serving("m", 1))
+	f.Limit(0, "x", 10*second, second)
+	if x, y := barOf(f, 0, 1, "x", second), barOf(f, 0, 1, "y", second); x != BarLimited || y != BarNone {
+		t.Errorf("tenant x: bar %d, want limited; tenant y: bar %d, want none", x, y)
+	}
+	f.Limit(0, "y", 5*second, 2*second)
+	if x, z := barOf(f, 0, 1, "x", 2*second), barOf(f, 0, 1, "z", 2*second); x != BarLimited || z != BarLimited {
+		t.Errorf("two tenants were told so: x has bar %d, z %d; want limited", x, z)
+	}
+	if until := f.Snapshot().LimitedUntil(0, "z", 2*second); until != 10*second {
+		t.Errorf("limited until %d", until)
+	}
+	if got := f.Snapshot().Standing(0, 1, "x", 10*second); got.Bar != BarNone || got.Share != firstShare {
+		t.Errorf("afterwards: %+v", got)
+	}
+}
+
+func TestAHolderThatReturnsEarnsItsShare(t *testing.T) {
+	for name, away := range map[string]func(f *Fleet, id WorkerID, now int64){
+		"its breaker closes": func(f *Fleet, _ WorkerID, now int64) {
+			for range 3 {
+				f.Observe(0, OutcomeFailed, now)
+			}
+			f.Observe(0, OutcomeServed, now)
+		},
+		"it is ready again": func(f *Fleet, id WorkerID, _ int64) {
+			f.SetHealth(id, false, "connection refused")
+			f.SetHealth(id, true, "")
+		},
+		"it restarted": func(f *Fleet, _ WorkerID, _ int64) { f.Returned(0) },
+		"it was frozen": func(f *Fleet, id WorkerID, now int64) {
+			f.Suspect(id, true, now)
+			f.Suspect(id, false, now)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := New(Config{})
+			id := f.Put("http://a", serving("m", 1))
+			share := func(now int64) float64 { return f.Snapshot().Standing(0, 1, "", now).Share }
+			var r Reservation
+			f.Reserve(&r, 0, Work{}, 0)
+			r.Release(0)
+			if got := share(second); got != 1 {
+				t.Fatalf("before: share %v", got)
+			}
+			expect := func(now int64, want float64) {
+				t.Helper()
+				if got := share(now); math.Abs(got-want) > 1e-9 {
+					t.Errorf("after %v: share %v, want %v", time.Duration(now-second), got, want)
+				}
+			}
+			away(f, id, second)
+			expect(second, firstShare)
+			expect(second+int64(rampTime)/2, (1+firstShare)/2) // by time
+			f.Observe(0, OutcomeFailed, 7*second)
+			expect(7*second, firstShare) // from the beginning
+			for range rampServed / 2 {
+				f.Observe(0, OutcomeServed, 7*second)
+			}
+			expect(7*second, (1+firstShare)/2) // by answers
+			expect(7*second+int64(rampTime), 1)
+			expect(8*second, 1)
+		})
+	}
+	f := New(Config{})
+	id := f.Put("http://a", serving("m", 1))
+	f.SetHealth(id, false, "not probed yet")
+	f.SetHealth(id, true, "")
+	if got := f.Snapshot().Standing(0, 1, "", second).Share; got != 1 {
+		t.Errorf("a worker that is ready for the first time gets %v of its share", got)
+	}
+}
+
+func TestAStandingAllocatesNothing(t *testing.T) {
+	f := New(Config{})
+	f.Put("http://a", serving("m", 1))
+	f.ObserveScope(0, 1, OutcomeFailed, second)
+	f.Limit(0, "x", 10*second, second)
+	if n := testing.AllocsPerRun(100, func() {
+		f.Snapshot().Standing(0, 1, "y", second)
+		f.ObserveScope(0, 2, OutcomeServed, second)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

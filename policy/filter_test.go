@@ -1,0 +1,109 @@
+package policy
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/warmpath/warmpath/fleet"
+)
+
+func three() []Candidate {
+	c := make([]Candidate, 3)
+	for i := range c {
+		c[i] = Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i), URL: fmt.Sprintf("http://w%d", i)}, Holder: fleet.Holder(i), Hash: mix(uint64(i + 1)),
+			Available: true, BlockSize: 16}
+	}
+	return c
+}
+
+// eachAlone runs a test with each built-in policy that chooses by itself.
+func eachAlone(t *testing.T, test func(t *testing.T, p *Policy)) {
+	for _, s := range BuiltIn() {
+		p, err := Build(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !p.NeedsTarget() {
+			t.Run(s.Name, func(t *testing.T) { test(t, p) })
+		}
+	}
+}
+
+// TestSlowStartWorksForEveryPolicy: the holder that returned is idle while the others work, which is when a policy by load would
+// give it everything.
+func TestSlowStartWorksForEveryPolicy(t *testing.T) {
+	eachAlone(t, func(t *testing.T, p *Policy) {
+		rnd := rand.New(rand.NewPCG(1, 2))
+		chosen := 0
+		const requests = 2000
+		for i := range requests {
+			c := three()
+			c[0].Withheld = 0.9
+			for j := range c[1:] {
+				c[j+1].Load = fleet.Load{Requests: 5, PrefillTokens: 9000, ContextBlocks: 700, Processed: 100}
+			}
+			q := Query{Rank: -1, PromptTokens: 100, Turn: uint64(i), Random: rnd.Uint64(), Session: Session{Key: fmt.Sprint(i), Source: "user"}}
+			if choice := p.Choose(&q, c); c[choice.Index].Holder == 0 {
+				chosen++
+			}
+		}
+		if chosen > requests*13/100 {
+			t.Errorf("%d of %d requests go to a holder that gets a tenth of its share", chosen, requests)
+		}
+		c := three()[:1]
+		c[0].Withheld = 0.9
+		for i := range 100 {
+			if choice := p.Choose(&Query{Rank: -1, Random: rnd.Uint64(), Turn: uint64(i)}, c); choice.Index != 0 {
+				t.Fatal("the only holder is left out while it starts slowly")
+			}
+		}
+	})
+}
+
+func TestASuspectIsTheLastToBeAsked(t *testing.T) {
+	eachAlone(t, func(t *testing.T, p *Policy) {
+		rnd := rand.New(rand.NewPCG(1, 2))
+		q := func() *Query { return &Query{Rank: -1, PromptTokens: 100, Random: rnd.Uint64(), MaxRequests: 10} }
+		for range 100 {
+			c := three()
+			c[0].Bar, c[2].Withheld = fleet.BarSuspect, 0.9
+			c[1].Load.Requests = 5
+			if choice := p.Choose(q(), c); c[choice.Index].Holder == 0 {
+				t.Fatal("a suspect was chosen though others can take the request")
+			}
+		}
+		c := three()
+		for i := range c {
+			c[i].Bar = fleet.BarSuspect
+		}
+		if choice := p.Choose(q(), c); choice.Index < 0 {
+			t.Error("nobody was chosen where all are suspects")
+		}
+		c[1].Bar, c[1].Load.Requests = fleet.BarNone, 10
+		if choice := p.Choose(q(), c); choice.Index >= 0 {
+			t.Error("a suspect was chosen though another will have room")
+		}
+	})
+}
+
+// TestASessionIsLetInOnceAndStays: as the share grows, no session goes back and forth.
+func TestASessionIsLetInOnceAndStays(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for i := range 200 {
+		in := false
+		for withheld := 0.9; withheld > -0.05; withheld -= 0.1 {
+			c := three()
+			c[0].Withheld = withheld
+			q := Query{Rank: -1, Random: rnd.Uint64(), Session: Session{Key: fmt.Sprint(i)}}
+			now := unusable(&q, &c[0]) == ""
+			if in && !now {
+				t.Fatalf("session %d was let in and sent away again", i)
+			}
+			in = now
+		}
+		if !in {
+			t.Fatalf("session %d is not let in at the end", i)
+		}
+	}
+}
