@@ -270,7 +270,7 @@ func (x *Index) remainder(set setID, n int64, shaken *[]uint32) setID {
 		if mask := b.sets.mask(now.mask()); h.keyed || mask&maskNamed != 0 {
 			x.lost = x.lost || mask&maskCopied != 0
 			now = 0
-			h.broken |= 1<<block.NumTiers - 1
+			h.broken |= tiersOf(mask)
 		}
 		if q := m.claim().belief(); q != 0 {
 			*shaken = append(*shaken, q)
@@ -289,6 +289,16 @@ func (x *Index) remainder(set setID, n int64, shaken *[]uint32) setID {
 		b.held -= n
 	}
 	return next
+}
+
+// tiersOf returns a bit for each tier that a mask has.
+func tiersOf(mask uint64) (tiers uint8) {
+	for t := range block.NumTiers {
+		if mask&(anyGroup<<t) != 0 {
+			tiers |= 1 << t
+		}
+	}
+	return tiers
 }
 
 // sweepAll drops all names that nobody uses and clears all dead slots, in stretches.

@@ -17,7 +17,8 @@ type holder struct {
 	bigram  bool  // it announced bigram chains
 	keyed   bool  // its events carry keys
 	vague   uint8 // bit by tier: something may have been a copy or a report, see judge
-	broken  uint8 // bit by tier: something of it was dropped for want of room, so that its history is not whole
+	broken  uint8 // bit by tier: something of it was evicted, dropped or refused, so that its history is not whole
+	refused int64 // announcements and blocks
 
 	blocks   [block.NumTiers]int64 // of ours, by tier, in any group
 	evicted  [block.NumTiers]int64 // the same of blocks that went to keep within the budget
@@ -109,6 +110,16 @@ func (x *Index) meet(id fleet.Holder) *holder {
 		x.tableMu.Unlock()
 	}
 	return h
+}
+
+// allTiers is the bits of all tiers.
+const allTiers = 1<<block.NumTiers - 1
+
+// refuse counts an announcement, or a block, of a holder that is not taken. tiers are those that it would have been on.
+func (x *Index) refuse(h *holder, tiers uint8) {
+	h.refused++
+	h.broken |= tiers
+	x.counts.refused++
 }
 
 // find returns the place of an engine's group number, -1 when it is not known.

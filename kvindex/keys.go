@@ -21,8 +21,7 @@ func (x *Index) StoreKeys(id fleet.Holder, tier block.Tier, group int, parent bl
 	for len(keys) > 0 {
 		n := min(len(keys), keyStretch)
 		if !x.makeRoom(need{handles: n, keyed: true}) {
-			h.broken |= 1 << tier
-			x.counts.refused++
+			x.refuse(h, 1<<tier)
 			return
 		}
 		x.tableMu.Lock()
@@ -71,7 +70,7 @@ func (x *Index) keyed(id fleet.Holder, tier block.Tier, group int) (*holder, uin
 	}
 	g := h.find(group)
 	if !h.keyed && h.handles+h.named > 0 {
-		x.counts.refused++ // its events carry handles
+		x.refuse(h, 1<<tier) // its events carry handles
 		return nil, 0
 	}
 	if g < 0 {

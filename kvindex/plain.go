@@ -131,6 +131,7 @@ func (x *Index) placePlain(a *announcement, i int, line line, c change) (int, ve
 	for i < a.to {
 		n := min(a.to-i, MaxChain/size-line.end)
 		if n <= 0 {
+			x.refuse(a.holder, 1<<a.Tier)
 			return a.to, applied
 		}
 		features := absolute(a.Features, (line.end-i)*size)
@@ -340,8 +341,7 @@ func (x *Index) wakePlain(h *holder) {
 	if !x.roomy(n) {
 		// Eviction may take any of them: look again after it.
 		if !x.makeRoom(n) {
-			x.woken = x.woken[:top]
-			x.counts.refused++
+			x.giveUp(h, w)
 		}
 		return
 	}

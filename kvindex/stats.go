@@ -18,7 +18,7 @@ type Stats struct {
 	Evictions          int64 // blocks evicted to keep within the budget, since the beginning
 	WaitingDropped     int64 // announced blocks that waited and were dropped for others
 	SpeculativeDropped int64 // speculative entries that were dropped for others before they expired
-	Refused            int64 // announcements that did not fit the budget
+	Refused            int64 // announcements and blocks that could not be taken: see HolderStats.Refused
 	Conflicts          int64 // engine hashes that turned out to name something else
 	UnknownRemoved     int64 // removals of blocks that were not known
 	Forgotten          int64 // holders forgotten
@@ -37,7 +37,12 @@ type HolderStats struct {
 	Bigram  bool
 	// Provable is false when a cache group is of a kind whose blocks prove nothing: matches are 0.
 	Provable bool
-	// Whole is false when something of this holder was dropped for want of room since it was last forgotten.
+	// Refused counts announcements and blocks of the holder that the index did not take, since it was last forgotten:
+	// those that make no sense, that have no room in an empty index, or whose room another holder's fair share would pay.
+	Refused int64
+	// Whole says that the index lost nothing of the holder: no block was evicted, none was dropped while it waited for its
+	// parent, and nothing was refused. A loss belongs to the tier of the block. Clear of that tier makes the tier whole
+	// again; Forget makes the holder whole. Evicted and Refused keep counting until Forget.
 	Whole bool
 }
 
@@ -105,7 +110,7 @@ func (x *Index) Holder(id fleet.Holder) (HolderStats, bool) {
 func (x *Index) describe(h *holder) HolderStats {
 	s := HolderStats{
 		Holder: h.id, Blocks: h.blocks, Evicted: h.evicted, Handles: h.handles + h.named, Waiting: h.waiting,
-		Bigram: h.bigram, Provable: !x.view(h.id).unknown, Whole: h.broken == 0,
+		Bigram: h.bigram, Provable: !x.view(h.id).unknown, Refused: h.refused, Whole: h.broken == 0,
 	}
 	for i := range h.groups {
 		g := &h.groups[i]

@@ -9,15 +9,16 @@ import (
 func (x *Index) Store(id fleet.Holder, s *Stored) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if s.Tier >= block.NumTiers {
-		return
-	}
 	h := x.meet(id)
 	if h == nil {
 		return
 	}
+	if s.Tier >= block.NumTiers {
+		x.refuse(h, allTiers)
+		return
+	}
 	if h.keyed {
-		x.counts.refused++ // its events carry keys
+		x.refuse(h, 1<<s.Tier) // its events carry keys
 		return
 	}
 	if len(s.Handles) > 0 && !h.odd {
@@ -25,7 +26,11 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 	}
 	x.advance()
 	g := x.join(h, s)
-	if g < 0 || len(s.Handles) == 0 {
+	if len(s.Handles) == 0 {
+		return
+	}
+	if g < 0 {
+		x.refuse(h, 1<<s.Tier)
 		return
 	}
 	a := announcement{Stored: s, holder: h, group: uint8(g)}
@@ -43,8 +48,7 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 			n.tokens = n.handles * s.BlockSize
 		}
 		if !x.makeRoom(n) {
-			h.broken |= 1 << s.Tier
-			x.counts.refused++
+			x.refuse(h, 1<<s.Tier)
 			x.wake(h)
 			return
 		}
@@ -155,15 +159,15 @@ func (x *Index) apply(a *announcement) {
 			}
 			p = x.place(a, i, p, cur, placed, parent, hasParent)
 			if p == 0 {
-				return // beyond MaxChain
+				x.refuse(h, 1<<a.Tier) // beyond MaxChain, or its own parent
+				return
 			}
 		} else if p == 0 {
 			p = x.add(h, handle)
 			x.wait(h, p, 0, false, nil, nil)
 		}
 		if e := x.points.at(p).extra; e != 0 && !x.fits(len(x.extras.at(e).through)) {
-			h.broken |= 1 << a.Tier
-			x.counts.refused++
+			x.refuse(h, 1<<a.Tier)
 			return
 		}
 		x.note(h, p, r, a.copies)

@@ -13,8 +13,7 @@ func (x *Index) unfold(h *holder) {
 	b := &x.blocks
 	if !x.makeRoom(need{handles: int(h.named), size: int(x.size)}) {
 		x.sweepStrands(change{h: h, bit: 1<<64 - 1})
-		h.broken |= 1<<block.NumTiers - 1
-		x.counts.refused++
+		x.refuse(h, allTiers)
 	}
 	h.odd = true
 	if h.named == 0 {

@@ -140,8 +140,7 @@ func (x *Index) wake(h *holder) {
 		if !x.roomy(n) {
 			// Eviction may take any of them: look again after it.
 			if !x.makeRoom(n) {
-				x.woken = x.woken[:top]
-				x.counts.refused++
+				x.giveUp(h, w)
 			}
 			continue
 		}
@@ -181,6 +180,14 @@ func (x *Index) boundWaiting() {
 		x.tableMu.Unlock()
 		x.counts.waitingDropped++
 	}
+}
+
+// giveUp refuses a point that waits and whose place is known, but for which there is no room.
+func (x *Index) giveUp(h *holder, p uint32) {
+	x.tableMu.Lock()
+	x.dropPoint(h, p)
+	x.tableMu.Unlock()
+	x.refuse(h, 0)
 }
 
 // dropPoint forgets an unresolved point; those that wait for it wait on.
