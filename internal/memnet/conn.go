@@ -1,0 +1,316 @@
+package memnet
+
+import (
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// pair is one connection with both of its ends.
+type pair struct {
+	network        *Network
+	client, server netip.AddrPort
+	up, down       *direction   // from the dialling side, and to it
+	left           atomic.Int32 // sides that closed
+}
+
+func newPair(from, to *Host, client, server netip.AddrPort) *pair {
+	return &pair{network: from.network, client: client, server: server, up: newDirection(from, to), down: newDirection(from, to)}
+}
+
+// leave notes that a side has closed.
+func (p *pair) leave() {
+	if p.left.Add(1) == 2 {
+		p.network.forget(p)
+	}
+}
+
+// direction carries bytes one way.
+type direction struct {
+	a, b *Host
+
+	mu      sync.Mutex // guards what follows
+	cond    sync.Cond  // anything changed
+	queue   []segment
+	size    int  // bytes in queue
+	ended   bool // the writer has closed, or was made to
+	deaf    bool // the reader has closed: bytes are answered by a reset
+	broken  bool // cut
+	readBy  deadline
+	writeBy deadline
+	arrival *time.Timer // wakes the reader when the first segment arrives; nil: not needed
+	last    time.Time   // arrival of the last segment: none overtakes
+}
+
+// segment is bytes, or a sign, that arrive at a time.
+type segment struct {
+	at    time.Time
+	bytes []byte
+	sign  error // io.EOF or a reset; nil: bytes
+}
+
+// deadline is a limit of one kind of call. The direction's mutex guards it.
+type deadline struct {
+	at    time.Time
+	timer *time.Timer
+}
+
+func newDirection(a, b *Host) *direction {
+	d := &direction{a: a, b: b}
+	d.cond.L = &d.mu
+	return d
+}
+
+var errReset = os.NewSyscallError("read", syscall.ECONNRESET)
+
+// lost reports whether the network loses what is sent.
+func (d *direction) lost() bool { return d.a.lost.Load() || d.b.lost.Load() }
+
+// wake wakes all that wait.
+func (d *direction) wake() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.cond.Broadcast()
+}
+
+func (d *direction) cut() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.broken = true
+	d.queue, d.size = nil, 0
+	d.cond.Broadcast()
+}
+
+// end lets the reader see EOF behind what was written.
+func (d *direction) end() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.ended {
+		d.ended = true
+		d.push(segment{sign: io.EOF})
+	}
+	d.cond.Broadcast()
+}
+
+// reset lets the reader see a reset behind what was written, and the writer cannot write any more.
+func (d *direction) reset() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ended = true
+	d.push(segment{sign: errReset})
+}
+
+// push queues a segment. d.mu is held.
+func (d *direction) push(s segment) {
+	s.at = time.Now().Add(pathDelay(d.a, d.b))
+	if s.at.Before(d.last) {
+		s.at = d.last
+	}
+	d.last = s.at
+	d.queue = append(d.queue, s)
+	d.size += len(s.bytes)
+	d.cond.Broadcast()
+}
+
+// arrived returns the first segment when it is there. d.mu is held.
+func (d *direction) arrived() *segment {
+	if len(d.queue) == 0 || d.lost() {
+		return nil
+	}
+	s := &d.queue[0]
+	if wait := time.Until(s.at); wait > 0 {
+		if d.arrival == nil {
+			d.arrival = time.AfterFunc(wait, func() {
+				d.mu.Lock()
+				defer d.mu.Unlock()
+				d.arrival = nil
+				d.cond.Broadcast()
+			})
+		}
+		return nil
+	}
+	return s
+}
+
+func (d *direction) read(b []byte, closed *atomic.Bool) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for {
+		switch {
+		case closed.Load():
+			return 0, net.ErrClosed
+		case d.readBy.over():
+			return 0, os.ErrDeadlineExceeded
+		case d.broken:
+			return 0, errReset
+		case len(b) == 0:
+			return 0, nil
+		}
+		s := d.arrived()
+		switch {
+		case s == nil:
+			d.cond.Wait()
+			continue
+		case s.sign != nil:
+			return 0, s.sign
+		}
+		n := copy(b, s.bytes)
+		s.bytes = s.bytes[n:]
+		d.size -= n
+		if len(s.bytes) == 0 {
+			d.queue[0] = segment{}
+			d.queue = d.queue[1:]
+		}
+		d.cond.Broadcast()
+		return n, nil
+	}
+}
+
+// write writes to d. back is the other direction, over which a reset comes.
+func (d *direction) write(b []byte, closed *atomic.Bool, back *direction) (n int, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for {
+		switch {
+		case closed.Load():
+			return n, net.ErrClosed
+		case d.writeBy.over():
+			return n, os.ErrDeadlineExceeded
+		case d.broken:
+			return n, os.NewSyscallError("write", syscall.ECONNRESET)
+		case d.ended:
+			return n, os.NewSyscallError("write", syscall.EPIPE)
+		case len(b) == n:
+			return n, nil
+		}
+		if d.deaf && !d.lost() {
+			// The first bytes go out; the answer is a reset, which later calls meet.
+			d.ended = true
+			go back.reset() // not under d.mu; it ends at once
+			return len(b), nil
+		}
+		room := window - d.size
+		if room <= 0 {
+			d.cond.Wait()
+			continue
+		}
+		part := b[n:min(len(b), n+room)]
+		d.push(segment{bytes: append([]byte(nil), part...)})
+		n += len(part)
+	}
+}
+
+// over reports whether the limit has passed.
+func (l *deadline) over() bool { return !l.at.IsZero() && !time.Now().Before(l.at) }
+
+// limit sets a deadline of d.
+func (d *direction) limit(l *deadline, t time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if l.timer != nil {
+		l.timer.Stop()
+		l.timer = nil
+	}
+	l.at = t
+	if wait := time.Until(t); !t.IsZero() && wait > 0 {
+		l.timer = time.AfterFunc(wait, d.wake)
+	}
+	d.cond.Broadcast()
+}
+
+// conn is one end of a connection.
+type conn struct {
+	pair          *pair
+	in, out       *direction
+	local, remote netip.AddrPort
+	closed        atomic.Bool
+}
+
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.in.read(b, &c.closed)
+	return n, c.wrap("read", err)
+}
+
+func (c *conn) Write(b []byte) (int, error) {
+	n, err := c.out.write(b, &c.closed, c.in)
+	return n, c.wrap("write", err)
+}
+
+// wrap says what failed as the net package does; EOF is bare.
+func (c *conn) wrap(op string, err error) error {
+	if err == nil || err == io.EOF {
+		return err
+	}
+	return &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
+}
+
+// CloseWrite lets the other side read EOF behind what was written.
+func (c *conn) CloseWrite() error {
+	if c.closed.Load() {
+		return c.wrap("close", net.ErrClosed)
+	}
+	c.out.end()
+	return nil
+}
+
+// Close closes the connection. Bytes that came and were not read are answered by a reset, as by the kernel.
+func (c *conn) Close() error {
+	if c.closed.Swap(true) {
+		return c.wrap("close", net.ErrClosed)
+	}
+	c.in.limit(&c.in.readBy, time.Time{})
+	c.out.limit(&c.out.writeBy, time.Time{})
+	if c.in.stopReading() {
+		c.out.reset()
+	} else {
+		c.out.end()
+	}
+	c.pair.leave()
+	return nil
+}
+
+// stopReading ends reading, and reports whether something was not read.
+func (d *direction) stopReading() (unread bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	unread = d.size > 0
+	d.deaf = true
+	d.queue, d.size = nil, 0
+	if d.arrival != nil {
+		d.arrival.Stop()
+		d.arrival = nil
+	}
+	d.cond.Broadcast()
+	return unread
+}
+
+func (c *conn) LocalAddr() net.Addr  { return net.TCPAddrFromAddrPort(c.local) }
+func (c *conn) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(c.remote) }
+
+func (c *conn) SetDeadline(t time.Time) error {
+	if err := c.SetReadDeadline(t); err != nil {
+		return err
+	}
+	return c.SetWriteDeadline(t)
+}
+
+func (c *conn) SetReadDeadline(t time.Time) error {
+	if c.closed.Load() {
+		return c.wrap("set", net.ErrClosed)
+	}
+	c.in.limit(&c.in.readBy, t)
+	return nil
+}
+
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	if c.closed.Load() {
+		return c.wrap("set", net.ErrClosed)
+	}
+	c.out.limit(&c.out.writeBy, t)
+	return nil
+}

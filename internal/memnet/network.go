@@ -1,0 +1,317 @@
+package memnet
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+const (
+	// backlog is how many connections may wait for Accept; further dials wait. 128, as Linux had it for long.
+	backlog = 128
+	// window is how many bytes one direction of a connection holds; then Write waits. 64 KiB: as little as real sockets
+	// begin with, so that writers meet a full window often.
+	window = 64 << 10
+	// connectPatience is how long a dial to a host that does not answer takes at most: Linux gives up after six SYNs.
+	connectPatience = 127 * time.Second
+	// firstPort is the first port that is given to dialling sides, and to listeners that ask for any.
+	firstPort = 32768
+)
+
+// Network is a set of hosts that reach each other. Its methods may be called from any goroutine.
+type Network struct {
+	mu        sync.Mutex // guards what follows; taken before a direction's
+	hosts     map[netip.Addr]*Host
+	listeners map[netip.AddrPort]*listener
+	conns     []*pair       // not closed by both sides, oldest first
+	changed   chan struct{} // closed when a dial that waits may go on
+	port      uint16        // given last
+}
+
+// New returns a network without hosts.
+func New() *Network {
+	return &Network{hosts: map[netip.Addr]*Host{}, listeners: map[netip.AddrPort]*listener{}, changed: make(chan struct{}), port: firstPort}
+}
+
+// Host is one address of the network. It implements the network that an application listens on and dials from.
+type Host struct {
+	network *Network
+	ip      netip.Addr
+	lost    atomic.Bool  // nothing arrives at this host or from it
+	delay   atomic.Int64 // nanoseconds, added to each way
+}
+
+// Host returns the host with that IP address, which comes into being at the first call.
+func (n *Network) Host(ip string) *Host {
+	addr := netip.MustParseAddr(ip)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	h := n.hosts[addr]
+	if h == nil {
+		h = &Host{network: n, ip: addr}
+		n.hosts[addr] = h
+	}
+	return h
+}
+
+// Open returns how many connections are not closed by both sides.
+func (n *Network) Open() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.conns)
+}
+
+// Lose makes the network lose everything to and from the host, or ends that. What is lost arrives afterwards, as TCP sends
+// it again; a connect is tried until then.
+func (h *Host) Lose(on bool) {
+	h.lost.Store(on)
+	h.network.stir()
+}
+
+// Delay makes each way to or from the host take d longer. Bytes under way are not affected.
+func (h *Host) Delay(d time.Duration) { h.delay.Store(int64(d)) }
+
+// Cut resets the connections that the host accepted at a port, at both ends, and returns how many; port 0 is all.
+func (h *Host) Cut(port uint16) int {
+	return h.each(port, func(p *pair) {
+		p.up.cut()
+		p.down.cut()
+	})
+}
+
+// HalfClose ends the direction towards the dialling side of the connections that the host accepted at a port, and returns
+// how many; port 0 is all. The dialling side reads EOF, the accepting side cannot write.
+func (h *Host) HalfClose(port uint16) int {
+	return h.each(port, func(p *pair) { p.down.end() })
+}
+
+func (h *Host) each(port uint16, f func(*pair)) int {
+	h.network.mu.Lock()
+	defer h.network.mu.Unlock()
+	n := 0
+	for _, p := range h.network.conns {
+		if p.server.Addr() == h.ip && (port == 0 || p.server.Port() == port) {
+			f(p)
+			n++
+		}
+	}
+	return n
+}
+
+// stir wakes all that wait for the network.
+func (n *Network) stir() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.stirred()
+	for _, p := range n.conns {
+		p.up.cond.Broadcast()
+		p.down.cond.Broadcast()
+	}
+}
+
+// stirred wakes dials that wait. n.mu is held.
+func (n *Network) stirred() {
+	close(n.changed)
+	n.changed = make(chan struct{})
+}
+
+// Listen opens an address of the host. Port 0 takes a free one; no host means this one.
+func (h *Host) Listen(network, address string) (net.Listener, error) {
+	at, err := h.parse(address)
+	if err == nil && (at.Addr() != h.ip) {
+		err = os.NewSyscallError("bind", syscall.EADDRNOTAVAIL)
+	}
+	n := h.network
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err == nil && at.Port() == 0 {
+		at = netip.AddrPortFrom(h.ip, n.freePort())
+	}
+	if err == nil && n.listeners[at] != nil {
+		err = os.NewSyscallError("bind", syscall.EADDRINUSE)
+	}
+	if err != nil {
+		return nil, &net.OpError{Op: "listen", Net: network, Err: err}
+	}
+	l := &listener{network: n, at: at}
+	l.cond.L = &l.mu
+	n.listeners[at] = l
+	n.stirred()
+	return l, nil
+}
+
+func (n *Network) freePort() uint16 {
+	if n.port++; n.port < firstPort {
+		n.port = firstPort
+	}
+	return n.port
+}
+
+func (h *Host) parse(address string) (netip.AddrPort, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	if host == "" || host == "0.0.0.0" {
+		host = h.ip.String()
+	}
+	return netip.ParseAddrPort(net.JoinHostPort(host, port))
+}
+
+// Dial connects from the host to an address. Nobody looks names up.
+func (h *Host) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	to, err := h.parse(address)
+	var c *conn
+	if err == nil {
+		c, err = h.connect(ctx, to)
+	}
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Addr: net.TCPAddrFromAddrPort(to), Err: err}
+	}
+	return c, nil
+}
+
+func (h *Host) connect(ctx context.Context, to netip.AddrPort) (*conn, error) {
+	n := h.network
+	target := n.Host(to.Addr().String())
+	patience := time.NewTimer(connectPatience)
+	defer patience.Stop()
+	wait := func(changed <-chan struct{}) error {
+		select {
+		case <-changed:
+			return nil
+		case <-patience.C:
+			return os.NewSyscallError("connect", syscall.ETIMEDOUT)
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return os.ErrDeadlineExceeded // as the net package says it: a timeout
+			}
+			return ctx.Err()
+		}
+	}
+	if d := 2 * pathDelay(h, target); d > 0 {
+		timer := make(chan struct{})
+		t := time.AfterFunc(d, func() { close(timer) })
+		defer t.Stop()
+		if err := wait(timer); err != nil {
+			return nil, err
+		}
+	}
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, wait(nil)
+		}
+		n.mu.Lock()
+		changed := n.changed
+		if h.lost.Load() || target.lost.Load() {
+			n.mu.Unlock()
+			if err := wait(changed); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		l := n.listeners[to]
+		if l == nil {
+			n.mu.Unlock()
+			return nil, os.NewSyscallError("connect", syscall.ECONNREFUSED)
+		}
+		from := netip.AddrPortFrom(h.ip, n.freePort())
+		p := newPair(h, target, from, to)
+		if l.offer(p) {
+			n.conns = append(n.conns, p)
+			n.mu.Unlock()
+			return &conn{pair: p, in: p.down, out: p.up, local: from, remote: to}, nil
+		}
+		n.mu.Unlock()
+		if err := wait(changed); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func pathDelay(a, b *Host) time.Duration {
+	return time.Duration(a.delay.Load() + b.delay.Load())
+}
+
+// forget drops a connection that both sides have closed.
+func (n *Network) forget(p *pair) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.conns = slices.DeleteFunc(n.conns, func(q *pair) bool { return q == p })
+}
+
+// listener is an open address.
+type listener struct {
+	network *Network
+	at      netip.AddrPort
+
+	mu     sync.Mutex // guards what follows; taken after the network's
+	cond   sync.Cond  // a connection came, or closed
+	queue  []*pair
+	closed bool
+}
+
+// offer queues a connection for Accept. It reports false when too many wait.
+func (l *listener) offer(p *pair) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.queue) >= backlog {
+		return false
+	}
+	l.queue = append(l.queue, p)
+	l.cond.Signal()
+	return true
+}
+
+// Accept waits for the next connection.
+func (l *listener) Accept() (net.Conn, error) {
+	l.mu.Lock()
+	for len(l.queue) == 0 && !l.closed {
+		l.cond.Wait()
+	}
+	if l.closed {
+		l.mu.Unlock()
+		return nil, &net.OpError{Op: "accept", Net: "tcp", Addr: l.Addr(), Err: net.ErrClosed}
+	}
+	p := l.queue[0]
+	l.queue = l.queue[1:]
+	full := len(l.queue) == backlog-1
+	l.mu.Unlock()
+	if full {
+		l.network.stir()
+	}
+	return &conn{pair: p, in: p.up, out: p.down, local: p.server, remote: p.client}, nil
+}
+
+// Close closes the address, and resets connections that nobody accepted.
+func (l *listener) Close() error {
+	l.network.mu.Lock()
+	if l.network.listeners[l.at] == l {
+		delete(l.network.listeners, l.at)
+	}
+	l.network.stirred()
+	l.network.mu.Unlock()
+	l.mu.Lock()
+	closed, queue := l.closed, l.queue
+	l.closed, l.queue = true, nil
+	l.cond.Broadcast()
+	l.mu.Unlock()
+	for _, p := range queue {
+		p.up.cut()
+		p.down.cut()
+		p.leave()
+	}
+	if closed {
+		return &net.OpError{Op: "close", Net: "tcp", Addr: l.Addr(), Err: net.ErrClosed}
+	}
+	return nil
+}
+
+func (l *listener) Addr() net.Addr { return net.TCPAddrFromAddrPort(l.at) }
