@@ -28,6 +28,9 @@ func (a *App) Reload() (changes []string, err error) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if next.Workers == nil && len(a.cfg.Workers) > 0 {
+		return nil, errNoWorkers
+	}
 	if !reflect.DeepEqual(next.Workers, a.cfg.Workers) {
 		if err := a.workers.Replace(next.Workers); err != nil {
 			return nil, err
@@ -53,6 +56,9 @@ func (a *App) Reload() (changes []string, err error) {
 	}
 	return changes, nil
 }
+
+// errNoWorkers refuses a file that would take all workers away without saying so: it may be empty, or only half written.
+var errNoWorkers = errors.New("the file does not say workers, and is perhaps cut short: to take all workers away, write workers: []")
 
 // take puts what a reload applies into the configuration that is in force.
 func take(in, next *config.Config) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/warmpath/warmpath/internal/app"
 	"github.com/warmpath/warmpath/internal/config"
+	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/policy"
 )
@@ -39,6 +40,31 @@ func reloading(t *testing.T) (r *router, log *lines, reload func(change func(*co
 			t.Fatal(err)
 		}
 		return changes
+	}
+}
+
+func TestAReloadThatSaysNoWorkersIsRefused(t *testing.T) {
+	e := engine(t, nil)
+	next := settings(e)
+	r := startWith(t, settings(e), app.Options{
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Load: func() (*config.Config, error) { return next, nil },
+	})
+	r.exact(1)
+	next.Workers = nil // of a file that is empty, or cut short
+	if changes, err := r.Reload(); err == nil || !strings.Contains(err.Error(), "workers: []") {
+		t.Errorf("a file without workers is applied: %v, %v", changes, err)
+	}
+	if n := len(r.Router().Fleet().Snapshot().Workers()); n != 1 {
+		t.Errorf("%d workers are left", n)
+	}
+	next.Workers = []discovery.Target{}
+	changes, err := r.Reload()
+	if err != nil || len(changes) != 1 || !strings.HasPrefix(changes[0], "worker removed: ") {
+		t.Errorf("an empty list: %q, %v", changes, err)
+	}
+	next.Workers = nil
+	if _, err := r.Reload(); err != nil {
+		t.Errorf("there is nothing to lose any more: %v", err)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"time"
 
@@ -46,7 +45,8 @@ type Config struct {
 	Shadow       string  `yaml:"shadow"`
 	ShadowSample float64 `yaml:"shadow_sample"`
 	// Workers are the engines. A URL is enough where the engine tells its event endpoints; else events and replay say
-	// them, "*" standing for the worker's host. Can be changed by a reload.
+	// them, "*" standing for the worker's host. Can be changed by a reload; one of a file that does not say workers is refused, as
+	// the file may be cut short: an empty list takes all away.
 	Workers []discovery.Target `yaml:"workers"`
 	// Admin is the second listener: metrics, workers, decisions, explain, reload.
 	Admin admin.Config `yaml:"admin"`
@@ -103,7 +103,7 @@ type Routing struct {
 	MaxRequests int `yaml:"max_requests"`
 }
 
-// Default returns the configuration of an empty file. It has no workers, and so does not pass Validate.
+// Default returns the configuration of an empty file. It has no workers.
 func Default() Config {
 	return Config{
 		Listen:          ":8080",
@@ -112,7 +112,6 @@ func Default() Config {
 		ModelPolicies:   map[string]string{},
 		RequestPolicies: []string{},
 		ShadowSample:    1,
-		Workers:         []discovery.Target{},
 		Models:          []inprocess.Path{},
 		Admin:           admin.DefaultConfig(),
 		Routing: Routing{
@@ -170,25 +169,9 @@ func (p *problem) Unwrap() error { return p.err }
 // Validate returns all problems of c, each beginning with the path of its key.
 func (c *Config) Validate() error {
 	var found problems
-	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
-		found.add("listen", fmt.Errorf("%q is not host:port", c.Listen))
-	}
+	c.validateAddresses(&found)
 	c.validatePolicies(&found)
-	seen := map[string]int{}
-	for i, w := range c.Workers {
-		at := fmt.Sprintf("workers[%d]", i)
-		if err := w.Validate(); err != nil {
-			found.add(at, err)
-		} else if first, twice := seen[strings.TrimRight(w.URL, "/")]; twice {
-			found.add(at, fmt.Errorf("%s is listed twice, first as workers[%d]", w.URL, first))
-		}
-		seen[strings.TrimRight(w.URL, "/")] = i
-	}
-	for i, m := range c.Models {
-		if err := m.Check(c.Hub.Allow); err != nil {
-			found.add(fmt.Sprintf("models[%d]", i), err)
-		}
-	}
+	c.validateModels(&found)
 	c.validateRouting(&found)
 	c.validateHealth(&found)
 	c.validateIO(&found)
@@ -199,6 +182,26 @@ func (c *Config) Validate() error {
 	found.section("gateway", c.Gateway.Validate())
 	found.section("telemetry", c.Telemetry.Validate())
 	return errors.Join(found...)
+}
+
+// validateModels checks that models' files are there, and that it is clear which model each is.
+func (c *Config) validateModels(found *problems) {
+	if c.Hub.Endpoint != "" {
+		found.when("hub.endpoint", httpURL(c.Hub.Endpoint))
+	}
+	first := map[string]int{}
+	for i, m := range c.Models {
+		at := fmt.Sprintf("models[%d]", i)
+		found.when(at+".path", m.Check(c.Hub.Allow))
+		other, twice := first[m.Name]
+		switch {
+		case m.Name == "" && len(c.Models) > 1:
+			found.add(at, errors.New("with several models each needs its name"))
+		case twice:
+			found.add(at+".name", fmt.Errorf("%s is models[%d], too", m.Name, other))
+		}
+		first[m.Name] = i
+	}
 }
 
 func (c *Config) validateRouting(found *problems) {
@@ -243,6 +246,16 @@ func (c *Config) validateIO(found *problems) {
 	found.notNegative("proxy.client_timeout", p.ClientTimeout)
 	found.atLeast("proxy.idle_per_worker", int64(p.IdlePerWorker), 0)
 	found.positive("proxy.idle_timeout", p.IdleTimeout)
+	for i, status := range p.RetryStatuses {
+		if status < 400 || status > 599 {
+			found.add(fmt.Sprintf("proxy.retry_statuses[%d]", i), fmt.Errorf("%d is outside 400..599: no other status says that a worker failed", status))
+		}
+	}
+	for i, text := range p.RetryTexts {
+		if text == "" {
+			found.add(fmt.Sprintf("proxy.retry_texts[%d]", i), errors.New("an empty text is in every answer"))
+		}
+	}
 	found.atLeast("proxy.max_header_bytes", int64(p.MaxHeaderBytes), 4096)
 	found.atLeast("proxy.max_headers", int64(p.MaxHeaders), 16)
 	found.atLeast("body.max_bytes", c.Body.MaxBytes, 1024)
@@ -261,6 +274,13 @@ func (c *Config) validateIO(found *problems) {
 type problems []error
 
 func (p *problems) add(path string, err error) { *p = append(*p, &problem{path, err}) }
+
+// when adds err, unless it is nil.
+func (p *problems) when(path string, err error) {
+	if err != nil {
+		p.add(path, err)
+	}
+}
 
 func (p *problems) positive(path string, d time.Duration) {
 	if d <= 0 {

@@ -62,6 +62,19 @@ func TestEmptyFileIsTheDefaults(t *testing.T) {
 	}
 }
 
+func TestAFileThatSaysNoWorkersIsToldFromAnEmptyList(t *testing.T) {
+	for text, said := range map[string]bool{"": false, "policy: random": false, "workers:": false, "workers: []": true, "workers: [{url: http://a}]": true} {
+		path := filepath.Join(t.TempDir(), "f.yaml")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := Load(path, nil)
+		if err != nil || (got.Workers != nil) != said {
+			t.Errorf("%q: workers %#v, %v", text, got.Workers, err)
+		}
+	}
+}
+
 func TestFileChangesOnlyWhatItSays(t *testing.T) {
 	got, err := Load("testdata/good/workers.yaml", nil)
 	if err != nil {

@@ -57,14 +57,23 @@ func kindName(t reflect.Type) string {
 // suggest returns the key nearest to the unknown one, with its section, or "" when none is near. A key that is right in
 // another section is nearest.
 func suggest(unknown string) string {
-	best, least := "", 3 // more than two slips are another word
+	best, least := "", slips(unknown)+1
 	for _, path := range keys(reflect.TypeFor[Config](), "") {
 		key := path[strings.LastIndexByte(path, '.')+1:]
-		if d := distance(unknown, key); d < least && d < len(unknown) {
+		if d := distance(unknown, key); d < least {
 			best, least = path, d
 		}
 	}
 	return best
+}
+
+// slips is how many letters of a word may be wrong for it to be taken for another: none of a word of four, one of five to seven, two of
+// more. Of "mode" one letter away is "model", which is another word.
+func slips(word string) int {
+	if len(word) < 5 {
+		return 0
+	}
+	return min(len(word)/4, 2)
 }
 
 // keys lists the paths of t's keys, sections before what is in them.

@@ -50,7 +50,7 @@ func fill(cfg *Config, path string, data []byte, override func(*Config)) error {
 		override(cfg)
 	}
 	if err := cfg.readKey(); err != nil {
-		return err
+		return locate(path, file, err)
 	}
 	if err := cfg.Validate(); err != nil {
 		return locate(path, file, err)
@@ -207,16 +207,17 @@ func (c *Config) readKey() error {
 	if c.Admin.KeyFile == "" {
 		return nil
 	}
+	wrong := func(err error) error { return errors.Join(&problem{"admin.key_file", err}) }
 	if c.Admin.Key != "" {
-		return errors.New("admin.key and admin.key_file are both given: keep one")
+		return wrong(errors.New("admin.key is given, too: keep one"))
 	}
 	data, err := os.ReadFile(c.Admin.KeyFile)
 	if err != nil {
-		return fmt.Errorf("admin.key_file: %w", err)
+		return wrong(err)
 	}
 	c.Admin.Key = strings.TrimSpace(string(data))
 	if c.Admin.Key == "" {
-		return fmt.Errorf("admin.key_file: %s is empty", c.Admin.KeyFile)
+		return wrong(fmt.Errorf("%s is empty", c.Admin.KeyFile))
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
@@ -13,8 +14,7 @@ import (
 const maxTold = 20
 
 // everyMistake returns first, which made the file unreadable, with all else that is wrong: the decoder stops at the first
-// mistake, so the file is read piece by piece, and what could be read is validated. A single mistake is told with the lines
-// around it, several a line each.
+// mistake, so the file is read piece by piece, and what could be read is validated.
 func everyMistake(path string, data []byte, first error, override func(*Config)) error {
 	cfg := Default()
 	mistakes, broken := readPieces(path, data, &cfg)
@@ -63,7 +63,7 @@ func readPieces(path string, data []byte, cfg *Config) (mistakes []error, broken
 				return mistakes, broken // to show where one stands takes time in proportion to the file
 			}
 			if err := decoder().DecodeFromNode(piece, cfg); err != nil {
-				mistakes, broken[keyOf(v)] = append(mistakes, place(path, file, err)), true
+				mistakes, broken[keyOf(v)] = add(mistakes, place(path, file, err)), true
 			}
 		}
 	}
@@ -74,6 +74,14 @@ func readPieces(path string, data []byte, cfg *Config) (mistakes []error, broken
 		mistakes, broken["policies"] = append(mistakes, place(path, file, err)), true
 	}
 	return mistakes, broken
+}
+
+// add adds err unless it is there: an unknown section is one mistake, however many keys it has.
+func add(mistakes []error, err error) []error {
+	if slices.ContainsFunc(mistakes, func(m error) bool { return m.Error() == err.Error() }) {
+		return mistakes
+	}
+	return append(mistakes, err)
 }
 
 // pieces cuts an entry of the root into mappings that say one thing each: a key of a section, or an entry of a list.

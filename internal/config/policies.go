@@ -186,9 +186,9 @@ func (c *Config) decodePolicy(path, kind string, node *ast.MappingNode) (Policy,
 
 // meant asks whether a known word was meant, where one is nearly the unknown one.
 func meant(unknown string, known []string) string {
-	best, least := "", 3 // more than two slips are another word
+	best, least := "", slips(unknown)+1
 	for _, k := range known {
-		if d := distance(unknown, k); d < least && d < len(unknown) {
+		if d := distance(unknown, k); d < least {
 			best, least = k, d
 		}
 	}

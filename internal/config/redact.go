@@ -23,6 +23,8 @@ var (
 	// planted is a secret in a file, also in one that is no YAML: NAME: VALUE, NAME VALUE and NAME=VALUE, the value perhaps behind a tag,
 	// an anchor, a quote or the sign of a block, and on the next line.
 	planted = regexp.MustCompile(secretName + `["']?(?:\s*[:=]\s*|[ \t]+)(?:[&!][^\s]*\s+|[|>][-+0-9]*\s*\n\s*)*(.*)`)
+	// nextKey is where the value before it ends, on one line.
+	nextKey = regexp.MustCompile(`,\s*["']?[a-z_]+["']?:\s`)
 )
 
 // Redact returns text without the user and password of URLs and without the values of NAME=VALUE where NAME is that of a secret.
@@ -60,7 +62,7 @@ func secretsOf(data []byte) (found []string) {
 		}
 	}
 	for _, match := range planted.FindAllStringSubmatch(kept.String(), -1) {
-		value := strings.TrimSpace(match[1])
+		value := strings.TrimSpace(nextKey.Split(match[1], 2)[0])
 		if strings.HasSuffix(value, ":") { // the next key: this one has no value
 			continue
 		}

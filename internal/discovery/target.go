@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"strconv"
 	"strings"
 )
 
@@ -115,6 +116,8 @@ func (t Target) normalize() (Target, error) {
 		errs = append(errs, fmt.Errorf("URL %q names no host", shown(t.URL)))
 	case u.RawQuery != "" || u.Fragment != "":
 		errs = append(errs, fmt.Errorf("URL %q must be scheme, host, port and path only", shown(t.URL)))
+	case CheckPort(u) != nil:
+		errs = append(errs, CheckPort(u))
 	default:
 		// Clients are configured with the /v1 base; here it would make /v1/v1/models.
 		u.Path = strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/v1")
@@ -129,6 +132,53 @@ func (t Target) normalize() (Target, error) {
 		}
 	}
 	return t, errors.Join(errs...)
+}
+
+// CheckPort returns an error when u has a port that cannot be dialled.
+func CheckPort(u *url.URL) error {
+	if port := u.Port(); port != "" {
+		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+			return fmt.Errorf("URL %q: port %s is not within 1..65535", shown(u.String()), port)
+		}
+	}
+	return nil
+}
+
+// Canonical returns the URL of a valid target in a form that two spellings of one address share.
+func (t Target) Canonical() string {
+	n, err := t.normalize()
+	if err != nil {
+		return ""
+	}
+	u, err := url.Parse(n.URL)
+	if err != nil {
+		return ""
+	}
+	u.Host = strings.ToLower(u.Host)
+	if u.Port() == "" {
+		u.Host += map[string]string{"http": ":80", "https": ":443"}[u.Scheme]
+	}
+	return u.String()
+}
+
+// Endpoints returns what to dial for the events and the replay of a valid target's rank 0, as far as the operator says it: "" is not said,
+// or none.
+func (t Target) Endpoints() (events, replay string) {
+	dial := func(text string) string {
+		if text == "" || text == None {
+			return ""
+		}
+		e, err := parseEndpoint(text)
+		if err != nil {
+			return ""
+		}
+		at, err := e.at(t.host(), 0)
+		if err != nil {
+			return ""
+		}
+		return strings.ToLower(at)
+	}
+	return dial(t.Events), dial(t.Replay)
 }
 
 // host returns the worker's host name or address, without brackets.

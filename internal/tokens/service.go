@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -34,10 +35,18 @@ func parseService(text string) (*service, error) {
 		return nil, fmt.Errorf("%q has more than an address and a path", text)
 	case u.Scheme == "unix" && u.Host == "" && filepath.IsAbs(u.Path):
 		return &service{worker: Worker{URL: socketHost, Kind: VLLM}, socket: u.Path}, nil
+	case !possiblePort(u.Port()):
+		return nil, fmt.Errorf("%q: port %s is not within 1..65535", text, u.Port())
 	case (u.Scheme == "http" || u.Scheme == "https") && u.Host != "":
 		return &service{worker: Worker{URL: strings.TrimRight(text, "/"), Kind: VLLM}}, nil
 	}
 	return nil, fmt.Errorf("%q is neither unix:///path/to/socket nor http://host:port", text)
+}
+
+// possiblePort reports whether a URL's port can be dialled; "" stands for the scheme's.
+func possiblePort(port string) bool {
+	n, err := strconv.ParseUint(port, 10, 16)
+	return port == "" || err == nil && n > 0
 }
 
 // connect gives a service behind a Unix socket its own client; base is the Source's.

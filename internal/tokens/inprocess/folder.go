@@ -35,6 +35,9 @@ func ParsePath(s string) (Path, error) {
 
 // folder returns where the files really are: a Hugging Face cache keeps them in snapshots/REVISION.
 func folder(path string) (string, error) {
+	if path == "" {
+		return "", errors.New("open model folder: none is named")
+	}
 	info, err := os.Stat(path)
 	if err != nil {
 		return "", fmt.Errorf("open model folder: %w", err)

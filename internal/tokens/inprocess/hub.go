@@ -71,10 +71,17 @@ var errNotAllowed = errors.New("downloads are off: allow them with --allow-hub (
 
 // Check reports what of p's path is wrong before anything is opened.
 func (p Path) Check(allowed bool) error {
-	if _, is, err := parseHub(p.Path); err != nil || !is || allowed {
+	_, is, err := parseHub(p.Path)
+	switch {
+	case err != nil:
 		return err
+	case !is:
+		_, err := folder(p.Path)
+		return err
+	case !allowed:
+		return errNotAllowed
 	}
-	return errNotAllowed
+	return nil
 }
 
 // Hub downloads models' tokenizers and chat templates into a cache. Its methods are not for concurrent use.

@@ -1,0 +1,175 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/warmpath/warmpath/internal/discovery"
+)
+
+// validateAddresses checks where the router listens and where its workers are, each by itself and all against each other.
+func (c *Config) validateAddresses(found *problems) {
+	front, err := listenAddress(c.Listen)
+	found.when("listen", err)
+	back, listens := address{}, []listener{{"listen", front}}
+	if _, _, err := net.SplitHostPort(c.Admin.Listen); err == nil { // else admin's own Validate says so
+		back, err = listenAddress(c.Admin.Listen)
+		found.when("admin.listen", err)
+		listens = append(listens, listener{"admin.listen", back})
+	}
+	if c.Events.Listen != "" {
+		events, err := eventsAddress(c.Events.Listen)
+		found.when("events.listen", err)
+		listens = append(listens, listener{"events.listen", events})
+	}
+	for i, l := range listens {
+		for _, other := range listens[:i] {
+			if l.meets(other.address) {
+				found.add(l.path, fmt.Errorf("%s is taken by %s, %s: give each its own port", l.text, other.path, other.text))
+			}
+		}
+	}
+	c.validateWorkers(found)
+}
+
+// listener is an address that the router opens, and the key that says so.
+type listener struct {
+	path string
+	address
+}
+
+// address is a TCP address to listen on. The zero value is none.
+type address struct {
+	text, host string
+	port       int // 0 takes a free one
+}
+
+// meets reports whether both cannot be listened on at once.
+func (a address) meets(b address) bool {
+	if a.port == 0 || a.port != b.port {
+		return false
+	}
+	return a.host == b.host || wildcard(a.host) || wildcard(b.host)
+}
+
+func wildcard(host string) bool {
+	return host == "" || host == "*" || host == "0.0.0.0" || host == "::"
+}
+
+// listenAddress reads host:port; port 0 is any that is free.
+func listenAddress(text string) (address, error) {
+	host, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return address{}, fmt.Errorf("%q is not host:port", text)
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return address{}, fmt.Errorf("%q: the port is not within 0..65535", text)
+	}
+	if !hostName(host) {
+		return address{}, fmt.Errorf("%q: before the port stands neither an address nor the name of a host", text)
+	}
+	if host == "localhost" {
+		host = "127.0.0.1"
+	}
+	return address{text, host, int(n)}, nil
+}
+
+// eventsAddress reads a ZMQ endpoint to bind: tcp://HOST:PORT, "*" standing for every address or any free port, or ipc://PATH.
+func eventsAddress(text string) (address, error) {
+	if path, ok := strings.CutPrefix(text, "ipc://"); ok {
+		if path == "" {
+			return address{}, fmt.Errorf("%q names no path", text)
+		}
+		if dir := filepath.Dir(path); path[0] != '@' && !isDir(dir) { // "@" is Linux' abstract namespace
+			return address{}, fmt.Errorf("%q: there is no folder %s", text, dir)
+		}
+		return address{}, nil
+	}
+	rest, ok := strings.CutPrefix(text, "tcp://")
+	if !ok {
+		return address{}, fmt.Errorf("%q does not begin with tcp:// or ipc://", text)
+	}
+	i := strings.LastIndexByte(rest, ':')
+	if i < 0 {
+		return address{}, fmt.Errorf("%q names no port: write tcp://*:PORT", text)
+	}
+	host, port := strings.Trim(rest[:i], "[]"), rest[i+1:]
+	if port == "*" {
+		port = "0"
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return address{}, fmt.Errorf("%q: the port is not within 0..65535", text)
+	}
+	if host == "" || host != "*" && !hostName(host) {
+		return address{}, fmt.Errorf("%q: before the port stands neither *, an address nor the name of a host", text)
+	}
+	return address{text, host, int(n)}, nil
+}
+
+// hostName reports whether s can be an address, the name of a host, or "".
+func hostName(s string) bool {
+	if net.ParseIP(s) != nil {
+		return true
+	}
+	for _, c := range []byte(strings.TrimSpace(s)) {
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-._%:", c) >= 0) {
+			return false
+		}
+	}
+	return strings.TrimSpace(s) == s
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
+// validateWorkers checks each worker, and that no two are one: the same URL, or the same endpoint of events or replay.
+func (c *Config) validateWorkers(found *problems) {
+	urls, endpoints := map[string]int{}, map[string]string{}
+	claim := func(at, endpoint, text string) {
+		if endpoint == "" {
+			return
+		}
+		if first, twice := endpoints[endpoint]; twice {
+			found.add(at, fmt.Errorf("%s is the endpoint of %s, too: each worker and each purpose has its own", text, first))
+			return
+		}
+		endpoints[endpoint] = at
+	}
+	for i, w := range c.Workers {
+		at := fmt.Sprintf("workers[%d]", i)
+		if err := w.Validate(); err != nil {
+			found.add(at, err)
+			continue
+		}
+		if first, twice := urls[w.Canonical()]; twice {
+			found.add(at, fmt.Errorf("%s is listed twice, first as workers[%d]", w.URL, first))
+		} else {
+			urls[w.Canonical()] = i
+		}
+		events, replay := w.Endpoints()
+		claim(at+".events", events, w.Events)
+		claim(at+".replay", replay, w.Replay)
+		if w.Events == discovery.None && replay != "" {
+			found.add(at+".replay", errors.New("there is nothing to replay where events is none"))
+		}
+	}
+}
+
+// httpURL returns an error unless text is an http or https URL with a host and a possible port.
+func httpURL(text string) error {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+		return fmt.Errorf("%q is not a URL such as https://host", text)
+	}
+	return discovery.CheckPort(u)
+}

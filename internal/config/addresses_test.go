@@ -1,0 +1,155 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestWhatCannotWorkIsRefusedWithItsLine(t *testing.T) {
+	dir := t.TempDir()
+	empty, file := filepath.Join(dir, "empty"), filepath.Join(dir, "tokenizer.json")
+	for _, name := range []string{empty, file} {
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ text, want string }{
+		{"listen: ':99999'", `1:9: listen: ":99999": the port is not within 0..65535`},
+		{"listen: ':-1'", "1:9: listen: "},
+		{"listen: '8080'", `1:9: listen: "8080" is not host:port`},
+		{"listen: 'http://a:8080'", "1:9: listen: "},
+		{"listen: 'a b:8080'", "1:9: listen: "},
+		{"listen: ':http'", "1:9: listen: "},
+		{"\nadmin: {listen: '127.0.0.1:70000'}", "2:17: admin.listen: "},
+		{"listen: ':9090'", `admin.listen: 127.0.0.1:9090 is taken by listen, :9090: give each its own port`},
+		{"listen: localhost:7000\nadmin:\n  listen: 127.0.0.1:7000", "3:11: admin.listen: 127.0.0.1:7000 is taken by listen"},
+		{"listen: ':7000'\nevents: {listen: 'tcp://*:7000'}", "2:18: events.listen: tcp://*:7000 is taken by listen, :7000"},
+		{"events:\n  listen: tcp://nope", `2:11: events.listen: "tcp://nope" names no port`},
+		{"events: {listen: 'nope'}", `1:18: events.listen: "nope" does not begin with tcp:// or ipc://`},
+		{"events: {listen: 'tcp://:5557'}", "1:18: events.listen: "},
+		{"events: {listen: 'tcp://*:99999'}", "1:18: events.listen: "},
+		{"events: {listen: 'ipc:///no/such/folder/x'}", `1:18: events.listen: "ipc:///no/such/folder/x": there is no folder /no/such/folder`},
+		{"models: [{path: /no/such/model}]", "1:17: models[0].path: open model folder: stat /no/such/model: no such file or directory"},
+		{"models: [{name: x}]", "models[0].path: open model folder: none is named"},
+		{"models: [{path: " + file + "}]", "1:17: models[0].path: open model folder: " + file + " is a file"},
+		{"models: [{path: " + dir + "}, {path: " + dir + "}]", "models[0]: with several models each needs its name"},
+		{"models: [{name: a, path: " + dir + "}, {name: a, path: " + dir + "}]", "models[1].name: a is models[0], too"},
+		{"hub: {endpoint: nope}", `1:17: hub.endpoint: "nope" is not a URL`},
+		{"proxy: {retry_statuses: [99]}", "1:26: proxy.retry_statuses[0]: 99 is outside 400..599"},
+		{"proxy: {retry_statuses: [500, 200]}", "1:31: proxy.retry_statuses[1]: 200 is outside 400..599"},
+		{"proxy: {retry_texts: ['']}", "1:23: proxy.retry_texts[0]: an empty text is in every answer"},
+		{"workers: [{url: 'http://a:0'}]", "workers[0]: URL \"http://a:0\": port 0 is not within 1..65535"},
+		{"workers: [{url: 'http://a:99999'}]", "port 99999 is not within"},
+		{"workers: [{url: 'unix:///run/x.sock'}]", "Unix socket are not supported yet"},
+		{"workers:\n  - url: http://a\n  - url: HTTP://A:80/v1", "3:8: workers[1]: HTTP://A:80/v1 is listed twice, first as workers[0]"},
+		{"workers:\n  - {url: http://a, events: tcp://h:5557}\n  - {url: http://b, events: tcp://h:5557}", "3:29: workers[1].events: tcp://h:5557 is the endpoint of workers[0].events, too"},
+		{"workers:\n  - {url: http://h:1, events: tcp://*:5557}\n  - {url: http://h:2, events: tcp://*:5557}", "3:31: workers[1].events: tcp://*:5557 is the endpoint of workers[0].events, too"},
+		{"workers:\n  - {url: http://h:1, events: tcp://*:5557, replay: tcp://*:5557}", "2:53: workers[0].replay: tcp://*:5557 is the endpoint of workers[0].events, too"},
+		{"workers:\n  - {url: http://h:1, events: none, replay: tcp://*:5557}", "workers[0].replay: there is nothing to replay where events is none"},
+		{"tokens: {service: 'http://a:99999'}", "1:19: tokens.service: "},
+		{"admin: {key_file: /no/such/key}", "1:19: admin.key_file: open /no/such/key: no such file or directory"},
+		{"admin: {key_file: " + empty + "}", "1:19: admin.key_file: " + empty + " is empty"},
+		{"admin: {key: 12345678, key_file: " + file + "}", "1:34: admin.key_file: admin.key is given, too: keep one"},
+	} {
+		message := told(t, c.text)
+		if !strings.Contains(message, c.want) {
+			t.Errorf("%s\nsays %q\nwant %q", c.text, message, c.want)
+		}
+		if n := strings.Count(message, "\n"); message != "" && n > 1 {
+			t.Errorf("%s\nis told in %d lines: %s", c.text, n+1, message)
+		}
+	}
+}
+
+func TestWhatWorksIsNotRefused(t *testing.T) {
+	for _, text := range []string{
+		"listen: '127.0.0.1:0'\nadmin: {listen: '127.0.0.1:0'}",
+		"listen: '[::1]:7000'\nadmin: {listen: '127.0.0.1:7000'}",
+		"listen: gpu_host-1.example.com:8080",
+		"admin: {listen: ''}\nlisten: ':9090'",
+		"events: {listen: 'tcp://*:*'}",
+		"events: {listen: 'tcp://[::]:5557'}",
+		"events: {listen: 'ipc://@warmpath'}",
+		"workers: [{url: 'http://h:1', events: 'tcp://*:5557'}, {url: 'http://i:1', events: 'tcp://*:5557', replay: 'tcp://*:5657'}]",
+		"workers: [{url: 'http://h:1', events: none}, {url: 'http://i:1', events: none, replay: none}]",
+		"workers: []",
+	} {
+		if message := told(t, text); message != "" {
+			t.Errorf("%s\nis refused: %s", text, message)
+		}
+	}
+}
+
+// Durations are found by reflection, so that a new one cannot be forgotten.
+func TestNoDurationIsNegative(t *testing.T) {
+	var walk func(v reflect.Value, path string)
+	seen := 0
+	cfg := Default()
+	walk = func(v reflect.Value, path string) {
+		if v.Kind() != reflect.Struct {
+			return
+		}
+		for i := range v.NumField() {
+			key, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("yaml"), ",")
+			if key == "-" || key == "" {
+				continue
+			}
+			f, at := v.Field(i), strings.TrimPrefix(path+"."+key, ".")
+			if d, ok := f.Addr().Interface().(*time.Duration); ok {
+				seen++
+				was := *d
+				*d = -time.Second
+				if err := cfg.Validate(); err == nil || !regexp.MustCompile(`(?m)^`+regexp.QuoteMeta(at)+`: `).MatchString(err.Error()) {
+					t.Errorf("%s may be negative: %v", at, err)
+				}
+				*d = was
+				continue
+			}
+			walk(f, path+"."+key)
+		}
+	}
+	walk(reflect.ValueOf(&cfg).Elem(), "")
+	t.Logf("%d durations", seen)
+	if seen < 20 {
+		t.Errorf("%d durations were found", seen)
+	}
+}
+
+func TestAnUnknownSectionIsOneMistakeWithoutAHint(t *testing.T) {
+	// The router of seed 002 is configured so.
+	message := told(t, `mode:
+  type: vllm_prefill_decode
+  prefill_urls:
+    - ["http://prefill1:8081", null]
+  decode_urls:
+    - "http://decode1:8083"
+  decode_policy:
+    type: kv_aware
+    block_size: 16
+  kv_events:
+    topic_filter: ""
+    default_port: 5557
+model_path: "meta-llama/Llama-3.1-8B-Instruct"
+`)
+	lines := strings.Split(strings.TrimSpace(message), "\n")
+	if len(lines) != 2 || !strings.HasSuffix(lines[0], `:1:1: unknown field "mode"`) || !strings.HasSuffix(lines[1], `:13:1: unknown field "model_path"`) {
+		t.Errorf("%d lines:\n%s", len(lines), message)
+	}
+}
+
+func TestHintsAreNearAndRight(t *testing.T) {
+	for unknown, want := range map[string]string{
+		"mode": "", "url": "workers.url", "port": "", "lissten": "listen", "block-size": "routing.block_size", "polcy": "policy", "policys": "policy",
+		"worker": "workers", "time": "", "tokenizer": "", "retries": "", "timeouts": "body.timeout",
+	} {
+		if got := suggest(unknown); got != want {
+			t.Errorf("%s: %s", unknown, fmt.Sprintf("%q, want %q", got, want))
+		}
+	}
+}
