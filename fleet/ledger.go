@@ -27,12 +27,18 @@ type ledger struct {
 	mean atomic.Int64 // of UncachedTokens, of late
 
 	mu      sync.Mutex
-	queue   list             // stageWaiting, by dispatch
-	running list             // stageRunning, by first token
-	shared  map[uint64]int32 // requests by mark
+	queue   list               // stageWaiting, by dispatch
+	running list               // stageRunning, by first token
+	shared  map[uint64]sharing // by mark
 	model   estimator
 	passes  passes
 	learnAt int64 // when an answer may teach again
+}
+
+// sharing is what requests have up to a mark and behind the one before.
+type sharing struct {
+	requests int32
+	blocks   int32 // as the first of them counted: the engine's block size may be learned while they are under way
 }
 
 // start sets what a new ledger assumes.
@@ -114,24 +120,26 @@ func (l *ledger) reserve(r *Reservation, w Work, now int64) {
 // share counts the marks of r and returns the blocks that it adds to those of others.
 func (l *ledger) share(r *Reservation) (added int64) {
 	if l.shared == nil {
-		l.shared = map[uint64]int32{}
+		l.shared = map[uint64]sharing{}
 	}
 	before := int32(0)
 	for i, m := range r.work.Marks {
 		if i == MaxMarks {
 			break
 		}
-		part := int64(m.Blocks - before)
+		part := m.Blocks - before
 		before = m.Blocks
-		users := l.shared[m.Key]
-		if users == 0 {
-			added += part
+		s := l.shared[m.Key]
+		if s.requests == 0 {
+			added += int64(part)
 			if len(l.shared) >= maxShared {
-				r.blocks += part
+				r.blocks += int64(part)
 				continue
 			}
+			s.blocks = part
 		}
-		l.shared[m.Key] = users + 1
+		s.requests++
+		l.shared[m.Key] = s
 		r.tracked |= 1 << i
 	}
 	rest := int64(r.work.ContextBlocks) - int64(before)
@@ -141,21 +149,19 @@ func (l *ledger) share(r *Reservation) (added int64) {
 
 // unshare takes the marks of r back and returns the blocks that nobody has any more.
 func (l *ledger) unshare(r *Reservation) (freed int64) {
-	before := int32(0)
 	for i, m := range r.work.Marks {
 		if i == MaxMarks {
 			break
 		}
-		part := int64(m.Blocks - before)
-		before = m.Blocks
 		if r.tracked&(1<<i) == 0 {
 			continue
 		}
-		if users := l.shared[m.Key]; users > 1 {
-			l.shared[m.Key] = users - 1
+		s := l.shared[m.Key]
+		if s.requests--; s.requests > 0 {
+			l.shared[m.Key] = s
 		} else {
 			delete(l.shared, m.Key)
-			freed += part
+			freed += int64(s.blocks)
 		}
 	}
 	return freed + r.blocks

@@ -123,6 +123,31 @@ func TestWhateverRequestsShareNothingIsLeft(t *testing.T) {
 	}
 }
 
+// An engine's events may correct its block size while requests are under way: the same mark then stands for more or fewer
+// blocks than when it was first counted.
+func TestSharedBlocksAreGivenBackAsTheyWereCounted(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		first, second int32
+	}{{"smaller blocks", 1, 4}, {"larger blocks", 4, 1}} {
+		t.Run(c.name, func(t *testing.T) {
+			f := one(t)
+			s := f.Snapshot()
+			of := func(blocks int32) Work {
+				return Work{ContextBlocks: int(blocks), Marks: []Mark{{Key: 7, Blocks: blocks}}}
+			}
+			var a, b Reservation
+			f.Reserve(&a, 0, of(c.first), 0)
+			f.Reserve(&b, 0, of(c.second), 0)
+			a.Release(1)
+			b.Release(2)
+			if got := s.Load(0).ContextBlocks; got != 0 {
+				t.Errorf("nothing is under way and %d blocks are counted", got)
+			}
+		})
+	}
+}
+
 func TestMarksReachFarAndLieClose(t *testing.T) {
 	at, n := 0, 0
 	for ; n < MaxMarks; n++ {

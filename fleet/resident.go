@@ -16,5 +16,5 @@ func (s *Snapshot) Resident(h Holder, marks []Mark) int {
 		return 0
 	}
 	// A request that has a mark has all before it.
-	return sort.Search(len(marks), func(i int) bool { return l.shared[marks[i].Key] == 0 })
+	return sort.Search(len(marks), func(i int) bool { return l.shared[marks[i].Key].requests == 0 })
 }
