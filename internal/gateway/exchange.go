@@ -118,6 +118,7 @@ func (x *exchange) serve() {
 		return
 	}
 	x.rec.Model, x.rec.Stream = p.read.Model, p.read.Stream
+	x.rec.UsageUnasked = p.read.Stream && !p.read.IncludeUsage
 	x.rec.SessionSource, x.rec.Tenant = p.route.Session.Source, p.route.Tenant
 	x.rec.TokenSource, x.rec.PromptTokens = string(p.found.Outcome), len(p.found.Tokens)
 	x.rec.TokensMissing = string(p.found.Missing)

@@ -6,10 +6,14 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
@@ -131,6 +135,69 @@ func TestDirectGoesWhereTheClientSays(t *testing.T) {
 	}
 	if resp, text := f.post(t, chat); resp.StatusCode != 400 || !strings.Contains(text, "X-Warmpath-Target") {
 		t.Errorf("without a target: %d %s", resp.StatusCode, text)
+	}
+}
+
+func TestAnyPolicyObeysANamedWorker(t *testing.T) {
+	urls := []string{worker(t, plain), worker(t, plain), worker(t, plain)}
+	f := serve(t, func(s *settings) { s.policy = "random" }, urls...)
+	for i := range 12 {
+		for _, name := range []string{urls[i%3], urls[i%3] + "/", strings.TrimPrefix(urls[i%3], "http://")} {
+			if resp, _ := f.post(t, chat, "X-Warmpath-Target", name); resp.Header.Get("X-Warmpath-Worker") != urls[i%3] {
+				t.Errorf("%s went to %s", name, resp.Header.Get("X-Warmpath-Worker"))
+			}
+		}
+	}
+	if resp, text := f.post(t, chat, "X-Warmpath-Target", "http://stranger:1"); resp.StatusCode != 400 || !strings.Contains(text, "X-Warmpath-Target") {
+		t.Errorf("a worker that is none: %d %s", resp.StatusCode, text)
+	}
+}
+
+// The document names each header that is read or set, and no other.
+func TestTheDocumentNamesTheHeaders(t *testing.T) {
+	page, err := os.ReadFile("../../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("exchange.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := regexp.MustCompile(`X-Warmpath-[A-Za-z]+(?:-[A-Za-z]+)*`)
+	read, told := map[string]bool{}, map[string]bool{}
+	for _, name := range names.FindAllString(string(source), -1) {
+		read[name] = true
+	}
+	for _, name := range names.FindAllString(string(page), -1) {
+		told[name] = true
+	}
+	if diff := cmp.Diff(read, told); diff != "" || len(read) < 6 {
+		t.Error(diff)
+	}
+}
+
+func TestStreamsThatAskForNoUsageAreCountedApart(t *testing.T) {
+	// The worker tells a usage only to those who ask for it, as engines do.
+	w := worker(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		usage := ""
+		if strings.Contains(string(body), `"include_usage":true`) {
+			usage = fmt.Sprintf(usageChunk, 0)
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, firstChunk+lastChunk+usage+doneChunk)
+	})
+	f := serve(t, func(s *settings) { s.local = fortyZeros{} }, w)
+	stream := strings.TrimSuffix(chat, "}") + `,"stream":true`
+	f.post(t, stream+`,"stream_options":{"include_usage":true}}`)
+	f.post(t, stream+"}")
+	f.post(t, stream+`,"stream_options":{"include_usage":false}}`)
+	f.last(t, 3)
+	page := f.metrics(t)
+	for _, want := range []string{`outcome="unasked",worker="` + w + `"} 2`, `outcome="unreported",worker="` + w + `"} 0`} {
+		if !strings.Contains(page, "warmpath_predictions_total{"+want) {
+			t.Errorf("no %s in\n%s", want, page)
+		}
 	}
 }
 

@@ -50,9 +50,9 @@ type workerKey struct{ worker, policy string }
 
 // workerSeries are the series that every finished request of a (worker, policy) touches.
 type workerSeries struct {
-	firstToken, total, difference                         prometheus.Observer
-	prompt, matched, predicted, reported, uncached        prometheus.Counter
-	equal, over, under, unreported, approximate, unrouted prometheus.Counter
+	firstToken, total, difference                                  prometheus.Observer
+	prompt, matched, predicted, reported, uncached                 prometheus.Counter
+	equal, over, under, unreported, unasked, approximate, unrouted prometheus.Counter
 }
 
 // New returns a Telemetry with its own registry; nothing is registered globally.
@@ -156,7 +156,7 @@ func (t *Telemetry) makeTokenMetrics() {
 		Help: "Matched tokens minus the engine's reported cached tokens, of requests with a report; the bucket le=0 above le=-1 is equality, everything above le=0 an overcount.", Buckets: differenceBuckets},
 		[]string{"worker"})
 	t.compared = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_predictions_total",
-		Help: "Predictions against reports: equal, over, under; unreported when the engine gave no figure, unrouted when there were no tokens to predict with, approximate when the holder has no events."},
+		Help: "Predictions against reports: equal, over, under; unreported when the engine gave no figure, unasked when a stream's client asked for none (stream_options.include_usage), unrouted when there were no tokens to predict with, approximate when the holder has no events."},
 		[]string{"outcome", "worker"})
 }
 
@@ -190,6 +190,10 @@ func (t *Telemetry) Finished(rec *Record) {
 // compare books what was predicted against what the engine reported.
 func (s *workerSeries) compare(rec *Record) {
 	if rec.ReportedTokens == nil {
+		if rec.UsageUnasked && rec.OutputTokens == nil {
+			s.unasked.Inc()
+			return
+		}
 		s.unreported.Inc()
 		return
 	}
@@ -229,7 +233,7 @@ func (t *Telemetry) series(k workerKey) *workerSeries {
 		prompt:     kind("prompt"), matched: kind("matched"), predicted: kind("predicted"),
 		reported: kind("reported"), uncached: kind("uncached"),
 		equal: outcome("equal"), over: outcome("over"), under: outcome("under"),
-		unreported: outcome("unreported"), approximate: outcome("approximate"), unrouted: outcome("unrouted"),
+		unreported: outcome("unreported"), unasked: outcome("unasked"), approximate: outcome("approximate"), unrouted: outcome("unrouted"),
 	})
 	return s.(*workerSeries)
 }
