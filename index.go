@@ -169,6 +169,16 @@ func (r *Router) Generation(h fleet.Holder) uint64 {
 	return x.generation
 }
 
+// HolderStats describes what the index of h's events knows of h, and whether it knows h. model is as for [Router.Store]. It takes
+// the index's lock for a moment.
+func (r *Router) HolderStats(h fleet.Holder, model string) (kvindex.HolderStats, bool) {
+	x := r.of(h, model)
+	if x == nil {
+		return kvindex.HolderStats{Holder: h}, false
+	}
+	return x.index.Holder(h)
+}
+
 // IndexStats describes the index of one base model.
 type IndexStats struct {
 	Model      string

@@ -34,8 +34,8 @@ type Parts struct {
 	Log       *slog.Logger
 	// Streams returns the event subscription of each holder that has one.
 	Streams func() map[fleet.Holder]*Stream
-	// IndexBlocks returns how many blocks the index knows on each holder.
-	IndexBlocks func() map[fleet.Holder]int64
+	// IndexHolders returns what the index knows of each holder.
+	IndexHolders func() map[fleet.Holder]IndexHolder
 	// Notes returns what discovery could not learn of workers or had to assume, by URL; nil knows nothing.
 	Notes func() map[string][]string
 	// Reload reads the configuration file again and returns what changed. On an error nothing has changed.
@@ -138,7 +138,7 @@ func unknown(w http.ResponseWriter, r *http.Request) {
 
 func (a *Admin) workers(w http.ResponseWriter, _ *http.Request) {
 	snapshot := a.Router.Fleet().Snapshot()
-	blocks, streams := a.IndexBlocks(), a.Streams()
+	blocks, streams := a.IndexHolders(), a.Streams()
 	out := Workers{Workers: []Worker{}, Index: []Index{}}
 	var notes map[string][]string
 	if a.Notes != nil {
@@ -149,7 +149,7 @@ func (a *Admin) workers(w http.ResponseWriter, _ *http.Request) {
 		line.Notes = notes[fw.URL]
 		for _, h := range fw.Holders {
 			holder := holderOf(snapshot, h)
-			holder.IndexBlocks, holder.Stream = blocks[h], streams[h]
+			holder.IndexHolder, holder.Stream = blocks[h], streams[h]
 			line.Holders = append(line.Holders, holder)
 		}
 		out.Workers = append(out.Workers, line)

@@ -76,8 +76,10 @@ func newAdmin(t *testing.T, cfg admin.Config, reload func(context.Context) ([]st
 		Streams: func() map[fleet.Holder]*admin.Stream {
 			return map[fleet.Holder]*admin.Stream{h: {Endpoint: "tcp://a:5557", LastSequence: 41, Gaps: 1, Replays: 2}}
 		},
-		Notes:       func() map[string][]string { return map[string][]string{"http://b:1": {"it publishes no events"}} },
-		IndexBlocks: func() map[fleet.Holder]int64 { return map[fleet.Holder]int64{h: 7} },
+		Notes: func() map[string][]string { return map[string][]string{"http://b:1": {"it publishes no events"}} },
+		IndexHolders: func() map[fleet.Holder]admin.IndexHolder {
+			return map[fleet.Holder]admin.IndexHolder{h: {IndexBlocks: 7}}
+		},
 	}), f
 }
 

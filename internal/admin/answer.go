@@ -48,10 +48,17 @@ type Holder struct {
 	BlockedUntil *time.Time `json:"blocked_until,omitempty"`
 	Load         Load       `json:"load"`
 	// Timing is what the holder's passes take, as learned; Leaked counts requests that were lost without giving back their load.
-	Timing      fleet.Timing `json:"timing"`
-	Leaked      uint64       `json:"leaked_requests"`
-	IndexBlocks int64        `json:"index_blocks"` // blocks that the index knows there
-	*Stream                  // its fields stand beside these; absent when the holder has no event source
+	Timing fleet.Timing `json:"timing"`
+	Leaked uint64       `json:"leaked_requests"`
+	IndexHolder
+	*Stream // its fields stand beside these; absent when the holder has no event source
+}
+
+// IndexHolder is what the index of a holder's model knows of it.
+type IndexHolder struct {
+	IndexBlocks  int64 `json:"index_blocks"`            // blocks that the index knows there
+	IndexEvicted int64 `json:"index_evicted,omitempty"` // its blocks that were dropped for want of room since it was last forgotten
+	IndexRefused int64 `json:"index_refused,omitempty"` // its announcements and blocks that were refused since it was last forgotten
 }
 
 // Load is the work on a holder that is not over: what this router put there, and what others did as far as the engine tells.

@@ -105,7 +105,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	a.useAskers(cfg)
 	parts := admin.Parts{
 		Router: a.router, Gateway: a.gateway, Telemetry: a.telemetry, Sources: a.sources(), Bodies: bodies, Log: o.Log,
-		Streams: a.streams, IndexBlocks: a.indexBlocks, Notes: a.workers.Notes,
+		Streams: a.streams, IndexHolders: a.indexHolders, Notes: a.workers.Notes,
 	}
 	if o.Load != nil {
 		parts.Reload = func(context.Context) ([]string, error) { return a.Reload() }

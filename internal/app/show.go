@@ -17,7 +17,7 @@ func (a *App) sources() telemetry.Sources {
 func (a *App) showWorkers() []telemetry.Worker {
 	snapshot, now := a.fleet.Snapshot(), time.Now()
 	streams := a.streams()
-	blocks := a.indexBlocks()
+	index := a.indexHolders()
 	var out []telemetry.Worker
 	for _, w := range snapshot.Workers() {
 		line := telemetry.Worker{URL: w.URL, Up: w.Ready}
@@ -28,7 +28,8 @@ func (a *App) showWorkers() []telemetry.Worker {
 			trust, _ := snapshot.Trust(h)
 			load := snapshot.Load(h)
 			holder := telemetry.Holder{Rank: snapshot.Rank(h), Trust: trust.String(), Requests: load.Requests,
-				PrefillTokens: load.PrefillTokens, ContextBlocks: load.ContextBlocks, Blocks: blocks[h], Leaked: snapshot.Leaked(h)}
+				PrefillTokens: load.PrefillTokens, ContextBlocks: load.ContextBlocks, Blocks: index[h].IndexBlocks, Evicted: index[h].IndexEvicted,
+				Refused: index[h].IndexRefused, Leaked: snapshot.Leaked(h)}
 			if r := snapshot.LoadAt(h, now.UnixNano()).Reported; r.At != 0 {
 				holder.Report = &telemetry.Report{Age: now.Sub(time.Unix(0, r.At)), Running: r.Running, Waiting: r.Waiting, KVUsed: r.KVUsed}
 			}
@@ -90,14 +91,19 @@ func streamOf(s *ingest.Stats) *admin.Stream {
 	return out
 }
 
-// indexBlocks returns how many blocks the indexes know on each holder, over all tiers.
-func (a *App) indexBlocks() map[fleet.Holder]int64 {
-	out := map[fleet.Holder]int64{}
+// indexHolders returns what the indexes know of each holder, over all tiers.
+func (a *App) indexHolders() map[fleet.Holder]admin.IndexHolder {
+	out := map[fleet.Holder]admin.IndexHolder{}
 	for _, x := range a.router.IndexStats() {
 		for i := range x.Holders {
-			for _, n := range x.Holders[i].Blocks {
-				out[x.Holders[i].Holder] += n
+			h := &x.Holders[i]
+			sum := out[h.Holder]
+			for t := range h.Blocks {
+				sum.IndexBlocks += h.Blocks[t]
+				sum.IndexEvicted += h.Evicted[t]
 			}
+			sum.IndexRefused += h.Refused
+			out[h.Holder] = sum
 		}
 	}
 	return out

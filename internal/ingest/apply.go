@@ -3,6 +3,7 @@ package ingest
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/block"
@@ -49,10 +50,11 @@ func (s *stream) clear(e *kvevent.Event) (generation uint64) {
 		}
 		s.tiers = 0
 	}
-	// An empty cache has no history that could be missing.
-	if s.tiers == 0 && !s.complete {
-		s.complete, s.missing, s.broken = true, "", false
+	// An empty cache has no history that could be missing, and no block that is not known.
+	if s.tiers == 0 {
+		s.complete, s.missing, s.broken, s.unread = true, "", false, ""
 	}
+	s.askIndex(time.Now())
 	return generation
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvevent"
 	"github.com/warmpath/warmpath/kvevent/zmq"
+	"github.com/warmpath/warmpath/kvindex"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -46,9 +47,14 @@ func (l *lockedBuffer) String() string {
 
 func newRig(t testing.TB, c Config) *rig {
 	t.Helper()
+	return newRigWithIndex(t, c, kvindex.Config{})
+}
+
+func newRigWithIndex(t testing.TB, c Config, index kvindex.Config) *rig {
+	t.Helper()
 	r := &rig{t: t, fleet: fleet.New(fleet.Config{}), log: &lockedBuffer{}}
 	var err error
-	if r.router, err = warmpath.New(warmpath.Options{Fleet: r.fleet, SpeculativeTTL: -1, ApproximateTTL: -1}); err != nil {
+	if r.router, err = warmpath.New(warmpath.Options{Fleet: r.fleet, SpeculativeTTL: -1, ApproximateTTL: -1, Index: index}); err != nil {
 		t.Fatal(err)
 	}
 	r.manager = New(r.router, c, slog.New(slog.NewTextHandler(r.log, nil)))

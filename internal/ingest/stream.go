@@ -3,6 +3,7 @@ package ingest
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -58,13 +59,16 @@ type state struct {
 	missing  string // what is missing when it is not
 	broken   bool   // by a message that cannot be read: that the stream is whole does not help
 
-	hybrid    string // the kind of group that makes a prefix worth less than its blocks; "" is none
-	unnamed   bool   // groups are numbered but their kinds are not told
-	groups    uint64 // bit i: group i was seen
-	tiers     uint8  // bit t: something was stored on tier t
-	ambiguous string // why stored events are not applied; "" is that they are
-	misplaced string // the stream is another holder's
-	leaking   string // a medium whose blocks are announced and never removed
+	hybrid    string    // the kind of group that makes a prefix worth less than its blocks; "" is none
+	unnamed   bool      // groups are numbered but their kinds are not told
+	groups    uint64    // bit i: group i was seen
+	tiers     uint8     // bit t: something was stored on tier t
+	ambiguous string    // why stored events are not applied; "" is that they are
+	misplaced string    // the stream is another holder's
+	leaking   string    // a medium whose blocks are announced and never removed
+	unread    string    // what was wrong with an announcement that could not be read; "" is none since the history was last whole
+	indexLost string    // what the index lost of the holder; "" is nothing
+	indexSeen time.Time // when the index was last asked
 
 	blockSize int // tokens, as announced
 	hash      string
@@ -120,6 +124,7 @@ func (s *stream) forget(missing string) {
 	s.router.Forget(s.holder)
 	s.forgotten++
 	s.complete, s.missing = false, missing
+	s.unread, s.indexLost = "", ""
 	s.tiers = 0
 }
 
@@ -161,12 +166,15 @@ func (s *stream) Message(seq uint64, payload []byte) {
 		changed = s.apply(e) || changed
 	}
 	s.events += uint64(len(b.Events) + b.Skipped)
-	s.skip(b)
+	changed = s.skip(b) || changed
 	if b.Incomplete {
 		s.forget(fmt.Sprintf("an event of message %d that takes blocks away could not be read", seq))
 		s.broken = true
 		s.warn("incomplete", "an event that takes blocks away could not be read: forgetting the holder", "seq", seq, "problem", b.Problem)
 		changed = true
+	}
+	if now := time.Now(); now.Sub(s.indexSeen) >= indexEvery {
+		changed = s.askIndex(now) || changed
 	}
 	if len(b.Events) > 0 {
 		s.lastEvent = time.Now()
@@ -204,9 +212,14 @@ func (s *stream) misdirected(b *kvevent.Batch) bool {
 // maxTags bounds the names of skipped events that are counted one by one.
 const maxTags = 16
 
-func (s *stream) skip(b *kvevent.Batch) {
+// announcements are the engines' names of events that announce blocks: vLLM's and SGLang's, TensorRT-LLM's.
+var announcements = []string{"BlockStored", "stored"}
+
+// skip counts events that could not be used and reports whether trust may have changed: an announcement that cannot be read is a
+// block that is not known. s.mu is held.
+func (s *stream) skip(b *kvevent.Batch) (changed bool) {
 	if b.Skipped == 0 {
-		return
+		return false
 	}
 	s.skipped += uint64(b.Skipped)
 	if s.skippedTags == nil {
@@ -214,12 +227,16 @@ func (s *stream) skip(b *kvevent.Batch) {
 	}
 	for _, t := range b.SkippedTags {
 		tag := t.Tag
+		if slices.Contains(announcements, tag) {
+			s.unread, changed = b.Problem, true
+		}
 		if _, ok := s.skippedTags[tag]; !ok && len(s.skippedTags) >= maxTags {
 			tag = "other"
 		}
 		s.skippedTags[tag] += uint64(t.Count)
 	}
 	s.warn("skipped", "KV events were skipped", "events", b.Skipped, "problem", b.Problem)
+	return changed
 }
 
 // Restarted forgets the holder: its engine began anew, with an empty cache. It implements zmq.Handler.

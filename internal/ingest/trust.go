@@ -91,11 +91,42 @@ func (s *stream) judge(now time.Time) (fleet.Trust, string) {
 		return fleet.TrustDegraded, "the engine numbers its cache groups without naming their kinds: not provable"
 	case s.leaking != "":
 		return fleet.TrustDegraded, fmt.Sprintf("tier %q announces no removals: not believed", s.leaking)
+	case s.unread != "":
+		return fleet.TrustDegraded, fmt.Sprintf("an announcement of blocks could not be read: %s", s.unread)
+	case s.indexLost != "":
+		return fleet.TrustDegraded, s.indexLost
 	}
 	return fleet.TrustExact, "the event stream is complete since the cache was empty"
 }
 
-// look is the manager's regular look at the stream: what is wrong by the passing of time.
+// indexEvery is the shortest time between two questions to the index what it lost: each takes its lock for a moment. A loss
+// that a batch does not show because it came sooner shows at the next look.
+const indexEvery = 100 * time.Millisecond
+
+// askIndex asks the index what it lost of the holder, and reports whether the answer is another than the last. s.mu is held.
+func (s *stream) askIndex(now time.Time) (changed bool) {
+	s.indexSeen = now
+	lost := ""
+	if st, known := s.router.HolderStats(s.holder, s.model); known && !st.Whole {
+		var evicted int64
+		for _, n := range st.Evicted {
+			evicted += n
+		}
+		switch {
+		case st.Refused > 0:
+			lost = fmt.Sprintf("the index refused %d of its announcements and blocks: impossible, or no room (index.bytes)", st.Refused)
+		case evicted > 0:
+			lost = fmt.Sprintf("the index had no room for all of its blocks and dropped %d: raise index.bytes", evicted)
+		default:
+			lost = "the index dropped blocks that waited for their parents: raise index.bytes"
+		}
+	}
+	changed = lost != s.indexLost
+	s.indexLost = lost
+	return changed
+}
+
+// look is the manager's regular look at the stream: what is wrong by the passing of time, and what the index lost.
 func (s *stream) look(now time.Time) {
 	load := s.fleet.Snapshot().Load(s.holder)
 	s.mu.Lock()
@@ -108,6 +139,7 @@ func (s *stream) look(now time.Time) {
 	}
 	s.quiet(now, int64(load.Processed-s.processedThen)-load.Requests)
 	s.unreachable(now)
+	s.askIndex(now)
 	s.assess(now)
 }
 

@@ -39,6 +39,8 @@ type Holder struct {
 	PrefillTokens int64  // uncached prompt tokens dispatched whose first token has not come
 	ContextBlocks int64  // blocks of the contexts being served
 	Blocks        int64  // blocks the index holds for it
+	Evicted       int64  // of its blocks, what the index dropped for want of room since it was last forgotten
+	Refused       int64  // of its announcements and blocks, what the index refused since it was last forgotten
 	Leaked        uint64 // requests that were lost without giving back their load
 	Report        *Report
 	Stream        *Stream
@@ -87,6 +89,7 @@ type collector struct {
 	src Sources
 
 	up, trust, requests, prefill, context, blocks, connected, sequence *prometheus.Desc
+	holderEvicted, holderRefused                                       *prometheus.Desc
 	reports, leaked, reportAge, running, waiting, kvUsed               *prometheus.Desc
 	streamCounters                                                     []streamCounter
 	indexBlocks, indexMemberships, indexBytes, indexWaiting, evictions *prometheus.Desc
@@ -110,21 +113,23 @@ func newCollector(src Sources) *collector {
 		return streamCounter{desc("events_"+name+"_total", help, holder), value}
 	}
 	return &collector{
-		src:       src,
-		up:        desc("worker_up", "1 while requests may go to this worker.", []string{"worker"}),
-		trust:     desc("holder_trust", "1 for the trust that holds now, 0 for the others.", []string{"worker", "rank", "trust"}),
-		requests:  desc("holder_requests", "Requests reserved on this holder.", holder),
-		prefill:   desc("holder_prefill_tokens", "Uncached prompt tokens dispatched to this holder whose first token has not come.", holder),
-		context:   desc("holder_context_blocks", "Blocks of the contexts that this holder is serving.", holder),
-		blocks:    desc("holder_blocks", "Blocks that the index knows on this holder.", holder),
-		reports:   desc("reports_total", "Questions to workers how busy they are, by result (ok or error).", []string{"worker", "result"}),
-		leaked:    desc("holder_leaked_requests_total", "Requests that were lost without giving back their load: each is a bug.", holder),
-		reportAge: desc("holder_report_age_seconds", "How long ago the engine said how busy it is.", holder),
-		running:   desc("holder_running_requests", "Requests that the engine computes, as it says.", holder),
-		waiting:   desc("holder_waiting_requests", "Requests in the engine's queue, as it says.", holder),
-		kvUsed:    desc("holder_kv_used_ratio", "Share of the KV cache that running requests hold, as the engine says.", holder),
-		connected: desc("events_connected", "1 while the event subscription is connected.", holder),
-		sequence:  desc("events_last_sequence", "Sequence number of the last event message.", holder),
+		src:           src,
+		up:            desc("worker_up", "1 while requests may go to this worker.", []string{"worker"}),
+		trust:         desc("holder_trust", "1 for the trust that holds now, 0 for the others.", []string{"worker", "rank", "trust"}),
+		requests:      desc("holder_requests", "Requests reserved on this holder.", holder),
+		prefill:       desc("holder_prefill_tokens", "Uncached prompt tokens dispatched to this holder whose first token has not come.", holder),
+		context:       desc("holder_context_blocks", "Blocks of the contexts that this holder is serving.", holder),
+		blocks:        desc("holder_blocks", "Blocks that the index knows on this holder.", holder),
+		holderEvicted: desc("holder_evicted_blocks_total", "Blocks of this holder that the index dropped for want of room, since it was last forgotten.", holder),
+		holderRefused: desc("holder_refused_total", "Announcements and blocks of this holder that the index refused, since it was last forgotten.", holder),
+		reports:       desc("reports_total", "Questions to workers how busy they are, by result (ok or error).", []string{"worker", "result"}),
+		leaked:        desc("holder_leaked_requests_total", "Requests that were lost without giving back their load: each is a bug.", holder),
+		reportAge:     desc("holder_report_age_seconds", "How long ago the engine said how busy it is.", holder),
+		running:       desc("holder_running_requests", "Requests that the engine computes, as it says.", holder),
+		waiting:       desc("holder_waiting_requests", "Requests in the engine's queue, as it says.", holder),
+		kvUsed:        desc("holder_kv_used_ratio", "Share of the KV cache that running requests hold, as the engine says.", holder),
+		connected:     desc("events_connected", "1 while the event subscription is connected.", holder),
+		sequence:      desc("events_last_sequence", "Sequence number of the last event message.", holder),
 		streamCounters: []streamCounter{
 			stream("messages", "Event messages applied.", func(s *Stream) uint64 { return s.Messages }),
 			stream("applied", "Events applied.", func(s *Stream) uint64 { return s.Applied }),
@@ -226,6 +231,8 @@ func (c *collector) collectHolder(gauge setGauge, counter setCounter, url string
 	gauge(c.prefill, float64(h.PrefillTokens), url, rank)
 	gauge(c.context, float64(h.ContextBlocks), url, rank)
 	gauge(c.blocks, float64(h.Blocks), url, rank)
+	counter(c.holderEvicted, uint64(h.Evicted), url, rank)
+	counter(c.holderRefused, uint64(h.Refused), url, rank)
 	counter(c.leaked, h.Leaked, url, rank)
 	if r := h.Report; r != nil {
 		gauge(c.reportAge, r.Age.Seconds(), url, rank)

@@ -1,0 +1,72 @@
+package ingest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvevent"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// wholeAgain are what makes a holder whole after a loss: a reset of its cache, and a restart whose history is replayed.
+var wholeAgain = map[string]func(t *testing.T, s *stream){
+	"a reset of its cache": func(t *testing.T, s *stream) {
+		s.Message(9999, wire(t, "vllm-0.32.0", batch(kvevent.Event{Kind: kvevent.Cleared, Group: -1})))
+	},
+	"a new history": func(_ *testing.T, s *stream) {
+		s.Restarted("it began anew")
+		s.Complete()
+	},
+}
+
+func TestAHolderWhoseBlocksTheIndexDroppedIsDegradedUntilItIsWholeAgain(t *testing.T) {
+	for name, again := range wholeAgain {
+		t.Run(name, func(t *testing.T) {
+			r := newRigWithIndex(t, Config{}, kvindex.Config{Bytes: 4 << 20})
+			s := r.stream(facts(fleet.EngineVLLM, 16))
+			s.Message(0, wire(t, "vllm-0.32.0", batch(stored(1, 0, 64, 16))))
+			s.look(time.Now())
+			r.trust(s.holder, fleet.TrustExact, "complete")
+			for i := range uint64(80) {
+				s.Message(i+1, wire(t, "vllm-0.32.0", batch(stored(int(i)+2, 0, 16*1024, 16))))
+			}
+			s.look(time.Now())
+			r.trust(s.holder, fleet.TrustDegraded, "index.bytes")
+			s.Complete() // that the stream is whole does not bring the blocks back
+			r.trust(s.holder, fleet.TrustDegraded, "index.bytes")
+			again(t, s)
+			r.trust(s.holder, fleet.TrustExact, "complete")
+		})
+	}
+}
+
+func TestALossShowsAfterTheBatchThatCausedIt(t *testing.T) {
+	r := newRigWithIndex(t, Config{}, kvindex.Config{Bytes: 4 << 20})
+	s := r.stream(facts(fleet.EngineVLLM, 16))
+	for i := range uint64(80) {
+		s.indexSeen = time.Time{} // as if the last batch were long ago
+		s.Message(i, wire(t, "vllm-0.32.0", batch(stored(int(i)+2, 0, 16*1024, 16))))
+	}
+	r.trust(s.holder, fleet.TrustDegraded, "index.bytes")
+}
+
+func TestAnAnnouncementThatCannotBeReadLowersTrustUntilTheHolderIsWholeAgain(t *testing.T) {
+	for name, again := range wholeAgain {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, Config{})
+			s := r.stream(facts(fleet.EngineVLLM, 16))
+			impossible := stored(1, 0, 64, 16)
+			impossible.BlockSize = 1 << 21
+			s.Message(0, wire(t, "vllm-0.32.0", batch(stored(2, 0, 64, 16), impossible)))
+			r.trust(s.holder, fleet.TrustDegraded, "could not be read")
+			if got := r.match(prompt(2, 100)); got != 64 {
+				t.Errorf("match of what could be read is %d, want 64", got)
+			}
+			s.Complete()
+			r.trust(s.holder, fleet.TrustDegraded, "could not be read")
+			again(t, s)
+			r.trust(s.holder, fleet.TrustExact, "complete")
+		})
+	}
+}
