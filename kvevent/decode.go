@@ -16,8 +16,10 @@ type Decoder struct {
 }
 
 const (
-	maxRank      = 1<<16 - 1 // data-parallel ranks; a port is base + rank, so there cannot be more
-	maxBlockSize = 1 << 20   // tokens; the largest seen are hybrid models' 1,000s and LMCache chunks
+	maxRank = 1<<16 - 1 // data-parallel ranks; a port is base + rank, so there cannot be more
+	// maxBlockSize, in tokens, is the largest that every platform's int holds. Blocks beyond block.MaxSize are for the index
+	// to refuse: it counts them for the holder, whose trust then shows that something of it is not known.
+	maxBlockSize = 1<<31 - 1
 	maxGroup     = 1 << 16   // cache groups of a model; the largest seen have tens
 	maxWindow    = 1<<31 - 1 // tokens, the largest that every platform's int holds
 	maxOffset    = 1<<31 - 1 // tokens between a block and the item that begins before or in it

@@ -238,7 +238,7 @@ func TestUnusableEventsAreSkippedAndSayWhatIsLost(t *testing.T) {
 		{"a long name", list(string(make([]byte, 100))), string(pad('?', maxTag)), false},
 		{"a key that is no string", object{1, 2, "type", tagStored}, tagStored, false},
 		{"tokens without a size", list(tagStored, list(1), nil, list(1), nil, nil), tagStored, false},
-		{"an absurd size", list(tagStored, list(1), nil, list(1), 1<<30, nil), tagStored, false},
+		{"an absurd size", list(tagStored, list(1), nil, list(1), int64(1<<31), nil), tagStored, false},
 		{"an empty digest", list(tagStored, list([]byte{}), nil, list(1), 1, nil), tagStored, false},
 		{"a token of 33 bits", list(tagStored, list(1), nil, list(int64(1<<32)), 1, nil), tagStored, false},
 		{"a window that a 32-bit int does not hold", storedWith(nil, nil, "kv_cache_spec_sliding_window", int64(1<<31)), tagStored, false},

@@ -18,7 +18,9 @@ type blocks struct {
 	sets    sets
 
 	beliefs     beliefs
-	held        int64 // blocks that somebody has or is believed to have
+	begun       []int64 // strands, by the holder that began them
+	steps       uint64  // see Stats.Steps
+	held        int64   // blocks that somebody has or is believed to have
 	memberships int64
 
 	// A strand whose parent block is not known floats until that comes: by the parent's key, and the other way.
@@ -274,6 +276,11 @@ func (b *blocks) shared(set setID, h fleet.Holder) bool {
 // count notes that a holder's claim on n blocks became another.
 func (b *blocks) count(h *holder, from, to claim, n int64) {
 	h.changes++
+	if from == 0 {
+		h.claims += n
+	} else if to == 0 {
+		h.claims -= n
+	}
 	if from.belief() != to.belief() { // one whose count comes to 0 is gone
 		b.beliefs.count(h, to.belief(), n)
 		b.beliefs.count(h, from.belief(), -n)

@@ -12,6 +12,9 @@ type part struct {
 	next   uint32
 }
 
+// partBytes is a part and what it takes of a list's slot in covers.
+const partBytes = 40
+
 // coverKey names what one (holder, tier, group) covers of a block. Two of them are the same by chance only with odds of
 // 2^-64, as with the block keys themselves.
 func coverKey(key block.Key, id fleet.Holder, r *record) uint64 {
@@ -138,14 +141,14 @@ func (x *Index) cover(h *holder, r *record, s span, add bool) {
 	}
 	was := x.held(s.key, h.id)&maskBit(r.tier, r.group) != 0
 	if list == 0 && was {
-		list = x.addPart(0, 0, x.size)
+		list = x.addPart(h, 0, 0, x.size)
 	}
 	before := list
 	covered := x.covers.n
 	if add {
-		list = x.addPart(list, s.lo, s.hi)
+		list = x.addPart(h, list, s.lo, s.hi)
 	} else {
-		list = x.takePart(list, s.lo, s.hi)
+		list = x.takePart(h, list, s.lo, s.hi)
 	}
 	is := x.whole(list)
 	if is && !was {
@@ -157,6 +160,7 @@ func (x *Index) cover(h *holder, r *record, s span, add bool) {
 	if list != 0 {
 		if one := *x.parts.at(list); one == (part{0, x.size, 1, 0}) {
 			x.parts.release(list)
+			h.extra -= partBytes
 			list = 0
 		}
 	}
@@ -170,7 +174,7 @@ func (x *Index) cover(h *holder, r *record, s span, add bool) {
 }
 
 // addPart returns the list with one more covering of lo..hi.
-func (x *Index) addPart(list, lo, hi uint32) uint32 {
+func (x *Index) addPart(h *holder, list, lo, hi uint32) uint32 {
 	head := list
 	link := &head
 	for *link != 0 {
@@ -185,13 +189,14 @@ func (x *Index) addPart(list, lo, hi uint32) uint32 {
 		link = &p.next
 	}
 	n := x.parts.alloc()
+	h.extra += partBytes
 	*x.parts.at(n) = part{lo, hi, 1, *link}
 	*link = n
 	return head
 }
 
 // takePart returns the list with one covering of lo..hi less.
-func (x *Index) takePart(list, lo, hi uint32) uint32 {
+func (x *Index) takePart(h *holder, list, lo, hi uint32) uint32 {
 	head := list
 	for link := &head; *link != 0; link = &x.parts.at(*link).next {
 		p := x.parts.at(*link)
@@ -202,6 +207,7 @@ func (x *Index) takePart(list, lo, hi uint32) uint32 {
 			gone := *link
 			*link = p.next
 			x.parts.release(gone)
+			h.extra -= partBytes
 		}
 		return head
 	}

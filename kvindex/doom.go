@@ -25,37 +25,55 @@ func (d *doomed) from(i uint32) uint32 {
 
 const doomBuckets = 1024
 
-// doom chooses at least n blocks: the least recently used and, among those of about the same moment, the deepest. A
-// strand is as recently used as its most recently used descendant, so that no block goes without its descendants.
-func (x *Index) doom(n int) doomed {
+// doom chooses at least n blocks, if there are so many: the least recently used and, among those of about the same
+// moment, the deepest. fair: only such as holders have that exceed their shares. A strand is as recently used as its most
+// recently used descendant, and spared blocks spare what is before them, so that no block goes without its descendants.
+func (x *Index) doom(n int, fair bool) doomed {
 	b := &x.blocks
 	used := make([]uint32, len(b.strands.states)<<strandBits)
+	var spared []uint32 // how many of a strand's blocks must stay
+	if fair {
+		spared = make([]uint32, len(used))
+	}
 	var oldest, newest, deepest uint32 = 1<<32 - 1, 0, 0
-	b.strands.each(func(i uint32, s *strand) {
+	b.strands.postOrder(func(i uint32, s *strand) {
+		b.steps++
 		used[i] = max(used[i], atomic.LoadUint32(&s.used))
-		for p := s.parent; p != 0 && used[p] < used[i]; p = b.strands.at(p).parent {
-			used[p] = used[i]
+		oldest, newest, deepest = min(oldest, used[i]), max(newest, used[i]), max(deepest, s.depth+s.length-1)
+		if p := s.parent; p != 0 {
+			used[p] = max(used[p], used[i])
+		}
+		if !fair {
+			return
+		}
+		spared[i] = max(spared[i], x.sparedEnd(s))
+		if p := s.parent; p != 0 && spared[i] > 0 {
+			spared[p] = max(spared[p], s.at&strandOffset+1)
 		}
 	})
-	b.strands.each(func(i uint32, s *strand) {
-		oldest, newest, deepest = min(oldest, used[i]), max(newest, used[i]), max(deepest, s.depth+s.length-1)
-	})
+	keep := func(i uint32) uint32 {
+		if fair {
+			return spared[i]
+		}
+		return 0
+	}
 	age := func(i uint32) int {
 		return int(uint64(used[i]-oldest) * (doomBuckets - 1) / uint64(max(newest-oldest, 1)))
 	}
 	var byAge [doomBuckets]int
-	b.strands.each(func(i uint32, s *strand) { byAge[age(i)] += int(s.length) })
+	b.strands.each(func(i uint32, s *strand) { byAge[age(i)] += int(s.length - keep(i)) })
 	last := 0
 	for ; last < doomBuckets-1 && byAge[last] < n; last++ {
 		n -= byAge[last]
 	}
-	floor := x.floor(n, deepest, func(i uint32) bool { return age(i) == last })
+	floor := x.floor(n, deepest, keep, func(i uint32) bool { return age(i) == last })
 	b.strands.each(func(i uint32, s *strand) {
+		b.steps += 3
 		switch a := age(i); {
 		case a < last:
-			used[i] = 0
+			used[i] = keep(i)
 		case a == last:
-			used[i] = floor - min(floor, s.depth)
+			used[i] = max(keep(i), floor-min(floor, s.depth))
 		default:
 			used[i] = 1<<32 - 1
 		}
@@ -63,15 +81,27 @@ func (x *Index) doom(n int) doomed {
 	return doomed{keeps: used}
 }
 
-// floor returns the depth from which on about n blocks lie on the strands that which chooses.
-func (x *Index) floor(n int, deepest uint32, which func(i uint32) bool) uint32 {
+// sparedEnd returns where the last of a strand's blocks ends that a holder has which does not exceed its share.
+func (x *Index) sparedEnd(s *strand) uint32 {
+	b := &x.blocks
+	b.scan = b.segments(s, b.scan[:0])
+	for k := len(b.scan) - 1; k >= 0; k-- {
+		if b.steps++; x.spares(b.scan[k].set) {
+			return b.scan[k].end
+		}
+	}
+	return 0
+}
+
+// floor returns the depth from which on about n blocks lie, beyond what is kept, on the strands that which chooses.
+func (x *Index) floor(n int, deepest uint32, keep func(i uint32) uint32, which func(i uint32) bool) uint32 {
 	var byDepth [doomBuckets]int
 	step := deepest/doomBuckets + 1
 	x.blocks.strands.each(func(i uint32, s *strand) {
 		if !which(i) {
 			return
 		}
-		for from := s.depth; from < s.depth+s.length; {
+		for from := s.depth + keep(i); from < s.depth+s.length; {
 			to := min((from/step+1)*step, s.depth+s.length)
 			byDepth[from/step] += int(to - from)
 			from = to
@@ -87,31 +117,34 @@ func (x *Index) floor(n int, deepest uint32, which func(i uint32) bool) uint32 {
 	return floor
 }
 
-// condemned reports whether a point goes with the blocks that are doomed.
-func (x *Index) condemned(d *doomed, p uint32, pass int) bool {
-	gone := func(key block.Key) bool {
-		at := x.blocks.locate(key)
-		return at == 0 || d.has(at) // a block that nobody has whole is worth nothing
-	}
+// condemned reports whether a point goes with the blocks that are doomed. hard: so do those that wait, and those of
+// blocks of which only a part is there.
+func (x *Index) condemned(d *doomed, p uint32, hard bool) bool {
 	pt := x.points.at(p)
 	if pt.end == 0 {
-		return pass > 3 // waiting points have a bound of their own
+		return hard // waiting points have a bound of their own
 	}
 	first, last := x.start(p)/x.size, pt.end/x.size
 	if last > first {
 		key, _ := x.completed(p, int(last-first)-1, int(last-first))
-		return gone(key) || pass > 8
+		return x.goes(d, key)
 	}
 	if pt.extra != 0 {
 		if through := x.extras.at(pt.extra).through; len(through) > 0 {
 			for _, key := range through {
-				if !gone(key) {
-					return pass > 8
+				if x.blocks.steps++; !x.goes(d, key) {
+					return false
 				}
 			}
 			return true
 		}
 	}
 	// The head of a block that nobody completed: worth as little as what it follows, nothing after a root.
-	return x.below(p) == 0 || gone(pt.key) || pass > 3
+	return hard || x.below(p) == 0 || x.goes(d, pt.key)
+}
+
+// goes reports whether a block is doomed, or not there: what nobody has whole is worth nothing.
+func (x *Index) goes(d *doomed, key block.Key) bool {
+	at := x.blocks.locate(key)
+	return at == 0 || d.has(at)
 }

@@ -216,9 +216,8 @@ func (x *Index) Load(id fleet.Holder, r *Held) error {
 			return fmt.Errorf("load blocks of holder %d at depth %d: what is before them is not there", id, line.end)
 		}
 		n := min(len(keys), keyStretch)
-		if !x.makeRoom(need{handles: n, size: int(x.size)}) {
-			h.broken |= 1<<block.NumTiers - 1
-			x.counts.refused++
+		if !x.makeRoom(h, need{handles: n, size: int(x.size)}) {
+			x.refuse(h, allTiers)
 			return fmt.Errorf("load %d blocks of holder %d: the index's budget is too small for them", len(r.Keys), id)
 		}
 		x.tableMu.Lock()

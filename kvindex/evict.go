@@ -11,9 +11,10 @@ import (
 type need struct {
 	handles int // engine blocks
 	tokens  int
-	size    int  // of one engine block
-	keyed   bool // nothing but blocks of ours, and no handles
-	ample   bool // of slack: so far from the budget that nothing else need be looked at before all of it is used
+	size    int   // of one engine block
+	bytes   int64 // of multimodal items
+	keyed   bool  // nothing but blocks of ours, and no handles
+	ample   bool  // of slack: so far from the budget that nothing else need be looked at before all of it is used
 }
 
 // bytes returns what the index has allocated.
@@ -21,7 +22,7 @@ func (x *Index) bytes() int64 {
 	return x.blocks.bytes() +
 		x.handles.bytes() + x.points.bytes() + x.records.bytes() + x.extras.bytes() + x.extraBytes +
 		x.covers.bytes() + x.parts.bytes() + x.waiters.bytes() +
-		x.waiting.items.bytes() +
+		x.queued.bytes() +
 		int64(cap(x.holders))*16 + int64(x.known)*holderBytes +
 		int64(len(x.copies))*copyBytes
 }
@@ -29,16 +30,23 @@ func (x *Index) bytes() int64 {
 // holderBytes covers a holder and its view with a few groups.
 const holderBytes = 512
 
-// growth returns an upper bound of what the need makes the index allocate.
-func (x *Index) growth(n need) int64 {
-	size := int(x.size)
+// vacant is an index without anything in it. Nobody changes it.
+var vacant Index
+
+// alone returns an upper bound of what an empty index would allocate for the need, with the holders that are known.
+func (x *Index) alone(n need) int64 {
+	return int64(cap(x.holders))*16 + int64(x.known)*holderBytes + vacant.growth(n, int(x.size))
+}
+
+// growth returns an upper bound of what the need makes the index allocate, for blocks of so many tokens.
+func (x *Index) growth(n need, size int) int64 {
 	if n.keyed {
 		return x.blocks.growth(n.handles) + x.keyedGrowth(n.handles)
 	}
 	blocks := max(n.tokens, n.handles*n.size)/size + 2*n.handles
 	bytes := x.blocks.growth(blocks) +
 		x.handles.growth(n.handles) + x.points.growth(n.handles) + x.records.growth(n.handles) +
-		x.extras.growth(n.handles) + x.waiters.growth(n.handles) + x.waiting.items.growth(n.handles) +
+		x.extras.growth(n.handles) + x.waiters.growth(n.handles) + x.queued.growth(n.handles) +
 		x.covers.growth(blocks)
 	parts := 2 * blocks
 	if n.size != size {
@@ -46,7 +54,7 @@ func (x *Index) growth(n need) int64 {
 		parts += 2*n.tokens + 4*size
 		bytes += int64(n.handles) * int64(4*min(size, n.size+size)+8*(n.size/size+4))
 	}
-	return bytes + x.parts.growth(parts) + int64(8*n.tokens)
+	return bytes + x.parts.growth(parts) + int64(8*n.tokens) + n.bytes + copyBytes*int64(n.handles)
 }
 
 // keyedGrowth is what of the growth by n keys, stored or believed, is not that of blocks.
@@ -63,14 +71,15 @@ func (x *Index) fits(n int) bool {
 }
 
 // generous is what is asked for at a time, so that room is measured once in many operations.
-var generous = need{handles: 2048, tokens: 1 << 16, size: 0}
+var generous = need{handles: 2048, tokens: 1 << 16, bytes: 1 << 16}
 
 // roomy reports whether the need fits in the budget as things are. Slack is for engine blocks of one size and for keys besides:
 // what a router believes and what engines announce come in turn.
 func (x *Index) roomy(n need) bool {
-	if n.handles <= x.slack.handles && n.tokens <= x.slack.tokens && (n.keyed || n.size == x.slack.size) {
+	if n.handles <= x.slack.handles && n.tokens <= x.slack.tokens && n.bytes <= x.slack.bytes && (n.keyed || n.size == x.slack.size) {
 		x.slack.handles -= n.handles
 		x.slack.tokens -= n.tokens
+		x.slack.bytes -= n.bytes
 		return true
 	}
 	used := x.bytes()
@@ -78,8 +87,8 @@ func (x *Index) roomy(n need) bool {
 	if big.size = n.size; n.keyed {
 		big.size = cmp.Or(x.slack.size, int(x.size))
 	}
-	most := used + x.growth(big) + x.keyedGrowth(big.handles)
-	if n.handles <= big.handles && n.tokens <= big.tokens && most <= x.config.Bytes {
+	most := used + x.growth(big, int(x.size)) + x.keyedGrowth(big.handles)
+	if n.handles <= big.handles && n.tokens <= big.tokens && n.bytes <= big.bytes && most <= x.config.Bytes {
 		if big.ample = most < x.config.Bytes-x.config.Bytes/4; big.ample {
 			x.blocks.slots.tight, x.blocks.names.tight = false, false
 		}
@@ -89,12 +98,17 @@ func (x *Index) roomy(n need) bool {
 	}
 	x.slack = need{}
 	x.blocks.slots.loose, x.blocks.names.loose = false, false
-	return used+x.growth(n) <= x.config.Bytes
+	return used+x.growth(n, int(x.size)) <= x.config.Bytes
 }
 
-// makeRoom evicts until the need fits in the budget. It reports false when it does not fit even in an empty index. It
-// must not be called with tableMu held, nor while points are in hand.
-func (x *Index) makeRoom(n need) bool {
+// passes is how many evictions, each of four times as much as the one before, take all that may go.
+const passes = 6
+
+// makeRoom evicts until the need fits in the budget. What holders have that exceed their shares goes first; only for one
+// that does not exceed its own, what others have goes too, and in the end everything. It reports false, and that before
+// anything goes, when the need does not fit even in an empty index; and when nothing is left to go but what others have by
+// right. It must not be called with tableMu held, nor while points are in hand.
+func (x *Index) makeRoom(h *holder, n need) bool {
 	if x.slack.ample && x.roomy(n) {
 		return true
 	}
@@ -105,27 +119,60 @@ func (x *Index) makeRoom(n need) bool {
 	case used > budget-budget/8:
 		b.slots.tight, b.names.tight = true, true
 	}
-	for pass := 0; !x.roomy(n); pass++ {
-		if x.blocks.held == 0 && x.points.live() == 0 {
-			if !x.resetArenas() {
-				return x.roomy(n)
-			}
-			continue
-		}
-		if b.swept > 0 || b.dead > b.slots.n/8 {
-			x.sweepAll() // what a holder left that was forgotten goes before what others have
-		} else {
-			x.evict(pass)
-		}
+	if x.roomy(n) {
+		return true
 	}
-	return true
+	if x.alone(n) > budget {
+		return false
+	}
+	if b.swept > 0 || b.dead > b.slots.n/8 {
+		x.sweepAll() // what a holder left that was forgotten goes before what others have
+	}
+	for pass := 0; pass < 2*passes; pass++ {
+		if x.roomy(n) {
+			return true
+		}
+		if b.held == 0 && x.points.live() == 0 {
+			break
+		}
+		if pass == passes && h.over {
+			return false
+		}
+		x.evict(pass%passes, pass < passes)
+	}
+	x.wipe()
+	return x.roomy(n)
 }
 
-// resetArenas gives back the memory of an index that became empty, and reports whether there was any.
-func (x *Index) resetArenas() bool {
+// wipe drops all that is left: little, or an index in which what is there could not be told from what nobody needs.
+func (x *Index) wipe() {
+	for _, h := range x.holders {
+		if h == nil {
+			continue
+		}
+		x.inStretches(h.points, func(p uint32) {
+			for r := x.points.at(p).records; r != 0; r = x.records.at(r).next {
+				h.broken |= 1 << x.records.at(r).tier
+			}
+		})
+		for t, n := range h.blocks {
+			h.evicted[t] += n
+			if n > 0 {
+				h.broken |= 1 << t
+			}
+		}
+		h.points, h.handles, h.named, h.believed, h.waiting, h.waitingBytes, h.covers = 0, 0, 0, 0, 0, 0, 0
+		h.blocks, h.queue, h.claims, h.extra = [block.NumTiers]int64{}, queue{}, 0, 0
+	}
+	x.blocks.steps += uint64(len(x.holders))
+	x.counts.evictions += x.blocks.held
+	x.resetArenas()
+}
+
+// resetArenas gives back the memory of an index that became empty.
+func (x *Index) resetArenas() {
 	x.tableMu.Lock()
 	defer x.tableMu.Unlock()
-	had := x.blocks.strands.n != 0 || x.points.next != 0
 	x.slack = need{}
 	x.blocks.clear()
 	x.copies = nil
@@ -134,31 +181,39 @@ func (x *Index) resetArenas() bool {
 	x.records.reset()
 	x.extras.reset()
 	x.parts.reset()
-	x.waiting = queue{}
-	x.extraBytes, x.waitingBytes = 0, 0
+	x.queued.reset()
+	x.extraBytes, x.waitingBytes, x.waiting = 0, 0, 0
 	for _, h := range x.holders {
 		if h != nil {
-			h.named = 0
+			h.named, h.claims = 0, 0
 		}
 	}
-	return had
 }
 
-// evict drops the least recently used sixteenth of all blocks, deepest before their parents, and of what is believed.
-// It looks at everything once, so that each dropped block costs a look at sixteen. Later passes of one makeRoom drop
-// more.
-func (x *Index) evict(pass int) {
-	before := x.blocks.held
-	x.blocks.ghosts = x.blocks.ghosts[:0]
-	share := max(0, 4-pass)
-	d := x.doom(max(1, int(before)>>share))
+// evict drops the least recently used blocks, deepest before their parents, and what is believed of them. It looks at
+// everything once. fair: only what holders have that exceed their shares. The first pass takes what they have in excess,
+// but no more than a sixteenth of all blocks, each later one four times as much, and the last all.
+func (x *Index) evict(pass int, fair bool) {
+	b := &x.blocks
+	b.ghosts = b.ghosts[:0]
+	before, excess := b.held, x.compareShares()
+	// Few at a time cost many a look; many at a time take all from one whose excess is small.
+	n := before / 16
+	if fair {
+		n = min(n, max(excess, before/256, before/4/int64(max(x.known, 1))))
+	}
+	last := pass == passes-1
+	if n = max(n, 1) << (2 * pass); last {
+		n = before
+	}
+	d := x.doom(int(min(n, before)), fair)
 	for _, h := range x.holders {
-		if h == nil {
+		if h == nil || h.points == 0 || fair && !h.over {
 			continue
 		}
 		had := h.blocks
 		x.inStretches(h.points, func(p uint32) {
-			if x.condemned(&d, p, pass) {
+			if x.condemned(&d, p, pass > 1) || last {
 				x.dropRecords(h, p, func(r *record) bool {
 					h.broken |= 1 << r.tier
 					return true
@@ -167,14 +222,15 @@ func (x *Index) evict(pass int) {
 		})
 		h.noteEvicted(&had)
 		x.collectAll(h)
-		if pass > 8 {
+		if last {
 			x.releaseAll(h) // what is left are points that wait for each other
 		}
 	}
-	x.blocks.stale = true
+	b.stale = true
 	x.cutAll(&d)
-	x.counts.evictions += before - x.blocks.held
+	x.counts.evictions += before - b.held
 	x.sweepAll()
+	x.slack = need{}
 }
 
 // noteEvicted notes what a holder has less than before an eviction.

@@ -15,7 +15,7 @@ func (b *blocks) grow(keys []block.Key, parent block.Key, rooted bool, depth uin
 	b.count(c.h, 0, own, int64(len(keys)))
 	b.held += int64(len(keys))
 	for len(keys) > 0 {
-		i := b.tip(parent, rooted, depth)
+		i := b.tip(c.h, parent, rooted, depth)
 		s := b.strands.at(i)
 		n := min(len(keys), maxStrand-int(s.length))
 		from := s.length
@@ -58,7 +58,7 @@ func (b *blocks) living() func(spot) bool {
 }
 
 // tip returns a strand to which what follows a block can be added: the block's own if it ends there, else a new one.
-func (b *blocks) tip(parent block.Key, rooted bool, depth uint32) uint32 {
+func (b *blocks) tip(h *holder, parent block.Key, rooted bool, depth uint32) uint32 {
 	at := spot(0)
 	if !rooted {
 		if b.last == parent && b.lastSpot != 0 && b.alive(b.lastSpot) {
@@ -81,13 +81,13 @@ func (b *blocks) tip(parent block.Key, rooted bool, depth uint32) uint32 {
 	store32(&s.next, 0)
 	store32(&s.prev, 0)
 	store32(&s.parent, 0)
-	store32(&s.at, 0)
+	store32(&s.at, b.begin(h))
 	s.marks.reset()
 	switch {
 	case at != 0:
 		b.hang(i, s, at)
 	case !rooted:
-		store32(&s.at, strandFloats)
+		store32(&s.at, s.at|strandFloats)
 		if b.floats == nil {
 			b.floats, b.floatKey = map[block.Key]uint32{}, map[uint32]block.Key{}
 		}
@@ -101,11 +101,45 @@ func (b *blocks) tip(parent block.Key, rooted bool, depth uint32) uint32 {
 	return i
 }
 
+// begin counts a strand for the holder that begins it, and returns the mark of that.
+func (b *blocks) begin(h *holder) uint32 {
+	if h.id >= mostBegan {
+		return 0
+	}
+	for int(h.id) >= len(b.begun) {
+		b.begun = append(b.begun, 0)
+	}
+	b.begun[h.id]++
+	return (uint32(h.id) + 1) << beganShift
+}
+
+// begunBy returns how many strands a holder began.
+func (b *blocks) begunBy(h *holder) int64 {
+	if int(h.id) < len(b.begun) {
+		return b.begun[h.id]
+	}
+	return 0
+}
+
+// disinherit lets strands that a holder began and others have count for nobody: the holder is being forgotten.
+func (b *blocks) disinherit(h *holder) {
+	if b.begunBy(h) == 0 {
+		return
+	}
+	b.strands.each(func(_ uint32, s *strand) {
+		if s.at>>beganShift == uint32(h.id)+1 {
+			store32(&s.at, s.at&(1<<beganShift-1))
+		}
+	})
+	b.steps += uint64(b.strands.live)
+	b.begun[h.id] = 0
+}
+
 // hang makes a strand a child of the block at a spot. The strand's version must be odd.
 func (b *blocks) hang(i uint32, s *strand, at spot) {
 	p := b.strands.at(at.strand())
 	store32(&s.parent, at.strand())
-	store32(&s.at, at.offset()|s.at&strandClosed)
+	store32(&s.at, at.offset()|s.at&^(strandOffset|strandFloats))
 	store32(&s.depth, p.depth+at.offset()+1)
 	store32(&s.prev, 0)
 	store32(&s.next, p.child)

@@ -20,16 +20,23 @@ type holder struct {
 	broken  uint8 // bit by tier: something of it was evicted, dropped or refused, so that its history is not whole
 	refused int64 // announcements and blocks
 
-	blocks   [block.NumTiers]int64 // of ours, by tier, in any group
-	evicted  [block.NumTiers]int64 // the same of blocks that went to keep within the budget
-	handles  int64                 // points
-	named    int64                 // blocks that it knows by their names
-	changes  uint64                // of its claims, so far
-	odd      bool                  // all it knows by handles is in points, nothing in names
-	covers   int                   // lists of what it covers in part, or twice
-	waiting  int64
-	believed int64 // blocks
-	view     *view
+	blocks       [block.NumTiers]int64 // of ours, by tier, in any group
+	evicted      [block.NumTiers]int64 // the same of blocks that went to keep within the budget
+	handles      int64                 // points
+	named        int64                 // blocks that it knows by their names
+	changes      uint64                // of its claims, so far
+	odd          bool                  // all it knows by handles is in points, nothing in names
+	covers       int                   // lists of what it covers in part, or twice
+	waiting      int64
+	waitingBytes int64
+	queue        queue // of points that wait, oldest first
+	believed     int64 // blocks
+	view         *view
+
+	claims int64 // blocks that it has, knows by name, or is believed to have
+	extra  int64 // bytes beside its points
+	weight int64 // of its usage when shares were compared last
+	over   bool  // it exceeded its share then
 }
 
 // group is one cache group of a holder.

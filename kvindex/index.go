@@ -18,15 +18,20 @@ type Config struct {
 	// holders; the oldest are dropped. Default 65,536: an offload event comes before its parent by some dozen blocks,
 	// a lost message lets thousands wait until the holder is forgotten and learned again.
 	MaxWaiting int `yaml:"max_waiting"`
-	// WaitingBytes bounds the same in bytes. Default 1/16 of Bytes, at most 64 MiB.
+	// WaitingBytes bounds the same in bytes. 0, the default, is 1/16 of Bytes, at most 64 MiB; more than 1/4 of Bytes is
+	// taken as that.
 	WaitingBytes int64 `yaml:"waiting_bytes"`
 	// MaxSpeculative is how many speculative entries there may be; the oldest are dropped. Default 1 M: two minutes
 	// of requests to holders without events, at 100 requests of 80 new blocks a second.
 	MaxSpeculative int `yaml:"max_speculative"`
 }
 
-// DefaultConfig is what a zero Config means.
-func DefaultConfig() Config { return Config{}.withDefaults() }
+// DefaultConfig is what a zero Config means. WaitingBytes is 0 in it, so that it follows Bytes.
+func DefaultConfig() Config {
+	c := Config{}.withDefaults()
+	c.WaitingBytes = 0
+	return c
+}
 
 func (c Config) withDefaults() Config {
 	if c.Bytes == 0 {
@@ -39,6 +44,7 @@ func (c Config) withDefaults() Config {
 	if c.WaitingBytes <= 0 {
 		c.WaitingBytes = min(c.Bytes/16, 64<<20)
 	}
+	c.WaitingBytes = min(c.WaitingBytes, c.Bytes/4)
 	if c.MaxSpeculative <= 0 {
 		c.MaxSpeculative = 1 << 20
 	}
@@ -132,7 +138,8 @@ type Index struct {
 	parts   arena[part]
 	waiters table // (holder, engine hash of a parent) → first point that waits for it
 
-	waiting      queue // points that wait, oldest first
+	queued       arena[queued]
+	waiting      int // points that wait, of all holders
 	waitingBytes int64
 	extraBytes   int64
 	woken        []uint64    // handles that became known while points waited for them
@@ -144,6 +151,7 @@ type Index struct {
 	lost         bool          // copies may tell of blocks that are gone
 	hand         uint64        // where relieve looks next
 	resting      int           // how often it is not worth it
+	compared     int           // how often until it compares shares again
 	clock        atomic.Uint64 // operations so far: what recency is measured in
 	now          atomic.Int64  // the latest time a Match was told
 	matchers     sync.Pool     // of *matcher
@@ -184,7 +192,7 @@ func (x *Index) Remove(id fleet.Holder, tier block.Tier, group int, handles []ui
 		return
 	}
 	for len(handles) > 0 {
-		n := min(len(handles), h.stretch())
+		n := min(len(handles), h.stretch(0))
 		x.tableMu.Lock()
 		if !h.odd {
 			x.removePlain(h, tier, uint8(g), handles[:n])
@@ -252,6 +260,7 @@ func (x *Index) Forget(id fleet.Holder) {
 		}
 	})
 	x.releaseAll(h)
+	x.blocks.disinherit(h)
 	x.special.Add(-1) // nothing claims it any more
 	x.holders[id] = nil
 	x.known--
@@ -294,12 +303,17 @@ func (x *Index) clearStrands(h *holder, tier block.Tier) {
 // stretch is how many blocks a writer changes before it lets readers pass: some µs.
 const stretch = 64
 
-// stretch is the same for a holder.
-func (h *holder) stretch() int {
+// stretchTokens bounds a stretch in tokens, so that no more room is needed for it than for a few hundred blocks of a usual
+// size: one block of the greatest size that there is.
+const stretchTokens = block.MaxSize
+
+// stretch is the same for a holder, in blocks of so many tokens.
+func (h *holder) stretch(size int) int {
+	n := keyStretch
 	if h.odd {
-		return stretch
+		n = stretch
 	}
-	return keyStretch
+	return max(1, min(n, stretchTokens/max(size, 1)))
 }
 
 // yield lets other writers in between two stretches of a holder's events, and reports whether the holder is still the

@@ -20,7 +20,7 @@ func (x *Index) StoreKeys(id fleet.Holder, tier block.Tier, group int, parent bl
 	x.advance()
 	for len(keys) > 0 {
 		n := min(len(keys), keyStretch)
-		if !x.makeRoom(need{handles: n, keyed: true}) {
+		if !x.makeRoom(h, need{handles: n, keyed: true}) {
 			x.refuse(h, 1<<tier)
 			return
 		}

@@ -69,6 +69,10 @@ func (x *Index) applyPlain(a *announcement) (int, verdict) {
 			line.key, line.end, line.placed = key, x.blocks.end(at), true
 			x.again(a, key, at)
 		} else {
+			if hasParent && x.circular(h, a.Handles[i], parent) {
+				x.refuse(h, 1<<a.Tier)
+				return len(a.Handles), applied
+			}
 			tokens := a.Tokens[i*a.BlockSize : (i+1)*a.BlockSize]
 			x.await(a, i, func(p uint32) { x.wait(h, p, parent, hasParent, tokens, x.relative(a, i)) })
 		}
@@ -132,9 +136,9 @@ func (x *Index) placePlain(a *announcement, i int, line line, c change) (int, ve
 		n := min(a.to-i, MaxChain/size-line.end)
 		if n <= 0 {
 			x.refuse(a.holder, 1<<a.Tier)
-			return a.to, applied
+			return len(a.Handles), applied
 		}
-		features := absolute(a.Features, (line.end-i)*size)
+		features := absolute(a.within(i, i+n), (line.end-i)*size)
 		keys := x.hasher.Append(x.scratch.keys[:0], line.key, line.end*size, a.Tokens[i*size:(i+n)*size], features)
 		x.scratch.keys = keys
 		handles := a.Handles[i : i+n]
@@ -156,11 +160,11 @@ func (x *Index) placePlain(a *announcement, i int, line line, c change) (int, ve
 				x.records.at(at).shrink(x.size)
 			}
 			if !x.settle(c.h, p, line, keys[0]) {
-				return i, x.estranged()
+				return i, x.estranged(a)
 			}
 			continue // it is known now
 		}
-		return i, x.estranged()
+		return i, x.estranged(a)
 	}
 	return i, applied
 }
@@ -201,8 +205,8 @@ func (x *Index) placeKeys(line *line, handles []uint64, keys []block.Key, c chan
 }
 
 // estranged returns the verdict on a handle that does not name what it should.
-func (x *Index) estranged() verdict {
-	if x.blocks.stale || x.blocks.swept > 0 {
+func (x *Index) estranged(a *announcement) verdict {
+	if !a.swept && (x.blocks.stale || x.blocks.swept > 0) {
 		return stale
 	}
 	return strange
@@ -340,7 +344,7 @@ func (x *Index) wakePlain(h *holder) {
 	n := need{handles: 1, tokens: len(e.tokens), size: len(e.tokens)}
 	if !x.roomy(n) {
 		// Eviction may take any of them: look again after it.
-		if !x.makeRoom(n) {
+		if !x.makeRoom(h, n) {
 			x.giveUp(h, w)
 		}
 		return

@@ -47,12 +47,15 @@ type extra struct {
 	hasParent bool
 }
 
-const extraHeader = 5*24 + 32
+const (
+	extraHeader  = 5*24 + 32
+	featureBytes = 32
+)
 
 func (e *extra) bytes() int64 {
 	n := 8*cap(e.keys) + 4*cap(e.tail) + 8*cap(e.through) + 4*cap(e.tokens)
 	for i := range e.features {
-		n += 32 + len(e.features[i].ID)
+		n += featureBytes + len(e.features[i].ID)
 	}
 	return int64(n)
 }
@@ -113,22 +116,28 @@ func (x *Index) unlink(h *holder, p uint32) {
 
 // extraOf returns a point's extra and makes it if there is none. Callers change its size between two calls of
 // weigh.
-func (x *Index) extraOf(p uint32) *extra {
+func (x *Index) extraOf(h *holder, p uint32) *extra {
 	pt := x.points.at(p)
 	if pt.extra == 0 {
 		pt.extra = x.extras.alloc()
+		h.extra += extraHeader
 	}
 	return x.extras.at(pt.extra)
 }
 
-func (x *Index) weigh(e *extra, sign int64) { x.extraBytes += sign * e.bytes() }
+func (x *Index) weigh(h *holder, e *extra, sign int64) {
+	n := sign * e.bytes()
+	x.extraBytes += n
+	h.extra += n
+}
 
-func (x *Index) dropExtra(p uint32) {
+func (x *Index) dropExtra(h *holder, p uint32) {
 	pt := x.points.at(p)
 	if pt.extra == 0 {
 		return
 	}
-	x.weigh(x.extras.at(pt.extra), -1)
+	x.weigh(h, x.extras.at(pt.extra), -1)
+	h.extra -= extraHeader
 	x.extras.release(pt.extra)
 	pt.extra = 0
 }
@@ -250,7 +259,7 @@ func (x *Index) free(h *holder, p uint32) (parent uint32) {
 	if k := handleKey(h.id, pt.handle); x.handles.get(k) == p {
 		x.handles.del(k)
 	}
-	x.dropExtra(p)
+	x.dropExtra(h, p)
 	x.unlink(h, p)
 	x.points.release(p)
 	h.handles--
@@ -259,18 +268,20 @@ func (x *Index) free(h *holder, p uint32) (parent uint32) {
 
 // collectAll frees all points of a holder that have no records and lead to none.
 func (x *Index) collectAll(h *holder) {
-	for again := true; again; {
-		again = false
-		x.inStretches(h.points, func(p uint32) {
-			pt := x.points.at(p)
-			if pt.records != 0 || pt.kids != 0 {
-				return
+	for p := h.points; p != 0; {
+		x.tableMu.Lock()
+		for n := 0; p != 0 && n < stretch; n++ {
+			next := x.points.at(p).next
+			for q := p; q != 0 && x.points.at(q).records == 0 && x.points.at(q).kids == 0; n++ {
+				if q == next {
+					next = x.points.at(q).next
+				}
+				q = x.free(h, q)
 			}
-			// Parents come later in the list, so that one pass is enough, except for points that wait.
-			if parent := x.free(h, p); parent != 0 && x.points.at(parent).end == 0 {
-				again = true
-			}
-		})
+			p = next
+			x.blocks.steps++
+		}
+		x.tableMu.Unlock()
 	}
 }
 
@@ -282,7 +293,7 @@ func (x *Index) releaseAll(h *holder) {
 		if k := handleKey(h.id, pt.handle); x.handles.get(k) == p {
 			x.handles.del(k)
 		}
-		x.dropExtra(p)
+		x.dropExtra(h, p)
 		x.points.release(p)
 	})
 	h.points, h.handles = 0, 0

@@ -18,14 +18,18 @@ const (
 
 // relieve does a little against a want of room before it is felt: once the last sixteenth of the budget is in use, each
 // stretch that is stored first drops some strands that were not used for long, or sweeps some of what they left, so that
-// no writer waits for all of it at once. Only strands on which nothing hangs go, from their ends. What points account for
-// stays: that is for evict, which also comes when this does not keep up.
+// no writer waits for all of it at once. Only strands on which nothing hangs go, from their ends, and only what holders have
+// that exceed their shares. What points account for stays: that is for evict, which also comes when this does not keep up.
 func (x *Index) relieve() {
 	if x.resting > 0 {
 		x.resting--
 		return
 	}
 	b := &x.blocks
+	if x.compared--; x.compared < 0 {
+		x.compareShares()
+		x.compared = len(x.holders) / 16 // so that a look at all holders costs as much as a few blocks each time
+	}
 	x.tableMu.Lock()
 	defer x.tableMu.Unlock()
 	if b.swept == 0 && b.dead > b.slots.n/16 {
@@ -50,7 +54,7 @@ func (x *Index) relieve() {
 			i = s.child
 			s = b.strands.at(i)
 		}
-		if s == nil || s.length == 0 || s.child != 0 || b.emptyEnd(s) < s.length {
+		if s == nil || s.length == 0 || s.child != 0 || b.emptyEnd(s) < s.length || x.spares(b.setAt(spotOf(i, s.length-1))) {
 			continue
 		}
 		if used := atomic.LoadUint32(&s.used); used+fresh < tick {
@@ -66,7 +70,7 @@ func (x *Index) relieve() {
 		if s == nil || s.length == 0 || s.child != 0 {
 			continue // it was there twice
 		}
-		x.cut(o.strand, s.length-min(s.length, mostCut))
+		x.cut(o.strand, max(s.length-min(s.length, mostCut), x.sparedEnd(s)))
 		if s = b.strands.at(o.strand); s != nil && s.length > 0 {
 			b.trim(o.strand)
 		}

@@ -22,6 +22,7 @@ type Stats struct {
 	Conflicts          int64 // engine hashes that turned out to name something else
 	UnknownRemoved     int64 // removals of blocks that were not known
 	Forgotten          int64 // holders forgotten
+	Steps              int64 // what operations looked at: strands, segments, members, points and table slots; see the package comment
 
 	Holders []HolderStats // ascending
 }
@@ -67,7 +68,7 @@ func (x *Index) Stats() Stats {
 		Memberships:        x.blocks.memberships,
 		Speculative:        x.blocks.beliefs.claims,
 		Handles:            int64(x.points.live()) + x.named(),
-		Waiting:            int64(x.waiting.n),
+		Waiting:            int64(x.waiting),
 		Bytes:              x.bytes(),
 		Budget:             x.config.Bytes,
 		Evictions:          x.counts.evictions,
@@ -77,6 +78,7 @@ func (x *Index) Stats() Stats {
 		Conflicts:          x.counts.conflicts,
 		UnknownRemoved:     x.counts.unknownRemoved,
 		Forgotten:          x.counts.forgotten,
+		Steps:              int64(x.blocks.steps),
 	}
 	for _, h := range x.holders {
 		if h != nil {

@@ -1,6 +1,9 @@
 package kvindex
 
 import (
+	"cmp"
+	"slices"
+
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 )
@@ -25,6 +28,10 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 		x.blocks.names.touch(s.Handles[0]) // an event of one block is little else than that
 	}
 	x.advance()
+	if s.impossible() {
+		x.refuse(h, 1<<s.Tier)
+		return
+	}
 	g := x.join(h, s)
 	if len(s.Handles) == 0 {
 		return
@@ -33,8 +40,7 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 		x.refuse(h, 1<<s.Tier)
 		return
 	}
-	a := announcement{Stored: s, holder: h, group: uint8(g)}
-	a.aligned = s.BlockSize > 0 && len(s.Tokens) == len(s.Handles)*s.BlockSize && s.BlockSize <= MaxChain
+	a := announcement{Stored: s, holder: h, group: uint8(g), aligned: s.aligned(), features: inOrder(s.Features)}
 	if !x.judge(&a) {
 		return
 	}
@@ -42,21 +48,15 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 		a.root = x.hasher.Root(s.Scope)
 	}
 	for a.from < len(s.Handles) {
-		a.to = min(a.from+h.stretch(), len(s.Handles))
-		n := need{handles: a.to - a.from, size: s.BlockSize}
-		if a.aligned {
-			n.tokens = n.handles * s.BlockSize
-		}
-		if !x.makeRoom(n) {
+		a.to = min(a.from+h.stretch(s.BlockSize), len(s.Handles))
+		if !x.makeRoom(h, a.need()) {
 			x.refuse(h, 1<<s.Tier)
-			x.wake(h)
-			return
+			break
 		}
 		x.tableMu.Lock()
 		v := applied
 		if h.odd {
-			x.apply(&a)
-			a.from = a.to
+			a.from = x.apply(&a)
 		} else {
 			a.from, v = x.applyPlain(&a)
 		}
@@ -64,7 +64,7 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 		switch v {
 		case stale:
 			x.sweepAll()
-			x.blocks.stale = false
+			a.swept = true // what is strange after it is not so for a name that nobody uses
 		case strange:
 			x.unfold(h)
 		}
@@ -72,11 +72,44 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 			continue // what waits is woken after the rest, which may know its place better
 		}
 		x.wake(h)
+		x.boundWaiting()
 		if a.from < len(s.Handles) && !x.yield(h) {
 			return
 		}
 	}
+	x.wake(h)
 	x.boundWaiting()
+}
+
+// aligned reports whether tokens tell which handle is where.
+func (s *Stored) aligned() bool {
+	return s.BlockSize > 0 && len(s.Tokens) == len(s.Handles)*s.BlockSize
+}
+
+// impossible reports whether no engine has what is announced: blocks larger than any, or a block that is its own parent. Longer circles are found where they close: see circular.
+func (s *Stored) impossible() bool {
+	if s.BlockSize > block.MaxSize || len(s.Tokens) > MaxChain {
+		return true
+	}
+	if !s.aligned() {
+		return false
+	}
+	for i, handle := range s.Handles {
+		if i > 0 && handle == s.Handles[i-1] || i == 0 && s.HasParent && handle == s.Parent {
+			return true
+		}
+	}
+	return false
+}
+
+// inOrder returns features by where they are.
+func inOrder(features []block.Feature) []block.Feature {
+	byOffset := func(f, g block.Feature) int { return cmp.Compare(f.Offset, g.Offset) }
+	if !slices.IsSortedFunc(features, byOffset) {
+		features = slices.Clone(features)
+		slices.SortStableFunc(features, byOffset)
+	}
+	return features
 }
 
 // announcement is a Stored on its way in.
@@ -88,6 +121,33 @@ type announcement struct {
 	root     block.Key
 	copies   bool // a block that is there already has one copy more
 	from, to int  // the stretch of handles to apply
+	swept    bool // names that nobody uses are gone since it began
+
+	features []block.Feature // by offset
+}
+
+// need returns an upper bound of what the stretch stores.
+func (a *announcement) need() need {
+	n := need{handles: a.to - a.from, size: max(a.BlockSize, 0)}
+	if a.aligned {
+		n.tokens = n.handles * a.BlockSize
+		for _, f := range a.within(a.from, a.to) {
+			n.bytes += 2 * (featureBytes + int64(len(f.ID)))
+		}
+	}
+	return n
+}
+
+// within returns the features that start in the blocks from lo to hi (exclusive).
+func (a *announcement) within(lo, hi int) []block.Feature {
+	at := func(i int) int {
+		n, _ := slices.BinarySearchFunc(a.features, i*a.BlockSize, func(f block.Feature, offset int) int { return cmp.Compare(f.Offset, offset) })
+		return n
+	}
+	if len(a.features) == 0 {
+		return nil
+	}
+	return a.features[at(lo):at(hi)]
 }
 
 // judge decides whether the announcement adds copies of blocks that are there already, and whether it says anything.
@@ -130,8 +190,9 @@ func (x *Index) announced(h *holder, handle uint64, tier block.Tier, group uint8
 	return p != 0 && x.find(p, tier, group) != 0
 }
 
-// apply applies a stretch of an announcement of an odd holder. It needs tableMu.
-func (x *Index) apply(a *announcement) {
+// apply applies a stretch of an announcement of an odd holder, and returns up to which handle: the last, when what is left
+// cannot be. It needs tableMu.
+func (x *Index) apply(a *announcement) int {
 	h := a.holder
 	// cur is the resolved point before the next block; placed tells that it, or the root, is known.
 	cur, placed := uint32(0), false
@@ -159,8 +220,8 @@ func (x *Index) apply(a *announcement) {
 			}
 			p = x.place(a, i, p, cur, placed, parent, hasParent)
 			if p == 0 {
-				x.refuse(h, 1<<a.Tier) // beyond MaxChain, or its own parent
-				return
+				x.refuse(h, 1<<a.Tier) // beyond MaxChain, or its own ancestor
+				return len(a.Handles)
 			}
 		} else if p == 0 {
 			p = x.add(h, handle)
@@ -168,7 +229,7 @@ func (x *Index) apply(a *announcement) {
 		}
 		if e := x.points.at(p).extra; e != 0 && !x.fits(len(x.extras.at(e).through)) {
 			x.refuse(h, 1<<a.Tier)
-			return
+			return len(a.Handles)
 		}
 		x.note(h, p, r, a.copies)
 		parent, hasParent = handle, true
@@ -177,6 +238,7 @@ func (x *Index) apply(a *announcement) {
 			cur = 0
 		}
 	}
+	return a.to
 }
 
 // place returns the point of the i-th block of an aligned announcement: p if that is right, or else a new one; at its
@@ -185,6 +247,9 @@ func (x *Index) place(a *announcement, i int, p, cur uint32, placed bool, parent
 	h := a.holder
 	tokens := a.Tokens[i*a.BlockSize : (i+1)*a.BlockSize]
 	if !placed {
+		if hasParent && x.circular(h, a.Handles[i], parent) {
+			return 0
+		}
 		if p == 0 {
 			p = x.add(h, a.Handles[i])
 		}
@@ -227,16 +292,7 @@ func (x *Index) place(a *announcement, i int, p, cur uint32, placed bool, parent
 	return p
 }
 
-// relative returns the features that may start in the i-th block, with offsets relative to its first token.
+// relative returns the features that start in the i-th block, with offsets relative to its first token.
 func (x *Index) relative(a *announcement, i int) []block.Feature {
-	if len(a.Features) == 0 {
-		return nil
-	}
-	var out []block.Feature
-	for _, f := range a.Features {
-		if o := f.Offset - i*a.BlockSize; o >= 0 && o < a.BlockSize {
-			out = append(out, block.Feature{ID: f.ID, Offset: o})
-		}
-	}
-	return out
+	return absolute(a.within(i, i+1), -i*a.BlockSize)
 }

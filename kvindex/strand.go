@@ -12,7 +12,7 @@ import (
 type strand struct {
 	version uint32 // odd while it changes
 	parent  uint32 // the strand on which it hangs; 0: none
-	at      uint32 // offset of the block on the parent after which it hangs; strandFloats, strandClosed
+	at      uint32 // offset of the block on the parent after which it hangs; strandFloats, strandClosed; who began it
 	length  uint32 // blocks; 0: it is free, or new
 	segs    [inlineSegments]uint64
 	more    uint32 // the run of the slab that has the segments, when they do not fit; else 0
@@ -51,6 +51,10 @@ const (
 	strandFloats = 1 << 16
 	// strandClosed: slots that nobody cleared point beyond the end, so that it must not grow.
 	strandClosed = 1 << 17
+	// The rest is the id of the holder that began the strand, and 1; 0 is none, or one of the last holders of a fleet that
+	// is larger than any known: their strands count for nobody.
+	beganShift = 18
+	mostBegan  = 1<<(32-beganShift) - 1
 )
 
 // strands hands out strands by 32-bit indexes, in chunks that never move and are given back one by one.
@@ -187,6 +191,34 @@ func (a *strands) each(f func(i uint32, s *strand)) {
 			}
 		}
 	}
+}
+
+// postOrder calls f for all strands that have blocks, for those that hang on one before that one. f must not change them.
+func (a *strands) postOrder(f func(i uint32, s *strand)) {
+	a.each(func(root uint32, s *strand) {
+		if s.parent != 0 {
+			return
+		}
+		i := a.leftmost(root)
+		for {
+			s := a.at(i)
+			f(i, s)
+			if i == root {
+				return
+			}
+			if i = s.parent; s.next != 0 {
+				i = a.leftmost(s.next)
+			}
+		}
+	})
+}
+
+// leftmost returns the first strand in postOrder of those that are a strand or hang on it.
+func (a *strands) leftmost(i uint32) uint32 {
+	for c := a.at(i).child; c != 0; c = a.at(i).child {
+		i = c
+	}
+	return i
 }
 
 func (a *strands) reset() {

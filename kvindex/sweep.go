@@ -68,6 +68,7 @@ func (b *blocks) clear() {
 	b.runs.reset()
 	b.sets.reset()
 	b.beliefs.reset()
+	b.held, b.memberships, b.begun = 0, 0, nil
 	b.floats, b.floatKey = nil, nil
 	b.dead, b.limbo, b.settled, b.swept, b.stale = 0, nil, 0, 0, false
 	b.old, b.new, b.scan, b.ghosts = nil, nil, nil, nil

@@ -270,6 +270,9 @@ func (b *blocks) free(i uint32, s *strand) (parent uint32) {
 		delete(b.floatKey, i)
 	}
 	closed := s.at&strandClosed != 0
+	if h := s.at >> beganShift; h != 0 {
+		b.begun[h-1]--
+	}
 	s.turn()
 	store32(&s.parent, 0)
 	store32(&s.at, 0)

@@ -11,7 +11,7 @@ import (
 // a holder's life.
 func (x *Index) unfold(h *holder) {
 	b := &x.blocks
-	if !x.makeRoom(need{handles: int(h.named), size: int(x.size)}) {
+	if !x.makeRoom(h, need{handles: int(h.named), size: int(x.size)}) {
 		x.sweepStrands(change{h: h, bit: 1<<64 - 1})
 		x.refuse(h, allTiers)
 	}

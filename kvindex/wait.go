@@ -6,12 +6,9 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// queue is a list of waiting points, oldest first: a doubly linked list in an arena of its own.
+// queue is the list of a holder's points that wait, oldest first: doubly linked.
 type queue struct {
-	items arena[queued]
-	head  uint32
-	tail  uint32
-	n     int
+	head, tail uint32
 }
 
 type queued struct {
@@ -19,61 +16,52 @@ type queued struct {
 	what       uint32
 }
 
-func (q *queue) push(what uint32) uint32 {
-	i := q.items.alloc()
-	*q.items.at(i) = queued{prev: q.tail, what: what}
+func (x *Index) enqueue(q *queue, what uint32) uint32 {
+	i := x.queued.alloc()
+	*x.queued.at(i) = queued{prev: q.tail, what: what}
 	if q.tail != 0 {
-		q.items.at(q.tail).next = i
+		x.queued.at(q.tail).next = i
 	} else {
 		q.head = i
 	}
 	q.tail = i
-	q.n++
 	return i
 }
 
-func (q *queue) remove(i uint32) {
-	it := q.items.at(i)
+func (x *Index) dequeue(q *queue, i uint32) {
+	it := x.queued.at(i)
 	if it.prev != 0 {
-		q.items.at(it.prev).next = it.next
+		x.queued.at(it.prev).next = it.next
 	} else {
 		q.head = it.next
 	}
 	if it.next != 0 {
-		q.items.at(it.next).prev = it.prev
+		x.queued.at(it.next).prev = it.prev
 	} else {
 		q.tail = it.prev
 	}
-	q.items.release(i)
-	q.n--
-}
-
-// oldest returns what has been in the queue for longest, 0 when it is empty.
-func (q *queue) oldest() uint32 {
-	if q.head == 0 {
-		return 0
-	}
-	return q.items.at(q.head).what
+	x.queued.release(i)
 }
 
 // wait lets an unresolved point wait: for its parent when tokens are known, else for someone who knows the handle's
 // place. A point that waits already learns what it did not know.
 func (x *Index) wait(h *holder, p uint32, parent uint64, hasParent bool, tokens []block.Token, features []block.Feature) {
 	pt := x.points.at(p)
-	e := x.extraOf(p)
+	e := x.extraOf(h, p)
 	if e.item == 0 {
-		e.item = x.waiting.push(p)
+		e.item = x.enqueue(&h.queue, p)
 		h.waiting++
-		x.waitingBytes += waitingBase
+		x.waiting++
+		x.owe(h, waitingBase)
 	}
 	if len(tokens) == 0 || !hasParent || parent == pt.handle || len(e.tokens) > 0 {
 		return
 	}
-	x.weigh(e, -1)
+	x.weigh(h, e, -1)
 	e.tokens = slices.Clone(tokens)
 	e.features = slices.Clone(features)
-	x.weigh(e, 1)
-	x.waitingBytes += e.bytes()
+	x.weigh(h, e, 1)
+	x.owe(h, e.bytes())
 	e.parent, e.hasParent = parent, true
 	k := handleKey(h.id, parent)
 	if e.sibling = x.waiters.get(k); e.sibling != 0 {
@@ -86,8 +74,43 @@ func (x *Index) wait(h *holder, p uint32, parent uint64, hasParent bool, tokens 
 	}
 }
 
+// maxLineage bounds how many waiting ancestors of a block circular looks at. No engine announces so long a line backwards.
+const maxLineage = 4096
+
+// circular reports whether a block would be its own ancestor if it waited for a parent: others wait for it, and the parent
+// is one of them, or waits for one, and so on.
+func (x *Index) circular(h *holder, handle, parent uint64) bool {
+	if x.waiters.get(handleKey(h.id, handle)) == 0 {
+		return false
+	}
+	if p := x.lookup(h.id, handle); p != 0 && (x.points.at(p).end != 0 || len(x.extras.at(x.points.at(p).extra).tokens) > 0) {
+		return false // it has its place, or waits for a parent already, and for no other
+	}
+	for range maxLineage {
+		if parent == handle {
+			return true
+		}
+		p := x.lookup(h.id, parent)
+		if x.blocks.steps++; p == 0 || x.points.at(p).end != 0 {
+			return false
+		}
+		e := x.extras.at(x.points.at(p).extra)
+		if !e.hasParent {
+			return false
+		}
+		parent = e.parent
+	}
+	return true
+}
+
 // waitingBase is what a waiting point costs beside its tokens: point, record, extra, queue and table slots.
-const waitingBase = 48 + 16 + extraHeader + 12 + 2*slotBytes
+const waitingBase = 48 + 16 + extraHeader + 12 + 2*32
+
+// owe counts bytes of what waits.
+func (x *Index) owe(h *holder, n int64) {
+	h.waitingBytes += n
+	x.waitingBytes += n
+}
 
 // stopWaiting takes a point out of the queue and of the list of those that wait for its parent.
 func (x *Index) stopWaiting(h *holder, p uint32) {
@@ -99,11 +122,12 @@ func (x *Index) stopWaiting(h *holder, p uint32) {
 	if e.item == 0 {
 		return
 	}
-	x.waiting.remove(e.item)
+	x.dequeue(&h.queue, e.item)
 	h.waiting--
-	x.waitingBytes -= waitingBase
+	x.waiting--
+	x.owe(h, -waitingBase)
 	if e.hasParent {
-		x.waitingBytes -= e.bytes()
+		x.owe(h, -e.bytes())
 		k := handleKey(h.id, e.parent)
 		switch {
 		case e.before != 0:
@@ -117,7 +141,7 @@ func (x *Index) stopWaiting(h *holder, p uint32) {
 			x.extras.at(x.points.at(e.sibling).extra).before = e.before
 		}
 	}
-	x.dropExtra(p)
+	x.dropExtra(h, p)
 }
 
 // wake resolves the points that wait for those that were resolved since, and so on.
@@ -139,7 +163,7 @@ func (x *Index) wake(h *holder) {
 		n := need{handles: 1, tokens: len(e.tokens), size: len(e.tokens)}
 		if !x.roomy(n) {
 			// Eviction may take any of them: look again after it.
-			if !x.makeRoom(n) {
+			if !x.makeRoom(h, n) {
 				x.giveUp(h, w)
 			}
 			continue
@@ -168,17 +192,29 @@ func absolute(features []block.Feature, start int) []block.Feature {
 	return out
 }
 
-// boundWaiting drops the oldest waiting points while there are too many.
+// boundWaiting drops waiting points while there are too many: the oldest of the holder that has most of them.
 func (x *Index) boundWaiting() {
-	for x.waiting.n > x.config.MaxWaiting || x.waitingBytes > x.config.WaitingBytes {
-		p := x.waiting.oldest()
-		if p == 0 {
+	over := func() bool {
+		return x.waiting > x.config.MaxWaiting || x.waitingBytes > x.config.WaitingBytes
+	}
+	for over() {
+		most := x.holders[0]
+		for _, h := range x.holders {
+			if h != nil && (most == nil || h.waitingBytes > most.waitingBytes) {
+				most = h
+			}
+		}
+		x.blocks.steps += uint64(len(x.holders))
+		if most == nil || most.queue.head == 0 {
 			return
 		}
 		x.tableMu.Lock()
-		x.dropPoint(x.holders[x.points.at(p).holder], p)
+		// A stretch at a time: no holder is so far ahead of another that it would not be the one to drop them all.
+		for n := 0; n < stretch && most.queue.head != 0 && over(); n++ {
+			x.dropPoint(most, x.queued.at(most.queue.head).what)
+			x.counts.waitingDropped++
+		}
 		x.tableMu.Unlock()
-		x.counts.waitingDropped++
 	}
 }
 

@@ -82,8 +82,8 @@ func (x *Index) resolve(h *holder, p, parent uint32, s *step) {
 		}
 	}
 	if len(s.keys) > 1 || len(s.tail) > 0 {
-		e := x.extraOf(p)
-		x.weigh(e, -1)
+		e := x.extraOf(h, p)
+		x.weigh(h, e, -1)
 		if len(s.keys) > 1 {
 			e.keys = append(make([]block.Key, 0, len(s.keys)), s.keys...)
 		}
@@ -93,7 +93,7 @@ func (x *Index) resolve(h *holder, p, parent uint32, s *step) {
 				e.features = append(e.features, f)
 			}
 		}
-		x.weigh(e, 1)
+		x.weigh(h, e, 1)
 	}
 	if x.points.at(p).prev != 0 { // children before parents
 		x.unlink(h, p)
@@ -123,7 +123,7 @@ func (x *Index) through(h *holder, p uint32, add bool) {
 	lo := first * size
 	for a := x.points.at(p).parent; a != 0 && x.points.at(a).end > lo; a = x.points.at(a).parent {
 		e := x.extras.at(x.points.at(a).extra)
-		x.weigh(e, -1)
+		x.weigh(h, e, -1)
 		if add {
 			e.through = append(e.through, key)
 		} else {
@@ -135,7 +135,7 @@ func (x *Index) through(h *holder, p uint32, add bool) {
 				}
 			}
 		}
-		x.weigh(e, 1)
+		x.weigh(h, e, 1)
 		for r := x.points.at(a).records; r != 0; r = x.records.at(r).next {
 			rec := x.records.at(r)
 			if h.groups[rec.group].kind == block.AttentionStateSpace {

@@ -263,7 +263,7 @@ func (c *Config) validateIO(found *problems) {
 	found.notNegative("body.timeout", c.Body.Timeout)
 	found.atLeast("index.bytes", c.Index.Bytes, 1<<20)
 	found.atLeast("index.max_waiting", int64(c.Index.MaxWaiting), 1)
-	found.atLeast("index.waiting_bytes", c.Index.WaitingBytes, 1)
+	found.atLeast("index.waiting_bytes", c.Index.WaitingBytes, 0)
 	found.atLeast("index.max_speculative", int64(c.Index.MaxSpeculative), 1)
 	found.positive("events.silence", c.Events.Silence)
 	found.positive("events.grace", c.Events.Grace)

@@ -205,7 +205,7 @@ func (e *engine) compare(m *model, t *text, less bool) error {
 		return fmt.Errorf("%d blocks of the engine are claimed, it has %d", claimed, all)
 	}
 	if !less && e.size == size && !e.ambiguous && int(got.Blocks) < all {
-		return fmt.Errorf("%d blocks are claimed, the engine has %d", got.Blocks, all)
+		return fmt.Errorf("%d blocks are claimed, the engine has %d: %+v", got.Blocks, all, e.door.Stats())
 	}
 	return nil
 }

@@ -130,6 +130,10 @@ func (h *refHolder) group(s *kvindex.Stored) int {
 
 func (x *reference) store(id fleet.Holder, s *kvindex.Stored) {
 	h := x.holder(id)
+	aligned := s.BlockSize > 0 && len(s.Tokens) == len(s.Handles)*s.BlockSize
+	if s.BlockSize > block.MaxSize || aligned && ownParent(s) {
+		return
+	}
 	h.held = nil
 	g := h.group(s)
 	h.bigram = h.bigram || s.Bigram && g >= 0
@@ -151,7 +155,6 @@ func (x *reference) store(id fleet.Holder, s *kvindex.Stored) {
 		copies = false
 	}
 
-	aligned := s.BlockSize > 0 && len(s.Tokens) == len(s.Handles)*s.BlockSize
 	parent, hasParent := s.Parent, s.HasParent
 	for i, handle := range s.Handles {
 		p := h.byHandle[handle]
@@ -177,6 +180,28 @@ func (x *reference) store(id fleet.Holder, s *kvindex.Stored) {
 	x.compute(h)
 }
 
+// ownParent reports whether a block of an announcement is its own parent.
+func ownParent(s *kvindex.Stored) bool {
+	for i, handle := range s.Handles {
+		if i > 0 && handle == s.Handles[i-1] || i == 0 && s.HasParent && handle == s.Parent {
+			return true
+		}
+	}
+	return false
+}
+
+// circular reports whether a handle is the parent of a block, or what waits leads from the parent to it.
+func (h *refHolder) circular(handle, parent uint64) bool {
+	for parent != handle {
+		p := h.byHandle[parent]
+		if p == nil || p.resolved || !p.waits {
+			return false
+		}
+		parent = p.awaits
+	}
+	return true
+}
+
 func (h *refHolder) add(handle uint64) *refPoint {
 	p := &refPoint{handle: handle, records: map[place]*refRecord{}}
 	h.byHandle[handle] = p
@@ -195,10 +220,13 @@ func (x *reference) place(h *refHolder, s *kvindex.Stored, i int, p *refPoint, p
 	}
 	before := h.byHandle[parent]
 	if hasParent && (before == nil || !before.resolved) || !hasParent && s.RootUnknown {
+		if hasParent && (p == nil || !p.resolved && !p.waits) && h.circular(s.Handles[i], parent) {
+			return nil
+		}
 		if p == nil {
 			p = h.add(s.Handles[i])
 		}
-		if !p.resolved && !p.waits && hasParent && parent != p.handle {
+		if !p.resolved && !p.waits && hasParent {
 			p.waits, p.awaits, p.tokens, p.features = true, parent, tokens, features
 		}
 		return p

@@ -1,0 +1,174 @@
+package kvindex_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// limited is an index of a few MiB and what a test tells it.
+type limited struct {
+	*testing.T
+	x      *kvindex.Index
+	handle uint64
+	steps  int64 // after the last operation
+	source *rand.Rand
+}
+
+// words returns n tokens that were never there.
+func (l *limited) words(n int) []block.Token { return random(l.source, n) }
+
+func newLimited(t *testing.T, size int, cfg kvindex.Config) *limited {
+	h, err := block.NewHasher(block.XXH3, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &limited{T: t, x: kvindex.New(h, cfg), handle: 1 << 40, source: rand.New(rand.NewPCG(20, 26))}
+}
+
+// store announces a block of tokens under a new handle, after a parent; 0: at the root.
+func (l *limited) store(id fleet.Holder, tokens []block.Token, parent uint64) uint64 {
+	l.handle++
+	l.x.Store(id, &kvindex.Stored{Handles: []uint64{l.handle}, Tokens: tokens, BlockSize: len(tokens), Parent: parent, HasParent: parent != 0})
+	l.check()
+	return l.handle
+}
+
+// check holds an operation to the budget in bytes and in steps.
+func (l *limited) check() {
+	l.Helper()
+	s := l.x.Stats()
+	if s.Bytes > s.Budget {
+		l.Fatalf("%d bytes of %d", s.Bytes, s.Budget)
+	}
+	if n := s.Steps - l.steps; n > stepBudget(&s, 1) {
+		l.Fatalf("one operation took %d steps, at most %d are expected", n, stepBudget(&s, 1))
+	}
+	l.steps = s.Steps
+}
+
+// stepBudget is the bound of the package comment for an operation on n blocks. What is there is less than its bytes.
+func stepBudget(s *kvindex.Stats, n int) int64 {
+	return int64(n)*3*block.MaxSize + 20*s.Budget/16
+}
+
+func (l *limited) fill(id fleet.Holder) {
+	for before := l.x.Stats().Evictions; l.x.Stats().Evictions == before; {
+		parent := uint64(0)
+		for range 32 {
+			parent = l.store(id, l.words(16), parent)
+		}
+	}
+}
+
+func TestThreeEventsThatWaitForEachOtherDoNotStopTheIndex(t *testing.T) {
+	l := newLimited(t, 16, kvindex.Config{})
+	a := l.words(16)
+	l.x.Store(0, &kvindex.Stored{Handles: []uint64{8}, Tokens: a, BlockSize: 16, Parent: 9, HasParent: true})
+	l.x.Store(0, &kvindex.Stored{Handles: []uint64{9}, Tokens: a, BlockSize: 16, Parent: 8, HasParent: true})
+	if s, _ := l.x.Holder(0); s.Refused != 1 || s.Waiting != 1 || s.Whole {
+		t.Errorf("the circle: %+v", s)
+	}
+	handles := make([]uint64, 2000)
+	for i := range handles {
+		handles[i] = uint64(i + 100)
+	}
+	l.x.Store(0, &kvindex.Stored{Handles: handles, BlockSize: 1 << 20})
+	if s, _ := l.x.Holder(0); s.Refused != 2 || s.Handles != 1 {
+		t.Errorf("the event: %+v", s)
+	}
+	l.check()
+}
+
+func TestUnknownParentsDoNotStopASmallIndex(t *testing.T) {
+	for _, mib := range []int64{1, 8, 16} {
+		t.Run(fmt.Sprint(mib, " MiB"), func(t *testing.T) {
+			cfg := kvindex.DefaultConfig()
+			cfg.Bytes = mib << 20
+			l := newLimited(t, 16, cfg)
+			for range 70_000 {
+				l.store(0, l.words(16), 1<<30+uint64(l.handle))
+			}
+			if s := l.x.Stats(); s.Waiting == 0 || s.WaitingDropped == 0 || s.Bytes > s.Budget/4 {
+				t.Errorf("%d wait, %d dropped, %d bytes", s.Waiting, s.WaitingDropped, s.Bytes)
+			}
+			l.store(1, l.words(16), 0)
+		})
+	}
+}
+
+func TestContentUnderNewHashesDoesNotStopAFullIndex(t *testing.T) {
+	for _, mib := range []int64{1, 16, 64, 256} {
+		if mib > 16 && testing.Short() {
+			break
+		}
+		t.Run(fmt.Sprint(mib, " MiB"), func(t *testing.T) {
+			l := newLimited(t, 16, kvindex.Config{Bytes: mib << 20})
+			l.fill(0)
+			chain := [][]block.Token{}
+			for range 64 {
+				chain = append(chain, l.words(16))
+			}
+			for range int(mib) * 20 {
+				parent := uint64(0)
+				for _, tokens := range chain {
+					parent = l.store(1, tokens, parent)
+				}
+				for range 20 {
+					l.store(1, l.words(16), 1<<30+l.handle)
+				}
+			}
+		})
+	}
+}
+
+func TestALostMessageDoesNotStopAFullIndex(t *testing.T) {
+	l := newLimited(t, 16, kvindex.Config{Bytes: 8 << 20})
+	l.fill(0)
+	parent := l.store(0, l.words(16), 0) + 1000 // which nobody announces
+	for range 70_000 {
+		parent = l.store(0, l.words(16), parent)
+	}
+}
+
+func TestOneEventDoesNotEmptyTheIndex(t *testing.T) {
+	for name, event := range map[string]kvindex.Stored{
+		"of blocks that are too large":            {Handles: make([]uint64, 2000), BlockSize: 1 << 20},
+		"of the largest blocks, without tokens":   {Handles: make([]uint64, 2000), BlockSize: block.MaxSize},
+		"of one block of that size, with tokens":  {Handles: []uint64{1}, Tokens: make([]block.Token, block.MaxSize), BlockSize: block.MaxSize},
+		"of blocks of one token":                  {Handles: make([]uint64, 60_000), Tokens: make([]block.Token, 60_000), BlockSize: 1},
+		"of blocks of one token, after a parent":  {Handles: make([]uint64, 60_000), Tokens: make([]block.Token, 60_000), BlockSize: 1, HasParent: true, Parent: 7},
+		"of blocks of a prime number, with items": {Handles: make([]uint64, 100), Tokens: make([]block.Token, 1300), BlockSize: 13, Features: []block.Feature{{ID: string(make([]byte, 1<<22)), Offset: 20}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for i := range event.Handles {
+				event.Handles[i] = 1<<50 + uint64(i)
+			}
+			l := newLimited(t, 16, kvindex.Config{Bytes: 2 << 20})
+			for id := range fleet.Holder(2) {
+				parent := uint64(0)
+				for range 8000 {
+					parent = l.store(id, l.words(16), parent)
+				}
+			}
+			before := l.x.Stats()
+			l.x.Store(2, &event)
+			after := l.x.Stats()
+			if after.Bytes > after.Budget {
+				t.Errorf("%d bytes of %d", after.Bytes, after.Budget)
+			}
+			if n := after.Steps - l.steps; n > stepBudget(&after, len(event.Handles)) {
+				t.Errorf("%d steps", n)
+			}
+			for id := range 2 {
+				if h, was := after.Holders[id], before.Holders[id]; h.Blocks[0] < was.Blocks[0]*9/10 || h.Blocks[0] < 7000 {
+					t.Errorf("holder %d had %d blocks and has %d", id, was.Blocks[0], h.Blocks[0])
+				}
+			}
+		})
+	}
+}
