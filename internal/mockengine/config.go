@@ -8,7 +8,6 @@ import (
 
 	"github.com/warmpath/warmpath/internal/engine"
 	"github.com/warmpath/warmpath/internal/network"
-	"github.com/warmpath/warmpath/kvevent"
 )
 
 // Kind is the engine whose HTTP surface and events are imitated.
@@ -142,7 +141,7 @@ func (c *Config) validate() error {
 	if c.Wire == "" {
 		c.Wire = map[Kind]string{VLLM: "vllm-0.32", SGLang: "sglang-0.5.23"}[c.Kind]
 	}
-	if _, err := kvevent.ParseWire(c.Wire); err != nil && c.Wire != "" {
+	if _, err := newEncoder(c.Wire); err != nil {
 		problems = append(problems, err)
 	}
 	if err := c.Faults.validate(); err != nil {

@@ -170,7 +170,10 @@ func converse(t testing.TB, s *Server, conversations, turns int) {
 // Whatever version the events are written in, replaying them gives exactly what the engine has: with evictions, a CPU tier,
 // duplicates and preemptions.
 func TestEventsOfEveryWireReproduceTheCache(t *testing.T) {
-	for _, wire := range append(kvevent.Wires(), "vllm-0.32.0+bytes") {
+	for _, wire := range append(kvevent.Wires(), "vllm-0.32.0+bytes", "sglang-0.5.6") {
+		if wire == "sglang-0.4.6" || wire == "sglang-0.4.7" {
+			continue // see TestSGLangBefore056TellsNoChain
+		}
 		t.Run(wire, func(t *testing.T) {
 			s := start(t, func(c *Config) {
 				withEvents(c)
@@ -408,6 +411,68 @@ func TestPortsAreOffsetByRank(t *testing.T) {
 	f("tcp://h:65535", 1, "")
 	f("tcp://h", 0, "")
 	f("tcp://h:x", 0, "")
+}
+
+// docs/engines.md: events of SGLang before 0.5.6 cannot be used.
+func TestSGLangBefore056TellsNoChain(t *testing.T) {
+	for _, wire := range []string{"sglang-0.4.6", "sglang-0.4.7", "sglang-0.5.5"} {
+		s := start(t, func(c *Config) { withEvents(c); c.Kind, c.Wire, c.Blocks, c.MaxModelLen = SGLang, wire, 12, 190 })
+		l := listenTo(t, s, 0)
+		page := slices.Repeat([]int{7}, 16)
+		prompt := slices.Concat(page, slices.Repeat([]int{8}, 16), page, page)
+		ask := func(ids []int) {
+			complete(t, s, textPath, object{"model": "mock", "prompt": ids, "max_tokens": 1})
+		}
+		ask(prompt)
+		stored, removed := map[uint64]bool{}, map[uint64]bool{}
+		count := func(kind kvevent.Kind, into map[uint64]bool) (n int) {
+			for _, e := range l.taken() {
+				if e.Kind != kind {
+					continue
+				}
+				if e.HasParent {
+					t.Errorf("%s: an event has a parent", wire)
+				}
+				for _, h := range e.Hashes {
+					into[h] = true
+					n++
+				}
+			}
+			return n
+		}
+		waitFor(t, func() bool { return count(kvevent.Stored, stored) == 4 })
+		if len(stored) != 2 {
+			t.Errorf("%s: four pages, of which two differ, have %d hashes", wire, len(stored))
+		}
+		for i := range 4 {
+			ask(slices.Repeat([]int{100 + i}, 64))
+		}
+		waitFor(t, func() bool { return count(kvevent.Removed, removed) >= 4 })
+		count(kvevent.Stored, stored)
+		for h := range removed {
+			if !stored[h] {
+				t.Errorf("%s: %d is removed and was never stored", wire, h)
+			}
+		}
+	}
+}
+
+func TestAWireThatNobodyKnowsIsRefused(t *testing.T) {
+	for _, wire := range []string{"vllm-9.9", "vllm-0.32.1", "vllm-1", "sglang-0.5.24", "sglang-1.0+int", "trtllm-9", "foo", "vllm-0.8", "vllm-x"} {
+		cfg := DefaultConfig()
+		cfg.Wire = wire
+		_, err := New(cfg)
+		if err == nil || !strings.Contains(err.Error(), "vllm-") {
+			t.Errorf("%s: %v", wire, err)
+		}
+	}
+	for _, wire := range []string{"vllm", "sglang", "vllm-0.32", "vllm-0.32.0+bytes", "vllm-0.10", "sglang-0.5.17", "trtllm-1.3"} {
+		cfg := DefaultConfig()
+		cfg.Wire = wire
+		if _, err := New(cfg); err != nil {
+			t.Errorf("%s: %v", wire, err)
+		}
+	}
 }
 
 func TestReplayFormFollowsTheVersion(t *testing.T) {

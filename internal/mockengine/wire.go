@@ -1,6 +1,10 @@
 package mockengine
 
 import (
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +19,9 @@ type encoder struct {
 	wire      kvevent.Wire
 	oldReplay bool // replays of that version carry no topic
 	sglang    bool
+	// unchained: SGLang before 0.5.6 (#13488) told no parents and hashed each page by itself, with Python's hash of its tokens. Nobody can
+	// use such events; they are written so that routers can be tested with them.
+	unchained bool
 }
 
 // batch is the memory of one rank's payloads.
@@ -23,27 +30,69 @@ type batch struct {
 	hashes   []kvevent.Hash
 	features []block.Feature
 	payload  []byte
+	pages    map[page]uint64 // unchained: how pages are written
 }
 
+// page is one page of a tier, by its chained hash.
+type page struct {
+	tier    block.Tier
+	chained uint64
+}
+
+// newEncoder returns the encoder of that wire. A version that is newer than all that are known is refused, as nobody knows what it
+// writes.
 func newEncoder(name string) (encoder, error) {
 	wire, err := kvevent.ParseWire(name)
 	if err != nil {
 		return encoder{}, err
 	}
-	return encoder{wire: wire, oldReplay: replaysWithoutTopic(name), sglang: strings.HasPrefix(name, "sglang")}, nil
+	family, version := versionOf(name)
+	newest := ""
+	for _, known := range kvevent.Wires() {
+		if f, _ := versionOf(known); f == family {
+			newest = known
+		}
+	}
+	if _, known := versionOf(newest); slices.Compare(version, known) > 0 {
+		return encoder{}, fmt.Errorf("wire %q is newer than %s, the newest known; known are %s", name, newest, strings.Join(kvevent.Wires(), ", "))
+	}
+	return encoder{
+		wire: wire, oldReplay: replaysWithoutTopic(name), sglang: family == "sglang",
+		unchained: family == "sglang" && version != nil && slices.Compare(version, []int{0, 5, 6}) < 0,
+	}, nil
+}
+
+// versionOf takes a wire's name apart, which ParseWire accepts: sglang-0.5.18+int is sglang and 0, 5, 18. A name without a version has
+// none.
+func versionOf(name string) (family string, version []int) {
+	name, _, _ = strings.Cut(name, "+")
+	family, text, ok := strings.Cut(name, "-")
+	if !ok {
+		return family, nil
+	}
+	for part := range strings.SplitSeq(text, ".") {
+		n, err := strconv.Atoi(part)
+		if err != nil {
+			return family, nil
+		}
+		version = append(version, n)
+	}
+	for len(version) < 3 {
+		version = append(version, 0)
+	}
+	return family, version
 }
 
 // replaysWithoutTopic: vLLM put the topic into replays with 0.26 (#45177), SGLang after 0.5.18.
 func replaysWithoutTopic(name string) bool {
-	if version, ok := strings.CutPrefix(name, "vllm-0."); ok {
-		minor, err := strconv.Atoi(strings.FieldsFunc(version, func(r rune) bool { return r < '0' || r > '9' })[0])
-		return err == nil && minor < 26
+	family, version := versionOf(name)
+	switch {
+	case version == nil:
+		return false
+	case family == "vllm":
+		return slices.Compare(version, []int{0, 26, 0}) < 0
 	}
-	if version, ok := strings.CutPrefix(name, "sglang-0.5."); ok {
-		patch, err := strconv.Atoi(version)
-		return err == nil && patch <= 18
-	}
-	return strings.HasPrefix(name, "sglang-0.4")
+	return family == "sglang" && slices.Compare(version, []int{0, 5, 19}) < 0
 }
 
 // encode returns the payload of events as one batch; it is valid until the next call with the same b.
@@ -75,12 +124,38 @@ func (c *encoder) event(b *batch, e *engine.Event) kvevent.Event {
 			out.Hidden = kvevent.KeySalt // offload tiers leave extra_keys out, even of salted blocks (facts/engines.md §9.5)
 		}
 	}
+	if c.unchained {
+		out.Parent, out.HasParent = 0, false
+	}
 	first := len(b.hashes)
-	for _, h := range e.Hashes {
-		b.hashes = append(b.hashes, uint64(h))
+	for i, h := range e.Hashes {
+		hash := uint64(h)
+		if c.unchained {
+			hash = b.unchained(e, i)
+		}
+		b.hashes = append(b.hashes, hash)
 	}
 	out.Hashes = b.hashes[first:len(b.hashes):len(b.hashes)]
 	return out
+}
+
+// unchained returns the hash of the i-th page of e by its tokens alone: FNV-1a stands for Python's hash.
+func (b *batch) unchained(e *engine.Event, i int) uint64 {
+	p := page{e.Tier, uint64(e.Hashes[i])}
+	if e.Kind == engine.Removed {
+		hash := b.pages[p]
+		delete(b.pages, p)
+		return hash
+	}
+	sum := fnv.New64a()
+	for _, id := range e.Tokens[i*e.BlockSize : (i+1)*e.BlockSize] {
+		_, _ = sum.Write(binary.LittleEndian.AppendUint32(nil, uint32(id)))
+	}
+	if b.pages == nil {
+		b.pages = map[page]uint64{}
+	}
+	b.pages[p] = sum.Sum64()
+	return b.pages[p]
 }
 
 // relative returns the features that begin in e, by their place in it.
