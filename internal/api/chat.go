@@ -52,6 +52,10 @@ func watchOpenAI(in place, key []byte) meaning {
 			return isObject
 		case "message":
 			return isMessage
+		case "model":
+			return isModel
+		case "code":
+			return isCode
 		}
 	case inChoice:
 		switch string(key) {
@@ -83,8 +87,11 @@ func watchOpenAI(in place, key []byte) meaning {
 			return isCachedTokens
 		}
 	case inError:
-		if string(key) == "message" {
+		switch string(key) {
+		case "message":
 			return isMessage
+		case "code":
+			return isCode
 		}
 	}
 	return nothing

@@ -41,6 +41,8 @@ const (
 	isObject // the root's "object": "error" is how vLLM before 0.10 and SGLang tell one
 	isMessage
 	isGenerated // an element of inGenerated
+	isModel     // the root's "model"
+	isCode      // an error's "code"
 )
 
 // watchedDepth is how deep the places lie that we look into: root, choices, choice, delta, tool_calls.
@@ -80,7 +82,12 @@ type document struct {
 	failed     bool // an error was told, perhaps in a document that is not yet whole
 	aborted    bool // a finish_reason was the engine's own: abort, error
 	closed     bool // the outermost object was closed
+	broken     bool // something stood before it, behind it, or in its place
+	answers    bool // the root has a list of choices, perhaps an empty one
+	code       int  // an error's, where it is a number
 	usage      Usage
+	model      [256]byte // the first that was told
+	modelLen   int
 	message    [256]byte
 	messageLen int
 }
@@ -98,9 +105,9 @@ func (d *document) reset(watch func(place, []byte) meaning) {
 	d.watch = watch
 	d.next()
 	d.choices = choiceSet{}
-	d.token, d.failed, d.aborted, d.closed = false, false, false, false
+	d.token, d.failed, d.aborted, d.closed, d.broken, d.answers = false, false, false, false, false, false
 	d.usage = Usage{}
-	d.messageLen = 0
+	d.messageLen, d.modelLen, d.code = 0, 0, 0
 }
 
 // next makes d ready for another document.
@@ -195,10 +202,15 @@ func (d *document) push(c byte) {
 	p := elsewhere
 	object := c == '{'
 	switch {
-	case d.depth == 0 && object:
-		p = atRoot
+	case d.depth == 0:
+		d.broken = d.broken || d.closed || !object
+		d.closed = false
+		if object {
+			p = atRoot
+		}
 	case d.means == isChoices && !object:
 		p = inChoices
+		d.answers = true
 	case d.means == isChoice && object:
 		p = inChoice
 		d.index, d.finish = 0, false
@@ -229,6 +241,7 @@ func (d *document) push(c byte) {
 // pop leaves a container.
 func (d *document) pop() {
 	if d.depth == 0 {
+		d.broken = true
 		return
 	}
 	p := d.place()
@@ -250,6 +263,9 @@ func (d *document) gotToken() {
 }
 
 func (d *document) beginString(at int) {
+	if d.depth == 0 {
+		d.broken = true
+	}
 	d.state = inString
 	d.length, d.keptLen = 0, 0
 	d.isKey = d.wantKey
@@ -264,7 +280,7 @@ func (d *document) beginString(at int) {
 // keep remembers the beginning of a string where it is of use.
 func (d *document) keep(b []byte) {
 	d.length += len(b)
-	if !d.isKey && d.means != isFinish && d.means != isObject && d.means != isMessage || d.keptLen > len(d.kept) {
+	if !d.isKey && d.means != isFinish && d.means != isObject && d.means != isMessage && d.means != isModel || d.keptLen > len(d.kept) {
 		return
 	}
 	if d.means == isMessage && !d.isKey {
@@ -322,6 +338,10 @@ func (d *document) endString(at int) {
 		if string(d.keptString()) == "error" {
 			d.failed, d.effects = true, true
 		}
+	case isModel:
+		if d.modelLen == 0 {
+			d.modelLen = copy(d.model[:], d.keptString())
+		}
 	case isMessage:
 		d.messageLen = copy(d.message[:], d.kept[:min(d.keptLen, len(d.kept))])
 		d.effects = true
@@ -331,12 +351,15 @@ func (d *document) endString(at int) {
 
 // scalar reads a byte of a number or a literal.
 func (d *document) scalar(c byte) {
+	if d.depth == 0 {
+		d.broken = true
+	}
 	switch d.means {
 	case isGenerated:
 		if c -= '0'; c <= 9 {
 			d.gotToken()
 		}
-	case isIndex, isPromptTokens, isCompletionTokens, isCachedTokens:
+	case isIndex, isPromptTokens, isCompletionTokens, isCachedTokens, isCode:
 		if c -= '0'; c > 9 {
 			d.means, d.digits = nothing, false // null, or not a count
 			return
@@ -365,6 +388,8 @@ func (d *document) endScalar() {
 		d.usage.Completion = d.number
 	case isCachedTokens:
 		d.usage.Cached, d.usage.HasCached = d.number, true
+	case isCode:
+		d.code = d.number
 	}
 	d.means = nothing
 }

@@ -107,6 +107,12 @@ func Saturated(cause error) *Error {
 		Message: "all workers are busy; try again in a moment", Cause: cause}
 }
 
+// Limited returns the error of a request for which all workers asked to be left alone (429).
+func Limited(retry time.Duration) *Error {
+	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "workers_limited", RetryAfter: retry,
+		Message: "all workers asked for a pause; try again in " + seconds(retry)}
+}
+
 // QueueFull returns the error of a request for which the queue has no room (429).
 func QueueFull(retry time.Duration) *Error {
 	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "queue_full", RetryAfter: retry,

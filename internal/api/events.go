@@ -15,6 +15,7 @@ type eventLines struct {
 	payload int  // bytes of its payload so far
 	match   int  // how many bytes of "[DONE]" the payload has matched
 	open    bool // the current event has begun
+	data    bool // it has a data line
 	afterCR bool // the last byte was a CR: a LF now belongs to it
 	done    bool // [DONE] was seen
 }
@@ -37,6 +38,7 @@ func (l *eventLines) end() {
 	if l.payload == len(doneMark) && l.match == len(doneMark) {
 		l.done = true
 	}
+	l.data = l.data || l.prefix == len(dataPrefix)
 	l.length, l.prefix, l.payload, l.match = 0, 0, 0, 0
 }
 
@@ -79,6 +81,7 @@ func (w *Watcher) feedEvents(chunk []byte) (whole int) {
 				i += n
 				whole, start = i, i
 				w.pieces++
+				w.events++
 				continue
 			}
 		}
@@ -128,8 +131,13 @@ func (w *Watcher) endEvent(chunk []byte, start, end int) {
 	if w.json.generated {
 		w.pieces++
 	}
+	if w.lines.data {
+		if w.events++; w.events == 1 {
+			w.begun = w.json.answers && w.json.depth == 0
+		}
+	}
 	w.json.next()
-	w.lines.open = false
+	w.lines.open, w.lines.data = false, false
 	w.failed = w.json.failed
 }
 

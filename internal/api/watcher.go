@@ -32,6 +32,8 @@ type Watcher struct {
 	plain  plainEvent
 	failed bool // an event that tells an error is whole
 	pieces int  // events that brought a part of the answer
+	events int  // events with data
+	begun  bool // the first of them was a whole document with a list of choices
 }
 
 // Reset makes w ready for a new response.
@@ -39,7 +41,7 @@ func (w *Watcher) Reset(d Dialect, f Format) {
 	w.format = f
 	w.json.reset(dialects[d].watch)
 	w.lines = eventLines{}
-	w.failed, w.pieces = false, 0
+	w.failed, w.pieces, w.events, w.begun = false, 0, 0, false
 	w.plain.prefixLen, w.plain.suffixLen = 0, 0
 }
 
@@ -88,6 +90,26 @@ func (w *Watcher) Failed() bool {
 // no error or no message.
 func (w *Watcher) ErrorText() string { return string(w.json.message[:w.json.messageLen]) }
 
+// ErrorCode returns the error's code where it is a number, which engines make the status that they would have answered with; 0
+// when it is none.
+func (w *Watcher) ErrorCode() int { return w.json.code }
+
+// Answers reports whether what was fed has the shape of an answer so far: a document with a list of choices. Of a stream the first
+// event with data tells; that one must be whole.
+func (w *Watcher) Answers() bool {
+	if w.format == JSON {
+		return w.json.answers
+	}
+	return w.begun
+}
+
+// Events returns how many events with data were whole; [DONE] is one.
+func (w *Watcher) Events() int { return w.events }
+
+// Model returns the model that the answer names, nil when it names none, or one that is long or has escapes. It is valid until
+// Reset.
+func (w *Watcher) Model() []byte { return w.json.model[:w.json.modelLen] }
+
 // Done reports whether [DONE] was seen.
 func (w *Watcher) Done() bool { return w.lines.done }
 
@@ -99,8 +121,11 @@ func (w *Watcher) Complete() bool {
 	if !w.Finished() || w.json.failed || w.json.aborted {
 		return false
 	}
-	return w.format == EventStream || w.json.closed
+	return w.format == EventStream || w.Whole()
 }
+
+// Whole reports whether what was fed is one JSON object with nothing before and behind it. It looks at brackets and quotes only.
+func (w *Watcher) Whole() bool { return w.json.closed && !w.json.broken }
 
 // Usage returns the last usage seen.
 func (w *Watcher) Usage() Usage { return w.json.usage }

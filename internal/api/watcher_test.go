@@ -298,3 +298,43 @@ func strictJSON(doc []byte) bool {
 	return bytes.Count(doc, []byte(`"error"`)) <= 1 && bytes.Count(doc, []byte(`"index"`)) <= 1 && bytes.Count(doc, []byte(`"finish_reason"`)) <= 1 &&
 		!bytes.Contains(doc, []byte("ſ"))
 }
+
+func TestAStreamBeginsAsAnAnswerOrNot(t *testing.T) {
+	for events, want := range map[string]bool{
+		`data: {"model":"m","choices":[{"delta":{}}]}` + "\n\n":                    true,
+		": ping\n\ndata: {\"choices\":[]}\n\n":                                     true,
+		"event: x\r\ndata: {\"choices\":\r\ndata: []}\r\n\r\ndata: [DONE]\r\n\r\n": true,
+		"data: [DONE]\n\n":                       false,
+		"data: {\"choices\":[{\"delta\":\n\n":    false,
+		"data: <html>\n\n":                       false,
+		"data: {}\n\ndata: {\"choices\":[]}\n\n": false,
+		": ping\n\n":                             false,
+	} {
+		for split := range events {
+			var w Watcher
+			w.Reset(OpenAIChat, EventStream)
+			w.Feed([]byte(events[:split]))
+			w.Feed([]byte(events[split:]))
+			if w.Answers() != want || (w.Events() == 0) != (events == ": ping\n\n") {
+				t.Fatalf("%q split at %d: answers %t, %d events", events, split, w.Answers(), w.Events())
+			}
+		}
+	}
+	for text, want := range map[string]bool{
+		`{"choices":[]}`: true, " \n{} \t": true, `{}x`: false, `x{}`: false, `[]{}`: false, `{}{}`: false, `"a"`: false, `{}]`: false, `{`: false, `<html>`: false, ``: false,
+	} {
+		var w Watcher
+		w.Reset(OpenAIChat, JSON)
+		w.Feed([]byte(text))
+		w.End()
+		if w.Whole() != want {
+			t.Errorf("%q: whole %t", text, w.Whole())
+		}
+	}
+	var w Watcher
+	w.Reset(OpenAICompletions, JSON)
+	w.Feed([]byte(`{"model":"a/b","error":{"message":"x","code":404},"choices":[{"model":"no"}]}`))
+	if string(w.Model()) != "a/b" || w.ErrorCode() != 404 {
+		t.Errorf("model %q, code %d", w.Model(), w.ErrorCode())
+	}
+}

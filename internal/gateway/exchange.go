@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -49,6 +50,8 @@ type exchange struct {
 	ids      []byte // scratch: a body with token ids in place of its text
 	rec      telemetry.Record
 	reports  bool // the worker tells cached tokens
+	doubts   []doubt
+	odd      bool // the answer names another model than was asked for, as others' do
 	routed   bool // a worker was asked: the request is finished, not refused
 	abort    bool // the client holds part of an answer: end by cutting the connection
 }
@@ -56,6 +59,7 @@ type exchange struct {
 func newExchange(g *Gateway) *exchange {
 	x := &exchange{g: g}
 	x.attempt.OnSent, x.attempt.OnFirstToken, x.attempt.OnTokens = x.sent, x.firstToken, x.tokens
+	x.attempt.Knows = x.knows
 	return x
 }
 
@@ -79,6 +83,7 @@ func (x *exchange) end() {
 	abort := x.abort
 	x.w, x.r, x.body, x.routed, x.abort, x.reports = nil, nil, nil, false, false, false
 	x.attempt.Writer, x.attempt.Header, x.attempt.Body, x.attempt.Set = nil, nil, nil, nil
+	x.doubts, x.odd = x.doubts[:0], false
 	x.prepared.reset()
 	x.g.exchanges.Put(x)
 	if abort {
@@ -127,28 +132,30 @@ func (x *exchange) serve() {
 	x.forward(ctx)
 }
 
-// forward tries workers until one answers, the tries are used up, or nobody is left.
+// forward tries workers until one answers well, the tries are used up, nobody is left, or another answer would be no better.
 func (x *exchange) forward(ctx context.Context) {
 	var last proxy.Result
 	for {
 		d, err := x.route(ctx)
 		if err != nil {
 			if x.rec.Attempts > 0 {
-				x.settle(ctx, &last) // what the last worker said tells more than that there is no other
+				x.settle(ctx, &last) // what a worker said tells more than that there is no other
 				return
 			}
 			x.noWorker(err)
 			return
 		}
-		tried := d.Worker.ID
-		last = x.try(ctx, d)
-		if !last.Retryable || x.rec.Attempts >= x.g.cfg.Attempts || ctx.Err() != nil {
+		holder, worker := d.Holder, d.Worker
+		result := x.try(ctx, d)
+		again := x.weigh(holder, worker, &result)
+		last = *better(&last, &result)
+		if !again || x.rec.Attempts >= x.g.cfg.Attempts || ctx.Err() != nil {
 			x.settle(ctx, &last)
 			return
 		}
-		x.g.Telemetry.Retried(x.rec.Worker)
-		x.rec.Failed = append(x.rec.Failed, x.rec.Worker+": "+describe(&last))
-		x.prepared.route.Exclude = append(x.prepared.route.Exclude, tried)
+		x.g.Telemetry.Retried(worker.URL, retryReasons[verdictOf(&result)])
+		x.rec.Failed = append(x.rec.Failed, worker.URL+": "+describe(&result))
+		x.prepared.route.Exclude = append(x.prepared.route.Exclude, worker.ID)
 	}
 }
 
@@ -156,7 +163,7 @@ func describe(r *proxy.Result) string {
 	if r.Err != nil {
 		return r.Class.String() + ": " + r.Err.Error()
 	}
-	return r.Class.String()
+	return fmt.Sprintf("%v: status %d", r.Class, r.Status)
 }
 
 // route finds a worker, if need be after having waited for one.
@@ -198,7 +205,9 @@ func (x *exchange) decide(ctx context.Context) (*warmpath.Decision, error) {
 // try asks the decision's worker. The reservation is released when it returns.
 func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	x.decision, x.routed = d, true
-	x.rec.Attempts++
+	if x.rec.Attempts++; x.rec.Attempts == 1 {
+		x.g.opinions.earn()
+	}
 	x.rec.Policy, x.rec.Branch, x.rec.Reason = d.Policy, string(d.Branch), d.Reason
 	x.g.Telemetry.Decided(d.Policy, string(d.Branch))
 	x.rec.Worker, x.rec.Rank, x.rec.Trust = d.Worker.URL, d.Rank, d.Trust.String()
@@ -208,7 +217,7 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	}
 	a := &x.attempt
 	a.Worker, a.Path, a.Header, a.Body = d.Worker.URL, x.r.URL.RequestURI(), x.r.Header, x.outgoing(d.Worker)
-	a.RequestID, a.Dialect, a.Writer = x.rec.RequestID, x.dialect, x.w
+	a.RequestID, a.Dialect, a.Writer, a.Model = x.rec.RequestID, x.dialect, x.w, x.prepared.read.Model
 	a.Set = x.set[:0]
 	if d.Pinned && !x.prepared.rankChosen {
 		a.Set = append(a.Set, proxy.Field{Name: headerRank, Value: strconv.Itoa(d.Rank)})
@@ -219,13 +228,15 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	result := x.g.Client.Forward(ctx, a)
 	x.decision = nil
 	now := time.Now().UnixNano()
-	if result.Usage.Seen && result.Usage.Completion > 0 {
+	if result.Class == proxy.Success && result.Usage.Seen && result.Usage.Completion > 0 { // others teach nothing
 		d.Tokens(result.Usage.Completion, now)
 	}
 	d.Done(outcome(&result), now)
 	x.g.waiting.charge(d.Base, x.prepared.route.Tenant, result.Usage.Completion)
 	x.g.waiting.freed()
-	x.learnReporting(d.Worker, &result.Usage)
+	if result.Class == proxy.Success {
+		x.learnReporting(d.Worker, &result.Usage)
+	}
 	d.Recycle()
 	return result
 }
@@ -261,13 +272,17 @@ func (x *exchange) showDecision(d *warmpath.Decision) {
 	h.Set(headerTrust, x.rec.Trust)
 }
 
-// outcome is what an attempt's end says about the worker.
+// outcome is what an attempt's end says about the worker by itself; what a comparison with others says is noted by weigh.
 func outcome(r *proxy.Result) fleet.Outcome {
-	switch {
-	case r.Class.WorkerFault():
+	switch verdictOf(r) {
+	case failed:
 		return fleet.OutcomeFailed
-	case r.Class == proxy.Success || r.Class == proxy.Rejected:
-		return fleet.OutcomeServed
+	case refused, limited:
+		return fleet.OutcomeServed // it is alive
+	case good:
+		if r.Class == proxy.Success || r.Class == proxy.Rejected {
+			return fleet.OutcomeServed
+		}
 	}
 	return fleet.OutcomeUnknown
 }
@@ -280,8 +295,11 @@ func (x *exchange) sent() {
 }
 
 func (x *exchange) firstToken(at time.Time) {
-	if x.decision != nil {
-		x.decision.FirstToken(at.UnixNano())
+	if d := x.decision; d != nil {
+		d.FirstToken(at.UnixNano())
+		if len(x.doubts) > 0 {
+			x.believe(d.Holder, d.Worker.ID, at.UnixNano())
+		}
 	}
 	x.g.waiting.freed() // its prompt is computed
 	x.rec.FirstTokenMS = milliseconds(at.Sub(x.rec.Time))

@@ -60,11 +60,13 @@ type Gateway struct {
 	draining  atomic.Bool
 	reporting sync.Map // fleet.WorkerID → struct{}: workers seen to tell cached tokens
 	exchanges sync.Pool
+	evidence  evidence
+	opinions  *budget // second opinions on refusals
 }
 
 // New returns a Gateway whose requests may not choose their policy. It starts nothing.
 func New(cfg Config, parts Parts) *Gateway {
-	g := &Gateway{Parts: parts, cfg: cfg, identity: newIdentity(&cfg)}
+	g := &Gateway{Parts: parts, cfg: cfg, identity: newIdentity(&cfg), opinions: newBudget()}
 	g.SampleShadow(parts.ShadowSample)
 	g.AskOthers(parts.External)
 	g.AllowPolicies(nil)

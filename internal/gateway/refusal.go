@@ -17,6 +17,10 @@ func (x *exchange) noWorker(err error) {
 		x.abort = true
 		return
 	}
+	if limited := x.limitedError(err); limited != nil {
+		x.refuse(limited)
+		return
+	}
 	x.refuse(x.g.routeError(err, x.rec.Model))
 }
 

@@ -113,31 +113,6 @@ func TestTriesAreBounded(t *testing.T) {
 	alone.idle(t)
 }
 
-func TestAnswersOfTheRequestsOwnFaultAreNotRetried(t *testing.T) {
-	var asked atomic.Int32
-	refuse := func(w http.ResponseWriter, _ *http.Request) {
-		asked.Add(1)
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(400)
-		_, _ = io.WriteString(w, `{"error":{"message":"prompt too long"}}`)
-	}
-	f := serve(t, nil, worker(t, refuse), worker(t, refuse))
-	for range 5 {
-		resp, text := f.post(t, chat)
-		if resp.StatusCode != 400 || !strings.Contains(text, "prompt too long") {
-			t.Errorf("%d %s", resp.StatusCode, text)
-		}
-	}
-	if asked.Load() != 5 {
-		t.Errorf("asked %d times for 5 requests", asked.Load())
-	}
-	for _, w := range f.fleet.Snapshot().Workers() {
-		if !f.fleet.Snapshot().Available(w.Holders[0], time.Now().UnixNano()) {
-			t.Error("refusing a bad request opened the breaker")
-		}
-	}
-}
-
 func TestCutStreamIsNotRepairedByATryElsewhere(t *testing.T) {
 	f := serve(t, nil, worker(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)

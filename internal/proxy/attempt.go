@@ -25,7 +25,11 @@ type Attempt struct {
 
 	// Dialect is how an error event in mid-stream is worded and what the watcher looks for.
 	Dialect api.Dialect
-	// Plain: the answer is no generation (models, tokenize); it is whole when it ends cleanly.
+	// Model is the model that the answer should name, and Knows is asked about another name: it reports whether that one will do.
+	// An empty Model or a nil Knows accepts any, and so does an answer that names none. Knows must not keep the name.
+	Model string
+	Knows func(name []byte) bool
+	// Plain: the answer is no generation (models, tokenize); it is whole when it ends cleanly, and is not judged.
 	Plain bool
 	// Writer is where the answer goes. Fields that its header has already are kept: the worker's do not replace them.
 	Writer http.ResponseWriter
@@ -48,8 +52,11 @@ type Class uint8
 const (
 	// Success: the answer was passed whole; if it was a generation, every choice had its finish_reason.
 	Success Class = iota
-	// Rejected: the engine answered with a status that is not 2xx and is the request's own fault; passed on.
+	// Rejected: the engine refused: it answered 3xx or 4xx, or began a stream with an error event that says so. It may be the
+	// request's fault, or the worker's.
 	Rejected
+	// Limited: the engine answered 429.
+	Limited
 	// ClientGone: the client left, or stopped reading; the worker's connection was closed at once.
 	ClientGone
 	// Refused: the worker could not be reached or would not take the request (connect error, 502, 503, shutdown text).
@@ -62,10 +69,12 @@ const (
 	StreamTimeout
 	// Protocol: the answer was not HTTP/1.1 as we accept it.
 	Protocol
-	// EngineError: the engine answered 5xx, or ended a stream with an error event; passed on.
+	// EngineError: the engine answered 5xx, or told an error in its answer.
 	EngineError
 	// Truncated: the answer ended before its end, or without a finish_reason.
 	Truncated
+	// Useless: the answer is whole and none: HTML, nothing, broken JSON, a stream that begins with [DONE], another model's.
+	Useless
 	// Cut: the caller ended the attempt for a reason of its own, the cause of the context, which the client is told.
 	Cut
 	// Local: this machine could not connect: it has no descriptor, port or memory left. It says nothing about the worker.
@@ -76,11 +85,12 @@ const (
 
 // String returns the class as it stands in metrics and logs.
 func (c Class) String() string {
-	return [...]string{"success", "rejected", "client_gone", "refused", "reset", "header_timeout", "stream_timeout", "protocol",
-		"engine_error", "truncated", "cut", "local", "bad_attempt"}[c]
+	return [...]string{"success", "rejected", "limited", "client_gone", "refused", "reset", "header_timeout", "stream_timeout", "protocol",
+		"engine_error", "truncated", "useless", "cut", "local", "bad_attempt"}[c]
 }
 
-// WorkerFault reports whether the outcome speaks against the worker's health.
+// WorkerFault reports whether the outcome speaks against the worker's health by itself. Of Rejected and Useless only a comparison
+// with other workers tells, and of an EngineError that was held back.
 func (c Class) WorkerFault() bool { return c >= Refused && c <= Truncated }
 
 // Result tells how an attempt ended.
@@ -91,16 +101,19 @@ type Result struct {
 	// FirstByte: something of the answer reached the client (at least its header was written). Then the request can
 	// neither be retried nor answered with an error. As long as it is false nothing was written to Writer nor to its header.
 	FirstByte bool
-	// Retryable: nothing reached the client, and another worker may do better.
+	// Retryable: nothing reached the client, and another worker may do better. Where the request itself may be at fault, another
+	// worker tells.
 	Retryable bool
 	// Abort: the client holds a part of an answer and must see that it is cut: end the handler with
 	// panic(http.ErrAbortHandler), after your own book-keeping.
 	Abort bool
-	// Err is what went wrong, an *api.Error when the client should be told; nil for Success and Rejected.
+	// Err is what went wrong, an *api.Error when the client should be told; nil for Success, and for Rejected that was passed on.
 	Err error
-	// Answer is a worker's error answer that was held back because the attempt is retryable; nil otherwise. When there is
+	// Answer is a worker's answer that was held back because another worker may do better; nil otherwise. When there is
 	// no other worker to ask, pass it on with Answer.WriteTo.
 	Answer *Answer
+	// RetryAfter is how long the worker asked to be left alone, with Limited; 0 is not told.
+	RetryAfter time.Duration
 
 	Usage api.Usage
 	// Sent, FirstByteAt, FirstTokenAt and End are when the request had been written to the worker, when the first byte of

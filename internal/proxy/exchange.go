@@ -33,14 +33,19 @@ type exchange struct {
 	a      *Attempt
 	res    Result
 
-	out  []byte // request header
-	buf  []byte // what is read from the worker: the header, then the body behind it
+	out  []byte  // request header
+	buf  []byte  // what is read from the worker: the header, then the body behind it
+	wide *[]byte // the same from roomy, in place of own; nil while it fits there
+	own  []byte
 	ans  answerHead
 	body answerBody
 
 	watch api.Watcher
 	relay
 }
+
+// roomy are buffers for answers in one piece that do not fit into an exchange's own.
+var roomy = sync.Pool{New: func() any { b := make([]byte, maxHeld); return &b }}
 
 var exchanges = sync.Pool{New: func() any { return &exchange{buf: make([]byte, bufferSize)} }}
 
@@ -53,6 +58,10 @@ func (x *exchange) begin(c *Client, a *Attempt) {
 func (x *exchange) end() {
 	x.client, x.a, x.res = nil, nil, Result{}
 	x.relay = relay{}
+	if x.wide != nil {
+		roomy.Put(x.wide)
+		x.buf, x.own, x.wide = x.own, nil, nil
+	}
 	if len(x.buf) > bufferSize {
 		x.buf = make([]byte, bufferSize)
 	}
@@ -102,7 +111,7 @@ func (x *exchange) try(ctx context.Context, w *worker, fresh bool) (stale bool) 
 	x.body = answerBody{}
 	stale = x.talk(k)
 	intact := stop()
-	if intact && x.body.reusable() && x.res.Class <= Rejected {
+	if intact && x.body.reusable() && x.res.Class <= Limited {
 		k.since = time.Now()
 		w.keep(k, x.client.cfg.IdlePerWorker)
 	} else {
@@ -231,6 +240,16 @@ func (x *exchange) grow() {
 	larger := make([]byte, 2*len(x.buf))
 	copy(larger, x.buf)
 	x.buf = larger
+}
+
+// widen takes a buffer of maxHeld bytes, unless it is that large.
+func (x *exchange) widen() {
+	if !x.gather || x.res.FirstByte || len(x.buf) >= maxHeld {
+		return
+	}
+	x.wide = roomy.Get().(*[]byte)
+	copy(*x.wide, x.buf)
+	x.own, x.buf = x.buf, *x.wide
 }
 
 // noAnswer classifies an exchange that ended before a header was whole.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 )
 
 // Errors of an answer that is not HTTP/1.1 as we accept it. We are strict where proxies have been fooled: a message whose
@@ -175,6 +176,22 @@ func parseLength(b []byte) (int64, error) {
 		n = n*10 + int64(c)
 	}
 	return n, nil
+}
+
+// retryAfter returns what Retry-After says, seconds or a date (RFC 9110 §10.2.3); 0 when it says nothing.
+func (h *answerHead) retryAfter(now time.Time) time.Duration {
+	for _, f := range h.fields {
+		if !equalFold(f.name, "retry-after") {
+			continue
+		}
+		if seconds, err := parseLength(f.value); err == nil {
+			return time.Duration(min(seconds, 1<<30)) * time.Second
+		}
+		if at, err := http.ParseTime(string(f.value)); err == nil {
+			return max(at.Sub(now), 0)
+		}
+	}
+	return 0
 }
 
 // copyTo adds the fields to h, except those that belong to the connection and those that h has already.

@@ -301,7 +301,7 @@ func TestACutStreamNeverLooksComplete(t *testing.T) {
 }
 
 func TestACutBodyIsVisiblyCut(t *testing.T) {
-	big := strings.Repeat("x", 3*bufferSize)
+	big := strings.Repeat("x", maxHeld)
 	f := func(name, answer string) {
 		t.Run(name, func(t *testing.T) {
 			w := answering(t, false, answer)
@@ -315,7 +315,7 @@ func TestACutBodyIsVisiblyCut(t *testing.T) {
 			}
 		})
 	}
-	f("JSON by length", "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n{\""+big)
+	f("JSON by length", "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n{\""+big)
 	f("JSON by chunks", "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"+chunks("{\""+big))
 	f("a stream with a length", sseHead+"Content-Length: 1000\r\n\r\n"+token)
 	f("inside an event larger than the buffer", chunkedHead+chunks(token, "data: "+big))
@@ -368,17 +368,110 @@ func TestWhatNeverReachedTheClientMayBeRetried(t *testing.T) {
 func TestTheEnginesRefusalsPassByteForByte(t *testing.T) {
 	for _, status := range []int{301, 400, 401, 404, 422, 429, 500, 501} {
 		body := fmt.Sprintf(`{"error": {"message":"no %d"}}`, status)
-		w := answering(t, true, fmt.Sprintf("HTTP/1.1 %d Whatever\r\ncontent-type: application/json\r\nx-a: b\r\ncontent-length: %d\r\n\r\n%s", status, len(body), body))
+		w := answering(t, true, fmt.Sprintf("HTTP/1.1 %d Whatever\r\ncontent-type: application/json\r\nx-a: b\r\nretry-after: 7\r\ncontent-length: %d\r\n\r\n%s", status, len(body), body))
 		rec := httptest.NewRecorder()
 		c := newClient(t, func(cfg *Config) { cfg.RetryStatuses = []int{502, 503} })
 		res := c.Forward(context.Background(), attempt(w.url, rec))
 		want := Rejected
-		if status >= 500 {
+		switch {
+		case status >= 500:
 			want = EngineError
+		case status == 429:
+			want = Limited
 		}
-		if res.Class != want || res.Retryable || res.Class.WorkerFault() != (status >= 500) || rec.Code != status || rec.Body.String() != body || rec.Header().Get("X-A") != "b" {
-			t.Errorf("%d: %+v, body %q", status, res, rec.Body)
+		if res.Class != want || res.Retryable != (status < 500) || res.Class.WorkerFault() != (status >= 500) || res.FirstByte || len(rec.Header()) > 0 {
+			t.Errorf("%d: %+v", status, res)
 		}
+		if wait := 7 * time.Second; status == 429 && res.RetryAfter != wait {
+			t.Errorf("%d: retry after %v, want %v", status, res.RetryAfter, wait)
+		}
+		res.Answer.WriteTo(rec)
+		if rec.Code != status || rec.Body.String() != body || rec.Header().Get("X-A") != "b" {
+			t.Errorf("%d: the client gets %d %v %q", status, rec.Code, rec.Header(), rec.Body)
+		}
+	}
+}
+
+const jsonHead = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+// TestAUselessAnswerIsHeldBack: it can be asked for again elsewhere as long as nothing of it has passed.
+func TestAUselessAnswerIsHeldBack(t *testing.T) {
+	const good = `{"model":"m","choices":[{"index":0,"message":{"content":"x"},"finish_reason":"stop"}]}`
+	length := func(body string) string { return fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body) }
+	other := strings.Replace(good, `"m"`, `"n"`, 1)
+	for name, c := range map[string]struct {
+		answer   string
+		class    Class
+		passable bool // it is an answer, if not a good one
+	}{
+		"HTML":                                {"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n" + length("<html>hello</html>"), Useless, false},
+		"nothing":                             {"HTTP/1.1 200 OK\r\n" + length(""), Useless, false},
+		"no content":                          {"HTTP/1.1 204 No Content\r\n\r\n", Useless, false},
+		"JSON without an end":                 {jsonHead + length(good[:len(good)-1]), Useless, false},
+		"JSON and more":                       {jsonHead + length(good+"x"), Useless, false},
+		"other JSON":                          {jsonHead + length(`{"status":"ok"}`), Useless, false},
+		"a JSON list":                         {jsonHead + length("["+good+"]"), Useless, false},
+		"not finished":                        {jsonHead + length(strings.Replace(good, `"stop"`, "null", 1)), Useless, true},
+		"an error in a 200":                   {jsonHead + length(`{"error":{"message":"x"}}`), EngineError, true},
+		"a refusal in a 200":                  {jsonHead + length(`{"error":{"message":"x","code":400}}`), Rejected, true},
+		"another model":                       {jsonHead + length(other), Useless, true},
+		"[DONE] only":                         {chunkedHead + chunks(done) + lastChunk, Useless, false},
+		"[DONE], and silence":                 {chunkedHead + chunks(done), Useless, false},
+		"a stream of HTML":                    {chunkedHead + chunks("data: <html>\n\n") + lastChunk, Useless, false},
+		"a stream of broken JSON":             {chunkedHead + chunks("data: {\"cho\n\n"), Useless, false},
+		"a stream of another model":           {chunkedHead + chunks(strings.Replace(token, "{", `{"model":"n",`, 1), finish, done) + lastChunk, Useless, false},
+		"a stream that begins with an error":  {chunkedHead + chunks(`data: {"error":{"message":"x"}}`+"\n\n", done) + lastChunk, EngineError, true},
+		"a stream that begins with a refusal": {chunkedHead + chunks(`data: {"error":{"message":"x","code":400}}`+"\n\n", done) + lastChunk, Rejected, true},
+		"the same, with a length":             {sseHead + length(`data: {"error":{"message":"x","code":400}}`+"\n\n"+done), Rejected, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := answering(t, true, c.answer)
+			rec := httptest.NewRecorder()
+			a := attempt(w.url, rec)
+			a.Model, a.Knows = "m", func(name []byte) bool { return string(name) == "alias" }
+			a.OnFirstToken = func(time.Time) { t.Error("a first token was told") }
+			res := newClient(t, nil).Forward(context.Background(), a)
+			if res.Class != c.class || !res.Retryable || res.FirstByte || rec.Body.Len() > 0 || len(rec.Header()) > 0 || (res.Answer != nil) != c.passable {
+				t.Errorf("%v, retryable %v, answer %v; the client has %v %q (%v)", res.Class, res.Retryable, res.Answer != nil, rec.Header(), rec.Body, res.Err)
+			}
+			if res.Answer != nil && strings.Contains(string(res.Answer.Body), "[DONE]") {
+				t.Errorf("held back: %q", res.Answer.Body)
+			}
+		})
+	}
+	for name, answer := range map[string]string{
+		"as asked":           good,
+		"by another name":    strings.Replace(good, `"m"`, `"alias"`, 1),
+		"naming none":        strings.Replace(good, `"model":"m",`, "", 1),
+		"space around":       " \r\n" + good + "\n\t ",
+		"more than a buffer": strings.Replace(good, `"x"`, `"`+strings.Repeat("x", 5*bufferSize)+`"`, 1),
+		"more than is held":  strings.Replace(good, `"x"`, `"`+strings.Repeat("x", 3*maxHeld)+`"`, 1),
+	} {
+		for framing, framed := range map[string]string{"length": jsonHead + length(answer), "chunks": jsonHead + "Transfer-Encoding: chunked\r\n\r\n" + chunks(answer) + lastChunk,
+			"no type": "HTTP/1.1 200 OK\r\n" + length(answer)} {
+			w := answering(t, true, framed)
+			rec := httptest.NewRecorder()
+			a := attempt(w.url, rec)
+			a.Model, a.Knows = "m", func(name []byte) bool { return string(name) == "alias" }
+			if res := newClient(t, nil).Forward(context.Background(), a); res.Class != Success || rec.Body.String() != answer || res.FirstTokenAt.IsZero() {
+				t.Errorf("%s by %s: %v: %v; %d of %d bytes", name, framing, res.Class, res.Err, rec.Body.Len(), len(answer))
+			}
+		}
+	}
+}
+
+// TestCommentsBeforeAStreamPass: they keep clients from losing patience while a long prompt is computed.
+func TestCommentsBeforeAStreamPass(t *testing.T) {
+	w := answering(t, true, chunkedHead+chunks(": ping\n\n", token, finish, done)+lastChunk)
+	rec := httptest.NewRecorder()
+	if res := newClient(t, nil).Forward(context.Background(), attempt(w.url, rec)); res.Class != Success || rec.Body.String() != ": ping\n\n"+token+finish+done {
+		t.Errorf("%v: %q", res.Class, rec.Body)
+	}
+	rec = httptest.NewRecorder()
+	ill := answering(t, true, chunkedHead+chunks(": ping\n\n", done)+lastChunk)
+	res := newClient(t, nil).Forward(context.Background(), attempt(ill.url, rec))
+	if res.Class != Useless || res.Retryable == res.FirstByte || strings.Contains(rec.Body.String(), "[DONE]") {
+		t.Errorf("%+v: %q", res, rec.Body)
 	}
 }
 

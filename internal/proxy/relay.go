@@ -55,6 +55,10 @@ func (b *answerBody) decode(raw []byte) (n int, err error) {
 	return 0, nil
 }
 
+// maxHeld is the largest answer in one piece that is read whole before its first byte is passed. Above it is passed as it comes:
+// 256 KiB hold 64,000 tokens of text, or a few thousand with log probabilities.
+const maxHeld = 256 << 10
+
 // slack is how much room must be left for a read to be worth while.
 const slack = 512
 
@@ -69,7 +73,8 @@ type relay struct {
 
 	watching bool // the answer is a generation that the watcher can read
 	stream   bool // events are passed as they come, whole ones only
-	gather   bool // nothing is passed before all has come or the buffer is full
+	gather   bool // nothing is passed before all has come, or more than maxHeld
+	judged   bool // the stream has begun as an answer does
 	cut      bool // what was passed last ended inside an event
 
 	guarded time.Time // when the client's write deadline was last set
@@ -82,8 +87,8 @@ func (x *exchange) answer(k *conn, head, n int) {
 	x.frame()
 	ok := x.ans.status < 300
 	x.stream = x.ans.stream && !x.ans.encoded && ok
-	x.watching = ok && !x.a.Plain && !x.ans.encoded && (x.ans.stream || x.ans.json)
-	x.gather = !x.stream && (x.ans.json || !ok)
+	x.watching = ok && !x.a.Plain && !x.ans.encoded
+	x.gather = !x.stream && (x.ans.json || !ok || !x.a.Plain)
 	if x.watching {
 		f := api.JSON
 		if x.stream {
@@ -94,12 +99,15 @@ func (x *exchange) answer(k *conn, head, n int) {
 	if len(x.buf)-head < bufferSize/2 {
 		x.grow()
 	}
+	if x.gather && x.body.framing == byLength && x.body.length > int64(len(x.buf)-head-slack) {
+		x.widen()
+	}
 	x.w = x.a.Writer
 	x.rc = http.NewResponseController(x.w)
 	if x.client.cfg.StreamIdleTimeout > 0 {
 		k.disarm() // the header's deadline may be the longer one
 	}
-	x.pump(k, x.buf[head:], n-head)
+	x.pump(k, head, n-head)
 	if x.watching {
 		x.res.Usage = x.watch.Usage()
 	}
@@ -126,9 +134,10 @@ func (x *exchange) frame() {
 	}
 }
 
-// pump reads, decodes, watches and passes until the body is over. data[:n] is what has been read of the body; data[:held]
-// is decoded and not yet passed.
-func (x *exchange) pump(k *conn, data []byte, n int) {
+// pump reads, decodes, watches and passes until the body is over. The body begins at x.buf[head], and n bytes of it have been
+// read; data[:held] is decoded and not yet passed.
+func (x *exchange) pump(k *conn, head, n int) {
+	data := x.buf[head:]
 	held := 0
 	for {
 		out, err := x.body.decode(data[held : held+n])
@@ -142,6 +151,13 @@ func (x *exchange) pump(k *conn, data []byte, n int) {
 			x.engineError(data[:send])
 			return
 		}
+		if why := x.misbegun(); why != nil {
+			x.broken(Useless, why)
+			return
+		}
+		if x.stream || send > 0 {
+			x.progress()
+		}
 		if x.body.over {
 			x.whole(data[:held])
 			return
@@ -151,6 +167,9 @@ func (x *exchange) pump(k *conn, data []byte, n int) {
 				return
 			}
 			held = copy(data, data[send:held])
+		} else if len(data)-held < slack {
+			x.widen()
+			data = x.buf[head:]
 		}
 		if n, err = x.read(k, data[held:]); n == 0 && err != nil {
 			x.ended(k, data[:held], err)
@@ -165,11 +184,10 @@ func (x *exchange) inspect(data []byte, held int) (send int) {
 	whole := len(fresh)
 	if x.watching {
 		whole = x.watch.Feed(fresh)
-		x.progress()
 	}
 	full := cap(data)-len(data) < slack
 	switch {
-	case x.gather && !full:
+	case x.gather && (!full || !x.res.FirstByte && len(x.buf) < maxHeld):
 		return 0
 	case x.watching && x.stream && whole > 0:
 		x.cut = false
@@ -182,8 +200,11 @@ func (x *exchange) inspect(data []byte, held int) (send int) {
 	return len(data)
 }
 
-// progress tells how far the answer is.
+// progress tells how far an answer is that has been judged.
 func (x *exchange) progress() {
+	if !x.watching {
+		return
+	}
 	if x.res.FirstTokenAt.IsZero() && x.watch.FirstToken() {
 		x.res.FirstTokenAt = time.Now()
 		if x.a.OnFirstToken != nil {
@@ -245,9 +266,10 @@ func (x *exchange) whole(rest []byte) {
 	if x.watching {
 		x.watch.End()
 	}
-	if x.res.Status >= 500 && x.hold(rest) {
+	if !x.res.FirstByte && !x.a.Plain && x.holdBack(rest) {
 		return
 	}
+	x.progress()
 	if x.stream && x.watching && !x.watch.Finished() && !x.watch.Failed() && !x.watch.Done() {
 		// A clean end proves nothing: no choice was finished, so tell the client.
 		if len(rest) == 0 || x.pass(rest, false) {
@@ -272,19 +294,86 @@ func (x *exchange) whole(rest []byte) {
 	}
 }
 
-// hold keeps an error answer back when another worker may do better.
-func (x *exchange) hold(body []byte) bool {
-	retry := slices.Contains(x.client.cfg.RetryStatuses, x.res.Status) || x.shutdown(body)
-	if x.res.FirstByte || !retry {
+// holdBack judges an answer in one piece of which nothing was passed, and keeps it back when another worker may do better.
+func (x *exchange) holdBack(body []byte) bool {
+	w := &x.watch
+	switch {
+	case x.res.Status >= 300:
+		x.refused(body, x.res.Status)
+	case x.stream || !x.watching:
 		return false
+	case w.Whole() && w.Failed():
+		x.refused(body, w.ErrorCode())
+	case w.Complete() && !x.otherModel():
+		return false
+	case w.Complete():
+		x.keep(body)
+		x.useless(fmt.Errorf("%s answered for the model %q", x.a.Worker, w.Model()))
+	case w.Whole() && w.Answers():
+		x.keep(body)
+		x.useless(fmt.Errorf("%s did not finish its answer", x.a.Worker))
+	default:
+		x.useless(fmt.Errorf("%s gave no answer: %.64q", x.a.Worker, body))
 	}
+	return true
+}
+
+// useless ends an exchange whose answer is none.
+func (x *exchange) useless(why error) {
+	x.res.Retryable = true
+	x.fail(Useless, api.WorkerBroke(why))
+}
+
+// refused keeps back an answer that refuses the request. code is its status, or what an error in its body says in place of one.
+func (x *exchange) refused(body []byte, code int) {
+	x.keep(body)
+	x.res.Retryable = true
+	answered := fmt.Errorf("%s answered %d: %.256s", x.a.Worker, x.res.Status, body)
+	again := slices.Contains(x.client.cfg.RetryStatuses, code)
+	switch {
+	case x.shutdown(body) || again && code != http.StatusInternalServerError:
+		x.fail(Refused, api.WorkerUnreachable(answered))
+	case code == http.StatusTooManyRequests:
+		x.res.Class, x.res.RetryAfter = Limited, x.ans.retryAfter(time.Now())
+	case code >= 300 && code < 500:
+		x.res.Class = Rejected
+	default:
+		x.res.Retryable = again || x.res.Status < 300
+		x.fail(EngineError, api.WorkerBroke(answered))
+	}
+}
+
+// keep keeps an answer back.
+func (x *exchange) keep(body []byte) {
 	h := make(http.Header)
 	x.nameAnswer(h)
 	x.ans.copyTo(h)
+	if x.stream {
+		delete(h, "Content-Length") // of which this is the beginning
+	}
 	x.res.Answer = &Answer{Status: x.ans.status, Header: h, Body: bytes.Clone(body)}
-	x.res.Retryable = true
-	x.fail(Refused, api.WorkerUnreachable(fmt.Errorf("%s answered %d", x.a.Worker, x.res.Status)))
-	return true
+}
+
+// misbegun says why a stream that begins so is no answer, nil while it may be one. Its first event with data tells; comments before
+// it are passed as they come, as they keep clients from losing patience.
+func (x *exchange) misbegun() error {
+	if !x.stream || x.judged || x.watch.Events() == 0 {
+		return nil
+	}
+	x.judged = true
+	switch {
+	case !x.watch.Answers():
+		return fmt.Errorf("%s began its stream with something that is no answer", x.a.Worker)
+	case x.otherModel():
+		return fmt.Errorf("%s answered for the model %q", x.a.Worker, x.watch.Model())
+	}
+	return nil
+}
+
+// otherModel reports whether the answer names a model that was not asked for.
+func (x *exchange) otherModel() bool {
+	name := x.watch.Model()
+	return len(name) > 0 && x.a.Model != "" && x.a.Knows != nil && string(name) != x.a.Model && !x.a.Knows(name)
 }
 
 // shutdown reports whether body says that the engine takes no more requests.
@@ -300,7 +389,8 @@ func (x *exchange) shutdown(body []byte) bool {
 // engineError ends a stream behind the engine's own error event, which is the end of events. What follows is not passed:
 // vLLM sends [DONE] and ends cleanly, and the stream would look complete to whoever does not read the event.
 func (x *exchange) engineError(events []byte) {
-	if x.ans.length < 0 && x.hold(events) {
+	if !x.res.FirstByte {
+		x.refused(events, x.watch.ErrorCode())
 		return
 	}
 	x.fail(EngineError, api.WorkerBroke(fmt.Errorf("%s sent an error event: %s", x.a.Worker, x.watch.ErrorText())))

@@ -17,10 +17,10 @@ func TestWorkersThatLeftAreForgotten(t *testing.T) {
 		}
 		finish("http://stays")
 		finish("http://left")
-		tel.Retried("http://failed")
+		tel.Retried("http://failed", "failed")
 		for range 15 {
 			text := scrape(t, tel, src)
-			has(t, text, `warmpath_requests_total{branch="",policy="kv_aware",status="200",worker="http://left"} 1`, `warmpath_retries_total{worker="http://failed"} 1`)
+			has(t, text, `warmpath_requests_total{branch="",policy="kv_aware",status="200",worker="http://left"} 1`, `warmpath_retries_total{reason="failed",worker="http://failed"} 1`)
 			time.Sleep(time.Minute)
 		}
 		text := scrape(t, tel, src)

@@ -82,7 +82,7 @@ func (t *Telemetry) makeRequestMetrics() {
 		Help: "Finished requests. status is the HTTP status the client got, 499 when it went away first; branch is the rule that decided."},
 		[]string{"policy", "worker", "status", "branch"})
 	t.retries = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_retries_total",
-		Help: "Attempts that failed before the first byte and were made again elsewhere, by the worker that failed."}, []string{"worker"})
+		Help: "Attempts that failed before the first byte and were made again elsewhere, by the worker and why: failed, limited (429), refused (3xx, 4xx), broken (5xx), useless (200 without an answer), suspect (frozen), local (the router's machine)."}, []string{"worker", "reason"})
 	t.refused = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_refused_total",
 		Help: "Requests answered without asking a worker, by reason."}, []string{"reason"})
 	t.firstToken = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_first_token_seconds",
@@ -241,10 +241,10 @@ func (t *Telemetry) series(k workerKey) *workerSeries {
 // Refused counts a request that no worker was asked for: bad_request, too_large, not_found, no_worker, …
 func (t *Telemetry) Refused(reason string) { t.refused.WithLabelValues(reason).Inc() }
 
-// Retried counts an attempt on worker that failed before the first byte and is made again elsewhere.
-func (t *Telemetry) Retried(worker string) {
+// Retried counts an attempt on worker that is made again elsewhere, and why.
+func (t *Telemetry) Retried(worker, reason string) {
 	t.workers.Store(worker, struct{}{})
-	t.retries.WithLabelValues(worker).Inc()
+	t.retries.WithLabelValues(worker, reason).Inc()
 }
 
 // Tokens counts where a prompt's token ids came from, why there were none (missing, else ""), and how long the request waited.

@@ -85,7 +85,7 @@ func TestEveryOwnMetricHasThePrefix(t *testing.T) {
 	tel := New(DefaultConfig())
 	tel.Started()
 	tel.Refused("bad_request")
-	tel.Retried("http://a")
+	tel.Retried("http://a", "failed")
 	tel.Tokens("cache", "", time.Millisecond)
 	tel.Panicked()
 	tel.Reloaded(nil)

@@ -1,0 +1,289 @@
+package gateway_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+)
+
+var manyRequests = flag.Int("useless.requests", 400, "requests of each case of TestAUselessWorkerAttractsNoTraffic; docs/reliability.md tells of 20000")
+
+// answering is a worker that answers at once with a status, a type and a body.
+func answering(status int, kind, body string, headers ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", kind)
+		for i := 0; i < len(headers); i += 2 {
+			w.Header().Set(headers[i], headers[i+1])
+		}
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+// uselessAnswers are what a worker may say at once and uselessly.
+func uselessAnswers() map[string]http.HandlerFunc {
+	refusal := func(status int, headers ...string) http.HandlerFunc {
+		return answering(status, "application/json", fmt.Sprintf(`{"error":{"message":"no %d"}}`, status), headers...)
+	}
+	both := func(whole, stream http.HandlerFunc) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("X-Streams") != "" {
+				stream(w, r)
+				return
+			}
+			whole(w, r)
+		}
+	}
+	done := answering(200, "text/event-stream", doneChunk)
+	return map[string]http.HandlerFunc{
+		"429": refusal(429), "429 for a while": refusal(429, "Retry-After", "30"),
+		"401": refusal(401), "403": refusal(403), "404": refusal(404), "400": refusal(400), "500": refusal(500), "503": refusal(503),
+		"HTML":        answering(200, "text/html", "<html><body>Welcome</body></html>"),
+		"empty":       answering(200, "application/json", ""),
+		"broken JSON": both(answering(200, "application/json", whole[:len(whole)-9]), answering(200, "text/event-stream", firstChunk[:40]+"\n\n"+doneChunk)),
+		"only [DONE]": done,
+		"another model": both(answering(200, "application/json", strings.Replace(whole, "{", `{"model":"other",`, 1)),
+			answering(200, "text/event-stream", strings.Replace(firstChunk, "{", `{"model":"other",`, 1)+lastChunk+doneChunk)),
+	}
+}
+
+// well is a worker that takes its time and then answers.
+func well(w http.ResponseWriter, r *http.Request) {
+	time.Sleep(5 * time.Millisecond)
+	if r.Header.Get("X-Streams") != "" {
+		streaming(w, r)
+		return
+	}
+	plain(w, r)
+}
+
+// TestAUselessWorkerAttractsNoTraffic is about a worker that answers sooner than all others, and says nothing: by load it is always
+// the best. No request may fail that another worker could have served.
+func TestAUselessWorkerAttractsNoTraffic(t *testing.T) {
+	for name, answer := range uselessAnswers() {
+		for _, streamed := range []string{"", "1"} {
+			for _, policy := range []string{"least_load", "marginal", "round_robin"} {
+				t.Run(fmt.Sprintf("%s/streamed=%t/%s", name, streamed != "", policy), func(t *testing.T) {
+					t.Parallel()
+					var asked atomic.Int64
+					ill := worker(t, func(w http.ResponseWriter, r *http.Request) { asked.Add(1); answer(w, r) })
+					f := serve(t, func(s *settings) { s.policy = policy }, ill, worker(t, well), worker(t, well))
+					var failures atomic.Int64
+					var next atomic.Int64
+					var clients sync.WaitGroup
+					body := chat
+					if streamed != "" {
+						body = strings.Replace(chat, "{", `{"stream":true,`, 1)
+					}
+					for range 16 {
+						clients.Go(func() {
+							for next.Add(1) <= int64(*manyRequests) {
+								resp, text, err := f.try(context.Background(), body, "X-Streams", streamed)
+								if err != nil || resp.StatusCode != 200 || !strings.Contains(text, `"hello"`) || strings.Contains(text, "other") {
+									if failures.Add(1) <= 3 {
+										t.Errorf("%v %v %q", err, resp, text)
+									}
+								}
+							}
+						})
+					}
+					clients.Wait()
+					t.Logf("%d of %d requests failed; the useless worker was asked %d times", failures.Load(), *manyRequests, asked.Load())
+					if asked.Load() > int64(*manyRequests)/4 {
+						t.Errorf("the useless worker was asked %d times in %d requests", asked.Load(), *manyRequests)
+					}
+					f.idle(t)
+				})
+			}
+		}
+	}
+}
+
+// TestWhatAllWorkersRefuseIsTheClientsFault: the client gets the answer, no breaker opens, and once that is known nobody is asked
+// for a second opinion.
+func TestWhatAllWorkersRefuseIsTheClientsFault(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer http.HandlerFunc
+		status int
+	}{
+		"404 for a model that nobody serves": {answering(404, "application/json", `{"error":{"message":"why"}}`), 404},
+		"401 for a bad key":                  {answering(401, "application/json", `{"error":{"message":"why"}}`), 401},
+		"400 for a bad request":              {answering(400, "application/json", `{"error":{"message":"why"}}`), 400},
+		"500 for a deadly request":           {answering(500, "application/json", `{"error":{"message":"why"}}`), 500},
+		"a stream of a refusal":              {answering(200, "text/event-stream", `data: {"error":{"message":"why","code":400}}`+"\n\n"+doneChunk), 200},
+	} {
+		for _, workers := range []int{1, 2, 3} {
+			t.Run(fmt.Sprintf("%s/%d", name, workers), func(t *testing.T) {
+				var asked atomic.Int64
+				var urls []string
+				for range workers {
+					urls = append(urls, worker(t, func(w http.ResponseWriter, r *http.Request) { asked.Add(1); c.answer(w, r) }))
+				}
+				f := serve(t, func(s *settings) { s.policy = "round_robin" }, urls...)
+				const requests = 100
+				for range requests {
+					resp, text := f.post(t, chat)
+					if resp.StatusCode != c.status || !strings.Contains(text, "why") || strings.Contains(text, "[DONE]") {
+						t.Fatalf("%d %s", resp.StatusCode, text)
+					}
+				}
+				if extra := asked.Load() - requests; extra > int64(8*workers) {
+					t.Errorf("%d second opinions in %d requests", extra, requests)
+				}
+				snap := f.fleet.Snapshot()
+				for _, h := range []fleet.Holder{0, 1, 2}[:workers] {
+					if got := snap.Standing(h, fleet.ScopeOf("m", "/v1/chat/completions"), "", time.Now().UnixNano()); got != (fleet.Standing{Share: 1}) {
+						t.Errorf("holder %d: %+v", h, got)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestBadRequestsDoNotDoubleTheLoad: second opinions are a tenth of the traffic, however rare the bad requests are.
+func TestBadRequestsDoNotDoubleTheLoad(t *testing.T) {
+	var asked atomic.Int64
+	answer := func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		if r.Header.Get("X-Bad") != "" {
+			answering(400, "application/json", `{"error":{"message":"bad"}}`)(w, r)
+			return
+		}
+		plain(w, r)
+	}
+	f := serve(t, func(s *settings) { s.policy = "round_robin" }, worker(t, answer), worker(t, answer), worker(t, answer))
+	const requests = 1500
+	for i := range requests {
+		bad := ""
+		if i%3 == 0 {
+			bad = "1"
+		}
+		if resp, text := f.post(t, chat, "X-Bad", bad); (resp.StatusCode == 400) != (bad != "") {
+			t.Fatalf("%d %s", resp.StatusCode, text)
+		}
+	}
+	if extra := asked.Load() - requests; extra > requests/10+100 {
+		t.Errorf("%d second opinions in %d requests, a third of them bad", extra, requests)
+	}
+	snap := f.fleet.Snapshot()
+	for h := range fleet.Holder(3) {
+		if got := snap.Standing(h, fleet.ScopeOf("m", "/v1/chat/completions"), "", time.Now().UnixNano()); got != (fleet.Standing{Share: 1}) {
+			t.Errorf("holder %d: %+v", h, got)
+		}
+	}
+}
+
+// TestAClientCannotPoisonAWorker: it knows requests that one worker refuses and others serve, such as a prompt that is too long there.
+func TestAClientCannotPoisonAWorker(t *testing.T) {
+	short := func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Long") != "" {
+			answering(400, "application/json", `{"error":{"message":"too long"}}`)(w, r)
+			return
+		}
+		plain(w, r)
+	}
+	f := serve(t, func(s *settings) { s.policy = "round_robin" }, worker(t, short), worker(t, plain))
+	for i := range 300 {
+		long := ""
+		if i/2%3 == 0 {
+			long = "1"
+		}
+		if resp, text := f.post(t, chat, "X-Long", long); resp.StatusCode != 200 {
+			t.Fatalf("%d %s", resp.StatusCode, text)
+		}
+		if got := f.fleet.Snapshot().Standing(0, fleet.ScopeOf("m", "/v1/chat/completions"), "", time.Now().UnixNano()); got.Bar != fleet.BarNone {
+			t.Fatalf("request %d: %+v though the worker serves two requests of three", i, got)
+		}
+	}
+}
+
+// TestAWorkerThatIsUselessForOneEndpointServesTheOther: and one that is useless for one model, which is the same.
+func TestAWorkerThatIsUselessForOneEndpointServesTheOther(t *testing.T) {
+	var chats, others atomic.Int64
+	url := worker(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/completions" {
+			others.Add(1)
+			answering(404, "application/json", `{"error":{"message":"no such endpoint"}}`)(w, r)
+			return
+		}
+		chats.Add(1)
+		plain(w, r)
+	})
+	f := serve(t, func(s *settings) { s.policy = "round_robin" }, url, worker(t, plain))
+	for range 60 {
+		if resp, text := f.post(t, chat); resp.StatusCode != 200 {
+			t.Fatalf("chat: %d %s", resp.StatusCode, text)
+		}
+		resp, err := f.client.Post(f.url+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"hi"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != 200 {
+			t.Fatalf("completions: %d", resp.StatusCode)
+		}
+	}
+	if chats.Load() < 20 || others.Load() > 10 {
+		t.Errorf("the worker was asked for %d chats, which it serves, and for %d completions", chats.Load(), others.Load())
+	}
+}
+
+func TestTheSmallestRetryAfterIsTold(t *testing.T) {
+	limit := func(after string) http.HandlerFunc {
+		return answering(429, "application/json", `{"error":{"message":"slow down"}}`, "Retry-After", after)
+	}
+	var asked atomic.Int64
+	count := func(h http.HandlerFunc) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) { asked.Add(1); h(w, r) }
+	}
+	f := serve(t, func(s *settings) { s.policy = "round_robin" }, worker(t, count(limit("40"))), worker(t, count(limit("20"))), worker(t, count(limit("100000"))))
+	resp, text := f.post(t, chat)
+	if resp.StatusCode != 429 || resp.Header.Get("Retry-After") != "20" || asked.Load() != 3 {
+		t.Errorf("%d workers asked: %d, Retry-After %q: %s", asked.Load(), resp.StatusCode, resp.Header.Get("Retry-After"), text)
+	}
+	resp, text = f.post(t, chat)
+	if after := resp.Header.Get("Retry-After"); resp.StatusCode != 429 || after != "20" && after != "19" || asked.Load() != 3 {
+		t.Errorf("all are limited, %d asked: %d, Retry-After %q: %s", asked.Load(), resp.StatusCode, after, text)
+	}
+	checkShape(t, resp, text)
+	if until := f.fleet.Snapshot().LimitedUntil(2, "", time.Now().UnixNano()); until > time.Now().Add(time.Minute).UnixNano() {
+		t.Errorf("a worker is left alone for %v, more than a minute", time.Until(time.Unix(0, until)))
+	}
+}
+
+// TestAFleetThatNamesItsModelOtherwiseIsBelieved: all workers tell another name than was asked for.
+func TestAFleetThatNamesItsModelOtherwiseIsBelieved(t *testing.T) {
+	for _, workers := range []int{1, 2} {
+		for _, streamed := range []bool{false, true} {
+			var asked atomic.Int64
+			other := answering(200, "application/json", strings.Replace(whole, "{", `{"model":"m-2026-11",`, 1))
+			if streamed {
+				other = answering(200, "text/event-stream", strings.Replace(firstChunk, "{", `{"model":"m-2026-11",`, 1)+lastChunk+doneChunk)
+			}
+			var urls []string
+			for range workers {
+				urls = append(urls, worker(t, func(w http.ResponseWriter, r *http.Request) { asked.Add(1); other(w, r) }))
+			}
+			f := serve(t, func(s *settings) { s.policy = "round_robin" }, urls...)
+			for range 60 {
+				if resp, text := f.post(t, chat); resp.StatusCode != 200 || !strings.Contains(text, "m-2026-11") {
+					t.Fatalf("%d %s", resp.StatusCode, text)
+				}
+			}
+			if extra := asked.Load() - 60; extra > 10 {
+				t.Errorf("%d workers, streamed %t: %d second opinions in 60 requests", workers, streamed, extra)
+			}
+		}
+	}
+}
