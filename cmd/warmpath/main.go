@@ -88,6 +88,7 @@ func noArgs(c *cobra.Command, args []string) error {
 	if !c.HasSubCommands() {
 		return usageError{fmt.Errorf("%q is not understood: %s takes flags only", args[0], c.CommandPath())}
 	}
+	c.SuggestionsMinimumDistance = 2 // cobra's default, which it sets too late for us
 	err := fmt.Errorf("there is no command %q", args[0])
 	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
 		err = fmt.Errorf("there is no command %q; did you mean %q?", args[0], near[0])

@@ -11,12 +11,14 @@ import (
 // the memory that a body can claim beyond its own size.
 const MaxPromptIDs = 4 << 20
 
-// maxStringBytes is the longest string, as it stands in the body, that is copied out of it: what is copied stays as long as the Request
-// and its record. Names of models are paths at most. A longer model is refused; a longer cache_salt or extra_key passes, and no match
-// is claimed; a longer session is known by its digest.
+// maxStringBytes is the longest string that is copied out of a body, in bytes with its escapes. A copy lives as long as
+// the pooled Request and the decision's record. 4096 is the longest path of a file, and models are named by paths at
+// most. A longer model is refused. A longer cache_salt or extra_key passes, and no match is claimed. A longer session
+// is kept as its digest.
 const maxStringBytes = 4096
 
-// maxKeyBytes is the longest key that can be one of ours: the longest has 23 letters, each of which takes six bytes as an escape.
+// maxKeyBytes is the longest key that can be one of ours: the longest has 23 letters, each of which takes six bytes as
+// an escape.
 const maxKeyBytes = 256
 
 // keptIDs and keptText are the largest buffers that a Request keeps for the next body.

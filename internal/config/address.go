@@ -13,7 +13,8 @@ import (
 	"github.com/warmpath/warmpath/internal/discovery"
 )
 
-// validateAddresses checks where the router listens and where its workers are, each by itself and all against each other.
+// validateAddresses checks where the router listens and where its workers are, each by itself and all against each
+// other.
 func (c *Config) validateAddresses(found *problems) {
 	front, err := listenAddress(c.Listen)
 	found.when("listen", err)
@@ -81,7 +82,8 @@ func listenAddress(text string) (address, error) {
 	return address{text, host, int(n)}, nil
 }
 
-// eventsAddress reads a ZMQ endpoint to bind: tcp://HOST:PORT, "*" standing for every address or any free port, or ipc://PATH.
+// eventsAddress reads a ZMQ endpoint to bind: tcp://HOST:PORT, "*" standing for every address or any free port, or
+// ipc://PATH.
 func eventsAddress(text string) (address, error) {
 	if path, ok := strings.CutPrefix(text, "ipc://"); ok {
 		if path == "" {

@@ -45,8 +45,8 @@ type Config struct {
 	Shadow       string  `yaml:"shadow"`
 	ShadowSample float64 `yaml:"shadow_sample"`
 	// Workers are the engines. A URL is enough where the engine tells its event endpoints; else events and replay say
-	// them, "*" standing for the worker's host. Can be changed by a reload; one of a file that does not say workers is refused, as
-	// the file may be cut short: an empty list takes all away.
+	// them, "*" standing for the worker's host. Can be changed by a reload; one of a file that does not say workers is
+	// refused, as the file may be cut short: an empty list takes all away.
 	Workers []discovery.Target `yaml:"workers"`
 	// Admin is the second listener: metrics, workers, decisions, explain, reload.
 	Admin admin.Config `yaml:"admin"`

@@ -28,13 +28,26 @@ func message(err yaml.Error) string {
 		if strings.HasPrefix(value, "http://") || strings.HasPrefix(value, "https://") {
 			return fmt.Sprintf("a worker is written as url: %s", value)
 		}
-		return fmt.Sprintf("%q stands where keys with values are expected", value)
+		return found(value) + " where keys with values are expected"
 	case errors.As(err, &unexpected) && unexpected.Expected == ast.SequenceType:
-		return fmt.Sprintf("%q stands where a list is expected: a line with - for each", err.GetToken().Value)
+		return found(err.GetToken().Value) + " where a list is expected: a line with - for each"
 	case strings.HasPrefix(err.GetMessage(), "found character '\t'"):
 		return "a tab: YAML is indented with spaces"
+	case err.GetMessage() == "value is not allowed in this context":
+		return "a value is not allowed here: is the line indented as its neighbours are?"
 	}
 	return err.GetMessage()
+}
+
+// found says what stands at a token that the decoder did not expect.
+func found(token string) string {
+	switch token {
+	case ":", "{":
+		return "keys with values stand"
+	case "[", "-":
+		return "a list stands"
+	}
+	return fmt.Sprintf("%q stands", token)
 }
 
 // kindName is what the file must hold for a Go type.
@@ -67,8 +80,8 @@ func suggest(unknown string) string {
 	return best
 }
 
-// slips is how many letters of a word may be wrong for it to be taken for another: none of a word of four, one of five to seven, two of
-// more. Of "mode" one letter away is "model", which is another word.
+// slips is the largest edit distance at which an unknown word is taken for a known one: 0 up to four letters, 1 up to
+// seven, else 2. "mode" is one letter from "model", and is another word.
 func slips(word string) int {
 	if len(word) < 5 {
 		return 0

@@ -150,8 +150,8 @@ func hasContent(file *ast.File) bool {
 	return false
 }
 
-// at turns an error of the YAML library into FILE:LINE:COLUMN: message. The lines around it, which the library would show, stay out:
-// one of them may hold a key.
+// at turns an error of the YAML library into FILE:LINE:COLUMN: message. The lines around it, which the library would
+// show, stay out: one of them may hold a key.
 func at(path string, err error) error {
 	var located yaml.Error
 	if !errors.As(err, &located) || located.GetToken() == nil {

@@ -20,15 +20,15 @@ var (
 	userInfo = regexp.MustCompile(`://[^"'\x60\n]+@`)
 	// setting is NAME=VALUE where NAME is that of a secret: a flag, an option of --worker, a query.
 	setting = regexp.MustCompile(secretName + `=[^\s,&"]+`)
-	// planted is a secret in a file, also in one that is no YAML: NAME: VALUE, NAME VALUE and NAME=VALUE, the value perhaps behind a tag,
-	// an anchor, a quote or the sign of a block, and on the next line.
+	// planted is a secret in a file, also in one that is no YAML: NAME: VALUE, NAME VALUE and NAME=VALUE, the value
+	// perhaps behind a tag, an anchor, a quote or the sign of a block, and on the next line.
 	planted = regexp.MustCompile(secretName + `["']?(?:\s*[:=]\s*|[ \t]+)(?:[&!][^\s]*\s+|[|>][-+0-9]*\s*\n\s*)*(.*)`)
 	// nextKey is where the value before it ends, on one line.
 	nextKey = regexp.MustCompile(`,\s*["']?[a-z_]+["']?:\s`)
 )
 
-// Redact returns text without the user and password of URLs and without the values of NAME=VALUE where NAME is that of a secret.
-// What prints text that was typed or read calls it.
+// Redact returns text without the user and password of URLs, and without VALUE in NAME=VALUE where NAME is the name of
+// a secret. A command calls it before it prints text that a user typed or a file holds.
 func Redact(text string) string {
 	text = userInfo.ReplaceAllString(text, "://"+Redacted+"@")
 	return setting.ReplaceAllStringFunc(text, func(s string) string {
@@ -37,8 +37,8 @@ func Redact(text string) string {
 	})
 }
 
-// withoutSecrets returns err with the secrets of a file and of cfg, as far as it was read, taken out of its text. A broken file can
-// carry a secret into any value: text that lost its colon belongs to the line before.
+// withoutSecrets returns err without the secrets of the file and of cfg in its text. In a broken file a secret can
+// become a part of any value: a line that lost its colon continues the value of the line before.
 func withoutSecrets(err error, data []byte, cfg *Config) error {
 	text := err.Error()
 	for _, secret := range append(secretsIn(reflect.ValueOf(cfg), "", nil), secretsOf(data)...) {
@@ -49,11 +49,12 @@ func withoutSecrets(err error, data []byte, cfg *Config) error {
 	return errors.New(Redact(text))
 }
 
-// shortest is the length from which a piece of text in a file counts as a secret, in bytes: words such as "is" stand in messages, too.
+// shortest is the length in bytes from which a piece of a file's text counts as a secret. Shorter words such as "is"
+// are in every message.
 const shortest = 4
 
-// secretsOf returns what may be secret in a file that need not be YAML: the text behind a secret's name to the end of its line, whole
-// and word by word. Comments do not count: no message quotes them.
+// secretsOf returns the possible secrets of a file, which need not be valid YAML: the text from a secret's name to the
+// end of its line, whole and word by word. It skips comments: no message quotes them.
 func secretsOf(data []byte) (found []string) {
 	var kept strings.Builder
 	for line := range strings.Lines(string(data)) {

@@ -52,8 +52,8 @@ func leaves(v reflect.Value, path string) (found []leaf) {
 
 const canary = "cAnArY-5f3a"
 
-// texts are the keys of all texts that a file can set, found by reflection, so that a new one cannot be forgotten: Config's, and those
-// of every type of policy.
+// texts are the keys of all texts that a file can set, found by reflection, so that a new one cannot be forgotten:
+// Config's, and those of every type of policy.
 func texts(t *testing.T) []string {
 	t.Helper()
 	var paths []string

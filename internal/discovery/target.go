@@ -24,8 +24,8 @@ type Target struct {
 	Labels map[string]string `yaml:"labels,omitempty"` // what policies may ask of it: node and zone for the locality filter
 }
 
-// ParseTarget reads URL[,events=ENDPOINT][,replay=ENDPOINT][,topic=TOPIC][,model=NAME][,label.NAME=VALUE …]. Its errors quote the URL
-// without user and password, and no option's value.
+// ParseTarget reads URL[,events=ENDPOINT][,replay=ENDPOINT][,topic=TOPIC][,model=NAME][,label.NAME=VALUE …]. Its errors
+// quote the URL without user and password, and no option's value.
 func ParseTarget(s string) (Target, error) {
 	base, rest, more := strings.Cut(s, ",")
 	t := Target{URL: base}
@@ -161,8 +161,8 @@ func (t Target) Canonical() string {
 	return u.String()
 }
 
-// Endpoints returns what to dial for the events and the replay of a valid target's rank 0, as far as the operator says it: "" is not said,
-// or none.
+// Endpoints returns what to dial for the events and the replay of a valid target's rank 0, as far as the operator says
+// it: "" is not said, or none.
 func (t Target) Endpoints() (events, replay string) {
 	dial := func(text string) string {
 		if text == "" || text == None {

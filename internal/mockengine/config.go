@@ -141,7 +141,7 @@ func (c *Config) validate() error {
 	if c.Wire == "" {
 		c.Wire = map[Kind]string{VLLM: "vllm-0.32", SGLang: "sglang-0.5.23"}[c.Kind]
 	}
-	if _, err := newEncoder(c.Wire); err != nil {
+	if _, err := newEncoder(c.Wire); err != nil && c.Wire != "" { // "" is that of an unknown kind
 		problems = append(problems, err)
 	}
 	if err := c.Faults.validate(); err != nil {

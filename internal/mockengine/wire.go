@@ -19,8 +19,8 @@ type encoder struct {
 	wire      kvevent.Wire
 	oldReplay bool // replays of that version carry no topic
 	sglang    bool
-	// unchained: SGLang before 0.5.6 (#13488) told no parents and hashed each page by itself, with Python's hash of its tokens. Nobody can
-	// use such events; they are written so that routers can be tested with them.
+	// unchained: SGLang before 0.5.6 (#13488) wrote no parents and hashed each page by itself, with Python's hash of
+	// its tokens. No router can use such events; the mock writes them to test that.
 	unchained bool
 }
 
@@ -39,8 +39,7 @@ type page struct {
 	chained uint64
 }
 
-// newEncoder returns the encoder of that wire. A version that is newer than all that are known is refused, as nobody knows what it
-// writes.
+// newEncoder returns the encoder of that wire. It refuses a version newer than all known ones.
 func newEncoder(name string) (encoder, error) {
 	wire, err := kvevent.ParseWire(name)
 	if err != nil {
@@ -62,8 +61,8 @@ func newEncoder(name string) (encoder, error) {
 	}, nil
 }
 
-// versionOf takes a wire's name apart, which ParseWire accepts: sglang-0.5.18+int is sglang and 0, 5, 18. A name without a version has
-// none.
+// versionOf takes a wire's name apart, which ParseWire accepts: sglang-0.5.18+int is sglang and 0, 5, 18. A name
+// without a version has none.
 func versionOf(name string) (family string, version []int) {
 	name, _, _ = strings.Cut(name, "+")
 	family, text, ok := strings.Cut(name, "-")

@@ -15,7 +15,8 @@ type Config struct {
 	// that finds all workers at routing.max_requests is answered 429. With an order it waits, also where MaxBacklog,
 	// MaxWaiting and MaxKVUsed say that all workers are saturated.
 	Order string `yaml:"order"`
-	// MaxRequests is how many requests may wait for the workers of one base model; one more is answered 429. 256 wait some
+	// MaxRequests is how many requests may wait for the workers of one base model; one more is answered 429, or with fair
+	// the newest one of the tenant with most waiting. 256 wait some
 	// seconds at tens of requests a second: what waits longer is better asked again elsewhere.
 	MaxRequests int `yaml:"max_requests"`
 	// MaxBytes bounds the bodies that wait there, which stay in memory.

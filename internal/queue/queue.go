@@ -83,8 +83,8 @@ func (r *Refused) Error() string {
 	return "the queue is too long for the request's patience"
 }
 
-// Push adds it, or returns why it may not wait. In a full queue fair takes out the newest requests of the tenant that has most
-// there: shed are those; they wait no more, and are to be refused as full.
+// Push adds it, or returns why it may not wait. In a full queue fair sheds the newest requests of the tenant with the
+// largest share: the requests in shed wait no more, and the caller refuses them with Full.
 func (q *Queue) Push(it *Item, now int64) (shed []*Item, refused *Refused) {
 	it.virtual = q.virtualTime(it)
 	shed, ok := q.makeRoom(it)

@@ -2,13 +2,14 @@ package queue
 
 import "container/heap"
 
-// makeRoom takes requests out so that it fits, and returns them; ok is false when it must be refused instead, and then nothing
-// has changed. Only fair makes room: its tenants come from a header or a key, while a client could choose its own priority or
-// deadline to push others out.
+// makeRoom sheds requests until it fits, and returns them. ok is false when it must be refused instead; then nothing
+// has changed. Only fair sheds: a tenant is told by a header or a key, while a client chooses its own priority and
+// deadline.
 //
-// The heavy tenant is the one that has most of what is full: most requests waiting at MaxRequests, most bytes at MaxBytes.
-// It loses its newest requests, as these have waited least. It keeps at least as much as the tenant of it then has, so that two
-// tenants never push each other out in turns (the longest queue drop of stochastic fair queueing: McKenney, INFOCOM 1990).
+// The heavy tenant has the largest share of the limit that is reached: of the requests at MaxRequests, of the bytes at
+// MaxBytes. It loses its newest requests, as these have waited least. It keeps at least as much as the newcomer's
+// tenant then has, so that two equal tenants do not shed each other's requests in turns (longest queue drop: McKenney,
+// "Stochastic fairness queueing", 1990).
 func (q *Queue) makeRoom(it *Item) (shed []*Item, ok bool) {
 	if q.fits(it, q.cfg.MaxRequests, q.cfg.MaxBytes) {
 		return nil, true
@@ -16,7 +17,7 @@ func (q *Queue) makeRoom(it *Item) (shed []*Item, ok bool) {
 	if q.cfg.Order != Fair || it.Bytes > q.cfg.MaxBytes {
 		return nil, false
 	}
-	// Where Use lowered a limit, more than it waits and stays: then there is only as much taken out as comes in.
+	// After Use lowered a limit the queue may hold more than the limit. Only as much is shed then as comes in.
 	requests, bytes := max(q.cfg.MaxRequests, q.len), max(q.cfg.MaxBytes, q.bytes)
 	for !q.fits(it, requests, bytes) {
 		victim := q.newestOfHeaviest(it)
@@ -43,8 +44,8 @@ func (q *Queue) fits(it *Item, requests int, bytes int64) bool {
 	return q.len < requests && q.bytes+it.Bytes <= bytes
 }
 
-// newestOfHeaviest returns the newest request of the tenant that has most of what is full; nil when that tenant would then have less
-// of it than the tenant of it.
+// newestOfHeaviest returns the newest request of the heavy tenant; nil when that tenant would keep less than the tenant
+// of it then has.
 func (q *Queue) newestOfHeaviest(it *Item) *Item {
 	usage := func(l *line) int64 { return int64(len(l.items)) }
 	cost := func(*Item) int64 { return 1 }
