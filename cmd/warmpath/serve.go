@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -138,7 +139,7 @@ func serve(c *cobra.Command, f *serveFlags) error {
 	return a.Run(c.Context())
 }
 
-// reloadOnHangup reloads at each SIGHUP until the returned function is called, which waits for it to end.
+// reloadOnHangup reloads at each SIGHUP until the returned function is called, which waits a second for it to end.
 func reloadOnHangup(ctx context.Context, a *app.App, log *slog.Logger) (stop func()) {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
@@ -160,6 +161,10 @@ func reloadOnHangup(ctx context.Context, a *app.App, log *slog.Logger) (stop fun
 	return func() {
 		signal.Stop(hangups)
 		cancel()
-		<-done
+		select {
+		case <-done:
+		case <-time.After(time.Second): // a reload that hangs must not keep the process from ending
+			log.Error("a reload hangs: the process ends without it")
+		}
 	}
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
-// Parts are what the admin listener shows; all are required but Notes and Reload.
+// Parts are what the admin listener shows; all are required but Notes, Stalled and Reload.
 type Parts struct {
 	Router    *warmpath.Router
 	Gateway   *gateway.Gateway
@@ -38,6 +38,8 @@ type Parts struct {
 	IndexHolders func() map[fleet.Holder]IndexHolder
 	// Notes returns what discovery could not learn of workers or had to assume, by URL; nil knows nothing.
 	Notes func() map[string][]string
+	// Stalled says why the process makes no progress, "" when it does; nil knows nothing.
+	Stalled func() string
 	// Reload reads the configuration file again and returns what changed. On an error nothing has changed.
 	Reload func(context.Context) ([]string, error)
 }
@@ -77,7 +79,7 @@ func New(cfg Config, parts Parts) *Admin {
 	return a
 }
 
-// Serve answers on l until ctx ends and the requests in flight have ended, which is given five seconds.
+// Serve answers on l until ctx ends and the requests in flight have ended, which is given two seconds.
 func (a *Admin) Serve(ctx context.Context, l net.Listener) error {
 	server := &http.Server{
 		Handler:           a,
@@ -93,7 +95,7 @@ func (a *Admin) Serve(ctx context.Context, l net.Listener) error {
 		return fmt.Errorf("serve admin on %s: %w", l.Addr(), err)
 	case <-ctx.Done():
 	}
-	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	if err := server.Shutdown(limit); err != nil {
 		_ = server.Close()
@@ -156,6 +158,12 @@ func (a *Admin) workers(w http.ResponseWriter, _ *http.Request) {
 	}
 	for _, x := range a.Sources.Index() {
 		out.Index = append(out.Index, Index(x))
+	}
+	if a.Sources.Stale != nil {
+		out.StaleSeconds = a.Sources.Stale().Seconds()
+	}
+	if a.Stalled != nil {
+		out.Stalled = a.Stalled()
 	}
 	if a.Sources.Tokens != nil {
 		s := a.Sources.Tokens()

@@ -12,6 +12,10 @@ type Workers struct {
 	Workers []Worker `json:"workers"`
 	Index   []Index  `json:"index"` // one for each base model
 	Tokens  *Tokens  `json:"tokens,omitempty"`
+	// StaleSeconds is the age of the figures of index and event streams; absent unless they cannot be had now.
+	StaleSeconds float64 `json:"stale_seconds,omitempty"`
+	// Stalled says what makes no progress; absent when all does.
+	Stalled string `json:"stalled,omitempty"`
 }
 
 // Tokens says how token ids made in process compare with the engines', since the process started.

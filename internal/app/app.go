@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -42,6 +44,8 @@ type Options struct {
 // App is a whole router. Its methods may be called from any goroutine; Run once.
 type App struct {
 	options   Options
+	indexes   lastKnown[[]warmpath.IndexStats]
+	events    lastKnown[[]ingest.Stats]
 	log       *slog.Logger
 	fleet     *fleet.Fleet
 	router    *warmpath.Router
@@ -82,6 +86,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	events.BlockSize = cfg.Routing.BlockSize
 	events.ZMQ.Network = o.Network
 	a.ingest = ingest.New(a.router, events, o.Log)
+	a.indexes.fetch, a.events.fetch = a.router.IndexStats, a.ingest.Stats
 	a.telemetry = telemetry.New(cfg.Telemetry)
 	a.tokens = tokens.New(cfg.Tokens, tokenClient(o.Network))
 	a.tokens.Log = o.Log
@@ -100,12 +105,13 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	a.gateway = gateway.New(cfg.Gateway, gateway.Parts{
 		Router: a.router, Fleet: a.fleet, Tokens: a.tokens, Client: a.client, Bodies: bodies, Telemetry: a.telemetry,
 		Queue: cfg.Queue, MaxRequests: cfg.Routing.MaxRequests, ShadowSample: cfg.ShadowSample, Scoped: a.ingest.Scoped, Log: o.Log,
+		Stalled: a.stalled,
 	})
 	a.gateway.AllowPolicies(cfg.RequestPolicies)
 	a.useAskers(cfg)
 	parts := admin.Parts{
 		Router: a.router, Gateway: a.gateway, Telemetry: a.telemetry, Sources: a.sources(), Bodies: bodies, Log: o.Log,
-		Streams: a.streams, IndexHolders: a.indexHolders, Notes: a.workers.Notes,
+		Streams: a.streams, IndexHolders: a.indexHolders, Notes: a.workers.Notes, Stalled: a.stalled,
 	}
 	if o.Load != nil {
 		parts.Reload = func(context.Context) ([]string, error) { return a.Reload() }
@@ -171,13 +177,45 @@ func (a *App) Router() *warmpath.Router { return a.router }
 // Telemetry returns what was counted.
 func (a *App) Telemetry() *telemetry.Telemetry { return a.telemetry }
 
+// endMargin is how long the end may take beyond the drain: requests that are cut say their last words (1 s), and the admin
+// listener ends (2 s); the rest is for a busy machine.
+const endMargin = 5 * time.Second
+
 // Run serves until ctx ends, then drains: the gateway first, with workers still watched and events still followed, then
 // everything else. It returns when all it started has ended; an error when something could not start, failed, or had to
-// be cut.
+// be cut. What has not ended within endMargin after the drain is left behind, whatever it waits for: the process has to end. The
+// error says what hangs then.
 func (a *App) Run(ctx context.Context) error {
 	a.mu.Lock()
 	cfg := a.cfg
 	a.mu.Unlock()
+	stopping, stop := context.WithCancelCause(ctx) // ends the gateway
+	defer stop(nil)
+	var g group
+	ended := make(chan error, 1)
+	go func() { ended <- a.run(ctx, stopping, stop, &g, cfg) }() // waited for below, unless it hangs
+	select {
+	case err := <-ended:
+		return err
+	case <-stopping.Done():
+	}
+	limit := time.NewTimer(cfg.Gateway.DrainDelay + cfg.Gateway.DrainTimeout + endMargin)
+	defer limit.Stop()
+	select {
+	case err := <-ended:
+		return err
+	case <-limit.C:
+	}
+	err := fmt.Errorf("stop: still running %v after the drain's end: %s", endMargin, strings.Join(g.names(), ", "))
+	if why := a.stalled(); why != "" {
+		err = fmt.Errorf("%w; %s", err, why)
+	}
+	a.log.Error("something hangs: the process ends without it; please report this", "error", err)
+	return err
+}
+
+// run is Run without the limit.
+func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g *group, cfg *config.Config) error {
 	front, err := a.listen("clients", "--listen", cfg.Listen)
 	if err != nil {
 		return err
@@ -194,19 +232,20 @@ func (a *App) Run(ctx context.Context) error {
 	close(a.listening)
 	a.log.Info("serving", "listen", a.address.String(), "admin", addr(a.adminAddress), "policy", cfg.Policy, "workers", len(cfg.Workers))
 
-	stopping, stop := context.WithCancelCause(ctx)                   // ends the gateway
 	rest, stopRest := context.WithCancel(context.WithoutCancel(ctx)) // ends what the gateway needs, after it
 	defer stopRest()
-	var g group
 	g.run("client", stop, func() error { return a.client.Run(rest) })
 	g.run("discovery", stop, func() error { return a.workers.Run(rest) })
 	g.run("reports", stop, func() error { return a.reporter.Run(rest) })
 	g.run("ingest", stop, func() error { return a.ingest.Run(rest) })
-	noMore := a.runAskers(rest, &g, stop)
+	g.run("stalls", stop, func() error { return a.watchStalls(rest) })
+	noMore := a.runAskers(rest, g, stop)
 	if back != nil {
 		g.run("admin", stop, func() error { return a.admin.Serve(rest, back) })
 	}
+	endGateway := g.begin("gateway")
 	served := a.gateway.Serve(stopping, proxy.RawListener(front))
+	endGateway()
 	noMore()
 	stopRest()
 	g.wg.Wait()
@@ -239,12 +278,40 @@ func addr(a net.Addr) string {
 }
 
 // group runs components; one that fails stops the App.
-type group struct{ wg sync.WaitGroup }
+type group struct {
+	wg sync.WaitGroup
+
+	mu      sync.Mutex // guards running
+	running []string   // names of components
+}
 
 func (g *group) run(name string, stop context.CancelCauseFunc, component func() error) {
+	end := g.begin(name)
 	g.wg.Go(func() {
+		defer end()
 		if err := component(); err != nil {
 			stop(fmt.Errorf("%s: %w", name, err))
 		}
 	})
+}
+
+// begin notes that a component runs until end is called.
+func (g *group) begin(name string) (end func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.running = append(g.running, name)
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if i := slices.Index(g.running, name); i >= 0 {
+			g.running = slices.Delete(g.running, i, i+1)
+		}
+	}
+}
+
+// names returns the components that run.
+func (g *group) names() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.running)
 }

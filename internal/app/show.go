@@ -11,7 +11,8 @@ import (
 
 // sources are what metrics are read from at each scrape.
 func (a *App) sources() telemetry.Sources {
-	return telemetry.Sources{Workers: a.showWorkers, Index: a.showIndex, Tokens: a.showTokens, Queue: a.showQueue}
+	return telemetry.Sources{Workers: a.showWorkers, Index: a.showIndex, Tokens: a.showTokens, Queue: a.showQueue,
+		Stalls: a.stalls, Stale: a.stale}
 }
 
 func (a *App) showWorkers() []telemetry.Worker {
@@ -45,7 +46,7 @@ func (a *App) showWorkers() []telemetry.Worker {
 
 func (a *App) showIndex() []telemetry.Index {
 	var out []telemetry.Index
-	for _, s := range a.router.IndexStats() {
+	for _, s := range a.indexes.get() {
 		out = append(out, telemetry.Index{Model: s.Model, BlockSize: s.BlockSize, Blocks: s.Blocks, Memberships: s.Memberships,
 			Bytes: s.Bytes, Waiting: s.Waiting, Evictions: uint64(s.Evictions)})
 	}
@@ -70,7 +71,7 @@ func (a *App) showTokens() telemetry.TokenStats {
 // streams returns the event subscription of each holder that has one.
 func (a *App) streams() map[fleet.Holder]*admin.Stream {
 	out := map[fleet.Holder]*admin.Stream{}
-	for _, s := range a.ingest.Stats() {
+	for _, s := range a.events.get() {
 		out[s.Holder] = streamOf(&s)
 	}
 	return out
@@ -94,7 +95,7 @@ func streamOf(s *ingest.Stats) *admin.Stream {
 // indexHolders returns what the indexes know of each holder, over all tiers.
 func (a *App) indexHolders() map[fleet.Holder]admin.IndexHolder {
 	out := map[fleet.Holder]admin.IndexHolder{}
-	for _, x := range a.router.IndexStats() {
+	for _, x := range a.indexes.get() {
 		for i := range x.Holders {
 			h := &x.Holders[i]
 			sum := out[h.Holder]

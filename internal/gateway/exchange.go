@@ -193,7 +193,9 @@ func (x *exchange) decide(ctx context.Context) (*warmpath.Decision, error) {
 		would = x.prepared.shadow.ask(ctx, x.g.Router, q)
 		began = time.Now()
 	}
+	slot := x.g.Telemetry.Deciding.Begin(q.Now)
 	d, err := x.g.Router.Route(ctx, q)
+	x.g.Telemetry.Deciding.End(slot)
 	x.rec.RouteMS += float64(time.Since(began).Nanoseconds()) / 1e6
 	if x.prepared.shadow != nil && err == nil {
 		x.prepared.shadow = nil // once, however often it is tried
@@ -290,7 +292,9 @@ func outcome(r *proxy.Result) fleet.Outcome {
 // sent lets the router expect the prompt in the worker's cache: while the engine works, not while the request waits.
 func (x *exchange) sent() {
 	if x.decision != nil {
+		slot := x.g.Telemetry.Deciding.Begin(time.Now().UnixNano())
 		x.decision.Sent()
+		x.g.Telemetry.Deciding.End(slot)
 	}
 }
 

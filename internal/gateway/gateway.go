@@ -23,7 +23,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Parts are what a Gateway works with; all but Queue, MaxRequests, ShadowSample and External are required.
+// Parts are what a Gateway works with; all but Queue, MaxRequests, ShadowSample, Stalled and External are required.
 type Parts struct {
 	Router    *warmpath.Router
 	Fleet     *fleet.Fleet
@@ -40,6 +40,8 @@ type Parts struct {
 	// Scoped is told of each request that is kept apart by a cache salt or an extra key, before it is sent: engines whose
 	// events do not tell such keys must not be believed where they matter.
 	Scoped func(h fleet.Holder, salt, extra string)
+	// Stalled says why the process makes no progress, "" when it does; nil knows nothing.
+	Stalled func() string
 	// External is whom AskOthers begins with.
 	External map[string]Ask
 }

@@ -83,7 +83,13 @@ func (g *Gateway) state() state {
 			why = w.URL + ": " + w.Why
 		}
 	}
+	stalled := ""
+	if g.Stalled != nil {
+		stalled = g.Stalled()
+	}
 	switch {
+	case stalled != "":
+		s.Reason = stalled
 	case g.draining.Load():
 		s.Reason = "draining: the process is about to stop"
 	case len(workers) == 0:

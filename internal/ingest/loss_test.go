@@ -57,7 +57,7 @@ func TestAnAnnouncementThatCannotBeReadLowersTrustUntilTheHolderIsWholeAgain(t *
 			r := newRig(t, Config{})
 			s := r.stream(facts(fleet.EngineVLLM, 16))
 			impossible := stored(1, 0, 64, 16)
-			impossible.BlockSize = 1 << 21
+			impossible.BlockSize = -1
 			s.Message(0, wire(t, "vllm-0.32.0", batch(stored(2, 0, 64, 16), impossible)))
 			r.trust(s.holder, fleet.TrustDegraded, "could not be read")
 			if got := r.match(prompt(2, 100)); got != 64 {
@@ -65,6 +65,21 @@ func TestAnAnnouncementThatCannotBeReadLowersTrustUntilTheHolderIsWholeAgain(t *
 			}
 			s.Complete()
 			r.trust(s.holder, fleet.TrustDegraded, "could not be read")
+			again(t, s)
+			r.trust(s.holder, fleet.TrustExact, "complete")
+		})
+	}
+}
+
+func TestAnAnnouncementThatTheIndexRefusesLowersTrustUntilTheHolderIsWholeAgain(t *testing.T) {
+	for name, again := range wholeAgain {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, Config{})
+			s := r.stream(facts(fleet.EngineVLLM, 16))
+			impossible := stored(1, 0, 64, 16)
+			impossible.BlockSize = 1 << 20
+			s.Message(0, wire(t, "vllm-0.32.0", batch(stored(2, 0, 64, 16), impossible)))
+			r.trust(s.holder, fleet.TrustDegraded, "the index refused 1")
 			again(t, s)
 			r.trust(s.holder, fleet.TrustExact, "complete")
 		})

@@ -25,6 +25,8 @@ type Manager struct {
 	used     sync.Map              // fleet.Holder → *atomic.Uint32 of kvevent.Keys
 	present  map[fleet.Holder]bool // of the last snapshot; reconcile's alone
 
+	began atomic.Int64 // when the look or the reconciliation under way began, Unix nanoseconds; 0 is none
+
 	mu      sync.Mutex // guards streams; never held while waiting
 	streams map[fleet.Holder]*follower
 }
@@ -104,7 +106,9 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		snap := m.fleet.Snapshot()
+		m.began.Store(time.Now().UnixNano())
 		m.reconcile(ctx, snap)
+		m.began.Store(0)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -118,9 +122,31 @@ func (m *Manager) Run(ctx context.Context) error {
 			return nil
 		case <-snap.Superseded():
 		case <-ticker.C:
-			m.look(time.Now())
+			now := time.Now()
+			m.began.Store(now.UnixNano())
+			m.look(now)
+			m.began.Store(0)
 		}
 	}
+}
+
+// Oldest returns for how long the oldest application of events has been under way at now, and whose events they are; 0 when none
+// is. It waits for nobody who applies events.
+func (m *Manager) Oldest(now time.Time) (age time.Duration, who string) {
+	age, who = ageOf(&m.began, now), "the follower of all streams"
+	for _, f := range m.list() {
+		if a := ageOf(&f.began, now); a >= age && a > 0 {
+			age, who = a, fmt.Sprintf("%s, rank %d", f.url, f.rank)
+		}
+	}
+	return age, who
+}
+
+func ageOf(began *atomic.Int64, now time.Time) time.Duration {
+	if t := began.Load(); t != 0 {
+		return max(time.Duration(now.UnixNano()-t), 0)
+	}
+	return 0
 }
 
 // look lets each stream notice what is wrong by the passing of time.

@@ -33,6 +33,7 @@ type stream struct {
 	used   *atomic.Uint32 // kvevent.Keys that requests to the holder were seen to carry
 	wire   func() zmq.Stats
 
+	began      atomic.Int64  // when the handler's call under way began, Unix nanoseconds; 0 is none
 	generation atomic.Uint64 // of the index that the stream feeds
 	renew      atomic.Bool   // the index was replaced: the holder's history must be replayed into the new one
 
@@ -130,6 +131,8 @@ func (s *stream) forget(missing string) {
 
 // Message applies one message. It implements zmq.Handler.
 func (s *stream) Message(seq uint64, payload []byte) {
+	s.began.Store(time.Now().UnixNano())
+	defer s.began.Store(0)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.messages++
@@ -241,6 +244,8 @@ func (s *stream) skip(b *kvevent.Batch) (changed bool) {
 
 // Restarted forgets the holder: its engine began anew, with an empty cache. It implements zmq.Handler.
 func (s *stream) Restarted(why string) {
+	s.began.Store(time.Now().UnixNano())
+	defer s.began.Store(0)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.restarts++
@@ -255,6 +260,8 @@ func (s *stream) Restarted(why string) {
 
 // Lost forgets the holder: what is missing may have removed blocks. It implements zmq.Handler.
 func (s *stream) Lost(from, to uint64) {
+	s.began.Store(time.Now().UnixNano())
+	defer s.began.Store(0)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	missing := fmt.Sprintf("messages %d to %d are lost", from, to-1)

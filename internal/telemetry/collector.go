@@ -13,6 +13,10 @@ type Sources struct {
 	Index   func() []Index
 	Tokens  func() TokenStats
 	Queue   func() []Line
+	// Stalls describes each kind of work that can stall, and Stale tells how old the figures of the index and of the events are
+	// that the other functions give: more than 0 while they cannot be had.
+	Stalls func() []Stall
+	Stale  func() time.Duration
 }
 
 // Line is what waits for the workers of one base model.
@@ -96,6 +100,7 @@ type collector struct {
 	cacheBytes, cacheEntries, asked, hedged, opened                    *prometheus.Desc
 	checked, differed, distrusted                                      *prometheus.Desc
 	queueRequests, queueBytes                                          *prometheus.Desc
+	stalled, workTime, stale                                           *prometheus.Desc
 }
 
 // streamCounter is one counter of a Stream with its description.
@@ -159,6 +164,9 @@ func newCollector(src Sources) *collector {
 		differed:         desc("tokens_differed_total", "Prompts whose ids made in process were not the engine's.", nil),
 		queueRequests:    desc("queue_requests", "Requests that wait for a worker, by base model.", []string{"model"}),
 		queueBytes:       desc("queue_bytes", "Memory of the bodies of requests that wait for a worker.", []string{"model"}),
+		stalled:          desc("stalled", "1 while work of this kind (decisions, events) has made no progress for 2 s: /readiness says 503.", []string{"what"}),
+		workTime:         desc("oldest_work_seconds", "How long the oldest decision or application of events has been under way.", []string{"what"}),
+		stale:            desc("stale_seconds", "Age of the figures of the index and the event streams in this scrape; 0 unless they cannot be had.", nil),
 		distrusted:       desc("tokens_distrusted", "1 for each model whose ids made in process are not used, as they differed from an engine's.", []string{"model"}),
 	}
 }
@@ -194,6 +202,15 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			gauge(c.indexWaiting, float64(x.Waiting), x.Model)
 			counter(c.evictions, x.Evictions, x.Model)
 		}
+	}
+	if c.src.Stalls != nil {
+		for _, s := range c.src.Stalls() {
+			gauge(c.stalled, oneIf(s.Stalled()), s.What)
+			gauge(c.workTime, s.For.Seconds(), s.What)
+		}
+	}
+	if c.src.Stale != nil {
+		gauge(c.stale, c.src.Stale().Seconds())
 	}
 	if c.src.Queue != nil {
 		for _, l := range c.src.Queue() {

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -59,6 +60,8 @@ func names() map[string]bool {
 			},
 			Index:  func() []Index { return []Index{{Model: "m"}} },
 			Queue:  func() []Line { return []Line{{Model: "m"}} },
+			Stalls: func() []Stall { return []Stall{{}} },
+			Stale:  func() time.Duration { return 0 },
 			Tokens: func() TokenStats { return TokenStats{Distrusted: []string{"m"}} },
 		}).Collect(series)
 		close(series)

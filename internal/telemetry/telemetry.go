@@ -14,6 +14,9 @@ import (
 
 // Telemetry counts requests and remembers decisions. It is safe for concurrent use and starts no goroutine.
 type Telemetry struct {
+	// Deciding notes the decisions under way: choosing a worker, and expecting the prompt in its cache.
+	Deciding Progress
+
 	registry *prometheus.Registry
 	ring     *ring
 	ids      atomic.Uint64

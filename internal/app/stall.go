@@ -1,0 +1,123 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/warmpath/warmpath/internal/telemetry"
+)
+
+// lastKnown gives what fetch returns, or what it returned last when it takes too long: figures that are read under a lock must be
+// had while somebody holds that lock for ever. Its methods may be called from any goroutine.
+type lastKnown[T any] struct {
+	fetch func() T // set before the first get
+
+	mu      sync.Mutex // guards what follows; never held while fetching
+	value   T
+	begun   time.Time     // when the fetch under way began
+	running chan struct{} // closed when it has ended; nil: none is under way
+}
+
+// fetchLimit is how long figures are waited for. They take microseconds; a busy machine may need more.
+const fetchLimit = 250 * time.Millisecond
+
+// get returns the figures of now, or after fetchLimit the last known ones.
+func (l *lastKnown[T]) get() T {
+	l.mu.Lock()
+	if l.running == nil {
+		l.running, l.begun = make(chan struct{}), time.Now()
+		go l.run(l.running) // ends with fetch: when the lock that fetch waits for is free
+	}
+	running, left := l.running, fetchLimit-time.Since(l.begun)
+	l.mu.Unlock()
+	if left > 0 {
+		timer := time.NewTimer(left)
+		defer timer.Stop()
+		select {
+		case <-running:
+		case <-timer.C:
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.value
+}
+
+func (l *lastKnown[T]) run(done chan struct{}) {
+	value := l.fetch()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.value, l.running = value, nil
+	close(done)
+}
+
+// stale returns how old the figures are: 0 unless a fetch takes too long.
+func (l *lastKnown[T]) stale() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.running == nil {
+		return 0
+	}
+	if age := time.Since(l.begun); age >= fetchLimit {
+		return age
+	}
+	return 0
+}
+
+// stale returns how old the figures of the index and of the event streams are that are shown.
+func (a *App) stale() time.Duration { return max(a.indexes.stale(), a.events.stale()) }
+
+// stalls describes the work that can stall. It takes no lock that is held while a decision is made or an event applied.
+func (a *App) stalls() []telemetry.Stall {
+	now := time.Now()
+	age, who := a.ingest.Oldest(now)
+	return []telemetry.Stall{
+		{What: "decisions", For: a.telemetry.Deciding.Oldest(now)},
+		{What: "events", For: age, Who: who},
+	}
+}
+
+// stalled says what makes no progress, "" when all does.
+func (a *App) stalled() string {
+	var what []string
+	for _, s := range a.stalls() {
+		if !s.Stalled() {
+			continue
+		}
+		who := ""
+		if s.Who != "" {
+			who = " (" + s.Who + ")"
+		}
+		what = append(what, fmt.Sprintf("%s%s have made no progress for %.0f s", s.What, who, s.For.Seconds()))
+	}
+	if what == nil {
+		return ""
+	}
+	return "stalled: " + strings.Join(what, "; ")
+}
+
+// watchStalls logs when a stall begins and when it has ended, and keeps the last known figures young.
+func (a *App) watchStalls(ctx context.Context) error {
+	ticker := time.NewTicker(telemetry.StallAfter / 4)
+	defer ticker.Stop()
+	for was := ""; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		a.indexes.get()
+		a.events.get()
+		switch is := a.stalled(); {
+		case is != "" && was == "":
+			a.log.Error("no progress: readiness says 503 until there is; please report this", "what", is)
+			was = is
+		case is == "" && was != "":
+			a.log.Info("progress again", "was", was)
+			was = ""
+		}
+	}
+}
