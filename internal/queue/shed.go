@@ -20,7 +20,7 @@ func (q *Queue) makeRoom(it *Item) (shed []*Item, ok bool) {
 	// After Use lowered a limit the queue may hold more than the limit. Only as much is shed then as comes in.
 	requests, bytes := max(q.cfg.MaxRequests, q.len), max(q.cfg.MaxBytes, q.bytes)
 	for !q.fits(it, requests, bytes) {
-		victim := q.newestOfHeaviest(it)
+		victim := q.newestOfHeaviest(it, q.len < requests)
 		if victim == nil {
 			q.putBack(shed)
 			return nil, false
@@ -46,10 +46,10 @@ func (q *Queue) fits(it *Item, requests int, bytes int64) bool {
 
 // newestOfHeaviest returns the newest request of the heavy tenant; nil when that tenant would keep less than the tenant
 // of it then has.
-func (q *Queue) newestOfHeaviest(it *Item) *Item {
+func (q *Queue) newestOfHeaviest(it *Item, byBytes bool) *Item {
 	usage := func(l *line) int64 { return int64(len(l.items)) }
 	cost := func(*Item) int64 { return 1 }
-	if q.len < q.cfg.MaxRequests { // it is the bytes that do not fit
+	if byBytes {
 		usage = func(l *line) int64 { return l.bytes }
 		cost = func(it *Item) int64 { return it.Bytes }
 	}
