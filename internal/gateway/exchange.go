@@ -154,7 +154,7 @@ func (x *exchange) forward(ctx context.Context) {
 			return
 		}
 		x.g.Telemetry.Retried(worker.URL, retryReasons[verdictOf(&result)])
-		x.rec.Failed = append(x.rec.Failed, worker.URL+": "+describe(&result))
+		x.rec.Failed = append(x.rec.Failed, worker.URL+": "+withoutKeys(describe(&result), x.r.Header))
 		x.prepared.route.Exclude = append(x.prepared.route.Exclude, worker.ID)
 	}
 }
@@ -326,7 +326,7 @@ func (x *exchange) settle(ctx context.Context, r *proxy.Result) {
 		x.compare(u)
 	}
 	if r.Err != nil {
-		x.rec.Error = r.Err.Error()
+		x.rec.Error = withoutKeys(r.Err.Error(), x.r.Header)
 	}
 	timedOut := errors.Is(ctx.Err(), context.DeadlineExceeded)
 	switch {

@@ -83,6 +83,32 @@ func (id *identity) who(h http.Header) string {
 // credentials are header fields whose values nobody else may see. The first two tell a tenant.
 var credentials = []string{"Authorization", "X-Api-Key", "Api-Key", "Proxy-Authorization", "Cookie"}
 
+// shortestKey is the length from which a beginning of a key counts as one: error texts are cut off somewhere.
+const shortestKey = 6
+
+// withoutKeys returns text without the values of h's credentials: a worker may repeat in its error what it was sent,
+// and our logs and records repeat the worker's errors.
+func withoutKeys(text string, h http.Header) string {
+	const redacted = "[redacted]"
+	for _, name := range credentials {
+		for _, value := range h[name] {
+			for _, key := range strings.Fields(value) { // not the scheme alone
+				if len(key) < shortestKey || strings.EqualFold(key, "bearer") {
+					continue
+				}
+				text = strings.ReplaceAll(text, key, redacted)
+				for n := min(len(key)-1, len(text)); n >= shortestKey; n-- {
+					if cut, found := strings.CutSuffix(text, key[:n]); found {
+						text = cut + redacted
+						break
+					}
+				}
+			}
+		}
+	}
+	return text
+}
+
 // hashed stands for a key wherever a tenant is shown.
 func (id *identity) hashed(key string) string {
 	var text [20]byte

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +20,29 @@ import (
 
 // canary begins every secret of TestNoSecretIsEverPrinted.
 const canary = "cAnArY"
+
+// echo is a worker that serves the model parrot, and repeats what clients sent it in each of its errors.
+func echo(t *testing.T) string {
+	t.Helper()
+	var asked atomic.Int32
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		said := fmt.Sprintf("wrong key %v", r.Header["Authorization"])
+		switch {
+		case r.Method == http.MethodGet && r.URL.Path == "/v1/models":
+			io.WriteString(w, `{"object":"list","data":[{"id":"parrot","object":"model"}]}`)
+		case r.Method == http.MethodGet:
+			io.WriteString(w, "{}")
+		case asked.Add(1)%4 == 0:
+			w.Header().Set("Content-Type", "text/event-stream")
+			fmt.Fprintf(w, "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\ndata: {\"error\":{\"message\":%q,\"code\":500}}\n\n", said)
+		default:
+			w.WriteHeader([]int{0, 401, 500, 400}[asked.Load()%4])
+			fmt.Fprintf(w, "{\"error\":{\"message\":%q}}%s", said, strings.Repeat("x", 220)+r.Header.Get("Authorization"))
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s.URL
+}
 
 // parrot is a worker that repeats in every answer what it was sent.
 func parrot(t *testing.T) string {
@@ -49,11 +73,12 @@ workers:
   - url: %s
     model: mock
     api_key: "@-worker"
+  - url: %s
 policies:
   - type: lmcache_aware
     controller_url: http://127.0.0.1:1
     controller_api_key: @-controller
-`, engine.URL(), parrot(t))
+`, engine.URL(), parrot(t), echo(t))
 	good = strings.ReplaceAll(good, "@", canary)
 	write := func(text string) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -86,6 +111,27 @@ policies:
 		ask("POST", gateway.URL+"/v1/chat/completions?api_key="+canary, "{", "Authorization", "Bearer "+canary+"-other")
 		ask("GET", gateway.URL+"/v1/models", "", "Authorization", "Bearer "+canary)
 		ask("GET", gateway.URL+"/nothing", "", "Authorization", "Bearer "+canary)
+	}
+	failed := 0
+	for i := range 12 { // what the worker tells the client of its own key is theirs
+		body := fmt.Sprintf(`{"model":"parrot","stream":%v,"messages":[{"role":"user","content":"hi"}]}`, i%2 == 0)
+		req, err := http.NewRequest(http.MethodPost, gateway.URL+"/v1/chat/completions", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+canary+"-reflected-and-long-enough-to-be-cut")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.StatusCode >= 400 && resp.StatusCode != http.StatusNotFound {
+			failed++
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+	}
+	if failed < 3 {
+		t.Errorf("%d answers of the worker that repeats what it was sent", failed)
 	}
 	key := []string{"Authorization", "Bearer " + canary + "-admin"}
 	operate := func() {
