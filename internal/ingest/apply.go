@@ -50,8 +50,9 @@ func (s *stream) clear(e *kvevent.Event) (generation uint64) {
 		}
 		s.tiers = 0
 	}
-	// An empty cache has no history that could be missing, and no block that is not known.
-	if s.tiers == 0 {
+	// An empty cache has no history that could be missing, and no block that is not known. An offload tier that a reset
+	// leaves alone may have blocks that were forgotten here.
+	if s.tiers == 0 && !(s.offloads && s.engine == fleet.EngineVLLM) {
 		s.complete, s.missing, s.broken, s.unread = true, "", false, ""
 	}
 	s.askIndex(time.Now())
@@ -73,6 +74,7 @@ func (s *stream) store(e *kvevent.Event) (generation uint64) {
 		x.Tokens, x.Features = nil, nil
 	}
 	s.tiers |= 1 << e.Tier
+	s.offloads = s.offloads || e.Tier != block.TierGPU
 	return s.router.Store(s.holder, s.model, x)
 }
 

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvevent"
 	"github.com/warmpath/warmpath/kvindex"
@@ -84,4 +85,22 @@ func TestAnAnnouncementThatTheIndexRefusesLowersTrustUntilTheHolderIsWholeAgain(
 			r.trust(s.holder, fleet.TrustExact, "complete")
 		})
 	}
+}
+
+// vLLM's offload tiers outlast a reset of the accelerator's cache, and are not announced again.
+func TestAResetProvesNothingOfAnOffloadTierThatWasForgotten(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.stream(facts(fleet.EngineVLLM, 16))
+	below := stored(1, 0, 64, 16)
+	below.Tier, below.Medium = block.TierCPU, "CPU"
+	s.Message(0, wire(t, "vllm-0.32.0", batch(stored(1, 0, 64, 16), below)))
+	s.Complete()
+	r.trust(s.holder, fleet.TrustExact, "complete")
+	s.Lost(1, 3)
+	s.Message(3, wire(t, "vllm-0.32.0", batch(kvevent.Event{Kind: kvevent.Cleared, Group: -1})))
+	r.trust(s.holder, fleet.TrustDegraded, "lost")
+	s.Restarted("its numbers began anew")
+	s.Lost(0, 5)
+	s.Message(5, wire(t, "vllm-0.32.0", batch(kvevent.Event{Kind: kvevent.Cleared, Group: -1})))
+	r.trust(s.holder, fleet.TrustExact, "complete")
 }

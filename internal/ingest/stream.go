@@ -64,6 +64,7 @@ type state struct {
 	unnamed   bool      // groups are numbered but their kinds are not told
 	groups    uint64    // bit i: group i was seen
 	tiers     uint8     // bit t: something was stored on tier t
+	offloads  bool      // something was stored below the accelerator since the engine started, even if it was forgotten here
 	ambiguous string    // why stored events are not applied; "" is that they are
 	misplaced string    // the stream is another holder's
 	leaking   string    // a medium whose blocks are announced and never removed
@@ -254,7 +255,7 @@ func (s *stream) Restarted(why string) {
 	s.broken = false
 	// Another engine may have other groups, tiers and blocks.
 	s.hybrid, s.unnamed, s.groups, s.misplaced, s.leaking = "", false, 0, "", ""
-	s.blockSize, s.hash, s.hashTried = 0, "", false
+	s.blockSize, s.hash, s.hashTried, s.offloads = 0, "", false, false
 	s.assess(time.Now())
 }
 
