@@ -188,7 +188,7 @@ func workerOf(w *fleet.Worker) Worker {
 func holderOf(s *fleet.Snapshot, h fleet.Holder) Holder {
 	trust, why := s.Trust(h)
 	line := Holder{Rank: s.Rank(h), Trust: trust.String(), TrustReason: why, Load: loadOf(s.LoadAt(h, time.Now().UnixNano())),
-		Timing: s.Timing(h), Leaked: s.Leaked(h)}
+		Timing: s.Timing(h), Leaked: s.Leaked(h), Suspect: s.Suspected(h), Share: s.Share(h, time.Now().UnixNano())}
 	if until := s.BlockedUntil(h); until != 0 {
 		at := time.Unix(0, until).UTC()
 		line.BlockedUntil = &at

@@ -50,7 +50,10 @@ type Holder struct {
 	TrustReason string `json:"trust_reason"`
 	// BlockedUntil is when the breaker lets a request pass again; absent while it is closed.
 	BlockedUntil *time.Time `json:"blocked_until,omitempty"`
-	Load         Load       `json:"load"`
+	// Suspect: its worker seems to be frozen. Share is what it gets of the requests that it would get, below 1 while it starts slowly.
+	Suspect bool    `json:"suspect,omitempty"`
+	Share   float64 `json:"share"`
+	Load    Load    `json:"load"`
 	// Timing is what the holder's passes take, as learned; Leaked counts requests that were lost without giving back their load.
 	Timing fleet.Timing `json:"timing"`
 	Leaked uint64       `json:"leaked_requests"`

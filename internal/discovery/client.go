@@ -155,6 +155,11 @@ func (a asker) postJSON(ctx context.Context, path string, in, out any) error {
 	return a.ask(ctx, http.MethodPost, path, in, maxJSON, decodeInto(out))
 }
 
+func discard(r io.Reader) error {
+	_, err := io.Copy(io.Discard, r)
+	return err
+}
+
 func decodeInto(out any) func(io.Reader) error {
 	return func(r io.Reader) error {
 		if err := json.NewDecoder(r).Decode(out); err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -259,10 +258,7 @@ var errMiss = errors.New("no answer")
 
 func (w *worker) check(ctx context.Context) error {
 	a := asker{client: w.client, target: w.target, timeout: w.config.Timeout}
-	err := a.ask(ctx, http.MethodGet, "/health", nil, maxJSON, func(r io.Reader) error {
-		_, err := io.Copy(io.Discard, r)
-		return err
-	})
+	err := a.ask(ctx, http.MethodGet, "/health", nil, maxJSON, discard)
 	// Something in front of the engine may answer 404 for /health; the probe decides then.
 	if status := statusOf(err); status == http.StatusNotFound || status == http.StatusMethodNotAllowed {
 		return nil

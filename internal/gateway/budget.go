@@ -30,6 +30,9 @@ func (b *budget) take() bool {
 	if b.thousandths.Add(-token) >= 0 {
 		return true
 	}
-	b.thousandths.Add(token)
+	b.giveBack()
 	return false
 }
+
+// giveBack returns a token that was not needed.
+func (b *budget) giveBack() { b.thousandths.Add(token) }

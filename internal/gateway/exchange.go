@@ -51,8 +51,10 @@ type exchange struct {
 	rec      telemetry.Record
 	reports  bool // the worker tells cached tokens
 	doubts   []doubt
-	odd      bool // the answer names another model than was asked for, as others' do
-	routed   bool // a worker was asked: the request is finished, not refused
+	odd      bool      // the answer names another model than was asked for, as others' do
+	routed   bool      // a worker was asked: the request is finished, not refused
+	next     *exchange // in the worker's roster, guarded by its mutex
+	previous *exchange
 	abort    bool // the client holds part of an answer: end by cutting the connection
 }
 
@@ -153,7 +155,7 @@ func (x *exchange) forward(ctx context.Context) {
 			x.settle(ctx, &last)
 			return
 		}
-		x.g.Telemetry.Retried(worker.URL, retryReasons[verdictOf(&result)])
+		x.g.Telemetry.Retried(worker.URL, retryReason(&result))
 		x.rec.Failed = append(x.rec.Failed, worker.URL+": "+withoutKeys(describe(&result), x.r.Header))
 		x.prepared.route.Exclude = append(x.prepared.route.Exclude, worker.ID)
 	}
@@ -209,6 +211,7 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	x.decision, x.routed = d, true
 	if x.rec.Attempts++; x.rec.Attempts == 1 {
 		x.g.opinions.earn()
+		x.g.rescues.earn()
 	}
 	x.rec.Policy, x.rec.Branch, x.rec.Reason = d.Policy, string(d.Branch), d.Reason
 	x.g.Telemetry.Decided(d.Policy, string(d.Branch))
@@ -227,7 +230,7 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	if q := &x.prepared.route; q.Salt != "" || q.Extra != "" {
 		x.g.Scoped(d.Holder, q.Salt, q.Extra)
 	}
-	result := x.g.Client.Forward(ctx, a)
+	result := x.ask(ctx, x.g.roster(d.Worker.ID))
 	x.decision = nil
 	now := time.Now().UnixNano()
 	if result.Class == proxy.Success && result.Usage.Seen && result.Usage.Completion > 0 { // others teach nothing
@@ -241,6 +244,13 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	}
 	d.Recycle()
 	return result
+}
+
+// ask forwards the attempt while x is on its worker's roster.
+func (x *exchange) ask(ctx context.Context, here *roster) proxy.Result {
+	here.enter(x)
+	defer here.leave(x)
+	return x.g.Client.Forward(ctx, &x.attempt)
 }
 
 // outgoing is the body that w gets: the client's, or the same with token ids where that loses nothing.

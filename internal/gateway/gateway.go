@@ -63,12 +63,14 @@ type Gateway struct {
 	reporting sync.Map // fleet.WorkerID → struct{}: workers seen to tell cached tokens
 	exchanges sync.Pool
 	evidence  evidence
-	opinions  *budget // second opinions on refusals
+	opinions  *budget  // second opinions on refusals
+	rescues   *budget  // of requests at workers that seem to be frozen
+	rosters   sync.Map // fleet.WorkerID → *roster; as few as there were ever workers
 }
 
 // New returns a Gateway whose requests may not choose their policy. It starts nothing.
 func New(cfg Config, parts Parts) *Gateway {
-	g := &Gateway{Parts: parts, cfg: cfg, identity: newIdentity(&cfg), opinions: newBudget()}
+	g := &Gateway{Parts: parts, cfg: cfg, identity: newIdentity(&cfg), opinions: newBudget(), rescues: newBudget()}
 	g.SampleShadow(parts.ShadowSample)
 	g.AskOthers(parts.External)
 	g.AllowPolicies(nil)
@@ -110,6 +112,7 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	turns, stop := context.WithCancel(ctx)
 	var giving sync.WaitGroup
 	giving.Go(func() { g.waiting.run(turns) })
+	giving.Go(func() { g.rescue(turns) })
 	defer giving.Wait()
 	defer stop()
 	failed := make(chan error, 1)

@@ -39,7 +39,14 @@ func verdictOf(r *proxy.Result) verdict {
 	return good
 }
 
-// reasons are what retries are counted by.
+// retryReason is what a retry is counted by.
+func retryReason(r *proxy.Result) string {
+	if r.Class == proxy.Abandoned {
+		return "suspect"
+	}
+	return retryReasons[verdictOf(r)]
+}
+
 var retryReasons = [...]string{good: "local", failed: "failed", limited: "limited", refused: "refused", broken: "broken", useless: "useless"}
 
 // doubt is an answer of which another worker tells whose fault it is.
@@ -138,7 +145,8 @@ func (x *exchange) othersCan(d *warmpath.Decision) bool {
 	now := time.Now().UnixNano()
 	for _, h := range pool.Holders {
 		w := snap.Worker(h)
-		if w.ID != d.Worker.ID && !tried(q.Exclude, w.ID) && snap.Standing(h, q.Scope, q.Tenant, now).Bar == fleet.BarNone {
+		full := x.g.MaxRequests > 0 && snap.Load(h).Requests >= int64(x.g.MaxRequests)
+		if w.ID != d.Worker.ID && !full && !tried(q.Exclude, w.ID) && snap.Standing(h, q.Scope, q.Tenant, now).Bar == fleet.BarNone {
 			return true
 		}
 	}

@@ -2,12 +2,14 @@ package proxy
 
 import (
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// Attempt is one try to have a request answered by one worker. It is read only, and may be used again for the next try.
+// Attempt is one try to have a request answered by one worker. What is exported is read only, and it may be used again for the
+// next try. It must not be copied.
 type Attempt struct {
 	// Worker is the worker's URL, http or https, with an optional path in front of Path.
 	Worker string
@@ -41,6 +43,38 @@ type Attempt struct {
 	// OnTokens, if set, is called from Forward's goroutine as a stream passes, with the tokens that the answer has so far: once
 	// for each piece that was read and brought some, the first time after OnFirstToken.
 	OnTokens func(n int, at time.Time)
+
+	mu        sync.Mutex // guards what follows
+	waits     *conn      // on which the answer is awaited; nil when none is, or its first byte came
+	abandoned bool
+}
+
+// Abandon ends the attempt if it waits for the first byte of an answer, and reports whether it did: Forward returns Abandoned then.
+// It may be called from any goroutine, also when Forward has returned.
+func (a *Attempt) Abandon() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.waits == nil {
+		return false
+	}
+	a.waits.abort()
+	a.waits, a.abandoned = nil, true
+	return true
+}
+
+// wait notes that an answer is awaited on k; nil: it is no more. It reports whether the attempt goes on.
+func (a *Attempt) wait(k *conn) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.waits = k
+	return !a.abandoned
+}
+
+// begin forgets that an earlier try was abandoned.
+func (a *Attempt) begin() {
+	a.mu.Lock()
+	a.waits, a.abandoned = nil, false
+	a.mu.Unlock()
 }
 
 // Field is a header field.
@@ -77,6 +111,8 @@ const (
 	Useless
 	// Cut: the caller ended the attempt for a reason of its own, the cause of the context, which the client is told.
 	Cut
+	// Abandoned: the caller ended the attempt before the first byte of an answer, by Attempt.Abandon.
+	Abandoned
 	// Local: this machine could not connect: it has no descriptor, port or memory left. It says nothing about the worker.
 	Local
 	// BadAttempt: the attempt itself cannot be sent (worker URL, header field); nothing was tried.
@@ -86,7 +122,7 @@ const (
 // String returns the class as it stands in metrics and logs.
 func (c Class) String() string {
 	return [...]string{"success", "rejected", "limited", "client_gone", "refused", "reset", "header_timeout", "stream_timeout", "protocol",
-		"engine_error", "truncated", "useless", "cut", "local", "bad_attempt"}[c]
+		"engine_error", "truncated", "useless", "cut", "abandoned", "local", "bad_attempt"}[c]
 }
 
 // WorkerFault reports whether the outcome speaks against the worker's health by itself. Of Rejected and Useless only a comparison

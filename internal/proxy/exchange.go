@@ -52,6 +52,7 @@ var exchanges = sync.Pool{New: func() any { return &exchange{buf: make([]byte, b
 func (x *exchange) begin(c *Client, a *Attempt) {
 	x.client, x.a = c, a
 	x.res = Result{Start: time.Now()}
+	a.begin()
 	x.relay = relay{}
 }
 
@@ -109,16 +110,23 @@ func (x *exchange) try(ctx context.Context, w *worker, fresh bool) (stale bool) 
 	}
 	stop := context.AfterFunc(ctx, k.abort)
 	x.body = answerBody{}
+	x.a.wait(k)
 	stale = x.talk(k)
-	intact := stop()
+	abandoned := !x.a.wait(nil)
+	intact := stop() && !abandoned
 	if intact && x.body.reusable() && x.res.Class <= Limited {
 		k.since = time.Now()
 		w.keep(k, x.client.cfg.IdlePerWorker)
 	} else {
 		k.Close()
 	}
-	if ctx.Err() != nil && x.res.Class != Success {
+	switch {
+	case ctx.Err() != nil && x.res.Class != Success:
 		x.gone(ctx)
+		return false
+	case abandoned && !x.res.FirstByte:
+		x.res.Retryable = true
+		x.fail(Abandoned, api.WorkerTimeout(fmt.Errorf("%s seems to be frozen", w.url)))
 		return false
 	}
 	return stale
@@ -227,6 +235,9 @@ func (x *exchange) readHead(k *conn) (n, end int, err error) {
 		m, err := k.read(x.buf[n:])
 		if m > 0 && x.res.FirstByteAt.IsZero() {
 			x.res.FirstByteAt = time.Now()
+			if !x.a.wait(nil) {
+				return n, 0, errAbandoned
+			}
 		}
 		n += m
 		if m == 0 && err != nil {

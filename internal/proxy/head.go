@@ -16,6 +16,7 @@ var (
 	errStatusLine   = errors.New("the answer's status line is malformed")
 	errField        = errors.New("a header field of the answer is malformed")
 	errFraming      = errors.New("the answer's length is ambiguous")
+	errAbandoned    = errors.New("the attempt was abandoned")
 	errSwitch       = errors.New("the worker switched protocols unasked")
 )
 

@@ -38,14 +38,16 @@ type Worker struct {
 // Holder is one data-parallel rank of a worker.
 type Holder struct {
 	Rank          int
-	Trust         string // exact, degraded, approximate, none
-	Requests      int64  // reserved now
-	PrefillTokens int64  // uncached prompt tokens dispatched whose first token has not come
-	ContextBlocks int64  // blocks of the contexts being served
-	Blocks        int64  // blocks the index holds for it
-	Evicted       int64  // of its blocks, what the index dropped for want of room since it was last forgotten
-	Refused       int64  // of its announcements and blocks, what the index refused since it was last forgotten
-	Leaked        uint64 // requests that were lost without giving back their load
+	Trust         string  // exact, degraded, approximate, none
+	Requests      int64   // reserved now
+	PrefillTokens int64   // uncached prompt tokens dispatched whose first token has not come
+	ContextBlocks int64   // blocks of the contexts being served
+	Blocks        int64   // blocks the index holds for it
+	Evicted       int64   // of its blocks, what the index dropped for want of room since it was last forgotten
+	Refused       int64   // of its announcements and blocks, what the index refused since it was last forgotten
+	Suspect       bool    // its worker seems to be frozen
+	Share         float64 // of the requests that it would get, what it gets: below 1 while it starts slowly
+	Leaked        uint64  // requests that were lost without giving back their load
 	Report        *Report
 	Stream        *Stream
 }
@@ -92,6 +94,7 @@ var trusts = []string{"exact", "degraded", "approximate", "none"}
 type collector struct {
 	src Sources
 
+	suspect, share                                                     *prometheus.Desc
 	up, trust, requests, prefill, context, blocks, connected, sequence *prometheus.Desc
 	holderEvicted, holderRefused                                       *prometheus.Desc
 	reports, leaked, reportAge, running, waiting, kvUsed               *prometheus.Desc
@@ -122,6 +125,8 @@ func newCollector(src Sources) *collector {
 		up:            desc("worker_up", "1 while requests may go to this worker.", []string{"worker"}),
 		trust:         desc("holder_trust", "1 for the trust that holds now, 0 for the others.", []string{"worker", "rank", "trust"}),
 		requests:      desc("holder_requests", "Requests reserved on this holder.", holder),
+		suspect:       desc("holder_suspect", "1 while its worker seems to be frozen: it gets requests where nobody else can take them.", holder),
+		share:         desc("holder_share_ratio", "What this holder gets of the requests that it would get: below 1 while it starts slowly.", holder),
 		prefill:       desc("holder_prefill_tokens", "Uncached prompt tokens dispatched to this holder whose first token has not come.", holder),
 		context:       desc("holder_context_blocks", "Blocks of the contexts that this holder is serving.", holder),
 		blocks:        desc("holder_blocks", "Blocks that the index knows on this holder.", holder),
@@ -245,6 +250,8 @@ func (c *collector) collectHolder(gauge setGauge, counter setCounter, url string
 		gauge(c.trust, oneIf(t == h.Trust), url, rank, t)
 	}
 	gauge(c.requests, float64(h.Requests), url, rank)
+	gauge(c.suspect, oneIf(h.Suspect), url, rank)
+	gauge(c.share, h.Share, url, rank)
 	gauge(c.prefill, float64(h.PrefillTokens), url, rank)
 	gauge(c.context, float64(h.ContextBlocks), url, rank)
 	gauge(c.blocks, float64(h.Blocks), url, rank)

@@ -301,6 +301,21 @@ func (f *fleet) metric(t *testing.T, name string) float64 {
 	return sum
 }
 
+// scrape returns the gateway's /metrics.
+func (f *fleet) scrape(t *testing.T) string {
+	t.Helper()
+	resp, err := http.Get(f.Admin + "/metrics")
+	if err != nil {
+		t.Fatalf("get the metrics: %v", err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatalf("read the metrics: %v", err)
+	}
+	return string(text)
+}
+
 // prose is deterministic text of n words that no other topic shares.
 func prose(topic string, n int) string {
 	var b strings.Builder

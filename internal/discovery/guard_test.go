@@ -1,0 +1,124 @@
+package discovery
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// still is a network of workers that answer at once, or, where frozen, never.
+type still struct {
+	frozen atomic.Pointer[string] // host
+	asked  atomic.Int64           // for a sign of life
+}
+
+func (s *still) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Path == "/v1/models" {
+		s.asked.Add(1)
+	}
+	if f := s.frozen.Load(); f != nil && *f == r.URL.Host {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
+	return &http.Response{StatusCode: http.StatusUnauthorized, Body: io.NopCloser(strings.NewReader("who are you")), Request: r}, nil
+}
+
+func (s *still) freeze(host string) { s.frozen.Store(&host) }
+
+// guarding runs a reporter on workers a and b, with a request under way at each, and calls test.
+func guarding(t *testing.T, test func(f *fleet.Fleet, n *still, requests *[2]fleet.Reservation)) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &still{}
+		f := fleet.New(fleet.Config{})
+		var requests [2]fleet.Reservation
+		for i, url := range []string{"http://a", "http://b"} {
+			f.Put(url, fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m"}}})
+			f.Reserve(&requests[i], fleet.Holder(i), fleet.Work{UncachedTokens: 100, PromptTokens: 100}, time.Now().UnixNano())
+		}
+		r := NewReporter(f, DefaultReportsConfig(), nil, &http.Client{Transport: n}, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- r.Run(ctx) }() // ends with ctx, below
+		test(f, n, &requests)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAFrozenWorkerIsASuspectWithinASecond(t *testing.T) {
+	guarding(t, func(f *fleet.Fleet, n *still, _ *[2]fleet.Reservation) {
+		suspected := func() (a, b bool) { return f.Snapshot().Suspected(0), f.Snapshot().Suspected(1) }
+		time.Sleep(3 * time.Second)
+		if a, b := suspected(); a || b {
+			t.Fatal("a worker that computes a long prompt is a suspect")
+		}
+		n.freeze("a")
+		time.Sleep(1050 * time.Millisecond) // a question may have been on its way when it froze, and been answered
+		if a, b := suspected(); !a || b {
+			t.Errorf("a second after a froze: a is a suspect: %t, b: %t", a, b)
+		}
+		if share := f.Snapshot().Standing(1, 0, "", time.Now().UnixNano()); share != (fleet.Standing{Share: 1}) {
+			t.Errorf("b: %+v", share)
+		}
+		n.freeze("")
+		time.Sleep(1100 * time.Millisecond)
+		if a, _ := suspected(); a {
+			t.Error("it is a suspect a second after it thawed")
+		}
+		if s := f.Snapshot().Standing(0, 0, "", time.Now().UnixNano()); s.Bar != fleet.BarNone || s.Share > 0.3 {
+			t.Errorf("it returned as %+v, want a slow start", s)
+		}
+	})
+}
+
+// TestAWorkerThatIsHeardOfIsNoSuspect: its API process may be too busy to answer.
+func TestAWorkerThatIsHeardOfIsNoSuspect(t *testing.T) {
+	guarding(t, func(f *fleet.Fleet, n *still, requests *[2]fleet.Reservation) {
+		n.freeze("a")
+		requests[0].FirstToken(time.Now().UnixNano())
+		asked := n.asked.Load()
+		for i := range 50 {
+			time.Sleep(quiet - guardTick)
+			requests[0].Tokens(i+1, time.Now().UnixNano())
+			requests[1].Release(time.Now().UnixNano())
+		}
+		if f.Snapshot().Suspected(0) {
+			t.Error("a worker that streams is a suspect")
+		}
+		if n.asked.Load() > asked+1 {
+			t.Errorf("workers that stream, or have nothing to do, were asked %d times", n.asked.Load()-asked)
+		}
+		time.Sleep(time.Second)
+		if !f.Snapshot().Suspected(0) {
+			t.Fatal("it fell silent and is no suspect")
+		}
+		requests[0].Tokens(100, time.Now().UnixNano())
+		time.Sleep(2 * guardTick)
+		if f.Snapshot().Suspected(0) {
+			t.Error("it was heard of and is a suspect all the same")
+		}
+	})
+}
+
+func TestAnIdleWorkerIsNotAskedForSignsOfLife(t *testing.T) {
+	guarding(t, func(f *fleet.Fleet, n *still, requests *[2]fleet.Reservation) {
+		for i := range requests {
+			requests[i].Release(time.Now().UnixNano())
+		}
+		time.Sleep(time.Minute)
+		if n.asked.Load() != 0 {
+			t.Errorf("asked %d times", n.asked.Load())
+		}
+	})
+}
+

@@ -1,0 +1,149 @@
+package gateway_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/internal/gateway"
+)
+
+// frozen is a worker that takes requests and says nothing until release is closed or the request's end.
+func frozen(t *testing.T, asked *atomic.Int64, release chan struct{}) string {
+	return worker(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		asked.Add(1)
+		select {
+		case <-release:
+			plain(w, r)
+		case <-r.Context().Done():
+		}
+	})
+}
+
+func TestRequestsThatWaitAtAFrozenWorkerAreServedElsewhere(t *testing.T) {
+	var asked atomic.Int64
+	release := make(chan struct{})
+	defer close(release)
+	ill, good := frozen(t, &asked, release), worker(t, plain)
+	f := serve(t, func(s *settings) { s.policy = "round_robin" }, ill, good)
+	answers := make(chan string, 40)
+	for range 40 {
+		go func() { // ends with its request; received below
+			resp, text, err := f.try(context.Background(), chat)
+			if err != nil || text != whole {
+				answers <- text
+				return
+			}
+			answers <- resp.Header.Get("X-Warmpath-Worker")
+		}()
+	}
+	wait(t, "half of the requests wait at the frozen worker", func() bool { return asked.Load() == 20 })
+	f.fleet.Suspect(0, true, time.Now().UnixNano())
+	for range 40 {
+		if got := <-answers; got != good {
+			t.Errorf("answered: %s", got)
+		}
+	}
+	for range 10 {
+		if resp, _ := f.post(t, chat); resp.Header.Get("X-Warmpath-Worker") != good {
+			t.Error("a new request went to the frozen worker")
+		}
+	}
+	if asked.Load() != 20 {
+		t.Errorf("the frozen worker was asked %d times", asked.Load())
+	}
+	if want := `warmpath_retries_total{reason="suspect",worker="` + ill + `"} 20`; !strings.Contains(f.metrics(t), want) {
+		t.Errorf("the metrics lack %s", want)
+	}
+	if !f.fleet.Snapshot().Available(0, time.Now().UnixNano()) {
+		t.Error("requests that were taken away opened the breaker")
+	}
+	f.idle(t)
+}
+
+// TestRescuesStayWithinTheirBudget: a router that mistakes a slow fleet for a frozen one must not ask everything twice.
+func TestRescuesStayWithinTheirBudget(t *testing.T) {
+	var asked atomic.Int64
+	release := make(chan struct{})
+	f := serve(t, func(s *settings) { s.policy = "direct" }, frozen(t, &asked, release), worker(t, plain))
+	f.fleet.Suspect(0, true, time.Now().UnixNano())
+	var served atomic.Int64
+	var clients sync.WaitGroup
+	for range 150 {
+		clients.Go(func() {
+			// Asking for a worker by name pins a request: only the header of the policy does it here, and nothing can be done for it.
+			if resp, _, err := f.try(context.Background(), chat, "X-Warmpath-Target", f.fleet.Snapshot().Workers()[0].URL); err == nil && resp.StatusCode == 200 {
+				served.Add(1)
+			}
+		})
+	}
+	wait(t, "all wait", func() bool { return asked.Load() == 150 })
+	if served.Load() != 0 {
+		t.Errorf("%d requests that asked for the frozen worker were taken away", served.Load())
+	}
+	close(release)
+	clients.Wait()
+
+	again := make(chan struct{})
+	var waiting atomic.Int64
+	g := serve(t, func(s *settings) { s.policy = "round_robin" }, frozen(t, &waiting, again), worker(t, plain))
+	for range 300 {
+		clients.Go(func() { _, _, _ = g.try(context.Background(), chat) })
+	}
+	wait(t, "half of them wait", func() bool { return waiting.Load() == 150 })
+	g.fleet.Suspect(0, true, time.Now().UnixNano())
+	wait(t, "the budget is used up", func() bool { return strings.Contains(g.metrics(t), `reason="suspect"`) && !gateway.Rescues(g.Gateway) })
+	if n := g.fleet.Snapshot().Load(0).Requests; n < 150-100-30 {
+		t.Errorf("%d of 150 requests wait on at the frozen worker: more than the budget were taken away", n)
+	}
+	close(again)
+	clients.Wait()
+}
+
+// TestAStreamThatBeganStaysAtAFrozenWorker: what was sent cannot be repeated elsewhere, and it goes on when the worker does.
+func TestAStreamThatBeganStaysAtAFrozenWorker(t *testing.T) {
+	url, begun, release := held(t)
+	f := serve(t, func(s *settings) { s.policy = "round_robin" }, url, worker(t, streaming))
+	answer := make(chan string, 1)
+	go func() { // ends with the stream; received below
+		_, text, _ := f.try(context.Background(), chat)
+		answer <- text
+	}()
+	<-begun
+	wait(t, "the first event has passed", func() bool { return f.fleet.Snapshot().Load(0).Waiting == 0 })
+	f.fleet.Suspect(0, true, time.Now().UnixNano())
+	for range 20 { // other requests pass by meanwhile
+		f.post(t, chat)
+	}
+	time.Sleep(3 * gateway.RescueTick)
+	close(release)
+	if text := <-answer; text != firstChunk+lastChunk+doneChunk {
+		t.Errorf("the stream is %q", text)
+	}
+	f.idle(t)
+}
+
+// TestAFrozenWorkerIsAskedWhereNobodyElseIs: a slow answer is better than none.
+func TestAFrozenWorkerIsAskedWhereNobodyElseIs(t *testing.T) {
+	var asked atomic.Int64
+	release := make(chan struct{})
+	f := serve(t, nil, frozen(t, &asked, release))
+	f.fleet.Suspect(0, true, time.Now().UnixNano())
+	answer := make(chan string, 1)
+	go func() { // ends with its request; received below
+		_, text, _ := f.try(context.Background(), chat)
+		answer <- text
+	}()
+	wait(t, "it is asked", func() bool { return asked.Load() == 1 })
+	time.Sleep(3 * gateway.RescueTick)
+	close(release)
+	if text := <-answer; text != whole {
+		t.Errorf("answered %q", text)
+	}
+}

@@ -1,0 +1,91 @@
+package gateway
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// rescueTick is how often requests are looked for that wait at a worker that seems to be frozen. It adds to the second within
+// which that is noticed.
+const rescueTick = 50 * time.Millisecond
+
+// roster is the exchanges that are at one worker, in no order. They are linked through themselves.
+type roster struct {
+	mu    sync.Mutex // guards the links, and what is read of the exchanges in it: see enter
+	first *exchange
+}
+
+// roster returns that of a worker, made on first use.
+func (g *Gateway) roster(w fleet.WorkerID) *roster {
+	if r, ok := g.rosters.Load(w); ok {
+		return r.(*roster)
+	}
+	r, _ := g.rosters.LoadOrStore(w, &roster{})
+	return r.(*roster)
+}
+
+// enter adds x. Until it leaves, its own goroutine changes neither its decision nor its prepared request.
+func (r *roster) enter(x *exchange) {
+	r.mu.Lock()
+	x.next = r.first
+	if r.first != nil {
+		r.first.previous = x
+	}
+	r.first = x
+	r.mu.Unlock()
+}
+
+func (r *roster) leave(x *exchange) {
+	r.mu.Lock()
+	if x.previous == nil {
+		r.first = x.next
+	} else {
+		x.previous.next = x.next
+	}
+	if x.next != nil {
+		x.next.previous = x.previous
+	}
+	x.previous, x.next = nil, nil
+	r.mu.Unlock()
+}
+
+// rescue has requests tried elsewhere that wait for their first byte at workers that seem to be frozen, until ctx ends.
+func (g *Gateway) rescue(ctx context.Context) {
+	tick := time.NewTicker(rescueTick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		snap := g.Fleet.Snapshot()
+		for _, w := range snap.Workers() {
+			if len(w.Holders) > 0 && snap.Suspected(w.Holders[0]) {
+				g.rescueFrom(w.ID)
+			}
+		}
+	}
+}
+
+// rescueFrom abandons the attempts at a worker that another could take, as far as the budget goes. Those that have begun stay: they
+// go on when the worker does.
+func (g *Gateway) rescueFrom(w fleet.WorkerID) {
+	r := g.roster(w)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for x := r.first; x != nil; x = x.next {
+		if !x.othersCan(x.decision) {
+			continue
+		}
+		if !g.rescues.take() {
+			return
+		}
+		if !x.attempt.Abandon() {
+			g.rescues.giveBack()
+		}
+	}
+}
