@@ -152,6 +152,15 @@ func (r *Router) Forget(h fleet.Holder) {
 	r.forgetInPolicies(h)
 }
 
+// ForgetLearned forgets what was learned of h from the requests that were sent there, by policies and beside the index: another
+// process serves there. What its events told stays.
+func (r *Router) ForgetLearned(h fleet.Holder) {
+	for _, x := range *r.indexes.Load() {
+		x.forgetLearned(h)
+	}
+	r.forgetInPolicies(h)
+}
+
 func (r *Router) forgetInPolicies(h fleet.Holder) {
 	for _, p := range r.table.Load().all {
 		p.Forget(h)

@@ -28,6 +28,7 @@ type Fleet struct {
 	byURL   map[string]WorkerID
 	urls    []string // by WorkerID
 	present []*Worker
+	lives   []life // by WorkerID
 	byPlace map[place]Holder
 	holders []holder
 	turns   map[string]*atomic.Uint64 // by model name
@@ -99,8 +100,12 @@ func (f *Fleet) Put(url string, facts Facts) WorkerID {
 		f.urls = append(f.urls, url)
 		f.byURL[url] = id
 		f.present = append(f.present, nil)
+		f.lives = append(f.lives, life{})
 	}
-	w := &Worker{ID: id, URL: url, Healthy: true}
+	if known && f.present[id] == nil {
+		f.lives[id].incarnation++ // it left and came back
+	}
+	w := &Worker{ID: id, URL: url, Healthy: true, Incarnation: f.lives[id].incarnation}
 	if old := f.present[id]; old != nil {
 		w.Healthy, w.Draining, w.Why = old.Healthy, old.Draining, old.Why
 		for _, h := range old.Holders {

@@ -102,11 +102,13 @@ type Worker struct {
 	ID       WorkerID
 	URL      string // without a trailing slash
 	Facts    Facts
-	Healthy  bool     // the last active check succeeded
-	Draining bool     // gets no new requests; those in flight go on
-	Ready    bool     // healthy, not draining, and known to serve a model
-	Why      string   // why it is not ready, in words; "" when it is
-	Holders  []Holder // one for each rank, the first is rank Facts.FirstRank
+	Healthy  bool   // the last active check succeeded
+	Draining bool   // gets no new requests; those in flight go on
+	Ready    bool   // healthy, not draining, and known to serve a model
+	Why      string // why it is not ready, in words; "" when it is
+	// Incarnation grows by one each time another process is found behind the URL: see [Fleet.Answered].
+	Incarnation uint64
+	Holders     []Holder // one for each rank, the first is rank Facts.FirstRank
 }
 
 // Rank returns the holder of the global data-parallel rank.

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/warmpath/warmpath/internal/network"
@@ -86,6 +87,11 @@ func statusOf(err error) int {
 		return e.status
 	}
 	return 0
+}
+
+// refused reports whether nobody took the connection, or the process at its other end went away: the worker's process has ended.
+func refused(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET)
 }
 
 // ask sends one question and gives the answer's body, at most limit bytes of it, to read.

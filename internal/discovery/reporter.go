@@ -201,7 +201,14 @@ func (r *Reporter) ask(ctx context.Context, url string, id fleet.WorkerID) error
 	if w == nil || !w.Healthy || w.Facts.Engine != fleet.EngineVLLM && w.Facts.Engine != fleet.EngineSGLang {
 		return errNotAsked
 	}
-	found, err := a.loadOf(ctx, w.Facts.Engine)
+	found, signs, err := a.loadOf(ctx, w.Facts.Engine)
+	switch {
+	case refused(err):
+		r.fleet.Refused(id)
+		return err
+	case err == nil || errors.Is(err, errNoLoad):
+		r.fleet.Answered(id, signs)
+	}
 	if err != nil {
 		return err
 	}

@@ -76,7 +76,7 @@ func TestLoadIsReadAsEachEngineTellsIt(t *testing.T) {
 			_, _ = io.WriteString(w, text)
 		}))
 		a := asker{client: s.Client(), target: Target{URL: s.URL}, timeout: 5 * time.Second}
-		got, err := a.loadOf(t.Context(), test.engine)
+		got, _, err := a.loadOf(t.Context(), test.engine)
 		s.Close()
 		if diff := cmp.Diff(test.want, got); err != nil || diff != "" {
 			t.Errorf("%s: %v %s", test.name, err, diff)
@@ -106,7 +106,7 @@ func TestAnAnswerThatTellsNoLoadIsAnError(t *testing.T) {
 		s := httptest.NewServer(answer)
 		a := asker{client: s.Client(), target: Target{URL: s.URL}, timeout: 20 * time.Second}
 		for _, engine := range []fleet.Engine{fleet.EngineVLLM, fleet.EngineSGLang} {
-			if got, err := a.loadOf(t.Context(), engine); err == nil {
+			if got, _, err := a.loadOf(t.Context(), engine); err == nil {
 				t.Errorf("%s from %s: %v", name, engine, got)
 			}
 		}
@@ -327,7 +327,7 @@ func TestMockEnginesTellTheirLoadAsRealOnes(t *testing.T) {
 		s, stop := mock(t, c)
 		engine := map[mockengine.Kind]fleet.Engine{mockengine.VLLM: fleet.EngineVLLM, mockengine.SGLang: fleet.EngineSGLang}[kind]
 		client := NewClient(nil)
-		got, err := asker{client: client, target: Target{URL: s.URL()}, timeout: 5 * time.Second}.loadOf(t.Context(), engine)
+		got, _, err := asker{client: client, target: Target{URL: s.URL()}, timeout: 5 * time.Second}.loadOf(t.Context(), engine)
 		client.CloseIdleConnections()
 		if diff := cmp.Diff(ranks{0: {}, 1: {}}, got); err != nil || diff != "" {
 			t.Errorf("%s: %v %s", kind, err, diff)

@@ -15,8 +15,8 @@ import (
 // ranks is what an engine says of its load, by global data-parallel rank.
 type ranks map[int]fleet.Reported
 
-// loadOf asks a worker how busy it is.
-func (a asker) loadOf(ctx context.Context, engine fleet.Engine) (ranks, error) {
+// loadOf asks a worker how busy it is; the answer may tell its process from the next, too.
+func (a asker) loadOf(ctx context.Context, engine fleet.Engine) (ranks, fleet.Signs, error) {
 	if engine == fleet.EngineSGLang {
 		return a.sglangLoad(ctx)
 	}
@@ -27,7 +27,7 @@ func (a asker) loadOf(ctx context.Context, engine fleet.Engine) (ranks, error) {
 var errNoLoad = errors.New("the answer tells no load")
 
 // sglangLoad reads /v1/loads (SGLang 0.5.8), else the older /get_load, else /metrics, which SGLang has with --enable-metrics.
-func (a asker) sglangLoad(ctx context.Context) (ranks, error) {
+func (a asker) sglangLoad(ctx context.Context) (ranks, fleet.Signs, error) {
 	found, err := a.loads(ctx)
 	if statusOf(err) == http.StatusNotFound {
 		found, err = a.oldLoad(ctx)
@@ -35,7 +35,7 @@ func (a asker) sglangLoad(ctx context.Context) (ranks, error) {
 	if statusOf(err) == http.StatusNotFound {
 		return a.metrics(ctx, "sglang:", "dp_rank")
 	}
-	return found, err
+	return found, fleet.Signs{}, err
 }
 
 // loads reads /v1/loads.
@@ -80,19 +80,30 @@ func (a asker) oldLoad(ctx context.Context) (ranks, error) {
 // metrics reads /metrics: the gauges under their names by version (vLLM's gpu_cache_usage_perc is kv_cache_usage_perc since 0.9.2).
 // Lines that differ in another label than the rank's are of several schedulers behind one rank: their requests add up. SGLang's
 // tensor-parallel ranks repeat one scheduler's numbers: only the first counts.
-func (a asker) metrics(ctx context.Context, prefix, label string) (ranks, error) {
+func (a asker) metrics(ctx context.Context, prefix, label string) (ranks, fleet.Signs, error) {
 	found := ranks{}
+	var signs fleet.Signs
 	err := a.ask(ctx, http.MethodGet, "/metrics", nil, maxMetrics, func(r io.Reader) error {
 		return metricLines(r, func(line []byte) {
 			if rest, ours := bytes.CutPrefix(line, []byte(prefix)); ours {
 				found.read(rest, label)
+				if tokens, ok := bytes.CutPrefix(rest, []byte("prompt_tokens_total")); ok {
+					if s, ok := parseSample(string(tokens)); ok {
+						signs.Tokens += s.value
+					}
+				}
+			} else if rest, ok := bytes.CutPrefix(line, []byte("process_start_time_seconds")); ok {
+				if s, ok := parseSample(string(rest)); ok {
+					signs.Started = max(signs.Started, s.value)
+				}
 			}
 		})
 	})
 	if err != nil {
-		return nil, err
+		return nil, signs, err
 	}
-	return found.orNone()
+	found, err = found.orNone()
+	return found, signs, err
 }
 
 // read takes one line of /metrics, without its prefix, if it is about load.

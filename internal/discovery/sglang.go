@@ -19,6 +19,8 @@ type serverInfo struct {
 	CacheReport  bool   `json:"enable_cache_report"`
 	DisableRadix bool   `json:"disable_radix_cache"`
 	MaxTokens    int    `json:"max_total_num_tokens"`
+	// RandomSeed is drawn when the server starts, unless it was given [SGLang srt/server_args.py].
+	RandomSeed int64 `json:"random_seed"`
 	// KVEvents is absent before 0.5.13, and null where events are off.
 	KVEvents optional[sglangPublisher] `json:"kv_events"`
 }
@@ -67,6 +69,7 @@ func (p *probe) sglang(info *serverInfo) {
 	if info.Version != "" {
 		f.Version = info.Version
 	}
+	p.Seed = info.RandomSeed
 	f.BlockSize = blockSize(info.PageSize)
 	f.Ranks = min(info.DPSize, fleet.MaxRanks)
 	f.ReportsCachedTokens = info.CacheReport

@@ -224,6 +224,9 @@ func (w *worker) watch(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		if w.live(err) {
+			probed = time.Time{} // it may be another version, with other models
+		}
 		w.report(err)
 		wait := w.config.Interval
 		if !w.healthy {
@@ -237,6 +240,18 @@ func (w *worker) watch(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
+}
+
+// live tells the fleet of a check, and reports whether it shows a new process that has not been probed.
+func (w *worker) live(err error) (unprobed bool) {
+	if err != nil {
+		if refused(err) {
+			w.fleet.Refused(w.id)
+		}
+		return false
+	}
+	restarted := w.fleet.Answered(w.id, fleet.Signs{Version: w.last.Facts.Version, Blocks: w.last.Facts.BlocksPerRank, Seed: w.last.Seed})
+	return restarted && w.healthy
 }
 
 // own returns the event sources that are this worker's alone, and notes the others in r unless that is nil.

@@ -3,12 +3,13 @@ package discovery
 import (
 	"bytes"
 	"context"
-	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -49,7 +50,7 @@ func (n *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	n.asked[r.URL.Host+r.URL.Path]++
 	n.mu.Unlock()
 	if h == nil {
-		return nil, errors.New("dial tcp: connection refused")
+		return nil, fmt.Errorf("dial tcp: %w", syscall.ECONNREFUSED)
 	}
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/warmpath/warmpath"
@@ -237,6 +238,9 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 		d.Tokens(result.Usage.Completion, now)
 	}
 	d.Done(outcome(&result), now)
+	if result.Class == proxy.Refused && errors.Is(result.Err, syscall.ECONNREFUSED) {
+		x.g.Fleet.Refused(d.Worker.ID) // its process has ended: whoever answers next is another
+	}
 	x.g.waiting.charge(d.Base, x.prepared.route.Tenant, result.Usage.Completion)
 	x.g.waiting.freed()
 	if result.Class == proxy.Success {

@@ -21,9 +21,9 @@ type Manager struct {
 	fleet    *fleet.Fleet
 	config   Config
 	log      *slog.Logger
-	listener *zmq.Listener         // nil: none
-	used     sync.Map              // fleet.Holder → *atomic.Uint32 of kvevent.Keys
-	present  map[fleet.Holder]bool // of the last snapshot; reconcile's alone
+	listener *zmq.Listener           // nil: none
+	used     sync.Map                // fleet.Holder → *atomic.Uint32 of kvevent.Keys
+	present  map[fleet.Holder]uint64 // of the last snapshot, with their workers' incarnations; reconcile's alone
 
 	began atomic.Int64 // when the look or the reconciliation under way began, Unix nanoseconds; 0 is none
 
@@ -42,7 +42,7 @@ type follower struct {
 // New returns a Manager that feeds router. It starts nothing.
 func New(router *warmpath.Router, c Config, log *slog.Logger) *Manager {
 	c = c.withDefaults()
-	m := &Manager{router: router, fleet: router.Fleet(), config: c, log: log, present: map[fleet.Holder]bool{}, streams: map[fleet.Holder]*follower{}}
+	m := &Manager{router: router, fleet: router.Fleet(), config: c, log: log, present: map[fleet.Holder]uint64{}, streams: map[fleet.Holder]*follower{}}
 	if c.Listen != "" {
 		m.listener = zmq.NewListener(c.Listen, c.ZMQ, m.accept)
 	}
@@ -216,8 +216,8 @@ func (m *Manager) reconcile(ctx context.Context, snap *fleet.Snapshot) {
 	}
 }
 
-// forgetAbsent forgets the holders that left since the last snapshot: also those without events leave guesses behind, that
-// the index and policies learned from requests.
+// forgetAbsent forgets the holders that left since the last snapshot, and what was learned from requests of those whose process
+// is another: also holders without events leave guesses behind, in the index and in policies.
 func (m *Manager) forgetAbsent(snap *fleet.Snapshot) {
 	for h := range m.present {
 		if snap.Worker(h) == nil {
@@ -227,9 +227,26 @@ func (m *Manager) forgetAbsent(snap *fleet.Snapshot) {
 	}
 	for _, w := range snap.Workers() {
 		for _, h := range w.Holders {
-			m.present[h] = true
+			if was, known := m.present[h]; known && was != w.Incarnation {
+				m.forgetLearned(h)
+				m.log.Info("another process serves there: what was learned from requests is forgotten", "worker", w.URL, "rank", snap.Rank(h))
+			}
+			m.present[h] = w.Incarnation
 		}
 	}
+}
+
+// forgetLearned forgets what was learned from requests. A holder whose events are followed keeps what they told: its stream tells a
+// restart by itself, and may have learned the new process already.
+func (m *Manager) forgetLearned(h fleet.Holder) {
+	m.mu.Lock()
+	f := m.streams[h]
+	m.mu.Unlock()
+	if f != nil && f.hasEvents() {
+		m.router.ForgetLearned(h)
+		return
+	}
+	m.router.Forget(h)
 }
 
 // outdated reports whether what the stream was made from is not so any more.

@@ -130,6 +130,13 @@ func (s *stream) forget(missing string) {
 	s.tiers = 0
 }
 
+// hasEvents reports whether what the index has of the holder, if anything, came from its events.
+func (s *stream) hasEvents() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.everUp && (s.connected || s.tiers != 0)
+}
+
 // Message applies one message. It implements zmq.Handler.
 func (s *stream) Message(seq uint64, payload []byte) {
 	s.began.Store(time.Now().UnixNano())

@@ -60,6 +60,7 @@ func (l *life) metrics(w http.ResponseWriter, _ *http.Request) {
 	} else {
 		l.vllmInfo(&b, stats)
 	}
+	fmt.Fprintf(&b, "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %.2f\n", float64(l.began.UnixMilli())/1000)
 	writeBytes(w, http.StatusOK, "text/plain; version=0.0.4; charset=utf-8", []byte(b.String()))
 }
 

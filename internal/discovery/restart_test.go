@@ -1,0 +1,96 @@
+package discovery
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/mockengine"
+)
+
+// An engine that pauses or says that it is busy is the same afterwards; one that refused connections is another.
+func TestARestartIsToldFromAPause(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		broken http.Handler
+		grown  uint64
+	}{
+		{"refused", nil, 1},
+		{"bad status", answers{"GET /health": "503 starting"}, 0},
+		{"frozen", frozen, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newTransport()
+				n.set("a", vllm032())
+				w := watching(t, n, Target{URL: "http://a"})
+				defer w.stop()
+				time.Sleep(7 * time.Second)
+				before := w.worker(t, "http://a").Incarnation
+				n.set("a", test.broken)
+				time.Sleep(20 * time.Second)
+				n.set("a", vllm032())
+				time.Sleep(10 * time.Second)
+				if grown := w.worker(t, "http://a").Incarnation - before; grown != test.grown {
+					t.Errorf("the incarnation grew by %d, want %d", grown, test.grown)
+				}
+			})
+		})
+	}
+}
+
+func TestAnotherVersionIsAnotherProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newTransport()
+		n.set("a", vllm032())
+		w := watching(t, n, Target{URL: "http://a"})
+		defer w.stop()
+		time.Sleep(7 * time.Second)
+		before := w.worker(t, "http://a").Incarnation
+		n.set("a", vllm032().with("GET /version", `{"version":"0.33.0"}`))
+		time.Sleep(2 * time.Minute)
+		if grown := w.worker(t, "http://a").Incarnation - before; grown != 1 {
+			t.Errorf("the incarnation grew by %d", grown)
+		}
+	})
+}
+
+// An engine that restarts between two questions, whom nobody found away, is told by its report.
+func TestARestartThatNobodySawIsToldByTheReport(t *testing.T) {
+	s, stop := mock(t, mockengine.DefaultConfig())
+	defer stop()
+	f := fleet.New(fleet.Config{})
+	id := f.Put(s.URL(), fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "mock"}}})
+	client := NewClient(nil)
+	defer client.CloseIdleConnections()
+	r := NewReporter(f, DefaultReportsConfig(), nil, client, slog.New(slog.DiscardHandler))
+	asked := func() uint64 {
+		t.Helper()
+		var err error
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
+			if err = r.ask(context.Background(), s.URL(), id); err == nil {
+				return f.Snapshot().ByID(id).Incarnation
+			}
+		}
+		t.Fatal(err)
+		return 0
+	}
+	first := asked()
+	if again := asked(); again != first {
+		t.Fatalf("incarnation %d after %d without a restart", again, first)
+	}
+	<-time.After(200 * time.Millisecond) // processes that began at the same time are one
+	if err := s.Restart(0); err != nil {
+		t.Fatal(err)
+	}
+	again := asked()
+	for end := time.Now().Add(time.Minute); again == first && time.Now().Before(end); again = asked() {
+	}
+	if again != first+1 {
+		t.Errorf("incarnation %d after a restart, was %d", again, first)
+	}
+}
