@@ -200,6 +200,7 @@ func (b *blocks) paint(i, lo, hi uint32, c change) {
 	s := b.strands.at(i)
 	b.old = b.segments(s, b.old[:0])
 	b.new = b.new[:0]
+	b.steps += uint64(len(b.old))
 	from, changed := uint32(0), false
 	for _, g := range b.old {
 		a, z := max(from, lo), min(g.end, hi)
@@ -240,6 +241,7 @@ func (b *blocks) changed(set setID, c change, n int64) setID {
 		return set
 	}
 	next := b.sets.with(set, c.h.id, now)
+	b.steps += uint64(len(b.sets.scratch))
 	b.count(c.h, old, now, n)
 	if was, is := b.lives(old), b.lives(now); was != is && !b.shared(set, c.h.id) {
 		if is {

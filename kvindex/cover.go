@@ -35,6 +35,7 @@ func (x *Index) contribute(h *holder, p uint32, r *record, add bool) {
 	}
 	from := x.from(p, r)
 	for c := p; c != 0; c = x.points.at(c).parent {
+		x.blocks.steps++
 		start := x.start(c)
 		first, last := start/size, x.points.at(c).end/size
 		for j := last; j > first; j-- {
@@ -124,6 +125,7 @@ type span struct {
 // cover adds or takes back the covering of a stretch; the block is held while the union of all stretches is the
 // whole of it. The common case, covered as a whole and once, is the member's bit alone.
 func (x *Index) cover(h *holder, r *record, s span, add bool) {
+	x.blocks.steps++
 	ck, list := coverKey(s.key, h.id, r), uint32(0)
 	if x.covers.n > 0 {
 		list = x.covers.get(ck)
@@ -179,6 +181,7 @@ func (x *Index) addPart(h *holder, list, lo, hi uint32) uint32 {
 	link := &head
 	for *link != 0 {
 		p := x.parts.at(*link)
+		x.blocks.steps++
 		if p.lo > lo || p.lo == lo && p.hi > hi {
 			break
 		}
@@ -200,6 +203,7 @@ func (x *Index) takePart(h *holder, list, lo, hi uint32) uint32 {
 	head := list
 	for link := &head; *link != 0; link = &x.parts.at(*link).next {
 		p := x.parts.at(*link)
+		x.blocks.steps++
 		if p.lo != lo || p.hi != hi {
 			continue
 		}

@@ -28,7 +28,8 @@ const doomBuckets = 1024
 // doom chooses at least n blocks, if there are so many: the least recently used and, among those of about the same
 // moment, the deepest. fair: only such as holders have that exceed their shares. A strand is as recently used as its most
 // recently used descendant, and spared blocks spare what is before them, so that no block goes without its descendants.
-func (x *Index) doom(n int, fair bool) doomed {
+// all: of a holder that exceeds its share more than what makes it have no more than that.
+func (x *Index) doom(n int, fair, all bool) doomed {
 	b := &x.blocks
 	used := make([]uint32, len(b.strands.states)<<strandBits)
 	var spared []uint32 // how many of a strand's blocks must stay
@@ -67,7 +68,7 @@ func (x *Index) doom(n int, fair bool) doomed {
 		n -= byAge[last]
 	}
 	floor := x.floor(n, deepest, keep, func(i uint32) bool { return age(i) == last })
-	b.strands.each(func(i uint32, s *strand) {
+	b.strands.postOrder(func(i uint32, s *strand) {
 		b.steps += 3
 		switch a := age(i); {
 		case a < last:
@@ -77,8 +78,35 @@ func (x *Index) doom(n int, fair bool) doomed {
 		default:
 			used[i] = 1<<32 - 1
 		}
+		if !fair {
+			return
+		}
+		if used[i] < s.length && !all {
+			used[i] = s.length - x.charge(s, s.length-used[i])
+		}
+		if p := s.parent; p != 0 && used[i] > 0 {
+			spared[p] = max(spared[p], s.at&strandOffset+1)
+		}
 	})
 	return doomed{keeps: used}
+}
+
+// charge charges blocks at a strand's end that are to go to the first of the holders that have the last, and returns how many
+// that holder can give.
+func (x *Index) charge(s *strand, n uint32) uint32 {
+	b := &x.blocks
+	b.scan = b.segments(s, b.scan[:0])
+	set := b.scan[len(b.scan)-1].set
+	switch {
+	case set == 0:
+		return n
+	case set&singleSet == 0:
+		set = b.sets.single(setMember(b.sets.run(set)[0]).holder(), plainMask)
+	}
+	h := x.holders[set.single().holder()]
+	n = uint32(max(0, min(int64(n), h.quota)))
+	h.quota -= int64(n)
+	return n
 }
 
 // sparedEnd returns where the last of a strand's blocks ends that a holder has which does not exceed its share.

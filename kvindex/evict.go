@@ -144,6 +144,24 @@ func (x *Index) makeRoom(h *holder, n need) bool {
 	return x.roomy(n)
 }
 
+// roomToSplit evicts until a removal of n blocks fits in the budget. It can need room: segments are split, and sets come to
+// be that were not there.
+func (x *Index) roomToSplit(n int) {
+	b := &x.blocks
+	b.steps += uint64(n)
+	if x.slack.ample {
+		return
+	}
+	most := 8*int64(n*(b.sets.largest+8)+6*cap(b.old)+4*slabChunk) + b.sets.byHash.bytes()/16 + 4096
+	for pass := 0; x.bytes()+most > x.config.Bytes; pass++ {
+		if pass == 2*passes {
+			x.wipe()
+			return
+		}
+		x.evict(pass%passes, pass < passes)
+	}
+}
+
 // wipe drops all that is left: little, or an index in which what is there could not be told from what nobody needs.
 func (x *Index) wipe() {
 	for _, h := range x.holders {
@@ -206,7 +224,7 @@ func (x *Index) evict(pass int, fair bool) {
 	if n = max(n, 1) << (2 * pass); last {
 		n = before
 	}
-	d := x.doom(int(min(n, before)), fair)
+	d := x.doom(int(min(n, before)), fair, pass > 2)
 	for _, h := range x.holders {
 		if h == nil || h.points == 0 || fair && !h.over {
 			continue
@@ -247,6 +265,7 @@ func (x *Index) cutAll(d *doomed) {
 	x.tableMu.Lock()
 	n := 0
 	b.strands.each(func(i uint32, s *strand) {
+		b.steps++
 		if n++; n%stretch == 0 {
 			x.tableMu.Unlock()
 			x.tableMu.Lock()
@@ -267,6 +286,7 @@ func (x *Index) dropLost() {
 		return
 	}
 	x.lost = false
+	x.blocks.steps += uint64(len(x.copies))
 	for k := range x.copies {
 		if x.held(k.key, k.holder)&k.bit == 0 {
 			delete(x.copies, k)
@@ -279,6 +299,7 @@ func (x *Index) cut(i, lo uint32) {
 	b := &x.blocks
 	s := b.strands.at(i)
 	old := b.segments(s, nil)
+	b.steps += uint64(len(old))
 	b.new = b.new[:0]
 	var shaken []uint32 // beliefs
 	from := uint32(0)
@@ -319,6 +340,7 @@ func (x *Index) cut(i, lo uint32) {
 func (x *Index) remainder(set setID, n int64, shaken *[]uint32) setID {
 	b := &x.blocks
 	members, _ := b.sets.load(set, nil)
+	b.steps += uint64(len(members))
 	left := members[:0:0]
 	for _, m := range members {
 		h := x.holders[m.holder()]

@@ -176,6 +176,7 @@ func (b *blocks) land(key block.Key, at spot) {
 		store32(&b.strands.at(i).prev, 0)
 	}
 	for len(moved) > 0 { // what hangs on them is deeper now
+		b.steps++
 		p := b.strands.at(moved[len(moved)-1])
 		moved = moved[:len(moved)-1]
 		for c := p.child; c != 0; c = b.strands.at(c).next {
@@ -189,6 +190,7 @@ func (b *blocks) land(key block.Key, at spot) {
 // hangs reports whether a strand is another or hangs on it, over any number.
 func (b *blocks) hangs(i, on uint32) bool {
 	for ; i != 0; i = b.strands.at(i).parent {
+		b.steps++
 		if i == on {
 			return true
 		}

@@ -193,6 +193,7 @@ func (x *Index) Remove(id fleet.Holder, tier block.Tier, group int, handles []ui
 	}
 	for len(handles) > 0 {
 		n := min(len(handles), h.stretch(0))
+		x.roomToSplit(n)
 		x.tableMu.Lock()
 		if !h.odd {
 			x.removePlain(h, tier, uint8(g), handles[:n])
@@ -330,6 +331,7 @@ func (x *Index) inStretches(p uint32, f func(p uint32)) {
 		x.tableMu.Lock()
 		for n := 0; p != 0 && n < stretch; n++ {
 			next := x.points.at(p).next
+			x.blocks.steps++
 			f(p)
 			p = next
 		}

@@ -47,6 +47,7 @@ func (x *Index) RemoveKeys(id fleet.Holder, tier block.Tier, group int, keys []b
 	c := change{h: h, bit: maskBit(tier, uint8(h.find(group)))}
 	for len(keys) > 0 {
 		n := min(len(keys), stretch)
+		x.roomToSplit(n)
 		x.tableMu.Lock()
 		x.removeRun(keys[:n], c)
 		x.tableMu.Unlock()
@@ -231,6 +232,7 @@ func (x *Index) sweepStrands(c change) (touched []uint32) {
 			x.tableMu.Unlock()
 			x.tableMu.Lock()
 		}
+		b.steps++
 		version := s.version
 		b.paint(i, 0, s.length, c)
 		if s.version != version {
@@ -239,6 +241,7 @@ func (x *Index) sweepStrands(c change) (touched []uint32) {
 	})
 	x.tableMu.Unlock()
 	x.trimAll(touched)
+	b.steps += uint64(len(x.copies))
 	for k := range x.copies {
 		if k.holder == c.h.id && x.held(k.key, k.holder)&k.bit == 0 {
 			delete(x.copies, k)

@@ -323,6 +323,7 @@ func (x *Index) settle(h *holder, p uint32, line line, key block.Key) bool {
 func (x *Index) orphan(p uint32) {
 	pt := x.points.at(p)
 	for w := x.waiters.get(handleKey(pt.holder, pt.handle)); w != 0 && pt.kids > 0; w = x.extras.at(x.points.at(w).extra).sibling {
+		x.blocks.steps++
 		if wp := x.points.at(w); wp.parent == p {
 			wp.parent = 0
 			pt.kids--

@@ -85,6 +85,7 @@ func (x *Index) add(h *holder, handle uint64) uint32 {
 	h.handles++
 	// Those that wait for it keep it.
 	for w := x.waiters.get(handleKey(h.id, handle)); w != 0; w = x.extras.at(x.points.at(w).extra).sibling {
+		x.blocks.steps++
 		if wp := x.points.at(w); wp.holder == h.id && wp.parent == 0 && x.extras.at(wp.extra).parent == handle {
 			wp.parent = p
 			pt.kids++

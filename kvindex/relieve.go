@@ -70,7 +70,11 @@ func (x *Index) relieve() {
 		if s == nil || s.length == 0 || s.child != 0 {
 			continue // it was there twice
 		}
-		x.cut(o.strand, max(s.length-min(s.length, mostCut), x.sparedEnd(s)))
+		n := x.charge(s, min(mostCut, s.length-x.sparedEnd(s)))
+		if n == 0 {
+			continue
+		}
+		x.cut(o.strand, s.length-n)
 		if s = b.strands.at(o.strand); s != nil && s.length > 0 {
 			b.trim(o.strand)
 		}

@@ -67,6 +67,7 @@ func (b *blocks) hasChild(h *holder, at spot) bool {
 	}
 	for c := s.child; c != 0; {
 		cs := b.strands.at(c)
+		b.steps++
 		if cs.at&strandOffset == at.offset() && b.knows(h, b.setAt(spotOf(c, 0))) {
 			return true
 		}
@@ -80,6 +81,7 @@ func (b *blocks) hasChild(h *holder, at spot) bool {
 func (b *blocks) childless(h *holder, s *strand, from uint32, n int) int {
 	for c := s.child; c != 0; {
 		cs := b.strands.at(c)
+		b.steps++
 		if off := cs.at & strandOffset; off < from && int(from-off) < n && b.knows(h, b.setAt(spotOf(c, 0))) {
 			n = int(from - off)
 		}
@@ -92,6 +94,7 @@ func (b *blocks) childless(h *holder, s *strand, from uint32, n int) int {
 // on with the one before.
 func (b *blocks) unname(h *holder, at spot) {
 	for at != 0 {
+		b.steps++
 		set := b.setAt(at)
 		mask := b.sets.mask(b.sets.get(set, h.id).mask())
 		if mask&maskNamed == 0 || mask&possession != 0 || b.hasChild(h, at) {

@@ -1,53 +1,55 @@
 package kvindex
 
-// usage is what a holder makes the index keep. A block counts in full for each holder that has it.
-type usage struct {
-	claims  int64 // blocks that the holder has, knows by name, or is believed to have
-	strands int64 // that it began
-	points  int64
-	extra   int64 // bytes beside its points
-}
-
-// What the parts of a usage weigh, in bytes, with the slots of tables that are three quarters full.
-const (
-	claimBytes = 48  // a slot and a name
-	beginBytes = 192 // a strand and a root
-	pointBytes = 96  // a point, its record, and its slot in handles
-)
-
-func (u *usage) weight() int64 {
-	return u.claims*claimBytes + u.strands*beginBytes + u.points*pointBytes + u.extra
-}
-
-// usage returns what a holder makes the index keep.
-func (x *Index) usage(h *holder) usage {
-	return usage{claims: h.claims, strands: x.blocks.begunBy(h), points: h.handles, extra: h.extra}
-}
-
-// compareShares finds the holders that exceed their fair share: of all that is kept, as much as any other holder's. One
-// exceeds it unless all have the same. It returns how many blocks are as much as they have in excess.
+// compareShares finds the holders that exceed their fair share, which is the budget divided by the number of holders. Each
+// part of the index is charged to those who use it, in proportion: so all of them together are charged all memory, and a
+// holder that fills a part which others hardly use pays for it. A block counts in full for each holder that has it. If
+// nobody exceeds the share, because some of the budget cannot be used, those with about the most do. It returns how many
+// blocks are as much as they have in excess.
 func (x *Index) compareShares() (excess int64) {
-	all := int64(0)
+	b := &x.blocks
+	var claims, begun, extra int64
 	for _, h := range x.holders {
 		if h != nil {
-			u := x.usage(h)
-			h.weight = u.weight()
-			all += h.weight
+			claims, begun, extra = claims+h.claims, begun+b.begunBy(h), extra+h.extra
 		}
 	}
-	share := all / int64(max(x.known, 1))
+	each := func(bytes, n int64) float64 { return float64(bytes) / float64(max(n, 1)) }
+	aClaim := each(b.slots.bytes()+b.names.bytes()+b.runs.bytes()+b.sets.bytes()+b.beliefs.bytes()+copyBytes*int64(len(x.copies)), claims)
+	aStrand := each(b.strands.bytes()+b.roots.bytes()+floatBytes*int64(len(b.floats)), begun)
+	aPoint := each(x.points.bytes()+x.records.bytes()+x.handles.bytes()+x.queued.bytes()+x.waiters.bytes(), int64(x.points.live()))
+	anExtra := each(x.extras.bytes()+x.extraBytes+x.covers.bytes()+x.parts.bytes(), extra)
+	all, most := 0.0, 0.0
+	for _, h := range x.holders {
+		if h != nil {
+			h.weight = aClaim*float64(h.claims) + aStrand*float64(b.begunBy(h)) + aPoint*float64(h.handles) + anExtra*float64(h.extra)
+			all, most = all+h.weight, max(most, h.weight)
+		}
+	}
+	known := float64(max(x.known, 1))
+	share, over := float64(x.config.Bytes)/known, 0.0
+	if most <= share {
+		share = most * aboutMost
+	}
 	for _, h := range x.holders {
 		if h != nil {
 			h.over = h.weight > share
-			excess += max(0, h.weight-share)
+			h.quota = 0
+			if excess := h.weight - share; h.over {
+				over += excess
+				h.quota = int64(excess/h.weight*float64(h.claims)) + h.claims/64 + 1
+			}
 		}
 	}
-	x.blocks.steps += 2 * uint64(len(x.holders))
+	b.steps += 3 * uint64(len(x.holders))
 	if all == 0 {
 		return 0
 	}
-	return int64(float64(excess) / float64(all) * float64(x.blocks.held))
+	return int64(over / all * float64(b.held))
 }
+
+// aboutMost is how much of the most that a holder has is about the most: not so near to it that a single holder pays for
+// all, and not so far that one which has much less than a share would.
+const aboutMost = 0.97
 
 // spares reports whether a set has a holder that does not exceed its share: its blocks stay while others can go.
 func (x *Index) spares(set setID) bool {

@@ -224,6 +224,7 @@ func (x *Index) dropBelief(i uint32) int64 {
 func (b *blocks) doubtPath(at spot, c change) {
 	it := b.beliefs.at(c.doubt)
 	for it.blocks > 0 {
+		b.steps++
 		b.paint(at.strand(), 0, at.offset()+1, c)
 		s := b.strands.at(at.strand())
 		if s.parent == 0 {

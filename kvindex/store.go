@@ -53,6 +53,7 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 			x.refuse(h, 1<<s.Tier)
 			break
 		}
+		x.blocks.steps += uint64(a.to - a.from)
 		x.tableMu.Lock()
 		v := applied
 		if h.odd {

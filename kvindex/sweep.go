@@ -24,6 +24,7 @@ func (b *blocks) sweep() {
 		g := &b.slots.segments[b.swept-nameSegments]
 		if a := g.array.Load(); a != nil {
 			n += len(a.words) / 2
+			b.steps += uint64(len(a.words) / 2)
 			b.slots.rebuild(g, 0, b.kept)
 		}
 	}
@@ -51,7 +52,9 @@ func (b *blocks) sweepNames(segment int) int {
 		p.mark(false)
 		return false
 	})
-	return len(b.names.segments[segment].words) / 2
+	n := len(b.names.segments[segment].words) / 2
+	b.steps += uint64(n)
+	return n
 }
 
 // clear forgets all blocks and gives their memory back.

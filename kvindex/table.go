@@ -1,7 +1,7 @@
 package kvindex
 
 // table maps 64-bit keys to 32-bit indexes: open addressing with linear probing, no tombstones, no pointers that the
-// garbage collector would have to follow. It consists of segments that grow alone, so that growth costs little at a
+// garbage collector would have to follow. It consists of segments that grow and shrink alone, so that growth costs little at a
 // time and needs little room beside what is there. The zero value is empty. Not safe for concurrent change.
 type table struct {
 	segments [tableSegments]tableSegment
@@ -61,9 +61,7 @@ func (t *table) put(key uint64, val uint32) {
 	h := spread(key)
 	g := &t.segments[h>>(64-segmentBits)]
 	if (g.n+1)*4 > len(g.slots)*3 {
-		t.slots -= len(g.slots)
-		g.grow()
-		t.slots += len(g.slots)
+		t.resize(g, max(smallSegment, 2*len(g.slots)))
 	}
 	if g.place(h, key, val) {
 		t.n++
@@ -87,9 +85,10 @@ func (g *tableSegment) place(h, key uint64, val uint32) bool {
 	}
 }
 
-func (g *tableSegment) grow() {
+// resize gives a segment so many slots.
+func (t *table) resize(g *tableSegment, size int) {
 	old := g.slots
-	size := max(smallSegment, 2*len(old))
+	t.slots += size - len(old)
 	g.slots = make([]slot, size)
 	g.n = 0
 	g.shift = 64
@@ -129,6 +128,9 @@ func (t *table) del(key uint64) {
 		}
 	}
 	g.slots[i] = slot{}
+	if len(g.slots) > 8*smallSegment && g.n*8 < len(g.slots) {
+		t.resize(g, len(g.slots)/4)
+	}
 }
 
 func (t *table) bytes() int64 { return int64(t.slots) * slotBytes }

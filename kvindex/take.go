@@ -36,6 +36,7 @@ func (b *blocks) furthest(s *strand) uint32 {
 	n := uint32(0)
 	for c := s.child; c != 0; {
 		cs := b.strands.at(c)
+		b.steps++
 		n = max(n, cs.at&strandOffset+1)
 		if n == s.length {
 			break

@@ -8,12 +8,29 @@ import (
 )
 
 // unfold makes a holder odd: what it knows by names becomes points. It costs a look at all names and all strands, once in
-// a holder's life.
+// a holder's life. Where that has no room in the holder's fair share, the holder gives up what it had.
 func (x *Index) unfold(h *holder) {
-	b := &x.blocks
-	if !x.makeRoom(h, need{handles: int(h.named), size: int(x.size)}) {
+	b, records := &x.blocks, int64(0)
+	for _, n := range h.blocks {
+		records += n * int64(len(h.groups))
+	}
+	n := int(h.named)
+	more := x.handles.growth(n) + x.points.growth(n) + x.records.growth(int(records))
+	for pass := 0; pass < passes && x.bytes()+more > x.config.Bytes && more <= x.config.Bytes/int64(x.known); pass++ {
+		x.evict(pass, true)
+	}
+	if x.bytes()+more > x.config.Bytes {
+		had, tiers := h.blocks, uint8(0)
+		for t, n := range had {
+			if n > 0 {
+				tiers |= 1 << t
+			}
+		}
+		before := b.held
 		x.sweepStrands(change{h: h, bit: 1<<64 - 1})
-		x.refuse(h, allTiers)
+		h.noteEvicted(&had)
+		x.counts.evictions += before - b.held
+		x.refuse(h, tiers)
 	}
 	h.odd = true
 	if h.named == 0 {
@@ -33,6 +50,7 @@ func (x *Index) unfold(h *holder) {
 			}
 		})
 	}
+	b.steps += uint64(b.names.buckets*bucketWords/2 + 8*len(folds))
 	slices.SortFunc(folds, func(f, g fold) int { return f.end - g.end })
 	points := make(map[spot]uint32, len(folds))
 	for _, f := range folds {

@@ -153,9 +153,10 @@ func (x *Index) wake(h *holder) {
 		}
 		top := len(x.woken) - 1
 		handle := x.woken[top]
+		x.blocks.steps++
 		p := x.lookup(h.id, handle)
 		w := x.waiters.get(handleKey(h.id, handle))
-		if p == 0 || x.points.at(p).end == 0 || w == 0 {
+		if p == 0 || x.points.at(p).end == 0 || w == 0 || x.points.at(w).holder != h.id {
 			x.woken = x.woken[:top]
 			continue
 		}

@@ -123,11 +123,13 @@ func (x *Index) through(h *holder, p uint32, add bool) {
 	lo := first * size
 	for a := x.points.at(p).parent; a != 0 && x.points.at(a).end > lo; a = x.points.at(a).parent {
 		e := x.extras.at(x.points.at(a).extra)
+		x.blocks.steps++
 		x.weigh(h, e, -1)
 		if add {
 			e.through = append(e.through, key)
 		} else {
 			for i := range e.through {
+				x.blocks.steps++
 				if e.through[i] == key {
 					e.through[i] = e.through[len(e.through)-1]
 					e.through = e.through[:len(e.through)-1]

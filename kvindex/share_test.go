@@ -1,0 +1,130 @@
+package kvindex_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// flooder announces invented blocks, some at a time.
+type flooder struct {
+	x      *kvindex.Index
+	source *rand.Rand
+	handle uint64
+	parent uint64
+}
+
+const flooding fleet.Holder = 3
+
+// store announces n blocks of a size after a parent and returns the handle of the last.
+func (f *flooder) store(n, size int, parent uint64) uint64 {
+	s := kvindex.Stored{Tokens: random(f.source, n*size), BlockSize: size, Parent: parent, HasParent: parent != 0}
+	for range n {
+		f.handle++
+		s.Handles = append(s.Handles, f.handle)
+	}
+	f.x.Store(flooding, &s)
+	return f.handle
+}
+
+var floods = map[string]func(f *flooder) (blocks int){
+	"prompts":   func(f *flooder) int { f.store(100, 16, 0); return 100 },
+	"one chain": func(f *flooder) int { f.parent = f.store(500, 16, f.parent); return 500 },
+	"roots":     func(f *flooder) int { f.store(1, 16, 0); return 1 },
+	"waiting blocks": func(f *flooder) int {
+		f.store(10, 16, f.handle+1<<40)
+		return 10
+	},
+	"blocks of another size": func(f *flooder) int { f.store(20, 24, 0); return 20 },
+	"blocks of one token":    func(f *flooder) int { f.store(160, 1, 0); return 160 },
+	"parts of blocks":        func(f *flooder) int { f.store(1, 7, 0); return 1 },
+	"one prompt in new hashes": func(f *flooder) int {
+		s := kvindex.Stored{Tokens: seq(77, 1600), BlockSize: 16}
+		for range 100 {
+			f.handle++
+			s.Handles = append(s.Handles, f.handle)
+		}
+		f.x.Store(flooding, &s)
+		return 100
+	},
+	"keys": func(f *flooder) int {
+		keys := make([]block.Key, 100)
+		for i := range keys {
+			keys[i] = block.Key(f.source.Uint64())
+		}
+		f.x.StoreKeys(flooding, block.TierGPU, 0, 0, false, keys)
+		return 100
+	},
+	"branches": func(f *flooder) int {
+		if f.parent == 0 {
+			f.parent = f.store(1, 16, 0)
+		}
+		f.store(1, 16, f.parent)
+		return 1
+	},
+}
+
+func TestAFloodTakesNothingFromOthersShares(t *testing.T) {
+	const holders = 8
+	budget, flood := int64(64<<20), 10_000_000
+	if testing.Short() || raced {
+		budget, flood = 16<<20, 200_000
+	}
+	quick := []string{"prompts", "one chain", "keys", "waiting blocks", "one prompt in new hashes"} // the others take seconds
+	for name, more := range floods {
+		if testing.Short() && !slices.Contains(quick, name) {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			h, _ := block.NewHasher(block.XXH3, 16)
+			share := filled(h, budget) / holders // more than an index of an eighth of the budget holds
+			x := kvindex.New(h, kvindex.Config{Bytes: budget})
+			f := &flooder{x: x, source: rand.New(rand.NewPCG(9, 9)), handle: 1 << 60}
+			n := flood
+			if name != "prompts" && name != "roots" {
+				n = min(n, 1_000_000)
+			}
+			stored := 0
+			for ; stored < n/4; stored += more(f) { // the others come to an index that is full
+			}
+			prompts := int(share) / 100
+			for id := range fleet.Holder(holders) {
+				for i := 0; id != flooding && i < prompts; i++ {
+					announce(x, id, random(rand.New(rand.NewPCG(uint64(id), uint64(i))), 1600), 50)
+				}
+			}
+			for ; stored < n; stored += more(f) {
+			}
+			s := x.Stats()
+			if s.Bytes > s.Budget {
+				t.Errorf("%d bytes of %d", s.Bytes, s.Budget)
+			}
+			least := share
+			for _, one := range s.Holders {
+				if one.Holder != flooding {
+					least = min(least, one.Blocks[0])
+				}
+			}
+			t.Logf("%d of %d blocks are left of the one with least; the flood has %d; %d evicted", least, share, s.Holders[flooding].Blocks[0], s.Evictions)
+			if least < share*9/10 {
+				t.Errorf("of %d blocks in a share %d are left: %+v", share, least, s.Holders)
+			}
+		})
+	}
+}
+
+// filled returns how many blocks of one holder fit in an index.
+func filled(h *block.Hasher, budget int64) int64 {
+	x := kvindex.New(h, kvindex.Config{Bytes: budget})
+	for i := 0; ; i++ {
+		before := x.Stats()
+		announce(x, 0, random(rand.New(rand.NewPCG(1, uint64(i))), 1600), 50)
+		if x.Stats().Evictions > 0 {
+			return before.Blocks
+		}
+	}
+}
