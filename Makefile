@@ -5,7 +5,7 @@ FUZZTIME ?= 30s
 TOOL = $(GO) tool -modfile=tools/go.mod
 CACHE = $${XDG_CACHE_HOME:-$$HOME/.cache}/warmpath
 
-.PHONY: help build check test race model fuzz interop test-binary test-engines golden test-bench bench demo tidy
+.PHONY: help build check test race model virtual fuzz interop test-binary test-engines golden test-bench bench demo tidy
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -27,6 +27,9 @@ race: ## the same under the race detector (needs gcc)
 
 model: ## 10^8 random operations against the naive index and modelled engines: an hour on two cores (OPS)
 	WARMPATH_MODEL_OPS=$${OPS:-100000000} $(GO) test -count=1 -timeout 0 -v -run '^TestIndex(Answers|Claims)' ./kvindex/kvindextest
+
+virtual: ## the whole router in virtual time: SEEDS seeds (1000) from FIRST (1) on; 100,000 take four hours on two cores
+	GODEBUG=tracebacklabels=1 WARMPATH_VIRTUAL_SEEDS=$${SEEDS:-1000} WARMPATH_VIRTUAL_FIRST=$${FIRST:-1} $(GO) test -count=1 -timeout 0 -run InVirtualTime ./test/virtual
 
 fuzz: ## every fuzz target for FUZZTIME each
 	bash test/fuzz.sh $(FUZZTIME)

@@ -1,6 +1,7 @@
-// Package memnet is a network in memory for tests: hosts that listen and dial, connections with deadlines, half-close and
-// bounded buffers, and the faults of real networks on demand. It is built on mutexes, conditions and timers alone. In a
-// bubble of testing/synctest all of its waiting is durable, so that a whole application runs over it in virtual time.
+// Package memnet is a network in memory for tests: hosts that listen and dial, connections with deadlines, half-close
+// and bounded buffers, and the faults of real networks on demand. It is built on mutexes, conditions and timers alone.
+// In a bubble of testing/synctest all of its waiting is durable, so that a whole application runs over it in virtual
+// time.
 //
 // It knows TCP's behaviour as programs see it: bytes in order, EOF after the other side's last byte, a reset for bytes
 // that nobody will read, refused and timed-out connects. It refuses to know bandwidth and names: addresses are literal.

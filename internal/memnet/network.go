@@ -68,8 +68,8 @@ func (n *Network) Open() int {
 	return len(n.conns)
 }
 
-// Lose makes the network lose everything to and from the host, or ends that. What is lost arrives afterwards, as TCP sends
-// it again; a connect is tried until then.
+// Lose makes the network lose everything to and from the host, or ends that. What is lost arrives afterwards, as TCP
+// sends it again; a connect is tried until then.
 func (h *Host) Lose(on bool) {
 	h.lost.Store(on)
 	h.network.stir()
@@ -86,8 +86,8 @@ func (h *Host) Cut(port uint16) int {
 	})
 }
 
-// HalfClose ends the direction towards the dialling side of the connections that the host accepted at a port, and returns
-// how many; port 0 is all. The dialling side reads EOF, the accepting side cannot write.
+// HalfClose ends the direction towards the dialling side of the connections that the host accepted at a port, and
+// returns how many; port 0 is all. The dialling side reads EOF, the accepting side cannot write.
 func (h *Host) HalfClose(port uint16) int {
 	return h.each(port, func(p *pair) { p.down.end() })
 }

@@ -1,0 +1,418 @@
+package virtual
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing/synctest"
+	"time"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/discovery"
+	"github.com/warmpath/warmpath/internal/mockengine"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+const (
+	// settle is how long the network and the engines must be well until the router is, at most: a breaker that was
+	// opened often tries again after 30 s, a health check comes every 5 s, a replay may take 20 s and be asked for
+	// again.
+	settle = 4 * time.Minute
+	// idle is above every time that an unused connection is kept.
+	idle = 45 * time.Second
+)
+
+// check holds after every step.
+func (w *world) check() {
+	synctest.Wait()
+	w.mu.Lock()
+	under := len(w.asks)
+	var late []string
+	for _, a := range w.asks {
+		if d := time.Since(a.began); d > a.limit {
+			late = append(late, fmt.Sprintf("%s is not answered after %v", a.what, d))
+		}
+	}
+	w.mu.Unlock()
+	if len(late) > 0 {
+		w.problem("%s", late[0])
+		return
+	}
+	if under == 0 {
+		w.atRest()
+	}
+	for _, x := range w.router.Router().IndexStats() {
+		if x.Bytes > x.Budget {
+			w.problem("the index of %s has %d bytes, over its budget of %d", x.Model, x.Bytes, x.Budget)
+		}
+	}
+}
+
+// atRest holds when no client waits. What the router does for clients that left ends within moments of their leaving.
+func (w *world) atRest() {
+	for try := 0; ; try++ {
+		why := w.busy()
+		if why == "" {
+			return
+		}
+		w.mu.Lock()
+		under := len(w.asks)
+		w.mu.Unlock()
+		if under > 0 {
+			return
+		}
+		if try == 20 {
+			w.problem("no request is under way, and %s", why)
+			return
+		}
+		time.Sleep(time.Second) // a request that nobody waits for may be in a dial
+		synctest.Wait()
+	}
+}
+
+// busy tells what load the fleet has, "" when none.
+func (w *world) busy() string {
+	snap := w.router.Router().Fleet().Snapshot()
+	for h := range snap.Holders() {
+		l := snap.Load(fleet.Holder(h))
+		if l.Requests != 0 || l.Waiting != 0 || l.PrefillTokens != 0 || l.PendingTokens != 0 || l.ContextBlocks != 0 || l.ContextTokens != 0 || l.OutputTokens != 0 {
+			return fmt.Sprintf("holder %d has load %+v", h, l)
+		}
+		if n := snap.Leaked(fleet.Holder(h)); n != 0 {
+			return fmt.Sprintf("holder %d has leaked %d requests", h, n)
+		}
+	}
+	return ""
+}
+
+// calm ends all faults, and holds the router to what it promises then.
+func (w *world) calm() {
+	for _, e := range w.engines {
+		e.heal()
+	}
+	w.orders.Wait()
+	for _, e := range w.engines {
+		if e.server == nil || e.dead || e.killed {
+			e.replace(nil)
+		}
+		e.set(mockengine.Faults{})
+		for rank := range e.setup.Ranks {
+			e.server.DropNextEvents(rank, 0)
+		}
+	}
+	w.eventually(w.setup.RequestTimeout+margin+time.Minute, func() string {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, a := range w.asks {
+			if a.how != "slow" {
+				return fmt.Sprintf("%s is not answered after %v", a.what, time.Since(a.began))
+			}
+		}
+		return ""
+	})
+	if w.eventually(settle, w.unready) && w.serves() {
+		w.eventually(settle, w.untrue)
+	}
+	w.small()
+}
+
+// heal ends the faults of an engine and of its network.
+func (e *engine) heal() {
+	e.host.Lose(false)
+	e.host.Delay(0)
+	close(e.undone)
+	e.undone = make(chan struct{})
+}
+
+// eventually waits until what is wrong is "" and notes a problem when that takes longer than d.
+func (w *world) eventually(d time.Duration, wrong func() string) bool {
+	for end := time.Now().Add(d); ; {
+		synctest.Wait()
+		why := wrong()
+		switch {
+		case why == "":
+			return true
+		case w.first() != "":
+			return false
+		case !time.Now().Before(end):
+			w.problem("%v of calm, and %s", d, why)
+			w.explain()
+			return false
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
+}
+
+// listed are the engines that the router is to use.
+func (w *world) listed() (list []*engine) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, e := range w.engines {
+		for _, t := range w.next.Workers {
+			if t.URL == e.url() {
+				list = append(list, e)
+			}
+		}
+	}
+	return list
+}
+
+// known returns the worker that the router takes the engine for.
+func (w *world) known(snap *fleet.Snapshot, e *engine) *fleet.Worker {
+	for _, k := range snap.Workers() {
+		if k.URL == e.url() {
+			return k
+		}
+	}
+	return nil
+}
+
+// unready tells which worker the router does not use.
+func (w *world) unready() string {
+	snap, now := w.router.Router().Fleet().Snapshot(), time.Now().UnixNano()
+	for _, e := range w.listed() {
+		k := w.known(snap, e)
+		switch {
+		case k == nil:
+			return e.ip + " is not in the fleet"
+		case !k.Ready:
+			return fmt.Sprintf("%s is not ready: %s", e.ip, k.Why)
+		case len(k.Holders) != e.setup.Ranks:
+			return fmt.Sprintf("%s has %d ranks for the router, and %d in truth", e.ip, len(k.Holders), e.setup.Ranks)
+		case !slices.ContainsFunc(k.Facts.Models, func(m fleet.Model) bool { return m.ID == e.setup.Model }):
+			return fmt.Sprintf("%s serves %v for the router, and %s in truth", e.ip, k.Facts.Models, e.setup.Model)
+		}
+		for _, h := range k.Holders {
+			if !snap.Available(h, now) {
+				return fmt.Sprintf("rank %d of %s is not available", snap.Rank(h), e.ip)
+			}
+		}
+	}
+	if len(snap.Workers()) != len(w.listed()) {
+		return fmt.Sprintf("the fleet has %d workers, the file %d", len(snap.Workers()), len(w.listed()))
+	}
+	return ""
+}
+
+// serves sends a request to each rank, which all must answer: they are well and have nothing to do. What they publish
+// then shows the router what it missed.
+func (w *world) serves() bool {
+	for _, e := range w.listed() {
+		for rank := range e.setup.Ranks {
+			for try := 0; ; try++ {
+				a := w.question(uint64(time.Now().UnixNano()>>20), "ids")
+				a.what = fmt.Sprintf("a calm request to rank %d of %s", rank, e.ip)
+				a.target, a.rank, a.model = e.url(), rank, e.setup.Model
+				key, ids := w.prompt(uint64(time.Now().UnixNano()>>20), 2*e.setup.BlockSize)
+				a.key = key + " calm"
+				a.stream = false
+				a.body = fmt.Appendf(nil, `{"model":%q,"max_tokens":3,"prompt":%s}`, a.model, line(ids))
+				w.send(a)
+				w.eventually(a.limit, func() string {
+					if w.waiting(a) {
+						return a.what + " is not answered"
+					}
+					return ""
+				})
+				if a.outcome == "200" {
+					break
+				}
+				if w.first() != "" || try == 3 {
+					w.problem("%s ended with %s", a.what, a.outcome)
+					return false
+				}
+				time.Sleep(10 * time.Second) // an old connection may have ended in it, which speaks against the worker
+				if !w.eventually(settle, w.unready) {
+					return false
+				}
+			}
+			time.Sleep(2 * time.Second)
+		}
+	}
+	return true
+}
+
+func (w *world) waiting(a *ask) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Contains(w.asks, a)
+}
+
+// untrue tells what the router believes of the engines' caches and is not so: a claim that is not held, or less than
+// all where it says that it knows all.
+func (w *world) untrue() string {
+	r := w.router.Router()
+	snap := r.Fleet().Snapshot()
+	held := map[fleet.Holder]map[uint64]bool{}
+	owner := map[fleet.Holder]*engine{}
+	index, size := map[fleet.Holder]kvindex.HolderStats{}, map[fleet.Holder]int{}
+	for _, x := range r.IndexStats() {
+		for _, h := range x.Holders {
+			index[h.Holder], size[h.Holder] = h, x.BlockSize
+		}
+	}
+	for _, e := range w.listed() {
+		k := w.known(snap, e)
+		if k == nil {
+			return e.ip + " is not in the fleet"
+		}
+		for _, h := range k.Holders {
+			held[h], owner[h] = map[uint64]bool{}, e
+			trust, why := snap.Trust(h)
+			if trust != fleet.TrustExact && e.provable() && !w.crowded() {
+				return fmt.Sprintf("%s rank %d is %s and not exact: %s", e.ip, snap.Rank(h), trust, why)
+			}
+			for _, tier := range []block.Tier{block.TierGPU, block.TierCPU} {
+				hashes := e.server.CachedHashes(snap.Rank(h), tier)
+				for _, hash := range hashes {
+					held[h][hash] = true
+				}
+				cached, claimed := len(hashes)*e.setup.BlockSize, int(index[h].Blocks[tier])*size[h]
+				if trust != fleet.TrustExact || claimed == cached {
+					continue
+				}
+				if claimed < cached && (size[h] != e.setup.BlockSize || tier != block.TierGPU && (e.setup.Placeholders || !e.provable())) {
+					// Larger engine blocks that begin alike share some of the router's. What lies below the accelerator
+					// cannot be known from before the first event, nor from placeholders that name blocks which the
+					// accelerator has dropped.
+					continue
+				}
+				return fmt.Sprintf("%s rank %d is exact (%s) with %d tokens on tier %s in the index and %d in its cache; %+v",
+					e.ip, snap.Rank(h), why, claimed, tier, cached, index[h])
+			}
+		}
+	}
+	for _, key := range w.recent[max(0, len(w.recent)-40):] {
+		if why := w.overclaimed(w.prompts[key], held, owner); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// explain adds to a problem what the engines' own events say of their caches.
+func (w *world) explain() {
+	for _, e := range w.listed() {
+		if !e.provable() || e.server == nil {
+			continue
+		}
+		for rank := range e.setup.Ranks {
+			w.problem("%s rank %d: %s", e.ip, rank, e.told(rank, block.TierGPU, e.server.CachedHashes(rank, block.TierGPU)))
+		}
+	}
+}
+
+// provable reports whether all that the engine does can be known: it tells its events, and keeps them all.
+func (e *engine) provable() bool {
+	e.world.mu.Lock()
+	defer e.world.mu.Unlock()
+	for _, t := range e.world.next.Workers {
+		if t.URL == e.url() && t.Events == discovery.None {
+			return false // the file says so, whatever the engine has become
+		}
+	}
+	return !e.setup.NoEvents && !e.setup.NoReplay && !e.setup.Hidden && e.setup.BufferSteps >= 10000
+}
+
+// crowded reports whether an index had to let go of something, which lowers trust.
+func (w *world) crowded() bool {
+	for _, x := range w.router.Router().IndexStats() {
+		if x.Evictions > 0 || x.WaitingDropped > 0 || x.Refused > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// overclaimed compares what each holder is said to have of a prompt with what its engine would find.
+func (w *world) overclaimed(ids []uint32, held map[fleet.Holder]map[uint64]bool, owner map[fleet.Holder]*engine) string {
+	for _, model := range []string{"mock", "other"} {
+		d, _ := w.router.Router().Explain(context.Background(), &warmpath.Request{Model: model, Tokens: ids, Rank: -1, Now: time.Now().UnixNano()})
+		if d == nil {
+			continue
+		}
+		for _, c := range d.Candidates {
+			e := owner[c.Holder]
+			if e == nil || c.Trust == fleet.TrustApproximate {
+				continue // learned from requests
+			}
+			if has := e.leading(ids, held[c.Holder]); c.Match > has {
+				if !e.provable() && c.Trust != fleet.TrustExact {
+					continue // what was lost cannot be known
+				}
+				return fmt.Sprintf("%s rank %d (%s) is said to have %d tokens of a prompt of %d, and has %d", e.ip, c.Rank, c.Trust, c.Match, len(ids), has)
+			}
+		}
+		d.Recycle()
+	}
+	return ""
+}
+
+// leading returns how many of the prompt's tokens the engine would find in its cache.
+func (e *engine) leading(ids []uint32, held map[uint64]bool) int {
+	chain := block.EngineChain{Algorithm: block.VLLMSHA256CBOR, Size: e.setup.BlockSize, Seed: block.DefaultSeed}
+	if e.setup.Kind == mockengine.SGLang {
+		chain = block.EngineChain{Algorithm: block.SGLangSHA256, Size: e.setup.BlockSize}
+	}
+	h, err := block.NewEngineHasher(chain)
+	if err != nil {
+		panic(err)
+	}
+	n := 0
+	for _, d := range h.Append(nil, h.Root("", ""), ids, nil) {
+		if !held[h.Normal(d)] {
+			break
+		}
+		n += e.setup.BlockSize
+	}
+	return n
+}
+
+// small holds when nothing has happened for a while: no goroutine and no connection is left of what did.
+func (w *world) small() {
+	if w.first() != "" {
+		return
+	}
+	time.Sleep(idle)
+	synctest.Wait()
+	w.check()
+	if metrics, err := w.operator("GET", "/metrics"); err != nil {
+		w.problem("GET /metrics: %v", err)
+	} else if !bytes.Contains(metrics, []byte("\nwarmpath_panics_total 0\n")) {
+		w.problem("a request panicked")
+	}
+	ranks := 0
+	for _, e := range w.engines {
+		ranks += e.setup.Ranks
+	}
+	// The client's two, and for each worker a probe's, a reporter's, a token question's; for each rank its events'.
+	if most := 2 + 3*len(w.engines) + 2*ranks; w.network.Open() > most {
+		w.problem("%d connections are open when nothing happens, more than %d", w.network.Open(), most)
+	}
+	w.mu.Lock()
+	under := len(w.asks)
+	w.mu.Unlock()
+	left := stacks(w.bubble)
+	if under == 0 && len(left) > 40+40*len(w.engines)+20*ranks {
+		w.problem("%d goroutines are left when nothing happens:\n%s", len(left), sorted(left))
+	}
+}
+
+// sorted counts stacks by where they were made.
+func sorted(stacks []string) string {
+	counts := map[string]int{}
+	for _, s := range stacks {
+		lines := strings.Split(s, "\n")
+		counts[lines[len(lines)-1]]++
+	}
+	var b strings.Builder
+	for _, at := range slices.Sorted(maps.Keys(counts)) {
+		fmt.Fprintf(&b, "%6d %s\n", counts[at], strings.TrimSpace(at))
+	}
+	return b.String()
+}

@@ -1,0 +1,82 @@
+package virtual
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/warmpath/warmpath/kvevent"
+	"github.com/warmpath/warmpath/kvevent/zmq"
+)
+
+// diary follows a rank's events from the first on, for the message of a failure: do its events say what the engine has?
+type diary struct {
+	mu       sync.Mutex
+	decoder  kvevent.Decoder
+	copies   map[string]int // by tier and hash
+	history  map[string][]string
+	messages int
+	complete bool
+}
+
+func (l *diary) Message(seq uint64, payload []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var b kvevent.Batch
+	l.messages++
+	if err := l.decoder.Decode(payload, &b); err != nil {
+		return
+	}
+	for i := range b.Events {
+		e := &b.Events[i]
+		for _, h := range e.Hashes {
+			at := fmt.Sprint(e.Tier, " ", h)
+			switch e.Kind {
+			case kvevent.Stored:
+				l.copies[at]++
+			case kvevent.Removed:
+				l.copies[at]--
+			}
+			l.history[at] = append(l.history[at], fmt.Sprint(seq, " ", e.Kind, " parent ", e.HasParent, " ", e.Parent, " at ", b.Time))
+		}
+		if e.Kind == kvevent.Cleared {
+			clear(l.copies)
+		}
+	}
+}
+func (l *diary) Restarted(string)        {}
+func (l *diary) Lost(_, _ uint64)        {}
+func (l *diary) Complete()               { l.mu.Lock(); l.complete = true; l.mu.Unlock() }
+func (l *diary) State(_ bool, err error) {}
+
+// told compares a rank's events with what it has.
+func (e *engine) told(rank int, tier fmt.Stringer, hashes []uint64) string {
+	l := &diary{copies: map[string]int{}, history: map[string][]string{}}
+	sub := zmq.NewSubscriber(zmq.Source{
+		Endpoint: fmt.Sprintf("tcp://%s:%d", e.ip, pubPort+rank), Replay: fmt.Sprintf("tcp://%s:%d", e.ip, replay+rank),
+	}, zmq.Config{Network: e.world.client}, l)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	_ = sub.Run(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	said := fmt.Sprintf("%d messages, complete %v", l.messages, l.complete)
+	has := map[string]bool{}
+	for _, h := range hashes {
+		at := fmt.Sprint(tier, " ", h)
+		has[at] = true
+		if l.copies[at] != 1 {
+			said += fmt.Sprintf("; %s is cached, and %d times by its events: %v", at, l.copies[at], l.history[at])
+		}
+	}
+	var gone []string
+	for at, n := range l.copies {
+		if n > 0 && !has[at] {
+			gone = append(gone, fmt.Sprintf("; %s is not cached, and %d times by its events: %v", at, n, l.history[at]))
+		}
+	}
+	slices.Sort(gone)
+	return said + fmt.Sprint(gone)
+}

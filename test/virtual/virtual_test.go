@@ -1,0 +1,196 @@
+// Package virtual runs the whole router (gateway, proxy, ingest, discovery, index, queue, admin) in virtual time: in a
+// bubble of testing/synctest, over a network in memory, with the mock engines as workers. A seed draws the
+// configuration and what happens; after each step the router is held to its invariants. What fails is shrunk and
+// printed as a history that can be played again.
+//
+//	go test ./test/virtual                                   # a few seeds
+//	WARMPATH_VIRTUAL_SEEDS=1000 go test ./test/virtual       # as many, from WARMPATH_VIRTUAL_FIRST on
+//	WARMPATH_VIRTUAL_FIRST=17 WARMPATH_VIRTUAL_SEEDS=1 ...   # one
+//	WARMPATH_VIRTUAL_HISTORY=file go test ./test/virtual     # a printed history
+//
+// Time, faults and steps are exactly the history's. Go's scheduler, select and map order are not under control, nor is
+// the router's own jitter: a history that failed once may need some runs to fail again, so each candidate of the
+// shrinking is played several times. A panic names its seed beside the goroutine under GODEBUG=tracebacklabels=1.
+package virtual
+
+import (
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"os"
+	"runtime/debug"
+	"runtime/pprof"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+const (
+	// length is how many steps a seed draws.
+	length = 30
+	// stuck is how long one run may take in real time: a hundred times of what it does take. After it the process ends
+	// with the history and all stacks, as a run that spins cannot be ended otherwise.
+	stuck = 2 * time.Minute
+	// tries is how often a candidate of shrinking is played before it counts as passing.
+	tries = 3
+)
+
+func TestTheWholeRouterKeepsItsPromisesInVirtualTime(t *testing.T) {
+	if path := os.Getenv("WARMPATH_VIRTUAL_HISTORY"); path != "" {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := parse(string(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if why := run(t, h, os.Stderr); why != "" {
+			t.Error(why)
+		}
+		return
+	}
+	log.SetOutput(io.Discard) // net/http tells of answers that nobody asked for
+	seeds := number("WARMPATH_VIRTUAL_SEEDS", 40)
+	if testing.Short() || raceEnabled {
+		seeds = min(seeds, 6)
+	}
+	first := number("WARMPATH_VIRTUAL_FIRST", 1)
+	var out io.Writer = io.Discard
+	if seeds == 1 {
+		out = os.Stderr
+	}
+	began := time.Now()
+	var next, failed atomic.Uint64
+	var workers sync.WaitGroup
+	for range 2 {
+		workers.Go(func() {
+			for {
+				n := next.Add(1)
+				if n > seeds || failed.Load() >= number("WARMPATH_VIRTUAL_FAILURES", 1) {
+					return
+				}
+				if n%1000 == 0 {
+					fmt.Fprintf(os.Stderr, "%d seeds in %v\n", n, time.Since(began).Round(time.Second))
+				}
+				seed := first + n - 1
+				h := draw(seed, length)
+				if why := run(t, h, out); why != "" {
+					failed.Add(1)
+					t.Errorf("seed %d: %s", seed, why)
+					small, why := shrink(t, h, why)
+					t.Errorf("seed %d, shrunk to %d steps: %s\n%s", seed, len(small.Steps), why, small)
+				}
+			}
+		})
+	}
+	workers.Wait()
+	t.Logf("%d seeds in %v", min(next.Load(), seeds), time.Since(began).Round(time.Millisecond))
+}
+
+func number(name string, otherwise uint64) uint64 {
+	if n, err := strconv.ParseUint(os.Getenv(name), 10, 64); err == nil {
+		return n
+	}
+	return otherwise
+}
+
+// run plays a history in a bubble of its own, and returns the first problem, "" when there is none.
+func run(t *testing.T, h history, out io.Writer) (why string) {
+	pprof.SetGoroutineLabels(pprof.WithLabels(t.Context(), pprof.Labels("seed", fmt.Sprint(h.Setup.Seed))))
+	guard := time.AfterFunc(stuck, func() {
+		debug.SetTraceback("all")
+		panic(fmt.Sprintf("a run has not ended after %v\n%s", stuck, h))
+	})
+	defer guard.Stop()
+	t.Run(fmt.Sprint("seed", h.Setup.Seed), func(t *testing.T) {
+		var bubble string
+		defer func() {
+			if cause := recover(); cause != nil { // the bubble's goroutines did not end
+				why = fmt.Sprintf("%v; before: %q\n%s", cause, why, strings.Join(stacks(bubble), "\n\n"))
+			}
+		}()
+		synctest.Test(t, func(*testing.T) {
+			bubble = bubbleOf()
+			why = inBubble(h, out)
+		})
+	})
+	return why
+}
+
+// inBubble plays a history.
+func inBubble(h history, out io.Writer) string {
+	w, err := start(h.Setup, slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelInfo})))
+	if err != nil {
+		w.problem("start: %v", err)
+	}
+	began := time.Now()
+	for i, s := range h.Steps {
+		if w.first() != "" {
+			break
+		}
+		fmt.Fprintf(out, "=== step %d at %v: %s\n", i, time.Since(began), s)
+		w.play(s)
+		if w.first() == "" {
+			w.check()
+		}
+		if w.first() != "" {
+			w.mu.Lock()
+			w.problems[0] = fmt.Sprintf("step %d at %v, %s: %s", i, time.Since(began), s, w.problems[0])
+			w.mu.Unlock()
+		}
+	}
+	if w.first() == "" && !h.Setup.StopBusy {
+		w.calm()
+	}
+	w.finish()
+	fmt.Fprintf(out, "=== ended after %v: %v\n", time.Since(began), w.counts)
+	return w.first()
+}
+
+// finish stops all. The router must return within its drain timeout, and nothing may be left.
+func (w *world) finish() {
+	broken := w.first() != ""
+	if w.router != nil {
+		began := time.Now()
+		w.stop()
+		limit := w.setup.DrainTimeout + margin
+		select {
+		case <-w.ended:
+			if d := time.Since(began); d > limit {
+				w.problem("the router ran on for %v after it was stopped", d)
+			}
+		case <-time.After(10 * limit):
+			w.problem("the router runs on %v after it was stopped", 10*limit)
+			if !broken {
+				w.problem("%s", sorted(stacks(w.bubble)))
+			}
+		}
+	}
+	for _, e := range w.engines {
+		e.heal()
+	}
+	w.orders.Wait()
+	for _, e := range w.engines {
+		e.vacate()
+	}
+	w.clients.CloseIdleConnections()
+	w.eventually(time.Minute, func() string {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if len(w.asks) > 0 {
+			return w.asks[0].what + " waits though the router has stopped"
+		}
+		return ""
+	})
+	w.clients.CloseIdleConnections()
+	synctest.Wait()
+	if n := w.network.Open(); n > 0 && !broken {
+		w.problem("%d connections are open after the end", n)
+	}
+}

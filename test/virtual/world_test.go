@@ -1,0 +1,297 @@
+package virtual
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/warmpath/warmpath/internal/app"
+	"github.com/warmpath/warmpath/internal/config"
+	"github.com/warmpath/warmpath/internal/discovery"
+	"github.com/warmpath/warmpath/internal/memnet"
+	"github.com/warmpath/warmpath/internal/mockengine"
+)
+
+// Addresses of the network.
+const (
+	routerIP = "10.0.0.1"
+	clientIP = "10.0.0.2"
+	httpPort = 8000 // of engines
+	pubPort  = 5557 // vLLM's default, which is tried where an engine does not tell
+	replay   = 5657
+	adminKey = "operators only"
+)
+
+// world is one run: the router, its engines, its clients, and the network between them. The driver's goroutine owns it;
+// clients only touch what is guarded.
+type world struct {
+	setup    setup
+	network  *memnet.Network
+	client   *memnet.Host
+	clients  *http.Client
+	router   *app.App
+	stop     context.CancelFunc
+	ended    chan error
+	engines  []*engine
+	orders   sync.WaitGroup // restarts and repairs under way
+	prompts  map[string][]uint32
+	recent   []string // keys of prompts, oldest first
+	bubble   string   // of this run, as stacks say it
+	baseline int      // goroutines at the first rest
+
+	mu       sync.Mutex // guards what follows
+	next     *config.Config
+	asks     []*ask            // not ended
+	answers  map[string]string // the text of each prompt's answer, by what was asked
+	problems []string          // what clients saw that must not be
+	counts   map[string]int    // of outcomes
+}
+
+// engine is one worker: a mock engine, or something else at its address.
+type engine struct {
+	world  *world
+	host   *memnet.Host
+	ip     string
+	setup  engineSetup
+	server *mockengine.Server
+	end    func()        // ends whatever is at the address
+	lying  bool          // not the mock engine
+	dead   bool          // nothing is there
+	killed bool          // its core is
+	liedAt time.Time     // when something else than the mock engine was there last
+	undone chan struct{} // closed when the rest of a passing fault is not wanted any more
+}
+
+func (e *engine) url() string { return fmt.Sprintf("http://%s:%d", e.ip, httpPort) }
+
+// start starts all.
+func start(s setup, log *slog.Logger) (*world, error) {
+	w := &world{setup: s, network: memnet.New(), prompts: map[string][]uint32{}, answers: map[string]string{}, counts: map[string]int{}, ended: make(chan error, 1)}
+	w.bubble = bubbleOf()
+	w.client = w.network.Host(clientIP)
+	w.clients = &http.Client{Transport: &http.Transport{DialContext: w.client.Dial, MaxIdleConnsPerHost: 16, IdleConnTimeout: 20 * time.Second}}
+	for i, es := range s.Engines {
+		ip := fmt.Sprintf("10.0.1.%d", i+1)
+		e := &engine{world: w, host: w.network.Host(ip), ip: ip, setup: es, undone: make(chan struct{})}
+		w.engines = append(w.engines, e)
+		if err := e.run(); err != nil {
+			return w, err
+		}
+	}
+	cfg := w.config()
+	w.next = cfg
+	if err := cfg.Validate(); err != nil {
+		return w, err
+	}
+	var err error
+	if w.router, err = app.New(cfg, app.Options{Log: log, Load: w.load, Network: w.network.Host(routerIP)}); err != nil {
+		return w, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	w.stop = stop
+	go func() { w.ended <- w.router.Run(ctx) }()
+	<-w.router.Listening()
+	return w, nil
+}
+
+// config is the router's.
+func (w *world) config() *config.Config {
+	s := &w.setup
+	c := config.Default()
+	c.Listen, c.Admin.Listen, c.Admin.Key = routerIP+":8080", routerIP+":9090", adminKey
+	c.Policy, c.Shadow = s.Policy, s.Shadow
+	c.RequestPolicies = []string{"direct"}
+	c.Queue.Order, c.Queue.MaxWait = s.Queue, 5*time.Second
+	c.Routing.MaxRequests = s.MaxRequests
+	c.Index.Bytes = s.IndexBytes
+	c.Gateway.Attempts, c.Gateway.RequestTimeout, c.Gateway.DrainTimeout = s.Attempts, s.RequestTimeout, s.DrainTimeout
+	c.Proxy.StreamIdleTimeout = s.StreamIdle
+	c.Reports.Interval = s.Reports
+	c.Tokens.Budget = s.Tokens
+	for _, e := range w.engines {
+		c.Workers = append(c.Workers, e.target())
+	}
+	return &c
+}
+
+func (e *engine) target() discovery.Target {
+	t := discovery.Target{URL: e.url()}
+	if e.setup.NoEvents {
+		t.Events = discovery.None
+	}
+	return t
+}
+
+// load is what the router reads at a reload.
+func (w *world) load() (*config.Config, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.next == nil {
+		return nil, errors.New("the file is broken")
+	}
+	return w.next, nil
+}
+
+// mock is the engine's configuration.
+func (e *engine) mock() mockengine.Config {
+	s, c := &e.setup, mockengine.DefaultConfig()
+	c.Network = e.host
+	c.Listen = fmt.Sprintf("%s:%d", e.ip, httpPort)
+	c.Kind, c.Wire, c.Model = s.Kind, s.Wire, s.Model
+	c.Ranks, c.BlockSize, c.Blocks = s.Ranks, s.BlockSize, s.Blocks
+	c.CPUBlocks, c.Placeholders = s.CPUBlocks, s.Placeholders
+	c.MaxModelLen, c.MaxSequences = (s.Blocks-1)*s.BlockSize, s.MaxSequences
+	c.BufferSteps, c.HideEventSources, c.ScaleOut, c.Speed = s.BufferSteps, s.Hidden, s.ScaleOut, s.Speed
+	c.Events, c.Replay = fmt.Sprintf("tcp://%s:%d", e.ip, pubPort), fmt.Sprintf("tcp://%s:%d", e.ip, replay)
+	if s.NoReplay {
+		c.Replay = ""
+	}
+	if s.NoEvents {
+		c.Events, c.Replay = "", ""
+	}
+	c.OutputTokens = 24
+	c.Seed = 1 // the answers of all engines are equal
+	return c
+}
+
+// run starts the mock engine at the address.
+func (e *engine) run() error {
+	server, err := mockengine.New(e.mock())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Run(ctx) }() // end waits
+	select {
+	case <-server.Ready():
+	case err := <-ended:
+		cancel()
+		return fmt.Errorf("start engine %s: %w", e.ip, err)
+	}
+	e.server, e.dead, e.killed = server, false, false
+	e.lies(false)
+	e.end = func() {
+		cancel()
+		if err := <-ended; err != nil {
+			e.world.problem("engine %s: %v", e.ip, err)
+		}
+	}
+	return nil
+}
+
+// vacate ends what is at the address.
+func (e *engine) vacate() {
+	close(e.undone)
+	e.undone = make(chan struct{})
+	if e.end != nil {
+		e.end()
+	}
+	e.end, e.server = nil, nil
+}
+
+// lies notes whether something else than the mock engine is at the address.
+func (e *engine) lies(on bool) {
+	e.world.mu.Lock()
+	defer e.world.mu.Unlock()
+	if e.lying {
+		e.liedAt = time.Now()
+	}
+	e.lying = on
+}
+
+// replace puts the mock engine, or what serve starts, at the address.
+func (e *engine) replace(serve func() (end func(), err error)) {
+	e.world.orders.Wait()
+	e.vacate()
+	var err error
+	if serve == nil {
+		err = e.run()
+	} else {
+		e.lies(true)
+		e.end, err = serve()
+	}
+	if err != nil {
+		e.world.problem("replace engine %s: %v", e.ip, err)
+	}
+}
+
+// later undoes a passing fault after d, or when it is not wanted any more. undo is called once.
+func (e *engine) later(d time.Duration, undo func()) {
+	undone := e.undone
+	e.world.orders.Go(func() {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-undone:
+		}
+		undo()
+	})
+}
+
+// problem notes something that must not be.
+func (w *world) problem(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.problems = append(w.problems, fmt.Sprintf(format, args...))
+}
+
+// first returns the problems, the first one first; "" when there are none.
+func (w *world) first() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.problems) == 0 {
+		return ""
+	}
+	return strings.Join(w.problems, "\n")
+}
+
+func (w *world) count(what string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.counts[what]++
+}
+
+// bubbleOf returns how the stacks of the calling goroutine's bubble are marked: other runs may be under way beside
+// this one.
+func bubbleOf() string {
+	buf := make([]byte, 256)
+	head, _, _ := strings.Cut(string(buf[:runtime.Stack(buf, false)]), "\n")
+	_, mark, _ := strings.Cut(head, "synctest bubble ")
+	mark, _, _ = strings.Cut(mark, "]")
+	return "synctest bubble " + mark
+}
+
+// stacks returns the stacks of a bubble's goroutines.
+func stacks(bubble string) []string {
+	buf := make([]byte, 1<<20)
+	for {
+		n := runtime.Stack(buf, true)
+		if n < len(buf) {
+			buf = buf[:n]
+			break
+		}
+		buf = make([]byte, 2*len(buf))
+	}
+	var own []string
+	for _, s := range strings.Split(string(buf), "\n\n") {
+		head, _, _ := strings.Cut(s, "\n")
+		if strings.Contains(head, bubble+"]") || strings.Contains(head, bubble+",") {
+			own = append(own, s)
+		}
+	}
+	return own
+}
+
+func (w *world) setNext(c *config.Config) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.next = c
+}
