@@ -26,7 +26,8 @@ func message(err yaml.Error) string {
 	case errors.As(err, &unexpected) && unexpected.Expected == ast.MappingType:
 		value := err.GetToken().Value
 		if strings.HasPrefix(value, "http://") || strings.HasPrefix(value, "https://") {
-			return fmt.Sprintf("a worker is written as url: %s", value)
+			address, _, _ := strings.Cut(value, " ") // what follows is of another line
+			return fmt.Sprintf("a worker is written as url: %s", address)
 		}
 		return found(value) + " where keys with values are expected"
 	case errors.As(err, &unexpected) && unexpected.Expected == ast.SequenceType:

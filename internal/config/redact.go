@@ -4,6 +4,7 @@ import (
 	"errors"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -40,21 +41,52 @@ func Redact(text string) string {
 // withoutSecrets returns err without the secrets of the file and of cfg in its text. In a broken file a secret can
 // become a part of any value: a line that lost its colon continues the value of the line before.
 func withoutSecrets(err error, data []byte, cfg *Config) error {
+	secrets := append(secretsIn(reflect.ValueOf(cfg), "", nil), secretsOf(data)...)
+	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) }) // one may be a part of another
 	text := err.Error()
-	for _, secret := range append(secretsIn(reflect.ValueOf(cfg), "", nil), secretsOf(data)...) {
+	for _, secret := range secrets {
+		if len(secret) < shortest || slices.Contains(harmless, secret) {
+			continue
+		}
 		for _, form := range []string{secret, strings.Trim(strconv.Quote(secret), `"`)} {
 			text = strings.ReplaceAll(text, form, Redacted)
 		}
 	}
-	return errors.New(Redact(text))
+	if text = Redact(text); data != nil {
+		text = cutQuotes(text)
+	}
+	return errors.New(text)
 }
 
+// cutQuotes leaves out of a message's quotes what has white space, but for a URL before it: values of this
+// configuration are single words, so the rest comes from another line of a broken file.
+func cutQuotes(text string) string {
+	return quoted.ReplaceAllStringFunc(text, func(q string) string {
+		i := white.FindStringIndex(q)
+		switch {
+		case i == nil:
+			return q
+		case strings.Contains(q[:i[0]], "://"):
+			return q[:i[0]] + ` …"`
+		}
+		return `"…"`
+	})
+}
+
+var (
+	quoted = regexp.MustCompile(`"(?:[^"\\\n]|\\.)*"`)
+	white  = regexp.MustCompile(`[ \t]|\\[ntr]`)
+)
+
 // shortest is the length in bytes from which a piece of a file's text counts as a secret. Shorter words such as "is"
-// are in every message.
+// are in every message. So may be the harmless ones.
 const shortest = 4
 
+var harmless = []string{"true", "false", "null"}
+
 // secretsOf returns the possible secrets of a file, which need not be valid YAML: the text from a secret's name to the
-// end of its line, whole and word by word. It skips comments: no message quotes them.
+// end of its line and on the lines that continue it, each whole and word by word. It skips comments: no message quotes
+// them.
 func secretsOf(data []byte) (found []string) {
 	var kept strings.Builder
 	for line := range strings.Lines(string(data)) {
@@ -62,18 +94,37 @@ func secretsOf(data []byte) (found []string) {
 			kept.WriteString(line)
 		}
 	}
-	for _, match := range planted.FindAllStringSubmatch(kept.String(), -1) {
-		value := strings.TrimSpace(nextKey.Split(match[1], 2)[0])
-		if strings.HasSuffix(value, ":") { // the next key: this one has no value
+	text := kept.String()
+	for _, match := range planted.FindAllStringSubmatchIndex(text, -1) {
+		first := nextKey.Split(text[match[2]:match[3]], 2)[0]
+		if strings.HasSuffix(strings.TrimSpace(first), ":") { // the next key: this one has no value
 			continue
 		}
-		for _, piece := range append([]string{value, strings.Trim(value, `"'{}[], `)}, strings.FieldsFunc(value, splits)...) {
-			if len(piece) >= shortest && piece != "true" && piece != "false" && piece != "null" {
-				found = append(found, piece)
-			}
+		name := text[strings.LastIndexByte(text[:match[0]], '\n')+1 : match[0]]
+		for _, line := range append([]string{first}, continued(text[match[1]:], len(name)-len(strings.TrimLeft(name, " ")))...) {
+			value := strings.TrimSpace(line)
+			found = append(found, value, strings.Trim(value, `"'{}[], `))
+			found = append(found, strings.FieldsFunc(value, splits)...)
 		}
 	}
 	return found
+}
+
+// aKey is a line that begins a value of its own.
+var aKey = regexp.MustCompile(`^\s*(?:- +)?["']?[\w.-]+["']?:(?:\s|$)`)
+
+// continued returns the lines at the beginning of text that continue a value whose key is indented so far: they are
+// indented further, and have no key.
+func continued(text string, indent int) (lines []string) {
+	_, rest, _ := strings.Cut(text, "\n")
+	for line := range strings.Lines(rest) {
+		bare := strings.TrimLeft(line, " ")
+		if strings.TrimSpace(line) != "" && len(line)-len(bare) <= indent || aKey.MatchString(line) {
+			break
+		}
+		lines = append(lines, line)
+	}
+	return lines
 }
 
 // splits reports whether r ends a word of a value.

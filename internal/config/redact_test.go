@@ -147,9 +147,14 @@ workers:
     api_key: |
       @
     labels: {token: @, zone: b}
+  - url: http://gpu-5:8000
+    api_key: begins
+      @ and
+      ends
+    model: m
 policies:
   - type: lmcache_aware
-    controller_url: http://user:@@host:9000
+    controller_url: http://user:@host:9000
     controller_api_key: @
 queue:
   order: fcfs
@@ -167,9 +172,10 @@ queue:
 	if secrets < 3 {
 		t.Fatalf("only %d secrets were found", secrets)
 	}
-	file = strings.ReplaceAll(file, "@@", canary+"at")
-	file = strings.ReplaceAll(file, "@", canary)
-	file = strings.ReplaceAll(file, canary+"at", canary+"@")
+	for i := 0; strings.Contains(file, "@"); i++ { // each another: to redact one must not redact the others
+		file = strings.Replace(file, "@", fmt.Sprintf("%s-%02d", canary, i), 1)
+	}
+	file = strings.Replace(file, "host:9000", "@host:9000", 1)
 	lines := strings.SplitAfter(file, "\n")
 	tried, refused := 0, 0
 	for i, line := range lines {
@@ -180,7 +186,7 @@ queue:
 			"'" + line, "x" + line, "{" + line, "[" + line, "!!int " + line, "&a " + line, "*a " + line, "<<: " + line, "%" + line, "@" + line, "`" + line, "|\n" + line,
 			line + line, line[:len(line)/2] + "\n", bare + "'\n", bare + "\"\n", bare + "}\n", bare + " [\n", strings.ReplaceAll(line, "\"", ""),
 			strings.Replace(line, ": ", ": - ", 1), strings.Replace(line, ": ", ": !!int ", 1), strings.Replace(line, ": ", ": [", 1), strings.Replace(line, ": ", ": {", 1),
-			strings.Replace(line, ": ", ": &b ", 1), strings.Replace(line, "_", "", 1), strings.Replace(line, "e", "é", 1),
+			strings.Replace(line, ": ", ": &b ", 1), strings.Replace(line, "_", "", 1), strings.Replace(line, "e", "é", 1), "      " + strings.Replace(line, ":", "", 1), "      " + line,
 		} {
 			text := strings.Join(lines[:i], "") + broken + strings.Join(lines[i+1:], "")
 			message := told(t, text)
