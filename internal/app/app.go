@@ -104,7 +104,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	bodies := proxy.NewBodies(cfg.Body)
 	a.gateway = gateway.New(cfg.Gateway, gateway.Parts{
 		Router: a.router, Fleet: a.fleet, Tokens: a.tokens, Client: a.client, Bodies: bodies, Telemetry: a.telemetry,
-		Queue: cfg.Queue, MaxRequests: cfg.Routing.MaxRequests, ShadowSample: cfg.ShadowSample, Scoped: a.ingest.Scoped, Log: o.Log,
+		Queue: cfg.Queue, MaxRequests: cfg.Routing.MaxRequests, MaxConnections: a.connections(), ShadowSample: cfg.ShadowSample, Scoped: a.ingest.Scoped, Log: o.Log,
 		Stalled: a.stalled,
 	})
 	a.gateway.AllowPolicies(cfg.RequestPolicies)
@@ -119,6 +119,25 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	a.admin = admin.New(cfg.Admin, parts)
 	return a, nil
 }
+
+// connections is how many clients may be connected, so that the descriptors which the process may have are enough: three for each,
+// its own, one to the worker that serves it and one that asked for its tokens and is kept, and an eighth for all else, as probes,
+// reports and events. 0 where nothing bounds them.
+func (a *App) connections() int {
+	limit := network.Descriptors()
+	if limit == 0 || a.options.Network != nil {
+		return 0
+	}
+	clients := max((limit-max(64, limit/8))/3, 1)
+	a.log.Info("descriptors", "limit", limit, "clients", clients)
+	if limit < fewDescriptors {
+		a.log.Warn("the process may have few descriptors: clients beyond these wait to be accepted; raise the limit (ulimit -n, LimitNOFILE)", "limit", limit, "clients", clients)
+	}
+	return clients
+}
+
+// fewDescriptors is below what a gateway of some hundred clients needs, and what systems give by default.
+const fewDescriptors = 4096
 
 // expiry is how long a request may give no sign of life before it counts as lost, where requests end after timeout at the latest: an
 // answer in one piece gives none until all of it is there, and is not lost for that. 0 ends none; a day then.

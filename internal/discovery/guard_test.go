@@ -121,4 +121,3 @@ func TestAnIdleWorkerIsNotAskedForSignsOfLife(t *testing.T) {
 		}
 	})
 }
-

@@ -23,7 +23,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Parts are what a Gateway works with; all but Queue, MaxRequests, ShadowSample, Stalled and External are required.
+// Parts are what a Gateway works with; all but Queue, MaxRequests, MaxConnections, ShadowSample, Stalled and External are required.
 type Parts struct {
 	Router    *warmpath.Router
 	Fleet     *fleet.Fleet
@@ -35,6 +35,8 @@ type Parts struct {
 	// Queue says whether requests wait for a worker (see UseQueue), and MaxRequests from how many of ours a holder is saturated; 0 is no limit.
 	Queue       queue.Config
 	MaxRequests int
+	// MaxConnections is how many clients may be connected at once; the others wait to be accepted. 0 is no limit.
+	MaxConnections int
 	// ShadowSample is the share of the requests that the router's shadow policy is asked about, 0 to 1.
 	ShadowSample float64
 	// Scoped is told of each request that is kept apart by a cache salt or an extra key, before it is sent: engines whose
@@ -115,6 +117,7 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	giving.Go(func() { g.rescue(turns) })
 	defer giving.Wait()
 	defer stop()
+	l = crowded(l, server, g.MaxConnections)
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(l) }() // ends when the server is shut down or closed, below
 	select {

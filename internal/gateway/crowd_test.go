@@ -1,0 +1,41 @@
+package gateway_test
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/warmpath/warmpath/internal/gateway"
+)
+
+// TestClientsBeyondTheLimitWait: each of them is served, though more connections are kept alive than may be open.
+func TestClientsBeyondTheLimitWait(t *testing.T) {
+	const limit, clients, requests = 4, 20, 10
+	var here, most atomic.Int64
+	f := serve(t, func(s *settings) { s.parts = func(p *gateway.Parts) { p.MaxConnections = limit } }, worker(t, func(w http.ResponseWriter, r *http.Request) {
+		n := here.Add(1)
+		defer here.Add(-1)
+		for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
+		}
+		plain(w, r)
+	}))
+	var all sync.WaitGroup
+	for range clients {
+		all.Go(func() {
+			for range requests {
+				if resp, text, err := f.try(context.Background(), chat); err != nil || resp.StatusCode != 200 {
+					t.Errorf("%v %s", err, text)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if most.Load() > limit {
+		t.Errorf("%d requests were served at once, want at most %d", most.Load(), limit)
+	}
+	if err := f.stop(); err != nil {
+		t.Error(err)
+	}
+}
