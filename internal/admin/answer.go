@@ -115,7 +115,8 @@ type Stream struct {
 	Undecodable  uint64     `json:"messages_undecodable"` // dropped whole
 	Foreign      uint64     `json:"messages_foreign"`     // no KV events
 	Gaps         uint64     `json:"gaps"`
-	Replays      uint64     `json:"replays"`
+	Replays      uint64     `json:"replays"` // asked for what was missing
+	Checks       uint64     `json:"checks"`  // asked whether something is missing
 	Replayed     uint64     `json:"replayed"`
 	Duplicates   uint64     `json:"duplicates"`
 	Lost         uint64     `json:"lost"`
@@ -128,7 +129,7 @@ type Stream struct {
 func (s *Stream) Counts() *telemetry.Stream {
 	return &telemetry.Stream{Connected: s.Connected, LastSequence: s.LastSequence, Messages: s.Messages, Applied: s.Applied,
 		Unapplied: s.Unapplied, Skipped: s.Skipped, Undecodable: s.Undecodable, Foreign: s.Foreign, Gaps: s.Gaps,
-		Replays: s.Replays, Replayed: s.Replayed, Duplicates: s.Duplicates, Lost: s.Lost, Restarts: s.Restarts,
+		Replays: s.Replays, Checks: s.Checks, Replayed: s.Replayed, Duplicates: s.Duplicates, Lost: s.Lost, Restarts: s.Restarts,
 		Forgotten: s.Forgotten}
 }
 

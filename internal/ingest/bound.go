@@ -17,10 +17,11 @@ type bound struct {
 	manager *Manager
 	origin  zmq.Origin
 
-	mu      sync.Mutex // guards what follows; the listener calls one method at a time, the manager may end the stream
-	f       *follower
-	first   bool // a message was seen
-	missing bool // messages were dropped
+	mu         sync.Mutex // guards what follows; the listener calls one method at a time, the manager may end the stream
+	f          *follower
+	first      bool // a message was seen
+	missing    bool // messages were dropped
+	unnumbered bool // messages carry no sequence numbers
 }
 
 // accept takes a stream of the listener.
@@ -46,6 +47,9 @@ func (b *bound) Message(seq uint64, payload []byte) {
 	whole := seq == 0 && !b.missing
 	if !b.first && !whole {
 		b.f.Lost(0, seq)
+	}
+	if !b.first && b.unnumbered {
+		b.f.Unnumbered()
 	}
 	b.first = true
 	b.f.Message(seq, payload)
@@ -178,6 +182,13 @@ func (b *bound) Lost(from, to uint64) {
 	if b.f != nil {
 		b.f.Lost(from, to)
 	}
+}
+
+// Unnumbered implements zmq.Unnumbered. The stream is told with its first message, when it is known whose it is.
+func (b *bound) Unnumbered() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.unnumbered, b.first = true, false
 }
 
 // Complete implements zmq.Handler.

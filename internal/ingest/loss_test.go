@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -102,5 +103,24 @@ func TestAResetProvesNothingOfAnOffloadTierThatWasForgotten(t *testing.T) {
 	s.Restarted("its numbers began anew")
 	s.Lost(0, 5)
 	s.Message(5, wire(t, "vllm-0.32.0", batch(kvevent.Event{Kind: kvevent.Cleared, Group: -1})))
+	r.trust(s.holder, fleet.TrustExact, "complete")
+}
+
+func TestAStreamWithoutSequenceNumbersIsNeverExact(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.stream(facts(fleet.EngineVLLM, 16))
+	s.Lost(0, 0)
+	s.Unnumbered()
+	s.Message(0, wire(t, "vllm-0.32.0", batch(stored(1, 0, 64, 16))))
+	r.trust(s.holder, fleet.TrustDegraded, "no sequence numbers")
+	if got := r.match(prompt(1, 100)); got != 64 {
+		t.Errorf("match %d, want 64", got)
+	}
+	s.Message(1, wire(t, "vllm-0.32.0", batch(kvevent.Event{Kind: kvevent.Cleared, Group: -1})))
+	r.trust(s.holder, fleet.TrustDegraded, "no sequence numbers")
+	s.State(false, errors.New("gone"))
+	s.State(true, nil)
+	s.Restarted("it numbers its messages now")
+	s.Complete()
 	r.trust(s.holder, fleet.TrustExact, "complete")
 }

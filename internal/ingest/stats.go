@@ -30,6 +30,7 @@ type Stats struct {
 	Messages    uint64 `json:"messages"`
 	Gaps        uint64 `json:"gaps"`
 	Replays     uint64 `json:"replays"`
+	Checks      uint64 `json:"checks"`
 	Replayed    uint64 `json:"replayed"`
 	Duplicates  uint64 `json:"duplicates"`
 	Lost        uint64 `json:"lost"`
@@ -83,7 +84,7 @@ func (s *stream) snapshot() Stats {
 		Holder: s.holder, Worker: s.url, Rank: s.rank, Endpoint: s.source.Endpoint, Replay: s.source.Replay,
 		Trust: s.trust, Why: s.why, Connected: s.connected, Since: s.since, BlockSize: s.blockSize, Hash: s.hash,
 		Sequence: s.sequence, HasSequence: s.hasSequence, Messages: s.messages,
-		Gaps: wire.Gaps, Replays: wire.Replays, Replayed: wire.Replayed, Duplicates: wire.Duplicates, Lost: wire.Lost,
+		Gaps: wire.Gaps, Replays: wire.Replays, Checks: wire.Checks, Replayed: wire.Replayed, Duplicates: wire.Duplicates, Lost: wire.Lost,
 		Restarts: s.restarts, Malformed: wire.Malformed,
 		Events: s.events, Stored: s.stored, Removed: s.removed, Cleared: s.cleared, Unapplied: s.unapplied,
 		Skipped: s.skipped, Foreign: s.foreign, Undecodable: s.undecodable, LastError: s.lastError,

@@ -60,17 +60,18 @@ type state struct {
 	missing  string // what is missing when it is not
 	broken   bool   // by a message that cannot be read: that the stream is whole does not help
 
-	hybrid    string    // the kind of group that makes a prefix worth less than its blocks; "" is none
-	unnamed   bool      // groups are numbered but their kinds are not told
-	groups    uint64    // bit i: group i was seen
-	tiers     uint8     // bit t: something was stored on tier t
-	offloads  bool      // something was stored below the accelerator since the engine started, even if it was forgotten here
-	ambiguous string    // why stored events are not applied; "" is that they are
-	misplaced string    // the stream is another holder's
-	leaking   string    // a medium whose blocks are announced and never removed
-	unread    string    // what was wrong with an announcement that could not be read; "" is none since the history was last whole
-	indexLost string    // what the index lost of the holder; "" is nothing
-	indexSeen time.Time // when the index was last asked
+	unnumbered bool      // messages carry no sequence numbers
+	hybrid     string    // the kind of group that makes a prefix worth less than its blocks; "" is none
+	unnamed    bool      // groups are numbered but their kinds are not told
+	groups     uint64    // bit i: group i was seen
+	tiers      uint8     // bit t: something was stored on tier t
+	offloads   bool      // something was stored below the accelerator since the engine started, even if it was forgotten here
+	ambiguous  string    // why stored events are not applied; "" is that they are
+	misplaced  string    // the stream is another holder's
+	leaking    string    // a medium whose blocks are announced and never removed
+	unread     string    // what was wrong with an announcement that could not be read; "" is none since the history was last whole
+	indexLost  string    // what the index lost of the holder; "" is nothing
+	indexSeen  time.Time // when the index was last asked
 
 	blockSize int // tokens, as announced
 	hash      string
@@ -295,12 +296,21 @@ func (s *stream) Complete() {
 	s.assess(time.Now())
 }
 
+// Unnumbered notes that messages carry no sequence numbers. It implements zmq.Unnumbered.
+func (s *stream) Unnumbered() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unnumbered = true
+	s.assess(time.Now())
+}
+
 // State notes that the connection came up or went down. It implements zmq.Handler.
 func (s *stream) State(connected bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if connected != s.connected {
 		s.connected, s.since = connected, time.Now()
+		s.unnumbered = false // the next connection tells anew
 	}
 	s.connErr = err
 	if connected && !s.everUp {

@@ -79,6 +79,8 @@ func (s *stream) judge(now time.Time) (fleet.Trust, string) {
 	case s.silent != "" && s.source.Replay == "":
 		// With a replay we know that nothing was sent: all those requests were cached.
 		return fleet.TrustDegraded, s.silent
+	case s.unnumbered:
+		return fleet.TrustDegraded, "messages carry no sequence numbers: one that is lost goes unnoticed"
 	case !s.complete && s.missing != "":
 		return fleet.TrustDegraded, s.missing
 	case !s.complete && s.source.Replay == "":

@@ -66,6 +66,7 @@ type Stream struct {
 	Messages, Undecodable, Foreign            uint64
 	Applied, Unapplied, Skipped               uint64 // events
 	Gaps, Replays, Replayed, Duplicates, Lost uint64
+	Checks                                    uint64
 	Restarts, Forgotten                       uint64
 }
 
@@ -148,7 +149,8 @@ func newCollector(src Sources) *collector {
 			stream("undecodable", "Messages that could not be decoded and were dropped whole.", func(s *Stream) uint64 { return s.Undecodable }),
 			stream("foreign", "Messages that are no KV events.", func(s *Stream) uint64 { return s.Foreign }),
 			stream("gaps", "Gaps in the sequence.", func(s *Stream) uint64 { return s.Gaps }),
-			stream("replays", "Replays asked for.", func(s *Stream) uint64 { return s.Replays }),
+			stream("checks", "Replays asked for to see whether something is missing.", func(s *Stream) uint64 { return s.Checks }),
+			stream("replays", "Replays asked for because something was missing.", func(s *Stream) uint64 { return s.Replays }),
 			stream("replayed", "Messages that came by replay.", func(s *Stream) uint64 { return s.Replayed }),
 			stream("duplicates", "Messages seen before and dropped.", func(s *Stream) uint64 { return s.Duplicates }),
 			stream("lost", "Messages gone for good.", func(s *Stream) uint64 { return s.Lost }),

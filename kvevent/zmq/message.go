@@ -21,6 +21,15 @@ func parseLive(parts [][]byte) (seq uint64, payload []byte, err error) {
 	return seq, parts[2], nil
 }
 
+// parseUnnumbered reads the frames of a live message of a publisher that sends no sequence numbers: topic and payload. ok is false
+// for other messages.
+func parseUnnumbered(parts [][]byte) (payload []byte, ok bool) {
+	if len(parts) != 2 || len(parts[1]) == 0 {
+		return nil, false
+	}
+	return parts[1], true
+}
+
 // parseReplay reads a message of a replay from its end, since the topic frame is there only from vLLM 0.26 on: "", [topic],
 // sequence number, payload. end tells the end marker.
 func parseReplay(parts [][]byte) (seq uint64, payload []byte, end bool, err error) {

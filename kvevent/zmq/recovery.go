@@ -100,6 +100,7 @@ type attempt struct {
 	from     uint64
 	progress uint64 // the stream's before it
 	ended    bool   // the end marker came
+	check    bool   // nothing was known to be missing
 	count    uint64
 	first    uint64
 	last     uint64
@@ -120,6 +121,7 @@ func (s *stream) begin(a *attempt) bool {
 		a.votes = 0 // the question is another one
 	}
 	*a = attempt{epoch: s.epoch, from: s.next - min(s.next, overlap), progress: s.progress, votes: a.votes, votedAt: a.votedAt}
+	a.check = s.verified && !s.wanted && !s.overflow && s.pending.len() == 0
 	s.overflow = false // what could not be kept until now is in this replay
 	return true
 }
@@ -148,7 +150,11 @@ func (s *stream) ask(ctx context.Context, a *attempt) error {
 		MaxFrame:         s.cfg.MaxMessage,
 		MaxParts:         4,
 		OnConnect: func(p *zmtp.Peer) {
-			s.stats.replays.Add(1)
+			if a.check {
+				s.stats.checks.Add(1)
+			} else {
+				s.stats.replays.Add(1)
+			}
 			if err := p.Send(nil, binary.BigEndian.AppendUint64(nil, a.from)); err != nil {
 				cancel(err)
 			}

@@ -37,6 +37,14 @@ type Handler interface {
 	State(connected bool, err error)
 }
 
+// Unnumbered is an optional ability of a [Handler].
+type Unnumbered interface {
+	// Unnumbered says that the messages that follow carry no sequence numbers, so that the numbers given to Message only count
+	// them: a message that is lost goes unnoticed, and nothing can be replayed. It is called once on each such connection, after
+	// a Lost and before the first message; Complete is not called.
+	Unnumbered()
+}
+
 // Config bounds a Subscriber or a Listener. The zero value of a field means the value in DefaultConfig.
 type Config struct {
 	// ReplayTimeout is how long a replay may stay silent before it counts as ended without its end marker.
@@ -142,11 +150,12 @@ type Stats struct {
 	HasSeq     bool
 	Messages   uint64 // handed over, live or replayed
 	Gaps       uint64 // times the live stream jumped ahead
-	Replays    uint64 // replay requests sent
+	Replays    uint64 // replay requests sent for messages that were missing
+	Checks     uint64 // replay requests sent to see whether something is missing
 	Replayed   uint64 // messages that replays brought and that were handed over
 	Duplicates uint64 // messages seen again, not handed over
 	Lost       uint64 // messages given up
 	Restarts   uint64 // streams that began anew
-	Malformed  uint64 // messages that are not topic, sequence number and payload
+	Malformed  uint64 // messages that are not topic, sequence number and payload, nor topic and payload
 	Overflows  uint64 // live messages not kept because the pending bound was hit (to be replayed)
 }

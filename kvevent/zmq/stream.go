@@ -22,25 +22,26 @@ type stream struct {
 
 	stats counters
 
-	mu        sync.Mutex // guards the fields below and serialises the handler
-	connected bool
-	epoch     uint64 // connections so far: what belongs to an older one is not listened to
-	next      uint64 // the sequence number that is due
-	seen      seen
-	verified  bool // the stream behind the connection is the one that next and seen speak of
-	live      bool // a message came on this connection
-	lastLive  uint64
-	pending   pending
-	overflow  bool   // a live message could not be kept: only a replay has it
-	wanted    bool   // this connection's replay is still to be done
-	whole     bool   // nothing is missing from 0 to next
-	announced bool   // Complete was called since this last changed
-	gaveUp    bool   // history was lost because the replay did not bring it, not because the engine no longer has it
-	relearned uint64 // the connection on which it was asked for once more
-	strikes   int    // contradictions between replay and live stream on this connection since they last agreed
-	distrust  bool   // the replay contradicts the live stream and is not asked any more on this connection
-	progress  uint64
-	abort     context.CancelFunc // ends the replay that is under way; nil: none
+	mu         sync.Mutex // guards the fields below and serialises the handler
+	connected  bool
+	epoch      uint64 // connections so far: what belongs to an older one is not listened to
+	next       uint64 // the sequence number that is due
+	seen       seen
+	verified   bool // the stream behind the connection is the one that next and seen speak of
+	live       bool // a message came on this connection
+	lastLive   uint64
+	pending    pending
+	overflow   bool   // a live message could not be kept: only a replay has it
+	wanted     bool   // this connection's replay is still to be done
+	whole      bool   // nothing is missing from 0 to next
+	announced  bool   // Complete was called since this last changed
+	gaveUp     bool   // history was lost because the replay did not bring it, not because the engine no longer has it
+	relearned  uint64 // the connection on which it was asked for once more
+	strikes    int    // contradictions between replay and live stream on this connection since they last agreed
+	unnumbered bool   // messages of this connection carry no sequence numbers
+	distrust   bool   // the replay contradicts the live stream and is not asked any more on this connection
+	progress   uint64
+	abort      context.CancelFunc // ends the replay that is under way; nil: none
 }
 
 // maxStrikes is how many contradictions between replay and live stream show that the replay is another engine's. An engine that
@@ -53,6 +54,7 @@ type counters struct {
 	connected                                     atomic.Bool
 	since, next                                   atomic.Int64
 	messages, gaps, replays, replayed, duplicates atomic.Uint64
+	checks                                        atomic.Uint64
 	lost, restarts, malformed, overflows          atomic.Uint64
 }
 
@@ -67,7 +69,7 @@ func (s *stream) snapshot() Stats {
 	st := Stats{
 		Connected: c.connected.Load(), Messages: c.messages.Load(), Gaps: c.gaps.Load(), Replays: c.replays.Load(),
 		Replayed: c.replayed.Load(), Duplicates: c.duplicates.Load(), Lost: c.lost.Load(), Restarts: c.restarts.Load(),
-		Malformed: c.malformed.Load(), Overflows: c.overflows.Load(),
+		Malformed: c.malformed.Load(), Overflows: c.overflows.Load(), Checks: c.checks.Load(),
 	}
 	if since := c.since.Load(); since != 0 {
 		st.Since = time.Unix(0, since)
@@ -86,7 +88,7 @@ func (s *stream) connect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.epoch++
-	s.distrust, s.strikes = false, 0
+	s.distrust, s.strikes, s.unnumbered = false, 0, false
 	s.seen.disconnect()
 	s.live, s.announced = false, false
 	s.verified = s.next == 0 // nothing known, nothing to compare
@@ -139,13 +141,17 @@ func (s *stream) stopReplay() {
 
 // receive takes a live message.
 func (s *stream) receive(parts [][]byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if payload, ok := parseUnnumbered(parts); ok && !s.live {
+		s.count(payload)
+		return
+	}
 	seq, payload, err := parseLive(parts)
-	if err != nil {
+	if err != nil || s.unnumbered { // a publisher numbers all of its messages or none
 		s.stats.malformed.Add(1)
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	forward := !s.live || seq > s.lastLive
 	if s.live && seq > s.lastLive+1 {
 		s.stats.gaps.Add(1)
@@ -174,6 +180,23 @@ func (s *stream) receive(parts [][]byte) {
 		return
 	}
 	s.hold(seq, payload)
+}
+
+// count hands over a live message that carries no sequence number, under the number that is due.
+// s.mu is held.
+func (s *stream) count(payload []byte) {
+	if !s.unnumbered {
+		s.unnumbered = true
+		s.distrust, s.wanted, s.verified = true, false, true // a replay numbers its messages: they cannot be told from these
+		s.whole, s.announced, s.overflow = false, false, false
+		s.stopReplay()
+		s.pending.forget()
+		s.h.Lost(s.next, s.next)
+		if h, ok := s.h.(Unnumbered); ok {
+			h.Unnumbered()
+		}
+	}
+	s.deliver(s.next, payload, true)
 }
 
 // repeats tells whether a live message was handed over or kept before. onward says that the live stream has gone forward on
@@ -255,6 +278,7 @@ func (s *stream) restart(why string) {
 	s.stats.next.Store(0)
 	s.seen.forget()
 	s.verified, s.whole, s.announced, s.gaveUp = true, true, false, false
+	s.unnumbered = false
 	s.wanted = s.canReplay()
 	s.progress++
 	s.h.Restarted(why)

@@ -599,6 +599,55 @@ func TestTopicsAreFilteredAndMalformedMessagesCounted(t *testing.T) {
 	}
 }
 
+// Publishers of older engines and of other routers send topic and payload alone.
+func TestMessagesWithoutSequenceNumbersAreHandedOverAndTheirHistoryIsNeverWhole(t *testing.T) {
+	d := &countingDiary{diary: newDiary(t)}
+	s := newStream(quick.withDefaults(), "tcp://127.0.0.1:1", d)
+	for connection := 1; connection < 3; connection++ {
+		s.connect()
+		for i := range 5 {
+			s.receive([][]byte{[]byte("t"), []byte(payload("a", uint64(i)))})
+		}
+		if s.canReplay() || d.unnumbered != connection || d.complete != 0 || d.messages != 5*connection || s.stats.malformed.Load() != 0 {
+			t.Errorf("connection %d: %d messages, unnumbered %d times, complete %d times", connection, d.messages, d.unnumbered, d.complete)
+		}
+		s.disconnect(errors.New("gone"))
+	}
+	// The publisher learns to number.
+	s.connect()
+	replayed(s, "b", 3)
+	s.receive(wire("t", 3, payload("b", 3)))
+	replayed(s, "b", 4)
+	d.expectPayloads("b", 0, 4)
+	if d.complete == 0 {
+		t.Error("the numbered history is whole and is not said to be")
+	}
+}
+
+// countingDiary notes that messages carry no sequence numbers.
+type countingDiary struct {
+	*diary
+	unnumbered int
+}
+
+func (d *countingDiary) Unnumbered() { d.write(func() { d.unnumbered++ }) }
+
+// An idle stream is checked from time to time; that is no replay of something missing.
+func TestReplaysOfAnIdleEngineDoNotGrow(t *testing.T) {
+	e := startEngine(t, "a", withReplay())
+	e.publish(5)
+	cfg := quick
+	cfg.Verify = 5 * time.Millisecond
+	d := newDiary(t)
+	s, _ := subscribe(t, e.source(), cfg, d)
+	d.awaitComplete(1)
+	before := s.Stats()
+	eventually(t, "the stream is checked", func() bool { return s.Stats().Checks > before.Checks+5 })
+	if after := s.Stats(); after.Replays != before.Replays {
+		t.Errorf("%d replays, %d before the checks", after.Replays, before.Replays)
+	}
+}
+
 func TestErrorsNameTheEndpoint(t *testing.T) {
 	for _, src := range []Source{{Endpoint: "tcp://no-port"}, {Endpoint: "tcp://*:5557"}, {Endpoint: "tcp://h:1", Replay: "bogus"}} {
 		err := NewSubscriber(src, Config{}, newDiary(t)).Run(t.Context())
