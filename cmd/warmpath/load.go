@@ -116,7 +116,7 @@ func (f *loadFlags) run(c *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	outcome.Command, outcome.Version = "warmpath "+strings.Join(os.Args[1:], " "), version()
+	outcome.Command, outcome.Version = typed(), version()
 	return f.write(c, outcome)
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -79,6 +80,9 @@ Start with "warmpath demo": four mock engines, the gateway and a workload on thi
 	root.AddCommand(newWorkload(), newLoad(), newCalibrate(), newReportCommand())
 	return root
 }
+
+// typed is what was typed, for reports that are kept and shown: without passwords and keys.
+func typed() string { return config.Redact("warmpath " + strings.Join(os.Args[1:], " ")) }
 
 // noArgs refuses arguments, which for the root are misspelt commands.
 func noArgs(c *cobra.Command, args []string) error {

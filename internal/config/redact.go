@@ -17,8 +17,9 @@ const secretName = `(?i)\b(?:[a-z0-9]+[_-])*(?:key|token|secret|password|passwd|
 
 var (
 	isSecret = regexp.MustCompile(`^` + secretName + `$`)
-	// userInfo is what stands between a URL's scheme and its host.
-	userInfo = regexp.MustCompile(`://[^"'\x60\n]+@`)
+	// userInfo is what stands between a URL's scheme and its host; in a broken file also with spaces.
+	userInfo       = regexp.MustCompile(`://[^\s"'\x60]+@`)
+	brokenUserInfo = regexp.MustCompile(`://[^"'\x60\n]+@`)
 	// setting is NAME=VALUE where NAME is that of a secret: a flag, an option of --worker, a query.
 	setting = regexp.MustCompile(secretName + `=[^\s,&"]+`)
 	// planted is a secret in a file, also in one that is no YAML: NAME: VALUE, NAME VALUE and NAME=VALUE, the value
@@ -53,7 +54,7 @@ func withoutSecrets(err error, data []byte, cfg *Config) error {
 		}
 	}
 	if text = Redact(text); data != nil {
-		text = cutQuotes(text)
+		text = cutQuotes(brokenUserInfo.ReplaceAllString(text, "://"+Redacted+"@"))
 	}
 	return errors.New(text)
 }

@@ -206,6 +206,8 @@ func TestRedactLeavesOtherTextAlone(t *testing.T) {
 	for text, want := range map[string]string{
 		`parse "http://u:p@h:1": x`:                        `parse "http://[redacted]@h:1": x`,
 		`http://a,api_key=s3cret,model=m`:                  `http://a,api_key=[redacted],model=m`,
+		`load http://u:p@h --model-path hub:o/n@v1`:        `load http://[redacted]@h --model-path hub:o/n@v1`,
+		`load http://h --model-path hub:o/n@v1`:            `load http://h --model-path hub:o/n@v1`,
 		`unknown flag: --admin-key=abc`:                    `unknown flag: --admin-key=[redacted]`,
 		`--worker http://a,model=m --policy kv:weight=2`:   `--worker http://a,model=m --policy kv:weight=2`,
 		`ipc:///run/events, tcp://*:5557`:                  `ipc:///run/events, tcp://*:5557`,

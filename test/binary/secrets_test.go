@@ -175,6 +175,12 @@ policies:
 		}
 		printed[fmt.Sprint("serve ", args[0])] += string(out)
 	}
+	out, err := exec.Command(process.Binary(t), "load", strings.Replace(engine.URL(), "://", "://user:"+canary+"@", 1), "--workload", "gen:independent",
+		"--requests", "1", "--model", "mock", "--json").CombinedOutput()
+	printed["the report of load"] = string(out)
+	if err != nil || !strings.Contains(string(out), `"command": "warmpath load`) {
+		t.Errorf("load: %v\n%.300s", err, out)
+	}
 	gateway.Stop(syscall.SIGTERM)
 	printed["the log"] = gateway.Log()
 	for source, text := range printed {
