@@ -33,21 +33,28 @@ func (x *Index) contribute(h *holder, p uint32, r *record, add bool) {
 		}
 		return
 	}
-	from := x.from(p, r)
+	from, path := x.from(p, r), x.scratch.path[:0]
 	for c := p; c != 0; c = x.points.at(c).parent {
-		x.blocks.steps++
-		start := x.start(c)
-		first, last := start/size, x.points.at(c).end/size
-		for j := last; j > first; j-- {
-			lo := (j - 1) * size
-			if j*size <= from {
-				break
-			}
-			key, parent := x.completed(c, int(j-1-first), int(last-first))
-			x.cover(h, r, span{key, parent, j - 1, max(from, lo) - lo, size}, add)
-		}
-		if start <= from {
+		path = append(path, c)
+		if x.start(c) <= from {
 			break
+		}
+	}
+	x.scratch.path = path
+	x.blocks.steps += uint64(len(path))
+	if add { // parents first, so that no block comes before the one that it follows
+		for k := len(path) - 1; k >= 0; k-- {
+			first, last := x.start(path[k])/size, x.points.at(path[k]).end/size
+			for j := max(first, from/size) + 1; j <= last; j++ {
+				x.coverBlock(h, r, path[k], j, from, true)
+			}
+		}
+	} else {
+		for _, c := range path {
+			first := x.start(c) / size
+			for j := x.points.at(c).end / size; j > max(first, from/size); j-- {
+				x.coverBlock(h, r, c, j, from, false)
+			}
 		}
 	}
 	if end%size == 0 || pt.extra == 0 {
@@ -57,6 +64,16 @@ func (x *Index) contribute(h *holder, p uint32, r *record, add bool) {
 	for _, key := range x.extras.at(pt.extra).through {
 		x.cover(h, r, span{key, x.below(p), end / size, max(from, lo) - lo, end - lo}, add)
 	}
+}
+
+// coverBlock adds or takes back what a record, from a position on, covers of the j-th block of a chain, which a point
+// completes.
+func (x *Index) coverBlock(h *holder, r *record, c, j, from uint32, add bool) {
+	size := x.size
+	first, last := x.start(c)/size, x.points.at(c).end/size
+	lo := (j - 1) * size
+	key, parent := x.completed(c, int(j-1-first), int(last-first))
+	x.cover(h, r, span{key, parent, j - 1, max(from, lo) - lo, size}, add)
 }
 
 // from returns the position at which a record begins to cover.

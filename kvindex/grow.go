@@ -163,10 +163,13 @@ func (b *blocks) land(key block.Key, at spot) {
 			break // keys that go in a circle: it floats on
 		}
 		delete(b.floatKey, i)
+		depth := s.depth
 		s.turn()
 		b.hang(i, s, at)
 		s.turn()
-		moved = append(moved, i)
+		if s.depth != depth {
+			moved = append(moved, i)
+		}
 		i = next
 	}
 	if i == 0 {

@@ -162,6 +162,7 @@ type scratch struct {
 	keys     []block.Key
 	tokens   []block.Token
 	features []block.Feature
+	path     []uint32 // points
 }
 
 // New returns an empty index for blocks of the hasher's size.

@@ -85,7 +85,7 @@ func TestAFloodTakesNothingFromOthersShares(t *testing.T) {
 			x := kvindex.New(h, kvindex.Config{Bytes: budget})
 			f := &flooder{x: x, source: rand.New(rand.NewPCG(9, 9)), handle: 1 << 60}
 			n := flood
-			if name != "prompts" && name != "roots" {
+			if name != "prompts" {
 				n = min(n, 1_000_000)
 			}
 			stored := 0

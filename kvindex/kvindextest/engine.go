@@ -157,20 +157,7 @@ func runTruth(make Maker, r *rand.Rand, steps int, crowded bool) error {
 	}
 	for step := range steps {
 		e := engines[r.IntN(len(engines))]
-		t := m.texts[r.IntN(len(m.texts))]
-		t.tokens = t.tokens[:e.size+r.IntN(len(t.tokens)-e.size)]
-		t.features = slices.DeleteFunc(slices.Clone(t.features), func(f block.Feature) bool { return f.Offset >= len(t.tokens) })
-		switch r.IntN(30) {
-		case 0:
-			e.pool = nil // but offload events may have missed handles that only a lost copy had
-			e.ambiguous = e.ambiguous && len(e.host) > 0
-			door.Clear(e.holder, block.TierGPU)
-		case 1:
-			e.pool, e.host, e.ambiguous = nil, nil, false
-			door.Forget(e.holder)
-		default:
-			e.serve(r, &t, 1+r.IntN(8)/7, r.IntN(6) == 0)
-		}
+		e.live(r, m)
 		if crowded && r.IntN(10) == 0 {
 			if err := crowd(door, r); err != nil {
 				return fmt.Errorf("after %d steps: %w", step+1, err)

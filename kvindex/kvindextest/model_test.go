@@ -59,6 +59,24 @@ func TestIndexClaimsNoMoreWhileItEvicts(t *testing.T) {
 	kvindextest.Evicting(t, kvindextest.Kvindex, kvindextest.Effort{Runs: runs() / 25, Steps: 100, Seed: seed(), Progress: progress(t, runs()/25)})
 }
 
+// attacks is how many operations of hostile holders are done.
+func attacks() int {
+	switch {
+	case asked() > 0:
+		return asked()
+	case testing.Short():
+		return 20_000
+	}
+	return 100_000
+}
+
+func TestIndexClaimsNoMoreBesideHostileHolders(t *testing.T) {
+	const steps = 1000
+	n := attacks() / steps
+	kvindextest.Hostile(t, kvindextest.Kvindex, kvindextest.Effort{Runs: n, Steps: steps, Seed: seed(), Progress: progress(t, n)})
+	t.Logf("%d operations", n*steps)
+}
+
 // runs is how many histories of modelled engines are checked.
 func runs() int {
 	switch {
