@@ -36,17 +36,23 @@ func engine(t *testing.T, change func(*mockengine.Config)) *mockengine.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
+	running(t, s.Run)
+	<-s.Ready()
+	return s
+}
+
+// running runs a component until the test ends.
+func running(t *testing.T, run func(context.Context) error) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx) }() // the cleanup waits
+	go func() { ended <- run(ctx) }() // the cleanup waits
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			t.Errorf("mock engine: %v", err)
+			t.Errorf("run: %v", err)
 		}
 	})
-	<-s.Ready()
-	return s
 }
 
 // router is a running App.

@@ -1,0 +1,224 @@
+package app_test
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/internal/admin"
+	"github.com/warmpath/warmpath/internal/app"
+	"github.com/warmpath/warmpath/internal/sharedtest"
+	"github.com/warmpath/warmpath/kvevent"
+	"github.com/warmpath/warmpath/kvevent/zmq"
+)
+
+// recordedBatches are the messages of real engines' streams, decoded.
+func recordedBatches(t *testing.T) []kvevent.Batch {
+	t.Helper()
+	folder := sharedtest.Path(t, "vectors/live") // skips where the recordings are missing
+	files, err := filepath.Glob(filepath.Join(folder, "*.jsonl.gz"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no recordings in %s: %v", folder, err)
+	}
+	var all []kvevent.Batch
+	var d kvevent.Decoder
+	for _, file := range files {
+		for line := range bytes.Lines(sharedtest.Gunzip(t, file)) {
+			var m struct {
+				Topic   string   `json:"topic"`
+				Payload string   `json:"payload_hex"`
+				Frames  []string `json:"frames_hex"`
+			}
+			if err := json.Unmarshal(line, &m); err != nil {
+				t.Fatal(err)
+			}
+			if m.Payload == "" && len(m.Frames) > 0 {
+				m.Payload = m.Frames[len(m.Frames)-1]
+			}
+			payload, err := hex.DecodeString(m.Payload)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var b kvevent.Batch // each has buffers of its own
+			if m.Topic == "kv-events" && d.Decode(payload, &b) == nil && len(b.Events) > 0 {
+				all = append(all, b)
+			}
+		}
+	}
+	return all
+}
+
+// mutator makes messages that an engine could send only if it lied, from messages that engines sent.
+type mutator struct {
+	random  *rand.Rand
+	batches []kvevent.Batch
+	wire    kvevent.Wire
+	kept    [][]byte // to be sent again, later
+	made    map[string]int
+}
+
+// next returns the next message and counts what was done to it.
+func (m *mutator) next() []byte {
+	b := &m.batches[m.random.IntN(len(m.batches))]
+	events := slices.Clone(b.Events)
+	for i := range events {
+		events[i].Hashes = slices.Clone(events[i].Hashes)
+	}
+	ids := m.random.Uint64()
+	rename := func() {
+		for i := range events {
+			for j := range events[i].Hashes {
+				events[i].Hashes[j] ^= ids
+			}
+			events[i].Parent ^= ids
+		}
+	}
+	e := &events[m.random.IntN(len(events))]
+	what := []string{"as it was", "other ids", "cycle", "own ancestor", "unknown parent", "giant block", "giant event", "repeated",
+		"reordered", "truncated", "tokens cut", "other tier", "removed"}[m.random.IntN(13)]
+	m.made[what]++
+	switch what {
+	case "other ids":
+		rename()
+	case "cycle": // two events, each the other's parent
+		rename()
+		if n := len(e.Hashes); n > 0 {
+			back := *e
+			back.Hashes = []uint64{e.Hashes[n-1] + 1}
+			back.Parent, back.HasParent = e.Hashes[n-1], true
+			back.Tokens = e.Tokens[:min(len(e.Tokens), e.BlockSize)]
+			e.Parent, e.HasParent = back.Hashes[0], true
+			events = append(events, back)
+		}
+	case "own ancestor":
+		if n := len(e.Hashes); n > 0 {
+			e.Parent, e.HasParent = e.Hashes[n-1], true
+		}
+	case "unknown parent":
+		rename()
+		e.Parent, e.HasParent = m.random.Uint64(), true
+	case "giant block":
+		e.BlockSize = []int{1 << 16, 1 << 17, 1 << 20}[m.random.IntN(3)]
+	case "giant event": // no tokens, and more blocks than a small index has room for
+		rename()
+		e.Kind, e.BlockSize, e.Tokens = kvevent.Stored, []int{16, 1 << 16, 1 << 20}[m.random.IntN(3)], nil
+		for range 2000 {
+			e.Hashes = append(e.Hashes, m.random.Uint64())
+		}
+	case "tokens cut":
+		e.Tokens = e.Tokens[:len(e.Tokens)/2]
+	case "other tier":
+		e.Medium, e.Group = []string{"GPU", "CPU", "DISK"}[m.random.IntN(3)], m.random.IntN(5)-1
+	case "removed":
+		e.Kind = kvevent.Removed
+	}
+	payload := m.wire.Append(nil, &kvevent.Batch{Time: b.Time, Events: events})
+	switch what {
+	case "repeated":
+		m.kept = append(m.kept, payload, payload)
+	case "reordered":
+		m.kept = append(m.kept, payload)
+	case "truncated":
+		if m.random.IntN(20) == 0 { // it has the whole holder forgotten
+			return payload[:m.random.IntN(len(payload))]
+		}
+	}
+	if len(m.kept) > 50 {
+		at := m.random.IntN(len(m.kept))
+		payload = m.kept[at]
+		m.kept = slices.Delete(m.kept, at, at+1)
+	}
+	return payload
+}
+
+// promise is how long a completion and /admin/workers may take. A machine under the race detector, or with much else to do, is
+// measured by what the same takes there when all is calm.
+func promise(calm time.Duration) time.Duration {
+	limit := max(time.Second, 20*calm)
+	if raced {
+		limit = max(limit, 10*time.Second)
+	}
+	return limit
+}
+
+func TestMutatedStreamsOfRealEnginesNeverStopARouterWithASmallIndex(t *testing.T) {
+	batches := recordedBatches(t)
+	wire, err := kvevent.ParseWire("vllm-0.32.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rounds := 10
+	if testing.Short() {
+		rounds = 3
+	}
+	for _, mib := range []int64{1, 2, 4, 8, 16} {
+		t.Run(fmt.Sprintf("%d MiB", mib), func(t *testing.T) {
+			honest, liar := engine(t, nil), engine(t, nil)
+			stream := zmq.NewPublisher(zmq.PublisherConfig{Endpoint: "tcp://127.0.0.1:0", Replay: "tcp://127.0.0.1:0"})
+			if err := stream.Listen(); err != nil {
+				t.Fatal(err)
+			}
+			running(t, stream.Run)
+			cfg := settings(honest, liar)
+			cfg.Index.Bytes = mib << 20
+			cfg.Workers[1].Events, cfg.Workers[1].Replay = stream.Endpoint(), stream.ReplayEndpoint()
+			r := startWith(t, cfg, app.Options{Log: slog.New(slog.DiscardHandler)})
+			r.exact(2)
+			backend := "http://" + r.AdminAddr().String()
+			asked := 0
+			both := func() (took time.Duration) {
+				asked++
+				began := time.Now()
+				if resp, body := r.chat(strings.Repeat(fmt.Sprintf("question %d ", asked), 50)); resp.StatusCode != http.StatusOK {
+					t.Fatalf("completion: %d %s", resp.StatusCode, body)
+				}
+				took = time.Since(began)
+				began = time.Now()
+				status, body := r.look(backend + "/admin/workers")
+				took = max(took, time.Since(began))
+				var shown admin.Workers
+				if err := json.Unmarshal([]byte(body), &shown); err != nil || status != http.StatusOK || shown.Stalled != "" {
+					t.Fatalf("workers: %d %s: %v", status, body, err)
+				}
+				for _, x := range shown.Index {
+					if x.Bytes > mib<<20 {
+						t.Errorf("the index has %d bytes of %d", x.Bytes, mib<<20)
+					}
+				}
+				return took
+			}
+			calm := max(both(), both(), both())
+			m := &mutator{random: rand.New(rand.NewPCG(uint64(mib), 11)), batches: batches, wire: wire, made: map[string]int{}}
+			worst, sent := time.Duration(0), uint64(0)
+			for range rounds {
+				for range 1000 {
+					sent = stream.Publish(m.next()) + 1
+				}
+				took := both() // while they are applied
+				r.wait("the messages are applied", func() bool {
+					status, body := r.look(backend + "/metrics")
+					return status == http.StatusOK && strings.Contains(body,
+						fmt.Sprintf("warmpath_events_last_sequence{rank=\"0\",worker=%q} %d\n", liar.URL(), sent-1))
+				})
+				took = max(took, both())
+				worst = max(worst, took)
+				if limit := promise(calm); took > limit {
+					t.Errorf("after %d messages an answer took %v, limit %v", sent, took, limit)
+				}
+			}
+			if status, body := r.look(r.url + "/readiness"); status != http.StatusOK {
+				t.Errorf("readiness: %d %s", status, body)
+			}
+			t.Logf("%d messages, worst answer %v, calm %v, %v", sent, worst.Round(time.Millisecond), calm.Round(time.Millisecond), m.made)
+		})
+	}
+}
