@@ -20,7 +20,9 @@ type ledger struct {
 	// first was, and since when it is being computed.
 	predicted, head, since atomic.Int64
 
-	whole atomic.Int64 // when the prompts of requests that show no first token are computed, by the time model
+	// Of requests that show no first token: when their prompts are computed, by the time model; the uncached tokens of all whose
+	// answer has not come; and of those, the ones that the engine's last report had in its queue.
+	whole, unseen, queued atomic.Int64
 
 	timing published
 
@@ -78,12 +80,60 @@ func (l *ledger) project(out *Load, now int64) {
 		out.Backlog = nanoseconds(total - done)
 		out.PendingTokens = int64(float64(out.PrefillTokens) * float64(total-done) / float64(total))
 	}
-	if unseen := l.whole.Load() - now; unseen > 0 && out.Timing.Token > 0 {
-		tokens := int64(float64(unseen) / 1e6 / out.Timing.Token)
-		out.Backlog += nanoseconds(unseen)
-		out.PrefillTokens += tokens
-		out.PendingTokens += tokens
+	l.projectWhole(out, now)
+}
+
+// projectWhole adds the prompts of requests that show no first token: what the time model says is left, but no more than they have,
+// and no less than what the engine said waits in its queue.
+func (l *ledger) projectWhole(out *Load, now int64) {
+	if out.Timing.Token <= 0 {
+		return
 	}
+	left := max(l.whole.Load()-now, 0)
+	tokens := min(int64(float64(left)/1e6/out.Timing.Token), l.unseen.Load())
+	if queued := l.queued.Load(); queued > tokens {
+		tokens, left = queued, max(left, int64(float64(queued)*out.Timing.Token*1e6))
+	}
+	out.Backlog += nanoseconds(left)
+	out.PrefillTokens += tokens
+	out.PendingTokens += tokens
+}
+
+// report notes that the engine has so many requests in its queue: the newest ones, as engines take them in order. It returns how many
+// of them are ours and show no first token, and their uncached tokens.
+func (l *ledger) report(waiting int64) (requests, tokens int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	seen := l.queue.last
+	for r := l.running.last; r != nil; r = r.previous {
+		if !r.unseen {
+			continue
+		}
+		for ; seen != nil && seen.dispatched > r.dispatched; seen = seen.previous {
+			waiting--
+		}
+		r.queued = waiting > 0
+		waiting--
+		if r.queued {
+			requests++
+			tokens += int64(r.work.UncachedTokens)
+		}
+	}
+	l.queued.Store(tokens)
+	return requests, tokens
+}
+
+// computed notes that the prompt of a request that shows no first token is computed, or that the request is over. mu is held.
+func (l *ledger) computed(r *Reservation) {
+	if !r.unseen {
+		return
+	}
+	n := int64(r.work.UncachedTokens)
+	l.unseen.Add(-n)
+	if r.queued {
+		l.queued.Add(-n)
+	}
+	r.unseen, r.queued = false, false
 }
 
 func (l *ledger) reserve(r *Reservation, w Work, now int64) {
@@ -103,6 +153,8 @@ func (l *ledger) reserve(r *Reservation, w Work, now int64) {
 		l.running.push(r)
 		r.sample = l.wholeAt(r, now)
 		l.join(&w, now)
+		r.unseen = true
+		l.unseen.Add(int64(w.UncachedTokens))
 		r.until = max(l.whole.Load(), now) + r.predict
 		l.whole.Store(r.until)
 	} else {
@@ -194,6 +246,7 @@ func (l *ledger) firstToken(r *Reservation, now int64) {
 	defer l.mu.Unlock()
 	if r.stage == stageRunning && r.work.Whole && r.came.at == 0 {
 		r.came = l.wholeAt(r, now)
+		l.computed(r)
 	}
 	l.heard.Store(now)
 	if r.stage != stageWaiting {
@@ -243,6 +296,7 @@ func (l *ledger) end(r *Reservation, now int64) bool {
 		l.leaveQueue(r, now)
 	case stageRunning:
 		l.running.remove(r)
+		l.computed(r)
 		if early := r.until - now; early > 0 { // sooner than predicted: those behind it move up
 			l.whole.Add(-min(early, r.predict))
 		}

@@ -292,3 +292,56 @@ func TestPressureRisesAsACacheFills(t *testing.T) {
 		t.Errorf("pressure is %v in an empty cache", got)
 	}
 }
+
+// TestAStalledEngineKeepsItsPrompts: answers in one piece show no first token. By the time model their prompts would be computed though
+// the engine does nothing.
+func TestAStalledEngineKeepsItsPrompts(t *testing.T) {
+	f := New(Config{})
+	f.Put("http://a", serving("m", 1))
+	f.Put("http://b", serving("m", 1))
+	prefill := func(now int64) int64 {
+		l := f.Snapshot().LoadAt(0, now)
+		if (l.PrefillTokens == 0) != (l.Backlog == 0) {
+			t.Errorf("%d prefill tokens take %v", l.PrefillTokens, l.Backlog)
+		}
+		return l.PrefillTokens
+	}
+	var first, second, third, stream Reservation
+	now := int64(1e18)
+	f.Reserve(&first, 0, Work{Whole: true, UncachedTokens: 5000, PromptTokens: 5000}, now)
+	if got := prefill(now); got != 5000 {
+		t.Errorf("at dispatch: %d prefill tokens, want the prompt's 5000", got)
+	}
+	f.Reserve(&second, 0, Work{Whole: true, UncachedTokens: 300, PromptTokens: 2000}, now+1)
+	f.Reserve(&stream, 0, Work{UncachedTokens: 70, PromptTokens: 70}, now+2)
+	f.Reserve(&third, 0, Work{Whole: true, UncachedTokens: 1000, PromptTokens: 1000}, now+3)
+	later := now + int64(time.Minute)
+	report := func(running, waiting int64, want int64) {
+		t.Helper()
+		f.Report(0, Reported{At: later, Running: running, Waiting: waiting})
+		if got := prefill(later); got != want {
+			t.Errorf("running %d, waiting %d: %d prefill tokens, want %d", running, waiting, got, want)
+		}
+		if o := f.Snapshot().LoadAt(0, later).Others; o.Waiting != 0 || o.PrefillTokens != 0 || o.Requests != 0 {
+			t.Errorf("running %d, waiting %d: our requests are taken for others': %+v", running, waiting, o)
+		}
+	}
+	report(0, 4, 5000+300+70+1000) // it stalls
+	report(1, 3, 300+70+1000)      // the first is computed, or done
+	report(3, 1, 70+1000)          // the stream has no first token: it counts in full
+	stream.FirstToken(later)
+	report(3, 1, 1000)
+	report(4, 0, 0)
+	report(0, 4, 5000+300+1000) // preempted
+	second.FirstToken(later)
+	if got := prefill(later); got != 6000 {
+		t.Errorf("the second answer came: %d prefill tokens, want 6000", got)
+	}
+	for _, r := range []*Reservation{&first, &second, &third, &stream} {
+		r.Release(later)
+		r.Release(later)
+	}
+	if got := prefill(later); got != 0 {
+		t.Errorf("all is over: %d prefill tokens", got)
+	}
+}

@@ -22,6 +22,9 @@ func (f *Fleet) Report(h Holder, r Reported) {
 		return
 	}
 	ours := s.work.load()
+	whole, tokens := s.work.report(r.Waiting)
+	ours.Waiting += whole
+	ours.PrefillTokens += tokens
 	o := &s.others
 	over := func(reported, ours int64) int64 { return max(reported-ours, 0) }
 	requests := over(r.Running+r.Waiting, ours.Requests)

@@ -11,7 +11,8 @@ type Work struct {
 	Scope Scope // what the request asks for, where its holder's health depends on it; 0 is none
 
 	// Whole says that the answer comes in one piece, so that nobody sees its first token: FirstToken tells that all of it is there.
-	// The prompt counts as computed when the time model says so. What is learned is how long prompt and answer took together,
+	// The prompt counts as computed when the time model says so, and no sooner than the engine says that it left its queue
+	// ([Fleet.Report]). What is learned is how long prompt and answer took together,
 	// where the number of its tokens is told after FirstToken.
 	Whole bool
 
@@ -58,6 +59,7 @@ type Reservation struct {
 	tracked             uint64 // bit i: mark i is counted
 	blocks              int64  // of ContextBlocks, those that no mark counts
 	predict             int64  // nanoseconds that the prompt was predicted to take
+	unseen, queued      bool   // of a whole answer: it has not come; the engine's last report had it in its queue
 	until               int64  // of a whole answer: when the prompt was predicted to be computed, Unix nanoseconds
 	output              int64  // tokens of the answer so far
 	dispatched, touched int64  // when it was, and when it last gave a sign of life; Unix nanoseconds
