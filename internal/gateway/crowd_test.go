@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"context"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -35,6 +36,14 @@ func TestClientsBeyondTheLimitWait(t *testing.T) {
 	if most.Load() > limit {
 		t.Errorf("%d requests were served at once, want at most %d", most.Load(), limit)
 	}
+	// Those that are left are idle and kept alive. Another client has its turn all the same.
+	other := &http.Client{Transport: &http.Transport{}}
+	defer other.CloseIdleConnections()
+	resp, err := other.Post(f.url+"/v1/chat/completions", "application/json", strings.NewReader(chat))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
 	if err := f.stop(); err != nil {
 		t.Error(err)
 	}
