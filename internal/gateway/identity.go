@@ -92,7 +92,7 @@ func withoutKeys(text string, h http.Header) string {
 	const redacted = "[redacted]"
 	for _, name := range credentials {
 		for _, value := range h[name] {
-			for _, key := range strings.Fields(value) { // not the scheme alone
+			for _, key := range strings.FieldsFunc(value, separates) { // the scheme and the key, names and values
 				if len(key) < shortestKey || strings.EqualFold(key, "bearer") {
 					continue
 				}
@@ -108,6 +108,8 @@ func withoutKeys(text string, h http.Header) string {
 	}
 	return text
 }
+
+func separates(r rune) bool { return strings.ContainsRune(" \t;,=", r) }
 
 // hashed stands for a key wherever a tenant is shown.
 func (id *identity) hashed(key string) string {
