@@ -67,12 +67,35 @@
 // Everything lies in arenas and open-addressing tables without pointers inside, which the garbage collector does not look
 // into; only points of re-cut or waiting blocks have slices. A block takes some 20 to 30 bytes, however many holders have
 // it, if they have much the same; a handle that names it some 20, once; a handle of an odd holder about 90. Config.Bytes is
-// a hard limit: room is made before an announcement is applied, and tables that grow count old and new. In its last
-// sixteenth each stretch that is stored first takes some of the least recently used strands away, from their ends and only
-// what nothing hangs on; if that does not do, the least recently used sixteenth goes at once. A strand is as recent as its
-// most recent descendant. Slots shrink and strands are given back when they are no longer needed, all the rest when the
-// index is empty at the limit. What a forgotten holder leaves in a large index goes in steps with what is stored next, and at the
-// limit before anything that is held.
+// a hard limit: room is made before an announcement is applied, and tables that grow count old and new. Slots shrink and
+// strands are given back when they are no longer needed, all the rest when the index is empty at the limit. What a
+// forgotten holder leaves in a large index goes in steps with what is stored next, and at the limit before anything that is
+// held.
+//
+// What does not fit in an empty index is refused before anything is evicted. A holder's fair share is the budget divided by
+// the number of known holders. Evictions take from holders that exceed their shares: the least recently used blocks first,
+// deepest before their parents. A block goes only if all its holders exceed their shares. Blocks of a holder below its share
+// go only to make room for another such holder. A holder above its share is refused when it has nothing of its own left to
+// evict. A strand is as recent as its most recent descendant. In the last sixteenth of the budget each stretch that is
+// stored first takes some of the least recently used strands away, from their ends and only what nothing hangs on. If that
+// is not enough, evictions look at the whole index, each for more than the one before.
+//
+// # Bounds
+//
+// Every operation ends. A step is a look at one strand, segment, member of a set, point, part, or table slot; Stats.Steps
+// counts them. An operation on n blocks takes no more steps than
+//
+//	(n+1) * (3*block.MaxSize + Bytes/128) + 40 * Bytes/16
+//
+// The first term is what single blocks cost. A block covers at most block.MaxSize tokens, and as many strands may hang on
+// its strand as there are: one in 128 bytes. Usual blocks cost about ten steps. The second term is paid by operations that
+// look at everything: an eviction, Clear, Forget, and the announcement that makes a holder odd. An eviction has six passes
+// over what exceeds shares and six over everything; then the index is emptied. Nothing that is looked at is smaller than 16
+// bytes.
+//
+// Refused, and counted in HolderStats.Refused, is what does not fit in an empty index; a block of more than block.MaxSize
+// tokens; a block that is its own parent or, among blocks that wait, its own ancestor; what is beyond MaxChain or MaxGroups.
+// Waiting blocks have a budget of their own: beyond it the oldest blocks of the holder that has most of them are dropped.
 //
 // # Concurrency
 //

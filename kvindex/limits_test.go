@@ -8,6 +8,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/kvindex/kvindextest"
 )
 
 // limited is an index of a few MiB and what a test tells it.
@@ -45,15 +46,10 @@ func (l *limited) check() {
 	if s.Bytes > s.Budget {
 		l.Fatalf("%d bytes of %d", s.Bytes, s.Budget)
 	}
-	if n := s.Steps - l.steps; n > stepBudget(&s, 1) {
-		l.Fatalf("one operation took %d steps, at most %d are expected", n, stepBudget(&s, 1))
+	if n := s.Steps - l.steps; n > kvindextest.StepBudget(&s, 1) {
+		l.Fatalf("one operation took %d steps, at most %d are expected", n, kvindextest.StepBudget(&s, 1))
 	}
 	l.steps = s.Steps
-}
-
-// stepBudget is the bound of the package comment for an operation on n blocks. What is there is less than its bytes.
-func stepBudget(s *kvindex.Stats, n int) int64 {
-	return int64(n)*3*block.MaxSize + 20*s.Budget/16
 }
 
 func (l *limited) fill(id fleet.Holder) {
@@ -161,7 +157,7 @@ func TestOneEventDoesNotEmptyTheIndex(t *testing.T) {
 			if after.Bytes > after.Budget {
 				t.Errorf("%d bytes of %d", after.Bytes, after.Budget)
 			}
-			if n := after.Steps - l.steps; n > stepBudget(&after, len(event.Handles)) {
+			if n := after.Steps - l.steps; n > kvindextest.StepBudget(&after, len(event.Handles)) {
 				t.Errorf("%d steps", n)
 			}
 			for id := range 2 {

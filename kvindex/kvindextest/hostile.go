@@ -23,7 +23,7 @@ func Hostile(t *testing.T, make Maker, effort Effort) {
 
 // StepBudget is how many steps an operation on so many blocks may take in an index: see the package comment of kvindex.
 func StepBudget(s *kvindex.Stats, blocks int) int64 {
-	return int64(blocks+1)*3*block.MaxSize + 40*s.Budget/16
+	return int64(blocks+1)*(3*block.MaxSize+s.Budget/128) + 40*s.Budget/16
 }
 
 // hostile is one that means harm, in the place of one or more holders.
