@@ -262,9 +262,7 @@ func (s *holderState) reset() {
 	s.scopes.Store(nil)
 	s.limit.until.Store(0)
 	s.suspect.Store(false)
-	if s.work.processed.Load() > 0 {
-		s.ramp.begin(rampPending)
-	}
+	s.returned()
 }
 
 // worker returns the present worker of that id or nil. f.mu is held.

@@ -26,7 +26,7 @@ func (f *Fleet) Refused(id WorkerID) {
 }
 
 // Answered notes an answer of the worker and reports whether another process gave it than the answer before: then the worker's
-// Incarnation grows by one, and what was learned from requests about its cache is void. What the worker's events say is not:
+// Incarnation grows by one, it starts slowly, and what was learned from requests about its cache is void. What the worker's events say is not:
 // their stream tells a restart by itself.
 //
 // A new process follows one that refused connections, begins later, has computed fewer tokens, or differs in what does not change
@@ -49,6 +49,9 @@ func (f *Fleet) Answered(id WorkerID, s Signs) (restarted bool) {
 		return false
 	}
 	l.incarnation++
+	for _, h := range old.Holders {
+		f.holders[h].state.returned()
+	}
 	w := *old
 	w.Incarnation = l.incarnation
 	f.replace(&w)

@@ -216,7 +216,14 @@ func (s *Snapshot) Suspected(h Holder) bool {
 
 // Returned makes h start slowly: its engine is a new process.
 func (f *Fleet) Returned(h Holder) {
-	if s := f.Snapshot().state(h); s != nil && s.work.processed.Load() > 0 {
+	if s := f.Snapshot().state(h); s != nil {
+		s.returned()
+	}
+}
+
+// returned makes the holder start slowly, unless it never had a request.
+func (s *holderState) returned() {
+	if s.work.processed.Load() > 0 {
 		s.ramp.begin(rampPending)
 	}
 }

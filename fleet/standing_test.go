@@ -91,7 +91,11 @@ func TestAHolderThatReturnsEarnsItsShare(t *testing.T) {
 			f.SetHealth(id, false, "connection refused")
 			f.SetHealth(id, true, "")
 		},
-		"it restarted": func(f *Fleet, _ WorkerID, _ int64) { f.Returned(0) },
+		"its events began anew": func(f *Fleet, _ WorkerID, _ int64) { f.Returned(0) },
+		"another process answers": func(f *Fleet, id WorkerID, _ int64) {
+			f.Answered(id, Signs{Started: 100})
+			f.Answered(id, Signs{Started: 200})
+		},
 		"it was frozen": func(f *Fleet, id WorkerID, now int64) {
 			f.Suspect(id, true, now)
 			f.Suspect(id, false, now)

@@ -260,6 +260,7 @@ func (s *stream) Restarted(why string) {
 	s.restarts++
 	s.log.Info("the engine's event stream began anew", "why", why)
 	s.forget("the engine restarted, its history is being read")
+	s.fleet.Returned(s.holder)
 	s.broken = false
 	// Another engine may have other groups, tiers and blocks.
 	s.hybrid, s.unnamed, s.groups, s.misplaced, s.leaking = "", false, 0, "", ""

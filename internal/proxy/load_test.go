@@ -113,12 +113,17 @@ func TestASlowClientDoesNotHoldUpOthers(t *testing.T) {
 		if _, body, err := post(t, url, "{}"); err != nil || body != token+finish+done {
 			t.Fatalf("%q, %v", body, err)
 		}
-		if res := <-results; res.Class != Success {
-			t.Fatalf("%v: %v", res.Class, res.Err)
+	}
+	gone := 0 // on a busy machine the slow one ends before the others
+	for range 51 {
+		if res := <-results; res.Class == ClientGone {
+			gone++
+		} else if res.Class != Success {
+			t.Errorf("%v: %v", res.Class, res.Err)
 		}
 	}
-	if res := <-results; res.Class != ClientGone {
-		t.Errorf("a client that does not read ended as %v: %v", res.Class, res.Err)
+	if gone != 1 {
+		t.Errorf("%d clients count as gone, want the one that does not read", gone)
 	}
 }
 
