@@ -37,7 +37,7 @@ func TestDrainLetsStreamsEnd(t *testing.T) {
 	f := serve(t, nil, url)
 	answer := make(chan string, 1)
 	go func() { // ends with the stream; received below
-		_, text, err := f.try(context.Background(), chat)
+		_, text, err := f.try(context.Background(), chatStreamed)
 		if err != nil {
 			text = err.Error()
 		}
@@ -77,7 +77,7 @@ func TestAStreamThatDrainCutsEndsWithAnErrorEvent(t *testing.T) {
 	f := serve(t, func(s *settings) { s.gateway.DrainTimeout = time.Millisecond }, url)
 	answer := make(chan string, 1)
 	go func() { // ends when the stream is cut; received below
-		_, text, err := f.try(context.Background(), chat)
+		_, text, err := f.try(context.Background(), chatStreamed)
 		answer <- fmt.Sprint(text, err)
 	}()
 	<-begun
@@ -99,7 +99,7 @@ func TestDrainCutsWhatOutlivesIt(t *testing.T) {
 	f := serve(t, func(s *settings) { s.gateway.DrainTimeout = 50 * time.Millisecond }, url)
 	ended := make(chan error, 1)
 	go func() { // ends when the stream is cut; received below
-		_, text, err := f.try(context.Background(), chat)
+		_, text, err := f.try(context.Background(), chatStreamed)
 		if err == nil && strings.Contains(text, "[DONE]") {
 			err = errors.New("the stream looks whole")
 		} else {

@@ -224,6 +224,7 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	a := &x.attempt
 	a.Worker, a.Path, a.Header, a.Body = d.Worker.URL, x.r.URL.RequestURI(), x.r.Header, x.outgoing(d.Worker)
 	a.RequestID, a.Dialect, a.Writer, a.Model = x.rec.RequestID, x.dialect, x.w, x.prepared.read.Model
+	a.Whole = !x.prepared.read.Stream
 	a.Set = x.set[:0]
 	if d.Pinned && !x.prepared.rankChosen {
 		a.Set = append(a.Set, proxy.Field{Name: headerRank, Value: strconv.Itoa(d.Rank)})

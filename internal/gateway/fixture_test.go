@@ -160,6 +160,9 @@ func plain(w http.ResponseWriter, r *http.Request) {
 
 const chat = `{"model":"m","messages":[{"role":"user","content":"hi"}]}`
 
+// chatStreamed asks for the answer as a stream.
+const chatStreamed = `{"stream":true,"model":"m","messages":[{"role":"user","content":"hi"}]}`
+
 // post asks the chat endpoint and reads the whole answer.
 func (f *fixture) post(t *testing.T, body string, headers ...string) (*http.Response, string) {
 	t.Helper()

@@ -47,7 +47,7 @@ func TestBodyArrivesByteForByte(t *testing.T) {
 func TestAnswerSaysWhereItWent(t *testing.T) {
 	url := worker(t, streaming)
 	f := serve(t, nil, url)
-	resp, text := f.post(t, chat)
+	resp, text := f.post(t, chatStreamed)
 	if !strings.HasSuffix(text, doneChunk) {
 		t.Errorf("the stream ends %q", text)
 	}
@@ -57,7 +57,7 @@ func TestAnswerSaysWhereItWent(t *testing.T) {
 		}
 	}
 	quiet := serve(t, func(s *settings) { s.gateway.Headers = false }, url)
-	resp, _ = quiet.post(t, chat)
+	resp, _ = quiet.post(t, chatStreamed)
 	for name := range resp.Header {
 		if strings.HasPrefix(name, "X-Warmpath") {
 			t.Errorf("%s is shown though headers are off", name)
@@ -277,7 +277,7 @@ func TestPredictionIsBookedAgainstTheReport(t *testing.T) {
 		s.local = fortyZeros{}
 	}, url)
 	f.fleet.SetTrust(f.fleet.Snapshot().Workers()[0].Holders[0], fleet.TrustExact, "test")
-	f.post(t, chat)
+	f.post(t, chatStreamed)
 	last := f.last(t, 1)
 	if last.ReportedTokens == nil || *last.ReportedTokens != 32 || *last.Difference != -32 || *last.OutputTokens != 1 {
 		t.Errorf("record %+v", last)
@@ -286,7 +286,7 @@ func TestPredictionIsBookedAgainstTheReport(t *testing.T) {
 		t.Errorf("record %+v", last)
 	}
 	silent.Store(true) // engines leave a zero out, once they were seen to report
-	f.post(t, chat)
+	f.post(t, chatStreamed)
 	if last := f.last(t, 2); last.ReportedTokens == nil || *last.ReportedTokens != 0 {
 		t.Errorf("silence of a reporting worker is %v, want 0", last.ReportedTokens)
 	}

@@ -112,14 +112,14 @@ func TestAStreamThatBeganStaysAtAFrozenWorker(t *testing.T) {
 	f := serve(t, func(s *settings) { s.policy = "round_robin" }, url, worker(t, streaming))
 	answer := make(chan string, 1)
 	go func() { // ends with the stream; received below
-		_, text, _ := f.try(context.Background(), chat)
+		_, text, _ := f.try(context.Background(), chatStreamed)
 		answer <- text
 	}()
 	<-begun
 	wait(t, "the first event has passed", func() bool { return f.fleet.Snapshot().Load(0).Waiting == 0 })
 	f.fleet.Suspect(0, true, time.Now().UnixNano())
 	for range 20 { // other requests pass by meanwhile
-		f.post(t, chat)
+		f.post(t, chatStreamed)
 	}
 	time.Sleep(3 * gateway.RescueTick)
 	close(release)

@@ -39,7 +39,7 @@ func TestClientsMaySpeakHTTP2InClearText(t *testing.T) {
 	}
 	clients.Wait()
 	f.idle(t)
-	if resp, text := f.post(t, chat); resp.StatusCode != http.StatusOK || resp.ProtoMajor != 1 {
+	if resp, text := f.post(t, chatStreamed); resp.StatusCode != http.StatusOK || resp.ProtoMajor != 1 {
 		t.Errorf("HTTP/1.1 beside it: %s %d %s", resp.Proto, resp.StatusCode, text)
 	}
 	client.CloseIdleConnections()

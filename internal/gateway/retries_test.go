@@ -121,7 +121,7 @@ func TestCutStreamIsNotRepairedByATryElsewhere(t *testing.T) {
 		w.(http.Flusher).Flush()
 		panic(http.ErrAbortHandler)
 	}))
-	_, text, err := f.try(t.Context(), chat)
+	_, text, err := f.try(t.Context(), chatStreamed)
 	if !strings.HasPrefix(text, firstChunk) || strings.Contains(text, "[DONE]") {
 		t.Errorf("the client got %q", text)
 	}

@@ -132,7 +132,7 @@ func TestWhatAllWorkersRefuseIsTheClientsFault(t *testing.T) {
 				f := serve(t, func(s *settings) { s.policy = "round_robin" }, urls...)
 				const requests = 100
 				for range requests {
-					resp, text := f.post(t, chat)
+					resp, text := f.post(t, chatStreamed)
 					if resp.StatusCode != c.status || !strings.Contains(text, "why") || strings.Contains(text, "[DONE]") {
 						t.Fatalf("%d %s", resp.StatusCode, text)
 					}
@@ -267,8 +267,9 @@ func TestAFleetThatNamesItsModelOtherwiseIsBelieved(t *testing.T) {
 	for _, workers := range []int{1, 2} {
 		for _, streamed := range []bool{false, true} {
 			var asked atomic.Int64
-			other := answering(200, "application/json", strings.Replace(whole, "{", `{"model":"m-2026-11",`, 1))
+			body, other := chat, answering(200, "application/json", strings.Replace(whole, "{", `{"model":"m-2026-11",`, 1))
 			if streamed {
+				body = chatStreamed
 				other = answering(200, "text/event-stream", strings.Replace(firstChunk, "{", `{"model":"m-2026-11",`, 1)+lastChunk+doneChunk)
 			}
 			var urls []string
@@ -277,7 +278,7 @@ func TestAFleetThatNamesItsModelOtherwiseIsBelieved(t *testing.T) {
 			}
 			f := serve(t, func(s *settings) { s.policy = "round_robin" }, urls...)
 			for range 60 {
-				if resp, text := f.post(t, chat); resp.StatusCode != 200 || !strings.Contains(text, "m-2026-11") {
+				if resp, text := f.post(t, body); resp.StatusCode != 200 || !strings.Contains(text, "m-2026-11") {
 					t.Fatalf("%d %s", resp.StatusCode, text)
 				}
 			}

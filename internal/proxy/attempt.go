@@ -33,6 +33,8 @@ type Attempt struct {
 	Knows func(name []byte) bool
 	// Plain: the answer is no generation (models, tokenize); it is whole when it ends cleanly, and is not judged.
 	Plain bool
+	// Whole: the client asked for an answer in one piece. An event stream is no answer to it.
+	Whole bool
 	// Writer is where the answer goes. Fields that its header has already are kept: the worker's do not replace them.
 	Writer http.ResponseWriter
 	// OnSent, if set, is called from Forward's goroutine when the request has been written to the worker, while the worker

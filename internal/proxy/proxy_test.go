@@ -460,6 +460,17 @@ func TestAUselessAnswerIsHeldBack(t *testing.T) {
 	}
 }
 
+// TestAStreamThatNobodyAskedForIsHeldBack: a client that asked for JSON cannot read it, and it need not end.
+func TestAStreamThatNobodyAskedForIsHeldBack(t *testing.T) {
+	w := answering(t, true, chunkedHead+chunks(token, finish, done)+lastChunk)
+	rec := httptest.NewRecorder()
+	a := attempt(w.url, rec)
+	a.Whole = true
+	if res := newClient(t, nil).Forward(context.Background(), a); res.Class != Useless || !res.Retryable || res.FirstByte || rec.Body.Len() > 0 {
+		t.Errorf("%v, retryable %v: %v; the client has %q", res.Class, res.Retryable, res.Err, rec.Body)
+	}
+}
+
 // TestCommentsBeforeAStreamPass: they keep clients from losing patience while a long prompt is computed.
 func TestCommentsBeforeAStreamPass(t *testing.T) {
 	w := answering(t, true, chunkedHead+chunks(": ping\n\n", token, finish, done)+lastChunk)

@@ -87,6 +87,10 @@ func (x *exchange) answer(k *conn, head, n int) {
 	x.frame()
 	ok := x.ans.status < 300
 	x.stream = x.ans.stream && !x.ans.encoded && ok
+	if x.stream && x.a.Whole && !x.a.Plain {
+		x.useless(fmt.Errorf("%s answered with an event stream, and was asked for an answer in one piece", x.a.Worker))
+		return
+	}
 	x.watching = ok && !x.a.Plain && !x.ans.encoded
 	x.gather = !x.stream && (x.ans.json || !ok || !x.a.Plain)
 	if x.watching {
