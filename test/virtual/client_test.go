@@ -108,7 +108,7 @@ func (w *world) send(a *ask) {
 	w.asks = append(w.asks, a)
 	w.mu.Unlock()
 	go func() {
-		ctx, cancel := context.WithCancel(context.Background())
+		ctx, cancel := context.WithCancel(w.base)
 		defer cancel()
 		a.outcome = w.exchange(ctx, cancel, a)
 		w.mu.Lock()
@@ -230,11 +230,11 @@ func (w *world) judge(a *ask, resp *http.Response, answer []byte) string {
 	switch {
 	case errors.Is(err, errEvent):
 		return "error event"
-	case !honest:
-		return "200 of a liar"
 	case err != nil:
 		w.problem("the answer to %s by %s is not whole, and does not say so: %v\n%q", a.what, worker, err, tail(answer))
 		return "not whole"
+	case !honest:
+		return "200 of a liar"
 	case model != a.model:
 		w.problem("the answer to %s by %s is of model %s", a.what, worker, model)
 		return "other model"

@@ -199,42 +199,55 @@ func (w *world) unready() string {
 	return ""
 }
 
-// serves sends a request to each rank, which all must answer: they are well and have nothing to do. What they publish
-// then shows the router what it missed.
+// serves sends a request to each rank, and some to whoever the policy chooses, which all must be answered: the workers are
+// well and have nothing to do. What they publish then shows the router what it missed.
 func (w *world) serves() bool {
 	for _, e := range w.listed() {
 		for rank := range e.setup.Ranks {
-			for try := 0; ; try++ {
-				a := w.question(uint64(time.Now().UnixNano()>>20), "ids")
-				a.what = fmt.Sprintf("a calm request to rank %d of %s", rank, e.ip)
-				a.target, a.rank, a.model = e.url(), rank, e.setup.Model
-				key, ids := w.prompt(uint64(time.Now().UnixNano()>>20), 2*e.setup.BlockSize)
-				a.key = key + " calm"
-				a.stream = false
-				a.body = fmt.Appendf(nil, `{"model":%q,"max_tokens":3,"prompt":%s}`, a.model, line(ids))
-				w.send(a)
-				w.eventually(a.limit, func() string {
-					if w.waiting(a) {
-						return a.what + " is not answered"
-					}
-					return ""
-				})
-				if a.outcome == "200" {
-					break
-				}
-				if w.first() != "" || try == 3 {
-					w.problem("%s ended with %s", a.what, a.outcome)
-					return false
-				}
-				time.Sleep(10 * time.Second) // an old connection may have ended in it, which speaks against the worker
-				if !w.eventually(settle, w.unready) {
-					return false
-				}
+			if !w.served(e, rank) {
+				return false
 			}
-			time.Sleep(2 * time.Second)
+		}
+	}
+	for _, e := range w.listed() {
+		if !w.served(&engine{setup: e.setup}, 0) {
+			return false
 		}
 	}
 	return true
+}
+
+// served sends a request to a rank of e, or to any worker when e has no address.
+func (w *world) served(e *engine, rank int) bool {
+	for try := 0; ; try++ {
+		key, ids := w.prompt(uint64(time.Now().UnixNano()>>20), 2*e.setup.BlockSize)
+		a := &ask{
+			what: "a calm request", key: key + " calm", model: e.setup.Model, path: "/v1/completions", limit: w.setup.RequestTimeout + margin,
+			body: fmt.Appendf(nil, `{"model":%q,"max_tokens":3,"prompt":%s}`, e.setup.Model, line(ids)),
+		}
+		if e.ip != "" {
+			a.what, a.target, a.rank = fmt.Sprintf("a calm request to rank %d of %s", rank, e.ip), e.url(), rank
+		}
+		w.send(a)
+		w.eventually(a.limit, func() string {
+			if w.waiting(a) {
+				return a.what + " is not answered"
+			}
+			return ""
+		})
+		time.Sleep(2 * time.Second)
+		switch {
+		case a.outcome == "200":
+			return true
+		case w.first() != "" || try == 3:
+			w.problem("%s ended with %s", a.what, a.outcome)
+			return false
+		}
+		time.Sleep(10 * time.Second) // an old connection may have ended in it, which speaks against the worker
+		if !w.eventually(settle, w.unready) {
+			return false
+		}
+	}
 }
 
 func (w *world) waiting(a *ask) bool {

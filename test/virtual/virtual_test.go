@@ -179,7 +179,10 @@ func (w *world) finish() {
 	for _, e := range w.engines {
 		e.vacate()
 	}
-	w.clients.CloseIdleConnections()
+	if broken {
+		w.leave() // nothing more is to be seen of them
+		time.Sleep(time.Minute)
+	}
 	w.eventually(time.Minute, func() string {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -188,6 +191,7 @@ func (w *world) finish() {
 		}
 		return ""
 	})
+	w.leave()
 	w.clients.CloseIdleConnections()
 	synctest.Wait()
 	if n := w.network.Open(); n > 0 && !broken {

@@ -31,19 +31,20 @@ const (
 // world is one run: the router, its engines, its clients, and the network between them. The driver's goroutine owns it;
 // clients only touch what is guarded.
 type world struct {
-	setup    setup
-	network  *memnet.Network
-	client   *memnet.Host
-	clients  *http.Client
-	router   *app.App
-	stop     context.CancelFunc
-	ended    chan error
-	engines  []*engine
-	orders   sync.WaitGroup // restarts and repairs under way
-	prompts  map[string][]uint32
-	recent   []string // keys of prompts, oldest first
-	bubble   string   // of this run, as stacks say it
-	baseline int      // goroutines at the first rest
+	setup   setup
+	network *memnet.Network
+	client  *memnet.Host
+	clients *http.Client
+	router  *app.App
+	stop    context.CancelFunc
+	base    context.Context    // of all requests
+	leave   context.CancelFunc // ends it
+	ended   chan error
+	engines []*engine
+	orders  sync.WaitGroup // restarts and repairs under way
+	prompts map[string][]uint32
+	recent  []string // keys of prompts, oldest first
+	bubble  string   // of this run, as stacks say it
 
 	mu       sync.Mutex // guards what follows
 	next     *config.Config
@@ -74,6 +75,7 @@ func (e *engine) url() string { return fmt.Sprintf("http://%s:%d", e.ip, httpPor
 func start(s setup, log *slog.Logger) (*world, error) {
 	w := &world{setup: s, network: memnet.New(), prompts: map[string][]uint32{}, answers: map[string]string{}, counts: map[string]int{}, ended: make(chan error, 1)}
 	w.bubble = bubbleOf()
+	w.base, w.leave = context.WithCancel(context.Background())
 	w.client = w.network.Host(clientIP)
 	w.clients = &http.Client{Transport: &http.Transport{DialContext: w.client.Dial, MaxIdleConnsPerHost: 16, IdleConnTimeout: 20 * time.Second}}
 	for i, es := range s.Engines {
