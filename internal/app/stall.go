@@ -17,6 +17,7 @@ type lastKnown[T any] struct {
 
 	mu      sync.Mutex // guards what follows; never held while fetching
 	value   T
+	known   bool          // value was fetched
 	begun   time.Time     // when the fetch under way began
 	running chan struct{} // closed when it has ended; nil: none is under way
 }
@@ -31,7 +32,11 @@ func (l *lastKnown[T]) get() T {
 		l.running, l.begun = make(chan struct{}), time.Now()
 		go l.run(l.running) // ends with fetch: when the lock that fetch waits for is free
 	}
-	running, left := l.running, fetchLimit-time.Since(l.begun)
+	limit := fetchLimit
+	if !l.known {
+		limit = telemetry.StallAfter // there is nothing else to show
+	}
+	running, left := l.running, limit-time.Since(l.begun)
 	l.mu.Unlock()
 	if left > 0 {
 		timer := time.NewTimer(left)
@@ -50,7 +55,7 @@ func (l *lastKnown[T]) run(done chan struct{}) {
 	value := l.fetch()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.value, l.running = value, nil
+	l.value, l.known, l.running = value, true, nil
 	close(done)
 }
 
