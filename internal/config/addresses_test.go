@@ -38,6 +38,7 @@ func TestWhatCannotWorkIsRefusedWithItsLine(t *testing.T) {
 		{"models: [{path: /no/such/model}]", "1:17: models[0].path: open model folder: stat /no/such/model: no such file or directory"},
 		{"models: [{name: x}]", "models[0].path: open model folder: none is named"},
 		{"models: [{path: " + file + "}]", "1:17: models[0].path: open model folder: " + file + " is a file"},
+		{"models: [{path: /}]", "1:17: models[0].path: /: no tokenizer.json, tekken.json or .tiktoken file"},
 		{"models: [{path: " + dir + "}, {path: " + dir + "}]", "models[0]: with several models each needs its name"},
 		{"models: [{name: a, path: " + dir + "}, {name: a, path: " + dir + "}]", "models[1].name: a is models[0], too"},
 		{"hub: {endpoint: nope}", `1:17: hub.endpoint: "nope" is not a URL`},

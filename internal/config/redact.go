@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"reflect"
 	"regexp"
@@ -54,20 +55,23 @@ func withoutSecrets(err error, data []byte, cfg *Config) error {
 		}
 	}
 	if text = Redact(text); data != nil {
-		text = cutQuotes(brokenUserInfo.ReplaceAllString(text, "://"+Redacted+"@"))
+		text = cutQuotes(brokenUserInfo.ReplaceAllString(text, "://"+Redacted+"@"), data)
 	}
 	return errors.New(text)
 }
 
-// cutQuotes leaves out of a message's quotes what has white space, but for a URL before it: values of this
-// configuration are single words, so the rest comes from another line of a broken file.
-func cutQuotes(text string) string {
+// cutQuotes leaves out of a message's quotes what does not stand in one line of the file, but for a URL before it: a
+// value that goes over several lines comes from a broken file, and may hold what belongs to another key.
+func cutQuotes(text string, data []byte) string {
 	return quoted.ReplaceAllStringFunc(text, func(q string) string {
 		i := white.FindStringIndex(q)
-		switch {
-		case i == nil:
+		if i == nil {
 			return q
-		case strings.Contains(q[:i[0]], "://"):
+		}
+		if value, err := strconv.Unquote(q); err == nil && !strings.Contains(value, "\n") && bytes.Contains(data, []byte(value)) {
+			return q
+		}
+		if strings.Contains(q[:i[0]], "://") {
 			return q[:i[0]] + ` …"`
 		}
 		return `"…"`

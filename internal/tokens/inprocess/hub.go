@@ -15,6 +15,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/warmpath/warmpath/tokenizer"
 )
 
 // HubConfig says whether models' files may be downloaded, from where and to where.
@@ -76,12 +78,25 @@ func (p Path) Check(allowed bool) error {
 	case err != nil:
 		return err
 	case !is:
-		_, err := folder(p.Path)
-		return err
+		return p.checkFolder()
 	case !allowed:
 		return errNotAllowed
 	}
 	return nil
+}
+
+// checkFolder reports whether the path leads to a folder with a tokenizer. It opens no file.
+func (p Path) checkFolder() error {
+	dir, err := folder(p.Path)
+	if err != nil {
+		return err
+	}
+	for _, pattern := range [...]string{"tokenizer.json", "tekken.json", "*.tiktoken"} {
+		if names, err := fs.Glob(os.DirFS(dir), pattern); err == nil && len(names) > 0 {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s: %w", dir, tokenizer.ErrNoTokenizer)
 }
 
 // Hub downloads models' tokenizers and chat templates into a cache. Its methods are not for concurrent use.
