@@ -70,9 +70,13 @@ func well(w http.ResponseWriter, r *http.Request) {
 // TestAUselessWorkerAttractsNoTraffic is about a worker that answers sooner than all others, and says nothing: by load it is always
 // the best. No request may fail that another worker could have served.
 func TestAUselessWorkerAttractsNoTraffic(t *testing.T) {
+	requests, policies := int64(*manyRequests), []string{"marginal", "least_load", "round_robin"}
+	if testing.Short() {
+		requests, policies = min(requests, 100), policies[:1]
+	}
 	for name, answer := range uselessAnswers() {
 		for _, streamed := range []string{"", "1"} {
-			for _, policy := range []string{"least_load", "marginal", "round_robin"} {
+			for _, policy := range policies {
 				t.Run(fmt.Sprintf("%s/streamed=%t/%s", name, streamed != "", policy), func(t *testing.T) {
 					t.Parallel()
 					var asked atomic.Int64
@@ -87,7 +91,7 @@ func TestAUselessWorkerAttractsNoTraffic(t *testing.T) {
 					}
 					for range 16 {
 						clients.Go(func() {
-							for next.Add(1) <= int64(*manyRequests) {
+							for next.Add(1) <= requests {
 								resp, text, err := f.try(context.Background(), body, "X-Streams", streamed)
 								if err != nil || resp.StatusCode != 200 || !strings.Contains(text, `"hello"`) || strings.Contains(text, "other") {
 									if failures.Add(1) <= 3 {
@@ -98,9 +102,9 @@ func TestAUselessWorkerAttractsNoTraffic(t *testing.T) {
 						})
 					}
 					clients.Wait()
-					t.Logf("%d of %d requests failed; the useless worker was asked %d times", failures.Load(), *manyRequests, asked.Load())
-					if asked.Load() > int64(*manyRequests)/4 {
-						t.Errorf("the useless worker was asked %d times in %d requests", asked.Load(), *manyRequests)
+					t.Logf("%d of %d requests failed; the useless worker was asked %d times", failures.Load(), requests, asked.Load())
+					if asked.Load() > max(requests/10, 40) { // sixteen answers until it is known, and what is under way then
+						t.Errorf("the useless worker was asked %d times in %d requests", asked.Load(), requests)
 					}
 					f.idle(t)
 				})
