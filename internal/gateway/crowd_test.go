@@ -26,7 +26,11 @@ func TestClientsBeyondTheLimitWait(t *testing.T) {
 	for range clients {
 		all.Go(func() {
 			for range requests {
-				if resp, text, err := f.try(context.Background(), chat); err != nil || resp.StatusCode != 200 {
+				resp, text, err := f.try(context.Background(), chat)
+				if err != nil { // its connection was closed because it was idle for a second, on a busy machine
+					resp, text, err = f.try(context.Background(), chat)
+				}
+				if err != nil || resp.StatusCode != 200 {
 					t.Errorf("%v %s", err, text)
 				}
 			}

@@ -134,12 +134,9 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	<-failed
 	if err != nil {
 		cut(api.Cut()) // requests in flight see their context end, give up their workers and tell their clients
-		ended := make(chan struct{})
-		go func() { requests.Wait(); close(ended) }() // ends with the requests, whose connections Close cuts
-		select {
-		case <-ended:
-		case <-time.After(lastWords):
-		}
+		last, stop := context.WithTimeout(context.WithoutCancel(ctx), lastWords)
+		_ = server.Shutdown(last) // what they were told has left, or Close cuts it
+		stop()
 		_ = server.Close()
 		err = fmt.Errorf("drain: requests were cut after %v: %w", g.cfg.DrainTimeout, err)
 	}
