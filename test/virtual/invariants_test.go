@@ -199,8 +199,8 @@ func (w *world) unready() string {
 	return ""
 }
 
-// serves sends a request to each rank, and some to whoever the policy chooses, which all must be answered: the workers are
-// well and have nothing to do. What they publish then shows the router what it missed.
+// serves sends a request to each rank, and some to whoever the policy chooses, which all must be answered: the workers
+// are well and have nothing to do. What they publish then shows the router what it missed.
 func (w *world) serves() bool {
 	for _, e := range w.listed() {
 		for rank := range e.setup.Ranks {
@@ -289,11 +289,16 @@ func (w *world) untrue() string {
 				if trust != fleet.TrustExact || claimed == cached {
 					continue
 				}
-				if claimed < cached && (size[h] != e.setup.BlockSize || tier != block.TierGPU && (e.setup.Placeholders || !e.provable())) {
-					// Larger engine blocks that begin alike share some of the router's. What lies below the accelerator
-					// cannot be known from before the first event, nor from placeholders that name blocks which the
-					// accelerator has dropped.
-					continue
+				if claimed < cached {
+					// Larger engine blocks that begin alike share some of the router's. Placeholders may name blocks
+					// that the accelerator has dropped. Of an engine that does not keep all its events no more can be
+					// said.
+					if size[h] != e.setup.BlockSize || tier != block.TierGPU && e.setup.Placeholders || !e.provable() {
+						continue
+					}
+					if short := (cached - claimed) / e.setup.BlockSize; short <= e.doubles(snap.Rank(h), tier, hashes) {
+						continue
+					}
 				}
 				return fmt.Sprintf("%s rank %d is exact (%s) with %d tokens on tier %s in the index and %d in its cache; %+v",
 					e.ip, snap.Rank(h), why, claimed, tier, cached, index[h])

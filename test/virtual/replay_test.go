@@ -17,6 +17,7 @@ type diary struct {
 	decoder  kvevent.Decoder
 	copies   map[string]int // by tier and hash
 	history  map[string][]string
+	doubled  map[string]bool // there was a second copy once
 	messages int
 	complete bool
 }
@@ -36,6 +37,7 @@ func (l *diary) Message(seq uint64, payload []byte) {
 			switch e.Kind {
 			case kvevent.Stored:
 				l.copies[at]++
+				l.doubled[at] = l.doubled[at] || l.copies[at] > 1
 			case kvevent.Removed:
 				l.copies[at]--
 			}
@@ -51,15 +53,36 @@ func (l *diary) Lost(_, _ uint64)        {}
 func (l *diary) Complete()               { l.mu.Lock(); l.complete = true; l.mu.Unlock() }
 func (l *diary) State(_ bool, err error) {}
 
-// told compares a rank's events with what it has.
-func (e *engine) told(rank int, tier fmt.Stringer, hashes []uint64) string {
-	l := &diary{copies: map[string]int{}, history: map[string][]string{}}
+// follow reads a rank's events from the first one that it kept.
+func (e *engine) follow(rank int) *diary {
+	l := &diary{copies: map[string]int{}, history: map[string][]string{}, doubled: map[string]bool{}}
 	sub := zmq.NewSubscriber(zmq.Source{
 		Endpoint: fmt.Sprintf("tcp://%s:%d", e.ip, pubPort+rank), Replay: fmt.Sprintf("tcp://%s:%d", e.ip, replay+rank),
 	}, zmq.Config{Network: e.world.client}, l)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	_ = sub.Run(ctx)
+	return l
+}
+
+// doubles returns how many of hashes a rank had a second copy of once. The wire does not tell a second copy from a
+// report of the first, and the index takes it for a report: the removal of one copy then ends its claim (kvindex,
+// Stored.Origin).
+func (e *engine) doubles(rank int, tier fmt.Stringer, hashes []uint64) (n int) {
+	l := e.follow(rank)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, h := range hashes {
+		if l.doubled[fmt.Sprint(tier, " ", h)] {
+			n++
+		}
+	}
+	return n
+}
+
+// told compares a rank's events with what it has.
+func (e *engine) told(rank int, tier fmt.Stringer, hashes []uint64) string {
+	l := e.follow(rank)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	said := fmt.Sprintf("%d messages, complete %v", l.messages, l.complete)
