@@ -114,11 +114,11 @@ func (e *engine) live(r *rand.Rand, m *model) {
 	t.features = slices.DeleteFunc(slices.Clone(t.features), func(f block.Feature) bool { return f.Offset >= len(t.tokens) })
 	switch r.IntN(30) {
 	case 0:
-		e.pool = nil // but offload events may have missed handles that only a lost copy had
+		e.pool, e.reported = nil, false // but offload events may have missed handles that only a lost copy had
 		e.ambiguous = e.ambiguous && len(e.host) > 0
 		e.door.Clear(e.holder, block.TierGPU)
 	case 1:
-		e.pool, e.host, e.ambiguous = nil, nil, false
+		e.pool, e.host, e.ambiguous, e.reported = nil, nil, false, false
 		e.door.Forget(e.holder)
 	default:
 		e.serve(r, &t, 1+r.IntN(8)/7, r.IntN(6) == 0)
