@@ -28,8 +28,6 @@ func (r *ramp) begin(now int64) {
 	r.since.Store(max(now, rampPending))
 }
 
-func (r *ramp) end() { r.since.Store(0) }
-
 // fail begins a ramp again that is not over.
 func (r *ramp) fail(now int64) {
 	if r.since.Load() > rampPending {

@@ -77,7 +77,7 @@ func TestRescuesStayWithinTheirBudget(t *testing.T) {
 	var clients sync.WaitGroup
 	for range 150 {
 		clients.Go(func() {
-			// Asking for a worker by name pins a request: only the header of the policy does it here, and nothing can be done for it.
+			// A request that names its worker can be served by no other.
 			if resp, _, err := f.try(context.Background(), chat, "X-Warmpath-Target", f.fleet.Snapshot().Workers()[0].URL); err == nil && resp.StatusCode == 200 {
 				served.Add(1)
 			}

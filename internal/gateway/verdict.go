@@ -47,6 +47,7 @@ func retryReason(r *proxy.Result) string {
 	return retryReasons[verdictOf(r)]
 }
 
+// retryReasons are the reasons by verdict; without one it is a failure of this machine.
 var retryReasons = [...]string{good: "local", failed: "failed", limited: "limited", refused: "refused", broken: "broken", useless: "useless"}
 
 // doubt is an answer of which another worker tells whose fault it is.
@@ -62,8 +63,7 @@ const (
 	defaultLimit = time.Second
 )
 
-// weigh notes what an attempt's end says, and reports whether another worker is to be asked. d is the worker's decision, which is
-// over; last is the attempt's result.
+// weigh notes what an attempt's end says of the holder and worker that were asked, and reports whether another worker is to be asked.
 func (x *exchange) weigh(h fleet.Holder, w *fleet.Worker, last *proxy.Result) (again bool) {
 	k := verdictOf(last)
 	now := time.Now().UnixNano()

@@ -18,9 +18,15 @@ import (
 // two mock engines that take their time.
 func TestAUselessWorkerFailsNobody(t *testing.T) {
 	answers := map[string]func(w http.ResponseWriter){
-		"429": func(w http.ResponseWriter) { http.Error(w, `{"error":{"message":"slow down"}}`, 429) },
-		"401": func(w http.ResponseWriter) { http.Error(w, `{"error":{"message":"who are you"}}`, 401) },
-		"404": func(w http.ResponseWriter) { http.Error(w, `{"error":{"message":"no such model"}}`, 404) },
+		"429": func(w http.ResponseWriter) {
+			http.Error(w, `{"error":{"message":"slow down"}}`, http.StatusTooManyRequests)
+		},
+		"401": func(w http.ResponseWriter) {
+			http.Error(w, `{"error":{"message":"who are you"}}`, http.StatusUnauthorized)
+		},
+		"404": func(w http.ResponseWriter) {
+			http.Error(w, `{"error":{"message":"no such model"}}`, http.StatusNotFound)
+		},
 		"HTML": func(w http.ResponseWriter) {
 			w.Header().Set("Content-Type", "text/html")
 			_, _ = io.WriteString(w, "<html>")
