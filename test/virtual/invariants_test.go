@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"testing/synctest"
@@ -391,6 +392,9 @@ func (e *engine) leading(ids []uint32, held map[uint64]bool) int {
 	return n
 }
 
+// waiting matches the operators' view of a queue with requests in it.
+var waiting = regexp.MustCompile(`"requests": *[1-9]`)
+
 // small holds when nothing has happened for a while: no goroutine and no connection is left of what did.
 func (w *world) small() {
 	if w.first() != "" {
@@ -403,6 +407,11 @@ func (w *world) small() {
 		w.problem("GET /metrics: %v", err)
 	} else if !bytes.Contains(metrics, []byte("\nwarmpath_panics_total 0\n")) {
 		w.problem("a request panicked")
+	}
+	if queue, err := w.operator("GET", "/admin/queue"); err != nil {
+		w.problem("GET /admin/queue: %v", err)
+	} else if waiting.Match(queue) {
+		w.problem("requests wait when nothing happens: %s", queue)
 	}
 	ranks := 0
 	for _, e := range w.engines {

@@ -255,12 +255,6 @@ func (w *world) first() string {
 	return strings.Join(w.problems, "\n")
 }
 
-func (w *world) count(what string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.counts[what]++
-}
-
 // bubbleOf returns how the stacks of the calling goroutine's bubble are marked: other runs may be under way beside
 // this one.
 func bubbleOf() string {
