@@ -13,8 +13,7 @@ import (
 	"github.com/warmpath/warmpath/internal/discovery"
 )
 
-// validateAddresses checks where the router listens and where its workers are, each by itself and all against each
-// other.
+// validateAddresses checks the listeners' and the workers' addresses, each by itself and all against each other.
 func (c *Config) validateAddresses(found *problems) {
 	front, err := listenAddress(c.Listen)
 	found.when("listen", err)
@@ -51,7 +50,7 @@ type address struct {
 	port       int // 0 takes a free one
 }
 
-// meets reports whether both cannot be listened on at once.
+// meets reports whether a and b conflict: one process cannot listen on both.
 func (a address) meets(b address) bool {
 	if a.port == 0 || a.port != b.port {
 		return false

@@ -45,8 +45,8 @@ type Config struct {
 	Shadow       string  `yaml:"shadow"`
 	ShadowSample float64 `yaml:"shadow_sample"`
 	// Workers are the engines. A URL is enough where the engine tells its event endpoints; else events and replay say
-	// them, "*" standing for the worker's host. Can be changed by a reload; one of a file that does not say workers is
-	// refused, as the file may be cut short: an empty list takes all away.
+	// them, "*" standing for the worker's host. A reload can change them. A reload refuses a file without the key
+	// workers, as the file may be cut short; an empty list removes all workers.
 	Workers []discovery.Target `yaml:"workers"`
 	// Admin is the second listener: metrics, workers, decisions, explain, reload.
 	Admin admin.Config `yaml:"admin"`
@@ -184,7 +184,7 @@ func (c *Config) Validate() error {
 	return errors.Join(found...)
 }
 
-// validateModels checks that models' files are there, and that it is clear which model each is.
+// validateModels checks that the models' files exist, and that several models have names, each its own.
 func (c *Config) validateModels(found *problems) {
 	if c.Hub.Endpoint != "" {
 		found.when("hub.endpoint", httpURL(c.Hub.Endpoint))

@@ -40,7 +40,7 @@ func message(err yaml.Error) string {
 	return err.GetMessage()
 }
 
-// found says what stands at a token that the decoder did not expect.
+// found describes the token that the decoder did not expect.
 func found(token string) string {
 	switch token {
 	case ":", "{":

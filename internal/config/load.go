@@ -21,7 +21,7 @@ const maxFile = 8 << 20
 
 // Load reads the file at path over the defaults, lets override change the result (flags win over the file), reads the
 // admin key from where it is kept, and validates. An empty path reads no file. The error names every problem, with
-// FILE:LINE:COLUMN where the file is to blame, and never holds the value of a key, a token or a password.
+// FILE:LINE:COLUMN where the file is to blame, and never contains the value of a key, a token or a password.
 func Load(path string, override func(*Config)) (*Config, error) {
 	cfg := Default()
 	var data []byte
@@ -37,7 +37,7 @@ func Load(path string, override func(*Config)) (*Config, error) {
 	return &cfg, nil
 }
 
-// fill is Load over cfg of a file that has been read.
+// fill does what Load does, over cfg and with the content of the file.
 func fill(cfg *Config, path string, data []byte, override func(*Config)) error {
 	var file *ast.File
 	if path != "" {
@@ -150,8 +150,8 @@ func hasContent(file *ast.File) bool {
 	return false
 }
 
-// at turns an error of the YAML library into FILE:LINE:COLUMN: message. The lines around it, which the library would
-// show, stay out: one of them may hold a key.
+// at turns an error of the YAML library into FILE:LINE:COLUMN: message. It drops the lines that the library quotes
+// around the error: one of them may contain a key.
 func at(path string, err error) error {
 	var located yaml.Error
 	if !errors.As(err, &located) || located.GetToken() == nil {

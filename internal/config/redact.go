@@ -10,23 +10,23 @@ import (
 	"strings"
 )
 
-// Redacted stands where a secret stood.
+// Redacted replaces a secret.
 const Redacted = "[redacted]"
 
-// secretName is how keys are named whose values are secret: api_key, key, HF_TOKEN, client-secret; not key_file.
+// secretName matches names of keys with secret values: api_key, key, HF_TOKEN, client-secret; not key_file.
 const secretName = `(?i)\b(?:[a-z0-9]+[_-])*(?:key|token|secret|password|passwd|authorization|credentials?)\b`
 
 var (
 	isSecret = regexp.MustCompile(`^` + secretName + `$`)
-	// userInfo is what stands between a URL's scheme and its host; in a broken file also with spaces.
+	// userInfo is the user and password of a URL; in a broken file it may contain spaces (brokenUserInfo).
 	userInfo       = regexp.MustCompile(`://[^\s"'\x60]+@`)
 	brokenUserInfo = regexp.MustCompile(`://[^"'\x60\n]+@`)
-	// setting is NAME=VALUE where NAME is that of a secret: a flag, an option of --worker, a query.
+	// setting is NAME=VALUE where NAME names a secret: a flag, an option of --worker, a query.
 	setting = regexp.MustCompile(secretName + `=[^\s,&"]+`)
-	// planted is a secret in a file, also in one that is no YAML: NAME: VALUE, NAME VALUE and NAME=VALUE, the value
-	// perhaps behind a tag, an anchor, a quote or the sign of a block, and on the next line.
+	// planted is a secret in a file, valid YAML or not: NAME: VALUE, NAME VALUE or NAME=VALUE. A tag, an anchor, a
+	// quote or a block indicator may precede the value, and the value may stand on the next line.
 	planted = regexp.MustCompile(secretName + `["']?(?:\s*[:=]\s*|[ \t]+)(?:[&!][^\s]*\s+|[|>][-+0-9]*\s*\n\s*)*(.*)`)
-	// nextKey is where the value before it ends, on one line.
+	// nextKey is the beginning of the next key on the same line: there the value before it ends.
 	nextKey = regexp.MustCompile(`,\s*["']?[a-z_]+["']?:\s`)
 )
 
@@ -60,8 +60,8 @@ func withoutSecrets(err error, data []byte, cfg *Config) error {
 	return errors.New(text)
 }
 
-// cutQuotes leaves out of a message's quotes what does not stand in one line of the file, but for a URL before it: a
-// value that goes over several lines comes from a broken file, and may hold what belongs to another key.
+// cutQuotes shortens the quotes in a message. A quote of several words that is not part of one line of the file comes
+// from a broken file and may contain another key's value: only a URL at its beginning is kept.
 func cutQuotes(text string, data []byte) string {
 	return quoted.ReplaceAllStringFunc(text, func(q string) string {
 		i := white.FindStringIndex(q)
@@ -83,15 +83,15 @@ var (
 	white  = regexp.MustCompile(`[ \t]|\\[ntr]`)
 )
 
-// shortest is the length in bytes from which a piece of a file's text counts as a secret. Shorter words such as "is"
-// are in every message. So may be the harmless ones.
+// shortest is the minimum length of a secret, in bytes. Shorter words such as "is" are in every message. The harmless
+// words are never secrets.
 const shortest = 4
 
 var harmless = []string{"true", "false", "null"}
 
-// secretsOf returns the possible secrets of a file, which need not be valid YAML: the text from a secret's name to the
-// end of its line and on the lines that continue it, each whole and word by word. It skips comments: no message quotes
-// them.
+// secretsOf returns the possible secrets of a file, which need not be valid YAML: the text from a secret's name to
+// the end of its line, and each line that continues it, as a whole and word by word. It skips comments: no message
+// quotes them.
 func secretsOf(data []byte) (found []string) {
 	var kept strings.Builder
 	for line := range strings.Lines(string(data)) {
@@ -115,11 +115,11 @@ func secretsOf(data []byte) (found []string) {
 	return found
 }
 
-// aKey is a line that begins a value of its own.
+// aKey is a line that begins with a key.
 var aKey = regexp.MustCompile(`^\s*(?:- +)?["']?[\w.-]+["']?:(?:\s|$)`)
 
-// continued returns the lines at the beginning of text that continue a value whose key is indented so far: they are
-// indented further, and have no key.
+// continued returns the lines that continue a value whose key is indented by indent spaces: lines at the beginning of
+// text, without a key and with a larger indent.
 func continued(text string, indent int) (lines []string) {
 	_, rest, _ := strings.Cut(text, "\n")
 	for line := range strings.Lines(rest) {
@@ -135,7 +135,7 @@ func continued(text string, indent int) (lines []string) {
 // splits reports whether r ends a word of a value.
 func splits(r rune) bool { return strings.ContainsRune(" \t\r,{}[]\"'", r) }
 
-// secretsIn returns the secrets in v: the texts whose keys are named so.
+// secretsIn returns the secrets in v: the texts whose key matches isSecret.
 func secretsIn(v reflect.Value, key string, found []string) []string {
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:

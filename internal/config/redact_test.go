@@ -18,7 +18,7 @@ type leaf struct {
 	set  func(value string)
 }
 
-// leaves finds every text that can be set in v. Slices and maps of it get an entry.
+// leaves finds every text that can be set in v, and adds one entry to each slice and map.
 func leaves(v reflect.Value, path string) (found []leaf) {
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:
@@ -52,8 +52,8 @@ func leaves(v reflect.Value, path string) (found []leaf) {
 
 const canary = "cAnArY-5f3a"
 
-// texts are the keys of all texts that a file can set, found by reflection, so that a new one cannot be forgotten:
-// Config's, and those of every type of policy.
+// texts returns the keys of all texts that a file can set, in Config and in every type of policy. Reflection finds
+// them, so that a new key cannot be forgotten.
 func texts(t *testing.T) []string {
 	t.Helper()
 	var paths []string
@@ -105,7 +105,7 @@ func yamlOf(path, value string) string {
 	return out.String()
 }
 
-// told is what loading text says: its error, or nothing.
+// told returns the error of loading text as a string, "" when there is none.
 func told(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "f.yaml")

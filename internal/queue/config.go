@@ -15,9 +15,9 @@ type Config struct {
 	// that finds all workers at routing.max_requests is answered 429. With an order it waits, also where MaxBacklog,
 	// MaxWaiting and MaxKVUsed say that all workers are saturated.
 	Order string `yaml:"order"`
-	// MaxRequests is how many requests may wait for the workers of one base model; one more is answered 429, or with fair
-	// the newest one of the tenant with most waiting. 256 wait some
-	// seconds at tens of requests a second: what waits longer is better asked again elsewhere.
+	// MaxRequests is how many requests may wait for the workers of one base model. When one more arrives it gets 429;
+	// with fair, the newest request of the tenant with the most waiting requests gets it instead. 256 requests wait
+	// some seconds at tens of requests a second: a client that waits longer had better retry elsewhere.
 	MaxRequests int `yaml:"max_requests"`
 	// MaxBytes bounds the bodies that wait there, which stay in memory.
 	MaxBytes int64 `yaml:"max_bytes"`

@@ -5,7 +5,7 @@
 // makes it as if it had come earlier. Waiting therefore ages all requests alike, and no request can be overtaken for ever.
 //
 //	q := queue.New(cfg)
-//	shed, refused := q.Push(&item, now)                    // full, or it would wait beyond its deadline; shed made room for it
+//	shed, refused := q.Push(&item, now)                    // refused: full, or too late; shed: removed for it
 //	item := q.Pop()                                        // when there is room
 //	q.Served(item, now)                                    // or q.Return(item), when there was none for this one
 package queue

@@ -104,12 +104,13 @@ func (q *Queue) Push(it *Item, now int64) (shed []*Item, refused *Refused) {
 	return shed, nil
 }
 
-// Full is what a request is told for which there is no room, or that was shed.
+// Full returns the refusal of a request that finds no room, or that was shed.
 func (q *Queue) Full(now int64) *Refused {
 	return &Refused{Full: true, RetryAfter: atLeastSecond(q.pace.gap(now))}
 }
 
-// tooLong refuses a request that would wait beyond its deadline, going by the pace; nil does not.
+// tooLong refuses a request that would, at the current pace, wait beyond its deadline. It returns nil when the
+// request may wait.
 func (q *Queue) tooLong(it *Item, now int64) *Refused {
 	if it.Deadline == 0 {
 		return nil

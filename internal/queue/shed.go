@@ -2,9 +2,9 @@ package queue
 
 import "container/heap"
 
-// makeRoom sheds requests until it fits, and returns them. ok is false when it must be refused instead; then nothing
-// has changed. Only fair sheds: a tenant is told by a header or a key, while a client chooses its own priority and
-// deadline.
+// makeRoom sheds requests until it fits, and returns the shed requests. ok is false when it must be refused instead;
+// then nothing has changed. Only the order fair sheds: a header or a key identifies a tenant, while a client chooses
+// its own priority and deadline.
 //
 // The heavy tenant has the largest share of the limit that is reached: of the requests at MaxRequests, of the bytes at
 // MaxBytes. It loses its newest requests, as these have waited least. It keeps at least as much as the newcomer's
@@ -17,7 +17,7 @@ func (q *Queue) makeRoom(it *Item) (shed []*Item, ok bool) {
 	if q.cfg.Order != Fair || it.Bytes > q.cfg.MaxBytes {
 		return nil, false
 	}
-	// After Use lowered a limit the queue may hold more than the limit. Only as much is shed then as comes in.
+	// After Use lowered a limit the queue may hold more than the limit. Then it sheds only as much as it adds.
 	requests, bytes := max(q.cfg.MaxRequests, q.len), max(q.cfg.MaxBytes, q.bytes)
 	for !q.fits(it, requests, bytes) {
 		victim := q.newestOfHeaviest(it, q.len < requests)
@@ -44,8 +44,8 @@ func (q *Queue) fits(it *Item, requests int, bytes int64) bool {
 	return q.len < requests && q.bytes+it.Bytes <= bytes
 }
 
-// newestOfHeaviest returns the newest request of the heavy tenant; nil when that tenant would keep less than the tenant
-// of it then has.
+// newestOfHeaviest returns the newest request of the heavy tenant. It returns nil when the heavy tenant would keep
+// less than the newcomer's tenant then has.
 func (q *Queue) newestOfHeaviest(it *Item, byBytes bool) *Item {
 	usage := func(l *line) int64 { return int64(len(l.items)) }
 	cost := func(*Item) int64 { return 1 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// full is a queue of order with room for ten requests of 100 bytes in all.
+// full returns a queue of the given order with room for ten requests and 100 bytes.
 func full(order string) *Queue {
 	cfg := config(order)
 	cfg.MaxRequests, cfg.MaxBytes = 10, 100
@@ -54,7 +54,8 @@ func TestAQueueThatIsFullOfBytesShedsWhoHoldsMostBytes(t *testing.T) {
 	if refused != nil || len(shed) != 1 || names(shed)[0] != "big8" || q.Bytes() != 86 {
 		t.Errorf("shed %v, refused %v, %d bytes wait", names(shed), refused, q.Bytes())
 	}
-	// It would have more than the heavy one is left with: nothing changes, though some of it was taken out on the way.
+	// The newcomer's tenant would have more than the heavy tenant keeps: nothing changes, though some requests were
+	// already taken out.
 	before := q.Bytes()
 	if shed, refused := q.Push(&Item{Tenant: "other", Arrived: 10, Bytes: 50}, 10); refused == nil || shed != nil || q.Bytes() != before || q.Len() != 9 {
 		t.Errorf("shed %v, refused %v, %d bytes of %d requests wait", names(shed), refused, q.Bytes(), q.Len())
