@@ -107,7 +107,7 @@ func Saturated(cause error) *Error {
 		Message: "all workers are busy; try again in a moment", Cause: cause}
 }
 
-// Limited returns the error of a request for which all workers asked to be left alone (429).
+// Limited returns the error of a request when all workers asked for a pause (429).
 func Limited(retry time.Duration) *Error {
 	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "workers_limited", RetryAfter: retry,
 		Message: "all workers asked for a pause; try again in " + seconds(retry)}
@@ -137,8 +137,8 @@ func Draining() *Error {
 		Message: "the gateway is about to stop; send the request again, it will reach another one"}
 }
 
-// Cut returns the error of a request that was still under way when the process had to stop (503). It is also what a stream that
-// has begun is ended with.
+// Cut returns the error of a request that was still under way when the process had to stop (503). A stream that has
+// begun ends with it as an error event.
 func Cut() *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: "draining", RetryAfter: time.Second,
 		Message: "the gateway stops before the answer was complete; what came so far is not the whole answer, send the request again"}
@@ -146,7 +146,7 @@ func Cut() *Error {
 
 func seconds(d time.Duration) string { return strconv.Itoa(int((d+time.Second-1)/time.Second)) + " s" }
 
-// Exhausted returns the error of a request for which this machine has no connection to a worker left (503).
+// Exhausted returns the error of a request when this machine cannot open another connection to a worker (503).
 func Exhausted(cause error) *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: "no_connection", RetryAfter: time.Second,
 		Message: "the gateway has no free connection now; try again in a moment", Cause: cause}

@@ -5,10 +5,10 @@ import (
 	"unicode/utf8"
 )
 
-// maxQuoted is how many bytes of what a client sent a message repeats: enough to recognize it by.
+// maxQuoted is how many bytes of a client's text a message repeats: enough to recognize the text.
 const maxQuoted = 128
 
-// Quoted returns s in quotes as messages repeat it: at most its first 128 bytes, and then how long it is.
+// Quoted returns s in quotes, for messages: at most its first 128 bytes, followed by its length when s is longer.
 func Quoted(s string) string {
 	if len(s) <= maxQuoted {
 		return strconv.Quote(s)

@@ -11,14 +11,13 @@ import (
 // the memory that a body can claim beyond its own size.
 const MaxPromptIDs = 4 << 20
 
-// maxStringBytes is the longest string that is copied out of a body, in bytes with its escapes. A copy lives as long as
-// the pooled Request and the decision's record. 4096 is the longest path of a file, and models are named by paths at
-// most. A longer model is refused. A longer cache_salt or extra_key passes, and no match is claimed. A longer session
-// is kept as its digest.
+// maxStringBytes is the longest string that is copied out of a body, in bytes with its escapes. A copy lives as long
+// as the pooled Request and the decision's record. 4096 is the longest file path, and no model's name is longer than
+// a path. A longer model is refused. A longer cache_salt or extra_key passes, but the request claims no match. A
+// longer session is kept as its digest.
 const maxStringBytes = 4096
 
-// maxKeyBytes is the longest key that can be one of ours: the longest has 23 letters, each of which takes six bytes as
-// an escape.
+// maxKeyBytes is the longest JSON key that we can know: 23 letters, each written as an escape of six bytes.
 const maxKeyBytes = 256
 
 // keptIDs and keptText are the largest buffers that a Request keeps for the next body.
@@ -316,7 +315,7 @@ func (r *Request) readString(s *scanner, f Field, t *string) error {
 	return nil
 }
 
-// readLong reads a string that is too long to be copied. It costs a digest at most.
+// readLong reads a string that is too long to be copied. At most it computes a digest.
 func (r *Request) readLong(f Field, t *string, raw []byte) error {
 	switch *t = ""; f {
 	case FieldModel:

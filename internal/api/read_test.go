@@ -312,7 +312,7 @@ func comparePrompt(t *testing.T, r *Request, m map[string]json.RawMessage) {
 	}
 }
 
-// What is copied out of a body stays with the pooled request and with the record of its decision.
+// A string that is copied out of a body stays with the pooled request and with the record of its decision.
 func TestALongTextIsNotCopied(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	for field, check := range map[string]func(r *Request) bool{

@@ -49,8 +49,8 @@ type Request struct {
 
 	CacheSalt string // vLLM's and SGLang's cache_salt
 	ExtraKey  string // SGLang's extra_key
-	// MixedScopes: cache_salt or extra_key is a list, one for each prompt (SGLang), or too long to be kept; neither is
-	// given then, and no match may be claimed.
+	// MixedScopes: cache_salt or extra_key is a list with one entry for each prompt (SGLang), or is too long to be
+	// kept. Then both fields are empty, and no match may be claimed.
 	MixedScopes bool
 	RequestID   string // rid (SGLang) or request_id (vLLM) of the body
 	User        string

@@ -90,12 +90,12 @@ func (w *Watcher) Failed() bool {
 // no error or no message.
 func (w *Watcher) ErrorText() string { return string(w.json.message[:w.json.messageLen]) }
 
-// ErrorCode returns the error's code where it is a number, which engines make the status that they would have answered with; 0
-// when it is none.
+// ErrorCode returns the error's code where it is a number, else 0. Engines put there the status that they would have
+// answered with.
 func (w *Watcher) ErrorCode() int { return w.json.code }
 
-// Answers reports whether what was fed has the shape of an answer so far: a document with a list of choices. Of a stream the first
-// event with data tells; that one must be whole.
+// Answers reports whether the bytes fed so far have the shape of an answer: a document with a list of choices. In a
+// stream only the first event with data counts, and it must be whole.
 func (w *Watcher) Answers() bool {
 	if w.format == JSON {
 		return w.json.answers
@@ -103,11 +103,11 @@ func (w *Watcher) Answers() bool {
 	return w.begun
 }
 
-// Events returns how many events with data were whole; [DONE] is one.
+// Events returns the number of whole events with data, [DONE] included.
 func (w *Watcher) Events() int { return w.events }
 
-// Model returns the model that the answer names, nil when it names none, or one that is long or has escapes. It is valid until
-// Reset.
+// Model returns the model that the answer names. It is nil when the answer names no model, a long one, or one with
+// escapes. It is valid until Reset.
 func (w *Watcher) Model() []byte { return w.json.model[:w.json.modelLen] }
 
 // Done reports whether [DONE] was seen.
@@ -124,7 +124,8 @@ func (w *Watcher) Complete() bool {
 	return w.format == EventStream || w.Whole()
 }
 
-// Whole reports whether what was fed is one JSON object with nothing before and behind it. It looks at brackets and quotes only.
+// Whole reports whether the bytes fed are one JSON object with nothing before or after it. It looks at brackets and
+// quotes only.
 func (w *Watcher) Whole() bool { return w.json.closed && !w.json.broken }
 
 // Usage returns the last usage seen.
