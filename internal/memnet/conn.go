@@ -47,7 +47,7 @@ type direction struct {
 	last    time.Time   // arrival of the last segment: none overtakes
 }
 
-// segment is bytes, or a sign, that arrive at a time.
+// segment is bytes, EOF or a reset, and the time of its arrival.
 type segment struct {
 	at    time.Time
 	bytes []byte
@@ -68,10 +68,10 @@ func newDirection(a, b *Host) *direction {
 
 var errReset = os.NewSyscallError("read", syscall.ECONNRESET)
 
-// lost reports whether the network loses what is sent.
+// lost reports whether the network loses the bytes that are sent.
 func (d *direction) lost() bool { return d.a.lost.Load() || d.b.lost.Load() }
 
-// wake wakes all that wait.
+// wake wakes all waiting calls.
 func (d *direction) wake() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -86,7 +86,7 @@ func (d *direction) cut() {
 	d.cond.Broadcast()
 }
 
-// end lets the reader see EOF behind what was written.
+// end makes the reader see EOF after the bytes already written.
 func (d *direction) end() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -97,7 +97,7 @@ func (d *direction) end() {
 	d.cond.Broadcast()
 }
 
-// reset lets the reader see a reset behind what was written, and the writer cannot write any more.
+// reset makes the reader see a reset after the bytes already written, and the writer's calls fail.
 func (d *direction) reset() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -117,7 +117,7 @@ func (d *direction) push(s segment) {
 	d.cond.Broadcast()
 }
 
-// arrived returns the first segment when it is there. d.mu is held.
+// arrived returns the first segment once it has arrived. d.mu is held.
 func (d *direction) arrived() *segment {
 	if len(d.queue) == 0 || d.lost() {
 		return nil
@@ -171,7 +171,7 @@ func (d *direction) read(b []byte, closed *atomic.Bool) (int, error) {
 	}
 }
 
-// write writes to d. back is the other direction, over which a reset comes.
+// write writes to d. back is the other direction: a reset arrives there.
 func (d *direction) write(b []byte, closed *atomic.Bool, back *direction) (n int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -241,7 +241,7 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, c.wrap("write", err)
 }
 
-// wrap says what failed as the net package does; EOF is bare.
+// wrap wraps an error in a net.OpError, as package net does; io.EOF stays bare.
 func (c *conn) wrap(op string, err error) error {
 	if err == nil || err == io.EOF {
 		return err
@@ -249,7 +249,7 @@ func (c *conn) wrap(op string, err error) error {
 	return &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
 }
 
-// CloseWrite lets the other side read EOF behind what was written.
+// CloseWrite makes the other side read EOF after the bytes already written.
 func (c *conn) CloseWrite() error {
 	if c.closed.Load() {
 		return c.wrap("close", net.ErrClosed)
@@ -258,7 +258,7 @@ func (c *conn) CloseWrite() error {
 	return nil
 }
 
-// Close closes the connection. Bytes that came and were not read are answered by a reset, as by the kernel.
+// Close closes the connection. If bytes arrived that were not read, the other side gets a reset, as from a kernel.
 func (c *conn) Close() error {
 	if c.closed.Swap(true) {
 		return c.wrap("close", net.ErrClosed)

@@ -3,8 +3,9 @@
 // In a bubble of testing/synctest all of its waiting is durable, so that a whole application runs over it in virtual
 // time.
 //
-// It knows TCP's behaviour as programs see it: bytes in order, EOF after the other side's last byte, a reset for bytes
-// that nobody will read, refused and timed-out connects. It refuses to know bandwidth and names: addresses are literal.
+// It knows TCP's behaviour as programs see it: bytes in order, EOF after the other side's last byte, a reset for
+// bytes sent to a closed socket, refused and timed-out connects. It refuses to know bandwidth and names: addresses
+// are literal.
 //
 //	n := memnet.New()
 //	l, err := n.Host("10.0.0.1").Listen("tcp", "10.0.0.1:80")

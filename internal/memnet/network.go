@@ -68,8 +68,8 @@ func (n *Network) Open() int {
 	return len(n.conns)
 }
 
-// Lose makes the network lose everything to and from the host, or ends that. What is lost arrives afterwards, as TCP
-// sends it again; a connect is tried until then.
+// Lose starts or ends a loss of all packets to and from the host. Bytes sent meanwhile arrive after its end, as TCP
+// retransmits them; a dial keeps trying until then.
 func (h *Host) Lose(on bool) {
 	h.lost.Store(on)
 	h.network.stir()
@@ -105,7 +105,7 @@ func (h *Host) each(port uint16, f func(*pair)) int {
 	return n
 }
 
-// stir wakes all that wait for the network.
+// stir wakes all calls that wait for the network.
 func (n *Network) stir() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -116,13 +116,13 @@ func (n *Network) stir() {
 	}
 }
 
-// stirred wakes dials that wait. n.mu is held.
+// stirred wakes waiting dials. n.mu is held.
 func (n *Network) stirred() {
 	close(n.changed)
 	n.changed = make(chan struct{})
 }
 
-// Listen opens an address of the host. Port 0 takes a free one; no host means this one.
+// Listen opens an address of the host. Port 0 takes a free port; an address without a host means this host.
 func (h *Host) Listen(network, address string) (net.Listener, error) {
 	at, err := h.parse(address)
 	if err == nil && (at.Addr() != h.ip) {
@@ -165,7 +165,7 @@ func (h *Host) parse(address string) (netip.AddrPort, error) {
 	return netip.ParseAddrPort(net.JoinHostPort(host, port))
 }
 
-// Dial connects from the host to an address. Nobody looks names up.
+// Dial connects from the host to an address. It does not resolve names.
 func (h *Host) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	to, err := h.parse(address)
 	var c *conn
@@ -258,7 +258,7 @@ type listener struct {
 	closed bool
 }
 
-// offer queues a connection for Accept. It reports false when too many wait.
+// offer queues a connection for Accept. It reports false when the backlog is full.
 func (l *listener) offer(p *pair) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -290,7 +290,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	return &conn{pair: p, in: p.up, out: p.down, local: p.server, remote: p.client}, nil
 }
 
-// Close closes the address, and resets connections that nobody accepted.
+// Close closes the address and resets the connections that were not accepted.
 func (l *listener) Close() error {
 	l.network.mu.Lock()
 	if l.network.listeners[l.at] == l {

@@ -2,5 +2,5 @@
 
 package network
 
-// Descriptors returns how many files and connections the process may have open, 0 when that is not known.
+// Descriptors returns the process's limit of open files and connections, 0 when the limit is not known.
 func Descriptors() int { return 0 }

@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// Local reports whether err is a failure of this machine, which says nothing about the other side: no descriptor, port, buffer
-// or memory is left.
+// Local reports whether err is a failure of this machine: no descriptor, port, buffer or memory is left. Such an
+// error says nothing about the other side.
 func Local(err error) bool {
 	var no syscall.Errno
 	if !errors.As(err, &no) {

@@ -1,7 +1,8 @@
-// Package network is where listeners and connections come from: the machine's network, or another that a test gives to a
-// whole application, so that it can run over connections in memory and in virtual time.
+// Package network opens listeners and connections: on the machine's network, or on one that a test gives to the whole
+// application. So the application can run over connections in memory and in virtual time.
 //
-// It refuses to know what is sent. Everything that listens or dials takes a [Network]; nil means [Machine]:
+// It refuses to know which bytes are sent. Every component that listens or dials takes a [Network]; nil means
+// [Machine]:
 //
 //	conn, err := network.Of(cfg.Network).Dial(ctx, "tcp", "10.0.0.7:8000")
 package network
@@ -11,12 +12,12 @@ import (
 	"net"
 )
 
-// Network opens listeners and connections. Its methods may be called from any goroutine. Networks and addresses are those
-// of package net.
+// Network opens listeners and connections. Its methods may be called from any goroutine. Networks and addresses are
+// those of package net.
 type Network interface {
 	// Listen opens an address.
 	Listen(network, address string) (net.Listener, error)
-	// Dial connects to an address. It returns when ctx ends; a connection that stands by then does not depend on ctx.
+	// Dial connects to an address. The end of ctx ends the attempt; an established connection does not depend on ctx.
 	Dial(ctx context.Context, network, address string) (net.Conn, error)
 }
 
