@@ -33,13 +33,13 @@ type batch struct {
 	pages    map[page]uint64 // unchained: how pages are written
 }
 
-// page is one page of a tier, by its chained hash.
+// page identifies a page by its tier and its chained hash.
 type page struct {
 	tier    block.Tier
 	chained uint64
 }
 
-// newEncoder returns the encoder of that wire. It refuses a version newer than all known ones.
+// newEncoder returns the encoder of a wire. It refuses a version that is newer than all known versions.
 func newEncoder(name string) (encoder, error) {
 	wire, err := kvevent.ParseWire(name)
 	if err != nil {
@@ -61,8 +61,8 @@ func newEncoder(name string) (encoder, error) {
 	}, nil
 }
 
-// versionOf takes a wire's name apart, which ParseWire accepts: sglang-0.5.18+int is sglang and 0, 5, 18. A name
-// without a version has none.
+// versionOf splits a wire's name into engine and version: sglang-0.5.18+int is sglang and 0, 5, 18. The version is
+// nil when the name has none. ParseWire must accept the name.
 func versionOf(name string) (family string, version []int) {
 	name, _, _ = strings.Cut(name, "+")
 	family, text, ok := strings.Cut(name, "-")
