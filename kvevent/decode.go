@@ -17,8 +17,8 @@ type Decoder struct {
 
 const (
 	maxRank = 1<<16 - 1 // data-parallel ranks; a port is base + rank, so there cannot be more
-	// maxBlockSize, in tokens, is the largest that every platform's int holds. Blocks beyond block.MaxSize are for the index
-	// to refuse: it counts them for the holder, whose trust then shows that something of it is not known.
+	// maxBlockSize, in tokens, is the largest that every platform's int holds. The index refuses blocks beyond
+	// block.MaxSize: it counts them for the holder, and the holder's trust then shows the loss.
 	maxBlockSize = 1<<31 - 1
 	maxGroup     = 1 << 16   // cache groups of a model; the largest seen have tens
 	maxWindow    = 1<<31 - 1 // tokens, the largest that every platform's int holds

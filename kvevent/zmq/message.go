@@ -21,8 +21,8 @@ func parseLive(parts [][]byte) (seq uint64, payload []byte, err error) {
 	return seq, parts[2], nil
 }
 
-// parseUnnumbered reads the frames of a live message of a publisher that sends no sequence numbers: topic and payload. ok is false
-// for other messages.
+// parseUnnumbered reads a live message of two frames, topic and payload, from a publisher that sends no sequence
+// numbers. ok is false for other messages.
 func parseUnnumbered(parts [][]byte) (payload []byte, ok bool) {
 	if len(parts) != 2 || len(parts[1]) == 0 {
 		return nil, false

@@ -10,7 +10,7 @@ type pending struct {
 	maxBytes    int
 }
 
-// waiting is one message that is kept.
+// waiting is a kept message.
 type waiting struct {
 	payload []byte
 	live    bool // it came from the live stream
@@ -55,7 +55,7 @@ func (p *pending) first() (seq uint64, ok bool) {
 	return seq, ok
 }
 
-// compare tells whether the message is the one kept under that number.
+// compare compares a message with the kept message of the same number.
 func (p *pending) compare(seq uint64, payload []byte) likeness {
 	m, ok := p.messages[seq]
 	switch {

@@ -27,7 +27,7 @@ type PublisherConfig struct {
 	ReplayWithoutTopic bool
 	// Seed makes the faults repeatable.
 	Seed uint64
-	// Network is where the endpoints are; nil means the machine's.
+	// Network is the network of the endpoints; nil means the machine's.
 	Network network.Network
 }
 

@@ -213,7 +213,7 @@ func (s *stream) replayed(a *attempt, parts [][]byte) (enough bool) {
 		s.progress++
 		s.deliver(seq, payload, false)
 		s.drain()
-		// After a contradiction the rest of the replay must show that it agrees with the live stream.
+		// After a contradiction the rest of the replay must agree with the live stream.
 		return s.wanted && s.linked() && s.strikes == 0
 	}
 	return s.early(a, seq, payload)
@@ -291,8 +291,8 @@ func (s *stream) judge(a *attempt, err error) (done, gained bool) {
 		s.restart("the replay answers again")
 		return false, true
 	case clean && atEnd && s.live && s.next <= s.lastLive:
-		// A whole replay that ends before what the live stream said on this connection is not the engine's, or the engine has
-		// restarted and published nothing yet. What it brought is not believed.
+		// A complete replay that ends before the last live message of this connection comes from another engine, or
+		// from this engine after a restart and before its first message. Its messages are not believed.
 		s.wanted = false
 		s.lose(s.lastLive + 1)
 		return true, gained

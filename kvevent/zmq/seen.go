@@ -8,8 +8,8 @@ const seenSize = 1024
 
 // seen remembers hashes of the last messages. The zero value remembers nothing.
 type seen struct {
-	// seq is one more than the message's, so that zero means none. The lowest bit of hash says that the message came live on
-	// the connection that stands; it is not part of the hash.
+	// seq is the message's number plus one, so that 0 means none. The lowest bit of hash is set for a message that
+	// came live on the current connection; that bit is not part of the hash.
 	entries [seenSize]struct{ seq, hash uint64 }
 }
 
@@ -32,13 +32,13 @@ func (s *seen) put(seq uint64, payload []byte, live bool) {
 	}
 }
 
-// live reports whether the message is remembered and came live on the connection that stands.
+// live reports whether the message is remembered and came live on the current connection.
 func (s *seen) live(seq uint64) bool {
 	e := &s.entries[seq%seenSize]
 	return e.seq == seq+1 && e.hash&liveBit != 0
 }
 
-// disconnect notes that no remembered message came on the connection that stands.
+// disconnect notes that the remembered messages did not come on the current connection.
 func (s *seen) disconnect() {
 	for i := range s.entries {
 		s.entries[i].hash &^= liveBit

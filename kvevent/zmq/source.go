@@ -39,9 +39,9 @@ type Handler interface {
 
 // Unnumbered is an optional ability of a [Handler].
 type Unnumbered interface {
-	// Unnumbered says that the messages that follow carry no sequence numbers, so that the numbers given to Message only count
-	// them: a message that is lost goes unnoticed, and nothing can be replayed. It is called once on each such connection, after
-	// a Lost and before the first message; Complete is not called.
+	// Unnumbered says that the following messages carry no sequence numbers: the numbers given to Message are only a
+	// count. Lost messages go unnoticed, and nothing can be replayed. It is called once on each such connection,
+	// after Lost and before the first message; Complete is not called.
 	Unnumbered()
 }
 
@@ -74,7 +74,7 @@ type Config struct {
 	// BackoffMin and BackoffMax are the first and the longest pause between two attempts to connect.
 	BackoffMin time.Duration
 	BackoffMax time.Duration
-	// Network is where engines are dialled and listened for. nil: the machine's.
+	// Network is the network on which engines are dialled or listened for; nil means the machine's.
 	Network network.Network
 }
 

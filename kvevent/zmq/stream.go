@@ -44,9 +44,10 @@ type stream struct {
 	abort      context.CancelFunc // ends the replay that is under way; nil: none
 }
 
-// maxStrikes is how many contradictions between replay and live stream show that the replay is another engine's. An engine that
-// restarts behind a forwarder causes one, and then its replay agrees with its live stream; the others are spare. Time does not
-// count: an engine that publishes once an hour has its replay told apart after as many messages as a busy one.
+// maxStrikes is the number of contradictions between replay and live stream that prove the replay to be another
+// engine's. An engine that restarts behind a forwarder causes one contradiction, and then its replay agrees with its
+// live stream; the rest is margin. Only messages count and not time: for an engine that publishes once an hour the
+// proof takes as many messages as for a busy one.
 const maxStrikes = 4
 
 // counters are Stats that may be read at any time.
@@ -166,7 +167,7 @@ func (s *stream) receive(parts [][]byte) {
 		s.pending.forget()
 		s.restart(fmt.Sprintf("message %d came where %d was due", seq, s.next))
 	case seq < s.next || s.pending.compare(seq, payload) == different:
-		// Another message was handed over or kept under this number: it came before this connection, or by a replay.
+		// Another message was handed over or kept under this number, before this connection or from a replay.
 		s.pending.forget()
 		s.contradicted(fmt.Sprintf("message %d came where %d was due", seq, s.next))
 	case !s.canReplay() && !s.verified:
@@ -182,7 +183,7 @@ func (s *stream) receive(parts [][]byte) {
 	s.hold(seq, payload)
 }
 
-// count hands over a live message that carries no sequence number, under the number that is due.
+// count hands over a live message without a sequence number, under the next number.
 // s.mu is held.
 func (s *stream) count(payload []byte) {
 	if !s.unnumbered {
@@ -238,7 +239,7 @@ func (s *stream) hold(seq uint64, payload []byte) {
 	s.wake()
 }
 
-// deliver hands over the message that is due. live tells where it came from.
+// deliver hands over the next message. live: it came from the live stream, not from a replay.
 func (s *stream) deliver(seq uint64, payload []byte, live bool) {
 	s.next = seq + 1
 	s.stats.next.Store(int64(s.next))
@@ -286,9 +287,9 @@ func (s *stream) restart(why string) {
 	s.wake()
 }
 
-// contradicted begins anew because replay and live stream, or two replays, say different things of one message. On one
-// connection that is a restart behind a forwarder, or a replay endpoint that is another engine's. The live stream is right; a
-// replay that contradicts it maxStrikes times without agreeing once is not asked any more.
+// contradicted begins anew because replay and live stream, or two replays, differ in one message. Within one
+// connection the cause is a restart behind a forwarder, or a replay endpoint of another engine. The live stream is
+// right: a replay that contradicts it maxStrikes times without agreeing once is not asked again.
 func (s *stream) contradicted(why string) {
 	if s.verified && s.canReplay() { // unverified: what is contradicted came before this connection
 		s.strikes++
@@ -301,8 +302,8 @@ func (s *stream) contradicted(why string) {
 	s.restart(why)
 }
 
-// announce says that the history is whole, once after each time that this was in doubt. While replay and live stream have
-// contradicted each other and not agreed since, what the replay brought may be another engine's.
+// announce reports the history as whole, once after each time that this was in doubt. It waits while replay and live
+// stream contradict each other and have not agreed since: the replay may be another engine's.
 func (s *stream) announce() {
 	if s.whole && (s.strikes == 0 || s.distrust) && s.verified && !s.announced && !s.wanted && !s.overflow && s.pending.len() == 0 &&
 		(!s.live || s.next > s.lastLive) {

@@ -412,7 +412,7 @@ func TestAReplayOfAnotherEngineIsNotBelievedForEver(t *testing.T) {
 	d.await("the connection", func() bool { return d.connected })
 	ours.untilHeard(t)
 	other.publish(int(ours.Stats().Published) + 500) // it has all that ours has, and more
-	// What the live stream says next is all that can contradict the other's replay.
+	// Only the next live messages can contradict the other engine's replay.
 	for given := false; !given; {
 		d.mu.Lock()
 		before := len(d.restarts)
@@ -440,7 +440,7 @@ func TestAReplayOfAnotherEngineIsNotBelievedForEver(t *testing.T) {
 	}
 }
 
-// replayed hands whole answers of the run to the stream until it wants no more, as catchUp does.
+// replayed hands complete replays to the stream until the stream asks for no more, as catchUp does.
 func replayed(s *stream, run string, n uint64) {
 	var a attempt
 	for range maxStrikes + 2 {
@@ -460,8 +460,8 @@ func replayed(s *stream, run string, n uint64) {
 	}
 }
 
-// Neither the order in which replay and live stream arrive nor the time between messages has a replay of another engine believed:
-// a few live messages show it, and until then the history does not count as complete again.
+// A few live messages expose the replay of another engine, in whichever order replay and live stream arrive and
+// however much time passes between messages. Until then the history does not count as complete.
 func TestAReplayOfAnotherEngineIsToldApartByAFewMessagesHoweverSlow(t *testing.T) {
 	for name, before := range map[string]uint64{"replay first": 0, "live first": 10} {
 		t.Run(name, func(t *testing.T) {
@@ -494,8 +494,8 @@ func TestAReplayOfAnotherEngineIsToldApartByAFewMessagesHoweverSlow(t *testing.T
 	}
 }
 
-// A replay that ends before what the live stream said brings nothing that is believed, even where it answers again after having
-// been given up.
+// Messages of a replay that ends before the live stream are not believed, even when the replay answers again after it
+// was given up.
 func TestAReplayThatEndsBeforeTheLiveStreamIsNotBelieved(t *testing.T) {
 	d := newDiary(t)
 	s := newStream(quick.withDefaults(), "tcp://127.0.0.1:1", d)
@@ -515,7 +515,8 @@ func TestAReplayThatEndsBeforeTheLiveStreamIsNotBelieved(t *testing.T) {
 	d.expectPayloads("a", 5001, 5002)
 }
 
-// An engine behind a forwarder restarts without a disconnect, as often as it likes: its replay agrees with its live stream.
+// An engine behind a forwarder restarts without a disconnect, as often as it likes: its replay agrees with its live
+// stream.
 func TestAnEngineThatRestartsOftenBehindAForwarderKeepsItsReplay(t *testing.T) {
 	d := newDiary(t)
 	s := newStream(quick.withDefaults(), "tcp://127.0.0.1:1", d)
@@ -613,7 +614,7 @@ func TestMessagesWithoutSequenceNumbersAreHandedOverAndTheirHistoryIsNeverWhole(
 		}
 		s.disconnect(errors.New("gone"))
 	}
-	// The publisher learns to number.
+	// The publisher begins to send sequence numbers.
 	s.connect()
 	replayed(s, "b", 3)
 	s.receive(wire("t", 3, payload("b", 3)))
@@ -632,7 +633,7 @@ type countingDiary struct {
 
 func (d *countingDiary) Unnumbered() { d.write(func() { d.unnumbered++ }) }
 
-// An idle stream is checked from time to time; that is no replay of something missing.
+// An idle stream is checked regularly; a check does not count as a replay.
 func TestReplaysOfAnIdleEngineDoNotGrow(t *testing.T) {
 	e := startEngine(t, "a", withReplay())
 	e.publish(5)
