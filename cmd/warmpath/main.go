@@ -81,7 +81,7 @@ Start with "warmpath demo": four mock engines, the gateway and a workload on thi
 	return root
 }
 
-// typed is what was typed, for reports that are kept and shown: without passwords and keys.
+// typed returns the command line without passwords and keys, for reports that are kept and shown.
 func typed() string { return config.Redact("warmpath " + strings.Join(os.Args[1:], " ")) }
 
 // noArgs refuses arguments, which for the root are misspelt commands.

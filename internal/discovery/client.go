@@ -25,8 +25,8 @@ const (
 	maxQuoted  = 200 // bytes of an error answer that a message quotes
 )
 
-// connectTimeout bounds one connection to a worker. It is below the 4 s of a health check, so that the check can say that
-// it could not connect.
+// connectTimeout bounds one connection to a worker. It is below the 4 s of a health check, so that the check can say
+// that it could not connect.
 const connectTimeout = 3 * time.Second
 
 // NewClient returns the HTTP client that probes use: no proxy from the environment, no redirects (a key must not follow
@@ -89,7 +89,8 @@ func statusOf(err error) int {
 	return 0
 }
 
-// refused reports whether nobody took the connection, or the process at its other end went away: the worker's process has ended.
+// refused reports whether err shows that the worker's process has ended: the connection was refused, or reset by the
+// other end.
 func refused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET)
 }

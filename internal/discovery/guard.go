@@ -10,25 +10,27 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// How a frozen worker is told from one that computes a long prompt. Both are silent on their connections; but what asks nothing of
-// the engine is answered at once by a server that runs. So a worker that was silent for quiet is asked for a sign of life, and is a
-// suspect when none comes within patience: noticed within a second, with room for a tick.
+// Detection of frozen workers. A frozen worker and one that computes a long prompt are both silent on their
+// connections, but a running server answers at once a request that needs no engine. So the guard sends such a request
+// to a worker that was silent for quiet. Without an answer within patience the worker is a suspect: within a second,
+// one tick included.
 const (
 	guardTick = 100 * time.Millisecond
-	quiet     = 300 * time.Millisecond // several steps of a busy engine: who streams is heard of more often, and never asked
-	patience  = 500 * time.Millisecond // an API server that is busy with other requests answers within some ten
-	// again is the pause between two questions to the same worker. Two a second cost an engine nothing that can be measured.
+	quiet     = 300 * time.Millisecond // several steps of a busy engine: a worker that streams sends more often, and is never asked
+	patience  = 500 * time.Millisecond // a busy API server answers within some 10 ms
+	// again is the pause between two questions to the same worker. Two questions a second cost an engine nothing
+	// measurable.
 	again = 500 * time.Millisecond
 )
 
-// guard looks for workers that freeze: none of their connections brings a byte, and they do not answer a question. One goroutine
-// uses it; the questions it asks tell it through answers.
+// guard detects frozen workers: no connection delivers a byte, and a question gets no answer. One goroutine uses it;
+// the goroutines that ask send it the outcomes.
 type guard struct {
 	*Reporter
 	workers map[fleet.WorkerID]*guarded
 }
 
-// guarded is what the guard knows of one worker.
+// guarded is the guard's state for one worker.
 type guarded struct {
 	asking  bool
 	next    time.Time // no question before
@@ -63,7 +65,7 @@ func (r *Reporter) guard(ctx context.Context) {
 	}
 }
 
-// look takes a question's outcome, asks when the worker is silent, and tells the fleet.
+// look takes the last question's outcome, asks again when the worker is silent, and tells the fleet.
 func (g *guard) look(ctx context.Context, snap *fleet.Snapshot, w *fleet.Worker, now time.Time, asking *sync.WaitGroup) {
 	x := g.workers[w.ID]
 	silent := silence(snap, w)
@@ -93,7 +95,7 @@ func (g *guard) look(ctx context.Context, snap *fleet.Snapshot, w *fleet.Worker,
 	asking.Go(func() { x.outcome <- g.signOfLife(ctx, w) }) // ends with ctx, or after patience; guard waits
 }
 
-// judge makes w a suspect, or ends that.
+// judge makes w a suspect, or ends the suspicion.
 func (g *guard) judge(w *fleet.Worker, x *guarded, alive bool, now time.Time) {
 	if alive == (x.since == 0) {
 		return
@@ -112,7 +114,7 @@ func (g *guard) judge(w *fleet.Worker, x *guarded, alive bool, now time.Time) {
 	}
 }
 
-// silence returns since when nothing came from w while requests were there, in Unix nanoseconds; 0 where there are none.
+// silence returns the time of the last byte from w, in Unix nanoseconds, while w has requests; 0 when it has none.
 func silence(snap *fleet.Snapshot, w *fleet.Worker) (since int64) {
 	for _, h := range w.Holders {
 		since = max(since, snap.Silence(h))
@@ -120,8 +122,8 @@ func silence(snap *fleet.Snapshot, w *fleet.Worker) (since int64) {
 	return since
 }
 
-// signOfLife asks w what is answered without its engine, and reports whether anything came back, whatever it is. A failure of this
-// machine tells nothing, and counts as one.
+// signOfLife sends w a request that needs no engine, and reports whether any answer came. A failure of this machine
+// proves nothing and counts as an answer.
 func (g *guard) signOfLife(ctx context.Context, w *fleet.Worker) bool {
 	a := asker{client: g.client, target: Target{URL: w.URL}, timeout: patience}
 	if g.targets != nil {

@@ -81,7 +81,7 @@ func TestAFrozenWorkerIsASuspectWithinASecond(t *testing.T) {
 	})
 }
 
-// TestAWorkerThatIsHeardOfIsNoSuspect: its API process may be too busy to answer.
+// TestAWorkerThatIsHeardOfIsNoSuspect: a worker that streams may be too busy to answer a question.
 func TestAWorkerThatIsHeardOfIsNoSuspect(t *testing.T) {
 	guarding(t, func(f *fleet.Fleet, n *still, requests *[2]fleet.Reservation) {
 		n.freeze("a")

@@ -18,7 +18,7 @@ const questionTimeout = 5 * time.Second
 // Report is what a probe learned.
 type Report struct {
 	Facts fleet.Facts
-	// Seed is a number that the worker's process drew when it began; 0 is not told.
+	// Seed is a random number that the worker's process drew when it started; 0 when it is not reported.
 	Seed int64
 	// Guessed says that the worker did not tell where its events are and the engine's default port is assumed.
 	Guessed bool

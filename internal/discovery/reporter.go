@@ -17,7 +17,7 @@ import (
 // ReportsConfig says how often engines are asked how busy they are.
 type ReportsConfig struct {
 	// Interval between two questions to a worker, give or take a tenth. 1 s: this router knows its own requests at once, and
-	// what others sent there lasts seconds. 0 asks nobody, and finds no frozen workers.
+	// what others sent there lasts seconds. 0 turns off reports and the detection of frozen workers.
 	Interval time.Duration `yaml:"interval"`
 	// Timeout of one question. 1 s: a later answer is of no use. An engine that does not answer is asked less often, down to
 	// every 30 s, and is routed to all the same.
@@ -101,7 +101,7 @@ func (r *Reporter) countsOf(url string) *ReportCounts {
 	return c
 }
 
-// Run asks, and looks for lost requests and frozen workers, until ctx ends, which is no error.
+// Run asks for reports, and looks for lost requests and frozen workers, until ctx ends. That is no error.
 func (r *Reporter) Run(ctx context.Context) error {
 	var asking sync.WaitGroup
 	defer asking.Wait()

@@ -15,7 +15,7 @@ import (
 // ranks is what an engine says of its load, by global data-parallel rank.
 type ranks map[int]fleet.Reported
 
-// loadOf asks a worker how busy it is; the answer may tell its process from the next, too.
+// loadOf asks a worker for its load; the answer may also contain signs of its process.
 func (a asker) loadOf(ctx context.Context, engine fleet.Engine) (ranks, fleet.Signs, error) {
 	if engine == fleet.EngineSGLang {
 		return a.sglangLoad(ctx)

@@ -12,7 +12,8 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// An engine that pauses or says that it is busy is the same afterwards; one that refused connections is another.
+// An engine that pauses or answers that it is busy stays the same process; an engine that refused connections is a
+// new one.
 func TestARestartIsToldFromAPause(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -59,7 +60,7 @@ func TestAnotherVersionIsAnotherProcess(t *testing.T) {
 	})
 }
 
-// An engine that restarts between two questions, whom nobody found away, is told by its report.
+// An engine that restarts between two health checks is recognized by its report.
 func TestARestartThatNobodySawIsToldByTheReport(t *testing.T) {
 	s, stop := mock(t, mockengine.DefaultConfig())
 	defer stop()

@@ -242,7 +242,7 @@ func (w *worker) watch(ctx context.Context) {
 	}
 }
 
-// live tells the fleet of a check, and reports whether it shows a new process that has not been probed.
+// live tells the fleet the result of a check, and reports whether it shows a new process that has not been probed.
 func (w *worker) live(err error) (unprobed bool) {
 	if err != nil {
 		if refused(err) {

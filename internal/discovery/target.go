@@ -68,7 +68,7 @@ func ParseTarget(s string) (Target, error) {
 	return t, nil
 }
 
-// shown is a URL as messages quote it: without user, password and query, also where it is no URL.
+// shown returns a URL for messages, without user, password and query. text need not be a valid URL.
 func shown(text string) string {
 	scheme, rest, ok := strings.Cut(text, "://")
 	if !ok {
@@ -134,7 +134,7 @@ func (t Target) normalize() (Target, error) {
 	return t, errors.Join(errs...)
 }
 
-// CheckPort returns an error when u has a port that cannot be dialled.
+// CheckPort returns an error unless the port of u can be dialled.
 func CheckPort(u *url.URL) error {
 	if port := u.Port(); port != "" {
 		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
@@ -144,7 +144,7 @@ func CheckPort(u *url.URL) error {
 	return nil
 }
 
-// Canonical returns the URL of a valid target in a form that two spellings of one address share.
+// Canonical returns the URL of a valid target in one form for all spellings of the address.
 func (t Target) Canonical() string {
 	n, err := t.normalize()
 	if err != nil {
@@ -161,8 +161,8 @@ func (t Target) Canonical() string {
 	return u.String()
 }
 
-// Endpoints returns what to dial for the events and the replay of a valid target's rank 0, as far as the operator says
-// it: "" is not said, or none.
+// Endpoints returns the endpoints of events and replay of a valid target's rank 0 that the operator configured; "" is
+// not configured, or none.
 func (t Target) Endpoints() (events, replay string) {
 	dial := func(text string) string {
 		if text == "" || text == None {
