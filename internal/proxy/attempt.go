@@ -8,8 +8,8 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// Attempt is one try to have a request answered by one worker. What is exported is read only, and it may be used again for the
-// next try. It must not be copied.
+// Attempt is one try to get a request answered by one worker. Forward only reads the exported fields; the caller may
+// reuse the Attempt for the next try. It must not be copied.
 type Attempt struct {
 	// Worker is the worker's URL, http or https, with an optional path in front of Path.
 	Worker string
@@ -27,13 +27,14 @@ type Attempt struct {
 
 	// Dialect is how an error event in mid-stream is worded and what the watcher looks for.
 	Dialect api.Dialect
-	// Model is the model that the answer should name, and Knows is asked about another name: it reports whether that one will do.
-	// An empty Model or a nil Knows accepts any, and so does an answer that names none. Knows must not keep the name.
+	// Model is the name that the answer should have. Knows reports whether another name is acceptable; it must not
+	// keep the name. With an empty Model or a nil Knows any name is accepted. An answer without a name is always
+	// accepted.
 	Model string
 	Knows func(name []byte) bool
-	// Plain: the answer is no generation (models, tokenize); it is whole when it ends cleanly, and is not judged.
+	// Plain: the answer is no generation (models, tokenize). It is whole when it ends cleanly, and is not judged.
 	Plain bool
-	// Whole: the client asked for an answer in one piece. An event stream is no answer to it.
+	// Whole: the client asked for an answer in one piece. An event stream is then a useless answer.
 	Whole bool
 	// Writer is where the answer goes. Fields that its header has already are kept: the worker's do not replace them.
 	Writer http.ResponseWriter
@@ -51,8 +52,8 @@ type Attempt struct {
 	abandoned bool
 }
 
-// Abandon ends the attempt if it waits for the first byte of an answer, and reports whether it did: Forward returns Abandoned then.
-// It may be called from any goroutine, also when Forward has returned.
+// Abandon ends the attempt if it waits for the first byte of an answer, and reports whether it did. Forward then
+// returns Abandoned. It may be called from any goroutine, also after Forward has returned.
 func (a *Attempt) Abandon() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -64,7 +65,7 @@ func (a *Attempt) Abandon() bool {
 	return true
 }
 
-// wait notes that an answer is awaited on k; nil: it is no more. It reports whether the attempt goes on.
+// wait notes that the attempt waits for an answer on k; nil ends the wait. It reports whether the attempt goes on.
 func (a *Attempt) wait(k *conn) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -72,7 +73,7 @@ func (a *Attempt) wait(k *conn) bool {
 	return !a.abandoned
 }
 
-// begin forgets that an earlier try was abandoned.
+// begin resets the attempt after an earlier try that was abandoned.
 func (a *Attempt) begin() {
 	a.mu.Lock()
 	a.waits, a.abandoned = nil, false
@@ -88,8 +89,8 @@ type Class uint8
 const (
 	// Success: the answer was passed whole; if it was a generation, every choice had its finish_reason.
 	Success Class = iota
-	// Rejected: the engine refused: it answered 3xx or 4xx, or began a stream with an error event that says so. It may be the
-	// request's fault, or the worker's.
+	// Rejected: the engine answered 3xx or 4xx, or began a stream with such an error event. The fault may be the
+	// request's or the worker's.
 	Rejected
 	// Limited: the engine answered 429.
 	Limited
@@ -109,9 +110,11 @@ const (
 	EngineError
 	// Truncated: the answer ended before its end, or without a finish_reason.
 	Truncated
-	// Useless: the answer is whole and none: HTML, nothing, broken JSON, a stream that begins with [DONE], another model's.
+	// Useless: the answer came whole but is no answer of the dialect: HTML, nothing, broken JSON, a stream that
+	// begins with [DONE], an answer of another model.
 	Useless
-	// Cut: the caller ended the attempt for a reason of its own, the cause of the context, which the client is told.
+	// Cut: the caller ended the attempt for a reason of its own. The reason is the context's cause, and the client is
+	// told it.
 	Cut
 	// Abandoned: the caller ended the attempt before the first byte of an answer, by Attempt.Abandon.
 	Abandoned
@@ -127,8 +130,8 @@ func (c Class) String() string {
 		"engine_error", "truncated", "useless", "cut", "abandoned", "local", "bad_attempt"}[c]
 }
 
-// WorkerFault reports whether the outcome speaks against the worker's health by itself. Of Rejected and Useless only a comparison
-// with other workers tells, and of an EngineError that was held back.
+// WorkerFault reports whether the outcome alone counts against the worker's health. For Rejected, Useless, and an
+// EngineError that was held back, only a comparison with other workers shows the fault.
 func (c Class) WorkerFault() bool { return c >= Refused && c <= Truncated }
 
 // Result tells how an attempt ended.
@@ -139,18 +142,19 @@ type Result struct {
 	// FirstByte: something of the answer reached the client (at least its header was written). Then the request can
 	// neither be retried nor answered with an error. As long as it is false nothing was written to Writer nor to its header.
 	FirstByte bool
-	// Retryable: nothing reached the client, and another worker may do better. Where the request itself may be at fault, another
-	// worker tells.
+	// Retryable: nothing reached the client, and another worker may do better. It is also set when the request itself
+	// may be at fault: another worker's answer then shows it.
 	Retryable bool
 	// Abort: the client holds a part of an answer and must see that it is cut: end the handler with
 	// panic(http.ErrAbortHandler), after your own book-keeping.
 	Abort bool
-	// Err is what went wrong, an *api.Error when the client should be told; nil for Success, and for Rejected that was passed on.
+	// Err is the error, an *api.Error when the client should be told. It is nil for Success, and for a Rejected
+	// answer that was passed on.
 	Err error
 	// Answer is a worker's answer that was held back because another worker may do better; nil otherwise. When there is
 	// no other worker to ask, pass it on with Answer.WriteTo.
 	Answer *Answer
-	// RetryAfter is how long the worker asked to be left alone, with Limited; 0 is not told.
+	// RetryAfter is the pause that the worker asked for, with Limited; 0 when it named none.
 	RetryAfter time.Duration
 
 	Usage api.Usage

@@ -26,16 +26,17 @@ type Config struct {
 	// MaxHeaderBytes and MaxHeaders bound the header of an answer.
 	MaxHeaderBytes int `yaml:"max_header_bytes"`
 	MaxHeaders     int `yaml:"max_headers"`
-	// RetryStatuses are statuses after which another worker is asked: the worker did not take the request, or failed at
-	// it, and nobody has seen an answer. A 500 is among them: what makes one engine fail rarely makes all. 3xx and 4xx need not be:
-	// another worker gives a second opinion on them where it is not known whose fault they are.
+	// RetryStatuses are statuses after which another worker is asked: the worker did not take the request, or failed
+	// at it, and nobody has seen an answer. 500 is among them: a request that makes one engine fail rarely fails on
+	// all. 3xx and 4xx need not be listed: another worker gives a second opinion on them while it is not known whose
+	// fault they are.
 	RetryStatuses []int `yaml:"retry_statuses"`
 	// RetryTexts are texts in the body of a 500, or in an error event before the first token, that mean the same: what
 	// vLLM says while it shuts down, and when its engine process has died (../shared/facts/stream_survival.md §1).
 	RetryTexts []string `yaml:"retry_texts"`
 	// TLS is used for https workers; nil means the system's roots.
 	TLS *tls.Config `yaml:"-"`
-	// Network is where workers are dialled; nil means the machine's.
+	// Network is the network on which workers are dialled; nil means the machine's.
 	Network network.Network `yaml:"-"`
 }
 

@@ -44,7 +44,7 @@ type exchange struct {
 	relay
 }
 
-// roomy are buffers for answers in one piece that do not fit into an exchange's own.
+// roomy holds buffers for answers in one piece that do not fit into the exchange's own buffer.
 var roomy = sync.Pool{New: func() any { b := make([]byte, maxHeld); return &b }}
 
 var exchanges = sync.Pool{New: func() any { return &exchange{buf: make([]byte, bufferSize)} }}
@@ -253,7 +253,7 @@ func (x *exchange) grow() {
 	x.buf = larger
 }
 
-// widen takes a buffer of maxHeld bytes, unless it is that large.
+// widen replaces the buffer by one of maxHeld bytes, unless it is already that large.
 func (x *exchange) widen() {
 	if !x.gather || x.res.FirstByte || len(x.buf) >= maxHeld {
 		return
@@ -287,8 +287,8 @@ func (x *exchange) fail(c Class, err error) {
 	x.res.Class, x.res.Err = c, err
 }
 
-// gone ends an exchange whose context ended: the client left, the caller's time was up, or the caller has a reason that the
-// client is told, an *api.Error as the context's cause.
+// gone ends an exchange whose context ended: the client left, the caller's time was up, or the caller has a reason
+// for the client. That reason is an *api.Error as the context's cause.
 func (x *exchange) gone(ctx context.Context) {
 	x.res.Answer = nil
 	x.res.Abort = x.res.FirstByte

@@ -179,7 +179,8 @@ func parseLength(b []byte) (int64, error) {
 	return n, nil
 }
 
-// retryAfter returns what Retry-After says, seconds or a date (RFC 9110 §10.2.3); 0 when it says nothing.
+// retryAfter returns the pause that Retry-After names, in seconds or as a date (RFC 9110 §10.2.3); 0 when there is
+// none.
 func (h *answerHead) retryAfter(now time.Time) time.Duration {
 	for _, f := range h.fields {
 		if !equalFold(f.name, "retry-after") {

@@ -394,7 +394,7 @@ func TestTheEnginesRefusalsPassByteForByte(t *testing.T) {
 
 const jsonHead = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
-// TestAUselessAnswerIsHeldBack: it can be asked for again elsewhere as long as nothing of it has passed.
+// TestAUselessAnswerIsHeldBack: the request can be retried elsewhere as long as no byte of the answer has passed.
 func TestAUselessAnswerIsHeldBack(t *testing.T) {
 	const good = `{"model":"m","choices":[{"index":0,"message":{"content":"x"},"finish_reason":"stop"}]}`
 	length := func(body string) string { return fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body) }
@@ -460,7 +460,8 @@ func TestAUselessAnswerIsHeldBack(t *testing.T) {
 	}
 }
 
-// TestAStreamThatNobodyAskedForIsHeldBack: a client that asked for JSON cannot read it, and it need not end.
+// TestAStreamThatNobodyAskedForIsHeldBack: a client that asked for JSON cannot read a stream, and the stream may
+// never end.
 func TestAStreamThatNobodyAskedForIsHeldBack(t *testing.T) {
 	w := answering(t, true, chunkedHead+chunks(token, finish, done)+lastChunk)
 	rec := httptest.NewRecorder()
@@ -471,7 +472,7 @@ func TestAStreamThatNobodyAskedForIsHeldBack(t *testing.T) {
 	}
 }
 
-// TestCommentsBeforeAStreamPass: they keep clients from losing patience while a long prompt is computed.
+// TestCommentsBeforeAStreamPass: comments keep clients from timing out while a long prompt is computed.
 func TestCommentsBeforeAStreamPass(t *testing.T) {
 	w := answering(t, true, chunkedHead+chunks(": ping\n\n", token, finish, done)+lastChunk)
 	rec := httptest.NewRecorder()

@@ -55,8 +55,8 @@ func (b *answerBody) decode(raw []byte) (n int, err error) {
 	return 0, nil
 }
 
-// maxHeld is the largest answer in one piece that is read whole before its first byte is passed. Above it is passed as it comes:
-// 256 KiB hold 64,000 tokens of text, or a few thousand with log probabilities.
+// maxHeld is the size of the largest answer in one piece that is read whole before its first byte is passed. A larger
+// answer is passed as it comes. 256 KiB hold 64,000 tokens of text, or a few thousand with log probabilities.
 const maxHeld = 256 << 10
 
 // slack is how much room must be left for a read to be worth while.
@@ -138,8 +138,8 @@ func (x *exchange) frame() {
 	}
 }
 
-// pump reads, decodes, watches and passes until the body is over. The body begins at x.buf[head], and n bytes of it have been
-// read; data[:held] is decoded and not yet passed.
+// pump reads, decodes, watches and passes until the body is over. The body begins at x.buf[head], and n bytes of it
+// have been read; data[:held] is decoded and not yet passed.
 func (x *exchange) pump(k *conn, head, n int) {
 	data := x.buf[head:]
 	held := 0
@@ -204,7 +204,7 @@ func (x *exchange) inspect(data []byte, held int) (send int) {
 	return len(data)
 }
 
-// progress tells how far an answer is that has been judged.
+// progress reports how far a judged answer has come.
 func (x *exchange) progress() {
 	if !x.watching {
 		return
@@ -257,8 +257,8 @@ func (x *exchange) pass(b []byte, last bool) bool {
 	return true
 }
 
-// nameAnswer notes the request's id in h before the worker's fields are added: an id of the worker's own would not be the one
-// in our log.
+// nameAnswer sets the request's id in h before the worker's fields are added: the worker's own id is not the one in
+// our log.
 func (x *exchange) nameAnswer(h http.Header) {
 	if x.a.RequestID != "" {
 		h[headerRequestID] = []string{x.a.RequestID}
@@ -298,7 +298,8 @@ func (x *exchange) whole(rest []byte) {
 	}
 }
 
-// holdBack judges an answer in one piece of which nothing was passed, and keeps it back when another worker may do better.
+// holdBack judges an answer in one piece before its first byte is passed, and keeps it back when another worker may
+// do better.
 func (x *exchange) holdBack(body []byte) bool {
 	w := &x.watch
 	switch {
@@ -322,13 +323,13 @@ func (x *exchange) holdBack(body []byte) bool {
 	return true
 }
 
-// useless ends an exchange whose answer is none.
+// useless ends an exchange with a useless answer.
 func (x *exchange) useless(why error) {
 	x.res.Retryable = true
 	x.fail(Useless, api.WorkerBroke(why))
 }
 
-// refused keeps back an answer that refuses the request. code is its status, or what an error in its body says in place of one.
+// refused keeps back an answer that refuses the request. code is its status, or the code of the error in its body.
 func (x *exchange) refused(body []byte, code int) {
 	x.keep(body)
 	x.res.Retryable = true
@@ -347,7 +348,7 @@ func (x *exchange) refused(body []byte, code int) {
 	}
 }
 
-// keep keeps an answer back.
+// keep stores the answer in the result instead of passing it.
 func (x *exchange) keep(body []byte) {
 	h := make(http.Header)
 	x.nameAnswer(h)
@@ -358,8 +359,8 @@ func (x *exchange) keep(body []byte) {
 	x.res.Answer = &Answer{Status: x.ans.status, Header: h, Body: bytes.Clone(body)}
 }
 
-// misbegun says why a stream that begins so is no answer, nil while it may be one. Its first event with data tells; comments before
-// it are passed as they come, as they keep clients from losing patience.
+// misbegun returns the reason why the stream is no answer, nil while it may be one. The first event with data
+// decides. Comments before it are passed as they come: they keep clients from timing out.
 func (x *exchange) misbegun() error {
 	if !x.stream || x.judged || x.watch.Events() == 0 {
 		return nil
@@ -374,7 +375,7 @@ func (x *exchange) misbegun() error {
 	return nil
 }
 
-// otherModel reports whether the answer names a model that was not asked for.
+// otherModel reports whether the answer names another model than the request.
 func (x *exchange) otherModel() bool {
 	name := x.watch.Model()
 	return len(name) > 0 && x.a.Model != "" && x.a.Knows != nil && string(name) != x.a.Model && !x.a.Knows(name)
