@@ -34,11 +34,11 @@ type Parts struct {
 	Log       *slog.Logger
 	// Streams returns the event subscription of each holder that has one.
 	Streams func() map[fleet.Holder]*Stream
-	// IndexHolders returns what the index knows of each holder.
+	// IndexHolders returns the index's statistics of each holder.
 	IndexHolders func() map[fleet.Holder]IndexHolder
 	// Notes returns what discovery could not learn of workers or had to assume, by URL; nil knows nothing.
 	Notes func() map[string][]string
-	// Stalled says why the process makes no progress, "" when it does; nil knows nothing.
+	// Stalled returns the reason of a stall, "" when there is none; nil: stalls are not watched.
 	Stalled func() string
 	// Reload reads the configuration file again and returns what changed. On an error nothing has changed.
 	Reload func(context.Context) ([]string, error)
@@ -79,7 +79,7 @@ func New(cfg Config, parts Parts) *Admin {
 	return a
 }
 
-// Serve answers on l until ctx ends and the requests in flight have ended, which is given two seconds.
+// Serve answers on l until ctx ends; then it waits at most 2 s for requests in flight.
 func (a *Admin) Serve(ctx context.Context, l net.Listener) error {
 	server := &http.Server{
 		Handler:           a,

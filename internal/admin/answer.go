@@ -12,9 +12,9 @@ type Workers struct {
 	Workers []Worker `json:"workers"`
 	Index   []Index  `json:"index"` // one for each base model
 	Tokens  *Tokens  `json:"tokens,omitempty"`
-	// StaleSeconds is the age of the figures of index and event streams; absent unless they cannot be had now.
+	// StaleSeconds is the age of the figures of index and event streams; absent while they are current.
 	StaleSeconds float64 `json:"stale_seconds,omitempty"`
-	// Stalled says what makes no progress; absent when all does.
+	// Stalled names the work that makes no progress; absent when there is none.
 	Stalled string `json:"stalled,omitempty"`
 }
 
@@ -50,7 +50,8 @@ type Holder struct {
 	TrustReason string `json:"trust_reason"`
 	// BlockedUntil is when the breaker lets a request pass again; absent while it is closed.
 	BlockedUntil *time.Time `json:"blocked_until,omitempty"`
-	// Suspect: its worker seems to be frozen. Share is what it gets of the requests that it would get, below 1 while it starts slowly.
+	// Suspect: the worker seems to be frozen. Share is the part of its usual requests that the holder gets, below 1
+	// during slow start.
 	Suspect bool    `json:"suspect,omitempty"`
 	Share   float64 `json:"share"`
 	Load    Load    `json:"load"`
@@ -61,7 +62,7 @@ type Holder struct {
 	*Stream // its fields stand beside these; absent when the holder has no event source
 }
 
-// IndexHolder is what the index of a holder's model knows of it.
+// IndexHolder is the statistics of a holder in the index of its model.
 type IndexHolder struct {
 	IndexBlocks  int64 `json:"index_blocks"`            // blocks that the index knows there
 	IndexEvicted int64 `json:"index_evicted,omitempty"` // its blocks that were dropped for want of room since it was last forgotten

@@ -13,8 +13,8 @@ type Sources struct {
 	Index   func() []Index
 	Tokens  func() TokenStats
 	Queue   func() []Line
-	// Stalls describes each kind of work that can stall, and Stale tells how old the figures of the index and of the events are
-	// that the other functions give: more than 0 while they cannot be had.
+	// Stalls describes each kind of work that can stall. Stale returns the age of the figures of the index and of the
+	// events that the other functions return: more than 0 while current figures are not available.
 	Stalls func() []Stall
 	Stale  func() time.Duration
 }

@@ -43,8 +43,8 @@ type Record struct {
 	// ReportedTokens is the engine's own count of cached prompt tokens; Difference is match minus reported.
 	ReportedTokens *int `json:"reported_tokens,omitempty"`
 	Difference     *int `json:"difference,omitempty"`
-	// UsageUnasked: it is a stream whose client did not ask for the usage (stream_options.include_usage), so that most
-	// engines tell none.
+	// UsageUnasked: the answer is a stream and the client did not ask for the usage (stream_options.include_usage);
+	// most engines then report none.
 	UsageUnasked bool `json:"-"`
 	// OutputTokens is what the engine says it generated.
 	OutputTokens *int `json:"output_tokens,omitempty"`

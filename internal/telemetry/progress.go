@@ -10,18 +10,19 @@ import (
 // microseconds; 2 s is longer than any pause of a loaded machine, and shorter than the patience of clients.
 const StallAfter = 2 * time.Second
 
-// Progress notes work under way, so that work that does not end can be seen, whatever it holds: no method takes a lock. Its zero
-// value is ready; its methods may be called from any goroutine.
+// Progress records work under way, so that work that does not end can be seen, whichever lock it holds: no method
+// takes a lock. The zero value is ready; the methods may be called from any goroutine.
 type Progress struct {
-	// began is when the work in each slot began, in Unix nanoseconds; 0 is a free slot. 256 are more than the decisions that a
-	// machine computes at a time. Work that finds no free slot is not noted: 256 other works are under way then.
+	// began is the time at which the work in each slot began, in Unix nanoseconds; 0 is a free slot. A machine
+	// computes fewer than 256 decisions at a time. Work that finds no free slot is not recorded: then 256 other
+	// pieces of work are under way.
 	began [256]atomic.Int64
 }
 
-// noSlot is the slot of work that is not noted.
+// noSlot is the slot of work that is not recorded.
 const noSlot = -1
 
-// Begin notes work that begins at now, in Unix nanoseconds, and returns the slot to give to End.
+// Begin records work that begins at now, in Unix nanoseconds, and returns the slot for End.
 func (p *Progress) Begin(now int64) (slot int) {
 	first := rand.IntN(len(p.began))
 	for i := range p.began {
@@ -33,14 +34,14 @@ func (p *Progress) Begin(now int64) (slot int) {
 	return noSlot
 }
 
-// End notes that the work in that slot has ended.
+// End frees the slot: its work has ended.
 func (p *Progress) End(slot int) {
 	if slot != noSlot {
 		p.began[slot].Store(0)
 	}
 }
 
-// Oldest returns for how long the oldest work under way has gone on at now; 0 when there is none.
+// Oldest returns the age of the oldest work under way at now; 0 when there is none.
 func (p *Progress) Oldest(now time.Time) time.Duration {
 	oldest := now.UnixNano()
 	for i := range p.began {
@@ -51,7 +52,7 @@ func (p *Progress) Oldest(now time.Time) time.Duration {
 	return time.Duration(now.UnixNano() - oldest)
 }
 
-// Stall is how long the oldest work of one kind has been under way.
+// Stall is the age of the oldest work of one kind.
 type Stall struct {
 	What string        // decisions, events
 	For  time.Duration // 0: nothing is under way

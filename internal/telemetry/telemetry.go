@@ -14,7 +14,7 @@ import (
 
 // Telemetry counts requests and remembers decisions. It is safe for concurrent use and starts no goroutine.
 type Telemetry struct {
-	// Deciding notes the decisions under way: choosing a worker, and expecting the prompt in its cache.
+	// Deciding records the decisions under way: the choice of a worker, and the speculative entry of the prompt.
 	Deciding Progress
 
 	registry *prometheus.Registry
@@ -244,7 +244,7 @@ func (t *Telemetry) series(k workerKey) *workerSeries {
 // Refused counts a request that no worker was asked for: bad_request, too_large, not_found, no_worker, …
 func (t *Telemetry) Refused(reason string) { t.refused.WithLabelValues(reason).Inc() }
 
-// Retried counts an attempt on worker that is made again elsewhere, and why.
+// Retried counts an attempt on worker that is retried elsewhere, by reason.
 func (t *Telemetry) Retried(worker, reason string) {
 	t.workers.Store(worker, struct{}{})
 	t.retries.WithLabelValues(worker, reason).Inc()

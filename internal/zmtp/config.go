@@ -48,7 +48,7 @@ type Config struct {
 	// Identity is announced to ROUTER peers, which otherwise invent one. At most 255 bytes, not beginning with a zero byte.
 	Identity string
 
-	// Network is where the endpoint is bound or dialled; nil means the machine's.
+	// Network is the network on which the endpoint is bound or dialled; nil means the machine's.
 	Network network.Network
 
 	// OnMessage receives each message. parts and its bytes are valid only during the call.

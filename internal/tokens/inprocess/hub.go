@@ -85,7 +85,7 @@ func (p Path) Check(allowed bool) error {
 	return nil
 }
 
-// checkFolder reports whether the path leads to a folder with a tokenizer. It opens no file.
+// checkFolder returns an error unless path is a folder with a tokenizer. It opens no file.
 func (p Path) checkFolder() error {
 	dir, err := folder(p.Path)
 	if err != nil {
