@@ -152,8 +152,8 @@ func (r *Router) Forget(h fleet.Holder) {
 	r.forgetInPolicies(h)
 }
 
-// ForgetLearned forgets what was learned of h from the requests that were sent there, by policies and beside the index: another
-// process serves there. What its events told stays.
+// ForgetLearned makes policies and the learned index forget h, because another process serves there. Blocks that
+// events announced stay.
 func (r *Router) ForgetLearned(h fleet.Holder) {
 	for _, x := range *r.indexes.Load() {
 		x.forgetLearned(h)
@@ -178,8 +178,8 @@ func (r *Router) Generation(h fleet.Holder) uint64 {
 	return x.generation
 }
 
-// HolderStats describes what the index of h's events knows of h, and whether it knows h. model is as for [Router.Store]. It takes
-// the index's lock for a moment.
+// HolderStats returns the statistics of h in the index of its events, and whether that index knows h. model is as for
+// [Router.Store]. It takes the index's lock for a moment.
 func (r *Router) HolderStats(h fleet.Holder, model string) (kvindex.HolderStats, bool) {
 	x := r.of(h, model)
 	if x == nil {

@@ -29,7 +29,7 @@ type Request struct {
 	// External is what was asked elsewhere for policies that want it, such as lmcache_aware, by ascending worker; may be nil.
 	External []policy.External
 
-	// Scope is what is asked of the worker, where its health depends on it; 0 is none.
+	// Scope is the request's scope for the worker's health, see fleet.Scope; 0 is none.
 	Scope fleet.Scope
 
 	Target  string           // send it to this worker (URL or host:port) whatever the policy says; "" is any

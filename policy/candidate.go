@@ -35,10 +35,10 @@ type Candidate struct {
 	Hash      uint64
 	Trust     fleet.Trust
 	Available bool // ready, and its breaker lets a request pass
-	// Bar says why it is not available, or that it is and should be asked last; Withheld is the part of its share that it does not
-	// get while it starts slowly, 0 to 1.
-	Bar      fleet.Bar
-	Withheld float64
+	// Bar is the reason why it gets no request, BarNone when there is none; a suspect is available but comes last.
+	// Withheld is the part of its share that it does not get during slow start, 0 to 1.
+	Bar       fleet.Bar
+	Withheld  float64
 	Load      fleet.Load
 	BlockSize int // tokens of an engine block there; what Load.ContextBlocks counts
 

@@ -68,7 +68,7 @@ func (usable) Filter(q *Query, c []Candidate) int {
 	return kept
 }
 
-// readmit keeps the candidates that were left out for this reason: nobody else is left.
+// readmit readmits the candidates that were left out for this reason, as no other candidate is left.
 func readmit(c []Candidate, why string) (kept int) {
 	for i := range c {
 		if c[i].Reason != why {
@@ -83,7 +83,7 @@ func readmit(c []Candidate, why string) (kept int) {
 	return kept
 }
 
-// unusable says why a request may not go to c, or "", and notes it there.
+// unusable returns the reason why a request may not go to c, "" when it may, and stores it in c.
 func unusable(q *Query, c *Candidate) string {
 	c.Reason = barred(q, c)
 	return c.Reason
@@ -112,9 +112,9 @@ func barred(q *Query, c *Candidate) string {
 var unavailable = [...]string{fleet.BarNone: ReasonUnavailable, fleet.BarUnavailable: ReasonUnavailable, fleet.BarUseless: ReasonUseless,
 	fleet.BarLimited: ReasonLimited, fleet.BarSuspect: ReasonSuspect}
 
-// startsSlowly reports whether q is one of the requests that c does not get while it starts slowly. The requests of a session are
-// treated alike, so that they do not go back and forth; as the share grows more of them are let in, and none is sent away again.
-// The number drawn here is another than pickers draw by.
+// startsSlowly reports whether q is one of the requests that c does not get during slow start. All requests of a
+// session get the same result, so that the session does not move back and forth: as the share grows more sessions are
+// admitted, and no session is sent away again. The random number differs from the pickers'.
 func startsSlowly(q *Query, c *Candidate) bool {
 	draw := q.Random
 	if q.Session.Key != "" {

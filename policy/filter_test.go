@@ -30,8 +30,8 @@ func eachAlone(t *testing.T, test func(t *testing.T, p *Policy)) {
 	}
 }
 
-// TestSlowStartWorksForEveryPolicy: the holder that returned is idle while the others work, which is when a policy by load would
-// give it everything.
+// TestSlowStartWorksForEveryPolicy: the holder that returned is idle while the others work. A policy by load would
+// give it every request.
 func TestSlowStartWorksForEveryPolicy(t *testing.T) {
 	eachAlone(t, func(t *testing.T, p *Policy) {
 		rnd := rand.New(rand.NewPCG(1, 2))
@@ -87,7 +87,7 @@ func TestASuspectIsTheLastToBeAsked(t *testing.T) {
 	})
 }
 
-// TestASessionIsLetInOnceAndStays: as the share grows, no session goes back and forth.
+// TestASessionIsLetInOnceAndStays: as the share grows, no session moves back and forth.
 func TestASessionIsLetInOnceAndStays(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for i := range 200 {
