@@ -192,6 +192,8 @@ func (w *world) finish() {
 		return ""
 	})
 	w.leave()
+	// net/http goes on with a connect that nobody waits for any more, until its own time limit.
+	time.Sleep(margin)
 	w.clients.CloseIdleConnections()
 	synctest.Wait()
 	if n := w.network.Open(); n > 0 && !broken {
