@@ -2,9 +2,10 @@ package kvindex
 
 import "unsafe"
 
-// arena hands out elements by 32-bit index, in chunks that never move. Index 0 is never handed out. Released elements are
-// used again; a chunk without elements is given back, but for one, so that what comes and goes allocates nothing. The
-// first four bytes of T must not be part of a pointer: in released elements they are the index of the next.
+// arena hands out elements by 32-bit index, in chunks that never move. Index 0 is never handed out. Released elements
+// are used again. All but one of the chunks without elements are given back, so that elements that come and go
+// allocate nothing. The first four bytes of T must not be part of a pointer: in released elements they hold the index
+// of the next released one.
 type arena[T any] struct {
 	chunks []*[chunkLen]T // nil: given back
 	states []arenaState   // of chunks

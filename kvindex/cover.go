@@ -12,7 +12,7 @@ type part struct {
 	next   uint32
 }
 
-// partBytes is a part and what it takes of a list's slot in covers.
+// partBytes is the size of a part, with its share of a list's slot in covers.
 const partBytes = 40
 
 // coverKey names what one (holder, tier, group) covers of a block. Two of them are the same by chance only with odds of
@@ -66,8 +66,8 @@ func (x *Index) contribute(h *holder, p uint32, r *record, add bool) {
 	}
 }
 
-// coverBlock adds or takes back what a record, from a position on, covers of the j-th block of a chain, which a point
-// completes.
+// coverBlock adds or takes back a record's cover, from a position on, of the j-th block of a chain. The point
+// completes the block.
 func (x *Index) coverBlock(h *holder, r *record, c, j, from uint32, add bool) {
 	size := x.size
 	first, last := x.start(c)/size, x.points.at(c).end/size

@@ -64,38 +64,40 @@
 //
 // # Memory
 //
-// Everything lies in arenas and open-addressing tables without pointers inside, which the garbage collector does not look
-// into; only points of re-cut or waiting blocks have slices. A block takes some 20 to 30 bytes, however many holders have
-// it, if they have much the same; a handle that names it some 20, once; a handle of an odd holder about 90. Config.Bytes is
-// a hard limit: room is made before an announcement is applied, and tables that grow count old and new. Slots shrink and
-// strands are given back when they are no longer needed, all the rest when the index is empty at the limit. What a
-// forgotten holder leaves in a large index goes in steps with what is stored next, and at the limit before anything that is
-// held.
+// Everything lies in arenas and open-addressing tables without pointers inside, which the garbage collector does not
+// look into; only points of re-cut or waiting blocks have slices. A block takes some 20 to 30 bytes, however many
+// holders have it, if they have much the same; a handle that names it some 20, once; a handle of an odd holder about
+// 90. Config.Bytes is a hard limit: room is made before an announcement is applied, and tables that grow count old
+// and new. Slots shrink, and strands are given back when they are no longer needed; all other memory is given back
+// when the index is empty at the limit. The leftovers of a forgotten holder in a large index are removed in steps, by
+// the announcements that follow, and at the limit before any held block.
 //
-// What does not fit in an empty index is refused before anything is evicted. A holder's fair share is the budget divided by
-// the number of known holders. Evictions take from holders that exceed their shares: the least recently used blocks first,
-// deepest before their parents. A block goes only if all its holders exceed their shares. Blocks of a holder below its share
-// go only to make room for another such holder. A holder above its share is refused when it has nothing of its own left to
-// evict. A strand is as recent as its most recent descendant. In the last sixteenth of the budget each stretch that is
-// stored first takes some of the least recently used strands away, from their ends and only what nothing hangs on. If that
-// is not enough, evictions look at the whole index, each for more than the one before.
+// An announcement that does not fit in an empty index is refused before anything is evicted. A holder's fair share is
+// the budget divided by the number of known holders. Evictions take from holders that exceed their shares: the least
+// recently used blocks first, deepest before their parents. A block goes only if all its holders exceed their shares.
+// Blocks of a holder below its share go only to make room for another such holder. A holder above its share is
+// refused when it has nothing of its own left to evict. A strand is as recent as its most recent descendant. In the
+// last sixteenth of the budget each stored stretch first shortens some of the least recently used strands, from their
+// ends and only strands without descendants. If that is not enough, evictions look at the whole index, and each takes
+// more than the one before.
 //
 // # Bounds
 //
-// Every operation ends. A step is a look at one strand, segment, member of a set, point, part, or table slot; Stats.Steps
-// counts them. An operation on n blocks takes no more steps than
+// Every operation ends. A step is a look at one strand, segment, member of a set, point, part, or table slot;
+// Stats.Steps counts them. An operation on n blocks takes no more steps than
 //
 //	(n+1) * (3*block.MaxSize + Bytes/128) + 40 * Bytes/16
 //
-// The first term is what single blocks cost. A block covers at most block.MaxSize tokens, and as many strands may hang on
-// its strand as there are: one in 128 bytes. Usual blocks cost about ten steps. The second term is paid by operations that
-// look at everything: an eviction, Clear, Forget, and the announcement that makes a holder odd. An eviction has six passes
-// over what exceeds shares and six over everything; then the index is emptied. Nothing that is looked at is smaller than 16
-// bytes.
+// The first term is the cost of single blocks. A block covers at most block.MaxSize tokens, and as many strands may
+// hang on its strand as there are: one in 128 bytes. Usual blocks cost about ten steps. The second term is paid by
+// operations that look at everything: an eviction, Clear, Forget, and the announcement that makes a holder odd. An
+// eviction has six passes over the blocks of holders above their shares, and six over all blocks; then the index is
+// emptied. No element that is looked at is smaller than 16 bytes.
 //
-// Refused, and counted in HolderStats.Refused, is what does not fit in an empty index; a block of more than block.MaxSize
-// tokens; a block that is its own parent or, among blocks that wait, its own ancestor; what is beyond MaxChain or MaxGroups.
-// Waiting blocks have a budget of their own: beyond it the oldest blocks of the holder that has most of them are dropped.
+// The index refuses, and counts in HolderStats.Refused: an announcement that does not fit in an empty index; a block
+// of more than block.MaxSize tokens; a block that is its own parent or, among waiting blocks, its own ancestor;
+// blocks beyond MaxChain and groups beyond MaxGroups. Waiting blocks have a budget of their own: above it the holder
+// with most of them loses its oldest.
 //
 // # Concurrency
 //

@@ -25,10 +25,10 @@ func (d *doomed) from(i uint32) uint32 {
 
 const doomBuckets = 1024
 
-// doom chooses at least n blocks, if there are so many: the least recently used and, among those of about the same
-// moment, the deepest. fair: only such as holders have that exceed their shares. A strand is as recently used as its most
-// recently used descendant, and spared blocks spare what is before them, so that no block goes without its descendants.
-// all: of a holder that exceeds its share more than what makes it have no more than that.
+// doom chooses at least n blocks, if there are as many: the least recently used first and, among blocks of about the
+// same age, the deepest. A strand is as recent as its most recent descendant, and a spared block spares its
+// ancestors, so that no block goes before its descendants. fair: only blocks whose holders all exceed their shares.
+// all: a holder above its share may lose more than its excess.
 func (x *Index) doom(n int, fair, all bool) doomed {
 	b := &x.blocks
 	used := make([]uint32, len(b.strands.states)<<strandBits)
@@ -91,8 +91,8 @@ func (x *Index) doom(n int, fair, all bool) doomed {
 	return doomed{keeps: used}
 }
 
-// charge charges blocks at a strand's end that are to go to the first of the holders that have the last, and returns how many
-// that holder can give.
+// charge charges the n blocks to go at a strand's end to one holder, the first that has the last block. It returns
+// how many blocks that holder's quota allows.
 func (x *Index) charge(s *strand, n uint32) uint32 {
 	b := &x.blocks
 	b.scan = b.segments(s, b.scan[:0])
@@ -109,7 +109,8 @@ func (x *Index) charge(s *strand, n uint32) uint32 {
 	return n
 }
 
-// sparedEnd returns where the last of a strand's blocks ends that a holder has which does not exceed its share.
+// sparedEnd returns the end of the last block of a strand that some holder at or below its share has; 0 when there is
+// none.
 func (x *Index) sparedEnd(s *strand) uint32 {
 	b := &x.blocks
 	b.scan = b.segments(s, b.scan[:0])
@@ -121,7 +122,7 @@ func (x *Index) sparedEnd(s *strand) uint32 {
 	return 0
 }
 
-// floor returns the depth from which on about n blocks lie, beyond what is kept, on the strands that which chooses.
+// floor returns the depth below which about n blocks lie on the strands that which chooses, kept blocks not counted.
 func (x *Index) floor(n int, deepest uint32, keep func(i uint32) uint32, which func(i uint32) bool) uint32 {
 	var byDepth [doomBuckets]int
 	step := deepest/doomBuckets + 1
@@ -145,8 +146,8 @@ func (x *Index) floor(n int, deepest uint32, keep func(i uint32) uint32, which f
 	return floor
 }
 
-// condemned reports whether a point goes with the blocks that are doomed. hard: so do those that wait, and those of
-// blocks of which only a part is there.
+// condemned reports whether a point goes with the doomed blocks. hard: waiting points and points of incomplete blocks
+// go, too.
 func (x *Index) condemned(d *doomed, p uint32, hard bool) bool {
 	pt := x.points.at(p)
 	if pt.end == 0 {
@@ -171,7 +172,7 @@ func (x *Index) condemned(d *doomed, p uint32, hard bool) bool {
 	return hard || x.below(p) == 0 || x.goes(d, pt.key)
 }
 
-// goes reports whether a block is doomed, or not there: what nobody has whole is worth nothing.
+// goes reports whether a block is doomed, or is not in the index: a block that no holder has whole is worth nothing.
 func (x *Index) goes(d *doomed, key block.Key) bool {
 	at := x.blocks.locate(key)
 	return at == 0 || d.has(at)

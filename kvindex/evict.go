@@ -30,15 +30,15 @@ func (x *Index) bytes() int64 {
 // holderBytes covers a holder and its view with a few groups.
 const holderBytes = 512
 
-// vacant is an index without anything in it. Nobody changes it.
+// vacant is an empty index. It is never changed.
 var vacant Index
 
-// alone returns an upper bound of what an empty index would allocate for the need, with the holders that are known.
+// alone returns an upper bound of the bytes that the need would take in an index with the known holders and no blocks.
 func (x *Index) alone(n need) int64 {
 	return int64(cap(x.holders))*16 + int64(x.known)*holderBytes + vacant.growth(n, int(x.size))
 }
 
-// growth returns an upper bound of what the need makes the index allocate, for blocks of so many tokens.
+// growth returns an upper bound of the bytes that the index allocates for the need. size is the tokens of a block.
 func (x *Index) growth(n need, size int) int64 {
 	if n.keyed {
 		return x.blocks.growth(n.handles) + x.keyedGrowth(n.handles)
@@ -101,13 +101,14 @@ func (x *Index) roomy(n need) bool {
 	return used+x.growth(n, int(x.size)) <= x.config.Bytes
 }
 
-// passes is how many evictions, each of four times as much as the one before, take all that may go.
+// passes is the number of evictions, each four times as large as the one before, after which no evictable block is
+// left.
 const passes = 6
 
-// makeRoom evicts until the need fits in the budget. What holders have that exceed their shares goes first; only for one
-// that does not exceed its own, what others have goes too, and in the end everything. It reports false, and that before
-// anything goes, when the need does not fit even in an empty index; and when nothing is left to go but what others have by
-// right. It must not be called with tableMu held, nor while points are in hand.
+// makeRoom evicts until the need fits in the budget. Blocks of holders above their shares go first. If h is not above
+// its own share, other blocks go, too, and in the end all. It reports false when the need does not fit even in an
+// empty index, before it evicts anything; and when h is above its share and only blocks of holders below theirs are
+// left. It must not be called with tableMu held, nor while points are in hand.
 func (x *Index) makeRoom(h *holder, n need) bool {
 	if x.slack.ample && x.roomy(n) {
 		return true
@@ -126,7 +127,7 @@ func (x *Index) makeRoom(h *holder, n need) bool {
 		return false
 	}
 	if b.swept > 0 || b.dead > b.slots.n/8 {
-		x.sweepAll() // what a holder left that was forgotten goes before what others have
+		x.sweepAll() // leftovers of forgotten holders go before held blocks
 	}
 	for pass := 0; pass < 2*passes; pass++ {
 		if x.roomy(n) {
@@ -144,8 +145,8 @@ func (x *Index) makeRoom(h *holder, n need) bool {
 	return x.roomy(n)
 }
 
-// roomToSplit evicts until a removal of n blocks fits in the budget. It can need room: segments are split, and sets come to
-// be that were not there.
+// roomToSplit evicts until a removal of n blocks fits in the budget. A removal can need room: it splits segments and
+// makes new sets.
 func (x *Index) roomToSplit(n int) {
 	b := &x.blocks
 	b.steps += uint64(n)
@@ -162,7 +163,7 @@ func (x *Index) roomToSplit(n int) {
 	}
 }
 
-// wipe drops all that is left: little, or an index in which what is there could not be told from what nobody needs.
+// wipe empties the index. It is the last resort, when evictions freed too little.
 func (x *Index) wipe() {
 	for _, h := range x.holders {
 		if h == nil {
@@ -208,14 +209,14 @@ func (x *Index) resetArenas() {
 	}
 }
 
-// evict drops the least recently used blocks, deepest before their parents, and what is believed of them. It looks at
-// everything once. fair: only what holders have that exceed their shares. The first pass takes what they have in excess,
-// but no more than a sixteenth of all blocks, each later one four times as much, and the last all.
+// evict drops the least recently used blocks, deepest before their parents, and the beliefs about them. It looks at
+// the whole index once. fair: only blocks of holders above their shares. The first pass takes their excess, at most a
+// sixteenth of all blocks; each later pass takes four times as much, and the last all.
 func (x *Index) evict(pass int, fair bool) {
 	b := &x.blocks
 	b.ghosts = b.ghosts[:0]
 	before, excess := b.held, x.compareShares()
-	// Few at a time cost many a look; many at a time take all from one whose excess is small.
+	// A small n costs many passes; a large n takes more than its excess from a holder.
 	n := before / 16
 	if fair {
 		n = min(n, max(excess, before/256, before/4/int64(max(x.known, 1))))
@@ -241,7 +242,7 @@ func (x *Index) evict(pass int, fair bool) {
 		h.noteEvicted(&had)
 		x.collectAll(h)
 		if last {
-			x.releaseAll(h) // what is left are points that wait for each other
+			x.releaseAll(h) // only points that wait for each other are left
 		}
 	}
 	b.stale = true
@@ -251,7 +252,7 @@ func (x *Index) evict(pass int, fair bool) {
 	x.slack = need{}
 }
 
-// noteEvicted notes what a holder has less than before an eviction.
+// noteEvicted counts the blocks that a holder lost since before.
 func (h *holder) noteEvicted(before *[block.NumTiers]int64) {
 	for t := range before {
 		h.evicted[t] += before[t] - h.blocks[t]

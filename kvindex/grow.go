@@ -101,7 +101,7 @@ func (b *blocks) tip(h *holder, parent block.Key, rooted bool, depth uint32) uin
 	return i
 }
 
-// begin counts a strand for the holder that begins it, and returns the mark of that.
+// begin counts a strand for the holder that begins it, and returns the strand's mark of that holder.
 func (b *blocks) begin(h *holder) uint32 {
 	if h.id >= mostBegan {
 		return 0
@@ -121,7 +121,8 @@ func (b *blocks) begunBy(h *holder) int64 {
 	return 0
 }
 
-// disinherit lets strands that a holder began and others have count for nobody: the holder is being forgotten.
+// disinherit makes the strands that h began count for no holder: h is being forgotten, and others may have their
+// blocks.
 func (b *blocks) disinherit(h *holder) {
 	if b.begunBy(h) == 0 {
 		return

@@ -123,7 +123,7 @@ func (x *Index) meet(id fleet.Holder) *holder {
 // allTiers is the bits of all tiers.
 const allTiers = 1<<block.NumTiers - 1
 
-// refuse counts an announcement, or a block, of a holder that is not taken. tiers are those that it would have been on.
+// refuse counts a refused announcement or block of a holder. tiers are the tiers on which it would have been.
 func (x *Index) refuse(h *holder, tiers uint8) {
 	h.refused++
 	h.broken |= tiers

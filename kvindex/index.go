@@ -18,15 +18,15 @@ type Config struct {
 	// holders; the oldest are dropped. Default 65,536: an offload event comes before its parent by some dozen blocks,
 	// a lost message lets thousands wait until the holder is forgotten and learned again.
 	MaxWaiting int `yaml:"max_waiting"`
-	// WaitingBytes bounds the same in bytes. 0, the default, is 1/16 of Bytes, at most 64 MiB; more than 1/4 of Bytes is
-	// taken as that.
+	// WaitingBytes bounds the same in bytes. 0, the default, is 1/16 of Bytes, at most 64 MiB. A value above 1/4 of
+	// Bytes counts as 1/4.
 	WaitingBytes int64 `yaml:"waiting_bytes"`
 	// MaxSpeculative is how many speculative entries there may be; the oldest are dropped. Default 1 M: two minutes
 	// of requests to holders without events, at 100 requests of 80 new blocks a second.
 	MaxSpeculative int `yaml:"max_speculative"`
 }
 
-// DefaultConfig is what a zero Config means. WaitingBytes is 0 in it, so that it follows Bytes.
+// DefaultConfig has the values that a zero Config stands for. Its WaitingBytes is 0, so that it follows Bytes.
 func DefaultConfig() Config {
 	c := Config{}.withDefaults()
 	c.WaitingBytes = 0
@@ -305,11 +305,11 @@ func (x *Index) clearStrands(h *holder, tier block.Tier) {
 // stretch is how many blocks a writer changes before it lets readers pass: some µs.
 const stretch = 64
 
-// stretchTokens bounds a stretch in tokens, so that no more room is needed for it than for a few hundred blocks of a usual
-// size: one block of the greatest size that there is.
+// stretchTokens bounds a stretch in tokens: one block of the largest size. So a stretch needs no more room than a few
+// hundred blocks of a usual size.
 const stretchTokens = block.MaxSize
 
-// stretch is the same for a holder, in blocks of so many tokens.
+// stretch returns a holder's bound of a stretch in blocks, for blocks of size tokens.
 func (h *holder) stretch(size int) int {
 	n := keyStretch
 	if h.odd {

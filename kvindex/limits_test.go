@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex/kvindextest"
 )
 
-// limited is an index of a few MiB and what a test tells it.
+// limited is an index of a few MiB, with helpers that announce blocks to it.
 type limited struct {
 	*testing.T
 	x      *kvindex.Index
@@ -20,7 +20,7 @@ type limited struct {
 	source *rand.Rand
 }
 
-// words returns n tokens that were never there.
+// words returns n tokens that were never used before.
 func (l *limited) words(n int) []block.Token { return random(l.source, n) }
 
 func newLimited(t *testing.T, size int, cfg kvindex.Config) *limited {

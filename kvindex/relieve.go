@@ -16,10 +16,11 @@ const (
 	fresh = 16
 )
 
-// relieve does a little against a want of room before it is felt: once the last sixteenth of the budget is in use, each
-// stretch that is stored first drops some strands that were not used for long, or sweeps some of what they left, so that
-// no writer waits for all of it at once. Only strands on which nothing hangs go, from their ends, and only what holders have
-// that exceed their shares. What points account for stays: that is for evict, which also comes when this does not keep up.
+// relieve does a little against a want of room before it is felt: once the last sixteenth of the budget is in use,
+// each stretch that is stored first drops some strands that were not used for long, or sweeps some of what they left,
+// so that no writer waits for all of it at once. Only strands without descendants are shortened, from their ends, and
+// only blocks of holders above their shares go. Blocks that points account for stay: evict removes them, and evict
+// also runs when relieve does not keep up.
 func (x *Index) relieve() {
 	if x.resting > 0 {
 		x.resting--

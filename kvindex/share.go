@@ -1,10 +1,10 @@
 package kvindex
 
-// compareShares finds the holders that exceed their fair share, which is the budget divided by the number of holders. Each
-// part of the index is charged to those who use it, in proportion: so all of them together are charged all memory, and a
-// holder that fills a part which others hardly use pays for it. A block counts in full for each holder that has it. If
-// nobody exceeds the share, because some of the budget cannot be used, those with about the most do. It returns how many
-// blocks are as much as they have in excess.
+// compareShares finds the holders that exceed their fair share, which is the budget divided by the number of holders.
+// Each part of the index is charged to its users in proportion. So the charges add up to all memory, and a holder
+// that fills a part which others hardly use pays for that part. A block counts in full for each holder that has it.
+// Some of the budget cannot be used, so perhaps no holder exceeds its share: then the holders with about the highest
+// charge count as exceeding it. It returns the excess of all these holders, in blocks.
 func (x *Index) compareShares() (excess int64) {
 	b := &x.blocks
 	var claims, begun, extra int64
@@ -47,11 +47,11 @@ func (x *Index) compareShares() (excess int64) {
 	return int64(over / all * float64(b.held))
 }
 
-// aboutMost is how much of the most that a holder has is about the most: not so near to it that a single holder pays for
-// all, and not so far that one which has much less than a share would.
+// aboutMost is the fraction of the highest charge from which on a holder's charge is about the highest. A fraction
+// closer to 1 would let a single holder pay for all; a smaller one would charge holders with much less than a share.
 const aboutMost = 0.97
 
-// spares reports whether a set has a holder that does not exceed its share: its blocks stay while others can go.
+// spares reports whether a set has a holder at or below its share: the set's blocks stay while others can go.
 func (x *Index) spares(set setID) bool {
 	if set == 0 {
 		return false

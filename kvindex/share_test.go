@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// flooder announces invented blocks, some at a time.
+// flooder announces invented blocks in batches.
 type flooder struct {
 	x      *kvindex.Index
 	source *rand.Rand

@@ -38,8 +38,8 @@ type HolderStats struct {
 	Bigram  bool
 	// Provable is false when a cache group is of a kind whose blocks prove nothing: matches are 0.
 	Provable bool
-	// Refused counts announcements and blocks of the holder that the index did not take, since it was last forgotten:
-	// those that make no sense, that have no room in an empty index, or whose room another holder's fair share would pay.
+	// Refused counts announcements and blocks that the index did not take from the holder since it was last
+	// forgotten: they are impossible, do not fit in an empty index, or need room from another holder's fair share.
 	Refused int64
 	// Whole says that the index lost nothing of the holder: no block was evicted, none was dropped while it waited for its
 	// parent, and nothing was refused. A loss belongs to the tier of the block. Clear of that tier makes the tier whole

@@ -82,12 +82,13 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 	x.boundWaiting()
 }
 
-// aligned reports whether tokens tell which handle is where.
+// aligned reports whether the tokens determine each handle's place.
 func (s *Stored) aligned() bool {
 	return s.BlockSize > 0 && len(s.Tokens) == len(s.Handles)*s.BlockSize
 }
 
-// impossible reports whether no engine has what is announced: blocks larger than any, or a block that is its own parent. Longer circles are found where they close: see circular.
+// impossible reports whether no engine can have the announced blocks: they are too large, or one is its own parent.
+// Longer circles are found where they close: see circular.
 func (s *Stored) impossible() bool {
 	if s.BlockSize > block.MaxSize || len(s.Tokens) > MaxChain {
 		return true
@@ -103,7 +104,7 @@ func (s *Stored) impossible() bool {
 	return false
 }
 
-// inOrder returns features by where they are.
+// inOrder returns features ordered by position.
 func inOrder(features []block.Feature) []block.Feature {
 	byOffset := func(f, g block.Feature) int { return cmp.Compare(f.Offset, g.Offset) }
 	if !slices.IsSortedFunc(features, byOffset) {
@@ -127,7 +128,7 @@ type announcement struct {
 	features []block.Feature // by offset
 }
 
-// need returns an upper bound of what the stretch stores.
+// need returns an upper bound of the elements that the stretch stores.
 func (a *announcement) need() need {
 	n := need{handles: a.to - a.from, size: max(a.BlockSize, 0)}
 	if a.aligned {
@@ -191,8 +192,8 @@ func (x *Index) announced(h *holder, handle uint64, tier block.Tier, group uint8
 	return p != 0 && x.find(p, tier, group) != 0
 }
 
-// apply applies a stretch of an announcement of an odd holder, and returns up to which handle: the last, when what is left
-// cannot be. It needs tableMu.
+// apply applies a stretch of an odd holder's announcement, and returns the index of the first handle that is left;
+// len(handles) when the rest is impossible. It needs tableMu.
 func (x *Index) apply(a *announcement) int {
 	h := a.holder
 	// cur is the resolved point before the next block; placed tells that it, or the root, is known.

@@ -51,8 +51,8 @@ const (
 	strandFloats = 1 << 16
 	// strandClosed: slots that nobody cleared point beyond the end, so that it must not grow.
 	strandClosed = 1 << 17
-	// The rest is the id of the holder that began the strand, and 1; 0 is none, or one of the last holders of a fleet that
-	// is larger than any known: their strands count for nobody.
+	// The rest is the id of the holder that began the strand, plus 1. It is 0 when there is none, or when the id does
+	// not fit, in a fleet larger than any known: such strands count for no holder.
 	beganShift = 18
 	mostBegan  = 1<<(32-beganShift) - 1
 )
@@ -193,7 +193,7 @@ func (a *strands) each(f func(i uint32, s *strand)) {
 	}
 }
 
-// postOrder calls f for all strands that have blocks, for those that hang on one before that one. f must not change them.
+// postOrder calls f for all strands that have blocks, children before their parent. f must not change the strands.
 func (a *strands) postOrder(f func(i uint32, s *strand)) {
 	a.each(func(root uint32, s *strand) {
 		if s.parent != 0 {
@@ -213,7 +213,7 @@ func (a *strands) postOrder(f func(i uint32, s *strand)) {
 	})
 }
 
-// leftmost returns the first strand in postOrder of those that are a strand or hang on it.
+// leftmost returns the first strand in postOrder of a strand and its descendants.
 func (a *strands) leftmost(i uint32) uint32 {
 	for c := a.at(i).child; c != 0; c = a.at(i).child {
 		i = c

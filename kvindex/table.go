@@ -1,8 +1,9 @@
 package kvindex
 
 // table maps 64-bit keys to 32-bit indexes: open addressing with linear probing, no tombstones, no pointers that the
-// garbage collector would have to follow. It consists of segments that grow and shrink alone, so that growth costs little at a
-// time and needs little room beside what is there. The zero value is empty. Not safe for concurrent change.
+// garbage collector would have to follow. It consists of segments that grow and shrink alone, so that growth costs
+// little at a time and needs little room beside what is there. The zero value is empty. Not safe for concurrent
+// change.
 type table struct {
 	segments [tableSegments]tableSegment
 	n        int // keys
@@ -85,7 +86,7 @@ func (g *tableSegment) place(h, key uint64, val uint32) bool {
 	}
 }
 
-// resize gives a segment so many slots.
+// resize gives a segment size slots.
 func (t *table) resize(g *tableSegment, size int) {
 	old := g.slots
 	t.slots += size - len(old)

@@ -8,7 +8,7 @@ import (
 )
 
 // unfold makes a holder odd: what it knows by names becomes points. It costs a look at all names and all strands, once in
-// a holder's life. Where that has no room in the holder's fair share, the holder gives up what it had.
+// a holder's life. If the holder's fair share has no room for that, the holder loses its blocks.
 func (x *Index) unfold(h *holder) {
 	b, records := &x.blocks, int64(0)
 	for _, n := range h.blocks {

@@ -6,7 +6,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// queue is the list of a holder's points that wait, oldest first: doubly linked.
+// queue is the doubly linked list of a holder's waiting points, oldest first.
 type queue struct {
 	head, tail uint32
 }
@@ -74,11 +74,12 @@ func (x *Index) wait(h *holder, p uint32, parent uint64, hasParent bool, tokens 
 	}
 }
 
-// maxLineage bounds how many waiting ancestors of a block circular looks at. No engine announces so long a line backwards.
+// maxLineage bounds how many waiting ancestors of a block circular looks at. No engine announces a chain of that
+// length backwards.
 const maxLineage = 4096
 
-// circular reports whether a block would be its own ancestor if it waited for a parent: others wait for it, and the parent
-// is one of them, or waits for one, and so on.
+// circular reports whether a block would become its own ancestor by waiting for a parent: the parent itself waits for
+// the block, directly or through other waiting blocks.
 func (x *Index) circular(h *holder, handle, parent uint64) bool {
 	if x.waiters.get(handleKey(h.id, handle)) == 0 {
 		return false
@@ -106,7 +107,7 @@ func (x *Index) circular(h *holder, handle, parent uint64) bool {
 // waitingBase is what a waiting point costs beside its tokens: point, record, extra, queue and table slots.
 const waitingBase = 48 + 16 + extraHeader + 12 + 2*32
 
-// owe counts bytes of what waits.
+// owe counts the bytes of waiting blocks.
 func (x *Index) owe(h *holder, n int64) {
 	h.waitingBytes += n
 	x.waitingBytes += n
@@ -193,7 +194,7 @@ func absolute(features []block.Feature, start int) []block.Feature {
 	return out
 }
 
-// boundWaiting drops waiting points while there are too many: the oldest of the holder that has most of them.
+// boundWaiting drops waiting points while there are too many: the oldest points of the holder with most of them.
 func (x *Index) boundWaiting() {
 	over := func() bool {
 		return x.waiting > x.config.MaxWaiting || x.waitingBytes > x.config.WaitingBytes
@@ -210,7 +211,8 @@ func (x *Index) boundWaiting() {
 			return
 		}
 		x.tableMu.Lock()
-		// A stretch at a time: no holder is so far ahead of another that it would not be the one to drop them all.
+		// Drop a whole stretch before comparing holders again: the order differs little from dropping points one by
+		// one.
 		for n := 0; n < stretch && most.queue.head != 0 && over(); n++ {
 			x.dropPoint(most, x.queued.at(most.queue.head).what)
 			x.counts.waitingDropped++
@@ -219,7 +221,7 @@ func (x *Index) boundWaiting() {
 	}
 }
 
-// giveUp refuses a point that waits and whose place is known, but for which there is no room.
+// giveUp refuses a waiting point whose place is known, but for which there is no room.
 func (x *Index) giveUp(h *holder, p uint32) {
 	x.tableMu.Lock()
 	x.dropPoint(h, p)

@@ -11,22 +11,22 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// Hostile is [Truth] in an index that is at its limit from the start, beside holders that announce whatever does most
-// harm: circles, blocks that are their own parents, unknown parents, giants, the same content under new hashes, floods,
-// and the hashes of honest engines with other tokens. After every operation the index is within its budget, and the
-// operation took no more steps than [StepBudget]. It claims no more than the honest engines have, and of those it calls
-// whole exactly that.
+// Hostile runs [Truth] in an index that is at its limit from the start, beside holders that announce harmful events:
+// circles, blocks that are their own parents, unknown parents, giants, the same content under new hashes, floods, and
+// the hashes of honest engines with other tokens. After every operation the index is within its budget, and the
+// operation took no more steps than [StepBudget]. The index claims no more than the honest engines have, and claims
+// exactly that for holders that it calls whole.
 func Hostile(t *testing.T, make Maker, effort Effort) {
 	t.Helper()
 	runTruths(t, effort, func(r *rand.Rand) error { return runHostile(make, r, effort.Steps) })
 }
 
-// StepBudget is how many steps an operation on so many blocks may take in an index: see the package comment of kvindex.
+// StepBudget returns how many steps an operation on a number of blocks may take: see the package comment of kvindex.
 func StepBudget(s *kvindex.Stats, blocks int) int64 {
 	return int64(blocks+1)*(3*block.MaxSize+s.Budget/128) + 40*s.Budget/16
 }
 
-// hostile is one that means harm, in the place of one or more holders.
+// hostile is an attacker that acts as one or more holders.
 type hostile struct {
 	*rand.Rand
 	door   *Door
@@ -107,7 +107,7 @@ func runHostile(make Maker, r *rand.Rand, steps int) error {
 	return nil
 }
 
-// live does what an engine does next.
+// live does the next operation of an engine.
 func (e *engine) live(r *rand.Rand, m *model) {
 	t := m.texts[r.IntN(len(m.texts))]
 	t.tokens = t.tokens[:e.size+r.IntN(len(t.tokens)-e.size)]
@@ -125,7 +125,7 @@ func (e *engine) live(r *rand.Rand, m *model) {
 	}
 }
 
-// words returns tokens that were never there.
+// words returns tokens that were never used before.
 func (h *hostile) words(n int) []block.Token {
 	out := make([]block.Token, n)
 	for i := range out {
@@ -147,7 +147,7 @@ func (h *hostile) handles(n int) []uint64 {
 	return out
 }
 
-// known returns a handle that may be known, or one that waits.
+// known returns a handle that may be known or waiting.
 func (h *hostile) known() uint64 {
 	if len(h.recent) == 0 || h.IntN(4) == 0 {
 		return uint64(h.IntN(40)) + 1
@@ -164,7 +164,7 @@ func (h *hostile) flood(id fleet.Holder, n, size int) {
 	h.store(id, &kvindex.Stored{Handles: h.handles(n), Tokens: h.words(n * size), BlockSize: size})
 }
 
-// act does one harmful thing and says what.
+// act does one harmful operation and names it.
 func (h *hostile) act(id fleet.Holder) string {
 	h.blocks = 0
 	size := []int{h.size, h.size, h.size, 1, 2*h.size + 1, 24}[h.IntN(6)]

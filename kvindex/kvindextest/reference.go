@@ -190,7 +190,7 @@ func ownParent(s *kvindex.Stored) bool {
 	return false
 }
 
-// circular reports whether a handle is the parent of a block, or what waits leads from the parent to it.
+// circular reports whether a handle is the parent of a block, or an ancestor of that parent among waiting blocks.
 func (h *refHolder) circular(handle, parent uint64) bool {
 	for parent != handle {
 		p := h.byHandle[parent]
