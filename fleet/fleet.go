@@ -234,7 +234,7 @@ func (f *Fleet) Observe(h Holder, o Outcome, now int64) {
 	s.mu.Unlock()
 }
 
-// begin notes that a request in a scope is sent: it may be a trial.
+// begin records that a request in a scope is sent: it may be a trial of an open breaker.
 func (s *holderState) begin(c BreakerConfig, scope Scope, now int64) {
 	list := s.scopes.Load()
 	if s.blockedUntil.Load() == 0 && list == nil {

@@ -20,8 +20,8 @@ type ledger struct {
 	// first was, and since when it is being computed.
 	predicted, head, since atomic.Int64
 
-	// Of requests that show no first token: when their prompts are computed, by the time model; the uncached tokens of all whose
-	// answer has not come; and of those, the ones that the engine's last report had in its queue.
+	// For requests without a first token: the times at which their prompts will be computed, by the time model; the
+	// uncached tokens of all that are unanswered; and the part of these in the engine's queue by its last report.
 	whole, unseen, queued atomic.Int64
 
 	timing published
@@ -37,7 +37,7 @@ type ledger struct {
 	learnAt int64 // when an answer may teach again
 }
 
-// sharing is what requests have up to a mark and behind the one before.
+// sharing is the requests' blocks between one mark and the mark before it.
 type sharing struct {
 	requests int32
 	blocks   int32 // as the first of them counted: the engine's block size may be learned while they are under way
@@ -83,8 +83,8 @@ func (l *ledger) project(out *Load, now int64) {
 	l.projectWhole(out, now)
 }
 
-// projectWhole adds the prompts of requests that show no first token: what the time model says is left, but no more than they have,
-// and no less than what the engine said waits in its queue.
+// projectWhole adds the prompts of requests without a first token: the tokens that are left by the time model, at
+// most their prompts' tokens, and at least the tokens that the engine reported in its queue.
 func (l *ledger) projectWhole(out *Load, now int64) {
 	if out.Timing.Token <= 0 {
 		return
@@ -99,8 +99,8 @@ func (l *ledger) projectWhole(out *Load, now int64) {
 	out.PendingTokens += tokens
 }
 
-// report notes that the engine has so many requests in its queue: the newest ones, as engines take them in order. It returns how many
-// of them are ours and show no first token, and their uncached tokens.
+// report records the number of requests in the engine's queue: the newest ones, as engines take them in order. It
+// returns how many of these are ours and without a first token, and their uncached tokens.
 func (l *ledger) report(waiting int64) (requests, tokens int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -123,7 +123,8 @@ func (l *ledger) report(waiting int64) (requests, tokens int64) {
 	return requests, tokens
 }
 
-// computed notes that the prompt of a request that shows no first token is computed, or that the request is over. mu is held.
+// computed records that the prompt of a request without a first token is computed, or that the request is over. mu is
+// held.
 func (l *ledger) computed(r *Reservation) {
 	if !r.unseen {
 		return

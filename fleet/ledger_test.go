@@ -123,8 +123,8 @@ func TestWhateverRequestsShareNothingIsLeft(t *testing.T) {
 	}
 }
 
-// An engine's events may correct its block size while requests are under way: the same mark then stands for more or fewer
-// blocks than when it was first counted.
+// An engine's events may correct its block size while requests are under way: the same mark then stands for more or
+// fewer blocks than when it was first counted.
 func TestSharedBlocksAreGivenBackAsTheyWereCounted(t *testing.T) {
 	for _, c := range []struct {
 		name          string
@@ -293,8 +293,8 @@ func TestPressureRisesAsACacheFills(t *testing.T) {
 	}
 }
 
-// TestAStalledEngineKeepsItsPrompts: answers in one piece show no first token. By the time model their prompts would be computed though
-// the engine does nothing.
+// TestAStalledEngineKeepsItsPrompts: answers in one piece have no first token, and the time model alone would count
+// their prompts as computed although the engine does nothing.
 func TestAStalledEngineKeepsItsPrompts(t *testing.T) {
 	f := New(Config{})
 	f.Put("http://a", serving("m", 1))

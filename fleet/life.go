@@ -1,6 +1,6 @@
 package fleet
 
-// Signs are what an answer of a worker tells about the process that gave it. A zero field was not told.
+// Signs are the facts in a worker's answer that identify its process. A zero field was not reported.
 type Signs struct {
 	Started float64 // when the process began, in Unix seconds
 	Tokens  float64 // prompt tokens that it ever computed
@@ -9,14 +9,14 @@ type Signs struct {
 	Seed    int64   // a number that the process drew when it began
 }
 
-// life is what is known of the process behind a URL.
+// life is the last known signs of the process behind a URL.
 type life struct {
 	incarnation uint64
 	refused     bool // a connection was refused since the last answer
 	last        Signs
 }
 
-// Refused notes that nobody took a connection at the worker's address: its process has ended.
+// Refused records that the worker's address refused a connection: its process has ended.
 func (f *Fleet) Refused(id WorkerID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -25,12 +25,12 @@ func (f *Fleet) Refused(id WorkerID) {
 	}
 }
 
-// Answered notes an answer of the worker and reports whether another process gave it than the answer before: then the worker's
-// Incarnation grows by one, it starts slowly, and what was learned from requests about its cache is void. What the worker's events say is not:
-// their stream tells a restart by itself.
+// Answered records an answer of the worker, and reports whether it came from another process than the answer before.
+// Then the worker's Incarnation grows by one, the worker starts slowly, and everything learned from requests about
+// its cache is void. Facts from the worker's events stay: an event stream shows a restart by itself.
 //
-// A new process follows one that refused connections, begins later, has computed fewer tokens, or differs in what does not change
-// while a process runs.
+// The process is new if connections were refused before it, if it started later, if it has computed fewer tokens, or
+// if a sign differs that does not change while a process runs.
 func (f *Fleet) Answered(id WorkerID, s Signs) (restarted bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -58,11 +58,12 @@ func (f *Fleet) Answered(id WorkerID, s Signs) (restarted bool) {
 	return true
 }
 
-// before reports whether next are the signs of a later process.
+// before reports whether next are the signs of another, later process than s.
 func (s *Signs) before(next *Signs) bool {
 	switch {
 	case s.Started > 0 && next.Started > 0:
-		// A process tells one start for ever, but for rounding. An earlier one is of another process behind the same address.
+		// A process always reports the same start, except for rounding. An earlier start belongs to another process
+		// behind the same address.
 		if next.Started > s.Started+0.1 {
 			return true
 		}
@@ -74,7 +75,7 @@ func (s *Signs) before(next *Signs) bool {
 		s.Seed != 0 && next.Seed != 0 && next.Seed != s.Seed
 }
 
-// note keeps what next tells.
+// note keeps the signs that next reports.
 func (s *Signs) note(next *Signs) {
 	s.Started = max(s.Started, next.Started)
 	if next.Tokens > 0 {

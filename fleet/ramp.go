@@ -5,16 +5,17 @@ import (
 	"time"
 )
 
-// How a holder that returns earns its share. It begins with firstShare, and has all of it after rampServed answers or after
-// rampTime, whichever comes first: answers on a busy fleet, time on a quiet one. A failure begins the ramp again.
+// Slow start of a holder that returns. It begins with firstShare, and has its whole share after rampServed answers or
+// after rampTime, whichever comes first: answers on a busy fleet, time on a quiet one. A failure begins the ramp
+// again.
 const (
 	firstShare = 0.1              // some requests have to go there, or nothing would be learned; a tenth can be retried elsewhere
 	rampServed = 50               // answers: an engine that fails under load has shown it by then
 	rampTime   = 10 * time.Second // two intervals of active checks: a quiet holder is not kept small for longer
 )
 
-// ramp is the slow start of a holder that was away: its breaker was open, it was not ready, it froze, or it asked for a pause. Any
-// goroutine may use it without a lock. The zero value has all of its share.
+// ramp is the slow start of a holder that was away: its breaker was open, it was not ready, it froze, or it asked for
+// a pause. Any goroutine may use it without a lock. The zero value gives the whole share.
 type ramp struct {
 	since  atomic.Int64 // Unix nanoseconds; 0: over; rampPending: it begins when the share is next asked for
 	served atomic.Int64 // answers since
@@ -28,7 +29,7 @@ func (r *ramp) begin(now int64) {
 	r.since.Store(max(now, rampPending))
 }
 
-// fail begins a ramp again that is not over.
+// fail restarts a ramp that is not over.
 func (r *ramp) fail(now int64) {
 	if r.since.Load() > rampPending {
 		r.begin(now)
@@ -41,7 +42,7 @@ func (r *ramp) serve() {
 	}
 }
 
-// share returns how much of its share the holder gets at now, firstShare to 1.
+// share returns the part of its requests that the holder gets at now, firstShare to 1.
 func (r *ramp) share(now int64) float64 {
 	since := r.since.Load()
 	if since == 0 {

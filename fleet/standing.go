@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// Scope is what a request asks a worker for, as a hash: a model name at an endpoint. A worker that is useless for one may serve
-// the others. The zero Scope is none.
+// Scope is the hash of a request's model name and endpoint. A worker that is useless in one scope may serve the
+// others. The zero Scope is none.
 type Scope uint64
 
 // ScopeOf returns the scope of requests for a model name at an endpoint.
@@ -22,10 +22,10 @@ func ScopeOf(model, endpoint string) Scope {
 	return Scope(max(h, 1))
 }
 
-// Bar is why a holder should get no request.
+// Bar is the reason why a holder should get no request.
 type Bar uint8
 
-// The bars. A suspect gets requests all the same where nobody else can take them.
+// The bars. A suspect still gets requests that no other holder can take.
 const (
 	BarNone        Bar = iota
 	BarUnavailable     // its worker is not ready, or its breaker is open
@@ -34,13 +34,13 @@ const (
 	BarSuspect         // its worker seems to be frozen
 )
 
-// Standing is what a holder may be given now.
+// Standing says whether a holder may get a request now, and which share of its requests.
 type Standing struct {
 	Bar   Bar
-	Share float64 // of the requests that it would get, by its ramp: 1 unless it returned a moment ago
+	Share float64 // the part of its requests that it gets, by its ramp: 1 unless it returned a moment ago
 }
 
-// Standing returns what h may be given at now, in Unix nanoseconds, of requests in a scope by a tenant. It takes no lock.
+// Standing returns h's standing at now, in Unix nanoseconds, for a tenant's requests in a scope. It takes no lock.
 func (s *Snapshot) Standing(h Holder, scope Scope, tenant string, now int64) Standing {
 	if !s.Available(h, now) {
 		return Standing{Bar: BarUnavailable}
@@ -73,8 +73,8 @@ type scopeHealth struct {
 	breaker Breaker // guarded by the holder's mu
 }
 
-// mostScopes is how many scopes a holder may be in trouble with. A worker that fails in more is told apart no further: the
-// oldest is forgotten, and found out again.
+// mostScopes bounds the scopes in which a holder's health is kept. When a holder fails in more scopes, the oldest is
+// forgotten and must be learned again.
 const mostScopes = 32
 
 func find(list []*scopeHealth, scope Scope) *scopeHealth {
@@ -86,8 +86,8 @@ func find(list []*scopeHealth, scope Scope) *scopeHealth {
 	return nil
 }
 
-// ObserveScope notes how a request in a scope ended at h, at now: passive health of that scope alone. Failed is for answers that
-// others would have given better.
+// ObserveScope records the outcome of a request in a scope at h, at now, for the passive health of that scope alone.
+// OutcomeFailed means that another worker answered the same request better.
 func (f *Fleet) ObserveScope(h Holder, scope Scope, o Outcome, now int64) {
 	s := f.Snapshot().state(h)
 	if s == nil || scope == 0 || s.scopes.Load() == nil && o != OutcomeFailed {
@@ -116,7 +116,7 @@ func (f *Fleet) ObserveScope(h Holder, scope Scope, o Outcome, now int64) {
 	}
 }
 
-// without returns list without x, nil when nothing is left.
+// without returns list without x, nil when the result is empty.
 func without(list []*scopeHealth, x *scopeHealth) *[]*scopeHealth {
 	if len(list) == 1 {
 		return nil
@@ -130,7 +130,7 @@ func without(list []*scopeHealth, x *scopeHealth) *[]*scopeHealth {
 	return &rest
 }
 
-// observe notes an outcome with a breaker, and begins a ramp when the breaker closes.
+// observe passes an outcome to a breaker, and begins a ramp when the breaker closes.
 func observe(b *Breaker, r *ramp, c BreakerConfig, o Outcome, now int64) {
 	closed := b.Closed()
 	b.Observe(c, o, now)
@@ -144,8 +144,8 @@ func observe(b *Breaker, r *ramp, c BreakerConfig, o Outcome, now int64) {
 	}
 }
 
-// limit is how long a worker asked to be left alone. Where it may be one tenant's own limit it holds for that tenant, until another
-// is told the same.
+// limit is the pause that a worker asked for by a 429. The limit may be one tenant's own: it holds for that tenant
+// only, until a second tenant gets a 429.
 type limit struct {
 	until  atomic.Int64  // Unix nanoseconds
 	tenant atomic.Uint64 // 0 is all
@@ -159,8 +159,8 @@ func (l *limit) holds(tenant string, now int64) bool {
 	return only == 0 || only == uint64(ScopeOf(tenant, ""))
 }
 
-// Limit makes h get no requests of a tenant before until, in Unix nanoseconds, and none of anybody when another tenant was told
-// the same or tenant is "". Afterwards it starts slowly.
+// Limit keeps a tenant's requests from h before until, in Unix nanoseconds. It keeps all requests from h when tenant
+// is "", or when another tenant's limit holds already. Afterwards h starts slowly.
 func (f *Fleet) Limit(h Holder, tenant string, until, now int64) {
 	s := f.Snapshot().state(h)
 	if s == nil {
@@ -180,7 +180,7 @@ func (f *Fleet) Limit(h Holder, tenant string, until, now int64) {
 	s.ramp.begin(rampPending)
 }
 
-// LimitedUntil returns the time before which h gets no requests of a tenant, 0 when it gets them.
+// LimitedUntil returns the end of the limit that keeps a tenant's requests from h, 0 when there is none.
 func (s *Snapshot) LimitedUntil(h Holder, tenant string, now int64) int64 {
 	if st := s.state(h); st != nil && st.limit.holds(tenant, now) {
 		return st.limit.until.Load()
@@ -188,8 +188,8 @@ func (s *Snapshot) LimitedUntil(h Holder, tenant string, now int64) int64 {
 	return 0
 }
 
-// Suspect makes the holders of a worker get no requests while others can take them, or ends that: then they start slowly. It
-// reports whether that changed anything.
+// Suspect starts or ends the suspicion that a worker is frozen. Meanwhile its holders get no requests that others can
+// take; afterwards they start slowly. It reports whether anything changed.
 func (f *Fleet) Suspect(id WorkerID, suspect bool, now int64) (changed bool) {
 	w := f.Snapshot().ByID(id)
 	if w == nil {
@@ -228,7 +228,7 @@ func (s *holderState) returned() {
 	}
 }
 
-// Share returns how much of its share h gets at now, by its ramp; 1 is all.
+// Share returns the part of its requests that h gets at now, by its ramp; 1 is all.
 func (s *Snapshot) Share(h Holder, now int64) float64 {
 	st := s.state(h)
 	if st == nil {
@@ -237,8 +237,8 @@ func (s *Snapshot) Share(h Holder, now int64) float64 {
 	return st.ramp.share(now)
 }
 
-// Silence returns since when nothing was heard from h, in Unix nanoseconds, while requests of ours were there; 0 when there are
-// none. An engine that computes a long prompt is silent, too.
+// Silence returns the time of the last byte from h, in Unix nanoseconds; 0 when h has no requests of ours. An engine
+// that computes a long prompt is silent, too.
 func (s *Snapshot) Silence(h Holder) (since int64) {
 	st := s.state(h)
 	if st == nil || st.work.requests.Load() == 0 {
