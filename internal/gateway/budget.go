@@ -2,8 +2,8 @@ package gateway
 
 import "sync/atomic"
 
-// budget is a bucket of tokens that requests fill and extra attempts empty: attempts that nobody asked for stay a share of the
-// traffic, however many would be useful. It is safe for concurrent use.
+// budget is a token bucket that requests fill and extra attempts empty: it keeps the extra attempts to a share of the
+// traffic. It is safe for concurrent use.
 type budget struct{ thousandths atomic.Int64 }
 
 const (
@@ -18,7 +18,7 @@ func newBudget() *budget {
 	return b
 }
 
-// earn notes a request.
+// earn adds a request's share of a token.
 func (b *budget) earn() {
 	if b.thousandths.Load() < most {
 		b.thousandths.Add(earned)
@@ -34,5 +34,5 @@ func (b *budget) take() bool {
 	return false
 }
 
-// giveBack returns a token that was not needed.
+// giveBack puts back a token that was not used.
 func (b *budget) giveBack() { b.thousandths.Add(token) }

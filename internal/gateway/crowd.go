@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// crowd is a listener that lets no more than so many clients in at once. The others wait to be accepted, in the system's queue. So
-// that their turn comes, answers end their connections while somebody waits, and those that were idle for a while are closed.
+// crowd is a listener with a bound on open connections. Further clients wait in the system's queue until they are
+// accepted. While a client waits, each answer ends its connection, and idle connections are closed.
 type crowd struct {
 	net.Listener
 	slots  chan struct{}
@@ -21,7 +21,7 @@ type crowd struct {
 	seats map[*seat]struct{}
 }
 
-// seat is a connection that was let in.
+// seat is an accepted connection.
 type seat struct {
 	net.Conn
 	idle atomic.Int64 // since when, Unix nanoseconds; 0: it is not
@@ -36,13 +36,14 @@ func (s *seat) CloseWrite() error {
 }
 
 const (
-	// idleEnough is how long a connection must have been idle to be closed for somebody who waits. A client may be about to ask again:
-	// one that is busy does so within milliseconds, and would lose that request.
+	// idleEnough is how long a connection must have been idle before it is closed for a waiting client. A busy client
+	// sends its next request within milliseconds, and would lose it if its connection were closed.
 	idleEnough = time.Second
 	idleLook   = 100 * time.Millisecond
 )
 
-// crowded bounds server, which listens on l, to most clients; 0 is no bound. It takes over server's ConnState and wraps its Handler.
+// crowded bounds server, which listens on l, to most clients; 0 is no bound. It takes over server's ConnState and
+// wraps its Handler.
 func crowded(l net.Listener, server *http.Server, most int) net.Listener {
 	if most <= 0 {
 		return l
@@ -59,7 +60,7 @@ func crowded(l net.Listener, server *http.Server, most int) net.Listener {
 	return c
 }
 
-// turn notes how a connection is used.
+// turn records a connection's state: idle, active or closed.
 func (c *crowd) turn(conn net.Conn, state http.ConnState) {
 	s, ours := conn.(*seat)
 	if !ours {
@@ -114,7 +115,7 @@ func (c *crowd) admit(conn net.Conn) net.Conn {
 	return s
 }
 
-// closeIdle closes the connections that are idle since before.
+// closeIdle closes the connections that became idle before a time, in Unix nanoseconds.
 func (c *crowd) closeIdle(before int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,7 +126,7 @@ func (c *crowd) closeIdle(before int64) {
 	}
 }
 
-// Close lets nobody in any more.
+// Close stops accepting.
 func (c *crowd) Close() error {
 	c.once.Do(func() { close(c.closed) })
 	return c.Listener.Close()

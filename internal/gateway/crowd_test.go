@@ -40,7 +40,7 @@ func TestClientsBeyondTheLimitWait(t *testing.T) {
 	if most.Load() > limit {
 		t.Errorf("%d requests were served at once, want at most %d", most.Load(), limit)
 	}
-	// Those that are left are idle and kept alive. Another client has its turn all the same.
+	// The remaining connections are idle and kept alive. Another client is served all the same.
 	other := &http.Client{Transport: &http.Transport{}}
 	defer other.CloseIdleConnections()
 	resp, err := other.Post(f.url+"/v1/chat/completions", "application/json", strings.NewReader(chat))

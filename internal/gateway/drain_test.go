@@ -69,8 +69,8 @@ func TestDrainLetsStreamsEnd(t *testing.T) {
 	f.idle(t)
 }
 
-// TestAStreamThatDrainCutsEndsWithAnErrorEvent: a client that does not look at the connection's end must see that it is no whole
-// answer.
+// TestAStreamThatDrainCutsEndsWithAnErrorEvent: a client that ignores how the connection ended must see that the
+// answer is not whole.
 func TestAStreamThatDrainCutsEndsWithAnErrorEvent(t *testing.T) {
 	url, begun, release := held(t)
 	defer close(release)

@@ -7,35 +7,36 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// evidence is how many of each worker's answers were useless of late, by scope: what tells a worker's fault from the client's. A
-// refusal that all workers give alike is the client's fault; one that a worker gives more often than the others is open, until
-// another worker was asked the same. It is safe for concurrent use, and costs a look at one atomic where nothing was ever useless.
+// evidence is the recent share of useless answers of each worker, by scope. It separates a worker's fault from the
+// client's: a refusal that all workers give alike is the client's fault. When one worker refuses more often than the
+// others, the fault is open until another worker has answered the same request. evidence is safe for concurrent use,
+// and costs one atomic load as long as no answer was useless.
 type evidence struct {
 	open   atomic.Int64 // scopes in it
 	mu     sync.Mutex   // guards scopes and what is in them
 	scopes map[fleet.Scope]map[fleet.WorkerID]*conduct
 }
 
-// conduct is what a worker's answers in a scope were like.
+// conduct is the quality of a worker's recent answers in a scope.
 type conduct struct {
-	share   float64 // of useless ones among the last few
+	share   float64 // of useless answers among the last few
 	answers int     // at most memory
 }
 
 const (
 	memory = 16 // answers that a share is of, about
-	// enough is how many answers of the others make their share mean something.
+	// enough is the number of answers from which on another worker's share counts.
 	enough = 4
-	// mostScopes bounds the scopes that are remembered; there are two for each model name that is served. Beyond it all are
+	// mostScopes bounds the remembered scopes; each served model name has two. Beyond the bound all scopes are
 	// forgotten.
 	mostScopes = 1024
-	// usual is the share of useless answers from which on a worker is no more trusted in a scope. Below it the requests may be what
-	// is odd: a client that finds requests which one worker refuses and another serves must not get that worker left alone, unless
-	// it has half of the worker's traffic.
+	// usual is the share of useless answers from which on a worker is distrusted in a scope. Below it the requests
+	// may be at fault. A client that knows requests which only one worker refuses must not be able to exclude that
+	// worker, unless it sends half of the worker's traffic.
 	usual = 0.5
 )
 
-// served notes a good answer.
+// served records a good answer.
 func (e *evidence) served(scope fleet.Scope, w fleet.WorkerID) {
 	if e.open.Load() == 0 {
 		return
@@ -47,7 +48,8 @@ func (e *evidence) served(scope fleet.Scope, w fleet.WorkerID) {
 	e.mu.Unlock()
 }
 
-// useless notes a useless answer. It reports whether it is known to be the client's fault: other workers give their part of them.
+// useless records a useless answer. It reports whether the client is known to be at fault, as other workers give such
+// answers, too.
 func (e *evidence) useless(scope fleet.Scope, w fleet.WorkerID) (known bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -64,7 +66,7 @@ func (e *evidence) useless(scope fleet.Scope, w fleet.WorkerID) (known bool) {
 	return among(workers, w)
 }
 
-// known reports whether useless answers of a worker in a scope are the client's fault.
+// known reports whether a worker's useless answers in a scope are known to be the client's fault.
 func (e *evidence) known(scope fleet.Scope, w fleet.WorkerID) bool {
 	if e.open.Load() == 0 {
 		return false
@@ -74,7 +76,7 @@ func (e *evidence) known(scope fleet.Scope, w fleet.WorkerID) bool {
 	return among(e.scopes[scope], w)
 }
 
-// among reports whether the others give as many useless answers as w does, or half as many.
+// among reports whether the other workers' mean share of useless answers is at least half of w's.
 func among(workers map[fleet.WorkerID]*conduct, w fleet.WorkerID) bool {
 	own, others, n := 0.0, 0.0, 0
 	if c := workers[w]; c != nil {
@@ -89,7 +91,7 @@ func among(workers map[fleet.WorkerID]*conduct, w fleet.WorkerID) bool {
 	return others > 0 && 2*others/float64(n) >= own
 }
 
-// distrusted reports whether so many of a worker's answers in a scope are useless that it is the worker's fault.
+// distrusted reports whether a worker's share of useless answers in a scope is at least usual.
 func (e *evidence) distrusted(scope fleet.Scope, w fleet.WorkerID) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -135,7 +135,8 @@ func (x *exchange) serve() {
 	x.forward(ctx)
 }
 
-// forward tries workers until one answers well, the tries are used up, nobody is left, or another answer would be no better.
+// forward tries workers until one answers well, the tries are used up, no worker is left, or another answer would be
+// no better.
 func (x *exchange) forward(ctx context.Context) {
 	var last proxy.Result
 	for {
@@ -289,7 +290,7 @@ func (x *exchange) showDecision(d *warmpath.Decision) {
 	h.Set(headerTrust, x.rec.Trust)
 }
 
-// outcome is what an attempt's end says about the worker by itself; what a comparison with others says is noted by weigh.
+// outcome returns what an attempt's end alone shows about the worker; weigh compares it with other workers' answers.
 func outcome(r *proxy.Result) fleet.Outcome {
 	switch verdictOf(r) {
 	case failed:
@@ -383,7 +384,7 @@ func (x *exchange) compare(u *api.Usage) {
 	}
 }
 
-// name tells the client the id that its request is logged under; the proxy tells it with a worker's answer.
+// name puts the request's id into the header of an answer of our own; in a worker's answer the proxy does so.
 func (x *exchange) name() { x.w.Header()[headerRequestID] = []string{x.rec.RequestID} }
 
 // fail answers with err.

@@ -13,7 +13,7 @@ import (
 	"github.com/warmpath/warmpath/internal/gateway"
 )
 
-// frozen is a worker that takes requests and says nothing until release is closed or the request's end.
+// frozen is a worker that takes requests and sends nothing until release is closed or the request ends.
 func frozen(t *testing.T, asked *atomic.Int64, release chan struct{}) string {
 	return worker(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -67,7 +67,8 @@ func TestRequestsThatWaitAtAFrozenWorkerAreServedElsewhere(t *testing.T) {
 	f.idle(t)
 }
 
-// TestRescuesStayWithinTheirBudget: a router that mistakes a slow fleet for a frozen one must not ask everything twice.
+// TestRescuesStayWithinTheirBudget: a router that mistakes a slow fleet for a frozen one must not send every request
+// twice.
 func TestRescuesStayWithinTheirBudget(t *testing.T) {
 	var asked atomic.Int64
 	release := make(chan struct{})
@@ -106,7 +107,8 @@ func TestRescuesStayWithinTheirBudget(t *testing.T) {
 	clients.Wait()
 }
 
-// TestAStreamThatBeganStaysAtAFrozenWorker: what was sent cannot be repeated elsewhere, and it goes on when the worker does.
+// TestAStreamThatBeganStaysAtAFrozenWorker: a stream that has begun cannot be repeated elsewhere, and continues when
+// the worker does.
 func TestAStreamThatBeganStaysAtAFrozenWorker(t *testing.T) {
 	url, begun, release := held(t)
 	f := serve(t, func(s *settings) { s.policy = "round_robin" }, url, worker(t, streaming))

@@ -23,7 +23,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Parts are what a Gateway works with; all but Queue, MaxRequests, MaxConnections, ShadowSample, Stalled and External are required.
+// Parts are what a Gateway works with; all but Queue, MaxRequests, MaxConnections, ShadowSample, Stalled and External
+// are required.
 type Parts struct {
 	Router    *warmpath.Router
 	Fleet     *fleet.Fleet
@@ -35,14 +36,14 @@ type Parts struct {
 	// Queue says whether requests wait for a worker (see UseQueue), and MaxRequests from how many of ours a holder is saturated; 0 is no limit.
 	Queue       queue.Config
 	MaxRequests int
-	// MaxConnections is how many clients may be connected at once; the others wait to be accepted. 0 is no limit.
+	// MaxConnections bounds the connections of clients; further clients wait to be accepted. 0 is no limit.
 	MaxConnections int
 	// ShadowSample is the share of the requests that the router's shadow policy is asked about, 0 to 1.
 	ShadowSample float64
 	// Scoped is told of each request that is kept apart by a cache salt or an extra key, before it is sent: engines whose
 	// events do not tell such keys must not be believed where they matter.
 	Scoped func(h fleet.Holder, salt, extra string)
-	// Stalled says why the process makes no progress, "" when it does; nil knows nothing.
+	// Stalled returns the reason of a stall, "" when there is none; nil: stalls are not watched.
 	Stalled func() string
 	// External is whom AskOthers begins with.
 	External map[string]Ask
@@ -88,9 +89,9 @@ func (g *Gateway) Drain() {
 	g.waiting.flush()
 }
 
-// Serve answers requests on l until ctx ends. Then it drains: readiness turns to 503, after DrainDelay no connection is
-// taken any more, requests in flight end by themselves within DrainTimeout, and what is left is cut: a stream by an error
-// event. It returns when all of it has ended: nil, or why listening failed, or that requests had to be cut.
+// Serve answers requests on l until ctx ends. Then it drains: readiness turns to 503, after DrainDelay no connection
+// is taken any more, requests in flight end by themselves within DrainTimeout, and what is left is cut: a stream by
+// an error event. It returns when all of it has ended: nil, or why listening failed, or that requests had to be cut.
 func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	base, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
@@ -144,8 +145,8 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	return err
 }
 
-// lastWords is how long requests that are cut may take to tell their clients: an error event fits into a socket's buffer, unless
-// the client stopped reading.
+// lastWords is how long a cut request may take to send its error event. The event fits into the socket's buffer,
+// unless the client stopped reading.
 const lastWords = time.Second
 
 func pause(d time.Duration) {
@@ -222,7 +223,7 @@ func (g *Gateway) refuse(w http.ResponseWriter, d api.Dialect, reason string, er
 	api.WriteError(w, d, err)
 }
 
-// fieldsOf counts header fields; one that stands several times counts each time.
+// fieldsOf counts header fields; a repeated name counts each time.
 func fieldsOf(h http.Header) int {
 	n := 0
 	for _, values := range h {

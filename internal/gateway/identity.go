@@ -80,14 +80,14 @@ func (id *identity) who(h http.Header) string {
 	return ""
 }
 
-// credentials are header fields whose values nobody else may see. The first two tell a tenant.
+// credentials are header fields with secret values. The first two identify a tenant.
 var credentials = []string{"Authorization", "X-Api-Key", "Api-Key", "Proxy-Authorization", "Cookie"}
 
-// shortestKey is the length from which a beginning of a key counts as one: error texts are cut off somewhere.
+// shortestKey is the length from which on the beginning of a key counts as a key: error texts may cut a key off.
 const shortestKey = 6
 
-// withoutKeys returns text without the values of h's credentials: a worker may repeat in its error what it was sent,
-// and our logs and records repeat the worker's errors.
+// withoutKeys returns text without the values of h's credentials: a worker may repeat the request's header in its
+// error, and our logs and records repeat the worker's errors.
 func withoutKeys(text string, h http.Header) string {
 	const redacted = "[redacted]"
 	for _, name := range credentials {
@@ -111,7 +111,7 @@ func withoutKeys(text string, h http.Header) string {
 
 func separates(r rune) bool { return strings.ContainsRune(" \t;,=", r) }
 
-// hashed stands for a key wherever a tenant is shown.
+// hashed returns the hash that replaces a key wherever a tenant is shown.
 func (id *identity) hashed(key string) string {
 	var text [20]byte
 	return string(strconv.AppendUint(append(text[:0], "key-"...), maphash.String(id.seed, key), 16))

@@ -247,7 +247,7 @@ func TestPanicEndsOneRequest(t *testing.T) {
 	f.idle(t)
 }
 
-// A name of 60 MB cost 496 MB: it was read, kept, quoted and escaped.
+// A model name of 60 MB must not be kept, quoted and escaped in full: that took 496 MB.
 func TestAnAnswerRepeatsLittleOfWhatTheClientSent(t *testing.T) {
 	f := serve(t, nil, worker(t, plain))
 	long := strings.Repeat("x", 16<<20)

@@ -8,17 +8,17 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// rescueTick is how often requests are looked for that wait at a worker that seems to be frozen. It adds to the second within
-// which that is noticed.
+// rescueTick is the pause between two searches for requests that wait at a suspect. It adds to the second in which a
+// frozen worker is noticed.
 const rescueTick = 50 * time.Millisecond
 
-// roster is the exchanges that are at one worker, in no order. They are linked through themselves.
+// roster is the set of exchanges at one worker: an unordered linked list through the exchanges.
 type roster struct {
 	mu    sync.Mutex // guards the links, and what is read of the exchanges in it: see enter
 	first *exchange
 }
 
-// roster returns that of a worker, made on first use.
+// roster returns a worker's roster, made on first use.
 func (g *Gateway) roster(w fleet.WorkerID) *roster {
 	if r, ok := g.rosters.Load(w); ok {
 		return r.(*roster)
@@ -52,7 +52,7 @@ func (r *roster) leave(x *exchange) {
 	r.mu.Unlock()
 }
 
-// rescue has requests tried elsewhere that wait for their first byte at workers that seem to be frozen, until ctx ends.
+// rescue retries requests elsewhere that wait for their first byte at a suspect, until ctx ends.
 func (g *Gateway) rescue(ctx context.Context) {
 	tick := time.NewTicker(rescueTick)
 	defer tick.Stop()
@@ -71,8 +71,8 @@ func (g *Gateway) rescue(ctx context.Context) {
 	}
 }
 
-// rescueFrom abandons the attempts at a worker that another could take, as far as the budget goes. Those that have begun stay: they
-// go on when the worker does.
+// rescueFrom abandons attempts at a worker as far as the budget goes, if another worker could take them. Attempts
+// whose answer has begun stay: they continue when the worker does.
 func (g *Gateway) rescueFrom(w fleet.WorkerID) {
 	r := g.roster(w)
 	r.mu.Lock()

@@ -64,7 +64,7 @@ func TestAnotherWorkerIsTriedBeforeTheFirstByte(t *testing.T) {
 	}
 }
 
-// noDescriptors is a machine that has none left.
+// noDescriptors is a network of a machine without free descriptors.
 type noDescriptors struct{ network.Network }
 
 func (noDescriptors) Dial(context.Context, string, string) (net.Conn, error) {

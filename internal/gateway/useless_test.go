@@ -17,7 +17,7 @@ import (
 
 var manyRequests = flag.Int("useless.requests", 400, "requests of each case of TestAUselessWorkerAttractsNoTraffic; docs/reliability.md tells of 20000")
 
-// answering is a worker that answers at once with a status, a type and a body.
+// answering is a worker that answers at once with a given status, content type and body.
 func answering(status int, kind, body string, headers ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -30,7 +30,7 @@ func answering(status int, kind, body string, headers ...string) http.HandlerFun
 	}
 }
 
-// uselessAnswers are what a worker may say at once and uselessly.
+// uselessAnswers are useless answers that a worker may give at once.
 func uselessAnswers() map[string]http.HandlerFunc {
 	refusal := func(status int, headers ...string) http.HandlerFunc {
 		return answering(status, "application/json", fmt.Sprintf(`{"error":{"message":"no %d"}}`, status), headers...)
@@ -67,8 +67,8 @@ func well(w http.ResponseWriter, r *http.Request) {
 	plain(w, r)
 }
 
-// TestAUselessWorkerAttractsNoTraffic is about a worker that answers sooner than all others, and says nothing: by load it is always
-// the best. No request may fail that another worker could have served.
+// TestAUselessWorkerAttractsNoTraffic: a worker gives useless answers sooner than all others, so that by load it is
+// always the best. No request may fail that another worker could have served.
 func TestAUselessWorkerAttractsNoTraffic(t *testing.T) {
 	requests, policies := int64(*manyRequests), []string{"marginal", "least_load", "round_robin"}
 	if testing.Short() {
@@ -113,8 +113,8 @@ func TestAUselessWorkerAttractsNoTraffic(t *testing.T) {
 	}
 }
 
-// TestWhatAllWorkersRefuseIsTheClientsFault: the client gets the answer, no breaker opens, and once that is known nobody is asked
-// for a second opinion.
+// TestWhatAllWorkersRefuseIsTheClientsFault: the client gets the answer, no breaker opens, and once the fault is
+// known no further worker is asked.
 func TestWhatAllWorkersRefuseIsTheClientsFault(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
@@ -188,7 +188,8 @@ func TestBadRequestsDoNotDoubleTheLoad(t *testing.T) {
 	}
 }
 
-// TestAClientCannotPoisonAWorker: it knows requests that one worker refuses and others serve, such as a prompt that is too long there.
+// TestAClientCannotPoisonAWorker: a client knows requests that one worker refuses and others serve, such as a prompt
+// that is too long there.
 func TestAClientCannotPoisonAWorker(t *testing.T) {
 	short := func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Long") != "" {
@@ -212,7 +213,8 @@ func TestAClientCannotPoisonAWorker(t *testing.T) {
 	}
 }
 
-// TestAWorkerThatIsUselessForOneEndpointServesTheOther: and one that is useless for one model, which is the same.
+// TestAWorkerThatIsUselessForOneEndpointServesTheOther also holds for a worker that is useless for one model: both
+// are scopes.
 func TestAWorkerThatIsUselessForOneEndpointServesTheOther(t *testing.T) {
 	var chats, others atomic.Int64
 	url := worker(t, func(w http.ResponseWriter, r *http.Request) {
@@ -266,7 +268,7 @@ func TestTheSmallestRetryAfterIsTold(t *testing.T) {
 	}
 }
 
-// TestAFleetThatNamesItsModelOtherwiseIsBelieved: all workers tell another name than was asked for.
+// TestAFleetThatNamesItsModelOtherwiseIsBelieved: all workers answer with another model name than the request's.
 func TestAFleetThatNamesItsModelOtherwiseIsBelieved(t *testing.T) {
 	for _, workers := range []int{1, 2} {
 		for _, streamed := range []bool{false, true} {

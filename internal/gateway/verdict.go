@@ -10,17 +10,18 @@ import (
 	"github.com/warmpath/warmpath/internal/proxy"
 )
 
-// verdict is what an answer says of worker and request together.
+// verdict classifies an answer by the possible fault of worker and request.
 type verdict uint8
 
 const (
-	good    verdict = iota // or not the worker's doing
-	failed                 // the worker's fault whatever the request is: no connection, an answer cut short, 503
+	good    verdict = iota // also: not caused by the worker
+	failed                 // certainly the worker's fault: no connection, an answer cut short, 503
 	limited                // 429
-	// What follows may be the request's fault or the worker's: another worker tells. Two answers of one verdict are the request's.
+	// The next three may be the request's fault or the worker's: another worker's answer decides. Two workers with
+	// the same verdict show the request's fault.
 	refused // 3xx, 4xx
-	broken  // 500 and what else is no 502, 503 or 504
-	useless // 200, and no answer
+	broken  // 5xx except 502, 503 and 504
+	useless // 200 without an answer of the dialect
 )
 
 func verdictOf(r *proxy.Result) verdict {
@@ -39,7 +40,7 @@ func verdictOf(r *proxy.Result) verdict {
 	return good
 }
 
-// retryReason is what a retry is counted by.
+// retryReason returns the reason by which a retry is counted.
 func retryReason(r *proxy.Result) string {
 	if r.Class == proxy.Abandoned {
 		return "suspect"
@@ -47,23 +48,23 @@ func retryReason(r *proxy.Result) string {
 	return retryReasons[verdictOf(r)]
 }
 
-// retryReasons are the reasons by verdict; without one it is a failure of this machine.
+// retryReasons are the reasons by verdict. A retry after a good verdict is due to a failure of this machine.
 var retryReasons = [...]string{good: "local", failed: "failed", limited: "limited", refused: "refused", broken: "broken", useless: "useless"}
 
-// doubt is an answer of which another worker tells whose fault it is.
+// doubt is an answer whose fault another worker's answer decides.
 type doubt struct {
 	holder  fleet.Holder
 	worker  fleet.WorkerID
 	verdict verdict
 }
 
-// maxLimit bounds how long a worker is left alone because it asked for it, and defaultLimit is for one that does not say how long.
+// maxLimit bounds the pause that a worker may ask for by a 429; defaultLimit is the pause when it names none.
 const (
 	maxLimit     = time.Minute
 	defaultLimit = time.Second
 )
 
-// weigh notes what an attempt's end says of the holder and worker that were asked, and reports whether another worker is to be asked.
+// weigh records what an attempt's end shows about its holder and worker, and reports whether to ask another worker.
 func (x *exchange) weigh(h fleet.Holder, w *fleet.Worker, last *proxy.Result) (again bool) {
 	k := verdictOf(last)
 	now := time.Now().UnixNano()
@@ -88,7 +89,7 @@ func (x *exchange) weigh(h fleet.Holder, w *fleet.Worker, last *proxy.Result) (a
 	known := x.g.evidence.useless(x.prepared.route.Scope, w.ID)
 	for _, d := range x.doubts {
 		if d.verdict == k {
-			x.doubts = x.doubts[:0] // the request's fault: nobody is blamed
+			x.doubts = x.doubts[:0] // the request's fault: no worker is blamed
 			return false
 		}
 	}
@@ -99,11 +100,11 @@ func (x *exchange) weigh(h fleet.Holder, w *fleet.Worker, last *proxy.Result) (a
 	return true
 }
 
-// believe notes that a worker answers well, and blames those that did not for the same request.
+// believe records a worker's good answer, and blames the workers whose answers to the same request were useless.
 func (x *exchange) believe(h fleet.Holder, w fleet.WorkerID, now int64) {
 	scope := x.prepared.route.Scope
 	if x.odd {
-		x.g.evidence.useless(scope, w) // as the others: that is how it is known
+		x.g.evidence.useless(scope, w) // recorded as for the others: evidence.known needs it
 	} else {
 		x.g.evidence.served(scope, w)
 	}
@@ -116,8 +117,8 @@ func (x *exchange) believe(h fleet.Holder, w fleet.WorkerID, now int64) {
 	x.doubts = x.doubts[:0]
 }
 
-// knows reports whether an answer that names another model than was asked for is one all the same: the worker serves the same model
-// under several names, nobody else could do better, or others name it so, too.
+// knows reports whether an answer that names another model than the request is acceptable: the worker serves the same
+// model under several names, no other worker could do better, or others use that name, too.
 func (x *exchange) knows(name []byte) bool {
 	d := x.decision
 	if d == nil {
@@ -162,8 +163,8 @@ func tried(list []fleet.WorkerID, id fleet.WorkerID) bool {
 	return false
 }
 
-// better returns which of two results of a request tells its client more, where neither served it: an engine's own answer tells
-// more than that there was none, and of two that ask to come back the earlier one is right.
+// better returns the more useful of two results for the client when neither served the request: an engine's answer
+// before none, and of two 429 the one with the smaller Retry-After.
 func better(a, b *proxy.Result) *proxy.Result {
 	switch {
 	case a.Answer == nil || b.FirstByte || b.Class == proxy.Cut || b.Class == proxy.ClientGone:
@@ -176,7 +177,7 @@ func better(a, b *proxy.Result) *proxy.Result {
 	return b
 }
 
-// limitedFor returns how long until one of the workers that asked to be left alone takes requests like x's again.
+// limitedFor returns the time until the first limited worker takes requests like q again.
 func (g *Gateway) limitedFor(q *warmpath.Request) time.Duration {
 	snap := g.Fleet.Snapshot()
 	now := time.Now().UnixNano()
@@ -191,7 +192,7 @@ func (g *Gateway) limitedFor(q *warmpath.Request) time.Duration {
 	return time.Duration(first - now)
 }
 
-// limitedError is what the client of a request is told whose workers all asked to be left alone; nil for another error.
+// limitedError returns the client's error when all workers for the request asked for a pause; nil for another err.
 func (x *exchange) limitedError(err error) error {
 	if !errors.Is(err, warmpath.ErrLimited) {
 		return nil

@@ -229,8 +229,8 @@ func (w *waiting) measure(ctx context.Context, a *guest, now time.Time) error {
 // errDraining is what those that wait are told when the process drains.
 var errDraining = api.Draining()
 
-// errShed is what a request of a heavy tenant is told whose place another tenant got: the same as one that finds the
-// queue full.
+// errShed is the error of a request that was shed for another tenant: the same as of a request that finds the queue
+// full.
 type errShed struct{ error }
 
 func (e errShed) Unwrap() error { return e.error }
