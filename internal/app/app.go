@@ -36,8 +36,8 @@ type Options struct {
 	// Models is where the models' files are on this machine, where some of the configuration's were downloaded; nil takes
 	// the configuration's.
 	Models []inprocess.Path
-	// Network is where clients, workers and their events are; nil means the machine's. Files of models are downloaded over
-	// the machine's all the same.
+	// Network is the network of clients, workers and their events; nil means the machine's. Files of models are
+	// always downloaded over the machine's network.
 	Network network.Network
 }
 
@@ -120,9 +120,9 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	return a, nil
 }
 
-// connections is how many clients may be connected, so that the descriptors which the process may have are enough: three for each,
-// its own, one to the worker that serves it and one that asked for its tokens and is kept, and an eighth for all else, as probes,
-// reports and events. 0 where nothing bounds them.
+// connections returns the number of clients that the limit of descriptors allows; 0 is no bound. A client needs
+// three: its own connection, one to the worker that serves it, and one that asked for its tokens and stays open. An
+// eighth is reserved for probes, reports, events and the rest.
 func (a *App) connections() int {
 	limit := network.Descriptors()
 	if limit == 0 || a.options.Network != nil {
@@ -136,7 +136,8 @@ func (a *App) connections() int {
 	return clients
 }
 
-// fewDescriptors is below what a gateway of some hundred clients needs, and what systems give by default.
+// fewDescriptors is the limit below which the log has a warning: a gateway needs more for some hundred clients, and
+// 1,024, a common default, is too low.
 const fewDescriptors = 4096
 
 // expiry is how long a request may give no sign of life before it counts as lost, where requests end after timeout at the latest: an
@@ -196,14 +197,14 @@ func (a *App) Router() *warmpath.Router { return a.router }
 // Telemetry returns what was counted.
 func (a *App) Telemetry() *telemetry.Telemetry { return a.telemetry }
 
-// endMargin is how long the end may take beyond the drain: requests that are cut say their last words (1 s), and the admin
-// listener ends (2 s); the rest is for a busy machine.
+// endMargin is how long the process may take to end after the drain: cut requests send their error event (1 s), the
+// admin listener ends (2 s), and the rest is for a busy machine.
 const endMargin = 5 * time.Second
 
-// Run serves until ctx ends, then drains: the gateway first, with workers still watched and events still followed, then
-// everything else. It returns when all it started has ended; an error when something could not start, failed, or had to
-// be cut. What has not ended within endMargin after the drain is left behind, whatever it waits for: the process has to end. The
-// error says what hangs then.
+// Run serves until ctx ends, then drains: the gateway first, with workers still watched and events still followed,
+// then everything else. It returns when all it started has ended; an error when something could not start, failed, or
+// had to be cut. A component that has not ended within endMargin after the drain is abandoned, so that the process
+// ends. The error names the components that hang.
 func (a *App) Run(ctx context.Context) error {
 	a.mu.Lock()
 	cfg := a.cfg
@@ -314,7 +315,7 @@ func (g *group) run(name string, stop context.CancelCauseFunc, component func() 
 	})
 }
 
-// begin notes that a component runs until end is called.
+// begin records that a component runs until end is called.
 func (g *group) begin(name string) (end func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -328,7 +329,7 @@ func (g *group) begin(name string) (end func()) {
 	}
 }
 
-// names returns the components that run.
+// names returns the names of the running components.
 func (g *group) names() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -57,7 +57,7 @@ func recordedBatches(t *testing.T) []kvevent.Batch {
 	return all
 }
 
-// mutator makes messages that an engine could send only if it lied, from messages that engines sent.
+// mutator makes messages that no honest engine sends, from recorded messages of engines.
 type mutator struct {
 	random  *rand.Rand
 	batches []kvevent.Batch
@@ -140,8 +140,8 @@ func (m *mutator) next() []byte {
 	return payload
 }
 
-// promise is how long a completion and /admin/workers may take. A machine under the race detector, or with much else to do, is
-// measured by what the same takes there when all is calm.
+// promise is how long a completion and /admin/workers may take. It is a second, or on a slow machine 20 times the
+// duration without load, and at least 10 s under the race detector.
 func promise(calm time.Duration) time.Duration {
 	limit := max(time.Second, 20*calm)
 	if raced {

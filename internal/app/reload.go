@@ -57,7 +57,7 @@ func (a *App) Reload() (changes []string, err error) {
 	return changes, nil
 }
 
-// errNoWorkers refuses a file that would take all workers away without saying so: it may be empty, or only half written.
+// errNoWorkers refuses a file without the key workers: it may be empty, or only half written.
 var errNoWorkers = errors.New("the file does not say workers, and is perhaps cut short: to take all workers away, write workers: []")
 
 // take puts what a reload applies into the configuration that is in force.

@@ -16,7 +16,8 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// A worker without events that restarts has an empty cache: nothing is expected there, though the same process was never seen away.
+// A worker without events that restarts has an empty cache: nothing is expected there, though the same process was
+// never seen away.
 func TestNothingIsExpectedOfAWorkerWithoutEventsThatRestarted(t *testing.T) {
 	engines := []*mockengine.Server{engine(t, nil), engine(t, nil)}
 	cfg := settings(engines...)

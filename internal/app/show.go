@@ -92,7 +92,7 @@ func streamOf(s *ingest.Stats) *admin.Stream {
 	return out
 }
 
-// indexHolders returns what the indexes know of each holder, over all tiers.
+// indexHolders returns the indexes' statistics of each holder, over all tiers.
 func (a *App) indexHolders() map[fleet.Holder]admin.IndexHolder {
 	out := map[fleet.Holder]admin.IndexHolder{}
 	for _, x := range a.indexes.get() {

@@ -10,8 +10,8 @@ import (
 	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
-// lastKnown gives what fetch returns, or what it returned last when it takes too long: figures that are read under a lock must be
-// had while somebody holds that lock for ever. Its methods may be called from any goroutine.
+// lastKnown caches the result of fetch, and returns the last one when fetch takes too long: figures that are read
+// under a lock must be available even while that lock is held for ever. Its methods may be called from any goroutine.
 type lastKnown[T any] struct {
 	fetch func() T // set before the first get
 
@@ -22,10 +22,10 @@ type lastKnown[T any] struct {
 	running chan struct{} // closed when it has ended; nil: none is under way
 }
 
-// fetchLimit is how long figures are waited for. They take microseconds; a busy machine may need more.
+// fetchLimit is how long get waits for fetch. A fetch takes microseconds; a busy machine may need more.
 const fetchLimit = 250 * time.Millisecond
 
-// get returns the figures of now, or after fetchLimit the last known ones.
+// get returns current figures, or after fetchLimit the last known ones.
 func (l *lastKnown[T]) get() T {
 	l.mu.Lock()
 	if l.running == nil {
@@ -72,10 +72,11 @@ func (l *lastKnown[T]) stale() time.Duration {
 	return 0
 }
 
-// stale returns how old the figures of the index and of the event streams are that are shown.
+// stale returns the age of the shown figures of the index and of the event streams.
 func (a *App) stale() time.Duration { return max(a.indexes.stale(), a.events.stale()) }
 
-// stalls describes the work that can stall. It takes no lock that is held while a decision is made or an event applied.
+// stalls returns the age of each kind of work that can stall. It takes no lock that is held while a decision is made
+// or an event applied.
 func (a *App) stalls() []telemetry.Stall {
 	now := time.Now()
 	age, who := a.ingest.Oldest(now)
@@ -85,7 +86,7 @@ func (a *App) stalls() []telemetry.Stall {
 	}
 }
 
-// stalled says what makes no progress, "" when all does.
+// stalled names the work that makes no progress, "" when there is none.
 func (a *App) stalled() string {
 	var what []string
 	for _, s := range a.stalls() {
@@ -104,7 +105,7 @@ func (a *App) stalled() string {
 	return "stalled: " + strings.Join(what, "; ")
 }
 
-// watchStalls logs when a stall begins and when it has ended, and keeps the last known figures young.
+// watchStalls logs the beginning and the end of each stall, and refreshes the last known figures.
 func (a *App) watchStalls(ctx context.Context) error {
 	ticker := time.NewTicker(telemetry.StallAfter / 4)
 	defer ticker.Stop()

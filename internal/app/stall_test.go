@@ -19,7 +19,8 @@ import (
 	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
-// lockIndexes takes the locks of all indexes, as an operation that never ends does, until the returned function is called.
+// lockIndexes takes the locks of all indexes, as an operation that never ends does, until the returned function is
+// called.
 func lockIndexes(r *warmpath.Router) (unlock func()) {
 	field := reflect.ValueOf(r).Elem().FieldByName("indexes")
 	all := reflect.NewAt(field.Type(), field.Addr().UnsafePointer()).MethodByName("Load").Call(nil)[0].Elem()
@@ -37,7 +38,7 @@ func lockIndexes(r *warmpath.Router) (unlock func()) {
 	})
 }
 
-// look asks a path and returns status and body. Every path that tells of a stall must answer during one.
+// look requests a path and returns status and body. Every path that reports stalls must answer during one.
 func (r *router) look(url string) (int, string) {
 	r.t.Helper()
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
@@ -144,7 +145,7 @@ func TestTheProcessEndsWhateverIsLocked(t *testing.T) {
 	r.wait("what hung has ended", func() bool { return !r.listens() })
 }
 
-// listens reports whether somebody serves clients.
+// listens reports whether the address accepts connections.
 func (r *router) listens() bool {
 	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Get(r.url + "/health")

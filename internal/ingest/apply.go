@@ -50,8 +50,8 @@ func (s *stream) clear(e *kvevent.Event) (generation uint64) {
 		}
 		s.tiers = 0
 	}
-	// An empty cache has no history that could be missing, and no block that is not known. An offload tier that a reset
-	// leaves alone may have blocks that were forgotten here.
+	// An empty cache has no missing history and no unknown block. But an offload tier that the reset does not clear
+	// may have blocks that the index forgot.
 	if s.tiers == 0 && !(s.offloads && s.engine == fleet.EngineVLLM) {
 		s.complete, s.missing, s.broken, s.unread = true, "", false, ""
 	}

@@ -184,7 +184,7 @@ func (b *bound) Lost(from, to uint64) {
 	}
 }
 
-// Unnumbered implements zmq.Unnumbered. The stream is told with its first message, when it is known whose it is.
+// Unnumbered implements zmq.Unnumbered. It passes the call on with the first message: only then the stream is known.
 func (b *bound) Unnumbered() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

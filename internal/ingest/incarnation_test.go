@@ -12,12 +12,12 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// guessing are the policies that learn from requests what is where.
+// guessing are the policies that learn the caches' content from requests.
 var guessing = []string{
 	"cache_aware", "vllm_cache_aware", "prefix_cache_affinity", "estimated", "kv:use_kv_events=false", "kv", "kv_aware", "marginal",
 }
 
-// guesser is a router over two workers without events, by one policy, and the manager that forgets.
+// guesser is a router with one policy over two workers without events, and its manager.
 func guesser(t *testing.T, name string) (f *fleet.Fleet, r *warmpath.Router, m *Manager) {
 	t.Helper()
 	spec, err := policy.Parse(name)
@@ -36,7 +36,7 @@ func guesser(t *testing.T, name string) (f *fleet.Fleet, r *warmpath.Router, m *
 	return f, r, m
 }
 
-// knows reports what the router expects of a prompt on each worker, as the policy's candidates show it.
+// knows returns the match that the router expects on each worker for a prompt, from the policy's candidates.
 func knows(t *testing.T, r *warmpath.Router, tokens []block.Token, text string, now time.Time) map[fleet.Holder]policy.Candidate {
 	t.Helper()
 	d, err := r.Explain(t.Context(), &warmpath.Request{Model: "m", Tokens: tokens, Text: []byte(text), Rank: -1, Now: now.UnixNano()})
@@ -51,7 +51,8 @@ func knows(t *testing.T, r *warmpath.Router, tokens []block.Token, text string, 
 	return all
 }
 
-// TestNoPolicyFollowsWhatItLearnedToAWorkerThatRestarted: a worker without events, whose process is another, has an empty cache.
+// TestNoPolicyFollowsWhatItLearnedToAWorkerThatRestarted: a worker without events has an empty cache when its process
+// is another one.
 func TestNoPolicyFollowsWhatItLearnedToAWorkerThatRestarted(t *testing.T) {
 	for _, name := range guessing {
 		for how, restart := range map[string]func(*fleet.Fleet, fleet.WorkerID){
@@ -101,7 +102,7 @@ func TestNoPolicyFollowsWhatItLearnedToAWorkerThatRestarted(t *testing.T) {
 	}
 }
 
-// A stream tells a restart by itself, and has perhaps learned the new process already.
+// An event stream shows a restart by itself, and may have learned the new process already.
 func TestWhatEventsToldStaysWhenAnotherProcessIsFound(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))

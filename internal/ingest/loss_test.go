@@ -11,7 +11,8 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// wholeAgain are what makes a holder whole after a loss: a reset of its cache, and a restart whose history is replayed.
+// wholeAgain are the events that make a holder whole after a loss: a reset of its cache, and a restart with a
+// replayed history.
 var wholeAgain = map[string]func(t *testing.T, s *stream){
 	"a reset of its cache": func(t *testing.T, s *stream) {
 		s.Message(9999, wire(t, "vllm-0.32.0", batch(kvevent.Event{Kind: kvevent.Cleared, Group: -1})))

@@ -130,8 +130,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// Oldest returns for how long the oldest application of events has been under way at now, and whose events they are; 0 when none
-// is. It waits for nobody who applies events.
+// Oldest returns the age of the oldest application of events under way at now, and its holder; 0 when there is none.
+// It takes no lock that is held while events are applied.
 func (m *Manager) Oldest(now time.Time) (age time.Duration, who string) {
 	age, who = ageOf(&m.began, now), "the follower of all streams"
 	for _, f := range m.list() {
@@ -216,8 +216,8 @@ func (m *Manager) reconcile(ctx context.Context, snap *fleet.Snapshot) {
 	}
 }
 
-// forgetAbsent forgets the holders that left since the last snapshot, and what was learned from requests of those whose process
-// is another: also holders without events leave guesses behind, in the index and in policies.
+// forgetAbsent forgets the holders that left since the last snapshot. For holders with a new process it forgets what
+// was learned from requests: holders without events leave guesses behind, too, in the index and in policies.
 func (m *Manager) forgetAbsent(snap *fleet.Snapshot) {
 	for h := range m.present {
 		if snap.Worker(h) == nil {
@@ -236,8 +236,8 @@ func (m *Manager) forgetAbsent(snap *fleet.Snapshot) {
 	}
 }
 
-// forgetLearned forgets what was learned from requests. A holder whose events are followed keeps what they told: its stream tells a
-// restart by itself, and may have learned the new process already.
+// forgetLearned forgets what was learned from requests. A holder with an event stream keeps the announced blocks: the
+// stream shows a restart by itself, and may have learned the new process already.
 func (m *Manager) forgetLearned(h fleet.Holder) {
 	m.mu.Lock()
 	f := m.streams[h]

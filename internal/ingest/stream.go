@@ -131,7 +131,7 @@ func (s *stream) forget(missing string) {
 	s.tiers = 0
 }
 
-// hasEvents reports whether what the index has of the holder, if anything, came from its events.
+// hasEvents reports whether the index has the holder's blocks, if any, from its events.
 func (s *stream) hasEvents() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -227,8 +227,8 @@ const maxTags = 16
 // announcements are the engines' names of events that announce blocks: vLLM's and SGLang's, TensorRT-LLM's.
 var announcements = []string{"BlockStored", "stored"}
 
-// skip counts events that could not be used and reports whether trust may have changed: an announcement that cannot be read is a
-// block that is not known. s.mu is held.
+// skip counts events that could not be used, and reports whether trust may have changed: an announcement that cannot
+// be read means unknown blocks. s.mu is held.
 func (s *stream) skip(b *kvevent.Batch) (changed bool) {
 	if b.Skipped == 0 {
 		return false
@@ -297,7 +297,7 @@ func (s *stream) Complete() {
 	s.assess(time.Now())
 }
 
-// Unnumbered notes that messages carry no sequence numbers. It implements zmq.Unnumbered.
+// Unnumbered records that messages carry no sequence numbers. It implements zmq.Unnumbered.
 func (s *stream) Unnumbered() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -101,11 +101,12 @@ func (s *stream) judge(now time.Time) (fleet.Trust, string) {
 	return fleet.TrustExact, "the event stream is complete since the cache was empty"
 }
 
-// indexEvery is the shortest time between two questions to the index what it lost: each takes its lock for a moment. A loss
-// that a batch does not show because it came sooner shows at the next look.
+// indexEvery is the shortest time between two questions to the index about losses: each takes the index's lock for a
+// moment. A loss that falls between two questions shows at the next one.
 const indexEvery = 100 * time.Millisecond
 
-// askIndex asks the index what it lost of the holder, and reports whether the answer is another than the last. s.mu is held.
+// askIndex asks the index for the holder's losses, and reports whether the answer differs from the last one. s.mu is
+// held.
 func (s *stream) askIndex(now time.Time) (changed bool) {
 	s.indexSeen = now
 	lost := ""
@@ -128,7 +129,7 @@ func (s *stream) askIndex(now time.Time) (changed bool) {
 	return changed
 }
 
-// look is the manager's regular look at the stream: what is wrong by the passing of time, and what the index lost.
+// look is the manager's regular check of the stream: for limits in time, and for losses of the index.
 func (s *stream) look(now time.Time) {
 	load := s.fleet.Snapshot().Load(s.holder)
 	s.mu.Lock()

@@ -14,7 +14,7 @@ import (
 	"github.com/warmpath/warmpath/test/process"
 )
 
-// mockProcess runs `warmpath mock` as a process of its own, which can be stopped as a real engine can.
+// mockProcess runs `warmpath mock` as a process of its own, so that signals can stop it as they stop a real engine.
 func mockProcess(t *testing.T, args ...string) (p *process.Process, url string) {
 	t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", process.FreePort(t))
@@ -25,8 +25,8 @@ func mockProcess(t *testing.T, args ...string) (p *process.Process, url string) 
 	return p, "http://" + address
 }
 
-// closedLoop asks from so many clients until ctx ends; each asks again when it was answered. It returns the counts of whole answers
-// and of others.
+// closedLoop runs clients that send requests one after the other until ctx ends. It returns the counts of whole and
+// of other answers.
 func closedLoop(ctx context.Context, url string, clients int) (served, failed *atomic.Int64, wait func()) {
 	served, failed = new(atomic.Int64), new(atomic.Int64)
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}}
@@ -56,8 +56,8 @@ func closedLoop(ctx context.Context, url string, clients int) (served, failed *a
 	return served, failed, func() { all.Wait(); client.CloseIdleConnections() }
 }
 
-// TestAFrozenWorkerCostsASecond stops one of two workers as a kernel or a hypervisor would, for seven seconds, and compares what is
-// served from the second second on with what the other worker serves alone.
+// TestAFrozenWorkerCostsASecond stops one of two workers by SIGSTOP for seven seconds, and compares the throughput
+// from the second second on with that of the other worker alone.
 func TestAFrozenWorkerCostsASecond(t *testing.T) {
 	const clients = 24
 	stopped, ill := mockProcess(t)

@@ -21,7 +21,7 @@ import (
 // canary begins every secret of TestNoSecretIsEverPrinted.
 const canary = "cAnArY"
 
-// echo is a worker that serves the model parrot, and repeats what clients sent it in each of its errors.
+// echo is a worker that serves the model parrot, and repeats the client's header in each of its errors.
 func echo(t *testing.T) string {
 	t.Helper()
 	var asked atomic.Int32
@@ -44,7 +44,7 @@ func echo(t *testing.T) string {
 	return s.URL
 }
 
-// parrot is a worker that repeats in every answer what it was sent.
+// parrot is a worker that repeats the request's header in every answer.
 func parrot(t *testing.T) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -14,8 +14,8 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// TestAUselessWorkerFailsNobody puts a worker that looks healthy and answers every completion at once with something useless beside
-// two mock engines that take their time.
+// TestAUselessWorkerFailsNobody runs two slow mock engines beside a worker that looks healthy and answers every
+// completion at once and uselessly.
 func TestAUselessWorkerFailsNobody(t *testing.T) {
 	answers := map[string]func(w http.ResponseWriter){
 		"429": func(w http.ResponseWriter) {
