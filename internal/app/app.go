@@ -230,7 +230,7 @@ func (a *App) Run(ctx context.Context) error {
 	if why := a.stalled(); why != "" {
 		err = fmt.Errorf("%w; %s", err, why)
 	}
-	a.log.Error("something hangs: the process ends without it; please report this", "error", err)
+	a.log.Error("a component hangs: the process ends without it; please report this", "error", err)
 	return err
 }
 

@@ -58,7 +58,7 @@ func (a *App) Reload() (changes []string, err error) {
 }
 
 // errNoWorkers refuses a file without the key workers: it may be empty, or only half written.
-var errNoWorkers = errors.New("the file does not say workers, and is perhaps cut short: to take all workers away, write workers: []")
+var errNoWorkers = errors.New("the file has no key workers and may be cut short: to remove all workers, write workers: []")
 
 // take puts what a reload applies into the configuration that is in force.
 func take(in, next *config.Config) {

@@ -119,7 +119,7 @@ func (a *App) watchStalls(ctx context.Context) error {
 		a.events.get()
 		switch is := a.stalled(); {
 		case is != "" && was == "":
-			a.log.Error("no progress: readiness says 503 until there is; please report this", "what", is)
+			a.log.Error("no progress: readiness answers 503 until there is progress; please report this", "what", is)
 			was = is
 		case is == "" && was != "":
 			a.log.Info("progress again", "was", was)

@@ -138,7 +138,7 @@ func TestTheProcessEndsWhateverIsLocked(t *testing.T) {
 	if took := time.Since(began); took > 15*time.Second {
 		t.Errorf("it took %v", took)
 	}
-	if text := log.String(); !strings.Contains(text, "something hangs") || !strings.Contains(text, "no progress: readiness says 503") {
+	if text := log.String(); !strings.Contains(text, "a component hangs") || !strings.Contains(text, "no progress: readiness answers 503") {
 		t.Errorf("log:\n%s", text)
 	}
 	unlock()

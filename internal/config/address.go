@@ -73,7 +73,7 @@ func listenAddress(text string) (address, error) {
 		return address{}, fmt.Errorf("%q: the port is not within 0..65535", text)
 	}
 	if !hostName(host) {
-		return address{}, fmt.Errorf("%q: before the port stands neither an address nor the name of a host", text)
+		return address{}, fmt.Errorf("%q: the part before the port is neither an address nor a host name", text)
 	}
 	if host == "localhost" {
 		host = "127.0.0.1"
@@ -110,7 +110,7 @@ func eventsAddress(text string) (address, error) {
 		return address{}, fmt.Errorf("%q: the port is not within 0..65535", text)
 	}
 	if host == "" || host != "*" && !hostName(host) {
-		return address{}, fmt.Errorf("%q: before the port stands neither *, an address nor the name of a host", text)
+		return address{}, fmt.Errorf("%q: the part before the port is neither *, an address nor a host name", text)
 	}
 	return address{text, host, int(n)}, nil
 }
@@ -141,7 +141,7 @@ func (c *Config) validateWorkers(found *problems) {
 			return
 		}
 		if first, twice := endpoints[endpoint]; twice {
-			found.add(at, fmt.Errorf("%s is the endpoint of %s, too: each worker and each purpose has its own", text, first))
+			found.add(at, fmt.Errorf("%s is the endpoint of %s, too: each worker and each purpose needs its own", text, first))
 			return
 		}
 		endpoints[endpoint] = at
@@ -161,7 +161,7 @@ func (c *Config) validateWorkers(found *problems) {
 		claim(at+".events", events, w.Events)
 		claim(at+".replay", replay, w.Replay)
 		if w.Events == discovery.None && replay != "" {
-			found.add(at+".replay", errors.New("there is nothing to replay where events is none"))
+			found.add(at+".replay", errors.New("must be empty: without events there is no replay"))
 		}
 	}
 }

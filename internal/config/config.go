@@ -248,12 +248,12 @@ func (c *Config) validateIO(found *problems) {
 	found.positive("proxy.idle_timeout", p.IdleTimeout)
 	for i, status := range p.RetryStatuses {
 		if status < 400 || status > 599 {
-			found.add(fmt.Sprintf("proxy.retry_statuses[%d]", i), fmt.Errorf("%d is outside 400..599: no other status says that a worker failed", status))
+			found.add(fmt.Sprintf("proxy.retry_statuses[%d]", i), fmt.Errorf("%d is outside 400..599: no other status means that a worker failed", status))
 		}
 	}
 	for i, text := range p.RetryTexts {
 		if text == "" {
-			found.add(fmt.Sprintf("proxy.retry_texts[%d]", i), errors.New("an empty text is in every answer"))
+			found.add(fmt.Sprintf("proxy.retry_texts[%d]", i), errors.New("must not be empty: every answer contains the empty text"))
 		}
 	}
 	found.atLeast("proxy.max_header_bytes", int64(p.MaxHeaderBytes), 4096)

@@ -34,7 +34,7 @@ func ParseTarget(s string) (Target, error) {
 		option, rest, more = strings.Cut(rest, ",")
 		name, value, ok := strings.Cut(option, "=")
 		if !ok {
-			return t, fmt.Errorf("parse worker %q: between two commas stands no NAME=VALUE", shown(base))
+			return t, fmt.Errorf("parse worker %q: an option is not NAME=VALUE", shown(base))
 		}
 		if value == "" {
 			return t, fmt.Errorf("parse worker %q: option %q has no value", shown(base), name)
@@ -49,7 +49,7 @@ func ParseTarget(s string) (Target, error) {
 		case "model":
 			t.Model = value
 		case "api_key":
-			return t, fmt.Errorf("parse worker %q: api_key belongs into the file (workers: [{url: …, api_key: …}]), as command lines can be seen by others", shown(base))
+			return t, fmt.Errorf("parse worker %q: api_key belongs into the file (workers: [{url: …, api_key: …}]), as others can see command lines", shown(base))
 		default:
 			label, ok := strings.CutPrefix(name, "label.")
 			if !ok || label == "" {

@@ -229,7 +229,7 @@ func (m *Manager) forgetAbsent(snap *fleet.Snapshot) {
 		for _, h := range w.Holders {
 			if was, known := m.present[h]; known && was != w.Incarnation {
 				m.forgetLearned(h)
-				m.log.Info("another process serves there: what was learned from requests is forgotten", "worker", w.URL, "rank", snap.Rank(h))
+				m.log.Info("another process serves there: everything learned from requests is forgotten", "worker", w.URL, "rank", snap.Rank(h))
 			}
 			m.present[h] = w.Incarnation
 		}

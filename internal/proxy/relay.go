@@ -88,7 +88,7 @@ func (x *exchange) answer(k *conn, head, n int) {
 	ok := x.ans.status < 300
 	x.stream = x.ans.stream && !x.ans.encoded && ok
 	if x.stream && x.a.Whole && !x.a.Plain {
-		x.useless(fmt.Errorf("%s answered with an event stream, and was asked for an answer in one piece", x.a.Worker))
+		x.useless(fmt.Errorf("%s answered with an event stream although asked for an answer in one piece", x.a.Worker))
 		return
 	}
 	x.watching = ok && !x.a.Plain && !x.ans.encoded
@@ -368,7 +368,7 @@ func (x *exchange) misbegun() error {
 	x.judged = true
 	switch {
 	case !x.watch.Answers():
-		return fmt.Errorf("%s began its stream with something that is no answer", x.a.Worker)
+		return fmt.Errorf("%s began its stream with an event that is no answer", x.a.Worker)
 	case x.otherModel():
 		return fmt.Errorf("%s answered for the model %q", x.a.Worker, x.watch.Model())
 	}

@@ -36,7 +36,7 @@ func ParsePath(s string) (Path, error) {
 // folder returns where the files really are: a Hugging Face cache keeps them in snapshots/REVISION.
 func folder(path string) (string, error) {
 	if path == "" {
-		return "", errors.New("open model folder: none is named")
+		return "", errors.New("open model folder: no folder is named")
 	}
 	info, err := os.Stat(path)
 	if err != nil {
