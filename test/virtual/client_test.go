@@ -31,8 +31,8 @@ type ask struct {
 	status  int
 }
 
-// margin is what may pass between a request's time limit and the end of its answer: the deadlines that are set once for
-// several exchanges are late by up to a quarter of their patience.
+// margin bounds the time from a request's time limit to the end of its answer: deadlines that are shared by several
+// exchanges may be late by a quarter of their patience.
 const margin = 10 * time.Second
 
 var corpus = strings.Fields(`a router sends each request to the worker whose cache is already warm for it and tells why
@@ -101,7 +101,7 @@ func (w *world) question(seed uint64, how string) *ask {
 	return a
 }
 
-// send sends a; the answer is read by a goroutine of its own.
+// send sends a; another goroutine reads the answer.
 func (w *world) send(a *ask) {
 	a.began = time.Now()
 	w.mu.Lock()
@@ -138,7 +138,7 @@ func (h *half) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// exchange sends a and reads its answer. It returns what became of it.
+// exchange sends a, reads its answer and returns the outcome.
 func (w *world) exchange(ctx context.Context, cancel context.CancelFunc, a *ask) string {
 	var body io.Reader = bytes.NewReader(a.body)
 	if a.how == "body" {
@@ -193,7 +193,7 @@ func (w *world) exchange(ctx context.Context, cancel context.CancelFunc, a *ask)
 	return w.judge(a, resp, answer)
 }
 
-// choice is what is read of an answer.
+// choice is the part of an answer's choice that the test reads.
 type choice struct {
 	Model   string `json:"model"`
 	Choices []struct {
@@ -215,7 +215,7 @@ func (c *choice) text() string {
 	return c.Choices[0].Text + c.Choices[0].Message.Content + c.Choices[0].Delta.Content
 }
 
-// judge looks at an answer that came whole with status 200. One of an engine that lied in the meantime proves nothing.
+// judge checks a whole answer with status 200. The answer of an engine that lied in the meantime proves nothing.
 func (w *world) judge(a *ask, resp *http.Response, answer []byte) string {
 	worker := resp.Header.Get("X-Warmpath-Worker")
 	honest := false

@@ -10,14 +10,14 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// history is one run: the configuration that a seed drew, and the steps it drew. The same history is played again the
-// same way, but for what Go's scheduler and its random choices (select, maps, the router's own jitter) make of it.
+// history is one run: the configuration and the steps that a seed drew. A replay of a history differs only in the
+// decisions of Go's scheduler and in random choices (select, maps, the router's own jitter).
 type history struct {
 	Setup setup
 	Steps []step
 }
 
-// setup is what the router and the engines are started with.
+// setup is the configuration of the router and the engines.
 type setup struct {
 	Seed           uint64
 	Engines        []engineSetup
@@ -54,8 +54,8 @@ type engineSetup struct {
 	MaxSequences int
 }
 
-// step is one thing that happens. Fields mean what the step says; steps do not depend on each other, so that any of
-// them can be left out.
+// step is one event of a history. Its kind gives the fields their meaning. Steps do not depend on each other, so that
+// any step can be left out.
 type step struct {
 	Do     string
 	Worker int           `json:",omitempty"` // modulo the workers there are
@@ -65,7 +65,7 @@ type step struct {
 	How    string        `json:",omitempty"`
 }
 
-// String is the step as it stands in a history file.
+// String returns the step's line in a history file.
 func (s step) String() string { return line(s) }
 
 func line(v any) string {
@@ -76,7 +76,7 @@ func line(v any) string {
 	return string(text)
 }
 
-// String is the history as a file: the setup, then a step a line.
+// String returns the history as a file: the setup, then one line for each step.
 func (h history) String() string {
 	var b strings.Builder
 	fmt.Fprintln(&b, line(h.Setup))
@@ -86,7 +86,7 @@ func (h history) String() string {
 	return b.String()
 }
 
-// parse reads what String wrote.
+// parse reads a history that String wrote.
 func parse(text string) (h history, err error) {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	if err := json.Unmarshal([]byte(lines[0]), &h.Setup); err != nil {
@@ -149,7 +149,7 @@ func (d dice) setup(seed uint64) setup {
 	return s
 }
 
-// engine draws a worker whose model has blocks of size tokens, or, rarely, others.
+// engine draws a worker. Its model's blocks have size tokens, rarely another number.
 func (d dice) engine(size int) engineSetup {
 	e := engineSetup{
 		Kind:         oneOf(d, mockengine.VLLM, mockengine.VLLM, mockengine.SGLang),
@@ -179,7 +179,7 @@ func (d dice) engine(size int) engineSetup {
 	return e
 }
 
-// step draws a step. Requests are most of them, as in life.
+// step draws a step. Most steps are requests.
 func (d dice) step() step {
 	s := step{Worker: d.IntN(5), Seed: d.Uint64N(1 << 20)}
 	switch n := d.IntN(100); {

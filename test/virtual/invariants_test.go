@@ -20,11 +20,10 @@ import (
 )
 
 const (
-	// settle is how long the network and the engines must be well until the router is, at most: a breaker that was
-	// opened often tries again after 30 s, a health check comes every 5 s, a replay may take 20 s and be asked for
-	// again.
+	// settle bounds the router's recovery after all faults have ended: a breaker that was opened often tries again
+	// after 30 s, a health check comes every 5 s, a replay may take 20 s and be requested again.
 	settle = 4 * time.Minute
-	// idle is above every time that an unused connection is kept.
+	// idle is longer than any unused connection is kept.
 	idle = 45 * time.Second
 )
 
@@ -54,7 +53,7 @@ func (w *world) check() {
 	}
 }
 
-// atRest holds when no client waits. What the router does for clients that left ends within moments of their leaving.
+// atRest holds when no client waits. The router ends its work for a client within moments after the client left.
 func (w *world) atRest() {
 	for try := 0; ; try++ {
 		why := w.busy()
@@ -76,7 +75,7 @@ func (w *world) atRest() {
 	}
 }
 
-// busy tells what load the fleet has, "" when none.
+// busy describes the fleet's load, "" when there is none.
 func (w *world) busy() string {
 	snap := w.router.Router().Fleet().Snapshot()
 	for h := range snap.Holders() {
@@ -91,7 +90,7 @@ func (w *world) busy() string {
 	return ""
 }
 
-// calm ends all faults, and holds the router to what it promises then.
+// calm ends all faults, and checks the promises that the router makes for that time.
 func (w *world) calm() {
 	for _, e := range w.engines {
 		e.heal()
@@ -130,7 +129,7 @@ func (e *engine) heal() {
 	e.undone = make(chan struct{})
 }
 
-// eventually waits until what is wrong is "" and notes a problem when that takes longer than d.
+// eventually waits until wrong returns "", and records a problem when that takes longer than d.
 func (w *world) eventually(d time.Duration, wrong func() string) bool {
 	for end := time.Now().Add(d); ; {
 		synctest.Wait()
@@ -149,7 +148,7 @@ func (w *world) eventually(d time.Duration, wrong func() string) bool {
 	}
 }
 
-// listed are the engines that the router is to use.
+// listed returns the engines that the router is configured to use.
 func (w *world) listed() (list []*engine) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -163,7 +162,7 @@ func (w *world) listed() (list []*engine) {
 	return list
 }
 
-// known returns the worker that the router takes the engine for.
+// known returns the router's worker for the engine.
 func (w *world) known(snap *fleet.Snapshot, e *engine) *fleet.Worker {
 	for _, k := range snap.Workers() {
 		if k.URL == e.url() {
@@ -173,7 +172,7 @@ func (w *world) known(snap *fleet.Snapshot, e *engine) *fleet.Worker {
 	return nil
 }
 
-// unready tells which worker the router does not use.
+// unready names a worker that the router does not use.
 func (w *world) unready() string {
 	snap, now := w.router.Router().Fleet().Snapshot(), time.Now().UnixNano()
 	for _, e := range w.listed() {
@@ -257,8 +256,8 @@ func (w *world) waiting(a *ask) bool {
 	return slices.Contains(w.asks, a)
 }
 
-// untrue tells what the router believes of the engines' caches and is not so: a claim that is not held, or less than
-// all where it says that it knows all.
+// untrue describes a false belief of the router about the engines' caches: a claimed block that the engine does not
+// hold, or a missing block of a holder that is exact.
 func (w *world) untrue() string {
 	r := w.router.Router()
 	snap := r.Fleet().Snapshot()
@@ -314,7 +313,7 @@ func (w *world) untrue() string {
 	return ""
 }
 
-// explain adds to a problem what the engines' own events say of their caches.
+// explain adds to a problem the caches' content by the engines' own events.
 func (w *world) explain() {
 	for _, e := range w.listed() {
 		if !e.provable() || e.server == nil {
@@ -326,7 +325,8 @@ func (w *world) explain() {
 	}
 }
 
-// provable reports whether all that the engine does can be known: it tells its events, and keeps them all.
+// provable reports whether the engine's cache can be known completely: the engine publishes events and keeps all of
+// them for replay.
 func (e *engine) provable() bool {
 	e.world.mu.Lock()
 	defer e.world.mu.Unlock()
@@ -338,7 +338,7 @@ func (e *engine) provable() bool {
 	return !e.setup.NoEvents && !e.setup.NoReplay && !e.setup.Hidden && e.setup.BufferSteps >= 10000
 }
 
-// crowded reports whether an index had to let go of something, which lowers trust.
+// crowded reports whether an index evicted or refused blocks, which lowers trust.
 func (w *world) crowded() bool {
 	for _, x := range w.router.Router().IndexStats() {
 		if x.Evictions > 0 || x.WaitingDropped > 0 || x.Refused > 0 {
@@ -348,7 +348,7 @@ func (w *world) crowded() bool {
 	return false
 }
 
-// overclaimed compares what each holder is said to have of a prompt with what its engine would find.
+// overclaimed compares each holder's claimed part of a prompt with the part that its engine would find.
 func (w *world) overclaimed(ids []uint32, held map[fleet.Holder]map[uint64]bool, owner map[fleet.Holder]*engine) string {
 	for _, model := range []string{"mock", "other"} {
 		d, _ := w.router.Router().Explain(context.Background(), &warmpath.Request{Model: model, Tokens: ids, Rank: -1, Now: time.Now().UnixNano()})
@@ -395,7 +395,7 @@ func (e *engine) leading(ids []uint32, held map[uint64]bool) int {
 // waiting matches the operators' view of a queue with requests in it.
 var waiting = regexp.MustCompile(`"requests": *[1-9]`)
 
-// small holds when nothing has happened for a while: no goroutine and no connection is left of what did.
+// small holds after a while without requests and faults: no goroutine and no connection of earlier ones is left.
 func (w *world) small() {
 	if w.first() != "" {
 		return
@@ -417,7 +417,8 @@ func (w *world) small() {
 	for _, e := range w.engines {
 		ranks += e.setup.Ranks
 	}
-	// The client's two, and for each worker a probe's, a reporter's, a token question's; for each rank its events'.
+	// Two connections of the client; for each worker one of the probe, of the reporter and of token questions; for
+	// each rank those of its events.
 	if most := 2 + 3*len(w.engines) + 2*ranks; w.network.Open() > most {
 		w.problem("%d connections are open when nothing happens, more than %d", w.network.Open(), most)
 	}
@@ -430,7 +431,7 @@ func (w *world) small() {
 	}
 }
 
-// sorted counts stacks by where they were made.
+// sorted counts stacks by the place that created the goroutine.
 func sorted(stacks []string) string {
 	counts := map[string]int{}
 	for _, s := range stacks {

@@ -11,7 +11,8 @@ import (
 	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
-// diary follows a rank's events from the first on, for the message of a failure: do its events say what the engine has?
+// diary follows a rank's events from the first on. A failure's message uses it to show whether the events agree with
+// the engine's cache.
 type diary struct {
 	mu       sync.Mutex
 	decoder  kvevent.Decoder
@@ -80,7 +81,7 @@ func (e *engine) doubles(rank int, tier fmt.Stringer, hashes []uint64) (n int) {
 	return n
 }
 
-// told compares a rank's events with what it has.
+// told compares a rank's events with its cache.
 func (e *engine) told(rank int, tier fmt.Stringer, hashes []uint64) string {
 	l := e.follow(rank)
 	l.mu.Lock()

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// shrink removes steps from a history that fails, as long as it fails, by delta debugging: halves, quarters, and so on
-// down to single steps [Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing Input, 2002]. It returns
-// the shortest that failed, and how.
+// shrink removes steps from a history that fails, as long as it fails, by delta debugging: halves, quarters, and so
+// on down to single steps [Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing Input, 2002]. It
+// returns the shortest history that failed, and its problem.
 func shrink(t *testing.T, h history, why string) (history, string) {
 	best := h
 	for parts := 2; len(best.Steps) > 0; {
@@ -32,7 +32,7 @@ func shrink(t *testing.T, h history, why string) (history, string) {
 	return best, why
 }
 
-// fails plays a history until it fails, some times at most.
+// fails plays a history until it fails, at most a few times.
 func fails(t *testing.T, h history) string {
 	for range tries {
 		if why := run(t, h, io.Discard); why != "" {

@@ -16,7 +16,7 @@ import (
 	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
-// ports are what a fault is about.
+// ports are the ports that a fault can affect.
 var ports = map[string][]uint16{"http": {httpPort}, "events": {pubPort, pubPort + 1}, "all": {0}}
 
 // play plays one step.
@@ -117,7 +117,7 @@ func share(n, bit int, share float64) float64 {
 	return share
 }
 
-// order has the mock engine do something that takes time.
+// order gives the mock engine a command that takes time.
 func (e *engine) order(f func(*mockengine.Server) error) {
 	m := e.server
 	if m == nil {
@@ -153,7 +153,7 @@ func (e *engine) fault(d time.Duration, change func(f *mockengine.Faults, on boo
 	e.later(d, func() { set(false) })
 }
 
-// leaving sends requests whose clients do not wait for the answer.
+// leaving sends requests of clients that leave before the answer.
 func (w *world) leaving(s step) {
 	for i := range s.N {
 		a := w.question(s.Seed+uint64(i), "chat")
@@ -172,7 +172,7 @@ func (w *world) leaving(s step) {
 	}
 }
 
-// halfClosed sends a request and closes the client's direction, as `nc -N` does, then reads for a while.
+// halfClosed sends a request, closes the client's direction as `nc -N` does, and reads for a while.
 func (w *world) halfClosed(a *ask, d time.Duration) {
 	c, err := w.client.Dial(context.Background(), "tcp", routerIP+":8080")
 	if err != nil {
@@ -188,7 +188,7 @@ func (w *world) halfClosed(a *ask, d time.Duration) {
 	}()
 }
 
-// lie serves something useless at the engine's address.
+// lie serves useless answers at the engine's address.
 func (e *engine) lie(how string) (end func(), err error) {
 	l, err := e.host.Listen("tcp", fmt.Sprintf(":%d", httpPort))
 	if err != nil {
@@ -256,7 +256,7 @@ func lieAbout(rw http.ResponseWriter, r *http.Request, how string) {
 	}
 }
 
-// babble answers each connection with what is not HTTP, or never.
+// babble answers each connection with bytes that are not HTTP, or not at all.
 func (e *engine) babble(l net.Listener, how string) (end func()) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -362,7 +362,7 @@ func impossible(how string) (batches [][]kvevent.Event) {
 	return batches
 }
 
-// reload changes the file and has it read again.
+// reload changes the file and reloads the router.
 func (w *world) reload(s step) {
 	w.mu.Lock()
 	current := w.next

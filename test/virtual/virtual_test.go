@@ -1,7 +1,7 @@
-// Package virtual runs the whole router (gateway, proxy, ingest, discovery, index, queue, admin) in virtual time: in a
-// bubble of testing/synctest, over a network in memory, with the mock engines as workers. A seed draws the
-// configuration and what happens; after each step the router is held to its invariants. What fails is shrunk and
-// printed as a history that can be played again.
+// Package virtual runs the whole router (gateway, proxy, ingest, discovery, index, queue, admin) in virtual time: in
+// a bubble of testing/synctest, over a network in memory, with the mock engines as workers. A seed draws the
+// configuration and the steps; after each step the router's invariants are checked. A failing history is shrunk and
+// printed, and can be replayed.
 //
 //	go test ./test/virtual                                   # a few seeds
 //	WARMPATH_VIRTUAL_SEEDS=1000 go test ./test/virtual       # as many, from WARMPATH_VIRTUAL_FIRST on
@@ -33,8 +33,8 @@ import (
 const (
 	// length is how many steps a seed draws.
 	length = 30
-	// stuck is how long one run may take in real time: a hundred times of what it does take. After it the process ends
-	// with the history and all stacks, as a run that spins cannot be ended otherwise.
+	// stuck is how long one run may take in real time: a hundred times its usual duration. Then the process ends with
+	// the history and all stacks, as a spinning run cannot be ended otherwise.
 	stuck = 2 * time.Minute
 	// tries is how often a candidate of shrinking is played before it counts as passing.
 	tries = 3
@@ -153,7 +153,7 @@ func inBubble(h history, out io.Writer) string {
 	return w.first()
 }
 
-// finish stops all. The router must return within its drain timeout, and nothing may be left.
+// finish stops everything. The router must return within its drain timeout, and no goroutine or connection may be left.
 func (w *world) finish() {
 	broken := w.first() != ""
 	if w.router != nil {

@@ -29,7 +29,7 @@ const (
 )
 
 // world is one run: the router, its engines, its clients, and the network between them. The driver's goroutine owns it;
-// clients only touch what is guarded.
+// clients only use the fields that mu guards.
 type world struct {
 	setup   setup
 	network *memnet.Network
@@ -71,7 +71,7 @@ type engine struct {
 
 func (e *engine) url() string { return fmt.Sprintf("http://%s:%d", e.ip, httpPort) }
 
-// start starts all.
+// start starts the engines, the router and the clients.
 func start(s setup, log *slog.Logger) (*world, error) {
 	w := &world{setup: s, network: memnet.New(), prompts: map[string][]uint32{}, answers: map[string]string{}, counts: map[string]int{}, ended: make(chan error, 1)}
 	w.bubble = bubbleOf()
@@ -102,7 +102,7 @@ func start(s setup, log *slog.Logger) (*world, error) {
 	return w, nil
 }
 
-// config is the router's.
+// config returns the router's configuration.
 func (w *world) config() *config.Config {
 	s := &w.setup
 	c := config.Default()
@@ -130,7 +130,7 @@ func (e *engine) target() discovery.Target {
 	return t
 }
 
-// load is what the router reads at a reload.
+// load returns the configuration that the router reads at a reload.
 func (w *world) load() (*config.Config, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -140,7 +140,7 @@ func (w *world) load() (*config.Config, error) {
 	return w.next, nil
 }
 
-// mock is the engine's configuration.
+// mock returns the mock engine's configuration.
 func (e *engine) mock() mockengine.Config {
 	s, c := &e.setup, mockengine.DefaultConfig()
 	c.Network = e.host
@@ -188,7 +188,7 @@ func (e *engine) run() error {
 	return nil
 }
 
-// vacate ends what is at the address.
+// vacate stops the server at the address.
 func (e *engine) vacate() {
 	close(e.undone)
 	e.undone = make(chan struct{})
@@ -198,7 +198,7 @@ func (e *engine) vacate() {
 	e.end, e.server = nil, nil
 }
 
-// lies notes whether something else than the mock engine is at the address.
+// lies records whether another server than the mock engine is at the address.
 func (e *engine) lies(on bool) {
 	e.world.mu.Lock()
 	defer e.world.mu.Unlock()
@@ -208,7 +208,7 @@ func (e *engine) lies(on bool) {
 	e.lying = on
 }
 
-// replace puts the mock engine, or what serve starts, at the address.
+// replace puts the mock engine, or the server that serve starts, at the address.
 func (e *engine) replace(serve func() (end func(), err error)) {
 	e.world.orders.Wait()
 	e.vacate()
@@ -224,7 +224,7 @@ func (e *engine) replace(serve func() (end func(), err error)) {
 	}
 }
 
-// later undoes a passing fault after d, or when it is not wanted any more. undo is called once.
+// later undoes a passing fault after d, or earlier when all faults end. undo is called once.
 func (e *engine) later(d time.Duration, undo func()) {
 	undone := e.undone
 	e.world.orders.Go(func() {
@@ -238,7 +238,7 @@ func (e *engine) later(d time.Duration, undo func()) {
 	})
 }
 
-// problem notes something that must not be.
+// problem records a broken invariant.
 func (w *world) problem(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -255,8 +255,7 @@ func (w *world) first() string {
 	return strings.Join(w.problems, "\n")
 }
 
-// bubbleOf returns how the stacks of the calling goroutine's bubble are marked: other runs may be under way beside
-// this one.
+// bubbleOf returns the mark of the calling goroutine's bubble in stacks: other runs may be under way beside this one.
 func bubbleOf() string {
 	buf := make([]byte, 256)
 	head, _, _ := strings.Cut(string(buf[:runtime.Stack(buf, false)]), "\n")
