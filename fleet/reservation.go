@@ -10,7 +10,7 @@ type Work struct {
 
 	Scope Scope // what the request asks for, where its holder's health depends on it; 0 is none
 
-	// Whole says that the answer comes in one piece, so that nobody sees its first token: FirstToken tells that all
+	// Whole says that the answer comes in one piece and its first token is not seen: FirstToken says that all
 	// of it is there. The prompt counts as computed by the time model, but not before the engine reports that the
 	// request left its queue ([Fleet.Report]). The duration that is learned is that of prompt and answer together,
 	// where the number of its tokens is told after FirstToken.

@@ -73,7 +73,7 @@ type scopeHealth struct {
 	breaker Breaker // guarded by the holder's mu
 }
 
-// mostScopes bounds the scopes in which a holder's health is kept. When a holder fails in more scopes, the oldest is
+// mostScopes bounds the scopes for which a holder's health is kept. When a holder fails in more scopes, the oldest is
 // forgotten and must be learned again.
 const mostScopes = 32
 

@@ -66,7 +66,7 @@ type mutator struct {
 	made    map[string]int
 }
 
-// next returns the next message and counts what was done to it.
+// next returns the next message and counts its mutations.
 func (m *mutator) next() []byte {
 	b := &m.batches[m.random.IntN(len(m.batches))]
 	events := slices.Clone(b.Events)

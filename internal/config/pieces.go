@@ -14,7 +14,7 @@ import (
 const maxTold = 20
 
 // everyMistake returns first, which made the file unreadable, with all else that is wrong: the decoder stops at the first
-// mistake, so the file is read piece by piece, and what could be read is validated.
+// mistake, so the file is read piece by piece, and the readable pieces are validated.
 func everyMistake(path string, data []byte, first error, override func(*Config)) error {
 	cfg := Default()
 	mistakes, broken := readPieces(path, data, &cfg)

@@ -177,7 +177,7 @@ func TestTheDocumentNamesTheHeaders(t *testing.T) {
 }
 
 func TestStreamsThatAskForNoUsageAreCountedApart(t *testing.T) {
-	// The worker tells a usage only to those who ask for it, as engines do.
+	// The worker reports its usage only on request, as engines do.
 	w := worker(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		usage := ""

@@ -90,8 +90,9 @@ func (g *Gateway) Drain() {
 }
 
 // Serve answers requests on l until ctx ends. Then it drains: readiness turns to 503, after DrainDelay no connection
-// is taken any more, requests in flight end by themselves within DrainTimeout, and what is left is cut: a stream by
-// an error event. It returns when all of it has ended: nil, or why listening failed, or that requests had to be cut.
+// is taken any more, requests in flight end by themselves within DrainTimeout, and the remaining ones are cut: a
+// stream by an error event. It returns when all of it has ended: nil, or why listening failed, or that requests had
+// to be cut.
 func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	base, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)

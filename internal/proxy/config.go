@@ -27,9 +27,9 @@ type Config struct {
 	MaxHeaderBytes int `yaml:"max_header_bytes"`
 	MaxHeaders     int `yaml:"max_headers"`
 	// RetryStatuses are statuses after which another worker is asked: the worker did not take the request, or failed
-	// at it, and nobody has seen an answer. 500 is among them: a request that makes one engine fail rarely fails on
-	// all. 3xx and 4xx need not be listed: another worker gives a second opinion on them while it is not known whose
-	// fault they are.
+	// at it, and the client has seen no byte of an answer. 500 is among them: a request that makes one engine fail
+	// rarely fails on all. 3xx and 4xx need not be listed: another worker gives a second opinion on them while it is
+	// not known whose fault they are.
 	RetryStatuses []int `yaml:"retry_statuses"`
 	// RetryTexts are texts in the body of a 500, or in an error event before the first token, that mean the same: what
 	// vLLM says while it shuts down, and when its engine process has died (../shared/facts/stream_survival.md §1).

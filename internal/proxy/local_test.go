@@ -13,7 +13,7 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// exhausted is a network whose first dials, fails of them, fail for a reason of this machine.
+// exhausted is a network whose first dials fail for a reason of this machine, as many as fails says.
 type exhausted struct {
 	network.Network
 	no    syscall.Errno

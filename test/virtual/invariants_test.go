@@ -199,8 +199,8 @@ func (w *world) unready() string {
 	return ""
 }
 
-// serves sends a request to each rank, and some to whoever the policy chooses, which all must be answered: the workers
-// are well and have nothing to do. What they publish then shows the router what it missed.
+// serves sends a request to each rank, and some to the policy's choice. All must be answered: the workers are well
+// and idle. The workers' new events then show the router which messages it missed.
 func (w *world) serves() bool {
 	for _, e := range w.listed() {
 		for rank := range e.setup.Ranks {

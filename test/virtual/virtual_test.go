@@ -192,7 +192,7 @@ func (w *world) finish() {
 		return ""
 	})
 	w.leave()
-	// net/http goes on with a connect that nobody waits for any more, until its own time limit.
+	// net/http continues a connect until its own time limit, even when no request waits for it any more.
 	time.Sleep(margin)
 	w.clients.CloseIdleConnections()
 	synctest.Wait()
