@@ -2,7 +2,6 @@ package kvindex
 
 import (
 	"github.com/warmpath/warmpath/block"
-	"github.com/warmpath/warmpath/fleet"
 )
 
 // part is a stretch of a block of ours that records cover, in a list that is ascending by lo. 16 bytes.
@@ -16,10 +15,11 @@ type part struct {
 const partBytes = 40
 
 // coverKey names what one (holder, tier, group) covers of a block. Two of them are the same by chance only with odds of
-// 2^-64, as with the block keys themselves.
-func coverKey(key block.Key, id fleet.Holder, r *record) uint64 {
-	h := uint64(key) ^ (uint64(id)<<16|uint64(r.tier)<<8|uint64(r.group))*0xd6e8feb86659fd93
-	return h*0xff51afd7ed558ccd ^ h>>31
+// 2^-64, as with the block keys themselves, and nobody without the seed can choose tokens for which they are the same.
+func coverKey(key block.Key, h *holder, r *record) uint64 {
+	c := h.secret + (uint64(r.tier)<<8|uint64(r.group))*mixFirst
+	c = (c ^ c>>32) * mixSecond
+	return uint64(key) ^ c ^ c>>29
 }
 
 // contribute adds or takes back what a record of a resolved point covers.
@@ -143,7 +143,7 @@ type span struct {
 // whole of it. The common case, covered as a whole and once, is the member's bit alone.
 func (x *Index) cover(h *holder, r *record, s span, add bool) {
 	x.blocks.steps++
-	ck, list := coverKey(s.key, h.id, r), uint32(0)
+	ck, list := coverKey(s.key, h, r), uint32(0)
 	if x.covers.n > 0 {
 		list = x.covers.get(ck)
 	}

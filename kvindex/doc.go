@@ -64,6 +64,8 @@
 //
 // # Memory
 //
+// The seed decides where in tables keys and handles lie, so that nobody can choose them to collide: see Config.Seed.
+//
 // Everything lies in arenas and open-addressing tables without pointers inside, which the garbage collector does not
 // look into; only points of re-cut or waiting blocks have slices. A block takes some 20 to 30 bytes, however many
 // holders have it, if they have much the same; a handle that names it some 20, once; a handle of an odd holder about

@@ -195,7 +195,9 @@ func (x *Index) resetArenas() {
 	x.slack = need{}
 	x.blocks.clear()
 	x.copies = nil
-	x.handles, x.covers, x.waiters = table{}, table{}, table{}
+	x.handles.clear()
+	x.covers.clear()
+	x.waiters.clear()
 	x.points.reset()
 	x.records.reset()
 	x.extras.reset()

@@ -11,6 +11,7 @@ import (
 // holder is what writers know of one holder.
 type holder struct {
 	id      fleet.Holder
+	secret  uint64 // what its handles are looked up with: see secretOf
 	points  uint32 // head of the list of its points, children before parents
 	groups  []group
 	crowded bool  // it announced more than MaxGroups groups
@@ -109,7 +110,7 @@ func (x *Index) meet(id fleet.Holder) *holder {
 	}
 	h := x.holders[id]
 	if h == nil {
-		h = &holder{id: id}
+		h = &holder{id: id, secret: secretOf(x.config.Seed, id)}
 		h.view = x.digest(h)
 		x.holders[id] = h
 		x.known++

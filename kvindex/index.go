@@ -24,6 +24,11 @@ type Config struct {
 	// MaxSpeculative is how many speculative entries there may be; the oldest are dropped. Default 1 M: two minutes
 	// of requests to holders without events, at 100 requests of 80 new blocks a second.
 	MaxSpeculative int `yaml:"max_speculative"`
+	// Seed is a secret that decides where in the index's tables keys and engine hashes lie. Workers choose their hashes
+	// and clients their tokens: whoever knows it can choose them so that they collide, which makes tables slow, or so that
+	// they are taken for another worker's. Two indexes of one seed behave alike. Default 0, for tests and
+	// simulations; a router draws one at start.
+	Seed uint64 `yaml:"-"`
 }
 
 // DefaultConfig has the values that a zero Config stands for. Its WaitingBytes is 0, so that it follows Bytes.
@@ -168,6 +173,7 @@ type scratch struct {
 // New returns an empty index for blocks of the hasher's size.
 func New(h *block.Hasher, cfg Config) *Index {
 	x := &Index{hasher: h, size: uint32(h.Size()), config: cfg.withDefaults()}
+	x.plant(cfg.Seed)
 	x.matchers.New = func() any { return newMatcher() }
 	x.blocks.init()
 	x.clock.Store(1)

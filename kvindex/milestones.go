@@ -19,7 +19,7 @@ const (
 )
 
 // milestone is what is kept of a key.
-func milestone(key block.Key) uint64 { return mixKey(key) >> (64 - milestoneBits) }
+func milestone(key block.Key) uint64 { return mixKey(key, 0) >> (64 - milestoneBits) }
 
 // reset forgets all.
 func (m *milestones) reset() { store(&m[0], 0) }

@@ -16,6 +16,7 @@ import (
 // bucket is, and the others together a filter of these handles, so that one which is new is mostly looked for in one line, and
 // all that is known of it is there. No key is 0. It is for the writer alone.
 type names struct {
+	seed     nameSeed
 	segments [nameSegments]nameSegment
 	n        int
 	buckets  int // of all segments
@@ -53,21 +54,24 @@ func (g *nameSegment) home(h uint64) uint64 { return homeBucket(h, g.buckets()) 
 
 func (g *nameSegment) bucket(b uint64) *nameBucket { return (*nameBucket)(g.words[b*bucketWords:]) }
 
-const (
-	mixFirst, unmixFirst   = 0x9e3779b97f4a7c15, 0xf1de83e19937733d // a product with both is the number
-	mixSecond, unmixSecond = 0xd6e8feb86659fd93, 0xcfee444d8b59a89b
-)
-
-// mixHandle spreads handles, which may be small integers.
-func mixHandle(handle uint64) uint64 {
-	h := handle * mixFirst
-	return (h ^ h>>32) * mixSecond
+// nameSeed is what names need of the index's seed. The zero value is that of seed 0.
+type nameSeed struct {
+	handle, first, second uint64
 }
 
-// unmixHandle returns the handle that was spread.
-func unmixHandle(h uint64) uint64 {
-	h *= unmixSecond
-	return (h ^ h>>32) * unmixFirst
+// mix spreads handles, which may be small integers, or chosen by a worker that means harm.
+func (s *nameSeed) mix(handle uint64) uint64 {
+	h := (handle ^ s.handle) * (mixFirst ^ s.first)
+	return (h ^ h>>32) * (mixSecond ^ s.second)
+}
+
+// unmixer returns the inverse of mix.
+func (s *nameSeed) unmixer() func(h uint64) uint64 {
+	first, second, handle := inverse(mixFirst^s.first), inverse(mixSecond^s.second), s.handle
+	return func(h uint64) uint64 {
+		h *= second
+		return (h^h>>32)*first ^ handle
+	}
 }
 
 // nameMeta are the bits of a pair's first word that do not tell of its handle.
@@ -96,7 +100,7 @@ func strayBit(w *nameBucket, h uint64) uint64 {
 
 // touch lets the bucket in which a handle begins to be looked for be on its way into the cache.
 func (t *names) touch(handle uint64) {
-	h := mixHandle(handle)
+	h := t.seed.mix(handle)
 	if g := t.segment(h); len(g.words) > 0 {
 		fetch(&g.words[g.home(h)*bucketWords])
 	}
@@ -137,7 +141,7 @@ func (t *names) get(handle uint64) block.Key {
 
 // lookUp returns the key of the block that a handle names, 0 when it names none, and where in its segment that is said.
 func (t *names) lookUp(handle uint64) (block.Key, int) {
-	h := mixHandle(handle)
+	h := t.seed.mix(handle)
 	g := t.segment(h)
 	if at := g.find(h); at >= 0 {
 		return block.Key(g.words[at+1]), at
@@ -147,7 +151,7 @@ func (t *names) lookUp(handle uint64) (block.Key, int) {
 
 // offer lets a handle name a block if it names none, and returns the key of the one that it names now.
 func (t *names) offer(handle uint64, key block.Key) block.Key {
-	h := mixHandle(handle)
+	h := t.seed.mix(handle)
 	g := t.segment(h)
 	if at := g.find(h); at >= 0 {
 		return block.Key(g.words[at+1])
@@ -255,7 +259,7 @@ func (g *nameSegment) fill(filled []uint8, h, key uint64) {
 
 // drop lets a handle name nothing. at is where lookUp found it, a hint.
 func (t *names) drop(handle uint64, at int) {
-	h := mixHandle(handle)
+	h := t.seed.mix(handle)
 	g := t.segment(h)
 	if uint(at) >= uint(len(g.words)) || (g.words[at]^h<<8)>>8 != 0 || g.words[at|1] == 0 {
 		if at = g.find(h); at < 0 {
@@ -318,10 +322,10 @@ func (t *names) sweep(segment int, touch func(key block.Key), keep func(key bloc
 
 // each calls f for all names of a segment.
 func (t *names) each(segment int, f func(handle uint64, key block.Key)) {
-	words := t.segments[segment].words
+	words, unmix := t.segments[segment].words, t.seed.unmixer()
 	for i := 0; i < len(words); i += 2 {
 		if words[i+1] != 0 {
-			f(unmixHandle(uint64(segment)<<56|words[i]>>8), block.Key(words[i+1]))
+			f(unmix(uint64(segment)<<56|words[i]>>8), block.Key(words[i+1]))
 		}
 	}
 }

@@ -92,7 +92,7 @@ type line struct {
 func (x *Index) await(a *announcement, i int, wait func(p uint32)) {
 	h := a.holder
 	r := record{tier: a.Tier, group: a.group, size: uint32(min(max(a.BlockSize, 0), MaxChain))}
-	p := x.lookup(h.id, a.Handles[i])
+	p := x.lookup(h, a.Handles[i])
 	if p == 0 {
 		p = x.add(h, a.Handles[i])
 	} else if at := x.find(p, r.tier, r.group); at != 0 && a.aligned {
@@ -217,7 +217,7 @@ func (x *Index) waits(h *holder, handle uint64) uint32 {
 	if h.handles == 0 {
 		return 0
 	}
-	return x.lookup(h.id, handle)
+	return x.lookup(h, handle)
 }
 
 // name lets handles name the blocks of keys, and returns how many do, from the first on, and whether one of them cannot.
@@ -260,7 +260,7 @@ func (x *Index) rouse(h *holder, handles []uint64) {
 		return
 	}
 	for _, handle := range handles {
-		if x.waiters.get(handleKey(h.id, handle)) != 0 {
+		if x.waiters.get(h.key(handle)) != 0 {
 			x.woken = append(x.woken, handle)
 		}
 	}
@@ -322,7 +322,7 @@ func (x *Index) settle(h *holder, p uint32, line line, key block.Key) bool {
 // orphan lets those that wait for an unresolved point go on waiting for its handle without it.
 func (x *Index) orphan(p uint32) {
 	pt := x.points.at(p)
-	for w := x.waiters.get(handleKey(pt.holder, pt.handle)); w != 0 && pt.kids > 0; w = x.extras.at(x.points.at(w).extra).sibling {
+	for w := x.waiters.get(x.holders[pt.holder].key(pt.handle)); w != 0 && pt.kids > 0; w = x.extras.at(x.points.at(w).extra).sibling {
 		x.blocks.steps++
 		if wp := x.points.at(w); wp.parent == p {
 			wp.parent = 0
@@ -336,7 +336,7 @@ func (x *Index) wakePlain(h *holder) {
 	top := len(x.woken) - 1
 	handle := x.woken[top]
 	key, at, ok := x.knownBy(h, handle)
-	w := x.waiters.get(handleKey(h.id, handle))
+	w := x.waiters.get(h.key(handle))
 	if !ok || w == 0 || x.points.at(w).holder != h.id {
 		x.woken = x.woken[:top]
 		return

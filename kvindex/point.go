@@ -60,15 +60,14 @@ func (e *extra) bytes() int64 {
 	return int64(n)
 }
 
-func handleKey(id fleet.Holder, handle uint64) uint64 {
-	return handle ^ uint64(id)*0x9fb21c651e98df25
-}
+// key is what a holder's handle is looked up by in tables for all holders.
+func (h *holder) key(handle uint64) uint64 { return handle ^ h.secret }
 
 // lookup returns the point of a holder's handle, 0 when it is not known.
-func (x *Index) lookup(id fleet.Holder, handle uint64) uint32 {
-	p := x.handles.get(handleKey(id, handle))
+func (x *Index) lookup(h *holder, handle uint64) uint32 {
+	p := x.handles.get(h.key(handle))
 	if p != 0 {
-		if pt := x.points.at(p); pt.handle != handle || pt.holder != id {
+		if pt := x.points.at(p); pt.handle != handle || pt.holder != h.id {
 			return 0
 		}
 	}
@@ -80,11 +79,11 @@ func (x *Index) add(h *holder, handle uint64) uint32 {
 	p := x.points.alloc()
 	pt := x.points.at(p)
 	*pt = point{handle: handle, holder: h.id}
-	x.handles.put(handleKey(h.id, handle), p)
+	x.handles.put(h.key(handle), p)
 	x.link(h, p)
 	h.handles++
 	// Those that wait for it keep it.
-	for w := x.waiters.get(handleKey(h.id, handle)); w != 0; w = x.extras.at(x.points.at(w).extra).sibling {
+	for w := x.waiters.get(h.key(handle)); w != 0; w = x.extras.at(x.points.at(w).extra).sibling {
 		x.blocks.steps++
 		if wp := x.points.at(w); wp.holder == h.id && wp.parent == 0 && x.extras.at(wp.extra).parent == handle {
 			wp.parent = p
@@ -257,7 +256,7 @@ func (x *Index) free(h *holder, p uint32) (parent uint32) {
 	if parent != 0 {
 		x.points.at(parent).kids--
 	}
-	if k := handleKey(h.id, pt.handle); x.handles.get(k) == p {
+	if k := h.key(pt.handle); x.handles.get(k) == p {
 		x.handles.del(k)
 	}
 	x.dropExtra(h, p)
@@ -291,7 +290,7 @@ func (x *Index) releaseAll(h *holder) {
 	x.inStretches(h.points, func(p uint32) {
 		x.stopWaiting(h, p)
 		pt := x.points.at(p)
-		if k := handleKey(h.id, pt.handle); x.handles.get(k) == p {
+		if k := h.key(pt.handle); x.handles.get(k) == p {
 			x.handles.del(k)
 		}
 		x.dropExtra(h, p)
@@ -303,7 +302,7 @@ func (x *Index) releaseAll(h *holder) {
 // disown lets go of a point whose handle turned out to name something else. Its children keep it.
 func (x *Index) disown(h *holder, p uint32) {
 	x.dropRecords(h, p, func(*record) bool { return true })
-	x.handles.del(handleKey(h.id, x.points.at(p).handle))
+	x.handles.del(h.key(x.points.at(p).handle))
 	x.collect(h, p)
 	x.counts.conflicts++
 }

@@ -46,7 +46,7 @@ func (x *Index) removePlain(h *holder, tier block.Tier, group uint8, handles []u
 
 // removePoint takes one copy from a point, if there is one.
 func (x *Index) removePoint(h *holder, tier block.Tier, group uint8, handle uint64) {
-	p := x.lookup(h.id, handle)
+	p := x.lookup(h, handle)
 	if p == 0 || !x.dropCopy(h, p, tier, group) {
 		x.counts.unknownRemoved++
 		return

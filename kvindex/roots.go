@@ -17,6 +17,7 @@ type roots struct {
 	array atomic.Pointer[rootArray]
 	n     int // entries
 	used  int // the same with those that are gone
+	seed  uint64
 }
 
 type rootArray struct {
@@ -36,7 +37,7 @@ func (r *roots) get(key block.Key) uint32 {
 		return 0
 	}
 	mask := uint64(len(a.words)-1) &^ 1
-	for i := mixKey(key) >> a.shift << 1; ; i += 2 {
+	for i := mixKey(key, r.seed) >> a.shift << 1; ; i += 2 {
 		strand := atomic.LoadUint64(&a.words[i&mask+1])
 		if strand == 0 {
 			return 0
@@ -54,7 +55,7 @@ func (r *roots) put(key block.Key, strand uint32) bool {
 		a = r.rebuild(nil)
 	}
 	mask, free := uint64(len(a.words)-1)&^1, uint64(1<<63)
-	i := mixKey(key) >> a.shift << 1
+	i := mixKey(key, r.seed) >> a.shift << 1
 	for ; a.words[i&mask+1] != 0; i += 2 {
 		switch {
 		case a.words[i&mask+1] == rootGone:
@@ -82,7 +83,7 @@ func (r *roots) del(key block.Key) bool {
 		return false
 	}
 	mask := uint64(len(a.words)-1) &^ 1
-	for i := mixKey(key) >> a.shift << 1; a.words[i&mask+1] != 0; i += 2 {
+	for i := mixKey(key, r.seed) >> a.shift << 1; a.words[i&mask+1] != 0; i += 2 {
 		if a.words[i&mask] == uint64(key) && a.words[i&mask+1] != rootGone {
 			store(&a.words[i&mask+1], rootGone)
 			r.n--
@@ -108,7 +109,7 @@ func (r *roots) rebuild(alive func(strand uint32) bool) *rootArray {
 			if strand == 0 || strand == rootGone || alive != nil && !alive(uint32(strand)) {
 				continue
 			}
-			i := mixKey(block.Key(key)) >> a.shift << 1
+			i := mixKey(block.Key(key), r.seed) >> a.shift << 1
 			for a.words[i&mask+1] != 0 {
 				i += 2
 			}
@@ -174,7 +175,7 @@ func (c *rootCounts) clear() {
 
 // mayBegin reports whether a key may be in roots.
 func (b *blocks) mayBegin(key block.Key) bool {
-	h := mixKey(key)
+	h := b.slots.mix(key)
 	w, shift := b.slots.segment(h).roots.of(h)
 	return w.Load()>>shift&maxRoots != 0
 }
@@ -182,7 +183,7 @@ func (b *blocks) mayBegin(key block.Key) bool {
 // addRoot notes that a strand without a parent begins with a key.
 func (b *blocks) addRoot(key block.Key, strand uint32) {
 	if b.roots.put(key, strand) {
-		h := mixKey(key)
+		h := b.slots.mix(key)
 		b.slots.segment(h).roots.add(h)
 	}
 }
@@ -190,7 +191,7 @@ func (b *blocks) addRoot(key block.Key, strand uint32) {
 // dropRoot notes that the first block of a strand is gone.
 func (b *blocks) dropRoot(key block.Key) {
 	if b.roots.del(key) {
-		h := mixKey(key)
+		h := b.slots.mix(key)
 		b.slots.segment(h).roots.drop(h)
 	}
 }
@@ -204,7 +205,7 @@ func (b *blocks) sweepRoots() {
 	counts := make([]rootCounts, slotSegments)
 	for k := 0; k < len(a.words); k += 2 {
 		if a.words[k+1] != 0 {
-			h := mixKey(block.Key(a.words[k]))
+			h := b.slots.mix(block.Key(a.words[k]))
 			counts[h>>56].add(h)
 		}
 	}

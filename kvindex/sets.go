@@ -345,7 +345,7 @@ func (s *sets) drop(id setID) {
 
 func (s *sets) reset() {
 	s.slab.reset()
-	s.byHash = table{}
+	s.byHash.clear()
 	s.masks.Store(nil)
 	s.numbers, s.largest, s.scratch = nil, 0, nil
 }

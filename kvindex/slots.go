@@ -16,6 +16,11 @@ import (
 //
 // One writer at a time; any number of readers. Readers must check that what they read was of one moment: see [probe].
 type slots struct {
+	// seed changes the multiplier of keys. It has a cache line of its own: readers need it for every look, and what is beside it
+	// is written to.
+	_        [7]uint64
+	seed     uint64
+	_        [7]uint64
 	segments [slotSegments]slotSegment
 	n        int // keys, dead ones included
 	words    int // of all arrays
@@ -90,11 +95,15 @@ func (t *slots) full(g *slotSegment, a *slotArray, n int) bool {
 
 func (a *slotArray) home(h uint64) uint64 { return homeBucket(h, a.buckets) }
 
-func mixKey(key block.Key) uint64 { return uint64(key) * 0x9e3779b97f4a7c15 }
+// mixKey spreads keys, which are hashes, but of tokens that a client or a worker may have chosen.
+func mixKey(key block.Key, seed uint64) uint64 { return uint64(key) * (mixKeys ^ seed) }
+
+// mix spreads keys as all slots of an index do.
+func (t *slots) mix(key block.Key) uint64 { return mixKey(key, t.seed) }
 
 // touch lets the bucket in which a key begins to be looked for be on its way into the cache.
 func (t *slots) touch(key block.Key) {
-	h := mixKey(key)
+	h := t.mix(key)
 	if a := t.segment(h).array.Load(); a != nil {
 		fetch(&a.words[a.home(h)*bucketWords])
 	}
@@ -102,7 +111,7 @@ func (t *slots) touch(key block.Key) {
 
 // find looks for a key.
 func (t *slots) find(key block.Key) probe {
-	h := mixKey(key)
+	h := t.mix(key)
 	a := t.segment(h).array.Load()
 	if a == nil {
 		return probe{at: -1, key: key}
@@ -135,14 +144,14 @@ func isZero(x uint64) uint64 { return (x - 1) &^ x >> 63 }
 
 // still reports whether a key that was found is there as it was.
 func (t *slots) still(p *probe) bool {
-	return t.segment(mixKey(p.key)).array.Load() == p.array &&
+	return t.segment(t.mix(p.key)).array.Load() == p.array &&
 		atomic.LoadUint64(&p.array.words[p.at]) == uint64(p.key) &&
 		spot(atomic.LoadUint64(&p.array.words[p.at+1])>>16)&^spotNamed == p.spot
 }
 
 // current returns where a key is that was found and has not gone since; the segment may have shrunk.
 func (t *slots) current(p *probe) *probe {
-	if p.at >= 0 && t.segment(mixKey(p.key)).array.Load() != p.array {
+	if p.at >= 0 && t.segment(t.mix(p.key)).array.Load() != p.array {
 		*p = t.find(p.key)
 	}
 	return p
@@ -178,7 +187,7 @@ func (t *slots) put(key block.Key, s spot, alive func(spot) bool) bool {
 
 // insert is put of a key that is not there.
 func (t *slots) insert(key block.Key, s spot, alive func(spot) bool) {
-	h := mixKey(key)
+	h := t.mix(key)
 	g := t.segment(h)
 	a := g.array.Load()
 	if t.full(g, a, 1) {
@@ -236,7 +245,7 @@ func freeSlot(w *[bucketWords]uint64) int {
 
 // fill inserts what is in an older array, and alive, into one that no reader sees yet. filled counts what is in each bucket, so
 // that a bucket need not be read for where there is room.
-func (a *slotArray) fill(old []uint64, filled []uint8, alive func(spot) bool) {
+func (a *slotArray) fill(old []uint64, filled []uint8, seed uint64, alive func(spot) bool) {
 	words, buckets := a.words, a.buckets
 	for ; len(old) >= bucketWords; old = old[bucketWords:] {
 		from := (*[bucketWords]uint64)(old)
@@ -245,7 +254,7 @@ func (a *slotArray) fill(old []uint64, filled []uint8, alive func(spot) bool) {
 			if value == 0 || alive != nil && !alive(spot(value>>16)) {
 				continue
 			}
-			b := homeBucket(mixKey(block.Key(key)), buckets)
+			b := homeBucket(mixKey(block.Key(key), seed), buckets)
 			i := int(filled[b]) * 2
 			if i == bucketWords {
 				b, i = a.spill(b)
@@ -291,7 +300,7 @@ func (t *slots) rebuild(g *slotSegment, more int, alive func(spot) bool) *slotAr
 		t.words -= len(old.words)
 		t.filled = slices.Grow(t.filled[:0], buckets)[:buckets]
 		clear(t.filled)
-		a.fill(old.words, t.filled, alive)
+		a.fill(old.words, t.filled, t.seed, alive)
 	}
 	t.words += len(a.words)
 	g.array.Store(a)
@@ -321,7 +330,7 @@ func (t *slots) drop(p *probe, alive func(spot) bool) {
 	if p.at < 0 {
 		return
 	}
-	h := mixKey(p.key)
+	h := t.mix(p.key)
 	g := t.segment(h)
 	a := p.array
 	if g.array.Load() != a {

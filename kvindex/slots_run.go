@@ -15,7 +15,7 @@ func (t *slots) putRun(keys []block.Key, s spot, fresh bool, alive func(spot) bo
 	for ; len(keys) > 0; keys, s = keys[min(len(keys), ahead):], s+ahead {
 		some := keys[:min(len(keys), ahead)]
 		for k, key := range some {
-			h := mixKey(key)
+			h := t.mix(key)
 			g := t.segment(h)
 			a := g.array.Load()
 			if t.full(g, a, ahead) {
@@ -39,7 +39,7 @@ func (t *slots) putRun(keys []block.Key, s spot, fresh bool, alive func(spot) bo
 					}
 					continue
 				}
-				t.segment(mixKey(key)).n-- // it may not be new
+				t.segment(t.mix(key)).n-- // it may not be new
 				t.n--
 			}
 			if !t.put(key, s+spot(k), alive) {

@@ -188,7 +188,7 @@ func (x *Index) announced(h *holder, handle uint64, tier block.Tier, group uint8
 			return x.blocks.maskAt(at, h.id)&maskBit(tier, group) != 0
 		}
 	}
-	p := x.lookup(h.id, handle)
+	p := x.lookup(h, handle)
 	return p != 0 && x.find(p, tier, group) != 0
 }
 
@@ -204,7 +204,7 @@ func (x *Index) apply(a *announcement) int {
 	}
 	if !hasParent {
 		placed = !a.RootUnknown
-	} else if cur = x.lookup(h.id, parent); cur != 0 && x.points.at(cur).end != 0 {
+	} else if cur = x.lookup(h, parent); cur != 0 && x.points.at(cur).end != 0 {
 		placed = true
 	} else {
 		cur = 0
@@ -212,7 +212,7 @@ func (x *Index) apply(a *announcement) int {
 	r := record{tier: a.Tier, group: a.group, size: uint32(min(max(a.BlockSize, 0), MaxChain))}
 	for i := a.from; i < a.to; i++ {
 		handle := a.Handles[i]
-		p := x.lookup(h.id, handle)
+		p := x.lookup(h, handle)
 		if a.aligned {
 			if p != 0 && x.points.at(p).end == 0 {
 				// What it covers must be right before it is resolved.

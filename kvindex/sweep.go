@@ -66,7 +66,7 @@ func (b *blocks) clear() {
 	}
 	b.slots.n, b.slots.words, b.slots.filled = 0, 0, nil
 	b.roots.clear()
-	b.names = names{}
+	b.names = names{seed: b.names.seed}
 	b.strands.reset()
 	b.runs.reset()
 	b.sets.reset()

@@ -6,8 +6,9 @@ package kvindex
 // change.
 type table struct {
 	segments [tableSegments]tableSegment
-	n        int // keys
-	slots    int // of all segments
+	n        int    // keys
+	slots    int    // of all segments
+	seed     uint64 // changes the multiplier
 }
 
 type tableSegment struct {
@@ -29,11 +30,15 @@ const (
 	slotBytes     = 12
 )
 
-// spread scrambles a key: keys may be small integers (some engines number their blocks).
-func spread(key uint64) uint64 {
-	h := key * 0x9e3779b97f4a7c15
-	return h ^ h>>29
+// spread scrambles a key: keys may be small integers (some engines number their blocks), or chosen by a worker that means
+// harm.
+func (t *table) spread(key uint64) uint64 {
+	h := key * mixFirst
+	return (h ^ h>>32) * (mixSecond ^ t.seed)
 }
+
+// clear forgets all keys.
+func (t *table) clear() { *t = table{seed: t.seed} }
 
 func (s *slot) key() uint64 { return uint64(s.hi)<<32 | uint64(s.lo) }
 
@@ -41,7 +46,7 @@ func (g *tableSegment) home(h uint64) int { return int(h << segmentBits >> g.shi
 
 // get returns the index of key, 0 when it has none.
 func (t *table) get(key uint64) uint32 {
-	h := spread(key)
+	h := t.spread(key)
 	g := &t.segments[h>>(64-segmentBits)]
 	if g.n == 0 {
 		return 0
@@ -59,7 +64,7 @@ func (t *table) get(key uint64) uint32 {
 
 // put makes val, which is not 0, the index of key.
 func (t *table) put(key uint64, val uint32) {
-	h := spread(key)
+	h := t.spread(key)
 	g := &t.segments[h>>(64-segmentBits)]
 	if (g.n+1)*4 > len(g.slots)*3 {
 		t.resize(g, max(smallSegment, 2*len(g.slots)))
@@ -99,14 +104,14 @@ func (t *table) resize(g *tableSegment, size int) {
 	for i := range old {
 		if old[i].val != 0 {
 			key := old[i].key()
-			g.place(spread(key), key, old[i].val)
+			g.place(t.spread(key), key, old[i].val)
 		}
 	}
 }
 
 // del forgets key.
 func (t *table) del(key uint64) {
-	h := spread(key)
+	h := t.spread(key)
 	g := &t.segments[h>>(64-segmentBits)]
 	if g.n == 0 {
 		return
@@ -122,7 +127,7 @@ func (t *table) del(key uint64) {
 	t.n--
 	// Move back what linear probing had pushed past the hole.
 	for j := (i + 1) & mask; g.slots[j].val != 0; j = (j + 1) & mask {
-		home := g.home(spread(g.slots[j].key())) & mask
+		home := g.home(t.spread(g.slots[j].key())) & mask
 		if (j-home)&mask >= (j-i)&mask {
 			g.slots[i] = g.slots[j]
 			i = j

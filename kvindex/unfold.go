@@ -71,7 +71,7 @@ func (x *Index) unfold(h *holder) {
 			pt.records = r
 			delete(x.copies, k)
 		}
-		if x.waiters.n > 0 && x.waiters.get(handleKey(h.id, f.handle)) != 0 {
+		if x.waiters.n > 0 && x.waiters.get(h.key(f.handle)) != 0 {
 			x.woken = append(x.woken, f.handle)
 		}
 	}

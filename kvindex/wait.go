@@ -63,12 +63,12 @@ func (x *Index) wait(h *holder, p uint32, parent uint64, hasParent bool, tokens 
 	x.weigh(h, e, 1)
 	x.owe(h, e.bytes())
 	e.parent, e.hasParent = parent, true
-	k := handleKey(h.id, parent)
+	k := h.key(parent)
 	if e.sibling = x.waiters.get(k); e.sibling != 0 {
 		x.extras.at(x.points.at(e.sibling).extra).before = p
 	}
 	x.waiters.put(k, p)
-	if q := x.lookup(h.id, parent); q != 0 {
+	if q := x.lookup(h, parent); q != 0 {
 		pt.parent = q
 		x.points.at(q).kids++
 	}
@@ -81,17 +81,17 @@ const maxLineage = 4096
 // circular reports whether a block would become its own ancestor by waiting for a parent: the parent itself waits for
 // the block, directly or through other waiting blocks.
 func (x *Index) circular(h *holder, handle, parent uint64) bool {
-	if x.waiters.get(handleKey(h.id, handle)) == 0 {
+	if x.waiters.get(h.key(handle)) == 0 {
 		return false
 	}
-	if p := x.lookup(h.id, handle); p != 0 && (x.points.at(p).end != 0 || len(x.extras.at(x.points.at(p).extra).tokens) > 0) {
+	if p := x.lookup(h, handle); p != 0 && (x.points.at(p).end != 0 || len(x.extras.at(x.points.at(p).extra).tokens) > 0) {
 		return false // it has its place, or waits for a parent already, and for no other
 	}
 	for range maxLineage {
 		if parent == handle {
 			return true
 		}
-		p := x.lookup(h.id, parent)
+		p := x.lookup(h, parent)
 		if x.blocks.steps++; p == 0 || x.points.at(p).end != 0 {
 			return false
 		}
@@ -129,7 +129,7 @@ func (x *Index) stopWaiting(h *holder, p uint32) {
 	x.owe(h, -waitingBase)
 	if e.hasParent {
 		x.owe(h, -e.bytes())
-		k := handleKey(h.id, e.parent)
+		k := h.key(e.parent)
 		switch {
 		case e.before != 0:
 			x.extras.at(x.points.at(e.before).extra).sibling = e.sibling
@@ -155,8 +155,8 @@ func (x *Index) wake(h *holder) {
 		top := len(x.woken) - 1
 		handle := x.woken[top]
 		x.blocks.steps++
-		p := x.lookup(h.id, handle)
-		w := x.waiters.get(handleKey(h.id, handle))
+		p := x.lookup(h, handle)
+		w := x.waiters.get(h.key(handle))
 		if p == 0 || x.points.at(p).end == 0 || w == 0 || x.points.at(w).holder != h.id {
 			x.woken = x.woken[:top]
 			continue

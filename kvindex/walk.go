@@ -103,7 +103,7 @@ func (x *Index) resolve(h *holder, p, parent uint32, s *step) {
 	for r := x.points.at(p).records; r != 0; r = x.records.at(r).next {
 		x.contribute(h, p, x.records.at(r), true)
 	}
-	if x.waiters.n > 0 && x.waiters.get(handleKey(h.id, pt.handle)) != 0 {
+	if x.waiters.n > 0 && x.waiters.get(h.key(pt.handle)) != 0 {
 		x.woken = append(x.woken, pt.handle)
 	}
 }

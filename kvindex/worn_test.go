@@ -12,6 +12,7 @@ func TestNamesTellWhatWasOfferedAndNotDropped(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	var n names
 	n.loose = true
+	unmix := n.seed.unmixer()
 	want := map[uint64]block.Key{}
 	var known []uint64
 	for op := range 600_000 {
@@ -20,7 +21,7 @@ func TestNamesTellWhatWasOfferedAndNotDropped(t *testing.T) {
 		case 0:
 			handle = r.Uint64N(1000) // small ones, and again and again
 		case 1:
-			handle = unmixHandle(r.Uint64N(4000) << 40) // of one segment, and some buckets of it
+			handle = unmix(r.Uint64N(4000) << 40) // of one segment, and some buckets of it
 		}
 		if len(known) > 30_000 || op%3 == 0 && len(known) > 0 { // as much goes as comes
 			i := r.IntN(len(known))

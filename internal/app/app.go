@@ -2,6 +2,8 @@ package app
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -74,6 +76,11 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	a.fleet = fleet.New(fleet.Config{Breaker: cfg.Breaker, Expiry: expiry(cfg.Gateway.RequestTimeout)})
 	options := cfg.Options()
 	options.Fleet = a.fleet
+	if options.Index.Seed == 0 {
+		var seed [8]byte
+		rand.Read(seed[:]) // never fails
+		options.Index.Seed = binary.NativeEndian.Uint64(seed[:])
+	}
 	var err error
 	if a.router, err = warmpath.New(options); err != nil {
 		return nil, err

@@ -111,7 +111,7 @@ func (w *world) config() *config.Config {
 	c.RequestPolicies = []string{"direct"}
 	c.Queue.Order, c.Queue.MaxWait = s.Queue, 5*time.Second
 	c.Routing.MaxRequests = s.MaxRequests
-	c.Index.Bytes = s.IndexBytes
+	c.Index.Bytes, c.Index.Seed = s.IndexBytes, 1 // any, but the same in each run
 	c.Gateway.Attempts, c.Gateway.RequestTimeout, c.Gateway.DrainTimeout = s.Attempts, s.RequestTimeout, s.DrainTimeout
 	c.Proxy.StreamIdleTimeout = s.StreamIdle
 	c.Reports.Interval = s.Reports
