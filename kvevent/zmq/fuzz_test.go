@@ -26,12 +26,13 @@ func FuzzFrames(f *testing.F) {
 
 // FuzzStream drives a stream with arbitrary live and replayed messages of two engine runs, connections and disconnections. The
 // diary checks that what is handed over has no gap that was not told; here, that bounds hold and nothing stays behind.
+// After all that, a third run at the same endpoints is learned whole.
 func FuzzStream(f *testing.F) {
-	f.Add([]byte{0, 0, 1, 0, 2, 0, 1, 0}, true)
-	f.Add([]byte{0, 0, 1, 9, 2, 3, 1, 1, 4, 0, 3, 0, 0, 0, 1, 2, 2, 2, 5, 0}, true)
-	f.Add([]byte{0, 0, 1, 9, 1, 20, 1, 5}, false)
-	f.Add([]byte{0, 0, 1, 0, 1, 1, 3, 0, 0, 0, 1, 2, 2, 1, 37, 0, 5, 0, 6, 0}, true) // back again, and a message before its replay
-	f.Fuzz(func(t *testing.T, ops []byte, replay bool) {
+	f.Add([]byte{0, 0, 1, 0, 2, 0, 1, 0}, true, uint8(3))
+	f.Add([]byte{0, 0, 1, 9, 2, 3, 1, 1, 4, 0, 3, 0, 0, 0, 1, 2, 2, 2, 5, 0}, true, uint8(3))
+	f.Add([]byte{0, 0, 1, 9, 1, 20, 1, 5}, false, uint8(0))
+	f.Add([]byte{0, 0, 1, 0, 1, 1, 3, 0, 0, 0, 1, 2, 2, 1, 37, 0, 5, 0, 6, 0}, true, uint8(40)) // back again, and a message before its replay
+	f.Fuzz(func(t *testing.T, ops []byte, replay bool, third uint8) {
 		d := newDiary(t)
 		endpoint := ""
 		if replay {
@@ -51,8 +52,12 @@ func FuzzStream(f *testing.F) {
 					a = attempt{}
 				}
 			case 1:
+				from := run
+				if ops[0]&0x80 != 0 {
+					from = "a" // still under way when the second run began
+				}
 				if s.connected {
-					s.receive(wire("t", seq, payload(run, seq)))
+					s.receive(wire("t", seq, payload(from, seq)))
 				}
 			case 2:
 				if replay && s.begin(&a) {
@@ -89,5 +94,23 @@ func FuzzStream(f *testing.F) {
 				t.Fatalf("the stream is at %d, the handler at %d", s.next, d.next)
 			}
 		}
+		if !replay {
+			return
+		}
+		// A third run takes over: nothing of the first two remains, and nothing of the third is missing.
+		if s.connected {
+			s.disconnect(errors.New("gone"))
+		}
+		s.connect()
+		complete, n := d.complete, uint64(third)
+		replayed(s, "c", n)
+		if s.wanted { // catchUp gives up, and is woken again
+			s.giveUp(s.epoch, errors.New("nothing new"))
+			replayed(s, "c", n)
+		}
+		if d.next != n || d.complete == complete || len(d.payloads) != int(n) {
+			t.Fatalf("of the third run's %d messages: next is %d, complete again %d times, restarts %q, lost %v", n, d.next, d.complete-complete, d.restarts, d.lost)
+		}
+		d.expectPayloads("c", 0, n)
 	})
 }

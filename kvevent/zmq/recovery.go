@@ -224,7 +224,7 @@ func (s *stream) reviewed(seq uint64, payload []byte) (enough bool) {
 	switch s.seen.compare(seq, payload) {
 	case same:
 		if s.seen.live(seq) {
-			s.strikes = 0
+			s.agree()
 		}
 		s.verify()
 	case different:
@@ -286,14 +286,14 @@ func (s *stream) judge(a *attempt, err error) (done, gained bool) {
 	atEnd := err == nil && a.ended && !gained && !ahead
 	clean := s.verified && !s.overflow && s.pending.len() == 0
 	switch {
-	case clean && s.gaveUp && s.relearned != s.epoch && err == nil && a.ended:
+	case clean && s.gaveUp && (s.agreed || !s.live) && s.relearned != s.epoch && err == nil && a.ended:
 		s.relearned = s.epoch
 		s.restart("the replay answers again")
 		return false, true
 	case clean && atEnd && s.live && s.next <= s.lastLive:
 		// A complete replay that ends before the last live message of this connection comes from another engine, or
 		// from this engine after a restart and before its first message. Its messages are not believed.
-		s.wanted = false
+		s.wanted, s.gaveUp = false, true
 		s.lose(s.lastLive + 1)
 		return true, gained
 	case clean && (atEnd || (s.wanted && s.linked())):

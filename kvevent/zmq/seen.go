@@ -38,6 +38,15 @@ func (s *seen) live(seq uint64) bool {
 	return e.seq == seq+1 && e.hash&liveBit != 0
 }
 
+// forgetReplayed forgets the messages that did not come live on the current connection.
+func (s *seen) forgetReplayed() {
+	for i := range s.entries {
+		if s.entries[i].hash&liveBit == 0 {
+			s.entries[i].seq = 0
+		}
+	}
+}
+
 // disconnect notes that the remembered messages did not come on the current connection.
 func (s *seen) disconnect() {
 	for i := range s.entries {

@@ -38,6 +38,7 @@ type stream struct {
 	gaveUp     bool   // history was lost because the replay did not bring it, not because the engine no longer has it
 	relearned  uint64 // the connection on which it was asked for once more
 	strikes    int    // contradictions between replay and live stream on this connection since they last agreed
+	agreed     bool   // replay and live stream had the same message on this connection, and no contradiction since
 	unnumbered bool   // messages of this connection carry no sequence numbers
 	distrust   bool   // the replay contradicts the live stream and is not asked any more on this connection
 	progress   uint64
@@ -89,8 +90,13 @@ func (s *stream) connect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.epoch++
-	s.distrust, s.strikes, s.unnumbered = false, 0, false
+	if s.live && !s.agreed {
+		// The older connection's live messages came from the engine that it led to. What replays brought beside them
+		// may be another engine's, which started meanwhile: it does not verify the older stream.
+		s.seen.forgetReplayed()
+	}
 	s.seen.disconnect()
+	s.distrust, s.strikes, s.agreed, s.unnumbered = false, 0, false, false
 	s.live, s.announced = false, false
 	s.verified = s.next == 0 // nothing known, nothing to compare
 	s.wanted = s.canReplay()
@@ -208,7 +214,9 @@ func (s *stream) repeats(seq uint64, payload []byte, onward bool) bool {
 	}
 	switch s.seen.compare(seq, payload) {
 	case same:
-		s.strikes = 0
+		if !s.seen.live(seq) { // else it is only a duplicate
+			s.agree()
+		}
 		s.verify()
 		return true
 	case unknown:
@@ -279,7 +287,7 @@ func (s *stream) restart(why string) {
 	s.stats.next.Store(0)
 	s.seen.forget()
 	s.verified, s.whole, s.announced, s.gaveUp = true, true, false, false
-	s.unnumbered = false
+	s.unnumbered, s.agreed = false, false
 	s.wanted = s.canReplay()
 	s.progress++
 	s.h.Restarted(why)
@@ -301,6 +309,9 @@ func (s *stream) contradicted(why string) {
 	}
 	s.restart(why)
 }
+
+// agree notes that replay and live stream had the same message: they are one engine's.
+func (s *stream) agree() { s.strikes, s.agreed = 0, true }
 
 // announce reports the history as whole, once after each time that this was in doubt. It waits while replay and live
 // stream contradict each other and have not agreed since: the replay may be another engine's.

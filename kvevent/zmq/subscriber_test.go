@@ -440,10 +440,10 @@ func TestAReplayOfAnotherEngineIsNotBelievedForEver(t *testing.T) {
 	}
 }
 
-// replayed hands complete replays to the stream until the stream asks for no more, as catchUp does.
+// replayed hands complete replays to the stream until the stream asks for no more or has to give up, as catchUp does.
 func replayed(s *stream, run string, n uint64) {
 	var a attempt
-	for range maxStrikes + 2 {
+	for range s.cfg.ReplayTries {
 		if !s.begin(&a) {
 			return
 		}
@@ -508,7 +508,7 @@ func TestAReplayThatEndsBeforeTheLiveStreamIsNotBelieved(t *testing.T) {
 	}
 	complete := d.complete
 	replayed(s, "b", 50) // the next regular check
-	if len(d.restarts) != 1 || len(d.lost) != 2 || d.lost[1] != [2]uint64{50, 5001} || d.complete != complete {
+	if len(d.restarts) != 0 || len(d.lost) != 1 || d.lost[0] != [2]uint64{50, 5000} || d.complete != complete {
 		t.Errorf("restarts %q, lost %v, complete again %d times", d.restarts, d.lost, d.complete-complete)
 	}
 	s.receive(wire("t", 5001, payload("a", 5001)))
