@@ -125,3 +125,26 @@ func TestAStreamWithoutSequenceNumbersIsNeverExact(t *testing.T) {
 	s.Complete()
 	r.trust(s.holder, fleet.TrustExact, "complete")
 }
+
+// The process behind a new connection may be another one, with an empty cache.
+func TestAHolderIsNotExactAfterAReconnectUntilItsEngineIsKnownToBeTheSame(t *testing.T) {
+	for name, confirm := range map[string]func(s *stream){
+		"the history is whole": func(s *stream) { s.Complete() },
+		"a message follows":    func(s *stream) { s.Message(1, wire(t, "vllm-0.32.0", batch(stored(2, 0, 64, 16)))) },
+		"the engine restarted": func(s *stream) { s.Restarted("its numbers began anew"); s.Complete() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, Config{})
+			s := r.stream(facts(fleet.EngineVLLM, 16))
+			s.source.Replay = "tcp://127.0.0.1:5657"
+			s.Message(0, wire(t, "vllm-0.32.0", batch(stored(1, 0, 64, 16))))
+			r.trust(s.holder, fleet.TrustExact, "complete")
+			s.State(false, errors.New("gone"))
+			r.trust(s.holder, fleet.TrustDegraded, "disconnected")
+			s.State(true, nil)
+			r.trust(s.holder, fleet.TrustDegraded, readingHistory)
+			confirm(s)
+			r.trust(s.holder, fleet.TrustExact, "complete")
+		})
+	}
+}

@@ -59,6 +59,7 @@ type state struct {
 	complete bool   // the history is whole since the cache was empty
 	missing  string // what is missing when it is not
 	broken   bool   // by a message that cannot be read: that the stream is whole does not help
+	unproven bool   // connected, and nothing yet shows that the engine is the one of the connection before
 
 	unnumbered bool      // messages carry no sequence numbers
 	hybrid     string    // the kind of group that makes a prefix worth less than its blocks; "" is none
@@ -128,7 +129,7 @@ func (s *stream) forget(missing string) {
 	s.forgotten++
 	s.complete, s.missing = false, missing
 	s.unread, s.indexLost = "", ""
-	s.tiers = 0
+	s.tiers, s.unproven = 0, false
 }
 
 // hasEvents reports whether the index has the holder's blocks, if any, from its events.
@@ -164,7 +165,8 @@ func (s *stream) Message(seq uint64, payload []byte) {
 	if s.misdirected(b) {
 		return
 	}
-	changed := false
+	changed := s.unproven
+	s.unproven = false
 	for i := 0; i < len(b.Events); i++ {
 		e := &b.Events[i]
 		n, hashes := b.Removals(i, s.gone[:0])
@@ -290,7 +292,7 @@ func (s *stream) Lost(from, to uint64) {
 func (s *stream) Complete() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.everUp = true
+	s.everUp, s.unproven = true, false
 	if !s.broken {
 		s.complete, s.missing = true, ""
 	}
@@ -312,6 +314,7 @@ func (s *stream) State(connected bool, err error) {
 	if connected != s.connected {
 		s.connected, s.since = connected, time.Now()
 		s.unnumbered = false // the next connection tells anew
+		s.unproven = connected
 	}
 	s.connErr = err
 	if connected && !s.everUp {

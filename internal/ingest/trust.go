@@ -85,7 +85,7 @@ func (s *stream) judge(now time.Time) (fleet.Trust, string) {
 		return fleet.TrustDegraded, s.missing
 	case !s.complete && s.source.Replay == "":
 		return fleet.TrustDegraded, "what was cached before we connected is not known: the worker has no replay endpoint"
-	case !s.complete:
+	case !s.complete || s.unproven:
 		return fleet.TrustDegraded, readingHistory
 	case s.hybrid != "":
 		return fleet.TrustDegraded, fmt.Sprintf("hybrid model: groups of kind %s make a cached prefix worth less than its blocks", s.hybrid)
