@@ -19,7 +19,8 @@
 //   - A block whose parent or place is not known waits, bounded by number and bytes, and joins when it becomes known.
 //     A removed parent's key is known as long as children live. A hole ends a match there; the tail counts again when
 //     the hole is filled.
-//   - A match descends the tiers (accelerator, host, disk, remote) and never climbs back, as engines load.
+//   - A match descends the tiers (accelerator, host, disk, remote) and never climbs back, as vLLM and SGLang load. Where
+//     the engine loads from any tier in any order (Stored.AnyTierOrder), each block counts on its best tier.
 //   - Full-attention groups must have every leading block. A sliding window of w tokens allows a length if the last
 //     ⌈(w-1)/b⌉ engine blocks of b tokens before it are there; a state-space group if it has a checkpoint at it. The
 //     match is the longest length that all groups allow, where a length divides into every group's blocks.

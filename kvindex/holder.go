@@ -16,6 +16,7 @@ type holder struct {
 	groups  []group
 	crowded bool  // it announced more than MaxGroups groups
 	bigram  bool  // it announced bigram chains
+	anyTier bool  // its engine loads blocks from any tier in any order, and it has announced some below the accelerator
 	keyed   bool  // its events carry keys
 	vague   uint8 // bit by tier: something may have been a copy or a report, see judge
 	broken  uint8 // bit by tier: something of it was evicted, dropped or refused, so that its history is not whole
@@ -54,6 +55,7 @@ type view struct {
 	full    uint64 // lowest bit of each full-attention group's nibble of a mask
 	simple  bool   // one group, full attention, or none yet: the run of blocks is the match
 	bigram  bool
+	anyTier bool    // blocks count on their best tiers, in any order
 	groups  []limit // all groups in the order of their nibbles; empty when simple
 	unknown bool    // a group proves nothing: no confirmed match
 }
@@ -76,6 +78,9 @@ func (v *view) proves(mask uint64) bool {
 	}
 	if v.full == 0 {
 		return true
+	}
+	if v.anyTier {
+		return anywhere(mask)&v.full == v.full
 	}
 	for t := range block.NumTiers {
 		if mask>>t&v.full == v.full {
@@ -177,6 +182,13 @@ func (x *Index) join(h *holder, s *Stored) int {
 		h.bigram = true
 		x.publish(h)
 	}
+	if s.AnyTierOrder && s.Tier != block.TierGPU && !h.anyTier {
+		h.anyTier = true
+		x.publish(h)
+		if h.believed > 0 {
+			x.sweepStrands(change{h: h})
+		}
+	}
 	return g
 }
 
@@ -210,7 +222,7 @@ func (x *Index) publish(h *holder) {
 }
 
 func (x *Index) digest(h *holder) *view {
-	v := &view{bigram: h.bigram, unknown: h.crowded}
+	v := &view{bigram: h.bigram, anyTier: h.anyTier, unknown: h.crowded}
 	for i := range h.groups {
 		g := &h.groups[i]
 		if g.kind == block.AttentionFull {
@@ -219,7 +231,7 @@ func (x *Index) digest(h *holder) *view {
 	}
 	if len(h.groups) <= 1 && v.full == uint64(len(h.groups)) && !h.crowded {
 		v.simple = true
-		if v.full == 1 && !v.bigram {
+		if v.full == 1 && !v.bigram && !v.anyTier {
 			return plainView
 		}
 		return v

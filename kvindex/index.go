@@ -97,6 +97,12 @@ type Stored struct {
 	// only join a parent or a handle that is known.
 	RootUnknown bool
 	Origin      Origin
+	// AnyTierOrder says that the engine loads the blocks of a chain from any tier in any order: each block counts on its
+	// best tier, and a match may go from the host back to the accelerator. TensorRT-LLM does: loadOrAllocateBlocks in
+	// cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp walks its tree and onboards every matched block that is not on the
+	// accelerator. vLLM and SGLang do not. It counts from the holder's first such announcement for a tier below the
+	// accelerator on.
+	AnyTierOrder bool
 }
 
 // Match is what one holder has of a request.
@@ -105,7 +111,8 @@ type Match struct {
 	// Blocks is the number of leading blocks that are confirmed and that all cache groups of the holder let the
 	// engine use, over all tiers.
 	Blocks uint32
-	// Tier splits Blocks by the tier from which each block would be read: the match descends and never climbs back.
+	// Tier splits Blocks by the tier from which each block would be read. Blocks on one tier follow those on a faster one,
+	// but with Stored.AnyTierOrder.
 	Tier [block.NumTiers]uint32
 	// Speculative is Blocks if speculative entries were confirmed; at least Blocks.
 	Speculative uint32

@@ -125,6 +125,12 @@ func (x *Index) step(m *matcher, at spot, depth int, dst []Match) {
 // move takes n blocks of one mask and reports whether anything goes on.
 func (c *cursor) move(mask uint64, guessed bool, n uint32, r *Match) bool {
 	full := c.view.full
+	if c.view.anyTier {
+		// It is read from here, whatever was before; a cursor beyond all tiers has stopped.
+		tier := slowest(mask)
+		mask = anywhere(mask) << tier
+		c.tier, c.guess = tier, tier
+	}
 	if c.sure {
 		for c.tier < block.NumTiers && mask>>c.tier&full != full {
 			c.tier++

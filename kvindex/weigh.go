@@ -15,7 +15,8 @@ func (x *Index) weighGroups(m *matcher, v *view, row int, r *Match) {
 }
 
 // usable returns the longest length that all groups of a holder allow, tier after tier: from where one tier ends, the
-// next must have what is missing. Masks that have a bit of wild count as present in all groups on all tiers.
+// next must have what is missing; or from all tiers at once, if the holder's engine loads so. Masks that have a bit of wild
+// count as present in all groups on all tiers.
 func (x *Index) usable(m *matcher, v *view, column []uint64, wild uint64, tiers *[block.NumTiers]uint32) uint32 {
 	length := uint32(0)
 	n := uint32((len(column) + m.rows - 1) / m.rows)
@@ -25,6 +26,9 @@ func (x *Index) usable(m *matcher, v *view, column []uint64, wild uint64, tiers 
 		for i := length; i < n; i++ {
 			mask := column[int(i)*m.rows]
 			any := mask&wild != 0
+			if v.anyTier {
+				mask = anywhere(mask)
+			}
 			if !any && mask>>tier&v.full != v.full {
 				break
 			}
@@ -34,8 +38,30 @@ func (x *Index) usable(m *matcher, v *view, column []uint64, wild uint64, tiers 
 		}
 		tiers[tier] = best - length
 		length = best
+		if v.anyTier {
+			tiers[tier] = 0
+			for i := range length {
+				tiers[slowest(column[int(i)*m.rows])]++
+			}
+			break
+		}
 	}
 	return length
+}
+
+// anywhere returns the groups that have a block on some tier, as bits of the first tier.
+func anywhere(mask uint64) uint64 { return (mask | mask>>1 | mask>>2 | mask>>3) & anyGroup }
+
+// slowest returns the tier from which the last group of those that have a block gets it, each from its best; the first if
+// none has it.
+func slowest(mask uint64) uint8 {
+	all, some := anywhere(mask), uint64(0)
+	for tier := range uint8(block.NumTiers) {
+		if some |= mask >> tier & anyGroup; some == all {
+			return tier
+		}
+	}
+	return 0
 }
 
 // allows reports whether a length is usable: fresh blocks were added on this tier, runs counts for each group how many

@@ -68,6 +68,7 @@ func (s *stream) store(e *kvevent.Event) (generation uint64) {
 	x.Handles, x.BlockSize, x.Bigram = e.Hashes, e.BlockSize, e.Bigram
 	x.Tokens, x.Features = e.Tokens, e.Features
 	x.RootUnknown = !e.Indexable(s.keys(e.Tier))
+	x.AnyTierOrder = s.engine == fleet.EngineTRTLLM
 	if !e.Aligned() || e.Unread != 0 {
 		// The tokens are not those of the hashes, or not all that makes the blocks. The hashes alone can join them to
 		// blocks that another event explains.

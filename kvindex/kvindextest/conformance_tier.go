@@ -20,6 +20,39 @@ var tierCases = []conformanceCase{
 			r.Errorf("tiers %v", m.Tier)
 		}
 	}},
+	{name: "a match takes each block from its best tier where the engine loads so", size: 16, run: func(r *rig) {
+		a := words(1, 160)
+		r.store(a, cut{Stored: kvindex.Stored{AnyTierOrder: true}})
+		r.store(a, cut{from: 2, to: 5, Stored: kvindex.Stored{Tier: block.TierCPU, AnyTierOrder: true}})
+		r.store(a, cut{from: 4, to: 6, Stored: kvindex.Stored{Tier: block.TierDisk, AnyTierOrder: true}})
+		r.remove(a, cut{from: 3, to: 6})
+		r.want(a, only(10))
+		if m := r.matchOf(a); m.Tier != [block.NumTiers]uint32{7, 2, 1, 0} || m.Full != 10 || m.Speculative != 10 {
+			r.Errorf("%+v", m)
+		}
+		r.remove(a, cut{from: 4, to: 5, Stored: kvindex.Stored{Tier: block.TierCPU}})
+		if m := r.matchOf(a); m.Tier != [block.NumTiers]uint32{7, 1, 2, 0} {
+			r.Errorf("%+v", m)
+		}
+		r.remove(a, cut{from: 4, to: 5, Stored: kvindex.Stored{Tier: block.TierDisk}})
+		r.want(a, only(4)) // a hole on all tiers
+	}},
+	{name: "groups take each block from their best tiers where the engine loads so", size: 16, run: func(r *rig) {
+		a := words(1, 160)
+		full := kvindex.Stored{AnyTierOrder: true}
+		window := kvindex.Stored{AnyTierOrder: true, Group: 1, Attention: block.AttentionSlidingWindow, Window: 33}
+		r.store(a, cut{Stored: full})
+		r.store(a, cut{Stored: window})
+		window.Tier, full.Tier = block.TierCPU, block.TierCPU
+		r.store(a, cut{from: 6, to: 8, Stored: window})
+		r.store(a, cut{from: 2, to: 4, Stored: full})
+		r.remove(a, cut{from: 2, to: 4})
+		r.remove(a, cut{from: 6, to: 8, Stored: kvindex.Stored{Group: 1}})
+		r.want(a, only(10))
+		if m := r.matchOf(a); m.Tier != [block.NumTiers]uint32{6, 4, 0, 0} {
+			r.Errorf("%+v", m)
+		}
+	}},
 	{name: "a lower tier is reached over what is missing", size: 16, run: func(r *rig) {
 		a := words(1, 64)
 		r.store(a, cut{Stored: kvindex.Stored{Tier: block.TierRemote}})

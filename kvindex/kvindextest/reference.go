@@ -27,6 +27,7 @@ type refHolder struct {
 	groups   []refGroup
 	crowded  bool
 	bigram   bool
+	anyTier  bool
 	byHandle map[uint64]*refPoint
 	points   []*refPoint // also those whose handle names another point now
 	believed map[block.Key]int64
@@ -137,6 +138,7 @@ func (x *reference) store(id fleet.Holder, s *kvindex.Stored) {
 	h.held = nil
 	g := h.group(s)
 	h.bigram = h.bigram || s.Bigram && g >= 0
+	h.anyTier = h.anyTier || s.AnyTierOrder && s.Tier != block.TierGPU && g >= 0
 	if g < 0 || len(s.Handles) == 0 {
 		return
 	}
@@ -435,7 +437,7 @@ func (x *reference) compute(h *refHolder) {
 	}
 }
 
-// proven reports whether all full-attention groups hold a block on one tier, or any group where there is none.
+// proven reports whether all full-attention groups hold a block on one tier, or on any if the engine loads so, or any group where there is none.
 func (h *refHolder) proven(key block.Key) bool {
 	if h.unprovable() {
 		return false
@@ -444,6 +446,9 @@ func (h *refHolder) proven(key block.Key) bool {
 		all, some, fulls := true, false, 0
 		for g := range h.groups {
 			has := h.held[place{tier, g}][key]
+			for t := tier + 1; t < block.NumTiers && h.anyTier; t++ {
+				has = has || h.held[place{t, g}][key]
+			}
 			some = some || has
 			if h.groups[g].kind == block.AttentionFull {
 				fulls++

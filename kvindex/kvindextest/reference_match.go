@@ -71,7 +71,13 @@ func (x *reference) measure(h *refHolder, keys []block.Key, now int64, m *kvinde
 		}
 		m.Full = uint32(n)
 	}
-	if !h.unprovable() && len(h.groups) > 0 {
+	if !h.unprovable() && len(h.groups) > 0 && h.anyTier {
+		n := q.longest(0, 0)
+		for i := range n {
+			m.Tier[q.slowest(i)]++
+		}
+		m.Blocks = uint32(n)
+	} else if !h.unprovable() && len(h.groups) > 0 {
 		n := 0
 		for tier := range block.Tier(block.NumTiers) {
 			best := q.longest(n, tier)
@@ -81,8 +87,8 @@ func (x *reference) measure(h *refHolder, keys []block.Key, now int64, m *kvinde
 		m.Blocks = uint32(n)
 	}
 	q.wild = true
-	n := 0
-	for tier := range block.Tier(block.NumTiers) {
+	n := q.longest(0, 0)
+	for tier := block.Tier(1); tier < block.NumTiers && !h.anyTier; tier++ {
 		n = q.longest(n, tier)
 	}
 	m.Speculative = max(uint32(n), m.Blocks)
@@ -112,8 +118,33 @@ func (q *question) believed(i int) bool { return q.wild && q.belief[i] }
 
 // in reports whether a group has block i on a tier.
 func (q *question) in(i int, tier block.Tier, g int) bool {
+	if q.h.anyTier {
+		return q.best(i, g) < block.NumTiers || q.believed(i)
+	}
+	return q.on(i, tier, g) || q.believed(i)
+}
+
+func (q *question) on(i int, tier block.Tier, g int) bool {
 	row := q.rows[int(tier)*len(q.h.groups)+g]
-	return row != nil && row[i] || q.believed(i)
+	return row != nil && row[i]
+}
+
+// best returns the fastest tier on which a group has block i.
+func (q *question) best(i, g int) (tier block.Tier) {
+	for tier < block.NumTiers && !q.on(i, tier, g) {
+		tier++
+	}
+	return tier
+}
+
+// slowest returns the slowest of the best tiers of the groups that have block i.
+func (q *question) slowest(i int) (tier block.Tier) {
+	for g := range q.h.groups {
+		if best := q.best(i, g); best < block.NumTiers {
+			tier = max(tier, best)
+		}
+	}
+	return tier
 }
 
 // has reports whether all groups of a kind have block i on a tier.
