@@ -52,9 +52,12 @@ type exchange struct {
 	rec      telemetry.Record
 	reports  bool // the worker tells cached tokens
 	doubts   []doubt
-	odd      bool      // the answer names another model than was asked for, as others' do
-	routed   bool      // a worker was asked: the request is finished, not refused
-	next     *exchange // in the worker's roster, guarded by its mutex
+	opinions int             // extra attempts taken from the budget of second opinions
+	granted  bool            // one of them is for the answer being judged
+	peers    []*fleet.Worker // scratch of others
+	odd      bool            // the answer names another model than was asked for, as others' do
+	routed   bool            // a worker was asked: the request is finished, not refused
+	next     *exchange       // in the worker's roster, guarded by its mutex
 	previous *exchange
 	abort    bool // the client holds part of an answer: end by cutting the connection
 }
@@ -86,7 +89,9 @@ func (x *exchange) end() {
 	abort := x.abort
 	x.w, x.r, x.body, x.routed, x.abort, x.reports = nil, nil, nil, false, false, false
 	x.attempt.Writer, x.attempt.Header, x.attempt.Body, x.attempt.Set = nil, nil, nil, nil
-	x.doubts, x.odd = x.doubts[:0], false
+	clear(x.doubts)
+	clear(x.peers)
+	x.doubts, x.odd, x.opinions = x.doubts[:0], false, 0
 	x.prepared.reset()
 	x.g.exchanges.Put(x)
 	if abort {
@@ -210,7 +215,7 @@ func (x *exchange) decide(ctx context.Context) (*warmpath.Decision, error) {
 
 // try asks the decision's worker. The reservation is released when it returns.
 func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
-	x.decision, x.routed = d, true
+	x.decision, x.routed, x.granted = d, true, false
 	if x.rec.Attempts++; x.rec.Attempts == 1 {
 		x.g.opinions.earn()
 		x.g.rescues.earn()
@@ -318,7 +323,7 @@ func (x *exchange) firstToken(at time.Time) {
 	if d := x.decision; d != nil {
 		d.FirstToken(at.UnixNano())
 		if len(x.doubts) > 0 {
-			x.believe(d.Holder, d.Worker.ID, at.UnixNano())
+			x.believe(d.Holder, d.Worker, at.UnixNano())
 		}
 	}
 	x.g.waiting.freed() // its prompt is computed

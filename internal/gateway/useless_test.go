@@ -15,7 +15,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-var manyRequests = flag.Int("useless.requests", 400, "requests of each case of TestAUselessWorkerAttractsNoTraffic; docs/reliability.md tells of 20000")
+var manyRequests = flag.Int("useless.requests", 400, "requests of each case of TestAUselessWorkerAttractsNoTraffic and TestManyUselessWorkersFailNobody; docs/reliability.md tells of 20000")
 
 // answering is a worker that answers at once with a given status, content type and body.
 func answering(status int, kind, body string, headers ...string) http.HandlerFunc {
@@ -109,6 +109,54 @@ func TestAUselessWorkerAttractsNoTraffic(t *testing.T) {
 					f.idle(t)
 				})
 			}
+		}
+	}
+}
+
+// TestManyUselessWorkersFailNobody: several workers are useless alike and answer sooner than the others. Only the first
+// requests may fail, which find three useless workers while nothing is known of any.
+func TestManyUselessWorkersFailNobody(t *testing.T) {
+	requests, fleets := int64(*manyRequests), [][2]int{{2, 1}, {2, 2}, {3, 1}, {3, 2}}
+	if testing.Short() {
+		fleets = [][2]int{{2, 1}, {3, 2}}
+	}
+	answers := uselessAnswers()
+	answers["an error with 200"] = answering(200, "application/json", `{"error":{"message":"why"}}`)
+	for _, name := range []string{"401", "404", "500", "an error with 200", "HTML", "another model"} {
+		for _, size := range fleets {
+			t.Run(fmt.Sprintf("%s/%d useless/%d good", name, size[0], size[1]), func(t *testing.T) {
+				t.Parallel()
+				var asked atomic.Int64
+				var urls []string
+				for range size[0] {
+					urls = append(urls, worker(t, func(w http.ResponseWriter, r *http.Request) { asked.Add(1); answers[name](w, r) }))
+				}
+				for range size[1] {
+					urls = append(urls, worker(t, well))
+				}
+				f := serve(t, func(s *settings) { s.policy = "marginal" }, urls...)
+				var failures, next atomic.Int64
+				var clients sync.WaitGroup
+				for range 16 {
+					clients.Go(func() {
+						for next.Add(1) <= requests {
+							resp, text, err := f.try(context.Background(), chat)
+							if err != nil || resp.StatusCode != 200 || !strings.Contains(text, `"hello"`) || strings.Contains(text, "other") {
+								failures.Add(1)
+							}
+						}
+					})
+				}
+				clients.Wait()
+				t.Logf("%d of %d requests failed; the useless workers were asked %d times", failures.Load(), requests, asked.Load())
+				if failures.Load() > max(requests/100, 16) { // one of each client, before anything is known
+					t.Errorf("%d of %d requests failed", failures.Load(), requests)
+				}
+				if asked.Load() > max(requests/10, 40)*int64(size[0]) {
+					t.Errorf("the useless workers were asked %d times in %d requests", asked.Load(), requests)
+				}
+				f.idle(t)
+			})
 		}
 	}
 }

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/warmpath/warmpath"
@@ -18,7 +19,7 @@ const (
 	failed                 // certainly the worker's fault: no connection, an answer cut short, 503
 	limited                // 429
 	// The next three may be the request's fault or the worker's: another worker's answer decides. Two workers with
-	// the same verdict show the request's fault.
+	// the same verdict show the request's fault, unless a third worker may do better.
 	refused // 3xx, 4xx
 	broken  // 5xx except 502, 503 and 504
 	useless // 200 without an answer of the dialect
@@ -54,7 +55,7 @@ var retryReasons = [...]string{good: "local", failed: "failed", limited: "limite
 // doubt is an answer whose fault another worker's answer decides.
 type doubt struct {
 	holder  fleet.Holder
-	worker  fleet.WorkerID
+	worker  *fleet.Worker
 	verdict verdict
 }
 
@@ -71,7 +72,7 @@ func (x *exchange) weigh(h fleet.Holder, w *fleet.Worker, last *proxy.Result) (a
 	switch k {
 	case good:
 		if last.Class == proxy.Success {
-			x.believe(h, w.ID, now)
+			x.believe(h, w, now)
 		}
 		return last.Retryable
 	case failed:
@@ -86,25 +87,99 @@ func (x *exchange) weigh(h fleet.Holder, w *fleet.Worker, last *proxy.Result) (a
 		}
 		return true
 	}
-	known := x.g.evidence.useless(x.prepared.route.Scope, w.ID)
+	scope := x.prepared.route.Scope
+	pool, _ := x.g.Fleet.Snapshot().Pool(x.prepared.route.Model)
+	x.g.evidence.useless(scope, w, pool.Workers)
+	known := x.g.evidence.known(scope, w, x.others(w))
 	for _, d := range x.doubts {
-		if d.verdict == k {
+		if d.verdict == k && !x.mayAskOn(w) {
 			x.doubts = x.doubts[:0] // the request's fault: no worker is blamed
 			return false
 		}
 	}
-	if !last.Retryable || known || k == refused && !x.g.opinions.take() {
+	if !last.Retryable || known || k == refused && !x.opinion() {
 		return false
 	}
-	x.doubts = append(x.doubts, doubt{h, w.ID, k})
+	x.doubts = append(x.doubts, doubt{h, w, k})
+	x.avoid(w)
 	return true
 }
 
+// opinion takes an extra attempt from the budget of second opinions, once for each attempt. It is given back when
+// another worker serves the request.
+func (x *exchange) opinion() bool {
+	if !x.granted && x.g.opinions.take() {
+		x.granted = true
+		x.opinions++
+	}
+	return x.granted
+}
+
+// mayAskOn reports whether to ask one more worker after w and another gave the same useless answer: one that is not
+// distrusted was not asked yet, and the budget allows it.
+func (x *exchange) mayAskOn(w *fleet.Worker) bool {
+	if x.rec.Attempts >= x.g.cfg.Attempts {
+		return false
+	}
+	for _, other := range x.others(w) {
+		if x.fresh(other) {
+			return x.opinion()
+		}
+	}
+	return false
+}
+
+// avoid keeps the next attempt from the distrusted workers, if it can go to another one.
+func (x *exchange) avoid(w *fleet.Worker) {
+	others := x.others(w)
+	if !slices.ContainsFunc(others, x.fresh) {
+		return
+	}
+	q := &x.prepared.route
+	for _, other := range others {
+		if x.g.evidence.distrusted(q.Scope, other) && !slices.Contains(q.Exclude, other.ID) {
+			q.Exclude = append(q.Exclude, other.ID)
+		}
+	}
+}
+
+// fresh reports whether a worker was not tried yet and may serve the request.
+func (x *exchange) fresh(w *fleet.Worker) bool {
+	q := &x.prepared.route
+	return !slices.Contains(q.Exclude, w.ID) && !x.g.evidence.distrusted(q.Scope, w)
+}
+
+// others returns the workers beside w that take requests like x now. The result is valid until the next call.
+func (x *exchange) others(w *fleet.Worker) []*fleet.Worker {
+	q := &x.prepared.route
+	snap := x.g.Fleet.Snapshot()
+	x.peers = x.peers[:0]
+	pool, ok := snap.Pool(q.Model)
+	if !ok {
+		return nil
+	}
+	now := time.Now().UnixNano()
+	for _, other := range pool.Workers {
+		if other.ID != w.ID && slices.ContainsFunc(other.Holders, func(h fleet.Holder) bool { return x.takes(snap, h, now) }) {
+			x.peers = append(x.peers, other)
+		}
+	}
+	return x.peers
+}
+
+// takes reports whether h takes the request now, or later where requests wait for a full worker.
+func (x *exchange) takes(snap *fleet.Snapshot, h fleet.Holder, now int64) bool {
+	q := &x.prepared.route
+	full := !x.g.waiting.on() && x.g.MaxRequests > 0 && snap.Load(h).Requests >= int64(x.g.MaxRequests)
+	return !full && snap.Standing(h, q.Scope, q.Tenant, now).Bar == fleet.BarNone
+}
+
 // believe records a worker's good answer, and blames the workers whose answers to the same request were useless.
-func (x *exchange) believe(h fleet.Holder, w fleet.WorkerID, now int64) {
+func (x *exchange) believe(h fleet.Holder, w *fleet.Worker, now int64) {
 	scope := x.prepared.route.Scope
 	if x.odd {
-		x.g.evidence.useless(scope, w) // recorded as for the others: evidence.known needs it
+		pool, _ := x.g.Fleet.Snapshot().Pool(x.prepared.route.Model)
+		x.g.evidence.useless(scope, w, pool.Workers) // recorded as for the others: evidence.known needs it
 	} else {
 		x.g.evidence.served(scope, w)
 	}
@@ -112,6 +187,11 @@ func (x *exchange) believe(h fleet.Holder, w fleet.WorkerID, now int64) {
 	for _, d := range x.doubts {
 		if x.g.evidence.distrusted(scope, d.worker) {
 			x.g.Fleet.ObserveScope(d.holder, scope, fleet.OutcomeFailed, now)
+		}
+	}
+	if len(x.doubts) > 0 {
+		for ; x.opinions > 0; x.opinions-- {
+			x.g.opinions.giveBack()
 		}
 	}
 	x.doubts = x.doubts[:0]
@@ -128,7 +208,8 @@ func (x *exchange) knows(name []byte) bool {
 	if ok && pool.Model == d.Base && pool.LoRA == d.LoRA {
 		return true
 	}
-	x.odd = len(x.doubts) > 0 || !x.othersCan(d) || x.g.evidence.known(x.prepared.route.Scope, d.Worker.ID)
+	x.odd = !x.othersCan(d) || x.g.evidence.known(x.prepared.route.Scope, d.Worker, x.others(d.Worker)) ||
+		len(x.doubts) > 0 && !x.mayAskOn(d.Worker)
 	if x.odd {
 		x.doubts = x.doubts[:0]
 	}
@@ -147,16 +228,7 @@ func (x *exchange) othersCan(d *warmpath.Decision) bool {
 	for _, h := range pool.Holders {
 		w := snap.Worker(h)
 		full := x.g.MaxRequests > 0 && snap.Load(h).Requests >= int64(x.g.MaxRequests)
-		if w.ID != d.Worker.ID && !full && !tried(q.Exclude, w.ID) && snap.Standing(h, q.Scope, q.Tenant, now).Bar == fleet.BarNone {
-			return true
-		}
-	}
-	return false
-}
-
-func tried(list []fleet.WorkerID, id fleet.WorkerID) bool {
-	for _, w := range list {
-		if w == id {
+		if w.ID != d.Worker.ID && !full && !slices.Contains(q.Exclude, w.ID) && snap.Standing(h, q.Scope, q.Tenant, now).Bar == fleet.BarNone {
 			return true
 		}
 	}

@@ -1,0 +1,50 @@
+package gateway
+
+import (
+	"testing"
+
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// TestEvidenceIsOfThePresentWorkers: the answers of a worker that left, or of a process that ended, do not count.
+func TestEvidenceIsOfThePresentWorkers(t *testing.T) {
+	var e evidence
+	a, b, c := &fleet.Worker{ID: 0}, &fleet.Worker{ID: 1}, &fleet.Worker{ID: 2}
+	all := []*fleet.Worker{a, b, c}
+	for range enough {
+		e.useless(1, a, all)
+		e.useless(1, b, all)
+		e.served(1, c)
+	}
+	if e.known(1, a, []*fleet.Worker{b, c}) {
+		t.Error("one of the others answers well, and yet the requests are said to be at fault")
+	}
+	if !e.known(1, a, []*fleet.Worker{b}) {
+		t.Error("the worker that answered well has left, and yet the others' refusals are not the requests' fault")
+	}
+	again := &fleet.Worker{ID: 0, Incarnation: 1}
+	if !e.distrusted(1, a) || e.distrusted(1, again) {
+		t.Error("a restarted worker is distrusted for what the process before it answered")
+	}
+	e.served(1, again)
+	e.useless(1, a, all) // it was under way when the process ended
+	if e.distrusted(1, again) || !e.distrusted(1, b) {
+		t.Error("an answer of the ended process counts against the new one")
+	}
+	e.useless(1, &fleet.Worker{ID: 3}, []*fleet.Worker{c, {ID: 3}})
+	if n := len(e.scopes[1]); n != 2 {
+		t.Errorf("%d workers are remembered, two are left", n)
+	}
+}
+
+// TestTheOldestScopeIsForgotten: the memory is bounded, and a new model name costs one old one.
+func TestTheOldestScopeIsForgotten(t *testing.T) {
+	var e evidence
+	w := &fleet.Worker{}
+	for scope := fleet.Scope(1); scope <= mostScopes+1; scope++ {
+		e.useless(scope, w, []*fleet.Worker{w})
+	}
+	if len(e.scopes) != mostScopes || e.distrusted(1, w) || !e.distrusted(2, w) || !e.distrusted(mostScopes+1, w) {
+		t.Errorf("%d scopes are remembered; the oldest is distrusted: %t", len(e.scopes), e.distrusted(1, w))
+	}
+}
