@@ -42,7 +42,7 @@ func (r *Router) index(snap *fleet.Snapshot, base string) *modelIndex {
 			panic("bug: " + err.Error())
 		}
 		r.created++
-		x = &modelIndex{model: base, generation: r.created, hasher: h, index: kvindex.New(h, r.options.Index), memo: newKeyMemo()}
+		x = &modelIndex{model: base, generation: r.created, hasher: h, index: kvindex.New(h, r.indexConfig()), memo: newKeyMemo()}
 		x.learned.Store(&map[*policy.Policy]*learnedIndex{})
 		all = maps.Clone(all)
 		all[base] = x
@@ -66,6 +66,21 @@ func (r *Router) blockSize(snap *fleet.Snapshot, base string) int {
 		return configured
 	}
 	return minBlockSize
+}
+
+// indexConfig is the options' with the fleet's word on which holders are one worker's.
+func (r *Router) indexConfig() kvindex.Config {
+	cfg := r.options.Index
+	if cfg.Worker == nil {
+		cfg.Worker = func(h fleet.Holder) (fleet.WorkerID, bool) {
+			w := r.fleet.Snapshot().Worker(h)
+			if w == nil {
+				return 0, false
+			}
+			return w.ID, true
+		}
+	}
+	return cfg
 }
 
 // of returns the index that h's events belong to. model is what the events say they are about, or "": most say nothing,

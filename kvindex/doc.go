@@ -76,7 +76,7 @@
 // the announcements that follow, and at the limit before any held block.
 //
 // An announcement that does not fit in an empty index is refused before anything is evicted. A holder's fair share is
-// the budget divided by the number of known holders. Evictions take from holders that exceed their shares: the least
+// the budget divided by the number of workers, divided by the known holders of its worker. Evictions take from holders that exceed their shares: the least
 // recently used blocks first, deepest before their parents. A block goes only if all its holders exceed their shares.
 // Blocks of a holder below its share go only to make room for another such holder. A holder above its share is
 // refused when it has nothing of its own left to evict. A strand is as recent as its most recent descendant. In the

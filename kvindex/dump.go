@@ -223,7 +223,9 @@ func (x *Index) Load(id fleet.Holder, r *Held) error {
 		x.tableMu.Lock()
 		done := x.placeKeys(&line, handles[:n], keys[:n], c, true)
 		x.tableMu.Unlock()
-		x.wake(h)
+		if !x.wake(h) {
+			return ErrChanged
+		}
 		if done < n {
 			return ErrOdd
 		}

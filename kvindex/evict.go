@@ -396,6 +396,26 @@ func (x *Index) sweepAll() {
 	}
 }
 
+// sweepFor is sweepAll for an announcement of a holder: it pauses between its stretches. It reports whether the holder is
+// still known.
+func (x *Index) sweepFor(h *holder) bool {
+	b := &x.blocks
+	whole := b.swept == 0                         // a sweep under way may have passed some of what is to go
+	for range 2 * (nameSegments + slotSegments) { // others may begin sweeps in the pauses
+		x.sweepOn()
+		if b.swept == 0 {
+			if whole || b.dead == 0 && !b.stale {
+				return true
+			}
+			whole = true
+		}
+		if !x.pause(h) {
+			return false
+		}
+	}
+	return true
+}
+
 // sweepOn begins a sweep, however little there may be to sweep, or goes on with the one under way for a stretch.
 func (x *Index) sweepOn() {
 	b := &x.blocks

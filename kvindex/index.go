@@ -29,6 +29,10 @@ type Config struct {
 	// they are taken for another worker's. Two indexes of one seed behave alike. Default 0, for tests and
 	// simulations; a router draws one at start.
 	Seed uint64 `yaml:"-"`
+	// Worker returns the worker of a holder, asked once when the holder is first heard of. The holders of one worker
+	// share one fair share of Bytes, so that a worker gains nothing by having many ranks. It must not block or call the
+	// index. Default nil: each holder has a share of its own.
+	Worker func(fleet.Holder) (fleet.WorkerID, bool) `yaml:"-"`
 }
 
 // DefaultConfig has the values that a zero Config stands for. Its WaitingBytes is 0, so that it follows Bytes.
@@ -159,6 +163,7 @@ type Index struct {
 	scratch      scratch
 	single       [1]block.Key
 	copies       map[copyKey]uint32 // blocks of StoreKeys that are there more than once: how often beyond that
+	workers      map[workerKey]*worker
 	counts       counters
 	lost         bool          // copies may tell of blocks that are gone
 	hand         uint64        // where relieve looks next
@@ -279,6 +284,7 @@ func (x *Index) Forget(id fleet.Holder) {
 	x.special.Add(-1) // nothing claims it any more
 	x.holders[id] = nil
 	x.known--
+	x.dismiss(h)
 	x.counts.forgotten++
 	x.giveBack()
 }
@@ -337,6 +343,18 @@ func (x *Index) yield(h *holder) bool {
 	x.mu.Unlock()
 	x.mu.Lock()
 	return x.holder(h.id) == h
+}
+
+// pause is yield in the middle of an operation: what the operation has still to wake is set aside. The operation must
+// look up again what it had in hand.
+func (x *Index) pause(h *holder) bool {
+	woken, bare := x.woken, x.bare
+	x.woken, x.bare = nil, nil
+	known := x.yield(h)
+	if known {
+		x.woken, x.bare = woken, bare
+	}
+	return known
 }
 
 // inStretches calls f for the points of a holder's list from p on, with tableMu held. f must not unlink points.

@@ -331,15 +331,16 @@ func (x *Index) orphan(p uint32) {
 	}
 }
 
-// wakePlain resolves a point that waits for the last of those that woke, of a holder that is not odd.
-func (x *Index) wakePlain(h *holder) {
+// wakePlain resolves a point that waits for the last of those that woke, of a holder that is not odd. It reports
+// whether the holder is still known.
+func (x *Index) wakePlain(h *holder) bool {
 	top := len(x.woken) - 1
 	handle := x.woken[top]
 	key, at, ok := x.knownBy(h, handle)
 	w := x.waiters.get(h.key(handle))
 	if !ok || w == 0 || x.points.at(w).holder != h.id {
 		x.woken = x.woken[:top]
-		return
+		return true
 	}
 	e := x.extras.at(x.points.at(w).extra)
 	n := need{handles: 1, tokens: len(e.tokens), size: len(e.tokens)}
@@ -348,7 +349,7 @@ func (x *Index) wakePlain(h *holder) {
 		if !x.makeRoom(h, n) {
 			x.giveUp(h, w)
 		}
-		return
+		return true
 	}
 	line := line{key: key, end: x.blocks.end(at), placed: true}
 	fine := true
@@ -364,9 +365,7 @@ func (x *Index) wakePlain(h *holder) {
 		fine = x.settle(h, w, line, x.scratch.keys[0])
 	}
 	x.tableMu.Unlock()
-	if !fine {
-		x.unfold(h)
-	}
+	return fine || x.unfold(h)
 }
 
 // dropBare drops the names of blocks that a holder was thought to have descendants of, and has none after all.

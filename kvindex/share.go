@@ -1,16 +1,69 @@
 package kvindex
 
-// compareShares finds the holders that exceed their fair share, which is the budget divided by the number of holders.
-// Each part of the index is charged to its users in proportion. So the charges add up to all memory, and a holder
-// that fills a part which others hardly use pays for that part. A block counts in full for each holder that has it.
-// Some of the budget cannot be used, so perhaps no holder exceeds its share: then the holders with about the highest
-// charge count as exceeding it. It returns the excess of all these holders, in blocks.
+import "github.com/warmpath/warmpath/fleet"
+
+// worker is the holders of one worker, which share one fair share.
+type worker struct {
+	holders int
+	weight  float64 // of its holders, when shares were compared last
+}
+
+// workerKey tells workers apart. A holder without a worker is one by itself.
+type workerKey struct {
+	id     fleet.WorkerID
+	holder fleet.Holder
+	alone  bool
+}
+
+func (x *Index) workerKey(id fleet.Holder) workerKey {
+	if x.config.Worker != nil {
+		if w, ok := x.config.Worker(id); ok {
+			return workerKey{id: w}
+		}
+	}
+	return workerKey{holder: id, alone: true}
+}
+
+// employ notes the worker of a holder that is new.
+func (x *Index) employ(h *holder) {
+	h.employer = x.workerKey(h.id)
+	if x.workers == nil {
+		x.workers = map[workerKey]*worker{}
+	}
+	w := x.workers[h.employer]
+	if w == nil {
+		w = &worker{}
+		x.workers[h.employer] = w
+	}
+	w.holders++
+	h.worker = w
+}
+
+// dismiss forgets that a holder is one of its worker's.
+func (x *Index) dismiss(h *holder) {
+	if h.worker.holders--; h.worker.holders == 0 {
+		delete(x.workers, h.employer)
+	}
+}
+
+// share returns a holder's fair share in bytes: each worker has the same, and divides it among its holders. So a worker
+// gains nothing by having many ranks.
+func (x *Index) share(h *holder) float64 {
+	return float64(x.config.Bytes) / float64(max(len(x.workers), 1)) / float64(h.worker.holders)
+}
+
+// compareShares finds the holders that exceed their fair shares. Each part of the index is charged to its users in
+// proportion. So the charges add up to all memory, and a holder that fills a part which others hardly use pays for that
+// part. A block counts in full for each holder that has it. No holder exceeds its share while its worker does not. Some
+// of the budget cannot be used, so perhaps no worker exceeds its share: then the workers with about the highest charge
+// count as exceeding it. It returns the excess of all these holders, in blocks.
 func (x *Index) compareShares() (excess int64) {
 	b := &x.blocks
 	var claims, begun, extra int64
 	for _, h := range x.holders {
 		if h != nil {
 			claims, begun, extra = claims+h.claims, begun+b.begunBy(h), extra+h.extra
+			h.worker.weight = 0
 		}
 	}
 	each := func(bytes, n int64) float64 { return float64(bytes) / float64(max(n, 1)) }
@@ -22,19 +75,20 @@ func (x *Index) compareShares() (excess int64) {
 	for _, h := range x.holders {
 		if h != nil {
 			h.weight = aClaim*float64(h.claims) + aStrand*float64(b.begunBy(h)) + aPoint*float64(h.handles) + anExtra*float64(h.extra)
-			all, most = all+h.weight, max(most, h.weight)
+			h.worker.weight += h.weight
+			all, most = all+h.weight, max(most, h.worker.weight)
 		}
 	}
-	known := float64(max(x.known, 1))
-	share, over := float64(x.config.Bytes)/known, 0.0
+	share, over := float64(x.config.Bytes)/float64(max(len(x.workers), 1)), 0.0
 	if most <= share {
 		share = most * aboutMost
 	}
 	for _, h := range x.holders {
 		if h != nil {
-			h.over = h.weight > share
+			own := share / float64(h.worker.holders)
+			h.over = h.worker.weight > share && h.weight > own
 			h.quota = 0
-			if excess := h.weight - share; h.over {
+			if excess := h.weight - own; h.over {
 				over += excess
 				h.quota = int64(excess/h.weight*float64(h.claims)) + h.claims/64 + 1
 			}

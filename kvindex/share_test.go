@@ -128,3 +128,82 @@ func filled(h *block.Hasher, budget int64) int64 {
 		}
 	}
 }
+
+// A worker says how many ranks it has. Were shares given to ranks, a worker of many would take the others' blocks.
+func TestAWorkerOfManyRanksHasOneShare(t *testing.T) {
+	h, _ := block.NewHasher(block.XXH3, 16)
+	const budget, honest = 16 << 20, 7
+	share := filled(h, budget) / (honest + 1)
+	for _, ranks := range []int{8, 64} {
+		x := kvindex.New(h, kvindex.Config{Bytes: budget, Worker: func(id fleet.Holder) (fleet.WorkerID, bool) {
+			return fleet.WorkerID(min(id, honest)), true
+		}})
+		for id := range fleet.Holder(honest) {
+			for i := range int(share) / 100 {
+				announce(x, id, random(rand.New(rand.NewPCG(uint64(id), uint64(i))), 1600), 50)
+			}
+		}
+		source := rand.New(rand.NewPCG(5, 5))
+		for i := range 3000 {
+			announce(x, fleet.Holder(honest+i%ranks), random(source, 1600), 50)
+		}
+		for _, one := range x.Stats().Holders {
+			if one.Holder < honest && one.Blocks[0] < share*9/10 {
+				t.Errorf("a worker of %d ranks leaves holder %d %d blocks of %d in a share", ranks, one.Holder, one.Blocks[0], share)
+			}
+		}
+	}
+}
+
+// A holder that turns odd looks at the names of all holders. Others must not wait for the end of that.
+func TestOthersGoOnWhileAHolderTurnsOdd(t *testing.T) {
+	h, _ := block.NewHasher(block.XXH3, 16)
+	x := kvindex.New(h, kvindex.Config{Bytes: 64 << 20})
+	for i := range 4000 {
+		announce(x, fleet.Holder(10+i%7), random(rand.New(rand.NewPCG(uint64(i), 3)), 1600), 50)
+	}
+	same, handle := seq(77, 1600), uint64(1<<60)
+	again := func() {
+		s := kvindex.Stored{Tokens: same, BlockSize: 16}
+		for range 100 {
+			handle++
+			s.Handles = append(s.Handles, handle)
+		}
+		x.Store(3, &s)
+	}
+	again()
+	stop, done := make(chan struct{}), make(chan int)
+	go func() {
+		stored := 0
+		for ; ; stored++ {
+			select {
+			case <-stop:
+				done <- stored
+				return
+			default:
+				announce(x, 20, random(rand.New(rand.NewPCG(uint64(stored), 8)), 160), 10)
+			}
+		}
+	}()
+	var before, after kvindex.Stats
+	before = x.Stats()
+	again()
+	again()
+	after = x.Stats()
+	close(stop)
+	<-done
+	of := func(s kvindex.Stats, id fleet.Holder) int64 {
+		for _, one := range s.Holders {
+			if one.Holder == id {
+				return one.Handles
+			}
+		}
+		return 0
+	}
+	if of(after, 20) <= of(before, 20) {
+		t.Error("nobody else stored anything while a holder announced its prompt in new hashes")
+	}
+	if kept := x.Match(h.Append(nil, h.Root(block.Scope{}), 0, same, nil), 0, nil); len(kept) == 0 || kept[0].Blocks != 100 {
+		t.Errorf("the holder that turned odd has %+v of its prompt, not 100 blocks", kept)
+	}
+}

@@ -64,22 +64,29 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 		x.tableMu.Unlock()
 		switch v {
 		case stale:
-			x.sweepAll()
+			if !x.sweepFor(h) {
+				return
+			}
 			a.swept = true // what is strange after it is not so for a name that nobody uses
 		case strange:
-			x.unfold(h)
+			if !x.unfold(h) {
+				return
+			}
 		}
 		if v != applied {
 			continue // what waits is woken after the rest, which may know its place better
 		}
-		x.wake(h)
+		if !x.wake(h) {
+			return
+		}
 		x.boundWaiting()
 		if a.from < len(s.Handles) && !x.yield(h) {
 			return
 		}
 	}
-	x.wake(h)
-	x.boundWaiting()
+	if x.wake(h) {
+		x.boundWaiting()
+	}
 }
 
 // aligned reports whether the tokens determine each handle's place.

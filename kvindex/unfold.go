@@ -7,50 +7,52 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
+// fold is a block that a holder knows by its name, on the way to become a point.
+type fold struct {
+	handle uint64
+	key    block.Key
+	at     spot
+	end    int
+}
+
 // unfold makes a holder odd: what it knows by names becomes points. It costs a look at all names and all strands, once in
-// a holder's life. If the holder's fair share has no room for that, the holder loses its blocks.
-func (x *Index) unfold(h *holder) {
-	b, records := &x.blocks, int64(0)
-	for _, n := range h.blocks {
-		records += n * int64(len(h.groups))
-	}
-	n := int(h.named)
-	more := x.handles.growth(n) + x.points.growth(n) + x.records.growth(int(records))
-	for pass := 0; pass < passes && x.bytes()+more > x.config.Bytes && more <= x.config.Bytes/int64(x.known); pass++ {
-		x.evict(pass, true)
-	}
-	if x.bytes()+more > x.config.Bytes {
-		had, tiers := h.blocks, uint8(0)
-		for t, n := range had {
-			if n > 0 {
-				tiers |= 1 << t
-			}
-		}
-		before := b.held
-		x.sweepStrands(change{h: h, bit: 1<<64 - 1})
-		h.noteEvicted(&had)
-		x.counts.evictions += before - b.held
-		x.refuse(h, tiers)
-	}
-	h.odd = true
-	if h.named == 0 {
-		return
-	}
-	type fold struct {
-		handle uint64
-		key    block.Key
-		at     spot
-		end    int
-	}
+// a holder's life, and pauses while it looks at names. If the holder's fair share has no room for that, the holder loses
+// its blocks. It reports whether the holder is still known, as pause does.
+func (x *Index) unfold(h *holder) bool {
+	b := &x.blocks
 	folds := make([]fold, 0, h.named)
 	for i := range nameSegments {
+		if h.named == 0 {
+			break
+		}
+		looked := 0
 		b.names.each(i, func(handle uint64, key block.Key) {
+			looked++
 			if at := b.locate(key); at != 0 && b.maskAt(at, h.id)&maskNamed != 0 {
-				folds = append(folds, fold{handle, key, at, b.end(at)})
+				folds = append(folds, fold{handle: handle, key: key})
 			}
 		})
+		b.steps += uint64(1 + 4*looked)
+		if looked > stretch && !x.pause(h) {
+			return false
+		}
 	}
-	b.steps += uint64(b.names.buckets*bucketWords/2 + 8*len(folds))
+	x.roomToUnfold(h)
+	h.odd = true
+	if h.named == 0 {
+		return true
+	}
+	// Others may have evicted some of the blocks in a pause, or to make room.
+	folds = slices.DeleteFunc(folds, func(f fold) bool {
+		at := b.locate(f.key)
+		return at == 0 || b.maskAt(at, h.id)&maskNamed == 0 || b.names.get(f.handle) != f.key
+	})
+	for k := range folds {
+		f := &folds[k]
+		f.at = b.locate(f.key)
+		f.end = b.end(f.at)
+	}
+	b.steps += uint64(8 * len(folds))
 	slices.SortFunc(folds, func(f, g fold) int { return f.end - g.end })
 	points := make(map[spot]uint32, len(folds))
 	for _, f := range folds {
@@ -77,6 +79,35 @@ func (x *Index) unfold(h *holder) {
 	}
 	b.stale = true
 	x.sweepStrands(change{h: h, bit: maskNamed | maskCopied})
+	return true
+}
+
+// roomToUnfold makes room for the points of what a holder knows by names. A holder whose share has no room for them
+// loses its blocks.
+func (x *Index) roomToUnfold(h *holder) {
+	b, records := &x.blocks, int64(0)
+	for _, n := range h.blocks {
+		records += n * int64(len(h.groups))
+	}
+	n := int(h.named)
+	more := x.handles.growth(n) + x.points.growth(n) + x.records.growth(int(records))
+	for pass := 0; pass < passes && x.bytes()+more > x.config.Bytes && float64(more) <= x.share(h); pass++ {
+		x.evict(pass, true)
+	}
+	if x.bytes()+more <= x.config.Bytes {
+		return
+	}
+	had, tiers := h.blocks, uint8(0)
+	for t, n := range had {
+		if n > 0 {
+			tiers |= 1 << t
+		}
+	}
+	before := b.held
+	x.sweepStrands(change{h: h, bit: 1<<64 - 1})
+	h.noteEvicted(&had)
+	x.counts.evictions += before - b.held
+	x.refuse(h, tiers)
 }
 
 // before returns the spot of the block before the one at a spot, 0 when there is none.

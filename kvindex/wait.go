@@ -145,11 +145,14 @@ func (x *Index) stopWaiting(h *holder, p uint32) {
 	x.dropExtra(h, p)
 }
 
-// wake resolves the points that wait for those that were resolved since, and so on.
-func (x *Index) wake(h *holder) {
+// wake resolves the points that wait for those that were resolved since, and so on. It reports whether the holder is
+// still known, as pause does.
+func (x *Index) wake(h *holder) bool {
 	for len(x.woken) > 0 {
 		if !h.odd {
-			x.wakePlain(h)
+			if !x.wakePlain(h) {
+				return false
+			}
 			continue
 		}
 		top := len(x.woken) - 1
@@ -180,6 +183,7 @@ func (x *Index) wake(h *holder) {
 		x.tableMu.Unlock()
 	}
 	x.dropBare(h)
+	return true
 }
 
 // absolute returns features with offsets from the chain's first token.
