@@ -17,13 +17,14 @@ const (
 // ramp is the slow start of a holder that was away: its breaker was open, it was not ready, it froze, or it asked for
 // a pause. Any goroutine may use it without a lock. The zero value gives the whole share.
 type ramp struct {
-	since  atomic.Int64 // Unix nanoseconds; 0: over; rampPending: it begins when the share is next asked for
+	since  atomic.Int64 // Unix nanoseconds; 0: over; rampPending: it begins with the next request, see standing
 	served atomic.Int64 // answers since
 }
 
 const rampPending = 1
 
-// begin starts the ramp at now, in Unix nanoseconds, or with rampPending at the next look.
+// begin starts the ramp at now, in Unix nanoseconds, or with rampPending at the next request that could go there.
+// Before a ramp's beginning the holder has its whole share.
 func (r *ramp) begin(now int64) {
 	r.served.Store(0)
 	r.since.Store(max(now, rampPending))
@@ -42,8 +43,9 @@ func (r *ramp) serve() {
 	}
 }
 
-// share returns the part of its requests that the holder gets at now, firstShare to 1.
-func (r *ramp) share(now int64) float64 {
+// standing returns the part of the requests that the holder gets at now, firstShare to 1, for the router, which is
+// about to choose a holder: a pending ramp begins, and an earned one is over.
+func (r *ramp) standing(now int64) float64 {
 	since := r.since.Load()
 	if since == 0 {
 		return 1
@@ -52,10 +54,22 @@ func (r *ramp) share(now int64) float64 {
 		r.since.CompareAndSwap(since, now)
 		return firstShare
 	}
-	earned := max(float64(r.served.Load())/rampServed, float64(now-since)/float64(rampTime))
-	if earned >= 1 {
+	share := r.share(now)
+	if share == 1 && now >= since {
 		r.since.CompareAndSwap(since, 0)
-		return 1
 	}
-	return firstShare + (1-firstShare)*max(earned, 0)
+	return share
+}
+
+// share returns the same and changes nothing, for whoever only looks: a scrape must not begin a ramp.
+func (r *ramp) share(now int64) float64 {
+	since := r.since.Load()
+	switch {
+	case since == 0 || now < since:
+		return 1
+	case since == rampPending:
+		return firstShare
+	}
+	earned := max(float64(r.served.Load())/rampServed, float64(now-since)/float64(rampTime))
+	return min(firstShare+(1-firstShare)*max(earned, 0), 1)
 }

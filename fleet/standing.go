@@ -58,9 +58,9 @@ func (s *Snapshot) Standing(h Holder, scope Scope, tenant string, now int64) Sta
 	case st.suspect.Load():
 		return Standing{Bar: BarSuspect}
 	}
-	share := st.ramp.share(now)
+	share := st.ramp.standing(now)
 	if health != nil {
-		share = min(share, health.ramp.share(now))
+		share = min(share, health.ramp.standing(now))
 	}
 	return Standing{Share: share}
 }
@@ -176,8 +176,9 @@ func (f *Fleet) Limit(h Holder, tenant string, until, now int64) {
 		who = 0
 	}
 	s.limit.tenant.Store(who)
-	s.limit.until.Store(max(until, s.limit.until.Load()))
-	s.ramp.begin(rampPending)
+	until = max(until, s.limit.until.Load())
+	s.limit.until.Store(until)
+	s.ramp.begin(until)
 }
 
 // LimitedUntil returns the end of the limit that keeps a tenant's requests from h, 0 when there is none.
@@ -228,7 +229,8 @@ func (s *holderState) returned() {
 	}
 }
 
-// Share returns the part of its requests that h gets at now, by its ramp; 1 is all.
+// Share returns the part of its requests that h gets at now, by its ramp; 1 is all. It changes nothing: a ramp that is
+// pending begins with a request, not with a look.
 func (s *Snapshot) Share(h Holder, now int64) float64 {
 	st := s.state(h)
 	if st == nil {

@@ -139,6 +139,43 @@ func TestAHolderThatReturnsEarnsItsShare(t *testing.T) {
 	}
 }
 
+// A scrape and /admin/workers look at every holder all the time: looking must not use up the slow start of a holder
+// that no request could choose yet.
+func TestLookingAtAHolderDoesNotBeginItsRamp(t *testing.T) {
+	f := New(Config{})
+	f.Put("http://a", serving("m", 1))
+	var r Reservation
+	f.Reserve(&r, 0, Work{}, 0)
+	r.Release(0)
+	f.Returned(0)
+	for at := second; at <= 60*second; at += second {
+		if got := f.Snapshot().Share(0, at); got != firstShare {
+			t.Fatalf("looked at after %d s: share %v, want %v", at/second, got, firstShare)
+		}
+	}
+	if got := f.Snapshot().Standing(0, 1, "", 60*second).Share; got != firstShare {
+		t.Errorf("the first request finds share %v, want %v", got, firstShare)
+	}
+	if got := f.Snapshot().Share(0, 60*second+int64(rampTime)/2); math.Abs(got-(1+firstShare)/2) > 1e-9 {
+		t.Errorf("half the ramp later: share %v", got)
+	}
+}
+
+func TestALimitedHolderStartsSlowlyWhenTheLimitEnds(t *testing.T) {
+	f := New(Config{})
+	f.Put("http://a", serving("m", 1))
+	f.Limit(0, "x", 40*second, second)
+	for at := second; at < 40*second; at += second {
+		f.Snapshot().Share(0, at)
+		if got := f.Snapshot().Standing(0, 1, "y", at); got != (Standing{Share: 1}) {
+			t.Fatalf("after %d s another tenant finds %+v", at/second, got)
+		}
+	}
+	if got := f.Snapshot().Standing(0, 1, "x", 40*second); got.Bar != BarNone || got.Share != firstShare {
+		t.Errorf("at the end of the limit: %+v", got)
+	}
+}
+
 func TestAStandingAllocatesNothing(t *testing.T) {
 	f := New(Config{})
 	f.Put("http://a", serving("m", 1))
