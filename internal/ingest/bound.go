@@ -127,6 +127,7 @@ func (b *bound) adopt(payload []byte) bool {
 	}
 	f := &follower{stream: s, done: make(chan struct{}), bound: true}
 	f.stop = func() {
+		s.closing.Store(true)
 		// Not while a message is being applied: what is forgotten next must stay forgotten.
 		b.mu.Lock()
 		defer b.mu.Unlock()

@@ -271,7 +271,11 @@ func (m *Manager) newStream(w *fleet.Worker, h fleet.Holder, source zmq.Source) 
 func (m *Manager) begin(ctx context.Context, s *stream) {
 	sub := zmq.NewSubscriber(s.source, m.config.ZMQ, s)
 	s.wire = sub.Stats
-	sctx, stop := context.WithCancel(ctx)
+	sctx, cancel := context.WithCancel(ctx)
+	stop := func() {
+		s.closing.Store(true)
+		cancel()
+	}
 	f := &follower{stream: s, stop: stop, done: make(chan struct{})}
 	m.mu.Lock()
 	m.streams[s.holder] = f

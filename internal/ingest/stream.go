@@ -33,7 +33,8 @@ type stream struct {
 	used   *atomic.Uint32 // kvevent.Keys that requests to the holder were seen to carry
 	wire   func() zmq.Stats
 
-	began      atomic.Int64  // when the handler's call under way began, Unix nanoseconds; 0 is none
+	began      atomic.Int64  // when the handler's call under way began or made progress last, Unix nanoseconds; 0 is none
+	closing    atomic.Bool   // the stream ends
 	generation atomic.Uint64 // of the index that the stream feeds
 	renew      atomic.Bool   // the index was replaced: the holder's history must be replayed into the new one
 
@@ -167,7 +168,14 @@ func (s *stream) Message(seq uint64, payload []byte) {
 	}
 	changed := s.unproven
 	s.unproven = false
-	for i := 0; i < len(b.Events); i++ {
+	for i, next := 0, progressEvents; i < len(b.Events); i++ {
+		if i >= next {
+			if s.closing.Load() {
+				return // what the rest says is forgotten with the stream
+			}
+			s.began.Store(time.Now().UnixNano())
+			next = i + progressEvents
+		}
 		e := &b.Events[i]
 		n, hashes := b.Removals(i, s.gone[:0])
 		s.gone = hashes
@@ -200,6 +208,10 @@ func (s *stream) Message(seq uint64, payload []byte) {
 		s.assess(time.Now())
 	}
 }
+
+// progressEvents is after how many events of one message their application has made progress. A message may have half a
+// million events: it is no stall, and nobody waits for its end when the stream ends.
+const progressEvents = 64
 
 // foreign reports a message that is no batch of KV events and changes no cache: SGLang's load messages, arrays that
 // begin with a name, may come on the same socket.

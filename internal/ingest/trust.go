@@ -132,7 +132,9 @@ func (s *stream) askIndex(now time.Time) (changed bool) {
 // look is the manager's regular check of the stream: for limits in time, and for losses of the index.
 func (s *stream) look(now time.Time) {
 	load := s.fleet.Snapshot().Load(s.holder)
-	s.mu.Lock()
+	if !s.mu.TryLock() {
+		return // a message is being applied: the other streams must not wait for it, and the next look is near
+	}
 	defer s.mu.Unlock()
 	if dt := now.Sub(s.eventsAt); s.eventsAt.IsZero() || dt > 0 {
 		if !s.eventsAt.IsZero() {
