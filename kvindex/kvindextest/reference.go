@@ -133,6 +133,7 @@ func (x *reference) store(id fleet.Holder, s *kvindex.Stored) {
 	h := x.holder(id)
 	aligned := s.BlockSize > 0 && len(s.Tokens) == len(s.Handles)*s.BlockSize
 	if s.BlockSize > block.MaxSize || aligned && ownParent(s) {
+		h.vague[s.Tier] = true // what was refused may be announced again
 		return
 	}
 	h.held = nil
@@ -140,6 +141,7 @@ func (x *reference) store(id fleet.Holder, s *kvindex.Stored) {
 	h.bigram = h.bigram || s.Bigram && g >= 0
 	h.anyTier = h.anyTier || s.AnyTierOrder && s.Tier != block.TierGPU && g >= 0
 	if g < 0 || len(s.Handles) == 0 {
+		h.vague[s.Tier] = h.vague[s.Tier] || len(s.Handles) > 0
 		return
 	}
 	at := place{s.Tier, g}
@@ -223,6 +225,7 @@ func (x *reference) place(h *refHolder, s *kvindex.Stored, i int, p *refPoint, p
 	before := h.byHandle[parent]
 	if hasParent && (before == nil || !before.resolved) || !hasParent && s.RootUnknown {
 		if hasParent && (p == nil || !p.resolved && !p.waits) && h.circular(s.Handles[i], parent) {
+			h.vague[s.Tier] = true
 			return nil
 		}
 		if p == nil {
