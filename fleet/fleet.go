@@ -50,7 +50,7 @@ type holderState struct {
 	trust        atomic.Pointer[trustState]
 	hash         uint64
 	ramp         ramp
-	limit        limit
+	limit        atomic.Pointer[limit]
 	suspect      atomic.Bool
 	scopes       atomic.Pointer[[]*scopeHealth] // in which it failed of late; nil is none. Replaced under mu
 
@@ -260,7 +260,7 @@ func (s *holderState) reset() {
 	s.breaker = Breaker{}
 	s.blockedUntil.Store(0)
 	s.scopes.Store(nil)
-	s.limit.until.Store(0)
+	s.limit.Store(nil)
 	s.suspect.Store(false)
 	s.returned()
 }

@@ -53,7 +53,7 @@ func (s *Snapshot) Standing(h Holder, scope Scope, tenant string, now int64) Sta
 	switch {
 	case health != nil && now < health.until.Load():
 		return Standing{Bar: BarUseless}
-	case st.limit.holds(tenant, now):
+	case st.limit.Load().holds(tenant, now):
 		return Standing{Bar: BarLimited}
 	case st.suspect.Load():
 		return Standing{Bar: BarSuspect}
@@ -147,16 +147,13 @@ func observe(b *Breaker, r *ramp, c BreakerConfig, o Outcome, now int64) {
 // limit is the pause that a worker asked for by a 429. The limit may be one tenant's own: it holds for that tenant
 // only, until a second tenant gets a 429.
 type limit struct {
-	until  atomic.Int64  // Unix nanoseconds
-	tenant atomic.Uint64 // 0 is all
+	tenant uint64 // 0 is all
+	until  int64  // Unix nanoseconds
 }
 
+// holds reports whether a tenant's requests are kept away at now. A nil limit keeps none.
 func (l *limit) holds(tenant string, now int64) bool {
-	if now >= l.until.Load() {
-		return false
-	}
-	only := l.tenant.Load()
-	return only == 0 || only == uint64(ScopeOf(tenant, ""))
+	return l != nil && now < l.until && (l.tenant == 0 || l.tenant == uint64(ScopeOf(tenant, "")))
 }
 
 // Limit keeps a tenant's requests from h before until, in Unix nanoseconds. It keeps all requests from h when tenant
@@ -172,19 +169,22 @@ func (f *Fleet) Limit(h Holder, tenant string, until, now int64) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now < s.limit.until.Load() && s.limit.tenant.Load() != who {
-		who = 0
+	if old := s.limit.Load(); old != nil && now < old.until {
+		until = max(until, old.until)
+		if old.tenant != who {
+			who = 0
+		}
 	}
-	s.limit.tenant.Store(who)
-	until = max(until, s.limit.until.Load())
-	s.limit.until.Store(until)
+	s.limit.Store(&limit{who, until})
 	s.ramp.begin(until)
 }
 
 // LimitedUntil returns the end of the limit that keeps a tenant's requests from h, 0 when there is none.
 func (s *Snapshot) LimitedUntil(h Holder, tenant string, now int64) int64 {
-	if st := s.state(h); st != nil && st.limit.holds(tenant, now) {
-		return st.limit.until.Load()
+	if st := s.state(h); st != nil {
+		if l := st.limit.Load(); l.holds(tenant, now) {
+			return l.until
+		}
 	}
 	return 0
 }
