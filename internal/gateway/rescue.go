@@ -74,18 +74,41 @@ func (g *Gateway) rescue(ctx context.Context) {
 // rescueFrom abandons attempts at a worker as far as the budget goes, if another worker could take them. Attempts
 // whose answer has begun stay: they continue when the worker does.
 func (g *Gateway) rescueFrom(w fleet.WorkerID) {
+	can := map[kind]bool{}
 	r := g.roster(w)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for x := r.first; x != nil; x = x.next {
-		if !x.othersCan(x.decision) {
+		if !x.attempt.Waits() {
 			continue
 		}
 		if !g.rescues.take() {
 			return
 		}
-		if !x.attempt.Abandon() {
+		if !x.othersCanAs(can) || !x.attempt.Abandon() {
 			g.rescues.giveBack()
 		}
 	}
+}
+
+// kind is all of a first attempt on which othersCan depends.
+type kind struct {
+	model, tenant, target string
+	scope                 fleet.Scope
+	rank                  int
+}
+
+// othersCanAs is othersCan, which walks the pool, once for all first attempts of a kind.
+func (x *exchange) othersCanAs(known map[kind]bool) bool {
+	q := &x.prepared.route
+	if len(q.Exclude) > 0 {
+		return x.othersCan(x.decision)
+	}
+	k := kind{q.Model, q.Tenant, q.Target, q.Scope, q.Rank}
+	can, ok := known[k]
+	if !ok {
+		can = x.othersCan(x.decision)
+		known[k] = can
+	}
+	return can
 }

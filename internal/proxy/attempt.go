@@ -65,6 +65,13 @@ func (a *Attempt) Abandon() bool {
 	return true
 }
 
+// Waits reports whether the attempt waits for the first byte of an answer. It may be called from any goroutine.
+func (a *Attempt) Waits() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.waits != nil
+}
+
 // wait notes that the attempt waits for an answer on k; nil ends the wait. It reports whether the attempt goes on.
 func (a *Attempt) wait(k *conn) bool {
 	a.mu.Lock()
