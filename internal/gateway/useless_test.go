@@ -48,6 +48,8 @@ func uselessAnswers() map[string]http.HandlerFunc {
 	return map[string]http.HandlerFunc{
 		"429": refusal(429), "429 for a while": refusal(429, "Retry-After", "30"),
 		"401": refusal(401), "403": refusal(403), "404": refusal(404), "400": refusal(400), "500": refusal(500), "503": refusal(503),
+		"529":         refusal(529), // a status that retry_statuses does not list
+		"encoded":     answering(200, "application/json", whole, "Content-Encoding", "gzip"),
 		"HTML":        answering(200, "text/html", "<html><body>Welcome</body></html>"),
 		"empty":       answering(200, "application/json", ""),
 		"broken JSON": both(answering(200, "application/json", whole[:len(whole)-9]), answering(200, "text/event-stream", firstChunk[:40]+"\n\n"+doneChunk)),

@@ -379,7 +379,7 @@ func TestTheEnginesRefusalsPassByteForByte(t *testing.T) {
 		case status == 429:
 			want = Limited
 		}
-		if res.Class != want || res.Retryable != (status < 500) || res.Class.WorkerFault() != (status >= 500) || res.FirstByte || len(rec.Header()) > 0 {
+		if res.Class != want || res.Retryable != (status != 500) || res.Class.WorkerFault() != (status >= 500) || res.FirstByte || len(rec.Header()) > 0 {
 			t.Errorf("%d: %+v", status, res)
 		}
 		if wait := 7 * time.Second; status == 429 && res.RetryAfter != wait {

@@ -91,7 +91,12 @@ func (x *exchange) answer(k *conn, head, n int) {
 		x.useless(fmt.Errorf("%s answered with an event stream although asked for an answer in one piece", x.a.Worker))
 		return
 	}
-	x.watching = ok && !x.a.Plain && !x.ans.encoded
+	if ok && x.ans.encoded && !x.a.Plain {
+		// No encoding is asked for, and what is encoded cannot be judged.
+		x.useless(fmt.Errorf("%s encoded its answer although asked for none", x.a.Worker))
+		return
+	}
+	x.watching = ok && !x.a.Plain
 	x.gather = !x.stream && (x.ans.json || !ok || !x.a.Plain)
 	if x.watching {
 		f := api.JSON
@@ -343,7 +348,8 @@ func (x *exchange) refused(body []byte, code int) {
 	case code >= 300 && code < 500:
 		x.res.Class = Rejected
 	default:
-		x.res.Retryable = again || x.res.Status < 300
+		// A status that nobody lists, such as 529, says no more of the request than 500 does.
+		x.res.Retryable = again || x.res.Status < 300 || code != http.StatusInternalServerError
 		x.fail(EngineError, api.WorkerBroke(answered))
 	}
 }
