@@ -87,11 +87,11 @@ func find(list []*scopeHealth, scope Scope) *scopeHealth {
 }
 
 // ObserveScope records the outcome of a request in a scope at h, at now, for the passive health of that scope alone.
-// OutcomeFailed means that another worker answered the same request better.
-func (f *Fleet) ObserveScope(h Holder, scope Scope, o Outcome, now int64) {
+// OutcomeFailed means that another worker answered the same request better. It returns what that changed.
+func (f *Fleet) ObserveScope(h Holder, scope Scope, o Outcome, now int64) ScopeChange {
 	s := f.Snapshot().state(h)
 	if s == nil || scope == 0 || s.scopes.Load() == nil && o != OutcomeFailed {
-		return
+		return ScopeUnchanged
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,18 +102,26 @@ func (f *Fleet) ObserveScope(h Holder, scope Scope, o Outcome, now int64) {
 	x := find(list, scope)
 	if x == nil {
 		if o != OutcomeFailed {
-			return
+			return ScopeUnchanged
 		}
 		x = &scopeHealth{scope: scope}
 		longer := append(slices.Clone(list[max(len(list)+1-mostScopes, 0):]), x)
 		list = longer
 		s.scopes.Store(&longer)
 	}
+	closed := x.breaker.Closed()
 	observe(&x.breaker, &x.ramp, f.config.Breaker, o, now)
 	x.until.Store(x.breaker.until)
 	if x.breaker == (Breaker{}) && x.ramp.share(now) == 1 {
 		s.scopes.Store(without(list, x))
 	}
+	switch {
+	case closed && !x.breaker.Closed():
+		return ScopeLeftOut
+	case !closed && x.breaker.Closed():
+		return ScopeReadmitted
+	}
+	return ScopeUnchanged
 }
 
 // without returns list without x, nil when the result is empty.

@@ -150,7 +150,7 @@ func (a *Admin) workers(w http.ResponseWriter, _ *http.Request) {
 		line := workerOf(fw)
 		line.Notes = notes[fw.URL]
 		for _, h := range fw.Holders {
-			holder := holderOf(snapshot, h)
+			holder := a.holderOf(snapshot, h)
 			holder.IndexHolder, holder.Stream = blocks[h], streams[h]
 			line.Holders = append(line.Holders, holder)
 		}
@@ -185,13 +185,22 @@ func workerOf(w *fleet.Worker) Worker {
 	return line
 }
 
-func holderOf(s *fleet.Snapshot, h fleet.Holder) Holder {
+func (a *Admin) holderOf(s *fleet.Snapshot, h fleet.Holder) Holder {
+	now := time.Now().UnixNano()
 	trust, why := s.Trust(h)
-	line := Holder{Rank: s.Rank(h), Trust: trust.String(), TrustReason: why, Load: loadOf(s.LoadAt(h, time.Now().UnixNano())),
-		Timing: s.Timing(h), Leaked: s.Leaked(h), Suspect: s.Suspected(h), Share: s.Share(h, time.Now().UnixNano())}
+	line := Holder{Rank: s.Rank(h), Trust: trust.String(), TrustReason: why, Load: loadOf(s.LoadAt(h, now)),
+		Timing: s.Timing(h), Leaked: s.Leaked(h), Suspect: s.Suspected(h), Share: s.Share(h, now)}
 	if until := s.BlockedUntil(h); until != 0 {
 		at := time.Unix(0, until).UTC()
 		line.BlockedUntil = &at
+	}
+	if until := s.Limited(h, now); until != 0 {
+		at := time.Unix(0, until).UTC()
+		line.LimitedUntil = &at
+	}
+	for _, u := range s.Useless(h) {
+		name := a.Gateway.ScopeName(u.Scope)
+		line.Useless = append(line.Useless, Useless{name.Model, name.Endpoint, time.Unix(0, u.Until).UTC()})
 	}
 	return line
 }

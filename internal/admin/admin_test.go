@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -93,6 +94,27 @@ func ask(t *testing.T, h http.Handler, method, path, body string, headers ...str
 	h.ServeHTTP(w, r)
 	text, _ := io.ReadAll(w.Result().Body)
 	return w.Code, string(text)
+}
+
+func TestWorkersTellWhereAHolderIsLeftOut(t *testing.T) {
+	a, f := newAdmin(t, admin.DefaultConfig(), nil)
+	now := time.Now()
+	for range 3 {
+		f.ObserveScope(0, fleet.ScopeOf("m", "/v1/completions"), fleet.OutcomeFailed, now.UnixNano())
+	}
+	f.Limit(0, "tenant", now.Add(time.Minute).UnixNano(), now.UnixNano())
+	_, text := ask(t, a, "GET", "/admin/workers", "")
+	var got admin.Workers
+	if err := json.Unmarshal([]byte(text), &got); err != nil {
+		t.Fatal(err)
+	}
+	h, other := got.Workers[0].Holders[0], got.Workers[1].Holders[0]
+	if h.LimitedUntil == nil || !h.LimitedUntil.Equal(now.Add(time.Minute)) || len(h.Useless) != 1 || !h.Useless[0].Until.After(now) {
+		t.Errorf("%+v", h)
+	}
+	if other.LimitedUntil != nil || other.Useless != nil {
+		t.Errorf("the other worker: %+v", other)
+	}
 }
 
 func TestWorkersTellAllThatIsKnownOfEachHolder(t *testing.T) {

@@ -50,6 +50,11 @@ type Holder struct {
 	TrustReason string `json:"trust_reason"`
 	// BlockedUntil is when the breaker lets a request pass again; absent while it is closed.
 	BlockedUntil *time.Time `json:"blocked_until,omitempty"`
+	// LimitedUntil is the end of the pause after a 429, which may hold for one tenant alone; absent when there is none.
+	LimitedUntil *time.Time `json:"limited_until,omitempty"`
+	// Useless are the models and endpoints for which the holder gets no requests but trials, as its answers there were
+	// useless and another worker's were not.
+	Useless []Useless `json:"useless,omitempty"`
 	// Suspect: the worker seems to be frozen. Share is the part of its usual requests that the holder gets, below 1
 	// during slow start.
 	Suspect bool    `json:"suspect,omitempty"`
@@ -60,6 +65,14 @@ type Holder struct {
 	Leaked uint64       `json:"leaked_requests"`
 	IndexHolder
 	*Stream // its fields stand beside these; absent when the holder has no event source
+}
+
+// Useless is a model name and an endpoint for which a holder gets no requests. Until is when the next one may be a
+// trial.
+type Useless struct {
+	Model    string    `json:"model"`
+	Endpoint string    `json:"endpoint"`
+	Until    time.Time `json:"until"`
 }
 
 // IndexHolder is the statistics of a holder in the index of its model.

@@ -30,7 +30,8 @@ func (a *App) showWorkers() []telemetry.Worker {
 			load := snapshot.Load(h)
 			holder := telemetry.Holder{Rank: snapshot.Rank(h), Trust: trust.String(), Requests: load.Requests,
 				PrefillTokens: load.PrefillTokens, ContextBlocks: load.ContextBlocks, Blocks: index[h].IndexBlocks, Evicted: index[h].IndexEvicted,
-				Refused: index[h].IndexRefused, Leaked: snapshot.Leaked(h), Suspect: snapshot.Suspected(h), Share: snapshot.Share(h, now.UnixNano())}
+				Refused: index[h].IndexRefused, Leaked: snapshot.Leaked(h), Suspect: snapshot.Suspected(h), Share: snapshot.Share(h, now.UnixNano()),
+				Useless: len(snapshot.Useless(h)) > 0, Limited: snapshot.Limited(h, now.UnixNano()) != 0}
 			if r := snapshot.LoadAt(h, now.UnixNano()).Reported; r.At != 0 {
 				holder.Report = &telemetry.Report{Age: now.Sub(time.Unix(0, r.At)), Running: r.Running, Waiting: r.Waiting, KVUsed: r.KVUsed}
 			}

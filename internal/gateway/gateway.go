@@ -56,19 +56,20 @@ type Ask func(ctx context.Context, prompt []block.Token) []policy.External
 // Gateway is the HTTP front. It is an http.Handler, safe for concurrent use.
 type Gateway struct {
 	Parts
-	cfg       Config
-	identity  identity
-	allowed   atomic.Pointer[allowed]
-	others    atomic.Pointer[map[string]Ask] // by policy
-	waiting   *waiting
-	shadow    atomic.Pointer[shadow]
-	draining  atomic.Bool
-	reporting sync.Map // fleet.WorkerID → struct{}: workers seen to tell cached tokens
-	exchanges sync.Pool
-	evidence  evidence
-	opinions  *budget  // second opinions on refusals
-	rescues   *budget  // of requests at workers that seem to be frozen
-	rosters   sync.Map // fleet.WorkerID → *roster; as few as there were ever workers
+	cfg        Config
+	identity   identity
+	allowed    atomic.Pointer[allowed]
+	others     atomic.Pointer[map[string]Ask] // by policy
+	waiting    *waiting
+	shadow     atomic.Pointer[shadow]
+	draining   atomic.Bool
+	reporting  sync.Map // fleet.WorkerID → struct{}: workers seen to tell cached tokens
+	exchanges  sync.Pool
+	evidence   evidence
+	scopeNames scopeNames
+	opinions   *budget  // second opinions on refusals
+	rescues    *budget  // of requests at workers that seem to be frozen
+	rosters    sync.Map // fleet.WorkerID → *roster; as few as there were ever workers
 }
 
 // New returns a Gateway whose requests may not choose their policy. It starts nothing.

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/gateway"
 )
 
 var manyRequests = flag.Int("useless.requests", 400, "requests of each case of TestAUselessWorkerAttractsNoTraffic and TestManyUselessWorkersFailNobody; docs/reliability.md tells of 20000")
@@ -292,6 +294,68 @@ func TestAWorkerThatIsUselessForOneEndpointServesTheOther(t *testing.T) {
 	}
 	if chats.Load() < 20 || others.Load() > 10 {
 		t.Errorf("the worker was asked for %d chats, which it serves, and for %d completions", chats.Load(), others.Load())
+	}
+}
+
+// lockedBuffer is a log that may be read while it is written.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// TestAWorkerThatIsLeftOutForItsAnswersIsSeen: one WARN names worker, model, endpoint and kind of answer; one INFO says
+// that it is over.
+func TestAWorkerThatIsLeftOutForItsAnswersIsSeen(t *testing.T) {
+	var well atomic.Bool
+	ill := worker(t, func(w http.ResponseWriter, r *http.Request) {
+		if well.Load() {
+			plain(w, r)
+			return
+		}
+		answering(401, "application/json", `{"error":{"message":"no"}}`)(w, r)
+	})
+	var lines lockedBuffer
+	f := serve(t, func(s *settings) {
+		s.policy = "round_robin"
+		s.parts = func(p *gateway.Parts) { p.Log = slog.New(slog.NewTextHandler(&lines, nil)) }
+	}, ill, worker(t, plain))
+	useless := func() []fleet.Useless { return f.fleet.Snapshot().Useless(0) }
+	for i := 0; len(useless()) == 0; i++ {
+		if i == 300 {
+			t.Fatalf("the worker is not left out after %d requests", i)
+		}
+		f.post(t, chat, "Authorization", "Bearer secret")
+	}
+	scope := fleet.ScopeOf("m", "/v1/chat/completions")
+	if got := useless(); len(got) != 1 || got[0].Scope != scope || f.ScopeName(scope) != (gateway.LeftOut{Model: "m", Endpoint: "/v1/chat/completions"}) {
+		t.Errorf("%+v %+v", got, f.ScopeName(scope))
+	}
+	well.Store(true)
+	wait(t, "a trial succeeds", func() bool {
+		f.post(t, chat)
+		return len(useless()) == 0
+	})
+	text := lines.String()
+	for _, want := range []string{"level=WARN msg=\"worker gets no requests for this model and endpoint", "worker=" + ill, "model=m",
+		"endpoint=/v1/chat/completions", "answer=refused", "level=INFO msg=\"worker gets requests again"} {
+		if strings.Count(text, want) == 0 {
+			t.Errorf("the log lacks %s:\n%s", want, text)
+		}
+	}
+	if strings.Count(text, "level=WARN") != 1 || strings.Count(text, "gets requests again") != 1 || strings.Contains(text, "secret") {
+		t.Errorf("log:\n%s", text)
 	}
 }
 

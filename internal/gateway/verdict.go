@@ -183,10 +183,10 @@ func (x *exchange) believe(h fleet.Holder, w *fleet.Worker, now int64) {
 	} else {
 		x.g.evidence.served(scope, w)
 	}
-	x.g.Fleet.ObserveScope(h, scope, fleet.OutcomeServed, now)
+	x.observeScope(h, fleet.OutcomeServed, good, now)
 	for _, d := range x.doubts {
 		if x.g.evidence.distrusted(scope, d.worker) {
-			x.g.Fleet.ObserveScope(d.holder, scope, fleet.OutcomeFailed, now)
+			x.observeScope(d.holder, fleet.OutcomeFailed, d.verdict, now)
 		}
 	}
 	if len(x.doubts) > 0 {

@@ -47,6 +47,8 @@ type Holder struct {
 	Refused       int64   // of its announcements and blocks, what the index refused since it was last forgotten
 	Suspect       bool    // its worker seems to be frozen
 	Share         float64 // of the requests that it would get, what it gets: below 1 while it starts slowly
+	Useless       bool    // it gets no requests for a model and endpoint, as its answers there were useless
+	Limited       bool    // a pause after a 429 holds, if only for one tenant
 	Leaked        uint64  // requests that were lost without giving back their load
 	Report        *Report
 	Stream        *Stream
@@ -95,7 +97,7 @@ var trusts = []string{"exact", "degraded", "approximate", "none"}
 type collector struct {
 	src Sources
 
-	suspect, share                                                     *prometheus.Desc
+	suspect, share, leftOut                                            *prometheus.Desc
 	up, trust, requests, prefill, context, blocks, connected, sequence *prometheus.Desc
 	holderEvicted, holderRefused                                       *prometheus.Desc
 	reports, leaked, reportAge, running, waiting, kvUsed               *prometheus.Desc
@@ -128,6 +130,7 @@ func newCollector(src Sources) *collector {
 		requests:      desc("holder_requests", "Requests reserved on this holder.", holder),
 		suspect:       desc("holder_suspect", "1 while its worker seems to be frozen: it gets requests where nobody else can take them.", holder),
 		share:         desc("holder_share_ratio", "What this holder gets of the requests that it would get: below 1 while it starts slowly.", holder),
+		leftOut:       desc("holder_left_out", "1 while this holder gets no requests of some kind: its answers for a model and endpoint were useless (useless), or it answered 429 (limited).", []string{"worker", "rank", "reason"}),
 		prefill:       desc("holder_prefill_tokens", "Uncached prompt tokens dispatched to this holder whose first token has not come.", holder),
 		context:       desc("holder_context_blocks", "Blocks of the contexts that this holder is serving.", holder),
 		blocks:        desc("holder_blocks", "Blocks that the index knows on this holder.", holder),
@@ -254,6 +257,8 @@ func (c *collector) collectHolder(gauge setGauge, counter setCounter, url string
 	gauge(c.requests, float64(h.Requests), url, rank)
 	gauge(c.suspect, oneIf(h.Suspect), url, rank)
 	gauge(c.share, h.Share, url, rank)
+	gauge(c.leftOut, oneIf(h.Useless), url, rank, "useless")
+	gauge(c.leftOut, oneIf(h.Limited), url, rank, "limited")
 	gauge(c.prefill, float64(h.PrefillTokens), url, rank)
 	gauge(c.context, float64(h.ContextBlocks), url, rank)
 	gauge(c.blocks, float64(h.Blocks), url, rank)

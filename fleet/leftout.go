@@ -1,0 +1,46 @@
+package fleet
+
+// Useless is a scope in which a holder gets no requests but trials, as its answers there were useless.
+type Useless struct {
+	Scope Scope
+	Until int64 // the next trial, in Unix nanoseconds; in the past while no request has come that could be the trial
+}
+
+// Useless returns the scopes in which h gets no requests, at most mostScopes.
+func (s *Snapshot) Useless(h Holder) []Useless {
+	st := s.state(h)
+	if st == nil {
+		return nil
+	}
+	list := st.scopes.Load()
+	if list == nil {
+		return nil
+	}
+	var out []Useless
+	for _, x := range *list {
+		if until := x.until.Load(); until != 0 {
+			out = append(out, Useless{x.scope, until})
+		}
+	}
+	return out
+}
+
+// Limited returns the end of the limit that keeps requests from h, of all tenants or of one; 0 when there is none.
+func (s *Snapshot) Limited(h Holder, now int64) (until int64) {
+	if st := s.state(h); st != nil {
+		if l := st.limit.Load(); l != nil && now < l.until {
+			return l.until
+		}
+	}
+	return 0
+}
+
+// ScopeChange is what an outcome changed for a holder in a scope.
+type ScopeChange uint8
+
+// The changes.
+const (
+	ScopeUnchanged  ScopeChange = iota
+	ScopeLeftOut                // from now on the holder gets no requests there but trials
+	ScopeReadmitted             // a trial was answered well
+)

@@ -1,0 +1,60 @@
+package gateway
+
+import (
+	"sync"
+
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/api"
+)
+
+// LeftOut is a model name and an endpoint for which a worker gets no requests, as its answers there were useless.
+type LeftOut struct{ Model, Endpoint string }
+
+// scopeNames are the names behind the hashes of scopes in which a worker was left out. It is safe for concurrent use.
+type scopeNames struct {
+	mu    sync.Mutex
+	names map[fleet.Scope]LeftOut
+}
+
+// note remembers the names of a scope, cut as all text is that is shown. At most mostScopes are kept: beyond it all are
+// forgotten, and come back with the next time that a worker is left out.
+func (s *scopeNames) note(scope fleet.Scope, n LeftOut) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.names == nil || len(s.names) >= mostScopes {
+		s.names = map[fleet.Scope]LeftOut{}
+	}
+	s.names[scope] = LeftOut{api.Bounded(n.Model), api.Bounded(n.Endpoint)}
+}
+
+// ScopeName returns the model name and the endpoint of a scope in which a worker was left out; empty when they are not
+// remembered.
+func (g *Gateway) ScopeName(scope fleet.Scope) LeftOut {
+	g.scopeNames.mu.Lock()
+	defer g.scopeNames.mu.Unlock()
+	return g.scopeNames.names[scope]
+}
+
+// observeScope records an outcome in the request's scope. It logs when that leaves the holder out there, or ends it. v
+// is the answer that the outcome is about.
+func (x *exchange) observeScope(h fleet.Holder, o fleet.Outcome, v verdict, now int64) {
+	scope := x.prepared.route.Scope
+	change := x.g.Fleet.ObserveScope(h, scope, o, now)
+	if change == fleet.ScopeUnchanged {
+		return
+	}
+	snap := x.g.Fleet.Snapshot()
+	w := snap.Worker(h)
+	if w == nil {
+		return
+	}
+	name := LeftOut{x.prepared.read.Model, x.dialect.Path()}
+	log := x.g.Log.With("worker", w.URL, "rank", snap.Rank(h), "model", api.Bounded(name.Model), "endpoint", name.Endpoint)
+	if change == fleet.ScopeReadmitted {
+		log.Info("worker gets requests again for this model and endpoint: a trial was answered well")
+		return
+	}
+	x.g.scopeNames.note(scope, name)
+	log.Warn("worker gets no requests for this model and endpoint: its answers were useless, another worker's were not",
+		"answer", retryReasons[v])
+}
