@@ -32,9 +32,12 @@ func operations() int {
 	return 100_000
 }
 
-// seed is that of the histories: always the same ones, so that a change is not refused for a rare history that it has
-// nothing to do with. Where a number of operations is asked for, each run has new ones.
+// seed returns the seed of all histories: the same each time, so that no run depends on luck. A run that somebody asked
+// for plays new ones, unless WARMPATH_MODEL_SEED names them.
 func seed() uint64 {
+	if named, err := strconv.ParseUint(os.Getenv("WARMPATH_MODEL_SEED"), 10, 64); err == nil {
+		return named
+	}
 	if asked() > 0 {
 		return 0
 	}
