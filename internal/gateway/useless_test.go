@@ -165,6 +165,19 @@ func TestManyUselessWorkersFailNobody(t *testing.T) {
 	}
 }
 
+// TestTwoEqualAnswersDoNotEndTheSearch: two workers give the same useless answer, and the third was not asked yet.
+func TestTwoEqualAnswersDoNotEndTheSearch(t *testing.T) {
+	for name, answer := range uselessAnswers() {
+		ill := []string{worker(t, answer), worker(t, answer)}
+		f := serve(t, func(s *settings) { s.policy = "round_robin" }, append(ill, worker(t, plain))...)
+		for i := range 30 {
+			if resp, text := f.post(t, chat); resp.StatusCode != 200 || text != whole {
+				t.Errorf("%s: request %d: %d %s", name, i, resp.StatusCode, text)
+			}
+		}
+	}
+}
+
 // TestWhatAllWorkersRefuseIsTheClientsFault: the client gets the answer, no breaker opens, and once the fault is
 // known no further worker is asked.
 func TestWhatAllWorkersRefuseIsTheClientsFault(t *testing.T) {
