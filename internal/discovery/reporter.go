@@ -177,7 +177,7 @@ func (r *Reporter) watch(ctx context.Context, w *fleet.Worker) {
 		case errors.Is(err, errNotAsked):
 			wait = r.config.Interval
 		case err != nil:
-			counts.fail(err, r.log, w.URL)
+			counts.fail(err, r.log, w.URL, r.suspected(w.ID))
 			wait = min(max(2*wait, r.config.Interval), max(maxInterval, r.config.Interval))
 		default:
 			counts.answer(r.log, w.URL)
@@ -238,8 +238,20 @@ func (c *ReportCounts) answer(log *slog.Logger, url string) {
 	}
 }
 
-func (c *ReportCounts) fail(err error, log *slog.Logger, url string) {
+// suspected reports whether a worker seems to be frozen.
+func (r *Reporter) suspected(id fleet.WorkerID) bool {
+	snap := r.fleet.Snapshot()
+	w := snap.ByID(id)
+	return w != nil && len(w.Holders) > 0 && snap.Suspected(w.Holders[0])
+}
+
+// fail counts a question without an answer. It does not log that of a suspect: a frozen worker gets no requests, so it
+// would be wrong to say how it is routed to.
+func (c *ReportCounts) fail(err error, log *slog.Logger, url string, suspect bool) {
 	c.Failed.Add(1)
+	if suspect {
+		return
+	}
 	text := err.Error()
 	if old := c.err.Swap(&text); old == nil {
 		log.Warn("worker does not tell its load: it is routed to by this router's own counts", "worker", url, "error", err)

@@ -222,6 +222,25 @@ func TestAnEngineThatDoesNotAnswerIsAskedLessAndRoutedToAllTheSame(t *testing.T)
 	})
 }
 
+func TestASuspectIsNotSaidToBeRoutedTo(t *testing.T) {
+	f := fleet.New(fleet.Config{})
+	id := f.Put("http://w:1", fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m"}}})
+	var lines bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&lines, nil))
+	r := NewReporter(f, DefaultReportsConfig(), nil, http.DefaultClient, log)
+	var c ReportCounts
+	f.Suspect(id, true, 1)
+	c.fail(errNoLoad, log, "http://w:1", r.suspected(id))
+	if lines.Len() > 0 || c.Failed.Load() != 1 {
+		t.Errorf("while it is a suspect: %d failed, %s", c.Failed.Load(), &lines)
+	}
+	f.Suspect(id, false, 2)
+	c.fail(errNoLoad, log, "http://w:1", r.suspected(id))
+	if !strings.Contains(lines.String(), "does not tell its load") {
+		t.Error("afterwards nothing is logged")
+	}
+}
+
 func TestWorkersThatComeAndGoAreFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fleet.New(fleet.Config{})
