@@ -58,7 +58,7 @@ var (
 	ErrNoTarget      = errors.New("the worker asked for does not serve the model, or none was named")
 	ErrNoRank        = errors.New("no worker has the data-parallel rank asked for")
 	ErrNoWorker      = errors.New("no worker that serves the model can be used now")
-	ErrLimited       = errors.New("all usable workers of the model asked for a pause")
+	ErrLimited       = errors.New("all usable workers of the model answered 429 and get no requests for now")
 	ErrSaturated     = errors.New("all workers that serve the model have as many requests as they may")
 )
 

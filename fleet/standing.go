@@ -30,7 +30,7 @@ const (
 	BarNone        Bar = iota
 	BarUnavailable     // its worker is not ready, or its breaker is open
 	BarUseless         // its answers in the request's scope were useless where others' were not
-	BarLimited         // its worker asked to be left alone for a while
+	BarLimited         // its worker answered 429, and the pause is not over
 	BarSuspect         // its worker seems to be frozen
 )
 

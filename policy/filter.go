@@ -17,7 +17,7 @@ type Filter interface {
 const (
 	ReasonUnavailable = "unavailable"
 	ReasonUseless     = "its answers for this model and endpoint were useless, others' were not"
-	ReasonLimited     = "asked to be left alone for a while"
+	ReasonLimited     = "answered 429: gets no requests for now"
 	ReasonSuspect     = "seems to be frozen"
 	ReasonReturning   = "starts slowly: it returned a moment ago and gets a part of its share"
 	ReasonExcluded    = "tried already"

@@ -1,6 +1,10 @@
 package admin
 
 import (
+	"fmt"
+	"strings"
+	"time"
+
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
@@ -93,6 +97,10 @@ func explanation(e *gateway.Explanation, s *fleet.Snapshot) *Explanation {
 	for i := range r.Candidates {
 		c := candidate(&r.Candidates[i], r.PromptTokens)
 		c.Chosen, c.Why = i == r.Chosen, r.Why(i)
+		if c.LeftOut == policy.ReasonLimited {
+			c.LeftOut = limited(s, e, r.Candidates[i].Holder)
+			c.Why = strings.ReplaceAll(c.Why, policy.ReasonLimited, c.LeftOut)
+		}
 		_, c.TrustReason = s.Trust(r.Candidates[i].Holder)
 		if c.LeftOut == "" {
 			c.Terms = termsOf(r, &r.Candidates[i])
@@ -100,6 +108,16 @@ func explanation(e *gateway.Explanation, s *fleet.Snapshot) *Explanation {
 		out.Candidates = append(out.Candidates, c)
 	}
 	return out
+}
+
+// limited says how long a holder that answered 429 gets none of the tenant's requests.
+func limited(s *fleet.Snapshot, e *gateway.Explanation, h fleet.Holder) string {
+	now := time.Now().UnixNano()
+	until := s.LimitedUntil(h, e.Tenant, now)
+	if until == 0 {
+		return policy.ReasonLimited // over by now
+	}
+	return fmt.Sprintf("answered 429: gets no requests for another %d s", (until-now+int64(time.Second)-1)/int64(time.Second))
 }
 
 // bestOf returns the candidate with the longest match if another was chosen.

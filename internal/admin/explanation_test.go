@@ -2,8 +2,10 @@ package admin_test
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/warmpath/warmpath/internal/admin"
 )
@@ -58,6 +60,21 @@ func TestAnExplanationNamesTheTermsAndTheSession(t *testing.T) {
 	}
 	if e.Best != nil {
 		t.Errorf("the best match was chosen, and still: %+v", e.Best)
+	}
+}
+
+func TestAnExplanationSaysHowLongAWorkerIsLimited(t *testing.T) {
+	a, f := newAdmin(t, admin.DefaultConfig(), nil)
+	now := time.Now()
+	f.Limit(0, "", now.Add(time.Hour).UnixNano(), now.UnixNano())
+	_, text := ask(t, a, "POST", "/admin/explain?policy=kv_aware", question)
+	var e admin.Explanation
+	if err := json.Unmarshal([]byte(text), &e); err != nil {
+		t.Fatal(err)
+	}
+	c := e.Candidates[slices.IndexFunc(e.Candidates, func(c admin.Candidate) bool { return c.Worker == "http://a:1" })]
+	if want := "answered 429: gets no requests for another "; !strings.HasPrefix(c.LeftOut, want) || !strings.Contains(c.Why, want) {
+		t.Errorf("left out: %q, why: %q", c.LeftOut, c.Why)
 	}
 }
 

@@ -107,10 +107,10 @@ func Saturated(cause error) *Error {
 		Message: "all workers are busy; try again in a moment", Cause: cause}
 }
 
-// Limited returns the error of a request when all workers asked for a pause (429).
+// Limited returns the error of a request when all workers answered 429 and their pauses hold (429).
 func Limited(retry time.Duration) *Error {
 	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "workers_limited", RetryAfter: retry,
-		Message: "all workers asked for a pause; try again in " + seconds(retry)}
+		Message: "all workers answered 429 and get no requests for now; try again in " + seconds(retry)}
 }
 
 // QueueFull returns the error of a request for which the queue has no room (429).
@@ -169,6 +169,21 @@ func WorkerTimeout(cause error) *Error {
 func WorkerBroke(cause error) *Error {
 	return &Error{Status: http.StatusBadGateway, Type: typeServer, Code: "worker_failed",
 		Message: "the worker failed before the answer was complete; what came so far is not the whole answer, send the request again", Cause: cause}
+}
+
+// WorkerUseless returns the error of a worker whose answer was useless before its first byte was passed on (502).
+func WorkerUseless(cause error) *Error {
+	return &Error{Status: http.StatusBadGateway, Type: typeServer, Code: "worker_failed",
+		Message: "the worker's answer was useless, and no other worker could answer; try again", Cause: cause}
+}
+
+// CauseOf returns what is behind err without the words for the client: for the log and for /admin/decisions.
+func CauseOf(err error) error {
+	var e *Error
+	if errors.As(err, &e) && e.Cause != nil {
+		return e.Cause
+	}
+	return err
 }
 
 // Internal returns the error of something that is our fault (500). The cause is not shown to the client.

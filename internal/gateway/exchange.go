@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -163,16 +164,17 @@ func (x *exchange) forward(ctx context.Context) {
 			return
 		}
 		x.g.Telemetry.Retried(worker.URL, retryReason(&result))
-		x.rec.Failed = append(x.rec.Failed, worker.URL+": "+withoutKeys(describe(&result), x.r.Header))
+		x.rec.Failed = append(x.rec.Failed, worker.URL+": "+withoutKeys(describe(&result, worker.URL), x.r.Header))
 		x.prepared.route.Exclude = append(x.prepared.route.Exclude, worker.ID)
 	}
 }
 
-func describe(r *proxy.Result) string {
+// describe says why an attempt at a worker was given up: the reason as warmpath_retries_total has it, and the cause.
+func describe(r *proxy.Result, worker string) string {
 	if r.Err != nil {
-		return r.Class.String() + ": " + r.Err.Error()
+		return retryReason(r) + ": " + strings.TrimPrefix(api.CauseOf(r.Err).Error(), worker+" ")
 	}
-	return fmt.Sprintf("%v: status %d", r.Class, r.Status)
+	return fmt.Sprintf("%s: answered %d", retryReason(r), r.Status)
 }
 
 // route finds a worker, if need be after having waited for one.
@@ -347,7 +349,7 @@ func (x *exchange) settle(ctx context.Context, r *proxy.Result) {
 		x.compare(u)
 	}
 	if r.Err != nil {
-		x.rec.Error = withoutKeys(r.Err.Error(), x.r.Header)
+		x.rec.Error = withoutKeys(api.CauseOf(r.Err).Error(), x.r.Header)
 	}
 	timedOut := errors.Is(ctx.Err(), context.DeadlineExceeded)
 	switch {

@@ -44,7 +44,7 @@ func (g *Gateway) Explain(ctx context.Context, d api.Dialect, body []byte, h htt
 		g.askExternal(ctx, &p.route, name)
 		decision, err := g.Router.Explain(ctx, &p.route)
 		if decision == nil {
-			return nil, g.routeError(err, p.read.Model)
+			return nil, g.routeError(err, p.read.Model, p.route.Rank)
 		}
 		e := &Explanation{
 			Record: decision.Clone(-1), Session: p.route.Session, Tenant: p.route.Tenant,

@@ -146,7 +146,7 @@ func (g *Gateway) policyFor(h http.Header, model string) (name string, p *policy
 		}
 	}
 	if p, err = g.Router.Policy(name, model); err != nil {
-		return "", nil, g.routeError(err, model)
+		return "", nil, g.routeError(err, model, -1)
 	}
 	return name, p, nil
 }

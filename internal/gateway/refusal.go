@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/internal/api"
@@ -21,7 +22,7 @@ func (x *exchange) noWorker(err error) {
 		x.refuse(limited)
 		return
 	}
-	x.refuse(x.g.routeError(err, x.rec.Model))
+	x.refuse(x.g.routeError(err, x.rec.Model, x.prepared.route.Rank))
 }
 
 // refuse answers without having asked a worker.
@@ -31,8 +32,8 @@ func (x *exchange) refuse(err error) {
 	x.g.refuse(x.w, x.dialect, told.Code, told)
 }
 
-// routeError is what the client is told of the Router's error.
-func (g *Gateway) routeError(err error, model string) *api.Error {
+// routeError is what the client is told of the Router's error about a request for a model, and for a rank or -1.
+func (g *Gateway) routeError(err error, model string, rank int) *api.Error {
 	switch {
 	case errors.Is(err, warmpath.ErrUnknownModel):
 		if waiting, workers := g.unheard(); waiting > 0 || workers == 0 {
@@ -46,13 +47,27 @@ func (g *Gateway) routeError(err error, model string) *api.Error {
 	case errors.Is(err, warmpath.ErrNoTarget):
 		return api.Invalid("", "the header "+headerTarget+" must name a worker that serves the model")
 	case errors.Is(err, warmpath.ErrNoRank):
-		return api.Invalid("", "no worker has the data-parallel rank that the request asks for")
+		return api.Invalid("", g.noRank(model, rank))
 	case errors.Is(err, context.DeadlineExceeded):
 		return api.WorkerTimeout(err)
 	case errors.Is(err, warmpath.ErrUnknownPolicy):
 		return api.Invalid("", err.Error())
 	}
 	return api.AsError(err)
+}
+
+// noRank says which data-parallel ranks a model's workers have.
+func (g *Gateway) noRank(model string, rank int) string {
+	snap := g.Fleet.Snapshot()
+	pool, ok := snap.Pool(model)
+	if !ok || len(pool.Holders) == 0 {
+		return fmt.Sprintf("no worker of this model has the data-parallel rank %d", rank)
+	}
+	least, most := snap.Rank(pool.Holders[0]), 0
+	for _, h := range pool.Holders {
+		least, most = min(least, snap.Rank(h)), max(most, snap.Rank(h))
+	}
+	return fmt.Sprintf("no worker of this model has the data-parallel rank %d; there are ranks %d to %d", rank, least, most)
 }
 
 // unheard counts the workers that have not said yet what they serve, and all.

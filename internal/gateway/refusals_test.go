@@ -336,7 +336,7 @@ func TestARankThatIsNoneIsRefused(t *testing.T) {
 	f := serve(t, nil, worker(t, plain))
 	for value, message := range map[string]string{
 		"abc": "whole number", "-1": "whole number", "18446744073709551616": "whole number", "1.0": "whole number", "0x0": "whole number", "+0": "whole number",
-		"32768": "whole number", "7": "no worker has the data-parallel rank",
+		"32768": "whole number", "7": "no worker of this model has the data-parallel rank 7; there are ranks 0 to 0",
 	} {
 		resp, text := f.post(t, chat, "X-Data-Parallel-Rank", value)
 		if resp.StatusCode != 400 || !strings.Contains(text, message) {

@@ -372,6 +372,38 @@ func TestAWorkerThatIsLeftOutForItsAnswersIsSeen(t *testing.T) {
 	}
 }
 
+// TestAFailedAttemptIsToldByReasonAndStatus: `failed` has the words of warmpath_retries_total, and no words for clients.
+func TestAFailedAttemptIsToldByReasonAndStatus(t *testing.T) {
+	for want, answer := range map[string]http.HandlerFunc{
+		"refused: answered 401":       answering(401, "application/json", `{"error":{"message":"no"}}`),
+		"limited: answered 429":       answering(429, "application/json", `{"error":{"message":"no"}}`),
+		"failed: answered 503: ":      answering(503, "application/json", `{"error":{"message":"no"}}`),
+		"broken: answered 500: ":      answering(500, "application/json", `{"error":{"message":"no"}}`),
+		"useless: gave no answer: \"": answering(200, "text/html", "<html></html>"),
+	} {
+		ill := worker(t, answer)
+		f := serve(t, func(s *settings) { s.policy = "round_robin" }, ill, worker(t, plain))
+		for f.post(t, chat); len(f.last(t, 1).Failed) == 0; {
+			f.post(t, chat)
+		}
+		if got := f.last(t, 1).Failed[0]; !strings.HasPrefix(got, ill+": "+want) || strings.Contains(got, "try again") {
+			t.Errorf("failed is %q, want %q", got, ill+": "+want)
+		}
+	}
+}
+
+// TestAUselessAnswerOfTheOnlyWorkerIsToldAsSuch: nothing came of an answer, so the client is not told of a part of it.
+func TestAUselessAnswerOfTheOnlyWorkerIsToldAsSuch(t *testing.T) {
+	f := serve(t, nil, worker(t, answering(200, "text/html", "<html></html>")))
+	resp, text := f.post(t, chat)
+	if resp.StatusCode != 502 || !strings.Contains(text, "the worker's answer was useless, and no other worker could answer; try again") {
+		t.Errorf("%d %s", resp.StatusCode, text)
+	}
+	if got := f.last(t, 1).Error; strings.Contains(got, "try again") || !strings.Contains(got, "gave no answer") {
+		t.Errorf("error is %q, want the cause alone", got)
+	}
+}
+
 func TestTheSmallestRetryAfterIsTold(t *testing.T) {
 	limit := func(after string) http.HandlerFunc {
 		return answering(429, "application/json", `{"error":{"message":"slow down"}}`, "Retry-After", after)

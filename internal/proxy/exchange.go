@@ -273,7 +273,7 @@ func (x *exchange) noAnswer(k *conn, n int, err error) {
 	case n == 0 || isNetError(err):
 		x.fail(Reset, api.WorkerUnreachable(err))
 	default:
-		x.fail(Protocol, api.WorkerBroke(err))
+		x.fail(Protocol, api.WorkerUseless(err))
 	}
 }
 

@@ -331,7 +331,7 @@ func (x *exchange) holdBack(body []byte) bool {
 // useless ends an exchange with a useless answer.
 func (x *exchange) useless(why error) {
 	x.res.Retryable = true
-	x.fail(Useless, api.WorkerBroke(why))
+	x.fail(Useless, api.WorkerUseless(why))
 }
 
 // refused keeps back an answer that refuses the request. code is its status, or the code of the error in its body.
@@ -350,7 +350,7 @@ func (x *exchange) refused(body []byte, code int) {
 	default:
 		// A status that nobody lists, such as 529, says no more of the request than 500 does.
 		x.res.Retryable = again || x.res.Status < 300 || code != http.StatusInternalServerError
-		x.fail(EngineError, api.WorkerBroke(answered))
+		x.fail(EngineError, api.WorkerUseless(answered))
 	}
 }
 
@@ -436,6 +436,8 @@ func (x *exchange) broken(c Class, err error) {
 	case errors.As(err, &e):
 	case c == StreamTimeout:
 		e = api.WorkerTimeout(err)
+	case !x.res.FirstByte:
+		e = api.WorkerUseless(err)
 	default:
 		e = api.WorkerBroke(err)
 	}

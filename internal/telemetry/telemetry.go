@@ -85,7 +85,7 @@ func (t *Telemetry) makeRequestMetrics() {
 		Help: "Finished requests. status is the HTTP status the client got, 499 when it went away first; branch is the rule that decided."},
 		[]string{"policy", "worker", "status", "branch"})
 	t.retries = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_retries_total",
-		Help: "Attempts that failed before the first byte and were retried elsewhere, by worker and reason: failed, limited (429), refused (3xx, 4xx), broken (5xx), useless (200 without an answer), suspect (frozen), local (the router's machine)."}, []string{"worker", "reason"})
+		Help: "Attempts that failed before the first byte and were retried elsewhere, by worker and reason: failed (no answer, 502, 503, 504), limited (429), refused (3xx, 4xx), broken (500), useless (200 without an answer), suspect (frozen), local (the router's machine)."}, []string{"worker", "reason"})
 	t.refused = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_refused_total",
 		Help: "Requests answered without asking a worker, by reason."}, []string{"reason"})
 	t.firstToken = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_first_token_seconds",
