@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -29,6 +30,12 @@ POST /mock/fault makes it misbehave, GET /mock/fault tells what is in force:
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg.Kind = mockengine.Kind(kind)
+			if cfg.Wire != "" && !strings.HasPrefix(cfg.Wire, kind+"-") && slices.ContainsFunc(kvevent.Wires(), func(known string) bool {
+				engine, _, _ := strings.Cut(cfg.Wire, "-")
+				return strings.HasPrefix(known, engine+"-")
+			}) {
+				return usageError{fmt.Errorf("--wire %s is another engine's than --kind %s", cfg.Wire, kind)}
+			}
 			server, err := mockengine.New(cfg)
 			if err != nil {
 				return usageError{err}
@@ -61,7 +68,7 @@ POST /mock/fault makes it misbehave, GET /mock/fault tells what is in force:
 	flags.StringVar(&cfg.Events, "events", cfg.Events, "`ENDPOINT` to publish KV events at; rank r takes port + r, port 0 free ones; empty for none")
 	flags.StringVar(&cfg.Replay, "replay", cfg.Replay, "`ENDPOINT` of the replay socket; empty for none")
 	flags.StringVar(&cfg.Topic, "topic", cfg.Topic, "first frame of each event message")
-	flags.StringVar(&cfg.Wire, "wire", cfg.Wire, "`VERSION` of the event encoding: "+strings.Join(kvevent.Wires(), ", ")+"; empty for the engine's newest")
+	flags.StringVar(&cfg.Wire, "wire", cfg.Wire, "`VERSION` of the event encoding: "+strings.Join(kvevent.Wires(), ", ")+"; a version between two takes the older one's encoding; empty for the engine's newest")
 	flags.Float64Var(&cfg.Speed, "speed", cfg.Speed, "`FACTOR` faster than the modelled hardware; 0 for no delays")
 	flags.IntVar(&cfg.OutputTokens, "output-tokens", cfg.OutputTokens, "length of an answer that nothing else ends")
 	flags.Uint64Var(&cfg.Seed, "seed", cfg.Seed, "of answers and faults; the same seed behaves the same")

@@ -129,7 +129,7 @@ func serve(c *cobra.Command, f *serveFlags) error {
 		return err
 	}
 	if f.file != "" {
-		options.Load = load
+		options.Load, options.File = load, f.file
 	}
 	a, err := app.New(cfg, options)
 	if err != nil {

@@ -35,6 +35,8 @@ type Options struct {
 	Log *slog.Logger // required
 	// Load reads the configuration again for a reload; nil refuses reloads.
 	Load func() (*config.Config, error)
+	// File is the name of what Load reads, for errors.
+	File string
 	// Models is where the models' files are on this machine, where some of the configuration's were downloaded; nil takes
 	// the configuration's.
 	Models []inprocess.Path

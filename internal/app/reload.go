@@ -29,7 +29,7 @@ func (a *App) Reload() (changes []string, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if next.Workers == nil && len(a.cfg.Workers) > 0 {
-		return nil, errNoWorkers
+		return nil, noWorkers(a.options.File)
 	}
 	if !reflect.DeepEqual(next.Workers, a.cfg.Workers) {
 		if err := a.workers.Replace(next.Workers); err != nil {
@@ -57,8 +57,14 @@ func (a *App) Reload() (changes []string, err error) {
 	return changes, nil
 }
 
-// errNoWorkers refuses a file without the key workers: it may be empty, or only half written.
-var errNoWorkers = errors.New("the file has no key workers and may be cut short: to remove all workers, write workers: []")
+// noWorkers refuses a file without the key workers: it may be empty, or only half written.
+func noWorkers(file string) error {
+	err := errors.New("no list under workers; the file may be cut short. To remove all workers write workers: []")
+	if file != "" {
+		err = fmt.Errorf("%s: %w", file, err)
+	}
+	return err
+}
 
 // take puts what a reload applies into the configuration that is in force.
 func take(in, next *config.Config) {

@@ -48,10 +48,11 @@ func TestAReloadThatSaysNoWorkersIsRefused(t *testing.T) {
 	next := settings(e)
 	r := startWith(t, settings(e), app.Options{
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Load: func() (*config.Config, error) { return next, nil },
+		File: "warmpath.yaml",
 	})
 	r.exact(1)
 	next.Workers = nil // of a file that is empty, or cut short
-	if changes, err := r.Reload(); err == nil || !strings.Contains(err.Error(), "workers: []") {
+	if changes, err := r.Reload(); err == nil || err.Error() != "warmpath.yaml: no list under workers; the file may be cut short. To remove all workers write workers: []" {
 		t.Errorf("a file without workers is applied: %v, %v", changes, err)
 	}
 	if n := len(r.Router().Fleet().Snapshot().Workers()); n != 1 {

@@ -31,7 +31,8 @@ func (c *Config) validateAddresses(found *problems) {
 	for i, l := range listens {
 		for _, other := range listens[:i] {
 			if l.meets(other.address) {
-				found.add(l.path, fmt.Errorf("%s is taken by %s, %s: give each its own port", l.text, other.path, other.text))
+				err := fmt.Errorf("%s is taken by %s, %s: give each its own port", l.text, other.path, other.text)
+				*found = append(*found, &problem{path: l.path, err: err, other: other.path})
 			}
 		}
 	}

@@ -27,7 +27,7 @@ func TestWhatCannotWorkIsRefusedWithItsLine(t *testing.T) {
 		{"listen: 'a b:8080'", "1:9: listen: "},
 		{"listen: ':http'", "1:9: listen: "},
 		{"\nadmin: {listen: '127.0.0.1:70000'}", "2:17: admin.listen: "},
-		{"listen: ':9090'", `admin.listen: 127.0.0.1:9090 is taken by listen, :9090: give each its own port`},
+		{"listen: ':9090'", `1:9: admin.listen: 127.0.0.1:9090 is taken by listen, :9090: give each its own port`},
 		{"listen: localhost:7000\nadmin:\n  listen: 127.0.0.1:7000", "3:11: admin.listen: 127.0.0.1:7000 is taken by listen"},
 		{"listen: ':7000'\nevents: {listen: 'tcp://*:7000'}", "2:18: events.listen: tcp://*:7000 is taken by listen, :7000"},
 		{"events:\n  listen: tcp://nope", `2:11: events.listen: "tcp://nope" names no port`},

@@ -161,6 +161,8 @@ func orOff(d time.Duration) time.Duration {
 type problem struct {
 	path string
 	err  error
+	// other is a second key that is at fault; it gives the place when the first does not stand in the file.
+	other string
 }
 
 func (p *problem) Error() string { return p.path + ": " + p.err.Error() }
@@ -273,7 +275,7 @@ func (c *Config) validateIO(found *problems) {
 // problems gathers what is wrong.
 type problems []error
 
-func (p *problems) add(path string, err error) { *p = append(*p, &problem{path, err}) }
+func (p *problems) add(path string, err error) { *p = append(*p, &problem{path: path, err: err}) }
 
 // when adds err, unless it is nil.
 func (p *problems) when(path string, err error) {

@@ -18,9 +18,7 @@ func message(err yaml.Error) string {
 	var unexpected *yaml.UnexpectedNodeTypeError
 	switch {
 	case errors.As(err, &unknown):
-		if near := suggest(unknown.Token.Value); near != "" {
-			return fmt.Sprintf("%s; did you mean %s?", err.GetMessage(), near)
-		}
+		return unknownField(unknown.Token.Value, "")
 	case errors.As(err, &mismatch):
 		return fmt.Sprintf("%q is not %s", err.GetToken().Value, kindName(mismatch.DstType))
 	case errors.As(err, &unexpected) && unexpected.Expected == ast.MappingType:
@@ -35,9 +33,57 @@ func message(err yaml.Error) string {
 	case strings.HasPrefix(err.GetMessage(), "found character '\t'"):
 		return "a tab: YAML is indented with spaces"
 	case err.GetMessage() == "value is not allowed in this context":
-		return "a value is not allowed here: is the line indented as its neighbours are?"
+		return "a value is not allowed here: check the indentation of this line and the next"
 	}
 	return err.GetMessage()
+}
+
+// unknownField says that the file has an unknown key in a section ("" is the root, or not known), and which key it
+// may be meant for.
+func unknownField(key, section string) string {
+	if section == "" {
+		if near := suggest(key); near != "" {
+			return fmt.Sprintf("unknown field %q; did you mean %s?", key, near)
+		}
+		return fmt.Sprintf("unknown field %q", key)
+	}
+	told := "unknown field " + section + "." + key
+	near := suggest(key)
+	for _, path := range keys(reflect.TypeFor[Config](), "") {
+		name, inside := strings.CutPrefix(path, section+".")
+		if inside && !strings.Contains(name, ".") && len(key) > 2 && distance(key, name) <= max(slips(key), 1) {
+			near = path // in a section there are few keys: one letter is a slip in short words, too
+			break
+		}
+	}
+	if near == "" {
+		return told
+	}
+	return told + "; did you mean " + near + "?"
+}
+
+// sectionOf returns the path of the section whose key stands at a line and column, "" at the root.
+func sectionOf(node ast.Node, under string, line, column int) (section string, ok bool) {
+	switch n := node.(type) {
+	case *ast.MappingNode:
+		for _, v := range n.Values {
+			if section, ok := sectionOf(v, under, line, column); ok {
+				return section, true
+			}
+		}
+	case *ast.MappingValueNode:
+		if at := n.Key.GetToken().Position; at.Line == line && at.Column == column {
+			return under, true
+		}
+		return sectionOf(n.Value, strings.TrimPrefix(under+"."+keyOf(n), "."), line, column)
+	case *ast.SequenceNode:
+		for _, v := range n.Values {
+			if section, ok := sectionOf(v, under, line, column); ok {
+				return section, true
+			}
+		}
+	}
+	return "", false
 }
 
 // found describes the token that the decoder did not expect.

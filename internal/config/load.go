@@ -99,7 +99,13 @@ func parse(path string, data []byte, cfg *Config) (file *ast.File, err error) {
 // place puts FILE:LINE:COLUMN before an error of decoding file.
 func place(path string, file *ast.File, err error) error {
 	var bad *valueError
+	var unknown *yaml.UnknownFieldError
 	switch {
+	case errors.As(err, &unknown) && len(file.Docs) == 1:
+		pos := unknown.Token.Position
+		if section, ok := sectionOf(file.Docs[0].Body, "", pos.Line, pos.Column); ok {
+			return fmt.Errorf("%s:%d:%d: %s", path, pos.Line, pos.Column, unknownField(unknown.Token.Value, section))
+		}
 	case asNodeError(err) != nil:
 		pos := asNodeError(err).node.GetToken().Position
 		return fmt.Errorf("%s:%d:%d: %w", path, pos.Line, pos.Column, err)
@@ -171,7 +177,11 @@ func locate(path string, file *ast.File, err error) error {
 	for _, e := range joined.Unwrap() {
 		var p *problem
 		if errors.As(e, &p) {
-			if line, column, ok := position(file, p.path); ok {
+			line, column, ok := position(file, p.path)
+			if !ok && p.other != "" {
+				line, column, ok = position(file, p.other)
+			}
+			if ok {
 				e = fmt.Errorf("%s:%d:%d: %w", path, line, column, e)
 			}
 		}
@@ -207,7 +217,7 @@ func (c *Config) readKey() error {
 	if c.Admin.KeyFile == "" {
 		return nil
 	}
-	wrong := func(err error) error { return errors.Join(&problem{"admin.key_file", err}) }
+	wrong := func(err error) error { return errors.Join(&problem{path: "admin.key_file", err: err}) }
 	if c.Admin.Key != "" {
 		return wrong(errors.New("admin.key is given, too: keep one"))
 	}

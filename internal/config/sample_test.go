@@ -23,7 +23,7 @@ var update = flag.Bool("update", false, "rewrite config.sample.yaml from the def
 
 func TestSampleIsTheDefaultsWithTheirReasons(t *testing.T) {
 	g := &generator{t: t, docs: map[string]map[string]string{}}
-	g.comment(0, "Every setting of `warmpath serve --config FILE` with its default. Keep what you change; an empty file is fine. "+
+	g.comment(0, "Every setting of `warmpath serve --config FILE` with its default. Keep what you change: nothing but workers has to be set, and a reload refuses a file without the key workers. "+
 		"Unknown keys are errors. Durations are written like 50ms, 2s or 1m30s, bytes like 64MiB.")
 	g.object(reflect.ValueOf(Default()), 0)
 	want := g.out.String()

@@ -101,7 +101,7 @@ func (t Target) normalize() (Target, error) {
 	u, err := url.Parse(t.URL)
 	switch {
 	case strings.Contains(t.URL, "@"): // before the others, which quote it
-		errs = append(errs, fmt.Errorf("URL %q must be scheme, host, port and path only: a worker's key goes into api_key", shown(t.URL)))
+		errs = append(errs, fmt.Errorf("URL %q must not contain a user or password: a worker's key goes into api_key", shown(t.URL)))
 	case err != nil:
 		var bad *url.Error
 		if errors.As(err, &bad) {
