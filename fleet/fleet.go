@@ -50,6 +50,7 @@ type holderState struct {
 	trust        atomic.Pointer[trustState]
 	hash         uint64
 	ramp         ramp
+	servedAt     atomic.Int64 // when a good answer came last while there was a limit, Unix nanoseconds
 	limit        atomic.Pointer[limit]
 	suspect      atomic.Bool
 	scopes       atomic.Pointer[[]*scopeHealth] // in which it failed of late; nil is none. Replaced under mu

@@ -28,8 +28,8 @@ func (s *Snapshot) Useless(h Holder) []Useless {
 // Limited returns the end of the limit that keeps requests from h, of all tenants or of one; 0 when there is none.
 func (s *Snapshot) Limited(h Holder, now int64) (until int64) {
 	if st := s.state(h); st != nil {
-		if l := st.limit.Load(); l != nil && now < l.until {
-			return l.until
+		if until := st.limit.Load().last(); now < until {
+			return until
 		}
 	}
 	return 0

@@ -3,6 +3,7 @@ package fleet
 import (
 	"slices"
 	"sync/atomic"
+	"time"
 )
 
 // Scope is the hash of a request's model name and endpoint. A worker that is useless in one scope may serve the
@@ -53,7 +54,7 @@ func (s *Snapshot) Standing(h Holder, scope Scope, tenant string, now int64) Sta
 	switch {
 	case health != nil && now < health.until.Load():
 		return Standing{Bar: BarUseless}
-	case st.limit.Load().holds(tenant, now):
+	case now < st.limit.Load().until(tenant):
 		return Standing{Bar: BarLimited}
 	case st.suspect.Load():
 		return Standing{Bar: BarSuspect}
@@ -90,6 +91,9 @@ func find(list []*scopeHealth, scope Scope) *scopeHealth {
 // OutcomeFailed means that another worker answered the same request better. It returns what that changed.
 func (f *Fleet) ObserveScope(h Holder, scope Scope, o Outcome, now int64) ScopeChange {
 	s := f.Snapshot().state(h)
+	if s != nil && o == OutcomeServed && s.limit.Load() != nil {
+		s.servedAt.Store(now)
+	}
 	if s == nil || scope == 0 || s.scopes.Load() == nil && o != OutcomeFailed {
 		return ScopeUnchanged
 	}
@@ -152,46 +156,115 @@ func observe(b *Breaker, r *ramp, c BreakerConfig, o Outcome, now int64) {
 	}
 }
 
-// limit is the pause that a worker asked for by a 429. The limit may be one tenant's own: it holds for that tenant
-// only, until a second tenant gets a 429.
+// limit is the pauses that a worker asked for by a 429. A limit may be one tenant's own: it holds for that tenant only.
+// It is replaced as a whole.
 type limit struct {
-	tenant uint64 // 0 is all
-	until  int64  // Unix nanoseconds
+	since int64 // when the first of these pauses began, Unix nanoseconds
+	all   int64 // until when it holds for all tenants
+	own   []ownLimit
 }
 
-// holds reports whether a tenant's requests are kept away at now. A nil limit keeps none.
-func (l *limit) holds(tenant string, now int64) bool {
-	return l != nil && now < l.until && (l.tenant == 0 || l.tenant == uint64(ScopeOf(tenant, "")))
+// ownLimit is one tenant's pause.
+type ownLimit struct {
+	tenant uint64
+	until  int64 // Unix nanoseconds
+}
+
+// A limit becomes everybody's when so many tenants were told 429, for so long, while nobody was served. Tenants are
+// free to invent, so fewer would let a client shut out the others with two keys.
+const (
+	manyLimited  = 8
+	limitedAlike = int64(time.Second)
+	mostOwn      = 16 // tenants whose own limits are kept; the pause that ends first is forgotten, and told again by a 429
+)
+
+// until returns when the limit of a tenant ends; now or earlier: it has none.
+func (l *limit) until(tenant string) int64 {
+	if l == nil {
+		return 0
+	}
+	until := l.all
+	if len(l.own) > 0 {
+		who := uint64(ScopeOf(tenant, ""))
+		for _, o := range l.own {
+			if o.tenant == who {
+				until = max(until, o.until)
+			}
+		}
+	}
+	return until
+}
+
+// last returns when the last of the pauses ends.
+func (l *limit) last() int64 {
+	if l == nil {
+		return 0
+	}
+	last := l.all
+	for _, o := range l.own {
+		last = max(last, o.until)
+	}
+	return last
 }
 
 // Limit keeps a tenant's requests from h before until, in Unix nanoseconds. It keeps all requests from h when tenant
-// is "", or when another tenant's limit holds already. Afterwards h starts slowly.
+// is "", or when many tenants are limited and nobody is served. After a limit of all h starts slowly.
 func (f *Fleet) Limit(h Holder, tenant string, until, now int64) {
 	s := f.Snapshot().state(h)
 	if s == nil {
 		return
 	}
-	who := uint64(0)
-	if tenant != "" {
-		who = uint64(ScopeOf(tenant, ""))
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if old := s.limit.Load(); old != nil && now < old.until {
-		until = max(until, old.until)
-		if old.tenant != who {
-			who = 0
+	next := limit{since: now}
+	if old := s.limit.Load(); old != nil {
+		next.all = old.all
+		for _, o := range old.own {
+			if o.until > now {
+				next.own = append(next.own, o)
+			}
+		}
+		if old.all > now || len(next.own) > 0 {
+			next.since = old.since
 		}
 	}
-	s.limit.Store(&limit{who, until})
-	s.ramp.begin(until)
+	if tenant != "" {
+		next.add(ownLimit{uint64(ScopeOf(tenant, "")), until})
+		if len(next.own) >= manyLimited && now-next.since >= limitedAlike && s.servedAt.Load() < next.since {
+			tenant = ""
+		}
+	}
+	if tenant == "" {
+		next.all = max(next.all, until)
+		s.ramp.begin(next.all)
+	}
+	s.limit.Store(&next)
+}
+
+// add adds a tenant's limit, in place of the one that ends first when there are too many.
+func (l *limit) add(o ownLimit) {
+	first := 0
+	for i := range l.own {
+		if l.own[i].tenant == o.tenant {
+			l.own[i].until = max(l.own[i].until, o.until)
+			return
+		}
+		if l.own[i].until < l.own[first].until {
+			first = i
+		}
+	}
+	if len(l.own) < mostOwn {
+		l.own = append(l.own, o)
+		return
+	}
+	l.own[first] = o
 }
 
 // LimitedUntil returns the end of the limit that keeps a tenant's requests from h, 0 when there is none.
 func (s *Snapshot) LimitedUntil(h Holder, tenant string, now int64) int64 {
 	if st := s.state(h); st != nil {
-		if l := st.limit.Load(); l.holds(tenant, now) {
-			return l.until
+		if until := st.limit.Load().until(tenant); until > now {
+			return until
 		}
 	}
 	return 0

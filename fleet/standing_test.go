@@ -67,14 +67,42 @@ func TestALimitOfOneTenantHoldsForThatTenant(t *testing.T) {
 	if x, y := barOf(f, 0, 1, "x", second), barOf(f, 0, 1, "y", second); x != BarLimited || y != BarNone {
 		t.Errorf("tenant x: bar %d, want limited; tenant y: bar %d, want none", x, y)
 	}
-	f.Limit(0, "y", 5*second, 2*second)
-	if x, z := barOf(f, 0, 1, "x", 2*second), barOf(f, 0, 1, "z", 2*second); x != BarLimited || z != BarLimited {
-		t.Errorf("two tenants were told so: x has bar %d, z %d; want limited", x, z)
-	}
-	if until := f.Snapshot().LimitedUntil(0, "z", 2*second); until != 10*second {
+	if until := f.Snapshot().LimitedUntil(0, "x", 2*second); until != 10*second {
 		t.Errorf("limited until %d", until)
 	}
-	if got := f.Snapshot().Standing(0, 1, "x", 10*second); got.Bar != BarNone || got.Share != firstShare {
+	if got := f.Snapshot().Standing(0, 1, "x", 10*second); got != (Standing{Share: 1}) {
+		t.Errorf("afterwards: %+v", got)
+	}
+}
+
+// Keys are free to invent: a client with many of them must not shut out tenants that are served.
+func TestATenantThatIsServedIsNotShutOutByTheLimitsOfOthers(t *testing.T) {
+	f := New(Config{})
+	f.Put("http://a", serving("m", 1))
+	for i := range int64(100) {
+		now := second + i*second/10
+		f.Limit(0, fmt.Sprint("key", i), now+60*second, now)
+		f.ObserveScope(0, 1, OutcomeServed, now+1)
+		if bar := barOf(f, 0, 1, "innocent", now+2); bar != BarNone {
+			t.Fatalf("after %d keys were told 429 a tenant that is served has bar %d", i+1, bar)
+		}
+	}
+	if n := len(f.holders[0].state.limit.Load().own); n > mostOwn {
+		t.Errorf("%d limits of tenants are kept", n)
+	}
+}
+
+func TestALimitThatManyTenantsAreToldIsEverybodys(t *testing.T) {
+	f := New(Config{})
+	f.Put("http://a", serving("m", 1))
+	for i := range int64(manyLimited) {
+		now := second + i*second/4
+		f.Limit(0, fmt.Sprint("key", i), 60*second, now)
+	}
+	if bar := barOf(f, 0, 1, "another", 3*second); bar != BarLimited {
+		t.Errorf("another tenant has bar %d, want limited", bar)
+	}
+	if got := f.Snapshot().Standing(0, 1, "another", 60*second); got.Bar != BarNone || got.Share != firstShare {
 		t.Errorf("afterwards: %+v", got)
 	}
 }
@@ -164,11 +192,11 @@ func TestLookingAtAHolderDoesNotBeginItsRamp(t *testing.T) {
 func TestALimitedHolderStartsSlowlyWhenTheLimitEnds(t *testing.T) {
 	f := New(Config{})
 	f.Put("http://a", serving("m", 1))
-	f.Limit(0, "x", 40*second, second)
+	f.Limit(0, "", 40*second, second)
 	for at := second; at < 40*second; at += second {
 		f.Snapshot().Share(0, at)
-		if got := f.Snapshot().Standing(0, 1, "y", at); got != (Standing{Share: 1}) {
-			t.Fatalf("after %d s another tenant finds %+v", at/second, got)
+		if bar := barOf(f, 0, 1, "y", at); bar != BarLimited {
+			t.Fatalf("after %d s: bar %d", at/second, bar)
 		}
 	}
 	if got := f.Snapshot().Standing(0, 1, "x", 40*second); got.Bar != BarNone || got.Share != firstShare {
