@@ -7,7 +7,7 @@
 // cache is ([Fleet.Cached]); requests that nobody ends expire ([Fleet.Expire]). From first tokens and growing answers
 // it learns what a holder's passes take ([Timing]), and so how much of its work is left at a moment
 // ([Snapshot.LoadAt]). Whether a holder gets a request, and how many, is its [Standing]: breakers for all it serves
-// and for each [Scope], a worker's wish to be left alone, the suspicion that it is frozen, and the slow start of one
+// and for each [Scope], the pause after its 429, the suspicion that it is frozen, and the slow start of one
 // that returned. Readers take a [Snapshot]: immutable, whole, and reached without a lock. What changes with every
 // request (load, breaker) or with every event stream (trust) is read live through the snapshot, from atomics.
 //

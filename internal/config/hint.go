@@ -32,7 +32,7 @@ func message(err yaml.Error) string {
 		return found(err.GetToken().Value) + " where a list is expected: a line with - for each"
 	case strings.HasPrefix(err.GetMessage(), "found character '\t'"):
 		return "a tab: YAML is indented with spaces"
-	case err.GetMessage() == "value is not allowed in this context":
+	case strings.HasSuffix(err.GetMessage(), "value is not allowed in this context"): // also of a mapping
 		return "a value is not allowed here: check the indentation of this line and the next"
 	}
 	return err.GetMessage()

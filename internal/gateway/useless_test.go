@@ -372,7 +372,7 @@ func TestAWorkerThatIsLeftOutForItsAnswersIsSeen(t *testing.T) {
 	}
 }
 
-// TestAFailedAttemptIsToldByReasonAndStatus: `failed` has the words of warmpath_retries_total, and no words for clients.
+// TestAFailedAttemptIsToldByReasonAndStatus: `failed` has the words of warmpath_retries_total, and none for clients.
 func TestAFailedAttemptIsToldByReasonAndStatus(t *testing.T) {
 	for want, answer := range map[string]http.HandlerFunc{
 		"refused: answered 401":       answering(401, "application/json", `{"error":{"message":"no"}}`),
