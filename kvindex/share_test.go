@@ -76,11 +76,21 @@ func floodBlocks() int {
 	return n
 }
 
+// skipRaced skips a long test of one goroutine under the race detector, which has nothing to find in it and makes it
+// ten times as long.
+func skipRaced(t *testing.T) {
+	t.Helper()
+	if raced {
+		t.Skip("one goroutine, nothing for the race detector: runs without it")
+	}
+}
+
 func TestAFloodTakesNothingFromOthersShares(t *testing.T) {
+	skipRaced(t)
 	const holders = 8
 	budget, flood := int64(16<<20), 200_000
 	var kinds []string // all
-	if testing.Short() || raced {
+	if testing.Short() {
 		kinds = []string{"prompts", "one chain", "keys", "waiting blocks", "one prompt in new hashes"} // the others take seconds
 	}
 	if n := floodBlocks(); n > 0 {
@@ -138,6 +148,7 @@ func filled(h *block.Hasher, budget int64) int64 {
 
 // A worker says how many ranks it has. Were shares given to ranks, a worker of many would take the others' blocks.
 func TestAWorkerOfManyRanksHasOneShare(t *testing.T) {
+	skipRaced(t)
 	h, _ := block.NewHasher(block.XXH3, 16)
 	const budget, honest = 16 << 20, 7
 	share := filled(h, budget) / (honest + 1)
