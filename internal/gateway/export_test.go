@@ -1,7 +1,9 @@
 package gateway
 
-// RescueTick is rescueTick.
-const RescueTick = rescueTick
+import "github.com/warmpath/warmpath/fleet"
+
+// RescueFrom searches once for requests that wait at a suspect, as Serve does at every tick.
+func RescueFrom(g *Gateway, w fleet.WorkerID) { g.rescueFrom(w) }
 
 // Rescues reports whether g could take a request away from a frozen worker now.
 func Rescues(g *Gateway) bool { return g.rescues.thousandths.Load() >= token }

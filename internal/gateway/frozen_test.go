@@ -123,7 +123,7 @@ func TestAStreamThatBeganStaysAtAFrozenWorker(t *testing.T) {
 	for range 20 { // other requests pass by meanwhile
 		f.post(t, chatStreamed)
 	}
-	time.Sleep(3 * gateway.RescueTick)
+	gateway.RescueFrom(f.Gateway, 0)
 	close(release)
 	if text := <-answer; text != firstChunk+lastChunk+doneChunk {
 		t.Errorf("the stream is %q", text)
@@ -143,7 +143,7 @@ func TestAFrozenWorkerIsAskedWhereNobodyElseIs(t *testing.T) {
 		answer <- text
 	}()
 	wait(t, "it is asked", func() bool { return asked.Load() == 1 })
-	time.Sleep(3 * gateway.RescueTick)
+	gateway.RescueFrom(f.Gateway, 0)
 	close(release)
 	if text := <-answer; text != whole {
 		t.Errorf("answered %q", text)
