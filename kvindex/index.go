@@ -228,7 +228,9 @@ func (x *Index) Remove(id fleet.Holder, tier block.Tier, group int, handles []ui
 	}
 }
 
-// Clear tells that a holder emptied one tier. What it has on other tiers stays, and stays known by its handles.
+// Clear tells that a holder emptied one tier. What it has on other tiers stays, and stays known by its handles. The tier
+// is whole again. If it was not, the tiers of blocks that still wait are not whole: the index may have lost the blocks
+// that they wait for.
 func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -237,13 +239,20 @@ func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
 	if h == nil || tier >= block.NumTiers {
 		return
 	}
+	lost := h.broken&(1<<tier) != 0
 	h.broken &^= 1 << tier
 	h.vague &^= 1 << tier
 	if h.keyed || h.named > 0 || h.believed > 0 {
 		x.clearStrands(h, tier)
 	}
 	x.inStretches(h.points, func(p uint32) {
-		x.dropRecords(h, p, func(r *record) bool { return r.tier == tier })
+		waits := x.points.at(p).end == 0
+		x.dropRecords(h, p, func(r *record) bool {
+			if waits && lost && r.tier != tier {
+				h.broken |= 1 << r.tier
+			}
+			return r.tier == tier
+		})
 	})
 	x.collectAll(h)
 }

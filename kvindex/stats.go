@@ -43,7 +43,8 @@ type HolderStats struct {
 	Refused int64
 	// Whole says that the index lost nothing of the holder: no block was evicted, none was dropped while it waited for its
 	// parent, and nothing was refused. A loss belongs to the tier of the block. Clear of that tier makes the tier whole
-	// again; Forget makes the holder whole. Evicted and Refused keep counting until Forget.
+	// again, and the loss passes to the tiers of blocks that still wait: the lost block may be the one that they wait
+	// for. Forget makes the holder whole. Evicted and Refused keep counting until Forget.
 	Whole bool
 }
 

@@ -63,3 +63,24 @@ func TestAHolderIsWholeWhileNothingOfItIsLost(t *testing.T) {
 		})
 	}
 }
+
+// Blocks of one tier can be known by the chains of another alone. A reset of the other tier must not hide that the
+// index lost those chains.
+func TestALossOutlastsAResetWhileBlocksOfAnotherTierWaitForWhatWasLost(t *testing.T) {
+	h, _ := block.NewHasher(block.XXH3, 16)
+	x := kvindex.New(h, kvindex.Config{Bytes: 1 << 20})
+	announce(x, 0, seq(0, 64), 4)
+	for i := 0; x.Stats().Evictions < 1000; i++ { // the oldest first
+		announce(x, 0, seq(1_000_000+i*16_000, 1600), 20)
+	}
+	// The engine offloads the first block, which the index has evicted: its place is not known.
+	x.Store(0, &kvindex.Stored{Tier: block.TierCPU, Handles: []uint64{12345}, Tokens: seq(0, 16), BlockSize: 16, RootUnknown: true})
+	x.Clear(0, block.TierGPU)
+	if s, _ := x.Holder(0); s.Waiting != 1 || s.Whole {
+		t.Errorf("%d blocks wait, whole %v: want a block that waits in a holder that is not whole", s.Waiting, s.Whole)
+	}
+	x.Clear(0, block.TierCPU)
+	if s, _ := x.Holder(0); s.Waiting != 0 || !s.Whole {
+		t.Errorf("after both tiers were cleared %d blocks wait, whole %v", s.Waiting, s.Whole)
+	}
+}
