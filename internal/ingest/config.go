@@ -54,6 +54,19 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// leastPending is what one rank's stream may always keep back, in bytes: some hundred messages.
+const leastPending = 1 << 20
+
+// wire bounds one stream of a worker with so many ranks: the ranks divide what one worker may make the router keep back.
+func (c *Config) wire(ranks int) zmq.Config {
+	cfg := c.ZMQ
+	if cfg.PendingBytes <= 0 {
+		cfg.PendingBytes = zmq.DefaultConfig.PendingBytes
+	}
+	cfg.PendingBytes = max(cfg.PendingBytes/ranks, min(cfg.PendingBytes, leastPending))
+	return cfg
+}
+
 func (c *Config) assumed() kvevent.Keys {
 	var k kvevent.Keys
 	if c.AssumeSalt {

@@ -269,7 +269,7 @@ func (m *Manager) newStream(w *fleet.Worker, h fleet.Holder, source zmq.Source) 
 
 // begin follows a holder's own endpoint.
 func (m *Manager) begin(ctx context.Context, s *stream) {
-	sub := zmq.NewSubscriber(s.source, m.config.ZMQ, s)
+	sub := zmq.NewSubscriber(s.source, m.config.wire(s.ranks), s)
 	s.wire = sub.Stats
 	sctx, cancel := context.WithCancel(ctx)
 	stop := func() {

@@ -60,7 +60,7 @@ type state struct {
 	complete bool   // the history is whole since the cache was empty
 	missing  string // what is missing when it is not
 	broken   bool   // by a message that cannot be read: that the stream is whole does not help
-	unproven bool   // connected, and nothing yet shows that the engine is the one of the connection before
+	behind   bool   // messages are missing or may be, and later ones are kept back: what they remove still counts as cached
 
 	unnumbered bool      // messages carry no sequence numbers
 	hybrid     string    // the kind of group that makes a prefix worth less than its blocks; "" is none
@@ -130,7 +130,7 @@ func (s *stream) forget(missing string) {
 	s.forgotten++
 	s.complete, s.missing = false, missing
 	s.unread, s.indexLost = "", ""
-	s.tiers, s.unproven = 0, false
+	s.tiers = 0
 }
 
 // hasEvents reports whether the index has the holder's blocks, if any, from its events.
@@ -166,8 +166,7 @@ func (s *stream) Message(seq uint64, payload []byte) {
 	if s.misdirected(b) {
 		return
 	}
-	changed := s.unproven
-	s.unproven = false
+	changed := false
 	for i, next := 0, progressEvents; i < len(b.Events); i++ {
 		if i >= next {
 			if s.closing.Load() {
@@ -304,10 +303,18 @@ func (s *stream) Lost(from, to uint64) {
 func (s *stream) Complete() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.everUp, s.unproven = true, false
+	s.everUp, s.behind = true, false
 	if !s.broken {
 		s.complete, s.missing = true, ""
 	}
+	s.assess(time.Now())
+}
+
+// Behind notes that the stream waits for missing messages, or does not any more. It implements zmq.CatchUp.
+func (s *stream) Behind(behind bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.behind = behind
 	s.assess(time.Now())
 }
 
@@ -326,7 +333,6 @@ func (s *stream) State(connected bool, err error) {
 	if connected != s.connected {
 		s.connected, s.since = connected, time.Now()
 		s.unnumbered = false // the next connection tells anew
-		s.unproven = connected
 	}
 	s.connErr = err
 	if connected && !s.everUp {

@@ -26,12 +26,15 @@ func (s *stream) assess(now time.Time) {
 	s.tell(now)
 }
 
-// readingHistory is a reason that is over within milliseconds where all is well.
-const readingHistory = "history is being read"
+// Reasons that are over within milliseconds where all is well.
+const (
+	readingHistory = "history is being read"
+	catchingUp     = "messages are missing, or may be: they are being replayed, and later ones wait for them"
+)
 
 // tell logs a trust that is not the one logged last. s.mu is held.
 func (s *stream) tell(now time.Time) {
-	if s.trust == s.told || s.why == readingHistory && now.Sub(s.judged) < s.config.Grace {
+	if s.trust == s.told || (s.why == readingHistory || s.why == catchingUp) && now.Sub(s.judged) < s.config.Grace {
 		return
 	}
 	level := slog.LevelInfo
@@ -85,8 +88,10 @@ func (s *stream) judge(now time.Time) (fleet.Trust, string) {
 		return fleet.TrustDegraded, s.missing
 	case !s.complete && s.source.Replay == "":
 		return fleet.TrustDegraded, "what was cached before we connected is not known: the worker has no replay endpoint"
-	case !s.complete || s.unproven:
+	case !s.complete:
 		return fleet.TrustDegraded, readingHistory
+	case s.behind:
+		return fleet.TrustDegraded, catchingUp
 	case s.hybrid != "":
 		return fleet.TrustDegraded, fmt.Sprintf("hybrid model: groups of kind %s make a cached prefix worth less than its blocks", s.hybrid)
 	case s.unnamed && bits.OnesCount64(s.groups) > 1:

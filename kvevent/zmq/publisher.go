@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"time"
 
 	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/zmtp"
@@ -33,10 +34,11 @@ type PublisherConfig struct {
 
 // Faults are what a Publisher does wrong on purpose. Shares are chances between 0 and 1.
 type Faults struct {
-	Drop          float64 // share of messages that never reach subscribers, though they can be replayed
-	ReplayLoss    float64 // share of a replay's messages that are left out
-	ReplayLimit   int     // messages after which a replay stops without its end marker; 0: no limit
-	ReplayEndLoss float64 // share of replays whose end marker is left out
+	Drop          float64       // share of messages that never reach subscribers, though they can be replayed
+	ReplayLoss    float64       // share of a replay's messages that are left out
+	ReplayLimit   int           // messages after which a replay stops without its end marker; 0: no limit
+	ReplayEndLoss float64       // share of replays whose end marker is left out
+	ReplayPause   time.Duration // pause before each message of a replay
 }
 
 // Publisher publishes one engine's KV events as vLLM's ZmqEventPublisher does: sequence numbers from 0, the last messages
@@ -238,10 +240,14 @@ func (p *Publisher) replay(peer *zmtp.Peer, parts [][]byte) {
 		start = start<<8 | uint64(b)
 	}
 	first, payloads, end := p.kept(start)
+	p.mu.Lock()
+	pause := p.faults.ReplayPause
+	p.mu.Unlock()
 	for i, payload := range payloads {
 		if payload == nil {
 			continue
 		}
+		time.Sleep(pause)
 		if err := peer.SendWait(p.reply(first+uint64(i), payload)...); err != nil {
 			return // the asker is gone
 		}

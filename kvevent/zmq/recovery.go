@@ -68,8 +68,12 @@ func (s *stream) catchUp(ctx context.Context) {
 			return
 		}
 		err := s.ask(ctx, &a)
-		done, gained := s.judge(&a, err)
+		done, gained, late := s.judge(&a, err)
 		if done {
+			return
+		}
+		if late {
+			s.giveUp(a.epoch, fmt.Errorf("nothing is whole after %v of replays", s.cfg.RecoveryTime))
 			return
 		}
 		if gained {
@@ -116,6 +120,9 @@ func (s *stream) begin(a *attempt) bool {
 	defer s.mu.Unlock()
 	if !s.connected || !s.canReplay() {
 		return false
+	}
+	if a.epoch == 0 { // the first of a recovery
+		s.recovering = time.Now()
 	}
 	if a.epoch != s.epoch || a.progress != s.progress {
 		a.votes = 0 // the question is another one
@@ -188,8 +195,9 @@ func (s *stream) replayed(a *attempt, parts [][]byte) (enough bool) {
 	seq, payload, end, err := parseReplay(parts)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer s.settle()
 	switch {
-	case s.epoch != a.epoch || !s.connected || !s.canReplay():
+	case s.epoch != a.epoch || !s.connected || !s.canReplay() || s.overdue():
 		return true
 	case err != nil:
 		s.stats.malformed.Add(1)
@@ -274,13 +282,21 @@ func (s *stream) vote(a *attempt, weight int) (enough bool) {
 	return true // ask for the rest from there
 }
 
-// judge decides what an ended attempt means: done when nothing is missing, gained when it brought something.
-func (s *stream) judge(a *attempt, err error) (done, gained bool) {
+// judge decides what an ended attempt means: done when nothing is missing, gained when it brought something, late when
+// there is no time for another.
+func (s *stream) judge(a *attempt, err error) (done, gained, late bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer s.settle()
 	if s.epoch != a.epoch || !s.connected {
-		return true, false // the next connection begins a new recovery
+		return true, false, false // the next connection begins a new recovery
 	}
+	done, gained = s.weigh(a, err)
+	return done, gained, s.overdue()
+}
+
+// weigh is judge for an attempt of the present connection.
+func (s *stream) weigh(a *attempt, err error) (done, gained bool) {
 	gained = s.progress != a.progress
 	ahead := a.count > 0 && a.last >= s.next // it told of messages that are still to come
 	atEnd := err == nil && a.ended && !gained && !ahead
@@ -328,6 +344,7 @@ func (s *stream) voteShort(a *attempt) {
 func (s *stream) giveUp(epoch uint64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer s.settle()
 	if s.epoch != epoch || !s.connected {
 		return
 	}

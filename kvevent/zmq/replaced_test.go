@@ -154,6 +154,9 @@ func TestAnyMixOfReplacedEnginesEndsWithTheLastOnesWholeHistory(t *testing.T) {
 				s.disconnect(errors.New("gone"))
 				connect()
 			}
+			if !d.behind && (s.pending.len() > 0 || s.live && s.next <= s.lastLive) {
+				t.Fatalf("seed %d, steps%s: messages are kept back, and the stream is not said to be behind", seed, &steps)
+			}
 		}
 		deliver(sent, false)
 		s.disconnect(errors.New("gone"))

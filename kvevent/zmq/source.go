@@ -45,6 +45,14 @@ type Unnumbered interface {
 	Unnumbered()
 }
 
+// CatchUp is an optional ability of a [Handler].
+type CatchUp interface {
+	// Behind says whether messages of the engine are missing at the moment, or may be: on a new connection, and from the
+	// moment a gap is seen. Until then the messages handed over were all there were. While the stream is behind, later
+	// messages are kept back, and blocks that they remove still count as cached. Behind(false) and Complete end it.
+	Behind(behind bool)
+}
+
 // Config bounds a Subscriber or a Listener. The zero value of a field means the value in DefaultConfig.
 type Config struct {
 	// ReplayTimeout is how long a replay may stay silent before it counts as ended without its end marker.
@@ -56,6 +64,9 @@ type Config struct {
 	ReplayTries int
 	// ReplayTime bounds one recovery as a whole, however many replays it takes, as long as it brings nothing new.
 	ReplayTime time.Duration
+	// RecoveryTime bounds one recovery as a whole, also while it brings something new. Then the missing messages are given
+	// up as lost.
+	RecoveryTime time.Duration
 	// Verify is the time between two checks of the stream's end against the replay, which find a last message that was
 	// dropped and a restart that went unseen. Negative: never.
 	Verify time.Duration
@@ -88,7 +99,10 @@ var DefaultConfig = Config{
 	// message even when 70 % of a replay are lost (0.7^20 < 0.1 %).
 	ReplayTries: 20,
 	ReplayTime:  20 * time.Second,
-	Verify:      10 * time.Second,
+	// The 10,000 messages that an engine keeps take seconds, even where most of each replay is lost. A replay that takes
+	// longer is sent slowly on purpose, or the engine publishes faster than its replay socket repeats.
+	RecoveryTime: time.Minute,
+	Verify:       10 * time.Second,
 	// vLLM keeps 10,000 batches; a batch is some kilobytes.
 	PendingMessages:   20_000,
 	PendingBytes:      64 << 20,
@@ -109,6 +123,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.ReplayPause, d.ReplayPause)
 	setDefault(&c.ReplayTries, d.ReplayTries)
 	setDefault(&c.ReplayTime, d.ReplayTime)
+	setDefault(&c.RecoveryTime, d.RecoveryTime)
 	setDefault(&c.Verify, d.Verify)
 	setDefault(&c.PendingMessages, d.PendingMessages)
 	setDefault(&c.PendingBytes, d.PendingBytes)

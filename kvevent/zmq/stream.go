@@ -31,16 +31,18 @@ type stream struct {
 	live       bool // a message came on this connection
 	lastLive   uint64
 	pending    pending
-	overflow   bool   // a live message could not be kept: only a replay has it
-	wanted     bool   // this connection's replay is still to be done
-	whole      bool   // nothing is missing from 0 to next
-	announced  bool   // Complete was called since this last changed
-	gaveUp     bool   // history was lost because the replay did not bring it, not because the engine no longer has it
-	relearned  uint64 // the connection on which it was asked for once more
-	strikes    int    // contradictions between replay and live stream on this connection since they last agreed
-	agreed     bool   // replay and live stream had the same message on this connection, and no contradiction since
-	unnumbered bool   // messages of this connection carry no sequence numbers
-	distrust   bool   // the replay contradicts the live stream and is not asked any more on this connection
+	overflow   bool      // a live message could not be kept: only a replay has it
+	wanted     bool      // this connection's replay is still to be done
+	whole      bool      // nothing is missing from 0 to next
+	announced  bool      // Complete was called since this last changed
+	gaveUp     bool      // history was lost because the replay did not bring it, not because the engine no longer has it
+	relearned  uint64    // the connection on which it was asked for once more
+	strikes    int       // contradictions between replay and live stream on this connection since they last agreed
+	agreed     bool      // replay and live stream had the same message on this connection, and no contradiction since
+	behind     bool      // as told to the handler
+	recovering time.Time // when the recovery under way began, or found the stream behind
+	unnumbered bool      // messages of this connection carry no sequence numbers
+	distrust   bool      // the replay contradicts the live stream and is not asked any more on this connection
 	progress   uint64
 	abort      context.CancelFunc // ends the replay that is under way; nil: none
 }
@@ -101,6 +103,7 @@ func (s *stream) connect() {
 	s.verified = s.next == 0 // nothing known, nothing to compare
 	s.wanted = s.canReplay()
 	s.setConnected(true)
+	s.settle()
 	s.h.State(true, nil)
 	s.wake()
 }
@@ -150,6 +153,7 @@ func (s *stream) stopReplay() {
 func (s *stream) receive(parts [][]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer s.settle()
 	if payload, ok := parseUnnumbered(parts); ok && !s.live {
 		s.count(payload)
 		return
@@ -318,10 +322,32 @@ func (s *stream) agree() { s.strikes, s.agreed = 0, true }
 func (s *stream) announce() {
 	if s.whole && (s.strikes == 0 || s.distrust) && s.verified && !s.announced && !s.wanted && !s.overflow && s.pending.len() == 0 &&
 		(!s.live || s.next > s.lastLive) {
-		s.announced = true
+		s.announced, s.behind = true, false
 		s.h.Complete()
 	}
 }
+
+// settle tells the handler whether the stream is behind, when that changed. s.mu is held. Each change of the stream
+// ends with it.
+func (s *stream) settle() {
+	behind := s.whole && !s.announced
+	if !s.whole { // Complete will not be said
+		behind = !s.verified || s.wanted || s.overflow || s.pending.len() > 0 || s.live && s.next <= s.lastLive
+	}
+	if behind == s.behind || !s.connected {
+		return
+	}
+	s.behind = behind
+	if behind {
+		s.recovering = time.Now()
+	}
+	if h, ok := s.h.(CatchUp); ok {
+		h.Behind(behind)
+	}
+}
+
+// overdue reports whether the recovery under way takes too long, whatever it brings. s.mu is held.
+func (s *stream) overdue() bool { return time.Since(s.recovering) > s.cfg.RecoveryTime }
 
 // linked tells that replay and live stream have met: every live message of this connection is handed over.
 func (s *stream) linked() bool {

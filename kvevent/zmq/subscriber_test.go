@@ -265,7 +265,7 @@ func TestAMessageThatOutrunsTheReplayAfterADisconnectIsHandedOverOnce(t *testing
 			s.replayed(&a, wire("", seq, payload("a", seq)))
 		}
 		s.replayed(&a, append([][]byte{nil}, wire("", endSeq, "")...))
-		if done, _ := s.judge(&a, nil); !done || s.pending.len() > 0 {
+		if done, _, _ := s.judge(&a, nil); !done || s.pending.len() > 0 {
 			t.Errorf("done is %v, %d messages are kept", done, s.pending.len())
 		}
 		s.giveUp(s.epoch, errors.New("no answer"))
@@ -454,7 +454,7 @@ func replayed(s *stream, run string, n uint64) {
 		if !enough {
 			s.replayed(&a, append([][]byte{nil}, wire("", endSeq, "")...))
 		}
-		if done, _ := s.judge(&a, nil); done {
+		if done, _, _ := s.judge(&a, nil); done {
 			return
 		}
 	}

@@ -40,6 +40,7 @@ type diary struct {
 	lost      [][2]uint64
 	complete  int
 	connected bool
+	behind    bool
 	errs      []error
 	changed   chan struct{} // capacity 1
 	slow      time.Duration
@@ -95,7 +96,16 @@ func (d *diary) Lost(from, to uint64) {
 	})
 }
 
-func (d *diary) Complete() { d.write(func() { d.complete++ }) }
+func (d *diary) Complete() { d.write(func() { d.complete, d.behind = d.complete+1, false }) }
+
+func (d *diary) Behind(behind bool) {
+	d.write(func() {
+		if behind == d.behind {
+			d.t.Errorf("Behind(%v) twice", behind)
+		}
+		d.behind = behind
+	})
+}
 
 func (d *diary) State(connected bool, err error) {
 	d.write(func() {
