@@ -16,7 +16,7 @@ const maxMetricLine = 256 << 10
 // metricLines calls line with each line of a Prometheus text, but its comments. The line is valid during the call.
 func metricLines(r io.Reader, line func([]byte)) error {
 	scanner := bufio.NewScanner(r)
-	scanner.Buffer(make([]byte, 0, 64<<10), maxMetricLine)
+	scanner.Buffer(nil, maxMetricLine)
 	for scanner.Scan() {
 		if text := scanner.Bytes(); len(text) > 0 && text[0] != '#' {
 			line(text)
