@@ -107,10 +107,10 @@ func draw(seed uint64, steps int) history {
 	d := dice{rand.New(rand.NewPCG(seed, 0x7669727475616c))}
 	h := history{Setup: d.setup(seed)}
 	for i := range steps {
-		h.Steps = append(h.Steps, d.step())
-		if i%10 == 9 {
+		if i > 0 && i%10 == 0 {
 			h.Steps = append(h.Steps, step{Do: "calm"})
 		}
+		h.Steps = append(h.Steps, d.step())
 	}
 	return h
 }
@@ -194,7 +194,11 @@ func (d dice) step() step {
 	case n < 52:
 		s.Do, s.For = "sleep", oneOf(d, 50*time.Millisecond, time.Second, 7*time.Second, 30*time.Second)
 	case n < 53:
-		s.Do, s.For = "sleep", oneOf(d, 10*time.Minute, 2*time.Hour) // a machine that was suspended, as far as timers see it
+		// All but one of the router's time limits are below 6 minutes; metrics of removed workers are kept for 15.
+		s.Do, s.For = "sleep", 6*time.Minute
+		if d.chance(20) {
+			s.For = 20 * time.Minute
+		}
 	case n < 57:
 		s.Do, s.How = "cut", oneOf(d, "http", "events", "all", "clients")
 	case n < 60:

@@ -118,7 +118,6 @@ func (w *world) calm() {
 	if w.eventually(settle, w.unready) && w.serves() {
 		w.eventually(settle, w.untrue)
 	}
-	w.small()
 }
 
 // heal ends the faults of an engine and of its network.
@@ -291,9 +290,8 @@ func (w *world) untrue() string {
 				}
 				if claimed < cached {
 					// Larger engine blocks that begin alike share some of the router's. Placeholders may name blocks
-					// that the accelerator has dropped. Of an engine that does not keep all its events no more can be
-					// said.
-					if size[h] != e.setup.BlockSize || tier != block.TierGPU && e.setup.Placeholders || !e.provable() {
+					// that the accelerator has dropped.
+					if size[h] != e.setup.BlockSize || tier != block.TierGPU && e.setup.Placeholders {
 						continue
 					}
 					if short := (cached - claimed) / e.setup.BlockSize; short <= e.doubles(snap.Rank(h), tier, hashes) {
@@ -395,7 +393,8 @@ func (e *engine) leading(ids []uint32, held map[uint64]bool) int {
 // waiting matches the operators' view of a queue with requests in it.
 var waiting = regexp.MustCompile(`"requests": *[1-9]`)
 
-// small holds after a while without requests and faults: no goroutine and no connection of earlier ones is left.
+// small holds after a calm and a while without requests: no goroutine and no connection of earlier ones is left. It
+// takes as much virtual time as the rest of a calm, and what has leaked stays: the end of a history is early enough.
 func (w *world) small() {
 	if w.first() != "" {
 		return

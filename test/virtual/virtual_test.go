@@ -17,7 +17,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"log/slog"
 	"os"
 	"runtime/debug"
 	"runtime/pprof"
@@ -56,6 +55,8 @@ func TestTheWholeRouterKeepsItsPromisesInVirtualTime(t *testing.T) {
 		return
 	}
 	log.SetOutput(io.Discard) // net/http tells of answers that nobody asked for
+	// A run's heap is a few megabytes, so that the collector runs all the time: at 100 % it takes a third of the test.
+	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	seeds := number("WARMPATH_VIRTUAL_SEEDS", 40)
 	if testing.Short() || raceEnabled {
 		seeds = min(seeds, 6)
@@ -125,7 +126,7 @@ func run(t *testing.T, h history, out io.Writer) (why string) {
 
 // inBubble plays a history.
 func inBubble(h history, out io.Writer) string {
-	w, err := start(h.Setup, slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelInfo})))
+	w, err := start(h.Setup, out)
 	if err != nil {
 		w.problem("start: %v", err)
 	}
@@ -147,6 +148,7 @@ func inBubble(h history, out io.Writer) string {
 	}
 	if w.first() == "" && !h.Setup.StopBusy {
 		w.calm()
+		w.small()
 	}
 	w.finish()
 	fmt.Fprintf(out, "=== ended after %v: %v\n", time.Since(began), w.counts)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"runtime"
@@ -72,7 +73,7 @@ type engine struct {
 func (e *engine) url() string { return fmt.Sprintf("http://%s:%d", e.ip, httpPort) }
 
 // start starts the engines, the router and the clients.
-func start(s setup, log *slog.Logger) (*world, error) {
+func start(s setup, out io.Writer) (*world, error) {
 	w := &world{setup: s, network: memnet.New(), prompts: map[string][]uint32{}, answers: map[string]string{}, counts: map[string]int{}, ended: make(chan error, 1)}
 	w.bubble = bubbleOf()
 	w.base, w.leave = context.WithCancel(context.Background())
@@ -92,7 +93,7 @@ func start(s setup, log *slog.Logger) (*world, error) {
 		return w, err
 	}
 	var err error
-	if w.router, err = app.New(cfg, app.Options{Log: log, Load: w.load, Network: w.network.Host(routerIP)}); err != nil {
+	if w.router, err = app.New(cfg, app.Options{Log: slog.New(logger(w, out)), Load: w.load, Network: w.network.Host(routerIP)}); err != nil {
 		return w, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
@@ -243,6 +244,39 @@ func (w *world) problem(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.problems = append(w.problems, fmt.Sprintf(format, args...))
+}
+
+// complaints is the router's log. A line of level ERROR is a problem: the router writes one for a panic, a stall, a
+// component that hangs, and load that was never given back.
+type complaints struct {
+	slog.Handler
+	world *world
+}
+
+// logger returns the router's log, which goes to out unless nobody reads it.
+func logger(w *world, out io.Writer) slog.Handler {
+	level := slog.LevelInfo
+	if out == io.Discard {
+		level = slog.LevelError
+	}
+	return complaints{slog.NewTextHandler(out, &slog.HandlerOptions{Level: level}), w}
+}
+
+func (c complaints) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level >= slog.LevelError {
+		var b strings.Builder
+		r.Attrs(func(a slog.Attr) bool { fmt.Fprint(&b, " ", a); return true })
+		c.world.problem("the router logs an error: %s%s", r.Message, &b)
+	}
+	return c.Handler.Handle(ctx, r)
+}
+
+func (c complaints) WithAttrs(a []slog.Attr) slog.Handler {
+	return complaints{c.Handler.WithAttrs(a), c.world}
+}
+
+func (c complaints) WithGroup(name string) slog.Handler {
+	return complaints{c.Handler.WithGroup(name), c.world}
 }
 
 // first returns the problems, the first one first; "" when there are none.
