@@ -11,9 +11,35 @@ type Decoder struct {
 	KeepRaw bool
 
 	c     cursor
+	rest  rest
 	names interner
 	after [len(kindNames)][numFields]field // what came after a field the last time, in events of a kind
 }
+
+// rest are the events of a payload that no batch had yet.
+type rest struct {
+	payload []byte
+	at      int // where they begin
+	events  int
+}
+
+// A batch is full with so many events, skipped ones included, hashes, tokens or features: further events of the payload
+// wait for [Decoder.Next]. What engines send in a step stays below, except when a very long prompt evicts block by block:
+// a million tokens are 62,500 removals.
+const (
+	fullEvents   = 1 << 12 // 1.2 MiB
+	fullHashes   = 1 << 16 // 512 KiB
+	fullTokens   = 1 << 18 // 1 MiB
+	fullFeatures = 1 << 14 // 384 KiB
+)
+
+// An event with more than that is skipped. Together with the constants above they bound a batch to some 16 MiB. An
+// event is about one step of one request, and the longest prompts that engines serve have one to two million tokens.
+const (
+	maxHashes   = 1 << 18 // two million tokens in blocks of eight
+	maxTokens   = 1 << 21
+	maxFeatures = 1 << 15 // multimodal items
+)
 
 const (
 	maxRank = 1<<16 - 1 // data-parallel ranks; a port is base + rank, so there cannot be more
@@ -33,11 +59,12 @@ const (
 // counted. A payload that is no batch, or ends early, or has bytes after it, is rejected whole: the error says where,
 // b is empty, and the message counts as lost, because it may have removed blocks.
 //
-// Memory is at most some 25 times the payload's length, for a message of nothing but removals without hashes; what
-// engines send takes 2 to 4 times. The payload may be used again when Decode returns, unless KeepRaw is set.
+// When b.More is set the payload has further events than fit in a bounded batch, all well-formed: apply b, then call
+// [Decoder.Next]. What engines send fits nearly always. However long a payload is, all of its batches together allocate at most 32 MiB.
+// The payload may be used again after the last batch, unless KeepRaw is set.
 func (d *Decoder) Decode(payload []byte, b *Batch) error {
 	b.Reset()
-	d.c = cursor{p: payload}
+	d.c, d.rest = cursor{p: payload}, rest{}
 	problem := d.batch(b)
 	if problem == "" && d.c.left() > 0 {
 		problem = "bytes after the batch"
@@ -47,12 +74,35 @@ func (d *Decoder) Decode(payload []byte, b *Batch) error {
 	}
 	if problem == "" {
 		d.c.p = nil
+		if b.More = d.rest.events > 0; b.More {
+			d.rest.payload = payload
+		}
 		return nil
 	}
 	at, events := d.c.i, len(b.Events)+b.Skipped
-	d.c.p = nil
+	d.c.p, d.rest = nil, rest{}
 	b.Reset()
 	return fmt.Errorf("decode events: %s (byte %d of %d, after %d events)", problem, at, len(payload), events)
+}
+
+// Next reads the next events of the payload of the last Decode into b, the batch of that call, in place of those that
+// it has. It returns false when there are no more.
+func (d *Decoder) Next(b *Batch) bool {
+	if !b.More {
+		return false
+	}
+	b.Events, b.hashes, b.tokens, b.features = b.Events[:0], b.hashes[:0], b.tokens[:0], b.features[:0]
+	b.Skipped, b.SkippedTags, b.Problem, b.ProblemAt, b.Incomplete = 0, b.SkippedTags[:0], "", 0, false
+	d.c = cursor{p: d.rest.payload, i: d.rest.at}
+	d.fill(b, d.rest.events)
+	if d.c.broken != "" { // cannot be: Decode saw that they are well-formed
+		b.Incomplete, d.rest.events = true, 0
+	}
+	d.c.p = nil
+	if b.More = d.rest.events > 0; !b.More {
+		d.rest = rest{}
+	}
+	return true
 }
 
 // batch takes the envelope: [time, events, rank?, …], or a map of the same (a draft of vllm#42892).
@@ -97,6 +147,9 @@ func (d *Decoder) namedBatch(b *Batch, n int) (problem string) {
 				return "the batch's time is no number"
 			}
 		case "events":
+			if events {
+				return "the batch has events twice"
+			}
 			if events = d.events(b); !events {
 				return "the batch's events are no array"
 			}
@@ -141,11 +194,19 @@ func (d *Decoder) events(b *Batch) bool {
 	if !ok {
 		return false
 	}
-	b.Events = room(b.Events, min(n, d.c.left()/smallestEvent+1))
-	for ; n > 0 && d.c.broken == ""; n-- {
-		d.event(b)
+	d.fill(b, n)
+	for n = d.rest.events; n > 0 && d.c.skip(); n-- { // sees that they are well-formed
 	}
 	return true
+}
+
+// fill takes the next n events, as many as b has room for, and notes where the others begin.
+func (d *Decoder) fill(b *Batch, n int) {
+	b.Events = room(b.Events, min(n, d.c.left()/smallestEvent+1, fullEvents))
+	for ; n > 0 && d.c.broken == "" && !b.full(); n-- {
+		d.event(b)
+	}
+	d.rest.at, d.rest.events = d.c.i, n
 }
 
 // event takes one event, whole: when its fields are not usable it is skipped from its first byte.

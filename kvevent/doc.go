@@ -14,9 +14,11 @@
 //	if err := d.Decode(payload, &b); err != nil {
 //		// The message is unreadable: treat it as lost, because it may have removed blocks.
 //	}
-//	for i := range b.Events { … }
-//	if b.Incomplete { … } // an event that takes blocks away was unreadable: forget the holder
+//	for more := true; more; more = d.Next(&b) { // a long message comes in several batches
+//		for i := range b.Events { … }
+//		if b.Incomplete { … } // an event that takes blocks away was unreadable: forget the holder
+//	}
 //
-// Hostile payloads cost time and memory in proportion to their length and never panic. In steady state decoding
+// Hostile payloads cost time in proportion to their length, a bounded amount of memory, and never panic. In steady state decoding
 // allocates nothing.
 package kvevent

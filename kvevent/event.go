@@ -114,8 +114,8 @@ type TagCount struct {
 	Count int
 }
 
-// Batch is one message of one holder. Reuse it: its events share buffers that grow to the largest message seen (up to
-// a few megabytes) and are then only written over. One goroutine.
+// Batch is one message of one holder, or a part of a long one. Reuse it: its events share buffers that grow to the
+// largest message seen (up to a few megabytes) and are then only written over. One goroutine.
 type Batch struct {
 	Time    float64 // when the engine made it, Unix seconds
 	Rank    int     // data-parallel rank
@@ -132,6 +132,9 @@ type Batch struct {
 	// Incomplete says that an event that takes blocks away was unreadable (or, with polled events, is missing): apply
 	// the batch, then forget the holder, because the index may hold what the engine no longer has.
 	Incomplete bool
+
+	// More says that the payload has further events, see [Decoder.Next].
+	More bool
 
 	hashes   []Hash
 	tokens   []block.Token
@@ -154,9 +157,9 @@ func (b *Batch) Removals(i int, dst []Hash) (n int, hashes []Hash) {
 }
 
 const (
-	// maxKept bounds the elements of each buffer that a Batch keeps between messages: 8 MiB of hashes, 4 MiB of
+	// maxKept bounds the elements of each buffer that a Batch keeps between messages: 1 MiB of hashes, 512 KiB of
 	// tokens. A merged SGLang event of thousands of pages fits; a hostile giant is given back.
-	maxKept = 1 << 20
+	maxKept = 1 << 17
 	// maxTags bounds the names in SkippedTags: engines have had three kinds of event in all.
 	maxTags = 8
 	// maxTag bounds a name's bytes: the longest known is 16.
@@ -165,7 +168,7 @@ const (
 
 // Reset empties the batch and keeps its buffers.
 func (b *Batch) Reset() {
-	events, tags := kept(b.Events, maxKept/64), b.SkippedTags[:0]
+	events, tags := kept(b.Events, fullEvents), b.SkippedTags[:0]
 	*b = Batch{
 		Events: events, SkippedTags: tags,
 		hashes: kept(b.hashes, maxKept), tokens: kept(b.tokens, maxKept), features: kept(b.features, maxKept/16),
@@ -186,6 +189,12 @@ func (b *Batch) add(k Kind) *Event {
 	e := &b.Events[len(b.Events)-1]
 	*e = Event{Kind: k, Group: -1} // in place: an event is 300 bytes
 	return e
+}
+
+// full reports whether no further event may be added: see the constants.
+func (b *Batch) full() bool {
+	return len(b.Events)+b.Skipped >= fullEvents || len(b.hashes) >= fullHashes ||
+		len(b.tokens) >= fullTokens || len(b.features) >= fullFeatures
 }
 
 // skip counts an event that is dropped.

@@ -196,6 +196,10 @@ func (k *keyring) add(f block.Feature) {
 			}
 		}
 	}
+	if len(seen) >= maxFeatures {
+		k.event.Unread |= KeyFeature
+		return
+	}
 	k.batch.features = append(k.batch.features, f)
 }
 

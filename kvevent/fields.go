@@ -250,6 +250,12 @@ func (d *Decoder) hashes(b *Batch, e *Event) (problem string) {
 	if !ok {
 		return "block_hashes is no array"
 	}
+	switch {
+	case n > maxHashes:
+		return "more than 262,144 block hashes"
+	case len(e.Hashes) > 0:
+		return "block_hashes twice"
+	}
 	start := len(b.hashes)
 	b.hashes = room(b.hashes, n)
 	for ; n > 0; n-- {
@@ -272,6 +278,12 @@ func (d *Decoder) tokens(b *Batch, e *Event) (problem string) {
 	n, ok := c.array()
 	if !ok {
 		return "token_ids is no array"
+	}
+	switch {
+	case n > maxTokens:
+		return "more than two million token ids"
+	case len(e.Tokens) > 0:
+		return "token_ids twice"
 	}
 	start := len(b.tokens)
 	b.tokens = room(b.tokens, n)

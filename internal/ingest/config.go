@@ -54,16 +54,22 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// leastPending is what one rank's stream may always keep back, in bytes: some hundred messages.
-const leastPending = 1 << 20
+const (
+	leastPending = 1 << 20 // what one rank's stream may always keep back, in bytes: some hundred messages
+	leastMessage = 8 << 20 // what one rank's message may always have, in bytes: a million tokens have five million
+)
 
-// wire bounds one stream of a worker with so many ranks: the ranks divide what one worker may make the router keep back.
+// wire bounds one stream of a worker with so many ranks: the ranks divide the memory that one worker may take.
 func (c *Config) wire(ranks int) zmq.Config {
 	cfg := c.ZMQ
 	if cfg.PendingBytes <= 0 {
 		cfg.PendingBytes = zmq.DefaultConfig.PendingBytes
 	}
+	if cfg.MaxMessage <= 0 {
+		cfg.MaxMessage = zmq.DefaultConfig.MaxMessage
+	}
 	cfg.PendingBytes = max(cfg.PendingBytes/ranks, min(cfg.PendingBytes, leastPending))
+	cfg.MaxMessage = max(cfg.MaxMessage/ranks, min(cfg.MaxMessage, leastMessage))
 	return cfg
 }
 

@@ -66,10 +66,14 @@ func TestNoRemovedBlockIsExactWhileMessagesAreKeptBack(t *testing.T) {
 // The ranks of one worker divide what it may make the router keep back.
 func TestRanksDivideWhatAWorkerMayMakeTheRouterKeep(t *testing.T) {
 	c := Config{}
-	whole := c.wire(1).PendingBytes
+	whole := c.wire(1)
 	for _, ranks := range []int{2, 8, 64} {
-		if got := c.wire(ranks).PendingBytes; got*ranks > whole || got < leastPending {
-			t.Errorf("each of %d ranks may keep %d bytes, a worker of one %d", ranks, got, whole)
+		got := c.wire(ranks)
+		if got.PendingBytes*ranks > whole.PendingBytes || got.PendingBytes < leastPending {
+			t.Errorf("each of %d ranks may keep %d bytes, a worker of one %d", ranks, got.PendingBytes, whole.PendingBytes)
+		}
+		if got.MaxMessage > max(whole.MaxMessage/ranks, leastMessage) || got.MaxMessage < leastMessage {
+			t.Errorf("each of %d ranks may send %d bytes at once, a worker of one %d", ranks, got.MaxMessage, whole.MaxMessage)
 		}
 	}
 }

@@ -1,6 +1,9 @@
 package ingest
 
 import (
+	"encoding/binary"
+	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,7 +26,7 @@ func TestAStreamThatEndsDoesNotWaitForTheRestOfALargeMessage(t *testing.T) {
 	s := r.stream(facts(fleet.EngineVLLM, 16))
 	s.closing.Store(true)
 	s.Message(0, large(t, 1000))
-	if s.stored > progressEvents {
+	if s.stored > 0 {
 		t.Errorf("%d events were applied to a stream that ends", s.stored)
 	}
 	s.closing.Store(false)
@@ -41,4 +44,50 @@ func TestALookAtStreamsDoesNotWaitForALargeMessage(t *testing.T) {
 		defer s.mu.Unlock()
 		s.look(time.Now())
 	})
+}
+
+// A message that is made to be large in memory takes no more of it than the decoder's bound, whatever it holds, and what
+// could not be used of it shows.
+func TestALongHostileMessageTakesBoundedMemoryAndLowersTrust(t *testing.T) {
+	header := func(n int) []byte {
+		return append([]byte{0x93, 0xca, 0, 0, 0, 0, 0xdd}, binary.BigEndian.AppendUint32(nil, uint32(n))...)
+	}
+	repeat := func(n int, event string) []byte { return append(append(header(n), strings.Repeat(event, n)...), 0xc0) }
+	const million = "\xdd\x00\x0f\x42\x40" // an array of
+	for name, test := range map[string]struct {
+		payload []byte
+		trust   fleet.Trust
+		events  uint64
+	}{
+		"removals without hashes": {repeat(300_000, "\x92\xacBlockRemoved\x90"), fleet.TrustExact, 300_000},
+		"resets":                  {repeat(20_000, "\x91\xb0AllBlocksCleared"), fleet.TrustExact, 20_000},
+		"empty stored events":     {repeat(200_000, "\x95\xabBlockStored\x90\xc0\x90\x10"), fleet.TrustExact, 200_000},
+		"nil":                     {repeat(1_000_000, "\xc0"), fleet.TrustExact, 1_000_000},
+		"a removal of too many":   {repeat(8, "\x92\xacBlockRemoved"+million+strings.Repeat("\x01", 1_000_000)), fleet.TrustDegraded, 8},
+		"too many blocks":         {repeat(8, "\x95\xabBlockStored"+million+strings.Repeat("\x01", 1_000_000)+"\xc0\x90\x01"), fleet.TrustDegraded, 8},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, Config{})
+			s := r.stream(facts(fleet.EngineVLLM, 16))
+			s.Message(0, wire(t, "vllm-0.32.0", batch(stored(1, 0, 64, 16))))
+			var before, after runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&before)
+			s.Message(1, test.payload)
+			runtime.ReadMemStats(&after)
+			if used := after.TotalAlloc - before.TotalAlloc; used > 48<<20 {
+				t.Errorf("%d MiB allocated for a message of %d MiB", used>>20, len(test.payload)>>20)
+			}
+			runtime.GC()
+			runtime.ReadMemStats(&after)
+			if kept := int64(after.HeapAlloc) - int64(before.HeapAlloc); kept > 4<<20 {
+				t.Errorf("%d MiB are kept", kept>>20)
+			}
+			if st := s.snapshot(); st.Events-1 != test.events {
+				t.Errorf("%d events of %d", st.Events-1, test.events)
+			}
+			r.trust(s.holder, test.trust, "")
+			runtime.KeepAlive(r)
+		})
+	}
 }

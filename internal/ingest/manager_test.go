@@ -125,7 +125,7 @@ func TestRouterThatStartsLateLearnsTheHistory(t *testing.T) {
 		p.Publish(vllm(t, stored(300+i, 0, 64, 16)))
 	}
 	r.eventually("dropped events", func() bool { return r.match(prompt(300, 100)) == 64 && r.match(prompt(303, 100)) == 64 })
-	r.trust(0, fleet.TrustExact, "")
+	r.eventually("exact again", r.hasTrust(0, fleet.TrustExact, ""))
 	if st := r.manager.Stats(); len(st) != 1 || st[0].Replays == 0 || st[0].Replayed < 201 || st[0].Gaps != 1 || st[0].Sequence != 205 || !st[0].Connected {
 		t.Errorf("stats %+v", st)
 	}

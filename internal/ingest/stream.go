@@ -34,6 +34,7 @@ type stream struct {
 	wire   func() zmq.Stats
 
 	began      atomic.Int64  // when the handler's call under way began or made progress last, Unix nanoseconds; 0 is none
+	moved      atomic.Int64  // when a handler's call last made progress or ended, Unix nanoseconds
 	closing    atomic.Bool   // the stream ends
 	generation atomic.Uint64 // of the index that the stream feeds
 	renew      atomic.Bool   // the index was replaced: the holder's history must be replayed into the new one
@@ -140,10 +141,23 @@ func (s *stream) hasEvents() bool {
 	return s.everUp && (s.connected || s.tiers != 0)
 }
 
+// step notes that the handler's call under way makes progress.
+func (s *stream) step() {
+	now := time.Now().UnixNano()
+	s.began.Store(now)
+	s.moved.Store(now)
+}
+
+// rest notes that no call of the handler is under way.
+func (s *stream) rest() {
+	s.moved.Store(time.Now().UnixNano())
+	s.began.Store(0)
+}
+
 // Message applies one message. It implements zmq.Handler.
 func (s *stream) Message(seq uint64, payload []byte) {
-	s.began.Store(time.Now().UnixNano())
-	defer s.began.Store(0)
+	s.step()
+	defer s.rest()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.messages++
@@ -166,15 +180,53 @@ func (s *stream) Message(seq uint64, payload []byte) {
 	if s.misdirected(b) {
 		return
 	}
-	changed := false
-	for i, next := 0, progressEvents; i < len(b.Events); i++ {
-		if i >= next {
-			if s.closing.Load() {
-				return // what the rest says is forgotten with the stream
-			}
-			s.began.Store(time.Now().UnixNano())
-			next = i + progressEvents
+	changed, announced, incomplete := false, false, ""
+	for more := true; more; more = s.decoder.Next(b) {
+		part, ended := s.applyAll(b)
+		if ended {
+			return
 		}
+		changed = s.skip(b) || part || changed
+		announced = announced || len(b.Events) > 0
+		if b.Incomplete && incomplete == "" {
+			incomplete = b.Problem
+		}
+	}
+	b.Reset() // gives back what only a large message needs
+	if cap(s.gone) > keptHashes {
+		s.gone = nil
+	}
+	if incomplete != "" {
+		s.forget(fmt.Sprintf("an event of message %d that takes blocks away could not be read", seq))
+		s.broken = true
+		s.warn("incomplete", "an event that takes blocks away could not be read: forgetting the holder", "seq", seq, "problem", incomplete)
+		changed = true
+	}
+	if now := time.Now(); now.Sub(s.indexSeen) >= indexEvery {
+		changed = s.askIndex(now) || changed
+	}
+	if announced {
+		s.lastEvent = time.Now()
+		s.processedThen = s.fleet.Snapshot().Load(s.holder).Processed
+		changed = changed || s.silent != ""
+		s.silent = ""
+	}
+	if changed {
+		s.assess(time.Now())
+	}
+}
+
+// keptHashes bounds the buffer of joined removals that a stream keeps between messages: 512 KiB.
+const keptHashes = 1 << 16
+
+// applyAll applies the events of one batch, and reports whether trust may have changed. ended says that the stream ends:
+// it applies no more, since all that it said is forgotten with it. s.mu is held.
+func (s *stream) applyAll(b *kvevent.Batch) (changed, ended bool) {
+	for i := 0; i < len(b.Events); i++ {
+		if s.closing.Load() {
+			return changed, true
+		}
+		s.step() // a message may have half a million events, each of which may wait for the index: it is no stall
 		e := &b.Events[i]
 		n, hashes := b.Removals(i, s.gone[:0])
 		s.gone = hashes
@@ -187,30 +239,8 @@ func (s *stream) Message(seq uint64, payload []byte) {
 		changed = s.apply(e) || changed
 	}
 	s.events += uint64(len(b.Events) + b.Skipped)
-	changed = s.skip(b) || changed
-	if b.Incomplete {
-		s.forget(fmt.Sprintf("an event of message %d that takes blocks away could not be read", seq))
-		s.broken = true
-		s.warn("incomplete", "an event that takes blocks away could not be read: forgetting the holder", "seq", seq, "problem", b.Problem)
-		changed = true
-	}
-	if now := time.Now(); now.Sub(s.indexSeen) >= indexEvery {
-		changed = s.askIndex(now) || changed
-	}
-	if len(b.Events) > 0 {
-		s.lastEvent = time.Now()
-		s.processedThen = s.fleet.Snapshot().Load(s.holder).Processed
-		changed = changed || s.silent != ""
-		s.silent = ""
-	}
-	if changed {
-		s.assess(time.Now())
-	}
+	return changed, false
 }
-
-// progressEvents is after how many events of one message their application has made progress. A message may have half a
-// million events: it is no stall, and nobody waits for its end when the stream ends.
-const progressEvents = 64
 
 // foreign reports a message that is no batch of KV events and changes no cache: SGLang's load messages, arrays that
 // begin with a name, may come on the same socket.
@@ -266,8 +296,8 @@ func (s *stream) skip(b *kvevent.Batch) (changed bool) {
 
 // Restarted forgets the holder: its engine began anew, with an empty cache. It implements zmq.Handler.
 func (s *stream) Restarted(why string) {
-	s.began.Store(time.Now().UnixNano())
-	defer s.began.Store(0)
+	s.step()
+	defer s.rest()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.restarts++
@@ -283,8 +313,8 @@ func (s *stream) Restarted(why string) {
 
 // Lost forgets the holder: what is missing may have removed blocks. It implements zmq.Handler.
 func (s *stream) Lost(from, to uint64) {
-	s.began.Store(time.Now().UnixNano())
-	defer s.began.Store(0)
+	s.step()
+	defer s.rest()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	missing := fmt.Sprintf("messages %d to %d are lost", from, to-1)
