@@ -10,6 +10,7 @@ import (
 
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvevent"
+	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
 // large is a message of n events of a block each.
@@ -90,4 +91,45 @@ func TestALongHostileMessageTakesBoundedMemoryAndLowersTrust(t *testing.T) {
 			runtime.KeepAlive(r)
 		})
 	}
+}
+
+// The application of events stalls when nothing of it makes progress, not when one of several streams waits.
+func TestAStreamThatWaitsForOthersIsNoStallOfTheRouter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Config{})
+		f := facts(fleet.EngineVLLM, 16)
+		f.Ranks = 2
+		r.fleet.Put(workerURL, f)
+		w := r.fleet.Snapshot().Workers()[0]
+		var streams [2]*stream
+		for i := range streams {
+			streams[i] = r.manager.newStream(w, w.Holders[i], zmq.Source{})
+			r.manager.streams[w.Holders[i]] = &follower{stream: streams[i]}
+		}
+		slow, busy := streams[0], streams[1]
+		slow.step()
+		for range int(stuck/time.Second) - 1 {
+			time.Sleep(time.Second)
+			busy.step()
+			busy.rest()
+			if age, who := r.manager.Oldest(time.Now()); age > 0 {
+				t.Fatalf("%s is stalled for %v while another stream makes progress", who, age)
+			}
+		}
+		time.Sleep(time.Second)
+		busy.rest()
+		if age, who := r.manager.Oldest(time.Now()); age != stuck || !strings.Contains(who, "rank 0") {
+			t.Errorf("%q is stalled for %v, want rank 0 for %v", who, age, stuck)
+		}
+		slow.rest()
+		slow.step()
+		time.Sleep(3 * time.Second)
+		if age, _ := r.manager.Oldest(time.Now()); age != 3*time.Second {
+			t.Errorf("nothing makes progress for 3 s, and the stall is of %v", age)
+		}
+		slow.rest()
+		if age, _ := r.manager.Oldest(time.Now()); age != 0 {
+			t.Errorf("nothing is under way, and the stall is of %v", age)
+		}
+	})
 }

@@ -130,14 +130,24 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// Oldest returns the age of the oldest application of events under way at now, and its holder; 0 when there is none.
-// It takes no lock that is held while events are applied.
+// stuck is how long one stream may make no progress while others do. It waits its turn at the index, or for one large
+// operation: that is no stall of the router. Nothing that is slow takes longer.
+const stuck = 20 * time.Second
+
+// Oldest returns for how long the application of events has made no progress at now, and the holder that waits; 0 when
+// nothing is under way. While other streams make progress, a stream that makes none counts only after a while. Oldest
+// takes no lock that is held while events are applied.
 func (m *Manager) Oldest(now time.Time) (age time.Duration, who string) {
+	var moved int64
 	age, who = ageOf(&m.began, now), "the follower of all streams"
 	for _, f := range m.list() {
+		moved = max(moved, f.moved.Load())
 		if a := ageOf(&f.began, now); a >= age && a > 0 {
 			age, who = a, fmt.Sprintf("%s, rank %d", f.url, f.rank)
 		}
+	}
+	if age < stuck {
+		age = min(age, max(time.Duration(now.UnixNano()-moved), 0))
 	}
 	return age, who
 }
@@ -149,10 +159,18 @@ func ageOf(began *atomic.Int64, now time.Time) time.Duration {
 	return 0
 }
 
+// step notes that the look or the reconciliation under way makes progress.
+func (m *Manager) step() {
+	if m.began.Load() != 0 { // else a test calls it by hand
+		m.began.Store(time.Now().UnixNano())
+	}
+}
+
 // look lets each stream notice what is wrong by the passing of time.
 func (m *Manager) look(now time.Time) {
 	for _, f := range m.list() {
 		f.look(now)
+		m.step()
 	}
 }
 
@@ -187,6 +205,7 @@ func (m *Manager) reconcile(ctx context.Context, snap *fleet.Snapshot) {
 		}
 	}
 	for _, f := range m.list() {
+		m.step()
 		w := snap.Worker(f.holder)
 		source, ok := wanted[f.holder]
 		switch {
@@ -223,6 +242,7 @@ func (m *Manager) forgetAbsent(snap *fleet.Snapshot) {
 		if snap.Worker(h) == nil {
 			delete(m.present, h)
 			m.router.Forget(h)
+			m.step()
 		}
 	}
 	for _, w := range snap.Workers() {
