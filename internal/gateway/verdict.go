@@ -88,8 +88,7 @@ func (x *exchange) weigh(h fleet.Holder, w *fleet.Worker, last *proxy.Result) (a
 		return true
 	}
 	scope := x.prepared.route.Scope
-	pool, _ := x.g.Fleet.Snapshot().Pool(x.prepared.route.Model)
-	x.g.evidence.useless(scope, w, pool.Workers)
+	x.g.evidence.useless(scope, w, x.serving())
 	known := x.g.evidence.known(scope, w, x.others(w))
 	for _, d := range x.doubts {
 		if d.verdict == k && !x.mayAskOn(w) {
@@ -103,6 +102,15 @@ func (x *exchange) weigh(h fleet.Holder, w *fleet.Worker, last *proxy.Result) (a
 	x.doubts = append(x.doubts, doubt{h, w, k})
 	x.avoid(w)
 	return true
+}
+
+// serving returns the workers that serve the request's model now: none when the last one left in the meantime.
+func (x *exchange) serving() []*fleet.Worker {
+	pool, ok := x.g.Fleet.Snapshot().Pool(x.prepared.route.Model)
+	if !ok {
+		return nil
+	}
+	return pool.Workers
 }
 
 // opinion takes an extra attempt from the budget of second opinions, once for each attempt. It is given back when
@@ -178,8 +186,7 @@ func (x *exchange) takes(snap *fleet.Snapshot, h fleet.Holder, now int64) bool {
 func (x *exchange) believe(h fleet.Holder, w *fleet.Worker, now int64) {
 	scope := x.prepared.route.Scope
 	if x.odd {
-		pool, _ := x.g.Fleet.Snapshot().Pool(x.prepared.route.Model)
-		x.g.evidence.useless(scope, w, pool.Workers) // recorded as for the others: evidence.known needs it
+		x.g.evidence.useless(scope, w, x.serving()) // recorded as for the others: evidence.known needs it
 	} else {
 		x.g.evidence.served(scope, w)
 	}
