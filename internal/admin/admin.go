@@ -24,7 +24,7 @@ import (
 	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
-// Parts are what the admin listener shows; all are required but Notes, Stalled and Reload.
+// Parts are what the admin listener shows; all are required but Connections, Notes, Stalled and Reload.
 type Parts struct {
 	Router    *warmpath.Router
 	Gateway   *gateway.Gateway
@@ -32,6 +32,8 @@ type Parts struct {
 	Sources   telemetry.Sources
 	Bodies    *proxy.Bodies
 	Log       *slog.Logger
+	// Connections bounds the connections of the admin listener; the zero value is no limit.
+	Connections gateway.ConnectionLimit
 	// Streams returns the event subscription of each holder that has one.
 	Streams func() map[fleet.Holder]*Stream
 	// IndexHolders returns the index's statistics of each holder.
@@ -64,6 +66,7 @@ func New(cfg Config, parts Parts) *Admin {
 		{"GET", "/health", func(w http.ResponseWriter, _ *http.Request) {
 			answer(w, http.StatusOK, map[string]string{"status": "ok"})
 		}},
+		{"GET", "/readiness", parts.Gateway.ServeHTTP},
 		{"GET", "/admin/workers", a.workers},
 		{"GET", "/admin/decisions", a.decisions},
 		{"GET", "/admin/queue", a.queue},
@@ -88,6 +91,8 @@ func (a *Admin) Serve(ctx context.Context, l net.Listener) error {
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(a.Log.Handler(), slog.LevelDebug),
 	}
+	l, listenerEnded := gateway.LimitConnections(l, server, a.Connections, refuse)
+	defer listenerEnded()
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(l) }() // ends when the server is shut down or closed, below
 	select {
@@ -112,6 +117,12 @@ func (a *Admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	a.routes.ServeHTTP(w, r)
+}
+
+// refuse answers an operator for whom there is no place.
+func refuse(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Retry-After", "1")
+	problem(w, http.StatusServiceUnavailable, api.NoPlace())
 }
 
 // allowed compares in constant time.

@@ -131,6 +131,12 @@ func QueueTimeout(waited, retry time.Duration) *Error {
 		Message: "all workers were busy for " + waited.Round(time.Millisecond).String() + "; try again in " + seconds(retry)}
 }
 
+// NoPlace returns the error of a request on a connection beyond the limit of connections (503).
+func NoPlace() *Error {
+	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: "too_many_connections", RetryAfter: 2 * time.Second,
+		Message: "the router has no place for another connection; try again in a moment, or have the operator raise its limit of file descriptors"}
+}
+
 // Draining returns the error of a request that waits for a worker when the process is about to stop (503).
 func Draining() *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: "draining", RetryAfter: time.Second,

@@ -111,16 +111,17 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	forward.Network = o.Network
 	a.client = proxy.New(forward)
 	bodies := proxy.NewBodies(cfg.Body)
+	clients, operators := a.connections()
 	a.gateway = gateway.New(cfg.Gateway, gateway.Parts{
 		Router: a.router, Fleet: a.fleet, Tokens: a.tokens, Client: a.client, Bodies: bodies, Telemetry: a.telemetry,
-		Queue: cfg.Queue, MaxRequests: cfg.Routing.MaxRequests, MaxConnections: a.connections(), ShadowSample: cfg.ShadowSample, Scoped: a.ingest.Scoped, Log: o.Log,
+		Queue: cfg.Queue, MaxRequests: cfg.Routing.MaxRequests, Connections: clients, ShadowSample: cfg.ShadowSample, Scoped: a.ingest.Scoped, Log: o.Log,
 		Stalled: a.stalled,
 	})
 	a.gateway.AllowPolicies(cfg.RequestPolicies)
 	a.useAskers(cfg)
 	parts := admin.Parts{
 		Router: a.router, Gateway: a.gateway, Telemetry: a.telemetry, Sources: a.sources(), Bodies: bodies, Log: o.Log,
-		Streams: a.streams, IndexHolders: a.indexHolders, Notes: a.workers.Notes, Stalled: a.stalled,
+		Connections: operators, Streams: a.streams, IndexHolders: a.indexHolders, Notes: a.workers.Notes, Stalled: a.stalled,
 	}
 	if o.Load != nil {
 		parts.Reload = func(context.Context) ([]string, error) { return a.Reload() }
@@ -129,20 +130,26 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	return a, nil
 }
 
-// connections returns the number of clients that the limit of descriptors allows; 0 is no bound. A client needs
-// three: its own connection, one to the worker that serves it, and one that asked for its tokens and stays open. An
-// eighth is reserved for probes, reports, events and the rest.
-func (a *App) connections() int {
+// connections returns the limits of the two listeners that the limit of descriptors allows; zero is no limit. A client
+// that is served needs three descriptors: its own connection, one to the worker that serves it, and one that asked for
+// its tokens and stays open. An eighth is reserved for operators, health checks, reports, events and the rest, and an
+// eighth for connections that are accepted to tell probes from clients.
+func (a *App) connections() (clients, operators gateway.ConnectionLimit) {
 	limit := network.Descriptors()
 	if limit == 0 || a.options.Network != nil {
-		return 0
+		return clients, operators
 	}
-	clients := max((limit-max(64, limit/8))/3, 1)
-	a.log.Info("descriptors", "limit", limit, "clients", clients)
+	reserve := max(64, limit/8)
+	clients.Looking = min(max(limit/8, 8), 256)
+	clients.Waiting = clients.Looking / 2
+	clients.Serving = max((limit-reserve-clients.Looking-clients.Waiting)/3, 1)
+	operators = gateway.ConnectionLimit{Serving: min(reserve/4, 256), Waiting: 4, Looking: 8}
+	a.log.Info("descriptors", "limit", limit, "clients", clients.Serving)
 	if limit < fewDescriptors {
-		a.log.Warn("the process may have few descriptors: clients beyond these wait to be accepted; raise the limit (ulimit -n, LimitNOFILE)", "limit", limit, "clients", clients)
+		a.log.Warn("the process may have few descriptors: clients beyond these wait; raise the limit (ulimit -n, LimitNOFILE)",
+			"limit", limit, "clients", clients.Serving)
 	}
-	return clients
+	return clients, operators
 }
 
 // fewDescriptors is the limit below which the log has a warning: a gateway needs more for some hundred clients, and

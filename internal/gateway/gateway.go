@@ -23,8 +23,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Parts are what a Gateway works with; all but Queue, MaxRequests, MaxConnections, ShadowSample, Stalled and External
-// are required.
+// Parts are what a Gateway works with; all but Queue, MaxRequests, Connections, ShadowSample, Stalled and External are
+// required.
 type Parts struct {
 	Router    *warmpath.Router
 	Fleet     *fleet.Fleet
@@ -36,8 +36,8 @@ type Parts struct {
 	// Queue says whether requests wait for a worker (see UseQueue), and MaxRequests from how many of ours a holder is saturated; 0 is no limit.
 	Queue       queue.Config
 	MaxRequests int
-	// MaxConnections bounds the connections of clients; further clients wait to be accepted. 0 is no limit.
-	MaxConnections int
+	// Connections bounds the connections of clients.
+	Connections ConnectionLimit
 	// ShadowSample is the share of the requests that the router's shadow policy is asked about, 0 to 1.
 	ShadowSample float64
 	// Scoped is told of each request that is kept apart by a cache salt or an extra key, before it is sent: engines whose
@@ -120,7 +120,8 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	giving.Go(func() { g.rescue(turns) })
 	defer giving.Wait()
 	defer stop()
-	l = crowded(l, server, g.MaxConnections)
+	l, listenerEnded := LimitConnections(l, server, g.Connections, g.refuseConnection)
+	defer listenerEnded()
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(l) }() // ends when the server is shut down or closed, below
 	select {

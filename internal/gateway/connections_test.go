@@ -1,0 +1,223 @@
+package gateway_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/internal/memnet"
+)
+
+// TestClientsBeyondTheLimitWait: each of them is served, though more connections are kept alive than may be open.
+func TestClientsBeyondTheLimitWait(t *testing.T) {
+	const limit, clients, requests = 4, 20, 10
+	var here, most atomic.Int64
+	f := serve(t, func(s *settings) { s.parts = func(p *gateway.Parts) { p.Connections.Serving = limit } }, worker(t, func(w http.ResponseWriter, r *http.Request) {
+		n := here.Add(1)
+		defer here.Add(-1)
+		for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
+		}
+		plain(w, r)
+	}))
+	var all sync.WaitGroup
+	for range clients {
+		all.Go(func() {
+			for range requests {
+				resp, text, err := f.try(context.Background(), chat)
+				if err != nil { // its connection was closed because it was idle for a second, on a busy machine
+					resp, text, err = f.try(context.Background(), chat)
+				}
+				if err != nil || resp.StatusCode != 200 {
+					t.Errorf("%v %s", err, text)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if most.Load() > limit {
+		t.Errorf("%d requests were served at once, want at most %d", most.Load(), limit)
+	}
+	// The remaining connections are idle and kept alive. Another client is served all the same.
+	other := &http.Client{Transport: &http.Transport{}}
+	defer other.CloseIdleConnections()
+	resp, err := other.Post(f.url+"/v1/chat/completions", "application/json", strings.NewReader(chat))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if err := f.stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAProbeIsKnownByItsFirstBytes: the router decides by the beginning of a request that may come byte by byte.
+func TestAProbeIsKnownByItsFirstBytes(t *testing.T) {
+	for text, want := range map[string]bool{
+		"GET /health HTTP/1.1\r\n": true, "HEAD /health HTTP/1.0\r\n": true, "GET /readiness?a=b HTTP/1.1\r\n": true, "HEAD /readiness ": true,
+		"GET /healthy HTTP/1.1\r\n": false, "GET /v1/models HTTP/1.1\r\n": false, "POST /health HTTP/1.1\r\n": false,
+		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n": false, "\x16\x03\x01": false, "get /health ": false, "GET  /health ": false,
+	} {
+		for i := 0; ; i++ {
+			probe, decided := gateway.IsProbe(text[:i])
+			if !decided && i < len(text) {
+				continue
+			}
+			if !decided || probe != want {
+				t.Errorf("%q: probe %t, decided %t after %d bytes; want probe %t", text, probe, decided, i, want)
+			}
+			break
+		}
+	}
+}
+
+// limited serves handler behind a limit of connections, in virtual time, and returns how to send a text and get the
+// whole answer. An empty text leaves the connection silent.
+func limited(t *testing.T, limit gateway.ConnectionLimit, handler http.HandlerFunc) (send func(text string) (answer string)) {
+	network := memnet.New()
+	inner, err := network.Host("10.0.0.1").Listen("tcp", "10.0.0.1:80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute, IdleTimeout: time.Minute}
+	server.Protocols = new(http.Protocols)
+	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetUnencryptedHTTP2(true)
+	l, ended := gateway.LimitConnections(inner, server, limit, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(l) })
+	t.Cleanup(func() {
+		_ = server.Close()
+		serving.Wait()
+		ended()
+	})
+	return func(text string) string {
+		conn, err := network.Host("10.0.0.2").Dial(t.Context(), "tcp", "10.0.0.1:80")
+		if err != nil {
+			t.Error(err)
+			return ""
+		}
+		defer func() { _ = conn.Close() }()
+		_, _ = io.WriteString(conn, text)
+		answer, _ := io.ReadAll(conn)
+		return string(answer)
+	}
+}
+
+const (
+	getHealth = "GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+	getOther  = "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n" // keeps its connection
+	ok        = "HTTP/1.1 200 "
+	noPlace   = "HTTP/1.1 503 "
+)
+
+// TestProbesAreAnsweredBeforeClientsThatWait: all places are taken by clients in service, clients in order
+// and silent connections.
+func TestProbesAreAnsweredBeforeClientsThatWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		send := limited(t, gateway.ConnectionLimit{Serving: 2, Waiting: 3, Looking: 4}, func(_ http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/health" {
+				<-release
+			}
+		})
+		var clients sync.WaitGroup
+		var served, refused, silent atomic.Int64
+		for range 50 {
+			clients.Go(func() {
+				switch answer := send(getOther); {
+				case strings.HasPrefix(answer, ok):
+					served.Add(1)
+				case strings.HasPrefix(answer, noPlace):
+					refused.Add(1)
+				}
+			})
+			clients.Go(func() {
+				if send("") == "" {
+					silent.Add(1)
+				}
+			})
+		}
+		synctest.Wait()
+		began := time.Now()
+		for range 10 {
+			if answer := send(getHealth); !strings.HasPrefix(answer, ok) {
+				t.Fatalf("a probe got %q", answer)
+			}
+		}
+		if n := served.Load(); n != 0 {
+			t.Errorf("%d clients were served before the probes", n)
+		}
+		t.Logf("ten probes took %v", time.Since(began))
+		time.Sleep(10 * time.Second)
+		close(release)
+		clients.Wait()
+		if served.Load() != 2+3 || refused.Load() != 50-2-3 || silent.Load() != 50 {
+			t.Errorf("%d served, %d refused, %d silent ones closed; want 5, 45, 50", served.Load(), refused.Load(), silent.Load())
+		}
+	})
+}
+
+// TestNobodyIsRefusedWherePlacesComeFree: however many clients wait, as long as the order moves.
+func TestNobodyIsRefusedWherePlacesComeFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var here, most atomic.Int64
+		send := limited(t, gateway.ConnectionLimit{Serving: 4, Waiting: 4, Looking: 4}, func(http.ResponseWriter, *http.Request) {
+			most.Store(max(most.Load(), here.Add(1)))
+			time.Sleep(250 * time.Millisecond)
+			here.Add(-1)
+		})
+		var clients sync.WaitGroup
+		for range 100 {
+			clients.Go(func() {
+				if answer := send(getOther); !strings.HasPrefix(answer, ok) {
+					t.Errorf("a client got %q", answer)
+				}
+			})
+		}
+		clients.Wait()
+		if most.Load() != 4 {
+			t.Errorf("%d were served at once, want 4", most.Load())
+		}
+	})
+}
+
+// TestAConnectionWithARequestIsNotClosedForAWaitingClient: a request of HTTP/1.1 and a stream of HTTP/2 take longer
+// than a connection may be quiet.
+func TestAConnectionWithARequestIsNotClosedForAWaitingClient(t *testing.T) {
+	const settings = "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+	// GET /a with HPACK's static table: :method GET, :scheme http, :path literal, :authority literal.
+	const head = "\x82\x86\x04\x02/a\x01\x01x"
+	http2 := "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings + "\x00\x00" + string(rune(len(head))) + "\x01\x05\x00\x00\x00\x01" + head
+	for protocol, text := range map[string]string{"HTTP/1.1": getOther, "HTTP/2": http2} {
+		t.Run(protocol, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var asked atomic.Int64
+				send := limited(t, gateway.ConnectionLimit{Serving: 1, Waiting: 1, Looking: 2}, func(w http.ResponseWriter, r *http.Request) {
+					if asked.Add(1) == 1 {
+						time.Sleep(time.Minute)
+					}
+					_, _ = io.WriteString(w, "whole")
+				})
+				var both sync.WaitGroup
+				for _, text := range []string{text, getOther} {
+					both.Go(func() {
+						if answer := send(text); !strings.Contains(answer, "whole") {
+							t.Errorf("%q", answer)
+						}
+					})
+					synctest.Wait()
+				}
+				both.Wait()
+			})
+		})
+	}
+}
