@@ -8,9 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	"github.com/warmpath/warmpath/internal/discovery"
+	"github.com/warmpath/warmpath/internal/zmtp"
 )
 
 // validateAddresses checks the listeners' and the workers' addresses, each by itself and all against each other.
@@ -73,60 +73,26 @@ func listenAddress(text string) (address, error) {
 	if err != nil {
 		return address{}, fmt.Errorf("%q: the port is not within 0..65535", text)
 	}
-	if !hostName(host) {
+	if host != "" && !zmtp.HostName(host) {
 		return address{}, fmt.Errorf("%q: the part before the port is neither an address nor a host name", text)
 	}
-	if host == "localhost" {
-		host = "127.0.0.1"
-	}
-	return address{text, host, int(n)}, nil
+	return address{text, zmtp.CanonicalHost(host), int(n)}, nil
 }
 
-// eventsAddress reads a ZMQ endpoint to bind: tcp://HOST:PORT, "*" standing for every address or any free port, or
-// ipc://PATH.
+// eventsAddress reads a ZMQ endpoint to bind. The address of an ipc endpoint is none.
 func eventsAddress(text string) (address, error) {
-	if path, ok := strings.CutPrefix(text, "ipc://"); ok {
-		if path == "" {
-			return address{}, fmt.Errorf("%q names no path", text)
-		}
-		if dir := filepath.Dir(path); path[0] != '@' && !isDir(dir) { // "@" is Linux' abstract namespace
-			return address{}, fmt.Errorf("%q: there is no folder %s", text, dir)
-		}
-		return address{}, nil
+	e, err := zmtp.ParseEndpoint(text)
+	switch {
+	case err != nil:
+		return address{}, err
+	case e.Path == "":
+		e = e.Canonical()
+		return address{text, e.Host, e.Port}, nil
 	}
-	rest, ok := strings.CutPrefix(text, "tcp://")
-	if !ok {
-		return address{}, fmt.Errorf("%q does not begin with tcp:// or ipc://", text)
+	if dir := filepath.Dir(e.Path); e.Path[0] != '@' && !isDir(dir) { // "@" is Linux' abstract namespace
+		return address{}, fmt.Errorf("%q: there is no folder %s", text, dir)
 	}
-	i := strings.LastIndexByte(rest, ':')
-	if i < 0 {
-		return address{}, fmt.Errorf("%q names no port: write tcp://*:PORT", text)
-	}
-	host, port := strings.Trim(rest[:i], "[]"), rest[i+1:]
-	if port == "*" {
-		port = "0"
-	}
-	n, err := strconv.ParseUint(port, 10, 16)
-	if err != nil {
-		return address{}, fmt.Errorf("%q: the port is not within 0..65535", text)
-	}
-	if host == "" || host != "*" && !hostName(host) {
-		return address{}, fmt.Errorf("%q: the part before the port is neither *, an address nor a host name", text)
-	}
-	return address{text, host, int(n)}, nil
-}
-
-// hostName reports whether s can be an address, the name of a host, or "".
-func hostName(s string) bool {
-	if net.ParseIP(s) != nil {
-		return true
-	}
-	for _, c := range []byte(strings.TrimSpace(s)) {
-		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-._%:", c) >= 0) {
-			return false
-		}
-	}
-	return strings.TrimSpace(s) == s
+	return address{}, nil
 }
 
 func isDir(path string) bool {

@@ -52,6 +52,13 @@ func TestWhatCannotWorkIsRefusedWithItsLine(t *testing.T) {
 		{"workers:\n  - {url: http://a, events: tcp://h:5557}\n  - {url: http://b, events: tcp://h:5557}", "3:29: workers[1].events: tcp://h:5557 is the endpoint of workers[0].events, too"},
 		{"workers:\n  - {url: http://h:1, events: tcp://*:5557}\n  - {url: http://h:2, events: tcp://*:5557}", "3:31: workers[1].events: tcp://*:5557 is the endpoint of workers[0].events, too"},
 		{"workers:\n  - {url: http://h:1, events: tcp://*:5557, replay: tcp://*:5557}", "2:53: workers[0].replay: tcp://*:5557 is the endpoint of workers[0].events, too"},
+		{"workers:\n  - {url: http://h:1, events: tcp://127.0.0.1:5557}\n  - {url: http://h:2, events: tcp://LocalHost:5557}", "3:31: workers[1].events: tcp://LocalHost:5557 is the endpoint of workers[0].events, too"},
+		{"workers:\n  - {url: http://localhost:1, events: tcp://*:5557}\n  - {url: http://127.0.0.1:2, events: tcp://*:5557}", "3:39: workers[1].events: tcp://*:5557 is"},
+		{"workers:\n  - {url: http://h:1, events: 'tcp://[fd00:0::1]:5557'}\n  - {url: http://i:2, events: 'tcp://[fd00::1]:5557'}", "3:31: workers[1].events: "},
+		{"workers:\n  - {url: http://h:1, events: ipc:///run/kv}\n  - {url: http://i:2, events: ipc:///run/../run/kv}", "3:31: workers[1].events: "},
+		{"workers:\n  - url: http://localhost:8000\n  - url: http://127.0.0.1:8000", "3:8: workers[1]: http://127.0.0.1:8000 is listed twice"},
+		{"listen: '[::1]:7000'\nevents: {listen: 'tcp://[0:0::1]:7000'}", "2:18: events.listen: "},
+		{"events: {listen: 'ipc://*'}", `1:18: events.listen: "ipc://*" names no path`},
 		{"workers:\n  - {url: http://h:1, events: none, replay: tcp://*:5557}", "workers[0].replay: must be empty: without events there is no replay"},
 		{"tokens: {service: 'http://a:99999'}", "1:19: tokens.service: "},
 		{"admin: {key_file: /no/such/key}", "1:19: admin.key_file: open /no/such/key: no such file or directory"},
@@ -79,6 +86,7 @@ func TestWhatWorksIsNotRefused(t *testing.T) {
 		"events: {listen: 'ipc://@warmpath'}",
 		"workers: [{url: 'http://h:1', events: 'tcp://*:5557'}, {url: 'http://i:1', events: 'tcp://*:5557', replay: 'tcp://*:5657'}]",
 		"workers: [{url: 'http://h:1', events: none}, {url: 'http://i:1', events: none, replay: none}]",
+		"workers: [{url: 'http://h:1', events: 'ipc:///run/kv'}, {url: 'http://i:1', events: 'ipc:///run/KV'}]",
 		"workers: []",
 	} {
 		if message := told(t, text); message != "" {

@@ -223,14 +223,14 @@ func (p *probe) addRanks(events, replay, topic string) {
 // resolve returns the endpoint to dial, or "" with a note.
 func (p *probe) resolve(what, raw string, offset int) string {
 	e, err := parseEndpoint(raw)
-	var at string
 	if err == nil {
-		at, err = e.at(p.target.host(), offset)
+		e, err = endpointAt(e, p.target.host(), offset)
 	}
 	if err != nil {
 		p.note("%s endpoint is not usable: %v", what, err)
+		return ""
 	}
-	return at
+	return e.String()
 }
 
 // surface tries what the router would use for tokens.

@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/url"
 	"strconv"
 	"strings"
+
+	"github.com/warmpath/warmpath/internal/zmtp"
 )
 
 // None as a Target's Events or Replay says that the worker has no such endpoint, whatever it tells itself.
@@ -154,15 +157,16 @@ func (t Target) Canonical() string {
 	if err != nil {
 		return ""
 	}
-	u.Host = strings.ToLower(u.Host)
-	if u.Port() == "" {
-		u.Host += map[string]string{"http": ":80", "https": ":443"}[u.Scheme]
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
 	}
+	u.Host = net.JoinHostPort(zmtp.CanonicalHost(u.Hostname()), port)
 	return u.String()
 }
 
-// Endpoints returns the endpoints of events and replay of a valid target's rank 0 that the operator configured; "" is
-// not configured, or none.
+// Endpoints returns the endpoints of events and replay of a valid target's rank 0 that the operator configured, in one
+// form for all spellings; "" is not configured, or none.
 func (t Target) Endpoints() (events, replay string) {
 	dial := func(text string) string {
 		if text == "" || text == None {
@@ -172,11 +176,11 @@ func (t Target) Endpoints() (events, replay string) {
 		if err != nil {
 			return ""
 		}
-		at, err := e.at(t.host(), 0)
+		at, err := endpointAt(e, t.host(), 0)
 		if err != nil {
 			return ""
 		}
-		return strings.ToLower(at)
+		return at.Canonical().String()
 	}
 	return dial(t.Events), dial(t.Replay)
 }

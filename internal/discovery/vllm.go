@@ -96,11 +96,11 @@ func (p *probe) vllmEvents(sources []vllmSource) {
 // host that is the worker's own is tried all the same, because publishers that are not vLLM's bind that, too.
 func (p *probe) dials(raw string) bool {
 	e, err := parseEndpoint(raw)
-	if err != nil || e.path != "" || e.wildcard() && e.host != "0.0.0.0" {
+	if err != nil || e.Path != "" || e.Wildcard() && e.Host != "0.0.0.0" {
 		return false
 	}
 	own := p.target.host()
-	return e.host != own && !(loopback(e.host) && loopback(own))
+	return e.Host != own && !(loopback(e.Host) && loopback(own))
 }
 
 // loopback reports whether host is this machine by name or address.

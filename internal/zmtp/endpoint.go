@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -12,57 +14,122 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// endpoint is a parsed address in the terms of package net.
-type endpoint struct {
-	text    string // as given
-	network string // "tcp" or "unix"
-	address string
+// Endpoint is the address of a socket: a path for ipc, host and port for tcp.
+type Endpoint struct {
+	Path string // of ipc; "@name" is an abstract socket
+	Host string // of tcp: a name, an address without brackets, or "*" for every interface
+	Port int    // of tcp; 0 is any free one
 }
 
-// parseEndpoint reads tcp://host:port, tcp://[v6]:port, tcp://*:port and ipc://path (ipc://@name for an abstract socket).
-// The port is after the last colon, as in libzmq, so a bare tcp://:::5557 is understood. "*" as host means every interface
-// and "*" or 0 as port any free one; both only when bind is true.
-func parseEndpoint(text string, bind bool) (endpoint, error) {
+// ParseEndpoint reads tcp://host:port, tcp://[v6]:port, tcp://*:port and ipc://path (ipc://@name for an abstract
+// socket). The port is after the last colon, as in libzmq, so a bare tcp://:::5557 is understood; "*" means port 0.
+func ParseEndpoint(text string) (Endpoint, error) {
 	if path, ok := strings.CutPrefix(text, "ipc://"); ok {
 		if path == "" || path == "@" || path == "*" {
-			return endpoint{}, fmt.Errorf("parse endpoint %q: no path", text)
+			return Endpoint{}, fmt.Errorf("%q names no path", text)
 		}
-		return endpoint{text, "unix", path}, nil
+		return Endpoint{Path: path}, nil
 	}
 	rest, ok := strings.CutPrefix(text, "tcp://")
 	if !ok {
-		return endpoint{}, fmt.Errorf("parse endpoint %q: want tcp://host:port or ipc://path", text)
+		return Endpoint{}, fmt.Errorf("%q does not begin with tcp:// or ipc://", text)
 	}
 	colon := strings.LastIndexByte(rest, ':')
 	if colon < 0 {
-		return endpoint{}, fmt.Errorf("parse endpoint %q: no port", text)
+		return Endpoint{}, fmt.Errorf("%q names no port: write tcp://HOST:PORT", text)
 	}
 	host, port := rest[:colon], rest[colon+1:]
-	if inner, bracketed := strings.CutPrefix(host, "["); bracketed {
-		if host, bracketed = strings.CutSuffix(inner, "]"); !bracketed {
-			return endpoint{}, fmt.Errorf("parse endpoint %q: unclosed bracket", text)
-		}
+	if host == "" {
+		return Endpoint{}, fmt.Errorf("%q names no host: * stands for every address", text)
 	}
-	if strings.ContainsAny(host, "/;[] ") {
-		return endpoint{}, fmt.Errorf("parse endpoint %q: bad host %q", text, host)
+	if strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]") {
+		host = host[1 : len(host)-1]
+	}
+	if host != "*" && !HostName(host) {
+		return Endpoint{}, fmt.Errorf("%q: the part before the port is neither *, an address nor a host name", text)
 	}
 	if port == "*" {
 		port = "0"
 	}
 	number, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
-		return endpoint{}, fmt.Errorf("parse endpoint %q: bad port %q", text, port)
+		return Endpoint{}, fmt.Errorf("%q: the port is not within 0..65535", text)
 	}
-	if host == "*" {
-		host = ""
+	return Endpoint{Host: host, Port: int(number)}, nil
+}
+
+// HostName reports whether s can be an address or the name of a host.
+func HostName(s string) bool {
+	for _, c := range []byte(s) {
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-._%:", c) >= 0) {
+			return false
+		}
 	}
-	if !bind && (host == "" || number == 0) {
-		return endpoint{}, fmt.Errorf("parse endpoint %q: cannot be dialled, it names no single host and port", text)
+	return s != ""
+}
+
+// Wildcard reports whether the endpoint stands for every address of its machine: it can be bound, not dialled.
+func (e Endpoint) Wildcard() bool {
+	ip, err := netip.ParseAddr(e.Host)
+	return e.Host == "*" || err == nil && ip.IsUnspecified()
+}
+
+// Canonical returns the endpoint in one form for all spellings that reach the same socket: names in lower case,
+// addresses in their short form, localhost as 127.0.0.1, clean paths.
+func (e Endpoint) Canonical() Endpoint {
+	if e.Path != "" {
+		if e.Path[0] != '@' {
+			e.Path = filepath.Clean(e.Path)
+		}
+		return e
 	}
-	if host == "" && rest[:colon] == "" {
-		return endpoint{}, fmt.Errorf("parse endpoint %q: no host", text)
+	e.Host = CanonicalHost(e.Host)
+	return e
+}
+
+// CanonicalHost returns a host name or address in one form: see Canonical.
+func CanonicalHost(host string) string {
+	host = strings.TrimSuffix(strings.ToLower(host), ".")
+	if host == "localhost" {
+		return "127.0.0.1"
 	}
-	return endpoint{text, "tcp", net.JoinHostPort(host, port)}, nil
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return ip.Unmap().String()
+	}
+	return host
+}
+
+// String returns the endpoint as ParseEndpoint reads it.
+func (e Endpoint) String() string {
+	if e.Path != "" {
+		return "ipc://" + e.Path
+	}
+	return "tcp://" + net.JoinHostPort(e.Host, strconv.Itoa(e.Port))
+}
+
+// endpoint is an address in the terms of package net.
+type endpoint struct {
+	text    string // as given
+	network string // "tcp" or "unix"
+	address string
+}
+
+// parseEndpoint reads an endpoint to bind or, unless bind is true, to dial, which must name a single host and port.
+func parseEndpoint(text string, bind bool) (endpoint, error) {
+	e, err := ParseEndpoint(text)
+	if err != nil {
+		return endpoint{}, fmt.Errorf("parse endpoint: %w", err)
+	}
+	if e.Path != "" {
+		return endpoint{text, "unix", e.Path}, nil
+	}
+	if e.Host == "*" {
+		e.Host = ""
+	}
+	if !bind && (e.Host == "" || e.Port == 0) {
+		return endpoint{}, fmt.Errorf("parse endpoint: %q cannot be dialled, it names no single host and port", text)
+	}
+	return endpoint{text, "tcp", net.JoinHostPort(e.Host, strconv.Itoa(e.Port))}, nil
 }
 
 // listen opens the endpoint. A socket file that nobody listens on any more, left by a process that was killed, is replaced.
