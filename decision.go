@@ -145,9 +145,10 @@ type Decision struct {
 	matches  []kvindex.Match
 	marks    []fleet.Mark
 	nominees []fleet.Holder
-	spots    []spot // by position in the pool
-	round    uint32 // this decision's mark in spots
-	take     bool   // it is acted upon
+	spots    []spot  // by position in the pool
+	round    uint32  // this decision's mark in spots
+	usual    float64 // pace of the model's answers; 0: not known, or no worker has several ranks
+	take     bool    // it is acted upon
 	scope    fleet.Scope
 }
 
@@ -188,6 +189,7 @@ func (d *Decision) Done(o fleet.Outcome, now int64) {
 		return
 	}
 	d.reservation.Release(now)
+	d.learnPace(o, now)
 	d.router.fleet.Observe(d.Holder, o, now)
 	d.finished = policy.Finished{
 		Holder:         d.Holder,

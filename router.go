@@ -20,6 +20,7 @@ type Router struct {
 	choosing  sync.Mutex // held by who changes table
 	decisions sync.Pool  // *Decision
 	scouts    atomic.Pointer[map[string]*scout]
+	paces     atomic.Pointer[[]*pace] // of workers, by id; swapped as indexes are
 
 	// indexes by base model. Readers load the map; writers hold mu, copy it and swap the copy in; so it is with scouts.
 	indexes atomic.Pointer[map[string]*modelIndex]
@@ -45,6 +46,7 @@ func New(o Options) (*Router, error) {
 	r.table.Store(&table)
 	r.indexes.Store(&map[string]*modelIndex{})
 	r.scouts.Store(&map[string]*scout{})
+	r.paces.Store(&[]*pace{})
 	return r, nil
 }
 

@@ -39,6 +39,7 @@ type Candidate struct {
 	// Withheld is the part of its share that it does not get during slow start, 0 to 1.
 	Bar       fleet.Bar
 	Withheld  float64
+	Doubted   bool // its worker numbers more ranks than its answers show: this one gets a request when nobody else can
 	Load      fleet.Load
 	BlockSize int // tokens of an engine block there; what Load.ContextBlocks counts
 

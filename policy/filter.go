@@ -20,6 +20,7 @@ const (
 	ReasonLimited     = "answered 429: gets no requests for now"
 	ReasonSuspect     = "seems to be frozen"
 	ReasonReturning   = "starts slowly: it returned a moment ago and gets a part of its share"
+	ReasonDoubted     = "a rank that its worker's answers do not bear out"
 	ReasonExcluded    = "tried already"
 	ReasonNotTarget   = "not the worker asked for"
 	ReasonNotRank     = "not the rank asked for"
@@ -41,7 +42,7 @@ type usable struct{}
 
 func (usable) Filter(q *Query, c []Candidate) int {
 	kept := 0
-	returning, suspect, saturated := false, false, false
+	returning, doubted, suspect, saturated := false, false, false, false
 	for i := range c {
 		switch why := unusable(q, &c[i]); why {
 		case "":
@@ -52,6 +53,8 @@ func (usable) Filter(q *Query, c []Candidate) int {
 			continue
 		case ReasonReturning:
 			returning = true
+		case ReasonDoubted:
+			doubted = true
 		case ReasonSuspect:
 			suspect = true
 		case ReasonSaturated:
@@ -62,6 +65,8 @@ func (usable) Filter(q *Query, c []Candidate) int {
 	case kept > 0:
 	case returning:
 		kept = readmit(c, ReasonReturning)
+	case doubted && !saturated:
+		kept = readmit(c, ReasonDoubted)
 	case suspect && !saturated: // rather wait for one that works
 		kept = readmit(c, ReasonSuspect)
 	}
@@ -103,6 +108,8 @@ func barred(q *Query, c *Candidate) string {
 		return ReasonSuspect
 	case q.MaxRequests > 0 && c.Load.Requests >= int64(q.MaxRequests):
 		return ReasonSaturated
+	case c.Doubted && q.Target == "":
+		return ReasonDoubted
 	case c.Withheld > 0 && q.Target == "" && startsSlowly(q, c):
 		return ReasonReturning
 	}
