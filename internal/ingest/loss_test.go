@@ -107,6 +107,24 @@ func TestAResetProvesNothingOfAnOffloadTierThatWasForgotten(t *testing.T) {
 	r.trust(s.holder, fleet.TrustExact, "complete")
 }
 
+// TestAHolderWithBlocksKnownByTheirHashesAloneIsNotExact: a reset of the accelerator's cache overtakes the announcement
+// of the copies below it, which have no tokens.
+func TestAHolderWithBlocksKnownByTheirHashesAloneIsNotExact(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.stream(facts(fleet.EngineVLLM, 16))
+	below := kvevent.Event{Kind: kvevent.Stored, Group: -1, Tier: block.TierCPU, Medium: "CPU", Hashes: hashes(1, 0, 4)}
+	clear := kvevent.Event{Kind: kvevent.Cleared, Group: -1}
+	s.Message(0, wire(t, "vllm-0.32.0", batch(stored(1, 0, 64, 16))))
+	s.Message(1, wire(t, "vllm-0.32.0", batch(clear)))
+	r.trust(s.holder, fleet.TrustExact, "complete")
+	s.Message(2, wire(t, "vllm-0.32.0", batch(below)))
+	s.look(time.Now())
+	r.trust(s.holder, fleet.TrustDegraded, "by their hashes alone")
+	s.Message(3, wire(t, "vllm-0.32.0", batch(stored(1, 0, 64, 16))))
+	s.look(time.Now())
+	r.trust(s.holder, fleet.TrustExact, "complete")
+}
+
 func TestAStreamWithoutSequenceNumbersIsNeverExact(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))

@@ -115,7 +115,13 @@ const indexEvery = 100 * time.Millisecond
 func (s *stream) askIndex(now time.Time) (changed bool) {
 	s.indexSeen = now
 	lost := ""
-	if st, known := s.router.HolderStats(s.holder, s.model); known && !st.Whole {
+	st, known := s.router.HolderStats(s.holder, s.model)
+	switch {
+	case !known:
+	case st.Whole && st.Waiting > 0 && s.offloads:
+		// Without offloading only chains wait that begin with a hidden key: see claimable.
+		lost = "copies below the accelerator are known by their hashes alone: the blocks that they copy went before"
+	case !st.Whole:
 		var evicted int64
 		for _, n := range st.Evicted {
 			evicted += n
