@@ -53,6 +53,7 @@ func (s *stream) clear(e *kvevent.Event) (generation uint64) {
 	// An empty cache has no missing history and no unknown block. But an offload tier that the reset does not clear
 	// may have blocks that the index forgot.
 	if s.tiers == 0 && !(s.offloads && s.engine == fleet.EngineVLLM) {
+		s.reset = s.reset || !s.complete && s.engine == fleet.EngineVLLM
 		s.complete, s.missing, s.broken, s.unread = true, "", false, ""
 	}
 	s.askIndex(time.Now())
@@ -75,7 +76,6 @@ func (s *stream) store(e *kvevent.Event) (generation uint64) {
 		x.Tokens, x.Features = nil, nil
 	}
 	s.tiers |= 1 << e.Tier
-	s.offloads = s.offloads || e.Tier != block.TierGPU
 	return s.router.Store(s.holder, s.model, x)
 }
 
@@ -138,6 +138,13 @@ func (s *stream) learn(e *kvevent.Event) (changed bool) {
 	if e.Group >= 0 && !e.HasAttention && !s.unnamed {
 		s.unnamed = true
 		changed = true
+	}
+	if e.Tier != block.TierGPU && !s.offloads {
+		s.offloads = true
+		if s.reset { // no other event told of the tier
+			s.complete, s.missing, s.reset = false, "what was offloaded before the reset of the accelerator's cache is not known", false
+			changed = true
+		}
 	}
 	if e.Tier != block.TierGPU || e.Attention != block.AttentionFull || !e.Aligned() {
 		return changed

@@ -107,6 +107,24 @@ func TestAResetProvesNothingOfAnOffloadTierThatWasForgotten(t *testing.T) {
 	r.trust(s.holder, fleet.TrustExact, "complete")
 }
 
+// TestAResetProvesNothingOfAnOffloadTierThatShowsUpLater: the tier may have blocks from before the reset. Nothing told of
+// the tier before, as the worker was new here and its history is missing.
+func TestAResetProvesNothingOfAnOffloadTierThatShowsUpLater(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.stream(facts(fleet.EngineVLLM, 16))
+	below := stored(1, 0, 64, 16)
+	below.Tier, below.Medium = block.TierCPU, "CPU"
+	s.Lost(0, 2)
+	s.Message(2, wire(t, "vllm-0.32.0", batch(kvevent.Event{Kind: kvevent.Cleared, Group: -1})))
+	r.trust(s.holder, fleet.TrustExact, "complete")
+	s.Message(3, wire(t, "vllm-0.32.0", batch(stored(1, 0, 64, 16), below)))
+	r.trust(s.holder, fleet.TrustDegraded, "before the reset")
+	s.Restarted("its numbers began anew")
+	s.Message(0, wire(t, "vllm-0.32.0", batch(stored(1, 0, 64, 16), below)))
+	s.Complete()
+	r.trust(s.holder, fleet.TrustExact, "complete")
+}
+
 // TestAHolderWithBlocksKnownByTheirHashesAloneIsNotExact: a reset of the accelerator's cache overtakes the announcement
 // of the copies below it, which have no tokens.
 func TestAHolderWithBlocksKnownByTheirHashesAloneIsNotExact(t *testing.T) {

@@ -61,6 +61,7 @@ type state struct {
 	complete bool   // the history is whole since the cache was empty
 	missing  string // what is missing when it is not
 	broken   bool   // by a message that cannot be read: that the stream is whole does not help
+	reset    bool   // it is whole since a reset of the accelerator's cache, and what was missing before is not known
 	behind   bool   // messages are missing or may be, and later ones are kept back: what they remove still counts as cached
 
 	unnumbered bool      // messages carry no sequence numbers
@@ -131,7 +132,7 @@ func (s *stream) forget(missing string) {
 	s.forgotten++
 	s.complete, s.missing = false, missing
 	s.unread, s.indexLost = "", ""
-	s.tiers = 0
+	s.tiers, s.reset = 0, false
 }
 
 // hasEvents reports whether the index has the holder's blocks, if any, from its events.
@@ -335,7 +336,7 @@ func (s *stream) Complete() {
 	defer s.mu.Unlock()
 	s.everUp, s.behind = true, false
 	if !s.broken {
-		s.complete, s.missing = true, ""
+		s.complete, s.missing, s.reset = true, "", false
 	}
 	s.assess(time.Now())
 }
