@@ -19,6 +19,7 @@ type ask struct {
 	limit   time.Duration // by when it must have ended
 	what    string        // for messages
 	key     string        // what was asked, "" when answers are not to be compared
+	prompt  string        // the prompt's key, "" where it was not made of ids
 	target  string        // the worker it must go to; "" is any
 	rank    int
 	model   string
@@ -27,6 +28,7 @@ type ask struct {
 	path    string
 	body    []byte
 	stream  bool
+	last    bool   // it is under way when the router is stopped
 	outcome string // set at the end
 	status  int
 }
@@ -72,14 +74,14 @@ func text(seed uint64) string {
 	return b.String()
 }
 
-// question makes a request. how is ids, text or chat.
-func (w *world) question(seed uint64, how string) *ask {
+// question makes a request whose answer has more than least tokens. how is ids, text or chat.
+func (w *world) question(seed uint64, how string, least int) *ask {
 	d := rand.New(rand.NewPCG(seed, 4))
 	a := &ask{how: how, stream: d.IntN(2) == 0, limit: w.setup.RequestTimeout + margin, model: "mock", path: "/v1/completions"}
 	if d.IntN(12) == 0 {
 		a.model = []string{"other", "nobody's"}[d.IntN(2)]
 	}
-	tokens := 1 + d.IntN(40)
+	tokens := least + 1 + d.IntN(40)
 	body := map[string]any{"model": a.model, "max_tokens": tokens, "stream": a.stream, "user": fmt.Sprint("user", seed%5), "priority": seed % 3}
 	switch how {
 	case "chat":
@@ -88,7 +90,8 @@ func (w *world) question(seed uint64, how string) *ask {
 	case "text":
 		body["prompt"] = text(seed)
 	default:
-		_, ids := w.prompt(seed, 1)
+		var ids []uint32
+		a.prompt, ids = w.prompt(seed, 1)
 		body["prompt"] = ids
 	}
 	a.key = fmt.Sprint(how, " ", seed, " ", tokens)
@@ -120,6 +123,7 @@ func (w *world) send(a *ask) {
 			}
 		}
 		w.counts[a.outcome]++
+		w.used[a.prompt] = time.Now()
 	}()
 }
 
@@ -159,6 +163,9 @@ func (w *world) exchange(ctx context.Context, cancel context.CancelFunc, a *ask)
 	}
 	resp, err := w.clients.Do(req)
 	if err != nil {
+		if a.last && ctx.Err() == nil {
+			w.problem("%s got no answer when the router stopped: %v", a.what, err)
+		}
 		return "no answer"
 	}
 	defer func() { _ = resp.Body.Close() }()
@@ -185,6 +192,9 @@ func (w *world) exchange(ctx context.Context, cancel context.CancelFunc, a *ask)
 	switch {
 	case ctx.Err() != nil:
 		return "left"
+	case err != nil && a.last:
+		w.problem("%s was cut without a word when the router stopped: %v\n%q", a.what, err, tail(answer))
+		return "cut"
 	case err != nil:
 		return "cut"
 	case resp.StatusCode != http.StatusOK:

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,6 +29,7 @@ type setup struct {
 	IndexBytes     int64         // index.bytes
 	Attempts       int           // gateway.attempts
 	RequestTimeout time.Duration // gateway.request_timeout
+	DrainDelay     time.Duration `json:",omitempty"` // gateway.drain_delay
 	DrainTimeout   time.Duration // gateway.drain_timeout
 	StreamIdle     time.Duration // proxy.stream_idle_timeout
 	Reports        time.Duration // reports.interval
@@ -127,12 +129,13 @@ func (d dice) setup(seed uint64) setup {
 	s := setup{
 		Seed: seed,
 		Policy: oneOf(d, "marginal", "marginal", "marginal", "kv_aware", "kv_aware", "least_load", "round_robin", "power_of_two", "kv",
-			"precise_prefix_cache", "estimated", "cache_aware", "consistent_hash"),
+			"precise_prefix_cache", "estimated", "cache_aware", "vllm_cache_aware", "prefix_cache_affinity", "consistent_hash"),
 		Queue:          oneOf(d, "off", "off", "fcfs", "fair", "shortest", "priority", "deadline"),
 		MaxRequests:    oneOf(d, 0, 0, 2, 8),
 		IndexBytes:     oneOf[int64](d, 1<<20, 2<<20, 64<<20),
 		Attempts:       oneOf(d, 1, 2, 3, 3),
 		RequestTimeout: oneOf(d, 20*time.Second, 40*time.Second),
+		DrainDelay:     oneOf(d, 0, 0, 3*time.Second),
 		DrainTimeout:   oneOf(d, 2*time.Second, 15*time.Second),
 		StreamIdle:     oneOf(d, 0, 10*time.Second),
 		Reports:        oneOf(d, 0, time.Second, 5*time.Second),
@@ -144,10 +147,15 @@ func (d dice) setup(seed uint64) setup {
 	}
 	size := oneOf(d, 16, 16, 32)
 	for range 1 + d.IntN(5) {
-		s.Engines = append(s.Engines, d.engine(size))
+		e := d.engine(size)
+		e.NoEvents = e.NoEvents || slices.Contains(learning, s.Policy) && d.chance(2)
+		s.Engines = append(s.Engines, e)
 	}
 	return s
 }
+
+// learning are policies that remember where requests were sent.
+var learning = []string{"estimated", "cache_aware", "vllm_cache_aware", "prefix_cache_affinity"}
 
 // engine draws a worker. Its model's blocks have size tokens, rarely another number.
 func (d dice) engine(size int) engineSetup {

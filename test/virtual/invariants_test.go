@@ -25,6 +25,9 @@ const (
 	settle = 4 * time.Minute
 	// idle is longer than any unused connection is kept.
 	idle = 45 * time.Second
+	// noticed is longer than the router takes to read the metrics of a worker that is well again: it asks every 30 s
+	// where earlier questions failed. It is shorter than most policies remember where a request was sent.
+	noticed = 40 * time.Second
 )
 
 // check holds after every step.
@@ -115,9 +118,10 @@ func (w *world) calm() {
 		}
 		return ""
 	})
-	if w.eventually(settle, w.unready) && w.serves() {
+	if w.eventually(settle, w.unready) && w.eventually(noticed, w.remembers) && w.serves() {
 		w.eventually(settle, w.untrue)
 	}
+	w.acquaint()
 }
 
 // heal ends the faults of an engine and of its network.
@@ -221,7 +225,7 @@ func (w *world) served(e *engine, rank int) bool {
 	for try := 0; ; try++ {
 		key, ids := w.prompt(uint64(time.Now().UnixNano()>>20), 2*e.setup.BlockSize)
 		a := &ask{
-			what: "a calm request", key: key + " calm", model: e.setup.Model, path: "/v1/completions", limit: w.setup.RequestTimeout + margin,
+			what: "a calm request", key: key + " calm", prompt: key, model: e.setup.Model, path: "/v1/completions", limit: w.setup.RequestTimeout + margin,
 			body: fmt.Appendf(nil, `{"model":%q,"max_tokens":3,"prompt":%s}`, e.setup.Model, line(ids)),
 		}
 		if e.ip != "" {
@@ -276,7 +280,9 @@ func (w *world) untrue() string {
 		for _, h := range k.Holders {
 			held[h], owner[h] = map[uint64]bool{}, e
 			trust, why := snap.Trust(h)
-			if trust != fleet.TrustExact && e.provable() && !w.crowded() {
+			// Blocks that wait are known by their hashes alone: after a reset of the accelerator's cache, the copies below
+			// it may be announced.
+			if trust != fleet.TrustExact && e.provable() && !w.crowded() && index[h].Waiting == 0 {
 				return fmt.Sprintf("%s rank %d is %s and not exact: %s", e.ip, snap.Rank(h), trust, why)
 			}
 			for _, tier := range []block.Tier{block.TierGPU, block.TierCPU} {
@@ -309,6 +315,93 @@ func (w *world) untrue() string {
 		}
 	}
 	return ""
+}
+
+// acquaint waits until the router has read the signs of each worker's process, where its restart is to be noticed by
+// them: who has never seen a process does not know that another one has taken its place.
+func (w *world) acquaint() {
+	guesses := slices.ContainsFunc(w.engines, func(e *engine) bool { return e.setup.NoEvents })
+	if w.first() != "" || w.setup.Reports == 0 || !guesses && !slices.Contains(learning, w.setup.Policy) {
+		return
+	}
+	time.Sleep(noticed)
+	for _, e := range w.listed() {
+		e.seen = true
+	}
+}
+
+// remembers describes a part of a prompt that the router learned from requests to a worker's former process, and still
+// expects in the cache of the present one.
+func (w *world) remembers() string {
+	snap := w.router.Router().Fleet().Snapshot()
+	for _, e := range w.listed() {
+		w.mu.Lock()
+		born, plain := e.born, e.plain
+		var since [][]uint32 // the prompts that the present process may have seen
+		for key, at := range w.used {
+			if !at.Before(born) {
+				since = append(since, w.prompts[key])
+			}
+		}
+		w.mu.Unlock()
+		k := w.known(snap, e)
+		if !plain || k == nil {
+			continue
+		}
+		for _, key := range w.recent[max(0, len(w.recent)-40):] {
+			ids, seen := w.prompts[key], 0
+			for _, other := range since {
+				seen = max(seen, common(ids, other))
+			}
+			if seen == len(ids) {
+				continue
+			}
+			for _, model := range []string{"mock", "other"} {
+				if has, by := w.learned(k, model, ids); has > seen {
+					return fmt.Sprintf("%s is said to have %d tokens of a prompt of %d by %s; since it restarted it was asked for %d of them at most",
+						e.ip, has, len(ids), by, seen)
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// common returns how many ids two prompts begin with alike.
+func common(a, b []uint32) int {
+	n := 0
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+// learned returns how much of a prompt the router expects in the caches of a worker, as far as it learned that from
+// requests, and the policy.
+func (w *world) learned(k *fleet.Worker, model string, ids []uint32) (most int, by string) {
+	d, _ := w.router.Router().Explain(context.Background(), &warmpath.Request{Model: model, Tokens: ids, Rank: -1, Now: time.Now().UnixNano()})
+	if d == nil {
+		return 0, ""
+	}
+	defer d.Recycle()
+	for i := range d.Candidates {
+		c := &d.Candidates[i]
+		if c.Worker.ID != k.ID {
+			continue
+		}
+		if c.Trust == fleet.TrustApproximate || d.Policy == "estimated" {
+			most = max(most, c.Match, c.Predicted)
+		}
+		for t, name := range d.Terms {
+			switch name {
+			case "sent before": // a share of the prompt
+				most = max(most, int(c.Terms[t]*float64(len(ids))))
+			case "hits": // a share of its full blocks
+				most = max(most, int(c.Terms[t]*float64(len(ids)/16*16)))
+			}
+		}
+	}
+	return most, d.Policy
 }
 
 // explain adds to a problem the caches' content by the engines' own events.

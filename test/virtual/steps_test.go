@@ -25,7 +25,7 @@ func (w *world) play(s step) {
 	switch s.Do {
 	case "ask":
 		for i := range s.N {
-			w.send(w.question(s.Seed+uint64(i)%3, s.How))
+			w.send(w.question(s.Seed+uint64(i)%3, s.How, 0))
 		}
 		time.Sleep(s.For)
 	case "leave":
@@ -49,7 +49,10 @@ func (w *world) play(s step) {
 		e.host.Lose(true)
 		e.later(s.For, func() { e.host.Lose(false) })
 	case "restart":
-		e.order(func(m *mockengine.Server) error { return m.Restart(s.For) })
+		e.order(func(m *mockengine.Server) error {
+			defer e.begins()
+			return m.Restart(s.For)
+		})
 		e.dead, e.killed = false, false
 	case "die":
 		e.order((*mockengine.Server).Die)
@@ -156,7 +159,7 @@ func (e *engine) fault(d time.Duration, change func(f *mockengine.Faults, on boo
 // leaving sends requests of clients that leave before the answer.
 func (w *world) leaving(s step) {
 	for i := range s.N {
-		a := w.question(s.Seed+uint64(i), "chat")
+		a := w.question(s.Seed+uint64(i), "chat", 0)
 		a.how = s.How
 		a.key += " not waited for"
 		if s.How == "slow" {

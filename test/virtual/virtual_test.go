@@ -146,7 +146,11 @@ func inBubble(h history, out io.Writer) string {
 			w.mu.Unlock()
 		}
 	}
-	if w.first() == "" && !h.Setup.StopBusy {
+	switch {
+	case w.first() != "":
+	case h.Setup.StopBusy:
+		w.crowd()
+	default:
 		w.calm()
 		w.small()
 	}
@@ -155,24 +159,24 @@ func inBubble(h history, out io.Writer) string {
 	return w.first()
 }
 
-// finish stops everything. The router must return within its drain timeout, and no goroutine or connection may be left.
+// crowd sends requests that are under way when the router is stopped.
+func (w *world) crowd() {
+	for i := range uint64(6) {
+		a := w.question(w.setup.Seed+i, []string{"ids", "chat"}[i%2], int(i/2)*100)
+		a.last = true
+		w.send(a)
+	}
+	time.Sleep(300 * time.Millisecond)
+}
+
+// ending bounds the time from the end of the drain to the router's end.
+const ending = 5 * time.Second
+
+// finish stops everything. The router must return within its time to drain, and no goroutine or connection may be left.
 func (w *world) finish() {
 	broken := w.first() != ""
 	if w.router != nil {
-		began := time.Now()
-		w.stop()
-		limit := w.setup.DrainTimeout + margin
-		select {
-		case <-w.ended:
-			if d := time.Since(began); d > limit {
-				w.problem("the router ran on for %v after it was stopped", d)
-			}
-		case <-time.After(10 * limit):
-			w.problem("the router runs on %v after it was stopped", 10*limit)
-			if !broken {
-				w.problem("%s", sorted(stacks(w.bubble)))
-			}
-		}
+		w.stopRouter(broken)
 	}
 	for _, e := range w.engines {
 		e.heal()
@@ -200,5 +204,31 @@ func (w *world) finish() {
 	synctest.Wait()
 	if n := w.network.Open(); n > 0 && !broken {
 		w.problem("%d connections are open after the end", n)
+	}
+}
+
+// stopRouter stops the router as SIGTERM does. A component that has not ended within ending after the drain makes Run
+// return an error.
+func (w *world) stopRouter(broken bool) {
+	synctest.Wait()
+	began := time.Now()
+	w.stop()
+	limit := w.setup.DrainDelay + w.setup.DrainTimeout + ending
+	var err error
+	select {
+	case err = <-w.ended:
+	case <-time.After(10 * limit):
+		w.problem("the router runs on %v after it was stopped", 10*limit)
+		if !broken {
+			w.problem("%s", sorted(stacks(w.bubble)))
+		}
+		return
+	}
+	if d := time.Since(began); d > limit {
+		w.problem("the router ran on for %v after it was stopped", d)
+	}
+	// Only requests that outlive the drain may make the router's end an error.
+	if err != nil && !(w.setup.StopBusy && strings.HasPrefix(err.Error(), "drain: requests were cut after ")) {
+		w.problem("the router ended with an error: %v", err)
 	}
 }

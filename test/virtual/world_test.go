@@ -49,10 +49,11 @@ type world struct {
 
 	mu       sync.Mutex // guards what follows
 	next     *config.Config
-	asks     []*ask            // not ended
-	answers  map[string]string // the text of each prompt's answer, by what was asked
-	problems []string          // what clients saw that must not be
-	counts   map[string]int    // of outcomes
+	asks     []*ask               // not ended
+	used     map[string]time.Time // when a request with a prompt ended last, by the prompt's key
+	answers  map[string]string    // the text of each prompt's answer, by what was asked
+	problems []string             // what clients saw that must not be
+	counts   map[string]int       // of outcomes
 }
 
 // engine is one worker: a mock engine, or something else at its address.
@@ -62,19 +63,23 @@ type engine struct {
 	ip     string
 	setup  engineSetup
 	server *mockengine.Server
-	end    func()        // ends whatever is at the address
-	lying  bool          // not the mock engine
-	dead   bool          // nothing is there
-	killed bool          // its core is
-	liedAt time.Time     // when something else than the mock engine was there last
-	undone chan struct{} // closed when the rest of a passing fault is not wanted any more
+	end    func()          // ends whatever is at the address
+	lying  bool            // not the mock engine
+	dead   bool            // nothing is there
+	killed bool            // its core is
+	was    mockengine.Kind // of the process before
+	seen   bool            // the router has read the signs of a process here
+	liedAt time.Time       // when something else than the mock engine was there last
+	born   time.Time       // when the present process began; the world's mu guards it
+	plain  bool            // the present process shows the router that it is another than the one before; as born
+	undone chan struct{}   // closed when the rest of a passing fault is not wanted any more
 }
 
 func (e *engine) url() string { return fmt.Sprintf("http://%s:%d", e.ip, httpPort) }
 
 // start starts the engines, the router and the clients.
 func start(s setup, out io.Writer) (*world, error) {
-	w := &world{setup: s, network: memnet.New(), prompts: map[string][]uint32{}, answers: map[string]string{}, counts: map[string]int{}, ended: make(chan error, 1)}
+	w := &world{setup: s, network: memnet.New(), prompts: map[string][]uint32{}, used: map[string]time.Time{}, answers: map[string]string{}, counts: map[string]int{}, ended: make(chan error, 1)}
 	w.bubble = bubbleOf()
 	w.base, w.leave = context.WithCancel(context.Background())
 	w.client = w.network.Host(clientIP)
@@ -113,7 +118,8 @@ func (w *world) config() *config.Config {
 	c.Queue.Order, c.Queue.MaxWait = s.Queue, 5*time.Second
 	c.Routing.MaxRequests = s.MaxRequests
 	c.Index.Bytes, c.Index.Seed = s.IndexBytes, 1 // any, but the same in each run
-	c.Gateway.Attempts, c.Gateway.RequestTimeout, c.Gateway.DrainTimeout = s.Attempts, s.RequestTimeout, s.DrainTimeout
+	c.Gateway.Attempts, c.Gateway.RequestTimeout = s.Attempts, s.RequestTimeout
+	c.Gateway.DrainDelay, c.Gateway.DrainTimeout = s.DrainDelay, s.DrainTimeout
 	c.Proxy.StreamIdleTimeout = s.StreamIdle
 	c.Reports.Interval = s.Reports
 	c.Tokens.Budget = s.Tokens
@@ -179,6 +185,7 @@ func (e *engine) run() error {
 		return fmt.Errorf("start engine %s: %w", e.ip, err)
 	}
 	e.server, e.dead, e.killed = server, false, false
+	e.begins()
 	e.lies(false)
 	e.end = func() {
 		cancel()
@@ -197,6 +204,15 @@ func (e *engine) vacate() {
 		e.end()
 	}
 	e.end, e.server = nil, nil
+}
+
+// begins notes that another process than before serves at the address. vLLM's /metrics tell the router so.
+func (e *engine) begins() {
+	e.world.mu.Lock()
+	defer e.world.mu.Unlock()
+	e.born = time.Now()
+	e.plain = e.seen && e.setup.Kind == mockengine.VLLM && e.was == mockengine.VLLM
+	e.was = e.setup.Kind
 }
 
 // lies records whether another server than the mock engine is at the address.
