@@ -64,6 +64,7 @@ POST /mock/fault makes it misbehave, GET /mock/fault tells what is in force:
 	flags.IntVar(&cfg.BlockSize, "block-size", cfg.BlockSize, "`TOKENS` in a block")
 	flags.IntVar(&cfg.Blocks, "blocks", cfg.Blocks, "blocks of each rank's cache")
 	flags.IntVar(&cfg.CPUBlocks, "cpu-blocks", cfg.CPUBlocks, "blocks of each rank's CPU tier; 0 for none")
+	flags.IntVar(&cfg.MaxSequences, "max-sequences", cfg.MaxSequences, "requests that run at once, per rank; further ones wait")
 	flags.IntVar(&cfg.Ranks, "ranks", cfg.Ranks, "data-parallel ranks behind the URL")
 	flags.StringVar(&cfg.Events, "events", cfg.Events, "`ENDPOINT` to publish KV events at; rank r takes port + r, port 0 free ones; empty for none")
 	flags.StringVar(&cfg.Replay, "replay", cfg.Replay, "`ENDPOINT` of the replay socket; empty for none")
