@@ -81,9 +81,14 @@ func New(c Config) *Fleet {
 // Snapshot returns the fleet as it is now, without a lock.
 func (f *Fleet) Snapshot() *Snapshot { return f.current.Load() }
 
-// MaxRanks is the greatest number of data-parallel ranks believed of one worker: more is a misread answer, and would
-// take memory for good.
-const MaxRanks = 4096
+const (
+	// MaxRanks is the greatest number of data-parallel ranks used of one worker. Each has a stream of events, a share of
+	// the memory, and a line in metrics for good. The largest deployments that were published have 144 ranks [DeepSeek-V3/R1
+	// inference system overview: decode units of EP144] and 72 [SGLang on 96 GPUs].
+	MaxRanks = 256
+	// MaxRank is the greatest number that a rank may have: a model's workers number theirs across all of them.
+	MaxRank = 4095
+)
 
 // Put adds the worker at url, or replaces what is known about it. A new worker counts as healthy: the caller has just
 // asked it. One that has not answered yet is put with empty facts, serves nothing, and so gets no request. The holders of ranks that

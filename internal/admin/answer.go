@@ -128,6 +128,7 @@ type Stream struct {
 	Skipped      uint64     `json:"events_skipped"`       // of unknown kind or without use
 	Undecodable  uint64     `json:"messages_undecodable"` // dropped whole
 	Foreign      uint64     `json:"messages_foreign"`     // no KV events
+	Misdirected  uint64     `json:"messages_misdirected"` // another rank's, not applied
 	Gaps         uint64     `json:"gaps"`
 	Replays      uint64     `json:"replays"` // asked for what was missing
 	Checks       uint64     `json:"checks"`  // asked whether something is missing
@@ -142,7 +143,7 @@ type Stream struct {
 // Counts returns s as metrics count it.
 func (s *Stream) Counts() *telemetry.Stream {
 	return &telemetry.Stream{Connected: s.Connected, LastSequence: s.LastSequence, Messages: s.Messages, Applied: s.Applied,
-		Unapplied: s.Unapplied, Skipped: s.Skipped, Undecodable: s.Undecodable, Foreign: s.Foreign, Gaps: s.Gaps,
+		Unapplied: s.Unapplied, Skipped: s.Skipped, Undecodable: s.Undecodable, Foreign: s.Foreign, Misdirected: s.Misdirected, Gaps: s.Gaps,
 		Replays: s.Replays, Checks: s.Checks, Replayed: s.Replayed, Duplicates: s.Duplicates, Lost: s.Lost, Restarts: s.Restarts,
 		Forgotten: s.Forgotten}
 }

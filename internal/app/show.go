@@ -81,7 +81,7 @@ func (a *App) streams() map[fleet.Holder]*admin.Stream {
 func streamOf(s *ingest.Stats) *admin.Stream {
 	out := &admin.Stream{
 		Endpoint: s.Endpoint, Replay: s.Replay, Connected: s.Connected, LastSequence: s.Sequence, Messages: s.Messages,
-		Applied: s.Events - s.Unapplied, Unapplied: s.Unapplied, Skipped: s.Skipped, Foreign: s.Foreign,
+		Applied: s.Events - s.Unapplied, Unapplied: s.Unapplied, Skipped: s.Skipped, Foreign: s.Foreign, Misdirected: s.Misdirected,
 		Undecodable: s.Undecodable + s.Malformed, Gaps: s.Gaps, Replays: s.Replays, Checks: s.Checks, Replayed: s.Replayed,
 		Duplicates: s.Duplicates, Lost: s.Lost, Restarts: s.Restarts, Forgotten: s.Forgotten, LastError: s.LastError,
 		EngineHash: s.Hash,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/warmpath/warmpath/block"
@@ -92,7 +93,7 @@ func (p *probe) run(ctx context.Context) error {
 	case fleet.EngineTRTLLM, fleet.EngineOther:
 		p.note("engine %s tells no block size and no event endpoint: give events=ENDPOINT if it publishes KV events", p.Facts.Engine)
 	}
-	p.Facts.Ranks = max(p.Facts.Ranks, 1)
+	p.boundRanks()
 	p.Facts.Labels = p.target.Labels
 	p.told()
 	p.surface(ctx)
@@ -204,6 +205,18 @@ func (p *probe) told() {
 			s.Replay = p.resolve("replay", t.Replay, s.Rank-p.Facts.FirstRank)
 		}
 	}
+}
+
+// boundRanks uses no more ranks than a worker can have, and says so.
+func (p *probe) boundRanks() {
+	f := &p.Facts
+	f.Ranks = max(f.Ranks, 1)
+	if f.Ranks <= fleet.MaxRanks {
+		return
+	}
+	p.note("the worker numbers %d data-parallel ranks: the first %d are used", f.Ranks, fleet.MaxRanks)
+	f.Ranks = fleet.MaxRanks
+	f.Events = slices.DeleteFunc(f.Events, func(e fleet.EventSource) bool { return e.Rank >= f.FirstRank+f.Ranks })
 }
 
 // addRanks adds one event source for each rank: ports count up from the base endpoints.

@@ -325,6 +325,38 @@ func TestTargetsAreRead(t *testing.T) {
 	}
 }
 
+func TestAWorkerOfTooManyRanksIsFollowedInPart(t *testing.T) {
+	const numbered = 4000
+	sources := map[string]any{}
+	for i := range numbered {
+		sources[strconv.Itoa(i)] = map[string]any{"publisher": "zmq", "endpoint": fmt.Sprintf("tcp://*:%d", 5557+i)}
+	}
+	list, err := json.Marshal(sources)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, worker := range map[string]answers{
+		"vLLM":   vllm032().with("GET /kv_event_sources", string(list)),
+		"SGLang": sglang0523().with("GET /server_info", strings.ReplaceAll(sglang0523()["GET /server_info"], `"dp_size":1`, `"dp_size":4000`)),
+	} {
+		transport := roundTrip(func(r *http.Request) (*http.Response, error) {
+			w := httptest.NewRecorder()
+			worker.ServeHTTP(w, r)
+			return w.Result(), nil
+		})
+		r, err := Probe(t.Context(), &http.Client{Transport: transport}, Target{URL: "http://w"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Facts.Ranks != fleet.MaxRanks || len(r.Facts.Events) != fleet.MaxRanks {
+			t.Errorf("%s: %d ranks, %d event sources, want %d", name, r.Facts.Ranks, len(r.Facts.Events), fleet.MaxRanks)
+		}
+		if notes := strings.Join(r.Notes, "\n"); !strings.Contains(notes, "the worker numbers 4000 data-parallel ranks: the first 256 are used") {
+			t.Errorf("%s: notes %s", name, notes)
+		}
+	}
+}
+
 func TestEndpointsOfRanksAreReached(t *testing.T) {
 	for _, test := range []struct {
 		raw, host string

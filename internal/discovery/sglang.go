@@ -71,14 +71,14 @@ func (p *probe) sglang(info *serverInfo) {
 	}
 	p.Seed = info.RandomSeed
 	f.BlockSize = blockSize(info.PageSize)
-	f.Ranks = min(info.DPSize, fleet.MaxRanks)
+	f.Ranks = min(info.DPSize, fleet.MaxRank+1)
 	f.ReportsCachedTokens = info.CacheReport
 	switch ev := info.KVEvents.value; {
 	case ev != nil:
 		if size := blockSize(ev.BlockSize); size > 0 {
 			f.BlockSize = size // wider than a page under decode context parallelism
 		}
-		f.Ranks = max(f.Ranks, min(ev.DPSize, fleet.MaxRanks))
+		f.Ranks = max(f.Ranks, min(ev.DPSize, fleet.MaxRank+1))
 		p.sglangEvents(ev)
 	case info.KVEvents.present:
 		p.note("the worker publishes no KV events: start it with --kv-events-config")

@@ -48,7 +48,7 @@ func (p *probe) vllmSources(ctx context.Context) (sources []vllmSource, known bo
 	}
 	for key, s := range byRank {
 		rank, err := strconv.Atoi(key)
-		if err != nil || rank < 0 || rank >= fleet.MaxRanks || s == nil {
+		if err != nil || rank < 0 || rank > fleet.MaxRank || s == nil {
 			p.note("GET /kv_event_sources: entry %q is not a data-parallel rank with its publisher", key)
 			continue
 		}
@@ -130,9 +130,9 @@ func (p *probe) vllmCache(ctx context.Context) string {
 	for _, labels := range lines {
 		engines[labels["engine"]] = true
 	}
-	p.Facts.Ranks = max(p.Facts.Ranks, min(len(engines), fleet.MaxRanks))
+	p.Facts.Ranks = max(p.Facts.Ranks, len(engines))
 	first := lines[0]
-	if rank, err := strconv.Atoi(first["engine"]); err == nil && rank > 0 && rank < fleet.MaxRanks {
+	if rank, err := strconv.Atoi(first["engine"]); err == nil && rank > 0 && rank <= fleet.MaxRank {
 		p.Facts.FirstRank = rank
 		for engine := range engines {
 			if other, err := strconv.Atoi(engine); err == nil && other >= 0 {

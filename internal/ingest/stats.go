@@ -44,7 +44,8 @@ type Stats struct {
 	Unapplied   uint64    `json:"unapplied"` // stored events that could belong to another request than it seems
 	Skipped     uint64    `json:"skipped"`   // events of unknown names, or not usable
 	SkippedTags []Tag     `json:"skipped_tags,omitempty"`
-	Foreign     uint64    `json:"foreign"` // messages that are no KV events
+	Foreign     uint64    `json:"foreign"`     // messages that are no KV events
+	Misdirected uint64    `json:"misdirected"` // messages of another rank, not applied
 	Undecodable uint64    `json:"undecodable"`
 	LastError   string    `json:"last_error,omitempty"`
 	Forgotten   uint64    `json:"forgotten"` // times all that was known of the holder was dropped
@@ -87,7 +88,7 @@ func (s *stream) snapshot() Stats {
 		Gaps: wire.Gaps, Replays: wire.Replays, Checks: wire.Checks, Replayed: wire.Replayed, Duplicates: wire.Duplicates, Lost: wire.Lost,
 		Restarts: s.restarts, Malformed: wire.Malformed,
 		Events: s.events, Stored: s.stored, Removed: s.removed, Cleared: s.cleared, Unapplied: s.unapplied,
-		Skipped: s.skipped, Foreign: s.foreign, Undecodable: s.undecodable, LastError: s.lastError,
+		Skipped: s.skipped, Foreign: s.foreign, Misdirected: s.misdirectedMessages, Undecodable: s.undecodable, LastError: s.lastError,
 		Forgotten: s.forgotten, LastEvent: s.lastEvent, PerSecond: s.eventsPerSec,
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.skippedTags)) {

@@ -64,14 +64,16 @@ type state struct {
 	reset    bool   // it is whole since a reset of the accelerator's cache, and what was missing before is not known
 	behind   bool   // messages are missing or may be, and later ones are kept back: what they remove still counts as cached
 
-	unnumbered bool      // messages carry no sequence numbers
-	hybrid     string    // the kind of group that makes a prefix worth less than its blocks; "" is none
-	unnamed    bool      // groups are numbered but their kinds are not told
-	groups     uint64    // bit i: group i was seen
-	tiers      uint8     // bit t: something was stored on tier t
-	offloads   bool      // something was stored below the accelerator since the engine started, even if it was forgotten here
-	ambiguous  string    // why stored events are not applied; "" is that they are
-	misplaced  string    // the stream is another holder's
+	unnumbered bool   // messages carry no sequence numbers
+	hybrid     string // the kind of group that makes a prefix worth less than its blocks; "" is none
+	unnamed    bool   // groups are numbered but their kinds are not told
+	groups     uint64 // bit i: group i was seen
+	tiers      uint8  // bit t: something was stored on tier t
+	offloads   bool   // something was stored below the accelerator since the engine started, even if it was forgotten here
+	ambiguous  string // why stored events are not applied; "" is that they are
+	misplaced  string // the stream is another holder's
+	number     int    // by which the one rank of a worker calls itself, when hasNumber
+	hasNumber  bool
 	leaking    string    // a medium whose blocks are announced and never removed
 	unread     string    // what was wrong with an announcement that could not be read; "" is none since the history was last whole
 	indexLost  string    // what the index lost of the holder; "" is nothing
@@ -103,6 +105,7 @@ type counters struct {
 	messages, events              uint64
 	stored, removed, cleared      uint64
 	skipped, undecodable, foreign uint64
+	misdirectedMessages           uint64 // another rank's
 	unapplied                     uint64 // stored events that were not applied, since they could belong to another request
 	skippedTags                   map[string]uint64
 	lastError                     string
@@ -132,7 +135,7 @@ func (s *stream) forget(missing string) {
 	s.forgotten++
 	s.complete, s.missing = false, missing
 	s.unread, s.indexLost = "", ""
-	s.tiers, s.reset = 0, false
+	s.tiers, s.reset, s.hasNumber = 0, false, false
 }
 
 // hasEvents reports whether the index has the holder's blocks, if any, from its events.
@@ -251,14 +254,25 @@ func foreign(payload []byte) bool {
 }
 
 // misdirected reports a batch of another data-parallel rank: applying it would credit this holder with another's cache.
-// A worker of one rank may number itself as it likes. s.mu is held.
+// A worker of one rank may number itself as it likes, but in one way. s.mu is held.
 func (s *stream) misdirected(b *kvevent.Batch) bool {
-	if s.ranks < 2 || !b.HasRank || b.Rank == s.rank {
+	if !b.HasRank {
 		return false
 	}
+	own := s.rank
+	if s.ranks < 2 {
+		if !s.hasNumber {
+			s.number, s.hasNumber = b.Rank, true
+		}
+		own = s.number
+	}
+	if b.Rank == own {
+		return false
+	}
+	s.misdirectedMessages++
 	if s.misplaced == "" {
 		s.forget("the stream is another rank's")
-		s.misplaced = fmt.Sprintf("%s carries events of data-parallel rank %d, this is rank %d", s.source.Endpoint, b.Rank, s.rank)
+		s.misplaced = fmt.Sprintf("%s carries events of data-parallel rank %d, this is rank %d", s.source.Endpoint, b.Rank, own)
 		s.warn("rank", "KV events are another rank's and are not used: check the events endpoint", "found", b.Rank)
 		s.assess(time.Now())
 	}

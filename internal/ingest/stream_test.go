@@ -227,6 +227,10 @@ func TestAnotherRanksEventsAreNotCredited(t *testing.T) {
 	}
 	r.trust(s.holder, fleet.TrustApproximate, "carries events of data-parallel rank 1, this is rank 0")
 
+	if st := s.snapshot(); st.Misdirected != 1 {
+		t.Errorf("%d messages of another rank are counted, want 1", st.Misdirected)
+	}
+
 	// The one rank of a worker may have any number.
 	r = newRig(t, Config{})
 	s = r.stream(facts(fleet.EngineVLLM, 16))
@@ -234,6 +238,21 @@ func TestAnotherRanksEventsAreNotCredited(t *testing.T) {
 	if got := r.match(prompt(1, 200)); got != 64 {
 		t.Errorf("match %d, want 64", got)
 	}
+
+	// It may not have two.
+	b.Rank = 2
+	s.Message(1, wire(t, "vllm-0.32.0", b))
+	if got := r.match(prompt(1, 200)); got != 0 {
+		t.Errorf("match %d after a message of another rank", got)
+	}
+	r.trust(s.holder, fleet.TrustApproximate, "carries events of data-parallel rank 2, this is rank 1")
+	s.Restarted("its numbers began anew")
+	s.Complete()
+	s.Message(0, wire(t, "vllm-0.32.0", b))
+	if got := r.match(prompt(1, 200)); got != 64 {
+		t.Errorf("match %d of another process, want 64", got)
+	}
+	r.trust(s.holder, fleet.TrustExact, "")
 }
 
 func TestEventsCorrectTheBlockSize(t *testing.T) {

@@ -66,6 +66,7 @@ type Stream struct {
 	Connected                                 bool
 	LastSequence                              uint64
 	Messages, Undecodable, Foreign            uint64
+	Misdirected                               uint64
 	Applied, Unapplied, Skipped               uint64 // events
 	Gaps, Replays, Replayed, Duplicates, Lost uint64
 	Checks                                    uint64
@@ -151,6 +152,7 @@ func newCollector(src Sources) *collector {
 			stream("skipped", "Events of unknown kind or without use.", func(s *Stream) uint64 { return s.Skipped }),
 			stream("undecodable", "Messages that could not be decoded and were dropped whole.", func(s *Stream) uint64 { return s.Undecodable }),
 			stream("foreign", "Messages that are no KV events.", func(s *Stream) uint64 { return s.Foreign }),
+			stream("misdirected", "Messages of another data-parallel rank, which are not applied.", func(s *Stream) uint64 { return s.Misdirected }),
 			stream("gaps", "Gaps in the sequence.", func(s *Stream) uint64 { return s.Gaps }),
 			stream("checks", "Replays asked for to see whether something is missing.", func(s *Stream) uint64 { return s.Checks }),
 			stream("replays", "Replays asked for because something was missing.", func(s *Stream) uint64 { return s.Replays }),
