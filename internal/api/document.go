@@ -69,6 +69,7 @@ type document struct {
 	// The choice being read.
 	index  int
 	finish bool
+	filled bool // it has a delta, a message or a text
 
 	// Of the current document, for plainEvent.
 	contentStart, contentEnd int // of the last content string, in the chunk's offsets
@@ -84,6 +85,7 @@ type document struct {
 	closed     bool // the outermost object was closed
 	broken     bool // something stood before it, behind it, or in its place
 	answers    bool // the root has a list of choices, perhaps an empty one
+	hollow     bool // a choice had no delta, message or text
 	code       int  // an error's, where it is a number
 	usage      Usage
 	model      [256]byte // the first that was told
@@ -105,7 +107,7 @@ func (d *document) reset(watch func(place, []byte) meaning) {
 	d.watch = watch
 	d.next()
 	d.choices = choiceSet{}
-	d.token, d.failed, d.aborted, d.closed, d.broken, d.answers = false, false, false, false, false, false
+	d.token, d.failed, d.aborted, d.closed, d.broken, d.answers, d.hollow = false, false, false, false, false, false, false
 	d.usage = Usage{}
 	d.messageLen, d.modelLen, d.code = 0, 0, 0
 }
@@ -213,9 +215,10 @@ func (d *document) push(c byte) {
 		d.answers = true
 	case d.means == isChoice && object:
 		p = inChoice
-		d.index, d.finish = 0, false
+		d.index, d.finish, d.filled = 0, false, false
 	case d.means == isDelta && object:
 		p = inDelta
+		d.filled = true
 	case d.means == isUsage && object:
 		p = inUsage
 		d.usage = Usage{Seen: true}
@@ -250,6 +253,7 @@ func (d *document) pop() {
 	switch {
 	case p == inChoice:
 		d.choicesHere++
+		d.hollow = d.hollow || !d.filled
 		d.choices.add(d.index, d.finish)
 	case p == atRoot && d.depth == 0:
 		d.closed = true
@@ -322,6 +326,7 @@ func (d *document) endString(at int) {
 	case isContent:
 		d.contents++
 		d.contentEnd = at
+		d.filled = true
 		if d.length > 0 {
 			d.token, d.generated = true, true
 		}

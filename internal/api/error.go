@@ -183,6 +183,13 @@ func WorkerUseless(cause error) *Error {
 		Message: "the worker's answer was useless, and no other worker could answer; try again", Cause: cause}
 }
 
+// LongRefusal returns the error in place of a worker's refusal that is too long to be held back; the status is the
+// worker's.
+func LongRefusal(status int) *Error {
+	return &Error{Status: status, Type: typeServer, Code: "worker_refused",
+		Message: "the worker refused the request with status " + strconv.Itoa(status) + "; its text is left out because it is too long"}
+}
+
 // CauseOf returns what is behind err without the words for the client: for the log and for /admin/decisions.
 func CauseOf(err error) error {
 	var e *Error

@@ -114,19 +114,23 @@ func (w *Watcher) Model() []byte { return w.json.model[:w.json.modelLen] }
 func (w *Watcher) Done() bool { return w.lines.done }
 
 // Complete reports whether all that was fed is a whole, successful generation: finished, for no reason of the engine's own
-// (abort, error), without an error, and in one piece (for JSON: the document is closed). A clean end or [DONE] alone prove
+// (abort, error), without an error, and in one piece (for JSON: the document is closed, and every choice has a message or
+// a text). A clean end or [DONE] alone prove
 // nothing: a vLLM whose engine died sends an error event, then [DONE], and ends cleanly
 // (../shared/facts/stream_survival.md §1).
 func (w *Watcher) Complete() bool {
 	if !w.Finished() || w.json.failed || w.json.aborted {
 		return false
 	}
-	return w.format == EventStream || w.Whole()
+	return w.format == EventStream || w.Whole() && !w.json.hollow
 }
 
 // Whole reports whether the bytes fed are one JSON object with nothing before or after it. It looks at brackets and
 // quotes only.
 func (w *Watcher) Whole() bool { return w.json.closed && !w.json.broken }
+
+// Broken reports whether the bytes fed cannot be one JSON object, whatever follows. It says nothing of event streams.
+func (w *Watcher) Broken() bool { return w.format == JSON && w.json.broken }
 
 // Usage returns the last usage seen.
 func (w *Watcher) Usage() Usage { return w.json.usage }

@@ -94,7 +94,12 @@ var responses = []struct {
 	{"a cut answer", `{"choices":[{"index":0,"text":"a","finish_reason":"length"}],"usage":{"prompt_tokens":11`, JSON,
 		told{Token: true, Finished: true, Usage: Usage{Prompt: 11, Seen: true}}},
 	{"an error answer", `{"error":{"message":"no \"way\"","type":"x"}}`, JSON, told{Failed: true, Text: `no \"way\"`}},
-	{"no error", `{"error":null,"choices":[{"finish_reason":"stop"}]}`, JSON, told{Finished: true, Complete: true}},
+	{"no error", `{"error":null,"choices":[{"text":"","finish_reason":"stop"}]}`, JSON, told{Finished: true, Complete: true}},
+	{"a choice without a message", `{"choices":[{"index":0,"finish_reason":"stop"}]}`, JSON, told{Finished: true}},
+	{"a choice whose message is null", `{"choices":[{"index":0,"message":null,"finish_reason":"stop"}]}`, JSON, told{Finished: true}},
+	{"a choice whose text is null", `{"choices":[{"index":0,"text":null,"finish_reason":"stop"}]}`, JSON, told{Finished: true}},
+	{"one of two choices without a message", `{"choices":[{"index":0,"message":{},"finish_reason":"stop"},{"index":1,"finish_reason":"stop"}]}`, JSON, told{Finished: true}},
+	{"a message without content", `{"choices":[{"index":0,"message":{"content":null},"finish_reason":"tool_calls"}]}`, JSON, told{Finished: true, Complete: true}},
 	{"not JSON", "<html>}}]]\"", JSON, told{}},
 	{"nothing", "", JSON, told{}},
 }

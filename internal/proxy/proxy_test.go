@@ -301,7 +301,7 @@ func TestACutStreamNeverLooksComplete(t *testing.T) {
 }
 
 func TestACutBodyIsVisiblyCut(t *testing.T) {
-	big := strings.Repeat("x", maxHeld)
+	begun, big := `{"choices":[{"message":{"content":"`, strings.Repeat("x", maxHeld)
 	f := func(name, answer string) {
 		t.Run(name, func(t *testing.T) {
 			w := answering(t, false, answer)
@@ -315,8 +315,8 @@ func TestACutBodyIsVisiblyCut(t *testing.T) {
 			}
 		})
 	}
-	f("JSON by length", "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n{\""+big)
-	f("JSON by chunks", "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"+chunks("{\""+big))
+	f("JSON by length", "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n"+begun+big)
+	f("JSON by chunks", "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"+chunks(begun+big))
 	f("a stream with a length", sseHead+"Content-Length: 1000\r\n\r\n"+token)
 	f("inside an event larger than the buffer", chunkedHead+chunks(token, "data: "+big))
 }
@@ -457,6 +457,52 @@ func TestAUselessAnswerIsHeldBack(t *testing.T) {
 				t.Errorf("%s by %s: %v: %v; %d of %d bytes", name, framing, res.Class, res.Err, rec.Body.Len(), len(answer))
 			}
 		}
+	}
+}
+
+// TestAnEndlessAnswerIsJudgedByItsBeginning: the worker goes on for ever, so that the answer never comes whole.
+func TestAnEndlessAnswerIsJudgedByItsBeginning(t *testing.T) {
+	for name, c := range map[string]struct {
+		head  string
+		class Class
+	}{
+		"a refusal":            {"HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\nContent-Length: 99999999\r\n\r\n<html>", Rejected},
+		"an error":             {"HTTP/1.1 500 Oh\r\nTransfer-Encoding: chunked\r\n\r\n5f5e0ff\r\n", EngineError},
+		"JSON, but no choices": {"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{\"", Useless},
+		"HTML":                 {"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>", Useless},
+	} {
+		piece := []byte(strings.Repeat("x", 1024))
+		w := newRawWorker(t, func(conn net.Conn, _ *http.Request, _ []byte) bool {
+			_, err := io.WriteString(conn, c.head)
+			for err == nil {
+				_, err = conn.Write(piece)
+			}
+			return false
+		})
+		rec := httptest.NewRecorder()
+		res := newClient(t, nil).Forward(context.Background(), attempt(w.url, rec))
+		if res.Class != c.class || res.FirstByte || rec.Body.Len() > 0 {
+			t.Errorf("%s: %v (%v); the client has %d bytes", name, res.Class, res.Err, rec.Body.Len())
+		}
+		if c.class == Useless {
+			continue
+		}
+		if res.Answer == nil {
+			t.Fatalf("%s: no answer for a client whose only worker this is", name)
+		}
+		res.Answer.WriteTo(rec)
+		if rec.Code != res.Status || !strings.Contains(rec.Body.String(), `"worker_refused"`) || rec.Header().Get("Content-Length") != "" {
+			t.Errorf("%s: %d %v %s", name, rec.Code, rec.Header(), rec.Body)
+		}
+	}
+	// HTML is known by its first byte: nobody waits for 256 KiB of it.
+	w := newRawWorker(t, func(conn net.Conn, _ *http.Request, _ []byte) bool {
+		io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>")
+		conn.Read(make([]byte, 1)) // returns when the proxy closes
+		return false
+	})
+	if res := newClient(t, nil).Forward(context.Background(), attempt(w.url, httptest.NewRecorder())); res.Class != Useless || !res.Retryable {
+		t.Errorf("%v (%v)", res.Class, res.Err)
 	}
 }
 

@@ -56,7 +56,7 @@ func (b *answerBody) decode(raw []byte) (n int, err error) {
 }
 
 // maxHeld is the size of the largest answer in one piece that is read whole before its first byte is passed. A larger
-// answer is passed as it comes. 256 KiB hold 64,000 tokens of text, or a few thousand with log probabilities.
+// answer is judged by its beginning and passed as it comes. 256 KiB hold 64,000 tokens of text, or a few thousand with log probabilities.
 const maxHeld = 256 << 10
 
 // slack is how much room must be left for a read to be worth while.
@@ -160,7 +160,7 @@ func (x *exchange) pump(k *conn, head, n int) {
 			x.engineError(data[:send])
 			return
 		}
-		if why := x.misbegun(); why != nil {
+		if why := x.misbegun(data[:held]); why != nil {
 			x.broken(Useless, why)
 			return
 		}
@@ -172,7 +172,7 @@ func (x *exchange) pump(k *conn, head, n int) {
 			return
 		}
 		if send > 0 {
-			if !x.pass(data[:send], false) {
+			if x.overflows(data[:held]) || !x.pass(data[:send], false) {
 				return
 			}
 			held = copy(data, data[send:held])
@@ -328,6 +328,32 @@ func (x *exchange) holdBack(body []byte) bool {
 	return true
 }
 
+// overflows judges an answer in one piece that is larger than what is held, by its beginning. It keeps back a refusal, and
+// what has not begun as an answer: engines tell the list of choices before anything that is long.
+func (x *exchange) overflows(body []byte) bool {
+	switch {
+	case !x.gather || x.res.FirstByte || x.a.Plain:
+		return false
+	case x.res.Status >= 300:
+		x.refused(body, x.res.Status)
+		x.shorten()
+		return true
+	case x.watching && !x.watch.Answers():
+		x.useless(fmt.Errorf("%s gave no answer in %d bytes: %.64q", x.a.Worker, len(body), body))
+		return true
+	}
+	return false
+}
+
+// shorten replaces the body of an answer that is held back and is not whole.
+func (x *exchange) shorten() {
+	a := x.res.Answer
+	a.Header.Del("Content-Length")
+	a.Header.Del("Content-Encoding")
+	a.Header.Set("Content-Type", "application/json")
+	a.Body = append(x.a.Dialect.AppendError(nil, api.LongRefusal(a.Status)), '\n')
+}
+
 // useless ends an exchange with a useless answer.
 func (x *exchange) useless(why error) {
 	x.res.Retryable = true
@@ -365,9 +391,12 @@ func (x *exchange) keep(body []byte) {
 	x.res.Answer = &Answer{Status: x.ans.status, Header: h, Body: bytes.Clone(body)}
 }
 
-// misbegun returns the reason why the stream is no answer, nil while it may be one. The first event with data
-// decides. Comments before it are passed as they come: they keep clients from timing out.
-func (x *exchange) misbegun() error {
+// misbegun returns the reason why what has come is no answer, nil while it may become one. Of a stream the first event
+// with data decides. Comments before it are passed as they come: they keep clients from timing out.
+func (x *exchange) misbegun(held []byte) error {
+	if x.watching && !x.res.FirstByte && x.watch.Broken() {
+		return fmt.Errorf("%s gave no answer: %.64q", x.a.Worker, held)
+	}
 	if !x.stream || x.judged || x.watch.Events() == 0 {
 		return nil
 	}
