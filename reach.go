@@ -138,7 +138,7 @@ func (d *Decision) addLightest(snap *fleet.Snapshot, pool *fleet.Pool, s *scout)
 }
 
 // eligible reports whether c may get a request while others can.
-func eligible(c *policy.Candidate) bool { return c.Available && !c.Doubted }
+func eligible(c *policy.Candidate) bool { return c.Bar == fleet.BarNone && !c.Doubted }
 
 // lighter reports whether a is the better place for a request that matches nowhere.
 func lighter(a, b *policy.Candidate) bool {
@@ -237,7 +237,7 @@ func (d *Decision) add(snap *fleet.Snapshot, pool *fleet.Pool, position int) int
 	c.Trust, c.BlockSize = trust, size
 	standing := snap.Standing(h, d.scope, d.query.Tenant, d.Now)
 	c.Bar = standing.Bar
-	c.Available = standing.Bar == fleet.BarNone || standing.Bar == fleet.BarSuspect
+	c.Available = standing.Bar != fleet.BarUnavailable && standing.Bar != fleet.BarLimited
 	if c.Available {
 		c.Withheld = 1 - standing.Share
 		c.Doubted = c.Rank-w.Facts.FirstRank >= d.router.believed(w, d.usual)

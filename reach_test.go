@@ -110,6 +110,30 @@ func TestOneUsableWorkerOfALargeFleetIsFound(t *testing.T) {
 	}
 }
 
+// A worker that is suspect, or whose answers are useless, is asked only when no other worker of the whole fleet can be.
+func TestOneWorkerWithoutABarIsFoundInALargeFleet(t *testing.T) {
+	chat := fleet.ScopeOf("m", "/chat")
+	for what, bar := range map[string]func(*fleet.Fleet, fleet.WorkerID){
+		"useless": func(f *fleet.Fleet, id fleet.WorkerID) { f.ObserveScope(fleet.Holder(id), chat, fleet.OutcomeFailed, 1) },
+		"suspect": func(f *fleet.Fleet, id fleet.WorkerID) { f.Suspect(id, true, 1) },
+	} {
+		w := large(t, 100, warmpath.Options{})
+		for id := range fleet.WorkerID(100) {
+			if id != 73 {
+				bar(w.fleet, id)
+			}
+		}
+		for _, name := range []string{"kv_aware", "marginal", "least_load", "round_robin", "random", "power_of_two"} {
+			if d := w.route(warmpath.Request{Tokens: prompt(1, 500), Policy: name, Random: 99, Scope: chat, Now: 2}); d.Holder != 73 {
+				t.Errorf("%s, %s: %s", what, name, d)
+			}
+			if d := w.route(warmpath.Request{Tokens: prompt(1, 500), Policy: name, Exclude: []fleet.WorkerID{73}, Scope: chat, Now: 2}); d.Holder == 73 {
+				t.Errorf("%s, %s: the excluded worker was chosen", what, name)
+			}
+		}
+	}
+}
+
 func TestALargeFleetIsUsedInTurnAndAtRandom(t *testing.T) {
 	for name, spread := range map[string]int{"round_robin": 0, "random": 30} {
 		w := large(t, 100, warmpath.Options{})

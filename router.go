@@ -151,7 +151,7 @@ func (r *Router) choose(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool, req
 	d.noteMatches(pool, 0)
 	d.noteActive(snap)
 	choice := d.policy.Choose(&d.query, d.Candidates)
-	if partial && choice.Index < 0 { // none of those few can be used: look at all
+	if partial && (choice.Index < 0 || !eligible(&d.Candidates[choice.Index])) { // look at all for a better one
 		d.query.Turn = turn
 		d.begin(len(pool.Holders))
 		d.addAll(snap, pool)

@@ -34,12 +34,12 @@ type Candidate struct {
 	Rank      int // global data-parallel rank
 	Hash      uint64
 	Trust     fleet.Trust
-	Available bool // ready, and its breaker lets a request pass
-	// Bar is the reason why it gets no request, BarNone when there is none; a suspect is available but comes last.
-	// Withheld is the part of its share that it does not get during slow start, 0 to 1.
+	Available bool // a request may go there, if need be
+	// Bar is the reason why it gets no request, BarNone when there is none. A suspect, and a holder whose answers were
+	// useless, are available but come last.
 	Bar       fleet.Bar
-	Withheld  float64
-	Doubted   bool // its worker numbers more ranks than its answers show: this one gets a request when nobody else can
+	Withheld  float64 // the part of its share that it does not get during slow start, 0 to 1
+	Doubted   bool    // its worker numbers more ranks than its answers show: this one gets a request when nobody else can
 	Load      fleet.Load
 	BlockSize int // tokens of an engine block there; what Load.ContextBlocks counts
 

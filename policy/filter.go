@@ -42,7 +42,7 @@ type usable struct{}
 
 func (usable) Filter(q *Query, c []Candidate) int {
 	kept := 0
-	returning, doubted, suspect, saturated := false, false, false, false
+	returning, doubted, suspect, useless, saturated := false, false, false, false, false
 	for i := range c {
 		switch why := unusable(q, &c[i]); why {
 		case "":
@@ -57,6 +57,8 @@ func (usable) Filter(q *Query, c []Candidate) int {
 			doubted = true
 		case ReasonSuspect:
 			suspect = true
+		case ReasonUseless:
+			useless = true
 		case ReasonSaturated:
 			saturated = true
 		}
@@ -69,6 +71,8 @@ func (usable) Filter(q *Query, c []Candidate) int {
 		kept = readmit(c, ReasonDoubted)
 	case suspect && !saturated: // rather wait for one that works
 		kept = readmit(c, ReasonSuspect)
+	case useless && !saturated: // the best answer that is left
+		kept = readmit(c, ReasonUseless)
 	}
 	return kept
 }
@@ -106,6 +110,8 @@ func barred(q *Query, c *Candidate) string {
 		return unavailable[c.Bar]
 	case c.Bar == fleet.BarSuspect:
 		return ReasonSuspect
+	case c.Bar == fleet.BarUseless:
+		return ReasonUseless
 	case q.MaxRequests > 0 && c.Load.Requests >= int64(q.MaxRequests):
 		return ReasonSaturated
 	case c.Doubted && q.Target == "":
@@ -116,8 +122,8 @@ func barred(q *Query, c *Candidate) string {
 	return ""
 }
 
-var unavailable = [...]string{fleet.BarNone: ReasonUnavailable, fleet.BarUnavailable: ReasonUnavailable, fleet.BarUseless: ReasonUseless,
-	fleet.BarLimited: ReasonLimited, fleet.BarSuspect: ReasonSuspect}
+var unavailable = [...]string{fleet.BarNone: ReasonUnavailable, fleet.BarUnavailable: ReasonUnavailable,
+	fleet.BarLimited: ReasonLimited}
 
 // startsSlowly reports whether q is one of the requests that c does not get during slow start. All requests of a
 // session get the same result, so that the session does not move back and forth: as the share grows more sessions are

@@ -61,28 +61,34 @@ func TestSlowStartWorksForEveryPolicy(t *testing.T) {
 	})
 }
 
-func TestASuspectIsTheLastToBeAsked(t *testing.T) {
+func TestASuspectIsTheLastToBeAsked(t *testing.T) { lastToBeAsked(t, fleet.BarSuspect) }
+
+func TestAHolderWithUselessAnswersIsTheLastToBeAsked(t *testing.T) {
+	lastToBeAsked(t, fleet.BarUseless)
+}
+
+func lastToBeAsked(t *testing.T, bar fleet.Bar) {
 	eachAlone(t, func(t *testing.T, p *Policy) {
 		rnd := rand.New(rand.NewPCG(1, 2))
 		q := func() *Query { return &Query{Rank: -1, PromptTokens: 100, Random: rnd.Uint64(), MaxRequests: 10} }
 		for range 100 {
 			c := three()
-			c[0].Bar, c[2].Withheld = fleet.BarSuspect, 0.9
+			c[0].Bar, c[2].Withheld = bar, 0.9
 			c[1].Load.Requests = 5
 			if choice := p.Choose(q(), c); c[choice.Index].Holder == 0 {
-				t.Fatal("a suspect was chosen though others can take the request")
+				t.Fatal("it was chosen though others can take the request")
 			}
 		}
 		c := three()
 		for i := range c {
-			c[i].Bar = fleet.BarSuspect
+			c[i].Bar = bar
 		}
 		if choice := p.Choose(q(), c); choice.Index < 0 {
-			t.Error("nobody was chosen where all are suspects")
+			t.Error("nobody was chosen where there is no other")
 		}
 		c[1].Bar, c[1].Load.Requests = fleet.BarNone, 10
 		if choice := p.Choose(q(), c); choice.Index >= 0 {
-			t.Error("a suspect was chosen though another will have room")
+			t.Error("it was chosen though another will have room")
 		}
 	})
 }
