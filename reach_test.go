@@ -114,7 +114,9 @@ func TestOneUsableWorkerOfALargeFleetIsFound(t *testing.T) {
 func TestOneWorkerWithoutABarIsFoundInALargeFleet(t *testing.T) {
 	chat := fleet.ScopeOf("m", "/chat")
 	for what, bar := range map[string]func(*fleet.Fleet, fleet.WorkerID){
-		"useless": func(f *fleet.Fleet, id fleet.WorkerID) { f.ObserveScope(fleet.Holder(id), chat, fleet.OutcomeFailed, 1) },
+		"useless": func(f *fleet.Fleet, id fleet.WorkerID) {
+			f.ObserveScope(fleet.Holder(id), chat, fleet.OutcomeFailed, 1)
+		},
 		"suspect": func(f *fleet.Fleet, id fleet.WorkerID) { f.Suspect(id, true, 1) },
 	} {
 		w := large(t, 100, warmpath.Options{})

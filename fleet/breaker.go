@@ -11,7 +11,7 @@ const (
 	OutcomeUnknown Outcome = iota
 	// OutcomeServed: the worker did its part. An answer that refuses the request (4xx) counts: the worker is alive.
 	OutcomeServed
-	// OutcomeFailed: the worker is at fault: no connection, a reset, a 5xx answer, an answer cut short.
+	// OutcomeFailed: the worker is certainly at fault: it could not be reached, or other workers served what it did not.
 	OutcomeFailed
 )
 
@@ -27,8 +27,9 @@ func (o Outcome) String() string {
 
 // BreakerConfig tunes passive health. A zero field means its default.
 type BreakerConfig struct {
-	// Failures in a row that make a holder unavailable. Default 3: one is an accident and two happen when a client's
-	// request is retried; more would send too many requests into a dead engine between two active checks.
+	// Failures in a row that make a holder unavailable: connections that failed. Other failures are compared with other
+	// workers' answers first. Default 3: one is an accident and two happen when a client's request is retried; more would
+	// send too many requests into a dead engine between two active checks.
 	Failures int `yaml:"failures"`
 	// Delay until the first trial. Default 2 s, less than the interval of active checks, so that a hiccup costs little.
 	// It doubles with every failed trial up to MaxDelay.
@@ -67,10 +68,15 @@ func (c BreakerConfig) withDefaults() BreakerConfig {
 // The zero value is closed. It is not safe for concurrent use.
 type Breaker struct {
 	failures int   // in a row
-	trips    int   // times it opened since it was last closed
+	trips    int   // times it opened; forgotten after settled good answers
+	served   int   // good answers since it closed
 	until    int64 // no request passes before this time in Unix nanoseconds; 0 is closed
 	trial    bool  // the one request of the half-open state is on its way
 }
+
+// settled is the number of good answers after which a closed breaker forgets how often it opened. A worker that fails
+// one request in three passes most trials: without a memory it would be back after the shortest delay each time.
+const settled = rampServed
 
 // Closed reports whether all requests pass.
 func (b *Breaker) Closed() bool { return b.until == 0 }
@@ -89,20 +95,24 @@ func (b *Breaker) Begin(c BreakerConfig, now int64) {
 
 // Observe notes how a request ended at now.
 func (b *Breaker) Observe(c BreakerConfig, o Outcome, now int64) {
+	// Requests that were under way when it opened end one after the other and say nothing new.
+	if !b.Closed() && !b.trial && !b.Allows(now) {
+		return
+	}
 	switch o {
 	case OutcomeServed:
-		*b = Breaker{}
-	case OutcomeFailed:
-		// Requests that were under way when it opened fail one after the other and say nothing new.
-		if !b.Closed() && !b.trial && !b.Allows(now) {
-			return
+		b.failures, b.until, b.trial = 0, 0, false
+		if b.served++; b.trips == 0 || b.served >= settled {
+			*b = Breaker{}
 		}
+	case OutcomeFailed:
 		b.failures++
 		if b.failures < c.Failures && b.Closed() {
 			return
 		}
 		b.until = now + int64(c.delay(b.trips))
 		b.trips++
+		b.served = 0
 		b.trial = false
 	case OutcomeUnknown:
 		// A trial that proved nothing: the next request may be one at once.

@@ -40,6 +40,14 @@ func TestBreaker(t *testing.T) {
 			{0, "failed", true}, {0, "failed", true}, {0, "failed", false},
 			{2, "begin", false}, {3, "unknown", true}, {3, "begin", false},
 		},
+		"a good answer to a request under way when it opened proves nothing": {
+			{0, "failed", true}, {0, "failed", true}, {0, "failed", false},
+			{1, "served", false}, {2, "", true},
+		},
+		"who fails soon after a good trial stays away longer": {
+			{0, "failed", true}, {0, "failed", true}, {0, "failed", false},
+			{2, "begin", false}, {2, "served", true}, {2, "failed", true}, {2, "failed", true}, {2, "failed", false}, {5, "", false}, {6, "", true},
+		},
 		"requests under way when it opened do not lengthen the delay": {
 			{0, "failed", true}, {0, "failed", true}, {0, "failed", false},
 			{1, "failed", false}, {1, "failed", false}, {1, "failed", false}, {2, "", true},

@@ -53,7 +53,7 @@ type holderState struct {
 	servedAt     atomic.Int64 // when a good answer came last while there was a limit, Unix nanoseconds
 	limit        atomic.Pointer[limit]
 	suspect      atomic.Bool
-	scopes       atomic.Pointer[[]*scopeHealth] // in which it failed of late; nil is none. Replaced under mu
+	scopes       atomic.Pointer[map[Scope]*scopeHealth] // with trouble of late; nil is none. Replaced under mu
 
 	mu      sync.Mutex // guards breaker; nests inside Fleet.mu
 	breaker Breaker
@@ -242,20 +242,18 @@ func (f *Fleet) Observe(h Holder, o Outcome, now int64) {
 
 // begin records that a request in a scope is sent: it may be a trial of an open breaker.
 func (s *holderState) begin(c BreakerConfig, scope Scope, now int64) {
-	list := s.scopes.Load()
-	if s.blockedUntil.Load() == 0 && list == nil {
+	if s.blockedUntil.Load() == 0 && s.scopes.Load() == nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.breaker.Begin(c, now)
 	s.blockedUntil.Store(s.breaker.until)
-	if list == nil {
-		return
-	}
-	if x := find(*list, scope); x != nil {
-		x.breaker.Begin(c, now)
-		x.until.Store(x.breaker.until)
+	for _, scope := range [...]Scope{scope, EveryScope} {
+		if x := s.scope(scope); x != nil {
+			x.breaker.Begin(c, now)
+			x.until.Store(x.breaker.until)
+		}
 	}
 }
 

@@ -1,27 +1,33 @@
 package fleet
 
+import (
+	"cmp"
+	"slices"
+)
+
 // Useless is a scope in which a holder gets no requests but trials, as its answers there were useless.
 type Useless struct {
 	Scope Scope
 	Until int64 // the next trial, in Unix nanoseconds; in the past while no request has come that could be the trial
 }
 
-// Useless returns the scopes in which h gets no requests, at most mostScopes.
+// Useless returns the scopes in which h gets no requests, at most mostScopes, EveryScope first.
 func (s *Snapshot) Useless(h Holder) []Useless {
 	st := s.state(h)
 	if st == nil {
 		return nil
 	}
-	list := st.scopes.Load()
-	if list == nil {
+	scopes := st.scopes.Load()
+	if scopes == nil {
 		return nil
 	}
 	var out []Useless
-	for _, x := range *list {
+	for scope, x := range *scopes {
 		if until := x.until.Load(); until != 0 {
-			out = append(out, Useless{x.scope, until})
+			out = append(out, Useless{scope, until})
 		}
 	}
+	slices.SortFunc(out, func(a, b Useless) int { return cmp.Compare(b.Scope, a.Scope) }) // EveryScope first
 	return out
 }
 

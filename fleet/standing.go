@@ -1,7 +1,7 @@
 package fleet
 
 import (
-	"slices"
+	"maps"
 	"sync/atomic"
 	"time"
 )
@@ -9,6 +9,9 @@ import (
 // Scope is the hash of a request's model name and endpoint. A worker that is useless in one scope may serve the
 // others. The zero Scope is none.
 type Scope uint64
+
+// EveryScope stands for all scopes of a holder: a worker may be useless whatever it is asked.
+const EveryScope = ^Scope(0)
 
 // ScopeOf returns the scope of requests for a model name at an endpoint.
 func ScopeOf(model, endpoint string) Scope {
@@ -26,7 +29,7 @@ func ScopeOf(model, endpoint string) Scope {
 // Bar is the reason why a holder should get no request.
 type Bar uint8
 
-// The bars. A suspect still gets requests that no other holder can take.
+// The bars. A suspect, and a holder whose answers were useless, still get requests that no other holder can take.
 const (
 	BarNone        Bar = iota
 	BarUnavailable     // its worker is not ready, or its breaker is open
@@ -47,12 +50,12 @@ func (s *Snapshot) Standing(h Holder, scope Scope, tenant string, now int64) Sta
 		return Standing{Bar: BarUnavailable}
 	}
 	st := s.holders[h].state
-	var health *scopeHealth
-	if list := st.scopes.Load(); list != nil {
-		health = find(*list, scope)
+	var one, every *scopeHealth
+	if scopes := st.scopes.Load(); scopes != nil {
+		one, every = (*scopes)[scope], (*scopes)[EveryScope]
 	}
 	switch {
-	case health != nil && now < health.until.Load():
+	case one.leavesOut(now) || every.leavesOut(now):
 		return Standing{Bar: BarUseless}
 	case now < st.limit.Load().until(tenant):
 		return Standing{Bar: BarLimited}
@@ -60,35 +63,32 @@ func (s *Snapshot) Standing(h Holder, scope Scope, tenant string, now int64) Sta
 		return Standing{Bar: BarSuspect}
 	}
 	share := st.ramp.standing(now)
-	if health != nil {
-		share = min(share, health.ramp.standing(now))
+	if one != nil {
+		share = min(share, one.ramp.standing(now))
+	}
+	if every != nil {
+		share = min(share, every.ramp.standing(now))
 	}
 	return Standing{Share: share}
 }
 
 // scopeHealth is the passive health of one holder in one scope.
 type scopeHealth struct {
-	scope   Scope
 	until   atomic.Int64 // breaker.until, for readers
 	ramp    ramp
 	breaker Breaker // guarded by the holder's mu
 }
 
-// mostScopes bounds the scopes for which a holder's health is kept. When a holder fails in more scopes, the oldest is
-// forgotten and must be learned again.
-const mostScopes = 32
+// leavesOut reports whether no request of the scope may pass at now. A nil scopeHealth is a scope without trouble.
+func (x *scopeHealth) leavesOut(now int64) bool { return x != nil && now < x.until.Load() }
 
-func find(list []*scopeHealth, scope Scope) *scopeHealth {
-	for _, x := range list {
-		if x.scope == scope {
-			return x
-		}
-	}
-	return nil
-}
+// mostScopes bounds the scopes for which a holder's health is kept: more served names than a worker has adapters.
+// Beyond it the scope that returns first is forgotten.
+const mostScopes = 1024
 
-// ObserveScope records the outcome of a request in a scope at h, at now, for the passive health of that scope alone.
-// OutcomeFailed means that another worker answered the same request better. It returns what that changed.
+// ObserveScope records a request in a scope at h, at now, for the passive health of that scope alone. OutcomeFailed
+// leaves the holder out at once: the caller has compared its answers with other workers'. OutcomeUnknown lets another
+// request be the trial. It returns what that changed.
 func (f *Fleet) ObserveScope(h Holder, scope Scope, o Outcome, now int64) ScopeChange {
 	s := f.Snapshot().state(h)
 	if s != nil && o == OutcomeServed && s.limit.Load() != nil {
@@ -99,25 +99,20 @@ func (f *Fleet) ObserveScope(h Holder, scope Scope, o Outcome, now int64) ScopeC
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var list []*scopeHealth
-	if old := s.scopes.Load(); old != nil {
-		list = *old
-	}
-	x := find(list, scope)
+	x := s.scope(scope)
 	if x == nil {
 		if o != OutcomeFailed {
 			return ScopeUnchanged
 		}
-		x = &scopeHealth{scope: scope}
-		longer := append(slices.Clone(list[max(len(list)+1-mostScopes, 0):]), x)
-		list = longer
-		s.scopes.Store(&longer)
+		x = s.addScope(scope)
 	}
+	config := f.config.Breaker
+	config.Failures = 1
 	closed := x.breaker.Closed()
-	observe(&x.breaker, &x.ramp, f.config.Breaker, o, now)
+	observe(&x.breaker, &x.ramp, config, o, now)
 	x.until.Store(x.breaker.until)
 	if x.breaker == (Breaker{}) && x.ramp.share(now) == 1 {
-		s.scopes.Store(without(list, x))
+		s.removeScope(scope)
 	}
 	switch {
 	case closed && !x.breaker.Closed():
@@ -128,18 +123,44 @@ func (f *Fleet) ObserveScope(h Holder, scope Scope, o Outcome, now int64) ScopeC
 	return ScopeUnchanged
 }
 
-// without returns list without x, nil when the result is empty.
-func without(list []*scopeHealth, x *scopeHealth) *[]*scopeHealth {
-	if len(list) == 1 {
+// scope returns the health in a scope, nil where there was no trouble.
+func (s *holderState) scope(scope Scope) *scopeHealth {
+	scopes := s.scopes.Load()
+	if scopes == nil {
 		return nil
 	}
-	rest := make([]*scopeHealth, 0, len(list)-1)
-	for _, other := range list {
-		if other != x {
-			rest = append(rest, other)
-		}
+	return (*scopes)[scope]
+}
+
+// addScope adds a scope without trouble. s.mu is held, as for removeScope; readers keep the map that they have.
+func (s *holderState) addScope(scope Scope) *scopeHealth {
+	scopes := map[Scope]*scopeHealth{}
+	if old := s.scopes.Load(); old != nil {
+		scopes = maps.Clone(*old)
 	}
-	return &rest
+	if len(scopes) >= mostScopes {
+		var first Scope
+		for at, x := range scopes {
+			if at != EveryScope && (first == 0 || x.until.Load() < scopes[first].until.Load()) {
+				first = at
+			}
+		}
+		delete(scopes, first)
+	}
+	x := &scopeHealth{}
+	scopes[scope] = x
+	s.scopes.Store(&scopes)
+	return x
+}
+
+func (s *holderState) removeScope(scope Scope) {
+	scopes := maps.Clone(*s.scopes.Load())
+	delete(scopes, scope)
+	if len(scopes) == 0 {
+		s.scopes.Store(nil)
+		return
+	}
+	s.scopes.Store(&scopes)
 }
 
 // observe passes an outcome to a breaker, and begins a ramp when the breaker closes.

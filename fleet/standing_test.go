@@ -15,10 +15,9 @@ func TestAHolderMayBeUselessForOneScopeAlone(t *testing.T) {
 	f := New(Config{})
 	f.Put("http://a", serving("m", 1))
 	chat, embed := ScopeOf("m", "/chat"), ScopeOf("m", "/embeddings")
-	for range 3 {
-		f.ObserveScope(0, embed, OutcomeFailed, second)
-		f.ObserveScope(0, chat, OutcomeServed, second)
-	}
+	f.ObserveScope(0, embed, OutcomeFailed, second)
+	f.ObserveScope(0, chat, OutcomeServed, second)
+	f.ObserveScope(0, embed, OutcomeServed, second) // it was under way
 	if got := barOf(f, 0, embed, "", second); got != BarUseless {
 		t.Errorf("embeddings: bar %d, want useless", got)
 	}
@@ -57,6 +56,35 @@ func TestScopesInTroubleAreBounded(t *testing.T) {
 	}
 	if n := len(*f.holders[0].state.scopes.Load()); n != mostScopes {
 		t.Errorf("%d scopes are remembered, want %d", n, mostScopes)
+	}
+}
+
+// A worker may be useless whatever it is asked, and serve more model names than scopes are kept.
+func TestAHolderMayBeUselessForEveryScope(t *testing.T) {
+	f := New(Config{})
+	f.Put("http://a", serving("m", 1))
+	f.ObserveScope(0, EveryScope, OutcomeFailed, second)
+	for i := range 3 {
+		if got := barOf(f, 0, ScopeOf(fmt.Sprint("adapter", i), "/chat"), "", second); got != BarUseless {
+			t.Errorf("adapter %d: bar %d, want useless", i, got)
+		}
+	}
+	for i := range 2 * mostScopes {
+		f.ObserveScope(0, ScopeOf(fmt.Sprint("adapter", i), "/chat"), OutcomeFailed, second)
+	}
+	if got := f.Snapshot().Useless(0); len(got) != mostScopes || got[0].Scope != EveryScope {
+		t.Errorf("%d scopes, the first is %x", len(got), got[0].Scope)
+	}
+	var trial Reservation
+	chat := ScopeOf("m", "/chat")
+	f.Reserve(&trial, 0, Work{Scope: chat}, 3*second)
+	if got := barOf(f, 0, ScopeOf("n", "/chat"), "", 3*second); got != BarUseless {
+		t.Errorf("during the trial: bar %d", got)
+	}
+	trial.Release(3 * second)
+	f.ObserveScope(0, EveryScope, OutcomeServed, 3*second)
+	if got := f.Snapshot().Standing(0, chat, "", 3*second); got.Bar != BarNone || got.Share != firstShare {
+		t.Errorf("after a good trial: %+v", got)
 	}
 }
 
@@ -111,7 +139,7 @@ func TestAHolderThatReturnsEarnsItsShare(t *testing.T) {
 	for name, away := range map[string]func(f *Fleet, id WorkerID, now int64){
 		"its breaker closes": func(f *Fleet, _ WorkerID, now int64) {
 			for range 3 {
-				f.Observe(0, OutcomeFailed, now)
+				f.Observe(0, OutcomeFailed, now-2*second)
 			}
 			f.Observe(0, OutcomeServed, now)
 		},

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -9,35 +10,87 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// evidence is the recent share of useless answers of each worker, by scope. It separates a worker's fault from the
-// client's: a refusal that all workers give alike is the client's fault. When one worker refuses more often than the
-// best other worker, the fault is open until another worker has answered the same request. evidence is safe for
-// concurrent use, and costs one atomic load as long as no answer was useless.
+// evidence is how each worker answered of late, by scope. It separates a worker's fault from the client's in two ways. A
+// useless answer to a request that can be repeated is the worker's fault when another worker served the same request,
+// and the client's when another worker gave the same answer. An answer that was lost, such as a stream that broke, cannot
+// be repeated: a worker is at fault when it loses far more answers than the best other worker. evidence is safe for
+// concurrent use, and costs one atomic load as long as no answer was useless or lost.
 type evidence struct {
-	open   atomic.Bool // an answer was useless once
+	open   atomic.Bool // an answer was useless or lost once
 	mu     sync.Mutex  // guards the rest
-	scopes map[fleet.Scope]map[fleet.WorkerID]*conduct
-	order  []fleet.Scope // the scopes, the oldest first
+	scopes map[fleet.Scope]*scopeEvidence
+	order  []fleet.Scope           // the scopes, the oldest first
+	rows   map[fleet.WorkerID]*row // of all scopes together: a worker may be useless in more than are remembered
+}
+
+// row is the latest answers of a worker, in any scope, as long as another worker bettered each of them.
+type row struct {
+	incarnation uint64
+	answers     int
+	first       fleet.Scope
+	mixed       bool // they are of several scopes
+}
+
+// scopeEvidence is the conduct of the workers in one scope.
+type scopeEvidence struct {
+	workers map[fleet.WorkerID]*conduct
+	passed  int // refusals that known took for the requests' fault
 }
 
 // conduct is the quality of a worker's recent answers in a scope.
 type conduct struct {
-	incarnation uint64  // of the worker: another process may behave otherwise
-	share       float64 // of useless answers among the last few
-	answers     int     // at most memory
+	incarnation uint64 // of the worker: another process may behave otherwise
+	useless     share  // of all answers, whoever was at fault
+	blamed      share  // of good answers and those that another worker bettered
+	lost        share  // of good answers and those that were lost
+	blamedRow   int    // answers blamed in a row
 }
 
+// share is the part of the recent answers that was bad. Older answers count less and less.
+type share struct {
+	part float64
+	of   int // answers, at most the memory
+}
+
+func (s *share) note(bad float64, memory int) {
+	s.of = min(s.of+1, memory)
+	s.part += (bad - s.part) / float64(s.of)
+}
+
+// count returns about how many of the answers were bad.
+func (s *share) count() int { return int(math.Round(s.part * float64(s.of))) }
+
 const (
-	memory = 16 // answers that a share is of, about
+	memory     = 16  // answers that a share is of, about: a worker that turns useless is known after half as many
+	longMemory = 128 // the same for lost answers, which are compared
 	// enough is the number of answers from which on another worker's share counts.
 	enough = 4
+	// few is the number of bad answers below which no worker is left out: one is an accident, and two happen. Blamed
+	// answers must come in a row, as a request that one worker refuses may be the client's choice.
+	few = 3
+	// fewEvery is the same for all scopes together. They must be of several scopes: a worker may be useless in one.
+	fewEvery = 4 * few
 	// mostScopes bounds the remembered scopes; each served model name has two. Beyond the bound the oldest scope is
 	// forgotten.
 	mostScopes = 1024
-	// usual is the share of useless answers from which on a worker is distrusted in a scope. Below it the requests
-	// may be at fault. A client that knows requests which only one worker refuses must not be able to exclude that
-	// worker, unless it sends half of the worker's traffic.
+	// usual is the share of useless answers from which on a worker is distrusted in a scope, and the share of blamed
+	// ones from which on it is left out. Below it requests are served by another worker. A client that knows requests
+	// which only one worker refuses must not be able to exclude that worker, unless it sends half of its traffic.
 	usual = 0.5
+	// apart is the share of blamed answers from which on a refusal always gets a second opinion.
+	apart = 0.05
+	// alike and above: a worker's share of useless answers is like another's when it is at most so many times the
+	// other's, and at most so much above it. Twice, or 0.1 more, would often be chance: the shares are of few answers.
+	alike = 3
+	above = 0.3
+	// sampled: of the refusals that seem to be the requests' fault, one in so many gets a second opinion all the same.
+	// A worker that turns useless among bad requests is so found.
+	sampled = 16
+	// reason is the share of lost answers from which on a worker is left out while no other one can be compared.
+	reason = 0.1
+	// deviations is the difference between two workers' shares of lost answers that is no accident, in its standard
+	// deviations: by chance one difference in 4,000 is larger.
+	deviations = 3.5
 )
 
 // served records a good answer.
@@ -46,53 +99,124 @@ func (e *evidence) served(scope fleet.Scope, w *fleet.Worker) {
 		return
 	}
 	e.mu.Lock()
-	if workers := e.scopes[scope]; workers != nil {
-		note(workers, w, 0)
+	defer e.mu.Unlock()
+	delete(e.rows, w.ID)
+	if s := e.scopes[scope]; s != nil {
+		c := s.of(w)
+		c.useless.note(0, memory)
+		c.blamed.note(0, memory)
+		c.lost.note(0, longMemory)
+		c.blamedRow = 0
 	}
-	e.mu.Unlock()
 }
 
 // useless records a useless answer. all are the workers that serve the scope's model: others are forgotten.
 func (e *evidence) useless(scope fleet.Scope, w *fleet.Worker, all []*fleet.Worker) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	workers := e.scopes[scope]
-	if workers == nil {
-		if e.scopes == nil {
-			e.scopes = map[fleet.Scope]map[fleet.WorkerID]*conduct{}
-		}
-		if len(e.order) >= mostScopes {
-			delete(e.scopes, e.order[0])
-			e.order = e.order[1:]
-		}
-		workers = map[fleet.WorkerID]*conduct{}
-		e.scopes[scope], e.order = workers, append(e.order, scope)
-		e.open.Store(true)
-	}
-	note(workers, w, 1)
-	if len(workers) > len(all) {
-		maps.DeleteFunc(workers, func(id fleet.WorkerID, _ *conduct) bool {
+	s := e.scope(scope)
+	s.of(w).useless.note(1, memory)
+	if len(s.workers) > len(all) {
+		maps.DeleteFunc(s.workers, func(id fleet.WorkerID, _ *conduct) bool {
 			return !slices.ContainsFunc(all, func(w *fleet.Worker) bool { return w.ID == id })
 		})
 	}
 }
 
+// blame records that another worker served a request to which w's answer was useless. It reports whether w should be
+// left out of the scope, and of all scopes.
+func (e *evidence) blame(scope fleet.Scope, w *fleet.Worker) (here, everywhere bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c := e.scope(scope).of(w)
+	c.blamed.note(1, memory)
+	c.blamedRow++
+	r := e.rows[w.ID]
+	if r == nil || r.incarnation != w.Incarnation {
+		if e.rows == nil {
+			e.rows = map[fleet.WorkerID]*row{}
+		}
+		r = &row{incarnation: w.Incarnation, first: scope}
+		e.rows[w.ID] = r
+	}
+	r.answers++
+	r.mixed = r.mixed || scope != r.first
+	return c.blamed.part >= usual && c.blamedRow >= few, r.mixed && r.answers >= fewEvery
+}
+
+// lose records an answer of w that was lost and could not be repeated. all are the workers that serve the scope's model.
+// It reports whether w loses far more answers than the best of the others.
+func (e *evidence) lose(scope fleet.Scope, w *fleet.Worker, all []*fleet.Worker) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.scope(scope)
+	own := s.of(w)
+	own.lost.note(1, longMemory)
+	var best, together share
+	for _, other := range all {
+		if other.ID == w.ID {
+			continue
+		}
+		c := s.look(other).lost
+		if c.of >= 2*enough && (best.of == 0 || c.part < best.part) {
+			best = c
+		}
+		together.part += c.part * float64(c.of)
+		together.of += c.of
+	}
+	if best.of == 0 && together.of > 0 { // none has answers enough alone
+		best = share{together.part / float64(together.of), together.of}
+	}
+	return own.lost.count() >= few && own.standsOut(best)
+}
+
+// standsOut reports whether a worker loses more answers than another one, and not by chance (two-proportion z-test).
+// A worker that answers almost all requests cannot be compared: others should get some, if there is a reason.
+func (c *conduct) standsOut(other share) bool {
+	if other.of < c.lost.of/4 || other.of == 0 {
+		return c.lost.part >= reason
+	}
+	p, n, q, m := c.lost.part, float64(c.lost.of), other.part, float64(other.of)
+	mean := (p*n + q*m) / (n + m)
+	return p-q >= deviations*math.Sqrt(mean*(1-mean)*(1/n+1/m))
+}
+
+// apart reports whether another worker bettered w's answers in the scope of late: refusals may be w's fault, however
+// many bad requests there are.
+func (e *evidence) apart(scope fleet.Scope, w *fleet.Worker) bool {
+	if !e.open.Load() {
+		return false
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.conduct(scope, w).blamed.part >= apart
+}
+
 // known reports whether a worker's useless answers in a scope are known to be the requests' fault: each of the other
-// workers has given enough answers, and their share of useless ones is at least half of w's.
+// workers has given enough answers, their share of useless ones is like w's, and nobody bettered w's
+// answers. One in sampled is called unknown, to find out whether that still holds.
 func (e *evidence) known(scope fleet.Scope, w *fleet.Worker, others []*fleet.Worker) bool {
 	if !e.open.Load() || len(others) == 0 {
 		return false
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	workers := e.scopes[scope]
-	own := of(workers, w).share
+	s := e.scopes[scope]
+	if s == nil {
+		return false
+	}
+	own := s.look(w)
+	if own.blamed.part >= apart {
+		return false
+	}
 	for _, other := range others {
-		if c := of(workers, other); c.answers < enough || c.share == 0 || 2*c.share < own {
+		if c := s.look(other); c.useless.of < enough || c.useless.part == 0 ||
+			own.useless.part > min(alike*c.useless.part, c.useless.part+above) {
 			return false
 		}
 	}
-	return true
+	s.passed++
+	return s.passed%sampled != 0
 }
 
 // distrusted reports whether a worker's share of useless answers in a scope is at least usual.
@@ -102,26 +226,55 @@ func (e *evidence) distrusted(scope fleet.Scope, w *fleet.Worker) bool {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return of(e.scopes[scope], w).share >= usual
+	return e.conduct(scope, w).useless.part >= usual
 }
 
-// of returns a worker's conduct, the zero conduct when nothing is known about its present process.
-func of(workers map[fleet.WorkerID]*conduct, w *fleet.Worker) conduct {
-	if c := workers[w.ID]; c != nil && c.incarnation == w.Incarnation {
+// conduct returns a worker's conduct in a scope. e.mu is held, as for scope.
+func (e *evidence) conduct(scope fleet.Scope, w *fleet.Worker) conduct {
+	if s := e.scopes[scope]; s != nil {
+		return s.look(w)
+	}
+	return conduct{}
+}
+
+// scope returns a scope's evidence, made on first use.
+func (e *evidence) scope(scope fleet.Scope) *scopeEvidence {
+	if s := e.scopes[scope]; s != nil {
+		return s
+	}
+	if e.scopes == nil {
+		e.scopes = map[fleet.Scope]*scopeEvidence{}
+	}
+	if len(e.order) >= mostScopes {
+		delete(e.scopes, e.order[0])
+		e.order = e.order[1:]
+	}
+	s := &scopeEvidence{}
+	e.scopes[scope], e.order = s, append(e.order, scope)
+	e.open.Store(true)
+	return s
+}
+
+// look returns a worker's conduct, the zero conduct when nothing is known about its present process.
+func (s *scopeEvidence) look(w *fleet.Worker) conduct {
+	if c := s.workers[w.ID]; c != nil && c.incarnation == w.Incarnation {
 		return *c
 	}
 	return conduct{}
 }
 
-// note adds an answer: 1 is useless, 0 is good. Answers of a process that has ended since do not count.
-func note(workers map[fleet.WorkerID]*conduct, w *fleet.Worker, useless float64) {
-	c := workers[w.ID]
+// of returns a worker's conduct to be added to. Answers of a process that has ended since go nowhere.
+func (s *scopeEvidence) of(w *fleet.Worker) *conduct {
+	c := s.workers[w.ID]
 	if c == nil || c.incarnation < w.Incarnation {
+		if s.workers == nil {
+			s.workers = map[fleet.WorkerID]*conduct{}
+		}
 		c = &conduct{incarnation: w.Incarnation}
-		workers[w.ID] = c
+		s.workers[w.ID] = c
 	}
-	if c.incarnation == w.Incarnation {
-		c.answers = min(c.answers+1, memory)
-		c.share += (useless - c.share) / float64(c.answers)
+	if c.incarnation > w.Incarnation {
+		return &conduct{}
 	}
+	return c
 }

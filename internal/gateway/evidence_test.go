@@ -32,7 +32,7 @@ func TestEvidenceIsOfThePresentWorkers(t *testing.T) {
 		t.Error("an answer of the ended process counts against the new one")
 	}
 	e.useless(1, &fleet.Worker{ID: 3}, []*fleet.Worker{c, {ID: 3}})
-	if n := len(e.scopes[1]); n != 2 {
+	if n := len(e.scopes[1].workers); n != 2 {
 		t.Errorf("%d workers are remembered, two are left", n)
 	}
 }

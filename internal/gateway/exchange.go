@@ -55,6 +55,8 @@ type exchange struct {
 	doubts   []doubt
 	opinions int             // extra attempts taken from the budget of second opinions
 	granted  bool            // one of them is for the answer being judged
+	judged   bool            // inherent is known of that answer
+	inherent bool            // it is useless because of the request
 	peers    []*fleet.Worker // scratch of others
 	odd      bool            // the answer names another model than was asked for, as others' do
 	routed   bool            // a worker was asked: the request is finished, not refused
@@ -217,7 +219,7 @@ func (x *exchange) decide(ctx context.Context) (*warmpath.Decision, error) {
 
 // try asks the decision's worker. The reservation is released when it returns.
 func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
-	x.decision, x.routed, x.granted = d, true, false
+	x.decision, x.routed, x.granted, x.judged = d, true, false, false
 	if x.rec.Attempts++; x.rec.Attempts == 1 {
 		x.g.opinions.earn()
 		x.g.rescues.earn()
@@ -341,6 +343,7 @@ func (x *exchange) tokens(n int, at time.Time) {
 
 // settle ends the request with the last attempt's result: it answers where nothing was answered yet, and books.
 func (x *exchange) settle(ctx context.Context, r *proxy.Result) {
+	x.giveUpDoubts()
 	x.rec.Status, x.rec.Finish = r.Status, r.Class.String()
 	x.abort = r.Abort
 	if u := &r.Usage; u.Seen {

@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -94,15 +95,27 @@ func TestRescuesStayWithinTheirBudget(t *testing.T) {
 	again := make(chan struct{})
 	var waiting atomic.Int64
 	g := serve(t, func(s *settings) { s.policy = "round_robin" }, frozen(t, &waiting, again), worker(t, plain))
-	for range 300 {
+	for range 400 {
 		clients.Go(func() { _, _, _ = g.try(context.Background(), chat) })
 	}
-	wait(t, "half of them wait", func() bool { return waiting.Load() == 150 })
+	wait(t, "half of them wait", func() bool { return waiting.Load() == 200 })
 	g.fleet.Suspect(0, true, time.Now().UnixNano())
-	wait(t, "the budget is used up", func() bool { return strings.Contains(g.metrics(t), `reason="suspect"`) && !gateway.Rescues(g.Gateway) })
-	if n := g.fleet.Snapshot().Load(0).Requests; n < 150-100-30 {
-		t.Errorf("%d of 150 requests wait on at the frozen worker: more than the budget were taken away", n)
+	expect := func(left int64) {
+		t.Helper()
+		var n int64
+		wait(t, fmt.Sprintf("%d of 200 requests wait on at the frozen worker", left), func() bool {
+			n = g.fleet.Snapshot().Load(0).Requests
+			return n <= left && !gateway.Rescues(g.Gateway)
+		})
+		if n < left {
+			t.Errorf("%d of 200 requests wait on at the frozen worker, want %d", n, left)
+		}
 	}
+	expect(100) // a hundred at once
+	for range 300 {
+		g.post(t, chat)
+	}
+	expect(70) // and a tenth of the traffic
 	close(again)
 	clients.Wait()
 }

@@ -27,18 +27,29 @@ func (s *scopeNames) note(scope fleet.Scope, n LeftOut) {
 	s.names[scope] = LeftOut{api.Bounded(n.Model), api.Bounded(n.Endpoint)}
 }
 
-// ScopeName returns the model name and the endpoint of a scope in which a worker was left out; empty when they are not
-// remembered.
+// everyName is what stands for the names of all scopes.
+var everyName = LeftOut{"*", "*"}
+
+// ScopeName returns the model name and the endpoint of a scope in which a worker was left out, "*" for all of them;
+// empty when they are not remembered.
 func (g *Gateway) ScopeName(scope fleet.Scope) LeftOut {
+	if scope == fleet.EveryScope {
+		return everyName
+	}
 	g.scopeNames.mu.Lock()
 	defer g.scopeNames.mu.Unlock()
 	return g.scopeNames.names[scope]
 }
 
-// observeScope records an outcome in the request's scope. It logs when that leaves the holder out there, or ends it. v
-// is the answer that the outcome is about.
-func (x *exchange) observeScope(h fleet.Holder, o fleet.Outcome, v verdict, now int64) {
-	scope := x.prepared.route.Scope
+// observeScopes records an outcome in the request's scope and in all scopes together.
+func (x *exchange) observeScopes(h fleet.Holder, o fleet.Outcome, v verdict, now int64) {
+	x.observeScope(h, x.prepared.route.Scope, o, v, now)
+	x.observeScope(h, fleet.EveryScope, o, v, now)
+}
+
+// observeScope records an outcome in a scope. It logs when that leaves the holder out there, or ends it. v is the answer
+// that the outcome is about.
+func (x *exchange) observeScope(h fleet.Holder, scope fleet.Scope, o fleet.Outcome, v verdict, now int64) {
 	change := x.g.Fleet.ObserveScope(h, scope, o, now)
 	if change == fleet.ScopeUnchanged {
 		return
@@ -49,12 +60,20 @@ func (x *exchange) observeScope(h fleet.Holder, o fleet.Outcome, v verdict, now 
 		return
 	}
 	name := LeftOut{x.prepared.read.Model, x.dialect.Path()}
+	if scope == fleet.EveryScope {
+		name = everyName
+	}
 	log := x.g.Log.With("worker", w.URL, "rank", snap.Rank(h), "model", api.Bounded(name.Model), "endpoint", name.Endpoint)
 	if change == fleet.ScopeReadmitted {
 		log.Info("worker gets requests again for this model and endpoint: a trial was answered well")
 		return
 	}
-	x.g.scopeNames.note(scope, name)
-	log.Warn("worker gets no requests for this model and endpoint: its answers were useless, another worker's were not",
-		"answer", retryReasons[v])
+	if scope != fleet.EveryScope {
+		x.g.scopeNames.note(scope, name)
+	}
+	why := "its answers were useless, another worker's were not"
+	if v == lost {
+		why = "it loses more answers than another worker"
+	}
+	log.Warn("worker gets no requests for this model and endpoint: "+why, "answer", retryReasons[v])
 }

@@ -16,12 +16,14 @@ type verdict uint8
 
 const (
 	good    verdict = iota // also: not caused by the worker
-	failed                 // certainly the worker's fault: no connection, an answer cut short, 503
+	failed                 // the worker was not reached: certainly its fault
+	lost                   // cut short behind its first byte: the request cannot be repeated
 	limited                // 429
-	// The next three may be the request's fault or the worker's: another worker's answer decides. Two workers with
+	// The next four may be the request's fault or the worker's: another worker's answer decides. Two workers with
 	// the same verdict show the request's fault, unless a third worker may do better.
+	cut     // cut short before its first byte; 502, 503, 504
 	refused // 3xx, 4xx
-	broken  // 5xx except 502, 503 and 504
+	broken  // other 5xx
 	useless // 200 without an answer of the dialect
 )
 
@@ -35,10 +37,14 @@ func verdictOf(r *proxy.Result) verdict {
 		return useless
 	case r.Class == proxy.EngineError && r.Answer != nil:
 		return broken
-	case r.Class.WorkerFault() || r.Class == proxy.Useless:
+	case r.Class == proxy.Refused && r.Answer == nil && !r.FirstByte:
 		return failed
+	case !r.Class.WorkerFault() && r.Class != proxy.Useless:
+		return good
+	case r.FirstByte:
+		return lost
 	}
-	return good
+	return cut
 }
 
 // retryReason returns the reason by which a retry is counted.
@@ -50,7 +56,8 @@ func retryReason(r *proxy.Result) string {
 }
 
 // retryReasons are the reasons by verdict. A retry after a good verdict is due to a failure of this machine.
-var retryReasons = [...]string{good: "local", failed: "failed", limited: "limited", refused: "refused", broken: "broken", useless: "useless"}
+var retryReasons = [...]string{good: "local", failed: "failed", lost: "failed", limited: "limited", cut: "failed", refused: "refused",
+	broken: "broken", useless: "useless"}
 
 // doubt is an answer whose fault another worker's answer decides.
 type doubt struct {
@@ -73,10 +80,16 @@ func (x *exchange) weigh(h fleet.Holder, w *fleet.Worker, last *proxy.Result) (a
 	case good:
 		if last.Class == proxy.Success {
 			x.believe(h, w, now)
+		} else {
+			x.observeScopes(h, fleet.OutcomeUnknown, k, now)
 		}
 		return last.Retryable
 	case failed:
+		x.observeScopes(h, fleet.OutcomeUnknown, k, now)
 		return last.Retryable
+	case lost:
+		x.lose(h, w, now)
+		return false
 	case limited:
 		wait := last.RetryAfter
 		if wait <= 0 {
@@ -85,21 +98,21 @@ func (x *exchange) weigh(h fleet.Holder, w *fleet.Worker, last *proxy.Result) (a
 		for _, h := range w.Holders {
 			x.g.Fleet.Limit(h, x.prepared.route.Tenant, now+int64(min(wait, maxLimit)), now)
 		}
+		x.observeScopes(h, fleet.OutcomeUnknown, k, now)
 		return true
 	}
 	scope := x.prepared.route.Scope
 	x.g.evidence.useless(scope, w, x.serving())
-	known := x.g.evidence.known(scope, w, x.others(w))
-	for _, d := range x.doubts {
-		if d.verdict == k && !x.mayAskOn(w) {
-			x.doubts = x.doubts[:0] // the request's fault: no worker is blamed
-			return false
-		}
-	}
-	if !last.Retryable || known || k == refused && !x.opinion() {
+	known := k != cut && x.known(w)
+	alike := slices.ContainsFunc(x.doubts, func(d doubt) bool { return d.verdict == k })
+	x.doubts = append(x.doubts, doubt{h, w, k})
+	if known || alike && !x.mayAskOn(w) {
+		x.acquit(now)
 		return false
 	}
-	x.doubts = append(x.doubts, doubt{h, w, k})
+	if !last.Retryable || k == refused && !x.g.evidence.apart(scope, w) && !x.opinion() {
+		return false
+	}
 	x.avoid(w)
 	return true
 }
@@ -111,6 +124,46 @@ func (x *exchange) serving() []*fleet.Worker {
 		return nil
 	}
 	return pool.Workers
+}
+
+// known reports whether a useless answer of w is known to be the request's fault. It is decided once an attempt.
+func (x *exchange) known(w *fleet.Worker) bool {
+	if !x.judged {
+		x.judged, x.inherent = true, x.g.evidence.known(x.prepared.route.Scope, w, x.others(w))
+	}
+	return x.inherent
+}
+
+// lose records an answer that was lost. A client that named the worker, or its rank, says nothing by it: it may know
+// requests that break any worker.
+func (x *exchange) lose(h fleet.Holder, w *fleet.Worker, now int64) {
+	q := &x.prepared.route
+	named := q.Target != "" || x.prepared.rankChosen
+	if !named && x.g.evidence.lose(q.Scope, w, x.serving()) && len(x.others(w)) > 0 {
+		x.observeScope(h, q.Scope, fleet.OutcomeFailed, lost, now)
+	} else {
+		x.observeScopes(h, fleet.OutcomeUnknown, lost, now)
+	}
+}
+
+// acquit ends the search for another answer: no worker is blamed.
+func (x *exchange) acquit(now int64) {
+	for _, d := range x.doubts {
+		x.observeScopes(d.holder, fleet.OutcomeUnknown, d.verdict, now)
+	}
+	x.doubts = x.doubts[:0]
+}
+
+// giveUpDoubts ends the doubts of a request that no worker served. A single worker that gave no answer lost the request.
+func (x *exchange) giveUpDoubts() {
+	now := time.Now().UnixNano()
+	if len(x.doubts) == 1 && x.doubts[0].verdict == cut && x.rec.Attempts == 1 {
+		d := x.doubts[0]
+		x.doubts = x.doubts[:0]
+		x.lose(d.holder, d.worker, now)
+		return
+	}
+	x.acquit(now)
 }
 
 // opinion takes an extra attempt from the budget of second opinions, once for each attempt. It is given back when
@@ -190,10 +243,17 @@ func (x *exchange) believe(h fleet.Holder, w *fleet.Worker, now int64) {
 	} else {
 		x.g.evidence.served(scope, w)
 	}
-	x.observeScope(h, fleet.OutcomeServed, good, now)
+	x.observeScopes(h, fleet.OutcomeServed, good, now)
 	for _, d := range x.doubts {
-		if x.g.evidence.distrusted(scope, d.worker) {
-			x.observeScope(d.holder, fleet.OutcomeFailed, d.verdict, now)
+		here, everywhere := x.g.evidence.blame(scope, d.worker)
+		if here {
+			x.observeScope(d.holder, scope, fleet.OutcomeFailed, d.verdict, now)
+		}
+		if everywhere {
+			x.observeScope(d.holder, fleet.EveryScope, fleet.OutcomeFailed, d.verdict, now)
+		}
+		if !here && !everywhere {
+			x.observeScopes(d.holder, fleet.OutcomeUnknown, d.verdict, now)
 		}
 	}
 	if len(x.doubts) > 0 {
@@ -215,7 +275,7 @@ func (x *exchange) knows(name []byte) bool {
 	if ok && pool.Model == d.Base && pool.LoRA == d.LoRA {
 		return true
 	}
-	x.odd = !x.othersCan(d) || x.g.evidence.known(x.prepared.route.Scope, d.Worker, x.others(d.Worker)) ||
+	x.odd = !x.othersCan(d) || x.known(d.Worker) ||
 		len(x.doubts) > 0 && !x.mayAskOn(d.Worker)
 	if x.odd {
 		x.doubts = x.doubts[:0]

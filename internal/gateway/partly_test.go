@@ -1,0 +1,329 @@
+package gateway_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// oneIn is a worker that gives the useless answer to one request in n at random, and serves the others, all at once.
+func oneIn(n int, answer http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case rand.IntN(n) == 0:
+			answer(w, r)
+		case r.Header.Get("X-Streams") != "":
+			streaming(w, r)
+		default:
+			plain(w, r)
+		}
+	}
+}
+
+// breaks is a worker that closes the connection in place of an answer.
+func breaks(_ http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	panic(http.ErrAbortHandler)
+}
+
+// breaksOff is a worker that closes the connection behind the first event of its stream.
+func breaksOff(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	w.Header().Set("Content-Type", "text/event-stream")
+	_, _ = io.WriteString(w, firstChunk)
+	w.(http.Flusher).Flush()
+	panic(http.ErrAbortHandler)
+}
+
+// load sends requests from 16 clients at once and returns how many failed. headers returns those of request i.
+func (f *fixture) load(requests int64, body string, headers func(i int64) []string) (failures int64) {
+	var next, failed atomic.Int64
+	var clients sync.WaitGroup
+	for range 16 {
+		clients.Go(func() {
+			for i := next.Add(1); i <= requests; i = next.Add(1) {
+				var h []string
+				if headers != nil {
+					h = headers(i)
+				}
+				resp, text, err := f.try(context.Background(), body, h...)
+				if err != nil || resp.StatusCode != 200 || !strings.Contains(text, `"hello"`) || strings.Contains(text, `"error"`) {
+					failed.Add(1)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	return failed.Load()
+}
+
+// TestAWorkerThatIsUselessNowAndThenFailsNobody: one of three workers answers sooner than the others, and some of its
+// answers are useless. A request is served by another worker as long as nothing was passed on.
+func TestAWorkerThatIsUselessNowAndThenFailsNobody(t *testing.T) {
+	requests, shares := int64(*manyRequests), []int{1, 3, 10}
+	if testing.Short() {
+		requests, shares = min(requests, 100), []int{3}
+	}
+	answers := uselessAnswers()
+	answers["no answer"] = breaks
+	answers["a message that is null"] = answering(200, "application/json", `{"choices":[{"index":0,"message":null,"finish_reason":"stop"}]}`)
+	answers["a refusal of 300 KB"] = answering(404, "text/html", strings.Repeat("<p>not here</p>", 20000))
+	answers["JSON of 300 KB"] = answering(200, "application/json", `{"x":"`+strings.Repeat("x", 300000)+`"}`)
+	answers["HTML of 300 KB"] = answering(200, "text/html", strings.Repeat("<p>hello</p>", 25000))
+	for _, name := range []string{"404", "500", "503", "HTML", "no answer", "a message that is null", "a refusal of 300 KB", "JSON of 300 KB", "HTML of 300 KB"} {
+		for _, n := range shares {
+			t.Run(fmt.Sprintf("%s/one in %d", name, n), func(t *testing.T) {
+				t.Parallel()
+				f := serve(t, func(s *settings) { s.policy = "marginal" }, worker(t, oneIn(n, answers[name])), worker(t, well), worker(t, well))
+				if n := f.load(requests, chat, nil); n > 0 {
+					t.Errorf("%d of %d requests failed", n, requests)
+				}
+				f.idle(t)
+			})
+		}
+	}
+}
+
+// TestAWorkerThatLosesStreamsIsLeftOut: a stream that has begun cannot be served by another worker, so few must begin
+// where they are lost.
+func TestAWorkerThatLosesStreamsIsLeftOut(t *testing.T) {
+	requests, shares := int64(*manyRequests), []int{1, 3, 4, 10}
+	if testing.Short() {
+		shares = []int{3}
+	}
+	for _, n := range shares {
+		t.Run(fmt.Sprintf("one in %d", n), func(t *testing.T) {
+			t.Parallel()
+			f := serve(t, func(s *settings) { s.policy = "marginal" }, worker(t, oneIn(n, breaksOff)), worker(t, well), worker(t, well))
+			body := strings.Replace(chat, "{", `{"stream":true,`, 1)
+			lost := f.load(requests, body, func(int64) []string { return []string{"X-Streams", "1"} })
+			t.Logf("%d of %d streams were lost", lost, requests)
+			// What is lost before the difference shows, and what is under way then; each trial may lose one more.
+			if lost > max(requests/100, 36) {
+				t.Errorf("%d of %d streams were lost", lost, requests)
+			}
+			f.idle(t)
+		})
+	}
+}
+
+// TestRequestsThatBreakConnectionsOpenNoBreaker: one request in five makes any worker close the connection, before its
+// answer or behind its first event. The other requests go on.
+func TestRequestsThatBreakConnectionsOpenNoBreaker(t *testing.T) {
+	for name, deadly := range map[string]http.HandlerFunc{"before the answer": breaks, "behind the first event": breaksOff} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			answer := func(w http.ResponseWriter, r *http.Request) {
+				if r.Header.Get("X-Deadly") != "" {
+					deadly(w, r)
+				}
+				well(w, r)
+			}
+			f := serve(t, func(s *settings) { s.policy = "marginal" }, worker(t, answer), worker(t, answer), worker(t, answer))
+			var innocent atomic.Int64
+			var next atomic.Int64
+			var clients sync.WaitGroup
+			requests := int64(1500)
+			if testing.Short() {
+				requests = 500
+			}
+			for range 16 {
+				clients.Go(func() {
+					for i := next.Add(1); i <= requests; i = next.Add(1) {
+						if rand.IntN(5) == 0 {
+							_, _, _ = f.try(context.Background(), chatStreamed, "X-Deadly", "1", "X-Streams", "1")
+							continue
+						}
+						if resp, text, err := f.try(context.Background(), chat); err != nil || resp.StatusCode != 200 || text != whole {
+							innocent.Add(1)
+						}
+					}
+				})
+			}
+			clients.Wait()
+			if n := innocent.Load(); n > 0 {
+				t.Errorf("%d of %d requests failed beside those that break connections", n, requests)
+			}
+			snap := f.fleet.Snapshot()
+			out := 0
+			for h := range fleet.Holder(3) {
+				if !snap.Available(h, time.Now().UnixNano()) {
+					t.Errorf("the breaker of holder %d is open", h)
+				}
+				out += len(snap.Useless(h))
+			}
+			if out > 1 {
+				t.Errorf("%d of three workers are left out for what all of them do", out)
+			}
+			f.idle(t)
+		})
+	}
+}
+
+// TestAWorkerThatTurnsUselessAmongBadRequestsIsFound: more than half of the requests are bad, and all workers refuse
+// them alike. One worker begins to refuse the good ones, too, and answers sooner than the others.
+func TestAWorkerThatTurnsUselessAmongBadRequestsIsFound(t *testing.T) {
+	requests := max(int64(*manyRequests), 2000)
+	if testing.Short() {
+		requests = 1000
+	}
+	refusal := answering(401, "application/json", `{"error":{"message":"no"}}`)
+	var turned atomic.Bool
+	answer := func(ill bool) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case ill && turned.Load(), r.Header.Get("X-Bad") != "":
+				refusal(w, r)
+			default:
+				well(w, r)
+			}
+		}
+	}
+	f := serve(t, func(s *settings) { s.policy = "marginal" }, worker(t, answer(true)), worker(t, answer(false)), worker(t, answer(false)))
+	var next, good, failed atomic.Int64
+	var clients sync.WaitGroup
+	for range 16 {
+		clients.Go(func() {
+			for i := next.Add(1); i <= requests; i = next.Add(1) {
+				turned.Store(i > requests/3)
+				if rand.IntN(10) < 6 {
+					_, _, _ = f.try(context.Background(), chat, "X-Bad", "1")
+					continue
+				}
+				good.Add(1)
+				if resp, text, err := f.try(context.Background(), chat); err != nil || resp.StatusCode != 200 || text != whole {
+					failed.Add(1)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	t.Logf("%d of %d good requests failed", failed.Load(), good.Load())
+	// Every sixteenth refusal is looked at again until the first shows the worker's fault.
+	if failed.Load() > max(good.Load()/100, 60) {
+		t.Errorf("%d of %d good requests failed", failed.Load(), good.Load())
+	}
+}
+
+// TestSecondOpinionsStayWithinTheirBudget: bad requests in ever new scopes, in which nothing is known of any worker.
+func TestSecondOpinionsStayWithinTheirBudget(t *testing.T) {
+	var asked atomic.Int64
+	answer := func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		answering(400, "application/json", `{"error":{"message":"bad"}}`)(w, r)
+	}
+	const models, each = 400, 3
+	f := serve(t, func(s *settings) {
+		s.policy = "round_robin"
+		s.facts.Models = nil
+		for i := range models {
+			s.facts.Models = append(s.facts.Models, fleet.Model{ID: fmt.Sprint("m", i), MaxModelLen: 4096})
+		}
+	}, worker(t, answer), worker(t, answer), worker(t, answer))
+	for i := range models * each {
+		if resp, text := f.post(t, strings.Replace(chat, `"m"`, fmt.Sprintf(`"m%d"`, i%models), 1)); resp.StatusCode != 400 {
+			t.Fatalf("%d %s", resp.StatusCode, text)
+		}
+	}
+	t.Logf("%d second opinions in %d requests", asked.Load()-models*each, models*each)
+	if extra := asked.Load() - models*each; extra > models*each/10+100 || extra < 100 {
+		t.Errorf("%d second opinions in %d requests; want a tenth, and 100 at once", extra, models*each)
+	}
+}
+
+// TestAWorkerThatIsUselessForManyModelsIsLeftOutForAll: a worker is useless for more model names than are remembered one
+// by one, and draws no requests for any of them.
+func TestAWorkerThatIsUselessForManyModelsIsLeftOutForAll(t *testing.T) {
+	requests := max(int64(*manyRequests), 1000)
+	const models = 1200
+	var asked, next, failed atomic.Int64
+	ill := worker(t, func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		answering(404, "application/json", `{"error":{"message":"no such model"}}`)(w, r)
+	})
+	f := serve(t, func(s *settings) {
+		s.policy = "marginal"
+		s.facts.Models = nil
+		for i := range models {
+			s.facts.Models = append(s.facts.Models, fleet.Model{ID: fmt.Sprint("m", i), MaxModelLen: 4096})
+		}
+	}, ill, worker(t, well), worker(t, well))
+	var clients sync.WaitGroup
+	for range 16 {
+		clients.Go(func() {
+			for i := next.Add(1); i <= requests; i = next.Add(1) {
+				body := strings.Replace(chat, `"m"`, fmt.Sprintf(`"m%d"`, i%models), 1)
+				if resp, text, err := f.try(context.Background(), body); err != nil || resp.StatusCode != 200 || text != whole {
+					failed.Add(1)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	if failed.Load() > 0 {
+		t.Errorf("%d of %d requests failed", failed.Load(), requests)
+	}
+	if asked.Load() > max(requests/20, 60) {
+		t.Errorf("the useless worker was asked %d times in %d requests", asked.Load(), requests)
+	}
+	useless := f.fleet.Snapshot().Useless(0)
+	if len(useless) == 0 || useless[0].Scope != fleet.EveryScope || f.ScopeName(useless[0].Scope).Model != "*" {
+		t.Errorf("left out in %d scopes; want all models and endpoints first", len(useless))
+	}
+}
+
+// TestTheLastWorkerIsAskedThoughItsAnswersWereUseless: the other worker is gone, and the useless one is well again.
+func TestTheLastWorkerIsAskedThoughItsAnswersWereUseless(t *testing.T) {
+	var recovered atomic.Bool
+	f := serve(t, func(s *settings) { s.policy = "round_robin" }, worker(t, func(w http.ResponseWriter, r *http.Request) {
+		if recovered.Load() {
+			plain(w, r)
+			return
+		}
+		breaks(w, r)
+	}), worker(t, plain))
+	for range 30 {
+		f.post(t, chat)
+	}
+	if len(f.fleet.Snapshot().Useless(0)) == 0 {
+		t.Fatal("the worker is not left out")
+	}
+	recovered.Store(true)
+	f.fleet.SetHealth(1, false, "gone")
+	if resp, text := f.post(t, chat); resp.StatusCode != 200 {
+		t.Errorf("%d %s", resp.StatusCode, text)
+	}
+}
+
+// TestA429IsTheTenantsThatGotIt: a worker has a limit for one key.
+func TestA429IsTheTenantsThatGotIt(t *testing.T) {
+	var asked atomic.Int64
+	f := serve(t, nil, worker(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") == "Bearer heavy" {
+			asked.Add(1)
+			answering(429, "application/json", `{"error":{"message":"slow down"}}`, "Retry-After", "30")(w, r)
+			return
+		}
+		plain(w, r)
+	}))
+	for range 5 {
+		if resp, text := f.post(t, chat, "Authorization", "Bearer heavy"); resp.StatusCode != 429 {
+			t.Errorf("heavy: %d %s", resp.StatusCode, text)
+		}
+		if resp, text := f.post(t, chat, "Authorization", "Bearer light"); resp.StatusCode != 200 {
+			t.Errorf("light: %d %s", resp.StatusCode, text)
+		}
+	}
+	if asked.Load() != 1 {
+		t.Errorf("the worker was asked %d times for the key to which it said 429", asked.Load())
+	}
+}
