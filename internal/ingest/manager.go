@@ -27,8 +27,9 @@ type Manager struct {
 
 	began atomic.Int64 // when the look or the reconciliation under way began, Unix nanoseconds; 0 is none
 
-	mu      sync.Mutex // guards streams; never held while waiting
+	mu      sync.Mutex // guards what follows; never held while waiting
 	streams map[fleet.Holder]*follower
+	turns   map[fleet.WorkerID]*sync.Mutex // see turnOf
 }
 
 // follower is a stream and what carries it.
@@ -42,7 +43,7 @@ type follower struct {
 // New returns a Manager that feeds router. It starts nothing.
 func New(router *warmpath.Router, c Config, log *slog.Logger) *Manager {
 	c = c.withDefaults()
-	m := &Manager{router: router, fleet: router.Fleet(), config: c, log: log, present: map[fleet.Holder]uint64{}, streams: map[fleet.Holder]*follower{}}
+	m := &Manager{router: router, fleet: router.Fleet(), config: c, log: log, present: map[fleet.Holder]uint64{}, streams: map[fleet.Holder]*follower{}, turns: map[fleet.WorkerID]*sync.Mutex{}}
 	if c.Listen != "" {
 		m.listener = zmq.NewListener(c.Listen, c.ZMQ, m.accept)
 	}
@@ -280,11 +281,25 @@ func (m *Manager) newStream(w *fleet.Worker, h fleet.Holder, source zmq.Source) 
 		router: m.router, fleet: m.fleet, config: &m.config,
 		log:    m.log.With("worker", w.URL, "rank", rank, "endpoint", source.Endpoint),
 		holder: h, worker: w.ID, url: w.URL, rank: rank, ranks: len(w.Holders), engine: w.Facts.Engine,
-		source: source, used: m.keysOf(h),
+		source: source, used: m.keysOf(h), turn: m.turnOf(w.ID),
 		state: state{started: time.Now(), processedThen: m.fleet.Snapshot().Load(h).Processed, trust: fleet.TrustApproximate, told: fleet.TrustApproximate},
 	}
 	s.generation.Store(m.router.Generation(h))
 	return s
+}
+
+// turnOf returns the mutex that a worker's streams take to change the index, so that one of them waits for the index at
+// a time. The index lets writers in by turns, and decisions are among them: a worker of 256 ranks would else make each
+// decision wait for 256 events.
+func (m *Manager) turnOf(id fleet.WorkerID) *sync.Mutex {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	turn := m.turns[id]
+	if turn == nil {
+		turn = &sync.Mutex{}
+		m.turns[id] = turn
+	}
+	return turn
 }
 
 // begin follows a holder's own endpoint.

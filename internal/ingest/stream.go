@@ -35,6 +35,7 @@ type stream struct {
 
 	began      atomic.Int64  // when the handler's call under way began or made progress last, Unix nanoseconds; 0 is none
 	moved      atomic.Int64  // when a handler's call last made progress or ended, Unix nanoseconds
+	turn       *sync.Mutex   // one stream of a worker changes the index at a time; taken with mu held
 	closing    atomic.Bool   // the stream ends
 	generation atomic.Uint64 // of the index that the stream feeds
 	renew      atomic.Bool   // the index was replaced: the holder's history must be replayed into the new one
@@ -131,7 +132,9 @@ func (s *stream) warn(kind, msg string, args ...any) {
 
 // forget drops what the index has of the holder, and notes what of its history is missing from now on. s.mu is held.
 func (s *stream) forget(missing string) {
+	s.turn.Lock()
 	s.router.Forget(s.holder)
+	s.turn.Unlock()
 	s.forgotten++
 	s.complete, s.missing = false, missing
 	s.unread, s.indexLost = "", ""
@@ -227,7 +230,9 @@ const keptHashes = 1 << 16
 // it applies no more, since all that it said is forgotten with it. s.mu is held.
 func (s *stream) applyAll(b *kvevent.Batch) (changed, ended bool) {
 	for i := 0; i < len(b.Events); i++ {
+		s.turn.Lock()
 		if s.closing.Load() {
+			s.turn.Unlock()
 			return changed, true
 		}
 		s.step() // a message may have half a million events, each of which may wait for the index: it is no stall
@@ -241,6 +246,7 @@ func (s *stream) applyAll(b *kvevent.Batch) (changed, ended bool) {
 			i += n - 1
 		}
 		changed = s.apply(e) || changed
+		s.turn.Unlock()
 	}
 	s.events += uint64(len(b.Events) + b.Skipped)
 	return changed, false
