@@ -125,10 +125,8 @@ func (a asker) ask(ctx context.Context, method, path string, in any, limit int64
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		quoted, _ := io.ReadAll(io.LimitReader(resp.Body, maxQuoted))
-		said := strings.Join(strings.Fields(strings.ToValidUTF8(string(quoted), "?")), " ")
-		if a.target.APIKey != "" {
-			said = strings.ReplaceAll(said, a.target.APIKey, "[redacted]") // a worker may repeat what it was sent
-		}
+		said := withoutKey(string(quoted), a.target.APIKey)
+		said = strings.Join(strings.Fields(strings.ToValidUTF8(said, "?")), " ")
 		return &statusError{question, resp.StatusCode, said, a.target.APIKey != ""}
 	}
 	limited := &io.LimitedReader{R: resp.Body, N: limit}
@@ -174,4 +172,20 @@ func decodeInto(out any) func(io.Reader) error {
 		}
 		return nil
 	}
+}
+
+// withoutKey returns the beginning of what a worker said without the worker's key, which it may repeat. At the end of
+// text the key may be cut off.
+func withoutKey(text, key string) string {
+	const blanked = "[redacted]"
+	if key == "" {
+		return text
+	}
+	text = strings.ReplaceAll(text, key, blanked)
+	for n := len(key) - 1; n > 0; n-- {
+		if rest, cut := strings.CutSuffix(text, key[:n]); cut {
+			return rest + blanked
+		}
+	}
+	return text
 }

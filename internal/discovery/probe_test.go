@@ -384,6 +384,22 @@ func TestEndpointsOfRanksAreReached(t *testing.T) {
 	}
 }
 
+func TestAWorkersErrorDoesNotShowItsKey(t *testing.T) {
+	const key = "secret0123456789"
+	for pad := range maxQuoted + 1 {
+		transport := roundTrip(func(r *http.Request) (*http.Response, error) {
+			w := httptest.NewRecorder()
+			w.WriteHeader(http.StatusInternalServerError)
+			fmt.Fprintf(w, "%s %s%s", r.Header.Get("Authorization"), strings.Repeat("x", pad), key)
+			return w.Result(), nil
+		})
+		_, err := Probe(context.Background(), &http.Client{Transport: transport}, Target{URL: "http://w", APIKey: key})
+		if err == nil || strings.Contains(err.Error(), "xs") {
+			t.Fatalf("%v", err)
+		}
+	}
+}
+
 func FuzzProbeTakesAnyAnswer(f *testing.F) {
 	f.Add(vllmModels, vllmSources, vllmMetrics, `{"version":"0.32.0"}`, sglang0523()["GET /server_info"])
 	f.Add(`{"data":[{"id":"a","owned_by":"sglang"}]}`, `{"a":{},"-1":null}`, "vllm:cache_config_info{engine=\"0\",block_size=\"-1", `[]`, `{"page_size":-5,"dp_size":99999999,"kv_events":{"endpoint_port_base":-1}}`)
