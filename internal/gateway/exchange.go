@@ -166,7 +166,7 @@ func (x *exchange) forward(ctx context.Context) {
 			return
 		}
 		x.g.Telemetry.Retried(worker.URL, retryReason(&result))
-		x.rec.Failed = append(x.rec.Failed, worker.URL+": "+withoutKeys(describe(&result, worker.URL), x.r.Header))
+		x.rec.Failed = append(x.rec.Failed, worker.URL+": "+redacted(describe(&result, worker.URL), x.r))
 		x.prepared.route.Exclude = append(x.prepared.route.Exclude, worker.ID)
 	}
 }
@@ -352,7 +352,7 @@ func (x *exchange) settle(ctx context.Context, r *proxy.Result) {
 		x.compare(u)
 	}
 	if r.Err != nil {
-		x.rec.Error = withoutKeys(api.CauseOf(r.Err).Error(), x.r.Header)
+		x.rec.Error = redacted(api.CauseOf(r.Err).Error(), x.r)
 	}
 	timedOut := errors.Is(ctx.Err(), context.DeadlineExceeded)
 	switch {

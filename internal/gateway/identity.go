@@ -83,34 +83,6 @@ func (id *identity) who(h http.Header) string {
 // credentials are header fields with secret values. The first two identify a tenant.
 var credentials = []string{"Authorization", "X-Api-Key", "Api-Key", "Proxy-Authorization", "Cookie"}
 
-// shortestKey is the length from which on the beginning of a key counts as a key: error texts may cut a key off.
-const shortestKey = 6
-
-// withoutKeys returns text without the values of h's credentials: a worker may repeat the request's header in its
-// error, and our logs and records repeat the worker's errors.
-func withoutKeys(text string, h http.Header) string {
-	const redacted = "[redacted]"
-	for _, name := range credentials {
-		for _, value := range h[name] {
-			for _, key := range strings.FieldsFunc(value, separates) { // the scheme and the key, names and values
-				if len(key) < shortestKey || strings.EqualFold(key, "bearer") {
-					continue
-				}
-				text = strings.ReplaceAll(text, key, redacted)
-				for n := min(len(key)-1, len(text)); n >= shortestKey; n-- {
-					if cut, found := strings.CutSuffix(text, key[:n]); found {
-						text = cut + redacted
-						break
-					}
-				}
-			}
-		}
-	}
-	return text
-}
-
-func separates(r rune) bool { return strings.ContainsRune(" \t;,=", r) }
-
 // hashed returns the hash that replaces a key wherever a tenant is shown.
 func (id *identity) hashed(key string) string {
 	var text [20]byte

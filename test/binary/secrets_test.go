@@ -21,12 +21,12 @@ import (
 // canary begins every secret of TestNoSecretIsEverPrinted.
 const canary = "cAnArY"
 
-// echo is a worker that serves the model parrot, and repeats the client's header in each of its errors.
+// echo is a worker that serves the model parrot, and repeats the whole head of the request in each of its errors.
 func echo(t *testing.T) string {
 	t.Helper()
 	var asked atomic.Int32
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		said := fmt.Sprintf("wrong key %v", r.Header["Authorization"])
+		said := fmt.Sprintf("wrong key %v in %q of %s", r.Header["Authorization"], r.Header, r.RequestURI)
 		switch {
 		case r.Method == http.MethodGet && r.URL.Path == "/v1/models":
 			io.WriteString(w, `{"object":"list","data":[{"id":"parrot","object":"model"}]}`)
@@ -115,11 +115,15 @@ policies:
 	failed := 0
 	for i := range 12 { // what the worker tells the client of its own key is theirs
 		body := fmt.Sprintf(`{"model":"parrot","stream":%v,"messages":[{"role":"user","content":"hi"}]}`, i%2 == 0)
-		req, err := http.NewRequest(http.MethodPost, gateway.URL+"/v1/chat/completions", strings.NewReader(body))
+		req, err := http.NewRequest(http.MethodPost, gateway.URL+"/v1/chat/completions?token="+canary+"-query", strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}
 		req.Header.Set("Authorization", "Bearer "+canary+"-reflected-and-long-enough-to-be-cut")
+		for _, name := range []string{"Proxy-Authorization", "Cookie", "X-Api-Key", "Api-Key", "X-Tenant-Key", "X-Auth-Token", "X-Amz-Security-Token",
+			"X-Goog-Api-Key", "Ocp-Apim-Subscription-Key", "Cf-Access-Client-Secret", "X-Session-Id", "X-Custom", "Referer"} {
+			req.Header.Set(name, "key="+canary+"-"+name)
+		}
 		resp, err := http.DefaultClient.Do(req)
 		if err != nil {
 			t.Fatal(err)
@@ -129,6 +133,9 @@ policies:
 		}
 		_, _ = io.Copy(io.Discard, resp.Body)
 		resp.Body.Close()
+	}
+	for i := range 8 { // another client
+		ask("POST", gateway.URL+"/v1/chat/completions", fmt.Sprintf(`{"model":"parrot","stream":%v,"messages":[{"role":"user","content":"hi"}]}`, i%2 == 0))
 	}
 	if failed < 3 {
 		t.Errorf("%d answers of the worker that repeats what it was sent", failed)

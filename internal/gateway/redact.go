@@ -1,0 +1,84 @@
+package gateway
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// shortestKey and shortestValue are the lengths from which on the beginning of a credential, and of another value of
+// the request's head, is blanked: shorter ones are too common in texts, and error texts may cut a value off.
+const (
+	shortestKey   = 6
+	shortestValue = 8
+)
+
+// plainFields have values that are no secrets, and whose words are common in errors.
+var plainFields = []string{"Accept", "Accept-Encoding", "Accept-Language", "Connection", "Content-Length", "Content-Type"}
+
+// redacted returns what a worker said as logs and records may show it: without the values of the request's header and
+// query, which the worker may repeat, whole, in part or escaped.
+func redacted(text string, r *http.Request) string {
+	for name, values := range r.Header {
+		shortest := shortestValue
+		switch {
+		case slices.Contains(plainFields, name):
+			continue
+		case slices.Contains(credentials, name):
+			shortest = shortestKey
+		}
+		for _, value := range values {
+			text = blank(text, value, shortest)
+		}
+	}
+	if r.URL.RawQuery != "" {
+		text = blank(text, r.URL.RawQuery, shortestValue)
+		if query, err := url.QueryUnescape(r.URL.RawQuery); err == nil {
+			text = blank(text, query, shortestValue)
+		}
+	}
+	return text
+}
+
+// blank returns text without value and without its parts: the scheme and the key, names and values, and what is left
+// where a character was escaped.
+func blank(text, value string, shortest int) string {
+	text = blankPart(text, value, shortest)
+	for _, part := range strings.FieldsFunc(value, separates) {
+		if strings.EqualFold(part, "bearer") {
+			continue
+		}
+		text = blankPart(text, part, shortest)
+		for _, word := range strings.FieldsFunc(part, escapes) {
+			text = blankPart(text, word, shortest)
+		}
+	}
+	return text
+}
+
+func separates(r rune) bool { return strings.ContainsRune(" \t;,=&", r) }
+
+func escapes(r rune) bool { return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) }
+
+// blankPart returns text without part, and without beginnings of it.
+func blankPart(text, part string, shortest int) string {
+	const blanked = "[redacted]"
+	if len(part) < shortest {
+		return text
+	}
+	for from := 0; ; {
+		i := strings.Index(text[from:], part[:shortest])
+		if i < 0 {
+			return text
+		}
+		i += from
+		n := shortest
+		for n < len(part) && i+n < len(text) && text[i+n] == part[n] {
+			n++
+		}
+		text = text[:i] + blanked + text[i+n:]
+		from = i + len(blanked)
+	}
+}
