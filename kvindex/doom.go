@@ -28,7 +28,7 @@ const doomBuckets = 1024
 // doom chooses at least n blocks, if there are as many: the least recently used first and, among blocks of about the
 // same age, the deepest. A strand is as recent as its most recent descendant, and a spared block spares its
 // ancestors, so that no block goes before its descendants. fair: only blocks whose holders all exceed their shares.
-// all: a holder above its share may lose more than its excess.
+// all: a holder above its share may lose more than its quota.
 func (x *Index) doom(n int, fair, all bool) doomed {
 	b := &x.blocks
 	used := make([]uint32, len(b.strands.states)<<strandBits)

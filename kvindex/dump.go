@@ -215,7 +215,7 @@ func (x *Index) Load(id fleet.Holder, r *Held) error {
 		if at := x.blocks.locate(line.key); line.end > 0 && (at == 0 || x.blocks.end(at) != line.end) {
 			return fmt.Errorf("load blocks of holder %d at depth %d: what is before them is not there", id, line.end)
 		}
-		n := min(len(keys), keyStretch)
+		n := min(len(keys), x.stretch(keyStretch, 0))
 		if !x.makeRoom(h, need{handles: n, size: int(x.size)}) {
 			x.refuse(h, allTiers)
 			return fmt.Errorf("load %d blocks of holder %d: the index's budget is too small for them", len(r.Keys), id)

@@ -43,12 +43,16 @@ func (x *Index) growth(n need, size int) int64 {
 	if n.keyed {
 		return x.blocks.growth(n.handles) + x.keyedGrowth(n.handles)
 	}
-	blocks := max(n.tokens, n.handles*n.size)/size + 2*n.handles
+	blocks := max(n.tokens, n.handles*n.size)/size + 1 // that are completed
+	if n.size != size {
+		blocks += n.handles
+	}
+	touched := blocks + n.handles // a block of ours more for each engine block that does not end where one ends
 	bytes := x.blocks.growth(blocks) +
 		x.handles.growth(n.handles) + x.points.growth(n.handles) + x.records.growth(n.handles) +
 		x.extras.growth(n.handles) + x.waiters.growth(n.handles) + x.queued.growth(n.handles) +
-		x.covers.growth(blocks)
-	parts := 2 * blocks
+		x.covers.growth(touched)
+	parts := 2 * touched
 	if n.size != size {
 		// Blocks that are put together: parts of their heads, and tails to remember.
 		parts += 2*n.tokens + 4*size
@@ -70,60 +74,88 @@ func (x *Index) fits(n int) bool {
 		x.covers.growth(n) <= x.config.Bytes
 }
 
-// generous is what is asked for at a time, so that room is measured once in many operations.
-var generous = need{handles: 2048, tokens: 1 << 16, bytes: 1 << 16}
+// slackStretches is for how many of the longest stretches room is measured at a time, where there is much room.
+const slackStretches = 8
 
-// roomy reports whether the need fits in the budget as things are. Slack is for engine blocks of one size and for keys besides:
-// what a router believes and what engines announce come in turn.
+// stretches returns the need of so many of the longest stretches, for engine blocks of n's size. Slack for engine blocks
+// is slack for keys besides: what a router believes and what engines announce come in turn.
+func (x *Index) stretches(many int, n need) need {
+	size := n.size
+	if n.keyed {
+		size = cmp.Or(x.slack.size, int(x.size))
+	}
+	handles := many * x.stretch(keyStretch, size)
+	return need{handles: handles, tokens: handles * max(size, 2*int(x.size)), size: size, bytes: 32 * int64(handles)}
+}
+
+// within reports whether room for another need is room for n.
+func (n need) within(other *need) bool {
+	return n.handles <= other.handles && n.tokens <= other.tokens && n.bytes <= other.bytes && (n.keyed || n.size == other.size)
+}
+
+// roomy reports whether the need fits in the budget as things are. Room is measured for many needs at a time.
 func (x *Index) roomy(n need) bool {
-	if n.handles <= x.slack.handles && n.tokens <= x.slack.tokens && n.bytes <= x.slack.bytes && (n.keyed || n.size == x.slack.size) {
+	if n.within(&x.slack) {
 		x.slack.handles -= n.handles
 		x.slack.tokens -= n.tokens
 		x.slack.bytes -= n.bytes
 		return true
 	}
-	used := x.bytes()
-	big := generous
-	if big.size = n.size; n.keyed {
-		big.size = cmp.Or(x.slack.size, int(x.size))
-	}
-	most := used + x.growth(big, int(x.size)) + x.keyedGrowth(big.handles)
-	if n.handles <= big.handles && n.tokens <= big.tokens && n.bytes <= big.bytes && most <= x.config.Bytes {
-		if big.ample = most < x.config.Bytes-x.config.Bytes/4; big.ample {
-			x.blocks.slots.tight, x.blocks.names.tight = false, false
-		}
-		x.blocks.slots.loose, x.blocks.names.loose = big.ample, big.ample
-		x.slack = big
+	if x.bytes()+2*x.reserve <= x.config.Bytes && x.measure(n, slackStretches) || x.measure(n, 1) {
 		return x.roomy(n)
 	}
-	x.slack = need{}
-	x.blocks.slots.loose, x.blocks.names.loose = false, false
-	return used+x.growth(n, int(x.size)) <= x.config.Bytes
+	return x.bytes()+x.growth(n, int(x.size)) <= x.config.Bytes
 }
 
-// passes is the number of evictions, each four times as large as the one before, after which no evictable block is
-// left.
+// measure makes room for so many stretches the slack, and reports whether they fit and are enough for n.
+func (x *Index) measure(n need, many int) bool {
+	b, budget, big := &x.blocks, x.config.Bytes, x.stretches(many, n)
+	x.slack = need{}
+	b.slots.loose, b.names.loose = false, false
+	if !n.within(&big) {
+		return false
+	}
+	growth := x.growth(big, int(x.size)) + x.keyedGrowth(big.handles)
+	x.reserve = 0
+	if many == 1 {
+		x.reserve = growth
+	}
+	most := x.bytes() + growth
+	if most > budget {
+		return false
+	}
+	if big.ample = most < budget-budget/4; big.ample {
+		b.slots.tight, b.names.tight = false, false
+	}
+	b.slots.loose, b.names.loose = big.ample, big.ample
+	x.slack = big
+	return true
+}
+
+// passes is the number of evictions, each larger than the one before, after which no evictable block is left.
 const passes = 6
 
 // makeRoom evicts until the need fits in the budget. Blocks of holders above their shares go first. If h is not above
-// its own share, other blocks go, too, and in the end all. It reports false when the need does not fit even in an
-// empty index, before it evicts anything; and when h is above its share and only blocks of holders below theirs are
-// left. It must not be called with tableMu held, nor while points are in hand.
+// its own share, other blocks go, too, and in the end all. It reports false, before it evicts anything, when the need
+// does not fit in an empty index, or is more than the share of h and a quarter of the budget: usual stretches need less
+// than that. It reports false, too, when h is above its share and only blocks of holders below theirs are left. It must
+// not be called with tableMu held, nor while points are in hand.
 func (x *Index) makeRoom(h *holder, n need) bool {
 	if x.slack.ample && x.roomy(n) {
 		return true
 	}
 	b, budget := &x.blocks, x.config.Bytes
-	switch used := x.bytes(); {
-	case used > budget-budget/16:
-		x.relieve()
-	case used > budget-budget/8:
+	used := x.bytes()
+	if used+x.reserve > budget-budget/8 {
 		b.slots.tight, b.names.tight = true, true
+	}
+	if used+x.reserve > budget-budget/64 && budget >= leastRelieved {
+		x.relieve()
 	}
 	if x.roomy(n) {
 		return true
 	}
-	if x.alone(n) > budget {
+	if alone := x.alone(n); alone > budget || float64(alone) > max(x.share(h), float64(budget/4)) {
 		return false
 	}
 	if b.swept > 0 || b.dead > b.slots.n/8 {
@@ -212,8 +244,9 @@ func (x *Index) resetArenas() {
 }
 
 // evict drops the least recently used blocks, deepest before their parents, and the beliefs about them. It looks at
-// the whole index once. fair: only blocks of holders above their shares. The first pass takes their excess, at most a
-// sixteenth of all blocks; each later pass takes four times as much, and the last all.
+// the whole index once. fair: only blocks of holders above their shares. The first pass takes their excess and a 64th
+// of their blocks, at most a sixteenth of all blocks. Each later pass may take four times as many, and of each holder
+// twice as many beyond its excess; the last takes all.
 func (x *Index) evict(pass int, fair bool) {
 	b := &x.blocks
 	b.ghosts = b.ghosts[:0]
@@ -227,7 +260,13 @@ func (x *Index) evict(pass int, fair bool) {
 	if n = max(n, 1) << (2 * pass); last {
 		n = before
 	}
-	d := x.doom(int(min(n, before)), fair, pass > 2)
+	for _, h := range x.holders {
+		if h != nil {
+			h.quota += h.claims / 64 * (1<<pass - 1)
+		}
+	}
+	b.steps += uint64(len(x.holders))
+	d := x.doom(int(min(n, before)), fair, last)
 	for _, h := range x.holders {
 		if h == nil || h.points == 0 || fair && !h.over {
 			continue

@@ -173,6 +173,7 @@ type Index struct {
 	now          atomic.Int64  // the latest time a Match was told
 	matchers     sync.Pool     // of *matcher
 	slack        need          // what surely fits, so that room is not measured for each announcement
+	reserve      int64         // bytes for one more stretch, as measured last; 0 where there is room for many
 }
 
 type scratch struct {
@@ -211,7 +212,7 @@ func (x *Index) Remove(id fleet.Holder, tier block.Tier, group int, handles []ui
 		return
 	}
 	for len(handles) > 0 {
-		n := min(len(handles), h.stretch(0))
+		n := min(len(handles), x.stretch(h.stretch(), 0))
 		x.roomToSplit(n)
 		x.tableMu.Lock()
 		if !h.odd {
@@ -333,17 +334,26 @@ func (x *Index) clearStrands(h *holder, tier block.Tier) {
 // stretch is how many blocks a writer changes before it lets readers pass: some µs.
 const stretch = 64
 
+// keyStretch is stretch for keys and for handles that name blocks, which cost less.
+const keyStretch = 256
+
 // stretchTokens bounds a stretch in tokens: one block of the largest size. So a stretch needs no more room than a few
 // hundred blocks of a usual size.
 const stretchTokens = block.MaxSize
 
-// stretch returns a holder's bound of a stretch in blocks, for blocks of size tokens.
-func (h *holder) stretch(size int) int {
-	n := keyStretch
+// stretch returns the bound of a stretch in blocks of size tokens. Room for a whole stretch is made before it is applied:
+// in an index of less than 16 MiB stretches are shorter, so that this room is a small part of the budget.
+func (x *Index) stretch(most, size int) int {
+	most = min(most, int(x.config.Bytes>>16))
+	return max(1, min(most, min(stretchTokens, int(x.config.Bytes>>9))/max(size, 1)))
+}
+
+// stretch returns the bound of a stretch of a holder's events.
+func (h *holder) stretch() int {
 	if h.odd {
-		n = stretch
+		return stretch
 	}
-	return max(1, min(n, stretchTokens/max(size, 1)))
+	return keyStretch
 }
 
 // yield lets other writers in between two stretches of a holder's events, and reports whether the holder is still the

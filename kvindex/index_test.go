@@ -233,7 +233,7 @@ func TestASmallBudgetOnlyForgets(t *testing.T) {
 	seen := 0
 	for step := range 12_000 {
 		i, w, seed := random.IntN(len(prompts)), fleet.Holder(random.IntN(3)), random.Uint64()
-		sizes := [][]int{mixed, {16}, {16}}[w]
+		sizes := [][]int{mixed, mixed, {16}}[w]
 		churn(small, w, prompts[i], i, sizes, rand.New(rand.NewPCG(seed, 1)))
 		churn(large, w, prompts[i], i, sizes, rand.New(rand.NewPCG(seed, 1)))
 		keys := h.Append(nil, h.Root(block.Scope{}), 0, prompts[i], nil)

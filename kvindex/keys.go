@@ -19,7 +19,7 @@ func (x *Index) StoreKeys(id fleet.Holder, tier block.Tier, group int, parent bl
 	}
 	x.advance()
 	for len(keys) > 0 {
-		n := min(len(keys), keyStretch)
+		n := min(len(keys), x.stretch(keyStretch, 0))
 		if !x.makeRoom(h, need{handles: n, keyed: true}) {
 			x.refuse(h, 1<<tier)
 			return
@@ -46,7 +46,7 @@ func (x *Index) RemoveKeys(id fleet.Holder, tier block.Tier, group int, keys []b
 	}
 	c := change{h: h, bit: maskBit(tier, uint8(h.find(group)))}
 	for len(keys) > 0 {
-		n := min(len(keys), stretch)
+		n := min(len(keys), x.stretch(stretch, 0))
 		x.roomToSplit(n)
 		x.tableMu.Lock()
 		x.removeRun(keys[:n], c)
@@ -56,9 +56,6 @@ func (x *Index) RemoveKeys(id fleet.Holder, tier block.Tier, group int, keys []b
 		}
 	}
 }
-
-// keyStretch is stretch for keys and for handles that name blocks, which cost less.
-const keyStretch = 256
 
 // keyed returns a holder whose events carry keys, and the bit of a tier and group; nil when it cannot be.
 func (x *Index) keyed(id fleet.Holder, tier block.Tier, group int) (*holder, uint64) {

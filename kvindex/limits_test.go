@@ -141,33 +141,42 @@ func TestOneEventDoesNotEmptyTheIndex(t *testing.T) {
 		"of one block of that size, with tokens":  {Handles: []uint64{1}, Tokens: make([]block.Token, block.MaxSize), BlockSize: block.MaxSize},
 		"of blocks of one token":                  {Handles: make([]uint64, 60_000), Tokens: make([]block.Token, 60_000), BlockSize: 1},
 		"of blocks of one token, after a parent":  {Handles: make([]uint64, 60_000), Tokens: make([]block.Token, 60_000), BlockSize: 1, HasParent: true, Parent: 7},
+		"of blocks of another size":               {Handles: make([]uint64, 1000), Tokens: make([]block.Token, 24_000), BlockSize: 24},
+		"of large blocks of another size":         {Handles: make([]uint64, 3), Tokens: make([]block.Token, 3*4097), BlockSize: 4097},
+		"of a block of 16,384 tokens":             {Handles: []uint64{1}, Tokens: make([]block.Token, 1<<14), BlockSize: 1 << 14},
 		"of blocks of a prime number, with items": {Handles: make([]uint64, 100), Tokens: make([]block.Token, 1300), BlockSize: 13, Features: []block.Feature{{ID: string(make([]byte, 1<<22)), Offset: 20}}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			for i := range event.Handles {
-				event.Handles[i] = 1<<50 + uint64(i)
-			}
-			l := newLimited(t, 16, kvindex.Config{Bytes: 2 << 20})
-			for id := range fleet.Holder(2) {
-				parent := uint64(0)
-				for range 8000 {
-					parent = l.store(id, l.words(16), parent)
-				}
-			}
-			before := l.x.Stats()
-			l.x.Store(2, &event)
-			after := l.x.Stats()
-			if after.Bytes > after.Budget {
-				t.Errorf("%d bytes of %d", after.Bytes, after.Budget)
-			}
-			if n := after.Steps - l.steps; n > kvindextest.StepBudget(&after, len(event.Handles)) {
-				t.Errorf("%d steps", n)
-			}
-			for id := range 2 {
-				if h, was := after.Holders[id], before.Holders[id]; h.Blocks[0] < was.Blocks[0]*9/10 || h.Blocks[0] < 7000 {
-					t.Errorf("holder %d had %d blocks and has %d", id, was.Blocks[0], h.Blocks[0])
-				}
-			}
-		})
+		for i := range event.Handles {
+			event.Handles[i] = 1<<50 + uint64(i)
+		}
+		for mib := range int64(2) {
+			t.Run(fmt.Sprint(name, ", ", mib+1, " MiB"), func(t *testing.T) { oneEvent(t, &event, (mib+1)<<20) })
+		}
+	}
+}
+
+// oneEvent announces an event beside two holders that leave room for a third share. They keep their blocks.
+func oneEvent(t *testing.T, event *kvindex.Stored, budget int64) {
+	l := newLimited(t, 16, kvindex.Config{Bytes: budget})
+	blocks := int(budget >> 8)
+	for id := range fleet.Holder(2) {
+		parent := uint64(0)
+		for range blocks {
+			parent = l.store(id, l.words(16), parent)
+		}
+	}
+	before := l.x.Stats()
+	l.x.Store(2, event)
+	after := l.x.Stats()
+	if after.Bytes > after.Budget {
+		t.Errorf("%d bytes of %d", after.Bytes, after.Budget)
+	}
+	if n := after.Steps - l.steps; n > kvindextest.StepBudget(&after, len(event.Handles)) {
+		t.Errorf("%d steps", n)
+	}
+	for id := range 2 {
+		if h, was := after.Holders[id], before.Holders[id]; h.Blocks[0] < was.Blocks[0]*9/10 || int(h.Blocks[0]) < blocks*9/10 {
+			t.Errorf("holder %d had %d blocks and has %d", id, was.Blocks[0], h.Blocks[0])
+		}
 	}
 }

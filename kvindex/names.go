@@ -332,17 +332,18 @@ func (t *names) each(segment int, f func(handle uint64, key block.Key)) {
 
 func (t *names) bytes() int64 { return int64(t.buckets)*bucketWords*8 + int64(cap(t.filled)) }
 
-// growth returns what n more names make the table allocate, old memory beside new. Handles are hashes: no segment gets
-// more than twice its share and some.
+// growth returns what n more names make the table allocate, with the old memory of one segment beside its new one.
+// Handles are hashes: no segment gets more than twice its share and some.
 func (t *names) growth(n int) int64 {
 	share := n/(nameSegments/2) + 8
-	buckets, most := 0, 0
+	buckets, most, step := 0, 0, 0
 	for i := range t.segments {
 		g := &t.segments[i]
 		if full, _ := t.limit(g); (g.n+share)*16 > full {
-			one := max(slotBuckets(g.n+share, t.tight, false), slotBuckets(g.n+share, t.tight, true))
-			buckets, most = buckets+one, max(most, one)
+			one := slotBuckets(g.n+share, t.tight, false)
+			old := int(g.buckets())
+			buckets, most, step = buckets+max(one-old, 0), max(most, one), max(step, one-old)
 		}
 	}
-	return int64(min(buckets, n*most))*bucketWords*8 + 2*int64(most)
+	return int64(min(buckets, n*step)+most)*bucketWords*8 + 2*int64(most)
 }

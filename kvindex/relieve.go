@@ -12,12 +12,15 @@ const (
 	relieved = 64
 	// mostCut bounds the blocks that go from one strand at a time: its deepest.
 	mostCut = 4096
+	// leastRelieved is the budget from which on relieve pays: below it an eviction takes about a millisecond, and takes
+	// more evenly from those that share the index.
+	leastRelieved = 8 << 20
 	// fresh is how many operations a strand is safe from relieve: whoever stored to it may be about to go on.
 	fresh = 16
 )
 
-// relieve does a little against a want of room before it is felt: once the last sixteenth of the budget is in use,
-// each stretch that is stored first drops some strands that were not used for long, or sweeps some of what they left,
+// relieve does a little against a want of room before it is felt: once there is room for little more than the longest
+// stretch, each stretch that is stored first drops some strands that were not used for long, or sweeps some of what they left,
 // so that no writer waits for all of it at once. Only strands without descendants are shortened, from their ends, and
 // only blocks of holders above their shares go. Blocks that points account for stay: evict removes them, and evict
 // also runs when relieve does not keep up.

@@ -103,7 +103,7 @@ func (x *Index) compareShares() (excess int64) {
 
 // aboutMost is the fraction of the highest charge from which on a holder's charge is about the highest. A fraction
 // closer to 1 would let a single holder pay for all; a smaller one would charge holders with much less than a share.
-const aboutMost = 0.97
+const aboutMost = 0.98
 
 // spares reports whether a set has a holder at or below its share: the set's blocks stay while others can go.
 func (x *Index) spares(set setID) bool {

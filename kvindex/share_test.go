@@ -3,7 +3,6 @@ package kvindex_test
 import (
 	"math/rand/v2"
 	"os"
-	"slices"
 	"strconv"
 	"testing"
 
@@ -87,50 +86,57 @@ func skipRaced(t *testing.T) {
 
 func TestAFloodTakesNothingFromOthersShares(t *testing.T) {
 	skipRaced(t)
-	const holders = 8
-	budget, flood := int64(16<<20), 200_000
-	var kinds []string // all
-	if testing.Short() {
-		kinds = []string{"prompts", "one chain", "keys", "waiting blocks", "one prompt in new hashes"} // the others take seconds
-	}
 	if n := floodBlocks(); n > 0 {
-		budget, flood, kinds = 64<<20, n, []string{"prompts", "one chain", "keys"}
-	}
-	for name, more := range floods {
-		if kinds != nil && !slices.Contains(kinds, name) {
-			continue
+		for _, kind := range []string{"prompts", "one chain", "keys"} {
+			t.Run(kind, func(t *testing.T) { floodOthers(t, floods[kind], 64<<20, n) })
 		}
-		t.Run(name, func(t *testing.T) {
-			h, _ := block.NewHasher(block.XXH3, 16)
-			share := filled(h, budget) / holders // more than an index of an eighth of the budget holds
-			x := kvindex.New(h, kvindex.Config{Bytes: budget})
-			f := &flooder{x: x, source: rand.New(rand.NewPCG(9, 9)), handle: 1 << 60}
-			n, stored := flood, 0
-			for ; stored < n/4; stored += more(f) { // the others come to an index that is full
-			}
-			prompts := int(share) / 100
-			for id := range fleet.Holder(holders) {
-				for i := 0; id != flooding && i < prompts; i++ {
-					announce(x, id, random(rand.New(rand.NewPCG(uint64(id), uint64(i))), 1600), 50)
-				}
-			}
-			for ; stored < n; stored += more(f) {
-			}
-			s := x.Stats()
-			if s.Bytes > s.Budget {
-				t.Errorf("%d bytes of %d", s.Bytes, s.Budget)
-			}
-			least := share
-			for _, one := range s.Holders {
-				if one.Holder != flooding {
-					least = min(least, one.Blocks[0])
-				}
-			}
-			t.Logf("%d of %d blocks are left of the one with least; the flood has %d; %d evicted", least, share, s.Holders[flooding].Blocks[0], s.Evictions)
-			if least < share*9/10 {
-				t.Errorf("of %d blocks in a share %d are left: %+v", share, least, s.Holders)
-			}
-		})
+		return
+	}
+	for kind, more := range floods {
+		t.Run(kind+", 1 MiB", func(t *testing.T) { floodOthers(t, more, 1<<20, 20_000) })
+		if !testing.Short() {
+			t.Run(kind+", 16 MiB", func(t *testing.T) { floodOthers(t, more, 16<<20, 200_000) })
+		}
+	}
+}
+
+// floodOthers lets one of eight holders announce so many blocks. Each of the others keeps 90 % of what an eighth of the
+// budget holds.
+func floodOthers(t *testing.T, more func(f *flooder) int, budget int64, flood int) {
+	const holders = 8
+	h, _ := block.NewHasher(block.XXH3, 16)
+	var share int64
+	if budget/holders >= 1<<20 {
+		share = filled(h, budget/holders)
+	} else {
+		share = filled(h, budget) / holders // an eighth is less than any index may have
+	}
+	x := kvindex.New(h, kvindex.Config{Bytes: budget})
+	f := &flooder{x: x, source: rand.New(rand.NewPCG(9, 9)), handle: 1 << 60}
+	stored := 0
+	for ; stored < flood/4; stored += more(f) { // the others come to an index that is full
+	}
+	prompts := int(share) / 100
+	for id := range fleet.Holder(holders) {
+		for i := 0; id != flooding && i < prompts; i++ {
+			announce(x, id, random(rand.New(rand.NewPCG(uint64(id), uint64(i))), 1600), 50)
+		}
+	}
+	for ; stored < flood; stored += more(f) {
+	}
+	s := x.Stats()
+	if s.Bytes > s.Budget {
+		t.Errorf("%d bytes of %d", s.Bytes, s.Budget)
+	}
+	least := share
+	for _, one := range s.Holders {
+		if one.Holder != flooding {
+			least = min(least, one.Blocks[0])
+		}
+	}
+	t.Logf("%d of %d blocks are left of the one with least; the flood has %d; %d evicted", least, share, s.Holders[flooding].Blocks[0], s.Evictions)
+	if least < share*9/10 {
+		t.Errorf("of %d blocks in a share %d are left: %+v", share, least, s.Holders)
 	}
 }
 

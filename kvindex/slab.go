@@ -109,7 +109,14 @@ func (s *slab) bytes() int64 {
 // growth returns an upper bound of what n more runs of so many words make the slab allocate.
 func (s *slab) growth(n, words int) int64 {
 	_, size := slabClass(words)
-	bytes := int64(n*size+2*slabChunk) * 8
+	left := 0
+	if s.words > 0 {
+		left = slabChunk - int(s.next)
+	}
+	if n*size <= left {
+		return 0
+	}
+	bytes := int64(n*size+slabChunk) * 8
 	if size > slabChunk/2 {
 		bytes = int64(n) * int64(max(size, slabChunk)) * 8
 	}

@@ -364,17 +364,20 @@ func (t *slots) each(segment int, f func(key block.Key)) {
 
 func (t *slots) bytes() int64 { return int64(t.words)*8 + int64(cap(t.filled)) }
 
-// growth returns what n more keys make the table allocate, old memory beside new. Keys are hashes: no segment gets more
-// than twice its share and some.
+// growth returns what n more keys make the table allocate, with the old memory of one segment beside its new one. Keys
+// are hashes: no segment gets more than twice its share and some.
 func (t *slots) growth(n int) int64 {
 	share := n/(slotSegments/2) + 8
-	buckets, most := 0, 0
+	buckets, most, step := 0, 0, 0
 	for i := range t.segments {
 		g := &t.segments[i]
 		if a := g.array.Load(); t.full(g, a, share) {
-			one := max(slotBuckets(int(g.n)+share, t.tight, false), slotBuckets(int(g.n)+share, t.tight, true))
-			buckets, most = buckets+one, max(most, one)
+			one, old := slotBuckets(int(g.n)+share, t.tight, false), 0
+			if a != nil {
+				old = int(a.buckets)
+			}
+			buckets, most, step = buckets+max(one-old, 0), max(most, one), max(step, one-old)
 		}
 	}
-	return int64(min(buckets, n*most))*bucketWords*8 + 2*int64(most)
+	return int64(min(buckets, n*step)+most)*bucketWords*8 + 2*int64(most)
 }

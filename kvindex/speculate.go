@@ -169,7 +169,7 @@ func (x *Index) Speculate(id fleet.Holder, keys []block.Key, until int64) {
 	}
 	parent, rooted := block.Key(0), true
 	for len(keys) > 0 {
-		n := min(len(keys), keyStretch)
+		n := min(len(keys), x.stretch(keyStretch, 0))
 		if !x.makeRoom(h, need{handles: n, keyed: true}) {
 			x.counts.refused++
 			return

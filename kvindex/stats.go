@@ -1,6 +1,8 @@
 package kvindex
 
 import (
+	"slices"
+
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 )
@@ -80,6 +82,7 @@ func (x *Index) Stats() Stats {
 		UnknownRemoved:     x.counts.unknownRemoved,
 		Forgotten:          x.counts.forgotten,
 		Steps:              int64(x.blocks.steps),
+		Holders:            make([]HolderStats, 0, x.known),
 	}
 	for _, h := range x.holders {
 		if h != nil {
@@ -115,6 +118,7 @@ func (x *Index) describe(h *holder) HolderStats {
 		Holder: h.id, Blocks: h.blocks, Evicted: h.evicted, Handles: h.handles + h.named, Waiting: h.waiting,
 		Bigram: h.bigram, Provable: !x.view(h.id).unknown, Refused: h.refused, Whole: h.broken == 0,
 	}
+	s.Groups = slices.Grow(s.Groups, len(h.groups))
 	for i := range h.groups {
 		g := &h.groups[i]
 		s.Groups = append(s.Groups, GroupStats{g.id, g.kind, g.window, g.unit})

@@ -48,7 +48,7 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 		a.root = x.hasher.Root(s.Scope)
 	}
 	for a.from < len(s.Handles) {
-		a.to = min(a.from+h.stretch(s.BlockSize), len(s.Handles))
+		a.to = min(a.from+x.stretch(h.stretch(), s.BlockSize), len(s.Handles))
 		if !x.makeRoom(h, a.need()) {
 			x.refuse(h, 1<<s.Tier)
 			break

@@ -185,7 +185,7 @@ func (h *hostile) act(id fleet.Holder) string {
 		h.store(id, &kvindex.Stored{Tier: tier, Handles: h.handles(n), Tokens: h.words(n * size), BlockSize: size, Parent: h.next + 1<<40, HasParent: true})
 		return "a chain with an unknown parent"
 	case 4:
-		h.store(id, &kvindex.Stored{Tier: tier, Handles: h.handles(1 + h.IntN(2000)), BlockSize: 1 << h.IntN(21)})
+		h.store(id, &kvindex.Stored{Tier: tier, Handles: h.handles(1 + 2000>>h.IntN(32)), BlockSize: 1 << h.IntN(21)})
 		return "giant blocks without tokens"
 	case 5:
 		if h.IntN(20) > 0 {
@@ -200,7 +200,7 @@ func (h *hostile) act(id fleet.Holder) string {
 		h.store(id, &kvindex.Stored{Tier: tier, Scope: t.scope, Features: t.features, Handles: h.handles(n), Tokens: t.tokens[:n*size], BlockSize: max(size, 1)})
 		return "known content under new hashes"
 	case 8:
-		h.flood(id, 1+h.IntN(200), size)
+		h.flood(id, 1+h.IntN(200)>>h.IntN(3), size)
 		return "a flood"
 	case 9:
 		h.flood(id, 1, size)

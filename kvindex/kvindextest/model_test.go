@@ -74,8 +74,8 @@ func attacks() int {
 }
 
 func TestIndexClaimsNoMoreBesideHostileHolders(t *testing.T) {
-	const steps = 1000
-	n := attacks() / steps
+	const steps = 5000 // filling an index costs as much as some thousand operations
+	n := (attacks() + steps - 1) / steps
 	kvindextest.Hostile(t, kvindextest.Kvindex, kvindextest.Effort{Runs: n, Steps: steps, Seed: seed(), Progress: progress(t, n)})
 	t.Logf("%d operations", n*steps)
 }
