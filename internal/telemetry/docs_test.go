@@ -27,13 +27,34 @@ func TestDocsNameMetricsThatExist(t *testing.T) {
 		}
 		for _, name := range named.FindAllString(string(text), -1) {
 			seen++
-			if !known[name] {
+			if _, ok := known[name]; !ok {
 				t.Errorf("%s: there is no %s", filepath.Base(page), name)
 			}
 		}
 	}
 	if seen < 10 {
 		t.Errorf("%d metrics found: the test looks for them in the wrong way", seen)
+	}
+}
+
+// TestEveryMetricIsInTheDocs: docs/operate.md has a row for each, with its type and its labels.
+func TestEveryMetricIsInTheDocs(t *testing.T) {
+	text, err := os.ReadFile("../../docs/operate.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, labels := range names() {
+		if !strings.HasPrefix(name, "warmpath_") {
+			continue
+		}
+		listed := "–"
+		if labels != "" {
+			listed = "`" + strings.ReplaceAll(labels, ",", "`, `") + "`"
+		}
+		row := regexp.MustCompile("(?m)^\\| `" + name + "` \\| (counter|gauge|histogram) \\| " + listed + " \\| .+ \\|$").FindSubmatch(text)
+		if row == nil || (string(row[1]) == "counter") != strings.HasSuffix(name, "_total") {
+			t.Errorf("docs/operate.md has no row | `%s` | TYPE | %s | MEANING |", name, listed)
+		}
 	}
 }
 
@@ -45,10 +66,10 @@ func TestEveryMetricBeginsWithTheProject(t *testing.T) {
 	}
 }
 
-// names are the metrics that there can be.
-func names() map[string]bool {
-	all := map[string]bool{}
-	name := regexp.MustCompile(`fqName: "([^"]+)"`)
+// names are the metrics that there can be, with their labels.
+func names() map[string]string {
+	all := map[string]string{}
+	name := regexp.MustCompile(`fqName: "([^"]+)".* variableLabels: \{([^}]*)\}`)
 	descs := make(chan *prometheus.Desc)
 	go func() { // ends when all are told
 		defer close(descs)
@@ -70,7 +91,8 @@ func names() map[string]bool {
 		}
 	}()
 	for d := range descs {
-		all[name.FindStringSubmatch(d.String())[1]] = true
+		found := name.FindStringSubmatch(d.String())
+		all[found[1]] = found[2]
 	}
 	return all
 }
