@@ -47,7 +47,7 @@ func readLive(t testing.TB, path string) []recording {
 
 func liveFiles(t testing.TB) []string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(sharedtest.Path(t, "vectors/live"), "*.jsonl.gz"))
+	files, err := filepath.Glob(filepath.Join(sharedtest.Recordings(t), "*.jsonl.gz"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no recordings: %v", err)
 	}

@@ -24,7 +24,7 @@ import (
 // recordedBatches are the messages of real engines' streams, decoded.
 func recordedBatches(t *testing.T) []kvevent.Batch {
 	t.Helper()
-	folder := sharedtest.Path(t, "vectors/live") // skips where the recordings are missing
+	folder := sharedtest.Recordings(t)
 	files, err := filepath.Glob(filepath.Join(folder, "*.jsonl.gz"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no recordings in %s: %v", folder, err)

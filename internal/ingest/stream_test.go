@@ -527,3 +527,54 @@ func BenchmarkMessage(b *testing.B) {
 		})
 	}
 }
+
+// What is wrong with an engine's stream ends with the engine: another one may have other groups and tiers. It starts
+// slowly, too.
+func TestARestartEndsWhatWasWrongWithTheEngineBefore(t *testing.T) {
+	full, window, host := stored(1, 0, 480, 32), stored(1, 0, 480, 32), stored(2, 0, 64, 32)
+	full.Group, full.Spec = 1, "full_attention"
+	window.Group, window.Spec, window.Window = 0, "sliding_window", 128
+	host.Medium = "cpu"
+	unnamed := [2]kvevent.Event{stored(3, 0, 64, 32), stored(4, 0, 64, 32)}
+	unnamed[0].Group, unnamed[1].Group = 0, 1
+	for name, test := range map[string]struct {
+		message []byte
+		why     string
+	}{
+		"hybrid":  {wire(t, "vllm-0.32.0", batch(window, full)), "sliding_window"},
+		"unnamed": {wire(t, "vllm-0.20.0", batch(unnamed[:]...)), "without naming their kinds"},
+		"leaking": {wire(t, "vllm-0.32.0", batch(host)), "announces no removals"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, Config{})
+			s := r.stream(facts(fleet.EngineVLLM, 32))
+			s.Message(0, test.message)
+			r.trust(s.holder, fleet.TrustDegraded, test.why)
+			var sent fleet.Reservation
+			r.fleet.Reserve(&sent, s.holder, fleet.Work{}, time.Now().UnixNano())
+			sent.Release(0)
+			share := func() float64 {
+				return r.fleet.Snapshot().Standing(s.holder, 0, "", time.Now().UnixNano()).Share
+			}
+			if got := share(); got != 1 {
+				t.Fatalf("its share is %v before the restart", got)
+			}
+			s.Restarted("its numbers began anew")
+			s.Complete()
+			s.Message(0, wire(t, "vllm-0.32.0", batch(stored(5, 0, 64, 32))))
+			r.trust(s.holder, fleet.TrustExact, "")
+			if got := share(); got >= 1 {
+				t.Errorf("its share is %v after the restart: it does not start slowly", got)
+			}
+			if name != "unnamed" {
+				return
+			}
+			two := [2]kvevent.Event{stored(6, 0, 64, 32), stored(7, 0, 64, 32)}
+			for i := range two {
+				two[i].Group, two[i].Spec = i, "full_attention"
+			}
+			s.Message(1, wire(t, "vllm-0.32.0", batch(two[:]...)))
+			r.trust(s.holder, fleet.TrustExact, "")
+		})
+	}
+}

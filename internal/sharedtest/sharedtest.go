@@ -34,6 +34,20 @@ func Path(t testing.TB, name string) string {
 	}
 }
 
+// Recordings returns the folder of what real engines sent, as Path does. Where $CI is set the test fails when it is not
+// there: a promise about real engines' streams that CI skips is not kept by anything.
+func Recordings(t testing.TB) string {
+	t.Helper()
+	if os.Getenv("CI") != "" {
+		defer func() {
+			if t.Skipped() {
+				t.Errorf("the recordings of engines are missing, and CI is set: put shared/vectors/live beside the project, or set WARMPATH_SHARED")
+			}
+		}()
+	}
+	return Path(t, "vectors/live")
+}
+
 func existing(t testing.TB, path string) string {
 	t.Helper()
 	if _, err := os.Stat(path); err != nil {

@@ -765,3 +765,28 @@ func unhex(t testing.TB, frames []string) (parts [][]byte) {
 	}
 	return parts
 }
+
+// A replay that proved to be another engine's says nothing about the history: it is whole where the live stream began
+// at message 0.
+func TestAnEngineThatRestartsAfterItsReplayWasDistrustedIsComplete(t *testing.T) {
+	d := newDiary(t)
+	s := newStream(quick.withDefaults(), "tcp://127.0.0.1:1", d)
+	s.connect()
+	live := func(run string, seq uint64) { s.receive(wire("t", seq, payload(run, seq))) }
+	replayed(s, "b", 50)
+	for seq := range uint64(maxStrikes) {
+		live("a", seq)
+		replayed(s, "b", 50)
+	}
+	if !s.distrust {
+		t.Fatalf("the replay is not distrusted after restarts %q", d.restarts)
+	}
+	complete := d.complete
+	for seq := range uint64(3) { // behind a forwarder, on the same connection
+		live("c", seq)
+	}
+	if d.complete != complete+1 || d.behind || d.next != 3 {
+		t.Errorf("complete again %d times, behind %v, next %d", d.complete-complete, d.behind, d.next)
+	}
+	d.expectPayloads("c", 0, 3)
+}
