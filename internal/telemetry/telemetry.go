@@ -241,7 +241,7 @@ func (t *Telemetry) series(k workerKey) *workerSeries {
 	return s.(*workerSeries)
 }
 
-// Refused counts a request that no worker was asked for: bad_request, too_large, not_found, no_worker, …
+// Refused counts a request that no worker was asked for, by the code of its error, or another reason: headers, …
 func (t *Telemetry) Refused(reason string) { t.refused.WithLabelValues(reason).Inc() }
 
 // Retried counts an attempt on worker that is retried elsewhere, by reason.
