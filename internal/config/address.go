@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -36,7 +37,7 @@ func (c *Config) validateAddresses(found *problems) {
 			}
 		}
 	}
-	c.validateWorkers(found)
+	c.validateWorkers(found, listens)
 }
 
 // listener is an address that the router opens, and the key that says so.
@@ -57,6 +58,12 @@ func (a address) meets(b address) bool {
 		return false
 	}
 	return a.host == b.host || wildcard(a.host) || wildcard(b.host)
+}
+
+// is reports whether a connection to host and port, in their canonical form, reaches a.
+func (a address) is(host string, port int) bool {
+	ip, err := netip.ParseAddr(host)
+	return a.port == port && port != 0 && (a.host == host || wildcard(a.host) && err == nil && ip.IsLoopback())
 }
 
 func wildcard(host string) bool {
@@ -101,11 +108,22 @@ func isDir(path string) bool {
 }
 
 // validateWorkers checks each worker, and that no two are one: the same URL, or the same endpoint of events or replay.
-func (c *Config) validateWorkers(found *problems) {
+// None may be the router itself.
+func (c *Config) validateWorkers(found *problems, listens []listener) {
 	urls, endpoints := map[string]int{}, map[string]string{}
+	itself := func(at, host string, port int, text string) {
+		for _, l := range listens {
+			if l.is(host, port) {
+				found.add(at, fmt.Errorf("%s is this router's own %s, %s", text, l.path, l.text))
+			}
+		}
+	}
 	claim := func(at, endpoint, text string) {
 		if endpoint == "" {
 			return
+		}
+		if e, err := zmtp.ParseEndpoint(endpoint); err == nil && e.Path == "" {
+			itself(at, e.Host, e.Port, text)
 		}
 		if first, twice := endpoints[endpoint]; twice {
 			found.add(at, fmt.Errorf("%s is the endpoint of %s, too: each worker and each purpose needs its own", text, first))
@@ -123,6 +141,10 @@ func (c *Config) validateWorkers(found *problems) {
 			found.add(at, fmt.Errorf("%s is listed twice, first as workers[%d]", w.URL, first))
 		} else {
 			urls[w.Canonical()] = i
+		}
+		if u, err := url.Parse(w.Canonical()); err == nil {
+			port, _ := strconv.Atoi(u.Port()) // Canonical has one
+			itself(at, u.Hostname(), port, w.URL)
 		}
 		events, replay := w.Endpoints()
 		claim(at+".events", events, w.Events)

@@ -58,6 +58,8 @@ func TestWhatCannotWorkIsRefusedWithItsLine(t *testing.T) {
 		{"workers:\n  - {url: http://h:1, events: ipc:///run/kv}\n  - {url: http://i:2, events: ipc:///run/../run/kv}", "3:31: workers[1].events: "},
 		{"workers:\n  - url: http://localhost:8000\n  - url: http://127.0.0.1:8000", "3:8: workers[1]: http://127.0.0.1:8000 is listed twice"},
 		{"listen: '[::1]:7000'\nevents: {listen: 'tcp://[0:0::1]:7000'}", "2:18: events.listen: "},
+		{"listen: ':7000'\nworkers: [{url: 'http://localhost:7000/v1'}]", "2:11: workers[0]: http://localhost:7000/v1 is this router's own listen, :7000"},
+		{"events: {listen: 'tcp://127.0.0.1:7001'}\nworkers: [{url: 'http://h', events: 'tcp://localhost:7001'}]", "2:37: workers[0].events: tcp://localhost:7001 is this router's own events.listen, tcp://127.0.0.1:7001"},
 		{"events: {listen: 'ipc://*'}", `1:18: events.listen: "ipc://*" names no path`},
 		{"workers:\n  - {url: http://h:1, events: none, replay: tcp://*:5557}", "workers[0].replay: must be empty: without events there is no replay"},
 		{"tokens: {service: 'http://a:99999'}", "1:19: tokens.service: "},
@@ -87,6 +89,7 @@ func TestWhatWorksIsNotRefused(t *testing.T) {
 		"workers: [{url: 'http://h:1', events: 'tcp://*:5557'}, {url: 'http://i:1', events: 'tcp://*:5557', replay: 'tcp://*:5657'}]",
 		"workers: [{url: 'http://h:1', events: none}, {url: 'http://i:1', events: none, replay: none}]",
 		"workers: [{url: 'http://h:1', events: 'ipc:///run/kv'}, {url: 'http://i:1', events: 'ipc:///run/KV'}]",
+		"listen: ':7000'\nworkers: [{url: 'http://h:7000'}, {url: 'http://127.0.0.1:7001'}]",
 		"workers: []",
 	} {
 		if message := told(t, text); message != "" {
