@@ -1,7 +1,6 @@
 package app_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -16,6 +15,7 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/internal/admin"
 	"github.com/warmpath/warmpath/internal/app"
+	"github.com/warmpath/warmpath/internal/sharedtest"
 	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
@@ -123,7 +123,7 @@ func TestAStallIsVisibleWhileTheIndexIsLockedForEver(t *testing.T) {
 }
 
 func TestTheProcessEndsWhateverIsLocked(t *testing.T) {
-	var log lockedBuffer
+	var log sharedtest.Buffer
 	r, unlock := stall(t, &log)
 	r.wait("readiness says 503", func() bool {
 		status, _ := r.look(r.url + "/readiness")
@@ -153,24 +153,6 @@ func (r *router) listens() bool {
 		_ = resp.Body.Close()
 	}
 	return err == nil
-}
-
-// lockedBuffer is a log that may be read while it is written.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 func TestWorkThatDoesNotEndIsTheOldest(t *testing.T) {

@@ -3,7 +3,6 @@ package ingest
 import (
 	"bytes"
 	"log/slog"
-	"sync"
 	"testing"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/sharedtest"
 	"github.com/warmpath/warmpath/kvevent"
 	"github.com/warmpath/warmpath/kvevent/zmq"
 	"github.com/warmpath/warmpath/kvindex"
@@ -25,24 +25,7 @@ type rig struct {
 	fleet   *fleet.Fleet
 	router  *warmpath.Router
 	manager *Manager
-	log     *lockedBuffer
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+	log     *sharedtest.Buffer
 }
 
 func newRig(t testing.TB, c Config) *rig {
@@ -52,7 +35,7 @@ func newRig(t testing.TB, c Config) *rig {
 
 func newRigWithIndex(t testing.TB, c Config, index kvindex.Config) *rig {
 	t.Helper()
-	r := &rig{t: t, fleet: fleet.New(fleet.Config{}), log: &lockedBuffer{}}
+	r := &rig{t: t, fleet: fleet.New(fleet.Config{}), log: &sharedtest.Buffer{}}
 	var err error
 	if r.router, err = warmpath.New(warmpath.Options{Fleet: r.fleet, SpeculativeTTL: -1, ApproximateTTL: -1, Index: index}); err != nil {
 		t.Fatal(err)

@@ -1,5 +1,6 @@
 // Package sharedtest finds the material that lies beside the project, in ../shared: engine vectors, recordings, traces
-// and the scripts that run real engines. Tests that need it skip, and say so, where it is missing.
+// and the scripts that run real engines. Tests that need it skip, and say so, where it is missing. It also has the
+// small helpers that tests of several packages share.
 package sharedtest
 
 import (
