@@ -24,8 +24,8 @@ type rest struct {
 }
 
 // A batch is full with so many events, skipped ones included, hashes, tokens or features: further events of the payload
-// wait for [Decoder.Next]. What engines send in a step stays below, except when a very long prompt evicts block by block:
-// a million tokens are 62,500 removals.
+// wait for [Decoder.Next]. What engines send in a step stays below, except when a very long prompt evicts block by
+// block: a million tokens are 62,500 removals.
 const (
 	fullEvents   = 1 << 12 // 1.2 MiB
 	fullHashes   = 1 << 16 // 512 KiB
@@ -60,8 +60,8 @@ const (
 // b is empty, and the message counts as lost, because it may have removed blocks.
 //
 // When b.More is set the payload has further events than fit in a bounded batch, all well-formed: apply b, then call
-// [Decoder.Next]. What engines send fits nearly always. However long a payload is, all of its batches together allocate at most 32 MiB.
-// The payload may be used again after the last batch, unless KeepRaw is set.
+// [Decoder.Next]. What engines send fits nearly always. However long a payload is, all of its batches together allocate
+// at most 32 MiB. The payload may be used again after the last batch, unless KeepRaw is set.
 func (d *Decoder) Decode(payload []byte, b *Batch) error {
 	b.Reset()
 	d.c, d.rest = cursor{p: payload}, rest{}

@@ -19,6 +19,6 @@
 //		if b.Incomplete { … } // an event that takes blocks away was unreadable: forget the holder
 //	}
 //
-// Hostile payloads cost time in proportion to their length, a bounded amount of memory, and never panic. In steady state decoding
-// allocates nothing.
+// Hostile payloads cost time in proportion to their length, a bounded amount of memory, and never panic. In steady
+// state decoding allocates nothing.
 package kvevent

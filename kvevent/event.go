@@ -141,9 +141,9 @@ type Batch struct {
 	features []block.Feature
 }
 
-// Removals returns how many events from the i-th on follow each other that take blocks from one tier and group, and their
-// hashes after dst. Engines announce each evicted block in an event of its own; an index takes them away together in less
-// time than one by one. It is 0 when the i-th event is another.
+// Removals returns how many events from the i-th on follow each other that take blocks from one tier and group, and
+// their hashes after dst. Engines announce each evicted block in an event of its own; an index takes them away together
+// in less time than one by one. It is 0 when the i-th event is another.
 func (b *Batch) Removals(i int, dst []Hash) (n int, hashes []Hash) {
 	first := &b.Events[i]
 	for ; i+n < len(b.Events); n++ {

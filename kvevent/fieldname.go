@@ -38,9 +38,9 @@ var packedNames = func() (packed [numFields]string) {
 	return packed
 }()
 
-// fieldName takes the name of a field of an event in map form; fieldNone is one that means nothing. before is the field before it: an
-// engine writes its events alike, so that the name is mostly the one that came after that field the last time, and need
-// only be compared.
+// fieldName takes the name of a field of an event in map form; fieldNone is one that means nothing. before is the field
+// before it: an engine writes its events alike, so that the name is mostly the one that came after that field the last
+// time, and need only be compared.
 func (d *Decoder) fieldName(e *Event, before field) (f field, ok bool) {
 	c := &d.c
 	next := &d.after[e.Kind][before]

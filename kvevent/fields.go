@@ -25,7 +25,8 @@ const (
 	numFields
 )
 
-// The places of the fields in arrays, after the name (vLLM distributed/kv_events.py, SGLang disaggregation/kv_events.py).
+// The places of the fields in arrays, after the name (vLLM distributed/kv_events.py, SGLang
+// disaggregation/kv_events.py).
 var (
 	storedPlaces = []field{
 		fieldHashes, fieldParent, fieldTokens, fieldBlockSize, fieldLoRAID, // vLLM 0.9.0, SGLang 0.4.6

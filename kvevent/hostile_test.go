@@ -172,8 +172,8 @@ func TestManySmallEventsTakeMemoryInProportion(t *testing.T) {
 	}
 }
 
-// Work is bounded by the payload's length too, of whatever it consists: for 256 times as much, quadratic work would be 65,000
-// times as much. The limit between is far from both, for other work on the machine.
+// Work is bounded by the payload's length too, of whatever it consists: for 256 times as much, quadratic work would be
+// 65,000 times as much. The limit between is far from both, for other work on the machine.
 func TestTimeIsInProportionToThePayload(t *testing.T) {
 	images := func(n int) []byte {
 		hashes, tokens, keys := make([]any, n), make([]any, n), make([]any, n)

@@ -27,7 +27,8 @@ type vector struct {
 	Remaining []json.RawMessage `json:"expected_remaining_events"`
 }
 
-// wantBatch and wantEvent are the canonical form of the vectors: every field an engine may send, null where it does not.
+// wantBatch and wantEvent are the canonical form of the vectors: every field an engine may send, null where it does
+// not.
 type wantBatch struct {
 	Time    float64     `json:"ts"`
 	Rank    *int        `json:"data_parallel_rank"`

@@ -37,8 +37,8 @@ type Options struct {
 	Load func() (*config.Config, error)
 	// File is the name of what Load reads, for errors.
 	File string
-	// Models is where the models' files are on this machine, where some of the configuration's were downloaded; nil takes
-	// the configuration's.
+	// Models is where the models' files are on this machine, where some of the configuration's were downloaded; nil
+	// takes the configuration's.
 	Models []inprocess.Path
 	// Network is the network of clients, workers and their events; nil means the machine's. Files of models are
 	// always downloaded over the machine's network.
@@ -156,8 +156,9 @@ func (a *App) connections() (clients, operators gateway.ConnectionLimit) {
 // 1,024, a common default, is too low.
 const fewDescriptors = 4096
 
-// expiry is how long a request may give no sign of life before it counts as lost, where requests end after timeout at the latest: an
-// answer in one piece gives none until all of it is there, and is not lost for that. 0 ends none; a day then.
+// expiry is how long a request may give no sign of life before it counts as lost, where requests end after timeout at
+// the latest: an answer in one piece gives none until all of it is there, and is not lost for that. 0 ends none; a day
+// then.
 func expiry(timeout time.Duration) time.Duration {
 	if timeout == 0 {
 		return 24 * time.Hour
@@ -180,8 +181,8 @@ func (a *App) loadModels(paths []inprocess.Path) error {
 	return nil
 }
 
-// tokenClient returns the client that asks engines for tokens: kept-alive connections, fewer seconds than the five after
-// which uvicorn closes one, no proxy from the environment.
+// tokenClient returns the client that asks engines for tokens: kept-alive connections, fewer seconds than the five
+// after which uvicorn closes one, no proxy from the environment.
 func tokenClient(n network.Network) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{

@@ -19,8 +19,8 @@ type asker struct {
 	stop   context.CancelFunc // nil: it does not run
 }
 
-// asking are the policies that want to be told by others, by name: those that the file describes, and what is in use without
-// being described.
+// asking are the policies that want to be told by others, by name: those that the file describes, and what is in use
+// without being described.
 func asking(cfg *config.Config) map[string]policy.LMCacheAware {
 	used := cfg.Used()
 	for _, p := range cfg.Policies {
@@ -35,7 +35,8 @@ func asking(cfg *config.Config) map[string]policy.LMCacheAware {
 	return all
 }
 
-// useAskers has the gateway ask for the policies of cfg that want it. Clients that are told the same go on. a.mu is held.
+// useAskers has the gateway ask for the policies of cfg that want it. Clients that are told the same go on. a.mu is
+// held.
 func (a *App) useAskers(cfg *config.Config) {
 	next := map[string]*asker{}
 	for name, told := range asking(cfg) {
@@ -61,8 +62,8 @@ func (a *App) useAskers(cfg *config.Config) {
 	a.askers = next
 }
 
-// runAskers runs the clients there are and those of later reloads, until the returned function is called, after which no more
-// begin. Each ends with ctx.
+// runAskers runs the clients there are and those of later reloads, until the returned function is called, after which
+// no more begin. Each ends with ctx.
 func (a *App) runAskers(ctx context.Context, g *group, stop context.CancelCauseFunc) (noMore func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

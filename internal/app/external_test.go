@@ -9,7 +9,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// TestControllersAreAskedForThePoliciesThatWantThem: those that the file describes, and the built-in one where it is used.
+// TestControllersAreAskedForThePoliciesThatWantThem: those that the file describes, and the built-in one where it is
+// used.
 func TestControllersAreAskedForThePoliciesThatWantThem(t *testing.T) {
 	described := config.Policy{Name: "warm", Type: "lmcache_aware", Parameters: &policy.LMCacheAware{ControllerURL: "http://c:9000"}}
 	other := config.Policy{Name: "mine", Type: "cache_aware", Parameters: &policy.CacheAware{}}

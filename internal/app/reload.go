@@ -14,9 +14,9 @@ import (
 	"github.com/warmpath/warmpath/internal/queue"
 )
 
-// Reload reads the configuration again and applies what can change without dropping a request: workers, all that is said of
-// policies, and the queue. It returns what changed, one line each; settings that need a restart are named, logged and stay as they were. On an
-// error nothing has changed.
+// Reload reads the configuration again and applies what can change without dropping a request: workers, all that is
+// said of policies, and the queue. It returns what changed, one line each; settings that need a restart are named,
+// logged and stay as they were. On an error nothing has changed.
 func (a *App) Reload() (changes []string, err error) {
 	defer func() { a.telemetry.Reloaded(err) }()
 	if a.options.Load == nil {
@@ -74,7 +74,8 @@ func take(in, next *config.Config) {
 	in.Routing.TierWeights, in.Routing.ImbalanceTokens = next.Routing.TierWeights, next.Routing.ImbalanceTokens // policies' defaults
 }
 
-// changePolicies applies all that next says of policies, and returns what changed. On an error nothing has. a.mu is held.
+// changePolicies applies all that next says of policies, and returns what changed. On an error nothing has. a.mu is
+// held.
 func (a *App) changePolicies(next *config.Config) ([]string, error) {
 	change := next.PolicyChange(a.cfg)
 	changes := comparePolicies(a.cfg, next, &change)

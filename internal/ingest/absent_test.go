@@ -9,7 +9,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// TestAWorkerWithoutEventsIsForgottenWhenItLeaves: what was guessed of it goes, too; it may come back with an empty cache.
+// TestAWorkerWithoutEventsIsForgottenWhenItLeaves: what was guessed of it goes, too; it may come back with an empty
+// cache.
 func TestAWorkerWithoutEventsIsForgottenWhenItLeaves(t *testing.T) {
 	r := newRig(t, Config{})
 	reconcile := func() { r.manager.reconcile(t.Context(), r.fleet.Snapshot()) }
@@ -47,8 +48,8 @@ func TestAWorkerWithoutEventsIsForgottenWhenItLeaves(t *testing.T) {
 	}
 }
 
-// TestATrustEndsWithItsStream: a stream tells until it is stopped, which is after the fleet forgot its worker. Should the worker come
-// back without events, nobody else says how far it is to be believed.
+// TestATrustEndsWithItsStream: a stream tells until it is stopped, which is after the fleet forgot its worker. Should
+// the worker come back without events, nobody else says how far it is to be believed.
 func TestATrustEndsWithItsStream(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))

@@ -90,10 +90,10 @@ func (s *stream) keys(t block.Tier) kvevent.Keys {
 // claimable reports whether a stored event may be given to the index at all. s.mu is held.
 //
 // vLLM folds all that keeps requests apart into its hashes: an event that hides some of it is still true of its hashes,
-// and only a chain that begins with it must not be rooted. SGLang's hashes have the tokens in them and, lately, the salt.
-// The same hash then stands for the copies of requests that its cache keeps apart, stored and removed under one name:
-// neither its root nor its parent says whose copy it is. As soon as requests carry such a key nothing new is believed,
-// while removals still are: what remains in the index is what certainly was there before, and fades.
+// and only a chain that begins with it must not be rooted. SGLang's hashes have the tokens in them and, lately, the
+// salt. The same hash then stands for the copies of requests that its cache keeps apart, stored and removed under one
+// name: neither its root nor its parent says whose copy it is. As soon as requests carry such a key nothing new is
+// believed, while removals still are: what remains in the index is what certainly was there before, and fades.
 func (s *stream) claimable(e *kvevent.Event) bool {
 	// LMCache's and Mooncake's connectors announce what they store in host memory and never that it is gone.
 	if e.Medium == "cpu" {

@@ -14,16 +14,16 @@ type Config struct {
 	Listen string `yaml:"listen"`
 	// Silence is how long a holder may send no events while it gets requests before that is called wrong. Default 60 s.
 	Silence time.Duration `yaml:"silence"`
-	// SilenceRequests is how many requests it must have answered meanwhile. Default 20: a few that were fully cached send
-	// none.
+	// SilenceRequests is how many requests it must have answered meanwhile. Default 20: a few that were fully cached
+	// send none.
 	SilenceRequests int `yaml:"silence_requests"`
-	// Grace is how long entries are believed after the connection broke. Default 5 s: a reconnect takes less, and evictions
-	// that go unseen meanwhile are few.
+	// Grace is how long entries are believed after the connection broke. Default 5 s: a reconnect takes less, and
+	// evictions that go unseen meanwhile are few.
 	Grace time.Duration `yaml:"grace"`
-	// AssumeSalt and AssumeExtraKey say that requests carry cache_salt or extra_key though this router has not seen any:
-	// because other clients reach the engines too, or because it was just started. They matter to engines whose events do
-	// not tell these keys (SGLang's never tell extra_key): new blocks of such a holder are then not believed. Default
-	// false: the keys count from the first request that carries one.
+	// AssumeSalt and AssumeExtraKey say that requests carry cache_salt or extra_key though this router has not seen
+	// any: because other clients reach the engines too, or because it was just started. They matter to engines whose
+	// events do not tell these keys (SGLang's never tell extra_key): new blocks of such a holder are then not believed.
+	// Default false: the keys count from the first request that carries one.
 	AssumeSalt     bool `yaml:"assume_salt"`
 	AssumeExtraKey bool `yaml:"assume_extra_key"`
 	// Seeds are tried when an engine's hash chain is identified, besides vLLM's default. Default "0" and "42".

@@ -47,8 +47,8 @@ func TestALookAtStreamsDoesNotWaitForALargeMessage(t *testing.T) {
 	})
 }
 
-// A message that is made to be large in memory takes no more of it than the decoder's bound, whatever it holds, and what
-// could not be used of it shows.
+// A message that is made to be large in memory takes no more of it than the decoder's bound, whatever it holds, and
+// what could not be used of it shows.
 func TestALongHostileMessageTakesBoundedMemoryAndLowersTrust(t *testing.T) {
 	header := func(n int) []byte {
 		return append([]byte{0x93, 0xca, 0, 0, 0, 0, 0xdd}, binary.BigEndian.AppendUint32(nil, uint32(n))...)

@@ -107,8 +107,8 @@ func TestAResetProvesNothingOfAnOffloadTierThatWasForgotten(t *testing.T) {
 	r.trust(s.holder, fleet.TrustExact, "complete")
 }
 
-// TestAResetProvesNothingOfAnOffloadTierThatShowsUpLater: the tier may have blocks from before the reset. Nothing told of
-// the tier before, as the worker was new here and its history is missing.
+// TestAResetProvesNothingOfAnOffloadTierThatShowsUpLater: the tier may have blocks from before the reset. Nothing told
+// of the tier before, as the worker was new here and its history is missing.
 func TestAResetProvesNothingOfAnOffloadTierThatShowsUpLater(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))

@@ -15,7 +15,8 @@ import (
 	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
-// Manager follows the events of every holder of a router's fleet. Its methods may be called from any goroutine; Run once.
+// Manager follows the events of every holder of a router's fleet. Its methods may be called from any goroutine; Run
+// once.
 type Manager struct {
 	router   *warmpath.Router
 	fleet    *fleet.Fleet

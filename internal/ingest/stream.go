@@ -226,8 +226,8 @@ func (s *stream) Message(seq uint64, payload []byte) {
 // keptHashes bounds the buffer of joined removals that a stream keeps between messages: 512 KiB.
 const keptHashes = 1 << 16
 
-// applyAll applies the events of one batch, and reports whether trust may have changed. ended says that the stream ends:
-// it applies no more, since all that it said is forgotten with it. s.mu is held.
+// applyAll applies the events of one batch, and reports whether trust may have changed. ended says that the stream
+// ends: it applies no more, since all that it said is forgotten with it. s.mu is held.
 func (s *stream) applyAll(b *kvevent.Batch) (changed, ended bool) {
 	for i := 0; i < len(b.Events); i++ {
 		s.turn.Lock()

@@ -1,5 +1,6 @@
 // Package zmq carries KV events between engines and the router over ZeroMQ: a Subscriber that makes one engine's stream
-// gap-free (or says what is missing), a Listener that many engines connect to, and a Publisher that behaves as vLLM's does.
+// gap-free (or says what is missing), a Listener that many engines connect to, and a Publisher that behaves as vLLM's
+// does.
 //
 // It knows the frames (topic, sequence number, payload), the replay socket, and how sequence numbers tell a gap from a
 // restart. It refuses to know what a payload means: that is package kvevent's.

@@ -34,12 +34,13 @@ func ParseTopic(topic string) (Origin, error) {
 }
 
 // Accept decides about a new stream. A stream is one topic of one connection, so every data-parallel rank has its own
-// (their topics are equal; the rank is in the payload). A nil Handler refuses it. replay is the engine's replay endpoint,
-// empty for none. After a disconnect the stream is over, and a reconnect is a new one. Accept may be called concurrently,
-// and so may the handlers of different streams.
+// (their topics are equal; the rank is in the payload). A nil Handler refuses it. replay is the engine's replay
+// endpoint, empty for none. After a disconnect the stream is over, and a reconnect is a new one. Accept may be called
+// concurrently, and so may the handlers of different streams.
 type Accept func(o Origin) (h Handler, replay string)
 
-// Listener binds one SUB endpoint that many engines connect to. Listen, Endpoint, Run and Stats may be called concurrently.
+// Listener binds one SUB endpoint that many engines connect to. Listen, Endpoint, Run and Stats may be called
+// concurrently.
 type Listener struct {
 	cfg      Config
 	endpoint string
@@ -73,8 +74,8 @@ func NewListener(endpoint string, cfg Config, accept Accept) *Listener {
 	return &Listener{cfg: cfg.withDefaults(), endpoint: endpoint, accept: accept, links: make(map[*zmtp.Peer]*link)}
 }
 
-// Listen opens the endpoint, so that Endpoint is known before Run, which must follow (it closes the endpoint). Run calls
-// Listen when it was not called.
+// Listen opens the endpoint, so that Endpoint is known before Run, which must follow (it closes the endpoint). Run
+// calls Listen when it was not called.
 func (l *Listener) Listen() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -41,8 +41,8 @@ type Faults struct {
 	ReplayPause   time.Duration // pause before each message of a replay
 }
 
-// Publisher publishes one engine's KV events as vLLM's ZmqEventPublisher does: sequence numbers from 0, the last messages
-// kept for replay, slow subscribers cut. Its methods may be called concurrently.
+// Publisher publishes one engine's KV events as vLLM's ZmqEventPublisher does: sequence numbers from 0, the last
+// messages kept for replay, slow subscribers cut. Its methods may be called concurrently.
 type Publisher struct {
 	cfg PublisherConfig
 
@@ -79,8 +79,8 @@ func NewPublisher(cfg PublisherConfig) *Publisher {
 	return &Publisher{cfg: cfg, random: rand.New(rand.NewPCG(cfg.Seed, 0))}
 }
 
-// Listen opens the endpoints, so that Endpoint and ReplayEndpoint are known before Run, which must follow (it closes them).
-// Run calls Listen when it was not called.
+// Listen opens the endpoints, so that Endpoint and ReplayEndpoint are known before Run, which must follow (it closes
+// them). Run calls Listen when it was not called.
 func (p *Publisher) Listen() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -156,8 +156,8 @@ func (p *Publisher) Run(ctx context.Context) error {
 	return errors.Join(err, replayErr)
 }
 
-// Publish sends a copy of payload to the subscribers and returns its sequence number. It never blocks. Before Listen it only
-// keeps the message for replay.
+// Publish sends a copy of payload to the subscribers and returns its sequence number. It never blocks. Before Listen it
+// only keeps the message for replay.
 func (p *Publisher) Publish(payload []byte) uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -226,8 +226,9 @@ func (p *Publisher) LoseReplay(share float64) {
 	p.faults.ReplayLoss = share
 }
 
-// replay answers a request `["", start]` with the kept messages from start on and the end marker. Other requests are ignored,
-// as vLLM does. It waits for a slow reader, unlike vLLM, whose replies over the send limit are lost: Faults does that.
+// replay answers a request `["", start]` with the kept messages from start on and the end marker. Other requests are
+// ignored, as vLLM does. It waits for a slow reader, unlike vLLM, whose replies over the send limit are lost: Faults
+// does that.
 func (p *Publisher) replay(peer *zmtp.Peer, parts [][]byte) {
 	if len(parts) != 2 || len(parts[0]) != 0 || len(parts[1]) > 8 {
 		p.mu.Lock()
@@ -257,8 +258,8 @@ func (p *Publisher) replay(peer *zmtp.Peer, parts [][]byte) {
 	}
 }
 
-// kept returns the payloads to replay, nil for those that a fault takes, the sequence number of the first, and whether the
-// end marker follows.
+// kept returns the payloads to replay, nil for those that a fault takes, the sequence number of the first, and whether
+// the end marker follows.
 func (p *Publisher) kept(start uint64) (first uint64, payloads [][]byte, end bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// overlap is how many messages before the one that is due are asked for again, to see that the stream is still the same.
-	// One would do; sixteen make sure that one arrives when most of a replay is lost.
+	// overlap is how many messages before the one that is due are asked for again, to see that the stream is still the
+	// same. One would do; sixteen make sure that one arrives when most of a replay is lost.
 	overlap = 16
 	// steady is a run of messages without a gap that is long enough to believe that a replay loses nothing, so that one
 	// which starts too high starts there because the engine keeps no more.
 	steady = 8
-	// enoughVotes settles what a replay's start means. A steady run counts 3, a shorter whole replay 1: with 70 % of messages
-	// lost a false settlement is rarer than one in ten thousand.
+	// enoughVotes settles what a replay's start means. A steady run counts 3, a shorter whole replay 1: with 70 % of
+	// messages lost a false settlement is rarer than one in ten thousand.
 	enoughVotes, steadyVote, shortVote = 6, 3, 1
 	// settleAfter is the first check after a recovery, for messages published between a replay and the moment the
 	// subscription took effect.
@@ -133,8 +133,8 @@ func (s *stream) begin(a *attempt) bool {
 	return true
 }
 
-// ask sends the request over a connection of its own, so that a late answer to an earlier one cannot be mistaken, and hands
-// what comes to replayed. It returns why the replay ended; nil after its end marker or when enough was seen.
+// ask sends the request over a connection of its own, so that a late answer to an earlier one cannot be mistaken, and
+// hands what comes to replayed. It returns why the replay ended; nil after its end marker or when enough was seen.
 func (s *stream) ask(ctx context.Context, a *attempt) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -242,7 +242,8 @@ func (s *stream) reviewed(seq uint64, payload []byte) (enough bool) {
 	return false
 }
 
-// early takes a replayed message that comes before its turn, because messages are lost or the engine keeps no older ones.
+// early takes a replayed message that comes before its turn, because messages are lost or the engine keeps no older
+// ones.
 func (s *stream) early(a *attempt, seq uint64, payload []byte) (enough bool) {
 	if a.first > s.next || !s.verified {
 		if a.count < steady && !a.torn {

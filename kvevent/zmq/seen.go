@@ -2,8 +2,8 @@ package zmq
 
 import "github.com/zeebo/xxh3"
 
-// seenSize is how many messages back a duplicate can be told from a restarted stream. A live message lags behind its replay
-// by what is in flight, some hundreds at most; 16 bytes each.
+// seenSize is how many messages back a duplicate can be told from a restarted stream. A live message lags behind its
+// replay by what is in flight, some hundreds at most; 16 bytes each.
 const seenSize = 1024
 
 // seen remembers hashes of the last messages. The zero value remembers nothing.
@@ -54,8 +54,8 @@ func (s *seen) disconnect() {
 	}
 }
 
-// compare tells whether the message is the one seen under that number. Payloads hold a time stamp, so two engine runs never
-// agree by chance.
+// compare tells whether the message is the one seen under that number. Payloads hold a time stamp, so two engine runs
+// never agree by chance.
 func (s *seen) compare(seq uint64, payload []byte) likeness {
 	e := &s.entries[seq%seenSize]
 	if e.seq != seq+1 {

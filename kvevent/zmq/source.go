@@ -11,21 +11,22 @@ import (
 type Source struct {
 	// Endpoint is the engine's PUB socket: "tcp://host:port" or "ipc://path". It is dialled.
 	Endpoint string
-	// Replay is the engine's ROUTER socket, which repeats buffered messages. Empty: there is none, so whatever is missed is lost.
+	// Replay is the engine's ROUTER socket, which repeats buffered messages. Empty: there is none, so whatever is
+	// missed is lost.
 	Replay string
 	// Topic is the prefix to subscribe to. Empty: every message.
 	Topic string
 }
 
 // Handler receives one stream. Its methods are called one at a time, in order, while Run runs and never after it has
-// returned; they may block, which slows the stream down and, if it lasts, makes the engine drop messages (seen as a gap).
-// They must not wait for Run to return.
+// returned; they may block, which slows the stream down and, if it lasts, makes the engine drop messages (seen as a
+// gap). They must not wait for Run to return.
 type Handler interface {
 	// Message is the next message of the stream. Sequence numbers follow each other without gap, except as told by
 	// Restarted and Lost. payload is valid only during the call.
 	Message(seq uint64, payload []byte)
-	// Restarted says that the engine's stream began anew: forget everything known of this holder. The new stream follows
-	// from sequence number 0, or from where a Lost(0, n) says.
+	// Restarted says that the engine's stream began anew: forget everything known of this holder. The new stream
+	// follows from sequence number 0, or from where a Lost(0, n) says.
 	Restarted(why string)
 	// Lost says that messages [from, to) are gone for good: the history is incomplete from here on, so forget and learn
 	// anew. to equals from when how many are missing is not known (a disconnect without a replay endpoint).
@@ -47,9 +48,10 @@ type Unnumbered interface {
 
 // CatchUp is an optional ability of a [Handler].
 type CatchUp interface {
-	// Behind says whether messages of the engine are missing at the moment, or may be: on a new connection, and from the
-	// moment a gap is seen. Until then the messages handed over were all there were. While the stream is behind, later
-	// messages are kept back, and blocks that they remove still count as cached. Behind(false) and Complete end it.
+	// Behind says whether messages of the engine are missing at the moment, or may be: on a new connection, and from
+	// the moment a gap is seen. Until then the messages handed over were all there were. While the stream is behind,
+	// later messages are kept back, and blocks that they remove still count as cached. Behind(false) and Complete end
+	// it.
 	Behind(behind bool)
 }
 
@@ -57,15 +59,15 @@ type CatchUp interface {
 type Config struct {
 	// ReplayTimeout is how long a replay may stay silent before it counts as ended without its end marker.
 	ReplayTimeout time.Duration
-	// ReplayPause is the same once its first message has come: an engine writes a replay in one go, so that a pause means
-	// that the rest, with its end marker, was lost.
+	// ReplayPause is the same once its first message has come: an engine writes a replay in one go, so that a pause
+	// means that the rest, with its end marker, was lost.
 	ReplayPause time.Duration
 	// ReplayTries is how often in a row a replay may bring nothing new before what is missing is given up as lost.
 	ReplayTries int
 	// ReplayTime bounds one recovery as a whole, however many replays it takes, as long as it brings nothing new.
 	ReplayTime time.Duration
-	// RecoveryTime bounds one recovery as a whole, also while it brings something new. Then the missing messages are given
-	// up as lost.
+	// RecoveryTime bounds one recovery as a whole, also while it brings something new. Then the missing messages are
+	// given up as lost.
 	RecoveryTime time.Duration
 	// Verify is the time between two checks of the stream's end against the replay, which find a last message that was
 	// dropped and a restart that went unseen. Negative: never.
@@ -74,8 +76,8 @@ type Config struct {
 	// the bound are not kept but replayed later.
 	PendingMessages int
 	PendingBytes    int
-	// HeartbeatInterval is the silence after which the engine is asked for a sign of life, and HeartbeatTimeout how long
-	// it may take to answer before the connection is dropped. HeartbeatInterval negative: never ask.
+	// HeartbeatInterval is the silence after which the engine is asked for a sign of life, and HeartbeatTimeout how
+	// long it may take to answer before the connection is dropped. HeartbeatInterval negative: never ask.
 	HeartbeatInterval time.Duration
 	HeartbeatTimeout  time.Duration
 	// MaxMessage is the largest message accepted, in bytes, over all its frames.
@@ -93,14 +95,15 @@ type Config struct {
 var DefaultConfig = Config{
 	// A vLLM publisher looks for replay requests every 100 ms when idle and between batches when busy.
 	ReplayTimeout: 3 * time.Second,
-	// Half a second is long beside the microseconds between two messages of a replay, and short when twenty asks are needed.
+	// Half a second is long beside the microseconds between two messages of a replay, and short when twenty asks are
+	// needed.
 	ReplayPause: 500 * time.Millisecond,
-	// A replay over its ROUTER's send limit loses its tail, and the next try brings more; twenty fruitless tries find one
-	// message even when 70 % of a replay are lost (0.7^20 < 0.1 %).
+	// A replay over its ROUTER's send limit loses its tail, and the next try brings more; twenty fruitless tries find
+	// one message even when 70 % of a replay are lost (0.7^20 < 0.1 %).
 	ReplayTries: 20,
 	ReplayTime:  20 * time.Second,
-	// The 10,000 messages that an engine keeps take seconds, even where most of each replay is lost. A replay that takes
-	// longer is sent slowly on purpose, or the engine publishes faster than its replay socket repeats.
+	// The 10,000 messages that an engine keeps take seconds, even where most of each replay is lost. A replay that
+	// takes longer is sent slowly on purpose, or the engine publishes faster than its replay socket repeats.
 	RecoveryTime: time.Minute,
 	Verify:       10 * time.Second,
 	// vLLM keeps 10,000 batches; a batch is some kilobytes.

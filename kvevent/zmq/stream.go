@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// stream makes one engine's messages gap-free and tells its handler what cannot be had. Messages come in from two sides: live
-// from the PUB socket, and replayed (see recovery.go); both are held against one expected sequence number.
+// stream makes one engine's messages gap-free and tells its handler what cannot be had. Messages come in from two
+// sides: live from the PUB socket, and replayed (see recovery.go); both are held against one expected sequence number.
 //
-// The live side alone detects gaps (a number ahead) and restarts (a number behind, with other content than was seen). After a
-// reconnect the engine may be another process even if its numbers go on, so nothing counts until a replay of the last
-// messages has shown the same content (verified).
+// The live side alone detects gaps (a number ahead) and restarts (a number behind, with other content than was seen).
+// After a reconnect the engine may be another process even if its numbers go on, so nothing counts until a replay of
+// the last messages has shown the same content (verified).
 type stream struct {
 	cfg    Config
 	h      Handler
@@ -181,7 +181,8 @@ func (s *stream) receive(parts [][]byte) {
 		s.pending.forget()
 		s.contradicted(fmt.Sprintf("message %d came where %d was due", seq, s.next))
 	case !s.canReplay() && !s.verified:
-		// Reconnected without a replay: Lost was said at the disconnect, and whatever stream this is, it is learned anew.
+		// Reconnected without a replay: Lost was said at the disconnect, and whatever stream this is, it is learned
+		// anew.
 		s.verify()
 	}
 	if s.verified && seq == s.next {
@@ -210,8 +211,9 @@ func (s *stream) count(payload []byte) {
 	s.deliver(s.next, payload, true)
 }
 
-// repeats tells whether a live message was handed over or kept before. onward says that the live stream has gone forward on
-// this connection, which a message that is too old to be remembered then proves to be a late one of the same stream.
+// repeats tells whether a live message was handed over or kept before. onward says that the live stream has gone
+// forward on this connection, which a message that is too old to be remembered then proves to be a late one of the same
+// stream.
 func (s *stream) repeats(seq uint64, payload []byte, onward bool) bool {
 	if seq >= s.next {
 		return s.pending.compare(seq, payload) == same
@@ -229,8 +231,8 @@ func (s *stream) repeats(seq uint64, payload []byte, onward bool) bool {
 	return false
 }
 
-// verify notes that the stream behind the connection is the one that next and seen speak of. What came before that was known is
-// kept, and may be due.
+// verify notes that the stream behind the connection is the one that next and seen speak of. What came before that was
+// known is kept, and may be due.
 func (s *stream) verify() {
 	s.verified = true
 	s.drain()

@@ -240,8 +240,8 @@ func TestAnEngineThatIsStillTheSameAfterADisconnectGoesOn(t *testing.T) {
 	}
 }
 
-// A message that is due and comes before the replay has shown that the engine is the same is handed over as soon as it has, and
-// is not kept beside what the replay brings.
+// A message that is due and comes before the replay has shown that the engine is the same is handed over as soon as it
+// has, and is not kept beside what the replay brings.
 func TestAMessageThatOutrunsTheReplayAfterADisconnectIsHandedOverOnce(t *testing.T) {
 	for _, reviewed := range []uint64{0, 1} { // messages of before that the replay still has when it is cut short
 		d := newDiary(t)
@@ -334,8 +334,8 @@ func TestWithoutReplayTheStreamIsWholeOnlyIfSeenFromItsStart(t *testing.T) {
 	d.expectPayloads("a", e.Stats().Published-1, e.Stats().Published)
 }
 
-// cut cuts the connection of the engine's subscriber. Either side may hear of a connection first: where the engine does not know
-// of it yet there is nothing to cut, so it is tried until the subscriber notices.
+// cut cuts the connection of the engine's subscriber. Either side may hear of a connection first: where the engine does
+// not know of it yet there is nothing to cut, so it is tried until the subscriber notices.
 func (e *engine) cut(d *diary) {
 	d.t.Helper()
 	d.mu.Lock()

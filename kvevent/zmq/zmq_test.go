@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for something that should happen soon. It costs nothing where it does, and a machine with much
-// else to do may take its time.
+// patience is how long a test waits for something that should happen soon. It costs nothing where it does, and a
+// machine with much else to do may take its time.
 const patience = time.Minute
 
 // quick are settings for tests on loopback: they dial again at once, and give a replay all the time there is.
