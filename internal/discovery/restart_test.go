@@ -26,15 +26,13 @@ func TestARestartIsToldFromAPause(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := newTransport()
-				n.set("a", vllm032())
-				w := watching(t, n, Target{URL: "http://a"})
+				w := watchingOne(t)
 				defer w.stop()
 				time.Sleep(7 * time.Second)
 				before := w.worker(t, "http://a").Incarnation
-				n.set("a", test.broken)
+				w.set("a", test.broken)
 				time.Sleep(20 * time.Second)
-				n.set("a", vllm032())
+				w.set("a", vllm032())
 				time.Sleep(10 * time.Second)
 				if grown := w.worker(t, "http://a").Incarnation - before; grown != test.grown {
 					t.Errorf("the incarnation grew by %d, want %d", grown, test.grown)
@@ -46,13 +44,11 @@ func TestARestartIsToldFromAPause(t *testing.T) {
 
 func TestAnotherVersionIsAnotherProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newTransport()
-		n.set("a", vllm032())
-		w := watching(t, n, Target{URL: "http://a"})
+		w := watchingOne(t)
 		defer w.stop()
 		time.Sleep(7 * time.Second)
 		before := w.worker(t, "http://a").Incarnation
-		n.set("a", vllm032().with("GET /version", `{"version":"0.33.0"}`))
+		w.set("a", vllm032().with("GET /version", `{"version":"0.33.0"}`))
 		time.Sleep(2 * time.Minute)
 		if grown := w.worker(t, "http://a").Incarnation - before; grown != 1 {
 			t.Errorf("the incarnation grew by %d", grown)

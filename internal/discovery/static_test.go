@@ -90,6 +90,14 @@ func watching(t *testing.T, n *transport, targets ...Target) *watch {
 	}}
 }
 
+// watchingOne watches a vLLM at http://a, which answers.
+func watchingOne(t *testing.T) *watch {
+	t.Helper()
+	n := newTransport()
+	n.set("a", vllm032())
+	return watching(t, n, Target{URL: "http://a"})
+}
+
 type lockedWriter struct {
 	mu sync.Mutex
 	w  *bytes.Buffer
@@ -145,21 +153,19 @@ func TestHealthFollowsTheWorker(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := newTransport()
-				n.set("a", vllm032())
-				w := watching(t, n, Target{URL: "http://a"})
+				w := watchingOne(t)
 				defer w.stop()
 				time.Sleep(7 * time.Second)
 				if !w.worker(t, "http://a").Ready {
 					t.Fatal("not ready")
 				}
-				n.set("a", test.broken)
+				w.set("a", test.broken)
 				time.Sleep(test.within)
 				if got := w.worker(t, "http://a"); got.Ready || !strings.Contains(got.Why, test.why) {
 					t.Errorf("ready %v, why %q", got.Ready, got.Why)
 				}
 				// It comes back as another version.
-				n.set("a", vllm032().with("GET /version", `{"version":"0.33.0"}`))
+				w.set("a", vllm032().with("GET /version", `{"version":"0.33.0"}`))
 				time.Sleep(10 * time.Second)
 				if got := w.worker(t, "http://a"); !got.Ready || got.Facts.Version != "0.33.0" {
 					t.Errorf("after recovery: ready %v (%s), version %s", got.Ready, got.Why, got.Facts.Version)
@@ -171,14 +177,12 @@ func TestHealthFollowsTheWorker(t *testing.T) {
 
 func TestOneSlowCheckIsForgiven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newTransport()
-		n.set("a", vllm032())
-		w := watching(t, n, Target{URL: "http://a"})
+		w := watchingOne(t)
 		defer w.stop()
 		time.Sleep(4 * time.Second)
-		n.set("a", frozen)
+		w.set("a", frozen)
 		time.Sleep(6 * time.Second) // the check at 5 s times out at 9 s
-		n.set("a", vllm032())
+		w.set("a", vllm032())
 		for range 40 {
 			if got := w.worker(t, "http://a"); !got.Ready {
 				t.Fatalf("not ready: %s", got.Why)
@@ -190,13 +194,11 @@ func TestOneSlowCheckIsForgiven(t *testing.T) {
 
 func TestAdaptersThatComeLaterAreFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newTransport()
-		n.set("a", vllm032())
-		w := watching(t, n, Target{URL: "http://a"})
+		w := watchingOne(t)
 		defer w.stop()
 		time.Sleep(time.Second)
 		w.fleet.SetBlockSize(w.worker(t, "http://a").ID, 64) // as the events told
-		n.set("a", vllm032().with("GET /v1/models", strings.ReplaceAll(vllmModels, `"sql"`, `"law"`)))
+		w.set("a", vllm032().with("GET /v1/models", strings.ReplaceAll(vllmModels, `"sql"`, `"law"`)))
 		time.Sleep(70 * time.Second)
 		got := w.worker(t, "http://a")
 		if got.Facts.Models[1].ID != "law" {
@@ -210,7 +212,7 @@ func TestAdaptersThatComeLaterAreFound(t *testing.T) {
 		if w.fleet.Snapshot().Generation() != generation {
 			t.Error("the fleet changes though nothing did")
 		}
-		if c := n.count("a/v1/models"); c != 5 {
+		if c := w.count("a/v1/models"); c != 5 {
 			t.Errorf("probed %d times in four minutes", c)
 		}
 	})
