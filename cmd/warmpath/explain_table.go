@@ -73,7 +73,8 @@ func writeHead(w io.Writer, e *admin.Explanation) {
 	}
 }
 
-// writeCandidates prints a line for each candidate; the chosen one is marked. What scores are made of stands in small letters.
+// writeCandidates prints a line for each candidate; the chosen one is marked. What scores are made of stands in small
+// letters.
 func writeCandidates(w io.Writer, e *admin.Explanation) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	columns := []string{" ", "WORKER", "RANK", "MATCH", "TIERS", "PREDICTED", "UNCACHED", "TRUST", "REQUESTS", "PREFILL", "BACKLOG MS"}

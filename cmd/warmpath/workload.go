@@ -238,7 +238,8 @@ func newWorkloadConvert() *cobra.Command {
 	return c
 }
 
-// writeFile creates path and has write fill it. A file that could not be written whole is an error, also when closing tells.
+// writeFile creates path and has write fill it. A file that could not be written whole is an error, also when closing
+// tells.
 func writeFile(path string, write func(io.Writer) error) error {
 	f, err := os.Create(path)
 	if err != nil {

@@ -60,7 +60,8 @@ type Holder struct {
 	Suspect bool    `json:"suspect,omitempty"`
 	Share   float64 `json:"share"`
 	Load    Load    `json:"load"`
-	// Timing is what the holder's passes take, as learned; Leaked counts requests that were lost without giving back their load.
+	// Timing is what the holder's passes take, as learned; Leaked counts requests that were lost without giving back
+	// their load.
 	Timing fleet.Timing `json:"timing"`
 	Leaked uint64       `json:"leaked_requests"`
 	IndexHolder
@@ -82,7 +83,8 @@ type IndexHolder struct {
 	IndexRefused int64 `json:"index_refused,omitempty"` // its announcements and blocks that were refused since it was last forgotten
 }
 
-// Load is the work on a holder that is not over: what this router put there, and what others did as far as the engine tells.
+// Load is the work on a holder that is not over: what this router put there, and what others did as far as the engine
+// tells.
 type Load struct {
 	Requests      int64   `json:"requests"`
 	Waiting       int64   `json:"waiting"`        // of those, without a first token

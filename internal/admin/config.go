@@ -9,7 +9,8 @@ import (
 
 // Config says where the admin listener is and who may use it.
 type Config struct {
-	// Listen is host:port; "" opens no admin listener. Loopback by default: it shows prompts' sizes and workers' addresses.
+	// Listen is host:port; "" opens no admin listener. Loopback by default: it shows prompts' sizes and workers'
+	// addresses.
 	Listen string `yaml:"listen"`
 	// Key must be given as a bearer token for /admin/. Required when Listen is not loopback. Prefer KeyFile or the
 	// environment variable WARMPATH_ADMIN_KEY to a key in a file that others read.
@@ -24,7 +25,8 @@ func DefaultConfig() Config { return Config{Listen: "127.0.0.1:9090"} }
 // minKey bounds a key's length from below: shorter ones can be guessed over a network.
 const minKey = 8
 
-// Validate returns all problems of c, each beginning with the name of its field. It is called when the key has been read.
+// Validate returns all problems of c, each beginning with the name of its field. It is called when the key has been
+// read.
 func (c Config) Validate() error {
 	var problems []error
 	if c.Listen != "" {

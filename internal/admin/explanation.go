@@ -39,7 +39,8 @@ type Explanation struct {
 	MatchTokens     int     `json:"match_tokens"`
 	PredictedTokens int     `json:"predicted_tokens"`
 	Error           string  `json:"error,omitempty"`
-	// Best is the candidate with the longest predicted match when it was not chosen, and why not; absent when it was, or none has any.
+	// Best is the candidate with the longest predicted match when it was not chosen, and why not; absent when it was,
+	// or none has any.
 	Best *Best `json:"best_match,omitempty"`
 	// Terms name what scores are made of, in order. SessionSource is the header or field that named the session.
 	Terms         []string    `json:"terms"`

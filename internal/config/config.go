@@ -28,20 +28,20 @@ type Config struct {
 	// Listen is where clients ask: host:port of the model API, /health and /readiness. All addresses by default, as a
 	// gateway is there to be reached.
 	Listen string `yaml:"listen"`
-	// Policy chooses the worker: the name of a type of policy or of one of policies; or the policy itself, as type: NAME and
-	// its parameters. All that is said of policies can be changed by a reload.
+	// Policy chooses the worker: the name of a type of policy or of one of policies; or the policy itself, as type:
+	// NAME and its parameters. All that is said of policies can be changed by a reload.
 	Policy string `yaml:"policy"`
-	// Policies are policies with parameters other than their defaults: type, the parameters, and a name where there is more
-	// than one of a type. What each type can be told, with its defaults (docs/policies/ says what for):
+	// Policies are policies with parameters other than their defaults: type, the parameters, and a name where there
+	// is more than one of a type. What each type can be told, with its defaults (docs/policies/ says what for):
 	Policies []Policy `yaml:"policies"`
-	// ModelPolicies are the policies of models that have another than policy: MODEL: NAME. A base model's counts for its
-	// adapters too.
+	// ModelPolicies are the policies of models that have another than policy: MODEL: NAME. A base model's counts for
+	// its adapters too.
 	ModelPolicies map[string]string `yaml:"model_policies"`
-	// RequestPolicies are the names of policies that a request may ask for by header (docs/api.md). None by default: what one
-	// client asks for costs the others time.
+	// RequestPolicies are the names of policies that a request may ask for by header (docs/api.md). None by default:
+	// what one client asks for costs the others time.
 	RequestPolicies []string `yaml:"request_policies"`
-	// Shadow is a policy that is asked beside the one that decides, to see where it would decide otherwise: it changes nothing.
-	// ShadowSample is the share of the requests that it is asked about, 0 to 1. Empty: none.
+	// Shadow is a policy that is asked beside the one that decides, to see where it would decide otherwise: it
+	// changes nothing. ShadowSample is the share of the requests that it is asked about, 0 to 1. Empty: none.
 	Shadow       string  `yaml:"shadow"`
 	ShadowSample float64 `yaml:"shadow_sample"`
 	// Workers are the engines. A URL is enough where the engine tells its event endpoints; else events and replay say
@@ -83,20 +83,23 @@ type Config struct {
 
 // Routing tunes how a worker is chosen.
 type Routing struct {
-	// TierWeights are the worth of a matched token by where its block lies, 0 to 1. A block on the GPU costs nothing, one
-	// in host memory a copy; disk and remote storage win over a worker that has nothing, not over one that has half.
+	// TierWeights are the worth of a matched token by where its block lies, 0 to 1. A block on the GPU costs nothing,
+	// one in host memory a copy; disk and remote storage win over a worker that has nothing, not over one that has
+	// half.
 	TierWeights policy.TierWeights `yaml:"tier_weights"`
-	// ImbalanceTokens bounds how far kv_aware follows a match: a worker gives way when its work and the request's uncached
-	// tokens there exceed the least such sum in the fleet by more. 0 is no bound: then all conversations that share a
-	// system prompt go to its first holder, however busy it is. 2048 is one small engine step: below it there is no queue.
+	// ImbalanceTokens bounds how far kv_aware follows a match: a worker gives way when its work and the request's
+	// uncached tokens there exceed the least such sum in the fleet by more. 0 is no bound: then all conversations
+	// that share a system prompt go to its first holder, however busy it is. 2048 is one small engine step: below it
+	// there is no queue.
 	ImbalanceTokens int `yaml:"imbalance_tokens"`
 	// SpeculativeTTL is how long a dispatched prompt counts as cached before its events confirm it. Well above the time
 	// from dispatch to event, and soon over when the request failed.
 	SpeculativeTTL time.Duration `yaml:"speculative_ttl"`
 	// ApproximateTTL is the same for workers that publish no events: about how long a prefix survives on a busy engine.
 	ApproximateTTL time.Duration `yaml:"approximate_ttl"`
-	// BlockSize is the tokens of our own blocks. 0 takes, for each model, the smallest engine block among its workers,
-	// at least 16; that is also the most: a larger one gives way to it, with a warning, as it would hide what engines have.
+	// BlockSize is the tokens of our own blocks. 0 takes, for each model, the smallest engine block among its
+	// workers, at least 16; that is also the most: a larger one gives way to it, with a warning, as it would hide
+	// what engines have.
 	BlockSize int `yaml:"block_size"`
 	// MaxRequests is how many requests a holder may have at once before it counts as saturated. 0 is no limit: engines
 	// queue by themselves.

@@ -9,8 +9,8 @@ import (
 	"github.com/goccy/go-yaml/parser"
 )
 
-// ReadDocument reads another YAML file than the gateway's over into: a simulator experiment. It is as strict, and says where
-// the file is wrong.
+// ReadDocument reads another YAML file than the gateway's over into: a simulator experiment. It is as strict, and
+// says where the file is wrong.
 func ReadDocument(path string, into any) error {
 	data, err := os.ReadFile(path)
 	if err != nil {

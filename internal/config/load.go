@@ -74,7 +74,8 @@ func read(path string) ([]byte, error) {
 
 // parse decodes data over cfg and returns its syntax tree, from which positions are read.
 func parse(path string, data []byte, cfg *Config) (file *ast.File, err error) {
-	// goccy/go-yaml 1.19.2 panics on some files that are no configuration, such as a tagged number where a list belongs.
+	// goccy/go-yaml 1.19.2 panics on some files that are no configuration, such as a tagged number where a list
+	// belongs.
 	defer func() {
 		if p := recover(); p != nil {
 			file, err = nil, fmt.Errorf("%s: no YAML that can be a configuration (%v): leave out tags (!…) and compare with `warmpath config`", path, p)

@@ -13,8 +13,8 @@ import (
 // maxTold is how many mistakes of a file are told at once. 20: more is another kind of file.
 const maxTold = 20
 
-// everyMistake returns first, which made the file unreadable, with all else that is wrong: the decoder stops at the first
-// mistake, so the file is read piece by piece, and the readable pieces are validated.
+// everyMistake returns first, which made the file unreadable, with all else that is wrong: the decoder stops at the
+// first mistake, so the file is read piece by piece, and the readable pieces are validated.
 func everyMistake(path string, data []byte, first error, override func(*Config)) error {
 	cfg := Default()
 	mistakes, broken := readPieces(path, data, &cfg)

@@ -47,8 +47,8 @@ type taken struct {
 	typed  []*ast.MappingValueNode // under routing, by the names of types
 }
 
-// takePolicies takes what is said of policies out of the file's root: policies, policy where it is not a name, and in routing
-// policy and the types of policies, as the design of vllm_cache_aware writes them (seed 000 §9.2).
+// takePolicies takes what is said of policies out of the file's root: policies, policy where it is not a name, and in
+// routing policy and the types of policies, as the design of vllm_cache_aware writes them (seed 000 §9.2).
 func takePolicies(root *ast.MappingNode) taken {
 	var t taken
 	root.Values = slices.DeleteFunc(root.Values, func(v *ast.MappingValueNode) bool {
@@ -129,8 +129,8 @@ func (c *Config) decodePolicies(t taken) error {
 	return nil
 }
 
-// missedPolicies returns an error when the decoder found policies, of which it reads no parameters, where takePolicies did not
-// look: in a list with a tag or an anchor, or one that is merged in.
+// missedPolicies returns an error when the decoder found policies, of which it reads no parameters, where
+// takePolicies did not look: in a list with a tag or an anchor, or one that is merged in.
 func (c *Config) missedPolicies(root ast.Node) error {
 	if !slices.ContainsFunc(c.Policies, func(p Policy) bool { return p.Parameters == nil }) {
 		return nil
@@ -214,8 +214,8 @@ func kindNames() []string {
 	return names
 }
 
-// Parameters are the policies that requests may be decided by, by name, with what they are told: each kind with its defaults,
-// those that the file describes, and those that are named with their parameters where they are used.
+// Parameters are the policies that requests may be decided by, by name, with what they are told: each kind with its
+// defaults, those that the file describes, and those that are named with their parameters where they are used.
 func (c *Config) Parameters() map[string]policy.Parameters {
 	all := map[string]policy.Parameters{}
 	for _, k := range policy.Kinds() {
@@ -256,8 +256,8 @@ func (c *Config) Used() []string {
 	return used
 }
 
-// PolicyChange returns what makes a router that was made by old one that is made by c: the policies that are new or are told
-// otherwise, those that are no more, and who decides.
+// PolicyChange returns what makes a router that was made by old one that is made by c: the policies that are new or
+// are told otherwise, those that are no more, and who decides.
 func (c *Config) PolicyChange(old *Config) warmpath.PolicyChange {
 	change := warmpath.PolicyChange{Standard: c.Policy, ByModel: c.ModelPolicies, Shadow: c.Shadow}
 	before, after := old.Parameters(), c.Parameters()

@@ -132,7 +132,8 @@ func TestANameMaySayParameters(t *testing.T) {
 	}
 }
 
-// TestEachPolicyWithTierWeightsTakesRoutings: what routing says of tiers is the default of all policies that weigh them.
+// TestEachPolicyWithTierWeightsTakesRoutings: what routing says of tiers is the default of all policies that weigh
+// them.
 func TestEachPolicyWithTierWeightsTakesRoutings(t *testing.T) {
 	r := Default().Routing
 	r.TierWeights.CPU = 0.5

@@ -63,7 +63,8 @@ func TestSampleWorksWithItsWorkersUncommented(t *testing.T) {
 	}
 }
 
-// TestSamplePoliciesAreTheDefaults: what the sample lists as the defaults of each type of policy reads back as nothing changed.
+// TestSamplePoliciesAreTheDefaults: what the sample lists as the defaults of each type of policy reads back as
+// nothing changed.
 func TestSamplePoliciesAreTheDefaults(t *testing.T) {
 	text := strings.ReplaceAll(policyExample(t), "# ", "")
 	cfg := Default()

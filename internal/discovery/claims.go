@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// claims says whose events an endpoint carries. Two workers behind one publisher would both be credited with what one of
-// them holds, so an endpoint belongs to one worker or to none: to the first that told it is its own, else to the only one
-// that guessed it. Its methods may be called from any goroutine.
+// claims says whose events an endpoint carries. Two workers behind one publisher would both be credited with what one
+// of them holds, so an endpoint belongs to one worker or to none: to the first that told it is its own, else to the
+// only one that guessed it. Its methods may be called from any goroutine.
 type claims struct {
 	mu         sync.Mutex            // guards what follows
 	byEndpoint map[string][]claimant // in the order of their claims
@@ -58,7 +58,8 @@ func (c *claims) set(url string, guessed bool, endpoints []string) {
 	}
 }
 
-// owns reports whether endpoint carries the events of the worker at url, and names another that claims it if there is one.
+// owns reports whether endpoint carries the events of the worker at url, and names another that claims it if there is
+// one.
 func (c *claims) owns(url, endpoint string) (own bool, rival string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

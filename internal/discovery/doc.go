@@ -7,5 +7,6 @@
 //	s := discovery.NewStatic(f, []discovery.Target{{URL: "http://10.0.0.7:8000"}}, discovery.Config{}, logger)
 //	err := s.Run(ctx)
 //
-// What the engines answer was read from running servers: vLLM 0.32 and SGLang 0.5.23; older versions from their sources.
+// What the engines answer was read from running servers: vLLM 0.32 and SGLang 0.5.23; older versions from their
+// sources.
 package discovery

@@ -18,7 +18,8 @@ func parseEndpoint(text string) (zmtp.Endpoint, error) {
 	return e, nil
 }
 
-// endpointAt returns the endpoint that reaches rank behind e: its port is higher by offset, and a wildcard becomes host.
+// endpointAt returns the endpoint that reaches rank behind e: its port is higher by offset, and a wildcard becomes
+// host.
 func endpointAt(e zmtp.Endpoint, host string, offset int) (zmtp.Endpoint, error) {
 	if e.Path != "" {
 		if offset != 0 {

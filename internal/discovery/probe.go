@@ -31,8 +31,9 @@ func (r *Report) note(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
-// Probe asks a worker what it is. It reads only; the heaviest question tokenizes one word. The error tells why the worker
-// cannot be used: it does not answer, refuses the key, or serves no model. What else is not known is in the notes.
+// Probe asks a worker what it is. It reads only; the heaviest question tokenizes one word. The error tells why the
+// worker cannot be used: it does not answer, refuses the key, or serves no model. What else is not known is in the
+// notes.
 func Probe(ctx context.Context, client *http.Client, t Target) (*Report, error) {
 	t, err := t.normalize()
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// answers are what a fake engine says, by method and path; "" is any key. A body that begins with three digits and a space is that
-// status.
+// answers are what a fake engine says, by method and path; "" is any key. A body that begins with three digits and a
+// space is that status.
 type answers map[string]string
 
 const (

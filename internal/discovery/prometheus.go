@@ -43,8 +43,8 @@ type sample struct {
 	value  float64
 }
 
-// parseSample reads what stands behind a metric's name: labels, if any, and a value. Timestamps and exemplars are left alone. ok
-// is false where there is no number, or one that no count or share can be: NaN, infinite, negative.
+// parseSample reads what stands behind a metric's name: labels, if any, and a value. Timestamps and exemplars are
+// left alone. ok is false where there is no number, or one that no count or share can be: NaN, infinite, negative.
 func parseSample(rest string) (s sample, ok bool) {
 	if labels, braced := strings.CutPrefix(rest, "{"); braced {
 		s.labels, rest = parseLabels(labels)
@@ -58,8 +58,8 @@ func parseSample(rest string) (s sample, ok bool) {
 	return s, true
 }
 
-// parseLabels reads name="value",… up to the closing brace, and returns what stands behind it. Values may escape backslash, quote
-// and newline.
+// parseLabels reads name="value",… up to the closing brace, and returns what stands behind it. Values may escape
+// backslash, quote and newline.
 func parseLabels(s string) (labels map[string]string, rest string) {
 	labels = map[string]string{}
 	for {

@@ -16,11 +16,11 @@ import (
 
 // ReportsConfig says how often engines are asked how busy they are.
 type ReportsConfig struct {
-	// Interval between two questions to a worker, give or take a tenth. 1 s: this router knows its own requests at once, and
-	// what others sent there lasts seconds. 0 turns off reports and the detection of frozen workers.
+	// Interval between two questions to a worker, give or take a tenth. 1 s: this router knows its own requests at
+	// once, and what others sent there lasts seconds. 0 turns off reports and the detection of frozen workers.
 	Interval time.Duration `yaml:"interval"`
-	// Timeout of one question. 1 s: a later answer is of no use. An engine that does not answer is asked less often, down to
-	// every 30 s, and is routed to all the same.
+	// Timeout of one question. 1 s: a later answer is of no use. An engine that does not answer is asked less often,
+	// down to every 30 s, and is routed to all the same.
 	Timeout time.Duration `yaml:"timeout"`
 }
 
@@ -48,7 +48,8 @@ const (
 	expiry = 30 * time.Second
 )
 
-// Reporter asks the engines how busy they are and tells the fleet. Run once; its other methods may be called from any goroutine.
+// Reporter asks the engines how busy they are and tells the fleet. Run once; its other methods may be called from any
+// goroutine.
 type Reporter struct {
 	fleet   *fleet.Fleet
 	client  *http.Client
@@ -74,8 +75,8 @@ func (c *ReportCounts) LastError() string {
 	return ""
 }
 
-// NewReporter returns a reporter on f's workers. It starts nothing. targets returns what is configured of the worker at a URL, for
-// its key. A nil client is [NewClient]'s.
+// NewReporter returns a reporter on f's workers. It starts nothing. targets returns what is configured of the worker
+// at a URL, for its key. A nil client is [NewClient]'s.
 func NewReporter(f *fleet.Fleet, c ReportsConfig, targets func(url string) Target, client *http.Client, log *slog.Logger) *Reporter {
 	if client == nil {
 		client = NewClient(nil)
@@ -190,8 +191,8 @@ func (r *Reporter) watch(ctx context.Context, w *fleet.Worker) {
 // errNotAsked: the worker is of no use now, or of a kind that tells nothing.
 var errNotAsked = errors.New("not asked")
 
-// ask asks the worker at url once, and tells the fleet. What is known of it may have changed since the last time: its ranks by a
-// probe, its key by a reload.
+// ask asks the worker at url once, and tells the fleet. What is known of it may have changed since the last time: its
+// ranks by a probe, its key by a reload.
 func (r *Reporter) ask(ctx context.Context, url string, id fleet.WorkerID) error {
 	a := asker{client: r.client, target: Target{URL: url}, timeout: r.config.Timeout}
 	if r.targets != nil {

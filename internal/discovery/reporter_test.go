@@ -289,7 +289,8 @@ func TestWorkersThatComeAndGoAreFollowed(t *testing.T) {
 	})
 }
 
-// TestAWorkerIsAskedAsItIsNow: a worker is in the fleet before its first probe tells its ranks, and a reload may bring another key.
+// TestAWorkerIsAskedAsItIsNow: a worker is in the fleet before its first probe tells its ranks, and a reload may
+// bring another key.
 func TestAWorkerIsAskedAsItIsNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fleet.New(fleet.Config{})

@@ -26,7 +26,8 @@ func (a asker) loadOf(ctx context.Context, engine fleet.Engine) (ranks, fleet.Si
 // errNoLoad is an answer that says nothing about load.
 var errNoLoad = errors.New("the answer tells no load")
 
-// sglangLoad reads /v1/loads (SGLang 0.5.8), else the older /get_load, else /metrics, which SGLang has with --enable-metrics.
+// sglangLoad reads /v1/loads (SGLang 0.5.8), else the older /get_load, else /metrics, which SGLang has with
+// --enable-metrics.
 func (a asker) sglangLoad(ctx context.Context) (ranks, fleet.Signs, error) {
 	found, err := a.loads(ctx)
 	if statusOf(err) == http.StatusNotFound {
@@ -77,9 +78,9 @@ func (a asker) oldLoad(ctx context.Context) (ranks, error) {
 	return found.orNone()
 }
 
-// metrics reads /metrics: the gauges under their names by version (vLLM's gpu_cache_usage_perc is kv_cache_usage_perc since 0.9.2).
-// Lines that differ in another label than the rank's are of several schedulers behind one rank: their requests add up. SGLang's
-// tensor-parallel ranks repeat one scheduler's numbers: only the first counts.
+// metrics reads /metrics: the gauges under their names by version (vLLM's gpu_cache_usage_perc is kv_cache_usage_perc
+// since 0.9.2). Lines that differ in another label than the rank's are of several schedulers behind one rank: their
+// requests add up. SGLang's tensor-parallel ranks repeat one scheduler's numbers: only the first counts.
 func (a asker) metrics(ctx context.Context, prefix, label string) (ranks, fleet.Signs, error) {
 	found := ranks{}
 	var signs fleet.Signs

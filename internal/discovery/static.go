@@ -21,10 +21,11 @@ import (
 type Config struct {
 	// Interval between two checks of a worker that answers. Default 5 s.
 	Interval time.Duration `yaml:"interval"`
-	// Timeout of one health check. Default 4 s: SGLang's /health runs a request of one token and takes a second when idle.
+	// Timeout of one health check. Default 4 s: SGLang's /health runs a request of one token and takes a second when
+	// idle.
 	Timeout time.Duration `yaml:"timeout"`
-	// Misses is how many checks in a row must time out before a worker counts as unhealthy. Default 2: one is a pause of
-	// the engine. A refused connection or a bad status needs no second.
+	// Misses is how many checks in a row must time out before a worker counts as unhealthy. Default 2: one is a pause
+	// of the engine. A refused connection or a bad status needs no second.
 	Misses int `yaml:"misses"`
 	// Refresh is the time between two probes of a healthy worker, which find adapters that came or went. Default 60 s.
 	Refresh time.Duration `yaml:"refresh"`
@@ -80,8 +81,8 @@ func NewStatic(f *fleet.Fleet, targets []Target, c Config, client *http.Client, 
 	return s, nil
 }
 
-// Replace makes targets the set of workers. Those that are new are probed, those that are missing leave the fleet, those
-// that changed are probed anew; the others are not disturbed. Nothing changes when one is not valid.
+// Replace makes targets the set of workers. Those that are new are probed, those that are missing leave the fleet,
+// those that changed are probed anew; the others are not disturbed. Nothing changes when one is not valid.
 func (s *Static) Replace(targets []Target) error {
 	var errs []error
 	normal := make([]Target, 0, len(targets))

@@ -92,8 +92,9 @@ func (p *probe) vllmEvents(sources []vllmSource) {
 	}
 }
 
-// dials reports whether vLLM connects to the endpoint in place of binding it: it binds only what looks like a wildcard. A
-// host that is the worker's own is tried all the same, because publishers that are not vLLM's bind that, too.
+// dials reports whether vLLM connects to the endpoint in place of binding it: it binds only what looks like a
+// wildcard. A host that is the worker's own is tried all the same, because publishers that are not vLLM's bind that,
+// too.
 func (p *probe) dials(raw string) bool {
 	e, err := parseEndpoint(raw)
 	if err != nil || e.Path != "" || e.Wildcard() && e.Host != "0.0.0.0" {

@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
-// Config says whether requests wait in the router when all workers that could serve them are saturated, and in which order.
+// Config says whether requests wait in the router when all workers that could serve them are saturated, and in which
+// order.
 type Config struct {
-	// Order is off, fcfs (who came first), shortest (fewest uncached tokens), priority (the body's priority), deadline (who
-	// would be refused first), or fair (tenants in turn by the tokens they cost, each tenant's shortest first). Off: a request
-	// that finds all workers at routing.max_requests is answered 429. With an order it waits, also where MaxBacklog,
-	// MaxWaiting and MaxKVUsed say that all workers are saturated.
+	// Order is off, fcfs (who came first), shortest (fewest uncached tokens), priority (the body's priority),
+	// deadline (who would be refused first), or fair (tenants in turn by the tokens they cost, each tenant's shortest
+	// first). Off: a request that finds all workers at routing.max_requests is answered 429. With an order it waits,
+	// also where MaxBacklog, MaxWaiting and MaxKVUsed say that all workers are saturated.
 	Order string `yaml:"order"`
 	// MaxRequests is how many requests may wait for the workers of one base model. When one more arrives it gets 429;
 	// with fair, the newest request of the tenant with the most waiting requests gets it instead. 256 requests wait
@@ -21,25 +22,29 @@ type Config struct {
 	MaxRequests int `yaml:"max_requests"`
 	// MaxBytes bounds the bodies that wait there, which stay in memory.
 	MaxBytes int64 `yaml:"max_bytes"`
-	// MaxWait is how long a request may wait; then it is answered 429. A client may ask for less (X-Warmpath-Max-Wait), and
-	// one that would wait longer, going by the pace of the queue, is refused at once. 30 s, the patience of most clients.
+	// MaxWait is how long a request may wait; then it is answered 429. A client may ask for less
+	// (X-Warmpath-Max-Wait), and one that would wait longer, going by the pace of the queue, is refused at once. 30
+	// s, the patience of most clients.
 	MaxWait time.Duration `yaml:"max_wait"`
-	// AgeingTokens is, for shortest and fair, how many uncached tokens a second of waiting is worth. 500: a prompt of 8,000
-	// tokens goes before all that come more than 16 s after it, however short. More, and what waited decides over what it costs.
+	// AgeingTokens is, for shortest and fair, how many uncached tokens a second of waiting is worth. 500: a prompt of
+	// 8,000 tokens goes before all that come more than 16 s after it, however short. More, and what waited decides
+	// over what it costs.
 	AgeingTokens int `yaml:"ageing_tokens"`
-	// AgeingPriority is, for priority, how much waiting one step of priority is worth. 30 s, as long as MaxWait: a higher priority is
-	// then always served first.
+	// AgeingPriority is, for priority, how much waiting one step of priority is worth. 30 s, as long as MaxWait: a
+	// higher priority is then always served first.
 	AgeingPriority time.Duration `yaml:"ageing_priority"`
 	// HighFirst: a higher priority is served first, as SGLang does by default. False: the lower one, as vLLM does.
 	HighFirst bool `yaml:"high_first"`
-	// Quantum is, for fair, how many tokens a tenant may have served in a row while others wait. 8192: one large engine step.
+	// Quantum is, for fair, how many tokens a tenant may have served in a row while others wait. 8192: one large
+	// engine step.
 	Quantum int `yaml:"quantum"`
 	// OutputWeight is, for fair, how many prompt tokens a token of an answer counts as. 2, as VTC and DLPM have it.
 	OutputWeight int `yaml:"output_weight"`
-	// MaxBacklog, MaxWaiting and MaxKVUsed: a holder counts as saturated when the prompts sent there are predicted to take so
-	// long until they are computed; from so many requests in the engine's own queue, as it reports; from such a share of its KV
-	// cache in use by running requests, as it reports. 2 s, 5 and 0.95: what waits in the engine is served as it came, so it
-	// should hold enough to stay busy and no more; an engine whose cache is full preempts. 0 leaves the signal out.
+	// MaxBacklog, MaxWaiting and MaxKVUsed: a holder counts as saturated when the prompts sent there are predicted to
+	// take so long until they are computed; from so many requests in the engine's own queue, as it reports; from such
+	// a share of its KV cache in use by running requests, as it reports. 2 s, 5 and 0.95: what waits in the engine is
+	// served as it came, so it should hold enough to stay busy and no more; an engine whose cache is full preempts. 0
+	// leaves the signal out.
 	MaxBacklog time.Duration `yaml:"max_backlog"`
 	MaxWaiting int           `yaml:"max_waiting"`
 	MaxKVUsed  float64       `yaml:"max_kv_used"`

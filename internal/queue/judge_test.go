@@ -33,8 +33,9 @@ func (e ends) Swap(i, j int)      { e[i], e[j] = e[j], e[i] }
 func (e *ends) Push(x any)        { *e = append(*e, x.(int64)) }
 func (e *ends) Pop() any          { last := (*e)[len(*e)-1]; *e = (*e)[:len(*e)-1]; return last }
 
-// overload is ten minutes of 16 slots, each of which computes 2,000 tokens a second and then answers for two seconds. Tenant heavy
-// asks for 1.5 times of what they can do in prompts of 500 to 16,000 tokens, tenant light for a twentieth of that in prompts of
+// overload is ten minutes of 16 slots, each of which computes 2,000 tokens a second and then answers for two seconds.
+// Tenant heavy asks for 1.5 times of what they can do in prompts of 500 to 16,000 tokens, tenant light for a
+// twentieth of that in prompts of
 // 500. Priority 0 is light's, 1 heavy's.
 func overload(order string, seed uint64) map[string]*outcome {
 	r := rand.New(rand.NewPCG(seed, 7))
@@ -101,7 +102,8 @@ func overload(order string, seed uint64) map[string]*outcome {
 	}
 }
 
-// Each order is better than first come, first served at what it is for. The figures are in docs/operate.md; -v prints them.
+// Each order is better than first come, first served at what it is for. The figures are in docs/operate.md; -v prints
+// them.
 func TestOrdersDoWhatTheyAreFor(t *testing.T) {
 	const seeds = 5
 	served, lightWait, heavyWait, lightShare := map[string]float64{}, map[string]float64{}, map[string]float64{}, map[string]float64{}

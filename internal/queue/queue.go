@@ -45,8 +45,8 @@ type Queue struct {
 // New returns an empty queue; cfg has passed Validate. One that is off serves what waits as it came.
 func New(cfg Config) *Queue { return &Queue{cfg: cfg, lines: map[string]*line{}} }
 
-// Use makes cfg count from now on, for those that wait too: they are put in its order, and what tenants have had is forgotten. cfg has
-// passed Validate; nothing that was popped may be out. What waits beyond a lower limit stays.
+// Use makes cfg count from now on, for those that wait too: they are put in its order, and what tenants have had is
+// forgotten. cfg has passed Validate; nothing that was popped may be out. What waits beyond a lower limit stays.
 func (q *Queue) Use(cfg Config) {
 	if q.out > 0 {
 		panic("bug: the order is changed between Pop and Served")
@@ -199,15 +199,15 @@ func (q *Queue) enter(l *line, it *Item) {
 	l.bytes += it.Bytes
 }
 
-// RetryAfter is when a request that cannot be served is best asked again: when all that waits now is served, going by the pace;
-// at least a second and at most MaxWait. It is not known while few were served.
+// RetryAfter is when a request that cannot be served is best asked again: when all that waits now is served, going by
+// the pace; at least a second and at most MaxWait. It is not known while few were served.
 func (q *Queue) RetryAfter(now int64) (retry time.Duration, known bool) {
 	wait, known := q.pace.wait(q.len+1, now)
 	return min(atLeastSecond(wait), max(q.cfg.MaxWait, time.Second)), known
 }
 
-// Pop takes the next request out, nil when none waits. The caller ends with Served, or puts it back with Return; then nothing
-// has changed.
+// Pop takes the next request out, nil when none waits. The caller ends with Served, or puts it back with Return; then
+// nothing has changed.
 func (q *Queue) Pop() *Item {
 	if q.len == 0 {
 		return nil
@@ -224,7 +224,8 @@ func (q *Queue) Pop() *Item {
 // cost is what serving the prompt takes off its tenant's deficit; one that is cached whole costs its turn.
 func cost(it *Item) int64 { return int64(max(it.Tokens, 1)) }
 
-// rounds is how many quanta every tenant gets before the next is served: as many as the least indebted one that waits needs.
+// rounds is how many quanta every tenant gets before the next is served: as many as the least indebted one that waits
+// needs.
 func (q *Queue) rounds() int64 {
 	least := int64(-1)
 	for _, l := range q.lines {
@@ -242,8 +243,8 @@ func (q *Queue) rounds() int64 {
 	return max(least, 0)
 }
 
-// least returns the line whose head is next after so many rounds: among those that may be served, the one whose head came
-// first in virtual time.
+// least returns the line whose head is next after so many rounds: among those that may be served, the one whose head
+// came first in virtual time.
 func (q *Queue) least(rounds int64) *line {
 	var next *line
 	for _, l := range q.lines {
@@ -309,9 +310,9 @@ func (q *Queue) Remove(it *Item) bool {
 	return true
 }
 
-// settle forgets what matters only while requests wait: with nobody waiting there is nothing to share out. A tenant that
-// has nothing waiting is remembered with what it has had until the others had as much: else one that always has just one
-// request there would go first for ever.
+// settle forgets what matters only while requests wait: with nobody waiting there is nothing to share out. A tenant
+// that has nothing waiting is remembered with what it has had until the others had as much: else one that always has
+// just one request there would go first for ever.
 func (q *Queue) settle() {
 	if q.len == 0 && q.out == 0 {
 		clear(q.lines)
@@ -366,7 +367,8 @@ type Share struct {
 	Oldest   int64 // when its oldest request came, Unix nanoseconds; 0 has none
 }
 
-// Shares returns the tenants that wait, or have had something since others wait, by name. Orders without tenants have one, "".
+// Shares returns the tenants that wait, or have had something since others wait, by name. Orders without tenants have
+// one, "".
 func (q *Queue) Shares() []Share {
 	shares := make([]Share, 0, len(q.lines))
 	for _, l := range q.lines {

@@ -424,8 +424,8 @@ func BenchmarkPushPop(b *testing.B) {
 	}
 }
 
-// TestAnotherOrderCountsForThoseThatWait: from any order to any other they are served as if they had come under it, and none is
-// lost or counted twice.
+// TestAnotherOrderCountsForThoseThatWait: from any order to any other they are served as if they had come under it,
+// and none is lost or counted twice.
 func TestAnotherOrderCountsForThoseThatWait(t *testing.T) {
 	items := func() []*Item {
 		return []*Item{

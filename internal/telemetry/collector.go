@@ -7,7 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Sources are asked at each scrape for what others know now. A nil function shows nothing. They are called concurrently.
+// Sources are asked at each scrape for what others know now. A nil function shows nothing. They are called
+// concurrently.
 type Sources struct {
 	Workers func() []Worker
 	Index   func() []Index

@@ -18,8 +18,8 @@ type Record struct {
 	Dialect string `json:"dialect"`
 	Model   string `json:"model"`
 	Stream  bool   `json:"stream"`
-	// SessionSource is the header or body field that named the request's session; the key itself is not kept. Tenant is who
-	// asked, as far as is known.
+	// SessionSource is the header or body field that named the request's session; the key itself is not kept. Tenant
+	// is who asked, as far as is known.
 	SessionSource string `json:"session_source,omitempty"`
 	Tenant        string `json:"tenant,omitempty"`
 	// Policy and Branch say who decided and by which rule, Reason says it in words.
@@ -31,7 +31,8 @@ type Record struct {
 	Rank   int    `json:"rank"`
 	// Trust is how far that holder's entries could be believed when the decision was made.
 	Trust string `json:"trust,omitempty"`
-	// TokenSource is where the prompt's token ids came from, or why there were none (see warmpath_token_requests_total).
+	// TokenSource is where the prompt's token ids came from, or why there were none (see
+	// warmpath_token_requests_total).
 	TokenSource string `json:"token_source"`
 	// TokensMissing is why there were no ids when TokenSource is text; absent when there are ids.
 	TokensMissing string `json:"tokens_missing,omitempty"`
@@ -55,8 +56,9 @@ type Record struct {
 	Failed   []string `json:"failed,omitempty"`
 	// Status is what the client got. 499 stands for a client that went away first.
 	Status int `json:"status"`
-	// Finish says how it ended: success (a finish_reason was seen), rejected, client_gone, refused, reset, header_timeout,
-	// stream_timeout, protocol, engine_error, truncated (the stream ended without one, whatever its status), bad_attempt.
+	// Finish says how it ended: success (a finish_reason was seen), rejected, client_gone, refused, reset,
+	// header_timeout, stream_timeout, protocol, engine_error, truncated (the stream ended without one, whatever its
+	// status), bad_attempt.
 	Finish string `json:"finish,omitempty"`
 	Error  string `json:"error,omitempty"`
 	// Milliseconds since Time: until the tokens were there, until the decision, until the first token, until the end.

@@ -250,7 +250,8 @@ func (t *Telemetry) Retried(worker, reason string) {
 	t.retries.WithLabelValues(worker, reason).Inc()
 }
 
-// Tokens counts where a prompt's token ids came from, why there were none (missing, else ""), and how long the request waited.
+// Tokens counts where a prompt's token ids came from, why there were none (missing, else ""), and how long the
+// request waited.
 func (t *Telemetry) Tokens(outcome, missing string, wait time.Duration) {
 	t.tokenAsked.WithLabelValues(outcome, missing).Inc()
 	t.tokenWait.Observe(wait.Seconds())
