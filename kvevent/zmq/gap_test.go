@@ -23,44 +23,57 @@ func followed(t *testing.T, cfg Config, n int) (*engine, *Subscriber, *diary) {
 	return e, s, d
 }
 
+// told is what a diary has at one moment.
+type told struct {
+	behind, connected bool
+	complete          int
+	next              uint64
+	lost, restarts    int
+}
+
+// told waits until nothing moves, and returns what is there then.
+func (d *diary) told() told {
+	synctest.Wait()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return told{d.behind, d.connected, d.complete, d.next, len(d.lost), len(d.restarts)}
+}
+
 // A replay that sends a message now and then must not keep the stream waiting for ever: later messages are kept back
 // meanwhile, and blocks that they remove count as cached.
 func TestAGapIsToldAtOnceAndARecoveryThatDripsIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultConfig
 		e, s, d := followed(t, cfg, 10)
-		if d.behind || d.complete == 0 || d.next != 10 {
-			t.Fatalf("behind %v, complete %d times, next %d", d.behind, d.complete, d.next)
+		if got := d.told(); got.behind || got.complete == 0 || got.next != 10 {
+			t.Fatalf("after ten messages: %+v", got)
 		}
 		e.SetFaults(Faults{ReplayPause: 400 * time.Millisecond})
 		e.DropNext(1000)
 		e.publish(1001)
-		synctest.Wait()
-		if !d.behind || d.next == 1011 {
-			t.Fatalf("a gap is seen: behind %v, next %d", d.behind, d.next)
+		if got := d.told(); !got.behind || got.next == 1011 {
+			t.Fatalf("a gap is seen: %+v", got)
 		}
-		for began := time.Now(); d.next < 1011; {
-			if !d.behind || d.complete > 1 {
-				t.Fatalf("not behind, though message %d is due of 1011", d.next)
+		for began := time.Now(); d.told().next < 1011; {
+			if got := d.told(); !got.behind || got.complete > 1 {
+				t.Fatalf("not behind, though messages up to 1010 are missing: %+v", got)
 			}
 			if took := time.Since(began); took > cfg.RecoveryTime+cfg.ReplayTimeout {
 				t.Fatalf("not given up after %v", took)
 			}
 			time.Sleep(100 * time.Millisecond)
-			synctest.Wait()
 		}
-		if len(d.lost) != 1 || d.behind || d.complete > 1 || s.Stats().Lost < 800 {
-			t.Errorf("lost %v, behind %v, complete %d times", d.lost, d.behind, d.complete)
+		if got := d.told(); got.lost != 1 || got.behind || got.complete > 1 || s.Stats().Lost < 800 {
+			t.Errorf("given up: %+v", got)
 		}
 
 		// Once the replay is honest again, the whole history is learned anew.
 		e.SetFaults(Faults{})
 		time.Sleep(time.Minute)
-		synctest.Wait()
+		complete := d.told().complete
 		e.publish(1)
-		synctest.Wait()
-		if d.behind || len(d.restarts) != 1 || d.next != 1012 || !s.stream.announced {
-			t.Errorf("behind %v, restarts %q, next %d", d.behind, d.restarts, d.next)
+		if got := d.told(); got.behind || got.restarts != 1 || got.next != 1012 || complete != 2 {
+			t.Errorf("the replay is honest again: %+v", got)
 		}
 		d.expectPayloads("a", 0, 1012)
 	})
@@ -69,20 +82,18 @@ func TestAGapIsToldAtOnceAndARecoveryThatDripsIsGivenUp(t *testing.T) {
 // A new connection is behind until the replay has shown what was missed: while it drips, too.
 func TestAReconnectIsBehindWhileItsReplayDrips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := DefaultConfig
-		e, _, d := followed(t, cfg, 10)
+		e, _, d := followed(t, DefaultConfig, 10)
 		e.SetFaults(Faults{ReplayPause: 400 * time.Millisecond})
 		e.pub.DropPeers()
 		e.publish(500)
 		for range 50 {
 			time.Sleep(time.Second)
-			synctest.Wait()
-			if d.connected && (!d.behind || d.complete > 1) {
-				t.Fatalf("not behind, though message %d is due of 510", d.next)
+			if got := d.told(); got.connected && (!got.behind || got.complete > 1) {
+				t.Fatalf("not behind, though messages up to 509 are missing: %+v", got)
 			}
 		}
-		if d.next < 100 {
-			t.Errorf("next is %d: the replay brought nothing", d.next)
+		if got := d.told(); got.next < 100 {
+			t.Errorf("the replay brought nothing: %+v", got)
 		}
 	})
 }
@@ -108,9 +119,8 @@ func TestMessagesKeptBackAreBounded(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		e.publish(1)
-		synctest.Wait()
-		if d.behind || d.next != 211 {
-			t.Errorf("behind %v, next %d, lost %v", d.behind, d.next, d.lost)
+		if got := d.told(); got.behind || got.next != 211 {
+			t.Errorf("afterwards: %+v", got)
 		}
 		d.expectPayloads("a", 0, 211)
 	})
