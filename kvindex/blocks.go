@@ -167,11 +167,12 @@ func sameClass(a, c int) bool {
 
 // change is what happens to a holder's claims on some blocks.
 type change struct {
-	h      *holder
-	bit    uint64 // of masks
-	add    bool   // or it goes
-	belief uint32 // that the holder has what is not proven; of two the one that lasts longer stays
-	doubt  uint32 // a belief that goes; anyBelief: every one
+	h       *holder
+	bit     uint64 // of masks
+	add     bool   // or it goes
+	belief  uint32 // that the holder has what is not proven; of two the one that lasts longer stays
+	doubt   uint32 // a belief that goes; anyBelief: every one
+	expired int64  // beliefs until then, or before, go; 0: none
 }
 
 const anyBelief = 1<<32 - 1
@@ -189,7 +190,7 @@ func (b *blocks) apply(c change, old claim) claim {
 	if c.belief != 0 && (belief == 0 || b.beliefs.until(belief) < b.beliefs.until(c.belief)) {
 		belief = c.belief
 	}
-	if belief != 0 && (c.doubt == belief || c.doubt == anyBelief || c.h.view.proves(mask)) {
+	if belief != 0 && (c.doubt == belief || c.doubt == anyBelief || c.expired != 0 && b.beliefs.until(belief) <= c.expired || c.h.view.proves(mask)) {
 		belief = 0
 	}
 	return claimOf(b.sets.number(mask), belief)

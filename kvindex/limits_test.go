@@ -180,3 +180,40 @@ func oneEvent(t *testing.T, event *kvindex.Stored, budget int64) {
 		}
 	}
 }
+
+// A worker announces and removes the last block of each prompt that it was sent. What is believed of the others can then
+// be found only by a look at every strand.
+func TestBeliefsWhoseEndsAreGoneCostOneLookAtTheIndex(t *testing.T) {
+	l := newLimited(t, 16, kvindex.Config{Bytes: 16 << 20})
+	const strands, prompts = 5000, 200
+	key := block.Key(1)
+	keys := func(n int) (out []block.Key) {
+		for range n {
+			key += 0x9e3779b97f4a7c15
+			out = append(out, key)
+		}
+		return out
+	}
+	for range strands {
+		l.x.StoreKeys(1, block.TierGPU, 0, 0, false, keys(1))
+	}
+	for range prompts {
+		prompt := keys(10)
+		l.x.Speculate(0, prompt, 5)
+		l.x.StoreKeys(0, block.TierGPU, 0, prompt[8], true, prompt[9:])
+		l.x.RemoveKeys(0, block.TierGPU, 0, prompt[9:])
+	}
+	before := l.x.Stats()
+	if before.Speculative != 9*prompts {
+		t.Fatalf("%d blocks are believed, not %d", before.Speculative, 9*prompts)
+	}
+	l.x.Match(keys(1), 10, nil) // what is believed has expired
+	l.x.Speculate(0, keys(10), 20)
+	after := l.x.Stats()
+	if n := after.Steps - before.Steps; n > 10*(strands+prompts) {
+		t.Errorf("%d steps in an index of %d strands", n, strands+prompts)
+	}
+	if after.Speculative != 10 {
+		t.Errorf("%d blocks are believed, not 10", after.Speculative)
+	}
+}

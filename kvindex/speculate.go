@@ -186,7 +186,7 @@ func (x *Index) Speculate(id fleet.Holder, keys []block.Key, until int64) {
 func (x *Index) believe(h *holder, keys []block.Key, parent block.Key, rooted bool, until int64) {
 	q := &x.blocks.beliefs
 	if q.n >= maxBeliefs {
-		x.counts.speculativeDropped += x.dropBelief(q.head)
+		x.dropOldest()
 	}
 	i := q.push(h.id, keys[len(keys)-1], until)
 	x.tableMu.Lock()
@@ -198,12 +198,19 @@ func (x *Index) believe(h *holder, keys []block.Key, parent block.Key, rooted bo
 		q.release(i) // all of it is proven, or believed for longer
 	}
 	for q.claims > int64(x.config.MaxSpeculative) {
-		x.counts.speculativeDropped += x.dropBelief(q.head)
+		x.dropOldest()
 	}
 }
 
-// dropBelief makes a belief end before its time and returns of how many blocks.
-func (x *Index) dropBelief(i uint32) int64 {
+// dropOldest makes the oldest belief end before its time.
+func (x *Index) dropOldest() {
+	blocks, _ := x.dropBelief(x.blocks.beliefs.head)
+	x.counts.speculativeDropped += blocks
+}
+
+// dropBelief makes a belief end before its time, and returns of how many blocks, and whether that took a look at every
+// strand. Then all that has expired of its holder ends with it.
+func (x *Index) dropBelief(i uint32) (blocks int64, everywhere bool) {
 	b := &x.blocks
 	it := b.beliefs.at(i)
 	n, c := int64(it.blocks), change{h: x.holders[it.holder], doubt: i}
@@ -213,11 +220,13 @@ func (x *Index) dropBelief(i uint32) int64 {
 		b.trim(at.strand())
 	}
 	x.tableMu.Unlock()
-	if it.blocks > 0 {
-		// The leaf was confirmed, out of order, and has gone: whatever is left may be anywhere.
-		x.sweepStrands(c)
+	if it.blocks == 0 {
+		return n, false
 	}
-	return n
+	// The leaf was confirmed, out of order, and has gone: whatever is left may be anywhere.
+	c.expired = x.now.Load()
+	x.sweepStrands(c)
+	return n, true
 }
 
 // doubtPath takes a belief back from a block and all before it.
@@ -234,7 +243,8 @@ func (b *blocks) doubtPath(at spot, c change) {
 	}
 }
 
-// expire ends what has expired, looking at the oldest first: about as many blocks as n and some more.
+// expire ends what has expired, looking at the oldest first: about as many blocks as n and some more. It looks at every
+// strand once at most.
 func (x *Index) expire(n int) {
 	q := &x.blocks.beliefs
 	now := x.now.Load()
@@ -243,7 +253,10 @@ func (x *Index) expire(n int) {
 	for n = 2*n + 64; n > 0 && q.head != 0; n-- {
 		i := q.head
 		if q.at(i).until <= now {
-			n -= int(x.dropBelief(i))
+			blocks, everywhere := x.dropBelief(i)
+			if n -= int(blocks); everywhere {
+				return
+			}
 			continue
 		}
 		if alive--; alive == 0 {
