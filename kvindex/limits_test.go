@@ -217,3 +217,29 @@ func TestBeliefsWhoseEndsAreGoneCostOneLookAtTheIndex(t *testing.T) {
 		t.Errorf("%d blocks are believed, not 10", after.Speculative)
 	}
 }
+
+// One worker's waiting blocks are many, another's are large. What is too much is taken from the worker that has most of it.
+func TestWaitingBlocksAreDroppedFromTheHolderWithMostOfWhatIsTooMuch(t *testing.T) {
+	for _, test := range []struct {
+		cfg   kvindex.Config
+		loses fleet.Holder
+	}{
+		{kvindex.Config{Bytes: 8 << 20, MaxWaiting: 600, WaitingBytes: 1 << 20}, 1},
+		{kvindex.Config{Bytes: 8 << 20, WaitingBytes: 1 << 19}, 0},
+	} {
+		l := newLimited(t, 16, test.cfg)
+		for i := range 20 {
+			l.store(0, l.words(5000), 1<<50+uint64(i))
+		}
+		for i := range 590 {
+			l.store(1, l.words(16), 1<<51+uint64(i))
+		}
+		for i := range 10 { // one more than fits, however it is counted
+			l.store(0, l.words(5000), 1<<52+uint64(i))
+		}
+		s := l.x.Stats()
+		if s.Holders[test.loses].Whole || !s.Holders[1-test.loses].Whole {
+			t.Errorf("%+v: holder %d should lose what waits, and no other: %+v", test.cfg, test.loses, s.Holders)
+		}
+	}
+}

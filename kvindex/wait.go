@@ -198,15 +198,18 @@ func absolute(features []block.Feature, start int) []block.Feature {
 	return out
 }
 
-// boundWaiting drops waiting points while there are too many: the oldest points of the holder with most of them.
+// boundWaiting drops waiting points while there are too many, in number or in bytes: the oldest points of the holder with
+// most of what is too much.
 func (x *Index) boundWaiting() {
-	over := func() bool {
-		return x.waiting > x.config.MaxWaiting || x.waitingBytes > x.config.WaitingBytes
-	}
+	x.boundWaitingBy(func() bool { return x.waiting > x.config.MaxWaiting }, func(h *holder) int64 { return h.waiting })
+	x.boundWaitingBy(func() bool { return x.waitingBytes > x.config.WaitingBytes }, func(h *holder) int64 { return h.waitingBytes })
+}
+
+func (x *Index) boundWaitingBy(over func() bool, size func(h *holder) int64) {
 	for over() {
 		most := x.holders[0]
 		for _, h := range x.holders {
-			if h != nil && (most == nil || h.waitingBytes > most.waitingBytes) {
+			if h != nil && (most == nil || size(h) > size(most)) {
 				most = h
 			}
 		}
