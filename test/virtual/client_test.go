@@ -22,6 +22,7 @@ type ask struct {
 	prompt  string        // the prompt's key, "" where it was not made of ids
 	target  string        // the worker it must go to; "" is any
 	rank    int
+	user    string // the client's key, "" is none
 	model   string
 	leave   func(*ask, context.CancelFunc) // what the client does in place of waiting
 	how     string
@@ -157,6 +158,9 @@ func (w *world) exchange(ctx context.Context, cancel context.CancelFunc, a *ask)
 		req.Header.Set("X-Warmpath-Policy", "direct")
 		req.Header.Set("X-Warmpath-Target", a.target)
 		req.Header.Set("X-Data-Parallel-Rank", fmt.Sprint(a.rank))
+	}
+	if a.user != "" {
+		req.Header.Set("Authorization", "Bearer "+a.user)
 	}
 	if a.leave != nil {
 		a.leave(a, cancel)

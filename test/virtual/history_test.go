@@ -110,11 +110,19 @@ func draw(seed uint64, steps int) history {
 	h := history{Setup: d.setup(seed)}
 	for i := range steps {
 		if i > 0 && i%10 == 0 {
-			h.Steps = append(h.Steps, step{Do: "calm"})
+			h.Steps = append(h.Steps, d.pause())
 		}
 		h.Steps = append(h.Steps, d.step())
 	}
 	return h
+}
+
+// pause draws a step without faults: a calm, or a trial, which begins with one.
+func (d dice) pause() step {
+	if d.chance(3) {
+		return step{Do: "trial", How: oneOf(d, trials...), N: 2 + d.IntN(4), Worker: d.IntN(5), Seed: d.Uint64N(1 << 20)}
+	}
+	return step{Do: "calm"}
 }
 
 // dice draws.

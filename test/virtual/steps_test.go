@@ -60,6 +60,7 @@ func (w *world) play(s step) {
 	case "kill engine":
 		if e.server != nil {
 			e.server.KillEngine()
+			e.blamed = true
 			e.killed = true
 		}
 	case "freeze":
@@ -76,6 +77,7 @@ func (w *world) play(s step) {
 		e.setup.Model = oneOf(d, "mock", "other")
 		e.replace(nil)
 	case "lie":
+		e.blamed = true
 		e.replace(func() (func(), error) { return e.lie(s.How) })
 	case "lie in events":
 		e.replace(func() (func(), error) { return e.lieInEvents(s.How) })
@@ -86,6 +88,7 @@ func (w *world) play(s step) {
 	case "faults":
 		if e.server != nil {
 			f := mockengine.Faults{DropEvents: share(s.N, 0, 0.1), LoseReplay: share(s.N, 1, 0.4), Errors: share(s.N, 2, 0.2), Cut: share(s.N, 3, 0.2)}
+			e.blamed = e.blamed || f.Errors > 0
 			if s.N&16 != 0 {
 				f.ReplayLimit = 15
 			}
@@ -108,6 +111,8 @@ func (w *world) play(s step) {
 		}
 	case "calm":
 		w.calm()
+	case "trial":
+		w.trial(s)
 	default:
 		panic("bug: no step " + s.Do)
 	}

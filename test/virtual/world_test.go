@@ -68,7 +68,8 @@ type engine struct {
 	dead   bool            // nothing is there
 	killed bool            // its core is
 	was    mockengine.Kind // of the process before
-	seen   bool            // the router has read the signs of a process here
+	seen   bool            // the router has read the signs of a process of that kind
+	blamed bool            // it answered requests uselessly that others served, or was to
 	liedAt time.Time       // when something else than the mock engine was there last
 	born   time.Time       // when the present process began; the world's mu guards it
 	plain  bool            // the present process shows the router that it is another than the one before; as born
@@ -206,12 +207,14 @@ func (e *engine) vacate() {
 	e.end, e.server = nil, nil
 }
 
-// begins notes that another process than before serves at the address. vLLM's /metrics tell the router so.
+// begins notes that another process than before serves at the address. vLLM's /metrics tell the router so, where it
+// has read those of a process before.
 func (e *engine) begins() {
 	e.world.mu.Lock()
 	defer e.world.mu.Unlock()
 	e.born = time.Now()
-	e.plain = e.seen && e.setup.Kind == mockengine.VLLM && e.was == mockengine.VLLM
+	e.seen = e.seen && e.setup.Kind == e.was
+	e.plain = e.seen && e.setup.Kind == mockengine.VLLM
 	e.was = e.setup.Kind
 }
 
