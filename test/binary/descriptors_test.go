@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -61,6 +63,8 @@ func TestFewDescriptorsFailNoRequest(t *testing.T) {
 	all.Wait()
 	t.Logf("%d of %d requests failed", failed.Load(), clients*requests)
 }
+
+var openFiles = regexp.MustCompile(`(?m)^process_open_fds (\d+)$`)
 
 // TestProbesDoNotWaitBehindClients: 400 clients take all connections for as long as the probes take. 100 of them send
 // nothing, 100 keep an idle connection, and 200 wait for an engine that makes no step. Each comes back when it is
@@ -119,7 +123,7 @@ func TestProbesDoNotWaitBehindClients(t *testing.T) {
 		return nil
 	})
 	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
-	longest := map[string]time.Duration{}
+	longest, most := map[string]time.Duration{}, 0
 	for i := range probes {
 		for _, url := range []string{g.URL + "/health", g.URL + "/readiness", g.Admin + "/health", g.Admin + "/metrics", g.Admin + "/admin/workers"} {
 			began := time.Now()
@@ -128,7 +132,12 @@ func TestProbesDoNotWaitBehindClients(t *testing.T) {
 			if err != nil {
 				t.Fatalf("probe %d of %s: %v", i, url, err)
 			}
+			text, _ := io.ReadAll(resp.Body)
 			_ = resp.Body.Close()
+			if found := openFiles.FindSubmatch(text); found != nil {
+				n, _ := strconv.Atoi(string(found[1]))
+				most = max(most, n)
+			}
 			if resp.StatusCode != http.StatusOK && !strings.HasSuffix(url, "/readiness") { // which tells of the stalled engine
 				t.Errorf("probe %d of %s: %d", i, url, resp.StatusCode)
 			}
@@ -138,7 +147,10 @@ func TestProbesDoNotWaitBehindClients(t *testing.T) {
 		}
 	}
 	t.Logf("%d probes of each kind were answered before %d clients; %d refusals, %d closed connections", probes, here.Load(), refused.Load(), closed.Load())
-	t.Logf("the longest waits: %v", longest)
+	t.Logf("the longest waits: %v; at most %d descriptors were open", longest, most)
+	if most == 0 || most > 256-32 {
+		t.Errorf("%d descriptors were open, want at most %d", most, 256-32)
+	}
 	if err := engine.SetFaults(mockengine.Faults{}); err != nil {
 		t.Fatal(err)
 	}
