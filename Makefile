@@ -28,7 +28,7 @@ race: ## the same under the race detector (needs gcc)
 model: ## 10^8 random operations against the naive index and modelled engines: an hour on two cores (OPS)
 	WARMPATH_MODEL_OPS=$${OPS:-100000000} $(GO) test -count=1 -timeout 0 -v -run '^TestIndex(Answers|Claims)' -skip Hostile ./kvindex/kvindextest
 
-hostile: ## 10^7 operations beside hostile holders in an index at its limit (OPS, SEED), and floods of 10^7 blocks: some 18 minutes of CPU
+hostile: ## 10^7 operations beside hostile holders in an index at its limit (OPS, SEED), and floods of 10^7 blocks: some 7 minutes of CPU
 	WARMPATH_FLOOD_BLOCKS=10000000 $(GO) test -count=1 -timeout 0 -run '^(TestAFloodTakesNothingFromOthersShares|TestContentUnderNewHashesDoesNotStopAFullIndex)$$' ./kvindex
 	WARMPATH_MODEL_OPS=$${OPS:-10000000} WARMPATH_MODEL_SEED=$$SEED $(GO) test -count=1 -timeout 0 -run '^TestIndexClaimsNoMoreBesideHostileHolders$$' ./kvindex/kvindextest
 
