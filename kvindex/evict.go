@@ -161,20 +161,27 @@ func (x *Index) makeRoom(h *holder, n need) bool {
 	if b.swept > 0 || b.dead > b.slots.n/8 {
 		x.sweepAll() // leftovers of forgotten holders go before held blocks
 	}
+	return x.evictUntil(h, func() bool { return x.roomy(n) })
+}
+
+// evictUntil evicts until there is room for what a holder needs: first from holders above their shares, then, if the
+// holder itself is not above its share, from all, in the end everything. It reports whether there is room. h may be nil:
+// then there is.
+func (x *Index) evictUntil(h *holder, room func() bool) bool {
 	for pass := 0; pass < 2*passes; pass++ {
-		if x.roomy(n) {
+		if room() {
 			return true
 		}
-		if b.held == 0 && x.points.live() == 0 {
+		if x.blocks.held == 0 && x.points.live() == 0 {
 			break
 		}
-		if pass == passes && h.over {
+		if pass == passes && h != nil && h.over {
 			return false
 		}
 		x.evict(pass%passes, pass < passes)
 	}
 	x.wipe()
-	return x.roomy(n)
+	return room()
 }
 
 // roomToSplit evicts until a removal of n blocks fits in the budget. A removal can need room: it splits segments and
@@ -186,13 +193,7 @@ func (x *Index) roomToSplit(n int) {
 		return
 	}
 	most := 8*int64(n*(b.sets.largest+8)+6*cap(b.old)+4*slabChunk) + b.sets.byHash.bytes()/16 + 4096
-	for pass := 0; x.bytes()+most > x.config.Bytes; pass++ {
-		if pass == 2*passes {
-			x.wipe()
-			return
-		}
-		x.evict(pass%passes, pass < passes)
-	}
+	x.evictUntil(nil, func() bool { return x.bytes()+most <= x.config.Bytes })
 }
 
 // wipe empties the index. It is the last resort, when evictions freed too little.
