@@ -43,15 +43,15 @@ func (x *Index) unfold(h *holder) bool {
 		return true
 	}
 	// Others may have evicted some of the blocks in a pause, or to make room.
-	folds = slices.DeleteFunc(folds, func(f fold) bool {
-		at := b.locate(f.key)
-		return at == 0 || b.maskAt(at, h.id)&maskNamed == 0 || b.names.get(f.handle) != f.key
-	})
-	for k := range folds {
-		f := &folds[k]
+	left := folds[:0]
+	for _, f := range folds {
 		f.at = b.locate(f.key)
-		f.end = b.end(f.at)
+		if f.at != 0 && b.maskAt(f.at, h.id)&maskNamed != 0 && b.names.get(f.handle) == f.key {
+			f.end = b.end(f.at)
+			left = append(left, f)
+		}
 	}
+	folds = left
 	b.steps += uint64(8 * len(folds))
 	slices.SortFunc(folds, func(f, g fold) int { return f.end - g.end })
 	points := make(map[spot]uint32, len(folds))
