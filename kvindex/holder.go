@@ -35,13 +35,12 @@ type holder struct {
 	believed     int64 // blocks
 	view         *view
 
-	worker   *worker // guarded as x.workers is
-	employer workerKey
-	claims   int64   // blocks that it has, knows by name, or is believed to have
-	extra    int64   // bytes beside its points
-	weight   float64 // bytes that it was charged when shares were compared last
-	over     bool    // it exceeded its share then
-	quota    int64   // how many of its claims may go so that it does not
+	worker *worker // guarded as x.workers is
+	claims int64   // blocks that it has, knows by name, or is believed to have
+	extra  int64   // bytes beside its points
+	weight float64 // bytes that it was charged when shares were compared last
+	over   bool    // it exceeded its share then
+	quota  int64   // how many of its claims may go so that it does not
 }
 
 // group is one cache group of a holder.

@@ -4,6 +4,7 @@ import "github.com/warmpath/warmpath/fleet"
 
 // worker is the holders of one worker, which share one fair share.
 type worker struct {
+	key     workerKey
 	holders int
 	weight  float64 // of its holders, when shares were compared last
 }
@@ -26,14 +27,14 @@ func (x *Index) workerKey(id fleet.Holder) workerKey {
 
 // employ notes the worker of a holder that is new.
 func (x *Index) employ(h *holder) {
-	h.employer = x.workerKey(h.id)
+	key := x.workerKey(h.id)
 	if x.workers == nil {
 		x.workers = map[workerKey]*worker{}
 	}
-	w := x.workers[h.employer]
+	w := x.workers[key]
 	if w == nil {
-		w = &worker{}
-		x.workers[h.employer] = w
+		w = &worker{key: key}
+		x.workers[key] = w
 	}
 	w.holders++
 	h.worker = w
@@ -42,7 +43,7 @@ func (x *Index) employ(h *holder) {
 // dismiss forgets that a holder is one of its worker's.
 func (x *Index) dismiss(h *holder) {
 	if h.worker.holders--; h.worker.holders == 0 {
-		delete(x.workers, h.employer)
+		delete(x.workers, h.worker.key)
 	}
 }
 
