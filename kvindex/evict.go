@@ -267,14 +267,14 @@ func (x *Index) evict(pass int, fair bool) {
 		}
 	}
 	b.steps += uint64(len(x.holders))
-	d := x.doom(int(min(n, before)), fair, last)
+	d := x.chooseVictims(int(min(n, before)), fair, last)
 	for _, h := range x.holders {
 		if h == nil || h.points == 0 || fair && !h.over {
 			continue
 		}
 		had := h.blocks
 		x.inStretches(h.points, func(p uint32) {
-			if x.condemned(&d, p, pass > 1) || last {
+			if x.isVictim(&d, p, pass > 1) || last {
 				x.dropRecords(h, p, func(r *record) bool {
 					h.broken |= 1 << r.tier
 					return true
@@ -301,8 +301,8 @@ func (h *holder) noteEvicted(before *[block.NumTiers]int64) {
 	}
 }
 
-// cutAll takes away what is doomed and known by no handles: blocks of holders whose events carry keys, and what is believed.
-func (x *Index) cutAll(d *doomed) {
+// cutAll takes away what is a victim and known by no handles: blocks of holders whose events carry keys, and what is believed.
+func (x *Index) cutAll(d *victims) {
 	b := &x.blocks
 	var touched []uint32
 	x.tableMu.Lock()

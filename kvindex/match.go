@@ -221,7 +221,7 @@ func (x *Index) match(m *matcher, keys []block.Key, last *probe, dst []Match) ([
 	if viewing&1 != 0 || x.viewing.Load() != viewing || !m.steady(&x.blocks) {
 		return dst, torn
 	}
-	// What is before it counts as used as recently: see doom.
+	// What is before it counts as used as recently: see chooseVictims.
 	if leaf, tick := m.path[0].strand, x.tick(); atomic.LoadUint32(&leaf.used) != tick {
 		store32(&leaf.used, tick)
 	}

@@ -52,7 +52,7 @@ func (x *Index) wait(h *holder, p uint32, parent uint64, hasParent bool, tokens 
 		e.item = x.enqueue(&h.queue, p)
 		h.waiting++
 		x.waiting++
-		x.owe(h, waitingBase)
+		x.countWaiting(h, waitingBase)
 	}
 	if len(tokens) == 0 || !hasParent || parent == pt.handle || len(e.tokens) > 0 {
 		return
@@ -61,7 +61,7 @@ func (x *Index) wait(h *holder, p uint32, parent uint64, hasParent bool, tokens 
 	e.tokens = slices.Clone(tokens)
 	e.features = slices.Clone(features)
 	x.weigh(h, e, 1)
-	x.owe(h, e.bytes())
+	x.countWaiting(h, e.bytes())
 	e.parent, e.hasParent = parent, true
 	k := h.key(parent)
 	if e.sibling = x.waiters.get(k); e.sibling != 0 {
@@ -107,8 +107,8 @@ func (x *Index) circular(h *holder, handle, parent uint64) bool {
 // waitingBase is what a waiting point costs beside its tokens: point, record, extra, queue and table slots.
 const waitingBase = 48 + 16 + extraHeader + 12 + 2*32
 
-// owe counts the bytes of waiting blocks.
-func (x *Index) owe(h *holder, n int64) {
+// countWaiting counts the bytes of waiting blocks.
+func (x *Index) countWaiting(h *holder, n int64) {
 	h.waitingBytes += n
 	x.waitingBytes += n
 }
@@ -126,9 +126,9 @@ func (x *Index) stopWaiting(h *holder, p uint32) {
 	x.dequeue(&h.queue, e.item)
 	h.waiting--
 	x.waiting--
-	x.owe(h, -waitingBase)
+	x.countWaiting(h, -waitingBase)
 	if e.hasParent {
-		x.owe(h, -e.bytes())
+		x.countWaiting(h, -e.bytes())
 		k := h.key(e.parent)
 		switch {
 		case e.before != 0:

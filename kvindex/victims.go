@@ -6,30 +6,30 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// doomed tells which blocks an eviction takes: those of a strand beyond what it keeps.
-type doomed struct {
+// victims tells which blocks an eviction takes: those of a strand beyond what it keeps.
+type victims struct {
 	keeps []uint32 // by strand
 }
 
-func (d *doomed) has(at spot) bool {
+func (d *victims) has(at spot) bool {
 	return int(at.strand()) < len(d.keeps) && at.offset() >= d.keeps[at.strand()]
 }
 
 // from returns the offset from which on a strand's blocks go.
-func (d *doomed) from(i uint32) uint32 {
+func (d *victims) from(i uint32) uint32 {
 	if int(i) < len(d.keeps) {
 		return d.keeps[i]
 	}
 	return 1<<32 - 1
 }
 
-const doomBuckets = 1024
+const victimBuckets = 1024
 
-// doom chooses at least n blocks, if there are as many: the least recently used first and, among blocks of about the
+// chooseVictims chooses at least n blocks, if there are as many: the least recently used first and, among blocks of about the
 // same age, the deepest. A strand is as recent as its most recent descendant, and a spared block spares its
 // ancestors, so that no block goes before its descendants. fair: only blocks whose holders all exceed their shares.
 // all: a holder above its share may lose more than its quota.
-func (x *Index) doom(n int, fair, all bool) doomed {
+func (x *Index) chooseVictims(n int, fair, all bool) victims {
 	b := &x.blocks
 	used := make([]uint32, len(b.strands.states)<<strandBits)
 	var spared []uint32 // how many of a strand's blocks must stay
@@ -59,12 +59,12 @@ func (x *Index) doom(n int, fair, all bool) doomed {
 		return 0
 	}
 	age := func(i uint32) int {
-		return int(uint64(used[i]-oldest) * (doomBuckets - 1) / uint64(max(newest-oldest, 1)))
+		return int(uint64(used[i]-oldest) * (victimBuckets - 1) / uint64(max(newest-oldest, 1)))
 	}
-	var byAge [doomBuckets]int
+	var byAge [victimBuckets]int
 	b.strands.each(func(i uint32, s *strand) { byAge[age(i)] += int(s.length - keep(i)) })
 	last := 0
-	for ; last < doomBuckets-1 && byAge[last] < n; last++ {
+	for ; last < victimBuckets-1 && byAge[last] < n; last++ {
 		n -= byAge[last]
 	}
 	floor := x.floor(n, deepest, keep, func(i uint32) bool { return age(i) == last })
@@ -88,7 +88,7 @@ func (x *Index) doom(n int, fair, all bool) doomed {
 			spared[p] = max(spared[p], s.at&strandOffset+1)
 		}
 	})
-	return doomed{keeps: used}
+	return victims{keeps: used}
 }
 
 // charge charges the n blocks to go at a strand's end to one holder, the first that has the last block. It returns
@@ -124,8 +124,8 @@ func (x *Index) sparedEnd(s *strand) uint32 {
 
 // floor returns the depth below which about n blocks lie on the strands that which chooses, kept blocks not counted.
 func (x *Index) floor(n int, deepest uint32, keep func(i uint32) uint32, which func(i uint32) bool) uint32 {
-	var byDepth [doomBuckets]int
-	step := deepest/doomBuckets + 1
+	var byDepth [victimBuckets]int
+	step := deepest/victimBuckets + 1
 	x.blocks.strands.each(func(i uint32, s *strand) {
 		if !which(i) {
 			return
@@ -136,7 +136,7 @@ func (x *Index) floor(n int, deepest uint32, keep func(i uint32) uint32, which f
 			from = to
 		}
 	})
-	floor := uint32(doomBuckets - 1)
+	floor := uint32(victimBuckets - 1)
 	for ; floor > 0 && byDepth[floor] < n; floor-- {
 		n -= byDepth[floor]
 	}
@@ -146,9 +146,9 @@ func (x *Index) floor(n int, deepest uint32, keep func(i uint32) uint32, which f
 	return floor
 }
 
-// condemned reports whether a point goes with the doomed blocks. hard: waiting points and points of incomplete blocks
+// isVictim reports whether a point goes with the victims. hard: waiting points and points of incomplete blocks
 // go, too.
-func (x *Index) condemned(d *doomed, p uint32, hard bool) bool {
+func (x *Index) isVictim(d *victims, p uint32, hard bool) bool {
 	pt := x.points.at(p)
 	if pt.end == 0 {
 		return hard // waiting points have a bound of their own
@@ -172,8 +172,8 @@ func (x *Index) condemned(d *doomed, p uint32, hard bool) bool {
 	return hard || x.below(p) == 0 || x.goes(d, pt.key)
 }
 
-// goes reports whether a block is doomed, or is not in the index: a block that no holder has whole is worth nothing.
-func (x *Index) goes(d *doomed, key block.Key) bool {
+// goes reports whether a block is a victim, or is not in the index: a block that no holder has whole is worth nothing.
+func (x *Index) goes(d *victims, key block.Key) bool {
 	at := x.blocks.locate(key)
 	return at == 0 || d.has(at)
 }
