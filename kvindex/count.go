@@ -43,8 +43,8 @@ func (x *Index) count(m *matcher, dst []Match) (out []Match, simple, ok bool) {
 	return dst, true, true
 }
 
-// openSet makes the Matches of the holders in the set of a request's first run. It reports false for simple when one has
-// something of it that is not plain.
+// openSet makes the Matches of the holders in the set of a request's first run. It reports false for simple when one
+// has something of it that is not plain.
 func (x *Index) openSet(set setID, blocks uint32, now int64, all []atomic.Pointer[view], dst []Match) (out []Match, simple, ok bool) {
 	if set&singleSet != 0 {
 		dst, simple = x.openOne(set.single(), blocks, now, all, dst)
@@ -77,8 +77,9 @@ func (x *Index) open(members []uint64, blocks uint32, now int64, all []atomic.Po
 	return dst, true
 }
 
-// openAll makes the Matches of the members of a plain set. Where many holders have a prefix this loop is much of what a lookup
-// takes: it and the next are functions of their own to have all in registers, and halves of a word are stored together.
+// openAll makes the Matches of the members of a plain set. Where many holders have a prefix this loop is much of what
+// a lookup takes: it and the next are functions of their own to have all in registers, and halves of a word are
+// stored together.
 //
 //go:noinline
 func openAll(to []Match, members []uint64, blocks uint32) {
@@ -97,7 +98,8 @@ func (r *Match) fill(id, both uint64) {
 	r.Speculative, r.Full = uint32(both), uint32(both>>32)
 }
 
-// openPlain makes the Matches of those members before the first one of which something is not plain, and returns how many.
+// openPlain makes the Matches of those members before the first one of which something is not plain, and returns how
+// many.
 //
 //go:noinline
 func openPlain(to []Match, members []uint64, all []atomic.Pointer[view], blocks uint32) int {
@@ -149,8 +151,8 @@ func (x *Index) openOne(member setMember, blocks uint32, now int64, all []atomic
 	return dst, true
 }
 
-// follow adds blocks of a run, whose set is in m.members, to those holders that have all before it or are believed to. It
-// reports false when one has something of it that is not plain.
+// follow adds blocks of a run, whose set is in m.members, to those holders that have all before it or are believed
+// to. It reports false when one has something of it that is not plain.
 func (m *matcher) follow(x *Index, blocks uint32, dst []Match) bool {
 	members, n := m.members, 0
 	for _, k := range m.going {

@@ -19,8 +19,8 @@
 //   - A block whose parent or place is not known waits, bounded by number and bytes, and joins when it becomes known.
 //     A removed parent's key is known as long as children live. A hole ends a match there; the tail counts again when
 //     the hole is filled.
-//   - A match descends the tiers (accelerator, host, disk, remote) and never climbs back, as vLLM and SGLang load. Where
-//     the engine loads from any tier in any order (Stored.AnyTierOrder), each block counts on its best tier.
+//   - A match descends the tiers (accelerator, host, disk, remote) and never climbs back, as vLLM and SGLang load.
+//     Where the engine loads from any tier in any order (Stored.AnyTierOrder), each block counts on its best tier.
 //   - Full-attention groups must have every leading block. A sliding window of w tokens allows a length if the last
 //     ⌈(w-1)/b⌉ engine blocks of b tokens before it are there; a state-space group if it has a checkpoint at it. The
 //     match is the longest length that all groups allow, where a length divides into every group's blocks.
@@ -46,22 +46,22 @@
 //
 // # Structure
 //
-// A chain is kept as strands: stretches of blocks that follow each other, in one cache line each, which know in segments
-// who has which of their blocks. What continues in another way hangs on a strand as one of its own. Sets of holders are
-// there once each. Slots, 16 bytes for a distinct block, lead from a key to a strand and an offset. A block that nobody
-// has stays while others follow it, so that presence is closed under what is before a block: a request whose last key is
-// there is answered by that probe and the strands up to the root, however long it is. Else the first key's strand is looked up
-// in roots, which says at once if nothing of the request is there; each strand has milestones, a few bits of every so manyth
-// key, which tell about where the request leaves it, and slots decide. It rests on one assumption: a key determines what is
-// before it.
+// A chain is kept as strands: stretches of blocks that follow each other, in one cache line each, which know in
+// segments who has which of their blocks. What continues in another way hangs on a strand as one of its own. Sets of
+// holders are there once each. Slots, 16 bytes for a distinct block, lead from a key to a strand and an offset. A
+// block that nobody has stays while others follow it, so that presence is closed under what is before a block: a
+// request whose last key is there is answered by that probe and the strands up to the root, however long it is. Else
+// the first key's strand is looked up in roots, which says at once if nothing of the request is there; each strand
+// has milestones, a few bits of every so manyth key, which tell about where the request leaves it, and slots decide.
+// It rests on one assumption: a key determines what is before it.
 //
-// What is believed lies in the same strands: a holder's claim on a block is a mask of where it has it and a belief, with
-// the time until which that counts. So a match looks up both at once, and what is confirmed replaces what is believed by
-// the way.
+// What is believed lies in the same strands: a holder's claim on a block is a mask of where it has it and a belief,
+// with the time until which that counts. So a match looks up both at once, and what is confirmed replaces what is
+// believed by the way.
 //
-// Handles lie above. Where engine blocks are of our size a handle names a block, once for all holders whose engines hash
-// alike, and a holder's claim says that it knows the block by that name. Holders that do anything else are odd: what they
-// announce is kept in points, the ends of engine blocks on a chain, and records of them. See docs/design.
+// Handles lie above. Where engine blocks are of our size a handle names a block, once for all holders whose engines
+// hash alike, and a holder's claim says that it knows the block by that name. Holders that do anything else are odd:
+// what they announce is kept in points, the ends of engine blocks on a chain, and records of them. See docs/design.
 //
 // # Memory
 //
@@ -75,15 +75,15 @@
 // when the index is empty at the limit. The leftovers of a forgotten holder in a large index are removed in steps, by
 // the announcements that follow, and at the limit before any held block.
 //
-// An announcement that does not fit in an empty index is refused before anything is evicted, and at the limit one that
-// needs more than a quarter of the budget and than its holder's fair share. That share is the budget divided by the
-// number of workers, divided by the known holders of its worker. Evictions take from holders that exceed their shares: the least
-// recently used blocks first, deepest before their parents. A block goes only if all its holders exceed their shares.
-// Blocks of a holder below its share go only to make room for another such holder. A holder above its share is
-// refused when it has nothing of its own left to evict. A strand is as recent as its most recent descendant. When
-// there is room for little more than the longest stretch, in an index of 8 MiB and more, each stored stretch first
-// shortens some of the least recently used strands, from their ends and only strands without descendants. If that is not enough, evictions look at the whole index, and each takes
-// more than the one before.
+// An announcement that does not fit in an empty index is refused before anything is evicted, and at the limit one
+// that needs more than a quarter of the budget and than its holder's fair share. That share is the budget divided by
+// the number of workers, divided by the known holders of its worker. Evictions take from holders that exceed their
+// shares: the least recently used blocks first, deepest before their parents. A block goes only if all its holders
+// exceed their shares. Blocks of a holder below its share go only to make room for another such holder. A holder
+// above its share is refused when it has nothing of its own left to evict. A strand is as recent as its most recent
+// descendant. When there is room for little more than the longest stretch, in an index of 8 MiB and more, each stored
+// stretch first shortens some of the least recently used strands, from their ends and only strands without
+// descendants. If that is not enough, evictions look at the whole index, and each takes more than the one before.
 //
 // # Bounds
 //
@@ -105,18 +105,18 @@
 //
 // # Concurrency
 //
-// Writers exclude each other for at most 256 blocks at a time, hashing included, and let others in between; each holder's
-// events must come from one goroutine at a time, in order, for their order to mean anything. Forget and Clear keep writers
-// out for a look at each strand, and so does an eviction that smaller steps could not prevent.
+// Writers exclude each other for at most 256 blocks at a time, hashing included, and let others in between; each
+// holder's events must come from one goroutine at a time, in order, for their order to mean anything. Forget and
+// Clear keep writers out for a look at each strand, and so does an eviction that smaller steps could not prevent.
 //
-// Match takes no lock: it reads slots, strands and sets by atomic loads and answers only if, after the last of them, the
-// slot it came by and the versions of all strands it met are still the same. What roots and milestones say is a hint: no
-// answer rests on it, but that what is not in roots does not begin a chain. An answer is therefore of one moment, between
-// two changes of blocks; an announcement may be half applied then. A version is odd while a strand changes and never comes
-// back; memory that readers may be in is either left to the garbage collector or reused under another version. Who is
-// disturbed looks again, sixteen times at most.
+// Match takes no lock: it reads slots, strands and sets by atomic loads and answers only if, after the last of them,
+// the slot it came by and the versions of all strands it met are still the same. What roots and milestones say is a
+// hint: no answer rests on it, but that what is not in roots does not begin a chain. An answer is therefore of one
+// moment, between two changes of blocks; an announcement may be half applied then. A version is odd while a strand
+// changes and never comes back; memory that readers may be in is either left to the garbage collector or reused under
+// another version. Who is disturbed looks again, sixteen times at most.
 //
-// A match takes a lock that writers hold for 256 blocks at a time (64 of an odd holder) in two cases: a holder has groups
-// and none with full attention; the sixteen looks failed. A holder that is being forgotten is gone for readers at once.
-// Match allocates nothing when its destination has room.
+// A match takes a lock that writers hold for 256 blocks at a time (64 of an odd holder) in two cases: a holder has
+// groups and none with full attention; the sixteen looks failed. A holder that is being forgotten is gone for readers
+// at once. Match allocates nothing when its destination has room.
 package kvindex

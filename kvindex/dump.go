@@ -11,8 +11,8 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// Held is a run of blocks of one chain that a holder has: what [Index.Dump] gives and [Index.Load] takes, to warm another
-// router's index.
+// Held is a run of blocks of one chain that a holder has: what [Index.Dump] gives and [Index.Load] takes, to warm
+// another router's index.
 type Held struct {
 	Tier      block.Tier // block.NumTiers: the holder has them no more, but its events may still name them as parents
 	Group     int
@@ -43,11 +43,11 @@ type dumped struct {
 	mask   uint64
 }
 
-// Dump gives all blocks of one holder to emit, parents before children, a block that it has more than once as often; what
-// is believed of it and what waits is left out. It is of one moment, or else ErrChanged is returned and what was given is
-// worth nothing. Readers and other holders' writers go on meanwhile: they wait for a 256th of the index at a time. It
-// costs a look at all blocks, and memory in proportion to the holder's. emit must not keep the run, and its error ends
-// the dump.
+// Dump gives all blocks of one holder to emit, parents before children, a block that it has more than once as often;
+// what is believed of it and what waits is left out. It is of one moment, or else ErrChanged is returned and what was
+// given is worth nothing. Readers and other holders' writers go on meanwhile: they wait for a 256th of the index at a
+// time. It costs a look at all blocks, and memory in proportion to the holder's. emit must not keep the run, and its
+// error ends the dump.
 func (x *Index) Dump(id fleet.Holder, emit func(*Held) error) error {
 	x.mu.Lock()
 	h := x.holder(id)

@@ -19,7 +19,8 @@ func warm(t *testing.T, from, to *kvindex.Index, id fleet.Holder) {
 	}
 }
 
-// TestAWarmedIndexGoesOnAsTheOther dumps holders after random histories, and lets the copies go through the same events.
+// TestAWarmedIndexGoesOnAsTheOther dumps holders after random histories, and lets the copies go through the same
+// events.
 func TestAWarmedIndexGoesOnAsTheOther(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	for seed := range uint64(60) {

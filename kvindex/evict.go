@@ -77,8 +77,8 @@ func (x *Index) fits(n int) bool {
 // slackStretches is for how many of the longest stretches room is measured at a time, where there is much room.
 const slackStretches = 8
 
-// stretches returns the need of so many of the longest stretches, for engine blocks of n's size. Slack for engine blocks
-// is slack for keys besides: what a router believes and what engines announce come in turn.
+// stretches returns the need of so many of the longest stretches, for engine blocks of n's size. Slack for engine
+// blocks is slack for keys besides: what a router believes and what engines announce come in turn.
 func (x *Index) stretches(many int, n need) need {
 	size := n.size
 	if n.keyed {
@@ -165,8 +165,8 @@ func (x *Index) makeRoom(h *holder, n need) bool {
 }
 
 // evictUntil evicts until there is room for what a holder needs: first from holders above their shares, then, if the
-// holder itself is not above its share, from all, in the end everything. It reports whether there is room. h may be nil:
-// then there is.
+// holder itself is not above its share, from all, in the end everything. It reports whether there is room. h may be
+// nil: then there is.
 func (x *Index) evictUntil(h *holder, room func() bool) bool {
 	for pass := 0; pass < 2*passes; pass++ {
 		if room() {
@@ -301,7 +301,8 @@ func (h *holder) noteEvicted(before *[block.NumTiers]int64) {
 	}
 }
 
-// cutAll takes away what is a victim and known by no handles: blocks of holders whose events carry keys, and what is believed.
+// cutAll takes away what is a victim and known by no handles: blocks of holders whose events carry keys, and what is
+// believed.
 func (x *Index) cutAll(d *victims) {
 	b := &x.blocks
 	var touched []uint32
@@ -436,8 +437,8 @@ func (x *Index) sweepAll() {
 	}
 }
 
-// sweepFor is sweepAll for an announcement of a holder: it pauses between its stretches. It reports whether the holder is
-// still known.
+// sweepFor is sweepAll for an announcement of a holder: it pauses between its stretches. It reports whether the
+// holder is still known.
 func (x *Index) sweepFor(h *holder) bool {
 	b := &x.blocks
 	whole := b.swept == 0                         // a sweep under way may have passed some of what is to go
@@ -467,9 +468,9 @@ func (x *Index) sweepOn() {
 	x.tableMu.Unlock()
 }
 
-// sweepsAForget is for how many stretches Forget sweeps when there is much to sweep: 3 ms in an index of a million blocks with
-// handles, and all of it in one of some ten thousand. Events of other holders wait that long, and a sweep of the whole would
-// take 100 ms: what is left goes with what is stored next, a stretch each, see advance.
+// sweepsAForget is for how many stretches Forget sweeps when there is much to sweep: 3 ms in an index of a million
+// blocks with handles, and all of it in one of some ten thousand. Events of other holders wait that long, and a sweep
+// of the whole would take 100 ms: what is left goes with what is stored next, a stretch each, see advance.
 const sweepsAForget = 8
 
 // giveBack frees memory that is no longer needed after much has gone at once.

@@ -16,8 +16,8 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// gridBlocks is how many distinct blocks the index of a benchmark has: WARMPATH_BENCH_BLOCKS, or a million; a tenth with
-// -short.
+// gridBlocks is how many distinct blocks the index of a benchmark has: WARMPATH_BENCH_BLOCKS, or a million; a tenth
+// with -short.
 func gridBlocks(b *testing.B) int {
 	if n, err := strconv.Atoi(os.Getenv("WARMPATH_BENCH_BLOCKS")); err == nil {
 		return n
@@ -63,8 +63,8 @@ func newGrid(b *testing.B, holders, sharing int) *grid {
 	return g
 }
 
-// BenchmarkMatchGrid measures lookups of ready keys in random order: full hits, and hits of a part, when the request goes
-// on otherwise at a random block. BenchmarkLimit is what no such lookup can avoid.
+// BenchmarkMatchGrid measures lookups of ready keys in random order: full hits, and hits of a part, when the request
+// goes on otherwise at a random block. BenchmarkLimit is what no such lookup can avoid.
 func BenchmarkMatchGrid(b *testing.B) {
 	for _, c := range []struct{ sharing, holders int }{{1, 8}, {4, 8}, {8, 64}, {64, 64}, {1000, 4096}} {
 		b.Run(fmt.Sprintf("%d of %d", c.sharing, c.holders), func(b *testing.B) {
@@ -124,8 +124,8 @@ func quantiles(b *testing.B, times []time.Duration) {
 	b.ReportMetric(float64(times[len(times)*99/100]), "p99-ns")
 }
 
-// BenchmarkLimit reads memory of a table of as many blocks three times, each time where the last word read leads: a slot,
-// the strand it names, the set of holders that names. The clock's own time is in it, as in BenchmarkMatchGrid.
+// BenchmarkLimit reads memory of a table of as many blocks three times, each time where the last word read leads: a
+// slot, the strand it names, the set of holders that names. The clock's own time is in it, as in BenchmarkMatchGrid.
 func BenchmarkLimit(b *testing.B) {
 	words := make([]uint64, gridBlocks(b)*2)
 	r := rand.New(rand.NewPCG(5, 6))
@@ -153,7 +153,8 @@ func BenchmarkLimit(b *testing.B) {
 	}
 }
 
-// BenchmarkForgetKeys forgets one of eight holders, each of which has an eighth of the blocks and all of a common prefix.
+// BenchmarkForgetKeys forgets one of eight holders, each of which has an eighth of the blocks and all of a common
+// prefix.
 func BenchmarkForgetKeys(b *testing.B) {
 	g := newGrid(b, 8, 8)
 	r := rand.New(rand.NewPCG(1, 2))

@@ -48,8 +48,8 @@ func (b *blocks) enter(keys []block.Key, at, mark spot) {
 // ahead is for how many keys a writer fetches the slots at once. An atomic store waits for its cache line alone.
 const ahead = 16
 
-// living returns what tells dead slots from others, for when a segment moves; nil when so few are dead that telling them costs
-// more than taking them along.
+// living returns what tells dead slots from others, for when a segment moves; nil when so few are dead that telling
+// them costs more than taking them along.
 func (b *blocks) living() func(spot) bool {
 	if b.swept == 0 && b.dead <= b.slots.n/16 {
 		return nil

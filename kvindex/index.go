@@ -24,10 +24,10 @@ type Config struct {
 	// MaxSpeculative is how many speculative entries there may be; the oldest are dropped. Default 1 M: two minutes
 	// of requests to holders without events, at 100 requests of 80 new blocks a second.
 	MaxSpeculative int `yaml:"max_speculative"`
-	// Seed is a secret that decides where in the index's tables keys and engine hashes lie. Workers choose their hashes
-	// and clients their tokens: whoever knows it can choose them so that they collide, which makes tables slow, or so that
-	// they are taken for another worker's. Two indexes of one seed behave alike. Default 0, for tests and
-	// simulations; a router draws one at start.
+	// Seed is a secret that decides where in the index's tables keys and engine hashes lie. Workers choose their
+	// hashes and clients their tokens: whoever knows it can choose them so that they collide, which makes tables
+	// slow, or so that they are taken for another worker's. Two indexes of one seed behave alike. Default 0, for
+	// tests and simulations; a router draws one at start.
 	Seed uint64 `yaml:"-"`
 	// Worker returns the worker of a holder, asked once when the holder is first heard of. The holders of one worker
 	// share one fair share of Bytes, so that a worker gains nothing by having many ranks. It must not block or call the
@@ -95,17 +95,17 @@ type Stored struct {
 	// BlockSize is the engine's block size in tokens; 0 when not told. When len(Tokens) is not
 	// len(Handles)·BlockSize, the handles do not align with the tokens, and blocks are known by their handles alone.
 	BlockSize int
-	Features  []block.Feature // multimodal items, with offsets relative to Tokens[0]; those that start before it are inherited
-	Bigram    bool            // Tokens are the first of pairs (EAGLE): the last block of a match depends on a token that is not known
+	Features  []block.Feature // multimodal items, offsets relative to Tokens[0]; those before it are inherited
+	Bigram    bool            // Tokens are the first of pairs (EAGLE): the last block needs one token more
 	// RootUnknown says that the scope cannot be known (offload events drop the salt): no chain is begun, the blocks
 	// only join a parent or a handle that is known.
 	RootUnknown bool
 	Origin      Origin
-	// AnyTierOrder says that the engine loads the blocks of a chain from any tier in any order: each block counts on its
-	// best tier, and a match may go from the host back to the accelerator. TensorRT-LLM does: loadOrAllocateBlocks in
-	// cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp walks its tree and onboards every matched block that is not on the
-	// accelerator. vLLM and SGLang do not. It counts from the holder's first such announcement for a tier below the
-	// accelerator on.
+	// AnyTierOrder says that the engine loads the blocks of a chain from any tier in any order: each block counts on
+	// its best tier, and a match may go from the host back to the accelerator. TensorRT-LLM does:
+	// loadOrAllocateBlocks in cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp walks its tree and onboards every
+	// matched block that is not on the accelerator. vLLM and SGLang do not. It counts from the holder's first such
+	// announcement for a tier below the accelerator on.
 	AnyTierOrder bool
 }
 
@@ -115,8 +115,8 @@ type Match struct {
 	// Blocks is the number of leading blocks that are confirmed and that all cache groups of the holder let the
 	// engine use, over all tiers.
 	Blocks uint32
-	// Tier splits Blocks by the tier from which each block would be read. Blocks on one tier follow those on a faster one,
-	// but with Stored.AnyTierOrder.
+	// Tier splits Blocks by the tier from which each block would be read. Blocks on one tier follow those on a faster
+	// one, but with Stored.AnyTierOrder.
 	Tier [block.NumTiers]uint32
 	// Speculative is Blocks if speculative entries were confirmed; at least Blocks.
 	Speculative uint32
@@ -140,8 +140,8 @@ type Index struct {
 	blocks  blocks
 	views   atomic.Pointer[[]atomic.Pointer[view]] // by holder; nil: unknown
 	viewing atomic.Uint64                          // changes of views
-	special atomic.Int32                           // holders whose views are not plain, and those that are being forgotten
-	sparse  atomic.Pointer[[]fleet.Holder]         // holders with cache groups of which none is full attention, ascending
+	special atomic.Int32                           // holders that are not plain, or are being forgotten
+	sparse  atomic.Pointer[[]fleet.Holder]         // holders without full attention, ascending
 	base    atomic.Uint64                          // the clock's value that a strand notes as 0
 
 	holders []*holder // by id
@@ -229,9 +229,9 @@ func (x *Index) Remove(id fleet.Holder, tier block.Tier, group int, handles []ui
 	}
 }
 
-// Clear tells that a holder emptied one tier. What it has on other tiers stays, and stays known by its handles. The tier
-// is whole again. If it was not, the tiers of blocks that still wait are not whole: the index may have lost the blocks
-// that they wait for.
+// Clear tells that a holder emptied one tier. What it has on other tiers stays, and stays known by its handles. The
+// tier is whole again. If it was not, the tiers of blocks that still wait are not whole: the index may have lost the
+// blocks that they wait for.
 func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -258,8 +258,8 @@ func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
 	x.collectAll(h)
 }
 
-// Forget drops all that is known of a holder, at a cost in proportion to what it holds. Memory that it alone needed is given
-// back then, or in steps with what is stored next.
+// Forget drops all that is known of a holder, at a cost in proportion to what it holds. Memory that it alone needed
+// is given back then, or in steps with what is stored next.
 func (x *Index) Forget(id fleet.Holder) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -341,8 +341,8 @@ const keyStretch = 256
 // hundred blocks of a usual size.
 const stretchTokens = block.MaxSize
 
-// stretch returns the bound of a stretch in blocks of size tokens. Room for a whole stretch is made before it is applied:
-// in an index of less than 16 MiB stretches are shorter, so that this room is a small part of the budget.
+// stretch returns the bound of a stretch in blocks of size tokens. Room for a whole stretch is made before it is
+// applied: in an index of less than 16 MiB stretches are shorter, so that this room is a small part of the budget.
 func (x *Index) stretch(most, size int) int {
 	most = min(most, int(x.config.Bytes>>16))
 	return max(1, min(most, min(stretchTokens, int(x.config.Bytes>>9))/max(size, 1)))

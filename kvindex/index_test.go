@@ -64,9 +64,10 @@ func TestMatchKeepsWhatIsInDst(t *testing.T) {
 	}
 }
 
-// TestReadersRunBesideWriters lets every holder's writer store, remove, believe, clear and forget while readers match: two
-// whose blocks are the index's, two of blocks of all sizes, one whose events carry keys. A holder that stands still must
-// always be seen whole; no answer may be longer than what its holder ever had. WARMPATH_STRESS=2m goes on for so long.
+// TestReadersRunBesideWriters lets every holder's writer store, remove, believe, clear and forget while readers
+// match: two whose blocks are the index's, two of blocks of all sizes, one whose events carry keys. A holder that
+// stands still must always be seen whole; no answer may be longer than what its holder ever had. WARMPATH_STRESS=2m
+// goes on for so long.
 func TestReadersRunBesideWriters(t *testing.T) {
 	for _, bytes := range []int64{1 << 30, 2 << 20} {
 		t.Run(fmt.Sprintf("%d MiB", bytes>>20), func(t *testing.T) { stress(t, bytes, 4000) })

@@ -5,11 +5,11 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// StoreKeys tells that a holder has new copies of the blocks keys, a run of one chain, where events carry keys instead of
-// hashes of an engine's own. parent is the key of the block before the first; hasParent false: the run begins the chain.
-// The keys are their own handles: [Index.RemoveKeys] takes them back. A block that is there already has one copy more, as
-// with OriginNew. Blocks of an unknown parent count when it becomes known. The group has full attention. One holder uses
-// either this or [Index.Store]: what comes by the other is refused.
+// StoreKeys tells that a holder has new copies of the blocks keys, a run of one chain, where events carry keys
+// instead of hashes of an engine's own. parent is the key of the block before the first; hasParent false: the run
+// begins the chain. The keys are their own handles: [Index.RemoveKeys] takes them back. A block that is there already
+// has one copy more, as with OriginNew. Blocks of an unknown parent count when it becomes known. The group has full
+// attention. One holder uses either this or [Index.Store]: what comes by the other is refused.
 func (x *Index) StoreKeys(id fleet.Holder, tier block.Tier, group int, parent block.Key, hasParent bool, keys []block.Key) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -34,7 +34,8 @@ func (x *Index) StoreKeys(id fleet.Holder, tier block.Tier, group int, parent bl
 	}
 }
 
-// RemoveKeys tells that a holder dropped one copy of each block from a tier and group. Keys that it has not are ignored.
+// RemoveKeys tells that a holder dropped one copy of each block from a tier and group. Keys that it has not are
+// ignored.
 func (x *Index) RemoveKeys(id fleet.Holder, tier block.Tier, group int, keys []block.Key) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

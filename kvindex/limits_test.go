@@ -181,8 +181,8 @@ func oneEvent(t *testing.T, event *kvindex.Stored, budget int64) {
 	}
 }
 
-// A worker announces and removes the last block of each prompt that it was sent. What is believed of the others can then
-// be found only by a look at every strand.
+// A worker announces and removes the last block of each prompt that it was sent. What is believed of the others can
+// then be found only by a look at every strand.
 func TestBeliefsWhoseEndsAreGoneCostOneLookAtTheIndex(t *testing.T) {
 	l := newLimited(t, 16, kvindex.Config{Bytes: 16 << 20})
 	const strands, prompts = 5000, 200
@@ -218,7 +218,8 @@ func TestBeliefsWhoseEndsAreGoneCostOneLookAtTheIndex(t *testing.T) {
 	}
 }
 
-// One worker's waiting blocks are many, another's are large. What is too much is taken from the worker that has most of it.
+// One worker's waiting blocks are many, another's are large. What is too much is taken from the worker that has most
+// of it.
 func TestWaitingBlocksAreDroppedFromTheHolderWithMostOfWhatIsTooMuch(t *testing.T) {
 	for _, test := range []struct {
 		cfg   kvindex.Config

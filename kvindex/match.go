@@ -109,8 +109,8 @@ func (x *Index) Match(keys []block.Key, now int64, dst []Match) []Match {
 	return x.gather(keys, n, &last, now, dst)
 }
 
-// gather is Match where it takes more than a look at one strand. last is where the n-th key was found, after which nothing
-// is there; -1: it was not looked for.
+// gather is Match where it takes more than a look at one strand. last is where the n-th key was found, after which
+// nothing is there; -1: it was not looked for.
 func (x *Index) gather(keys []block.Key, n int, last *probe, now int64, dst []Match) []Match {
 	m := x.matchers.Get().(*matcher)
 	m.now = now
@@ -165,8 +165,9 @@ const (
 	slow                 // it takes more than looking at the path
 )
 
-// one answers the commonest of requests without a lock: what is there of it, n blocks, is on one strand, where the last was
-// found, one set has all of them, and nothing of it need be weighed. False means that it is not so, or that a writer was at it.
+// one answers the commonest of requests without a lock: what is there of it, n blocks, is on one strand, where the
+// last was found, one set has all of them, and nothing of it need be weighed. False means that it is not so, or that
+// a writer was at it.
 func (x *Index) one(last *probe, n int, now int64, dst []Match) ([]Match, bool) {
 	b, viewing, views := &x.blocks, x.viewing.Load(), x.views.Load()
 	s := b.strands.at(last.spot.strand())
@@ -190,7 +191,8 @@ func (x *Index) one(last *probe, n int, now int64, dst []Match) ([]Match, bool) 
 }
 
 // match answers without a lock. It finds the deepest block of the request that is there, reads the strands from there
-// up to the root, and makes sure that none of them has changed by the time it is done. last is where the last was found.
+// up to the root, and makes sure that none of them has changed by the time it is done. last is where the last was
+// found.
 func (x *Index) match(m *matcher, keys []block.Key, last *probe, dst []Match) ([]Match, outcome) {
 	viewing := x.viewing.Load()
 	if len(x.sparseHolders()) > 0 {

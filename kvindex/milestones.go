@@ -6,10 +6,10 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// milestones are some of what a strand's blocks are: four bits of the keys at offsets that are multiples of a power of two,
-// the least with which 127 of them reach the strand's end. They tell a reader within some blocks where a request leaves the
-// strand, from the line beside the strand's own. They are a hint, which slots must confirm: one is right by chance one time in
-// 16, and what is beyond the strand's end is anything.
+// milestones are some of what a strand's blocks are: four bits of the keys at offsets that are multiples of a power
+// of two, the least with which 127 of them reach the strand's end. They tell a reader within some blocks where a
+// request leaves the strand, from the line beside the strand's own. They are a hint, which slots must confirm: one is
+// right by chance one time in 16, and what is beyond the strand's end is anything.
 type milestones [8]uint64 // half bytes: the power's exponent, and then the 1st to 127th milestone
 
 const (
@@ -59,9 +59,9 @@ func (m *milestones) thin(shift uint64) {
 	}
 }
 
-// leave returns between which two keys a request leaves a strand of some blocks, if its first key is the strand's first: the
-// last key that seems to be on it, and the first that is not, which may be the one after the last; and how many keys lie
-// between two milestones.
+// leave returns between which two keys a request leaves a strand of some blocks, if its first key is the strand's
+// first: the last key that seems to be on it, and the first that is not, which may be the one after the last; and how
+// many keys lie between two milestones.
 func (m *milestones) leave(keys []block.Key, length uint32) (on, off, step int) {
 	w := atomic.LoadUint64(&m[0])
 	shift := uint(w) & milestoneWidth

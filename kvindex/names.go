@@ -7,14 +7,15 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// names maps engines' hashes to the keys of the blocks that they name, for all holders together: most engines of a fleet
-// hash alike, so that a handle is paid once. Which holder knows a block by its name is in the holder's claim. A block has
-// one name at most, and then its slot is marked: a claim would else not tell by which of two handles a holder knows it.
+// names maps engines' hashes to the keys of the blocks that they name, for all holders together: most engines of a
+// fleet hash alike, so that a handle is paid once. Which holder knows a block by its name is in the holder's claim. A
+// block has one name at most, and then its slot is marked: a claim would else not tell by which of two handles a
+// holder knows it.
 //
-// Open addressing as in slots: buckets of one cache line with four pairs of a scrambled handle and a key. The segment says what
-// the upper 8 bits of a scrambled handle are; in their stead the first pair has how far to look for handles whose home the
-// bucket is, and the others together a filter of these handles, so that one which is new is mostly looked for in one line, and
-// all that is known of it is there. No key is 0. It is for the writer alone.
+// Open addressing as in slots: buckets of one cache line with four pairs of a scrambled handle and a key. The segment
+// says what the upper 8 bits of a scrambled handle are; in their stead the first pair has how far to look for handles
+// whose home the bucket is, and the others together a filter of these handles, so that one which is new is mostly
+// looked for in one line, and all that is known of it is there. No key is 0. It is for the writer alone.
 type names struct {
 	seed     nameSeed
 	segments [nameSegments]nameSegment
@@ -171,9 +172,9 @@ func freePlace(w *nameBucket) int {
 	return bits.TrailingZeros64(free) * 2
 }
 
-// insert adds a pair. What is not at home in a full bucket makes room there for what is, and goes where it can: else, where as much
-// comes as goes, half of all would be away from home at a load of 0.8, because each hole is filled by the next that strays. Where
-// nothing goes it does not pay.
+// insert adds a pair. What is not at home in a full bucket makes room there for what is, and goes where it can: else,
+// where as much comes as goes, half of all would be away from home at a load of 0.8, because each hole is filled by
+// the next that strays. Where nothing goes it does not pay.
 func (g *nameSegment) insert(h, key uint64) {
 	n := g.buckets()
 	for moved := 0; g.gone > 0 && moved < displaced; moved++ {
@@ -316,7 +317,8 @@ func (t *names) sweep(segment int, touch func(key block.Key), keep func(key bloc
 	if n != g.n {
 		t.n -= g.n - n
 		g.n = n
-		t.rebuild(uint64(segment), min(slotBuckets(n, t.tight, false), int(g.buckets()))) // what tells how far to look is wrong now
+		// What tells how far to look is wrong now.
+		t.rebuild(uint64(segment), min(slotBuckets(n, t.tight, false), int(g.buckets())))
 	}
 }
 

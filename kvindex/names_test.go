@@ -104,7 +104,8 @@ func TestANameThatNobodyUsesMakesNobodyOdd(t *testing.T) {
 	}
 }
 
-// TestEnginesThatHashAlikePayForHandlesOnce holds what a (holder, block) pair may cost where engines have the same blocks.
+// TestEnginesThatHashAlikePayForHandlesOnce holds what a (holder, block) pair may cost where engines have the same
+// blocks.
 func TestEnginesThatHashAlikePayForHandlesOnce(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x := kvindex.New(h, kvindex.Config{})

@@ -5,17 +5,17 @@ import (
 )
 
 // Most engines announce blocks of our size, one handle each. For such a holder nothing is kept but the names of its
-// blocks, which it shares with all whose engines hash alike, and its claims on them: a claim with maskNamed stands for the
-// handle that names the block and for a record of one copy on each tier in each group of the mask; copies tells of more.
-// A claim with a name and nothing else (bareMask) is a block that the holder has no more, but whose descendants it has: its
-// key must be known while they live.
+// blocks, which it shares with all whose engines hash alike, and its claims on them: a claim with maskNamed stands
+// for the handle that names the block and for a record of one copy on each tier in each group of the mask; copies
+// tells of more. A claim with a name and nothing else (bareMask) is a block that the holder has no more, but whose
+// descendants it has: its key must be known while they live.
 //
-// A holder that does anything else (blocks of other sizes, a handle that names another block than it does for others, or a
-// block that has another name) becomes odd: unfold turns all it is known by into points, and so it stays until it is
-// forgotten. Blocks that wait for their place are points in any case.
+// A holder that does anything else (blocks of other sizes, a handle that names another block than it does for others,
+// or a block that has another name) becomes odd: unfold turns all it is known by into points, and so it stays until
+// it is forgotten. Blocks that wait for their place are points in any case.
 
-// knownBy returns the key of the block that a handle names for a holder that is not odd, and its spot; false when it knows
-// none by it.
+// knownBy returns the key of the block that a handle names for a holder that is not odd, and its spot; false when it
+// knows none by it.
 func (x *Index) knownBy(h *holder, handle uint64) (block.Key, spot, bool) {
 	key := x.blocks.names.get(handle)
 	if key == 0 {
@@ -220,8 +220,8 @@ func (x *Index) waits(h *holder, handle uint64) uint32 {
 	return x.lookup(h, handle)
 }
 
-// name lets handles name the blocks of keys, and returns how many do, from the first on, and whether one of them cannot.
-// known tells that the blocks are there; else they must be added at once, with marks.
+// name lets handles name the blocks of keys, and returns how many do, from the first on, and whether one of them
+// cannot. known tells that the blocks are there; else they must be added at once, with marks.
 func (x *Index) name(h *holder, handles []uint64, keys []block.Key, known bool) (int, bool) {
 	b := &x.blocks
 	slotted := known || b.dead > 0 || b.swept > 0 // the keys may have slots, with marks
@@ -266,8 +266,8 @@ func (x *Index) rouse(h *holder, handles []uint64) {
 	}
 }
 
-// settle gives a point that waits its place after a line, as a block that is known by its name, and frees it. It reports
-// false when the point tells of more than such a block can have.
+// settle gives a point that waits its place after a line, as a block that is known by its name, and frees it. It
+// reports false when the point tells of more than such a block can have.
 func (x *Index) settle(h *holder, p uint32, line line, key block.Key) bool {
 	b := &x.blocks
 	handle := x.points.at(p).handle

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// relieved is how many strands relieve compares: of so many the oldest eighth is older than nine in ten of all, nearly
-	// always.
+	// relieved is how many strands relieve compares: of so many the oldest eighth is older than nine in ten of all,
+	// nearly always.
 	relieved = 64
 	// mostCut bounds the blocks that go from one strand at a time: its deepest.
 	mostCut = 4096
@@ -20,10 +20,10 @@ const (
 )
 
 // relieve does a little against a want of room before it is felt: once there is room for little more than the longest
-// stretch, each stretch that is stored first drops some strands that were not used for long, or sweeps some of what they left,
-// so that no writer waits for all of it at once. Only strands without descendants are shortened, from their ends, and
-// only blocks of holders above their shares go. Blocks that points account for stay: evict removes them, and evict
-// also runs when relieve does not keep up.
+// stretch, each stretch that is stored first drops some strands that were not used for long, or sweeps some of what
+// they left, so that no writer waits for all of it at once. Only strands without descendants are shortened, from
+// their ends, and only blocks of holders above their shares go. Blocks that points account for stay: evict removes
+// them, and evict also runs when relieve does not keep up.
 func (x *Index) relieve() {
 	if x.resting > 0 {
 		x.resting--

@@ -76,8 +76,8 @@ func (b *blocks) hasChild(h *holder, at spot) bool {
 	return false
 }
 
-// childless returns how many of n blocks of a strand, from an offset backwards, have no strand hanging on them of which a
-// holder knows blocks by name. The first has none.
+// childless returns how many of n blocks of a strand, from an offset backwards, have no strand hanging on them of
+// which a holder knows blocks by name. The first has none.
 func (b *blocks) childless(h *holder, s *strand, from uint32, n int) int {
 	for c := s.child; c != 0; {
 		cs := b.strands.at(c)
@@ -90,8 +90,8 @@ func (b *blocks) childless(h *holder, s *strand, from uint32, n int) int {
 	return n
 }
 
-// unname drops the claim of a holder that knows a block by its name and nothing else, if it has no block after it; and so
-// on with the one before.
+// unname drops the claim of a holder that knows a block by its name and nothing else, if it has no block after it;
+// and so on with the one before.
 func (b *blocks) unname(h *holder, at spot) {
 	for at != 0 {
 		b.steps++

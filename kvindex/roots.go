@@ -7,10 +7,10 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// roots maps the keys of the first blocks of strands that began without a parent to these strands. All of them are in slots
-// too; but there a reader would wait for a cache line to learn that nothing of a request is there, which is the commonest
-// answer, and roots are few: two or three lines of a chain of hundreds of blocks. Every such block that is there is here. What
-// else is here is a hint, which slots must confirm: entries may be of blocks that are gone.
+// roots maps the keys of the first blocks of strands that began without a parent to these strands. All of them are in
+// slots too; but there a reader would wait for a cache line to learn that nothing of a request is there, which is the
+// commonest answer, and roots are few: two or three lines of a chain of hundreds of blocks. Every such block that is
+// there is here. What else is here is a hint, which slots must confirm: entries may be of blocks that are gone.
 //
 // Open addressing in one array, pairs of a key and a strand. One writer at a time; any number of readers.
 type roots struct {
@@ -143,8 +143,8 @@ func (r *roots) growth(n int) int64 {
 	return int64(max(leastRoot, 4*(r.n+n+1))) * 16
 }
 
-// rootCounts counts roots by a part of their hash, in 4 bits each; 15 may be more, and then stays. It lies beside the slots of
-// a segment, where writers keep it in cache, and answers for most keys that are no roots.
+// rootCounts counts roots by a part of their hash, in 4 bits each; 15 may be more, and then stays. It lies beside the
+// slots of a segment, where writers keep it in cache, and answers for most keys that are no roots.
 type rootCounts [6]atomic.Uint64
 
 const maxRoots = 15

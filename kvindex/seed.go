@@ -2,9 +2,10 @@ package kvindex
 
 import "github.com/warmpath/warmpath/fleet"
 
-// Tables multiply keys by odd numbers that the seed changes. Two keys that somebody chose without knowing the multiplier
-// then have the same n upper bits for at most one multiplier in 2^(n-1) [Dietzfelbinger, Hagerup, Katajainen, Penttonen: A
-// Reliable Randomized Algorithm for the Closest-Pair Problem, 1997]. With seed 0 the multipliers are the constants.
+// Tables multiply keys by odd numbers that the seed changes. Two keys that somebody chose without knowing the
+// multiplier then have the same n upper bits for at most one multiplier in 2^(n-1) [Dietzfelbinger, Hagerup,
+// Katajainen, Penttonen: A Reliable Randomized Algorithm for the Closest-Pair Problem, 1997]. With seed 0 the
+// multipliers are the constants.
 const (
 	mixKeys   = 0x9e3779b97f4a7c15
 	mixFirst  = 0x9e3779b97f4a7c15
@@ -35,7 +36,8 @@ func derive(seed, number uint64) uint64 {
 // deriveEven is derive of a number that an odd one stays odd with.
 func deriveEven(seed, number uint64) uint64 { return derive(seed, number) &^ 1 }
 
-// inverse returns the number whose product with an odd one is 1. Each step of Newton's method doubles the bits that are right.
+// inverse returns the number whose product with an odd one is 1. Each step of Newton's method doubles the bits that
+// are right.
 func inverse(odd uint64) uint64 {
 	inv := odd // three bits are right
 	for range 5 {
@@ -45,8 +47,8 @@ func inverse(odd uint64) uint64 {
 }
 
 // secretOf returns what keeps a holder's handles apart from all others': a handle is never looked up without it. Two
-// handles of two holders are the same together with it by chance only, with odds of 2^-64, unless who chose them knows the
-// seed.
+// handles of two holders are the same together with it by chance only, with odds of 2^-64, unless who chose them
+// knows the seed.
 func secretOf(seed uint64, id fleet.Holder) uint64 {
 	return uint64(id)*0x9fb21c651e98df25 ^ derive(seed, seedHolders|uint64(id))
 }

@@ -19,8 +19,9 @@ func seeded(t *testing.T, size int, seed uint64) *Index {
 	return New(h, Config{Seed: seed})
 }
 
-// TestAWorkerCannotTakeAnothersEntryByAChosenHash: a worker announces the hash that lands on another's entry when the seed is
-// known to be 0. The other must still be able to remove what it announced, else the index claims what is gone.
+// TestAWorkerCannotTakeAnothersEntryByAChosenHash: a worker announces the hash that lands on another's entry when the
+// seed is known to be 0. The other must still be able to remove what it announced, else the index claims what is
+// gone.
 func TestAWorkerCannotTakeAnothersEntryByAChosenHash(t *testing.T) {
 	attack := func(seed uint64) (left uint32, odd bool) {
 		x := seeded(t, 16, seed)
@@ -110,8 +111,8 @@ func check(t *testing.T, what string, seed uint64, segments, homes map[uint64]in
 	}
 }
 
-// TestChosenHashesCostNoMoreThanOthers: what a worker announces under hashes that were chosen to collide takes the steps and the
-// memory that it takes under others, whether its handles are names or points.
+// TestChosenHashesCostNoMoreThanOthers: what a worker announces under hashes that were chosen to collide takes the
+// steps and the memory that it takes under others, whether its handles are names or points.
 func TestChosenHashesCostNoMoreThanOthers(t *testing.T) {
 	unmix := (&nameSeed{}).unmixer()
 	for _, size := range []int{16, 24} {

@@ -22,7 +22,8 @@ const (
 	setHeader   = 2 // words
 )
 
-// setHead is the first word of a set: the number of members in the upper half and of references in the lower, and setPlain.
+// setHead is the first word of a set: the number of members in the upper half and of references in the lower, and
+// setPlain.
 type setHead uint64
 
 // setPlain: all members have their blocks on the accelerator, of the first group, and are believed to have nothing.
@@ -80,7 +81,8 @@ const (
 // A mask has in its lowest bits where a block is, and above them what else is known of the holder and the block.
 const (
 	possession = 1<<(4*MaxGroups) - 1
-	// maskNamed: the holder knows the block by its name in names, and the bits of possession are what it announced of it.
+	// maskNamed: the holder knows the block by its name in names, and the bits of possession are what it announced of
+	// it.
 	maskNamed = 1 << 60
 	// maskCopied: some of that it has more than once, as copies tells.
 	maskCopied = 1 << 61
@@ -125,8 +127,8 @@ func (s *sets) mask(number uint32) uint64 {
 	return s.all()[number]
 }
 
-// listed returns the members, as they lie, of a set that is not single, and whether all are plain. Beside a writer they may be
-// anything; false tells that they surely are not.
+// listed returns the members, as they lie, of a set that is not single, and whether all are plain. Beside a writer
+// they may be anything; false tells that they surely are not.
 func (s *sets) listed(id setID) (members []uint64, plain, ok bool) {
 	run := s.slab.at(uint32(id))
 	if len(run) < setHeader {

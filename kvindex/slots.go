@@ -16,8 +16,8 @@ import (
 //
 // One writer at a time; any number of readers. Readers must check that what they read was of one moment: see [probe].
 type slots struct {
-	// seed changes the multiplier of keys. It has a cache line of its own: readers need it for every look, and what is beside it
-	// is written to.
+	// seed changes the multiplier of keys. It has a cache line of its own: readers need it for every look, and what
+	// is beside it is written to.
 	_        [7]uint64
 	seed     uint64
 	_        [7]uint64
@@ -25,8 +25,8 @@ type slots struct {
 	n        int // keys, dead ones included
 	words    int // of all arrays
 	tight    bool
-	// loose: a quarter of the budget is spare. Worn segments may then grow without room being made for it: all together get no more
-	// than three tenths larger, from a load of 14/16 to one of 9/10 of 12/16.
+	// loose: a quarter of the budget is spare. Worn segments may then grow without room being made for it: all
+	// together get no more than three tenths larger, from a load of 14/16 to one of 9/10 of 12/16.
 	loose  bool
 	filled []uint8 // scratch
 }
@@ -49,8 +49,8 @@ const (
 	bucketWords  = 8
 	// slotLoad is how full a segment may be before it grows, in 1/16: fuller saves less than the longer ways cost.
 	slotLoad = 14
-	// wornLoad is the same for a segment of which as much came and went as it has: holes are filled by what strays, so that at a
-	// load of 0.8 half of all is away from home, where it is a sixth in one that was filled once.
+	// wornLoad is the same for a segment of which as much came and went as it has: holes are filled by what strays,
+	// so that at a load of 0.8 half of all is away from home, where it is a sixth in one that was filled once.
 	wornLoad = 12
 )
 
@@ -243,8 +243,8 @@ func freeSlot(w *[bucketWords]uint64) int {
 	return bits.TrailingZeros64(free) * 2
 }
 
-// fill inserts what is in an older array, and alive, into one that no reader sees yet. filled counts what is in each bucket, so
-// that a bucket need not be read for where there is room.
+// fill inserts what is in an older array, and alive, into one that no reader sees yet. filled counts what is in each
+// bucket, so that a bucket need not be read for where there is room.
 func (a *slotArray) fill(old []uint64, filled []uint8, seed uint64, alive func(spot) bool) {
 	words, buckets := a.words, a.buckets
 	for ; len(old) >= bucketWords; old = old[bucketWords:] {

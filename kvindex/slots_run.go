@@ -2,9 +2,9 @@ package kvindex
 
 import "github.com/warmpath/warmpath/block"
 
-// putRun is put of keys that are at spots which follow each other, and returns how many of them are not new; fresh: all are. The
-// buckets of some keys are on their way into the cache before the first of them is written to, and so are those where there may be
-// room for keys whose homes are full, which come last.
+// putRun is put of keys that are at spots which follow each other, and returns how many of them are not new; fresh:
+// all are. The buckets of some keys are on their way into the cache before the first of them is written to, and so
+// are those where there may be room for keys whose homes are full, which come last.
 func (t *slots) putRun(keys []block.Key, s spot, fresh bool, alive func(spot) bool) (known int) {
 	if len(keys) == 1 && fresh {
 		t.insert(keys[0], s, alive)

@@ -24,7 +24,7 @@ type Stats struct {
 	Conflicts          int64 // engine hashes that turned out to name something else
 	UnknownRemoved     int64 // removals of blocks that were not known
 	Forgotten          int64 // holders forgotten
-	Steps              int64 // what operations looked at: strands, segments, members, points and table slots; see the package comment
+	Steps              int64 // elements that operations looked at: see the package comment
 
 	Holders []HolderStats // ascending
 }
@@ -43,10 +43,10 @@ type HolderStats struct {
 	// Refused counts announcements and blocks that the index did not take from the holder since it was last
 	// forgotten: they are impossible, do not fit in an empty index, or need room from another holder's fair share.
 	Refused int64
-	// Whole says that the index lost nothing of the holder: no block was evicted, none was dropped while it waited for its
-	// parent, and nothing was refused. A loss belongs to the tier of the block. Clear of that tier makes the tier whole
-	// again, and the loss passes to the tiers of blocks that still wait: the lost block may be the one that they wait
-	// for. Forget makes the holder whole. Evicted and Refused keep counting until Forget.
+	// Whole says that the index lost nothing of the holder: no block was evicted, none was dropped while it waited
+	// for its parent, and nothing was refused. A loss belongs to the tier of the block. Clear of that tier makes the
+	// tier whole again, and the loss passes to the tiers of blocks that still wait: the lost block may be the one
+	// that they wait for. Forget makes the holder whole. Evicted and Refused keep counting until Forget.
 	Whole bool
 }
 

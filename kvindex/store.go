@@ -163,12 +163,12 @@ func (a *announcement) within(lo, hi int) []block.Feature {
 //
 // An engine announces each new copy, and announces blocks again that it has (vLLM's kv_cache_report_mode=full); the
 // wire does not tell the two apart. A report begins at the chain's first token and ends with a block that is there,
-// because it lists what a request found. A new copy mostly ends with a new block. When the last block is there, it may
-// be either, and no copy is counted: the index then forgets a block at the first removal of two, and never claims one
-// that is gone. From then on the tier's history is vague: a block may be there that the index has forgotten, so that a
-// report may end with one it does not know. The same holds when the history is not whole. Then nothing that begins a chain
-// counts as a copy, until the tier is cleared.
-// A report of a group other than full attention may list blocks that have left the window: it says nothing.
+// because it lists what a request found. A new copy mostly ends with a new block. When the last block is there, it
+// may be either, and no copy is counted: the index then forgets a block at the first removal of two, and never claims
+// one that is gone. From then on the tier's history is vague: a block may be there that the index has forgotten, so
+// that a report may end with one it does not know. The same holds when the history is not whole. Then nothing that
+// begins a chain counts as a copy, until the tier is cleared. A report of a group other than full attention may list
+// blocks that have left the window: it says nothing.
 func (x *Index) judge(a *announcement) bool {
 	a.copies = true
 	switch {

@@ -4,11 +4,11 @@ import (
 	"sync/atomic"
 )
 
-// strand is a stretch of a chain: the blocks that follow one block, or the chain's root, up to some block. What follows
-// in another way hangs as a strand of its own at the block where the ways part. A strand knows how many blocks it has
-// and who has which of them, in segments; which blocks these are only the slots know. Nothing ever moves to another
-// spot. 64 bytes, one cache line, and one more with milestones; readers read all of it atomically, and the version before and
-// after.
+// strand is a stretch of a chain: the blocks that follow one block, or the chain's root, up to some block. What
+// follows in another way hangs as a strand of its own at the block where the ways part. A strand knows how many
+// blocks it has and who has which of them, in segments; which blocks these are only the slots know. Nothing ever
+// moves to another spot. 64 bytes, one cache line, and one more with milestones; readers read all of it atomically,
+// and the version before and after.
 type strand struct {
 	version uint32 // odd while it changes
 	parent  uint32 // the strand on which it hangs; 0: none
@@ -26,8 +26,8 @@ type strand struct {
 
 const strandBytes = 128
 
-// turn begins a change of a strand, and ends it. What is stored between is seen by readers after the first turn and before
-// the second. It must not be inlined: the compiler drops a store that another to the same word follows.
+// turn begins a change of a strand, and ends it. What is stored between is seen by readers after the first turn and
+// before the second. It must not be inlined: the compiler drops a store that another to the same word follows.
 //
 //go:noinline
 func (s *strand) turn() { store32(&s.version, s.version+1) }

@@ -6,9 +6,10 @@ func homeBucket(h, n uint64) uint64 { return (h << 8 >> 32) * n >> 32 }
 // widest is the longest step from one bucket to the next that is looked at.
 const widest = 32
 
-// nextBucket returns which bucket of n comes after another, on the way of what has no room at home: one further, then two,
-// and so on. Ways that go through neighbours only run into each other, and are half as long again at a load of 0.8; the
-// first step is to a neighbour because the processor fetches that along. After the widest step all follow one by one.
+// nextBucket returns which bucket of n comes after another, on the way of what has no room at home: one further, then
+// two, and so on. Ways that go through neighbours only run into each other, and are half as long again at a load of
+// 0.8; the first step is to a neighbour because the processor fetches that along. After the widest step all follow
+// one by one.
 func nextBucket(b, step, n uint64) uint64 {
 	if step > widest {
 		step = 1
@@ -19,12 +20,13 @@ func nextBucket(b, step, n uint64) uint64 {
 	return b
 }
 
-// stray tells of the keys that are not in a bucket though it is their home: in the lower 4 bits how many there are, above
-// them how many steps further the furthest of them may be, as an index of reaches. 15 may be more, and the number then stays.
+// stray tells of the keys that are not in a bucket though it is their home: in the lower 4 bits how many there are,
+// above them how many steps further the furthest of them may be, as an index of reaches. 15 may be more, and the
+// number then stays.
 //
-// That is about a home, and not about a bucket that others have passed, for the sake of tables at a steady load, where as
-// much comes as goes: nearly every bucket is passed by somebody there, and a search that ended at one that is not looked
-// at thirty buckets for a key that is not there, at a load of 0.8; this one looks at four.
+// That is about a home, and not about a bucket that others have passed, for the sake of tables at a steady load,
+// where as much comes as goes: nearly every bucket is passed by somebody there, and a search that ended at one that
+// is not looked at thirty buckets for a key that is not there, at a load of 0.8; this one looks at four.
 type stray uint8
 
 // unsure is either number where it may be more.

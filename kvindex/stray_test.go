@@ -28,7 +28,8 @@ func TestStrayNeverTellsLessThanTheFurthestAndForgetsItWithTheLast(t *testing.T)
 	}
 }
 
-// The way of what has no room comes by every bucket in as many steps as a search takes that does not know how far to go.
+// The way of what has no room comes by every bucket in as many steps as a search takes that does not know how far to
+// go.
 func TestWaysComeByAllBuckets(t *testing.T) {
 	for _, n := range []uint64{1, 2, 3, 7, 64, 1000, 1366} {
 		seen := make([]bool, n)

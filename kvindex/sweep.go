@@ -7,8 +7,8 @@ import (
 // sweepSlots is how many slots a sweep looks at in one go: about 20 µs.
 const sweepSlots = 4096
 
-// sweep clears dead slots, some at a time, once there is one in eight: first the names of blocks that nobody knows by them,
-// for these keep slots. It needs tableMu.
+// sweep clears dead slots, some at a time, once there is one in eight: first the names of blocks that nobody knows by
+// them, for these keep slots. It needs tableMu.
 func (b *blocks) sweep() {
 	if b.swept == 0 {
 		if b.dead <= 1024+b.slots.n/8 && len(b.limbo) <= 1024+b.strands.live/8 {

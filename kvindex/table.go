@@ -30,8 +30,8 @@ const (
 	slotBytes     = 12
 )
 
-// spread scrambles a key: keys may be small integers (some engines number their blocks), or chosen by a worker that means
-// harm.
+// spread scrambles a key: keys may be small integers (some engines number their blocks), or chosen by a worker that
+// means harm.
 func (t *table) spread(key uint64) uint64 {
 	h := key * mixFirst
 	return (h ^ h>>32) * (mixSecond ^ t.seed)

@@ -177,7 +177,8 @@ func (b *blocks) take(found []found, named bool, at spot, c change) {
 	}
 }
 
-// erase forgets the key of a block that has been cut from a strand. If a handle names it, that must go first: see sweep.
+// erase forgets the key of a block that has been cut from a strand. If a handle names it, that must go first: see
+// sweep.
 func (b *blocks) erase(s *strand, p *probe) {
 	if p = b.slots.current(p); p.named() {
 		b.dead++

@@ -42,9 +42,9 @@ func (b *blocks) find(key block.Key, wary bool) probe {
 	return p
 }
 
-// search returns how many leading keys are there and where the last of them was found. It follows the strands from the root:
-// the milestones of each tell about where the request leaves it, and the slots of the keys around whether it does, or goes on
-// along a child. When wary, it takes no dead slots.
+// search returns how many leading keys are there and where the last of them was found. It follows the strands from
+// the root: the milestones of each tell about where the request leaves it, and the slots of the keys around whether
+// it does, or goes on along a child. When wary, it takes no dead slots.
 func (b *blocks) search(keys []block.Key, wary bool) (int, probe) {
 	if len(keys) == 0 {
 		return 0, probe{at: -1}
@@ -89,8 +89,9 @@ const (
 	fanOnce = 10
 )
 
-// scour returns how many leading keys are there, if those before the i-th are, and where the last was found; 0 when the i-th
-// is not there. What is there is closed under what is before it, but for strands that float; climb finds those.
+// scour returns how many leading keys are there, if those before the i-th are, and where the last was found; 0 when
+// the i-th is not there. What is there is closed under what is before it, but for strands that float; climb finds
+// those.
 func (b *blocks) scour(keys []block.Key, i int, wary bool) (int, probe) {
 	best := probe{at: -1}
 	lo, n := i-1, len(keys)-i+1 // keys[lo] is there, keys[lo+n] is not

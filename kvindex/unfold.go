@@ -15,9 +15,9 @@ type fold struct {
 	end    int
 }
 
-// unfold makes a holder odd: what it knows by names becomes points. It costs a look at all names and all strands, once in
-// a holder's life, and pauses while it looks at names. If the holder's fair share has no room for that, the holder loses
-// its blocks. It reports whether the holder is still known, as pause does.
+// unfold makes a holder odd: what it knows by names becomes points. It costs a look at all names and all strands,
+// once in a holder's life, and pauses while it looks at names. If the holder's fair share has no room for that, the
+// holder loses its blocks. It reports whether the holder is still known, as pause does.
 func (x *Index) unfold(h *holder) bool {
 	b := &x.blocks
 	folds := make([]fold, 0, h.named)

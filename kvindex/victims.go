@@ -25,8 +25,8 @@ func (d *victims) from(i uint32) uint32 {
 
 const victimBuckets = 1024
 
-// chooseVictims chooses at least n blocks, if there are as many: the least recently used first and, among blocks of about the
-// same age, the deepest. A strand is as recent as its most recent descendant, and a spared block spares its
+// chooseVictims chooses at least n blocks, if there are as many: the least recently used first and, among blocks of
+// about the same age, the deepest. A strand is as recent as its most recent descendant, and a spared block spares its
 // ancestors, so that no block goes before its descendants. fair: only blocks whose holders all exceed their shares.
 // all: a holder above its share may lose more than its quota.
 func (x *Index) chooseVictims(n int, fair, all bool) victims {

@@ -198,8 +198,8 @@ func absolute(features []block.Feature, start int) []block.Feature {
 	return out
 }
 
-// boundWaiting drops waiting points while there are too many, in number or in bytes: the oldest points of the holder with
-// most of what is too much.
+// boundWaiting drops waiting points while there are too many, in number or in bytes: the oldest points of the holder
+// with most of what is too much.
 func (x *Index) boundWaiting() {
 	x.boundWaitingBy(func() bool { return x.waiting > x.config.MaxWaiting }, func(h *holder) int64 { return h.waiting })
 	x.boundWaitingBy(func() bool { return x.waitingBytes > x.config.WaitingBytes }, func(h *holder) int64 { return h.waitingBytes })

@@ -15,8 +15,8 @@ func (x *Index) weighGroups(m *matcher, v *view, row int, r *Match) {
 }
 
 // usable returns the longest length that all groups of a holder allow, tier after tier: from where one tier ends, the
-// next must have what is missing; or from all tiers at once, if the holder's engine loads so. Masks that have a bit of wild
-// count as present in all groups on all tiers.
+// next must have what is missing; or from all tiers at once, if the holder's engine loads so. Masks that have a bit
+// of wild count as present in all groups on all tiers.
 func (x *Index) usable(m *matcher, v *view, column []uint64, wild uint64, tiers *[block.NumTiers]uint32) uint32 {
 	length := uint32(0)
 	n := uint32((len(column) + m.rows - 1) / m.rows)
@@ -52,8 +52,8 @@ func (x *Index) usable(m *matcher, v *view, column []uint64, wild uint64, tiers 
 // anywhere returns the groups that have a block on some tier, as bits of the first tier.
 func anywhere(mask uint64) uint64 { return (mask | mask>>1 | mask>>2 | mask>>3) & anyGroup }
 
-// slowest returns the tier from which the last group of those that have a block gets it, each from its best; the first if
-// none has it.
+// slowest returns the tier from which the last group of those that have a block gets it, each from its best; the
+// first if none has it.
 func slowest(mask uint64) uint8 {
 	all, some := anywhere(mask), uint64(0)
 	for tier := range uint8(block.NumTiers) {

@@ -60,8 +60,8 @@ func TestNamesTellWhatWasOfferedAndNotDropped(t *testing.T) {
 	}
 }
 
-// TestWhatIsWornStaysNearHome: where as much comes as goes, most names must still be in the line where they are looked for
-// first, and segments must not be as full as they may be else.
+// TestWhatIsWornStaysNearHome: where as much comes as goes, most names must still be in the line where they are
+// looked for first, and segments must not be as full as they may be else.
 func TestWhatIsWornStaysNearHome(t *testing.T) {
 	const n = 60_000
 	r := rand.New(rand.NewPCG(5, 6))
@@ -125,8 +125,8 @@ func (w *worn) turn() {
 	w.next = (w.next + 1) % len(w.handles)
 }
 
-// BenchmarkWorn: a name and a slot go, and others come, one by one in full tables. What worn segments have room for, and what
-// makes room at home in names, must pay here.
+// BenchmarkWorn: a name and a slot go, and others come, one by one in full tables. What worn segments have room for,
+// and what makes room at home in names, must pay here.
 func BenchmarkWorn(b *testing.B) {
 	for _, n := range []int{180_000, 260_000, 380_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -9,9 +9,9 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// Evicting is [Truth] at the budget: another holder's blocks push out what the engines announced, again and again, and the
-// engines go on without knowing. The index may then claim less than they have, and still never more; its bytes stay
-// within the budget. The naive reference cannot tell: it would have to forget what the index forgot.
+// Evicting is [Truth] at the budget: another holder's blocks push out what the engines announced, again and again,
+// and the engines go on without knowing. The index may then claim less than they have, and still never more; its
+// bytes stay within the budget. The naive reference cannot tell: it would have to forget what the index forgot.
 func Evicting(t *testing.T, make Maker, effort Effort) {
 	t.Helper()
 	runTruths(t, effort, func(r *rand.Rand) error { return runTruth(make, r, effort.Steps, true) })

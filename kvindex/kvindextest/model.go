@@ -55,8 +55,8 @@ func runModel(make Maker, seed uint64, effort Effort) error {
 	})
 }
 
-// inParallel calls f for each history's number and waits for all; after a failure it begins no more. It returns the first
-// number's error.
+// inParallel calls f for each history's number and waits for all; after a failure it begins no more. It returns the
+// first number's error.
 func (e *Effort) inParallel(f func(i int) error) error {
 	var next, done atomic.Int64
 	var failed sync.Map

@@ -440,7 +440,8 @@ func (x *reference) compute(h *refHolder) {
 	}
 }
 
-// proven reports whether all full-attention groups hold a block on one tier, or on any if the engine loads so, or any group where there is none.
+// proven reports whether all full-attention groups hold a block on one tier, or on any if the engine loads so, or any
+// group where there is none.
 func (h *refHolder) proven(key block.Key) bool {
 	if h.unprovable() {
 		return false

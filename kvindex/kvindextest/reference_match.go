@@ -36,7 +36,8 @@ type question struct {
 	keys []block.Key
 	now  int64
 	wild bool // what is believed counts
-	// rows are the keys that are held, by tier and group: looked up once, because the same ones are asked for over and over.
+	// rows are the keys that are held, by tier and group: looked up once, because the same ones are asked for over
+	// and over.
 	rows   [][]bool
 	belief []bool
 }
