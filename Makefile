@@ -32,7 +32,7 @@ hostile: ## 10^7 operations beside hostile holders in an index at its limit (OPS
 	WARMPATH_FLOOD_BLOCKS=10000000 $(GO) test -count=1 -timeout 0 -run '^(TestAFloodTakesNothingFromOthersShares|TestContentUnderNewHashesDoesNotStopAFullIndex)$$' ./kvindex
 	WARMPATH_MODEL_OPS=$${OPS:-10000000} WARMPATH_MODEL_SEED=$$SEED $(GO) test -count=1 -timeout 0 -run '^TestIndexClaimsNoMoreBesideHostileHolders$$' ./kvindex/kvindextest
 
-virtual: ## the whole router in virtual time: SEEDS seeds (1000) from FIRST (1) on; 100,000 take two hours of one core
+virtual: ## the whole router in virtual time: SEEDS seeds (1000) from FIRST (1) on; 100,000 take two to three hours of one core
 	GODEBUG=tracebacklabels=1 WARMPATH_VIRTUAL_SEEDS=$${SEEDS:-1000} WARMPATH_VIRTUAL_FIRST=$${FIRST:-1} $(GO) test -count=1 -timeout 0 -run InVirtualTime ./test/virtual
 
 fuzz: ## every fuzz target for FUZZTIME each

@@ -30,7 +30,8 @@ var refusals = []string{"401", "404", "429", "500", "html"}
 var trials = []string{
 	"one in k",      // a worker's answer to one request in k is useless
 	"bad requests",  // every worker's answer to a client's bad request is useless
-	"broken stream", // every worker closes the connection after the first event
+	"no answer",     // every worker closes the connection on which the request came
+	"broken stream", // the same after the first event
 }
 
 // honest is how many requests a trial judges.

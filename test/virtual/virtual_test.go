@@ -1,16 +1,31 @@
 // Package virtual runs the whole router (gateway, proxy, ingest, discovery, index, queue, admin) in virtual time: in
-// a bubble of testing/synctest, over a network in memory, with the mock engines as workers. A seed draws the
-// configuration and the steps; after each step the router's invariants are checked. A failing history is shrunk and
-// printed, and can be replayed.
+// a bubble of testing/synctest, over a network in memory, with mock engines as workers. A run is made of a history: the
+// configuration, and some thirty steps such as requests, faults of workers and of the network, and reloads. A seed
+// draws the history. The router's promises are checked after each step (check), after every ten steps, when all faults
+// have ended (calm, trial), and at the end (small, finish).
 //
-//	go test ./test/virtual                                   # a few seeds
-//	WARMPATH_VIRTUAL_SEEDS=1000 go test ./test/virtual       # as many, from WARMPATH_VIRTUAL_FIRST on
-//	WARMPATH_VIRTUAL_FIRST=17 WARMPATH_VIRTUAL_SEEDS=1 ...   # one
-//	WARMPATH_VIRTUAL_HISTORY=file go test ./test/virtual     # a printed history
+// Play seeds:
+//
+//	go test ./test/virtual                  # 40 seeds
+//	make virtual SEEDS=1000 FIRST=1         # seeds 1 to 1000
+//	make virtual SEEDS=1 FIRST=17           # seed 17, with the steps and the router's log
+//
+// A seed that fails is shrunk: steps are left out as long as the rest still fails. The test prints the problem and what
+// is left of the history, as lines of JSON. Copy these lines into a file, the one that begins with {"Seed" first, and
+// play it, with the steps and the router's log:
+//
+//	WARMPATH_VIRTUAL_HISTORY=file go test -count=1 -run InVirtualTime ./test/virtual
+//
+// The file can be edited: steps do not depend on each other, and any can be left out.
+//
+// What is drawn: history_test.go. The number, kinds, ranks, caches, wires and faults of the engines; policy, queue,
+// limits, time limits of the router; whether the router is stopped in calm or busy; and the steps, most of them
+// requests. What a kind of step does: steps_test.go (play). A new kind of step changes what every seed means.
 //
 // Time, faults and steps are exactly the history's. Go's scheduler, select and map order are not under control, nor is
 // the router's own jitter: a history that failed once may need some runs to fail again, so each candidate of the
-// shrinking is played several times. A panic names its seed beside the goroutine under GODEBUG=tracebacklabels=1.
+// shrinking is played several times. A panic names its seed beside the goroutine under GODEBUG=tracebacklabels=1, which
+// make virtual sets. WARMPATH_VIRTUAL_FAILURES is how many seeds may fail before the test ends; 1 by default.
 package virtual
 
 import (
