@@ -193,8 +193,9 @@ func (e *evidence) apart(scope fleet.Scope, w *fleet.Worker) bool {
 }
 
 // known reports whether a worker's useless answers in a scope are known to be the requests' fault: each of the other
-// workers has given enough answers, their share of useless ones is like w's, and nobody bettered w's
-// answers. One in sampled is called unknown, to find out whether that still holds.
+// workers has given enough answers, and their share of useless ones is like w's. Of late nobody bettered w's answers or
+// theirs: what a worker was blamed for says nothing of the requests. One in sampled is called unknown, to find out
+// whether that still holds.
 func (e *evidence) known(scope fleet.Scope, w *fleet.Worker, others []*fleet.Worker) bool {
 	if !e.open.Load() || len(others) == 0 {
 		return false
@@ -210,7 +211,7 @@ func (e *evidence) known(scope fleet.Scope, w *fleet.Worker, others []*fleet.Wor
 		return false
 	}
 	for _, other := range others {
-		if c := s.look(other); c.useless.of < enough || c.useless.part == 0 ||
+		if c := s.look(other); c.useless.of < enough || c.useless.part == 0 || c.blamed.part >= apart ||
 			own.useless.part > min(alike*c.useless.part, c.useless.part+above) {
 			return false
 		}

@@ -37,6 +37,26 @@ func TestEvidenceIsOfThePresentWorkers(t *testing.T) {
 	}
 }
 
+// TestWhatOneWorkerWasBlamedForDoesNotExcuseAnother: a worker gave useless answers, and is well again. Another one gives
+// useless answers now.
+func TestWhatOneWorkerWasBlamedForDoesNotExcuseAnother(t *testing.T) {
+	var e evidence
+	a, b := &fleet.Worker{ID: 0}, &fleet.Worker{ID: 1}
+	all := []*fleet.Worker{a, b}
+	for range memory {
+		e.useless(1, a, all)
+		e.blame(1, a)
+		e.served(1, b)
+	}
+	for range 3 {
+		e.served(1, a)
+		e.useless(1, b, all)
+	}
+	if e.known(1, b, []*fleet.Worker{a}) {
+		t.Error("the requests are said to be at fault, as the other worker gave as many useless answers before")
+	}
+}
+
 // TestTheOldestScopeIsForgotten: the memory is bounded, and a new model name costs one old one.
 func TestTheOldestScopeIsForgotten(t *testing.T) {
 	var e evidence
