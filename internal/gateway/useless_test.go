@@ -15,6 +15,7 @@ import (
 
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/internal/sharedtest"
 )
 
 var manyRequests = flag.Int("useless.requests", 400, "requests of each case of TestAUselessWorkerAttractsNoTraffic and TestManyUselessWorkersFailNobody; docs/reliability.md tells of 20000")
@@ -310,24 +311,6 @@ func TestAWorkerThatIsUselessForOneEndpointServesTheOther(t *testing.T) {
 	}
 }
 
-// lockedBuffer is a log that may be read while it is written.
-type lockedBuffer struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
-
 // TestAWorkerThatIsLeftOutForItsAnswersIsSeen: one WARN names worker, model, endpoint and kind of answer; one INFO says
 // that it is over.
 func TestAWorkerThatIsLeftOutForItsAnswersIsSeen(t *testing.T) {
@@ -339,7 +322,7 @@ func TestAWorkerThatIsLeftOutForItsAnswersIsSeen(t *testing.T) {
 		}
 		answering(401, "application/json", `{"error":{"message":"no"}}`)(w, r)
 	})
-	var lines lockedBuffer
+	var lines sharedtest.Buffer
 	f := serve(t, func(s *settings) {
 		s.policy = "round_robin"
 		s.parts = func(p *gateway.Parts) { p.Log = slog.New(slog.NewTextHandler(&lines, nil)) }
