@@ -91,8 +91,7 @@ func (a *Admin) Serve(ctx context.Context, l net.Listener) error {
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(a.Log.Handler(), slog.LevelDebug),
 	}
-	l, listenerEnded := gateway.LimitConnections(l, server, a.Connections, refuse)
-	defer listenerEnded()
+	l = gateway.LimitConnections(l, server, a.Connections, refuse)
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(l) }() // ends when the server is shut down or closed, below
 	select {

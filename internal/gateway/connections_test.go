@@ -57,26 +57,6 @@ func TestClientsBeyondTheLimitWait(t *testing.T) {
 	}
 }
 
-// TestAProbeIsKnownByItsFirstBytes: the router decides by the beginning of a request that may come byte by byte.
-func TestAProbeIsKnownByItsFirstBytes(t *testing.T) {
-	for text, want := range map[string]bool{
-		"GET /health HTTP/1.1\r\n": true, "HEAD /health HTTP/1.0\r\n": true, "GET /readiness?a=b HTTP/1.1\r\n": true, "HEAD /readiness ": true,
-		"GET /healthy HTTP/1.1\r\n": false, "GET /v1/models HTTP/1.1\r\n": false, "POST /health HTTP/1.1\r\n": false,
-		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n": false, "\x16\x03\x01": false, "get /health ": false, "GET  /health ": false,
-	} {
-		for i := 0; ; i++ {
-			probe, decided := gateway.IsProbe(text[:i])
-			if !decided && i < len(text) {
-				continue
-			}
-			if !decided || probe != want {
-				t.Errorf("%q: probe %t, decided %t after %d bytes; want probe %t", text, probe, decided, i, want)
-			}
-			break
-		}
-	}
-}
-
 // limited serves handler behind a limit of connections, in virtual time, and returns how to send a text and get the
 // whole answer. An empty text leaves the connection silent.
 func limited(t *testing.T, limit gateway.ConnectionLimit, handler http.HandlerFunc) (send func(text string) (answer string)) {
@@ -89,7 +69,7 @@ func limited(t *testing.T, limit gateway.ConnectionLimit, handler http.HandlerFu
 	server.Protocols = new(http.Protocols)
 	server.Protocols.SetHTTP1(true)
 	server.Protocols.SetUnencryptedHTTP2(true)
-	l, ended := gateway.LimitConnections(inner, server, limit, func(w http.ResponseWriter, _ *http.Request) {
+	l := gateway.LimitConnections(inner, server, limit, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	})
 	var serving sync.WaitGroup
@@ -97,7 +77,6 @@ func limited(t *testing.T, limit gateway.ConnectionLimit, handler http.HandlerFu
 	t.Cleanup(func() {
 		_ = server.Close()
 		serving.Wait()
-		ended()
 	})
 	return func(text string) string {
 		conn, err := network.Host("10.0.0.2").Dial(t.Context(), "tcp", "10.0.0.1:80")
@@ -219,5 +198,42 @@ func TestAConnectionWithARequestIsNotClosedForAWaitingClient(t *testing.T) {
 				both.Wait()
 			})
 		})
+	}
+}
+
+// TestStreamsOfOneHTTP2ConnectionAreLimitedAsClientsAre: one connection carries many requests, and each takes
+// descriptors for its worker.
+func TestStreamsOfOneHTTP2ConnectionAreLimitedAsClientsAre(t *testing.T) {
+	const limit = 4
+	var here, most atomic.Int64
+	f := serve(t, func(s *settings) {
+		s.gateway.HTTP2 = true
+		s.parts = func(p *gateway.Parts) { p.Connections = gateway.ConnectionLimit{Serving: limit, Waiting: 100} }
+	}, worker(t, func(w http.ResponseWriter, r *http.Request) {
+		n := here.Add(1)
+		defer here.Add(-1)
+		for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
+		}
+		plain(w, r)
+	}))
+	client := clear2()
+	defer client.CloseIdleConnections()
+	var all sync.WaitGroup
+	for range 60 {
+		all.Go(func() {
+			resp, err := client.Post(f.url+"/v1/chat/completions", "application/json", strings.NewReader(chat))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_ = resp.Body.Close()
+			if resp.StatusCode != 200 || resp.ProtoMajor != 2 {
+				t.Errorf("%s %d", resp.Proto, resp.StatusCode)
+			}
+		})
+	}
+	all.Wait()
+	if most.Load() > limit {
+		t.Errorf("%d requests were served at once, want at most %d", most.Load(), limit)
 	}
 }

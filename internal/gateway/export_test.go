@@ -7,6 +7,3 @@ func RescueFrom(g *Gateway, w fleet.WorkerID) { g.rescueFrom(w) }
 
 // Rescues reports whether g could take a request away from a frozen worker now.
 func Rescues(g *Gateway) bool { return g.rescues.thousandths.Load() >= token }
-
-// IsProbe is isProbe.
-func IsProbe(text string) (probe, decided bool) { return isProbe(text) }

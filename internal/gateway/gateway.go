@@ -120,8 +120,7 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	giving.Go(func() { g.rescue(turns) })
 	defer giving.Wait()
 	defer stop()
-	l, listenerEnded := LimitConnections(l, server, g.Connections, g.refuseConnection)
-	defer listenerEnded()
+	l = LimitConnections(l, server, g.Connections, g.refuseConnection)
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(l) }() // ends when the server is shut down or closed, below
 	select {
