@@ -28,7 +28,8 @@ type Fleet struct {
 	byURL   map[string]WorkerID
 	urls    []string // by WorkerID
 	present []*Worker
-	lives   []life // by WorkerID
+	lives   []life    // by WorkerID
+	scopes  []*scopes // by WorkerID
 	byPlace map[place]Holder
 	holders []holder
 	turns   map[string]*atomic.Uint64 // by model name
@@ -53,7 +54,7 @@ type holderState struct {
 	servedAt     atomic.Int64 // when a good answer came last while there was a limit, Unix nanoseconds
 	limit        atomic.Pointer[limit]
 	suspect      atomic.Bool
-	scopes       atomic.Pointer[map[Scope]*scopeHealth] // with trouble of late; nil is none. Replaced under mu
+	scopes       *scopes // of its worker
 
 	mu      sync.Mutex // guards breaker; nests inside Fleet.mu
 	breaker Breaker
@@ -107,6 +108,7 @@ func (f *Fleet) Put(url string, facts Facts) WorkerID {
 		f.byURL[url] = id
 		f.present = append(f.present, nil)
 		f.lives = append(f.lives, life{})
+		f.scopes = append(f.scopes, &scopes{})
 	}
 	if known && f.present[id] == nil {
 		f.lives[id].incarnation++ // it left and came back
@@ -136,7 +138,7 @@ func (f *Fleet) intern(id WorkerID, rank int) Holder {
 		return h
 	}
 	h := Holder(len(f.holders))
-	s := &holderState{hash: hashPlace(f.urls[id], rank)}
+	s := &holderState{hash: hashPlace(f.urls[id], rank), scopes: f.scopes[id]}
 	s.trust.Store(&initialTrust)
 	s.work.start(f.config.Timing)
 	f.byPlace[p] = h
@@ -198,6 +200,7 @@ func (f *Fleet) Remove(id WorkerID) {
 		return
 	}
 	f.present[id] = nil
+	f.scopes[id].clear()
 	for _, h := range old.Holders {
 		f.left(h)
 	}
@@ -242,28 +245,23 @@ func (f *Fleet) Observe(h Holder, o Outcome, now int64) {
 
 // begin records that a request in a scope is sent: it may be a trial of an open breaker.
 func (s *holderState) begin(c BreakerConfig, scope Scope, now int64) {
-	if s.blockedUntil.Load() == 0 && s.scopes.Load() == nil {
+	s.scopes.begin(c, scope, now)
+	if s.blockedUntil.Load() == 0 {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.breaker.Begin(c, now)
 	s.blockedUntil.Store(s.breaker.until)
-	for _, scope := range [...]Scope{scope, EveryScope} {
-		if x := s.scope(scope); x != nil {
-			x.breaker.Begin(c, now)
-			x.until.Store(x.breaker.until)
-		}
-	}
 }
 
-// reset forgets the health that was learned from requests. A holder that had requests before starts slowly.
+// reset forgets the health that was learned from requests, but not what its answers were worth in a scope: a worker that
+// fails its checks now and then would get rid of that, too. A holder that had requests before starts slowly.
 func (s *holderState) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.breaker = Breaker{}
 	s.blockedUntil.Store(0)
-	s.scopes.Store(nil)
 	s.limit.Store(nil)
 	s.suspect.Store(false)
 	s.returned()

@@ -17,12 +17,12 @@ func (s *Snapshot) Useless(h Holder) []Useless {
 	if st == nil {
 		return nil
 	}
-	scopes := st.scopes.Load()
-	if scopes == nil {
+	all := st.scopes.all.Load()
+	if all == nil {
 		return nil
 	}
 	var out []Useless
-	for scope, x := range *scopes {
+	for scope, x := range *all {
 		if until := x.until.Load(); until != 0 {
 			out = append(out, Useless{scope, until})
 		}

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"maps"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -50,10 +51,7 @@ func (s *Snapshot) Standing(h Holder, scope Scope, tenant string, now int64) Sta
 		return Standing{Bar: BarUnavailable}
 	}
 	st := s.holders[h].state
-	var one, every *scopeHealth
-	if scopes := st.scopes.Load(); scopes != nil {
-		one, every = (*scopes)[scope], (*scopes)[EveryScope]
-	}
+	one, every := st.scopes.of(scope), st.scopes.of(EveryScope)
 	switch {
 	case one.leavesOut(now) || every.leavesOut(now):
 		return Standing{Bar: BarUseless}
@@ -72,47 +70,63 @@ func (s *Snapshot) Standing(h Holder, scope Scope, tenant string, now int64) Sta
 	return Standing{Share: share}
 }
 
-// scopeHealth is the passive health of one holder in one scope.
+// scopes is the passive health of one worker in the scopes with trouble of late. Its ranks share it: they are one
+// process, so that a trial at one of them is the trial of all.
+type scopes struct {
+	mu  sync.Mutex                             // guards the breakers, and replacing all
+	all atomic.Pointer[map[Scope]*scopeHealth] // nil is none
+}
+
+// scopeHealth is the passive health of one worker in one scope.
 type scopeHealth struct {
 	until   atomic.Int64 // breaker.until, for readers
 	ramp    ramp
-	breaker Breaker // guarded by the holder's mu
+	breaker Breaker // guarded by scopes.mu
 }
 
 // leavesOut reports whether no request of the scope may pass at now. A nil scopeHealth is a scope without trouble.
 func (x *scopeHealth) leavesOut(now int64) bool { return x != nil && now < x.until.Load() }
 
-// mostScopes bounds the scopes for which a holder's health is kept: more served names than a worker has adapters.
+// mostScopes bounds the scopes for which a worker's health is kept: more served names than a worker has adapters.
 // Beyond it the scope that returns first is forgotten.
 const mostScopes = 1024
 
-// ObserveScope records a request in a scope at h, at now, for the passive health of that scope alone. OutcomeFailed
-// leaves the holder out at once: the caller has compared its answers with other workers'. OutcomeUnknown lets another
-// request be the trial. It returns what that changed.
+// ObserveScope records a request in a scope at h, at now, for the passive health of h's worker in that scope alone.
+// OutcomeFailed leaves the worker out at once: the caller has compared its answers with other workers'. OutcomeUnknown
+// lets another request be the trial. It returns what that changed.
 func (f *Fleet) ObserveScope(h Holder, scope Scope, o Outcome, now int64) ScopeChange {
 	s := f.Snapshot().state(h)
-	if s != nil && o == OutcomeServed && s.limit.Load() != nil {
+	if s == nil {
+		return ScopeUnchanged
+	}
+	if o == OutcomeServed && s.limit.Load() != nil {
 		s.servedAt.Store(now)
 	}
-	if s == nil || scope == 0 || s.scopes.Load() == nil && o != OutcomeFailed {
+	if scope == 0 {
+		return ScopeUnchanged
+	}
+	return s.scopes.observe(f.config.Breaker, scope, o, now)
+}
+
+func (s *scopes) observe(c BreakerConfig, scope Scope, o Outcome, now int64) ScopeChange {
+	if o != OutcomeFailed && s.of(scope) == nil {
 		return ScopeUnchanged
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x := s.scope(scope)
+	x := s.of(scope)
 	if x == nil {
 		if o != OutcomeFailed {
 			return ScopeUnchanged
 		}
-		x = s.addScope(scope)
+		x = s.add(scope)
 	}
-	config := f.config.Breaker
-	config.Failures = 1
+	c.Failures = 1
 	closed := x.breaker.Closed()
-	observe(&x.breaker, &x.ramp, config, o, now)
+	observe(&x.breaker, &x.ramp, c, o, now)
 	x.until.Store(x.breaker.until)
 	if x.breaker == (Breaker{}) && x.ramp.share(now) == 1 {
-		s.removeScope(scope)
+		s.remove(scope)
 	}
 	switch {
 	case closed && !x.breaker.Closed():
@@ -123,44 +137,66 @@ func (f *Fleet) ObserveScope(h Holder, scope Scope, o Outcome, now int64) ScopeC
 	return ScopeUnchanged
 }
 
-// scope returns the health in a scope, nil where there was no trouble.
-func (s *holderState) scope(scope Scope) *scopeHealth {
-	scopes := s.scopes.Load()
-	if scopes == nil {
-		return nil
+// begin records that a request is sent: it may be a trial, in its scope and in all scopes.
+func (s *scopes) begin(c BreakerConfig, scope Scope, now int64) {
+	if s.all.Load() == nil {
+		return
 	}
-	return (*scopes)[scope]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, scope := range [...]Scope{scope, EveryScope} {
+		if x := s.of(scope); x != nil {
+			x.breaker.Begin(c, now)
+			x.until.Store(x.breaker.until)
+		}
+	}
 }
 
-// addScope adds a scope without trouble. s.mu is held, as for removeScope; readers keep the map that they have.
-func (s *holderState) addScope(scope Scope) *scopeHealth {
-	scopes := map[Scope]*scopeHealth{}
-	if old := s.scopes.Load(); old != nil {
-		scopes = maps.Clone(*old)
+// of returns the health in a scope, nil where there was no trouble.
+func (s *scopes) of(scope Scope) *scopeHealth {
+	all := s.all.Load()
+	if all == nil {
+		return nil
 	}
-	if len(scopes) >= mostScopes {
+	return (*all)[scope]
+}
+
+// add adds a scope without trouble. s.mu is held, as for remove; readers keep the map that they have.
+func (s *scopes) add(scope Scope) *scopeHealth {
+	all := map[Scope]*scopeHealth{}
+	if old := s.all.Load(); old != nil {
+		all = maps.Clone(*old)
+	}
+	if len(all) >= mostScopes {
 		var first Scope
-		for at, x := range scopes {
-			if at != EveryScope && (first == 0 || x.until.Load() < scopes[first].until.Load()) {
+		for at, x := range all {
+			if at != EveryScope && (first == 0 || x.until.Load() < all[first].until.Load()) {
 				first = at
 			}
 		}
-		delete(scopes, first)
+		delete(all, first)
 	}
 	x := &scopeHealth{}
-	scopes[scope] = x
-	s.scopes.Store(&scopes)
+	all[scope] = x
+	s.all.Store(&all)
 	return x
 }
 
-func (s *holderState) removeScope(scope Scope) {
-	scopes := maps.Clone(*s.scopes.Load())
-	delete(scopes, scope)
-	if len(scopes) == 0 {
-		s.scopes.Store(nil)
+// clear forgets all scopes.
+func (s *scopes) clear() {
+	s.mu.Lock()
+	s.all.Store(nil)
+	s.mu.Unlock()
+}
+
+func (s *scopes) remove(scope Scope) {
+	all := maps.Clone(*s.all.Load())
+	delete(all, scope)
+	if len(all) == 0 {
+		s.all.Store(nil)
 		return
 	}
-	s.scopes.Store(&scopes)
+	s.all.Store(&all)
 }
 
 // observe passes an outcome to a breaker, and begins a ramp when the breaker closes.

@@ -43,7 +43,7 @@ func TestAHolderMayBeUselessForOneScopeAlone(t *testing.T) {
 	for range 100 {
 		f.ObserveScope(0, embed, OutcomeServed, 4*second)
 	}
-	if f.holders[0].state.scopes.Load() != nil {
+	if f.holders[0].state.scopes.all.Load() != nil {
 		t.Error("a scope without trouble is remembered")
 	}
 }
@@ -54,8 +54,39 @@ func TestScopesInTroubleAreBounded(t *testing.T) {
 	for i := range 10 * mostScopes {
 		f.ObserveScope(0, ScopeOf(fmt.Sprint("adapter", i), "/chat"), OutcomeFailed, second)
 	}
-	if n := len(*f.holders[0].state.scopes.Load()); n != mostScopes {
+	if n := len(*f.holders[0].state.scopes.all.Load()); n != mostScopes {
 		t.Errorf("%d scopes are remembered, want %d", n, mostScopes)
+	}
+}
+
+// The ranks of a worker are one process: what one of them was left out for holds for all, and one trial is enough.
+func TestRanksAreLeftOutTogether(t *testing.T) {
+	f := New(Config{})
+	f.Put("http://a", serving("m", 4))
+	f.ObserveScope(2, 1, OutcomeFailed, second)
+	for h := range Holder(4) {
+		if got := barOf(f, h, 1, "", second); got != BarUseless {
+			t.Errorf("rank %d: bar %d, want useless", h, got)
+		}
+	}
+	var trial Reservation
+	f.Reserve(&trial, 0, Work{Scope: 1}, 3*second)
+	for h := range Holder(4) {
+		if got := barOf(f, h, 1, "", 3*second); got != BarUseless {
+			t.Errorf("rank %d during the trial of rank 0: bar %d", h, got)
+		}
+	}
+	trial.Release(3 * second)
+	f.SetHealth(0, false, "flaps")
+	f.SetHealth(0, true, "")
+	if got := barOf(f, 3, 1, "", 3*second); got != BarUseless {
+		t.Errorf("a worker that failed a check got rid of what its answers were worth: bar %d", got)
+	}
+	f.ObserveScope(0, 1, OutcomeServed, 3*second)
+	for h := range Holder(4) {
+		if got := barOf(f, h, 1, "", 3*second); got != BarNone {
+			t.Errorf("rank %d after a good trial of rank 0: bar %d", h, got)
+		}
 	}
 }
 

@@ -41,8 +41,10 @@ type scopeEvidence struct {
 type conduct struct {
 	incarnation uint64 // of the worker: another process may behave otherwise
 	useless     share  // of all answers, whoever was at fault
+	long        share  // the same over a longer time
 	blamed      share  // of good answers and those that another worker bettered
-	lost        share  // of good answers and those that were lost
+	bettered    share  // of useless answers of which another worker was asked its opinion
+	lost        share  // of good streams and those that were lost
 	blamedRow   int    // answers blamed in a row
 }
 
@@ -61,8 +63,9 @@ func (s *share) note(bad float64, memory int) {
 func (s *share) count() int { return int(math.Round(s.part * float64(s.of))) }
 
 const (
-	memory     = 16  // answers that a share is of, about: a worker that turns useless is known after half as many
-	longMemory = 128 // the same for lost answers, which are compared
+	memory     = 16   // answers that a share is of, about: a worker that turns useless is known after half as many
+	longMemory = 128  // the same where rare answers count
+	lostMemory = 1024 // the same for streams: a loss of one in a hundred shows in so many
 	// enough is the number of answers from which on another worker's share counts.
 	enough = 4
 	// few is the number of bad answers below which no worker is left out: one is an accident, and two happen. Blamed
@@ -77,7 +80,7 @@ const (
 	// ones from which on it is left out. Below it requests are served by another worker. A client that knows requests
 	// which only one worker refuses must not be able to exclude that worker, unless it sends half of its traffic.
 	usual = 0.5
-	// apart is the share of blamed answers from which on a refusal always gets a second opinion.
+	// apart is the share of second opinions that were better from which on a refusal always gets one.
 	apart = 0.05
 	// alike and above: a worker's share of useless answers is like another's when it is at most so many times the
 	// other's, and at most so much above it. Twice, or 0.1 more, would often be chance: the shares are of few answers.
@@ -86,15 +89,21 @@ const (
 	// sampled: of the refusals that seem to be the requests' fault, one in so many gets a second opinion all the same.
 	// A worker that turns useless among bad requests is so found.
 	sampled = 16
-	// reason is the share of lost answers from which on a worker is left out while no other one can be compared.
-	reason = 0.1
+	// reason is the share of lost streams from which on a worker is left out while no other one can be compared, and
+	// comparable the number of streams from which on another one always can.
+	reason     = 0.02
+	comparable = 64
+	// worse and times: another worker is not asked next when its share of useless answers is so much, and so many times,
+	// above the best one's.
+	worse = 0.03
+	times = 2
 	// deviations is the difference between two workers' shares of lost answers that is no accident, in its standard
 	// deviations: by chance one difference in 4,000 is larger.
 	deviations = 3.5
 )
 
-// served records a good answer.
-func (e *evidence) served(scope fleet.Scope, w *fleet.Worker) {
+// served records a good answer. streamed says that it could have been lost.
+func (e *evidence) served(scope fleet.Scope, w *fleet.Worker, streamed bool) {
 	if !e.open.Load() {
 		return
 	}
@@ -104,9 +113,12 @@ func (e *evidence) served(scope fleet.Scope, w *fleet.Worker) {
 	if s := e.scopes[scope]; s != nil {
 		c := s.of(w)
 		c.useless.note(0, memory)
+		c.long.note(0, longMemory)
 		c.blamed.note(0, memory)
-		c.lost.note(0, longMemory)
 		c.blamedRow = 0
+		if streamed {
+			c.lost.note(0, lostMemory)
+		}
 	}
 }
 
@@ -115,7 +127,9 @@ func (e *evidence) useless(scope fleet.Scope, w *fleet.Worker, all []*fleet.Work
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.scope(scope)
-	s.of(w).useless.note(1, memory)
+	c := s.of(w)
+	c.useless.note(1, memory)
+	c.long.note(1, longMemory)
 	if len(s.workers) > len(all) {
 		maps.DeleteFunc(s.workers, func(id fleet.WorkerID, _ *conduct) bool {
 			return !slices.ContainsFunc(all, func(w *fleet.Worker) bool { return w.ID == id })
@@ -130,6 +144,7 @@ func (e *evidence) blame(scope fleet.Scope, w *fleet.Worker) (here, everywhere b
 	defer e.mu.Unlock()
 	c := e.scope(scope).of(w)
 	c.blamed.note(1, memory)
+	c.bettered.note(1, longMemory)
 	c.blamedRow++
 	r := e.rows[w.ID]
 	if r == nil || r.incarnation != w.Incarnation {
@@ -144,6 +159,13 @@ func (e *evidence) blame(scope fleet.Scope, w *fleet.Worker) (here, everywhere b
 	return c.blamed.part >= usual && c.blamedRow >= few, r.mixed && r.answers >= fewEvery
 }
 
+// confirm records that another worker gave the same useless answer as w to a request.
+func (e *evidence) confirm(scope fleet.Scope, w *fleet.Worker) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.scope(scope).of(w).bettered.note(0, longMemory)
+}
+
 // lose records an answer of w that was lost and could not be repeated. all are the workers that serve the scope's model.
 // It reports whether w loses far more answers than the best of the others.
 func (e *evidence) lose(scope fleet.Scope, w *fleet.Worker, all []*fleet.Worker) bool {
@@ -151,7 +173,7 @@ func (e *evidence) lose(scope fleet.Scope, w *fleet.Worker, all []*fleet.Worker)
 	defer e.mu.Unlock()
 	s := e.scope(scope)
 	own := s.of(w)
-	own.lost.note(1, longMemory)
+	own.lost.note(1, lostMemory)
 	var best, together share
 	for _, other := range all {
 		if other.ID == w.ID {
@@ -167,18 +189,25 @@ func (e *evidence) lose(scope fleet.Scope, w *fleet.Worker, all []*fleet.Worker)
 	if best.of == 0 && together.of > 0 { // none has answers enough alone
 		best = share{together.part / float64(together.of), together.of}
 	}
-	return own.lost.count() >= few && own.standsOut(best)
+	if own.lost.count() < few || !own.standsOut(best) {
+		return false
+	}
+	own.lost.of = min(own.lost.of, comparable) // good streams after its return count more than those before
+	return true
 }
 
 // standsOut reports whether a worker loses more answers than another one, and not by chance (two-proportion z-test).
 // A worker that answers almost all requests cannot be compared: others should get some, if there is a reason.
 func (c *conduct) standsOut(other share) bool {
-	if other.of < c.lost.of/4 || other.of == 0 {
+	if c.lost.of < memory {
+		return false
+	}
+	if other.of < min(c.lost.of/4, comparable) {
 		return c.lost.part >= reason
 	}
 	p, n, q, m := c.lost.part, float64(c.lost.of), other.part, float64(other.of)
 	mean := (p*n + q*m) / (n + m)
-	return p-q >= deviations*math.Sqrt(mean*(1-mean)*(1/n+1/m))
+	return p-q > deviations*math.Sqrt(mean*(1-mean)*(1/n+1/m))
 }
 
 // apart reports whether another worker bettered w's answers in the scope of late: refusals may be w's fault, however
@@ -189,7 +218,7 @@ func (e *evidence) apart(scope fleet.Scope, w *fleet.Worker) bool {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.conduct(scope, w).blamed.part >= apart
+	return e.conduct(scope, w).bettered.part >= apart
 }
 
 // known reports whether a worker's useless answers in a scope are known to be the requests' fault: each of the other
@@ -207,11 +236,11 @@ func (e *evidence) known(scope fleet.Scope, w *fleet.Worker, others []*fleet.Wor
 		return false
 	}
 	own := s.look(w)
-	if own.blamed.part >= apart {
+	if own.bettered.part >= apart {
 		return false
 	}
 	for _, other := range others {
-		if c := s.look(other); c.useless.of < enough || c.useless.part == 0 || c.blamed.part >= apart ||
+		if c := s.look(other); c.useless.of < enough || c.useless.part == 0 || c.bettered.part >= apart ||
 			own.useless.part > min(alike*c.useless.part, c.useless.part+above) {
 			return false
 		}
@@ -228,6 +257,23 @@ func (e *evidence) distrusted(scope fleet.Scope, w *fleet.Worker) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.conduct(scope, w).useless.part >= usual
+}
+
+// better returns a test for workers that should not be asked next, as one of these is better: it gave fewer useless
+// answers.
+func (e *evidence) better(scope fleet.Scope, these []*fleet.Worker) (avoid func(*fleet.Worker) bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	best := 1.0
+	for _, w := range these {
+		best = min(best, e.conduct(scope, w).long.part)
+	}
+	return func(w *fleet.Worker) bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		c := e.conduct(scope, w)
+		return c.useless.part >= usual || c.long.part > max(best+worse, times*best)
+	}
 }
 
 // conduct returns a worker's conduct in a scope. e.mu is held, as for scope.

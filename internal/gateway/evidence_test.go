@@ -14,7 +14,7 @@ func TestEvidenceIsOfThePresentWorkers(t *testing.T) {
 	for range enough {
 		e.useless(1, a, all)
 		e.useless(1, b, all)
-		e.served(1, c)
+		e.served(1, c, true)
 	}
 	if e.known(1, a, []*fleet.Worker{b, c}) {
 		t.Error("one of the others answers well, and yet the requests are said to be at fault")
@@ -26,7 +26,7 @@ func TestEvidenceIsOfThePresentWorkers(t *testing.T) {
 	if !e.distrusted(1, a) || e.distrusted(1, again) {
 		t.Error("a restarted worker is distrusted for what the process before it answered")
 	}
-	e.served(1, again)
+	e.served(1, again, true)
 	e.useless(1, a, all) // it was under way when the process ended
 	if e.distrusted(1, again) || !e.distrusted(1, b) {
 		t.Error("an answer of the ended process counts against the new one")
@@ -46,10 +46,10 @@ func TestWhatOneWorkerWasBlamedForDoesNotExcuseAnother(t *testing.T) {
 	for range memory {
 		e.useless(1, a, all)
 		e.blame(1, a)
-		e.served(1, b)
+		e.served(1, b, true)
 	}
 	for range 3 {
-		e.served(1, a)
+		e.served(1, a, true)
 		e.useless(1, b, all)
 	}
 	if e.known(1, b, []*fleet.Worker{a}) {

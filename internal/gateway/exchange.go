@@ -150,6 +150,7 @@ func (x *exchange) forward(ctx context.Context) {
 	for {
 		d, err := x.route(ctx)
 		if err != nil {
+			x.returnOpinion()
 			if x.rec.Attempts > 0 {
 				x.settle(ctx, &last) // what a worker said tells more than that there is no other
 				return

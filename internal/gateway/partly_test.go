@@ -327,3 +327,54 @@ func TestA429IsTheTenantsThatGotIt(t *testing.T) {
 		t.Errorf("the worker was asked %d times for the key to which it said 429", asked.Load())
 	}
 }
+
+// TestARequestThatNamesItsWorkerIsNoEvidence: a client breaks streams on a rank that only one worker has, and serves
+// itself well there. Neither says anything of that worker.
+func TestARequestThatNamesItsWorkerIsNoEvidence(t *testing.T) {
+	f := serve(t, func(s *settings) { s.policy = "round_robin" }, worker(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Deadly") != "" {
+			breaksOff(w, r)
+		}
+		streaming(w, r)
+	}), worker(t, streaming))
+	facts := f.fleet.Snapshot().Workers()[0].Facts
+	facts.Ranks = 2
+	f.fleet.Put(f.fleet.Snapshot().Workers()[0].URL, facts)
+	deadly := strings.Replace(chatStreamed, "{", `{"routed_dp_rank":1,`, 1)
+	for range 40 {
+		_, _, _ = f.try(context.Background(), deadly, "X-Deadly", "1")
+	}
+	if useless := f.fleet.Snapshot().Useless(0); len(useless) > 0 {
+		t.Errorf("the worker is left out for the requests of a client that named it: %v", useless)
+	}
+}
+
+// TestWorkersThatLimitManyTenantsAreNotAllAsked: three of five workers answer 429 to every key, and each request has a key
+// of its own. The attempts do not all go to them.
+func TestWorkersThatLimitManyTenantsAreNotAllAsked(t *testing.T) {
+	limits := answering(429, "application/json", `{"error":{"message":"slow down"}}`, "Retry-After", "30")
+	f := serve(t, func(s *settings) { s.policy = "marginal" }, worker(t, limits), worker(t, limits), worker(t, limits), worker(t, well), worker(t, well))
+	requests := int64(*manyRequests)
+	failed := f.load(requests, chat, func(i int64) []string { return []string{"Authorization", fmt.Sprint("Bearer key-", i)} })
+	if failed > max(requests/100, 16) { // one of each client, before anything is known
+		t.Errorf("%d of %d requests failed", failed, requests)
+	}
+}
+
+// TestWorkersThatRefuseOneTenantFailItNot: three of four workers refuse one tenant of eight, sooner than the fourth
+// answers.
+func TestWorkersThatRefuseOneTenantFailItNot(t *testing.T) {
+	refuses := func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") == "Bearer key-0" {
+			answering(404, "application/json", `{"error":{"message":"no"}}`)(w, r)
+			return
+		}
+		plain(w, r)
+	}
+	f := serve(t, func(s *settings) { s.policy = "marginal" }, worker(t, refuses), worker(t, refuses), worker(t, refuses), worker(t, well))
+	requests := int64(*manyRequests)
+	failed := f.load(requests, chat, func(i int64) []string { return []string{"Authorization", fmt.Sprint("Bearer key-", i%8)} })
+	if failed > max(requests/100, 16) {
+		t.Errorf("%d of %d requests failed", failed, requests)
+	}
+}

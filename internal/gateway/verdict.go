@@ -78,10 +78,13 @@ func (x *exchange) weigh(h fleet.Holder, w *fleet.Worker, last *proxy.Result) (a
 	now := time.Now().UnixNano()
 	switch k {
 	case good:
-		if last.Class == proxy.Success {
-			x.believe(h, w, now)
-		} else {
+		switch {
+		case last.Class != proxy.Success:
 			x.observeScopes(h, fleet.OutcomeUnknown, k, now)
+		case last.FirstTokenAt.IsZero() && x.prepared.read.Stream: // a stream without a token cannot be taken back
+			x.lose(h, w, now)
+		default:
+			x.believe(h, w, now)
 		}
 		return last.Retryable
 	case failed:
@@ -99,7 +102,14 @@ func (x *exchange) weigh(h fleet.Holder, w *fleet.Worker, last *proxy.Result) (a
 			x.g.Fleet.Limit(h, x.prepared.route.Tenant, now+int64(min(wait, maxLimit)), now)
 		}
 		x.observeScopes(h, fleet.OutcomeUnknown, k, now)
+		// Workers that limit other tenants may limit this one, too.
+		snap := x.g.Fleet.Snapshot()
+		x.avoid(w, func(other *fleet.Worker) bool { return snap.Limited(other.Holders[0], now) > 0 })
 		return true
+	}
+	if x.named(w) {
+		x.observeScopes(h, fleet.OutcomeUnknown, k, now)
+		return false
 	}
 	scope := x.prepared.route.Scope
 	x.g.evidence.useless(scope, w, x.serving())
@@ -113,8 +123,21 @@ func (x *exchange) weigh(h fleet.Holder, w *fleet.Worker, last *proxy.Result) (a
 	if !last.Retryable || k == refused && !x.g.evidence.apart(scope, w) && !x.opinion() {
 		return false
 	}
-	x.avoid(w)
+	x.avoid(w, x.g.evidence.better(scope, x.untried(w)))
 	return true
+}
+
+// named reports whether no worker but w could get the request, as its client named the worker or a rank that no other
+// one has. Such a request is no evidence: a client may know requests that break any worker, or that any worker serves.
+func (x *exchange) named(w *fleet.Worker) bool {
+	q := &x.prepared.route
+	if q.Target != "" || q.Rank < 0 {
+		return q.Target != ""
+	}
+	return !slices.ContainsFunc(x.serving(), func(other *fleet.Worker) bool {
+		at := q.Rank - other.Facts.FirstRank
+		return other.ID != w.ID && at >= 0 && at < len(other.Holders)
+	})
 }
 
 // serving returns the workers that serve the request's model now: none when the last one left in the meantime.
@@ -134,13 +157,11 @@ func (x *exchange) known(w *fleet.Worker) bool {
 	return x.inherent
 }
 
-// lose records an answer that was lost. A client that named the worker, or its rank, says nothing by it: it may know
-// requests that break any worker.
+// lose records an answer that was lost.
 func (x *exchange) lose(h fleet.Holder, w *fleet.Worker, now int64) {
-	q := &x.prepared.route
-	named := q.Target != "" || x.prepared.rankChosen
-	if !named && x.g.evidence.lose(q.Scope, w, x.serving()) && len(x.others(w)) > 0 {
-		x.observeScope(h, q.Scope, fleet.OutcomeFailed, lost, now)
+	scope := x.prepared.route.Scope
+	if !x.named(w) && x.g.evidence.lose(scope, w, x.serving()) && len(x.others(w)) > 0 {
+		x.observeScope(h, scope, fleet.OutcomeFailed, lost, now)
 	} else {
 		x.observeScopes(h, fleet.OutcomeUnknown, lost, now)
 	}
@@ -149,6 +170,9 @@ func (x *exchange) lose(h fleet.Holder, w *fleet.Worker, now int64) {
 // acquit ends the search for another answer: no worker is blamed.
 func (x *exchange) acquit(now int64) {
 	for _, d := range x.doubts {
+		if len(x.doubts) > 1 {
+			x.g.evidence.confirm(x.prepared.route.Scope, d.worker)
+		}
 		x.observeScopes(d.holder, fleet.OutcomeUnknown, d.verdict, now)
 	}
 	x.doubts = x.doubts[:0]
@@ -176,6 +200,15 @@ func (x *exchange) opinion() bool {
 	return x.granted
 }
 
+// returnOpinion gives back the opinion that was taken for an attempt which found no worker.
+func (x *exchange) returnOpinion() {
+	if x.granted {
+		x.granted = false
+		x.opinions--
+		x.g.opinions.giveBack()
+	}
+}
+
 // mayAskOn reports whether to ask one more worker after w and another gave the same useless answer: one that is not
 // distrusted was not asked yet, and the budget allows it.
 func (x *exchange) mayAskOn(w *fleet.Worker) bool {
@@ -184,24 +217,31 @@ func (x *exchange) mayAskOn(w *fleet.Worker) bool {
 	}
 	for _, other := range x.others(w) {
 		if x.fresh(other) {
-			return x.opinion()
+			return x.g.evidence.apart(x.prepared.route.Scope, w) || x.opinion()
 		}
 	}
 	return false
 }
 
-// avoid keeps the next attempt from the distrusted workers, if it can go to another one.
-func (x *exchange) avoid(w *fleet.Worker) {
-	others := x.others(w)
-	if !slices.ContainsFunc(others, x.fresh) {
+// avoid keeps the next attempt from the workers for which ill is true, if it can go to another one.
+func (x *exchange) avoid(w *fleet.Worker, ill func(*fleet.Worker) bool) {
+	untried := x.untried(w)
+	if slices.IndexFunc(untried, func(other *fleet.Worker) bool { return !ill(other) }) < 0 {
 		return
 	}
 	q := &x.prepared.route
-	for _, other := range others {
-		if x.g.evidence.distrusted(q.Scope, other) && !slices.Contains(q.Exclude, other.ID) {
+	for _, other := range untried {
+		if ill(other) {
 			q.Exclude = append(q.Exclude, other.ID)
 		}
 	}
+}
+
+// untried returns those of others that may be asked next. The result is valid until the next call of it or of others.
+func (x *exchange) untried(w *fleet.Worker) []*fleet.Worker {
+	return slices.DeleteFunc(x.others(w), func(other *fleet.Worker) bool {
+		return slices.Contains(x.prepared.route.Exclude, other.ID)
+	})
 }
 
 // fresh reports whether a worker was not tried yet and may serve the request.
@@ -232,16 +272,20 @@ func (x *exchange) others(w *fleet.Worker) []*fleet.Worker {
 func (x *exchange) takes(snap *fleet.Snapshot, h fleet.Holder, now int64) bool {
 	q := &x.prepared.route
 	full := !x.g.waiting.on() && x.g.MaxRequests > 0 && snap.Load(h).Requests >= int64(x.g.MaxRequests)
-	return !full && snap.Standing(h, q.Scope, q.Tenant, now).Bar == fleet.BarNone
+	return !full && (q.Rank < 0 || snap.Rank(h) == q.Rank) && snap.Standing(h, q.Scope, q.Tenant, now).Bar == fleet.BarNone
 }
 
 // believe records a worker's good answer, and blames the workers whose answers to the same request were useless.
 func (x *exchange) believe(h fleet.Holder, w *fleet.Worker, now int64) {
 	scope := x.prepared.route.Scope
+	if x.named(w) {
+		x.observeScopes(h, fleet.OutcomeUnknown, good, now)
+		return
+	}
 	if x.odd {
 		x.g.evidence.useless(scope, w, x.serving()) // recorded as for the others: evidence.known needs it
 	} else {
-		x.g.evidence.served(scope, w)
+		x.g.evidence.served(scope, w, x.prepared.read.Stream)
 	}
 	x.observeScopes(h, fleet.OutcomeServed, good, now)
 	for _, d := range x.doubts {
