@@ -21,7 +21,7 @@ type Record struct {
 	Worker *fleet.Worker // nil when no worker could be chosen
 	Holder fleet.Holder
 	Rank   int  // global data-parallel rank of the holder
-	Pinned bool // the worker has several ranks: X-Data-Parallel-Rank must say which
+	Pinned bool // the worker numbers several ranks: X-Data-Parallel-Rank must say which
 	Trust  fleet.Trust
 
 	PromptTokens    int                 // of the prompt; an estimate unless TokensKnown
@@ -145,10 +145,9 @@ type Decision struct {
 	matches  []kvindex.Match
 	marks    []fleet.Mark
 	nominees []fleet.Holder
-	spots    []spot  // by position in the pool
-	round    uint32  // this decision's mark in spots
-	usual    float64 // pace of the model's answers; 0: not known, or no worker has several ranks
-	take     bool    // it is acted upon
+	spots    []spot // by position in the pool
+	round    uint32 // this decision's mark in spots
+	take     bool   // it is acted upon
 	scope    fleet.Scope
 }
 
@@ -189,7 +188,6 @@ func (d *Decision) Done(o fleet.Outcome, now int64) {
 		return
 	}
 	d.reservation.Release(now)
-	d.learnPace(o, now)
 	d.router.fleet.Observe(d.Holder, o, now)
 	d.finished = policy.Finished{
 		Holder:         d.Holder,

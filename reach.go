@@ -2,7 +2,6 @@ package warmpath
 
 import (
 	"maps"
-	"math"
 	"sync/atomic"
 
 	"github.com/warmpath/warmpath/fleet"
@@ -23,9 +22,6 @@ const (
 type scout struct {
 	next   atomic.Uint64          // position at which the next look begins
 	places [watched]atomic.Uint32 // holder + 1; 0 is none
-
-	usual   atomic.Uint64 // pace of the model's answers, as a float; 0: not known
-	answers atomic.Uint64
 }
 
 // scout returns the scout of a model name, made on first use.
@@ -55,9 +51,6 @@ type spot struct {
 // gather lists the candidates for a decision with what is known of them, and reports whether it left any holder out.
 func (r *Router) gather(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool, req *Request) (partial bool) {
 	d.begin(len(pool.Holders))
-	if d.usual = 0; len(pool.Holders) > len(pool.Workers) {
-		d.usual = math.Float64frombits(r.scout(pool.Name).usual.Load())
-	}
 	reach := d.policy.Reach()
 	if len(pool.Holders) <= smallFleet || reach == policy.ReachAll || req.Target != "" || req.Rank >= 0 {
 		d.addAll(snap, pool)
@@ -138,7 +131,7 @@ func (d *Decision) addLightest(snap *fleet.Snapshot, pool *fleet.Pool, s *scout)
 }
 
 // eligible reports whether c may get a request while others can.
-func eligible(c *policy.Candidate) bool { return c.Bar == fleet.BarNone && !c.Doubted }
+func eligible(c *policy.Candidate) bool { return c.Bar == fleet.BarNone }
 
 // lighter reports whether a is the better place for a request that matches nowhere.
 func lighter(a, b *policy.Candidate) bool {
@@ -240,7 +233,6 @@ func (d *Decision) add(snap *fleet.Snapshot, pool *fleet.Pool, position int) int
 	c.Available = standing.Bar != fleet.BarUnavailable && standing.Bar != fleet.BarLimited
 	if c.Available {
 		c.Withheld = 1 - standing.Share
-		c.Doubted = c.Rank-w.Facts.FirstRank >= d.router.believed(w, d.usual)
 	}
 	c.Load = snap.LoadAt(h, d.Now)
 	return at

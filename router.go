@@ -20,7 +20,6 @@ type Router struct {
 	choosing  sync.Mutex // held by who changes table
 	decisions sync.Pool  // *Decision
 	scouts    atomic.Pointer[map[string]*scout]
-	paces     atomic.Pointer[[]*pace] // of workers, by id; swapped as indexes are
 
 	// indexes by base model. Readers load the map; writers hold mu, copy it and swap the copy in; so it is with scouts.
 	indexes atomic.Pointer[map[string]*modelIndex]
@@ -46,7 +45,6 @@ func New(o Options) (*Router, error) {
 	r.table.Store(&table)
 	r.indexes.Store(&map[string]*modelIndex{})
 	r.scouts.Store(&map[string]*scout{})
-	r.paces.Store(&[]*pace{})
 	return r, nil
 }
 
@@ -276,7 +274,7 @@ func (d *Decision) settle(choice policy.Choice) {
 	if d.FromText || d.policy.Learned() != nil {
 		d.Trust = min(d.Trust, fleet.TrustApproximate)
 	}
-	d.Pinned = len(c.Worker.Holders) > 1
+	d.Pinned = c.Worker.Facts.Ranks > 1
 	d.MatchTokens, d.PredictedTokens, d.Tier = c.Match, c.Predicted, c.Tier
 }
 

@@ -294,6 +294,11 @@ func TestARankIsChosenOrObeyed(t *testing.T) {
 	if d := w.route(warmpath.Request{Tokens: p, Rank: -1, Target: "a"}); d.Holder != 0 || d.Rank != 0 || !d.Pinned {
 		t.Errorf("%s pinned %v", d, d.Pinned)
 	}
+	facts.DeclaredRanks = 1 // the worker would choose among all of its ranks if the request did not say
+	w.fleet.Put("http://a", facts)
+	if d := w.route(warmpath.Request{Tokens: p, Rank: -1, Target: "a"}); d.Holder != 0 || !d.Pinned {
+		t.Errorf("%s pinned %v", d, d.Pinned)
+	}
 	if d := w.route(warmpath.Request{Tokens: p, Target: "b"}); d.Pinned || d.Branch != policy.BranchDirect {
 		t.Errorf("%s pinned %v", d, d.Pinned)
 	}

@@ -83,8 +83,11 @@ func New(c Config) *Fleet {
 func (f *Fleet) Snapshot() *Snapshot { return f.current.Load() }
 
 const (
-	// MaxRanks is the greatest number of data-parallel ranks used of one worker. Each has a stream of events, a share of
-	// the memory, and a line in metrics for good. The largest deployments that were published have 144 ranks [DeepSeek-V3/R1
+	// DefaultRanks is how many data-parallel ranks of a worker are used unless the operator declares another number: a
+	// machine has eight devices. What a worker says of itself does not count, as each rank draws requests.
+	DefaultRanks = 8
+	// MaxRanks is the greatest number that can be declared. Each rank has a stream of events, a share of the memory, and
+	// a line in metrics for good. The largest deployments that were published have 144 ranks [DeepSeek-V3/R1
 	// inference system overview: decode units of EP144] and 72 [SGLang on 96 GPUs].
 	MaxRanks = 256
 	// MaxRank is the greatest number that a rank may have: a model's workers number theirs across all of them.
@@ -98,6 +101,7 @@ func (f *Fleet) Put(url string, facts Facts) WorkerID {
 	url = strings.TrimRight(url, "/")
 	facts.Ranks = min(max(facts.Ranks, 1), MaxRanks)
 	facts.BlockSize = max(facts.BlockSize, 0)
+	used := facts.UsedRanks()
 
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -117,13 +121,13 @@ func (f *Fleet) Put(url string, facts Facts) WorkerID {
 	if old := f.present[id]; old != nil {
 		w.Healthy, w.Draining, w.Why = old.Healthy, old.Draining, old.Why
 		for _, h := range old.Holders {
-			if rank := f.holders[h].rank; rank < facts.FirstRank || rank >= facts.FirstRank+facts.Ranks {
+			if rank := f.holders[h].rank; rank < facts.FirstRank || rank >= facts.FirstRank+used {
 				f.left(h)
 			}
 		}
 	}
 	w.Facts = facts
-	w.Holders = make([]Holder, facts.Ranks)
+	w.Holders = make([]Holder, used)
 	for i := range w.Holders {
 		w.Holders[i] = f.intern(id, facts.FirstRank+i)
 	}

@@ -89,10 +89,33 @@ func TestRanksAreGlobal(t *testing.T) {
 
 func TestAbsurdRanksAreBounded(t *testing.T) {
 	f := New(Config{})
-	f.Put("http://a", serving("m", 1<<30))
+	declared := serving("m", 1<<30)
+	declared.DeclaredRanks = 1 << 20
+	f.Put("http://a", declared)
 	f.Put("http://b", serving("m", -1))
 	if got := f.Snapshot().Holders(); got != MaxRanks+1 {
 		t.Errorf("%d holders", got)
+	}
+}
+
+// The first eight ranks of a worker are used, whatever it numbers; another number is the operator's to declare.
+func TestAWorkersRanksAreUsedAsTheOperatorDeclares(t *testing.T) {
+	f := New(Config{})
+	for _, c := range []struct{ numbered, declared, want int }{
+		{1, 0, 1}, {8, 0, 8}, {64, 0, 8}, {64, 16, 16}, {4, 16, 4}, {64, 3, 3}, {64, 1, 1},
+	} {
+		facts := serving("m", c.numbered)
+		facts.FirstRank, facts.DeclaredRanks = 16, c.declared
+		id := f.Put("http://a", facts)
+		w := f.Snapshot().ByID(id)
+		if len(w.Holders) != c.want {
+			t.Errorf("%+v: %d ranks are used", c, len(w.Holders))
+		}
+		for rank, ok := range map[int]bool{15: false, 16: true, 16 + c.want - 1: true, 16 + c.want: false} {
+			if h, got := w.Rank(rank); got != ok || ok && f.Snapshot().Rank(h) != rank {
+				t.Errorf("%+v: rank %d is used: %v", c, rank, got)
+			}
+		}
 	}
 }
 

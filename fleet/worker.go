@@ -55,12 +55,22 @@ type Facts struct {
 	Ranks         int           // data-parallel ranks behind this URL; 0 counts as 1
 	FirstRank     int           // global number of the first of them; engines want the global number in X-Data-Parallel-Rank
 	Events        []EventSource // none: the worker publishes no events
+	DeclaredRanks int           // how many of Ranks the operator lets be used; 0 is DefaultRanks
 
 	Labels map[string]string // what the operator says of it, such as node and zone; not changed once given to the fleet
 
 	CanRender           bool // POST /v1/chat/completions/render answers
 	CanTokenize         bool // POST /tokenize answers
 	ReportsCachedTokens bool // usage carries prompt_tokens_details.cached_tokens
+}
+
+// UsedRanks returns how many ranks get requests and are followed: the first ones.
+func (f *Facts) UsedRanks() int {
+	most := DefaultRanks
+	if f.DeclaredRanks > 0 {
+		most = min(f.DeclaredRanks, MaxRanks)
+	}
+	return min(max(f.Ranks, 1), most)
 }
 
 // BaseModel returns the name under which the worker's base model is indexed: its first model that is no adapter, or ""
@@ -108,7 +118,7 @@ type Worker struct {
 	Why      string // why it is not ready, in words; "" when it is
 	// Incarnation grows by one each time another process is found behind the URL: see [Fleet.Answered].
 	Incarnation uint64
-	Holders     []Holder // one for each rank, the first is rank Facts.FirstRank
+	Holders     []Holder // one for each rank that is used, the first is rank Facts.FirstRank
 }
 
 // Rank returns the holder of the global data-parallel rank.

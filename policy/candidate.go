@@ -39,7 +39,6 @@ type Candidate struct {
 	// useless, are available but come last.
 	Bar       fleet.Bar
 	Withheld  float64 // the part of its share that it does not get during slow start, 0 to 1
-	Doubted   bool    // its worker numbers more ranks than its answers show: this one gets a request when nobody else can
 	Load      fleet.Load
 	BlockSize int // tokens of an engine block there; what Load.ContextBlocks counts
 

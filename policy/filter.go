@@ -20,7 +20,6 @@ const (
 	ReasonLimited     = "answered 429: gets no requests for now"
 	ReasonSuspect     = "seems to be frozen"
 	ReasonReturning   = "starts slowly: it returned a moment ago and gets a part of its share"
-	ReasonDoubted     = "a rank that its worker's answers do not bear out"
 	ReasonExcluded    = "tried already"
 	ReasonNotTarget   = "not the worker asked for"
 	ReasonNotRank     = "not the rank asked for"
@@ -42,7 +41,7 @@ type usable struct{}
 
 func (usable) Filter(q *Query, c []Candidate) int {
 	kept := 0
-	returning, doubted, suspect, useless, saturated := false, false, false, false, false
+	returning, suspect, useless, saturated := false, false, false, false
 	for i := range c {
 		switch why := unusable(q, &c[i]); why {
 		case "":
@@ -53,8 +52,6 @@ func (usable) Filter(q *Query, c []Candidate) int {
 			continue
 		case ReasonReturning:
 			returning = true
-		case ReasonDoubted:
-			doubted = true
 		case ReasonSuspect:
 			suspect = true
 		case ReasonUseless:
@@ -67,8 +64,6 @@ func (usable) Filter(q *Query, c []Candidate) int {
 	case kept > 0:
 	case returning:
 		kept = readmit(c, ReasonReturning)
-	case doubted && !saturated:
-		kept = readmit(c, ReasonDoubted)
 	case suspect && !saturated: // rather wait for one that works
 		kept = readmit(c, ReasonSuspect)
 	case useless && !saturated: // the best answer that is left
@@ -114,8 +109,6 @@ func barred(q *Query, c *Candidate) string {
 		return ReasonUseless
 	case q.MaxRequests > 0 && c.Load.Requests >= int64(q.MaxRequests):
 		return ReasonSaturated
-	case c.Doubted && q.Target == "":
-		return ReasonDoubted
 	case c.Withheld > 0 && q.Target == "" && startsSlowly(q, c):
 		return ReasonReturning
 	}

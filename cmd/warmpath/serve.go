@@ -64,7 +64,7 @@ Flags win over the file. SIGHUP or POST /admin/reload reads the file again; SIGT
 	flags.StringVar(&f.adminListen, "admin-listen", d.Admin.Listen, "`ADDR` for operators: /metrics, /admin/…; not loopback needs a key ("+config.EnvAdminKey+" or admin.key_file)")
 	flags.StringVar(&f.policy, "policy", d.Policy, "`NAME` of a type of policy, or of one in the file; TYPE:KEY=VALUE,… gives it parameters. `warmpath config sample` lists them")
 	flags.StringVar(&f.file, "config", "", "`FILE` with all other settings; see `warmpath config sample`")
-	flags.StringArrayVar(&f.workers, "worker", nil, "`URL` of an engine, with what it cannot tell: URL[,events=ENDPOINT][,replay=ENDPOINT][,topic=TEXT][,model=NAME][,label.NAME=VALUE]; repeatable")
+	flags.StringArrayVar(&f.workers, "worker", nil, "`URL` of an engine, with what it cannot tell: URL[,events=ENDPOINT][,replay=ENDPOINT][,topic=TEXT][,model=NAME][,ranks=N][,label.NAME=VALUE]; repeatable")
 	flags.StringArrayVar(&f.modelPaths, "model-path", nil, "`[NAME=]DIR` with a model's tokenizer and chat template, or hub:ORG/NAME with --allow-hub: its token ids are made here; repeatable")
 	flags.BoolVar(&f.allowHub, "allow-hub", false, "download the files of hub:ORG/NAME models; "+config.EnvHubToken+" and "+config.EnvHubEndpoint+" count")
 	flags.StringVar(&f.logLevel, "log-level", d.Telemetry.LogLevel, "`LEVEL`: debug, info, warn, error")

@@ -45,7 +45,8 @@ type Config struct {
 	Shadow       string  `yaml:"shadow"`
 	ShadowSample float64 `yaml:"shadow_sample"`
 	// Workers are the engines. A URL is enough where the engine tells its event endpoints; else events and replay say
-	// them, "*" standing for the worker's host. A reload can change them. A reload refuses a file without the key
+	// them, "*" standing for the worker's host. Of a worker's data-parallel ranks the first 8 get requests; ranks says
+	// another number, up to 256. A reload can change them. A reload refuses a file without the key
 	// workers, as the file may be cut short; an empty list removes all workers.
 	Workers []discovery.Target `yaml:"workers"`
 	// Admin is the second listener: metrics, workers, decisions, explain, reload.

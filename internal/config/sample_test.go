@@ -94,6 +94,7 @@ const example = `  # - url: http://gpu-1:8000
   #   events: tcp://*:5557
   #   replay: tcp://*:5657
   #   model: my-model
+  #   ranks: 16
 `
 
 func (g *generator) object(v reflect.Value, depth int) {

@@ -53,6 +53,7 @@ type probe struct {
 }
 
 func (p *probe) run(ctx context.Context) error {
+	p.Facts.DeclaredRanks = p.target.Ranks
 	owner, err := p.models(ctx)
 	if err != nil {
 		return err
@@ -208,21 +209,22 @@ func (p *probe) told() {
 	}
 }
 
-// boundRanks uses no more ranks than a worker can have, and says so.
+// boundRanks follows no ranks but those that are used, and says so.
 func (p *probe) boundRanks() {
 	f := &p.Facts
 	f.Ranks = max(f.Ranks, 1)
-	if f.Ranks <= fleet.MaxRanks {
+	used := f.UsedRanks()
+	if f.Ranks == used {
 		return
 	}
-	p.note("the worker numbers %d data-parallel ranks: the first %d are used", f.Ranks, fleet.MaxRanks)
-	f.Ranks = fleet.MaxRanks
-	f.Events = slices.DeleteFunc(f.Events, func(e fleet.EventSource) bool { return e.Rank >= f.FirstRank+f.Ranks })
+	p.note("the worker numbers %d data-parallel ranks: the first %d get requests; its setting ranks says how many, at most %d",
+		f.Ranks, used, fleet.MaxRanks)
+	f.Events = slices.DeleteFunc(f.Events, func(e fleet.EventSource) bool { return e.Rank >= f.FirstRank+used })
 }
 
-// addRanks adds one event source for each rank: ports count up from the base endpoints.
+// addRanks adds one event source for each rank that is used: ports count up from the base endpoints.
 func (p *probe) addRanks(events, replay, topic string) {
-	for i := range max(p.Facts.Ranks, 1) {
+	for i := range p.Facts.UsedRanks() {
 		s := fleet.EventSource{Rank: p.Facts.FirstRank + i, Topic: topic}
 		if s.Endpoint = p.resolve("events", events, i); s.Endpoint == "" {
 			return

@@ -288,6 +288,10 @@ func TestTargetsAreRead(t *testing.T) {
 		{in: "http://[fd00::1]:8000,events=tcp://[fd00::1]:5557,replay=none,topic=t,model=org/m", want: Target{URL: "http://[fd00::1]:8000", Events: "tcp://[fd00::1]:5557", Replay: None, Topic: "t", Model: "org/m"}},
 		{in: "http://a,label.zone=b,label.node=n7", want: Target{URL: "http://a", Labels: map[string]string{"zone": "b", "node": "n7"}}},
 		{in: "http://a,label.=b", err: "label.NAME"},
+		{in: "http://a,ranks=16", want: Target{URL: "http://a", Ranks: 16}},
+		{in: "http://a,ranks=0", err: "within 1..256"},
+		{in: "http://a,ranks=s3cret", err: "within 1..256"},
+		{in: "http://a,ranks=257", err: "257 is outside 1..256"},
 		{in: "http://a,events=ipc:///tmp/x", want: Target{URL: "http://a", Events: "ipc:///tmp/x"}},
 		{in: "a:8000", err: "http://"},
 		{in: "http://", err: "names no host"},
@@ -329,7 +333,7 @@ func TestAWorkerOfTooManyRanksIsFollowedInPart(t *testing.T) {
 	const numbered = 4000
 	sources := map[string]any{}
 	for i := range numbered {
-		sources[strconv.Itoa(i)] = map[string]any{"publisher": "zmq", "endpoint": fmt.Sprintf("tcp://*:%d", 5557+i)}
+		sources[strconv.Itoa(32+i)] = map[string]any{"publisher": "zmq", "endpoint": fmt.Sprintf("tcp://*:%d", 5557+i)}
 	}
 	list, err := json.Marshal(sources)
 	if err != nil {
@@ -344,15 +348,23 @@ func TestAWorkerOfTooManyRanksIsFollowedInPart(t *testing.T) {
 			worker.ServeHTTP(w, r)
 			return w.Result(), nil
 		})
-		r, err := Probe(t.Context(), &http.Client{Transport: transport}, Target{URL: "http://w"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if r.Facts.Ranks != fleet.MaxRanks || len(r.Facts.Events) != fleet.MaxRanks {
-			t.Errorf("%s: %d ranks, %d event sources, want %d", name, r.Facts.Ranks, len(r.Facts.Events), fleet.MaxRanks)
-		}
-		if notes := strings.Join(r.Notes, "\n"); !strings.Contains(notes, "the worker numbers 4000 data-parallel ranks: the first 256 are used") {
-			t.Errorf("%s: notes %s", name, notes)
+		for _, declared := range []int{0, 16, fleet.MaxRanks} {
+			want := max(declared, fleet.DefaultRanks)
+			r, err := Probe(t.Context(), &http.Client{Transport: transport}, Target{URL: "http://w", Ranks: declared})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := &r.Facts
+			if f.UsedRanks() != want || len(f.Events) != want {
+				t.Errorf("%s: %d ranks, %d event sources, want %d", name, f.UsedRanks(), len(f.Events), want)
+			}
+			if first := map[string]int{"vLLM": 32}[name]; f.Events[0].Rank != first || f.Events[want-1].Rank != first+want-1 {
+				t.Errorf("%s: ranks %d to %d are followed", name, f.Events[0].Rank, f.Events[want-1].Rank)
+			}
+			note := fmt.Sprintf("the worker numbers 4000 data-parallel ranks: the first %d get requests", want)
+			if notes := strings.Join(r.Notes, "\n"); strings.Count(notes, note) != 1 {
+				t.Errorf("%s: notes %s", name, notes)
+			}
 		}
 	}
 }

@@ -331,7 +331,7 @@ func (w *worker) describe(f fleet.Facts) {
 		models = append(models, m.ID)
 	}
 	w.log.Info("worker found", "worker", w.target.URL, "engine", f.Engine.String(), "version", f.Version, "models", models,
-		"block_size", f.BlockSize, "blocks_per_rank", f.BlocksPerRank, "ranks", max(f.Ranks, 1), "events", events)
+		"block_size", f.BlockSize, "blocks_per_rank", f.BlocksPerRank, "ranks", f.UsedRanks(), "events", events)
 }
 
 // report tells the fleet how the check ended, and the log when that changed.

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/zmtp"
 )
 
@@ -22,13 +23,14 @@ type Target struct {
 	Replay string `yaml:"replay,omitempty"`  // the same for the replay socket
 	Topic  string `yaml:"topic,omitempty"`   // prefix to subscribe to; "" asks the worker
 	Model  string `yaml:"model,omitempty"`   // the base model's name; "" asks the worker
+	Ranks  int    `yaml:"ranks,omitempty"`   // how many data-parallel ranks are used, the first ones; 0 is fleet.DefaultRanks
 	APIKey string `yaml:"api_key,omitempty"` // sent as a bearer token with every probe; "" sends none
 
 	Labels map[string]string `yaml:"labels,omitempty"` // what policies may ask of it: node and zone for the locality filter
 }
 
-// ParseTarget reads URL[,events=ENDPOINT][,replay=ENDPOINT][,topic=TOPIC][,model=NAME][,label.NAME=VALUE …]. Its errors
-// quote the URL without user and password, and no option's value.
+// ParseTarget reads URL[,events=ENDPOINT][,replay=ENDPOINT][,topic=TOPIC][,model=NAME][,ranks=N][,label.NAME=VALUE …]. Its
+// errors quote the URL without user and password, and no option's value.
 func ParseTarget(s string) (Target, error) {
 	base, rest, more := strings.Cut(s, ",")
 	t := Target{URL: base}
@@ -51,12 +53,18 @@ func ParseTarget(s string) (Target, error) {
 			t.Topic = value
 		case "model":
 			t.Model = value
+		case "ranks":
+			n, err := strconv.Atoi(value)
+			if err != nil || n < 1 {
+				return t, fmt.Errorf("parse worker %q: ranks is not a number within 1..%d", shown(base), fleet.MaxRanks)
+			}
+			t.Ranks = n
 		case "api_key":
 			return t, fmt.Errorf("parse worker %q: api_key belongs into the file (workers: [{url: …, api_key: …}]), as others can see command lines", shown(base))
 		default:
 			label, ok := strings.CutPrefix(name, "label.")
 			if !ok || label == "" {
-				return t, fmt.Errorf("parse worker %q: option %q is none of events, replay, topic, model, label.NAME", shown(base), name)
+				return t, fmt.Errorf("parse worker %q: option %q is none of events, replay, topic, model, ranks, label.NAME", shown(base), name)
 			}
 			if t.Labels == nil {
 				t.Labels = map[string]string{}
@@ -89,7 +97,7 @@ func shown(text string) string {
 // Equal reports whether both say the same of the same worker.
 func (t Target) Equal(o Target) bool {
 	return t.URL == o.URL && t.Events == o.Events && t.Replay == o.Replay && t.Topic == o.Topic && t.Model == o.Model && t.APIKey == o.APIKey &&
-		maps.Equal(t.Labels, o.Labels)
+		t.Ranks == o.Ranks && maps.Equal(t.Labels, o.Labels)
 }
 
 // Validate reports all that is wrong with the target.
@@ -133,6 +141,9 @@ func (t Target) normalize() (Target, error) {
 		if _, err := parseEndpoint(e.endpoint); err != nil {
 			errs = append(errs, fmt.Errorf("%s endpoint: %w", e.name, err))
 		}
+	}
+	if t.Ranks < 0 || t.Ranks > fleet.MaxRanks {
+		errs = append(errs, fmt.Errorf("ranks: %d is outside 1..%d", t.Ranks, fleet.MaxRanks))
 	}
 	return t, errors.Join(errs...)
 }

@@ -113,8 +113,8 @@ func (b *bound) adopt(payload []byte) bool {
 		return false
 	}
 	h, ok := w.Rank(batch.Rank)
-	if !batch.HasRank || len(w.Holders) == 1 {
-		h, ok = w.Holders[0], len(w.Holders) == 1
+	if single := w.Facts.Ranks == 1; !batch.HasRank || single {
+		h, ok = w.Holders[0], single
 	}
 	if !ok || m.router.Generation(h) == 0 {
 		return false

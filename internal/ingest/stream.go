@@ -26,7 +26,7 @@ type stream struct {
 	worker fleet.WorkerID
 	url    string
 	rank   int
-	ranks  int // of the worker
+	ranks  int // of the worker, used or not
 	engine fleet.Engine
 	source zmq.Source
 	model  string         // as the topic of a bound stream names it; "" is the worker's base model

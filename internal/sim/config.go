@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/engine"
 	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/internal/report"
@@ -71,6 +72,13 @@ type Group struct {
 	OnEvict   bool    // blocks go to the CPU tier when they are evicted instead of when they are stored
 	Speed     float64 // factor on the profile's speed; 0 is 1
 	Ranks     int     // data-parallel ranks of a worker, each with an engine of its own; 0 is 1
+	Declared  int     // how many of them an operator lets routers use; 0: fleet.DefaultRanks
+}
+
+// used returns how many ranks of a worker get requests.
+func (g *Group) used() int {
+	facts := fleet.Facts{Ranks: g.Ranks, DeclaredRanks: g.Declared}
+	return facts.UsedRanks()
 }
 
 // Fault is a worker that dies and comes back with an empty cache.
@@ -178,7 +186,7 @@ func (c *Config) validate() error {
 		check(g.Count >= 1, "a group has %d workers", g.Count)
 		check(g.Speed >= 1e-3 && g.Speed <= 1e3, "speed %v is not within 0.001..1000", g.Speed)
 		check(g.BlockSize < 1 || g.KVTokens/g.BlockSize >= 1, "a cache of %d tokens holds no block of %d", g.KVTokens, g.BlockSize)
-		workers += g.Count * g.Ranks
+		workers += g.Count * g.used()
 	}
 	check(workers >= 1 && workers <= maxWorkers, "%d workers are not within 1..%d", workers, maxWorkers)
 	for _, f := range c.Faults {

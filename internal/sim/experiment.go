@@ -250,7 +250,7 @@ func (x *Experiment) groups(w *workload.Workload, files Files, p *engine.Profile
 		}
 		return Group{
 			Count: count, Profile: p, BlockSize: x.grain(w, &p, kv), KVTokens: kv, CPUTokens: x.CPUTokens, OnEvict: x.OnEvict,
-			Speed: speed, Ranks: x.Ranks,
+			Speed: speed, Ranks: x.Ranks, Declared: x.Ranks,
 		}
 	}
 	if len(x.Fleet) == 0 {

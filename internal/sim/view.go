@@ -73,8 +73,8 @@ func (w *world) fill(p *pool, groups []Group) error {
 func (w *world) addWorker(p *pool, g *Group) error {
 	n := len(p.workers)
 	url := fmt.Sprintf("http://%s-%d", p.name, n+1)
-	wk := worker{url: url, first: len(w.ranks), ranks: g.Ranks}
-	for i := range g.Ranks {
+	wk := worker{url: url, first: len(w.ranks), ranks: g.used()}
+	for i := range g.used() {
 		e, err := engine.New(w.engineConfig(g))
 		if err != nil {
 			return err
@@ -94,7 +94,7 @@ func (w *world) addWorker(p *pool, g *Group) error {
 	p.workers = append(p.workers, wk)
 	for _, v := range p.views {
 		v.put(w, url, g)
-		for i := range g.Ranks {
+		for i := range g.used() {
 			v.fleet.SetTrust(w.ranks[wk.first+i].holder, fleet.TrustExact, "simulated events")
 		}
 	}
@@ -104,7 +104,7 @@ func (w *world) addWorker(p *pool, g *Group) error {
 // put announces a worker to the view's fleet, as a probe would.
 func (v *view) put(w *world, url string, g *Group) fleet.WorkerID {
 	return v.fleet.Put(url, fleet.Facts{
-		Engine: fleet.EngineVLLM, BlockSize: g.BlockSize, BlocksPerRank: g.KVTokens / g.BlockSize, Ranks: g.Ranks,
+		Engine: fleet.EngineVLLM, BlockSize: g.BlockSize, BlocksPerRank: g.KVTokens / g.BlockSize, Ranks: g.Ranks, DeclaredRanks: g.Declared,
 		Models: w.models(g), ReportsCachedTokens: true,
 	})
 }
