@@ -24,7 +24,8 @@ type scout struct {
 	places [watched]atomic.Uint32 // holder + 1; 0 is none
 }
 
-// scout returns the scout of a model name, made on first use.
+// scout returns the scout of a model name, made on first use. It stays for good: names that workers ever served bound
+// their number.
 func (r *Router) scout(model string) *scout {
 	if s := (*r.scouts.Load())[model]; s != nil {
 		return s

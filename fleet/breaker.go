@@ -11,7 +11,8 @@ const (
 	OutcomeUnknown Outcome = iota
 	// OutcomeServed: the worker did its part. An answer that refuses the request (4xx) counts: the worker is alive.
 	OutcomeServed
-	// OutcomeFailed: the worker is certainly at fault: it could not be reached, or other workers served what it did not.
+	// OutcomeFailed: the worker is certainly at fault: it could not be reached, or another worker served the same
+	// request.
 	OutcomeFailed
 )
 

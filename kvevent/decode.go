@@ -23,9 +23,9 @@ type rest struct {
 	events  int
 }
 
-// A batch is full with so many events, skipped ones included, hashes, tokens or features: further events of the payload
-// wait for [Decoder.Next]. What engines send in a step stays below, except when a very long prompt evicts block by
-// block: a million tokens are 62,500 removals.
+// A batch is full when one of these counts is reached; skipped events count. [Decoder.Next] reads the remaining events.
+// What engines send in a step stays below, except when a very long prompt evicts block by block: a million tokens are
+// 62,500 removals.
 const (
 	fullEvents   = 1 << 12 // 1.2 MiB
 	fullHashes   = 1 << 16 // 512 KiB

@@ -75,9 +75,9 @@
 // when the index is empty at the limit. The leftovers of a forgotten holder in a large index are removed in steps, by
 // the announcements that follow, and at the limit before any held block.
 //
-// An announcement that does not fit in an empty index is refused before anything is evicted, and at the limit one
-// that needs more than a quarter of the budget and than its holder's fair share. That share is the budget divided by
-// the number of workers, divided by the known holders of its worker. Evictions take from holders that exceed their
+// An announcement that does not fit in an empty index is refused before anything is evicted. At the limit, an
+// announcement is also refused if it needs more than a quarter of the budget and more than its holder's fair share.
+// That share is the budget divided by the number of workers, divided by the known holders of its worker. Evictions take from holders that exceed their
 // shares: the least recently used blocks first, deepest before their parents. A block goes only if all its holders
 // exceed their shares. Blocks of a holder below its share go only to make room for another such holder. A holder
 // above its share is refused when it has nothing of its own left to evict. A strand is as recent as its most recent

@@ -137,7 +137,7 @@ func TestAHolderWithBlocksKnownByTheirHashesAloneIsNotExact(t *testing.T) {
 	r.trust(s.holder, fleet.TrustExact, "complete")
 	s.Message(2, wire(t, "vllm-0.32.0", batch(below)))
 	s.look(time.Now())
-	r.trust(s.holder, fleet.TrustDegraded, "by their hashes alone")
+	r.trust(s.holder, fleet.TrustDegraded, "known by hash only")
 	s.Message(3, wire(t, "vllm-0.32.0", batch(stored(1, 0, 64, 16))))
 	s.look(time.Now())
 	r.trust(s.holder, fleet.TrustExact, "complete")

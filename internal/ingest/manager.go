@@ -132,8 +132,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// stuck is how long one stream may make no progress while others do. It waits its turn at the index, or for one large
-// operation: that is no stall of the router. Nothing that is slow takes longer.
+// stuck is how long one stream may make no progress while others do. It may wait for its turn at the
+// index, or for one large operation. Both take less than 20 s; longer is a stall.
 const stuck = 20 * time.Second
 
 // Oldest returns for how long the application of events has made no progress at now, and the holder that waits; 0 when

@@ -63,7 +63,8 @@ type state struct {
 	missing  string // what is missing when it is not
 	broken   bool   // by a message that cannot be read: that the stream is whole does not help
 	reset    bool   // it is whole since a reset of the accelerator's cache, and what was missing before is not known
-	behind   bool   // messages are missing or may be, and later ones are kept back: what they remove still counts as cached
+	// behind: messages are missing, or may be. Later messages wait, so blocks that they remove still count as cached.
+	behind bool
 
 	unnumbered bool   // messages carry no sequence numbers
 	hybrid     string // the kind of group that makes a prefix worth less than its blocks; "" is none

@@ -120,7 +120,7 @@ func (s *stream) askIndex(now time.Time) (changed bool) {
 	case !known:
 	case st.Whole && st.Waiting > 0 && s.offloads:
 		// Without offloading only chains wait that begin with a hidden key: see claimable.
-		lost = "copies below the accelerator are known by their hashes alone: the blocks that they copy went before"
+		lost = "offloaded blocks are known by hash only: the index dropped the blocks they copy"
 	case !st.Whole:
 		var evicted int64
 		for _, n := range st.Evicted {

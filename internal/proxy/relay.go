@@ -329,7 +329,7 @@ func (x *exchange) holdBack(body []byte) bool {
 }
 
 // overflows judges an answer in one piece that is larger than what is held, by its beginning. It keeps back a refusal, and
-// what has not begun as an answer: engines tell the list of choices before anything that is long.
+// what has not begun as an answer: engines send the list of choices before any long field.
 func (x *exchange) overflows(body []byte) bool {
 	switch {
 	case !x.gather || x.res.FirstByte || x.a.Plain:

@@ -49,9 +49,9 @@ type Unnumbered interface {
 // CatchUp is an optional ability of a [Handler].
 type CatchUp interface {
 	// Behind says whether messages of the engine are missing at the moment, or may be: on a new connection, and from
-	// the moment a gap is seen. Until then the messages handed over were all there were. While the stream is behind,
-	// later messages are kept back, and blocks that they remove still count as cached. Behind(false) and Complete end
-	// it.
+	// the moment a gap is seen. Before that, every message published so far had been handed over. While the stream is
+	// behind, later messages are kept back, and blocks that they remove still count as cached. Behind(false) and
+	// Complete end it.
 	Behind(behind bool)
 }
 
