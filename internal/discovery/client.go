@@ -124,8 +124,8 @@ func (a asker) ask(ctx context.Context, method, path string, in any, limit int64
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		quoted, _ := io.ReadAll(io.LimitReader(resp.Body, maxQuoted))
-		said := withoutKey(string(quoted), a.target.APIKey)
+		quoted, err := io.ReadAll(io.LimitReader(resp.Body, maxQuoted))
+		said := withoutKey(string(quoted), a.target.APIKey, err != nil || len(quoted) == maxQuoted)
 		said = strings.Join(strings.Fields(strings.ToValidUTF8(said, "?")), " ")
 		return &statusError{question, resp.StatusCode, said, a.target.APIKey != ""}
 	}
@@ -174,16 +174,16 @@ func decodeInto(out any) func(io.Reader) error {
 	}
 }
 
-// withoutKey returns the beginning of what a worker said without the worker's key, which it may repeat. At the end of
-// text the key may be cut off.
-func withoutKey(text, key string) string {
+// withoutKey returns the beginning of what a worker said without the worker's key, which it may repeat. If text was cut
+// off, its end may be the beginning of the key.
+func withoutKey(text, key string, cut bool) string {
 	const blanked = "[redacted]"
 	if key == "" {
 		return text
 	}
 	text = strings.ReplaceAll(text, key, blanked)
-	for n := len(key) - 1; n > 0; n-- {
-		if rest, cut := strings.CutSuffix(text, key[:n]); cut {
+	for n := len(key) - 1; cut && n > 0; n-- {
+		if rest, found := strings.CutSuffix(text, key[:n]); found {
 			return rest + blanked
 		}
 	}

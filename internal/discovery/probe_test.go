@@ -412,6 +412,19 @@ func TestAWorkersErrorDoesNotShowItsKey(t *testing.T) {
 	}
 }
 
+func TestAWorkersErrorKeepsItsEnd(t *testing.T) {
+	transport := roundTrip(func(*http.Request) (*http.Response, error) {
+		w := httptest.NewRecorder()
+		w.WriteHeader(http.StatusInternalServerError)
+		fmt.Fprint(w, "the model is not loaded")
+		return w.Result(), nil
+	})
+	_, err := Probe(context.Background(), &http.Client{Transport: transport}, Target{URL: "http://w", APIKey: "dragon"})
+	if err == nil || !strings.Contains(err.Error(), "the model is not loaded") {
+		t.Fatalf("%v", err)
+	}
+}
+
 func FuzzProbeTakesAnyAnswer(f *testing.F) {
 	f.Add(vllmModels, vllmSources, vllmMetrics, `{"version":"0.32.0"}`, sglang0523()["GET /server_info"])
 	f.Add(`{"data":[{"id":"a","owned_by":"sglang"}]}`, `{"a":{},"-1":null}`, "vllm:cache_config_info{engine=\"0\",block_size=\"-1", `[]`, `{"page_size":-5,"dp_size":99999999,"kv_events":{"endpoint_port_base":-1}}`)
