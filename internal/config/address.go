@@ -67,7 +67,7 @@ func (a address) is(host string, port int) bool {
 }
 
 func wildcard(host string) bool {
-	return host == "" || host == "*" || host == "0.0.0.0" || host == "::"
+	return host == "" || zmtp.Endpoint{Host: host}.Wildcard()
 }
 
 // listenAddress reads host:port; port 0 is any that is free.
