@@ -121,9 +121,9 @@ func (r *Record) String() string {
 }
 
 // Decision is where one request goes, and the load it puts there. It belongs to the caller of Route. [Decision.Done]
-// must be called when the request has ended, however it ended; [Decision.Recycle] may be called after that, when nothing
-// refers to the decision or its candidates any more, and saves an allocation for the next one. What is to be kept
-// longer is cloned before.
+// must be called when the request has ended, however it ended; [Decision.Recycle] may be called after that, when
+// nothing refers to the decision or its candidates any more, and saves an allocation for the next one. What is to be
+// kept longer is cloned before.
 //
 // FirstToken, Tokens and Done may be called from any goroutine, any number of times.
 type Decision struct {
@@ -160,8 +160,8 @@ func (d *Decision) UncachedTokens() int {
 	return least
 }
 
-// Sent notes that the request has been written to the worker: from now on its prompt is expected in that cache. It is for
-// requests with TellsSent, and may be called again, from the goroutine that owns the decision.
+// Sent notes that the request has been written to the worker: from now on its prompt is expected in that cache. It is
+// for requests with TellsSent, and may be called again, from the goroutine that owns the decision.
 func (d *Decision) Sent() { d.router.speculate(d) }
 
 // FirstToken notes that the first token of the answer came at now, in Unix nanoseconds: the prompt is computed, and its
@@ -172,8 +172,8 @@ func (d *Decision) FirstToken(now int64) {
 	}
 }
 
-// Tokens notes that the answer has n tokens at now, in Unix nanoseconds. Call it as the answer grows, after FirstToken, for every
-// piece or every few: it tells how much is resident, how long a step takes, and that the request is alive.
+// Tokens notes that the answer has n tokens at now, in Unix nanoseconds. Call it as the answer grows, after FirstToken,
+// for every piece or every few: it tells how much is resident, how long a step takes, and that the request is alive.
 func (d *Decision) Tokens(n int, now int64) { d.reservation.Tokens(n, now) }
 
 // TimeToFirstToken returns how long after the decision the first token came; ok is false when it has not come.

@@ -93,8 +93,8 @@ func (d *Decision) begin(holders int) {
 	}
 }
 
-// clearCandidates leaves no candidate, and none of their fields in the memory of the next: they refer to workers that may be
-// gone.
+// clearCandidates leaves no candidate, and none of their fields in the memory of the next: they refer to workers that
+// may be gone.
 func (d *Decision) clearCandidates() {
 	clear(d.Candidates)
 	d.Candidates = d.Candidates[:0]
@@ -145,8 +145,8 @@ func lighter(a, b *policy.Candidate) bool {
 	return a.Load.Processed < b.Load.Processed
 }
 
-// addLongest adds the holders of the longest matches. Where more have the same than there is room for, the request's random
-// number says with which of them to begin.
+// addLongest adds the holders of the longest matches. Where more have the same than there is room for, the request's
+// random number says with which of them to begin.
 func (d *Decision) addLongest(snap *fleet.Snapshot, pool *fleet.Pool) {
 	var longest [mostMatches]int // indexes of matches, a heap: the shortest first
 	n := 0

@@ -193,8 +193,8 @@ func (r *Router) match(d *Decision, req *Request, snap *fleet.Snapshot, pool *fl
 	}
 	d.BlockSize = x.hasher.Size()
 
-	// An engine computes at least the last token of a prompt, and uses whole blocks of its own. A hybrid model's match is
-	// not a prefix of a longer one: so the limit is applied before matching where all engines have the same block.
+	// An engine computes at least the last token of a prompt, and uses whole blocks of its own. A hybrid model's match
+	// is not a prefix of a longer one: so the limit is applied before matching where all engines have the same block.
 	usable := d.PromptTokens - 1
 	if pool.BlockSize > 0 {
 		usable -= usable % pool.BlockSize
@@ -244,7 +244,8 @@ func (d *Decision) noteMatches(pool *fleet.Pool, first int) {
 	}
 }
 
-// noteActive notes with the candidates that match what requests under way there hold of the prompt, for policies that ask.
+// noteActive notes with the candidates that match what requests under way there hold of the prompt, for policies that
+// ask.
 func (d *Decision) noteActive(snap *fleet.Snapshot) {
 	if !d.policy.NeedsActive() || len(d.keys) == 0 {
 		return

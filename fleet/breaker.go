@@ -29,8 +29,8 @@ func (o Outcome) String() string {
 // BreakerConfig tunes passive health. A zero field means its default.
 type BreakerConfig struct {
 	// Failures in a row that make a holder unavailable: connections that failed. Other failures are compared with other
-	// workers' answers first. Default 3: one is an accident and two happen when a client's request is retried; more would
-	// send too many requests into a dead engine between two active checks.
+	// workers' answers first. Default 3: one is an accident and two happen when a client's request is retried; more
+	// would send too many requests into a dead engine between two active checks.
 	Failures int `yaml:"failures"`
 	// Delay until the first trial. Default 2 s, less than the interval of active checks, so that a hiccup costs little.
 	// It doubles with every failed trial up to MaxDelay.

@@ -13,7 +13,8 @@ type Config struct {
 	Breaker BreakerConfig
 	// Timing is what holders are assumed to take before it is measured. Default: DefaultTiming.
 	Timing Timing
-	// Expiry is how long a request may give no sign of life before [Fleet.Expire] takes it for lost. Default: DefaultExpiry.
+	// Expiry is how long a request may give no sign of life before [Fleet.Expire] takes it for lost. Default:
+	// DefaultExpiry.
 	Expiry time.Duration
 }
 

@@ -77,13 +77,14 @@
 //
 // An announcement that does not fit in an empty index is refused before anything is evicted. At the limit, an
 // announcement is also refused if it needs more than a quarter of the budget and more than its holder's fair share.
-// That share is the budget divided by the number of workers, divided by the known holders of its worker. Evictions take from holders that exceed their
-// shares: the least recently used blocks first, deepest before their parents. A block goes only if all its holders
-// exceed their shares. Blocks of a holder below its share go only to make room for another such holder. A holder
-// above its share is refused when it has nothing of its own left to evict. A strand is as recent as its most recent
-// descendant. When there is room for little more than the longest stretch, in an index of 8 MiB and more, each stored
-// stretch first shortens some of the least recently used strands, from their ends and only strands without
-// descendants. If that is not enough, evictions look at the whole index, and each takes more than the one before.
+// That share is the budget divided by the number of workers, divided by the known holders of its worker. Evictions take
+// from holders that exceed their shares: the least recently used blocks first, deepest before their parents. A block
+// goes only if all its holders exceed their shares. Blocks of a holder below its share go only to make room for another
+// such holder. A holder above its share is refused when it has nothing of its own left to evict. A strand is as recent
+// as its most recent descendant. When there is room for little more than the longest stretch, in an index of 8 MiB and
+// more, each stored stretch first shortens some of the least recently used strands, from their ends and only strands
+// without descendants. If that is not enough, evictions look at the whole index, and each takes more than the one
+// before.
 //
 // # Bounds
 //

@@ -20,7 +20,8 @@ const (
 	ReachAny
 )
 
-// reachOf returns the reach that follows from what p is made of. A chooser that does not look at matches may mean any holder.
+// reachOf returns the reach that follows from what p is made of. A chooser that does not look at matches may mean any
+// holder.
 func (p *Policy) reachOf(s *Spec) Reach {
 	switch {
 	case s.Everyone, slices.Contains(s.Filters, "locality") && s.Locality != (Locality{}), p.chooser != nil && !s.NeedsMatches && p.nominator == nil:

@@ -22,9 +22,9 @@ type Usage struct {
 	Seen bool
 }
 
-// Watcher reads a response as it passes, split anywhere, and remembers what it says about itself. It allocates nothing and
-// its memory does not grow with the response. It is an observer: a response that is not JSON is not an error, it only tells
-// nothing. Call Reset before the first response. Not safe for concurrent use.
+// Watcher reads a response as it passes, split anywhere, and remembers what it says about itself. It allocates nothing
+// and its memory does not grow with the response. It is an observer: a response that is not JSON is not an error, it
+// only tells nothing. Call Reset before the first response. Not safe for concurrent use.
 type Watcher struct {
 	format Format
 	json   document
@@ -45,10 +45,10 @@ func (w *Watcher) Reset(d Dialect, f Format) {
 	w.plain.prefixLen, w.plain.suffixLen = 0, 0
 }
 
-// Feed reads the next piece of the response. For an event stream it returns the offset in chunk behind the last event that
-// is whole: what comes behind is the beginning of an event, which may never become whole. It stops behind an event that
-// tells an error: Failed is true then, whole is the offset behind that event, and what follows has not been read. For JSON it
-// always returns len(chunk).
+// Feed reads the next piece of the response. For an event stream it returns the offset in chunk behind the last event
+// that is whole: what comes behind is the beginning of an event, which may never become whole. It stops behind an event
+// that tells an error: Failed is true then, whole is the offset behind that event, and what follows has not been read.
+// For JSON it always returns len(chunk).
 func (w *Watcher) Feed(chunk []byte) (whole int) {
 	if w.format == JSON {
 		w.json.feed(chunk, 0)
@@ -70,12 +70,12 @@ func (w *Watcher) End() {
 // role alone.
 func (w *Watcher) FirstToken() bool { return w.json.token }
 
-// Tokens returns how many tokens of the answer have passed: what the usage says, else one for each event that brought a part of
-// the answer, which engines send at every step. Of an answer that is not streamed it is known at the end only.
+// Tokens returns how many tokens of the answer have passed: what the usage says, else one for each event that brought a
+// part of the answer, which engines send at every step. Of an answer that is not streamed it is known at the end only.
 func (w *Watcher) Tokens() int { return max(w.pieces, w.json.usage.Completion) }
 
-// Finished reports whether the generation came to its end: every choice that was seen has had its finish_reason, and there
-// was at least one. A choice that never began cannot be missed: engines differ in whether they honour n.
+// Finished reports whether the generation came to its end: every choice that was seen has had its finish_reason, and
+// there was at least one. A choice that never began cannot be missed: engines differ in whether they honour n.
 func (w *Watcher) Finished() bool { return w.json.choices.finished() }
 
 // Failed reports whether the response carried an error, in an event that is whole or as its body.
@@ -86,8 +86,8 @@ func (w *Watcher) Failed() bool {
 	return w.failed
 }
 
-// ErrorText returns the beginning of the error's message, still escaped as in JSON, for a log. It is empty when there was
-// no error or no message.
+// ErrorText returns the beginning of the error's message, still escaped as in JSON, for a log. It is empty when there
+// was no error or no message.
 func (w *Watcher) ErrorText() string { return string(w.json.message[:w.json.messageLen]) }
 
 // ErrorCode returns the error's code where it is a number, else 0. Engines put there the status that they would have
@@ -113,11 +113,10 @@ func (w *Watcher) Model() []byte { return w.json.model[:w.json.modelLen] }
 // Done reports whether [DONE] was seen.
 func (w *Watcher) Done() bool { return w.lines.done }
 
-// Complete reports whether all that was fed is a whole, successful generation: finished, for no reason of the engine's own
-// (abort, error), without an error, and in one piece (for JSON: the document is closed, and every choice has a message or
-// a text). A clean end or [DONE] alone prove
-// nothing: a vLLM whose engine died sends an error event, then [DONE], and ends cleanly
-// (../shared/facts/stream_survival.md §1).
+// Complete reports whether all that was fed is a whole, successful generation: finished, for no reason of the engine's
+// own (abort, error), without an error, and in one piece (for JSON: the document is closed, and every choice has a
+// message or a text). A clean end or [DONE] alone prove nothing: a vLLM whose engine died sends an error event, then
+// [DONE], and ends cleanly (../shared/facts/stream_survival.md §1).
 func (w *Watcher) Complete() bool {
 	if !w.Finished() || w.json.failed || w.json.aborted {
 		return false

@@ -33,15 +33,16 @@ type Parts struct {
 	Bodies    *proxy.Bodies
 	Telemetry *telemetry.Telemetry
 	Log       *slog.Logger
-	// Queue says whether requests wait for a worker (see UseQueue), and MaxRequests from how many of ours a holder is saturated; 0 is no limit.
+	// Queue says whether requests wait for a worker (see UseQueue), and MaxRequests from how many of ours a holder is
+	// saturated; 0 is no limit.
 	Queue       queue.Config
 	MaxRequests int
 	// Connections bounds the connections of clients.
 	Connections ConnectionLimit
 	// ShadowSample is the share of the requests that the router's shadow policy is asked about, 0 to 1.
 	ShadowSample float64
-	// Scoped is told of each request that is kept apart by a cache salt or an extra key, before it is sent: engines whose
-	// events do not tell such keys must not be believed where they matter.
+	// Scoped is told of each request that is kept apart by a cache salt or an extra key, before it is sent: engines
+	// whose events do not tell such keys must not be believed where they matter.
 	Scoped func(h fleet.Holder, salt, extra string)
 	// Stalled returns the reason of a stall, "" when there is none; nil: stalls are not watched.
 	Stalled func() string
@@ -49,8 +50,8 @@ type Parts struct {
 	External map[string]Ask
 }
 
-// Ask asks others about a prompt, before a policy decides that wants to know. It is part of the request's time and must bound
-// itself.
+// Ask asks others about a prompt, before a policy decides that wants to know. It is part of the request's time and must
+// bound itself.
 type Ask func(ctx context.Context, prompt []block.Token) []policy.External
 
 // Gateway is the HTTP front. It is an http.Handler, safe for concurrent use.
@@ -83,8 +84,8 @@ func New(cfg Config, parts Parts) *Gateway {
 	return g
 }
 
-// Drain makes /readiness answer 503 and sends away the requests that wait for a worker; the others are still served. Serve calls
-// it when its context ends.
+// Drain makes /readiness answer 503 and sends away the requests that wait for a worker; the others are still served.
+// Serve calls it when its context ends.
 func (g *Gateway) Drain() {
 	g.draining.Store(true)
 	g.waiting.flush()
@@ -172,9 +173,10 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	}()
 	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
-		// A request may come with chunks and a length. net/http goes by the chunks and drops the length without telling; whoever
-		// stands before us may go by the length, and take what follows the chunks for its body. The connection has to end then
-		// [RFC 9112 §6.1], and as the two cannot be told apart any more it ends after every body in chunks.
+		// A request may come with chunks and a length. net/http goes by the chunks and drops the length without
+		// telling; whoever stands before us may go by the length, and take what follows the chunks for its body. The
+		// connection has to end then [RFC 9112 §6.1], and as the two cannot be told apart any more it ends after every
+		// body in chunks.
 		w.Header().Set("Connection", "close")
 	}
 	if fieldsOf(r.Header) > g.cfg.MaxHeaders {

@@ -56,14 +56,15 @@ func (b *answerBody) decode(raw []byte) (n int, err error) {
 }
 
 // maxHeld is the size of the largest answer in one piece that is read whole before its first byte is passed. A larger
-// answer is judged by its beginning and passed as it comes. 256 KiB hold 64,000 tokens of text, or a few thousand with log probabilities.
+// answer is judged by its beginning and passed as it comes. 256 KiB hold 64,000 tokens of text, or a few thousand with
+// log probabilities.
 const maxHeld = 256 << 10
 
 // slack is how much room must be left for a read to be worth while.
 const slack = 512
 
-// unguarded is how much a client may leave unread before its patience is bounded: this much always fits into the socket's
-// buffer, and setting a deadline for every short answer would cost more than it saves.
+// unguarded is how much a client may leave unread before its patience is bounded: this much always fits into the
+// socket's buffer, and setting a deadline for every short answer would cost more than it saves.
 const unguarded = 8 << 10
 
 // relay is the passing of one answer to the client.
@@ -328,8 +329,8 @@ func (x *exchange) holdBack(body []byte) bool {
 	return true
 }
 
-// overflows judges an answer in one piece that is larger than what is held, by its beginning. It keeps back a refusal, and
-// what has not begun as an answer: engines send the list of choices before any long field.
+// overflows judges an answer in one piece that is larger than what is held, by its beginning. It keeps back a refusal,
+// and what has not begun as an answer: engines send the list of choices before any long field.
 func (x *exchange) overflows(body []byte) bool {
 	switch {
 	case !x.gather || x.res.FirstByte || x.a.Plain:
@@ -426,8 +427,8 @@ func (x *exchange) shutdown(body []byte) bool {
 	return false
 }
 
-// engineError ends a stream behind the engine's own error event, which is the end of events. What follows is not passed:
-// vLLM sends [DONE] and ends cleanly, and the stream would look complete to whoever does not read the event.
+// engineError ends a stream behind the engine's own error event, which is the end of events. What follows is not
+// passed: vLLM sends [DONE] and ends cleanly, and the stream would look complete to whoever does not read the event.
 func (x *exchange) engineError(events []byte) {
 	if !x.res.FirstByte {
 		x.refused(events, x.watch.ErrorCode())
@@ -457,8 +458,8 @@ func (x *exchange) ended(k *conn, rest []byte, err error) {
 	}
 }
 
-// broken ends an answer that will not become whole, so that it does not look whole to the client either: by an error event
-// without [DONE] where a stream has begun, else by cutting the connection.
+// broken ends an answer that will not become whole, so that it does not look whole to the client either: by an error
+// event without [DONE] where a stream has begun, else by cutting the connection.
 func (x *exchange) broken(c Class, err error) {
 	var e *api.Error
 	switch {
