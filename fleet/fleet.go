@@ -87,8 +87,8 @@ const (
 	// DefaultRanks is how many data-parallel ranks of a worker are used unless the operator declares another number: a
 	// machine has eight devices. What a worker says of itself does not count, as each rank draws requests.
 	DefaultRanks = 8
-	// MaxRanks is the greatest number that can be declared. Each rank has a stream of events, a share of the memory, and
-	// a line in metrics for good. The largest deployments that were published have 144 ranks [DeepSeek-V3/R1
+	// MaxRanks is the greatest number that can be declared. Each rank has a stream of events, a share of the memory,
+	// and a line in metrics for good. The largest deployments that were published have 144 ranks [DeepSeek-V3/R1
 	// inference system overview: decode units of EP144] and 72 [SGLang on 96 GPUs].
 	MaxRanks = 256
 	// MaxRank is the greatest number that a rank may have: a model's workers number theirs across all of them.
@@ -96,8 +96,8 @@ const (
 )
 
 // Put adds the worker at url, or replaces what is known about it. A new worker counts as healthy: the caller has just
-// asked it. One that has not answered yet is put with empty facts, serves nothing, and so gets no request. The holders of ranks that
-// it has no more leave as if it were removed.
+// asked it. One that has not answered yet is put with empty facts, serves nothing, and so gets no request. The holders
+// of ranks that it has no more leave as if it were removed.
 func (f *Fleet) Put(url string, facts Facts) WorkerID {
 	url = strings.TrimRight(url, "/")
 	facts.Ranks = min(max(facts.Ranks, 1), MaxRanks)
@@ -260,8 +260,8 @@ func (s *holderState) begin(c BreakerConfig, scope Scope, now int64) {
 	s.blockedUntil.Store(s.breaker.until)
 }
 
-// reset forgets the health that was learned from requests, but not what its answers were worth in a scope: a worker that
-// fails its checks now and then would get rid of that, too. A holder that had requests before starts slowly.
+// reset forgets the health that was learned from requests, but not what its answers were worth in a scope: a worker
+// that fails its checks now and then would get rid of that, too. A holder that had requests before starts slowly.
 func (s *holderState) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,7 +24,7 @@ func ScopeOf(model, endpoint string) Scope {
 	for i := range len(endpoint) {
 		h = (h ^ uint64(endpoint[i])) * 0x100000001b3
 	}
-	return Scope(max(h, 1))
+	return min(Scope(max(h, 1)), EveryScope-1)
 }
 
 // Bar is the reason why a holder should get no request.

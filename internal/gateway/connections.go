@@ -72,8 +72,8 @@ func (c *limitedConn) CloseWrite() error {
 
 type connKey struct{}
 
-// LimitConnections bounds the connections and requests of server, which is to serve the returned listener. It takes over
-// server's ConnState and ConnContext and wraps its Handler; refuse answers a request for which there is no place.
+// LimitConnections bounds the connections and requests of server, which is to serve the returned listener. It takes
+// over server's ConnState and ConnContext and wraps its Handler; refuse answers a request for which there is no place.
 func LimitConnections(l net.Listener, server *http.Server, limit ConnectionLimit, refuse http.HandlerFunc) net.Listener {
 	if limit.Serving <= 0 {
 		return l

@@ -10,21 +10,23 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// evidence is how each worker answered of late, by scope. It separates a worker's fault from the client's in two ways. A
-// useless answer to a request that can be repeated is the worker's fault when another worker served the same request,
-// and the client's when another worker gave the same answer. An answer that was lost, such as a stream that broke, cannot
-// be repeated: a worker is at fault when it loses far more answers than the best other worker. evidence is safe for
-// concurrent use, and costs one atomic load as long as no answer was useless or lost.
+// evidence is how each worker answered of late, by scope. It separates a worker's fault from the client's in two ways.
+// A useless answer to a request that can be repeated is the worker's fault when another worker served the same request,
+// and the client's when another worker gave the same answer. An answer that was lost, such as a stream that broke,
+// cannot be repeated: a worker is at fault when it loses far more answers than the best other worker. evidence is safe
+// for concurrent use.
 type evidence struct {
 	open   atomic.Bool // an answer was useless or lost once
 	mu     sync.Mutex  // guards the rest
 	scopes map[fleet.Scope]*scopeEvidence
-	order  []fleet.Scope           // the scopes, the oldest first
-	rows   map[fleet.WorkerID]*row // of all scopes together: a worker may be useless in more than are remembered
+	order  []fleet.Scope // the scopes, the oldest first
+	// streaks are over all scopes: a worker may be useless in more scopes than are remembered. There is at most one for
+	// each URL that was ever a worker's.
+	streaks map[fleet.WorkerID]*streak
 }
 
-// row is the latest answers of a worker, in any scope, as long as another worker bettered each of them.
-type row struct {
+// streak counts a worker's blamed answers since its last good one, over all scopes.
+type streak struct {
 	incarnation uint64
 	answers     int
 	first       fleet.Scope
@@ -42,7 +44,7 @@ type conduct struct {
 	incarnation uint64 // of the worker: another process may behave otherwise
 	useless     share  // of all answers, whoever was at fault
 	long        share  // the same over a longer time
-	blamed      share  // of good answers and those that another worker bettered
+	blamed      share  // of the answers that were good or blamed
 	bettered    share  // of useless answers of which another worker was asked its opinion
 	lost        share  // of good streams and those that were lost
 	blamedRow   int    // answers blamed in a row
@@ -68,7 +70,7 @@ const (
 	lostMemory = 1024 // the same for streams: a loss of one in a hundred shows in so many
 	// enough is the number of answers from which on another worker's share counts.
 	enough = 4
-	// few is the number of bad answers below which no worker is left out: one is an accident, and two happen. Blamed
+	// few is the number of bad answers below which no worker is left out: one or two may be chance. Blamed
 	// answers must come in a row, as a request that one worker refuses may be the client's choice.
 	few = 3
 	// fewEvery is the same for all scopes together. They must be of several scopes: a worker may be useless in one.
@@ -86,15 +88,15 @@ const (
 	// other's, and at most so much above it. Twice, or 0.1 more, would often be chance: the shares are of few answers.
 	alike = 3
 	above = 0.3
-	// sampled: of the refusals that seem to be the requests' fault, one in so many gets a second opinion all the same.
-	// A worker that turns useless among bad requests is so found.
+	// Of the refusals that seem to be the requests' fault, one in sampled still gets a second opinion. A worker that
+	// turns useless among bad requests is so found.
 	sampled = 16
 	// reason is the share of lost streams from which on a worker is left out while no other one can be compared, and
 	// comparable the number of streams from which on another one always can.
 	reason     = 0.02
 	comparable = 64
-	// worse and times: another worker is not asked next when its share of useless answers is so much, and so many times,
-	// above the best one's.
+	// worse and times: another worker is not asked next when its share of useless answers is so much, and so many
+	// times, above the best one's.
 	worse = 0.03
 	times = 2
 	// deviations is the difference between two workers' shares of lost answers that is no accident, in its standard
@@ -109,7 +111,7 @@ func (e *evidence) served(scope fleet.Scope, w *fleet.Worker, streamed bool) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.rows, w.ID)
+	delete(e.streaks, w.ID)
 	if s := e.scopes[scope]; s != nil {
 		c := s.of(w)
 		c.useless.note(0, memory)
@@ -146,13 +148,13 @@ func (e *evidence) blame(scope fleet.Scope, w *fleet.Worker) (here, everywhere b
 	c.blamed.note(1, memory)
 	c.bettered.note(1, longMemory)
 	c.blamedRow++
-	r := e.rows[w.ID]
+	r := e.streaks[w.ID]
 	if r == nil || r.incarnation != w.Incarnation {
-		if e.rows == nil {
-			e.rows = map[fleet.WorkerID]*row{}
+		if e.streaks == nil {
+			e.streaks = map[fleet.WorkerID]*streak{}
 		}
-		r = &row{incarnation: w.Incarnation, first: scope}
-		e.rows[w.ID] = r
+		r = &streak{incarnation: w.Incarnation, first: scope}
+		e.streaks[w.ID] = r
 	}
 	r.answers++
 	r.mixed = r.mixed || scope != r.first
@@ -166,8 +168,8 @@ func (e *evidence) confirm(scope fleet.Scope, w *fleet.Worker) {
 	e.scope(scope).of(w).bettered.note(0, longMemory)
 }
 
-// lose records an answer of w that was lost and could not be repeated. all are the workers that serve the scope's model.
-// It reports whether w loses far more answers than the best of the others.
+// lose records an answer of w that was lost and could not be repeated. all are the workers that serve the scope's
+// model. It reports whether w loses far more answers than the best of the others.
 func (e *evidence) lose(scope fleet.Scope, w *fleet.Worker, all []*fleet.Worker) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -36,8 +36,8 @@ const (
 // statusClientGone is the status that stands in metrics and logs for a client that went away first (nginx's 499).
 const statusClientGone = 499
 
-// exchange is one model request on its way through the gateway. Exchanges are pooled: begin makes one ready, end puts it
-// back. It belongs to the request's goroutine.
+// exchange is one model request on its way through the gateway. Exchanges are pooled: begin makes one ready, end puts
+// it back. It belongs to the request's goroutine.
 type exchange struct {
 	g       *Gateway
 	w       http.ResponseWriter
@@ -285,8 +285,8 @@ func (x *exchange) outgoing(w *fleet.Worker) []byte {
 	return ids
 }
 
-// keptIDs and keptText are the largest scratches that stay with a pooled exchange, in bytes: some 20,000 ids, and the text
-// of as many.
+// keptIDs and keptText are the largest scratches that stay with a pooled exchange, in bytes: some 20,000 ids, and the
+// text of as many.
 const (
 	keptIDs  = 128 << 10
 	keptText = 128 << 10
@@ -373,8 +373,8 @@ func (x *exchange) settle(ctx context.Context, r *proxy.Result) {
 	}
 }
 
-// learnReporting finds out whether a worker tells cached tokens. Engines leave a zero out (SGLang, vLLM before 0.24), so
-// that silence means none of them only where a figure was seen before, or where the probe knows.
+// learnReporting finds out whether a worker tells cached tokens. Engines leave a zero out (SGLang, vLLM before 0.24),
+// so that silence means none of them only where a figure was seen before, or where the probe knows.
 func (x *exchange) learnReporting(w *fleet.Worker, u *api.Usage) {
 	_, told := x.g.reporting.Load(w.ID)
 	if u.HasCached && !told {

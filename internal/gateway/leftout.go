@@ -47,8 +47,8 @@ func (x *exchange) observeScopes(h fleet.Holder, o fleet.Outcome, v verdict, now
 	x.observeScope(h, fleet.EveryScope, o, v, now)
 }
 
-// observeScope records an outcome in a scope. It logs when that leaves the holder out there, or ends it. v is the answer
-// that the outcome is about.
+// observeScope records an outcome in a scope. It logs when that leaves the worker out there, or ends it. v is the
+// answer that the outcome is about.
 func (x *exchange) observeScope(h fleet.Holder, scope fleet.Scope, o fleet.Outcome, v verdict, now int64) {
 	change := x.g.Fleet.ObserveScope(h, scope, o, now)
 	if change == fleet.ScopeUnchanged {
@@ -63,9 +63,13 @@ func (x *exchange) observeScope(h fleet.Holder, scope fleet.Scope, o fleet.Outco
 	if scope == fleet.EveryScope {
 		name = everyName
 	}
-	log := x.g.Log.With("worker", w.URL, "rank", snap.Rank(h), "model", api.Bounded(name.Model), "endpoint", name.Endpoint)
+	log := x.g.Log.With("worker", w.URL, "model", api.Bounded(name.Model), "endpoint", name.Endpoint)
+	where := "this model and endpoint"
+	if scope == fleet.EveryScope {
+		where = "all models and endpoints"
+	}
 	if change == fleet.ScopeReadmitted {
-		log.Info("worker gets requests again for this model and endpoint: a trial was answered well")
+		log.Info("worker gets requests again for " + where + ": a trial was answered well")
 		return
 	}
 	if scope != fleet.EveryScope {
@@ -75,5 +79,5 @@ func (x *exchange) observeScope(h fleet.Holder, scope fleet.Scope, o fleet.Outco
 	if v == lost {
 		why = "it loses more answers than another worker"
 	}
-	log.Warn("worker gets no requests for this model and endpoint: "+why, "answer", retryReasons[v])
+	log.Warn("worker gets no requests for "+where+": "+why, "answer", retryReasons[v])
 }

@@ -15,9 +15,9 @@ import (
 type verdict uint8
 
 const (
-	good    verdict = iota // also: not caused by the worker
+	good    verdict = iota // or a failure that the worker did not cause
 	failed                 // the worker was not reached: certainly its fault
-	lost                   // cut short behind its first byte: the request cannot be repeated
+	lost                   // cut short after its first byte: the request cannot be repeated
 	limited                // 429
 	// The next four may be the request's fault or the worker's: another worker's answer decides. Two workers with
 	// the same verdict show the request's fault, unless a third worker may do better.
@@ -178,7 +178,8 @@ func (x *exchange) acquit(now int64) {
 	x.doubts = x.doubts[:0]
 }
 
-// giveUpDoubts ends the doubts of a request that no worker served. A single worker that gave no answer lost the request.
+// giveUpDoubts ends the doubts of a request that no worker served. A single worker that gave no answer lost the
+// request.
 func (x *exchange) giveUpDoubts() {
 	now := time.Now().UnixNano()
 	if len(x.doubts) == 1 && x.doubts[0].verdict == cut && x.rec.Attempts == 1 {
@@ -283,7 +284,7 @@ func (x *exchange) believe(h fleet.Holder, w *fleet.Worker, now int64) {
 		return
 	}
 	if x.odd {
-		x.g.evidence.useless(scope, w, x.serving()) // recorded as for the others: evidence.known needs it
+		x.g.evidence.useless(scope, w, x.serving()) // recorded as for other workers, so that evidence.known can compare
 	} else {
 		x.g.evidence.served(scope, w, x.prepared.read.Stream)
 	}
