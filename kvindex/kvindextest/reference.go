@@ -32,6 +32,7 @@ type refHolder struct {
 	points   []*refPoint // also those whose handle names another point now
 	believed map[block.Key]int64
 	vague    [block.NumTiers]bool         // something may have been a copy or a report
+	broken   [block.NumTiers]bool         // something was refused
 	held     map[place]map[block.Key]bool // nil: to be computed
 	asked    map[asked]kvindex.Match      // since held changed last: most operations change one holder, and all are asked
 }
@@ -133,7 +134,7 @@ func (x *reference) store(id fleet.Holder, s *kvindex.Stored) {
 	h := x.holder(id)
 	aligned := s.BlockSize > 0 && len(s.Tokens) == len(s.Handles)*s.BlockSize
 	if s.BlockSize > block.MaxSize || aligned && ownParent(s) {
-		h.vague[s.Tier] = true // what was refused may be announced again
+		h.broken[s.Tier] = true // what was refused may be announced again
 		return
 	}
 	h.held = nil
@@ -141,7 +142,7 @@ func (x *reference) store(id fleet.Holder, s *kvindex.Stored) {
 	h.bigram = h.bigram || s.Bigram && g >= 0
 	h.anyTier = h.anyTier || s.AnyTierOrder && s.Tier != block.TierGPU && g >= 0
 	if g < 0 || len(s.Handles) == 0 {
-		h.vague[s.Tier] = h.vague[s.Tier] || len(s.Handles) > 0
+		h.broken[s.Tier] = h.broken[s.Tier] || len(s.Handles) > 0
 		return
 	}
 	at := place{s.Tier, g}
@@ -155,7 +156,7 @@ func (x *reference) store(id fleet.Holder, s *kvindex.Stored) {
 		if h.groups[g].kind != block.AttentionFull {
 			return
 		}
-	} else if s.Origin == kvindex.OriginUnknown && !s.HasParent && h.vague[s.Tier] {
+	} else if s.Origin == kvindex.OriginUnknown && !s.HasParent && (h.vague[s.Tier] || h.broken[s.Tier]) {
 		copies = false
 	}
 
@@ -225,7 +226,7 @@ func (x *reference) place(h *refHolder, s *kvindex.Stored, i int, p *refPoint, p
 	before := h.byHandle[parent]
 	if hasParent && (before == nil || !before.resolved) || !hasParent && s.RootUnknown {
 		if hasParent && (p == nil || !p.resolved && !p.waits) && h.circular(s.Handles[i], parent) {
-			h.vague[s.Tier] = true
+			h.broken[s.Tier] = true
 			return nil
 		}
 		if p == nil {
@@ -360,11 +361,15 @@ func (x *reference) clear(id fleet.Holder, tier block.Tier) {
 	}
 	h.held = nil
 	clear(h.believed)
-	h.vague[tier] = false
+	lost := h.broken[tier]
+	h.vague[tier], h.broken[tier] = false, false
 	for _, p := range h.points {
 		for at := range p.records {
-			if at.tier == tier {
+			switch {
+			case at.tier == tier:
 				delete(p.records, at)
+			case lost && !p.resolved: // it may wait for what was refused
+				h.broken[at.tier] = true
 			}
 		}
 	}
