@@ -41,8 +41,8 @@ const margin = 10 * time.Second
 var corpus = strings.Fields(`a router sends each request to the worker whose cache is already warm for it and tells why
 	it did so while engines keep blocks of tokens and drop the oldest of them when they need room for others`)
 
-// prompt makes a prompt that shares its beginning with others of its family. Its ids are remembered for the check of
-// claims.
+// prompt makes a prompt that shares its beginning with others of its family, but not its last ids, least of them. Its
+// ids are remembered for the check of claims.
 func (w *world) prompt(seed uint64, least int) (key string, ids []uint32) {
 	family := seed % 7
 	length := least + int(seed>>3%400)
@@ -52,7 +52,7 @@ func (w *world) prompt(seed uint64, least int) (key string, ids []uint32) {
 	}
 	shared := rand.New(rand.NewPCG(family, 1))
 	own := rand.New(rand.NewPCG(seed, 2))
-	common := int(seed >> 12 % uint64(length))
+	common := min(int(seed>>12%uint64(length)), length-least)
 	for i := range length {
 		from := own
 		if i < common {
