@@ -1,8 +1,12 @@
 package virtual
 
 import (
+	"io"
 	"math/rand/v2"
 	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
 // A message that is dropped is noticed by the number of the next one. A calm request must therefore cause one.
@@ -20,5 +24,28 @@ func TestACalmPromptHasABlockOfItsOwn(t *testing.T) {
 				t.Fatalf("seed %d: %d of the %d tokens are the family's: all blocks of %d", seed, shared, len(ids), size)
 			}
 		}
+	}
+}
+
+// The router forgets the signs of a process whose address refused a connection. A server without signs comes next. When
+// a process with signs takes its place, nothing tells the router that it is not the same one.
+func TestARestartBehindAServerWithoutSignsIsNotPlain(t *testing.T) {
+	one := engineSetup{Kind: mockengine.VLLM, Ranks: 1, BlockSize: 16, Blocks: 40, BufferSteps: 20, NoEvents: true, Speed: 5, Model: "mock", MaxSequences: 64}
+	why := run(t, history{
+		Setup: setup{
+			Seed: 1, Engines: []engineSetup{one}, Policy: "vllm_cache_aware", Queue: "off", IndexBytes: 1 << 20, Attempts: 2,
+			RequestTimeout: 20 * time.Second, DrainTimeout: 2 * time.Second, Reports: time.Second, Tokens: 50 * time.Millisecond,
+		},
+		Steps: []step{
+			{Do: "calm"},
+			{Do: "die"},
+			{Do: "sleep", For: 7 * time.Second},
+			{Do: "lie", How: "429"},
+			{Do: "sleep", For: 30 * time.Second},
+			{Do: "ask", N: 3, How: "ids", Seed: 480516, For: 5 * time.Second},
+		},
+	}, io.Discard)
+	if why != "" {
+		t.Error(why)
 	}
 }

@@ -327,7 +327,9 @@ func (w *world) acquaint() {
 	}
 	time.Sleep(noticed)
 	for _, e := range w.listed() {
-		e.seen = true
+		w.mu.Lock()
+		e.seen, e.refuse = true, false
+		w.mu.Unlock()
 	}
 }
 

@@ -49,12 +49,14 @@ func (w *world) play(s step) {
 		e.host.Lose(true)
 		e.later(s.For, func() { e.host.Lose(false) })
 	case "restart":
+		e.refuses()
 		e.order(func(m *mockengine.Server) error {
 			defer e.begins()
 			return m.Restart(s.For)
 		})
 		e.dead, e.killed = false, false
 	case "die":
+		e.refuses()
 		e.order((*mockengine.Server).Die)
 		e.dead = true
 	case "kill engine":

@@ -68,7 +68,8 @@ type engine struct {
 	dead   bool            // nothing is there
 	killed bool            // its core is
 	was    mockengine.Kind // of the process before
-	seen   bool            // the router has read the signs of a process of that kind
+	seen   bool            // the router has read the signs of a process of that kind, and knows them still
+	refuse bool            // the address has refused connections since; the world's mu guards it
 	blamed bool            // it answered requests uselessly that others served, or was to
 	liedAt time.Time       // when something else than the mock engine was there last
 	born   time.Time       // when the present process began; the world's mu guards it
@@ -208,7 +209,7 @@ func (e *engine) vacate() {
 }
 
 // begins notes that another process than before serves at the address. vLLM's /metrics tell the router so, where it
-// has read those of a process before.
+// has read those of a process before. It drops them when another server answers after connections were refused.
 func (e *engine) begins() {
 	e.world.mu.Lock()
 	defer e.world.mu.Unlock()
@@ -216,6 +217,14 @@ func (e *engine) begins() {
 	e.seen = e.seen && e.setup.Kind == e.was
 	e.plain = e.seen && e.setup.Kind == mockengine.VLLM
 	e.was = e.setup.Kind
+	e.seen = e.seen && !e.refuse
+}
+
+// refuses notes that the address refuses connections for a time.
+func (e *engine) refuses() {
+	e.world.mu.Lock()
+	defer e.world.mu.Unlock()
+	e.refuse = true
 }
 
 // lies records whether another server than the mock engine is at the address.
@@ -226,6 +235,7 @@ func (e *engine) lies(on bool) {
 		e.liedAt = time.Now()
 	}
 	e.lying = on
+	e.seen = e.seen && !(on && e.refuse)
 }
 
 // replace puts the mock engine, or the server that serve starts, at the address.
