@@ -1,0 +1,156 @@
+package fleet
+
+import (
+	"maps"
+	"sync"
+	"sync/atomic"
+)
+
+// Scope is the hash of a request's model name and endpoint. A worker that is useless in one scope may serve the
+// others. The zero Scope is none.
+type Scope uint64
+
+// EveryScope stands for all scopes of a holder: a worker may be useless whatever it is asked.
+const EveryScope = ^Scope(0)
+
+// ScopeOf returns the scope of requests for a model name at an endpoint.
+func ScopeOf(model, endpoint string) Scope {
+	h := uint64(0xcbf29ce484222325) // FNV-1a
+	for i := range len(model) {
+		h = (h ^ uint64(model[i])) * 0x100000001b3
+	}
+	h *= 0x100000001b3 // a byte between them that neither has
+	for i := range len(endpoint) {
+		h = (h ^ uint64(endpoint[i])) * 0x100000001b3
+	}
+	return min(Scope(max(h, 1)), EveryScope-1)
+}
+
+// scopes is the passive health of one worker in the scopes with trouble of late. Its ranks share it: they are one
+// process, so that a trial at one of them is the trial of all.
+type scopes struct {
+	mu  sync.Mutex                             // guards the breakers, and replacing all
+	all atomic.Pointer[map[Scope]*scopeHealth] // nil is none
+}
+
+// scopeHealth is the passive health of one worker in one scope.
+type scopeHealth struct {
+	until   atomic.Int64 // breaker.until, for readers
+	ramp    ramp
+	breaker Breaker // guarded by scopes.mu
+}
+
+// leavesOut reports whether no request of the scope may pass at now. A nil scopeHealth is a scope without trouble.
+func (x *scopeHealth) leavesOut(now int64) bool { return x != nil && now < x.until.Load() }
+
+// mostScopes bounds the scopes for which a worker's health is kept: more served names than a worker has adapters.
+// Beyond it the scope that returns first is forgotten.
+const mostScopes = 1024
+
+// ObserveScope records a request in a scope at h, at now, for the passive health of h's worker in that scope alone.
+// OutcomeFailed leaves the worker out at once: the caller has compared its answers with other workers'. OutcomeUnknown
+// lets another request be the trial. It returns what that changed.
+func (f *Fleet) ObserveScope(h Holder, scope Scope, o Outcome, now int64) ScopeChange {
+	s := f.Snapshot().state(h)
+	if s == nil {
+		return ScopeUnchanged
+	}
+	if o == OutcomeServed && s.limit.Load() != nil {
+		s.servedAt.Store(now)
+	}
+	if scope == 0 {
+		return ScopeUnchanged
+	}
+	return s.scopes.observe(f.config.Breaker, scope, o, now)
+}
+
+func (s *scopes) observe(c BreakerConfig, scope Scope, o Outcome, now int64) ScopeChange {
+	if o != OutcomeFailed && s.of(scope) == nil {
+		return ScopeUnchanged
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.of(scope)
+	if x == nil {
+		if o != OutcomeFailed {
+			return ScopeUnchanged
+		}
+		x = s.add(scope)
+	}
+	c.Failures = 1
+	closed := x.breaker.Closed()
+	observe(&x.breaker, &x.ramp, c, o, now)
+	x.until.Store(x.breaker.until)
+	if x.breaker == (Breaker{}) && x.ramp.share(now) == 1 {
+		s.remove(scope)
+	}
+	switch {
+	case closed && !x.breaker.Closed():
+		return ScopeLeftOut
+	case !closed && x.breaker.Closed():
+		return ScopeReadmitted
+	}
+	return ScopeUnchanged
+}
+
+// begin records that a request is sent: it may be a trial, in its scope and in all scopes.
+func (s *scopes) begin(c BreakerConfig, scope Scope, now int64) {
+	if s.all.Load() == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, scope := range [...]Scope{scope, EveryScope} {
+		if x := s.of(scope); x != nil {
+			x.breaker.Begin(c, now)
+			x.until.Store(x.breaker.until)
+		}
+	}
+}
+
+// of returns the health in a scope, nil where there was no trouble.
+func (s *scopes) of(scope Scope) *scopeHealth {
+	all := s.all.Load()
+	if all == nil {
+		return nil
+	}
+	return (*all)[scope]
+}
+
+// add adds a scope without trouble. s.mu is held, as for remove; readers keep the map that they have.
+func (s *scopes) add(scope Scope) *scopeHealth {
+	all := map[Scope]*scopeHealth{}
+	if old := s.all.Load(); old != nil {
+		all = maps.Clone(*old)
+	}
+	if len(all) >= mostScopes {
+		var first Scope
+		for at, x := range all {
+			if at != EveryScope && (first == 0 || x.until.Load() < all[first].until.Load()) {
+				first = at
+			}
+		}
+		delete(all, first)
+	}
+	x := &scopeHealth{}
+	all[scope] = x
+	s.all.Store(&all)
+	return x
+}
+
+// clear forgets all scopes.
+func (s *scopes) clear() {
+	s.mu.Lock()
+	s.all.Store(nil)
+	s.mu.Unlock()
+}
+
+func (s *scopes) remove(scope Scope) {
+	all := maps.Clone(*s.all.Load())
+	delete(all, scope)
+	if len(all) == 0 {
+		s.all.Store(nil)
+		return
+	}
+	s.all.Store(&all)
+}
