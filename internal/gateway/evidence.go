@@ -223,10 +223,10 @@ func (e *evidence) apart(scope fleet.Scope, w *fleet.Worker) bool {
 	return e.conduct(scope, w).bettered.part >= apart
 }
 
-// known reports whether a worker's useless answers in a scope are known to be the requests' fault: each of the other
-// workers has given enough answers, and their share of useless ones is like w's. Of late nobody bettered w's answers or
-// theirs: what a worker was blamed for says nothing of the requests. One in sampled is called unknown, to find out
-// whether that still holds.
+// known reports whether a worker's useless answers in a scope are known to be the requests' fault: other workers gave
+// the same answers when they were asked for a second opinion. Each of the others has given enough answers, and their
+// share of useless ones is like w's. Of late nobody bettered w's answers or theirs: what a worker was blamed for says
+// nothing of the requests. One in sampled is called unknown, to find out whether that still holds.
 func (e *evidence) known(scope fleet.Scope, w *fleet.Worker, others []*fleet.Worker) bool {
 	if !e.open.Load() || len(others) == 0 {
 		return false
@@ -238,7 +238,7 @@ func (e *evidence) known(scope fleet.Scope, w *fleet.Worker, others []*fleet.Wor
 		return false
 	}
 	own := s.look(w)
-	if own.bettered.part >= apart {
+	if own.bettered.of < enough || own.bettered.part >= apart {
 		return false
 	}
 	for _, other := range others {

@@ -14,6 +14,11 @@ func TestEvidenceIsOfThePresentWorkers(t *testing.T) {
 	for range enough {
 		e.useless(1, a, all)
 		e.useless(1, b, all)
+		if e.known(1, a, []*fleet.Worker{b}) {
+			t.Error("nobody was asked for a second opinion, and yet the refusals are said to be the requests' fault")
+		}
+		e.confirm(1, a)
+		e.confirm(1, b)
 		e.served(1, c, true)
 	}
 	if e.known(1, a, []*fleet.Worker{b, c}) {

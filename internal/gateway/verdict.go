@@ -323,7 +323,10 @@ func (x *exchange) knows(name []byte) bool {
 	x.odd = !x.othersCan(d) || x.known(d.Worker) ||
 		len(x.doubts) > 0 && !x.mayAskOn(d.Worker)
 	if x.odd {
-		x.doubts = x.doubts[:0]
+		if len(x.doubts) > 0 {
+			x.doubts = append(x.doubts, doubt{d.Holder, d.Worker, useless})
+		}
+		x.acquit(time.Now().UnixNano())
 	}
 	return x.odd
 }
