@@ -64,7 +64,7 @@ func begin(t *testing.T, name string, l launch) *engine {
 	}
 	script = sharedtest.Path(t, script)
 	logs := t.TempDir()
-	e := &engine{name: name, http: process.FreePort(t), pub: freePair(t), rep: freePair(t)}
+	e := &engine{name: name, http: process.FreePort(t), pub: process.FreePort(t), rep: process.FreePort(t)}
 	e.url = fmt.Sprintf("http://127.0.0.1:%d", e.http)
 	e.log = filepath.Join(logs, name+".log")
 	if l.kind == "sglang" {
@@ -85,20 +85,19 @@ func begin(t *testing.T, name string, l launch) *engine {
 	t.Cleanup(func() {
 		e.stop()
 		if t.Failed() {
-			out, _ := os.ReadFile(e.log)
-			lines := strings.Split(string(out), "\n")
-			errors := slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return !strings.Contains(l, "Error") })
-			t.Logf("--- errors of %s:\n%s\n--- its last lines:\n%s", name, strings.Join(errors[:min(len(errors), 15)], "\n"),
-				strings.Join(lines[max(0, len(lines)-25):], "\n"))
+			t.Log(e.said())
 		}
 	})
 	return e
 }
 
-// freePair returns a port whose successor is free too: ranks publish at base + rank.
-func freePair(t *testing.T) int {
-	t.Helper()
-	return process.FreePort(t)
+// said returns the errors of the engine's log and its end.
+func (e *engine) said() string {
+	out, _ := os.ReadFile(e.log)
+	lines := strings.Split(string(out), "\n")
+	errors := slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return !strings.Contains(l, "Error") })
+	return fmt.Sprintf("--- errors of %s:\n%s\n--- its last lines:\n%s", e.name, strings.Join(errors[:min(len(errors), 15)], "\n"),
+		strings.Join(lines[max(0, len(lines)-25):], "\n"))
 }
 
 func (e *engine) await(t *testing.T) {
@@ -112,7 +111,7 @@ func (e *engine) await(t *testing.T) {
 			t.Fatalf("%s ended twice while starting", e.name)
 		}
 		// Two engines that start together may choose the same internal port; the second try is alone.
-		t.Logf("%s ended while starting; once more", e.name)
+		t.Logf("%s ended while starting; once more. It said:\n%s", e.name, e.said())
 		again = false
 		e.start(t)
 		return fmt.Errorf("%s was started again", e.name)

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -130,15 +131,28 @@ func tail(s string, n int) string {
 	return s
 }
 
-// FreePort returns a TCP port that was free a moment ago.
+// FreePort returns a TCP port that was free a moment ago, as was its successor. The system gives ports from 32768 on to
+// whoever asks for any, and to connections: one from there may be taken before an engine listens, minutes later.
 func FreePort(t testing.TB) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("find a free port: %v", err)
+	const first, end = 10_000, 32_768
+	for range 100 {
+		if port := first + 2*rand.IntN((end-first)/2); free(port) && free(port+1) {
+			return port
+		}
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	t.Fatalf("find a free port: a hundred between %d and %d are taken", first, end)
+	return 0
+}
+
+// free reports whether nobody listens on a port of any address.
+func free(port int) bool {
+	l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+	if err != nil {
+		return false
+	}
+	_ = l.Close()
+	return true
 }
 
 // Gateway is a running `warmpath serve`.
