@@ -118,7 +118,7 @@ func TestDrainCutsWhatOutlivesIt(t *testing.T) {
 }
 
 func TestReadinessTurnsBeforeTheListenerCloses(t *testing.T) {
-	f := serve(t, func(s *settings) { s.gateway.DrainDelay = 300 * time.Millisecond }, worker(t, plain))
+	f := serve(t, func(s *settings) { s.gateway.DrainDelay = 2 * time.Second }, worker(t, plain))
 	stopped := make(chan error, 1)
 	go func() { stopped <- f.stop() }() // received below
 	saw := false

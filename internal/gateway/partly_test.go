@@ -96,9 +96,9 @@ func TestAWorkerThatIsUselessNowAndThenFailsNobody(t *testing.T) {
 // TestAWorkerThatLosesStreamsIsLeftOut: a stream that has begun cannot be served by another worker, so few must begin
 // where they are lost.
 func TestAWorkerThatLosesStreamsIsLeftOut(t *testing.T) {
-	requests, shares := int64(*manyRequests), []int{1, 3, 4, 10}
+	requests, shares := max(int64(*manyRequests), 2000), []int{1, 3, 4, 10}
 	if testing.Short() {
-		shares = []int{3}
+		requests, shares = 800, []int{3}
 	}
 	for _, n := range shares {
 		t.Run(fmt.Sprintf("one in %d", n), func(t *testing.T) {
@@ -107,8 +107,9 @@ func TestAWorkerThatLosesStreamsIsLeftOut(t *testing.T) {
 			body := strings.Replace(chat, "{", `{"stream":true,`, 1)
 			lost := f.load(requests, body, func(int64) []string { return []string{"X-Streams", "1"} })
 			t.Logf("%d of %d streams were lost", lost, requests)
-			// What is lost before the difference shows, and what is under way then; each trial may lose one more.
-			if lost > max(requests/100, 36) {
+			// What is lost before the difference shows, and what is under way then; each trial may lose one more. It shows
+			// last where each of the others gets a quarter as many streams as the worker: one run in a thousand loses 55.
+			if lost > max(requests/100, 75) {
 				t.Errorf("%d of %d streams were lost", lost, requests)
 			}
 			f.idle(t)
@@ -161,6 +162,7 @@ func TestRequestsThatBreakConnectionsOpenNoBreaker(t *testing.T) {
 				}
 				out += len(snap.Useless(h))
 			}
+			t.Logf("%d of 3 workers are left out", out)
 			if out > 1 {
 				t.Errorf("%d of three workers are left out for what all of them do", out)
 			}
@@ -174,7 +176,7 @@ func TestRequestsThatBreakConnectionsOpenNoBreaker(t *testing.T) {
 func TestAWorkerThatTurnsUselessAmongBadRequestsIsFound(t *testing.T) {
 	requests := max(int64(*manyRequests), 2000)
 	if testing.Short() {
-		requests = 1000
+		requests = 1500
 	}
 	refusal := answering(401, "application/json", `{"error":{"message":"no"}}`)
 	var turned atomic.Bool
@@ -189,7 +191,7 @@ func TestAWorkerThatTurnsUselessAmongBadRequestsIsFound(t *testing.T) {
 		}
 	}
 	f := serve(t, func(s *settings) { s.policy = "marginal" }, worker(t, answer(true)), worker(t, answer(false)), worker(t, answer(false)))
-	var next, good, failed atomic.Int64
+	var next, good, failed, late atomic.Int64
 	var clients sync.WaitGroup
 	for range 16 {
 		clients.Go(func() {
@@ -202,15 +204,22 @@ func TestAWorkerThatTurnsUselessAmongBadRequestsIsFound(t *testing.T) {
 				good.Add(1)
 				if resp, text, err := f.try(context.Background(), chat); err != nil || resp.StatusCode != 200 || text != whole {
 					failed.Add(1)
+					if i > requests*2/3 {
+						late.Add(1)
+					}
 				}
 			}
 		})
 	}
 	clients.Wait()
-	t.Logf("%d of %d good requests failed", failed.Load(), good.Load())
-	// Every sixteenth refusal is looked at again until the first shows the worker's fault.
-	if failed.Load() > max(good.Load()/100, 60) {
+	t.Logf("%d of %d good requests failed, %d of them in the last third", failed.Load(), good.Load(), late.Load())
+	// Every sixteenth refusal is looked at again, and two in five of those are of good requests: the first shows the
+	// worker's fault. Until then some six good requests fail for each look: 125 do once in 20,000 runs.
+	if failed.Load() > max(good.Load()/100, 125) {
 		t.Errorf("%d of %d good requests failed", failed.Load(), good.Load())
+	}
+	if late.Load() > max(good.Load()/100, 8) {
+		t.Errorf("%d good requests failed in the last third, when the worker is known", late.Load())
 	}
 }
 
@@ -272,6 +281,7 @@ func TestAWorkerThatIsUselessForManyModelsIsLeftOutForAll(t *testing.T) {
 	if failed.Load() > 0 {
 		t.Errorf("%d of %d requests failed", failed.Load(), requests)
 	}
+	t.Logf("%d of %d requests asked the useless worker", asked.Load(), requests)
 	if asked.Load() > max(requests/20, 60) {
 		t.Errorf("the useless worker was asked %d times in %d requests", asked.Load(), requests)
 	}
@@ -356,6 +366,7 @@ func TestWorkersThatLimitManyTenantsAreNotAllAsked(t *testing.T) {
 	f := serve(t, func(s *settings) { s.policy = "marginal" }, worker(t, limits), worker(t, limits), worker(t, limits), worker(t, well), worker(t, well))
 	requests := int64(*manyRequests)
 	failed := f.load(requests, chat, func(i int64) []string { return []string{"Authorization", fmt.Sprint("Bearer key-", i)} })
+	t.Logf("%d of %d requests failed", failed, requests)
 	if failed > max(requests/100, 16) { // one of each client, before anything is known
 		t.Errorf("%d of %d requests failed", failed, requests)
 	}
@@ -374,6 +385,7 @@ func TestWorkersThatRefuseOneTenantFailItNot(t *testing.T) {
 	f := serve(t, func(s *settings) { s.policy = "marginal" }, worker(t, refuses), worker(t, refuses), worker(t, refuses), worker(t, well))
 	requests := int64(*manyRequests)
 	failed := f.load(requests, chat, func(i int64) []string { return []string{"Authorization", fmt.Sprint("Bearer key-", i%8)} })
+	t.Logf("%d of %d requests failed", failed, requests)
 	if failed > max(requests/100, 16) {
 		t.Errorf("%d of %d requests failed", failed, requests)
 	}
