@@ -12,6 +12,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -65,8 +66,17 @@ type fleet struct {
 	workers []*mockengine.Server
 }
 
+// patient is a configuration in which a request waits for its token ids as long as it may: on a busy machine an engine
+// needs more than the default of 50 ms at times, and without ids nothing is predicted.
+const patient = "tokens: {budget: 10s}\n"
+
 func serve(t *testing.T, workers []*mockengine.Server, args ...string) *fleet {
 	t.Helper()
+	file := filepath.Join(t.TempDir(), "warmpath.yaml")
+	if err := os.WriteFile(file, []byte(patient), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args = append(args, "--config", file)
 	for _, w := range workers {
 		args = append(args, "--worker", w.URL())
 	}
