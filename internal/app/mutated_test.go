@@ -198,7 +198,7 @@ func TestMutatedStreamsOfRealEnginesNeverStopARouterWithASmallIndex(t *testing.T
 			}
 			calm := max(both(), both(), both())
 			m := &mutator{random: rand.New(rand.NewPCG(uint64(mib), 11)), batches: batches, wire: wire, made: map[string]int{}}
-			worst, sent := time.Duration(0), uint64(0)
+			worst, sent, late := time.Duration(0), uint64(0), 0
 			for range rounds {
 				for range 1000 {
 					sent = stream.Publish(m.next()) + 1
@@ -212,7 +212,10 @@ func TestMutatedStreamsOfRealEnginesNeverStopARouterWithASmallIndex(t *testing.T
 				took = max(took, both())
 				worst = max(worst, took)
 				if limit := promise(calm); took > limit {
-					t.Errorf("after %d messages an answer took %v, limit %v", sent, took, limit)
+					// A busy machine may stand still for a round; what holds an answer up does so in more rounds.
+					if late++; late > 1 || took > 5*limit {
+						t.Errorf("after %d messages an answer took %v, limit %v; that is number %d", sent, took, limit, late)
+					}
 				}
 			}
 			if status, body := r.look(r.url + "/readiness"); status != http.StatusOK {
