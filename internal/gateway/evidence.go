@@ -48,6 +48,9 @@ type conduct struct {
 	bettered    share  // of useless answers of which another worker was asked its opinion
 	lost        share  // of good streams and those that were lost
 	blamedRow   int    // answers blamed in a row
+	// agreed counts, by verdict, useless answers to requests that another worker did not serve either, since the worker
+	// was last blamed for such an answer.
+	agreed [verdicts]int
 }
 
 // share is the part of the recent answers that was bad. Older answers count less and less.
@@ -139,14 +142,15 @@ func (e *evidence) useless(scope fleet.Scope, w *fleet.Worker, all []*fleet.Work
 	}
 }
 
-// blame records that another worker served a request to which w's answer was useless. It reports whether w should be
-// left out of the scope, and of all scopes.
-func (e *evidence) blame(scope fleet.Scope, w *fleet.Worker) (here, everywhere bool) {
+// blame records that another worker served a request to which w's answer was useless, in the way that the verdict
+// tells. It reports whether w should be left out of the scope, and of all scopes.
+func (e *evidence) blame(scope fleet.Scope, w *fleet.Worker, v verdict) (here, everywhere bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	c := e.scope(scope).of(w)
 	c.blamed.note(1, memory)
 	c.bettered.note(1, longMemory)
+	c.agreed[v] = 0
 	c.blamedRow++
 	r := e.streaks[w.ID]
 	if r == nil || r.incarnation != w.Incarnation {
@@ -161,11 +165,13 @@ func (e *evidence) blame(scope fleet.Scope, w *fleet.Worker) (here, everywhere b
 	return c.blamed.part >= usual && c.blamedRow >= few, r.mixed && r.answers >= fewEvery
 }
 
-// confirm records that another worker gave the same useless answer as w to a request.
-func (e *evidence) confirm(scope fleet.Scope, w *fleet.Worker) {
+// confirm records that another worker did not serve a request either to which w's answer was useless.
+func (e *evidence) confirm(scope fleet.Scope, w *fleet.Worker, v verdict) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.scope(scope).of(w).bettered.note(0, longMemory)
+	c := e.scope(scope).of(w)
+	c.bettered.note(0, longMemory)
+	c.agreed[v]++
 }
 
 // lose records an answer of w that was lost and could not be repeated. all are the workers that serve the scope's
@@ -223,11 +229,12 @@ func (e *evidence) apart(scope fleet.Scope, w *fleet.Worker) bool {
 	return e.conduct(scope, w).bettered.part >= apart
 }
 
-// known reports whether a worker's useless answers in a scope are known to be the requests' fault: other workers gave
-// the same answers when they were asked for a second opinion. Each of the others has given enough answers, and their
+// known reports whether a worker's useless answers of a kind are known to be the requests' fault: other workers gave
+// the same answers when they were asked for a second opinion. That all refuse some requests says nothing of a page of
+// HTML. Each of the others has given enough answers, and their
 // share of useless ones is like w's. Of late nobody bettered w's answers or theirs: what a worker was blamed for says
 // nothing of the requests. One in sampled is called unknown, to find out whether that still holds.
-func (e *evidence) known(scope fleet.Scope, w *fleet.Worker, others []*fleet.Worker) bool {
+func (e *evidence) known(scope fleet.Scope, w *fleet.Worker, v verdict, others []*fleet.Worker) bool {
 	if !e.open.Load() || len(others) == 0 {
 		return false
 	}
@@ -238,7 +245,7 @@ func (e *evidence) known(scope fleet.Scope, w *fleet.Worker, others []*fleet.Wor
 		return false
 	}
 	own := s.look(w)
-	if own.bettered.of < enough || own.bettered.part >= apart {
+	if own.agreed[v] < enough || own.bettered.part >= apart {
 		return false
 	}
 	for _, other := range others {

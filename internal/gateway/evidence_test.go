@@ -14,17 +14,17 @@ func TestEvidenceIsOfThePresentWorkers(t *testing.T) {
 	for range enough {
 		e.useless(1, a, all)
 		e.useless(1, b, all)
-		if e.known(1, a, []*fleet.Worker{b}) {
+		if e.known(1, a, refused, []*fleet.Worker{b}) {
 			t.Error("nobody was asked for a second opinion, and yet the refusals are said to be the requests' fault")
 		}
-		e.confirm(1, a)
-		e.confirm(1, b)
+		e.confirm(1, a, refused)
+		e.confirm(1, b, refused)
 		e.served(1, c, true)
 	}
-	if e.known(1, a, []*fleet.Worker{b, c}) {
+	if e.known(1, a, refused, []*fleet.Worker{b, c}) {
 		t.Error("one of the others answers well, and yet the requests are said to be at fault")
 	}
-	if !e.known(1, a, []*fleet.Worker{b}) {
+	if !e.known(1, a, refused, []*fleet.Worker{b}) {
 		t.Error("the worker that answered well has left, and yet the others' refusals are not the requests' fault")
 	}
 	again := &fleet.Worker{ID: 0, Incarnation: 1}
@@ -50,15 +50,40 @@ func TestWhatOneWorkerWasBlamedForDoesNotExcuseAnother(t *testing.T) {
 	all := []*fleet.Worker{a, b}
 	for range memory {
 		e.useless(1, a, all)
-		e.blame(1, a)
+		e.blame(1, a, refused)
 		e.served(1, b, true)
 	}
 	for range 3 {
 		e.served(1, a, true)
 		e.useless(1, b, all)
 	}
-	if e.known(1, b, []*fleet.Worker{a}) {
+	if e.known(1, b, refused, []*fleet.Worker{a}) {
 		t.Error("the requests are said to be at fault, as the other worker gave as many useless answers before")
+	}
+}
+
+// TestRefusalsDoNotExcuseAnswersOfAnotherKind: all workers refused requests, then one sends pages of HTML.
+func TestRefusalsDoNotExcuseAnswersOfAnotherKind(t *testing.T) {
+	var e evidence
+	a, b := &fleet.Worker{ID: 0}, &fleet.Worker{ID: 1}
+	for range enough {
+		for _, w := range []*fleet.Worker{a, b} {
+			e.useless(1, w, []*fleet.Worker{a, b})
+			e.confirm(1, w, refused)
+		}
+	}
+	if !e.known(1, a, refused, []*fleet.Worker{b}) {
+		t.Error("both refuse, and yet it is not known to be the requests' fault")
+	}
+	if e.known(1, a, useless, []*fleet.Worker{b}) {
+		t.Error("the page is said to be the request's fault, as all workers refused other requests")
+	}
+	e.blame(1, a, refused)
+	for range longMemory { // so many that the blame is forgotten
+		e.confirm(1, a, useless)
+	}
+	if e.known(1, a, refused, []*fleet.Worker{b}) {
+		t.Error("pages that all workers send excuse a refusal that only one gave")
 	}
 }
 

@@ -25,6 +25,8 @@ const (
 	refused // 3xx, 4xx
 	broken  // other 5xx
 	useless // 200 without an answer of the dialect
+
+	verdicts = iota
 )
 
 func verdictOf(r *proxy.Result) verdict {
@@ -113,7 +115,7 @@ func (x *exchange) weigh(h fleet.Holder, w *fleet.Worker, last *proxy.Result) (a
 	}
 	scope := x.prepared.route.Scope
 	x.g.evidence.useless(scope, w, x.serving())
-	known := k != cut && x.known(w)
+	known := k != cut && x.known(w, k)
 	alike := slices.ContainsFunc(x.doubts, func(d doubt) bool { return d.verdict == k })
 	x.doubts = append(x.doubts, doubt{h, w, k})
 	if known || alike && !x.mayAskOn(w) {
@@ -150,9 +152,9 @@ func (x *exchange) serving() []*fleet.Worker {
 }
 
 // known reports whether a useless answer of w is known to be the request's fault. It is decided once an attempt.
-func (x *exchange) known(w *fleet.Worker) bool {
+func (x *exchange) known(w *fleet.Worker, v verdict) bool {
 	if !x.judged {
-		x.judged, x.inherent = true, x.g.evidence.known(x.prepared.route.Scope, w, x.others(w))
+		x.judged, x.inherent = true, x.g.evidence.known(x.prepared.route.Scope, w, v, x.others(w))
 	}
 	return x.inherent
 }
@@ -171,7 +173,7 @@ func (x *exchange) lose(h fleet.Holder, w *fleet.Worker, now int64) {
 func (x *exchange) acquit(now int64) {
 	for _, d := range x.doubts {
 		if len(x.doubts) > 1 {
-			x.g.evidence.confirm(x.prepared.route.Scope, d.worker)
+			x.g.evidence.confirm(x.prepared.route.Scope, d.worker, d.verdict)
 		}
 		x.observeScopes(d.holder, fleet.OutcomeUnknown, d.verdict, now)
 	}
@@ -290,7 +292,7 @@ func (x *exchange) believe(h fleet.Holder, w *fleet.Worker, now int64) {
 	}
 	x.observeScopes(h, fleet.OutcomeServed, good, now)
 	for _, d := range x.doubts {
-		here, everywhere := x.g.evidence.blame(scope, d.worker)
+		here, everywhere := x.g.evidence.blame(scope, d.worker, d.verdict)
 		if here {
 			x.observeScope(d.holder, scope, fleet.OutcomeFailed, d.verdict, now)
 		}
@@ -320,7 +322,7 @@ func (x *exchange) knows(name []byte) bool {
 	if ok && pool.Model == d.Base && pool.LoRA == d.LoRA {
 		return true
 	}
-	x.odd = !x.othersCan(d) || x.known(d.Worker) ||
+	x.odd = !x.othersCan(d) || x.known(d.Worker, useless) ||
 		len(x.doubts) > 0 && !x.mayAskOn(d.Worker)
 	if x.odd {
 		if len(x.doubts) > 0 {
