@@ -20,6 +20,8 @@ type diary struct {
 	history  map[string][]string
 	doubled  map[string]bool // there was a second copy once
 	messages int
+	gaps     bool // the engine no longer has its first message, or one in between
+	next     uint64
 	complete bool
 }
 
@@ -28,6 +30,8 @@ func (l *diary) Message(seq uint64, payload []byte) {
 	defer l.mu.Unlock()
 	var b kvevent.Batch
 	l.messages++
+	l.gaps = l.gaps || seq != l.next
+	l.next = seq + 1
 	if err := l.decoder.Decode(payload, &b); err != nil {
 		return
 	}
@@ -66,13 +70,16 @@ func (e *engine) follow(rank int) *diary {
 	return l
 }
 
-// doubles returns how many of hashes a rank had a second copy of once. The wire does not tell a second copy from a
-// report of the first, and the index takes it for a report: the removal of one copy then ends its claim (kvindex,
-// Stored.Origin).
+// doubles returns how many of hashes a rank may have had a second copy of once: all, where it no longer has all of its
+// messages. The wire does not tell a second copy from a report of the first, and the index takes it for a report: the
+// removal of one copy then ends its claim (kvindex, Stored.Origin).
 func (e *engine) doubles(rank int, tier fmt.Stringer, hashes []uint64) (n int) {
 	l := e.follow(rank)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.messages == 0 || l.gaps || !l.complete {
+		return len(hashes)
+	}
 	for _, h := range hashes {
 		if l.doubled[fmt.Sprint(tier, " ", h)] {
 			n++
