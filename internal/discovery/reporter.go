@@ -166,9 +166,10 @@ func (r *Reporter) watch(ctx context.Context, w *fleet.Worker) {
 	}()
 	wait := time.Duration(rand.Int64N(int64(r.config.Interval))) // not all at once
 	for {
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if r.pause(ctx, w.ID, wait) {
+			wait = r.config.Interval // how long the process before did not answer says nothing of this one
+		}
+		if ctx.Err() != nil {
 			return
 		}
 		err := r.ask(ctx, w.URL, w.ID)
@@ -185,6 +186,27 @@ func (r *Reporter) watch(ctx context.Context, w *fleet.Worker) {
 			wait = r.config.Interval
 		}
 		wait += time.Duration((rand.Float64() - 0.5) / 5 * float64(wait))
+	}
+}
+
+// pause waits, at most until another process is found behind the worker's URL, which it reports, or ctx ends.
+func (r *Reporter) pause(ctx context.Context, id fleet.WorkerID, wait time.Duration) (another bool) {
+	over := time.NewTimer(wait)
+	defer over.Stop()
+	snap := r.fleet.Snapshot()
+	before := snap.ByID(id)
+	for {
+		if now := snap.ByID(id); before != nil && now != nil && now.Incarnation != before.Incarnation {
+			return true
+		}
+		select {
+		case <-over.C:
+			return false
+		case <-ctx.Done():
+			return false
+		case <-snap.Superseded():
+			snap = r.fleet.Snapshot()
+		}
 	}
 }
 

@@ -222,6 +222,45 @@ func TestAnEngineThatDoesNotAnswerIsAskedLessAndRoutedToAllTheSame(t *testing.T)
 	})
 }
 
+// TestAnotherProcessIsAskedAtOnce: an engine that did not tell its load is replaced. The wait that its failures had
+// grown to does not hold for the new one.
+func TestAnotherProcessIsAskedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := engineFleet("http://w:1", fleet.EngineSGLang, 1)
+		var asked, told atomic.Int64
+		client := &http.Client{Transport: answering(func(r *http.Request) (int, string) {
+			asked.Add(1)
+			if r.URL.Path == "/metrics" {
+				told.Add(1)
+				return http.StatusOK, oldVLLMMetricsText
+			}
+			return http.StatusOK, "{}"
+		})}
+		r := NewReporter(f, DefaultReportsConfig(), nil, client, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Run(ctx) }()
+		time.Sleep(5 * time.Minute)
+		for n := asked.Load(); asked.Load() == n; { // a wait has just begun
+			time.Sleep(100 * time.Millisecond)
+		}
+		told.Store(0)
+		id := f.Put("http://w:1", fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m"}}})
+		f.Refused(id)
+		f.Answered(id, fleet.Signs{})
+		time.Sleep(100 * time.Millisecond)
+		if n := told.Load(); n != 1 {
+			t.Errorf("the new process was asked %d times within 0.1 s, want once", n)
+		}
+		time.Sleep(30 * time.Second)
+		if n := told.Load(); n < 5 {
+			t.Errorf("the new process was asked %d times in 30 s", n)
+		}
+		cancel()
+		<-done
+	})
+}
+
 func TestASuspectIsNotSaidToBeRoutedTo(t *testing.T) {
 	f := fleet.New(fleet.Config{})
 	id := f.Put("http://w:1", fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m"}}})
