@@ -20,9 +20,7 @@ type diary struct {
 	history  map[string][]string
 	doubled  map[string]bool // there was a second copy once
 	messages int
-	gaps     bool // the engine no longer has its first message, or one in between
-	next     uint64
-	complete bool
+	complete bool // these are all of its messages
 }
 
 func (l *diary) Message(seq uint64, payload []byte) {
@@ -30,8 +28,6 @@ func (l *diary) Message(seq uint64, payload []byte) {
 	defer l.mu.Unlock()
 	var b kvevent.Batch
 	l.messages++
-	l.gaps = l.gaps || seq != l.next
-	l.next = seq + 1
 	if err := l.decoder.Decode(payload, &b); err != nil {
 		return
 	}
@@ -54,7 +50,7 @@ func (l *diary) Message(seq uint64, payload []byte) {
 	}
 }
 func (l *diary) Restarted(string)        {}
-func (l *diary) Lost(_, _ uint64)        {}
+func (l *diary) Lost(_, _ uint64)        { l.mu.Lock(); l.complete = false; l.mu.Unlock() }
 func (l *diary) Complete()               { l.mu.Lock(); l.complete = true; l.mu.Unlock() }
 func (l *diary) State(_ bool, err error) {}
 
@@ -77,7 +73,7 @@ func (e *engine) doubles(rank int, tier fmt.Stringer, hashes []uint64) (n int) {
 	l := e.follow(rank)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.messages == 0 || l.gaps || !l.complete {
+	if !l.complete {
 		return len(hashes)
 	}
 	for _, h := range hashes {
