@@ -48,8 +48,8 @@ type conduct struct {
 	bettered    share  // of useless answers of which another worker was asked its opinion
 	lost        share  // of good streams and those that were lost
 	blamedRow   int    // answers blamed in a row
-	// agreed counts, by verdict, useless answers to requests that another worker did not serve either, since the worker
-	// was last blamed for such an answer.
+	// agreed counts, by verdict, the useless answers to requests to which another worker's answer was useless, too,
+	// since the worker was last blamed for an answer of that verdict.
 	agreed [verdicts]int
 }
 
@@ -165,7 +165,7 @@ func (e *evidence) blame(scope fleet.Scope, w *fleet.Worker, v verdict) (here, e
 	return c.blamed.part >= usual && c.blamedRow >= few, r.mixed && r.answers >= fewEvery
 }
 
-// confirm records that another worker did not serve a request either to which w's answer was useless.
+// confirm records a useless answer of w, by its verdict, to a request to which another worker's was useless, too.
 func (e *evidence) confirm(scope fleet.Scope, w *fleet.Worker, v verdict) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -229,11 +229,11 @@ func (e *evidence) apart(scope fleet.Scope, w *fleet.Worker) bool {
 	return e.conduct(scope, w).bettered.part >= apart
 }
 
-// known reports whether a worker's useless answers of a kind are known to be the requests' fault: other workers gave
-// the same answers when they were asked for a second opinion. That all refuse some requests says nothing of a page of
-// HTML. Each of the others has given enough answers, and their
-// share of useless ones is like w's. Of late nobody bettered w's answers or theirs: what a worker was blamed for says
-// nothing of the requests. One in sampled is called unknown, to find out whether that still holds.
+// known reports whether a worker's useless answers of one verdict in a scope are known to be the requests' fault: other
+// workers' answers were useless, too, when they were asked for a second opinion. That all refuse some requests does not
+// excuse a page of HTML. Each of the others has given enough answers, and their share of useless ones is like w's. Of
+// late nobody bettered w's answers or theirs: what a worker was blamed for says nothing of the requests. One in sampled
+// is called unknown, to find out whether that still holds.
 func (e *evidence) known(scope fleet.Scope, w *fleet.Worker, v verdict, others []*fleet.Worker) bool {
 	if !e.open.Load() || len(others) == 0 {
 		return false

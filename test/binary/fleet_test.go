@@ -66,8 +66,8 @@ type fleet struct {
 	workers []*mockengine.Server
 }
 
-// patient is a configuration in which a request waits for its token ids as long as it may: on a busy machine an engine
-// needs more than the default of 50 ms at times, and without ids nothing is predicted.
+// patient lets a request wait 10 s for its token ids, the longest that may be set. On a busy machine an engine needs more
+// than the default of 50 ms at times, and without ids nothing is predicted.
 const patient = "tokens: {budget: 10s}\n"
 
 func serve(t *testing.T, workers []*mockengine.Server, args ...string) *fleet {

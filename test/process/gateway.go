@@ -131,8 +131,8 @@ func tail(s string, n int) string {
 	return s
 }
 
-// FreePort returns a TCP port that was free a moment ago, as was its successor. The system gives ports from 32768 on to
-// whoever asks for any, and to connections: one from there may be taken before an engine listens, minutes later.
+// FreePort returns a TCP port that was free a moment ago, as was the next one. It is below 32768: the system gives higher
+// ports to connections and to listeners that ask for any, and an engine listens only minutes later.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	const first, end = 10_000, 32_768
@@ -145,7 +145,7 @@ func FreePort(t testing.TB) int {
 	return 0
 }
 
-// free reports whether nobody listens on a port of any address.
+// free reports whether a port can be listened on at all addresses.
 func free(port int) bool {
 	l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
 	if err != nil {

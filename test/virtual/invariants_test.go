@@ -203,8 +203,8 @@ func (w *world) unready() string {
 }
 
 // serves sends a request to each rank, and some to the policy's choice. All must be answered: the workers are well
-// and idle. The workers' new events then show the router which messages it missed: each prompt has a block that no other
-// prompt has, since a worker that had all blocks of a prompt would send no event.
+// and idle. The workers' new events then show the router which messages it missed: each prompt has a block that no
+// other prompt has, since a worker that had all blocks of a prompt would send no event.
 func (w *world) serves() bool {
 	for _, e := range w.listed() {
 		for rank := range e.setup.Ranks {
