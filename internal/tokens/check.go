@@ -15,6 +15,8 @@ import (
 const (
 	// checkFirst prompts of each model and worker are compared: a wrong tokenizer file or template differs on the first.
 	checkFirst = 20
+	// checkProbed is checkFirst for a model whose files passed probes: what is left to find is what only real prompts have.
+	checkProbed = 5
 	// checkEvery is the sample after that: a rare character or a changed engine shows within hours, at a thousandth of the
 	// engine calls that asking for each prompt costs.
 	checkEvery = 1000
@@ -84,14 +86,14 @@ func (c *checks) distrusted() []string {
 	return names
 }
 
-// due returns the worker with which the next prompt is to be compared, if any.
-func (c *checks) due(model string, workers []Worker) (w Worker, ok bool) {
+// due returns the worker with which the next prompt is to be compared, if any; first is how many prompts of each worker are.
+func (c *checks) due(model string, workers []Worker, first int) (w Worker, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := c.of(model)
 	m.made++
 	for _, w := range workers {
-		if m.started[w.URL] < checkFirst {
+		if m.started[w.URL] < first {
 			m.started[w.URL]++
 			return w, true
 		}
@@ -131,7 +133,11 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 	if local.Tokens == nil {
 		return
 	}
-	w, ok := s.checks.due(checked(p.Model, local), workers)
+	first := checkFirst
+	if local.Probed {
+		first = checkProbed
+	}
+	w, ok := s.checks.due(checked(p.Model, local), workers, first)
 	if !ok {
 		return
 	}
@@ -156,10 +162,13 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 // of the engine than ids do.
 func checked(model string, made *Found) string {
 	if len(made.Features) > 0 {
-		return model + " (images)"
+		return imagesOf(model)
 	}
 	return model
 }
+
+// imagesOf is the name under which a model's prompts with images are checked.
+func imagesOf(model string) string { return model + " (images)" }
 
 // compare books whether ids and features made here equal an engine's, and says where they differ. Only render tells features.
 func (s *Source) compare(model, worker string, made, said *Found) {

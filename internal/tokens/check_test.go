@@ -33,7 +33,7 @@ func TestTheFirstTwentyOfEachWorkerAreComparedThenOneInAThousand(t *testing.T) {
 	workers := []Worker{{URL: "a"}, {URL: "b"}}
 	compared := map[string]int{}
 	for range 5000 {
-		if w, ok := c.due("m", workers); ok {
+		if w, ok := c.due("m", workers, checkFirst); ok {
 			compared[w.URL]++
 		}
 	}

@@ -38,7 +38,7 @@ type Forward struct {
 //
 //   - Config.Forward is auto;
 //   - they were made in process for that kind of engine, for the base model itself, and the model is proven: its ids are
-//     believed, and the last twenty prompts compared were equal to an engine's;
+//     believed, and the last twenty prompts compared were equal to an engine's, or that worker agreed in all probes;
 //   - the prompt is one text, or messages whose contents are plain texts, the last of them not the assistant's (a turn to be
 //     continued), and nothing in it is media;
 //   - every field of the body is one beside which nothing is lost: see forwardable;
@@ -50,7 +50,7 @@ func (s *Source) AppendForwarded(dst []byte, f *Forward) (body []byte, ok bool) 
 	if s.cfg.Forward != ForwardAuto || f.Found.Outcome != InProcess || f.Found.Kind != kind || len(f.Found.Tokens) == 0 {
 		return dst, false
 	}
-	if r.Model != f.Model || r.Multimodal || !s.checks.proven(f.Model) {
+	if r.Model != f.Model || r.Multimodal || !s.proven(f) {
 		return dst, false
 	}
 	ids := f.Found.Tokens

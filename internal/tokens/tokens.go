@@ -44,6 +44,8 @@ type Found struct {
 	// Known and Stable are beginnings of Tokens that an earlier prompt had, and that later ones may have: see
 	// tokenizer.Reuse. Only ids made in process have them.
 	Known, Stable block.Prefix
+	// Probed says that the ids are made from files whose ids agreed with the engines' in probes before they were used.
+	Probed bool
 
 	// Text is the prompt as one text (AppendText) when there are no ids but matches by text make sense: Outcome is Text
 	// then, and Missing says why there are no ids. Without ids and text the request must be routed by load.
