@@ -57,6 +57,10 @@ type Facts struct {
 	Events        []EventSource // none: the worker publishes no events
 	DeclaredRanks int           // how many of Ranks the operator lets be used; 0 is DefaultRanks
 
+	// Origins are where the engine says that it loaded the tokenizer of its base model from, the likeliest first: folders of
+	// its machine, or names on a hub. Nil is not told; vLLM tells the model's Root alone.
+	Origins []string
+
 	Labels map[string]string // what the operator says of it, such as node and zone; not changed once given to the fleet
 
 	CanRender           bool // POST /v1/chat/completions/render answers

@@ -45,7 +45,7 @@ func sglang0523() answers {
 	return answers{
 		"GET /health":    "",
 		"GET /v1/models": `{"object":"list","data":[{"id":"tiny","object":"model","created":1763700000,"owned_by":"sglang","root":"tiny","parent":null,"max_model_len":32768}]}`,
-		"GET /server_info": `{"model_path":"/models/tiny","page_size":32,"dp_size":1,"version":"0.5.23","enable_cache_report":true,"max_total_num_tokens":65536,` +
+		"GET /server_info": `{"model_path":"/models/tiny","tokenizer_path":"/models/tiny-words","page_size":32,"dp_size":1,"version":"0.5.23","enable_cache_report":true,"max_total_num_tokens":65536,` +
 			`"kv_events":{"publisher":"zmq","endpoint_host":"*","endpoint_port_base":15677,"topic":"kv-events","block_size":32,"dp_size":1,"replay_endpoint_port_base":15777},"internal_states":[{}]}`,
 		"POST /tokenize": `{"tokens":[64],"count":1,"max_model_len":32768}`,
 	}
@@ -109,6 +109,7 @@ func TestProbeReadsWhatEnginesTell(t *testing.T) {
 		Engine: fleet.EngineSGLang, Version: "0.5.23", Models: []fleet.Model{{ID: "tiny", Root: "tiny", MaxModelLen: 32768}},
 		BlockSize: 32, BlocksPerRank: 2048, Ranks: 1,
 		Events:      []fleet.EventSource{{Endpoint: "tcp://127.0.0.1:15677", Replay: "tcp://127.0.0.1:15777", Topic: "kv-events"}},
+		Origins:     []string{"/models/tiny-words", "/models/tiny"},
 		CanTokenize: true, ReportsCachedTokens: true,
 	}
 	twoRankMetrics := strings.Repeat(`vllm:cache_config_info{block_size="32",enable_prefix_caching="True",engine="%",kv_cache_size_tokens="65536",num_gpu_blocks="4096"} 1.0`+"\n", 2)
@@ -185,10 +186,10 @@ func TestProbeReadsWhatEnginesTell(t *testing.T) {
 			}},
 		{name: "SGLang without events", note: "--kv-events-config", base: sglangFacts,
 			engine: sglang0523().with("GET /server_info", `{"model_path":"/models/tiny","page_size":32,"dp_size":1,"version":"0.5.23","enable_cache_report":true,"max_total_num_tokens":65536,"kv_events":null}`),
-			change: func(f *fleet.Facts) { f.Events = nil }},
+			change: func(f *fleet.Facts) { f.Events, f.Origins = nil, []string{"/models/tiny"} }},
 		{name: "SGLang that does not tell its events", note: "give events=ENDPOINT", base: sglangFacts,
 			engine: sglang0523().with("GET /server_info", `{"model_path":"/models/tiny","page_size":32,"dp_size":1,"version":"0.5.23","enable_cache_report":true,"max_total_num_tokens":65536}`),
-			change: func(f *fleet.Facts) { f.Events = nil }},
+			change: func(f *fleet.Facts) { f.Events, f.Origins = nil, []string{"/models/tiny"} }},
 		{name: "TensorRT-LLM", note: "events=ENDPOINT",
 			engine: answers{"GET /v1/models": `{"data":[{"id":"m","owned_by":"tensorrt_llm"}]}`, "GET /version": `{"version":"1.3.0rc1"}`},
 			base:   fleet.Facts{Engine: fleet.EngineTRTLLM, Version: "1.3.0rc1", Models: []fleet.Model{{ID: "m"}}, Ranks: 1}},

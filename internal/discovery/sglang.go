@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/warmpath/warmpath/fleet"
@@ -14,6 +15,7 @@ import (
 type serverInfo struct {
 	Version      string `json:"version"`
 	ModelPath    string `json:"model_path"`
+	Tokenizer    string `json:"tokenizer_path"`
 	PageSize     int    `json:"page_size"`
 	DPSize       int    `json:"dp_size"`
 	CacheReport  bool   `json:"enable_cache_report"`
@@ -70,6 +72,11 @@ func (p *probe) sglang(info *serverInfo) {
 		f.Version = info.Version
 	}
 	p.Seed = info.RandomSeed
+	for _, origin := range [...]string{info.Tokenizer, info.ModelPath} {
+		if origin != "" && !slices.Contains(f.Origins, origin) {
+			f.Origins = append(f.Origins, origin)
+		}
+	}
 	f.BlockSize = blockSize(info.PageSize)
 	f.Ranks = min(info.DPSize, fleet.MaxRank+1)
 	f.ReportsCachedTokens = info.CacheReport

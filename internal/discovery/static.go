@@ -307,6 +307,7 @@ func (w *worker) probe(ctx context.Context) error {
 	if w.last == nil || !w.healthy || !reflect.DeepEqual(r.Facts, w.last.Facts) {
 		// The fleet owns the slices it is given.
 		r.Facts.Models, r.Facts.Events = slices.Clone(r.Facts.Models), slices.Clone(r.Facts.Events)
+		r.Facts.Origins = slices.Clone(r.Facts.Origins)
 		w.id = w.fleet.Put(w.target.URL, facts)
 		w.describe(facts)
 	}
