@@ -54,8 +54,9 @@ type Config struct {
 	// bounded number: those beyond wait their turn at the client, and their times count from when they are sent. 0: no limit.
 	InFlight int
 
-	Faults    []Fault
-	Autoscale *Autoscale
+	Faults       []Fault
+	Disturbances []Disturbance
+	Autoscale    *Autoscale
 
 	SLOs    []report.SLO // nil: report.DefaultSLOs
 	Samples int          // single requests in the result; see report.Options
@@ -72,6 +73,7 @@ type Group struct {
 	OnEvict   bool    // blocks go to the CPU tier when they are evicted instead of when they are stored
 	Speed     float64 // factor on the profile's speed; 0 is 1
 	Ranks     int     // data-parallel ranks of a worker, each with an engine of its own; 0 is 1
+	Noise     float64 // standard deviation of a pass's time as a share of it, drawn for each pass alone
 	Declared  int     // how many of them an operator lets routers use; 0: fleet.DefaultRanks
 }
 
@@ -185,6 +187,7 @@ func (c *Config) validate() error {
 	for _, g := range append(slices.Clone(c.Groups), c.Decode...) {
 		check(g.Count >= 1, "a group has %d workers", g.Count)
 		check(g.Speed >= 1e-3 && g.Speed <= 1e3, "speed %v is not within 0.001..1000", g.Speed)
+		check(g.Noise >= 0 && g.Noise <= 1, "noise %v is not within 0..1", g.Noise)
 		check(g.BlockSize < 1 || g.KVTokens/g.BlockSize >= 1, "a cache of %d tokens holds no block of %d", g.KVTokens, g.BlockSize)
 		workers += g.Count * g.used()
 	}
@@ -193,6 +196,11 @@ func (c *Config) validate() error {
 		check(f.Worker >= 0 && f.Worker < workers, "a fault is for worker %d of %d", f.Worker, workers)
 		check(f.At >= 0 && f.Down >= 0, "a fault has a negative time")
 		check(max(f.At, f.Down) <= longest, "a fault has a time of more than %v", longest)
+	}
+	for _, d := range c.Disturbances {
+		check(d.Worker >= 0 && d.Worker < workers, "a disturbance is for worker %d of %d", d.Worker, workers)
+		check(d.At >= 0 && d.For >= 0 && max(d.At, d.For) <= longest, "a disturbance has a time that is not within 0..%v", longest)
+		check(d.Factor >= 1e-3 && d.Factor <= 1e3, "a disturbance's factor %v is not within 0.001..1000", d.Factor)
 	}
 	if a := c.Autoscale; a != nil {
 		check(len(c.Groups) == 1 && c.Groups[0].Ranks == 1, "autoscaling needs workers that are alike and of one rank: leave fleet or ranks out")

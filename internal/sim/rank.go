@@ -25,6 +25,8 @@ type rank struct {
 	dead   bool
 	asked  bool   // how busy it is
 	lines  []line // by router: what is on its way there
+
+	disturbed []Disturbance // that this rank has
 }
 
 // line is the event stream from a rank to a router.
@@ -105,7 +107,7 @@ func (w *world) glide(r *rank, until time.Duration) time.Duration {
 }
 
 func (w *world) begin(r *rank) {
-	if n := r.engine.Steady(); n > 1 {
+	if n := r.engine.Steady(); n > 1 && !r.noisy() {
 		r.doing, r.since, r.passes = gliding, w.now, n
 		w.wakeAt(r, w.now+r.engine.Forecast(n))
 		return
@@ -114,6 +116,9 @@ func (w *world) begin(r *rank) {
 		r.doing = idle
 		w.rec.Gauge(r.index, w.now, 0, 0, 0)
 		return
+	}
+	if r.noisy() {
+		r.step.Duration = w.disturb(r, r.step.Duration)
 	}
 	for _, q := range r.step.Admitted {
 		if f := q.Owner.(*flight); f.started < 0 {

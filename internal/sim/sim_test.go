@@ -321,6 +321,23 @@ func TestUnlikeWorkersGetUnlikeWork(t *testing.T) {
 	}
 }
 
+func TestDisturbedWorkersTakeLonger(t *testing.T) {
+	w := families(50, 600, 50*time.Millisecond)
+	calm := run(t, config(w, "round_robin", nil))
+	noisy := run(t, config(w, "round_robin", func(c *Config) { c.Groups[0].Noise = 0.3 }))
+	if d := noisy.ITL.Mean / calm.ITL.Mean; d < 0.95 || d > 1.05 || noisy.ITL.P99 < 1.3*calm.ITL.P50 {
+		t.Errorf("noise of 30 %% made tokens %.2f times as slow in the mean, p99 %.0f ms", d, noisy.ITL.P99)
+	}
+	loaded := run(t, config(w, "round_robin", func(c *Config) {
+		for i := range 4 {
+			c.Disturbances = append(c.Disturbances, Disturbance{For: time.Hour, Worker: i, Factor: 2})
+		}
+	}))
+	if d := loaded.ITL.Mean / calm.ITL.Mean; d < 1.9 {
+		t.Errorf("disturbances by 2 made tokens %.2f times as slow", d)
+	}
+}
+
 func TestStagesDrainBeforeTheNextBegins(t *testing.T) {
 	w := families(12, 300, 5*time.Millisecond)
 	w.Stages = []workload.Stage{{Name: "first", First: 0}, {Name: "second", First: 150, Start: w.Requests[150].Arrival, Drain: true}}
@@ -378,6 +395,8 @@ func TestTimesBeyondAnyEndAreRefused(t *testing.T) {
 		"a fault":            func(c *Config) { c.Faults = []Fault{{At: ever}} },
 		"how long one lasts": func(c *Config) { c.Faults = []Fault{{Down: ever}} },
 		"a rate":             func(c *Config) { c.Rate = 1e-9 },
+		"noise":              func(c *Config) { c.Groups[0].Noise = 2 },
+		"a disturbance":      func(c *Config) { c.Disturbances = []Disturbance{{For: ever, Factor: 1}} },
 		"a speed":            func(c *Config) { c.Groups[0].Speed = 1e-9 },
 		"think time":         func(c *Config) { c.Workload.Requests[1].Think = ever },
 		"looks back":         func(c *Config) { c.Autoscale = &Autoscale{Min: 1, Max: 2, High: 1, Interval: -time.Second} },

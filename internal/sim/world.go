@@ -95,6 +95,10 @@ func newWorld(c Config) (*world, error) {
 	for i, f := range c.Faults {
 		w.agenda.plan(moment{at: f.At, kind: atFault, a: int32(i)})
 	}
+	for _, d := range c.Disturbances {
+		r := w.ranks[d.Worker]
+		r.disturbed = append(r.disturbed, d)
+	}
 	if c.Autoscale != nil {
 		w.agenda.plan(moment{at: c.Autoscale.Interval, kind: atScale})
 	}

@@ -1,0 +1,28 @@
+package sim
+
+import "time"
+
+// Disturbance is other work on a worker's machine for a while: its passes take longer.
+type Disturbance struct {
+	At     time.Duration // since the first arrival
+	For    time.Duration
+	Worker int     // the rank, from 0, over all groups
+	Factor float64 // on the time of a pass that begins meanwhile
+}
+
+// noisy reports whether the times of r's passes are more than a matter of their batches: then each is made for itself.
+func (r *rank) noisy() bool { return r.group.Noise > 0 || len(r.disturbed) > 0 }
+
+// disturb returns how long a pass of r takes that begins now and takes d on a machine of its own.
+func (w *world) disturb(r *rank, d time.Duration) time.Duration {
+	factor := 1.0
+	if s := r.group.Noise; s > 0 {
+		factor = max(1+s*w.random.NormFloat64(), 0.1)
+	}
+	for _, x := range r.disturbed {
+		if w.now >= x.At && w.now < x.At+x.For {
+			factor *= x.Factor
+		}
+	}
+	return time.Duration(float64(d) * factor)
+}
