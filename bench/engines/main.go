@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	if len(os.Args) < 2 {
+		fmt.Fprintln(os.Stderr, "usage: engines play|report|list [flags]")
+		os.Exit(2)
+	}
+	command, args := os.Args[1], os.Args[2:]
+	var err error
+	switch command {
+	case "play":
+		err = playAll(ctx, args)
+	case "report":
+		err = reportAll(args)
+	case "list":
+		list()
+	default:
+		err = fmt.Errorf("no command is called %q: play, report or list", command)
+	}
+	if errors.Is(err, flag.ErrHelp) {
+		os.Exit(2)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "engines:", err)
+		os.Exit(1)
+	}
+}
+
+// say tells progress.
+func say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, time.Now().UTC().Format("15:04:05 ")+format+"\n", args...)
+}
+
+func list() {
+	fmt.Println("sets:")
+	for _, s := range sets {
+		fmt.Printf("  %-15s %s; %d s a run\n", s.name, s.about, s.seconds)
+	}
+	fmt.Println("routers:")
+	for _, r := range routers {
+		fmt.Printf("  %-15s %s\n", r.name, r.about)
+	}
+}
+
+func playAll(ctx context.Context, args []string) error {
+	f := flag.NewFlagSet("play", flag.ContinueOnError)
+	kindName := f.String("engine", "vllm", "vllm or sglang")
+	setNames := f.String("sets", "all", "sets to play, separated by commas")
+	routerNames := f.String("routers", "all", "routers to play them through, separated by commas")
+	rounds := f.Int("rounds", 3, "rounds; the order of the routers rotates")
+	scale := f.Float64("scale", 1, "times the number of requests; prompts keep their lengths")
+	seed := f.Uint64("seed", 1, "of the texts and their order")
+	out := f.String("out", "engines.jsonl", "file of results; what is in it is not played again")
+	shared := f.String("scripts", "", "folder of serve.sh and serve_sglang.sh")
+	engines := f.String("engines", "", "folder in which engines are installed")
+	peers := f.String("peers", "", "folder in which the peers are installed")
+	binary := f.String("warmpath", "", "binary of warmpath")
+	logs := f.String("logs", "", "folder for logs (default: a temporary one)")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if f.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	b := &bench{kind: kind(*kindName), shared: *shared, engines: *engines, routers: *peers, warmpath: *binary, dir: *logs, scale: *scale, seed: *seed}
+	if _, ok := counters[b.kind]; !ok {
+		return fmt.Errorf("engine %q: vllm or sglang", *kindName)
+	}
+	if *scale <= 0 || *rounds < 1 {
+		return errors.New("-scale and -rounds must be positive")
+	}
+	todo, err := b.todo(*setNames, *routerNames, *rounds, *out)
+	if err != nil || len(todo) == 0 {
+		if err == nil {
+			say("nothing to do: all of it is in %s", *out)
+		}
+		return err
+	}
+	if b.dir == "" {
+		if b.dir, err = os.MkdirTemp("", "warmpath-engines-"); err != nil {
+			return err
+		}
+	}
+	if b.ports, err = freePorts(40); err != nil {
+		return err
+	}
+	b.name()
+	say("%d runs to play, about %s; results in %s, logs in %s", len(todo), duration(todo, *scale), *out, b.dir)
+	defer b.stop()
+	for i, t := range todo {
+		start := time.Now()
+		r, err := b.once(ctx, t.set, t.router, t.round)
+		if ctx.Err() != nil {
+			return errors.New("interrupted; the same command goes on where it was")
+		}
+		if err != nil {
+			return fmt.Errorf("round %d, %s through %s: %w", t.round, t.set.name, t.router.name, err)
+		}
+		if err := appendResult(*out, r); err != nil {
+			return err
+		}
+		say("%d/%d round %d %s %s: hits %.1f %%, first token %.0f/%.0f/%.0f ms (mean/p50/p90), %.1f s, least share %.0f %%, failed %d, others %.1f cores; took %.0f s, %s left",
+			i+1, len(todo), t.round, t.set.name, t.router.name, r.hits(), r.First.Mean, r.First.P50, r.First.P90, r.Seconds, r.least(), r.Failed,
+			r.Others, time.Since(start).Seconds(), duration(todo[i+1:], *scale))
+	}
+	return nil
+}
+
+// turn is one run to play.
+type turn struct {
+	set    set
+	router routerKind
+	round  int
+}
+
+// todo is the runs that are asked for and not in the file yet: by kind of fixture, so that engines are started seldom, then
+// by round, set and router.
+func (b *bench) todo(setNames, routerNames string, rounds int, out string) ([]turn, error) {
+	var chosen []set
+	for _, name := range split(setNames) {
+		s, err := setNamed(name)
+		if err != nil {
+			return nil, err
+		}
+		chosen = append(chosen, s)
+	}
+	if setNames == "all" {
+		chosen = sets
+	}
+	var through []routerKind
+	for _, name := range split(routerNames) {
+		r, err := routerNamed(name)
+		if err != nil {
+			return nil, err
+		}
+		through = append(through, r)
+	}
+	if routerNames == "all" {
+		through = routers
+	}
+	before, err := readResults(out)
+	if err != nil {
+		return nil, err
+	}
+	done := map[string]bool{}
+	for i := range before {
+		done[before[i].key()] = true
+	}
+	var todo []turn
+	for _, ranks := range []bool{false, true} {
+		for round := 1; round <= rounds; round++ {
+			for _, s := range chosen {
+				if s.ranks != ranks {
+					continue
+				}
+				first := (round - 1) % len(through)
+				for _, r := range slices.Concat(through[first:], through[:first]) {
+					t := result{Engine: string(b.kind), Set: s.name, Router: r.name, Round: round, Scale: b.scale, Seed: b.seed}
+					if !done[t.key()] {
+						todo = append(todo, turn{s, r, round})
+					}
+				}
+			}
+		}
+	}
+	return todo, nil
+}
+
+func split(names string) []string {
+	if names == "all" {
+		return nil
+	}
+	return strings.FieldsFunc(names, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// duration is about how long runs take.
+func duration(todo []turn, scale float64) time.Duration {
+	const around = 6 // seconds around a run's requests: emptying caches, starting and stopping the router
+	sum, engines := 0.0, map[bool]bool{}
+	for _, t := range todo {
+		fixed := around
+		if t.set.event == engineRestart {
+			fixed += 75
+		}
+		sum += float64(fixed) + float64(t.set.seconds-fixed)*scale
+		engines[t.set.ranks] = true
+	}
+	return (time.Duration(sum+120*float64(len(engines))) * time.Second).Round(time.Minute)
+}
+
+// name notes the commit and the versions of what runs.
+func (b *bench) name() {
+	b.commit = "unknown"
+	if out, err := exec.Command(b.warmpath, "version").Output(); err == nil {
+		b.commit = strings.TrimSpace(string(out))
+	}
+	if c := os.Getenv("WARMPATH_COMMIT"); c != "" {
+		b.commit = c
+	}
+	b.versions = map[string]string{
+		"engine":      (&engine{kind: b.kind, root: b.engines}).version(),
+		"smg":         installed(filepath.Join(b.routers, "smg"), "smg"),
+		"vllm-router": installed(filepath.Join(b.routers, "vllm-router"), "vllm-router"),
+		"nginx":       "nginx",
+	}
+	if out, err := exec.Command("/usr/sbin/nginx", "-v").CombinedOutput(); err == nil {
+		_, b.versions["nginx"], _ = strings.Cut(strings.TrimSpace(string(out)), ": ")
+	}
+}

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// run is one set played through one router once.
+type run struct {
+	plan   plan
+	client *client
+	marks  []mark // in the order of their requests
+
+	mu        sync.Mutex
+	gate      *sync.Cond // guarded by mu: clients wait here while a mark is reached
+	sent      int        // requests sent
+	open      int        // requests sent and not yet answered
+	held      bool       // nobody sends
+	paused    time.Duration
+	firsts    []time.Duration
+	prompt    int
+	cached    int
+	failed    int      // attempts that failed
+	abandoned int      // requests that failed at each attempt
+	errors    []string // the first few
+	broken    error    // of a mark
+
+}
+
+// mark is something to do when so many requests were sent. With drain, nobody sends from then on until all are answered
+// and the mark's work is done.
+type mark struct {
+	after int
+	drain bool
+	do    func(context.Context) error
+}
+
+// attempts is how often a client asks before it gives a request up: a chat goes on without its answer then.
+const attempts = 5
+
+func (r *run) play(ctx context.Context) (time.Duration, error) {
+	r.gate = sync.NewCond(&r.mu)
+	stop := context.AfterFunc(ctx, func() { r.mu.Lock(); r.gate.Broadcast(); r.mu.Unlock() })
+	defer stop()
+	start := time.Now()
+	var group sync.WaitGroup
+	for _, lane := range r.plan {
+		group.Go(func() { r.send(ctx, lane) })
+	}
+	group.Wait()
+	if ctx.Err() != nil {
+		return 0, ctx.Err()
+	}
+	return time.Since(start) - r.paused, r.broken
+}
+
+// send plays one client's steps.
+func (r *run) send(ctx context.Context, lane []step) {
+	talks := map[int][]message{}
+	ended := map[int]time.Time{}
+	for _, s := range lane {
+		if s.pause > 0 {
+			if sleep(ctx, time.Until(ended[s.talk].Add(s.pause))) != nil {
+				return
+			}
+		}
+		if !r.enter(ctx) {
+			return
+		}
+		messages := append(talks[s.talk], s.adds...)
+		a, err := r.ask(ctx, messages, s.output)
+		r.leave(a, err)
+		if ctx.Err() != nil {
+			return
+		}
+		talks[s.talk] = append(messages, message{"assistant", a.text})
+		ended[s.talk] = time.Now()
+	}
+}
+
+// ask asks until an answer is whole. The time to the first token counts from the first attempt.
+func (r *run) ask(ctx context.Context, messages []message, tokens int) (answer, error) {
+	start := time.Now()
+	for i := 1; ; i++ {
+		began := time.Since(start)
+		a, err := r.client.chat(ctx, messages, tokens)
+		a.first += began
+		if err == nil || ctx.Err() != nil {
+			return a, err
+		}
+		r.mu.Lock()
+		r.failed++
+		if len(r.errors) < 5 {
+			r.errors = append(r.errors, fmt.Sprintf("%.200s", err))
+		}
+		r.mu.Unlock()
+		if i == attempts {
+			return a, err
+		}
+		if err := sleep(ctx, 200*time.Millisecond); err != nil {
+			return a, err
+		}
+	}
+}
+
+// enter counts a request in, and does what is due at its number.
+func (r *run) enter(ctx context.Context) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.held && ctx.Err() == nil {
+		r.gate.Wait()
+	}
+	if ctx.Err() != nil || r.broken != nil {
+		return false
+	}
+	if len(r.marks) > 0 && r.sent >= r.marks[0].after {
+		m := r.marks[0]
+		r.marks = r.marks[1:]
+		r.held = true
+		for m.drain && r.open > 0 && ctx.Err() == nil {
+			r.gate.Wait()
+		}
+		r.mu.Unlock()
+		start := time.Now()
+		err := m.do(ctx)
+		took := time.Since(start)
+		r.mu.Lock()
+		if m.drain {
+			r.paused += took
+		}
+		r.held = false
+		r.broken = err
+		r.gate.Broadcast()
+		if err != nil {
+			return false
+		}
+	}
+	r.sent++
+	r.open++
+	return true
+}
+
+// leave counts a request out.
+func (r *run) leave(a answer, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.open--
+	r.gate.Broadcast()
+	if err != nil {
+		r.abandoned++
+		return
+	}
+	r.firsts = append(r.firsts, a.first)
+	r.prompt += a.prompt
+	r.cached += a.cached
+}
+
+// spread is a distribution's mean and quantiles, in milliseconds.
+type spread struct {
+	Mean float64 `json:"mean"`
+	P50  float64 `json:"p50"`
+	P90  float64 `json:"p90"`
+	P99  float64 `json:"p99"`
+}
+
+func spreadOf(d []time.Duration) spread {
+	if len(d) == 0 {
+		return spread{}
+	}
+	d = slices.Sorted(slices.Values(d))
+	var sum time.Duration
+	for _, v := range d {
+		sum += v
+	}
+	at := func(q float64) float64 { return ms(d[min(len(d)-1, int(q*float64(len(d))))]) }
+	return spread{Mean: ms(sum / time.Duration(len(d))), P50: at(.5), P90: at(.9), P99: at(.99)}
+}
+
+func ms(d time.Duration) float64 {
+	return float64(d.Round(10*time.Microsecond)) / float64(time.Millisecond)
+}

@@ -1,0 +1,286 @@
+package main
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/warmpath/warmpath/bench/internal/machine"
+)
+
+func reportAll(args []string) error {
+	f := flag.NewFlagSet("report", flag.ContinueOnError)
+	in := f.String("in", "engines.jsonl", "file of results")
+	out := f.String("out", "", "file for the page (default: standard output)")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	results, err := readResults(*in)
+	if err != nil {
+		return err
+	}
+	if len(results) == 0 {
+		return fmt.Errorf("%s has no results", *in)
+	}
+	text := page(results, machine.Now())
+	if *out == "" {
+		_, err := os.Stdout.WriteString(text)
+		return err
+	}
+	return os.WriteFile(*out, []byte(text), 0o644)
+}
+
+// margin is how far below the best peer's the hits of Warmpath may be, in points.
+const margin = 0.5
+
+// table of one set of one engine: results by router and round.
+type section struct {
+	engine string
+	scale  float64
+	set    set
+	rounds []int
+	by     map[string]map[int]*result
+}
+
+// sections groups results by engine, scale and set, in the order of sets.
+func sections(results []result) []section {
+	var out []section
+	for i := range results {
+		r := &results[i]
+		at := slices.IndexFunc(out, func(s section) bool { return s.engine == r.Engine && s.scale == r.Scale && s.set.name == r.Set })
+		if at < 0 {
+			s, err := setNamed(r.Set)
+			if err != nil {
+				s = set{name: r.Set}
+			}
+			out = append(out, section{engine: r.Engine, scale: r.Scale, set: s, by: map[string]map[int]*result{}})
+			at = len(out) - 1
+		}
+		if out[at].by[r.Router] == nil {
+			out[at].by[r.Router] = map[int]*result{}
+		}
+		out[at].by[r.Router][r.Round] = r // the last line of a run counts
+	}
+	for i := range out {
+		rounds := map[int]bool{}
+		for _, by := range out[i].by {
+			for round := range by {
+				rounds[round] = true
+			}
+		}
+		out[i].rounds = slices.Sorted(maps.Keys(rounds))
+	}
+	place := func(name string) int { return slices.IndexFunc(sets, func(s set) bool { return s.name == name }) }
+	slices.SortStableFunc(out, func(a, b section) int {
+		return cmp.Or(-cmp.Compare(a.engine, b.engine), -cmp.Compare(a.scale, b.scale), cmp.Compare(place(a.set.name), place(b.set.name)))
+	})
+	return out
+}
+
+// ours is the row that the goals are about.
+const ours = "warmpath"
+
+// goals says for one section what was met. An empty text: nothing to compare.
+func (s section) goals() (hits, first, share string, met, missed int) {
+	note := func(ok bool) {
+		if ok {
+			met++
+		} else {
+			missed++
+		}
+	}
+	var parts []string
+	for _, round := range s.rounds {
+		own := s.by[ours][round]
+		best, name := -1.0, ""
+		for router, by := range s.by {
+			if r := by[round]; router != ours && r != nil && (r.hits() > best || r.hits() == best && router < name) {
+				best, name = r.hits(), router
+			}
+		}
+		if own == nil || name == "" {
+			continue
+		}
+		ok := own.hits() >= best-margin
+		note(ok)
+		parts = append(parts, fmt.Sprintf("%s %+.1f (%s)", verdict(ok), own.hits()-best, name))
+	}
+	hits = strings.Join(parts, " · ")
+
+	bound := 1.0
+	if s.set.exact {
+		bound = 0.9
+	}
+	best, name := 0.0, ""
+	for router := range s.by {
+		if m, ok := s.median(router); ok && router != ours && (name == "" || m < best || m == best && router < name) {
+			best, name = m, router
+		}
+	}
+	if own, ok := s.median(ours); ok && name != "" && best > 0 {
+		ok := own <= bound*best
+		note(ok)
+		first = fmt.Sprintf("%s %.2f of %s, goal %.1f", verdict(ok), own/best, name, bound)
+	}
+
+	if s.set.event == engineRestart {
+		return hits, first, "one was away", met, missed
+	}
+	parts = nil
+	for _, round := range s.rounds {
+		if own := s.by[ours][round]; own != nil {
+			ok := own.least() >= 40
+			note(ok)
+			parts = append(parts, fmt.Sprintf("%s %.0f %%", verdict(ok), own.least()))
+		}
+	}
+	return hits, first, strings.Join(parts, " · "), met, missed
+}
+
+func verdict(ok bool) string {
+	if ok {
+		return "met"
+	}
+	return "**missed**"
+}
+
+// median is the median over the rounds of a router's median first token.
+func (s section) median(router string) (float64, bool) {
+	var all []float64
+	for _, r := range s.by[router] {
+		all = append(all, r.First.P50)
+	}
+	if len(all) == 0 {
+		return 0, false
+	}
+	slices.Sort(all)
+	return (all[(len(all)-1)/2] + all[len(all)/2]) / 2, true
+}
+
+// page is the results as Markdown.
+func page(results []result, here machine.Facts) string {
+	var b strings.Builder
+	b.WriteString("# Routers on real engines\n\n")
+	head(&b, results, here)
+	all := sections(results)
+	b.WriteString("\n## Goals\n\nThe default policy with no setting, against the best of the other rows: hits at most 0.5 points below the best of\n" +
+		"the same round; the median first token (median of the rounds' medians) at most the best row's, and at most 0.9 of it\n" +
+		"in the sets marked *; no engine below 40 % of the requests where both are alike. Rounds are separated by `·`.\n\n" +
+		"| set | hits, points to the best | median first token | least share of an engine |\n|---|---|---|---|\n")
+	met, missed := 0, 0
+	for _, s := range all {
+		hits, first, share, m, n := s.goals()
+		met, missed = met+m, missed+n
+		if m+n > 0 {
+			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", s.title(), hits, first, share)
+		}
+	}
+	fmt.Fprintf(&b, "\nMet: %d, missed: %d.\n", met, missed)
+	for _, s := range all {
+		s.write(&b)
+	}
+	return b.String()
+}
+
+func (s section) title() string {
+	t := s.engine + " " + s.set.name
+	if s.set.exact {
+		t += " *"
+	}
+	if s.scale != 1 {
+		t += fmt.Sprintf(" (scale %g)", s.scale)
+	}
+	return t
+}
+
+// head says where, when and with what the results were measured.
+func head(b *strings.Builder, results []result, here machine.Facts) {
+	commits, versions := map[string]bool{}, map[string]bool{}
+	first, last := results[0].Time, results[0].Time
+	least, most, sum := results[0].Others, results[0].Others, 0.0
+	for i := range results {
+		r := &results[i]
+		commits[r.Commit] = true
+		for name, v := range r.Versions {
+			if name == "engine" || name == "nginx" || usedPeer(results, name) {
+				versions[v] = true
+			}
+		}
+		first, last = min(first, r.Time), max(last, r.Time)
+		least, most, sum = min(least, r.Others), max(most, r.Others), sum+r.Others
+	}
+	fmt.Fprintf(b, "%d runs, %s to %s. %d cores (%s), %s. Warmpath %s; %s.\n", len(results), first, last, here.Cores, here.CPU, here.OS,
+		strings.Join(slices.Sorted(maps.Keys(commits)), ", "), strings.Join(slices.Sorted(maps.Keys(versions)), ", "))
+	fmt.Fprintf(b, "Other processes used %.2f cores on average while it was measured (from %.2f to %.2f a run). Engines, routers and clients\n"+
+		"share the machine. Command: `bash bench/engines/run.sh`; this page: `bash bench/engines/run.sh report`.\n\n", sum/float64(len(results)), least, most)
+	b.WriteString("Two engines with a tiny random Llama on the CPU, 65,536 tokens of cache each, block 32; their caches are emptied before each\n" +
+		"run, and the router is started anew. Hits: cached of queried prompt tokens, as the engines count. First token: at the\n" +
+		"client, of a stream, from the first attempt. Whole: without the pauses of restarts. Failed: attempts, each repeated until\n" +
+		"answered; each answer's status and number of tokens is checked. By ids: prompts that Warmpath matched by token ids.\n" +
+		"Over: its predictions above the engine's report. A round's texts are the same for every router.\n")
+}
+
+func usedPeer(results []result, name string) bool {
+	return slices.ContainsFunc(results, func(r result) bool { return strings.HasPrefix(r.Router, name) })
+}
+
+// write is the section's table: a row for each router, its rounds separated by points.
+func (s section) write(b *strings.Builder) {
+	fmt.Fprintf(b, "\n## %s\n\n%s.\n\n", s.title(), s.set.about)
+	b.WriteString("| router | hits, % | first token: mean, ms | p50 | p90 | whole, s | requests of each engine | failed | by ids, % | over, % |\n|---|---|---|---|---|---|---|---|---|---|\n")
+	for _, k := range routers {
+		by := s.by[k.name]
+		if by == nil {
+			continue
+		}
+		cell := func(format func(*result) string) string {
+			var parts []string
+			for _, round := range s.rounds {
+				if r := by[round]; r != nil {
+					parts = append(parts, format(r))
+				} else {
+					parts = append(parts, "–")
+				}
+			}
+			return strings.Join(parts, " · ")
+		}
+		number := func(format string, v func(*result) float64) string {
+			return cell(func(r *result) string { return fmt.Sprintf(format, v(r)) })
+		}
+		share := func(v func(*result) (float64, bool)) string {
+			if !k.ours {
+				return ""
+			}
+			return cell(func(r *result) string {
+				if share, ok := v(r); ok {
+					return fmt.Sprintf("%.1f", share)
+				}
+				return "–"
+			})
+		}
+		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", k.about,
+			number("%.1f", (*result).hits),
+			number("%.0f", func(r *result) float64 { return r.First.Mean }),
+			number("%.0f", func(r *result) float64 { return r.First.P50 }),
+			number("%.0f", func(r *result) float64 { return r.First.P90 }),
+			number("%.1f", func(r *result) float64 { return r.Seconds }),
+			cell(func(r *result) string {
+				var parts []string
+				for _, h := range r.Holders {
+					parts = append(parts, fmt.Sprintf("%.0f", h.Requests))
+				}
+				return strings.Join(parts, "+")
+			}),
+			cell(func(r *result) string {
+				if r.Abandoned > 0 {
+					return fmt.Sprintf("%d (%d given up)", r.Failed, r.Abandoned)
+				}
+				return fmt.Sprint(r.Failed)
+			}),
+			share((*result).byIDs), share((*result).over))
+	}
+}

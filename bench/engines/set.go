@@ -1,0 +1,84 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// planner makes the requests of a set.
+type planner interface {
+	plan(w writer, clients int) plan
+}
+
+// event is something that happens in the middle of a run.
+type event string
+
+const (
+	nothing       event = ""
+	routerRestart event = "router restarts" // when half of the requests are done
+	engineRestart event = "engine restarts" // when two fifths are done
+)
+
+// set is one kind of work under one load.
+type set struct {
+	name     string
+	about    string
+	clients  int
+	work     planner
+	replicas int   // of the router, behind a balancer (0: one router)
+	event    event // in the middle
+	ranks    bool  // one engine of two data-parallel ranks in place of two engines
+	exact    bool  // one of the sets that separate exact routing from guessing
+	seconds  int   // what one run takes at scale 1 on two cores, with its preparation: for the estimate
+}
+
+// table is the work of issue 12's table: mean prompt about 6,060 tokens; an unlimited cache would hit 88 %.
+var table = chats{talks: 40, turns: 5, systems: 4, system: 4000, user: 640, output: 64}
+
+// sets in the order in which they are played.
+var sets = []set{
+	{name: "chats", about: "40 conversations of 5 turns under 4 system prompts of 4,000 tokens, 6 clients", clients: 6, work: table, seconds: 30},
+	{name: "chats-light", about: "the same, 2 clients", clients: 2, work: table, seconds: 40},
+	{name: "chats-heavy", about: "the same, 16 clients", clients: 16, work: table, seconds: 30},
+	{name: "agents-light", about: "12 agents of 6 steps, 3 system prompts of 2,500 tokens, tools take 0.3 s, 2 clients", clients: 2,
+		work: agents{talks: 12, steps: 6, kinds: 3, system: 2500, result: 500, output: 32, pause: 300 * time.Millisecond}, seconds: 30},
+	{name: "agents-heavy", about: "48 agents of 6 steps, 3 system prompts of 2,500 tokens, tools take 0.3 s, 16 clients", clients: 16,
+		work: agents{talks: 48, steps: 6, kinds: 3, system: 2500, result: 500, output: 32, pause: 300 * time.Millisecond}, seconds: 30},
+	{name: "prefix-light", about: "150 short questions after one prefix of 4,100 tokens, 2 clients", clients: 2,
+		work: prefixes{requests: 150, count: 1, prefix: 4100, question: 45, output: 16}, seconds: 20},
+	{name: "prefix-heavy", about: "400 short questions after one prefix of 4,100 tokens, 16 clients", clients: 16,
+		work: prefixes{requests: 400, count: 1, prefix: 4100, question: 45, output: 16}, seconds: 25},
+	{name: "two-routers", about: "chats through two routers behind a balancer (nginx, round robin)", clients: 6, work: table, replicas: 2, exact: true, seconds: 30},
+	{name: "router-restart", about: "chats; the router is restarted when half of the requests are done", clients: 6, work: table, event: routerRestart, exact: true, seconds: 35},
+	{name: "engine-restart", about: "chats; one engine is restarted when two fifths of the requests are done", clients: 6, work: table, event: engineRestart, exact: true, seconds: 110},
+	{name: "crowded", about: "240 questions after 60 prefixes of 3,000 tokens, more than both caches hold, 6 clients", clients: 6,
+		work: prefixes{requests: 240, count: 60, prefix: 3000, question: 60, output: 32, skew: 1.1}, exact: true, seconds: 30},
+	{name: "ranks", about: "chats; one engine of two data-parallel ranks", clients: 6, work: table, ranks: true, exact: true, seconds: 35},
+}
+
+// setNamed returns the set called so.
+func setNamed(name string) (set, error) {
+	i := slices.IndexFunc(sets, func(s set) bool { return s.name == name })
+	if i < 0 {
+		return set{}, fmt.Errorf("no set is called %q; `engines list` shows them", name)
+	}
+	return sets[i], nil
+}
+
+// scaled returns the work with its number of requests times f; prompts keep their lengths.
+func scaled(p planner, f float64) planner {
+	n := func(v int) int { return max(2, int(float64(v)*f+0.5)) }
+	switch p := p.(type) {
+	case chats:
+		p.talks = n(p.talks)
+		return p
+	case agents:
+		p.talks = n(p.talks)
+		return p
+	case prefixes:
+		p.requests = n(p.requests)
+		return p
+	}
+	return p
+}
