@@ -142,7 +142,10 @@ type Decision struct {
 	finished policy.Finished
 	keys     []block.Key
 	text     []block.Token // a part of the prompt's text
+	ahead    []aheadKeys
+	features []block.Feature // of the prompt, shifted
 	matches  []kvindex.Match
+	others   []kvindex.Match // to be merged into them
 	marks    []fleet.Mark
 	nominees []fleet.Holder
 	spots    []spot // by position in the pool

@@ -20,7 +20,8 @@ type modelIndex struct {
 	index      *kvindex.Index
 	memo       *keyMemo
 	learned    atomic.Pointer[map[*policy.Policy]*learnedIndex]
-	checked    atomic.Uint64 // the fleet's generation for which the block size was found right
+	aheads     atomic.Pointer[aheads] // nil: no engine hashes with a look-ahead; changed under the router's mu
+	checked    atomic.Uint64          // the fleet's generation for which the block size was found right
 }
 
 // index returns the index of a base model, made on first use and made anew when its workers need smaller blocks. It
@@ -162,6 +163,7 @@ func (r *Router) Forget(h fleet.Holder) {
 	r.fleet.Emptied(h)
 	for _, x := range *r.indexes.Load() {
 		x.index.Forget(h)
+		r.forgetAhead(x, h)
 		x.forgetLearned(h)
 	}
 	r.forgetInPolicies(h)

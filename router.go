@@ -169,7 +169,7 @@ func (r *Router) decision() *Decision {
 		d = &Decision{}
 	}
 	d.router = r
-	d.keys, d.matches = d.keys[:0], d.matches[:0]
+	d.keys, d.matches, d.ahead = d.keys[:0], d.matches[:0], d.ahead[:0]
 	return d
 }
 
@@ -186,10 +186,11 @@ func (d *Decision) mark(size int) []fleet.Mark {
 func (r *Router) match(d *Decision, req *Request, snap *fleet.Snapshot, pool *fleet.Pool) {
 	x := r.index(snap, pool.Model)
 	scope := block.Scope{Model: pool.Model, LoRA: pool.LoRA, Salt: req.Salt, Extra: req.Extra}
+	root := x.hasher.Root(scope)
 	if d.FromText {
 		d.appendText(x.hasher, scope, req.Text)
 	} else {
-		d.keys = x.appendKeys(d.keys, x.hasher.Root(scope), req)
+		d.keys = x.appendKeys(d.keys, root, req)
 	}
 	d.BlockSize = x.hasher.Size()
 
@@ -204,6 +205,9 @@ func (r *Router) match(d *Decision, req *Request, snap *fleet.Snapshot, pool *fl
 		d.matches = learned.match(d.keys[:limit], req.Now, d.matches)
 	} else {
 		d.matches = x.index.Match(d.keys[:limit], req.Now, d.matches)
+		if !d.FromText {
+			d.matchAhead(x, root, req, pool.BlockSize)
+		}
 	}
 }
 
@@ -294,7 +298,7 @@ func (r *Router) speculate(d *Decision) {
 		ttl = r.options.ApproximateTTL
 	}
 	if ttl > 0 {
-		x.index.Speculate(d.Holder, d.keys, d.Now+int64(ttl))
+		x.index.Speculate(d.Holder, d.keysOn(x, d.Holder), d.Now+int64(ttl))
 	}
 }
 

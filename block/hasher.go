@@ -84,6 +84,7 @@ func (h *Hasher) Root(s Scope) Key {
 const (
 	rootSeed    = 0x7761726d726f6f74 // "warmroot"
 	featureSeed = 0x7761726d66656174 // "warmfeat"
+	aheadSeed   = 0x7761726d61686561 // "warmahea"
 )
 
 // Append appends the keys of the full blocks of tokens to dst and returns it. start is the absolute position of

@@ -49,6 +49,8 @@ const (
 	maxGroup     = 1 << 16   // cache groups of a model; the largest seen have tens
 	maxWindow    = 1<<31 - 1 // tokens, the largest that every platform's int holds
 	maxOffset    = 1<<31 - 1 // tokens between a block and the item that begins before or in it
+	maxCopies    = 1<<31 - 1 // of one block in one cache
+	maxName      = 128       // bytes of a name of which there are few: a tier's owner
 	// smallestEvent is the bytes of ["BlockRemoved", []], the shortest event that is kept: it bounds what a message's
 	// count of events may reserve.
 	smallestEvent = 15

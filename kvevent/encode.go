@@ -90,11 +90,13 @@ var storedKeys = [...][]namedField{
 		{"medium", fieldMedium, false}, {"lora_name", fieldLoRAName, false}, {"extra_keys", fieldExtraKeys, true},
 		{"group_idx", fieldGroup, true}, {"kv_cache_spec_kind", fieldSpec, true},
 		{"kv_cache_spec_sliding_window", fieldWindow, true}, {"locality", fieldLocality, true},
+		{"ownership", fieldOwner, true}, {"session_id", fieldSession, true}, {"lookahead_token_ids", fieldAhead, true},
 	},
 	keysSGLang: {
 		{"block_hashes", fieldHashes, false}, {"parent_block_hash", fieldParent, false},
 		{"token_ids", fieldTokens, false}, {"block_size", fieldBlockSize, false}, {"lora_id", fieldLoRAID, false},
-		{"medium", fieldMedium, false}, {"cache_salt", fieldSalt, true}, {"lora_name", fieldLoRAName, true},
+		{"medium", fieldMedium, false}, {"cache_salt", fieldSalt, true},
+		{"session_id", fieldSession, true}, {"lora_name", fieldLoRAName, true},
 	},
 	keysTRTLLM: {
 		{"block_hashes", fieldHashes, false}, {"parent_block_hash", fieldParent, false},
@@ -105,7 +107,7 @@ var storedKeys = [...][]namedField{
 
 var removedKeys = []namedField{
 	{"block_hashes", fieldHashes, false}, {"medium", fieldMedium, false},
-	{"group_idx", fieldGroup, true}, {"locality", fieldLocality, true},
+	{"group_idx", fieldGroup, true}, {"locality", fieldLocality, true}, {"ownership", fieldOwner, true},
 }
 
 var kindTags = [...]string{Stored: tagStored, Removed: tagRemoved, Cleared: tagCleared}
@@ -152,6 +154,12 @@ func (p *encoder) written(k namedField, e *Event) bool {
 		return e.Window > 0
 	case fieldLocality:
 		return e.Locality != "" && p.place
+	case fieldOwner:
+		return e.Owner != "" && p.owner
+	case fieldSession:
+		return e.Session != "" && p.owner
+	case fieldAhead:
+		return len(e.Ahead) > 0 && p.ahead && !e.Bigram
 	case fieldSalt:
 		return e.Salt != ""
 	case fieldLoRAName:
@@ -207,6 +215,12 @@ func (p *encoder) field(f field, e *Event) {
 		p.number(e.Window, e.Window > 0)
 	case fieldLocality:
 		p.optional(e.Locality)
+	case fieldOwner:
+		p.optional(e.Owner)
+	case fieldSession:
+		p.optional(e.Session)
+	case fieldAhead:
+		p.lookAhead(e)
 	case fieldSalt:
 		p.optional(e.Salt)
 	}
@@ -237,13 +251,32 @@ func (p *encoder) tokens(e *Event) {
 			p.unsigned(uint64(t))
 			continue
 		}
-		next := e.Next
+		next := block.Token(0)
 		if i+1 < len(e.Tokens) {
 			next = e.Tokens[i+1]
+		} else if len(e.Ahead) > 0 {
+			next = e.Ahead[0]
 		}
 		p.array(2)
 		p.unsigned(uint64(t))
 		p.unsigned(uint64(next))
+	}
+}
+
+// lookAhead writes the tokens after each block that its hash covers. Where hashes and tokens do not align it writes the
+// last block's for all.
+func (p *encoder) lookAhead(e *Event) {
+	all, n := slices.Concat(e.Tokens, e.Ahead), len(e.Ahead)
+	p.array(len(e.Hashes))
+	for i := range e.Hashes {
+		list := e.Ahead
+		if e.Aligned() {
+			list = all[(i+1)*e.BlockSize:][:n]
+		}
+		p.array(n)
+		for _, t := range list {
+			p.unsigned(uint64(t))
+		}
 	}
 }
 
@@ -321,7 +354,7 @@ func blockOf(f block.Feature, e *Event) int {
 	if f.Offset < 0 || e.BlockSize <= 0 {
 		return 0
 	}
-	return f.Offset / e.BlockSize
+	return min(f.Offset/e.BlockSize, max(len(e.Hashes)-1, 0)) // one in the look-ahead is named in the last
 }
 
 func (p *encoder) null() { p.b = append(p.b, 0xc0) }

@@ -47,7 +47,11 @@ const KeyRoot = KeyLoRA | KeySalt | KeyExtra
 type Event struct {
 	Kind   Kind
 	Tier   block.Tier // from Medium and Locality
-	Bigram bool       // SGLang with EAGLE: a block proves its tokens and the one token after them (see Next)
+	Bigram bool       // SGLang with EAGLE writes its look-ahead as pairs of a token and the next
+
+	// LastCopies says that no copy of the removed blocks is left, whatever was counted: a removal that tells how many
+	// remain.
+	LastCopies bool
 
 	HasParent    bool
 	HasLoRAID    bool
@@ -64,10 +68,13 @@ type Event struct {
 
 	Hashes []Hash
 	Parent Hash // the block before the first token; without one the tokens begin a prompt, or the engine did not say
-	// Tokens may be fewer or more than the hashes stand for (see Aligned). With Bigram, the first of each pair.
-	Tokens    []block.Token
-	Next      block.Token // with Bigram, the token after Tokens
-	BlockSize int         // tokens; 0 is a placeholder that announces hashes without tokens
+	// Tokens may be fewer or more than the hashes stand for (see Aligned).
+	Tokens []block.Token
+	// Ahead are the tokens after Tokens that the last block's hash covers too, at most block.MaxAhead: an engine that
+	// speculates hashes a block with its look-ahead (vLLM since 0.33, SGLang with EAGLE). Each block is hashed with as
+	// many. Empty: with none.
+	Ahead     []block.Token
+	BlockSize int // tokens; 0 is a placeholder that announces hashes without tokens
 
 	LoRA   string // adapter name; "" is none, or Unread has KeyLoRA
 	LoRAID int64
@@ -78,15 +85,24 @@ type Event struct {
 
 	Medium   string // as sent; "" is none
 	Locality string // "LOCAL", "REMOTE" or ""
-	Group    int    // cache group; -1: none named
-	Spec     string // kv_cache_spec_kind as sent; "" is none
-	Window   int    // sliding window in tokens; 0: none named
+	// Owner keeps these copies apart from the engine's own on the same medium: it stores and removes by itself. "" is
+	// the engine; see OwnerKVCR.
+	Owner  string
+	Group  int    // cache group; -1: none named
+	Spec   string // kv_cache_spec_kind as sent; "" is none
+	Window int    // sliding window in tokens; 0: none named
 
 	// With Decoder.KeepRaw, what normal form drops: byte hashes whole (then the parent's), and the extra_keys field.
 	// They are parts of the payload. Wires write them back as they are.
 	Digests   [][]byte
 	ExtraKeys []byte
+	Session   string // the session whose request stored the blocks; others may share them
 }
+
+// OwnerKVCR is the owner of the copies of vLLM's KVCR tier (vllm#52067). They are local to the worker, and the engine
+// loads them through its own host memory: so they count one tier below their medium, apart from the engine's own. What
+// another owner's copies are worth to the worker is not known.
+const OwnerKVCR = "kvcr"
 
 // Aligned reports whether hash i is the block Tokens[i·BlockSize:(i+1)·BlockSize]. It is not for sliding-window and
 // state-space groups that skip blocks, and for placeholders: those hashes can only be joined to blocks that another
@@ -106,6 +122,22 @@ func (e *Event) Indexable(used Keys) bool {
 		return false
 	}
 	return e.HasParent || e.Hidden&used&KeyRoot == 0
+}
+
+// Shifted returns the tokens that the event's hashes tell, in blocks of BlockSize, where they are hashed with a
+// look-ahead: those after the first len(Ahead), up to the end of Ahead. first are those before them: where the event
+// begins a prompt, they are part of its root (block.Hasher.Ahead). Without a look-ahead it returns Tokens.
+func (e *Event) Shifted() (first, tokens []block.Token) {
+	if len(e.Ahead) == 0 || len(e.Tokens) == 0 {
+		return nil, e.Tokens
+	}
+	all := e.Tokens[:len(e.Tokens):len(e.Tokens)]
+	if n := len(e.Tokens) + len(e.Ahead); cap(e.Tokens) >= n && &e.Tokens[:n][n-1] == &e.Ahead[len(e.Ahead)-1] {
+		all = e.Tokens[:n] // as the decoder leaves them
+	} else {
+		all = append(all, e.Ahead...)
+	}
+	return all[:len(e.Ahead)], all[len(e.Ahead):]
 }
 
 // TagCount says how often an event of one name was skipped.
@@ -148,7 +180,7 @@ func (b *Batch) Removals(i int, dst []Hash) (n int, hashes []Hash) {
 	first := &b.Events[i]
 	for ; i+n < len(b.Events); n++ {
 		e := &b.Events[i+n]
-		if e.Kind != Removed || e.Tier != first.Tier || e.Group != first.Group {
+		if e.Kind != Removed || e.Tier != first.Tier || e.Group != first.Group || e.Owner != first.Owner || e.LastCopies != first.LastCopies {
 			break
 		}
 		dst = append(dst, e.Hashes...)

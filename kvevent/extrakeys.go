@@ -14,7 +14,13 @@ func (d *Decoder) finish(b *Batch, e *Event, r *reading) (problem string) {
 	if !r.holds(fieldHashes) {
 		return "an event without block_hashes"
 	}
+	if e.Owner == OwnerKVCR {
+		e.Tier = min(e.Tier+1, block.NumTiers-1)
+	}
 	if e.Kind == Removed {
+		if r.holds(fieldRemaining) {
+			return d.remaining(e, r)
+		}
 		return ""
 	}
 	if !r.holds(fieldTokens) {
@@ -29,6 +35,11 @@ func (d *Decoder) finish(b *Batch, e *Event, r *reading) (problem string) {
 		e.Unread |= KeyLoRA
 	}
 	e.Hidden = hidden(e, r)
+	if r.holds(fieldAhead) {
+		if problem := d.ahead(b, e, r); problem != "" {
+			return problem
+		}
+	}
 	if r.holds(fieldExtraKeys) {
 		d.extraKeys(b, e, r)
 	}
@@ -189,7 +200,7 @@ func (d *Decoder) compound(k *keyring) {
 func (k *keyring) add(f block.Feature) {
 	const lookBack = 32 // more items do not overlap one block; a longer list only repeats, and would be quadratic
 	seen := k.batch.features[k.start:]
-	if f.Offset < k.base && !k.first {
+	if f.Offset < k.base+len(k.event.Ahead) && !k.first {
 		for i := len(seen) - 1; i >= 0 && i >= len(seen)-lookBack; i-- {
 			if seen[i] == f {
 				return

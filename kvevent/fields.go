@@ -1,5 +1,7 @@
 package kvevent
 
+import "github.com/warmpath/warmpath/block"
+
 // field is a field of an event, whatever its form.
 type field uint8
 
@@ -20,6 +22,10 @@ const (
 	fieldLocality
 	fieldSalt
 	fieldMetadata
+	fieldOwner
+	fieldSession
+	fieldAhead
+	fieldRemaining
 	fieldItems    // Dynamo's block_mm_infos
 	fieldMooncake // any key that only Mooncake's master has
 	numFields
@@ -35,8 +41,11 @@ var (
 		fieldExtraKeys,         // vLLM 0.17
 		fieldGroup,             // vLLM 0.20
 		fieldSpec, fieldWindow, // vLLM 0.22
+		// vLLM has written maps since 0.24; in the order of its structs:
+		fieldLocality, fieldOwner, fieldSession, // vLLM 0.27, 0.32
+		fieldAhead, // vLLM 0.33
 	}
-	removedPlaces = []field{fieldHashes, fieldMedium, fieldGroup}
+	removedPlaces = []field{fieldHashes, fieldMedium, fieldGroup, fieldLocality, fieldOwner}
 )
 
 // reading is what is known of an event while its fields are read.
@@ -46,6 +55,7 @@ type reading struct {
 	fields    int    // elements of the array form, with the name; 0: a map
 	extraKeys int    // where extra_keys begins
 	extraEnd  int
+	later     int // where the field begins that needs the others: lookahead_token_ids, or remaining_copy_counts
 }
 
 func (r *reading) has(f field) bool   { return r.present&(1<<f) != 0 }
@@ -86,6 +96,10 @@ func (d *Decoder) readArray(b *Batch, e *Event, r *reading) (problem string) {
 		places = nil
 	}
 	for i := 1; i < n && c.broken == ""; i++ {
+		if i <= len(places) && places[i-1] >= fieldLocality && !d.fits(places[i-1]) {
+			places = nil // another producer's fields: no place from locality on means anything
+			e.Locality, e.Owner, e.Session = "", "", ""
+		}
 		if i > len(places) {
 			c.skip()
 			continue
@@ -95,6 +109,28 @@ func (d *Decoder) readArray(b *Batch, e *Event, r *reading) (problem string) {
 		}
 	}
 	return ""
+}
+
+// fits reports whether the next value can be that of f. vLLM had no array form any more when it got these fields: what
+// is at their places may be anything.
+func (d *Decoder) fits(f field) bool {
+	c := &d.c
+	kind := c.kind()
+	if kind == kindNil {
+		return true
+	}
+	switch f {
+	case fieldLocality:
+		resume := c.i
+		s, ok := c.text()
+		c.i = resume
+		return ok && (string(s) == "LOCAL" || string(s) == "REMOTE")
+	case fieldOwner, fieldSession:
+		return kind == kindString
+	case fieldAhead:
+		return kind == kindArray
+	}
+	return true
 }
 
 func (d *Decoder) readMap(b *Batch, e *Event, r *reading) (problem string) {
@@ -167,6 +203,16 @@ func (d *Decoder) field(f field, b *Batch, e *Event, r *reading) (problem string
 		e.Window, ok = c.size(maxWindow)
 	case fieldLocality:
 		ok = d.string(&e.Locality)
+	case fieldOwner:
+		ok = d.name(&e.Owner)
+	case fieldSession: // who asked: no credit depends on it
+		var session []byte
+		if session, ok = c.text(); ok && d.KeepRaw {
+			e.Session = d.names.text(session)
+		}
+	case fieldAhead, fieldRemaining: // read last
+		r.later = c.i
+		c.skip()
 	case fieldSalt:
 		ok = d.string(&e.Salt)
 	case fieldMetadata:
@@ -192,6 +238,8 @@ var wrongKind = [...]string{
 	fieldSpec:      "kv_cache_spec_kind is no string",
 	fieldWindow:    "kv_cache_spec_sliding_window is no size",
 	fieldLocality:  "locality is no string",
+	fieldOwner:     "ownership is no string of at most 128 bytes",
+	fieldSession:   "session_id is no string",
 	fieldSalt:      "cache_salt is no string",
 	fieldMooncake:  "",
 }
@@ -221,6 +269,16 @@ func (d *Decoder) string(s *string) bool {
 		*s = d.known(b)
 	}
 	return ok
+}
+
+// name takes a string that is one of few and short.
+func (d *Decoder) name(s *string) bool {
+	b, ok := d.c.text()
+	if !ok || len(b) > maxName {
+		return false
+	}
+	*s = d.names.text(b)
+	return true
 }
 
 // known returns b as a string, the frequent ones without a look into the table.
@@ -287,7 +345,7 @@ func (d *Decoder) tokens(b *Batch, e *Event) (problem string) {
 		return "token_ids twice"
 	}
 	start := len(b.tokens)
-	b.tokens = room(b.tokens, n)
+	b.tokens = room(b.tokens, n+block.MaxAhead)
 	if n > 0 && c.kind() == kindArray {
 		problem = d.pairs(b, e, n)
 	} else if b.tokens, ok = c.appendTokens(b.tokens, n); !ok {
@@ -297,7 +355,11 @@ func (d *Decoder) tokens(b *Batch, e *Event) (problem string) {
 		b.tokens = b.tokens[:start]
 		return problem
 	}
-	e.Tokens = b.tokens[start:len(b.tokens):len(b.tokens)]
+	if e.Bigram {
+		e.Tokens, e.Ahead = b.tokens[start:start+n:start+n+1], b.tokens[start+n:start+n+1:start+n+1]
+		return ""
+	}
+	e.Tokens = b.tokens[start : start+n : start+n]
 	return ""
 }
 
@@ -306,6 +368,7 @@ func (d *Decoder) tokens(b *Batch, e *Event) (problem string) {
 func (d *Decoder) pairs(b *Batch, e *Event, n int) (problem string) {
 	c := &d.c
 	e.Bigram = true
+	var last block.Token
 	for i := range n {
 		if two, ok := c.array(); !ok || two != 2 {
 			return "a token pair is no array of two"
@@ -315,12 +378,13 @@ func (d *Decoder) pairs(b *Batch, e *Event, n int) (problem string) {
 		if !ok1 || !ok2 {
 			return "a token of a pair is no integer of 32 bits"
 		}
-		if i > 0 && first != e.Next {
+		if i > 0 && first != last {
 			return "token pairs do not chain"
 		}
 		b.tokens = append(b.tokens, first)
-		e.Next = next
+		last = next
 	}
+	b.tokens = append(b.tokens, last)
 	return ""
 }
 

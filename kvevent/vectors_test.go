@@ -108,7 +108,7 @@ type plain struct {
 	Hashes    []Hash
 	Parent    *Hash
 	Tokens    []block.Token
-	Next      block.Token
+	Ahead     []block.Token
 	BlockSize int
 	LoRAID    *int64
 	Medium    string
@@ -121,7 +121,7 @@ type plain struct {
 
 func plainOf(e *Event) plain {
 	p := plain{
-		Kind: e.Kind, Hashes: e.Hashes, Tokens: e.Tokens, Next: e.Next, BlockSize: e.BlockSize, Medium: e.Medium,
+		Kind: e.Kind, Hashes: e.Hashes, Tokens: e.Tokens, Ahead: slices.Clone(e.Ahead), BlockSize: e.BlockSize, Medium: e.Medium,
 		LoRA: e.LoRA, Group: e.Group, Spec: e.Spec, Window: e.Window, Locality: e.Locality,
 	}
 	if e.HasParent {
@@ -158,7 +158,7 @@ func (w *wantEvent) plain(t testing.TB) plain {
 		p.Tokens = nil
 		for _, pair := range pairs {
 			p.Tokens = append(p.Tokens, pair[0])
-			p.Next = pair[1]
+			p.Ahead = []block.Token{pair[1]}
 		}
 	}
 	return p

@@ -38,6 +38,8 @@ type format struct {
 	removed int    // the same of a removed event
 	keys    mapKeys
 	place   bool // locality is told (vllm#48281)
+	owner   bool // ownership and session_id are told (vllm#52067, #51381)
+	ahead   bool // lookahead_token_ids are told (vLLM 0.33)
 	offsets bool // extra_keys name an item with its offset (vllm#36708), not barely
 	meta    bool // SGLang: a salted event has a map as eighth element
 	hash    hashForm
@@ -65,12 +67,13 @@ var formats = []*format{
 	{family: "vllm", version: "0.22.0", batch: 3, stored: 11, removed: 3, offsets: true, hash: hashUnsigned},
 	{family: "vllm", version: "0.24.0", batch: 3, keys: keysVLLM, offsets: true, hash: hashUnsigned},
 	{family: "vllm", version: "0.27.0", batch: 3, keys: keysVLLM, place: true, offsets: true, hash: hashUnsigned},
-	{family: "vllm", version: "0.32.0", batch: 3, keys: keysVLLM, place: true, offsets: true, hash: hashUnsigned}, // the newest recorded
+	{family: "vllm", version: "0.32.0", batch: 3, keys: keysVLLM, place: true, owner: true, offsets: true, hash: hashUnsigned},
+	{family: "vllm", version: "0.33.0", batch: 3, keys: keysVLLM, place: true, owner: true, ahead: true, offsets: true, hash: hashUnsigned}, // the newest recorded
 	{family: "sglang", version: "0.4.6", batch: 2, stored: 5, removed: 1, hash: hashSigned},
 	{family: "sglang", version: "0.4.7", batch: 3, stored: 5, removed: 1, hash: hashSigned},
 	{family: "sglang", version: "0.5.9", batch: 3, stored: 6, removed: 2, hash: hashSigned},
 	{family: "sglang", version: "0.5.18", batch: 3, stored: 6, removed: 2, meta: true, hash: hashSigned},
-	{family: "sglang", version: "0.5.23", batch: 3, keys: keysSGLang, hash: hashSigned},
+	{family: "sglang", version: "0.5.23", batch: 3, keys: keysSGLang, owner: true, hash: hashSigned},
 	{family: "trtllm", version: "1.3.0", batch: 3, keys: keysTRTLLM, hash: hashSigned},
 }
 

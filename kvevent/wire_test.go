@@ -13,9 +13,9 @@ import (
 
 func TestWiresAreFoundByVersion(t *testing.T) {
 	cases := map[string]string{
-		"": "", "vllm": "vllm-0.32.0", "sglang": "sglang-0.5.23", "trtllm": "trtllm-1.3.0", "vllm-0.9.0": "vllm-0.9.0",
+		"": "", "vllm": "vllm-0.33.0", "sglang": "sglang-0.5.23", "trtllm": "trtllm-1.3.0", "vllm-0.9.0": "vllm-0.9.0",
 		"vllm-0.10": "vllm-0.9.1", "vllm-0.10.1": "vllm-0.9.1", "vllm-0.10.2": "vllm-0.10.2", "vllm-0.18.1": "vllm-0.17.0",
-		"vllm-0.26": "vllm-0.24.0", "vllm-0.33.0": "vllm-0.32.0", "vllm-1.0": "vllm-0.32.0", "vllm-0.32+bytes": "vllm-0.32.0+bytes",
+		"vllm-0.26": "vllm-0.24.0", "vllm-0.32.1": "vllm-0.32.0", "vllm-1.0": "vllm-0.33.0", "vllm-0.32+bytes": "vllm-0.32.0+bytes",
 		"vllm-0.9.0+signed": "vllm-0.9.0+signed", "sglang-0.5.17": "sglang-0.5.9", "sglang-0.4.6.5": "sglang-0.4.6",
 		"vllm-0.8.5": "", "dynamo": "", "vllm-x": "", "vllm-": "", "vllm-0.9+hex": "", "sglang-0.4.5": "", "vllm--1": "",
 	}
@@ -33,7 +33,7 @@ func TestWiresAreFoundByVersion(t *testing.T) {
 			t.Errorf("%s is %v, error %v", name, w, err)
 		}
 	}
-	if got := (Wire{}).String(); got != "vllm-0.32.0" {
+	if got := (Wire{}).String(); got != "vllm-0.33.0" {
 		t.Errorf("the zero wire is %s", got)
 	}
 }
@@ -69,6 +69,11 @@ func drawEvent(t *rapid.T, w Wire, f *format) Event {
 		e.Locality = rapid.SampledFrom([]string{"", "LOCAL", "REMOTE"}).Draw(t, "locality")
 	}
 	e.Tier = tierOf(e.Medium, e.Locality)
+	if f.owner && f.keys == keysVLLM {
+		if e.Owner = rapid.SampledFrom([]string{"", OwnerKVCR, "another"}).Draw(t, "owner"); e.Owner == OwnerKVCR {
+			e.Tier = min(e.Tier+1, block.NumTiers-1)
+		}
+	}
 	if e.Kind == Stored {
 		drawStored(t, &e, f)
 	}
@@ -88,7 +93,10 @@ func drawStored(t *rapid.T, e *Event, f *format) {
 	}
 	mapped, vllm := f.stored == 0, f.family == "vllm"
 	if f.family == "sglang" && n > 0 && rapid.Bool().Draw(t, "bigram") {
-		e.Bigram, e.Next = true, token.Draw(t, "next")
+		e.Bigram, e.Ahead = true, []block.Token{token.Draw(t, "next")}
+	}
+	if f.ahead && len(e.Hashes) > 0 && rapid.Bool().Draw(t, "ahead") {
+		e.Ahead = rapid.SliceOfN(token, 1, 20).Draw(t, "after")
 	}
 	named := f.stored > 6 || mapped
 	if named && rapid.Bool().Draw(t, "lora") {

@@ -45,7 +45,7 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 		return
 	}
 	if !s.HasParent && !s.RootUnknown {
-		a.root = x.hasher.Root(s.Scope)
+		a.root = x.hasher.Ahead(x.hasher.Root(s.Scope), s.First)
 	}
 	for a.from < len(s.Handles) {
 		a.to = min(a.from+x.stretch(h.stretch(), s.BlockSize), len(s.Handles))

@@ -22,7 +22,9 @@ func (s *stream) apply(e *kvevent.Event) (changed bool) {
 			s.unapplied++
 			return true
 		}
+		mixed := s.mixed
 		generation = s.store(e)
+		changed = changed || s.mixed != mixed
 	case kvevent.Removed:
 		s.removed++
 		generation = s.router.Remove(s.holder, s.model, warmpath.Removed{Tier: e.Tier, Group: max(e.Group, 0), Handles: e.Hashes})
@@ -55,6 +57,7 @@ func (s *stream) clear(e *kvevent.Event) (generation uint64) {
 	if s.tiers == 0 && !(s.offloads && s.engine == fleet.EngineVLLM) {
 		s.reset = s.reset || !s.complete && s.engine == fleet.EngineVLLM
 		s.complete, s.missing, s.broken, s.unread = true, "", false, ""
+		s.hasAhead, s.mixed = false, ""
 	}
 	s.askIndex(time.Now())
 	return generation
@@ -66,10 +69,23 @@ func (s *stream) store(e *kvevent.Event) (generation uint64) {
 	x.Tier, x.Group, x.Attention, x.Window = e.Tier, max(e.Group, 0), e.Attention, e.Window
 	x.Scope = block.Scope{LoRA: e.LoRA, Salt: e.Salt}
 	x.Parent, x.HasParent = e.Parent, e.HasParent
-	x.Handles, x.BlockSize, x.Bigram = e.Hashes, e.BlockSize, e.Bigram
-	x.Tokens, x.Features = e.Tokens, e.Features
+	x.Handles, x.BlockSize = e.Hashes, e.BlockSize
+	x.First, x.Tokens = e.Shifted()
+	x.Features = e.Features
+	if ahead := len(e.Ahead); ahead > 0 {
+		for i := range x.Features { // the batch is ours
+			f := &x.Features[i]
+			if f.Offset -= ahead; !e.HasParent {
+				f.Offset = max(f.Offset, 0)
+			}
+		}
+	}
 	x.RootUnknown = !e.Indexable(s.keys(e.Tier))
 	x.AnyTierOrder = s.engine == fleet.EngineTRTLLM
+	if alike := s.aheadAlike(e); !alike {
+		x.RootUnknown = true
+		x.Tokens, x.Features = nil, nil
+	}
 	if !e.Aligned() || e.Unread != 0 {
 		// The tokens are not those of the hashes, or not all that makes the blocks. The hashes alone can join them to
 		// blocks that another event explains.
@@ -77,6 +93,27 @@ func (s *stream) store(e *kvevent.Event) (generation uint64) {
 	}
 	s.tiers |= 1 << e.Tier
 	return s.router.Store(s.holder, s.model, x)
+}
+
+// aheadAlike reports whether a stored event's blocks are hashed with the look-ahead of the stream's first: an engine
+// hashes all of them alike. Blocks that are not may follow blocks under keys of the other kind, where their tokens would
+// mean something else: such an event is known by its hashes alone. s.mu is held.
+func (s *stream) aheadAlike(e *kvevent.Event) bool {
+	if !e.Aligned() {
+		return true // known by its hashes anyway
+	}
+	n := len(e.Ahead)
+	if !s.hasAhead {
+		if !s.router.SetAhead(s.holder, s.model, n) && n > 0 {
+			s.mixed = fmt.Sprintf("its engine hashes blocks with a look-ahead of %d tokens, and the other engines of the model with too many others", n)
+			return false
+		}
+		s.ahead, s.hasAhead, s.mixed = n, true, ""
+	}
+	if n != s.ahead {
+		s.mixed = fmt.Sprintf("its events mix blocks that are hashed with a look-ahead of %d tokens and of %d", s.ahead, n)
+	}
+	return n == s.ahead
 }
 
 // keys are those that a request to the holder may carry. Blocks below the accelerator are joined through their hashes.
@@ -150,7 +187,7 @@ func (s *stream) learn(e *kvevent.Event) (changed bool) {
 		return changed
 	}
 	s.learnBlockSize(e.BlockSize)
-	if !s.hashTried && !e.HasParent && e.Unread == 0 && !e.Bigram && e.LoRA == "" {
+	if !s.hashTried && !e.HasParent && e.Unread == 0 && len(e.Ahead) == 0 && e.LoRA == "" {
 		s.hashTried = true
 		s.identify(e)
 	}

@@ -57,15 +57,20 @@ func (r *rig) stream(f fleet.Facts) *stream {
 	for _, w := range r.fleet.Snapshot().Workers() {
 		if w.ID == id {
 			r.manager.reconcile(r.t.Context(), r.fleet.Snapshot()) // notes adapters
-			s := r.manager.newStream(w, w.Holders[0], zmq.Source{Endpoint: "tcp://127.0.0.1:5557"})
-			s.wire = func() zmq.Stats { return zmq.Stats{} }
-			s.State(true, nil)
-			s.Complete()
-			return s
+			return r.follow(w)
 		}
 	}
 	r.t.Fatal("the worker is not in the fleet")
 	return nil
+}
+
+// follow returns the stream of a worker's first rank, connected and whole.
+func (r *rig) follow(w *fleet.Worker) *stream {
+	s := r.manager.newStream(w, w.Holders[0], zmq.Source{Endpoint: "tcp://127.0.0.1:5557"})
+	s.wire = func() zmq.Stats { return zmq.Stats{} }
+	s.State(true, nil)
+	s.Complete()
+	return s
 }
 
 // match returns the prompt tokens that the router believes the worker has.

@@ -77,6 +77,9 @@ type state struct {
 	number     int    // by which the one rank of a worker calls itself, when hasNumber
 	hasNumber  bool
 	leaking    string    // a medium whose blocks are announced and never removed
+	ahead      int       // tokens after a block that its hash covers, when hasAhead
+	hasAhead   bool      // a block was stored
+	mixed      string    // why events are known by their hashes alone: their look-ahead is another; "" is that none is
 	unread     string    // what was wrong with an announcement that could not be read; "" is none since the history was last whole
 	indexLost  string    // what the index lost of the holder; "" is nothing
 	indexSeen  time.Time // when the index was last asked
@@ -138,8 +141,8 @@ func (s *stream) forget(missing string) {
 	s.turn.Unlock()
 	s.forgotten++
 	s.complete, s.missing = false, missing
-	s.unread, s.indexLost = "", ""
-	s.tiers, s.reset, s.hasNumber = 0, false, false
+	s.unread, s.indexLost, s.mixed = "", "", ""
+	s.tiers, s.reset, s.hasNumber, s.hasAhead = 0, false, false, false
 }
 
 // hasEvents reports whether the index has the holder's blocks, if any, from its events.

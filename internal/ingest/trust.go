@@ -98,6 +98,8 @@ func (s *stream) judge(now time.Time) (fleet.Trust, string) {
 		return fleet.TrustDegraded, "the engine numbers its cache groups without naming their kinds: not provable"
 	case s.leaking != "":
 		return fleet.TrustDegraded, fmt.Sprintf("tier %q announces no removals: not believed", s.leaking)
+	case s.mixed != "":
+		return fleet.TrustDegraded, s.mixed
 	case s.unread != "":
 		return fleet.TrustDegraded, fmt.Sprintf("an announcement of blocks could not be read: %s", s.unread)
 	case s.indexLost != "":

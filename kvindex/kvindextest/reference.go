@@ -244,7 +244,7 @@ func (x *reference) place(h *refHolder, s *kvindex.Stored, i int, p *refPoint, p
 	if hasParent {
 		next.parent = before
 	} else {
-		next.root = x.hasher.Root(s.Scope)
+		next.root = x.hasher.Ahead(x.hasher.Root(s.Scope), s.First)
 	}
 	if p != nil && p.resolved {
 		if x.same(p, next) {

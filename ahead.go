@@ -1,0 +1,157 @@
+package warmpath
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// maxWidths bounds the different look-aheads of one model's holders: a request's prompt is hashed once for each.
+const maxWidths = 4
+
+// aheads says which holders' engines hash blocks with a look-ahead, and of how many tokens. It is immutable.
+type aheads struct {
+	of     map[fleet.Holder]int
+	widths []int // the different ones, ascending
+}
+
+func newAheads(of map[fleet.Holder]int) *aheads {
+	if len(of) == 0 {
+		return nil
+	}
+	a := &aheads{of: of}
+	for _, n := range of {
+		if i, known := slices.BinarySearch(a.widths, n); !known {
+			a.widths = slices.Insert(a.widths, i, n)
+		}
+	}
+	return a
+}
+
+// aheadKeys are the keys of a request's prompt for engines that hash blocks with a look-ahead.
+type aheadKeys struct {
+	width int
+	keys  []block.Key
+}
+
+// SetAhead notes that h's engine hashes a block with so many tokens after it, up to block.MaxAhead: requests are matched
+// against what h holds by their own next tokens, too. model is as for [Router.Store]. It must be called before the first
+// such block is stored; 0 and [Router.Forget] take it back. It reports false, and changes nothing, when holders of the
+// model have more different look-aheads than a request can be matched against: h's blocks must not be stored then.
+func (r *Router) SetAhead(h fleet.Holder, model string, tokens int) bool {
+	x := r.of(h, model)
+	if x == nil || tokens < 0 || tokens > block.MaxAhead {
+		return false
+	}
+	if tokens == 0 {
+		r.forgetAhead(x, h)
+		return true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	of := map[fleet.Holder]int{}
+	if old := x.aheads.Load(); old != nil {
+		of = maps.Clone(old.of)
+	}
+	of[h] = tokens
+	a := newAheads(of)
+	if len(a.widths) > maxWidths {
+		return false
+	}
+	x.aheads.Store(a)
+	return true
+}
+
+// forgetAhead forgets a holder's look-ahead.
+func (r *Router) forgetAhead(x *modelIndex, h fleet.Holder) {
+	if a := x.aheads.Load(); a == nil || a.of[h] == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if a := x.aheads.Load(); a != nil {
+		of := maps.Clone(a.of)
+		delete(of, h)
+		x.aheads.Store(newAheads(of))
+	}
+}
+
+// matchAhead matches the prompt against the holders whose engines hash blocks with a look-ahead: block i of such an
+// engine is the request's only if the tokens after it are, too. So the last block whose look-ahead the prompt does not
+// have matches nowhere. engine is the size of the engines' blocks where all have one size, else 0.
+func (d *Decision) matchAhead(x *modelIndex, root block.Key, req *Request, engine int) {
+	d.ahead = d.ahead[:0]
+	a := x.aheads.Load()
+	if a == nil {
+		return
+	}
+	for _, width := range a.widths {
+		if len(req.Tokens) <= width {
+			break
+		}
+		i := len(d.ahead)
+		if i < cap(d.ahead) {
+			d.ahead = d.ahead[:i+1] // with the buffer of the decision before
+		} else {
+			d.ahead = append(d.ahead, aheadKeys{})
+		}
+		k := &d.ahead[i]
+		k.width = width
+		d.features = shift(d.features[:0], req.Features, width)
+		k.keys = x.hasher.Append(k.keys[:0], x.hasher.Ahead(root, req.Tokens[:width]), 0, req.Tokens[width:], d.features)
+
+		usable := len(req.Tokens) - width
+		if engine > 0 {
+			usable -= usable % engine
+		}
+		d.others = x.index.Match(k.keys[:min(usable/x.hasher.Size(), len(k.keys))], req.Now, d.others[:0])
+		d.matches = mergeMatches(d.matches, d.others)
+	}
+}
+
+// shift appends a prompt's features as they lie in its tokens after the first width: one that begins before them is
+// there from their beginning on.
+func shift(dst, features []block.Feature, width int) []block.Feature {
+	for _, f := range features {
+		f.Offset = max(f.Offset-width, 0)
+		dst = append(dst, f)
+	}
+	return dst
+}
+
+// mergeMatches adds others, which no holder has twice, to matches; both ascend by holder, and so does the result. What
+// a holder has of both counts as the longer one: its blocks are hashed one way.
+func mergeMatches(matches, others []kvindex.Match) []kvindex.Match {
+	appended := false
+	known := matches
+	for i := range others {
+		o := &others[i]
+		at, both := slices.BinarySearchFunc(known, o.Holder, func(m kvindex.Match, h fleet.Holder) int { return int(m.Holder) - int(h) })
+		switch {
+		case !both:
+			matches = append(matches, *o)
+			appended = true
+		case max(o.Blocks, o.Speculative) > max(known[at].Blocks, known[at].Speculative):
+			matches[at] = *o
+		}
+	}
+	if appended {
+		slices.SortFunc(matches, func(a, b kvindex.Match) int { return int(a.Holder) - int(b.Holder) })
+	}
+	return matches
+}
+
+// keysOn returns the keys under which a holder's engine will have the prompt.
+func (d *Decision) keysOn(x *modelIndex, h fleet.Holder) []block.Key {
+	if a := x.aheads.Load(); a != nil && a.of[h] > 0 {
+		for i := range d.ahead {
+			if d.ahead[i].width == a.of[h] {
+				return d.ahead[i].keys
+			}
+		}
+	}
+	return d.keys
+}

@@ -1,0 +1,83 @@
+package kvevent
+
+import "github.com/warmpath/warmpath/block"
+
+// ahead takes lookahead_token_ids: for each hash the tokens after its block that the hash covers too, equally many for
+// all. All but the last block's repeat token_ids, and are only compared (vLLM's v1/core/block_pool.py:
+// _lookahead_token_ids).
+func (d *Decoder) ahead(b *Batch, e *Event, r *reading) (problem string) {
+	c := &d.c
+	resume := c.i
+	c.i = r.later
+	defer func() { c.i = resume }()
+	n, ok := c.array()
+	switch {
+	case !ok:
+		return "lookahead_token_ids is no array"
+	case n != len(e.Hashes):
+		return "lookahead_token_ids has not one list for each block hash"
+	case len(e.Ahead) > 0:
+		return "token pairs and lookahead_token_ids in one event"
+	}
+	aligned, width := e.Aligned(), 0
+	var list [block.MaxAhead]block.Token
+	for i := range n {
+		m, ok := c.array()
+		switch {
+		case !ok:
+			return "a look-ahead is no array"
+		case m == 0:
+			return "a look-ahead is empty"
+		case m > block.MaxAhead:
+			return "a look-ahead has more than 64 tokens"
+		case i > 0 && m != width:
+			return "look-aheads differ in length"
+		}
+		width = m
+		if _, ok := c.appendTokens(list[:0], m); !ok {
+			return "a token of a look-ahead is no integer of 32 bits"
+		}
+		if !aligned {
+			continue
+		}
+		after := e.Tokens[(i+1)*e.BlockSize:]
+		for k, t := range after[:min(len(after), m)] {
+			if t != list[k] {
+				return "a look-ahead contradicts token_ids"
+			}
+		}
+	}
+	start := len(b.tokens) - len(e.Tokens)
+	b.tokens = append(room(b.tokens, width), list[:width]...)
+	e.Tokens = b.tokens[start : len(b.tokens)-width : len(b.tokens)]
+	e.Ahead = b.tokens[len(b.tokens)-width : len(b.tokens) : len(b.tokens)]
+	return ""
+}
+
+// remaining takes remaining_copy_counts: for each hash how many copies are left. Only the hashes of which none is left
+// are gone; the event keeps those (an open change of vLLM, #48933).
+func (d *Decoder) remaining(e *Event, r *reading) (problem string) {
+	c := &d.c
+	resume := c.i
+	c.i = r.later
+	defer func() { c.i = resume }()
+	n, ok := c.array()
+	switch {
+	case !ok:
+		return "remaining_copy_counts is no array"
+	case n != len(e.Hashes):
+		return "remaining_copy_counts has not one count for each block hash"
+	}
+	gone := e.Hashes[:0]
+	for _, h := range e.Hashes {
+		left, ok := c.size(maxCopies)
+		if !ok {
+			return "a count of remaining copies is no count"
+		}
+		if left == 0 {
+			gone = append(gone, h)
+		}
+	}
+	e.Hashes, e.LastCopies = gone, true
+	return ""
+}
