@@ -42,10 +42,13 @@ func (t *Tokenizer) normalSpelling(a addedToken) string {
 	return t.normalForm(a.content)
 }
 
-// normalForm normalizes a text outside of any encoding.
+// normalForm normalizes a text outside of any encoding; empty where that cannot be done.
 func (t *Tokenizer) normalForm(text string) string {
 	e := &encoder{t: t}
-	normal, _ := e.normalize(text)
+	normal, _, err := e.normalize(text)
+	if err != nil {
+		return ""
+	}
 	return strings.Clone(normal)
 }
 
@@ -94,7 +97,7 @@ func readDecoder(list []decoder, raw json.RawMessage) ([]decoder, error) {
 		}
 		r := &replaceAll{m, c.Content}
 		return append(list, each(func(_ int, s string) string {
-			if out, did := r.append(nil, s); did != unchanged {
+			if out, did := r.append(nil, s); did == changed {
 				return string(out)
 			}
 			return s

@@ -154,6 +154,9 @@ func (f *file) build(cfg *config) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(p.before)+len(p.after) > maxAround {
+		return nil, fmt.Errorf("the post-processor puts %d tokens around a text: at most %d", len(p.before)+len(p.after), maxAround)
+	}
 	t.before, t.after = p.before, p.after
 	return t, nil
 }
@@ -209,12 +212,23 @@ func (f *file) buildModel(t *Tokenizer) (err error) {
 	return err
 }
 
+const (
+	// maxAround bounds the tokens that are put around each text: published tokenizers have up to three.
+	maxAround = 64
+	// maxAdded bounds an added token in bytes, as a search may look at all of them at each place of a text; the longest published
+	// are runs of some hundred spaces. maxAddedBytes bounds all of them: the largest published set has 200 KB.
+	maxAdded, maxAddedBytes = 1024, 4 << 20
+)
+
 // add enters added tokens: under their id in the model if they have one there, else under the file's, else under the next free one.
 func (t *Tokenizer) add(tokens []addedToken) error {
-	next := block.Token(len(t.vocab.known))
+	next, bytes := block.Token(len(t.vocab.known)), 0
 	for _, a := range tokens {
 		if a.content == "" {
 			continue
+		}
+		if bytes += len(a.content); len(a.content) > maxAdded || bytes > maxAddedBytes {
+			return fmt.Errorf("added token %q: one has at most %d bytes, and all have at most %d", clip(a.content), maxAdded, maxAddedBytes)
 		}
 		if id, ok := t.addedID[a.content]; ok {
 			a.id = id

@@ -14,6 +14,18 @@ type normalizer interface {
 	append(dst []byte, text string) ([]byte, change)
 }
 
+// Bounds on what a tokenizer's file may ask for: a hostile file could make a short text grow without end.
+const (
+	// maxSteps bounds the normalizers and the pre-tokenizers: published tokenizers have up to ten.
+	maxSteps = 64
+	// maxPrepended bounds what is put before each stretch of a text, in bytes: published tokenizers have one character.
+	maxPrepended = 64
+)
+
+// maxNormal is the most bytes that a normalizer, or all of them together, make of a text. Of Unicode's forms a character of
+// three bytes becomes 33; published tokenizers replace a space by three bytes.
+func maxNormal(text string) int { return 32*len(text) + 4096 }
+
 // change is what a normalizer did to a text.
 type change uint8
 
@@ -21,6 +33,7 @@ const (
 	unchanged change = iota
 	changed
 	changedFront // … and the text's first character is gone, which matters to Metaspace's prepend_scheme "first"
+	overgrown    // it would be longer than allowed: nothing is appended
 )
 
 // readNormalizer appends the normalizers of a component.
@@ -53,6 +66,9 @@ func readNormalizer(list []normalizer, raw json.RawMessage) ([]normalizer, error
 			if list, err = readNormalizer(list, raw); err != nil {
 				return nil, err
 			}
+			if len(list) > maxSteps {
+				return nil, fmt.Errorf("more than %d normalizers", maxSteps)
+			}
 		}
 		return list, nil
 	case "NFC":
@@ -72,6 +88,9 @@ func readNormalizer(list []normalizer, raw json.RawMessage) ([]normalizer, error
 		}
 		return append(list, &replaceAll{m, c.Content}), nil
 	case "Prepend":
+		if len(c.Prepend) > maxPrepended {
+			return nil, fmt.Errorf("normalizer Prepend of %d bytes: at most %d", len(c.Prepend), maxPrepended)
+		}
 		return append(list, prepend(c.Prepend)), nil
 	case "Strip":
 		return append(list, strip{c.StripLeft, c.StripRight}), nil
@@ -155,16 +174,23 @@ type replaceAll struct {
 
 func (r *replaceAll) append(dst []byte, text string) ([]byte, change) {
 	if r.match.literal != "" {
-		if !strings.Contains(text, r.match.literal) {
+		n := strings.Count(text, r.match.literal)
+		if n == 0 {
 			return dst, unchanged
+		}
+		if len(text)+n*(len(r.with)-len(r.match.literal)) > maxNormal(text) {
+			return dst, overgrown
 		}
 		return appendReplaced(dst, text, r.match.literal, r.with), changed
 	}
 	w := r.match.in(text)
-	did, last := unchanged, 0
+	began, did, last := len(dst), unchanged, 0
 	for from, to := w.next(); from >= 0; from, to = w.next() {
 		dst = append(append(dst, text[last:from]...), r.with...)
 		last, did = to, changed
+		if len(dst)-began > maxNormal(text) {
+			return dst[:began], overgrown
+		}
 	}
 	if did == unchanged {
 		return dst, unchanged

@@ -89,6 +89,9 @@ func readPreTokenizer(steps []preStep, raw json.RawMessage) ([]preStep, error) {
 			if steps, err = readPreTokenizer(steps, raw); err != nil {
 				return nil, err
 			}
+			if err := boundSteps(steps); err != nil {
+				return nil, err
+			}
 		}
 		return steps, nil
 	case "Split":
@@ -127,6 +130,21 @@ func readPreTokenizer(steps []preStep, raw json.RawMessage) ([]preStep, error) {
 	return nil, errUnknown("pre_tokenizer", c.Type)
 }
 
+// boundSteps refuses more steps than any published tokenizer has, above all of those that make a word longer.
+func boundSteps(steps []preStep) error {
+	longer := 0
+	for _, s := range steps {
+		if s.kind == preByteLevel || s.kind == preMetaspace {
+			longer++
+		}
+	}
+	const most = 3
+	if len(steps) > maxSteps || longer > most {
+		return fmt.Errorf("%d pre_tokenizers, %d of them ByteLevel or Metaspace: at most %d and %d", len(steps), longer, maxSteps, most)
+	}
+	return nil
+}
+
 func (c *preTokenizer) byteLevel(steps []preStep) ([]preStep, error) {
 	if c.AddPrefixSpace == nil || *c.AddPrefixSpace {
 		steps = append(steps, preStep{kind: prePrefixSpace})
@@ -161,6 +179,9 @@ func (c *preTokenizer) metaspace(steps []preStep) ([]preStep, error) {
 	m, err := literalMatcher(c.Replacement)
 	if err != nil {
 		return nil, fmt.Errorf("read pre_tokenizer Metaspace: %w", err)
+	}
+	if len(c.Replacement) > maxPrepended {
+		return nil, fmt.Errorf("pre_tokenizer Metaspace with a replacement of %d bytes: at most %d", len(c.Replacement), maxPrepended)
 	}
 	steps = append(steps, preStep{kind: preMetaspace, replace: c.Replacement, prepend: scheme})
 	if c.Split == nil || *c.Split {

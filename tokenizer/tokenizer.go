@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"errors"
 	"sync"
 	"unicode/utf8"
 	"unsafe"
@@ -124,7 +125,10 @@ func (e *encoder) segment(text string, atStart bool, opts Options) error {
 	if text == "" {
 		return nil
 	}
-	text, shifted := e.normalize(text)
+	text, shifted, err := e.normalize(text)
+	if err != nil {
+		return err
+	}
 	atStart = atStart && !shifted
 	if e.t.normalized.empty() {
 		return e.words(0, text, atStart)
@@ -140,9 +144,12 @@ func (e *encoder) segment(text string, atStart bool, opts Options) error {
 	return nil
 }
 
+var errOvergrown = errors.New("the tokenizer's normalizers make the text far longer")
+
 // normalize gives the normalized text, valid until the next call; shifted: its first character is not the text's first.
-func (e *encoder) normalize(text string) (normal string, shifted bool) {
+func (e *encoder) normalize(text string) (normal string, shifted bool, err error) {
 	turn := 0 // text lies in the other buffer, or is the caller's
+	limit := maxNormal(text)
 	for _, n := range e.t.normalizers {
 		out, change := n.append(e.norm[turn][:0], text)
 		shifted = shifted || change == changedFront
@@ -150,10 +157,13 @@ func (e *encoder) normalize(text string) (normal string, shifted bool) {
 			continue
 		}
 		e.norm[turn] = out
+		if change == overgrown || len(out) > limit {
+			return "", false, errOvergrown
+		}
 		text = view(out)
 		turn = 1 - turn
 	}
-	return text, shifted
+	return text, shifted, nil
 }
 
 // ID gives the id of a token by its spelling in the vocabulary, added tokens first.
