@@ -205,6 +205,16 @@ func (r *Router) HolderStats(h fleet.Holder, model string) (kvindex.HolderStats,
 	return x.index.Holder(h)
 }
 
+// BlockSize returns the tokens of a block in the index of h's events, 0 when there is none. model is as for
+// [Router.Store].
+func (r *Router) BlockSize(h fleet.Holder, model string) int {
+	x := r.of(h, model)
+	if x == nil {
+		return 0
+	}
+	return x.hasher.Size()
+}
+
 // IndexStats describes the index of one base model.
 type IndexStats struct {
 	Model      string

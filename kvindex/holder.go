@@ -21,6 +21,7 @@ type holder struct {
 	vague   uint8 // bit by tier: something may have been a copy or a report, see judge
 	broken  uint8 // bit by tier: something of it was evicted, dropped or refused, so that its history is not whole
 	refused int64 // announcements and blocks
+	unknown int64 // removals of blocks that were not known
 
 	blocks       [block.NumTiers]int64 // of ours, by tier, in any group
 	evicted      [block.NumTiers]int64 // the same of blocks that went to keep within the budget

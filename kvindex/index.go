@@ -212,6 +212,7 @@ func (x *Index) Remove(id fleet.Holder, tier block.Tier, group int, handles []ui
 	g := h.find(group)
 	if g < 0 {
 		x.counts.unknownRemoved += int64(len(handles))
+		h.unknown += int64(len(handles))
 		return
 	}
 	for len(handles) > 0 {

@@ -22,7 +22,7 @@ func (x *Index) removePlain(h *holder, tier block.Tier, group uint8, handles []u
 		case mask&maskNamed == 0:
 			x.removePoint(h, tier, group, f.handle)
 		case mask&bit == 0:
-			x.counts.unknownRemoved++
+			x.unknownRemoved(h)
 		case mask&maskCopied != 0 && x.dropKeyCopy(copyKey{f.key, bit, h.id}):
 		case mask&possession != bit, b.hasChild(h, at):
 			b.take(rest[:1], true, at, c) // it is elsewhere too, or what follows names it
@@ -48,10 +48,15 @@ func (x *Index) removePlain(h *holder, tier block.Tier, group uint8, handles []u
 func (x *Index) removePoint(h *holder, tier block.Tier, group uint8, handle uint64) {
 	p := x.lookup(h, handle)
 	if p == 0 || !x.dropCopy(h, p, tier, group) {
-		x.counts.unknownRemoved++
+		x.unknownRemoved(h)
 		return
 	}
 	x.collect(h, p)
+}
+
+func (x *Index) unknownRemoved(h *holder) {
+	x.counts.unknownRemoved++
+	h.unknown++
 }
 
 // knows reports whether a holder knows the blocks of a set by their names.

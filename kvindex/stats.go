@@ -43,6 +43,8 @@ type HolderStats struct {
 	// Refused counts announcements and blocks that the index did not take from the holder since it was last
 	// forgotten: they are impossible, do not fit in an empty index, or need room from another holder's fair share.
 	Refused int64
+	// UnknownRemoved counts removals of blocks that the holder was not known to have, since it was last forgotten.
+	UnknownRemoved int64
 	// Whole says that the index lost nothing of the holder: no block was evicted, none was dropped while it waited
 	// for its parent, and nothing was refused. A loss belongs to the tier of the block. Clear of that tier makes the
 	// tier whole again, and the loss passes to the tiers of blocks that still wait: the lost block may be the one
@@ -116,7 +118,7 @@ func (x *Index) Holder(id fleet.Holder) (HolderStats, bool) {
 func (x *Index) describe(h *holder) HolderStats {
 	s := HolderStats{
 		Holder: h.id, Blocks: h.blocks, Evicted: h.evicted, Handles: h.handles + h.named, Waiting: h.waiting,
-		Bigram: h.bigram, Provable: !x.view(h.id).unknown, Refused: h.refused, Whole: h.broken == 0,
+		Bigram: h.bigram, Provable: !x.view(h.id).unknown, Refused: h.refused, UnknownRemoved: h.unknown, Whole: h.broken == 0,
 	}
 	s.Groups = slices.Grow(s.Groups, len(h.groups))
 	for i := range h.groups {

@@ -13,6 +13,12 @@ import (
 
 // apply applies one event and reports whether trust may have changed. s.mu is held.
 func (s *stream) apply(e *kvevent.Event) (changed bool) {
+	if e.Owner != "" && e.Owner != kvevent.OwnerKVCR {
+		// Its copies are not the engine's, and what the engine can do with them is not known: they are nobody's credit,
+		// and removing them takes nothing of the engine's own.
+		s.unapplied++
+		return false
+	}
 	var generation uint64
 	switch e.Kind {
 	case kvevent.Stored:
@@ -27,6 +33,10 @@ func (s *stream) apply(e *kvevent.Event) (changed bool) {
 		changed = changed || s.mixed != mixed
 	case kvevent.Removed:
 		s.removed++
+		if e.LastCopies && s.removals != lastCopy {
+			s.toldLast()
+			changed = true
+		}
 		generation = s.router.Remove(s.holder, s.model, warmpath.Removed{Tier: e.Tier, Group: max(e.Group, 0), Handles: e.Hashes})
 	case kvevent.Cleared:
 		s.cleared++
@@ -80,6 +90,7 @@ func (s *stream) store(e *kvevent.Event) (generation uint64) {
 			}
 		}
 	}
+	x.Origin = s.origin(e)
 	x.RootUnknown = !e.Indexable(s.keys(e.Tier))
 	x.AnyTierOrder = s.engine == fleet.EngineTRTLLM
 	if alike := s.aheadAlike(e); !alike {

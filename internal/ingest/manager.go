@@ -273,7 +273,7 @@ func (m *Manager) forgetLearned(h fleet.Holder) {
 
 // outdated reports whether what the stream was made from is not so any more.
 func (s *stream) outdated(w *fleet.Worker) bool {
-	return s.engine != w.Facts.Engine || s.ranks != w.Facts.Ranks
+	return s.engine != w.Facts.Engine || s.ranks != w.Facts.Ranks || s.version != w.Facts.Version
 }
 
 func (m *Manager) newStream(w *fleet.Worker, h fleet.Holder, source zmq.Source) *stream {
@@ -281,10 +281,11 @@ func (m *Manager) newStream(w *fleet.Worker, h fleet.Holder, source zmq.Source) 
 	s := &stream{
 		router: m.router, fleet: m.fleet, config: &m.config,
 		log:    m.log.With("worker", w.URL, "rank", rank, "endpoint", source.Endpoint),
-		holder: h, worker: w.ID, url: w.URL, rank: rank, ranks: w.Facts.Ranks, engine: w.Facts.Engine,
+		holder: h, worker: w.ID, url: w.URL, rank: rank, ranks: w.Facts.Ranks, engine: w.Facts.Engine, version: w.Facts.Version,
 		source: source, used: m.keysOf(h), turn: m.turnOf(w.ID),
 		state: state{started: time.Now(), processedThen: m.fleet.Snapshot().Load(h).Processed, trust: fleet.TrustApproximate, told: fleet.TrustApproximate},
 	}
+	s.removals = removalsOf(s.engine, s.version)
 	s.generation.Store(m.router.Generation(h))
 	return s
 }

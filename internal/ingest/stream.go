@@ -18,20 +18,21 @@ import (
 // stream is one holder's events: it is the zmq.Handler of the holder's subscriber. The handler's methods are called by
 // one goroutine in order; the manager looks at it from another.
 type stream struct {
-	router *warmpath.Router
-	fleet  *fleet.Fleet
-	config *Config
-	log    *slog.Logger // names worker and rank
-	holder fleet.Holder
-	worker fleet.WorkerID
-	url    string
-	rank   int
-	ranks  int // of the worker, used or not
-	engine fleet.Engine
-	source zmq.Source
-	model  string         // as the topic of a bound stream names it; "" is the worker's base model
-	used   *atomic.Uint32 // kvevent.Keys that requests to the holder were seen to carry
-	wire   func() zmq.Stats
+	router  *warmpath.Router
+	fleet   *fleet.Fleet
+	config  *Config
+	log     *slog.Logger // names worker and rank
+	holder  fleet.Holder
+	worker  fleet.WorkerID
+	url     string
+	rank    int
+	ranks   int // of the worker, used or not
+	engine  fleet.Engine
+	source  zmq.Source
+	version string         // of the engine
+	model   string         // as the topic of a bound stream names it; "" is the worker's base model
+	used    *atomic.Uint32 // kvevent.Keys that requests to the holder were seen to carry
+	wire    func() zmq.Stats
 
 	began      atomic.Int64  // when the handler's call under way began or made progress last, Unix nanoseconds; 0 is none
 	moved      atomic.Int64  // when a handler's call last made progress or ended, Unix nanoseconds
@@ -66,23 +67,27 @@ type state struct {
 	// behind: messages are missing, or may be. Later messages wait, so blocks that they remove still count as cached.
 	behind bool
 
-	unnumbered bool   // messages carry no sequence numbers
-	hybrid     string // the kind of group that makes a prefix worth less than its blocks; "" is none
-	unnamed    bool   // groups are numbered but their kinds are not told
-	groups     uint64 // bit i: group i was seen
-	tiers      uint8  // bit t: something was stored on tier t
-	offloads   bool   // something was stored below the accelerator since the engine started, even if it was forgotten here
-	ambiguous  string // why stored events are not applied; "" is that they are
-	misplaced  string // the stream is another holder's
-	number     int    // by which the one rank of a worker calls itself, when hasNumber
-	hasNumber  bool
-	leaking    string    // a medium whose blocks are announced and never removed
-	ahead      int       // tokens after a block that its hash covers, when hasAhead
-	hasAhead   bool      // a block was stored
-	mixed      string    // why events are known by their hashes alone: their look-ahead is another; "" is that none is
-	unread     string    // what was wrong with an announcement that could not be read; "" is none since the history was last whole
-	indexLost  string    // what the index lost of the holder; "" is nothing
-	indexSeen  time.Time // when the index was last asked
+	unnumbered  bool   // messages carry no sequence numbers
+	hybrid      string // the kind of group that makes a prefix worth less than its blocks; "" is none
+	unnamed     bool   // groups are numbered but their kinds are not told
+	groups      uint64 // bit i: group i was seen
+	tiers       uint8  // bit t: something was stored on tier t
+	offloads    bool   // something was stored below the accelerator since the engine started, even if it was forgotten here
+	ambiguous   string // why stored events are not applied; "" is that they are
+	misplaced   string // the stream is another holder's
+	number      int    // by which the one rank of a worker calls itself, when hasNumber
+	hasNumber   bool
+	leaking     string // a medium whose blocks are announced and never removed
+	removals    removals
+	unknownThen int64     // removals of unknown blocks when the index was asked last, and
+	wholeThen   bool      // whether the history was whole then
+	ahead       int       // tokens after a block that its hash covers, when hasAhead
+	hasAhead    bool      // a block was stored
+	mixed       string    // why events are known by their hashes alone: their look-ahead is another; "" is that none is
+	unread      string    // what was wrong with an announcement that could not be read; "" is none since the history was last whole
+	indexLost   string    // what the index lost of the holder; "" is nothing
+	indexSeen   time.Time // when the index was last asked, and
+	indexSaid   kvindex.HolderStats
 
 	blockSize int // tokens, as announced
 	hash      string
@@ -137,12 +142,17 @@ func (s *stream) warn(kind, msg string, args ...any) {
 // forget drops what the index has of the holder, and notes what of its history is missing from now on. s.mu is held.
 func (s *stream) forget(missing string) {
 	s.turn.Lock()
+	defer s.turn.Unlock()
+	s.drop(missing)
+}
+
+// drop is forget while the stream has its turn.
+func (s *stream) drop(missing string) {
 	s.router.Forget(s.holder)
-	s.turn.Unlock()
 	s.forgotten++
 	s.complete, s.missing = false, missing
 	s.unread, s.indexLost, s.mixed = "", "", ""
-	s.tiers, s.reset, s.hasNumber, s.hasAhead = 0, false, false, false
+	s.tiers, s.reset, s.hasNumber, s.hasAhead, s.wholeThen = 0, false, false, false, false
 }
 
 // hasEvents reports whether the index has the holder's blocks, if any, from its events.
@@ -215,6 +225,7 @@ func (s *stream) Message(seq uint64, payload []byte) {
 	}
 	if now := time.Now(); now.Sub(s.indexSeen) >= indexEvery {
 		changed = s.askIndex(now) || changed
+		changed = s.judgeCopies() || changed
 	}
 	if announced {
 		s.lastEvent = time.Now()
@@ -333,6 +344,7 @@ func (s *stream) Restarted(why string) {
 	// Another engine may have other groups, tiers and blocks.
 	s.hybrid, s.unnamed, s.groups, s.misplaced, s.leaking = "", false, 0, "", ""
 	s.blockSize, s.hash, s.hashTried, s.offloads = 0, "", false, false
+	s.removals = removalsOf(s.engine, s.version)
 	s.assess(time.Now())
 }
 

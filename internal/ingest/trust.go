@@ -139,6 +139,7 @@ func (s *stream) askIndex(now time.Time) (changed bool) {
 	}
 	changed = lost != s.indexLost
 	s.indexLost = lost
+	s.indexSaid = st
 	return changed
 }
 
@@ -158,6 +159,7 @@ func (s *stream) look(now time.Time) {
 	s.quiet(now, int64(load.Processed-s.processedThen)-load.Requests)
 	s.unreachable(now)
 	s.askIndex(now)
+	s.judgeCopies()
 	s.assess(now)
 }
 

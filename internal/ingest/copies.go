@@ -1,0 +1,113 @@
+package ingest
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvevent"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// removals is what one removal of a block by vLLM means: its cache may have several copies of a block, each announced.
+// Up to 0.33 each copy is removed by an event of its own. Open changes would send one event for the last copy
+// (vllm#55092), or tell how many copies remain (#48933). docs/design/0020 says how they are told apart.
+type removals uint8
+
+const (
+	// perCopy: each copy is removed by an event of its own. Copies are counted.
+	perCopy removals = iota
+	// unproven: the version is none that is known for either manner. No copies are counted, so that the first removal
+	// takes the block: that is exact if it is the only one, and too early by the other copies if it is not.
+	unproven
+	// lastCopy: a removal is the only one. It told so, or counting copies led to more blocks than the engine has.
+	lastCopy
+)
+
+// lastCounted is the newest version of vLLM of which is known that it sends a removal for each copy.
+var lastCounted = [3]int{0, 33, 0}
+
+// removalsOf returns what removals of an engine mean as far as its version tells.
+func removalsOf(e fleet.Engine, version string) removals {
+	if e != fleet.EngineVLLM {
+		return perCopy // they have each block once
+	}
+	v, ok := release(version)
+	for i, n := range v {
+		if !ok || n > lastCounted[i] {
+			return unproven
+		}
+		if n < lastCounted[i] {
+			break
+		}
+	}
+	return perCopy
+}
+
+// release reads the numbers that a version begins with: "0.33.1.dev5+g1" is 0.33.1.
+func release(version string) (v [3]int, ok bool) {
+	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 4)
+	if len(parts) < 2 {
+		return v, false
+	}
+	for i, part := range parts[:min(len(parts), 3)] {
+		digits := len(part) - len(strings.TrimLeft(part, "0123456789"))
+		n, err := strconv.Atoi(part[:digits])
+		if err != nil {
+			return v, false
+		}
+		v[i] = n
+	}
+	return v, true
+}
+
+// origin says whether an announcement adds a copy.
+func (s *stream) origin(e *kvevent.Event) kvindex.Origin {
+	if s.removals == perCopy || e.Tier != block.TierGPU {
+		return kvindex.OriginUnknown
+	}
+	return kvindex.OriginReused
+}
+
+// toldLast notes a removal that says that no copy is left. s.mu is held, and the stream has its turn.
+func (s *stream) toldLast() {
+	if s.removals == perCopy {
+		s.drop("its removals tell how many copies remain, which its version is not known for: what was counted before is dropped")
+		s.broken = true
+	}
+	s.removals = lastCopy
+}
+
+// judgeCopies compares what the index said last with what the two manners of removal allow, and reports whether the
+// stream's is another than it was taken for. s.mu is held.
+func (s *stream) judgeCopies() (changed bool) {
+	st := &s.indexSaid
+	switch s.removals {
+	case unproven:
+		// With a whole history only a second copy is removed without being there.
+		whole := s.complete && st.Whole && s.unread == "" && s.mixed == "" && !s.offloads
+		if whole && s.wholeThen && st.UnknownRemoved > s.unknownThen {
+			s.removals, changed = perCopy, true
+			s.log.Info("the engine removes each copy of a block by itself: copies are counted from now on")
+		}
+		s.wholeThen, s.unknownThen = whole, st.UnknownRemoved
+	case perCopy:
+		w := s.fleet.Snapshot().Worker(s.holder)
+		if s.engine != fleet.EngineVLLM || w == nil || s.offloads || len(st.Groups) != 1 || st.Groups[0].Attention != block.AttentionFull {
+			return false // what is in the index is not all in one cache
+		}
+		room := int64(w.Facts.BlocksPerRank) * int64(max(w.Facts.BlockSize, s.blockSize))
+		held := st.Blocks[block.TierGPU] * int64(s.router.BlockSize(s.holder, s.model))
+		if room > 0 && held > room {
+			s.removals, changed = lastCopy, true
+			s.forget(fmt.Sprintf("its removals seem to be of last copies: by counting copies it had %d tokens in a cache of %d", held, room))
+			s.broken = true
+			s.indexSaid = kvindex.HolderStats{}
+			s.warn("copies", "counting copies of blocks led to more than the engine's cache holds: forgetting the holder; "+
+				"from now on one removal takes all copies", "tokens", held, "room", room)
+		}
+	}
+	return changed
+}
