@@ -458,7 +458,7 @@ func TestSGLangBefore056TellsNoChain(t *testing.T) {
 }
 
 func TestAWireThatNobodyKnowsIsRefused(t *testing.T) {
-	for _, wire := range []string{"vllm-9.9", "vllm-0.32.1", "vllm-1", "sglang-0.5.24", "sglang-1.0+int", "trtllm-9", "foo", "vllm-0.8", "vllm-x"} {
+	for _, wire := range []string{"vllm-9.9", "vllm-0.33.1", "vllm-1", "sglang-0.5.24", "sglang-1.0+int", "trtllm-9", "foo", "vllm-0.8", "vllm-x"} {
 		cfg := DefaultConfig()
 		cfg.Wire = wire
 		_, err := New(cfg)
