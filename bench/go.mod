@@ -4,6 +4,8 @@ go 1.26.0
 
 require github.com/zeebo/xxh3 v1.1.0
 
+require github.com/valyala/fastjson v1.6.10 // indirect
+
 require (
 	github.com/klauspost/cpuid/v2 v2.2.10 // indirect
 	github.com/warmpath/warmpath v0.0.0-00010101000000-000000000000

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -171,7 +172,8 @@ func appendResult(path string, r *result) error {
 
 // raise starts the engines that a set needs, unless they run.
 func (b *bench) raise(ctx context.Context, ranks bool) error {
-	if len(b.running) > 0 && (b.running[0].ranks > 1) == ranks {
+	alive := !slices.ContainsFunc(b.running, func(e *engine) bool { return e.process == nil || e.gone() }) // a failed run may leave one dead
+	if alive && len(b.running) > 0 && (b.running[0].ranks > 1) == ranks {
 		return nil
 	}
 	b.stop()
@@ -209,14 +211,17 @@ func (b *bench) stop() {
 	b.running = nil
 }
 
+// errEngine is what no further run can do without.
+var errEngine = errors.New("engines")
+
 // once plays a set through a router.
 func (b *bench) once(ctx context.Context, s set, kind routerKind, round int) (*result, error) {
 	if err := b.raise(ctx, s.ranks); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errEngine, err)
 	}
 	for _, e := range b.running {
 		if err := e.empty(ctx); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%w: %w", errEngine, err)
 		}
 	}
 	d, err := b.deploy(ctx, kind, b.running, s.replicas)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -40,6 +41,19 @@ type engine struct {
 	root   string // where they are installed
 }
 
+// blockSize is the engines' block size, as the scripts set it: tokens.
+const blockSize = 32
+
+// endpoints are where the engine publishes and replays KV events, by rank, separated by commas.
+func (e *engine) endpoints() (publish, replay string) {
+	var p, r []string
+	for i := range e.ranks {
+		p = append(p, fmt.Sprintf("tcp://127.0.0.1:%d", e.ports+1+i))
+		r = append(r, fmt.Sprintf("tcp://127.0.0.1:%d", e.ports+1+e.ranks+i))
+	}
+	return strings.Join(p, ","), strings.Join(r, ",")
+}
+
 func (e *engine) start() error {
 	script, env := filepath.Join(e.shared, "serve.sh"), []string{"VLLM_DIR=" + filepath.Join(e.root, "vllm"), "LOGDIR=" + e.dir, "VLLM_SERVER_DEV_MODE=1"}
 	if e.kind == sglang {
@@ -65,10 +79,24 @@ func (e *engine) start() error {
 	return err
 }
 
+// patience is how long an engine may take to start: a minute and a half for two on two idle cores.
+const patience = 6 * time.Minute
+
 // await waits until the engine serves, and has it compute a few prompts, because its first ones are slow.
 func (e *engine) await(ctx context.Context) error {
-	if err := e.ready(ctx, e.url+"/health", 6*time.Minute); err != nil {
-		return err
+	if err := e.ready(ctx, e.url+"/health", patience); err != nil {
+		if ctx.Err() != nil || !e.gone() {
+			return err
+		}
+		// Two engines that start together may choose the same internal port; the second try is alone.
+		say("%v", err)
+		say("%s is started once more", e.name)
+		if err := e.start(); err != nil {
+			return err
+		}
+		if err := e.ready(ctx, e.url+"/health", patience); err != nil {
+			return err
+		}
 	}
 	w := newWriter(7, "warm up "+e.name+time.Now().String(), 0)
 	c := newClient(e.url, model)

@@ -306,10 +306,47 @@ warmpath_other_total 5
 		t.Fatal(err)
 	}
 	addCounts(r.Warmpath, samples)
-	text := page([]result{r, line("chats", "smg", 1, 81, 100, 50)}, machine.Facts{})
+	text, err := page([]result{r, line("chats", "smg", 1, 81, 100, 50)}, machine.Facts{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, want := range []string{"| Warmpath, URLs alone | 80.0 | 100 | 100 | 100 | 0.0 | 50+50 | 0 | 75.0 | 5.0 |", "| SMG cache_aware | 81.0 |", "**missed** -1.0 (smg)", "abc", "smg-1.13.0"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page lacks %q:\n%s", want, text)
 		}
+	}
+}
+
+func TestTheLaboratoryPlaysTheSameWork(t *testing.T) {
+	profile, err := json.Marshal(map[string]any{"name": "x", "kv_tokens": cacheTokens, "block_size": blockSize, "max_batch_tokens": batchTokens,
+		"max_sequences": 16, "linear": map[string]float64{"base_ms": 5, "token_ms": .02, "sequence_ms": .5}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fit := &fitted{Engine: "vllm", Profile: profile, Fixed: 10}
+	for _, s := range sets {
+		got, ok, err := imitate(fit, s, "warmpath", 1, .3, 1, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok != (s.event == nothing) {
+			t.Errorf("%s: played %v", s.name, ok)
+		}
+		if ok && (got.hits < 20 || got.hits > 99 || got.p50 < 15) {
+			t.Errorf("%s: %+v", s.name, got)
+		}
+	}
+	r := line("chats", "smg", 1, 80, 100, 50)
+	s, _ := setNamed("chats")
+	w := asWorkload(s.work.plan(newWriter(1, workName(s), 1), s.clients), 1.5)
+	for i := range w.Requests {
+		r.Prompt += w.Requests[i].Input
+	}
+	if f := answerFactor(&r, s); f < 1.45 || f > 1.55 {
+		t.Errorf("answers have %.2f tokens for each generated one, want 1.5", f)
+	}
+	text, err := page([]result{r}, machine.Facts{}, fit)
+	if err != nil || !strings.Contains(text, "smg (`cache_aware`)") {
+		t.Errorf("%v\n%s", err, text)
 	}
 }

@@ -19,7 +19,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: engines play|report|list [flags]")
+		fmt.Fprintln(os.Stderr, "usage: engines play|report|fit|list [flags]")
 		os.Exit(2)
 	}
 	command, args := os.Args[1], os.Args[2:]
@@ -29,10 +29,12 @@ func main() {
 		err = playAll(ctx, args)
 	case "report":
 		err = reportAll(args)
+	case "fit":
+		err = fitAll(ctx, args)
 	case "list":
 		list()
 	default:
-		err = fmt.Errorf("no command is called %q: play, report or list", command)
+		err = fmt.Errorf("no command is called %q: play, report, fit or list", command)
 	}
 	if errors.Is(err, flag.ErrHelp) {
 		os.Exit(2)
@@ -60,30 +62,25 @@ func list() {
 }
 
 func playAll(ctx context.Context, args []string) error {
-	f := flag.NewFlagSet("play", flag.ContinueOnError)
+	b, f := benchFlags("play")
 	kindName := f.String("engine", "vllm", "vllm or sglang")
 	setNames := f.String("sets", "all", "sets to play, separated by commas")
 	routerNames := f.String("routers", "all", "routers to play them through, separated by commas")
 	rounds := f.Int("rounds", 3, "rounds; the order of the routers rotates")
-	scale := f.Float64("scale", 1, "times the number of requests; prompts keep their lengths")
-	seed := f.Uint64("seed", 1, "of the texts and their order")
+	f.Float64Var(&b.scale, "scale", 1, "times the number of requests; prompts keep their lengths")
+	f.Uint64Var(&b.seed, "seed", 1, "of the texts and their order")
 	out := f.String("out", "engines.jsonl", "file of results; what is in it is not played again")
-	shared := f.String("scripts", "", "folder of serve.sh and serve_sglang.sh")
-	engines := f.String("engines", "", "folder in which engines are installed")
-	peers := f.String("peers", "", "folder in which the peers are installed")
-	binary := f.String("warmpath", "", "binary of warmpath")
-	logs := f.String("logs", "", "folder for logs (default: a temporary one)")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
 	if f.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
-	b := &bench{kind: kind(*kindName), shared: *shared, engines: *engines, routers: *peers, warmpath: *binary, dir: *logs, scale: *scale, seed: *seed}
+	b.kind = kind(*kindName)
 	if _, ok := counters[b.kind]; !ok {
 		return fmt.Errorf("engine %q: vllm or sglang", *kindName)
 	}
-	if *scale <= 0 || *rounds < 1 {
+	if b.scale <= 0 || *rounds < 1 {
 		return errors.New("-scale and -rounds must be positive")
 	}
 	todo, err := b.todo(*setNames, *routerNames, *rounds, *out)
@@ -93,34 +90,63 @@ func playAll(ctx context.Context, args []string) error {
 		}
 		return err
 	}
-	if b.dir == "" {
-		if b.dir, err = os.MkdirTemp("", "warmpath-engines-"); err != nil {
-			return err
-		}
-	}
-	if b.ports, err = freePorts(40); err != nil {
+	if err := b.open(); err != nil {
 		return err
 	}
 	b.name()
-	say("%d runs to play, about %s; results in %s, logs in %s", len(todo), duration(todo, *scale), *out, b.dir)
+	say("%d runs to play, about %s; results in %s, logs in %s", len(todo), duration(todo, b.scale), *out, b.dir)
 	defer b.stop()
+	lost := 0
 	for i, t := range todo {
 		start := time.Now()
 		r, err := b.once(ctx, t.set, t.router, t.round)
 		if ctx.Err() != nil {
 			return errors.New("interrupted; the same command goes on where it was")
 		}
-		if err != nil {
-			return fmt.Errorf("round %d, %s through %s: %w", t.round, t.set.name, t.router.name, err)
+		if errors.Is(err, errEngine) {
+			return err
+		}
+		if err != nil { // the other routers can still be measured
+			say("round %d, %s through %s: %v", t.round, t.set.name, t.router.name, err)
+			lost++
+			continue
 		}
 		if err := appendResult(*out, r); err != nil {
 			return err
 		}
 		say("%d/%d round %d %s %s: hits %.1f %%, first token %.0f/%.0f/%.0f ms (mean/p50/p90), %.1f s, least share %.0f %%, failed %d, others %.1f cores; took %.0f s, %s left",
 			i+1, len(todo), t.round, t.set.name, t.router.name, r.hits(), r.First.Mean, r.First.P50, r.First.P90, r.Seconds, r.least(), r.Failed,
-			r.Others, time.Since(start).Seconds(), duration(todo[i+1:], *scale))
+			r.Others, time.Since(start).Seconds(), duration(todo[i+1:], b.scale))
+	}
+	if lost > 0 {
+		return fmt.Errorf("%d of %d runs failed; the same command plays them again", lost, len(todo))
 	}
 	return nil
+}
+
+// benchFlags returns a bench and the flags that say where things lie.
+func benchFlags(command string) (*bench, *flag.FlagSet) {
+	b := &bench{scale: 1}
+	f := flag.NewFlagSet(command, flag.ContinueOnError)
+	f.StringVar(&b.shared, "scripts", "", "folder of serve.sh and serve_sglang.sh")
+	f.StringVar(&b.engines, "engines", "", "folder in which engines are installed")
+	f.StringVar(&b.routers, "peers", "", "folder in which the peers are installed")
+	f.StringVar(&b.warmpath, "warmpath", "", "binary of warmpath")
+	f.StringVar(&b.dir, "logs", "", "folder for logs (default: a temporary one)")
+	return b, f
+}
+
+// open makes the folder of logs and finds ports.
+func (b *bench) open() (err error) {
+	if b.dir == "" {
+		b.dir, err = os.MkdirTemp("", "warmpath-engines-")
+	} else {
+		err = os.MkdirAll(b.dir, 0o755)
+	}
+	if err == nil {
+		b.ports, err = freePorts(40)
+	}
+	return err
 }
 
 // turn is one run to play.

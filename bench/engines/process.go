@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -112,12 +113,15 @@ func get(ctx context.Context, url string) error {
 	return nil
 }
 
-// freePorts returns n ports in a row above 30000 that nobody listens on.
+// freePorts returns the first of n ports in a row that nobody listens on. They lie above the ports that Linux gives to
+// outgoing connections (32768 to 60999 by default), which could take one before an engine does.
 func freePorts(n int) (int, error) {
-	for base := 30000 + os.Getpid()%500*40; base < 60000; base += 40 {
+	const first, last = 61000, 65500
+	for range 200 {
+		base := first + rand.IntN(last-first-n)
 		free := true
 		for i := range n {
-			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", base+i))
+			l, err := net.Listen("tcp", fmt.Sprintf(":%d", base+i))
 			if err != nil {
 				free = false
 				break
@@ -128,5 +132,5 @@ func freePorts(n int) (int, error) {
 			return base, nil
 		}
 	}
-	return 0, fmt.Errorf("no %d free ports in a row above 30000", n)
+	return 0, fmt.Errorf("no %d free ports in a row from %d to %d", n, first, last)
 }

@@ -16,6 +16,7 @@ func reportAll(args []string) error {
 	f := flag.NewFlagSet("report", flag.ContinueOnError)
 	in := f.String("in", "engines.jsonl", "file of results")
 	out := f.String("out", "", "file for the page (default: standard output)")
+	profile := f.String("profile", "", "file of the engines' profile, for the laboratory's table (default: none)")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -26,7 +27,14 @@ func reportAll(args []string) error {
 	if len(results) == 0 {
 		return fmt.Errorf("%s has no results", *in)
 	}
-	text := page(results, machine.Now())
+	fit, err := readFitted(*profile)
+	if err != nil {
+		return err
+	}
+	text, err := page(results, machine.Now(), fit)
+	if err != nil {
+		return err
+	}
 	if *out == "" {
 		_, err := os.Stdout.WriteString(text)
 		return err
@@ -157,12 +165,11 @@ func (s section) median(router string) (float64, bool) {
 	if len(all) == 0 {
 		return 0, false
 	}
-	slices.Sort(all)
-	return (all[(len(all)-1)/2] + all[len(all)/2]) / 2, true
+	return middle(all), true
 }
 
-// page is the results as Markdown.
-func page(results []result, here machine.Facts) string {
+// page is the results as Markdown, with the laboratory's beside them if fit is not nil.
+func page(results []result, here machine.Facts, fit *fitted) (string, error) {
 	var b strings.Builder
 	b.WriteString("# Routers on real engines\n\n")
 	head(&b, results, here)
@@ -183,7 +190,12 @@ func page(results []result, here machine.Facts) string {
 	for _, s := range all {
 		s.write(&b)
 	}
-	return b.String()
+	if fit != nil {
+		if err := fit.beside(&b, all); err != nil {
+			return "", err
+		}
+	}
+	return b.String(), nil
 }
 
 func (s section) title() string {

@@ -14,7 +14,7 @@ import (
 type routerKind struct {
 	name  string
 	about string
-	start func(b *bench, urls []string, port int, ranks int) (env []string, command string, args []string, err error)
+	start func(b *bench, engines []*engine, port int) (command string, args []string, err error)
 	path  string // answers 200 when requests are served
 	ours  bool
 }
@@ -22,14 +22,7 @@ type routerKind struct {
 // routers in the order of the first round; later rounds rotate it.
 var routers = []routerKind{
 	{name: "nginx", about: "nginx, round robin", path: "/health", start: startNginx},
-	{name: "smg", about: "SMG cache_aware", path: "/readiness", start: func(b *bench, urls []string, port, ranks int) ([]string, string, []string, error) {
-		args := append([]string{"launch", "--host", "127.0.0.1", "--port", fmt.Sprint(port), "--policy", "cache_aware",
-			"--prometheus-port", fmt.Sprint(port + 1), "--worker-urls"}, urls...)
-		if ranks > 1 {
-			args = append(args, "--dp-aware")
-		}
-		return nil, filepath.Join(b.routers, "smg/bin/smg"), args, nil
-	}},
+	{name: "smg", about: "SMG cache_aware", path: "/readiness", start: startSMG},
 	{name: "vllm-router", about: "vllm-router cache_aware", path: "/health", start: startVLLMRouter("cache_aware")},
 	{name: "vllm-router-kv", about: "vllm-router kv_aware", path: "/health", start: startVLLMRouter("kv_aware")},
 	{name: "warmpath", about: "Warmpath, URLs alone", path: "/readiness", ours: true, start: startWarmpath},
@@ -44,34 +37,62 @@ func routerNamed(name string) (routerKind, error) {
 	return routerKind{}, fmt.Errorf("no router is called %q; `engines list` shows them", name)
 }
 
-func startVLLMRouter(policy string) func(*bench, []string, int, int) ([]string, string, []string, error) {
-	return func(b *bench, urls []string, port, ranks int) ([]string, string, []string, error) {
+func urls(engines []*engine) []string {
+	var out []string
+	for _, e := range engines {
+		out = append(out, e.url)
+	}
+	return out
+}
+
+func startSMG(b *bench, engines []*engine, port int) (string, []string, error) {
+	args := append([]string{"launch", "--host", "127.0.0.1", "--port", fmt.Sprint(port), "--policy", "cache_aware",
+		"--prometheus-port", fmt.Sprint(port + 1), "--worker-urls"}, urls(engines)...)
+	if engines[0].ranks > 1 {
+		args = append(args, "--dp-aware")
+	}
+	return filepath.Join(b.routers, "smg/bin/smg"), args, nil
+}
+
+func startVLLMRouter(policy string) func(*bench, []*engine, int) (string, []string, error) {
+	return func(b *bench, engines []*engine, port int) (string, []string, error) {
 		args := append([]string{"--host", "127.0.0.1", "--port", fmt.Sprint(port), "--policy", policy,
-			"--prometheus-port", fmt.Sprint(port + 1), "--worker-urls"}, urls...)
-		if ranks > 1 { // it refuses more than one rank without a key; the engines ask for none
+			"--prometheus-port", fmt.Sprint(port + 1), "--worker-urls"}, urls(engines)...)
+		if ranks := engines[0].ranks; ranks > 1 { // it refuses more than one rank without a key; the engines ask for none
 			args = append(args, "--intra-node-data-parallel-size", fmt.Sprint(ranks), "--api-key", "none")
 		}
-		return nil, filepath.Join(b.routers, "vllm-router/bin/vllm-router"), args, nil
+		if policy == "kv_aware" { // 0.1.17 asks vLLM 0.32 for what it does not serve (/get_server_info): it has to be told
+			args = append(args, "--kv-event-block-size", fmt.Sprint(blockSize), "--kv-event-model", model)
+			for _, e := range engines {
+				publish, replay := e.endpoints()
+				args = append(args, "--kv-event-source", e.url+"="+publish, "--kv-event-replay-source", e.url+"="+replay)
+			}
+		}
+		return filepath.Join(b.routers, "vllm-router/bin/vllm-router"), args, nil
 	}
 }
 
-func startWarmpath(b *bench, urls []string, port, _ int) ([]string, string, []string, error) {
+func startWarmpath(b *bench, engines []*engine, port int) (string, []string, error) {
 	args := []string{"serve", "--listen", fmt.Sprintf("127.0.0.1:%d", port), "--admin-listen", fmt.Sprintf("127.0.0.1:%d", port+1)}
-	for _, u := range urls {
+	for _, u := range urls(engines) {
 		args = append(args, "--worker", u)
 	}
-	return nil, b.warmpath, args, nil
+	return b.warmpath, args, nil
 }
 
-// startNginx writes a configuration that passes requests on in turn.
-func startNginx(b *bench, urls []string, port, _ int) ([]string, string, []string, error) {
+func startNginx(b *bench, engines []*engine, port int) (string, []string, error) {
+	return b.balancer(urls(engines), port)
+}
+
+// balancer writes a configuration for nginx that passes requests on in turn, and returns its command.
+func (b *bench) balancer(urls []string, port int) (string, []string, error) {
 	command, err := exec.LookPath("nginx")
 	if err != nil {
 		command = "/usr/sbin/nginx"
 	}
 	dir := filepath.Join(b.dir, fmt.Sprintf("nginx-%d", port))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, "", nil, err
+		return "", nil, err
 	}
 	var conf strings.Builder
 	fmt.Fprintf(&conf, "worker_processes 1;\npid %s/pid;\nerror_log stderr;\ndaemon off;\nevents { worker_connections 1024; }\n", dir)
@@ -102,9 +123,9 @@ proxy_read_timeout 300s;
 `, port)
 	path := filepath.Join(dir, "nginx.conf")
 	if err := os.WriteFile(path, []byte(conf.String()), 0o644); err != nil {
-		return nil, "", nil, err
+		return "", nil, err
 	}
-	return nil, command, []string{"-e", "stderr", "-c", path}, nil
+	return command, []string{"-e", "stderr", "-c", path}, nil
 }
 
 // deployment is a router as its clients see it: one or several processes of it, behind a balancer if several.
@@ -141,9 +162,9 @@ func (b *bench) deploy(ctx context.Context, kind routerKind, engines []*engine, 
 	}
 	port := b.ports + 20 + 3*d.replicas
 	d.url = fmt.Sprintf("http://127.0.0.1:%d", port)
-	env, command, args, err := startNginx(b, urls, port, 0)
+	command, args, err := b.balancer(urls, port)
 	if err == nil {
-		d.front, err = launch(b.dir, "balancer", env, command, args...)
+		d.front, err = launch(b.dir, "balancer", nil, command, args...)
 	}
 	if err == nil {
 		err = d.front.ready(ctx, d.url+d.kind.path, 30*time.Second)
@@ -153,19 +174,13 @@ func (b *bench) deploy(ctx context.Context, kind routerKind, engines []*engine, 
 
 // start starts the router's processes and waits until each serves.
 func (d *deployment) start(ctx context.Context) error {
-	var urls []string
-	ranks := 1
-	for _, e := range d.engines {
-		urls = append(urls, e.url)
-		ranks = max(ranks, e.ranks)
-	}
 	d.routers = nil
 	for i, port := range d.ports {
-		env, command, args, err := d.kind.start(d.b, urls, port, ranks)
+		command, args, err := d.kind.start(d.b, d.engines, port)
 		if err != nil {
 			return err
 		}
-		p, err := launch(d.b.dir, fmt.Sprintf("%s-%d", d.kind.name, i+1), env, command, args...)
+		p, err := launch(d.b.dir, fmt.Sprintf("%s-%d", d.kind.name, i+1), nil, command, args...)
 		if err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@
 #   bash bench/engines/run.sh -sets chats -routers smg,warmpath -rounds 1 -scale 0.3      # a smoke run: 3 minutes
 #   bash bench/engines/run.sh -engine sglang               # the second kind of engine
 #   bash bench/engines/run.sh list                         # sets and routers
+#   bash bench/engines/run.sh fit                          # a profile of the engines, for the laboratory's table on the page
 #   bash bench/engines/run.sh report                       # the page again, from the lines that are there
 #
 # Results are lines in bench/results/engines.jsonl (OUT); a run that is in the file is not played again, so the same
@@ -15,6 +16,7 @@
 #
 #   OUT       file of results; the page lies beside it as .md        (bench/results/engines.jsonl)
 #   BINARY    a warmpath binary to measure in place of one that is built                  (none)
+#   WARMPATH_COMMIT   what BINARY is called in the results                            (its path)
 #   CACHE     where engines (5.8 GB) and peers (0.3 GB) are installed                (~/.cache/warmpath)
 #
 # Needs Linux x86-64, two cores, 16 GB of memory, Go, Python >= 3.11, gcc, binutils, nginx (apt-get install nginx-light),
@@ -30,15 +32,17 @@ export CGO_ENABLED=0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 (cd "$root/bench" && go build -o "$work/engines" ./engines)
+command=play
 case ${1:-play} in
 list)
 	"$work/engines" list
 	exit
 	;;
 report)
-	"$work/engines" report -in "$OUT" -out "${OUT%.jsonl}.md"
+	"$work/engines" report -in "$OUT" -out "${OUT%.jsonl}.md" -profile "${OUT%.jsonl}-profile.json"
 	exit
 	;;
+fit) command=fit && shift ;;
 play) [ $# -gt 0 ] && shift || true ;;
 esac
 
@@ -72,16 +76,19 @@ peer smg 1.13.0
 peer vllm-router 0.1.17
 if [ -n "${BINARY:-}" ]; then
 	cp "$BINARY" "$work/warmpath"
+	export WARMPATH_COMMIT=${WARMPATH_COMMIT:-$BINARY}
 else
+	WARMPATH_COMMIT=$(git -C "$root" describe --always --dirty --exclude '*' 2>/dev/null || echo unknown)
+	export WARMPATH_COMMIT
 	(cd "$root" && go build -trimpath -ldflags '-s -w' -o "$work/warmpath" ./cmd/warmpath)
 fi
-WARMPATH_COMMIT=$(git -C "$root" describe --always --dirty --exclude '*' 2>/dev/null || echo unknown)
-export WARMPATH_COMMIT
 
 mkdir -p "$(dirname "$OUT")" "$work/logs"
+into=(-out "$OUT")
+if [ $command = fit ]; then into=(-profile "${OUT%.jsonl}-profile.json"); fi
 # In the background, so that a signal to this script reaches it too and its engines are stopped before this script ends.
-"$work/engines" play -scripts "$shared/engines" -engines "$cache/engines" -peers "$cache/routers" -warmpath "$work/warmpath" \
-	-logs "$work/logs" -out "$OUT" "$@" &
+"$work/engines" $command -scripts "$shared/engines" -engines "$cache/engines" -peers "$cache/routers" -warmpath "$work/warmpath" \
+	-logs "$work/logs" "${into[@]}" "$@" &
 child=$!
 trap 'kill -TERM $child 2>/dev/null || true' INT TERM HUP
 status=0
@@ -91,5 +98,6 @@ if [ $status -ne 0 ]; then
 	[ ! -d "$work/logs" ] || { rm -rf "${OUT%.jsonl}-logs" && cp -r "$work/logs" "${OUT%.jsonl}-logs" && echo "engines: logs in ${OUT%.jsonl}-logs" >&2; }
 	exit $status
 fi
-"$work/engines" report -in "$OUT" -out "${OUT%.jsonl}.md"
+[ -s "$OUT" ] || exit 0
+"$work/engines" report -in "$OUT" -out "${OUT%.jsonl}.md" -profile "${OUT%.jsonl}-profile.json"
 echo "engines: wrote ${OUT%.jsonl}.md" >&2

@@ -1,0 +1,308 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	modelled "github.com/warmpath/warmpath/internal/engine"
+	"github.com/warmpath/warmpath/internal/loadgen"
+	"github.com/warmpath/warmpath/internal/sim"
+	"github.com/warmpath/warmpath/internal/workload"
+)
+
+// fitted is what was measured of the engines for the laboratory.
+type fitted struct {
+	Engine string `json:"engine"`
+	Time   string `json:"time"`
+	// Profile is a profile as `warmpath sim --profile` reads it.
+	Profile json.RawMessage `json:"profile"`
+	// Fixed and PerToken are milliseconds that a chat takes beside its passes, to its first token: HTTP, template and
+	// tokenizer. A profile knows passes alone.
+	Fixed    float64            `json:"chat_fixed_ms"`
+	PerToken float64            `json:"chat_token_ms"`
+	Quality  []loadgen.Residual `json:"quality"`
+}
+
+// fitAll measures engines that have nothing else to do, all at once: they share the machine's cores, as when they serve.
+func fitAll(ctx context.Context, args []string) error {
+	b, f := benchFlags("fit")
+	kindName := f.String("engine", "vllm", "vllm or sglang")
+	out := f.String("profile", "engines-profile.json", "file for the profile")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	b.kind = kind(*kindName)
+	if err := b.open(); err != nil {
+		return err
+	}
+	defer b.stop()
+	if err := b.raise(ctx, false); err != nil {
+		return err
+	}
+	points := make([][]loadgen.Point, len(b.running))
+	errs := make([]error, len(b.running))
+	var group sync.WaitGroup
+	for i, e := range b.running {
+		group.Go(func() {
+			l := loadgen.DefaultLadder()
+			l.Sequences, l.Contexts = []int{1, 2, 4, 8, 12}, []int{512, 4096} // 16 of the longer ones fill the cache
+			l.Nonce = uint64(i+1) << 40
+			cfg := loadgen.DefaultConfig()
+			cfg.Targets, cfg.Model, cfg.Vocabulary = []loadgen.Target{{URL: e.url}}, model, 4000
+			points[i], errs[i] = l.Climb(ctx, cfg)
+		})
+	}
+	group.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	fit := fitted{Engine: string(b.kind), Time: time.Now().UTC().Format(time.RFC3339)}
+	line, overhead, quality, err := loadgen.FitPoints(slices.Concat(points...), batchTokens)
+	if err != nil {
+		return err
+	}
+	fit.Quality = quality.Errors
+	p := modelled.Profiles()[0]
+	p.Name, p.About = string(b.kind)+"-cpu", "tiny random Llama on a CPU, two engines at work on two cores"
+	p.Source = fmt.Sprintf("fitted to ladders on two engines at once on %s", fit.Time)
+	p.KVTokens, p.BlockSize, p.MaxModelLen, p.MaxBatchTokens, p.MaxSequences = cacheTokens, blockSize, 32768, batchTokens, 16
+	p.Timing = line
+	if fit.Profile, err = p.JSON(); err != nil {
+		return err
+	}
+	if fit.Fixed, fit.PerToken, err = chatCost(ctx, b.running, line); err != nil {
+		return err
+	}
+	say("fitted: %+v, %.1f ms a request with token ids, %.1f ms and %.4f ms a token of a chat", line, overhead, fit.Fixed, fit.PerToken)
+	data, err := json.MarshalIndent(fit, "", " ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(*out, append(data, '\n'), 0o644)
+}
+
+// What the scripts start engines with, and vLLM's own default for the batch of a server on a CPU.
+const (
+	cacheTokens = 65536
+	batchTokens = 2048
+)
+
+// chatCost measures what cached chats take beside their one short pass: a constant and a part for each token.
+func chatCost(ctx context.Context, engines []*engine, line modelled.Linear) (fixed, perToken float64, err error) {
+	var took [2]float64
+	lengths := [2]int{1000, 8000}
+	for i, n := range lengths {
+		var all []time.Duration
+		var mu sync.Mutex
+		var group sync.WaitGroup
+		for k, e := range engines {
+			group.Go(func() {
+				c := newClient(e.url, model)
+				text := newWriter(uint64(k+1), "fit", n).text(n)
+				for j := range 8 {
+					a, cerr := c.chat(ctx, []message{{"user", text}}, 4)
+					mu.Lock()
+					if cerr != nil {
+						err = cerr
+					} else if j > 0 {
+						all = append(all, a.first-time.Duration((line.Base+line.Token*blockSize/2+line.Attention*float64(n)*blockSize/2)*float64(time.Millisecond)))
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		group.Wait()
+		if err != nil {
+			return 0, 0, err
+		}
+		took[i] = spreadOf(all).P50
+	}
+	perToken = max(0, (took[1]-took[0])/float64(lengths[1]-lengths[0]))
+	return max(0, took[0]-perToken*float64(lengths[0])), perToken, nil
+}
+
+// likeness is the laboratory's policy that is like a router here.
+var likeness = map[string]string{"nginx": "round_robin", "smg": "cache_aware", "warmpath": "marginal"}
+
+// played is what the laboratory made of a set.
+type played struct {
+	hits, mean, p50 float64
+}
+
+// imitate plays a set's work of a round against modelled engines. Restarts are not modelled: ok is false then.
+func imitate(fit *fitted, s set, router string, round int, scale float64, seed uint64, answer float64) (out played, ok bool, err error) {
+	policy, known := likeness[router]
+	if !known || s.event != nothing || s.work == nil {
+		return out, false, nil
+	}
+	p, err := modelled.ReadProfile(fit.Profile)
+	if err != nil {
+		return out, false, err
+	}
+	w := asWorkload(scaled(s.work, scale).plan(newWriter(seed, workName(s), round), s.clients), answer)
+	mean := 0.0
+	for i := range w.Requests {
+		mean += float64(w.Requests[i].Input) / float64(len(w.Requests))
+	}
+	cfg := sim.Config{Workload: w, Seed: seed, Routers: max(1, s.replicas), Groups: []sim.Group{{Count: 2, Profile: p}},
+		Hop: time.Duration((fit.Fixed + fit.PerToken*mean) / 2 * float64(time.Millisecond))}
+	if s.ranks {
+		cfg.Groups[0].Count, cfg.Groups[0].Ranks, cfg.Groups[0].Declared = 1, 2, 2
+	}
+	if cfg.Policy, err = sim.ParsePolicy(policy); err != nil {
+		return out, false, err
+	}
+	run, err := sim.Run(context.Background(), cfg, nil)
+	if err != nil {
+		return out, false, err
+	}
+	if run.Requests.Answered != len(w.Requests) {
+		return out, false, fmt.Errorf("laboratory: %s: %d of %d requests were answered", s.name, run.Requests.Answered, len(w.Requests))
+	}
+	return played{hits: 100 * run.HitRate, mean: run.TTFT.Mean, p50: run.TTFT.P50}, true, nil
+}
+
+// asWorkload makes a plan the laboratory's workload: a client's step follows its last one. An answer is generated as so many
+// tokens and repeated by the next turn as `answer` times as many others, because a random model's text is cut otherwise than
+// it was generated; a real model's mostly is not.
+func asWorkload(p plan, answer float64) *workload.Workload {
+	const perMessage = 5 // the template's tokens around a message
+	w := &workload.Workload{Name: "engines", Source: "bench/engines"}
+	last := make([]int, len(p))
+	talks := map[int][]workload.Segment{}
+	turns := map[int]int{}
+	for i := range slices.MaxFunc(p, func(a, b []step) int { return len(a) - len(b) }) {
+		for c, lane := range p {
+			if i >= len(lane) {
+				continue
+			}
+			s := lane[i]
+			segments := talks[s.talk]
+			for _, m := range s.adds {
+				n := int(math.Round(float64(strings.Count(m.Content, " ")+1)*wordTokens)) + perMessage
+				segments = append(segments, workload.Segment{ID: contentID(m.Content), Tokens: n})
+			}
+			r := workload.Request{ID: len(w.Requests), Session: s.talk, Turn: turns[s.talk], After: -1, Think: s.pause, Output: s.output, Segments: segments}
+			if i > 0 {
+				r.After = last[c]
+			}
+			for _, seg := range segments {
+				r.Input += seg.Tokens
+			}
+			last[c] = r.ID
+			w.Requests = append(w.Requests, r)
+			turns[s.talk]++
+			repeated := workload.Segment{ID: contentID(fmt.Sprint("answer ", s.talk, " ", turns[s.talk])), Tokens: int(answer*float64(s.output)) + perMessage}
+			talks[s.talk] = append(slices.Clip(segments), repeated)
+		}
+	}
+	return w
+}
+
+// contentID names a text.
+func contentID(text string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(text))
+	return h.Sum64() | 1
+}
+
+// readFitted reads what fit wrote; a file that is not there is no error, and nil.
+func readFitted(path string) (*fitted, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var f fitted
+	if err := json.Unmarshal(data, &f); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return &f, nil
+}
+
+// answerFactor is how many tokens an answer has in the next turn for each generated one, from how long the prompts were.
+func answerFactor(r *result, s set) float64 {
+	inputs := func(factor float64) (sum float64) {
+		w := asWorkload(scaled(s.work, r.Scale).plan(newWriter(r.Seed, workName(s), r.Round), s.clients), factor)
+		for i := range w.Requests {
+			sum += float64(w.Requests[i].Input)
+		}
+		return sum
+	}
+	none := inputs(0)
+	if one := inputs(1) - none; one > 0 && r.Prompt > 0 {
+		return max(0, (float64(r.Prompt)-none)/one)
+	}
+	return 0
+}
+
+// beside writes what the laboratory makes of the same work, next to what was measured.
+func (f *fitted) beside(b *strings.Builder, all []section) error {
+	var p struct {
+		Linear modelled.Linear `json:"linear"`
+	}
+	if err := json.Unmarshal(f.Profile, &p); err != nil {
+		return err
+	}
+	fmt.Fprintf(b, "\n## The laboratory beside it\n\nThe same requests, played by `warmpath sim`'s engine model with a profile fitted to these engines (%s, both at work at once;\n"+
+		"`bash bench/engines/run.sh fit`): a pass takes %.2f ms, %.4f ms a prompt token, %.2g ms a token and token of context,\n%.2f ms a sequence, %.2g ms a token of its context. "+
+		"A chat takes %.1f ms and %.4f ms a token beside its passes (HTTP,\ntemplate, tokenizer). Medians over rounds, measured / laboratory; **bold**: more than 15 %% apart. Sets with restarts are not modelled.\n\n",
+		f.Time, p.Linear.Base, p.Linear.Token, p.Linear.Attention, p.Linear.Sequence, p.Linear.Context, f.Fixed, f.PerToken)
+	b.WriteString("| set | router (laboratory's policy) | hits, % | first token: mean, ms | p50, ms |\n|---|---|---|---|---|\n")
+	for _, s := range all {
+		if s.engine != f.Engine {
+			continue
+		}
+		for _, k := range routers {
+			var hits, mean, p50, labHits, labMean, labP50 []float64
+			for _, round := range s.rounds {
+				r := s.by[k.name][round]
+				if r == nil {
+					continue
+				}
+				lab, ok, err := imitate(f, s.set, k.name, round, s.scale, r.Seed, answerFactor(r, s.set))
+				if err != nil {
+					return err
+				}
+				if !ok {
+					continue
+				}
+				hits, mean, p50 = append(hits, r.hits()), append(mean, r.First.Mean), append(p50, r.First.P50)
+				labHits, labMean, labP50 = append(labHits, lab.hits), append(labMean, lab.mean), append(labP50, lab.p50)
+			}
+			if len(hits) == 0 {
+				continue
+			}
+			fmt.Fprintf(b, "| %s | %s (`%s`) | %s | %s | %s |\n", s.title(), k.name, likeness[k.name],
+				pair("%.1f", hits, labHits), pair("%.0f", mean, labMean), pair("%.0f", p50, labP50))
+		}
+	}
+	return nil
+}
+
+// pair is two medians, bold when they are more than 15 % apart.
+func pair(format string, measured, lab []float64) string {
+	m, l := middle(measured), middle(lab)
+	text := fmt.Sprintf(format+" / "+format, m, l)
+	if m <= 0 || math.Abs(l/m-1) > .15 {
+		return "**" + text + "**"
+	}
+	return text
+}
+
+// middle is the median.
+func middle(v []float64) float64 {
+	v = slices.Sorted(slices.Values(v))
+	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
+}
