@@ -7,7 +7,8 @@ type Trust uint8
 const (
 	// TrustNone: the entries are not used for matching.
 	TrustNone Trust = iota
-	// TrustApproximate: no events; entries are learned from the requests that were sent there, and expire.
+	// TrustApproximate: no events; entries are learned from the requests that were sent there, and expire. Or some
+	// entries are of a tier that announces no removals, and expire.
 	TrustApproximate
 	// TrustDegraded: events arrive, but history is missing or some cache groups cannot be proven. What the index has is
 	// true, there may be more.

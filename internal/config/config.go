@@ -273,6 +273,7 @@ func (c *Config) validateIO(found *problems) {
 	found.atLeast("index.max_speculative", int64(c.Index.MaxSpeculative), 1)
 	found.positive("events.silence", c.Events.Silence)
 	found.positive("events.grace", c.Events.Grace)
+	found.positive("events.unremoved_ttl", c.Events.UnremovedTTL)
 	found.atLeast("events.silence_requests", int64(c.Events.SilenceRequests), 1)
 }
 

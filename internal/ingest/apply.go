@@ -30,9 +30,16 @@ func (s *stream) apply(e *kvevent.Event) (changed bool) {
 		}
 		mixed := s.mixed
 		generation = s.store(e)
+		if s.announcesNoRemovals(e) {
+			now := time.Now()
+			changed = changed || len(s.unremoved.queue) == 0
+			s.unremoved.keep(e, now)
+			s.expire(now) // what is too much
+		}
 		changed = changed || s.mixed != mixed
 	case kvevent.Removed:
 		s.removed++
+		s.removesAll(e)
 		if e.LastCopies && s.removals != lastCopy {
 			s.toldLast()
 			changed = true
@@ -91,7 +98,7 @@ func (s *stream) store(e *kvevent.Event) (generation uint64) {
 		}
 	}
 	x.Origin = s.origin(e)
-	x.RootUnknown = !e.Indexable(s.keys(e.Tier))
+	x.RootUnknown = !e.Indexable(s.keys(e))
 	x.AnyTierOrder = s.engine == fleet.EngineTRTLLM
 	if alike := s.aheadAlike(e); !alike {
 		x.RootUnknown = true
@@ -127,9 +134,10 @@ func (s *stream) aheadAlike(e *kvevent.Event) bool {
 	return n == s.ahead
 }
 
-// keys are those that a request to the holder may carry. Blocks below the accelerator are joined through their hashes.
-func (s *stream) keys(t block.Tier) kvevent.Keys {
-	if t != block.TierGPU {
+// keys are those that a request to the holder may carry. Blocks below the accelerator are joined through their hashes,
+// but for those that have hashes of their own.
+func (s *stream) keys(e *kvevent.Event) kvevent.Keys {
+	if e.Tier != block.TierGPU && !s.announcesNoRemovals(e) {
 		return kvevent.KeyRoot
 	}
 	return kvevent.Keys(s.used.Load())
@@ -143,13 +151,14 @@ func (s *stream) keys(t block.Tier) kvevent.Keys {
 // name: neither its root nor its parent says whose copy it is. As soon as requests carry such a key nothing new is
 // believed, while removals still are: what remains in the index is what certainly was there before, and fades.
 func (s *stream) claimable(e *kvevent.Event) bool {
-	// LMCache's and Mooncake's connectors announce what they store in host memory and never that it is gone.
-	if e.Medium == "cpu" {
-		s.leaking = e.Medium
-		return false
-	}
 	used := kvevent.Keys(s.used.Load())
 	switch {
+	case s.announcesNoRemovals(e):
+		// Their hashes are not the engine's, so that nothing else tells what their tokens are part of.
+		s.leaking = e.Medium
+		ok := e.Aligned() && e.Unread == 0 && e.Hidden&used&kvevent.KeyRoot == 0
+		s.doubted = s.doubted || !ok
+		return ok
 	case s.engine == fleet.EngineVLLM:
 		return true
 	case e.Unread != 0:

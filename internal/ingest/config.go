@@ -20,6 +20,10 @@ type Config struct {
 	// Grace is how long entries are believed after the connection broke. Default 5 s: a reconnect takes less, and
 	// evictions that go unseen meanwhile are few.
 	Grace time.Duration `yaml:"grace"`
+	// UnremovedTTL is how long blocks count on a tier that announces what it stores and never what it drops (LMCache's
+	// and Mooncake's connectors), after they were stored last. Default 5 min: the 5 GB that LMCache takes by default
+	// are 40,000 tokens of an 8 B model, which a busy engine replaces within minutes. With more memory give it more.
+	UnremovedTTL time.Duration `yaml:"unremoved_ttl"`
 	// AssumeSalt and AssumeExtraKey say that requests carry cache_salt or extra_key though this router has not seen
 	// any: because other clients reach the engines too, or because it was just started. They matter to engines whose
 	// events do not tell these keys (SGLang's never tell extra_key): new blocks of such a holder are then not believed.
@@ -44,6 +48,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Grace <= 0 {
 		c.Grace = 5 * time.Second
+	}
+	if c.UnremovedTTL <= 0 {
+		c.UnremovedTTL = 5 * time.Minute
 	}
 	if c.SilenceRequests <= 0 {
 		c.SilenceRequests = 20

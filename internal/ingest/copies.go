@@ -65,6 +65,9 @@ func release(version string) (v [3]int, ok bool) {
 
 // origin says whether an announcement adds a copy.
 func (s *stream) origin(e *kvevent.Event) kvindex.Origin {
+	if s.announcesNoRemovals(e) {
+		return kvindex.OriginReused
+	}
 	if s.removals == perCopy || e.Tier != block.TierGPU {
 		return kvindex.OriginUnknown
 	}

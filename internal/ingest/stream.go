@@ -78,6 +78,9 @@ type state struct {
 	number      int    // by which the one rank of a worker calls itself, when hasNumber
 	hasNumber   bool
 	leaking     string // a medium whose blocks are announced and never removed
+	doubted     bool   // some of its blocks were not stored: they may be of other requests
+	unremoved   unremoved
+	removes     bool // an event without a cache group removed blocks below the accelerator
 	removals    removals
 	unknownThen int64     // removals of unknown blocks when the index was asked last, and
 	wholeThen   bool      // whether the history was whole then
@@ -152,6 +155,7 @@ func (s *stream) drop(missing string) {
 	s.forgotten++
 	s.complete, s.missing = false, missing
 	s.unread, s.indexLost, s.mixed = "", "", ""
+	s.unremoved = unremoved{}
 	s.tiers, s.reset, s.hasNumber, s.hasAhead, s.wholeThen = 0, false, false, false, false
 }
 
@@ -343,6 +347,7 @@ func (s *stream) Restarted(why string) {
 	s.broken = false
 	// Another engine may have other groups, tiers and blocks.
 	s.hybrid, s.unnamed, s.groups, s.misplaced, s.leaking = "", false, 0, "", ""
+	s.doubted, s.removes = false, false
 	s.blockSize, s.hash, s.hashTried, s.offloads = 0, "", false, false
 	s.removals = removalsOf(s.engine, s.version)
 	s.assess(time.Now())

@@ -321,18 +321,6 @@ func TestHybridModelsAreDegraded(t *testing.T) {
 	}
 }
 
-func TestTiersThatAnnounceNoRemovalsAreNotBelieved(t *testing.T) {
-	r := newRig(t, Config{})
-	s := r.stream(facts(fleet.EngineVLLM, 16))
-	gpu, host := stored(1, 0, 64, 16), stored(2, 0, 64, 16)
-	host.Medium = "cpu" // LMCache and Mooncake write it so, vLLM's own offloading in capitals
-	s.Message(0, wire(t, "vllm-0.32.0", batch(gpu, host)))
-	if a, b := r.match(prompt(1, 200)), r.match(prompt(2, 200)); a != 64 || b != 0 {
-		t.Errorf("matches %d and %d, want 64 and 0", a, b)
-	}
-	r.trust(s.holder, fleet.TrustDegraded, "announces no removals")
-}
-
 func TestAResetSparesTheTiersThatTheEngineSpares(t *testing.T) {
 	for _, test := range []struct {
 		engine  fleet.Engine
@@ -539,17 +527,18 @@ func TestARestartEndsWhatWasWrongWithTheEngineBefore(t *testing.T) {
 	unnamed[0].Group, unnamed[1].Group = 0, 1
 	for name, test := range map[string]struct {
 		message []byte
+		trust   fleet.Trust
 		why     string
 	}{
-		"hybrid":  {wire(t, "vllm-0.32.0", batch(window, full)), "sliding_window"},
-		"unnamed": {wire(t, "vllm-0.20.0", batch(unnamed[:]...)), "without naming their kinds"},
-		"leaking": {wire(t, "vllm-0.32.0", batch(host)), "announces no removals"},
+		"hybrid":  {wire(t, "vllm-0.32.0", batch(window, full)), fleet.TrustDegraded, "sliding_window"},
+		"unnamed": {wire(t, "vllm-0.20.0", batch(unnamed[:]...)), fleet.TrustDegraded, "without naming their kinds"},
+		"leaking": {wire(t, "vllm-0.32.0", batch(host)), fleet.TrustApproximate, "announces no removals"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, Config{})
 			s := r.stream(facts(fleet.EngineVLLM, 32))
 			s.Message(0, test.message)
-			r.trust(s.holder, fleet.TrustDegraded, test.why)
+			r.trust(s.holder, test.trust, test.why)
 			var sent fleet.Reservation
 			r.fleet.Reserve(&sent, s.holder, fleet.Work{}, time.Now().UnixNano())
 			sent.Release(0)

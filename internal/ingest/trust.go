@@ -77,6 +77,9 @@ func (s *stream) judge(now time.Time) (fleet.Trust, string) {
 		return fleet.TrustApproximate, fmt.Sprintf("requests carry %s, which the engine's events do not tell apart: learned from requests", s.ambiguous)
 	case s.silent != "" && s.stored == 0:
 		return fleet.TrustApproximate, s.silent + "; learned from requests"
+	case len(s.unremoved.queue) > 0:
+		return fleet.TrustApproximate, fmt.Sprintf("tier %q announces no removals: its blocks count for %v after they were stored (events.unremoved_ttl)",
+			s.leaking, s.config.UnremovedTTL)
 	case !s.connected:
 		return fleet.TrustDegraded, fmt.Sprintf("the event stream is disconnected: %s", brief(s.connErr))
 	case s.silent != "" && s.source.Replay == "":
@@ -97,7 +100,7 @@ func (s *stream) judge(now time.Time) (fleet.Trust, string) {
 	case s.unnamed && bits.OnesCount64(s.groups) > 1:
 		return fleet.TrustDegraded, "the engine numbers its cache groups without naming their kinds: not provable"
 	case s.leaking != "":
-		return fleet.TrustDegraded, fmt.Sprintf("tier %q announces no removals: not believed", s.leaking)
+		return fleet.TrustDegraded, fmt.Sprintf("tier %q announces no removals, and its blocks may be of requests with other keys: not believed", s.leaking)
 	case s.mixed != "":
 		return fleet.TrustDegraded, s.mixed
 	case s.unread != "":
@@ -158,6 +161,11 @@ func (s *stream) look(now time.Time) {
 	}
 	s.quiet(now, int64(load.Processed-s.processedThen)-load.Requests)
 	s.unreachable(now)
+	if len(s.unremoved.queue) > 0 {
+		s.turn.Lock()
+		s.expire(now)
+		s.turn.Unlock()
+	}
 	s.askIndex(now)
 	s.judgeCopies()
 	s.assess(now)
