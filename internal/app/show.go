@@ -66,7 +66,8 @@ func (a *App) showQueue() []telemetry.Line {
 func (a *App) showTokens() telemetry.TokenStats {
 	s := a.tokens.Stats()
 	return telemetry.TokenStats{CacheBytes: s.Bytes, CacheEntries: s.Entries, Asked: s.Asked, Hedged: s.Hedged, Opened: s.Opened,
-		Checked: s.Checked, Differed: s.Differed, Distrusted: s.Distrusted}
+		Waited: s.Waited, Late: s.Late, BeginningsChecked: s.BeginningsChecked, BeginningsDiffered: s.BeginningsDiffered,
+		BeginningsOff: s.BeginningsOff, Checked: s.Checked, Differed: s.Differed, Distrusted: s.Distrusted}
 }
 
 // streams returns the event subscription of each holder that has one.

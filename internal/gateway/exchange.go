@@ -222,6 +222,9 @@ func (x *exchange) decide(ctx context.Context) (*warmpath.Decision, error) {
 func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	x.decision, x.routed, x.granted, x.judged = d, true, false, false
 	if x.rec.Attempts++; x.rec.Attempts == 1 {
+		if len(x.prepared.found.Tokens) > 0 {
+			x.g.Tokens.Matched(x.prepared.model, d.PredictedTokens > 0)
+		}
 		x.g.opinions.earn()
 		x.g.rescues.earn()
 	}

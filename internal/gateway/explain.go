@@ -41,7 +41,7 @@ func (g *Gateway) Explain(ctx context.Context, d api.Dialect, body []byte, h htt
 	var all []*Explanation
 	for _, name := range names {
 		p.route.Policy = name
-		g.askExternal(ctx, &p.route, name)
+		g.askExternal(ctx, &p.route, p.found.Sure, name)
 		decision, err := g.Router.Explain(ctx, &p.route)
 		if decision == nil {
 			return nil, g.routeError(err, p.read.Model, p.route.Rank)

@@ -80,6 +80,9 @@ func New(cfg Config, parts Parts) *Gateway {
 	g.AskOthers(parts.External)
 	g.AllowPolicies(nil)
 	g.waiting = newWaiting(g, parts.Queue, parts.MaxRequests)
+	if parts.Tokens != nil {
+		parts.Tokens.Load = g.loadOf
+	}
 	g.exchanges.New = func() any { return newExchange(g) }
 	return g
 }

@@ -89,17 +89,17 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 		q.Tokens, q.Features, q.Text = p.found.Tokens, p.found.Features, p.found.Text
 		q.Known, q.Stable = p.found.Known, p.found.Stable
 	}
-	g.askExternal(ctx, q, decides.Name())
+	g.askExternal(ctx, q, p.found.Sure, decides.Name())
 	return nil
 }
 
 // AskOthers makes those the ones who are asked for the policies of those names from now on; nil and empty ask nobody.
 func (g *Gateway) AskOthers(others map[string]Ask) { g.others.Store(&others) }
 
-// askExternal asks elsewhere what the policy of that name wants to know of q.
-func (g *Gateway) askExternal(ctx context.Context, q *warmpath.Request, policy string) {
+// askExternal asks elsewhere what the policy of that name wants to know of q, of whose tokens so many are the engine's.
+func (g *Gateway) askExternal(ctx context.Context, q *warmpath.Request, sure int, policy string) {
 	if ask := (*g.others.Load())[policy]; ask != nil {
-		q.External = ask(ctx, q.Tokens)
+		q.External = ask(ctx, q.Tokens[:min(sure, len(q.Tokens))])
 	}
 }
 
@@ -155,7 +155,7 @@ func appendWorkers(dst []tokens.Worker, workers []*fleet.Worker, model string) [
 
 // workerOf is what the token source knows of a worker that serves a base model.
 func workerOf(w *fleet.Worker, model string) tokens.Worker {
-	out := tokens.Worker{URL: w.URL, Kind: kindOf(w)}
+	out := tokens.Worker{ID: uint32(w.ID), URL: w.URL, Kind: kindOf(w)}
 	if w.Facts.Engine != fleet.EngineVLLM {
 		return out
 	}
@@ -164,6 +164,24 @@ func workerOf(w *fleet.Worker, model string) tokens.Worker {
 		if m := &w.Facts.Models[i]; m.ID == model {
 			out.Root, out.MaxModelLen = m.Root, m.MaxModelLen
 		}
+	}
+	return out
+}
+
+// longPrompt is the prompt whose tokens' time stands for any long one's: attention makes those of longer ones take longer.
+const longPrompt = 4096
+
+// loadOf tells the token source what an engine has to do, and what a prompt's token takes there.
+func (g *Gateway) loadOf(w tokens.Worker) (out tokens.Load) {
+	s, now := g.Fleet.Snapshot(), time.Now().UnixNano()
+	known := s.ByID(fleet.WorkerID(w.ID))
+	if known == nil {
+		return out
+	}
+	for _, h := range known.Holders {
+		load := s.LoadAt(h, now)
+		out.Requests += int(load.Requests)
+		out.PerToken = max(out.PerToken, time.Duration(load.Timing.Prompt(longPrompt, longPrompt)/longPrompt*float64(time.Millisecond)))
 	}
 	return out
 }

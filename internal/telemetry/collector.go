@@ -87,9 +87,14 @@ type Index struct {
 type TokenStats struct {
 	CacheBytes, CacheEntries int64
 	Asked, Hedged, Opened    uint64 // calls made to engines, second calls beside a slow first, breakers opened
+	Waited, Late             uint64 // questions that waited for their turn, answers that came when nobody waited any more
 	Checked, Differed        uint64 // prompts whose ids made in process were compared with an engine's, and were not equal
 	// Distrusted are the models whose ids made in process are not used now.
 	Distrusted []string
+	// Answers that were compared with the beginning that was known of them, and that were not as it said; models whose
+	// beginnings are not used now.
+	BeginningsChecked, BeginningsDiffered uint64
+	BeginningsOff                         []string
 }
 
 // trusts are all values of the trust label, so that a scrape shows the ones that do not hold as 0.
@@ -105,7 +110,8 @@ type collector struct {
 	reports, leaked, reportAge, running, waiting, kvUsed               *prometheus.Desc
 	streamCounters                                                     []streamCounter
 	indexBlocks, indexMemberships, indexBytes, indexWaiting, evictions *prometheus.Desc
-	cacheBytes, cacheEntries, asked, hedged, opened                    *prometheus.Desc
+	cacheBytes, cacheEntries, asked, hedged, opened, waited, late      *prometheus.Desc
+	begun, begunWrong, begunOff                                        *prometheus.Desc
 	checked, differed, distrusted                                      *prometheus.Desc
 	queueRequests, queueBytes                                          *prometheus.Desc
 	stalled, workTime, stale                                           *prometheus.Desc
@@ -172,6 +178,11 @@ func newCollector(src Sources) *collector {
 		cacheEntries:     desc("token_cache_entries", "Prompts in the token cache.", nil),
 		asked:            desc("token_calls_total", "Calls made to engines for token ids.", nil),
 		hedged:           desc("token_hedges_total", "Second calls made because the first engine was slow.", nil),
+		waited:           desc("token_calls_waited_total", "Questions for token ids that waited for their turn, as each engine gets two at a time.", nil),
+		late:             desc("token_answers_late_total", "Token ids that came when no request waited for them any more; they are remembered.", nil),
+		begun:            desc("token_beginnings_checked_total", "Answers of engines that were compared with the beginning that was known of the chat's token ids.", nil),
+		begunWrong:       desc("token_beginnings_differed_total", "Answers of engines that did not begin as was known: the model's template rewrites earlier turns.", nil),
+		begunOff:         desc("token_beginnings_off", "1 for each model whose known beginnings are not used, as one differed from an engine's answer.", []string{"model"}),
 		opened:           desc("token_breakers_opened_total", "Times a worker was left alone after failing to give token ids.", nil),
 		checked:          desc("tokens_checked_total", "Prompts whose ids made in process were compared with an engine's.", nil),
 		differed:         desc("tokens_differed_total", "Prompts whose ids made in process were not the engine's.", nil),
@@ -238,6 +249,13 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		counter(c.asked, s.Asked)
 		counter(c.hedged, s.Hedged)
 		counter(c.opened, s.Opened)
+		counter(c.waited, s.Waited)
+		counter(c.late, s.Late)
+		counter(c.begun, s.BeginningsChecked)
+		counter(c.begunWrong, s.BeginningsDiffered)
+		for _, model := range s.BeginningsOff {
+			gauge(c.begunOff, 1, model)
+		}
 		counter(c.checked, s.Checked)
 		counter(c.differed, s.Differed)
 		for _, model := range s.Distrusted {

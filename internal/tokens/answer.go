@@ -9,15 +9,19 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// answer is what an engine said.
+// answer is what an engine said, or what two answers have in common (see beginning.go).
 type answer struct {
 	tokens   []block.Token
 	features []block.Feature
+	// Of a place where lists part, as long as one answer alone is known: that answer, and the text that its list went
+	// on with.
+	from key
+	head []byte
 }
 
 // size is the memory that a remembered answer takes, in bytes.
 func (a *answer) size() int64 {
-	n := int64(4*cap(a.tokens)) + entryOverhead
+	n := int64(4*cap(a.tokens)+len(a.head)) + entryOverhead
 	for _, f := range a.features {
 		n += int64(len(f.ID)) + 24
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/warmpath/warmpath/internal/api"
@@ -46,41 +47,40 @@ type question struct {
 	whole         []byte // the request's body, for render
 	tokenize      []byte // the body for /tokenize
 	authorization string
-	engineOnly    bool // not the service
 	media         bool // ids alone do not tell two prompts apart: only render says what stands at their placeholders
+
+	service []Worker      // asked before workers; one or none
+	workers []Worker      // that may be asked
+	not     string        // but not this one: it failed
+	worth   time.Duration // guarded by peers.mu; its place in the line
+	turn    chan grant    // has room for one: what the question gets that waits in the line
 }
 
-func newQuestion(p *Prompt) *question {
-	return &question{p.Request.Dialect, bytes.Clone(p.Request.Body()), tokenizeBody(p.Request), p.Authorization, p.engineOnly, p.Request.Multimodal}
+// fill makes the question that p asks. Who waits for the question may hold it already.
+func (q *question) fill(p *Prompt, service, workers []Worker) {
+	q.dialect, q.authorization, q.media = p.Request.Dialect, p.Authorization, p.Request.Multimodal
+	q.whole, q.tokenize = bytes.Clone(p.Request.Body()), tokenizeBody(p.Request)
+	q.service, q.workers = service, slices.Clone(workers)
 }
 
-// ask asks the service or one worker and, when it is slow or fails, one worker more beside it, and returns the first answer.
-func (s *Source) ask(q *question, workers []Worker) Found {
-	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.Budget)
-	defer cancel()
-	first, ok, unsupported := s.first(q, workers)
-	if !ok {
-		if unsupported {
-			return Found{Outcome: Unsupported}
-		}
-		return Found{Outcome: NoWorker}
+// bytes is the question's size, for what its answer should take.
+func (q *question) bytes() int { return len(q.tokenize) }
+
+// ask asks the service or one worker and, when it is slow while somebody waits, or fails, one worker more, and returns
+// the first answer. ctx bounds the wait for a turn.
+func (s *Source) ask(ctx context.Context, f *flight) Found {
+	q := f.question
+	s.peers.prune(len(q.workers) + 1)
+	first := s.acquire(ctx, q)
+	if first.verdict != granted {
+		return Found{Outcome: first.verdict.outcome()}
 	}
 	replies := make(chan reply, 2) // room for both: a late one never blocks its goroutine
-	pending := 1
-	s.start(ctx, first, q, replies)
-	hedge := time.NewTimer(s.peers.hedgeAfter(first.URL, s.cfg.Budget))
+	s.start(first, q, replies)
+	hedge := time.NewTimer(s.hedgeAfter(first.worker.URL, q))
 	defer hedge.Stop()
-	second := func() bool {
-		w, ok, _ := s.peers.pick(workers, first.URL, time.Now())
-		if ok {
-			s.hedged.Add(1)
-			s.start(ctx, w, q, replies)
-		}
-		return ok
-	}
-	hedged := false
-	outcome := Failed
-	for pending > 0 {
+	outcome, hedged := Failed, false
+	for pending := 1; pending > 0; {
 		select {
 		case r := <-replies:
 			pending--
@@ -92,36 +92,64 @@ func (s *Source) ask(q *question, workers []Worker) Found {
 			case errors.Is(r.err, errMissing):
 				outcome = Unsupported
 			}
-			if !hedged && second() {
+			if hedged {
+				continue
+			}
+			hedged, q.not = true, first.worker.URL
+			second := s.another(q)
+			if second.verdict == full && pending == 0 {
+				second = s.acquire(ctx, q)
+			}
+			if second.verdict == granted {
+				s.start(second, q, replies)
 				pending++
 			}
-			hedged = true
 		case <-hedge.C:
-			if !hedged && second() {
+			if hedged || !s.flights.watched(f) {
+				continue
+			}
+			q.not = first.worker.URL
+			if second := s.another(q); second.verdict == granted {
+				s.hedged.Add(1)
+				s.start(second, q, replies)
 				pending++
 			}
 			hedged = true
-		case <-ctx.Done():
-			return Found{Outcome: TimedOut}
 		}
-	}
-	if ctx.Err() != nil {
-		return Found{Outcome: TimedOut}
 	}
 	return Found{Outcome: outcome}
 }
 
-// start calls w in a goroutine that ends with ctx at the latest; Close waits for it. A call that is cancelled because
-// the other worker answered counts against its worker: it had its time.
-func (s *Source) start(ctx context.Context, w Worker, q *question, replies chan<- reply) {
+// another books a call for q without a wait.
+func (s *Source) another(q *question) grant {
+	s.peers.mu.Lock()
+	defer s.peers.mu.Unlock()
+	return s.peers.grant(q, time.Now())
+}
+
+// outcome is what a question that was not asked came to.
+func (v verdict) outcome() Outcome {
+	switch v {
+	case full, stalled:
+		return Limited
+	case unsupported:
+		return Unsupported
+	}
+	return NoWorker
+}
+
+// start makes the call that was granted, in a goroutine that ends with callTimeout or Close, which waits for it. It is
+// not cancelled when another worker answers first: its engine goes on with it anyhow, and how long it takes tells what
+// is to be expected of that engine.
+func (s *Source) start(g grant, q *question, replies chan<- reply) {
 	s.asked.Add(1)
 	s.calls.Go(func() {
-		began := time.Now()
-		found, err := s.call(ctx, w, q)
-		now := time.Now()
+		ctx, cancel := context.WithTimeout(s.ctx, callTimeout)
+		defer cancel()
+		found, err := s.call(ctx, g.worker, q)
 		failed := err != nil && !errors.Is(err, errRefused) && !errors.Is(err, errMissing) && s.ctx.Err() == nil
-		s.peers.done(w.URL, now.Sub(began), failed, now)
-		replies <- reply{w.URL, found, err}
+		s.peers.done(g.worker.URL, g.call, failed, time.Now())
+		replies <- reply{g.worker.URL, found, err}
 	})
 }
 
@@ -190,8 +218,8 @@ func (s *Source) post(ctx context.Context, w Worker, e endpoint, q *question) (F
 
 var errStatus = errors.New("unexpected status")
 
-// statusError tells a missing endpoint from a refused prompt and from a failing engine. An engine that does not know the
-// model says 404 as well, but in its own error shape.
+// statusError tells a missing endpoint from a refused prompt and from a failing engine. An engine that does not know
+// the model says 404 as well, but in its own error shape.
 func statusError(status int, e endpoint, said []byte) error {
 	switch {
 	case status == http.StatusNotFound && bytes.Contains(said, []byte(`"error"`)):

@@ -2,7 +2,7 @@ package tokens
 
 import (
 	"cmp"
-	"container/list"
+	lru "container/list"
 	"slices"
 	"sync"
 
@@ -12,15 +12,15 @@ import (
 // entryOverhead is what one remembered prompt costs beside its ids: map slot, list element, headers.
 const entryOverhead = 256
 
-// cache remembers answers up to a number of bytes, the least recently used leave first. It is safe for concurrent use;
-// answers are shared and must not be changed.
+// cache remembers answers, and what they have in common, up to a number of bytes, the least recently used leave first.
+// It is safe for concurrent use; answers are shared and must not be changed.
 type cache struct {
 	limit int64
 
 	mu      sync.Mutex
-	bytes   int64                 // guarded by mu
-	entries map[key]*list.Element // guarded by mu
-	order   *list.List            // guarded by mu; front = most recently used; values are *entry
+	bytes   int64                // guarded by mu
+	entries map[key]*lru.Element // guarded by mu
+	order   *lru.List            // guarded by mu; front = most recently used; values are *entry
 }
 
 type entry struct {
@@ -29,7 +29,7 @@ type entry struct {
 }
 
 func newCache(limit int64) *cache {
-	return &cache{limit: limit, entries: map[key]*list.Element{}, order: list.New()}
+	return &cache{limit: limit, entries: map[key]*lru.Element{}, order: lru.New()}
 }
 
 func (c *cache) get(k key) (*answer, bool) {
@@ -55,12 +55,24 @@ func (c *cache) put(k key, a *answer) {
 	}
 	c.entries[k] = c.order.PushFront(&entry{k, a})
 	for c.bytes += size; c.bytes > c.limit; {
-		last := c.order.Back()
-		old := last.Value.(*entry)
-		c.order.Remove(last)
-		delete(c.entries, old.key)
-		c.bytes -= old.answer.size()
+		c.drop(c.order.Back())
 	}
+}
+
+// remove forgets k, if it is there.
+func (c *cache) remove(k key) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e, ok := c.entries[k]; ok {
+		c.drop(e)
+	}
+}
+
+// drop forgets e. The caller holds c.mu.
+func (c *cache) drop(e *lru.Element) {
+	old := c.order.Remove(e).(*entry)
+	delete(c.entries, old.key)
+	c.bytes -= old.answer.size()
 }
 
 func (c *cache) stats() (entries, bytes int64) {

@@ -1,7 +1,6 @@
 package tokens
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"sync"
@@ -22,8 +21,6 @@ const (
 	checkEvery = 1000
 	// checkPasses equal prompts in a row make a model believed again.
 	checkPasses = 20
-	// checkTimeout is how long a comparison may take: nobody waits for it.
-	checkTimeout = 5 * time.Second
 	// checkAtOnce bounds the comparisons under way.
 	checkAtOnce = 4
 )
@@ -104,6 +101,15 @@ func (c *checks) due(model string, workers []Worker, first int) (w Worker, ok bo
 	return Worker{}, false
 }
 
+// undo takes back that a prompt was to be compared with w.
+func (c *checks) undo(model string, w Worker) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m := c.of(model); m.started[w.URL] > 0 {
+		m.started[w.URL]--
+	}
+}
+
 // note books a comparison. turned says that the model came to be believed, or not to be.
 func (c *checks) note(model string, equal bool) (turned bool) {
 	c.checked.Add(1)
@@ -143,17 +149,24 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 	}
 	if s.checks.running.Add(1) > checkAtOnce {
 		s.checks.running.Add(-1)
+		s.checks.undo(checked(p.Model, local), w)
 		return
 	}
-	question, model, made := newQuestion(p), p.Model, *local
+	question, model, made := new(question), p.Model, *local
+	question.fill(p, nil, nil)
 	question.media = false // ids are worth comparing where images' names cannot be
-	s.calls.Go(func() {
+	c, ok := s.peers.take(w, question.bytes(), time.Now())
+	if !ok { // it is busy with other questions: a later prompt is compared in place of this one
+		s.checks.running.Add(-1)
+		s.checks.undo(checked(p.Model, local), w)
+		return
+	}
+	replies := make(chan reply, 1)
+	s.start(grant{worker: w, call: c}, question, replies)
+	s.calls.Go(func() { // ends with the call
 		defer s.checks.running.Add(-1)
-		ctx, cancel := context.WithTimeout(s.ctx, checkTimeout)
-		defer cancel()
-		s.asked.Add(1)
-		if found, err := s.call(ctx, w, question); err == nil {
-			s.compare(model, w.URL, &made, &found)
+		if r := <-replies; r.err == nil {
+			s.compare(model, w.URL, &made, &r.found)
 		}
 	})
 }

@@ -8,22 +8,25 @@ import (
 
 // Config bounds what finding tokens may cost.
 type Config struct {
-	// Budget is how long a request waits for its token ids before it is matched by its text. An engine answers in 3–5 ms
-	// when it is not busy (facts/engines.md §9.3) and a warm prefix saves tens of milliseconds or more: 50 ms is the point
-	// where waiting costs what it can win. 0 asks nobody: only ids in the body and those that are made here count.
+	// Budget is how long a request waits for its token ids at most before it is matched by its text. It waits for a
+	// tenth of what a match is expected to save (its prompt's length times what a token takes to compute times the
+	// chance that anything is cached), 10 ms at least: an engine answers in 3–5 ms when it is not busy
+	// (facts/engines.md §9.3). 500 ms is what a prompt of 100,000 tokens waits that takes 5 s to compute; a longer wait
+	// would be felt. 0 asks nobody: only ids in the body and those that are made here count.
 	Budget time.Duration `yaml:"budget"`
 	// MaxPromptBytes is the longest request body for which an engine is asked: each question copies it, and a megabyte
 	// takes a tokenizer longer than Budget. 4 MiB are some million tokens. What is longer is matched by its text.
 	MaxPromptBytes int64 `yaml:"max_prompt_bytes"`
-	// CacheBytes bounds the memory of remembered prompts. 64 MiB hold 16 million ids: 2,000 prompts of 8,000 tokens.
+	// CacheBytes bounds the memory of remembered prompts and of the beginnings that they have in common; questions that
+	// nobody waits for take up to an eighth of it beside. 64 MiB hold 16 million ids: 2,000 prompts of 8,000 tokens.
 	CacheBytes int64 `yaml:"cache_bytes"`
-	// Failures is how many calls to a worker must fail in a row before it is left alone for Pause. 3: one or two slow
-	// answers happen at a busy engine.
+	// Failures is how many calls to a worker must fail in a row before it is left alone for Pause: refused connections,
+	// 5xx, answers that are none. A slow answer is no failure. 3: one or two happen when an engine is restarted.
 	Failures int `yaml:"failures"`
 	// Pause is how long a failing worker is left alone before one call tries it again. 5 s, as often as health checks.
 	Pause time.Duration `yaml:"pause"`
-	// Service is a tokenizer service that is asked before any engine: unix:///run/tokenizer.sock or http://host:port, as
-	// `vllm launch render` serves it (docs/api.md has the protocol). Its ids are taken at their word. Empty is none.
+	// Service is a tokenizer service that is asked before any engine: unix:///run/tokenizer.sock or http://host:port,
+	// as `vllm launch render` serves it (docs/api.md has the protocol). Its ids are taken at their word. Empty is none.
 	Service string `yaml:"service"`
 	// Forward is off, or auto: an engine then gets the ids in place of the text where that is proven to lose nothing
 	// (docs/api.md has the rule), so that it does not tokenize again. Off by default: bodies pass byte for byte.
@@ -36,9 +39,9 @@ const (
 	ForwardAuto = "auto"
 )
 
-// DefaultConfig waits up to 50 ms and remembers 64 MiB.
+// DefaultConfig waits up to 500 ms and remembers 64 MiB.
 func DefaultConfig() Config {
-	return Config{Budget: 50 * time.Millisecond, MaxPromptBytes: 4 << 20, CacheBytes: 64 << 20, Failures: 3, Pause: 5 * time.Second,
+	return Config{Budget: 500 * time.Millisecond, MaxPromptBytes: 4 << 20, CacheBytes: 64 << 20, Failures: 3, Pause: 5 * time.Second,
 		Forward: ForwardOff}
 }
 

@@ -1,6 +1,7 @@
 package tokens
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -8,78 +9,175 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// relearn is how long a worker that has no token endpoint, or no render, is taken at its word. An engine restarted with
-// other flags is noticed within a minute; asking more often would cost a wasted call per request.
-const relearn = time.Minute
+const (
+	// relearn is how long a worker that has no token endpoint, or no render, is taken at its word. An engine restarted
+	// with other flags is noticed within a minute; asking more often would cost a wasted call per request.
+	relearn = time.Minute
+	// callsPerEngine bounds the calls under way to one engine: its API server is one Python process, which also passes
+	// on the tokens of every answer. One call computes while the next one is on its way; a third would only wait there.
+	callsPerEngine = 2
+	// callsPerService bounds the calls under way to the tokenizer service, which has nothing else to do.
+	callsPerService = 8
+	// callTimeout is when a call is given up and counts as a failure. Nobody waits as long: it bounds how long a frozen
+	// engine is left alone, and what its calls hold. A prompt of a million tokens takes a second or two.
+	callTimeout = 10 * time.Second
+	// stallFloor is the age from which a call can be taken as a sign that its engine is frozen, and stallFactor how
+	// many times the expected answer it must be old. A busy engine takes a few times as long as usual; it is asked
+	// again as soon as the call ends.
+	stallFloor  = 100 * time.Millisecond
+	stallFactor = 4
+	// maxReach is how many workers are compared for one question: enough to find an idle one in a large fleet.
+	maxReach = 32
+)
+
+// call is one call under way.
+type call struct {
+	began time.Time
+	late  time.Time // from then on the engine seems to be frozen
+	bytes int       // of the question
+}
 
 // peer is what we learned of one worker by asking it. Its fields are guarded by peers.mu.
 type peer struct {
-	failures  int           // in a row
+	failures  int           // in a row: errors, not slow answers
 	until     time.Time     // left alone until then, while failures ≥ the limit
 	trying    bool          // one call is trying whether it is back
-	pending   int           // calls now
+	calls     []*call       // under way
+	limit     int           // of calls under way
 	mean      time.Duration // of answers, exponentially weighted; 0 before the first
+	meanBytes float64       // of the questions of those answers
 	noRender  time.Time     // render refused: do not ask before then
 	noTokens  time.Time     // no token endpoint at all: do not ask before then
 	v1Only    bool          // SGLang's /v1/tokenize instead of /tokenize
 	lastAsked uint64        // the turn of its last call, to spread calls among equals
 }
 
-// peers keeps the peers by URL. It is safe for concurrent use.
+// stalled reports whether a call has been under way for so long that the worker seems to be frozen.
+func (p *peer) stalled(now time.Time) bool {
+	return slices.ContainsFunc(p.calls, func(c *call) bool { return now.After(c.late) })
+}
+
+// expected is how long an answer to a question of so many bytes should take; 0 is not known.
+func (p *peer) expected(bytes int) time.Duration {
+	if p.mean == 0 || float64(bytes) <= p.meanBytes {
+		return p.mean
+	}
+	return time.Duration(float64(p.mean) * float64(bytes) / p.meanBytes)
+}
+
+// verdict says whether a worker may be asked now, and else why not.
+type verdict uint8
+
+const (
+	granted     verdict = iota
+	full                // as many calls as allowed are under way to every worker that could be asked
+	stalled             // a call to every worker that could be asked has been under way for too long
+	resting             // all failed, and are left alone
+	unsupported         // no worker has a token endpoint
+	nobody              // there are no workers
+)
+
+// peers keeps the peers by URL, and the questions that wait for their turn. It is safe for concurrent use.
 type peers struct {
 	failures int
 	pause    time.Duration
+	service  string            // the service's URL
+	load     func(Worker) Load // what an engine has to do; nil is not known
 	opened   atomic.Uint64
 
 	mu   sync.Mutex
 	all  map[string]*peer // guarded by mu
 	turn uint64           // guarded by mu
+	line []*question      // guarded by mu; wait for a call to end, the ones worth most first
 }
 
-// pick takes the worker that should answer soonest: the least (mean time × calls pending), the longest unasked among
-// equals, so that no worker is asked always. not is a URL to leave out. ok is false when nobody may be asked, and then
-// unsupported says that it is because no worker has a token endpoint.
-func (ps *peers) pick(workers []Worker, not string, now time.Time) (w Worker, ok, unsupported bool) {
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	unsupported = true
-	var best *peer
-	for _, candidate := range workers {
-		p := ps.all[candidate.URL]
-		if p == nil {
-			p = &peer{}
-			ps.all[candidate.URL] = p
+func (ps *peers) of(url string) *peer {
+	p := ps.all[url]
+	if p == nil {
+		p = &peer{limit: callsPerEngine}
+		if url == ps.service {
+			p.limit = callsPerService
 		}
-		if now.Before(p.noTokens) {
+		ps.all[url] = p
+	}
+	return p
+}
+
+// pick takes the worker that should answer soonest, and books a call to it: the least of (expected time × calls under
+// way × requests that the engine has), the longest unasked among about equals, so that no worker is asked always. not
+// is a URL to leave out, most a bound of the calls under way to a worker. The caller holds ps.mu.
+func (ps *peers) pick(workers []Worker, not string, bytes, most int, now time.Time) (Worker, *call, verdict) {
+	var (
+		best  *peer
+		found Worker
+		least float64
+		seen  int
+	)
+	why := nobody
+	for i := range workers {
+		w := &workers[(int(ps.turn%uint64(len(workers)))+i)%len(workers)]
+		p := ps.of(w.URL)
+		blocked := granted
+		switch {
+		case now.Before(p.noTokens):
+			blocked = unsupported
+		case w.URL == not || p.failures >= ps.failures && (p.trying || now.Before(p.until)):
+			blocked = resting
+		case p.stalled(now):
+			blocked = stalled
+		case len(p.calls) >= min(p.limit, most):
+			blocked = full
+		}
+		if blocked != granted {
+			why = min(why, blocked) // what a wait could change comes first
 			continue
 		}
-		unsupported = false
-		if candidate.URL == not || p.failures >= ps.failures && (p.trying || now.Before(p.until)) {
-			continue
+		cost := ps.cost(p, w, bytes)
+		if best == nil || cost < least*(1-slack) || cost <= least*(1+slack) && p.lastAsked < best.lastAsked {
+			best, found, least = p, *w, cost
 		}
-		if best == nil || p.before(best) {
-			best, w = p, candidate
+		if seen++; seen == maxReach {
+			break
 		}
 	}
 	if best == nil {
-		return Worker{}, false, unsupported && len(workers) > 0
+		return Worker{}, nil, why
 	}
 	ps.turn++
 	best.lastAsked = ps.turn
-	best.pending++
-	best.trying = best.failures >= ps.failures
-	return w, true, false
+	return found, ps.book(best, bytes, now), granted
 }
 
-// slack is how much slower a worker may answer and still count as equal: below it, differences are noise and turns decide.
-const slack = 2 * time.Millisecond
+// book notes a call to p. The caller holds ps.mu.
+func (ps *peers) book(p *peer, bytes int, now time.Time) *call {
+	c := &call{began: now, bytes: bytes, late: now.Add(max(stallFloor, stallFactor*p.expected(bytes)))}
+	p.calls = append(p.calls, c)
+	p.trying = p.failures >= ps.failures
+	return c
+}
 
-func (p *peer) before(q *peer) bool {
-	a, b := p.mean*time.Duration(1+p.pending), q.mean*time.Duration(1+q.pending)
-	if a < b-slack || b < a-slack {
-		return a < b
+// slack is by which share two workers' costs may differ and still count as equal: below it, differences are noise and
+// turns decide. jitter is the part of any answer's time that says nothing.
+const (
+	slack  = 0.1
+	jitter = 2 * time.Millisecond
+)
+
+// cost is what asking p is expected to take. The caller holds ps.mu.
+func (ps *peers) cost(p *peer, w *Worker, bytes int) float64 {
+	cost := float64(p.expected(bytes)+jitter) * float64(1+len(p.calls))
+	if ps.load != nil {
+		cost *= float64(1 + max(ps.load(*w).Requests, 0))
 	}
-	return p.lastAsked < q.lastAsked
+	return cost
+}
+
+// take books a call to w that nobody waits for, if w may be asked now.
+func (ps *peers) take(w Worker, bytes int, now time.Time) (*call, bool) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	_, c, v := ps.pick([]Worker{w}, "", bytes, 1, now)
+	return c, v == granted
 }
 
 // prune forgets workers that have long gone, once there are many more than are in use.
@@ -90,48 +188,51 @@ func (ps *peers) prune(inUse int) {
 		return
 	}
 	for url, p := range ps.all {
-		if p.pending == 0 && p.lastAsked+uint64(8*inUse+1024) < ps.turn {
+		if len(p.calls) == 0 && p.lastAsked+uint64(8*inUse+1024) < ps.turn {
 			delete(ps.all, url)
 		}
 	}
 }
 
-// done books the end of a call that pick allowed. failed: no usable answer came in time.
-func (ps *peers) done(url string, took time.Duration, failed bool, now time.Time) {
+// done books the end of a call, and gives its place to a question that waits. failed: the answer was an error, or none
+// came at all.
+func (ps *peers) done(url string, c *call, failed bool, now time.Time) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	p := ps.all[url]
 	if p == nil {
 		return
 	}
-	p.pending--
+	p.calls = slices.DeleteFunc(p.calls, func(other *call) bool { return other == c })
 	p.trying = false
-	if !failed {
+	switch took := now.Sub(c.began); {
+	case failed:
+		if p.failures++; p.failures >= ps.failures {
+			p.until = now.Add(ps.pause)
+			if p.failures == ps.failures {
+				ps.opened.Add(1)
+			}
+		}
+	case p.mean == 0:
+		p.failures, p.mean, p.meanBytes = 0, took, float64(c.bytes)
+	default:
 		p.failures = 0
-		if p.mean == 0 {
-			p.mean = took
-		}
 		p.mean += (took - p.mean) / 8
-		return
+		p.meanBytes += (float64(c.bytes) - p.meanBytes) / 8
 	}
-	if p.failures++; p.failures >= ps.failures {
-		p.until = now.Add(ps.pause)
-		if p.failures == ps.failures {
-			ps.opened.Add(1)
-		}
-	}
+	ps.serve(now)
 }
 
-// hedgeAfter is how long to wait for url before asking another worker too: thrice its usual time, within 5 ms (an
-// answer's jitter) and a third of the budget (so that the second has time to answer).
-func (ps *peers) hedgeAfter(url string, budget time.Duration) time.Duration {
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	wait := budget / 3
-	if p := ps.all[url]; p != nil && p.mean > 0 {
-		wait = min(wait, max(3*p.mean, 5*time.Millisecond))
+// hedgeAfter is how long to wait for url before asking another worker too: thrice the time that it should take, 5 ms at
+// least (an answer's jitter). Of a worker never asked nothing is known: a third of the wait leaves the second time to
+// answer.
+func (s *Source) hedgeAfter(url string, q *question) time.Duration {
+	s.peers.mu.Lock()
+	defer s.peers.mu.Unlock()
+	if p := s.peers.all[url]; p != nil && p.mean > 0 {
+		return max(3*p.expected(q.bytes()), 5*time.Millisecond)
 	}
-	return wait
+	return s.patience(q.worth) / 3
 }
 
 // endpoints returns where url's token ids are to be asked for, in order.

@@ -15,7 +15,9 @@ type Prober interface {
 // Tokenize with the ids, Refused, Unsupported where the worker has no token endpoint, or Failed. The call ends with ctx.
 func (s *Source) Ask(ctx context.Context, w Worker, p Prompt) Found {
 	s.asked.Add(1)
-	found, err := s.call(ctx, w, newQuestion(&p))
+	q := new(question)
+	q.fill(&p, nil, nil)
+	found, err := s.call(ctx, w, q)
 	switch {
 	case err == nil:
 		found.Kind = w.Kind

@@ -3,8 +3,6 @@ package tokens
 import (
 	"encoding/json"
 
-	"github.com/zeebo/xxh3"
-
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/internal/api"
 )
@@ -37,8 +35,8 @@ func (p *Prompt) Has(names map[string]bool) bool {
 	return found
 }
 
-// InBody looks for token ids in the request's own body. outcome is Given, Batch (several prompts: no single place to route
-// to), Refused (no prompt: the engine will say what is wrong), or empty when they have to be made.
+// InBody looks for token ids in the request's own body. outcome is Given, Batch (several prompts: no single place to
+// route to), Refused (no prompt: the engine will say what is wrong), or empty when they have to be made.
 func InBody(r *api.Request, kind Kind) (ids []block.Token, outcome Outcome) {
 	switch r.Form {
 	case api.PromptIDs:
@@ -65,9 +63,6 @@ func InBody(r *api.Request, kind Kind) (ids []block.Token, outcome Outcome) {
 	return nil, ""
 }
 
-// key identifies what decides the tokens of a prompt: 128 bits, so that two prompts never share ids by chance.
-type key = xxh3.Uint128
-
 // indifferent are the top-level fields that never change the prompt's tokens. Everything else goes into the key: an
 // unknown field then costs a miss, never wrong ids. cache_salt separates caches, not tokens.
 var indifferent = map[string]bool{
@@ -82,22 +77,6 @@ var indifferent = map[string]bool{
 	"use_beam_search": true, "kv_transfer_params": true, "session_id": true, "extra_key": true, "routed_dp_rank": true,
 }
 
-// keyOf hashes the parts of r's body that decide the tokens.
-func keyOf(r *api.Request) (key, error) {
-	var h xxh3.Hasher
-	_, _ = h.Write([]byte{byte(r.Dialect)})
-	err := eachMember(r, func(name, value []byte) bool {
-		if !indifferent[string(name)] {
-			_, _ = h.Write([]byte{0xff}) // cannot occur in UTF-8: the parts stay apart
-			_, _ = h.Write(name)
-			_, _ = h.Write([]byte{0xfe})
-			_, _ = h.Write(value)
-		}
-		return true
-	})
-	return h.Sum128(), err
-}
-
 // templateFields are the parts of a chat body that /tokenize takes by the same name and with the same meaning
 // (vLLM: TokenizeChatRequest; facts/engines.md §6).
 var templateFields = []api.Field{api.FieldMessages, api.FieldTools, api.FieldChatTemplate, api.FieldAddGenerationPrompt,
@@ -107,7 +86,8 @@ var templateFields = []api.Field{api.FieldMessages, api.FieldTools, api.FieldCha
 // arguments: handed over inside chat_template_kwargs they render the same.
 var kwargFields = []api.Field{api.FieldDocuments, api.FieldReasoningEffort}
 
-// tokenizeBody is the body for /tokenize that asks for the same tokens as r's request, with the values' bytes unchanged.
+// tokenizeBody is the body for /tokenize that asks for the same tokens as r's request, with the values' bytes
+// unchanged.
 func tokenizeBody(r *api.Request) []byte {
 	out := make([]byte, 0, r.PromptBytes()+256)
 	out = append(out, '{')
@@ -128,7 +108,8 @@ func tokenizeBody(r *api.Request) []byte {
 			kwargs = appendField(kwargs, f, value)
 		}
 	}
-	// The request's own arguments come last: a repeated name counts by its last value, as it does when vLLM merges them.
+	// The request's own arguments come last: a repeated name counts by its last value, as it does when vLLM merges
+	// them.
 	if own := r.Raw(api.FieldChatTemplateKwargs); len(own) > 1 && own[0] == '{' && own[skipSpace(own, 1)] != '}' {
 		if len(kwargs) > 1 {
 			kwargs = append(kwargs, ',')

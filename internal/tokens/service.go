@@ -67,16 +67,12 @@ func (v *service) connect(base *http.Client) {
 	v.client = &client
 }
 
-// first picks who is asked first: the service where there is one that may be asked, else a worker.
-func (s *Source) first(q *question, workers []Worker) (w Worker, ok, unsupported bool) {
-	now := time.Now()
-	s.peers.prune(len(workers) + 1)
-	if s.service != nil && !q.engineOnly {
-		if w, ok, _ = s.peers.pick([]Worker{s.service.worker}, "", now); ok {
-			return w, true, false
-		}
+// serviceFor returns the service where it may be asked about p, as the workers to ask first.
+func (s *Source) serviceFor(p *Prompt) []Worker {
+	if s.service == nil || p.engineOnly {
+		return nil
 	}
-	return s.peers.pick(workers, "", now)
+	return []Worker{s.service.worker}
 }
 
 // isService reports whether url is the service's.

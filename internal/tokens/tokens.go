@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/warmpath/warmpath/block"
 )
@@ -21,6 +21,7 @@ const (
 	InProcess   Outcome = "local"       // made in process
 	Cached      Outcome = "cache"       // asked for before
 	Shared      Outcome = "shared"      // another request was asking the same
+	Beginning   Outcome = "beginning"   // those of a beginning that was asked for before; what follows them is estimated
 	Render      Outcome = "render"      // the engine rendered the request
 	Tokenize    Outcome = "tokenize"    // the engine tokenized the prompt
 	Service     Outcome = "service"     // the tokenizer service made them
@@ -31,7 +32,8 @@ const (
 	Refused     Outcome = "refused"     // the engine will not tokenize this body; it will say why when it is sent
 	Unsupported Outcome = "unsupported" // no worker of the model has a token endpoint
 	NoWorker    Outcome = "no_worker"   // no healthy worker of the model, or all are being left alone
-	TimedOut    Outcome = "timeout"     // nothing came within the budget
+	Limited     Outcome = "limit"       // not asked: all workers had as many questions as they may, or seemed to be frozen
+	TimedOut    Outcome = "timeout"     // nothing came within the time that the request waits
 	Failed      Outcome = "error"       // every worker asked failed
 )
 
@@ -41,6 +43,9 @@ type Found struct {
 	Features []block.Feature
 	Outcome  Outcome
 	Kind     Kind // the engine that they were made for
+	// Sure is how many of Tokens are the engine's. Where they are not all (Outcome is Beginning), what follows stands for text
+	// whose ids are not known: one for each four bytes, none of which any engine has.
+	Sure int
 	// Known and Stable are beginnings of Tokens that an earlier prompt had, and that later ones may have: see
 	// tokenizer.Reuse. Only ids made in process have them.
 	Known, Stable block.Prefix
@@ -64,6 +69,7 @@ const (
 
 // Worker is an engine that may be asked.
 type Worker struct {
+	ID   uint32 // the caller's, for Source.Load
 	URL  string // without a trailing slash
 	Kind Kind
 	// What vLLM tells of itself; empty and 0 for others, and where it is not known.
@@ -101,12 +107,15 @@ type Local interface {
 	Text(model string, ids []block.Token) string
 }
 
-// Source finds token ids. It is safe for concurrent use. It starts a goroutine for each call to an engine, none of which
-// outlives the budget or Close.
+// Source finds token ids. It is safe for concurrent use. It starts a goroutine for each question to engines and for each call,
+// none of which outlives Close.
 type Source struct {
 	// Local, when set, is tried before any engine. Set it before the first Find.
 	Local Local
-	// Log tells where ids made in process differ from the engine's; nil is silent.
+	// Load tells what an engine has to do, so that the least busy one is asked, and how long is worth waiting for it. It must
+	// not block. nil is not known. Set it before the first Find.
+	Load func(Worker) Load
+	// Log tells where ids made in process, or beginnings, differ from the engine's; nil is silent.
 	Log *slog.Logger
 
 	cfg    Config
@@ -120,32 +129,32 @@ type Source struct {
 	cancel context.CancelFunc
 	calls  sync.WaitGroup
 
-	mu      sync.Mutex
-	flights map[key]*flight // guarded by mu; prompts that an engine is being asked for now
+	flights    flights
+	beginnings beginnings
+	chances    chances
+	checks     checks
 
-	checks        checks
-	asked, hedged atomic.Uint64
-}
-
-// flight is one question to engines, with everyone who waits for its answer.
-type flight struct {
-	done   chan struct{} // closed by the leader when result stands
-	result Found         // written by the leader only, before done is closed
+	asked, hedged, waited, late atomic.Uint64
 }
 
 // New returns a Source that asks through client, whose transport decides about connections. cfg has passed Validate. Close
 // ends it.
 func New(cfg Config, client *http.Client) *Source {
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &Source{
-		cfg: cfg, client: client, cache: newCache(cfg.CacheBytes), flights: map[key]*flight{},
-		peers: peers{failures: cfg.Failures, pause: cfg.Pause, all: map[string]*peer{}},
-		ctx:   ctx, cancel: cancel,
-	}
+	s := &Source{cfg: cfg, client: client, cache: newCache(cfg.CacheBytes), ctx: ctx, cancel: cancel}
 	s.service, _ = parseService(cfg.Service) // Validate refuses what cannot be read
 	if s.service != nil {
 		s.service.connect(client)
+		s.peers.service = s.service.worker.URL
 	}
+	s.peers.failures, s.peers.pause, s.peers.all = cfg.Failures, cfg.Pause, map[string]*peer{}
+	s.peers.load = func(w Worker) Load {
+		if s.Load == nil || s.isService(w.URL) {
+			return Load{}
+		}
+		return s.Load(w)
+	}
+	s.flights.peers, s.flights.all, s.flights.limit = &s.peers, map[key]*flight{}, cfg.CacheBytes/keptShare
 	return s
 }
 
@@ -162,20 +171,27 @@ func (s *Source) Close() {
 type Stats struct {
 	Entries, Bytes        int64  // of the cache
 	Asked, Hedged, Opened uint64 // calls to engines, second calls beside a slow first, workers left alone
+	Waited, Late          uint64 // questions that waited for their turn, answers that came when nobody waited any more
 	// Checked and Differed count prompts whose ids made in process were compared with the engine's.
 	Checked, Differed uint64
 	Distrusted        []string // models whose ids made in process are not used now
+	// BeginningsChecked and BeginningsDiffered count answers that were compared with the beginning which was expected of them.
+	BeginningsChecked, BeginningsDiffered uint64
+	BeginningsOff                         []string // models whose beginnings are not used now
 }
 
 // Stats returns the counts so far.
 func (s *Source) Stats() Stats {
 	entries, bytes := s.cache.stats()
 	return Stats{Entries: entries, Bytes: bytes, Asked: s.asked.Load(), Hedged: s.hedged.Load(), Opened: s.peers.opened.Load(),
-		Checked: s.checks.checked.Load(), Differed: s.checks.differed.Load(), Distrusted: s.checks.distrusted()}
+		Waited: s.waited.Load(), Late: s.late.Load(),
+		Checked: s.checks.checked.Load(), Differed: s.checks.differed.Load(), Distrusted: s.checks.distrusted(),
+		BeginningsChecked: s.beginnings.checked.Load(), BeginningsDiffered: s.beginnings.differed.Load(), BeginningsOff: s.beginnings.off()}
 }
 
 // Find returns the tokens of p, asking one of workers (healthy ones that serve p's model, in any order) when it must; and
-// p's text when that does not help. It returns within the budget, or when ctx ends; it never fails.
+// p's text when that does not help. It returns within the budget, or when ctx ends; it never fails. A request waits for as long
+// as a match is worth, at most: see Config.Budget.
 func (s *Source) Find(ctx context.Context, p Prompt, workers []Worker) Found {
 	if len(workers) > 0 {
 		p.Kind = workers[0].Kind
@@ -185,6 +201,9 @@ func (s *Source) Find(ctx context.Context, p Prompt, workers []Worker) Found {
 	}
 	found := s.find(ctx, &p, workers)
 	found.Kind = p.Kind
+	if found.Outcome != Beginning {
+		found.Sure = len(found.Tokens)
+	}
 	if found.Tokens == nil {
 		found.Missing = found.Outcome
 		if text := AppendText(p.Scratch[:0], p.Request); len(text) > 0 {
@@ -211,7 +230,7 @@ func (s *Source) find(ctx context.Context, p *Prompt, workers []Worker) Found {
 	}
 	p.engineOnly = true // the engine's ids are the measure, not the service's
 	found := s.fromOthers(ctx, p, workers)
-	if found.Tokens != nil {
+	if found.Tokens != nil && found.Outcome != Beginning {
 		s.compare(p.Model, "the engine", &local, &found)
 	}
 	return found
@@ -226,61 +245,54 @@ func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Fo
 	if int64(len(p.Request.Body())) > s.cfg.MaxPromptBytes {
 		return Found{Outcome: TooLong}
 	}
-	k, err := keyOf(p.Request)
+	l, err := listOf(p.Request)
 	if err != nil {
 		return Found{Outcome: Refused}
 	}
+	k := l.key()
 	if a, ok := s.cache.get(k); ok {
 		return Found{Tokens: a.tokens, Features: a.features, Outcome: Cached}
 	}
 	if len(workers) == 0 && (s.service == nil || p.engineOnly) {
 		return Found{Outcome: NoWorker}
 	}
-	f, leads := s.join(k)
-	if !leads {
-		return s.wait(ctx, f)
-	}
-	defer s.leave(k, f)
-	f.result = s.ask(newQuestion(p), workers)
-	if f.result.Tokens != nil {
-		s.cache.put(k, &answer{tokens: f.result.Tokens, features: f.result.Features})
-	}
-	return f.result
-}
-
-// join returns the flight for k; the caller leads it when there was none.
-func (s *Source) join(k key) (f *flight, leads bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if f = s.flights[k]; f != nil {
-		return f, false
-	}
-	f = &flight{done: make(chan struct{}), result: Found{Outcome: Failed}}
-	s.flights[k] = f
-	return f, true
-}
-
-// leave ends the flight that the caller leads.
-func (s *Source) leave(k key, f *flight) {
-	s.mu.Lock()
-	delete(s.flights, k)
-	s.mu.Unlock()
-	close(f.done)
-}
-
-// wait returns what f's leader finds.
-func (s *Source) wait(ctx context.Context, f *flight) Found {
-	budget := time.NewTimer(s.cfg.Budget)
-	defer budget.Stop()
-	select {
-	case <-f.done:
-		found := f.result
-		if found.Tokens != nil {
-			found.Outcome = Shared
+	size := int64(2 * len(p.Request.Body())) // the question holds the body twice
+	start, begins := s.beginning(p.Model, l)
+	if begins && start.own {
+		if s.asksOn(&start, l, workers) {
+			if f := s.flights.keep(k, size); f != nil {
+				s.fly(f, p, l, workers)
+			}
 		}
-		return found
-	case <-budget.C:
-	case <-ctx.Done():
+		return begun(&start, l)
 	}
-	return Found{Outcome: TimedOut}
+	worth := s.worth(p.Model, p.Request.PromptBytes()-start.at, workers)
+	f, leads := s.flights.join(k, size, worth)
+	if leads {
+		s.fly(f, p, l, workers)
+	}
+	found := s.wait(ctx, f, s.patience(worth), leads)
+	if found.Tokens == nil && begins {
+		return begun(&start, l)
+	}
+	return found
+}
+
+const (
+	// newShare is the part of a chat's text that may be new before a busy engine is asked for its ids again.
+	newShare = 8
+	// sampleEvery is how many growing chats are answered by their beginnings before one is asked for anyhow.
+	sampleEvery = 16
+)
+
+// asksOn reports whether an engine is asked in the background for a chat whose earlier turn is known: always when one is idle,
+// else when much is new, and for a sample.
+func (s *Source) asksOn(start *known, l *list, workers []Worker) bool {
+	if s.beginnings.growing.Add(1)%sampleEvery == 0 || (len(l.turns)-start.at)*newShare >= len(l.turns) {
+		return true
+	}
+	if s.Load == nil {
+		return true
+	}
+	return slices.ContainsFunc(workers[:min(len(workers), maxReach)], func(w Worker) bool { return s.Load(w).Requests == 0 })
 }

@@ -158,51 +158,6 @@ func TestSGLangIsAskedByEitherPath(t *testing.T) {
 	})
 }
 
-func TestFrozenWorkerIsHedgedThenLeftAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, e := newSource(map[string]handler{
-			"a": func(r *http.Request, _ string) (int, string) { <-r.Context().Done(); return 500, "" },
-			"b": func(*http.Request, string) (int, string) {
-				time.Sleep(2 * time.Millisecond)
-				return 200, `{"token_ids":[9]}`
-			},
-		})
-		defer s.Close()
-		for i := range 40 {
-			began := time.Now()
-			wants(t, find(t, s, chat(fmt.Sprint(i)), a, b), Render, 9)
-			if took := time.Since(began); took > 20*time.Millisecond {
-				t.Errorf("prompt %d waited %v beside a frozen worker", i, took)
-			}
-		}
-		frozen := 0
-		for _, c := range e.calls() {
-			if strings.HasPrefix(c, "a/") {
-				frozen++
-			}
-		}
-		if frozen > 4 { // three to learn it, one more while the third is being booked
-			t.Errorf("the frozen worker was asked %d times", frozen)
-		}
-		if s.Stats().Opened != 1 {
-			t.Errorf("breakers opened: %d, want 1", s.Stats().Opened)
-		}
-	})
-}
-
-func TestNobodyAnswersWithinTheBudget(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		frozen := func(r *http.Request, _ string) (int, string) { <-r.Context().Done(); return 500, "" }
-		s, _ := newSource(map[string]handler{"a": frozen, "b": frozen})
-		defer s.Close()
-		began := time.Now()
-		wants(t, find(t, s, chat("hi"), a, b), TimedOut)
-		if took := time.Since(began); took != 50*time.Millisecond {
-			t.Errorf("took %v, want the budget", took)
-		}
-	})
-}
-
 func TestPausedWorkerIsTriedAgainByOneCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := true
@@ -334,6 +289,15 @@ func TestTokenizeIsAskedForTheSamePrompt(t *testing.T) {
 	}
 }
 
+func keyOf(t *testing.T, p Prompt) key {
+	t.Helper()
+	l, err := listOf(p.Request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.key()
+}
+
 func TestKeyFollowsWhatDecidesTheTokens(t *testing.T) {
 	base := `{"model":"m","messages":[{"role":"a"}],"stream":true,"temperature":1}`
 	for _, c := range []struct {
@@ -342,12 +306,13 @@ func TestKeyFollowsWhatDecidesTheTokens(t *testing.T) {
 	}{
 		{`{"model":"m","messages":[{"role":"a"}],"stream":false,"max_tokens":5}`, true},
 		{`{"model":"m","messages":[{"role":"a"}],"cache_salt":"x"}`, true},
+		{`{"messages":[{"role":"a"}],"n":3,"model":"m"}`, true},
+		{`{"model":"m","messages":[{"role":"a"}, {"role":"a"}]}`, false},
 		{`{"model":"m","messages":[{"role":"b"}]}`, false},
 		{`{"model":"m","messages":[{"role":"a"}],"tools":[]}`, false},
 		{`{"model":"m","messages":[{"role":"a"}],"something_new":1}`, false},
 	} {
-		k1, _ := keyOf(prompt(api.OpenAIChat, base).Request)
-		k2, _ := keyOf(prompt(api.OpenAIChat, c.body).Request)
+		k1, k2 := keyOf(t, prompt(api.OpenAIChat, base)), keyOf(t, prompt(api.OpenAIChat, c.body))
 		if (k1 == k2) != c.same {
 			t.Errorf("%s: same key is %v, want %v", c.body, k1 == k2, c.same)
 		}
@@ -357,16 +322,16 @@ func TestKeyFollowsWhatDecidesTheTokens(t *testing.T) {
 func TestCacheStaysWithinItsBytes(t *testing.T) {
 	c := newCache(10 * (entryOverhead + 400))
 	for i := range 100 {
-		c.put(key{Lo: uint64(i)}, &answer{tokens: make([]block.Token, 100)})
+		c.put(key{byte(i)}, &answer{tokens: make([]block.Token, 100)})
 	}
 	entries, bytes := c.stats()
 	if entries != 10 || bytes > c.limit {
 		t.Errorf("%d entries in %d of %d bytes", entries, bytes, c.limit)
 	}
-	if _, ok := c.get(key{Lo: 99}); !ok {
+	if _, ok := c.get(key{99}); !ok {
 		t.Error("the newest entry is gone")
 	}
-	c.put(key{Lo: 1000}, &answer{tokens: make([]block.Token, 10000)})
+	c.put(key{200}, &answer{tokens: make([]block.Token, 10000)})
 	if got, _ := c.stats(); got != 10 {
 		t.Errorf("an answer beyond the whole cache left %d entries", got)
 	}
@@ -416,8 +381,15 @@ func FuzzAnswer(f *testing.F) {
 			if api.Read(d, data, &r) != nil {
 				continue
 			}
-			if _, err := keyOf(&r); err != nil {
+			l, err := listOf(&r)
+			if err != nil {
 				t.Errorf("a body that was read strictly has no key: %v", err)
+				continue
+			}
+			for _, step := range l.steps {
+				if found := begun(&known{at: step.at}, l); len(l.turns) > 0 && len(found.Tokens) > len(data) {
+					t.Errorf("%d ids stand for %d bytes", len(found.Tokens), len(data))
+				}
 			}
 			if body := tokenizeBody(&r); !json.Valid(body) {
 				t.Errorf("tokenize body is not JSON: %s", body)

@@ -1,0 +1,42 @@
+package tokens
+
+import "sync"
+
+// chances are how likely the prompts of each base model are cached in part. The zero value assumes a half of all. It is
+// safe for concurrent use.
+type chances struct {
+	mu     sync.Mutex
+	models map[string]float64 // guarded by mu; as many as the fleet serves
+}
+
+// chanceWeight is the weight of one request: the last few dozen decide.
+const chanceWeight = 1.0 / 32
+
+func (c *chances) of(model string) float64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p, ok := c.models[model]; ok {
+		return p
+	}
+	return assumedChance
+}
+
+// Matched tells whether anything was cached of a prompt of a base model whose ids were known.
+func (s *Source) Matched(model string, anything bool) {
+	c := &s.chances
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p, ok := c.models[model]
+	if !ok {
+		p = assumedChance
+	}
+	if c.models == nil {
+		c.models = map[string]float64{}
+	}
+	if anything {
+		p += (1 - p) * chanceWeight
+	} else {
+		p -= p * chanceWeight
+	}
+	c.models[model] = p
+}

@@ -1,0 +1,172 @@
+package tokens
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// flight is one question to engines, with everyone who waits for its answer. It has a goroutine of its own: an answer
+// under way has been paid for, and is remembered when nobody waits for it any more.
+type flight struct {
+	key      key
+	question *question
+	done     chan struct{} // closed when result stands
+	result   Found         // written by the flight's goroutine only, before done is closed
+
+	bytes int64 // of the question
+
+	waiting int  // guarded by flights.mu; requests
+	kept    bool // guarded by flights.mu; asked in the background: nobody needs to wait
+}
+
+// flights are the questions under way, by what decides their answers. It is safe for concurrent use.
+type flights struct {
+	peers *peers
+
+	mu    sync.Mutex      // taken before peers.mu
+	all   map[key]*flight // guarded by mu
+	kept  int             // guarded by mu; of all, those asked in the background
+	bytes int64           // guarded by mu; of their questions
+	limit int64           // of bytes
+}
+
+const (
+	// maxKept and keptShare bound the questions in the background, in number and as a part of the cache's bytes:
+	// engines that are too busy to answer are not asked ever more.
+	maxKept   = 32
+	keptShare = 8
+	// keptFor is how long such a question waits for its turn: a conversation's next request comes seconds later.
+	keptFor = 5 * time.Second
+)
+
+// join returns the flight for k, for which the caller waits from now on; the caller leads it, and has to begin it, when
+// there was none. bytes is the size of the question.
+func (fs *flights) join(k key, bytes int64, worth time.Duration) (f *flight, leads bool) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if f = fs.all[k]; f != nil {
+		f.waiting++
+		fs.peers.raise(f.question, worth)
+		return f, false
+	}
+	f = newFlight(k, bytes, worth)
+	f.waiting = 1
+	fs.all[k] = f
+	return f, true
+}
+
+// keep returns a flight for k that nobody waits for and that the caller has to begin; nil when there is one already, or
+// when too many of the kind are under way.
+func (fs *flights) keep(k key, bytes int64) *flight {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if fs.all[k] != nil {
+		return nil
+	}
+	f := newFlight(k, bytes, 0)
+	if !fs.retain(f) {
+		return nil
+	}
+	fs.all[k] = f
+	return f
+}
+
+// retain makes f one that is asked though nobody waits for it, if there is room. The caller holds fs.mu.
+func (fs *flights) retain(f *flight) bool {
+	if fs.kept >= maxKept || fs.bytes+f.bytes > fs.limit {
+		return false
+	}
+	f.kept = true
+	fs.kept++
+	fs.bytes += f.bytes
+	return true
+}
+
+func newFlight(k key, bytes int64, worth time.Duration) *flight {
+	return &flight{key: k, bytes: bytes, question: &question{worth: worth, turn: make(chan grant, 1)}, done: make(chan struct{}),
+		result: Found{Outcome: Failed}}
+}
+
+// leave takes one that waits off f. inLine says that the question has not had its turn: when nobody waits any more, it
+// is asked in the background (the answer serves the conversation's next request), or not at all.
+func (fs *flights) leave(f *flight) (inLine bool) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	f.waiting--
+	inLine = fs.peers.waits(f.question)
+	if !inLine || f.kept || f.waiting > 0 {
+		return inLine
+	}
+	if fs.retain(f) {
+		fs.peers.lower(f.question)
+		return true
+	}
+	if fs.peers.leave(f.question) {
+		f.question.turn <- grant{verdict: full}
+		delete(fs.all, f.key) // who comes now begins anew
+	}
+	return true
+}
+
+// watched reports whether anyone waits for f.
+func (fs *flights) watched(f *flight) bool {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	return f.waiting > 0
+}
+
+// end ends f, whose result stands. late says that requests waited for it, and that none does any more.
+func (fs *flights) end(f *flight) (late bool) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if fs.all[f.key] == f {
+		delete(fs.all, f.key)
+	}
+	if f.kept {
+		fs.kept--
+		fs.bytes -= f.bytes
+	}
+	close(f.done)
+	return f.waiting == 0 && !f.kept
+}
+
+// fly starts f with the question that p asks. The goroutine ends keptFor after it was started at the latest, or
+// callTimeout after the last of its two calls was; Close waits for it.
+func (s *Source) fly(f *flight, p *Prompt, l *list, workers []Worker) {
+	f.question.fill(p, s.serviceFor(p), workers)
+	model := p.Model
+	s.calls.Go(func() {
+		ctx, cancel := context.WithTimeout(s.ctx, max(keptFor, s.cfg.Budget))
+		defer cancel()
+		f.result = s.ask(ctx, f)
+		if f.result.Tokens != nil {
+			s.remember(model, l, &f.result)
+		}
+		if s.flights.end(f) && f.result.Tokens != nil {
+			s.late.Add(1)
+		}
+	})
+}
+
+// wait returns what f finds within so long. The caller has joined f.
+func (s *Source) wait(ctx context.Context, f *flight, patience time.Duration, leads bool) Found {
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	outcome := TimedOut
+	select {
+	case <-f.done:
+		found := f.result
+		if found.Tokens != nil && !leads {
+			found.Outcome = Shared
+		}
+		s.flights.leave(f)
+		return found
+	case <-limit.C:
+	case <-ctx.Done():
+	}
+	if s.flights.leave(f) {
+		outcome = Limited
+	}
+	return Found{Outcome: outcome}
+}

@@ -1,0 +1,143 @@
+package tokens
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+)
+
+// maxLine bounds the questions that wait for their turn: more than a few dozen engines answer within the time that
+// requests wait. Beyond it the question that is worth least is not asked.
+const maxLine = 64
+
+// grant is the end of a question's wait for its turn.
+type grant struct {
+	worker  Worker
+	call    *call
+	verdict verdict
+}
+
+// acquire books a call for q to the service or a worker; q waits in line while all of them have as many calls as they
+// may. The verdict is full when ctx ends first, or when the line is full of questions that are worth more.
+func (s *Source) acquire(ctx context.Context, q *question) grant {
+	s.peers.mu.Lock()
+	g := s.peers.grant(q, time.Now())
+	if g.verdict != full || !s.peers.enter(q) {
+		s.peers.mu.Unlock()
+		return g
+	}
+	s.peers.mu.Unlock()
+	s.waited.Add(1)
+	select {
+	case g = <-q.turn:
+		return g
+	case <-ctx.Done():
+	}
+	if s.peers.leave(q) {
+		return grant{verdict: full}
+	}
+	return <-q.turn // it was taken out of the line meanwhile, and told so
+}
+
+// grant picks whom q is asked of: the service, where it may be asked, else a worker. What nobody waits for is asked
+// only where nothing else is being asked. The caller holds ps.mu.
+func (ps *peers) grant(q *question, now time.Time) grant {
+	why, most := nobody, callsPerService
+	if q.worth == 0 {
+		most = 1
+	}
+	if q.not == "" {
+		w, c, v := ps.pick(q.service, "", q.bytes(), most, now)
+		if v == granted {
+			return grant{w, c, v}
+		}
+		why = v
+	}
+	w, c, v := ps.pick(q.workers, q.not, q.bytes(), most, now)
+	return grant{w, c, min(v, why)}
+}
+
+// enter puts q into the line; false when there is no room. The caller holds ps.mu.
+func (ps *peers) enter(q *question) bool {
+	if len(ps.line) >= maxLine {
+		last := ps.line[len(ps.line)-1]
+		if last.worth >= q.worth {
+			return false
+		}
+		ps.line = ps.line[:len(ps.line)-1]
+		last.turn <- grant{verdict: full}
+	}
+	ps.insert(q)
+	return true
+}
+
+func (ps *peers) insert(q *question) {
+	at, _ := slices.BinarySearchFunc(ps.line, q, func(a, b *question) int {
+		if a.worth == b.worth {
+			return -1 // q comes behind its equals
+		}
+		return cmp.Compare(b.worth, a.worth)
+	})
+	ps.line = slices.Insert(ps.line, at, q)
+}
+
+// leave takes q out of the line; false when it is not there.
+func (ps *peers) leave(q *question) bool {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	at := slices.Index(ps.line, q)
+	if at < 0 {
+		return false
+	}
+	ps.line = slices.Delete(ps.line, at, at+1)
+	return true
+}
+
+// waits reports whether q is in the line.
+func (ps *peers) waits(q *question) bool {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	return slices.Contains(ps.line, q)
+}
+
+// raise makes q worth at least so much.
+func (ps *peers) raise(q *question, worth time.Duration) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if q.worth >= worth {
+		return
+	}
+	q.worth = worth
+	if at := slices.Index(ps.line, q); at >= 0 {
+		ps.line = slices.Delete(ps.line, at, at+1)
+		ps.insert(q)
+	}
+}
+
+// lower makes q one that nobody waits for.
+func (ps *peers) lower(q *question) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	q.worth = 0
+	if at := slices.Index(ps.line, q); at >= 0 {
+		ps.line = slices.Delete(ps.line, at, at+1)
+		ps.insert(q)
+	}
+}
+
+// serve gives the places that are free to the questions in line, and sends those away that nobody can be asked any
+// more. The caller holds ps.mu.
+func (ps *peers) serve(now time.Time) {
+	if len(ps.line) == 0 {
+		return
+	}
+	ps.line = slices.DeleteFunc(ps.line, func(q *question) bool {
+		g := ps.grant(q, now)
+		if g.verdict == full {
+			return false
+		}
+		q.turn <- g // has room for one
+		return true
+	})
+}

@@ -1,0 +1,215 @@
+package tokens
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"hash"
+	"slices"
+
+	"github.com/warmpath/warmpath/internal/api"
+)
+
+// key identifies what decides the tokens of a prompt, or of its beginning: 128 bits of SHA-256, so that nobody can make
+// up a prompt that shares its key, and with it its ids, with another tenant's.
+type key [16]byte
+
+// list is what a request's prompt is made of: what stands before or beside the turns (model, template, tools, …), then
+// one turn after another. Two lists that begin alike have the same keys up to where they part.
+type list struct {
+	turns []byte // as they are spelled in the request's body, and no longer there than it
+	steps []step // [0] stands for no turn; of a prompt that is no chat it is all there is
+	class key    // what the template is told, apart from the turns and the tools' texts
+	head  []byte // where the last turn's text begins, as it is spelled: at most headBytes
+	begun bool   // beginnings can be known: a chat of plain roles without media
+}
+
+// step is the list up to some turn.
+type step struct {
+	key        key
+	at         int  // bytes of the turns up to here, as they are spelled
+	last, next role // of the last turn up to here, and of the one after
+	users      int  // turns of the user up to here
+	open       bool // the assistant spoke after the user's last turn
+}
+
+// role is whose turn it is; 0 is nobody's.
+type role byte
+
+const (
+	roleSystem    role = 's' // developer, too
+	roleUser      role = 'u'
+	roleAssistant role = 'a'
+	roleTool      role = 't'
+	roleOther     role = 'o'
+)
+
+func roleOf(raw []byte) role {
+	switch string(raw) {
+	case `"user"`:
+		return roleUser
+	case `"assistant"`:
+		return roleAssistant
+	case `"system"`, `"developer"`:
+		return roleSystem
+	case `"tool"`:
+		return roleTool
+	}
+	return roleOther
+}
+
+const (
+	// headBytes are enough to find out where two texts part; texts that have as much in common are left for others.
+	headBytes = 32
+	// Of a long list the first and the last steps are kept: conversations part near the beginning, and grow at the end.
+	firstSteps = 8
+	lastSteps  = 120
+)
+
+// key is what decides the prompt's tokens.
+func (l *list) key() key { return l.steps[len(l.steps)-1].key }
+
+// listOf reads r's prompt. The parts count whatever their order in the body; a field that is not known to be
+// indifferent counts: it then costs a miss, never wrong ids.
+func listOf(r *api.Request) (*list, error) {
+	type member struct{ name, value []byte }
+	var (
+		front []member
+		turns []byte
+		seen  int
+	)
+	err := eachMember(r, func(name, value []byte) bool {
+		switch s := string(name); {
+		case indifferent[s]:
+		case r.Dialect == api.OpenAIChat && s == "messages":
+			turns = value
+			seen++
+		case r.Dialect == api.OpenAICompletions && s == "prompt":
+			front = append(front, member{name, onlyText(value)})
+		default:
+			front = append(front, member{name, value})
+		}
+		return true
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(front, func(a, b member) int { return bytes.Compare(a.name, b.name) })
+	h := sha256.New()
+	_, _ = h.Write([]byte{byte(r.Dialect), byte(min(seen, 2))})
+	for _, m := range front {
+		writePart(h, m.name)
+		writePart(h, m.value)
+	}
+	l := &list{steps: []step{{key: sum(h)}}}
+	if len(turns) == 0 || turns[0] != '[' || seen != 1 {
+		if turns != nil { // what the engine makes of it counts as one turn
+			l.add(h, turns, 0, roleOther)
+		}
+		return l, nil
+	}
+	l.turns, l.begun = turns, !r.Multimodal
+	eachItem(turns, func(turn []byte) {
+		role, text := readTurn(turn)
+		l.add(h, turn, cap(turns)-cap(turn)+len(turn), role)
+		l.head = text[:min(len(text), headBytes)]
+		l.begun = l.begun && role != roleOther
+	})
+	l.head = bytes.Clone(l.head)
+	l.class = classOf(r, h)
+	return l, nil
+}
+
+// add appends the step that a turn makes; at is where it ends.
+func (l *list) add(h hash.Hash, turn []byte, at int, r role) {
+	before := &l.steps[len(l.steps)-1]
+	before.next = r
+	next := step{at: at, last: r, users: before.users, open: before.open}
+	switch r {
+	case roleUser:
+		next.users++
+		next.open = false
+	case roleAssistant:
+		next.open = true
+	}
+	h.Reset()
+	_, _ = h.Write(before.key[:])
+	_, _ = h.Write(turn)
+	next.key = sum(h)
+	if len(l.steps) == firstSteps+2*lastSteps {
+		l.steps = append(l.steps[:firstSteps], l.steps[firstSteps+lastSteps:]...)
+	}
+	l.steps = append(l.steps, next)
+}
+
+// readTurn returns whose turn it is, and its text as it is spelled, without the quote before it; nil when it has none.
+func readTurn(turn []byte) (r role, text []byte) {
+	r = roleOther
+	_ = eachField(turn, func(name, value []byte) bool {
+		switch string(name) {
+		case "role":
+			r = roleOf(value)
+		case "content":
+			text = textOf(value)
+		}
+		return true
+	})
+	return r, text
+}
+
+// textOf returns the text with which a content begins: a string, or the first of a list of parts when it is a text.
+func textOf(content []byte) []byte {
+	switch {
+	case len(content) > 1 && content[0] == '"':
+		return content[1:]
+	case len(content) < 2 || content[0] != '[':
+		return nil
+	}
+	i := skipSpace(content, 1)
+	end := skipValue(content, i)
+	if end < 0 || content[i] != '{' {
+		return nil
+	}
+	var text []byte
+	_ = eachField(content[i:end], func(name, value []byte) bool {
+		if string(name) == "text" && value[0] == '"' {
+			text = value[1:]
+		}
+		return true
+	})
+	return text
+}
+
+// classFields are what templates are told beside the turns: how a template treats the turns may follow from it.
+var classFields = []api.Field{api.FieldChatTemplate, api.FieldChatTemplateKwargs, api.FieldReasoningEffort, api.FieldAddGenerationPrompt,
+	api.FieldContinueFinalMessage, api.FieldAddSpecialTokens}
+
+func classOf(r *api.Request, h hash.Hash) key {
+	h.Reset()
+	for _, f := range classFields {
+		writePart(h, r.Raw(f))
+	}
+	with := byte(0)
+	if len(r.Raw(api.FieldTools)) > 0 {
+		with |= 1
+	}
+	if len(r.Raw(api.FieldDocuments)) > 0 {
+		with |= 2
+	}
+	_, _ = h.Write([]byte{with})
+	return sum(h)
+}
+
+// writePart writes b with its length before it, so that parts stay apart.
+func writePart(h hash.Hash, b []byte) {
+	var n [8]byte
+	binary.LittleEndian.PutUint64(n[:], uint64(len(b)))
+	_, _ = h.Write(n[:])
+	_, _ = h.Write(b)
+}
+
+func sum(h hash.Hash) (k key) {
+	var whole [sha256.Size]byte
+	copy(k[:], h.Sum(whole[:0]))
+	return k
+}
