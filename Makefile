@@ -5,7 +5,7 @@ FUZZTIME ?= 30s
 TOOL = $(GO) tool -modfile=tools/go.mod
 CACHE = $${XDG_CACHE_HOME:-$$HOME/.cache}/warmpath
 
-.PHONY: help build check test race model hostile virtual fuzz interop test-binary test-engines golden test-bench bench demo tidy
+.PHONY: help build check test race model hostile virtual fuzz interop test-binary test-engines golden test-bench bench bench-engines demo tidy
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -62,6 +62,9 @@ golden: ## what the reference tokenizers and CPython's jinja2 answer, for the te
 
 test-bench: ## the module of comparisons builds and passes
 	cd bench && $(GO) vet ./... && $(GO) test ./...
+
+bench-engines: ## routers side by side on real vLLM engines: 100 minutes; bench/engines/run.sh has shorter ways
+	bash bench/engines/run.sh
 
 demo: ## four mock engines, the gateway and a workload in one process
 	$(GO) run ./cmd/warmpath demo

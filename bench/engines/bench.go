@@ -39,6 +39,7 @@ type bench struct {
 type result struct {
 	Engine string  `json:"engine"`
 	Set    string  `json:"set"`
+	Work   string  `json:"work"` // the set's fingerprint
 	Router string  `json:"router"`
 	Round  int     `json:"round"`
 	Scale  float64 `json:"scale"`
@@ -65,7 +66,7 @@ type result struct {
 
 // key tells runs apart.
 func (r *result) key() string {
-	return fmt.Sprint(r.Engine, " ", r.Set, " ", r.Router, " ", r.Round, " ", r.Scale, " ", r.Seed)
+	return fmt.Sprint(r.Engine, " ", r.Set, " ", r.Work, " ", r.Router, " ", r.Round, " ", r.Scale, " ", r.Seed)
 }
 
 // hits is the share of prompt tokens that engines found cached, in percent, as they count.
@@ -245,7 +246,7 @@ func (b *bench) once(ctx context.Context, s set, kind routerKind, round int) (*r
 	if err != nil {
 		return nil, err
 	}
-	out := &result{Engine: string(b.kind), Set: s.name, Router: kind.name, Round: round, Scale: b.scale, Seed: b.seed,
+	out := &result{Engine: string(b.kind), Set: s.name, Work: s.fingerprint(), Router: kind.name, Round: round, Scale: b.scale, Seed: b.seed,
 		Time: time.Now().UTC().Format(time.RFC3339), Commit: b.commit, Versions: b.versions, Load: loadAverages(), Others: others,
 		Requests: r.plan.requests(), Failed: r.failed, Abandoned: r.abandoned, Seconds: took.Seconds(), First: spreadOf(r.firsts),
 		Prompt: r.prompt, Cached: r.cached, Errors: r.errors}

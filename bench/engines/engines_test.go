@@ -230,7 +230,11 @@ func TestWhatIsInTheFileIsNotPlayedAgain(t *testing.T) {
 	if all[5].set.name != "chats" || all[6].set.name != "ranks" {
 		t.Error("sets of other engines are mixed: engines would be started again and again")
 	}
-	done := result{Engine: "vllm", Set: "chats", Router: "smg", Round: 1, Scale: 1, Seed: 1}
+	s, err := setNamed("chats")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := result{Engine: "vllm", Set: "chats", Work: s.fingerprint(), Router: "smg", Round: 1, Scale: 1, Seed: 1}
 	if err := appendResult(path, &done); err != nil {
 		t.Fatal(err)
 	}
@@ -249,6 +253,13 @@ func TestWhatIsInTheFileIsNotPlayedAgain(t *testing.T) {
 	}
 	if rest, err := b.todo("chats,ranks", "nginx,smg,warmpath", 2, path); err != nil || len(rest) != 10 {
 		t.Errorf("%d runs are left after a cut line and a new one, want 10: %v", len(rest), err)
+	}
+	done.Work, done.Router = "older", "warmpath"
+	if err := appendResult(path, &done); err != nil {
+		t.Fatal(err)
+	}
+	if rest, err := (&bench{kind: vllm, scale: 1, seed: 1}).todo("chats", "warmpath", 1, path); err != nil || len(rest) != 1 {
+		t.Errorf("another version of a set is another run: %d, %v", len(rest), err)
 	}
 	if rest, err := (&bench{kind: vllm, scale: .5, seed: 1}).todo("chats", "smg", 1, path); err != nil || len(rest) != 1 {
 		t.Errorf("another scale is another run: %d, %v", len(rest), err)

@@ -198,7 +198,7 @@ func (b *bench) todo(setNames, routerNames string, rounds int, out string) ([]tu
 				}
 				first := (round - 1) % len(through)
 				for _, r := range slices.Concat(through[first:], through[:first]) {
-					t := result{Engine: string(b.kind), Set: s.name, Router: r.name, Round: round, Scale: b.scale, Seed: b.seed}
+					t := result{Engine: string(b.kind), Set: s.name, Work: s.fingerprint(), Router: r.name, Round: round, Scale: b.scale, Seed: b.seed}
 					if !done[t.key()] {
 						todo = append(todo, turn{s, r, round})
 					}

@@ -21,6 +21,10 @@ func reportAll(args []string) error {
 		return err
 	}
 	results, err := readResults(*in)
+	results = slices.DeleteFunc(results, func(r result) bool { // of older versions of the sets
+		s, err := setNamed(r.Set)
+		return err != nil || s.fingerprint() != r.Work
+	})
 	if err != nil {
 		return err
 	}
@@ -61,10 +65,7 @@ func sections(results []result) []section {
 		r := &results[i]
 		at := slices.IndexFunc(out, func(s section) bool { return s.engine == r.Engine && s.scale == r.Scale && s.set.name == r.Set })
 		if at < 0 {
-			s, err := setNamed(r.Set)
-			if err != nil {
-				s = set{name: r.Set}
-			}
+			s, _ := setNamed(r.Set)
 			out = append(out, section{engine: r.Engine, scale: r.Scale, set: s, by: map[string]map[int]*result{}})
 			at = len(out) - 1
 		}
