@@ -33,7 +33,9 @@ func newServe() *cobra.Command {
 		Use:   "serve",
 		Short: "Route requests to workers",
 		Long: `Route requests to workers. A worker's URL is enough: engine, models, block size, data-parallel
-ranks and event endpoints are asked from the worker. Where an engine cannot tell, say it:
+ranks and event endpoints are asked from the worker. Token ids are made here where the model's files
+can be read (at the path that the engine reports, or in the Hugging Face cache) and prove to be the
+engine's; the log says when they are not, and what to do. Where an engine cannot tell, say it:
 
   warmpath serve --worker http://gpu-1:8000 \
                  --worker http://gpu-2:8000,events=tcp://gpu-2:5557,replay=tcp://gpu-2:5657
@@ -65,8 +67,8 @@ Flags win over the file. SIGHUP or POST /admin/reload reads the file again; SIGT
 	flags.StringVar(&f.policy, "policy", d.Policy, "`NAME` of a type of policy, or of one in the file; TYPE:KEY=VALUE,… gives it parameters. `warmpath config sample` lists them")
 	flags.StringVar(&f.file, "config", "", "`FILE` with all other settings; see `warmpath config sample`")
 	flags.StringArrayVar(&f.workers, "worker", nil, "`URL` of an engine, with what it cannot tell: URL[,events=ENDPOINT][,replay=ENDPOINT][,topic=TEXT][,model=NAME][,ranks=N][,label.NAME=VALUE]; repeatable")
-	flags.StringArrayVar(&f.modelPaths, "model-path", nil, "`[NAME=]DIR` with a model's tokenizer and chat template, or hub:ORG/NAME with --allow-hub: its token ids are made here; repeatable")
-	flags.BoolVar(&f.allowHub, "allow-hub", false, "download the files of hub:ORG/NAME models; "+config.EnvHubToken+" and "+config.EnvHubEndpoint+" count")
+	flags.StringArrayVar(&f.modelPaths, "model-path", nil, "`[NAME=]DIR` with a model's tokenizer and chat template, or hub:ORG/NAME with --allow-hub, where the router does not find them by itself; repeatable")
+	flags.BoolVar(&f.allowHub, "allow-hub", false, "download the files of hub:ORG/NAME models, and of those that engines name; "+config.EnvHubToken+" and "+config.EnvHubEndpoint+" count")
 	flags.StringVar(&f.logLevel, "log-level", d.Telemetry.LogLevel, "`LEVEL`: debug, info, warn, error")
 	return c
 }

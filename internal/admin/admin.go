@@ -24,7 +24,8 @@ import (
 	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
-// Parts are what the admin listener shows; all are required but Connections, Notes, Stalled and Reload.
+// Parts are what the admin listener shows; all are required but Connections, Notes, TokenModels,
+// Stalled and Reload.
 type Parts struct {
 	Router    *warmpath.Router
 	Gateway   *gateway.Gateway
@@ -40,6 +41,8 @@ type Parts struct {
 	IndexHolders func() map[fleet.Holder]IndexHolder
 	// Notes returns what discovery could not learn of workers or had to assume, by URL; nil knows nothing.
 	Notes func() map[string][]string
+	// TokenModels returns where the token ids of each model come from; nil knows nothing.
+	TokenModels func() []TokenModel
 	// Stalled returns the reason of a stall, "" when there is none; nil: stalls are not watched.
 	Stalled func() string
 	// Reload reads the configuration file again and returns what changed. On an error nothing has changed.
@@ -177,7 +180,10 @@ func (a *Admin) workers(w http.ResponseWriter, _ *http.Request) {
 	}
 	if a.Sources.Tokens != nil {
 		s := a.Sources.Tokens()
-		out.Tokens = &Tokens{Checked: s.Checked, Differed: s.Differed, Distrusted: append([]string{}, s.Distrusted...)}
+		out.Tokens = &Tokens{Checked: s.Checked, Differed: s.Differed, Distrusted: append([]string{}, s.Distrusted...), Models: []TokenModel{}}
+		if a.TokenModels != nil {
+			out.Tokens.Models = a.TokenModels()
+		}
 	}
 	answer(w, http.StatusOK, out)
 }

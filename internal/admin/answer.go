@@ -18,12 +18,25 @@ type Workers struct {
 	Stalled string `json:"stalled,omitempty"`
 }
 
-// Tokens says how token ids made in process compare with the engines', since the process started.
+// Tokens says where token ids come from, and how those made in process compare with the engines', since the process started.
 type Tokens struct {
 	Checked  uint64 `json:"checked"`  // prompts compared
 	Differed uint64 `json:"differed"` // of them, not equal
 	// Distrusted are the base models whose ids are the engines' now, until twenty prompts in a row are equal again.
 	Distrusted []string `json:"distrusted"`
+	// Models are where the ids of each base model come from.
+	Models []TokenModel `json:"models"`
+}
+
+// TokenModel is where the token ids of a base model come from, at engines of one kind.
+type TokenModel struct {
+	Model   string `json:"model"`
+	Engine  string `json:"engine"`            // vllm, sglang: how they are asked
+	Source  string `json:"source"`            // given, files, engine, search
+	Folder  string `json:"folder,omitempty"`  // of the files that ids are made from
+	Prompts int    `json:"prompts,omitempty"` // that were compared with an engine before files that were found were used
+	Why     string `json:"why,omitempty"`     // why the engine is asked
+	Advice  string `json:"advice,omitempty"`  // what to do about it
 }
 
 // Worker is one engine server.

@@ -55,6 +55,7 @@ type App struct {
 	router    *warmpath.Router
 	telemetry *telemetry.Telemetry
 	tokens    *tokens.Source
+	models    *inprocess.Finder
 	client    *proxy.Client
 	workers   *discovery.Static
 	reporter  *discovery.Reporter
@@ -103,7 +104,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	if o.Models != nil {
 		models = o.Models
 	}
-	if err := a.loadModels(models); err != nil {
+	if err := a.useModels(cfg, models); err != nil {
 		return nil, err
 	}
 	a.blockSize = options.Policy.BlockSize
@@ -121,7 +122,8 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	a.useAskers(cfg)
 	parts := admin.Parts{
 		Router: a.router, Gateway: a.gateway, Telemetry: a.telemetry, Sources: a.sources(), Bodies: bodies, Log: o.Log,
-		Connections: operators, Streams: a.streams, IndexHolders: a.indexHolders, Notes: a.workers.Notes, Stalled: a.stalled,
+		Connections: operators, Streams: a.streams, IndexHolders: a.indexHolders, Notes: a.workers.Notes, TokenModels: a.showModels,
+		Stalled: a.stalled,
 	}
 	if o.Load != nil {
 		parts.Reload = func(context.Context) ([]string, error) { return a.Reload() }
@@ -166,18 +168,29 @@ func expiry(timeout time.Duration) time.Duration {
 	return max(fleet.DefaultExpiry, timeout+time.Minute)
 }
 
-// loadModels makes token ids in process where models' files are given.
-func (a *App) loadModels(paths []inprocess.Path) error {
-	if len(paths) == 0 {
-		return nil
-	}
+// useModels makes token ids in process where models' files are given, or will be found.
+func (a *App) useModels(cfg *config.Config, paths []inprocess.Path) error {
 	began := time.Now()
-	models, err := inprocess.Open(paths)
+	given, err := inprocess.Open(paths)
 	if err != nil {
 		return err
 	}
-	a.tokens.Local = models
-	a.log.Info("token ids are made in process", "models", len(paths), "loaded_in", time.Since(began).Round(time.Millisecond))
+	if len(paths) > 0 {
+		a.log.Info("token ids are made here, from files that were named", "models", len(paths), "loaded_in", time.Since(began).Round(time.Millisecond))
+	}
+	hub := config.Hub(cfg.Hub)
+	parts := inprocess.FinderParts{Fleet: a.fleet, Asker: a.tokens, Given: given, Off: !cfg.Tokens.Discover, Cache: hub.Cache, Log: a.log,
+		Authorization: func(url string) string {
+			if key := a.workers.Target(url).APIKey; key != "" {
+				return "Bearer " + key
+			}
+			return ""
+		}}
+	if hub.Allow {
+		parts.Hub = inprocess.NewHub(hub, a.log)
+	}
+	a.models = inprocess.NewFinder(parts)
+	a.tokens.Local = a.models
 	return nil
 }
 
@@ -274,6 +287,7 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 	g.run("client", stop, func() error { return a.client.Run(rest) })
 	g.run("discovery", stop, func() error { return a.workers.Run(rest) })
 	g.run("reports", stop, func() error { return a.reporter.Run(rest) })
+	g.run("models", stop, func() error { return a.models.Run(rest) })
 	g.run("ingest", stop, func() error { return a.ingest.Run(rest) })
 	g.run("stalls", stop, func() error { return a.watchStalls(rest) })
 	noMore := a.runAskers(rest, g, stop)

@@ -7,6 +7,7 @@ import (
 	"github.com/warmpath/warmpath/internal/admin"
 	"github.com/warmpath/warmpath/internal/ingest"
 	"github.com/warmpath/warmpath/internal/telemetry"
+	"github.com/warmpath/warmpath/internal/tokens/inprocess"
 )
 
 // sources are what metrics are read from at each scrape.
@@ -67,7 +68,29 @@ func (a *App) showTokens() telemetry.TokenStats {
 	s := a.tokens.Stats()
 	return telemetry.TokenStats{CacheBytes: s.Bytes, CacheEntries: s.Entries, Asked: s.Asked, Hedged: s.Hedged, Opened: s.Opened,
 		Waited: s.Waited, Late: s.Late, BeginningsChecked: s.BeginningsChecked, BeginningsDiffered: s.BeginningsDiffered,
-		BeginningsOff: s.BeginningsOff, Checked: s.Checked, Differed: s.Differed, Distrusted: s.Distrusted}
+		BeginningsOff: s.BeginningsOff, Checked: s.Checked, Differed: s.Differed, Distrusted: s.Distrusted, Models: a.modelSources()}
+}
+
+// modelSources counts the models by where their ids come from.
+func (a *App) modelSources() map[string]int {
+	out := map[string]int{}
+	for _, s := range inprocess.Sources {
+		out[string(s)] = 0
+	}
+	for _, s := range a.models.Statuses() {
+		out[string(s.Source)]++
+	}
+	return out
+}
+
+// showModels says of each model where its token ids come from.
+func (a *App) showModels() []admin.TokenModel {
+	out := []admin.TokenModel{}
+	for _, s := range a.models.Statuses() {
+		out = append(out, admin.TokenModel{Model: s.Model, Engine: s.Engine, Source: string(s.Source), Folder: s.Folder, Prompts: s.Prompts,
+			Why: s.Why, Advice: s.Advice})
+	}
+	return out
 }
 
 // streams returns the event subscription of each holder that has one.

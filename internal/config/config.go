@@ -54,7 +54,8 @@ type Config struct {
 	// Routing tunes the decision.
 	Routing Routing `yaml:"routing"`
 	// Models are where models' files are, so that their prompts become token ids in this process: exactly, in
-	// microseconds, and without asking an engine. Without one the engines are asked.
+	// microseconds, and without asking an engine. Of other models the files are looked for (tokens.discover), and
+	// where they are not found the engines are asked.
 	Models []inprocess.Path `yaml:"models"`
 	// Hub is whether models' files may be downloaded, and from where.
 	Hub inprocess.HubConfig `yaml:"hub"`

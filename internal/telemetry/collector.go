@@ -95,6 +95,8 @@ type TokenStats struct {
 	// beginnings are not used now.
 	BeginningsChecked, BeginningsDiffered uint64
 	BeginningsOff                         []string
+	// Models are how many models' ids come from where; nil is not known.
+	Models map[string]int
 }
 
 // trusts are all values of the trust label, so that a scrape shows the ones that do not hold as 0.
@@ -112,7 +114,7 @@ type collector struct {
 	indexBlocks, indexMemberships, indexBytes, indexWaiting, evictions *prometheus.Desc
 	cacheBytes, cacheEntries, asked, hedged, opened, waited, late      *prometheus.Desc
 	begun, begunWrong, begunOff                                        *prometheus.Desc
-	checked, differed, distrusted                                      *prometheus.Desc
+	checked, differed, distrusted, tokenModels                         *prometheus.Desc
 	queueRequests, queueBytes                                          *prometheus.Desc
 	stalled, workTime, stale                                           *prometheus.Desc
 }
@@ -191,6 +193,7 @@ func newCollector(src Sources) *collector {
 		stalled:          desc("stalled", "1 while work of this kind (decisions, events) has made no progress for 2 s: /readiness says 503.", []string{"what"}),
 		workTime:         desc("oldest_work_seconds", "How long the oldest decision or application of events has been under way.", []string{"what"}),
 		stale:            desc("stale_seconds", "Age of the figures of the index and the event streams in this scrape; 0 unless they cannot be had.", nil),
+		tokenModels:      desc("token_models", "Models by where their token ids come from: given (files that were named), files (files that were found), engine (it is asked), search (it is asked while files are looked for and compared).", []string{"source"}),
 		distrusted:       desc("tokens_distrusted", "1 for each model whose ids made in process are not used, as they differed from an engine's.", []string{"model"}),
 	}
 }
@@ -260,6 +263,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		counter(c.differed, s.Differed)
 		for _, model := range s.Distrusted {
 			gauge(c.distrusted, 1, model)
+		}
+		for source, n := range s.Models {
+			gauge(c.tokenModels, float64(n), source)
 		}
 	}
 }

@@ -83,7 +83,9 @@ func names() map[string]string {
 			Queue:  func() []Line { return []Line{{Model: "m"}} },
 			Stalls: func() []Stall { return []Stall{{}} },
 			Stale:  func() time.Duration { return 0 },
-			Tokens: func() TokenStats { return TokenStats{Distrusted: []string{"m"}, BeginningsOff: []string{"m"}} },
+			Tokens: func() TokenStats {
+				return TokenStats{Distrusted: []string{"m"}, BeginningsOff: []string{"m"}, Models: map[string]int{"files": 1}}
+			},
 		}).Collect(series)
 		close(series)
 		for m := range series {

@@ -64,8 +64,10 @@ func TestScrapeShowsHoldersIndexAndTokens(t *testing.T) {
 			return []Worker{{URL: "http://a", Up: true, Holders: []Holder{
 				{Rank: 1, Trust: "exact", Requests: 3, Blocks: 7, Stream: &Stream{Connected: true, Gaps: 2, LastSequence: 41}}}}}
 		},
-		Index:  func() []Index { return []Index{{Model: "m", Blocks: 5, Bytes: 640}} },
-		Tokens: func() TokenStats { return TokenStats{Asked: 9, Checked: 40, Differed: 2, Distrusted: []string{"m"}} },
+		Index: func() []Index { return []Index{{Model: "m", Blocks: 5, Bytes: 640}} },
+		Tokens: func() TokenStats {
+			return TokenStats{Asked: 9, Checked: 40, Differed: 2, Distrusted: []string{"m"}, Models: map[string]int{"files": 3}}
+		},
 	})
 	has(t, text,
 		`warmpath_worker_up{worker="http://a"} 1`,
@@ -78,7 +80,7 @@ func TestScrapeShowsHoldersIndexAndTokens(t *testing.T) {
 		`warmpath_token_calls_total 9`,
 		`warmpath_tokens_checked_total 40`,
 		`warmpath_tokens_differed_total 2`,
-		`warmpath_tokens_distrusted{model="m"} 1`)
+		`warmpath_tokens_distrusted{model="m"} 1`, `warmpath_token_models{source="files"} 3`)
 }
 
 func TestEveryOwnMetricHasThePrefix(t *testing.T) {

@@ -8,6 +8,10 @@ import (
 
 // Config bounds what finding tokens may cost.
 type Config struct {
+	// Discover has the router find the models' files by itself, at the path that an engine reports, in this machine's Hugging
+	// Face cache, and on the hub where hub.allow is set. They are used once their ids equal the engine's in every probe. False
+	// asks engines for the ids of every model that is not under models.
+	Discover bool `yaml:"discover"`
 	// Budget is how long a request waits for its token ids at most before it is matched by its text. It waits for a
 	// tenth of what a match is expected to save (its prompt's length times what a token takes to compute times the
 	// chance that anything is cached), 10 ms at least: an engine answers in 3–5 ms when it is not busy
@@ -41,7 +45,7 @@ const (
 
 // DefaultConfig waits up to 500 ms and remembers 64 MiB.
 func DefaultConfig() Config {
-	return Config{Budget: 500 * time.Millisecond, MaxPromptBytes: 4 << 20, CacheBytes: 64 << 20, Failures: 3, Pause: 5 * time.Second,
+	return Config{Discover: true, Budget: 500 * time.Millisecond, MaxPromptBytes: 4 << 20, CacheBytes: 64 << 20, Failures: 3, Pause: 5 * time.Second,
 		Forward: ForwardOff}
 }
 

@@ -11,8 +11,9 @@ type Prober interface {
 	Agrees(model string, w Worker) bool
 }
 
-// Ask asks one worker for the ids of p, beside all requests: no budget, cache or breaker counts. The outcome is Render or
-// Tokenize with the ids, Refused, Unsupported where the worker has no token endpoint, or Failed. The call ends with ctx.
+// Ask asks one worker for the ids of p, beside all requests: no budget, cache or breaker counts. The outcome is Render
+// or Tokenize with the ids, Refused, Unsupported where the worker has no token endpoint, or Failed. The call ends with
+// ctx.
 func (s *Source) Ask(ctx context.Context, w Worker, p Prompt) Found {
 	s.asked.Add(1)
 	q := new(question)

@@ -33,8 +33,8 @@ func (h *Hub) download(ctx context.Context, m hubModel, commit string, f hubRemo
 	if exists(to) {
 		return nil
 	}
-	if f.Size > maxHubFile {
-		return fmt.Errorf("download %s: %d bytes are more than %d", f.Name, f.Size, int64(maxHubFile))
+	if f.Size > h.most {
+		return fmt.Errorf("download %s: %d bytes are more than %d", f.Name, f.Size, h.most)
 	}
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return fmt.Errorf("download %s: %w", f.Name, err)
@@ -115,14 +115,14 @@ func (h *Hub) fill(ctx context.Context, m hubModel, url string, file *os.File, h
 	w := &progress{Writer: file, done: have, told: time.Now(), step: func(done int64) {
 		h.log.Info("downloading", "model", m.name, "file", f.Name, "bytes", done, "of", f.Size)
 	}, alive: func() { stalled.Reset(h.stall) }}
-	n, err := io.Copy(w, io.LimitReader(resp.Body, maxHubFile-have+1))
+	n, err := io.Copy(w, io.LimitReader(resp.Body, h.most-have+1))
 	switch {
 	case w.failed != nil:
 		return w.failed
 	case err != nil:
 		return fmt.Errorf("%w: after %d bytes: %w", errUnreachable, have+n, errors.Join(err, context.Cause(ctx)))
-	case have+n > maxHubFile:
-		return fmt.Errorf("more than %d bytes", int64(maxHubFile))
+	case have+n > h.most:
+		return fmt.Errorf("more than %d bytes", h.most)
 	}
 	h.log.Info("downloaded", "model", m.name, "file", f.Name, "bytes", have+n)
 	return nil

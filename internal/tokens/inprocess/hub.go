@@ -22,7 +22,8 @@ import (
 // HubConfig says whether models' files may be downloaded, from where and to where.
 type HubConfig struct {
 	// Allow lets a model's path be hub:ORG/NAME, whose tokenizer and chat template are then downloaded when the router
-	// starts. Off by default: a router connects to nothing that it was not told of.
+	// starts; tokens.discover downloads those of models that engines name. Off by default: a router connects to nothing
+	// that it was not told of.
 	Allow bool `yaml:"allow"`
 	// Endpoint is the hub's address. Empty is the environment's HF_ENDPOINT, else https://huggingface.co.
 	Endpoint string `yaml:"endpoint"`
@@ -106,6 +107,7 @@ type Hub struct {
 	client *http.Client
 	retry  time.Duration // wait before the second try of a file
 	stall  time.Duration // a download that brings nothing for so long is given up
+	most   int64         // bytes of a file
 }
 
 // NewHub returns a Hub. cfg names endpoint and cache.
@@ -113,7 +115,8 @@ func NewHub(cfg HubConfig, log *slog.Logger) *Hub {
 	transport := http.DefaultTransport.(*http.Transport).Clone() // with the system's proxy
 	transport.ResponseHeaderTimeout = 30 * time.Second
 	cfg.Endpoint = strings.TrimRight(cfg.Endpoint, "/")
-	return &Hub{cfg: cfg, log: log, client: &http.Client{Transport: transport}, retry: time.Second, stall: time.Minute}
+	return &Hub{cfg: cfg, log: log, client: &http.Client{Transport: transport}, retry: time.Second, stall: time.Minute,
+		most: maxHubFile}
 }
 
 // Folders returns paths with the models on the hub in folders of this machine, downloading what is missing.
@@ -141,7 +144,7 @@ func (h *Hub) folder(ctx context.Context, m hubModel) (string, error) {
 	if !h.cfg.Allow {
 		return "", errNotAllowed
 	}
-	root := filepath.Join(h.cfg.Cache, "models--"+strings.ReplaceAll(m.name, "/", "--"))
+	root := cacheFolder(h.cfg.Cache, m.name)
 	if h.cfg.Offline {
 		dir, ok := cached(root, m.revision)
 		if !ok {

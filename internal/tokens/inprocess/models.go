@@ -16,15 +16,17 @@ import (
 // is safe for concurrent use.
 type Models struct {
 	named map[string]*Model
-	any   *Model // serves every name, when it is the only one
+	any   *Model            // serves every name, when it is the only one
+	from  map[*Model]string // their folders
 }
 
 // Open loads the models of all paths, or says which could not be loaded and why.
 func Open(paths []Path) (*Models, error) {
-	all := &Models{named: map[string]*Model{}}
+	all := &Models{named: map[string]*Model{}, from: map[*Model]string{}}
 	var problems []error
 	for _, p := range paths {
 		m, err := OpenOne(p.Path)
+		all.from[m] = p.Path
 		switch {
 		case err != nil:
 			problems = append(problems, fmt.Errorf("model path %s: %w", p.Path, err))
@@ -59,6 +61,11 @@ func (a *Models) Find(_ context.Context, p *tokens.Prompt) (found tokens.Found, 
 	if m == nil {
 		return tokens.Found{}, false
 	}
+	return m.find(p)
+}
+
+// find makes the ids of a prompt from m's files. ok is false when that cannot be done here.
+func (m *Model) find(p *tokens.Prompt) (found tokens.Found, ok bool) {
 	if p.Has(elsewhere) {
 		return tokens.Found{}, false
 	}
@@ -81,6 +88,9 @@ func (a *Models) Text(model string, ids []block.Token) string {
 	}
 	return m.Decode(ids)
 }
+
+// folder returns where the files of a model are.
+func (a *Models) folder(name string) string { return a.from[a.model(name)] }
 
 func (a *Models) model(name string) *Model {
 	if m := a.named[name]; m != nil {

@@ -1,0 +1,236 @@
+package inprocess
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// Bounds on the files of a folder that a worker named: a worker may be broken or hostile, and name anything.
+const (
+	// maxFoundFile is the largest file in bytes: the largest tokenizer.json known has 35 MB.
+	maxFoundFile = 64 << 20
+	// maxFoundBytes is the most that all files of a model together may have, in bytes.
+	maxFoundBytes = 96 << 20
+	// maxEntries is how many entries of a folder are looked at, for names that are not known before. A model's folder
+	// has some hundred, most of them weights.
+	maxEntries = 1024
+	// maxSnapshots is how many downloads of one model in a Hugging Face cache are tried.
+	maxSnapshots = 3
+	// maxOrigin is the longest path that is looked at, in bytes.
+	maxOrigin = 1024
+)
+
+// place is a folder with a model's files as they were when it was looked at.
+type place struct {
+	dir   string
+	state uint64 // of sizes and times of the files: another one is another place
+}
+
+// foundFiles are the known files of a folder and nothing else. It opens regular files only, so that a pipe or a device
+// is not waited for, and reads no more than the bounds. It is used by one goroutine.
+type foundFiles struct {
+	dir  string
+	left int64 // bytes that may still be read
+}
+
+var errNotRegular = errors.New("not a regular file")
+
+func newFoundFiles(dir string) *foundFiles { return &foundFiles{dir: dir, left: maxFoundBytes} }
+
+// Stat implements fs.StatFS.
+func (f *foundFiles) Stat(name string) (fs.FileInfo, error) {
+	if !wanted(name) {
+		return nil, fs.ErrNotExist
+	}
+	info, err := os.Stat(filepath.Join(f.dir, filepath.FromSlash(name)))
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, errNotRegular
+	case info.Size() > maxFoundFile:
+		return nil, fmt.Errorf("%d bytes are over the limit of %d", info.Size(), int64(maxFoundFile))
+	}
+	return info, nil
+}
+
+// Open implements fs.FS.
+func (f *foundFiles) Open(name string) (fs.File, error) {
+	if _, err := f.Stat(name); err != nil {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+	}
+	// Should the file have become a pipe since, opening it does not wait for a writer.
+	file, err := os.OpenFile(filepath.Join(f.dir, filepath.FromSlash(name)), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		_ = file.Close()
+		return nil, &fs.PathError{Op: "open", Path: name, Err: errNotRegular}
+	}
+	return file, nil
+}
+
+// ReadFile implements fs.ReadFileFS.
+func (f *foundFiles) ReadFile(name string) ([]byte, error) {
+	file, err := f.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	limit := min(f.left, maxFoundFile)
+	data, err := io.ReadAll(io.LimitReader(file, limit+1)) // it may have grown
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) > limit {
+		return nil, fmt.Errorf("read %s: the model's files are over the limit of %d bytes", name, int64(maxFoundBytes))
+	}
+	f.left -= int64(len(data))
+	return data, nil
+}
+
+// ReadDir implements fs.ReadDirFS: the known files of the folder itself or of its folder of templates.
+func (f *foundFiles) ReadDir(name string) ([]fs.DirEntry, error) {
+	if name != "." && name != "additional_chat_templates" {
+		return nil, fs.ErrNotExist
+	}
+	entries, err := someEntries(filepath.Join(f.dir, name))
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return !wanted(path.Join(name, e.Name())) }), nil
+}
+
+// someEntries returns the entries of a folder by name; an error when there are more than maxEntries.
+func someEntries(dir string) ([]fs.DirEntry, error) {
+	info, err := os.Stat(dir) // opening what is no folder could wait
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return nil, fmt.Errorf("%s is no folder", dir)
+	}
+	file, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	entries, err := file.ReadDir(maxEntries + 1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if len(entries) > maxEntries {
+		return nil, fmt.Errorf("%s has more than %d entries", dir, maxEntries)
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return entries, nil
+}
+
+// knownFiles are the files of a model that have always the same name.
+var knownFiles = [...]string{"tokenizer.json", "tekken.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json",
+	"config.json", "preprocessor_config.json", "processor_config.json"}
+
+// lookAt returns the folder as a place, if it has a tokenizer that can be read.
+func lookAt(dir string) (p place, ok bool) {
+	if len(dir) > maxOrigin || !filepath.IsAbs(dir) || strings.ContainsRune(dir, 0) || slices.Contains(strings.Split(filepath.ToSlash(dir), "/"), "..") {
+		return place{}, false
+	}
+	dir = filepath.Clean(dir)
+	files := newFoundFiles(dir)
+	names := knownFiles[:]
+	for _, pattern := range [...]string{"*.tiktoken", "additional_chat_templates/*.jinja"} {
+		more, _ := fs.Glob(files, pattern) // the patterns are well-formed
+		names = append(names, more...)
+	}
+	sum := fnv.New64a()
+	for _, name := range names {
+		info, err := files.Stat(name)
+		if err != nil {
+			continue
+		}
+		ok = ok || isTokenizer(name)
+		_, _ = fmt.Fprintln(sum, name, info.Size(), info.ModTime().UnixNano())
+	}
+	return place{dir, sum.Sum64()}, ok
+}
+
+// inCache returns the downloads of the model ORG/NAME in a Hugging Face cache: what main is first, then the newest.
+func inCache(cache, name string) []place {
+	root := cacheFolder(cache, name)
+	var dirs []string
+	if dir, ok := cached(root, "main"); ok {
+		dirs = append(dirs, dir)
+	}
+	snapshots := filepath.Join(root, "snapshots")
+	entries, _ := someEntries(snapshots)
+	slices.SortStableFunc(entries, func(a, b fs.DirEntry) int { return modified(b).Compare(modified(a)) })
+	for _, e := range entries {
+		if dir := filepath.Join(snapshots, e.Name()); hubCommit.MatchString(e.Name()) && !slices.Contains(dirs, dir) {
+			dirs = append(dirs, dir)
+		}
+	}
+	var places []place
+	for _, dir := range dirs[:min(len(dirs), maxSnapshots)] {
+		if p, ok := lookAt(dir); ok {
+			places = append(places, p)
+		}
+	}
+	return places
+}
+
+// cacheFolder is where a Hugging Face cache keeps the model ORG/NAME.
+func cacheFolder(cache, name string) string {
+	return filepath.Join(cache, "models--"+strings.ReplaceAll(name, "/", "--"))
+}
+
+// hubNamed reports whether an origin can be the name of a model on the hub.
+func hubNamed(origin string) bool {
+	_, _, err := parseHub(hubPrefix + origin)
+	return err == nil && !strings.Contains(origin, "@")
+}
+
+// look returns the places where the model of these origins may lie on this machine, and why an origin is none.
+func look(origins []string, cache string) (places []place, why []string) {
+	for _, origin := range origins {
+		var found []place
+		switch {
+		case filepath.IsAbs(origin):
+			if p, ok := lookAt(origin); ok {
+				found = []place{p}
+			} else {
+				why = append(why, fmt.Sprintf("%s cannot be read here", shownOrigin(origin)))
+			}
+		case hubNamed(origin):
+			if found = inCache(cache, origin); found == nil {
+				why = append(why, fmt.Sprintf("%s is not in the Hugging Face cache of this machine (%s)", shownOrigin(origin), cache))
+			}
+		default:
+			why = append(why, fmt.Sprintf("%s is neither a folder with its whole path nor ORG/NAME", shownOrigin(origin)))
+		}
+		for _, p := range found {
+			if !slices.Contains(places, p) {
+				places = append(places, p)
+			}
+		}
+	}
+	return places, why
+}
+
+// shownOrigin is what a worker called its model, short enough for a log.
+func shownOrigin(origin string) string {
+	const most = 200
+	if len(origin) > most {
+		origin = origin[:most] + "…"
+	}
+	return fmt.Sprintf("%q", origin)
+}

@@ -1,0 +1,179 @@
+package inprocess
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/warmpath/warmpath/internal/tokens"
+)
+
+// Source is where a model's ids come from.
+type Source string
+
+// The sources. The values are shown to operators and are labels of a metric.
+const (
+	FromGiven  Source = "given"  // made here, from files that the operator named
+	FromFiles  Source = "files"  // made here, from files that were found
+	FromEngine Source = "engine" // asked of the engine
+	Searching  Source = "search" // asked of the engine while files are looked for and compared
+)
+
+// Sources are all of them.
+var Sources = []Source{FromGiven, FromFiles, FromEngine, Searching}
+
+// Status says where a model's ids come from, and why.
+type Status struct {
+	Model   string
+	Engine  string // vllm or sglang: how it is asked
+	Source  Source
+	Folder  string // of the files; empty where ids come from the engine
+	Prompts int    // that were compared with an engine before the files were used
+	Why     string // the ids come from the engine
+	Advice  string // what to do about it
+}
+
+// Statuses returns where the ids of each model come from, by name. The slice must not be changed.
+func (f *Finder) Statuses() []Status { return *f.statuses.Load() }
+
+// publish makes what was found out count, and tells what changed.
+func (f *Finder) publish(now time.Time) {
+	inUse, statuses := map[unitKey]*use{}, make([]Status, 0, len(f.units))
+	for key, u := range f.units {
+		s := f.status(u, now)
+		statuses = append(statuses, s)
+		if s.Source == FromFiles {
+			p, _ := u.current(now)
+			inUse[key] = &use{f.held[p], u.agreed(p)}
+			f.renew(u, p)
+		}
+		f.tell(u, &s)
+	}
+	slices.SortFunc(statuses, func(a, b Status) int {
+		return strings.Compare(a.Model+"\x00"+a.Engine, b.Model+"\x00"+b.Engine)
+	})
+	f.inUse.Store(&inUse)
+	f.statuses.Store(&statuses)
+}
+
+// agreed returns the URLs of the workers that agreed.
+func (u *unit) agreed(p place) map[string]bool {
+	all := map[string]bool{}
+	for _, m := range u.members {
+		if v := u.verdict(p, m); v != nil && v.finding == agrees {
+			all[m.url] = true
+		}
+	}
+	return all
+}
+
+// renew has what prompts showed of earlier ids forgotten, when files or all workers are others.
+func (f *Finder) renew(u *unit, p place) {
+	var members []identity
+	same := false
+	for _, m := range u.members {
+		members = append(members, m.identity)
+		same = same || u.last.place == p && slices.Contains(u.last.members, m.identity)
+	}
+	if !same {
+		f.Asker.Renew(u.key.model)
+	}
+	u.last = lastUse{p, members}
+}
+
+// status says where the unit's ids come from at now.
+func (f *Finder) status(u *unit, now time.Time) Status {
+	s := Status{Model: u.key.model, Engine: "vllm", Source: FromEngine}
+	if u.key.kind == tokens.SGLang {
+		s.Engine = "sglang"
+	}
+	p, ok := u.current(now)
+	name := fmt.Sprintf("--model-path %s=DIR", u.key.model)
+	switch {
+	case f.Given.model(u.key.model) != nil:
+		s.Source, s.Folder = FromGiven, f.Given.folder(u.key.model)
+	case f.Off:
+		s.Why, s.Advice = "tokens.discover is off", "switch it on, or name the model's folder: "+name
+	case !u.ready():
+		s.Source, s.Why = Searching, "no worker is ready"
+	case u.hangs != "" && !ok:
+		s.Why, s.Advice = u.hangs, "is its disk reachable? A copy on another: "+name
+	case !u.looked:
+		s.Source, s.Why = Searching, "its files are looked for"
+	case !ok && len(u.places) == 0:
+		s.Why = strings.Join(u.why, "; ")
+		s.Advice = "copy the model's tokenizer and chat template here and name their folder: " + name
+		if slices.ContainsFunc(u.origins, hubNamed) && f.Hub == nil {
+			s.Advice += ", or let them be downloaded: --allow-hub"
+		}
+	case !ok:
+		s.Why = u.refusals(now)
+		s.Advice = "is it the same model, revision and chat template? The folder of the right one: " + name
+	case f.held[p] == nil && u.job == nil && len(f.held) >= maxHeld:
+		s.Why, s.Advice = fmt.Sprintf("the files of %d other models are held", maxHeld), "name the model's folder: "+name
+	case f.held[p] == nil:
+		s.Source, s.Why = Searching, "its files are being loaded"
+	default:
+		f.compared(&s, u, p, now)
+	}
+	return s
+}
+
+// compared says how the files of p, which are loaded, compare.
+func (f *Finder) compared(s *Status, u *unit, p place, now time.Time) {
+	var why string
+	for _, m := range u.members {
+		v := u.verdict(p, m)
+		switch {
+		case v == nil || !m.ready:
+		case v.finding == agrees:
+			s.Prompts = max(s.Prompts, v.prompts)
+		case why == "":
+			why = fmt.Sprintf("%s: %s", m.url, v.why)
+		}
+	}
+	switch u.standing(p, now) {
+	case standsAgreed:
+		s.Source, s.Folder = FromFiles, p.dir
+	case standsSilent:
+		s.Why = fmt.Sprintf("the files in %s are not used, as they cannot be compared with an engine (%s)", p.dir, why)
+		s.Advice = fmt.Sprintf("if they are the model's: --model-path %s=%s", u.key.model, p.dir)
+	default:
+		s.Source, s.Prompts, s.Why = Searching, 0, "its files are being compared with the engine's ids"
+		if why != "" {
+			s.Why += "; " + why
+		}
+	}
+}
+
+// refusals says why the files of no place are used.
+func (u *unit) refusals(now time.Time) string {
+	var all []string
+	for _, p := range u.places {
+		why := u.rejected[p]
+		for _, m := range u.members {
+			if v := u.verdict(p, m); why == "" && m.ready && v.settled(now) && v.finding == differs {
+				why = v.why
+			}
+		}
+		all = append(all, p.dir+": "+why)
+	}
+	return strings.Join(all, "; ")
+}
+
+// tell logs where the ids come from when that is decided, and when it changes.
+func (f *Finder) tell(u *unit, s *Status) {
+	said := strings.Join([]string{string(s.Source), s.Folder, s.Why}, "\x00")
+	if s.Source == Searching || s.Source == FromGiven || f.Off || said == u.logged {
+		return
+	}
+	u.logged = said
+	if s.Source == FromFiles {
+		f.Log.Info("token ids are made here: the model's files were found, and their ids are the engine's",
+			"model", s.Model, "engine", s.Engine, "from", s.Folder, "checked_prompts", s.Prompts)
+		return
+	}
+	f.Log.Info("token ids are asked of the engine, which takes its time", "model", s.Model, "engine", s.Engine, "because", s.Why,
+		"to_make_them_here", s.Advice)
+}
