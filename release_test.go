@@ -20,7 +20,7 @@ func TestLoadIsHeldUntilFirstTokenAndDone(t *testing.T) {
 	w.store(0, p[:160], kvindex.Stored{})
 	load := func() fleet.Load { return w.fleet.Snapshot().Load(0) }
 	d := w.route(warmpath.Request{Tokens: p, Now: second})
-	if diff := cmp.Diff(fleet.Load{Requests: 1, Waiting: 1, PrefillTokens: 340, PendingTokens: 340, ContextBlocks: 32, ContextTokens: 500, Processed: 1}, load()); diff != "" {
+	if diff := cmp.Diff(fleet.Load{Requests: 1, Waiting: 1, PrefillTokens: 340, PendingTokens: 340, ContextBlocks: 32, ContextTokens: 500, Processed: 1, Turns: 1000}, load()); diff != "" {
 		t.Errorf("dispatched: %s", diff)
 	}
 	if _, ok := d.TimeToFirstToken(); ok {
@@ -31,17 +31,17 @@ func TestLoadIsHeldUntilFirstTokenAndDone(t *testing.T) {
 	if got, ok := d.TimeToFirstToken(); !ok || got != 2*time.Second {
 		t.Errorf("first token after %v", got)
 	}
-	if diff := cmp.Diff(fleet.Load{Requests: 1, ContextBlocks: 32, ContextTokens: 500, Processed: 1}, load()); diff != "" {
+	if diff := cmp.Diff(fleet.Load{Requests: 1, ContextBlocks: 32, ContextTokens: 500, Processed: 1, Turns: 1000}, load()); diff != "" {
 		t.Errorf("first token: %s", diff)
 	}
 	d.Done(fleet.OutcomeServed, 5*second)
 	d.Done(fleet.OutcomeFailed, 5*second)
 	d.Recycle()
-	if diff := cmp.Diff(fleet.Load{Processed: 1}, load()); diff != "" {
+	if diff := cmp.Diff(fleet.Load{Processed: 1, Turns: 1000}, load()); diff != "" {
 		t.Errorf("done: %s", diff)
 	}
 	w.route(warmpath.Request{Tokens: p}).Recycle() // forgotten Done
-	if diff := cmp.Diff(fleet.Load{Processed: 2}, load()); diff != "" {
+	if diff := cmp.Diff(fleet.Load{Processed: 2, Turns: 2000}, load()); diff != "" {
 		t.Errorf("recycled: %s", diff)
 	}
 }
@@ -130,7 +130,7 @@ func TestConcurrentRequestsLeaveNoLoad(t *testing.T) {
 	for h := range fleet.Holder(3) {
 		l := w.fleet.Snapshot().Load(h)
 		processed += l.Processed
-		l.Processed = 0
+		l.Processed, l.Turns = 0, 0
 		if diff := cmp.Diff(fleet.Load{}, l); diff != "" {
 			t.Errorf("holder %d: %s", h, diff)
 		}

@@ -17,6 +17,11 @@ const (
 // drift slowly [Kalman 1960; recursive least squares with a random walk in place of forgetting, so that coefficients that
 // nothing tells of stay as they are]. A measurement that is far off moves it no more than one that is at the bound [Huber,
 // Robust Estimation of a Location Parameter, 1964]: requests that waited for memory or for a colleague of ours look like that.
+//
+// The assumption is that the multiples are much the same, as machines that are slow are slow in everything: they
+// covary before anything is measured. What measurements cannot take apart, such as a pass's base and its part for
+// each sequence where the number of sequences does not change, so keeps the ratio that was assumed [ridge regression
+// towards a prior mean, Hoerl and Kennard 1970].
 type estimator struct {
 	assumed [terms]float64
 	factor  [terms]float64        // of assumed
@@ -28,18 +33,29 @@ type estimator struct {
 // Constants of the estimator.
 const (
 	firstSpread = 1.0  // variance of a factor to begin with: a coefficient is often half or twice the assumption
+	common      = 0.8  // of it, the part that all factors share
 	drift       = 1e-5 // by which it grows with a measurement: what was learned from a thousand of them fades over ten thousand
 	clip        = 1.5  // expected errors beyond which a measurement counts as at the bound: Huber's constant for 95 % efficiency is 1.345
 	leastFactor = 0.02 // a coefficient does not vanish: none of them is nothing
 	greatest    = 100  // nor explode
 )
 
+// assumedSpread returns the covariance of two factors before anything is measured.
+func assumedSpread(i, j int) float64 {
+	if i == j {
+		return firstSpread
+	}
+	return firstSpread * common
+}
+
 func newEstimator(t Timing) estimator {
 	e := estimator{scale: 1, samples: 0}
 	e.assumed = [terms]float64{t.Base, t.Sequence, t.Context, t.Token, t.Attention}
 	for i := range terms {
 		e.factor[i] = 1
-		e.spread[i][i] = firstSpread
+		for j := range terms {
+			e.spread[i][j] = assumedSpread(i, j)
+		}
 	}
 	return e
 }
@@ -52,17 +68,32 @@ func (e *estimator) coefficients() (c [terms]float64) {
 	return c
 }
 
-// observe learns that amounts of the terms took so many milliseconds, give or take an expected error.
-func (e *estimator) observe(amounts *[terms]float64, took, expected float64) {
+// predict returns how many milliseconds amounts of the terms take, and the variance of a measurement of them that has
+// an expected error: its own, and that of the coefficients.
+func (e *estimator) predict(amounts *[terms]float64, expected float64) (predicted, variance float64) {
+	for i := range amounts {
+		x := amounts[i] * e.assumed[i]
+		predicted += x * e.factor[i]
+		for j := range amounts {
+			variance += x * e.spread[i][j] * amounts[j] * e.assumed[j]
+		}
+	}
+	noise := expected * e.scale
+	return predicted, variance + noise*noise
+}
+
+// observe learns that amounts of the terms took so many milliseconds, give or take an expected error. weight is how
+// much of a measurement it counts as, above 0.
+func (e *estimator) observe(amounts *[terms]float64, took, expected, weight float64) {
 	var x, gain [terms]float64
 	predicted := 0.0
 	for i := range x {
 		x[i] = amounts[i] * e.assumed[i]
 		predicted += x[i] * e.factor[i]
 	}
+	e.loosen()
 	variance := 0.0
 	for i := range x {
-		e.spread[i][i] = min(e.spread[i][i]+drift, firstSpread)
 		for j := range x {
 			gain[i] += e.spread[i][j] * x[j]
 		}
@@ -71,14 +102,14 @@ func (e *estimator) observe(amounts *[terms]float64, took, expected float64) {
 		variance += x[i] * gain[i]
 	}
 	noise := expected * e.scale
-	total := variance + noise*noise
+	total := variance + noise*noise/weight
 	if !(total > 0) || math.IsInf(total, 0) {
 		return
 	}
 	off := took - predicted
-	e.scale += (min(math.Abs(off)/math.Sqrt(variance+expected*expected), 4) - e.scale) / 64
+	e.scale += weight * (min(math.Abs(off)/math.Sqrt(variance+expected*expected), 4) - e.scale) / 64
 	e.scale = min(max(e.scale, 0.25), 4)
-	bound := clip * math.Sqrt(total)
+	bound := clip * math.Sqrt(variance+noise*noise)
 	off = min(max(off, -bound), bound)
 	for i := range x {
 		e.factor[i] = min(max(e.factor[i]+gain[i]/total*off, leastFactor), greatest)
@@ -89,6 +120,22 @@ func (e *estimator) observe(amounts *[terms]float64, took, expected float64) {
 		}
 	}
 	e.samples++
+}
+
+// loosen lets the coefficients drift, as long as they are known better than at the beginning.
+func (e *estimator) loosen() {
+	trace := 0.0
+	for i := range e.spread {
+		trace += e.spread[i][i]
+	}
+	if trace >= terms*firstSpread {
+		return
+	}
+	for i := range e.spread {
+		for j := range e.spread {
+			e.spread[i][j] += drift * assumedSpread(i, j)
+		}
+	}
 }
 
 // sampleTokens is how many tokens of an answer make a measurement: enough that the arrival of single chunks does not matter.
@@ -213,9 +260,9 @@ func (l *ledger) finishGroup() {
 	if g.busy {
 		n += 0.5 // half of the pass that was under way
 	}
-	t := l.timing.load()
+	t := l.timing()
 	l.learn(&[terms]float64{n, n * float64(g.decoding), n * float64(g.context), float64(g.tokens), g.pairs}, took,
-		0.5*t.Step(g.decoding, g.context)+0.1*took)
+		0.5*t.Step(g.decoding, g.context)+0.1*took, g.end)
 }
 
 // observeSteps learns from an interval of r's answer. mu is held, r decodes.
@@ -230,15 +277,15 @@ func (l *ledger) observeSteps(r *Reservation, now int64) {
 	if l.queue.first != nil && now-p.group.end > sameTime {
 		return
 	}
-	if now >= l.learnAt && s.guesses == p.guesses && r.work.Choices <= 1 {
+	if l.mayLearn(now) && s.guesses == p.guesses && r.work.Choices <= 1 {
 		l.learnAt = now + learnEvery
 		n := float64(r.output - s.output)
 		decoding := float64(s.decoding+p.decoding) / 2
 		context := float64(s.context+p.context+l.output.Load()) / 2
 		took := float64(now-s.at) / 1e6
-		t := l.timing.load()
+		t := l.timing()
 		l.learn(&[terms]float64{n, n * decoding, n * context, float64(p.computed - s.computed), p.pairs - s.pairs}, took,
-			0.5*t.Step(int64(decoding), int64(context))+0.05*took)
+			0.5*t.Step(int64(decoding), int64(context))+0.05*took, now)
 	}
 	r.sample = l.sampleAt(r, now)
 }
@@ -250,7 +297,7 @@ func (l *ledger) observeSteps(r *Reservation, now int64) {
 func (l *ledger) observeWhole(r *Reservation, n int64) {
 	s, e := &r.sample, &r.came
 	took := float64(e.at-s.at) / 1e6
-	if s.queued || e.queued || r.work.Guess || s.guesses != e.guesses || r.work.Choices > 1 || took <= 0 || e.at < l.learnAt {
+	if s.queued || e.queued || r.work.Guess || s.guesses != e.guesses || r.work.Choices > 1 || took <= 0 || !l.mayLearn(e.at) {
 		return
 	}
 	l.learnAt = e.at + learnEvery
@@ -260,17 +307,18 @@ func (l *ledger) observeWhole(r *Reservation, n int64) {
 	}
 	decoding := (e.decoded - s.decoded) / float64(e.at-s.at)
 	context := (e.resident-s.resident)/float64(e.at-s.at) + float64(n)/2 // its own answer was not told while it grew
-	t := l.timing.load()
+	t := l.timing()
 	l.learn(&[terms]float64{passes, passes * decoding, passes * context, float64(e.computed - s.computed), e.pairs - s.pairs}, took,
-		0.5*t.Step(int64(decoding), int64(context))+0.1*took+s.pending+e.pending)
+		0.5*t.Step(int64(decoding), int64(context))+0.1*took+s.pending+e.pending, e.at)
 }
 
 // learnEvery is how often answers teach: each of a hundred would tell the same of the same passes.
 const learnEvery = 100e6 // nanoseconds
 
-// learn teaches the model and tells readers.
-func (l *ledger) learn(amounts *[terms]float64, took, expected float64) {
-	l.model.observe(amounts, took, expected)
-	c := l.model.coefficients()
-	l.timing.store(&c, l.model.samples)
+// mayLearn reports whether answers may teach at now. A clock that was set back keeps nobody from it.
+func (l *ledger) mayLearn(now int64) bool { return now >= l.learnAt || now < l.learnAt-learnEvery }
+
+// learn teaches the kind, and the holder's pace. mu is held.
+func (l *ledger) learn(amounts *[terms]float64, took, expected float64, now int64) {
+	l.kind.Load().learn(&l.pace, amounts, took, expected, now)
 }

@@ -184,7 +184,7 @@ func TestSingleStallsTeachLittle(t *testing.T) {
 	e := newEstimator(DefaultTiming)
 	truth := Timing{Base: 24, Token: 0.0363}
 	measure := func(n float64, extra float64) {
-		e.observe(&[terms]float64{1, 0, 0, n, 0}, truth.Base+truth.Token*n+extra, 20)
+		e.observe(&[terms]float64{1, 0, 0, n, 0}, truth.Base+truth.Token*n+extra, 20, 1)
 	}
 	for i := range 400 {
 		measure(float64(500+i*37%8000), 0)
@@ -210,7 +210,7 @@ func TestNothingThatIsMeasuredBreaksTheEstimate(t *testing.T) {
 		for i := range x {
 			x[i] = random.ExpFloat64() * 1e5 * float64(random.IntN(2))
 		}
-		e.observe(&x, random.ExpFloat64()*1e7, random.ExpFloat64()*10)
+		e.observe(&x, random.ExpFloat64()*1e7, random.ExpFloat64()*10, 1)
 	}
 	for i, c := range e.coefficients() {
 		if !(c >= 0 && c <= greatest) {

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,6 +35,7 @@ type Fleet struct {
 	byPlace map[place]Holder
 	holders []holder
 	turns   map[string]*atomic.Uint64 // by model name
+	kinds   []*kind                   // of present workers, in the order of first sight
 }
 
 // place is what a holder is interned by.
@@ -132,6 +134,7 @@ func (f *Fleet) Put(url string, facts Facts) WorkerID {
 	for i := range w.Holders {
 		w.Holders[i] = f.intern(id, facts.FirstRank+i)
 	}
+	f.liken(w)
 	f.replace(w)
 	return id
 }
@@ -145,7 +148,6 @@ func (f *Fleet) intern(id WorkerID, rank int) Holder {
 	h := Holder(len(f.holders))
 	s := &holderState{hash: hashPlace(f.urls[id], rank), scopes: f.scopes[id]}
 	s.trust.Store(&initialTrust)
-	s.work.start(f.config.Timing)
 	f.byPlace[p] = h
 	f.holders = append(f.holders, holder{rank: rank, state: s})
 	return h
@@ -193,6 +195,7 @@ func (f *Fleet) SetBlockSize(id WorkerID, tokens int) {
 	}
 	w := *old
 	w.Facts.BlockSize = tokens
+	f.liken(&w)
 	f.replace(&w)
 }
 
@@ -218,6 +221,65 @@ func (f *Fleet) left(h Holder) {
 	s.trust.Store(&initialTrust)
 	s.reset()
 	s.others.reset()
+	f.part(&s.work)
+}
+
+// liken puts w's holders into the kind that w is of. f.mu is held.
+func (f *Fleet) liken(w *Worker) {
+	key := w.Facts.kind()
+	for _, h := range w.Holders {
+		l := &f.holders[h].state.work
+		old := l.kind.Load()
+		if next := f.kindOf(key, old); next != old || !l.alike {
+			l.become(next)
+			l.alike = true
+			f.prune(old)
+		}
+	}
+}
+
+// part takes a holder that left out of its kind, whose times are kept for its return. f.mu is held.
+func (f *Fleet) part(l *ledger) {
+	k := l.kind.Load()
+	k.leave(&l.pace)
+	l.alike = false
+	f.prune(k)
+}
+
+// kindOf returns the kind of that key for a holder that was of kind old, nil for a new one. A new kind begins with
+// the times of the kind of the same model that most is known of: they are nearer than an assumption. f.mu is held.
+func (f *Fleet) kindOf(key kindKey, old *kind) *kind {
+	for _, k := range f.kinds {
+		if k.key == key {
+			return k
+		}
+	}
+	next := old
+	if old == nil || old.key != key {
+		assumed := f.config.Timing
+		consider := func(k *kind) {
+			if t := k.times.load(); k.key.model == key.model && t.Samples > assumed.Samples {
+				assumed = t
+			}
+		}
+		for _, k := range f.kinds {
+			consider(k)
+		}
+		if old != nil {
+			consider(old)
+		}
+		next = newKind(key, assumed)
+	}
+	f.kinds = append(f.kinds, next)
+	return next
+}
+
+// prune drops a kind that no present worker is of, so that a worker that tells another version each time leaves
+// nothing behind. f.mu is held.
+func (f *Fleet) prune(k *kind) {
+	if k != nil && k.empty() {
+		f.kinds = slices.DeleteFunc(f.kinds, func(x *kind) bool { return x == k })
+	}
 }
 
 // SetTrust notes how far h's entries can be believed from now on, and why in words. It makes no new snapshot: trust is

@@ -12,7 +12,7 @@ import (
 // together, and a holder gets a few hundred requests a second where a turn of the lock takes a microsecond.
 type ledger struct {
 	requests, waiting, prefill, blocks, context, output atomic.Int64
-	processed, leaked                                   atomic.Uint64
+	processed, turns, leaked                            atomic.Uint64
 
 	heard atomic.Int64 // when a request last gave a sign of life, or came to a holder that had none; Unix nanoseconds
 
@@ -24,7 +24,9 @@ type ledger struct {
 	// uncached tokens of all that are unanswered; and the part of these in the engine's queue by its last report.
 	whole, unseen, queued atomic.Int64
 
-	timing published
+	kind  atomic.Pointer[kind] // changed under mu
+	pace  pace                 // guarded by the kind's mutex
+	alike bool                 // it is a member of its kind; guarded by the fleet's mutex
 
 	mean atomic.Int64 // of UncachedTokens, of late
 
@@ -32,7 +34,6 @@ type ledger struct {
 	queue   list               // stageWaiting, by dispatch
 	running list               // stageRunning, by first token
 	shared  map[uint64]sharing // by mark
-	model   estimator
 	passes  passes
 	learnAt int64 // when an answer may teach again
 }
@@ -43,11 +44,25 @@ type sharing struct {
 	blocks   int32 // as the first of them counted: the engine's block size may be learned while they are under way
 }
 
-// start sets what a new ledger assumes.
-func (l *ledger) start(t Timing) {
-	l.model = newEstimator(t)
-	c := l.model.coefficients()
-	l.timing.store(&c, 0)
+// timing returns what passes take, without a lock.
+func (l *ledger) timing() Timing { return l.kind.Load().times.load().at(l.pace.believed()) }
+
+// become makes the holder one of a kind. Its pace was relative to another kind's times: it starts anew.
+func (l *ledger) become(next *kind) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if old := l.kind.Load(); old != nil {
+		old.leave(&l.pace)
+	}
+	next.join(&l.pace)
+	l.kind.Store(next)
+}
+
+// restart forgets the holder's pace: its engine is a new process, perhaps on another machine.
+func (l *ledger) restart() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.kind.Load().restart(&l.pace)
 }
 
 // meanUncached is what a request that we know nothing of has to compute, by our own requests there.
@@ -65,6 +80,7 @@ func (l *ledger) load() Load {
 		ContextTokens: l.context.Load(),
 		OutputTokens:  l.output.Load(),
 		Processed:     l.processed.Load(),
+		Turns:         l.turns.Load(),
 	}
 	out.PendingTokens = out.PrefillTokens
 	return out
@@ -141,12 +157,13 @@ func (l *ledger) reserve(r *Reservation, w Work, now int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	*r = Reservation{ledger: l, work: w, stage: stageWaiting, touched: now, dispatched: now}
-	t := l.timing.load()
+	t := l.timing()
 	r.predict = int64(t.Prompt(w.UncachedTokens, w.PromptTokens) * 1e6)
 	if l.requests.Add(1) == 1 {
 		l.heard.Store(now)
 	}
 	l.processed.Add(1)
+	l.turns.Add(uint64(1000 * l.pace.believed()))
 	l.context.Add(int64(w.PromptTokens))
 	l.blocks.Add(l.share(r))
 	if w.Whole {

@@ -115,7 +115,7 @@ func TestWhateverRequestsShareNothingIsLeft(t *testing.T) {
 	for i := range requests {
 		requests[i].Release(1 << 40)
 	}
-	if diff := cmp.Diff(Load{Processed: f.Snapshot().Load(0).Processed}, f.Snapshot().Load(0)); diff != "" {
+	if diff := cmp.Diff(Load{Processed: f.Snapshot().Load(0).Processed, Turns: f.Snapshot().Load(0).Turns}, f.Snapshot().Load(0)); diff != "" {
 		t.Error(diff)
 	}
 	if n := len(f.Snapshot().state(0).work.shared); n != 0 {
@@ -199,7 +199,7 @@ func TestALostRequestExpires(t *testing.T) {
 	if n := f.Expire(minute + 2); n != 2 || s.Leaked(0) != 2 {
 		t.Errorf("%d requests expired, %d are counted, want 2: the silent one and the one that waits", n, s.Leaked(0))
 	}
-	want := Load{Requests: 1, ContextBlocks: 7, ContextTokens: 100, OutputTokens: 3, Processed: 3}
+	want := Load{Requests: 1, ContextBlocks: 7, ContextTokens: 100, OutputTokens: 3, Processed: 3, Turns: 3000}
 	if diff := cmp.Diff(want, s.Load(0)); diff != "" {
 		t.Error(diff)
 	}

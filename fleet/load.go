@@ -12,7 +12,8 @@ type Load struct {
 	ContextBlocks int64  // engine blocks of the prompts of all requests, each block counted once however many share it
 	ContextTokens int64  // prompt tokens of all requests, counted for each of them: what a decode step reads
 	OutputTokens  int64  // tokens of the answers under way, as far as they were told
-	Processed     uint64 // requests this router ever dispatched; breaks ties so that an idle fleet is used in turn
+	Processed     uint64 // requests this router ever dispatched
+	Turns         uint64 // the same in thousandths, each times the holder's pace then; breaks ties so that an idle fleet is used in turn
 
 	Backlog  time.Duration // predicted time until PendingTokens are computed
 	Others   Others        // the part of all this that other routers put there
@@ -62,7 +63,7 @@ func (s *Snapshot) LoadAt(h Holder, now int64) Load {
 		return Load{}
 	}
 	l := st.work.load()
-	l.Timing = st.work.timing.load()
+	l.Timing = st.work.timing()
 	l.Room, l.Told = st.room()
 	st.work.project(&l, now)
 	st.others.add(&l, now)

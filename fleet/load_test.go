@@ -9,8 +9,8 @@ import (
 
 func TestLoadIsGivenBackOnceOnEveryPath(t *testing.T) {
 	work := Work{UncachedTokens: 100, ContextBlocks: 7}
-	afterToken := Load{Requests: 1, ContextBlocks: 7, Processed: 1}
-	gone := Load{Processed: 1}
+	afterToken := Load{Requests: 1, ContextBlocks: 7, Processed: 1, Turns: 1000}
+	gone := Load{Processed: 1, Turns: 1000}
 	for name, steps := range map[string]struct {
 		do   []func(*Reservation, int64)
 		want []Load
@@ -30,7 +30,7 @@ func TestLoadIsGivenBackOnceOnEveryPath(t *testing.T) {
 			var r Reservation
 			r.Release(0) // nothing is held yet
 			f.Reserve(&r, 0, work, 0)
-			if diff := cmp.Diff(Load{Requests: 1, Waiting: 1, PrefillTokens: 100, PendingTokens: 100, ContextBlocks: 7, Processed: 1}, s.Load(0)); diff != "" {
+			if diff := cmp.Diff(Load{Requests: 1, Waiting: 1, PrefillTokens: 100, PendingTokens: 100, ContextBlocks: 7, Processed: 1, Turns: 1000}, s.Load(0)); diff != "" {
 				t.Fatalf("reserved: %s", diff)
 			}
 			for i, do := range steps.do {
@@ -54,7 +54,7 @@ func TestLoadIsGivenBackWhereItWasTaken(t *testing.T) {
 	f.Remove(id)
 	r.Release(0)
 	f.Put("http://a", serving("m", 1))
-	if diff := cmp.Diff(Load{Processed: 1}, f.Snapshot().Load(0)); diff != "" {
+	if diff := cmp.Diff(Load{Processed: 1, Turns: 1000}, f.Snapshot().Load(0)); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -72,7 +72,7 @@ func TestConcurrentReleasesLeaveNothing(t *testing.T) {
 		}
 	}
 	all.Wait()
-	if diff := cmp.Diff(Load{Processed: 200}, f.Snapshot().Load(0)); diff != "" {
+	if diff := cmp.Diff(Load{Processed: 200, Turns: 200000}, f.Snapshot().Load(0)); diff != "" {
 		t.Error(diff)
 	}
 }

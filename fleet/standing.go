@@ -206,10 +206,11 @@ func (f *Fleet) Returned(h Holder) {
 	}
 }
 
-// returned makes the holder start slowly, unless it never had a request.
+// returned makes the holder start slowly and at its kind's pace, unless it never had a request.
 func (s *holderState) returned() {
 	if s.work.processed.Load() > 0 {
 		s.ramp.begin(rampPending)
+		s.work.restart()
 	}
 }
 

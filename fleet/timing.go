@@ -18,7 +18,7 @@ type Timing struct {
 	Context   float64 `json:"context_ms"   yaml:"context_ms"`   // per token of a decoding request's context
 	Token     float64 `json:"token_ms"     yaml:"token_ms"`     // per prompt token
 	Attention float64 `json:"attention_ms" yaml:"attention_ms"` // per prompt token and token before it
-	Samples   int     `json:"samples"      yaml:"-"`            // measurements it was learned from; 0: it is the assumption that was begun with
+	Samples   int     `json:"samples"      yaml:"-"`            // measurements by its kind; 0: it is an assumption
 }
 
 // DefaultTiming is what holders are assumed to take before anything is measured: Qwen3-32B over two H100, fitted to published
@@ -41,13 +41,59 @@ func (t *Timing) Prompt(n, prompt int) float64 {
 	return t.Token*x + t.Attention*x*(context+x/2) + t.Base*x/passTokens
 }
 
-// Timing returns what h's passes take, as learned so far.
+// Timing returns what h's passes take, as learned so far: its kind's times at its own pace.
 func (s *Snapshot) Timing(h Holder) Timing {
 	st := s.state(h)
 	if st == nil {
 		return Timing{}
 	}
-	return st.work.timing.load()
+	return st.work.timing()
+}
+
+// Pace returns what is known of h's own pace. It takes the lock under which h's kind learns.
+func (s *Snapshot) Pace(h Holder) Pace {
+	st := s.state(h)
+	if st == nil {
+		return Pace{Factor: 1}
+	}
+	k := st.work.kind.Load()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return st.work.pace.told
+}
+
+// Kinds returns the kinds of the present workers in the order of their first holders, and the place of each holder's
+// kind among them by Holder, -1 for one that left. It allocates, and takes the locks under which kinds learn.
+func (s *Snapshot) Kinds() (kinds []Kind, of []int) {
+	places := map[*kind]int{}
+	for i := range s.holders {
+		if s.holders[i].worker == nil {
+			of = append(of, -1)
+			continue
+		}
+		k := s.holders[i].state.work.kind.Load()
+		place, seen := places[k]
+		if !seen {
+			place = len(kinds)
+			places[k] = place
+			kinds = append(kinds, k.describe())
+		}
+		of = append(of, place)
+	}
+	return kinds, of
+}
+
+// at returns t at a pace: everything takes so many times as long.
+func (t Timing) at(pace float64) Timing {
+	if pace == 1 {
+		return t
+	}
+	t.Base *= pace
+	t.Sequence *= pace
+	t.Context *= pace
+	t.Token *= pace
+	t.Attention *= pace
+	return t
 }
 
 // published is a Timing for readers that do not wait. They may see one coefficient newer than another.

@@ -69,11 +69,14 @@ func (c *Candidate) Uncached(q *Query) int64 {
 	return int64(max(q.PromptTokens-c.Predicted, 0))
 }
 
-// lighter reports whether a goes before b among equals: less work with the request's own part, then fewer requests so
-// far, then the hash.
+// lighter reports whether a goes before b among equals: less work with the request's own part, then fewer turns and
+// requests so far, then the hash.
 func lighter(q *Query, a, b *Candidate) bool {
 	if wa, wb := a.Work()+a.Uncached(q), b.Work()+b.Uncached(q); wa != wb {
 		return wa < wb
+	}
+	if a.Load.Turns != b.Load.Turns {
+		return a.Load.Turns < b.Load.Turns
 	}
 	if a.Load.Processed != b.Load.Processed {
 		return a.Load.Processed < b.Load.Processed

@@ -86,10 +86,6 @@ func (m *marginal) Finished(f *Finished) {
 // Forget has nothing to drop: what is learned of holders is in the fleet.
 func (m *marginal) Forget(fleet.Holder) {}
 
-// near is the share of the time to a first token within which the costs of idle holders count as equal: learned coefficients of
-// like machines differ by as much, and the best of them by chance would get all requests of a quiet fleet.
-const near = 0.05
-
 func (m *marginal) Choose(q *Query, c []Candidate) Pick {
 	typical := m.typical(q, c)
 	b := 0
@@ -99,16 +95,7 @@ func (m *marginal) Choose(q *Query, c []Candidate) Pick {
 			b = i
 		}
 	}
-	best := b
-	if c[b].Load.Requests == 0 {
-		least := c[b].Score - near*(c[b].Terms[costWait]+c[b].Terms[costPrefill])
-		for i := range c {
-			if c[i].Score >= least && c[i].Load.Requests == 0 && lighter(q, &c[i], &c[b]) {
-				b = i
-			}
-		}
-	}
-	return Pick{Index: b, Branch: followed(q, c, b), Ranked: b == best}
+	return Pick{Index: b, Branch: followed(q, c, b), Ranked: true}
 }
 
 // followed says whether the longest match was taken; "" where the question makes no sense.
@@ -131,10 +118,6 @@ const (
 	// levelled is how many requests holders differ by before the router has levelled them out. Fewer let long answers gather on few
 	// holders of a dozen requests each; more send requests of busy fleets away from their prefix for a difference that soon is gone.
 	levelled = 24
-	// measured is how many measurements make a machine's own times count for half.
-	measured = 50
-	// alike is how far apart the passes of like machines may seem: differences up to it are not believed.
-	alike = 0.1
 )
 
 // typical is what prices need to know besides the candidate.
@@ -195,19 +178,6 @@ func meanTiming(c []Candidate) (mean fleet.Timing) {
 	return mean
 }
 
-// believed returns what c's passes take, drawn to the mean of all as far as little was measured: who has not been asked yet is
-// like the others, not like the assumption that the fleet began with.
-func believed(own, mean *fleet.Timing) fleet.Timing {
-	w := float64(own.Samples) / float64(own.Samples+measured)
-	return fleet.Timing{
-		Base:      mean.Base + w*(own.Base-mean.Base),
-		Sequence:  mean.Sequence + w*(own.Sequence-mean.Sequence),
-		Context:   mean.Context + w*(own.Context-mean.Context),
-		Token:     mean.Token + w*(own.Token-mean.Token),
-		Attention: mean.Attention + w*(own.Attention-mean.Attention),
-	}
-}
-
 // timing returns what c's passes take.
 func timing(c *Candidate) *fleet.Timing {
 	if c.Load.Timing.Token > 0 {
@@ -220,8 +190,7 @@ func timing(c *Candidate) *fleet.Timing {
 func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	answer, together := usual.answer, usual.together
 	l := &c.Load
-	own := timing(c)
-	t := believed(own, &usual.timing)
+	own, t := timing(c), &usual.timing
 	prompt := float64(q.PromptTokens)
 	n := max(prompt-m.reach(c), 1)
 	requests := float64(l.Requests)
@@ -240,10 +209,12 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 		memory = share * answer * step
 	}
 
-	// What runs there now slows a part of the answer, and is slowed by it as long; a machine's own pace counts for all of it.
-	pace := answer * distinct(t.Base, usual.timing.Base)
-	slowed := together * answer * (t.Context*context + t.Sequence*requests)
-	slows := together * answer * (t.Context*prompt + t.Sequence)
+	// What runs there now slows a part of the answer, and is slowed by it as long, at the machine's own pace. All
+	// else is priced at the mean one's: an idle machine is as good as another, so that a slow one gets work in
+	// proportion to its pace and keeps its part of what is cached.
+	alone := answer * t.Base
+	slowed := together * answer * (own.Context*context + own.Sequence*requests)
+	slows := together * answer * (own.Context*prompt + own.Sequence)
 	others := m.Externality * requests * (compute + slows)
 
 	terms := &c.Terms
@@ -251,14 +222,14 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	terms[costMemory] = memory
 	terms[costPrefill] = compute + step*max(1, n/budget)
 	terms[costTail] = m.Tail * max(wait+memory-float64(m.TailAfter)/1e6, 0)
-	terms[costDecode] = pace + slowed
+	terms[costDecode] = alone + slowed
 	terms[costOthers] = others
 	pressure := usual.pressure
 	if l.Told {
 		pressure = l.Pressure()
 	}
 	terms[costEvict] = m.Eviction * pressure * compute * (1 + m.Externality*requests)
-	c.Score = -(wait + memory + terms[costPrefill] + terms[costTail] + pace + slowed + others + terms[costEvict])
+	c.Score = -(wait + memory + terms[costPrefill] + terms[costTail] + alone + slowed + others + terms[costEvict])
 }
 
 // reach returns the prompt tokens that c need not compute. Those on slower tiers count in part: reading them takes time too.
@@ -285,12 +256,6 @@ func shortage(c *Candidate, n float64) float64 {
 		return over / max(used, 1)
 	}
 	return 0
-}
-
-// distinct draws a machine's pass towards the mean of all by as much as it may be off by chance.
-func distinct(pass, mean float64) float64 {
-	off := pass - mean
-	return mean + math.Copysign(max(math.Abs(off)-alike*mean, 0), off)
 }
 
 // means are running means by model. Models that share a slot share a mean, which makes prices a little wrong.

@@ -1,0 +1,265 @@
+package fleet
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// LabelHardware is the label by which an operator says which workers of a model are alike, in place of what a probe
+// finds.
+const LabelHardware = "hardware"
+
+// kindKey is what like workers have in common. Of labelled ones only the model and the label count.
+type kindKey struct {
+	model, hardware  string
+	engine           Engine
+	version          string
+	blockSize, ranks int
+}
+
+func (f *Facts) kind() kindKey {
+	if hardware := f.Labels[LabelHardware]; hardware != "" {
+		return kindKey{model: f.BaseModel(), hardware: hardware}
+	}
+	return kindKey{model: f.BaseModel(), engine: f.Engine, version: f.Version, blockSize: f.BlockSize, ranks: f.Ranks}
+}
+
+// String names the kind for people.
+func (k kindKey) String() string {
+	if k.hardware != "" {
+		return k.model + " on " + k.hardware
+	}
+	parts := []string{k.model + " on " + k.engine.String()}
+	if k.version != "" {
+		parts[0] += " " + k.version
+	}
+	if k.blockSize > 0 {
+		parts = append(parts, fmt.Sprintf("blocks of %d", k.blockSize))
+	}
+	if k.ranks > 1 {
+		parts = append(parts, fmt.Sprintf("%d ranks", k.ranks))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// kind is the times that like holders share, and what their paces are judged by. Its mutex nests inside a ledger's, and
+// that inside the fleet's.
+type kind struct {
+	key   kindKey
+	times published
+
+	mu       sync.Mutex
+	model    estimator
+	members  []*pace
+	scratch  []float64
+	surveyed int64   // Unix nanoseconds
+	evident  int     // members with evidence
+	centre   float64 // the middle of their levels
+	between  float64 // the variance between their levels that chance does not explain
+	misfit   float64 // the middle of theirs
+	taught   float64 // the sum of theirs
+	teachers int     // members that taught something of late
+}
+
+// Constants of a kind.
+const (
+	// surveyEvery is how often paces are compared with each other.
+	surveyEvery = 1e9 // nanoseconds
+	// firstBetween is the variance between like machines before any is measured, and counts for firstMachines of
+	// them: machines that differ at all do so by a third.
+	firstBetween, firstMachines = 0.09, 2
+	// taughtFor is the time constant in seconds by which it is forgotten who taught how much.
+	taughtFor = 600
+	// fewTaught is from how many measurements on shares count.
+	fewTaught = 8
+	// settledAfter is how many measurements by each holder, of eight at most, teach a new kind before any are
+	// compared with what it learned.
+	settledAfter = 16
+	// misfits is how many times worse than the middle holder one factor may explain a holder's times.
+	misfits = 4
+)
+
+func newKind(key kindKey, assumed Timing) *kind {
+	k := &kind{key: key, model: newEstimator(assumed), misfit: 1}
+	c := k.model.coefficients()
+	k.times.store(&c, 0)
+	return k
+}
+
+// join adds a holder that nothing is known of.
+func (k *kind) join(p *pace) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	p.start()
+	k.members = append(k.members, p)
+}
+
+// leave takes a holder out. What it taught stays.
+func (k *kind) leave(p *pace) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if i := slices.Index(k.members, p); i >= 0 {
+		k.members = slices.Delete(k.members, i, i+1)
+	}
+	p.start()
+}
+
+// restart forgets a holder's pace.
+func (k *kind) restart(p *pace) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	p.start()
+}
+
+// empty reports whether no holder is of the kind.
+func (k *kind) empty() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.members) == 0
+}
+
+// learn learns from what a holder took for amounts of the terms, in milliseconds, give or take an expected error.
+func (k *kind) learn(p *pace, amounts *[terms]float64, took, expected float64, now int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	predicted, variance := k.model.predict(amounts, expected)
+	if !(predicted > 0) || !(took > 0) || math.IsInf(predicted+variance+took, 0) || math.IsNaN(variance) {
+		return
+	}
+	// What the holder always takes longer than others is not for them to learn. Its transient is: it follows the last
+	// residual so closely that one measurement's would be passed on to the next.
+	own := 1.0
+	if k.evident > 1 {
+		own = math.Exp(min(max(p.level-k.centre, -math.Ln10), math.Ln10))
+	}
+	if k.model.samples >= settledAfter*min(max(k.teachers, 1), 8) {
+		p.elapse(now)
+		p.observe(math.Log(took/predicted), variance/(predicted*predicted))
+	}
+	if w := k.weight(p); w > 0 {
+		if p.taught == 0 {
+			k.teachers++
+		}
+		p.taught += w
+		k.taught += w
+		k.model.observe(amounts, took/own, expected/own, w)
+		c := k.model.coefficients()
+		k.times.store(&c, k.model.samples)
+	}
+	if now-k.surveyed >= surveyEvery || now < k.surveyed {
+		k.survey(now)
+	}
+}
+
+// weight returns how much a measurement of p counts: all as long as p taught no more than its share of late, nothing at
+// twice its share.
+func (k *kind) weight(p *pace) float64 {
+	switch {
+	case p.away:
+		return 0
+	case k.taught < fewTaught:
+		return 1
+	}
+	return min(max(2-p.taught/k.taught*float64(k.teachers), 0), 1)
+}
+
+// survey compares the holders and decides whose pace is believed. mu is held.
+//
+// The level of a holder is compared with the middle one of all, so that a few odd holders move nobody else. A pace is
+// believed where its 95 % confidence interval excludes all within 10 % of the middle. The factor is then shrunk by
+// the spread between holders: the share of it in all variance, between + error² [James and Stein 1961; the variance
+// between by the method of moments, DerSimonian and Laird 1986].
+func (k *kind) survey(now int64) {
+	forget := math.Exp(-min(max(float64(now-k.surveyed), 0)/1e9/taughtFor, 100))
+	k.surveyed = now
+	k.taught, k.teachers = 0, 0
+	for _, p := range k.members {
+		if p.taught *= forget; p.taught < 1 {
+			p.taught = 0
+			continue
+		}
+		k.taught += p.taught
+		k.teachers++
+	}
+	k.centre, k.evident = k.middle(now, func(p *pace) float64 { return p.level })
+	k.misfit, _ = k.middle(now, func(p *pace) float64 { return p.misfit })
+	k.misfit = max(k.misfit, 1)
+	k.between = firstBetween * firstMachines
+	for _, p := range k.members {
+		if p.evident(now) {
+			off := p.level - k.centre
+			k.between += off*off - p.errorAt(now)
+		}
+	}
+	k.between = max(k.between/float64(firstMachines+k.evident), 0)
+	for _, p := range k.members {
+		p.told = k.judge(p, now)
+		p.factor.Store(math.Float64bits(p.told.Factor))
+	}
+}
+
+// middle returns the median of a figure over the holders with evidence, and how many those are.
+func (k *kind) middle(now int64, of func(*pace) float64) (float64, int) {
+	k.scratch = k.scratch[:0]
+	for _, p := range k.members {
+		if p.evident(now) {
+			k.scratch = append(k.scratch, of(p))
+		}
+	}
+	n := len(k.scratch)
+	if n == 0 {
+		return 0, 0
+	}
+	slices.Sort(k.scratch)
+	return (k.scratch[(n-1)/2] + k.scratch[n/2]) / 2, n
+}
+
+// evident reports whether something can be said of p's level at now.
+func (p *pace) evident(now int64) bool { return p.samples >= fewSamples && p.spreadAt(now) < evident }
+
+// errorAt returns the variance of the level's estimate. Where times scatter more than expected, so does the estimate
+// [Birge 1932].
+func (p *pace) errorAt(now int64) float64 { return p.spreadAt(now) * max(p.misfit, 1) }
+
+// judge returns what is to be said of p's pace.
+func (k *kind) judge(p *pace, now int64) Pace {
+	p.away = false
+	told := Pace{Factor: 1, Samples: p.samples}
+	if !p.evident(now) {
+		return told
+	}
+	// The middle is made of p, too: that of two is as far from both.
+	off, variance := p.level-k.centre, p.errorAt(now)*(1-1/float64(max(k.evident, 2)))
+	half := within * math.Sqrt(variance)
+	told.Measured, told.Low, told.High = math.Exp(off), math.Exp(off-half), math.Exp(off+half)
+	if k.evident < 2 {
+		return told
+	}
+	// Of two nobody knows which is the odd one.
+	p.away = k.evident > 2 && (p.misfit > misfits*k.misfit || math.Abs(off) > math.Log(farthest))
+	told.Away = p.away
+	if told.Low > alike || told.High < 1/alike {
+		told.Believed = true
+		told.Factor = math.Exp(off * k.between / (k.between + variance))
+		told.Factor = min(max(told.Factor, told.Low), told.High)
+		told.Factor = min(max(told.Factor, 1.0/farthest), farthest)
+	}
+	return told
+}
+
+// Kind is holders whose workers are alike, and what their passes take.
+type Kind struct {
+	Name    string  // for people
+	Holders int     // in the fleet
+	Timing  Timing  // of the middle holder
+	Between float64 // the standard deviation between the holders' paces that chance does not explain, as a share
+}
+
+func (k *kind) describe() Kind {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return Kind{Name: k.key.String(), Holders: len(k.members), Timing: k.times.load(), Between: math.Sqrt(k.between)}
+}
