@@ -255,11 +255,11 @@ type Kind struct {
 	Name    string  // for people
 	Holders int     // in the fleet
 	Timing  Timing  // of the middle holder
-	Between float64 // the standard deviation between the holders' paces that chance does not explain, as a share
+	Spread  float64 // the standard deviation of the logarithms of the holders' paces that chance does not explain
 }
 
 func (k *kind) describe() Kind {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return Kind{Name: k.key.String(), Holders: len(k.members), Timing: k.times.load(), Between: math.Sqrt(k.between)}
+	return Kind{Name: k.key.String(), Holders: len(k.members), Timing: k.times.load(), Spread: math.Sqrt(k.between)}
 }

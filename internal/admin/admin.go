@@ -154,7 +154,11 @@ func unknown(w http.ResponseWriter, r *http.Request) {
 func (a *Admin) workers(w http.ResponseWriter, _ *http.Request) {
 	snapshot := a.Router.Fleet().Snapshot()
 	blocks, streams := a.IndexHolders(), a.Streams()
-	out := Workers{Workers: []Worker{}, Index: []Index{}}
+	out := Workers{Workers: []Worker{}, Index: []Index{}, Kinds: []Kind{}}
+	kinds, of := snapshot.Kinds()
+	for _, k := range kinds {
+		out.Kinds = append(out.Kinds, Kind(k))
+	}
 	var notes map[string][]string
 	if a.Notes != nil {
 		notes = a.Notes()
@@ -165,6 +169,7 @@ func (a *Admin) workers(w http.ResponseWriter, _ *http.Request) {
 		for _, h := range fw.Holders {
 			holder := a.holderOf(snapshot, h)
 			holder.IndexHolder, holder.Stream = blocks[h], streams[h]
+			holder.Kind = kinds[of[h]].Name
 			line.Holders = append(line.Holders, holder)
 		}
 		out.Workers = append(out.Workers, line)
@@ -205,7 +210,7 @@ func (a *Admin) holderOf(s *fleet.Snapshot, h fleet.Holder) Holder {
 	now := time.Now().UnixNano()
 	trust, why := s.Trust(h)
 	line := Holder{Rank: s.Rank(h), Trust: trust.String(), TrustReason: why, Load: loadOf(s.LoadAt(h, now)),
-		Timing: s.Timing(h), Leaked: s.Leaked(h), Suspect: s.Suspected(h), Share: s.Share(h, now)}
+		Timing: s.Timing(h), Pace: s.Pace(h), Leaked: s.Leaked(h), Suspect: s.Suspected(h), Share: s.Share(h, now)}
 	if until := s.BlockedUntil(h); until != 0 {
 		at := time.Unix(0, until).UTC()
 		line.BlockedUntil = &at

@@ -11,6 +11,7 @@ import (
 type Workers struct {
 	Workers []Worker `json:"workers"`
 	Index   []Index  `json:"index"` // one for each base model
+	Kinds   []Kind   `json:"kinds"` // workers that share what their passes take
 	Tokens  *Tokens  `json:"tokens,omitempty"`
 	// StaleSeconds is the age of the figures of index and event streams; absent while they are current.
 	StaleSeconds float64 `json:"stale_seconds,omitempty"`
@@ -56,6 +57,16 @@ type Worker struct {
 	Holders   []Holder `json:"holders"`
 }
 
+// Kind is workers that are alike and share what their passes take.
+type Kind struct {
+	Name    string `json:"name"`
+	Holders int    `json:"holders"`
+	// Timing is what a pass of the middle holder takes, as learned from all.
+	Timing fleet.Timing `json:"timing"`
+	// Spread is the standard deviation of the logarithms of the holders' paces that chance does not explain.
+	Spread float64 `json:"spread"`
+}
+
 // Holder is one data-parallel rank of a worker.
 type Holder struct {
 	Rank        int    `json:"rank"`  // global
@@ -73,9 +84,11 @@ type Holder struct {
 	Suspect bool    `json:"suspect,omitempty"`
 	Share   float64 `json:"share"`
 	Load    Load    `json:"load"`
-	// Timing is what the holder's passes take, as learned; Leaked counts requests that were lost without giving back
-	// their load.
+	// Timing is what the holder's passes take: its kind's times at its own pace. Leaked counts requests that were lost
+	// without giving back their load.
 	Timing fleet.Timing `json:"timing"`
+	Pace   fleet.Pace   `json:"pace"`
+	Kind   string       `json:"kind"` // the name of one of kinds
 	Leaked uint64       `json:"leaked_requests"`
 	IndexHolder
 	*Stream // its fields stand beside these; absent when the holder has no event source

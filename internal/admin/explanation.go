@@ -72,6 +72,7 @@ type Candidate struct {
 	Trust           string         `json:"trust"`
 	TrustReason     string         `json:"trust_reason"`
 	Load            Load           `json:"load"`
+	Pace            fleet.Pace     `json:"pace"` // how much longer its passes take than its kind's
 	Score           float64        `json:"score"`
 	// Terms are what the score is made of, by name; absent for one that was left out.
 	Terms   map[string]float64 `json:"terms,omitempty"`
@@ -103,6 +104,7 @@ func explanation(e *gateway.Explanation, s *fleet.Snapshot) *Explanation {
 			c.Why = strings.ReplaceAll(c.Why, policy.ReasonLimited, c.LeftOut)
 		}
 		_, c.TrustReason = s.Trust(r.Candidates[i].Holder)
+		c.Pace = s.Pace(r.Candidates[i].Holder)
 		if c.LeftOut == "" {
 			c.Terms = termsOf(r, &r.Candidates[i])
 		}

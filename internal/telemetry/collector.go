@@ -51,8 +51,23 @@ type Holder struct {
 	Useless       bool    // it gets no requests for a model and endpoint, as its answers there were useless
 	Limited       bool    // a pause after a 429 holds, if only for one tenant
 	Leaked        uint64  // requests that were lost without giving back their load
+	Timing        Timing
 	Report        *Report
 	Stream        *Stream
+}
+
+// Timing is what a holder's passes take, as learned.
+type Timing struct {
+	Parts []TimingPart
+	Pace  float64 // the holder's own factor in them: 1 unless it is believed
+	// Measured is the estimate that Pace comes of, with its 95 % confidence interval; 0: there is no evidence.
+	Measured, Low, High float64
+}
+
+// TimingPart is a coefficient: seconds for a pass, or for each of something in it.
+type TimingPart struct {
+	Name    string // base, sequence, context, token, attention
+	Seconds float64
 }
 
 // Report is what a holder's engine last said of itself.
@@ -109,6 +124,7 @@ type collector struct {
 	suspect, share, leftOut                                            *prometheus.Desc
 	up, trust, requests, prefill, context, blocks, connected, sequence *prometheus.Desc
 	holderEvicted, holderRefused                                       *prometheus.Desc
+	timing, pace, paceMeasured, paceLow, paceHigh                      *prometheus.Desc
 	reports, leaked, reportAge, running, waiting, kvUsed               *prometheus.Desc
 	streamCounters                                                     []streamCounter
 	indexBlocks, indexMemberships, indexBytes, indexWaiting, evictions *prometheus.Desc
@@ -148,6 +164,11 @@ func newCollector(src Sources) *collector {
 		holderRefused: desc("holder_refused_total", "Announcements and blocks of this holder that the index refused, since it was last forgotten.", holder),
 		reports:       desc("reports_total", "Questions to workers how busy they are, by result (ok or error).", []string{"worker", "result"}),
 		leaked:        desc("holder_leaked_requests_total", "Requests that were lost without giving back their load: each is a bug.", holder),
+		timing:        desc("holder_timing_seconds", "What this holder's passes take, as learned: the part of a pass (base), of each sequence, of each token of context, of each prompt token, and of each pair of a prompt token and one before it (attention).", []string{"worker", "rank", "part"}),
+		pace:          desc("holder_pace_ratio", "This holder's own factor in what its passes take: 1 unless it is believed to differ from its kind.", holder),
+		paceMeasured:  desc("holder_pace_measured_ratio", "The same as measured, believed or not; absent without evidence.", holder),
+		paceLow:       desc("holder_pace_low_ratio", "The lower end of its 95 % confidence interval.", holder),
+		paceHigh:      desc("holder_pace_high_ratio", "The upper end of its 95 % confidence interval.", holder),
 		reportAge:     desc("holder_report_age_seconds", "How long ago the engine said how busy it is.", holder),
 		running:       desc("holder_running_requests", "Requests that the engine computes, as it says.", holder),
 		waiting:       desc("holder_waiting_requests", "Requests in the engine's queue, as it says.", holder),
@@ -292,6 +313,15 @@ func (c *collector) collectHolder(gauge setGauge, counter setCounter, url string
 	counter(c.holderEvicted, uint64(h.Evicted), url, rank)
 	counter(c.holderRefused, uint64(h.Refused), url, rank)
 	counter(c.leaked, h.Leaked, url, rank)
+	for _, p := range h.Timing.Parts {
+		gauge(c.timing, p.Seconds, url, rank, p.Name)
+	}
+	gauge(c.pace, h.Timing.Pace, url, rank)
+	if h.Timing.Measured > 0 {
+		gauge(c.paceMeasured, h.Timing.Measured, url, rank)
+		gauge(c.paceLow, h.Timing.Low, url, rank)
+		gauge(c.paceHigh, h.Timing.High, url, rank)
+	}
 	if r := h.Report; r != nil {
 		gauge(c.reportAge, r.Age.Seconds(), url, rank)
 		gauge(c.running, float64(r.Running), url, rank)

@@ -77,7 +77,7 @@ func names() map[string]string {
 		series := make(chan prometheus.Metric, 1000)
 		newCollector(Sources{
 			Workers: func() []Worker {
-				return []Worker{{Reports: 1, Holders: []Holder{{Stream: &Stream{}, Report: &Report{}}}}}
+				return []Worker{{Reports: 1, Holders: []Holder{{Stream: &Stream{}, Report: &Report{}, Timing: Timing{Parts: []TimingPart{{}}, Measured: 1}}}}}
 			},
 			Index:  func() []Index { return []Index{{Model: "m"}} },
 			Queue:  func() []Line { return []Line{{Model: "m"}} },

@@ -62,7 +62,8 @@ func TestScrapeShowsHoldersIndexAndTokens(t *testing.T) {
 	text := scrape(t, tel, Sources{
 		Workers: func() []Worker {
 			return []Worker{{URL: "http://a", Up: true, Holders: []Holder{
-				{Rank: 1, Trust: "exact", Requests: 3, Blocks: 7, Stream: &Stream{Connected: true, Gaps: 2, LastSequence: 41}}}}}
+				{Rank: 1, Trust: "exact", Requests: 3, Blocks: 7, Stream: &Stream{Connected: true, Gaps: 2, LastSequence: 41},
+					Timing: Timing{Parts: []TimingPart{{"base", 0.012}}, Pace: 2, Measured: 2.1, Low: 1.9, High: 2.3}}}}}
 		},
 		Index: func() []Index { return []Index{{Model: "m", Blocks: 5, Bytes: 640}} },
 		Tokens: func() TokenStats {
@@ -75,6 +76,9 @@ func TestScrapeShowsHoldersIndexAndTokens(t *testing.T) {
 		`warmpath_holder_trust{rank="1",trust="degraded",worker="http://a"} 0`,
 		`warmpath_holder_requests{rank="1",worker="http://a"} 3`,
 		`warmpath_events_gaps_total{rank="1",worker="http://a"} 2`,
+		`warmpath_holder_timing_seconds{part="base",rank="1",worker="http://a"} 0.012`,
+		`warmpath_holder_pace_ratio{rank="1",worker="http://a"} 2`,
+		`warmpath_holder_pace_low_ratio{rank="1",worker="http://a"} 1.9`,
 		`warmpath_events_last_sequence{rank="1",worker="http://a"} 41`,
 		`warmpath_index_blocks{model="m"} 5`,
 		`warmpath_token_calls_total 9`,
