@@ -63,7 +63,7 @@ golden: ## what the reference tokenizers and CPython's jinja2 answer, for the te
 test-bench: ## the module of comparisons builds and passes
 	cd bench && $(GO) vet ./... && $(GO) test ./...
 
-bench-engines: ## routers side by side on real vLLM engines: 100 minutes; bench/engines/run.sh has shorter ways
+bench-engines: ## routers side by side on real vLLM engines: 1 h 45 min; bench/engines/run.sh has shorter ways
 	bash bench/engines/run.sh
 
 demo: ## four mock engines, the gateway and a workload in one process

@@ -32,7 +32,7 @@ type fitted struct {
 	Quality  []loadgen.Residual `json:"quality"`
 }
 
-// fitAll measures engines that have nothing else to do, all at once: they share the machine's cores, as when they serve.
+// fitAll measures two engines at once: they share the machine's cores, as when they serve.
 func fitAll(ctx context.Context, args []string) error {
 	b, f := benchFlags("fit")
 	kindName := f.String("engine", "vllm", "vllm or sglang")
@@ -48,6 +48,11 @@ func fitAll(ctx context.Context, args []string) error {
 	if err := b.raise(ctx, false); err != nil {
 		return err
 	}
+	return b.fit(ctx, *out)
+}
+
+// fit measures the running engines and writes what it finds to path.
+func (b *bench) fit(ctx context.Context, path string) error {
 	points := make([][]loadgen.Point, len(b.running))
 	errs := make([]error, len(b.running))
 	var group sync.WaitGroup
@@ -87,7 +92,7 @@ func fitAll(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(*out, append(data, '\n'), 0o644)
+	return os.WriteFile(path, append(data, '\n'), 0o644)
 }
 
 // What the scripts start engines with, and vLLM's own default for the batch of a server on a CPU.

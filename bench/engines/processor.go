@@ -14,8 +14,7 @@ import (
 const hertz = 100
 
 // watchProcessors returns a function that tells how many cores processes have used since, which are neither this one nor
-// of the groups. Groups that were replaced in between are asked for at both ends; what ended in between counts as others',
-// so a restart makes the figure too high, never too low.
+// of the groups. What processes used that ended in between counts as others': a restart makes the figure too high.
 func watchProcessors(groups func() []int) func() float64 {
 	start, before, mine := time.Now(), busyTicks(), groupTicks(groups())
 	return func() float64 {

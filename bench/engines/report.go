@@ -214,7 +214,7 @@ func (s section) title() string {
 func head(b *strings.Builder, results []result, here machine.Facts) {
 	commits, versions := map[string]bool{}, map[string]bool{}
 	first, last := results[0].Time, results[0].Time
-	least, most, sum := results[0].Others, results[0].Others, 0.0
+	var others []float64
 	for i := range results {
 		r := &results[i]
 		commits[r.Commit] = true
@@ -224,12 +224,16 @@ func head(b *strings.Builder, results []result, here machine.Facts) {
 			}
 		}
 		first, last = min(first, r.Time), max(last, r.Time)
-		least, most, sum = min(least, r.Others), max(most, r.Others), sum+r.Others
+		if s, err := setNamed(r.Set); err == nil && s.event == nothing { // of restarted processes only a part is known
+			others = append(others, r.Others)
+		}
 	}
 	fmt.Fprintf(b, "%d runs, %s to %s. %d cores (%s), %s. Warmpath %s; %s.\n", len(results), first, last, here.Cores, here.CPU, here.OS,
 		strings.Join(slices.Sorted(maps.Keys(commits)), ", "), strings.Join(slices.Sorted(maps.Keys(versions)), ", "))
-	fmt.Fprintf(b, "Other processes used %.2f cores on average while it was measured (from %.2f to %.2f a run). Engines, routers and clients\n"+
-		"share the machine. Command: `bash bench/engines/run.sh`; this page: `bash bench/engines/run.sh report`.\n\n", sum/float64(len(results)), least, most)
+	if len(others) > 0 {
+		fmt.Fprintf(b, "Other processes used %.2f cores while it was measured (median of the runs; %.2f to %.2f).\n", middle(others), slices.Min(others), slices.Max(others))
+	}
+	b.WriteString("Engines, routers and clients share the machine. Command: `bash bench/engines/run.sh`; this page: `bash\nbench/engines/run.sh report`.\n\n")
 	b.WriteString("Two engines with a tiny random Llama on the CPU, 65,536 tokens of cache each, block 32; their caches are emptied before each\n" +
 		"run, and the router is started anew. Hits: cached of queried prompt tokens, as the engines count. First token: at the\n" +
 		"client, of a stream, from the first attempt. Whole: without the pauses of restarts. Failed: attempts, each repeated until\n" +

@@ -122,8 +122,8 @@ func (w writer) interleave(lanes [][][]step) plan {
 	return p
 }
 
-// agents is agents that call tools: each step answers a tool's call after the tool's time. A client runs one agent after
-// another.
+// agents is agents that call tools: each step sends a tool's result after the tool's time. A client runs one agent after
+// another. Results are sent as the user's: a message of a tool must follow a call of it, which a random model does not make.
 type agents struct {
 	talks, steps, kinds, system, result, output int
 	pause                                       time.Duration
@@ -141,7 +141,7 @@ func (a agents) plan(w writer, clients int) plan {
 			if i == 0 {
 				s.adds = []message{{"system", system[talk%a.kinds]}, {"user", w.text(w.around(a.result))}}
 			} else {
-				s.adds = []message{{"tool", w.text(w.around(a.result))}}
+				s.adds = []message{{"user", w.text(w.around(a.result))}}
 				s.pause = time.Duration(w.around(int(a.pause/time.Millisecond))) * time.Millisecond
 			}
 			p[talk%clients] = append(p[talk%clients], s)
