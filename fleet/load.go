@@ -34,11 +34,16 @@ type Others struct {
 
 // Reported is what an engine last said of itself. It includes what this router put there.
 type Reported struct {
-	At           int64   // when it was read, Unix nanoseconds; 0 is never
-	Running      int64   // requests being computed
-	Waiting      int64   // requests in the engine's queue
-	QueuedTokens int64   // uncached prompt tokens of its queue; 0 is not told
-	KVUsed       float64 // share of the KV cache that running requests hold, 0 to 1
+	At           int64 // when it was read, Unix nanoseconds; 0 is never
+	Running      int64 // requests being computed
+	Waiting      int64 // requests in the engine's queue
+	QueuedTokens int64 // uncached prompt tokens of its queue; 0 is not told, unless QueueTold is set
+	QueueTold    bool  // the engine tells QueuedTokens
+	// Computed and Busy are counters: uncached prompt tokens that the engine computed, and how long that took it. 0 is
+	// not told. From two reports follows its own pace, by which the work of others is timed.
+	Computed int64
+	Busy     time.Duration
+	KVUsed   float64 // share of the KV cache that running requests hold, 0 to 1
 }
 
 // ReportedFor is how long a report counts: in full when it is new, not at all when it is this old, in between in proportion.

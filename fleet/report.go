@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 )
@@ -9,7 +10,36 @@ import (
 type others struct {
 	at                                 atomic.Int64 // of the report; 0: none
 	requests, waiting, prefill, blocks atomic.Int64
+	pace                               atomic.Uint64 // ms a prompt token, as bits: the engine's own; 0: not told
+	base                               atomic.Pointer[counted]
 	reported                           atomic.Pointer[Reported]
+}
+
+// counted is what an engine's counters were.
+type counted struct {
+	computed int64
+	busy     time.Duration
+}
+
+// leastPaced is how many tokens tell an engine's pace: fewer are a part of a pass, and a pass has costs of its own.
+const leastPaced = 1024
+
+// time learns the engine's pace from its counters.
+func (o *others) time(r *Reported) {
+	if r.Computed <= 0 {
+		return
+	}
+	base := o.base.Load()
+	if base != nil && r.Computed >= base.computed && r.Busy >= base.busy {
+		tokens := r.Computed - base.computed
+		if tokens < leastPaced {
+			return
+		}
+		o.pace.Store(math.Float64bits(float64(r.Busy-base.busy) / 1e6 / float64(tokens)))
+	} else {
+		o.pace.Store(0) // the first report, or another process
+	}
+	o.base.Store(&counted{r.Computed, r.Busy})
 }
 
 // Report notes what h's engine said of itself. What this router has there at this moment is taken off, so that nothing is
@@ -30,7 +60,7 @@ func (f *Fleet) Report(h Holder, r Reported) {
 	requests := over(r.Running+r.Waiting, ours.Requests)
 	waiting := min(over(r.Waiting, ours.Waiting), requests)
 	prefill := over(r.QueuedTokens, ours.PrefillTokens)
-	if r.QueuedTokens <= 0 {
+	if r.QueuedTokens <= 0 && !r.QueueTold {
 		prefill = waiting * s.work.meanUncached()
 	}
 	blocks := int64(0)
@@ -42,6 +72,7 @@ func (f *Fleet) Report(h Holder, r Reported) {
 	o.waiting.Store(waiting)
 	o.prefill.Store(prefill)
 	o.blocks.Store(blocks)
+	o.time(&r)
 	o.reported.Store(&r)
 	o.at.Store(r.At)
 }
@@ -67,8 +98,16 @@ func (o *others) add(l *Load, now int64) {
 	l.PrefillTokens += l.Others.PrefillTokens
 	l.PendingTokens += l.Others.PrefillTokens
 	l.ContextBlocks += l.Others.ContextBlocks
-	l.Backlog += time.Duration(float64(l.Others.PrefillTokens) * l.Timing.Token * 1e6)
+	token := l.Timing.Token
+	if pace := math.Float64frombits(o.pace.Load()); pace > 0 {
+		token = pace
+	}
+	l.Backlog += time.Duration(float64(l.Others.PrefillTokens) * token * 1e6)
 }
 
 // reset forgets what was reported: the worker is gone.
-func (o *others) reset() { o.at.Store(0) }
+func (o *others) reset() {
+	o.at.Store(0)
+	o.pace.Store(0)
+	o.base.Store(nil)
+}

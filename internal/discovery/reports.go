@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/warmpath/warmpath/fleet"
 )
@@ -46,8 +47,11 @@ func (a asker) loads(ctx context.Context) (ranks, error) {
 			Rank    int     `json:"dp_rank"`
 			Running int64   `json:"num_running_reqs"`
 			Waiting int64   `json:"num_waiting_reqs"`
-			Queued  int64   `json:"num_waiting_uncached_tokens"`
+			Queued  *int64  `json:"num_waiting_uncached_tokens"`
 			Used    float64 `json:"token_usage"`
+			// Counters, since 0.5.23 [SGLang srt/managers/load_snapshot.py].
+			Computed int64 `json:"total_prefill_uncached_tokens"`
+			Busy     int64 `json:"total_prefill_busy_us"`
 		} `json:"loads"`
 	}
 	if err := a.getJSON(ctx, "/v1/loads", &answer); err != nil {
@@ -55,7 +59,11 @@ func (a asker) loads(ctx context.Context) (ranks, error) {
 	}
 	found := ranks{}
 	for _, l := range answer.Loads {
-		found[l.Rank] = fleet.Reported{Running: max(l.Running, 0), Waiting: max(l.Waiting, 0), QueuedTokens: max(l.Queued, 0), KVUsed: share(l.Used)}
+		r := fleet.Reported{Running: max(l.Running, 0), Waiting: max(l.Waiting, 0), KVUsed: share(l.Used), Computed: max(l.Computed, 0), Busy: busy(l.Busy)}
+		if l.Queued != nil {
+			r.QueuedTokens, r.QueueTold = max(*l.Queued, 0), true
+		}
+		found[l.Rank] = r
 	}
 	return found.orNone()
 }
@@ -152,6 +160,14 @@ func repeated(labels map[string]string) bool {
 		}
 	}
 	return false
+}
+
+// busy returns a counter of microseconds as a duration; one that is none is 0.
+func busy(micros int64) time.Duration {
+	if micros < 0 || micros > math.MaxInt64/int64(time.Microsecond) {
+		return 0
+	}
+	return time.Duration(micros) * time.Microsecond
 }
 
 func count(v float64) int64 { return int64(min(v, 1<<40)) }

@@ -74,7 +74,7 @@ func (s *stream) clear(e *kvevent.Event) (generation uint64) {
 	if s.tiers == 0 && !(s.offloads && s.engine == fleet.EngineVLLM) {
 		s.reset = s.reset || !s.complete && s.engine == fleet.EngineVLLM
 		s.complete, s.missing, s.broken, s.unread = true, "", false, ""
-		s.hasAhead, s.mixed = false, ""
+		s.hasAhead, s.mixed, s.unplaced = false, "", false
 	}
 	s.askIndex(time.Now())
 	return generation
@@ -84,7 +84,7 @@ func (s *stream) clear(e *kvevent.Event) (generation uint64) {
 func (s *stream) store(e *kvevent.Event) (generation uint64) {
 	x := &s.out
 	x.Tier, x.Group, x.Attention, x.Window = e.Tier, max(e.Group, 0), e.Attention, e.Window
-	x.Scope = block.Scope{LoRA: e.LoRA, Salt: e.Salt}
+	x.Scope = block.Scope{LoRA: e.LoRA, Salt: e.Salt, Extra: s.rootExtra}
 	x.Parent, x.HasParent = e.Parent, e.HasParent
 	x.Handles, x.BlockSize = e.Hashes, e.BlockSize
 	x.First, x.Tokens = e.Shifted()
@@ -98,7 +98,7 @@ func (s *stream) store(e *kvevent.Event) (generation uint64) {
 		}
 	}
 	x.Origin = s.origin(e)
-	x.RootUnknown = !e.Indexable(s.keys(e))
+	x.RootUnknown = !s.rootKnown && !e.Indexable(s.keys(e))
 	x.AnyTierOrder = s.engine == fleet.EngineTRTLLM
 	if alike := s.aheadAlike(e); !alike {
 		x.RootUnknown = true
@@ -149,9 +149,25 @@ func (s *stream) keys(e *kvevent.Event) kvevent.Keys {
 // and only a chain that begins with it must not be rooted. SGLang's hashes have the tokens in them and, lately, the
 // salt. The same hash then stands for the copies of requests that its cache keeps apart, stored and removed under one
 // name: neither its root nor its parent says whose copy it is. As soon as requests carry such a key nothing new is
-// believed, while removals still are: what remains in the index is what certainly was there before, and fades.
+// believed, while removals still are: what remains in the index is what certainly was there before, and fades. In its
+// dynamo format the hashes tell the requests apart, and the keys that requests carried are tried against them.
 func (s *stream) claimable(e *kvevent.Event) bool {
 	used := kvevent.Keys(s.used.Load())
+	s.rootExtra, s.rootKnown = "", false
+	if s.engine == fleet.EngineSGLang && e.Unread == 0 && (s.namespaced || used&kvevent.KeyExtra != 0) {
+		if !e.HasParent {
+			var proven bool
+			if s.rootExtra, s.rootKnown, proven = s.namespace(e); proven {
+				s.namespaced, s.ambiguous = true, ""
+			}
+		}
+		if s.namespaced {
+			ok := e.HasParent || s.rootKnown
+			s.unplaced = s.unplaced || !ok
+			return ok
+		}
+		s.rootExtra, s.rootKnown = "", false
+	}
 	switch {
 	case s.announcesNoRemovals(e):
 		// Their hashes are not the engine's, so that nothing else tells what their tokens are part of.

@@ -24,6 +24,7 @@ type Manager struct {
 	log      *slog.Logger
 	listener *zmq.Listener           // nil: none
 	used     sync.Map                // fleet.Holder → *atomic.Uint32 of kvevent.Keys
+	extras   sync.Map                // fleet.Holder → *extras
 	present  map[fleet.Holder]uint64 // of the last snapshot, with their workers' incarnations; reconcile's alone
 
 	began atomic.Int64 // when the look or the reconciliation under way began, Unix nanoseconds; 0 is none
@@ -68,6 +69,7 @@ func (m *Manager) Scoped(h fleet.Holder, salt, extra string) {
 	}
 	if extra != "" {
 		keys |= kvevent.KeyExtra
+		m.extrasOf(h).add(extra)
 	}
 	if keys != 0 {
 		m.keysOf(h).Or(uint32(keys))
@@ -83,6 +85,15 @@ func (m *Manager) keysOf(h fleet.Holder) *atomic.Uint32 {
 	fresh.Store(uint32(m.config.assumed()))
 	v, _ := m.used.LoadOrStore(h, fresh)
 	return v.(*atomic.Uint32)
+}
+
+// extrasOf returns the values of extra_key that requests to h carried lately.
+func (m *Manager) extrasOf(h fleet.Holder) *extras {
+	if v, ok := m.extras.Load(h); ok {
+		return v.(*extras)
+	}
+	v, _ := m.extras.LoadOrStore(h, &extras{})
+	return v.(*extras)
 }
 
 // checkEvery is the time between two looks at all streams: what is wrong by the passing of time is late by no more.
@@ -282,7 +293,7 @@ func (m *Manager) newStream(w *fleet.Worker, h fleet.Holder, source zmq.Source) 
 		router: m.router, fleet: m.fleet, config: &m.config,
 		log:    m.log.With("worker", w.URL, "rank", rank, "endpoint", source.Endpoint),
 		holder: h, worker: w.ID, url: w.URL, rank: rank, ranks: w.Facts.Ranks, engine: w.Facts.Engine, version: w.Facts.Version,
-		source: source, used: m.keysOf(h), turn: m.turnOf(w.ID),
+		source: source, used: m.keysOf(h), extras: m.extrasOf(h), turn: m.turnOf(w.ID),
 		state: state{started: time.Now(), processedThen: m.fleet.Snapshot().Load(h).Processed, trust: fleet.TrustApproximate, told: fleet.TrustApproximate},
 	}
 	s.removals = removalsOf(s.engine, s.version)

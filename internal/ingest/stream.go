@@ -1,8 +1,10 @@
 package ingest
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -32,6 +34,7 @@ type stream struct {
 	version string         // of the engine
 	model   string         // as the topic of a bound stream names it; "" is the worker's base model
 	used    *atomic.Uint32 // kvevent.Keys that requests to the holder were seen to carry
+	extras  *extras        // values of extra_key among them
 	wire    func() zmq.Stats
 
 	began      atomic.Int64  // when the handler's call under way began or made progress last, Unix nanoseconds; 0 is none
@@ -73,6 +76,10 @@ type state struct {
 	groups      uint64 // bit i: group i was seen
 	tiers       uint8  // bit t: something was stored on tier t
 	offloads    bool   // something was stored below the accelerator since the engine started, even if it was forgotten here
+	namespaced  bool   // hashes were seen to depend on extra_key, see namespace
+	unplaced    bool   // prompts with an extra_key that is not known were stored
+	rootExtra   string // of the prompt that the event under way begins, where that is known
+	rootKnown   bool
 	ambiguous   string // why stored events are not applied; "" is that they are
 	misplaced   string // the stream is another holder's
 	number      int    // by which the one rank of a worker calls itself, when hasNumber
@@ -155,7 +162,7 @@ func (s *stream) drop(missing string) {
 	s.forgotten++
 	s.complete, s.missing = false, missing
 	s.unread, s.indexLost, s.mixed = "", "", ""
-	s.unremoved = unremoved{}
+	s.unremoved, s.unplaced = unremoved{}, false
 	s.tiers, s.reset, s.hasNumber, s.hasAhead, s.wholeThen = 0, false, false, false, false
 }
 
@@ -190,6 +197,7 @@ func (s *stream) Message(seq uint64, payload []byte) {
 	s.everUp = true
 	if foreign(payload) {
 		s.foreign++
+		s.load(payload)
 		return
 	}
 	if err := s.decoder.Decode(payload, &s.batch); err != nil {
@@ -271,11 +279,43 @@ func (s *stream) applyAll(b *kvevent.Batch) (changed, ended bool) {
 	return changed, false
 }
 
+// load tells the fleet what a scheduler of SGLang says of its load. s.mu is held.
+func (s *stream) load(payload []byte) {
+	l, err := kvevent.DecodeLoadStat(payload)
+	switch {
+	case errors.Is(err, kvevent.ErrNoLoadStat) || s.engine != fleet.EngineSGLang:
+		return
+	case err != nil:
+		s.warn("load", "a report of the engine's load could not be read", "error", err)
+		return
+	}
+	r := fleet.Reported{At: time.Now().UnixNano(), Running: l.Running, Waiting: l.Waiting, QueuedTokens: l.UncachedTokens, QueueTold: l.Long, Computed: l.PrefillTokens}
+	if l.CacheTokens > 0 {
+		r.KVUsed = min(float64(l.UsedTokens)/float64(l.CacheTokens), 1)
+	}
+	if l.PrefillMicros <= math.MaxInt64/int64(time.Microsecond) {
+		r.Busy = time.Duration(l.PrefillMicros) * time.Microsecond
+	}
+	s.fleet.Report(s.holder, r)
+}
+
 // foreign reports a message that is no batch of KV events and changes no cache: SGLang's load messages, arrays that
 // begin with a name, may come on the same socket.
 func foreign(payload []byte) bool {
-	const fixArray, fixString = 0x90, 0xa0
-	return len(payload) > 1 && payload[0]&0xf0 == fixArray && payload[1]&0xe0 == fixString
+	const fixArray, array16, array32, fixString = 0x90, 0xdc, 0xdd, 0xa0
+	if len(payload) == 0 {
+		return false
+	}
+	head := 1
+	switch {
+	case payload[0] == array16:
+		head = 3
+	case payload[0] == array32:
+		head = 5
+	case payload[0]&0xf0 != fixArray:
+		return false
+	}
+	return len(payload) > head && payload[head]&0xe0 == fixString
 }
 
 // misdirected reports a batch of another data-parallel rank: applying it would credit this holder with another's cache.
@@ -347,7 +387,7 @@ func (s *stream) Restarted(why string) {
 	s.broken = false
 	// Another engine may have other groups, tiers and blocks.
 	s.hybrid, s.unnamed, s.groups, s.misplaced, s.leaking = "", false, 0, "", ""
-	s.doubted, s.removes = false, false
+	s.doubted, s.removes, s.namespaced = false, false, false
 	s.blockSize, s.hash, s.hashTried, s.offloads = 0, "", false, false
 	s.removals = removalsOf(s.engine, s.version)
 	s.assess(time.Now())

@@ -212,6 +212,20 @@ func TestOtherMessagesChangeNothing(t *testing.T) {
 	if !strings.Contains(r.log.String(), "KV events were skipped") {
 		t.Errorf("log:\n%s", r.log)
 	}
+	told := fleet.Reported{QueueTold: true, Computed: 0xb, Busy: 0x4238 * time.Microsecond}
+	if got := r.fleet.Snapshot().LoadAt(s.holder, time.Now().UnixNano()).Reported; got.At == 0 {
+		t.Error("the load is not told to the fleet")
+	} else if got.At = 0; got != told {
+		t.Errorf("the fleet knows %+v, want %+v", got, told)
+	}
+	s.Message(3, []byte("\xdc\x0f\xa0\xa8LoadStat"+strings.Repeat("\x01", 3999)))
+	if got := r.match(prompt(1, 200)); got != 64 || r.fleet.Snapshot().LoadAt(s.holder, time.Now().UnixNano()).Reported.Running != 1 {
+		t.Errorf("4,000 fields: match %d, want 64", got)
+	}
+	s.Message(4, []byte("\x93\xa8LoadStat\x01\x02"))
+	if !strings.Contains(r.log.String(), "2 fields, at least 4") {
+		t.Errorf("log:\n%s", r.log)
+	}
 }
 
 func TestAnotherRanksEventsAreNotCredited(t *testing.T) {

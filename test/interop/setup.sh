@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Installs the other side of the interoperability tests: Debian's python3-zmq (libzmq, 1 MB) and the official OpenAI client for Python in
-# an environment of its own (60 MB, in $XDG_CACHE_HOME/warmpath/openai or ~/.cache/warmpath/openai). Does nothing when both are there.
+# an environment of its own (60 MB, in $XDG_CACHE_HOME/warmpath/openai or ~/.cache/warmpath/openai). Where test/engines/setup.sh has
+# installed vLLM, also the Python modules of the vLLM 0.33.0 wheel (a download of 340 MB, of which 60 MB are kept in …/warmpath/wheels): its own
+# code makes the vectors in internal/ingest/testdata again. Does nothing when all are there.
 set -euo pipefail
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/warmpath
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
@@ -14,5 +16,18 @@ if ! "$cache/openai/bin/python" -c 'import openai' 2>/dev/null; then
   mkdir -p "$cache"
   python3 -m venv "$cache/openai"
   "$cache/openai/bin/pip" install -q --disable-pip-version-check 'openai==3.52.0'
+fi
+modules=$cache/wheels/vllm-0.33.0
+if [ -x "$cache/engines/vllm/venv/bin/python" ] && [ ! -d "$modules" ]; then
+  echo "interop: downloading the vLLM 0.33.0 wheel (340 MB) for its Python modules"
+  wheel=$(mktemp -d)
+  if python3 -m pip download -q --disable-pip-version-check --no-deps --only-binary :all: -d "$wheel" vllm==0.33.0; then
+    mkdir -p "$wheel/modules" "$cache/wheels"
+    (cd "$wheel/modules" && unzip -q "$wheel"/*.whl '*.py' '*.json' '*METADATA' '*entry_points.txt')
+    mv "$wheel/modules" "$modules"
+  else
+    echo 'interop: the wheel cannot be had: the vectors are not made again'
+  fi
+  rm -rf "$wheel"
 fi
 echo "interop: ready ($(/usr/bin/python3 -c 'import zmq; print("libzmq", zmq.zmq_version())'), openai $("$cache/openai/bin/python" -c 'import openai; print(openai.__version__)'))"

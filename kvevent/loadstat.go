@@ -1,0 +1,71 @@
+package kvevent
+
+import (
+	"errors"
+	"fmt"
+)
+
+// LoadStat is what one of SGLang's schedulers says of its load (srt/managers/scheduler_components/load_publisher.py).
+// Counters are since the engine's start.
+type LoadStat struct {
+	Running        int64 // requests being computed
+	Waiting        int64 // requests in its queue
+	UsedTokens     int64 // of its KV cache
+	CacheTokens    int64 // its KV cache's room; 0: not known
+	Rank           int64 // data-parallel; -1: not told
+	Long           bool  // the fields that follow are told: SGLang since 0.5.23
+	UncachedTokens int64 // of waiting prompts, to be computed
+	QueuedTokens   int64 // used tokens and those of all waiting requests
+	MaxRunning     int64 // the most requests that are computed at a time
+	PrefillTokens  int64 // uncached prompt tokens computed, a counter
+	PrefillMicros  int64 // microseconds spent computing them, a counter
+}
+
+const (
+	tagLoadStat = "LoadStat"
+	leastLoad   = 4 // fields, without the name
+	longLoad    = 10
+)
+
+// ErrNoLoadStat is a message that is no LoadStat.
+var ErrNoLoadStat = errors.New("the message is no LoadStat")
+
+// DecodeLoadStat reads a LoadStat, in its shorter form, too. Further fields are ignored. It keeps nothing of the payload.
+func DecodeLoadStat(payload []byte) (l LoadStat, err error) {
+	c := cursor{p: payload}
+	n, ok := c.array()
+	if !ok || n == 0 {
+		return l, ErrNoLoadStat
+	}
+	if tag, ok := c.text(); !ok || string(tag) != tagLoadStat {
+		return l, ErrNoLoadStat
+	}
+	n--
+	if n < leastLoad {
+		return l, fmt.Errorf("decode LoadStat: %d fields, at least %d are needed", n, leastLoad)
+	}
+	l.Rank = -1
+	fields := [...]*int64{&l.Running, &l.Waiting, &l.UsedTokens, &l.CacheTokens, &l.Rank, &l.UncachedTokens, &l.QueuedTokens,
+		&l.MaxRunning, &l.PrefillTokens, &l.PrefillMicros}
+	for i := range n {
+		switch {
+		case i >= len(fields):
+			c.skip()
+		case i == 4 && c.null():
+		default:
+			v, ok := c.integer64()
+			if !ok || v < 0 {
+				return LoadStat{}, fmt.Errorf("decode LoadStat: field %d is no count", i+1)
+			}
+			*fields[i] = v
+		}
+	}
+	switch {
+	case c.broken != "":
+		return LoadStat{}, fmt.Errorf("decode LoadStat: %s", c.broken)
+	case c.left() > 0:
+		return LoadStat{}, errors.New("decode LoadStat: bytes after it")
+	}
+	l.Long = n >= longLoad
+	return l, nil
+}
