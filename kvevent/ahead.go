@@ -68,16 +68,19 @@ func (d *Decoder) remaining(e *Event, r *reading) (problem string) {
 	case n != len(e.Hashes):
 		return "remaining_copy_counts has not one count for each block hash"
 	}
-	gone := e.Hashes[:0]
-	for _, h := range e.Hashes {
+	gone, digests := e.Hashes[:0], e.Digests[:0]
+	for i, h := range e.Hashes {
 		left, ok := c.size(maxCopies)
 		if !ok {
 			return "a count of remaining copies is no count"
 		}
 		if left == 0 {
 			gone = append(gone, h)
+			if i < len(e.Digests) {
+				digests = append(digests, e.Digests[i])
+			}
 		}
 	}
-	e.Hashes, e.LastCopies = gone, true
+	e.Hashes, e.Digests, e.LastCopies = gone, digests, true
 	return ""
 }

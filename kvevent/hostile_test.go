@@ -47,8 +47,10 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Add(pack(list(1.5, list(storedWith(nil, "a", "extra_keys", list(list("a", list("img", 1), "s"), nil))), 0)))
 	f.Add(pack(list(1.5, list(list(tagStored, list(5), nil, list(list(1, 2)), 1, nil, "GPU", object{"cache_salt", "s"})))))
-	f.Add(pack(list(1.5, list(list(tagStored, list(5), nil, list(1, 2), 2, nil, "GPU", "a"))))) // an adapter, and no place for a salt
-	f.Add(pack(list(1.5, list(storedWith(nil, nil, "cache_salt", "s", "block_size", 9)))))      // a salt, and no block that is known to be the first
+	f.Add(pack(list(1.5, list(list(tagStored, list(5), nil, list(1, 2), 2, nil, "GPU", "a")))))                                                             // an adapter, and no place for a salt
+	f.Add(pack(list(1.5, list(storedWith(nil, nil, "cache_salt", "s", "block_size", 9)))))                                                                  // a salt, and no block that is known to be the first
+	f.Add(pack(list(1.5, list(storedWith(nil, nil, "lookahead_token_ids", list(list(12, 13, 5), list(5, 6, 7)), "ownership", "kvcr", "session_id", "s"))))) // block_size 2
+	f.Add(pack(list(1.5, list(object{"type", tagRemoved, "block_hashes", list(5, 6), "medium", "CPU", "ownership", "x", "remaining_copy_counts", list(1, 0)}))))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		// Nothing outlives a run: the fuzzer looks for what a payload does, not for what the one before it did.
 		var d Decoder
