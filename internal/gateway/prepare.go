@@ -181,6 +181,7 @@ func (g *Gateway) loadOf(w tokens.Worker) (out tokens.Load) {
 	for _, h := range known.Holders {
 		load := s.LoadAt(h, now)
 		out.Requests += int(load.Requests)
+		out.Waiting += int(load.Waiting)
 		out.PerToken = max(out.PerToken, time.Duration(load.Timing.Prompt(longPrompt, longPrompt)/longPrompt*float64(time.Millisecond)))
 	}
 	return out

@@ -52,8 +52,10 @@ type question struct {
 	service []Worker      // asked before workers; one or none
 	workers []Worker      // that may be asked
 	not     string        // but not this one: it failed
-	worth   time.Duration // guarded by peers.mu; its place in the line
+	worth   time.Duration // guarded by peers.mu; its place in the line; 0: nobody waits for the answer
+	anyhow  bool          // asked though nobody waits and no engine is calm
 	turn    chan grant    // has room for one: what the question gets that waits in the line
+	wanted  chan struct{} // has room for one: somebody waits for the answer now
 }
 
 // fill makes the question that p asks. Who waits for the question may hold it already.
@@ -71,7 +73,7 @@ func (q *question) bytes() int { return len(q.tokenize) }
 func (s *Source) ask(ctx context.Context, f *flight) Found {
 	q := f.question
 	s.peers.prune(len(q.workers) + 1)
-	first := s.acquire(ctx, q)
+	first := s.acquire(ctx, f)
 	if first.verdict != granted {
 		return Found{Outcome: first.verdict.outcome()}
 	}
@@ -98,7 +100,7 @@ func (s *Source) ask(ctx context.Context, f *flight) Found {
 			hedged, q.not = true, first.worker.URL
 			second := s.another(q)
 			if second.verdict == full && pending == 0 {
-				second = s.acquire(ctx, q)
+				second = s.inLine(ctx, q)
 			}
 			if second.verdict == granted {
 				s.start(second, q, replies)

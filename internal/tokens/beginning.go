@@ -310,15 +310,28 @@ func common[T comparable](a, b []T) int {
 // standIn is the first of the ids that stand for text whose ids are not known: beyond any vocabulary.
 const standIn block.Token = 1 << 31
 
-// begun returns the ids of l as far as they are known, and after them one for each four bytes of the turns that follow:
-// so the router knows about how long the prompt is, and equal texts at the same place have equal ids. No engine
-// announces them.
+// Bytes of text that an id stands for, at least and at most: tools stand among the ids of a beginning, and not in its turns.
+const leastStride, mostStride = 2, 8
+
+// begun returns the ids of l as far as they are known, and after them ids that stand for the turns that follow, as many as so
+// much text had before: so the router knows about how long the prompt is. A chat that grows on from the same beginning has
+// the same ones again, and more: it is expected where it was sent before. No engine announces them.
 func begun(k *known, l *list) Found {
+	const part = 256 // of a byte, in which strides are counted
+	stride := bytesPerToken * part
+	if k.at > 0 {
+		stride = min(max(k.at*part/len(k.tokens), leastStride*part), mostStride*part)
+	}
 	rest := l.turns[k.at:]
-	ids := make([]block.Token, 0, len(k.tokens)+len(rest)/bytesPerToken+1)
+	n := len(rest) * part / stride
+	ids := make([]block.Token, 0, len(k.tokens)+n)
 	ids = append(ids, k.tokens...)
-	for ; len(rest) >= bytesPerToken; rest = rest[bytesPerToken:] {
-		ids = append(ids, standIn|block.Token(rest[0])|block.Token(rest[1])<<8|block.Token(rest[2])<<16|block.Token(rest[3])<<24)
+	for i := range n {
+		h := uint32(2166136261) // FNV-1a
+		for _, c := range rest[i*stride/part : (i+1)*stride/part] {
+			h = (h ^ uint32(c)) * 16777619
+		}
+		ids = append(ids, standIn|block.Token(h))
 	}
 	return Found{Tokens: ids, Sure: len(k.tokens), Outcome: Beginning}
 }

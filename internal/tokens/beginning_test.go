@@ -312,6 +312,56 @@ func TestABusyEngineIsNotAskedForEachTurn(t *testing.T) {
 	})
 }
 
+func TestAQuestionThatNobodyWaitsForWaitsForACalmEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &templated{takes: 30 * time.Millisecond}
+		s, calls := e.source()
+		defer s.Close()
+		var waiting atomic.Int32
+		s.Load = func(Worker) Load { return Load{Requests: 1, Waiting: int(waiting.Load())} }
+		conversation(t, s, e, words("s", 100), "A", 5)
+		before := calls.asked("a")
+		waiting.Store(1)
+		turns := []turn{{"system", words("s", 100)}, {"user", words("A-u0-", 60)}, {"assistant", "x"}, {"user", words("new", 400)}}
+		if got := s.Find(t.Context(), turnsPrompt(turns), []Worker{a}); got.Outcome != Beginning {
+			t.Fatalf("%s %s", got.Outcome, got.Missing)
+		}
+		time.Sleep(time.Second)
+		if n := calls.asked("a") - before; n != 0 {
+			t.Error("asked while a request waits for its first token")
+		}
+		waiting.Store(0)
+		time.Sleep(100 * time.Millisecond)
+		if n := calls.asked("a") - before; n != 1 {
+			t.Errorf("asked %d times once the engine was calm", n)
+		}
+		waiting.Store(1)
+		turns[3].Content = words("newer", 400)
+		find(t, s, turnsPrompt(turns), a)
+		time.Sleep(max(keptFor, s.cfg.Budget) + time.Second)
+		if n := calls.asked("a") - before; n != 2 {
+			t.Errorf("asked %d times: an engine that is never calm is asked in the end", n)
+		}
+	})
+}
+
+func TestSomebodyWhoWaitsMakesAQuestionUrgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &templated{takes: 5 * time.Millisecond}
+		s, _ := e.source()
+		defer s.Close()
+		s.Load = func(Worker) Load { return Load{Requests: 1, Waiting: 1} }
+		p := chat("hello")
+		l, _ := listOf(p.Request)
+		f := s.flights.keep(l.key(), 100)
+		s.fly(f, &p, l, []Worker{a})
+		time.Sleep(time.Millisecond)
+		if got := find(t, s, p, a); got.Outcome != Shared {
+			t.Errorf("%s %s", got.Outcome, got.Missing)
+		}
+	})
+}
+
 func TestQuestionsThatNobodyWaitsForComeLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &templated{takes: 20 * time.Millisecond}

@@ -154,8 +154,9 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 	}
 	question, model, made := new(question), p.Model, *local
 	question.fill(p, nil, nil)
+	question.anyhow = true
 	question.media = false // ids are worth comparing where images' names cannot be
-	c, ok := s.peers.take(w, question.bytes(), time.Now())
+	c, ok := s.peers.take(question, w, time.Now())
 	if !ok { // it is busy with other questions: a later prompt is compared in place of this one
 		s.checks.running.Add(-1)
 		s.checks.undo(checked(p.Model, local), w)

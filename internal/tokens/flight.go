@@ -84,7 +84,7 @@ func (fs *flights) retain(f *flight) bool {
 }
 
 func newFlight(k key, bytes int64, worth time.Duration) *flight {
-	return &flight{key: k, bytes: bytes, question: &question{worth: worth, turn: make(chan grant, 1)}, done: make(chan struct{}),
+	return &flight{key: k, bytes: bytes, question: &question{worth: worth, turn: make(chan grant, 1), wanted: make(chan struct{}, 1)}, done: make(chan struct{}),
 		result: Found{Outcome: Failed}}
 }
 
@@ -102,8 +102,7 @@ func (fs *flights) leave(f *flight) (inLine bool) {
 		fs.peers.lower(f.question)
 		return true
 	}
-	if fs.peers.leave(f.question) {
-		f.question.turn <- grant{verdict: full}
+	if fs.peers.lower(f.question) {
 		delete(fs.all, f.key) // who comes now begins anew
 	}
 	return true
@@ -114,6 +113,13 @@ func (fs *flights) watched(f *flight) bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	return f.waiting > 0
+}
+
+// retained reports whether f is asked though nobody needs to wait for it.
+func (fs *flights) retained(f *flight) bool {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	return f.kept
 }
 
 // end ends f, whose result stands. late says that requests waited for it, and that none does any more.

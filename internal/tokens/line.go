@@ -18,9 +18,54 @@ type grant struct {
 	verdict verdict
 }
 
-// acquire books a call for q to the service or a worker; q waits in line while all of them have as many calls as they
-// may. The verdict is full when ctx ends first, or when the line is full of questions that are worth more.
-func (s *Source) acquire(ctx context.Context, q *question) grant {
+// acquire books a call for f's question to the service or a worker. A question that requests wait for waits in line while all
+// of them have as many calls as they may; one that nobody waits for, until an engine is calm. The verdict is full when ctx
+// ends first, or when the line is full of questions that are worth more.
+func (s *Source) acquire(ctx context.Context, f *flight) grant {
+	for {
+		if !s.flights.watched(f) {
+			g, wanted := s.calmly(ctx, f.question)
+			if !wanted {
+				return g
+			}
+		}
+		g := s.inLine(ctx, f.question)
+		if g.verdict != full || ctx.Err() != nil || !s.flights.retained(f) {
+			return g
+		}
+	}
+}
+
+const (
+	// settle is how long a question that nobody waits for waits at least: the request that it comes from is then at its engine,
+	// which is not calm before it has sent the first token.
+	settle = 50 * time.Millisecond
+	// calmCheck is how often it looks for a calm engine.
+	calmCheck = 25 * time.Millisecond
+)
+
+// calmly books a call for q to a calm engine, or to any that may be asked once ctx ends; wanted says that somebody waits for
+// the answer now.
+func (s *Source) calmly(ctx context.Context, q *question) (g grant, wanted bool) {
+	next := time.NewTimer(settle)
+	defer next.Stop()
+	for {
+		select {
+		case <-q.wanted:
+			return grant{}, true
+		case <-next.C:
+		case <-ctx.Done():
+			q.anyhow = true
+		}
+		if g = s.another(q); g.verdict != full || q.anyhow {
+			return g, false
+		}
+		next.Reset(calmCheck)
+	}
+}
+
+// inLine books a call for q, which waits in line for it.
+func (s *Source) inLine(ctx context.Context, q *question) grant {
 	s.peers.mu.Lock()
 	g := s.peers.grant(q, time.Now())
 	if g.verdict != full || !s.peers.enter(q) {
@@ -40,21 +85,17 @@ func (s *Source) acquire(ctx context.Context, q *question) grant {
 	return <-q.turn // it was taken out of the line meanwhile, and told so
 }
 
-// grant picks whom q is asked of: the service, where it may be asked, else a worker. What nobody waits for is asked
-// only where nothing else is being asked. The caller holds ps.mu.
+// grant picks whom q is asked of: the service, where it may be asked, else a worker. The caller holds ps.mu.
 func (ps *peers) grant(q *question, now time.Time) grant {
-	why, most := nobody, callsPerService
-	if q.worth == 0 {
-		most = 1
-	}
+	why := nobody
 	if q.not == "" {
-		w, c, v := ps.pick(q.service, "", q.bytes(), most, now)
+		w, c, v := ps.pick(q, q.service, now)
 		if v == granted {
 			return grant{w, c, v}
 		}
 		why = v
 	}
-	w, c, v := ps.pick(q.workers, q.not, q.bytes(), most, now)
+	w, c, v := ps.pick(q, q.workers, now)
 	return grant{w, c, min(v, why)}
 }
 
@@ -101,7 +142,7 @@ func (ps *peers) waits(q *question) bool {
 	return slices.Contains(ps.line, q)
 }
 
-// raise makes q worth at least so much.
+// raise makes q worth at least so much, for somebody who waits for the answer now.
 func (ps *peers) raise(q *question, worth time.Duration) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -109,21 +150,28 @@ func (ps *peers) raise(q *question, worth time.Duration) {
 		return
 	}
 	q.worth = worth
+	select {
+	case q.wanted <- struct{}{}:
+	default: // told already
+	}
 	if at := slices.Index(ps.line, q); at >= 0 {
 		ps.line = slices.Delete(ps.line, at, at+1)
 		ps.insert(q)
 	}
 }
 
-// lower makes q one that nobody waits for.
-func (ps *peers) lower(q *question) {
+// lower takes q out of the line, as nobody waits for the answer any more; false when it is not there.
+func (ps *peers) lower(q *question) bool {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	q.worth = 0
-	if at := slices.Index(ps.line, q); at >= 0 {
-		ps.line = slices.Delete(ps.line, at, at+1)
-		ps.insert(q)
+	at := slices.Index(ps.line, q)
+	if at < 0 {
+		return false
 	}
+	ps.line = slices.Delete(ps.line, at, at+1)
+	q.worth = 0
+	q.turn <- grant{verdict: full}
+	return true
 }
 
 // serve gives the places that are free to the questions in line, and sends those away that nobody can be asked any

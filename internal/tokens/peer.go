@@ -103,10 +103,10 @@ func (ps *peers) of(url string) *peer {
 	return p
 }
 
-// pick takes the worker that should answer soonest, and books a call to it: the least of (expected time × calls under
-// way × requests that the engine has), the longest unasked among about equals, so that no worker is asked always. not
-// is a URL to leave out, most a bound of the calls under way to a worker. The caller holds ps.mu.
-func (ps *peers) pick(workers []Worker, not string, bytes, most int, now time.Time) (Worker, *call, verdict) {
+// pick takes the worker that should answer q soonest, and books a call to it: the least of (expected time × calls under way
+// × requests that the engine has), the longest unasked among about equals, so that no worker is asked always. The caller
+// holds ps.mu.
+func (ps *peers) pick(q *question, workers []Worker, now time.Time) (Worker, *call, verdict) {
 	var (
 		best  *peer
 		found Worker
@@ -117,22 +117,23 @@ func (ps *peers) pick(workers []Worker, not string, bytes, most int, now time.Ti
 	for i := range workers {
 		w := &workers[(int(ps.turn%uint64(len(workers)))+i)%len(workers)]
 		p := ps.of(w.URL)
+		load := ps.load(*w)
 		blocked := granted
 		switch {
 		case now.Before(p.noTokens):
 			blocked = unsupported
-		case w.URL == not || p.failures >= ps.failures && (p.trying || now.Before(p.until)):
+		case w.URL == q.not || p.failures >= ps.failures && (p.trying || now.Before(p.until)):
 			blocked = resting
 		case p.stalled(now):
 			blocked = stalled
-		case len(p.calls) >= min(p.limit, most):
+		case len(p.calls) >= p.limit || q.worth == 0 && !p.calm(load) && !q.anyhow:
 			blocked = full
 		}
 		if blocked != granted {
 			why = min(why, blocked) // what a wait could change comes first
 			continue
 		}
-		cost := ps.cost(p, w, bytes)
+		cost := float64(p.expected(q.bytes())+jitter) * float64(1+len(p.calls)) * float64(1+max(load.Requests, 0))
 		if best == nil || cost < least*(1-slack) || cost <= least*(1+slack) && p.lastAsked < best.lastAsked {
 			best, found, least = p, *w, cost
 		}
@@ -145,8 +146,12 @@ func (ps *peers) pick(workers []Worker, not string, bytes, most int, now time.Ti
 	}
 	ps.turn++
 	best.lastAsked = ps.turn
-	return found, ps.book(best, bytes, now), granted
+	return found, ps.book(best, q.bytes(), now), granted
 }
+
+// calm reports whether a question that nobody waits for makes nobody wait: no other one is under way, and no request waits for
+// its first token, for which the engine has to tokenize its prompt, too.
+func (p *peer) calm(load Load) bool { return len(p.calls) == 0 && load.Waiting == 0 }
 
 // book notes a call to p. The caller holds ps.mu.
 func (ps *peers) book(p *peer, bytes int, now time.Time) *call {
@@ -163,20 +168,11 @@ const (
 	jitter = 2 * time.Millisecond
 )
 
-// cost is what asking p is expected to take. The caller holds ps.mu.
-func (ps *peers) cost(p *peer, w *Worker, bytes int) float64 {
-	cost := float64(p.expected(bytes)+jitter) * float64(1+len(p.calls))
-	if ps.load != nil {
-		cost *= float64(1 + max(ps.load(*w).Requests, 0))
-	}
-	return cost
-}
-
-// take books a call to w that nobody waits for, if w may be asked now.
-func (ps *peers) take(w Worker, bytes int, now time.Time) (*call, bool) {
+// take books a call for q to w, if w may be asked now.
+func (ps *peers) take(q *question, w Worker, now time.Time) (*call, bool) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	_, c, v := ps.pick([]Worker{w}, "", bytes, 1, now)
+	_, c, v := ps.pick(q, []Worker{w}, now)
 	return c, v == granted
 }
 

@@ -258,8 +258,8 @@ func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Fo
 	}
 	size := int64(2 * len(p.Request.Body())) // the question holds the body twice
 	start, begins := s.beginning(p.Model, l)
-	if begins && start.own {
-		if s.asksOn(&start, l, workers) {
+	if fresh := len(l.turns) - start.at; begins && (start.own || fresh*newShare < len(l.turns)) {
+		if !start.own || s.asksOn(fresh, l, workers) {
 			if f := s.flights.keep(k, size); f != nil {
 				s.fly(f, p, l, workers)
 			}
@@ -279,16 +279,17 @@ func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Fo
 }
 
 const (
-	// newShare is the part of a chat's text that may be new before a busy engine is asked for its ids again.
-	newShare = 8
+	// newShare is the part of a chat's text that may be new, as one in so many, before a busy engine is asked for its ids
+	// again, and before a request waits for them. The turns between are expected where the chat was sent.
+	newShare = 2
 	// sampleEvery is how many growing chats are answered by their beginnings before one is asked for anyhow.
 	sampleEvery = 16
 )
 
 // asksOn reports whether an engine is asked in the background for a chat whose earlier turn is known: always when one is idle,
-// else when much is new, and for a sample.
-func (s *Source) asksOn(start *known, l *list, workers []Worker) bool {
-	if s.beginnings.growing.Add(1)%sampleEvery == 0 || (len(l.turns)-start.at)*newShare >= len(l.turns) {
+// else when much is fresh, and for a sample.
+func (s *Source) asksOn(fresh int, l *list, workers []Worker) bool {
+	if s.beginnings.growing.Add(1)%sampleEvery == 0 || fresh*newShare >= len(l.turns) {
 		return true
 	}
 	if s.Load == nil {

@@ -24,6 +24,7 @@ const (
 // Load is what is known of an engine's work.
 type Load struct {
 	Requests int           // under way, and in its queue
+	Waiting  int           // of those, without a first token
 	PerToken time.Duration // what a token of a long prompt takes to compute; 0 is not known
 }
 
