@@ -142,7 +142,8 @@ var knownFiles = [...]string{"tokenizer.json", "tekken.json", "tokenizer_config.
 
 // lookAt returns the folder as a place, if it has a tokenizer that can be read.
 func lookAt(dir string) (p place, ok bool) {
-	if len(dir) > maxOrigin || !filepath.IsAbs(dir) || strings.ContainsRune(dir, 0) || slices.Contains(strings.Split(filepath.ToSlash(dir), "/"), "..") {
+	above := slices.Contains(strings.Split(filepath.ToSlash(dir), "/"), "..")
+	if len(dir) > maxOrigin || !filepath.IsAbs(dir) || strings.HasPrefix(dir, "//") || strings.ContainsRune(dir, 0) || above {
 		return place{}, false
 	}
 	dir = filepath.Clean(dir)
