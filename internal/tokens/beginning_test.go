@@ -367,7 +367,7 @@ func TestQuestionsThatNobodyWaitsForComeLast(t *testing.T) {
 		e := &templated{takes: 20 * time.Millisecond}
 		s, calls := e.source()
 		defer s.Close()
-		s.Load = busy(time.Millisecond, nil)
+		s.Load = busy(time.Millisecond, map[string]int{a.URL: 1})
 		for i := range 3 {
 			conversation(t, s, e, words("s", 100), fmt.Sprint(i), 4)
 		}
@@ -393,6 +393,34 @@ func TestQuestionsThatNobodyWaitsForComeLast(t *testing.T) {
 		if n := calls.asked("a") - before; n > maxKept+1 {
 			t.Errorf("%d questions were asked", n)
 		}
+	})
+}
+
+func TestAnIdleEngineIsWaitedForThoughABeginningIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &templated{takes: 5 * time.Millisecond}
+		s, _ := e.source()
+		defer s.Close()
+		requests := map[string]int{a.URL: 1}
+		s.Load = busy(time.Millisecond, requests)
+		for i := range 3 {
+			conversation(t, s, e, words("s", 100), fmt.Sprint(i), 4)
+		}
+		ask := func(answer string, want Outcome) {
+			t.Helper()
+			turns := []turn{{"system", words("s", 100)}, {"user", words("0-u0-", 60)}, {"assistant", answer}, {"user", words("x", 30)}}
+			if got := s.Find(t.Context(), turnsPrompt(turns), []Worker{a}); got.Outcome != want {
+				t.Errorf("%s %s, want %s", got.Outcome, got.Missing, want)
+			}
+			time.Sleep(time.Minute)
+		}
+		ask("one", Beginning)
+		requests[a.URL] = 0
+		ask("two", Render)
+		requests[a.URL] = 1
+		ask("three", Beginning)
+		s.cfg.Budget = time.Second
+		ask("four", Render)
 	})
 }
 

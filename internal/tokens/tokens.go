@@ -258,8 +258,8 @@ func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Fo
 	}
 	size := int64(2 * len(p.Request.Body())) // the question holds the body twice
 	start, begins := s.beginning(p.Model, l)
-	if fresh := len(l.turns) - start.at; begins && (start.own || fresh*newShare < len(l.turns)) {
-		if !start.own || s.asksOn(fresh, l, workers) {
+	if fresh := len(l.turns) - start.at; begins && (start.own || fresh*newShare < len(l.turns)) && !s.unhurried(workers) {
+		if !start.own || s.asksOn(fresh, l) {
 			if f := s.flights.keep(k, size); f != nil {
 				s.fly(f, p, l, workers)
 			}
@@ -286,14 +286,20 @@ const (
 	sampleEvery = 16
 )
 
-// asksOn reports whether an engine is asked in the background for a chat whose earlier turn is known: always when one is idle,
-// else when much is fresh, and for a sample.
-func (s *Source) asksOn(fresh int, l *list, workers []Worker) bool {
-	if s.beginnings.growing.Add(1)%sampleEvery == 0 || fresh*newShare >= len(l.turns) {
+// unhurried reports whether a request waits for the engine's answer though a beginning of its ids is known: when an engine has
+// nothing else to do, so that the answer is soon there and delays nobody, or when the budget says that exactness is worth the wait.
+func (s *Source) unhurried(workers []Worker) bool {
+	if s.cfg.Budget > leastWait*leastShare {
 		return true
 	}
 	if s.Load == nil {
-		return true
+		return false
 	}
 	return slices.ContainsFunc(workers[:min(len(workers), maxReach)], func(w Worker) bool { return s.Load(w).Requests == 0 })
+}
+
+// asksOn reports whether an engine is asked in the background for a chat whose earlier turn is known: when much is fresh, and
+// for a sample.
+func (s *Source) asksOn(fresh int, l *list) bool {
+	return s.Load == nil || s.beginnings.growing.Add(1)%sampleEvery == 0 || fresh*newShare >= len(l.turns)
 }
