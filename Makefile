@@ -66,7 +66,7 @@ test-bench: ## the module of comparisons builds and passes
 bench-engines: ## routers side by side on real vLLM engines: 1 h 45 min; bench/engines/run.sh has shorter ways
 	bash bench/engines/run.sh
 
-demo: ## four mock engines, the gateway and a workload in one process
+demo: ## three policies on mock engines, side by side in one process
 	$(GO) run ./cmd/warmpath demo
 
 tidy: ## go.mod of every module

@@ -12,17 +12,23 @@ func newDemo() *cobra.Command {
 	var stay bool
 	c := &cobra.Command{
 		Use:   "demo",
-		Short: "See it work: four mock engines, the gateway and a workload, in half a minute",
-		Long: `Start four mock engines, the gateway and a workload of agent-like conversations in one
-process on loopback, first round-robin, then kv_aware on fresh engines; print the comparison
-and check every prediction against the engines' own reports. Nothing is downloaded.`,
+		Short: "See it work: three policies on mock engines, side by side, in half a minute",
+		Long: `Play the same agent-like conversations with three policies at the same time: round_robin,
+cache_aware (SMG's and SGLang's policy, built into Warmpath) and Warmpath's default. Each has a
+gateway and four mock engines of its own, in one process on loopback. Print what the default
+policy was worth, and check its predictions against the engines' own reports.
+
+HTTP, prefix caches and KV events are real. How long an engine computes is modelled, and the
+output names the modelled hardware. All settings are the defaults but tokens.budget: twelve
+engines share this machine, and a request must not lose its token ids because it is busy.
+Nothing is downloaded.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			_, err := demo.Run(c.Context(), demo.Options{Out: c.OutOrStdout(), Live: isTerminal(c.OutOrStdout()), Stay: stay})
 			return err
 		},
 	}
-	c.Flags().BoolVar(&stay, "stay", false, "leave the engines and the gateway running and print their URLs")
+	c.Flags().BoolVar(&stay, "stay", false, "leave the default policy's gateway and engines running and print their URLs")
 	return c
 }
 

@@ -63,7 +63,7 @@ func newRoot() *cobra.Command {
 part of its prompt. It follows the engines' own cache events (vLLM, SGLang), so it knows
 instead of guessing, and shows with every answer what it knew.
 
-Start with "warmpath demo": four mock engines, the gateway and a workload on this machine.`,
+Start with "warmpath demo": three policies on mock engines, side by side on this machine.`,
 		Version:       version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,

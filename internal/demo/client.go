@@ -13,10 +13,13 @@ import (
 
 // answer is what a client learned from one response.
 type answer struct {
+	conversation int
+
 	worker     string
-	match      int // X-Warmpath-Match: cached tokens predicted
-	prompt     int // tokens, as the engine counts
-	cached     int // of them, as the engine reports
+	policy     string // X-Warmpath-Policy: what decided
+	match      int    // X-Warmpath-Match: cached tokens predicted
+	prompt     int    // tokens, as the engine counts
+	cached     int    // of them, as the engine reports
 	text       string
 	firstToken time.Duration
 }
@@ -56,7 +59,7 @@ func ask(ctx context.Context, client *http.Client, url string, body []byte) (ans
 	if resp.StatusCode != http.StatusOK {
 		return answer{}, fmt.Errorf("the gateway answered %s", resp.Status)
 	}
-	a := answer{worker: resp.Header.Get("X-Warmpath-Worker")}
+	a := answer{worker: resp.Header.Get("X-Warmpath-Worker"), policy: resp.Header.Get("X-Warmpath-Policy")}
 	a.match, _ = strconv.Atoi(resp.Header.Get("X-Warmpath-Match")) // absent is no match
 	finished := false
 	lines := bufio.NewScanner(resp.Body)

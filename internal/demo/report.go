@@ -3,63 +3,95 @@ package demo
 import (
 	"fmt"
 	"io"
-	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/warmpath/warmpath/internal/config"
 )
+
+// about says what a policy does, in lines.
+var about = map[string][]string{
+	"round_robin": {"each worker in turn"},
+	peer: {
+		"the worker that was sent most of this prompt before: a guess;",
+		"SMG's and SGLang's policy at its defaults, built into Warmpath",
+	},
+	"marginal": {
+		"knows from KV events what each cache holds, takes the worker",
+		"where the request costs least",
+	},
+}
+
+// printOpening says what is about to be played.
+func printOpening(out io.Writer, conversations int) {
+	fmt.Fprintf(out, `Warmpath demo: three routing policies do the same work at the same time, each
+on a fleet of its own. Nothing is downloaded.
+
+  fleets    A router and %d mock engines each. HTTP, prefix caches and KV events
+            are real. Computing is modelled: Qwen3-32B on two H100, %g times as
+            fast. A cache holds %s tokens: less than what the agents have
+            under way. All caches of a fleet together hold more.
+  work      %d agents at once, %d conversations of %d turns. Each turn sends the
+            whole conversation again. Half of the conversations are with one
+            popular agent, the others with %d more. Conversations with the same
+            agent share its system prompt and tools.
+  policies
+`, workers, speed, grouped(blocks*blockSize), agents, conversations, turns, agentKinds-1)
+	for _, p := range policies() {
+		lines := about[p]
+		if p == config.Default().Policy {
+			lines = append([]string{"Warmpath's default:"}, lines...)
+		}
+		fmt.Fprintf(out, "    %-12s  %s\n", p, strings.Join(lines, "\n"+strings.Repeat(" ", 18)))
+	}
+	fmt.Fprintln(out)
+}
+
+// grouped writes a count with its thousands apart.
+func grouped(n int) string {
+	s := strconv.Itoa(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
 
 // printComparison prints the runs side by side.
 func printComparison(out io.Writer, results []*Result) {
 	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', tabwriter.AlignRight)
-	row := func(name string, value func(*Result) string) {
+	row := func(name string, value func(*Result, *totals) string) {
 		cells := []string{name}
 		for _, r := range results {
-			cells = append(cells, value(r))
+			sums := r.totals()
+			cells = append(cells, value(r, &sums))
 		}
 		fmt.Fprintln(t, strings.Join(cells, "\t")+"\t")
 	}
-	row("", func(r *Result) string { return r.Policy })
-	row("requests", func(r *Result) string { return fmt.Sprint(len(r.firstToken)) })
-	row("prompt tokens", func(r *Result) string { return fmt.Sprint(r.prompt) })
-	row("found in a cache", func(r *Result) string { return fmt.Sprintf("%.1f %%", 100*r.hitRate()) })
-	row("computed by engines", func(r *Result) string { return fmt.Sprint(r.prompt - r.cached) })
-	for _, q := range []float64{.5, .9, .99} {
-		row(fmt.Sprintf("first token p%.0f", 100*q), func(r *Result) string { return inMS(r.quantiles(q)[0]) })
-	}
-	row("whole workload", func(r *Result) string { return fmt.Sprintf("%.1f s", r.took.Seconds()) })
-	for i := range workers {
-		row(fmt.Sprintf("requests on worker %d", i+1), func(r *Result) string { return fmt.Sprint(r.perWorker[r.workers[i]]) })
-	}
-	_ = t.Flush() // out's own errors show where they matter
-	if a, b := results[0], results[len(results)-1]; b.prompt > b.cached {
-		fmt.Fprintf(out, "\nThe engines computed %.1f times fewer prompt tokens with kv_aware.\n",
-			float64(a.prompt-a.cached)/float64(b.prompt-b.cached))
-	}
+	row("", func(r *Result, _ *totals) string { return r.Policy })
+	row("requests", func(_ *Result, t *totals) string { return fmt.Sprint(t.answered) })
+	row("most on one worker", func(_ *Result, t *totals) string { return fmt.Sprint(t.busiest()) })
+	row("prompt tokens", func(_ *Result, t *totals) string { return grouped(t.prompt) })
+	row("computed by engines", func(_ *Result, t *totals) string { return grouped(t.computed()) })
+	row("found in a cache", func(_ *Result, t *totals) string { return fmt.Sprintf("%.1f %%", 100*t.hitRate()) })
+	row("first token, mean", func(_ *Result, t *totals) string { return inMS(t.meanFirstToken()) })
+	row("half of them within", func(r *Result, _ *totals) string { return inMS(r.firstTokens(.5)[0]) })
+	row("9 of 10 within", func(r *Result, _ *totals) string { return inMS(r.firstTokens(.9)[0]) })
+	row("99 of 100 within", func(r *Result, _ *totals) string { return inMS(r.firstTokens(.99)[0]) })
+	row("all work done after", func(_ *Result, t *totals) string { return inSeconds(t.took) })
+	_ = t.Flush() // out keeps its first error
 }
 
 // printCheck prints how far the predictions agree with the engines' reports.
 func printCheck(out io.Writer, r *Result) {
-	answered, equal := r.Requests()
-	fmt.Fprintf(out, "\nPredicted cached tokens (X-Warmpath-Match) against the engines' reports (usage.prompt_tokens_details):\n")
-	fmt.Fprintf(out, "  equal for %d of %d requests\n", equal, answered)
-	differences := make([]int, 0, len(r.difference))
-	for d := range r.difference {
-		if d != 0 {
-			differences = append(differences, d)
-		}
-	}
-	slices.Sort(differences)
-	for _, d := range differences {
-		fmt.Fprintf(out, "  %+d tokens: %d\n", d, r.difference[d])
-	}
-	switch {
-	case len(differences) == 0:
-		fmt.Fprintf(out, "  no differences\n")
-	case r.Over() == 0:
-		fmt.Fprintf(out, "  A negative difference is a prefix that another request was computing at that moment; never more was promised than held.\n")
-	default:
-		fmt.Fprintf(out, "  A positive difference is a prefix evicted between decision and execution, a negative one a prefix being computed at that moment.\n")
-	}
+	answered, equal, over := r.Predictions()
+	fmt.Fprintf(out, `
+Did %s know? With each request it told how many tokens of the prompt were
+cached (X-Warmpath-Match). The engine then reported how many were (usage):
+  %4d of %d  the same number
+  %4d         more were cached: another request was computing that prefix
+  %4d         fewer were cached: some were evicted on the way
+`, r.Policy, equal, answered, answered-equal-over, over)
 }
 
 // printNext says what to do now.
@@ -67,9 +99,10 @@ func printNext(out io.Writer, s *setup, stay bool) {
 	if !stay {
 		fmt.Fprintf(out, `
 What to try next:
-  warmpath demo --stay                              leave it running and look inside
-  warmpath serve --worker http://HOST:8000 …        your own vLLM or SGLang; start it with KV events on
-  warmpath mock --listen 127.0.0.1:8000             an engine to test against, with faults on demand
+  warmpath demo --stay                        leave it running and look inside
+  warmpath serve --worker http://HOST:8000 …  your own vLLM or SGLang, with KV events on
+  warmpath mock --listen 127.0.0.1:8000       an engine to test against, with faults
+  warmpath sim --help                         policies on your own traffic, simulated
 `)
 		return
 	}

@@ -20,59 +20,139 @@ import (
 
 const (
 	model   = "demo-model"
-	workers = 4
-	agents  = 20 // conversations under way at once
-	// speed is how much faster the mock engines are than the accelerators they model, so that half a minute is enough.
-	speed = 1.5
-	// blocks of 16 tokens in an engine's cache: all four together hold the workload, one alone does not.
-	blocks = 5000
+	workers = 4 // of each fleet
+	// speed is how much faster the mock engines are than the accelerators that they model. Slower, the demo takes more
+	// than half a minute; faster, the router's own milliseconds on a small machine weigh as much as the engines'.
+	speed     = 1.5
+	blockSize = 16 // tokens
+	// blocks of an engine's cache. The agents under way need about three times what one cache holds. The four caches
+	// together hold it, with little to spare.
+	blocks = 8000
+	// ramp is the time in which the agents start. All at once they would be a burst on empty caches, which hides the rest.
+	ramp = 2 * time.Second
 )
+
+// patience is how long a request waits for its token ids. Twelve engines share this machine with all routers and clients:
+// where it is busy, an engine answers later than after the 50 ms that are enough beside engines of their own. What a
+// request waits is a part of its time to first token.
+const patience = 10 * time.Second
+
+// peer is the policy of SMG and the SGLang router, with the defaults of their command line.
+const peer = "cache_aware"
+
+// policies returns what is played: a baseline, a peer, and what a user gets who sets nothing.
+func policies() []string { return []string{"round_robin", peer, config.Default().Policy} }
 
 // Options say how the demo shows itself.
 type Options struct {
 	Out io.Writer
-	// Live redraws one status block in place; without it a plain line is printed every two seconds.
+	// Live redraws one status block in place; without it a plain line is printed every three seconds.
 	Live bool
-	// Stay leaves the second fleet running until the context ends.
+	// Stay leaves the fleet of the default policy running until the context ends.
 	Stay bool
-	// Small runs a tenth of the workload without delays: for tests.
+	// Small runs a fifth of the work without delays: for tests.
 	Small bool
 }
 
-// Run shows the demo and returns what the runs measured, round_robin first. It ends when the context does.
+// errInterrupted tells scripts that the demo did not come to its end.
+var errInterrupted = errors.New("the demo was interrupted before its end: there is nothing to compare")
+
+// Run shows the demo and returns what the runs measured, in the order of [policies]. It ends when the context does.
 func Run(ctx context.Context, o Options) ([]*Result, error) {
+	out := &sticky{out: o.Out}
+	o.Out = out
 	plan := workload(1)
 	if o.Small {
 		plan = plan[:conversations/5]
 	}
-	fmt.Fprintf(o.Out, "Warmpath demo: %d mock engines, %d conversations of %d turns, agents of %d kinds.\n"+
-		"Each kind shares a system prompt with tools; each turn sends the whole conversation again.\n\n",
-		workers, len(plan), turns, agentKinds)
-	var results []*Result
-	for _, policy := range []string{"round_robin", "kv_aware"} {
-		s, err := start(ctx, policy, &o)
-		if err != nil {
-			return results, err
-		}
-		r, err := s.drive(ctx, plan, &o)
-		results = append(results, r)
-		last := policy == "kv_aware"
-		if err == nil && last {
-			printComparison(o.Out, results)
-			printCheck(o.Out, r)
-			printNext(o.Out, s, o.Stay)
-			if o.Stay {
-				<-ctx.Done()
-			}
-		}
-		if stopErr := s.stop(); err == nil {
-			err = stopErr
-		}
-		if err != nil {
-			return results, err
+	printOpening(o.Out, len(plan))
+	results, err := compare(ctx, plan, &o)
+	switch {
+	case ctx.Err() != nil && err != nil:
+		err = errInterrupted
+	case err == nil:
+		err = out.err
+	}
+	return results, err
+}
+
+// compare plays the plan on a fleet for each policy and prints what came of it.
+func compare(ctx context.Context, plan []conversation, o *Options) (results []*Result, err error) {
+	var setups []*setup
+	stop := func(all []*setup) {
+		for _, s := range all {
+			err = errors.Join(err, s.stop())
 		}
 	}
-	return results, nil
+	defer func() { stop(setups) }()
+	for _, policy := range policies() {
+		s, err := start(ctx, policy, o)
+		setups = append(setups, s)
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, newResult(policy, len(plan)*turns))
+	}
+	late, err := play(ctx, setups, results, plan, o)
+	if err != nil {
+		return results, err
+	}
+	last := len(setups) - 1
+	printComparison(o.Out, results)
+	printCheck(o.Out, results[last])
+	printWorth(o.Out, results, late)
+	printNext(o.Out, setups[last], o.Stay)
+	if o.Stay {
+		stop(setups[:last])
+		setups = setups[last:]
+		<-ctx.Done()
+	}
+	return results, err
+}
+
+// play gives the plan to all fleets at once, so that what else the machine does troubles all alike, and shows the progress.
+func play(ctx context.Context, setups []*setup, results []*Result, plan []conversation, o *Options) (late time.Duration, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	errs := make([]error, len(setups))
+	for i, s := range setups {
+		results[i].began = time.Now()
+		wg.Go(func() {
+			if errs[i] = s.drive(ctx, plan, results[i], o); errs[i] != nil {
+				errs[i] = fmt.Errorf("%s: %w", s.policy, errs[i])
+				cancel()
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { // ends with the last conversation, which show waits for
+		wg.Wait()
+		close(done)
+	}()
+	measured := make(chan time.Duration)
+	go func() { measured <- lateness(done) }() // ends with done
+	show(results, done, o)
+	return <-measured, errors.Join(errs...)
+}
+
+// lateness returns how late timers fire on this machine, on average, until done is closed: a request passes through a
+// dozen goroutines, and each of them waits for a processor as long.
+func lateness(done <-chan struct{}) time.Duration {
+	const nap = 20 * time.Millisecond
+	timer := time.NewTimer(nap)
+	defer timer.Stop()
+	var sum time.Duration
+	for n := 0; ; n++ {
+		began := time.Now()
+		select {
+		case <-timer.C:
+			sum += time.Since(began) - nap
+			timer.Reset(nap)
+		case <-done:
+			return sum / time.Duration(max(n, 1))
+		}
+	}
 }
 
 // setup is one fleet of engines with a gateway in front.
@@ -86,50 +166,49 @@ type setup struct {
 	running sync.WaitGroup
 
 	mu     sync.Mutex
-	failed error // guarded by mu; the first component that failed
+	failed error // guarded by mu; the components that failed
 }
 
-// start builds engines and gateway and waits until every engine's events are known to be complete.
+// start builds engines and gateway and waits until every engine's events are known to be complete. The setup has to be
+// stopped, whatever the error.
 func start(ctx context.Context, policy string, o *Options) (*setup, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &setup{policy: policy, cancel: cancel, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2 * agents}}}
 	cfg := config.Default()
 	cfg.Listen, cfg.Admin.Listen, cfg.Policy = "127.0.0.1:0", "127.0.0.1:0", policy
-	if o.Small {
-		cfg.Tokens.Budget = 10 * time.Second // a machine that is busy with other tests must not route by load what has ids
-	}
+	cfg.Tokens.Budget = patience
 	for i := range workers {
+		// One seed for all: an answer depends on its prompt alone, so that every fleet is asked the same to the last byte.
 		engine := mockengine.DefaultConfig()
-		engine.Model, engine.Blocks, engine.Speed, engine.Seed = model, blocks, speed, uint64(i)
+		engine.Model, engine.BlockSize, engine.Blocks, engine.Speed, engine.Seed = model, blockSize, blocks, speed, 1
 		if o.Small {
 			engine.Speed = 0
 		}
 		server, err := mockengine.New(engine)
 		if err != nil {
-			cancel()
-			return nil, fmt.Errorf("make engine %d: %w", i, err)
+			return s, fmt.Errorf("make engine %d: %w", i, err)
 		}
 		s.engines = append(s.engines, server)
 		s.run(func() error { return server.Run(ctx) })
 		select {
 		case <-server.Ready():
 		case <-ctx.Done():
-			return nil, errors.Join(fmt.Errorf("start engine %d: %w", i, ctx.Err()), s.stop())
+			return s, fmt.Errorf("start engine %d: %w", i, ctx.Err())
 		}
 		cfg.Workers = append(cfg.Workers, discovery.Target{URL: server.URL()})
 	}
 	if err := cfg.Validate(); err != nil {
-		return nil, errors.Join(err, s.stop())
+		return s, err
 	}
 	var err error
 	if s.app, err = app.New(&cfg, app.Options{Log: slog.New(slog.DiscardHandler)}); err != nil {
-		return nil, errors.Join(err, s.stop())
+		return s, err
 	}
 	s.run(func() error { return s.app.Run(ctx) })
 	select {
 	case <-s.app.Listening():
 	case <-ctx.Done():
-		return nil, errors.Join(ctx.Err(), s.stop())
+		return s, ctx.Err()
 	}
 	s.url = "http://" + s.app.Addr().String()
 	return s, s.settle(ctx)
@@ -166,13 +245,13 @@ func (s *setup) settle(ctx context.Context) error {
 		}
 		select {
 		case <-limit.Done():
-			return errors.Join(fmt.Errorf("only %d of %d engines have complete events", exact, workers), s.stop())
+			return fmt.Errorf("only %d of %d engines have complete events", exact, workers)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
 
-// stop ends everything and waits for it.
+// stop ends everything, waits for it, and returns what failed.
 func (s *setup) stop() error {
 	s.cancel()
 	s.running.Wait()
@@ -182,41 +261,35 @@ func (s *setup) stop() error {
 	return s.failed
 }
 
-// drive runs the workload and shows its progress.
-func (s *setup) drive(ctx context.Context, plan []conversation, o *Options) (*Result, error) {
-	r := newResult(s.policy, s.app.Router().Fleet().Snapshot().Workers(), len(plan)*turns)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	queue := make(chan *conversation)
+// drive has the agents hold the conversations of the plan, each the next one when it has ended its last.
+func (s *setup) drive(ctx context.Context, plan []conversation, r *Result, o *Options) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	queue := make(chan *conversation, len(plan))
+	for i := range plan {
+		queue <- &plan[i]
+	}
+	close(queue)
 	var wg sync.WaitGroup
-	for range agents {
+	for i := range agents {
 		wg.Go(func() {
+			if !o.Small && !pause(ctx, ramp*time.Duration(i)/agents) {
+				return
+			}
 			for c := range queue {
 				if err := s.converse(ctx, c, r, o); err != nil {
-					r.fail(err)
-					cancel()
+					cancel(err)
+					return
 				}
 			}
 		})
 	}
-	shown := make(chan struct{})
-	done := make(chan struct{})
-	go func() { // ends when the workload has ended
-		defer close(shown)
-		r.show(done, o)
-	}()
-	for i := range plan {
-		select {
-		case queue <- &plan[i]:
-		case <-ctx.Done():
-		}
-	}
-	close(queue)
 	wg.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
 	r.finish()
-	close(done)
-	<-shown
-	return r, r.err()
+	return nil
 }
 
 // converse holds one conversation, with the pauses in which an agent's tools run.
@@ -226,20 +299,49 @@ func (s *setup) converse(ctx context.Context, c *conversation, r *Result, o *Opt
 	for _, text := range c.asks {
 		history = append(history, message{"user", text})
 		a, err := ask(ctx, s.client, s.url, c.body(history))
+		if err == nil && a.policy != s.policy {
+			err = fmt.Errorf("decided by policy %q", a.policy)
+		}
 		if err != nil {
 			return fmt.Errorf("conversation %d: %w", c.id, err)
 		}
+		a.conversation = c.id
 		r.add(&a)
 		history = append(history, message{"assistant", a.text})
-		pause := time.Duration(40+random.IntN(120)) * time.Millisecond
+		tool := time.Duration(50+random.IntN(500)) * time.Millisecond
 		if o.Small {
-			pause = 10 * time.Millisecond
+			tool = 10 * time.Millisecond
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if !pause(ctx, tool) {
 			return ctx.Err()
 		}
 	}
 	return nil
+}
+
+// pause waits; it reports whether ctx goes on.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// sticky keeps the first error of a writer, such as a full disk, and writes no more after it.
+type sticky struct {
+	out io.Writer
+	err error
+}
+
+func (s *sticky) Write(p []byte) (int, error) {
+	if s.err != nil {
+		return 0, s.err
+	}
+	n, err := s.out.Write(p)
+	s.err = err
+	return n, err
 }

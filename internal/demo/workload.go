@@ -3,21 +3,36 @@ package demo
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 )
 
-// The workload: agents of a few kinds, each kind with a long system prompt and tools of its own, each conversation
-// growing by what the user and the engine say. The sizes are those of small coding agents, cut to what half a minute
-// allows: a cached prompt saves most of the work, and no engine can hold all conversations at once.
+// The workload: agents of some kinds, each kind with a long system prompt and tools of its own. Each conversation grows
+// by what the user or a tool says and by what the engine answers. One kind is popular: it has every second conversation.
+// The sizes have the shape of public traces of coding agents: most turns add little, some add a whole file, answers are
+// short calls of tools. They are cut to what half a minute allows.
 const (
-	agentKinds    = 6
-	conversations = 40
-	turns         = 7
-	systemWords   = 900
-	turnWords     = 240
-	answerTokens  = 24
+	agents        = 48 // under way at once
+	agentKinds    = 8
+	conversations = 68
+	turns         = 6
+	systemWords   = 1500
+	// What a turn adds is log-normal: so many words in the middle, a third of it or less for one turn in six, more than
+	// three times as much for one in six.
+	turnWords    = 350
+	turnSpread   = 1.2
+	mostWords    = 3000
+	answerTokens = 24
 )
+
+// kindOf returns the kind of agent of a conversation: 0 for every second one, the others in turn.
+func kindOf(conversation int) int {
+	if conversation%2 == 0 {
+		return 0
+	}
+	return 1 + conversation/2%(agentKinds-1)
+}
 
 // message is one message of a chat.
 type message struct {
@@ -50,10 +65,11 @@ func workload(seed uint64) []conversation {
 	out := make([]conversation, conversations)
 	for i := range out {
 		random := rand.New(rand.NewPCG(seed, uint64(i)))
-		k := kinds[i%agentKinds]
+		k := kinds[kindOf(i)]
 		out[i] = conversation{id: i, tools: k.tools, system: k.system}
 		for t := range turns {
-			out[i].asks = append(out[i].asks, fmt.Sprintf("Task %d, step %d: ", i, t)+text(random, turnWords/2+random.IntN(turnWords)))
+			words := min(int(turnWords*math.Exp(turnSpread*random.NormFloat64())), mostWords)
+			out[i].asks = append(out[i].asks, fmt.Sprintf("Task %d, step %d: ", i, t)+text(random, words))
 		}
 	}
 	return out

@@ -1,0 +1,79 @@
+package demo
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// show prints how far the runs are, side by side, until done is closed.
+func show(results []*Result, done <-chan struct{}, o *Options) {
+	every := 3 * time.Second
+	if o.Live {
+		every = 100 * time.Millisecond
+	} else {
+		printProgressHead(o.Out, results)
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	lines := 0
+	for running := true; running; {
+		select {
+		case <-tick.C:
+		case <-done:
+			running = false
+		}
+		if o.Live {
+			lines = redraw(o.Out, results, lines)
+		} else {
+			printProgress(o.Out, results)
+		}
+	}
+	fmt.Fprintln(o.Out)
+}
+
+func printProgressHead(out io.Writer, results []*Result) {
+	fmt.Fprintf(out, "So far: requests answered, prompt tokens found in a cache, mean first token\n%6s", "")
+	for _, r := range results {
+		fmt.Fprintf(out, "  %20s", r.Policy)
+	}
+	fmt.Fprintln(out)
+}
+
+func printProgress(out io.Writer, results []*Result) {
+	fmt.Fprintf(out, "%4.0f s", time.Since(results[0].began).Seconds())
+	for _, r := range results {
+		t := r.totals()
+		fmt.Fprintf(out, "  %5d %4.0f %% %8s", t.answered, 100*t.hitRate(), inMS(t.meanFirstToken()))
+	}
+	fmt.Fprintln(out)
+}
+
+// bar is the width of a full bar of progress: with it a line has less than 80 columns.
+const bar = 14
+
+// redraw replaces the lines drawn before and returns how many it drew. The clock of a run stops when its work is done. The terminal is told to cut lines at its edge
+// while they are drawn: a line that it wraps would be two, and the next drawing would begin a line too low.
+func redraw(out io.Writer, results []*Result, lines int) int {
+	var b strings.Builder
+	b.WriteString("\x1b[?7l")
+	if lines > 0 {
+		fmt.Fprintf(&b, "\x1b[%dA", lines)
+	}
+	for _, r := range results {
+		t := r.totals()
+		full := bar * t.answered / max(r.total, 1)
+		elapsed := t.took
+		if elapsed == 0 {
+			elapsed = time.Since(r.began)
+		}
+		fmt.Fprintf(&b, "\x1b[2K%-12s %s%s %4d/%d  %2.0f %% cached  first token %s  %s\n", r.Policy,
+			strings.Repeat("#", full), strings.Repeat(".", bar-full), t.answered, r.total, 100*t.hitRate(), inMS(t.meanFirstToken()), inSeconds(elapsed))
+	}
+	b.WriteString("\x1b[?7h")
+	_, _ = io.WriteString(out, b.String())
+	return len(results)
+}
+
+func inMS(d time.Duration) string { return fmt.Sprintf("%.0f ms", float64(d.Microseconds())/1000) }

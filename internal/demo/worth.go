@@ -1,0 +1,130 @@
+package demo
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"time"
+)
+
+// gain compares one measure of two runs of the same work, where less is better.
+type gain struct {
+	ratio    float64 // the other's over the default policy's: 2 is half the cost
+	low      float64 // two standard errors of the ratio to either side; both are the ratio where there is one measurement
+	high     float64
+	unproven bool // the difference may be chance
+}
+
+// alike is the ratio up to which a difference is called chance, whatever its standard error. The error is of one run,
+// over its conversations; from one run to the next, the same policy's figures differ by up to this on a busy machine.
+const alike = 1.05
+
+func (g gain) judged() gain {
+	g.unproven = g.low <= 1 && g.high >= 1 || g.ratio < alike && g.ratio > 1/alike
+	return g
+}
+
+// paired compares what each conversation cost. Its requests are the same in both runs, so that most of what makes
+// conversations differ cancels. The ratio of the sums has the standard error √(Σ(aᵢ−R·bᵢ)²·n/(n−1)) / Σbᵢ
+// (W. G. Cochran, Sampling Techniques, 3rd edition, 1977, §2.11), for conversations that do not affect one another.
+func paired(other, ours map[int]float64) gain {
+	var a, b float64
+	for c, cost := range other {
+		a += cost
+		b += ours[c]
+	}
+	if a <= 0 || b <= 0 {
+		return gain{ratio: 1, low: 1, high: 1, unproven: true}
+	}
+	g := gain{ratio: a / b}
+	squares, n := 0.0, float64(len(other))
+	for c, cost := range other {
+		off := cost - g.ratio*ours[c]
+		squares += off * off
+	}
+	margin := 2 * math.Sqrt(squares*n/max(n-1, 1)) / b
+	g.low, g.high = g.ratio-margin, g.ratio+margin
+	return g.judged()
+}
+
+// single compares two measurements of which there is one each.
+func single(other, ours time.Duration) gain {
+	if other <= 0 || ours <= 0 {
+		return gain{ratio: 1, low: 1, high: 1, unproven: true}
+	}
+	r := float64(other) / float64(ours)
+	return gain{ratio: r, low: r, high: r}.judged()
+}
+
+// worth is what choosing one policy over another was worth in a run, in what a user pays for.
+type worth struct {
+	firstToken gain // time that clients waited for first tokens
+	computed   gain // prompt tokens that engines computed
+	took       gain // time in which the fleet did all the work
+}
+
+func compareWith(other, ours *Result) worth {
+	wait := func(a *answer) float64 { return a.firstToken.Seconds() }
+	computed := func(a *answer) float64 { return float64(a.prompt - a.cached) }
+	return worth{
+		firstToken: paired(other.perConversation(wait), ours.perConversation(wait)),
+		computed:   paired(other.perConversation(computed), ours.perConversation(computed)),
+		took:       single(other.totals().took, ours.totals().took),
+	}
+}
+
+// tooLate is the lateness of timers from which measured times say more about the machine than about a policy.
+const tooLate = 5 * time.Millisecond
+
+// printWorth says in plain words what the last policy was worth against each of the others. late is how late the
+// machine's timers fired meanwhile.
+func printWorth(out io.Writer, results []*Result, late time.Duration) {
+	ours := results[len(results)-1]
+	b := ours.totals()
+	fmt.Fprintf(out, "\nWhat %s was worth in this run, on the same engines, for the same requests:\n", ours.Policy)
+	for _, other := range results[:len(results)-1] {
+		w, a := compareWith(other, ours), other.totals()
+		fmt.Fprintf(out, "\n  against %s\n", other.Policy)
+		line := func(name, verdict, figures string) {
+			fmt.Fprintf(out, "    %-11s  %s\n    %11s  (%s)\n", name, verdict, "", figures)
+		}
+		waiting := w.firstToken.say("first tokens came %.1f times sooner", "first tokens came %.1f times later", asTimes)
+		engines := w.took.say("%.0f %% less engine time for all the work", "%.0f %% more engine time for all the work", asShare)
+		if late >= tooLate {
+			waiting, engines = notJudged, notJudged
+		}
+		line("waiting", waiting, fmt.Sprintf("%s in place of %s, on average", inMS(b.meanFirstToken()), inMS(a.meanFirstToken())))
+		line("computing", w.computed.say("%.0f %% fewer prompt tokens to compute", "%.0f %% more prompt tokens to compute", asShare),
+			fmt.Sprintf("%s in place of %s", grouped(b.computed()), grouped(a.computed())))
+		line("engine time", engines, fmt.Sprintf("%d engines for %s in place of %s", workers, inSeconds(b.took), inSeconds(a.took)))
+	}
+	fmt.Fprintf(out, `
+  The clients measured this. A difference counts when it is above %.0f %% and above
+  twice its standard error over the conversations. Expect such ratios, not such
+  milliseconds: the engines' times are a model's, and your traffic is different.
+`, 100*(alike-1))
+	if late >= tooLate {
+		fmt.Fprintf(out, "  This machine is busy: its timers fire %s late. Times are not judged.\n", inMS(late))
+	}
+}
+
+const notJudged = "not judged: this machine is too busy to tell"
+
+// say puts a gain into words: better or worse by how much, or that it may be chance.
+func (g gain) say(better, worse string, amount func(ratio float64) float64) string {
+	switch {
+	case g.unproven:
+		return "no difference beyond chance"
+	case g.ratio > 1:
+		return fmt.Sprintf(better, amount(g.ratio))
+	}
+	return fmt.Sprintf(worse, amount(g.ratio))
+}
+
+// asTimes returns how many times more the one cost than the other.
+func asTimes(ratio float64) float64 { return max(ratio, 1/ratio) }
+
+// asShare returns by how many percent of the other's cost the default policy's is lower, or higher.
+func asShare(ratio float64) float64 { return 100 * math.Abs(1-1/ratio) }
+
+func inSeconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
