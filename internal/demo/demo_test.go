@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
@@ -71,6 +73,40 @@ func TestDemoPlaysTheDefaultPolicyAndShowsWhatItPromises(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(out.String())
+	}
+}
+
+// TestTheReadmeShowsWhatTheDemoPrints compares all lines but verdicts, numbers aside.
+func TestTheReadmeShowsWhatTheDemoPrints(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, sample, _ := strings.Cut(string(readme), "<!-- demo -->\n```\n")
+	sample, _, found := strings.Cut(sample, "```\n<!-- end of demo -->")
+	if !found {
+		t.Fatal("README.md has no output of the demo")
+	}
+	var out bytes.Buffer
+	var results []*Result
+	for _, policy := range policies() {
+		results = append(results, played(policy, time.Second, ms(100), tokens(100)))
+	}
+	printComparison(&out, results)
+	printWorth(&out, results, 0)
+	number, verdict := regexp.MustCompile(`[\d.,]*\d`), regexp.MustCompile(`^(waiting|computing|engine time) .*`)
+	plain := func(line string) string {
+		line = strings.Join(strings.Fields(number.ReplaceAllString(line, "0")), " ")
+		return verdict.ReplaceAllString(line, "$1")
+	}
+	printed := map[string]bool{}
+	for line := range strings.Lines(out.String()) {
+		printed[plain(line)] = true
+	}
+	for line := range strings.Lines(sample) {
+		if !printed[plain(line)] {
+			t.Errorf("the demo prints no line as README.md has it: %s", line)
+		}
 	}
 }
 
