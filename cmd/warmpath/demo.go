@@ -19,9 +19,8 @@ gateway and four mock engines of its own, in one process on loopback. Print what
 policy was worth, and check its predictions against the engines' own reports.
 
 HTTP, prefix caches and KV events are real. How long an engine computes is modelled, and the
-output names the modelled hardware. All settings are the defaults but tokens.budget: twelve
-engines share this machine, and a request must not lose its token ids because it is busy.
-Nothing is downloaded.`,
+output names the modelled hardware. All settings of the gateways are the defaults, but for the
+policy. Nothing is downloaded.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			_, err := demo.Run(c.Context(), demo.Options{Out: c.OutOrStdout(), Live: isTerminal(c.OutOrStdout()), Stay: stay})

@@ -84,14 +84,13 @@ func printComparison(out io.Writer, results []*Result) {
 
 // printCheck prints how far the predictions agree with the engines' reports.
 func printCheck(out io.Writer, r *Result) {
-	answered, equal, over := r.Predictions()
+	t := r.totals()
 	fmt.Fprintf(out, `
 Did %s know? With each request it told how many tokens of the prompt were
 cached (X-Warmpath-Match). The engine then reported how many were (usage):
-  %4d of %d  the same number
-  %4d         more were cached: another request was computing that prefix
-  %4d         fewer were cached: some were evicted on the way
-`, r.Policy, equal, answered, answered-equal-over, over)
+  told %s tokens in all, reported %s
+  at least as many reported as told: %d of %d requests
+`, r.Policy, grouped(t.told), grouped(t.cached), t.answered-r.Over(), t.answered)
 }
 
 // printNext says what to do now.

@@ -35,6 +35,7 @@ func (r *Result) finish() {
 type totals struct {
 	answered       int
 	prompt, cached int // tokens, as the engines report them
+	told           int // tokens that were predicted to be cached
 	firstToken     time.Duration
 	took           time.Duration
 	perWorker      map[string]int // requests
@@ -48,6 +49,7 @@ func (r *Result) totals() totals {
 		a := &r.answers[i]
 		t.prompt += a.prompt
 		t.cached += a.cached
+		t.told += a.match
 		t.firstToken += a.firstToken
 		t.perWorker[a.worker]++
 	}
@@ -85,20 +87,17 @@ func (r *Result) HitRate() float64 {
 	return t.hitRate()
 }
 
-// Predictions is how many requests were answered, for how many of them the prediction was the engine's report, and how
-// many were predicted to find more than they found.
-func (r *Result) Predictions() (answered, equal, over int) {
+// Over is how many requests were predicted to find more than they found.
+func (r *Result) Over() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	n := 0
 	for i := range r.answers {
-		switch a := &r.answers[i]; {
-		case a.match == a.cached:
-			equal++
-		case a.match > a.cached:
-			over++
+		if r.answers[i].match > r.answers[i].cached {
+			n++
 		}
 	}
-	return len(r.answers), equal, over
+	return n
 }
 
 // firstTokens returns quantiles of the time to the first token.

@@ -32,11 +32,6 @@ const (
 	ramp = 2 * time.Second
 )
 
-// patience is how long a request waits for its token ids. Twelve engines share this machine with all routers and clients:
-// where it is busy, an engine answers later than after the 50 ms that are enough beside engines of their own. What a
-// request waits is a part of its time to first token.
-const patience = 10 * time.Second
-
 // peer is the policy of SMG and the SGLang router, with the defaults of their command line.
 const peer = "cache_aware"
 
@@ -176,7 +171,6 @@ func start(ctx context.Context, policy string, o *Options) (*setup, error) {
 	s := &setup{policy: policy, cancel: cancel, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2 * agents}}}
 	cfg := config.Default()
 	cfg.Listen, cfg.Admin.Listen, cfg.Policy = "127.0.0.1:0", "127.0.0.1:0", policy
-	cfg.Tokens.Budget = patience
 	for i := range workers {
 		// One seed for all: an answer depends on its prompt alone, so that every fleet is asked the same to the last byte.
 		engine := mockengine.DefaultConfig()
