@@ -199,8 +199,12 @@ func (p *encoder) field(f field, e *Event) {
 		p.integer(e.LoRAID)
 	case fieldMedium:
 		medium := e.Medium
-		if medium == "" && e.Tier != tierOf("", e.Locality) {
-			medium = p.wire.Medium(e.Tier)
+		if medium == "" && e.Tier != ownedTier(tierOf("", e.Locality), e.Owner) {
+			tier := e.Tier
+			if e.Owner == OwnerKVCR {
+				tier = max(tier, 1) - 1
+			}
+			medium = p.wire.Medium(tier)
 		}
 		p.optional(medium)
 	case fieldLoRAName:

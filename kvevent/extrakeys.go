@@ -14,9 +14,7 @@ func (d *Decoder) finish(b *Batch, e *Event, r *reading) (problem string) {
 	if !r.holds(fieldHashes) {
 		return "an event without block_hashes"
 	}
-	if e.Owner == OwnerKVCR {
-		e.Tier = min(e.Tier+1, block.NumTiers-1)
-	}
+	e.Tier = ownedTier(e.Tier, e.Owner)
 	if e.Kind == Removed {
 		if r.holds(fieldRemaining) {
 			return d.remaining(e, r)

@@ -52,3 +52,11 @@ func attentionOf(spec string) block.Attention {
 	}
 	return block.AttentionOther
 }
+
+// ownedTier returns the tier that an owner's copies on a medium count for: KVCR's one below it.
+func ownedTier(medium block.Tier, owner string) block.Tier {
+	if owner == OwnerKVCR {
+		return min(medium+1, block.NumTiers-1)
+	}
+	return medium
+}

@@ -70,9 +70,8 @@ func drawEvent(t *rapid.T, w Wire, f *format) Event {
 	}
 	e.Tier = tierOf(e.Medium, e.Locality)
 	if f.owner && f.keys == keysVLLM {
-		if e.Owner = rapid.SampledFrom([]string{"", OwnerKVCR, "another"}).Draw(t, "owner"); e.Owner == OwnerKVCR {
-			e.Tier = min(e.Tier+1, block.NumTiers-1)
-		}
+		e.Owner = rapid.SampledFrom([]string{"", OwnerKVCR, "another"}).Draw(t, "owner")
+		e.Tier = ownedTier(e.Tier, e.Owner)
 	}
 	if e.Kind == Stored {
 		drawStored(t, &e, f)
