@@ -8,20 +8,16 @@ import "github.com/warmpath/warmpath/block"
 func (d *Decoder) ahead(b *Batch, e *Event, r *reading) (problem string) {
 	c := &d.c
 	resume := c.i
-	c.i = r.later
 	defer func() { c.i = resume }()
-	n, ok := c.array()
-	switch {
-	case !ok:
-		return "lookahead_token_ids is no array"
-	case n != len(e.Hashes):
-		return "lookahead_token_ids has not one list for each block hash"
-	case len(e.Ahead) > 0:
+	if problem := d.forEachHash(e, r, "lookahead_token_ids", "list"); problem != "" {
+		return problem
+	}
+	if len(e.Ahead) > 0 {
 		return "token pairs and lookahead_token_ids in one event"
 	}
 	aligned, width := e.Aligned(), 0
 	var list [block.MaxAhead]block.Token
-	for i := range n {
+	for i := range e.Hashes {
 		m, ok := c.array()
 		switch {
 		case !ok:
@@ -59,14 +55,9 @@ func (d *Decoder) ahead(b *Batch, e *Event, r *reading) (problem string) {
 func (d *Decoder) remaining(e *Event, r *reading) (problem string) {
 	c := &d.c
 	resume := c.i
-	c.i = r.later
 	defer func() { c.i = resume }()
-	n, ok := c.array()
-	switch {
-	case !ok:
-		return "remaining_copy_counts is no array"
-	case n != len(e.Hashes):
-		return "remaining_copy_counts has not one count for each block hash"
+	if problem := d.forEachHash(e, r, "remaining_copy_counts", "count"); problem != "" {
+		return problem
 	}
 	gone, digests := e.Hashes[:0], e.Digests[:0]
 	for i, h := range e.Hashes {
@@ -82,5 +73,18 @@ func (d *Decoder) remaining(e *Event, r *reading) (problem string) {
 		}
 	}
 	e.Hashes, e.Digests, e.LastCopies = gone, digests, true
+	return ""
+}
+
+// forEachHash goes to the field that is read last, an array of one of what for each hash.
+func (d *Decoder) forEachHash(e *Event, r *reading, name, what string) (problem string) {
+	d.c.i = r.later
+	n, ok := d.c.array()
+	switch {
+	case !ok:
+		return name + " is no array"
+	case n != len(e.Hashes):
+		return name + " has not one " + what + " for each block hash"
+	}
 	return ""
 }
