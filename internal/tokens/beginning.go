@@ -2,7 +2,6 @@ package tokens
 
 import (
 	"bytes"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -75,13 +74,7 @@ func (b *beginnings) of(model string) *template {
 func (b *beginnings) off() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var names []string
-	for _, name := range slices.Sorted(maps.Keys(b.models)) {
-		if b.models[name].failing {
-			names = append(names, name)
-		}
-	}
-	return names
+	return failingOf(b.models, func(m *template) bool { return m.failing })
 }
 
 // known is the beginning of a list's ids.

@@ -74,9 +74,13 @@ func (c *checks) proven(model string) bool {
 func (c *checks) distrusted() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var names []string
-	for _, name := range slices.Sorted(maps.Keys(c.models)) {
-		if c.models[name].failing {
+	return failingOf(c.models, func(m *check) bool { return m.failing })
+}
+
+// failingOf returns the names of the models that fail, in order.
+func failingOf[T any](models map[string]T, failing func(T) bool) (names []string) {
+	for _, name := range slices.Sorted(maps.Keys(models)) {
+		if failing(models[name]) {
 			names = append(names, name)
 		}
 	}
@@ -200,10 +204,7 @@ func (s *Source) compare(model, worker string, made, said *Found) {
 	}
 	switch {
 	case !equal:
-		at := 0
-		for at < len(local) && at < len(engine) && local[at] == engine[at] {
-			at++
-		}
+		at := common(local, engine)
 		s.Log.Warn("token ids made in process differ from the engine's: the engine's are used until twenty prompts in a row agree",
 			"model", model, "worker", worker, "position", at, "made", s.Local.Text(model, around(local, at)),
 			"engine", s.Local.Text(model, around(engine, at)), "made_tokens", len(local), "engine_tokens", len(engine))
