@@ -15,7 +15,6 @@ type holder struct {
 	points  uint32 // head of the list of its points, children before parents
 	groups  []group
 	crowded bool  // it announced more than MaxGroups groups
-	bigram  bool  // it announced bigram chains
 	anyTier bool  // its engine loads blocks from any tier in any order, and it has announced some below the accelerator
 	keyed   bool  // its events carry keys
 	vague   uint8 // bit by tier: something may have been a copy or a report, see judge
@@ -54,9 +53,8 @@ type group struct {
 
 // view is what readers know of a holder: an immutable digest of its groups.
 type view struct {
-	full    uint64 // lowest bit of each full-attention group's nibble of a mask
-	simple  bool   // one group, full attention, or none yet: the run of blocks is the match
-	bigram  bool
+	full    uint64  // lowest bit of each full-attention group's nibble of a mask
+	simple  bool    // one group, full attention, or none yet: the run of blocks is the match
 	anyTier bool    // blocks count on their best tiers, in any order
 	groups  []limit // all groups in the order of their nibbles; empty when simple
 	unknown bool    // a group proves nothing: no confirmed match
@@ -181,10 +179,6 @@ func (x *Index) join(h *holder, s *Stored) int {
 			x.sweepStrands(change{h: h}) // what it has may be proof now
 		}
 	}
-	if s.Bigram && !h.bigram {
-		h.bigram = true
-		x.publish(h)
-	}
 	if s.AnyTierOrder && s.Tier != block.TierGPU && !h.anyTier {
 		h.anyTier = true
 		x.publish(h)
@@ -225,7 +219,7 @@ func (x *Index) publish(h *holder) {
 }
 
 func (x *Index) digest(h *holder) *view {
-	v := &view{bigram: h.bigram, anyTier: h.anyTier, unknown: h.crowded}
+	v := &view{anyTier: h.anyTier, unknown: h.crowded}
 	for i := range h.groups {
 		g := &h.groups[i]
 		if g.kind == block.AttentionFull {
@@ -234,7 +228,7 @@ func (x *Index) digest(h *holder) *view {
 	}
 	if len(h.groups) <= 1 && v.full == uint64(len(h.groups)) && !h.crowded {
 		v.simple = true
-		if v.full == 1 && !v.bigram && !v.anyTier {
+		if v.full == 1 && !v.anyTier {
 			return plainView
 		}
 		return v

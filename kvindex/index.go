@@ -98,8 +98,7 @@ type Stored struct {
 	Features  []block.Feature // multimodal items, offsets relative to Tokens[0]; those before it are inherited
 	// First are the prompt's first tokens where the engine hashes blocks with a look-ahead of so many tokens; Tokens
 	// then begin after them (block.Hasher.Ahead). It is used where Scope is.
-	First  []block.Token
-	Bigram bool // Tokens are the first of pairs (EAGLE): the last block needs one token more
+	First []block.Token
 	// RootUnknown says that the scope cannot be known (offload events drop the salt): no chain is begun, the blocks
 	// only join a parent or a handle that is known.
 	RootUnknown bool

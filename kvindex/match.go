@@ -248,9 +248,6 @@ func (x *Index) finish(m *matcher, dst []Match, first int) []Match {
 			r.Blocks = r.Full
 			r.Speculative = max(r.Speculative, r.Blocks)
 		}
-		if v.bigram {
-			r.shorten()
-		}
 	}
 	return dst
 }

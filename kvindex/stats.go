@@ -37,7 +37,6 @@ type HolderStats struct {
 	Handles int64
 	Waiting int64
 	Groups  []GroupStats
-	Bigram  bool
 	// Provable is false when a cache group is of a kind whose blocks prove nothing: matches are 0.
 	Provable bool
 	// Refused counts announcements and blocks that the index did not take from the holder since it was last
@@ -118,7 +117,7 @@ func (x *Index) Holder(id fleet.Holder) (HolderStats, bool) {
 func (x *Index) describe(h *holder) HolderStats {
 	s := HolderStats{
 		Holder: h.id, Blocks: h.blocks, Evicted: h.evicted, Handles: h.handles + h.named, Waiting: h.waiting,
-		Bigram: h.bigram, Provable: !x.view(h.id).unknown, Refused: h.refused, UnknownRemoved: h.unknown, Whole: h.broken == 0,
+		Provable: !x.view(h.id).unknown, Refused: h.refused, UnknownRemoved: h.unknown, Whole: h.broken == 0,
 	}
 	s.Groups = slices.Grow(s.Groups, len(h.groups))
 	for i := range h.groups {

@@ -88,20 +88,3 @@ func (v *view) allows(mask uint64, any bool, fresh uint32, tokens uint64, runs *
 	}
 	return ok
 }
-
-// shorten takes the last block off: an EAGLE engine's hash of it covers one token more than it holds.
-func (r *Match) shorten() {
-	for t := block.NumTiers - 1; t >= 0 && r.Blocks > 0; t-- {
-		if r.Tier[t] > 0 {
-			r.Tier[t]--
-			r.Blocks--
-			break
-		}
-	}
-	if r.Full > 0 {
-		r.Full--
-	}
-	if r.Speculative > 0 {
-		r.Speculative--
-	}
-}

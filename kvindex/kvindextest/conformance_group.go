@@ -146,10 +146,4 @@ var groupCases = []conformanceCase{
 		r.hint(a, cut{from: 4, Stored: kvindex.Stored{Attention: block.AttentionSlidingWindow, Window: 128, Tier: block.TierCPU, RootUnknown: true}})
 		r.want(a, only(8))
 	}},
-	{name: "the last block of pairs is not provable", size: 16, run: func(r *rig) {
-		a := words(1, 64)
-		r.store(a, cut{Stored: kvindex.Stored{Bigram: true}})
-		r.want(a, only(3))
-		r.want(a[:16], nil)
-	}},
 }

@@ -71,7 +71,7 @@ func (o *op) String() string {
 		for _, f := range []struct {
 			on   bool
 			text string
-		}{{s.RootUnknown, " root-unknown"}, {s.Bigram, " bigram"}, {s.AnyTierOrder, " any-tier"}, {s.Origin == kvindex.OriginNew, " new"}, {s.Origin == kvindex.OriginReused, " reused"}} {
+		}{{s.RootUnknown, " root-unknown"}, {s.AnyTierOrder, " any-tier"}, {s.Origin == kvindex.OriginNew, " new"}, {s.Origin == kvindex.OriginReused, " reused"}} {
 			if f.on {
 				b.WriteString(f.text)
 			}
@@ -299,7 +299,6 @@ func (m *model) store(o *op) {
 	case 5:
 		s.Origin = kvindex.Origin(1 + m.choose(2))
 	case 6:
-		s.Bigram = o.holder == 2
 		s.AnyTierOrder = o.holder == 1
 	case 7: // as offloaded chunks were announced once: the size of many blocks
 		s.Tokens, s.Features, s.HasParent = nil, nil, false

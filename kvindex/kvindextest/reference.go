@@ -26,7 +26,6 @@ type reference struct {
 type refHolder struct {
 	groups   []refGroup
 	crowded  bool
-	bigram   bool
 	anyTier  bool
 	byHandle map[uint64]*refPoint
 	points   []*refPoint // also those whose handle names another point now
@@ -139,7 +138,6 @@ func (x *reference) store(id fleet.Holder, s *kvindex.Stored) {
 	}
 	h.held = nil
 	g := h.group(s)
-	h.bigram = h.bigram || s.Bigram && g >= 0
 	h.anyTier = h.anyTier || s.AnyTierOrder && s.Tier != block.TierGPU && g >= 0
 	if g < 0 || len(s.Handles) == 0 {
 		h.broken[s.Tier] = h.broken[s.Tier] || len(s.Handles) > 0

@@ -93,18 +93,6 @@ func (x *reference) measure(h *refHolder, keys []block.Key, now int64, m *kvinde
 		n = q.longest(n, tier)
 	}
 	m.Speculative = max(uint32(n), m.Blocks)
-	if !h.bigram {
-		return
-	}
-	for tier := block.NumTiers - 1; tier >= 0; tier-- {
-		if m.Tier[tier] > 0 {
-			m.Tier[tier]--
-			m.Blocks--
-			break
-		}
-	}
-	m.Full -= min(m.Full, 1)
-	m.Speculative -= min(m.Speculative, 1)
 }
 
 func (h *refHolder) unprovable() bool {

@@ -187,11 +187,6 @@ var mutants = map[string]func(h *block.Hasher, d *Door) Door{
 		}
 		return m
 	},
-	"pairs are taken for single tokens": func(_ *block.Hasher, d *Door) Door {
-		m := *d
-		m.Store = func(h fleet.Holder, s *kvindex.Stored) { c := *s; c.Bigram = false; d.Store(h, &c) }
-		return m
-	},
 }
 
 // credit gives a holder blocks, at least or in addition.
