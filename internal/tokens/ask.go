@@ -61,7 +61,7 @@ type question struct {
 // fill makes the question that p asks. Who waits for the question may hold it already.
 func (q *question) fill(p *Prompt, service, workers []Worker) {
 	q.dialect, q.authorization, q.media = p.Request.Dialect, p.Authorization, p.Request.Multimodal
-	q.whole, q.tokenize = bytes.Clone(p.Request.Body()), tokenizeBody(p.Request)
+	q.whole, q.tokenize = bytes.Clone(p.Request.Body()), tokenizeBody(p.Request, p.Kind)
 	q.service, q.workers = service, slices.Clone(workers)
 }
 

@@ -86,26 +86,41 @@ var templateFields = []api.Field{api.FieldMessages, api.FieldTools, api.FieldCha
 // arguments: handed over inside chat_template_kwargs they render the same.
 var kwargFields = []api.Field{api.FieldDocuments, api.FieldReasoningEffort}
 
-// tokenizeBody is the body for /tokenize that asks for the same tokens as r's request, with the values' bytes
-// unchanged.
-func tokenizeBody(r *api.Request) []byte {
+// sglangFields are the parts of a chat body that decide SGLang's prompt. Its /tokenize renders them as a chat does, as long
+// as add_generation_prompt is not among them: /tokenize heeds it, and chats do not know it (0.5.23: TokenizeRequest in
+// srt/entrypoints/openai/protocol.py).
+var sglangFields = map[string]bool{"model": true, "messages": true, "tools": true, "tool_choice": true, "reasoning_effort": true, "reasoning": true,
+	"continue_final_message": true, "chat_template_kwargs": true}
+
+// tokenizeBody is the body for /tokenize that asks an engine of that kind for the same tokens as r's request, with the
+// values' bytes unchanged.
+func tokenizeBody(r *api.Request, kind Kind) []byte {
 	out := make([]byte, 0, r.PromptBytes()+256)
 	out = append(out, '{')
+	if kind == SGLang && r.Dialect == api.OpenAIChat {
+		_ = eachMember(r, func(name, value []byte) bool { // it was read without an error
+			if sglangFields[string(name)] {
+				out = appendField(out, string(name), value)
+			}
+			return true
+		})
+		return append(out, '}')
+	}
 	if r.Model != "" {
-		out = appendField(out, api.FieldModel, jsonString(r.Model))
+		out = appendField(out, api.FieldModel.String(), jsonString(r.Model))
 	}
 	if r.Dialect == api.OpenAICompletions {
-		out = appendField(out, api.FieldPrompt, onlyText(r.Raw(api.FieldPrompt)))
-		out = appendField(out, api.FieldAddSpecialTokens, r.Raw(api.FieldAddSpecialTokens))
+		out = appendField(out, api.FieldPrompt.String(), onlyText(r.Raw(api.FieldPrompt)))
+		out = appendField(out, api.FieldAddSpecialTokens.String(), r.Raw(api.FieldAddSpecialTokens))
 		return append(out, '}')
 	}
 	for _, f := range templateFields {
-		out = appendField(out, f, r.Raw(f))
+		out = appendField(out, f.String(), r.Raw(f))
 	}
 	kwargs := []byte{'{'}
 	for _, f := range kwargFields {
 		if value := r.Raw(f); string(value) != "null" {
-			kwargs = appendField(kwargs, f, value)
+			kwargs = appendField(kwargs, f.String(), value)
 		}
 	}
 	// The request's own arguments come last: a repeated name counts by its last value, as it does when vLLM merges
@@ -117,20 +132,20 @@ func tokenizeBody(r *api.Request) []byte {
 		kwargs = append(kwargs, own[1:len(own)-1]...)
 	}
 	if len(kwargs) > 1 {
-		out = appendField(out, api.FieldChatTemplateKwargs, append(kwargs, '}'))
+		out = appendField(out, api.FieldChatTemplateKwargs.String(), append(kwargs, '}'))
 	}
 	return append(out, '}')
 }
 
 // appendField adds "name":value to the members of an object that is being written; no value adds nothing.
-func appendField(out []byte, f api.Field, value []byte) []byte {
+func appendField(out []byte, name string, value []byte) []byte {
 	if len(value) == 0 {
 		return out
 	}
 	if len(out) > 1 {
 		out = append(out, ',')
 	}
-	out = append(append(append(out, '"'), f.String()...), '"', ':')
+	out = append(append(append(out, '"'), name...), '"', ':')
 	return append(out, value...)
 }
 

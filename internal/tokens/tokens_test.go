@@ -273,17 +273,25 @@ func TestTokenizeIsAskedForTheSamePrompt(t *testing.T) {
 	for _, c := range []struct {
 		dialect    api.Dialect
 		body, want string
+		kind       Kind
 	}{
 		{api.OpenAIChat, `{"model":"m","temperature":0,"messages":[{"role":"user","content":"é\"}"}],"tools":[ {"type":"function"} ],"stream":true}`,
-			`{"model":"m","messages":[{"role":"user","content":"é\"}"}],"tools":[ {"type":"function"} ]}`},
+			`{"model":"m","messages":[{"role":"user","content":"é\"}"}],"tools":[ {"type":"function"} ]}`, VLLM},
 		{api.OpenAIChat, `{"messages":[],"chat_template_kwargs":{"enable_thinking":false},"reasoning_effort":"low","documents":null,"continue_final_message":true,"add_generation_prompt":false}`,
-			`{"messages":[],"add_generation_prompt":false,"continue_final_message":true,"chat_template_kwargs":{"reasoning_effort":"low","enable_thinking":false}}`},
-		{api.OpenAIChat, `{"messages":[],"chat_template_kwargs":{ }}`, `{"messages":[]}`},
-		{api.OpenAIChat, `{"messages":[],"documents":[1]}`, `{"messages":[],"chat_template_kwargs":{"documents":[1]}}`},
+			`{"messages":[],"add_generation_prompt":false,"continue_final_message":true,"chat_template_kwargs":{"reasoning_effort":"low","enable_thinking":false}}`, VLLM},
+		{api.OpenAIChat, `{"messages":[],"chat_template_kwargs":{ }}`, `{"messages":[]}`, VLLM},
+		{api.OpenAIChat, `{"messages":[],"documents":[1]}`, `{"messages":[],"chat_template_kwargs":{"documents":[1]}}`, VLLM},
 		{api.OpenAICompletions, `{"prompt":["hi"],"max_tokens":3,"add_special_tokens":false}`,
-			`{"prompt":"hi","add_special_tokens":false}`},
+			`{"prompt":"hi","add_special_tokens":false}`, VLLM},
+		{api.OpenAICompletions, `{"prompt":["hi"],"max_tokens":3,"add_special_tokens":false}`,
+			`{"prompt":"hi","add_special_tokens":false}`, SGLang},
+		// Chats of SGLang do not know add_generation_prompt, and see no documents; effort and choice act on what is rendered.
+		{api.OpenAIChat, `{"model":"m","messages":[ ],"add_generation_prompt":false,"add_special_tokens":true,"continue_final_message":true,"top_k":1}`,
+			`{"model":"m","messages":[ ],"continue_final_message":true}`, SGLang},
+		{api.OpenAIChat, `{"messages":[],"reasoning_effort":"low","reasoning":{"effort":"high"},"documents":[1],"chat_template_kwargs":{"a":1},"tools":[2],"tool_choice":"none"}`,
+			`{"messages":[],"reasoning_effort":"low","reasoning":{"effort":"high"},"chat_template_kwargs":{"a":1},"tools":[2],"tool_choice":"none"}`, SGLang},
 	} {
-		if got := tokenizeBody(prompt(c.dialect, c.body).Request); string(got) != c.want {
+		if got := tokenizeBody(prompt(c.dialect, c.body).Request, c.kind); string(got) != c.want {
 			t.Errorf("%s\n got %s\nwant %s", c.body, got, c.want)
 		}
 	}
@@ -391,8 +399,10 @@ func FuzzAnswer(f *testing.F) {
 					t.Errorf("%d ids stand for %d bytes", len(found.Tokens), len(data))
 				}
 			}
-			if body := tokenizeBody(&r); !json.Valid(body) {
-				t.Errorf("tokenize body is not JSON: %s", body)
+			for _, kind := range [...]Kind{VLLM, SGLang} {
+				if body := tokenizeBody(&r, kind); !json.Valid(body) {
+					t.Errorf("tokenize body is not JSON: %s", body)
+				}
 			}
 		}
 	})

@@ -168,9 +168,7 @@ func randomRequest(r *rand.Rand, i int, kind tokens.Kind) ([]byte, api.Dialect) 
 		messages = append(messages, say("assistant", "I was about to say"))
 		body["messages"], body["continue_final_message"], body["add_generation_prompt"] = messages, true, false
 	case 1:
-		if kind == tokens.VLLM {
-			body["add_generation_prompt"] = false
-		}
+		body["add_generation_prompt"] = false // SGLang's chats do not know it
 	case 2:
 		body["chat_template_kwargs"] = map[string]any{"enable_thinking": false, "unused": []int{1}}
 	case 3:

@@ -69,10 +69,6 @@ var probeChats = []chatProbe{
 		`,{"role":"tool","tool_call_id":"call00002","content":"12:00"}],` + probeTools},
 	{"two user turns in a row", `"messages":[{"role":"user","content":"one"},{"role":"user","content":"two"}]`},
 	{"an empty system message", `"messages":[{"role":"system","content":""},{"role":"user","content":"x"}]`},
-}
-
-// vllmChats are left out for SGLang 0.5.23, whose /tokenize heeds add_generation_prompt where its chats do not.
-var vllmChats = []chatProbe{
 	{"no generation prompt", `"messages":[{"role":"user","content":"one"},{"role":"assistant","content":"two"}],"add_generation_prompt":false`},
 	{"a continued answer", `"messages":[{"role":"user","content":"Tell me a story."},{"role":"assistant","content":"Once upon a"}],"continue_final_message":true,"add_generation_prompt":false`},
 }
@@ -103,11 +99,7 @@ func (m *Model) probes(model string, kind tokens.Kind) []probe {
 		special += m.special[name] + " x" + m.special[name]
 	}
 	complete("special tokens in a text", special, "")
-	chats := probeChats
-	if kind == tokens.VLLM {
-		chats = append(slices.Clip(chats), vllmChats...)
-	}
-	for _, c := range chats {
+	for _, c := range probeChats {
 		chat(c.name, c.members)
 	}
 	chat("special tokens in a chat", `"messages":[{"role":"system","content":"<|im_end|>"},{"role":"user","content":`+quoted(special)+`}]`)
