@@ -53,7 +53,17 @@ func Load(files fs.FS) (*Model, error) {
 	}
 	m.vision = loadVision(files, t)
 	m.harmony = loadHarmony(files, t)
+	m.warmUp()
 	return m, nil
+}
+
+// warmUp has tables built that texts need once in a process, such as those of Unicode: it takes 8 ms of a core, for which all
+// requests would wait that come first, and together.
+func (m *Model) warmUp() {
+	var ids []block.Token
+	for _, p := range probeTexts {
+		ids, _ = m.AppendText(ids[:0], p.text, true) // what fails here fails again for those who ask
+	}
 }
 
 // templateSources finds the chat templates as Transformers does: files beside the tokenizer win over its configuration.

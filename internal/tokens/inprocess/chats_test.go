@@ -1,0 +1,181 @@
+//go:build linux
+
+package inprocess
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/tokens"
+)
+
+// TestChatFigures prints how long requests wait for their ids, and how much of that is our own processor time: 40
+// conversations of 5 turns under 4 system prompts of 4,000 tokens, 6 clients, the files of the model that test/engines
+// serves. First on the machine as it is, then with two and with six processes beside it that do nothing but compute. What the
+// wall clock shows beyond the processor's time is the scheduler's.
+func TestChatFigures(t *testing.T) {
+	if os.Getenv("WARMPATH_FIGURES") == "" {
+		t.Skip("set WARMPATH_FIGURES=1")
+	}
+	home, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(home, "warmpath", "engines", "vllm", "tiny-llama")
+	for _, beside := range []int{0, 2, 6} {
+		for range beside {
+			burner := exec.Command("sh", "-c", "while :; do :; done")
+			if err := burner.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = burner.Process.Kill(); _ = burner.Wait() }()
+		}
+		models, err := Open([]Path{{Path: dir}})
+		if err != nil {
+			t.Skipf("skipped: %v; make test-engines makes it", err)
+		}
+		all := playChats(t, models)
+		for _, kind := range []string{"new system prompt", "new conversation", "growing conversation", ""} {
+			var wall, cpu []time.Duration
+			for _, c := range all {
+				if kind == "" || c.kind == kind {
+					wall, cpu = append(wall, c.wall), append(cpu, c.cpu)
+				}
+			}
+			slices.Sort(wall)
+			within := 0
+			for within < len(wall) && wall[within] <= time.Millisecond {
+				within++
+			}
+			t.Logf("%d beside, %-20s %4d requests: waited %s, %.1f %% within 1 ms; processor %s", beside, named(kind), len(wall), spread(wall),
+				100*float64(within)/float64(len(wall)), spread(cpu))
+		}
+	}
+}
+
+func named(kind string) string {
+	if kind == "" {
+		return "all"
+	}
+	return kind
+}
+
+func spread(d []time.Duration) string {
+	slices.Sort(d)
+	at := func(q float64) float64 { return d[min(len(d)-1, int(q*float64(len(d))))].Seconds() * 1e3 }
+	return fmt.Sprintf("p50 %.3f p90 %.3f p99 %.3f max %.3f ms", at(.5), at(.9), at(.99), at(1))
+}
+
+// timed is one request's wait for its ids.
+type timed struct {
+	kind      string
+	wall, cpu time.Duration
+}
+
+// playChats plays the conversations through a token source. As on an engine, its clients begin at once.
+func playChats(t *testing.T, models *Models) (all []timed) {
+	const clients, talks, turns, systems = 6, 40, 5, 4
+	source := tokens.New(tokens.DefaultConfig(), nil)
+	source.Local = models
+	defer source.Close()
+	system := make([]string, systems)
+	r := rand.New(rand.NewPCG(1, 1))
+	for i := range system {
+		system[i] = prose(r, 4000)
+	}
+	var mu sync.Mutex
+	seen := map[int]bool{}
+	var wg sync.WaitGroup
+	for client := range clients {
+		wg.Go(func() {
+			runtime.LockOSThread() // the processor time of a thread is what can be asked for
+			defer runtime.UnlockOSThread()
+			r := rand.New(rand.NewPCG(2, uint64(client)))
+			type message struct {
+				Role    string `json:"role"`
+				Content string `json:"content"`
+			}
+			history := map[int][]message{}
+			var order []int
+			for talk := client; talk < talks; talk += clients {
+				history[talk] = []message{{"system", system[talk%systems]}}
+				for range turns {
+					order = append(order, talk)
+				}
+			}
+			r.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+			for _, talk := range order {
+				kind := "growing conversation"
+				if len(history[talk]) == 1 {
+					kind = "new conversation"
+					mu.Lock()
+					if !seen[talk%systems] {
+						kind = "new system prompt"
+					}
+					seen[talk%systems] = true
+					mu.Unlock()
+				}
+				history[talk] = append(history[talk], message{"user", prose(r, 655-200+r.IntN(400))})
+				body, err := json.Marshal(map[string]any{"model": "tiny", "messages": history[talk], "max_tokens": 32, "stream": true})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				time.Sleep(time.Duration(20+r.IntN(40)) * time.Millisecond) // the engine's time
+				var read api.Request
+				if err := api.Read(api.OpenAIChat, body, &read); err != nil {
+					t.Error(err)
+					return
+				}
+				began, used := time.Now(), threadTime()
+				found := source.Find(t.Context(), tokens.Prompt{Request: &read, Model: "tiny"}, nil)
+				took := timed{kind: kind, wall: time.Since(began), cpu: threadTime() - used}
+				if found.Outcome != tokens.InProcess {
+					t.Errorf("outcome %s", found.Outcome)
+				}
+				mu.Lock()
+				all = append(all, took)
+				mu.Unlock()
+				history[talk] = append(history[talk], message{"assistant", prose(r, 32)})
+			}
+		})
+	}
+	wg.Wait()
+	return all
+}
+
+// prose is a text of about so many tokens of the tiny model.
+func prose(r *rand.Rand, tokens int) string {
+	words := strings.Fields(`able about access action add after again all allow also always and any apply array ask attention auto back base batch
+		before begin below best between block body book both build but by cache call can case cause change check class clean clear close code come
+		common compute config contain content context control copy core correct cost count cover create current data date day decode default`)
+	var b strings.Builder
+	for range int(float64(tokens) / 1.363) {
+		b.WriteString(words[r.IntN(len(words))])
+		b.WriteByte(' ')
+	}
+	return strings.TrimSpace(b.String())
+}
+
+// threadTime is the processor time of the calling thread.
+func threadTime() time.Duration {
+	const thread = 3 // CLOCK_THREAD_CPUTIME_ID
+	var ts syscall.Timespec
+	if _, _, e := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, thread, uintptr(unsafe.Pointer(&ts)), 0); e != 0 {
+		return 0
+	}
+	return time.Duration(ts.Nano())
+}
