@@ -71,36 +71,33 @@ func (e *estimator) coefficients() (c [terms]float64) {
 // predict returns how many milliseconds amounts of the terms take, and the variance of a measurement of them that has
 // an expected error: its own, and that of the coefficients.
 func (e *estimator) predict(amounts *[terms]float64, expected float64) (predicted, variance float64) {
-	for i := range amounts {
-		x := amounts[i] * e.assumed[i]
-		predicted += x * e.factor[i]
-		for j := range amounts {
-			variance += x * e.spread[i][j] * amounts[j] * e.assumed[j]
-		}
-	}
+	predicted, variance, _ = e.project(amounts)
 	noise := expected * e.scale
 	return predicted, variance + noise*noise
+}
+
+// project returns how many milliseconds amounts of the terms take, the variance of that which the coefficients bring,
+// and its covariance with each factor.
+func (e *estimator) project(amounts *[terms]float64) (predicted, variance float64, covariance [terms]float64) {
+	var x [terms]float64
+	for i := range x {
+		x[i] = amounts[i] * e.assumed[i]
+		predicted += x[i] * e.factor[i]
+	}
+	for i := range x {
+		for j := range x {
+			covariance[i] += e.spread[i][j] * x[j]
+		}
+		variance += x[i] * covariance[i]
+	}
+	return predicted, variance, covariance
 }
 
 // observe learns that amounts of the terms took so many milliseconds, give or take an expected error. weight is how
 // much of a measurement it counts as, above 0.
 func (e *estimator) observe(amounts *[terms]float64, took, expected, weight float64) {
-	var x, gain [terms]float64
-	predicted := 0.0
-	for i := range x {
-		x[i] = amounts[i] * e.assumed[i]
-		predicted += x[i] * e.factor[i]
-	}
 	e.loosen()
-	variance := 0.0
-	for i := range x {
-		for j := range x {
-			gain[i] += e.spread[i][j] * x[j]
-		}
-	}
-	for i := range x {
-		variance += x[i] * gain[i]
-	}
+	predicted, variance, covariance := e.project(amounts)
 	noise := expected * e.scale
 	total := variance + noise*noise/weight
 	if !(total > 0) || math.IsInf(total, 0) {
@@ -111,12 +108,12 @@ func (e *estimator) observe(amounts *[terms]float64, took, expected, weight floa
 	e.scale = min(max(e.scale, 0.25), 4)
 	bound := clip * math.Sqrt(variance+noise*noise)
 	off = min(max(off, -bound), bound)
-	for i := range x {
-		e.factor[i] = min(max(e.factor[i]+gain[i]/total*off, leastFactor), greatest)
+	for i := range e.factor {
+		e.factor[i] = min(max(e.factor[i]+covariance[i]/total*off, leastFactor), greatest)
 	}
-	for i := range x {
-		for j := range x {
-			e.spread[i][j] -= gain[i] * gain[j] / total
+	for i := range e.spread {
+		for j := range e.spread {
+			e.spread[i][j] -= covariance[i] * covariance[j] / total
 		}
 	}
 	e.samples++
