@@ -93,7 +93,9 @@ func serve(t testing.TB, change func(*settings), workers ...string) *fixture {
 	}
 	f.Gateway = gateway.New(s.gateway, parts)
 	if s.tokens.Budget >= time.Second { // a test that needs ids whatever else the machine does
-		f.source.Load = func(tokens.Worker) tokens.Load { return tokens.Load{PerToken: time.Hour} }
+		f.source.Loads = func() func(tokens.Worker) tokens.Load {
+			return func(tokens.Worker) tokens.Load { return tokens.Load{PerToken: time.Hour} }
+		}
 	}
 	f.AllowPolicies(s.allowed)
 	l, err := net.Listen("tcp", "127.0.0.1:0")

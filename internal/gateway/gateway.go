@@ -81,7 +81,7 @@ func New(cfg Config, parts Parts) *Gateway {
 	g.AllowPolicies(nil)
 	g.waiting = newWaiting(g, parts.Queue, parts.MaxRequests)
 	if parts.Tokens != nil {
-		parts.Tokens.Load = g.loadOf
+		parts.Tokens.Loads = g.loads
 	}
 	g.exchanges.New = func() any { return newExchange(g) }
 	return g

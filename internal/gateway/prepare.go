@@ -171,20 +171,23 @@ func workerOf(w *fleet.Worker, model string) tokens.Worker {
 // longPrompt is the prompt whose tokens' time stands for any long one's: attention makes those of longer ones take longer.
 const longPrompt = 4096
 
-// loadOf tells the token source what an engine has to do, and what a prompt's token takes there.
-func (g *Gateway) loadOf(w tokens.Worker) (out tokens.Load) {
+// loads looks at all engines at once, and tells the token source what each has to do, and what a prompt's token takes
+// there.
+func (g *Gateway) loads() func(tokens.Worker) tokens.Load {
 	s, now := g.Fleet.Snapshot(), time.Now().UnixNano()
-	known := s.ByID(fleet.WorkerID(w.ID))
-	if known == nil {
+	return func(w tokens.Worker) (out tokens.Load) {
+		known := s.ByID(fleet.WorkerID(w.ID))
+		if known == nil {
+			return out
+		}
+		for _, h := range known.Holders {
+			load := s.LoadAt(h, now)
+			out.Requests += int(load.Requests)
+			out.Waiting += int(load.Waiting)
+			out.PerToken = max(out.PerToken, time.Duration(load.Timing.Prompt(longPrompt, longPrompt)/longPrompt*float64(time.Millisecond)))
+		}
 		return out
 	}
-	for _, h := range known.Holders {
-		load := s.LoadAt(h, now)
-		out.Requests += int(load.Requests)
-		out.Waiting += int(load.Waiting)
-		out.PerToken = max(out.PerToken, time.Duration(load.Timing.Prompt(longPrompt, longPrompt)/longPrompt*float64(time.Millisecond)))
-	}
-	return out
 }
 
 func kindOf(w *fleet.Worker) tokens.Kind {

@@ -42,8 +42,10 @@ func (e *engines) asked(host string) int {
 }
 
 // busy tells so many requests of each worker, and what a token takes.
-func busy(perToken time.Duration, requests map[string]int) func(Worker) Load {
-	return func(w Worker) Load { return Load{Requests: requests[w.URL], PerToken: perToken} }
+func busy(perToken time.Duration, requests map[string]int) func() func(Worker) Load {
+	return func() func(Worker) Load {
+		return func(w Worker) Load { return Load{Requests: requests[w.URL], PerToken: perToken} }
+	}
 }
 
 // long is a chat of about so many tokens that begins with text.
@@ -53,7 +55,7 @@ func TestTheLeastBusyEngineIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, e := newSource(map[string]handler{"a": after(3 * time.Millisecond), "b": after(3 * time.Millisecond)})
 		defer s.Close()
-		s.Load = busy(0, map[string]int{a.URL: 4})
+		s.Loads = busy(0, map[string]int{a.URL: 4})
 		for i := range 20 {
 			wants(t, find(t, s, chat(fmt.Sprint(i)), a, b), Render, 1, 2, 3)
 		}
@@ -67,7 +69,7 @@ func TestTheFasterOfTwoEquallyBusyEnginesIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, e := newSource(map[string]handler{"a": after(9 * time.Millisecond), "b": after(3 * time.Millisecond)})
 		defer s.Close()
-		s.Load = busy(time.Millisecond, map[string]int{a.URL: 4, b.URL: 4})
+		s.Loads = busy(time.Millisecond, map[string]int{a.URL: 4, b.URL: 4})
 		for i := range 20 {
 			wants(t, find(t, s, long(fmt.Sprint(i), 1000), a, b), Render, 1, 2, 3)
 		}
@@ -185,7 +187,7 @@ func TestARequestWaitsAsLongAsAMatchIsWorth(t *testing.T) {
 				s, _ := newSource(map[string]handler{"a": frozen})
 				defer s.Close()
 				s.cfg.Budget = c.budget
-				s.Load = busy(c.perToken, nil)
+				s.Loads = busy(c.perToken, nil)
 				for range 100 {
 					s.Matched("", c.cached)
 				}
@@ -226,7 +228,7 @@ func TestCallsToAnEngineAreLimitedAndTheWorthiestGoesFirst(t *testing.T) {
 			return rendering(r, body)
 		}})
 		defer s.Close()
-		s.Load = busy(time.Millisecond, nil)
+		s.Loads = busy(time.Millisecond, nil)
 		var wg sync.WaitGroup
 		ask := func(p Prompt) { wg.Go(func() { s.Find(context.Background(), p, []Worker{a}) }); synctest.Wait() }
 		ask(long("early one", 4000))
@@ -251,7 +253,7 @@ func TestTheLineIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, e := newSource(map[string]handler{"a": after(60 * time.Millisecond)})
 		defer s.Close()
-		s.Load = busy(time.Millisecond, nil)
+		s.Loads = busy(time.Millisecond, nil)
 		outcomes := make(chan Outcome, 200)
 		var wg sync.WaitGroup
 		for i := range 200 {
@@ -316,7 +318,7 @@ func TestAQuestionInLineGoesToTheEngineThatIsFreeFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, e := newSource(map[string]handler{"a": after(300 * time.Millisecond), "b": after(40 * time.Millisecond)})
 		defer s.Close()
-		s.Load = busy(time.Millisecond, nil)
+		s.Loads = busy(time.Millisecond, nil)
 		began := time.Now()
 		var wg sync.WaitGroup
 		for i := range 6 {

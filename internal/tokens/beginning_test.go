@@ -297,7 +297,9 @@ func TestABusyEngineIsNotAskedForEachTurn(t *testing.T) {
 		s, calls := e.source()
 		defer s.Close()
 		load := 5
-		s.Load = func(Worker) Load { return Load{Requests: load} }
+		s.Loads = func() func(Worker) Load {
+			return func(Worker) Load { return Load{Requests: load} }
+		}
 		conversation(t, s, e, words("s", 2000), "A", 4)
 		before := calls.asked("a")
 		conversation(t, s, e, words("s", 2000), "B", 12)
@@ -318,7 +320,9 @@ func TestAQuestionThatNobodyWaitsForWaitsForACalmEngine(t *testing.T) {
 		s, calls := e.source()
 		defer s.Close()
 		var waiting atomic.Int32
-		s.Load = func(Worker) Load { return Load{Requests: 1, Waiting: int(waiting.Load())} }
+		s.Loads = func() func(Worker) Load {
+			return func(Worker) Load { return Load{Requests: 1, Waiting: int(waiting.Load())} }
+		}
 		conversation(t, s, e, words("s", 100), "A", 5)
 		before := calls.asked("a")
 		waiting.Store(1)
@@ -350,7 +354,9 @@ func TestSomebodyWhoWaitsMakesAQuestionUrgent(t *testing.T) {
 		e := &templated{takes: 5 * time.Millisecond}
 		s, _ := e.source()
 		defer s.Close()
-		s.Load = func(Worker) Load { return Load{Requests: 1, Waiting: 1} }
+		s.Loads = func() func(Worker) Load {
+			return func(Worker) Load { return Load{Requests: 1, Waiting: 1} }
+		}
 		p := chat("hello")
 		l, _ := listOf(p.Request)
 		f := s.flights.keep(l.key(), 100)
@@ -367,7 +373,7 @@ func TestQuestionsThatNobodyWaitsForComeLast(t *testing.T) {
 		e := &templated{takes: 20 * time.Millisecond}
 		s, calls := e.source()
 		defer s.Close()
-		s.Load = busy(time.Millisecond, map[string]int{a.URL: 1})
+		s.Loads = busy(time.Millisecond, map[string]int{a.URL: 1})
 		for i := range 3 {
 			conversation(t, s, e, words("s", 100), fmt.Sprint(i), 4)
 		}
@@ -402,7 +408,7 @@ func TestAnIdleEngineIsWaitedForThoughABeginningIsKnown(t *testing.T) {
 		s, _ := e.source()
 		defer s.Close()
 		requests := map[string]int{a.URL: 1}
-		s.Load = busy(time.Millisecond, requests)
+		s.Loads = busy(time.Millisecond, requests)
 		for i := range 3 {
 			conversation(t, s, e, words("s", 100), fmt.Sprint(i), 4)
 		}
@@ -496,7 +502,7 @@ func BenchmarkKnownBeginning(b *testing.B) {
 	e := &templated{}
 	s, _ := e.source()
 	defer s.Close()
-	s.Load = busy(0, map[string]int{a.URL: 5})
+	s.Loads = busy(0, map[string]int{a.URL: 5})
 	turns := []turn{{"system", words("s", 4000)}}
 	for i := range 6 {
 		turns = append(turns, turn{"user", words(fmt.Sprint("u", i), 100)})

@@ -81,8 +81,8 @@ const (
 type peers struct {
 	failures int
 	pause    time.Duration
-	service  string            // the service's URL
-	load     func(Worker) Load // what an engine has to do; nil is not known
+	service  string                   // the service's URL
+	loads    func() func(Worker) Load // see Source.Loads; of no service
 	opened   atomic.Uint64
 
 	mu   sync.Mutex
@@ -113,11 +113,14 @@ func (ps *peers) pick(q *question, workers []Worker, now time.Time) (Worker, *ca
 		least float64
 		seen  int
 	)
-	why := nobody
+	why, loadOf := nobody, ps.loads()
 	for i := range workers {
 		w := &workers[(int(ps.turn%uint64(len(workers)))+i)%len(workers)]
 		p := ps.of(w.URL)
-		load := ps.load(*w)
+		var load Load
+		if w.URL != ps.service {
+			load = loadOf(*w)
+		}
 		blocked := granted
 		switch {
 		case now.Before(p.noTokens):

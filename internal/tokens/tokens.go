@@ -112,9 +112,9 @@ type Local interface {
 type Source struct {
 	// Local, when set, is tried before any engine. Set it before the first Find.
 	Local Local
-	// Load tells what an engine has to do, so that the least busy one is asked, and how long is worth waiting for it. It must
-	// not block. nil is not known. Set it before the first Find.
-	Load func(Worker) Load
+	// Loads looks at all engines at once. What it returns tells what each of them has to do, so that the least busy one is
+	// asked, and how long is worth waiting for it. Neither may block. nil is not known. Set it before the first Find.
+	Loads func() func(Worker) Load
 	// Log tells where ids made in process, or beginnings, differ from the engine's; nil is silent.
 	Log *slog.Logger
 
@@ -148,11 +148,11 @@ func New(cfg Config, client *http.Client) *Source {
 		s.peers.service = s.service.worker.URL
 	}
 	s.peers.failures, s.peers.pause, s.peers.all = cfg.Failures, cfg.Pause, map[string]*peer{}
-	s.peers.load = func(w Worker) Load {
-		if s.Load == nil || s.isService(w.URL) {
-			return Load{}
+	s.peers.loads = func() func(Worker) Load {
+		if s.Loads == nil {
+			return func(Worker) Load { return Load{} }
 		}
-		return s.Load(w)
+		return s.Loads()
 	}
 	s.flights.peers, s.flights.all, s.flights.limit = &s.peers, map[key]*flight{}, cfg.CacheBytes/keptShare
 	return s
@@ -292,14 +292,15 @@ func (s *Source) unhurried(workers []Worker) bool {
 	if s.cfg.Budget > leastWait*leastShare {
 		return true
 	}
-	if s.Load == nil {
+	if s.Loads == nil {
 		return false
 	}
-	return slices.ContainsFunc(workers[:min(len(workers), maxReach)], func(w Worker) bool { return s.Load(w).Requests == 0 })
+	load := s.Loads()
+	return slices.ContainsFunc(workers[:min(len(workers), maxReach)], func(w Worker) bool { return load(w).Requests == 0 })
 }
 
 // asksOn reports whether an engine is asked in the background for a chat whose earlier turn is known: when much is fresh, and
 // for a sample.
 func (s *Source) asksOn(fresh int, l *list) bool {
-	return s.Load == nil || s.beginnings.growing.Add(1)%sampleEvery == 0 || fresh*newShare >= len(l.turns)
+	return s.Loads == nil || s.beginnings.growing.Add(1)%sampleEvery == 0 || fresh*newShare >= len(l.turns)
 }

@@ -32,8 +32,8 @@ type Load struct {
 // chance that anything of the model's prompts is cached.
 func (s *Source) worth(model string, bytes int, workers []Worker) time.Duration {
 	perToken := assumedPerToken
-	if s.Load != nil && len(workers) > 0 {
-		if told := s.Load(workers[0]).PerToken; told > 0 {
+	if s.Loads != nil && len(workers) > 0 {
+		if told := s.Loads()(workers[0]).PerToken; told > 0 {
 			perToken = told
 		}
 	}
