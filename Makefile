@@ -5,7 +5,7 @@ FUZZTIME ?= 30s
 TOOL = $(GO) tool -modfile=tools/go.mod
 CACHE = $${XDG_CACHE_HOME:-$$HOME/.cache}/warmpath
 
-.PHONY: help build check test race model hostile virtual fuzz interop test-binary test-engines golden test-bench bench bench-engines demo tidy
+.PHONY: help build check test race model hostile virtual times fuzz interop test-binary test-engines golden test-bench bench bench-engines demo tidy
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -34,6 +34,9 @@ hostile: ## 10^7 operations beside hostile holders in an index at its limit (OPS
 
 virtual: ## the whole router in virtual time: SEEDS seeds (1000) from FIRST (1) on; 100,000 take two to three hours of one core
 	GODEBUG=tracebacklabels=1 WARMPATH_VIRTUAL_SEEDS=$${SEEDS:-1000} WARMPATH_VIRTUAL_FIRST=$${FIRST:-1} $(GO) test -count=1 -timeout 0 -run InVirtualTime ./test/virtual
+
+times: ## learned times on noisy machines, hours of virtual time for each of SEEDS seeds (3): a quarter of an hour of one core
+	WARMPATH_TIMES_SEEDS=$${SEEDS:-3} $(GO) test -count=1 -timeout 0 -v -run '^(TestNoiseOnLikeMachinesIsNoPreference|TestASlowMachine.*|TestAShareReturnsAfterABurst)$$' ./internal/sim
 
 fuzz: ## every fuzz target for FUZZTIME each
 	bash test/fuzz.sh $(FUZZTIME)
