@@ -430,6 +430,38 @@ func TestAnIdleEngineIsWaitedForThoughABeginningIsKnown(t *testing.T) {
 	})
 }
 
+// TestAnIdleEngineThatIsSlowIsAskedInTheBackground: a long prompt takes longer to tokenize than a request waits at least. What
+// follows its known beginning is new, so that its ids cannot change what is matched by much.
+func TestAnIdleEngineThatIsSlowIsAskedInTheBackground(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &templated{takes: 15 * time.Millisecond}
+		s, calls := e.source()
+		defer s.Close()
+		s.Loads = busy(time.Millisecond, map[string]int{a.URL: 1})
+		for i := range 3 {
+			conversation(t, s, e, words("s", 100), fmt.Sprint(i), 4)
+		}
+		s.Loads = busy(time.Millisecond, map[string]int{a.URL: 0})
+		first := []turn{{"system", words("s", 100)}, {"user", words("new", 60)}}
+		grown := append(slices.Clone(first), turn{"assistant", "one"}, turn{"user", words("x", 30)})
+		for _, turns := range [][]turn{first, grown} {
+			asked, began := len(calls.calls()), time.Now()
+			found := s.Find(t.Context(), turnsPrompt(turns), []Worker{a})
+			if found.Outcome != Beginning || time.Since(began) > 0 {
+				t.Errorf("%s %s after %v, want a beginning at once", found.Outcome, found.Missing, time.Since(began))
+			}
+			time.Sleep(time.Minute)
+			if n := len(calls.calls()) - asked; n != 1 {
+				t.Errorf("asked %d times in the background, want once", n)
+			}
+		}
+		turns, want := append(slices.Clone(grown), turn{"assistant", "two"}, turn{"user", "y"}), len(e.ids(grown))-3-margin
+		if found := s.Find(t.Context(), turnsPrompt(turns), []Worker{a}); found.Sure < want {
+			t.Errorf("%d ids of the chat are known, want %d of the turns before", found.Sure, want)
+		}
+	})
+}
+
 func TestAPromptWithPicturesHasNoKnownBeginning(t *testing.T) {
 	l, err := listOf(prompt(api.OpenAIChat, withImage).Request)
 	if err != nil || l.begun {

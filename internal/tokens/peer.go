@@ -65,6 +65,16 @@ func (p *peer) expected(bytes int) time.Duration {
 	return time.Duration(float64(p.mean) * float64(bytes) / p.meanBytes)
 }
 
+// expected is how long the worker's answer to a question of so many bytes should take; 0 is not known.
+func (ps *peers) expected(url string, bytes int) time.Duration {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if p := ps.all[url]; p != nil {
+		return p.expected(bytes)
+	}
+	return 0
+}
+
 // verdict says whether a worker may be asked now, and else why not.
 type verdict uint8
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -258,13 +257,15 @@ func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Fo
 	}
 	size := int64(2 * len(p.Request.Body())) // the question holds the body twice
 	start, begins := s.beginning(p.Model, l)
-	if fresh := len(l.turns) - start.at; begins && (start.own || fresh*newShare < len(l.turns)) && !s.unhurried(workers) {
-		if !start.own || s.asksOn(fresh, l) {
-			if f := s.flights.keep(k, size); f != nil {
-				s.fly(f, p, l, workers)
+	if fresh := len(l.turns) - start.at; begins && (start.own || fresh*newShare < len(l.turns)) {
+		if idle, unhurried := s.idle(p, workers); !unhurried {
+			if !start.own || idle || s.asksOn(fresh, l) {
+				if f := s.flights.keep(k, size); f != nil {
+					s.fly(f, p, l, workers)
+				}
 			}
+			return begun(&start, l)
 		}
-		return begun(&start, l)
 	}
 	worth := s.worth(p.Model, p.Request.PromptBytes()-start.at, workers)
 	f, leads := s.flights.join(k, size, worth)
@@ -286,17 +287,22 @@ const (
 	sampleEvery = 16
 )
 
-// unhurried reports whether a request waits for the engine's answer though a beginning of its ids is known: when an engine has
-// nothing else to do, so that the answer is soon there and delays nobody, or when the budget says that exactness is worth the wait.
-func (s *Source) unhurried(workers []Worker) bool {
-	if s.cfg.Budget > leastWait*leastShare {
-		return true
-	}
+// idle reports whether an engine has nothing else to do, so that a question costs nobody anything. unhurried says that p
+// waits for its ids though a beginning of them is known: when such an engine answers within the time that any request waits,
+// and when the budget says that exactness is worth the wait.
+func (s *Source) idle(p *Prompt, workers []Worker) (idle, unhurried bool) {
+	unhurried = s.cfg.Budget > leastWait*leastShare
 	if s.Loads == nil {
-		return false
+		return false, unhurried
 	}
 	load := s.Loads()
-	return slices.ContainsFunc(workers[:min(len(workers), maxReach)], func(w Worker) bool { return load(w).Requests == 0 })
+	for _, w := range workers[:min(len(workers), maxReach)] {
+		if load(w).Requests == 0 {
+			idle = true
+			unhurried = unhurried || s.peers.expected(w.URL, p.Request.PromptBytes()) <= leastWait
+		}
+	}
+	return idle, unhurried
 }
 
 // asksOn reports whether an engine is asked in the background for a chat whose earlier turn is known: when much is fresh, and
