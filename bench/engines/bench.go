@@ -48,8 +48,10 @@ type result struct {
 	Time     string            `json:"time"`
 	Commit   string            `json:"commit"`
 	Versions map[string]string `json:"versions"`
-	Load     string            `json:"load"`       // the machine's load averages at the end
-	Others   float64           `json:"others_cpu"` // cores that processes used which are not of this run, on average
+	Load     string            `json:"load"`        // the machine's load averages at the end
+	Engines  float64           `json:"engines_cpu"` // seconds of processor time, restarts not counted
+	Routers  float64           `json:"routers_cpu"` // the same of the router, and of the balancer if it has one
+	Others   float64           `json:"others_cpu"`  // cores that processes used which are not of this run, on average
 
 	Requests  int      `json:"requests"`
 	Failed    int      `json:"failed"`    // attempts
@@ -240,14 +242,15 @@ func (b *bench) once(ctx context.Context, s set, kind routerKind, round int) (*r
 	}
 	r := &run{plan: scaled(s.work, b.scale).plan(newWriter(b.seed, workName(s), round), s.clients), client: newClient(d.url, model)}
 	r.marks = b.marks(s, r.plan.requests(), d, meters)
-	busy := watchProcessors(func() []int { return b.groups(d) })
+	busy := watchProcessors(b.groups, d.groups)
 	took, err := r.play(ctx)
-	others := busy()
+	cpu := busy()
 	if err != nil {
 		return nil, err
 	}
 	out := &result{Engine: string(b.kind), Set: s.name, Work: s.fingerprint(), Router: kind.name, Round: round, Scale: b.scale, Seed: b.seed,
-		Time: time.Now().UTC().Format(time.RFC3339), Commit: b.commit, Versions: b.versions, Load: loadAverages(), Others: others,
+		Time: time.Now().UTC().Format(time.RFC3339), Commit: b.commit, Versions: b.versions, Load: loadAverages(),
+		Engines: cpu.engines, Routers: cpu.routers, Others: cpu.others,
 		Requests: r.plan.requests(), Failed: r.failed, Abandoned: r.abandoned, Seconds: took.Seconds(), First: spreadOf(r.firsts),
 		Prompt: r.prompt, Cached: r.cached, Errors: r.errors}
 	for _, m := range meters {
@@ -302,17 +305,10 @@ func (b *bench) marks(s set, requests int, d *deployment, meters []*meter) []mar
 	return nil
 }
 
-// groups are the process groups of this run.
-func (b *bench) groups(d *deployment) []int {
-	var out []int
+// groups are the engines' process groups.
+func (b *bench) groups() (out []int) {
 	for _, e := range b.running {
 		out = append(out, e.pgid)
-	}
-	for _, p := range d.routers {
-		out = append(out, p.pgid)
-	}
-	if d.front != nil {
-		out = append(out, d.front.pgid)
 	}
 	return out
 }

@@ -305,7 +305,7 @@ func TestGoals(t *testing.T) {
 
 func TestPageTellsSharesByIDs(t *testing.T) {
 	r := line("chats", "warmpath", 1, 80, 100, 50)
-	r.Warmpath = map[string]float64{}
+	r.Warmpath, r.Requests, r.Routers, r.Engines = map[string]float64{}, 200, .5, 25
 	samples, err := parseMetrics(strings.NewReader(`warmpath_token_requests_total{missing="",outcome="render"} 30
 warmpath_token_requests_total{missing="timeout",outcome="text"} 10
 warmpath_predictions_total{outcome="over",worker="http://a"} 1
@@ -321,7 +321,7 @@ warmpath_other_total 5
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| Warmpath, URLs alone | 80.0 | 100 | 100 | 100 | 0.0 | 50+50 | 0 | 75.0 | 5.0 |", "| SMG cache_aware | 81.0 |", "**missed** -1.0 (smg)", "abc", "smg-1.13.0"} {
+	for _, want := range []string{"| Warmpath, URLs alone | 80.0 | 100 | 100 | 100 | 0.0 | 2.5, 125 | 50+50 | 0 | 75.0 | 5.0 |", "| SMG cache_aware | 81.0 |", "**missed** -1.0 (smg)", "abc", "smg-1.13.0"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page lacks %q:\n%s", want, text)
 		}

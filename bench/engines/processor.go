@@ -13,17 +13,34 @@ import (
 // hertz is the unit of times in /proc: USER_HZ, 100 on every Linux that Go runs on.
 const hertz = 100
 
-// watchProcessors returns a function that tells how many cores processes have used since, which are neither this one nor
-// of the groups. What processes used that ended in between counts as others': a restart makes the figure too high.
-func watchProcessors(groups func() []int) func() float64 {
-	start, before, mine := time.Now(), busyTicks(), groupTicks(groups())
-	return func() float64 {
-		after := groupTicks(groups())
+// used is the processor time of a run.
+type used struct {
+	engines, routers float64 // seconds
+	others           float64 // cores, on average: of processes that are neither this one nor the run's
+}
+
+// watchProcessors returns a function that tells what has been used since. What processes used that ended in between
+// counts as others': a restart makes that figure too high.
+func watchProcessors(engines, routers func() []int) func() used {
+	start, before, mine := time.Now(), busyTicks(), groupTicks(append(engines(), routers()...))
+	return func() used {
+		var u used
 		ticks := busyTicks() - before
-		for pid, t := range after {
-			ticks -= t - mine[pid]
+		since := func(groups []int) (sum int64) {
+			for pid, t := range groupTicks(groups) {
+				sum += t - mine[pid]
+			}
+			return sum
 		}
-		return max(0, float64(ticks)/hertz/time.Since(start).Seconds())
+		own := since(nil)
+		of := func(groups []int) float64 {
+			t := since(groups) - own
+			ticks -= t
+			return float64(t) / hertz
+		}
+		u.engines, u.routers = of(engines()), of(routers())
+		u.others = max(0, float64(ticks-own)/hertz/time.Since(start).Seconds())
+		return u
 	}
 }
 

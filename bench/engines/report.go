@@ -21,9 +21,9 @@ func reportAll(args []string) error {
 		return err
 	}
 	results, err := readResults(*in)
-	results = slices.DeleteFunc(results, func(r result) bool { // of older versions of the sets
+	results = slices.DeleteFunc(results, func(r result) bool { // of older versions of the sets, and of variants
 		s, err := setNamed(r.Set)
-		return err != nil || s.fingerprint() != r.Work
+		return err != nil || s.fingerprint() != r.Work || !slices.ContainsFunc(routers, func(k routerKind) bool { return k.name == r.Router })
 	})
 	if err != nil {
 		return err
@@ -238,7 +238,8 @@ func head(b *strings.Builder, results []result, here machine.Facts) {
 		"run, and the router is started anew. Hits: cached of queried prompt tokens, as the engines count. First token: at the\n" +
 		"client, of a stream, from the first attempt. Whole: without the pauses of restarts. Failed: attempts, each repeated until\n" +
 		"answered; each answer's status and number of tokens is checked. By ids: prompts that Warmpath matched by token ids.\n" +
-		"Over: its predictions above the engine's report. A round's texts are the same for every router.\n")
+		"Over: its predictions above the engine's report. A router's processor time is that of all its processes, the engines' that of\n" +
+		"both. A round's texts are the same for every router.\n")
 }
 
 func usedPeer(results []result, name string) bool {
@@ -248,7 +249,7 @@ func usedPeer(results []result, name string) bool {
 // write is the section's table: a row for each router, its rounds separated by points.
 func (s section) write(b *strings.Builder) {
 	fmt.Fprintf(b, "\n## %s\n\n%s.\n\n", s.title(), s.set.about)
-	b.WriteString("| router | hits, % | first token: mean, ms | p50 | p90 | whole, s | requests of each engine | failed | by ids, % | over, % |\n|---|---|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("| router | hits, % | first token: mean, ms | p50 | p90 | whole, s | processor, ms a request: router, engines | requests of each engine | failed | by ids, % | over, % |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, k := range routers {
 		by := s.by[k.name]
 		if by == nil {
@@ -279,12 +280,16 @@ func (s section) write(b *strings.Builder) {
 				return "–"
 			})
 		}
-		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", k.about,
+		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", k.about,
 			number("%.1f", (*result).hits),
 			number("%.0f", func(r *result) float64 { return r.First.Mean }),
 			number("%.0f", func(r *result) float64 { return r.First.P50 }),
 			number("%.0f", func(r *result) float64 { return r.First.P90 }),
 			number("%.1f", func(r *result) float64 { return r.Seconds }),
+			cell(func(r *result) string {
+				n := 1000 / float64(max(r.Requests, 1))
+				return fmt.Sprintf("%.1f, %.0f", r.Routers*n, r.Engines*n)
+			}),
 			cell(func(r *result) string {
 				var parts []string
 				for _, h := range r.Holders {

@@ -28,11 +28,19 @@ var routers = []routerKind{
 	{name: "warmpath", about: "Warmpath, URLs alone", path: "/readiness", ours: true, start: startWarmpath},
 }
 
+// routerNamed returns a router. "warmpath FLAGS" is Warmpath with more flags, to compare its settings.
 func routerNamed(name string) (routerKind, error) {
 	for _, r := range routers {
 		if r.name == name {
 			return r, nil
 		}
+	}
+	if flags, ok := strings.CutPrefix(name, ours+" "); ok {
+		start := func(b *bench, engines []*engine, port int) (string, []string, error) {
+			command, args, err := startWarmpath(b, engines, port)
+			return command, append(args, strings.Fields(flags)...), err
+		}
+		return routerKind{name: name, about: "Warmpath, " + flags, path: "/readiness", ours: true, start: start}, nil
 	}
 	return routerKind{}, fmt.Errorf("no router is called %q; `engines list` shows them", name)
 }
@@ -180,7 +188,7 @@ func (d *deployment) start(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p, err := launch(d.b.dir, fmt.Sprintf("%s-%d", d.kind.name, i+1), nil, command, args...)
+		p, err := launch(d.b.dir, fmt.Sprintf("%s-%d", strings.NewReplacer(" ", "_", "/", "_").Replace(d.kind.name), i+1), nil, command, args...)
 		if err != nil {
 			return err
 		}
@@ -216,6 +224,17 @@ func (d *deployment) stop() {
 	for _, p := range d.routers {
 		p.stop(10 * time.Second)
 	}
+}
+
+// groups are the process groups of the router and its balancer.
+func (d *deployment) groups() (out []int) {
+	for _, p := range d.routers {
+		out = append(out, p.pgid)
+	}
+	if d.front != nil {
+		out = append(out, d.front.pgid)
+	}
+	return out
 }
 
 // counts are Warmpath's metrics that a run keeps, by their labels but the worker.
