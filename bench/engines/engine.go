@@ -182,14 +182,20 @@ type tally struct {
 	Requests float64 `json:"requests"`
 	Queried  float64 `json:"queried"`
 	Hit      float64 `json:"hit"`
+	Queue    float64 `json:"queue_s,omitempty"`   // of all requests until their first pass, where the engine tells it
+	Prefill  float64 `json:"prefill_s,omitempty"` // from then until their first token
+	First    float64 `json:"first_s,omitempty"`   // from their arrival at the API server until their first token
+	Passes   float64 `json:"passes,omitempty"`
 }
 
 func (t tally) minus(u tally) tally {
-	return tally{t.Requests - u.Requests, t.Queried - u.Queried, t.Hit - u.Hit}
+	return tally{t.Requests - u.Requests, t.Queried - u.Queried, t.Hit - u.Hit,
+		t.Queue - u.Queue, t.Prefill - u.Prefill, t.First - u.First, t.Passes - u.Passes}
 }
 
 func (t tally) plus(u tally) tally {
-	return tally{t.Requests + u.Requests, t.Queried + u.Queried, t.Hit + u.Hit}
+	return tally{t.Requests + u.Requests, t.Queried + u.Queried, t.Hit + u.Hit,
+		t.Queue + u.Queue, t.Prefill + u.Prefill, t.First + u.First, t.Passes + u.Passes}
 }
 
 // read returns the engine's counters by rank.
@@ -212,6 +218,14 @@ func (e *engine) read() ([]tally, error) {
 			t[rank].Queried += s.value
 		case names.hit:
 			t[rank].Hit += s.value
+		case "vllm:request_queue_time_seconds_sum", "sglang:queue_time_seconds_sum":
+			t[rank].Queue += s.value
+		case "vllm:request_prefill_time_seconds_sum":
+			t[rank].Prefill += s.value
+		case "vllm:time_to_first_token_seconds_sum", "sglang:time_to_first_token_seconds_sum":
+			t[rank].First += s.value
+		case "vllm:iteration_tokens_total_count":
+			t[rank].Passes += s.value
 		}
 	}
 	return t, nil

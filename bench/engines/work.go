@@ -80,7 +80,9 @@ func (w writer) text(tokens int) string {
 	return strings.TrimSpace(b.String())
 }
 
-// around returns a number within a third of mean.
+// around returns a number within a third of mean. Answers have such lengths too: answers of one length lock the clients of an
+// engine in step. They end together and come back together, so that their prompts wait for each other, the more the less a
+// router moves clients between engines: the first token then tells more of the lock step than of the router.
 func (w writer) around(mean int) int { return mean - mean/3 + w.IntN(2*mean/3+1) }
 
 // chats is conversations: each of so many turns, under one of some system prompts. All conversations of a client are open
@@ -98,7 +100,7 @@ func (c chats) plan(w writer, clients int) plan {
 	for talk := range c.talks {
 		steps := make([]step, c.turns)
 		for turn := range steps {
-			steps[turn] = step{talk: talk, adds: []message{{"user", w.text(w.around(c.user))}}, output: c.output}
+			steps[turn] = step{talk: talk, adds: []message{{"user", w.text(w.around(c.user))}}, output: w.around(c.output)}
 		}
 		steps[0].adds = append([]message{{"system", system[talk%c.systems]}}, steps[0].adds...)
 		lanes[talk%clients] = append(lanes[talk%clients], steps)
@@ -137,7 +139,7 @@ func (a agents) plan(w writer, clients int) plan {
 	p := make(plan, clients)
 	for talk := range a.talks {
 		for i := range a.steps {
-			s := step{talk: talk, output: a.output}
+			s := step{talk: talk, output: w.around(a.output)}
 			if i == 0 {
 				s.adds = []message{{"system", system[talk%a.kinds]}, {"user", w.text(w.around(a.result))}}
 			} else {
@@ -169,7 +171,7 @@ func (q prefixes) plan(w writer, clients int) plan {
 		if q.count > 1 {
 			which = int(draw.Uint64())
 		}
-		p[i%clients] = append(p[i%clients], step{talk: i, output: q.output, adds: []message{
+		p[i%clients] = append(p[i%clients], step{talk: i, output: w.around(q.output), adds: []message{
 			{"system", prefix[which]}, {"user", w.text(w.around(q.question))}}})
 	}
 	return p
