@@ -334,7 +334,7 @@ func TestTheLaboratoryPlaysTheSameWork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fit := &fitted{Engine: "vllm", Profile: profile, Fixed: 10}
+	fit := &fitted{Engine: "vllm", Profile: profile, Hop: 20}
 	for _, s := range sets {
 		got, ok, err := imitate(fit, s, "warmpath", 1, .3, 1, 1)
 		if err != nil {

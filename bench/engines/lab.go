@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,11 +26,22 @@ type fitted struct {
 	Time   string `json:"time"`
 	// Profile is a profile as `warmpath sim --profile` reads it.
 	Profile json.RawMessage `json:"profile"`
-	// Fixed and PerToken are milliseconds that a chat takes beside its passes, to its first token: HTTP, template and
-	// tokenizer. A profile knows passes alone.
-	Fixed    float64            `json:"chat_fixed_ms"`
-	PerToken float64            `json:"chat_token_ms"`
-	Quality  []loadgen.Residual `json:"quality"`
+	// Frontend is the engines' API server, in milliseconds of processor time. A profile knows passes alone.
+	Frontend struct {
+		Request float64 `json:"request_ms"`
+		Token   float64 `json:"token_ms"`
+		Pass    float64 `json:"pass_ms"`
+		Output  float64 `json:"output_ms"`
+	} `json:"frontend"`
+	// Hop is what a chat takes on an idle engine beside all that, in milliseconds.
+	Hop     float64            `json:"hop_ms"`
+	Quality []loadgen.Residual `json:"quality"`
+}
+
+// frontend returns the laboratory's API server: it has an engine's core for itself only while that waits.
+func (f *fitted) frontend() sim.Frontend {
+	ms := func(v float64) time.Duration { return time.Duration(v * float64(time.Millisecond)) }
+	return sim.Frontend{Request: ms(f.Frontend.Request), Token: ms(f.Frontend.Token), Pass: ms(f.Frontend.Pass), Output: ms(f.Frontend.Output), Shared: true}
 }
 
 // fitAll measures two engines at once: they share the machine's cores, as when they serve.
@@ -84,10 +96,10 @@ func (b *bench) fit(ctx context.Context, path string) error {
 	if fit.Profile, err = p.JSON(); err != nil {
 		return err
 	}
-	if fit.Fixed, fit.PerToken, err = chatCost(ctx, b.running, line); err != nil {
+	if err := fit.chats(ctx, b.running, line); err != nil {
 		return err
 	}
-	say("fitted: %+v, %.1f ms a request with token ids, %.1f ms and %.4f ms a token of a chat", line, overhead, fit.Fixed, fit.PerToken)
+	say("fitted: %+v, %.1f ms a request with token ids; API server %+v ms, hop %.1f ms", line, overhead, fit.Frontend, fit.Hop)
 	data, err := json.MarshalIndent(fit, "", " ")
 	if err != nil {
 		return err
@@ -101,38 +113,51 @@ const (
 	batchTokens = 2048
 )
 
-// chatCost measures what cached chats take beside their one short pass: a constant and a part for each token.
-func chatCost(ctx context.Context, engines []*engine, line modelled.Linear) (fixed, perToken float64, err error) {
-	var took [2]float64
-	lengths := [2]int{1000, 8000}
-	for i, n := range lengths {
-		var all []time.Duration
-		var mu sync.Mutex
+// chats measures what API servers work for cached chats, by the processor time of all processes of an engine but the one
+// that makes passes: short and long prompts, short and long answers, one at a time and several at once.
+func (f *fitted) chats(ctx context.Context, engines []*engine, line modelled.Linear) error {
+	const short, long, few, many, times, once = 1000, 8000, 2, 66, 24, 8
+	var cpu [4]float64 // milliseconds a chat
+	var firsts []time.Duration
+	for i, c := range [4]struct{ prompt, output, clients int }{{short, few, 1}, {long, few, 1}, {short, many, 1}, {short, many, once}} {
+		e := engines[0]
+		client, text := newClient(e.url, model), newWriter(1, "fit", c.prompt).text(c.prompt)
+		ask := func() (answer, error) { return client.chat(ctx, []message{{"user", text}}, c.output) }
+		if _, err := ask(); err != nil { // computes the prompt
+			return err
+		}
+		before := frontTicks(e.pgid)
 		var group sync.WaitGroup
-		for k, e := range engines {
+		var mu sync.Mutex
+		var failed error
+		for range c.clients {
 			group.Go(func() {
-				c := newClient(e.url, model)
-				text := newWriter(uint64(k+1), "fit", n).text(n)
-				for j := range 8 {
-					a, cerr := c.chat(ctx, []message{{"user", text}}, 4)
+				for range times / c.clients {
+					a, err := ask()
 					mu.Lock()
-					if cerr != nil {
-						err = cerr
-					} else if j > 0 {
-						all = append(all, a.first-time.Duration((line.Base+line.Token*blockSize/2+line.Attention*float64(n)*blockSize/2)*float64(time.Millisecond)))
+					failed = cmp.Or(failed, err)
+					if i == 0 {
+						firsts = append(firsts, a.first)
 					}
 					mu.Unlock()
 				}
 			})
 		}
 		group.Wait()
-		if err != nil {
-			return 0, 0, err
+		if failed != nil {
+			return failed
 		}
-		took[i] = spreadOf(all).P50
+		cpu[i] = float64(frontTicks(e.pgid)-before) * 1000 / hertz / times
 	}
-	perToken = max(0, (took[1]-took[0])/float64(lengths[1]-lengths[0]))
-	return max(0, took[0]-perToken*float64(lengths[0])), perToken, nil
+	front := &f.Frontend
+	front.Token = max(0, (cpu[1]-cpu[0])/(long-short))
+	alone, together := (cpu[2]-cpu[0])/(many-few), (cpu[3]-cpu[0])/(many-few) // a token: pass + output, pass/once + output
+	front.Pass = max(0, (alone-together)*once/(once-1))
+	front.Output = max(0, alone-front.Pass)
+	front.Request = max(0, cpu[0]-short*front.Token-few*(front.Pass+front.Output))
+	pass := line.Base + line.Sequence + (line.Token+line.Attention*short)*blockSize/2
+	f.Hop = max(0, spreadOf(firsts).P50-front.Request-short*front.Token-front.Pass-front.Output-pass)
+	return nil
 }
 
 // likeness is the laboratory's policy that is like a router here.
@@ -154,12 +179,8 @@ func imitate(fit *fitted, s set, router string, round int, scale float64, seed u
 		return out, false, err
 	}
 	w := asWorkload(scaled(s.work, scale).plan(newWriter(seed, workName(s), round), s.clients), answer)
-	mean := 0.0
-	for i := range w.Requests {
-		mean += float64(w.Requests[i].Input) / float64(len(w.Requests))
-	}
-	cfg := sim.Config{Workload: w, Seed: seed, Routers: max(1, s.replicas), Groups: []sim.Group{{Count: 2, Profile: p}},
-		Hop: time.Duration((fit.Fixed + fit.PerToken*mean) / 2 * float64(time.Millisecond))}
+	cfg := sim.Config{Workload: w, Seed: seed, Routers: max(1, s.replicas), Groups: []sim.Group{{Count: 2, Profile: p, Frontend: fit.frontend()}},
+		Hop: time.Duration(fit.Hop / 2 * float64(time.Millisecond))}
 	if s.ranks {
 		cfg.Groups[0].Count, cfg.Groups[0].Ranks, cfg.Groups[0].Declared = 1, 2, 2
 	}
@@ -262,8 +283,10 @@ func (f *fitted) beside(b *strings.Builder, all []section) error {
 	}
 	fmt.Fprintf(b, "\n## The laboratory beside it\n\nThe same requests, played by `warmpath sim`'s engine model with a profile fitted to these engines (%s, both at work at once;\n"+
 		"`bash bench/engines/run.sh fit`): a pass takes %.2f ms, %.4f ms a prompt token, %.2g ms a token and token of context,\n%.2f ms a sequence, %.2g ms a token of its context. "+
-		"A chat takes %.1f ms and %.4f ms a token beside its passes (HTTP,\ntemplate, tokenizer). Medians over rounds, measured / laboratory; **bold**: more than 15 %% apart. Sets with restarts are not modelled.\n\n",
-		f.Time, p.Linear.Base, p.Linear.Token, p.Linear.Attention, p.Linear.Sequence, p.Linear.Context, f.Fixed, f.PerToken)
+		"An engine's API server has one core together with its\npasses and works %.1f ms a chat, %.4f ms a prompt token, %.2f ms a pass and %.2f ms a token\nof an answer; %.1f ms more pass on an idle machine.\n"+
+		"Medians over rounds, measured / laboratory; **bold**: more than 15 %% apart. Sets with restarts are not modelled.\n\n",
+		f.Time, p.Linear.Base, p.Linear.Token, p.Linear.Attention, p.Linear.Sequence, p.Linear.Context,
+		f.Frontend.Request, f.Frontend.Token, f.Frontend.Pass, f.Frontend.Output, f.Hop)
 	b.WriteString("| set | router (laboratory's policy) | hits, % | first token: mean, ms | p50, ms |\n|---|---|---|---|---|\n")
 	for _, s := range all {
 		if s.engine != f.Engine {

@@ -75,6 +75,17 @@ func groupTicks(groups []int) map[int]int64 {
 	return out
 }
 
+// frontTicks is the processor time of a group's processes but those that make an engine's passes, by their names.
+func frontTicks(group int) (sum int64) {
+	for pid, t := range groupTicks([]int{group}) {
+		name, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
+		if pid != os.Getpid() && !bytes.Contains(name, []byte("EngineCor")) && !bytes.Contains(name, []byte("::schedul")) {
+			sum += t
+		}
+	}
+	return sum
+}
+
 // parseStat reads a process's number, group and processor time from its line in /proc (proc(5)).
 func parseStat(b []byte) (pid, group int, ticks int64, ok bool) {
 	end := bytes.LastIndexByte(b, ')') // a command's name may have spaces and brackets

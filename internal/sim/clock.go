@@ -27,7 +27,9 @@ const (
 	atReport
 	atArrival
 	atDispatch
+	atSubmit
 	atHandover
+	atEnd
 	atWake
 )
 

@@ -75,6 +75,7 @@ type Group struct {
 	Ranks     int     // data-parallel ranks of a worker, each with an engine of its own; 0 is 1
 	Noise     float64 // standard deviation of a pass's time as a share of it, drawn for each pass alone
 	Declared  int     // how many of them an operator lets routers use; 0: fleet.DefaultRanks
+	Frontend  Frontend
 }
 
 // used returns how many ranks of a worker get requests.
@@ -188,6 +189,7 @@ func (c *Config) validate() error {
 		check(g.Count >= 1, "a group has %d workers", g.Count)
 		check(g.Speed >= 1e-3 && g.Speed <= 1e3, "speed %v is not within 0.001..1000", g.Speed)
 		check(g.Noise >= 0 && g.Noise <= 1, "noise %v is not within 0..1", g.Noise)
+		check(g.Frontend.sane(), "the API server's times %+v are not within 0 and a minute", g.Frontend)
 		check(g.BlockSize < 1 || g.KVTokens/g.BlockSize >= 1, "a cache of %d tokens holds no block of %d", g.KVTokens, g.BlockSize)
 		workers += g.Count * g.used()
 	}

@@ -93,10 +93,14 @@ func (w *world) ask(f *flight) warmpath.Request {
 	return req
 }
 
-// release ends a flight.
+// release ends a flight. Its client knows when the last token has come to it.
 func (w *world) release(f *flight) {
 	f.engine.Recycle()
-	w.over(f.id)
+	if end := f.last + w.cfg.Hop; f.last > 0 && end > w.now {
+		w.agenda.plan(moment{at: end, kind: atEnd, a: int32(f.id)})
+	} else {
+		w.over(f.id)
+	}
 	w.spareFlights = append(w.spareFlights, f)
 }
 
@@ -148,7 +152,7 @@ func (w *world) place(f *flight, req *warmpath.Request) bool {
 		w.agenda.plan(moment{at: w.now + w.cfg.Hop, kind: atDispatch, with: f})
 		return true
 	}
-	w.submit(f)
+	w.receive(f)
 	return true
 }
 
@@ -206,15 +210,15 @@ func (w *world) retry(f *flight) {
 	w.dispatch(f)
 }
 
-// output notes a token.
-func (w *world) output(f *flight, first bool) {
+// output notes a token that leaves the engine's API server at the given time. The router learns of it now.
+func (w *world) output(f *flight, first bool, at time.Duration) {
 	if first && !f.decoding {
 		f.decision.FirstToken(epoch + int64(w.now))
 	}
 	if first && len(w.decode.workers) == 0 || first && f.decoding {
-		f.first = w.now
+		f.first = at
 	}
-	f.last = w.now
+	f.last = at
 	f.tell(1, w.now)
 }
 

@@ -11,7 +11,9 @@ type Disturbance struct {
 }
 
 // noisy reports whether the times of r's passes are more than a matter of their batches: then each is made for itself.
-func (r *rank) noisy() bool { return r.group.Noise > 0 || len(r.disturbed) > 0 }
+func (r *rank) noisy() bool {
+	return r.group.Noise > 0 || len(r.disturbed) > 0 || !r.group.Frontend.idle()
+}
 
 // disturb returns how long a pass of r takes that begins now and takes d on a machine of its own.
 func (w *world) disturb(r *rank, d time.Duration) time.Duration {

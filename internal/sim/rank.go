@@ -27,6 +27,7 @@ type rank struct {
 	lines  []line // by router: what is on its way there
 
 	disturbed []Disturbance // that this rank has
+	desk      desk
 }
 
 // line is the event stream from a rank to a router.
@@ -77,6 +78,9 @@ func (w *world) rouse(r *rank) {
 
 // wake ends what the rank was doing and begins its next pass.
 func (w *world) wake(r *rank) {
+	if w.delayed(r) {
+		return
+	}
 	switch r.doing {
 	case stepping:
 		w.finishStep(r)
@@ -113,7 +117,7 @@ func (w *world) begin(r *rank) {
 		return
 	}
 	if !r.engine.Step(&r.step) {
-		r.doing = idle
+		r.doing, r.desk.stolen = idle, 0
 		w.rec.Gauge(r.index, w.now, 0, 0, 0)
 		return
 	}
@@ -140,19 +144,24 @@ func (w *world) finishStep(r *rank) {
 		w.publish(r)
 	}
 	gap, count := time.Duration(-1), 0
+	at := w.now
+	if len(r.step.Outputs) > 0 {
+		at = w.serve(r, r.group.Frontend.Pass)
+	}
 	for i := range r.step.Outputs {
 		o := &r.step.Outputs[i]
 		f := o.Request.Owner.(*flight)
+		at = max(at, w.serve(r, r.group.Frontend.Output))
 		if !o.First {
 			// Nearly all gaps of a pass are alike.
-			if d := w.now - f.last; d == gap {
+			if d := at - f.last; d == gap {
 				count++
 			} else {
 				w.rec.Gap(gap, count)
 				gap, count = d, 1
 			}
 		}
-		w.output(f, o.First)
+		w.output(f, o.First, at)
 		if o.Last {
 			w.finish(f)
 		}

@@ -395,6 +395,7 @@ func TestTimesBeyondAnyEndAreRefused(t *testing.T) {
 		"a fault":            func(c *Config) { c.Faults = []Fault{{At: ever}} },
 		"how long one lasts": func(c *Config) { c.Faults = []Fault{{Down: ever}} },
 		"a rate":             func(c *Config) { c.Rate = 1e-9 },
+		"an API server":      func(c *Config) { c.Groups[0].Frontend.Request = ever },
 		"noise":              func(c *Config) { c.Groups[0].Noise = 2 },
 		"a disturbance":      func(c *Config) { c.Disturbances = []Disturbance{{For: ever, Factor: 1}} },
 		"a speed":            func(c *Config) { c.Groups[0].Speed = 1e-9 },

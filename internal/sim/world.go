@@ -153,7 +153,11 @@ func (w *world) happen(m *moment) {
 		w.planned--
 		w.arrive(int(m.a))
 	case atDispatch:
+		w.receive(m.with.(*flight))
+	case atSubmit:
 		w.submit(m.with.(*flight))
+	case atEnd:
+		w.over(int(m.a))
 	case atHandover:
 		w.decodeLeg(m.with.(*flight))
 	case atDelivery:

@@ -1,0 +1,65 @@
+package sim
+
+import "time"
+
+// Frontend is what an engine's API server works for its requests: HTTP, chat template, tokenizer, and a part of the stream
+// for each token. It is a process beside the engine's passes and does one thing after another, in the order in which they
+// come [vLLM, v1/engine/async_llm.py and output_processor.py; SGLang, tokenizer_manager.py]. The zero value takes no time.
+type Frontend struct {
+	Request time.Duration // for each request
+	Token   time.Duration // for each token of its prompt
+	Pass    time.Duration // for each pass that makes tokens of answers
+	Output  time.Duration // for each of those tokens
+	// Shared: engines and their API servers have one core for each engine. Where two engines make passes on two cores and one
+	// API server works, each of the three gets two thirds of a core, and both engines pay; the laboratory lets its own pay all.
+	Shared bool
+}
+
+func (f *Frontend) idle() bool { return f.Request == 0 && f.Token == 0 && f.Pass == 0 && f.Output == 0 }
+
+// sane reports that no time is negative or longer than anybody waits.
+func (f *Frontend) sane() bool {
+	return min(f.Request, f.Token, f.Pass, f.Output) >= 0 && max(f.Request, f.Token, f.Pass, f.Output) <= time.Minute
+}
+
+// desk is the API server of a rank at work.
+type desk struct {
+	free   time.Duration // when all that it has got is done
+	stolen time.Duration // that the pass under way still has to wait
+}
+
+// serve gives r's API server so much to do now, and returns when it is done.
+func (w *world) serve(r *rank, d time.Duration) time.Duration {
+	if d <= 0 {
+		return w.now
+	}
+	took := d
+	if r.group.Frontend.Shared && r.doing == stepping {
+		took += d / 2
+		r.desk.stolen += d
+	}
+	r.desk.free = max(r.desk.free, w.now) + took
+	return r.desk.free
+}
+
+// receive gives a request that has come to its worker to the API server, and then to the engine.
+func (w *world) receive(f *flight) {
+	front := &f.rank.group.Frontend
+	if front.idle() || f.rank.dead {
+		w.submit(f)
+		return
+	}
+	done := w.serve(f.rank, front.Request+time.Duration(f.req.Input)*front.Token)
+	w.agenda.plan(moment{at: done, kind: atSubmit, with: f})
+}
+
+// delayed reports that r's pass, which was to end now, ends later because of its API server, and plans that.
+func (w *world) delayed(r *rank) bool {
+	if r.doing != stepping || r.desk.stolen == 0 {
+		return false
+	}
+	d := r.desk.stolen
+	r.desk.stolen = 0
+	w.wakeAt(r, w.now+d)
+	return true
+}

@@ -1,0 +1,86 @@
+package sim
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/internal/engine"
+	"github.com/warmpath/warmpath/internal/workload"
+)
+
+// together are requests for one worker that arrive at once and share nothing.
+func together(requests, input, output int) *workload.Workload {
+	w := &workload.Workload{Name: "together"}
+	for i := range requests {
+		w.Requests = append(w.Requests, workload.Request{ID: i, Session: -1, After: -1, Input: input, Output: output,
+			Segments: []workload.Segment{{ID: uint64(1 + i), Tokens: input}}})
+	}
+	return w
+}
+
+// An API server does one thing after another: a pass of 1 ms, requests of 10 ms each, and a token of an answer of 2 ms.
+func TestTheAPIServerServesOneAfterAnother(t *testing.T) {
+	play := func(front Frontend, output int) (first, most, end float64) {
+		r := run(t, config(together(4, 100, output), "round_robin", func(c *Config) {
+			c.Groups[0].Count, c.Groups[0].Frontend = 1, front
+			c.Groups[0].Profile.Timing = engine.Linear{Base: 1}
+		}))
+		return r.TTFT.Mean, r.TTFT.Max, r.E2E.Max
+	}
+	for _, c := range []struct {
+		name             string
+		front            Frontend
+		output           int
+		first, most, end float64
+	}{
+		{"none", Frontend{}, 1, 1, 1, 1},
+		{"requests", Frontend{Request: 10 * time.Millisecond}, 1, 26, 41, 41},
+		{"prompt tokens", Frontend{Token: 100 * time.Microsecond}, 1, 26, 41, 41},
+		// All four are in one pass, and their tokens follow each other.
+		{"answers", Frontend{Output: 2 * time.Millisecond}, 1, 1 + (2.+4+6+8)/4, 9, 9},
+		{"passes", Frontend{Pass: 3 * time.Millisecond}, 1, 4, 4, 4},
+		// The second pass takes 1 ms, the first one's tokens 8: those of the second follow.
+		{"answers of two", Frontend{Output: 2 * time.Millisecond}, 2, 6, 9, 17},
+	} {
+		first, most, end := play(c.front, c.output)
+		if math.Abs(first-c.first) > .01 || math.Abs(most-c.most) > .01 || math.Abs(end-c.end) > .01 {
+			t.Errorf("%s: first token %.2f ms on average, at most %.2f, end %.2f; want %.2f, %.2f, %.2f", c.name, first, most, end, c.first, c.most, c.end)
+		}
+	}
+}
+
+// One that shares the engine's core makes passes as much longer as it works while they run, and takes half as long again itself.
+func TestAnAPIServerOnTheSameCoreSlowsPasses(t *testing.T) {
+	w := together(2, 100, 1)
+	w.Requests[1].Arrival = 50 * time.Millisecond // in the first one's pass, which takes 100 ms
+	play := func(shared bool) (p50, most float64) {
+		r := run(t, config(w, "round_robin", func(c *Config) {
+			c.Groups[0].Count, c.Groups[0].Frontend = 1, Frontend{Request: 10 * time.Millisecond, Shared: shared}
+			c.Groups[0].Profile.Timing = engine.Linear{Base: 100}
+		}))
+		return r.TTFT.P50, r.TTFT.Max
+	}
+	// Apart: 10 + 100; 60 for the rest of that pass, then 100. Shared: the first pass takes 110.
+	if first, second := play(false); math.Abs(first-110) > 1 || math.Abs(second-160) > 1 {
+		t.Errorf("apart: %.1f and %.1f ms, want 110 and 160", first, second)
+	}
+	if first, second := play(true); math.Abs(first-120) > 1 || math.Abs(second-170) > 1 {
+		t.Errorf("shared: %.1f and %.1f ms, want 120 and 170", first, second)
+	}
+}
+
+// A client sends what follows an answer when the answer has come to it.
+func TestAClientWaitsForTheWayBack(t *testing.T) {
+	w := together(3, 100, 1)
+	for i := range 2 {
+		w.Requests[i+1].After, w.Requests[i+1].Arrival = i, 0
+	}
+	r := run(t, config(w, "round_robin", func(c *Config) {
+		c.Groups[0].Count, c.Hop = 1, 10*time.Millisecond
+		c.Groups[0].Profile.Timing = engine.Linear{Base: 1}
+	}))
+	if want := 3 * .021; math.Abs(r.Seconds-want) > .0005 {
+		t.Errorf("three requests after each other took %.4f s, want %.4f", r.Seconds, want)
+	}
+}
