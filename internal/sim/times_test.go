@@ -1,0 +1,198 @@
+package sim
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/engine"
+	"github.com/warmpath/warmpath/internal/workload"
+)
+
+// timesSeeds is the number of seeds that WARMPATH_TIMES_SEEDS asks for (make times: 3), 0 when it asks for none. Then
+// the tests of this file play whole hours, more sizes and more rates; otherwise they take a second in all.
+func timesSeeds() uint64 {
+	n, _ := strconv.ParseUint(os.Getenv("WARMPATH_TIMES_SEEDS"), 10, 64)
+	return n
+}
+
+// apart is prompts that share nothing, at a rate in requests a second.
+func apart(t *testing.T, requests int, rate float64, seed uint64) *workload.Workload {
+	t.Helper()
+	w, err := workload.LoadWith(fmt.Sprintf("gen:independent,rate=%g,requests=%d,question=1000,output=60", rate, requests), workload.Options{Seed: seed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// unsteady is n engines that are alike, whose passes scatter by 30 %.
+func unsteady(w *workload.Workload, n int, seed uint64) Config {
+	return config(w, "marginal", func(c *Config) {
+		c.Seed = seed
+		c.Groups = []Group{{Count: n, Profile: engine.Profiles()[0], BlockSize: 64, KVTokens: 64 * 1000, Noise: 0.3}}
+	})
+}
+
+// oneOfEight is unsteady with eight engines, the last of which runs at half speed.
+func oneOfEight(w *workload.Workload, seed uint64) Config {
+	c := unsteady(w, 7, seed)
+	slow := c.Groups[0]
+	slow.Count, slow.Speed = 1, 0.5
+	c.Groups = append(c.Groups, slow)
+	return c
+}
+
+// bursts is other work on one of n machines at a time, for one to three minutes, that makes passes take 30 % longer.
+func bursts(n int, seed uint64, span time.Duration) (all []Disturbance) {
+	random := rand.New(rand.NewPCG(seed, 0xb0))
+	for at := time.Duration(0); at < span; {
+		d := Disturbance{At: at, For: time.Minute + time.Duration(random.Int64N(int64(2*time.Minute))), Worker: random.IntN(n), Factor: 1.3}
+		all = append(all, d)
+		at += d.For + time.Duration(random.Int64N(int64(time.Minute)))
+	}
+	return all
+}
+
+// shares returns the requests of each worker as multiples of the mean.
+func shares(t *testing.T, c Config) (all []float64) {
+	t.Helper()
+	r := run(t, c)
+	for _, w := range r.Workers {
+		all = append(all, float64(w.Requests)*float64(len(r.Workers))/float64(r.Requests.Answered))
+	}
+	return all
+}
+
+// TestNoiseOnLikeMachinesIsNoPreference plays engines that are alike, with noise in each pass and bursts of other work.
+// No engine's share of the requests may leave 0.8 to 1.25 of the mean. An engine serves 10 requests a
+// second and not 16.
+//
+// Measured by make times, each size at four rates, an hour of three seeds: 2 engines 0.962 to 1.038, 4 engines 0.975 to
+// 1.029, 8 engines 0.967 to 1.026, 16 engines 0.976 to 1.014, 32 engines 0.974 to 1.009, 64 engines 0.963 to 1.008.
+func TestNoiseOnLikeMachinesIsNoPreference(t *testing.T) {
+	sizes, rates, seeds, span := []int{2, 8, 16}, []float64{0.02, 0.5}, uint64(1), 20*time.Minute
+	if n := timesSeeds(); n > 0 {
+		sizes, rates, seeds, span = []int{2, 4, 8, 16, 32, 64}, []float64{0.02, 0.5, 4, 10}, n, time.Hour
+	}
+	for _, n := range sizes {
+		for _, rate := range rates { // requests a second for each engine
+			least, most := 1.0, 1.0
+			for seed := uint64(1); seed <= seeds; seed++ {
+				total := rate * float64(n)
+				c := unsteady(apart(t, int(total*span.Seconds()), total, seed), n, seed)
+				c.Disturbances = bursts(n, seed, span)
+				all := shares(t, c)
+				least, most = min(least, slices.Min(all)), max(most, slices.Max(all))
+			}
+			t.Logf("%d engines, %g requests/s each: shares from %.3f to %.3f of the mean", n, rate, least, most)
+			if least < 0.8 || most > 1.25 {
+				t.Errorf("%d engines, %g requests/s each: shares from %.3f to %.3f of the mean", n, rate, least, most)
+			}
+		}
+	}
+}
+
+// TestASlowMachineIsFound plays one engine of eight at half speed. It is found when its pace is believed after 200
+// requests to all eight: its interval lies above 1.1, and prices take its factor. Measured by make times: found in 300
+// of 300 seeds at each rate, and none of 2,100 others believed unlike.
+func TestASlowMachineIsFound(t *testing.T) {
+	seeds := cmp.Or(100*timesSeeds(), 5)
+	for _, rate := range []float64{20, 2, 0.06} { // requests a second for all: 200 take 10 s, 100 s and 56 min
+		found, wronged, least, most := 0, 0, 10.0, 0.0
+		for seed := uint64(1); seed <= seeds; seed++ {
+			w, err := newWorld(oneOfEight(apart(t, 200, rate, seed), seed))
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.play(context.Background(), nil)
+			s := w.main.views[0].fleet.Snapshot()
+			if p := s.Pace(7); p.Believed && p.Low > 1.1 {
+				found++
+				least, most = min(least, p.Factor), max(most, p.Factor)
+			}
+			for h := range fleet.Holder(7) {
+				if s.Pace(h).Believed {
+					wronged++
+				}
+			}
+		}
+		t.Logf("%g requests/s: found in %d of %d seeds, at factors from %.2f to %.2f; %d of %d others believed unlike",
+			rate, found, seeds, least, most, wronged, 7*seeds)
+		// By the model an engine that is like the others is believed unlike with probability 2.5 % at most.
+		if float64(found) < 0.99*float64(seeds) || float64(wronged) > 0.025*7*float64(seeds) {
+			t.Errorf("%g requests/s: found in %d of %d seeds, %d of %d others believed unlike", rate, found, seeds, wronged, 7*seeds)
+		}
+	}
+}
+
+// TestASlowMachineGetsAboutHalf plays one engine of eight at half speed: it gets half of another's share. Measured by
+// make times: 0.39 to 0.56.
+func TestASlowMachineGetsAboutHalf(t *testing.T) {
+	requests, rates, seeds := 2000, []float64{0.1, 2, 20, 60}, uint64(1)
+	if n := timesSeeds(); n > 0 {
+		requests, rates, seeds = 20_000, []float64{0.1, 0.5, 2, 5, 10, 20, 40, 60, 80}, n
+	}
+	for _, rate := range rates {
+		least, most := 1.0, 0.0
+		for seed := uint64(1); seed <= seeds; seed++ {
+			all := shares(t, oneOfEight(apart(t, requests, rate, seed), seed))
+			got := all[7] * 7 / (8 - all[7])
+			least, most = min(least, got), max(most, got)
+		}
+		t.Logf("%g requests/s: from %.2f to %.2f of another's share", rate, least, most)
+		if least < 0.35 || most > 0.65 {
+			t.Errorf("%g requests/s: the slow one gets from %.2f to %.2f of another's share, want about half", rate, least, most)
+		}
+	}
+}
+
+// TestAShareReturnsAfterABurst plays engines on one of which passes take twice as long for a minute. Minutes later it
+// gets its full share. A burst within the first minute looks like a slow machine and takes longer to forget. Measured
+// by make times: 0.923 to 1.037 of the mean.
+func TestAShareReturnsAfterABurst(t *testing.T) {
+	sizes, rates, seeds := []int{2, 8}, []float64{0.25, 1.5}, uint64(1)
+	if n := timesSeeds(); n > 0 {
+		sizes, rates, seeds = []int{2, 8, 32}, []float64{0.02, 0.25, 1.5, 8}, n
+	}
+	for _, n := range sizes {
+		for _, rate := range rates { // requests a second for each engine
+			for _, at := range []time.Duration{0, 5 * time.Minute} {
+				from := at + 4*time.Minute
+				if at == 0 {
+					from = 10 * time.Minute
+				}
+				least, most := 9.0, 0.0
+				for seed := uint64(1); seed <= seeds; seed++ {
+					total := rate * float64(n)
+					w := apart(t, int(total*(from+15*time.Minute).Seconds()), total, seed)
+					c := unsteady(w, n, seed)
+					c.Disturbances = []Disturbance{{At: at, For: time.Minute, Worker: 0, Factor: 2}}
+					c.Samples = len(w.Requests)
+					got, all := 0, 0
+					for _, s := range run(t, c).Samples {
+						if s.Arrival > from.Seconds() {
+							all++
+							if s.Worker == 0 {
+								got++
+							}
+						}
+					}
+					share := float64(got) * float64(n) / float64(all)
+					least, most = min(least, share), max(most, share)
+				}
+				t.Logf("%d engines, %g requests/s each, a burst at %v: from %.3f to %.3f of the mean after %v", n, rate, at, least, most, from)
+				if least < 0.8 || most > 1.25 {
+					t.Errorf("%d engines, %g requests/s each, a burst at %v: from %.3f to %.3f of the mean after %v", n, rate, at, least, most, from)
+				}
+			}
+		}
+	}
+}
