@@ -28,7 +28,8 @@ type Record struct {
 	TokensKnown     bool                // the tokens were given, so that matches mean something
 	FromText        bool                // they were not, but the text: what is predicted is approximate, and nothing is confirmed
 	MatchTokens     int                 // prompt tokens that confirmed blocks of the holder cover and its engine can use
-	PredictedTokens int                 // as MatchTokens, with speculative entries; ≥ MatchTokens
+	PredictedTokens int                 // taken to be cached when the request is scheduled: MatchTokens, with speculative entries, less AtRiskTokens
+	AtRiskTokens    int                 // matched tokens that prompts that wait there are taken to evict before
 	Tier            [block.NumTiers]int // MatchTokens by tier
 	BlockSize       int                 // tokens of a block of the index; 0 when it was not asked
 
@@ -115,6 +116,9 @@ func (r *Record) String() string {
 	}
 	if r.PredictedTokens > r.MatchTokens {
 		fmt.Fprintf(&b, ", %d predicted", r.PredictedTokens)
+	}
+	if r.AtRiskTokens > 0 {
+		fmt.Fprintf(&b, ", %d at risk", r.AtRiskTokens)
 	}
 	fmt.Fprintf(&b, "; trust %s", r.Trust)
 	return b.String()

@@ -62,8 +62,12 @@ func (r *Router) Route(ctx context.Context, req *Request) (*Decision, error) {
 		return nil, err
 	}
 	c := &d.Candidates[d.Chosen]
+	uncached := max(d.PromptTokens-c.Predicted, 0)
+	if d.policy.NeedsRisk() {
+		uncached += d.AtRiskTokens
+	}
 	r.fleet.Reserve(&d.reservation, d.Holder, fleet.Work{
-		UncachedTokens: max(d.PromptTokens-d.PredictedTokens, 0),
+		UncachedTokens: uncached,
 		PromptTokens:   d.PromptTokens,
 		ContextBlocks:  (d.PromptTokens + c.BlockSize - 1) / c.BlockSize,
 		Whole:          req.Whole,
@@ -135,7 +139,7 @@ func (r *Router) decide(ctx context.Context, req *Request, take bool) (*Decision
 		External:     req.External,
 		Prompt:       policy.Prompt{Tokens: req.Tokens, Keys: d.keys, BlockSize: d.BlockSize, Text: req.Text},
 	}
-	d.settle(r.choose(d, snap, pool, req))
+	d.settle(snap, r.choose(d, snap, pool, req))
 	if d.Worker == nil {
 		return d, fmt.Errorf("route to model %.128q: %w", req.Model, noChoice(d.Candidates))
 	}
@@ -148,6 +152,7 @@ func (r *Router) choose(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool, req
 	partial := r.gather(d, snap, pool, req)
 	d.noteMatches(pool, 0)
 	d.noteActive(snap)
+	d.noteRisks(snap)
 	choice := d.policy.Choose(&d.query, d.Candidates)
 	if partial && (choice.Index < 0 || !eligible(&d.Candidates[choice.Index])) { // look at all for a better one
 		d.query.Turn = turn
@@ -155,6 +160,7 @@ func (r *Router) choose(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool, req
 		d.addAll(snap, pool)
 		d.noteMatches(pool, 0)
 		d.noteActive(snap)
+		d.noteRisks(snap)
 		choice = d.policy.Choose(&d.query, d.Candidates)
 	} else if partial && !d.take {
 		d.addRest(snap, pool)
@@ -266,8 +272,27 @@ func (d *Decision) noteActive(snap *fleet.Snapshot) {
 	}
 }
 
+// noteRisk notes with a candidate how much of its match may be evicted before the request is scheduled there.
+func (d *Decision) noteRisk(snap *fleet.Snapshot, c *policy.Candidate) {
+	if c.Predicted == 0 || c.Load.Requests == 0 || d.policy.Learned() != nil {
+		return
+	}
+	blocks := snap.AtRisk(c.Holder, d.mark(c.BlockSize), c.Predicted/c.BlockSize)
+	c.AtRisk = min(blocks*c.BlockSize, c.Predicted)
+}
+
+// noteRisks notes with each candidate how much of its match is at risk, for policies that ask.
+func (d *Decision) noteRisks(snap *fleet.Snapshot) {
+	if !d.policy.NeedsRisk() {
+		return
+	}
+	for i := range d.Candidates {
+		d.noteRisk(snap, &d.Candidates[i])
+	}
+}
+
 // settle notes the choice.
-func (d *Decision) settle(choice policy.Choice) {
+func (d *Decision) settle(snap *fleet.Snapshot, choice policy.Choice) {
 	d.Chosen, d.Passed, d.Ranked = choice.Index, choice.Passed, choice.Ranked
 	d.Branch, d.Reason = choice.Branch, choice.Reason
 	if choice.Index < 0 {
@@ -280,7 +305,12 @@ func (d *Decision) settle(choice policy.Choice) {
 		d.Trust = min(d.Trust, fleet.TrustApproximate)
 	}
 	d.Pinned = c.Worker.Facts.Ranks > 1
-	d.MatchTokens, d.PredictedTokens, d.Tier = c.Match, c.Predicted, c.Tier
+	for i := range d.Candidates {
+		if !d.policy.NeedsRisk() && (!d.take || i == choice.Index) {
+			d.noteRisk(snap, &d.Candidates[i]) // for the record: the policy does not look at it
+		}
+	}
+	d.MatchTokens, d.PredictedTokens, d.AtRiskTokens, d.Tier = c.Match, c.Kept(), c.AtRisk, c.Tier
 }
 
 // speculate expects the prompt of a decision in the cache it was sent to.

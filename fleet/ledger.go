@@ -30,17 +30,20 @@ type ledger struct {
 
 	mean atomic.Int64 // of UncachedTokens, of late
 
-	mu      sync.Mutex
-	queue   list               // stageWaiting, by dispatch
-	running list               // stageRunning, by first token
-	shared  map[uint64]sharing // by mark
-	passes  passes
-	learnAt int64 // when an answer may teach again
+	mu        sync.Mutex
+	queue     list               // stageWaiting, by dispatch
+	running   list               // stageRunning, by first token
+	shared    map[uint64]sharing // by mark
+	recency   recency
+	computing int64 // uncached tokens of all prompts, and tokens of the answers
+	passes    passes
+	learnAt   int64 // when an answer may teach again
 }
 
 // sharing is the requests' blocks between one mark and the mark before it.
 type sharing struct {
 	requests int32
+	counted  int32 // blocks as recency counts them
 	blocks   int32 // as the first of them counted: the engine's block size may be learned while they are under way
 }
 
@@ -153,15 +156,18 @@ func (l *ledger) computed(r *Reservation) {
 	r.unseen, r.queued = false, false
 }
 
-func (l *ledger) reserve(r *Reservation, w Work, now int64) {
+func (l *ledger) reserve(r *Reservation, w Work, cache cacheShape, now int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.recency.resize(cache)
 	*r = Reservation{ledger: l, work: w, stage: stageWaiting, touched: now, dispatched: now}
 	t := l.timing()
 	r.predict = int64(t.Prompt(w.UncachedTokens, w.PromptTokens) * 1e6)
 	if l.requests.Add(1) == 1 {
 		l.heard.Store(now)
 	}
+	l.recency.unannounced += int64(w.UncachedTokens)
+	l.computing += int64(w.UncachedTokens)
 	l.processed.Add(1)
 	l.turns.Add(uint64(1000 * l.pace.believed()))
 	l.context.Add(int64(w.PromptTokens))
@@ -192,33 +198,46 @@ func (l *ledger) share(r *Reservation) (added int64) {
 	if l.shared == nil {
 		l.shared = map[uint64]sharing{}
 	}
-	before := int32(0)
+	before, cached, end := int32(0), r.cachedBlocks(), tail{}
 	for i, m := range r.work.Marks {
 		if i == MaxMarks {
 			break
 		}
 		part := m.Blocks - before
-		before = m.Blocks
 		s := l.shared[m.Key]
 		if s.requests == 0 {
+			counted := l.recency.take(m.Key, int64(part), int64(min(m.Blocks, cached)-before), &end)
+			s.counted = int32(counted)
 			added += int64(part)
 			if len(l.shared) >= maxShared {
 				r.blocks += int64(part)
+				r.rest += counted
+				before = m.Blocks
 				continue
 			}
 			s.blocks = part
+		} else {
+			end = tail{}
 		}
+		before = m.Blocks
 		s.requests++
 		l.shared[m.Key] = s
 		r.tracked |= 1 << i
 	}
 	rest := int64(r.work.ContextBlocks) - int64(before)
+	known := max(int64(cached-before), 0)
+	tail := rest - known + l.recency.takeTail(known, &end)
+	l.recency.used += tail
+	r.rest += tail
 	r.blocks += rest
 	return added + rest
 }
 
-// unshare takes the marks of r back and returns the blocks that nobody has any more.
-func (l *ledger) unshare(r *Reservation) (freed int64) {
+// unshare takes the marks of r back and returns the blocks that nobody has any more. The first computed blocks of its prompt
+// are in the cache.
+func (l *ledger) unshare(r *Reservation, computed int32) (freed int64) {
+	l.recency.pass()
+	last := uint64(0)
 	for i, m := range r.work.Marks {
 		if i == MaxMarks {
 			break
@@ -228,12 +247,15 @@ func (l *ledger) unshare(r *Reservation) (freed int64) {
 		}
 		s := l.shared[m.Key]
 		if s.requests--; s.requests > 0 {
-			l.shared[m.Key] = s
-		} else {
-			delete(l.shared, m.Key)
-			freed += int64(s.blocks)
+			l.shared[m.Key], last = s, 0
+			continue
 		}
+		delete(l.shared, m.Key)
+		freed += int64(s.blocks)
+		l.recency.put(m.Key, int64(s.counted), m.Blocks > computed)
+		last = m.Key
 	}
+	l.recency.putTail(last, r.rest, r.output, int64(computed) < int64(r.work.ContextBlocks))
 	return freed + r.blocks
 }
 
@@ -286,6 +308,8 @@ func (l *ledger) tokens(r *Reservation, n, now int64) {
 	l.heard.Store(now)
 	came := n - r.output
 	l.output.Add(came)
+	l.recency.unannounced += came
+	l.computing += came
 	r.output, r.touched = n, now
 	switch {
 	case r.work.Whole:
@@ -307,10 +331,12 @@ func (l *ledger) release(r *Reservation, now int64) {
 
 // end gives back all of r. mu is held.
 func (l *ledger) end(r *Reservation, now int64) bool {
+	computed := int32(r.work.ContextBlocks)
 	switch r.stage {
 	case stageNone:
 		return false
 	case stageWaiting:
+		computed = r.cachedBlocks()
 		l.leaveQueue(r, now)
 	case stageRunning:
 		l.running.remove(r)
@@ -326,7 +352,9 @@ func (l *ledger) end(r *Reservation, now int64) bool {
 	l.requests.Add(-1)
 	l.context.Add(-int64(r.work.PromptTokens))
 	l.output.Add(-r.output)
-	l.blocks.Add(-l.unshare(r))
+	l.computing -= int64(r.work.UncachedTokens) + r.output
+	l.recency.unannounced = min(l.recency.unannounced, l.computing)
+	l.blocks.Add(-l.unshare(r, computed))
 	return true
 }
 

@@ -20,6 +20,7 @@ func (f *Fleet) Cached(h Holder, stored, removed int) {
 	if s == nil {
 		return
 	}
+	s.work.cached(int64(stored), int64(removed))
 	span := pressureBlocks
 	if w := snap.Worker(h); w != nil && w.Facts.BlocksPerRank > 0 {
 		span = max(w.Facts.BlocksPerRank/8, 16)
@@ -35,7 +36,12 @@ func (f *Fleet) Cached(h Holder, stored, removed int) {
 
 // Emptied notes that h's cache is empty: its engine restarted or was told to reset it.
 func (f *Fleet) Emptied(h Holder) {
-	if s := f.Snapshot().state(h); s != nil && s.pressure.bits.Load() != 0 {
+	s := f.Snapshot().state(h)
+	if s == nil {
+		return
+	}
+	s.work.emptied()
+	if s.pressure.bits.Load() != 0 {
 		s.pressure.bits.Store(math.Float64bits(math.SmallestNonzeroFloat64))
 	}
 }

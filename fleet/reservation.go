@@ -58,6 +58,7 @@ type Reservation struct {
 
 	tracked             uint64 // bit i: mark i is counted
 	blocks              int64  // of ContextBlocks, those that no mark counts
+	rest                int64  // the same as recency counts them
 	predict             int64  // nanoseconds that the prompt was predicted to take
 	unseen, queued      bool   // of a whole answer: it has not come; the engine's last report had it in its queue
 	until               int64  // of a whole answer: when the prompt was predicted to be computed, Unix nanoseconds
@@ -83,15 +84,25 @@ const (
 //
 // It allocates nothing in steady state. It takes h's own lock, for a microsecond; other holders and all readers do without.
 func (f *Fleet) Reserve(r *Reservation, h Holder, w Work, now int64) {
-	s := f.Snapshot().state(h)
+	snap := f.Snapshot()
+	s := snap.state(h)
 	if s == nil {
 		panic("bug: reserve on a holder that does not exist")
 	}
 	if r.Held() {
 		panic("bug: reserve with a reservation that is not released")
 	}
-	s.work.reserve(r, w, now)
+	s.work.reserve(r, w, snap.cacheShape(h), now)
 	s.begin(f.config.Breaker, w.Scope, now)
+}
+
+// cachedBlocks returns the engine blocks of the prompt that the holder had at dispatch.
+func (r *Reservation) cachedBlocks() int32 {
+	w := &r.work
+	if w.PromptTokens <= 0 {
+		return 0
+	}
+	return int32(int64(w.ContextBlocks) * int64(max(w.PromptTokens-w.UncachedTokens, 0)) / int64(w.PromptTokens))
 }
 
 // FirstToken gives the prompt tokens back, at now in Unix nanoseconds: they are computed.

@@ -63,13 +63,13 @@ func (p *Policy) branch(q *Query, c []Candidate, picked int) Branch {
 		return BranchNoTokens
 	}
 	// A longer match that was left out explains the choice better than the one that was taken.
-	longest, why, outweighed := c[picked].Predicted, "", false
+	longest, why, outweighed := c[picked].Kept(), "", false
 	for i := range c {
 		switch r := c[i].Reason; {
 		case r == "":
-			outweighed = outweighed || (c[i].Predicted > c[picked].Predicted && (p.weighs || c[picked].Predicted == 0))
-		case r != ReasonNotRank && c[i].Predicted > longest:
-			longest, why = c[i].Predicted, r
+			outweighed = outweighed || (c[i].Kept() > c[picked].Kept() && (p.weighs || c[picked].Kept() == 0))
+		case r != ReasonNotRank && c[i].Kept() > longest:
+			longest, why = c[i].Kept(), r
 		}
 	}
 	switch {
@@ -79,7 +79,7 @@ func (p *Policy) branch(q *Query, c []Candidate, picked int) Branch {
 		return BranchFallback
 	case outweighed:
 		return BranchSpill
-	case c[picked].Predicted > 0:
+	case c[picked].Kept() > 0:
 		return BranchAffinity
 	}
 	return BranchMiss

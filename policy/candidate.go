@@ -46,6 +46,7 @@ type Candidate struct {
 	Tier      [block.NumTiers]int // Match by tier
 	Predicted int                 // as Match, with speculative entries; ≥ Match
 	Active    int                 // prompt tokens that requests under way there hold already; 0 unless the policy asks for it
+	AtRisk    int                 // of Predicted, at its end: taken to be evicted before the request is scheduled; 0 unless the policy asks for it
 	Full      int                 // what full attention alone would claim; for explanation only
 
 	Score  float64           // weighted sum of the scorers, set when the candidate passed the filters; higher is better
@@ -63,6 +64,9 @@ const contextDivisor = 4
 func (c *Candidate) Work() int64 {
 	return c.Load.PrefillTokens + c.Load.ContextBlocks*int64(max(c.BlockSize, 1))/contextDivisor
 }
+
+// Kept returns the prompt tokens that are taken to be cached when the request is scheduled.
+func (c *Candidate) Kept() int { return c.Predicted - c.AtRisk }
 
 // Uncached returns the prompt tokens that the candidate would have to compute for q.
 func (c *Candidate) Uncached(q *Query) int64 {

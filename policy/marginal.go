@@ -61,7 +61,7 @@ const (
 // Spec returns the policy.
 func (p Marginal) Spec(name string) Spec {
 	return Spec{
-		Name: name, NeedsMatches: true, Terms: []string{"wait", "memory", "prefill", "tail", "decode", "others", "evict"},
+		Name: name, NeedsMatches: true, NeedsRisk: true, Terms: []string{"wait", "memory", "prefill", "tail", "decode", "others", "evict"},
 		Chooser: func() Chooser { return &marginal{Marginal: p, weights: p.TierWeights.ByTier()} }, Reasons: weighed("the lowest predicted cost"),
 	}
 }
@@ -104,7 +104,7 @@ func followed(q *Query, c []Candidate, picked int) Branch {
 		return ""
 	}
 	for i := range c {
-		if c[i].Predicted > c[picked].Predicted {
+		if c[i].Kept() > c[picked].Kept() {
 			return BranchSpill
 		}
 	}
@@ -234,7 +234,7 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 
 // reach returns the prompt tokens that c need not compute. Those on slower tiers count in part: reading them takes time too.
 func (m *marginal) reach(c *Candidate) float64 {
-	tokens := float64(c.Predicted)
+	tokens := float64(c.Kept())
 	if c.Tier[block.TierGPU] == c.Match && m.weights[block.TierGPU] == 1 {
 		return tokens
 	}

@@ -28,6 +28,9 @@ type Spec struct {
 
 	// NeedsActive: the policy looks at Candidate.Active, which costs the router a look at each holder of a match.
 	NeedsActive bool
+	// NeedsRisk: the policy looks at Candidate.AtRisk, which costs the router a look at each holder of a match where requests are
+	// under way.
+	NeedsRisk bool
 
 	// Everyone offers the policy all holders of however large a fleet. A chooser that does not need matches is offered all in
 	// any case.
@@ -215,6 +218,9 @@ func (p *Policy) Matches() bool { return p.matches }
 
 // NeedsActive reports whether the policy looks at what requests under way hold of the prompt.
 func (p *Policy) NeedsActive() bool { return p.spec.NeedsActive }
+
+// NeedsRisk reports whether the policy looks at what of a match may be evicted before the request is scheduled.
+func (p *Policy) NeedsRisk() bool { return p.spec.NeedsRisk }
 
 // NeedsText reports whether the policy looks at the prompt's text.
 func (p *Policy) NeedsText() bool { return p.spec.NeedsText }

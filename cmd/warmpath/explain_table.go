@@ -58,6 +58,9 @@ func writeHead(w io.Writer, e *admin.Explanation) {
 		model += " with adapter " + e.LoRA
 	}
 	fmt.Fprintf(w, "  model %s, %s, %d matched, %d predicted", model, tokens, e.MatchTokens, e.PredictedTokens)
+	if e.AtRiskTokens > 0 {
+		fmt.Fprintf(w, ", %d at risk", e.AtRiskTokens)
+	}
 	if e.Worker != "" {
 		fmt.Fprintf(w, ", trust %s", e.Trust)
 	}

@@ -38,6 +38,7 @@ type Explanation struct {
 	BlockSize       int     `json:"block_size"`
 	MatchTokens     int     `json:"match_tokens"`
 	PredictedTokens int     `json:"predicted_tokens"`
+	AtRiskTokens    int     `json:"at_risk_tokens,omitempty"` // matched, but taken to be evicted before the request is scheduled
 	Error           string  `json:"error,omitempty"`
 	// Best is the candidate with the longest predicted match when it was not chosen, and why not; absent when it was,
 	// or none has any.
@@ -66,9 +67,10 @@ type Candidate struct {
 	Why             string         `json:"why"`              // why it was chosen, was not, or was left out
 	MatchTokens     int            `json:"match_tokens"`     // confirmed, and usable by the engine
 	Tiers           map[string]int `json:"tiers"`            // match_tokens by tier
-	PredictedTokens int            `json:"predicted_tokens"` // with speculative entries
-	FullTokens      int            `json:"full_tokens"`      // what full attention alone would claim
-	UncachedTokens  int            `json:"uncached_tokens"`  // the engine would compute
+	PredictedTokens int            `json:"predicted_tokens"` // with speculative entries, less those at risk
+	AtRiskTokens    int            `json:"at_risk_tokens,omitempty"`
+	FullTokens      int            `json:"full_tokens"`     // what full attention alone would claim
+	UncachedTokens  int            `json:"uncached_tokens"` // the engine would compute
 	Trust           string         `json:"trust"`
 	TrustReason     string         `json:"trust_reason"`
 	Load            Load           `json:"load"`
@@ -87,7 +89,7 @@ func explanation(e *gateway.Explanation, s *fleet.Snapshot) *Explanation {
 		Rank: r.Rank, Trust: r.Trust.String(), TokenSource: string(e.TokenSource), TokensMissing: string(e.TokensMissing),
 		TokenWaitMS:  float64(e.Waited.Microseconds()) / 1000,
 		PromptTokens: r.PromptTokens, TokensKnown: r.TokensKnown, BlockSize: r.BlockSize,
-		MatchTokens: r.MatchTokens, PredictedTokens: r.PredictedTokens, Candidates: []Candidate{},
+		MatchTokens: r.MatchTokens, PredictedTokens: r.PredictedTokens, AtRiskTokens: r.AtRiskTokens, Candidates: []Candidate{},
 		Best: bestOf(r), Terms: append([]string{}, r.Terms...), SessionSource: e.Session.Source, Tenant: e.Tenant, Queued: e.Queued,
 	}
 	if r.Worker != nil {
@@ -127,15 +129,15 @@ func limited(s *fleet.Snapshot, e *gateway.Explanation, h fleet.Holder) string {
 func bestOf(r *warmpath.Record) *Best {
 	best := -1
 	for i := range r.Candidates {
-		if n := r.Candidates[i].Predicted; n > 0 && (best < 0 || n > r.Candidates[best].Predicted) {
+		if n := r.Candidates[i].Kept(); n > 0 && (best < 0 || n > r.Candidates[best].Kept()) {
 			best = i
 		}
 	}
-	if best < 0 || best == r.Chosen || r.Chosen >= 0 && r.Candidates[r.Chosen].Predicted == r.Candidates[best].Predicted {
+	if best < 0 || best == r.Chosen || r.Chosen >= 0 && r.Candidates[r.Chosen].Kept() == r.Candidates[best].Kept() {
 		return nil
 	}
 	c := &r.Candidates[best]
-	return &Best{c.Worker.URL, c.Rank, c.Predicted, r.Why(best)}
+	return &Best{c.Worker.URL, c.Rank, c.Kept(), r.Why(best)}
 }
 
 // termsOf names what the score of c is made of.
@@ -155,8 +157,8 @@ func candidate(c *policy.Candidate, prompt int) Candidate {
 		}
 	}
 	return Candidate{
-		Worker: c.Worker.URL, Rank: c.Rank, MatchTokens: c.Match, Tiers: tiers, PredictedTokens: c.Predicted,
-		FullTokens: c.Full, UncachedTokens: max(prompt-c.Predicted, 0), Trust: c.Trust.String(), Load: loadOf(c.Load),
+		Worker: c.Worker.URL, Rank: c.Rank, MatchTokens: c.Match, Tiers: tiers, PredictedTokens: c.Kept(), AtRiskTokens: c.AtRisk,
+		FullTokens: c.Full, UncachedTokens: max(prompt-c.Kept(), 0), Trust: c.Trust.String(), Load: loadOf(c.Load),
 		Score: c.Score, LeftOut: c.Reason,
 	}
 }

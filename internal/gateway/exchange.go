@@ -231,7 +231,7 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	x.rec.Policy, x.rec.Branch, x.rec.Reason = d.Policy, string(d.Branch), d.Reason
 	x.g.Telemetry.Decided(d.Policy, string(d.Branch))
 	x.rec.Worker, x.rec.Rank, x.rec.Trust = d.Worker.URL, d.Rank, d.Trust.String()
-	x.rec.MatchTokens, x.rec.PredictedTokens = d.MatchTokens, d.PredictedTokens
+	x.rec.MatchTokens, x.rec.PredictedTokens, x.rec.AtRiskTokens = d.MatchTokens, d.PredictedTokens, d.AtRiskTokens
 	if x.g.cfg.Headers {
 		x.showDecision(d)
 	}
@@ -391,7 +391,7 @@ func (x *exchange) compare(u *api.Usage) {
 	if !x.reports {
 		return
 	}
-	reported, difference := u.Cached, x.rec.MatchTokens-u.Cached
+	reported, difference := u.Cached, x.rec.Claimed()-u.Cached
 	x.rec.ReportedTokens = &reported
 	if x.rec.PromptTokens > 0 {
 		x.rec.Difference = &difference

@@ -46,6 +46,7 @@ type Recorder struct {
 	itl               Histogram
 	e2e               Histogram
 	loaded, predicted int64
+	above             int64         // requests of which more was predicted than was cached
 	last              time.Duration // end of the run so far
 
 	workers   []workerTally
@@ -134,6 +135,9 @@ func (r *Recorder) Finish(a *Answer) {
 	r.last = max(r.last, a.End)
 	r.loaded += int64(a.Loaded)
 	r.predicted += int64(a.Predicted)
+	if a.Predicted > a.Cached {
+		r.above++
+	}
 	if a.Started >= 0 {
 		r.queue.Add(a.Started - a.Arrival)
 	}
@@ -258,7 +262,7 @@ func (r *Recorder) Run(s Setup) *Run {
 	seconds := (r.last - began).Seconds()
 	run := &Run{
 		Setup: s, Seconds: round(seconds), Requests: r.counts,
-		PromptTokens: t.prompt, CachedTokens: t.cached, LoadedTokens: r.loaded, PredictedTokens: r.predicted, OutputTokens: t.output,
+		PromptTokens: t.prompt, CachedTokens: t.cached, LoadedTokens: r.loaded, PredictedTokens: r.predicted, PredictedAbove: r.above, OutputTokens: t.output,
 		HitRate: round(share(float64(t.cached), float64(t.prompt))), OutputPerSecond: round(share(float64(t.output), seconds)),
 		TTFT: t.ttft.Latency(true), ITL: r.itl.Latency(true), TPOT: t.tpot.Latency(true), E2E: r.e2e.Latency(true), Queue: r.queue.Latency(false),
 		SLO:    t.slo(r.options.SLOs, r.counts.Answered+r.counts.Failed+r.counts.Rejected),

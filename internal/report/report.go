@@ -62,6 +62,7 @@ type Run struct {
 	CachedTokens    int64   `json:"cached_tokens"`    // of them, not computed, over all tiers
 	LoadedTokens    int64   `json:"loaded_tokens"`    // of CachedTokens, those read back from host memory
 	PredictedTokens int64   `json:"predicted_tokens"` // that the router expected to be cached; 0 when it does not say
+	PredictedAbove  int64   `json:"predicted_above"`  // answered requests of which the router expected more to be cached than was
 	OutputTokens    int64   `json:"output_tokens"`
 	HitRate         float64 `json:"hit_rate"`            // CachedTokens / PromptTokens
 	OutputPerSecond float64 `json:"output_tokens_per_s"` // over Seconds

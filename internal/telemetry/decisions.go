@@ -38,10 +38,13 @@ type Record struct {
 	TokensMissing string `json:"tokens_missing,omitempty"`
 	// PromptTokens is the number of ids that were routed on, 0 when the request was routed by load.
 	PromptTokens int `json:"prompt_tokens"`
-	// MatchTokens are covered by confirmed blocks; PredictedTokens count speculative ones too.
+	// MatchTokens are covered by confirmed blocks. PredictedTokens are taken to be cached when the request is scheduled: they
+	// count speculative blocks too, and leave out AtRiskTokens, which are taken to be evicted before.
 	MatchTokens     int `json:"match_tokens"`
 	PredictedTokens int `json:"predicted_tokens"`
-	// ReportedTokens is the engine's own count of cached prompt tokens; Difference is match minus reported.
+	AtRiskTokens    int `json:"at_risk_tokens,omitempty"`
+	// ReportedTokens is the engine's own count of cached prompt tokens; Difference is what was matched, less what was at
+	// risk, minus reported.
 	ReportedTokens *int `json:"reported_tokens,omitempty"`
 	Difference     *int `json:"difference,omitempty"`
 	// UsageUnasked: the answer is a stream and the client did not ask for the usage (stream_options.include_usage);
@@ -68,6 +71,9 @@ type Record struct {
 	FirstTokenMS float64 `json:"first_token_ms,omitempty"`
 	TotalMS      float64 `json:"total_ms"`
 }
+
+// Claimed returns the tokens that the engine was expected to have cached, by what it had confirmed.
+func (r *Record) Claimed() int { return max(min(r.MatchTokens, r.PredictedTokens), 0) }
 
 // Shadow is another policy's opinion on one request, before it was routed.
 type Shadow struct {

@@ -54,7 +54,7 @@ type workerKey struct{ worker, policy string }
 // workerSeries are the series that every finished request of a (worker, policy) touches.
 type workerSeries struct {
 	firstToken, total, difference                                  prometheus.Observer
-	prompt, matched, predicted, reported, uncached                 prometheus.Counter
+	prompt, matched, predicted, atRisk, reported, uncached         prometheus.Counter
 	equal, over, under, unreported, unasked, approximate, unrouted prometheus.Counter
 }
 
@@ -148,7 +148,7 @@ func (t *Telemetry) Queued(outcome string, wait time.Duration) {
 
 func (t *Telemetry) makeTokenMetrics() {
 	t.tokens = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_tokens_total",
-		Help: "Prompt tokens of finished requests: prompt (routed on), matched (confirmed blocks), predicted (with speculative ones), reported (cached, says the engine), uncached (prompt minus reported)."},
+		Help: "Prompt tokens of finished requests: prompt (routed on), matched (confirmed blocks), predicted (with speculative ones, less those at risk), at_risk (matched, and taken to be evicted before the request is scheduled), reported (cached, says the engine), uncached (prompt minus reported)."},
 		[]string{"kind", "policy", "worker"})
 	t.tokenWait = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "warmpath_token_wait_seconds",
 		Help: "What a request waited for its token ids.", Buckets: []float64{1e-5, 1e-4, 5e-4, .001, .0025, .005, .01, .025, .05, .1, .25}})
@@ -156,7 +156,7 @@ func (t *Telemetry) makeTokenMetrics() {
 		Help: "Where prompts' token ids came from, text when the prompt's text had to do, else why there was neither; missing: why there were no ids."},
 		[]string{"outcome", "missing"})
 	t.difference = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_prediction_difference_tokens",
-		Help: "Matched tokens minus the engine's reported cached tokens, of requests with a report; the bucket le=0 above le=-1 is equality, everything above le=0 an overcount.", Buckets: differenceBuckets},
+		Help: "Matched tokens that were not at risk minus the engine's reported cached tokens, of requests with a report; the bucket le=0 above le=-1 is equality, everything above le=0 an overcount.", Buckets: differenceBuckets},
 		[]string{"worker"})
 	t.compared = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_predictions_total",
 		Help: "Predictions against reports: equal, over, under; unreported when the engine gave no figure, unasked when a stream's client asked for none (stream_options.include_usage), unrouted when there were no tokens to predict with, approximate when the holder has no events."},
@@ -185,6 +185,7 @@ func (t *Telemetry) Finished(rec *Record) {
 	s.prompt.Add(float64(rec.PromptTokens))
 	s.matched.Add(float64(rec.MatchTokens))
 	s.predicted.Add(float64(rec.PredictedTokens))
+	s.atRisk.Add(float64(rec.AtRiskTokens))
 	if rec.Status == http.StatusOK {
 		s.compare(rec)
 	}
@@ -210,7 +211,7 @@ func (s *workerSeries) compare(rec *Record) {
 		s.approximate.Inc()
 		return
 	}
-	d := rec.MatchTokens - *rec.ReportedTokens
+	d := rec.Claimed() - *rec.ReportedTokens
 	s.difference.Observe(float64(d))
 	switch {
 	case d == 0:
@@ -233,7 +234,7 @@ func (t *Telemetry) series(k workerKey) *workerSeries {
 		firstToken: t.firstToken.WithLabelValues(k.policy, k.worker),
 		total:      t.total.WithLabelValues(k.policy, k.worker),
 		difference: t.difference.WithLabelValues(k.worker),
-		prompt:     kind("prompt"), matched: kind("matched"), predicted: kind("predicted"),
+		prompt:     kind("prompt"), matched: kind("matched"), predicted: kind("predicted"), atRisk: kind("at_risk"),
 		reported: kind("reported"), uncached: kind("uncached"),
 		equal: outcome("equal"), over: outcome("over"), under: outcome("under"),
 		unreported: outcome("unreported"), unasked: outcome("unasked"), approximate: outcome("approximate"), unrouted: outcome("unrouted"),

@@ -1,0 +1,321 @@
+package fleet
+
+import "math"
+
+// recency is the order in which the cached blocks of a holder that no request uses were last used. Engines evict the
+// least recently used first, and put the blocks of a request into that order when the request ends [vLLM,
+// block_pool.py, free_blocks; SGLang, radix_cache.py, by last access]. The order is kept by generations of some blocks
+// each, and for marks of prompts instead of for blocks: see [NextMark]. A ledger's mutex guards it.
+type recency struct {
+	cacheShape  // without blocks nothing is kept
+	now         uint32
+	generations [generations]int64 // blocks that were last used in generation g, at g modulo the number
+	total       int64              // of all generations
+	used        int64              // blocks that requests use
+	held        int64              // blocks that are cached, by the holder's events
+	uses        []use              // a hash table in sets of useWays; the oldest of a set is replaced
+	evicted     uint32             // the latest generation of which blocks are known to have been evicted; 0: none is
+	unannounced int64              // tokens of our own requests that the engine is still to announce, at most
+}
+
+// cacheShape is the size of a cache, 0 where it is not known.
+type cacheShape struct{ blocks, blockSize int64 }
+
+func (s *Snapshot) cacheShape(h Holder) cacheShape {
+	w := s.Worker(h)
+	if w == nil {
+		return cacheShape{}
+	}
+	return cacheShape{int64(w.Facts.BlocksPerRank), int64(w.Facts.BlockSize)}
+}
+
+// use is the last use of the blocks between a mark and the mark before it.
+type use struct {
+	tag        uint32 // of the mark's key
+	generation uint32 // 0: the place is free
+	blocks     uint16
+	rest       uint16 // blocks of the tail
+}
+
+const (
+	// generations and perCache: a generation takes 1/64 of the cache, less than two long prompts in caches of 65,536
+	// tokens, and the generations kept hold two caches: what is older is evicted in any case.
+	generations = 128
+	perCache    = 64
+	useWays     = 4
+	// Prompts have a mark each 10 to 20 % of their length, and share those at their beginning: a place for eight blocks holds
+	// twice the marks of a cache of conversations, and costs 1.5 bytes a block.
+	fewestUses, blocksPerUse, mostUses = 256, 8, 1 << 16
+)
+
+// resize begins anew for a cache of another shape.
+func (c *recency) resize(shape cacheShape) {
+	if shape == c.cacheShape {
+		return
+	}
+	*c = recency{cacheShape: shape, now: 1, held: c.held, used: c.used, unannounced: c.unannounced}
+	if shape.blocks <= 0 || shape.blockSize <= 0 {
+		c.blocks = 0
+		return
+	}
+	n := int64(fewestUses)
+	for n < shape.blocks/blocksPerUse && n < mostUses {
+		n *= 2
+	}
+	c.uses = make([]use, n)
+}
+
+// clear forgets what is cached: the cache is empty.
+func (c *recency) clear() {
+	clear(c.uses)
+	c.generations, c.total, c.held, c.unannounced, c.evicted, c.now = [generations]int64{}, 0, 0, 0, 0, 1
+}
+
+// find returns the place of a mark's use, nil when it is not known.
+func (c *recency) find(key uint64) *use {
+	if len(c.uses) == 0 {
+		return nil
+	}
+	set := c.set(key)
+	for i := range set {
+		if set[i].tag == uint32(key>>32) && set[i].generation != 0 {
+			return &set[i]
+		}
+	}
+	return nil
+}
+
+func (c *recency) set(key uint64) []use {
+	at := int(key) & (len(c.uses)/useWays - 1) * useWays
+	return c.uses[at : at+useWays]
+}
+
+// add puts n blocks into generation g, or takes them from it. A generation that is not kept any more has none.
+func (c *recency) add(g uint32, n int64) {
+	if c.now-g >= generations {
+		return
+	}
+	at := &c.generations[g%generations]
+	n = max(n, -*at)
+	*at += n
+	c.total += n
+}
+
+// tail is what is known of the blocks that follow a mark and that no mark ended when they were used last: the rest of
+// a prompt, and its answer.
+type tail struct {
+	generation uint32 // 0: nothing
+	blocks     int64
+}
+
+// take notes that a request uses the n blocks that end with a mark, of which so many are cached, and returns how many of
+// them are to be put back. t is the tail of the mark before, and becomes that of this one. What is cached and counted
+// elsewhere, as the beginning of a part that another prompt shares, stays counted there.
+func (c *recency) take(key uint64, n, cached int64, t *tail) (counted int64) {
+	cached = min(max(cached, 0), n)
+	u := c.find(key)
+	if u == nil {
+		counted = n - cached + c.takeTail(cached, t)
+		c.used += counted
+		return counted
+	}
+	if cached < n {
+		c.evicted = later(c.evicted, u.generation)
+	}
+	c.add(u.generation, -int64(u.blocks))
+	counted = min(n-cached+int64(u.blocks), n)
+	c.used += counted
+	*t = tail{u.generation, int64(u.rest)}
+	*u = use{}
+	return counted
+}
+
+// takeTail notes that a request uses n cached blocks of the tail, and returns how many the tail had.
+func (c *recency) takeTail(n int64, t *tail) int64 {
+	n = min(max(n, 0), t.blocks)
+	if t.generation == 0 || n == 0 {
+		return 0
+	}
+	c.add(t.generation, -n)
+	t.blocks -= n
+	return n
+}
+
+// later returns the later of two generations; 0 is before all.
+func later(a, b uint32) uint32 {
+	if a == 0 || int32(b-a) > 0 {
+		return b
+	}
+	return a
+}
+
+// put notes that no request uses n blocks that end with a mark any more: they are the most recently used. lost says
+// that they are not cached.
+func (c *recency) put(key uint64, n int64, lost bool) {
+	c.used -= n
+	if len(c.uses) == 0 || lost {
+		return
+	}
+	u := c.find(key)
+	if u == nil {
+		set := c.set(key)
+		u = &set[0]
+		for i := range set {
+			if set[i].generation < u.generation {
+				u = &set[i]
+			}
+		}
+	} else {
+		c.add(u.generation, -int64(u.blocks))
+	}
+	*u = use{tag: uint32(key >> 32), generation: c.now, blocks: uint16(min(n, math.MaxUint16))}
+	c.add(c.now, n)
+}
+
+// putTail is put for the n blocks behind the last mark of a prompt, and those of its answer of so many tokens. key is 0
+// where the mark is still used, or there is none.
+func (c *recency) putTail(key uint64, n, answer int64, lost bool) {
+	c.used -= n
+	if c.blocks == 0 || lost {
+		return
+	}
+	n += answer / c.blockSize
+	c.add(c.now, n)
+	if u := c.find(key); key != 0 && u != nil {
+		u.rest = uint16(min(n, math.MaxUint16))
+	}
+}
+
+// pass begins a new generation when the present one has its part of the cache.
+func (c *recency) pass() {
+	if c.generations[c.now%generations] < max(c.blocks/perCache, 1) {
+		return
+	}
+	if c.now++; c.now == 0 { // after 2^32 generations
+		c.clear()
+	}
+	old := &c.generations[c.now%generations]
+	c.total -= *old
+	*old = 0
+}
+
+// stored notes that the engine announced n new blocks. Those that are none of our requests' are somebody else's.
+func (c *recency) stored(n int64) {
+	c.held += n
+	if c.blocks == 0 {
+		return
+	}
+	own := min(n, (c.unannounced+c.blockSize-1)/c.blockSize)
+	c.unannounced = max(c.unannounced-own*c.blockSize, 0)
+	if n > own {
+		c.pass()
+		c.add(c.now, n-own)
+	}
+}
+
+// newer returns the blocks that were used last in later generations than g.
+func (c *recency) newer(g uint32) (n int64) {
+	if c.now-g >= generations {
+		return c.total
+	}
+	for at := g + 1; at != c.now+1; at++ {
+		n += c.generations[at%generations]
+	}
+	return n
+}
+
+// cached notes that the engine announced new blocks, and others that are gone.
+func (l *ledger) cached(stored, removed int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.recency.held = max(l.recency.held-removed, 0)
+	if stored > 0 {
+		l.recency.stored(stored)
+	}
+}
+
+// emptied notes that the cache is empty.
+func (l *ledger) emptied() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.recency.clear()
+}
+
+// AtRisk returns how many of the first matched engine blocks of a prompt, as its marks name them, are taken to be evicted
+// on h before a request that is dispatched now is scheduled: by the prompts that wait there and the answers that grow, as
+// far as the cache has no room and no blocks that were used less recently. It is 0 on a holder without requests, where a
+// request under way uses the blocks, and where the size of the cache or the last use of the blocks is not known. It takes
+// h's own lock where requests are under way.
+func (s *Snapshot) AtRisk(h Holder, marks []Mark, matched int) int {
+	st := s.state(h)
+	if st == nil || matched <= 0 || st.work.requests.Load() == 0 {
+		return 0
+	}
+	l := &st.work
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return int(l.atRisk(marks, int64(matched)))
+}
+
+// atRisk is AtRisk. mu is held.
+func (l *ledger) atRisk(marks []Mark, matched int64) (risk int64) {
+	c := &l.recency
+	if c.blocks == 0 {
+		return 0
+	}
+	requests := l.requests.Load() // each has a block that is partly full and not announced
+	evictions := c.unannounced/c.blockSize + requests - max(c.blocks-c.held-requests, 0)
+	if evictions <= 0 {
+		return 0
+	}
+	last := 0
+	for last < len(marks) && int64(marks[last].Blocks) <= matched {
+		last++
+	}
+	evicted := c.evicted
+	if last < len(marks) && l.shared[marks[last].Key].requests == 0 {
+		if u := c.find(marks[last].Key); u != nil {
+			evicted = later(evicted, u.generation) // more of the prompt was cached when it was used last
+		}
+	}
+	left := c.blocks - c.used - l.output.Load()/c.blockSize - requests
+	for i, end := last-1, matched; i >= 0; {
+		if l.shared[marks[i].Key].requests > 0 {
+			break // all before it is in use as well
+		}
+		u := c.find(marks[i].Key)
+		if u == nil {
+			i--
+			continue
+		}
+		begin := int64(0)
+		for i--; i >= 0; i-- { // the marks of the same generation, and those that are not known
+			v := c.find(marks[i].Key)
+			if v != nil && v.generation != u.generation || l.shared[marks[i].Key].requests > 0 {
+				begin = int64(marks[i].Blocks)
+				break
+			}
+		}
+		n := end - begin
+		lost := min(max(c.lost(u.generation, evicted, n, evictions, left), 0), n)
+		risk += lost
+		if lost < n {
+			break // its beginning stays, and all before it
+		}
+		end = begin
+	}
+	return min(risk, evictions)
+}
+
+// lost returns how many of n blocks of generation g go, or a number outside of 0 to n, when so many are evicted. The
+// generations since the latest of which blocks were seen to be evicted go first. Where none was seen, what goes is what
+// exceeds the blocks that are left for all that requests do not use.
+func (c *recency) lost(g, evicted uint32, n, evictions, left int64) int64 {
+	switch {
+	case evicted == 0 || c.now-evicted >= generations:
+		return c.newer(g) + n - left
+	case int32(g-evicted) <= 0:
+		return evictions
+	}
+	return evictions - max(c.newer(evicted-1)-c.newer(g)-n, 0)
+}

@@ -1,0 +1,286 @@
+package fleet
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+// cacheOf is a fleet with one holder, whose cache has so many blocks of 16 tokens and begins empty.
+func cacheOf(blocks int) *cacheFixture {
+	f := New(Config{})
+	f.Put("http://a", Facts{Models: []Model{{ID: "m"}}, BlockSize: 16, BlocksPerRank: blocks})
+	return &cacheFixture{f: f}
+}
+
+type cacheFixture struct {
+	f   *Fleet
+	now int64
+}
+
+// chain returns the marks of a prompt of so many blocks whose first common blocks are those of chain 0.
+func chain(id uint64, blocks, common int) (marks []Mark) {
+	for at := NextMark(0); at <= blocks && len(marks) < MaxMarks; at = NextMark(at) {
+		key := uint64(at)
+		if at > common {
+			key |= id << 16
+		}
+		marks = append(marks, Mark{Key: key * 0x9e3779b97f4a7c15, Blocks: int32(at)})
+	}
+	return marks
+}
+
+// send dispatches a prompt of so many blocks, the first cached of which are.
+func (c *cacheFixture) send(marks []Mark, blocks, cached int) *Reservation {
+	c.now++
+	r := &Reservation{}
+	c.f.Reserve(r, 0, Work{UncachedTokens: 16 * (blocks - cached), PromptTokens: 16 * blocks, ContextBlocks: blocks, Marks: marks}, c.now)
+	return r
+}
+
+// compute announces the blocks that a prompt stored and removed, and its first token.
+func (c *cacheFixture) compute(r *Reservation, stored, removed int) {
+	c.now++
+	c.f.Cached(0, stored, 0)
+	c.f.Cached(0, 0, removed)
+	r.FirstToken(c.now)
+}
+
+// serve is the whole life of a prompt that has no cached block.
+func (c *cacheFixture) serve(marks []Mark, blocks, removed int) {
+	r := c.send(marks, blocks, 0)
+	c.compute(r, blocks, removed)
+	r.Release(c.now)
+}
+
+func (c *cacheFixture) risk(marks []Mark, matched int) int {
+	return c.f.Snapshot().AtRisk(0, marks, matched)
+}
+
+func TestWhatIsUsedLeastRecentlyIsAtRiskOfThePromptsThatWait(t *testing.T) {
+	c := cacheOf(100)
+	a, b, w := chain(1, 40, 0), chain(2, 40, 0), chain(3, 40, 0)
+	c.serve(a, 40, 0)
+	c.serve(b, 40, 0)
+	if n := c.risk(a, 40); n != 0 {
+		t.Errorf("%d blocks are at risk where no request is under way", n)
+	}
+	r := c.send(w, 40, 0)
+	// 100 blocks less the 40 of w and the one that is partly full: b's 40 and 19 of a's.
+	if got, want := c.risk(a, 40), 21; got != want {
+		t.Errorf("%d blocks of the oldest prompt are at risk, want %d", got, want)
+	}
+	if n := c.risk(b, 40); n != 0 {
+		t.Errorf("%d blocks of the newest prompt are at risk", n)
+	}
+	if n := c.risk(w, 40); n != 0 {
+		t.Errorf("%d blocks are at risk that a request under way uses", n)
+	}
+	if n := c.risk(chain(4, 40, 0), 40); n != 0 {
+		t.Errorf("%d blocks are at risk of which nothing is known", n)
+	}
+	c.compute(r, 40, 20)
+	if n := c.risk(a, 20); n > 1 { // w's next block
+		t.Errorf("%d blocks are at risk once the prompt is computed", n)
+	}
+	r.Release(c.now)
+	if n := c.risk(a, 20); n != 0 {
+		t.Errorf("%d blocks are at risk after all requests", n)
+	}
+}
+
+func TestAPromptThatIsUsedAgainIsTheLastToGo(t *testing.T) {
+	c := cacheOf(100)
+	a, b := chain(1, 40, 0), chain(2, 40, 0)
+	c.serve(a, 40, 0)
+	c.serve(b, 40, 0)
+	again := c.send(a, 40, 40)
+	c.compute(again, 0, 0)
+	again.Release(c.now)
+	c.send(chain(3, 40, 0), 40, 0)
+	if n := c.risk(a, 40); n != 0 {
+		t.Errorf("%d blocks of what was used last are at risk", n)
+	}
+	if got, want := c.risk(b, 40), 21; got != want {
+		t.Errorf("%d blocks of the other are at risk, want %d", got, want)
+	}
+}
+
+// A prefix that a newer prompt shares stays, what is a prompt's own goes.
+func TestASharedBeginningIsAsRecentAsItsLastUse(t *testing.T) {
+	c := cacheOf(100)
+	a, b := chain(1, 40, 20), chain(2, 40, 20)
+	c.serve(a, 40, 0)
+	r := c.send(b, 40, 20)
+	c.compute(r, 20, 0)
+	r.Release(c.now)
+	c.send(chain(3, 64, 0), 64, 0) // 35 remain: 20 shared, 15 of b's
+	if got, want := c.risk(a, 40), 20; got != want {
+		t.Errorf("%d blocks of the older prompt are at risk, want its own %d", got, want)
+	}
+	if got, want := c.risk(b, 40), 5; got != want {
+		t.Errorf("%d blocks of the newer prompt are at risk, want %d", got, want)
+	}
+}
+
+// What is evicted now tells what goes next, whatever the count of all blocks says: others' hits are not seen.
+func TestWhatWasEvictedTellsWhatGoesNext(t *testing.T) {
+	c := cacheOf(1000)
+	a, b := chain(1, 40, 0), chain(2, 40, 0)
+	c.serve(a, 40, 0)
+	c.serve(b, 40, 0)
+	c.f.Cached(0, 920, 0) // somebody else's: the cache is full
+	c.send(chain(3, 64, 0), 64, 0)
+	if n := c.risk(b, 40); n == 0 || n > 40 {
+		t.Errorf("%d blocks of an old prompt are at risk of a full cache", n)
+	}
+	// Half of a was found evicted: b is next, but for the rest of a.
+	if n := c.risk(a, 20); n != 20 {
+		t.Errorf("%d blocks of a prompt are at risk whose end was evicted, want what is left, 20", n)
+	}
+}
+
+func TestPromptsOfOthersOnlyPushOlderOnesOut(t *testing.T) {
+	c := cacheOf(100)
+	a, b := chain(1, 40, 0), chain(2, 20, 0)
+	c.serve(a, 40, 0)
+	c.f.Cached(0, 40, 0)
+	c.serve(b, 20, 0)
+	c.send(chain(3, 30, 0), 30, 0) // 69 remain: b's 20, the 40 of others, 9 of a's
+	if got, want := c.risk(a, 40), 31; got != want {
+		t.Errorf("%d blocks are at risk, want %d", got, want)
+	}
+	if n := c.risk(b, 20); n != 0 {
+		t.Errorf("%d blocks are at risk that were used last", n)
+	}
+}
+
+func TestNothingIsAtRiskInAnEmptyOrUnknownCache(t *testing.T) {
+	c := cacheOf(100)
+	a := chain(1, 40, 0)
+	c.serve(a, 40, 0)
+	c.serve(chain(2, 40, 0), 40, 0)
+	c.f.Emptied(0)
+	r := c.send(a, 40, 0)
+	if n := c.risk(chain(2, 40, 0), 40); n != 0 {
+		t.Errorf("%d blocks are at risk in a cache that was emptied", n)
+	}
+	r.Release(c.now)
+
+	unknown := cacheOf(0)
+	unknown.serve(a, 40, 0)
+	unknown.send(chain(2, 400, 0), 400, 0)
+	if n := unknown.risk(a, 40); n != 0 {
+		t.Errorf("%d blocks are at risk in a cache of unknown size", n)
+	}
+	if n := c.f.Snapshot().AtRisk(7, a, 40); n != 0 {
+		t.Errorf("%d blocks are at risk on a holder that does not exist", n)
+	}
+}
+
+// A prompt that was never computed left nothing behind.
+func TestARequestThatWasRefusedLeavesNoTrace(t *testing.T) {
+	c := cacheOf(100)
+	a := chain(1, 40, 0)
+	c.serve(a, 40, 0)
+	for i := range 10 {
+		r := c.send(chain(uint64(10+i), 80, 0), 80, 0)
+		r.Release(c.now)
+	}
+	r := c.send(chain(2, 40, 0), 40, 0)
+	if n := c.risk(a, 40); n != 0 {
+		t.Errorf("%d blocks are at risk where there is room for all", n)
+	}
+	r.Release(c.now)
+}
+
+// The counts stay within what there is under any events, and the risk within the match.
+func TestRecencyStaysWithinBounds(t *testing.T) {
+	for seed := range uint64(30) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		c := cacheOf(1 + random.IntN(500))
+		var live []*Reservation
+		for range 2000 {
+			c.now++
+			switch random.IntN(6) {
+			case 0, 1:
+				blocks := 1 + random.IntN(200)
+				cached := random.IntN(blocks + 1)
+				live = append(live, c.send(chain(uint64(random.IntN(20)), blocks, random.IntN(60)), blocks, cached))
+			case 2:
+				c.f.Cached(0, random.IntN(300), 0)
+			case 3:
+				c.f.Cached(0, 0, random.IntN(300))
+			case 4:
+				if random.IntN(50) == 0 {
+					c.f.Emptied(0)
+				}
+			case 5:
+				if random.IntN(50) == 0 { // its size is learned, or it is another process
+					c.f.Put("http://a", Facts{Models: []Model{{ID: "m"}}, BlockSize: 16, BlocksPerRank: random.IntN(500)})
+				}
+			}
+			if len(live) > 0 && random.IntN(2) == 0 {
+				i := random.IntN(len(live))
+				live[i].FirstToken(c.now)
+				live[i].Tokens(random.IntN(100), c.now)
+				if random.IntN(2) == 0 {
+					live[i].Release(c.now)
+					live[i].Release(c.now) // the second changes nothing
+					live = append(live[:i], live[i+1:]...)
+				}
+			}
+			matched := random.IntN(200)
+			if n := c.risk(chain(uint64(random.IntN(20)), 200, random.IntN(60)), matched); n < 0 || n > matched {
+				t.Fatalf("seed %d: %d of %d matched blocks are at risk", seed, n, matched)
+			}
+		}
+		for _, r := range live {
+			r.Release(c.now)
+		}
+		l := &c.f.Snapshot().state(0).work
+		if l.recency.used != 0 || l.computing != 0 || l.recency.total < 0 || l.recency.held < 0 {
+			t.Errorf("seed %d: %d blocks used, %d tokens computing, %d free, %d cached after all requests", seed, l.recency.used, l.computing, l.recency.total, l.recency.held)
+		}
+	}
+}
+
+func TestRecencyAllocatesNothing(t *testing.T) {
+	c := cacheOf(2048)
+	var r Reservation
+	chains := [8][]Mark{}
+	for i := range chains {
+		chains[i] = chain(uint64(i), 375, 250)
+		c.serve(chains[i], 375, 0)
+	}
+	i := 0
+	waiting := c.send(chains[0], 375, 0)
+	defer waiting.Release(c.now)
+	if n := testing.AllocsPerRun(500, func() {
+		marks := chains[i%len(chains)]
+		i++
+		c.f.Snapshot().AtRisk(0, marks, 375)
+		c.f.Reserve(&r, 0, Work{UncachedTokens: 16, PromptTokens: 6000, ContextBlocks: 375, Marks: marks}, int64(i))
+		c.f.Cached(0, 1, 1)
+		r.FirstToken(int64(i))
+		r.Release(int64(i))
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkAtRisk(b *testing.B) {
+	c := cacheOf(2048)
+	chains := [16][]Mark{}
+	for i := range chains {
+		chains[i] = chain(uint64(i), 375, 250)
+		c.serve(chains[i], 375, 0)
+	}
+	c.send(chain(99, 375, 0), 375, 0)
+	s := c.f.Snapshot()
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		s.AtRisk(0, chains[i%len(chains)], 375)
+		i++
+	}
+}

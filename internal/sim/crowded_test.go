@@ -1,0 +1,135 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/internal/engine"
+	"github.com/warmpath/warmpath/internal/workload"
+)
+
+// crowdedTalks is 40 conversations of 5 turns under 4 system prompts of about 4,000 tokens, more than two caches of 65,536
+// tokens keep for long. Each client plays its conversations in turn, which is the worst order for a cache, or draws the next
+// one at random.
+func crowdedTalks(seed uint64, clients int, random bool) *workload.Workload {
+	r := rand.New(rand.NewPCG(seed, 1))
+	segments := uint64(1)
+	content := func(tokens int) workload.Segment {
+		segments++
+		return workload.Segment{ID: segments, Tokens: tokens}
+	}
+	about := func(n int) int { return n*7/10 + r.IntN(n*6/10) }
+	var systems [4]workload.Segment
+	for i := range systems {
+		systems[i] = content(about(4000))
+	}
+	const talks, turns = 40, 5
+	var said [talks][]workload.Segment
+	var left [talks]int
+	for i := range said {
+		said[i], left[i] = []workload.Segment{systems[i%len(systems)]}, turns
+	}
+	own := make([][]int, clients)
+	for i, talk := range r.Perm(talks) {
+		own[i%clients] = append(own[i%clients], talk)
+	}
+	w := &workload.Workload{Name: "crowded talks"}
+	for client := range own {
+		after := -1
+		for at := 0; len(own[client]) > 0; {
+			k := at % len(own[client])
+			if random {
+				k = r.IntN(len(own[client]))
+			}
+			talk := own[client][k]
+			said[talk] = append(said[talk], content(about(620)))
+			output := 40 + r.IntN(48)
+			answer := content(output)
+			input := 0
+			for _, s := range said[talk] {
+				input += s.Tokens
+			}
+			id := len(w.Requests)
+			w.Requests = append(w.Requests, workload.Request{
+				ID: id, Session: talk, Input: input, Output: output, After: after, OutputSegment: answer.ID,
+				Segments: append([]workload.Segment(nil), said[talk]...),
+			})
+			said[talk] = append(said[talk], answer)
+			after = id
+			if left[talk]--; left[talk] == 0 {
+				own[client] = append(own[client][:k:k], own[client][k+1:]...)
+			} else {
+				at++
+			}
+		}
+	}
+	return w
+}
+
+// crowdedQuestions is 240 questions after 60 prefixes of 3,000 tokens, more than two caches of 65,536 tokens hold. The first
+// prefixes are asked a few times more often than the last.
+func crowdedQuestions(seed uint64, clients int) *workload.Workload {
+	r := rand.New(rand.NewPCG(seed, 1))
+	const prefixes, prefix, questions = 60, 3000, 240
+	draw := rand.NewZipf(r, 1.1, prefixes/2, prefixes-1)
+	w := &workload.Workload{Name: "crowded questions"}
+	for id := range questions {
+		question, after := 40+r.IntN(41), id-clients
+		w.Requests = append(w.Requests, workload.Request{
+			ID: id, Session: id, Input: prefix + question, Output: 32, After: max(after, -1),
+			Segments: []workload.Segment{{ID: 1 + draw.Uint64(), Tokens: prefix}, {ID: uint64(1000 + id), Tokens: question}},
+		})
+	}
+	return w
+}
+
+// smallEngine is about what vLLM with a tiny model is on two cores.
+func smallEngine() engine.Profile {
+	p := engine.Profiles()[0]
+	p.Name, p.KVTokens, p.BlockSize, p.MaxSequences, p.MaxBatchTokens, p.MaxModelLen = "small", 65536, 16, 16, 2048, 32768
+	p.Timing = engine.Linear{Base: 7, Token: 0.05, Attention: 2e-6, Sequence: 0.5, Context: 1e-4}
+	return p
+}
+
+// TestCrowdedCachesArePredicted: where prompts push each other out of the caches, predictions are rarely above what is cached when
+// a request is scheduled. It is a mean over seeds.
+func TestCrowdedCachesArePredicted(t *testing.T) {
+	if testing.Short() {
+		t.Skip("ten seeds of two policies under eight loads take some seconds")
+	}
+	type load struct {
+		name string
+		work func(seed uint64) *workload.Workload
+	}
+	var loads []load
+	for _, clients := range []int{2, 6, 16} {
+		for _, random := range []bool{true, false} {
+			loads = append(loads, load{fmt.Sprintf("talks, %d clients, at random %v", clients, random),
+				func(seed uint64) *workload.Workload { return crowdedTalks(seed, clients, random) }})
+		}
+		if clients < 16 {
+			loads = append(loads, load{fmt.Sprintf("questions, %d clients", clients),
+				func(seed uint64) *workload.Workload { return crowdedQuestions(seed, clients) }})
+		}
+	}
+	const seeds = 10
+	for _, l := range loads {
+		for _, policy := range []string{"kv_aware", "marginal"} {
+			above, hit := 0.0, 0.0
+			for seed := uint64(1); seed <= seeds; seed++ {
+				r := run(t, config(l.work(seed), policy, func(c *Config) {
+					c.Seed, c.Lag, c.Hop = seed, 5*time.Millisecond, time.Millisecond
+					c.Groups = []Group{{Count: 2, Profile: smallEngine()}}
+				}))
+				above += 100 * float64(r.PredictedAbove) / float64(r.Requests.Answered) / seeds
+				hit += 100 * r.HitRate / seeds
+			}
+			t.Logf("%s, %s: %.2f %% hits, %.2f %% of the predictions are above what was cached", l.name, policy, hit, above)
+			if above > 1 {
+				t.Errorf("%s, %s: %.2f %% of the predictions are above what was cached", l.name, policy, above)
+			}
+		}
+	}
+}

@@ -1,0 +1,35 @@
+package policy
+
+import (
+	"testing"
+
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// alikeHolders are two holders that differ in nothing; change adapts them.
+func alikeHolders(change func(a, b *Candidate)) []Candidate {
+	c := make([]Candidate, 2)
+	for i := range c {
+		c[i] = Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i)}, Holder: fleet.Holder(i), Hash: uint64(i), Available: true, BlockSize: 16}
+		c[i].Load.Requests, c[i].Load.Room, c[i].Load.Told = 1, 1, true
+	}
+	change(&c[0], &c[1])
+	return c
+}
+
+func priced(t *testing.T, q Query, c []Candidate) Choice {
+	t.Helper()
+	q.Known, q.Rank, q.Model = true, -1, "m"
+	return build(t, DefaultMarginal().Spec("marginal")).Choose(&q, c)
+}
+
+func TestWhatIsAtRiskCountsAsComputedAgain(t *testing.T) {
+	c := alikeHolders(func(a, b *Candidate) { a.Predicted, a.AtRisk, b.Predicted = 4000, 3000, 2000 })
+	if got := priced(t, Query{PromptTokens: 5000}, c); got.Index != 1 || got.Branch != BranchAffinity {
+		t.Errorf("%+v: the other keeps more", got)
+	}
+	c = alikeHolders(func(a, b *Candidate) { a.Predicted, a.AtRisk, b.Predicted = 4000, 1000, 2000 })
+	if got := priced(t, Query{PromptTokens: 5000}, c); got.Index != 0 || got.Branch != BranchAffinity {
+		t.Errorf("%+v: it still keeps more than the other", got)
+	}
+}
