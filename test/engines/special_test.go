@@ -133,7 +133,9 @@ func TestSGLang(t *testing.T) {
 	k := &talk{client: client, gateway: process.Serve(t, "--worker", one.url, "--worker", two.url)}
 	k.gateway.Ready(t)
 	waitTrust(t, k.gateway, "exact", 2)
+	waitFiles(t, k.gateway, root(t, "sglang")+"/tiny-llama")
 	t.Run("conversations go home", func(t *testing.T) { conversations(t, k, "tiny", "") })
+	t.Run("ids are made in process without a setting", func(t *testing.T) { foundFiles(t, k) })
 	t.Run("ids made in process equal the engine's", func(t *testing.T) { sameIDs(t, root(t, "sglang")+"/tiny-llama", tokens.SGLang, one) })
 	t.Run("ids in place of the text change nothing", func(t *testing.T) { forwardingSGLang(t, one, root(t, "sglang")+"/tiny-llama") })
 	t.Run("a streamed conversation goes home", func(t *testing.T) { streamed(t, k) })

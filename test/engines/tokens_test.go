@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/tokens"
@@ -16,33 +19,78 @@ import (
 	"github.com/warmpath/warmpath/test/process"
 )
 
-// inProcess repeats the plain part with ids made in the gateway: no engine is asked before a request is routed.
-func inProcess(t *testing.T, k *talk, dir string, engines ...*engine) {
-	args := []string{"--model-path", dir}
+// waitFiles waits until the gateway makes the ids of its one model here, from the files in dir, which nobody named.
+func waitFiles(t *testing.T, g *process.Gateway, dir string) {
+	t.Helper()
+	process.WaitFor(t, 60*time.Second, "the model's files to be found", func() error {
+		var s struct {
+			Tokens struct {
+				Models []struct{ Source, Folder, Why string }
+			}
+		}
+		process.JSON(t, g.Admin+"/admin/workers", &s)
+		if m := s.Tokens.Models; len(m) != 1 || m[0].Source != "files" || m[0].Folder != dir {
+			return fmt.Errorf("models: %+v", m)
+		}
+		return nil
+	})
+}
+
+// sources returns where the ids of the gateway's requests came from, and logs how long requests waited for them.
+func sources(t *testing.T, g *process.Gateway) (count map[string]int, all int) {
+	t.Helper()
+	var last struct {
+		Decisions []struct {
+			Source string  `json:"token_source"`
+			Waited float64 `json:"tokens_ms"`
+		} `json:"decisions"`
+	}
+	process.JSON(t, g.Admin+"/admin/decisions?n=1000", &last)
+	count = map[string]int{}
+	var waits []float64
+	for _, d := range last.Decisions {
+		count[d.Source]++
+		waits = append(waits, d.Waited)
+	}
+	if len(waits) == 0 {
+		t.Fatal("no request was routed")
+	}
+	slices.Sort(waits)
+	t.Logf("ids of %d requests: %v; waited for them: half %.3f ms, p99 %.3f ms", len(waits), count, waits[len(waits)/2], waits[len(waits)*99/100])
+	return count, len(waits)
+}
+
+// foundFiles checks that the ids of nearly all requests so far were made in the gateway, though no file was named.
+func foundFiles(t *testing.T, k *talk) {
+	count, all := sources(t, k.gateway)
+	if here := count["local"] + count["given"]; here*100 < all*99 {
+		t.Errorf("the ids of %d of %d requests were made here or given, want 99 %%", here, all)
+	}
+	if log := k.gateway.Log(); strings.Contains(log, "differ from the engine's") {
+		t.Error("the gateway found ids of its own that differ from the engine's")
+	}
+}
+
+// askedIDs repeats the plain part with a gateway that looks for no files: the engines are asked.
+func askedIDs(t *testing.T, k *talk, engines ...*engine) {
+	config := filepath.Join(t.TempDir(), "warmpath.yaml")
+	if err := os.WriteFile(config, []byte("tokens:\n  discover: false\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"--config", config}
 	for _, e := range engines {
 		args = append(args, "--worker", e.url)
 	}
 	mine := &talk{client: k.client, gateway: process.Serve(t, args...)}
 	mine.gateway.Ready(t)
 	waitTrust(t, mine.gateway, "exact", len(engines))
-	conversations(t, mine, "tiny", "in process")
-	salts(t, mine, "in process")
-	tools(t, mine, "in process")
-	continued(t, mine, "in process")
-	adapters(t, mine, "in process")
-	var last struct {
-		Decisions []struct {
-			Source string `json:"token_source"`
-		} `json:"decisions"`
-	}
-	process.JSON(t, mine.gateway.Admin+"/admin/decisions?n=1000", &last)
-	for _, d := range last.Decisions {
-		if d.Source != "local" && d.Source != "given" {
-			t.Errorf("a request's ids came from %q", d.Source)
-		}
-	}
-	if log := mine.gateway.Log(); strings.Contains(log, "differ from the engine's") {
-		t.Error("the gateway found ids of its own that differ from the engine's")
+	conversations(t, mine, "tiny", "asked")
+	salts(t, mine, "asked")
+	tools(t, mine, "asked")
+	continued(t, mine, "asked")
+	adapters(t, mine, "asked")
+	if count, _ := sources(t, mine.gateway); count["local"] > 0 {
+		t.Errorf("discovery is off, and the ids of %d requests were made in the gateway", count["local"])
 	}
 }
 

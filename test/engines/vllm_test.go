@@ -28,6 +28,7 @@ func TestTwoPlainWorkers(t *testing.T) {
 	gateway.Ready(t)
 	k := &talk{client: client, gateway: gateway}
 	waitTrust(t, gateway, "exact", 2)
+	waitFiles(t, gateway, model)
 
 	t.Run("conversations go home", func(t *testing.T) { conversations(t, k, "tiny", "") })
 	t.Run("a streamed conversation goes home", func(t *testing.T) { streamed(t, k) })
@@ -35,7 +36,8 @@ func TestTwoPlainWorkers(t *testing.T) {
 	t.Run("tools are part of the prompt", func(t *testing.T) { tools(t, k, "") })
 	t.Run("a generated answer is continued", func(t *testing.T) { continued(t, k, "") })
 	t.Run("adapters are kept apart", func(t *testing.T) { adapters(t, k, "") })
-	t.Run("the same with ids made in process", func(t *testing.T) { inProcess(t, k, model, one, two) })
+	t.Run("ids are made in process without a setting", func(t *testing.T) { foundFiles(t, k) })
+	t.Run("the same with ids that engines are asked for", func(t *testing.T) { askedIDs(t, k, one, two) })
 	t.Run("ids made in process equal the engine's", func(t *testing.T) { sameIDs(t, model, tokens.VLLM, one) })
 	t.Run("ids in place of the text change nothing", func(t *testing.T) { forwardingVLLM(t, one, model) })
 	t.Run("a reset cache", func(t *testing.T) { reset(t, k, one, two) })
