@@ -55,6 +55,10 @@ func (r *Router) Fleet() *fleet.Fleet { return r.fleet }
 // decisions are recycled. On an error nothing is reserved; the errors are those of this package, wrapped, and ctx's.
 func (r *Router) Route(ctx context.Context, req *Request) (*Decision, error) {
 	d, err := r.decide(ctx, req, true)
+	for err == nil && !r.reserve(d, req) { // another request took the last place meanwhile
+		d.Recycle()
+		d, err = r.decide(ctx, req, true)
+	}
 	if err != nil {
 		if d != nil {
 			d.Recycle()
@@ -62,20 +66,6 @@ func (r *Router) Route(ctx context.Context, req *Request) (*Decision, error) {
 		return nil, err
 	}
 	c := &d.Candidates[d.Chosen]
-	uncached := max(d.PromptTokens-c.Predicted, 0)
-	if d.policy.NeedsRisk() {
-		uncached += d.AtRiskTokens
-	}
-	r.fleet.Reserve(&d.reservation, d.Holder, fleet.Work{
-		UncachedTokens: uncached,
-		PromptTokens:   d.PromptTokens,
-		ContextBlocks:  (d.PromptTokens + c.BlockSize - 1) / c.BlockSize,
-		Whole:          req.Whole,
-		Choices:        req.Choices,
-		Guess:          !d.TokensKnown,
-		Marks:          d.mark(c.BlockSize),
-		Scope:          req.Scope,
-	}, req.Now)
 	d.open.Store(true)
 	d.policy.Routed(&d.query, c)
 	if d.shadow = r.shadowOf(d.policy); d.shadow != nil {
@@ -86,6 +76,26 @@ func (r *Router) Route(ctx context.Context, req *Request) (*Decision, error) {
 		r.speculate(d)
 	}
 	return d, nil
+}
+
+// reserve puts d's load on its holder; it reports false when that has got as many requests as it may.
+func (r *Router) reserve(d *Decision, req *Request) bool {
+	c := &d.Candidates[d.Chosen]
+	uncached := max(d.PromptTokens-c.Predicted, 0)
+	if d.policy.NeedsRisk() {
+		uncached += d.AtRiskTokens
+	}
+	return r.fleet.Reserve(&d.reservation, d.Holder, fleet.Work{
+		UncachedTokens: uncached,
+		PromptTokens:   d.PromptTokens,
+		ContextBlocks:  (d.PromptTokens + c.BlockSize - 1) / c.BlockSize,
+		Whole:          req.Whole,
+		Choices:        req.Choices,
+		Guess:          !d.TokensKnown,
+		Marks:          d.mark(c.BlockSize),
+		Scope:          req.Scope,
+		Most:           r.options.MaxRequests,
+	}, req.Now)
 }
 
 // Explain decides as Route does and changes nothing. When no worker can be chosen it returns the decision beside the

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -304,6 +306,34 @@ func TestARankIsChosenOrObeyed(t *testing.T) {
 	}
 	if _, err := w.router.Route(context.Background(), request(warmpath.Request{Tokens: p, Rank: 8})); !errors.Is(err, warmpath.ErrNoRank) {
 		t.Errorf("rank 7: %v", err)
+	}
+}
+
+// However many requests come at the same moment, no holder has more than it may, and those that find no place are told so.
+func TestNoHolderGetsMoreThanItMay(t *testing.T) {
+	const most, requests = 3, 64
+	for range 200 {
+		w := newWorld(t, warmpath.Options{MaxRequests: most}, vllm(), vllm())
+		start := make(chan struct{})
+		var group sync.WaitGroup
+		var routed atomic.Int64
+		for range requests {
+			group.Go(func() {
+				<-start
+				_, err := w.router.Route(context.Background(), request(warmpath.Request{}))
+				if err == nil {
+					routed.Add(1)
+				} else if !errors.Is(err, warmpath.ErrSaturated) {
+					t.Error(err)
+				}
+			})
+		}
+		close(start)
+		group.Wait()
+		snap := w.fleet.Snapshot()
+		if a, b := snap.Load(0).Requests, snap.Load(1).Requests; a != most || b != most || routed.Load() != 2*most {
+			t.Fatalf("%d and %d requests at the holders, %d routed; want %d each", a, b, routed.Load(), most)
+		}
 	}
 }
 

@@ -156,9 +156,12 @@ func (l *ledger) computed(r *Reservation) {
 	r.unseen, r.queued = false, false
 }
 
-func (l *ledger) reserve(r *Reservation, w Work, cache cacheShape, now int64) {
+func (l *ledger) reserve(r *Reservation, w Work, cache cacheShape, now int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if w.Most > 0 && l.requests.Load() >= int64(w.Most) {
+		return false
+	}
 	l.recency.resize(cache)
 	*r = Reservation{ledger: l, work: w, stage: stageWaiting, touched: now, dispatched: now}
 	t := l.timing()
@@ -191,6 +194,7 @@ func (l *ledger) reserve(r *Reservation, w Work, cache cacheShape, now int64) {
 		}
 	}
 	l.mean.Add((int64(w.UncachedTokens) - l.mean.Load()) / 16)
+	return true
 }
 
 // share counts the marks of r and returns the blocks that it adds to those of others.

@@ -8,6 +8,7 @@ type Work struct {
 	PromptTokens   int // all of them: read at every step of the answer, until the end
 	ContextBlocks  int // engine blocks of the prompt: resident until the end
 
+	Most  int   // requests that its holder may have with it; 0 is no limit
 	Scope Scope // what the request asks for, where its holder's health depends on it; 0 is none
 
 	// Whole says that the answer comes in one piece and its first token is not seen: FirstToken says that all
@@ -82,8 +83,10 @@ const (
 // Reserve puts w on holder h and fills r, which must hold nothing. A request that goes to a holder whose breaker waits
 // for a trial is that trial. Work for a holder nobody has heard of is a bug of the caller.
 //
+// It reports false, and r holds nothing, when h has w.Most requests already.
+//
 // It allocates nothing in steady state. It takes h's own lock, for a microsecond; other holders and all readers do without.
-func (f *Fleet) Reserve(r *Reservation, h Holder, w Work, now int64) {
+func (f *Fleet) Reserve(r *Reservation, h Holder, w Work, now int64) bool {
 	snap := f.Snapshot()
 	s := snap.state(h)
 	if s == nil {
@@ -92,8 +95,11 @@ func (f *Fleet) Reserve(r *Reservation, h Holder, w Work, now int64) {
 	if r.Held() {
 		panic("bug: reserve with a reservation that is not released")
 	}
-	s.work.reserve(r, w, snap.cacheShape(h), now)
+	if !s.work.reserve(r, w, snap.cacheShape(h), now) {
+		return false
+	}
 	s.begin(f.config.Breaker, w.Scope, now)
+	return true
 }
 
 // cachedBlocks returns the engine blocks of the prompt that the holder had at dispatch.
