@@ -118,6 +118,10 @@ const (
 	// levelled is how many requests holders differ by before the router has levelled them out. Fewer let long answers gather on few
 	// holders of a dozen requests each; more send requests of busy fleets away from their prefix for a difference that soon is gone.
 	levelled = 24
+	// meeting is the share of an answer that a request which runs when it begins runs beside it: of two answers with the same
+	// distribution of lengths, one of which is met at a random moment, both are there for half of the mean length, whatever the
+	// distribution: E[min(R, L)] = E[L]/2 for the residual R of L. What comes later goes where there is room.
+	meeting = 0.5
 )
 
 // typical is what prices need to know besides the candidate.
@@ -136,7 +140,7 @@ type typical struct {
 // counts for many short ones, so k is not one or two.
 func (m *marginal) typical(q *Query, c []Candidate) typical {
 	t := typical{answer: m.answers.mean(q.Model, firstAnswer)}
-	t.together = min(1, levelled/max(m.crowds.mean(q.Model, firstCrowd), 1))
+	t.together = min(meeting, levelled/max(m.crowds.mean(q.Model, firstCrowd), 1))
 	t.timing = meanTiming(c)
 	t.pressure = meanPressure(c)
 	return t
