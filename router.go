@@ -85,6 +85,10 @@ func (r *Router) reserve(d *Decision, req *Request) bool {
 	if d.policy.NeedsRisk() {
 		uncached += d.AtRiskTokens
 	}
+	most := r.options.MaxRequests
+	if c.Load.Requests >= int64(most) {
+		most = 0 // chosen all the same: no other holder is left
+	}
 	return r.fleet.Reserve(&d.reservation, d.Holder, fleet.Work{
 		UncachedTokens: uncached,
 		PromptTokens:   d.PromptTokens,
@@ -94,7 +98,7 @@ func (r *Router) reserve(d *Decision, req *Request) bool {
 		Guess:          !d.TokensKnown,
 		Marks:          d.mark(c.BlockSize),
 		Scope:          req.Scope,
-		Most:           r.options.MaxRequests,
+		Most:           most,
 	}, req.Now)
 }
 

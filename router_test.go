@@ -337,6 +337,17 @@ func TestNoHolderGetsMoreThanItMay(t *testing.T) {
 	}
 }
 
+// A suspect that is left as the last one gets requests beyond what it may have.
+func TestTheLastHolderMayGetMoreThanItMay(t *testing.T) {
+	w := newWorld(t, warmpath.Options{MaxRequests: 1}, vllm())
+	w.fleet.Suspect(0, true, 1)
+	for i := range int64(3) {
+		if d := w.route(warmpath.Request{}); d.Worker == nil || w.fleet.Snapshot().Load(0).Requests != i+1 {
+			t.Errorf("request %d: %v", i, d)
+		}
+	}
+}
+
 func TestErrorsSayWhy(t *testing.T) {
 	w := newWorld(t, warmpath.Options{MaxRequests: 1}, vllm(), vllm())
 	canceled, cancel := context.WithCancel(context.Background())
