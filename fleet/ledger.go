@@ -89,14 +89,24 @@ func (l *ledger) load() Load {
 	return out
 }
 
+// A prompt counts as late when it takes late times as long as predicted, and lateAfter besides. Decodes in its passes and
+// a model of times that is not learned yet make twice as long usual; a busy engine's API server takes 40 to 60 ms of a
+// chat (bench/results/engines.md).
+const (
+	late      = 3
+	lateAfter = 100_000_000 // nanoseconds
+)
+
 // project takes from the backlog what is computed by now. Only the first prompt of the queue is: one that takes longer than
-// predicted must not make those behind it look done.
+// predicted must not make those behind it look done. One that takes far longer is waited for as long again as it is late:
+// its holder computes more slowly than is known yet, or not at all.
 func (l *ledger) project(out *Load, now int64) {
 	total := l.predicted.Load()
 	out.PendingTokens, out.Backlog = 0, 0
 	if total > 0 && out.PrefillTokens > 0 {
-		done := min(max(now-l.since.Load(), 0), l.head.Load(), total)
-		out.Backlog = nanoseconds(total - done)
+		elapsed, head := max(now-l.since.Load(), 0), l.head.Load()
+		done := min(elapsed, head, total)
+		out.Backlog = nanoseconds(total - done + max(elapsed-late*head-lateAfter, 0))
 		out.PendingTokens = int64(float64(out.PrefillTokens) * float64(total-done) / float64(total))
 	}
 	l.projectWhole(out, now)

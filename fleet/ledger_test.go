@@ -55,6 +55,29 @@ func TestThePromptThatIsComputedCountsLessAndLess(t *testing.T) {
 	}
 }
 
+// A prompt that takes far longer than predicted is waited for as long again as it is late, and no more once its first token came.
+func TestALatePromptIsWaitedFor(t *testing.T) {
+	f := one(t)
+	s := f.Snapshot()
+	var first, second Reservation
+	f.Reserve(&first, 0, whole(1000), 0)
+	predicted := s.LoadAt(0, 0).Backlog
+	f.Reserve(&second, 0, whole(1000), 0)
+	backlog := func(at time.Duration) time.Duration { return s.LoadAt(0, int64(at)).Backlog }
+	due := 3*predicted + 100*time.Millisecond
+	for _, c := range []struct{ at, want time.Duration }{
+		{predicted / 2, predicted * 3 / 2}, {predicted, predicted}, {due, predicted}, {due + time.Second, predicted + time.Second}, {time.Hour, predicted + time.Hour - due},
+	} {
+		if got := backlog(c.at); (got - c.want).Abs() > time.Millisecond {
+			t.Errorf("after %v the backlog is %v, want %v", c.at, got, c.want)
+		}
+	}
+	first.FirstToken(int64(time.Hour))
+	if got := backlog(time.Hour); got > 2*predicted {
+		t.Errorf("after its first token the backlog is %v, want that of the second, %v", got, predicted)
+	}
+}
+
 func TestBlocksThatRunningRequestsShareCountOnce(t *testing.T) {
 	f := one(t)
 	s := f.Snapshot()

@@ -15,7 +15,7 @@ type Load struct {
 	Processed     uint64 // requests this router ever dispatched
 	Turns         uint64 // the same in thousandths, each times the holder's pace then; breaks ties so that an idle fleet is used in turn
 
-	Backlog  time.Duration // predicted time until PendingTokens are computed
+	Backlog  time.Duration // predicted time until PendingTokens are computed, and by how much the prompt under way is late
 	Others   Others        // the part of all this that other routers put there
 	Reported Reported
 	Timing   Timing  // what the holder's passes take, as learned so far
