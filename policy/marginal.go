@@ -122,6 +122,9 @@ const (
 	// distribution of lengths, one of which is met at a random moment, both are there for half of the mean length, whatever the
 	// distribution: E[min(R, L)] = E[L]/2 for the residual R of L. What comes later goes where there is room.
 	meeting = 0.5
+	// filling is the least pressure: what a cache with room takes pushes nothing out yet, but brings the time nearer at which the
+	// cache is full.
+	filling = 0.5
 )
 
 // typical is what prices need to know besides the candidate.
@@ -232,6 +235,7 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	if l.Told {
 		pressure = l.Pressure()
 	}
+	pressure = max(pressure, filling)
 	terms[costEvict] = m.Eviction * pressure * compute * (1 + m.Externality*requests)
 	c.Score = -(wait + memory + terms[costPrefill] + terms[costTail] + alone + slowed + others + terms[costEvict])
 }
