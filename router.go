@@ -51,12 +51,18 @@ func New(o Options) (*Router, error) {
 // Fleet returns the fleet the router decides over.
 func (r *Router) Fleet() *fleet.Fleet { return r.fleet }
 
+// mostTries is how often Route decides while other requests take the places that it finds.
+const mostTries = 16
+
 // Route decides where req goes, puts its load there and expects its prompt in that cache. It allocates nothing once
 // decisions are recycled. On an error nothing is reserved; the errors are those of this package, wrapped, and ctx's.
 func (r *Router) Route(ctx context.Context, req *Request) (*Decision, error) {
 	d, err := r.decide(ctx, req, true)
-	for err == nil && !r.reserve(d, req) { // another request took the last place meanwhile
+	for tries := 1; err == nil && !r.reserve(d, req); tries++ { // another request took the last place meanwhile
 		d.Recycle()
+		if tries == mostTries {
+			return nil, fmt.Errorf("route to model %.128q: %w", req.Model, ErrSaturated)
+		}
 		d, err = r.decide(ctx, req, true)
 	}
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -344,6 +345,20 @@ func TestTheLastHolderMayGetMoreThanItMay(t *testing.T) {
 	for i := range int64(3) {
 		if d := w.route(warmpath.Request{}); d.Worker == nil || w.fleet.Snapshot().Load(0).Requests != i+1 {
 			t.Errorf("request %d: %v", i, d)
+		}
+	}
+}
+
+// An engine that tells more requests than there can be does not make a decision go on for ever.
+func TestAbsurdReportsEndADecision(t *testing.T) {
+	w := newWorld(t, warmpath.Options{MaxRequests: 1}, vllm())
+	for _, running := range []int64{math.MaxInt64, 1 << 62, -1 << 62} {
+		w.fleet.Report(0, fleet.Reported{At: 2, Running: running})
+		req := request(warmpath.Request{})
+		req.Now = 1
+		_, err := w.router.Route(context.Background(), req)
+		if _, err2 := w.router.Route(context.Background(), req); err2 == nil || err != nil && !errors.Is(err, warmpath.ErrSaturated) {
+			t.Errorf("running %d: %v, %v", running, err, err2)
 		}
 	}
 }

@@ -42,6 +42,11 @@ func (o *others) time(r *Reported) {
 	o.base.Store(&counted{r.Computed, r.Busy})
 }
 
+const (
+	mostReported   = 1 << 32 // requests, or tokens
+	longestBacklog = 24 * time.Hour
+)
+
 // Report notes what h's engine said of itself. What this router has there at this moment is taken off, so that nothing is
 // counted twice: what is left, and not below nothing, is what others put there. Requests on their way between here and the
 // engine make it too small rather than too large. It allocates; engines are asked once a second.
@@ -50,6 +55,10 @@ func (f *Fleet) Report(h Holder, r Reported) {
 	s := snap.state(h)
 	if s == nil {
 		return
+	}
+	// An engine may tell anything. What is far beyond any queue must not overflow what is added to it.
+	for _, n := range []*int64{&r.Running, &r.Waiting, &r.QueuedTokens} {
+		*n = min(max(*n, 0), mostReported)
 	}
 	ours := s.work.load()
 	whole, tokens := s.work.report(r.Waiting)
@@ -102,7 +111,7 @@ func (o *others) add(l *Load, now int64) {
 	if pace := math.Float64frombits(o.pace.Load()); pace > 0 {
 		token = pace
 	}
-	l.Backlog += time.Duration(float64(l.Others.PrefillTokens) * token * 1e6)
+	l.Backlog += time.Duration(min(float64(l.Others.PrefillTokens)*token*1e6, float64(longestBacklog)))
 }
 
 // reset forgets what was reported: the worker is gone.
