@@ -341,6 +341,39 @@ func TestAnEngineThatFailsIsFollowedByAnother(t *testing.T) {
 	})
 }
 
+// A question that finds the line full of questions which are worth more looks again after a pause.
+func TestAFullLineIsNotLookedAtWithoutPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := newSource(map[string]handler{"a": rendering})
+		defer s.Close()
+		looks := 0
+		s.Loads = func() func(Worker) Load {
+			looks++
+			return func(Worker) Load { return Load{} }
+		}
+		now := time.Now()
+		p := s.peers.of(a.URL)
+		p.mean, p.meanBytes = time.Second, 1000
+		for range callsPerEngine {
+			s.peers.book(p, 10, now)
+		}
+		for range maxLine {
+			s.peers.line = append(s.peers.line, &question{worth: time.Hour, workers: []Worker{a}, turn: make(chan grant, 1)})
+		}
+		f := s.flights.keep(key{1}, 100)
+		f.question.workers = []Worker{a}
+		s.flights.join(key{1}, 100, time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		if g := s.acquire(ctx, f); g.verdict != full {
+			t.Errorf("verdict %v, want full", g.verdict)
+		}
+		if looks > 30 {
+			t.Errorf("%d looks at the engines in 300 ms", looks)
+		}
+	})
+}
+
 func BenchmarkAsk(b *testing.B) {
 	e := &engines{hosts: map[string]handler{"a": rendering}}
 	cfg := DefaultConfig()

@@ -33,6 +33,10 @@ func (s *Source) acquire(ctx context.Context, f *flight) grant {
 		if g.verdict != full || ctx.Err() != nil || !s.flights.retained(f) {
 			return g
 		}
+		select { // the line is full of questions that are worth more
+		case <-time.After(calmCheck):
+		case <-ctx.Done():
+		}
 	}
 }
 

@@ -302,7 +302,11 @@ func (f *Finder) start(ctx context.Context, u *unit, j *job, work func(ctx conte
 	own, cancel := context.WithCancel(ctx)
 	j.cancel, u.job = cancel, j
 	f.count(j, 1)
-	f.jobs.Go(func() { // ends with ctx, or when the system's read does
+	begin := f.jobs.Go
+	if j.reads() { // it ends when the system's read does, which may be never: Run does not wait for it
+		begin = func(work func()) { go work() }
+	}
+	begin(func() {
 		apply := work(own)
 		cancel()
 		finish := func() {

@@ -606,6 +606,28 @@ func TestHostilePathsCostNobodyElseAnything(t *testing.T) {
 	})
 }
 
+func TestAReadThatHangsDoesNotHoldUpTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end, begun := make(chan struct{}), make(chan struct{})
+		f := NewFinder(FinderParts{Fleet: fleet.New(fleet.Config{}), Log: slog.New(slog.DiscardHandler)})
+		f.read = func(string) (*Model, string) {
+			close(begun)
+			<-end
+			return nil, ""
+		}
+		x := &finderTest{t: t, Finder: f, engines: &engines{by: map[string]*fakeEngine{}, asked: map[string]int{}}}
+		f.Asker = x.engines
+		x.serve("http://h", "a", folderOf(t, files()), &fakeEngine{model: load(t, files())})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { _ = f.Run(ctx); close(ended) }()
+		<-begun
+		cancel()
+		<-ended
+		close(end)
+	})
+}
+
 func TestAReadThatHangsIsGivenUpAndHoldsNobodyUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hangs := folderOf(t, files())
