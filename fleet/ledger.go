@@ -91,22 +91,26 @@ func (l *ledger) load() Load {
 
 // A prompt counts as late when it takes late times as long as predicted, and lateAfter besides. Decodes in its passes and
 // a model of times that is not learned yet make twice as long usual; a busy engine's API server takes 40 to 60 ms of a
-// chat (bench/results/engines.md).
+// chat (bench/results/engines.md). It counts for latest at most: an answer whose first text a client or an engine holds
+// back must not close a worker that serves others.
 const (
 	late      = 3
-	lateAfter = 100_000_000 // nanoseconds
+	lateAfter = 100_000_000   // nanoseconds
+	latest    = 1_000_000_000 // nanoseconds; half of what makes a worker saturated by default (queue.max_backlog)
 )
 
 // project takes from the backlog what is computed by now. Only the first prompt of the queue is: one that takes longer than
-// predicted must not make those behind it look done. One that takes far longer is waited for as long again as it is late:
-// its holder computes more slowly than is known yet, or not at all.
+// predicted must not make those behind it look done. One that takes far longer is waited for as long again as it is late,
+// within bounds: its holder computes more slowly than is known yet, or not at all.
 func (l *ledger) project(out *Load, now int64) {
 	total := l.predicted.Load()
 	out.PendingTokens, out.Backlog = 0, 0
 	if total > 0 && out.PrefillTokens > 0 {
 		elapsed, head := max(now-l.since.Load(), 0), l.head.Load()
 		done := min(elapsed, head, total)
-		out.Backlog = nanoseconds(total - done + max(elapsed-late*head-lateAfter, 0))
+		begun := max(l.since.Load(), l.whole.Load()) // prompts of answers in one piece are computed in between
+		over := now - begun - late*head - lateAfter
+		out.Backlog = nanoseconds(total - done + min(max(over, 0), latest))
 		out.PendingTokens = int64(float64(out.PrefillTokens) * float64(total-done) / float64(total))
 	}
 	l.projectWhole(out, now)
@@ -307,6 +311,9 @@ func (l *ledger) firstToken(r *Reservation, now int64) {
 		return
 	}
 	l.observePrompt(r, now)
+	if l.queue.first != r {
+		l.since.Store(now) // the first was overtaken: the holder computes, and that it waits says nothing
+	}
 	l.leaveQueue(r, now)
 	r.stage, r.touched = stageRunning, now
 	l.running.push(r)
@@ -372,15 +379,15 @@ func (l *ledger) end(r *Reservation, now int64) bool {
 	return true
 }
 
-// expire ends what was silent since before, and returns how many those were.
-func (l *ledger) expire(before int64) (leaks int) {
+// expire ends at now what was silent since before, and returns how many those were.
+func (l *ledger) expire(before, now int64) (leaks int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, requests := range []*list{&l.queue, &l.running} {
 		for r := requests.first; r != nil; {
 			next := r.next
 			if r.touched < before {
-				l.end(r, before)
+				l.end(r, now)
 				leaks++
 			}
 			r = next

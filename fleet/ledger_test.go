@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -66,7 +67,7 @@ func TestALatePromptIsWaitedFor(t *testing.T) {
 	backlog := func(at time.Duration) time.Duration { return s.LoadAt(0, int64(at)).Backlog }
 	due := 3*predicted + 100*time.Millisecond
 	for _, c := range []struct{ at, want time.Duration }{
-		{predicted / 2, predicted * 3 / 2}, {predicted, predicted}, {due, predicted}, {due + time.Second, predicted + time.Second}, {time.Hour, predicted + time.Hour - due},
+		{predicted / 2, predicted * 3 / 2}, {predicted, predicted}, {due, predicted}, {due + time.Second/2, predicted + time.Second/2}, {due + time.Minute, predicted + time.Second},
 	} {
 		if got := backlog(c.at); (got - c.want).Abs() > time.Millisecond {
 			t.Errorf("after %v the backlog is %v, want %v", c.at, got, c.want)
@@ -75,6 +76,59 @@ func TestALatePromptIsWaitedFor(t *testing.T) {
 	first.FirstToken(int64(time.Hour))
 	if got := backlog(time.Hour); got > 2*predicted {
 		t.Errorf("after its first token the backlog is %v, want that of the second, %v", got, predicted)
+	}
+
+	// A stream whose first text is held back does not close a holder that serves the requests behind it.
+	at := 2 * time.Hour
+	for range 100 {
+		var r Reservation
+		f.Reserve(&r, 0, whole(100), int64(at))
+		r.FirstToken(int64(at + 20*time.Millisecond))
+		r.Release(int64(at + 500*time.Millisecond))
+		at += time.Second
+	}
+	if got := backlog(at); got > time.Second {
+		t.Errorf("one stream that waits among others that are served makes a backlog of %v", got)
+	}
+	if got := backlog(at + time.Hour); got > time.Second+2*predicted {
+		t.Errorf("later the backlog is %v", got)
+	}
+	second.Release(int64(at))
+
+	// A prompt behind an answer in one piece is not late while that is computed.
+	var piece, stream Reservation
+	w := whole(50_000)
+	w.Whole = true
+	f.Reserve(&piece, 0, w, int64(at))
+	before := backlog(at)
+	f.Reserve(&stream, 0, whole(100), int64(at))
+	if got := backlog(at + before/2); got > before*2/3 {
+		t.Errorf("half way through an answer in one piece %v of %v are left", got, before)
+	}
+}
+
+func TestExpiryMakesNobodyLate(t *testing.T) {
+	f := one(t)
+	var lost, next Reservation
+	f.Reserve(&lost, 0, whole(1000), 0)
+	later := int64(time.Hour)
+	f.Reserve(&next, 0, whole(1000), later)
+	f.Expire(later)
+	if got := f.Snapshot().LoadAt(0, later+1e6); got.Requests != 1 || got.Backlog > 200*time.Millisecond {
+		t.Errorf("after what was lost is expired: %d requests, a backlog of %v", got.Requests, got.Backlog)
+	}
+}
+
+// An engine that tells absurd figures attracts nothing, and nothing overflows.
+func TestAbsurdReportsDoNotOverflow(t *testing.T) {
+	f := one(t)
+	for _, r := range []Reported{{Running: math.MaxInt64}, {Waiting: math.MaxInt64, Running: math.MaxInt64}, {QueuedTokens: math.MaxInt64, QueueTold: true},
+		{QueuedTokens: 1 << 48}, {Running: math.MinInt64, Waiting: math.MinInt64, QueuedTokens: math.MinInt64}} {
+		r.At = 1000
+		f.Report(0, r)
+		if l := f.Snapshot().LoadAt(0, 1000); l.Requests < 0 || l.Waiting < 0 || l.PrefillTokens < 0 || l.Backlog < 0 {
+			t.Errorf("%+v: %+v", r, l)
+		}
 	}
 }
 

@@ -158,7 +158,7 @@ func (r *Reservation) Held() bool {
 func (f *Fleet) Expire(now int64) (leaks int) {
 	s := f.Snapshot()
 	for i := range s.holders {
-		leaks += s.holders[i].state.work.expire(now - int64(f.config.Expiry))
+		leaks += s.holders[i].state.work.expire(now-int64(f.config.Expiry), now)
 	}
 	return leaks
 }
