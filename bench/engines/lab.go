@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -251,8 +252,10 @@ func readFitted(path string) (*fitted, error) {
 		return nil, err
 	}
 	var f fitted
-	if err := json.Unmarshal(data, &f); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields() // a profile of another version would be read as an engine whose API server costs nothing
+	if err := d.Decode(&f); err != nil {
+		return nil, fmt.Errorf("%s: %w; `run.sh fit` measures it anew", path, err)
 	}
 	return &f, nil
 }

@@ -29,7 +29,7 @@ func reportAll(args []string) error {
 		return err
 	}
 	if len(results) == 0 {
-		return fmt.Errorf("%s has no results", *in)
+		return fmt.Errorf("%s has no results of the sets as they are now; `run.sh` plays them", *in)
 	}
 	fit, err := readFitted(*profile)
 	if err != nil {
