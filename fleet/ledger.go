@@ -91,7 +91,7 @@ func (l *ledger) load() Load {
 
 // A prompt counts as late when it takes late times as long as predicted, and lateAfter besides. Decodes in its passes and
 // a model of times that is not learned yet make twice as long usual; a busy engine's API server takes 40 to 60 ms of a
-// chat (bench/results/engines.md). It counts for latest at most: an answer whose first text a client or an engine holds
+// chat (docs/simulator.md, real engines). It counts for latest at most: an answer whose first text a client or an engine holds
 // back must not close a worker that serves others.
 const (
 	late      = 3
@@ -106,9 +106,9 @@ func (l *ledger) project(out *Load, now int64) {
 	total := l.predicted.Load()
 	out.PendingTokens, out.Backlog = 0, 0
 	if total > 0 && out.PrefillTokens > 0 {
-		elapsed, head := max(now-l.since.Load(), 0), l.head.Load()
-		done := min(elapsed, head, total)
-		begun := max(l.since.Load(), l.whole.Load()) // prompts of answers in one piece are computed in between
+		since, head := l.since.Load(), l.head.Load()
+		done := min(max(now-since, 0), head, total)
+		begun := max(since, l.whole.Load()) // prompts of answers in one piece are computed in between
 		over := now - begun - late*head - lateAfter
 		out.Backlog = nanoseconds(total - done + min(max(over, 0), latest))
 		out.PendingTokens = int64(float64(out.PrefillTokens) * float64(total-done) / float64(total))

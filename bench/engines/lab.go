@@ -41,9 +41,12 @@ type fitted struct {
 
 // frontend returns the laboratory's API server: it has an engine's core for itself only while that waits.
 func (f *fitted) frontend() sim.Frontend {
-	ms := func(v float64) time.Duration { return time.Duration(v * float64(time.Millisecond)) }
-	return sim.Frontend{Request: ms(f.Frontend.Request), Token: ms(f.Frontend.Token), Pass: ms(f.Frontend.Pass), Output: ms(f.Frontend.Output), Shared: true}
+	front := &f.Frontend
+	return sim.Frontend{Request: lasting(front.Request), Token: lasting(front.Token), Pass: lasting(front.Pass), Output: lasting(front.Output), Shared: true}
 }
+
+// lasting is the inverse of ms.
+func lasting(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
 
 // fitAll measures two engines at once: they share the machine's cores, as when they serve.
 func fitAll(ctx context.Context, args []string) error {
@@ -181,7 +184,7 @@ func imitate(fit *fitted, s set, router string, round int, scale float64, seed u
 	}
 	w := asWorkload(scaled(s.work, scale).plan(newWriter(seed, workName(s), round), s.clients), answer)
 	cfg := sim.Config{Workload: w, Seed: seed, Routers: max(1, s.replicas), Groups: []sim.Group{{Count: 2, Profile: p, Frontend: fit.frontend()}},
-		Hop: time.Duration(fit.Hop / 2 * float64(time.Millisecond))}
+		Hop: lasting(fit.Hop / 2)}
 	if s.ranks {
 		cfg.Groups[0].Count, cfg.Groups[0].Ranks, cfg.Groups[0].Declared = 1, 2, 2
 	}
