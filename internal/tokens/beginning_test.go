@@ -509,6 +509,52 @@ func TestALongListKeepsItsFirstAndLastSteps(t *testing.T) {
 	}
 }
 
+// A body of 4 MiB has room for 1.4 million turns, each of which would cost a hash.
+func TestTurnsBeyondTheBoundAreHashedAsOne(t *testing.T) {
+	list := func(n int) *list {
+		l, err := listOf(prompt(api.OpenAIChat, `{"messages":[`+strings.Repeat(`{"role":"user"},`, n-1)+`{"role":"user"}]}`).Request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	most, more := list(maxTurns), list(maxTurns+1)
+	if !most.begun || len(most.steps) < lastSteps {
+		t.Errorf("%d turns make %d steps", maxTurns, len(most.steps))
+	}
+	if more.begun || len(more.steps) != 2 {
+		t.Errorf("%d turns make %d steps", maxTurns+1, len(more.steps))
+	}
+	if more.key() == most.key() || more.key() == list(maxTurns+2).key() || more.key() != list(maxTurns+1).key() {
+		t.Error("lists of many turns are not told apart by their keys")
+	}
+	// A field of the body costs its place in the order, and no engine takes so many.
+	fields := func(last string) key {
+		p := prompt(api.OpenAIChat, `{"messages":[{"role":"user"}]`+strings.Repeat(`,"x":1`, 1000)+`,"x":`+last+`}`)
+		l, err := listOf(p.Request)
+		if err != nil || len(l.steps) != 1 {
+			t.Fatalf("1,000 fields make %d steps, error %v", len(l.steps), err)
+		}
+		return l.key()
+	}
+	if fields("1") != fields("1") || fields("1") == fields("2") {
+		t.Error("bodies of many fields are not told apart by their keys")
+	}
+}
+
+func BenchmarkListOfManyTurns(b *testing.B) {
+	for _, body := range []string{`{"messages":[` + strings.Repeat(`{},`, 4<<20/3) + `{}]}`, `{"messages":[{}]` + strings.Repeat(`,"x":1`, 4<<20/6) + `}`} {
+		b.Run(body[:16], func(b *testing.B) {
+			r := prompt(api.OpenAIChat, body).Request
+			for b.Loop() {
+				if _, err := listOf(r); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 func TestBeginningsStayWithinTheCachesBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &templated{}

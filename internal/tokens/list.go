@@ -64,6 +64,9 @@ const (
 	// Of a long list the first and the last steps are kept: conversations part near the beginning, and grow at the end.
 	firstSteps = 8
 	lastSteps  = 120
+	// maxTurns is how many turns are told apart. Each costs a hash: the 1.4 million that a body of 4 MiB has room for would
+	// take 0.3 s. Of a longer list no beginning is known, and its text ends there.
+	maxTurns = 4096
 )
 
 // key is what decides the prompt's tokens.
@@ -72,11 +75,17 @@ func (l *list) key() key { return l.steps[len(l.steps)-1].key }
 // listOf reads r's prompt. The parts count whatever their order in the body; a field that is not known to be
 // indifferent counts: it then costs a miss, never wrong ids.
 func listOf(r *api.Request) (*list, error) {
+	h := sha256.New()
+	if _, all := r.Members(); !all { // no engine takes as many parameters: they are not put in order
+		_, _ = h.Write([]byte{byte(r.Dialect), wholeBody})
+		_, _ = h.Write(r.Body())
+		return &list{steps: []step{{key: sum(h)}}}, nil
+	}
 	type member struct{ name, value []byte }
 	var (
 		front []member
 		turns []byte
-		seen  int
+		seen  byte
 	)
 	err := eachMember(r, func(name, value []byte) bool {
 		switch s := string(name); {
@@ -95,29 +104,49 @@ func listOf(r *api.Request) (*list, error) {
 		return nil, err
 	}
 	slices.SortStableFunc(front, func(a, b member) int { return bytes.Compare(a.name, b.name) })
-	h := sha256.New()
-	_, _ = h.Write([]byte{byte(r.Dialect), byte(min(seen, 2))})
+	kind, whole := seen, seen != 1 || turns[0] != '[' || longer(turns, maxTurns)
+	if whole {
+		kind = wholeTurns + min(seen, 2)
+	}
+	_, _ = h.Write([]byte{byte(r.Dialect), kind})
 	for _, m := range front {
 		writePart(h, m.name)
 		writePart(h, m.value)
 	}
 	l := &list{steps: []step{{key: sum(h)}}}
-	if len(turns) == 0 || turns[0] != '[' || seen != 1 {
+	if whole {
 		if turns != nil { // what the engine makes of it counts as one turn
 			l.add(h, turns, 0, roleOther)
 		}
 		return l, nil
 	}
 	l.turns, l.begun = turns, !r.Multimodal
-	eachItem(turns, func(turn []byte) {
+	eachItem(turns, func(turn []byte) bool {
 		role, text := readTurn(turn)
 		l.add(h, turn, cap(turns)-cap(turn)+len(turn), role)
 		l.head = text[:min(len(text), headBytes)]
 		l.begun = l.begun && role != roleOther
+		return true
 	})
 	l.head = bytes.Clone(l.head)
 	l.class = classOf(r, h)
 	return l, nil
+}
+
+// A key begins with how the turns are hashed: one by one (1), as one (from wholeTurns on, with the number of fields of
+// turns), or with the whole body (wholeBody).
+const (
+	wholeTurns = 2
+	wholeBody  = 255
+)
+
+// longer reports whether a JSON array has more than n items.
+func longer(array []byte, n int) bool {
+	eachItem(array, func([]byte) bool {
+		n--
+		return n >= 0
+	})
+	return n < 0
 }
 
 // add appends the step that a turn makes; at is where it ends.

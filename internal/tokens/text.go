@@ -13,6 +13,7 @@ import (
 var frontFields = []api.Field{api.FieldChatTemplate, api.FieldChatTemplateKwargs, api.FieldReasoningEffort, api.FieldTools, api.FieldDocuments}
 
 // maxText is where a text ends: a million tokens, more than any prompt that is served. What is beyond tells no workers apart.
+// Of a longer list of messages than maxTurns what follows is left out, too.
 const maxText = 4 << 20
 
 // Marks in a flattened text. They cannot occur in JSON's text outside of strings, and inside only where a client means to
@@ -27,7 +28,7 @@ const (
 // prompts have equal texts, and a conversation that grows grows at the text's end. Tools and what else belongs to all turns
 // come first; a message is its role, the text of its content, and its other members in the order of the body. Items that
 // are no text stand as their hashes. A body with ids or with several prompts has no text. A body that was read without an
-// error is flattened without one; dst grows by little more than the prompt's own bytes, and at most by 4 MiB.
+// error is flattened without one. The text has 4 MiB at most, and dst grows by little more than that and the longest string.
 func AppendText(dst []byte, r *api.Request) []byte {
 	text := appendPrompt(dst, r)
 	return text[:min(len(text), len(dst)+maxText)]
@@ -44,17 +45,23 @@ func appendPrompt(dst []byte, r *api.Request) []byte {
 	if len(messages) < 2 || messages[0] != '[' {
 		return dst
 	}
+	end, turns := len(dst)+maxText, 0
 	for _, f := range frontFields {
 		if value := r.Raw(f); len(value) > 0 && string(value) != "null" {
 			dst = appendMember(dst, f.String(), value)
 		}
 	}
-	eachItem(messages, func(message []byte) { dst = appendMessage(dst, message) })
+	eachItem(messages, func(message []byte) bool {
+		dst = appendMessage(dst, message, end)
+		turns++
+		return turns < maxTurns && len(dst) < end
+	})
 	return dst
 }
 
-// appendMessage appends one turn. Where role and content stand in the object makes no difference.
-func appendMessage(dst, message []byte) []byte {
+// appendMessage appends one turn, its parts as long as dst is shorter than end. Where role and content stand in the object
+// makes no difference.
+func appendMessage(dst, message []byte, end int) []byte {
 	var role, content []byte
 	_ = eachField(message, func(name, value []byte) bool {
 		switch string(name) {
@@ -66,23 +73,23 @@ func appendMessage(dst, message []byte) []byte {
 		return true
 	})
 	dst = appendString(append(dst, markRole), role)
-	dst = appendContent(append(dst, markField), content)
+	dst = appendContent(append(dst, markField), content, end)
 	_ = eachField(message, func(name, value []byte) bool {
 		if s := string(name); s != "role" && s != "content" && string(value) != "null" {
 			dst = appendMember(dst, s, value)
 		}
-		return true
+		return len(dst) < end
 	})
 	return dst
 }
 
-// appendContent appends a content that is one text or a list of parts.
-func appendContent(dst, content []byte) []byte {
+// appendContent appends a content that is one text or a list of parts, as long as dst is shorter than end.
+func appendContent(dst, content []byte, end int) []byte {
 	if len(content) == 0 || content[0] != '[' {
 		return appendValue(dst, content)
 	}
 	first := true
-	eachItem(content, func(part []byte) {
+	eachItem(content, func(part []byte) bool {
 		if !first {
 			dst = append(dst, '\n')
 		}
@@ -92,6 +99,7 @@ func appendContent(dst, content []byte) []byte {
 		} else {
 			dst = appendValue(dst, part)
 		}
+		return len(dst) < end
 	})
 	return dst
 }
@@ -154,14 +162,16 @@ func appendString(dst, raw []byte) []byte {
 	return api.Unescape(dst, raw[1:len(raw)-1])
 }
 
-// eachItem calls yield with each value of a JSON array.
-func eachItem(list []byte, yield func(item []byte)) {
+// eachItem calls yield with each value of a JSON array, in order, until yield returns false.
+func eachItem(list []byte, yield func(item []byte) bool) {
 	for i := skipSpace(list, 1); i < len(list) && list[i] != ']'; {
 		end := skipValue(list, i)
 		if end < 0 {
 			return
 		}
-		yield(list[i:end])
+		if !yield(list[i:end]) {
+			return
+		}
 		if i = skipSpace(list, end); i < len(list) && list[i] == ',' {
 			i = skipSpace(list, i+1)
 		}

@@ -101,6 +101,28 @@ func TestOnlyAPromptOfOneTextHasAText(t *testing.T) {
 	}
 }
 
+// TestALongListCostsNoMoreThanItsText: bodies whose text is longer than they are, or has very many parts.
+func TestALongListCostsNoMoreThanItsText(t *testing.T) {
+	const many = 1 << 19
+	for what, c := range map[string]struct {
+		fields string
+		most   int
+	}{
+		"empty messages": {`"messages":[` + strings.Repeat(`{},`, many) + `{}]`, 2 * maxTurns},
+		"empty parts":    {`"messages":[{"content":[` + strings.Repeat(`{},`, many) + `{}]}]`, maxText + 64},
+		"members":        {`"messages":[{` + strings.Repeat(`"a member":1,`, many) + `"b":1}]`, maxText + 64},
+		"messages":       {`"messages":[` + strings.Repeat(`{"content":"`+strings.Repeat("x", 2000)+`"},`, 4*maxText/2000) + `{}]`, maxText + 4096},
+	} {
+		var r api.Request
+		if err := api.Read(api.OpenAIChat, []byte(`{`+c.fields+`}`), &r); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if got := len(appendPrompt(nil, &r)); got > c.most {
+			t.Errorf("%s: %d bytes are written for a text of %d at most", what, got, c.most)
+		}
+	}
+}
+
 func FuzzText(f *testing.F) {
 	f.Add(`{"messages":[{"role":"user","content":"hi \ud83d\ude00 \\ \u00e9"},{"role":"x","content":[{"type":"text","text":"a"},"b",{"type":"image_url"}],"n":[1, {"a" : " "}]}]}`)
 	f.Add(`{"messages":[1,"a",[],{}],"tools":[ ]}`)
