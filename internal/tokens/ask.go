@@ -2,6 +2,7 @@ package tokens
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,8 +30,10 @@ func (e endpoint) renders() bool { return e == renderChat || e == renderCompleti
 const maxAnswer = 32 << 20
 
 var (
-	errMissing = errors.New("no such endpoint")          // 403, 404, 405, 501: ask by the next way
-	errRefused = errors.New("engine refuses the prompt") // any other 4xx: no other worker would take it either
+	errMissing = errors.New("no such endpoint")                // 404, 405, 501: ask by the next way
+	errKey     = errors.New("engine refuses the client's key") // 401, 403: ask by the next way for this client
+	errLimit   = errors.New("engine limits the client")        // 429: as errKey, for a shorter time
+	errRefused = errors.New("engine refuses the prompt")       // any other 4xx: no other worker would take it either
 )
 
 // reply is the end of one call.
@@ -47,7 +50,8 @@ type question struct {
 	whole         []byte // the request's body, for render
 	tokenize      []byte // the body for /tokenize
 	authorization string
-	media         bool // ids alone do not tell two prompts apart: only render says what stands at their placeholders
+	client        uint64 // a hash of authorization
+	media         bool   // ids alone do not tell two prompts apart: only render says what stands at their placeholders
 
 	service []Worker      // asked before workers; one or none
 	workers []Worker      // that may be asked
@@ -58,9 +62,10 @@ type question struct {
 	wanted  chan struct{} // has room for one: somebody waits for the answer now
 }
 
-// fill makes the question that p asks. Who waits for the question may hold it already.
-func (q *question) fill(p *Prompt, service, workers []Worker) {
+// fill makes q the question that p asks. Requests that wait for its answer may hold q already.
+func (s *Source) fill(q *question, p *Prompt, service, workers []Worker) {
 	q.dialect, q.authorization, q.media = p.Request.Dialect, p.Authorization, p.Request.Multimodal
+	q.client = s.peers.client(p.Authorization)
 	q.whole, q.tokenize = bytes.Clone(p.Request.Body()), tokenizeBody(p.Request, p.Kind)
 	q.service, q.workers = service, slices.Clone(workers)
 }
@@ -91,6 +96,8 @@ func (s *Source) ask(ctx context.Context, f *flight) Found {
 				return r.found
 			case errors.Is(r.err, errRefused) && !s.isService(r.url): // a service may lack what the engine has
 				return Found{Outcome: Refused}
+			case errors.Is(r.err, errKey), errors.Is(r.err, errLimit):
+				outcome = Refused // by this worker; another may take the key
 			case errors.Is(r.err, errMissing):
 				outcome = Unsupported
 			}
@@ -134,6 +141,8 @@ func (v verdict) outcome() Outcome {
 	switch v {
 	case full, stalled:
 		return Limited
+	case refusing:
+		return Refused
 	case unsupported:
 		return Unsupported
 	}
@@ -149,28 +158,50 @@ func (s *Source) start(g grant, q *question, replies chan<- reply) {
 		ctx, cancel := context.WithTimeout(s.ctx, callTimeout)
 		defer cancel()
 		found, err := s.call(ctx, g.worker, q)
-		failed := err != nil && !errors.Is(err, errRefused) && !errors.Is(err, errMissing) && s.ctx.Err() == nil
-		s.peers.done(g.worker.URL, g.call, failed, time.Now())
+		s.peers.done(g.worker.URL, g.call, s.endingOf(err), time.Now())
 		replies <- reply{g.worker.URL, found, err}
 	})
 }
 
-// call asks w by each of its endpoints until one exists.
+// endingOf returns what the end of a call says of its worker.
+func (s *Source) endingOf(err error) ending {
+	switch {
+	case err == nil:
+		return answered
+	case s.ctx.Err() != nil, errors.Is(err, errKey), errors.Is(err, errLimit):
+		return silent
+	case errors.Is(err, errRefused), errors.Is(err, errMissing):
+		return declined
+	}
+	return broke
+}
+
+// call asks w by each of its endpoints until one exists that takes the client's key.
 func (s *Source) call(ctx context.Context, w Worker, q *question) (Found, error) {
-	for _, e := range s.peers.endpoints(w, q.dialect, time.Now()) {
+	endpoints, refused := s.peers.endpoints(w, q, time.Now())
+	for _, e := range endpoints {
 		if q.media && !e.renders() {
-			return Found{}, errMissing // for this prompt, not for others
+			return Found{}, cmp.Or(refused, errMissing) // for this prompt, not for others
 		}
 		found, err := s.post(ctx, w, e, q)
-		if !errors.Is(err, errMissing) {
+		switch {
+		case errors.Is(err, errKey), errors.Is(err, errLimit):
+			refused = err
+			s.peers.refuse(w.URL, q.client, e.renders(), err, time.Now())
+		case errors.Is(err, errMissing):
+			if e.renders() {
+				s.peers.learn(w.URL, func(p *peer) { p.noRender = time.Now().Add(relearn) })
+			}
+		default:
 			if err == nil && e == v1Tokenize {
 				s.peers.learn(w.URL, func(p *peer) { p.v1Only = true })
 			}
 			return found, err
 		}
-		if e.renders() {
-			s.peers.learn(w.URL, func(p *peer) { p.noRender = time.Now().Add(relearn) })
-		}
+	}
+	if refused != nil { // of the endpoints that refuse the key it is not known whether others may use them
+		s.peers.refuse(w.URL, q.client, false, refused, time.Now())
+		return Found{}, refused
 	}
 	s.peers.learn(w.URL, func(p *peer) { p.noTokens = time.Now().Add(relearn) })
 	return Found{}, errMissing
@@ -198,6 +229,9 @@ func (s *Source) post(ctx context.Context, w Worker, e endpoint, q *question) (F
 	if resp.StatusCode != http.StatusOK {
 		said, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // whole, so that the connection can be used again
 		err := statusError(resp.StatusCode, e, said)
+		if s.isService(w.URL) { // it was sent no client's key
+			err = serviceError(err)
+		}
 		return Found{}, fmt.Errorf("ask %s%s: status %d: %w", w.URL, e, resp.StatusCode, err)
 	}
 	data, err := readAll(resp)
@@ -220,21 +254,37 @@ func (s *Source) post(ctx context.Context, w Worker, e endpoint, q *question) (F
 
 var errStatus = errors.New("unexpected status")
 
-// statusError tells a missing endpoint from a refused prompt and from a failing engine. An engine that does not know
-// the model says 404 as well, but in its own error shape.
+// statusError tells a missing endpoint from a refused prompt, from a refused key, and from a failing engine. An engine that
+// does not know the model says 404 as well, but in its own error shape. vLLM answers render with 403, whatever the key, when
+// it was started without --enable-scale-out, which its message names (entrypoints/scale_out/factories.py).
 func statusError(status int, e endpoint, said []byte) error {
 	switch {
 	case status == http.StatusNotFound && bytes.Contains(said, []byte(`"error"`)):
 		return errRefused
-	case status == http.StatusForbidden, status == http.StatusNotFound, status == http.StatusMethodNotAllowed,
-		status == http.StatusNotImplemented, status == http.StatusUnauthorized && e.renders():
+	case status == http.StatusNotFound, status == http.StatusMethodNotAllowed, status == http.StatusNotImplemented,
+		status == http.StatusForbidden && e.renders() && bytes.Contains(said, []byte("scale-out")):
 		return errMissing
-	case status == http.StatusTooManyRequests || status == http.StatusRequestTimeout:
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		return errKey
+	case status == http.StatusTooManyRequests:
+		return errLimit
+	case status == http.StatusRequestTimeout:
 		return errStatus
 	case status >= 400 && status < 500:
 		return errRefused
 	}
 	return errStatus
+}
+
+// serviceError is statusError's of a service, where a refusal is not one client's.
+func serviceError(err error) error {
+	switch {
+	case errors.Is(err, errKey):
+		return errMissing
+	case errors.Is(err, errLimit):
+		return errStatus
+	}
+	return err
 }
 
 func readAll(resp *http.Response) ([]byte, error) {

@@ -359,7 +359,7 @@ func TestSomebodyWhoWaitsMakesAQuestionUrgent(t *testing.T) {
 		}
 		p := chat("hello")
 		l, _ := listOf(p.Request)
-		f := s.flights.keep(l.key(), 100)
+		f := s.flights.keep(l.key().of(s.peers.client("")), 100)
 		s.fly(f, &p, l, []Worker{a})
 		time.Sleep(time.Millisecond)
 		if got := find(t, s, p, a); got.Outcome != Shared {

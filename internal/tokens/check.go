@@ -157,7 +157,7 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 		return
 	}
 	question, model, made := new(question), p.Model, *local
-	question.fill(p, nil, nil)
+	s.fill(question, p, nil, nil)
 	question.anyhow = true
 	question.media = false // ids are worth comparing where images' names cannot be
 	c, ok := s.peers.take(question, w, time.Now())

@@ -2,6 +2,7 @@ package tokens
 
 import (
 	"context"
+	"encoding/binary"
 	"sync"
 	"time"
 )
@@ -18,6 +19,13 @@ type flight struct {
 
 	waiting int  // guarded by flights.mu; requests
 	kept    bool // guarded by flights.mu; asked in the background: nobody needs to wait
+}
+
+// of is k where one client asks. Clients do not share a question: it is asked with the key of the client whose request came
+// first, which the engine may refuse. They share its answer, which is remembered.
+func (k key) of(client uint64) key {
+	binary.LittleEndian.PutUint64(k[:], binary.LittleEndian.Uint64(k[:])^client)
+	return k
 }
 
 // flights are the questions under way, by what decides their answers. It is safe for concurrent use.
@@ -140,7 +148,7 @@ func (fs *flights) end(f *flight) (late bool) {
 // fly starts f with the question that p asks. The goroutine ends keptFor after it was started at the latest, or
 // callTimeout after the last of its two calls was; Close waits for it.
 func (s *Source) fly(f *flight, p *Prompt, l *list, workers []Worker) {
-	f.question.fill(p, s.serviceFor(p), workers)
+	s.fill(f.question, p, s.serviceFor(p), workers)
 	model := p.Model
 	s.calls.Go(func() {
 		ctx, cancel := context.WithTimeout(s.ctx, max(keptFor, s.cfg.Budget))

@@ -1,6 +1,9 @@
 package tokens
 
 import (
+	"errors"
+	"hash/maphash"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -26,6 +29,9 @@ const (
 	// again as soon as the call ends.
 	stallFloor  = 100 * time.Millisecond
 	stallFactor = 4
+	// maxRefusals bounds what is remembered of clients' keys for each worker: 1,000 take some 50 KB. Beyond it a key that was
+	// refused is tried again sooner.
+	maxRefusals = 1000
 	// maxReach is how many workers are compared for one question: enough to find an idle one in a large fleet.
 	maxReach = 32
 )
@@ -39,18 +45,35 @@ type call struct {
 
 // peer is what we learned of one worker by asking it. Its fields are guarded by peers.mu.
 type peer struct {
-	failures  int           // in a row: errors, not slow answers
-	until     time.Time     // left alone until then, while failures ≥ the limit
-	trying    bool          // one call is trying whether it is back
-	calls     []*call       // under way
-	limit     int           // of calls under way
-	mean      time.Duration // of answers, exponentially weighted; 0 before the first
-	meanBytes float64       // of the questions of those answers
-	noRender  time.Time     // render refused: do not ask before then
-	noTokens  time.Time     // no token endpoint at all: do not ask before then
-	v1Only    bool          // SGLang's /v1/tokenize instead of /tokenize
-	lastAsked uint64        // the turn of its last call, to spread calls among equals
+	failures  int                   // in a row: errors, not slow answers
+	until     time.Time             // left alone until then, while failures ≥ the limit
+	trying    bool                  // one call is trying whether it is back
+	calls     []*call               // under way
+	limit     int                   // of calls under way
+	mean      time.Duration         // of answers, exponentially weighted; 0 before the first
+	meanBytes float64               // of the questions of those answers
+	noRender  time.Time             // render refused: do not ask before then
+	noTokens  time.Time             // no token endpoint at all: do not ask before then
+	v1Only    bool                  // SGLang's /v1/tokenize instead of /tokenize
+	lastAsked uint64                // the turn of its last call, to spread calls among equals
+	refusals  map[refusal]time.Time // clients that are not asked for before then
 }
+
+// refusal is a client whose key an engine refused, at render or at every endpoint. It says nothing of other clients.
+type refusal struct {
+	client uint64 // see peers.client
+	render bool   // at render alone
+}
+
+// ending is what the end of a call says of its worker.
+type ending uint8
+
+const (
+	answered ending = iota
+	declined        // it has no such endpoint, or refuses the prompt
+	silent          // nothing: it refused one client's key, or the Source was closed
+	broke           // an error, or nothing came
+)
 
 // stalled reports whether a call has been under way for so long that the worker seems to be frozen.
 func (p *peer) stalled(now time.Time) bool {
@@ -83,6 +106,7 @@ const (
 	full                // as many calls as allowed are under way to every worker that could be asked
 	stalled             // a call to every worker that could be asked has been under way for too long
 	resting             // all failed, and are left alone
+	refusing            // those that could be asked refuse the client's key
 	unsupported         // no worker has a token endpoint
 	nobody              // there are no workers
 )
@@ -94,6 +118,7 @@ type peers struct {
 	service  string                   // the service's URL
 	loads    func() func(Worker) Load // see Source.Loads; of no service
 	opened   atomic.Uint64
+	seed     maphash.Seed // of clients' hashes: nobody can make up a key that passes for another client's
 
 	mu   sync.Mutex
 	all  map[string]*peer // guarded by mu
@@ -111,6 +136,38 @@ func (ps *peers) of(url string) *peer {
 		ps.all[url] = p
 	}
 	return p
+}
+
+// client returns the hash under which refusals of an Authorization header are remembered.
+func (ps *peers) client(authorization string) uint64 { return maphash.String(ps.seed, authorization) }
+
+// refuses reports whether the worker refused the client's key lately.
+func (p *peer) refuses(client uint64, render bool, now time.Time) bool {
+	until, ok := p.refusals[refusal{client, render}]
+	return ok && now.Before(until)
+}
+
+// refuse books that url refuses a client's key, at render or at every endpoint.
+func (ps *peers) refuse(url string, client uint64, render bool, why error, now time.Time) {
+	until := now.Add(relearn)
+	if errors.Is(why, errLimit) {
+		until = now.Add(ps.pause)
+	}
+	ps.learn(url, func(p *peer) {
+		if len(p.refusals) >= maxRefusals {
+			maps.DeleteFunc(p.refusals, func(_ refusal, until time.Time) bool { return !now.Before(until) })
+		}
+		for other := range p.refusals {
+			if len(p.refusals) < maxRefusals {
+				break
+			}
+			delete(p.refusals, other) // any
+		}
+		if p.refusals == nil {
+			p.refusals = map[refusal]time.Time{}
+		}
+		p.refusals[refusal{client, render}] = until
+	})
 }
 
 // pick takes the worker that should answer q soonest, and books a call to it: the least of (expected time × calls under way
@@ -135,6 +192,8 @@ func (ps *peers) pick(q *question, workers []Worker, now time.Time) (Worker, *ca
 		switch {
 		case now.Before(p.noTokens):
 			blocked = unsupported
+		case p.refuses(q.client, false, now):
+			blocked = refusing
 		case w.URL == q.not || p.failures >= ps.failures && (p.trying || now.Before(p.until)):
 			blocked = resting
 		case p.stalled(now):
@@ -203,9 +262,9 @@ func (ps *peers) prune(inUse int) {
 	}
 }
 
-// done books the end of a call, and gives its place to a question that waits. failed: the answer was an error, or none
-// came at all.
-func (ps *peers) done(url string, c *call, failed bool, now time.Time) {
+// done books the end of a call, and gives its place to a question that waits. Only answers tell how long an answer takes:
+// what is refused is refused at once.
+func (ps *peers) done(url string, c *call, how ending, now time.Time) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	p := ps.all[url]
@@ -215,7 +274,10 @@ func (ps *peers) done(url string, c *call, failed bool, now time.Time) {
 	p.calls = slices.DeleteFunc(p.calls, func(other *call) bool { return other == c })
 	p.trying = false
 	switch took := now.Sub(c.began); {
-	case failed:
+	case how == silent:
+	case how == declined:
+		p.failures = 0
+	case how == broke:
 		if p.failures++; p.failures >= ps.failures {
 			p.until = now.Add(ps.pause)
 			if p.failures == ps.failures {
@@ -244,22 +306,25 @@ func (s *Source) hedgeAfter(url string, q *question) time.Duration {
 	return s.patience(q.worth) / 3
 }
 
-// endpoints returns where url's token ids are to be asked for, in order.
-func (ps *peers) endpoints(w Worker, d api.Dialect, now time.Time) []endpoint {
+// endpoints returns where q is to be asked of w, in order. refused is errKey where one is left out because w refuses the
+// client's key there.
+func (ps *peers) endpoints(w Worker, q *question, now time.Time) (all []endpoint, refused error) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	p := ps.all[w.URL]
 	switch {
 	case w.Kind == SGLang && p != nil && p.v1Only:
-		return []endpoint{v1Tokenize, tokenize}
+		return []endpoint{v1Tokenize, tokenize}, nil
 	case w.Kind == SGLang:
-		return []endpoint{tokenize, v1Tokenize}
+		return []endpoint{tokenize, v1Tokenize}, nil
 	case p != nil && now.Before(p.noRender):
-		return []endpoint{tokenize}
-	case d == api.OpenAIChat:
-		return []endpoint{renderChat, tokenize}
+		return []endpoint{tokenize}, nil
+	case p != nil && p.refuses(q.client, true, now):
+		return []endpoint{tokenize}, errKey
+	case q.dialect == api.OpenAIChat:
+		return []endpoint{renderChat, tokenize}, nil
 	}
-	return []endpoint{renderCompletions, tokenize}
+	return []endpoint{renderCompletions, tokenize}, nil
 }
 
 // learn books that an endpoint of url does not exist, or (for /v1/tokenize) that it is the one.

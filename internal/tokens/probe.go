@@ -17,7 +17,7 @@ type Prober interface {
 func (s *Source) Ask(ctx context.Context, w Worker, p Prompt) Found {
 	s.asked.Add(1)
 	q := new(question)
-	q.fill(&p, nil, nil)
+	s.fill(q, &p, nil, nil)
 	found, err := s.call(ctx, w, q)
 	switch {
 	case err == nil:
@@ -25,7 +25,7 @@ func (s *Source) Ask(ctx context.Context, w Worker, p Prompt) Found {
 		return found
 	case errors.Is(err, errRefused):
 		return Found{Outcome: Refused}
-	case errors.Is(err, errMissing):
+	case errors.Is(err, errMissing), errors.Is(err, errKey):
 		return Found{Outcome: Unsupported}
 	}
 	return Found{Outcome: Failed}

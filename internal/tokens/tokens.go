@@ -3,6 +3,7 @@ package tokens
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -28,7 +29,7 @@ const (
 	Batch       Outcome = "batch"       // several prompts in one body
 	Off         Outcome = "off"         // the budget is 0
 	TooLong     Outcome = "too_long"    // longer than an engine is asked about
-	Refused     Outcome = "refused"     // the engine will not tokenize this body; it will say why when it is sent
+	Refused     Outcome = "refused"     // the engine will not tokenize this body, or refuses its key; it will say why when it is sent
 	Unsupported Outcome = "unsupported" // no worker of the model has a token endpoint
 	NoWorker    Outcome = "no_worker"   // no healthy worker of the model, or all are being left alone
 	Limited     Outcome = "limit"       // not asked: all workers had as many questions as they may, or seemed to be frozen
@@ -146,7 +147,7 @@ func New(cfg Config, client *http.Client) *Source {
 		s.service.connect(client)
 		s.peers.service = s.service.worker.URL
 	}
-	s.peers.failures, s.peers.pause, s.peers.all = cfg.Failures, cfg.Pause, map[string]*peer{}
+	s.peers.failures, s.peers.pause, s.peers.all, s.peers.seed = cfg.Failures, cfg.Pause, map[string]*peer{}, maphash.MakeSeed()
 	s.peers.loads = func() func(Worker) Load {
 		if s.Loads == nil {
 			return func(Worker) Load { return Load{} }
@@ -248,14 +249,13 @@ func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Fo
 	if err != nil {
 		return Found{Outcome: Refused}
 	}
-	k := l.key()
-	if a, ok := s.cache.get(k); ok {
+	if a, ok := s.cache.get(l.key()); ok {
 		return Found{Tokens: a.tokens, Features: a.features, Outcome: Cached}
 	}
 	if len(workers) == 0 && (s.service == nil || p.engineOnly) {
 		return Found{Outcome: NoWorker}
 	}
-	size := int64(2 * len(p.Request.Body())) // the question holds the body twice
+	k, size := l.key().of(s.peers.client(p.Authorization)), int64(2*len(p.Request.Body())) // the question holds the body twice
 	start, begins := s.beginning(p.Model, l)
 	if fresh := len(l.turns) - start.at; begins && (start.own || fresh*newShare < len(l.turns)) {
 		if idle, unhurried := s.idle(p, workers); !unhurried {

@@ -1,0 +1,138 @@
+package tokens
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// guarded answers every endpoint with status unless the key is good.
+func guarded(status int, after time.Duration) handler {
+	return func(r *http.Request, body string) (int, string) {
+		time.Sleep(after)
+		if r.Header.Get("Authorization") != "Bearer good" {
+			return status, `{"error":"Unauthorized"}`
+		}
+		if r.URL.Path == "/tokenize" {
+			return 200, `{"count":3,"tokens":[1,2,3]}`
+		}
+		return rendering(r, body)
+	}
+}
+
+// as is p from a client with that key.
+func as(key string, p Prompt) Prompt {
+	p.Authorization = "Bearer " + key
+	return p
+}
+
+func TestAClientsRefusedKeyTakesIDsFromNobodyElse(t *testing.T) {
+	for _, kind := range []Kind{VLLM, SGLang} {
+		for status, pause := range map[int]time.Duration{401: relearn, 403: relearn, 429: DefaultConfig().Pause} {
+			t.Run(fmt.Sprint(kind, status), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s, e := newSource(map[string]handler{"a": guarded(status, 0), "b": guarded(status, 0)})
+					defer s.Close()
+					one, other := Worker{URL: a.URL, Kind: kind}, Worker{URL: b.URL, Kind: kind}
+					for i := range 20 {
+						wants(t, find(t, s, as("bad", chat(fmt.Sprint("bad", i))), one, other), Refused)
+						if i == 0 {
+							continue
+						}
+						got := find(t, s, as("good", chat(fmt.Sprint("good", i))), one, other)
+						if len(got.Tokens) != 3 {
+							t.Fatalf("another client's prompt %d: %s %s", i, got.Outcome, got.Missing)
+						}
+					}
+					if n := len(e.calls()); n != 19+4 {
+						t.Errorf("%d calls, want 19 for one client and each endpoint of both workers once for the other", n)
+					}
+					if opened := s.Stats().Opened; opened != 0 {
+						t.Errorf("%d workers are left alone", opened)
+					}
+					time.Sleep(pause)
+					before := len(e.calls())
+					wants(t, find(t, s, as("bad", chat("again")), one, other), Refused)
+					if len(e.calls()) == before {
+						t.Errorf("after %v the key is not tried again", pause)
+					}
+				})
+			})
+		}
+	}
+}
+
+// vLLM guards render with its key, and not /tokenize.
+func TestAKeyThatIsRefusedAtRenderIsGoodForTokenize(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		guard := guarded(401, 0)
+		s, e := newSource(map[string]handler{"a": func(r *http.Request, body string) (int, string) {
+			if r.URL.Path == "/tokenize" {
+				return tokenizing(r, body)
+			}
+			return guard(r, body)
+		}})
+		defer s.Close()
+		wants(t, find(t, s, as("bad", chat("one")), a), Tokenize, 4, 5)
+		wants(t, find(t, s, as("bad", chat("two")), a), Tokenize, 4, 5)
+		wants(t, find(t, s, as("good", chat("three")), a), Render, 1, 2, 3)
+		if n := e.asked("a"); n != 4 {
+			t.Errorf("%d calls, want render once with the key that it refuses", n)
+		}
+	})
+}
+
+func TestEqualPromptsOfTwoClientsAreAskedWithTheirOwnKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := newSource(map[string]handler{"a": guarded(401, 3*time.Millisecond)})
+		defer s.Close()
+		bad := make(chan Found)
+		go func() { bad <- s.Find(context.Background(), as("bad", chat("same")), []Worker{a}) }()
+		synctest.Wait()
+		wants(t, find(t, s, as("good", chat("same")), a), Render, 1, 2, 3)
+		wants(t, <-bad, Refused)
+	})
+}
+
+func TestRefusalsSayNothingOfHowLongAnAnswerTakes(t *testing.T) {
+	for name, refuse := range map[string]handler{
+		"key":    guarded(403, 0),
+		"prompt": func(*http.Request, string) (int, string) { return 400, `{"error":{"message":"bad template"}}` },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, _ := newSource(map[string]handler{"a": func(r *http.Request, body string) (int, string) {
+					if r.Header.Get("Authorization") != "Bearer good" {
+						return refuse(r, body)
+					}
+					return after(8*time.Millisecond)(r, body)
+				}})
+				defer s.Close()
+				wants(t, find(t, s, as("good", chat("first")), a), Render, 1, 2, 3)
+				for i := range 50 {
+					wants(t, find(t, s, as(fmt.Sprint(i), chat(fmt.Sprint(i))), a), Refused)
+				}
+				if took := s.peers.expected(a.URL, 10); took != 8*time.Millisecond {
+					t.Errorf("an answer is expected after %v, the engine takes 8 ms", took)
+				}
+			})
+		})
+	}
+}
+
+func TestRefusedKeysAreRememberedInBoundedMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := newSource(map[string]handler{"a": guarded(401, 0)})
+		defer s.Close()
+		for i := range 2 * maxRefusals {
+			find(t, s, as(fmt.Sprint(i), chat(fmt.Sprint(i))), a)
+		}
+		if n := len(s.peers.all[a.URL].refusals); n > maxRefusals {
+			t.Errorf("%d refusals are remembered", n)
+		}
+		wants(t, find(t, s, as("good", chat("x")), a), Render, 1, 2, 3)
+	})
+}
