@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/warmpath/warmpath/internal/api"
@@ -50,8 +51,10 @@ type question struct {
 	whole         []byte // the request's body, for render
 	tokenize      []byte // the body for /tokenize
 	authorization string
-	client        uint64 // a hash of authorization
-	media         bool   // ids alone do not tell two prompts apart: only render says what stands at their placeholders
+	client        uint64       // a hash of authorization
+	size          int64        // bytes booked in Source.room
+	users         atomic.Int32 // that hold whole and tokenize
+	media         bool         // ids alone do not tell two prompts apart: only render says what stands at their placeholders
 
 	service []Worker      // asked before workers; one or none
 	workers []Worker      // that may be asked
@@ -154,7 +157,9 @@ func (v verdict) outcome() Outcome {
 // is to be expected of that engine.
 func (s *Source) start(g grant, q *question, replies chan<- reply) {
 	s.asked.Add(1)
+	q.hold()
 	s.calls.Go(func() {
+		defer s.drop(q)
 		ctx, cancel := context.WithTimeout(s.ctx, callTimeout)
 		defer cancel()
 		found, err := s.call(ctx, g.worker, q)

@@ -151,23 +151,28 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 	if !ok {
 		return
 	}
-	if s.checks.running.Add(1) > checkAtOnce {
+	size := questionBytes(p.Request)
+	running := s.checks.running.Add(1)
+	if running > checkAtOnce || int64(len(p.Request.Body())) > s.cfg.MaxPromptBytes || !s.room.take(size) {
 		s.checks.running.Add(-1)
 		s.checks.undo(checked(p.Model, local), w)
 		return
 	}
-	question, model, made := new(question), p.Model, *local
+	question, model, made := &question{size: size}, p.Model, *local
+	question.hold()
 	s.fill(question, p, nil, nil)
 	question.anyhow = true
 	question.media = false // ids are worth comparing where images' names cannot be
 	c, ok := s.peers.take(question, w, time.Now())
 	if !ok { // it is busy with other questions: a later prompt is compared in place of this one
+		s.drop(question)
 		s.checks.running.Add(-1)
 		s.checks.undo(checked(p.Model, local), w)
 		return
 	}
 	replies := make(chan reply, 1)
 	s.start(grant{worker: w, call: c}, question, replies)
+	s.drop(question)    // the call holds it
 	s.calls.Go(func() { // ends with the call
 		defer s.checks.running.Add(-1)
 		if r := <-replies; r.err == nil {

@@ -19,7 +19,8 @@ type Config struct {
 	// would be felt. 0 asks nobody: only ids in the body and those that are made here count.
 	Budget time.Duration `yaml:"budget"`
 	// MaxPromptBytes is the longest request body for which an engine is asked: each question copies it, and a megabyte
-	// takes a tokenizer longer than Budget. 4 MiB are some million tokens. What is longer is matched by its text.
+	// takes a tokenizer longer than Budget. 4 MiB are some million tokens. What is longer is matched by its text. All
+	// questions under way take at most 16 times as much; what finds no room is matched by its text, too.
 	MaxPromptBytes int64 `yaml:"max_prompt_bytes"`
 	// CacheBytes bounds the memory of remembered prompts and of the beginnings that they have in common; questions that
 	// nobody waits for take up to an eighth of it beside. 64 MiB hold 16 million ids: 2,000 prompts of 8,000 tokens.

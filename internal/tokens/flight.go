@@ -15,8 +15,6 @@ type flight struct {
 	done     chan struct{} // closed when result stands
 	result   Found         // written by the flight's goroutine only, before done is closed
 
-	bytes int64 // of the question
-
 	waiting int  // guarded by flights.mu; requests
 	kept    bool // guarded by flights.mu; asked in the background: nobody needs to wait
 }
@@ -31,6 +29,7 @@ func (k key) of(client uint64) key {
 // flights are the questions under way, by what decides their answers. It is safe for concurrent use.
 type flights struct {
 	peers *peers
+	room  *room
 
 	mu    sync.Mutex      // taken before peers.mu
 	all   map[key]*flight // guarded by mu
@@ -49,7 +48,7 @@ const (
 )
 
 // join returns the flight for k, for which the caller waits from now on; the caller leads it, and has to begin it, when
-// there was none. bytes is the size of the question.
+// there was none. bytes is the size of the question; f is nil when there is no room for so much.
 func (fs *flights) join(k key, bytes int64, worth time.Duration) (f *flight, leads bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -57,6 +56,9 @@ func (fs *flights) join(k key, bytes int64, worth time.Duration) (f *flight, lea
 		f.waiting++
 		fs.peers.raise(f.question, worth)
 		return f, false
+	}
+	if !fs.room.take(bytes) {
+		return nil, false
 	}
 	f = newFlight(k, bytes, worth)
 	f.waiting = 1
@@ -69,11 +71,12 @@ func (fs *flights) join(k key, bytes int64, worth time.Duration) (f *flight, lea
 func (fs *flights) keep(k key, bytes int64) *flight {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	if fs.all[k] != nil {
+	if fs.all[k] != nil || !fs.room.take(bytes) {
 		return nil
 	}
 	f := newFlight(k, bytes, 0)
 	if !fs.retain(f) {
+		fs.room.give(bytes)
 		return nil
 	}
 	fs.all[k] = f
@@ -82,18 +85,19 @@ func (fs *flights) keep(k key, bytes int64) *flight {
 
 // retain makes f one that is asked though nobody waits for it, if there is room. The caller holds fs.mu.
 func (fs *flights) retain(f *flight) bool {
-	if fs.kept >= maxKept || fs.bytes+f.bytes > fs.limit {
+	if fs.kept >= maxKept || fs.bytes+f.question.size > fs.limit {
 		return false
 	}
 	f.kept = true
 	fs.kept++
-	fs.bytes += f.bytes
+	fs.bytes += f.question.size
 	return true
 }
 
 func newFlight(k key, bytes int64, worth time.Duration) *flight {
-	return &flight{key: k, bytes: bytes, question: &question{worth: worth, turn: make(chan grant, 1), wanted: make(chan struct{}, 1)}, done: make(chan struct{}),
-		result: Found{Outcome: Failed}}
+	q := &question{worth: worth, size: bytes, turn: make(chan grant, 1), wanted: make(chan struct{}, 1)}
+	q.hold()
+	return &flight{key: k, question: q, done: make(chan struct{}), result: Found{Outcome: Failed}}
 }
 
 // leave takes one that waits off f. inLine says that the question has not had its turn: when nobody waits any more, it
@@ -139,7 +143,7 @@ func (fs *flights) end(f *flight) (late bool) {
 	}
 	if f.kept {
 		fs.kept--
-		fs.bytes -= f.bytes
+		fs.bytes -= f.question.size
 	}
 	close(f.done)
 	return f.waiting == 0 && !f.kept
@@ -149,13 +153,15 @@ func (fs *flights) end(f *flight) (late bool) {
 // callTimeout after the last of its two calls was; Close waits for it.
 func (s *Source) fly(f *flight, p *Prompt, l *list, workers []Worker) {
 	s.fill(f.question, p, s.serviceFor(p), workers)
-	model := p.Model
+	model, asked := p.Model, *l
+	asked.turns = nil // the request's, which the question outlives
 	s.calls.Go(func() {
+		defer s.drop(f.question)
 		ctx, cancel := context.WithTimeout(s.ctx, max(keptFor, s.cfg.Budget))
 		defer cancel()
 		f.result = s.ask(ctx, f)
 		if f.result.Tokens != nil {
-			s.remember(model, l, &f.result)
+			s.remember(model, &asked, &f.result)
 		}
 		if s.flights.end(f) && f.result.Tokens != nil {
 			s.late.Add(1)

@@ -32,7 +32,7 @@ const (
 	Refused     Outcome = "refused"     // the engine will not tokenize this body, or refuses its key; it will say why when it is sent
 	Unsupported Outcome = "unsupported" // no worker of the model has a token endpoint
 	NoWorker    Outcome = "no_worker"   // no healthy worker of the model, or all are being left alone
-	Limited     Outcome = "limit"       // not asked: all workers had as many questions as they may, or seemed to be frozen
+	Limited     Outcome = "limit"       // not asked: all workers, or all together, had as many questions as they may, or seemed to be frozen
 	TimedOut    Outcome = "timeout"     // nothing came within the time that the request waits
 	Failed      Outcome = "error"       // every worker asked failed
 )
@@ -129,6 +129,7 @@ type Source struct {
 	cancel context.CancelFunc
 	calls  sync.WaitGroup
 
+	room       room
 	flights    flights
 	beginnings beginnings
 	chances    chances
@@ -154,7 +155,8 @@ func New(cfg Config, client *http.Client) *Source {
 		}
 		return s.Loads()
 	}
-	s.flights.peers, s.flights.all, s.flights.limit = &s.peers, map[key]*flight{}, cfg.CacheBytes/keptShare
+	s.room.most = roomShare * min(cfg.MaxPromptBytes, 1<<40)
+	s.flights.peers, s.flights.room, s.flights.all, s.flights.limit = &s.peers, &s.room, map[key]*flight{}, cfg.CacheBytes/keptShare
 	return s
 }
 
@@ -255,7 +257,7 @@ func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Fo
 	if len(workers) == 0 && (s.service == nil || p.engineOnly) {
 		return Found{Outcome: NoWorker}
 	}
-	k, size := l.key().of(s.peers.client(p.Authorization)), int64(2*len(p.Request.Body())) // the question holds the body twice
+	k, size := l.key().of(s.peers.client(p.Authorization)), questionBytes(p.Request)
 	start, begins := s.beginning(p.Model, l)
 	if fresh := len(l.turns) - start.at; begins && (start.own || fresh*newShare < len(l.turns)) {
 		if idle, unhurried := s.idle(p, workers); !unhurried {
@@ -269,6 +271,12 @@ func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Fo
 	}
 	worth := s.worth(p.Model, p.Request.PromptBytes()-start.at, workers)
 	f, leads := s.flights.join(k, size, worth)
+	if f == nil { // the questions under way take all the room that they may
+		if begins {
+			return begun(&start, l)
+		}
+		return Found{Outcome: Limited}
+	}
 	if leads {
 		s.fly(f, p, l, workers)
 	}

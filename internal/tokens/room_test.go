@@ -1,0 +1,83 @@
+package tokens
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// held is what all questions under way hold, in bytes.
+func held(s *Source) (n int64) {
+	s.flights.mu.Lock()
+	defer s.flights.mu.Unlock()
+	for _, f := range s.flights.all {
+		n += int64(len(f.question.whole) + len(f.question.tokenize))
+	}
+	return n
+}
+
+func TestQuestionsTakeBoundedMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := newSource(map[string]handler{"a": frozen, "b": rendering})
+		defer s.Close()
+		ctx, leave := context.WithCancel(t.Context())
+		text := strings.Repeat("x", 1<<20)
+		var clients sync.WaitGroup
+		var mu sync.Mutex
+		outcomes := map[Outcome]int{}
+		for i := range 100 {
+			clients.Go(func() {
+				got := s.Find(ctx, chat(fmt.Sprint(i, text)), []Worker{a})
+				mu.Lock()
+				defer mu.Unlock()
+				outcomes[got.Missing]++
+			})
+		}
+		synctest.Wait()
+		most := roomShare * s.cfg.MaxPromptBytes
+		if n := held(s); n > most || n < most/2 {
+			t.Errorf("questions hold %d bytes of %d", n, most)
+		}
+		mu.Lock()
+		if outcomes[Limited] < 60 {
+			t.Errorf("at once: %v", outcomes)
+		}
+		mu.Unlock()
+		// Short prompts find room beside the long ones.
+		wants(t, find(t, s, chat("short"), b), Render, 1, 2, 3)
+		leave()
+		clients.Wait()
+		synctest.Wait()
+		if used := s.room.used.Load(); used < 2*callsPerEngine*(1<<20) {
+			t.Errorf("%d bytes are booked while calls hold their questions", used)
+		}
+		time.Sleep(callTimeout + keptFor)
+		synctest.Wait()
+		if used := s.room.used.Load(); used != 0 {
+			t.Errorf("%d bytes are booked when nothing is under way", used)
+		}
+	})
+}
+
+func TestAComparisonTakesNoMoreThanAQuestionMay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, e := newSource(map[string]handler{"a": tokenizing})
+		defer s.Close()
+		s.Local = made{4, 5}
+		s.cfg.MaxPromptBytes = 1024
+		wants(t, find(t, s, chat(strings.Repeat("x", 1024)), a), InProcess, 4, 5)
+		synctest.Wait()
+		if got := e.calls(); got != nil {
+			t.Errorf("calls %v with a body beyond the limit", got)
+		}
+		wants(t, find(t, s, chat("x"), a), InProcess, 4, 5)
+		synctest.Wait()
+		if got := e.calls(); len(got) == 0 || s.room.used.Load() != 0 {
+			t.Errorf("calls %v, %d bytes are booked", got, s.room.used.Load())
+		}
+	})
+}
