@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/internal/api"
@@ -38,55 +39,61 @@ func of(model string, p Prompt) Prompt {
 }
 
 func TestOnlyPromptsWithImagesLeaveTheProcess(t *testing.T) {
-	s, e := newSource(map[string]handler{"a": seeing})
-	defer s.Close()
-	s.Local = &textOnly{}
-	s.checks.of("m").started = map[string]int{a.URL: checkFirst} // no comparisons: they would be calls too
-	wants(t, find(t, s, of("m", chat("hello")), a), InProcess, 1, 2)
-	if calls := e.calls(); len(calls) != 0 {
-		t.Errorf("a text was asked for: %v", calls)
-	}
-	got := find(t, s, of("m", prompt(api.OpenAIChat, withImage)), a)
-	wants(t, got, Render, 1, 7, 7)
-	if want := []block.Feature{{ID: "theirs", Offset: 1}}; !slices.Equal(got.Features, want) {
-		t.Errorf("features %v", got.Features)
-	}
-	wants(t, find(t, s, of("m", chat("hello again")), a), InProcess, 1, 2)
-	if calls := e.calls(); !slices.Equal(calls, []string{"a/v1/chat/completions/render"}) {
-		t.Errorf("calls %v", calls)
-	}
+	synctest.Test(t, func(t *testing.T) { // the wait must not depend on the machine
+		s, e := newSource(map[string]handler{"a": seeing})
+		defer s.Close()
+		s.Local = &textOnly{}
+		s.checks.of("m").started = map[string]int{a.URL: checkFirst} // no comparisons: they would be calls too
+		wants(t, find(t, s, of("m", chat("hello")), a), InProcess, 1, 2)
+		if calls := e.calls(); len(calls) != 0 {
+			t.Errorf("a text was asked for: %v", calls)
+		}
+		got := find(t, s, of("m", prompt(api.OpenAIChat, withImage)), a)
+		wants(t, got, Render, 1, 7, 7)
+		if want := []block.Feature{{ID: "theirs", Offset: 1}}; !slices.Equal(got.Features, want) {
+			t.Errorf("features %v", got.Features)
+		}
+		wants(t, find(t, s, of("m", chat("hello again")), a), InProcess, 1, 2)
+		if calls := e.calls(); !slices.Equal(calls, []string{"a/v1/chat/completions/render"}) {
+			t.Errorf("calls %v", calls)
+		}
+	})
 }
 
 func TestIDsWithoutImagesNamesAreNotTakenForAPromptWithImages(t *testing.T) {
-	s, e := newSource(map[string]handler{"a": tokenizing})
-	defer s.Close()
-	got := find(t, s, of("m", prompt(api.OpenAIChat, withImage)), a)
-	wants(t, got, Unsupported)
-	if got.Outcome != Text || len(got.Text) == 0 {
-		t.Errorf("by %s with %d bytes of text", got.Outcome, len(got.Text))
-	}
-	wants(t, find(t, s, chat("a text"), a), Tokenize, 4, 5) // the worker still gives tokens for texts
-	if calls := e.calls(); !slices.Equal(calls, []string{"a/v1/chat/completions/render", "a/tokenize"}) {
-		t.Errorf("calls %v", calls)
-	}
+	synctest.Test(t, func(t *testing.T) { // the wait must not depend on the machine
+		s, e := newSource(map[string]handler{"a": tokenizing})
+		defer s.Close()
+		got := find(t, s, of("m", prompt(api.OpenAIChat, withImage)), a)
+		wants(t, got, Unsupported)
+		if got.Outcome != Text || len(got.Text) == 0 {
+			t.Errorf("by %s with %d bytes of text", got.Outcome, len(got.Text))
+		}
+		wants(t, find(t, s, chat("a text"), a), Tokenize, 4, 5) // the worker still gives tokens for texts
+		if calls := e.calls(); !slices.Equal(calls, []string{"a/v1/chat/completions/render", "a/tokenize"}) {
+			t.Errorf("calls %v", calls)
+		}
+	})
 }
 
 func TestImagesAreCheckedApartFromTexts(t *testing.T) {
-	s, _ := newSource(map[string]handler{"a": seeing})
-	defer s.Close()
-	local := &textOnly{image: "ours"}
-	s.Local = local
-	w := Worker{URL: "http://a", Root: "org/m", Version: "0.32.1"}
-	wants(t, find(t, s, of("m", prompt(api.OpenAIChat, withImage)), w), InProcess, 1, 7, 7)
-	s.calls.Wait() // the comparison
-	if s.checks.believed("m (images)") || !s.checks.believed("m") {
-		t.Errorf("distrusted: %v", s.checks.distrusted())
-	}
-	got := find(t, s, of("m", prompt(api.OpenAIChat, withImage)), w)
-	wants(t, got, Render, 1, 7, 7)
-	if got.Features[0].ID != "theirs" {
-		t.Errorf("features %v", got.Features)
-	}
+	synctest.Test(t, func(t *testing.T) { // the wait must not depend on the machine
+		s, _ := newSource(map[string]handler{"a": seeing})
+		defer s.Close()
+		local := &textOnly{image: "ours"}
+		s.Local = local
+		w := Worker{URL: "http://a", Root: "org/m", Version: "0.32.1"}
+		wants(t, find(t, s, of("m", prompt(api.OpenAIChat, withImage)), w), InProcess, 1, 7, 7)
+		s.calls.Wait() // the comparison
+		if s.checks.believed("m (images)") || !s.checks.believed("m") {
+			t.Errorf("distrusted: %v", s.checks.distrusted())
+		}
+		got := find(t, s, of("m", prompt(api.OpenAIChat, withImage)), w)
+		wants(t, got, Render, 1, 7, 7)
+		if got.Features[0].ID != "theirs" {
+			t.Errorf("features %v", got.Features)
+		}
+	})
 }
 
 func TestImagesAreNamedHereOnlyForEnginesThatAgree(t *testing.T) {
