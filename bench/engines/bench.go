@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -98,6 +99,18 @@ func (r *result) least() float64 {
 	return 100 * least / sum
 }
 
+// way is what of the mean first token the engines did not see, in milliseconds; 0 where they do not tell.
+func (r *result) way() float64 {
+	var all tally
+	for _, h := range r.Holders {
+		all = all.plus(h)
+	}
+	if all.First == 0 || r.Requests == 0 {
+		return 0
+	}
+	return max(0, r.First.Mean-1000*all.First/float64(r.Requests))
+}
+
 // byIDs is the share of prompts matched by token ids, in percent; ok is false for routers that do not tell.
 func (r *result) byIDs() (share float64, ok bool) {
 	sum, ids := 0.0, 0.0
@@ -173,6 +186,15 @@ func appendResult(path string, r *result) error {
 	return err
 }
 
+// coresOf returns the cores of engine i of n, as taskset names them; "" is all. Engines of a fleet are machines of their own:
+// on shared cores one that idles would make the other faster, and a router would be rewarded for using one alone.
+func coresOf(i, n, cores int) string {
+	if n < 2 || cores < n {
+		return ""
+	}
+	return fmt.Sprintf("%d-%d", i*cores/n, (i+1)*cores/n-1)
+}
+
 // raise starts the engines that a set needs, unless they run.
 func (b *bench) raise(ctx context.Context, ranks bool) error {
 	alive := !slices.ContainsFunc(b.running, func(e *engine) bool { return e.process == nil || e.gone() }) // a failed run may leave one dead
@@ -190,6 +212,7 @@ func (b *bench) raise(ctx context.Context, ranks bool) error {
 		e := &engine{kind: b.kind, name: fmt.Sprintf("bench-%d-%s%d", b.ports, b.kind, i+1), ports: b.ports + 7*i, ranks: each,
 			dir: b.dir, shared: b.shared, root: b.engines}
 		e.url = fmt.Sprintf("http://127.0.0.1:%d", e.ports)
+		e.cores = coresOf(i, n, runtime.NumCPU())
 		if err := e.start(); err != nil {
 			return err
 		}

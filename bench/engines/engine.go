@@ -39,6 +39,7 @@ type engine struct {
 	dir    string // of its logs
 	shared string // folder with the scripts that start engines
 	root   string // where they are installed
+	cores  string // those it runs on, as taskset names them; empty for all
 }
 
 // blockSize is the engines' block size, as the scripts set it: tokens.
@@ -68,8 +69,13 @@ func (e *engine) start() error {
 			args = append(args, "--dp-size", strconv.Itoa(e.ranks))
 		}
 	}
+	if e.cores != "" {
+		args = append([]string{"taskset", "-c", e.cores, "bash"}, args...)
+	} else {
+		args = append([]string{"bash"}, args...)
+	}
 	var err error
-	e.process, err = launch(e.dir, e.name+"-start", env, "bash", args...)
+	e.process, err = launch(e.dir, e.name+"-start", env, args[0], args[1:]...)
 	if err == nil { // the script's output is not the engine's
 		e.process.log = filepath.Join(e.dir, e.name+".log")
 		if e.kind == sglang {

@@ -328,6 +328,17 @@ warmpath_other_total 5
 	}
 }
 
+func TestEnginesHaveCoresOfTheirOwn(t *testing.T) {
+	for _, c := range []struct {
+		i, n, cores int
+		want        string
+	}{{0, 2, 2, "0-0"}, {1, 2, 2, "1-1"}, {1, 2, 5, "2-4"}, {0, 2, 1, ""}, {0, 1, 8, ""}} {
+		if got := coresOf(c.i, c.n, c.cores); got != c.want {
+			t.Errorf("engine %d of %d on %d cores: %q, want %q", c.i, c.n, c.cores, got, c.want)
+		}
+	}
+}
+
 func TestTheLaboratoryPlaysTheSameWork(t *testing.T) {
 	profile, err := json.Marshal(map[string]any{"name": "x", "kv_tokens": cacheTokens, "block_size": blockSize, "max_batch_tokens": batchTokens,
 		"max_sequences": 16, "linear": map[string]float64{"base_ms": 5, "token_ms": .02, "sequence_ms": .5}})

@@ -19,8 +19,8 @@
 #   WARMPATH_COMMIT   what BINARY is called in the results                            (its path)
 #   CACHE     where engines (5.8 GB) and peers (0.3 GB) are installed                (~/.cache/warmpath)
 #
-# Needs Linux x86-64, two cores, 16 GB of memory, Go, Python >= 3.11, gcc, binutils, nginx (apt-get install nginx-light),
-# and the scripts in ../shared/engines beside the project (WARMPATH_SHARED).
+# Needs Linux x86-64, two cores, 16 GB of memory, Go, Python >= 3.11, gcc, binutils, taskset (util-linux), nginx (apt-get
+# install nginx-light), and the scripts in ../shared/engines beside the project (WARMPATH_SHARED).
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)

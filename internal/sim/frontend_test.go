@@ -42,6 +42,8 @@ func TestTheAPIServerServesOneAfterAnother(t *testing.T) {
 		{"passes", Frontend{Pass: 3 * time.Millisecond}, 1, 4, 4, 4},
 		// The second pass takes 1 ms, the first one's tokens 8: those of the second follow.
 		{"answers of two", Frontend{Output: 2 * time.Millisecond}, 2, 6, 9, 17},
+		// What follows an answer delays nobody but who comes then.
+		{"ends", Frontend{End: 5 * time.Millisecond}, 1, 1, 1, 1},
 	} {
 		first, most, end := play(c.front, c.output)
 		if math.Abs(first-c.first) > .01 || math.Abs(most-c.most) > .01 || math.Abs(end-c.end) > .01 {
@@ -67,6 +69,29 @@ func TestAnAPIServerOnTheSameCoreSlowsPasses(t *testing.T) {
 	}
 	if first, second := play(true); math.Abs(first-120) > 1 || math.Abs(second-170) > 1 {
 		t.Errorf("shared: %.1f and %.1f ms, want 120 and 170", first, second)
+	}
+}
+
+// Ranks have one API server, and what follows an answer keeps it from the next request.
+func TestRanksShareAnAPIServer(t *testing.T) {
+	play := func(front Frontend) (first float64) {
+		w := together(4, 100, 1)
+		for i := range 2 {
+			w.Requests[2+i].Arrival = 12 * time.Millisecond // the first answers have ended
+		}
+		r := run(t, config(w, "round_robin", func(c *Config) {
+			c.Groups[0].Count, c.Groups[0].Ranks, c.Groups[0].Declared, c.Groups[0].Frontend = 1, 2, 2, front
+			c.Groups[0].Profile.Timing = engine.Linear{Base: 1}
+		}))
+		return r.TTFT.Max
+	}
+	// Two requests of 5 ms at once: 10 ms for the second, and its pass.
+	if got := play(Frontend{Request: 5 * time.Millisecond}); math.Abs(got-11) > .01 {
+		t.Errorf("%.2f ms, want 11", got)
+	}
+	// The first two answers end at 6 and 11 ms, and what follows keeps it until 50: 10 more for the second two, and a pass.
+	if got := play(Frontend{Request: 5 * time.Millisecond, End: 20 * time.Millisecond}); math.Abs(got-49) > .01 {
+		t.Errorf("%.2f ms, want 49", got)
 	}
 }
 

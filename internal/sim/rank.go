@@ -27,7 +27,8 @@ type rank struct {
 	lines  []line // by router: what is on its way there
 
 	disturbed []Disturbance // that this rank has
-	desk      desk
+	desk      *desk         // of its worker
+	stolen    time.Duration // that the pass under way still has to wait for it
 }
 
 // line is the event stream from a rank to a router.
@@ -117,7 +118,7 @@ func (w *world) begin(r *rank) {
 		return
 	}
 	if !r.engine.Step(&r.step) {
-		r.doing, r.desk.stolen = idle, 0
+		r.doing, r.stolen = idle, 0
 		w.rec.Gauge(r.index, w.now, 0, 0, 0)
 		return
 	}
@@ -163,6 +164,7 @@ func (w *world) finishStep(r *rank) {
 		}
 		w.output(f, o.First, at)
 		if o.Last {
+			w.serve(r, r.group.Frontend.End)
 			w.finish(f)
 		}
 	}

@@ -74,6 +74,7 @@ func (w *world) addWorker(p *pool, g *Group) error {
 	n := len(p.workers)
 	url := fmt.Sprintf("http://%s-%d", p.name, n+1)
 	wk := worker{url: url, first: len(w.ranks), ranks: g.used()}
+	front := new(desk)
 	for i := range g.used() {
 		e, err := engine.New(w.engineConfig(g))
 		if err != nil {
@@ -81,7 +82,7 @@ func (w *world) addWorker(p *pool, g *Group) error {
 		}
 		r := &rank{
 			index: len(w.ranks), pool: p, holder: fleet.Holder(len(p.ranks)), worker: fleet.WorkerID(n), group: g, engine: e,
-			lines: make([]line, w.cfg.Routers),
+			lines: make([]line, w.cfg.Routers), desk: front,
 		}
 		p.ranks = append(p.ranks, r.index)
 		w.ranks = append(w.ranks, r)
