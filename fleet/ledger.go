@@ -43,7 +43,6 @@ type ledger struct {
 // sharing is the requests' blocks between one mark and the mark before it.
 type sharing struct {
 	requests int32
-	counted  int32 // blocks as recency counts them
 	blocks   int32 // as the first of them counted: the engine's block size may be learned while they are under way
 }
 
@@ -216,7 +215,7 @@ func (l *ledger) share(r *Reservation) (added int64) {
 	if l.shared == nil {
 		l.shared = map[uint64]sharing{}
 	}
-	before, cached, end := int32(0), r.cachedBlocks(), tail{}
+	before, cached := int32(0), r.cachedBlocks()
 	for i, m := range r.work.Marks {
 		if i == MaxMarks {
 			break
@@ -224,18 +223,14 @@ func (l *ledger) share(r *Reservation) (added int64) {
 		part := m.Blocks - before
 		s := l.shared[m.Key]
 		if s.requests == 0 {
-			counted := l.recency.take(m.Key, int64(part), int64(min(m.Blocks, cached)-before), &end)
-			s.counted = int32(counted)
+			l.recency.take(m.Key, int64(part), int64(cached-before))
 			added += int64(part)
 			if len(l.shared) >= maxShared {
 				r.blocks += int64(part)
-				r.rest += counted
 				before = m.Blocks
 				continue
 			}
 			s.blocks = part
-		} else {
-			end = tail{}
 		}
 		before = m.Blocks
 		s.requests++
@@ -243,10 +238,6 @@ func (l *ledger) share(r *Reservation) (added int64) {
 		r.tracked |= 1 << i
 	}
 	rest := int64(r.work.ContextBlocks) - int64(before)
-	known := max(int64(cached-before), 0)
-	tail := rest - known + l.recency.takeTail(known, &end)
-	l.recency.used += tail
-	r.rest += tail
 	r.blocks += rest
 	return added + rest
 }
@@ -255,7 +246,6 @@ func (l *ledger) share(r *Reservation) (added int64) {
 // are in the cache.
 func (l *ledger) unshare(r *Reservation, computed int32) (freed int64) {
 	l.recency.pass()
-	last := uint64(0)
 	for i, m := range r.work.Marks {
 		if i == MaxMarks {
 			break
@@ -265,15 +255,18 @@ func (l *ledger) unshare(r *Reservation, computed int32) (freed int64) {
 		}
 		s := l.shared[m.Key]
 		if s.requests--; s.requests > 0 {
-			l.shared[m.Key], last = s, 0
+			l.shared[m.Key] = s
 			continue
 		}
 		delete(l.shared, m.Key)
 		freed += int64(s.blocks)
-		l.recency.put(m.Key, int64(s.counted), m.Blocks > computed)
-		last = m.Key
+		if m.Blocks <= computed {
+			l.recency.put(m.Key, int64(s.blocks))
+		}
 	}
-	l.recency.putTail(last, r.rest, r.output, int64(computed) < int64(r.work.ContextBlocks))
+	if int(computed) == r.work.ContextBlocks {
+		l.recency.rest(r.blocks, r.output)
+	}
 	return freed + r.blocks
 }
 

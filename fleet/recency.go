@@ -1,21 +1,17 @@
 package fleet
 
-import "math"
-
 // recency is the order in which the cached blocks of a holder that no request uses were last used. Engines evict the
-// least recently used first, and put the blocks of a request into that order when the request ends [vLLM,
+// least recently used block first, and put the blocks of a request into that order when the request ends [vLLM,
 // block_pool.py, free_blocks; SGLang, radix_cache.py, by last access]. The order is kept by generations of some blocks
 // each, and for marks of prompts instead of for blocks: see [NextMark]. A ledger's mutex guards it.
 type recency struct {
-	cacheShape  // without blocks nothing is kept
-	now         uint32
+	cacheShape                     // without blocks nothing is kept
+	now         uint32             // the generation of what is used last; from 1 on
 	generations [generations]int64 // blocks that were last used in generation g, at g modulo the number
-	total       int64              // of all generations
-	used        int64              // blocks that requests use
 	held        int64              // blocks that are cached, by the holder's events
 	uses        []use              // a hash table in sets of useWays; the oldest of a set is replaced
-	evicted     uint32             // the latest generation of which blocks are known to have been evicted; 0: none is
-	unannounced int64              // tokens of our own requests that the engine is still to announce, at most
+	evicted     uint32             // the latest generation of which a block was seen to be evicted; 0: none was
+	unannounced int64              // tokens of our own requests that the engine has not announced yet, at most
 }
 
 // cacheShape is the size of a cache, 0 where it is not known.
@@ -33,27 +29,26 @@ func (s *Snapshot) cacheShape(h Holder) cacheShape {
 type use struct {
 	tag        uint32 // of the mark's key
 	generation uint32 // 0: the place is free
-	blocks     uint16
-	rest       uint16 // blocks of the tail
+	blocks     int32  // all of them, though another prompt may share the first ones, and count them as well
 }
 
 const (
-	// generations and perCache: a generation takes 1/64 of the cache, less than two long prompts in caches of 65,536
-	// tokens, and the generations kept hold two caches: what is older is evicted in any case.
+	// A generation takes 1/perCache of the cache: 1,024 tokens of 65,536, a part of most prompts. The generations that
+	// are kept hold two caches: what is older is evicted in any case.
 	generations = 128
 	perCache    = 64
 	useWays     = 4
-	// Prompts have a mark each 10 to 20 % of their length, and share those at their beginning: a place for eight blocks holds
-	// twice the marks of a cache of conversations, and costs 1.5 bytes a block.
+	// Prompts have a mark each 10 to 20 % of their length, and share those at their beginning: a use for eight blocks
+	// holds twice the marks of a cache of conversations, and costs 1.5 bytes a block.
 	fewestUses, blocksPerUse, mostUses = 256, 8, 1 << 16
 )
 
-// resize begins anew for a cache of another shape.
+// resize forgets the order when the cache has another shape: its size is learned only now, or it is another process.
 func (c *recency) resize(shape cacheShape) {
 	if shape == c.cacheShape {
 		return
 	}
-	*c = recency{cacheShape: shape, now: 1, held: c.held, used: c.used, unannounced: c.unannounced}
+	*c = recency{cacheShape: shape, now: 1, held: c.held, unannounced: c.unannounced}
 	if shape.blocks <= 0 || shape.blockSize <= 0 {
 		c.blocks = 0
 		return
@@ -68,7 +63,7 @@ func (c *recency) resize(shape cacheShape) {
 // clear forgets what is cached: the cache is empty.
 func (c *recency) clear() {
 	clear(c.uses)
-	c.generations, c.total, c.held, c.unannounced, c.evicted, c.now = [generations]int64{}, 0, 0, 0, 0, 1
+	c.generations, c.held, c.unannounced, c.evicted, c.now = [generations]int64{}, 0, 0, 0, 1
 }
 
 // find returns the place of a mark's use, nil when it is not known.
@@ -96,64 +91,28 @@ func (c *recency) add(g uint32, n int64) {
 		return
 	}
 	at := &c.generations[g%generations]
-	n = max(n, -*at)
-	*at += n
-	c.total += n
+	*at = max(*at+n, 0)
 }
 
-// tail is what is known of the blocks that follow a mark and that no mark ended when they were used last: the rest of
-// a prompt, and its answer.
-type tail struct {
-	generation uint32 // 0: nothing
-	blocks     int64
-}
-
-// take notes that a request uses the n blocks that end with a mark, of which so many are cached, and returns how many of
-// them are to be put back. t is the tail of the mark before, and becomes that of this one. What is cached and counted
-// elsewhere, as the beginning of a part that another prompt shares, stays counted there.
-func (c *recency) take(key uint64, n, cached int64, t *tail) (counted int64) {
-	cached = min(max(cached, 0), n)
+// take notes that a request uses the n blocks that end with a mark, of which so many are cached. A block of them
+// that is not cached was evicted: so were, or soon will be, all that were last used in the mark's generation or before.
+// Blocks at risk that a policy counts as uncached count as evicted, too: they are expected to be when the request is
+// scheduled.
+func (c *recency) take(key uint64, n, cached int64) {
 	u := c.find(key)
 	if u == nil {
-		counted = n - cached + c.takeTail(cached, t)
-		c.used += counted
-		return counted
+		return
 	}
 	if cached < n {
-		c.evicted = later(c.evicted, u.generation)
+		c.evicted = max(c.evicted, u.generation)
 	}
 	c.add(u.generation, -int64(u.blocks))
-	counted = min(n-cached+int64(u.blocks), n)
-	c.used += counted
-	*t = tail{u.generation, int64(u.rest)}
 	*u = use{}
-	return counted
 }
 
-// takeTail notes that a request uses n cached blocks of the tail, and returns how many the tail had.
-func (c *recency) takeTail(n int64, t *tail) int64 {
-	n = min(max(n, 0), t.blocks)
-	if t.generation == 0 || n == 0 {
-		return 0
-	}
-	c.add(t.generation, -n)
-	t.blocks -= n
-	return n
-}
-
-// later returns the later of two generations; 0 is before all.
-func later(a, b uint32) uint32 {
-	if a == 0 || int32(b-a) > 0 {
-		return b
-	}
-	return a
-}
-
-// put notes that no request uses n blocks that end with a mark any more: they are the most recently used. lost says
-// that they are not cached.
-func (c *recency) put(key uint64, n int64, lost bool) {
-	c.used -= n
-	if len(c.uses) == 0 || lost {
+// put notes that no request uses the n blocks that end with a mark any more: they are the most recently used.
+func (c *recency) put(key uint64, n int64) {
+	if len(c.uses) == 0 {
 		return
 	}
 	u := c.find(key)
@@ -168,21 +127,14 @@ func (c *recency) put(key uint64, n int64, lost bool) {
 	} else {
 		c.add(u.generation, -int64(u.blocks))
 	}
-	*u = use{tag: uint32(key >> 32), generation: c.now, blocks: uint16(min(n, math.MaxUint16))}
+	*u = use{tag: uint32(key >> 32), generation: c.now, blocks: int32(n)}
 	c.add(c.now, n)
 }
 
-// putTail is put for the n blocks behind the last mark of a prompt, and those of its answer of so many tokens. key is 0
-// where the mark is still used, or there is none.
-func (c *recency) putTail(key uint64, n, answer int64, lost bool) {
-	c.used -= n
-	if c.blocks == 0 || lost {
-		return
-	}
-	n += answer / c.blockSize
-	c.add(c.now, n)
-	if u := c.find(key); key != 0 && u != nil {
-		u.rest = uint16(min(n, math.MaxUint16))
+// rest notes that no request uses the n blocks behind a prompt's last mark any more, and those of its answer.
+func (c *recency) rest(n, answer int64) {
+	if c.blocks > 0 {
+		c.add(c.now, n+answer/c.blockSize)
 	}
 }
 
@@ -191,15 +143,14 @@ func (c *recency) pass() {
 	if c.generations[c.now%generations] < max(c.blocks/perCache, 1) {
 		return
 	}
-	if c.now++; c.now == 0 { // after 2^32 generations
+	if c.now++; c.now == 0 { // after 2^32 generations: a later one has a greater number
 		c.clear()
 	}
-	old := &c.generations[c.now%generations]
-	c.total -= *old
-	*old = 0
+	c.generations[c.now%generations] = 0
 }
 
-// stored notes that the engine announced n new blocks. Those that are none of our requests' are somebody else's.
+// stored notes that the engine announced n new blocks. As many as our requests have not announced yet are taken to be
+// theirs: they enter the order when their request ends. The rest is another client's, and enters it now.
 func (c *recency) stored(n int64) {
 	c.held += n
 	if c.blocks == 0 {
@@ -215,11 +166,8 @@ func (c *recency) stored(n int64) {
 
 // newer returns the blocks that were used last in later generations than g.
 func (c *recency) newer(g uint32) (n int64) {
-	if c.now-g >= generations {
-		return c.total
-	}
-	for at := g + 1; at != c.now+1; at++ {
-		n += c.generations[at%generations]
+	for back := range min(c.now-g, generations) {
+		n += c.generations[(c.now-back)%generations]
 	}
 	return n
 }
@@ -241,11 +189,11 @@ func (l *ledger) emptied() {
 	l.recency.clear()
 }
 
-// AtRisk returns how many of the first matched engine blocks of a prompt, as its marks name them, are taken to be evicted
-// on h before a request that is dispatched now is scheduled: by the prompts that wait there and the answers that grow, as
-// far as the cache has no room and no blocks that were used less recently. It is 0 on a holder without requests, where a
-// request under way uses the blocks, and where the size of the cache or the last use of the blocks is not known. It takes
-// h's own lock where requests are under way.
+// AtRisk returns how many of the first matched engine blocks of a prompt, as its marks name them, are taken to be
+// evicted on h before a request that is dispatched now is scheduled: by the prompts that wait there and the answers
+// that grow, as far as the cache has no room and no blocks that were used less recently. It is 0 on a holder without
+// requests, where a request under way uses the blocks, and where the size of the cache or the last use of the blocks is
+// not known. It takes h's own lock where requests are under way.
 func (s *Snapshot) AtRisk(h Holder, marks []Mark, matched int) int {
 	st := s.state(h)
 	if st == nil || matched <= 0 || st.work.requests.Load() == 0 {
@@ -275,10 +223,10 @@ func (l *ledger) atRisk(marks []Mark, matched int64) (risk int64) {
 	evicted := c.evicted
 	if last < len(marks) && l.shared[marks[last].Key].requests == 0 {
 		if u := c.find(marks[last].Key); u != nil {
-			evicted = later(evicted, u.generation) // more of the prompt was cached when it was used last
+			evicted = max(evicted, u.generation) // more of the prompt was cached when it was used last
 		}
 	}
-	left := c.blocks - c.used - l.output.Load()/c.blockSize - requests
+	left := c.blocks - l.blocks.Load() - l.output.Load()/c.blockSize - requests
 	for i, end := last-1, matched; i >= 0; {
 		if l.shared[marks[i].Key].requests > 0 {
 			break // all before it is in use as well
@@ -307,15 +255,16 @@ func (l *ledger) atRisk(marks []Mark, matched int64) (risk int64) {
 	return min(risk, evictions)
 }
 
-// lost returns how many of n blocks of generation g go, or a number outside of 0 to n, when so many are evicted. The
-// generations since the latest of which blocks were seen to be evicted go first. Where none was seen, what goes is what
-// exceeds the blocks that are left for all that requests do not use.
+// lost returns how many of n blocks of generation g go when so many are evicted; it may be outside of 0 to n.
+// Generations go in order, from the latest of which a block was seen to be evicted. Where none was seen, or none of
+// those that are kept, as many go as exceed left: what requests leave of the cache.
 func (c *recency) lost(g, evicted uint32, n, evictions, left int64) int64 {
 	switch {
 	case evicted == 0 || c.now-evicted >= generations:
 		return c.newer(g) + n - left
-	case int32(g-evicted) <= 0:
+	case g <= evicted:
 		return evictions
 	}
-	return evictions - max(c.newer(evicted-1)-c.newer(g)-n, 0)
+	sooner := c.newer(evicted-1) - c.newer(g) - n // blocks that go before these
+	return evictions - max(sooner, 0)
 }

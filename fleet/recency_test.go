@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -125,17 +126,40 @@ func TestASharedBeginningIsAsRecentAsItsLastUse(t *testing.T) {
 // What is evicted now tells what goes next, whatever the count of all blocks says: others' hits are not seen.
 func TestWhatWasEvictedTellsWhatGoesNext(t *testing.T) {
 	c := cacheOf(1000)
-	a, b := chain(1, 40, 0), chain(2, 40, 0)
-	c.serve(a, 40, 0)
-	c.serve(b, 40, 0)
-	c.f.Cached(0, 920, 0) // somebody else's: the cache is full
-	c.send(chain(3, 64, 0), 64, 0)
-	if n := c.risk(b, 40); n == 0 || n > 40 {
-		t.Errorf("%d blocks of an old prompt are at risk of a full cache", n)
+	a, b, d := chain(1, 40, 0), chain(2, 40, 0), chain(3, 40, 0)
+	c.f.Cached(0, 880, 0) // somebody else's, older than what follows, but for hits
+	for _, marks := range [][]Mark{a, b, d} {
+		c.serve(marks, 40, 0)
 	}
-	// Half of a was found evicted: b is next, but for the rest of a.
+	c.send(chain(4, 30, 0), 30, 0)
+	if n := c.risk(b, 40); n != 0 {
+		t.Errorf("%d blocks are at risk where much older ones are", n)
+	}
 	if n := c.risk(a, 20); n != 20 {
 		t.Errorf("%d blocks of a prompt are at risk whose end was evicted, want what is left, 20", n)
+	}
+	c.send(a, 40, 20)
+	// 30 and 20 blocks to come, and one for each request: b's 40, and 12 of d's.
+	if n := c.risk(b, 40); n != 40 {
+		t.Errorf("%d blocks are at risk of the next prompt in order, want all 40", n)
+	}
+	if n := c.risk(d, 40); n != 12 {
+		t.Errorf("%d blocks are at risk of the one after it, want 12", n)
+	}
+}
+
+func TestAnAnswerAndThePromptsEndArePartOfTheOrder(t *testing.T) {
+	c := cacheOf(100)
+	a := chain(1, 40, 0)
+	c.serve(a, 40, 0)
+	r := c.send(chain(2, 39, 0), 39, 0) // the last mark is at 32
+	c.compute(r, 39, 0)
+	r.Tokens(10*16, c.now)
+	c.f.Cached(0, 10, 0)
+	r.Release(c.now)
+	c.send(chain(3, 30, 0), 30, 0) // 69 remain: 49 of the second prompt, 20 of a's
+	if got, want := c.risk(a, 40), 20; got != want {
+		t.Errorf("%d blocks are at risk, want %d", got, want)
 	}
 }
 
@@ -238,8 +262,9 @@ func TestRecencyStaysWithinBounds(t *testing.T) {
 			r.Release(c.now)
 		}
 		l := &c.f.Snapshot().state(0).work
-		if l.recency.used != 0 || l.computing != 0 || l.recency.total < 0 || l.recency.held < 0 {
-			t.Errorf("seed %d: %d blocks used, %d tokens computing, %d free, %d cached after all requests", seed, l.recency.used, l.computing, l.recency.total, l.recency.held)
+		if l.blocks.Load() != 0 || l.computing != 0 || l.recency.held < 0 || slices.Min(l.recency.generations[:]) < 0 {
+			t.Errorf("seed %d: %d blocks used, %d tokens computing, %d cached, generations %v after all requests", seed, l.blocks.Load(), l.computing,
+				l.recency.held, l.recency.generations)
 		}
 	}
 }

@@ -59,7 +59,6 @@ type Reservation struct {
 
 	tracked             uint64 // bit i: mark i is counted
 	blocks              int64  // of ContextBlocks, those that no mark counts
-	rest                int64  // the same as recency counts them
 	predict             int64  // nanoseconds that the prompt was predicted to take
 	unseen, queued      bool   // of a whole answer: it has not come; the engine's last report had it in its queue
 	until               int64  // of a whole answer: when the prompt was predicted to be computed, Unix nanoseconds
