@@ -12,11 +12,12 @@ const (
 	terms
 )
 
-// estimator learns a Timing from how long things took: a regression of the time on what was computed in it, one measurement
-// at a time. It is a Kalman filter whose state is the coefficients as multiples of the assumption begun with, and which may
-// drift slowly [Kalman 1960; recursive least squares with a random walk in place of forgetting, so that coefficients that
-// nothing tells of stay as they are]. A measurement that is far off moves it no more than one that is at the bound [Huber,
-// Robust Estimation of a Location Parameter, 1964]: requests that waited for memory or for a colleague of ours look like that.
+// estimator learns a Timing from how long things took: a regression of the time on what was computed in it, one
+// measurement at a time. It is a Kalman filter whose state is the coefficients as multiples of the assumption begun
+// with, and which may drift slowly [Kalman 1960; recursive least squares with a random walk in place of forgetting, so
+// that coefficients that nothing tells of stay as they are]. A measurement that is far off moves it no more than one
+// that is at the bound [Huber, Robust Estimation of a Location Parameter, 1964]: requests that waited for memory or for
+// a colleague of ours look like that.
 //
 // The assumption is that the multiples are much the same, as machines that are slow are slow in everything: they
 // covary before anything is measured. What measurements cannot take apart, such as a pass's base and its part for
@@ -135,7 +136,8 @@ func (e *estimator) loosen() {
 	}
 }
 
-// sampleTokens is how many tokens of an answer make a measurement: enough that the arrival of single chunks does not matter.
+// sampleTokens is how many tokens of an answer make a measurement: enough that the arrival of single chunks does not
+// matter.
 const sampleTokens = 16
 
 // sample is where a measured interval of an answer began.
@@ -160,8 +162,8 @@ type passes struct {
 	pairs             float64 // the same for attention
 	guesses           int64   // prompts of which nobody knows how much was computed
 
-	// What decoded until at, in nanoseconds times requests and times their tokens: over an answer that comes in one piece the number
-	// of those beside it is known no other way.
+	// What decoded until at, in nanoseconds times requests and times their tokens: over an answer that comes in one
+	// piece the number of those beside it is known no other way.
 	decoded, resident float64
 	at                int64
 
@@ -232,8 +234,8 @@ func (l *ledger) observePrompt(r *Reservation, now int64) {
 	}
 	if !g.open {
 		g.open = true
-		// What came before it in the queue may never show a first token: it did not begin before its own dispatch in any case, and
-		// not before the first token that was seen last.
+		// What came before it in the queue may never show a first token: it did not begin before its own dispatch in
+		// any case, and not before the first token that was seen last.
 		g.start = max(l.since.Load(), g.end, r.dispatched)
 		g.busy = g.start == r.dispatched && p.decoding > 0
 		g.decoding, g.context, g.tokens, g.pairs, g.guess = p.decoding, p.context+l.output.Load(), 0, 0, false
@@ -287,10 +289,10 @@ func (l *ledger) observeSteps(r *Reservation, now int64) {
 	r.sample = l.sampleAt(r, now)
 }
 
-// observeWhole learns from an answer of n tokens that came in one piece: how long it took from dispatch is the sum of its prompt,
-// of prompts that came meanwhile, and of its own passes. Which of them took how much only many such answers tell, of
-// different prompts and lengths. Prompts that were half computed when it began count too little, those when it ended too much:
-// in the long run as much, so that they make a measurement worth less and not wrong. mu is held.
+// observeWhole learns from an answer of n tokens that came in one piece: how long it took from dispatch is the sum of
+// its prompt, of prompts that came meanwhile, and of its own passes. Which of them took how much only many such answers
+// tell, of different prompts and lengths. Prompts that were half computed when it began count too little, those when it
+// ended too much: in the long run as much, so that they make a measurement worth less and not wrong. mu is held.
 func (l *ledger) observeWhole(r *Reservation, n int64) {
 	s, e := &r.sample, &r.came
 	took := float64(e.at-s.at) / 1e6

@@ -5,19 +5,19 @@ import (
 	"sync/atomic"
 )
 
-// ledger is the work that this router has on one holder. Writers take mu; readers take the atomics and never wait, at the
-// price that one reader may see a request in some of them and not yet in others.
+// ledger is the work that this router has on one holder. Writers take mu; readers take the atomics and never wait, at
+// the price that one reader may see a request in some of them and not yet in others.
 //
-// A lock for each holder, and not more atomics: the order of the queue, who shares what and what a first token teaches belong
-// together, and a holder gets a few hundred requests a second where a turn of the lock takes a microsecond.
+// A lock for each holder, and not more atomics: the order of the queue, who shares what and what a first token teaches
+// belong together, and a holder gets a few hundred requests a second where a turn of the lock takes a microsecond.
 type ledger struct {
 	requests, waiting, prefill, blocks, context, output atomic.Int64
 	processed, turns, leaked                            atomic.Uint64
 
 	heard atomic.Int64 // when a request last gave a sign of life, or came to a holder that had none; Unix nanoseconds
 
-	// The prompts that wait, in the order in which the engine takes them: how long all were predicted to take, how long the
-	// first was, and since when it is being computed.
+	// The prompts that wait, in the order in which the engine takes them: how long all were predicted to take, how long
+	// the first was, and since when it is being computed.
 	predicted, head, since atomic.Int64
 
 	// For requests without a first token: the times at which their prompts will be computed, by the time model; the
@@ -70,7 +70,8 @@ func (l *ledger) restart() {
 // meanUncached is what a request that we know nothing of has to compute, by our own requests there.
 func (l *ledger) meanUncached() int64 { return l.mean.Load() }
 
-// maxShared bounds the marks a holder counts: 1,024 long prompts with nothing in common. What is beyond counts as not shared.
+// maxShared bounds the marks a holder counts: 1,024 long prompts with nothing in common. What is beyond counts as not
+// shared.
 const maxShared = 1 << 16
 
 func (l *ledger) load() Load {
@@ -88,19 +89,19 @@ func (l *ledger) load() Load {
 	return out
 }
 
-// A prompt counts as late when it takes late times as long as predicted, and lateAfter besides. Decodes in its passes and
-// a model of times that is not learned yet make twice as long usual; a busy engine's API server takes 40 to 60 ms of a
-// chat (docs/simulator.md, real engines). It counts for latest at most: an answer whose first text a client or an engine holds
-// back must not close a worker that serves others.
+// A prompt counts as late when it takes late times as long as predicted, and lateAfter besides. Decodes in its passes
+// and a model of times that is not learned yet make twice as long usual; a busy engine's API server takes 40 to 60 ms
+// of a chat (docs/simulator.md, real engines). It counts for latest at most: an answer whose first text a client or an
+// engine holds back must not close a worker that serves others.
 const (
 	late      = 3
 	lateAfter = 100_000_000   // nanoseconds
 	latest    = 1_000_000_000 // nanoseconds; half of what makes a worker saturated by default (queue.max_backlog)
 )
 
-// project takes from the backlog what is computed by now. Only the first prompt of the queue is: one that takes longer than
-// predicted must not make those behind it look done. One that takes far longer is waited for as long again as it is late,
-// within bounds: its holder computes more slowly than is known yet, or not at all.
+// project takes from the backlog what is computed by now. Only the first prompt of the queue is: one that takes longer
+// than predicted must not make those behind it look done. One that takes far longer is waited for as long again as it
+// is late, within bounds: its holder computes more slowly than is known yet, or not at all.
 func (l *ledger) project(out *Load, now int64) {
 	total := l.predicted.Load()
 	out.PendingTokens, out.Backlog = 0, 0
@@ -242,8 +243,8 @@ func (l *ledger) share(r *Reservation) (added int64) {
 	return added + rest
 }
 
-// unshare takes the marks of r back and returns the blocks that nobody has any more. The first computed blocks of its prompt
-// are in the cache.
+// unshare takes the marks of r back and returns the blocks that nobody has any more. The first computed blocks of its
+// prompt are in the cache.
 func (l *ledger) unshare(r *Reservation, computed int32) (freed int64) {
 	l.recency.pass()
 	for i, m := range r.work.Marks {

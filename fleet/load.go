@@ -2,8 +2,8 @@ package fleet
 
 import "time"
 
-// Load is the work on a holder. What this router put there is counted when a request is dispatched; what others put there
-// is added as far as the engine tells ([Fleet.Report]).
+// Load is the work on a holder. What this router put there is counted when a request is dispatched; what others put
+// there is added as far as the engine tells ([Fleet.Report]).
 type Load struct {
 	Requests      int64  // dispatched and not ended
 	Waiting       int64  // of those, without a first token
@@ -23,11 +23,12 @@ type Load struct {
 	Told     bool    // something tells Room
 }
 
-// Pressure returns the share of what the cache takes that pushes something else out: 0 in an empty one, 1 in a full one.
+// Pressure returns the share of what the cache takes that pushes something else out: 0 in an empty one, 1 in a full
+// one.
 func (l *Load) Pressure() float64 { return 1 - l.Room }
 
-// Others is what other routers have on a holder: what its engine reported, less what this router had there at that time,
-// weaker with age. It is included in the fields of [Load] that have its names.
+// Others is what other routers have on a holder: what its engine reported, less what this router had there at that
+// time, weaker with age. It is included in the fields of [Load] that have its names.
 type Others struct {
 	Requests, Waiting, PrefillTokens, ContextBlocks int64
 }
@@ -46,13 +47,13 @@ type Reported struct {
 	KVUsed   float64 // share of the KV cache that running requests hold, 0 to 1
 }
 
-// ReportedFor is how long a report counts: in full when it is new, not at all when it is this old, in between in proportion.
-// Engines are asked every second; ten missed answers say that nothing is known. Requests of seconds to a minute are half
-// gone by then in any case.
+// ReportedFor is how long a report counts: in full when it is new, not at all when it is this old, in between in
+// proportion. Engines are asked every second; ten missed answers say that nothing is known. Requests of seconds to a
+// minute are half gone by then in any case.
 const ReportedFor = 10 * time.Second
 
-// Load returns the work that this router has on h, as it was counted when requests were dispatched: without Others and Timing,
-// and with nothing of the prompts computed. For decisions there is [Snapshot.LoadAt].
+// Load returns the work that this router has on h, as it was counted when requests were dispatched: without Others and
+// Timing, and with nothing of the prompts computed. For decisions there is [Snapshot.LoadAt].
 func (s *Snapshot) Load(h Holder) Load {
 	st := s.state(h)
 	if st == nil {
@@ -61,7 +62,8 @@ func (s *Snapshot) Load(h Holder) Load {
 	return st.work.load()
 }
 
-// LoadAt returns the work on h at now, in Unix nanoseconds: with what is computed by then, and with what other routers put there.
+// LoadAt returns the work on h at now, in Unix nanoseconds: with what is computed by then, and with what other routers
+// put there.
 func (s *Snapshot) LoadAt(h Holder, now int64) Load {
 	st := s.state(h)
 	if st == nil {

@@ -5,15 +5,16 @@ import (
 	"sync/atomic"
 )
 
-// pressure is how many blocks a cache drops for each that it takes: 0 while there is room, 1 when it is full. It is told by
-// the events of the cache, over the last few thousand blocks.
+// pressure is how many blocks a cache drops for each that it takes: 0 while there is room, 1 when it is full. It is
+// told by the events of the cache, over the last few thousand blocks.
 type pressure struct{ bits atomic.Uint64 } // of a float; 0: no event has come
 
-// pressureBlocks is how many blocks the ratio is taken over where the cache's size is not known; else it is an eighth of the size.
+// pressureBlocks is how many blocks the ratio is taken over where the cache's size is not known; else it is an eighth
+// of the size.
 const pressureBlocks = 4096
 
-// Cached notes that h's events told of blocks that were stored on the accelerator, and of others that were removed from there. The
-// events of one holder come from one goroutine at a time.
+// Cached notes that h's events told of blocks that were stored on the accelerator, and of others that were removed from
+// there. The events of one holder come from one goroutine at a time.
 func (f *Fleet) Cached(h Holder, stored, removed int) {
 	snap := f.Snapshot()
 	s := snap.state(h)

@@ -47,9 +47,9 @@ const (
 	longestBacklog = 24 * time.Hour
 )
 
-// Report notes what h's engine said of itself. What this router has there at this moment is taken off, so that nothing is
-// counted twice: what is left, and not below nothing, is what others put there. Requests on their way between here and the
-// engine make it too small rather than too large. It allocates; engines are asked once a second.
+// Report notes what h's engine said of itself. What this router has there at this moment is taken off, so that nothing
+// is counted twice: what is left, and not below nothing, is what others put there. Requests on their way between here
+// and the engine make it too small rather than too large. It allocates; engines are asked once a second.
 func (f *Fleet) Report(h Holder, r Reported) {
 	snap := f.Snapshot()
 	s := snap.state(h)

@@ -17,15 +17,15 @@ type Work struct {
 	// where the number of its tokens is told after FirstToken.
 	Whole bool
 
-	// Choices is how many answers to the prompt are generated at once; 0 is one. Of several nobody can tell how many passes their
-	// tokens took: they teach nothing, but for the first token of a stream.
+	// Choices is how many answers to the prompt are generated at once; 0 is one. Of several nobody can tell how many
+	// passes their tokens took: they teach nothing, but for the first token of a stream.
 	Choices int
 
 	// Guess says that UncachedTokens is an estimate: nothing is learned from how long they take.
 	Guess bool
 
-	// Marks are places in the prompt up to which requests may share its blocks, ascending, at most MaxMarks: see [NextMark]. They
-	// must not change before the reservation is released. nil: nothing is shared.
+	// Marks are places in the prompt up to which requests may share its blocks, ascending, at most MaxMarks: see
+	// [NextMark]. They must not change before the reservation is released. nil: nothing is shared.
 	Marks []Mark
 }
 
@@ -38,9 +38,9 @@ type Mark struct {
 // MaxMarks is how many marks a request may have.
 const MaxMarks = 64
 
-// NextMark returns the place after place at which a mark is made, in blocks of the index; the first is after 0. The places are
-// the same for all prompts: each block up to 8, then four an octave. What two prompts share is so found to 20 %, from below,
-// with a few dozen marks instead of one for each block; MaxMarks reach beyond 100,000 blocks.
+// NextMark returns the place after place at which a mark is made, in blocks of the index; the first is after 0. The
+// places are the same for all prompts: each block up to 8, then four an octave. What two prompts share is so found to
+// 20 %, from below, with a few dozen marks instead of one for each block; MaxMarks reach beyond 100,000 blocks.
 func NextMark(place int) int {
 	step := 1
 	for at := place >> 3; at > 0; at >>= 1 {
@@ -84,7 +84,8 @@ const (
 //
 // It reports false, and r holds nothing, when h has w.Most requests already.
 //
-// It allocates nothing in steady state. It takes h's own lock, for a microsecond; other holders and all readers do without.
+// It allocates nothing in steady state. It takes h's own lock, for a microsecond; other holders and all readers do
+// without.
 func (f *Fleet) Reserve(r *Reservation, h Holder, w Work, now int64) bool {
 	snap := f.Snapshot()
 	s := snap.state(h)
@@ -151,9 +152,9 @@ func (r *Reservation) Held() bool {
 	return r.stage != stageNone
 }
 
-// Expire gives back the work of requests that gave no sign of life for Config.Expiry at now, in Unix nanoseconds, and returns how
-// many there were: their owner lost them without a release, which is a bug. They are counted as leaks. It walks all holders;
-// twice a minute is often enough.
+// Expire gives back the work of requests that gave no sign of life for Config.Expiry at now, in Unix nanoseconds, and
+// returns how many there were: their owner lost them without a release, which is a bug. They are counted as leaks. It
+// walks all holders; twice a minute is often enough.
 func (f *Fleet) Expire(now int64) (leaks int) {
 	s := f.Snapshot()
 	for i := range s.holders {
@@ -162,6 +163,6 @@ func (f *Fleet) Expire(now int64) (leaks int) {
 	return leaks
 }
 
-// DefaultExpiry is how long a request may be silent: longer than any engine's queue that a client would wait for, and what
-// Dynamo uses [lib/kv-router, DYN_ROUTER_ACTIVE_REQUEST_EXPIRY_SECS].
+// DefaultExpiry is how long a request may be silent: longer than any engine's queue that a client would wait for, and
+// what Dynamo uses [lib/kv-router, DYN_ROUTER_ACTIVE_REQUEST_EXPIRY_SECS].
 const DefaultExpiry = 300 * time.Second

@@ -10,8 +10,8 @@ import (
 //
 //	Base + Σ over decodes (Sequence + Context·context) + Σ over prompts (Token·n + Attention·n·(context + n/2))
 //
-// where n is the prompt tokens that a pass computes and context what a request has before them. It is the form in which engines
-// are fitted in the literature (facts/routing.md §4: Preble, BLIS, Dynamo's mocker).
+// where n is the prompt tokens that a pass computes and context what a request has before them. It is the form in which
+// engines are fitted in the literature (facts/routing.md §4: Preble, BLIS, Dynamo's mocker).
 type Timing struct {
 	Base      float64 `json:"base_ms"      yaml:"base_ms"`      // of any pass: the weights are read once
 	Sequence  float64 `json:"sequence_ms"  yaml:"sequence_ms"`  // per decoding request
@@ -21,12 +21,13 @@ type Timing struct {
 	Samples   int     `json:"samples"      yaml:"-"`            // measurements by its kind; 0: it is an assumption
 }
 
-// DefaultTiming is what holders are assumed to take before anything is measured: Qwen3-32B over two H100, fitted to published
-// measurements [facts/routing.md §4]. Where all holders are alike, what matters is how its parts relate, and those hold
-// within a factor of two for dense models from 8B to 70B on the devices they are usually run on.
+// DefaultTiming is what holders are assumed to take before anything is measured: Qwen3-32B over two H100, fitted to
+// published measurements [facts/routing.md §4]. Where all holders are alike, what matters is how its parts relate, and
+// those hold within a factor of two for dense models from 8B to 70B on the devices they are usually run on.
 var DefaultTiming = Timing{Base: 24, Sequence: 0.02, Context: 4.9e-5, Token: 0.0363, Attention: 2.35e-6}
 
-// passTokens is how many prompt tokens an engine computes in one pass: the budget that vLLM and SGLang come with on such devices.
+// passTokens is how many prompt tokens an engine computes in one pass: the budget that vLLM and SGLang come with on
+// such devices.
 const passTokens = 8192
 
 // Step returns how long a pass takes that decodes so many requests with so many tokens of context between them.

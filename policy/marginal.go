@@ -9,19 +9,21 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// Marginal takes the holder where the request costs least, in predicted milliseconds: what it waits and takes there itself, and
-// what it takes from others, those that run there now and those whose cache it pushes out. docs/policies.md has the terms,
-// where they come from and how they were judged.
+// Marginal takes the holder where the request costs least, in predicted milliseconds: what it waits and takes there
+// itself, and what it takes from others, those that run there now and those whose cache it pushes out. docs/policies.md
+// has the terms, where they come from and how they were judged.
 type Marginal struct {
-	// Externality is how much a millisecond of somebody else's answer weighs beside one before this request's first token.
-	// The ratio of what service levels allow for the two: 5 s to the first token and 100 ms for each of 343 more (the mean of the
-	// public conversation trace) is 0.15, 2 s and 50 ms is 0.12. 0 serves each request as if it were alone; at 1 long prompts wait
-	// a long time for a holder that they disturb little.
+	// Externality is how much a millisecond of somebody else's answer weighs beside one before this request's first
+	// token. The ratio of what service levels allow for the two: 5 s to the first token and 100 ms for each of 343 more
+	// (the mean of the public conversation trace) is 0.15, 2 s and 50 ms is 0.12. 0 serves each request as if it were
+	// alone; at 1 long prompts wait a long time for a holder that they disturb little.
 	Externality float64 `yaml:"externality"`
-	// Eviction weighs the price of the memory that uncached tokens take: computing again what they push out. At 1 what is pushed
-	// out is wanted again with even odds, and coming back pushes out as much with even odds again: 1/2 + 1/4 + … of it.
+	// Eviction weighs the price of the memory that uncached tokens take: computing again what they push out. At 1 what
+	// is pushed out is wanted again with even odds, and coming back pushes out as much with even odds again: 1/2 + 1/4
+	// + … of it.
 	Eviction float64 `yaml:"eviction"`
-	// Tail is how much more a millisecond of waiting weighs beyond TailAfter: requests are not to starve for others' sake.
+	// Tail is how much more a millisecond of waiting weighs beyond TailAfter: requests are not to starve for others'
+	// sake.
 	Tail float64 `yaml:"tail"`
 	// TailAfter is half of what a service level for chat allows for the first token, 5 s.
 	TailAfter time.Duration `yaml:"tail_after"`
@@ -113,17 +115,20 @@ func followed(q *Query, c []Candidate, picked int) Branch {
 
 // Constants of the prices.
 const (
-	// budget is how many prompt tokens an engine computes in a pass [vLLM and SGLang on the devices they are usually run on].
+	// budget is how many prompt tokens an engine computes in a pass [vLLM and SGLang on the devices they are usually
+	// run on].
 	budget = 8192
-	// levelled is how many requests holders differ by before the router has levelled them out. Fewer let long answers gather on few
-	// holders of a dozen requests each; more send requests of busy fleets away from their prefix for a difference that soon is gone.
+	// levelled is how many requests holders differ by before the router has levelled them out. Fewer let long answers
+	// gather on few holders of a dozen requests each; more send requests of busy fleets away from their prefix for a
+	// difference that soon is gone.
 	levelled = 24
-	// meeting is the share of an answer that a request which runs when it begins runs beside it: of two answers with the same
-	// distribution of lengths, one of which is met at a random moment, both are there for half of the mean length, whatever the
-	// distribution: E[min(R, L)] = E[L]/2 for the residual R of L. What comes later goes where there is room.
+	// meeting is the share of an answer that a request which runs when it begins runs beside it: of two answers with
+	// the same distribution of lengths, one of which is met at a random moment, both are there for half of the mean
+	// length, whatever the distribution: E[min(R, L)] = E[L]/2 for the residual R of L. What comes later goes where
+	// there is room.
 	meeting = 0.5
-	// filling is the least pressure: what a cache with room takes pushes nothing out yet, but brings the time nearer at which the
-	// cache is full.
+	// filling is the least pressure: what a cache with room takes pushes nothing out yet, but brings the time nearer at
+	// which the cache is full.
 	filling = 0.5
 )
 
@@ -137,10 +142,10 @@ type typical struct {
 
 // typical returns what to expect of an answer to q.
 //
-// Holders do not stay unlike for a whole answer where they serve many at once. A router that looks at load keeps them within a
-// number of requests that does not grow with what they have [Mitzenmacher, The Power of Two Choices, 2001], and sends each of
-// them n new ones in the time of an answer, n being what it has: k requests are levelled in k/n of that time. A long conversation
-// counts for many short ones, so k is not one or two.
+// Holders do not stay unlike for a whole answer where they serve many at once. A router that looks at load keeps them
+// within a number of requests that does not grow with what they have [Mitzenmacher, The Power of Two Choices, 2001],
+// and sends each of them n new ones in the time of an answer, n being what it has: k requests are levelled in k/n of
+// that time. A long conversation counts for many short ones, so k is not one or two.
 func (m *marginal) typical(q *Query, c []Candidate) typical {
 	t := typical{answer: m.answers.mean(q.Model, firstAnswer)}
 	t.together = min(meeting, levelled/max(m.crowds.mean(q.Model, firstCrowd), 1))
@@ -149,7 +154,8 @@ func (m *marginal) typical(q *Query, c []Candidate) typical {
 	return t
 }
 
-// meanPressure returns the pressure to expect where nothing tells: who was not used yet must not look worse than who was.
+// meanPressure returns the pressure to expect where nothing tells: who was not used yet must not look worse than who
+// was.
 func meanPressure(c []Candidate) float64 {
 	sum, n := 0.0, 0
 	for i := range c {
@@ -240,7 +246,8 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	c.Score = -(wait + memory + terms[costPrefill] + terms[costTail] + alone + slowed + others + terms[costEvict])
 }
 
-// reach returns the prompt tokens that c need not compute. Those on slower tiers count in part: reading them takes time too.
+// reach returns the prompt tokens that c need not compute. Those on slower tiers count in part: reading them takes time
+// too.
 func (m *marginal) reach(c *Candidate) float64 {
 	tokens := float64(c.Kept())
 	if c.Tier[block.TierGPU] == c.Match && m.weights[block.TierGPU] == 1 {

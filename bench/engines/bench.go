@@ -186,8 +186,9 @@ func appendResult(path string, r *result) error {
 	return err
 }
 
-// coresOf returns the cores of engine i of n, as taskset names them; "" is all. Engines of a fleet are machines of their own:
-// on shared cores one that idles would make the other faster, and a router would be rewarded for using one alone.
+// coresOf returns the cores of engine i of n, as taskset names them; "" is all. Engines of a fleet are machines of
+// their own: on shared cores one that idles would make the other faster, and a router would be rewarded for using one
+// alone.
 func coresOf(i, n, cores int) string {
 	if n < 2 || cores < n {
 		return ""
@@ -309,8 +310,8 @@ func (b *bench) marks(s set, requests int, d *deployment, meters []*meter) []mar
 				e.process.stop(30 * time.Second)
 				return nil
 			}},
-			// Some requests meet a fleet without the engine; then all wait for it, so that its start, which takes most of
-			// this machine, is not measured.
+			// Some requests meet a fleet without the engine; then all wait for it, so that its start, which takes most
+			// of this machine, is not measured.
 			{after: requests/2 + 1, drain: true, do: func(ctx context.Context) error {
 				if err := e.start(); err != nil {
 					return err

@@ -118,8 +118,8 @@ const (
 	batchTokens = 2048
 )
 
-// chats measures what API servers work for cached chats, by the processor time of all processes of an engine but the one
-// that makes passes: short and long prompts, short and long answers, one at a time and several at once.
+// chats measures what API servers work for cached chats, by the processor time of all processes of an engine but the
+// one that makes passes: short and long prompts, short and long answers, one at a time and several at once.
 func (f *fitted) chats(ctx context.Context, engines []*engine, line modelled.Linear) error {
 	const short, long, few, many, times, once = 1000, 8000, 2, 66, 24, 8
 	var cpu [4]float64 // milliseconds a chat
@@ -207,9 +207,9 @@ func imitate(fit *fitted, s set, router string, round int, scale float64, seed u
 	return played{hits: 100 * run.HitRate, mean: run.TTFT.Mean, p50: run.TTFT.P50}, true, nil
 }
 
-// asWorkload makes a plan the laboratory's workload: a client's step follows its last one. An answer is generated as so many
-// tokens and repeated by the next turn as `answer` times as many others, because a random model's text is cut otherwise than
-// it was generated; a real model's mostly is not.
+// asWorkload makes a plan the laboratory's workload: a client's step follows its last one. An answer is generated as so
+// many tokens and repeated by the next turn as `answer` times as many others, because a random model's text is cut
+// otherwise than it was generated; a real model's mostly is not.
 func asWorkload(p plan, answer float64) *workload.Workload {
 	const perMessage = 5 // the template's tokens around a message
 	w := &workload.Workload{Name: "engines", Source: "bench/engines"}
@@ -269,7 +269,8 @@ func readFitted(path string) (*fitted, error) {
 	return &f, nil
 }
 
-// answerFactor is how many tokens an answer has in the next turn for each generated one, from how long the prompts were.
+// answerFactor is how many tokens an answer has in the next turn for each generated one, from how long the prompts
+// were.
 func answerFactor(r *result, s set) float64 {
 	inputs := func(factor float64) (sum float64) {
 		w := asWorkload(scaled(s.work, r.Scale).plan(newWriter(r.Seed, workName(s), r.Round), s.clients), factor)

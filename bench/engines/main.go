@@ -156,8 +156,8 @@ type turn struct {
 	round  int
 }
 
-// todo is the runs that are asked for and not in the file yet: by kind of fixture, so that engines are started seldom, then
-// by round, set and router.
+// todo is the runs that are asked for and not in the file yet: by kind of fixture, so that engines are started seldom,
+// then by round, set and router.
 func (b *bench) todo(setNames, routerNames string, rounds int, out string) ([]turn, error) {
 	var chosen []set
 	for _, name := range split(setNames) {

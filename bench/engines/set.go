@@ -37,7 +37,8 @@ type set struct {
 // table is the work of issue 12's table: mean prompt about 6,060 tokens; an unlimited cache would hit 88 %.
 var table = chats{talks: 40, turns: 5, systems: 4, system: 4000, user: 655, output: 32}
 
-// drawn is the version of how plans are drawn and engines run. 2: answers differ in length. 3: each engine has cores of its own.
+// drawn is the version of how plans are drawn and engines run. 2: answers differ in length. 3: each engine has cores of
+// its own.
 const drawn = 3
 
 // fingerprint tells the requests of a set from those of other versions of it: results of both are not mixed.

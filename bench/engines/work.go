@@ -33,7 +33,8 @@ func (p plan) requests() int {
 	return n
 }
 
-// wordTokens is how many tokens the tiny model's tokenizer makes of a word of words and the space before it, on average.
+// wordTokens is how many tokens the tiny model's tokenizer makes of a word of words and the space before it, on
+// average.
 const wordTokens = 1.363
 
 // words are common words; a text is drawn from them.
@@ -80,13 +81,13 @@ func (w writer) text(tokens int) string {
 	return strings.TrimSpace(b.String())
 }
 
-// around returns a number within a third of mean. Answers have such lengths too: answers of one length lock the clients of an
-// engine in step. They end together and come back together, so that their prompts wait for each other, the more the less a
-// router moves clients between engines: the first token then tells more of the lock step than of the router.
+// around returns a number within a third of mean. Answers have such lengths too: answers of one length lock the clients
+// of an engine in step. They end together and come back together, so that their prompts wait for each other, the more
+// the less a router moves clients between engines: the first token then tells more of the lock step than of the router.
 func (w writer) around(mean int) int { return mean - mean/3 + w.IntN(2*mean/3+1) }
 
-// chats is conversations: each of so many turns, under one of some system prompts. All conversations of a client are open
-// at once; the client goes on with one of them at random.
+// chats is conversations: each of so many turns, under one of some system prompts. All conversations of a client are
+// open at once; the client goes on with one of them at random.
 type chats struct {
 	talks, turns, systems, system, user, output int
 }
@@ -124,8 +125,9 @@ func (w writer) interleave(lanes [][][]step) plan {
 	return p
 }
 
-// agents is agents that call tools: each step sends a tool's result after the tool's time. A client runs one agent after
-// another. Results are sent as the user's: a message of a tool must follow a call of it, which a random model does not make.
+// agents is agents that call tools: each step sends a tool's result after the tool's time. A client runs one agent
+// after another. Results are sent as the user's: a message of a tool must follow a call of it, which a random model
+// does not make.
 type agents struct {
 	talks, steps, kinds, system, result, output int
 	pause                                       time.Duration

@@ -10,9 +10,9 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// crowdedTalks is 40 conversations of 5 turns under 4 system prompts of about 4,000 tokens, more than two caches of 65,536
-// tokens keep for long. Each client plays its conversations in turn, which is the worst order for a cache, or draws the next
-// one at random.
+// crowdedTalks is 40 conversations of 5 turns under 4 system prompts of about 4,000 tokens, more than two caches of
+// 65,536 tokens keep for long. Each client plays its conversations in turn, which is the worst order for a cache, or
+// draws the next one at random.
 func crowdedTalks(seed uint64, clients int, random bool) *workload.Workload {
 	r := rand.New(rand.NewPCG(seed, 1))
 	segments := uint64(1)
@@ -68,8 +68,8 @@ func crowdedTalks(seed uint64, clients int, random bool) *workload.Workload {
 	return w
 }
 
-// crowdedQuestions is 240 questions after 60 prefixes of 3,000 tokens, more than two caches of 65,536 tokens hold. The first
-// prefixes are asked a few times more often than the last.
+// crowdedQuestions is 240 questions after 60 prefixes of 3,000 tokens, more than two caches of 65,536 tokens hold. The
+// first prefixes are asked a few times more often than the last.
 func crowdedQuestions(seed uint64, clients int) *workload.Workload {
 	r := rand.New(rand.NewPCG(seed, 1))
 	const prefixes, prefix, questions = 60, 3000, 240
@@ -93,9 +93,9 @@ func smallEngine() engine.Profile {
 	return p
 }
 
-// TestCrowdedCachesArePredictedAndKept: where prompts push each other out of the caches, predictions are rarely above what
-// is cached when a request is scheduled, and the default policy finds as much in caches as policies that look at matches
-// before load. Both are means over seeds.
+// TestCrowdedCachesArePredictedAndKept: where prompts push each other out of the caches, predictions are rarely above
+// what is cached when a request is scheduled, and the default policy finds as much in caches as policies that look at
+// matches before load. Both are means over seeds.
 func TestCrowdedCachesArePredictedAndKept(t *testing.T) {
 	if testing.Short() {
 		t.Skip("ten seeds of two policies under eight loads take some seconds")

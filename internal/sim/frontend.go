@@ -2,18 +2,20 @@ package sim
 
 import "time"
 
-// Frontend is what an engine's API server works for its requests: HTTP, chat template, tokenizer, and a part of the stream
-// for each token. It is one process beside the passes of all ranks and does one thing after another, in the order in which
-// they come [vLLM, v1/engine/async_llm.py and output_processor.py; SGLang, tokenizer_manager.py]. The zero value takes no time.
+// Frontend is what an engine's API server works for its requests: HTTP, chat template, tokenizer, and a part of the
+// stream for each token. It is one process beside the passes of all ranks and does one thing after another, in the
+// order in which they come [vLLM, v1/engine/async_llm.py and output_processor.py; SGLang, tokenizer_manager.py]. The
+// zero value takes no time.
 type Frontend struct {
 	Request time.Duration // for each request
 	Token   time.Duration // for each token of its prompt
 	Pass    time.Duration // for each pass that makes tokens of answers
 	Output  time.Duration // for each of those tokens
 	End     time.Duration // for each request, when its answer has ended
-	// Shared: it has one core together with the passes of its ranks. While both work it gets two thirds of that core: it has
-	// several threads, and sleeps more often, which the operating system favours. Half of the core made first tokens of short
-	// prompts on real engines half as long again as measured, four fifths made those of long ones a fifth too short.
+	// Shared: it has one core together with the passes of its ranks. While both work it gets two thirds of that core:
+	// it has several threads, and sleeps more often, which the operating system favours. Half of the core made first
+	// tokens of short prompts on real engines half as long again as measured, four fifths made those of long ones a
+	// fifth too short.
 	Shared bool
 }
 
