@@ -16,13 +16,12 @@ const (
 // measurement at a time. It is a Kalman filter whose state is the coefficients as multiples of the assumption begun
 // with, and which may drift slowly [Kalman 1960; recursive least squares with a random walk in place of forgetting, so
 // that coefficients that nothing tells of stay as they are]. A measurement that is far off moves it no more than one
-// that is at the bound [Huber, Robust Estimation of a Location Parameter, 1964]: requests that waited for memory or for
-// a colleague of ours look like that.
+// that is at the bound [Huber, Robust Estimation of a Location Parameter, 1964]: requests that waited for memory or
+// behind another router's requests look like that.
 //
-// The assumption is that the multiples are much the same, as machines that are slow are slow in everything: they
-// covary before anything is measured. What measurements cannot take apart, such as a pass's base and its part for
-// each sequence where the number of sequences does not change, so keeps the ratio that was assumed [ridge regression
-// towards a prior mean, Hoerl and Kennard 1970].
+// A machine that is slow is slow in everything: the multiples covary before anything is measured. So what measurements
+// cannot take apart keeps the assumed ratio, such as a pass's base and its part for each sequence where the number of
+// sequences does not change [ridge regression towards a prior mean, Hoerl and Kennard 1970].
 type estimator struct {
 	assumed [terms]float64
 	factor  [terms]float64        // of assumed
@@ -50,7 +49,7 @@ func assumedSpread(i, j int) float64 {
 }
 
 func newEstimator(t Timing) estimator {
-	e := estimator{scale: 1, samples: 0}
+	e := estimator{scale: 1}
 	e.assumed = [terms]float64{t.Base, t.Sequence, t.Context, t.Token, t.Attention}
 	for i := range terms {
 		e.factor[i] = 1

@@ -12,7 +12,8 @@ import (
 // finds.
 const LabelHardware = "hardware"
 
-// kindKey is what like workers have in common. Of labelled ones only the model and the label count.
+// kindKey is what the workers of a kind have in common. Where hardware is set, only model and hardware are: the
+// operator's word replaces what probes find.
 type kindKey struct {
 	model, hardware  string
 	engine           Engine
@@ -45,8 +46,8 @@ func (k kindKey) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// kind is the times that like holders share, and what their paces are judged by. Its mutex nests inside a ledger's, and
-// that inside the fleet's.
+// kind is holders that are alike: the times that they share, and the figures that each one's pace is judged by. Its
+// mutex nests inside a ledger's, and that inside the fleet's.
 type kind struct {
 	key   kindKey
 	times published
@@ -57,28 +58,28 @@ type kind struct {
 	scratch  []float64
 	surveyed int64   // Unix nanoseconds
 	evident  int     // members with evidence
-	centre   float64 // the middle of their levels
+	centre   float64 // the median of their levels
 	between  float64 // the variance between their levels that chance does not explain
-	misfit   float64 // the middle of theirs
-	taught   float64 // the sum of theirs
-	teachers int     // members that taught something of late
+	misfit   float64 // the median of their misfits, at least 1
+	taught   float64 // the sum of all members' taught
+	teachers int     // members whose taught is not 0
 }
 
 // Constants of a kind.
 const (
 	// surveyEvery is how often paces are compared with each other.
 	surveyEvery = 1e9 // nanoseconds
-	// firstBetween is the variance between like machines before any is measured, and counts for firstMachines of
-	// them: machines that differ at all do so by a third.
+	// firstBetween is the variance between machines of one kind before any is measured: a standard deviation of 0.3, as
+	// machines that differ at all differ by a third. It weighs as much as firstMachines measured machines.
 	firstBetween, firstMachines = 0.09, 2
-	// taughtFor is the time constant in seconds by which it is forgotten who taught how much.
+	// taughtFor is the time constant in seconds with which pace.taught decays.
 	taughtFor = 600
-	// fewTaught is from how many measurements on shares count.
+	// fewTaught is how many measurements a kind takes before weight bounds a member's share of them.
 	fewTaught = 8
 	// settledAfter is how many measurements by each holder, of eight at most, teach a new kind before any are
 	// compared with what it learned.
 	settledAfter = 16
-	// misfits is how many times worse than the middle holder one factor may explain a holder's times.
+	// misfits is the multiple of the median misfit beyond which one factor does not explain a holder's times.
 	misfits = 4
 )
 
@@ -129,8 +130,8 @@ func (k *kind) learn(p *pace, amounts *[terms]float64, took, expected float64, n
 	if !(predicted > 0) || !(took > 0) || math.IsInf(predicted+variance+took, 0) || math.IsNaN(variance) {
 		return
 	}
-	// What the holder always takes longer than others is not for them to learn. Its transient is: it follows the last
-	// residual so closely that one measurement's would be passed on to the next.
+	// The holder's level is divided out: its kind learns the times of the median holder. Its transient is not: it
+	// follows the last residual so closely that the error of one measurement would be passed on to the next.
 	own := 1.0
 	if k.evident > 1 {
 		own = math.Exp(min(max(p.level-k.centre, -math.Ln10), math.Ln10))
@@ -154,8 +155,8 @@ func (k *kind) learn(p *pace, amounts *[terms]float64, took, expected float64, n
 	}
 }
 
-// weight returns how much a measurement of p counts: all as long as p taught no more than its share of late, nothing at
-// twice its share.
+// weight returns how much a measurement of p counts for its kind: 1 while p taught at most its share of late, less
+// beyond, 0 from twice its share on.
 func (k *kind) weight(p *pace) float64 {
 	switch {
 	case p.away:
@@ -168,10 +169,9 @@ func (k *kind) weight(p *pace) float64 {
 
 // survey compares the holders and decides whose pace is believed. mu is held.
 //
-// The level of a holder is compared with the middle one of all, so that a few odd holders move nobody else. A pace is
-// believed where its 95 % confidence interval excludes all within 10 % of the middle. The factor is then shrunk by
-// the spread between holders: the share of it in all variance, between + error² [James and Stein 1961; the variance
-// between by the method of moments, DerSimonian and Laird 1986].
+// The level of a holder is compared with the median, so that a few odd holders move nobody else. A pace is believed
+// where its 95 % confidence interval excludes all within 10 % of the median. Its logarithm is then shrunk by between /
+// (between + error²) [James and Stein 1961; between by the method of moments, DerSimonian and Laird 1986].
 func (k *kind) survey(now int64) {
 	forget := math.Exp(-min(max(float64(now-k.surveyed), 0)/1e9/taughtFor, 100))
 	k.surveyed = now
@@ -231,7 +231,7 @@ func (k *kind) judge(p *pace, now int64) Pace {
 	if !p.evident(now) {
 		return told
 	}
-	// The middle is made of p, too: that of two is as far from both.
+	// p is a part of the median. The median of two holders is as far from both: hence 1 − 1/N.
 	off, variance := p.level-k.centre, p.errorAt(now)*(1-1/float64(max(k.evident, 2)))
 	half := within * math.Sqrt(variance)
 	told.Measured, told.Low, told.High = math.Exp(off), math.Exp(off-half), math.Exp(off+half)

@@ -26,7 +26,7 @@ type ledger struct {
 
 	kind  atomic.Pointer[kind] // changed under mu
 	pace  pace                 // guarded by the kind's mutex
-	alike bool                 // it is a member of its kind; guarded by the fleet's mutex
+	alike bool                 // pace is a member of kind; false once the holder left; guarded by the fleet's mutex
 
 	mean atomic.Int64 // of UncachedTokens, of late
 
@@ -89,19 +89,20 @@ func (l *ledger) load() Load {
 	return out
 }
 
-// A prompt counts as late when it takes late times as long as predicted, and lateAfter besides. Decodes in its passes
-// and a model of times that is not learned yet make twice as long usual; a busy engine's API server takes 40 to 60 ms
-// of a chat (docs/simulator.md, real engines). It counts for latest at most: an answer whose first text a client or an
-// engine holds back must not close a worker that serves others.
+// A prompt is late when it takes longer than late times its predicted time plus lateAfter. Twice the predicted time is
+// usual: decodes run in the same passes, and times may not be learned yet. lateAfter is for short prompts: the API
+// server of a busy engine on a CPU takes 40 to 60 ms of a chat (docs/simulator.md, real engines). A prompt is late by
+// latest at most: a client or an engine that holds back the first text of an answer must not close a worker that
+// serves others.
 const (
 	late      = 3
 	lateAfter = 100_000_000   // nanoseconds
 	latest    = 1_000_000_000 // nanoseconds; half of what makes a worker saturated by default (queue.max_backlog)
 )
 
-// project takes from the backlog what is computed by now. Only the first prompt of the queue is: one that takes longer
-// than predicted must not make those behind it look done. One that takes far longer is waited for as long again as it
-// is late, within bounds: its holder computes more slowly than is known yet, or not at all.
+// project takes from the backlog what is computed by now: of the first prompt in the queue only, so that one that takes
+// longer than predicted does not make those behind it look done. The backlog grows by as much as that prompt is late:
+// its holder computes more slowly than was learned, or not at all.
 func (l *ledger) project(out *Load, now int64) {
 	total := l.predicted.Load()
 	out.PendingTokens, out.Backlog = 0, 0

@@ -41,7 +41,7 @@ type Reported struct {
 	QueuedTokens int64 // uncached prompt tokens of its queue; 0 is not told, unless QueueTold is set
 	QueueTold    bool  // the engine tells QueuedTokens
 	// Computed and Busy are counters: uncached prompt tokens that the engine computed, and how long that took it. 0 is
-	// not told. From two reports follows its own pace, by which the work of others is timed.
+	// not told. Two reports tell what a prompt token takes it, by which the work of others is timed.
 	Computed int64
 	Busy     time.Duration
 	KVUsed   float64 // share of the KV cache that running requests hold, 0 to 1

@@ -38,16 +38,16 @@ const (
 	transientFor = 60
 	// leastNoise is the variance of a single measurement at the least: engines do not repeat a pass to better than 2 %.
 	leastNoise = 4e-4
-	// evident is the variance of the level from which on nothing is said of it.
+	// evident is the variance of the level below which there is evidence of it.
 	evident = 0.25
-	// fewSamples is how many measurements say nothing yet: the kind's times may just be learned, too.
+	// fewSamples is how many measurements make evidence: before, the kind's times may be as new as the holder's.
 	fewSamples = 8
 	// within is half of a 95 % confidence interval in standard errors.
 	within = 1.96
-	// alike is how far apart the passes of like machines may be: a difference that may be smaller is not believed.
+	// alike is the factor within which machines count as equal: a pace is believed where its interval lies outside.
 	alike = 1.1
-	// farthest is the greatest factor that is believed, and its reciprocal the least. A holder that claims more is no
-	// machine of this kind, and would else draw all requests by claiming to take no time.
+	// farthest is the greatest factor that is believed, and its reciprocal the least. A holder beyond is no machine of
+	// this kind; without the bound, one that seems to take no time would draw all requests.
 	farthest = 4
 )
 

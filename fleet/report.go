@@ -10,7 +10,7 @@ import (
 type others struct {
 	at                                 atomic.Int64 // of the report; 0: none
 	requests, waiting, prefill, blocks atomic.Int64
-	pace                               atomic.Uint64 // ms a prompt token, as bits: the engine's own; 0: not told
+	perToken                           atomic.Uint64 // the bits of ms a prompt token, by the engine's counters; 0: not told
 	base                               atomic.Pointer[counted]
 	reported                           atomic.Pointer[Reported]
 }
@@ -21,10 +21,11 @@ type counted struct {
 	busy     time.Duration
 }
 
-// leastPaced is how many tokens tell an engine's pace: fewer are a part of a pass, and a pass has costs of its own.
-const leastPaced = 1024
+// leastTimed is how many tokens tell an engine's time for one: fewer are a part of a pass, and a pass has costs of its
+// own.
+const leastTimed = 1024
 
-// time learns the engine's pace from its counters.
+// time learns from the engine's counters what a prompt token takes it.
 func (o *others) time(r *Reported) {
 	if r.Computed <= 0 {
 		return
@@ -32,12 +33,12 @@ func (o *others) time(r *Reported) {
 	base := o.base.Load()
 	if base != nil && r.Computed >= base.computed && r.Busy >= base.busy {
 		tokens := r.Computed - base.computed
-		if tokens < leastPaced {
+		if tokens < leastTimed {
 			return
 		}
-		o.pace.Store(math.Float64bits(float64(r.Busy-base.busy) / 1e6 / float64(tokens)))
+		o.perToken.Store(math.Float64bits(float64(r.Busy-base.busy) / 1e6 / float64(tokens)))
 	} else {
-		o.pace.Store(0) // the first report, or another process
+		o.perToken.Store(0) // the first report, or another process
 	}
 	o.base.Store(&counted{r.Computed, r.Busy})
 }
@@ -108,8 +109,8 @@ func (o *others) add(l *Load, now int64) {
 	l.PendingTokens += l.Others.PrefillTokens
 	l.ContextBlocks += l.Others.ContextBlocks
 	token := l.Timing.Token
-	if pace := math.Float64frombits(o.pace.Load()); pace > 0 {
-		token = pace
+	if told := math.Float64frombits(o.perToken.Load()); told > 0 {
+		token = told
 	}
 	l.Backlog += time.Duration(min(float64(l.Others.PrefillTokens)*token*1e6, float64(longestBacklog)))
 }
@@ -117,6 +118,6 @@ func (o *others) add(l *Load, now int64) {
 // reset forgets what was reported: the worker is gone.
 func (o *others) reset() {
 	o.at.Store(0)
-	o.pace.Store(0)
+	o.perToken.Store(0)
 	o.base.Store(nil)
 }

@@ -3,5 +3,6 @@
 //
 //	engines play -out results.jsonl     # plays what is not in the file yet, one line for each run
 //	engines report -in results.jsonl    # the tables and the goals, as Markdown
+//	engines fit -profile profile.json   # a profile of the engines, for the laboratory
 //	engines list                        # sets, routers and how long they take
 package main

@@ -27,7 +27,6 @@ type run struct {
 	abandoned int      // requests that failed at each attempt
 	errors    []string // the first few
 	broken    error    // of a mark
-
 }
 
 // mark is something to do when so many requests were sent. With drain, nobody sends from then on until all are answered

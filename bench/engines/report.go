@@ -49,7 +49,7 @@ func reportAll(args []string) error {
 // margin is how far below the best peer's the hits of Warmpath may be, in points.
 const margin = 0.5
 
-// table of one set of one engine: results by router and round.
+// section is the results of one set on one engine, by router and round.
 type section struct {
 	engine string
 	scale  float64

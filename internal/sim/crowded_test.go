@@ -98,7 +98,7 @@ func smallEngine() engine.Profile {
 // matches before load. Both are means over seeds.
 func TestCrowdedCachesArePredictedAndKept(t *testing.T) {
 	if testing.Short() {
-		t.Skip("ten seeds of two policies under eight loads take some seconds")
+		t.Skip("ten seeds of three policies under eight loads take some seconds")
 	}
 	type load struct {
 		name string

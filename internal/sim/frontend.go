@@ -2,7 +2,7 @@ package sim
 
 import "time"
 
-// Frontend is what an engine's API server works for its requests: HTTP, chat template, tokenizer, and a part of the
+// Frontend is how long an engine's API server works for its requests: HTTP, chat template, tokenizer, and a part of the
 // stream for each token. It is one process beside the passes of all ranks and does one thing after another, in the
 // order in which they come [vLLM, v1/engine/async_llm.py and output_processor.py; SGLang, tokenizer_manager.py]. The
 // zero value takes no time.
@@ -26,7 +26,7 @@ func (f *Frontend) sane() bool {
 	return min(f.Request, f.Token, f.Pass, f.Output, f.End) >= 0 && max(f.Request, f.Token, f.Pass, f.Output, f.End) <= time.Minute
 }
 
-// desk is the API server of a worker at work, for all of its ranks.
+// desk is the state of a worker's API server, which its ranks share.
 type desk struct {
 	free time.Duration // when all that it has got is done
 }
