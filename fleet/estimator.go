@@ -267,7 +267,7 @@ func (l *ledger) finishGroup() {
 func (l *ledger) observeSteps(r *Reservation, now int64) {
 	s := &r.sample
 	p := &l.passes
-	if len := now - s.at; len <= 0 {
+	if now <= s.at {
 		r.sample = l.sampleAt(r, now)
 		return
 	}

@@ -134,7 +134,7 @@ func (f *Fleet) Put(url string, facts Facts) WorkerID {
 	for i := range w.Holders {
 		w.Holders[i] = f.intern(id, facts.FirstRank+i)
 	}
-	f.liken(w)
+	f.joinKind(w)
 	f.replace(w)
 	return id
 }
@@ -195,7 +195,7 @@ func (f *Fleet) SetBlockSize(id WorkerID, tokens int) {
 	}
 	w := *old
 	w.Facts.BlockSize = tokens
-	f.liken(&w)
+	f.joinKind(&w)
 	f.replace(&w)
 }
 
@@ -221,28 +221,28 @@ func (f *Fleet) left(h Holder) {
 	s.trust.Store(&initialTrust)
 	s.reset()
 	s.others.reset()
-	f.part(&s.work)
+	f.leaveKind(&s.work)
 }
 
-// liken puts w's holders into the kind that w is of. f.mu is held.
-func (f *Fleet) liken(w *Worker) {
+// joinKind puts w's holders into the kind that w is of. f.mu is held.
+func (f *Fleet) joinKind(w *Worker) {
 	key := w.Facts.kind()
 	for _, h := range w.Holders {
 		l := &f.holders[h].state.work
 		old := l.kind.Load()
-		if next := f.kindOf(key, old); next != old || !l.alike {
+		if next := f.kindOf(key, old); next != old || !l.member {
 			l.become(next)
-			l.alike = true
+			l.member = true
 			f.prune(old)
 		}
 	}
 }
 
-// part takes a holder that left out of its kind, whose times are kept for its return. f.mu is held.
-func (f *Fleet) part(l *ledger) {
+// leaveKind takes a holder that left out of its kind, whose times are kept for its return. f.mu is held.
+func (f *Fleet) leaveKind(l *ledger) {
 	k := l.kind.Load()
 	k.leave(&l.pace)
-	l.alike = false
+	l.member = false
 	f.prune(k)
 }
 

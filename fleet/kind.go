@@ -58,7 +58,7 @@ type kind struct {
 	scratch  []float64
 	surveyed int64   // Unix nanoseconds
 	evident  int     // members with evidence
-	centre   float64 // the median of their levels
+	median   float64 // the median of their levels
 	between  float64 // the variance between their levels that chance does not explain
 	misfit   float64 // the median of their misfits, at least 1
 	taught   float64 // the sum of all members' taught
@@ -134,7 +134,7 @@ func (k *kind) learn(p *pace, amounts *[terms]float64, took, expected float64, n
 	// follows the last residual so closely that the error of one measurement would be passed on to the next.
 	own := 1.0
 	if k.evident > 1 {
-		own = math.Exp(min(max(p.level-k.centre, -math.Ln10), math.Ln10))
+		own = math.Exp(min(max(p.level-k.median, -math.Ln10), math.Ln10))
 	}
 	if k.model.samples >= settledAfter*min(max(k.teachers, 1), 8) {
 		p.elapse(now)
@@ -184,13 +184,13 @@ func (k *kind) survey(now int64) {
 		k.taught += p.taught
 		k.teachers++
 	}
-	k.centre, k.evident = k.middle(now, func(p *pace) float64 { return p.level })
-	k.misfit, _ = k.middle(now, func(p *pace) float64 { return p.misfit })
+	k.median, k.evident = k.medianOf(now, func(p *pace) float64 { return p.level })
+	k.misfit, _ = k.medianOf(now, func(p *pace) float64 { return p.misfit })
 	k.misfit = max(k.misfit, 1)
 	k.between = firstBetween * firstMachines
 	for _, p := range k.members {
 		if p.evident(now) {
-			off := p.level - k.centre
+			off := p.level - k.median
 			k.between += off*off - p.errorAt(now)
 		}
 	}
@@ -201,8 +201,8 @@ func (k *kind) survey(now int64) {
 	}
 }
 
-// middle returns the median of a figure over the holders with evidence, and how many those are.
-func (k *kind) middle(now int64, of func(*pace) float64) (float64, int) {
+// medianOf returns the median of a figure over the holders with evidence, and how many those are.
+func (k *kind) medianOf(now int64, of func(*pace) float64) (float64, int) {
 	k.scratch = k.scratch[:0]
 	for _, p := range k.members {
 		if p.evident(now) {
@@ -218,11 +218,13 @@ func (k *kind) middle(now int64, of func(*pace) float64) (float64, int) {
 }
 
 // evident reports whether something can be said of p's level at now.
-func (p *pace) evident(now int64) bool { return p.samples >= fewSamples && p.spreadAt(now) < evident }
+func (p *pace) evident(now int64) bool {
+	return p.samples >= fewSamples && p.varianceAt(now) < mostVariance
+}
 
 // errorAt returns the variance of the level's estimate. Where times scatter more than expected, so does the estimate
 // [Birge 1932].
-func (p *pace) errorAt(now int64) float64 { return p.spreadAt(now) * max(p.misfit, 1) }
+func (p *pace) errorAt(now int64) float64 { return p.varianceAt(now) * max(p.misfit, 1) }
 
 // judge returns what is to be said of p's pace.
 func (k *kind) judge(p *pace, now int64) Pace {
@@ -232,7 +234,7 @@ func (k *kind) judge(p *pace, now int64) Pace {
 		return told
 	}
 	// p is a part of the median. The median of two holders is as far from both: hence 1 − 1/N.
-	off, variance := p.level-k.centre, p.errorAt(now)*(1-1/float64(max(k.evident, 2)))
+	off, variance := p.level-k.median, p.errorAt(now)*(1-1/float64(max(k.evident, 2)))
 	half := within * math.Sqrt(variance)
 	told.Measured, told.Low, told.High = math.Exp(off), math.Exp(off-half), math.Exp(off+half)
 	if k.evident < 2 {
@@ -254,7 +256,7 @@ func (k *kind) judge(p *pace, now int64) Pace {
 type Kind struct {
 	Name    string  // for people
 	Holders int     // in the fleet
-	Timing  Timing  // of the middle holder
+	Timing  Timing  // of the median holder
 	Spread  float64 // the standard deviation of the logarithms of the holders' paces that chance does not explain
 }
 

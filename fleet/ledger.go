@@ -3,6 +3,7 @@ package fleet
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // ledger is the work that this router has on one holder. Writers take mu; readers take the atomics and never wait, at
@@ -24,9 +25,9 @@ type ledger struct {
 	// uncached tokens of all that are unanswered; and the part of these in the engine's queue by its last report.
 	whole, unseen, queued atomic.Int64
 
-	kind  atomic.Pointer[kind] // changed under mu
-	pace  pace                 // guarded by the kind's mutex
-	alike bool                 // pace is a member of kind; false once the holder left; guarded by the fleet's mutex
+	kind   atomic.Pointer[kind] // changed under mu
+	pace   pace                 // guarded by the kind's mutex
+	member bool                 // pace is a member of kind; false once the holder left; guarded by the fleet's mutex
 
 	mean atomic.Int64 // of UncachedTokens, of late
 
@@ -111,7 +112,7 @@ func (l *ledger) project(out *Load, now int64) {
 		done := min(max(now-since, 0), head, total)
 		begun := max(since, l.whole.Load()) // prompts of answers in one piece are computed in between
 		over := now - begun - late*head - lateAfter
-		out.Backlog = nanoseconds(total - done + min(max(over, 0), latest))
+		out.Backlog = time.Duration(total - done + min(max(over, 0), latest))
 		out.PendingTokens = int64(float64(out.PrefillTokens) * float64(total-done) / float64(total))
 	}
 	l.projectWhole(out, now)
@@ -128,7 +129,7 @@ func (l *ledger) projectWhole(out *Load, now int64) {
 	if queued := l.queued.Load(); queued > tokens {
 		tokens, left = queued, max(left, int64(float64(queued)*out.Timing.Token*1e6))
 	}
-	out.Backlog += nanoseconds(left)
+	out.Backlog += time.Duration(left)
 	out.PrefillTokens += tokens
 	out.PendingTokens += tokens
 }

@@ -3,7 +3,6 @@ package fleet
 import (
 	"math"
 	"sync/atomic"
-	"time"
 )
 
 // Timing says how long a holder's passes take, in milliseconds:
@@ -117,5 +116,3 @@ func (p *published) load() Timing {
 		Samples: int(p.samples.Load()),
 	}
 }
-
-func nanoseconds(n int64) time.Duration { return time.Duration(n) }

@@ -122,14 +122,14 @@ const (
 	// gather on few holders of a dozen requests each; more send requests of busy fleets away from their prefix for a
 	// difference that soon is gone.
 	levelled = 24
-	// meeting is the share of an answer that a request which runs when it begins runs beside it: of two answers with
-	// the same distribution of lengths, one of which is met at a random moment, both are there for half of the mean
-	// length, whatever the distribution: E[min(R, L)] = E[L]/2 for the residual R of L. What comes later goes where
-	// there is room.
-	meeting = 0.5
-	// filling is the least pressure: what a cache with room takes pushes nothing out yet, but brings the time nearer at
-	// which the cache is full.
-	filling = 0.5
+	// mostTogether bounds the share of an answer in which a request runs that was running when the answer began: of
+	// two answers with the same distribution of lengths, one of which is met at a random moment, both are there for
+	// half of the mean length, whatever the distribution: E[min(R, L)] = E[L]/2 for the residual R of L. Requests that
+	// come later go where there is room.
+	mostTogether = 0.5
+	// leastPressure bounds the pressure of a cache with room: what it takes pushes nothing out yet, but the cache is
+	// full sooner.
+	leastPressure = 0.5
 )
 
 // typical is what prices need to know besides the candidate.
@@ -148,14 +148,14 @@ type typical struct {
 // that time. A long conversation counts for many short ones, so k is not one or two.
 func (m *marginal) typical(q *Query, c []Candidate) typical {
 	t := typical{answer: m.answers.mean(q.Model, firstAnswer)}
-	t.together = min(meeting, levelled/max(m.crowds.mean(q.Model, firstCrowd), 1))
+	t.together = min(mostTogether, levelled/max(m.crowds.mean(q.Model, firstCrowd), 1))
 	t.timing = meanTiming(c)
 	t.pressure = meanPressure(c)
 	return t
 }
 
-// meanPressure returns the pressure to expect where nothing tells: who was not used yet must not look worse than who
-// was.
+// meanPressure returns the pressure to expect where nothing tells: a holder that was not used yet must not look worse
+// than one that was.
 func meanPressure(c []Candidate) float64 {
 	sum, n := 0.0, 0
 	for i := range c {
@@ -241,7 +241,7 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	if l.Told {
 		pressure = l.Pressure()
 	}
-	pressure = max(pressure, filling)
+	pressure = max(pressure, leastPressure)
 	terms[costEvict] = m.Eviction * pressure * compute * (1 + m.Externality*requests)
 	c.Score = -(wait + memory + terms[costPrefill] + terms[costTail] + alone + slowed + others + terms[costEvict])
 }

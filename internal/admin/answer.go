@@ -61,7 +61,7 @@ type Worker struct {
 type Kind struct {
 	Name    string `json:"name"`
 	Holders int    `json:"holders"`
-	// Timing is what a pass of the middle holder takes, as learned from all.
+	// Timing is what a pass of the median holder takes, as learned from all.
 	Timing fleet.Timing `json:"timing"`
 	// Spread is the standard deviation of the logarithms of the holders' paces that chance does not explain.
 	Spread float64 `json:"spread"`
