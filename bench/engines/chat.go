@@ -15,11 +15,10 @@ import (
 
 // answer is what a client saw of one request.
 type answer struct {
-	text      string
-	first     time.Duration // until the first text; an answer without text: until its end
-	prompt    int           // tokens, by the usage that ends the stream
-	completed int
-	cached    int
+	text   string
+	first  time.Duration // until the first text; an answer without text: until its end
+	prompt int           // tokens, by the usage that ends the stream
+	cached int           // of those
 }
 
 // client asks one address.
@@ -91,7 +90,7 @@ func readStream(r io.Reader, tokens int, now func() time.Duration) (answer, erro
 	var a answer
 	var text strings.Builder
 	var finish string
-	done := false
+	completed, done := 0, false
 	lines := bufio.NewReader(r)
 	for !done {
 		line, err := lines.ReadBytes('\n')
@@ -126,7 +125,7 @@ func readStream(r io.Reader, tokens int, now func() time.Duration) (answer, erro
 			}
 		}
 		if u := ch.Usage; u != nil {
-			a.prompt, a.completed = u.Prompt, u.Completed
+			a.prompt, completed = u.Prompt, u.Completed
 			if u.Details != nil {
 				a.cached = u.Details.Cached
 			}
@@ -136,8 +135,8 @@ func readStream(r io.Reader, tokens int, now func() time.Duration) (answer, erro
 		a.first = now()
 	}
 	a.text = text.String()
-	if finish != "length" || a.completed != tokens {
-		return a, fmt.Errorf("answer has %d of %d tokens, finish reason %q", a.completed, tokens, finish)
+	if finish != "length" || completed != tokens {
+		return a, fmt.Errorf("answer has %d of %d tokens, finish reason %q", completed, tokens, finish)
 	}
 	return a, nil
 }

@@ -37,7 +37,7 @@ func TestARoundsTextsAreTheSameForEveryRouterAndOthersInTheNextRound(t *testing.
 }
 
 func TestTheTableHas200RequestsAndItsMeanPrompt(t *testing.T) {
-	p := table.plan(newWriter(1, "x", 1), 6)
+	p := conversations.plan(newWriter(1, "x", 1), 6)
 	tokens, talks := 0.0, map[int]float64{}
 	for _, lane := range p {
 		for _, s := range lane {
@@ -267,8 +267,8 @@ func TestWhatIsInTheFileIsNotPlayedAgain(t *testing.T) {
 }
 
 func TestScaledWorkKeepsPrompts(t *testing.T) {
-	s := scaled(table, .3).(chats)
-	if s.talks != 12 || s.system != table.system || s.turns != table.turns {
+	s := scaled(conversations, .3).(chats)
+	if s.talks != 12 || s.system != conversations.system || s.turns != conversations.turns {
 		t.Errorf("%+v", s)
 	}
 }

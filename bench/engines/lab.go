@@ -49,7 +49,7 @@ func (f *fitted) frontend() sim.Frontend {
 // lasting is the inverse of ms.
 func lasting(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
 
-// fitAll measures two engines at once: they share the machine's cores, as when they serve.
+// fitAll measures two engines at once: as when they serve, the other one is at work, too.
 func fitAll(ctx context.Context, args []string) error {
 	b, f := benchFlags("fit")
 	kindName := f.String("engine", "vllm", "vllm or sglang")
@@ -101,7 +101,7 @@ func (b *bench) fit(ctx context.Context, path string) error {
 	if fit.Profile, err = p.JSON(); err != nil {
 		return err
 	}
-	if err := fit.chats(ctx, b.running, line); err != nil {
+	if err := fit.chats(ctx, b.running[0], line); err != nil {
 		return err
 	}
 	say("fitted: %+v, %.1f ms a request with token ids; API server %+v ms, hop %.1f ms", line, overhead, fit.Frontend, fit.Hop)
@@ -118,56 +118,69 @@ const (
 	batchTokens = 2048
 )
 
-// chats measures what API servers work for cached chats, by the processor time of all processes of an engine but the
-// one that makes passes: short and long prompts, short and long answers, one at a time and several at once.
-func (f *fitted) chats(ctx context.Context, engines []*engine, line modelled.Linear) error {
-	const short, long, few, many, times, once = 1000, 8000, 2, 66, 24, 8
-	var cpu [4]float64 // milliseconds a chat
-	var firsts []time.Duration
-	for i, c := range [4]struct{ prompt, output, clients int }{{short, few, 1}, {long, few, 1}, {short, many, 1}, {short, many, once}} {
-		e := engines[0]
-		client, text := newClient(e.url, model), newWriter(1, "fit", c.prompt).text(c.prompt)
-		ask := func() (answer, error) { return client.chat(ctx, []message{{"user", text}}, c.output) }
-		if _, err := ask(); err != nil { // computes the prompt
-			return err
+// chatCost is what cached chats took an engine.
+type chatCost struct {
+	cpu    float64         // milliseconds of processor time a chat, of all its processes but the one that makes passes
+	firsts []time.Duration // until the first tokens
+}
+
+// chats fits the API server's work to cached chats: with short and long prompts, with short and long answers, one at a
+// time and several at once.
+func (f *fitted) chats(ctx context.Context, e *engine, line modelled.Linear) error {
+	const short, long, few, many, crowd = 1000, 8000, 2, 66, 8
+	var err error
+	cost := func(prompt, output, clients int) (c chatCost) {
+		if err == nil {
+			c, err = playCached(ctx, e, prompt, output, clients)
 		}
-		before := frontTicks(e.pgid)
-		var group sync.WaitGroup
-		var mu sync.Mutex
-		var failed error
-		for range c.clients {
-			group.Go(func() {
-				for range times / c.clients {
-					a, err := ask()
-					mu.Lock()
-					failed = cmp.Or(failed, err)
-					if i == 0 {
-						firsts = append(firsts, a.first)
-					}
-					mu.Unlock()
-				}
-			})
-		}
-		group.Wait()
-		if failed != nil {
-			return failed
-		}
-		cpu[i] = float64(frontTicks(e.pgid)-before) * 1000 / hertz / times
+		return c
+	}
+	plain, longPrompt, longAnswer, crowded := cost(short, few, 1), cost(long, few, 1), cost(short, many, 1), cost(short, many, crowd)
+	if err != nil {
+		return err
 	}
 	front := &f.Frontend
-	front.Token = max(0, (cpu[1]-cpu[0])/(long-short))
-	alone, together := (cpu[2]-cpu[0])/(many-few), (cpu[3]-cpu[0])/(many-few) // a token: pass + output, pass/once + output
-	front.Pass = max(0, (alone-together)*once/(once-1))
+	front.Token = max(0, (longPrompt.cpu-plain.cpu)/(long-short))
+	alone := (longAnswer.cpu - plain.cpu) / (many - few) // a token of an answer: Pass + Output
+	together := (crowded.cpu - plain.cpu) / (many - few) // Pass/crowd + Output
+	front.Pass = max(0, (alone-together)*crowd/(crowd-1))
 	front.Output = max(0, alone-front.Pass)
-	front.Request = max(0, cpu[0]-short*front.Token-few*(front.Pass+front.Output))
+	front.Request = max(0, plain.cpu-short*front.Token-few*(front.Pass+front.Output))
 	pass := line.Base + line.Sequence + (line.Token+line.Attention*short)*blockSize/2
-	f.Hop = spreadOf(firsts).P50 - front.Request - short*front.Token - front.Pass - front.Output - pass
+	f.Hop = spreadOf(plain.firsts).P50 - front.Request - short*front.Token - front.Pass - front.Output - pass
 	if f.Hop < 0 { // a part of the work comes when the answer has ended
 		front.End = min(-f.Hop, front.Request)
 		front.Request -= front.End
 		f.Hop = 0
 	}
 	return nil
+}
+
+// playCached plays one prompt of so many tokens, whose blocks are cached, with so many clients at once.
+func playCached(ctx context.Context, e *engine, prompt, output, clients int) (c chatCost, err error) {
+	const chats = 24
+	client, text := newClient(e.url, model), newWriter(1, "fit", prompt).text(prompt)
+	ask := func() (answer, error) { return client.chat(ctx, []message{{"user", text}}, output) }
+	if _, err := ask(); err != nil { // computes the prompt
+		return c, err
+	}
+	before := frontTicks(e.pgid)
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	for range clients {
+		group.Go(func() {
+			for range chats / clients {
+				a, failed := ask()
+				mu.Lock()
+				err = cmp.Or(err, failed)
+				c.firsts = append(c.firsts, a.first)
+				mu.Unlock()
+			}
+		})
+	}
+	group.Wait()
+	c.cpu = float64(frontTicks(e.pgid)-before) * 1000 / hertz / chats
+	return c, err
 }
 
 // likeness is the laboratory's policy that is like a router here.
@@ -336,7 +349,7 @@ func (f *fitted) beside(b *strings.Builder, all []section) error {
 
 // pair is two medians, bold when they are more than 15 % apart.
 func pair(format string, measured, lab []float64) string {
-	m, l := middle(measured), middle(lab)
+	m, l := median(measured), median(lab)
 	text := fmt.Sprintf(format+" / "+format, m, l)
 	if m <= 0 || math.Abs(l/m-1) > .15 {
 		return "**" + text + "**"
@@ -344,8 +357,8 @@ func pair(format string, measured, lab []float64) string {
 	return text
 }
 
-// middle is the median.
-func middle(v []float64) float64 {
+// median is the median of at least one figure.
+func median(v []float64) float64 {
 	v = slices.Sorted(slices.Values(v))
 	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
 }

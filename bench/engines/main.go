@@ -159,27 +159,13 @@ type turn struct {
 // todo is the runs that are asked for and not in the file yet: by kind of fixture, so that engines are started seldom,
 // then by round, set and router.
 func (b *bench) todo(setNames, routerNames string, rounds int, out string) ([]turn, error) {
-	var chosen []set
-	for _, name := range split(setNames) {
-		s, err := setNamed(name)
-		if err != nil {
-			return nil, err
-		}
-		chosen = append(chosen, s)
+	chosen, err := choose(setNames, sets, setNamed)
+	if err != nil {
+		return nil, err
 	}
-	if setNames == "all" {
-		chosen = sets
-	}
-	var through []routerKind
-	for _, name := range split(routerNames) {
-		r, err := routerNamed(name)
-		if err != nil {
-			return nil, err
-		}
-		through = append(through, r)
-	}
-	if routerNames == "all" {
-		through = routers
+	through, err := choose(routerNames, routers, routerNamed)
+	if err != nil {
+		return nil, err
 	}
 	before, err := readResults(out)
 	if err != nil {
@@ -209,11 +195,20 @@ func (b *bench) todo(setNames, routerNames string, rounds int, out string) ([]tu
 	return todo, nil
 }
 
-func split(names string) []string {
+// choose returns what is called by names, which are separated by commas or "all".
+func choose[T any](names string, all []T, named func(string) (T, error)) ([]T, error) {
 	if names == "all" {
-		return nil
+		return all, nil
 	}
-	return strings.Split(names, ",")
+	var chosen []T
+	for _, name := range strings.Split(names, ",") {
+		one, err := named(name)
+		if err != nil {
+			return nil, err
+		}
+		chosen = append(chosen, one)
+	}
+	return chosen, nil
 }
 
 // duration is about how long runs take.

@@ -126,11 +126,11 @@ func (s section) goals() (hits, first, share string, met, missed int) {
 	}
 	best, name := 0.0, ""
 	for router := range s.by {
-		if m, ok := s.median(router); ok && router != ours && (name == "" || m < best || m == best && router < name) {
+		if m, ok := s.firstToken(router); ok && router != ours && (name == "" || m < best || m == best && router < name) {
 			best, name = m, router
 		}
 	}
-	if own, ok := s.median(ours); ok && name != "" && best > 0 {
+	if own, ok := s.firstToken(ours); ok && name != "" && best > 0 {
 		ok := own <= bound*best
 		note(ok)
 		first = fmt.Sprintf("%s %.2f of %s, goal %.1f", verdict(ok), own/best, name, bound)
@@ -157,8 +157,8 @@ func verdict(ok bool) string {
 	return "**missed**"
 }
 
-// median is the median over the rounds of a router's median first token.
-func (s section) median(router string) (float64, bool) {
+// firstToken is the median over the rounds of a router's median first token, in milliseconds.
+func (s section) firstToken(router string) (float64, bool) {
 	var all []float64
 	for _, r := range s.by[router] {
 		all = append(all, r.First.P50)
@@ -166,7 +166,7 @@ func (s section) median(router string) (float64, bool) {
 	if len(all) == 0 {
 		return 0, false
 	}
-	return middle(all), true
+	return median(all), true
 }
 
 // page is the results as Markdown, with the laboratory's beside them if fit is not nil.
@@ -231,7 +231,7 @@ func head(b *strings.Builder, results []result, here machine.Facts) {
 	fmt.Fprintf(b, "%d runs, %s to %s. %d cores (%s), %s. Warmpath %s; %s.\n", len(results), first, last, here.Cores, here.CPU, here.OS,
 		strings.Join(slices.Sorted(maps.Keys(commits)), ", "), strings.Join(slices.Sorted(maps.Keys(versions)), ", "))
 	if len(others) > 0 {
-		fmt.Fprintf(b, "Other processes used %.2f cores while it was measured (median of the runs; %.2f to %.2f).\n", middle(others), slices.Min(others), slices.Max(others))
+		fmt.Fprintf(b, "Other processes used %.2f cores while it was measured (median of the runs; %.2f to %.2f).\n", median(others), slices.Min(others), slices.Max(others))
 	}
 	b.WriteString("Each engine has half of the cores, as a machine of its own would; routers and clients use all of them, and so does one\nengine of two ranks. Command: `bash bench/engines/run.sh`; this page: `bash\nbench/engines/run.sh report`.\n\n")
 	b.WriteString("Two engines with a tiny random Llama on the CPU, 65,536 tokens of cache each, block 32; their caches are emptied before each\n" +

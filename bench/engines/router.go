@@ -144,11 +144,10 @@ type deployment struct {
 	replicas int
 	url      string
 
-	front    *process // the balancer, if any
-	routers  []*process
-	ports    []int
-	counted  map[string]float64 // Warmpath's metrics of processes that have ended
-	restarts int
+	front   *process // the balancer, if any
+	routers []*process
+	ports   []int
+	counted map[string]float64 // Warmpath's metrics of processes that have ended
 }
 
 // deploy starts a router in front of the engines.

@@ -34,8 +34,8 @@ type set struct {
 	seconds  int   // what one run takes at scale 1 on two cores, with its preparation: for the estimate
 }
 
-// table is the work of issue 12's table: mean prompt about 6,060 tokens; an unlimited cache would hit 88 %.
-var table = chats{talks: 40, turns: 5, systems: 4, system: 4000, user: 655, output: 32}
+// conversations have prompts of about 6,060 tokens on average; an unlimited cache would hit 88 %.
+var conversations = chats{talks: 40, turns: 5, systems: 4, system: 4000, user: 655, output: 32}
 
 // drawn is the version of how plans are drawn and engines run. 2: answers differ in length. 3: each engine has cores of
 // its own.
@@ -56,9 +56,9 @@ func (c chats) of(talks int) chats {
 
 // sets in the order in which they are played.
 var sets = []set{
-	{name: "chats", about: "40 conversations of 5 turns under 4 system prompts of 4,000 tokens, 6 clients", clients: 6, work: table, seconds: 28},
-	{name: "chats-light", about: "24 conversations of 5 turns under 4 system prompts of 4,000 tokens, 2 clients", clients: 2, work: table.of(24), seconds: 30},
-	{name: "chats-heavy", about: "40 conversations of 5 turns under 4 system prompts of 4,000 tokens, 16 clients", clients: 16, work: table, seconds: 27},
+	{name: "chats", about: "40 conversations of 5 turns under 4 system prompts of 4,000 tokens, 6 clients", clients: 6, work: conversations, seconds: 28},
+	{name: "chats-light", about: "24 conversations of 5 turns under 4 system prompts of 4,000 tokens, 2 clients", clients: 2, work: conversations.of(24), seconds: 30},
+	{name: "chats-heavy", about: "40 conversations of 5 turns under 4 system prompts of 4,000 tokens, 16 clients", clients: 16, work: conversations, seconds: 27},
 	{name: "agents-light", about: "12 agents of 6 steps, 3 system prompts of 2,500 tokens, tools take 0.3 s, 2 clients", clients: 2,
 		work: agents{talks: 12, steps: 6, kinds: 3, system: 2500, result: 500, output: 32, pause: 300 * time.Millisecond}, seconds: 28},
 	{name: "agents-heavy", about: "48 agents of 6 steps, 3 system prompts of 2,500 tokens, tools take 0.3 s, 16 clients", clients: 16,
@@ -67,12 +67,12 @@ var sets = []set{
 		work: prefixes{requests: 150, count: 1, prefix: 4100, question: 45, output: 16}, seconds: 18},
 	{name: "prefix-heavy", about: "400 short questions after one prefix of 4,100 tokens, 16 clients", clients: 16,
 		work: prefixes{requests: 400, count: 1, prefix: 4100, question: 45, output: 16}, seconds: 18},
-	{name: "two-routers", about: "chats through two routers behind a balancer (nginx, round robin)", clients: 6, work: table, replicas: 2, exact: true, seconds: 32},
-	{name: "router-restart", about: "chats; the router is restarted when half of the requests are done", clients: 6, work: table, event: routerRestart, exact: true, seconds: 33},
-	{name: "engine-restart", about: "chats; one engine is restarted when two fifths of the requests are done", clients: 6, work: table, event: engineRestart, exact: true, seconds: 110},
+	{name: "two-routers", about: "chats through two routers behind a balancer (nginx, round robin)", clients: 6, work: conversations, replicas: 2, exact: true, seconds: 32},
+	{name: "router-restart", about: "chats; the router is restarted when half of the requests are done", clients: 6, work: conversations, event: routerRestart, exact: true, seconds: 33},
+	{name: "engine-restart", about: "chats; one engine is restarted when two fifths of the requests are done", clients: 6, work: conversations, event: engineRestart, exact: true, seconds: 110},
 	{name: "crowded", about: "240 questions after 60 prefixes of 3,000 tokens, more than both caches hold, 6 clients", clients: 6,
 		work: prefixes{requests: 240, count: 60, prefix: 3000, question: 60, output: 32, skew: 1.1}, exact: true, seconds: 27},
-	{name: "ranks", about: "chats; one engine of two data-parallel ranks", clients: 6, work: table, ranks: true, exact: true, seconds: 33},
+	{name: "ranks", about: "chats; one engine of two data-parallel ranks", clients: 6, work: conversations, ranks: true, exact: true, seconds: 33},
 }
 
 // setNamed returns the set called so.
