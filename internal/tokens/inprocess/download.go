@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -27,28 +28,32 @@ const (
 var errDigest = errors.New("the file is not what the hub says it is")
 
 // download brings f into dir unless it is there. It grows beside its place, is taken up again where it broke off, now or by
-// the next start, and is moved into place when it is whole and has the digest that the hub tells.
-func (h *Hub) download(ctx context.Context, m hubModel, commit string, f hubRemote, dir string) error {
+// the next start, and is moved into place when it is whole and has the digest that the hub tells. It returns the file's size
+// in bytes.
+func (h *Hub) download(ctx context.Context, m hubModel, commit string, f hubRemote, dir string) (size int64, err error) {
 	to := filepath.Join(dir, filepath.FromSlash(f.Name))
-	if exists(to) {
-		return nil
+	if info, err := os.Stat(to); !errors.Is(err, fs.ErrNotExist) {
+		if err != nil {
+			return 0, fmt.Errorf("download %s: %w", f.Name, err)
+		}
+		return info.Size(), nil
 	}
 	if f.Size > h.most {
-		return fmt.Errorf("download %s: %d bytes are more than %d", f.Name, f.Size, h.most)
+		return 0, fmt.Errorf("download %s: %d bytes are more than %d", f.Name, f.Size, h.most)
 	}
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
-		return fmt.Errorf("download %s: %w", f.Name, err)
+		return 0, fmt.Errorf("download %s: %w", f.Name, err)
 	}
 	url := h.cfg.Endpoint + "/" + m.name + "/resolve/" + commit + "/" + f.Name
 	part := to + ".incomplete"
 	wait := h.retry
 	for try := 1; ; try++ {
-		err := h.transfer(ctx, m, url, part, f)
+		size, err = h.transfer(ctx, m, url, part, f)
 		if err == nil {
 			break
 		}
 		if !errors.Is(err, errUnreachable) && !errors.Is(err, errDigest) || try == hubTries || ctx.Err() != nil {
-			return fmt.Errorf("download %s of %s: %w", f.Name, m.name, err)
+			return 0, fmt.Errorf("download %s of %s: %w", f.Name, m.name, err)
 		}
 		h.log.Warn("a download broke off and is taken up again", "model", m.name, "file", f.Name, "error", err)
 		select {
@@ -58,32 +63,33 @@ func (h *Hub) download(ctx context.Context, m hubModel, commit string, f hubRemo
 		wait *= 2
 	}
 	if err := os.Rename(part, to); err != nil {
-		return fmt.Errorf("download %s: %w", f.Name, err)
+		return 0, fmt.Errorf("download %s: %w", f.Name, err)
 	}
-	return nil
+	return size, nil
 }
 
-// transfer appends what is missing to part and checks the whole.
-func (h *Hub) transfer(ctx context.Context, m hubModel, url, part string, f hubRemote) error {
+// transfer appends what is missing to part, checks the whole, and returns its size in bytes.
+func (h *Hub) transfer(ctx context.Context, m hubModel, url, part string, f hubRemote) (size int64, err error) {
 	file, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer func() { _ = file.Close() }()
 	have, err := file.Seek(0, io.SeekEnd)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if f.Size == 0 || have < f.Size {
 		if err := h.fill(ctx, m, url, file, have, f); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	if err := verify(file, f); err != nil {
+	size, err = verify(file, f)
+	if err != nil {
 		_ = file.Truncate(0) // the next try begins anew
-		return err
+		return 0, err
 	}
-	return file.Sync()
+	return size, file.Sync()
 }
 
 // fill writes the rest of the file at url behind the have bytes that file holds.
@@ -150,11 +156,11 @@ func (p *progress) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// verify compares the file with the size and the digest that the hub tells, where it tells one.
-func verify(file *os.File, f hubRemote) error {
-	size, err := file.Seek(0, io.SeekEnd)
+// verify compares the file with the size and the digest that the hub tells, where it tells one, and returns the size.
+func verify(file *os.File, f hubRemote) (size int64, err error) {
+	size, err = file.Seek(0, io.SeekEnd)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	var digest hash.Hash
 	var want string
@@ -166,19 +172,19 @@ func verify(file *os.File, f hubRemote) error {
 		fmt.Fprintf(digest, "blob %d\x00", size)
 	}
 	if f.Size != 0 && size != f.Size {
-		return fmt.Errorf("%w: %d bytes, not %d", errDigest, size, f.Size)
+		return 0, fmt.Errorf("%w: %d bytes, not %d", errDigest, size, f.Size)
 	}
 	if digest == nil {
-		return nil
+		return size, nil
 	}
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
-		return err
+		return 0, err
 	}
 	if _, err := io.Copy(digest, file); err != nil {
-		return err
+		return 0, err
 	}
 	if got := hex.EncodeToString(digest.Sum(nil)); got != want {
-		return fmt.Errorf("%w: digest %s, not %s", errDigest, got, want)
+		return 0, fmt.Errorf("%w: digest %s, not %s", errDigest, got, want)
 	}
-	return nil
+	return size, nil
 }

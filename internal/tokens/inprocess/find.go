@@ -4,77 +4,109 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// look finds out which folders of this machine may hold the unit's files.
-func (f *Finder) look(ctx context.Context, u *unit, now time.Time) {
-	if f.full() {
-		return
+// look finds out which folders of this machine may hold the unit's files. It looks at one origin after another, so that a read
+// that hangs keeps back no other worker's.
+func (f *Finder) look(ctx context.Context, u *unit, s *fleet.Snapshot, now time.Time) {
+	if u.round == nil || u.round.changes != u.changes {
+		u.round = &round{changes: u.changes, left: u.origins, found: map[string][]place{}}
 	}
-	var origins, strange []string
+	r := u.round
+	at := slices.IndexFunc(r.left, func(origin string) bool { return !f.hangs(u.naming(origin)) })
+	switch {
+	case at < 0 && len(r.left) > 0 && len(r.found) == 0: // it begins when a read that hangs ends
+		u.slow = whyHangs
+	case at < 0:
+		u.looksDone(r, now)
+		f.begin(ctx, s, u, now)
+	case !f.full():
+		origin := r.left[at]
+		r.left = slices.Concat(r.left[:at], r.left[at+1:])
+		f.start(ctx, u, &job{task: looking, deadline: now.Add(readTime), workers: u.naming(origin)}, func(context.Context) func() {
+			places, why := f.search(origin)
+			return func() {
+				r.found[origin] = places
+				if why != "" {
+					r.why = append(r.why, why)
+				}
+			}
+		})
+	}
+}
+
+// looksDone takes over what a round found.
+func (u *unit) looksDone(r *round, now time.Time) {
+	u.round, u.looked, u.lookedAt, u.places, u.why, u.slow = nil, true, now, nil, r.why, ""
+	if r.hung || len(r.left) > 0 {
+		u.slow = whyHangs
+	}
+	u.named = map[place][]string{}
 	for _, origin := range u.origins {
-		if strings.HasPrefix(origin, "/") || hubNamed(origin) {
-			origins = append(origins, origin)
-		} else {
-			strange = append(strange, origin)
+		for _, p := range r.found[origin] {
+			if u.named[p] == nil {
+				u.places = append(u.places, p)
+			}
+			u.named[p] = append(u.named[p], origin)
 		}
 	}
-	changes := u.changes
-	f.start(ctx, u, &job{task: looking, deadline: now.Add(readTime)}, func(context.Context) func() {
-		places, why := look(origins, f.Cache)
-		if origins == nil {
-			why = []string{"its engine names no folder and no ORG/NAME that it was loaded from"}
-			if strange != nil {
-				why[0] += ", but " + shownOrigin(strange[0])
-			}
+	if len(u.why) == 0 && u.places == nil {
+		why := "its engine names no folder and no ORG/NAME that it was loaded from"
+		if len(u.origins) > 0 {
+			why += ", but " + shownOrigin(u.origins[0])
 		}
-		return func() {
-			u.looked, u.lookedAt, u.places, u.why, u.hangs = u.changes == changes, time.Now(), places, why, ""
-			for p := range u.rejected {
-				if !slices.Contains(places, p) {
-					delete(u.rejected, p)
-				}
-			}
-			for key := range u.verdicts {
-				if !slices.Contains(places, key.place) {
-					delete(u.verdicts, key)
-				}
-			}
-		}
-	})
+		u.why = []string{why}
+	}
+	maps.DeleteFunc(u.rejected, func(p place, why string) bool { return u.named[p] == nil || why == whyHangs })
+	maps.DeleteFunc(u.verdicts, func(key verdictKey, _ *verdict) bool { return u.named[key.place] == nil })
 }
 
 // full reports whether nothing more may be read now.
 func (f *Finder) full() bool { return f.readers >= maxReaders || f.stuck >= maxStuck }
 
-// gaveUp notes that a read hangs, and tries it again with the next look.
-func (u *unit) gaveUp() {
-	u.hangs = fmt.Sprintf("its files could not be read within %v", readTime)
-	if u.looked {
-		for _, p := range u.places {
-			if u.rejected[p] == "" { // the one that was being loaded
-				u.rejected[p] = u.hangs
-				break
-			}
-		}
+// hangs reports whether a read hangs, or was given up and did not end yet, for each of these workers.
+func (f *Finder) hangs(workers []string) bool {
+	return !slices.ContainsFunc(workers, func(url string) bool { return f.hanging[url] == 0 })
+}
+
+// whyHangs says that a read was given up.
+var whyHangs = fmt.Sprintf("its files could not be read within %v", readTime)
+
+// gaveUp notes that a read hangs.
+func (u *unit) gaveUp(j *job, now time.Time) {
+	if j.task == loading {
+		u.rejected[j.place], u.slow = whyHangs, whyHangs
+		u.lookedAt = now
+	} else if u.round != nil {
+		u.round.hung = true
 	}
-	u.looked, u.lookedAt = true, time.Now()
 }
 
 // load reads the files of a place.
-func (f *Finder) load(ctx context.Context, u *unit, p place, now time.Time) {
+func (f *Finder) load(ctx context.Context, u *unit, p place, s *fleet.Snapshot, now time.Time) {
+	var workers []string
+	for _, origin := range u.named[p] {
+		workers = append(workers, u.naming(origin)...)
+	}
+	if f.hangs(workers) {
+		u.rejected[p], u.slow = whyHangs, whyHangs
+		f.begin(ctx, s, u, now) // with another place
+		return
+	}
 	if f.full() {
 		return
 	}
-	f.start(ctx, u, &job{task: loading, deadline: now.Add(readTime)}, func(context.Context) func() {
+	f.start(ctx, u, &job{task: loading, deadline: now.Add(readTime), workers: workers, place: p}, func(context.Context) func() {
 		m, why := f.read(p.dir)
 		return func() {
 			switch {
@@ -117,30 +149,67 @@ func loadFound(dir string, log *slog.Logger) (m *Model, why string) {
 	return m, ""
 }
 
-// fetch downloads a model that a worker named, where that is allowed and was not tried.
-func (f *Finder) fetch(ctx context.Context, u *unit, now time.Time) {
+// fetch downloads a model for one of units, where that is allowed: one that was not tried yet, else the one whose last try is
+// longest ago.
+func (f *Finder) fetch(ctx context.Context, units []*unit, now time.Time) {
 	if f.Hub == nil || f.fetching > 0 { // a Hub is for one at a time
 		return
 	}
-	for _, name := range u.origins {
-		tried := f.fetched[name]
-		if !hubNamed(name) || tried != nil && (tried.err == nil || now.Before(tried.again)) || tried == nil && len(f.fetched) >= maxFetched {
-			continue
-		}
-		f.fetched[name] = &fetch{err: errUnreachable, again: now.Add(fetchEvery)}
-		f.start(ctx, u, &job{task: fetching}, func(ctx context.Context) func() {
-			_, err := f.Hub.folder(ctx, hubModel{name, "main"})
-			f.Hub.client.CloseIdleConnections()
-			return func() {
-				f.fetched[name] = &fetch{err, time.Now().Add(fetchEvery)}
-				u.looked = false // it is in the cache now
-				if err != nil {
-					f.Log.Warn("a model's files could not be downloaded", "model", u.key.model, "name", name, "error", err)
-				}
+	maps.DeleteFunc(f.fetched, func(_ string, tried *fetch) bool { return now.Sub(tried.began) >= fetchDay })
+	var (
+		next *unit
+		best fetch
+	)
+	for _, u := range units {
+		for _, name := range u.origins {
+			if !hubNamed(name) {
+				continue
 			}
-		})
+			try := fetch{name: name, began: now, workers: u.naming(name)}
+			if tried := f.fetched[name]; tried != nil {
+				try = *tried
+			} else if !f.mayFetch(try.workers) {
+				continue
+			}
+			if !try.done && !now.Before(try.again) && (next == nil || try.again.Before(best.again)) {
+				next, best = u, try
+			}
+		}
+	}
+	if next == nil || next.job != nil { // its turn comes when its folders were looked at again
 		return
 	}
+	best.again = now.Add(fetchEvery)
+	f.fetched[best.name] = &best
+	f.start(ctx, next, &job{task: fetching}, func(ctx context.Context) func() {
+		ctx, cancel := context.WithTimeout(ctx, fetchTime)
+		defer cancel()
+		_, err := f.Hub.folder(ctx, hubModel{best.name, "main"})
+		f.Hub.client.CloseIdleConnections()
+		return func() {
+			best.done, best.again = err == nil, time.Now().Add(fetchEvery)
+			next.looked, next.round = false, nil // it is in the cache now
+			if err != nil {
+				f.Log.Warn("a model's files could not be downloaded", "model", next.key.model, "name", best.name, "error", err)
+			}
+		}
+	})
+}
+
+// mayFetch reports whether one more model may be downloaded today because these workers name it.
+func (f *Finder) mayFetch(workers []string) bool {
+	if len(f.fetched) >= maxFetched {
+		return false
+	}
+	return slices.ContainsFunc(workers, func(url string) bool {
+		n := 0
+		for _, tried := range f.fetched {
+			if slices.Contains(tried.workers, url) {
+				n++
+			}
+		}
+		return n < maxFetchedFor
+	})
 }
 
 // Bounds on probing a worker.

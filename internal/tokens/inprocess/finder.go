@@ -22,12 +22,13 @@ const (
 	// maxReaders is how many folders are read at once. A tokenizer takes a second of a processor to load.
 	maxReaders = 2
 	// maxStuck is how many reads may hang before nothing is read any more: a read of a dead network disk cannot be
-	// ended.
-	maxStuck = 4
+	// ended, and holds a thread. For a worker one may hang: nothing that it names is read until that read ends.
+	maxStuck = 16
 	// maxVerifying is how many workers are asked probes at once, each one probe at a time.
 	maxVerifying = 4
-	// maxFetched is how many models are downloaded because a worker named them, where downloads are allowed.
-	maxFetched = 32
+	// maxFetched is how many models are downloaded in a day because workers named them, where downloads are allowed, and
+	// maxFetchedFor for one worker: one that names another model every minute leaves the others theirs.
+	maxFetched, maxFetchedFor = 32, 4
 
 	// readTime is how long a folder may take to read and to load; the largest tokenizers take 3 s on one processor.
 	readTime = 30 * time.Second
@@ -35,6 +36,11 @@ const (
 	lookEvery = time.Minute
 	// fetchEvery is the time between two tries of a download that failed.
 	fetchEvery = 10 * time.Minute
+	// fetchTime is how long a download may take before another one has its turn; the next try takes it up again. The
+	// largest tokenizers have 35 MB.
+	fetchTime = 10 * time.Minute
+	// fetchDay is how long a download counts.
+	fetchDay = 24 * time.Hour
 )
 
 // Asker asks one engine for ids: [tokens.Source] in a router.
@@ -74,18 +80,23 @@ type Finder struct {
 	held      map[place]*Model
 	fetched   map[string]*fetch
 	fetching  int
-	readers   int // reads and loads under way, without those that hang
-	stuck     int // those that hang
+	readers   int            // reads and loads under way, without those that hang
+	stuck     int            // those that hang
+	hanging   map[string]int // of them, those for a worker, by URL
 	verifying int
 	results   chan func()
-	read      func(dir string) (m *Model, why string) // loads a model
+	search    func(origin string) (places []place, why string) // finds the folders of an origin
+	read      func(dir string) (m *Model, why string)          // loads a model
 	jobs      sync.WaitGroup
 }
 
 // fetch is a download that was tried.
 type fetch struct {
-	err   error
-	again time.Time
+	name    string
+	began   time.Time // the first try
+	workers []string  // that named it then, by URL
+	done    bool
+	again   time.Time // when a download that failed is tried again
 }
 
 // use is a model whose ids are made here. It is immutable.
@@ -96,13 +107,15 @@ type use struct {
 
 // NewFinder returns a Finder. It starts nothing and finds nothing before Run.
 func NewFinder(parts FinderParts) *Finder {
-	f := &Finder{FinderParts: parts, units: map[unitKey]*unit{}, held: map[place]*Model{}, fetched: map[string]*fetch{}, results: make(chan func())}
+	f := &Finder{FinderParts: parts, units: map[unitKey]*unit{}, held: map[place]*Model{}, fetched: map[string]*fetch{}, hanging: map[string]int{},
+		results: make(chan func())}
 	if f.Given == nil {
 		f.Given = &Models{}
 	}
 	if f.Hub != nil {
-		f.Hub.most = maxFoundFile // what is fetched is read within the same bounds
+		f.Hub.most, f.Hub.inAll = maxFoundFile, maxFoundBytes // what is fetched is read within the same bounds
 	}
+	f.search = func(origin string) ([]place, string) { return look(origin, f.Cache) }
 	f.read = func(dir string) (*Model, string) { return loadFound(dir, f.Log) }
 	f.inUse.Store(&map[unitKey]*use{})
 	f.statuses.Store(&[]Status{})
@@ -210,24 +223,34 @@ func (f *Finder) step(ctx context.Context, s *fleet.Snapshot, now time.Time) tim
 	if f.Off {
 		return lookEvery
 	}
-	wait := lookEvery
-	for _, key := range slices.SortedFunc(maps.Keys(f.units), unitKey.compare) {
+	keys := slices.SortedFunc(maps.Keys(f.units), unitKey.compare)
+	var missing []*unit
+	for _, key := range keys {
 		u := f.units[key]
 		if u.job != nil && u.job.reads() && now.After(u.job.deadline) {
 			u.job.giveUp(f)
+			u.gaveUp(u.job, now)
 			u.job = nil
-			u.gaveUp()
 		}
-		if f.Given.model(key.model) == nil && u.job == nil {
+		if f.Given.model(key.model) != nil {
+			continue
+		}
+		if u.job == nil {
 			f.begin(ctx, s, u, now)
 		}
-		wait = min(wait, u.wait(now))
+		if u.missing(now) {
+			missing = append(missing, u)
+		}
+	}
+	f.fetch(ctx, missing, now)
+	wait := lookEvery
+	for _, key := range keys {
+		wait = min(wait, f.units[key].wait(now))
 	}
 	return wait
 }
 
-// begin starts the next job of a unit, if there is one: it looks at the folders, loads one, asks a worker, or
-// downloads.
+// begin starts the next job of a unit, if there is one: it looks at the folders, loads one, or asks a worker.
 func (f *Finder) begin(ctx context.Context, s *fleet.Snapshot, u *unit, now time.Time) {
 	if !u.ready() {
 		return
@@ -236,12 +259,11 @@ func (f *Finder) begin(ctx context.Context, s *fleet.Snapshot, u *unit, now time
 	inUse := ok && f.held[p] != nil && u.standing(p, now) == standsAgreed
 	switch {
 	case !u.looked || !inUse && now.Sub(u.lookedAt) >= lookEvery:
-		f.look(ctx, u, now)
-	case !ok:
-		f.fetch(ctx, u, now)
+		f.look(ctx, u, s, now)
+	case !ok: // only a download can help
 	case f.held[p] == nil:
 		if len(f.held)+f.loads() < maxHeld {
-			f.load(ctx, u, p, now)
+			f.load(ctx, u, p, s, now)
 		}
 	default:
 		if m := u.next(p, s, now); m != nil && f.verifying < maxVerifying {
@@ -278,6 +300,8 @@ func (t task) reads() bool { return t == looking || t == loading }
 type job struct {
 	task
 	deadline time.Time // of a job that reads
+	workers  []string  // by URL: they named what it reads
+	place    place     // that is loaded
 	cancel   context.CancelFunc
 	over     bool // its result is not used any more
 	stuck    bool // it hangs
@@ -291,9 +315,9 @@ func (j *job) giveUp(f *Finder) {
 	j.over = true
 	j.cancel()
 	if j.reads() {
+		f.count(j, -1)
 		j.stuck = true
-		f.readers--
-		f.stuck++
+		f.count(j, 1)
 	}
 }
 
@@ -328,6 +352,11 @@ func (f *Finder) count(j *job, n int) {
 	switch {
 	case j.stuck:
 		f.stuck += n
+		for _, url := range j.workers {
+			if f.hanging[url] += n; f.hanging[url] == 0 {
+				delete(f.hanging, url)
+			}
+		}
 	case j.reads():
 		f.readers += n
 	case j.task == asking:

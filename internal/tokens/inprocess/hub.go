@@ -108,6 +108,7 @@ type Hub struct {
 	retry  time.Duration // wait before the second try of a file
 	stall  time.Duration // a download that brings nothing for so long is given up
 	most   int64         // bytes of a file
+	inAll  int64         // bytes of a model's files
 }
 
 // NewHub returns a Hub. cfg names endpoint and cache.
@@ -116,7 +117,7 @@ func NewHub(cfg HubConfig, log *slog.Logger) *Hub {
 	transport.ResponseHeaderTimeout = 30 * time.Second
 	cfg.Endpoint = strings.TrimRight(cfg.Endpoint, "/")
 	return &Hub{cfg: cfg, log: log, client: &http.Client{Transport: transport}, retry: time.Second, stall: time.Minute,
-		most: maxHubFile}
+		most: maxHubFile, inAll: 4 * maxHubFile}
 }
 
 // Folders returns paths with the models on the hub in folders of this machine, downloading what is missing.
@@ -164,14 +165,18 @@ func (h *Hub) folder(ctx context.Context, m hubModel) (string, error) {
 		return "", err
 	}
 	dir := filepath.Join(root, "snapshots", listed.Commit)
-	found := false
+	found, left := false, h.inAll
 	for _, f := range listed.Files {
 		if !wanted(f.Name) {
 			continue
 		}
 		found = found || isTokenizer(f.Name)
-		if err := h.download(ctx, m, listed.Commit, f, dir); err != nil {
+		size, err := h.download(ctx, m, listed.Commit, f, dir)
+		if err != nil {
 			return "", err
+		}
+		if left -= size; left < 0 {
+			return "", fmt.Errorf("the files of %s at %s have more than %d bytes", m.name, m.revision, h.inAll)
 		}
 	}
 	if !found {
@@ -302,10 +307,4 @@ func (h *Hub) statusError(status int, m hubModel) error {
 		return fmt.Errorf("%w: status %d", errUnreachable, status)
 	}
 	return fmt.Errorf("ask the hub for %s: unexpected status %d", m.name, status)
-}
-
-// exists reports whether a file is there.
-func exists(name string) bool {
-	_, err := os.Stat(name)
-	return !errors.Is(err, fs.ErrNotExist)
 }

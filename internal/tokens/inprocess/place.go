@@ -200,31 +200,22 @@ func hubNamed(origin string) bool {
 	return err == nil && !strings.Contains(origin, "@")
 }
 
-// look returns the places where the model of these origins may lie on this machine, and why an origin is none.
-func look(origins []string, cache string) (places []place, why []string) {
-	for _, origin := range origins {
-		var found []place
-		switch {
-		case filepath.IsAbs(origin):
-			if p, ok := lookAt(origin); ok {
-				found = []place{p}
-			} else {
-				why = append(why, fmt.Sprintf("%s cannot be read here", shownOrigin(origin)))
-			}
-		case hubNamed(origin):
-			if found = inCache(cache, origin); found == nil {
-				why = append(why, fmt.Sprintf("%s is not in the Hugging Face cache of this machine (%s)", shownOrigin(origin), cache))
-			}
-		default:
-			why = append(why, fmt.Sprintf("%s is neither a folder with its whole path nor ORG/NAME", shownOrigin(origin)))
+// look returns the places where a model of that origin may lie on this machine, or why there is none; an origin that is
+// neither a path nor a name has no places, and that says nothing.
+func look(origin, cache string) (places []place, why string) {
+	switch {
+	case filepath.IsAbs(origin):
+		if p, ok := lookAt(origin); ok {
+			return []place{p}, ""
 		}
-		for _, p := range found {
-			if !slices.Contains(places, p) {
-				places = append(places, p)
-			}
+		return nil, shownOrigin(origin) + " cannot be read here"
+	case hubNamed(origin):
+		if found := inCache(cache, origin); found != nil {
+			return found, ""
 		}
+		return nil, fmt.Sprintf("%s is not in the Hugging Face cache of this machine (%s)", shownOrigin(origin), cache)
 	}
-	return places, why
+	return nil, ""
 }
 
 // shownOrigin is what a worker called its model, short enough for a log.

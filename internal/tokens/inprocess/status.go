@@ -97,8 +97,8 @@ func (f *Finder) status(u *unit, now time.Time) Status {
 		s.Why, s.Advice = "tokens.discover is off", "switch it on, or name the model's folder: "+name
 	case !u.ready():
 		s.Source, s.Why = Searching, "no worker is ready"
-	case u.hangs != "" && !ok:
-		s.Why, s.Advice = u.hangs, "is its disk reachable? A copy on another: "+name
+	case u.slow != "" && !ok:
+		s.Why, s.Advice = u.slow, "is its disk reachable? A copy on another: "+name
 	case !u.looked:
 		s.Source, s.Why = Searching, "its files are looked for"
 	case !ok && len(u.places) == 0:

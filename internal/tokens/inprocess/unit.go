@@ -28,16 +28,27 @@ type unit struct {
 	changes int      // of members and origins
 	job     *job     // under way; nil is none
 
+	round    *round // a look under way; nil is none
 	looked   bool
 	lookedAt time.Time
-	places   []place  // where files were found
-	why      []string // why origins are no places
+	places   []place            // where files were found
+	named    map[place][]string // the origins that led there
+	why      []string           // why origins are no places
 	rejected map[place]string
-	hangs    string // a read was given up: why
+	slow     string // a read was given up: why
 	verdicts map[verdictKey]*verdict
 
 	last   lastUse
 	logged string
+}
+
+// round is a look at the origins of a unit.
+type round struct {
+	changes int      // see unit, when it began
+	left    []string // to look at
+	found   map[string][]place
+	why     []string // why origins are no places
+	hung    bool     // a look was given up
 }
 
 // lastUse is what a unit's ids were made from when they were last used.
@@ -141,6 +152,22 @@ func (u *unit) follow(members []*member) {
 		u.origins, u.looked = origins, false // a new process may have loaded other files
 		u.changes++
 	}
+}
+
+// naming returns the URLs of the members that say they loaded the model from origin.
+func (u *unit) naming(origin string) (urls []string) {
+	for _, m := range u.members {
+		if slices.Contains(m.origins, origin) {
+			urls = append(urls, m.url)
+		}
+	}
+	return urls
+}
+
+// missing reports whether all places were looked at, and none has files that are the engine's.
+func (u *unit) missing(now time.Time) bool {
+	_, ok := u.current(now)
+	return u.looked && !ok && u.ready()
 }
 
 // maxOrigins bounds the folders and names that are tried for one model.
