@@ -167,10 +167,6 @@ func (d *Decision) UncachedTokens() int {
 	return least
 }
 
-// Sent notes that the request has been written to the worker: from now on its prompt is expected in that cache. It is
-// for requests with TellsSent, and may be called again, from the goroutine that owns the decision.
-func (d *Decision) Sent() { d.router.speculate(d) }
-
 // FirstToken notes that the first token of the answer came at now, in Unix nanoseconds: the prompt is computed, and its
 // uncached tokens wait no longer.
 func (d *Decision) FirstToken(now int64) {

@@ -43,10 +43,6 @@ type Request struct {
 	// Choices is how many answers are asked for, 0 is one: nobody can tell how many passes the tokens of several took.
 	Choices int
 
-	// TellsSent: the caller will call [Decision.Sent], and the prompt is expected in the worker's cache only then. It spares
-	// the request the time that noting hundreds of blocks takes. False: Route expects it at once.
-	TellsSent bool
-
 	Now    int64  // Unix nanoseconds
 	Random uint64 // uniformly random, from the caller's source: the same request with the same number is decided alike
 }

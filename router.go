@@ -78,9 +78,7 @@ func (r *Router) Route(ctx context.Context, req *Request) (*Decision, error) {
 		d.shadow.Routed(&d.query, c)
 	}
 	d.query.Prompt = policy.Prompt{} // it belongs to the request
-	if !req.TellsSent {
-		r.speculate(d)
-	}
+	r.speculate(d)
 	return d, nil
 }
 

@@ -468,16 +468,13 @@ func TestCandidatesOfAnotherAdapterAreNoneOfOurs(t *testing.T) {
 	}
 }
 
-func TestAPromptIsExpectedOnlyWhenItsSendingIsTold(t *testing.T) {
+// A burst of requests with the same prefix must not be computed once on each worker: the second is decided before the first
+// one's answer, or its events, can tell anything.
+func TestAPromptIsExpectedAtOnce(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm())
 	p := prompt(1, 500)
-	first := w.route(warmpath.Request{Tokens: p, Now: second, TellsSent: true})
-	if d := w.route(warmpath.Request{Tokens: p, Now: second, TellsSent: true}); d.PredictedTokens != 0 {
-		t.Errorf("not sent, and %d tokens are predicted", d.PredictedTokens)
-	}
-	first.Sent()
-	first.Sent()
-	if d := w.route(warmpath.Request{Tokens: p, Now: second, TellsSent: true}); d.PredictedTokens != 496 {
-		t.Errorf("sent, and %d tokens are predicted", d.PredictedTokens)
+	w.route(warmpath.Request{Tokens: p, Now: second})
+	if d := w.route(warmpath.Request{Tokens: p, Now: second}); d.PredictedTokens != 496 {
+		t.Errorf("%d tokens of the same prompt are predicted", d.PredictedTokens)
 	}
 }

@@ -67,7 +67,7 @@ type exchange struct {
 
 func newExchange(g *Gateway) *exchange {
 	x := &exchange{g: g}
-	x.attempt.OnSent, x.attempt.OnFirstToken, x.attempt.OnTokens = x.sent, x.firstToken, x.tokens
+	x.attempt.OnFirstToken, x.attempt.OnTokens = x.firstToken, x.tokens
 	x.attempt.Knows = x.knows
 	return x
 }
@@ -200,7 +200,6 @@ func (x *exchange) route(ctx context.Context) (*warmpath.Decision, error) {
 func (x *exchange) decide(ctx context.Context) (*warmpath.Decision, error) {
 	began := time.Now()
 	q := &x.prepared.route
-	q.TellsSent = true
 	q.Now, q.Random = began.UnixNano(), rand.Uint64()
 	var would opinion
 	if x.prepared.shadow != nil {
@@ -316,15 +315,6 @@ func outcome(r *proxy.Result) fleet.Outcome {
 		}
 	}
 	return fleet.OutcomeUnknown
-}
-
-// sent lets the router expect the prompt in the worker's cache: while the engine works, not while the request waits.
-func (x *exchange) sent() {
-	if x.decision != nil {
-		slot := x.g.Telemetry.Deciding.Begin(time.Now().UnixNano())
-		x.decision.Sent()
-		x.g.Telemetry.Deciding.End(slot)
-	}
 }
 
 func (x *exchange) firstToken(at time.Time) {

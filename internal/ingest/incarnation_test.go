@@ -76,7 +76,6 @@ func TestNoPolicyFollowsWhatItLearnedToAWorkerThatRestarted(t *testing.T) {
 				}
 				home := d.Holder
 				worker := d.Worker.ID
-				d.Sent()
 				d.Done(fleet.OutcomeServed, now.UnixNano())
 				d.Recycle()
 				first := fleet.Signs{Started: 1000, Tokens: 640}

@@ -38,9 +38,6 @@ type Attempt struct {
 	Whole bool
 	// Writer is where the answer goes. Fields that its header has already are kept: the worker's do not replace them.
 	Writer http.ResponseWriter
-	// OnSent, if set, is called from Forward's goroutine when the request has been written to the worker, while the worker
-	// is at it; a second time if a stale connection had to be replaced.
-	OnSent func()
 	// OnFirstToken, if set, is called once, when the first token passes, from Forward's goroutine.
 	OnFirstToken func(time.Time)
 	// OnTokens, if set, is called from Forward's goroutine as a stream passes, with the tokens that the answer has so far: once

@@ -179,9 +179,6 @@ func (x *exchange) talk(k *conn) (stale bool) {
 		x.res.BytesUp += int64(len(x.a.Body))
 	}
 	x.res.Sent = time.Now()
-	if x.a.OnSent != nil && unsent == nil {
-		x.a.OnSent()
-	}
 	n, end, err := x.readHead(k)
 	if err != nil {
 		if n == 0 && x.res.Reused && !errors.Is(err, os.ErrDeadlineExceeded) {
