@@ -131,6 +131,7 @@ func readStream(r io.Reader, tokens int, now func() time.Duration) (answer, erro
 			}
 		}
 	}
+	_, _ = io.Copy(io.Discard, lines) // the end of the framing: who closes before it costs a connection
 	if a.first == 0 {
 		a.first = now()
 	}

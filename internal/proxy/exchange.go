@@ -121,6 +121,8 @@ func (x *exchange) try(ctx context.Context, w *worker, fresh bool) (stale bool) 
 		k.Close()
 	}
 	switch {
+	case x.given && (ctx.Err() != nil || x.res.Class == ClientGone):
+		x.res.Class, x.res.Err, x.res.Abort = Success, nil, false
 	case ctx.Err() != nil && x.res.Class != Success:
 		x.gone(ctx)
 		return false

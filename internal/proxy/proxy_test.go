@@ -595,6 +595,40 @@ func TestAClientThatLeavesCancelsAtOnce(t *testing.T) {
 	}
 }
 
+// Many clients close at [DONE]; the end of the framing may come after it.
+func TestAClientThatLeavesAtDoneWasServed(t *testing.T) {
+	whole := chunks(token, finish, usage, done)
+	for name, events := range map[string]string{"served": whole, "before its end": chunks(token, finish)} {
+		t.Run(name, func(t *testing.T) {
+			w := newRawWorker(t, func(c net.Conn, _ *http.Request, _ []byte) bool {
+				io.WriteString(c, chunkedHead+events)
+				c.Read(make([]byte, 1)) // returns when the proxy closes
+				return false
+			})
+			url, results := gateway(t, newClient(t, nil), func(a *Attempt) { a.Worker = w.url })
+			ctx, cancel := context.WithCancel(context.Background())
+			req, _ := http.NewRequestWithContext(ctx, "POST", url, strings.NewReader("{}"))
+			tr := &http.Transport{}
+			defer tr.CloseIdleConnections()
+			resp, err := tr.RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := token + finish
+			if name == "served" {
+				want += usage + done
+			}
+			io.ReadFull(resp.Body, make([]byte, len(want)))
+			cancel()
+			resp.Body.Close()
+			res := <-results
+			if served := res.Class == Success && res.Err == nil && !res.Abort; served != (name == "served") {
+				t.Errorf("%v, abort %v: %v", res.Class, res.Abort, res.Err)
+			}
+		})
+	}
+}
+
 func TestAClientThatLeavesBeforeTheHeaderCancelsToo(t *testing.T) {
 	asked, closed := make(chan bool), make(chan bool)
 	w := newRawWorker(t, func(c net.Conn, _ *http.Request, _ []byte) bool {

@@ -77,6 +77,7 @@ type relay struct {
 	gather   bool // nothing is passed before all has come, or more than maxHeld
 	judged   bool // the stream has begun as an answer does
 	cut      bool // what was passed last ended inside an event
+	given    bool // the client got all of the stream that it waits for, [DONE] with it
 
 	guarded time.Time // when the client's write deadline was last set
 	told    int       // tokens that OnTokens was told
@@ -260,6 +261,7 @@ func (x *exchange) pass(b []byte, last bool) bool {
 		return false
 	}
 	x.res.BytesDown += int64(len(b))
+	x.given = x.stream && x.watching && x.watch.Done() && x.watch.Complete()
 	return true
 }
 
