@@ -12,7 +12,7 @@ type LoadStat struct {
 	Waiting        int64 // requests in its queue
 	UsedTokens     int64 // of its KV cache
 	CacheTokens    int64 // its KV cache's room; 0: not known
-	Rank           int64 // data-parallel; -1: not told
+	Rank           int64 // data-parallel, that of the socket it comes from; -1: not told
 	Long           bool  // the fields that follow are told: SGLang since 0.5.23
 	UncachedTokens int64 // of waiting prompts, to be computed
 	QueuedTokens   int64 // used tokens and those of all waiting requests
@@ -54,8 +54,11 @@ func DecodeLoadStat(payload []byte) (l LoadStat, err error) {
 		case i == 4 && c.null():
 		default:
 			v, ok := c.integer64()
-			if !ok || v < 0 {
+			switch {
+			case !ok || v < 0:
 				return LoadStat{}, fmt.Errorf("decode LoadStat: field %d is no count", i+1)
+			case i == 4 && v > maxRank:
+				return LoadStat{}, fmt.Errorf("decode LoadStat: data-parallel rank %d is beyond %d", v, maxRank)
 			}
 			*fields[i] = v
 		}

@@ -32,13 +32,14 @@ func TestAStrangeLoadStatIsRefusedInWords(t *testing.T) {
 		payload []byte
 		want    string
 	}{
-		"three fields":    {pack(list(tagLoadStat, 1, 2, 3)), "3 fields"},
-		"a negative":      {pack(list(tagLoadStat, 1, -2, 3, 4)), "field 2 is no count"},
-		"a text":          {pack(list(tagLoadStat, 1, 2, "x", 4)), "field 3 is no count"},
-		"a list":          {pack(list(tagLoadStat, list(1), 2, 3, 4)), "field 1 is no count"},
-		"too large":       {append(pack(list(tagLoadStat, 1, 2, 3))[:1:1], "\xa8LoadStat\x01\x02\xcf\xff\xff\xff\xff\xff\xff\xff\xff"...), "fields"},
-		"cut":             {pack(list(tagLoadStat, 1, 2, 3, 4, 5, "abc"))[:18], "no count"},
-		"bytes behind it": {append(pack(list(tagLoadStat, 1, 2, 3, 4)), 1), "bytes after"},
+		"three fields":     {pack(list(tagLoadStat, 1, 2, 3)), "3 fields"},
+		"a negative":       {pack(list(tagLoadStat, 1, -2, 3, 4)), "field 2 is no count"},
+		"a text":           {pack(list(tagLoadStat, 1, 2, "x", 4)), "field 3 is no count"},
+		"a list":           {pack(list(tagLoadStat, list(1), 2, 3, 4)), "field 1 is no count"},
+		"too large":        {append(pack(list(tagLoadStat, 1, 2, 3))[:1:1], "\xa8LoadStat\x01\x02\xcf\xff\xff\xff\xff\xff\xff\xff\xff"...), "fields"},
+		"cut":              {pack(list(tagLoadStat, 1, 2, 3, 4, 5, "abc"))[:18], "no count"},
+		"a rank too large": {pack(list(tagLoadStat, 1, 2, 3, 4, maxRank+1)), "rank 65536 is beyond 65535"},
+		"bytes behind it":  {append(pack(list(tagLoadStat, 1, 2, 3, 4)), 1), "bytes after"},
 	} {
 		if _, err := DecodeLoadStat(c.payload); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want %q", what, err, c.want)
@@ -57,7 +58,7 @@ func FuzzDecodeLoadStat(f *testing.F) {
 	f.Add(pack(list(tagLoadStat, 3, 2, 1000, 65536, nil, list(1, list()), "x")))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		l, err := DecodeLoadStat(payload)
-		if err == nil && (l.Running < 0 || l.Waiting < 0 || l.PrefillMicros < 0 || l.Rank < -1) {
+		if err == nil && (l.Running < 0 || l.Waiting < 0 || l.PrefillMicros < 0 || l.Rank < -1 || l.Rank > maxRank) {
 			t.Errorf("%+v", l)
 		}
 	})

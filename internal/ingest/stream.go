@@ -125,7 +125,7 @@ type counters struct {
 	messages, events              uint64
 	stored, removed, cleared      uint64
 	skipped, undecodable, foreign uint64
-	misdirectedMessages           uint64 // another rank's
+	misdirectedMessages           uint64 // another rank's, of events or of load
 	unapplied                     uint64 // stored events that were not applied, since they could belong to another request
 	skippedTags                   map[string]uint64
 	lastError                     string
@@ -287,6 +287,14 @@ func (s *stream) load(payload []byte) {
 		return
 	case err != nil:
 		s.warn("load", "a report of the engine's load could not be read", "error", err)
+		return
+	}
+	// A scheduler has a socket of its own, which says whose load it is (load_publisher.py calls the rank informational, and
+	// writes that of the socket). A report of another rank comes from a wrong endpoint. The one rank of a worker may have any
+	// number.
+	if s.ranks > 1 && l.Rank >= 0 && l.Rank != int64(s.rank) {
+		s.misdirectedMessages++
+		s.warn("load rank", "a report of another rank's load is not used: check the events endpoint", "found", l.Rank)
 		return
 	}
 	r := fleet.Reported{At: time.Now().UnixNano(), Running: l.Running, Waiting: l.Waiting, QueuedTokens: l.UncachedTokens, QueueTold: l.Long, Computed: l.PrefillTokens}

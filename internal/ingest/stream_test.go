@@ -228,6 +228,28 @@ func TestOtherMessagesChangeNothing(t *testing.T) {
 	}
 }
 
+func TestAnotherRanksLoadIsNotReported(t *testing.T) {
+	report := func(running, rank byte) []byte {
+		return []byte{0x96, 0xa8, 'L', 'o', 'a', 'd', 'S', 't', 'a', 't', running, 0, 0, 0, rank}
+	}
+	const untold = 0xc0
+	for _, c := range []struct {
+		ranks int
+		rank  byte
+		used  bool
+	}{{2, 0, true}, {2, 1, false}, {2, 7, false}, {2, untold, true}, {1, 0, true}, {1, 7, true}} {
+		r := newRig(t, Config{})
+		f := facts(fleet.EngineSGLang, 16)
+		f.Ranks = c.ranks
+		s := r.stream(f)
+		s.Message(0, report(3, c.rank))
+		told := r.fleet.Snapshot().LoadAt(s.holder, time.Now().UnixNano()).Reported
+		if used := told.Running == 3; used != c.used || used == (s.snapshot().Misdirected == 1) {
+			t.Errorf("rank 0 of %d, a report of rank %d: %+v, %d misdirected", c.ranks, c.rank, told, s.snapshot().Misdirected)
+		}
+	}
+}
+
 func TestAnotherRanksEventsAreNotCredited(t *testing.T) {
 	r := newRig(t, Config{})
 	f := facts(fleet.EngineVLLM, 16)
