@@ -84,7 +84,7 @@ type known struct {
 	// own: it is the answer for an earlier list, to which turns were added. Else it is what lists have in common that
 	// part here.
 	own  bool
-	from key // the answer, or the fork, that it was taken from
+	from key // the cache's key of the answer or the fork
 }
 
 // kindOf is the kind of list that grows from step i of l on.
@@ -142,8 +142,8 @@ func (s *Source) beginning(model string, l *list) (found known, used bool) {
 	return known{}, false
 }
 
-// forked returns what l has in common with two lists that parted after step i. They went on with one turn; a list that
-// goes on with more is taken to begin alike once that was seen. The caller holds beginnings.mu.
+// forked returns what l has in common with two lists that parted after step i. Both had one more turn. A list that has
+// more counts as beginning alike once answers for such lists agreed. The caller holds beginnings.mu.
 func (s *Source) forked(m *template, l *list, i int) (known, bool) {
 	fork, ok := s.cache.get(l.forkOf(i))
 	if !ok || fork.tokens == nil {

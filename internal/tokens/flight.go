@@ -100,8 +100,9 @@ func newFlight(k key, bytes int64, worth time.Duration) *flight {
 	return &flight{key: k, question: q, done: make(chan struct{}), result: Found{Outcome: Failed}}
 }
 
-// leave takes one that waits off f. inLine says that the question has not had its turn: when nobody waits any more, it
-// is asked in the background (the answer serves the conversation's next request), or not at all.
+// leave notes that one request waits for f no more. inLine says that the question is still in line. When it is, and no
+// other request waits for it, it is asked in the background, as the answer serves the conversation's next request.
+// Without room for that it is dropped.
 func (fs *flights) leave(f *flight) (inLine bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -134,7 +135,7 @@ func (fs *flights) retained(f *flight) bool {
 	return f.kept
 }
 
-// end ends f, whose result stands. late says that requests waited for it, and that none does any more.
+// end ends f, whose result stands. late says that requests waited for it and all gave up.
 func (fs *flights) end(f *flight) (late bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()

@@ -18,9 +18,9 @@ type grant struct {
 	verdict verdict
 }
 
-// acquire books a call for f's question to the service or a worker. A question that requests wait for waits in line while all
-// of them have as many calls as they may; one that nobody waits for, until an engine is calm. The verdict is full when ctx
-// ends first, or when the line is full of questions that are worth more.
+// acquire books a call for f's question to the service or a worker. While all of them have as many calls as they may, a
+// question that requests wait for stands in line. One that no request waits for is held back until an engine is calm.
+// The verdict is full when ctx ends first, or when the line is full of questions that are worth more.
 func (s *Source) acquire(ctx context.Context, f *flight) grant {
 	for {
 		if !s.flights.watched(f) {

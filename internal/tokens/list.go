@@ -17,7 +17,7 @@ type key [16]byte
 // list is what a request's prompt is made of: what stands before or beside the turns (model, template, tools, …), then
 // one turn after another. Two lists that begin alike have the same keys up to where they part.
 type list struct {
-	turns []byte // as they are spelled in the request's body, and no longer there than it
+	turns []byte // as they are spelled; a part of the request's body, and valid as long as that is
 	steps []step // [0] stands for no turn; of a prompt that is no chat it is all there is
 	class key    // what the template is told, apart from the turns and the tools' texts
 	head  []byte // where the last turn's text begins, as it is spelled: at most headBytes

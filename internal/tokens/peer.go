@@ -123,7 +123,7 @@ type peers struct {
 	mu   sync.Mutex
 	all  map[string]*peer // guarded by mu
 	turn uint64           // guarded by mu
-	line []*question      // guarded by mu; wait for a call to end, the ones worth most first
+	line []*question      // guarded by mu; questions that wait for a call to end, by worth, the greatest first
 }
 
 func (ps *peers) of(url string) *peer {
@@ -327,7 +327,7 @@ func (ps *peers) endpoints(w Worker, q *question, now time.Time) (all []endpoint
 	return []endpoint{renderCompletions, tokenize}, nil
 }
 
-// learn books that an endpoint of url does not exist, or (for /v1/tokenize) that it is the one.
+// learn changes what is known of url's endpoints.
 func (ps *peers) learn(url string, change func(*peer)) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()

@@ -69,7 +69,7 @@ const (
 
 // Worker is an engine that may be asked.
 type Worker struct {
-	ID   uint32 // the caller's, for Source.Load
+	ID   uint32 // the caller's, for Source.Loads
 	URL  string // without a trailing slash
 	Kind Kind
 	// What vLLM tells of itself; empty and 0 for others, and where it is not known.
@@ -288,8 +288,8 @@ func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Fo
 }
 
 const (
-	// newShare is the part of a chat's text that may be new, as one in so many, before a busy engine is asked for its ids
-	// again, and before a request waits for them. The turns between are expected where the chat was sent.
+	// newShare: a busy engine is asked for a chat's ids again once 1/newShare of its text is new; a chat that begins as
+	// another one did then waits for them. Turns that are new to the engine are expected where the chat was sent.
 	newShare = 2
 	// sampleEvery is how many growing chats are answered by their beginnings before one is asked for anyhow.
 	sampleEvery = 16
