@@ -259,9 +259,9 @@ func (s *Source) post(ctx context.Context, w Worker, e endpoint, q *question) (F
 
 var errStatus = errors.New("unexpected status")
 
-// statusError tells a missing endpoint from a refused prompt, from a refused key, and from a failing engine. An engine that
-// does not know the model says 404 as well, but in its own error shape. vLLM answers render with 403, whatever the key, when
-// it was started without --enable-scale-out, which its message names (entrypoints/scale_out/factories.py).
+// statusError tells a missing endpoint from a refused prompt, from a refused key, and from a failing engine. An engine
+// that does not know the model says 404 as well, but in its own error shape. vLLM answers render with 403, whatever the
+// key, when it was started without --enable-scale-out, which its message names (entrypoints/scale_out/factories.py).
 func statusError(status int, e endpoint, said []byte) error {
 	switch {
 	case status == http.StatusNotFound && bytes.Contains(said, []byte(`"error"`)):

@@ -303,12 +303,13 @@ func common[T comparable](a, b []T) int {
 // standIn is the first of the ids that stand for text whose ids are not known: beyond any vocabulary.
 const standIn block.Token = 1 << 31
 
-// Bytes of text that an id stands for, at least and at most: tools stand among the ids of a beginning, and not in its turns.
+// Bytes of text that an id stands for, at least and at most: tools stand among the ids of a beginning, and not in its
+// turns.
 const leastStride, mostStride = 2, 8
 
-// begun returns the ids of l as far as they are known, and after them ids that stand for the turns that follow, as many as so
-// much text had before: so the router knows about how long the prompt is. A chat that grows on from the same beginning has
-// the same ones again, and more: it is expected where it was sent before. No engine announces them.
+// begun returns the ids of l as far as they are known, and after them ids that stand for the turns that follow, as many
+// as so much text had before: so the router knows about how long the prompt is. A chat that grows on from the same
+// beginning has the same ones again, and more: it is expected where it was sent before. No engine announces them.
 func begun(k *known, l *list) Found {
 	const part = 256 // of a byte, in which strides are counted
 	stride := bytesPerToken * part

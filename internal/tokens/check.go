@@ -12,12 +12,14 @@ import (
 
 // How ids made in process are checked against the engine's while serving.
 const (
-	// checkFirst prompts of each model and worker are compared: a wrong tokenizer file or template differs on the first.
+	// checkFirst prompts of each model and worker are compared: a wrong tokenizer file or template differs on the
+	// first.
 	checkFirst = 20
-	// checkProbed is checkFirst for a model whose files passed probes: what is left to find is what only real prompts have.
+	// checkProbed is checkFirst for a model whose files passed probes: what is left to find is what only real prompts
+	// have.
 	checkProbed = 5
-	// checkEvery is the sample after that: a rare character or a changed engine shows within hours, at a thousandth of the
-	// engine calls that asking for each prompt costs.
+	// checkEvery is the sample after that: a rare character or a changed engine shows within hours, at a thousandth of
+	// the engine calls that asking for each prompt costs.
 	checkEvery = 1000
 	// checkPasses equal prompts in a row make a model believed again.
 	checkPasses = 20
@@ -87,7 +89,8 @@ func failingOf[T any](models map[string]T, failing func(T) bool) (names []string
 	return names
 }
 
-// due returns the worker with which the next prompt is to be compared, if any; first is how many prompts of each worker are.
+// due returns the worker with which the next prompt is to be compared, if any; first is how many prompts of each worker
+// are.
 func (c *checks) due(model string, workers []Worker, first int) (w Worker, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,8 +184,8 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 	})
 }
 
-// checked is the name under which ids made here are checked: prompts with images apart, whose names depend on more settings
-// of the engine than ids do.
+// checked is the name under which ids made here are checked: prompts with images apart, whose names depend on more
+// settings of the engine than ids do.
 func checked(model string, made *Found) string {
 	if len(made.Features) > 0 {
 		return imagesOf(model)
@@ -193,7 +196,8 @@ func checked(model string, made *Found) string {
 // imagesOf is the name under which a model's prompts with images are checked.
 func imagesOf(model string) string { return model + " (images)" }
 
-// compare books whether ids and features made here equal an engine's, and says where they differ. Only render tells features.
+// compare books whether ids and features made here equal an engine's, and says where they differ. Only render tells
+// features.
 func (s *Source) compare(model, worker string, made, said *Found) {
 	local, engine := made.Tokens, said.Tokens
 	equal := slices.Equal(local, engine)

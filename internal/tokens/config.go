@@ -8,9 +8,9 @@ import (
 
 // Config bounds what finding tokens may cost.
 type Config struct {
-	// Discover has the router find the models' files by itself, at the path that an engine reports, in this machine's Hugging
-	// Face cache, and on the hub where hub.allow is set. They are used once their ids equal the engine's in every probe. False
-	// asks engines for the ids of every model that is not under models.
+	// Discover has the router find the models' files by itself, at the path that an engine reports, in this machine's
+	// Hugging Face cache, and on the hub where hub.allow is set. They are used once their ids equal the engine's in
+	// every probe. False asks engines for the ids of every model that is not under models.
 	Discover bool `yaml:"discover"`
 	// Budget is how long a request waits for its token ids at most before it is matched by its text. It waits for a
 	// tenth of what a match is expected to save (its prompt's length times what a token takes to compute times the

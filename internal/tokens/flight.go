@@ -19,8 +19,8 @@ type flight struct {
 	kept    bool // guarded by flights.mu; asked in the background: nobody needs to wait
 }
 
-// of is k where one client asks. Clients do not share a question: it is asked with the key of the client whose request came
-// first, which the engine may refuse. They share its answer, which is remembered.
+// of is k where one client asks. Clients do not share a question: it is asked with the key of the client whose request
+// came first, which the engine may refuse. They share its answer, which is remembered.
 func (k key) of(client uint64) key {
 	binary.LittleEndian.PutUint64(k[:], binary.LittleEndian.Uint64(k[:])^client)
 	return k

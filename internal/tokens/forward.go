@@ -8,8 +8,8 @@ import (
 )
 
 // The fields of a body beside which ids may stand for its text: those that choose tokens, shape the answer or name the
-// request. A field that is not listed here could need the text (echo, suffix, prompt_logprobs, truncate_prompt_tokens, a
-// template's arguments, what a future engine adds), and the body passes unchanged.
+// request. A field that is not listed here could need the text (echo, suffix, prompt_logprobs, truncate_prompt_tokens,
+// a template's arguments, what a future engine adds), and the body passes unchanged.
 var (
 	forwardable = map[string]bool{
 		"model": true, "stream": true, "stream_options": true, "max_tokens": true, "min_tokens": true, "temperature": true,
@@ -32,9 +32,9 @@ type Forward struct {
 	To      Worker
 }
 
-// AppendForwarded appends to dst the body that the worker gets in place of the request's own: the same bytes, but with the
-// prompt's ids for its text (vLLM completions) or beside its messages (chats, which then render nothing). ok is false when the
-// request's own body must be sent. The ids may stand for the text only when
+// AppendForwarded appends to dst the body that the worker gets in place of the request's own: the same bytes, but with
+// the prompt's ids for its text (vLLM completions) or beside its messages (chats, which then render nothing). ok is
+// false when the request's own body must be sent. The ids may stand for the text only when
 //
 //   - Config.Forward is auto;
 //   - they were made in process for that kind of engine, for the base model itself, and the model is proven: its ids are

@@ -41,15 +41,15 @@ func (s *Source) acquire(ctx context.Context, f *flight) grant {
 }
 
 const (
-	// settle is how long a question that nobody waits for waits at least: the request that it comes from is then at its engine,
-	// which is not calm before it has sent the first token.
+	// settle is how long a question that nobody waits for waits at least: the request that it comes from is then at its
+	// engine, which is not calm before it has sent the first token.
 	settle = 50 * time.Millisecond
 	// calmCheck is how often it looks for a calm engine.
 	calmCheck = 25 * time.Millisecond
 )
 
-// calmly books a call for q to a calm engine, or to any that may be asked once ctx ends; wanted says that somebody waits for
-// the answer now.
+// calmly books a call for q to a calm engine, or to any that may be asked once ctx ends; wanted says that somebody
+// waits for the answer now.
 func (s *Source) calmly(ctx context.Context, q *question) (g grant, wanted bool) {
 	next := time.NewTimer(settle)
 	defer next.Stop()

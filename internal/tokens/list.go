@@ -64,8 +64,8 @@ const (
 	// Of a long list the first and the last steps are kept: conversations part near the beginning, and grow at the end.
 	firstSteps = 8
 	lastSteps  = 120
-	// maxTurns is how many turns are told apart. Each costs a hash: the 1.4 million that a body of 4 MiB has room for would
-	// take 0.3 s. Of a longer list no beginning is known, and its text ends there.
+	// maxTurns is how many turns are told apart. Each costs a hash: the 1.4 million that a body of 4 MiB has room for
+	// would take 0.3 s. Of a longer list no beginning is known, and its text ends there.
 	maxTurns = 4096
 )
 

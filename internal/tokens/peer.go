@@ -29,8 +29,8 @@ const (
 	// again as soon as the call ends.
 	stallFloor  = 100 * time.Millisecond
 	stallFactor = 4
-	// maxRefusals bounds what is remembered of clients' keys for each worker: 1,000 take some 50 KB. Beyond it a key that was
-	// refused is tried again sooner.
+	// maxRefusals bounds what is remembered of clients' keys for each worker: 1,000 take some 50 KB. Beyond it a key
+	// that was refused is tried again sooner.
 	maxRefusals = 1000
 	// maxReach is how many workers are compared for one question: enough to find an idle one in a large fleet.
 	maxReach = 32
@@ -170,9 +170,9 @@ func (ps *peers) refuse(url string, client uint64, render bool, why error, now t
 	})
 }
 
-// pick takes the worker that should answer q soonest, and books a call to it: the least of (expected time × calls under way
-// × requests that the engine has), the longest unasked among about equals, so that no worker is asked always. The caller
-// holds ps.mu.
+// pick takes the worker that should answer q soonest, and books a call to it: the least of (expected time × calls under
+// way × requests that the engine has), the longest unasked among about equals, so that no worker is asked always. The
+// caller holds ps.mu.
 func (ps *peers) pick(q *question, workers []Worker, now time.Time) (Worker, *call, verdict) {
 	var (
 		best  *peer
@@ -221,8 +221,8 @@ func (ps *peers) pick(q *question, workers []Worker, now time.Time) (Worker, *ca
 	return found, ps.book(best, q.bytes(), now), granted
 }
 
-// calm reports whether a question that nobody waits for makes nobody wait: no other one is under way, and no request waits for
-// its first token, for which the engine has to tokenize its prompt, too.
+// calm reports whether a question that nobody waits for makes nobody wait: no other one is under way, and no request
+// waits for its first token, for which the engine has to tokenize its prompt, too.
 func (p *peer) calm(load Load) bool { return len(p.calls) == 0 && load.Waiting == 0 }
 
 // book notes a call to p. The caller holds ps.mu.
@@ -262,8 +262,8 @@ func (ps *peers) prune(inUse int) {
 	}
 }
 
-// done books the end of a call, and gives its place to a question that waits. Only answers tell how long an answer takes:
-// what is refused is refused at once.
+// done books the end of a call, and gives its place to a question that waits. Only answers tell how long an answer
+// takes: what is refused is refused at once.
 func (ps *peers) done(url string, c *call, how ending, now time.Time) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -306,8 +306,8 @@ func (s *Source) hedgeAfter(url string, q *question) time.Duration {
 	return s.patience(q.worth) / 3
 }
 
-// endpoints returns where q is to be asked of w, in order. refused is errKey where one is left out because w refuses the
-// client's key there.
+// endpoints returns where q is to be asked of w, in order. refused is errKey where one is left out because w refuses
+// the client's key there.
 func (ps *peers) endpoints(w Worker, q *question, now time.Time) (all []endpoint, refused error) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()

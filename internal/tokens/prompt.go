@@ -86,9 +86,9 @@ var templateFields = []api.Field{api.FieldMessages, api.FieldTools, api.FieldCha
 // arguments: handed over inside chat_template_kwargs they render the same.
 var kwargFields = []api.Field{api.FieldDocuments, api.FieldReasoningEffort}
 
-// sglangFields are the parts of a chat body that decide SGLang's prompt. Its /tokenize renders them as a chat does, as long
-// as add_generation_prompt is not among them: /tokenize heeds it, and chats do not know it (0.5.23: TokenizeRequest in
-// srt/entrypoints/openai/protocol.py).
+// sglangFields are the parts of a chat body that decide SGLang's prompt. Its /tokenize renders them as a chat does, as
+// long as add_generation_prompt is not among them: /tokenize heeds it, and chats do not know it (0.5.23:
+// TokenizeRequest in srt/entrypoints/openai/protocol.py).
 var sglangFields = map[string]bool{"model": true, "messages": true, "tools": true, "tool_choice": true, "reasoning_effort": true, "reasoning": true,
 	"continue_final_message": true, "chat_template_kwargs": true}
 

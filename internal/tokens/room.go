@@ -6,12 +6,13 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// roomShare is how many times Config.MaxPromptBytes all questions under way together may take: eight of the longest ones, each
-// of which holds its body twice. Less would not be enough for two engines with two calls each and four that wait.
+// roomShare is how many times Config.MaxPromptBytes all questions under way together may take: eight of the longest
+// ones, each of which holds its body twice. Less would not be enough for two engines with two calls each and four that
+// wait.
 const roomShare = 16
 
-// room bounds the memory that questions take: a question holds copies of its request's body for as long as a call with it is
-// under way, which may outlive the request. It is safe for concurrent use.
+// room bounds the memory that questions take: a question holds copies of its request's body for as long as a call with
+// it is under way, which may outlive the request. It is safe for concurrent use.
 type room struct {
 	most int64 // bytes
 	used atomic.Int64

@@ -54,8 +54,8 @@ func eachField(data []byte, yield func(name, value []byte) bool) error {
 	}
 }
 
-// eachMember is eachField for a request's body, which is read again only when it has more members than the first reading
-// remembers.
+// eachMember is eachField for a request's body, which is read again only when it has more members than the first
+// reading remembers.
 func eachMember(r *api.Request, yield func(name, value []byte) bool) error {
 	n, all := r.Members()
 	if !all {

@@ -8,27 +8,28 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// frontFields are the parts of a chat body that templates put before the first turn, or that change every turn alike: in
-// the text they come first, so that what differs in them differs from the beginning on.
+// frontFields are the parts of a chat body that templates put before the first turn, or that change every turn alike:
+// in the text they come first, so that what differs in them differs from the beginning on.
 var frontFields = []api.Field{api.FieldChatTemplate, api.FieldChatTemplateKwargs, api.FieldReasoningEffort, api.FieldTools, api.FieldDocuments}
 
-// maxText is where a text ends: a million tokens, more than any prompt that is served. What is beyond tells no workers apart.
-// Of a longer list of messages than maxTurns what follows is left out, too.
+// maxText is where a text ends: a million tokens, more than any prompt that is served. What is beyond tells no workers
+// apart. Of a longer list of messages than maxTurns what follows is left out, too.
 const maxText = 4 << 20
 
-// Marks in a flattened text. They cannot occur in JSON's text outside of strings, and inside only where a client means to
-// confuse its own requests.
+// Marks in a flattened text. They cannot occur in JSON's text outside of strings, and inside only where a client means
+// to confuse its own requests.
 const (
 	markRole  = 0x01
 	markField = 0x02
 	markMedia = 0x03
 )
 
-// AppendText appends to dst the request's prompt as one text: what a template would render is only guessed at, but equal
-// prompts have equal texts, and a conversation that grows grows at the text's end. Tools and what else belongs to all turns
-// come first; a message is its role, the text of its content, and its other members in the order of the body. Items that
-// are no text stand as their hashes. A body with ids or with several prompts has no text. A body that was read without an
-// error is flattened without one. The text has 4 MiB at most, and dst grows by little more than that and the longest string.
+// AppendText appends to dst the request's prompt as one text: what a template would render is only guessed at, but
+// equal prompts have equal texts, and a conversation that grows grows at the text's end. Tools and what else belongs to
+// all turns come first; a message is its role, the text of its content, and its other members in the order of the body.
+// Items that are no text stand as their hashes. A body with ids or with several prompts has no text. A body that was
+// read without an error is flattened without one. The text has 4 MiB at most, and dst grows by little more than that
+// and the longest string.
 func AppendText(dst []byte, r *api.Request) []byte {
 	text := appendPrompt(dst, r)
 	return text[:min(len(text), len(dst)+maxText)]
@@ -59,8 +60,8 @@ func appendPrompt(dst []byte, r *api.Request) []byte {
 	return dst
 }
 
-// appendMessage appends one turn, its parts as long as dst is shorter than end. Where role and content stand in the object
-// makes no difference.
+// appendMessage appends one turn, its parts as long as dst is shorter than end. Where role and content stand in the
+// object makes no difference.
 func appendMessage(dst, message []byte, end int) []byte {
 	var role, content []byte
 	_ = eachField(message, func(name, value []byte) bool {

@@ -43,8 +43,8 @@ type Found struct {
 	Features []block.Feature
 	Outcome  Outcome
 	Kind     Kind // the engine that they were made for
-	// Sure is how many of Tokens are the engine's. Where they are not all (Outcome is Beginning), what follows stands for text
-	// whose ids are not known: one for each four bytes, none of which any engine has.
+	// Sure is how many of Tokens are the engine's. Where they are not all (Outcome is Beginning), what follows stands
+	// for text whose ids are not known: one for each four bytes, none of which any engine has.
 	Sure int
 	// Known and Stable are beginnings of Tokens that an earlier prompt had, and that later ones may have: see
 	// tokenizer.Reuse. Only ids made in process have them.
@@ -85,8 +85,8 @@ func atLeast(version string, major, minor int) bool {
 	return n == 2 && (is > major || is == major && sub >= minor)
 }
 
-// rootOf returns the root that all of workers have, where they name images as vLLM 0.32 does: the bytes behind the hash have
-// been others before. Empty when they have none in common.
+// rootOf returns the root that all of workers have, where they name images as vLLM 0.32 does: the bytes behind the hash
+// have been others before. Empty when they have none in common.
 func rootOf(workers []Worker) string {
 	if len(workers) == 0 {
 		return ""
@@ -107,13 +107,14 @@ type Local interface {
 	Text(model string, ids []block.Token) string
 }
 
-// Source finds token ids. It is safe for concurrent use. It starts a goroutine for each question to engines and for each call,
-// none of which outlives Close.
+// Source finds token ids. It is safe for concurrent use. It starts a goroutine for each question to engines and for
+// each call, none of which outlives Close.
 type Source struct {
 	// Local, when set, is tried before any engine. Set it before the first Find.
 	Local Local
-	// Loads looks at all engines at once. What it returns tells what each of them has to do, so that the least busy one is
-	// asked, and how long is worth waiting for it. Neither may block. nil is not known. Set it before the first Find.
+	// Loads looks at all engines at once. What it returns tells what each of them has to do, so that the least busy one
+	// is asked, and how long is worth waiting for it. Neither may block. nil is not known. Set it before the first
+	// Find.
 	Loads func() func(Worker) Load
 	// Log tells where ids made in process, or beginnings, differ from the engine's; nil is silent.
 	Log *slog.Logger
@@ -138,8 +139,8 @@ type Source struct {
 	asked, hedged, waited, late atomic.Uint64
 }
 
-// New returns a Source that asks through client, whose transport decides about connections. cfg has passed Validate. Close
-// ends it.
+// New returns a Source that asks through client, whose transport decides about connections. cfg has passed Validate.
+// Close ends it.
 func New(cfg Config, client *http.Client) *Source {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Source{cfg: cfg, client: client, cache: newCache(cfg.CacheBytes), ctx: ctx, cancel: cancel}
@@ -177,7 +178,8 @@ type Stats struct {
 	// Checked and Differed count prompts whose ids made in process were compared with the engine's.
 	Checked, Differed uint64
 	Distrusted        []string // models whose ids made in process are not used now
-	// BeginningsChecked and BeginningsDiffered count answers that were compared with the beginning which was expected of them.
+	// BeginningsChecked and BeginningsDiffered count answers that were compared with the beginning which was expected
+	// of them.
 	BeginningsChecked, BeginningsDiffered uint64
 	BeginningsOff                         []string // models whose beginnings are not used now
 }
@@ -191,9 +193,9 @@ func (s *Source) Stats() Stats {
 		BeginningsChecked: s.beginnings.checked.Load(), BeginningsDiffered: s.beginnings.differed.Load(), BeginningsOff: s.beginnings.off()}
 }
 
-// Find returns the tokens of p, asking one of workers (healthy ones that serve p's model, in any order) when it must; and
-// p's text when that does not help. It returns within the budget, or when ctx ends; it never fails. A request waits for as long
-// as a match is worth, at most: see Config.Budget.
+// Find returns the tokens of p, asking one of workers (healthy ones that serve p's model, in any order) when it must;
+// and p's text when that does not help. It returns within the budget, or when ctx ends; it never fails. A request waits
+// for as long as a match is worth, at most: see Config.Budget.
 func (s *Source) Find(ctx context.Context, p Prompt, workers []Worker) Found {
 	if len(workers) > 0 {
 		p.Kind = workers[0].Kind
@@ -238,8 +240,9 @@ func (s *Source) find(ctx context.Context, p *Prompt, workers []Worker) Found {
 	return found
 }
 
-// fromOthers returns the tokens that the service or a worker makes of p, or made of it before. What is remembered needs no
-// note of who made it: a prompt that is for engines only is one that Local can do, and never one that the service is asked for.
+// fromOthers returns the tokens that the service or a worker makes of p, or made of it before. What is remembered needs
+// no note of who made it: a prompt that is for engines only is one that Local can do, and never one that the service is
+// asked for.
 func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Found {
 	if s.cfg.Budget == 0 {
 		return Found{Outcome: Off}
@@ -295,9 +298,9 @@ const (
 	sampleEvery = 16
 )
 
-// idle reports whether an engine has nothing else to do, so that a question costs nobody anything. unhurried says that p
-// waits for its ids though a beginning of them is known: when such an engine answers within the time that any request waits,
-// and when the budget says that exactness is worth the wait.
+// idle reports whether an engine has nothing else to do, so that a question costs nobody anything. unhurried says that
+// p waits for its ids though a beginning of them is known: when such an engine answers within the time that any request
+// waits, and when the budget says that exactness is worth the wait.
 func (s *Source) idle(p *Prompt, workers []Worker) (idle, unhurried bool) {
 	unhurried = s.cfg.Budget > leastWait*leastShare
 	if s.Loads == nil {
@@ -313,8 +316,8 @@ func (s *Source) idle(p *Prompt, workers []Worker) (idle, unhurried bool) {
 	return idle, unhurried
 }
 
-// asksOn reports whether an engine is asked in the background for a chat whose earlier turn is known: when much is fresh, and
-// for a sample.
+// asksOn reports whether an engine is asked in the background for a chat whose earlier turn is known: when much is
+// fresh, and for a sample.
 func (s *Source) asksOn(fresh int, l *list) bool {
 	return s.Loads == nil || s.beginnings.growing.Add(1)%sampleEvery == 0 || fresh*newShare >= len(l.turns)
 }
