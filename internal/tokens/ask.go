@@ -61,7 +61,7 @@ type question struct {
 	not     string        // but not this one: it failed
 	worth   time.Duration // guarded by peers.mu; its place in the line; 0: nobody waits for the answer
 	anyhow  bool          // asked though nobody waits and no engine is calm
-	turn    chan grant    // has room for one: what the question gets that waits in the line
+	granted chan grant    // has room for one: what the question gets that waits in the line
 	wanted  chan struct{} // has room for one: somebody waits for the answer now
 }
 

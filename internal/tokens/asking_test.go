@@ -277,8 +277,8 @@ func TestTheLineIsBounded(t *testing.T) {
 		defer s.flights.mu.Unlock()
 		s.peers.mu.Lock()
 		defer s.peers.mu.Unlock()
-		if s.flights.kept != 0 || s.flights.bytes != 0 || len(s.flights.all) != 0 || len(s.peers.line) != 0 {
-			t.Errorf("left: %d kept, %d bytes, %d flights, %d in line", s.flights.kept, s.flights.bytes, len(s.flights.all), len(s.peers.line))
+		if s.flights.background != 0 || s.flights.bytes != 0 || len(s.flights.all) != 0 || len(s.peers.line) != 0 {
+			t.Errorf("left: %d in the background, %d bytes, %d flights, %d in line", s.flights.background, s.flights.bytes, len(s.flights.all), len(s.peers.line))
 		}
 	})
 }
@@ -358,9 +358,9 @@ func TestAFullLineIsNotLookedAtWithoutPause(t *testing.T) {
 			s.peers.book(p, 10, now)
 		}
 		for range maxLine {
-			s.peers.line = append(s.peers.line, &question{worth: time.Hour, workers: []Worker{a}, turn: make(chan grant, 1)})
+			s.peers.line = append(s.peers.line, &question{worth: time.Hour, workers: []Worker{a}, granted: make(chan grant, 1)})
 		}
-		f := s.flights.keep(key{1}, 100)
+		f := s.flights.inBackground(key{1}, 100)
 		f.question.workers = []Worker{a}
 		s.flights.join(key{1}, 100, time.Millisecond)
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)

@@ -121,7 +121,7 @@ func (l *list) rewritten(i int) bool {
 
 // beginning returns the longest beginning of l's ids that is known, whether or not it is used now.
 func (s *Source) beginning(model string, l *list) (found known, used bool) {
-	if !l.begun {
+	if !l.plain {
 		return known{}, false
 	}
 	b := &s.beginnings
@@ -175,7 +175,7 @@ func (s *Source) grown(m *template, l *list, i int) (known, bool) {
 // remember keeps an engine's answer for a list, and learns from it what lists have in common.
 func (s *Source) remember(model string, l *list, found *Found) {
 	a := &answer{tokens: found.Tokens, features: found.Features}
-	if l.begun && len(a.features) == 0 {
+	if l.plain && len(a.features) == 0 {
 		s.check(model, l, a)
 		s.learn(model, l, a)
 		s.fork(l, a)
@@ -307,10 +307,10 @@ const standIn block.Token = 1 << 31
 // turns.
 const leastStride, mostStride = 2, 8
 
-// begun returns the ids of l as far as they are known, and after them ids that stand for the turns that follow, as many
-// as so much text had before: so the router knows about how long the prompt is. A chat that grows on from the same
-// beginning has the same ones again, and more: it is expected where it was sent before. No engine announces them.
-func begun(k *known, l *list) Found {
+// withStandIns returns the ids of l as far as they are known, and after them ids that stand for the turns that follow,
+// as many as so much text had before: so the router knows about how long the prompt is. A chat that grows on from the
+// same beginning has the same ones again, and more: it is expected where it was sent before. No engine announces them.
+func (k *known) withStandIns(l *list) Found {
 	const part = 256 // of a byte, in which strides are counted
 	stride := bytesPerToken * part
 	if k.at > 0 {

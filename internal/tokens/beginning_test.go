@@ -342,7 +342,7 @@ func TestAQuestionThatNobodyWaitsForWaitsForACalmEngine(t *testing.T) {
 		waiting.Store(1)
 		turns[3].Content = words("newer", 400)
 		find(t, s, turnsPrompt(turns), a)
-		time.Sleep(max(keptFor, s.cfg.Budget) + time.Second)
+		time.Sleep(max(backgroundFor, s.cfg.Budget) + time.Second)
 		if n := calls.asked("a") - before; n != 2 {
 			t.Errorf("asked %d times: an engine that is never calm is asked in the end", n)
 		}
@@ -359,7 +359,7 @@ func TestSomebodyWhoWaitsMakesAQuestionUrgent(t *testing.T) {
 		}
 		p := chat("hello")
 		l, _ := listOf(p.Request)
-		f := s.flights.keep(l.key().of(s.peers.client("")), 100)
+		f := s.flights.inBackground(l.key().of(s.peers.client("")), 100)
 		s.fly(f, &p, l, []Worker{a})
 		time.Sleep(time.Millisecond)
 		if got := find(t, s, p, a); got.Outcome != Shared {
@@ -396,7 +396,7 @@ func TestQuestionsThatNobodyWaitsForComeLast(t *testing.T) {
 			t.Errorf("waited %v behind questions that nobody waits for", took)
 		}
 		time.Sleep(time.Minute)
-		if n := calls.asked("a") - before; n > maxKept+1 {
+		if n := calls.asked("a") - before; n > maxBackground+1 {
 			t.Errorf("%d questions were asked", n)
 		}
 	})
@@ -464,7 +464,7 @@ func TestAnIdleEngineThatIsSlowIsAskedInTheBackground(t *testing.T) {
 
 func TestAPromptWithPicturesHasNoKnownBeginning(t *testing.T) {
 	l, err := listOf(prompt(api.OpenAIChat, withImage).Request)
-	if err != nil || l.begun {
+	if err != nil || l.plain {
 		t.Errorf("%+v %v", l, err)
 	}
 }
@@ -519,10 +519,10 @@ func TestTurnsBeyondTheBoundAreHashedAsOne(t *testing.T) {
 		return l
 	}
 	most, more := list(maxTurns), list(maxTurns+1)
-	if !most.begun || len(most.steps) < lastSteps {
+	if !most.plain || len(most.steps) < lastSteps {
 		t.Errorf("%d turns make %d steps", maxTurns, len(most.steps))
 	}
-	if more.begun || len(more.steps) != 2 {
+	if more.plain || len(more.steps) != 2 {
 		t.Errorf("%d turns make %d steps", maxTurns+1, len(more.steps))
 	}
 	if more.key() == most.key() || more.key() == list(maxTurns+2).key() || more.key() != list(maxTurns+1).key() {
@@ -537,7 +537,7 @@ func TestTurnsBeyondTheBoundAreHashedAsOne(t *testing.T) {
 		}
 		return l.key()
 	}
-	if fields("1") != fields("1") || fields("1") == fields("2") {
+	if one := fields("1"); one != fields("1") || one == fields("2") {
 		t.Error("bodies of many fields are not told apart by their keys")
 	}
 }

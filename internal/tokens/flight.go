@@ -15,8 +15,8 @@ type flight struct {
 	done     chan struct{} // closed when result stands
 	result   Found         // written by the flight's goroutine only, before done is closed
 
-	waiting int  // guarded by flights.mu; requests
-	kept    bool // guarded by flights.mu; asked in the background: nobody needs to wait
+	waiting    int  // guarded by flights.mu; requests
+	background bool // guarded by flights.mu; asked in the background: nobody needs to wait
 }
 
 // of is k where one client asks. Clients do not share a question: it is asked with the key of the client whose request
@@ -31,20 +31,20 @@ type flights struct {
 	peers *peers
 	room  *room
 
-	mu    sync.Mutex      // taken before peers.mu
-	all   map[key]*flight // guarded by mu
-	kept  int             // guarded by mu; of all, those asked in the background
-	bytes int64           // guarded by mu; of their questions
-	limit int64           // of bytes
+	mu         sync.Mutex      // taken before peers.mu
+	all        map[key]*flight // guarded by mu
+	background int             // guarded by mu; of all, those asked in the background
+	bytes      int64           // guarded by mu; of their questions
+	limit      int64           // of bytes
 }
 
 const (
-	// maxKept and keptShare bound the questions in the background, in number and as a part of the cache's bytes:
-	// engines that are too busy to answer are not asked ever more.
-	maxKept   = 32
-	keptShare = 8
-	// keptFor is how long such a question waits for its turn: a conversation's next request comes seconds later.
-	keptFor = 5 * time.Second
+	// maxBackground and backgroundShare bound the questions in the background, in number and as a part of the cache's
+	// bytes: engines that are too busy to answer are not asked ever more.
+	maxBackground   = 32
+	backgroundShare = 8
+	// backgroundFor is how long such a question waits for its turn: a conversation's next request comes seconds later.
+	backgroundFor = 5 * time.Second
 )
 
 // join returns the flight for k, for which the caller waits from now on; the caller leads it, and has to begin it, when
@@ -66,16 +66,16 @@ func (fs *flights) join(k key, bytes int64, worth time.Duration) (f *flight, lea
 	return f, true
 }
 
-// keep returns a flight for k that nobody waits for and that the caller has to begin; nil when there is one already, or
-// when too many of the kind are under way.
-func (fs *flights) keep(k key, bytes int64) *flight {
+// inBackground returns a flight for k that nobody waits for and that the caller has to begin; nil when there is one
+// already, or when too many of the kind are under way.
+func (fs *flights) inBackground(k key, bytes int64) *flight {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	if fs.all[k] != nil || !fs.room.take(bytes) {
 		return nil
 	}
 	f := newFlight(k, bytes, 0)
-	if !fs.retain(f) {
+	if !fs.toBackground(f) {
 		fs.room.give(bytes)
 		return nil
 	}
@@ -83,19 +83,19 @@ func (fs *flights) keep(k key, bytes int64) *flight {
 	return f
 }
 
-// retain makes f one that is asked though nobody waits for it, if there is room. The caller holds fs.mu.
-func (fs *flights) retain(f *flight) bool {
-	if fs.kept >= maxKept || fs.bytes+f.question.size > fs.limit {
+// toBackground makes f one that is asked though nobody waits for it, if there is room. The caller holds fs.mu.
+func (fs *flights) toBackground(f *flight) bool {
+	if fs.background >= maxBackground || fs.bytes+f.question.size > fs.limit {
 		return false
 	}
-	f.kept = true
-	fs.kept++
+	f.background = true
+	fs.background++
 	fs.bytes += f.question.size
 	return true
 }
 
 func newFlight(k key, bytes int64, worth time.Duration) *flight {
-	q := &question{worth: worth, size: bytes, turn: make(chan grant, 1), wanted: make(chan struct{}, 1)}
+	q := &question{worth: worth, size: bytes, granted: make(chan grant, 1), wanted: make(chan struct{}, 1)}
 	q.hold()
 	return &flight{key: k, question: q, done: make(chan struct{}), result: Found{Outcome: Failed}}
 }
@@ -108,10 +108,10 @@ func (fs *flights) leave(f *flight) (inLine bool) {
 	defer fs.mu.Unlock()
 	f.waiting--
 	inLine = fs.peers.waits(f.question)
-	if !inLine || f.kept || f.waiting > 0 {
+	if !inLine || f.background || f.waiting > 0 {
 		return inLine
 	}
-	if fs.retain(f) {
+	if fs.toBackground(f) {
 		fs.peers.lower(f.question)
 		return true
 	}
@@ -128,11 +128,11 @@ func (fs *flights) watched(f *flight) bool {
 	return f.waiting > 0
 }
 
-// retained reports whether f is asked though nobody needs to wait for it.
-func (fs *flights) retained(f *flight) bool {
+// isBackground reports whether f is asked though nobody needs to wait for it.
+func (fs *flights) isBackground(f *flight) bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	return f.kept
+	return f.background
 }
 
 // end ends f, whose result stands. late says that requests waited for it and all gave up.
@@ -142,15 +142,15 @@ func (fs *flights) end(f *flight) (late bool) {
 	if fs.all[f.key] == f {
 		delete(fs.all, f.key)
 	}
-	if f.kept {
-		fs.kept--
+	if f.background {
+		fs.background--
 		fs.bytes -= f.question.size
 	}
 	close(f.done)
-	return f.waiting == 0 && !f.kept
+	return f.waiting == 0 && !f.background
 }
 
-// fly starts f with the question that p asks. The goroutine ends keptFor after it was started at the latest, or
+// fly starts f with the question that p asks. The goroutine ends backgroundFor after it was started at the latest, or
 // callTimeout after the last of its two calls was; Close waits for it.
 func (s *Source) fly(f *flight, p *Prompt, l *list, workers []Worker) {
 	s.fill(f.question, p, s.serviceFor(p), workers)
@@ -158,7 +158,7 @@ func (s *Source) fly(f *flight, p *Prompt, l *list, workers []Worker) {
 	asked.turns = nil // the request's, which the question outlives
 	s.calls.Go(func() {
 		defer s.drop(f.question)
-		ctx, cancel := context.WithTimeout(s.ctx, max(keptFor, s.cfg.Budget))
+		ctx, cancel := context.WithTimeout(s.ctx, max(backgroundFor, s.cfg.Budget))
 		defer cancel()
 		f.result = s.ask(ctx, f)
 		if f.result.Tokens != nil {

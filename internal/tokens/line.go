@@ -30,7 +30,7 @@ func (s *Source) acquire(ctx context.Context, f *flight) grant {
 			}
 		}
 		g := s.inLine(ctx, f.question)
-		if g.verdict != full || ctx.Err() != nil || !s.flights.retained(f) {
+		if g.verdict != full || ctx.Err() != nil || !s.flights.isBackground(f) {
 			return g
 		}
 		select { // the line is full of questions that are worth more
@@ -79,14 +79,14 @@ func (s *Source) inLine(ctx context.Context, q *question) grant {
 	s.peers.mu.Unlock()
 	s.waited.Add(1)
 	select {
-	case g = <-q.turn:
+	case g = <-q.granted:
 		return g
 	case <-ctx.Done():
 	}
 	if s.peers.leave(q) {
 		return grant{verdict: full}
 	}
-	return <-q.turn // it was taken out of the line meanwhile, and told so
+	return <-q.granted // it was taken out of the line meanwhile, and told so
 }
 
 // grant picks whom q is asked of: the service, where it may be asked, else a worker. The caller holds ps.mu.
@@ -111,7 +111,7 @@ func (ps *peers) enter(q *question) bool {
 			return false
 		}
 		ps.line = ps.line[:len(ps.line)-1]
-		last.turn <- grant{verdict: full}
+		last.granted <- grant{verdict: full}
 	}
 	ps.insert(q)
 	return true
@@ -174,7 +174,7 @@ func (ps *peers) lower(q *question) bool {
 	}
 	ps.line = slices.Delete(ps.line, at, at+1)
 	q.worth = 0
-	q.turn <- grant{verdict: full}
+	q.granted <- grant{verdict: full}
 	return true
 }
 
@@ -189,7 +189,7 @@ func (ps *peers) serve(now time.Time) {
 		if g.verdict == full {
 			return false
 		}
-		q.turn <- g // has room for one
+		q.granted <- g // has room for one
 		return true
 	})
 }

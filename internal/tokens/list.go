@@ -21,7 +21,7 @@ type list struct {
 	steps []step // [0] stands for no turn; of a prompt that is no chat it is all there is
 	class key    // what the template is told, apart from the turns and the tools' texts
 	head  []byte // where the last turn's text begins, as it is spelled: at most headBytes
-	begun bool   // beginnings can be known: a chat of plain roles without media
+	plain bool   // beginnings can be known: a chat of plain roles without media
 }
 
 // step is the list up to some turn.
@@ -120,12 +120,12 @@ func listOf(r *api.Request) (*list, error) {
 		}
 		return l, nil
 	}
-	l.turns, l.begun = turns, !r.Multimodal
+	l.turns, l.plain = turns, !r.Multimodal
 	eachItem(turns, func(turn []byte) bool {
 		role, text := readTurn(turn)
 		l.add(h, turn, cap(turns)-cap(turn)+len(turn), role)
 		l.head = text[:min(len(text), headBytes)]
-		l.begun = l.begun && role != roleOther
+		l.plain = l.plain && role != roleOther
 		return true
 	})
 	l.head = bytes.Clone(l.head)

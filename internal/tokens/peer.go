@@ -55,7 +55,7 @@ type peer struct {
 	noRender  time.Time             // render refused: do not ask before then
 	noTokens  time.Time             // no token endpoint at all: do not ask before then
 	v1Only    bool                  // SGLang's /v1/tokenize instead of /tokenize
-	lastAsked uint64                // the turn of its last call, to spread calls among equals
+	lastAsked uint64                // peers.asked at its last call, to spread calls among equals
 	refusals  map[refusal]time.Time // clients that are not asked for before then
 }
 
@@ -120,10 +120,10 @@ type peers struct {
 	opened   atomic.Uint64
 	seed     maphash.Seed // of clients' hashes: nobody can make up a key that passes for another client's
 
-	mu   sync.Mutex
-	all  map[string]*peer // guarded by mu
-	turn uint64           // guarded by mu
-	line []*question      // guarded by mu; questions that wait for a call to end, by worth, the greatest first
+	mu    sync.Mutex
+	all   map[string]*peer // guarded by mu
+	asked uint64           // guarded by mu; calls booked so far
+	line  []*question      // guarded by mu; questions that wait for a call to end, by worth, the greatest first
 }
 
 func (ps *peers) of(url string) *peer {
@@ -182,7 +182,7 @@ func (ps *peers) pick(q *question, workers []Worker, now time.Time) (Worker, *ca
 	)
 	why, loadOf := nobody, ps.loads()
 	for i := range workers {
-		w := &workers[(int(ps.turn%uint64(len(workers)))+i)%len(workers)]
+		w := &workers[(int(ps.asked%uint64(len(workers)))+i)%len(workers)]
 		p := ps.of(w.URL)
 		var load Load
 		if w.URL != ps.service {
@@ -216,8 +216,8 @@ func (ps *peers) pick(q *question, workers []Worker, now time.Time) (Worker, *ca
 	if best == nil {
 		return Worker{}, nil, why
 	}
-	ps.turn++
-	best.lastAsked = ps.turn
+	ps.asked++
+	best.lastAsked = ps.asked
 	return found, ps.book(best, q.bytes(), now), granted
 }
 
@@ -256,7 +256,7 @@ func (ps *peers) prune(inUse int) {
 		return
 	}
 	for url, p := range ps.all {
-		if len(p.calls) == 0 && p.lastAsked+uint64(8*inUse+1024) < ps.turn {
+		if len(p.calls) == 0 && p.lastAsked+uint64(8*inUse+1024) < ps.asked {
 			delete(ps.all, url)
 		}
 	}

@@ -55,7 +55,7 @@ func TestQuestionsTakeBoundedMemory(t *testing.T) {
 		if used := s.room.used.Load(); used < 2*callsPerEngine*(1<<20) {
 			t.Errorf("%d bytes are booked while calls hold their questions", used)
 		}
-		time.Sleep(callTimeout + keptFor)
+		time.Sleep(callTimeout + backgroundFor)
 		synctest.Wait()
 		if used := s.room.used.Load(); used != 0 {
 			t.Errorf("%d bytes are booked when nothing is under way", used)

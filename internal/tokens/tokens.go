@@ -157,7 +157,7 @@ func New(cfg Config, client *http.Client) *Source {
 		return s.Loads()
 	}
 	s.room.most = roomShare * min(cfg.MaxPromptBytes, 1<<40)
-	s.flights.peers, s.flights.room, s.flights.all, s.flights.limit = &s.peers, &s.room, map[key]*flight{}, cfg.CacheBytes/keptShare
+	s.flights.peers, s.flights.room, s.flights.all, s.flights.limit = &s.peers, &s.room, map[key]*flight{}, cfg.CacheBytes/backgroundShare
 	return s
 }
 
@@ -260,34 +260,45 @@ func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Fo
 	if len(workers) == 0 && (s.service == nil || p.engineOnly) {
 		return Found{Outcome: NoWorker}
 	}
-	k, size := l.key().of(s.peers.client(p.Authorization)), questionBytes(p.Request)
 	start, begins := s.beginning(p.Model, l)
-	if fresh := len(l.turns) - start.at; begins && (start.own || fresh*newShare < len(l.turns)) {
-		if idle, unhurried := s.idle(p, workers); !unhurried {
-			if !start.own || idle || s.asksOn(fresh, l) {
-				if f := s.flights.keep(k, size); f != nil {
-					s.fly(f, p, l, workers)
-				}
-			}
-			return begun(&start, l)
-		}
+	if begins && s.answerNow(p, l, &start, workers) {
+		return start.withStandIns(l)
 	}
 	worth := s.worth(p.Model, p.Request.PromptBytes()-start.at, workers)
-	f, leads := s.flights.join(k, size, worth)
-	if f == nil { // the questions under way take all the room that they may
-		if begins {
-			return begun(&start, l)
-		}
-		return Found{Outcome: Limited}
-	}
+	f, leads := s.flights.join(s.keyOf(p, l), questionBytes(p.Request), worth)
 	if leads {
 		s.fly(f, p, l, workers)
 	}
-	found := s.wait(ctx, f, s.patience(worth), leads)
+	found := Found{Outcome: Limited} // the questions under way take all the room that they may
+	if f != nil {
+		found = s.wait(ctx, f, s.patience(worth), leads)
+	}
 	if found.Tokens == nil && begins {
-		return begun(&start, l)
+		return start.withStandIns(l)
 	}
 	return found
+}
+
+// keyOf is the key of the question that p asks.
+func (s *Source) keyOf(p *Prompt, l *list) key { return l.key().of(s.peers.client(p.Authorization)) }
+
+// answerNow reports whether p is answered by the known beginning of its ids, without a wait for the rest. If so, an
+// engine is asked in the background for ids that serve the chat's next request.
+func (s *Source) answerNow(p *Prompt, l *list, start *known, workers []Worker) bool {
+	fresh := len(l.turns) - start.at
+	if !start.own && fresh*newShare >= len(l.turns) {
+		return false
+	}
+	idle, unhurried := s.idle(p, workers)
+	if unhurried {
+		return false
+	}
+	if !start.own || idle || s.asksOn(fresh, l) {
+		if f := s.flights.inBackground(s.keyOf(p, l), questionBytes(p.Request)); f != nil {
+			s.fly(f, p, l, workers)
+		}
+	}
+	return true
 }
 
 const (
