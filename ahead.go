@@ -9,8 +9,9 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// maxWidths bounds the different look-aheads of one model's holders: a request's prompt is hashed once for each.
-const maxWidths = 4
+// maxWidths bounds the different look-aheads of one model's holders: a request's prompt is hashed once for each. Of them
+// maxWorkerWidths may be one worker's. Its ranks are of one engine and hash alike, but are restarted one after another.
+const maxWidths, maxWorkerWidths = 4, 2
 
 // aheads says which holders' engines hash blocks with a look-ahead, and of how many tokens. It is immutable.
 type aheads struct {
@@ -22,13 +23,17 @@ func newAheads(of map[fleet.Holder]int) *aheads {
 	if len(of) == 0 {
 		return nil
 	}
-	a := &aheads{of: of}
-	for _, n := range of {
-		if i, known := slices.BinarySearch(a.widths, n); !known {
-			a.widths = slices.Insert(a.widths, i, n)
+	return &aheads{of: of, widths: widths(of, func(fleet.Holder) bool { return true })}
+}
+
+// widths returns the different look-aheads of those holders, ascending.
+func widths(of map[fleet.Holder]int, those func(fleet.Holder) bool) (all []int) {
+	for h, n := range of {
+		if i, known := slices.BinarySearch(all, n); !known && those(h) {
+			all = slices.Insert(all, i, n)
 		}
 	}
-	return a
+	return all
 }
 
 // aheadKeys are the keys of a request's prompt for engines that hash blocks with a look-ahead.
@@ -40,7 +45,8 @@ type aheadKeys struct {
 // SetAhead notes that h's engine hashes a block with so many tokens after it, up to block.MaxAhead: requests are matched
 // against what h holds by their own next tokens, too. model is as for [Router.Store]. It must be called before the first
 // such block is stored; 0 and [Router.Forget] take it back. It reports false, and changes nothing, when holders of the
-// model have more different look-aheads than a request can be matched against: h's blocks must not be stored then.
+// model, or of h's worker, would have more different look-aheads than a request is matched against: h's blocks must not be
+// stored then.
 func (r *Router) SetAhead(h fleet.Holder, model string, tokens int) bool {
 	x := r.of(h, model)
 	if x == nil || tokens < 0 || tokens > block.MaxAhead {
@@ -58,7 +64,10 @@ func (r *Router) SetAhead(h fleet.Holder, model string, tokens int) bool {
 	}
 	of[h] = tokens
 	a := newAheads(of)
-	if len(a.widths) > maxWidths {
+	snap := r.fleet.Snapshot()
+	w := snap.Worker(h)
+	own := widths(of, func(other fleet.Holder) bool { return w != nil && snap.Worker(other) == w })
+	if len(a.widths) > maxWidths || len(own) > maxWorkerWidths {
 		return false
 	}
 	x.aheads.Store(a)

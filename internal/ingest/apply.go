@@ -123,7 +123,7 @@ func (s *stream) aheadAlike(e *kvevent.Event) bool {
 	n := len(e.Ahead)
 	if !s.hasAhead {
 		if !s.router.SetAhead(s.holder, s.model, n) && n > 0 {
-			s.mixed = fmt.Sprintf("its engine hashes blocks with a look-ahead of %d tokens, and the other engines of the model with too many others", n)
+			s.mixed = fmt.Sprintf("its engine hashes blocks with a look-ahead of %d tokens, and the other ranks or engines of the model with too many others", n)
 			return false
 		}
 		s.ahead, s.hasAhead, s.mixed = n, true, ""
