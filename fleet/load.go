@@ -13,7 +13,7 @@ type Load struct {
 	ContextTokens int64  // prompt tokens of all requests, counted for each of them: what a decode step reads
 	OutputTokens  int64  // tokens of the answers under way, as far as they were told
 	Processed     uint64 // requests this router ever dispatched
-	Turns         uint64 // the same in thousandths, each times the holder's pace then; breaks ties so that an idle fleet is used in turn
+	Turns         uint64 // Processed in thousandths, each times the holder's pace then; breaks ties so that an idle fleet is used in turn
 
 	Backlog  time.Duration // predicted time until PendingTokens are computed, and by how much the prompt under way is late
 	Others   Others        // the part of all this that other routers put there

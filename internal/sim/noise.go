@@ -10,7 +10,7 @@ type Disturbance struct {
 	Factor float64 // on the time of a pass that begins meanwhile
 }
 
-// noisy reports whether the times of r's passes are more than a matter of their batches: then each is made for itself.
+// noisy reports whether more than its batch decides how long a pass of r takes: then each is played by itself.
 func (r *rank) noisy() bool {
 	return r.group.Noise > 0 || len(r.disturbed) > 0 || !r.group.Frontend.idle()
 }
