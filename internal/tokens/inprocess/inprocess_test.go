@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -155,6 +156,33 @@ func TestAPromptThatNoModelTakesIsNotEncoded(t *testing.T) {
 	} {
 		if got, err := m.Tokens(nil, read(t, d, body), tokens.VLLM); !errors.Is(err, ErrElsewhere) {
 			t.Errorf("%s: %d ids, error %v", d, len(got), err)
+		}
+	}
+}
+
+// A value of a body takes a hundred times the bytes that it is written in.
+func TestABodyOfManyValuesTakesBoundedMemory(t *testing.T) {
+	const size = 4 << 20
+	m := load(t, files())
+	hello := `"messages":[{"role":"user","content":"hello"}]`
+	for what, body := range map[string]string{
+		"messages":      `{"messages":[` + strings.Repeat(`{},`, size/3-9) + `{}]}`,
+		"template":      `{` + hello + `,"chat_template_kwargs":{"a":[` + strings.Repeat(`1,`, size/2) + `1]}}`,
+		"unknown field": `{` + hello + `,"x":[` + strings.Repeat(`{},`, size/3) + `1]}`,
+		"a long text":   `{"messages":[{"role":"user","content":"` + strings.Repeat("a", 8*size) + `"}]}`,
+	} {
+		r := read(t, api.OpenAIChat, body)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		found, ok := m.find(&tokens.Prompt{Request: r})
+		runtime.ReadMemStats(&after)
+		if ok {
+			t.Errorf("%s: %d ids were made here (%s)", what, len(found.Tokens), found.Outcome)
+		}
+		if took := after.TotalAlloc - before.TotalAlloc; took > 32*size {
+			t.Errorf("%s: %d MiB for a body of %d", what, took>>20, len(body)>>20)
+		} else {
+			t.Logf("%s: %d MiB for a body of %d", what, took>>20, len(body)>>20)
 		}
 	}
 }

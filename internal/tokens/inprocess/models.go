@@ -66,11 +66,13 @@ func (a *Models) Find(_ context.Context, p *tokens.Prompt) (found tokens.Found, 
 
 // find makes the ids of a prompt from m's files. ok is false when that cannot be done here.
 func (m *Model) find(p *tokens.Prompt) (found tokens.Found, ok bool) {
-	if p.Has(elsewhere) {
+	// Images stand in a body as long texts, and are few tokens.
+	size := p.Request.PromptBytes()
+	if p.Has(elsewhere) || size > maxPrompt && !p.Request.Multimodal {
 		return tokens.Found{}, false
 	}
 	// About four bytes a token: one allocation for most prompts.
-	made, err := m.Encode(make([]block.Token, 0, p.Request.PromptBytes()/4+64), p.Request, Origin{p.Kind, p.Root})
+	made, err := m.Encode(make([]block.Token, 0, min(size, maxPrompt)/4+64), p.Request, Origin{p.Kind, p.Root})
 	switch {
 	case errors.Is(err, ErrRefused):
 		return tokens.Found{Outcome: tokens.Refused}, true
