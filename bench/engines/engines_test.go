@@ -311,6 +311,9 @@ warmpath_token_requests_total{missing="timeout",outcome="text"} 10
 warmpath_predictions_total{outcome="over",worker="http://a"} 1
 warmpath_predictions_total{outcome="equal",worker="http://a"} 10
 warmpath_predictions_total{outcome="equal",worker="http://b"} 9
+warmpath_tokens_total{kind="at_risk",policy="marginal",worker="http://a"} 64
+warmpath_token_wait_seconds_bucket{le="0.001"} 39
+warmpath_token_wait_seconds_count 40
 warmpath_other_total 5
 `))
 	if err != nil {
@@ -321,10 +324,31 @@ warmpath_other_total 5
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| Warmpath, URLs alone | 80.0 | 100 | 100 | 100 | 0.0 | 2.5, 125 | 50+50 | 0 | 75.0 | 5.0 |", "| SMG cache_aware | 81.0 |", "**missed** -1.0 (smg)", "abc", "smg-1.13.0"} {
+	for _, want := range []string{"| Warmpath, URLs alone | 80.0 | 100 | 100 | 100 | 0.0 | 2.5, 125 | 50+50 | 0 | 75.0 | 5.0; 64 |", "| vllm chats | Warmpath, URLs alone | **missed** 75.0 | **missed** 97.5 |  |", "| SMG cache_aware | 81.0 |", "**missed** -1.0 (smg)", "abc", "smg-1.13.0"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page lacks %q:\n%s", want, text)
 		}
+	}
+}
+
+func TestAWarmpathThatAsksIsNoPeerAndHasItsOwnGoals(t *testing.T) {
+	own, asks := line("chats", ours, 1, 80, 100, 50), line("chats", asking, 1, 90, 110, 50)
+	own.Warmpath = map[string]float64{"warmpath_token_requests_total outcome=local": 100, "warmpath_token_wait_seconds_count": 100, "warmpath_token_wait_seconds_bucket le=0.001": 99}
+	asks.Requests = 100
+	asks.Warmpath = map[string]float64{"warmpath_token_requests_total outcome=beginning": 80, "warmpath_token_requests_total outcome=render": 11,
+		"warmpath_token_requests_total outcome=text missing=busy": 9, "warmpath_token_wait_seconds_count": 100, "warmpath_token_wait_seconds_bucket le=0.001": 50}
+	text, err := page([]result{own, asks, line("chats", "smg", 1, 80, 100, 50)}, machine.Facts{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"met +0.0 (smg)", "| Warmpath, URLs alone | met 100.0 | met 99.0 |  |",
+		"| Warmpath that may not read the model's files | met 91.0 (80.0) | 50.0 | met +10 |", "Met: 7, missed: 0"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page lacks %q:\n%s", want, text)
+		}
+	}
+	if slices.ContainsFunc(usual(), func(r routerKind) bool { return r.name == asking }) {
+		t.Error("it is played with all others")
 	}
 }
 

@@ -65,7 +65,7 @@ func playAll(ctx context.Context, args []string) error {
 	b, f := benchFlags("play")
 	kindName := f.String("engine", "vllm", "vllm or sglang")
 	setNames := f.String("sets", "all", "sets to play, separated by commas")
-	routerNames := f.String("routers", "all", "routers to play them through, separated by commas; \"warmpath FLAGS\" is Warmpath with more flags")
+	routerNames := f.String("routers", "all", "routers to play them through, separated by commas; all but warmpath-asking unless named; \"warmpath FLAGS\" is Warmpath with more flags")
 	rounds := f.Int("rounds", 3, "rounds; the order of the routers rotates")
 	f.Float64Var(&b.scale, "scale", 1, "times the number of requests; prompts keep their lengths")
 	f.Uint64Var(&b.seed, "seed", 1, "of the texts and their order")
@@ -163,7 +163,7 @@ func (b *bench) todo(setNames, routerNames string, rounds int, out string) ([]tu
 	if err != nil {
 		return nil, err
 	}
-	through, err := choose(routerNames, routers, routerNamed)
+	through, err := choose(routerNames, usual(), routerNamed)
 	if err != nil {
 		return nil, err
 	}

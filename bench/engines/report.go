@@ -90,9 +90,6 @@ func sections(results []result) []section {
 	return out
 }
 
-// ours is the row that the goals are about.
-const ours = "warmpath"
-
 // goals says for one section what was met. An empty text: nothing to compare.
 func (s section) goals() (hits, first, share string, met, missed int) {
 	note := func(ok bool) {
@@ -107,7 +104,7 @@ func (s section) goals() (hits, first, share string, met, missed int) {
 		own := s.by[ours][round]
 		best, name := -1.0, ""
 		for router, by := range s.by {
-			if r := by[round]; router != ours && r != nil && (r.hits() > best || r.hits() == best && router < name) {
+			if r := by[round]; peer(router) && r != nil && (r.hits() > best || r.hits() == best && router < name) {
 				best, name = r.hits(), router
 			}
 		}
@@ -126,7 +123,7 @@ func (s section) goals() (hits, first, share string, met, missed int) {
 	}
 	best, name := 0.0, ""
 	for router := range s.by {
-		if m, ok := s.firstToken(router); ok && router != ours && (name == "" || m < best || m == best && router < name) {
+		if m, ok := s.firstToken(router); ok && peer(router) && (name == "" || m < best || m == best && router < name) {
 			best, name = m, router
 		}
 	}
@@ -187,7 +184,8 @@ func page(results []result, here machine.Facts, fit *fitted) (string, error) {
 			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", s.title(), hits, first, share)
 		}
 	}
-	fmt.Fprintf(&b, "\nMet: %d, missed: %d.\n", met, missed)
+	m, n := tokenIDs(&b, all)
+	fmt.Fprintf(&b, "\nMet: %d, missed: %d.\n", met+m, missed+n)
 	for _, s := range all {
 		s.write(&b)
 	}
@@ -238,8 +236,9 @@ func head(b *strings.Builder, results []result, here machine.Facts) {
 		"run, and the router is started anew. Hits: cached of queried prompt tokens, as the engines count. First token: at the\n" +
 		"client, of a stream, from the first attempt. Whole: without the pauses of restarts. Failed: attempts, each repeated until\n" +
 		"answered; each answer's status and number of tokens is checked. By ids: prompts that Warmpath matched by token ids.\n" +
-		"Over: its predictions above the engine's report. A router's processor time is that of all its processes, the engines' that of\n" +
-		"both. A round's texts are the same for every router.\n")
+		"Over: its predictions above the engine's report, and the cached tokens that it took to be evicted before. A router's processor time is that of all its processes, the engines' that of\n" +
+		"both. A round's texts are the same for every router. Answers differ in length by a third: those of one length end together,\n" +
+		"and their clients ask in step ever after, the more the less a router moves them.\n")
 }
 
 func usedPeer(results []result, name string) bool {
@@ -249,7 +248,7 @@ func usedPeer(results []result, name string) bool {
 // write is the section's table: a row for each router, its rounds separated by points.
 func (s section) write(b *strings.Builder) {
 	fmt.Fprintf(b, "\n## %s\n\n%s.\n\n", s.title(), s.set.about)
-	b.WriteString("| router | hits, % | first token: mean, ms | p50 | p90 | whole, s | processor, ms a request: router, engines | requests of each engine | failed | by ids, % | over, % |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("| router | hits, % | first token: mean, ms | p50 | p90 | whole, s | processor, ms a request: router, engines | requests of each engine | failed | by ids, % | over, %; at risk, tokens |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, k := range routers {
 		by := s.by[k.name]
 		if by == nil {
@@ -269,13 +268,17 @@ func (s section) write(b *strings.Builder) {
 		number := func(format string, v func(*result) float64) string {
 			return cell(func(r *result) string { return fmt.Sprintf(format, v(r)) })
 		}
-		share := func(v func(*result) (float64, bool)) string {
-			if !k.ours {
-				return ""
-			}
-			return cell(func(r *result) string {
-				if share, ok := v(r); ok {
+		byIDs, over := "", ""
+		if k.ours {
+			byIDs = cell(func(r *result) string {
+				if share, ok := r.byIDs(); ok {
 					return fmt.Sprintf("%.1f", share)
+				}
+				return "–"
+			})
+			over = cell(func(r *result) string {
+				if share, ok := r.over(); ok {
+					return fmt.Sprintf("%.1f; %.0f", share, r.Warmpath["warmpath_tokens_total kind=at_risk"])
 				}
 				return "–"
 			})
@@ -303,6 +306,6 @@ func (s section) write(b *strings.Builder) {
 				}
 				return fmt.Sprint(r.Failed)
 			}),
-			share((*result).byIDs), share((*result).over))
+			byIDs, over)
 	}
 }

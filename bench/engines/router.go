@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -17,6 +18,7 @@ type routerKind struct {
 	start func(b *bench, engines []*engine, port int) (command string, args []string, err error)
 	path  string // answers 200 when requests are served
 	ours  bool
+	extra bool // played only when it is named
 }
 
 // routers in the order of the first round; later rounds rotate it.
@@ -25,7 +27,21 @@ var routers = []routerKind{
 	{name: "smg", about: "SMG cache_aware", path: "/readiness", start: startSMG},
 	{name: "vllm-router", about: "vllm-router cache_aware", path: "/health", start: startVLLMRouter("cache_aware")},
 	{name: "vllm-router-kv", about: "vllm-router kv_aware", path: "/health", start: startVLLMRouter("kv_aware")},
-	{name: "warmpath", about: "Warmpath, URLs alone", path: "/readiness", ours: true, start: startWarmpath},
+	{name: ours, about: "Warmpath, URLs alone", path: "/readiness", ours: true, start: startWarmpath},
+	{name: asking, about: "Warmpath that may not read the model's files", path: "/readiness", ours: true, extra: true, start: startAsking},
+}
+
+// Our rows: the one that the goals are about, and the one that has to ask engines for token ids.
+const ours, asking = "warmpath", "warmpath-asking"
+
+// usual returns the routers that are played unless others are named.
+func usual() []routerKind {
+	return slices.DeleteFunc(slices.Clone(routers), func(r routerKind) bool { return r.extra })
+}
+
+// peer reports whether a row's router is somebody else's.
+func peer(name string) bool {
+	return !slices.ContainsFunc(routers, func(r routerKind) bool { return r.ours && r.name == name })
 }
 
 // routerNamed returns a router. "warmpath FLAGS" is Warmpath with more flags, to compare its settings.
@@ -86,6 +102,15 @@ func startWarmpath(b *bench, engines []*engine, port int) (string, []string, err
 		args = append(args, "--worker", u)
 	}
 	return b.warmpath, args, nil
+}
+
+func startAsking(b *bench, engines []*engine, port int) (string, []string, error) {
+	config := filepath.Join(b.dir, "asking.yaml")
+	if err := os.WriteFile(config, []byte("tokens:\n  discover: false\n"), 0o644); err != nil {
+		return "", nil, err
+	}
+	command, args, err := startWarmpath(b, engines, port)
+	return command, append(args, "--config", config), err
 }
 
 func startNginx(b *bench, engines []*engine, port int) (string, []string, error) {
@@ -238,7 +263,8 @@ func (d *deployment) groups() (out []int) {
 
 // counts are Warmpath's metrics that a run keeps, by their labels but the worker.
 var counts = []string{"warmpath_token_requests_total", "warmpath_predictions_total", "warmpath_token_calls_total",
-	"warmpath_decisions_total", "warmpath_token_wait_seconds_sum", "warmpath_token_wait_seconds_count", "warmpath_tokens_total"}
+	"warmpath_decisions_total", "warmpath_token_wait_seconds_sum", "warmpath_token_wait_seconds_count", "warmpath_token_wait_seconds_bucket",
+	"warmpath_tokens_total"}
 
 // count adds what the router's processes have counted; they are about to end.
 func (d *deployment) count() error {
@@ -269,7 +295,7 @@ func addCounts(total map[string]float64, samples []sample) {
 // countKey names a sample by what matters of its labels.
 func countKey(s sample) string {
 	key := s.name
-	for _, l := range []string{"outcome", "missing", "branch", "kind"} {
+	for _, l := range []string{"outcome", "missing", "branch", "kind", "le"} {
 		if v := s.label(l); v != "" {
 			key += " " + l + "=" + v
 		}
