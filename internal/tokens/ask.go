@@ -27,8 +27,15 @@ const (
 
 func (e endpoint) renders() bool { return e == renderChat || e == renderCompletions }
 
-// maxAnswer bounds an engine's answer in bytes: a million ids take 7 MB, a rendered image's kwargs_data some more.
-const maxAnswer = 32 << 20
+const (
+	// maxAnswer bounds an engine's answer in bytes: a million ids take 7 MB, a rendered image's kwargs_data some more.
+	maxAnswer = 32 << 20
+	// An answer has at most idsPerByte ids for each byte of its question, and moreIDs for what a template adds. A byte is an
+	// id at most, but for what a normalizer expands. A worker that answers more is broken, or means to fill the cache.
+	idsPerByte, moreIDs = 8, 1 << 16
+	// bytesPerID is what an id takes in an answer, with what else stands there.
+	bytesPerID = 16
+)
 
 var (
 	errMissing = errors.New("no such endpoint")                // 404, 405, 501: ask by the next way
@@ -52,6 +59,7 @@ type question struct {
 	tokenize      []byte // the body for /tokenize
 	authorization string
 	client        uint64       // a hash of authorization
+	mostIDs       int          // of its answer
 	size          int64        // bytes booked in Source.room
 	users         atomic.Int32 // that hold whole and tokenize
 	media         bool         // ids alone do not tell two prompts apart: only render says what stands at their placeholders
@@ -71,6 +79,10 @@ func (s *Source) fill(q *question, p *Prompt, service, workers []Worker) {
 	q.client = s.peers.client(p.Authorization)
 	q.whole, q.tokenize = bytes.Clone(p.Request.Body()), tokenizeBody(p.Request, p.Kind)
 	q.service, q.workers = service, slices.Clone(workers)
+	q.mostIDs = idsPerByte*len(q.tokenize) + moreIDs
+	if p.Request.Multimodal { // an image takes thousands, and its URL a few bytes
+		q.mostIDs = maxAnswer
+	}
 }
 
 // bytes is the question's size, for what its answer should take.
@@ -239,7 +251,7 @@ func (s *Source) post(ctx context.Context, w Worker, e endpoint, q *question) (F
 		}
 		return Found{}, fmt.Errorf("ask %s%s: status %d: %w", w.URL, e, resp.StatusCode, err)
 	}
-	data, err := readAll(resp)
+	data, err := readAll(resp, bytesPerID*min(maxAnswer/bytesPerID, q.mostIDs))
 	if err != nil {
 		return Found{}, fmt.Errorf("read tokens from %s: %w", w.URL, err)
 	}
@@ -253,6 +265,9 @@ func (s *Source) post(ctx context.Context, w Worker, e endpoint, q *question) (F
 	a, err := decode(data)
 	if err != nil {
 		return Found{}, fmt.Errorf("decode tokens from %s%s: %w", w.URL, e, err)
+	}
+	if len(a.tokens) > q.mostIDs {
+		return Found{}, fmt.Errorf("%s%s: %d ids are more than the prompt can have", w.URL, e, len(a.tokens))
 	}
 	return Found{Tokens: a.tokens, Features: a.features, Outcome: outcome}, nil
 }
@@ -292,20 +307,20 @@ func serviceError(err error) error {
 	return err
 }
 
-func readAll(resp *http.Response) ([]byte, error) {
-	if resp.ContentLength > maxAnswer {
-		return nil, fmt.Errorf("answer of %d bytes is beyond %d", resp.ContentLength, maxAnswer)
+func readAll(resp *http.Response, most int) ([]byte, error) {
+	if resp.ContentLength > int64(most) {
+		return nil, fmt.Errorf("answer of %d bytes is beyond %d", resp.ContentLength, most)
 	}
 	var buf bytes.Buffer
 	if resp.ContentLength > 0 {
 		buf.Grow(int(resp.ContentLength) + bytes.MinRead)
 	}
-	n, err := buf.ReadFrom(io.LimitReader(resp.Body, maxAnswer+1))
+	n, err := buf.ReadFrom(io.LimitReader(resp.Body, int64(most)+1))
 	if err != nil {
 		return nil, err
 	}
-	if n > maxAnswer {
-		return nil, fmt.Errorf("answer is beyond %d bytes", maxAnswer)
+	if n > int64(most) {
+		return nil, fmt.Errorf("answer is beyond %d bytes", most)
 	}
 	return buf.Bytes(), nil
 }

@@ -3,6 +3,7 @@ package tokens
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -59,6 +60,30 @@ func TestQuestionsTakeBoundedMemory(t *testing.T) {
 		synctest.Wait()
 		if used := s.room.used.Load(); used != 0 {
 			t.Errorf("%d bytes are booked when nothing is under way", used)
+		}
+	})
+}
+
+// A worker that answers millions of ids to a short prompt would push all other prompts out of the cache.
+func TestAnAnswerHasNoMoreIDsThanItsPromptCanHave(t *testing.T) {
+	ids := func(n int) handler {
+		return func(*http.Request, string) (int, string) {
+			return 200, `{"token_ids":[1` + strings.Repeat(`,1`, n-1) + `]}`
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := newSource(map[string]handler{"a": rendering, "flood": ids(1 << 20), "more": ids(100_000), "long": ids(200_000)})
+		defer s.Close()
+		for i := range 100 {
+			wants(t, find(t, s, chat(fmt.Sprint(i)), a), Render, 1, 2, 3)
+		}
+		wants(t, find(t, s, chat("hi"), Worker{URL: "http://flood"}), Failed)
+		wants(t, find(t, s, chat("hi"), Worker{URL: "http://more"}), Failed)
+		if got := find(t, s, chat(strings.Repeat("a ", 200_000)), Worker{URL: "http://long"}); len(got.Tokens) != 200_000 {
+			t.Errorf("a long prompt: %s %s", got.Outcome, got.Missing)
+		}
+		if got := s.Stats(); got.Entries < 100 {
+			t.Errorf("%d prompts are remembered", got.Entries)
 		}
 	})
 }
