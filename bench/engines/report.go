@@ -248,6 +248,9 @@ func usedPeer(results []result, name string) bool {
 // write is the section's table: a row for each router, its rounds separated by points.
 func (s section) write(b *strings.Builder) {
 	fmt.Fprintf(b, "\n## %s\n\n%s.\n\n", s.title(), s.set.about)
+	if s.set.note != "" {
+		fmt.Fprintf(b, "%s\n\n", s.set.note)
+	}
 	b.WriteString("| router | hits, % | first token: mean, ms | p50 | p90 | whole, s | processor, ms a request: router, engines | requests of each engine | failed | by ids, % | over, %; at risk, tokens |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, k := range routers {
 		by := s.by[k.name]
