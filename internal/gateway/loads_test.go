@@ -123,7 +123,7 @@ func TestTheLeastBusyEngineIsAskedForTokens(t *testing.T) {
 // whether prompts are cached.
 func TestARequestWaitsForIdsAsLongAsAMatchIsWorth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const text = 4 * 10_000 // bytes of some 10,000 tokens
+		const text = 4 * 10_000                                         // bytes of some 10,000 tokens
 		for perToken, want := range map[time.Duration][3]time.Duration{ // a tenth of what the tokens take, times the chance
 			100 * time.Microsecond: {50 * time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond},
 			200 * time.Microsecond: {100 * time.Millisecond, 10 * time.Millisecond, 200 * time.Millisecond},
