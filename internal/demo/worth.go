@@ -74,7 +74,7 @@ func compareWith(other, ours *Result) worth {
 }
 
 // tooLate is the lateness of timers from which measured times say more about the machine than about a policy. Below it,
-// the default policy's gain kept its sign in 14 of 14 runs on a busy machine; above it, in 5 of 6.
+// the default policy's gain kept its sign in 9 of 9 runs on a busy machine; above it, in 5 of 6 of an earlier version.
 const tooLate = 5 * time.Millisecond
 
 // printWorth says in plain words what the last policy was worth against each of the others. late is how late the
