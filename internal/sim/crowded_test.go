@@ -95,25 +95,29 @@ func smallEngine() engine.Profile {
 
 // TestCrowdedCachesArePredictedAndKept: where prompts push each other out of the caches, predictions are rarely above
 // what is cached when a request is scheduled, and the default policy finds as much in caches as policies that look at
-// matches before load. Both are means over seeds.
+// matches before load. Both are means over seeds. Questions of 16 clients miss the goal of 1 %
+// (docs/design/0018-at-risk.md): their bound is above what was measured.
 func TestCrowdedCachesArePredictedAndKept(t *testing.T) {
 	if testing.Short() {
-		t.Skip("ten seeds of three policies under eight loads take some seconds")
+		t.Skip("ten seeds of three policies under nine loads take some seconds")
 	}
 	type load struct {
-		name string
-		work func(seed uint64) *workload.Workload
+		name  string
+		above float64 // the most % of predictions above what is cached
+		work  func(seed uint64) *workload.Workload
 	}
 	var loads []load
 	for _, clients := range []int{2, 6, 16} {
 		for _, random := range []bool{true, false} {
-			loads = append(loads, load{fmt.Sprintf("talks, %d clients, at random %v", clients, random),
+			loads = append(loads, load{fmt.Sprintf("talks, %d clients, at random %v", clients, random), 1,
 				func(seed uint64) *workload.Workload { return crowdedTalks(seed, clients, random) }})
 		}
-		if clients < 16 {
-			loads = append(loads, load{fmt.Sprintf("questions, %d clients", clients),
-				func(seed uint64) *workload.Workload { return crowdedQuestions(seed, clients) }})
+		above := 1.0
+		if clients == 16 {
+			above = 2
 		}
+		loads = append(loads, load{fmt.Sprintf("questions, %d clients", clients), above,
+			func(seed uint64) *workload.Workload { return crowdedQuestions(seed, clients) }})
 	}
 	const seeds = 10
 	for _, l := range loads {
@@ -129,7 +133,7 @@ func TestCrowdedCachesArePredictedAndKept(t *testing.T) {
 				hit += 100 * r.HitRate / seeds
 			}
 			t.Logf("%s, %s: %.2f %% hits, %.2f %% of the predictions are above what was cached", l.name, policy, hit, above)
-			if above > 1 && policy != "cache_aware" { // that one's predictions are guesses
+			if above > l.above && policy != "cache_aware" { // that one's predictions are guesses
 				t.Errorf("%s, %s: %.2f %% of the predictions are above what was cached", l.name, policy, above)
 			}
 			hits[policy] = hit
