@@ -1,5 +1,6 @@
-// Command policies judges routing policies side by side with the laboratory: named workloads, several seeds, one row a policy.
-// It is what the tables of docs/policies.md were made with. Runs go one after the other: a machine that is shared stays usable.
+// Command policies judges routing policies side by side with the laboratory: named workloads, several seeds, one row a
+// policy. It is what the tables of docs/policies.md were made with. Runs go one after the other: a machine that is shared
+// stays usable.
 //
 //	go run ./policies -set conversation -seeds 3
 //	go run ./policies -set conversation -policies "lmetric marginal" -capacity
@@ -26,41 +27,50 @@ type set struct {
 	rate     string
 	workers  int
 	kv       int // tokens; 0: the profile's
+	slow     int // of the workers, at half speed
+	routers  int // that know nothing of each other; 0: one
 }
 
 const conversation = "mooncake:TRACES/mooncake_conversation.jsonl.gz"
 
-// sets by name. The rates of the first three are those of facts on routing §5.2; the others are near the load at which most
-// policies leave their service level.
+// sets by name. The rates of conversation, toolagent and ladder are those of facts on routing §5.2; most others are near
+// the load at which most policies leave their service level.
 var sets = map[string]set{
-	"conversation":    {conversation, "1.75", 8, 1_500_000},
-	"conversation-16": {conversation, "3.5", 16, 1_500_000},
-	"conversation-32": {conversation, "7", 32, 1_500_000},
-	"toolagent":       {"mooncake:TRACES/mooncake_toolagent_head1000.jsonl.gz", "1.3", 8, 0},
-	"ladder":          {"gen:llmd-ladder,stages=15x50/20x30/40x30/60x25", "1", 8, 0},
-	"ladder-whole":    {"gen:llmd-ladder", "1", 8, 0},
-	"code-agent":      {"gen:code-agent,sessions=80,context=25000,context-max=60000,turns=15,rate=1", "1", 8, 0},
-	"rag":             {"gen:rag,rate=40,requests=3000", "1", 8, 0},
-	"independent":     {"gen:independent,rate=60,requests=2000,question=2000", "1", 8, 0},
-	"multi-round-qa":  {"gen:multi-round-qa,users=100,qps=12,sessions=500,system=1000,history=8000", "1", 8, 0},
-	"shared-prefix":   {"gen:sglang-shared-prefix,rate=60,prompts=40", "1", 8, 0},
-	"rollouts":        {"gen:rl-rollouts", "1", 8, 0},
-	"chat":            {"gen:interactive-chat,sessions=1000,rate=12", "1", 8, 0},
+	"conversation":    {workload: conversation, rate: "1.75", workers: 8, kv: 1_500_000},
+	"conversation-16": {workload: conversation, rate: "3.5", workers: 16, kv: 1_500_000},
+	"conversation-32": {workload: conversation, rate: "7", workers: 32, kv: 1_500_000},
+	"routers":         {workload: conversation, rate: "1.75", workers: 8, kv: 1_500_000, routers: 3},
+	"unlike":          {workload: conversation, rate: "1.2", workers: 8, kv: 1_500_000, slow: 4},
+	"toolagent":       {workload: "mooncake:TRACES/mooncake_toolagent_head1000.jsonl.gz", rate: "1.3", workers: 8},
+	"ladder":          {workload: "gen:llmd-ladder,stages=15x50/20x30/40x30/60x25", rate: "1", workers: 8},
+	"ladder-whole":    {workload: "gen:llmd-ladder", rate: "1", workers: 8},
+	"code-agent":      {workload: "gen:code-agent,sessions=80,context=25000,context-max=60000,turns=15,rate=1", rate: "1", workers: 8},
+	"rag":             {workload: "gen:rag,rate=40,requests=3000", rate: "1", workers: 8},
+	"independent":     {workload: "gen:independent,rate=60,requests=2000,question=2000", rate: "1", workers: 8},
+	"multi-round-qa":  {workload: "gen:multi-round-qa,users=100,qps=12,sessions=500,system=1000,history=8000", rate: "1", workers: 8},
+	"shared-prefix":   {workload: "gen:sglang-shared-prefix,rate=60,prompts=40", rate: "1", workers: 8},
+	"rollouts":        {workload: "gen:rl-rollouts", rate: "1", workers: 8},
+	"chat":            {workload: "gen:interactive-chat,sessions=1000,rate=12", rate: "1", workers: 8},
 }
 
 func main() {
 	names := slices.Sorted(maps.Keys(sets))
-	name := flag.String("set", "conversation", "one of "+strings.Join(names, ", "))
-	policies := flag.String("policies", "kv_aware precise_prefix_cache kv:prefill_load_scale=16 lmetric predicted_ttft marginal", "names, parted by spaces; NAME:KEY=VALUE,…")
+	name := flag.String("set", "conversation", "one of "+strings.Join(names, ", ")+"; or a workload for 8 workers, such as gen:burst")
+	policies := flag.String("policies", "kv_aware precise_prefix_cache kv:prefill_load_scale=16 lmetric predicted_ttft marginal",
+		"names, parted by spaces; NAME:KEY=VALUE,…")
 	seeds := flag.Int("seeds", 1, "means over seeds 1 to `N`, of the workload and of the routers")
 	profile := flag.String("profile", "", "of the engines")
 	rate := flag.String("rate", "", "other than the set's")
 	metrics := flag.Duration("metrics", 0, "between two looks at what engines report; 0 is the gateway's second, llm-d's is 50ms")
-	capacity := flag.Bool("capacity", false, "instead of a table: the rate at which 90 % keep 5 s to the first token and 100 ms between others")
+	capacity := flag.Bool("capacity", false, "instead of a table: the rate at which 90 % keep a service level, for each seed")
+	level := flag.Int("level", 1, "of -capacity: 1 is 5 s to the first token and 100 ms between others, 2 is 2 s and 50 ms")
 	traces := flag.String("traces", or(os.Getenv("WARMPATH_TRACES"), "../../shared/traces"), "`FOLDER`")
 	flag.Parse()
-	s, ok := sets[*name]
-	if !ok {
+	s, known := sets[*name]
+	switch {
+	case strings.Contains(*name, ":"):
+		s = set{workload: *name, rate: "1", workers: 8}
+	case !known:
 		fail(fmt.Errorf("no set is called %q; there are %s", *name, strings.Join(names, ", ")))
 	}
 	x := sim.DefaultExperiment()
@@ -73,13 +83,26 @@ func main() {
 	if s.kv > 0 {
 		x.KVTokens = []int{s.kv}
 	}
+	if s.slow > 0 {
+		x.Fleet = []sim.Member{{Count: s.workers - s.slow}, {Count: s.slow, Speed: 0.5}}
+	}
+	if s.routers > 0 {
+		x.Routers = s.routers
+	}
+	if *level < 1 || *level > 2 {
+		fail(fmt.Errorf("there is no service level %d", *level))
+	}
 	configs, err := bySeed(&x, *seeds)
 	if err != nil {
 		fail(err)
 	}
 	if *capacity {
-		for _, c := range configs[0] {
-			fmt.Printf("%s: %.2f\n", c.Policy.Name, limit(c))
+		for i, c := range configs[0] {
+			fmt.Printf("%s:", c.Policy.Name)
+			for _, of := range configs {
+				fmt.Printf(" %.2f", limit(of[i], *level-1))
+			}
+			fmt.Println()
 		}
 		return
 	}
@@ -158,12 +181,12 @@ func row(runs []*report.Run) string {
 	return "| " + strings.Join(cells, " | ") + " |"
 }
 
-// limit finds the greatest rate at which nine in ten keep the first service level, to a hundredth.
-func limit(c sim.Config) float64 {
+// limit finds the greatest rate at which nine in ten keep that service level, to a hundredth.
+func limit(c sim.Config, level int) float64 {
 	const share, step, exact = 0.9, 1.25, 1.01
 	kept := func(rate float64) bool {
 		c.Rate = rate
-		return play(c).SLO[0].Share >= share
+		return play(c).SLO[level].Share >= share
 	}
 	low, high := c.Rate, c.Rate
 	for !kept(low) {
