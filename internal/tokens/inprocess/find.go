@@ -224,6 +224,9 @@ const (
 	// failedPause is the first pause before a worker that did not answer a probe is asked again; it doubles up to
 	// lookEvery.
 	failedPause = 2 * time.Second
+	// failedOften is how many times in a row a worker does not answer a probe before that is told as the reason why
+	// files are not used: half a minute of pauses. It is still asked.
+	failedOften = 5
 	// silentPause is the pause before a worker that gives no ids is asked again, and differsPause before one whose ids
 	// differ is: nothing seems to have changed, but a template can depend on the day.
 	silentPause, differsPause = 5 * time.Minute, 10 * time.Minute
@@ -238,10 +241,11 @@ func (f *Finder) verify(ctx context.Context, u *unit, p place, m *member) {
 			now := time.Now()
 			switch v.finding {
 			case failed:
+				v.tries = 1
 				if old := u.verdicts[key]; old != nil {
-					v.tries = old.tries + 1
+					v.tries += old.tries
 				}
-				v.again = now.Add(min(failedPause<<min(v.tries, 10), lookEvery))
+				v.again = now.Add(min(failedPause<<min(v.tries-1, 10), lookEvery))
 			case silent:
 				v.again = now.Add(silentPause)
 			case differs:

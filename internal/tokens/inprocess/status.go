@@ -133,10 +133,10 @@ func (f *Finder) compared(s *Status, u *unit, p place, now time.Time) {
 			why = fmt.Sprintf("%s: %s", m.url, v.why)
 		}
 	}
-	switch u.standing(p, now) {
-	case standsAgreed:
+	switch standing := u.standing(p, now); {
+	case standing == standsAgreed:
 		s.Source, s.Folder = FromFiles, p.dir
-	case standsSilent:
+	case standing == standsSilent, u.unanswered(p):
 		s.Why = fmt.Sprintf("the files in %s are not used, as they cannot be compared with an engine (%s)", p.dir, why)
 		s.Advice = fmt.Sprintf("if they are the model's: --model-path %s=%s", u.key.model, p.dir)
 	default:
@@ -165,7 +165,7 @@ func (u *unit) refusals(now time.Time) string {
 // tell logs where the ids come from when that is decided, and when it changes.
 func (f *Finder) tell(u *unit, s *Status) {
 	said := strings.Join([]string{string(s.Source), s.Folder, s.Why}, "\x00")
-	if s.Source == Searching || s.Source == FromGiven || f.Off || said == u.logged {
+	if s.Source == Searching || s.Source == FromGiven || said == u.logged {
 		return
 	}
 	u.logged = said

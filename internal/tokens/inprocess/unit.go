@@ -237,15 +237,31 @@ func (u *unit) standing(p place, now time.Time) standing {
 	return standsSilent
 }
 
+// spoken returns the groups of which a ready worker agreed.
+func (u *unit) spoken(p place) map[group]bool {
+	groups := map[group]bool{}
+	for _, m := range u.members {
+		if v := u.verdict(p, m); m.ready && v != nil && v.finding == agrees {
+			groups[m.group] = true
+		}
+	}
+	return groups
+}
+
+// unanswered reports whether files are not used because a worker that would have to agree gave no answer, however often
+// it was asked.
+func (u *unit) unanswered(p place) bool {
+	spoken := u.spoken(p)
+	return slices.ContainsFunc(u.members, func(m *member) bool {
+		v := u.verdict(p, m)
+		return m.ready && !spoken[m.group] && v != nil && v.finding == failed && v.tries >= failedOften
+	})
+}
+
 // next returns the worker that is to be asked now: one of a group that nobody spoke for yet, and of those the least
 // busy.
 func (u *unit) next(p place, s *fleet.Snapshot, now time.Time) *member {
-	spoken := map[group]bool{}
-	for _, m := range u.members {
-		if v := u.verdict(p, m); m.ready && v != nil && v.finding == agrees {
-			spoken[m.group] = true
-		}
-	}
+	spoken := u.spoken(p)
 	var best *member
 	better := func(a, b *member) bool {
 		if spoken[a.group] != spoken[b.group] {
