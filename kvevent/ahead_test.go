@@ -54,7 +54,6 @@ func TestStrangeLookAheadsSkipTheEventInWords(t *testing.T) {
 		"uneven lists":       {aheadWith(list(list(int(decodeOne(t, aheadWith(nil)).Tokens[2])), list(1, 2))), "differ in length"},
 		"another next token": {aheadWith(list(list(999), list(2))), "contradicts token_ids"},
 		"an owner of 1 MB":   {storedWith(nil, nil, "ownership", strings.Repeat("x", 1<<20)), "ownership is no string"},
-		"a numbered session": {storedWith(nil, nil, "session_id", 7), "session_id is no string"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var d Decoder

@@ -205,9 +205,10 @@ func (d *Decoder) field(f field, b *Batch, e *Event, r *reading) (problem string
 		ok = d.string(&e.Locality)
 	case fieldOwner:
 		ok = d.name(&e.Owner)
-	case fieldSession: // who asked: no credit depends on it
-		var session []byte
-		if session, ok = c.text(); ok && d.KeepRaw {
+	case fieldSession: // who asked: nothing depends on it, so one that is no string costs nobody the event
+		if session, is := c.text(); !is {
+			c.skip()
+		} else if d.KeepRaw {
 			e.Session = d.names.text(session)
 		}
 	case fieldAhead, fieldRemaining: // read last
@@ -239,7 +240,6 @@ var wrongKind = [...]string{
 	fieldWindow:    "kv_cache_spec_sliding_window is no size",
 	fieldLocality:  "locality is no string",
 	fieldOwner:     "ownership is no string of at most 128 bytes",
-	fieldSession:   "session_id is no string",
 	fieldSalt:      "cache_salt is no string",
 	fieldMooncake:  "",
 }
