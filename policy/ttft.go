@@ -10,7 +10,8 @@ import (
 // in part [Mooncake, FAST'25, algorithm 1; llm-d's predicted latency; facts/routing.md §3.1, §4]. Scores are negated
 // milliseconds.
 type PredictedTTFT struct {
-	// Learned takes the times that were learned of each worker, where there are any, instead of those below.
+	// Learned takes the times that each worker's kind learned, at the worker's own pace, where there are any, instead of
+	// those below.
 	Learned bool `yaml:"learned"`
 	// TokenMs is the milliseconds that an uncached token takes.
 	TokenMs float64 `yaml:"token_ms"`
