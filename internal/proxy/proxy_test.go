@@ -569,6 +569,23 @@ func TestAFreshConnectionIsNotTriedTwice(t *testing.T) {
 	}
 }
 
+// leave sends a request, reads n bytes of the answer and goes.
+func leave(t *testing.T, url string, n int) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	req, _ := http.NewRequestWithContext(ctx, "POST", url, strings.NewReader("{}"))
+	tr := &http.Transport{}
+	defer tr.CloseIdleConnections()
+	resp, err := tr.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	io.ReadFull(resp.Body, make([]byte, n))
+	cancel()
+}
+
 func TestAClientThatLeavesCancelsAtOnce(t *testing.T) {
 	closed := make(chan bool, 1)
 	w := newRawWorker(t, func(c net.Conn, _ *http.Request, _ []byte) bool {
@@ -578,17 +595,7 @@ func TestAClientThatLeavesCancelsAtOnce(t *testing.T) {
 		return false
 	})
 	url, results := gateway(t, newClient(t, nil), func(a *Attempt) { a.Worker = w.url })
-	ctx, cancel := context.WithCancel(context.Background())
-	req, _ := http.NewRequestWithContext(ctx, "POST", url, strings.NewReader("{}"))
-	tr := &http.Transport{}
-	defer tr.CloseIdleConnections()
-	resp, err := tr.RoundTrip(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	io.ReadFull(resp.Body, make([]byte, len(token)))
-	cancel()
-	resp.Body.Close()
+	leave(t, url, len(token))
 	<-closed // the worker says nothing any more: only the client's leaving can have ended it
 	if res := <-results; res.Class != ClientGone || res.Class.WorkerFault() {
 		t.Errorf("%v: %v", res.Class, res.Err)
@@ -606,21 +613,11 @@ func TestAClientThatLeavesAtDoneWasServed(t *testing.T) {
 				return false
 			})
 			url, results := gateway(t, newClient(t, nil), func(a *Attempt) { a.Worker = w.url })
-			ctx, cancel := context.WithCancel(context.Background())
-			req, _ := http.NewRequestWithContext(ctx, "POST", url, strings.NewReader("{}"))
-			tr := &http.Transport{}
-			defer tr.CloseIdleConnections()
-			resp, err := tr.RoundTrip(req)
-			if err != nil {
-				t.Fatal(err)
-			}
 			want := token + finish
 			if name == "served" {
 				want += usage + done
 			}
-			io.ReadFull(resp.Body, make([]byte, len(want)))
-			cancel()
-			resp.Body.Close()
+			leave(t, url, len(want))
 			res := <-results
 			if served := res.Class == Success && res.Err == nil && !res.Abort; served != (name == "served") {
 				t.Errorf("%v, abort %v: %v", res.Class, res.Abort, res.Err)
