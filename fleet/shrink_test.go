@@ -6,7 +6,7 @@ import (
 )
 
 // TestOneOddMachineIsBelievedLessThanOneOfMany: in its first 20 s a machine takes twice as long. Where all others are
-// alike, that is rather chance, and a part of it is believed. Where machines differ as much anyway, nearly all of it is.
+// alike, that is rather chance, and a part of it is believed. Where machines differ as much anyway, most of it is.
 func TestOneOddMachineIsBelievedLessThanOneOfMany(t *testing.T) {
 	believed := func(others func(i int) float64) (share float64) {
 		m := newMachines(16, cpu)
