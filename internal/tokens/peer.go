@@ -276,7 +276,9 @@ func (ps *peers) done(url string, c *call, how ending, now time.Time) {
 	switch took := now.Sub(c.began); {
 	case how == silent:
 	case how == declined:
-		p.failures = 0
+		if p.failures = 0; p.mean == 0 { // or it would be the quickest, and be asked always
+			p.mean, p.meanBytes = stallFloor, float64(c.bytes)
+		}
 	case how == broke:
 		if p.failures++; p.failures >= ps.failures {
 			p.until = now.Add(ps.pause)
