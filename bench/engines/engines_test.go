@@ -313,7 +313,7 @@ warmpath_predictions_total{outcome="equal",worker="http://a"} 10
 warmpath_predictions_total{outcome="equal",worker="http://b"} 9
 warmpath_tokens_total{kind="at_risk",policy="marginal",worker="http://a"} 64
 warmpath_token_wait_seconds_bucket{le="0.001"} 39
-warmpath_token_wait_seconds_count 40
+warmpath_token_wait_seconds_bucket{le="+Inf"} 40
 warmpath_other_total 5
 `))
 	if err != nil {
@@ -333,10 +333,10 @@ warmpath_other_total 5
 
 func TestAWarmpathThatAsksIsNoPeerAndHasItsOwnGoals(t *testing.T) {
 	own, asks := line("chats", ours, 1, 80, 100, 50), line("chats", asking, 1, 90, 110, 50)
-	own.Warmpath = map[string]float64{"warmpath_token_requests_total outcome=local": 100, "warmpath_token_wait_seconds_count": 100, "warmpath_token_wait_seconds_bucket le=0.001": 99}
+	own.Warmpath = map[string]float64{"warmpath_token_requests_total outcome=local": 100, "warmpath_token_wait_seconds_bucket le=+Inf": 100, "warmpath_token_wait_seconds_bucket le=0.001": 99}
 	asks.Requests = 100
 	asks.Warmpath = map[string]float64{"warmpath_token_requests_total outcome=beginning": 80, "warmpath_token_requests_total outcome=render": 11,
-		"warmpath_token_requests_total outcome=text missing=busy": 9, "warmpath_token_wait_seconds_count": 100, "warmpath_token_wait_seconds_bucket le=0.001": 50}
+		"warmpath_token_requests_total outcome=text missing=busy": 9, "warmpath_token_wait_seconds_bucket le=+Inf": 100, "warmpath_token_wait_seconds_bucket le=0.001": 50}
 	text, err := page([]result{own, asks, line("chats", "smg", 1, 80, 100, 50)}, machine.Facts{}, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -36,13 +36,16 @@ func tokenIDs(b *strings.Builder, all []section) (met, missed int) {
 				}
 				if name == ours {
 					shares = append(shares, fmt.Sprintf("%s %.1f", note(share >= 99), share))
-					at := r.waitedAtMost("0.001")
-					quick = append(quick, fmt.Sprintf("%s %.1f", note(at >= 99), at))
+					if at, told := r.waitedAtMost("0.001"); told {
+						quick = append(quick, fmt.Sprintf("%s %.1f", note(at >= 99), at))
+					}
 					continue
 				}
 				begun := 100 * r.Warmpath["warmpath_token_requests_total outcome=beginning"] / float64(max(r.Requests, 1))
 				shares = append(shares, fmt.Sprintf("%s %.1f (%.1f)", note(share >= 90), share, begun))
-				quick = append(quick, fmt.Sprintf("%.1f", r.waitedAtMost("0.001")))
+				if at, told := r.waitedAtMost("0.001"); told {
+					quick = append(quick, fmt.Sprintf("%.1f", at))
+				}
 				if own := s.by[ours][round]; own != nil {
 					added = append(added, r.First.Mean-own.First.Mean)
 					more = append(more, fmt.Sprintf("%+.0f", r.First.Mean-own.First.Mean))
@@ -62,11 +65,12 @@ func tokenIDs(b *strings.Builder, all []section) (met, missed int) {
 	return met, missed
 }
 
-// waitedAtMost is the share of requests that waited so long for their token ids at most, in percent; le names a bucket.
-func (r *result) waitedAtMost(le string) float64 {
-	all := r.Warmpath["warmpath_token_wait_seconds_count"]
+// waitedAtMost is the share of requests that waited so long for their token ids at most, in percent; le names a bucket. told
+// is false for lines that have no buckets.
+func (r *result) waitedAtMost(le string) (share float64, told bool) {
+	all := r.Warmpath["warmpath_token_wait_seconds_bucket le=+Inf"]
 	if all == 0 {
-		return 0
+		return 0, false
 	}
-	return 100 * r.Warmpath["warmpath_token_wait_seconds_bucket le="+le] / all
+	return 100 * r.Warmpath["warmpath_token_wait_seconds_bucket le="+le] / all, true
 }
