@@ -72,12 +72,17 @@ func (r *result) key() string {
 	return fmt.Sprint(r.Engine, " ", r.Set, " ", r.Work, " ", r.Router, " ", r.Round, " ", r.Scale, " ", r.Seed)
 }
 
-// hits is the share of prompt tokens that engines found cached, in percent, as they count.
-func (r *result) hits() float64 {
-	var all tally
+// total is what all engines counted.
+func (r *result) total() (all tally) {
 	for _, h := range r.Holders {
 		all = all.plus(h)
 	}
+	return all
+}
+
+// hits is the share of prompt tokens that engines found cached, in percent, as they count.
+func (r *result) hits() float64 {
+	all := r.total()
 	if all.Queried == 0 {
 		return 0
 	}
@@ -101,14 +106,11 @@ func (r *result) least() float64 {
 
 // way is what of the mean first token the engines did not see, in milliseconds; 0 where they do not tell.
 func (r *result) way() float64 {
-	var all tally
-	for _, h := range r.Holders {
-		all = all.plus(h)
-	}
-	if all.First == 0 || r.Requests == 0 {
+	first := r.total().First
+	if first == 0 || r.Requests == 0 {
 		return 0
 	}
-	return max(0, r.First.Mean-1000*all.First/float64(r.Requests))
+	return max(0, r.First.Mean-1000*first/float64(r.Requests))
 }
 
 // byIDs is the share of prompts matched by token ids, in percent; ok is false for routers that do not tell.

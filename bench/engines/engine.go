@@ -69,13 +69,12 @@ func (e *engine) start() error {
 			args = append(args, "--dp-size", strconv.Itoa(e.ranks))
 		}
 	}
+	command := "bash"
 	if e.cores != "" {
-		args = append([]string{"taskset", "-c", e.cores, "bash"}, args...)
-	} else {
-		args = append([]string{"bash"}, args...)
+		command, args = "taskset", append([]string{"-c", e.cores, "bash"}, args...)
 	}
 	var err error
-	e.process, err = launch(e.dir, e.name+"-start", env, args[0], args[1:]...)
+	e.process, err = launch(e.dir, e.name+"-start", env, command, args...)
 	if err == nil { // the script's output is not the engine's
 		e.process.log = filepath.Join(e.dir, e.name+".log")
 		if e.kind == sglang {

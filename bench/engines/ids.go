@@ -2,31 +2,26 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 )
 
-// tokenIDs writes how prompts got their token ids, against the goals: 99 % of them where the model's files can be read, with
-// at most a millisecond of waiting for 99 %; 90 % where engines have to be asked, with at most 10 ms more to the mean first
-// token. It returns how many goals were met and missed.
+// tokenIDs writes how prompts got their token ids, against the goals: 99 % of them where the model's files can be read,
+// with at most a millisecond of waiting for 99 %; 90 % where engines have to be asked, with at most 10 ms more to the
+// mean first token. It returns how many goals were met and missed.
 func tokenIDs(b *strings.Builder, all []section) (met, missed int) {
 	b.WriteString("\nToken ids. Goals where the model's files can be read: 99 % by ids, 99 % without waiting more than 1 ms; where engines have to be\n" +
 		"asked: 90 % by ids, and in the median of the rounds at most 10 ms added to the mean first token. In brackets: by ids of a\nbeginning that is known, with the length of the rest estimated.\n\n" +
 		"| set | router | by ids, % | waited at most 1 ms, % | added to the mean first token, ms |\n|---|---|---|---|---|\n")
-	note := func(ok bool) string {
-		if ok {
-			met++
-		} else {
-			missed++
-		}
-		return verdict(ok)
-	}
+	var count score
 	for _, s := range all {
-		for _, name := range []string{ours, asking} {
+		for _, k := range routers {
+			if !k.ours {
+				continue
+			}
 			var shares, quick, more []string
 			var added []float64
 			for _, round := range s.rounds {
-				r := s.by[name][round]
+				r := s.by[k.name][round]
 				if r == nil {
 					continue
 				}
@@ -34,15 +29,15 @@ func tokenIDs(b *strings.Builder, all []section) (met, missed int) {
 				if !ok {
 					continue
 				}
-				if name == ours {
-					shares = append(shares, fmt.Sprintf("%s %.1f", note(share >= 99), share))
+				if k.name == ours {
+					shares = append(shares, fmt.Sprintf("%s %.1f", count.note(share >= 99), share))
 					if at, told := r.waitedAtMost("0.001"); told {
-						quick = append(quick, fmt.Sprintf("%s %.1f", note(at >= 99), at))
+						quick = append(quick, fmt.Sprintf("%s %.1f", count.note(at >= 99), at))
 					}
 					continue
 				}
 				begun := 100 * r.Warmpath["warmpath_token_requests_total outcome=beginning"] / float64(max(r.Requests, 1))
-				shares = append(shares, fmt.Sprintf("%s %.1f (%.1f)", note(share >= 90), share, begun))
+				shares = append(shares, fmt.Sprintf("%s %.1f (%.1f)", count.note(share >= 90), share, begun))
 				if at, told := r.waitedAtMost("0.001"); told {
 					quick = append(quick, fmt.Sprintf("%.1f", at))
 				}
@@ -56,17 +51,16 @@ func tokenIDs(b *strings.Builder, all []section) (met, missed int) {
 			}
 			text := strings.Join(more, " · ")
 			if len(added) > 0 {
-				text = note(median(added) <= 10) + " " + text
+				text = count.note(median(added) <= 10) + " " + text
 			}
-			about := routers[slices.IndexFunc(routers, func(k routerKind) bool { return k.name == name })].about
-			fmt.Fprintf(b, "| %s | %s | %s | %s | %s |\n", s.title(), about, strings.Join(shares, " · "), strings.Join(quick, " · "), text)
+			fmt.Fprintf(b, "| %s | %s | %s | %s | %s |\n", s.title(), k.about, strings.Join(shares, " · "), strings.Join(quick, " · "), text)
 		}
 	}
-	return met, missed
+	return count.met, count.missed
 }
 
-// waitedAtMost is the share of requests that waited so long for their token ids at most, in percent; le names a bucket. told
-// is false for lines that have no buckets.
+// waitedAtMost is the share of requests that waited so long for their token ids at most, in percent; le names a bucket.
+// told is false for lines that have no buckets.
 func (r *result) waitedAtMost(le string) (share float64, told bool) {
 	all := r.Warmpath["warmpath_token_wait_seconds_bucket le=+Inf"]
 	if all == 0 {

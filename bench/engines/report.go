@@ -92,13 +92,7 @@ func sections(results []result) []section {
 
 // goals says for one section what was met. An empty text: nothing to compare.
 func (s section) goals() (hits, first, share string, met, missed int) {
-	note := func(ok bool) {
-		if ok {
-			met++
-		} else {
-			missed++
-		}
-	}
+	var count score
 	var parts []string
 	for _, round := range s.rounds {
 		own := s.by[ours][round]
@@ -111,9 +105,7 @@ func (s section) goals() (hits, first, share string, met, missed int) {
 		if own == nil || name == "" {
 			continue
 		}
-		ok := own.hits() >= best-margin
-		note(ok)
-		parts = append(parts, fmt.Sprintf("%s %+.1f (%s)", verdict(ok), own.hits()-best, name))
+		parts = append(parts, fmt.Sprintf("%s %+.1f (%s)", count.note(own.hits() >= best-margin), own.hits()-best, name))
 	}
 	hits = strings.Join(parts, " · ")
 
@@ -128,29 +120,31 @@ func (s section) goals() (hits, first, share string, met, missed int) {
 		}
 	}
 	if own, ok := s.firstToken(ours); ok && name != "" && best > 0 {
-		ok := own <= bound*best
-		note(ok)
-		first = fmt.Sprintf("%s %.2f of %s, goal %.1f", verdict(ok), own/best, name, bound)
+		first = fmt.Sprintf("%s %.2f of %s, goal %.1f", count.note(own <= bound*best), own/best, name, bound)
 	}
 
 	if s.set.event == engineRestart {
-		return hits, first, "one was away", met, missed
+		return hits, first, "one was away", count.met, count.missed
 	}
 	parts = nil
 	for _, round := range s.rounds {
 		if own := s.by[ours][round]; own != nil {
-			ok := own.least() >= 40
-			note(ok)
-			parts = append(parts, fmt.Sprintf("%s %.0f %%", verdict(ok), own.least()))
+			parts = append(parts, fmt.Sprintf("%s %.0f %%", count.note(own.least() >= 40), own.least()))
 		}
 	}
-	return hits, first, strings.Join(parts, " · "), met, missed
+	return hits, first, strings.Join(parts, " · "), count.met, count.missed
 }
 
-func verdict(ok bool) string {
+// score counts goals.
+type score struct{ met, missed int }
+
+// note counts a goal and says how it went.
+func (s *score) note(ok bool) string {
 	if ok {
+		s.met++
 		return "met"
 	}
+	s.missed++
 	return "**missed**"
 }
 
@@ -231,14 +225,15 @@ func head(b *strings.Builder, results []result, here machine.Facts) {
 	if len(others) > 0 {
 		fmt.Fprintf(b, "Other processes used %.2f cores while it was measured (median of the runs; %.2f to %.2f).\n", median(others), slices.Min(others), slices.Max(others))
 	}
-	b.WriteString("Each engine has half of the cores, as a machine of its own would; routers and clients use all of them, and so does one\nengine of two ranks. Command: `bash bench/engines/run.sh`; this page: `bash\nbench/engines/run.sh report`.\n\n")
+	b.WriteString("Each engine has half of the cores, as a machine of its own would; routers and clients use all of them, and so does one\nengine of two ranks. Command: `bash bench/engines/run.sh`; this page: `bash bench/engines/run.sh report`.\n\n")
 	b.WriteString("Two engines with a tiny random Llama on the CPU, 65,536 tokens of cache each, block 32; their caches are emptied before each\n" +
 		"run, and the router is started anew. Hits: cached of queried prompt tokens, as the engines count. First token: at the\n" +
 		"client, of a stream, from the first attempt. Whole: without the pauses of restarts. Failed: attempts, each repeated until\n" +
 		"answered; each answer's status and number of tokens is checked. By ids: prompts that Warmpath matched by token ids.\n" +
-		"Over: its predictions above the engine's report, and the cached tokens that it took to be evicted before. A router's processor time is that of all its processes, the engines' that of\n" +
-		"both. A round's texts are the same for every router. Answers differ in length by a third: those of one length end together,\n" +
-		"and their clients ask in step ever after, the more the less a router moves them.\n")
+		"Over: its predictions above the engine's report. At risk: cached tokens that it took to be evicted before their request is\n" +
+		"scheduled. A router's processor time is that of all its processes, the engines' that of both. A round's texts are the same\n" +
+		"for every router. Answers differ in length by a third: those of one length end together, and their clients ask in step ever\n" +
+		"after, the more the less a router moves them.\n")
 }
 
 func usedPeer(results []result, name string) bool {
