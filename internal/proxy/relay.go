@@ -261,8 +261,13 @@ func (x *exchange) pass(b []byte, last bool) bool {
 		return false
 	}
 	x.res.BytesDown += int64(len(b))
-	x.given = x.stream && x.watching && x.watch.Done() && x.watch.Complete()
+	x.given = x.streamed()
 	return true
+}
+
+// streamed reports whether a stream has come with all that a client waits for: each choice finished, and [DONE].
+func (x *exchange) streamed() bool {
+	return x.stream && x.watching && x.watch.Done() && x.watch.Complete()
 }
 
 // nameAnswer sets the request's id in h before the worker's fields are added: the worker's own id is not the one in
@@ -451,7 +456,7 @@ func (x *exchange) ended(k *conn, rest []byte, err error) {
 		x.broken(StreamTimeout, protocolError(k.worker.url, err))
 	case x.body.framing == byClose && err == io.EOF && (!x.watching || x.stream || x.watch.Complete()):
 		x.whole(rest)
-	case x.watching && x.stream && x.watch.Done() && x.watch.Complete():
+	case x.streamed():
 		if x.pass(rest, true) { // all but the last chunk of the framing: the client has what it needs
 			x.res.Class = Success
 		}
