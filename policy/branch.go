@@ -26,10 +26,15 @@ const (
 	BranchNone     Branch = "none"      // there is no candidate
 )
 
+// missAtRisk is a miss of a prompt that workers have a part of, all of it at risk. It is no branch, only the key of the
+// words for it.
+const missAtRisk Branch = "miss at risk"
+
 // reasons are the words of kv_aware, and of all who mean the same. Others have their own: see [Spec].
 var reasons = map[Branch]string{
 	BranchAffinity: "longest match, least work among equals",
 	BranchMiss:     "no worker has a part of the prompt: least load",
+	missAtRisk:     allAtRisk + "least load",
 	BranchShort:    "no worker has enough of the prompt to follow it: least load",
 	BranchFallback: "the holder of the longest match cannot be used: next best match, least work among equals",
 	BranchSpill:    "the load of the holder of the longest match outweighs what the match saves",
@@ -48,6 +53,9 @@ var reasons = map[Branch]string{
 	BranchPlain:    "the policy does not look at matches",
 	BranchNone:     "no worker can be used",
 }
+
+// allAtRisk begins the words for a miss of a prompt that workers have a part of.
+const allAtRisk = "what workers have of the prompt is expected to be evicted before it is scheduled: "
 
 // Reason says in words what the branch means in general; what it means to a policy stands in its [Choice].
 func (b Branch) Reason() string { return reasons[b] }

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/warmpath/warmpath/fleet"
@@ -31,5 +32,27 @@ func TestWhatIsAtRiskCountsAsComputedAgain(t *testing.T) {
 	c = alikeHolders(func(a, b *Candidate) { a.Predicted, a.AtRisk, b.Predicted = 4000, 1000, 2000 })
 	if got := priced(t, Query{PromptTokens: 5000}, c); got.Index != 0 || got.Branch != BranchAffinity {
 		t.Errorf("%+v: it still keeps more than the other", got)
+	}
+}
+
+// TestAMissSaysWhetherAMatchIsAtRisk: an operator who sees a long match beside the word miss must be told where the
+// match went. The policy that has words of its own says so, and the general words do.
+func TestAMissSaysWhetherAMatchIsAtRisk(t *testing.T) {
+	doomed := func(a, _ *Candidate) { a.Predicted, a.AtRisk = 4000, 4000 }
+	for _, c := range []struct {
+		change     func(a, b *Candidate)
+		named, not string
+	}{
+		{doomed, "is expected to be evicted before it is scheduled: the lowest predicted cost", "no worker has"},
+		{func(_, _ *Candidate) {}, "no worker has a part of the prompt: the lowest predicted cost", "evicted"},
+	} {
+		got := priced(t, Query{PromptTokens: 5000}, alikeHolders(c.change))
+		if got.Branch != BranchMiss || !strings.Contains(got.Reason, c.named) || strings.Contains(got.Reason, c.not) {
+			t.Errorf("%s: %q, want %q", got.Branch, got.Reason, c.named)
+		}
+	}
+	c := alikeHolders(doomed)
+	if got := parsed(t, "kv_aware").told(BranchMiss, c); !strings.HasSuffix(got, "scheduled: least load") {
+		t.Errorf("the general words are %q", got)
 	}
 }

@@ -261,7 +261,7 @@ type Choice struct {
 // Choose filters, scores and picks. It reorders c and fills Score and Reason, whatever they were. It allocates nothing.
 func (p *Policy) Choose(q *Query, c []Candidate) Choice {
 	choice := p.choose(q, c)
-	choice.Reason = p.reason(choice.Branch)
+	choice.Reason = p.told(choice.Branch, c)
 	return choice
 }
 

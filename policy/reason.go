@@ -5,6 +5,7 @@ func weighed(by string) map[Branch]string {
 	return map[Branch]string{
 		BranchAffinity: by + ", and nobody has a longer match",
 		BranchMiss:     "no worker has a part of the prompt: " + by,
+		missAtRisk:     allAtRisk + by,
 		BranchFallback: "the holder of the longest match cannot be used: " + by + " of the others",
 		BranchSpill:    by + ", though another has a longer match",
 		BranchNoTokens: "tokens are not known: " + by,
@@ -38,6 +39,19 @@ func reasonsOf(s *Spec) map[Branch]string {
 		return weighed("the fewest requests")
 	}
 	return weighed(byPicker[s.Picker])
+}
+
+// told says what a branch means to p for candidates c. Of a miss it says whether a match was there that is at risk.
+func (p *Policy) told(b Branch, c []Candidate) string {
+	if b != BranchMiss {
+		return p.reason(b)
+	}
+	for i := range c {
+		if c[i].AtRisk > 0 && c[i].Kept() == 0 {
+			return p.reason(missAtRisk)
+		}
+	}
+	return p.reason(b)
 }
 
 // reason says what a branch means to p.
