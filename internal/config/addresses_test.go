@@ -36,6 +36,8 @@ func TestWhatCannotWorkIsRefusedWithItsLine(t *testing.T) {
 		{"events: {listen: 'tcp://*:99999'}", "1:18: events.listen: "},
 		{"events: {listen: 'ipc:///no/such/folder/x'}", `1:18: events.listen: "ipc:///no/such/folder/x": there is no folder /no/such/folder`},
 		{"models: [{path: /no/such/model}]", "1:17: models[0].path: open model folder: stat /no/such/model: no such file or directory"},
+		{"models: [{path: no-org/no-model}]", "1:17: models[0].path: open model folder: stat no-org/no-model: no such file or directory; if no-org/no-model is a model's name, " +
+			"write its folder (in the Hugging Face cache models--no-org--no-model), or hub:no-org/no-model with --allow-hub"},
 		{"models: [{name: x}]", "models[0].path: open model folder: no folder is named"},
 		{"models: [{path: " + file + "}]", "1:17: models[0].path: open model folder: " + file + " is a file"},
 		{"models: [{path: /}]", "1:17: models[0].path: /: no tokenizer.json, tekken.json or .tiktoken file"},

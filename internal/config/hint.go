@@ -41,6 +41,9 @@ func message(err yaml.Error) string {
 // unknownField says that the file has an unknown key in a section ("" is the root, or not known), and which key it
 // may be meant for.
 func unknownField(key, section string) string {
+	if hint := dotted(key, section); hint != "" {
+		return hint
+	}
 	if section == "" {
 		if near := suggest(key); near != "" {
 			return fmt.Sprintf("unknown field %q; did you mean %s?", key, near)
@@ -60,6 +63,25 @@ func unknownField(key, section string) string {
 		return told
 	}
 	return told + "; did you mean " + near + "?"
+}
+
+// dotted says how a key is written that names its section, too, as messages and docs do. It is empty for other keys.
+func dotted(key, section string) string {
+	if !strings.Contains(key, ".") {
+		return ""
+	}
+	path := strings.TrimPrefix(section+"."+key, ".")
+	near, least := "", slips(path)+1
+	for _, known := range keys(reflect.TypeFor[Config](), "") {
+		if d := distance(path, known); d < least && strings.HasPrefix(known, section) {
+			near, least = strings.TrimPrefix(strings.TrimPrefix(known, section), "."), d
+		}
+	}
+	if !strings.Contains(near, ".") {
+		return ""
+	}
+	return fmt.Sprintf("unknown field %q: a section's keys stand below it; write %s: …%s", key, strings.ReplaceAll(near, ".", ": {"),
+		strings.Repeat("}", strings.Count(near, ".")))
 }
 
 // sectionOf returns the path of the section whose key stands at a line and column, "" at the root.

@@ -162,7 +162,7 @@ func (c *Config) decodePolicy(path, kind string, node *ast.MappingNode) (Policy,
 	}
 	k, ok := policy.KindOf(p.Type)
 	if !ok {
-		return p, &nodeError{fmt.Sprintf("%s.type: %q is none of %s%s", path, p.Type, strings.Join(kindNames(), ", "), meant(p.Type, kindNames())), typed}
+		return p, &nodeError{fmt.Sprintf("%s.type: %q is none of %s%s", path, p.Type, strings.Join(kindNames(), ", "), Meant(p.Type, kindNames())), typed}
 	}
 	if p.Name == "" {
 		p.Name = p.Type
@@ -173,7 +173,7 @@ func (c *Config) decodePolicy(path, kind string, node *ast.MappingNode) (Policy,
 		key := keyOf(v)
 		if !slices.ContainsFunc(known, func(k string) bool { return k == key || strings.HasPrefix(k, key+".") }) {
 			return p, &nodeError{fmt.Sprintf("%s: %s has no %q (known: %s)%s", path, p.Type, key,
-				strings.Join(append([]string{"name", "type"}, known...), ", "), meant(key, known)), v.Key}
+				strings.Join(append([]string{"name", "type"}, known...), ", "), Meant(key, known)), v.Key}
 		}
 	}
 	if len(rest) == 0 {
@@ -184,8 +184,9 @@ func (c *Config) decodePolicy(path, kind string, node *ast.MappingNode) (Policy,
 	return p, decoder().DecodeFromNode(&told, p.Parameters)
 }
 
-// meant asks whether a known word was meant, where one is nearly the unknown one.
-func meant(unknown string, known []string) string {
+// Meant asks whether a known word was meant, where one is nearly the unknown one: it returns "; did you mean WORD?", to
+// follow an error, or nothing.
+func Meant(unknown string, known []string) string {
 	best, least := "", slips(unknown)+1
 	for _, k := range known {
 		if d := distance(unknown, k); d < least {
@@ -279,7 +280,7 @@ func (c *Config) parsePolicy(name string) (policy.Parameters, error) {
 	kind, settings, _ := strings.Cut(name, ":")
 	k, ok := policy.KindOf(kind)
 	if !ok {
-		return nil, fmt.Errorf("%q is none of %s%s", kind, strings.Join(kindNames(), ", "), meant(kind, kindNames()))
+		return nil, fmt.Errorf("%q is none of %s%s", kind, strings.Join(kindNames(), ", "), Meant(kind, kindNames()))
 	}
 	p := c.Routing.defaults(k)
 	for _, setting := range strings.Split(settings, ",") {
@@ -325,7 +326,7 @@ func (c *Config) validatePolicies(found *problems) {
 			return
 		}
 		if !slices.Contains(names, name) {
-			found.add(path, fmt.Errorf("%q is none of %s%s", name, strings.Join(names, ", "), meant(name, names)))
+			found.add(path, fmt.Errorf("%q is none of %s%s", name, strings.Join(names, ", "), Meant(name, names)))
 		}
 	}
 	exists("policy", c.Policy)

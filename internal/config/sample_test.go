@@ -58,8 +58,34 @@ func TestSampleWorksWithItsWorkersUncommented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(cfg.Workers) != 2 || cfg.Workers[1].Model != "my-model" {
+	if len(cfg.Workers) != 2 || cfg.Workers[1].Model != "my-model" || cfg.Workers[1].Labels["zone"] != "b" {
 		t.Errorf("workers %+v", cfg.Workers)
+	}
+}
+
+func TestSampleWorksWithItsModelsUncommented(t *testing.T) {
+	dir := t.TempDir()
+	text := strings.Replace(Sample(), modelExample, strings.ReplaceAll(modelExample, "# ", ""), 1)
+	for _, path := range []string{"/models/my-model", "/cache/huggingface/hub/models--org--another-model"} {
+		here := filepath.Join(dir, path)
+		if err := os.MkdirAll(here, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(here, "tokenizer.json"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		text = strings.Replace(text, "path: "+path, "path: "+here, 1)
+	}
+	file := filepath.Join(dir, "warmpath.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := Load(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(cfg.Models) != 2 || cfg.Models[0].Name != "my-model" {
+		t.Errorf("models %+v", cfg.Models)
 	}
 }
 
@@ -95,6 +121,8 @@ const example = `  # - url: http://gpu-1:8000
   #   replay: tcp://*:5657
   #   model: my-model
   #   ranks: 16
+  #   api_key: KEY
+  #   labels: {hardware: h100, node: n7, zone: b}
 `
 
 func (g *generator) object(v reflect.Value, depth int) {
@@ -158,7 +186,7 @@ func policyExample(t *testing.T) string {
 }
 
 // modelExample stands under an empty list of models.
-const modelExample = `  # - path: /models/my-model
+const modelExample = `  # - {name: my-model, path: /models/my-model}
   # - {name: another-model, path: /cache/huggingface/hub/models--org--another-model}
 `
 

@@ -67,9 +67,9 @@ func (e *statusError) Error() string {
 	msg := fmt.Sprintf("%s answered %d %s", e.question, e.status, http.StatusText(e.status))
 	switch {
 	case e.refused() && e.key:
-		return msg + " (the configured API key was sent)"
-	case e.status == http.StatusUnauthorized || e.status == http.StatusForbidden:
-		return msg + " (no API key is configured for this worker)"
+		return msg + ": the worker refuses the api_key that the file gives for it"
+	case e.refused():
+		return msg + ": the worker refuses the router's questions without a key; its key belongs into the file (workers: [{url: …, api_key: …}])"
 	case e.body != "":
 		return msg + ": " + e.body
 	}
@@ -78,6 +78,12 @@ func (e *statusError) Error() string {
 
 func (e *statusError) refused() bool {
 	return e.status == http.StatusUnauthorized || e.status == http.StatusForbidden
+}
+
+// refusesUs reports whether err is a worker's refusal of a question: it wants a key, or another one.
+func refusesUs(err error) bool {
+	var e *statusError
+	return errors.As(err, &e) && e.refused()
 }
 
 // statusOf returns the status of an answer that was not 200, or 0 when there was no answer.

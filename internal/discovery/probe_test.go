@@ -234,7 +234,7 @@ func TestProbeSaysWhyAWorkerIsUnusable(t *testing.T) {
 		{"a gateway, perhaps ourselves", serve(t, answers{"GET /v1/models": `{"data":[{"id":"m","owned_by":"warmpath"}]}`}), "list its workers instead"},
 		{"not an engine", serve(t, answers{}), "GET /v1/models answered 404 Not Found: 404 page not found"},
 		{"not JSON", serve(t, answers{"GET /v1/models": "<html>"}), "GET /v1/models: read JSON"},
-		{"key needed", serve(t, answers{"GET /v1/models": "401 {}"}), "no API key is configured"},
+		{"key needed", serve(t, answers{"GET /v1/models": "401 {}"}), "refuses the router's questions without a key; its key belongs into the file"},
 		{"endless", serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprint(w, `{"data":[{"id":"`)
 			for range maxJSON / 1000 {
@@ -272,7 +272,7 @@ func TestProbeSendsTheKey(t *testing.T) {
 	client := NewClient(nil)
 	defer client.CloseIdleConnections()
 	_, err := Probe(t.Context(), client, Target{URL: base, APIKey: "wrong"})
-	if err == nil || !strings.Contains(err.Error(), "the configured API key was sent") || strings.Contains(err.Error(), "wrong") {
+	if err == nil || !strings.Contains(err.Error(), "refuses the api_key that the file gives") || strings.Contains(err.Error(), "wrong") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -294,7 +294,11 @@ func TestTargetsAreRead(t *testing.T) {
 		{in: "http://a,ranks=s3cret", err: "within 1..256"},
 		{in: "http://a,ranks=257", err: "257 is outside 1..256"},
 		{in: "http://a,events=ipc:///tmp/x", want: Target{URL: "http://a", Events: "ipc:///tmp/x"}},
-		{in: "a:8000", err: "http://"},
+		{in: "a:8000", err: "write http://a:8000"},
+		{in: "127.0.0.1:8000", err: "write http://127.0.0.1:8000"},
+		{in: "gpu-1", err: "write http://gpu-1"},
+		{in: "127.0.0.1:80000", err: "read URL"},
+		{in: "a?key=s3cret", err: "does not begin with http:// or https://"},
 		{in: "http://", err: "names no host"},
 		{in: "http://u:p@a", err: "must not contain a user or password"},
 		{in: "http://a?key=s3cret", err: "scheme, host, port and path only"},
@@ -308,6 +312,7 @@ func TestTargetsAreRead(t *testing.T) {
 		{in: "http://a,events", err: "not NAME=VALUE"},
 		{in: "http://a,events=", err: "has no value"},
 		{in: "http://a,event=tcp://a:1", err: "none of events"},
+		{in: "http://a,hardware=s3cret", err: "label.NAME; did you mean label.hardware?"},
 		{in: "http://a,events=a:5557", err: "tcp:// or ipc://"},
 		{in: "http://a,events=tcp://a", err: "names no port"},
 		{in: "http://a,replay=tcp://a:70000", err: "0..65535"},

@@ -263,7 +263,7 @@ func (w *worker) own(r *Report) []fleet.EventSource {
 		if mine {
 			own = append(own, e)
 		} else if r != nil {
-			r.note("events at %s may be those of %s: give events=ENDPOINT (or events=none) for one of them", e.Endpoint, rival)
+			r.note("events at %s may be those of %s: give events=ENDPOINT (or events=none) for one of them, or list the engine once if both URLs are its", e.Endpoint, rival)
 		}
 	}
 	return own
@@ -365,7 +365,12 @@ func (w *worker) report(err error) {
 		}
 	} else if why != w.why && why != "" {
 		msg := "worker is still unhealthy"
-		if w.last == nil {
+		switch {
+		case refusesUs(err) && w.target.APIKey != "":
+			msg = "worker refuses the api_key: it gets no requests until it takes the router's questions"
+		case refusesUs(err):
+			msg = "worker refuses the router's questions: it gets no requests until the file has its api_key"
+		case w.last == nil:
 			msg = "worker does not answer yet: it is asked until it does"
 		}
 		w.log.Warn(msg, "worker", w.target.URL, "why", why)

@@ -140,6 +140,36 @@ func TestWorkerIsProbedUntilItAnswers(t *testing.T) {
 	})
 }
 
+// TestAWorkerThatWantsAKeySaysWhatToDo: vLLM with --api-key answers /health, and refuses all below /v1.
+func TestAWorkerThatWantsAKeySaysWhatToDo(t *testing.T) {
+	for _, test := range []struct{ name, key, log, why string }{
+		{"no key", "", "worker refuses the router's questions: it gets no requests", "workers: [{url: …, api_key: …}]"},
+		{"a wrong key", "wr0ng", "worker refuses the api_key: it gets no requests", "refuses the api_key"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newTransport()
+				n.set("a", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if strings.HasPrefix(r.URL.Path, "/v1/") {
+						http.Error(w, `{"error":"Unauthorized"}`, http.StatusUnauthorized)
+						return
+					}
+					vllm032().ServeHTTP(w, r)
+				}))
+				w := watching(t, n, Target{URL: "http://a", APIKey: test.key})
+				time.Sleep(time.Minute)
+				if got := w.worker(t, "http://a"); got.Ready || !strings.Contains(got.Why, test.why) {
+					t.Errorf("ready %v, why %q", got.Ready, got.Why)
+				}
+				w.stop()
+				if log := w.log.String(); strings.Count(log, "\n") != 1 || !strings.Contains(log, test.log) || strings.Contains(log, "wr0ng") {
+					t.Errorf("the log is not one line with %q:\n%s", test.log, log)
+				}
+			})
+		})
+	}
+}
+
 func TestHealthFollowsTheWorker(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -319,7 +349,7 @@ func TestOnePublisherIsNotTwoWorkers(t *testing.T) {
 					}
 				}
 				w.stop()
-				if test.want != [2]int{1, 1} && !strings.Contains(w.log.String(), "may be those of http://h:") {
+				if log := w.log.String(); test.want != [2]int{1, 1} && !(strings.Contains(log, "may be those of http://h:") && strings.Contains(log, "or list the engine once")) {
 					t.Errorf("the log does not say so:\n%s", w.log)
 				}
 			})

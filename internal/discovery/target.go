@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -64,7 +65,7 @@ func ParseTarget(s string) (Target, error) {
 		default:
 			label, ok := strings.CutPrefix(name, "label.")
 			if !ok || label == "" {
-				return t, fmt.Errorf("parse worker %q: option %q is none of events, replay, topic, model, ranks, label.NAME", shown(base), name)
+				return t, fmt.Errorf("parse worker %q: option %q is none of events, replay, topic, model, ranks, label.NAME%s", shown(base), name, meant(name))
 			}
 			if t.Labels == nil {
 				t.Labels = map[string]string{}
@@ -77,6 +78,17 @@ func ParseTarget(s string) (Target, error) {
 		return t, fmt.Errorf("parse worker %q: %w", shown(base), err)
 	}
 	return t, nil
+}
+
+// knownLabels are the labels that the router itself looks at.
+var knownLabels = [...]string{"hardware", "node", "zone"}
+
+// meant asks whether an option that does not exist is a label.
+func meant(option string) string {
+	if slices.Contains(knownLabels[:], option) {
+		return "; did you mean label." + option + "?"
+	}
+	return ""
 }
 
 // shown returns a URL for messages, without user, password and query. text need not be a valid URL.
@@ -113,6 +125,8 @@ func (t Target) normalize() (Target, error) {
 	switch {
 	case strings.Contains(t.URL, "@"): // before the others, which quote it
 		errs = append(errs, fmt.Errorf("URL %q must not contain a user or password: a worker's key goes into api_key", shown(t.URL)))
+	case t.plainAddress():
+		errs = append(errs, fmt.Errorf("URL %q does not begin with http:// or https://: write http://%s", shown(t.URL), shown(t.URL)))
 	case err != nil:
 		var bad *url.Error
 		if errors.As(err, &bad) {
@@ -146,6 +160,15 @@ func (t Target) normalize() (Target, error) {
 		errs = append(errs, fmt.Errorf("ranks: %d is outside 1..%d", t.Ranks, fleet.MaxRanks))
 	}
 	return t, errors.Join(errs...)
+}
+
+// plainAddress reports whether t's URL lacks the scheme alone.
+func (t Target) plainAddress() bool {
+	if t.URL == "" || strings.Contains(t.URL, "://") || strings.HasPrefix(t.URL, "unix:") {
+		return false
+	}
+	_, err := Target{URL: "http://" + t.URL}.normalize()
+	return err == nil
 }
 
 // CheckPort returns an error unless the port of u can be dialled.
