@@ -8,7 +8,7 @@ import (
 )
 
 // ErrNoTokenizer says that a folder holds no tokenizer in a known format.
-var ErrNoTokenizer = errors.New("no tokenizer.json, tekken.json or .tiktoken file: leave the model's path out, and its engine is asked for tokens")
+var ErrNoTokenizer = errors.New("no tokenizer.json, tekken.json or .tiktoken file")
 
 // maxFile bounds a tokenizer file: sixteen times the largest published.
 const maxFile = 512 << 20

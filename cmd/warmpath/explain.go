@@ -30,15 +30,16 @@ type explainFlags struct {
 func newExplain() *cobra.Command {
 	var f explainFlags
 	c := &cobra.Command{
-		Use:   "explain < body.json",
+		Use:   "explain",
 		Short: "Ask a running router where a request would go, and why",
 		Long: `Read a request body (chat or completions) from standard input and ask a running router where it
 would go and why: every candidate with what it has of the prompt, its load, what its score is
 made of, and why it was chosen or not. Nothing is sent to an engine but the question for tokens.
 
+  echo '{"model":"MODEL","messages":[{"role":"user","content":"hello"}]}' | warmpath explain
   warmpath explain --policy kv_aware,least_load < body.json
 
-asks two policies about the same moment. The admin key is read from ` + config.EnvAdminKey + `.`,
+The second asks two policies about the same moment. The admin key is read from ` + config.EnvAdminKey + `.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return explain(c, &f) },
 	}
@@ -51,6 +52,9 @@ asks two policies about the same moment. The admin key is read from ` + config.E
 	return c
 }
 
+var errNoBody = errors.New(`there is no request on standard input: write its body to a file, warmpath explain < FILE,
+or pipe it: echo '{"model":"MODEL","messages":[{"role":"user","content":"hello"}]}' | warmpath explain`)
+
 // maxExplanation bounds the answer in bytes: a candidate takes about a kilobyte.
 const maxExplanation = 256 << 20
 
@@ -58,7 +62,7 @@ func explain(c *cobra.Command, f *explainFlags) error {
 	in := c.InOrStdin()
 	if file, ok := in.(*os.File); ok {
 		if info, err := file.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
-			return usageError{errors.New("the request's body is missing: warmpath explain < body.json")}
+			return usageError{errNoBody}
 		}
 	}
 	body, err := io.ReadAll(in)
@@ -66,7 +70,7 @@ func explain(c *cobra.Command, f *explainFlags) error {
 		return fmt.Errorf("read the body: %w", err)
 	}
 	if len(bytes.TrimSpace(body)) == 0 {
-		return usageError{errors.New("the request's body is empty: warmpath explain < body.json")}
+		return usageError{errNoBody}
 	}
 	answer, err := f.ask(c.Context(), body)
 	if err != nil {
@@ -148,6 +152,9 @@ func (f *explainFlags) refused(resp *http.Response, answer []byte) error {
 	}
 	_ = json.Unmarshal(answer, &told) // what is no JSON says nothing
 	switch {
+	case resp.StatusCode == http.StatusUnauthorized && config.AdminKey() != "":
+		return fmt.Errorf("%s refuses the key in %s: it wants the one that it was started with (the same variable, admin.key_file or admin.key)",
+			f.admin, config.EnvAdminKey)
 	case resp.StatusCode == http.StatusUnauthorized:
 		return fmt.Errorf("%s wants its key: set %s", f.admin, config.EnvAdminKey)
 	case resp.StatusCode == http.StatusNotFound && told.Error.Code == "unknown_url":

@@ -65,6 +65,9 @@ func writeHead(w io.Writer, e *admin.Explanation) {
 		fmt.Fprintf(w, ", trust %s", e.Trust)
 	}
 	fmt.Fprintln(w)
+	if e.TokenOrigin != "" {
+		fmt.Fprintf(w, "  %s\n", e.TokenOrigin)
+	}
 	if e.SessionSource != "" {
 		fmt.Fprintf(w, "  session from %s\n", e.SessionSource)
 	}
@@ -80,7 +83,7 @@ func writeHead(w io.Writer, e *admin.Explanation) {
 // letters.
 func writeCandidates(w io.Writer, e *admin.Explanation) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	columns := []string{" ", "WORKER", "RANK", "MATCH", "TIERS", "PREDICTED", "UNCACHED", "TRUST", "REQUESTS", "PREFILL", "BACKLOG MS"}
+	columns := []string{" ", "WORKER", "RANK", "MATCH", "TIERS", "PREDICTED", "AT RISK", "UNCACHED", "TRUST", "REQUESTS", "PREFILL", "BACKLOG MS", "PACE"}
 	columns = append(columns, e.Terms...)
 	columns = append(columns, "SCORE", "WHY")
 	fmt.Fprintln(t, strings.Join(columns, "\t"))
@@ -91,8 +94,8 @@ func writeCandidates(w io.Writer, e *admin.Explanation) error {
 			mark = "*"
 		}
 		line := []string{mark, c.Worker, strconv.Itoa(c.Rank), strconv.Itoa(c.MatchTokens), tiers(c), strconv.Itoa(c.PredictedTokens),
-			strconv.Itoa(c.UncachedTokens), c.Trust, strconv.FormatInt(c.Load.Requests, 10), strconv.FormatInt(c.Load.PrefillTokens, 10),
-			number(c.Load.BacklogMS)}
+			strconv.Itoa(c.AtRiskTokens), strconv.Itoa(c.UncachedTokens), c.Trust, strconv.FormatInt(c.Load.Requests, 10),
+			strconv.FormatInt(c.Load.PrefillTokens, 10), number(c.Load.BacklogMS), number(c.Pace.Factor)}
 		for _, name := range e.Terms {
 			line = append(line, term(c, name))
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/admin"
 	"github.com/warmpath/warmpath/internal/config"
 )
@@ -17,13 +18,14 @@ import (
 func TestExplanationsArePrintedAsTables(t *testing.T) {
 	kv := &admin.Explanation{
 		Base: "m", Policy: "kv_aware", Branch: "fallback", Reason: "next best", Worker: "http://b:1", Trust: "exact",
-		TokenSource: "cache", TokenWaitMS: 0.25, PromptTokens: 4000, TokensKnown: true, MatchTokens: 64, PredictedTokens: 80,
+		TokenSource: "cache", TokenOrigin: "the ids are remembered", TokenWaitMS: 0.25, PromptTokens: 4000, TokensKnown: true, MatchTokens: 64, PredictedTokens: 80,
 		Best:  &admin.Best{Worker: "http://a:1", PredictedTokens: 2048, WhyNot: "saturated"},
 		Terms: []string{"match", "load"}, SessionSource: "x-session-id", Queued: true,
 		Candidates: []admin.Candidate{
 			{Worker: "http://b:1", Chosen: true, MatchTokens: 64, Tiers: map[string]int{"gpu": 48, "cpu": 16}, PredictedTokens: 80, UncachedTokens: 3920,
-				Trust: "exact", Load: admin.Load{Requests: 2, PrefillTokens: 900, BacklogMS: 12.3456}, Score: 0.0155, Terms: map[string]float64{"match": 0.016, "load": -0.0005}, Why: "next best"},
-			{Worker: "http://a:1", Rank: 1, MatchTokens: 2048, Tiers: map[string]int{}, PredictedTokens: 2048, UncachedTokens: 1952, Trust: "degraded", LeftOut: "saturated", Why: "saturated"},
+				Trust: "exact", Pace: fleet.Pace{Factor: 1.25, Believed: true}, Load: admin.Load{Requests: 2, PrefillTokens: 900, BacklogMS: 12.3456}, Score: 0.0155, Terms: map[string]float64{"match": 0.016, "load": -0.0005}, Why: "next best"},
+			{Worker: "http://a:1", Rank: 1, MatchTokens: 2048, Tiers: map[string]int{}, PredictedTokens: 2000, AtRiskTokens: 48, UncachedTokens: 2000, Trust: "degraded",
+				Pace: fleet.Pace{Factor: 1}, LeftOut: "saturated", Why: "saturated"},
 		},
 	}
 	none := &admin.Explanation{Base: "m", LoRA: "sql", Policy: "least_load", Branch: "none", Reason: "no worker can be used", Error: "no worker",
@@ -34,17 +36,18 @@ func TestExplanationsArePrintedAsTables(t *testing.T) {
 	}
 	want := `kv_aware chooses http://b:1 rank 0: fallback (next best)
   model m, 4000 prompt tokens (cache, 0.2 ms), 64 matched, 80 predicted, trust exact
+  the ids are remembered
   session from x-session-id
   best match not taken: http://a:1 rank 0 has 2048 tokens, saturated
   it would wait for a worker first: all are saturated, or others wait
-   WORKER      RANK  MATCH  TIERS           PREDICTED  UNCACHED  TRUST     REQUESTS  PREFILL  BACKLOG MS  match  load     SCORE   WHY
-*  http://b:1  0     64     gpu 48, cpu 16  80         3920      exact     2         900      12.35       0.016  -0.0005  0.0155  next best
-   http://a:1  1     2048   -               2048       1952      degraded  0         0        0           -      -        -       saturated
+   WORKER      RANK  MATCH  TIERS           PREDICTED  AT RISK  UNCACHED  TRUST     REQUESTS  PREFILL  BACKLOG MS  PACE  match  load     SCORE   WHY
+*  http://b:1  0     64     gpu 48, cpu 16  80         0        3920      exact     2         900      12.35       1.25  0.016  -0.0005  0.0155  next best
+   http://a:1  1     2048   -               2000       48       2000      degraded  0         0        0           1     -      -        -       saturated
 
 least_load chooses nobody: none (no worker can be used)
   no worker
   model m with adapter sql, about 1000 prompt tokens (timeout), 0 matched, 0 predicted
-   WORKER  RANK  MATCH  TIERS  PREDICTED  UNCACHED  TRUST  REQUESTS  PREFILL  BACKLOG MS  SCORE  WHY
+   WORKER  RANK  MATCH  TIERS  PREDICTED  AT RISK  UNCACHED  TRUST  REQUESTS  PREFILL  BACKLOG MS  PACE  SCORE  WHY
 
 They differ: kv_aware: http://b:1 rank 0, least_load: nobody.
 `
@@ -89,13 +92,13 @@ func TestExplainSaysWhatToDoWhenItCannotAsk(t *testing.T) {
 		body         string
 		args         []string
 	}{
-		{401, `{}`, "set WARMPATH_ADMIN_KEY", "{}", nil},
+		{401, `{}`, "refuses the key in WARMPATH_ADMIN_KEY", "{}", nil},
 		{404, `{"error":{"message":"there is no POST","code":"unknown_url"}}`, "--admin-listen", "{}", nil},
 		{404, `{"error":{"message":"the model \"x\" is served by no worker"}}`, `the model "x"`, "{}", nil},
 		{400, `{"error":{"message":"policy: \"best\" is none of kv_aware"}}`, "none of kv_aware", "{}", nil},
 		{502, `<html>`, "no Warmpath admin listener", "{}", nil},
 		{200, `<html>`, "read the answer", "{}", nil},
-		{200, ``, "body is empty", " \n", nil},
+		{200, ``, "no request on standard input", " \n", nil},
 		{200, ``, "http://127.0.0.1:9090", "{}", []string{"--admin", "127.0.0.1:9090"}},
 		{200, ``, "nobody listens at", "{}", []string{"--admin", refusing.URL}},
 		{200, ``, "NAME: VALUE", "{}", []string{"-H", "x"}},
@@ -104,5 +107,10 @@ func TestExplainSaysWhatToDoWhenItCannotAsk(t *testing.T) {
 		if out, err := run(c.body, c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%d %s: %v, want %q\n%s", c.status, c.answer, err, c.want, out)
 		}
+	}
+	t.Setenv(config.EnvAdminKey, "")
+	status, answer = 401, `{}`
+	if _, err := run("{}"); err == nil || !strings.Contains(err.Error(), "wants its key: set WARMPATH_ADMIN_KEY") {
+		t.Errorf("without a key: %v", err)
 	}
 }

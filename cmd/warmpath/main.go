@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/warmpath/warmpath/internal/config"
 )
@@ -72,13 +73,24 @@ Start with "warmpath demo": three policies on mock engines, side by side on this
 			return c.Help()
 		},
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usageError{flagError(c, err)} })
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(newServe(), newExplain(), newMock(), newDemo(), newConfig(), newVersion())
 	root.AddCommand(newTokenize(), newTemplate())
 	root.AddCommand(newSim(), newPlan())
 	root.AddCommand(newWorkload(), newLoad(), newCalibrate(), newReportCommand())
 	return root
+}
+
+// flagError adds to an error about an unknown flag of c which one it may be meant for.
+func flagError(c *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) {
+		return err
+	}
+	var known []string
+	c.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, "--"+f.Name) })
+	return fmt.Errorf("%w%s", err, config.Meant("--"+unknown.GetSpecifiedName(), known))
 }
 
 // typed returns the command line without passwords and keys, for reports that are kept and shown.

@@ -21,7 +21,8 @@ func newMock() *cobra.Command {
 		Use:   "mock",
 		Short: "Run a mock engine: vLLM's or SGLang's surface, a real block pool, real KV events",
 		Long: `Run a mock engine to test against: the HTTP surface of vLLM or SGLang as far as a router
-uses it, a real block pool with prefix caching, and KV events over ZMQ with replay.
+uses it, a real block pool with prefix caching, and KV events over ZMQ with replay. It has no
+model's files: a router asks it for token ids, and the advice to name files is for real engines.
 POST /mock/fault makes it misbehave, GET /mock/fault tells what is in force:
 
   curl 127.0.0.1:8000/mock/fault -d '{"kind":"restart","down":"2s"}'

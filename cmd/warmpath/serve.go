@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -55,6 +56,9 @@ Flags win over the file. SIGHUP or POST /admin/reload reads the file again; SIGT
 				if err != nil {
 					return usageError{err}
 				}
+				if err := m.Check(true); err != nil { // whether downloads are allowed, the file may say
+					return usageError{fmt.Errorf("--model-path %s: %w", path, err)}
+				}
 				f.models = append(f.models, m)
 			}
 			return serve(c, &f)
@@ -103,7 +107,8 @@ func (f *serveFlags) override(c *cobra.Command) func(*config.Config) {
 
 var errNoWorkers = errors.New(`there are no workers to route to.
 Name the engines:             warmpath serve --worker http://gpu-1:8000 --worker http://gpu-2:8000
-or list them in a file:       warmpath config sample > warmpath.yaml && warmpath serve --config warmpath.yaml
+or list them in a file:       warmpath config sample > warmpath.yaml, fill in its workers,
+                              then warmpath serve --config warmpath.yaml
 or try without an engine:     warmpath demo
 or start a mock engine first: warmpath mock --listen 127.0.0.1:8000`)
 
@@ -124,7 +129,8 @@ func serve(c *cobra.Command, f *serveFlags) error {
 		return err
 	}
 	if len(cfg.Workers) == 0 {
-		log.Warn("the file lists no workers: every request is refused until a reload brings some", "file", f.file)
+		log.Warn("the file lists no workers: every request is refused; list them (workers: [{url: http://gpu-1:8000}]) and reload (SIGHUP or POST /admin/reload)",
+			"file", f.file)
 	}
 	options := app.Options{Log: log}
 	if options.Models, err = inprocess.NewHub(config.Hub(cfg.Hub), log).Folders(c.Context(), cfg.Models); err != nil {

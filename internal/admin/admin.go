@@ -24,8 +24,8 @@ import (
 	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
-// Parts are what the admin listener shows; all are required but Connections, Notes, TokenModels,
-// Stalled and Reload.
+// Parts are what the admin listener shows; all are required but Connections, Notes, TokenModels, Stalled, Meant and
+// Reload.
 type Parts struct {
 	Router    *warmpath.Router
 	Gateway   *gateway.Gateway
@@ -45,6 +45,9 @@ type Parts struct {
 	TokenModels func() []TokenModel
 	// Stalled returns the reason of a stall, "" when there is none; nil: stalls are not watched.
 	Stalled func() string
+	// Meant returns what to add to an error about a name that is unknown: which known one it may be meant for, or
+	// nothing; nil never adds anything.
+	Meant func(unknown string, known []string) string
 	// Reload reads the configuration file again and returns what changed. On an error nothing has changed.
 	Reload func(context.Context) ([]string, error)
 }
@@ -197,7 +200,7 @@ func workerOf(w *fleet.Worker) Worker {
 	f := &w.Facts
 	line := Worker{
 		URL: w.URL, Engine: f.Engine.String(), Version: f.Version, Models: []string{}, BlockSize: f.BlockSize,
-		Blocks: f.BlocksPerRank, Ranks: len(w.Holders), Healthy: w.Healthy, Ready: w.Ready, Draining: w.Draining, Why: w.Why,
+		Blocks: f.BlocksPerRank, Ranks: len(w.Holders), Labels: f.Labels, Healthy: w.Healthy, Ready: w.Ready, Draining: w.Draining, Why: w.Why,
 		Holders: []Holder{},
 	}
 	for i := range f.Models {
@@ -285,9 +288,13 @@ func (a *Admin) explain(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	snapshot := a.Router.Fleet().Snapshot()
+	var models []TokenModel
+	if a.TokenModels != nil {
+		models = a.TokenModels()
+	}
 	out := Explanations{Agree: true}
 	for _, e := range all {
-		out.Policies = append(out.Policies, explanation(e, snapshot))
+		out.Policies = append(out.Policies, explanation(e, snapshot, models))
 		out.Agree = out.Agree && e.Record.Holder == all[0].Record.Holder
 	}
 	if len(all) == 1 {
@@ -310,9 +317,14 @@ func (a *Admin) policies(list string) ([]string, error) {
 		return nil, fmt.Errorf("policy: %d are asked for, at most %d", len(names), maxPolicies)
 	}
 	for _, name := range names {
-		if !slices.Contains(known, name) {
-			return nil, fmt.Errorf("policy: %.64q is none of %s", name, strings.Join(known, ", "))
+		if slices.Contains(known, name) {
+			continue
 		}
+		meant := ""
+		if a.Meant != nil {
+			meant = a.Meant(name[:min(len(name), 64)], known)
+		}
+		return nil, fmt.Errorf("policy: %.64q is none of %s%s", name, strings.Join(known, ", "), meant)
 	}
 	return names, nil
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -139,6 +140,32 @@ func TestWorkersTellAllThatIsKnownOfEachHolder(t *testing.T) {
 	}
 	if load, ok := h["load"].(map[string]any); !ok || load["requests"] != 0.0 {
 		t.Errorf("load %v", h["load"])
+	}
+}
+
+func TestWorkersShowTheirLabels(t *testing.T) {
+	a, f := newAdmin(t, admin.DefaultConfig(), nil)
+	f.Put("http://c:1", fleet.Facts{Models: []fleet.Model{{ID: "m"}}, Labels: map[string]string{"hardware": "h100"}})
+	_, text := ask(t, a, "GET", "/admin/workers", "")
+	var got admin.Workers
+	if err := json.Unmarshal([]byte(text), &got); err != nil || len(got.Workers) != 3 {
+		t.Fatal(err, text)
+	}
+	if got.Workers[2].Labels["hardware"] != "h100" || got.Workers[0].Labels != nil {
+		t.Errorf("labels %q, %q", got.Workers[2].Labels, got.Workers[0].Labels)
+	}
+}
+
+func TestAMistypedPolicyIsToldWhichOneMayBeMeant(t *testing.T) {
+	a, _ := newAdmin(t, admin.DefaultConfig(), nil)
+	a.Meant = func(unknown string, known []string) string {
+		if unknown != "margnal" || !slices.Contains(known, "marginal") {
+			t.Errorf("asked what %q may mean, of %q", unknown, known)
+		}
+		return "; did you mean marginal?"
+	}
+	if status, text := ask(t, a, "POST", "/admin/explain?policy=margnal", question); status != 400 || !strings.Contains(text, "; did you mean marginal?") {
+		t.Errorf("%d %s", status, text)
 	}
 }
 

@@ -49,12 +49,14 @@ type Worker struct {
 	BlockSize int      `json:"block_size"` // tokens in an engine block; 0 is not known
 	Blocks    int      `json:"blocks"`     // capacity of one rank in engine blocks; 0 is not known
 	Ranks     int      `json:"ranks"`
-	Healthy   bool     `json:"healthy"`
-	Ready     bool     `json:"ready"` // requests may go there
-	Draining  bool     `json:"draining"`
-	Why       string   `json:"why,omitempty"`   // why it is not ready
-	Notes     []string `json:"notes,omitempty"` // what could not be learned of it, or was assumed
-	Holders   []Holder `json:"holders"`
+	// Labels are what the operator said of it, such as hardware, node and zone.
+	Labels   map[string]string `json:"labels,omitempty"`
+	Healthy  bool              `json:"healthy"`
+	Ready    bool              `json:"ready"` // requests may go there
+	Draining bool              `json:"draining"`
+	Why      string            `json:"why,omitempty"`   // why it is not ready
+	Notes    []string          `json:"notes,omitempty"` // what could not be learned of it, or was assumed
+	Holders  []Holder          `json:"holders"`
 }
 
 // Kind is workers that are alike and share what their passes take.

@@ -32,6 +32,7 @@ type Explanation struct {
 	Trust           string  `json:"trust"`
 	TokenSource     string  `json:"token_source"`
 	TokensMissing   string  `json:"tokens_missing,omitempty"` // why there are no ids, when token_source is text
+	TokenOrigin     string  `json:"token_origin"`             // the same in words, and where the model's ids come from
 	TokenWaitMS     float64 `json:"token_wait_ms"`
 	PromptTokens    int     `json:"prompt_tokens"`
 	TokensKnown     bool    `json:"tokens_known"` // if not, prompt_tokens is an estimate and nothing is confirmed
@@ -81,13 +82,13 @@ type Candidate struct {
 	LeftOut string             `json:"left_out,omitempty"` // the filter's reason
 }
 
-// explanation turns a decision into its answer.
-func explanation(e *gateway.Explanation, s *fleet.Snapshot) *Explanation {
+// explanation turns a decision into its answer. models say where token ids come from.
+func explanation(e *gateway.Explanation, s *fleet.Snapshot, models []TokenModel) *Explanation {
 	r := &e.Record
 	out := &Explanation{
 		Model: r.Model, Base: r.Base, LoRA: r.LoRA, Policy: r.Policy, Branch: string(r.Branch), Reason: r.Reason, Summary: r.String(),
 		Rank: r.Rank, Trust: r.Trust.String(), TokenSource: string(e.TokenSource), TokensMissing: string(e.TokensMissing),
-		TokenWaitMS:  float64(e.Waited.Microseconds()) / 1000,
+		TokenOrigin: originOf(e, models), TokenWaitMS: float64(e.Waited.Microseconds()) / 1000,
 		PromptTokens: r.PromptTokens, TokensKnown: r.TokensKnown, BlockSize: r.BlockSize,
 		MatchTokens: r.MatchTokens, PredictedTokens: r.PredictedTokens, AtRiskTokens: r.AtRiskTokens, Candidates: []Candidate{},
 		Best: bestOf(r), Terms: append([]string{}, r.Terms...), SessionSource: e.Session.Source, Tenant: e.Tenant, Queued: e.Queued,

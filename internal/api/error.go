@@ -78,7 +78,7 @@ func NoModelYet(model string, waiting, workers int) *Error {
 	e.Message = "no workers are configured"
 	if workers > 0 {
 		e.Message = "the model " + Quoted(model) + " is served by no worker that has answered so far, and " +
-			strconv.Itoa(waiting) + " of " + strconv.Itoa(workers) + " have not; try again in a moment"
+			strconv.Itoa(waiting) + " of " + strconv.Itoa(workers) + " have not; try again in a moment, or have the operator look up why in /admin/workers"
 	}
 	return e
 }

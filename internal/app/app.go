@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -123,7 +124,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	parts := admin.Parts{
 		Router: a.router, Gateway: a.gateway, Telemetry: a.telemetry, Sources: a.sources(), Bodies: bodies, Log: o.Log,
 		Connections: operators, Streams: a.streams, IndexHolders: a.indexHolders, Notes: a.workers.Notes, TokenModels: a.showModels,
-		Stalled: a.stalled,
+		Stalled: a.stalled, Meant: config.Meant,
 	}
 	if o.Load != nil {
 		parts.Reload = func(context.Context) ([]string, error) { return a.Reload() }
@@ -170,13 +171,12 @@ func expiry(timeout time.Duration) time.Duration {
 
 // useModels makes token ids in process where models' files are given, or will be found.
 func (a *App) useModels(cfg *config.Config, paths []inprocess.Path) error {
-	began := time.Now()
 	given, err := inprocess.Open(paths)
 	if err != nil {
 		return err
 	}
-	if len(paths) > 0 {
-		a.log.Info("token ids are made here, from files that were named", "models", len(paths), "loaded_in", time.Since(began).Round(time.Millisecond))
+	for _, p := range paths {
+		a.log.Info("token ids are made here, from files that were named", "model", cmp.Or(p.Name, "the only one of the workers"), "folder", p.Path)
 	}
 	hub := config.Hub(cfg.Hub)
 	parts := inprocess.FinderParts{Fleet: a.fleet, Asker: a.tokens, Given: given, Off: !cfg.Tokens.Discover, Cache: hub.Cache, Log: a.log,
@@ -290,6 +290,7 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 	g.run("models", stop, func() error { return a.models.Run(rest) })
 	g.run("ingest", stop, func() error { return a.ingest.Run(rest) })
 	g.run("stalls", stop, func() error { return a.watchStalls(rest) })
+	g.run("paces", stop, func() error { return a.watchPaces(rest) })
 	noMore := a.runAskers(rest, g, stop)
 	if back != nil {
 		g.run("admin", stop, func() error { return a.admin.Serve(rest, back) })

@@ -95,7 +95,7 @@ func TestAModelsFilesAreFoundWithoutASetting(t *testing.T) {
 	}{
 		"the reported folder":   {right, "local", []string{`"source":"files"`, `"folder":"` + right + `"`}, 0},
 		"another model's files": {wrong, "tokenize", []string{`"source":"engine"`, "one user turn", `"advice":"is it the same model`}, 1},
-		"a folder elsewhere":    {"/models/words", "tokenize", []string{`"source":"engine"`, `\"/models/words\" cannot be read here`, "--model-path words=DIR"}, 1},
+		"a folder elsewhere":    {"/models/words", "tokenize", []string{`"source":"engine"`, `\"/models/words\" is not on this machine`, "--model-path words=DIR"}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			url, asked := anEngine(t, c.reported, right, "secret")

@@ -128,16 +128,27 @@ func TestAWrongTokenizerIsFoundOutWhileServingAndBelievedAgain(t *testing.T) {
 			}
 		}
 	}
+	r.wait("the files count", func() bool {
+		return strings.Contains(r.get("/admin/workers"), `"source":"given","folder":"`+cfg.Models[0].Path+`"`)
+	})
 	if source := r.complete("bad"); source != "local" {
 		t.Errorf("the first prompt's ids are from %s", source)
 	}
 	r.wait("the difference is seen", func() bool { return strings.Contains(r.get("/metrics"), "warmpath_tokens_differed_total 1\n") })
-	has("/metrics", "warmpath_tokens_checked_total 1\n", `warmpath_tokens_distrusted{model="mock"} 1`+"\n")
-	has("/admin/workers", `"checked":1,"differed":1,"distrusted":["mock"]`)
+	has("/metrics", "warmpath_tokens_checked_total 1\n", `warmpath_tokens_distrusted{model="mock"} 1`+"\n",
+		`warmpath_token_models{source="engine"} 1`+"\n", `warmpath_token_models{source="given"} 0`+"\n")
+	has("/admin/workers", `"checked":1,"differed":1,"distrusted":["mock"]`, `"source":"engine","why":"ids made from `+cfg.Models[0].Path+
+		` differed from those of `+e.URL()+` in 1 of the last 1 prompts","advice":"is it the same model, revision and chat template?`, "--model-path mock=DIR")
 	r.wait("the difference is logged", func() bool { return strings.Contains(log.String(), "token ids made in process differ") })
-	for _, want := range []string{"level=WARN", "model=mock", "worker=" + e.URL(), "position=1", "made=bad", "engine=odd", "made_tokens=2", "engine_tokens=2"} {
+	for _, want := range []string{"level=WARN", "model=mock", "worker=" + e.URL(), "made_from=" + cfg.Models[0].Path, "position=1", "made_tokens=2", "engine_tokens=2",
+		"--model-path mock=DIR"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the warning lacks %s", want)
+		}
+	}
+	for _, piece := range []string{"made=bad", "engine=odd"} {
+		if strings.Contains(log.String(), piece) {
+			t.Errorf("a client's text is in the log: %s", piece)
 		}
 	}
 	for i := range 20 {
@@ -146,9 +157,12 @@ func TestAWrongTokenizerIsFoundOutWhileServingAndBelievedAgain(t *testing.T) {
 		}
 	}
 	has("/metrics", "warmpath_tokens_checked_total 21\n", "warmpath_tokens_differed_total 1\n")
-	has("/admin/workers", `"distrusted":[]`)
+	has("/admin/workers", `"distrusted":[]`, `"source":"given"`)
 	if source := r.complete("yes"); source != "local" || !strings.Contains(log.String(), "agree with the engine's again") {
 		t.Errorf("after twenty equal prompts the ids are from %s", source)
+	}
+	if warnings := strings.Count(log.String(), "token ids made in process differ"); warnings != 1 {
+		t.Errorf("%d warnings of one difference", warnings)
 	}
 }
 

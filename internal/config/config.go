@@ -46,8 +46,10 @@ type Config struct {
 	ShadowSample float64 `yaml:"shadow_sample"`
 	// Workers are the engines. A URL is enough where the engine tells its event endpoints; else events and replay say
 	// them, "*" standing for the worker's host. Of a worker's data-parallel ranks the first 8 get requests; ranks says
-	// another number, up to 256. A reload can change them. A reload refuses a file without the key
-	// workers, as the file may be cut short; an empty list removes all workers.
+	// another number, up to 256. api_key is for an engine that wants one: it is sent with what the router asks, clients
+	// send their own. Of labels, hardware says which workers are alike, node and zone are for the locality filter. A
+	// reload can change them. A reload refuses a file without the key workers, as the file may be cut short; an empty
+	// list removes all workers.
 	Workers []discovery.Target `yaml:"workers"`
 	// Admin is the second listener: metrics, workers, decisions, explain, reload.
 	Admin admin.Config `yaml:"admin"`

@@ -159,7 +159,7 @@ func (t *Telemetry) makeTokenMetrics() {
 		Help: "Matched tokens that were not at risk minus the engine's reported cached tokens, of requests with a report; the bucket le=0 above le=-1 is equality, everything above le=0 an overcount.", Buckets: differenceBuckets},
 		[]string{"worker"})
 	t.compared = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_predictions_total",
-		Help: "Predictions against reports: equal, over, under; unreported when the engine gave no figure, unasked when a stream's client asked for none (stream_options.include_usage), unrouted when there were no tokens to predict with, approximate when the holder has no events."},
+		Help: "Predictions against reports: equal, over, under; unreported when the engine gave no figure, unasked when a stream's client asked for none (stream_options.include_usage), unrouted when there were no tokens to predict with, approximate when the trust was approximate or none: a holder without events, or with blocks that announce no removals."},
 		[]string{"outcome", "worker"})
 }
 

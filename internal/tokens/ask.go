@@ -189,6 +189,8 @@ func (s *Source) endingOf(err error) ending {
 		return silent
 	case errors.Is(err, errRefused), errors.Is(err, errMissing):
 		return declined
+	case errors.Is(err, errFault):
+		return faulted
 	}
 	return broke
 }
@@ -269,10 +271,13 @@ func (s *Source) post(ctx context.Context, w Worker, e endpoint, q *question) (F
 	if len(a.tokens) > q.mostIDs {
 		return Found{}, fmt.Errorf("%s%s: %d ids are more than the prompt can have", w.URL, e, len(a.tokens))
 	}
-	return Found{Tokens: a.tokens, Features: a.features, Outcome: outcome}, nil
+	return Found{Tokens: a.tokens, Features: a.features, Outcome: outcome, By: w.URL}, nil
 }
 
-var errStatus = errors.New("unexpected status")
+var (
+	errStatus = errors.New("unexpected status")
+	errFault  = errors.New("the engine failed at it") // 500: what engines answer when a prompt breaks their own code, too
+)
 
 // statusError tells a missing endpoint from a refused prompt, from a refused key, and from a failing engine. An engine
 // that does not know the model says 404 as well, but in its own error shape. vLLM answers render with 403, whatever the
@@ -288,6 +293,8 @@ func statusError(status int, e endpoint, said []byte) error {
 		return errKey
 	case status == http.StatusTooManyRequests:
 		return errLimit
+	case status == http.StatusInternalServerError:
+		return errFault
 	case status == http.StatusRequestTimeout:
 		return errStatus
 	case status >= 400 && status < 500:

@@ -355,7 +355,7 @@ func TestAFullLineIsNotLookedAtWithoutPause(t *testing.T) {
 		p := s.peers.of(a.URL)
 		p.mean, p.meanBytes = time.Second, 1000
 		for range callsPerEngine {
-			s.peers.book(p, 10, now)
+			s.peers.book(p, &question{tokenize: make([]byte, 10)}, now)
 		}
 		for range maxLine {
 			s.peers.line = append(s.peers.line, &question{worth: time.Hour, workers: []Worker{a}, granted: make(chan grant, 1)})

@@ -1,8 +1,12 @@
 package tokens
 
 import (
+	"cmp"
+	"log/slog"
 	"maps"
+	"math/bits"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,6 +47,32 @@ type check struct {
 	failing bool           // the engine's ids are used
 	passes  int            // equal in a row, while failing
 	equal   int            // equal in a row
+
+	prompts int    // the last comparisons that recent tells of, maxRecent at most
+	recent  uint64 // a bit for each, the last one lowest: 1 differed
+	worker  string // whose ids differed last, as far as that is known
+}
+
+// maxRecent is how many comparisons are told apart when somebody asks how they went.
+const maxRecent = 64
+
+// Comparison is how a model's ids made in process compared with the engines' lately.
+type Comparison struct {
+	Distrusted bool   // the engine's ids are used now
+	Differed   int    // of the last Prompts
+	Prompts    int    // 64 at most
+	Worker     string // URL of the engine whose ids differed last
+}
+
+// Compared returns how the model's ids made in process compared. Prompts with images do not count.
+func (s *Source) Compared(model string) Comparison {
+	s.checks.mu.Lock()
+	defer s.checks.mu.Unlock()
+	m := s.checks.models[model]
+	if m == nil {
+		return Comparison{}
+	}
+	return Comparison{m.failing, bits.OnesCount64(m.recent), m.prompts, m.worker}
 }
 
 func (c *checks) of(model string) *check {
@@ -99,6 +129,7 @@ func (c *checks) due(model string, workers []Worker, first int) (w Worker, ok bo
 	for _, w := range workers {
 		if m.started[w.URL] < first {
 			m.started[w.URL]++
+			m.prune(workers)
 			return w, true
 		}
 	}
@@ -106,6 +137,16 @@ func (c *checks) due(model string, workers []Worker, first int) (w Worker, ok bo
 		return workers[int(m.made/checkEvery)%len(workers)], true
 	}
 	return Worker{}, false
+}
+
+// prune forgets workers that have gone, once there are many more than are in use.
+func (m *check) prune(workers []Worker) {
+	if len(m.started) <= 4*len(workers)+64 {
+		return
+	}
+	maps.DeleteFunc(m.started, func(url string, _ int) bool {
+		return !slices.ContainsFunc(workers, func(w Worker) bool { return w.URL == url })
+	})
 }
 
 // undo takes back that a prompt was to be compared with w.
@@ -117,13 +158,17 @@ func (c *checks) undo(model string, w Worker) {
 	}
 }
 
-// note books a comparison. turned says that the model came to be believed, or not to be.
-func (c *checks) note(model string, equal bool) (turned bool) {
+// note books a comparison with a worker, "" where it is not known. turned says that the model came to be believed, or
+// not to be.
+func (c *checks) note(model, worker string, equal bool) (turned bool) {
 	c.checked.Add(1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := c.of(model)
+	m.prompts, m.recent = min(m.prompts+1, maxRecent), m.recent<<1
 	if !equal {
+		m.recent |= 1
+		m.worker = cmp.Or(worker, m.worker)
 		c.differed.Add(1)
 		turned = !m.failing
 		m.failing, m.passes, m.equal = true, 0, 0
@@ -162,6 +207,7 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 		return
 	}
 	question, model, made := &question{size: size}, p.Model, *local
+	made.Kind = p.Kind
 	question.hold()
 	s.fill(question, p, nil, nil)
 	question.anyhow = true
@@ -194,32 +240,62 @@ func checked(model string, made *Found) string {
 }
 
 // imagesOf is the name under which a model's prompts with images are checked.
-func imagesOf(model string) string { return model + " (images)" }
+func imagesOf(model string) string { return model + imagesSuffix }
 
-// compare books whether ids and features made here equal an engine's, and says where they differ. Only render tells
-// features.
+const imagesSuffix = " (images)"
+
+// compare books whether ids and features made here equal those of an engine, whose URL is worker where it is known. Only
+// render tells features. The log says once that a model's ids are no longer believed, and once that they are again; what
+// of a prompt differs is told to those who debug, as it is the client's.
 func (s *Source) compare(model, worker string, made, said *Found) {
 	local, engine := made.Tokens, said.Tokens
-	equal := slices.Equal(local, engine)
-	if equal && said.Outcome == Render && !slices.Equal(made.Features, said.Features) {
-		equal = false
-		if s.Log != nil {
-			s.Log.Warn("images named in process differ from the engine's", "model", model, "worker", worker, "made", made.Features, "engine", said.Features)
-		}
-	}
-	turned := s.checks.note(checked(model, made), equal)
+	ids := slices.Equal(local, engine)
+	equal := ids && (said.Outcome != Render || slices.Equal(made.Features, said.Features))
+	turned := s.checks.note(checked(model, made), worker, equal)
 	if s.Log == nil {
 		return
 	}
+	at := common(local, engine)
 	switch {
-	case !equal:
-		at := common(local, engine)
-		s.Log.Warn("token ids made in process differ from the engine's: the engine's are used until twenty prompts in a row agree",
-			"model", model, "worker", worker, "position", at, "made", s.Local.Text(model, around(local, at)),
-			"engine", s.Local.Text(model, around(engine, at)), "made_tokens", len(local), "engine_tokens", len(engine))
+	case turned && equal:
+		s.Log.Info("token ids made in process agree with the engine's again: they are used", "model", checked(model, made))
+	case turned && ids:
+		s.Log.Warn("images named in process differ from the engine's: the engine's names are used until twenty prompts in a row agree",
+			"model", model, "worker", worker)
 	case turned:
-		s.Log.Info("token ids made in process agree with the engine's again", "model", model)
+		s.Log.Warn("token ids made in process differ from the engine's: the engine's are used until twenty prompts in a row agree",
+			"model", model, "worker", worker, "made_from", s.madeFrom(model, made.Kind), "position", at, "made_tokens", len(local),
+			"engine_tokens", len(engine), "what_to_do", "is it the same model, revision and chat template? Name the folder of the right one: --model-path "+
+				model+"=DIR")
 	}
+	if !equal && s.Log.Enabled(s.ctx, slog.LevelDebug) {
+		s.Log.Debug("a prompt whose token ids differ from the engine's", "model", model, "worker", worker, "position", at,
+			"made", s.Local.Text(model, around(local, at)), "engine", s.Local.Text(model, around(engine, at)),
+			"made_images", made.Features, "engine_images", said.Features)
+	}
+}
+
+// madeFrom returns the folder that the model's ids are made from in process, "" where that is not known.
+func (s *Source) madeFrom(model string, kind Kind) string {
+	if l, ok := s.Local.(Located); ok {
+		return l.Folder(model, kind)
+	}
+	return ""
+}
+
+// Keep forgets what was learned of models that are not served any more: how their ids compared, how their chats begin,
+// and how likely their prompts are cached.
+func (s *Source) Keep(served func(model string) bool) {
+	forget(&s.checks.mu, &s.checks.models, func(name string) bool { return served(name) || served(strings.TrimSuffix(name, imagesSuffix)) })
+	forget(&s.beginnings.mu, &s.beginnings.models, served)
+	forget(&s.chances.mu, &s.chances.models, served)
+}
+
+// forget deletes from models, which mu guards, all that are not kept.
+func forget[T any](mu *sync.Mutex, models *map[string]T, kept func(model string) bool) {
+	mu.Lock()
+	defer mu.Unlock()
+	maps.DeleteFunc(*models, func(name string, _ T) bool { return !kept(name) })
 }
 
 // around are a few ids from position at on.

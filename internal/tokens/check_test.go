@@ -1,6 +1,7 @@
 package tokens
 
 import (
+	"fmt"
 	"testing"
 )
 
@@ -9,17 +10,17 @@ func TestAModelThatDiffersIsNotBelievedUntilTwentyPromptsAgree(t *testing.T) {
 	if !c.believed("m") {
 		t.Fatal("a model is not believed from the start")
 	}
-	if turned := c.note("m", true); turned || !c.believed("m") {
+	if turned := c.note("m", "", true); turned || !c.believed("m") {
 		t.Error("an equal prompt changed something")
 	}
-	if turned := c.note("m", false); !turned || c.believed("m") || !c.believed("other") {
+	if turned := c.note("m", "", false); !turned || c.believed("m") || !c.believed("other") {
 		t.Error("a different prompt must stop the belief in that model, and in no other")
 	}
 	for i := range checkPasses {
 		if c.believed("m") {
 			t.Fatalf("believed again after %d equal prompts", i)
 		}
-		if turned := c.note("m", true); turned != (i == checkPasses-1) {
+		if turned := c.note("m", "", true); turned != (i == checkPasses-1) {
 			t.Errorf("equal prompt %d: turned %v", i, turned)
 		}
 	}
@@ -39,5 +40,18 @@ func TestTheFirstTwentyOfEachWorkerAreComparedThenOneInAThousand(t *testing.T) {
 	}
 	if sum := compared["a"] + compared["b"]; compared["a"] < checkFirst || compared["b"] < checkFirst || sum != 2*checkFirst+5 {
 		t.Errorf("compared %v", compared)
+	}
+}
+
+func TestWorkersThatComeAndGoAreNotRememberedForEver(t *testing.T) {
+	var c checks
+	for i := range 10_000 {
+		if _, ok := c.due("m", []Worker{{URL: "a"}, {URL: fmt.Sprint(i)}}, 1); !ok {
+			t.Fatalf("no prompt of worker %d is compared", i)
+		}
+		c.due("m", []Worker{{URL: "a"}, {URL: fmt.Sprint(i)}}, 1)
+	}
+	if n := len(c.of("m").started); n > 100 {
+		t.Errorf("%d workers are remembered of two", n)
 	}
 }

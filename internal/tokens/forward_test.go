@@ -17,7 +17,7 @@ func proven(t *testing.T) *Source {
 	s := New(cfg, http.DefaultClient)
 	t.Cleanup(s.Close)
 	for range checkPasses {
-		s.checks.note("m", true)
+		s.checks.note("m", "", true)
 	}
 	return s
 }
@@ -138,10 +138,10 @@ func TestOnlyProvenIDsMadeInProcessForThatEngineAreForwarded(t *testing.T) {
 	f("made by the engine", false, Found{Tokens: ids, Outcome: Tokenize, Kind: VLLM})
 	f("made by the service", false, Found{Tokens: ids, Outcome: Service, Kind: VLLM})
 	f("not known", false, Found{Outcome: InProcess, Kind: VLLM})
-	s.checks.note("m", false)
+	s.checks.note("m", "", false)
 	f("distrusted", false, Found{Tokens: ids, Outcome: InProcess, Kind: VLLM})
 	for range checkPasses {
-		s.checks.note("m", true)
+		s.checks.note("m", "", true)
 	}
 	f("believed again", true, Found{Tokens: ids, Outcome: InProcess, Kind: VLLM})
 	s.cfg.Forward = ForwardOff
@@ -149,7 +149,7 @@ func TestOnlyProvenIDsMadeInProcessForThatEngineAreForwarded(t *testing.T) {
 	s.cfg.Forward = ForwardAuto
 	s.checks = checks{}
 	for range checkPasses - 1 {
-		s.checks.note("m", true)
+		s.checks.note("m", "", true)
 	}
 	f("compared nineteen times", false, Found{Tokens: ids, Outcome: InProcess, Kind: VLLM})
 }

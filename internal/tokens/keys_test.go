@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -134,5 +135,45 @@ func TestRefusedKeysAreRememberedInBoundedMemory(t *testing.T) {
 			t.Errorf("%d refusals are remembered", n)
 		}
 		wants(t, find(t, s, as("good", chat("x")), a), Render, 1, 2, 3)
+	})
+}
+
+// TestPromptsThatBreakAnEngineTakeIDsFromNobodyElse: 500 to one client's prompts is taken for the engine's fault once
+// another client's question fails, too.
+func TestPromptsThatBreakAnEngineTakeIDsFromNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ill := false
+		s, e := newSource(map[string]handler{"a": func(r *http.Request, body string) (int, string) {
+			if ill || strings.Contains(body, "break it") {
+				return 500, "Internal Server Error"
+			}
+			return rendering(r, body)
+		}})
+		defer s.Close()
+		for i := range 5 {
+			outcome := Failed
+			if i >= DefaultConfig().Failures {
+				outcome = NoWorker
+			}
+			wants(t, find(t, s, as("bad", chat(fmt.Sprint("break it ", i))), a), outcome)
+		}
+		if n := len(e.calls()); n != DefaultConfig().Failures {
+			t.Errorf("%d calls for a client whose prompts fail", n)
+		}
+		wants(t, find(t, s, as("good", chat("one")), a), Render, 1, 2, 3)
+		wants(t, find(t, s, as("bad", chat("a sane one")), a), Render, 1, 2, 3)
+
+		ill = true
+		for i := range DefaultConfig().Failures {
+			wants(t, find(t, s, as("bad", chat(fmt.Sprint("ill ", i))), a), Failed)
+		}
+		wants(t, find(t, s, as("good", chat("two")), a), Failed)
+		before := len(e.calls())
+		for _, key := range []string{"good", "bad", "third"} {
+			wants(t, find(t, s, as(key, chat("three"+key)), a), NoWorker)
+		}
+		if len(e.calls()) != before {
+			t.Error("an engine that fails for two clients is asked for a third")
+		}
 	})
 }

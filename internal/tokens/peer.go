@@ -38,14 +38,17 @@ const (
 
 // call is one call under way.
 type call struct {
-	began time.Time
-	late  time.Time // from then on the engine seems to be frozen
-	bytes int       // of the question
+	client uint64 // whose question it is: see peers.client
+	began  time.Time
+	late   time.Time // from then on the engine seems to be frozen
+	bytes  int       // of the question
 }
 
 // peer is what we learned of one worker by asking it. Its fields are guarded by peers.mu.
 type peer struct {
 	failures  int                   // in a row: errors, not slow answers
+	blames    uint64                // the client whose questions failed first of them
+	ill       bool                  // not all of them were answered 500, or they were of several clients
 	until     time.Time             // left alone until then, while failures ≥ the limit
 	trying    bool                  // one call is trying whether it is back
 	calls     []*call               // under way
@@ -72,7 +75,8 @@ const (
 	answered ending = iota
 	declined        // it has no such endpoint, or refuses the prompt
 	silent          // nothing: it refused one client's key, or the Source was closed
-	broke           // an error, or nothing came
+	faulted         // 500: its own fault, or that of the client's prompt
+	broke           // any other error, or nothing came
 )
 
 // stalled reports whether a call has been under way for so long that the worker seems to be frozen.
@@ -194,7 +198,7 @@ func (ps *peers) pick(q *question, workers []Worker, now time.Time) (Worker, *ca
 			blocked = unsupported
 		case p.refuses(q.client, false, now):
 			blocked = refusing
-		case w.URL == q.not || p.failures >= ps.failures && (p.trying || now.Before(p.until)):
+		case w.URL == q.not || ps.rests(p, q.client, now):
 			blocked = resting
 		case p.stalled(now):
 			blocked = stalled
@@ -218,7 +222,27 @@ func (ps *peers) pick(q *question, workers []Worker, now time.Time) (Worker, *ca
 	}
 	ps.asked++
 	best.lastAsked = ps.asked
-	return found, ps.book(best, q.bytes(), now), granted
+	return found, ps.book(best, q, now), granted
+}
+
+// rests reports whether a client's questions leave p alone, as it failed. Where it answered 500 to one client alone, the
+// fault may lie in that client's prompts: another client's question shows.
+func (ps *peers) rests(p *peer, client uint64, now time.Time) bool {
+	return p.failures >= ps.failures && (p.trying || now.Before(p.until)) && (p.ill || p.blames == client)
+}
+
+// failed books one more failure in a row.
+func (ps *peers) failed(p *peer, c *call, how ending, now time.Time) {
+	if p.failures == 0 {
+		p.blames, p.ill = c.client, false
+	}
+	p.ill = p.ill || how == broke || p.blames != c.client
+	if p.failures++; p.failures >= ps.failures {
+		p.until = now.Add(ps.pause)
+		if p.failures == ps.failures {
+			ps.opened.Add(1)
+		}
+	}
 }
 
 // calm reports whether a question that nobody waits for makes nobody wait: no other one is under way, and no request
@@ -226,8 +250,8 @@ func (ps *peers) pick(q *question, workers []Worker, now time.Time) (Worker, *ca
 func (p *peer) calm(load Load) bool { return len(p.calls) == 0 && load.Waiting == 0 }
 
 // book notes a call to p. The caller holds ps.mu.
-func (ps *peers) book(p *peer, bytes int, now time.Time) *call {
-	c := &call{began: now, bytes: bytes, late: now.Add(max(stallFloor, stallFactor*p.expected(bytes)))}
+func (ps *peers) book(p *peer, q *question, now time.Time) *call {
+	c := &call{client: q.client, began: now, bytes: q.bytes(), late: now.Add(max(stallFloor, stallFactor*p.expected(q.bytes())))}
 	p.calls = append(p.calls, c)
 	p.trying = p.failures >= ps.failures
 	return c
@@ -279,13 +303,8 @@ func (ps *peers) done(url string, c *call, how ending, now time.Time) {
 		if p.failures = 0; p.mean == 0 { // or it would be the quickest, and be asked always
 			p.mean, p.meanBytes = stallFloor, float64(c.bytes)
 		}
-	case how == broke:
-		if p.failures++; p.failures >= ps.failures {
-			p.until = now.Add(ps.pause)
-			if p.failures == ps.failures {
-				ps.opened.Add(1)
-			}
-		}
+	case how == broke || how == faulted:
+		ps.failed(p, c, how, now)
 	case p.mean == 0:
 		p.failures, p.mean, p.meanBytes = 0, took, float64(c.bytes)
 	default:

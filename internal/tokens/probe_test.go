@@ -56,7 +56,7 @@ func TestIDsOfProbedFilesAreForwardedToWorkersThatAgreed(t *testing.T) {
 	if !forward(a) || forward(b) {
 		t.Error("ids must go to the worker that agreed, and to no other")
 	}
-	s.checks.note("m", false)
+	s.checks.note("m", "", false)
 	if forward(a) {
 		t.Error("ids go on after a difference")
 	}

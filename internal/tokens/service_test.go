@@ -93,7 +93,7 @@ func TestTheServiceStandsBetweenInProcessAndEngine(t *testing.T) {
 		wants(t, find(t, s, chat("hi")), InProcess, 4, 5)
 		tools := prompt(api.OpenAIChat, `{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function"}]}`)
 		wants(t, find(t, s, tools), Service, 1, 2, 3)
-		s.checks.note("", false) // the model of these prompts is distrusted now
+		s.checks.note("", "", false) // the model of these prompts is distrusted now
 		wants(t, find(t, s, chat("hi"), a), Tokenize, 4, 5)
 	})
 }

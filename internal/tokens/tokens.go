@@ -42,7 +42,8 @@ type Found struct {
 	Tokens   []block.Token // nil when they are not known
 	Features []block.Feature
 	Outcome  Outcome
-	Kind     Kind // the engine that they were made for
+	Kind     Kind   // the engine that they were made for
+	By       string // URL of the engine or the service that was asked for them, where one was
 	// Sure is how many of Tokens are the engine's. Where they are not all (Outcome is Beginning), what follows stands
 	// for text whose ids are not known: one for each four bytes, none of which any engine has.
 	Sure int
@@ -105,6 +106,12 @@ type Local interface {
 	Find(ctx context.Context, p *Prompt) (found Found, ok bool)
 	// Text returns the text of ids, for messages.
 	Text(model string, ids []block.Token) string
+}
+
+// Located is a [Local] that knows where the files lie from which it makes ids.
+type Located interface {
+	// Folder returns the folder of the model's files, for engines of a kind; "" when it makes no ids of that model.
+	Folder(model string, kind Kind) string
 }
 
 // Source finds token ids. It is safe for concurrent use. It starts a goroutine for each question to engines and for
@@ -235,7 +242,8 @@ func (s *Source) find(ctx context.Context, p *Prompt, workers []Worker) Found {
 	p.engineOnly = true // the engine's ids are the measure, not the service's
 	found := s.fromOthers(ctx, p, workers)
 	if found.Tokens != nil && found.Outcome != Beginning {
-		s.compare(p.Model, "the engine", &local, &found)
+		local.Kind = p.Kind
+		s.compare(p.Model, found.By, &local, &found)
 	}
 	return found
 }

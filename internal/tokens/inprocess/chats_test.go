@@ -89,7 +89,7 @@ type timed struct {
 func playChats(t *testing.T, models *Models) (all []timed) {
 	const clients, talks, turns, systems = 6, 40, 5, 4
 	source := tokens.New(tokens.DefaultConfig(), nil)
-	source.Local = models
+	source.Local = NewFinder(FinderParts{Given: models})
 	defer source.Close()
 	system := make([]string, systems)
 	r := rand.New(rand.NewPCG(1, 1))

@@ -4,5 +4,6 @@
 // rendered (tokenizer/chattemplate) and whether its ids are believed while serving (the parent package compares them).
 //
 //	models, err := inprocess.Open([]inprocess.Path{{Path: "/models/qwen3"}})
-//	source.Local = models
+//	finder := inprocess.NewFinder(inprocess.FinderParts{Fleet: fleet, Asker: source, Given: models, Log: log})
+//	source.Local = finder
 package inprocess

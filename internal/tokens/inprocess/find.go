@@ -2,7 +2,9 @@ package inprocess
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"slices"
@@ -25,9 +27,12 @@ func (f *Finder) look(ctx context.Context, u *unit, s *fleet.Snapshot, now time.
 	r := u.round
 	at := slices.IndexFunc(r.left, func(origin string) bool { return !f.hangs(u.naming(origin)) })
 	switch {
-	case at < 0 && len(r.left) > 0 && len(r.found) == 0: // it begins when a read that hangs ends
+	case at < 0 && len(r.left) > 0 && len(r.found) == 0 && !f.several.Load(): // it begins when a read that hangs ends
 		u.slow = whyHangs
 	case at < 0:
+		if f.several.Load() {
+			r.named = append(r.named, f.nameless)
+		}
 		u.looksDone(r, now)
 		f.begin(ctx, s, u, now)
 	case !f.full():
@@ -52,6 +57,9 @@ func (u *unit) looksDone(r *round, now time.Time) {
 		u.slow = whyHangs
 	}
 	u.named = map[place][]string{}
+	for _, p := range r.named {
+		u.places, u.named[p] = append(u.places, p), []string{} // no worker names it
+	}
 	for _, origin := range u.origins {
 		for _, p := range r.found[origin] {
 			if u.named[p] == nil {
@@ -135,7 +143,7 @@ func loadFound(dir string, log *slog.Logger) (m *Model, why string) {
 	m, err := Load(newFoundFiles(dir))
 	if err != nil {
 		log.Debug("a model's files cannot be used", "folder", dir, "error", err)
-		return nil, "no tokenizer that is known here can be read from the files"
+		return nil, whyNotLoaded(err)
 	}
 	began := time.Now()
 	for _, text := range [...]string{strings.Repeat("ab", 1<<15), strings.Repeat("The quick brown fox. ", 1<<13), strings.Repeat("0 \n", 1<<15)} {
@@ -147,6 +155,14 @@ func loadFound(dir string, log *slog.Logger) (m *Model, why string) {
 		}
 	}
 	return m, ""
+}
+
+// whyNotLoaded says why files are of no use, without what is in them.
+func whyNotLoaded(err error) string {
+	if errors.Is(err, fs.ErrPermission) {
+		return "its files may not be read by the user that the router runs as"
+	}
+	return "no tokenizer that is known here can be read from the files"
 }
 
 // fetch downloads a model for one of units, where that is allowed: one that was not tried yet, else the one whose last try is
@@ -189,7 +205,8 @@ func (f *Finder) fetch(ctx context.Context, units []*unit, now time.Time) {
 		return func() {
 			best.done, best.again = err == nil, time.Now().Add(fetchEvery)
 			next.looked, next.round = false, nil // it is in the cache now
-			if err != nil {
+			if best.why = ""; err != nil {
+				best.why = bounded(err.Error())
 				f.Log.Warn("a model's files could not be downloaded", "model", next.key.model, "name", best.name, "error", err)
 			}
 		}

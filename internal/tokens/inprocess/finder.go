@@ -46,7 +46,11 @@ const (
 // Asker asks one engine for ids: [tokens.Source] in a router.
 type Asker interface {
 	Ask(ctx context.Context, w tokens.Worker, p tokens.Prompt) tokens.Found
+	// Compared returns how ids that were made here compared with engines' while serving; Renew forgets it.
+	Compared(model string) tokens.Comparison
 	Renew(model string)
+	// Keep forgets what is known of models that are not served.
+	Keep(served func(model string) bool)
 }
 
 // FinderParts are what a Finder works with; all but Given, Hub and Authorization are required.
@@ -74,10 +78,14 @@ type Finder struct {
 	FinderParts
 	inUse    atomic.Pointer[map[unitKey]*use]
 	statuses atomic.Pointer[[]Status]
+	several  atomic.Bool // the fleet has several base models: files that were named without a model count for none unproved
 
 	// What follows belongs to the goroutine of Run.
 	units     map[unitKey]*unit
 	held      map[place]*Model
+	nameless  place           // of the files that were named without a model; they are held always
+	accounted map[string]bool // of the models whose files were named, those that were served, or told not to be
+	since     time.Time       // when the first worker said what it serves
 	fetched   map[string]*fetch
 	fetching  int
 	readers   int            // reads and loads under way, without those that hang
@@ -96,21 +104,27 @@ type fetch struct {
 	began   time.Time // the first try
 	workers []string  // that named it then, by URL
 	done    bool
+	why     string    // it failed
 	again   time.Time // when a download that failed is tried again
 }
 
 // use is a model whose ids are made here. It is immutable.
 type use struct {
 	model  *Model
+	folder string
 	agreed map[string]bool // URLs of the workers that agreed in all probes, as they run now
 }
 
 // NewFinder returns a Finder. It starts nothing and finds nothing before Run.
 func NewFinder(parts FinderParts) *Finder {
 	f := &Finder{FinderParts: parts, units: map[unitKey]*unit{}, held: map[place]*Model{}, fetched: map[string]*fetch{}, hanging: map[string]int{},
-		results: make(chan func())}
+		accounted: map[string]bool{}, results: make(chan func())}
 	if f.Given == nil {
 		f.Given = &Models{}
+	}
+	if m := f.Given.nameless; m != nil {
+		f.nameless = place{dir: f.Given.from[m]}
+		f.held[f.nameless] = m
 	}
 	if f.Hub != nil {
 		f.Hub.most, f.Hub.inAll = maxFoundFile, maxFoundBytes // what is fetched is read within the same bounds
@@ -123,9 +137,9 @@ func NewFinder(parts FinderParts) *Finder {
 }
 
 // Find makes the ids of a prompt. ok is false when that cannot be done here, or not yet.
-func (f *Finder) Find(ctx context.Context, p *tokens.Prompt) (found tokens.Found, ok bool) {
-	if f.Given.model(p.Model) != nil {
-		return f.Given.Find(ctx, p)
+func (f *Finder) Find(_ context.Context, p *tokens.Prompt) (found tokens.Found, ok bool) {
+	if m := f.given(p.Model); m != nil {
+		return m.find(p)
 	}
 	u := f.use(p.Model, p.Kind)
 	if u == nil {
@@ -144,8 +158,8 @@ func (f *Finder) Agrees(model string, w tokens.Worker) bool {
 
 // Text returns the text of ids, for messages; of ids made from files that were found, as their vocabulary spells them.
 func (f *Finder) Text(model string, ids []block.Token) string {
-	if f.Given.model(model) != nil {
-		return f.Given.Text(model, ids)
+	if m := f.given(model); m != nil {
+		return m.Decode(ids)
 	}
 	for _, kind := range [...]tokens.Kind{tokens.VLLM, tokens.SGLang} {
 		if u := f.use(model, kind); u != nil {
@@ -153,6 +167,29 @@ func (f *Finder) Text(model string, ids []block.Token) string {
 		}
 	}
 	return ""
+}
+
+// Folder implements tokens.Located.
+func (f *Finder) Folder(model string, kind tokens.Kind) string {
+	if m := f.given(model); m != nil {
+		return f.Given.from[m]
+	}
+	if u := f.use(model, kind); u != nil {
+		return u.folder
+	}
+	return ""
+}
+
+// given returns the model whose files the operator named; nil is none. Files that were named without a model count
+// while the fleet has one base model.
+func (f *Finder) given(model string) *Model {
+	if m := f.Given.named[model]; m != nil {
+		return m
+	}
+	if f.several.Load() {
+		return nil
+	}
+	return f.Given.nameless
 }
 
 func (f *Finder) use(model string, kind tokens.Kind) *use {
@@ -165,6 +202,7 @@ func (f *Finder) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		snapshot := f.Fleet.Snapshot()
 		f.follow(snapshot)
+		f.checkNames(snapshot, time.Now())
 		f.drop()
 		wait := f.step(ctx, snapshot, time.Now())
 		f.publish(time.Now())
@@ -191,11 +229,19 @@ func (f *Finder) follow(s *fleet.Snapshot) {
 			members[key] = append(members[key], m)
 		}
 	}
+	gone := false
 	for key, u := range f.units {
 		if members[key] == nil {
 			delete(f.units, key)
 			u.job.giveUp(f)
+			gone = true
 		}
+	}
+	if gone {
+		f.Asker.Keep(func(model string) bool {
+			_, served := s.Pool(model)
+			return served
+		})
 	}
 	for key, now := range members {
 		u := f.units[key]
@@ -209,7 +255,7 @@ func (f *Finder) follow(s *fleet.Snapshot) {
 
 // drop lets go of models that nobody needs.
 func (f *Finder) drop() {
-	needed := map[place]bool{}
+	needed := map[place]bool{f.nameless: true}
 	for _, u := range f.units {
 		if p, ok := u.current(time.Now()); ok {
 			needed[p] = true
@@ -232,7 +278,7 @@ func (f *Finder) step(ctx context.Context, s *fleet.Snapshot, now time.Time) tim
 			u.gaveUp(u.job, now)
 			u.job = nil
 		}
-		if f.Given.model(key.model) != nil {
+		if f.given(key.model) != nil {
 			continue
 		}
 		if u.job == nil {

@@ -24,9 +24,11 @@ import (
 // engines are fake engines by URL. Each makes its ids from files of its own.
 type engines struct {
 	mu      sync.Mutex
-	by      map[string]*fakeEngine // guarded by mu
-	asked   map[string]int         // guarded by mu; questions by URL
-	renewed int                    // guarded by mu
+	by      map[string]*fakeEngine       // guarded by mu
+	asked   map[string]int               // guarded by mu; questions by URL
+	renewed int                          // guarded by mu
+	kept    func(string) bool            // guarded by mu; the last one
+	differs map[string]tokens.Comparison // guarded by mu; while serving, by model
 }
 
 type fakeEngine struct {
@@ -39,6 +41,25 @@ func (e *engines) Renew(string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.renewed++
+}
+
+func (e *engines) Keep(served func(string) bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.kept = served
+}
+
+func (e *engines) Compared(model string) tokens.Comparison {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.differs[model]
+}
+
+// compare says how the model's ids compared while serving.
+func (e *engines) compare(model string, c tokens.Comparison) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.differs = map[string]tokens.Comparison{model: c}
 }
 
 func (e *engines) Ask(ctx context.Context, w tokens.Worker, p tokens.Prompt) tokens.Found {

@@ -12,8 +12,9 @@ import (
 
 // Path says where a model's files are.
 type Path struct {
-	// Name is the base model as the workers list it in /v1/models. Empty serves whatever the fleet's only base model is
-	// called.
+	// Name is the base model as the workers list it in /v1/models. Empty serves the fleet's only base model, whatever it
+	// is called. While the fleet has several, the files count as those that are found do: for a model whose engine agrees
+	// in every probe.
 	Name string `yaml:"name"`
 	// Path is a folder with tokenizer.json, tekken.json or a .tiktoken file and the chat template beside it, or a folder of
 	// a Hugging Face cache (models--ORG--NAME), whose newest snapshot is taken; or hub:ORG/NAME[@REVISION], which is
@@ -39,6 +40,10 @@ func folder(path string) (string, error) {
 		return "", errors.New("open model folder: no folder is named")
 	}
 	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) && hubNamed(path) {
+		return "", fmt.Errorf("open model folder: %w; if %s is a model's name, write its folder (in the Hugging Face cache models--%s), or %s%s with --allow-hub",
+			err, path, strings.ReplaceAll(path, "/", "--"), hubPrefix, path)
+	}
 	if err != nil {
 		return "", fmt.Errorf("open model folder: %w", err)
 	}

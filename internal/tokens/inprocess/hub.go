@@ -69,7 +69,7 @@ func parseHub(text string) (m hubModel, is bool, err error) {
 }
 
 // errNotAllowed says what to do without a download.
-var errNotAllowed = errors.New("downloads are off: allow them with --allow-hub (hub.allow: true), " +
+var errNotAllowed = errors.New("downloads are off: allow them with --allow-hub (in the file: hub: {allow: true}), " +
 	"or fetch the model's tokenizer and chat template yourself and name their folder")
 
 // Check reports what of p's path is wrong before anything is opened.
@@ -97,7 +97,7 @@ func (p Path) checkFolder() error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s: %w", dir, tokenizer.ErrNoTokenizer)
+	return fmt.Errorf("%s: %w: name the folder that has one; serve without a path looks for the files by itself", dir, tokenizer.ErrNoTokenizer)
 }
 
 // Hub downloads models' tokenizers and chat templates into a cache. Its methods are not for concurrent use.

@@ -195,7 +195,7 @@ func TestWhatIsWrongWithTheHubIsSaidWithWhatToDo(t *testing.T) {
 			}
 		}
 	}
-	f("hub:org/m", 0, func(c *HubConfig) { c.Allow = false }, "--allow-hub", "hub.allow", "name their folder")
+	f("hub:org/m", 0, func(c *HubConfig) { c.Allow = false }, "--allow-hub", "hub: {allow: true}", "name their folder")
 	f("hub:org/other", 0, nil, "there is no org/other at main", "404")
 	f("hub:org/m@v2", 0, nil, "there is no org/m at v2")
 	f("hub:org/m", 401, nil, "set HF_TOKEN", "401")

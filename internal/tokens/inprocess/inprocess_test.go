@@ -96,22 +96,26 @@ func TestModelsAreFoundByNameAndOpenSaysAllThatIsWrong(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	f := NewFinder(FinderParts{Given: all})
 	p := &tokens.Prompt{Request: read(t, api.OpenAICompletions, `{"model":"m","prompt":"hello"}`), Model: "whatever"}
-	if found, ok := all.Find(t.Context(), p); !ok || !slices.Equal(found.Tokens, []block.Token{9, 1}) {
+	if found, ok := f.Find(t.Context(), p); !ok || !slices.Equal(found.Tokens, []block.Token{9, 1}) {
 		t.Errorf("found %+v, %v", found, ok)
 	}
 	p.Request = read(t, api.OpenAICompletions, `{"model":"m","prompt":"hello","truncate_prompt_tokens":5}`)
-	if _, ok := all.Find(t.Context(), p); ok {
+	if _, ok := f.Find(t.Context(), p); ok {
 		t.Error("a truncated prompt was tokenized here")
 	}
 	if all, err = Open([]Path{{Name: "m", Path: dir}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := all.Find(t.Context(), p); ok {
+	p.Request = read(t, api.OpenAICompletions, `{"model":"m","prompt":"hello"}`)
+	if _, ok := NewFinder(FinderParts{Given: all}).Find(t.Context(), p); ok {
 		t.Error("another model's prompt was tokenized here")
 	}
-	_, err = Open([]Path{{Path: dir}, {Name: "m", Path: dir}, {Name: "m", Path: dir}, {Name: "x", Path: filepath.Join(dir, "missing")}})
-	for _, part := range []string{"each needs its name", "has two paths", "missing"} {
+	broken := t.TempDir()
+	write(t, broken, fstest.MapFS{"tokenizer.json": {Data: []byte("{")}})
+	_, err = Open([]Path{{Path: dir}, {Name: "m", Path: dir}, {Name: "m", Path: dir}, {Name: "x", Path: filepath.Join(dir, "missing")}, {Name: "y", Path: broken}})
+	for _, part := range []string{"each needs its name", "has two paths", "missing", broken, "mend it or leave the path out"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("error %v does not say %q", err, part)
 		}

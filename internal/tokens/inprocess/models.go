@@ -1,7 +1,6 @@
 package inprocess
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,12 +11,11 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// Models are the models whose ids are made in this process, by the name of the base model. It implements tokens.Local and
-// is safe for concurrent use.
+// Models are the models whose files the operator named, by the name of the base model. It is safe for concurrent use.
 type Models struct {
-	named map[string]*Model
-	any   *Model            // serves every name, when it is the only one
-	from  map[*Model]string // their folders
+	named    map[string]*Model
+	nameless *Model            // the only one, named without its model's name
+	from     map[*Model]string // their folders
 }
 
 // Open loads the models of all paths, or says which could not be loaded and why.
@@ -29,11 +27,12 @@ func Open(paths []Path) (*Models, error) {
 		all.from[m] = p.Path
 		switch {
 		case err != nil:
-			problems = append(problems, fmt.Errorf("model path %s: %w", p.Path, err))
+			problems = append(problems, fmt.Errorf("model path %s: %w; mend it or leave the path out: the router then looks for the files by itself, "+
+				"and asks the engine where it finds none", p.Path, err))
 		case p.Name == "" && len(paths) > 1:
 			problems = append(problems, fmt.Errorf("model path %s: with several models each needs its name: NAME=%s", p.Path, p.Path))
 		case p.Name == "":
-			all.any = m
+			all.nameless = m
 		case all.named[p.Name] != nil:
 			problems = append(problems, fmt.Errorf("model path %s: model %s has two paths", p.Path, p.Name))
 		default:
@@ -55,15 +54,6 @@ func OpenOne(path string) (*Model, error) {
 	return Load(os.DirFS(dir))
 }
 
-// Find makes the ids of a prompt. ok is false when that cannot be done here.
-func (a *Models) Find(_ context.Context, p *tokens.Prompt) (found tokens.Found, ok bool) {
-	m := a.model(p.Model)
-	if m == nil {
-		return tokens.Found{}, false
-	}
-	return m.find(p)
-}
-
 // find makes the ids of a prompt from m's files. ok is false when that cannot be done here.
 func (m *Model) find(p *tokens.Prompt) (found tokens.Found, ok bool) {
 	// Images stand in a body as long texts, and are few tokens.
@@ -80,25 +70,6 @@ func (m *Model) find(p *tokens.Prompt) (found tokens.Found, ok bool) {
 		return tokens.Found{}, false
 	}
 	return tokens.Found{Tokens: made.Tokens, Features: made.Features, Known: made.Known, Stable: made.Stable, Outcome: tokens.InProcess}, true
-}
-
-// Text returns the text of ids, for messages.
-func (a *Models) Text(model string, ids []block.Token) string {
-	m := a.model(model)
-	if m == nil {
-		return ""
-	}
-	return m.Decode(ids)
-}
-
-// folder returns where the files of a model are.
-func (a *Models) folder(name string) string { return a.from[a.model(name)] }
-
-func (a *Models) model(name string) *Model {
-	if m := a.named[name]; m != nil {
-		return m
-	}
-	return a.any
 }
 
 // modified is when an entry of a folder was changed; the beginning of time for none.

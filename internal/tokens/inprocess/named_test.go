@@ -45,7 +45,7 @@ func TestADownloadThatFailedIsTriedAgain(t *testing.T) {
 		x.serve("http://a", "m", "org/m", &fakeEngine{model: load(t, hub.files)})
 		x.serve("http://b", "other", "org/other", &fakeEngine{model: load(t, hub.files)})
 		x.after(fetchEvery / 2)
-		x.wants("m", FromEngine, "org/m")
+		x.wants("m", FromEngine, "org/m", "its download failed", "status 503")
 		if log := x.log.String(); strings.Count(log, "could not be downloaded") != 2 || !strings.Contains(log, "name=org/m") {
 			t.Errorf("the log does not tell of the downloads:\n%s", log)
 		}

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/warmpath/warmpath/tokenizer"
 )
 
 // Bounds on the files of a folder that a worker named: a worker may be broken or hostile, and name anything.
@@ -140,13 +142,24 @@ func someEntries(dir string) ([]fs.DirEntry, error) {
 var knownFiles = [...]string{"tokenizer.json", "tekken.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json",
 	"config.json", "preprocessor_config.json", "processor_config.json"}
 
+var (
+	errNotLookedAt = errors.New("not a path that is looked at")
+	errNotFolder   = errors.New("not a folder")
+)
+
 // lookAt returns the folder as a place, if it has a tokenizer that can be read.
-func lookAt(dir string) (p place, ok bool) {
+func lookAt(dir string) (p place, err error) {
 	above := slices.Contains(strings.Split(filepath.ToSlash(dir), "/"), "..")
 	if len(dir) > maxOrigin || !filepath.IsAbs(dir) || strings.HasPrefix(dir, "//") || strings.ContainsRune(dir, 0) || above {
-		return place{}, false
+		return place{}, errNotLookedAt
 	}
 	dir = filepath.Clean(dir)
+	switch info, err := os.Stat(dir); {
+	case err != nil:
+		return place{}, err
+	case !info.IsDir():
+		return place{}, errNotFolder
+	}
 	files := newFoundFiles(dir)
 	names := knownFiles[:]
 	for _, pattern := range [...]string{"*.tiktoken", "additional_chat_templates/*.jinja"} {
@@ -154,15 +167,22 @@ func lookAt(dir string) (p place, ok bool) {
 		names = append(names, more...)
 	}
 	sum := fnv.New64a()
+	found, why := false, tokenizer.ErrNoTokenizer
 	for _, name := range names {
 		info, err := files.Stat(name)
 		if err != nil {
+			if isTokenizer(name) && !errors.Is(err, fs.ErrNotExist) {
+				why = err
+			}
 			continue
 		}
-		ok = ok || isTokenizer(name)
+		found = found || isTokenizer(name)
 		_, _ = fmt.Fprintln(sum, name, info.Size(), info.ModTime().UnixNano())
 	}
-	return place{dir, sum.Sum64()}, ok
+	if !found {
+		return place{}, why
+	}
+	return place{dir, sum.Sum64()}, nil
 }
 
 // inCache returns the downloads of the model ORG/NAME in a Hugging Face cache: what main is first, then the newest.
@@ -182,7 +202,7 @@ func inCache(cache, name string) []place {
 	}
 	var places []place
 	for _, dir := range dirs[:min(len(dirs), maxSnapshots)] {
-		if p, ok := lookAt(dir); ok {
+		if p, err := lookAt(dir); err == nil {
 			places = append(places, p)
 		}
 	}
@@ -205,10 +225,11 @@ func hubNamed(origin string) bool {
 func look(origin, cache string) (places []place, why string) {
 	switch {
 	case filepath.IsAbs(origin):
-		if p, ok := lookAt(origin); ok {
+		p, err := lookAt(origin)
+		if err == nil {
 			return []place{p}, ""
 		}
-		return nil, shownOrigin(origin) + " cannot be read here"
+		return nil, shownOrigin(origin) + " " + whyNot(err)
 	case hubNamed(origin):
 		if found := inCache(cache, origin); found != nil {
 			return found, ""
@@ -218,11 +239,29 @@ func look(origin, cache string) (places []place, why string) {
 	return nil, ""
 }
 
-// shownOrigin is what a worker called its model, short enough for a log.
-func shownOrigin(origin string) string {
-	const most = 200
-	if len(origin) > most {
-		origin = origin[:most] + "…"
+// whyNot says why a folder that a worker named is no place, without what is in it.
+func whyNot(err error) string {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "is not on this machine"
+	case errors.Is(err, fs.ErrPermission):
+		return "may not be read by the user that the router runs as"
+	case errors.Is(err, tokenizer.ErrNoTokenizer):
+		return "has no tokenizer.json, tekken.json or .tiktoken file"
+	case errors.Is(err, errNotFolder):
+		return "is no folder"
 	}
-	return fmt.Sprintf("%q", origin)
+	return "cannot be read here"
+}
+
+// shownOrigin is what a worker called its model, short enough for a log.
+func shownOrigin(origin string) string { return fmt.Sprintf("%q", bounded(origin)) }
+
+// bounded is the beginning of a text that others wrote.
+func bounded(text string) string {
+	const most = 200
+	if len(text) > most {
+		return strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return text
 }

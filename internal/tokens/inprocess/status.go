@@ -1,6 +1,7 @@
 package inprocess
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -34,8 +35,28 @@ type Status struct {
 	Advice  string // what to do about it
 }
 
-// Statuses returns where the ids of each model come from, by name. The slice must not be changed.
-func (f *Finder) Statuses() []Status { return *f.statuses.Load() }
+// Statuses returns where the ids of each model come from now, by name.
+func (f *Finder) Statuses() []Status {
+	all := slices.Clone(*f.statuses.Load())
+	for i := range all {
+		f.distrust(&all[i])
+	}
+	return all
+}
+
+// distrust says that the ids come from the engine, where ids that were made here differed from its while serving.
+func (f *Finder) distrust(s *Status) {
+	if s.Source != FromGiven && s.Source != FromFiles {
+		return
+	}
+	c := f.Asker.Compared(s.Model)
+	if !c.Distrusted {
+		return
+	}
+	s.Why = fmt.Sprintf("ids made from %s differed from those of %s in %d of the last %d prompts", s.Folder, cmp.Or(c.Worker, "the engine"), c.Differed, c.Prompts)
+	s.Advice = fmt.Sprintf("is it the same model, revision and chat template? The folder of the right one: --model-path %s=DIR", s.Model)
+	s.Source, s.Folder, s.Prompts = FromEngine, "", 0
+}
 
 // publish makes what was found out count, and tells what changed.
 func (f *Finder) publish(now time.Time) {
@@ -45,7 +66,7 @@ func (f *Finder) publish(now time.Time) {
 		statuses = append(statuses, s)
 		if s.Source == FromFiles {
 			p, _ := u.current(now)
-			inUse[key] = &use{f.held[p], u.agreed(p)}
+			inUse[key] = &use{f.held[p], p.dir, u.agreed(p)}
 			f.renew(u, p)
 		}
 		f.tell(u, &s)
@@ -91,10 +112,13 @@ func (f *Finder) status(u *unit, now time.Time) Status {
 	p, ok := u.current(now)
 	name := fmt.Sprintf("--model-path %s=DIR", u.key.model)
 	switch {
-	case f.Given.model(u.key.model) != nil:
-		s.Source, s.Folder = FromGiven, f.Given.folder(u.key.model)
+	case f.given(u.key.model) != nil:
+		s.Source, s.Folder = FromGiven, f.Given.from[f.given(u.key.model)]
+	case f.Off && f.Given.nameless != nil:
+		s.Why = fmt.Sprintf("tokens.discover is off, and %s was named for no model while the workers serve several", f.nameless.dir)
+		s.Advice = "name the model with its folder: " + name
 	case f.Off:
-		s.Why, s.Advice = "tokens.discover is off", "switch it on, or name the model's folder: "+name
+		s.Why, s.Advice = "tokens.discover is off", "switch it on (tokens: {discover: true}), or name the model's folder: "+name
 	case !u.ready():
 		s.Source, s.Why = Searching, "no worker is ready"
 	case u.slow != "" && !ok:
@@ -102,7 +126,7 @@ func (f *Finder) status(u *unit, now time.Time) Status {
 	case !u.looked:
 		s.Source, s.Why = Searching, "its files are looked for"
 	case !ok && len(u.places) == 0:
-		s.Why = strings.Join(u.why, "; ")
+		s.Why = strings.Join(append(slices.Clone(u.why), f.notFetched(u)...), "; ")
 		s.Advice = "copy the model's tokenizer and chat template here and name their folder: " + name
 		if slices.ContainsFunc(u.origins, hubNamed) && f.Hub == nil {
 			s.Advice += ", or let them be downloaded: --allow-hub"
@@ -118,6 +142,16 @@ func (f *Finder) status(u *unit, now time.Time) Status {
 		f.compared(&s, u, p, now)
 	}
 	return s
+}
+
+// notFetched says which downloads for the unit failed, and why.
+func (f *Finder) notFetched(u *unit) (all []string) {
+	for _, name := range u.origins {
+		if tried := f.fetched[name]; tried != nil && tried.why != "" {
+			all = append(all, fmt.Sprintf("its download failed, and is tried every %v: %s", fetchEvery, tried.why))
+		}
+	}
+	return all
 }
 
 // compared says how the files of p, which are loaded, compare.

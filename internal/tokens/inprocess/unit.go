@@ -47,6 +47,7 @@ type round struct {
 	changes int      // see unit, when it began
 	left    []string // to look at
 	found   map[string][]place
+	named   []place  // that the operator named: they come first
 	why     []string // why origins are no places
 	hung    bool     // a look was given up
 }

@@ -1,0 +1,83 @@
+package admin
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/internal/tokens"
+)
+
+// origins say where a prompt's ids come from.
+var origins = map[tokens.Outcome]string{
+	tokens.Given:     "the ids are in the body",
+	tokens.InProcess: "the ids are made in the router",
+	tokens.Cached:    "the ids are remembered from an earlier request",
+	tokens.Shared:    "the ids are the answer to another request's question",
+	tokens.Beginning: "the ids of the prompt's beginning are remembered from earlier requests, the rest is estimated",
+	tokens.Render:    "an engine rendered the ids for this request",
+	tokens.Tokenize:  "an engine tokenized the prompt for this request",
+	tokens.Service:   "the tokenizer service made the ids",
+}
+
+// missing says why a prompt has no ids.
+var missing = map[tokens.Outcome]string{
+	tokens.Batch:       "the body has several prompts",
+	tokens.Off:         "nobody is asked (tokens.budget is 0)",
+	tokens.TooLong:     "the body is longer than tokens.max_prompt_bytes",
+	tokens.Refused:     "the engine does not tokenize this body, or refuses its key",
+	tokens.Unsupported: "no worker of the model tokenizes",
+	tokens.NoWorker:    "no worker of the model can be asked now",
+	tokens.Limited:     "the engines had as many questions as they may, or seem to be frozen",
+	tokens.TimedOut:    "no answer came within the time that a match of this prompt is worth",
+	tokens.Failed:      "every worker that was asked failed",
+}
+
+// originOf says where the ids of an explained prompt come from, or why there are none, and where those of its model do.
+func originOf(e *gateway.Explanation, models []TokenModel) string {
+	said := origins[e.TokenSource]
+	switch {
+	case said != "":
+	case e.TokenSource == tokens.Text:
+		said = "there are no ids: " + missing[e.TokensMissing] + "; the prompt is matched by its text, which finds only what this router sent before"
+	default:
+		said = "there are no ids: " + missing[e.TokenSource]
+	}
+	switch e.TokenSource {
+	case tokens.Given, tokens.Service, tokens.Batch, tokens.Off: // it does not matter what the model's files are
+		return said
+	}
+	var all []string
+	for i := range models {
+		if models[i].Model == e.Record.Base {
+			all = append(all, models[i].describe())
+		}
+	}
+	if len(all) == 0 {
+		return said
+	}
+	return said + ". " + strings.Join(all, ". ")
+}
+
+// describe says in words where the ids of m come from, and what to do about it.
+func (m *TokenModel) describe() string {
+	said := ""
+	switch m.Source {
+	case "given":
+		return fmt.Sprintf("The router makes the ids of %s (%s) from %s, which was named", m.Model, m.Engine, m.Folder)
+	case "files":
+		return fmt.Sprintf("The router makes the ids of %s (%s) from %s, which it found: the engine agreed in %d prompts", m.Model, m.Engine,
+			m.Folder, m.Prompts)
+	case "search":
+		said = fmt.Sprintf("The engines (%s) are asked for the ids of %s for now", m.Engine, m.Model)
+	default:
+		said = fmt.Sprintf("The engines (%s) are asked for the ids of %s", m.Engine, m.Model)
+	}
+	if m.Why != "" {
+		said += ": " + m.Why
+	}
+	if m.Advice != "" {
+		said += "; what to do: " + m.Advice
+	}
+	return said
+}

@@ -1,0 +1,73 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"math"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// paceEvery is how often paces are looked at for the log: a line that is 10 s late is soon enough for people, and a
+// pace that is believed for less is no news.
+const paceEvery = 10 * time.Second
+
+// believed says of each rank whether predictions take its own pace.
+type believed map[ranked]bool
+
+// ranked is a rank of the worker at a URL.
+type ranked struct {
+	url  string
+	rank int
+}
+
+// watchPaces logs when the own pace of a worker begins to count and when it ceases to.
+func (a *App) watchPaces(ctx context.Context) error {
+	ticker := time.NewTicker(paceEvery)
+	defer ticker.Stop()
+	for known := (believed{}); ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			known.look(a.fleet.Snapshot(), a.log)
+		}
+	}
+}
+
+// look compares b with what is believed now, logs what changed, and keeps it. A worker that left is forgotten.
+func (b believed) look(s *fleet.Snapshot, log *slog.Logger) {
+	present := map[ranked]bool{}
+	for _, w := range s.Workers() {
+		for _, h := range w.Holders {
+			at, p := ranked{w.URL, s.Rank(h)}, s.Pace(h)
+			present[at] = true
+			if p.Believed != b[at] {
+				b[at] = p.Believed
+				tellPace(log, at, &p)
+			}
+		}
+	}
+	maps.DeleteFunc(b, func(at ranked, _ bool) bool { return !present[at] })
+}
+
+// tellPace logs that a rank's own pace begins to count, or ceases to.
+func tellPace(log *slog.Logger, at ranked, p *fleet.Pace) {
+	message := "the worker's own pace counts no more: predictions take its kind's times"
+	switch {
+	case p.Believed && p.Factor > 1:
+		message = "the worker is slower than others of its kind: predictions take its own pace"
+	case p.Believed:
+		message = "the worker is faster than others of its kind: predictions take its own pace"
+	}
+	about := []any{"worker", at.url, "rank", at.rank, "pace", hundredths(p.Factor)}
+	if p.Measured > 0 {
+		about = append(about, "measured", hundredths(p.Measured), "low", hundredths(p.Low), "high", hundredths(p.High))
+	}
+	log.Info(message, about...)
+}
+
+// hundredths rounds a factor for people.
+func hundredths(factor float64) float64 { return math.Round(factor*100) / 100 }
