@@ -11,6 +11,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -118,7 +119,7 @@ func transcripts(r *Result) map[int][]string {
 	return said
 }
 
-// TestWhatTheDemoSaysToTryWorks runs each line that it prints, as a reader would.
+// TestWhatTheDemoSaysToTryWorks runs each line that it prints, as a reader would; what the shell does is done here.
 func TestWhatTheDemoSaysToTryWorks(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	out, in := io.Pipe()
@@ -128,26 +129,48 @@ func TestWhatTheDemoSaysToTryWorks(t *testing.T) {
 		_ = in.CloseWithError(io.EOF)
 		ended <- err
 	}()
-	line := regexp.MustCompile(`curl (?:-i )?(http://\S+)(?: -d '(.*)')?`)
+	assigned, line := regexp.MustCompile(`^ +body='(.*)'$`), regexp.MustCompile(`curl (?:-i )?(http://\S+) -d ('.*'|"\$body")`)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	tried := 0
-	for lines := bufio.NewScanner(out); tried < 3 && lines.Scan(); {
-		m := line.FindStringSubmatch(lines.Text())
-		if m == nil {
-			continue
+	post := func(line []string, body string) http.Header {
+		if line[2] != `"$body"` {
+			body = strings.Trim(line[2], "'")
 		}
-		tried++
-		resp, err := client.Post(m[1], "application/x-www-form-urlencoded", strings.NewReader(m[2])) // as curl -d does
+		resp, err := client.Post(line[1], "application/x-www-form-urlencoded", strings.NewReader(body)) // as curl -d does
 		if err != nil {
 			t.Fatal(err)
 		}
 		text, _ := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
 		if resp.StatusCode != http.StatusOK {
-			t.Errorf("%s: %d %s", lines.Text(), resp.StatusCode, text)
+			t.Errorf("%s: %d %s", line[0], resp.StatusCode, text)
 		}
-		if p := resp.Header.Get("X-Warmpath-Policy"); tried == 1 && p != config.Default().Policy {
+		return resp.Header
+	}
+	tried, body := 0, ""
+	for lines := bufio.NewScanner(out); tried < 3 && lines.Scan(); {
+		if m := assigned.FindStringSubmatch(lines.Text()); m != nil {
+			var numbers []string
+			for i := range 300 {
+				numbers = append(numbers, strconv.Itoa(i+1))
+			}
+			body = strings.Replace(m[1], "'$(seq -s ' ' 300)'", strings.Join(numbers, " "), 1)
+		}
+		m := line.FindStringSubmatch(lines.Text())
+		if m == nil {
+			continue
+		}
+		tried++
+		got := post(m, body)
+		if tried > 1 {
+			continue
+		}
+		if p := got.Get("X-Warmpath-Policy"); p != config.Default().Policy {
 			t.Errorf("policy %q stayed", p)
+		}
+		for began := time.Now(); post(m, body).Get("X-Warmpath-Match") == "0"; { // a reader is slower than the first one's events
+			if time.Since(began) > 20*time.Second {
+				t.Fatalf("%s: asked twice, and nothing of the prompt is matched", lines.Text())
+			}
 		}
 	}
 	if tried != 3 {

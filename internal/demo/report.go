@@ -30,14 +30,14 @@ on a fleet of its own. Nothing is downloaded.
 
   fleets    A router and %d mock engines each. HTTP, prefix caches and KV events
             are real. Computing is modelled: Qwen3-32B on two H100, %g times as
-            fast. A cache holds %s tokens: less than what the agents have
-            under way. All caches of a fleet together hold more.
-  work      %d agents at once, %d conversations of %d turns. Each turn sends the
-            whole conversation again. Half of the conversations are with one
-            popular agent, the others with %d more. Conversations with the same
-            agent share its system prompt and tools.
+            fast. A cache holds %s tokens: less than what the conversations
+            under way need. All caches of a fleet together hold more.
+  work      %d users at once have %d conversations of %d turns with %d agents.
+            Each turn sends the whole conversation again. One agent is popular
+            and has half of the conversations. Conversations with the same agent
+            share its system prompt and tools.
   policies
-`, workers, speed, grouped(blocks*blockSize), agents, conversations, turns, agentKinds-1)
+`, workers, speed, grouped(blocks*blockSize), users, conversations, turns, agentKinds)
 	for _, p := range policies() {
 		lines := about[p]
 		if p == config.Default().Policy {
@@ -90,6 +90,8 @@ Did %s know? With each request it told how many tokens of the prompt were
 cached (X-Warmpath-Match). The engine then reported how many were (usage):
   told %s tokens in all, reported %s
   at least as many reported as told: %d of %d requests
+A token is told when its block was announced before the decision. What the
+engine caches later, before it computes the request, is reported, but not told.
 `, r.Policy, grouped(t.told), grouped(t.cached), t.answered-r.Over(), t.answered)
 }
 
@@ -116,9 +118,10 @@ It stays up until Ctrl-C:
 		fmt.Fprintf(out, "  engine %d    %s\n", i+1, e.URL())
 	}
 	fmt.Fprintf(out, `
-Try:
-  curl -i %[1]s/v1/chat/completions -d '{"model":"%[2]s","messages":[{"role":"user","content":"hello"}]}'
-  curl http://%[3]s/admin/explain -d '{"model":"%[2]s","messages":[{"role":"user","content":"hello"}]}'
+Try (a cache keeps whole blocks of %[5]d tokens: a prompt has to be longer to be matched):
+  body='{"model":"%[2]s","messages":[{"role":"user","content":"'$(seq -s ' ' 300)'"}]}'
+  curl -i %[1]s/v1/chat/completions -d "$body"     # twice: the second time X-Warmpath-Match is above 0
+  curl http://%[3]s/admin/explain -d "$body"
   curl %[4]s/mock/fault -d '{"kind":"freeze"}'     # and see where requests go
-`, s.url, model, s.app.AdminAddr(), s.engines[0].URL())
+`, s.url, model, s.app.AdminAddr(), s.engines[0].URL(), blockSize)
 }

@@ -25,10 +25,10 @@ const (
 	// than half a minute; faster, the router's own milliseconds on a small machine weigh as much as the engines'.
 	speed     = 1.5
 	blockSize = 16 // tokens
-	// blocks of an engine's cache. The agents under way need about three times what one cache holds. The four caches
-	// together hold it, with little to spare.
+	// blocks of an engine's cache. The conversations under way need about three times what one cache holds. The four
+	// caches together hold it, with little to spare.
 	blocks = 8000
-	// ramp is the time in which the agents start. All at once they would be a burst on empty caches, which hides the rest.
+	// ramp is the time in which the users start. All at once they would be a burst on empty caches, which hides the rest.
 	ramp = 2 * time.Second
 )
 
@@ -168,7 +168,7 @@ type setup struct {
 // stopped, whatever the error.
 func start(ctx context.Context, policy string, o *Options) (*setup, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	s := &setup{policy: policy, cancel: cancel, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2 * agents}}}
+	s := &setup{policy: policy, cancel: cancel, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2 * users}}}
 	cfg := config.Default()
 	cfg.Listen, cfg.Admin.Listen, cfg.Policy = "127.0.0.1:0", "127.0.0.1:0", policy
 	for i := range workers {
@@ -255,7 +255,7 @@ func (s *setup) stop() error {
 	return s.failed
 }
 
-// drive has the agents hold the conversations of the plan, each the next one when it has ended its last.
+// drive has the users hold the conversations of the plan, each the next one when the last one has ended.
 func (s *setup) drive(ctx context.Context, plan []conversation, r *Result, o *Options) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -265,9 +265,9 @@ func (s *setup) drive(ctx context.Context, plan []conversation, r *Result, o *Op
 	}
 	close(queue)
 	var wg sync.WaitGroup
-	for i := range agents {
+	for i := range users {
 		wg.Go(func() {
-			if !o.Small && !pause(ctx, ramp*time.Duration(i)/agents) {
+			if !o.Small && !pause(ctx, ramp*time.Duration(i)/users) {
 				return
 			}
 			for c := range queue {

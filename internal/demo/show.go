@@ -15,6 +15,7 @@ func show(results []*Result, done <-chan struct{}, o *Options) {
 	} else {
 		printProgressHead(o.Out, results)
 	}
+	printed := ""
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	lines := 0
@@ -26,8 +27,9 @@ func show(results []*Result, done <-chan struct{}, o *Options) {
 		}
 		if o.Live {
 			lines = redraw(o.Out, results, lines)
-		} else {
-			printProgress(o.Out, results)
+		} else if so := progress(results); running || so != printed { // the last tick may have shown the end already
+			fmt.Fprintf(o.Out, "%4.0f s%s\n", time.Since(results[0].began).Seconds(), so)
+			printed = so
 		}
 	}
 	fmt.Fprintln(o.Out)
@@ -41,13 +43,14 @@ func printProgressHead(out io.Writer, results []*Result) {
 	fmt.Fprintln(out)
 }
 
-func printProgress(out io.Writer, results []*Result) {
-	fmt.Fprintf(out, "%4.0f s", time.Since(results[0].began).Seconds())
+// progress says how far the runs are, in a line without the time.
+func progress(results []*Result) string {
+	var b strings.Builder
 	for _, r := range results {
 		t := r.totals()
-		fmt.Fprintf(out, "  %5d %4.0f %% %8s", t.answered, 100*t.hitRate(), inMS(t.meanFirstToken()))
+		fmt.Fprintf(&b, "  %5d %4.0f %% %8s", t.answered, 100*t.hitRate(), inMS(t.meanFirstToken()))
 	}
-	fmt.Fprintln(out)
+	return b.String()
 }
 
 // bar is the width of a full bar of progress: with it a line has less than 80 columns.

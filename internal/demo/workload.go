@@ -13,7 +13,7 @@ import (
 // The sizes have the shape of public traces of coding agents: most turns add little, some add a whole file, answers are
 // short calls of tools. They are cut to what half a minute allows.
 const (
-	agents        = 48 // under way at once
+	users         = 48 // at once, each with one conversation
 	agentKinds    = 8
 	conversations = 68
 	turns         = 6
