@@ -57,7 +57,11 @@ func list() {
 	}
 	fmt.Println("routers:")
 	for _, r := range routers {
-		fmt.Printf("  %-15s %s\n", r.name, r.about)
+		about := r.about
+		if r.extra {
+			about += "; played only when it is named"
+		}
+		fmt.Printf("  %-15s %s\n", r.name, about)
 	}
 }
 
