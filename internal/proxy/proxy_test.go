@@ -626,6 +626,22 @@ func TestAClientThatLeavesAtDoneWasServed(t *testing.T) {
 	}
 }
 
+// Some workers keep the connection open behind [DONE], without the end of the framing.
+func TestAStreamThatFallsSilentBehindDoneIsWhole(t *testing.T) {
+	events := token + finish + usage + done
+	w := newRawWorker(t, func(c net.Conn, _ *http.Request, _ []byte) bool {
+		io.WriteString(c, chunkedHead+chunks(events))
+		c.Read(make([]byte, 1)) // returns when the proxy closes
+		return false
+	})
+	rec := httptest.NewRecorder()
+	c := newClient(t, func(cfg *Config) { cfg.StreamIdleTimeout = 50 * time.Millisecond })
+	res := c.Forward(context.Background(), attempt(w.url, rec))
+	if res.Class != Success || res.Err != nil || res.Abort || rec.Body.String() != events {
+		t.Errorf("%v, abort %v: %v; the client got %q", res.Class, res.Abort, res.Err, rec.Body)
+	}
+}
+
 func TestAClientThatLeavesBeforeTheHeaderCancelsToo(t *testing.T) {
 	asked, closed := make(chan bool), make(chan bool)
 	w := newRawWorker(t, func(c net.Conn, _ *http.Request, _ []byte) bool {

@@ -452,14 +452,14 @@ func (x *exchange) ended(k *conn, rest []byte, err error) {
 	switch {
 	case k.aborted.Load():
 		x.fail(ClientGone, err) // the caller knows why
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		x.broken(StreamTimeout, protocolError(k.worker.url, err))
-	case x.body.framing == byClose && err == io.EOF && (!x.watching || x.stream || x.watch.Complete()):
-		x.whole(rest)
 	case x.streamed():
 		if x.pass(rest, true) { // all but the last chunk of the framing: the client has what it needs
 			x.res.Class = Success
 		}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		x.broken(StreamTimeout, protocolError(k.worker.url, err))
+	case x.body.framing == byClose && err == io.EOF && (!x.watching || x.stream || x.watch.Complete()):
+		x.whole(rest)
 	default:
 		x.broken(Truncated, protocolError(k.worker.url, err))
 	}
