@@ -9,7 +9,7 @@ import (
 // (include, import, extends, blocks).
 var ErrSyntax = errors.New("template syntax error")
 
-// ErrLimit is matched by errors.Is when a render was stopped because it cost too much.
+// ErrLimit is matched by errors.Is when a render, or the reading of a request, was stopped because it cost too much.
 var ErrLimit = errors.New("template limit reached")
 
 // RaisedError is the template's own refusal: it called raise_exception. The request is at fault, not the template, and

@@ -20,14 +20,10 @@ type Piece struct {
 // ReadHarmony reads the body of a chat completion request as vLLM does for gpt-oss, at the time now, whose date is in the
 // prompt. The body must not change while the pieces are in use. Errors are as ReadRequest's.
 func ReadHarmony(body []byte, now time.Time) ([]Piece, error) {
-	doc, err := readJSON(body)
-	if err != nil {
+	b := &bodyReader{config: &RequestConfig{}, defaults: &dict{}}
+	if err := b.open(body); err != nil {
 		return nil, err
 	}
-	if doc.kind != kindDict {
-		return nil, refuse("the body is not an object")
-	}
-	b := &bodyReader{d: doc.dict(), config: &RequestConfig{}, defaults: &dict{}}
 	if _, err := b.vllmKwargs(); err != nil { // what vLLM refuses before it renders
 		return nil, err
 	}

@@ -15,8 +15,8 @@ import (
 // maxJSONDepth bounds nested arrays and objects; Python gives up near a thousand.
 const maxJSONDepth = 500
 
-// maxValues bounds the values of a document: each takes up to 200 bytes of memory and as little as two of the document. A
-// chat of 50,000 messages with five fields each has as many.
+// maxValues bounds the values of a document, and of all documents of a request together: each takes up to 200 bytes of
+// memory and as little as two of the document. A chat of 50,000 messages with five fields each has as many.
 const maxValues = 1 << 18
 
 // reader decodes JSON as Python's json module does: integers and floats stay apart, the last of equal keys wins in the
@@ -34,8 +34,11 @@ func readJSON(src []byte) (value, error) {
 	if len(src) == 0 {
 		return missing, nil
 	}
-	return readText(memory.String(memory.SliceData(src), len(src)))
+	return readText(borrowed(src))
 }
+
+// borrowed is src as a text that shares its memory.
+func borrowed(src []byte) string { return memory.String(memory.SliceData(src), len(src)) }
 
 func readText(src string) (value, error) {
 	return (&reader{src: src}).document()
@@ -58,6 +61,9 @@ func (d *reader) document() (value, error) {
 
 func (d *reader) fail(what string) error { return fmt.Errorf("read json: %s at byte %d", what, d.pos) }
 
+// beyond is the failure of a document that an engine may well read.
+func (d *reader) beyond(what string) error { return fmt.Errorf("%w: %w", ErrLimit, d.fail(what)) }
+
 func (d *reader) space() {
 	for d.pos < len(d.src) {
 		switch d.src[d.pos] {
@@ -78,7 +84,7 @@ func (d *reader) peek() byte {
 
 func (d *reader) value() (value, error) {
 	if d.values++; d.values > maxValues {
-		return none, d.fail(fmt.Sprintf("more than %d values", maxValues))
+		return none, d.beyond(fmt.Sprintf("more than %d values", maxValues))
 	}
 	d.space()
 	switch c := d.peek(); c {
@@ -112,7 +118,7 @@ var words = [...]struct {
 
 func (d *reader) open() error {
 	if d.depth++; d.depth > maxJSONDepth {
-		return d.fail("nested too deep")
+		return d.beyond("nested too deep")
 	}
 	d.pos++
 	d.space()

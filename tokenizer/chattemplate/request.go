@@ -65,16 +65,14 @@ type RenderContext struct {
 
 // ReadRequest reads the body of a chat completion request for this template. The body must not change while the Request is
 // in use: its texts are the body's. A *RequestError means that the engine would
-// refuse the request too, ErrMedia that its prompt cannot be known here; any other error that the body is not JSON.
+// refuse the request too, ErrMedia that its prompt cannot be known here, ErrLimit that it has too many values; any other error
+// that the body is not JSON.
 func (t *Template) ReadRequest(body []byte, c RequestConfig) (*Request, error) {
-	doc, err := readJSON(body)
-	if err != nil {
+	b := &bodyReader{config: &c}
+	if err := b.open(body); err != nil {
 		return nil, err
 	}
-	if doc.kind != kindDict {
-		return nil, refuse("the body is not an object")
-	}
-	b := &bodyReader{d: doc.dict(), config: &c}
+	var err error
 	if b.defaults, err = objectOf(c.Kwargs); err != nil {
 		return nil, err
 	}
@@ -116,6 +114,28 @@ type bodyReader struct {
 	config   *RequestConfig
 	defaults *dict // of the kwargs
 	media    []Media
+	values   int // of all documents read for the request so far
+}
+
+// open reads the body itself.
+func (b *bodyReader) open(body []byte) error {
+	doc, err := b.read(borrowed(body), false)
+	if err != nil {
+		return err
+	}
+	if doc.kind != kindDict {
+		return refuse("the body is not an object")
+	}
+	b.d = doc.dict()
+	return nil
+}
+
+// read decodes a document of the request: the body, or one that is a text in it. strict is [reader]'s.
+func (b *bodyReader) read(src string, strict bool) (value, error) {
+	d := &reader{src: src, strict: strict, values: b.values}
+	v, err := d.document()
+	b.values = d.values
+	return v, err
 }
 
 // field is a member of the body; none when it is missing.

@@ -1,6 +1,7 @@
 package chattemplate
 
 import (
+	"errors"
 	"math"
 	"slices"
 	"strings"
@@ -149,7 +150,7 @@ func (b *bodyReader) sglangMessage(m *dict) (*dict, error) {
 		}
 	}
 	if calls, ok := m.get("tool_calls"); ok && calls.kind != kindNone {
-		parsed, err := sglangCalls(&calls, role == "assistant")
+		parsed, err := b.sglangCalls(&calls, role == "assistant")
 		if err != nil {
 			return nil, err
 		}
@@ -167,7 +168,7 @@ func (b *bodyReader) sglangMessage(m *dict) (*dict, error) {
 }
 
 // sglangCalls fills tool calls with nulls and parses their arguments, which must then be JSON objects.
-func sglangCalls(calls *value, parse bool) (value, error) {
+func (b *bodyReader) sglangCalls(calls *value, parse bool) (value, error) {
 	if calls.kind != kindList {
 		return none, refuse("tool_calls is not an array")
 	}
@@ -184,9 +185,11 @@ func sglangCalls(calls *value, parse bool) (value, error) {
 		f.set("name", orNull(fn.dict(), "name"))
 		arguments := orNull(fn.dict(), "arguments")
 		if parse && arguments.kind == kindString {
-			d := &reader{src: arguments.str, strict: true}
-			parsed, err := d.document()
-			if err != nil || parsed.kind != kindDict {
+			parsed, err := b.read(arguments.str, true)
+			switch {
+			case errors.Is(err, ErrLimit):
+				return none, err
+			case err != nil || parsed.kind != kindDict:
 				return none, refuse("a tool call's arguments are not a JSON object")
 			}
 			arguments = parsed

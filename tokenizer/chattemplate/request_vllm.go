@@ -1,6 +1,7 @@
 package chattemplate
 
 import (
+	"errors"
 	"strings"
 )
 
@@ -250,7 +251,7 @@ func (b *bodyReader) vllmMessage(m *dict, format ContentFormat) (*dict, error) {
 	out.set("content", content)
 	switch role {
 	case "assistant":
-		if err := vllmAssistant(out, m); err != nil {
+		if err := b.vllmAssistant(out, m); err != nil {
 			return nil, err
 		}
 	case "tool":
@@ -274,10 +275,10 @@ func (b *bodyReader) vllmMessage(m *dict, format ContentFormat) (*dict, error) {
 	return out, nil
 }
 
-func vllmAssistant(out, m *dict) error {
+func (b *bodyReader) vllmAssistant(out, m *dict) error {
 	calls, ok := m.get("tool_calls")
 	if ok && calls.kind != kindNone {
-		parsed, err := vllmCalls(&calls)
+		parsed, err := b.vllmCalls(&calls)
 		if err != nil {
 			return err
 		}
@@ -298,7 +299,7 @@ func vllmAssistant(out, m *dict) error {
 
 // vllmCalls reorders tool calls as pydantic's typed dicts do (id, function{arguments, name}, type, then the rest) and
 // parses their arguments; what is no JSON object becomes {}.
-func vllmCalls(calls *value) ([]value, error) {
+func (b *bodyReader) vllmCalls(calls *value) ([]value, error) {
 	if calls.kind != kindList {
 		return nil, refuse("tool_calls is not an array")
 	}
@@ -318,8 +319,11 @@ func vllmCalls(calls *value) ([]value, error) {
 			return nil, refuse("a tool call's function needs a name and arguments as text")
 		}
 		f := ordered(fn.dict(), "arguments", "name")
-		parsed, err := readText(arguments)
-		if err != nil || parsed.kind != kindDict {
+		parsed, err := b.read(arguments, false)
+		switch {
+		case errors.Is(err, ErrLimit):
+			return nil, err
+		case err != nil || parsed.kind != kindDict:
 			parsed = newDict(&dict{})
 		}
 		f.set("arguments", parsed)

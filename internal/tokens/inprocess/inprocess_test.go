@@ -167,26 +167,45 @@ func TestAPromptThatNoModelTakesIsNotEncoded(t *testing.T) {
 // A value of a body takes a hundred times the bytes that it is written in.
 func TestABodyOfManyValuesTakesBoundedMemory(t *testing.T) {
 	const size = 4 << 20
-	m := load(t, files())
+	plain, sighted := load(t, files()), load(t, seeing(qwenConfig, qwenPictures))
 	hello := `"messages":[{"role":"user","content":"hello"}]`
-	for what, body := range map[string]string{
-		"messages":      `{"messages":[` + strings.Repeat(`{},`, size/3-9) + `{}]}`,
-		"template":      `{` + hello + `,"chat_template_kwargs":{"a":[` + strings.Repeat(`1,`, size/2) + `1]}}`,
-		"unknown field": `{` + hello + `,"x":[` + strings.Repeat(`{},`, size/3) + `1]}`,
-		"a long text":   `{"messages":[{"role":"user","content":"` + strings.Repeat("a", 8*size) + `"}]}`,
+	// Tool calls whose arguments have bytes bytes in all, and in each of which there are fewer values than in a request.
+	calls := func(bytes int) string {
+		arguments := `{\"a\":[` + strings.Repeat(`1,`, 200_000) + `1]}`
+		call := `{"id":"c","type":"function","function":{"name":"f","arguments":"` + arguments + `"}}`
+		return `{"role":"assistant","tool_calls":[` + strings.Repeat(call+`,`, bytes/len(call)-1) + call + `]}`
+	}
+	image := `{"type":"image_url","image_url":{"url":"data:image/png;base64,` + golden(t).Images[0].Data + `"}}`
+	shown := func(more string) string {
+		return `{"messages":[{"role":"user","content":[` + image + `]},` + more + `]}`
+	}
+	for _, c := range []struct {
+		what, body string
+		model      *Model
+		most       int // bytes
+	}{
+		{"messages", `{"messages":[` + strings.Repeat(`{},`, size/3-9) + `{}]}`, plain, 32 * size},
+		{"template", `{` + hello + `,"chat_template_kwargs":{"a":[` + strings.Repeat(`1,`, size/2) + `1]}}`, plain, 32 * size},
+		{"unknown field", `{` + hello + `,"x":[` + strings.Repeat(`{},`, size/3) + `1]}`, plain, 32 * size},
+		{"a long text", `{"messages":[{"role":"user","content":"` + strings.Repeat("a", 8*size) + `"}]}`, plain, 32 * size},
+		{"tool calls", `{"messages":[` + calls(size-size/10) + `]}`, plain, 32 * size},
+		{"tool calls beside an image", shown(calls(30 << 20)), sighted, 32*size + 60<<20},
+		{"a long text beside an image", shown(`{"role":"user","content":"` + strings.Repeat(`\n`, 15<<20) + `"}`), sighted, 60 << 20},
 	} {
-		r := read(t, api.OpenAIChat, body)
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		found, ok := m.find(&tokens.Prompt{Request: r})
-		runtime.ReadMemStats(&after)
-		if ok {
-			t.Errorf("%s: %d ids were made here (%s)", what, len(found.Tokens), found.Outcome)
-		}
-		if took := after.TotalAlloc - before.TotalAlloc; took > 32*size {
-			t.Errorf("%s: %d MiB for a body of %d", what, took>>20, len(body)>>20)
-		} else {
-			t.Logf("%s: %d MiB for a body of %d", what, took>>20, len(body)>>20)
+		for _, kind := range []tokens.Kind{tokens.VLLM, tokens.SGLang} {
+			r := read(t, api.OpenAIChat, c.body)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			found, ok := c.model.find(&tokens.Prompt{Request: r, Kind: kind, Root: "org/model"})
+			runtime.ReadMemStats(&after)
+			if ok {
+				t.Errorf("%s: %d ids were made here (%s)", c.what, len(found.Tokens), found.Outcome)
+			}
+			took := int(after.TotalAlloc - before.TotalAlloc)
+			if took > c.most {
+				t.Errorf("%s: more than %d MiB", c.what, c.most>>20)
+			}
+			t.Logf("%s: %d MiB for a body of %d", c.what, took>>20, len(c.body)>>20)
 		}
 	}
 }

@@ -56,7 +56,7 @@ func OpenOne(path string) (*Model, error) {
 
 // find makes the ids of a prompt from m's files. ok is false when that cannot be done here.
 func (m *Model) find(p *tokens.Prompt) (found tokens.Found, ok bool) {
-	// Images stand in a body as long texts, and are few tokens.
+	// Images stand in a body as long texts, and are few tokens: Encode looks at the rest.
 	size := p.Request.PromptBytes()
 	if p.Has(elsewhere) || size > maxPrompt && !p.Request.Multimodal {
 		return tokens.Found{}, false

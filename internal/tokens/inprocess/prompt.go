@@ -77,6 +77,9 @@ func (m *Model) Encode(dst []block.Token, r *api.Request, o Origin) (Encoded, er
 	if err != nil {
 		return Encoded{Tokens: dst}, err
 	}
+	if r.PromptBytes()-mediaBytes(q) > maxPrompt {
+		return Encoded{Tokens: dst}, errLong
+	}
 	images, err := m.images(q, o)
 	if err != nil {
 		return Encoded{Tokens: dst}, err
@@ -89,9 +92,6 @@ func (m *Model) Encode(dst []block.Token, r *api.Request, o Origin) (Encoded, er
 	}()
 	if *buffer, err = m.render((*buffer)[:0], q); err != nil {
 		return Encoded{Tokens: dst}, err
-	}
-	if len(*buffer) > maxPrompt {
-		return Encoded{Tokens: dst}, errLong
 	}
 	// The ids leave the buffer behind: the turn cache keeps copies of what it remembers.
 	var out Encoded
@@ -152,6 +152,14 @@ func (m *Model) request(body []byte, tools bool, kind tokens.Kind) (*chattemplat
 	return q, nil
 }
 
+// mediaBytes is what the request's media take in its body, which are few tokens.
+func mediaBytes(q *chattemplate.Request) (n int) {
+	for i := range q.Media {
+		n += len(q.Media[i].URL)
+	}
+	return n
+}
+
 // images finds out what the engine makes of the request's media.
 func (m *Model) images(q *chattemplate.Request, o Origin) ([]picture, error) {
 	if len(q.Media) == 0 {
@@ -174,7 +182,7 @@ func (m *Model) images(q *chattemplate.Request, o Origin) ([]picture, error) {
 }
 
 func (m *Model) render(dst []byte, q *chattemplate.Request) ([]byte, error) {
-	text, err := q.Render(dst, chattemplate.RenderContext{Tokens: m.special, Now: time.Now()})
+	text, err := q.Render(dst, chattemplate.RenderContext{Tokens: m.special, Now: time.Now(), Limits: chattemplate.Limits{OutputBytes: maxPrompt}})
 	var raised *chattemplate.RaisedError
 	switch {
 	case errors.As(err, &raised):
