@@ -331,6 +331,27 @@ warmpath_other_total 5
 	}
 }
 
+func TestPageTellsTheNoiseOfTheMachine(t *testing.T) {
+	var all []result
+	for round, took := range []float64{10, 13, 11} {
+		r := line("chats", "nginx", round+1, 70, 100, 50)
+		r.Engines = took
+		all = append(all, r)
+	}
+	for _, c := range []struct {
+		rounds []result
+		want   bool
+	}{{all, true}, {all[:1], false}} {
+		text, err := page(c.rounds, machine.Facts{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(text, "took up to 30 % more"); got != c.want {
+			t.Errorf("%d rounds: the noise is told: %v\n%s", len(c.rounds), got, text)
+		}
+	}
+}
+
 func TestAWarmpathThatAsksIsNoPeerAndHasItsOwnGoals(t *testing.T) {
 	own, asks := line("chats", ours, 1, 80, 100, 50), line("chats", asking, 1, 90, 110, 50)
 	own.Warmpath = map[string]float64{"warmpath_token_requests_total outcome=local": 100, "warmpath_token_wait_seconds_bucket le=+Inf": 100, "warmpath_token_wait_seconds_bucket le=0.001": 99}

@@ -180,6 +180,7 @@ func page(results []result, here machine.Facts, fit *fitted) (string, error) {
 	}
 	m, n := tokenIDs(&b, all)
 	fmt.Fprintf(&b, "\nMet: %d, missed: %d.\n", met+m, missed+n)
+	b.WriteString(noise(all))
 	for _, s := range all {
 		s.write(&b)
 	}
@@ -189,6 +190,29 @@ func page(results []result, here machine.Facts, fit *fitted) (string, error) {
 		}
 	}
 	return b.String(), nil
+}
+
+// noise says by how much the machine's speed changed between rounds: round robin does the same work in each. Empty where
+// no set has two rounds of it.
+func noise(all []section) string {
+	var spreads []float64
+	for _, s := range all {
+		var took []float64
+		for _, r := range s.by["nginx"] {
+			if r.Engines > 0 && s.set.event == nothing {
+				took = append(took, r.Engines)
+			}
+		}
+		if len(took) > 1 {
+			spreads = append(spreads, 100*(slices.Max(took)/slices.Min(took)-1))
+		}
+	}
+	if len(spreads) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("\nThe machine's own noise: behind nginx, which does the same in every round, the engines of one set took up to %.0f %% more\n"+
+		"processor time in one round than in another (median of the sets; %.0f %% at most). Times that differ by less are no difference.\n",
+		median(spreads), slices.Max(spreads))
 }
 
 func (s section) title() string {
