@@ -124,6 +124,37 @@ func TestRefusalsSayNothingOfHowLongAnAnswerTakes(t *testing.T) {
 	}
 }
 
+// A worker that refused the first question may be the quickest.
+func TestAWorkerThatOnlyRefusedIsAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refusing := true
+		s, e := newSource(map[string]handler{"a": after(3 * time.Millisecond), "b": func(r *http.Request, body string) (int, string) {
+			if refusing {
+				return 400, `{"error":{"message":"bad template"}}`
+			}
+			return after(time.Millisecond)(r, body)
+		}})
+		defer s.Close()
+		ask := func(what string) (refused int) {
+			for i := range 20 {
+				if got := find(t, s, chat(fmt.Sprint(what, i)), a, b); got.Tokens == nil {
+					refused++
+				}
+			}
+			return refused
+		}
+		if n := ask("first"); n != 1 {
+			t.Errorf("%d of 20 questions were refused by a worker that refuses all, beside one that answers", n)
+		}
+		refusing = false
+		time.Sleep(s.cfg.Pause)
+		before := e.asked("b")
+		if n := ask("then"); n > 0 || e.asked("b")-before < 19 {
+			t.Errorf("%d of 20 questions refused, %d asked of the quicker worker", n, e.asked("b")-before)
+		}
+	})
+}
+
 func TestRefusedKeysAreRememberedInBoundedMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newSource(map[string]handler{"a": guarded(401, 0)})

@@ -53,6 +53,7 @@ type peer struct {
 	trying    bool                  // one call is trying whether it is back
 	calls     []*call               // under way
 	limit     int                   // of calls under way
+	hesitate  time.Time             // until then it is asked last, while no answer of it is known: it refused a question
 	mean      time.Duration         // of answers, exponentially weighted; 0 before the first
 	meanBytes float64               // of the questions of those answers
 	noRender  time.Time             // render refused: do not ask before then
@@ -185,6 +186,7 @@ func (ps *peers) pick(q *question, workers []Worker, now time.Time) (Worker, *ca
 		seen  int
 	)
 	why, loadOf := nobody, ps.loads()
+	usual := ps.usual(workers, q.bytes())
 	for i := range workers {
 		w := &workers[(int(ps.asked%uint64(len(workers)))+i)%len(workers)]
 		p := ps.of(w.URL)
@@ -209,7 +211,7 @@ func (ps *peers) pick(q *question, workers []Worker, now time.Time) (Worker, *ca
 			why = min(why, blocked) // what a wait could change comes first
 			continue
 		}
-		cost := float64(p.expected(q.bytes())+jitter) * float64(1+len(p.calls)) * float64(1+max(load.Requests, 0))
+		cost := float64(p.assumed(q.bytes(), usual, now)+jitter) * float64(1+len(p.calls)) * float64(1+max(load.Requests, 0))
 		if best == nil || cost < least*(1-slack) || cost <= least*(1+slack) && p.lastAsked < best.lastAsked {
 			best, found, least = p, *w, cost
 		}
@@ -223,6 +225,32 @@ func (ps *peers) pick(q *question, workers []Worker, now time.Time) (Worker, *ca
 	ps.asked++
 	best.lastAsked = ps.asked
 	return found, ps.book(best, q, now), granted
+}
+
+// usual is how long answers to a question of so many bytes should take on average, of the workers of which answers are
+// known; 0 where there is none.
+func (ps *peers) usual(workers []Worker, bytes int) time.Duration {
+	var sum time.Duration
+	known := 0
+	for i := range workers[:min(len(workers), maxReach)] {
+		if p := ps.all[workers[i].URL]; p != nil && p.mean > 0 {
+			sum += p.expected(bytes)
+			known++
+		}
+	}
+	return sum / time.Duration(max(known, 1))
+}
+
+// assumed is expected where a worker of which no answer is known counts as a usual one. While it hesitates, it counts as
+// slow: where it refuses every question, half of them would come to nothing.
+func (p *peer) assumed(bytes int, usual time.Duration, now time.Time) time.Duration {
+	switch {
+	case p.mean > 0:
+		return p.expected(bytes)
+	case now.Before(p.hesitate):
+		return max(usual, stallFloor)
+	}
+	return usual
 }
 
 // rests reports whether a client's questions leave p alone, as it failed. Where it answered 500 to one client alone, the
@@ -300,9 +328,7 @@ func (ps *peers) done(url string, c *call, how ending, now time.Time) {
 	switch took := now.Sub(c.began); {
 	case how == silent:
 	case how == declined:
-		if p.failures = 0; p.mean == 0 { // or it would be the quickest, and be asked always
-			p.mean, p.meanBytes = stallFloor, float64(c.bytes)
-		}
+		p.failures, p.hesitate = 0, now.Add(ps.pause)
 	case how == broke || how == faulted:
 		ps.failed(p, c, how, now)
 	case p.mean == 0:
