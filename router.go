@@ -100,6 +100,7 @@ func (r *Router) reserve(d *Decision, req *Request) bool {
 		Whole:          req.Whole,
 		Choices:        req.Choices,
 		Guess:          !d.TokensKnown,
+		Trust:          d.Trust,
 		Marks:          d.mark(c.BlockSize),
 		Scope:          req.Scope,
 		Most:           most,
@@ -295,7 +296,11 @@ func (d *Decision) noteRisk(snap *fleet.Snapshot, c *policy.Candidate) {
 	if c.Predicted == 0 || c.Load.Requests == 0 || d.policy.Learned() != nil {
 		return
 	}
-	blocks := snap.AtRisk(c.Holder, d.mark(c.BlockSize), c.Predicted/c.BlockSize)
+	matched, usable := c.Predicted/c.BlockSize, (d.PromptTokens-1)/c.BlockSize
+	if d.FromText {
+		usable = matched // a guess: that no more is matched tells nothing
+	}
+	blocks := snap.AtRisk(c.Holder, d.mark(c.BlockSize), matched, usable)
 	c.AtRisk = min(blocks*c.BlockSize, c.Predicted)
 }
 

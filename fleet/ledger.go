@@ -219,6 +219,7 @@ func (l *ledger) share(r *Reservation) (added int64) {
 		l.shared = map[uint64]sharing{}
 	}
 	before, cached := int32(0), r.cachedBlocks()
+	usable := int32(r.work.ContextBlocks) - 1 // an engine computes at least the last token of a prompt
 	for i, m := range r.work.Marks {
 		if i == MaxMarks {
 			break
@@ -226,7 +227,7 @@ func (l *ledger) share(r *Reservation) (added int64) {
 		part := m.Blocks - before
 		s := l.shared[m.Key]
 		if s.requests == 0 {
-			l.recency.take(m.Key, int64(part), int64(cached-before))
+			l.recency.take(m.Key, r.work.Trust == TrustExact && cached < min(m.Blocks, usable))
 			added += int64(part)
 			if len(l.shared) >= maxShared {
 				r.blocks += int64(part)

@@ -94,16 +94,15 @@ func (c *recency) add(g uint32, n int64) {
 	*at = max(*at+n, 0)
 }
 
-// take notes that a request uses the n blocks that end with a mark, of which so many are cached. A block of them
-// that is not cached was evicted: so were, or soon will be, all that were last used in the mark's generation or before.
-// Blocks at risk that a policy counts as uncached count as evicted, too: they are expected to be when the request is
-// scheduled.
-func (c *recency) take(key uint64, n, cached int64) {
+// take notes that a request uses the blocks that end with a mark, and whether one of them was evicted: then so were, or
+// soon will be, all that were last used in the mark's generation or before. Blocks at risk that a policy counts as
+// uncached count as evicted, too: they are expected to be when the request is scheduled.
+func (c *recency) take(key uint64, evicted bool) {
 	u := c.find(key)
 	if u == nil {
 		return
 	}
-	if cached < n {
+	if evicted {
 		c.evicted = max(c.evicted, u.generation)
 	}
 	c.add(u.generation, -int64(u.blocks))
@@ -193,20 +192,24 @@ func (l *ledger) emptied() {
 // evicted on h before a request that is dispatched now is scheduled: by the prompts that wait there and the answers
 // that grow, as far as the cache has no room and no blocks that were used less recently. It is 0 on a holder without
 // requests, where a request under way uses the blocks, and where the size of the cache or the last use of the blocks is
-// not known. It takes h's own lock where requests are under way.
-func (s *Snapshot) AtRisk(h Holder, marks []Mark, matched int) int {
+// not known. usable is how many blocks could be matched at most: an engine computes at least the last token of a prompt.
+// It takes h's own lock where requests are under way.
+func (s *Snapshot) AtRisk(h Holder, marks []Mark, matched, usable int) int {
 	st := s.state(h)
 	if st == nil || matched <= 0 || st.work.requests.Load() == 0 {
 		return 0
 	}
+	if st.trust.Load().level != TrustExact {
+		usable = matched // what is not matched may be cached all the same
+	}
 	l := &st.work
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return int(l.atRisk(marks, int64(matched)))
+	return int(l.atRisk(marks, int64(matched), int64(usable)))
 }
 
 // atRisk is AtRisk. mu is held.
-func (l *ledger) atRisk(marks []Mark, matched int64) (risk int64) {
+func (l *ledger) atRisk(marks []Mark, matched, usable int64) (risk int64) {
 	c := &l.recency
 	if c.blocks == 0 {
 		return 0
@@ -221,7 +224,7 @@ func (l *ledger) atRisk(marks []Mark, matched int64) (risk int64) {
 		last++
 	}
 	evicted := c.evicted
-	if last < len(marks) && l.shared[marks[last].Key].requests == 0 {
+	if matched < usable && last < len(marks) && l.shared[marks[last].Key].requests == 0 {
 		if u := c.find(marks[last].Key); u != nil {
 			evicted = max(evicted, u.generation) // more of the prompt was cached when it was used last
 		}

@@ -10,6 +10,7 @@ import (
 func cacheOf(blocks int) *cacheFixture {
 	f := New(Config{})
 	f.Put("http://a", Facts{Models: []Model{{ID: "m"}}, BlockSize: 16, BlocksPerRank: blocks})
+	f.SetTrust(0, TrustExact, "")
 	return &cacheFixture{f: f}
 }
 
@@ -32,9 +33,13 @@ func chain(id uint64, blocks, common int) (marks []Mark) {
 
 // send dispatches a prompt of so many blocks, the first cached of which are.
 func (c *cacheFixture) send(marks []Mark, blocks, cached int) *Reservation {
+	return c.sendWork(Work{UncachedTokens: 16 * (blocks - cached), PromptTokens: 16 * blocks, ContextBlocks: blocks, Marks: marks, Trust: TrustExact})
+}
+
+func (c *cacheFixture) sendWork(w Work) *Reservation {
 	c.now++
 	r := &Reservation{}
-	c.f.Reserve(r, 0, Work{UncachedTokens: 16 * (blocks - cached), PromptTokens: 16 * blocks, ContextBlocks: blocks, Marks: marks}, c.now)
+	c.f.Reserve(r, 0, w, c.now)
 	return r
 }
 
@@ -54,8 +59,11 @@ func (c *cacheFixture) serve(marks []Mark, blocks, removed int) {
 }
 
 func (c *cacheFixture) risk(marks []Mark, matched int) int {
-	return c.f.Snapshot().AtRisk(0, marks, matched)
+	return c.f.Snapshot().AtRisk(0, marks, matched, 1000)
 }
+
+// evicted is the latest generation of which a block was seen to be evicted.
+func (c *cacheFixture) evicted() uint32 { return c.f.Snapshot().state(0).work.recency.evicted }
 
 func TestWhatIsUsedLeastRecentlyIsAtRiskOfThePromptsThatWait(t *testing.T) {
 	c := cacheOf(100)
@@ -196,8 +204,54 @@ func TestNothingIsAtRiskInAnEmptyOrUnknownCache(t *testing.T) {
 	if n := unknown.risk(a, 40); n != 0 {
 		t.Errorf("%d blocks are at risk in a cache of unknown size", n)
 	}
-	if n := c.f.Snapshot().AtRisk(7, a, 40); n != 0 {
+	if n := c.f.Snapshot().AtRisk(7, a, 40, 40); n != 0 {
 		t.Errorf("%d blocks are at risk on a holder that does not exist", n)
+	}
+}
+
+// An engine computes at least a token of each prompt. Where the prompt is whole blocks, its last block never counts as
+// cached.
+func TestTheLastBlockOfARepeatedPromptIsNotEvicted(t *testing.T) {
+	c := cacheOf(100)
+	a, b := chain(1, 40, 0), chain(2, 40, 0)
+	c.serve(a, 40, 0)
+	c.serve(b, 40, 0)
+	waiting := c.send(chain(3, 30, 0), 30, 0) // 69 remain: b's 40 and 29 of a's
+	if n := c.f.Snapshot().AtRisk(0, b, 39, 39); n != 0 {
+		t.Errorf("%d blocks of the newest prompt are at risk where all that its engine can use is cached", n)
+	}
+	waiting.Release(c.now)
+	again := c.send(b, 40, 39)
+	c.compute(again, 0, 0)
+	again.Release(c.now)
+	if g := c.evicted(); g != 0 {
+		t.Errorf("a repeated prompt taught that generation %d is evicted", g)
+	}
+	again = c.send(b, 40, 38) // one less than can be
+	if g := c.evicted(); g == 0 {
+		t.Error("a block that was evicted taught nothing")
+	}
+	again.Release(c.now)
+}
+
+// What is not matched was evicted only where all that a cache has is known.
+func TestWhatIsNotKnownIsNotEvicted(t *testing.T) {
+	for _, trust := range []Trust{TrustNone, TrustApproximate, TrustDegraded} {
+		c := cacheOf(100)
+		a, b := chain(1, 40, 0), chain(2, 40, 0)
+		c.serve(a, 40, 0)
+		c.serve(b, 40, 0)
+		c.f.SetTrust(0, trust, "")
+		again := c.sendWork(Work{UncachedTokens: 640, PromptTokens: 640, ContextBlocks: 40, Marks: b, Trust: trust})
+		c.compute(again, 0, 0)
+		again.Release(c.now)
+		if g := c.evicted(); g != 0 {
+			t.Errorf("trust %v: a prompt of which nothing is predicted taught that generation %d is evicted", trust, g)
+		}
+		c.send(chain(3, 30, 0), 30, 0)
+		if n := c.risk(b, 32); n != 0 {
+			t.Errorf("trust %v: %d blocks are at risk since no more is matched", trust, n)
+		}
 	}
 }
 
@@ -283,7 +337,7 @@ func TestRecencyAllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(500, func() {
 		marks := chains[i%len(chains)]
 		i++
-		c.f.Snapshot().AtRisk(0, marks, 375)
+		c.f.Snapshot().AtRisk(0, marks, 375, 375)
 		c.f.Reserve(&r, 0, Work{UncachedTokens: 16, PromptTokens: 6000, ContextBlocks: 375, Marks: marks}, int64(i))
 		c.f.Cached(0, 1, 1)
 		r.FirstToken(int64(i))
@@ -305,7 +359,7 @@ func BenchmarkAtRisk(b *testing.B) {
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {
-		s.AtRisk(0, chains[i%len(chains)], 375)
+		s.AtRisk(0, chains[i%len(chains)], 375, 375)
 		i++
 	}
 }

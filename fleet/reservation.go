@@ -24,6 +24,9 @@ type Work struct {
 	// Guess says that UncachedTokens is an estimate: nothing is learned from how long they take.
 	Guess bool
 
+	// Trust is how far UncachedTokens can be believed. Where it is TrustExact, what is not cached was evicted.
+	Trust Trust
+
 	// Marks are places in the prompt up to which requests may share its blocks, ascending, at most MaxMarks: see
 	// [NextMark]. They must not change before the reservation is released. nil: nothing is shared.
 	Marks []Mark
