@@ -269,7 +269,11 @@ func (l *ledger) unshare(r *Reservation, computed int32) (freed int64) {
 		}
 	}
 	if int(computed) == r.work.ContextBlocks {
-		l.recency.rest(r.blocks, r.output)
+		answer := r.output
+		if r.work.Whole { // announced before its length was told: it is in the order already
+			answer = 0
+		}
+		l.recency.rest(r.blocks, answer)
 	}
 	return freed + r.blocks
 }
@@ -326,7 +330,9 @@ func (l *ledger) tokens(r *Reservation, n, now int64) {
 	l.heard.Store(now)
 	came := n - r.output
 	l.output.Add(came)
-	l.recency.unannounced += came
+	if !r.work.Whole {
+		l.recency.unannounced += came
+	}
 	l.computing += came
 	r.output, r.touched = n, now
 	switch {
@@ -350,11 +356,14 @@ func (l *ledger) release(r *Reservation, now int64) {
 // end gives back all of r. mu is held.
 func (l *ledger) end(r *Reservation, now int64) bool {
 	computed := int32(r.work.ContextBlocks)
+	if r.stage == stageWaiting || r.unseen { // it was refused, or its client left: it computes and announces no more
+		computed = r.cachedBlocks()
+		l.recency.unannounced = max(l.recency.unannounced-int64(r.work.UncachedTokens), 0)
+	}
 	switch r.stage {
 	case stageNone:
 		return false
 	case stageWaiting:
-		computed = r.cachedBlocks()
 		l.leaveQueue(r, now)
 	case stageRunning:
 		l.running.remove(r)

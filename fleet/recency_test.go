@@ -255,6 +255,55 @@ func TestWhatIsNotKnownIsNotEvicted(t *testing.T) {
 	}
 }
 
+// What a request that never was computed would have stored is not to come, whatever else is under way.
+func TestARequestThatEndsBeforeItIsComputedAnnouncesNothing(t *testing.T) {
+	for name, whole := range map[string]bool{"a stream": false, "an answer in one piece": true} {
+		c := cacheOf(100)
+		other := c.send(chain(9, 60, 0), 60, 0)
+		c.compute(other, 60, 0)
+		refused := c.sendWork(Work{UncachedTokens: 640, PromptTokens: 640, ContextBlocks: 40, Marks: chain(1, 40, 0), Trust: TrustExact, Whole: whole})
+		refused.Release(c.now)
+		if n := c.f.Snapshot().state(0).work.recency.unannounced; n != 0 {
+			t.Errorf("%s: %d tokens are to be announced after it was refused", name, n)
+		}
+		other.Release(c.now)
+	}
+}
+
+// The blocks of an answer in one piece were announced before its length is told.
+func TestAnAnswerInOnePieceIsCountedOnce(t *testing.T) {
+	c := cacheOf(100)
+	other := c.send(chain(9, 20, 0), 20, 0)
+	c.compute(other, 20, 0)
+	r := c.sendWork(Work{UncachedTokens: 320, PromptTokens: 320, ContextBlocks: 20, Trust: TrustExact, Whole: true})
+	c.compute(r, 30, 0) // 10 are the answer's
+	r.Tokens(160, c.now)
+	r.Release(c.now)
+	l := &c.f.Snapshot().state(0).work
+	if n := l.recency.unannounced; n != 0 {
+		t.Errorf("%d tokens are to be announced", n)
+	}
+	if n := l.recency.newer(0); n != 30 {
+		t.Errorf("%d blocks are in the order, want 30", n)
+	}
+}
+
+// A prompt that was refused is in no cache, in whatever way its answer would have come.
+func TestARefusedPromptEntersNoOrder(t *testing.T) {
+	c := cacheOf(100)
+	a := chain(1, 40, 0)
+	refused := c.sendWork(Work{UncachedTokens: 640, PromptTokens: 640, ContextBlocks: 40, Marks: a, Trust: TrustExact, Whole: true})
+	refused.Release(c.now)
+	l := &c.f.Snapshot().state(0).work
+	if n := l.recency.newer(0); n != 0 {
+		t.Errorf("%d blocks of a refused prompt are in the order", n)
+	}
+	c.send(a, 40, 0)
+	if g := c.evicted(); g != 0 {
+		t.Errorf("that it is not cached taught that generation %d is evicted", g)
+	}
+}
+
 // A prompt that was never computed left nothing behind.
 func TestARequestThatWasRefusedLeavesNoTrace(t *testing.T) {
 	c := cacheOf(100)
