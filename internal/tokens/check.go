@@ -2,6 +2,7 @@ package tokens
 
 import (
 	"cmp"
+	"errors"
 	"log/slog"
 	"maps"
 	"math/bits"
@@ -42,11 +43,12 @@ type checks struct {
 
 // check is one model's.
 type check struct {
-	made    uint64         // prompts made in process
-	started map[string]int // comparisons by worker URL, while fewer than checkFirst
-	failing bool           // the engine's ids are used
-	passes  int            // equal in a row, while failing
-	equal   int            // equal in a row
+	made    uint64               // prompts made in process
+	started map[string]int       // comparisons by worker URL, while fewer than checkFirst
+	again   map[string]time.Time // no comparison with a worker before that: one came to nothing
+	failing bool                 // the engine's ids are used
+	passes  int                  // equal in a row, while failing
+	equal   int                  // equal in a row
 
 	prompts int    // the last comparisons that recent tells of, maxRecent at most
 	recent  uint64 // a bit for each, the last one lowest: 1 differed
@@ -81,7 +83,7 @@ func (c *checks) of(model string) *check {
 	}
 	m := c.models[model]
 	if m == nil {
-		m = &check{started: map[string]int{}}
+		m = &check{started: map[string]int{}, again: map[string]time.Time{}}
 		c.models[model] = m
 	}
 	return m
@@ -120,14 +122,15 @@ func failingOf[T any](models map[string]T, failing func(T) bool) (names []string
 }
 
 // due returns the worker with which the next prompt is to be compared, if any; first is how many prompts of each worker
-// are.
-func (c *checks) due(model string, workers []Worker, first int) (w Worker, ok bool) {
+// are. The workers have their turns: a comparison may come to nothing.
+func (c *checks) due(model string, workers []Worker, first int, now time.Time) (w Worker, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := c.of(model)
 	m.made++
-	for _, w := range workers {
-		if m.started[w.URL] < first {
+	for i := range workers {
+		w := workers[(int(m.made%uint64(len(workers)))+i)%len(workers)]
+		if m.started[w.URL] < first && !now.Before(m.again[w.URL]) {
 			m.started[w.URL]++
 			m.prune(workers)
 			return w, true
@@ -144,17 +147,23 @@ func (m *check) prune(workers []Worker) {
 	if len(m.started) <= 4*len(workers)+64 {
 		return
 	}
-	maps.DeleteFunc(m.started, func(url string, _ int) bool {
+	gone := func(url string) bool {
 		return !slices.ContainsFunc(workers, func(w Worker) bool { return w.URL == url })
-	})
+	}
+	maps.DeleteFunc(m.started, func(url string, _ int) bool { return gone(url) })
+	maps.DeleteFunc(m.again, func(url string, _ time.Time) bool { return gone(url) })
 }
 
-// undo takes back that a prompt was to be compared with w.
-func (c *checks) undo(model string, w Worker) {
+// undo takes back that a prompt was to be compared with w: another one is in place of it, not before again.
+func (c *checks) undo(model string, w Worker, again time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if m := c.of(model); m.started[w.URL] > 0 {
+	m := c.of(model)
+	if m.started[w.URL] > 0 {
 		m.started[w.URL]--
+	}
+	if again.After(m.again[w.URL]) {
+		m.again[w.URL] = again
 	}
 }
 
@@ -195,7 +204,8 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 	if local.Probed {
 		first = checkProbed
 	}
-	w, ok := s.checks.due(checked(p.Model, local), workers, first)
+	name, now := checked(p.Model, local), time.Now()
+	w, ok := s.checks.due(name, workers, first, now)
 	if !ok {
 		return
 	}
@@ -203,7 +213,7 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 	running := s.checks.running.Add(1)
 	if running > checkAtOnce || int64(len(p.Request.Body())) > s.cfg.MaxPromptBytes || !s.room.take(size) {
 		s.checks.running.Add(-1)
-		s.checks.undo(checked(p.Model, local), w)
+		s.checks.undo(name, w, now)
 		return
 	}
 	question, model, made := &question{size: size}, p.Model, *local
@@ -212,11 +222,11 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 	s.fill(question, p, nil, nil)
 	question.anyhow = true
 	question.media = false // ids are worth comparing where images' names cannot be
-	c, ok := s.peers.take(question, w, time.Now())
+	c, ok := s.peers.take(question, w, now)
 	if !ok { // it is busy with other questions: a later prompt is compared in place of this one
 		s.drop(question)
 		s.checks.running.Add(-1)
-		s.checks.undo(checked(p.Model, local), w)
+		s.checks.undo(name, w, now)
 		return
 	}
 	replies := make(chan reply, 1)
@@ -224,8 +234,13 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 	s.drop(question)    // the call holds it
 	s.calls.Go(func() { // ends with the call
 		defer s.checks.running.Add(-1)
-		if r := <-replies; r.err == nil {
+		switch r := <-replies; {
+		case r.err == nil:
 			s.compare(model, w.URL, &made, &r.found)
+		case errors.Is(r.err, errKey), errors.Is(r.err, errLimit): // this client's key is not used again soon; others' are
+			s.checks.undo(name, w, now)
+		default:
+			s.checks.undo(name, w, time.Now().Add(s.cfg.Pause))
 		}
 	})
 }

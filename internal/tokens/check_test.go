@@ -2,7 +2,10 @@ package tokens
 
 import (
 	"fmt"
+	"net/http"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 func TestAModelThatDiffersIsNotBelievedUntilTwentyPromptsAgree(t *testing.T) {
@@ -34,7 +37,7 @@ func TestTheFirstTwentyOfEachWorkerAreComparedThenOneInAThousand(t *testing.T) {
 	workers := []Worker{{URL: "a"}, {URL: "b"}}
 	compared := map[string]int{}
 	for range 5000 {
-		if w, ok := c.due("m", workers, checkFirst); ok {
+		if w, ok := c.due("m", workers, checkFirst, time.Time{}); ok {
 			compared[w.URL]++
 		}
 	}
@@ -46,12 +49,52 @@ func TestTheFirstTwentyOfEachWorkerAreComparedThenOneInAThousand(t *testing.T) {
 func TestWorkersThatComeAndGoAreNotRememberedForEver(t *testing.T) {
 	var c checks
 	for i := range 10_000 {
-		if _, ok := c.due("m", []Worker{{URL: "a"}, {URL: fmt.Sprint(i)}}, 1); !ok {
+		if _, ok := c.due("m", []Worker{{URL: "a"}, {URL: fmt.Sprint(i)}}, 1, time.Time{}); !ok {
 			t.Fatalf("no prompt of worker %d is compared", i)
 		}
-		c.due("m", []Worker{{URL: "a"}, {URL: fmt.Sprint(i)}}, 1)
+		c.due("m", []Worker{{URL: "a"}, {URL: fmt.Sprint(i)}}, 1, time.Time{})
 	}
 	if n := len(c.of("m").started); n > 100 {
 		t.Errorf("%d workers are remembered of two", n)
+	}
+}
+
+// A comparison that comes to nothing is made up for, and an engine that fails is not asked for each prompt.
+func TestComparisonsThatFailAreMadeUpFor(t *testing.T) {
+	says := func(status int) handler {
+		return func(*http.Request, string) (int, string) { return status, `{"error":"no"}` }
+	}
+	for name, fails := range map[string]handler{"a wrong key": says(401), "a limit": says(429), "a refused prompt": says(400), "500": says(500), "503": says(503), "no answer": frozen} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, e := newSource(map[string]handler{"b": rendering, "a": func(r *http.Request, body string) (int, string) {
+					if r.Header.Get("Authorization") == "Bearer bad" {
+						return fails(r, body)
+					}
+					return 200, `{"token_ids":[1,2,4]}`
+				}})
+				defer s.Close()
+				s.Local = made{1, 2, 3}
+				const prompts, apart = 1000, 20 * time.Millisecond
+				for i := range prompts {
+					wants(t, find(t, s, as("bad", chat(fmt.Sprint(i))), a, b), InProcess, 1, 2, 3)
+					time.Sleep(apart)
+				}
+				if n, most := e.asked("a"), 5*int(prompts*apart/s.cfg.Pause); n > most {
+					t.Errorf("the failing engine was asked %d times in %v, want %d at most", n, prompts*apart, most)
+				}
+				if n := s.Stats().Checked; n < checkFirst {
+					t.Errorf("%d prompts were compared with the other engine", n)
+				}
+				time.Sleep(callTimeout + s.cfg.Pause)
+				for i := range 2 {
+					find(t, s, as("good", chat(fmt.Sprint("good", i))), a, b)
+					synctest.Wait()
+				}
+				if s.Stats().Differed == 0 {
+					t.Error("ids that are not the engine's were not found out")
+				}
+			})
+		})
 	}
 }
