@@ -160,7 +160,7 @@ func (r *Router) Clear(h fleet.Holder, model string, tier block.Tier) (generatio
 // Forget forgets all that h holds, in the index and in what policies remember: its engine restarted, its history is lost, or
 // it left.
 func (r *Router) Forget(h fleet.Holder) {
-	r.fleet.Emptied(h)
+	r.fleet.Lost(h)
 	for _, x := range *r.indexes.Load() {
 		x.index.Forget(h)
 		r.forgetAhead(x, h)

@@ -221,6 +221,7 @@ func (f *Fleet) left(h Holder) {
 	s.trust.Store(&initialTrust)
 	s.reset()
 	s.others.reset()
+	s.pressure.bits.Store(0)
 	f.leaveKind(&s.work)
 }
 

@@ -370,6 +370,47 @@ func TestPressureRisesAsACacheFills(t *testing.T) {
 	}
 }
 
+// TestACacheWhoseHistoryIsLostIsNotEmpty: messages that are lost empty nothing, and a router that starts beside an
+// engine that ran before knows nothing.
+func TestACacheWhoseHistoryIsLostIsNotEmpty(t *testing.T) {
+	f := one(t)
+	pressure := func() float64 { l := f.Snapshot().LoadAt(0, 0); return l.Pressure() }
+	f.SetTrust(0, TrustDegraded, "history is missing")
+	f.Cached(0, 5, 0)
+	if got := pressure(); got < 0.9 {
+		t.Errorf("pressure is %v after the first blocks of a cache whose history is not known", got)
+	}
+	for range 4000 {
+		f.Cached(0, 50, 0)
+	}
+	if got := pressure(); got > 0.01 {
+		t.Errorf("pressure is %v in a cache that drops nothing", got)
+	}
+	f.SetTrust(0, TrustExact, "")
+	for range 400 {
+		f.Cached(0, 50, 50)
+	}
+	full := pressure()
+	f.Lost(0)
+	if got := pressure(); got != full || got < 0.9 {
+		t.Errorf("pressure is %v after messages are lost, %v before", got, full)
+	}
+	f.Returned(0)
+	if got := pressure(); got > 0.01 {
+		t.Errorf("pressure is %v in a new process", got)
+	}
+	f.SetTrust(0, TrustDegraded, "")
+	f.Emptied(0)
+	if got := pressure(); got > 0.01 {
+		t.Errorf("pressure is %v in a cache that was reset", got)
+	}
+	f.Remove(0)
+	f.Put("http://a", serving("m", 1))
+	if l := f.Snapshot().LoadAt(0, 0); l.Told {
+		t.Errorf("pressure is %v of a worker that came back", l.Pressure())
+	}
+}
+
 // TestAStalledEngineKeepsItsPrompts: answers in one piece have no first token, and the time model alone would count
 // their prompts as computed although the engine does nothing.
 func TestAStalledEngineKeepsItsPrompts(t *testing.T) {

@@ -21,29 +21,34 @@ func (f *Fleet) Cached(h Holder, stored, removed int) {
 	if s == nil {
 		return
 	}
-	s.work.cached(int64(stored), int64(removed))
+	s.work.cached(int64(stored), int64(removed), s.trust.Load().level == TrustExact)
 	span := pressureBlocks
 	if w := snap.Worker(h); w != nil && w.Facts.BlocksPerRank > 0 {
 		span = max(w.Facts.BlocksPerRank/8, 16)
 	}
-	now := 0.0
-	if bits := s.pressure.bits.Load(); bits != 0 {
-		now = math.Float64frombits(bits)
-	}
-	now *= max(1-float64(stored)/float64(span), 0)
+	room, _ := s.room()
+	now := (1 - room) * max(1-float64(stored)/float64(span), 0)
 	now = min(now+float64(removed)/float64(span), 1)
 	s.pressure.bits.Store(math.Float64bits(max(now, math.SmallestNonzeroFloat64)))
 }
 
-// Emptied notes that h's cache is empty: its engine restarted or was told to reset it.
+// Emptied notes that h's cache is empty: its engine was told to reset it.
 func (f *Fleet) Emptied(h Holder) {
-	s := f.Snapshot().state(h)
-	if s == nil {
-		return
+	if s := f.Snapshot().state(h); s != nil {
+		s.emptied()
 	}
-	s.work.emptied()
-	if s.pressure.bits.Load() != 0 {
-		s.pressure.bits.Store(math.Float64bits(math.SmallestNonzeroFloat64))
+}
+
+func (s *holderState) emptied() {
+	s.work.forgetCache()
+	s.pressure.bits.Store(math.Float64bits(math.SmallestNonzeroFloat64))
+}
+
+// Lost notes that what h's cache has is not known any more: messages are lost, or nobody listens. It is as full as it
+// was.
+func (f *Fleet) Lost(h Holder) {
+	if s := f.Snapshot().state(h); s != nil {
+		s.work.forgetCache()
 	}
 }
 

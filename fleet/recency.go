@@ -60,7 +60,7 @@ func (c *recency) resize(shape cacheShape) {
 	c.uses = make([]use, n)
 }
 
-// clear forgets what is cached: the cache is empty.
+// clear forgets what is cached.
 func (c *recency) clear() {
 	clear(c.uses)
 	c.generations, c.held, c.unannounced, c.evicted, c.now = [generations]int64{}, 0, 0, 0, 1
@@ -155,6 +155,7 @@ func (c *recency) stored(n int64) {
 	if c.blocks == 0 {
 		return
 	}
+	c.held = min(c.held, c.blocks)
 	own := min(n, (c.unannounced+c.blockSize-1)/c.blockSize)
 	c.unannounced = max(c.unannounced-own*c.blockSize, 0)
 	if n > own {
@@ -171,18 +172,23 @@ func (c *recency) newer(g uint32) (n int64) {
 	return n
 }
 
-// cached notes that the engine announced new blocks, and others that are gone.
-func (l *ledger) cached(stored, removed int64) {
+// cached notes that the engine announced new blocks, and others that are gone. known says that all it announced before
+// is known. Else the cache is taken to have been full when it removed blocks, but for a partly full one of each request.
+func (l *ledger) cached(stored, removed int64, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.recency.held = max(l.recency.held-removed, 0)
+	c := &l.recency
+	if removed > 0 && !known {
+		c.held = max(c.held, c.blocks-l.requests.Load())
+	}
+	c.held = max(c.held-removed, 0)
 	if stored > 0 {
 		l.recency.stored(stored)
 	}
 }
 
-// emptied notes that the cache is empty.
-func (l *ledger) emptied() {
+// forgetCache forgets what is cached, and in which order it was used: the cache is empty, or nothing is known of it.
+func (l *ledger) forgetCache() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.recency.clear()

@@ -304,6 +304,35 @@ func TestARefusedPromptEntersNoOrder(t *testing.T) {
 	}
 }
 
+// A router that starts beside full caches knows nothing of what they have. What they remove tells that they are full.
+func TestACacheOfUnknownHistoryIsFullOnceItRemovesBlocks(t *testing.T) {
+	for trust, want := range map[Trust]int{TrustDegraded: 21, TrustExact: 0} {
+		c := cacheOf(100)
+		c.f.SetTrust(0, trust, "")
+		a, b := chain(1, 40, 0), chain(2, 40, 0)
+		for _, marks := range [][]Mark{a, b} {
+			r := c.send(marks, 40, 0)
+			c.f.Cached(0, 0, 40) // each takes the place of others
+			c.compute(r, 40, 0)
+			r.Release(c.now)
+		}
+		c.send(chain(3, 40, 0), 40, 0)
+		if got := c.risk(a, 40); got != want { // of an exact history it is an engine that drops blocks where it has room
+			t.Errorf("trust %v: %d blocks of the oldest prompt are at risk, want %d", trust, got, want)
+		}
+		if n := c.risk(b, 40); n != 0 {
+			t.Errorf("trust %v: %d blocks of the newest prompt are at risk", trust, n)
+		}
+		for range 100 { // other routers' prompts
+			c.f.Cached(0, 0, 40)
+			c.f.Cached(0, 40, 0)
+		}
+		if held := c.f.Snapshot().state(0).work.recency.held; held > 100 {
+			t.Errorf("trust %v: %d of 100 blocks are cached", trust, held)
+		}
+	}
+}
+
 // A prompt that was never computed left nothing behind.
 func TestARequestThatWasRefusedLeavesNoTrace(t *testing.T) {
 	c := cacheOf(100)

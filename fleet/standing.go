@@ -199,10 +199,11 @@ func (s *Snapshot) Suspected(h Holder) bool {
 	return st != nil && st.suspect.Load()
 }
 
-// Returned makes h start slowly: its engine is a new process.
+// Returned makes h start slowly, and with an empty cache: its engine is a new process.
 func (f *Fleet) Returned(h Holder) {
 	if s := f.Snapshot().state(h); s != nil {
 		s.returned()
+		s.emptied()
 	}
 }
 

@@ -55,6 +55,7 @@ func (w *world) restart(r *rank) {
 	w.rec.Restarted(r.index)
 	for i, v := range r.pool.views {
 		v.router.Forget(r.holder)
+		v.fleet.Emptied(r.holder)
 		r.lines[i].last = max(r.lines[i].last, w.now)
 		for _, b := range r.lines[i].lost {
 			w.done(b)
