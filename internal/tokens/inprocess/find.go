@@ -38,7 +38,7 @@ func (f *Finder) look(ctx context.Context, u *unit, s *fleet.Snapshot, now time.
 	case !f.full():
 		origin := r.left[at]
 		r.left = slices.Concat(r.left[:at], r.left[at+1:])
-		f.start(ctx, u, &job{task: looking, deadline: now.Add(readTime), workers: u.naming(origin)}, func(context.Context) func() {
+		f.start(ctx, &u.job, &job{task: looking, deadline: now.Add(readTime), workers: u.naming(origin)}, func(context.Context) func() {
 			places, why := f.search(origin)
 			return func() {
 				r.found[origin] = places
@@ -114,14 +114,14 @@ func (f *Finder) load(ctx context.Context, u *unit, p place, s *fleet.Snapshot, 
 	if f.full() {
 		return
 	}
-	f.start(ctx, u, &job{task: loading, deadline: now.Add(readTime), workers: workers, place: p}, func(context.Context) func() {
+	f.start(ctx, &u.job, &job{task: loading, deadline: now.Add(readTime), workers: workers, place: p}, func(context.Context) func() {
 		m, why := f.read(p.dir)
 		return func() {
 			switch {
 			case why != "":
 				u.rejected[p] = why
 			case f.units[u.key] == u:
-				f.held[p] = m
+				f.held[p], u.loaded = m, time.Now()
 			}
 		}
 	})
@@ -192,12 +192,12 @@ func (f *Finder) fetch(ctx context.Context, units []*unit, now time.Time) {
 			}
 		}
 	}
-	if next == nil || next.job != nil { // its turn comes when its folders were looked at again
+	if next == nil {
 		return
 	}
 	best.again = now.Add(fetchEvery)
 	f.fetched[best.name] = &best
-	f.start(ctx, next, &job{task: fetching}, func(ctx context.Context) func() {
+	f.start(ctx, &next.hub, &job{task: fetching}, func(ctx context.Context) func() {
 		ctx, cancel := context.WithTimeout(ctx, fetchTime)
 		defer cancel()
 		_, err := f.Hub.folder(ctx, hubModel{best.name, "main"})
@@ -252,7 +252,7 @@ const (
 // verify asks a worker the probes.
 func (f *Finder) verify(ctx context.Context, u *unit, p place, m *member) {
 	model, key := f.held[p], verdictKey{m.identity, p}
-	f.start(ctx, u, &job{task: asking}, func(ctx context.Context) func() {
+	f.start(ctx, &u.job, &job{task: asking}, func(ctx context.Context) func() {
 		v := f.probe(ctx, model, u.key, m)
 		return func() {
 			now := time.Now()

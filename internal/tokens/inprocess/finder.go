@@ -1,6 +1,7 @@
 package inprocess
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -92,6 +93,7 @@ type Finder struct {
 	stuck     int            // those that hang
 	hanging   map[string]int // of them, those for a worker, by URL
 	verifying int
+	crowded   bool // a model finds no room
 	results   chan func()
 	search    func(origin string) (places []place, why string) // finds the folders of an origin
 	read      func(dir string) (m *Model, why string)          // loads a model
@@ -203,7 +205,7 @@ func (f *Finder) Run(ctx context.Context) error {
 		snapshot := f.Fleet.Snapshot()
 		f.follow(snapshot)
 		f.checkNames(snapshot, time.Now())
-		f.drop()
+		f.drop(snapshot, time.Now())
 		wait := f.step(ctx, snapshot, time.Now())
 		f.publish(time.Now())
 		timer := time.NewTimer(wait)
@@ -234,6 +236,7 @@ func (f *Finder) follow(s *fleet.Snapshot) {
 		if members[key] == nil {
 			delete(f.units, key)
 			u.job.giveUp(f)
+			u.hub.giveUp(f)
 			gone = true
 		}
 	}
@@ -253,14 +256,16 @@ func (f *Finder) follow(s *fleet.Snapshot) {
 	}
 }
 
-// drop lets go of models that nobody needs.
-func (f *Finder) drop() {
+// drop lets go of models that nobody needs. Where another one finds no room, it lets go of those of which nobody can be
+// asked now, too, once they were held for lookEvery: they are loaded again, which takes a second of a processor.
+func (f *Finder) drop(s *fleet.Snapshot, now time.Time) {
 	needed := map[place]bool{f.nameless: true}
 	for _, u := range f.units {
-		if p, ok := u.current(time.Now()); ok {
+		if p, ok := u.current(now); ok && !(f.crowded && u.pauses(p, s, now) && now.Sub(u.loaded) >= lookEvery) {
 			needed[p] = true
 		}
 	}
+	f.crowded = false
 	maps.DeleteFunc(f.held, func(p place, _ *Model) bool { return !needed[p] })
 }
 
@@ -269,7 +274,10 @@ func (f *Finder) step(ctx context.Context, s *fleet.Snapshot, now time.Time) tim
 	if f.Off {
 		return lookEvery
 	}
-	keys := slices.SortedFunc(maps.Keys(f.units), unitKey.compare)
+	// Models that were not loaded yet come first, then those that were longest ago.
+	keys := slices.SortedFunc(maps.Keys(f.units), func(a, b unitKey) int {
+		return cmp.Or(f.units[a].loaded.Compare(f.units[b].loaded), a.compare(b))
+	})
 	var missing []*unit
 	for _, key := range keys {
 		u := f.units[key]
@@ -307,8 +315,9 @@ func (f *Finder) begin(ctx context.Context, s *fleet.Snapshot, u *unit, now time
 	case !u.looked || !inUse && now.Sub(u.lookedAt) >= lookEvery:
 		f.look(ctx, u, s, now)
 	case !ok: // only a download can help
+	case f.held[p] == nil && u.pauses(p, s, now):
 	case f.held[p] == nil:
-		if len(f.held)+f.loads() < maxHeld {
+		if f.crowded = f.crowded || len(f.held)+f.loads() >= maxHeld; !f.crowded {
 			f.load(ctx, u, p, s, now)
 		}
 	default:
@@ -367,10 +376,11 @@ func (j *job) giveUp(f *Finder) {
 	}
 }
 
-// start runs work in a goroutine, and what it returns in the goroutine of Run, unless the job was given up.
-func (f *Finder) start(ctx context.Context, u *unit, j *job, work func(ctx context.Context) (apply func())) {
+// start runs work in a goroutine, and what it returns in the goroutine of Run, unless the job was given up. slot is the
+// place of the job in its unit.
+func (f *Finder) start(ctx context.Context, slot **job, j *job, work func(ctx context.Context) (apply func())) {
 	own, cancel := context.WithCancel(ctx)
-	j.cancel, u.job = cancel, j
+	j.cancel, *slot = cancel, j
 	f.count(j, 1)
 	begin := f.jobs.Go
 	if j.reads() { // it ends when the system's read does, which may be never: Run does not wait for it
@@ -382,7 +392,7 @@ func (f *Finder) start(ctx context.Context, u *unit, j *job, work func(ctx conte
 		finish := func() {
 			f.count(j, -1)
 			if !j.over {
-				j.over, u.job = true, nil
+				j.over, *slot = true, nil
 				apply()
 			}
 		}

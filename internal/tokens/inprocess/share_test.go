@@ -142,6 +142,25 @@ func TestDownloadsThatDripLeaveOthersTheirTurn(t *testing.T) {
 	})
 }
 
+// TestADownloadThatDripsKeepsNoFolderBack: neither one of the same model, that another worker names, nor another model's.
+func TestADownloadThatDripsKeepsNoFolderBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hubInMemory{models: map[string]fstest.MapFS{"bad/0": files()}, drips: map[string]bool{"bad/0": true}}
+		x := runFinder(t, withHub(t, h))
+		right := load(t, files())
+		x.serve("http://hostile", "m", "bad/0", &fakeEngine{model: right})
+		x.after(time.Minute)
+		if x.fetching != 1 {
+			t.Fatalf("%d downloads are under way", x.fetching)
+		}
+		x.serve("http://m", "m", folderOf(t, files()), &fakeEngine{model: right})
+		x.serve("http://n", "n", folderOf(t, files()), &fakeEngine{model: right})
+		x.after(10 * time.Second)
+		x.wants("m", FromFiles)
+		x.wants("n", FromFiles)
+	})
+}
+
 func TestADownloadOfManyLargeFilesIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		large := files()

@@ -134,6 +134,8 @@ func (f *Finder) status(u *unit, now time.Time) Status {
 	case !ok:
 		s.Why = u.refusals(now)
 		s.Advice = "is it the same model, revision and chat template? The folder of the right one: " + name
+	case u.standing(p, now) == standsSilent: // its files may be let go of
+		f.compared(&s, u, p, now)
 	case f.held[p] == nil && u.job == nil && len(f.held) >= maxHeld:
 		s.Why, s.Advice = fmt.Sprintf("the files of %d other models are held", maxHeld), "name the model's folder: "+name
 	case f.held[p] == nil:
@@ -167,10 +169,10 @@ func (f *Finder) compared(s *Status, u *unit, p place, now time.Time) {
 			why = fmt.Sprintf("%s: %s", m.url, v.why)
 		}
 	}
-	switch standing := u.standing(p, now); {
-	case standing == standsAgreed:
+	switch u.standing(p, now) {
+	case standsAgreed:
 		s.Source, s.Folder = FromFiles, p.dir
-	case standing == standsSilent, u.unanswered(p):
+	case standsSilent:
 		s.Why = fmt.Sprintf("the files in %s are not used, as they cannot be compared with an engine (%s)", p.dir, why)
 		s.Advice = fmt.Sprintf("if they are the model's: --model-path %s=%s", u.key.model, p.dir)
 	default:

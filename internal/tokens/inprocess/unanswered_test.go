@@ -1,6 +1,7 @@
 package inprocess
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -57,6 +58,63 @@ func TestOneOfManyThatAnswersNoProbeKeepsNothingUp(t *testing.T) {
 			t.Errorf("the log says %d times where ids come from:\n%s", said, x.log)
 		}
 	})
+}
+
+// TestAWorkerThatFailsItsProbesDeniesTheFilesToNobody: it is of another version, and nobody else speaks for it.
+func TestAWorkerThatFailsItsProbesDeniesTheFilesToNobody(t *testing.T) {
+	for _, outcome := range []tokens.Outcome{tokens.Failed, tokens.Unsupported} {
+		t.Run(string(outcome), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				x := runFinder(t, nil)
+				dir := folderOf(t, files())
+				x.serve("http://a", "m", dir, &fakeEngine{model: load(t, files())})
+				// A question takes a while, as it does at an engine.
+				x.engines.set("http://b", &fakeEngine{outcome: outcome, hook: func() { time.Sleep(2 * time.Second) }})
+				x.Fleet.SetHealth(x.Fleet.Put("http://b", fleet.Facts{Engine: fleet.EngineVLLM, Version: "0.33.0",
+					Models: []fleet.Model{{ID: "m", Root: dir}}}), true, "")
+				x.after(lookEvery)
+				for range 600 {
+					x.after(time.Second)
+					x.wants("m", FromFiles)
+					if t.Failed() {
+						return
+					}
+				}
+				if n := x.engines.questions("http://b"); n < 2 {
+					t.Errorf("the worker was asked %d times", n)
+				}
+			})
+		})
+	}
+}
+
+// TestModelsWhoseEnginesAnswerNothingLeaveOthersTheirRoom: they are tried again all the same.
+func TestModelsWhoseEnginesAnswerNothingLeaveOthersTheirRoom(t *testing.T) {
+	for _, outcome := range []tokens.Outcome{tokens.Failed, tokens.Unsupported} {
+		t.Run(string(outcome), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				x := runFinder(t, nil)
+				for i := range 3 * maxHeld {
+					x.serve(fmt.Sprintf("http://%02d", i), fmt.Sprintf("a%02d", i), folderOf(t, files()), &fakeEngine{outcome: outcome})
+				}
+				x.after(time.Second)
+				x.serve("http://z", "z", folderOf(t, files()), &fakeEngine{model: load(t, files())})
+				x.after(5 * time.Minute)
+				x.wants("z", FromFiles)
+				for _, i := range []int{0, 20} {
+					x.engines.set(fmt.Sprintf("http://%02d", i), &fakeEngine{model: load(t, files())})
+				}
+				x.after(15 * time.Minute)
+				for _, model := range []string{"a00", "a20", "z"} {
+					x.wants(model, FromFiles)
+				}
+				x.wants("a07", FromEngine, "cannot be compared")
+				if len(x.held) > maxHeld {
+					t.Errorf("%d models are held", len(x.held))
+				}
+			})
+		})
+	}
 }
 
 func TestTheLogSaysThatNoFilesAreLookedFor(t *testing.T) {

@@ -24,9 +24,11 @@ func (k unitKey) compare(other unitKey) int {
 type unit struct {
 	key     unitKey
 	members []*member
-	origins []string // where the members say they loaded it from
-	changes int      // of members and origins
-	job     *job     // under way; nil is none
+	origins []string  // where the members say they loaded it from
+	changes int       // of members and origins
+	job     *job      // under way; nil is none
+	hub     *job      // a download, beside any other job; nil is none
+	loaded  time.Time // when its files were last loaded
 
 	round    *round // a look under way; nil is none
 	looked   bool
@@ -202,8 +204,8 @@ const (
 )
 
 // standing judges files by the ready workers. One worker of each group has to agree: what one engine answers counts for
-// all workers of a model where engines are asked for ids, too. Groups of which nobody can be asked count as little as
-// they do then, if another group agreed.
+// all workers of a model where engines are asked for ids, too. Groups of which nobody can be asked, or answers however
+// often it is asked, count as little as they do then, if another group agreed.
 func (u *unit) standing(p place, now time.Time) standing {
 	type seen struct{ agreed, open bool }
 	groups := map[group]*seen{}
@@ -218,7 +220,7 @@ func (u *unit) standing(p place, now time.Time) standing {
 			groups[m.group] = g
 		}
 		switch v := u.verdict(p, m); {
-		case !v.settled(now), v.finding == failed:
+		case v == nil, v.finding == failed && v.tries < failedOften, v.finding == differs && !v.settled(now):
 			g.open = true
 		case v.finding == differs:
 			return standsDiffering
@@ -249,14 +251,9 @@ func (u *unit) spoken(p place) map[group]bool {
 	return groups
 }
 
-// unanswered reports whether files are not used because a worker that would have to agree gave no answer, however often
-// it was asked.
-func (u *unit) unanswered(p place) bool {
-	spoken := u.spoken(p)
-	return slices.ContainsFunc(u.members, func(m *member) bool {
-		v := u.verdict(p, m)
-		return m.ready && !spoken[m.group] && v != nil && v.finding == failed && v.tries >= failedOften
-	})
+// pauses reports whether nobody said anything of files, and nobody is to be asked now.
+func (u *unit) pauses(p place, s *fleet.Snapshot, now time.Time) bool {
+	return u.standing(p, now) == standsSilent && u.next(p, s, now) == nil
 }
 
 // next returns the worker that is to be asked now: one of a group that nobody spoke for yet, and of those the least
