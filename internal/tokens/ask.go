@@ -67,7 +67,8 @@ type question struct {
 	service []Worker      // asked before workers; one or none
 	workers []Worker      // that may be asked
 	not     string        // but not this one: it failed
-	worth   time.Duration // guarded by peers.mu; its place in the line; 0: nobody waits for the answer
+	worth   time.Duration // guarded by peers.mu; 0: nobody waits for the answer
+	turn    uint64        // guarded by peers.mu; its place in the line
 	anyhow  bool          // asked though nobody waits and no engine is calm
 	granted chan grant    // has room for one: what the question gets that waits in the line
 	wanted  chan struct{} // has room for one: somebody waits for the answer now
@@ -87,6 +88,8 @@ func (s *Source) fill(q *question, p *Prompt, service, workers []Worker) {
 
 // bytes is the question's size, for what its answer should take.
 func (q *question) bytes() int { return len(q.tokenize) }
+
+func (q *question) long() bool { return q.bytes() >= longQuestion }
 
 // ask asks the service or one worker and, when it is slow while somebody waits, or fails, one worker more, and returns
 // the first answer. ctx bounds the wait for a turn.

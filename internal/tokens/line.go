@@ -3,12 +3,14 @@ package tokens
 import (
 	"cmp"
 	"context"
+	"maps"
+	"math"
 	"slices"
 	"time"
 )
 
 // maxLine bounds the questions that wait for their turn: more than a few dozen engines answer within the time that
-// requests wait. Beyond it the question that is worth least is not asked.
+// requests wait. Beyond it the question whose turn comes last is not asked.
 const maxLine = 64
 
 // grant is the end of a question's wait for its turn.
@@ -105,26 +107,34 @@ func (ps *peers) grant(q *question, now time.Time) grant {
 
 // enter puts q into the line; false when there is no room. The caller holds ps.mu.
 func (ps *peers) enter(q *question) bool {
-	if len(ps.line) >= maxLine {
-		last := ps.line[len(ps.line)-1]
-		if last.worth >= q.worth {
-			return false
-		}
-		ps.line = ps.line[:len(ps.line)-1]
-		last.granted <- grant{verdict: full}
+	if ps.line = append(ps.line, q); ps.turns[q.client] == 0 {
+		ps.turns[q.client] = ps.turn + 1
 	}
-	ps.insert(q)
+	ps.arrange()
+	if len(ps.line) <= maxLine {
+		return true
+	}
+	last := ps.line[maxLine]
+	if ps.line = ps.line[:maxLine]; last == q {
+		return false
+	}
+	last.granted <- grant{verdict: full}
 	return true
 }
 
-func (ps *peers) insert(q *question) {
-	at, _ := slices.BinarySearchFunc(ps.line, q, func(a, b *question) int {
-		if a.worth == b.worth {
-			return -1 // q comes behind its equals
+// arrange orders the line: clients have their turns one after another, each with that of its questions which is worth
+// most. Of equals the earlier comes first. What nobody waits for comes last. The caller holds ps.mu.
+func (ps *peers) arrange() {
+	slices.SortStableFunc(ps.line, func(a, b *question) int { return cmp.Compare(b.worth, a.worth) })
+	of := make(map[uint64]uint64, len(ps.turns)) // questions of each client so far
+	for _, q := range ps.line {
+		if q.turn = ps.turns[q.client] + of[q.client]; q.worth == 0 {
+			q.turn = math.MaxUint64
 		}
-		return cmp.Compare(b.worth, a.worth)
-	})
-	ps.line = slices.Insert(ps.line, at, q)
+		of[q.client]++
+	}
+	slices.SortStableFunc(ps.line, func(a, b *question) int { return cmp.Compare(a.turn, b.turn) })
+	maps.DeleteFunc(ps.turns, func(client, _ uint64) bool { return of[client] == 0 })
 }
 
 // leave takes q out of the line; false when it is not there.
@@ -158,10 +168,7 @@ func (ps *peers) raise(q *question, worth time.Duration) {
 	case q.wanted <- struct{}{}:
 	default: // told already
 	}
-	if at := slices.Index(ps.line, q); at >= 0 {
-		ps.line = slices.Delete(ps.line, at, at+1)
-		ps.insert(q)
-	}
+	ps.arrange()
 }
 
 // lower takes q out of the line, as nobody waits for the answer any more; false when it is not there.
@@ -188,6 +195,10 @@ func (ps *peers) serve(now time.Time) {
 		g := ps.grant(q, now)
 		if g.verdict == full {
 			return false
+		}
+		if g.verdict == granted {
+			ps.turn = max(ps.turn, ps.turns[q.client])
+			ps.turns[q.client]++
 		}
 		q.granted <- g // has room for one
 		return true

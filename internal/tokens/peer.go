@@ -19,6 +19,9 @@ const (
 	// callsPerEngine bounds the calls under way to one engine: its API server is one Python process, which also passes
 	// on the tokens of every answer. One call computes while the next one is on its way; a third would only wait there.
 	callsPerEngine = 2
+	// longQuestion is the size in bytes from which a question is long: a tokenizer does one or two megabytes a second, so
+	// that it takes longer than a short question waits (leastWait). One call to each engine is left to short ones.
+	longQuestion = 32 << 10
 	// callsPerService bounds the calls under way to the tokenizer service, which has nothing else to do.
 	callsPerService = 8
 	// callTimeout is when a call is given up and counts as a failure. Nobody waits as long: it bounds how long a frozen
@@ -85,6 +88,16 @@ func (p *peer) stalled(now time.Time) bool {
 	return slices.ContainsFunc(p.calls, func(c *call) bool { return now.After(c.late) })
 }
 
+// long is how many calls with long questions are under way.
+func (p *peer) long() (n int) {
+	for _, c := range p.calls {
+		if c.bytes >= longQuestion {
+			n++
+		}
+	}
+	return n
+}
+
 // expected is how long an answer to a question of so many bytes should take; 0 is not known.
 func (p *peer) expected(bytes int) time.Duration {
 	if p.mean == 0 || float64(bytes) <= p.meanBytes {
@@ -126,9 +139,11 @@ type peers struct {
 	seed     maphash.Seed // of clients' hashes: nobody can make up a key that passes for another client's
 
 	mu    sync.Mutex
-	all   map[string]*peer // guarded by mu
-	asked uint64           // guarded by mu; calls booked so far
-	line  []*question      // guarded by mu; questions that wait for a call to end, by worth, the greatest first
+	all   map[string]*peer  // guarded by mu
+	asked uint64            // guarded by mu; calls booked so far
+	line  []*question       // guarded by mu; questions that wait for a call to end: see arrange
+	turns map[uint64]uint64 // guarded by mu; the next turn of each client in line
+	turn  uint64            // guarded by mu; the last one that was taken
 }
 
 func (ps *peers) of(url string) *peer {
@@ -204,7 +219,7 @@ func (ps *peers) pick(q *question, workers []Worker, now time.Time) (Worker, *ca
 			blocked = resting
 		case p.stalled(now):
 			blocked = stalled
-		case len(p.calls) >= p.limit || q.worth == 0 && !p.calm(load) && !q.anyhow:
+		case len(p.calls) >= p.limit || q.long() && p.long() >= p.limit-1 || q.worth == 0 && !p.calm(load) && !q.anyhow:
 			blocked = full
 		}
 		if blocked != granted {

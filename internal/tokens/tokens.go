@@ -156,7 +156,8 @@ func New(cfg Config, client *http.Client) *Source {
 		s.service.connect(client)
 		s.peers.service = s.service.worker.URL
 	}
-	s.peers.failures, s.peers.pause, s.peers.all, s.peers.seed = cfg.Failures, cfg.Pause, map[string]*peer{}, maphash.MakeSeed()
+	s.peers.failures, s.peers.pause, s.peers.seed = cfg.Failures, cfg.Pause, maphash.MakeSeed()
+	s.peers.all, s.peers.turns = map[string]*peer{}, map[uint64]uint64{}
 	s.peers.loads = func() func(Worker) Load {
 		if s.Loads == nil {
 			return func(Worker) Load { return Load{} }

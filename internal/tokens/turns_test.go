@@ -1,0 +1,116 @@
+package tokens
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// byLength answers render after 2 ms, and a millisecond for each KiB of the prompt.
+func byLength(r *http.Request, body string) (int, string) {
+	return after(2*time.Millisecond+time.Duration(len(body)>>10)*time.Millisecond)(r, body)
+}
+
+// One client's long prompts leave a call to short questions, also where no key tells the clients apart.
+func TestLongPromptsLeaveShortOnesTheirTurn(t *testing.T) {
+	for _, key := range []string{"bulk", "short"} {
+		t.Run(key, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, e := newSource(map[string]handler{"a": byLength})
+				defer s.Close()
+				s.Loads = busy(100*time.Microsecond, nil)
+				wants(t, find(t, s, as("short", chat("first")), a), Render, 1, 2, 3)
+				ctx, cancel := context.WithCancel(t.Context())
+				var wg sync.WaitGroup
+				for c := range 10 {
+					wg.Go(func() {
+						for i := 0; ctx.Err() == nil; i++ {
+							s.Find(ctx, as(key, long(fmt.Sprint("bulk ", c, i), 50_000)), []Worker{a})
+						}
+					})
+				}
+				time.Sleep(time.Second)
+				lost, before := 0, e.asked("a")
+				const shorts = 100
+				for i := range shorts {
+					if got := find(t, s, as("short", chat(fmt.Sprint("short", i))), a); got.Tokens == nil {
+						lost++
+					}
+					time.Sleep(20 * time.Millisecond)
+				}
+				if lost > 0 {
+					t.Errorf("%d of %d short prompts got no ids beside long ones", lost, shorts)
+				}
+				if n := e.asked("a") - before - shorts; n < 5 {
+					t.Errorf("%d long questions were asked in 2 s", n)
+				}
+				cancel()
+				wg.Wait()
+			})
+		})
+	}
+}
+
+// A client that asks much has its turns beside others, whatever its prompts are worth, and its worthiest questions first.
+func TestClientsHaveTheirTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var order []string
+		s, _ := newSource(map[string]handler{"a": func(r *http.Request, body string) (int, string) {
+			mu.Lock()
+			order = append(order, r.Header.Get("Authorization")[len("Bearer "):]+body[strings.Index(body, "#"):][:3])
+			mu.Unlock()
+			return after(10*time.Millisecond)(r, body)
+		}})
+		defer s.Close()
+		s.Loads = busy(time.Millisecond, nil)
+		var wg sync.WaitGroup
+		ask := func(key string, i, tokens int) {
+			wg.Go(func() { s.Find(context.Background(), as(key, long(fmt.Sprintf("#%02d", i), tokens)), []Worker{a}) })
+			synctest.Wait()
+		}
+		for i := range 8 {
+			ask("heavy", i, 4000+10*i)
+			if i == 0 {
+				time.Sleep(5 * time.Millisecond) // so that no two calls end together
+			}
+		}
+		for i := range 3 {
+			ask("light", i, 2000-10*i)
+		}
+		ask("other", 0, 1000)
+		wg.Wait()
+		want := []string{"heavy#00", "heavy#01", "heavy#07", "light#00", "other#00", "heavy#06", "light#01", "heavy#05", "light#02", "heavy#04", "heavy#03", "heavy#02"}
+		if !slices.Equal(order, want) {
+			t.Errorf("asked %v\nwant  %v", order, want)
+		}
+	})
+}
+
+// A line that one client has filled has room for another.
+func TestALineFullOfOneClientsQuestionsTakesAnothers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := newSource(map[string]handler{"a": after(10 * time.Millisecond)})
+		defer s.Close()
+		s.Loads = busy(time.Millisecond, nil)
+		var wg sync.WaitGroup
+		for i := range 2 * maxLine {
+			wg.Go(func() { s.Find(context.Background(), as("heavy", long(fmt.Sprint(i), 4000)), []Worker{a}) })
+		}
+		synctest.Wait()
+		wants(t, find(t, s, as("light", long("x", 2000)), a), Render, 1, 2, 3)
+		wg.Wait()
+		synctest.Wait()
+		s.peers.mu.Lock()
+		defer s.peers.mu.Unlock()
+		if len(s.peers.turns) > 2 {
+			t.Errorf("the turns of %d clients are remembered", len(s.peers.turns))
+		}
+	})
+}
