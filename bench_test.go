@@ -3,7 +3,10 @@ package warmpath_test
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
@@ -112,5 +115,78 @@ func BenchmarkFleets(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// BenchmarkRouteBesideEvents is what clients wait for a decision on prompts of 500 blocks, half of them known, in an index
+// that has room, and in one at its limit: when only their own events come, and while a stream of others stores without pause.
+func BenchmarkRouteBesideEvents(b *testing.B) {
+	for _, c := range []struct {
+		name         string
+		bytes        int64
+		flood, clash bool
+	}{{"room", 1 << 30, false, false}, {"full", 64 << 20, false, false}, {"full, flood", 64 << 20, true, false}, {"full, flood of hashes that clash", 64 << 20, true, true}} {
+		b.Run(c.name, func(b *testing.B) {
+			w := newWorld(b, warmpath.Options{Index: kvindex.Config{Bytes: c.bytes}}, vllm(), vllm(), vllm(), vllm())
+			for h := range fleet.Holder(4) {
+				if !c.clash {
+					w.handles[h] = uint64(h) << 32
+				}
+			}
+			text := 0
+			event := func() {
+				text++
+				w.store(fleet.Holder(text%4), prompt(text, 8000), kvindex.Stored{})
+			}
+			for range 5000 {
+				event()
+			}
+			last := text
+			var wg sync.WaitGroup
+			stop := make(chan struct{})
+			if c.flood {
+				wg.Go(func() { // ends with stop
+					for {
+						select {
+						case <-stop:
+							return
+						default:
+							event()
+						}
+					}
+				})
+			}
+			var times []time.Duration
+			var req warmpath.Request
+			ctx := context.Background()
+			b.ReportAllocs()
+			b.ResetTimer()
+			for i := 0; b.Loop(); i++ {
+				b.StopTimer()
+				tokens := append(prompt(last-i%64, 4000), prompt(1<<20+i, 4000)...)
+				req = *request(warmpath.Request{Tokens: tokens, Now: int64(i+1) * int64(10*time.Millisecond), Random: uint64(i)})
+				b.StartTimer()
+				began := time.Now()
+				d, err := w.router.Route(ctx, &req)
+				times = append(times, time.Since(began))
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.StopTimer()
+				if !c.flood {
+					w.store(d.Holder, tokens, kvindex.Stored{})
+				}
+				d.Done(fleet.OutcomeServed, req.Now)
+				d.Recycle()
+				b.StartTimer()
+			}
+			b.StopTimer()
+			close(stop)
+			wg.Wait()
+			slices.Sort(times)
+			b.ReportMetric(float64(times[len(times)/2]), "p50-ns")
+			b.ReportMetric(float64(times[len(times)*99/100]), "p99-ns")
+			b.ReportMetric(float64(times[len(times)-1]), "max-ns")
+		})
 	}
 }

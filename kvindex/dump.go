@@ -49,10 +49,10 @@ type dumped struct {
 // time. It costs a look at all blocks, and memory in proportion to the holder's. emit must not keep the run, and its
 // error ends the dump.
 func (x *Index) Dump(id fleet.Holder, emit func(*Held) error) error {
-	x.mu.Lock()
+	x.lock()
 	h := x.holder(id)
 	if h == nil {
-		x.mu.Unlock()
+		x.unlock()
 		return fmt.Errorf("holder %d is not known", id)
 	}
 	list, parents, err := x.collectHeld(h)
@@ -62,7 +62,7 @@ func (x *Index) Dump(id fleet.Holder, emit func(*Held) error) error {
 			copies[k] = n
 		}
 	}
-	x.mu.Unlock()
+	x.unlock()
 	if err != nil {
 		return err
 	}
@@ -191,8 +191,8 @@ func (x *Index) Load(id fleet.Holder, r *Held) error {
 		}
 		return nil
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	h := x.meet(id)
 	switch {
 	case h == nil:

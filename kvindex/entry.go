@@ -63,14 +63,26 @@ func (x *Index) tick() uint32 {
 	return uint32(min(x.clock.Load()-x.base.Load(), 1<<32-1))
 }
 
-// advance lets time pass by one operation. It needs mu and not tableMu.
+// advance begins an operation that stores: it sweeps for a stretch if there is enough to sweep, and lets time pass. It
+// needs mu and not tableMu.
 func (x *Index) advance() {
-	x.blocks.ghosts = x.blocks.ghosts[:0]
-	if x.blocks.swept > 0 || x.blocks.dead > 1024 || len(x.blocks.limbo) > 1024 {
+	x.sweepSome()
+	x.pass()
+}
+
+// sweepSome sweeps for a stretch, if there is enough to sweep.
+func (x *Index) sweepSome() {
+	if b := &x.blocks; b.swept > 0 || b.dead > 1024 || len(b.limbo) > 1024 {
+		b.ghosts = b.ghosts[:0]
 		x.tableMu.Lock()
-		x.blocks.sweep()
+		b.sweep()
 		x.tableMu.Unlock()
 	}
+}
+
+// pass lets time pass by one operation.
+func (x *Index) pass() {
+	x.blocks.ghosts = x.blocks.ghosts[:0]
 	x.clock.Store(x.clock.Load() + 1)
 	if x.clock.Load()-x.base.Load() < 1<<32-1 {
 		return

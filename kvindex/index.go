@@ -133,7 +133,8 @@ type Index struct {
 	size   uint32 // of our blocks, in tokens
 	config Config
 
-	// mu serialises everything that changes the index. It guards all fields below that tableMu does not.
+	// mu serialises everything that changes the index; lock and unlock take it. It guards all fields below that tableMu
+	// does not, but later.
 	mu sync.Mutex
 	// tableMu is taken after mu. Whoever changes what readers see holds it exclusively, for short stretches; Match
 	// holds it shared where it cannot do without. Writers need only mu to read what it guards: blocks.
@@ -174,8 +175,9 @@ type Index struct {
 	clock        atomic.Uint64 // operations so far: what recency is measured in
 	now          atomic.Int64  // the latest time a Match was told
 	matchers     sync.Pool     // of *matcher
-	slack        need          // what surely fits, so that room is not measured for each announcement
-	reserve      int64         // bytes for one more stretch, as measured last; 0 where there is room for many
+	later        later
+	slack        need  // what surely fits, so that room is not measured for each announcement
+	reserve      int64 // bytes for one more stretch, as measured last; 0 where there is room for many
 }
 
 type scratch struct {
@@ -201,8 +203,8 @@ func (x *Index) Size() int { return int(x.size) }
 // Remove tells that a holder dropped one copy of each block from a tier and group. Handles that are not known are
 // ignored.
 func (x *Index) Remove(id fleet.Holder, tier block.Tier, group int, handles []uint64) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	x.blocks.ghosts = x.blocks.ghosts[:0]
 	h := x.holder(id)
 	if h == nil || tier >= block.NumTiers {
@@ -236,8 +238,8 @@ func (x *Index) Remove(id fleet.Holder, tier block.Tier, group int, handles []ui
 // tier is whole again. If it was not, the tiers of blocks that still wait are not whole: the index may have lost the
 // blocks that they wait for.
 func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	x.blocks.ghosts = x.blocks.ghosts[:0]
 	h := x.holder(id)
 	if h == nil || tier >= block.NumTiers {
@@ -264,8 +266,8 @@ func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
 // Forget drops all that is known of a holder, at a cost in proportion to what it holds. Memory that it alone needed
 // is given back then, or in steps with what is stored next.
 func (x *Index) Forget(id fleet.Holder) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	x.blocks.ghosts = x.blocks.ghosts[:0]
 	h := x.holder(id)
 	if h == nil {
@@ -362,8 +364,8 @@ func (h *holder) stretch() int {
 // yield lets other writers in between two stretches of a holder's events, and reports whether the holder is still the
 // same after that. Who waits for a millisecond is served next: see sync.Mutex.
 func (x *Index) yield(h *holder) bool {
-	x.mu.Unlock()
-	x.mu.Lock()
+	x.unlock()
+	x.lock()
 	return x.holder(h.id) == h
 }
 

@@ -11,13 +11,14 @@ import (
 // has one copy more, as with OriginNew. Blocks of an unknown parent count when it becomes known. The group has full
 // attention. One holder uses either this or [Index.Store]: what comes by the other is refused.
 func (x *Index) StoreKeys(id fleet.Holder, tier block.Tier, group int, parent block.Key, hasParent bool, keys []block.Key) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	h, bit := x.keyed(id, tier, group)
 	if h == nil {
 		return
 	}
 	x.advance()
+	x.findLost(h)
 	for len(keys) > 0 {
 		n := min(len(keys), x.stretch(keyStretch, 0))
 		if !x.makeRoom(h, need{handles: n, keyed: true}) {
@@ -37,8 +38,8 @@ func (x *Index) StoreKeys(id fleet.Holder, tier block.Tier, group int, parent bl
 // RemoveKeys tells that a holder dropped one copy of each block from a tier and group. Keys that it has not are
 // ignored.
 func (x *Index) RemoveKeys(id fleet.Holder, tier block.Tier, group int, keys []block.Key) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	x.blocks.ghosts = x.blocks.ghosts[:0]
 	h := x.holder(id)
 	if h == nil || !h.keyed || tier >= block.NumTiers || h.find(group) < 0 {

@@ -1,6 +1,8 @@
 package kvindex
 
 import (
+	"cmp"
+	"math"
 	"sync/atomic"
 
 	"github.com/warmpath/warmpath/block"
@@ -111,18 +113,36 @@ func (q *beliefs) count(h *holder, i uint32, n int64) {
 	}
 	b := q.at(i)
 	b.blocks = uint32(int64(b.blocks) + n)
-	q.claims += n
+	if b.until != lost {
+		q.claims += n
+	}
 	h.believed += n
 	if b.blocks == 0 {
-		q.release(i)
+		q.release(h, i)
 	}
 }
 
-func (q *beliefs) release(i uint32) {
-	q.dequeue(i)
+func (q *beliefs) release(h *holder, i uint32) {
+	if q.at(i).until == lost {
+		h.lost--
+	} else {
+		q.dequeue(i)
+	}
 	q.n--
 	q.at(i).prev = q.free
 	q.free = i
+}
+
+// lost is the time of a belief that is over, but whose blocks only a look at every strand would find: its leaf was
+// confirmed, out of order, and has gone. The holder's next event ends it: see findLost.
+const lost = math.MinInt64
+
+// lose makes a belief a lost one.
+func (q *beliefs) lose(h *holder, i uint32) {
+	q.dequeue(i)
+	q.claims -= int64(q.at(i).blocks)
+	atomic.StoreInt64(&q.at(i).until, lost)
+	h.lost++
 }
 
 func (q *beliefs) reset() {
@@ -151,9 +171,22 @@ func (q *beliefs) growth(n int) int64 {
 // begin at the chain's first block: because a request for them was just sent there, or because the holder sends no
 // events. A later time wins over an earlier one. What is confirmed replaces what is believed. No more than
 // Config.MaxSpeculative blocks are taken, the first ones.
+//
+// It waits for nobody. If the index is being changed, the blocks are believed from the next pause of that change on. No
+// room is made for them but of what is believed: in a full index they may be dropped, and Stats.SpeculativeDropped
+// counts them.
 func (x *Index) Speculate(id fleet.Holder, keys []block.Key, until int64) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	if !x.mu.TryLock() {
+		x.later.put(expectation{holder: id, until: until}, keys, int(min(mostLater, x.config.Bytes>>9)))
+		return
+	}
+	x.catchUp()
+	x.expect(id, keys, until)
+	x.unlock()
+}
+
+// expect is Speculate while the index is locked.
+func (x *Index) expect(id fleet.Holder, keys []block.Key, until int64) {
 	if len(keys) == 0 {
 		return
 	}
@@ -161,8 +194,10 @@ func (x *Index) Speculate(id fleet.Holder, keys []block.Key, until int64) {
 	if h == nil {
 		return
 	}
-	x.advance()
-	x.expire(len(keys))
+	x.pass()
+	if x.expire(len(keys)) > 0 {
+		x.sweepSome() // no event does where none come
+	}
 	if over := len(keys) - x.config.MaxSpeculative; over > 0 {
 		keys = keys[:x.config.MaxSpeculative]
 		x.counts.speculativeDropped += int64(over)
@@ -170,15 +205,15 @@ func (x *Index) Speculate(id fleet.Holder, keys []block.Key, until int64) {
 	parent, rooted := block.Key(0), true
 	for len(keys) > 0 {
 		n := min(len(keys), x.stretch(keyStretch, 0))
-		if !x.makeRoom(h, need{handles: n, keyed: true}) {
-			x.counts.refused++
+		if !x.roomy(need{handles: n, keyed: true}) {
+			x.counts.speculativeDropped += int64(len(keys))
+			x.dropBeliefs(len(keys))
+			x.sweepSome()
 			return
 		}
 		x.believe(h, keys[:n], parent, rooted, until)
 		parent, rooted = keys[n-1], false
-		if keys = keys[n:]; len(keys) > 0 && !x.yield(h) {
-			return
-		}
+		keys = keys[n:]
 	}
 }
 
@@ -186,7 +221,10 @@ func (x *Index) Speculate(id fleet.Holder, keys []block.Key, until int64) {
 func (x *Index) believe(h *holder, keys []block.Key, parent block.Key, rooted bool, until int64) {
 	q := &x.blocks.beliefs
 	if q.n >= maxBeliefs {
-		x.dropOldest()
+		if x.dropBeliefs(1); q.n >= maxBeliefs {
+			x.counts.speculativeDropped += int64(len(keys))
+			return
+		}
 	}
 	i := q.push(h.id, keys[len(keys)-1], until)
 	x.tableMu.Lock()
@@ -195,38 +233,35 @@ func (x *Index) believe(h *holder, keys []block.Key, parent block.Key, rooted bo
 	q.at(i).blocks--
 	x.tableMu.Unlock()
 	if q.at(i).blocks == 0 {
-		q.release(i) // all of it is proven, or believed for longer
+		q.release(h, i) // all of it is proven, or believed for longer
 	}
-	for q.claims > int64(x.config.MaxSpeculative) {
-		x.dropOldest()
+	x.dropBeliefs(int(q.claims - int64(x.config.MaxSpeculative)))
+}
+
+// dropBeliefs makes the oldest beliefs end before their time, until so many blocks fewer are believed or none is left.
+func (x *Index) dropBeliefs(n int) {
+	for n > 0 && x.blocks.beliefs.head != 0 {
+		blocks := x.dropBelief(x.blocks.beliefs.head)
+		x.counts.speculativeDropped += blocks
+		n -= int(blocks)
 	}
 }
 
-// dropOldest makes the oldest belief end before its time.
-func (x *Index) dropOldest() {
-	blocks, _ := x.dropBelief(x.blocks.beliefs.head)
-	x.counts.speculativeDropped += blocks
-}
-
-// dropBelief makes a belief end before its time, and returns of how many blocks, and whether that took a look at every
-// strand. Then all that has expired of its holder ends with it.
-func (x *Index) dropBelief(i uint32) (blocks int64, everywhere bool) {
+// dropBelief makes a belief end before its time, and returns of how many blocks.
+func (x *Index) dropBelief(i uint32) int64 {
 	b := &x.blocks
 	it := b.beliefs.at(i)
-	n, c := int64(it.blocks), change{h: x.holders[it.holder], doubt: i}
+	n, h := int64(it.blocks), x.holders[it.holder]
 	x.tableMu.Lock()
 	if at := b.locate(it.leaf); at != 0 {
-		b.doubtPath(at, c)
+		b.doubtPath(at, change{h: h, doubt: i})
 		b.trim(at.strand())
 	}
 	x.tableMu.Unlock()
-	if it.blocks == 0 {
-		return n, false
+	if it.blocks > 0 {
+		b.beliefs.lose(h, i)
 	}
-	// The leaf was confirmed, out of order, and has gone: whatever is left may be anywhere.
-	c.expired = x.now.Load()
-	x.sweepStrands(c)
-	return n, true
+	return n
 }
 
 // doubtPath takes a belief back from a block and all before it.
@@ -243,26 +278,30 @@ func (b *blocks) doubtPath(at spot, c change) {
 	}
 }
 
-// expire ends what has expired, looking at the oldest first: about as many blocks as n and some more. It looks at every
-// strand once at most.
-func (x *Index) expire(n int) {
+// expire ends what has expired, looking at the oldest first: about as many blocks as n and some more. It returns how many.
+func (x *Index) expire(n int) (blocks int64) {
 	q := &x.blocks.beliefs
 	now := x.now.Load()
 	// What has a longer life stands before others: let it go to the end, some at a time.
 	alive := 4
-	for n = 2*n + 64; n > 0 && q.head != 0; n-- {
+	for most := 2*int64(n) + 64; blocks < most && q.head != 0; most-- {
 		i := q.head
 		if q.at(i).until <= now {
-			blocks, everywhere := x.dropBelief(i)
-			if n -= int(blocks); everywhere {
-				return
-			}
+			blocks += x.dropBelief(i)
 			continue
 		}
 		if alive--; alive == 0 {
-			return
+			break
 		}
 		q.dequeue(i)
 		q.enqueue(i)
+	}
+	return blocks
+}
+
+// findLost ends what is lost of a holder's beliefs, and what has expired. It costs a look at every strand.
+func (x *Index) findLost(h *holder) {
+	if h.lost > 0 {
+		x.sweepStrands(change{h: h, expired: cmp.Or(x.now.Load(), lost)})
 	}
 }

@@ -65,8 +65,8 @@ type counters struct {
 
 // Stats returns figures of the whole index. It costs in proportion to the number of holders.
 func (x *Index) Stats() Stats {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	s := Stats{
 		Blocks:             x.blocks.held,
 		Memberships:        x.blocks.memberships,
@@ -77,7 +77,7 @@ func (x *Index) Stats() Stats {
 		Budget:             x.config.Bytes,
 		Evictions:          x.counts.evictions,
 		WaitingDropped:     x.counts.waitingDropped,
-		SpeculativeDropped: x.counts.speculativeDropped,
+		SpeculativeDropped: x.counts.speculativeDropped + x.later.dropped.Load(),
 		Refused:            x.counts.refused,
 		Conflicts:          x.counts.conflicts,
 		UnknownRemoved:     x.counts.unknownRemoved,
@@ -105,8 +105,8 @@ func (x *Index) named() (n int64) {
 
 // Holder returns figures of one holder, and whether it is known.
 func (x *Index) Holder(id fleet.Holder) (HolderStats, bool) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	h := x.holder(id)
 	if h == nil {
 		return HolderStats{Holder: id}, false

@@ -10,8 +10,8 @@ import (
 
 // Store tells that a holder announced blocks. The index keeps nothing of s.
 func (x *Index) Store(id fleet.Holder, s *Stored) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	h := x.meet(id)
 	if h == nil {
 		return
@@ -28,6 +28,7 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 		x.blocks.names.touch(s.Handles[0]) // an event of one block is little else than that
 	}
 	x.advance()
+	x.findLost(h)
 	if s.impossible() {
 		x.refuse(h, 1<<s.Tier)
 		return

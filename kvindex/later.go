@@ -1,0 +1,82 @@
+package kvindex
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// later is what came to be believed while the index was being changed. Whoever changes it takes that in, in order, at its
+// next pause: a decision never waits for events to be applied. What does not fit is dropped: it would have saved a prefill
+// at most.
+type later struct {
+	some  atomic.Bool // there may be something in list
+	mu    sync.Mutex
+	list  []expectation
+	spare []expectation // list's memory, the next time
+	keys  []block.Key
+	other []block.Key // the same of keys
+
+	dropped atomic.Int64 // blocks
+}
+
+// expectation is what a holder is to be believed to have.
+type expectation struct {
+	holder fleet.Holder
+	keys   int
+	until  int64
+}
+
+// mostLater is how many blocks may wait for being believed: half a second of 200 requests a second of 650 new blocks, where
+// a writer takes half a second for one change. In a small index it is so many that what they take is 1/32 of the budget.
+const mostLater = 1 << 16
+
+// put notes what is to be believed.
+func (l *later) put(e expectation, keys []block.Key, most int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e.keys = min(len(keys), most-len(l.keys))
+	l.dropped.Add(int64(len(keys) - e.keys))
+	if e.keys > 0 {
+		l.keys = append(l.keys, keys[:e.keys]...)
+		l.list = append(l.list, e)
+		l.some.Store(true)
+	}
+}
+
+// take returns what is to be believed, and takes it off. It is valid until the next take.
+func (l *later) take() ([]expectation, []block.Key) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list, keys := l.list, l.keys
+	l.list, l.spare = l.spare[:0], list
+	l.keys, l.other = l.other[:0], keys
+	l.some.Store(false)
+	return list, keys
+}
+
+// lock begins a change of the index.
+func (x *Index) lock() {
+	x.mu.Lock()
+	x.catchUp()
+}
+
+// unlock ends it.
+func (x *Index) unlock() {
+	x.catchUp()
+	x.mu.Unlock()
+}
+
+// catchUp takes in what came to be believed meanwhile.
+func (x *Index) catchUp() {
+	if !x.later.some.Load() {
+		return
+	}
+	list, keys := x.later.take()
+	for _, e := range list {
+		x.expect(e.holder, keys[:e.keys], e.until)
+		keys = keys[e.keys:]
+	}
+}
