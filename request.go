@@ -20,7 +20,7 @@ type Request struct {
 	Extra         string // SGLang's extra_key
 
 	PromptBytes int // length of the prompt's text; estimates the tokens when they are not known
-	MaxTokens   int // most tokens of the answer, 0 is none given; for policies that price answers
+	MaxTokens   int // most tokens of the answer, 0 is none given; a count beyond is not believed
 
 	Text    []byte         // the prompt's text, flattened: for policies on text, and for approximate matches without Tokens; may be nil
 	Session policy.Session // the conversation, when the client named one

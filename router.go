@@ -98,6 +98,7 @@ func (r *Router) reserve(d *Decision, req *Request) bool {
 		PromptTokens:   d.PromptTokens,
 		ContextBlocks:  (d.PromptTokens + c.BlockSize - 1) / c.BlockSize,
 		Whole:          req.Whole,
+		MostTokens:     req.MaxTokens,
 		Choices:        req.Choices,
 		Guess:          !d.TokensKnown,
 		Trust:          d.Trust,

@@ -180,6 +180,50 @@ func TestAnswersInOnePieceHoldNobodyUpAndTeachNothingBesideGuesses(t *testing.T)
 	}
 }
 
+// TestACountThatNoAnswerCanHaveIsNotBelieved: it is neither load nor a measurement, but a sign of life.
+func TestACountThatNoAnswerCanHaveIsNotBelieved(t *testing.T) {
+	const now = int64(1e18)
+	long := serving("m", 1)
+	long.Models[0].MaxModelLen = 4096
+	for name, x := range map[string]struct {
+		facts Facts
+		work  Work
+		most  int
+	}{
+		"the request's bound":              {serving("m", 1), Work{PromptTokens: 1000, MostTokens: 200}, 200},
+		"the model's length":               {long, Work{PromptTokens: 1000}, 3096},
+		"both":                             {long, Work{PromptTokens: 1000, MostTokens: 5000}, 3096},
+		"the prompt's length is estimated": {long, Work{PromptTokens: 1000, Guess: true}, 4096},
+		"three choices":                    {long, Work{PromptTokens: 1000, MostTokens: 200, Choices: 3}, 600},
+		"nothing is told":                  {serving("m", 1), Work{PromptTokens: 1000}, longestContext - 1000},
+	} {
+		for _, whole := range []bool{true, false} {
+			f := New(Config{})
+			f.Put("http://a", x.facts)
+			var r Reservation
+			w := x.work
+			w.UncachedTokens, w.Whole = w.PromptTokens, whole
+			f.Reserve(&r, 0, w, now)
+			r.FirstToken(now + 100*ms)
+			prompts := f.Snapshot().Timing(0).Samples
+			for _, n := range []int{2_000_000_000, x.most + 1} {
+				r.Tokens(n, now+3000*ms)
+				if got := f.Snapshot().Load(0).OutputTokens; got != 0 || r.Output() != 0 {
+					t.Errorf("%s, whole %v: %d tokens count as %d", name, whole, n, got)
+				}
+			}
+			if got := f.Snapshot().Timing(0).Samples; got != prompts {
+				t.Errorf("%s, whole %v: %d measurements of a lie", name, whole, got-prompts)
+			}
+			r.Tokens(x.most, now+4000*ms)
+			if got := r.Output(); got != x.most {
+				t.Errorf("%s, whole %v: %d tokens count as %d", name, whole, x.most, got)
+			}
+			r.Release(now + 5000*ms)
+		}
+	}
+}
+
 func TestSingleStallsTeachLittle(t *testing.T) {
 	e := newEstimator(DefaultTiming)
 	truth := Timing{Base: 24, Token: 0.0363}

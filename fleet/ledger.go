@@ -328,6 +328,10 @@ func (l *ledger) tokens(r *Reservation, n, now int64) {
 		return
 	}
 	l.heard.Store(now)
+	if n > int64(r.work.MostTokens) {
+		r.touched = now
+		return // no such answer was asked for: it holds nothing there, and tells nothing of passes
+	}
 	came := n - r.output
 	l.output.Add(came)
 	if !r.work.Whole {

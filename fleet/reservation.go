@@ -17,6 +17,10 @@ type Work struct {
 	// where the number of its tokens is told after FirstToken.
 	Whole bool
 
+	// MostTokens is how long the answer may be, each of them where there are Choices; 0 is not told. A count beyond
+	// that, or beyond the model's length, is not believed.
+	MostTokens int
+
 	// Choices is how many answers to the prompt are generated at once; 0 is one. Of several nobody can tell how many
 	// passes their tokens took: they teach nothing, but for the first token of a stream.
 	Choices int
@@ -98,12 +102,38 @@ func (f *Fleet) Reserve(r *Reservation, h Holder, w Work, now int64) bool {
 	if r.Held() {
 		panic("bug: reserve with a reservation that is not released")
 	}
+	w.MostTokens = w.longestAnswer(snap.Worker(h))
 	if !s.work.reserve(r, w, snap.cacheShape(h), now) {
 		return false
 	}
 	s.begin(f.config.Breaker, w.Scope, now)
 	return true
 }
+
+// longestContext is the length of a model that tells none: of those that are published none has a longer one (Llama 4
+// Scout).
+const longestContext = 10 << 20
+
+// longestAnswer returns how many tokens the answers to w may have together on a worker: nil is one that left.
+func (w *Work) longestAnswer(worker *Worker) int {
+	longest := longestContext
+	if worker != nil {
+		if n := worker.Facts.maxModelLen(); n > 0 {
+			longest = min(longest, n)
+		}
+	}
+	if !w.Guess {
+		longest = max(longest-w.PromptTokens, 1)
+	}
+	if w.MostTokens > 0 {
+		longest = min(longest, w.MostTokens)
+	}
+	return longest * min(max(w.Choices, 1), mostChoices)
+}
+
+// mostChoices keeps the product from overflowing an int of 32 bits. An engine that generates more answers to one prompt
+// may have some of their tokens not counted.
+const mostChoices = 128
 
 // cachedBlocks returns the engine blocks of the prompt that the holder had at dispatch.
 func (r *Reservation) cachedBlocks() int32 {

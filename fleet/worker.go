@@ -88,6 +88,15 @@ func (f *Facts) BaseModel() string {
 	return ""
 }
 
+// maxModelLen returns the greatest length that the worker tells of a model, 0 where it tells none: adapters have their
+// base model's.
+func (f *Facts) maxModelLen() (n int) {
+	for i := range f.Models {
+		n = max(n, f.Models[i].MaxModelLen)
+	}
+	return n
+}
+
 // resolve returns the base model and the adapter that m stands for. Several ids with the same root are one model under
 // several names (vLLM --served-model-name a b) and share one cache: all stand for the first.
 func (f *Facts) resolve(m *Model) (base, lora string) {
