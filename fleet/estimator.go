@@ -38,6 +38,11 @@ const (
 	clip        = 1.5  // expected errors beyond which a measurement counts as at the bound: Huber's constant for 95 % efficiency is 1.345
 	leastFactor = 0.02 // a coefficient does not vanish: none of them is nothing
 	greatest    = 100  // nor explode
+	// mostLeverage bounds the weight of a measurement against all that is known without it, in its own direction. A
+	// worker tells how many passes there were, and may tell anything: an answer of 100,000 tokens in a second would
+	// decide by itself, for good. Beyond a half a measurement outweighs all others; such a leverage is to be avoided
+	// [Huber, Robust Statistics, 1981, §7.2]. Less would make the first honest ones count for less, too.
+	mostLeverage = 0.5
 )
 
 // assumedSpread returns the covariance of two factors before anything is measured.
@@ -99,7 +104,7 @@ func (e *estimator) observe(amounts *[terms]float64, took, expected, weight floa
 	e.loosen()
 	predicted, variance, covariance := e.project(amounts)
 	noise := expected * e.scale
-	total := variance + noise*noise/weight
+	total := max(variance+noise*noise/weight, variance/mostLeverage)
 	if !(total > 0) || math.IsInf(total, 0) {
 		return
 	}

@@ -180,6 +180,26 @@ func TestAnswersInOnePieceHoldNobodyUpAndTeachNothingBesideGuesses(t *testing.T)
 	}
 }
 
+// TestNoMeasurementDecidesByItself: a count of tokens that is a lie may come first, before anything is known.
+func TestNoMeasurementDecidesByItself(t *testing.T) {
+	for _, passes := range []float64{1e4, 1e6, 1e9} {
+		e := newEstimator(DefaultTiming)
+		lie := func() { e.observe(&[terms]float64{passes, passes, 500 * passes, 500, 500 * 250}, 1000, 112, 1) }
+		base := func() float64 { return e.coefficients()[termBase] / DefaultTiming.Base }
+		lie()
+		if got := base(); got < 0.4 {
+			t.Errorf("%v passes in a second: a pass is believed to take %.2f of what was assumed", passes, got)
+		}
+		for i := range 50 {
+			n, context := float64(50+i), float64(1000*i)
+			e.observe(&[terms]float64{n, n, n * context, 500, 500 * 250}, n*DefaultTiming.Step(1, int64(context))+DefaultTiming.Prompt(500, 500), 100, 1)
+		}
+		if got := base(); got < 0.9 || got > 1.1 {
+			t.Errorf("%v passes in a second, then 50 honest answers: a pass is believed to take %.2f of what it takes", passes, got)
+		}
+	}
+}
+
 // TestACountThatNoAnswerCanHaveIsNotBelieved: it is neither load nor a measurement, but a sign of life.
 func TestACountThatNoAnswerCanHaveIsNotBelieved(t *testing.T) {
 	const now = int64(1e18)
