@@ -241,8 +241,13 @@ func (k *kind) judge(p *pace, now int64) Pace {
 		return told
 	}
 	// Of two nobody knows which is the odd one.
-	p.away = k.evident > 2 && (p.misfit > misfits*k.misfit || math.Abs(off) > math.Log(farthest))
+	beyond := math.Abs(off) > math.Log(farthest)
+	p.away = k.evident > 2 && (p.misfit > misfits*k.misfit || beyond)
 	told.Away = p.away
+	// A worker that lies of its answers' lengths is one that seems to be fast: it must not draw requests by it.
+	if (p.away || beyond) && (off < 0 || k.evident == 2) {
+		return told
+	}
 	if told.Low > alike || told.High < 1/alike {
 		told.Believed = true
 		told.Factor = math.Exp(off * k.between / (k.between + variance))

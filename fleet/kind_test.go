@@ -203,10 +203,21 @@ func TestOneBadWorkerTeachesTheOthersLittle(t *testing.T) {
 					t.Errorf("%s is believed to take %.2f times what it takes", what, ratio)
 				}
 			}
-			if f := m.paces[7].believed(); f < 1.0/farthest || f > farthest {
-				t.Errorf("its pace is %v", f)
+			if f := m.paces[7].believed(); f < 1 || f > farthest {
+				t.Errorf("its pace is %v: it must not draw requests", f)
 			}
 		})
+	}
+}
+
+// TestOfTwoThatAreTooFarApartNeitherIsBelieved: one of them is no machine of the kind, and nobody knows which.
+func TestOfTwoThatAreTooFarApartNeitherIsBelieved(t *testing.T) {
+	m := newMachines(2, cpu)
+	m.each(10*time.Minute, time.Second, slow(1, 1e-3))
+	for i := range m.paces {
+		if f := m.paces[i].believed(); f != 1 {
+			t.Errorf("machine %d has a pace of %v", i, f)
+		}
 	}
 }
 

@@ -47,7 +47,7 @@ const (
 	// alike is the factor within which machines count as equal: a pace is believed where its interval lies outside.
 	alike = 1.1
 	// farthest is the greatest factor that is believed, and its reciprocal the least. A holder beyond is no machine of
-	// this kind; without the bound, one that seems to take no time would draw all requests.
+	// this kind; one that seems to be faster than that counts as one of them, else it would draw most requests.
 	farthest = 4
 )
 

@@ -1,0 +1,151 @@
+package warmpath_test
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// passes is an engine that takes what a timing says, computing each prompt whole and then a token of each answer.
+type passes struct {
+	timing  fleet.Timing
+	free    int64 // when its pass under way ends, Unix nanoseconds
+	waiting []*answered
+	running []*answered
+}
+
+type answered struct {
+	decision   *warmpath.Decision
+	prompt     int
+	out, total int
+}
+
+// pass computes what there is and returns the answers that it ends.
+func (e *passes) pass(now int64, noise float64) (done []*answered) {
+	took, tokens := e.timing.Base, 0
+	for _, a := range e.running {
+		took += e.timing.Sequence + e.timing.Context*float64(a.prompt+a.out)
+	}
+	for len(e.waiting) > 0 && tokens < 8192 {
+		a := e.waiting[0]
+		n := float64(a.prompt)
+		took += e.timing.Token*n + e.timing.Attention*n*n/2
+		tokens += a.prompt
+		e.waiting = e.waiting[1:]
+		e.running = append(e.running, a)
+	}
+	e.free = now + int64(took*noise*1e6)
+	rest := e.running[:0]
+	for _, a := range e.running {
+		if a.out++; a.out < a.total {
+			rest = append(rest, a)
+		} else {
+			done = append(done, a)
+		}
+	}
+	e.running = rest
+	return done
+}
+
+// honest is what the engines take. It is half of what is assumed.
+var honest = fleet.Timing{Base: 12, Sequence: 0.03, Context: 5e-5, Token: 0.05, Attention: 3e-6}
+
+// liesOfOne returns the shares that four workers get of 4,000 requests with answers in one piece, and what is learned of
+// their times. The first worker tells the lengths of its answers as lie does.
+func liesOfOne(t *testing.T, seed uint64, lie func(random *rand.Rand, request, n int) int) (shares [4]float64, learned fleet.Timing) {
+	facts := vllm()
+	w := newWorld(t, warmpath.Options{Policy: policy.DefaultMarginal().Spec("marginal")}, facts, facts, facts, facts)
+	random := rand.New(rand.NewPCG(seed, 1))
+	lies := rand.New(rand.NewPCG(seed, 2))
+	var engines [4]passes
+	for i := range engines {
+		engines[i].timing = honest
+	}
+	const requests = 4000
+	now, total := second, 0
+	arrival := now
+	var counts [4]int
+	for total < requests {
+		next := arrival
+		at := -1
+		for i := range engines {
+			e := &engines[i]
+			if len(e.running)+len(e.waiting) > 0 && max(e.free, now) < next {
+				next, at = max(e.free, now), i
+			}
+		}
+		now = next
+		if at < 0 {
+			n := 200 + int(random.ExpFloat64()*1500)
+			length := 20 + int(random.ExpFloat64()*150)
+			d := w.route(warmpath.Request{Tokens: prompt(total+1, n), Now: now, Whole: true, Random: random.Uint64()})
+			counts[d.Holder]++
+			total++
+			e := &engines[d.Holder]
+			if len(e.running)+len(e.waiting) == 0 {
+				e.free = now
+			}
+			e.waiting = append(e.waiting, &answered{decision: d, prompt: n, total: length})
+			arrival = now + int64(random.ExpFloat64()*float64(second)/8)
+			continue
+		}
+		for _, a := range engines[at].pass(now, 0.95+0.1*random.Float64()) {
+			end := engines[at].free
+			n := a.total
+			if at == 0 {
+				n = lie(lies, total, n)
+			}
+			a.decision.FirstToken(end)
+			a.decision.Tokens(n, end)
+			a.decision.Done(fleet.OutcomeServed, end)
+			a.decision.Recycle()
+		}
+	}
+	for i := range shares {
+		shares[i] = float64(counts[i]) / requests
+	}
+	kinds, _ := w.fleet.Snapshot().Kinds()
+	return shares, kinds[0].Timing
+}
+
+// TestAWorkerThatLiesOfItsAnswersTakesNothingFromOthers: one of four tells lengths of its answers that no machine like
+// the others can compute. (Up to four times as many tokens are believed as a faster machine's.)
+func TestAWorkerThatLiesOfItsAnswersTakesNothingFromOthers(t *testing.T) {
+	for name, lie := range map[string]func(random *rand.Rand, request, n int) int{
+		"2,000,000,000":      func(*rand.Rand, int, int) int { return 2_000_000_000 },
+		"10,000,000":         func(*rand.Rand, int, int) int { return 10_000_000 },
+		"100,000":            func(*rand.Rand, int, int) int { return 100_000 },
+		"100,000 at times":   func(r *rand.Rand, _, n int) int { return []int{n, 100_000}[r.IntN(2)] },
+		"100,000 after 1000": func(_ *rand.Rand, request, n int) int { return []int{n, 100_000}[min(request/1000, 1)] },
+		"any":                func(r *rand.Rand, _, _ int) int { return 1 + r.IntN(100_000) },
+		"ten times as many":  func(_ *rand.Rand, _, n int) int { return 10 * n },
+	} {
+		t.Run(name, func(t *testing.T) {
+			seeds := uint64(3)
+			if testing.Short() {
+				seeds = 1
+			}
+			for seed := range seeds {
+				got, learned := liesOfOne(t, seed, lie)
+				if others := got[1] + got[2] + got[3]; others < 0.75*0.97 || others > 0.75*1.03 {
+					t.Errorf("seed %d: the other three get %.1f %% of the requests, want 75 %%", seed, 100*others)
+				}
+				for i, share := range got[1:] {
+					if share < 0.25*0.9 || share > 0.25*1.1 {
+						t.Errorf("seed %d: worker %d gets %.1f %% of the requests, want 25 %%", seed, i+1, 100*share)
+					}
+				}
+				for what, times := range map[string]float64{
+					"a pass of 4 with 6,000": learned.Step(4, 6000) / honest.Step(4, 6000), "a prompt of 2,000": learned.Prompt(2000, 2000) / honest.Prompt(2000, 2000),
+				} {
+					if times < 0.9 || times > 1.1 {
+						t.Errorf("seed %d: %s is believed to take %.2f times what it takes", seed, what, times)
+					}
+				}
+			}
+		})
+	}
+}
