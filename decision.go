@@ -179,6 +179,9 @@ func (d *Decision) FirstToken(now int64) {
 // for every piece or every few: it tells how much is resident, how long a step takes, and that the request is alive.
 func (d *Decision) Tokens(n int, now int64) { d.reservation.Tokens(n, now) }
 
+// Output returns how many tokens of the answer were told and believed.
+func (d *Decision) Output() int { return d.reservation.Output() }
+
 // TimeToFirstToken returns how long after the decision the first token came; ok is false when it has not come.
 func (d *Decision) TimeToFirstToken() (t time.Duration, ok bool) {
 	at := d.firstToken.Load()

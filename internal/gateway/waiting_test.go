@@ -27,6 +27,7 @@ type gate struct {
 	open chan struct{} // one for each answer
 	mu   sync.Mutex
 	came []string // the user of each request, as they came
+	lies string   // the user whose answers it says to have 2,000,000,000 tokens
 }
 
 func newGate() *gate { return &gate{open: make(chan struct{}, 1000)} }
@@ -41,6 +42,10 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	select {
 	case <-g.open:
 	case <-r.Context().Done():
+		return
+	}
+	if g.lies != "" && g.lies == request.User {
+		fmt.Fprint(w, `{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":2000000000}}`)
 		return
 	}
 	plain(w, r)
@@ -289,6 +294,31 @@ func TestALightTenantIsServedBesideAHeavyOne(t *testing.T) {
 	}
 	if at := slices.Index(g.seen(), "light"); at < 0 || at > 3 {
 		t.Errorf("the light tenant was served as number %d: %v", at, g.seen())
+	}
+}
+
+// A worker may tell any length of its answer: its tenant pays for none that it cannot have.
+func TestATenantPaysForNoAnswerThatItCannotHave(t *testing.T) {
+	g := newGate()
+	g.lies = "a"
+	f := queued(t, g, func(c *queue.Config) { c.Order = queue.Fair })
+	ask := func(tenant string) *asking { return f.ask(t, tenant, `,"max_tokens":10`, "Authorization", "Bearer "+tenant) }
+	all := []*asking{ask("a")}
+	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
+	for i, tenant := range []string{"b", "b", "a", "b", "b"} {
+		all = append(all, ask(tenant))
+		f.line(t, i+1)
+	}
+	for range all {
+		g.open <- struct{}{}
+	}
+	for _, a := range all {
+		if a.status() != http.StatusOK {
+			t.Errorf("%d %s", a.status(), a.text)
+		}
+	}
+	if at := slices.Index(g.seen()[1:], "a"); at > 3 {
+		t.Errorf("the tenant was served as number %d of those who waited: %v", at, g.seen())
 	}
 }
 
