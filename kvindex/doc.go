@@ -110,9 +110,9 @@
 // holder's events must come from one goroutine at a time, in order, for their order to mean anything. Forget and
 // Clear keep writers out for a look at each strand, and so does an eviction that smaller steps could not prevent.
 //
-// Speculate waits for no writer: what it tells while the index is locked is noted, and taken in by whoever has the
-// lock at its next pause, in order, at most 65,536 blocks. It makes no room but of what is believed, and never looks at
-// the whole index. So a decision takes as long in a full index, beside a flood of events, as in an idle one.
+// Speculate and Doubt wait for no writer: what they tell while the index is locked is noted, and taken in by whoever has
+// the lock at its next pause, in order, at most 65,536 blocks. They make no room but of what is believed, and never look
+// at the whole index. So a decision takes as long in a full index, beside a flood of events, as in an idle one.
 //
 // Match takes no lock: it reads slots, strands and sets by atomic loads and answers only if, after the last of them,
 // the slot it came by and the versions of all strands it met are still the same. What roots and milestones say is a

@@ -22,11 +22,13 @@ type later struct {
 	dropped atomic.Int64 // blocks
 }
 
-// expectation is what a holder is to be believed to have.
+// expectation is what a holder is to be believed to have, or is not any more: see Speculate and Doubt.
 type expectation struct {
 	holder fleet.Holder
 	keys   int
 	until  int64
+	doubt  bool
+	known  int // of Doubt
 }
 
 // mostLater is how many blocks may wait for being believed: half a second of 200 requests a second of 650 new blocks, where
@@ -69,6 +71,17 @@ func (x *Index) unlock() {
 	x.mu.Unlock()
 }
 
+// tell takes an expectation in: now, if the index is not being changed, else at that change's next pause.
+func (x *Index) tell(e expectation, keys []block.Key) {
+	if !x.mu.TryLock() {
+		x.later.put(e, keys, int(min(mostLater, x.config.Bytes>>9)))
+		return
+	}
+	x.catchUp()
+	x.heed(e, keys)
+	x.unlock()
+}
+
 // catchUp takes in what came to be believed meanwhile.
 func (x *Index) catchUp() {
 	if !x.later.some.Load() {
@@ -76,7 +89,16 @@ func (x *Index) catchUp() {
 	}
 	list, keys := x.later.take()
 	for _, e := range list {
-		x.expect(e.holder, keys[:e.keys], e.until)
+		x.heed(e, keys[:e.keys])
 		keys = keys[e.keys:]
+	}
+}
+
+// heed takes one expectation in.
+func (x *Index) heed(e expectation, keys []block.Key) {
+	if e.doubt {
+		x.doubt(e.holder, keys, e.known, e.until)
+	} else {
+		x.expect(e.holder, keys, e.until)
 	}
 }

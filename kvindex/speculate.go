@@ -176,13 +176,14 @@ func (q *beliefs) growth(n int) int64 {
 // room is made for them but of what is believed: in a full index they may be dropped, and Stats.SpeculativeDropped
 // counts them.
 func (x *Index) Speculate(id fleet.Holder, keys []block.Key, until int64) {
-	if !x.mu.TryLock() {
-		x.later.put(expectation{holder: id, until: until}, keys, int(min(mostLater, x.config.Bytes>>9)))
-		return
-	}
-	x.catchUp()
-	x.expect(id, keys, until)
-	x.unlock()
+	x.tell(expectation{holder: id, until: until}, keys)
+}
+
+// Doubt takes back what one Speculate with this time made believed, because the request was not sent: that a holder has
+// the blocks of keys after the first known ones, which it was believed to have before. What others made believed for
+// longer stays. It waits for nobody, as Speculate.
+func (x *Index) Doubt(id fleet.Holder, keys []block.Key, known int, until int64) {
+	x.tell(expectation{holder: id, until: until, doubt: true, known: known}, keys)
 }
 
 // expect is Speculate while the index is locked.
@@ -262,6 +263,38 @@ func (x *Index) dropBelief(i uint32) int64 {
 		b.beliefs.lose(h, i)
 	}
 	return n
+}
+
+// doubt is Doubt while the index is locked.
+func (x *Index) doubt(id fleet.Holder, keys []block.Key, known int, until int64) {
+	b, h := &x.blocks, x.holder(id)
+	if h == nil {
+		return
+	}
+	b.ghosts = b.ghosts[:0]
+	x.tableMu.Lock()
+	defer x.tableMu.Unlock()
+	for n := len(keys); n > known; {
+		at := b.locate(keys[n-1])
+		if at == 0 {
+			n--
+			continue
+		}
+		// A key determines what is before it: so many blocks of the strand are the keys before.
+		lo := at.offset() + 1 - min(at.offset()+1, uint32(n-known))
+		b.paint(at.strand(), lo, at.offset()+1, change{h: h, expired: until})
+		b.trim(at.strand())
+		n -= int(at.offset() + 1 - lo)
+	}
+	if known == 0 {
+		return
+	}
+	// What is left of a belief must be found by its leaf.
+	if at := b.locate(keys[known-1]); at != 0 {
+		if q := b.sets.get(b.setAt(at), id).belief(); q != 0 && b.beliefs.until(q) == until {
+			b.beliefs.at(q).leaf = keys[known-1]
+		}
+	}
 }
 
 // doubtPath takes a belief back from a block and all before it.

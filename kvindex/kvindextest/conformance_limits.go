@@ -40,6 +40,36 @@ var beliefCases = []conformanceCase{
 			}
 		}
 	}},
+	{name: "what was not sent is doubted", size: 16, run: func(r *rig) {
+		keys := r.keys(words(1, 640), block.Scope{})
+		want := func(what string, now int64, n int) {
+			r.Helper()
+			got := 0
+			if m := r.Match(keys, now, nil); len(m) > 0 {
+				got = int(m[0].Speculative)
+			}
+			if got != n {
+				r.Errorf("%s: %d of %d blocks are believed", what, got, n)
+			}
+		}
+		r.Speculate(0, keys[:10], 10)
+		r.Speculate(0, keys, 20)
+		r.Speculate(0, keys[:20], 30)
+		r.Doubt(0, keys, 10, 20)
+		want("another one is sent", 1, 20)
+		r.Doubt(0, keys[:20], 10, 30)
+		want("neither is sent", 1, 10)
+		r.Doubt(0, keys, 10, 20)
+		r.Doubt(7, keys, 0, 20)
+		want("again, and of a holder that is not known", 1, 10)
+		want("what is left has expired", 30, 0)
+		for range 3 { // and takes no room
+			r.Speculate(1, keys[:1], 40)
+		}
+		if s := r.Stats(); s.Speculative > 1 || s.Blocks > 1 {
+			r.Errorf("%d believed, %d blocks", s.Speculative, s.Blocks)
+		}
+	}},
 	{name: "what is confirmed replaces what is believed", size: 16, run: func(r *rig) {
 		a := words(1, 64)
 		keys := r.keys(a, block.Scope{})

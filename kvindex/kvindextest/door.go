@@ -19,6 +19,7 @@ type Door struct {
 	Clear     func(h fleet.Holder, tier block.Tier)
 	Forget    func(h fleet.Holder)
 	Speculate func(h fleet.Holder, keys []block.Key, until int64)
+	Doubt     func(h fleet.Holder, keys []block.Key, known int, until int64)
 	Match     func(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match
 	Stats     func() kvindex.Stats // nil: not to be compared
 }
@@ -31,6 +32,6 @@ func Kvindex(h *block.Hasher, cfg kvindex.Config) *Door {
 	x := kvindex.New(h, cfg)
 	return &Door{
 		Store: x.Store, Remove: x.Remove, Clear: x.Clear, Forget: x.Forget,
-		Speculate: x.Speculate, Match: x.Match, Stats: x.Stats,
+		Speculate: x.Speculate, Doubt: x.Doubt, Match: x.Match, Stats: x.Stats,
 	}
 }

@@ -64,6 +64,7 @@ func learning(h *block.Hasher, x Learner) *Door {
 		Clear:     func(fleet.Holder, block.Tier) {},
 		Forget:    x.Forget,
 		Speculate: func(fleet.Holder, []block.Key, int64) {},
+		Doubt:     func(fleet.Holder, []block.Key, int, int64) {},
 		Match:     x.Match,
 	}
 }

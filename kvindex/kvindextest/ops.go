@@ -18,8 +18,9 @@ type op struct {
 	tier    block.Tier     // remove, clear
 	group   int            // remove
 	handles []uint64       // remove
-	keys    []block.Key    // speculate
-	until   int64          // speculate
+	keys    []block.Key    // speculate, doubt
+	known   int            // doubt
+	until   int64          // speculate, doubt
 	now     int64          // of the matches after it
 }
 
@@ -31,6 +32,7 @@ const (
 	opClear
 	opForget
 	opSpeculate
+	opDoubt
 )
 
 func (o *op) apply(d *Door) {
@@ -45,6 +47,8 @@ func (o *op) apply(d *Door) {
 		d.Forget(o.holder)
 	case opSpeculate:
 		d.Speculate(o.holder, o.keys, o.until)
+	case opDoubt:
+		d.Doubt(o.holder, o.keys, o.known, o.until)
 	}
 }
 
@@ -84,6 +88,8 @@ func (o *op) String() string {
 		b.WriteString("forget")
 	case opSpeculate:
 		fmt.Fprintf(&b, "speculate %d blocks until %d", len(o.keys), o.until)
+	case opDoubt:
+		fmt.Fprintf(&b, "doubt %d blocks after %d until %d", len(o.keys), o.known, o.until)
 	}
 	return b.String()
 }
@@ -227,6 +233,9 @@ func (m *model) next() (op, bool) {
 		t := &m.texts[m.choose(modelTexts)]
 		o.keys = t.keys[:1+m.choose(len(t.keys))]
 		o.until = m.now + int64(m.choose(8))
+		if m.one(3) {
+			o.kind, o.known = opDoubt, m.choose(len(o.keys))
+		}
 	}
 	o.now = m.now
 	return o, !m.done

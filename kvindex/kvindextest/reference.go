@@ -14,7 +14,7 @@ func Reference(h *block.Hasher, _ kvindex.Config) *Door {
 	x := &reference{hasher: h, holders: map[fleet.Holder]*refHolder{}}
 	return &Door{
 		Store: x.store, Remove: x.remove, Clear: x.clear, Forget: x.forget,
-		Speculate: x.speculate, Match: x.match, Stats: x.stats,
+		Speculate: x.speculate, Doubt: x.doubt, Match: x.match, Stats: x.stats,
 	}
 }
 
@@ -383,6 +383,20 @@ func (x *reference) speculate(id fleet.Holder, keys []block.Key, until int64) {
 	h := x.holder(id)
 	for _, k := range keys {
 		h.believed[k] = max(h.believed[k], until)
+	}
+	h.held = nil
+	x.compute(h)
+}
+
+func (x *reference) doubt(id fleet.Holder, keys []block.Key, known int, until int64) {
+	h := x.holders[id]
+	if h == nil || known >= len(keys) {
+		return
+	}
+	for _, k := range keys[known:] {
+		if h.believed[k] <= until {
+			delete(h.believed, k)
+		}
 	}
 	h.held = nil
 	x.compute(h)
