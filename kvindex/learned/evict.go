@@ -9,8 +9,11 @@ import (
 const batch = 1024
 
 // drop removes a holder's least recently used block. It needs one.
-func (x *Index) drop(h fleet.Holder) {
-	x.gone = append(x.gone, block.Key(x.forests[h].drop()))
+func (x *Index) drop(h fleet.Holder) { x.dropped(h, block.Key(x.forests[h].drop())) }
+
+// dropped notes that a block went from a holder's forest.
+func (x *Index) dropped(h fleet.Holder, key block.Key) {
+	x.gone = append(x.gone, key)
 	x.blocks--
 	if len(x.gone) >= batch {
 		x.flush(h)

@@ -92,6 +92,14 @@ func (f *forest) settle() {
 func (f *forest) drop() uint64 {
 	f.settle()
 	at := f.nodes[0].next
+	key, stamp := f.nodes[at].key, f.nodes[at].stamp
+	f.remove(at, stamp) // nothing that used what is before it is more recent
+	return key
+}
+
+// remove removes a marked node that nothing continues. If nothing else continues the one before it, that was used before,
+// and is marked as the oldest.
+func (f *forest) remove(at uint32, before int64) {
 	n := f.nodes[at]
 	f.unmark(at)
 	f.clear(at)
@@ -101,10 +109,32 @@ func (f *forest) drop() uint64 {
 	if n.parent != 0 {
 		p := &f.nodes[n.parent]
 		if p.children--; p.children == 0 && p.next == unmarked {
-			f.mark(n.parent, 0, n.stamp) // nothing that used it is more recent than what just went
+			f.mark(n.parent, 0, before)
 		}
 	}
-	return n.key
+}
+
+// unlearn removes the blocks after the first known ones, from the last one backwards, as far as nothing was used after the
+// use at now that ended with them, and calls gone with each.
+func (f *forest) unlearn(keys []block.Key, known int, now int64, gone func(block.Key)) {
+	if len(keys) <= known {
+		return
+	}
+	at := f.find(uint64(keys[len(keys)-1]))
+	if n := &f.nodes[at]; at == 0 || n.children > 0 || n.next == unmarked || n.stamp != now {
+		return
+	}
+	for i := len(keys) - 1; i >= known; i-- {
+		before := f.nodes[at].parent
+		p := &f.nodes[before]
+		used := p.children > 1 || p.next != unmarked // by another
+		f.remove(at, p.stamp)
+		gone(keys[i])
+		if used || before == 0 {
+			return
+		}
+		at = before
+	}
 }
 
 // mark puts a node into the list behind another one; 0 is the old end.

@@ -121,6 +121,17 @@ func (x *Index) Learn(h fleet.Holder, keys []block.Key, now int64) {
 	}
 }
 
+// Unlearn takes back what Learn of these keys at now added, the blocks after the first known ones, because the request was
+// not sent. What was used since stays.
+func (x *Index) Unlearn(h fleet.Holder, keys []block.Key, known int, now int64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if f := x.known(h); f != nil {
+		f.unlearn(keys, known, now, func(key block.Key) { x.dropped(h, key) })
+		x.flush(h)
+	}
+}
+
 // Use tells that what h has of these blocks was looked up and counts as used at now; it adds nothing. The tracker does
 // so for the best match of each lookup, also when the request then goes elsewhere (seed 000 §7.3).
 func (x *Index) Use(h fleet.Holder, keys []block.Key, now int64) {

@@ -1,0 +1,73 @@
+package learned_test
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex/learned"
+)
+
+func TestWhatWasNotSentIsUnlearned(t *testing.T) {
+	x := newIndex(t, learned.Config{TTL: 100})
+	a, b := prompt(1, 4, 10), prompt(2, 4, 10)
+	x.Learn(0, a, 1)
+	x.Unlearn(0, a, 0, 1)
+	want(t, x, a, 1, nil)
+	x.Learn(0, a[:6], 2)
+	x.Learn(0, a, 3)
+	x.Learn(0, b, 4)
+	x.Unlearn(0, a, 6, 3)
+	want(t, x, a, 4, map[fleet.Holder]int{0: 6})
+	want(t, x, b, 4, map[fleet.Holder]int{0: 10})
+	x.Unlearn(0, a[:6], 0, 3) // at another time
+	x.Unlearn(0, b[:9], 0, 4) // it was used further
+	x.Unlearn(1, b, 0, 4)     // by another holder
+	want(t, x, a, 4, map[fleet.Holder]int{0: 6})
+	want(t, x, b, 4, map[fleet.Holder]int{0: 10})
+	x.Unlearn(0, b, 4, 4)
+	want(t, x, b, 4, map[fleet.Holder]int{0: 4})
+	x.Evict(102)
+	want(t, x, a, 102, nil)
+}
+
+func TestUnlearningLeavesWhatWasThereBefore(t *testing.T) {
+	for seed := range uint64(8) {
+		r := rand.New(rand.NewPCG(seed, 9))
+		x := newIndex(t, learned.Config{TTL: 60})
+		random := func() []block.Key {
+			keys := prompt(r.IntN(8), r.IntN(3)*4, 4+r.IntN(20))
+			return keys[:1+r.IntN(len(keys))]
+		}
+		matches := func(now int64) (all []map[fleet.Holder]int) {
+			for i := range 24 {
+				all = append(all, has(x, prompt(i%8, i/8*4, 24), now))
+			}
+			return all
+		}
+		now := int64(0)
+		for range 500 {
+			now++
+			h, keys := fleet.Holder(r.IntN(3)), random()
+			switch before := has(x, keys, now)[h]; {
+			case r.IntN(8) == 0:
+				x.Evict(now)
+			case r.IntN(2) == 0 && before < len(keys):
+				held, known := matches(now), x.Stats().Memberships
+				x.Learn(h, keys, now)
+				x.Unlearn(h, keys, before, now)
+				if d := cmp.Diff(held, matches(now)); d != "" || x.Stats().Memberships != known {
+					t.Fatalf("seed %d at %d: %d blocks, were %d: %s", seed, now, x.Stats().Memberships, known, d)
+				}
+			default:
+				x.Learn(h, keys, now)
+			}
+		}
+		if x.Evict(now + 60); x.Stats().Memberships != 0 {
+			t.Errorf("seed %d: %d blocks never expire", seed, x.Stats().Memberships)
+		}
+	}
+}
