@@ -139,6 +139,7 @@ type Decision struct {
 	reservation fleet.Reservation
 	open        atomic.Bool  // Done was not called
 	firstToken  atomic.Int64 // when it came, Unix nanoseconds; 0 is not yet
+	expected    int64        // until when its prompt is expected in the holder's cache, Unix nanoseconds; 0: it is not
 
 	// Scratch, kept for the next decision. The query is here because policies take it through interfaces: as a local
 	// variable it would be allocated each time.
@@ -188,6 +189,10 @@ func (d *Decision) TimeToFirstToken() (t time.Duration, ok bool) {
 	return time.Duration(at - d.Now), at != 0
 }
 
+// Unsent tells that nothing of the request was sent: the worker could not be reached, or the client left before. What the
+// decision was the first to expect in the holder's cache is expected there no more. It is called before Done.
+func (d *Decision) Unsent() { d.router.unspeculate(d) }
+
 // Done gives back the load, and tells the fleet how it went, at now in Unix nanoseconds. Only the first call counts.
 func (d *Decision) Done(o fleet.Outcome, now int64) {
 	if !d.open.Swap(false) {
@@ -216,6 +221,7 @@ func (d *Decision) Recycle() {
 	d.Done(fleet.OutcomeUnknown, d.Now)
 	r := d.router
 	d.firstToken.Store(0)
+	d.expected = 0
 	d.clearCandidates()
 	d.Record = Record{Candidates: d.Candidates}
 	d.query = policy.Query{}

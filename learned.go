@@ -76,6 +76,18 @@ func (r *Router) learnAs(x *modelIndex, d *Decision, p *policy.Policy) {
 	}
 }
 
+// unsay takes back what learn noted of d, as far as d was the first to know of it.
+func (r *Router) unsay(x *modelIndex, d *Decision, known int) {
+	for _, p := range [...]*policy.Policy{d.policy, d.shadow} {
+		if p == nil {
+			continue
+		}
+		if l := (*x.learned.Load())[p]; l != nil {
+			l.index.Unlearn(d.Holder, l.cut(d.keys), known, d.Now)
+		}
+	}
+}
+
 // unlearn drops what policies that are not in all any more have learned.
 func (r *Router) unlearn(all map[string]*policy.Policy) {
 	kept := map[*policy.Policy]bool{}

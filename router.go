@@ -352,7 +352,22 @@ func (r *Router) speculate(d *Decision) {
 		ttl = r.options.ApproximateTTL
 	}
 	if ttl > 0 {
-		x.index.Speculate(d.Holder, d.keysOn(x, d.Holder), d.Now+int64(ttl))
+		d.expected = d.Now + int64(ttl)
+		x.index.Speculate(d.Holder, d.keysOn(x, d.Holder), d.expected)
+	}
+}
+
+// unspeculate takes back what speculate was the first to expect.
+func (r *Router) unspeculate(d *Decision) {
+	x := (*r.indexes.Load())[d.Base]
+	if x == nil || x.hasher.Size() != d.BlockSize || d.Chosen < 0 || len(d.keys) == 0 {
+		return
+	}
+	known := d.Candidates[d.Chosen].Predicted / d.BlockSize
+	r.unsay(x, d, known)
+	if d.expected != 0 {
+		x.index.Doubt(d.Holder, d.keysOn(x, d.Holder), known, d.expected)
+		d.expected = 0
 	}
 }
 

@@ -251,6 +251,9 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	if result.Class == proxy.Success && result.Usage.Seen && result.Usage.Completion > 0 { // others teach nothing
 		d.Tokens(result.Usage.Completion, now)
 	}
+	if result.Sent.IsZero() {
+		d.Unsent()
+	}
 	d.Done(outcome(&result), now)
 	if result.Class == proxy.Refused && errors.Is(result.Err, syscall.ECONNREFUSED) {
 		x.g.Fleet.Refused(d.Worker.ID) // its process has ended: whoever answers next is another

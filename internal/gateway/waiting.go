@@ -180,6 +180,7 @@ func (w *waiting) await(ctx context.Context, l *line, a *guest, began time.Time)
 	case got = <-a.granted:
 	case <-ctx.Done():
 		if got, waits := w.leave(l, a); !waits && got.decision != nil { // it was granted at the same moment
+			got.decision.Unsent()
 			got.decision.Recycle()
 			w.freed()
 		}
