@@ -69,12 +69,19 @@ func (x *Index) lock() {
 func (x *Index) unlock() {
 	x.catchUp()
 	x.mu.Unlock()
+	for x.later.some.Load() && x.mu.TryLock() { // it came between
+		x.catchUp()
+		x.mu.Unlock()
+	}
 }
 
 // tell takes an expectation in: now, if the index is not being changed, else at that change's next pause.
 func (x *Index) tell(e expectation, keys []block.Key) {
 	if !x.mu.TryLock() {
 		x.later.put(e, keys, int(min(mostLater, x.config.Bytes>>9)))
+		if x.mu.TryLock() { // that change ended meanwhile, and may not have seen it
+			x.unlock()
+		}
 		return
 	}
 	x.catchUp()

@@ -85,6 +85,28 @@ func TestADecisionDoesNotWaitForEvents(t *testing.T) {
 	}
 }
 
+// Two decisions at a time, and then nothing: what one of them noted for the other must not wait for a third.
+func TestNothingWaitsInAnIndexThatIsLeftAlone(t *testing.T) {
+	x, r := newBusy(t), rand.New(rand.NewPCG(1, 2))
+	told, done := make(chan []block.Key), make(chan bool)
+	go func() { // ends with told
+		for keys := range told {
+			x.Speculate(2, keys, 5)
+			done <- true
+		}
+	}()
+	defer close(told)
+	for i := range 50_000 {
+		one, other := someKeys(r, 1), someKeys(r, 1)
+		told <- other
+		x.Speculate(1, one, 5)
+		<-done
+		if len(x.Match(one, 1, nil)) == 0 || len(x.Match(other, 1, nil)) == 0 {
+			t.Fatalf("a prompt of round %d is not believed", i)
+		}
+	}
+}
+
 func TestWhatComesToBeBelievedDuringAChangeIsBounded(t *testing.T) {
 	x, r := newBusy(t), rand.New(rand.NewPCG(1, 2))
 	const prompts, blocks, most = 100, 1000, 1 << 16
