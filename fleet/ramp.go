@@ -5,9 +5,10 @@ import (
 	"time"
 )
 
-// Slow start of a holder that returns. It begins with firstShare, and has its whole share after rampServed answers or
-// after rampTime, whichever comes first: answers on a busy fleet, time on a quiet one. A failure begins the ramp
-// again.
+// Slow start of a holder that returns. It may have one request at once more than it has answered since. Of those beyond,
+// it gets firstShare at first, and its whole share after rampServed answers or after rampTime, whichever comes first:
+// answers on a busy fleet, time on a quiet one. A failure begins the ramp again, without the first rule: a holder that
+// fails now and then would have all requests of a quiet fleet by it.
 const (
 	firstShare = 0.1              // some requests have to go there, or nothing would be learned; a tenth can be retried elsewhere
 	rampServed = 50               // answers: an engine that fails under load has shown it by then
@@ -19,6 +20,7 @@ const (
 type ramp struct {
 	since  atomic.Int64 // Unix nanoseconds; 0: over; rampPending: it begins with the next request, see standing
 	served atomic.Int64 // answers since
+	failed atomic.Bool  // since it returned
 }
 
 const rampPending = 1
@@ -26,6 +28,7 @@ const rampPending = 1
 // begin starts the ramp at now, in Unix nanoseconds, or with rampPending at the next request that could go there.
 // Before a ramp's beginning the holder has its whole share.
 func (r *ramp) begin(now int64) {
+	r.failed.Store(false)
 	r.served.Store(0)
 	r.since.Store(max(now, rampPending))
 }
@@ -34,6 +37,7 @@ func (r *ramp) begin(now int64) {
 func (r *ramp) fail(now int64) {
 	if r.since.Load() > rampPending {
 		r.begin(now)
+		r.failed.Store(true)
 	}
 }
 
@@ -44,24 +48,27 @@ func (r *ramp) serve() {
 }
 
 // standing returns the part of the requests that the holder gets at now, firstShare to 1, for the router, which is
-// about to choose a holder: a pending ramp begins, and an earned one is over.
-func (r *ramp) standing(now int64) float64 {
+// about to choose a holder that has so many requests under way: a pending ramp begins, and an earned one is over.
+func (r *ramp) standing(now, underWay int64) float64 {
 	since := r.since.Load()
 	if since == 0 {
 		return 1
 	}
-	if since == rampPending {
-		r.since.CompareAndSwap(since, now)
-		return firstShare
-	}
 	share := r.share(now)
-	if share == 1 && now >= since {
+	switch {
+	case since == rampPending:
+		r.since.CompareAndSwap(since, now)
+	case share == 1 && now >= since:
 		r.since.CompareAndSwap(since, 0)
+	}
+	if underWay <= r.served.Load() && !r.failed.Load() {
+		return 1
 	}
 	return share
 }
 
-// share returns the same and changes nothing, for whoever only looks: a scrape must not begin a ramp.
+// share returns the part that it gets of requests beyond those that it may have anyhow, and changes nothing, for whoever
+// only looks: a scrape must not begin a ramp.
 func (r *ramp) share(now int64) float64 {
 	since := r.since.Load()
 	switch {

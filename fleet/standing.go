@@ -35,12 +35,13 @@ func (s *Snapshot) Standing(h Holder, scope Scope, tenant string, now int64) Sta
 	case st.suspect.Load():
 		return Standing{Bar: BarSuspect}
 	}
-	share := st.ramp.standing(now)
+	underWay := st.work.requests.Load()
+	share := st.ramp.standing(now, underWay)
 	if one != nil {
-		share = min(share, one.ramp.standing(now))
+		share = min(share, one.ramp.standing(now, underWay))
 	}
 	if every != nil {
-		share = min(share, every.ramp.standing(now))
+		share = min(share, every.ramp.standing(now, underWay))
 	}
 	return Standing{Share: share}
 }
@@ -215,8 +216,8 @@ func (s *holderState) returned() {
 	}
 }
 
-// Share returns the part of its requests that h gets at now, by its ramp; 1 is all. It changes nothing: a ramp that is
-// pending begins with a request, not with a look.
+// Share returns the part of its requests that h gets at now, by its ramp, beyond as many at once as it has answered since
+// it returned; 1 is all. It changes nothing: a ramp that is pending begins with a request, not with a look.
 func (s *Snapshot) Share(h Holder, now int64) float64 {
 	st := s.state(h)
 	if st == nil {

@@ -7,6 +7,19 @@ import (
 	"time"
 )
 
+// shareBeyond is the part that h gets of the requests beyond those that a returning holder may have anyhow.
+func shareBeyond(f *Fleet, h Holder, scope Scope, tenant string, now int64) float64 {
+	all := make([]Reservation, 2)
+	for i := range all {
+		f.Reserve(&all[i], h, Work{}, now)
+	}
+	share := f.Snapshot().Standing(h, scope, tenant, now).Share
+	for i := range all {
+		all[i].Release(now)
+	}
+	return share
+}
+
 func barOf(f *Fleet, h Holder, scope Scope, tenant string, now int64) Bar {
 	return f.Snapshot().Standing(h, scope, tenant, now).Bar
 }
@@ -34,7 +47,7 @@ func TestAHolderMayBeUselessForOneScopeAlone(t *testing.T) {
 	}
 	trial.Release(3 * second)
 	f.ObserveScope(0, embed, OutcomeServed, 3*second)
-	if got := f.Snapshot().Standing(0, embed, "", 3*second); got.Bar != BarNone || got.Share != firstShare {
+	if got := shareBeyond(f, 0, embed, "", 3*second); barOf(f, 0, embed, "", 3*second) != BarNone || got != firstShare {
 		t.Errorf("after a good trial: %+v", got)
 	}
 	if got := f.Snapshot().Standing(0, chat, "", 3*second); got.Share != 1 {
@@ -114,7 +127,7 @@ func TestAHolderMayBeUselessForEveryScope(t *testing.T) {
 	}
 	trial.Release(3 * second)
 	f.ObserveScope(0, EveryScope, OutcomeServed, 3*second)
-	if got := f.Snapshot().Standing(0, chat, "", 3*second); got.Bar != BarNone || got.Share != firstShare {
+	if got := shareBeyond(f, 0, chat, "", 3*second); barOf(f, 0, chat, "", 3*second) != BarNone || got != firstShare {
 		t.Errorf("after a good trial: %+v", got)
 	}
 }
@@ -161,7 +174,7 @@ func TestALimitThatManyTenantsAreToldIsEverybodys(t *testing.T) {
 	if bar := barOf(f, 0, 1, "another", 3*second); bar != BarLimited {
 		t.Errorf("another tenant has bar %d, want limited", bar)
 	}
-	if got := f.Snapshot().Standing(0, 1, "another", 60*second); got.Bar != BarNone || got.Share != firstShare {
+	if got := shareBeyond(f, 0, 1, "another", 60*second); barOf(f, 0, 1, "another", 60*second) != BarNone || got != firstShare {
 		t.Errorf("afterwards: %+v", got)
 	}
 }
@@ -191,7 +204,7 @@ func TestAHolderThatReturnsEarnsItsShare(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := New(Config{})
 			id := f.Put("http://a", serving("m", 1))
-			share := func(now int64) float64 { return f.Snapshot().Standing(0, 1, "", now).Share }
+			share := func(now int64) float64 { return shareBeyond(f, 0, 1, "", now) }
 			var r Reservation
 			f.Reserve(&r, 0, Work{}, 0)
 			r.Release(0)
@@ -226,6 +239,40 @@ func TestAHolderThatReturnsEarnsItsShare(t *testing.T) {
 	}
 }
 
+// TestAReturningHolderHasOneRequestAtOnceMoreThanItAnswered: it shows what it can with few requests at stake, and has its
+// whole share as soon as it answers as many as it gets.
+func TestAReturningHolderHasOneRequestAtOnceMoreThanItAnswered(t *testing.T) {
+	f := New(Config{})
+	f.Put("http://a", serving("m", 1))
+	var first Reservation
+	f.Reserve(&first, 0, Work{}, 0)
+	first.Release(0)
+	f.Returned(0)
+	share := func() float64 { return f.Snapshot().Standing(0, 1, "", second).Share }
+	under := make([]Reservation, 5)
+	for answered := range under {
+		if got := share(); got != 1 {
+			t.Errorf("%d under way, %d answered: share %v, want all", answered, answered, got)
+		}
+		f.Reserve(&under[answered], 0, Work{}, second)
+		if got := share(); got >= 1 {
+			t.Errorf("%d under way, %d answered: share %v, want a part", answered+1, answered, got)
+		}
+		f.Observe(0, OutcomeServed, second)
+	}
+	f.Observe(0, OutcomeFailed, second)
+	for i := range under {
+		under[i].Release(second)
+	}
+	if got := share(); got != firstShare {
+		t.Errorf("idle after a failure: share %v, want %v", got, firstShare)
+	}
+	f.Returned(0)
+	if got := share(); got != 1 {
+		t.Errorf("returned again: share %v, want all for the first", got)
+	}
+}
+
 // A scrape and /admin/workers look at every holder all the time: looking must not use up the slow start of a holder
 // that no request could choose yet.
 func TestLookingAtAHolderDoesNotBeginItsRamp(t *testing.T) {
@@ -240,7 +287,7 @@ func TestLookingAtAHolderDoesNotBeginItsRamp(t *testing.T) {
 			t.Fatalf("looked at after %d s: share %v, want %v", at/second, got, firstShare)
 		}
 	}
-	if got := f.Snapshot().Standing(0, 1, "", 60*second).Share; got != firstShare {
+	if got := shareBeyond(f, 0, 1, "", 60*second); got != firstShare {
 		t.Errorf("the first request finds share %v, want %v", got, firstShare)
 	}
 	if got := f.Snapshot().Share(0, 60*second+int64(rampTime)/2); math.Abs(got-(1+firstShare)/2) > 1e-9 {
@@ -258,7 +305,7 @@ func TestALimitedHolderStartsSlowlyWhenTheLimitEnds(t *testing.T) {
 			t.Fatalf("after %d s: bar %d", at/second, bar)
 		}
 	}
-	if got := f.Snapshot().Standing(0, 1, "x", 40*second); got.Bar != BarNone || got.Share != firstShare {
+	if got := shareBeyond(f, 0, 1, "x", 40*second); barOf(f, 0, 1, "x", 40*second) != BarNone || got != firstShare {
 		t.Errorf("at the end of the limit: %+v", got)
 	}
 }

@@ -81,8 +81,8 @@ type Holder struct {
 	// Useless are the models and endpoints for which the holder gets no requests but trials, as its answers there were
 	// useless and another worker's were not.
 	Useless []Useless `json:"useless,omitempty"`
-	// Suspect: the worker seems to be frozen. Share is the part of its usual requests that the holder gets, below 1
-	// during slow start.
+	// Suspect: the worker seems to be frozen. Share is the part of its usual requests that the holder gets beyond those
+	// that it may have at once, below 1 during slow start.
 	Suspect bool    `json:"suspect,omitempty"`
 	Share   float64 `json:"share"`
 	Load    Load    `json:"load"`

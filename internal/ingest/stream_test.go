@@ -579,7 +579,7 @@ func TestARestartEndsWhatWasWrongWithTheEngineBefore(t *testing.T) {
 			r.fleet.Reserve(&sent, s.holder, fleet.Work{}, time.Now().UnixNano())
 			sent.Release(0)
 			share := func() float64 {
-				return r.fleet.Snapshot().Standing(s.holder, 0, "", time.Now().UnixNano()).Share
+				return r.fleet.Snapshot().Share(s.holder, time.Now().UnixNano())
 			}
 			if got := share(); got != 1 {
 				t.Fatalf("its share is %v before the restart", got)
