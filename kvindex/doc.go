@@ -108,7 +108,8 @@
 //
 // Writers exclude each other for at most 256 blocks at a time, hashing included, and let others in between; each
 // holder's events must come from one goroutine at a time, in order, for their order to mean anything. Forget and
-// Clear keep writers out for a look at each strand, and so does an eviction that smaller steps could not prevent.
+// Clear keep writers out for a look at each strand, and so does an eviction that smaller steps could not prevent, and
+// what a holder announces first after a belief of it was lost.
 //
 // Speculate and Doubt wait for no writer: what they tell while the index is locked is noted, and taken in by whoever has
 // the lock at its next pause, in order, at most 65,536 blocks. They make no room but of what is believed, and never look

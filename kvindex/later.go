@@ -33,13 +33,20 @@ type expectation struct {
 
 // mostLater is how many blocks may wait for being believed: half a second of 200 requests a second of 650 new blocks, where
 // a writer takes half a second for one change. In a small index it is so many that what they take is 1/32 of the budget.
-const mostLater = 1 << 16
+// An expectation takes as much memory as expectationKeys blocks.
+const (
+	mostLater       = 1 << 16
+	expectationKeys = 6
+)
 
-// put notes what is to be believed.
+// put notes what is to be believed. A doubt that does not fit whole is not noted: what it is of is believed until its time.
 func (l *later) put(e expectation, keys []block.Key, most int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e.keys = min(len(keys), most-len(l.keys))
+	e.keys = max(min(len(keys), most-len(l.keys)-expectationKeys*(len(l.list)+1)), 0)
+	if e.doubt && e.keys < len(keys) {
+		return
+	}
 	l.dropped.Add(int64(len(keys) - e.keys))
 	if e.keys > 0 {
 		l.keys = append(l.keys, keys[:e.keys]...)

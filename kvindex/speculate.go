@@ -268,13 +268,17 @@ func (x *Index) dropBelief(i uint32) int64 {
 // doubt is Doubt while the index is locked.
 func (x *Index) doubt(id fleet.Holder, keys []block.Key, known int, until int64) {
 	b, h := &x.blocks, x.holder(id)
-	if h == nil {
+	if h == nil || known >= len(keys) {
 		return
 	}
 	b.ghosts = b.ghosts[:0]
 	x.tableMu.Lock()
 	defer x.tableMu.Unlock()
-	for n := len(keys); n > known; {
+	for n, steps := len(keys), 1; n > known; steps++ {
+		if steps%keyStretch == 0 { // readers come in between
+			x.tableMu.Unlock()
+			x.tableMu.Lock()
+		}
 		at := b.locate(keys[n-1])
 		if at == 0 {
 			n--

@@ -302,7 +302,9 @@ func TestATenantPaysForNoAnswerThatItCannotHave(t *testing.T) {
 	g := newGate()
 	g.lies = "a"
 	f := queued(t, g, func(c *queue.Config) { c.Order = queue.Fair })
-	ask := func(tenant string) *asking { return f.ask(t, tenant, `,"max_tokens":10`, "Authorization", "Bearer "+tenant) }
+	ask := func(tenant string) *asking {
+		return f.ask(t, tenant, `,"max_tokens":10`, "Authorization", "Bearer "+tenant)
+	}
 	all := []*asking{ask("a")}
 	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
 	for i, tenant := range []string{"b", "b", "a", "b", "b"} {
