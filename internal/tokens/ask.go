@@ -68,7 +68,7 @@ type question struct {
 	workers []Worker      // that may be asked
 	not     string        // but not this one: it failed
 	worth   time.Duration // guarded by peers.mu; 0: nobody waits for the answer
-	turn    uint64        // guarded by peers.mu; its place in the line
+	behind  int           // guarded by peers.mu; how many of its client's questions in the line come before it
 	anyhow  bool          // asked though nobody waits and no engine is calm
 	granted chan grant    // has room for one: what the question gets that waits in the line
 	wanted  chan struct{} // has room for one: somebody waits for the answer now

@@ -222,11 +222,15 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 	s.fill(question, p, nil, nil)
 	question.anyhow = true
 	question.media = false // ids are worth comparing where images' names cannot be
-	c, ok := s.peers.take(question, w, now)
-	if !ok { // it is busy with other questions: a later prompt is compared in place of this one
+	c, v := s.peers.take(question, w, now)
+	if v != granted { // a later prompt is compared in place of this one
+		again := now
+		if v != full && v != refusing { // it can be asked by nobody: prompts are not read in vain meanwhile
+			again = now.Add(s.cfg.Pause)
+		}
 		s.drop(question)
 		s.checks.running.Add(-1)
-		s.checks.undo(name, w, now)
+		s.checks.undo(name, w, again)
 		return
 	}
 	replies := make(chan reply, 1)

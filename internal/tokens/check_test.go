@@ -98,3 +98,25 @@ func TestComparisonsThatFailAreMadeUpFor(t *testing.T) {
 		})
 	}
 }
+
+// Where nobody can be asked, prompts are not read for a comparison in vain.
+func TestAnEngineWithoutTokenEndpointsCostsNoComparisons(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, e := newSource(map[string]handler{"a": func(*http.Request, string) (int, string) { return 404, `{"detail":"Not Found"}` }})
+		defer s.Close()
+		s.Local = made{1, 2, 3}
+		due := 0
+		for i := range 500 {
+			p := chat(fmt.Sprint(i))
+			wants(t, find(t, s, p, a), InProcess, 1, 2, 3)
+			time.Sleep(100 * time.Millisecond)
+			if w, ok := s.checks.due(p.Model, []Worker{a}, checkFirst, time.Now()); ok {
+				s.checks.undo(p.Model, w, time.Time{})
+				due++
+			}
+		}
+		if n := e.asked("a"); n > 50 || due > 50 {
+			t.Errorf("it was asked %d times, and %d of 500 prompts were to be compared", n, due)
+		}
+	})
+}

@@ -107,8 +107,9 @@ func (ps *peers) grant(q *question, now time.Time) grant {
 
 // enter puts q into the line; false when there is no room. The caller holds ps.mu.
 func (ps *peers) enter(q *question) bool {
-	if ps.line = append(ps.line, q); ps.turns[q.client] == 0 {
-		ps.turns[q.client] = ps.turn + 1
+	ps.line = append(ps.line, q)
+	if _, here := ps.turns[q.client]; !here {
+		ps.turns[q.client] = ps.turn
 	}
 	ps.arrange()
 	if len(ps.line) <= maxLine {
@@ -122,18 +123,22 @@ func (ps *peers) enter(q *question) bool {
 	return true
 }
 
-// arrange orders the line: clients have their turns one after another, each with that of its questions which is worth
-// most. Of equals the earlier comes first. What nobody waits for comes last. The caller holds ps.mu.
+// arrange orders the line: first that question of each client which is worth most, then the second one of each, and so
+// on. Of clients the one comes first that was served, or came into the line, the longest ago: what others ask of other
+// engines meanwhile changes nothing. Of equals the earlier question comes first. What nobody waits for comes last. The
+// caller holds ps.mu.
 func (ps *peers) arrange() {
 	slices.SortStableFunc(ps.line, func(a, b *question) int { return cmp.Compare(b.worth, a.worth) })
-	of := make(map[uint64]uint64, len(ps.turns)) // questions of each client so far
+	of := make(map[uint64]int, len(ps.turns)) // questions of each client so far
 	for _, q := range ps.line {
-		if q.turn = ps.turns[q.client] + of[q.client]; q.worth == 0 {
-			q.turn = math.MaxUint64
+		q.behind = of[q.client]
+		if of[q.client]++; q.worth == 0 {
+			q.behind = math.MaxInt
 		}
-		of[q.client]++
 	}
-	slices.SortStableFunc(ps.line, func(a, b *question) int { return cmp.Compare(a.turn, b.turn) })
+	slices.SortStableFunc(ps.line, func(a, b *question) int {
+		return cmp.Or(cmp.Compare(a.behind, b.behind), cmp.Compare(ps.turns[a.client], ps.turns[b.client]))
+	})
 	maps.DeleteFunc(ps.turns, func(client, _ uint64) bool { return of[client] == 0 })
 }
 
@@ -197,10 +202,15 @@ func (ps *peers) serve(now time.Time) {
 			return false
 		}
 		if g.verdict == granted {
-			ps.turn = max(ps.turn, ps.turns[q.client])
-			ps.turns[q.client]++
+			ps.took(q)
 		}
 		q.granted <- g // has room for one
 		return true
 	})
+}
+
+// took books that q had its turn. The caller holds ps.mu.
+func (ps *peers) took(q *question) {
+	ps.turn++
+	ps.turns[q.client] = ps.turn
 }

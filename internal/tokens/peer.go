@@ -142,8 +142,8 @@ type peers struct {
 	all   map[string]*peer  // guarded by mu
 	asked uint64            // guarded by mu; calls booked so far
 	line  []*question       // guarded by mu; questions that wait for a call to end: see arrange
-	turns map[uint64]uint64 // guarded by mu; the next turn of each client in line
-	turn  uint64            // guarded by mu; the last one that was taken
+	turns map[uint64]uint64 // guarded by mu; for each client in line, what turn was when it was served or came
+	turn  uint64            // guarded by mu; questions in line that were asked so far
 }
 
 func (ps *peers) of(url string) *peer {
@@ -308,11 +308,11 @@ const (
 )
 
 // take books a call for q to w, if w may be asked now.
-func (ps *peers) take(q *question, w Worker, now time.Time) (*call, bool) {
+func (ps *peers) take(q *question, w Worker, now time.Time) (*call, verdict) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	_, c, v := ps.pick(q, []Worker{w}, now)
-	return c, v == granted
+	return c, v
 }
 
 // prune forgets workers that have long gone, once there are many more than are in use.

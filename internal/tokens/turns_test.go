@@ -93,6 +93,44 @@ func TestClientsHaveTheirTurns(t *testing.T) {
 	})
 }
 
+// What others ask of other engines, or in short, moves the turns on. Whoever comes then is behind those who wait for the
+// same engine by one question each, not by all that they have.
+func TestOthersTurnsPutNobodyBehind(t *testing.T) {
+	ps := &peers{turns: map[uint64]uint64{}}
+	enter := func(client uint64, worth time.Duration) *question {
+		q := &question{client: client, worth: worth, granted: make(chan grant, 1)}
+		if !ps.enter(q) {
+			t.Fatal("there is no room")
+		}
+		return q
+	}
+	for i := range maxLine - 2 {
+		enter(1, time.Hour+time.Duration(i))
+	}
+	for range 1000 {
+		q := enter(3, time.Minute)
+		ps.leave(q)
+		ps.took(q)
+	}
+	light := enter(2, time.Second)
+	if at := slices.Index(ps.line, light); at != 1 {
+		t.Fatalf("the newcomer is number %d of the line", at)
+	}
+	heavy := ps.line[0]
+	ps.leave(heavy)
+	ps.took(heavy)
+	enter(1, 2*time.Hour)
+	if ps.line[0] != light {
+		t.Error("the newcomer is not next")
+	}
+	ps.leave(light)
+	ps.took(light)
+	again := enter(2, time.Second)
+	if at := slices.Index(ps.line, again); at != 1 || ps.line[0].client != 1 {
+		t.Errorf("its second question is number %d of the line", at)
+	}
+}
+
 // A line that one client has filled has room for another.
 func TestALineFullOfOneClientsQuestionsTakesAnothers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
