@@ -129,7 +129,7 @@ func (f *Fleet) Put(url string, facts Facts) WorkerID {
 			}
 		}
 	}
-	w.Facts = facts
+	w.Facts, w.longest = facts, facts.maxModelLen()
 	w.Holders = make([]Holder, used)
 	for i := range w.Holders {
 		w.Holders[i] = f.intern(id, facts.FirstRank+i)

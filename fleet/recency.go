@@ -183,7 +183,7 @@ func (l *ledger) cached(stored, removed int64, known bool) {
 	}
 	c.held = max(c.held-removed, 0)
 	if stored > 0 {
-		l.recency.stored(stored)
+		c.stored(stored)
 	}
 }
 

@@ -117,10 +117,8 @@ const longestContext = 10 << 20
 // longestAnswer returns how many tokens the answers to w may have together on a worker: nil is one that left.
 func (w *Work) longestAnswer(worker *Worker) int {
 	longest := longestContext
-	if worker != nil {
-		if n := worker.Facts.maxModelLen(); n > 0 {
-			longest = min(longest, n)
-		}
+	if worker != nil && worker.longest > 0 {
+		longest = min(longest, worker.longest)
 	}
 	if !w.Guess {
 		longest = max(longest-w.PromptTokens, 1)

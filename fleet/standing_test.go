@@ -239,15 +239,21 @@ func TestAHolderThatReturnsEarnsItsShare(t *testing.T) {
 	}
 }
 
+// returned is a fleet whose only holder had a request, and is a new process now.
+func returned() *Fleet {
+	f := New(Config{})
+	f.Put("http://a", serving("m", 1))
+	var r Reservation
+	f.Reserve(&r, 0, Work{}, 0)
+	r.Release(0)
+	f.Returned(0)
+	return f
+}
+
 // TestAReturningHolderHasOneRequestAtOnceMoreThanItAnswered: it shows what it can with few requests at stake, and has its
 // whole share as soon as it answers as many as it gets.
 func TestAReturningHolderHasOneRequestAtOnceMoreThanItAnswered(t *testing.T) {
-	f := New(Config{})
-	f.Put("http://a", serving("m", 1))
-	var first Reservation
-	f.Reserve(&first, 0, Work{}, 0)
-	first.Release(0)
-	f.Returned(0)
+	f := returned()
 	share := func() float64 { return f.Snapshot().Standing(0, 1, "", second).Share }
 	under := make([]Reservation, 5)
 	for answered := range under {
@@ -276,12 +282,7 @@ func TestAReturningHolderHasOneRequestAtOnceMoreThanItAnswered(t *testing.T) {
 // A scrape and /admin/workers look at every holder all the time: looking must not use up the slow start of a holder
 // that no request could choose yet.
 func TestLookingAtAHolderDoesNotBeginItsRamp(t *testing.T) {
-	f := New(Config{})
-	f.Put("http://a", serving("m", 1))
-	var r Reservation
-	f.Reserve(&r, 0, Work{}, 0)
-	r.Release(0)
-	f.Returned(0)
+	f := returned()
 	for at := second; at <= 60*second; at += second {
 		if got := f.Snapshot().Share(0, at); got != firstShare {
 			t.Fatalf("looked at after %d s: share %v, want %v", at/second, got, firstShare)

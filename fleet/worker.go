@@ -132,6 +132,7 @@ type Worker struct {
 	// Incarnation grows by one each time another process is found behind the URL: see [Fleet.Answered].
 	Incarnation uint64
 	Holders     []Holder // one for each rank that is used, the first is rank Facts.FirstRank
+	longest     int      // Facts.maxModelLen, which each decision asks for
 }
 
 // Rank returns the holder of the global data-parallel rank.

@@ -22,7 +22,7 @@ type grant struct {
 
 // acquire books a call for f's question to the service or a worker. While all of them have as many calls as they may, a
 // question that requests wait for stands in line. One that no request waits for is held back until an engine is calm.
-// The verdict is full when ctx ends first, or when the line is full of questions that are worth more.
+// The verdict is full when ctx ends first, or when the line is full of questions whose turns come before.
 func (s *Source) acquire(ctx context.Context, f *flight) grant {
 	for {
 		if !s.flights.watched(f) {
@@ -35,7 +35,7 @@ func (s *Source) acquire(ctx context.Context, f *flight) grant {
 		if g.verdict != full || ctx.Err() != nil || !s.flights.isBackground(f) {
 			return g
 		}
-		select { // the line is full of questions that are worth more
+		select { // the line is full
 		case <-time.After(calmCheck):
 		case <-ctx.Done():
 		}
