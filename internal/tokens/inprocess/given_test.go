@@ -72,8 +72,8 @@ func TestANameThatNoWorkerServesIsTold(t *testing.T) {
 		dir := folderOf(t, files())
 		x := runFinder(t, open(t, Path{Name: "tinny", Path: dir}, Path{Name: "tiny", Path: dir}))
 		x.after(time.Hour)
+		silent := x.Fleet.Put("http://b", fleet.Facts{}) // may serve it; first, as the finder looks whenever the fleet changes
 		id := x.serve("http://a", "tiny", "", &fakeEngine{model: load(t, files())})
-		silent := x.Fleet.Put("http://b", fleet.Facts{}) // may serve it
 		x.after(10 * time.Second)
 		if x.log.String() != "" {
 			t.Errorf("it is told while a worker did not answer yet:\n%s", x.log)
