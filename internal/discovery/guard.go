@@ -12,12 +12,11 @@ import (
 
 // Detection of frozen workers. A frozen worker and one that computes a long prompt are both silent on their
 // connections, but a running server answers at once a request that needs no engine. So the guard sends such a request
-// to a worker that was silent for quiet. Without an answer within patience the worker is a suspect: within a second,
-// one tick included.
+// to a worker that was silent for quiet. Without an answer within its patience the worker is a suspect: within a
+// second, one tick included, where it was quick before.
 const (
 	guardTick = 100 * time.Millisecond
 	quiet     = 300 * time.Millisecond // several steps of a busy engine: a worker that streams sends more often, and is never asked
-	patience  = 500 * time.Millisecond // a busy API server answers within some 10 ms
 	// again is the pause between two questions to the same worker. Two questions a second cost an engine nothing
 	// measurable.
 	again = 500 * time.Millisecond
@@ -32,10 +31,11 @@ type guard struct {
 
 // guarded is the guard's state for one worker.
 type guarded struct {
-	asking  bool
-	next    time.Time // no question before
-	since   int64     // when it became a suspect, Unix nanoseconds; 0: it is none
-	outcome chan bool // holds one: whether a sign of life came
+	asking   bool
+	patience time.Duration // of the last question
+	next     time.Time     // no question before
+	since    int64         // when it became a suspect, Unix nanoseconds; 0: it is none
+	outcome  chan bool     // holds one: whether a sign of life came
 }
 
 // guard runs until ctx ends.
@@ -82,7 +82,7 @@ func (g *guard) look(ctx context.Context, snap *fleet.Snapshot, w *fleet.Worker,
 	select {
 	case alive := <-x.outcome:
 		x.asking = false
-		g.judge(w, x, alive || silent != 0 && time.Duration(now.UnixNano()-silent) < patience, now)
+		g.judge(w, x, alive || silent != 0 && time.Duration(now.UnixNano()-silent) < x.patience, now)
 	default:
 	}
 	if x.since != 0 && silent > x.since { // it was heard of
@@ -91,8 +91,17 @@ func (g *guard) look(ctx context.Context, snap *fleet.Snapshot, w *fleet.Worker,
 	if x.asking || now.Before(x.next) || x.since == 0 && (silent == 0 || time.Duration(now.UnixNano()-silent) < quiet) {
 		return
 	}
-	x.asking, x.next = true, now.Add(again)
-	asking.Go(func() { x.outcome <- g.signOfLife(ctx, w) }) // ends with ctx, or after patience; guard waits
+	took := &g.countsOf(w.URL).took
+	x.asking, x.next, x.patience = true, now.Add(again), took.patience()
+	suspect, patience := x.since != 0, x.patience
+	asking.Go(func() { // ends with ctx, or after patience; guard waits
+		asked := time.Now()
+		alive := g.signOfLife(ctx, w, patience)
+		if alive && !suspect { // that of a worker that thaws tells how long it was frozen
+			took.add(time.Since(asked))
+		}
+		x.outcome <- alive
+	})
 }
 
 // judge makes w a suspect, or ends the suspicion.
@@ -124,7 +133,7 @@ func silence(snap *fleet.Snapshot, w *fleet.Worker) (since int64) {
 
 // signOfLife sends w a request that needs no engine, and reports whether any answer came. A failure of this machine
 // proves nothing and counts as an answer.
-func (g *guard) signOfLife(ctx context.Context, w *fleet.Worker) bool {
+func (g *guard) signOfLife(ctx context.Context, w *fleet.Worker, patience time.Duration) bool {
 	a := asker{client: g.client, target: Target{URL: w.URL}, timeout: patience}
 	if g.targets != nil {
 		a.target.APIKey = g.targets(w.URL).APIKey

@@ -18,20 +18,26 @@ import (
 type still struct {
 	frozen atomic.Pointer[string] // host
 	asked  atomic.Int64           // for a sign of life
+	takes  atomic.Int64           // for an answer, nanoseconds
 }
 
-func (s *still) RoundTrip(r *http.Request) (*http.Response, error) {
+func (n *still) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Path == "/v1/models" {
-		s.asked.Add(1)
+		n.asked.Add(1)
 	}
-	if f := s.frozen.Load(); f != nil && *f == r.URL.Host {
+	if f := n.frozen.Load(); f != nil && *f == r.URL.Host {
 		<-r.Context().Done()
 		return nil, r.Context().Err()
+	}
+	select {
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	case <-time.After(time.Duration(n.takes.Load())):
 	}
 	return &http.Response{StatusCode: http.StatusUnauthorized, Body: io.NopCloser(strings.NewReader("who are you")), Request: r}, nil
 }
 
-func (s *still) freeze(host string) { s.frozen.Store(&host) }
+func (n *still) freeze(host string) { n.frozen.Store(&host) }
 
 // guarding runs a reporter on workers a and b, with a request under way at each, and calls test.
 func guarding(t *testing.T, test func(f *fleet.Fleet, n *still, requests *[2]fleet.Reservation)) {
@@ -106,6 +112,35 @@ func TestAWorkerThatIsHeardOfIsNoSuspect(t *testing.T) {
 		time.Sleep(2 * guardTick)
 		if f.Snapshot().Suspected(0) {
 			t.Error("it was heard of and is a suspect all the same")
+		}
+	})
+}
+
+// TestASlowAPIServerIsNoSuspect: one whose last answers took long is waited for longer, and no longer than that.
+func TestASlowAPIServerIsNoSuspect(t *testing.T) {
+	guarding(t, func(f *fleet.Fleet, n *still, _ *[2]fleet.Reservation) {
+		suspected := func() bool { return f.Snapshot().Suspected(0) || f.Snapshot().Suspected(1) }
+		for _, takes := range []time.Duration{10 * time.Millisecond, 450 * time.Millisecond, 800 * time.Millisecond} {
+			n.takes.Store(int64(takes))
+			for range 100 {
+				time.Sleep(100 * time.Millisecond)
+				if suspected() {
+					t.Fatalf("a worker that answers in %v is a suspect", takes)
+				}
+			}
+		}
+		n.freeze("a")
+		time.Sleep(3 * time.Second)
+		if !f.Snapshot().Suspected(0) {
+			t.Error("a slow worker froze and is no suspect after 3 s")
+		}
+		n.freeze("")
+		n.takes.Store(0)
+		time.Sleep(10 * time.Second)
+		n.freeze("a")
+		time.Sleep(quiet + minPatience + again) // a question may just have been answered
+		if !f.Snapshot().Suspected(0) {
+			t.Error("a worker that is quick again froze and is no suspect after a second")
 		}
 	})
 }

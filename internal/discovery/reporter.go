@@ -65,6 +65,7 @@ type Reporter struct {
 type ReportCounts struct {
 	Answered, Failed atomic.Uint64
 	err              atomic.Pointer[string] // of the last question; nil: it was answered
+	took             answerTimes
 }
 
 // LastError returns why the last question was not answered; "" when it was.
@@ -224,6 +225,7 @@ func (r *Reporter) ask(ctx context.Context, url string, id fleet.WorkerID) error
 	if w == nil || !w.Healthy || w.Facts.Engine != fleet.EngineVLLM && w.Facts.Engine != fleet.EngineSGLang {
 		return errNotAsked
 	}
+	asked, suspect := time.Now(), r.suspected(id)
 	found, signs, err := a.loadOf(ctx, w.Facts.Engine)
 	switch {
 	case refused(err):
@@ -231,6 +233,9 @@ func (r *Reporter) ask(ctx context.Context, url string, id fleet.WorkerID) error
 		return err
 	case err == nil || errors.Is(err, errNoLoad):
 		r.fleet.Answered(id, signs)
+		if w.Facts.Engine == fleet.EngineVLLM && !suspect { // SGLang's waits for its scheduler, a suspect's until it thaws
+			r.countsOf(url).took.add(time.Since(asked))
+		}
 	}
 	if err != nil {
 		return err
