@@ -32,8 +32,8 @@ type guard struct {
 // guarded is the guard's state for one worker.
 type guarded struct {
 	asking   bool
-	patience time.Duration // of the last question
-	next     time.Time     // no question before
+	asked    time.Time     // when the last question was asked
+	patience time.Duration // for its answer
 	since    int64         // when it became a suspect, Unix nanoseconds; 0: it is none
 	outcome  chan bool     // holds one: whether a sign of life came
 }
@@ -54,6 +54,8 @@ func (r *Reporter) guard(ctx context.Context) {
 			for _, w := range snap.Workers() {
 				if w.Healthy && len(w.Holders) > 0 {
 					g.look(ctx, snap, w, now, &asking)
+				} else {
+					delete(g.workers, w.ID) // an answer to a question from before says nothing of it when it is back
 				}
 			}
 			for id := range g.workers {
@@ -82,22 +84,25 @@ func (g *guard) look(ctx context.Context, snap *fleet.Snapshot, w *fleet.Worker,
 	select {
 	case alive := <-x.outcome:
 		x.asking = false
-		g.judge(w, x, alive || silent != 0 && time.Duration(now.UnixNano()-silent) < x.patience, now)
+		g.judge(w, x, alive || heardWithin(silent, x.patience, now), now)
 	default:
+		if x.asking && now.Sub(x.asked) >= x.patience && !heardWithin(silent, x.patience, now) {
+			g.judge(w, x, false, now) // a late answer ends it
+		}
 	}
 	if x.since != 0 && silent > x.since { // it was heard of
 		g.judge(w, x, true, now)
 	}
-	if x.asking || now.Before(x.next) || x.since == 0 && (silent == 0 || time.Duration(now.UnixNano()-silent) < quiet) {
+	if x.asking || now.Sub(x.asked) < again || x.since == 0 && (silent == 0 || heardWithin(silent, quiet, now)) {
 		return
 	}
 	took := &g.countsOf(w.URL).took
-	x.asking, x.next, x.patience = true, now.Add(again), took.patience()
-	suspect, patience := x.since != 0, x.patience
-	asking.Go(func() { // ends with ctx, or after patience; guard waits
+	x.asking, x.asked, x.patience = true, now, took.patience()
+	suspect := x.since != 0
+	asking.Go(func() { // ends with ctx, or after maxPatience; guard waits
 		asked := time.Now()
-		alive := g.signOfLife(ctx, w, patience)
-		if alive && !suspect { // that of a worker that thaws tells how long it was frozen
+		alive := g.signOfLife(ctx, w)
+		if alive && !suspect { // a suspect's answer time is how long it was frozen, not how slow its API server is
 			took.add(time.Since(asked))
 		}
 		x.outcome <- alive
@@ -123,6 +128,12 @@ func (g *guard) judge(w *fleet.Worker, x *guarded, alive bool, now time.Time) {
 	}
 }
 
+// heardWithin reports whether a worker's last byte, at silent, is less than d ago. A worker without requests is not
+// heard of.
+func heardWithin(silent int64, d time.Duration, now time.Time) bool {
+	return silent != 0 && time.Duration(now.UnixNano()-silent) < d
+}
+
 // silence returns the time of the last byte from w, in Unix nanoseconds, while w has requests; 0 when it has none.
 func silence(snap *fleet.Snapshot, w *fleet.Worker) (since int64) {
 	for _, h := range w.Holders {
@@ -133,8 +144,8 @@ func silence(snap *fleet.Snapshot, w *fleet.Worker) (since int64) {
 
 // signOfLife sends w a request that needs no engine, and reports whether any answer came. A failure of this machine
 // proves nothing and counts as an answer.
-func (g *guard) signOfLife(ctx context.Context, w *fleet.Worker, patience time.Duration) bool {
-	a := asker{client: g.client, target: Target{URL: w.URL}, timeout: patience}
+func (g *guard) signOfLife(ctx context.Context, w *fleet.Worker) bool {
+	a := asker{client: g.client, target: Target{URL: w.URL}, timeout: maxPatience}
 	if g.targets != nil {
 		a.target.APIKey = g.targets(w.URL).APIKey
 	}

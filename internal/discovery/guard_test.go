@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -14,7 +15,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// still is a network of workers that answer at once, or, where frozen, never.
+// still is a network of workers that answer at once, or, where frozen, when they thaw.
 type still struct {
 	frozen atomic.Pointer[string] // host
 	asked  atomic.Int64           // for a sign of life
@@ -25,16 +26,29 @@ func (n *still) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Path == "/v1/models" {
 		n.asked.Add(1)
 	}
-	if f := n.frozen.Load(); f != nil && *f == r.URL.Host {
-		<-r.Context().Done()
-		return nil, r.Context().Err()
+	for f := n.frozen.Load(); f != nil && *f == r.URL.Host; f = n.frozen.Load() {
+		select {
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		case <-time.After(10 * time.Millisecond):
+		}
 	}
 	select {
 	case <-r.Context().Done():
 		return nil, r.Context().Err()
 	case <-time.After(time.Duration(n.takes.Load())):
 	}
+	switch r.URL.Path {
+	case "/metrics":
+		return answer(r, `vllm:num_requests_running{engine="0"} 1`+"\n"+`vllm:num_requests_waiting{engine="0"} 0`+"\n"), nil
+	case "/v1/loads":
+		return answer(r, `{"loads":[{"dp_rank":0,"num_running_reqs":1}]}`), nil
+	}
 	return &http.Response{StatusCode: http.StatusUnauthorized, Body: io.NopCloser(strings.NewReader("who are you")), Request: r}, nil
+}
+
+func answer(r *http.Request, body string) *http.Response {
+	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(body)), Request: r}
 }
 
 func (n *still) freeze(host string) { n.frozen.Store(&host) }
@@ -116,23 +130,31 @@ func TestAWorkerThatIsHeardOfIsNoSuspect(t *testing.T) {
 	})
 }
 
-// TestASlowAPIServerIsNoSuspect: one whose last answers took long is waited for longer, and no longer than that.
+// TestASlowAPIServerIsNoSuspect: one whose last answers took long is waited for longer, and no longer than that. One that
+// is slow from one moment on is a suspect until its first late answer.
 func TestASlowAPIServerIsNoSuspect(t *testing.T) {
 	guarding(t, func(f *fleet.Fleet, n *still, _ *[2]fleet.Reservation) {
 		suspected := func() bool { return f.Snapshot().Suspected(0) || f.Snapshot().Suspected(1) }
-		for _, takes := range []time.Duration{10 * time.Millisecond, 450 * time.Millisecond, 800 * time.Millisecond} {
-			n.takes.Store(int64(takes))
-			for range 100 {
-				time.Sleep(100 * time.Millisecond)
+		for _, c := range []struct {
+			takes time.Duration
+			ticks int // at most so many as a suspect
+		}{{10 * time.Millisecond, 0}, {450 * time.Millisecond, 0}, {800 * time.Millisecond, 0}, {10 * time.Millisecond, 0}, {1200 * time.Millisecond, 9}, {1200 * time.Millisecond, 0}} {
+			n.takes.Store(int64(c.takes))
+			ticks := 0
+			for range 150 {
+				time.Sleep(guardTick)
 				if suspected() {
-					t.Fatalf("a worker that answers in %v is a suspect", takes)
+					ticks++
 				}
+			}
+			if ticks > c.ticks {
+				t.Errorf("a worker that answers in %v was a suspect for %d ticks, not %d", c.takes, ticks, c.ticks)
 			}
 		}
 		n.freeze("a")
-		time.Sleep(3 * time.Second)
+		time.Sleep(3500 * time.Millisecond)
 		if !f.Snapshot().Suspected(0) {
-			t.Error("a slow worker froze and is no suspect after 3 s")
+			t.Error("a slow worker froze and is no suspect after 3.5 s")
 		}
 		n.freeze("")
 		n.takes.Store(0)
@@ -141,6 +163,55 @@ func TestASlowAPIServerIsNoSuspect(t *testing.T) {
 		time.Sleep(quiet + minPatience + again) // a question may just have been answered
 		if !f.Snapshot().Suspected(0) {
 			t.Error("a worker that is quick again froze and is no suspect after a second")
+		}
+	})
+}
+
+// TestARestartedWorkerIsNoSuspectForWhatWasBefore: the question that it did not answer was another process's.
+func TestARestartedWorkerIsNoSuspectForWhatWasBefore(t *testing.T) {
+	guarding(t, func(f *fleet.Fleet, n *still, requests *[2]fleet.Reservation) {
+		n.freeze("a")
+		time.Sleep(1100 * time.Millisecond)
+		if !f.Snapshot().Suspected(0) {
+			t.Fatal("it froze and is no suspect")
+		}
+		id := f.Snapshot().Worker(0).ID
+		requests[0].Release(time.Now().UnixNano())
+		f.SetHealth(id, false, "it does not answer")
+		time.Sleep(time.Minute)
+		n.freeze("")
+		f.SetHealth(id, true, "")
+		for range 20 {
+			time.Sleep(guardTick / 2)
+			if f.Snapshot().Suspected(0) {
+				t.Fatal("it is back and a suspect")
+			}
+		}
+	})
+}
+
+// TestReportsTellHowSlowAnAPIServerIs: vLLM's are made by the API server alone, SGLang's wait for its scheduler, and what
+// a suspect answers was waiting for it to thaw.
+func TestReportsTellHowSlowAnAPIServerIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &still{}
+		n.takes.Store(int64(600 * time.Millisecond))
+		f := fleet.New(fleet.Config{})
+		r := NewReporter(f, DefaultReportsConfig(), nil, &http.Client{Transport: n}, slog.New(slog.DiscardHandler))
+		for i, c := range []struct {
+			engine  fleet.Engine
+			suspect bool
+			want    time.Duration
+		}{{fleet.EngineVLLM, false, 1200 * time.Millisecond}, {fleet.EngineSGLang, false, minPatience}, {fleet.EngineVLLM, true, minPatience}} {
+			url := fmt.Sprintf("http://%d", i)
+			id := f.Put(url, fleet.Facts{Engine: c.engine, Models: []fleet.Model{{ID: "m"}}})
+			f.Suspect(id, c.suspect, time.Now().UnixNano())
+			if err := r.ask(t.Context(), url, id); err != nil {
+				t.Error(err)
+			}
+			if got := r.countsOf(url).took.patience(); got != c.want {
+				t.Errorf("%s, suspect %t: patience %v, not %v", c.engine, c.suspect, got, c.want)
+			}
 		}
 	})
 }

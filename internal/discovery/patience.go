@@ -9,15 +9,18 @@ import (
 const (
 	// minPatience: an API server that is not overloaded answers within some 10 ms, a busy one within 100.
 	minPatience = 500 * time.Millisecond
-	// maxPatience bounds how long a worker's slow answers delay that it is found frozen.
+	// maxPatience bounds how long a worker's slow answers delay that it is found frozen. A question waits that long for
+	// its answer: one that comes late ends the suspicion, and the next is waited for longer.
 	maxPatience = 2 * time.Second
 )
 
-// answerTimes are how long a worker's last answers to the router's own questions took. Such a question needs no engine:
-// what it takes is the API server's delay. Safe for concurrent use; the zero value has no answers.
+// answerTimes are the durations of a worker's last ten answers to questions that need no engine: the guard's, and vLLM's
+// load reports, one a second. They show how slow its API server is. They have no age limit: SGLang's load waits for its
+// scheduler, so there only the guard's questions count, and old answers stay. Safe for concurrent use; the zero value has
+// no answers.
 type answerTimes struct {
 	mu   sync.Mutex
-	last [10]time.Duration // a ring: with a question a second, the last ten seconds
+	last [10]time.Duration // a ring
 	next int
 }
 

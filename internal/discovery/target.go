@@ -65,7 +65,7 @@ func ParseTarget(s string) (Target, error) {
 		default:
 			label, ok := strings.CutPrefix(name, "label.")
 			if !ok || label == "" {
-				return t, fmt.Errorf("parse worker %q: option %q is none of events, replay, topic, model, ranks, label.NAME%s", shown(base), name, meant(name))
+				return t, fmt.Errorf("parse worker %q: option %q is none of events, replay, topic, model, ranks, label.NAME%s", shown(base), name, labelHint(name))
 			}
 			if t.Labels == nil {
 				t.Labels = map[string]string{}
@@ -83,8 +83,8 @@ func ParseTarget(s string) (Target, error) {
 // knownLabels are the labels that the router itself looks at.
 var knownLabels = [...]string{"hardware", "node", "zone"}
 
-// meant asks whether an option that does not exist is a label.
-func meant(option string) string {
+// labelHint asks whether an option that does not exist is a label.
+func labelHint(option string) string {
 	if slices.Contains(knownLabels[:], option) {
 		return "; did you mean label." + option + "?"
 	}
