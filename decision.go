@@ -137,9 +137,10 @@ type Decision struct {
 	policy      *policy.Policy
 	shadow      *policy.Policy // learns from it too; nil is none
 	reservation fleet.Reservation
-	open        atomic.Bool  // Done was not called
-	firstToken  atomic.Int64 // when it came, Unix nanoseconds; 0 is not yet
-	expected    int64        // until when its prompt is expected in the holder's cache, Unix nanoseconds; 0: it is not
+	open        atomic.Bool      // Done was not called
+	firstToken  atomic.Int64     // when it came, Unix nanoseconds; 0 is not yet
+	learned     [2]learnedPrompt // by policy and shadow
+	expected    int64            // until when its prompt is expected in the holder's cache, Unix nanoseconds; 0: it is not
 
 	// Scratch, kept for the next decision. The query is here because policies take it through interfaces: as a local
 	// variable it would be allocated each time.
@@ -222,6 +223,7 @@ func (d *Decision) Recycle() {
 	r := d.router
 	d.firstToken.Store(0)
 	d.expected = 0
+	clear(d.learned[:])
 	d.clearCandidates()
 	d.Record = Record{Candidates: d.Candidates}
 	d.query = policy.Query{}

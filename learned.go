@@ -62,34 +62,36 @@ func (l *learnedIndex) cut(keys []block.Key) []block.Key {
 	return keys
 }
 
+// learnedPrompt is what one policy has learned from one decision.
+type learnedPrompt struct {
+	by  *learnedIndex // nil: nothing
+	did learned.Learned
+}
+
 // learn notes that the prompt of d is expected where it was sent.
 func (r *Router) learn(x *modelIndex, d *Decision) {
-	r.learnAs(x, d, d.policy)
-	if d.shadow != nil {
-		r.learnAs(x, d, d.shadow)
-	}
-}
-
-func (r *Router) learnAs(x *modelIndex, d *Decision, p *policy.Policy) {
-	if l := r.learned(x, p); l != nil {
-		l.index.Learn(d.Holder, l.cut(d.keys), d.Now)
-	}
-}
-
-// unsay takes back what learn noted of d, as far as d was the first to know of it.
-func (r *Router) unsay(x *modelIndex, d *Decision, known int) {
-	for _, p := range [...]*policy.Policy{d.policy, d.shadow} {
+	for i, p := range [...]*policy.Policy{d.policy, d.shadow} {
 		if p == nil {
 			continue
 		}
-		if l := (*x.learned.Load())[p]; l != nil {
-			l.index.Unlearn(d.Holder, l.cut(d.keys), known, d.Now)
+		if l := r.learned(x, p); l != nil {
+			d.learned[i] = learnedPrompt{l, l.index.Learn(d.Holder, l.cut(d.keys), d.Now)}
 		}
 	}
 }
 
-// unlearn drops what policies that are not in all any more have learned.
-func (r *Router) unlearn(all map[string]*policy.Policy) {
+// unlearn takes back what learn noted of d, as far as d was the first that a policy learned it from.
+func (d *Decision) unlearn() {
+	for _, l := range d.learned {
+		if l.by != nil {
+			l.by.index.Unlearn(d.Holder, l.by.cut(d.keys), l.did)
+		}
+	}
+	clear(d.learned[:])
+}
+
+// dropPolicies drops what policies that are not in all any more have learned.
+func (r *Router) dropPolicies(all map[string]*policy.Policy) {
 	kept := map[*policy.Policy]bool{}
 	for _, p := range all {
 		kept[p] = true

@@ -96,7 +96,7 @@ func (r *Router) ChangePolicies(c PolicyChange) error {
 		return fmt.Errorf("change policies: %w", err)
 	}
 	r.table.Store(&next)
-	r.unlearn(next.all)
+	r.dropPolicies(next.all)
 	return nil
 }
 

@@ -154,7 +154,6 @@ func (r *Router) decide(ctx context.Context, req *Request, take bool) (*Decision
 		LoRA:         pool.LoRA,
 		Session:      req.Session,
 		Tenant:       req.Tenant,
-		MaxTokens:    req.MaxTokens,
 		Now:          req.Now,
 		External:     req.External,
 		Prompt:       policy.Prompt{Tokens: req.Tokens, Keys: d.keys, BlockSize: d.BlockSize, Text: req.Text},
@@ -363,9 +362,9 @@ func (r *Router) unspeculate(d *Decision) {
 	if x == nil || x.hasher.Size() != d.BlockSize || d.Chosen < 0 || len(d.keys) == 0 {
 		return
 	}
-	known := d.Candidates[d.Chosen].Predicted / d.BlockSize
-	r.unsay(x, d, known)
+	d.unlearn()
 	if d.expected != 0 {
+		known := d.Candidates[d.Chosen].Predicted / d.BlockSize
 		x.index.Doubt(d.Holder, d.keysOn(x, d.Holder), known, d.expected)
 		d.expected = 0
 	}

@@ -57,6 +57,30 @@ func TestWhatWasNotSentIsNotExpected(t *testing.T) {
 	}
 }
 
+// What a shadow has learned differs from what the events say.
+func TestAShadowUnlearnsWhatItLearned(t *testing.T) {
+	w := newWorld(t, warmpath.Options{Policies: []policy.Spec{withoutEvents(t)}, Shadow: "kv"}, vllm())
+	p := prompt(1, 801)
+	unsent := func(now int64) {
+		d := w.route(warmpath.Request{Tokens: p, Now: now})
+		d.Unsent()
+		d.Recycle()
+	}
+	want := func(tokens int) {
+		t.Helper()
+		if d := w.explain(warmpath.Request{Tokens: p, Policy: "kv", Now: 9}); d.PredictedTokens != tokens {
+			t.Errorf("the shadow expects %d tokens, not %d", d.PredictedTokens, tokens)
+		}
+	}
+	w.store(0, p[:480], kvindex.Stored{})
+	unsent(1)
+	want(0)
+	w.route(warmpath.Request{Tokens: p[:641], Now: 2}).Recycle()
+	w.store(0, p[:720], kvindex.Stored{})
+	unsent(3)
+	want(640)
+}
+
 // Two requests with one prompt come at the same moment, and the first is not sent: the second was.
 func TestWhatAnotherRequestSentIsExpected(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm())

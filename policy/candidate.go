@@ -16,13 +16,12 @@ type Query struct {
 	Turn         uint64           // how many requests for this model came before; round robin turns by it
 	Random       uint64           // a uniformly random number
 
-	Model     string  // the base model
-	LoRA      string  // the adapter; "" is none
-	Prompt    Prompt  // for policies that look at more than matches
-	Session   Session // the conversation, when the client named one
-	Tenant    string  // who asks; "" is not known
-	MaxTokens int     // most tokens of the answer; 0 is none given
-	Now       int64   // Unix nanoseconds
+	Model   string  // the base model
+	LoRA    string  // the adapter; "" is none
+	Prompt  Prompt  // for policies that look at more than matches
+	Session Session // the conversation, when the client named one
+	Tenant  string  // who asks; "" is not known
+	Now     int64   // Unix nanoseconds
 
 	External []External // what was asked elsewhere for policies that want it, by ascending worker; nil is nothing
 }

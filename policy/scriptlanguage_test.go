@@ -328,8 +328,6 @@ func (s *script) setQuery(q *Query, spec *Spec, key, value string) error {
 		q.PromptTokens, q.Known = n, !estimated
 	case "rank":
 		q.Rank = n
-	case "max":
-		q.MaxTokens = n
 	case "limit":
 		q.MaxRequests = n
 	case "turn":

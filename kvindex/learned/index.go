@@ -92,11 +92,18 @@ func (x *Index) Match(keys []block.Key, now int64, dst []kvindex.Match) []kvinde
 	return x.present.Match(keys, now, dst)
 }
 
+// Learned is what one call of [Index.Learn] did.
+type Learned struct {
+	Known int   // blocks that the holder was taken to have before
+	at    int64 // the index's time, which never goes back
+}
+
 // Learn tells that a request with these leading blocks, from the first of the prompt on, was sent to h at now: h is taken
-// to have them all, and to have used them all just now. It costs a binary search and the blocks that are new.
-func (x *Index) Learn(h fleet.Holder, keys []block.Key, now int64) {
+// to have them all, and to have used them all just now. It costs a binary search and the blocks that are new. It returns
+// what [Index.Unlearn] wants to know.
+func (x *Index) Learn(h fleet.Holder, keys []block.Key, now int64) Learned {
 	if len(keys) == 0 || h >= kvindex.MaxHolders {
-		return
+		return Learned{}
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -119,15 +126,15 @@ func (x *Index) Learn(h fleet.Holder, keys []block.Key, now int64) {
 	if limit := x.config.MaxBlocks; limit > 0 && x.blocks > limit {
 		x.counts.pruned += x.prune(int(float64(limit) * x.config.PruneTo))
 	}
+	return Learned{Known: known, at: x.now}
 }
 
-// Unlearn takes back what Learn of these keys at now added, the blocks after the first known ones, because the request was
-// not sent. What was used since stays.
-func (x *Index) Unlearn(h fleet.Holder, keys []block.Key, known int, now int64) {
+// Unlearn takes back what Learn of these keys added, because the request was not sent. What was used since stays.
+func (x *Index) Unlearn(h fleet.Holder, keys []block.Key, l Learned) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if f := x.known(h); f != nil {
-		f.unlearn(keys, known, now, func(key block.Key) { x.dropped(h, key) })
+		f.unlearn(keys, l.Known, l.at, func(key block.Key) { x.dropped(h, key) })
 		x.flush(h)
 	}
 }

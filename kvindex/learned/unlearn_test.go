@@ -14,21 +14,22 @@ import (
 func TestWhatWasNotSentIsUnlearned(t *testing.T) {
 	x := newIndex(t, learned.Config{TTL: 100})
 	a, b := prompt(1, 4, 10), prompt(2, 4, 10)
-	x.Learn(0, a, 1)
-	x.Unlearn(0, a, 0, 1)
+	x.Unlearn(0, a, x.Learn(0, a, 1))
 	want(t, x, a, 1, nil)
 	x.Learn(0, a[:6], 2)
-	x.Learn(0, a, 3)
-	x.Learn(0, b, 4)
-	x.Unlearn(0, a, 6, 3)
+	all := x.Learn(0, a, 3)
+	other := x.Learn(0, b, 4)
+	x.Unlearn(0, a, all)
 	want(t, x, a, 4, map[fleet.Holder]int{0: 6})
 	want(t, x, b, 4, map[fleet.Holder]int{0: 10})
-	x.Unlearn(0, a[:6], 0, 3) // at another time
-	x.Unlearn(0, b[:9], 0, 4) // it was used further
-	x.Unlearn(1, b, 0, 4)     // by another holder
+	x.Unlearn(0, a[:6], other) // of another time
+	x.Unlearn(0, b[:9], other) // it was used further
+	x.Unlearn(1, b, other)     // by another holder
 	want(t, x, a, 4, map[fleet.Holder]int{0: 6})
 	want(t, x, b, 4, map[fleet.Holder]int{0: 10})
-	x.Unlearn(0, b, 4, 4)
+	x.Unlearn(0, b, other)
+	want(t, x, b, 4, map[fleet.Holder]int{0: 4})
+	x.Unlearn(0, b, x.Learn(0, b, 1)) // clocks of concurrent requests differ
 	want(t, x, b, 4, map[fleet.Holder]int{0: 4})
 	x.Evict(102)
 	want(t, x, a, 102, nil)
@@ -57,8 +58,7 @@ func TestUnlearningLeavesWhatWasThereBefore(t *testing.T) {
 				x.Evict(now)
 			case r.IntN(2) == 0 && before < len(keys):
 				held, known := matches(now), x.Stats().Memberships
-				x.Learn(h, keys, now)
-				x.Unlearn(h, keys, before, now)
+				x.Unlearn(h, keys, x.Learn(h, keys, now))
 				if d := cmp.Diff(held, matches(now)); d != "" || x.Stats().Memberships != known {
 					t.Fatalf("seed %d at %d: %d blocks, were %d: %s", seed, now, x.Stats().Memberships, known, d)
 				}
