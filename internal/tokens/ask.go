@@ -192,7 +192,7 @@ func (s *Source) endingOf(err error) ending {
 		return silent
 	case errors.Is(err, errRefused), errors.Is(err, errMissing):
 		return declined
-	case errors.Is(err, errFault):
+	case errors.Is(err, errFault), errors.Is(err, context.DeadlineExceeded):
 		return faulted
 	}
 	return broke
@@ -279,7 +279,7 @@ func (s *Source) post(ctx context.Context, w Worker, e endpoint, q *question) (F
 
 var (
 	errStatus = errors.New("unexpected status")
-	errFault  = errors.New("the engine failed at it") // 500: what engines answer when a prompt breaks their own code, too
+	errFault  = errors.New("the engine answered 500") // what engines answer when a prompt breaks their own code, too
 )
 
 // statusError tells a missing endpoint from a refused prompt, from a refused key, and from a failing engine. An engine

@@ -169,6 +169,39 @@ func TestRefusedKeysAreRememberedInBoundedMemory(t *testing.T) {
 	})
 }
 
+// TestOneClientsSlowPromptsTakeIDsFromNobodyElse: an image that never comes holds up its own client's questions. Where
+// two clients' questions are late the engine seems to be frozen to all.
+func TestOneClientsSlowPromptsTakeIDsFromNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		freezes := false
+		s, _ := newSource(map[string]handler{"a": func(r *http.Request, body string) (int, string) {
+			if freezes || strings.Contains(body, "slow") {
+				<-r.Context().Done()
+				return 500, ""
+			}
+			return rendering(r, body)
+		}})
+		defer s.Close()
+		for i := range DefaultConfig().Failures {
+			find(t, s, as("bad", chat(fmt.Sprint("slower ", i))), a)
+			time.Sleep(callTimeout)
+		}
+		for i := range 20 {
+			find(t, s, as("bad", chat(fmt.Sprint("slow ", i))), a)
+			wants(t, find(t, s, as("good", chat(fmt.Sprint("one ", i))), a), Render, 1, 2, 3)
+			time.Sleep(time.Second)
+		}
+		time.Sleep(callTimeout)
+		freezes = true
+		wants(t, find(t, s, as("good", chat("two")), a), TimedOut)
+		time.Sleep(time.Second)
+		wants(t, find(t, s, as("good", chat("again")), a), Limited)
+		wants(t, find(t, s, as("other", chat("two and a half")), a), TimedOut)
+		time.Sleep(time.Second)
+		wants(t, find(t, s, as("third", chat("three")), a), Limited)
+	})
+}
+
 // TestPromptsThatBreakAnEngineTakeIDsFromNobodyElse: 500 to one client's prompts is taken for the engine's fault once
 // another client's question fails, too.
 func TestPromptsThatBreakAnEngineTakeIDsFromNobodyElse(t *testing.T) {

@@ -50,13 +50,13 @@ type call struct {
 // peer is what we learned of one worker by asking it. Its fields are guarded by peers.mu.
 type peer struct {
 	failures  int                   // in a row: errors, not slow answers
-	blames    uint64                // the client whose questions failed first of them
-	ill       bool                  // not all of them were answered 500, or they were of several clients
+	failedFor uint64                // the client whose question was the first of these failures
+	forAll    bool                  // they count for all clients: one was neither 500 nor a timeout, or they came from several clients
 	until     time.Time             // left alone until then, while failures ≥ the limit
 	trying    bool                  // one call is trying whether it is back
 	calls     []*call               // under way
 	limit     int                   // of calls under way
-	hesitate  time.Time             // until then it is asked last, while no answer of it is known: it refused a question
+	lastUntil time.Time             // asked last until then, while none of its answers is known: it refused a question
 	mean      time.Duration         // of answers, exponentially weighted; 0 before the first
 	meanBytes float64               // of the questions of those answers
 	noRender  time.Time             // render refused: do not ask before then
@@ -79,13 +79,24 @@ const (
 	answered ending = iota
 	declined        // it has no such endpoint, or refuses the prompt
 	silent          // nothing: it refused one client's key, or the Source was closed
-	faulted         // 500: its own fault, or that of the client's prompt
+	faulted         // 500, or nothing came in time: its own fault, or that of the client's prompt
 	broke           // any other error, or nothing came
 )
 
-// stalled reports whether a call has been under way for so long that the worker seems to be frozen.
-func (p *peer) stalled(now time.Time) bool {
-	return slices.ContainsFunc(p.calls, func(c *call) bool { return now.After(c.late) })
+// stalled reports whether the worker seems to be frozen to a client: a call of that client has been under way for too
+// long, or calls of two others have. One client's call may be late for its prompt, such as an image that is slow to fetch.
+func (p *peer) stalled(client uint64, now time.Time) bool {
+	late := -1
+	for i, c := range p.calls {
+		switch {
+		case !now.After(c.late):
+		case c.client == client, late >= 0 && p.calls[late].client != c.client:
+			return true
+		default:
+			late = i
+		}
+	}
+	return false
 }
 
 // long is how many calls with long questions are under way.
@@ -217,7 +228,7 @@ func (ps *peers) pick(q *question, workers []Worker, now time.Time) (Worker, *ca
 			blocked = refusing
 		case w.URL == q.not || ps.rests(p, q.client, now):
 			blocked = resting
-		case p.stalled(now):
+		case p.stalled(q.client, now):
 			blocked = stalled
 		case len(p.calls) >= p.limit || q.long() && p.long() >= p.limit-1 || q.worth == 0 && !p.calm(load) && !q.anyhow:
 			blocked = full
@@ -256,30 +267,30 @@ func (ps *peers) usual(workers []Worker, bytes int) time.Duration {
 	return sum / time.Duration(max(known, 1))
 }
 
-// assumed is expected where a worker of which no answer is known counts as a usual one. While it hesitates, it counts as
-// slow: where it refuses every question, half of them would come to nothing.
+// assumed is expected, but a worker with no known answer counts as an average one. For Config.Pause after a refusal it
+// counts as slow: if it refuses every question, an average rank would send it half of them.
 func (p *peer) assumed(bytes int, usual time.Duration, now time.Time) time.Duration {
 	switch {
 	case p.mean > 0:
 		return p.expected(bytes)
-	case now.Before(p.hesitate):
+	case now.Before(p.lastUntil):
 		return max(usual, stallFloor)
 	}
 	return usual
 }
 
-// rests reports whether a client's questions leave p alone, as it failed. Where it answered 500 to one client alone, the
-// fault may lie in that client's prompts: another client's question shows.
+// rests reports whether a client's questions leave p alone, as it failed. Where it answered 500, or nothing, to one client
+// alone, the fault may lie in that client's prompts: another client's question shows.
 func (ps *peers) rests(p *peer, client uint64, now time.Time) bool {
-	return p.failures >= ps.failures && (p.trying || now.Before(p.until)) && (p.ill || p.blames == client)
+	return p.failures >= ps.failures && (p.trying || now.Before(p.until)) && (p.forAll || p.failedFor == client)
 }
 
 // failed books one more failure in a row.
 func (ps *peers) failed(p *peer, c *call, how ending, now time.Time) {
 	if p.failures == 0 {
-		p.blames, p.ill = c.client, false
+		p.failedFor, p.forAll = c.client, false
 	}
-	p.ill = p.ill || how == broke || p.blames != c.client
+	p.forAll = p.forAll || how == broke || p.failedFor != c.client
 	if p.failures++; p.failures >= ps.failures {
 		p.until = now.Add(ps.pause)
 		if p.failures == ps.failures {
@@ -343,7 +354,7 @@ func (ps *peers) done(url string, c *call, how ending, now time.Time) {
 	switch took := now.Sub(c.began); {
 	case how == silent:
 	case how == declined:
-		p.failures, p.hesitate = 0, now.Add(ps.pause)
+		p.failures, p.lastUntil = 0, now.Add(ps.pause)
 	case how == broke || how == faulted:
 		ps.failed(p, c, how, now)
 	case p.mean == 0:
