@@ -78,7 +78,7 @@ func (r *Request) reset(d Dialect, body []byte) {
 	r.spans = [numFields]span{}
 	r.membersSeen = 0
 	r.Stream, r.IncludeUsage, r.Multimodal, r.Tools, r.MixedScopes = false, false, false, false, false
-	r.Form, r.Prompts, r.MaxTokens, r.N, r.Priority, r.Rank = PromptNone, 0, 0, 1, 0, -1
+	r.Form, r.Prompts, r.MaxTokens, r.LongestAnswer, r.N, r.Priority, r.Rank = PromptNone, 0, 0, 0, 1, 0, -1
 }
 
 // finish settles what depends on several keys.
@@ -206,14 +206,16 @@ func (r *Request) readValue(s *scanner, f Field) error {
 		return s.skip()
 	case FieldTools:
 		return r.readTools(s)
-	case FieldMaxTokens:
-		if r.spans[FieldMaxCompletionTokens].end != 0 && r.MaxTokens != 0 {
-			var unused int
-			return readInt(s, f, &unused)
+	case FieldMaxTokens, FieldMaxCompletionTokens:
+		var n int
+		if err := readInt(s, f, &n); err != nil {
+			return err
 		}
-		return readInt(s, f, &r.MaxTokens)
-	case FieldMaxCompletionTokens:
-		return readInt(s, f, &r.MaxTokens)
+		r.LongestAnswer = max(r.LongestAnswer, n)
+		if f == FieldMaxCompletionTokens || r.spans[FieldMaxCompletionTokens].end == 0 || r.MaxTokens == 0 {
+			r.MaxTokens = n
+		}
+		return nil
 	case FieldN:
 		if err := readInt(s, f, &r.N); err != nil {
 			return err

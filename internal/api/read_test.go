@@ -39,6 +39,22 @@ func look(r *Request) seen {
 	return s
 }
 
+// TestTheLongestAnswerIsTheGreaterOfTwoLimits: some versions of SGLang heed max_tokens first, other engines the newer name.
+func TestTheLongestAnswerIsTheGreaterOfTwoLimits(t *testing.T) {
+	var r Request
+	for body, want := range map[string][2]int{
+		`{"max_completion_tokens":1,"max_tokens":100}`: {1, 100},
+		`{"max_tokens":100,"max_completion_tokens":1}`: {1, 100},
+		`{"max_tokens":1,"max_completion_tokens":100}`: {100, 100},
+		`{"max_tokens":9}`: {9, 9},
+		`{}`:               {0, 0},
+	} {
+		if err := Read(OpenAIChat, []byte(body), &r); err != nil || r.MaxTokens != want[0] || r.LongestAnswer != want[1] {
+			t.Errorf("%s: %d and %d, %v", body, r.MaxTokens, r.LongestAnswer, err)
+		}
+	}
+}
+
 func TestReadGivesWhatRoutingNeeds(t *testing.T) {
 	var r Request // one for all: what an earlier body left must not show
 	f := func(d Dialect, body string, want seen) {

@@ -62,6 +62,8 @@ type Request struct {
 
 	// MaxTokens is max_completion_tokens, else max_tokens; 0 when neither is given.
 	MaxTokens int
+	// LongestAnswer is the greater of the two, 0 when neither is given: engines differ in which of them they heed.
+	LongestAnswer int
 	// N is the number of choices asked for, 1 when not given.
 	N int
 	// Priority is 0 when not given.

@@ -258,7 +258,7 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	if result.Class == proxy.Refused && errors.Is(result.Err, syscall.ECONNREFUSED) {
 		x.g.Fleet.Refused(d.Worker.ID) // its process has ended: whoever answers next is another
 	}
-	x.g.waiting.charge(d.Base, x.prepared.route.Tenant, min(result.Usage.Completion, d.Output()))
+	x.g.waiting.charge(d.Base, x.prepared.route.Tenant, d.Output())
 	x.g.waiting.freed()
 	if result.Class == proxy.Success {
 		x.learnReporting(d.Worker, &result.Usage)

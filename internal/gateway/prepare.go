@@ -79,7 +79,7 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 		p.found.Text = tokens.AppendText(p.text[:0], &p.read)
 	}
 	q := &p.route
-	q.Model, q.MaxTokens, q.PromptBytes = p.read.Model, p.read.MaxTokens, p.read.PromptBytes()
+	q.Model, q.MaxTokens, q.PromptBytes = p.read.Model, p.read.LongestAnswer, p.read.PromptBytes()
 	q.Scope = fleet.ScopeOf(p.read.Model, d.Path())
 	q.Whole, q.Choices = !p.read.Stream, p.read.N*max(p.read.Prompts, 1)
 	q.Salt, q.Extra = p.read.CacheSalt, p.read.ExtraKey

@@ -28,6 +28,7 @@ type gate struct {
 	mu   sync.Mutex
 	came []string // the user of each request, as they came
 	lies string   // the user whose answers it says to have 2,000,000,000 tokens
+	long string   // the user whose answers are streams of 300 tokens, without usage
 }
 
 func newGate() *gate { return &gate{open: make(chan struct{}, 1000)} }
@@ -46,6 +47,14 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if g.lies != "" && g.lies == request.User {
 		fmt.Fprint(w, `{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":2000000000}}`)
+		return
+	}
+	if g.long != "" && g.long == request.User {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for range 300 {
+			fmt.Fprint(w, `data: {"choices":[{"delta":{"content":"hi"}}]}`+"\n\n")
+		}
+		fmt.Fprint(w, `data: {"choices":[{"delta":{},"finish_reason":"stop"}]}`+"\n\ndata: [DONE]\n\n")
 		return
 	}
 	plain(w, r)
@@ -320,6 +329,33 @@ func TestATenantPaysForNoAnswerThatItCannotHave(t *testing.T) {
 		}
 	}
 	if at := slices.Index(g.seen()[1:], "a"); at > 3 {
+		t.Errorf("the tenant was served as number %d of those who waited: %v", at, g.seen())
+	}
+}
+
+// Engines tell a stream's usage only where the client asks for it.
+func TestATenantPaysForAStreamWithoutUsage(t *testing.T) {
+	g := newGate()
+	g.long = "a"
+	f := queued(t, g, func(c *queue.Config) { c.Order, c.Quantum = queue.Fair, 100 })
+	ask := func(tenant string) *asking {
+		return f.ask(t, tenant, `,"stream":true`, "Authorization", "Bearer "+tenant)
+	}
+	all := []*asking{ask("a")}
+	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
+	for i, tenant := range []string{"b", "b", "a", "b", "b"} {
+		all = append(all, ask(tenant))
+		f.line(t, i+1)
+	}
+	for range all {
+		g.open <- struct{}{}
+	}
+	for _, a := range all {
+		if a.status() != http.StatusOK {
+			t.Errorf("%d %s", a.status(), a.text)
+		}
+	}
+	if at := slices.Index(g.seen()[1:], "a"); at != 4 {
 		t.Errorf("the tenant was served as number %d of those who waited: %v", at, g.seen())
 	}
 }
