@@ -33,7 +33,7 @@ type holder struct {
 	waitingBytes int64
 	queue        queue // of points that wait, oldest first
 	believed     int64 // blocks
-	lost         int   // beliefs, see findLost
+	lost         int   // beliefs, see endLost
 	view         *view
 
 	worker *worker // guarded as x.workers is

@@ -134,7 +134,7 @@ type Index struct {
 	config Config
 
 	// mu serialises everything that changes the index; lock and unlock take it. It guards all fields below that tableMu
-	// does not, but later.
+	// does not guard, except later, which has its own mutex.
 	mu sync.Mutex
 	// tableMu is taken after mu. Whoever changes what readers see holds it exclusively, for short stretches; Match
 	// holds it shared where it cannot do without. Writers need only mu to read what it guards: blocks.

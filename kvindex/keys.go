@@ -18,7 +18,7 @@ func (x *Index) StoreKeys(id fleet.Holder, tier block.Tier, group int, parent bl
 		return
 	}
 	x.advance()
-	x.findLost(h)
+	x.endLost(h)
 	for len(keys) > 0 {
 		n := min(len(keys), x.stretch(keyStretch, 0))
 		if !x.makeRoom(h, need{handles: n, keyed: true}) {

@@ -12,12 +12,12 @@ import (
 // next pause: a decision never waits for events to be applied. What does not fit is dropped: it would have saved a prefill
 // at most.
 type later struct {
-	some  atomic.Bool // there may be something in list
-	mu    sync.Mutex
-	list  []expectation
-	spare []expectation // list's memory, the next time
-	keys  []block.Key
-	other []block.Key // the same of keys
+	some      atomic.Bool // there may be something in list
+	mu        sync.Mutex  // guards what follows
+	list      []expectation
+	keys      []block.Key
+	spare     []expectation // list's memory, the next time
+	spareKeys []block.Key   // keys' memory, the next time
 
 	dropped atomic.Int64 // blocks
 }
@@ -25,7 +25,7 @@ type later struct {
 // expectation is what a holder is to be believed to have, or is not any more: see Speculate and Doubt.
 type expectation struct {
 	holder fleet.Holder
-	keys   int
+	n      int // of its keys in later.keys
 	until  int64
 	doubt  bool
 	known  int // of Doubt
@@ -43,13 +43,13 @@ const (
 func (l *later) put(e expectation, keys []block.Key, most int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e.keys = max(min(len(keys), most-len(l.keys)-expectationKeys*(len(l.list)+1)), 0)
-	if e.doubt && e.keys < len(keys) {
+	e.n = max(min(len(keys), most-len(l.keys)-expectationKeys*(len(l.list)+1)), 0)
+	if e.doubt && e.n < len(keys) {
 		return
 	}
-	l.dropped.Add(int64(len(keys) - e.keys))
-	if e.keys > 0 {
-		l.keys = append(l.keys, keys[:e.keys]...)
+	l.dropped.Add(int64(len(keys) - e.n))
+	if e.n > 0 {
+		l.keys = append(l.keys, keys[:e.n]...)
 		l.list = append(l.list, e)
 		l.some.Store(true)
 	}
@@ -61,18 +61,18 @@ func (l *later) take() ([]expectation, []block.Key) {
 	defer l.mu.Unlock()
 	list, keys := l.list, l.keys
 	l.list, l.spare = l.spare[:0], list
-	l.keys, l.other = l.other[:0], keys
+	l.keys, l.spareKeys = l.spareKeys[:0], keys
 	l.some.Store(false)
 	return list, keys
 }
 
-// lock begins a change of the index.
+// lock takes mu, and takes in what was noted meanwhile.
 func (x *Index) lock() {
 	x.mu.Lock()
 	x.catchUp()
 }
 
-// unlock ends it.
+// unlock takes in what was noted meanwhile, and gives mu back.
 func (x *Index) unlock() {
 	x.catchUp()
 	x.mu.Unlock()
@@ -103,8 +103,8 @@ func (x *Index) catchUp() {
 	}
 	list, keys := x.later.take()
 	for _, e := range list {
-		x.heed(e, keys[:e.keys])
-		keys = keys[e.keys:]
+		x.heed(e, keys[:e.n])
+		keys = keys[e.n:]
 	}
 }
 

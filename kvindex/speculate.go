@@ -134,7 +134,7 @@ func (q *beliefs) release(h *holder, i uint32) {
 }
 
 // lost is the time of a belief that is over, but whose blocks only a look at every strand would find: its leaf was
-// confirmed, out of order, and has gone. The holder's next event ends it: see findLost.
+// confirmed, out of order, and has gone. The next blocks that the holder stores end it: see endLost.
 const lost = math.MinInt64
 
 // lose makes a belief a lost one.
@@ -336,8 +336,8 @@ func (x *Index) expire(n int) (blocks int64) {
 	return blocks
 }
 
-// findLost ends what is lost of a holder's beliefs, and what has expired. It costs a look at every strand.
-func (x *Index) findLost(h *holder) {
+// endLost ends a holder's lost beliefs, and its expired ones. It looks at every strand where there are lost ones.
+func (x *Index) endLost(h *holder) {
 	if h.lost > 0 {
 		x.sweepStrands(change{h: h, expired: cmp.Or(x.now.Load(), lost)})
 	}

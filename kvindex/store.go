@@ -28,7 +28,7 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 		x.blocks.names.touch(s.Handles[0]) // an event of one block is little else than that
 	}
 	x.advance()
-	x.findLost(h)
+	x.endLost(h)
 	if s.impossible() {
 		x.refuse(h, 1<<s.Tier)
 		return
