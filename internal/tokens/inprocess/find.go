@@ -197,7 +197,7 @@ func (f *Finder) fetch(ctx context.Context, units []*unit, now time.Time) {
 	}
 	best.again = now.Add(fetchEvery)
 	f.fetched[best.name] = &best
-	f.start(ctx, &next.hub, &job{task: fetching}, func(ctx context.Context) func() {
+	f.start(ctx, &next.download, &job{task: fetching}, func(ctx context.Context) func() {
 		ctx, cancel := context.WithTimeout(ctx, fetchTime)
 		defer cancel()
 		_, err := f.Hub.folder(ctx, hubModel{best.name, "main"})
@@ -241,8 +241,8 @@ const (
 	// failedPause is the first pause before a worker that did not answer a probe is asked again; it doubles up to
 	// lookEvery.
 	failedPause = 2 * time.Second
-	// failedOften is how many times in a row a worker does not answer a probe before that is told as the reason why
-	// files are not used: half a minute of pauses. It is still asked.
+	// failedOften is after how many failed probes in a row a worker's group is no longer waited for: half a minute of
+	// pauses. If another group agreed, the files are used without it. The worker is still asked.
 	failedOften = 5
 	// silentPause is the pause before a worker that gives no ids is asked again, and differsPause before one whose ids
 	// differ is: nothing seems to have changed, but a template can depend on the day.

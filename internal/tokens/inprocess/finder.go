@@ -44,7 +44,7 @@ const (
 	fetchDay = 24 * time.Hour
 )
 
-// Asker asks one engine for ids: [tokens.Source] in a router.
+// Asker is what a Finder needs of [tokens.Source]: it asks engines for ids, and keeps how ids made here compared.
 type Asker interface {
 	Ask(ctx context.Context, w tokens.Worker, p tokens.Prompt) tokens.Found
 	// Compared returns how ids that were made here compared with engines' while serving; Renew forgets it.
@@ -79,25 +79,25 @@ type Finder struct {
 	FinderParts
 	inUse    atomic.Pointer[map[unitKey]*use]
 	statuses atomic.Pointer[[]Status]
-	several  atomic.Bool // the fleet has several base models: files that were named without a model count for none unproved
+	several  atomic.Bool // the fleet has several base models: the nameless folder is used only where an engine agreed in every probe
 
 	// What follows belongs to the goroutine of Run.
-	units     map[unitKey]*unit
-	held      map[place]*Model
-	nameless  place           // of the files that were named without a model; they are held always
-	accounted map[string]bool // of the models whose files were named, those that were served, or told not to be
-	since     time.Time       // when the first worker said what it serves
-	fetched   map[string]*fetch
-	fetching  int
-	readers   int            // reads and loads under way, without those that hang
-	stuck     int            // those that hang
-	hanging   map[string]int // of them, those for a worker, by URL
-	verifying int
-	crowded   bool // a model finds no room
-	results   chan func()
-	search    func(origin string) (places []place, why string) // finds the folders of an origin
-	read      func(dir string) (m *Model, why string)          // loads a model
-	jobs      sync.WaitGroup
+	units       map[unitKey]*unit
+	held        map[place]*Model
+	nameless    place           // of the files that were named without a model; they are held always
+	nameChecked map[string]bool // of the models whose files were named, those that were served, or told not to be
+	since       time.Time       // when the first worker said what it serves
+	fetched     map[string]*fetch
+	fetching    int
+	readers     int            // reads and loads under way, without those that hang
+	stuck       int            // those that hang
+	hanging     map[string]int // of them, those for a worker, by URL
+	verifying   int
+	crowded     bool // a model finds no room
+	results     chan func()
+	search      func(origin string) (places []place, why string) // finds the folders of an origin
+	read        func(dir string) (m *Model, why string)          // loads a model
+	jobs        sync.WaitGroup
 }
 
 // fetch is a download that was tried.
@@ -120,7 +120,7 @@ type use struct {
 // NewFinder returns a Finder. It starts nothing and finds nothing before Run.
 func NewFinder(parts FinderParts) *Finder {
 	f := &Finder{FinderParts: parts, units: map[unitKey]*unit{}, held: map[place]*Model{}, fetched: map[string]*fetch{}, hanging: map[string]int{},
-		accounted: map[string]bool{}, results: make(chan func())}
+		nameChecked: map[string]bool{}, results: make(chan func())}
 	if f.Given == nil {
 		f.Given = &Models{}
 	}
@@ -236,7 +236,7 @@ func (f *Finder) follow(s *fleet.Snapshot) {
 		if members[key] == nil {
 			delete(f.units, key)
 			u.job.giveUp(f)
-			u.hub.giveUp(f)
+			u.download.giveUp(f)
 			gone = true
 		}
 	}

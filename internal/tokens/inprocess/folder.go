@@ -13,8 +13,8 @@ import (
 // Path says where a model's files are.
 type Path struct {
 	// Name is the base model as the workers list it in /v1/models. Empty serves the fleet's only base model, whatever it
-	// is called. While the fleet has several, the files count as those that are found do: for a model whose engine agrees
-	// in every probe.
+	// is called. While the fleet has several, the folder is treated as a found one: it is used for a model once that
+	// model's engine agrees in every probe.
 	Name string `yaml:"name"`
 	// Path is a folder with tokenizer.json, tekken.json or a .tiktoken file and the chat template beside it, or a folder of
 	// a Hugging Face cache (models--ORG--NAME), whose newest snapshot is taken; or hub:ORG/NAME[@REVISION], which is

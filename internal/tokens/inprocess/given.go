@@ -11,17 +11,17 @@ import (
 // checkNames holds the names that the operator gave to models' files against what the fleet serves.
 func (f *Finder) checkNames(s *fleet.Snapshot, now time.Time) {
 	if f.Given.nameless != nil {
-		f.withoutName()
+		f.followNameless()
 	}
 	if len(f.Given.named) > 0 {
-		f.withName(s, now)
+		f.warnUnserved(s, now)
 	}
 }
 
-// withoutName has files that were named without a model count as given while all workers have one base model. While they
+// followNameless has files that were named without a model count as given while all workers have one base model. While they
 // have several, the files are looked at as files that were found: for each model they count once its engines agree in
 // every probe.
-func (f *Finder) withoutName() {
+func (f *Finder) followNameless() {
 	all := map[string]bool{}
 	for key := range f.units {
 		all[key.model] = true
@@ -36,14 +36,14 @@ func (f *Finder) withoutName() {
 		u.changes++
 	}
 	if several {
-		f.Log.Warn("a model's folder was named without the model, and the workers serve several: it counts for none that its engine does not prove; "+
-			"write NAME=DIR", "folder", f.nameless.dir, "models", few(slices.Sorted(maps.Keys(all))))
+		f.Log.Warn("--model-path gives a folder but no model name, and the workers serve several models: the folder is used only for "+
+			"models whose engine returns the same token ids in every probe; write NAME=DIR", "folder", f.nameless.dir, "models", few(slices.Sorted(maps.Keys(all))))
 	}
 }
 
-// withName tells once of each model whose files were named and that no worker serves. A worker that did not answer yet
+// warnUnserved tells once of each model whose files were named and that no worker serves. A worker that did not answer yet
 // may serve it: such workers are waited for, until a minute after the first one that answered.
-func (f *Finder) withName(s *fleet.Snapshot, now time.Time) {
+func (f *Finder) warnUnserved(s *fleet.Snapshot, now time.Time) {
 	models := baseModels(s)
 	if len(models) == 0 {
 		return
@@ -54,11 +54,11 @@ func (f *Finder) withName(s *fleet.Snapshot, now time.Time) {
 	silent := slices.ContainsFunc(s.Workers(), func(w *fleet.Worker) bool { return w.Facts.BaseModel() == "" })
 	for _, name := range slices.Sorted(maps.Keys(f.Given.named)) {
 		switch {
-		case f.accounted[name]:
+		case f.nameChecked[name]:
 		case slices.Contains(models, name):
-			f.accounted[name] = true
+			f.nameChecked[name] = true
 		case !silent || now.Sub(f.since) >= lookEvery:
-			f.accounted[name] = true
+			f.nameChecked[name] = true
 			f.Log.Warn("no worker serves the model whose folder was named: is its name right?", "model", name,
 				"folder", f.Given.from[f.Given.named[name]], "they_serve", few(models))
 		}

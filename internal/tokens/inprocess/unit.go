@@ -22,13 +22,13 @@ func (k unitKey) compare(other unitKey) int {
 
 // unit is a model that is followed: who serves it, where its files may lie, and how they compared.
 type unit struct {
-	key     unitKey
-	members []*member
-	origins []string  // where the members say they loaded it from
-	changes int       // of members and origins
-	job     *job      // under way; nil is none
-	hub     *job      // a download, beside any other job; nil is none
-	loaded  time.Time // when its files were last loaded
+	key      unitKey
+	members  []*member
+	origins  []string  // where the members say they loaded it from
+	changes  int       // of members and origins
+	job      *job      // under way; nil is none
+	download *job      // a download, beside any other job; nil is none
+	loaded   time.Time // when its files were last loaded
 
 	round    *round // a look under way; nil is none
 	looked   bool
@@ -200,12 +200,12 @@ const (
 	standsOpen      standing = iota // not all groups are verified
 	standsAgreed                    // a worker of each group agreed, and none that was asked differs
 	standsDiffering                 // one differs
-	standsSilent                    // nobody can be asked
+	standsSilent                    // no group agreed and none is waited for: its workers give no ids, or failed failedOften times
 )
 
-// standing judges files by the ready workers. One worker of each group has to agree: what one engine answers counts for
-// all workers of a model where engines are asked for ids, too. Groups of which nobody can be asked, or answers however
-// often it is asked, count as little as they do then, if another group agreed.
+// standing judges files by the ready workers. One worker of each group has to agree: where engines are asked for ids,
+// one engine's answer counts for all workers of a model, too. A group whose workers give no ids, or failed failedOften
+// times in a row, is ignored if another group agreed.
 func (u *unit) standing(p place, now time.Time) standing {
 	type seen struct{ agreed, open bool }
 	groups := map[group]*seen{}
@@ -251,7 +251,7 @@ func (u *unit) spoken(p place) map[group]bool {
 	return groups
 }
 
-// pauses reports whether nobody said anything of files, and nobody is to be asked now.
+// pauses reports whether no group agreed, none is waited for, and no worker is to be asked now.
 func (u *unit) pauses(p place, s *fleet.Snapshot, now time.Time) bool {
 	return u.standing(p, now) == standsSilent && u.next(p, s, now) == nil
 }
