@@ -20,7 +20,7 @@ type Request struct {
 	Extra         string // SGLang's extra_key
 
 	PromptBytes int // length of the prompt's text; estimates the tokens when they are not known
-	MaxTokens   int // most tokens of the answer, 0 is none given; a count beyond is not believed
+	MaxTokens   int // most tokens of one answer, 0 is none given; a greater count is not believed
 
 	Text    []byte         // the prompt's text, flattened: for policies on text, and for approximate matches without Tokens; may be nil
 	Session policy.Session // the conversation, when the client named one
@@ -40,7 +40,7 @@ type Request struct {
 	// Whole: the answer comes in one piece, so that its first token is not seen. Call [Decision.FirstToken] when it is there and
 	// [Decision.Tokens] with its length: how long prompt and answer took together teaches what passes take.
 	Whole bool
-	// Choices is how many answers are asked for, 0 is one: nobody can tell how many passes the tokens of several took.
+	// Choices is how many answers are generated, n for each prompt; 0 is one. Nobody can tell how many passes the tokens of several took.
 	Choices int
 
 	Now    int64  // Unix nanoseconds

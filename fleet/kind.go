@@ -244,7 +244,8 @@ func (k *kind) judge(p *pace, now int64) Pace {
 	beyond := math.Abs(off) > math.Log(farthest)
 	p.away = k.evident > 2 && (p.misfit > misfits*k.misfit || beyond)
 	told.Away = p.away
-	// A worker that lies of its answers' lengths is one that seems to be fast: it must not draw requests by it.
+	// Not believed, so factor 1: a holder that is out of range, or whose times one factor does not explain, and that
+	// seems to be fast, as a worker does that tells untrue lengths of its answers; and both of two that are too far apart.
 	if (p.away || beyond) && (off < 0 || k.evident == 2) {
 		return told
 	}

@@ -46,8 +46,8 @@ const (
 	within = 1.96
 	// alike is the factor within which machines count as equal: a pace is believed where its interval lies outside.
 	alike = 1.1
-	// farthest is the greatest factor that is believed, and its reciprocal the least. A holder beyond is no machine of
-	// this kind; one that seems to be faster than that counts as one of them, else it would draw most requests.
+	// farthest is the greatest factor that is believed. A slower holder counts as this slow. One that seems to be faster
+	// than 1/farthest gets factor 1: else a worker that tells untrue lengths of its answers would draw most requests.
 	farthest = 4
 )
 
@@ -103,5 +103,5 @@ type Pace struct {
 	Low      float64 `json:"low"`      // the 95 % confidence interval of Measured
 	High     float64 `json:"high"`
 	Samples  int     `json:"samples"`        // measurements of this holder
-	Away     bool    `json:"away,omitempty"` // one factor does not explain its times: they teach its kind nothing
+	Away     bool    `json:"away,omitempty"` // one factor does not explain its times, or they are beyond a quarter to four times the median's: they teach its kind nothing
 }

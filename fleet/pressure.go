@@ -44,8 +44,8 @@ func (s *holderState) emptied() {
 	s.pressure.bits.Store(math.Float64bits(math.SmallestNonzeroFloat64))
 }
 
-// Lost notes that what h's cache has is not known any more: messages are lost, or nobody listens. It is as full as it
-// was.
+// Lost notes that the content of h's cache is not known any more: messages are lost, or nobody listens. The pressure
+// stays. The count of held blocks begins at 0, so that nothing is at risk until events remove blocks.
 func (f *Fleet) Lost(h Holder) {
 	if s := f.Snapshot().state(h); s != nil {
 		s.work.forgetCache()

@@ -67,8 +67,8 @@ func (r *ramp) standing(now, underWay int64) float64 {
 	return share
 }
 
-// share returns the part that it gets of requests beyond those that it may have anyhow, and changes nothing, for whoever
-// only looks: a scrape must not begin a ramp.
+// share returns the part that it gets of the requests beyond its first: see [Snapshot.Share]. It changes nothing: a scrape
+// must not begin a ramp.
 func (r *ramp) share(now int64) float64 {
 	since := r.since.Load()
 	switch {

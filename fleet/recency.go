@@ -60,7 +60,7 @@ func (c *recency) resize(shape cacheShape) {
 	c.uses = make([]use, n)
 }
 
-// clear forgets what is cached.
+// clear forgets the order of use and the count of held blocks.
 func (c *recency) clear() {
 	clear(c.uses)
 	c.generations, c.held, c.unannounced, c.evicted, c.now = [generations]int64{}, 0, 0, 0, 1

@@ -17,11 +17,13 @@ type Work struct {
 	// where the number of its tokens is told after FirstToken.
 	Whole bool
 
-	// MostTokens is how long the answer may be, each of them where there are Choices; 0 is not told. A count beyond
-	// that, or beyond the model's length, is not believed.
+	// MostTokens is how long one answer may be; 0 is not told. A count beyond that, or beyond the model's length, is not
+	// believed.
 	MostTokens int
 
-	// Choices is how many answers to the prompt are generated at once; 0 is one. Of several nobody can tell how many
+	longest int // tokens that all answers may have together; [Fleet.Reserve] sets it
+
+	// Choices is how many answers are generated at once: n for each prompt of the request; 0 is one. Of several nobody can tell how many
 	// passes their tokens took: they teach nothing, but for the first token of a stream.
 	Choices int
 
@@ -102,7 +104,7 @@ func (f *Fleet) Reserve(r *Reservation, h Holder, w Work, now int64) bool {
 	if r.Held() {
 		panic("bug: reserve with a reservation that is not released")
 	}
-	w.MostTokens = w.longestAnswer(snap.Worker(h))
+	w.longest = w.longestAnswer(snap.Worker(h))
 	if !s.work.reserve(r, w, snap.cacheShape(h), now) {
 		return false
 	}
@@ -129,8 +131,8 @@ func (w *Work) longestAnswer(worker *Worker) int {
 	return longest * min(max(w.Choices, 1), mostChoices)
 }
 
-// mostChoices keeps the product from overflowing an int of 32 bits. An engine that generates more answers to one prompt
-// may have some of their tokens not counted.
+// mostChoices keeps the product from overflowing an int of 32 bits. A request with more answers (n × its prompts) has some
+// of their tokens not counted.
 const mostChoices = 128
 
 // cachedBlocks returns the engine blocks of the prompt that the holder had at dispatch.

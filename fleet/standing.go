@@ -216,8 +216,8 @@ func (s *holderState) returned() {
 	}
 }
 
-// Share returns the part of its requests that h gets at now, by its ramp, beyond as many at once as it has answered since
-// it returned; 1 is all. It changes nothing: a ramp that is pending begins with a request, not with a look.
+// Share returns the part that h gets at now, during slow start, of the requests beyond its first N at once; N is one more
+// than it has answered since it returned, and 0 after a failure. 1: no slow start. It changes nothing: a ramp that is pending begins with a request, not with a look.
 func (s *Snapshot) Share(h Holder, now int64) float64 {
 	st := s.state(h)
 	if st == nil {

@@ -118,9 +118,10 @@ func barred(q *Query, c *Candidate) string {
 var unavailable = [...]string{fleet.BarNone: ReasonUnavailable, fleet.BarUnavailable: ReasonUnavailable,
 	fleet.BarLimited: ReasonLimited}
 
-// startsSlowly reports whether q is one of the requests that c does not get during slow start. All requests of a
-// session get the same result, so that the session does not move back and forth: as the share grows more sessions are
-// admitted, and no session is sent away again. The random number differs from the pickers'.
+// startsSlowly reports whether q is one of the requests that c does not get during slow start, of those beyond its first
+// (fleet.Snapshot.Share). All requests of a session get the same result: as the share grows more sessions are admitted. A
+// session of which c got a request among its first may be sent elsewhere with the next. The random number differs from the
+// pickers'.
 func startsSlowly(q *Query, c *Candidate) bool {
 	draw := q.Random
 	if q.Session.Key != "" {

@@ -81,8 +81,9 @@ type Holder struct {
 	// Useless are the models and endpoints for which the holder gets no requests but trials, as its answers there were
 	// useless and another worker's were not.
 	Useless []Useless `json:"useless,omitempty"`
-	// Suspect: the worker seems to be frozen. Share is the part of its usual requests that the holder gets beyond those
-	// that it may have at once, below 1 during slow start.
+	// Suspect: the worker seems to be frozen. Share is the part that the holder gets, during slow start, of the
+	// requests beyond its first N at once; N is one more than it has answered since it returned, and 0 after a failure.
+	// 1: no slow start.
 	Suspect bool    `json:"suspect,omitempty"`
 	Share   float64 `json:"share"`
 	Load    Load    `json:"load"`

@@ -25,10 +25,10 @@ var missing = map[tokens.Outcome]string{
 	tokens.Batch:       "the body has several prompts",
 	tokens.Off:         "nobody is asked (tokens.budget is 0)",
 	tokens.TooLong:     "the body is longer than tokens.max_prompt_bytes",
-	tokens.Refused:     "the engine does not tokenize this body, or refuses its key",
+	tokens.Refused:     "the engine does not tokenize this body, or refuses the client's key",
 	tokens.Unsupported: "no worker of the model tokenizes",
 	tokens.NoWorker:    "no worker of the model can be asked now",
-	tokens.Limited:     "the engines had as many questions as they may, or seem to be frozen",
+	tokens.Limited:     "the engines had as many questions as they may, or seem to be frozen, or all questions together take the memory that they may",
 	tokens.TimedOut:    "no answer came within the time that a match of this prompt is worth",
 	tokens.Failed:      "every worker that was asked failed",
 }
