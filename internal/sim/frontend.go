@@ -12,10 +12,11 @@ type Frontend struct {
 	Pass    time.Duration // for each pass that makes tokens of answers
 	Output  time.Duration // for each of those tokens
 	End     time.Duration // for each request, when its answer has ended
-	// Shared: it has one core together with the passes of its ranks. While both work it gets two thirds of that core:
-	// it has several threads, and sleeps more often, which the operating system favours. Half of the core made first
-	// tokens of short prompts on real engines half as long again as measured, four fifths made those of long ones a
-	// fifth too short.
+	// Shared: it and the passes of its ranks have as many cores together as there are ranks. While all of them work it
+	// counts as two of them: it has several threads, and sleeps more often, which the operating system favours. With one
+	// rank that is two thirds of the core. Half of it made first tokens of short prompts on real engines half as long
+	// again as measured, four fifths made those of long ones a fifth too short. With two ranks it is a core, and each
+	// rank has half of the other.
 	Shared bool
 }
 
@@ -28,7 +29,18 @@ func (f *Frontend) sane() bool {
 
 // desk is the state of a worker's API server, which its ranks share.
 type desk struct {
-	free time.Duration // when all that it has got is done
+	free  time.Duration // when all that it has got is done
+	ranks []*rank
+}
+
+// busy reports whether all of its ranks make passes: no core is free.
+func (d *desk) busy() bool {
+	for _, r := range d.ranks {
+		if r.doing != stepping {
+			return false
+		}
+	}
+	return true
 }
 
 // serve gives r's API server so much to do now, and returns when it is done.
@@ -37,9 +49,12 @@ func (w *world) serve(r *rank, d time.Duration) time.Duration {
 		return w.now
 	}
 	took := d
-	if r.group.Frontend.Shared && r.doing == stepping {
-		took += d / 2
-		r.stolen += d
+	if r.group.Frontend.Shared && r.desk.busy() {
+		n := time.Duration(len(r.desk.ranks))
+		took = max(d, d*(n+2)/(2*n))
+		for _, other := range r.desk.ranks {
+			other.stolen += d / n
+		}
 	}
 	r.desk.free = max(r.desk.free, w.now) + took
 	return r.desk.free

@@ -72,6 +72,21 @@ func TestAnAPIServerOnTheSameCoreSlowsPasses(t *testing.T) {
 	}
 }
 
+// Two ranks have two cores: while both make passes their API server has one, and each rank loses half of what that takes.
+func TestAnAPIServerOfTwoRanksHasACore(t *testing.T) {
+	w := together(3, 100, 1)
+	w.Requests[2].Arrival = 50 * time.Millisecond
+	r := run(t, config(w, "round_robin", func(c *Config) {
+		c.Groups[0].Count, c.Groups[0].Ranks, c.Groups[0].Declared = 1, 2, 2
+		c.Groups[0].Frontend = Frontend{Request: 10 * time.Millisecond, Shared: true}
+		c.Groups[0].Profile.Timing = engine.Linear{Base: 100}
+	}))
+	// The passes begin after 10 and 20 ms and take 105; the third request waits for the first one's end, and takes 100.
+	if math.Abs(r.TTFT.P50-125) > 1 || math.Abs(r.TTFT.Max-165) > 1 {
+		t.Errorf("%.1f and %.1f ms, want 125 and 165", r.TTFT.P50, r.TTFT.Max)
+	}
+}
+
 // Ranks have one API server, and what follows an answer keeps it from the next request.
 func TestRanksShareAnAPIServer(t *testing.T) {
 	play := func(front Frontend) (first float64) {

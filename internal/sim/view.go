@@ -84,6 +84,7 @@ func (w *world) addWorker(p *pool, g *Group) error {
 			index: len(w.ranks), pool: p, holder: fleet.Holder(len(p.ranks)), worker: fleet.WorkerID(n), group: g, engine: e,
 			lines: make([]line, w.cfg.Routers), desk: front,
 		}
+		front.ranks = append(front.ranks, r)
 		p.ranks = append(p.ranks, r.index)
 		w.ranks = append(w.ranks, r)
 		name := fmt.Sprintf("%s %d", p.name, n+1)
