@@ -226,14 +226,33 @@ func (s section) title() string {
 	return t
 }
 
+// builds names the commits of which Warmpath's own rows are.
+func builds(results []result) string {
+	runs, rounds := map[string]int{}, map[string]map[int]bool{}
+	for i := range results {
+		r := &results[i]
+		if kind, err := routerNamed(r.Router); err != nil || !kind.ours {
+			continue
+		}
+		if runs[r.Commit]++; rounds[r.Commit] == nil {
+			rounds[r.Commit] = map[int]bool{}
+		}
+		rounds[r.Commit][r.Round] = true
+	}
+	var all []string
+	for _, c := range slices.Sorted(maps.Keys(runs)) {
+		all = append(all, fmt.Sprintf("%s (%d runs, rounds %s)", c, runs[c], strings.Trim(fmt.Sprint(slices.Sorted(maps.Keys(rounds[c]))), "[]")))
+	}
+	return strings.Join(all, ", ")
+}
+
 // head says where, when and with what the results were measured.
 func head(b *strings.Builder, results []result, here machine.Facts) {
-	commits, versions := map[string]bool{}, map[string]bool{}
+	versions := map[string]bool{}
 	first, last := results[0].Time, results[0].Time
 	var others []float64
 	for i := range results {
 		r := &results[i]
-		commits[r.Commit] = true
 		for name, v := range r.Versions {
 			if name == "engine" || name == "nginx" || usedPeer(results, name) {
 				versions[v] = true
@@ -245,7 +264,7 @@ func head(b *strings.Builder, results []result, here machine.Facts) {
 		}
 	}
 	fmt.Fprintf(b, "%d runs, %s to %s. %d cores (%s), %s. Warmpath %s; %s.\n", len(results), first, last, here.Cores, here.CPU, here.OS,
-		strings.Join(slices.Sorted(maps.Keys(commits)), ", "), strings.Join(slices.Sorted(maps.Keys(versions)), ", "))
+		builds(results), strings.Join(slices.Sorted(maps.Keys(versions)), ", "))
 	if len(others) > 0 {
 		fmt.Fprintf(b, "Other processes used %.2f cores while it was measured (median of the runs; %.2f to %.2f).\n", median(others), slices.Min(others), slices.Max(others))
 	}
