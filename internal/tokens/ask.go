@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"sync/atomic"
@@ -192,10 +193,16 @@ func (s *Source) endingOf(err error) ending {
 		return silent
 	case errors.Is(err, errRefused), errors.Is(err, errMissing):
 		return declined
-	case errors.Is(err, errFault), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, errFault), errors.Is(err, context.DeadlineExceeded) && !dialing(err):
 		return faulted
 	}
 	return broke
+}
+
+// dialing reports whether no connection came about: no prompt can be the reason.
+func dialing(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
 }
 
 // call asks w by each of its endpoints until one exists that takes the client's key.

@@ -26,8 +26,9 @@ type Config struct {
 	// nobody waits for take up to an eighth of it beside. 64 MiB hold 16 million ids: 2,000 prompts of 8,000 tokens.
 	CacheBytes int64 `yaml:"cache_bytes"`
 	// Failures is how many calls to a worker must fail in a row before it is left alone for Pause: refused connections,
-	// 5xx, answers that are none, no answer within 10 s. A slower answer than usual is no failure. Where all were 500 to
-	// prompts of one client, it is left alone for that client. 3: one or two happen when an engine is restarted.
+	// 5xx, answers that are none, no answer within 10 s. A slower answer than usual is no failure. Where all were 500 or
+	// no answer to prompts of one client, it is left alone for that client. 3: one or two happen when an engine is
+	// restarted.
 	Failures int `yaml:"failures"`
 	// Pause is how long a failing worker is left alone before one call tries it again. 5 s, as often as health checks.
 	Pause time.Duration `yaml:"pause"`

@@ -192,6 +192,19 @@ func TestOneClientsSlowPromptsTakeIDsFromNobodyElse(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		time.Sleep(callTimeout)
+		for _, long := range []string{"", strings.Repeat("long ", longQuestion/5+1)} { // late calls take no places
+			for i := range 2 {
+				go find(t, s, as("bad", chat(fmt.Sprint("slow ", long, i, " more"))), a)
+			}
+			time.Sleep(time.Second)
+			began := time.Now()
+			wants(t, find(t, s, as("good", chat("short after "+long[:min(len(long), 4)])), a), Render, 1, 2, 3)
+			wants(t, find(t, s, as("good", chat("after "+long+long+"text")), a), Render, 1, 2, 3)
+			if took := time.Since(began); took > 0 {
+				t.Errorf("another client waited %v", took)
+			}
+			time.Sleep(callTimeout)
+		}
 		freezes = true
 		wants(t, find(t, s, as("good", chat("two")), a), TimedOut)
 		time.Sleep(time.Second)

@@ -80,7 +80,7 @@ const (
 	declined        // it has no such endpoint, or refuses the prompt
 	silent          // nothing: it refused one client's key, or the Source was closed
 	faulted         // 500, or nothing came in time: its own fault, or that of the client's prompt
-	broke           // any other error, or nothing came
+	broke           // any other error
 )
 
 // stalled reports whether the worker seems to be frozen to a client: a call of that client has been under way for too
@@ -99,14 +99,19 @@ func (p *peer) stalled(client uint64, now time.Time) bool {
 	return false
 }
 
-// long is how many calls with long questions are under way.
-func (p *peer) long() (n int) {
+// busy is how many of p's places are taken, and how many of them by long questions. Calls that are late take none: where
+// p is not stalled for a client they are all of one other, and the places are left to the rest.
+func (p *peer) busy(now time.Time) (calls, long int) {
 	for _, c := range p.calls {
+		if now.After(c.late) {
+			continue
+		}
+		calls++
 		if c.bytes >= longQuestion {
-			n++
+			long++
 		}
 	}
-	return n
+	return calls, long
 }
 
 // expected is how long an answer to a question of so many bytes should take; 0 is not known.
@@ -220,6 +225,7 @@ func (ps *peers) pick(q *question, workers []Worker, now time.Time) (Worker, *ca
 		if w.URL != ps.service {
 			load = loadOf(*w)
 		}
+		calls, long := p.busy(now)
 		blocked := granted
 		switch {
 		case now.Before(p.noTokens):
@@ -230,7 +236,7 @@ func (ps *peers) pick(q *question, workers []Worker, now time.Time) (Worker, *ca
 			blocked = resting
 		case p.stalled(q.client, now):
 			blocked = stalled
-		case len(p.calls) >= p.limit || q.long() && p.long() >= p.limit-1 || q.worth == 0 && !p.calm(load) && !q.anyhow:
+		case calls >= p.limit || q.long() && long >= p.limit-1 || q.worth == 0 && !p.calm(load) && !q.anyhow:
 			blocked = full
 		}
 		if blocked != granted {
