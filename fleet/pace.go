@@ -102,6 +102,8 @@ type Pace struct {
 	Measured float64 `json:"measured"` // the estimate without belief and shrinking; 0: there is no evidence
 	Low      float64 `json:"low"`      // the 95 % confidence interval of Measured
 	High     float64 `json:"high"`
-	Samples  int     `json:"samples"`        // measurements of this holder
-	Away     bool    `json:"away,omitempty"` // one factor does not explain its times, or they are beyond a quarter to four times the median's: they teach its kind nothing
+	Samples  int     `json:"samples"` // measurements of this holder
+	// Away: one factor does not explain its times, or they are beyond a quarter to four times the median's. They teach
+	// its kind nothing.
+	Away bool `json:"away,omitempty"`
 }

@@ -1,6 +1,9 @@
 package fleet
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Work is what one request puts on a holder.
 type Work struct {
@@ -23,8 +26,8 @@ type Work struct {
 
 	longest int // tokens that all answers may have together; [Fleet.Reserve] sets it
 
-	// Choices is how many answers are generated at once: n for each prompt of the request; 0 is one. Of several nobody can tell how many
-	// passes their tokens took: they teach nothing, but for the first token of a stream.
+	// Choices is how many answers are generated at once: n for each prompt of the request; 0 is one. Of several nobody
+	// can tell how many passes their tokens took: they teach nothing, but for the first token of a stream.
 	Choices int
 
 	// Guess says that UncachedTokens is an estimate: nothing is learned from how long they take.
@@ -128,12 +131,8 @@ func (w *Work) longestAnswer(worker *Worker) int {
 	if w.MostTokens > 0 {
 		longest = min(longest, w.MostTokens)
 	}
-	return longest * min(max(w.Choices, 1), mostChoices)
+	return int(min(int64(longest)*min(int64(max(w.Choices, 1)), math.MaxInt32), math.MaxInt32))
 }
-
-// mostChoices keeps the product from overflowing an int of 32 bits. A request with more answers (n × its prompts) has some
-// of their tokens not counted.
-const mostChoices = 128
 
 // cachedBlocks returns the engine blocks of the prompt that the holder had at dispatch.
 func (r *Reservation) cachedBlocks() int32 {

@@ -217,7 +217,8 @@ func (s *holderState) returned() {
 }
 
 // Share returns the part that h gets at now, during slow start, of the requests beyond its first N at once; N is one more
-// than it has answered since it returned, and 0 after a failure. 1: no slow start. It changes nothing: a ramp that is pending begins with a request, not with a look.
+// than it has answered since it returned, and 0 after a failure. 1: no slow start. It changes nothing: a ramp that is
+// pending begins with a request, not with a look.
 func (s *Snapshot) Share(h Holder, now int64) float64 {
 	st := s.state(h)
 	if st == nil {
