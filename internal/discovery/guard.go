@@ -101,8 +101,8 @@ func (g *guard) look(ctx context.Context, snap *fleet.Snapshot, w *fleet.Worker,
 	suspect := x.since != 0
 	asking.Go(func() { // ends with ctx, or after maxPatience; guard waits
 		asked := time.Now()
-		alive := g.signOfLife(ctx, w)
-		if alive && !suspect { // a suspect's answer time is how long it was frozen, not how slow its API server is
+		alive, answered := g.signOfLife(ctx, w)
+		if answered && !suspect { // a suspect's answer time is how long it was frozen, not how slow its API server is
 			took.add(time.Since(asked))
 		}
 		x.outcome <- alive
@@ -143,12 +143,13 @@ func silence(snap *fleet.Snapshot, w *fleet.Worker) (since int64) {
 }
 
 // signOfLife sends w a request that needs no engine, and reports whether any answer came. A failure of this machine
-// proves nothing and counts as an answer.
-func (g *guard) signOfLife(ctx context.Context, w *fleet.Worker) bool {
+// proves nothing: w counts as alive.
+func (g *guard) signOfLife(ctx context.Context, w *fleet.Worker) (alive, answered bool) {
 	a := asker{client: g.client, target: Target{URL: w.URL}, timeout: maxPatience}
 	if g.targets != nil {
 		a.target.APIKey = g.targets(w.URL).APIKey
 	}
 	err := a.ask(ctx, http.MethodGet, "/v1/models", nil, maxJSON, discard)
-	return err == nil || statusOf(err) != 0 || network.Local(err) || ctx.Err() != nil
+	answered = err == nil || statusOf(err) != 0
+	return answered || network.Local(err) || ctx.Err() != nil, answered
 }

@@ -233,7 +233,8 @@ func (r *Reporter) ask(ctx context.Context, url string, id fleet.WorkerID) error
 		return err
 	case err == nil || errors.Is(err, errNoLoad):
 		r.fleet.Answered(id, signs)
-		if w.Facts.Engine == fleet.EngineVLLM && !suspect { // not SGLang: its load waits for the scheduler; not a suspect: it answers when it thaws
+		// SGLang's load waits for its scheduler. A suspect answers when it thaws.
+		if w.Facts.Engine == fleet.EngineVLLM && !suspect {
 			r.countsOf(url).took.add(time.Since(asked))
 		}
 	}
