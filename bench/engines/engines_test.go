@@ -291,14 +291,17 @@ func TestGoals(t *testing.T) {
 	}
 	for i, want := range []struct {
 		hits, first, share string
-		met, missed        int
+		count              goalCounts
 	}{
-		{"met -0.5 (smg) · **missed** -0.6 (smg)", "met 0.95 of nginx, goal 1.0", "met 40 % · met 40 %", 4, 1},
-		{"met +10.0 (smg)", "**missed** 0.91 of smg, goal 0.9", "**missed** 39 %", 1, 2},
+		{"met -0.5 (smg) · **missed** -0.6 (smg)", "met 0.95 of nginx, goal 1.0", "met 40 % · met 40 %",
+			goalCounts{hits: score{1, 1}, first: score{1, 0}, share: score{2, 0}}},
+		{"met +10.0 (smg)", "**missed** 0.91 of smg, goal 0.9", "**missed** 39 %",
+			goalCounts{hits: score{1, 0}, first: score{0, 1}, share: score{0, 1}}},
 	} {
-		hits, first, share, met, missed := all[i].goals()
-		if hits != want.hits || first != want.first || share != want.share || met != want.met || missed != want.missed {
-			t.Errorf("%s:\n got %q %q %q %d %d\nwant %+v", all[i].set.name, hits, first, share, met, missed, want)
+		var count goalCounts
+		hits, first, share := all[i].goals(&count)
+		if hits != want.hits || first != want.first || share != want.share || count != want.count {
+			t.Errorf("%s:\n got %q %q %q %+v\nwant %+v", all[i].set.name, hits, first, share, count, want)
 		}
 	}
 }
@@ -320,7 +323,7 @@ warmpath_other_total 5
 		t.Fatal(err)
 	}
 	addCounts(r.Warmpath, samples)
-	text, err := page([]result{r, line("chats", "smg", 1, 81, 100, 50)}, machine.Facts{}, nil)
+	text, err := page([]result{r, line("chats", "smg", 1, 81, 100, 50)}, machine.Facts{}, nil, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,22 +334,36 @@ warmpath_other_total 5
 	}
 }
 
+func TestPageTellsWhatWasNotPlayedInTurn(t *testing.T) {
+	late := line("chats", ours, 2, 80, 100, 50)
+	late.Commit = "def"
+	text, err := page([]result{line("chats", "smg", 1, 80, 100, 50), line("chats", ours, 1, 80, 100, 50), line("chats", "smg", 2, 80, 100, 50), late},
+		machine.Facts{}, nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"Warmpath abc (1 runs, rounds 1), def (1 runs, rounds 2);",
+		`Not played in turn with the others: round 2 of "Warmpath, URLs alone" on def, the others of that round beside abc.`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page lacks %q:\n%s", want, text)
+		}
+	}
+}
+
 func TestPageTellsTheNoiseOfTheMachine(t *testing.T) {
 	var all []result
-	for round, took := range []float64{10, 13, 11} {
-		r := line("chats", "nginx", round+1, 70, 100, 50)
-		r.Engines = took
-		all = append(all, r)
+	for round, first := range []float64{100, 130, 110} {
+		all = append(all, line("chats", "nginx", round+1, 70, first, 50))
 	}
 	for _, c := range []struct {
 		rounds []result
 		want   bool
 	}{{all, true}, {all[:1], false}} {
-		text, err := page(c.rounds, machine.Facts{}, nil)
+		text, err := page(c.rounds, machine.Facts{}, nil, "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Contains(text, "took up to 30 % more"); got != c.want {
+		if got := strings.Contains(text, "30 % later"); got != c.want {
 			t.Errorf("%d rounds: the noise is told: %v\n%s", len(c.rounds), got, text)
 		}
 	}
@@ -358,12 +375,12 @@ func TestAWarmpathThatAsksIsNoPeerAndHasItsOwnGoals(t *testing.T) {
 	asks.Requests = 100
 	asks.Warmpath = map[string]float64{"warmpath_token_requests_total outcome=beginning": 80, "warmpath_token_requests_total outcome=render": 11,
 		"warmpath_token_requests_total outcome=text missing=busy": 9, "warmpath_token_wait_seconds_bucket le=+Inf": 100, "warmpath_token_wait_seconds_bucket le=0.001": 50}
-	text, err := page([]result{own, asks, line("chats", "smg", 1, 80, 100, 50)}, machine.Facts{}, nil)
+	text, err := page([]result{own, asks, line("chats", "smg", 1, 80, 100, 50)}, machine.Facts{}, nil, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"met +0.0 (smg)", "| Warmpath, URLs alone | met 100.0 | met 99.0 |  |",
-		"| Warmpath that may not read the model's files | met 91.0 (80.0) | 50.0 | met +10 |", "Met: 7, missed: 0"} {
+		"| Warmpath that may not read the model's files | met 91.0 (80.0) | 50.0 | met +10 |", "Goals met: hits 1 of 1, median first token 1 of 1, shares 1 of 1, matched by ids 2 of 2, waited at most 1 ms for ids 1 of 1, added by asking 1 of 1."} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page lacks %q:\n%s", want, text)
 		}
@@ -412,8 +429,8 @@ func TestTheLaboratoryPlaysTheSameWork(t *testing.T) {
 	if f := answerFactor(&r, s); f < 1.45 || f > 1.55 {
 		t.Errorf("answers have %.2f tokens for each generated one, want 1.5", f)
 	}
-	text, err := page([]result{r}, machine.Facts{}, fit)
-	if err != nil || !strings.Contains(text, "smg (`cache_aware`)") {
+	text, err := page([]result{r}, machine.Facts{}, fit, "Read this.\n")
+	if err != nil || !strings.Contains(text, "smg (`cache_aware`)") || !strings.Contains(text, "## What to know first\n\nRead this.\n") {
 		t.Errorf("%v\n%s", err, text)
 	}
 }

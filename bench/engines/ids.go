@@ -7,14 +7,13 @@ import (
 
 // tokenIDs writes how prompts got their token ids, against the goals: 99 % of them where the model's files can be read,
 // with at most a millisecond of waiting for 99 %; 90 % where engines have to be asked, with at most 10 ms more to the
-// mean first token. It returns how many goals were met and missed.
-func tokenIDs(b *strings.Builder, all []section) (met, missed int) {
+// mean first token. It counts what was met and missed.
+func tokenIDs(b *strings.Builder, all []section, count *goalCounts) {
 	b.WriteString("\nToken ids. Goals where the model's files can be read: 99 % by ids, 99 % without waiting more than 1 ms; where engines have to be\n" +
 		"asked: 90 % by ids, and in the median of the rounds at most 10 ms added to the mean first token. In brackets: by ids of a\nbeginning that is known, with the length of the rest estimated. Where files can be read nobody is asked: what takes\n" +
-		"longer than 1 ms is computing the ids of a system prompt that is new to the router (1.5 ms for 4,000 tokens on a free\n" +
-		"core; a run has four to eight of them in 200 requests), and waiting for a core, as the engines use all of them here.\n\n" +
+		"longer than 1 ms is computing the ids of a prompt that is new to the router (1.5 ms for 4,000 tokens on a free core), and\n" +
+		"waiting for a core, as the engines use all of them here.\n\n" +
 		"| set | router | by ids, % | waited at most 1 ms, % | added to the mean first token, ms |\n|---|---|---|---|---|\n")
-	var count score
 	for _, s := range all {
 		for _, k := range routers {
 			if !k.ours {
@@ -32,14 +31,14 @@ func tokenIDs(b *strings.Builder, all []section) (met, missed int) {
 					continue
 				}
 				if k.name == ours {
-					shares = append(shares, fmt.Sprintf("%s %.1f", count.note(share >= 99), share))
+					shares = append(shares, fmt.Sprintf("%s %.1f", count.ids.note(share >= 99), share))
 					if at, told := r.waitedAtMost("0.001"); told {
-						quick = append(quick, fmt.Sprintf("%s %.1f", count.note(at >= 99), at))
+						quick = append(quick, fmt.Sprintf("%s %.1f", count.waits.note(at >= 99), at))
 					}
 					continue
 				}
 				begun := 100 * r.Warmpath["warmpath_token_requests_total outcome=beginning"] / float64(max(r.Requests, 1))
-				shares = append(shares, fmt.Sprintf("%s %.1f (%.1f)", count.note(share >= 90), share, begun))
+				shares = append(shares, fmt.Sprintf("%s %.1f (%.1f)", count.ids.note(share >= 90), share, begun))
 				if at, told := r.waitedAtMost("0.001"); told {
 					quick = append(quick, fmt.Sprintf("%.1f", at))
 				}
@@ -53,12 +52,11 @@ func tokenIDs(b *strings.Builder, all []section) (met, missed int) {
 			}
 			text := strings.Join(more, " · ")
 			if len(added) > 0 {
-				text = count.note(median(added) <= 10) + " " + text
+				text = count.added.note(median(added) <= 10) + " " + text
 			}
 			fmt.Fprintf(b, "| %s | %s | %s | %s | %s |\n", s.title(), k.about, strings.Join(shares, " · "), strings.Join(quick, " · "), text)
 		}
 	}
-	return count.met, count.missed
 }
 
 // waitedAtMost is the share of requests that waited so long for their token ids at most, in percent; le names a bucket.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -35,7 +36,11 @@ func reportAll(args []string) error {
 	if err != nil {
 		return err
 	}
-	text, err := page(results, machine.Now(), fit)
+	notes, err := os.ReadFile(strings.TrimSuffix(*in, ".jsonl") + "-notes.md")
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	text, err := page(results, machine.Now(), fit, string(notes))
 	if err != nil {
 		return err
 	}
@@ -90,9 +95,8 @@ func sections(results []result) []section {
 	return out
 }
 
-// goals says for one section what was met. An empty text: nothing to compare.
-func (s section) goals() (hits, first, share string, met, missed int) {
-	var count score
+// goals says for one section what was met, and counts it. An empty text: nothing to compare.
+func (s section) goals(count *goalCounts) (hits, first, share string) {
 	var parts []string
 	for _, round := range s.rounds {
 		own := s.by[ours][round]
@@ -105,7 +109,7 @@ func (s section) goals() (hits, first, share string, met, missed int) {
 		if own == nil || name == "" {
 			continue
 		}
-		parts = append(parts, fmt.Sprintf("%s %+.1f (%s)", count.note(own.hits() >= best-margin), own.hits()-best, name))
+		parts = append(parts, fmt.Sprintf("%s %+.1f (%s)", count.hits.note(own.hits() >= best-margin), own.hits()-best, name))
 	}
 	hits = strings.Join(parts, " · ")
 
@@ -120,19 +124,36 @@ func (s section) goals() (hits, first, share string, met, missed int) {
 		}
 	}
 	if own, ok := s.firstToken(ours); ok && name != "" && best > 0 {
-		first = fmt.Sprintf("%s %.2f of %s, goal %.1f", count.note(own <= bound*best), own/best, name, bound)
+		first = fmt.Sprintf("%s %.2f of %s, goal %.1f", count.first.note(own <= bound*best), own/best, name, bound)
 	}
 
 	if s.set.event == engineRestart {
-		return hits, first, "one was away", count.met, count.missed
+		return hits, first, "one was away"
 	}
 	parts = nil
 	for _, round := range s.rounds {
 		if own := s.by[ours][round]; own != nil {
-			parts = append(parts, fmt.Sprintf("%s %.0f %%", count.note(own.least() >= 40), own.least()))
+			parts = append(parts, fmt.Sprintf("%s %.0f %%", count.share.note(own.least() >= 40), own.least()))
 		}
 	}
-	return hits, first, strings.Join(parts, " · "), count.met, count.missed
+	return hits, first, strings.Join(parts, " · ")
+}
+
+// goalCounts is how many goals of each kind were met and missed.
+type goalCounts struct{ hits, first, share, ids, waits, added score }
+
+// String says so in one sentence.
+func (c *goalCounts) String() string {
+	var all []string
+	for _, k := range []struct {
+		what string
+		of   score
+	}{{"hits", c.hits}, {"median first token", c.first}, {"shares", c.share}, {"matched by ids", c.ids}, {"waited at most 1 ms for ids", c.waits}, {"added by asking", c.added}} {
+		if n := k.of.met + k.of.missed; n > 0 {
+			all = append(all, fmt.Sprintf("%s %d of %d", k.what, k.of.met, n))
+		}
+	}
+	return "Goals met: " + strings.Join(all, ", ") + "."
 }
 
 // score counts goals.
@@ -160,26 +181,28 @@ func (s section) firstToken(router string) (float64, bool) {
 	return median(all), true
 }
 
-// page is the results as Markdown, with the laboratory's beside them if fit is not nil.
-func page(results []result, here machine.Facts, fit *fitted) (string, error) {
+// page is the results as Markdown, with the laboratory's beside them if fit is not nil. notes are what whoever measured
+// says of them.
+func page(results []result, here machine.Facts, fit *fitted, notes string) (string, error) {
 	var b strings.Builder
 	b.WriteString("# Routers on real engines\n\n")
 	head(&b, results, here)
+	if notes != "" {
+		fmt.Fprintf(&b, "\n## What to know first\n\n%s", notes)
+	}
 	all := sections(results)
 	b.WriteString("\n## Goals\n\nThe default policy with no setting, against the best of the other rows: hits at most 0.5 points below the best of\n" +
 		"the same round; the median first token (median of the rounds' medians) at most the best row's, and at most 0.9 of it\n" +
 		"in the sets marked *; no engine below 40 % of the requests where both are alike. Rounds are separated by `·`.\n\n" +
 		"| set | hits, points to the best | median first token | least share of an engine |\n|---|---|---|---|\n")
-	met, missed := 0, 0
+	var count goalCounts
 	for _, s := range all {
-		hits, first, share, m, n := s.goals()
-		met, missed = met+m, missed+n
-		if m+n > 0 {
+		if hits, first, share := s.goals(&count); hits+first != "" {
 			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", s.title(), hits, first, share)
 		}
 	}
-	m, n := tokenIDs(&b, all)
-	fmt.Fprintf(&b, "\nMet: %d, missed: %d.\n", met+m, missed+n)
+	tokenIDs(&b, all, &count)
+	fmt.Fprintf(&b, "\n%s\n", &count)
 	b.WriteString(noise(all))
 	for _, s := range all {
 		s.write(&b)
@@ -199,8 +222,8 @@ func noise(all []section) string {
 	for _, s := range all {
 		var took []float64
 		for _, r := range s.by["nginx"] {
-			if r.Engines > 0 && s.set.event == nothing {
-				took = append(took, r.Engines)
+			if s.set.event != engineRestart {
+				took = append(took, r.First.P50)
 			}
 		}
 		if len(took) > 1 {
@@ -210,8 +233,9 @@ func noise(all []section) string {
 	if len(spreads) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("\nThe machine's own noise: behind nginx, which does the same in every round, the engines of one set took up to %.0f %% more\n"+
-		"processor time in one round than in another (median of the sets; %.0f %% at most). Times that differ by less are no difference.\n",
+	return fmt.Sprintf("\nThe machine's own noise: behind nginx, which does the same in every round, the median first token of one set came up to\n"+
+		"%.0f %% later in one round than in another (median of the sets; %.0f %% at most). Times that differ by less are no difference,\n"+
+		"unless they do so in every round.\n",
 		median(spreads), slices.Max(spreads))
 }
 
@@ -271,7 +295,7 @@ func head(b *strings.Builder, results []result, here machine.Facts) {
 	b.WriteString("Each engine has half of the cores, as a machine of its own would; routers and clients use all of them, and so does one\nengine of two ranks. Command: `bash bench/engines/run.sh`; this page: `bash bench/engines/run.sh report`.\n\n")
 	b.WriteString("Two engines with a tiny random Llama on the CPU, 65,536 tokens of cache each, block 32; their caches are emptied before each\n" +
 		"run, and the router is started anew. Hits: cached of queried prompt tokens, as the engines count. First token: at the\n" +
-		"client, of a stream, from the first attempt. Whole: without the pauses of restarts. Failed: attempts, each repeated until\n" +
+		"client, of a stream, from the first attempt. Whole: without the pause of a router's restart. Failed: attempts, each repeated until\n" +
 		"answered; each answer's status and number of tokens is checked. By ids: prompts that Warmpath matched by token ids.\n" +
 		"Over: its predictions above the engine's report. At risk: cached tokens that it took to be evicted before their request is\n" +
 		"scheduled. A router's processor time is that of all its processes, the engines' that of both. A round's texts are the same\n" +
@@ -283,12 +307,44 @@ func usedPeer(results []result, name string) bool {
 	return slices.ContainsFunc(results, func(r result) bool { return strings.HasPrefix(r.Router, name) })
 }
 
+// apart names the rows of Warmpath that were measured on another build than the others of their round, and so at another
+// time. Empty where there are none.
+func (s section) apart() string {
+	var all []string
+	for _, k := range routers {
+		for _, round := range s.rounds {
+			own := s.by[k.name][round]
+			if !k.ours || own == nil {
+				continue
+			}
+			in, others := false, map[string]bool{}
+			for router, by := range s.by {
+				if r := by[round]; router != k.name && r != nil {
+					in, others[r.Commit] = in || r.Commit == own.Commit, true
+				}
+			}
+			if !in && len(others) > 0 {
+				all = append(all, fmt.Sprintf("round %d of %q on %s, the others of that round beside %s", round, k.about, own.Commit,
+					strings.Join(slices.Sorted(maps.Keys(others)), ", ")))
+			}
+		}
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return "Not played in turn with the others: " + strings.Join(all, "; ") + ".\n\n"
+}
+
 // write is the section's table: a row for each router, its rounds separated by points.
 func (s section) write(b *strings.Builder) {
 	fmt.Fprintf(b, "\n## %s\n\n%s.\n\n", s.title(), s.set.about)
+	if s.scale != 1 {
+		fmt.Fprintf(b, "At scale %g there are %g times as many conversations, agents or questions.\n\n", s.scale, s.scale)
+	}
 	if s.set.note != "" {
 		fmt.Fprintf(b, "%s\n\n", s.set.note)
 	}
+	b.WriteString(s.apart())
 	b.WriteString("| router | hits, % | first token: mean, ms | p50 | p90 | whole, s | processor, ms a request: router, engines | requests of each engine | failed | by ids, % | over, %; at risk, tokens |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, k := range routers {
 		by := s.by[k.name]

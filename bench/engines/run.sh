@@ -16,6 +16,7 @@
 # do: the page says how much of it others used.
 #
 #   OUT       file of results; the page lies beside it as .md        (bench/results/engines.jsonl)
+#             a file …-notes.md beside it, by hand, begins the page
 #   BINARY    a warmpath binary to measure in place of one that is built                  (none)
 #   WARMPATH_COMMIT   what BINARY is called in the results                            (its path)
 #   CACHE     where engines (5.8 GB) and peers (0.3 GB) are installed                (~/.cache/warmpath)
