@@ -129,7 +129,8 @@ func (x *Index) Learn(h fleet.Holder, keys []block.Key, now int64) Learned {
 	return Learned{Known: known, at: x.now}
 }
 
-// Unlearn takes back what Learn of these keys added, because the request was not sent. What was used since stays.
+// Unlearn takes back what Learn of these keys added, because the request was not sent. What was used since stays; a use at
+// the same time is not told apart from it.
 func (x *Index) Unlearn(h fleet.Holder, keys []block.Key, l Learned) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
