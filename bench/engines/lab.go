@@ -194,7 +194,7 @@ type played struct {
 // imitate plays a set's work of a round against modelled engines. Restarts are not modelled: ok is false then.
 func imitate(fit *fitted, s set, router string, round int, scale float64, seed uint64, answer float64) (out played, ok bool, err error) {
 	policy, known := likeness[router]
-	if !known || s.event != nothing || s.work == nil || s.ranks && router == "smg" { // that one knows no ranks, the policy does
+	if !known || s.event != nothing || s.work == nil || s.ranks && router == "smg" { // --dp-aware, it had round robin's hits; the policy tells ranks apart
 		return out, false, nil
 	}
 	p, err := modelled.ReadProfile(fit.Profile)
@@ -309,9 +309,10 @@ func (f *fitted) beside(b *strings.Builder, all []section) error {
 	}
 	fmt.Fprintf(b, "\n## The laboratory beside it\n\nThe same requests, played by `warmpath sim`'s engine model with a profile fitted to these engines (%s, both at work at once;\n"+
 		"`bash bench/engines/run.sh fit`): a pass takes %.2f ms, %.4f ms a prompt token, %.2g ms a token and token of context,\n%.2f ms a sequence, %.2g ms a token of its context. "+
-		"An engine's API server has one core together with its\npasses and works %.1f ms a chat, %.4f ms a prompt token, %.2f ms a pass, %.2f ms a token of an answer\nand %.1f ms at its end; %.1f ms more pass on an idle machine.\n"+
+		"An engine's API server has one core together with its\npasses and works %.1f ms a chat, %.4f ms a prompt token, %.2f ms a pass, %.2f ms a token of an answer\nand %.1f ms at its end; on an idle engine a request takes %.1f ms beside all that.\n"+
 		"First tokens: those at the client less what router and client took on average, as the laboratory models neither. Medians over\n"+
-		"rounds, measured / laboratory; **bold**: more than 15 %% apart. Not modelled: restarts, and ranks behind a router that knows none.\n\n",
+		"rounds, measured / laboratory; **bold**: more than 15 %% apart. Not modelled: restarts, and SMG with two ranks: it has round robin's hits\n"+
+		"there, and the laboratory's cache_aware would not.\n\n",
 		f.Time, p.Linear.Base, p.Linear.Token, p.Linear.Attention, p.Linear.Sequence, p.Linear.Context,
 		f.Frontend.Request, f.Frontend.Token, f.Frontend.Pass, f.Frontend.Output, f.Frontend.End, f.Hop)
 	b.WriteString("| set | router (laboratory's policy) | hits, % | first token: mean, ms | p50, ms |\n|---|---|---|---|---|\n")

@@ -292,7 +292,7 @@ func head(b *strings.Builder, results []result, here machine.Facts) {
 	if len(others) > 0 {
 		fmt.Fprintf(b, "Other processes used %.2f cores while it was measured (median of the runs; %.2f to %.2f).\n", median(others), slices.Min(others), slices.Max(others))
 	}
-	b.WriteString("Each engine has half of the cores, as a machine of its own would; routers and clients use all of them, and so does one\nengine of two ranks. Command: `bash bench/engines/run.sh`; this page: `bash bench/engines/run.sh report`.\n\n")
+	b.WriteString("Each engine has half of the cores, as a machine of its own would; routers and clients use all of them, and so does one\nengine of two ranks. Command: `bash bench/engines/run.sh`; its head has those\nof SGLang, of asking and of this page.\n\n")
 	b.WriteString("Two engines with a tiny random Llama on the CPU, 65,536 tokens of cache each, block 32; their caches are emptied before each\n" +
 		"run, and the router is started anew. Hits: cached of queried prompt tokens, as the engines count. First token: at the\n" +
 		"client, of a stream, from the first attempt. Whole: without the pause of a router's restart. Failed: attempts, each repeated until\n" +

@@ -5,7 +5,8 @@
 #
 #   bash bench/engines/run.sh                              # all of it; says first how long that takes
 #   bash bench/engines/run.sh -sets chats -routers smg,warmpath -rounds 1 -scale 0.3      # a smoke run: 3 minutes
-#   bash bench/engines/run.sh -engine sglang               # the second kind of engine
+#   bash bench/engines/run.sh -engine sglang -scale 0.5 -routers nginx,smg,warmpath \
+#     -sets chats,agents-heavy,prefix-heavy,two-routers,crowded      # the second kind of engine, as on the page
 #   bash bench/engines/run.sh -sets chats -routers warmpath,warmpath-asking      # what it costs to ask engines for token ids
 #   bash bench/engines/run.sh list                         # sets and routers
 #   bash bench/engines/run.sh fit                          # a profile of the engines, for the laboratory's table on the page
