@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -173,9 +174,9 @@ func TestRefusedKeysAreRememberedInBoundedMemory(t *testing.T) {
 // two clients' questions are late the engine seems to be frozen to all.
 func TestOneClientsSlowPromptsTakeIDsFromNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		freezes := false
+		var freezes atomic.Bool
 		s, _ := newSource(map[string]handler{"a": func(r *http.Request, body string) (int, string) {
-			if freezes || strings.Contains(body, "slow") {
+			if freezes.Load() || strings.Contains(body, "slow") {
 				<-r.Context().Done()
 				return 500, ""
 			}
@@ -205,7 +206,7 @@ func TestOneClientsSlowPromptsTakeIDsFromNobodyElse(t *testing.T) {
 			}
 			time.Sleep(callTimeout)
 		}
-		freezes = true
+		freezes.Store(true)
 		wants(t, find(t, s, as("good", chat("two")), a), TimedOut)
 		time.Sleep(time.Second)
 		wants(t, find(t, s, as("good", chat("again")), a), Limited)
