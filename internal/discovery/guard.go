@@ -96,14 +96,17 @@ func (g *guard) look(ctx context.Context, snap *fleet.Snapshot, w *fleet.Worker,
 	if x.asking || now.Sub(x.asked) < again || x.since == 0 && (silent == 0 || heardWithin(silent, quiet, now)) {
 		return
 	}
-	took := &g.countsOf(w.URL).took
-	x.asking, x.asked, x.patience = true, now, took.patience()
+	counts := g.Counts(w.URL)
+	if counts == nil { // it has just come, or is leaving: none are made for it here, where nobody would delete them
+		return
+	}
+	x.asking, x.asked, x.patience = true, now, counts.took.patience()
 	suspect := x.since != 0
 	asking.Go(func() { // ends with ctx, or after maxPatience; guard waits
 		asked := time.Now()
 		alive, answered := g.signOfLife(ctx, w)
 		if answered && !suspect { // a suspect's answer time is how long it was frozen, not how slow its API server is
-			took.add(time.Since(asked))
+			counts.took.add(time.Since(asked))
 		}
 		x.outcome <- alive
 	})
