@@ -51,7 +51,7 @@ type call struct {
 type peer struct {
 	failures  int                   // in a row: errors, not slow answers
 	failedFor uint64                // the client whose question was the first of these failures
-	forAll    bool                  // they count for all clients: one was neither 500 nor a timeout, or they came from several clients
+	forAll    bool                  // they count for all: one was neither 500 nor a timeout, or several clients had them
 	until     time.Time             // left alone until then, while failures ≥ the limit
 	trying    bool                  // one call is trying whether it is back
 	calls     []*call               // under way
@@ -86,14 +86,14 @@ const (
 // stalled reports whether the worker seems to be frozen to a client: a call of that client has been under way for too
 // long, or calls of two others have. One client's call may be late for its prompt, such as an image that is slow to fetch.
 func (p *peer) stalled(client uint64, now time.Time) bool {
-	late := -1
-	for i, c := range p.calls {
+	var late *call
+	for _, c := range p.calls {
 		switch {
 		case !now.After(c.late):
-		case c.client == client, late >= 0 && p.calls[late].client != c.client:
+		case c.client == client, late != nil && late.client != c.client:
 			return true
 		default:
-			late = i
+			late = c
 		}
 	}
 	return false

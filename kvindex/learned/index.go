@@ -94,7 +94,7 @@ func (x *Index) Match(keys []block.Key, now int64, dst []kvindex.Match) []kvinde
 
 // Learned is what one call of [Index.Learn] did.
 type Learned struct {
-	Known int   // blocks that the holder was taken to have before
+	known int   // blocks that the holder was taken to have before
 	at    int64 // the index's time, which never goes back
 }
 
@@ -126,7 +126,7 @@ func (x *Index) Learn(h fleet.Holder, keys []block.Key, now int64) Learned {
 	if limit := x.config.MaxBlocks; limit > 0 && x.blocks > limit {
 		x.counts.pruned += x.prune(int(float64(limit) * x.config.PruneTo))
 	}
-	return Learned{Known: known, at: x.now}
+	return Learned{known: known, at: x.now}
 }
 
 // Unlearn takes back what Learn of these keys added, because the request was not sent. What was used since stays; a use at
@@ -135,7 +135,7 @@ func (x *Index) Unlearn(h fleet.Holder, keys []block.Key, l Learned) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if f := x.known(h); f != nil {
-		f.unlearn(keys, l.Known, l.at, func(key block.Key) { x.dropped(h, key) })
+		f.unlearn(keys, l.known, l.at, func(key block.Key) { x.dropped(h, key) })
 		x.flush(h)
 	}
 }
