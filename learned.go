@@ -80,7 +80,7 @@ func (r *Router) learn(x *modelIndex, d *Decision) {
 	}
 }
 
-// unlearn takes back what learn noted of d, as far as d was the first that a policy learned it from.
+// unlearn takes back what each policy learned from d and did not know before.
 func (d *Decision) unlearn() {
 	for _, l := range d.learned {
 		if l.by != nil {

@@ -40,7 +40,8 @@ type Request struct {
 	// Whole: the answer comes in one piece, so that its first token is not seen. Call [Decision.FirstToken] when it is there and
 	// [Decision.Tokens] with its length: how long prompt and answer took together teaches what passes take.
 	Whole bool
-	// Choices is how many answers are generated, n for each prompt; 0 is one. Nobody can tell how many passes the tokens of several took.
+	// Choices is how many answers are generated, n for each prompt; 0 is one. Nobody can tell how many passes the tokens of
+	// several took.
 	Choices int
 
 	Now    int64  // Unix nanoseconds

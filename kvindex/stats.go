@@ -19,7 +19,7 @@ type Stats struct {
 
 	Evictions          int64 // blocks evicted to keep within the budget, since the beginning
 	WaitingDropped     int64 // announced blocks that waited and were dropped for others
-	SpeculativeDropped int64 // speculative entries dropped before they expired, or never taken: the index, or the list of what waits to be taken in, was full
+	SpeculativeDropped int64 // speculative entries dropped before they expired, or never taken in, as there was no room
 	Refused            int64 // announcements and blocks that could not be taken: see HolderStats.Refused
 	Conflicts          int64 // engine hashes that turned out to name something else
 	UnknownRemoved     int64 // removals of blocks that were not known

@@ -119,9 +119,8 @@ var unavailable = [...]string{fleet.BarNone: ReasonUnavailable, fleet.BarUnavail
 	fleet.BarLimited: ReasonLimited}
 
 // startsSlowly reports whether q is one of the requests that c does not get during slow start, of those beyond its first
-// (fleet.Snapshot.Share). All requests of a session get the same result: as the share grows more sessions are admitted. A
-// session of which c got a request among its first may be sent elsewhere with the next. The random number differs from the
-// pickers'.
+// (fleet.Snapshot.Share). All requests of a session get the same result: as the share grows more sessions are admitted. But
+// a session whose last request was among c's first may be sent elsewhere now. The random number differs from the pickers'.
 func startsSlowly(q *Query, c *Candidate) bool {
 	draw := q.Random
 	if q.Session.Key != "" {

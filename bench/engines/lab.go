@@ -194,7 +194,8 @@ type played struct {
 // imitate plays a set's work of a round against modelled engines. Restarts are not modelled: ok is false then.
 func imitate(fit *fitted, s set, router string, round int, scale float64, seed uint64, answer float64) (out played, ok bool, err error) {
 	policy, known := likeness[router]
-	if !known || s.event != nothing || s.work == nil || s.ranks && router == "smg" { // --dp-aware, it had round robin's hits; the policy tells ranks apart
+	dpAware := s.ranks && router == "smg" // it had round robin's hits there; the policy tells ranks apart
+	if !known || s.event != nothing || s.work == nil || dpAware {
 		return out, false, nil
 	}
 	p, err := modelled.ReadProfile(fit.Profile)

@@ -130,8 +130,8 @@ func TestAWorkerThatIsHeardOfIsNoSuspect(t *testing.T) {
 	})
 }
 
-// TestASlowAPIServerIsNoSuspect: one whose last answers took long is waited for longer, and no longer than that. One that
-// is slow from one moment on is a suspect until its first late answer.
+// TestASlowAPIServerIsNoSuspect: where the last answers took long the next is waited for longer, up to a bound. A server
+// that is slow from one moment on is a suspect until its first late answer.
 func TestASlowAPIServerIsNoSuspect(t *testing.T) {
 	guarding(t, func(f *fleet.Fleet, n *still, _ *[2]fleet.Reservation) {
 		suspected := func() bool { return f.Snapshot().Suspected(0) || f.Snapshot().Suspected(1) }

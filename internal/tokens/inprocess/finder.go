@@ -79,7 +79,7 @@ type Finder struct {
 	FinderParts
 	inUse    atomic.Pointer[map[unitKey]*use]
 	statuses atomic.Pointer[[]Status]
-	several  atomic.Bool // the fleet has several base models: the nameless folder is used only where an engine agreed in every probe
+	several  atomic.Bool // the fleet has several base models: see followNameless
 
 	// What follows belongs to the goroutine of Run.
 	units       map[unitKey]*unit

@@ -18,9 +18,9 @@ func (f *Finder) checkNames(s *fleet.Snapshot, now time.Time) {
 	}
 }
 
-// followNameless has files that were named without a model count as given while all workers have one base model. While they
-// have several, the files are looked at as files that were found: for each model they count once its engines agree in
-// every probe.
+// followNameless has files that were named without a model count as given while all workers have one base model. While
+// they have several, the files are treated as found ones: for each model they count once its engines agree in every
+// probe.
 func (f *Finder) followNameless() {
 	all := map[string]bool{}
 	for key := range f.units {
@@ -37,12 +37,13 @@ func (f *Finder) followNameless() {
 	}
 	if several {
 		f.Log.Warn("--model-path gives a folder but no model name, and the workers serve several models: the folder is used only for "+
-			"models whose engine returns the same token ids in every probe; write NAME=DIR", "folder", f.nameless.dir, "models", few(slices.Sorted(maps.Keys(all))))
+			"models whose engine returns the same token ids in every probe; write NAME=DIR",
+			"folder", f.nameless.dir, "models", few(slices.Sorted(maps.Keys(all))))
 	}
 }
 
-// warnUnserved tells once of each model whose files were named and that no worker serves. A worker that did not answer yet
-// may serve it: such workers are waited for, until a minute after the first one that answered.
+// warnUnserved warns once of each model whose files were named and that no worker serves. A worker that did not answer
+// yet may serve it: such workers are waited for, until a minute after the first one that answered.
 func (f *Finder) warnUnserved(s *fleet.Snapshot, now time.Time) {
 	models := baseModels(s)
 	if len(models) == 0 {

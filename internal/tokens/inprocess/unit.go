@@ -200,7 +200,7 @@ const (
 	standsOpen      standing = iota // not all groups are verified
 	standsAgreed                    // a worker of each group agreed, and none that was asked differs
 	standsDiffering                 // one differs
-	standsSilent                    // no group agreed and none is waited for: its workers give no ids, or failed failedOften times
+	standsSilent                    // no group agreed, and none is waited for
 )
 
 // standing judges files by the ready workers. One worker of each group has to agree: where engines are asked for ids,
