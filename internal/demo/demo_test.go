@@ -76,16 +76,16 @@ func TestDemoPlaysTheDefaultPolicyAndShowsWhatItPromises(t *testing.T) {
 	}
 }
 
-// TestTheReadmeShowsWhatTheDemoPrints compares all lines but verdicts, numbers aside.
-func TestTheReadmeShowsWhatTheDemoPrints(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
+// TestThePageShowsWhatTheDemoPrints compares all lines but verdicts, numbers aside.
+func TestThePageShowsWhatTheDemoPrints(t *testing.T) {
+	page, err := os.ReadFile("../../bench/results/demo.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, sample, _ := strings.Cut(string(readme), "<!-- demo -->\n```\n")
+	_, sample, _ := strings.Cut(string(page), "<!-- demo -->\n```\n")
 	sample, _, found := strings.Cut(sample, "```\n<!-- end of demo -->")
 	if !found {
-		t.Fatal("README.md has no output of the demo")
+		t.Fatal("bench/results/demo.md has no output of the demo")
 	}
 	var out bytes.Buffer
 	var results []*Result
@@ -105,7 +105,7 @@ func TestTheReadmeShowsWhatTheDemoPrints(t *testing.T) {
 	}
 	for line := range strings.Lines(sample) {
 		if !printed[plain(line)] {
-			t.Errorf("the demo prints no line as README.md has it: %s", line)
+			t.Errorf("the demo prints no such line as bench/results/demo.md has: %s", line)
 		}
 	}
 }

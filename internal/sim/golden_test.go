@@ -4,22 +4,26 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/warmpath/warmpath/internal/report"
 	"github.com/warmpath/warmpath/internal/sim"
 )
 
-var update = flag.Bool("update", false, "rewrite the golden results and the README's table")
+var update = flag.Bool("update", false, "rewrite the golden results, their picture and their table")
 
-// golden is what a policy reached when the file was last written. Policies that are new are not in it until -update.
+// golden is a policy's stored result.
 type golden struct {
-	HitRate float64 `json:"hit_rate"`
-	TTFTP95 float64 `json:"ttft_p95_ms"`
-	E2EP95  float64 `json:"e2e_p95_ms"`
+	HitRate  float64 `json:"hit_rate"`
+	TTFTMean float64 `json:"ttft_mean_ms"`
+	TTFTP95  float64 `json:"ttft_p95_ms"`
+	E2EP95   float64 `json:"e2e_p95_ms"`
 }
 
 // The bands: a change of the core that moves hit rates by a point or tails by a tenth is meant, or is a bug.
@@ -28,7 +32,16 @@ const (
 	tailBand = .10
 )
 
-// goldenExperiment is `warmpath sim` with these flags; the README says so.
+const (
+	goldenFile  = "testdata/golden.json"
+	goldenSVG   = "../../docs/policies.svg"                    // the picture in the README
+	goldenPage  = "../../bench/results/policies.md"            // the page that has the table
+	goldenBegin = "<!-- golden run -->\n"                      // the table stands between these two lines
+	goldenEnd   = "<!-- end of golden run -->"                 //
+	rewrite     = "go test ./internal/sim -run Golden -update" // what makes all three anew
+)
+
+// goldenExperiment is `warmpath sim` with these flags; the page with the table says so.
 func goldenExperiment() sim.Experiment {
 	x := sim.DefaultExperiment()
 	x.Workload = "gen:code-agent,sessions=48,context=16000,context-max=80000,turns=10,rate=1"
@@ -36,45 +49,80 @@ func goldenExperiment() sim.Experiment {
 	return x
 }
 
-const goldenFile = "testdata/golden.json"
-
 // A fixed seed, a small workload, all policies: the result stays within a band of the stored one.
-// go test ./internal/sim -run Golden -update writes it anew, with the table in the README.
 func TestGoldenRun(t *testing.T) {
 	if testing.Short() {
-		t.Skip("skipped: it simulates five policies, in three seconds of a core")
+		t.Skip("skipped: it simulates twenty policies, in two to three seconds of a core")
 	}
 	runs := playAll(t, goldenExperiment())
 	got := map[string]golden{}
 	for _, r := range runs {
-		got[r.Policy] = golden{r.HitRate, r.TTFT.P95, r.E2E.P95}
+		got[r.Policy] = golden{r.HitRate, r.TTFT.Mean, r.TTFT.P95, r.E2E.P95}
 	}
 	if *update {
 		writeGolden(t, got, runs)
 		return
 	}
-	data, err := os.ReadFile(goldenFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var want map[string]golden
-	if err := json.Unmarshal(data, &want); err != nil {
-		t.Fatal(err)
-	}
+	want := readGolden(t)
 	for name, w := range want {
 		g, ok := got[name]
 		switch {
 		case !ok:
 			t.Errorf("policy %s is gone", name)
 		case math.Abs(g.HitRate-w.HitRate) > hitBand, math.Abs(g.TTFTP95/w.TTFTP95-1) > tailBand, math.Abs(g.E2EP95/w.E2EP95-1) > tailBand:
-			t.Errorf("%s: %+v is out of the band around %+v; if that is meant: go test ./internal/sim -run Golden -update", name, g, w)
+			t.Errorf("%s: %+v is out of the band around %+v; if that is meant: %s", name, g, w, rewrite)
 		}
 	}
 	for name := range got {
 		if _, ok := want[name]; !ok {
-			t.Logf("policy %s has no golden result yet: go test ./internal/sim -run Golden -update", name)
+			t.Logf("policy %s has no golden result yet: %s", name, rewrite)
 		}
 	}
+}
+
+// The picture and the table show the stored results, so that a reader of either sees what the test holds the code to.
+func TestGoldenPictureAndTableShowTheStoredResults(t *testing.T) {
+	if *update {
+		t.Skip("skipped: TestGoldenRun writes them with -update")
+	}
+	want := readGolden(t)
+	if !bytes.Equal(readFile(t, goldenSVG), picture(t, want)) {
+		t.Errorf("%s does not show %s; make it anew: %s", goldenSVG, goldenFile, rewrite)
+	}
+	_, table, _ := strings.Cut(string(readFile(t, goldenPage)), goldenBegin)
+	table, _, found := strings.Cut(table, goldenEnd)
+	if !found {
+		t.Fatalf("%s has no table between %q and %q", goldenPage, goldenBegin, goldenEnd)
+	}
+	var names []string
+	for name, w := range want {
+		names = append(names, name)
+		if row := fmt.Sprintf("\n| %s | %.1f | %s |", name, 100*w.HitRate, report.Milliseconds(w.TTFTMean)); !strings.Contains(table, row) {
+			t.Errorf("the table in %s has no row that begins %q: %s", goldenPage, row, rewrite)
+		}
+	}
+	if rows := strings.Count(table, "\n") - 2; rows != len(names) {
+		slices.Sort(names)
+		t.Errorf("the table in %s has %d rows, the policies are %v", goldenPage, rows, names)
+	}
+}
+
+// picture draws the results for the README.
+func picture(t *testing.T, results map[string]golden) []byte {
+	var bars []report.Bar
+	for name, g := range results {
+		bars = append(bars, report.Bar{Policy: name, TTFT: g.TTFTMean, HitRate: g.HitRate})
+	}
+	var drawn bytes.Buffer
+	err := report.WriteSVG(&drawn, report.Picture{
+		Title:   "Routing policies: first token and cache hits",
+		Note:    "Simulated: coding agents on four workers, Qwen3-32B on two H100 each. The same requests for every policy.",
+		Default: "marginal",
+	}, bars)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return drawn.Bytes()
 }
 
 func writeGolden(t *testing.T, got map[string]golden, runs []*report.Run) {
@@ -85,26 +133,38 @@ func writeGolden(t *testing.T, got map[string]golden, runs []*report.Run) {
 	if err := os.MkdirAll(filepath.Dir(goldenFile), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(goldenFile, append(data, '\n'), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	const readme = "../../README.md"
-	text, err := os.ReadFile(readme)
-	if err != nil {
-		t.Fatal(err)
+	writeFile(t, goldenFile, append(data, '\n'))
+	writeFile(t, goldenSVG, picture(t, got))
+	before, rest, _ := strings.Cut(string(readFile(t, goldenPage)), goldenBegin)
+	_, after, found := strings.Cut(rest, goldenEnd)
+	if !found {
+		t.Fatalf("%s has no place for the table, between %q and %q", goldenPage, goldenBegin, goldenEnd)
 	}
 	var table bytes.Buffer
 	if err := report.WriteMarkdown(&table, &report.Report{Runs: runs}); err != nil {
 		t.Fatal(err)
 	}
-	begin, end := []byte("<!-- golden run -->\n"), []byte("<!-- end of golden run -->")
-	i, j := bytes.Index(text, begin), bytes.Index(text, end)
-	if i < 0 || j < i {
-		t.Logf("%s has no place for the table, between %q and %q", readme, begin, end)
-		return
+	writeFile(t, goldenPage, []byte(before+goldenBegin+table.String()+goldenEnd+after))
+}
+
+func readGolden(t *testing.T) map[string]golden {
+	var stored map[string]golden
+	if err := json.Unmarshal(readFile(t, goldenFile), &stored); err != nil {
+		t.Fatal(err)
 	}
-	text = append(append(append([]byte(nil), text[:i+len(begin)]...), table.Bytes()...), text[j:]...)
-	if err := os.WriteFile(readme, text, 0o644); err != nil {
+	return stored
+}
+
+func readFile(t *testing.T, path string) []byte {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func writeFile(t *testing.T, path string, data []byte) {
+	if err := os.WriteFile(path, data, 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
