@@ -10,8 +10,8 @@ import (
 )
 
 // Marginal takes the holder where the request costs least, in predicted milliseconds: what it waits and takes there
-// itself, and what it takes from others, those that run there now and those whose cache it pushes out. docs/policies.md
-// has the terms, where they come from and how they were judged.
+// itself, and what it takes from others, those that run there now and those whose cache it pushes out. docs/marginal.md
+// has the terms, and where they come from.
 type Marginal struct {
 	// Externality is how much a millisecond of somebody else's answer weighs beside one before this request's first
 	// token. The ratio of what service levels allow for the two: 5 s to the first token and 100 ms for each of 343 more

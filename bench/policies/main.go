@@ -1,5 +1,5 @@
 // Command policies judges routing policies side by side with the laboratory: named workloads, several seeds, one row a
-// policy. It is what the tables of docs/policies.md were made with. Runs go one after the other: a machine that is shared
+// policy. It is what made the tables of bench/results/policies.md. Runs go one after the other: a machine that is shared
 // stays usable.
 //
 //	go run ./policies -set conversation -seeds 3
