@@ -28,14 +28,14 @@ var layers = [][]string{
 	{"", "internal/zmtp"}, // "" is the root package, the Router
 	{"policy", "tokenizer", "tokenizer/chattemplate"},
 	{"kvindex", "kvindex/learned", "kvevent"},
-	{"block", "fleet", "policy/radix", "internal/network"},
+	{"block", "fleet", "policy/radix", "internal/network", "internal/jsonscan"},
 }
 
 // testOnly packages hold helpers for tests; only test files and each other may import them.
 var testOnly = []string{"internal/memnet", "internal/sharedtest", "kvindex/kvindextest"}
 
 // core packages decide; they must be drivable under virtual time, so everything that touches the world is an argument.
-var core = []string{"", "block", "kvindex", "kvindex/learned", "kvevent", "fleet", "policy", "policy/radix"}
+var core = []string{"", "block", "kvindex", "kvindex/learned", "kvevent", "fleet", "policy", "policy/radix", "internal/jsonscan"}
 
 // rules forbid standard-library and third-party imports: prefix → who may have it → why nobody else may.
 var rules = []struct {

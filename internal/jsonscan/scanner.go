@@ -1,0 +1,301 @@
+package jsonscan
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"strconv"
+	"unicode/utf8"
+)
+
+// Scanner reads one JSON text strictly: no control character in a string, no byte that is not UTF-8, no number that
+// RFC 8259 does not allow, no nesting beyond a limit. Whether something follows the value is for the caller to ask (End).
+//
+// The first error stays, and the text then ends where the error is: every later call finds the end of the text and
+// takes nothing. So a caller checks Err once, after its last call. A copy of a Scanner looks ahead without moving the
+// original. Not safe for concurrent use.
+type Scanner struct {
+	text     []byte
+	pos      int
+	depth    int // open objects and arrays
+	maxDepth int
+	err      error
+}
+
+// Error says where a text is not valid JSON, and why.
+type Error struct {
+	Pos     int // offset in the text, in bytes
+	Problem string
+}
+
+func (e *Error) Error() string {
+	return "not valid JSON at byte " + strconv.Itoa(e.Pos) + ": " + e.Problem
+}
+
+// New returns a Scanner of text, in which objects and arrays nest at most maxDepth deep. The scanner recurses to that
+// depth.
+func New(text []byte, maxDepth int) Scanner { return Scanner{text: text, maxDepth: maxDepth} }
+
+// Err returns the first error: an *Error, or the error that Stop was given.
+func (s *Scanner) Err() error { return s.err }
+
+// Stop ends the reading with an error of the caller's, unless there was one before.
+func (s *Scanner) Stop(err error) {
+	if s.err == nil {
+		s.err = err
+		s.text = s.text[:s.pos]
+	}
+}
+
+// Fail ends the reading with an *Error at the present position, unless there was an error before.
+func (s *Scanner) Fail(problem string) {
+	if s.err == nil {
+		s.Stop(&Error{s.pos, problem})
+	}
+}
+
+// Pos returns the offset in the text of the next byte to be read.
+func (s *Scanner) Pos() int { return s.pos }
+
+// Peek skips white space and returns the next byte without taking it, 0 at the end of the text. The byte tells the kind
+// of the next value; see IsNumber.
+func (s *Scanner) Peek() byte {
+	for s.pos < len(s.text) {
+		switch c := s.text[s.pos]; c {
+		case ' ', '\n', '\t', '\r':
+			s.pos++
+		default:
+			return c
+		}
+	}
+	return 0
+}
+
+// IsNumber reports whether a number begins with c.
+func IsNumber(c byte) bool { return c == '-' || c-'0' <= 9 }
+
+// End reports whether nothing but white space follows.
+func (s *Scanner) End() bool {
+	s.Peek()
+	return s.pos == len(s.text)
+}
+
+// Open takes the bracket that begins an object ('{') or an array ('['), and reports whether there is something inside.
+// If not, it takes the closing bracket too.
+func (s *Scanner) Open(bracket byte) (more bool) {
+	if s.Peek() != bracket {
+		s.Fail("expected " + strconv.QuoteRune(rune(bracket)))
+		return false
+	}
+	if s.depth == s.maxDepth {
+		s.Fail("nested deeper than " + strconv.Itoa(s.maxDepth) + " levels")
+		return false
+	}
+	s.depth++
+	s.pos++
+	if s.Peek() != bracket+2 { // in ASCII, the closing bracket is two behind the opening one
+		return true
+	}
+	s.close()
+	return false
+}
+
+// Next takes what follows a value inside an object or array: a comma (more is true), or the closing bracket end.
+func (s *Scanner) Next(end byte) (more bool) {
+	switch s.Peek() {
+	case ',':
+		s.pos++
+		return true
+	case end:
+		s.close()
+	case 0:
+		s.Fail("it ends inside a value")
+	default:
+		s.Fail("expected a comma or " + strconv.QuoteRune(rune(end)))
+	}
+	return false
+}
+
+func (s *Scanner) close() {
+	s.pos++
+	s.depth--
+}
+
+// Key takes a key and its colon, and stands in front of the value then. It returns what Text returns.
+func (s *Scanner) Key() (raw []byte, escaped bool) {
+	if s.Peek() != '"' {
+		s.Fail("expected a key in quotes")
+		return nil, false
+	}
+	raw, escaped = s.Text()
+	if s.Peek() != ':' {
+		s.Fail("expected a colon")
+		return nil, false
+	}
+	s.pos++
+	s.Peek()
+	return raw, escaped
+}
+
+// Text takes a string and returns what is between its quotes, and whether that holds escapes (see Unescape).
+func (s *Scanner) Text() (raw []byte, escaped bool) {
+	if s.Peek() != '"' {
+		s.Fail("expected a string")
+		return nil, false
+	}
+	s.pos++
+	start, pos, text := s.pos, s.pos, s.text
+	var wide uint64 // has a high bit set where a byte is not ASCII
+	for {
+		for pos+8 <= len(text) {
+			v := binary.LittleEndian.Uint64(text[pos:])
+			wide |= v
+			if m := special(v); m != 0 {
+				pos += bits.TrailingZeros64(m) >> 3
+				break
+			}
+			pos += 8
+		}
+		if pos >= len(text) {
+			return s.failAt(pos, "a string without an end")
+		}
+		c := text[pos]
+		switch {
+		case c == '"':
+			s.pos = pos + 1
+			raw = text[start:pos]
+			if wide&highs != 0 && !utf8.Valid(raw) {
+				return s.failAt(start, "a string that is not UTF-8")
+			}
+			return raw, escaped
+		case c == '\\':
+			escaped = true
+			if pos+1 < len(text) && shortEscape[text[pos+1]] {
+				pos += 2
+				continue
+			}
+			n := escapeLen(text[pos:])
+			if n == 0 {
+				return s.failAt(pos, "an unknown escape in a string")
+			}
+			pos += n
+		case c < 0x20:
+			return s.failAt(pos, "a control character in a string")
+		default:
+			wide |= uint64(c)
+			pos++
+		}
+	}
+}
+
+func (s *Scanner) failAt(pos int, problem string) (raw []byte, escaped bool) {
+	s.pos = pos
+	s.Fail(problem)
+	return nil, false
+}
+
+// Number takes a number and returns its text.
+func (s *Scanner) Number() []byte {
+	s.Peek()
+	start := s.pos
+	s.take('-')
+	if !s.take('0') && s.digits() == 0 {
+		s.Fail("a number without digits")
+	}
+	if s.take('.') && s.digits() == 0 {
+		s.Fail("a number without digits behind its point")
+	}
+	if s.take('e') || s.take('E') {
+		if !s.take('+') {
+			s.take('-')
+		}
+		if s.digits() == 0 {
+			s.Fail("a number without digits in its exponent")
+		}
+	}
+	return s.text[start:s.pos]
+}
+
+// take takes c, if it is next.
+func (s *Scanner) take(c byte) bool {
+	if s.pos < len(s.text) && s.text[s.pos] == c {
+		s.pos++
+		return true
+	}
+	return false
+}
+
+// digits takes digits and returns how many there were.
+func (s *Scanner) digits() int {
+	start := s.pos
+	for s.pos < len(s.text) && s.text[s.pos]-'0' <= 9 {
+		s.pos++
+	}
+	return s.pos - start
+}
+
+// AppendUint32s takes the next elements of an array of whole numbers, as long as they are written in the usual way (up to
+// nine digits and a comma) and dst is shorter than limit. It stops in front of the first other element and of the last one.
+func (s *Scanner) AppendUint32s(dst []uint32, limit int) []uint32 {
+	pos, text := s.pos, s.text
+	for len(dst) < limit {
+		for pos < len(text) && text[pos] == ' ' {
+			pos++
+		}
+		var v uint32
+		start := pos
+		for pos < len(text) && text[pos]-'0' <= 9 && pos-start < 9 {
+			v = v*10 + uint32(text[pos]-'0')
+			pos++
+		}
+		n := pos - start
+		if n == 0 || pos >= len(text) || text[pos] != ',' || n > 1 && text[start] == '0' {
+			break
+		}
+		dst = append(dst, v)
+		pos++
+		s.pos = pos
+	}
+	return dst
+}
+
+// Word takes a literal such as null, if that is next.
+func (s *Scanner) Word(word string) bool {
+	s.Peek()
+	if len(s.text)-s.pos < len(word) || string(s.text[s.pos:s.pos+len(word)]) != word {
+		return false
+	}
+	s.pos += len(word)
+	return true
+}
+
+// Raw takes one value of any kind and returns its text.
+func (s *Scanner) Raw() []byte {
+	s.Peek()
+	start := s.pos
+	s.Skip()
+	return s.text[start:s.pos]
+}
+
+// Skip takes one value of any kind.
+func (s *Scanner) Skip() {
+	switch c := s.Peek(); {
+	case c == '"':
+		s.Text()
+	case c == '{':
+		for more := s.Open('{'); more; more = s.Next('}') {
+			s.Key()
+			s.Skip()
+		}
+	case c == '[':
+		for more := s.Open('['); more; more = s.Next(']') {
+			s.Skip()
+		}
+	case IsNumber(c):
+		s.Number()
+	case c == 't' && s.Word("true") || c == 'f' && s.Word("false") || c == 'n' && s.Word("null"):
+	case s.pos >= len(s.text):
+		s.Fail("it ends where a value should be")
+	default:
+		s.Fail("expected a value")
+	}
+}
