@@ -1,0 +1,172 @@
+package warmpath_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// term is a row of GLOSSARY.md.
+type term struct {
+	words []string // as they are used
+	not   []string // that are not used for it
+}
+
+// foreign are exported names with a word that the glossary does not use, each with the reason.
+var foreign = map[string]string{
+	"AdmitChunks":             "chunks of a chunked prefill",
+	"Chunks":                  "chunks of a stream in OpenAI's API",
+	"Handles":                 "engine hashes; to be renamed in kvindex",
+	"MaxBlocksPerBackend":     "a parameter of the policy's source",
+	"Medium":                  "a field of vLLM's events",
+	"OverlapScoreCredit":      "a parameter of the policy's source",
+	"OverlapScoreCreditDecay": "a parameter of the policy's source",
+	"OverlapScoreWeight":      "a parameter of the policy's source",
+	"PageSize":                "a field of SGLang's /server_info",
+}
+
+// Every word of the glossary is used in the code: a word that is not used there explains nothing.
+func TestGlossaryWordsAreUsed(t *testing.T) {
+	var code strings.Builder
+	for _, path := range sources(t) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code.WriteString(strings.ToLower(string(text)))
+	}
+	all := joined(code.String())
+	for _, row := range glossary(t) {
+		for _, word := range row.words {
+			if !strings.Contains(all, joined(strings.ToLower(word))) {
+				t.Errorf("GLOSSARY.md explains %q, and no Go file has it", word)
+			}
+		}
+	}
+}
+
+// joined drops what stands between the words of a term: "look-ahead", "look ahead" and "LookAhead" are the same.
+func joined(s string) string {
+	return strings.NewReplacer(" ", "", "-", "", "\n", "", "//", "", "\t", "").Replace(s)
+}
+
+// No exported name has a word for which the glossary has another.
+func TestExportedNamesAreGlossaryWords(t *testing.T) {
+	instead := map[string]string{}
+	for _, row := range glossary(t) {
+		for _, word := range row.not {
+			if !strings.Contains(word, " ") { // a name made of two words is no surprise in itself
+				instead[strings.ToLower(word)] = row.words[0]
+			}
+		}
+	}
+	for _, path := range sources(t) {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range exported(file) {
+			for _, word := range camel.FindAllString(name, -1) {
+				word = strings.TrimSuffix(strings.ToLower(word), "s")
+				if use, ok := instead[word]; ok && foreign[name] == "" {
+					t.Errorf("%s: %s has the word %q; GLOSSARY.md says %q", path, name, word, use)
+				}
+			}
+		}
+	}
+}
+
+var camel = regexp.MustCompile(`[A-Z]+(?:[a-z]+|\b)|[A-Z][a-z]*`)
+
+// exported returns the exported names that a file declares: types, functions, methods, constants, variables and fields.
+func exported(file *ast.File) (names []string) {
+	add := func(ids ...*ast.Ident) {
+		for _, id := range ids {
+			if id.IsExported() {
+				names = append(names, id.Name)
+			}
+		}
+	}
+	for _, decl := range file.Decls {
+		switch d := decl.(type) {
+		case *ast.FuncDecl:
+			add(d.Name)
+		case *ast.GenDecl:
+			ast.Inspect(d, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.TypeSpec:
+					add(n.Name)
+				case *ast.ValueSpec:
+					add(n.Names...)
+				case *ast.Field:
+					add(n.Names...)
+				}
+				return true
+			})
+		}
+	}
+	return names
+}
+
+// glossary reads the tables of GLOSSARY.md.
+func glossary(t *testing.T) (rows []term) {
+	text, err := os.ReadFile("GLOSSARY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := regexp.MustCompile(`\(.*?\)`)
+	split := func(cell string) (words []string) {
+		for _, word := range strings.FieldsFunc(of.ReplaceAllString(cell, ""), func(r rune) bool { return r == ',' || r == ';' }) {
+			if word = strings.TrimSpace(word); word != "" {
+				words = append(words, word)
+			}
+		}
+		return words
+	}
+	for line := range strings.Lines(string(text)) {
+		cells := strings.Split(line, "|")
+		if len(cells) != 5 || strings.HasPrefix(line, "|---") || strings.TrimSpace(cells[1]) == "use" {
+			continue
+		}
+		row := term{split(cells[1]), split(cells[2])}
+		if len(row.words) == 0 || strings.TrimSpace(cells[3]) == "" {
+			t.Errorf("GLOSSARY.md has a row without a word or a meaning: %s", line)
+			continue
+		}
+		rows = append(rows, row)
+	}
+	if len(rows) < 20 {
+		t.Fatalf("%d rows found in GLOSSARY.md: the test looks for them in the wrong way", len(rows))
+	}
+	return rows
+}
+
+// sources are the Go files of this module.
+func sources(t *testing.T) (paths []string) {
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (path == "bench" || slices.Contains([]string{"testdata", ".git"}, d.Name())) {
+			return filepath.SkipDir
+		}
+		if !d.IsDir() && strings.HasSuffix(path, ".go") && path != "glossary_test.go" {
+			paths = append(paths, path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return paths
+}
