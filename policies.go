@@ -4,9 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/warmpath/warmpath/policy"
 )
+
+// kinds are all kinds of policies.
+var kinds = policy.Join(policy.Own())
+
+// PolicyKinds returns all kinds of policies, sorted by name: our own of package policy, and those of other projects of
+// package policy/peers.
+func PolicyKinds() policy.Kinds { return slices.Clone(kinds) }
 
 // policyTable is the policies there are, and which one decides which request. It is replaced as a whole.
 type policyTable struct {
@@ -32,7 +40,7 @@ type PolicyChange struct {
 // buildPolicies builds the built-in policies and those of o; a later one replaces an earlier one of that name.
 func buildPolicies(o *Options) (map[string]*policy.Policy, error) {
 	byName := map[string]*policy.Policy{}
-	specs := append(policy.BuiltIn(), o.Policies...)
+	specs := append(kinds.BuiltIn(), o.Policies...)
 	return byName, buildInto(byName, append(specs, o.Policy))
 }
 

@@ -70,7 +70,7 @@ func TestPolicyNamesAreAllThatCanBeAskedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	names := r.PolicyNames()
-	if names[0] != "aaa" || len(names) != len(policy.BuiltIn())+1 {
+	if names[0] != "aaa" || len(names) != len(warmpath.PolicyKinds().BuiltIn())+1 {
 		t.Errorf("%v", names)
 	}
 }

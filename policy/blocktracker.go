@@ -41,13 +41,13 @@ func DefaultVLLMCacheAware() VLLMCacheAware {
 
 // Validate returns all that is wrong.
 func (p VLLMCacheAware) Validate() error {
-	var wrong check
-	wrong.within("block_size", float64(p.BlockSize), 1, block.MaxSize)
-	wrong.within("max_blocks_per_backend", float64(p.MaxBlocksPerBackend), 1, 1e9)
-	wrong.within("eviction_interval_secs", float64(p.EvictionIntervalSecs), 1, 1e6)
-	wrong.within("cache_threshold", p.CacheThreshold, 0, 1)
-	wrong.atLeast("load_factor", p.LoadFactor, 0)
-	return wrong.join()
+	var wrong Problems
+	wrong.Within("block_size", float64(p.BlockSize), 1, block.MaxSize)
+	wrong.Within("max_blocks_per_backend", float64(p.MaxBlocksPerBackend), 1, 1e9)
+	wrong.Within("eviction_interval_secs", float64(p.EvictionIntervalSecs), 1, 1e6)
+	wrong.Within("cache_threshold", p.CacheThreshold, 0, 1)
+	wrong.AtLeast("load_factor", p.LoadFactor, 0)
+	return wrong.Join()
 }
 
 // Spec returns the policy.

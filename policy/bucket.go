@@ -29,11 +29,11 @@ func DefaultBucket() Bucket {
 
 // Validate returns all that is wrong.
 func (p Bucket) Validate() error {
-	var wrong check
-	wrong.atLeast("balance_abs_threshold", float64(p.BalanceAbsThreshold), 0)
-	wrong.atLeast("balance_rel_threshold", p.BalanceRelThreshold, 1)
-	wrong.within("bucket_adjust_interval_secs", float64(p.BucketAdjustIntervalSecs), 1, 3600)
-	return wrong.join()
+	var wrong Problems
+	wrong.AtLeast("balance_abs_threshold", float64(p.BalanceAbsThreshold), 0)
+	wrong.AtLeast("balance_rel_threshold", p.BalanceRelThreshold, 1)
+	wrong.Within("bucket_adjust_interval_secs", float64(p.BucketAdjustIntervalSecs), 1, 3600)
+	return wrong.Join()
 }
 
 // Spec returns the policy.
@@ -91,7 +91,7 @@ func (b *buckets) Choose(q *Query, c []Candidate) Pick {
 			most = i
 		}
 	}
-	fewest := anyBest(q, c)
+	fewest := AnyBest(q, c)
 	few, many := b.sentTo(c[fewest].Holder), b.sentTo(c[most].Holder)
 	if many-few > int64(b.BalanceAbsThreshold) && float64(many) > float64(few)*b.BalanceRelThreshold {
 		return Pick{Index: fewest, Branch: BranchBalance, Ranked: true}

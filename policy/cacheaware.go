@@ -58,17 +58,17 @@ const defaultPromptBytes = 512 << 20
 
 // Validate returns all that is wrong.
 func (p CacheAware) Validate() error {
-	var wrong check
-	wrong.within("cache_threshold", p.CacheThreshold, 0, 1)
-	wrong.atLeast("balance_abs_threshold", float64(p.BalanceAbsThreshold), 0)
-	wrong.atLeast("balance_rel_threshold", p.BalanceRelThreshold, 0)
-	wrong.within("overload_token_usage_threshold", p.OverloadTokenUsageThreshold, 0, 1)
-	wrong.within("balance_token_usage_threshold", p.BalanceTokenUsageThreshold, 0, 1)
-	wrong.within("eviction_interval_secs", float64(p.EvictionIntervalSecs), 0, 1e6)
-	wrong.atLeast("max_tree_size", float64(p.MaxTreeSize), 1)
-	wrong.oneOf("by", p.By, byText, byTokens)
-	wrong.atLeast("max_bytes", float64(p.MaxBytes), 1<<16)
-	return wrong.join()
+	var wrong Problems
+	wrong.Within("cache_threshold", p.CacheThreshold, 0, 1)
+	wrong.AtLeast("balance_abs_threshold", float64(p.BalanceAbsThreshold), 0)
+	wrong.AtLeast("balance_rel_threshold", p.BalanceRelThreshold, 0)
+	wrong.Within("overload_token_usage_threshold", p.OverloadTokenUsageThreshold, 0, 1)
+	wrong.Within("balance_token_usage_threshold", p.BalanceTokenUsageThreshold, 0, 1)
+	wrong.Within("eviction_interval_secs", float64(p.EvictionIntervalSecs), 0, 1e6)
+	wrong.AtLeast("max_tree_size", float64(p.MaxTreeSize), 1)
+	wrong.OneOf("by", p.By, byText, byTokens)
+	wrong.AtLeast("max_bytes", float64(p.MaxBytes), 1<<16)
+	return wrong.Join()
 }
 
 // Spec returns the policy.
@@ -169,8 +169,8 @@ func (x *cacheAware) unbalanced(q *Query, c []Candidate) bool {
 	}
 	low, high := 1.0, 0.0
 	for i := range c {
-		if fresh(q, &c[i]) {
-			used := kvUsed(q, &c[i])
+		if c[i].Reports(q.Now) {
+			used := c[i].KVUsed(q.Now)
 			low, high = min(low, used), max(high, used)
 		}
 	}
@@ -206,7 +206,7 @@ func idler(q *Query, a, b *Candidate) bool {
 	if a.Load.Processed != b.Load.Processed {
 		return a.Load.Processed < b.Load.Processed
 	}
-	return mix(a.Hash^q.Random) < mix(b.Hash^q.Random)
+	return Mix64(a.Hash^q.Random) < Mix64(b.Hash^q.Random)
 }
 
 func (x *cacheAware) Routed(q *Query, c *Candidate) { x.prompts.sent(q, c.Holder) }

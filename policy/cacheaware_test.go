@@ -74,7 +74,7 @@ func prompted(system, conversation, turns int) Query {
 func idle(n int) []Candidate {
 	c := make([]Candidate, n)
 	for i := range c {
-		c[i] = Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i), URL: fmt.Sprintf("http://w%d", i)}, Holder: fleet.Holder(i), Hash: mix(uint64(i)), Available: true, BlockSize: 16}
+		c[i] = Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i), URL: fmt.Sprintf("http://w%d", i)}, Holder: fleet.Holder(i), Hash: Mix64(uint64(i)), Available: true, BlockSize: 16}
 	}
 	return c
 }
@@ -193,7 +193,7 @@ func TestManyGoroutinesShareAMemory(t *testing.T) {
 
 // taught returns a policy that has routed conversations over n holders, and queries that continue them.
 func taught(tb testing.TB, name string, n int) (*Policy, []Query) {
-	k, ok := KindOf(name)
+	k, ok := Own().Find(name)
 	if !ok {
 		tb.Fatal(name)
 	}

@@ -84,13 +84,5 @@ func lighter(q *Query, a, b *Candidate) bool {
 	if a.Load.Processed != b.Load.Processed {
 		return a.Load.Processed < b.Load.Processed
 	}
-	return mix(a.Hash^q.Random) < mix(b.Hash^q.Random)
-}
-
-// mix is the finaliser of splitmix64: every bit of x moves half of the result's. It is a bijection, so that different
-// holders never tie.
-func mix(x uint64) uint64 {
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
+	return Mix64(a.Hash^q.Random) < Mix64(b.Hash^q.Random)
 }

@@ -28,6 +28,31 @@ type Nominator interface {
 	Nominate(q *Query, dst []fleet.Holder) []fleet.Holder
 }
 
+// Stateless is embedded by a [Chooser] that remembers nothing: it has only Choose to write.
+type Stateless struct{}
+
+// Routed remembers nothing.
+func (Stateless) Routed(*Query, *Candidate) {}
+
+// Finished remembers nothing.
+func (Stateless) Finished(*Finished) {}
+
+// Forget has nothing to drop.
+func (Stateless) Forget(fleet.Holder) {}
+
+// Ranked returns a chooser that remembers nothing and takes the [Best] candidate; score sets Score and Terms of all.
+func Ranked(score func(q *Query, c []Candidate)) Chooser { return &ranked{score: score} }
+
+type ranked struct {
+	Stateless
+	score func(q *Query, c []Candidate)
+}
+
+func (r *ranked) Choose(q *Query, c []Candidate) Pick {
+	r.score(q, c)
+	return Pick{Index: Best(q, c), Ranked: true}
+}
+
 // Pick is what a chooser decided.
 type Pick struct {
 	Index  int    // of the candidate; -1 when the chooser would rather have none

@@ -23,10 +23,10 @@ func DefaultLeastLoad() LeastLoad { return LeastLoad{By: "work", Throughput: 200
 
 // Validate returns all that is wrong.
 func (p LeastLoad) Validate() error {
-	var wrong check
-	wrong.oneOf("by", p.By, "work", "requests", "seconds")
-	wrong.within("throughput", p.Throughput, 1, maxNumber)
-	return wrong.join()
+	var wrong Problems
+	wrong.OneOf("by", p.By, "work", "requests", "seconds")
+	wrong.Within("throughput", p.Throughput, 1, maxNumber)
+	return wrong.Join()
 }
 
 // Spec returns the policy.
@@ -35,7 +35,7 @@ func (p LeastLoad) Spec(name string) Spec {
 	case "requests":
 		return Spec{Name: name, Scorers: []Weighted{{"requests", 1}}}
 	case "seconds":
-		return Spec{Name: name, Everyone: true, Terms: []string{"queue", "memory"}, Reasons: weighed("the shortest predicted queue"), Chooser: func() Chooser {
+		return Spec{Name: name, Everyone: true, Terms: []string{"queue", "memory"}, Reasons: ReasonsBy("the shortest predicted queue"), Chooser: func() Chooser {
 			return &ranked{score: func(q *Query, c []Candidate) { p.seconds(q, c) }}
 		}}
 	}
@@ -53,13 +53,13 @@ func (p *LeastLoad) seconds(q *Query, c []Candidate) {
 	)
 	reports := false
 	for i := range c {
-		reports = reports || fresh(q, &c[i])
+		reports = reports || c[i].Reports(q.Now)
 	}
 	for i := range c {
 		x := &c[i]
 		switch {
-		case fresh(q, x):
-			k := min(kvUsed(q, x), almostFull)
+		case x.Reports(q.Now):
+			k := min(x.KVUsed(q.Now), almostFull)
 			x.Terms[0] = float64(x.Load.PrefillTokens) / p.Throughput
 			x.Terms[1] = barrier * k / (1 - k)
 		case reports:
@@ -83,9 +83,9 @@ func DefaultPowerOfTwo() PowerOfTwo { return PowerOfTwo{By: "work"} }
 
 // Validate returns all that is wrong.
 func (p PowerOfTwo) Validate() error {
-	var wrong check
-	wrong.oneOf("by", p.By, "work", "requests")
-	return wrong.join()
+	var wrong Problems
+	wrong.OneOf("by", p.By, "work", "requests")
+	return wrong.Join()
 }
 
 // Spec returns the policy.

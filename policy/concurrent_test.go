@@ -12,7 +12,7 @@ import (
 // TestManyMayUseAPolicyAtOnce is for the race detector, and for what policies count: after as many ends as choices nothing
 // makes them fail.
 func TestManyMayUseAPolicyAtOnce(t *testing.T) {
-	for _, s := range BuiltIn() {
+	for _, s := range Own().BuiltIn() {
 		t.Run(s.Name, func(t *testing.T) {
 			p := build(t, s)
 			var wg sync.WaitGroup

@@ -28,17 +28,17 @@ func DefaultEstimated() Estimated {
 
 // Validate returns all that is wrong.
 func (p Estimated) Validate() error {
-	var wrong check
-	wrong.atLeast("prefix_weight", p.PrefixWeight, 0)
-	wrong.atLeast("queue_weight", p.QueueWeight, 0)
-	wrong.atLeast("kv_cache_weight", p.KVCacheWeight, 0)
+	var wrong Problems
+	wrong.AtLeast("prefix_weight", p.PrefixWeight, 0)
+	wrong.AtLeast("queue_weight", p.QueueWeight, 0)
+	wrong.AtLeast("kv_cache_weight", p.KVCacheWeight, 0)
 	if p.PrefixWeight+p.QueueWeight+p.KVCacheWeight == 0 {
-		wrong.add("prefix_weight", "all weights are 0: nothing would be rated")
+		wrong.Add("prefix_weight", "all weights are 0: nothing would be rated")
 	}
-	wrong.within("lru_capacity_per_server", float64(p.LRUCapacityPerServer), 1, 1<<27)
-	wrong.within("max_prefix_tokens", float64(p.MaxPrefixTokens), estimatedBlock, 1<<30)
-	wrong.oneOf("picker", p.Picker, "max_score", "random", "weighted_random")
-	return wrong.join()
+	wrong.Within("lru_capacity_per_server", float64(p.LRUCapacityPerServer), 1, 1<<27)
+	wrong.Within("max_prefix_tokens", float64(p.MaxPrefixTokens), estimatedBlock, 1<<30)
+	wrong.OneOf("picker", p.Picker, "max_score", "random", "weighted_random")
+	return wrong.Join()
 }
 
 // Spec returns the policy.

@@ -36,6 +36,9 @@ var filters = map[string]func(*Spec) Filter{
 	"multiplex": func(*Spec) Filter { return multiplex{} },
 }
 
+// FilterNames returns the names of all filters that a [Spec] may name, sorted.
+func FilterNames() []string { return known(filters) }
+
 // usable is the filter of every policy: no policy may send a request where it cannot be served.
 type usable struct{}
 
@@ -124,9 +127,9 @@ var unavailable = [...]string{fleet.BarNone: ReasonUnavailable, fleet.BarUnavail
 func startsSlowly(q *Query, c *Candidate) bool {
 	draw := q.Random
 	if q.Session.Key != "" {
-		draw = hashText(q.Session.Key)
+		draw = HashText(q.Session.Key)
 	}
-	return float64(mix(c.Hash^mix(draw^0x5107)))/(1<<64) < c.Withheld
+	return float64(Mix64(c.Hash^Mix64(draw^0x5107)))/(1<<64) < c.Withheld
 }
 
 // names reports whether target, as a client wrote it, means the worker at url: the URL with or without scheme and

@@ -11,7 +11,7 @@ import (
 func three() []Candidate {
 	c := make([]Candidate, 3)
 	for i := range c {
-		c[i] = Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i), URL: fmt.Sprintf("http://w%d", i)}, Holder: fleet.Holder(i), Hash: mix(uint64(i + 1)),
+		c[i] = Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i), URL: fmt.Sprintf("http://w%d", i)}, Holder: fleet.Holder(i), Hash: Mix64(uint64(i + 1)),
 			Available: true, BlockSize: 16}
 	}
 	return c
@@ -19,7 +19,7 @@ func three() []Candidate {
 
 // eachAlone runs a test with each built-in policy that chooses by itself.
 func eachAlone(t *testing.T, test func(t *testing.T, p *Policy)) {
-	for _, s := range BuiltIn() {
+	for _, s := range Own().BuiltIn() {
 		p, err := Build(s)
 		if err != nil {
 			t.Fatal(err)

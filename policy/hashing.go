@@ -11,29 +11,17 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// hashText is FNV-1a with a finaliser, over several texts as if there were a zero byte behind each.
-func hashText(parts ...string) uint64 {
-	h := uint64(0xcbf29ce484222325)
-	for _, part := range parts {
-		for i := range len(part) {
-			h = (h ^ uint64(part[i])) * 0x100000001b3
-		}
-		h *= 0x100000001b3
-	}
-	return mix(h)
-}
-
 // hashKey returns the number that a request is placed by: its session's, else its prompt's. source says which: "" is
 // neither.
 func hashKey(q *Query, fallback string) (key uint64, source Branch) {
 	switch {
 	case q.Session.Key != "":
-		return hashText(q.Session.Source, q.Session.Key), BranchSession
+		return HashText(q.Session.Source, q.Session.Key), BranchSession
 	case fallback != "prompt":
 	case len(q.Prompt.Text) > 0:
 		return hashPrompt(q.Prompt.Text), BranchNoKey
 	case len(q.Prompt.Keys) > 0:
-		return mix(uint64(q.Prompt.Keys[len(q.Prompt.Keys)-1])), BranchNoKey
+		return Mix64(uint64(q.Prompt.Keys[len(q.Prompt.Keys)-1])), BranchNoKey
 	}
 	return 0, ""
 }
@@ -43,7 +31,7 @@ func hashPrompt[T ~byte | ~uint32](prompt []T) uint64 {
 	for _, x := range prompt {
 		h = (h ^ uint64(x)) * 0x100000001b3
 	}
-	return mix(h)
+	return Mix64(h)
 }
 
 // keyless are what hashing policies do with a request that names no session.
@@ -52,9 +40,9 @@ var keyless = []string{"prompt", "least_load", "random"}
 // unkeyed chooses for a request that names no session.
 func unkeyed(q *Query, c []Candidate, fallback string) Pick {
 	if fallback == "random" {
-		return Pick{Index: random{}.Pick(q, c), Branch: BranchNoKey}
+		return Pick{Index: Any(q, c), Branch: BranchNoKey}
 	}
-	return Pick{Index: best{}.Pick(q, c), Branch: BranchNoKey, Ranked: true}
+	return Pick{Index: Best(q, c), Branch: BranchNoKey, Ranked: true}
 }
 
 // RendezvousHash sends each session to the worker for which a hash of both is the highest: when a worker leaves only its
@@ -73,9 +61,9 @@ func DefaultRendezvousHash() RendezvousHash { return RendezvousHash{Fallback: "p
 
 // Validate returns all that is wrong.
 func (p RendezvousHash) Validate() error {
-	var wrong check
-	wrong.oneOf("fallback", p.Fallback, keyless...)
-	return wrong.join()
+	var wrong Problems
+	wrong.OneOf("fallback", p.Fallback, keyless...)
+	return wrong.Join()
 }
 
 // Spec returns the policy.
@@ -84,7 +72,7 @@ func (p RendezvousHash) Spec(name string) Spec {
 }
 
 type rendezvous struct {
-	stateless
+	Stateless
 	RendezvousHash
 }
 
@@ -102,7 +90,7 @@ func (p *rendezvous) Choose(q *Query, c []Candidate) Pick {
 	b := 0
 	for i := range c {
 		x := &c[i]
-		u := (float64(mix(x.Hash^key)>>11) + 0.5) / (1 << 53)
+		u := (float64(Mix64(x.Hash^key)>>11) + 0.5) / (1 << 53)
 		weight := 1.0
 		if weighted {
 			weight = float64(x.Worker.Facts.BlocksPerRank)
@@ -133,10 +121,10 @@ func DefaultConsistentHash() ConsistentHash {
 
 // Validate returns all that is wrong.
 func (p ConsistentHash) Validate() error {
-	var wrong check
-	wrong.within("virtual_nodes", float64(p.VirtualNodes), 1, 1000)
-	wrong.oneOf("fallback", p.Fallback, keyless...)
-	return wrong.join()
+	var wrong Problems
+	wrong.Within("virtual_nodes", float64(p.VirtualNodes), 1, 1000)
+	wrong.OneOf("fallback", p.Fallback, keyless...)
+	return wrong.Join()
 }
 
 // Spec returns the policy.
@@ -188,11 +176,11 @@ func DefaultPrefixHash() PrefixHash {
 
 // Validate returns all that is wrong.
 func (p PrefixHash) Validate() error {
-	var wrong check
-	wrong.within("prefix_token_count", float64(p.PrefixTokenCount), 1, 1<<20)
-	wrong.atLeast("load_factor", p.LoadFactor, 1)
-	wrong.within("virtual_nodes", float64(p.VirtualNodes), 1, 1000)
-	return wrong.join()
+	var wrong Problems
+	wrong.Within("prefix_token_count", float64(p.PrefixTokenCount), 1, 1<<20)
+	wrong.AtLeast("load_factor", p.LoadFactor, 1)
+	wrong.Within("virtual_nodes", float64(p.VirtualNodes), 1, 1000)
+	return wrong.Join()
 }
 
 // Spec returns the policy.
@@ -216,7 +204,7 @@ func (p *prefixHash) Choose(q *Query, c []Candidate) Pick {
 	case len(text) > 0:
 		key = hashPrompt(text[:min(len(text), 4*p.PrefixTokenCount)])
 	default:
-		return Pick{Index: best{}.Pick(q, c), Branch: BranchNoTokens, Ranked: true}
+		return Pick{Index: Best(q, c), Branch: BranchNoTokens, Ranked: true}
 	}
 	total := int64(0)
 	for i := range c {
@@ -319,7 +307,7 @@ func (r *ring) learn(c []Candidate) *circle {
 		}
 		next.known[h] = true
 		for node := range r.nodes {
-			next.places = append(next.places, place{mix(c[i].Hash + uint64(node)*0x9e3779b97f4a7c15), c[i].Holder})
+			next.places = append(next.places, place{Mix64(c[i].Hash + uint64(node)*0x9e3779b97f4a7c15), c[i].Holder})
 		}
 	}
 	slices.SortFunc(next.places, func(a, b place) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.holder, b.holder)) })

@@ -14,7 +14,7 @@ import (
 func plain(n int) []Candidate {
 	c := make([]Candidate, n)
 	for i := range c {
-		c[i] = Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i)}, Holder: fleet.Holder(i), Hash: mix(uint64(i)), Available: true, BlockSize: 16}
+		c[i] = Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i)}, Holder: fleet.Holder(i), Hash: Mix64(uint64(i)), Available: true, BlockSize: 16}
 	}
 	return c
 }
@@ -59,7 +59,7 @@ func TestSessionsSpreadAsEvenlyAsChance(t *testing.T) {
 			policy := build(t, p.Spec("p"))
 			c := plain(8)
 			for i := range c {
-				c[i].Hash = mix(uint64(draw*8+i) + 12345)
+				c[i].Hash = Mix64(uint64(draw*8+i) + 12345)
 			}
 			var counts [8]float64
 			for _, h := range homes(policy, c, 512) {

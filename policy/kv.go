@@ -59,27 +59,27 @@ func DefaultKV() KV {
 
 // Validate returns all that is wrong.
 func (p KV) Validate() error {
-	var wrong check
-	wrong.atLeast("overlap_score_weight", p.OverlapScoreWeight, 0)
-	wrong.atLeast("router_temperature", p.RouterTemperature, 0)
+	var wrong Problems
+	wrong.AtLeast("overlap_score_weight", p.OverlapScoreWeight, 0)
+	wrong.AtLeast("router_temperature", p.RouterTemperature, 0)
 	if p.RouterTTL <= 0 {
-		wrong.add("router_ttl", "%v is not positive", p.RouterTTL)
+		wrong.Add("router_ttl", "%v is not positive", p.RouterTTL)
 	}
-	wrong.atLeast("prefill_load_scale", p.PrefillLoadScale, 0)
-	wrong.atLeast("overlap_score_credit", p.OverlapScoreCredit, 0)
-	wrong.atLeast("overlap_score_credit_decay", p.OverlapScoreCreditDecay, 0)
-	wrong.atLeast("host_cache_hit_weight", p.HostCacheHitWeight, 0)
-	wrong.atLeast("disk_cache_hit_weight", p.DiskCacheHitWeight, 0)
-	wrong.atLeast("decode_active_request_weight", p.DecodeActiveRequestWeight, 0)
-	wrong.oneOf("prefill_load_model", p.PrefillLoadModel, "none", "timing")
-	return wrong.join()
+	wrong.AtLeast("prefill_load_scale", p.PrefillLoadScale, 0)
+	wrong.AtLeast("overlap_score_credit", p.OverlapScoreCredit, 0)
+	wrong.AtLeast("overlap_score_credit_decay", p.OverlapScoreCreditDecay, 0)
+	wrong.AtLeast("host_cache_hit_weight", p.HostCacheHitWeight, 0)
+	wrong.AtLeast("disk_cache_hit_weight", p.DiskCacheHitWeight, 0)
+	wrong.AtLeast("decode_active_request_weight", p.DecodeActiveRequestWeight, 0)
+	wrong.OneOf("prefill_load_model", p.PrefillLoadModel, "none", "timing")
+	return wrong.Join()
 }
 
 // Spec returns the policy.
 func (p KV) Spec(name string) Spec {
 	s := Spec{
 		Name: name, Chooser: func() Chooser { return &kvCost{KV: p} }, NeedsMatches: true, NeedsActive: p.TrackActiveBlocks,
-		Terms: []string{"prefill", "decode", "requests", "credit"}, Reasons: weighed("the lowest cost in blocks"),
+		Terms: []string{"prefill", "decode", "requests", "credit"}, Reasons: ReasonsBy("the lowest cost in blocks"),
 	}
 	if !p.UseKVEvents {
 		s.Learned = &Learned{TTL: p.RouterTTL, MaxBlocks: 1 << 20}
@@ -89,16 +89,16 @@ func (p KV) Spec(name string) Spec {
 
 // kvCost chooses by KV's cost. Scores are negated costs; the credit is what the prefill term was lowered by.
 type kvCost struct {
-	stateless
+	Stateless
 	KV
 }
 
 func (k *kvCost) Choose(q *Query, c []Candidate) Pick {
 	k.score(q, c)
 	if k.RouterTemperature == 0 {
-		return Pick{Index: anyBest(q, c), Ranked: true}
+		return Pick{Index: AnyBest(q, c), Ranked: true}
 	}
-	lowest, drawn := anyBest(q, c), softmax(q, c, k.RouterTemperature)
+	lowest, drawn := AnyBest(q, c), softmax(q, c, k.RouterTemperature)
 	if c[drawn].Score < c[lowest].Score {
 		return Pick{Index: drawn, Branch: BranchDraw}
 	}
@@ -151,4 +151,39 @@ func (k *kvCost) credit(x *Candidate, size, decay float64) float64 {
 	device := float64(x.Tier[block.TierGPU] + x.Predicted - x.Match)
 	return (k.OverlapScoreCredit*decay*device + k.HostCacheHitWeight*float64(x.Tier[block.TierCPU]) +
 		k.DiskCacheHitWeight*float64(x.Tier[block.TierDisk]+x.Tier[block.TierRemote])) / size
+}
+
+// softmax draws a candidate with a probability in proportion to exp(score / ((max − min)·temperature)): scores are
+// normalised by their range, so that temperature has no unit. Equal scores are drawn alike. It adds to each exponent a number
+// of the Gumbel distribution and takes the highest sum, which draws so without a pass in order [Gumbel, Statistical theory
+// of extreme values, 1954].
+func softmax(q *Query, c []Candidate, temperature float64) int {
+	low, high := math.Inf(1), math.Inf(-1)
+	for i := range c {
+		low, high = min(low, c[i].Score), max(high, c[i].Score)
+	}
+	scale := (high - low) * temperature
+	if !(scale > 0) {
+		scale = 1 // all are equal
+	}
+	b, most := 0, math.Inf(-1)
+	for i := range c {
+		sum := (c[i].Score-high)/scale - math.Log(-math.Log(Uniform(q, &c[i])))
+		if sum > most {
+			b, most = i, sum
+		}
+	}
+	return b
+}
+
+// unit returns the tokens of a block in which costs are counted: the index's, else the smallest of the candidates' engines.
+func unit(q *Query, c []Candidate) float64 {
+	if q.Prompt.BlockSize > 0 {
+		return float64(q.Prompt.BlockSize)
+	}
+	size := c[0].BlockSize
+	for i := range c {
+		size = min(size, c[i].BlockSize)
+	}
+	return float64(max(size, 1))
 }

@@ -63,21 +63,21 @@ func DefaultLMCacheAware() LMCacheAware {
 
 // Validate returns all that is wrong.
 func (p LMCacheAware) Validate() error {
-	var wrong check
+	var wrong Problems
 	if !httpURL(p.ControllerURL) {
-		wrong.add("controller_url", "%q is not a URL such as http://lmcache-controller:9000", p.ControllerURL)
+		wrong.Add("controller_url", "%q is not a URL such as http://lmcache-controller:9000", p.ControllerURL)
 	}
-	wrong.within("poll_interval_secs", float64(p.PollIntervalSecs), 1, 1e6)
-	wrong.within("cache_weight", p.CacheWeight, 0, 1)
-	wrong.oneOf("fallback_policy", p.FallbackPolicy, known(fallbacks)...)
-	wrong.within("controller_timeout_ms", float64(p.ControllerTimeoutMs), 1, 60_000)
-	wrong.oneOf("lookup_mode", p.LookupMode, LookupOccupancy, LookupPrefix)
+	wrong.Within("poll_interval_secs", float64(p.PollIntervalSecs), 1, 1e6)
+	wrong.Within("cache_weight", p.CacheWeight, 0, 1)
+	wrong.OneOf("fallback_policy", p.FallbackPolicy, known(fallbacks)...)
+	wrong.Within("controller_timeout_ms", float64(p.ControllerTimeoutMs), 1, 60_000)
+	wrong.OneOf("lookup_mode", p.LookupMode, LookupOccupancy, LookupPrefix)
 	for _, instance := range slices.Sorted(maps.Keys(p.LMCacheWorkerMap)) {
 		if !httpURL(p.LMCacheWorkerMap[instance]) {
-			wrong.add("lmcache_worker_map."+instance, "%q is not a worker's URL", p.LMCacheWorkerMap[instance])
+			wrong.Add("lmcache_worker_map."+instance, "%q is not a worker's URL", p.LMCacheWorkerMap[instance])
 		}
 	}
-	return wrong.join()
+	return wrong.Join()
 }
 
 func httpURL(s string) bool {

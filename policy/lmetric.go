@@ -12,8 +12,8 @@ func (LMetric) Validate() error { return nil }
 // Spec returns the policy.
 func (LMetric) Spec(name string) Spec {
 	return Spec{
-		Name: name, Chooser: func() Chooser { return &ranked{score: lmetric} }, NeedsMatches: true,
-		Terms: []string{"tokens", "requests"}, Reasons: weighed("the lowest product of tokens to compute and requests"),
+		Name: name, Chooser: func() Chooser { return Ranked(lmetric) }, NeedsMatches: true,
+		Terms: []string{"tokens", "requests"}, Reasons: ReasonsBy("the lowest product of tokens to compute and requests"),
 	}
 }
 

@@ -27,15 +27,15 @@ func DefaultLongestMatch() LongestMatch {
 
 // Validate returns all that is wrong.
 func (p LongestMatch) Validate() error {
-	var wrong check
-	wrong.section("tier_weights", p.TierWeights.Validate())
+	var wrong Problems
+	wrong.Section("tier_weights", p.TierWeights.Validate())
 	if p.TierWeights == (TierWeights{}) {
-		wrong.add("tier_weights", "all weights are 0: nothing would ever match")
+		wrong.Add("tier_weights", "all weights are 0: nothing would ever match")
 	}
-	wrong.atLeast("imbalance_tokens", float64(p.ImbalanceTokens), 0)
-	wrong.atLeast("speculative_ttl_ms", float64(p.SpeculativeTTLMs), 0)
-	wrong.within("block_size", float64(p.BlockSize), 0, 65536)
-	return wrong.join()
+	wrong.AtLeast("imbalance_tokens", float64(p.ImbalanceTokens), 0)
+	wrong.AtLeast("speculative_ttl_ms", float64(p.SpeculativeTTLMs), 0)
+	wrong.Within("block_size", float64(p.BlockSize), 0, 65536)
+	return wrong.Join()
 }
 
 // Spec returns the policy.
@@ -80,26 +80,26 @@ func DefaultMix() Mix {
 
 // Validate returns all that is wrong.
 func (p Mix) Validate() error {
-	var wrong check
+	var wrong Problems
 	for _, f := range p.Filters {
-		wrong.oneOf("filters", f, known(filters)...)
+		wrong.OneOf("filters", f, known(filters)...)
 	}
 	for _, s := range p.Scorers {
-		wrong.oneOf("scorers", s.Scorer, known(scorers)...)
+		wrong.OneOf("scorers", s.Scorer, known(scorers)...)
 		if !(s.Weight > 0 && s.Weight <= maxNumber) {
-			wrong.add("scorers", "weight %v of %s is not above 0", s.Weight, s.Scorer)
+			wrong.Add("scorers", "weight %v of %s is not above 0", s.Weight, s.Scorer)
 		}
 	}
 	if len(p.Scorers) == 0 && p.Picker == "best" {
-		wrong.add("scorers", "none are given (known: %v)", known(scorers))
+		wrong.Add("scorers", "none are given (known: %v)", known(scorers))
 	}
 	if len(p.Scorers) > MaxTerms {
-		wrong.add("scorers", "%d of them, at most %d", len(p.Scorers), MaxTerms)
+		wrong.Add("scorers", "%d of them, at most %d", len(p.Scorers), MaxTerms)
 	}
-	wrong.oneOf("picker", p.Picker, known(pickers)...)
-	wrong.section("tier_weights", p.TierWeights.Validate())
-	wrong.atLeast("imbalance_tokens", float64(p.ImbalanceTokens), 0)
-	return wrong.join()
+	wrong.OneOf("picker", p.Picker, known(pickers)...)
+	wrong.Section("tier_weights", p.TierWeights.Validate())
+	wrong.AtLeast("imbalance_tokens", float64(p.ImbalanceTokens), 0)
+	return wrong.Join()
 }
 
 // Spec returns the policy.

@@ -40,13 +40,13 @@ func DefaultMarginal() Marginal {
 
 // Validate returns all that is wrong.
 func (p Marginal) Validate() error {
-	var wrong check
-	wrong.within("externality", p.Externality, 0, 100)
-	wrong.within("eviction", p.Eviction, 0, 100)
-	wrong.within("tail", p.Tail, 0, 100)
-	wrong.atLeast("tail_after", p.TailAfter.Seconds(), 0)
-	wrong.section("tier_weights", p.TierWeights.Validate())
-	return wrong.join()
+	var wrong Problems
+	wrong.Within("externality", p.Externality, 0, 100)
+	wrong.Within("eviction", p.Eviction, 0, 100)
+	wrong.Within("tail", p.Tail, 0, 100)
+	wrong.AtLeast("tail_after", p.TailAfter.Seconds(), 0)
+	wrong.Section("tier_weights", p.TierWeights.Validate())
+	return wrong.Join()
 }
 
 // The terms of a marginal cost, in milliseconds.
@@ -64,7 +64,7 @@ const (
 func (p Marginal) Spec(name string) Spec {
 	return Spec{
 		Name: name, NeedsMatches: true, NeedsRisk: true, Terms: []string{"wait", "memory", "prefill", "tail", "decode", "others", "evict"},
-		Chooser: func() Chooser { return &marginal{Marginal: p, weights: p.TierWeights.ByTier()} }, Reasons: weighed("the lowest predicted cost"),
+		Chooser: func() Chooser { return &marginal{Marginal: p, weights: p.TierWeights.ByTier()} }, Reasons: ReasonsBy("the lowest predicted cost"),
 	}
 }
 

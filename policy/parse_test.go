@@ -8,14 +8,14 @@ import (
 )
 
 func TestParseReadsParameters(t *testing.T) {
-	s, err := Parse("kv:prefill_load_scale=16,use_kv_events=false,router_ttl=30s")
+	s, err := Own().Parse("kv:prefill_load_scale=16,use_kv_events=false,router_ttl=30s")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if s.Name != "kv:prefill_load_scale=16,use_kv_events=false,router_ttl=30s" || s.Learned == nil || s.Learned.TTL != 30*time.Second {
 		t.Errorf("%+v", s)
 	}
-	if s, err = Parse("kv_aware:tier_weights.cpu=0.25,imbalance_tokens=7"); err != nil || s.TierWeights[1] != 0.25 || s.ImbalanceTokens != 7 {
+	if s, err = Own().Parse("kv_aware:tier_weights.cpu=0.25,imbalance_tokens=7"); err != nil || s.TierWeights[1] != 0.25 || s.ImbalanceTokens != 7 {
 		t.Errorf("%+v, %v", s, err)
 	}
 }
@@ -35,7 +35,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		"mix:scorers=match":           "scorers: cannot be given as text",
 		"mix":                         "scorers: none are given",
 	} {
-		if _, err := Parse(text); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Own().Parse(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: the error does not say %q: %v", text, want, err)
 		}
 	}
@@ -43,7 +43,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 
 // FuzzParse: what is accepted can be built, and chooses by numbers.
 func FuzzParse(f *testing.F) {
-	for _, k := range kinds {
+	for _, k := range Own() {
 		f.Add(k.Name)
 		p := k.Defaults()
 		for _, key := range ParameterKeys(p) {
@@ -53,7 +53,7 @@ func FuzzParse(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		s, err := Parse(text)
+		s, err := Own().Parse(text)
 		if err != nil {
 			return
 		}

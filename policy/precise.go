@@ -1,10 +1,6 @@
 package policy
 
-import (
-	"time"
-
-	"github.com/warmpath/warmpath/fleet"
-)
+import "time"
 
 // PrecisePrefixCache is llm-d's filter → score → pick with its precise prefix cache: match, waiting queue and KV cache in
 // use, each rated 0 to 1 and weighted 3, 2, 2 [llm-d-kv-cache benchmarking/73-capacity; the endpoint picker's queue-scorer,
@@ -34,16 +30,16 @@ func DefaultPrecisePrefixCache() PrecisePrefixCache {
 
 // Validate returns all that is wrong.
 func (p PrecisePrefixCache) Validate() error {
-	var wrong check
-	wrong.atLeast("prefix_weight", p.PrefixWeight, 0)
-	wrong.atLeast("queue_weight", p.QueueWeight, 0)
-	wrong.atLeast("kv_cache_weight", p.KVCacheWeight, 0)
+	var wrong Problems
+	wrong.AtLeast("prefix_weight", p.PrefixWeight, 0)
+	wrong.AtLeast("queue_weight", p.QueueWeight, 0)
+	wrong.AtLeast("kv_cache_weight", p.KVCacheWeight, 0)
 	if p.PrefixWeight+p.QueueWeight+p.KVCacheWeight == 0 {
-		wrong.add("prefix_weight", "all weights are 0: nothing would be rated")
+		wrong.Add("prefix_weight", "all weights are 0: nothing would be rated")
 	}
-	wrong.section("tier_weights", p.TierWeights.Validate())
-	wrong.oneOf("picker", p.Picker, "max_score", "random", "weighted_random")
-	return wrong.join()
+	wrong.Section("tier_weights", p.TierWeights.Validate())
+	wrong.OneOf("picker", p.Picker, "max_score", "random", "weighted_random")
+	return wrong.Join()
 }
 
 // Spec returns the policy.
@@ -67,68 +63,4 @@ func weighted(pairs ...any) []Weighted {
 		}
 	}
 	return list
-}
-
-// fresh reports whether what x's engine said of itself still counts.
-func fresh(q *Query, x *Candidate) bool {
-	return x.Load.Reported.At != 0 && q.Now-x.Load.Reported.At < int64(fleet.ReportedFor)
-}
-
-// waiting returns the requests in x's queue: as its engine reports, else those that this router has there without a first
-// token.
-func waiting(q *Query, x *Candidate) int64 {
-	if fresh(q, x) {
-		return x.Load.Reported.Waiting
-	}
-	return x.Load.Waiting
-}
-
-// running returns the requests that x computes: as its engine reports, else those that this router has there.
-func running(q *Query, x *Candidate) int64 {
-	if fresh(q, x) {
-		return x.Load.Reported.Running
-	}
-	return x.Load.Requests
-}
-
-// kvUsed returns the share of x's KV cache that running requests hold: as its engine reports, else what this router put
-// there, 0 where neither is known.
-func kvUsed(q *Query, x *Candidate) float64 {
-	if fresh(q, x) {
-		return min(max(x.Load.Reported.KVUsed, 0), 1)
-	}
-	capacity := x.Worker.Facts.BlocksPerRank
-	if capacity <= 0 {
-		return 0
-	}
-	used := float64(x.Load.ContextBlocks) + float64(x.Load.OutputTokens)/float64(max(x.BlockSize, 1))
-	return min(max(used/float64(capacity), 0), 1)
-}
-
-// fewest rates the candidate with the least of something 1, the one with the most 0, and all 1 where they are alike: what
-// llm-d does with queues. One request and a hundred look the same where they are the extremes.
-type fewest func(q *Query, x *Candidate) int64
-
-func (f fewest) Score(q *Query, c []Candidate, weight float64) {
-	least, most := f(q, &c[0]), f(q, &c[0])
-	for i := range c[1:] {
-		n := f(q, &c[i+1])
-		least, most = min(least, n), max(most, n)
-	}
-	for i := range c {
-		rating := 1.0
-		if most > least {
-			rating = float64(most-f(q, &c[i])) / float64(most-least)
-		}
-		c[i].Score += weight * rating
-	}
-}
-
-// kvFree rates by the free share of the KV cache.
-type kvFree struct{}
-
-func (kvFree) Score(q *Query, c []Candidate, weight float64) {
-	for i := range c {
-		c[i].Score += weight * (1 - kvUsed(q, &c[i]))
-	}
 }

@@ -46,20 +46,20 @@ func DefaultPrefixCacheAffinity() PrefixCacheAffinity {
 
 // Validate returns all that is wrong.
 func (p PrefixCacheAffinity) Validate() error {
-	var wrong check
-	wrong.atLeast("imbalanced_threshold", float64(p.ImbalancedThreshold), 0)
-	wrong.within("match_rate_threshold", p.MatchRateThreshold, 0, 1)
-	wrong.atLeast("eviction_threshold_chars", float64(p.EvictionThresholdChars), 1)
+	var wrong Problems
+	wrong.AtLeast("imbalanced_threshold", float64(p.ImbalancedThreshold), 0)
+	wrong.Within("match_rate_threshold", p.MatchRateThreshold, 0, 1)
+	wrong.AtLeast("eviction_threshold_chars", float64(p.EvictionThresholdChars), 1)
 	if p.EvictionTargetChars > p.EvictionThresholdChars || p.EvictionTargetChars < 1 {
-		wrong.add("eviction_target_chars", "%d is outside 1..%d, the threshold", p.EvictionTargetChars, p.EvictionThresholdChars)
+		wrong.Add("eviction_target_chars", "%d is outside 1..%d, the threshold", p.EvictionTargetChars, p.EvictionThresholdChars)
 	}
-	wrong.within("eviction_interval_secs", float64(p.EvictionIntervalSecs), 1, 1e6)
+	wrong.Within("eviction_interval_secs", float64(p.EvictionIntervalSecs), 1, 1e6)
 	for _, f := range p.Filters {
-		wrong.oneOf("filters", f, known(filters)...)
+		wrong.OneOf("filters", f, FilterNames()...)
 	}
-	wrong.oneOf("by", p.By, byText, byTokens)
-	wrong.atLeast("max_bytes", float64(p.MaxBytes), 1<<16)
-	return wrong.join()
+	wrong.OneOf("by", p.By, byText, byTokens)
+	wrong.AtLeast("max_bytes", float64(p.MaxBytes), 1<<16)
+	return wrong.Join()
 }
 
 // charsPerToken is what a token counts where a bound is given in characters: English and code have 3.5 to 4.5.
@@ -176,10 +176,10 @@ func (x *prefixAffinity) shorterOfTwo(m *radix.Matches, q *Query, c []Candidate,
 func twoOf(q *Query, c []Candidate) (first, second int) {
 	second = -1
 	for i := 1; i < len(c); i++ {
-		switch lot := mix(c[i].Hash ^ q.Random); {
-		case lot < mix(c[first].Hash^q.Random):
+		switch lot := Mix64(c[i].Hash ^ q.Random); {
+		case lot < Mix64(c[first].Hash^q.Random):
 			first, second = i, first
-		case second < 0 || lot < mix(c[second].Hash^q.Random):
+		case second < 0 || lot < Mix64(c[second].Hash^q.Random):
 			second = i
 		}
 	}

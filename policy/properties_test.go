@@ -18,12 +18,12 @@ import (
 func specs() []Spec {
 	bounded := KVAware()
 	bounded.Name, bounded.ImbalanceTokens = "kv_aware bounded", DefaultImbalanceTokens
-	return append(BuiltIn(), bounded)
+	return append(Own().BuiltIn(), bounded)
 }
 
 func TestKindsAreSorted(t *testing.T) {
-	if !slices.IsSorted(kindNames()) {
-		t.Errorf("%v", kindNames())
+	if !slices.IsSorted(Own().Names()) {
+		t.Errorf("%v", Own().Names())
 	}
 }
 
@@ -69,7 +69,7 @@ func drawCandidates(t *rapid.T, q *Query) []Candidate {
 			Worker:    &fleet.Worker{ID: fleet.WorkerID(id), URL: fmt.Sprintf("http://w%d", id)},
 			Holder:    fleet.Holder(i),
 			Rank:      i % 2,
-			Hash:      mix(uint64(i)),
+			Hash:      Mix64(uint64(i)),
 			Available: rapid.IntRange(0, 3).Draw(t, "available") > 0,
 			BlockSize: 16,
 			Load: fleet.Load{
@@ -250,7 +250,7 @@ func TestMoreMatchNeverRepels(t *testing.T) {
 func TestRandomReachesEveryWorkerEvenly(t *testing.T) {
 	c := make([]Candidate, 4)
 	for i := range c {
-		c[i] = Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i)}, Holder: fleet.Holder(i), Hash: mix(uint64(i)), Available: true}
+		c[i] = Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i)}, Holder: fleet.Holder(i), Hash: Mix64(uint64(i)), Available: true}
 	}
 	for _, name := range []string{"random", "power_of_two", "kv_aware"} {
 		spec, err := builtIn(name)

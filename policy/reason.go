@@ -1,7 +1,8 @@
 package policy
 
-// weighed are the words of policies that weigh matches, if they look at them, against other things: by says what they take.
-func weighed(by string) map[Branch]string {
+// ReasonsBy returns the reasons of a policy that weighs matches, if it looks at them, against other things. by says in
+// words which candidate it takes, such as "the lowest predicted cost".
+func ReasonsBy(by string) map[Branch]string {
 	return map[Branch]string{
 		BranchAffinity: by + ", and nobody has a longer match",
 		BranchMiss:     "no worker has a part of the prompt: " + by,
@@ -34,11 +35,11 @@ func reasonsOf(s *Spec) map[Branch]string {
 	case ranks && len(s.Scorers) == 1 && s.Scorers[0].Scorer == "match":
 		return nil
 	case ranks && len(s.Scorers) == 1 && s.Scorers[0].Scorer == "load":
-		return weighed("the least load")
+		return ReasonsBy("the least load")
 	case ranks && len(s.Scorers) == 1 && s.Scorers[0].Scorer == "requests":
-		return weighed("the fewest requests")
+		return ReasonsBy("the fewest requests")
 	}
-	return weighed(byPicker[s.Picker])
+	return ReasonsBy(byPicker[s.Picker])
 }
 
 // told says what a branch means to p for candidates c. Of a miss it says whether a match was there that is at risk.

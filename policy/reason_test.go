@@ -6,7 +6,7 @@ import (
 )
 
 func parsed(t *testing.T, text string) *Policy {
-	spec, err := Parse(text)
+	spec, err := Own().Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestEachPolicySaysWhatItTakes(t *testing.T) {
 
 // TestAChoiceExplainsItsWinner: the reason of a choice is what Why says of the chosen one.
 func TestAChoiceExplainsItsWinner(t *testing.T) {
-	for _, spec := range BuiltIn() {
+	for _, spec := range Own().BuiltIn() {
 		p := build(t, spec)
 		q := Query{Rank: -1, PromptTokens: 100, Known: true, Model: "m"}
 		if p.NeedsTarget() {

@@ -60,3 +60,31 @@ func (requests) Score(_ *Query, c []Candidate, weight float64) {
 		c[i].Score += weight / float64(1+max(c[i].Load.Requests, 0))
 	}
 }
+
+// fewest rates the candidate with the least of something 1, the one with the most 0, and all 1 where they are alike: what
+// llm-d does with queues. One request and a hundred look the same where they are the extremes.
+type fewest func(q *Query, x *Candidate) int64
+
+func (f fewest) Score(q *Query, c []Candidate, weight float64) {
+	least, most := f(q, &c[0]), f(q, &c[0])
+	for i := range c[1:] {
+		n := f(q, &c[i+1])
+		least, most = min(least, n), max(most, n)
+	}
+	for i := range c {
+		rating := 1.0
+		if most > least {
+			rating = float64(most-f(q, &c[i])) / float64(most-least)
+		}
+		c[i].Score += weight * rating
+	}
+}
+
+// kvFree rates by the free share of the KV cache.
+type kvFree struct{}
+
+func (kvFree) Score(q *Query, c []Candidate, weight float64) {
+	for i := range c {
+		c[i].Score += weight * (1 - c[i].KVUsed(q.Now))
+	}
+}

@@ -59,7 +59,7 @@ func TestScripts(t *testing.T) {
 
 // TestEachKindHasAScript: a policy without one is not specified.
 func TestEachKindHasAScript(t *testing.T) {
-	for _, k := range Kinds() {
+	for _, k := range Own() {
 		text, err := os.ReadFile("testdata/" + k.Name + ".txt")
 		if err != nil {
 			t.Error(err)

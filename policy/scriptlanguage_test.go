@@ -75,7 +75,7 @@ func (s *script) run(command, name string, options []string) (string, error) {
 
 func (s *script) worker(name string, options []string) error {
 	c := Candidate{Holder: fleet.Holder(len(s.candidates)), BlockSize: 16, Available: true, Trust: fleet.TrustExact}
-	c.Hash = mix(uint64(c.Holder))
+	c.Hash = Mix64(uint64(c.Holder))
 	for _, w := range s.workers {
 		if w.URL == "http://"+name {
 			c.Worker = w
@@ -229,7 +229,7 @@ func setCandidate(c *Candidate, key, value string) error {
 
 // policy returns the policy of that name and settings as it was left, or a new one.
 func (s *script) policy(name string, settings func(*Spec) error) (*Policy, error) {
-	spec, err := Parse(name)
+	spec, err := Own().Parse(name)
 	if err != nil {
 		return nil, err
 	}
@@ -271,7 +271,7 @@ func (s *script) route(name string, options []string, send bool) (string, error)
 }
 
 func builtIn(name string) (Spec, error) {
-	for _, s := range BuiltIn() {
+	for _, s := range Own().BuiltIn() {
 		if s.Name == name {
 			return s, nil
 		}
@@ -371,7 +371,7 @@ func promptTokens(q *Query, value string) error {
 			base = base*131 + uint64(b)
 		}
 		for i := range n {
-			q.Prompt.Tokens = append(q.Prompt.Tokens, block.Token(mix(base*4096+uint64(i))>>40))
+			q.Prompt.Tokens = append(q.Prompt.Tokens, block.Token(Mix64(base*4096+uint64(i))>>40))
 		}
 	}
 	h, err := block.NewHasher(block.XXH3, 16)

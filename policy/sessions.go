@@ -29,12 +29,12 @@ func DefaultManual() Manual {
 
 // Validate returns all that is wrong.
 func (p Manual) Validate() error {
-	var wrong check
-	wrong.oneOf("assignment_mode", p.AssignmentMode, "random", "min_load", "min_group")
-	wrong.within("max_idle_secs", float64(p.MaxIdleSecs), 1, 1e9)
-	wrong.within("eviction_interval_secs", float64(p.EvictionIntervalSecs), 1, 1e9)
-	wrong.within("max_sessions", float64(p.MaxSessions), sessionShards, 1<<28)
-	return wrong.join()
+	var wrong Problems
+	wrong.OneOf("assignment_mode", p.AssignmentMode, "random", "min_load", "min_group")
+	wrong.Within("max_idle_secs", float64(p.MaxIdleSecs), 1, 1e9)
+	wrong.Within("eviction_interval_secs", float64(p.EvictionIntervalSecs), 1, 1e9)
+	wrong.Within("max_sessions", float64(p.MaxSessions), sessionShards, 1<<28)
+	return wrong.Join()
 }
 
 // Spec returns the policy.
@@ -82,7 +82,7 @@ func (m *manual) place(q *Query, c []Candidate) int {
 			c[i].Score = 0 - c[i].Terms[0]
 		}
 	}
-	return anyBest(q, c)
+	return AnyBest(q, c)
 }
 
 func (m *manual) Routed(q *Query, c *Candidate) { m.sessions.note(q, c.Holder) }
@@ -111,13 +111,13 @@ func DefaultSessionAffinity() SessionAffinity {
 
 // Validate returns all that is wrong.
 func (p SessionAffinity) Validate() error {
-	var wrong check
+	var wrong Problems
 	if p.TTL <= 0 {
-		wrong.add("ttl", "%v is not positive", p.TTL)
+		wrong.Add("ttl", "%v is not positive", p.TTL)
 	}
-	wrong.oneOf("mode", p.Mode, "soft", "hard")
-	wrong.within("max_sessions", float64(p.MaxSessions), sessionShards, 1<<28)
-	return wrong.join()
+	wrong.OneOf("mode", p.Mode, "soft", "hard")
+	wrong.Within("max_sessions", float64(p.MaxSessions), sessionShards, 1<<28)
+	return wrong.Join()
 }
 
 // Spec returns the policy.
@@ -134,11 +134,11 @@ type affinity struct {
 
 func (a *affinity) Choose(q *Query, c []Candidate) Pick {
 	if q.Session.Key == "" {
-		return Pick{Index: best{}.Pick(q, c), Branch: BranchNoKey, Ranked: true}
+		return Pick{Index: Best(q, c), Branch: BranchNoKey, Ranked: true}
 	}
 	s, known := a.sessions.look(q)
 	if !known {
-		return Pick{Index: best{}.Pick(q, c), Branch: BranchPlaced, Ranked: true}
+		return Pick{Index: Best(q, c), Branch: BranchPlaced, Ranked: true}
 	}
 	if at := position(c, s.homes[0]); at >= 0 {
 		return Pick{Index: at, Branch: BranchSession}
@@ -146,7 +146,7 @@ func (a *affinity) Choose(q *Query, c []Candidate) Pick {
 	if a.hard && q.Target == "" {
 		return Pick{Index: -1}
 	}
-	return Pick{Index: best{}.Pick(q, c), Branch: BranchMoved, Ranked: true}
+	return Pick{Index: Best(q, c), Branch: BranchMoved, Ranked: true}
 }
 
 func (a *affinity) Routed(q *Query, c *Candidate) { a.sessions.note(q, c.Holder) }
@@ -205,7 +205,7 @@ func newSessions(l sessionLimits) *sessions {
 }
 
 func (s *sessions) of(q *Query) (key uint64, shard *sessionShard) {
-	key = hashText(q.Model, q.LoRA, q.Session.Source, q.Session.Key)
+	key = HashText(q.Model, q.LoRA, q.Session.Source, q.Session.Key)
 	return key, &s.shards[key%sessionShards]
 }
 

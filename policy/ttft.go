@@ -31,24 +31,24 @@ func DefaultPredictedTTFT() PredictedTTFT {
 
 // Validate returns all that is wrong.
 func (p PredictedTTFT) Validate() error {
-	var wrong check
+	var wrong Problems
 	if p.TokenMs <= 0 {
-		wrong.add("token_ms", "%v is not above 0", p.TokenMs)
+		wrong.Add("token_ms", "%v is not above 0", p.TokenMs)
 	}
-	wrong.atLeast("token_ms", p.TokenMs, 0)
-	wrong.atLeast("attention_ms", p.AttentionMs, 0)
-	wrong.atLeast("base_ms", p.BaseMs, 0)
-	wrong.section("tier_weights", p.TierWeights.Validate())
-	return wrong.join()
+	wrong.AtLeast("token_ms", p.TokenMs, 0)
+	wrong.AtLeast("attention_ms", p.AttentionMs, 0)
+	wrong.AtLeast("base_ms", p.BaseMs, 0)
+	wrong.Section("tier_weights", p.TierWeights.Validate())
+	return wrong.Join()
 }
 
 // Spec returns the policy.
 func (p PredictedTTFT) Spec(name string) Spec {
 	return Spec{
-		Name: name, NeedsMatches: true, Terms: []string{"queue", "prefill"}, Reasons: weighed("the earliest predicted first token"),
+		Name: name, NeedsMatches: true, Terms: []string{"queue", "prefill"}, Reasons: ReasonsBy("the earliest predicted first token"),
 		Chooser: func() Chooser {
 			t := &ttft{PredictedTTFT: p, weights: p.TierWeights.ByTier()}
-			return &ranked{score: t.score}
+			return Ranked(t.score)
 		},
 	}
 }

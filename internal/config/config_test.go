@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/policy"
@@ -150,7 +151,7 @@ func TestPolicyTakesItsWeights(t *testing.T) {
 	if s := c.Spec(); s.ImbalanceTokens != 0 {
 		t.Errorf("round_robin has no use for the bound: %+v", s)
 	}
-	for _, built := range policy.BuiltIn() {
+	for _, built := range warmpath.PolicyKinds().BuiltIn() {
 		c.Policy = built.Name
 		if _, err := policy.Build(c.Spec()); err != nil {
 			t.Error(err)

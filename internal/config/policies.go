@@ -79,7 +79,7 @@ func (t *taken) fromRouting(routing *ast.MappingNode) {
 			t.named = v
 			return true
 		}
-		if _, ok := policy.KindOf(keyOf(v)); ok {
+		if _, ok := warmpath.PolicyKinds().Find(keyOf(v)); ok {
 			t.typed = append(t.typed, v)
 			return true
 		}
@@ -160,7 +160,7 @@ func (c *Config) decodePolicy(path, kind string, node *ast.MappingNode) (Policy,
 			rest = append(rest, v)
 		}
 	}
-	k, ok := policy.KindOf(p.Type)
+	k, ok := warmpath.PolicyKinds().Find(p.Type)
 	if !ok {
 		return p, &nodeError{fmt.Sprintf("%s.type: %q is none of %s%s", path, p.Type, strings.Join(kindNames(), ", "), Meant(p.Type, kindNames())), typed}
 	}
@@ -209,7 +209,7 @@ func (e *nodeError) Error() string { return e.problem }
 
 func kindNames() []string {
 	var names []string
-	for _, k := range policy.Kinds() {
+	for _, k := range warmpath.PolicyKinds() {
 		names = append(names, k.Name)
 	}
 	return names
@@ -219,7 +219,7 @@ func kindNames() []string {
 // defaults, those that the file describes, and those that are named with their parameters where they are used.
 func (c *Config) Parameters() map[string]policy.Parameters {
 	all := map[string]policy.Parameters{}
-	for _, k := range policy.Kinds() {
+	for _, k := range warmpath.PolicyKinds() {
 		if p := c.Routing.defaults(k); p.Validate() == nil {
 			all[k.Name] = p
 		}
@@ -278,7 +278,7 @@ func (c *Config) PolicyChange(old *Config) warmpath.PolicyChange {
 // parsePolicy reads TYPE:KEY=VALUE,KEY=VALUE over the defaults of that type.
 func (c *Config) parsePolicy(name string) (policy.Parameters, error) {
 	kind, settings, _ := strings.Cut(name, ":")
-	k, ok := policy.KindOf(kind)
+	k, ok := warmpath.PolicyKinds().Find(kind)
 	if !ok {
 		return nil, fmt.Errorf("%q is none of %s%s", kind, strings.Join(kindNames(), ", "), Meant(kind, kindNames()))
 	}
@@ -319,7 +319,7 @@ func (c *Config) validatePolicies(found *problems) {
 			found.add(path, err)
 			return
 		}
-		if k, is := policy.KindOf(name); is && !slices.Contains(names, name) {
+		if k, is := warmpath.PolicyKinds().Find(name); is && !slices.Contains(names, name) {
 			if err := k.Defaults().Validate(); err != nil { // else what routing says of its parameters is wrong, and told there
 				found.add(path, fmt.Errorf("%s does nothing until it is told what (docs/policies/%s.md): %w", name, name, err))
 			}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/policy"
 )
 
@@ -16,7 +17,7 @@ import (
 // code.
 func TestEachPolicyHasAPageWithItsParameters(t *testing.T) {
 	g := &generator{t: t, docs: map[string]map[string]string{}}
-	for _, k := range policy.Kinds() {
+	for _, k := range warmpath.PolicyKinds() {
 		page := filepath.Join("..", "..", "docs", "policies", k.Name+".md")
 		data, err := os.ReadFile(page)
 		if err != nil {

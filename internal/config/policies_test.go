@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/policy"
 )
 
@@ -138,7 +139,7 @@ func TestEachPolicyWithTierWeightsTakesRoutings(t *testing.T) {
 	r := Default().Routing
 	r.TierWeights.CPU = 0.5
 	weigh := 0
-	for _, k := range policy.Kinds() {
+	for _, k := range warmpath.PolicyKinds() {
 		p := r.defaults(k)
 		if !slices.Contains(policy.ParameterKeys(p), "tier_weights.cpu") {
 			continue

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/warmpath/warmpath/policy"
+	"github.com/warmpath/warmpath"
 )
 
 // leaf is a text in the configuration.
@@ -61,7 +61,7 @@ func texts(t *testing.T) []string {
 	for _, l := range leaves(reflect.ValueOf(&cfg).Elem(), "") {
 		paths = append(paths, strings.TrimPrefix(l.path, "."))
 	}
-	for _, k := range policy.Kinds() {
+	for _, k := range warmpath.PolicyKinds() {
 		p := k.Defaults()
 		for _, l := range leaves(reflect.ValueOf(p), "") {
 			paths = append(paths, "policies[0]<"+k.Name+">"+l.path)

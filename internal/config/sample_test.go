@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/policy"
 )
 
@@ -97,10 +98,10 @@ func TestSamplePoliciesAreTheDefaults(t *testing.T) {
 	if _, err := parse("policies.yaml", []byte("policies:\n"+text), &cfg); err != nil {
 		t.Fatal(err)
 	}
-	if len(cfg.Policies) != len(policy.Kinds()) {
-		t.Fatalf("%d policies of %d kinds", len(cfg.Policies), len(policy.Kinds()))
+	if len(cfg.Policies) != len(warmpath.PolicyKinds()) {
+		t.Fatalf("%d policies of %d kinds", len(cfg.Policies), len(warmpath.PolicyKinds()))
 	}
-	for i, k := range policy.Kinds() {
+	for i, k := range warmpath.PolicyKinds() {
 		if diff := cmp.Diff(cfg.Routing.defaults(k), cfg.Policies[i].Parameters); diff != "" || cfg.Policies[i].Name != k.Name {
 			t.Errorf("%s: %s", k.Name, diff)
 		}
@@ -160,7 +161,7 @@ func (g *generator) object(v reflect.Value, depth int) {
 func policyExample(t *testing.T) string {
 	var out strings.Builder
 	routing := Default().Routing
-	for _, k := range policy.Kinds() {
+	for _, k := range warmpath.PolicyKinds() {
 		p := routing.defaults(k)
 		fmt.Fprintf(&out, "  # - type: %s\n", k.Name)
 		parameters := reflect.ValueOf(p).Elem()

@@ -20,7 +20,7 @@ var guessing = []string{
 // guesser is a router with one policy over two workers without events, and its manager.
 func guesser(t *testing.T, name string) (f *fleet.Fleet, r *warmpath.Router, m *Manager) {
 	t.Helper()
-	spec, err := policy.Parse(name)
+	spec, err := warmpath.PolicyKinds().Parse(name)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/engine"
 	"github.com/warmpath/warmpath/internal/queue"
@@ -327,7 +328,7 @@ func ParsePolicy(s string) (policy.Spec, error) {
 		}
 		text += ":" + strings.Join(keys, ",")
 	}
-	spec, err := policy.Parse(text)
+	spec, err := warmpath.PolicyKinds().Parse(text)
 	switch {
 	case err != nil:
 		return spec, err
@@ -344,7 +345,7 @@ func ParsePolicy(s string) (policy.Spec, error) {
 // Policies returns the names of all policies that a workload can be routed by as they are.
 func Policies() []string {
 	var names []string
-	for _, spec := range policy.BuiltIn() {
+	for _, spec := range warmpath.PolicyKinds().BuiltIn() {
 		if !spec.NeedsTarget && spec.Name != unfed {
 			names = append(names, spec.Name)
 		}
