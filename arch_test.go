@@ -26,6 +26,7 @@ var layers = [][]string{
 	{"internal/proxy", "internal/ingest", "internal/lmcache", "internal/discovery", "internal/tokens", "internal/telemetry", "internal/report"},
 	{"internal/api", "internal/queue", "kvevent/zmq", "internal/engine", "internal/workload"},
 	{"", "internal/zmtp"}, // "" is the root package, the Router
+	{"policy/peers"},
 	{"policy", "tokenizer", "tokenizer/chattemplate"},
 	{"kvindex", "kvindex/learned", "kvevent"},
 	{"block", "fleet", "policy/radix", "internal/network", "internal/jsonscan"},
@@ -35,7 +36,9 @@ var layers = [][]string{
 var testOnly = []string{"internal/memnet", "internal/sharedtest", "kvindex/kvindextest"}
 
 // core packages decide; they must be drivable under virtual time, so everything that touches the world is an argument.
-var core = []string{"", "block", "kvindex", "kvindex/learned", "kvevent", "fleet", "policy", "policy/radix", "internal/jsonscan"}
+var core = []string{
+	"", "block", "kvindex", "kvindex/learned", "kvevent", "fleet", "policy", "policy/peers", "policy/radix", "internal/jsonscan",
+}
 
 // rules forbid standard-library and third-party imports: prefix → who may have it → why nobody else may.
 var rules = []struct {

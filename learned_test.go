@@ -10,12 +10,13 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
 	"github.com/warmpath/warmpath/policy"
+	"github.com/warmpath/warmpath/policy/peers"
 )
 
 // withoutEvents is kv as for engines that announce nothing, believing prompts for 10 s.
 func withoutEvents(t *testing.T) policy.Spec {
 	t.Helper()
-	p := policy.DefaultKV()
+	p := peers.DefaultKV()
 	p.UseKVEvents, p.RouterTTL = false, 10*time.Second
 	return p.Spec("kv")
 }

@@ -7,10 +7,11 @@ import (
 	"slices"
 
 	"github.com/warmpath/warmpath/policy"
+	"github.com/warmpath/warmpath/policy/peers"
 )
 
 // kinds are all kinds of policies.
-var kinds = policy.Join(policy.Own())
+var kinds = policy.Join(policy.Own(), peers.Kinds())
 
 // PolicyKinds returns all kinds of policies, sorted by name: our own of package policy, and those of other projects of
 // package policy/peers.

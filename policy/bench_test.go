@@ -1,4 +1,4 @@
-package policy
+package policy_test
 
 import (
 	"fmt"
@@ -6,17 +6,18 @@ import (
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
 )
 
 // field is n candidates of which each third has a match and one in fifty is unavailable.
-func field(n int) (Query, []Candidate) {
-	q := Query{PromptTokens: 8000, Known: true, Rank: -1, Random: 7}
-	c := make([]Candidate, n)
+func field(n int) (policy.Query, []policy.Candidate) {
+	q := policy.Query{PromptTokens: 8000, Known: true, Rank: -1, Random: 7}
+	c := make([]policy.Candidate, n)
 	for i := range c {
-		c[i] = Candidate{
+		c[i] = policy.Candidate{
 			Worker:    &fleet.Worker{ID: fleet.WorkerID(i), URL: fmt.Sprintf("http://10.0.0.%d:8000", i)},
 			Holder:    fleet.Holder(i),
-			Hash:      Mix64(uint64(i)),
+			Hash:      policy.Mix64(uint64(i)),
 			Available: i%50 != 7,
 			BlockSize: 16,
 			Load:      fleet.Load{PrefillTokens: int64(i * 37 % 5000), ContextBlocks: int64(i * 61 % 4000)},
@@ -36,8 +37,8 @@ func TestChooseDoesNotAllocate(t *testing.T) {
 		for _, n := range []int{8, 64, 1024} {
 			q, c := field(n)
 			q.Exclude = []fleet.WorkerID{3}
-			q.Session = Session{Key: "alice", Source: "x-session-id"}
-			q.Prompt = Prompt{Text: []byte("a prompt"), Keys: make([]block.Key, 500), BlockSize: 16}
+			q.Session = policy.Session{Key: "alice", Source: "x-session-id"}
+			q.Prompt = policy.Prompt{Text: []byte("a prompt"), Keys: make([]block.Key, 500), BlockSize: 16}
 			if s.NeedsTarget {
 				q.Target = c[4].Worker.URL
 			}

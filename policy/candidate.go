@@ -26,6 +26,13 @@ type Query struct {
 	External []External // what was asked elsewhere for policies that want it, by ascending worker; nil is nothing
 }
 
+// External is what was asked elsewhere about one worker before the choice, by whoever asks; policies do no I/O.
+type External struct {
+	Worker fleet.WorkerID
+	Tokens int   // of the prompt's beginning that are cached there
+	Keys   int64 // chunks that are cached there in all
+}
+
 // Candidate is one holder that serves the request's model. The router fills what is known, the policy the rest.
 type Candidate struct {
 	Worker    *fleet.Worker

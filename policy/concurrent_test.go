@@ -1,4 +1,4 @@
-package policy
+package policy_test
 
 import (
 	"fmt"
@@ -7,12 +7,13 @@ import (
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
 )
 
 // TestManyMayUseAPolicyAtOnce is for the race detector, and for what policies count: after as many ends as choices nothing
 // makes them fail.
 func TestManyMayUseAPolicyAtOnce(t *testing.T) {
-	for _, s := range Own().BuiltIn() {
+	for _, s := range kinds.BuiltIn() {
 		t.Run(s.Name, func(t *testing.T) {
 			p := build(t, s)
 			var wg sync.WaitGroup
@@ -21,8 +22,8 @@ func TestManyMayUseAPolicyAtOnce(t *testing.T) {
 					for i := range 60 {
 						q, c := field(8 + i%5)
 						q.Now, q.Random, q.Model = int64(i)*1e9, uint64(g*1000+i), "m"
-						q.Session = Session{Key: fmt.Sprint("session ", (g+i)%7)}
-						q.Prompt = Prompt{Text: []byte(fmt.Sprint("prompt ", i%9, " goes on")), BlockSize: 16}
+						q.Session = policy.Session{Key: fmt.Sprint("session ", (g+i)%7)}
+						q.Prompt = policy.Prompt{Text: []byte(fmt.Sprint("prompt ", i%9, " goes on")), BlockSize: 16}
 						for k := range 20 {
 							q.Prompt.Keys = append(q.Prompt.Keys, block.Key(i%9*100+k))
 							q.Prompt.Tokens = append(q.Prompt.Tokens, block.Token(i%9*100+k))
@@ -37,7 +38,7 @@ func TestManyMayUseAPolicyAtOnce(t *testing.T) {
 							return
 						}
 						p.Routed(&q, &c[choice.Index])
-						p.Finished(&Finished{Holder: c[choice.Index].Holder, Model: "m", Outcome: fleet.OutcomeServed, RoutedAt: q.Now, FirstTokenAt: q.Now + 1e8, Now: q.Now + 1e9, OutputTokens: 10})
+						p.Finished(&policy.Finished{Holder: c[choice.Index].Holder, Model: "m", Outcome: fleet.OutcomeServed, RoutedAt: q.Now, FirstTokenAt: q.Now + 1e8, Now: q.Now + 1e9, OutputTokens: 10})
 						if i%20 == 19 {
 							p.Forget(fleet.Holder(g))
 						}

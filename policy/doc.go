@@ -2,10 +2,10 @@
 //
 // It knows candidates: what a holder has of the prompt, what is on it, whether it can be used. It does not know where
 // that comes from. A policy is data ([Spec]): names of filters, weighted scorers and one picker, or a [Chooser] in Go for what
-// these cannot say or have to remember. [Kinds] are the ready-made ones with what they can be told ([Parameters]); [Parse]
-// makes one from a line of text.
+// these cannot say or have to remember. [Own] returns our ready-made kinds with their [Parameters], package peers those of
+// other projects; [Kinds.Parse] makes a policy from a line of text.
 //
-//	spec, err := policy.Parse("kv:prefill_load_scale=16")
+//	spec, err := policy.Own().Parse("kv_aware:imbalance_tokens=2048")
 //	p, err := policy.Build(spec)
 //	choice := p.Choose(&query, candidates) // candidates[choice.Index] is the one
 //	p.Routed(&query, &candidates[choice.Index])

@@ -1,26 +1,28 @@
-package policy
+package policy_test
 
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
 )
 
-func three() []Candidate {
-	c := make([]Candidate, 3)
+func three() []policy.Candidate {
+	c := make([]policy.Candidate, 3)
 	for i := range c {
-		c[i] = Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i), URL: fmt.Sprintf("http://w%d", i)}, Holder: fleet.Holder(i), Hash: Mix64(uint64(i + 1)),
+		c[i] = policy.Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i), URL: fmt.Sprintf("http://w%d", i)}, Holder: fleet.Holder(i), Hash: policy.Mix64(uint64(i + 1)),
 			Available: true, BlockSize: 16}
 	}
 	return c
 }
 
 // eachAlone runs a test with each built-in policy that chooses by itself.
-func eachAlone(t *testing.T, test func(t *testing.T, p *Policy)) {
-	for _, s := range Own().BuiltIn() {
-		p, err := Build(s)
+func eachAlone(t *testing.T, test func(t *testing.T, p *policy.Policy)) {
+	for _, s := range kinds.BuiltIn() {
+		p, err := policy.Build(s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -33,7 +35,7 @@ func eachAlone(t *testing.T, test func(t *testing.T, p *Policy)) {
 // TestSlowStartWorksForEveryPolicy: the holder that returned is idle while the others work. A policy by load would
 // give it every request.
 func TestSlowStartWorksForEveryPolicy(t *testing.T) {
-	eachAlone(t, func(t *testing.T, p *Policy) {
+	eachAlone(t, func(t *testing.T, p *policy.Policy) {
 		rnd := rand.New(rand.NewPCG(1, 2))
 		chosen := 0
 		const requests = 2000
@@ -43,7 +45,7 @@ func TestSlowStartWorksForEveryPolicy(t *testing.T) {
 			for j := range c[1:] {
 				c[j+1].Load = fleet.Load{Requests: 5, PrefillTokens: 9000, ContextBlocks: 700, Processed: 100}
 			}
-			q := Query{Rank: -1, PromptTokens: 100, Turn: uint64(i), Random: rnd.Uint64(), Session: Session{Key: fmt.Sprint(i), Source: "user"}}
+			q := policy.Query{Rank: -1, PromptTokens: 100, Turn: uint64(i), Random: rnd.Uint64(), Session: policy.Session{Key: fmt.Sprint(i), Source: "user"}}
 			if choice := p.Choose(&q, c); c[choice.Index].Holder == 0 {
 				chosen++
 			}
@@ -54,7 +56,7 @@ func TestSlowStartWorksForEveryPolicy(t *testing.T) {
 		c := three()[:1]
 		c[0].Withheld = 0.9
 		for i := range 100 {
-			if choice := p.Choose(&Query{Rank: -1, Random: rnd.Uint64(), Turn: uint64(i)}, c); choice.Index != 0 {
+			if choice := p.Choose(&policy.Query{Rank: -1, Random: rnd.Uint64(), Turn: uint64(i)}, c); choice.Index != 0 {
 				t.Fatal("the only holder is left out while it starts slowly")
 			}
 		}
@@ -68,9 +70,11 @@ func TestAHolderWithUselessAnswersIsTheLastToBeAsked(t *testing.T) {
 }
 
 func lastToBeAsked(t *testing.T, bar fleet.Bar) {
-	eachAlone(t, func(t *testing.T, p *Policy) {
+	eachAlone(t, func(t *testing.T, p *policy.Policy) {
 		rnd := rand.New(rand.NewPCG(1, 2))
-		q := func() *Query { return &Query{Rank: -1, PromptTokens: 100, Random: rnd.Uint64(), MaxRequests: 10} }
+		q := func() *policy.Query {
+			return &policy.Query{Rank: -1, PromptTokens: 100, Random: rnd.Uint64(), MaxRequests: 10}
+		}
 		for range 100 {
 			c := three()
 			c[0].Bar, c[2].Withheld = bar, 0.9
@@ -96,13 +100,15 @@ func lastToBeAsked(t *testing.T, bar fleet.Bar) {
 // TestASessionIsLetInOnceAndStays: as the share grows, no session moves back and forth.
 func TestASessionIsLetInOnceAndStays(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
+	p := parsed(t, "random")
 	for i := range 200 {
 		in := false
 		for withheld := 0.9; withheld > -0.05; withheld -= 0.1 {
 			c := three()
 			c[0].Withheld = withheld
-			q := Query{Rank: -1, Random: rnd.Uint64(), Session: Session{Key: fmt.Sprint(i)}}
-			now := unusable(&q, &c[0]) == ""
+			q := policy.Query{Rank: -1, Random: rnd.Uint64(), Session: policy.Session{Key: fmt.Sprint(i)}}
+			p.Choose(&q, c)
+			now := c[slices.IndexFunc(c, func(x policy.Candidate) bool { return x.Holder == 0 })].Reason == ""
 			if in && !now {
 				t.Fatalf("session %d was let in and sent away again", i)
 			}

@@ -27,29 +27,14 @@ type Kinds []Kind
 // Own returns the kinds of this package. Package peers has those of other projects.
 func Own() Kinds {
 	return Kinds{
-		NewKind("bucket", DefaultBucket),
-		NewKind("cache_aware", DefaultCacheAware),
-		NewKind("consistent_hash", DefaultConsistentHash),
 		NewKind("direct", func() Direct { return Direct{} }),
-		NewKind("estimated", DefaultEstimated),
-		NewKind("kv", DefaultKV),
 		NewKind("kv_aware", DefaultLongestMatch),
 		NewKind("least_load", DefaultLeastLoad),
-		NewKind("lmcache_aware", DefaultLMCacheAware),
-		NewKind("lmetric", func() LMetric { return LMetric{} }),
-		NewKind("manual", DefaultManual),
 		NewKind("marginal", DefaultMarginal),
 		NewKind("mix", DefaultMix),
 		NewKind("power_of_two", DefaultPowerOfTwo),
-		NewKind("precise_prefix_cache", DefaultPrecisePrefixCache),
-		NewKind("predicted_ttft", DefaultPredictedTTFT),
-		NewKind("prefix_cache_affinity", DefaultPrefixCacheAffinity),
-		NewKind("prefix_hash", DefaultPrefixHash),
 		NewKind("random", func() Random { return Random{} }),
-		NewKind("rendezvous_hash", DefaultRendezvousHash),
 		NewKind("round_robin", func() RoundRobin { return RoundRobin{} }),
-		NewKind("session_affinity", DefaultSessionAffinity),
-		NewKind("vllm_cache_aware", DefaultVLLMCacheAware),
 	}
 }
 

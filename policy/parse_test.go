@@ -1,21 +1,23 @@
-package policy
+package policy_test
 
 import (
 	"math"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/warmpath/warmpath/policy"
 )
 
 func TestParseReadsParameters(t *testing.T) {
-	s, err := Own().Parse("kv:prefill_load_scale=16,use_kv_events=false,router_ttl=30s")
+	s, err := kinds.Parse("kv:prefill_load_scale=16,use_kv_events=false,router_ttl=30s")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if s.Name != "kv:prefill_load_scale=16,use_kv_events=false,router_ttl=30s" || s.Learned == nil || s.Learned.TTL != 30*time.Second {
 		t.Errorf("%+v", s)
 	}
-	if s, err = Own().Parse("kv_aware:tier_weights.cpu=0.25,imbalance_tokens=7"); err != nil || s.TierWeights[1] != 0.25 || s.ImbalanceTokens != 7 {
+	if s, err = kinds.Parse("kv_aware:tier_weights.cpu=0.25,imbalance_tokens=7"); err != nil || s.TierWeights[1] != 0.25 || s.ImbalanceTokens != 7 {
 		t.Errorf("%+v, %v", s, err)
 	}
 }
@@ -35,7 +37,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		"mix:scorers=match":           "scorers: cannot be given as text",
 		"mix":                         "scorers: none are given",
 	} {
-		if _, err := Own().Parse(text); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := kinds.Parse(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: the error does not say %q: %v", text, want, err)
 		}
 	}
@@ -43,24 +45,24 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 
 // FuzzParse: what is accepted can be built, and chooses by numbers.
 func FuzzParse(f *testing.F) {
-	for _, k := range Own() {
+	for _, k := range kinds {
 		f.Add(k.Name)
 		p := k.Defaults()
-		for _, key := range ParameterKeys(p) {
-			f.Add(k.Name + ":" + key + "=" + ParameterText(p, key))
+		for _, key := range policy.ParameterKeys(p) {
+			f.Add(k.Name + ":" + key + "=" + policy.ParameterText(p, key))
 			f.Add(k.Name + ":" + key + "=1e300")
 			f.Add(k.Name + ":" + key + "=0")
 		}
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		s, err := Own().Parse(text)
+		s, err := kinds.Parse(text)
 		if err != nil {
 			return
 		}
 		if s.Name == "" {
 			t.Fatal("a policy without a name")
 		}
-		p, err := Build(s)
+		p, err := policy.Build(s)
 		if err != nil {
 			t.Fatalf("accepted, and cannot be built: %v", err)
 		}

@@ -1,4 +1,4 @@
-package policy
+package policy_test
 
 import (
 	"fmt"
@@ -12,23 +12,28 @@ import (
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
+	"github.com/warmpath/warmpath/policy/peers"
 )
 
+// kinds are all kinds of policies: what is tested here holds for ours and for those of other projects.
+var kinds = policy.Join(policy.Own(), peers.Kinds())
+
 // specs are the built-in policies, and kv_aware with a bound.
-func specs() []Spec {
-	bounded := KVAware()
-	bounded.Name, bounded.ImbalanceTokens = "kv_aware bounded", DefaultImbalanceTokens
-	return append(Own().BuiltIn(), bounded)
+func specs() []policy.Spec {
+	bounded := policy.KVAware()
+	bounded.Name, bounded.ImbalanceTokens = "kv_aware bounded", policy.DefaultImbalanceTokens
+	return append(kinds.BuiltIn(), bounded)
 }
 
 func TestKindsAreSorted(t *testing.T) {
-	if !slices.IsSorted(Own().Names()) {
-		t.Errorf("%v", Own().Names())
+	if !slices.IsSorted(kinds.Names()) {
+		t.Errorf("%v", kinds.Names())
 	}
 }
 
-func build(t interface{ Fatal(...any) }, s Spec) *Policy {
-	p, err := Build(s)
+func build(t interface{ Fatal(...any) }, s policy.Spec) *policy.Policy {
+	p, err := policy.Build(s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,8 +41,8 @@ func build(t interface{ Fatal(...any) }, s Spec) *Policy {
 }
 
 // drawQuery and drawCandidates keep numbers small so that ties are common.
-func drawQuery(t *rapid.T) Query {
-	q := Query{
+func drawQuery(t *rapid.T) policy.Query {
+	q := policy.Query{
 		PromptTokens: rapid.IntRange(0, 400).Draw(t, "tokens"),
 		Known:        rapid.Bool().Draw(t, "known"),
 		Target:       rapid.SampledFrom([]string{"", "", "", "w1", "http://w2"}).Draw(t, "target"),
@@ -46,7 +51,7 @@ func drawQuery(t *rapid.T) Query {
 		MaxRequests:  rapid.SampledFrom([]int{0, 0, 3}).Draw(t, "limit"),
 		Turn:         rapid.Uint64().Draw(t, "turn"),
 		Random:       rapid.Uint64().Draw(t, "random"),
-		Session:      Session{Key: rapid.SampledFrom([]string{"", "", "alice", "bob"}).Draw(t, "session")},
+		Session:      policy.Session{Key: rapid.SampledFrom([]string{"", "", "alice", "bob"}).Draw(t, "session")},
 		Now:          int64(rapid.IntRange(0, 100).Draw(t, "now")) * 1e9,
 	}
 	if n := rapid.IntRange(0, 40).Draw(t, "text"); n > 0 {
@@ -61,15 +66,15 @@ func drawQuery(t *rapid.T) Query {
 	return q
 }
 
-func drawCandidates(t *rapid.T, q *Query) []Candidate {
-	c := make([]Candidate, rapid.IntRange(0, 8).Draw(t, "candidates"))
+func drawCandidates(t *rapid.T, q *policy.Query) []policy.Candidate {
+	c := make([]policy.Candidate, rapid.IntRange(0, 8).Draw(t, "candidates"))
 	for i := range c {
 		id := i / 2
-		c[i] = Candidate{
+		c[i] = policy.Candidate{
 			Worker:    &fleet.Worker{ID: fleet.WorkerID(id), URL: fmt.Sprintf("http://w%d", id)},
 			Holder:    fleet.Holder(i),
 			Rank:      i % 2,
-			Hash:      Mix64(uint64(i)),
+			Hash:      policy.Mix64(uint64(i)),
 			Available: rapid.IntRange(0, 3).Draw(t, "available") > 0,
 			BlockSize: 16,
 			Load: fleet.Load{
@@ -89,21 +94,21 @@ func drawCandidates(t *rapid.T, q *Query) []Candidate {
 	return c
 }
 
-func setMatch(c *Candidate, blocks int, q *Query) {
+func setMatch(c *policy.Candidate, blocks int, q *policy.Query) {
 	c.Match = blocks * 16
 	c.Tier = [block.NumTiers]int{block.TierGPU: c.Match}
 	c.Predicted = max(c.Predicted, c.Match)
 }
 
 // eligible says, in its own words, whether a request may go to a candidate at all.
-func eligible(q *Query, c *Candidate) bool {
+func eligible(q *policy.Query, c *policy.Candidate) bool {
 	return c.Available && !slices.Contains(q.Exclude, c.Worker.ID) &&
 		(q.Target == "" || strings.HasSuffix(c.Worker.URL, q.Target)) &&
 		(q.Rank < 0 || q.Rank == c.Rank) &&
 		(q.MaxRequests == 0 || c.Load.Requests < int64(q.MaxRequests))
 }
 
-func chosen(p *Policy, q Query, c []Candidate) (fleet.Holder, Choice, []Candidate) {
+func chosen(p *policy.Policy, q policy.Query, c []policy.Candidate) (fleet.Holder, policy.Choice, []policy.Candidate) {
 	c = slices.Clone(c)
 	choice := p.Choose(&q, c)
 	if choice.Index < 0 {
@@ -119,7 +124,7 @@ func TestNoPolicyPicksWhatCannotBeUsed(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				q := drawQuery(t)
 				c := drawCandidates(t, &q)
-				any := slices.ContainsFunc(c, func(x Candidate) bool { return eligible(&q, &x) })
+				any := slices.ContainsFunc(c, func(x policy.Candidate) bool { return eligible(&q, &x) })
 				holder, choice, after := chosen(p, q, c)
 				if (holder != fleet.NoHolder) != any {
 					t.Fatalf("chose holder %d, though that one can be used is %v", holder, any)
@@ -152,7 +157,7 @@ func TestNoPolicyPicksWhatCannotBeUsed(t *testing.T) {
 }
 
 // weights is the highest score that scorers can give.
-func weights(s Spec) float64 {
+func weights(s policy.Spec) float64 {
 	sum := 0.0
 	for _, w := range s.Scorers {
 		sum += w.Weight
@@ -176,7 +181,7 @@ var exceptions = map[string]map[string]string{
 }
 
 // each checks a property of all policies but its exceptions.
-func each(t *testing.T, property string, check func(t *rapid.T, p *Policy)) {
+func each(t *testing.T, property string, check func(t *rapid.T, p *policy.Policy)) {
 	for _, s := range specs() {
 		if why := exceptions[property][s.Name]; why != "" {
 			continue
@@ -198,7 +203,7 @@ func each(t *testing.T, property string, check func(t *rapid.T, p *Policy)) {
 }
 
 func TestTheOrderOfWorkersDoesNotMatter(t *testing.T) {
-	each(t, "order", func(t *rapid.T, p *Policy) {
+	each(t, "order", func(t *rapid.T, p *policy.Policy) {
 		q := drawQuery(t)
 		c := drawCandidates(t, &q)
 		before, choice, _ := chosen(p, q, c)
@@ -211,7 +216,7 @@ func TestTheOrderOfWorkersDoesNotMatter(t *testing.T) {
 }
 
 func TestMoreLoadNeverAttracts(t *testing.T) {
-	each(t, "load", func(t *rapid.T, p *Policy) {
+	each(t, "load", func(t *rapid.T, p *policy.Policy) {
 		q := drawQuery(t)
 		c := drawCandidates(t, &q)
 		if len(c) == 0 {
@@ -232,7 +237,7 @@ func TestMoreLoadNeverAttracts(t *testing.T) {
 }
 
 func TestMoreMatchNeverRepels(t *testing.T) {
-	each(t, "match", func(t *rapid.T, p *Policy) {
+	each(t, "match", func(t *rapid.T, p *policy.Policy) {
 		q := drawQuery(t)
 		c := drawCandidates(t, &q)
 		before, _, _ := chosen(p, q, c)
@@ -248,9 +253,9 @@ func TestMoreMatchNeverRepels(t *testing.T) {
 }
 
 func TestRandomReachesEveryWorkerEvenly(t *testing.T) {
-	c := make([]Candidate, 4)
+	c := make([]policy.Candidate, 4)
 	for i := range c {
-		c[i] = Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i)}, Holder: fleet.Holder(i), Hash: Mix64(uint64(i)), Available: true}
+		c[i] = policy.Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i)}, Holder: fleet.Holder(i), Hash: policy.Mix64(uint64(i)), Available: true}
 	}
 	for _, name := range []string{"random", "power_of_two", "kv_aware"} {
 		spec, err := builtIn(name)
@@ -262,7 +267,7 @@ func TestRandomReachesEveryWorkerEvenly(t *testing.T) {
 		var counts [4]int
 		const rounds = 40000
 		for range rounds {
-			h, _, _ := chosen(p, Query{PromptTokens: 100, Known: true, Rank: -1, Random: source.Uint64()}, c)
+			h, _, _ := chosen(p, policy.Query{PromptTokens: 100, Known: true, Rank: -1, Random: source.Uint64()}, c)
 			counts[h]++
 		}
 		for i, n := range counts {
@@ -274,9 +279,9 @@ func TestRandomReachesEveryWorkerEvenly(t *testing.T) {
 }
 
 func TestBuildSaysAllThatIsWrong(t *testing.T) {
-	_, err := Build(Spec{
+	_, err := policy.Build(policy.Spec{
 		Filters:         []string{"clever"},
-		Scorers:         []Weighted{{"wisdom", 1}, {"match", -1}},
+		Scorers:         []policy.Weighted{{"wisdom", 1}, {"match", -1}},
 		Picker:          "lucky",
 		TierWeights:     [block.NumTiers]float64{2},
 		ImbalanceTokens: -1,

@@ -1,12 +1,14 @@
-package policy
+package policy_test
 
 import (
 	"strings"
 	"testing"
+
+	"github.com/warmpath/warmpath/policy"
 )
 
-func parsed(t *testing.T, text string) *Policy {
-	spec, err := Own().Parse(text)
+func parsed(t *testing.T, text string) *policy.Policy {
+	spec, err := kinds.Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -15,7 +17,7 @@ func parsed(t *testing.T, text string) *Policy {
 
 // TestEachPolicySaysWhatItTakes: whoever does not take the longest match, and the least work among equals, must not say so.
 func TestEachPolicySaysWhatItTakes(t *testing.T) {
-	longest := BranchAffinity.Reason()
+	longest := policy.BranchAffinity.Reason()
 	for text, want := range map[string]string{
 		"kv_aware":                         longest,
 		"marginal":                         "the lowest predicted cost",
@@ -31,19 +33,19 @@ func TestEachPolicySaysWhatItTakes(t *testing.T) {
 		"lmcache_aware":                    "LMCache",
 	} {
 		p := parsed(t, text)
-		got := p.reason(BranchAffinity)
+		got := p.ReasonOf(policy.BranchAffinity)
 		if !strings.Contains(got, want) {
 			t.Errorf("%s follows a match and says %q, nothing of %q", text, got, want)
 		}
-		if p.reason(BranchNone) != BranchNone.Reason() {
-			t.Errorf("%s has words of its own where no worker can be used: %q", text, p.reason(BranchNone))
+		if p.ReasonOf(policy.BranchNone) != policy.BranchNone.Reason() {
+			t.Errorf("%s has words of its own where no worker can be used: %q", text, p.ReasonOf(policy.BranchNone))
 		}
 	}
 	for text, want := range map[string]string{
 		"least_load": "the least load", "least_load:by=requests": "the fewest requests", "least_load:by=seconds": "queue",
 		"round_robin": "turn", "random": "at random", "power_of_two": "two",
 	} {
-		if got := parsed(t, text).reason(BranchPlain); !strings.Contains(got, want) {
+		if got := parsed(t, text).ReasonOf(policy.BranchPlain); !strings.Contains(got, want) {
 			t.Errorf("%s says %q, nothing of %q", text, got, want)
 		}
 	}
@@ -51,13 +53,13 @@ func TestEachPolicySaysWhatItTakes(t *testing.T) {
 
 // TestAChoiceExplainsItsWinner: the reason of a choice is what Why says of the chosen one.
 func TestAChoiceExplainsItsWinner(t *testing.T) {
-	for _, spec := range Own().BuiltIn() {
+	for _, spec := range kinds.BuiltIn() {
 		p := build(t, spec)
-		q := Query{Rank: -1, PromptTokens: 100, Known: true, Model: "m"}
+		q := policy.Query{Rank: -1, PromptTokens: 100, Known: true, Model: "m"}
 		if p.NeedsTarget() {
 			q.Target = "http://w0"
 		}
-		c := plain(3)
+		c := three()
 		choice := p.Choose(&q, c)
 		if choice.Reason == "" || choice.Why(c, choice.Index) != choice.Reason {
 			t.Errorf("%s: reason %q, why %q", spec.Name, choice.Reason, choice.Why(c, choice.Index))

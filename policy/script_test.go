@@ -1,4 +1,4 @@
-package policy
+package policy_test
 
 import (
 	"flag"
@@ -7,11 +7,20 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/warmpath/warmpath/policy"
+	"github.com/warmpath/warmpath/policy/peers"
 )
 
 var update = flag.Bool("update", false, "rewrite what the scripts in testdata expect")
 
-// TestScripts runs testdata/*.txt. A script is made of lines:
+// folders hold the scripts of the kinds of one package each.
+var folders = []struct {
+	path  string
+	kinds policy.Kinds
+}{{"testdata", policy.Own()}, {"peers/testdata", peers.Kinds()}}
+
+// TestScripts runs testdata/*.txt, and peers/testdata/*.txt for the policies of package peers. A script is made of lines:
 //
 //	worker NAME [block=N] [rank=N] [trust=T] [unavailable] [node=NAME] [zone=NAME] [adapter=NAME …] [hash=N] [blocks=N]   a worker, or a further rank of one; block is its engine's, blocks its
 //	                                      cache's size
@@ -32,9 +41,13 @@ var update = flag.Bool("update", false, "rewrite what the scripts in testdata ex
 // A state is what the lines above it said; `worker` starts a new fleet, with policies that know nothing, when a route came
 // before. A policy remembers from one route to the next under the same name and parameters.
 func TestScripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scripts in testdata (%v)", err)
+	var files []string
+	for _, folder := range folders {
+		found, err := filepath.Glob(folder.path + "/*.txt")
+		if err != nil || len(found) == 0 {
+			t.Fatalf("no scripts in %s (%v)", folder.path, err)
+		}
+		files = append(files, found...)
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
@@ -59,12 +72,14 @@ func TestScripts(t *testing.T) {
 
 // TestEachKindHasAScript: a policy without one is not specified.
 func TestEachKindHasAScript(t *testing.T) {
-	for _, k := range Own() {
-		text, err := os.ReadFile("testdata/" + k.Name + ".txt")
-		if err != nil {
-			t.Error(err)
-		} else if !strings.Contains(string(text), "\nroute "+k.Name) {
-			t.Errorf("testdata/%s.txt routes nothing by %s", k.Name, k.Name)
+	for _, folder := range folders {
+		for _, k := range folder.kinds {
+			text, err := os.ReadFile(filepath.Join(folder.path, k.Name+".txt"))
+			if err != nil {
+				t.Error(err)
+			} else if !strings.Contains(string(text), "\nroute "+k.Name) {
+				t.Errorf("%s/%s.txt routes nothing by %s", folder.path, k.Name, k.Name)
+			}
 		}
 	}
 }
@@ -118,7 +133,7 @@ func fields(line string) []string {
 }
 
 // tell writes a choice the way scripts expect it: the chosen one and why, then each candidate by holder.
-func tell(q *Query, c []Candidate, choice Choice, terms []string) string {
+func tell(q *policy.Query, c []policy.Candidate, choice policy.Choice, terms []string) string {
 	var out strings.Builder
 	if choice.Index < 0 {
 		fmt.Fprintf(&out, indent+"→ none: %s\n", choice.Reason)
@@ -145,7 +160,7 @@ func tell(q *Query, c []Candidate, choice Choice, terms []string) string {
 }
 
 // tellTerms writes what a score is made of, where that is more than one thing.
-func tellTerms(c *Candidate, terms []string) string {
+func tellTerms(c *policy.Candidate, terms []string) string {
 	if len(terms) < 2 {
 		return ""
 	}

@@ -1,4 +1,4 @@
-package policy
+package policy_test
 
 import (
 	"fmt"
@@ -9,23 +9,24 @@ import (
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
 )
 
 // script is the state that a script's lines describe.
 type script struct {
-	candidates []Candidate
+	candidates []policy.Candidate
 	workers    []*fleet.Worker
-	policies   map[string]*Policy // by name and parameters
-	sent       []sent             // oldest first
-	external   []External
+	policies   map[string]*policy.Policy // by name and parameters
+	sent       []sent                    // oldest first
+	external   []policy.External
 	now        int64
 	routed     bool
 }
 
 // sent is a request under way.
 type sent struct {
-	policy   *Policy
-	finished Finished
+	policy   *policy.Policy
+	finished policy.Finished
 }
 
 func (s *script) run(command, name string, options []string) (string, error) {
@@ -74,8 +75,8 @@ func (s *script) run(command, name string, options []string) (string, error) {
 }
 
 func (s *script) worker(name string, options []string) error {
-	c := Candidate{Holder: fleet.Holder(len(s.candidates)), BlockSize: 16, Available: true, Trust: fleet.TrustExact}
-	c.Hash = Mix64(uint64(c.Holder))
+	c := policy.Candidate{Holder: fleet.Holder(len(s.candidates)), BlockSize: 16, Available: true, Trust: fleet.TrustExact}
+	c.Hash = policy.Mix64(uint64(c.Holder))
 	for _, w := range s.workers {
 		if w.URL == "http://"+name {
 			c.Worker = w
@@ -90,7 +91,7 @@ func (s *script) worker(name string, options []string) error {
 	return err
 }
 
-func (s *script) find(name string) (*Candidate, error) {
+func (s *script) find(name string) (*policy.Candidate, error) {
 	for i := range s.candidates {
 		c := &s.candidates[i]
 		if label(c) == name || (c.Rank == 0 && label(c) == name+"/0") {
@@ -100,7 +101,7 @@ func (s *script) find(name string) (*Candidate, error) {
 	return nil, fmt.Errorf("no worker is called %q", name)
 }
 
-func (s *script) finish(c *Candidate, failed bool) error {
+func (s *script) finish(c *policy.Candidate, failed bool) error {
 	for i := range s.sent {
 		f := s.sent[i].finished
 		if f.Holder != c.Holder {
@@ -119,10 +120,10 @@ func (s *script) finish(c *Candidate, failed bool) error {
 
 // asked notes what was asked elsewhere about a worker.
 func (s *script) asked(id fleet.WorkerID, options []string) error {
-	at := slices.IndexFunc(s.external, func(e External) bool { return e.Worker == id })
+	at := slices.IndexFunc(s.external, func(e policy.External) bool { return e.Worker == id })
 	if at < 0 {
 		at = len(s.external)
-		s.external = append(s.external, External{Worker: id})
+		s.external = append(s.external, policy.External{Worker: id})
 	}
 	err := eachOption(options, func(key, value string) error {
 		n, err := strconv.Atoi(value)
@@ -136,11 +137,11 @@ func (s *script) asked(id fleet.WorkerID, options []string) error {
 		}
 		return err
 	})
-	slices.SortFunc(s.external, func(a, b External) int { return int(a.Worker) - int(b.Worker) })
+	slices.SortFunc(s.external, func(a, b policy.External) int { return int(a.Worker) - int(b.Worker) })
 	return err
 }
 
-func label(c *Candidate) string {
+func label(c *policy.Candidate) string {
 	return fmt.Sprintf("%s/%d", strings.TrimPrefix(c.Worker.URL, "http://"), c.Rank)
 }
 
@@ -154,7 +155,7 @@ func eachOption(options []string, set func(key, value string) error) error {
 	return nil
 }
 
-func setCandidate(c *Candidate, key, value string) error {
+func setCandidate(c *policy.Candidate, key, value string) error {
 	switch key {
 	case "unavailable":
 		c.Available = false
@@ -228,8 +229,8 @@ func setCandidate(c *Candidate, key, value string) error {
 }
 
 // policy returns the policy of that name and settings as it was left, or a new one.
-func (s *script) policy(name string, settings func(*Spec) error) (*Policy, error) {
-	spec, err := Own().Parse(name)
+func (s *script) policy(name string, settings func(*policy.Spec) error) (*policy.Policy, error) {
+	spec, err := kinds.Parse(name)
 	if err != nil {
 		return nil, err
 	}
@@ -240,20 +241,20 @@ func (s *script) policy(name string, settings func(*Spec) error) (*Policy, error
 	if p := s.policies[spec.Name]; p != nil {
 		return p, nil
 	}
-	p, err := Build(spec)
+	p, err := policy.Build(spec)
 	if err != nil {
 		return nil, err
 	}
 	if s.policies == nil {
-		s.policies = map[string]*Policy{}
+		s.policies = map[string]*policy.Policy{}
 	}
 	s.policies[spec.Name] = p
 	return p, nil
 }
 
 func (s *script) route(name string, options []string, send bool) (string, error) {
-	q := Query{Rank: -1, Known: true, Now: s.now, Model: "m", External: s.external}
-	p, err := s.policy(name, func(spec *Spec) error {
+	q := policy.Query{Rank: -1, Known: true, Now: s.now, Model: "m", External: s.external}
+	p, err := s.policy(name, func(spec *policy.Spec) error {
 		return eachOption(options, func(key, value string) error { return s.setQuery(&q, spec, key, value) })
 	})
 	if err != nil {
@@ -265,27 +266,27 @@ func (s *script) route(name string, options []string, send bool) (string, error)
 	if send && choice.Index >= 0 {
 		chosen := &c[choice.Index]
 		p.Routed(&q, chosen)
-		s.sent = append(s.sent, sent{p, Finished{Holder: chosen.Holder, RoutedAt: s.now, UncachedTokens: int(chosen.Uncached(&q))}})
+		s.sent = append(s.sent, sent{p, policy.Finished{Holder: chosen.Holder, RoutedAt: s.now, UncachedTokens: int(chosen.Uncached(&q))}})
 	}
 	return told, nil
 }
 
-func builtIn(name string) (Spec, error) {
-	for _, s := range Own().BuiltIn() {
+func builtIn(name string) (policy.Spec, error) {
+	for _, s := range kinds.BuiltIn() {
 		if s.Name == name {
 			return s, nil
 		}
 	}
-	return Spec{}, fmt.Errorf("no built-in policy is called %q", name)
+	return policy.Spec{}, fmt.Errorf("no built-in policy is called %q", name)
 }
 
-func (s *script) setQuery(q *Query, spec *Spec, key, value string) error {
+func (s *script) setQuery(q *policy.Query, spec *policy.Spec, key, value string) error {
 	switch key {
 	case "target":
 		q.Target = value
 		return nil
 	case "session":
-		q.Session = Session{Key: value, Source: "x-session-id"}
+		q.Session = policy.Session{Key: value, Source: "x-session-id"}
 		return nil
 	case "tenant":
 		q.Tenant = value
@@ -343,7 +344,7 @@ func (s *script) setQuery(q *Query, spec *Spec, key, value string) error {
 }
 
 // promptText reads "…" or "…"*N.
-func promptText(q *Query, value string) error {
+func promptText(q *policy.Query, value string) error {
 	times := 1
 	if i := strings.LastIndexByte(value, '*'); i > strings.LastIndexByte(value, '"') {
 		n, err := strconv.Atoi(value[i+1:])
@@ -358,7 +359,7 @@ func promptText(q *Query, value string) error {
 }
 
 // promptTokens reads NAME:N,NAME:N: the first N tokens of the texts of those names.
-func promptTokens(q *Query, value string) error {
+func promptTokens(q *policy.Query, value string) error {
 	q.Prompt.Tokens = nil
 	for _, part := range strings.Split(value, ",") {
 		name, count, _ := strings.Cut(part, ":")
@@ -371,7 +372,7 @@ func promptTokens(q *Query, value string) error {
 			base = base*131 + uint64(b)
 		}
 		for i := range n {
-			q.Prompt.Tokens = append(q.Prompt.Tokens, block.Token(Mix64(base*4096+uint64(i))>>40))
+			q.Prompt.Tokens = append(q.Prompt.Tokens, block.Token(policy.Mix64(base*4096+uint64(i))>>40))
 		}
 	}
 	h, err := block.NewHasher(block.XXH3, 16)

@@ -9,26 +9,26 @@ import (
 	"github.com/warmpath/warmpath/internal/config"
 	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/internal/lmcache"
-	"github.com/warmpath/warmpath/policy"
+	"github.com/warmpath/warmpath/policy/peers"
 )
 
 // asker is a client that asks others for one policy.
 type asker struct {
-	told   policy.LMCacheAware
+	told   peers.LMCacheAware
 	client *lmcache.Client
 	stop   context.CancelFunc // nil: it does not run
 }
 
 // asking are the policies that want to be told by others, by name: those that the file describes, and what is in use
 // without being described.
-func asking(cfg *config.Config) map[string]policy.LMCacheAware {
+func asking(cfg *config.Config) map[string]peers.LMCacheAware {
 	used := cfg.Used()
 	for _, p := range cfg.Policies {
 		used = append(used, p.Name)
 	}
-	all := map[string]policy.LMCacheAware{}
+	all := map[string]peers.LMCacheAware{}
 	for name, p := range cfg.Parameters() {
-		if told, ok := p.(*policy.LMCacheAware); ok && slices.Contains(used, name) {
+		if told, ok := p.(*peers.LMCacheAware); ok && slices.Contains(used, name) {
 			all[name] = *told
 		}
 	}

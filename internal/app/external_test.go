@@ -6,14 +6,14 @@ import (
 	"testing"
 
 	"github.com/warmpath/warmpath/internal/config"
-	"github.com/warmpath/warmpath/policy"
+	"github.com/warmpath/warmpath/policy/peers"
 )
 
 // TestControllersAreAskedForThePoliciesThatWantThem: those that the file describes, and the built-in one where it is
 // used.
 func TestControllersAreAskedForThePoliciesThatWantThem(t *testing.T) {
-	described := config.Policy{Name: "warm", Type: "lmcache_aware", Parameters: &policy.LMCacheAware{ControllerURL: "http://c:9000"}}
-	other := config.Policy{Name: "mine", Type: "cache_aware", Parameters: &policy.CacheAware{}}
+	described := config.Policy{Name: "warm", Type: "lmcache_aware", Parameters: &peers.LMCacheAware{ControllerURL: "http://c:9000"}}
+	other := config.Policy{Name: "mine", Type: "cache_aware", Parameters: &peers.CacheAware{}}
 	for name, test := range map[string]struct {
 		change func(*config.Config)
 		want   []string

@@ -16,6 +16,7 @@ import (
 	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/policy"
+	"github.com/warmpath/warmpath/policy/peers"
 )
 
 // reloading is a router whose file is what the test says next.
@@ -75,7 +76,7 @@ func TestReloadChangesWhatPoliciesAreTold(t *testing.T) {
 		t.Errorf("nothing changed, and it is told: %q", changes)
 	}
 	mine := func(c *config.Config) {
-		kv := policy.DefaultKV()
+		kv := peers.DefaultKV()
 		c.Policies = []config.Policy{{Name: "mine", Type: "kv", Parameters: &kv}}
 		c.Policy, c.Shadow, c.ShadowSample = "mine", "kv_aware:imbalance_tokens=7", 0.5
 		c.RequestPolicies = []string{"lmetric"}
@@ -92,7 +93,7 @@ func TestReloadChangesWhatPoliciesAreTold(t *testing.T) {
 	if s := r.Router().Shadow(); s == nil || s.Name() != "kv_aware:imbalance_tokens=7" {
 		t.Errorf("the shadow is %v", s)
 	}
-	changes = strings.Join(reload(func(c *config.Config) { mine(c); c.Policies[0].Parameters.(*policy.KV).PrefillLoadScale = 16 }), "\n")
+	changes = strings.Join(reload(func(c *config.Config) { mine(c); c.Policies[0].Parameters.(*peers.KV).PrefillLoadScale = 16 }), "\n")
 	if changes != "policies that are new or told otherwise, and know nothing yet: mine" {
 		t.Errorf("a parameter: %q", changes)
 	}
@@ -172,7 +173,7 @@ func TestReloadAsksControllersForPoliciesThatAreNew(t *testing.T) {
 	controller.Start()
 	t.Cleanup(controller.Close)
 	told := func(c *config.Config) {
-		p := policy.DefaultLMCacheAware()
+		p := peers.DefaultLMCacheAware()
 		p.ControllerURL, p.PollIntervalSecs = controller.URL, 1
 		c.Policies = []config.Policy{{Name: "warm", Type: "lmcache_aware", Parameters: &p}}
 		c.Policy = "warm"

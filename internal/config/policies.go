@@ -12,6 +12,7 @@ import (
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/policy"
+	"github.com/warmpath/warmpath/policy/peers"
 )
 
 // Policy is a policy with parameters: a kind, what it is told other than its defaults, and a name.
@@ -31,9 +32,9 @@ func (r *Routing) defaults(k policy.Kind) policy.Parameters {
 		p.TierWeights = r.TierWeights
 	case *policy.Marginal:
 		p.TierWeights = r.TierWeights
-	case *policy.PredictedTTFT:
+	case *peers.PredictedTTFT:
 		p.TierWeights = r.TierWeights
-	case *policy.PrecisePrefixCache:
+	case *peers.PrecisePrefixCache:
 		p.TierWeights = r.TierWeights
 	}
 	return p

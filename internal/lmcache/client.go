@@ -19,6 +19,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/policy"
+	"github.com/warmpath/warmpath/policy/peers"
 )
 
 const (
@@ -34,7 +35,7 @@ const (
 
 // Client asks one controller. Its methods may be called from any goroutine; Run once.
 type Client struct {
-	config policy.LMCacheAware
+	config peers.LMCacheAware
 	fleet  *fleet.Fleet
 	client *http.Client
 	log    *slog.Logger
@@ -71,7 +72,7 @@ func NewClient(n network.Network) *http.Client {
 
 // New returns a client for the controller that c names; c is valid. It starts nothing. A nil client is one with its own
 // connections, which are closed when Run ends.
-func New(c policy.LMCacheAware, f *fleet.Fleet, client *http.Client, log *slog.Logger) *Client {
+func New(c peers.LMCacheAware, f *fleet.Fleet, client *http.Client, log *slog.Logger) *Client {
 	if client == nil {
 		client = NewClient(nil)
 	}
@@ -131,7 +132,7 @@ func (c *Client) poll(ctx context.Context) error {
 // must not be changed.
 func (c *Client) Ask(ctx context.Context, prompt []block.Token) []policy.External {
 	v := c.view()
-	if c.config.LookupMode != policy.LookupPrefix || len(prompt) == 0 {
+	if c.config.LookupMode != peers.LookupPrefix || len(prompt) == 0 {
 		return v.external
 	}
 	now := time.Now()

@@ -19,6 +19,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/policy"
+	"github.com/warmpath/warmpath/policy/peers"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -79,13 +80,13 @@ const threeWorkers = `{"workers":[
 	{"instance_id":"far","worker_id":0,"ip":"10.9.9.9","port":5001,"key_count":7}],"total_count":4}`
 
 // scene runs test with a client of the controller and a fleet of three workers, of which two share a host.
-func scene(t *testing.T, change func(*policy.LMCacheAware), test func(t *testing.T, ctl *controller, c *Client)) {
+func scene(t *testing.T, change func(*peers.LMCacheAware), test func(t *testing.T, ctl *controller, c *Client)) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fleet.New(fleet.Config{})
 		for _, url := range []string{"http://10.0.0.1:8000", "http://10.0.0.2:8000", "http://10.0.0.2:8001/"} {
 			f.Put(url, fleet.Facts{Models: []fleet.Model{{ID: "m"}}})
 		}
-		p := policy.DefaultLMCacheAware()
+		p := peers.DefaultLMCacheAware()
 		p.LMCacheWorkerMap["two"] = "http://10.0.0.2:8001/v1"
 		if change != nil {
 			change(&p)
@@ -109,7 +110,7 @@ func scene(t *testing.T, change func(*policy.LMCacheAware), test func(t *testing
 	})
 }
 
-func prefix(p *policy.LMCacheAware) { p.LookupMode = policy.LookupPrefix }
+func prefix(p *peers.LMCacheAware) { p.LookupMode = peers.LookupPrefix }
 
 func expect(t *testing.T, got []policy.External, want ...policy.External) {
 	t.Helper()
@@ -167,7 +168,7 @@ func TestAControllerThatStopsIsForgottenAfterThreePolls(t *testing.T) {
 }
 
 func TestALookupTellsWhoHasHowMuch(t *testing.T) {
-	scene(t, func(p *policy.LMCacheAware) { prefix(p); p.ControllerAPIKey = "secret" }, func(t *testing.T, ctl *controller, c *Client) {
+	scene(t, func(p *peers.LMCacheAware) { prefix(p); p.ControllerAPIKey = "secret" }, func(t *testing.T, ctl *controller, c *Client) {
 		ctl.requests()
 		ctl.set(func() {
 			ctl.layout = `{"event_id":"x","layout_info":{"one":["LocalCPUBackend",256],"two":["LocalCPUBackend",768],"far":["x",900]}}`

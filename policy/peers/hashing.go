@@ -1,4 +1,4 @@
-package policy
+package peers
 
 import (
 	"cmp"
@@ -9,19 +9,20 @@ import (
 	"sync/atomic"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
 )
 
 // hashKey returns the number that a request is placed by: its session's, else its prompt's. source says which: "" is
 // neither.
-func hashKey(q *Query, fallback string) (key uint64, source Branch) {
+func hashKey(q *policy.Query, fallback string) (key uint64, source policy.Branch) {
 	switch {
 	case q.Session.Key != "":
-		return HashText(q.Session.Source, q.Session.Key), BranchSession
+		return policy.HashText(q.Session.Source, q.Session.Key), policy.BranchSession
 	case fallback != "prompt":
 	case len(q.Prompt.Text) > 0:
-		return hashPrompt(q.Prompt.Text), BranchNoKey
+		return hashPrompt(q.Prompt.Text), policy.BranchNoKey
 	case len(q.Prompt.Keys) > 0:
-		return Mix64(uint64(q.Prompt.Keys[len(q.Prompt.Keys)-1])), BranchNoKey
+		return policy.Mix64(uint64(q.Prompt.Keys[len(q.Prompt.Keys)-1])), policy.BranchNoKey
 	}
 	return 0, ""
 }
@@ -31,18 +32,18 @@ func hashPrompt[T ~byte | ~uint32](prompt []T) uint64 {
 	for _, x := range prompt {
 		h = (h ^ uint64(x)) * 0x100000001b3
 	}
-	return Mix64(h)
+	return policy.Mix64(h)
 }
 
 // keyless are what hashing policies do with a request that names no session.
 var keyless = []string{"prompt", "least_load", "random"}
 
 // unkeyed chooses for a request that names no session.
-func unkeyed(q *Query, c []Candidate, fallback string) Pick {
+func unkeyed(q *policy.Query, c []policy.Candidate, fallback string) policy.Pick {
 	if fallback == "random" {
-		return Pick{Index: Any(q, c), Branch: BranchNoKey}
+		return policy.Pick{Index: policy.Any(q, c), Branch: policy.BranchNoKey}
 	}
-	return Pick{Index: Best(q, c), Branch: BranchNoKey, Ranked: true}
+	return policy.Pick{Index: policy.Best(q, c), Branch: policy.BranchNoKey, Ranked: true}
 }
 
 // RendezvousHash sends each session to the worker for which a hash of both is the highest: when a worker leaves only its
@@ -61,24 +62,24 @@ func DefaultRendezvousHash() RendezvousHash { return RendezvousHash{Fallback: "p
 
 // Validate returns all that is wrong.
 func (p RendezvousHash) Validate() error {
-	var wrong Problems
+	var wrong policy.Problems
 	wrong.OneOf("fallback", p.Fallback, keyless...)
 	return wrong.Join()
 }
 
 // Spec returns the policy.
-func (p RendezvousHash) Spec(name string) Spec {
-	return Spec{Name: name, Chooser: func() Chooser { return &rendezvous{RendezvousHash: p} }, NeedsText: p.Fallback == "prompt", Terms: []string{"draw"}}
+func (p RendezvousHash) Spec(name string) policy.Spec {
+	return policy.Spec{Name: name, Chooser: func() policy.Chooser { return &rendezvous{RendezvousHash: p} }, NeedsText: p.Fallback == "prompt", Terms: []string{"draw"}}
 }
 
 type rendezvous struct {
-	Stateless
+	policy.Stateless
 	RendezvousHash
 }
 
 // Choose scores each candidate weight / −ln u with u a uniform number of key and holder: the highest is then the candidate's
 // with a probability in proportion to its weight [Schindelhauer and Schomaker, Weighted Distributed Hash Tables, 2005].
-func (p *rendezvous) Choose(q *Query, c []Candidate) Pick {
+func (p *rendezvous) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	key, source := hashKey(q, p.Fallback)
 	if source == "" {
 		return unkeyed(q, c, p.Fallback)
@@ -90,7 +91,7 @@ func (p *rendezvous) Choose(q *Query, c []Candidate) Pick {
 	b := 0
 	for i := range c {
 		x := &c[i]
-		u := (float64(Mix64(x.Hash^key)>>11) + 0.5) / (1 << 53)
+		u := (float64(policy.Mix64(x.Hash^key)>>11) + 0.5) / (1 << 53)
 		weight := 1.0
 		if weighted {
 			weight = float64(x.Worker.Facts.BlocksPerRank)
@@ -101,7 +102,7 @@ func (p *rendezvous) Choose(q *Query, c []Candidate) Pick {
 			b = i
 		}
 	}
-	return Pick{Index: b, Branch: source, Ranked: true}
+	return policy.Pick{Index: b, Branch: source, Ranked: true}
 }
 
 // ConsistentHash sends each session to the next worker on a ring [Karger and others, 1997; vllm-router and seed 002;
@@ -121,17 +122,17 @@ func DefaultConsistentHash() ConsistentHash {
 
 // Validate returns all that is wrong.
 func (p ConsistentHash) Validate() error {
-	var wrong Problems
+	var wrong policy.Problems
 	wrong.Within("virtual_nodes", float64(p.VirtualNodes), 1, 1000)
 	wrong.OneOf("fallback", p.Fallback, keyless...)
 	return wrong.Join()
 }
 
 // Spec returns the policy.
-func (p ConsistentHash) Spec(name string) Spec {
-	return Spec{
+func (p ConsistentHash) Spec(name string) policy.Spec {
+	return policy.Spec{
 		Name: name, NeedsText: p.Fallback == "prompt", Terms: []string{"step"},
-		Chooser: func() Chooser { return &consistent{ring: newRing(p.VirtualNodes), fallback: p.Fallback} },
+		Chooser: func() policy.Chooser { return &consistent{ring: newRing(p.VirtualNodes), fallback: p.Fallback} },
 	}
 }
 
@@ -140,22 +141,22 @@ type consistent struct {
 	fallback string
 }
 
-func (p *consistent) Choose(q *Query, c []Candidate) Pick {
+func (p *consistent) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	key, source := hashKey(q, p.fallback)
 	if source == "" {
 		return unkeyed(q, c, p.fallback)
 	}
-	at, steps := p.ring.walk(key, c, func(*Candidate) bool { return true })
+	at, steps := p.ring.walk(key, c, func(*policy.Candidate) bool { return true })
 	c[at].Terms[0] = float64(steps)
-	if steps > 1 && source == BranchSession {
-		source = BranchMoved
+	if steps > 1 && source == policy.BranchSession {
+		source = policy.BranchMoved
 	}
-	return Pick{Index: at, Branch: source}
+	return policy.Pick{Index: at, Branch: source}
 }
 
-func (p *consistent) Routed(*Query, *Candidate) {}
-func (p *consistent) Finished(*Finished)        {}
-func (p *consistent) Forget(h fleet.Holder)     { p.ring.remove(h) }
+func (p *consistent) Routed(*policy.Query, *policy.Candidate) {}
+func (p *consistent) Finished(*policy.Finished)               {}
+func (p *consistent) Forget(h fleet.Holder)                   { p.ring.remove(h) }
 
 // PrefixHash sends prompts that begin alike to the next worker on a ring, but past those with more than their share of the
 // load [SMG prefix_hash; Mirrokni and others, Consistent Hashing with Bounded Loads, 2018; facts/gateways.md §2.4]. The source's
@@ -176,7 +177,7 @@ func DefaultPrefixHash() PrefixHash {
 
 // Validate returns all that is wrong.
 func (p PrefixHash) Validate() error {
-	var wrong Problems
+	var wrong policy.Problems
 	wrong.Within("prefix_token_count", float64(p.PrefixTokenCount), 1, 1<<20)
 	wrong.AtLeast("load_factor", p.LoadFactor, 1)
 	wrong.Within("virtual_nodes", float64(p.VirtualNodes), 1, 1000)
@@ -184,10 +185,10 @@ func (p PrefixHash) Validate() error {
 }
 
 // Spec returns the policy.
-func (p PrefixHash) Spec(name string) Spec {
-	return Spec{
+func (p PrefixHash) Spec(name string) policy.Spec {
+	return policy.Spec{
 		Name: name, NeedsMatches: true, NeedsText: true, Everyone: true, Terms: []string{"step"},
-		Chooser: func() Chooser { return &prefixHash{PrefixHash: p, ring: newRing(p.VirtualNodes)} },
+		Chooser: func() policy.Chooser { return &prefixHash{PrefixHash: p, ring: newRing(p.VirtualNodes)} },
 	}
 }
 
@@ -196,7 +197,7 @@ type prefixHash struct {
 	ring *ring
 }
 
-func (p *prefixHash) Choose(q *Query, c []Candidate) Pick {
+func (p *prefixHash) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	var key uint64
 	switch tokens, text := q.Prompt.Tokens, q.Prompt.Text; {
 	case len(tokens) > 0:
@@ -204,24 +205,24 @@ func (p *prefixHash) Choose(q *Query, c []Candidate) Pick {
 	case len(text) > 0:
 		key = hashPrompt(text[:min(len(text), 4*p.PrefixTokenCount)])
 	default:
-		return Pick{Index: Best(q, c), Branch: BranchNoTokens, Ranked: true}
+		return policy.Pick{Index: policy.Best(q, c), Branch: policy.BranchNoTokens, Ranked: true}
 	}
 	total := int64(0)
 	for i := range c {
 		total += c[i].Load.Requests
 	}
 	most := float64(total+1) / float64(len(c)) * p.LoadFactor
-	at, steps := p.ring.walk(key, c, func(x *Candidate) bool { return total == 0 || float64(x.Load.Requests) <= most })
+	at, steps := p.ring.walk(key, c, func(x *policy.Candidate) bool { return total == 0 || float64(x.Load.Requests) <= most })
 	c[at].Terms[0] = float64(steps)
 	if steps > 1 {
-		return Pick{Index: at, Branch: BranchOverflow}
+		return policy.Pick{Index: at, Branch: policy.BranchOverflow}
 	}
-	return Pick{Index: at, Branch: BranchPrefix}
+	return policy.Pick{Index: at, Branch: policy.BranchPrefix}
 }
 
-func (p *prefixHash) Routed(*Query, *Candidate) {}
-func (p *prefixHash) Finished(*Finished)        {}
-func (p *prefixHash) Forget(h fleet.Holder)     { p.ring.remove(h) }
+func (p *prefixHash) Routed(*policy.Query, *policy.Candidate) {}
+func (p *prefixHash) Finished(*policy.Finished)               {}
+func (p *prefixHash) Forget(h fleet.Holder)                   { p.ring.remove(h) }
 
 // ring is where holders are on a circle of 2^64 places. It learns of a holder when it is first a candidate, which allocates;
 // readers never wait.
@@ -250,7 +251,7 @@ func newRing(nodes int) *ring {
 
 // walk goes round from key and returns the first candidate that suits, and at which step: 1 is the first holder met, whether
 // it is a candidate or not. When none suits it is the first candidate.
-func (r *ring) walk(key uint64, c []Candidate, suits func(*Candidate) bool) (index, steps int) {
+func (r *ring) walk(key uint64, c []policy.Candidate, suits func(*policy.Candidate) bool) (index, steps int) {
 	circle := r.learn(c)
 	start := sort.Search(len(circle.places), func(i int) bool { return circle.places[i].at >= key })
 	first, firstStep := -1, 0
@@ -278,7 +279,7 @@ func (r *ring) walk(key uint64, c []Candidate, suits func(*Candidate) bool) (ind
 	return max(first, 0), firstStep
 }
 
-func position(c []Candidate, h fleet.Holder) int {
+func position(c []policy.Candidate, h fleet.Holder) int {
 	for i := range c {
 		if c[i].Holder == h {
 			return i
@@ -288,7 +289,7 @@ func position(c []Candidate, h fleet.Holder) int {
 }
 
 // learn returns a circle on which all candidates are.
-func (r *ring) learn(c []Candidate) *circle {
+func (r *ring) learn(c []policy.Candidate) *circle {
 	now := r.current.Load()
 	if now.knows(c) {
 		return now
@@ -307,7 +308,7 @@ func (r *ring) learn(c []Candidate) *circle {
 		}
 		next.known[h] = true
 		for node := range r.nodes {
-			next.places = append(next.places, place{Mix64(c[i].Hash + uint64(node)*0x9e3779b97f4a7c15), c[i].Holder})
+			next.places = append(next.places, place{policy.Mix64(c[i].Hash + uint64(node)*0x9e3779b97f4a7c15), c[i].Holder})
 		}
 	}
 	slices.SortFunc(next.places, func(a, b place) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.holder, b.holder)) })
@@ -316,7 +317,7 @@ func (r *ring) learn(c []Candidate) *circle {
 }
 
 // knows reports whether all candidates are on the circle.
-func (x *circle) knows(c []Candidate) bool {
+func (x *circle) knows(c []policy.Candidate) bool {
 	for i := range c {
 		if h := int(c[i].Holder); h >= len(x.known) || !x.known[h] {
 			return false

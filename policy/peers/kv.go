@@ -1,10 +1,11 @@
-package policy
+package peers
 
 import (
 	"math"
 	"time"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/policy"
 )
 
 // KV is the cost of NVIDIA Dynamo's KV router, in blocks; the lowest is taken [ai-dynamo/dynamo
@@ -59,7 +60,7 @@ func DefaultKV() KV {
 
 // Validate returns all that is wrong.
 func (p KV) Validate() error {
-	var wrong Problems
+	var wrong policy.Problems
 	wrong.AtLeast("overlap_score_weight", p.OverlapScoreWeight, 0)
 	wrong.AtLeast("router_temperature", p.RouterTemperature, 0)
 	if p.RouterTTL <= 0 {
@@ -76,36 +77,36 @@ func (p KV) Validate() error {
 }
 
 // Spec returns the policy.
-func (p KV) Spec(name string) Spec {
-	s := Spec{
-		Name: name, Chooser: func() Chooser { return &kvCost{KV: p} }, NeedsMatches: true, NeedsActive: p.TrackActiveBlocks,
-		Terms: []string{"prefill", "decode", "requests", "credit"}, Reasons: ReasonsBy("the lowest cost in blocks"),
+func (p KV) Spec(name string) policy.Spec {
+	s := policy.Spec{
+		Name: name, Chooser: func() policy.Chooser { return &kvCost{KV: p} }, NeedsMatches: true, NeedsActive: p.TrackActiveBlocks,
+		Terms: []string{"prefill", "decode", "requests", "credit"}, Reasons: policy.ReasonsBy("the lowest cost in blocks"),
 	}
 	if !p.UseKVEvents {
-		s.Learned = &Learned{TTL: p.RouterTTL, MaxBlocks: 1 << 20}
+		s.Learned = &policy.Learned{TTL: p.RouterTTL, MaxBlocks: 1 << 20}
 	}
 	return s
 }
 
 // kvCost chooses by KV's cost. Scores are negated costs; the credit is what the prefill term was lowered by.
 type kvCost struct {
-	Stateless
+	policy.Stateless
 	KV
 }
 
-func (k *kvCost) Choose(q *Query, c []Candidate) Pick {
+func (k *kvCost) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	k.score(q, c)
 	if k.RouterTemperature == 0 {
-		return Pick{Index: AnyBest(q, c), Ranked: true}
+		return policy.Pick{Index: policy.AnyBest(q, c), Ranked: true}
 	}
-	lowest, drawn := AnyBest(q, c), softmax(q, c, k.RouterTemperature)
+	lowest, drawn := policy.AnyBest(q, c), softmax(q, c, k.RouterTemperature)
 	if c[drawn].Score < c[lowest].Score {
-		return Pick{Index: drawn, Branch: BranchDraw}
+		return policy.Pick{Index: drawn, Branch: policy.BranchDraw}
 	}
-	return Pick{Index: drawn}
+	return policy.Pick{Index: drawn}
 }
 
-func (k *kvCost) score(q *Query, c []Candidate) {
+func (k *kvCost) score(q *policy.Query, c []policy.Candidate) {
 	size := unit(q, c)
 	request := math.Ceil(float64(q.PromptTokens) / size)
 	shortest := int64(math.MaxInt64)
@@ -138,7 +139,7 @@ func (k *kvCost) score(q *Query, c []Candidate) {
 }
 
 // queued returns the prompt tokens that wait at x.
-func (k *kvCost) queued(x *Candidate) int64 {
+func (k *kvCost) queued(x *policy.Candidate) int64 {
 	if k.PrefillLoadModel == "timing" {
 		return x.Load.PendingTokens
 	}
@@ -147,7 +148,7 @@ func (k *kvCost) queued(x *Candidate) int64 {
 
 // credit returns what x's match is worth in blocks. What is predicted beyond the confirmed blocks is on the GPU: it was
 // computed a moment ago.
-func (k *kvCost) credit(x *Candidate, size, decay float64) float64 {
+func (k *kvCost) credit(x *policy.Candidate, size, decay float64) float64 {
 	device := float64(x.Tier[block.TierGPU] + x.Predicted - x.Match)
 	return (k.OverlapScoreCredit*decay*device + k.HostCacheHitWeight*float64(x.Tier[block.TierCPU]) +
 		k.DiskCacheHitWeight*float64(x.Tier[block.TierDisk]+x.Tier[block.TierRemote])) / size
@@ -157,7 +158,7 @@ func (k *kvCost) credit(x *Candidate, size, decay float64) float64 {
 // normalised by their range, so that temperature has no unit. Equal scores are drawn alike. It adds to each exponent a number
 // of the Gumbel distribution and takes the highest sum, which draws so without a pass in order [Gumbel, Statistical theory
 // of extreme values, 1954].
-func softmax(q *Query, c []Candidate, temperature float64) int {
+func softmax(q *policy.Query, c []policy.Candidate, temperature float64) int {
 	low, high := math.Inf(1), math.Inf(-1)
 	for i := range c {
 		low, high = min(low, c[i].Score), max(high, c[i].Score)
@@ -168,7 +169,7 @@ func softmax(q *Query, c []Candidate, temperature float64) int {
 	}
 	b, most := 0, math.Inf(-1)
 	for i := range c {
-		sum := (c[i].Score-high)/scale - math.Log(-math.Log(Uniform(q, &c[i])))
+		sum := (c[i].Score-high)/scale - math.Log(-math.Log(policy.Uniform(q, &c[i])))
 		if sum > most {
 			b, most = i, sum
 		}
@@ -177,7 +178,7 @@ func softmax(q *Query, c []Candidate, temperature float64) int {
 }
 
 // unit returns the tokens of a block in which costs are counted: the index's, else the smallest of the candidates' engines.
-func unit(q *Query, c []Candidate) float64 {
+func unit(q *policy.Query, c []policy.Candidate) float64 {
 	if q.Prompt.BlockSize > 0 {
 		return float64(q.Prompt.BlockSize)
 	}

@@ -1,4 +1,4 @@
-package policy
+package peers
 
 import (
 	"slices"
@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
 )
 
 // Bucket sends prompts of similar length to the same worker, so that short ones do not wait behind long ones; the bounds
@@ -29,7 +30,7 @@ func DefaultBucket() Bucket {
 
 // Validate returns all that is wrong.
 func (p Bucket) Validate() error {
-	var wrong Problems
+	var wrong policy.Problems
 	wrong.AtLeast("balance_abs_threshold", float64(p.BalanceAbsThreshold), 0)
 	wrong.AtLeast("balance_rel_threshold", p.BalanceRelThreshold, 1)
 	wrong.Within("bucket_adjust_interval_secs", float64(p.BucketAdjustIntervalSecs), 1, 3600)
@@ -37,8 +38,8 @@ func (p Bucket) Validate() error {
 }
 
 // Spec returns the policy.
-func (p Bucket) Spec(name string) Spec {
-	return Spec{Name: name, Terms: []string{"bucket", "characters"}, Chooser: func() Chooser {
+func (p Bucket) Spec(name string) policy.Spec {
+	return policy.Spec{Name: name, Terms: []string{"bucket", "characters"}, Chooser: func() policy.Chooser {
 		return &buckets{Bucket: p, interval: int64(p.BucketAdjustIntervalSecs) * int64(time.Second)}
 	}}
 }
@@ -71,14 +72,14 @@ const maxWindow = 1 << 16
 // firstBuckets is the length in characters over which the buckets spread before anything is known.
 const firstBuckets = 4096
 
-func length(q *Query) int64 {
+func length(q *policy.Query) int64 {
 	if n := len(q.Prompt.Text); n > 0 {
 		return int64(n)
 	}
 	return 4 * int64(q.PromptTokens)
 }
 
-func (b *buckets) Choose(q *Query, c []Candidate) Pick {
+func (b *buckets) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.expire(q.Now)
@@ -91,15 +92,15 @@ func (b *buckets) Choose(q *Query, c []Candidate) Pick {
 			most = i
 		}
 	}
-	fewest := AnyBest(q, c)
+	fewest := policy.AnyBest(q, c)
 	few, many := b.sentTo(c[fewest].Holder), b.sentTo(c[most].Holder)
 	if many-few > int64(b.BalanceAbsThreshold) && float64(many) > float64(few)*b.BalanceRelThreshold {
-		return Pick{Index: fewest, Branch: BranchBalance, Ranked: true}
+		return policy.Pick{Index: fewest, Branch: policy.BranchBalance, Ranked: true}
 	}
 	at := b.bucket(length(q), len(c))
 	i := nth(c, at)
 	c[i].Terms[0] = float64(at)
-	return Pick{Index: i, Branch: BranchBucket}
+	return policy.Pick{Index: i, Branch: policy.BranchBucket}
 }
 
 // bucket returns which of m buckets a length falls into. Until bounds are drawn for so many each is as wide as the next.
@@ -111,7 +112,7 @@ func (b *buckets) bucket(length int64, m int) int {
 	return at
 }
 
-func (b *buckets) Routed(q *Query, c *Candidate) {
+func (b *buckets) Routed(q *policy.Query, c *policy.Candidate) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	d := dispatch{q.Now, length(q), c.Holder}
@@ -184,13 +185,13 @@ func (b *buckets) sentTo(h fleet.Holder) int64 {
 	return b.sent[h]
 }
 
-func (b *buckets) Finished(*Finished) {}
+func (b *buckets) Finished(*policy.Finished) {}
 
 // Forget changes nothing: lengths and characters say nothing of caches.
 func (b *buckets) Forget(fleet.Holder) {}
 
 // nth returns the candidate with exactly n holders of lower number before it. Candidates mostly come in that order.
-func nth(c []Candidate, n int) int {
+func nth(c []policy.Candidate, n int) int {
 	sorted := true
 	for i := 1; i < len(c) && sorted; i++ {
 		sorted = c[i-1].Holder < c[i].Holder

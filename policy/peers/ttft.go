@@ -1,8 +1,9 @@
-package policy
+package peers
 
 import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
 )
 
 // PredictedTTFT takes the holder where the first token is predicted to come first: the time until the queue's uncached
@@ -20,18 +21,18 @@ type PredictedTTFT struct {
 	// BaseMs is what a step of 8,192 tokens takes besides.
 	BaseMs float64 `yaml:"base_ms"`
 	// TierWeights are the share of a matched token's computation that is saved, by where its block lies.
-	TierWeights TierWeights `yaml:"tier_weights"`
+	TierWeights policy.TierWeights `yaml:"tier_weights"`
 }
 
 // DefaultPredictedTTFT returns the times of a dense 32B model on two H100.
 func DefaultPredictedTTFT() PredictedTTFT {
 	t := fleet.DefaultTiming
-	return PredictedTTFT{Learned: true, TokenMs: t.Token, AttentionMs: t.Attention, BaseMs: t.Base, TierWeights: DefaultLongestMatch().TierWeights}
+	return PredictedTTFT{Learned: true, TokenMs: t.Token, AttentionMs: t.Attention, BaseMs: t.Base, TierWeights: policy.DefaultLongestMatch().TierWeights}
 }
 
 // Validate returns all that is wrong.
 func (p PredictedTTFT) Validate() error {
-	var wrong Problems
+	var wrong policy.Problems
 	if p.TokenMs <= 0 {
 		wrong.Add("token_ms", "%v is not above 0", p.TokenMs)
 	}
@@ -43,12 +44,12 @@ func (p PredictedTTFT) Validate() error {
 }
 
 // Spec returns the policy.
-func (p PredictedTTFT) Spec(name string) Spec {
-	return Spec{
-		Name: name, NeedsMatches: true, Terms: []string{"queue", "prefill"}, Reasons: ReasonsBy("the earliest predicted first token"),
-		Chooser: func() Chooser {
+func (p PredictedTTFT) Spec(name string) policy.Spec {
+	return policy.Spec{
+		Name: name, NeedsMatches: true, Terms: []string{"queue", "prefill"}, Reasons: policy.ReasonsBy("the earliest predicted first token"),
+		Chooser: func() policy.Chooser {
 			t := &ttft{PredictedTTFT: p, weights: p.TierWeights.ByTier()}
-			return Ranked(t.score)
+			return policy.Ranked(t.score)
 		},
 	}
 }
@@ -58,7 +59,7 @@ type ttft struct {
 	weights [block.NumTiers]float64
 }
 
-func (t *ttft) score(q *Query, c []Candidate) {
+func (t *ttft) score(q *policy.Query, c []policy.Candidate) {
 	assumed := fleet.Timing{Base: t.BaseMs, Token: t.TokenMs, Attention: t.AttentionMs}
 	for i := range c {
 		x := &c[i]

@@ -1,4 +1,4 @@
-package policy
+package peers
 
 import (
 	"fmt"
@@ -11,10 +11,11 @@ import (
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
 )
 
 // learning are the policies that remember prompts, with bounds small enough to be met by tests.
-func learning() map[string]Parameters {
+func learning() map[string]policy.Parameters {
 	aware := DefaultCacheAware()
 	aware.MaxTreeSize, aware.EvictionIntervalSecs, aware.MaxBytes = 3000, 1, 1<<17
 	affinity := DefaultPrefixCacheAffinity()
@@ -22,11 +23,27 @@ func learning() map[string]Parameters {
 	affinity.EvictionIntervalSecs, affinity.MaxBytes = 1, 1<<17
 	tracker := DefaultVLLMCacheAware()
 	tracker.MaxBlocksPerBackend, tracker.EvictionIntervalSecs = 200, 1
-	return map[string]Parameters{"cache_aware": &aware, "prefix_cache_affinity": &affinity, "vllm_cache_aware": &tracker}
+	return map[string]policy.Parameters{"cache_aware": &aware, "prefix_cache_affinity": &affinity, "vllm_cache_aware": &tracker}
+}
+
+// built is a policy and its chooser.
+type built struct {
+	*policy.Policy
+	chooser policy.Chooser
+}
+
+func build(t interface{ Fatal(...any) }, s policy.Spec) *built {
+	chooser := s.Chooser()
+	s.Chooser = func() policy.Chooser { return chooser }
+	p, err := policy.Build(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &built{p, chooser}
 }
 
 // remembered returns how much a policy of learning keeps of all holders, in characters and tokens, and its limit for each.
-func remembered(p *Policy) (units, limit int64) {
+func remembered(p *built) (units, limit int64) {
 	switch x := p.chooser.(type) {
 	case *cacheAware:
 		return x.prompts.total(), 3000 + 3000 // of texts, and of tokens
@@ -54,7 +71,7 @@ var hasher16 = sync.OnceValue(func() *block.Hasher {
 })
 
 // prompted is a query for a prompt of a system prompt, a conversation and so many turns of 64 tokens.
-func prompted(system, conversation, turns int) Query {
+func prompted(system, conversation, turns int) policy.Query {
 	var tokens []block.Token
 	add := func(seed uint64, n int) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -66,21 +83,21 @@ func prompted(system, conversation, turns int) Query {
 	for turn := range turns {
 		add(uint64(1000+conversation*100+turn), 64)
 	}
-	q := Query{PromptTokens: len(tokens), Known: true, Rank: -1, Model: "m"}
-	q.Prompt = Prompt{Tokens: tokens, BlockSize: 16, Keys: hasher16().Append(nil, 1, 0, tokens, nil)}
+	q := policy.Query{PromptTokens: len(tokens), Known: true, Rank: -1, Model: "m"}
+	q.Prompt = policy.Prompt{Tokens: tokens, BlockSize: 16, Keys: hasher16().Append(nil, 1, 0, tokens, nil)}
 	return q
 }
 
-func idle(n int) []Candidate {
-	c := make([]Candidate, n)
+func idle(n int) []policy.Candidate {
+	c := make([]policy.Candidate, n)
 	for i := range c {
-		c[i] = Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i), URL: fmt.Sprintf("http://w%d", i)}, Holder: fleet.Holder(i), Hash: Mix64(uint64(i)), Available: true, BlockSize: 16}
+		c[i] = policy.Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i), URL: fmt.Sprintf("http://w%d", i)}, Holder: fleet.Holder(i), Hash: policy.Mix64(uint64(i)), Available: true, BlockSize: 16}
 	}
 	return c
 }
 
 // route chooses and sends.
-func route(p *Policy, q *Query, c []Candidate) *Candidate {
+func route(p *built, q *policy.Query, c []policy.Candidate) *policy.Candidate {
 	choice := p.Choose(q, c)
 	if choice.Index < 0 {
 		return nil
@@ -117,7 +134,7 @@ func TestMemoryOfPromptsIsBounded(t *testing.T) {
 	const holders = 4
 	for name, parameters := range learning() {
 		t.Run(name, rapid.MakeCheck(func(t *rapid.T) {
-			p := build(testing.TB(nil), parameters.Spec(name))
+			p := build(t, parameters.Spec(name))
 			now := int64(1e18)
 			for range rapid.IntRange(1, 60).Draw(t, "requests") {
 				q := prompted(rapid.IntRange(0, 3).Draw(t, "system"), rapid.IntRange(0, 20).Draw(t, "conversation"), rapid.IntRange(0, 12).Draw(t, "turns"))
@@ -179,7 +196,7 @@ func TestManyGoroutinesShareAMemory(t *testing.T) {
 							q.Prompt.Text = []byte(fmt.Sprint(q.Prompt.Tokens))
 						}
 						chosen := route(p, &q, idle(5))
-						p.Finished(&Finished{Holder: chosen.Holder, Outcome: fleet.OutcomeServed})
+						p.Finished(&policy.Finished{Holder: chosen.Holder, Outcome: fleet.OutcomeServed})
 						if i%50 == 49 {
 							p.Forget(chosen.Holder)
 						}
@@ -192,13 +209,13 @@ func TestManyGoroutinesShareAMemory(t *testing.T) {
 }
 
 // taught returns a policy that has routed conversations over n holders, and queries that continue them.
-func taught(tb testing.TB, name string, n int) (*Policy, []Query) {
-	k, ok := Own().Find(name)
+func taught(tb testing.TB, name string, n int) (*built, []policy.Query) {
+	k, ok := Kinds().Find(name)
 	if !ok {
 		tb.Fatal(name)
 	}
 	p := build(tb, k.Defaults().Spec(name))
-	queries := make([]Query, 256)
+	queries := make([]policy.Query, 256)
 	c := idle(n)
 	for i := range queries {
 		q := prompted(i%4, i, 40)

@@ -1,4 +1,4 @@
-package policy
+package peers
 
 import (
 	"cmp"
@@ -10,6 +10,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
 	"github.com/warmpath/warmpath/kvindex/learned"
+	"github.com/warmpath/warmpath/policy"
 )
 
 // VLLMCacheAware is vllm_cache_aware (seed 000): a tracker of blocks, learned from where requests were sent, says who has
@@ -41,7 +42,7 @@ func DefaultVLLMCacheAware() VLLMCacheAware {
 
 // Validate returns all that is wrong.
 func (p VLLMCacheAware) Validate() error {
-	var wrong Problems
+	var wrong policy.Problems
 	wrong.Within("block_size", float64(p.BlockSize), 1, block.MaxSize)
 	wrong.Within("max_blocks_per_backend", float64(p.MaxBlocksPerBackend), 1, 1e9)
 	wrong.Within("eviction_interval_secs", float64(p.EvictionIntervalSecs), 1, 1e6)
@@ -51,20 +52,20 @@ func (p VLLMCacheAware) Validate() error {
 }
 
 // Spec returns the policy.
-func (p VLLMCacheAware) Spec(name string) Spec {
-	return Spec{
+func (p VLLMCacheAware) Spec(name string) policy.Spec {
+	return policy.Spec{
 		Name: name, Terms: []string{"hits", "idle"}, NeedsMatches: true, Reasons: blockTrackerReasons,
-		Chooser: func() Chooser { return newBlockTracker(p) },
+		Chooser: func() policy.Chooser { return newBlockTracker(p) },
 	}
 }
 
-var blockTrackerReasons = map[Branch]string{
-	BranchAffinity: "the most blocks of the prompt as tracked, fewest requests among equals",
-	BranchMiss:     "no block of the prompt is tracked: fewest requests",
-	BranchShort:    "too few blocks of the prompt are tracked to follow them: fewest requests",
-	BranchFallback: "the worker with the most tracked blocks cannot be used: the next most, fewest requests among equals",
-	BranchSpill:    "workers with more tracked blocks have too many requests: the next most, else the fewest requests",
-	BranchNoTokens: "tokens are not known: fewest requests",
+var blockTrackerReasons = map[policy.Branch]string{
+	policy.BranchAffinity: "the most blocks of the prompt as tracked, fewest requests among equals",
+	policy.BranchMiss:     "no block of the prompt is tracked: fewest requests",
+	policy.BranchShort:    "too few blocks of the prompt are tracked to follow them: fewest requests",
+	policy.BranchFallback: "the worker with the most tracked blocks cannot be used: the next most, fewest requests among equals",
+	policy.BranchSpill:    "workers with more tracked blocks have too many requests: the next most, else the fewest requests",
+	policy.BranchNoTokens: "tokens are not known: fewest requests",
 }
 
 // blockTracker is vllm_cache_aware with its memory. Keys of different models differ, so that one index has all.
@@ -101,7 +102,7 @@ func newBlockTracker(p VLLMCacheAware) *blockTracker {
 // Terms of vllm_cache_aware: hits of the prompt's full blocks, 0 to 1, and how idle a holder is, as for cache_aware.
 const termHits = 0
 
-func (x *blockTracker) Choose(q *Query, c []Candidate) Pick {
+func (x *blockTracker) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	longest := x.noteHits(q, c)
 	limit := x.limit(c)
 	best, any, most := -1, false, 0.0
@@ -124,29 +125,29 @@ func (x *blockTracker) Choose(q *Query, c []Candidate) Pick {
 		pick := idlest(q, c)
 		switch {
 		case any:
-			pick.Branch = BranchSpill
+			pick.Branch = policy.BranchSpill
 		case most > 0:
-			pick.Branch = BranchShort
+			pick.Branch = policy.BranchShort
 		case !q.Known:
-			pick.Branch = BranchNoTokens
+			pick.Branch = policy.BranchNoTokens
 		default:
-			pick.Branch = BranchMiss
+			pick.Branch = policy.BranchMiss
 		}
 		return pick
 	}
-	pick := Pick{Index: best, Branch: BranchAffinity, Ranked: true}
+	pick := policy.Pick{Index: best, Branch: policy.BranchAffinity, Ranked: true}
 	switch hits := c[best].Terms[termHits]; {
 	case hits < most:
 		// Busier holders have more: they were left for load, which the order of scores does not tell.
-		pick.Branch, pick.Ranked = BranchSpill, false
+		pick.Branch, pick.Ranked = policy.BranchSpill, false
 	case hits < longest:
-		pick.Branch = BranchFallback
+		pick.Branch = policy.BranchFallback
 	}
 	return pick
 }
 
 // noteHits fills the candidates' terms, and returns the most hits of any holder, candidate or not.
-func (x *blockTracker) noteHits(q *Query, c []Candidate) (longest float64) {
+func (x *blockTracker) noteHits(q *policy.Query, c []policy.Candidate) (longest float64) {
 	total := q.PromptTokens / x.BlockSize
 	for i := range c {
 		c[i].Terms[termIdle] = 1 / float64(1+max(c[i].Load.Requests, 0))
@@ -180,7 +181,7 @@ func (x *blockTracker) noteHits(q *Query, c []Candidate) (longest float64) {
 }
 
 // limit returns the requests up to which a candidate is not too busy.
-func (x *blockTracker) limit(c []Candidate) float64 {
+func (x *blockTracker) limit(c []policy.Candidate) float64 {
 	sum := int64(0)
 	for i := range c {
 		sum += c[i].Load.Requests
@@ -188,7 +189,7 @@ func (x *blockTracker) limit(c []Candidate) float64 {
 	return float64(sum) / float64(len(c)) * x.LoadFactor
 }
 
-func (x *blockTracker) Routed(q *Query, c *Candidate) {
+func (x *blockTracker) Routed(q *policy.Query, c *policy.Candidate) {
 	if len(q.Prompt.Keys) == 0 {
 		return
 	}
@@ -226,7 +227,7 @@ func (x *blockTracker) evict(h fleet.Holder, now int64) {
 }
 
 // Nominate names the holders of the longest runs of tracked blocks.
-func (x *blockTracker) Nominate(q *Query, dst []fleet.Holder) []fleet.Holder {
+func (x *blockTracker) Nominate(q *policy.Query, dst []fleet.Holder) []fleet.Holder {
 	if len(q.Prompt.Keys) == 0 {
 		return dst
 	}
@@ -240,5 +241,5 @@ func (x *blockTracker) Nominate(q *Query, dst []fleet.Holder) []fleet.Holder {
 	return dst
 }
 
-func (x *blockTracker) Finished(*Finished)    {}
-func (x *blockTracker) Forget(h fleet.Holder) { x.blocks.Forget(h) }
+func (x *blockTracker) Finished(*policy.Finished) {}
+func (x *blockTracker) Forget(h fleet.Holder)     { x.blocks.Forget(h) }

@@ -1,4 +1,6 @@
-package policy
+package peers
+
+import "github.com/warmpath/warmpath/policy"
 
 // Estimated is llm-d's approximate prefix cache: as precise_prefix_cache, with matches guessed from where prompts were
 // sent, the most recent ones of each worker. It is what that project compares its precise one with [facts/routing.md §2.1;
@@ -28,7 +30,7 @@ func DefaultEstimated() Estimated {
 
 // Validate returns all that is wrong.
 func (p Estimated) Validate() error {
-	var wrong Problems
+	var wrong policy.Problems
 	wrong.AtLeast("prefix_weight", p.PrefixWeight, 0)
 	wrong.AtLeast("queue_weight", p.QueueWeight, 0)
 	wrong.AtLeast("kv_cache_weight", p.KVCacheWeight, 0)
@@ -42,10 +44,10 @@ func (p Estimated) Validate() error {
 }
 
 // Spec returns the policy.
-func (p Estimated) Spec(name string) Spec {
-	return Spec{
+func (p Estimated) Spec(name string) policy.Spec {
+	return policy.Spec{
 		Name: name, Picker: p.Picker,
 		Scorers: weighted("match", p.PrefixWeight, "queue", p.QueueWeight, "kv_cache", p.KVCacheWeight),
-		Learned: &Learned{HolderTokens: p.LRUCapacityPerServer * estimatedBlock, MaxPrefixTokens: p.MaxPrefixTokens},
+		Learned: &policy.Learned{HolderTokens: p.LRUCapacityPerServer * estimatedBlock, MaxPrefixTokens: p.MaxPrefixTokens},
 	}
 }

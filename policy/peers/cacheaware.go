@@ -1,9 +1,10 @@
-package policy
+package peers
 
 import (
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
 	"github.com/warmpath/warmpath/policy/radix"
 )
 
@@ -58,7 +59,7 @@ const defaultPromptBytes = 512 << 20
 
 // Validate returns all that is wrong.
 func (p CacheAware) Validate() error {
-	var wrong Problems
+	var wrong policy.Problems
 	wrong.Within("cache_threshold", p.CacheThreshold, 0, 1)
 	wrong.AtLeast("balance_abs_threshold", float64(p.BalanceAbsThreshold), 0)
 	wrong.AtLeast("balance_rel_threshold", p.BalanceRelThreshold, 0)
@@ -72,11 +73,11 @@ func (p CacheAware) Validate() error {
 }
 
 // Spec returns the policy.
-func (p CacheAware) Spec(name string) Spec {
-	return Spec{
+func (p CacheAware) Spec(name string) policy.Spec {
+	return policy.Spec{
 		Name: name, Terms: []string{"sent before", "idle"}, Reasons: cacheAwareReasons,
 		NeedsText: p.By == byText, NeedsMatches: p.By == byTokens,
-		Chooser: func() Chooser {
+		Chooser: func() policy.Chooser {
 			return &cacheAware{p, newPrompts(promptConfig{
 				tokensFirst: p.By == byTokens,
 				bytes:       p.MaxBytes,
@@ -89,13 +90,13 @@ func (p CacheAware) Spec(name string) Spec {
 	}
 }
 
-var cacheAwareReasons = map[Branch]string{
-	BranchAffinity: "it was sent the longest beginning of the prompt before, fewest requests among equals",
-	BranchMiss:     "no worker was sent a part of the prompt before: fewest requests",
-	BranchShort:    "no worker was sent enough of the prompt before to follow it: fewest requests",
-	BranchFallback: "the worker that was sent the longest beginning cannot be used: the next longest, fewest requests among equals",
-	BranchSpill:    "the fleet is out of balance: fewest requests",
-	BranchNoTokens: "nothing of the prompt is known: fewest requests",
+var cacheAwareReasons = map[policy.Branch]string{
+	policy.BranchAffinity: "it was sent the longest beginning of the prompt before, fewest requests among equals",
+	policy.BranchMiss:     "no worker was sent a part of the prompt before: fewest requests",
+	policy.BranchShort:    "no worker was sent enough of the prompt before to follow it: fewest requests",
+	policy.BranchFallback: "the worker that was sent the longest beginning cannot be used: the next longest, fewest requests among equals",
+	policy.BranchSpill:    "the fleet is out of balance: fewest requests",
+	policy.BranchNoTokens: "nothing of the prompt is known: fewest requests",
 }
 
 type cacheAware struct {
@@ -110,7 +111,7 @@ const (
 	termIdle = 1
 )
 
-func (x *cacheAware) Choose(q *Query, c []Candidate) Pick {
+func (x *cacheAware) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	m := x.prompts.match(q)
 	defer x.prompts.done(m)
 	noteTerms(m, c)
@@ -128,33 +129,33 @@ func (x *cacheAware) Choose(q *Query, c []Candidate) Pick {
 		return pick
 	case !(sent > x.CacheThreshold):
 		pick := idlest(q, c)
-		pick.Branch = BranchShort
+		pick.Branch = policy.BranchShort
 		return pick
 	}
 	for i := range c {
 		c[i].Score = c[i].Terms[termSent]
 	}
-	return Pick{Index: best, Branch: given(m, c, best, best), Ranked: true}
+	return policy.Pick{Index: best, Branch: given(m, c, best, best), Ranked: true}
 }
 
 // given tells what became of the longest beginning, that of candidate best, when picked was chosen: it was followed, it
 // is the next best as the holder of a longer one cannot be used, or it was given up.
-func given(m *radix.Matches, c []Candidate, picked, best int) Branch {
+func given(m *radix.Matches, c []policy.Candidate, picked, best int) policy.Branch {
 	switch sent := c[best].Terms[termSent]; {
 	case m == nil:
-		return BranchNoTokens
+		return policy.BranchNoTokens
 	case sent == 0:
-		return BranchMiss
+		return policy.BranchMiss
 	case c[picked].Terms[termSent] < sent:
-		return BranchSpill
+		return policy.BranchSpill
 	case m.Best() > m.Of(uint32(c[best].Holder)):
-		return BranchFallback
+		return policy.BranchFallback
 	}
-	return BranchAffinity
+	return policy.BranchAffinity
 }
 
 // noteTerms fills what cache_aware and prefix_cache_affinity decide by.
-func noteTerms(m *radix.Matches, c []Candidate) {
+func noteTerms(m *radix.Matches, c []policy.Candidate) {
 	for i := range c {
 		c[i].Terms[termSent] = share(m, c[i].Holder)
 		c[i].Terms[termIdle] = 1 / float64(1+max(c[i].Load.Requests, 0))
@@ -162,7 +163,7 @@ func noteTerms(m *radix.Matches, c []Candidate) {
 }
 
 // unbalanced reports whether load decides alone.
-func (x *cacheAware) unbalanced(q *Query, c []Candidate) bool {
+func (x *cacheAware) unbalanced(q *policy.Query, c []policy.Candidate) bool {
 	least, most := spread(c)
 	if most-least > int64(x.BalanceAbsThreshold) && float64(most) > float64(least)*x.BalanceRelThreshold {
 		return true
@@ -178,7 +179,7 @@ func (x *cacheAware) unbalanced(q *Query, c []Candidate) bool {
 }
 
 // spread returns the fewest and the most requests that any candidate has.
-func spread(c []Candidate) (least, most int64) {
+func spread(c []policy.Candidate) (least, most int64) {
 	least = c[0].Load.Requests
 	for i := range c {
 		least, most = min(least, c[i].Load.Requests), max(most, c[i].Load.Requests)
@@ -187,7 +188,7 @@ func spread(c []Candidate) (least, most int64) {
 }
 
 // idlest picks the candidate with the fewest requests; the branch is left open.
-func idlest(q *Query, c []Candidate) Pick {
+func idlest(q *policy.Query, c []policy.Candidate) policy.Pick {
 	best := 0
 	for i := range c {
 		c[i].Score = c[i].Terms[termIdle]
@@ -195,25 +196,25 @@ func idlest(q *Query, c []Candidate) Pick {
 			best = i
 		}
 	}
-	return Pick{Index: best, Ranked: true}
+	return policy.Pick{Index: best, Ranked: true}
 }
 
 // idler reports whether a goes before b where requests are counted: fewer requests, then fewer so far, then the hash.
-func idler(q *Query, a, b *Candidate) bool {
+func idler(q *policy.Query, a, b *policy.Candidate) bool {
 	if a.Load.Requests != b.Load.Requests {
 		return a.Load.Requests < b.Load.Requests
 	}
 	if a.Load.Processed != b.Load.Processed {
 		return a.Load.Processed < b.Load.Processed
 	}
-	return Mix64(a.Hash^q.Random) < Mix64(b.Hash^q.Random)
+	return policy.Mix64(a.Hash^q.Random) < policy.Mix64(b.Hash^q.Random)
 }
 
-func (x *cacheAware) Routed(q *Query, c *Candidate) { x.prompts.sent(q, c.Holder) }
-func (x *cacheAware) Finished(*Finished)            {}
+func (x *cacheAware) Routed(q *policy.Query, c *policy.Candidate) { x.prompts.sent(q, c.Holder) }
+func (x *cacheAware) Finished(*policy.Finished)                   {}
 
 // Nominate names the holders that were sent the longest beginnings.
-func (x *cacheAware) Nominate(q *Query, dst []fleet.Holder) []fleet.Holder {
+func (x *cacheAware) Nominate(q *policy.Query, dst []fleet.Holder) []fleet.Holder {
 	return x.prompts.nominate(q, dst)
 }
 

@@ -1,4 +1,4 @@
-package policy
+package peers
 
 import (
 	"cmp"
@@ -7,14 +7,8 @@ import (
 	"strings"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
 )
-
-// External is what was asked elsewhere about one worker before the choice, by whoever asks; policies do no I/O.
-type External struct {
-	Worker fleet.WorkerID
-	Tokens int   // of the prompt's beginning that are cached there
-	Keys   int64 // chunks that are cached there in all
-}
 
 // LMCacheAware is lmcache_aware of the barrahome vllm-router 0.11 (src/policies/lmcache_aware.rs; seed 002): it asks the
 // controller of an LMCache deployment. Its lookup_mode says what: "occupancy", how much each worker has cached of anything,
@@ -63,13 +57,13 @@ func DefaultLMCacheAware() LMCacheAware {
 
 // Validate returns all that is wrong.
 func (p LMCacheAware) Validate() error {
-	var wrong Problems
+	var wrong policy.Problems
 	if !httpURL(p.ControllerURL) {
 		wrong.Add("controller_url", "%q is not a URL such as http://lmcache-controller:9000", p.ControllerURL)
 	}
 	wrong.Within("poll_interval_secs", float64(p.PollIntervalSecs), 1, 1e6)
 	wrong.Within("cache_weight", p.CacheWeight, 0, 1)
-	wrong.OneOf("fallback_policy", p.FallbackPolicy, known(fallbacks)...)
+	wrong.OneOf("fallback_policy", p.FallbackPolicy, slices.Sorted(maps.Keys(fallbacks))...)
 	wrong.Within("controller_timeout_ms", float64(p.ControllerTimeoutMs), 1, 60_000)
 	wrong.OneOf("lookup_mode", p.LookupMode, LookupOccupancy, LookupPrefix)
 	for _, instance := range slices.Sorted(maps.Keys(p.LMCacheWorkerMap)) {
@@ -86,50 +80,50 @@ func httpURL(s string) bool {
 }
 
 // Spec returns the policy.
-func (p LMCacheAware) Spec(name string) Spec {
+func (p LMCacheAware) Spec(name string) policy.Spec {
 	looks := p.LookupMode == LookupPrefix
 	weight, fall := p.CacheWeight, fallbacks[p.FallbackPolicy]
-	return Spec{
+	return policy.Spec{
 		Name: name, Terms: []string{"cached", "idle"}, NeedsMatches: looks, Reasons: lmcacheReasons,
 		Everyone: true, // what is known is known by worker, whoever it is
-		Chooser:  func() Chooser { return &lmcacheAware{looks, weight, fall} },
+		Chooser:  func() policy.Chooser { return &lmcacheAware{looks, weight, fall} },
 	}
 }
 
-var lmcacheReasons = map[Branch]string{
-	BranchAffinity: "the longest beginning of the prompt by LMCache, fewest requests among equals",
-	BranchMiss:     "LMCache has nothing of the prompt: the fullest cache weighed against load",
-	BranchFallback: "the worker with the longest beginning by LMCache cannot be used: the next longest, fewest requests among equals",
-	BranchSilent:   "the LMCache controller has told nothing: fallback_policy",
-	BranchPlain:    "the fullest cache by LMCache weighed against load",
+var lmcacheReasons = map[policy.Branch]string{
+	policy.BranchAffinity: "the longest beginning of the prompt by LMCache, fewest requests among equals",
+	policy.BranchMiss:     "LMCache has nothing of the prompt: the fullest cache weighed against load",
+	policy.BranchFallback: "the worker with the longest beginning by LMCache cannot be used: the next longest, fewest requests among equals",
+	policy.BranchSilent:   "the LMCache controller has told nothing: fallback_policy",
+	policy.BranchPlain:    "the fullest cache by LMCache weighed against load",
 }
 
 // fallbacks pick without knowing of caches, by name. Only round_robin depends on the order of candidates.
-var fallbacks = map[string]func(q *Query, c []Candidate) int{
-	"least_load": func(q *Query, c []Candidate) int { return idlest(q, c).Index },
-	"power_of_two": func(q *Query, c []Candidate) int {
+var fallbacks = map[string]func(q *policy.Query, c []policy.Candidate) int{
+	"least_load": func(q *policy.Query, c []policy.Candidate) int { return idlest(q, c).Index },
+	"power_of_two": func(q *policy.Query, c []policy.Candidate) int {
 		first, second := twoOf(q, c)
 		if c[second].Load.Requests < c[first].Load.Requests {
 			return second
 		}
 		return first
 	},
-	"random":      func(q *Query, c []Candidate) int { first, _ := twoOf(q, c); return first },
-	"round_robin": func(q *Query, c []Candidate) int { return int(q.Turn % uint64(len(c))) },
+	"random":      func(q *policy.Query, c []policy.Candidate) int { first, _ := twoOf(q, c); return first },
+	"round_robin": func(q *policy.Query, c []policy.Candidate) int { return int(q.Turn % uint64(len(c))) },
 }
 
 // lmcacheAware remembers nothing: what it knows comes with each request.
 type lmcacheAware struct {
 	looks    bool // by prefix
 	weight   float64
-	fallback func(q *Query, c []Candidate) int
+	fallback func(q *policy.Query, c []policy.Candidate) int
 }
 
 // Terms of lmcache_aware: the share of the prompt that is cached, or else the worker's occupancy in shares of the fullest
 // one's; and how much less load than the busiest one it has, 0 to 1.
 const termCached = 0
 
-func (x *lmcacheAware) Choose(q *Query, c []Candidate) Pick {
+func (x *lmcacheAware) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	if x.looks {
 		if pick, ok := x.longest(q, c); ok {
 			return pick
@@ -140,12 +134,12 @@ func (x *lmcacheAware) Choose(q *Query, c []Candidate) Pick {
 		fullest = max(fullest, about(q, &c[i]).Keys)
 	}
 	if fullest == 0 {
-		return Pick{Index: x.fallback(q, c), Branch: BranchSilent}
+		return policy.Pick{Index: x.fallback(q, c), Branch: policy.BranchSilent}
 	}
 	_, most := spread(c)
 	best := 0
 	for i := range c {
-		c[i].Terms = [MaxTerms]float64{termCached: float64(about(q, &c[i]).Keys) / float64(fullest), termIdle: 1}
+		c[i].Terms = [policy.MaxTerms]float64{termCached: float64(about(q, &c[i]).Keys) / float64(fullest), termIdle: 1}
 		if most > 0 {
 			c[i].Terms[termIdle] = float64(most-c[i].Load.Requests) / float64(most)
 		}
@@ -154,48 +148,48 @@ func (x *lmcacheAware) Choose(q *Query, c []Candidate) Pick {
 			best = i
 		}
 	}
-	branch := BranchPlain
+	branch := policy.BranchPlain
 	if x.looks {
-		branch = BranchMiss
+		branch = policy.BranchMiss
 	}
-	return Pick{Index: best, Branch: branch, Ranked: true}
+	return policy.Pick{Index: best, Branch: branch, Ranked: true}
 }
 
 // longest picks the worker with the longest beginning of the prompt, the one with the fewest requests among equals.
-func (x *lmcacheAware) longest(q *Query, c []Candidate) (Pick, bool) {
+func (x *lmcacheAware) longest(q *policy.Query, c []policy.Candidate) (policy.Pick, bool) {
 	best := 0
 	for i := range c {
 		c[i].Score = 0
 		if q.PromptTokens > 0 {
 			c[i].Score = min(float64(about(q, &c[i]).Tokens)/float64(q.PromptTokens), 1)
 		}
-		c[i].Terms = [MaxTerms]float64{termCached: c[i].Score, termIdle: 1 / float64(1+max(c[i].Load.Requests, 0))}
+		c[i].Terms = [policy.MaxTerms]float64{termCached: c[i].Score, termIdle: 1 / float64(1+max(c[i].Load.Requests, 0))}
 		if i > 0 && (c[i].Score > c[best].Score || c[i].Score == c[best].Score && idler(q, &c[i], &c[best])) {
 			best = i
 		}
 	}
 	if c[best].Score == 0 {
-		return Pick{}, false
+		return policy.Pick{}, false
 	}
-	pick := Pick{Index: best, Branch: BranchAffinity, Ranked: true}
+	pick := policy.Pick{Index: best, Branch: policy.BranchAffinity, Ranked: true}
 	found := about(q, &c[best]).Tokens
 	for i := range q.External {
 		if q.External[i].Tokens > found {
-			pick.Branch = BranchFallback
+			pick.Branch = policy.BranchFallback
 		}
 	}
 	return pick, true
 }
 
 // about returns what was asked about the candidate's worker.
-func about(q *Query, c *Candidate) External {
-	at, ok := slices.BinarySearchFunc(q.External, c.Worker.ID, func(e External, id fleet.WorkerID) int { return cmp.Compare(e.Worker, id) })
+func about(q *policy.Query, c *policy.Candidate) policy.External {
+	at, ok := slices.BinarySearchFunc(q.External, c.Worker.ID, func(e policy.External, id fleet.WorkerID) int { return cmp.Compare(e.Worker, id) })
 	if !ok {
-		return External{}
+		return policy.External{}
 	}
 	return q.External[at]
 }
 
-func (*lmcacheAware) Routed(*Query, *Candidate) {}
-func (*lmcacheAware) Finished(*Finished)        {}
-func (*lmcacheAware) Forget(fleet.Holder)       {}
+func (*lmcacheAware) Routed(*policy.Query, *policy.Candidate) {}
+func (*lmcacheAware) Finished(*policy.Finished)               {}
+func (*lmcacheAware) Forget(fleet.Holder)                     {}

@@ -1,4 +1,4 @@
-package policy
+package peers
 
 import (
 	"sync"
@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
 )
 
 // Manual keeps each session with the worker that it was first given, and goes back to it when it recovers [SMG manual;
@@ -29,7 +30,7 @@ func DefaultManual() Manual {
 
 // Validate returns all that is wrong.
 func (p Manual) Validate() error {
-	var wrong Problems
+	var wrong policy.Problems
 	wrong.OneOf("assignment_mode", p.AssignmentMode, "random", "min_load", "min_group")
 	wrong.Within("max_idle_secs", float64(p.MaxIdleSecs), 1, 1e9)
 	wrong.Within("eviction_interval_secs", float64(p.EvictionIntervalSecs), 1, 1e9)
@@ -38,8 +39,8 @@ func (p Manual) Validate() error {
 }
 
 // Spec returns the policy.
-func (p Manual) Spec(name string) Spec {
-	return Spec{Name: name, Terms: []string{"sessions"}, Chooser: func() Chooser {
+func (p Manual) Spec(name string) policy.Spec {
+	return policy.Spec{Name: name, Terms: []string{"sessions"}, Chooser: func() policy.Chooser {
 		return &manual{mode: p.AssignmentMode, sessions: newSessions(sessionLimits{
 			homes: 2, most: p.MaxSessions, idle: time.Duration(p.MaxIdleSecs) * time.Second, sweep: time.Duration(p.EvictionIntervalSecs) * time.Second,
 		})}
@@ -51,28 +52,28 @@ type manual struct {
 	sessions *sessions
 }
 
-func (m *manual) Choose(q *Query, c []Candidate) Pick {
+func (m *manual) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	s, known := session{}, false
 	if q.Session.Key != "" {
 		s, known = m.sessions.look(q)
 	}
 	for _, h := range s.homes[:s.n] {
 		if at := position(c, h); at >= 0 {
-			return Pick{Index: at, Branch: BranchSession}
+			return policy.Pick{Index: at, Branch: policy.BranchSession}
 		}
 	}
 	at := m.place(q, c)
 	switch {
 	case q.Session.Key == "":
-		return Pick{Index: at, Branch: BranchNoKey}
+		return policy.Pick{Index: at, Branch: policy.BranchNoKey}
 	case known:
-		return Pick{Index: at, Branch: BranchMoved}
+		return policy.Pick{Index: at, Branch: policy.BranchMoved}
 	}
-	return Pick{Index: at, Branch: BranchPlaced}
+	return policy.Pick{Index: at, Branch: policy.BranchPlaced}
 }
 
 // place chooses for a session that has no worker; ties are drawn alike, as in the source.
-func (m *manual) place(q *Query, c []Candidate) int {
+func (m *manual) place(q *policy.Query, c []policy.Candidate) int {
 	for i := range c {
 		switch m.mode {
 		case "min_load":
@@ -82,12 +83,12 @@ func (m *manual) place(q *Query, c []Candidate) int {
 			c[i].Score = 0 - c[i].Terms[0]
 		}
 	}
-	return AnyBest(q, c)
+	return policy.AnyBest(q, c)
 }
 
-func (m *manual) Routed(q *Query, c *Candidate) { m.sessions.note(q, c.Holder) }
+func (m *manual) Routed(q *policy.Query, c *policy.Candidate) { m.sessions.note(q, c.Holder) }
 
-func (m *manual) Finished(*Finished) {}
+func (m *manual) Finished(*policy.Finished) {}
 
 // Forget keeps the sessions: they go home when the worker is back.
 func (m *manual) Forget(fleet.Holder) {}
@@ -111,7 +112,7 @@ func DefaultSessionAffinity() SessionAffinity {
 
 // Validate returns all that is wrong.
 func (p SessionAffinity) Validate() error {
-	var wrong Problems
+	var wrong policy.Problems
 	if p.TTL <= 0 {
 		wrong.Add("ttl", "%v is not positive", p.TTL)
 	}
@@ -121,8 +122,8 @@ func (p SessionAffinity) Validate() error {
 }
 
 // Spec returns the policy.
-func (p SessionAffinity) Spec(name string) Spec {
-	return Spec{Name: name, NeedsMatches: true, Chooser: func() Chooser {
+func (p SessionAffinity) Spec(name string) policy.Spec {
+	return policy.Spec{Name: name, NeedsMatches: true, Chooser: func() policy.Chooser {
 		return &affinity{hard: p.Mode == "hard", sessions: newSessions(sessionLimits{homes: 1, most: p.MaxSessions, idle: p.TTL, sweep: time.Minute})}
 	}}
 }
@@ -132,32 +133,32 @@ type affinity struct {
 	sessions *sessions
 }
 
-func (a *affinity) Choose(q *Query, c []Candidate) Pick {
+func (a *affinity) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	if q.Session.Key == "" {
-		return Pick{Index: Best(q, c), Branch: BranchNoKey, Ranked: true}
+		return policy.Pick{Index: policy.Best(q, c), Branch: policy.BranchNoKey, Ranked: true}
 	}
 	s, known := a.sessions.look(q)
 	if !known {
-		return Pick{Index: Best(q, c), Branch: BranchPlaced, Ranked: true}
+		return policy.Pick{Index: policy.Best(q, c), Branch: policy.BranchPlaced, Ranked: true}
 	}
 	if at := position(c, s.homes[0]); at >= 0 {
-		return Pick{Index: at, Branch: BranchSession}
+		return policy.Pick{Index: at, Branch: policy.BranchSession}
 	}
 	if a.hard && q.Target == "" {
-		return Pick{Index: -1}
+		return policy.Pick{Index: -1}
 	}
-	return Pick{Index: Best(q, c), Branch: BranchMoved, Ranked: true}
+	return policy.Pick{Index: policy.Best(q, c), Branch: policy.BranchMoved, Ranked: true}
 }
 
-func (a *affinity) Routed(q *Query, c *Candidate) { a.sessions.note(q, c.Holder) }
+func (a *affinity) Routed(q *policy.Query, c *policy.Candidate) { a.sessions.note(q, c.Holder) }
 
-func (a *affinity) Finished(*Finished) {}
+func (a *affinity) Finished(*policy.Finished) {}
 
 // Forget unbinds nothing: the bound holder is back soon, or is no candidate any more.
 func (a *affinity) Forget(fleet.Holder) {}
 
 // Nominate names the holder that the session is bound to.
-func (a *affinity) Nominate(q *Query, dst []fleet.Holder) []fleet.Holder {
+func (a *affinity) Nominate(q *policy.Query, dst []fleet.Holder) []fleet.Holder {
 	if q.Session.Key == "" {
 		return dst
 	}
@@ -204,13 +205,13 @@ func newSessions(l sessionLimits) *sessions {
 	return s
 }
 
-func (s *sessions) of(q *Query) (key uint64, shard *sessionShard) {
-	key = HashText(q.Model, q.LoRA, q.Session.Source, q.Session.Key)
+func (s *sessions) of(q *policy.Query) (key uint64, shard *sessionShard) {
+	key = policy.HashText(q.Model, q.LoRA, q.Session.Source, q.Session.Key)
 	return key, &s.shards[key%sessionShards]
 }
 
 // look returns where q's session belongs; an idle one is not known any more.
-func (s *sessions) look(q *Query) (found session, known bool) {
+func (s *sessions) look(q *policy.Query) (found session, known bool) {
 	key, shard := s.of(q)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
@@ -222,7 +223,7 @@ func (s *sessions) look(q *Query) (found session, known bool) {
 }
 
 // note remembers that q's session was sent to h: beside its home, or in place of the one it had longest.
-func (s *sessions) note(q *Query, h fleet.Holder) {
+func (s *sessions) note(q *policy.Query, h fleet.Holder) {
 	if q.Session.Key == "" {
 		return
 	}

@@ -1,10 +1,11 @@
-package policy
+package peers
 
 import (
 	"slices"
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
 	"github.com/warmpath/warmpath/policy/radix"
 )
 
@@ -27,7 +28,7 @@ type PrefixCacheAffinity struct {
 	// Filters narrow the choice before, in this order; Ray's are multiplex and locality.
 	Filters []string `yaml:"filters"`
 	// Locality is where this router runs, for the locality filter.
-	Locality Locality `yaml:"locality"`
+	Locality policy.Locality `yaml:"locality"`
 	// By says what prompts are compared by: "text", or "tokens", which have to be made first. The other is used where the
 	// one is not known. The source knows text only.
 	By string `yaml:"by"`
@@ -46,7 +47,7 @@ func DefaultPrefixCacheAffinity() PrefixCacheAffinity {
 
 // Validate returns all that is wrong.
 func (p PrefixCacheAffinity) Validate() error {
-	var wrong Problems
+	var wrong policy.Problems
 	wrong.AtLeast("imbalanced_threshold", float64(p.ImbalancedThreshold), 0)
 	wrong.Within("match_rate_threshold", p.MatchRateThreshold, 0, 1)
 	wrong.AtLeast("eviction_threshold_chars", float64(p.EvictionThresholdChars), 1)
@@ -55,7 +56,7 @@ func (p PrefixCacheAffinity) Validate() error {
 	}
 	wrong.Within("eviction_interval_secs", float64(p.EvictionIntervalSecs), 1, 1e6)
 	for _, f := range p.Filters {
-		wrong.OneOf("filters", f, FilterNames()...)
+		wrong.OneOf("filters", f, policy.FilterNames()...)
 	}
 	wrong.OneOf("by", p.By, byText, byTokens)
 	wrong.AtLeast("max_bytes", float64(p.MaxBytes), 1<<16)
@@ -66,7 +67,7 @@ func (p PrefixCacheAffinity) Validate() error {
 const charsPerToken = 4
 
 // Spec returns the policy.
-func (p PrefixCacheAffinity) Spec(name string) Spec {
+func (p PrefixCacheAffinity) Spec(name string) policy.Spec {
 	c := promptConfig{
 		tokensFirst: p.By == byTokens, bytes: p.MaxBytes,
 		limit: int64(p.EvictionThresholdChars), target: int64(p.EvictionTargetChars), perToken: charsPerToken,
@@ -74,21 +75,21 @@ func (p PrefixCacheAffinity) Spec(name string) Spec {
 	if p.DoEviction {
 		c.interval = int64(p.EvictionIntervalSecs) * int64(time.Second)
 	}
-	return Spec{
+	return policy.Spec{
 		Name: name, Terms: []string{"sent before", "idle"}, Filters: slices.Clone(p.Filters), Locality: p.Locality,
 		Reasons:   prefixAffinityReasons,
 		NeedsText: p.By == byText, NeedsMatches: p.By == byTokens,
-		Chooser: func() Chooser { return &prefixAffinity{p, newPrompts(c)} },
+		Chooser: func() policy.Chooser { return &prefixAffinity{p, newPrompts(c)} },
 	}
 }
 
-var prefixAffinityReasons = map[Branch]string{
-	BranchAffinity: "it was sent the longest beginning of the prompt before, shortest queue among equals",
-	BranchMiss:     "no worker was sent a part of the prompt before: who remembers least, or the shorter queue of two",
-	BranchShort:    "no worker was sent enough of the prompt before to follow it: who remembers least",
-	BranchFallback: "the worker that was sent the longest beginning cannot be used: the next longest, or the shorter queue of two",
-	BranchSpill:    "queues are too unlike: the shorter of two drawn at random",
-	BranchNoTokens: "nothing of the prompt is known: the shorter queue of two",
+var prefixAffinityReasons = map[policy.Branch]string{
+	policy.BranchAffinity: "it was sent the longest beginning of the prompt before, shortest queue among equals",
+	policy.BranchMiss:     "no worker was sent a part of the prompt before: who remembers least, or the shorter queue of two",
+	policy.BranchShort:    "no worker was sent enough of the prompt before to follow it: who remembers least",
+	policy.BranchFallback: "the worker that was sent the longest beginning cannot be used: the next longest, or the shorter queue of two",
+	policy.BranchSpill:    "queues are too unlike: the shorter of two drawn at random",
+	policy.BranchNoTokens: "nothing of the prompt is known: the shorter queue of two",
 }
 
 type prefixAffinity struct {
@@ -96,7 +97,7 @@ type prefixAffinity struct {
 	prompts *prompts
 }
 
-func (x *prefixAffinity) Choose(q *Query, c []Candidate) Pick {
+func (x *prefixAffinity) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	m := x.prompts.match(q)
 	defer x.prompts.done(m)
 	noteTerms(m, c)
@@ -121,7 +122,7 @@ func (x *prefixAffinity) Choose(q *Query, c []Candidate) Pick {
 }
 
 // follow picks the shortest queue among the holders of the longest beginning.
-func (x *prefixAffinity) follow(m *radix.Matches, q *Query, c []Candidate, longest float64) Pick {
+func (x *prefixAffinity) follow(m *radix.Matches, q *policy.Query, c []policy.Candidate, longest float64) policy.Pick {
 	picked := -1
 	for i := range c {
 		c[i].Score = c[i].Terms[termSent]
@@ -129,12 +130,12 @@ func (x *prefixAffinity) follow(m *radix.Matches, q *Query, c []Candidate, longe
 			picked = i
 		}
 	}
-	return Pick{Index: picked, Branch: given(m, c, picked, picked), Ranked: true}
+	return policy.Pick{Index: picked, Branch: given(m, c, picked, picked), Ranked: true}
 }
 
 // fill picks the shortest queue among the holders that remember the fewest characters. When none remembers any, nothing
 // tells them apart: the shorter queue of two.
-func (x *prefixAffinity) fill(m *radix.Matches, q *Query, c []Candidate, best int) Pick {
+func (x *prefixAffinity) fill(m *radix.Matches, q *policy.Query, c []policy.Candidate, best int) policy.Pick {
 	fewest, any := int64(0), false
 	for i := range c {
 		n := x.prompts.characters(q, c[i].Holder)
@@ -153,15 +154,15 @@ func (x *prefixAffinity) fill(m *radix.Matches, q *Query, c []Candidate, best in
 			picked = i
 		}
 	}
-	b := BranchMiss
+	b := policy.BranchMiss
 	if c[best].Terms[termSent] > 0 {
-		b = BranchShort
+		b = policy.BranchShort
 	}
-	return Pick{Index: picked, Branch: b, Ranked: true}
+	return policy.Pick{Index: picked, Branch: b, Ranked: true}
 }
 
 // shorterOfTwo picks the shorter queue of two candidates drawn at random, the first when they are equal.
-func (x *prefixAffinity) shorterOfTwo(m *radix.Matches, q *Query, c []Candidate, best int) Pick {
+func (x *prefixAffinity) shorterOfTwo(m *radix.Matches, q *policy.Query, c []policy.Candidate, best int) policy.Pick {
 	first, second := twoOf(q, c)
 	if c[second].Load.Requests < c[first].Load.Requests {
 		first = second
@@ -169,28 +170,28 @@ func (x *prefixAffinity) shorterOfTwo(m *radix.Matches, q *Query, c []Candidate,
 	for i := range c {
 		c[i].Score = c[i].Terms[termIdle]
 	}
-	return Pick{Index: first, Branch: given(m, c, first, best)}
+	return policy.Pick{Index: first, Branch: given(m, c, first, best)}
 }
 
 // twoOf draws two different candidates at random, whatever order they are in; the same when there is one only.
-func twoOf(q *Query, c []Candidate) (first, second int) {
+func twoOf(q *policy.Query, c []policy.Candidate) (first, second int) {
 	second = -1
 	for i := 1; i < len(c); i++ {
-		switch lot := Mix64(c[i].Hash ^ q.Random); {
-		case lot < Mix64(c[first].Hash^q.Random):
+		switch lot := policy.Mix64(c[i].Hash ^ q.Random); {
+		case lot < policy.Mix64(c[first].Hash^q.Random):
 			first, second = i, first
-		case second < 0 || lot < Mix64(c[second].Hash^q.Random):
+		case second < 0 || lot < policy.Mix64(c[second].Hash^q.Random):
 			second = i
 		}
 	}
 	return first, max(second, 0)
 }
 
-func (x *prefixAffinity) Routed(q *Query, c *Candidate) { x.prompts.sent(q, c.Holder) }
-func (x *prefixAffinity) Finished(*Finished)            {}
+func (x *prefixAffinity) Routed(q *policy.Query, c *policy.Candidate) { x.prompts.sent(q, c.Holder) }
+func (x *prefixAffinity) Finished(*policy.Finished)                   {}
 
 // Nominate names the holders that were sent the longest beginnings.
-func (x *prefixAffinity) Nominate(q *Query, dst []fleet.Holder) []fleet.Holder {
+func (x *prefixAffinity) Nominate(q *policy.Query, dst []fleet.Holder) []fleet.Holder {
 	return x.prompts.nominate(q, dst)
 }
 

@@ -1,4 +1,4 @@
-package policy
+package peers
 
 import (
 	"fmt"
@@ -8,43 +8,41 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
 )
 
-// plain is n candidates without load.
-func plain(n int) []Candidate {
-	c := make([]Candidate, n)
-	for i := range c {
-		c[i] = Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i)}, Holder: fleet.Holder(i), Hash: Mix64(uint64(i)), Available: true, BlockSize: 16}
-	}
-	return c
-}
-
 // homes returns where each of n sessions goes.
-func homes(p *Policy, c []Candidate, n int) []fleet.Holder {
+func homes(p *built, c []policy.Candidate, n int) []fleet.Holder {
 	out := make([]fleet.Holder, n)
 	for i := range out {
-		out[i], _, _ = chosen(p, Query{Rank: -1, PromptTokens: 10, Session: Session{Key: fmt.Sprint("session ", i)}}, c)
+		out[i] = chosen(p, policy.Query{Rank: -1, PromptTokens: 10, Session: policy.Session{Key: fmt.Sprint("session ", i)}}, c)
 	}
 	return out
 }
 
+// chosen returns the holder that p chooses of a copy of c.
+func chosen(p *built, q policy.Query, c []policy.Candidate) fleet.Holder {
+	c = slices.Clone(c)
+	return c[p.Choose(&q, c).Index].Holder
+}
+
 func TestOnlyTheSessionsOfAWorkerThatLeavesMove(t *testing.T) {
-	for _, p := range []Parameters{DefaultRendezvousHash(), DefaultConsistentHash()} {
-		policy := build(t, p.Spec("p"))
-		c := plain(8)
-		before := homes(policy, c, 2000)
-		after := homes(policy, slices.Delete(slices.Clone(c), 3, 4), 2000)
+	for _, parameters := range []policy.Parameters{DefaultRendezvousHash(), DefaultConsistentHash()} {
+		p := build(t, parameters.Spec("p"))
+		c := idle(8)
+		before := homes(p, c, 2000)
+		after := homes(p, slices.Delete(slices.Clone(c), 3, 4), 2000)
 		spread := map[fleet.Holder]int{}
 		for i := range before {
 			if before[i] != 3 && after[i] != before[i] {
-				t.Fatalf("%T: session %d moved from %d to %d though 3 left", p, i, before[i], after[i])
+				t.Fatalf("%T: session %d moved from %d to %d though 3 left", parameters, i, before[i], after[i])
 			}
 			if before[i] == 3 {
 				spread[after[i]]++
 			}
 		}
 		if len(spread) < 6 {
-			t.Errorf("%T: the sessions of 3 went to %v", p, spread)
+			t.Errorf("%T: the sessions of 3 went to %v", parameters, spread)
 		}
 	}
 }
@@ -52,17 +50,17 @@ func TestOnlyTheSessionsOfAWorkerThatLeavesMove(t *testing.T) {
 // TestSessionsSpreadAsEvenlyAsChance: the coefficient of variation of sessions per worker, to compare with the source's claims
 // (facts/gateways.md §4.3 measured 0.115 for a rendezvous of 8 workers, 0.117 for a fair draw, 0.135 for a ring of 160).
 func TestSessionsSpreadAsEvenlyAsChance(t *testing.T) {
-	variation := func(p Parameters) float64 {
+	variation := func(parameters policy.Parameters) float64 {
 		sum := 0.0
 		const draws = 20
 		for draw := range draws {
-			policy := build(t, p.Spec("p"))
-			c := plain(8)
+			p := build(t, parameters.Spec("p"))
+			c := idle(8)
 			for i := range c {
-				c[i].Hash = Mix64(uint64(draw*8+i) + 12345)
+				c[i].Hash = policy.Mix64(uint64(draw*8+i) + 12345)
 			}
 			var counts [8]float64
-			for _, h := range homes(policy, c, 512) {
+			for _, h := range homes(p, c, 512) {
 				counts[h]++
 			}
 			square := 0.0
@@ -82,14 +80,14 @@ func TestSessionsSpreadAsEvenlyAsChance(t *testing.T) {
 }
 
 func TestWeightedRendezvousFollowsTheRoom(t *testing.T) {
-	p := DefaultRendezvousHash()
-	p.Weighted = true
-	policy := build(t, p.Spec("p"))
-	c := plain(2)
+	weighted := DefaultRendezvousHash()
+	weighted.Weighted = true
+	p := build(t, weighted.Spec("p"))
+	c := idle(2)
 	c[0].Worker = &fleet.Worker{Facts: fleet.Facts{BlocksPerRank: 3000}}
 	c[1].Worker = &fleet.Worker{Facts: fleet.Facts{BlocksPerRank: 1000}}
 	first := 0
-	for _, h := range homes(policy, c, 4000) {
+	for _, h := range homes(p, c, 4000) {
 		if h == 0 {
 			first++
 		}
@@ -99,7 +97,7 @@ func TestWeightedRendezvousFollowsTheRoom(t *testing.T) {
 	}
 	c[1].Worker = &fleet.Worker{} // does not tell
 	first = 0
-	for _, h := range homes(policy, c, 4000) {
+	for _, h := range homes(p, c, 4000) {
 		if h == 0 {
 			first++
 		}
@@ -111,10 +109,10 @@ func TestWeightedRendezvousFollowsTheRoom(t *testing.T) {
 
 func TestBoundedLoadIsBounded(t *testing.T) {
 	p := build(t, DefaultPrefixHash().Spec("p"))
-	c := plain(8)
-	q := Query{Rank: -1, PromptTokens: 100, Prompt: Prompt{Text: []byte("all prompts begin like this")}}
+	c := idle(8)
+	q := policy.Query{Rank: -1, PromptTokens: 100, Prompt: policy.Prompt{Text: []byte("all prompts begin like this")}}
 	for n := range 400 {
-		h, _, _ := chosen(p, q, c)
+		h := chosen(p, q, c)
 		c[h].Load.Requests++
 		if most := math.Ceil(float64(n+1) / 8 * 1.25); float64(c[h].Load.Requests) > most+1 {
 			t.Fatalf("worker %d has %d of %d requests", h, c[h].Load.Requests, n+1)
@@ -124,14 +122,14 @@ func TestBoundedLoadIsBounded(t *testing.T) {
 
 func TestAHolderThatIsForgottenLeavesTheRing(t *testing.T) {
 	r := newRing(10)
-	r.learn(plain(3))
+	r.learn(idle(3))
 	r.remove(1)
 	r.remove(1)
 	r.remove(77)
 	if n := len(r.current.Load().places); n != 20 {
 		t.Errorf("%d places", n)
 	}
-	if n := len(r.learn(plain(3)).places); n != 30 {
+	if n := len(r.learn(idle(3)).places); n != 30 {
 		t.Errorf("%d places when it is back", n)
 	}
 }
@@ -139,7 +137,7 @@ func TestAHolderThatIsForgottenLeavesTheRing(t *testing.T) {
 func TestSessionsAreBounded(t *testing.T) {
 	s := newSessions(sessionLimits{homes: 2, most: 640, idle: time.Hour, sweep: time.Minute})
 	for i := range 10000 {
-		s.note(&Query{Session: Session{Key: fmt.Sprint(i)}, Now: int64(i)}, fleet.Holder(i%4))
+		s.note(&policy.Query{Session: policy.Session{Key: fmt.Sprint(i)}, Now: int64(i)}, fleet.Holder(i%4))
 	}
 	kept, counted := 0, int64(0)
 	for i := range s.shards {
@@ -156,11 +154,11 @@ func TestSessionsAreBounded(t *testing.T) {
 func TestIdleSessionsAreSwept(t *testing.T) {
 	s := newSessions(sessionLimits{homes: 1, most: 1 << 16, idle: time.Hour, sweep: time.Minute})
 	for i := range 1000 {
-		s.note(&Query{Session: Session{Key: fmt.Sprint(i)}}, 1)
+		s.note(&policy.Query{Session: policy.Session{Key: fmt.Sprint(i)}}, 1)
 	}
 	late := int64(2 * time.Hour)
 	for i := range 1000 {
-		s.note(&Query{Session: Session{Key: fmt.Sprint("late ", i)}, Now: late}, 2)
+		s.note(&policy.Query{Session: policy.Session{Key: fmt.Sprint("late ", i)}, Now: late}, 2)
 	}
 	if a, b := s.count(1), s.count(2); a != 0 || b != 1000 {
 		t.Errorf("%d old and %d new sessions", a, b)
@@ -169,7 +167,7 @@ func TestIdleSessionsAreSwept(t *testing.T) {
 
 func TestASessionIsOfOneModel(t *testing.T) {
 	s := newSessions(sessionLimits{homes: 1, most: 1 << 16, idle: time.Hour, sweep: time.Minute})
-	q := Query{Model: "llama", Session: Session{Key: "alice"}}
+	q := policy.Query{Model: "llama", Session: policy.Session{Key: "alice"}}
 	s.note(&q, 1)
 	q.LoRA = "sql"
 	if _, known := s.look(&q); known {
@@ -179,7 +177,7 @@ func TestASessionIsOfOneModel(t *testing.T) {
 
 func TestKnownSessionsCostNoMemory(t *testing.T) {
 	s := newSessions(sessionLimits{homes: 2, most: 1 << 16, idle: time.Hour, sweep: time.Minute})
-	q := Query{Session: Session{Key: "alice", Source: "x-session-id"}}
+	q := policy.Query{Session: policy.Session{Key: "alice", Source: "x-session-id"}}
 	s.note(&q, 1)
 	if n := testing.AllocsPerRun(100, func() { s.look(&q); s.note(&q, 1) }); n != 0 {
 		t.Errorf("%v allocations", n)

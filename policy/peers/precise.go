@@ -1,6 +1,10 @@
-package policy
+package peers
 
-import "time"
+import (
+	"time"
+
+	"github.com/warmpath/warmpath/policy"
+)
 
 // PrecisePrefixCache is llm-d's filter → score → pick with its precise prefix cache: match, waiting queue and KV cache in
 // use, each rated 0 to 1 and weighted 3, 2, 2 [llm-d-kv-cache benchmarking/73-capacity; the endpoint picker's queue-scorer,
@@ -13,7 +17,7 @@ type PrecisePrefixCache struct {
 	// KVCacheWeight is how much the free share of the KV cache counts.
 	KVCacheWeight float64 `yaml:"kv_cache_weight"`
 	// TierWeights are the worth of a matched token by where its block lies. The source knows the GPU and host memory.
-	TierWeights TierWeights `yaml:"tier_weights"`
+	TierWeights policy.TierWeights `yaml:"tier_weights"`
 	// SpeculativeIndexing counts a dispatched prompt as cached for 2 s before its events confirm it.
 	SpeculativeIndexing bool `yaml:"speculative_indexing"`
 	// Picker is max_score, random, or weighted_random.
@@ -23,14 +27,14 @@ type PrecisePrefixCache struct {
 // DefaultPrecisePrefixCache returns the weights of llm-d's published measurement.
 func DefaultPrecisePrefixCache() PrecisePrefixCache {
 	return PrecisePrefixCache{
-		PrefixWeight: 3, QueueWeight: 2, KVCacheWeight: 2, TierWeights: DefaultLongestMatch().TierWeights, SpeculativeIndexing: true,
+		PrefixWeight: 3, QueueWeight: 2, KVCacheWeight: 2, TierWeights: policy.DefaultLongestMatch().TierWeights, SpeculativeIndexing: true,
 		Picker: "max_score",
 	}
 }
 
 // Validate returns all that is wrong.
 func (p PrecisePrefixCache) Validate() error {
-	var wrong Problems
+	var wrong policy.Problems
 	wrong.AtLeast("prefix_weight", p.PrefixWeight, 0)
 	wrong.AtLeast("queue_weight", p.QueueWeight, 0)
 	wrong.AtLeast("kv_cache_weight", p.KVCacheWeight, 0)
@@ -43,8 +47,8 @@ func (p PrecisePrefixCache) Validate() error {
 }
 
 // Spec returns the policy.
-func (p PrecisePrefixCache) Spec(name string) Spec {
-	s := Spec{
+func (p PrecisePrefixCache) Spec(name string) policy.Spec {
+	s := policy.Spec{
 		Name: name, Picker: p.Picker, TierWeights: p.TierWeights.ByTier(), SpeculativeTTL: 2 * time.Second,
 		Scorers: weighted("match", p.PrefixWeight, "queue", p.QueueWeight, "kv_cache", p.KVCacheWeight),
 	}
@@ -55,11 +59,11 @@ func (p PrecisePrefixCache) Spec(name string) Spec {
 }
 
 // weighted pairs scorers with their weights and leaves those out that do not count.
-func weighted(pairs ...any) []Weighted {
-	var list []Weighted
+func weighted(pairs ...any) []policy.Weighted {
+	var list []policy.Weighted
 	for i := 0; i < len(pairs); i += 2 {
 		if w := pairs[i+1].(float64); w > 0 {
-			list = append(list, Weighted{pairs[i].(string), w})
+			list = append(list, policy.Weighted{Scorer: pairs[i].(string), Weight: w})
 		}
 	}
 	return list

@@ -1,6 +1,6 @@
 //go:build race
 
-package policy
+package peers
 
 // raceEnabled: the race detector makes sync.Pool drop values at random, so that allocations cannot be counted.
 const raceEnabled = true

@@ -1,4 +1,4 @@
-package policy
+package peers
 
 import (
 	"maps"
@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
 	"github.com/warmpath/warmpath/policy/radix"
 )
 
@@ -50,7 +51,7 @@ type promptKey struct {
 }
 
 // of returns where q's prompt belongs; ok is false when none of its model was seen yet.
-func (p *prompts) of(q *Query) (at promptKey, ok bool) {
+func (p *prompts) of(q *policy.Query) (at promptKey, ok bool) {
 	roots, ok := (*p.roots.Load())[promptScope{q.Model, q.LoRA}]
 	if len(q.Prompt.Text) > 0 && (!p.config.tokensFirst || len(q.Prompt.Tokens) == 0) {
 		return promptKey{p.text, roots.text, q.Prompt.Text}, ok
@@ -60,7 +61,7 @@ func (p *prompts) of(q *Query) (at promptKey, ok bool) {
 
 // match finds what holders were sent of q's prompt before. The caller gives the result back with done; it is nil when
 // nothing of the prompt is known.
-func (p *prompts) match(q *Query) *radix.Matches {
+func (p *prompts) match(q *policy.Query) *radix.Matches {
 	at, ok := p.of(q)
 	if len(at.key) == 0 {
 		return nil
@@ -84,7 +85,7 @@ func (p *prompts) done(m *radix.Matches) {
 const nominees = 32
 
 // nominate appends the holders that were sent the longest beginnings of q's prompt.
-func (p *prompts) nominate(q *Query, dst []fleet.Holder) []fleet.Holder {
+func (p *prompts) nominate(q *policy.Query, dst []fleet.Holder) []fleet.Holder {
 	m := p.match(q)
 	if m == nil {
 		return dst
@@ -106,7 +107,7 @@ func share(m *radix.Matches, h fleet.Holder) float64 {
 }
 
 // sent notes that q's prompt goes to h.
-func (p *prompts) sent(q *Query, h fleet.Holder) {
+func (p *prompts) sent(q *policy.Query, h fleet.Holder) {
 	at, ok := p.of(q)
 	if len(at.key) == 0 {
 		return
@@ -151,7 +152,7 @@ func (p *prompts) trim(now int64) {
 }
 
 // characters returns how much h has in the tree that q's prompt belongs into.
-func (p *prompts) characters(q *Query, h fleet.Holder) int64 {
+func (p *prompts) characters(q *policy.Query, h fleet.Holder) int64 {
 	at, _ := p.of(q)
 	return at.tree.Units(uint32(h))
 }

@@ -1,5 +1,5 @@
 //go:build !race
 
-package policy
+package peers
 
 const raceEnabled = false

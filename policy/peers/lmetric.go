@@ -1,4 +1,6 @@
-package policy
+package peers
+
+import "github.com/warmpath/warmpath/policy"
 
 // LMetric takes the lowest (uncached tokens queued + the request's own uncached tokens) × (requests + 1): who has many
 // requests under way is protected from long prompts. It has no parameter [LMetric, arXiv 2603.15202; facts/routing.md §3.1].
@@ -10,15 +12,15 @@ type LMetric struct{}
 func (LMetric) Validate() error { return nil }
 
 // Spec returns the policy.
-func (LMetric) Spec(name string) Spec {
-	return Spec{
-		Name: name, Chooser: func() Chooser { return Ranked(lmetric) }, NeedsMatches: true,
-		Terms: []string{"tokens", "requests"}, Reasons: ReasonsBy("the lowest product of tokens to compute and requests"),
+func (LMetric) Spec(name string) policy.Spec {
+	return policy.Spec{
+		Name: name, Chooser: func() policy.Chooser { return policy.Ranked(lmetric) }, NeedsMatches: true,
+		Terms: []string{"tokens", "requests"}, Reasons: policy.ReasonsBy("the lowest product of tokens to compute and requests"),
 	}
 }
 
 // lmetric sets scores to the negated product of its two terms.
-func lmetric(q *Query, c []Candidate) {
+func lmetric(q *policy.Query, c []policy.Candidate) {
 	for i := range c {
 		tokens := float64(c[i].Load.PrefillTokens + c[i].Uncached(q))
 		requests := float64(c[i].Load.Requests + 1)
