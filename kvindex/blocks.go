@@ -2,6 +2,7 @@ package kvindex
 
 import (
 	"math/bits"
+	"sync/atomic"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
@@ -125,21 +126,21 @@ func (b *blocks) write(s *strand, old, segs []segment) {
 				w = segs[i].word()
 			}
 			if s.segs[i] != w {
-				store(&s.segs[i], w)
+				atomic.StoreUint64(&s.segs[i], w)
 			}
 		}
 		if more != 0 {
-			store32(&s.more, 0)
+			atomic.StoreUint32(&s.more, 0)
 		}
 	} else {
 		if more == 0 || !sameClass(len(old)+1, len(segs)+1) {
-			store32(&s.more, b.runs.alloc(len(segs)+1))
+			atomic.StoreUint32(&s.more, b.runs.alloc(len(segs)+1))
 		}
 		run := b.runs.at(s.more)
-		store(&run[0], uint64(len(segs)))
+		atomic.StoreUint64(&run[0], uint64(len(segs)))
 		for i, g := range segs {
 			if w := g.word(); run[1+i] != w {
-				store(&run[1+i], w)
+				atomic.StoreUint64(&run[1+i], w)
 			}
 		}
 	}
@@ -148,7 +149,7 @@ func (b *blocks) write(s *strand, old, segs []segment) {
 		length = segs[len(segs)-1].end
 	}
 	if s.length != length {
-		store32(&s.length, length)
+		atomic.StoreUint32(&s.length, length)
 	}
 	s.turn()
 	if more != 0 && s.more != more {

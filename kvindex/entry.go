@@ -54,7 +54,7 @@ func (x *Index) unset(h *holder, key block.Key, r *record) {
 // use notes that a strand was used. Readers call it too.
 func (b *blocks) use(i, tick uint32) {
 	if s := b.strands.at(i); s != nil && atomic.LoadUint32(&s.used) != tick {
-		store32(&s.used, tick)
+		atomic.StoreUint32(&s.used, tick)
 	}
 }
 

@@ -1,6 +1,8 @@
 package kvindex
 
 import (
+	"sync/atomic"
+
 	"github.com/warmpath/warmpath/block"
 )
 
@@ -45,7 +47,7 @@ func (b *blocks) enter(keys []block.Key, at, mark spot) {
 	}
 }
 
-// ahead is for how many keys a writer fetches the slots at once. An atomic store waits for its cache line alone.
+// ahead is for how many keys a writer fetches the slots at once.
 const ahead = 16
 
 // living returns what tells dead slots from others, for when a segment moves; nil when so few are dead that telling
@@ -76,24 +78,24 @@ func (b *blocks) tip(h *holder, parent block.Key, rooted bool, depth uint32) uin
 	i := b.strands.alloc()
 	s := b.strands.at(i)
 	s.turn()
-	store32(&s.depth, depth)
-	store32(&s.child, 0)
-	store32(&s.next, 0)
-	store32(&s.prev, 0)
-	store32(&s.parent, 0)
-	store32(&s.at, b.begin(h))
+	atomic.StoreUint32(&s.depth, depth)
+	atomic.StoreUint32(&s.child, 0)
+	atomic.StoreUint32(&s.next, 0)
+	atomic.StoreUint32(&s.prev, 0)
+	atomic.StoreUint32(&s.parent, 0)
+	atomic.StoreUint32(&s.at, b.begin(h))
 	s.marks.reset()
 	switch {
 	case at != 0:
 		b.hang(i, s, at)
 	case !rooted:
-		store32(&s.at, s.at|strandFloats)
+		atomic.StoreUint32(&s.at, s.at|strandFloats)
 		if b.floats == nil {
 			b.floats, b.floatKey = map[block.Key]uint32{}, map[uint32]block.Key{}
 		}
 		if first := b.floats[parent]; first != 0 {
-			store32(&s.next, first)
-			store32(&b.strands.at(first).prev, i)
+			atomic.StoreUint32(&s.next, first)
+			atomic.StoreUint32(&b.strands.at(first).prev, i)
 		}
 		b.floats[parent], b.floatKey[i] = i, parent
 	}
@@ -129,7 +131,7 @@ func (b *blocks) disinherit(h *holder) {
 	}
 	b.strands.each(func(_ uint32, s *strand) {
 		if s.at>>beganShift == uint32(h.id)+1 {
-			store32(&s.at, s.at&(1<<beganShift-1))
+			atomic.StoreUint32(&s.at, s.at&(1<<beganShift-1))
 		}
 	})
 	b.steps += uint64(b.strands.live)
@@ -139,15 +141,15 @@ func (b *blocks) disinherit(h *holder) {
 // hang makes a strand a child of the block at a spot. The strand's version must be odd.
 func (b *blocks) hang(i uint32, s *strand, at spot) {
 	p := b.strands.at(at.strand())
-	store32(&s.parent, at.strand())
-	store32(&s.at, at.offset()|s.at&^(strandOffset|strandFloats))
-	store32(&s.depth, p.depth+at.offset()+1)
-	store32(&s.prev, 0)
-	store32(&s.next, p.child)
+	atomic.StoreUint32(&s.parent, at.strand())
+	atomic.StoreUint32(&s.at, at.offset()|s.at&^(strandOffset|strandFloats))
+	atomic.StoreUint32(&s.depth, p.depth+at.offset()+1)
+	atomic.StoreUint32(&s.prev, 0)
+	atomic.StoreUint32(&s.next, p.child)
 	if p.child != 0 {
-		store32(&b.strands.at(p.child).prev, i)
+		atomic.StoreUint32(&b.strands.at(p.child).prev, i)
 	}
-	store32(&p.child, i)
+	atomic.StoreUint32(&p.child, i)
 }
 
 // land hangs the strands that float for a key at its spot.
@@ -177,7 +179,7 @@ func (b *blocks) land(key block.Key, at spot) {
 		delete(b.floats, key)
 	} else {
 		b.floats[key] = i
-		store32(&b.strands.at(i).prev, 0)
+		atomic.StoreUint32(&b.strands.at(i).prev, 0)
 	}
 	for len(moved) > 0 { // what hangs on them is deeper now
 		b.steps++
@@ -185,7 +187,7 @@ func (b *blocks) land(key block.Key, at spot) {
 		moved = moved[:len(moved)-1]
 		for c := p.child; c != 0; c = b.strands.at(c).next {
 			s := b.strands.at(c)
-			store32(&s.depth, p.depth+s.at&strandOffset+1)
+			atomic.StoreUint32(&s.depth, p.depth+s.at&strandOffset+1)
 			moved = append(moved, c)
 		}
 	}
@@ -216,8 +218,8 @@ func (b *blocks) lengthen(s *strand, set setID, n uint32) {
 				b.sets.hold(set)
 			}
 			s.turn()
-			store(&s.segs[k], segment{s.length + n, set}.word())
-			store32(&s.length, s.length+n)
+			atomic.StoreUint64(&s.segs[k], segment{s.length + n, set}.word())
+			atomic.StoreUint32(&s.length, s.length+n)
 			s.turn()
 			return
 		}

@@ -18,6 +18,18 @@ import (
 
 func TestConformance(t *testing.T) { kvindextest.Conformance(t, kvindextest.Kvindex) }
 
+// raced reports whether the race detector is on: sync.Pool then forgets at random.
+var raced = func() bool {
+	var pool sync.Pool
+	for range 100 {
+		pool.Put(new(int))
+		if pool.Get() == nil {
+			return true
+		}
+	}
+	return false
+}()
+
 func TestMatchAllocatesNothing(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x := kvindex.New(h, kvindex.Config{})

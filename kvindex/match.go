@@ -185,7 +185,7 @@ func (x *Index) one(last *probe, n int, now int64, dst []Match) ([]Match, bool) 
 		return dst, false
 	}
 	if tick := x.tick(); atomic.LoadUint32(&s.used) != tick {
-		store32(&s.used, tick)
+		atomic.StoreUint32(&s.used, tick)
 	}
 	return out, true
 }
@@ -225,7 +225,7 @@ func (x *Index) match(m *matcher, keys []block.Key, last *probe, dst []Match) ([
 	}
 	// What is before it counts as used as recently: see chooseVictims.
 	if leaf, tick := m.path[0].strand, x.tick(); atomic.LoadUint32(&leaf.used) != tick {
-		store32(&leaf.used, tick)
+		atomic.StoreUint32(&leaf.used, tick)
 	}
 	if simple {
 		return dst, whole

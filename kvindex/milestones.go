@@ -22,7 +22,7 @@ const (
 func milestone(key block.Key) uint64 { return mixKey(key, 0) >> (64 - milestoneBits) }
 
 // reset forgets all.
-func (m *milestones) reset() { store(&m[0], 0) }
+func (m *milestones) reset() { atomic.StoreUint64(&m[0], 0) }
 
 // note notes the keys of blocks that are added to a strand from an offset on.
 func (m *milestones) note(from uint32, keys []block.Key) {
@@ -40,7 +40,7 @@ func (m *milestones) note(from uint32, keys []block.Key) {
 			bit := off >> shift & 15 * milestoneBits
 			w = w&^(milestoneWidth<<bit) | milestone(keys[off-from])<<bit
 		}
-		store(&m[k], w)
+		atomic.StoreUint64(&m[k], w)
 	}
 }
 
@@ -55,7 +55,7 @@ func (m *milestones) thin(shift uint64) {
 	}
 	half[0] = half[0]&^milestoneWidth | shift
 	for k, w := range half {
-		store(&m[k], w)
+		atomic.StoreUint64(&m[k], w)
 	}
 }
 

@@ -61,7 +61,7 @@ func (r *roots) put(key block.Key, strand uint32) bool {
 		case a.words[i&mask+1] == rootGone:
 			free = min(free, i)
 		case a.words[i&mask] == uint64(key):
-			store(&a.words[i&mask+1], uint64(strand))
+			atomic.StoreUint64(&a.words[i&mask+1], uint64(strand))
 			return false
 		}
 	}
@@ -71,8 +71,8 @@ func (r *roots) put(key block.Key, strand uint32) bool {
 		r.used++
 	}
 	r.n++
-	store(&a.words[i&mask], uint64(key))
-	store(&a.words[i&mask+1], uint64(strand))
+	atomic.StoreUint64(&a.words[i&mask], uint64(key))
+	atomic.StoreUint64(&a.words[i&mask+1], uint64(strand))
 	return true
 }
 
@@ -85,7 +85,7 @@ func (r *roots) del(key block.Key) bool {
 	mask := uint64(len(a.words)-1) &^ 1
 	for i := mixKey(key, r.seed) >> a.shift << 1; a.words[i&mask+1] != 0; i += 2 {
 		if a.words[i&mask] == uint64(key) && a.words[i&mask+1] != rootGone {
-			store(&a.words[i&mask+1], rootGone)
+			atomic.StoreUint64(&a.words[i&mask+1], rootGone)
 			r.n--
 			return true
 		}

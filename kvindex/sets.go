@@ -294,14 +294,14 @@ func (s *sets) intern(members []setMember, hash uint64) setID {
 	ref := s.slab.alloc(setHeader + len(members))
 	run := s.slab.at(ref)
 	head := uint64(len(members))<<32 | setPlain
-	store(&run[1], hash)
+	atomic.StoreUint64(&run[1], hash)
 	for i, m := range members {
-		store(&run[setHeader+i], uint64(m))
+		atomic.StoreUint64(&run[setHeader+i], uint64(m))
 		if !m.claim().plain() {
 			head &^= setPlain
 		}
 	}
-	store(&run[0], head)
+	atomic.StoreUint64(&run[0], head)
 	if same == 0 {
 		s.byHash.put(hash, ref)
 	}
@@ -325,7 +325,7 @@ func equalMembers(run []uint64, members []setMember) bool {
 func (s *sets) hold(id setID) {
 	if id != 0 && id&singleSet == 0 {
 		w := &s.slab.at(uint32(id))[0]
-		store(w, *w+1)
+		atomic.StoreUint64(w, *w+1)
 	}
 }
 
@@ -336,7 +336,7 @@ func (s *sets) drop(id setID) {
 	}
 	run := s.slab.at(uint32(id))
 	if n := run[0] - 1; uint32(n) != 0 {
-		store(&run[0], n)
+		atomic.StoreUint64(&run[0], n)
 		return
 	}
 	if s.byHash.get(run[1]) == uint32(id) {

@@ -88,7 +88,7 @@ func (s *slab) release(ref uint32, n int) {
 		s.reset()
 		return
 	}
-	store(&s.at(ref)[0], uint64(s.free[class]))
+	atomic.StoreUint64(&s.at(ref)[0], uint64(s.free[class]))
 	s.free[class] = ref
 }
 

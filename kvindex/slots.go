@@ -101,6 +101,9 @@ func mixKey(key block.Key, seed uint64) uint64 { return uint64(key) * (mixKeys ^
 // mix spreads keys as all slots of an index do.
 func (t *slots) mix(key block.Key) uint64 { return mixKey(key, t.seed) }
 
+// fetch brings a word's cache line. Of words that are independent of each other the processor fetches some at a time.
+func fetch(word *uint64) { atomic.LoadUint64(word) }
+
 // touch lets the bucket in which a key begins to be looked for be on its way into the cache.
 func (t *slots) touch(key block.Key) {
 	h := t.mix(key)
@@ -164,9 +167,9 @@ func (p *probe) named() bool { return spot(p.array.words[p.at+1]>>16)&spotNamed 
 func (p *probe) mark(named bool) {
 	w := &p.array.words[p.at+1]
 	if named {
-		store(w, *w|spotNamed<<16)
+		atomic.StoreUint64(w, *w|spotNamed<<16)
 	} else {
-		store(w, *w&^(spotNamed<<16))
+		atomic.StoreUint64(w, *w&^(spotNamed<<16))
 	}
 }
 
@@ -178,7 +181,7 @@ func (t *slots) get(key block.Key) spot { return t.find(key).spot }
 func (t *slots) put(key block.Key, s spot, alive func(spot) bool) bool {
 	if p := t.find(key); p.at >= 0 {
 		w := &p.array.words[p.at+1]
-		store(w, *w&(0xffff|spotNamed<<16)|uint64(s)<<16)
+		atomic.StoreUint64(w, *w&(0xffff|spotNamed<<16)|uint64(s)<<16)
 		return false
 	}
 	t.insert(key, s, alive)
@@ -211,8 +214,8 @@ func (a *slotArray) insertHome(home uint64, key block.Key, s spot) bool {
 	if i == bucketWords {
 		return false
 	}
-	store(&w[i], uint64(key))
-	store(&w[i+1], w[i+1]&0xffff|uint64(s)<<16)
+	atomic.StoreUint64(&w[i], uint64(key))
+	atomic.StoreUint64(&w[i+1], w[i+1]&0xffff|uint64(s)<<16)
 	return true
 }
 
@@ -220,8 +223,8 @@ func (a *slotArray) insertHome(home uint64, key block.Key, s spot) bool {
 func (a *slotArray) insertStray(home uint64, key block.Key, s spot) {
 	b, i := a.spill(home)
 	w := (*[bucketWords]uint64)(a.words[b*bucketWords:])
-	store(&w[i], uint64(key))
-	store(&w[i+1], w[i+1]&0xffff|uint64(s)<<16)
+	atomic.StoreUint64(&w[i], uint64(key))
+	atomic.StoreUint64(&w[i+1], w[i+1]&0xffff|uint64(s)<<16)
 }
 
 // spill returns where there is room for a key whose home is full, and notes how far that is.
@@ -231,7 +234,7 @@ func (a *slotArray) spill(home uint64) (b uint64, i int) {
 		b = nextBucket(b, far, a.buckets)
 		if i = freeSlot((*[bucketWords]uint64)(a.words[b*bucketWords:])); i < bucketWords {
 			count := &a.words[home*bucketWords+1]
-			store(count, *count&^0xffff|uint64(stray(*count).more(far)))
+			atomic.StoreUint64(count, *count&^0xffff|uint64(stray(*count).more(far)))
 			return b, i
 		}
 	}
@@ -338,10 +341,10 @@ func (t *slots) drop(p *probe, alive func(spot) bool) {
 		return
 	}
 	w := &a.words[p.at+1]
-	store(w, *w&0xffff)
+	atomic.StoreUint64(w, *w&0xffff)
 	if home := a.home(h); home != uint64(p.at/bucketWords) {
 		w := &a.words[home*bucketWords+1]
-		store(w, *w&^0xffff|uint64(stray(*w).less()))
+		atomic.StoreUint64(w, *w&^0xffff|uint64(stray(*w).less()))
 	}
 	g.n--
 	t.n--

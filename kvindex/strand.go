@@ -27,10 +27,8 @@ type strand struct {
 const strandBytes = 128
 
 // turn begins a change of a strand, and ends it. What is stored between is seen by readers after the first turn and
-// before the second. It must not be inlined: the compiler drops a store that another to the same word follows.
-//
-//go:noinline
-func (s *strand) turn() { store32(&s.version, s.version+1) }
+// before the second.
+func (s *strand) turn() { atomic.StoreUint32(&s.version, s.version+1) }
 
 // segment of a strand: its blocks up to an end (exclusive), and the set of those that have them.
 type segment struct {
@@ -169,7 +167,7 @@ func (a *strands) release(i uint32) {
 		a.n--
 		return
 	}
-	store32(&a.at(i).next, st.free)
+	atomic.StoreUint32(&a.at(i).next, st.free)
 	st.free = i
 	if !st.open {
 		st.open = true

@@ -2,6 +2,7 @@ package kvindex
 
 import (
 	"slices"
+	"sync/atomic"
 
 	"github.com/warmpath/warmpath/block"
 )
@@ -182,7 +183,7 @@ func (b *blocks) take(found []found, named bool, at spot, c change) {
 func (b *blocks) erase(s *strand, p *probe) {
 	if p = b.slots.current(p); p.named() {
 		b.dead++
-		store32(&s.at, s.at|strandClosed)
+		atomic.StoreUint32(&s.at, s.at|strandClosed)
 		return
 	}
 	b.slots.drop(p, b.living())
@@ -218,7 +219,7 @@ func (b *blocks) trim(i uint32) {
 			b.shorten(s, n)
 			if cut > 0 {
 				b.dead += cut
-				store32(&s.at, s.at|strandClosed)
+				atomic.StoreUint32(&s.at, s.at|strandClosed)
 			}
 		}
 		if n > 0 {
@@ -256,13 +257,13 @@ func (b *blocks) bury(i, from uint32) int {
 func (b *blocks) free(i uint32, s *strand) (parent uint32) {
 	parent = s.parent
 	if s.next != 0 {
-		store32(&b.strands.at(s.next).prev, s.prev)
+		atomic.StoreUint32(&b.strands.at(s.next).prev, s.prev)
 	}
 	switch {
 	case s.prev != 0:
-		store32(&b.strands.at(s.prev).next, s.next)
+		atomic.StoreUint32(&b.strands.at(s.prev).next, s.next)
 	case parent != 0:
-		store32(&b.strands.at(parent).child, s.next)
+		atomic.StoreUint32(&b.strands.at(parent).child, s.next)
 	case s.at&strandFloats != 0 && s.next != 0:
 		b.floats[b.floatKey[i]] = s.next
 	case s.at&strandFloats != 0:
@@ -276,10 +277,10 @@ func (b *blocks) free(i uint32, s *strand) (parent uint32) {
 		b.begun[h-1]--
 	}
 	s.turn()
-	store32(&s.parent, 0)
-	store32(&s.at, 0)
-	store32(&s.next, 0)
-	store32(&s.prev, 0)
+	atomic.StoreUint32(&s.parent, 0)
+	atomic.StoreUint32(&s.at, 0)
+	atomic.StoreUint32(&s.next, 0)
+	atomic.StoreUint32(&s.prev, 0)
 	s.turn()
 	if closed {
 		b.limbo = append(b.limbo, i)

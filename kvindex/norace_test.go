@@ -1,5 +1,0 @@
-//go:build !race
-
-package kvindex_test
-
-const raced = false
