@@ -13,7 +13,7 @@ import (
 
 // removals is what one removal of a block by vLLM means: its cache may have several copies of a block, each announced.
 // Up to 0.33 each copy is removed by an event of its own. Open changes would send one event for the last copy
-// (vllm#55092), or tell how many copies remain (#48933). docs/design/0019 says how they are told apart.
+// (vllm#55092), or tell how many copies remain (#48933). docs/design/0031 says how they are told apart.
 type removals uint8
 
 const (
