@@ -1,9 +1,9 @@
 package api
 
 import (
-	"encoding/binary"
 	"math"
-	"math/bits"
+
+	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
 // place is a container in a response document that we look into.
@@ -128,7 +128,7 @@ func (d *document) feed(b []byte, offset int) {
 	for i := 0; i < len(b); {
 		switch d.state {
 		case inString:
-			n := stringRun(b[i:])
+			n := jsonscan.PlainLen(b[i:])
 			d.keep(b[i : i+n])
 			if i += n; i < len(b) {
 				switch b[i] {
@@ -397,22 +397,6 @@ func (d *document) endScalar() {
 		d.code = d.number
 	}
 	d.means = nothing
-}
-
-// stringRun returns the length of the run at the beginning of b that holds no quote, backslash or control character.
-func stringRun(b []byte) int {
-	i := 0
-	for ; i+8 <= len(b); i += 8 {
-		if m := special(binary.LittleEndian.Uint64(b[i:])); m != 0 {
-			return i + bits.TrailingZeros64(m)>>3
-		}
-	}
-	for ; i < len(b); i++ {
-		if c := b[i]; c == '"' || c == '\\' || c < 0x20 {
-			break
-		}
-	}
-	return i
 }
 
 // choiceSet remembers which choices have been seen and which have finished.

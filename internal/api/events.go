@@ -1,6 +1,10 @@
 package api
 
-import "bytes"
+import (
+	"bytes"
+
+	"github.com/warmpath/warmpath/internal/jsonscan"
+)
 
 const (
 	dataPrefix = "data:"
@@ -157,7 +161,7 @@ func (p *plainEvent) match(b []byte) int {
 	}
 	i := p.prefixLen
 	for {
-		n := stringRun(b[i:])
+		n := jsonscan.PlainLen(b[i:])
 		if i += n; i >= len(b) {
 			return 0
 		}

@@ -3,9 +3,16 @@ package api
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"math"
 	"strconv"
+
+	"github.com/warmpath/warmpath/internal/jsonscan"
 )
+
+// maxDepth is how deep a body may nest. Tool schemas nest some tens deep. vLLM's own JSON parser stops at 200, so nothing
+// is refused here that the engine would take.
+const maxDepth = 200
 
 // MaxPromptIDs is how many token ids a request may give: four times the longest context that is served today. It bounds
 // the memory that a body can claim beyond its own size.
@@ -27,38 +34,47 @@ const (
 )
 
 // Read reads body as a request of dialect d into r, in one pass and by strict rules: it is one JSON object and nothing
-// else, nested at most 200 deep, in UTF-8; keys count as they are spelled; a key that we read stands once and has a value of
-// its kind (or null, which is as if it were absent). All other keys pass unread. What Read accepts encoding/json accepts
-// too, with the same values. The body is kept, not copied, and never changed.
+// else, nested at most 200 deep, in UTF-8; keys are compared byte for byte; a key that we read appears once and has a value
+// of its type (null counts as absent). All other keys pass unread. What Read accepts encoding/json accepts too, with the
+// same values. The body is kept, not copied, and never changed.
 //
 // Errors are *Error with status 400; r is then in an unknown state, but may be used for another Read.
 func Read(d Dialect, body []byte, r *Request) error {
 	r.reset(d, body)
-	s := scanner{data: body}
-	if s.peek() != '{' {
-		if s.pos == len(body) {
-			return Invalid("", "the body is empty; send a JSON object")
-		}
-		if err := s.skip(); err != nil {
-			return err
-		}
-		return Invalid("", "the body must be a JSON object")
-	}
-	more, err := s.open('}')
-	for more && err == nil {
-		if err = r.readMember(&s); err != nil {
-			return err
-		}
-		more, err = s.next('}')
-	}
-	if err != nil {
-		return err
-	}
-	if s.space(); s.pos != len(body) {
-		return s.fail("something follows the object")
+	s := jsonscan.New(body, maxDepth)
+	r.readBody(&s)
+	if err := s.Err(); err != nil {
+		return bodyError(err)
 	}
 	r.finish()
 	return nil
+}
+
+// bodyError returns what a client is told of the scanner's error: an *Error of this package's stays as it is.
+func bodyError(err error) error {
+	var syntax *jsonscan.Error
+	if errors.As(err, &syntax) {
+		return Invalid("", "the body is "+syntax.Error())
+	}
+	return err
+}
+
+func (r *Request) readBody(s *jsonscan.Scanner) {
+	if s.End() {
+		s.Stop(Invalid("", "the body is empty; send a JSON object"))
+		return
+	}
+	if s.Peek() != '{' {
+		s.Skip()
+		s.Stop(Invalid("", "the body must be a JSON object"))
+		return
+	}
+	for more := s.Open('{'); more; more = s.Next('}') {
+		r.readMember(s)
+	}
+	if !s.End() {
+		s.Fail("something follows the object")
+	}
 }
 
 func (r *Request) reset(d Dialect, body []byte) {
@@ -107,40 +123,32 @@ func (r *Request) finish() {
 }
 
 // readMember reads one key and its value.
-func (r *Request) readMember(s *scanner) error {
-	s.space()
-	at := s.pos
-	raw, escaped, err := s.key()
-	if err != nil {
-		return err
-	}
-	name := span{at + 1, at + 1 + len(raw)}
+func (r *Request) readMember(s *jsonscan.Scanner) {
+	s.Peek()
+	nameAt := s.Pos() + 1
+	raw, escaped := s.Key()
+	name := span{nameAt, nameAt + len(raw)}
 	if escaped && len(raw) <= maxKeyBytes {
-		r.text, _ = unescape(r.text[:0], raw)
+		r.text, _ = jsonscan.Unescape(r.text[:0], raw)
 		raw = r.text
 	}
+	start := s.Pos()
 	f := fieldOf(raw)
-	if f == noField || !dialects[r.Dialect].reads.has(f) {
-		start := s.pos
-		err = s.skip()
-		r.keep(name, span{start, s.pos})
-		return err
+	switch {
+	case f == noField || !dialects[r.Dialect].reads.has(f):
+		s.Skip()
+		r.keep(name, span{start, s.Pos()})
+		return
+	case r.spans[f].end != 0:
+		s.Stop(Invalid(string(raw), "the key "+strconv.Quote(string(raw))+" stands twice in the body; send it once"))
+		return
+	case s.Word("null"):
+		r.clear(f) // else the last body's string would stay
+	default:
+		r.readValue(s, f)
 	}
-	if r.spans[f].end != 0 {
-		s.pos = at
-		return Invalid(string(raw), "the key "+strconv.Quote(string(raw))+" stands twice in the body; send it once")
-	}
-	start := s.pos
-	if s.at('n') {
-		// Null stands for an absent value, but for a string of the last body that finish would keep.
-		err = s.literal("null")
-		r.clear(f)
-	} else {
-		err = r.readValue(s, f)
-	}
-	r.spans[f] = span{start, s.pos}
+	r.spans[f] = span{start, s.Pos()}
 	r.keep(name, r.spans[f])
-	return err
 }
 
 // keep remembers where a member lies.
@@ -185,143 +193,133 @@ func (r *Request) stringOf(f Field) *string {
 }
 
 // readValue reads the value of field f, which is not null.
-func (r *Request) readValue(s *scanner, f Field) error {
+func (r *Request) readValue(s *jsonscan.Scanner, f Field) {
 	if t := r.stringOf(f); t != nil {
-		return r.readString(s, f, t)
+		r.readString(s, f, t)
+		return
 	}
 	switch f {
 	case FieldStream:
-		return readBool(s, f, &r.Stream)
+		readBool(s, f, &r.Stream)
 	case FieldStreamOptions:
-		return r.readStreamOptions(s)
+		r.readStreamOptions(s)
 	case FieldMessages:
-		return r.readMessages(s)
+		r.readMessages(s)
 	case FieldPrompt:
-		return r.readPrompt(s)
+		r.readPrompt(s)
 	case FieldInputIDs:
 		r.Form = PromptIDs
-		return r.readIDs(s, f)
+		r.readIDs(s, f)
 	case FieldPromptEmbeds:
 		r.Multimodal = true
-		return s.skip()
+		s.Skip()
 	case FieldTools:
-		return r.readTools(s)
+		r.readTools(s)
 	case FieldMaxTokens, FieldMaxCompletionTokens:
-		var n int
-		if err := readInt(s, f, &n); err != nil {
-			return err
-		}
-		r.LongestAnswer = max(r.LongestAnswer, n)
-		if f == FieldMaxCompletionTokens || r.spans[FieldMaxCompletionTokens].end == 0 || r.MaxTokens == 0 {
-			r.MaxTokens = n
-		}
-		return nil
+		r.readMaxTokens(s, f)
 	case FieldN:
-		if err := readInt(s, f, &r.N); err != nil {
-			return err
-		}
+		readInt(s, f, &r.N)
 		r.N = max(r.N, 1)
-		return nil
 	case FieldUserID:
-		return r.readTextOnly(s, f, &r.userID)
+		r.readTextOnly(s, f, &r.userID)
 	case FieldSessionParams:
-		return r.readSessionParams(s)
+		r.readSessionParams(s)
 	case FieldPriority:
-		return readInt(s, f, &r.Priority)
+		readInt(s, f, &r.Priority)
 	case FieldRoutedDPRank, FieldDataParallelRank:
-		return r.readRank(s, f)
+		r.readRank(s, f)
+	default:
+		s.Skip()
 	}
-	return s.skip()
 }
 
-// readTextOnly reads a value that counts when it is a text.
-func (r *Request) readTextOnly(s *scanner, f Field, into *string) error {
-	if !s.at('"') {
-		*into = ""
-		return s.skip()
+// readMaxTokens reads one of the two limits of an answer. max_completion_tokens goes before max_tokens.
+func (r *Request) readMaxTokens(s *jsonscan.Scanner, f Field) {
+	n := 0
+	readInt(s, f, &n)
+	r.LongestAnswer = max(r.LongestAnswer, n)
+	if f == FieldMaxCompletionTokens || r.spans[FieldMaxCompletionTokens].end == 0 || r.MaxTokens == 0 {
+		r.MaxTokens = n
 	}
-	return r.readString(s, f, into)
+}
+
+// readTextOnly reads a value that counts when it is a string, and passes when it is not.
+func (r *Request) readTextOnly(s *jsonscan.Scanner, f Field, into *string) {
+	if s.Peek() != '"' {
+		*into = ""
+		s.Skip()
+		return
+	}
+	r.readString(s, f, into)
 }
 
 // readSessionParams reads session_params.session_id, else session_params.id.
-func (r *Request) readSessionParams(s *scanner) error {
-	if !s.at('{') {
+func (r *Request) readSessionParams(s *jsonscan.Scanner) {
+	if s.Peek() != '{' {
 		r.sessionParams = ""
-		return s.skip()
+		s.Skip()
+		return
 	}
 	named := false // by session_id
 	found := false
-	more, err := s.open('}')
-	for more && err == nil {
-		raw, escaped, err := s.key()
-		if err != nil {
-			return err
-		}
+	for more := s.Open('{'); more; more = s.Next('}') {
+		raw, escaped := s.Key()
 		isSession := r.is(raw, escaped, "session_id")
-		switch {
-		case s.at('"') && (isSession || !named && r.is(raw, escaped, "id")):
-			err = r.readString(s, FieldSessionParams, &r.sessionParams)
+		if s.Peek() == '"' && (isSession || !named && r.is(raw, escaped, "id")) {
+			r.readString(s, FieldSessionParams, &r.sessionParams)
 			named, found = isSession, true
-		default:
-			err = s.skip()
-		}
-		if err != nil {
-			return err
-		}
-		if more, err = s.next('}'); err != nil {
-			return err
+		} else {
+			s.Skip()
 		}
 	}
 	if !found {
 		r.sessionParams = ""
 	}
-	return err
 }
 
-// wrongType returns the error of a value that is not of its key's kind. The value is read first, so that a body which is
-// not JSON at all is called that.
-func wrongType(s *scanner, f Field, want string) error {
-	if err := s.skip(); err != nil {
-		return err
-	}
-	return Invalid(f.String(), strconv.Quote(f.String())+" must be "+want)
+// wrongType stops at a value that is not of its key's type. It reads the value first: a body that is not valid JSON is
+// refused for that.
+func wrongType(s *jsonscan.Scanner, f Field, want string) {
+	s.Skip()
+	s.Stop(Invalid(f.String(), strconv.Quote(f.String())+" must be "+want))
 }
 
-func (r *Request) readString(s *scanner, f Field, t *string) error {
-	if s.at('[') && (f == FieldRID || f == FieldCacheSalt || f == FieldExtraKey) {
+func (r *Request) readString(s *jsonscan.Scanner, f Field, t *string) {
+	c := s.Peek()
+	if c == '[' && (f == FieldRID || f == FieldCacheSalt || f == FieldExtraKey) {
 		// SGLang takes a list, one for each prompt.
 		r.MixedScopes = r.MixedScopes || f != FieldRID
 		*t = ""
-		return s.skipArray()
+		s.Skip()
+		return
 	}
-	if !s.at('"') {
-		return wrongType(s, f, "a string")
+	if c != '"' {
+		wrongType(s, f, "a string")
+		return
 	}
-	raw, escaped, err := s.stringToken()
-	if err != nil {
-		return err
-	}
+	raw, escaped := s.Text()
 	if len(raw) > maxStringBytes {
-		return r.readLong(f, t, raw)
+		r.readLong(s, f, t, raw)
+		return
 	}
 	if escaped {
 		var ok bool
-		if r.text, ok = unescape(r.text[:0], raw); !ok {
-			return Invalid(f.String(), strconv.Quote(f.String())+" holds half of a surrogate pair")
+		if r.text, ok = jsonscan.Unescape(r.text[:0], raw); !ok {
+			s.Stop(Invalid(f.String(), strconv.Quote(f.String())+" holds half of a surrogate pair"))
+			return
 		}
 		raw = r.text
 	}
 	if *t != string(raw) {
 		*t = string(raw)
 	}
-	return nil
 }
 
 // readLong reads a string that is too long to be copied. At most it computes a digest.
-func (r *Request) readLong(f Field, t *string, raw []byte) error {
+func (r *Request) readLong(s *jsonscan.Scanner, f Field, t *string, raw []byte) {
 	switch *t = ""; f {
 	case FieldModel:
-		return Invalid(f.String(), "the model's name has "+strconv.Itoa(len(raw))+" bytes, more than "+strconv.Itoa(maxStringBytes))
+		s.Stop(Invalid(f.String(), "the model's name has "+strconv.Itoa(len(raw))+" bytes, more than "+strconv.Itoa(maxStringBytes)))
 	case FieldCacheSalt, FieldExtraKey:
 		r.MixedScopes = true
 	case FieldRID, FieldRequestID:
@@ -329,108 +327,87 @@ func (r *Request) readLong(f Field, t *string, raw []byte) error {
 		digest := sha256.Sum256(raw)
 		*t = "sha256-" + hex.EncodeToString(digest[:])
 	}
-	return nil
 }
 
-func readBool(s *scanner, f Field, t *bool) error {
+func readBool(s *jsonscan.Scanner, f Field, t *bool) {
 	switch {
-	case s.at('t'):
+	case s.Word("true"):
 		*t = true
-		return s.literal("true")
-	case s.at('f'):
+	case s.Word("false"):
 		*t = false
-		return s.literal("false")
+	default:
+		wrongType(s, f, "true or false")
 	}
-	return wrongType(s, f, "true or false")
 }
 
 // readInt reads a whole number, which may be written as 64, 64.0 or 6.4e1, as the engines take it.
-func readInt(s *scanner, f Field, t *int) error {
-	if s.pos >= len(s.data) || s.data[s.pos] != '-' && s.data[s.pos]-'0' > 9 {
-		return wrongType(s, f, "a whole number")
+func readInt(s *jsonscan.Scanner, f Field, t *int) {
+	if !jsonscan.IsNumber(s.Peek()) {
+		wrongType(s, f, "a whole number")
+		return
 	}
-	raw, err := s.numberToken()
-	if err != nil {
-		return err
-	}
+	raw := s.Number()
 	if n, err := strconv.ParseInt(string(raw), 10, strconv.IntSize); err == nil {
 		*t = int(n)
-		return nil
+		return
 	}
 	v, err := strconv.ParseFloat(string(raw), 64)
 	if err != nil || v != math.Trunc(v) || math.Abs(v) > math.MaxInt32 {
-		return Invalid(f.String(), strconv.Quote(f.String())+" must be a whole number of a sensible size")
+		s.Stop(Invalid(f.String(), strconv.Quote(f.String())+" must be a whole number of a sensible size"))
+		return
 	}
 	*t = int(v)
-	return nil
 }
 
-func (r *Request) readRank(s *scanner, f Field) error {
+func (r *Request) readRank(s *jsonscan.Scanner, f Field) {
 	rank := -1
-	if err := readInt(s, f, &rank); err != nil {
-		return err
-	}
+	readInt(s, f, &rank)
 	switch {
 	case rank < 0 || rank > math.MaxInt16:
-		return Invalid(f.String(), strconv.Quote(f.String())+" must be a data-parallel rank, 0 or above")
+		s.Stop(Invalid(f.String(), strconv.Quote(f.String())+" must be a data-parallel rank, 0 or above"))
 	case r.Rank >= 0 && r.Rank != rank:
-		return Invalid(f.String(), `"routed_dp_rank" and "data_parallel_rank" disagree; send one of them`)
+		s.Stop(Invalid(f.String(), `"routed_dp_rank" and "data_parallel_rank" disagree; send one of them`))
 	}
 	r.Rank = rank
-	return nil
 }
 
-func (r *Request) readStreamOptions(s *scanner) error {
-	if !s.at('{') {
-		return wrongType(s, FieldStreamOptions, "an object")
+func (r *Request) readStreamOptions(s *jsonscan.Scanner) {
+	if s.Peek() != '{' {
+		wrongType(s, FieldStreamOptions, "an object")
+		return
 	}
 	seen := false
-	more, err := s.open('}')
-	for more && err == nil {
-		raw, escaped, err := s.key()
-		if err != nil {
-			return err
-		}
+	for more := s.Open('{'); more; more = s.Next('}') {
+		raw, escaped := s.Key()
 		switch {
 		case !r.is(raw, escaped, "include_usage"):
-			err = s.skip()
+			s.Skip()
+			continue
 		case seen:
-			return Invalid("stream_options", `the key "include_usage" stands twice in "stream_options"; send it once`)
-		case s.at('n'):
-			seen = true
-			err = s.literal("null")
-		default:
-			seen = true
-			err = readBool(s, FieldStreamOptions, &r.IncludeUsage)
+			s.Stop(Invalid("stream_options", `the key "include_usage" stands twice in "stream_options"; send it once`))
+		case !s.Word("null"):
+			readBool(s, FieldStreamOptions, &r.IncludeUsage)
 		}
-		if err != nil {
-			return err
-		}
-		if more, err = s.next('}'); err != nil {
-			return err
-		}
+		seen = true
 	}
-	return err
 }
 
-// is reports whether a string token says word.
+// is reports whether a string is word. raw and escaped are what the scanner returned.
 func (r *Request) is(raw []byte, escaped bool, word string) bool {
 	if escaped && len(raw) <= maxKeyBytes {
-		r.text, _ = unescape(r.text[:0], raw)
+		r.text, _ = jsonscan.Unescape(r.text[:0], raw)
 		raw = r.text
 	}
 	return string(raw) == word
 }
 
-func (r *Request) readTools(s *scanner) error {
-	if !s.at('[') {
-		return wrongType(s, FieldTools, "a list")
+func (r *Request) readTools(s *jsonscan.Scanner) {
+	if s.Peek() != '[' {
+		wrongType(s, FieldTools, "a list")
+		return
 	}
-	start := s.pos
-	if err := s.skipArray(); err != nil {
-		return err
+	for more := s.Open('['); more; more = s.Next(']') {
+		r.Tools = true
+		s.Skip()
 	}
-	in := scanner{data: s.data, pos: start + 1}
-	r.Tools = in.peek() != ']'
-	return nil
 }

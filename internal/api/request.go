@@ -1,5 +1,7 @@
 package api
 
+import "github.com/warmpath/warmpath/internal/jsonscan"
+
 // PromptForm says in which shape a request gives its prompt.
 type PromptForm uint8
 
@@ -85,18 +87,21 @@ const maxMembers = 64
 
 type member struct{ name, value span }
 
-// Members returns how many members of the body Member knows. all is false when the body has more, of which Member knows none.
-func (r *Request) Members() (n int, all bool) {
-	if r.membersSeen > len(r.members) {
-		return 0, false
-	}
-	return r.membersSeen, true
-}
+// TooManyMembers reports whether the body has more top-level members than any engine takes (64).
+func (r *Request) TooManyMembers() bool { return r.membersSeen > len(r.members) }
 
-// Member returns the i-th top-level member as it stands in the body: its name without quotes, escapes and all, and its value.
-func (r *Request) Member(i int) (name, value []byte) {
-	m := &r.members[i]
-	return r.body[m.name.start:m.name.end:m.name.end], r.body[m.value.start:m.value.end:m.value.end]
+// Members calls yield with the top-level members of the body, as they are spelled and in their order: the name without its
+// quotes and the value. It is an iterator: range over r.Members. Of TooManyMembers it reads the body again.
+func (r *Request) Members(yield func(name, value []byte) bool) {
+	if r.TooManyMembers() {
+		jsonscan.Members(r.body)(yield)
+		return
+	}
+	for _, m := range r.members[:r.membersSeen] {
+		if !yield(r.body[m.name.start:m.name.end:m.name.end], r.body[m.value.start:m.value.end:m.value.end]) {
+			return
+		}
+	}
 }
 
 // Raw returns the value of field f as it stands in the body, nil when it is absent.

@@ -1,12 +1,15 @@
 package tokens
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
 // answer is what an engine said, or what two answers have in common (see beginning.go).
@@ -36,45 +39,30 @@ func decodeTokenize(data []byte) (*answer, error) {
 }
 
 // decodeRender reads vLLM's answer to render: one GenerateRequest, or for completions a list with one of them. Of its
-// features only identifiers and places are read; kwargs_data, which may be megabytes, is stepped over.
+// features only identifiers and places are read. kwargs_data, which may be megabytes, is skipped.
 func decodeRender(data []byte) (*answer, error) {
-	i := skipSpace(data, 0)
-	if i < len(data) && data[i] == '[' {
-		i = skipSpace(data, i+1)
-		end := skipValue(data, i)
-		if end < 0 {
-			return nil, errShape
-		}
-		if rest := skipSpace(data, end); rest >= len(data) || data[rest] != ']' {
-			return nil, errors.New("answer holds several prompts")
-		}
-		data = data[i:end]
-	}
 	return decodeIDs(data, "token_ids")
 }
 
+// maxAnswerDepth is how deep an answer may nest: render repeats parts of the request, which nests 200 deep at most.
+const maxAnswerDepth = 256
+
+// decodeIDs reads an object with ids in field, or a list with one such object.
 func decodeIDs(data []byte, field string) (*answer, error) {
-	var (
-		a     answer
-		bad   error
-		found bool
-	)
-	err := eachField(data, func(name, value []byte) bool {
-		switch string(name) {
-		case field:
-			found = true
-			a.tokens, bad = parseIDs(value)
-		case "features":
-			a.features, bad = parseFeatures(value)
+	s := jsonscan.New(data, maxAnswerDepth)
+	var a answer
+	if s.Peek() != '[' {
+		a.read(&s, data, field)
+	} else if s.Open('[') {
+		a.read(&s, data, field)
+		if s.Next(']') {
+			s.Stop(errors.New("answer holds several prompts"))
 		}
-		return bad == nil
-	})
+	}
 	switch {
-	case err != nil:
-		return nil, err
-	case bad != nil:
-		return nil, bad
-	case !found:
+	case s.Err() != nil:
+		return nil, s.Err()
+	case a.tokens == nil:
 		return nil, errNoTokens
 	}
 	for _, f := range a.features { // one that is folded into no block would let two images pass for one
@@ -85,63 +73,71 @@ func decodeIDs(data []byte, field string) (*answer, error) {
 	return &a, nil
 }
 
-// parseIDs reads a JSON array of token ids. It allocates once, at most two bytes of ids for each byte of data.
-func parseIDs(data []byte) ([]block.Token, error) {
-	if len(data) < 2 || data[0] != '[' || data[len(data)-1] != ']' {
-		return nil, errNoTokens
-	}
-	count := 1
-	for _, c := range data {
-		if c == ',' {
-			count++
+// read reads an object of data. Without ids in field the answer's tokens stay nil.
+func (a *answer) read(s *jsonscan.Scanner, data []byte, field string) {
+	for more := s.Open('{'); more; more = s.Next('}') {
+		switch key, _ := s.Key(); string(key) {
+		case field:
+			a.tokens = readIDs(s, data)
+		case "features":
+			a.features = readFeatures(s)
+		default:
+			s.Skip()
 		}
-	}
-	ids := make([]block.Token, 0, count)
-	i := skipSpace(data, 1)
-	if i == len(data)-1 {
-		return ids, nil
-	}
-	for {
-		id, digits := uint64(0), 0
-		for ; i < len(data) && data[i] >= '0' && data[i] <= '9'; i++ {
-			if id = id*10 + uint64(data[i]-'0'); id > math.MaxUint32 {
-				return nil, errors.New("token id is beyond 32 bits")
-			}
-			digits++
-		}
-		i = skipSpace(data, i)
-		if digits == 0 || i >= len(data) || data[i] != ',' && i != len(data)-1 {
-			return nil, fmt.Errorf("token id %d is not a number", len(ids))
-		}
-		ids = append(ids, block.Token(id))
-		if i == len(data)-1 {
-			return ids, nil
-		}
-		i = skipSpace(data, i+1)
 	}
 }
 
-// parseFeatures reads render's multimodal part: per modality a list of hashes and a list of places, side by side.
-func parseFeatures(data []byte) ([]block.Feature, error) {
-	if string(data) == "null" {
-		return nil, nil
+// readIDs reads an array of token ids in data. It allocates once, four bytes for each comma of data at most.
+func readIDs(s *jsonscan.Scanner, data []byte) []block.Token {
+	if s.Peek() != '[' {
+		s.Stop(errNoTokens)
+		return nil
+	}
+	list, _, _ := bytes.Cut(data[s.Pos():], []byte{']'})
+	ids := make([]block.Token, 0, bytes.Count(list, []byte{','})+1)
+	for more := s.Open('['); more; more = s.Next(']') {
+		ids = s.AppendUint32s(ids, math.MaxInt)
+		if !jsonscan.IsNumber(s.Peek()) {
+			s.Fail("expected a token id")
+			break
+		}
+		id, err := strconv.ParseUint(string(s.Number()), 10, 32)
+		if err != nil {
+			s.Stop(fmt.Errorf("token id %d is not a whole number of 32 bits", len(ids)))
+		}
+		ids = append(ids, block.Token(id))
+	}
+	return ids
+}
+
+// readFeatures reads render's multimodal part: for each modality a list of hashes, and a list of places in the same order.
+func readFeatures(s *jsonscan.Scanner) []block.Feature {
+	if s.Word("null") {
+		return nil
 	}
 	var hashes, places []byte
-	err := eachField(data, func(name, value []byte) bool {
-		switch string(name) {
+	for more := s.Open('{'); more; more = s.Next('}') {
+		switch key, _ := s.Key(); string(key) {
 		case "mm_hashes":
-			hashes = value
+			hashes = s.Raw()
 		case "mm_placeholders":
-			places = value
+			places = s.Raw()
+		default:
+			s.Skip()
 		}
-		return true
-	})
+	}
+	if s.Err() != nil || hashes == nil || places == nil {
+		return nil
+	}
+	features, err := joinFeatures(hashes, places)
 	if err != nil {
-		return nil, fmt.Errorf("read features: %w", err)
+		s.Stop(err)
 	}
-	if hashes == nil || places == nil {
-		return nil, nil
-	}
+	return features
+}
+
+// joinFeatures joins the lists of hashes with the lists of places.
+func joinFeatures(hashes, places []byte) ([]block.Feature, error) {
 	var ids map[string][]string
 	if err := json.Unmarshal(hashes, &ids); err != nil {
 		return nil, fmt.Errorf("read mm_hashes: %w", err)

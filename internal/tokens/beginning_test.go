@@ -358,7 +358,7 @@ func TestSomebodyWhoWaitsMakesAQuestionUrgent(t *testing.T) {
 			return func(Worker) Load { return Load{Requests: 1, Waiting: 1} }
 		}
 		p := chat("hello")
-		l, _ := listOf(p.Request)
+		l := listOf(p.Request)
 		f := s.flights.inBackground(l.key().of(s.peers.client("")), 100)
 		s.fly(f, &p, l, []Worker{a})
 		time.Sleep(time.Millisecond)
@@ -463,19 +463,14 @@ func TestAnIdleEngineThatIsSlowIsAskedInTheBackground(t *testing.T) {
 }
 
 func TestAPromptWithPicturesHasNoKnownBeginning(t *testing.T) {
-	l, err := listOf(prompt(api.OpenAIChat, withImage).Request)
-	if err != nil || l.plain {
-		t.Errorf("%+v %v", l, err)
+	if l := listOf(prompt(api.OpenAIChat, withImage).Request); l.plain {
+		t.Errorf("%+v", l)
 	}
 }
 
 func TestListsHaveTheSameKeysUpToWhereTheyPart(t *testing.T) {
 	list := func(turns ...turn) *list {
-		l, err := listOf(turnsPrompt(turns).Request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return l
+		return listOf(turnsPrompt(turns).Request)
 	}
 	s, u, v := turn{"system", "s"}, turn{"user", "u"}, turn{"user", "v"}
 	x, y := list(s, u, turn{"assistant", "a"}, u), list(s, u, turn{"assistant", "b"}, u)
@@ -497,12 +492,12 @@ func TestALongListKeepsItsFirstAndLastSteps(t *testing.T) {
 	for i := range many {
 		many[i] = turn{[]string{"user", "assistant"}[i%2], fmt.Sprint(i)}
 	}
-	l, err := listOf(turnsPrompt(many).Request)
-	if err != nil || len(l.steps) > firstSteps+2*lastSteps {
-		t.Fatalf("%d steps, %v", len(l.steps), err)
+	l := listOf(turnsPrompt(many).Request)
+	if len(l.steps) > firstSteps+2*lastSteps {
+		t.Fatalf("%d steps", len(l.steps))
 	}
 	for _, n := range []int{1, firstSteps - 1, len(many) - lastSteps + 2, len(many) - 1, len(many)} {
-		shorter, _ := listOf(turnsPrompt(many[:n]).Request)
+		shorter := listOf(turnsPrompt(many[:n]).Request)
 		if !slices.ContainsFunc(l.steps, func(s step) bool { return s.key == shorter.key() }) {
 			t.Errorf("the first %d turns are not found", n)
 		}
@@ -512,11 +507,7 @@ func TestALongListKeepsItsFirstAndLastSteps(t *testing.T) {
 // A body of 4 MiB has room for 1.4 million turns, each of which would cost a hash.
 func TestTurnsBeyondTheBoundAreHashedAsOne(t *testing.T) {
 	list := func(n int) *list {
-		l, err := listOf(prompt(api.OpenAIChat, `{"messages":[`+strings.Repeat(`{"role":"user"},`, n-1)+`{"role":"user"}]}`).Request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return l
+		return listOf(prompt(api.OpenAIChat, `{"messages":[`+strings.Repeat(`{"role":"user"},`, n-1)+`{"role":"user"}]}`).Request)
 	}
 	most, more := list(maxTurns), list(maxTurns+1)
 	if !most.plain || len(most.steps) < lastSteps {
@@ -531,9 +522,9 @@ func TestTurnsBeyondTheBoundAreHashedAsOne(t *testing.T) {
 	// A field of the body costs its place in the order, and no engine takes so many.
 	fields := func(last string) key {
 		p := prompt(api.OpenAIChat, `{"messages":[{"role":"user"}]`+strings.Repeat(`,"x":1`, 1000)+`,"x":`+last+`}`)
-		l, err := listOf(p.Request)
-		if err != nil || len(l.steps) != 1 {
-			t.Fatalf("1,000 fields make %d steps, error %v", len(l.steps), err)
+		l := listOf(p.Request)
+		if len(l.steps) != 1 {
+			t.Fatalf("1,000 fields make %d steps", len(l.steps))
 		}
 		return l.key()
 	}
@@ -547,9 +538,7 @@ func BenchmarkListOfManyTurns(b *testing.B) {
 		b.Run(body[:16], func(b *testing.B) {
 			r := prompt(api.OpenAIChat, body).Request
 			for b.Loop() {
-				if _, err := listOf(r); err != nil {
-					b.Fatal(err)
-				}
+				listOf(r)
 			}
 		})
 	}

@@ -1,10 +1,12 @@
 package tokens
 
 import (
+	"bytes"
 	"strconv"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
 // The fields of a body beside which ids may stand for its text: those that choose tokens, shape the answer or name the
@@ -77,7 +79,7 @@ func (s *Source) AppendForwarded(dst []byte, f *Forward) (body []byte, ok bool) 
 
 // appendBeside appends body with one field more in front of the others, of which there are some.
 func appendBeside(dst, body []byte, before string, ids []block.Token, after string) []byte {
-	open := skipSpace(body, 0) + 1
+	open := bytes.IndexByte(body, '{') + 1
 	dst = append(dst, body[:open]...)
 	dst = appendIDs(append(dst, before...), ids)
 	dst = append(append(dst, after...), ',')
@@ -86,43 +88,34 @@ func appendBeside(dst, body []byte, before string, ids []block.Token, after stri
 
 // hasOnly reports whether every field of r's body is forwardable or one of more.
 func hasOnly(r *api.Request, more map[string]bool) bool {
-	only := true
-	err := eachMember(r, func(name, _ []byte) bool {
-		only = forwardable[string(name)] || more[string(name)]
-		return only
-	})
-	return err == nil && only
+	for name := range r.Members {
+		if !forwardable[string(name)] && !more[string(name)] {
+			return false
+		}
+	}
+	return true
 }
 
 // plainTurns reports whether messages are all {"role","content"} with a text as content, and the last is not the
 // assistant's. What is spelled with escapes counts as not plain.
 func plainTurns(messages []byte) bool {
 	last := ""
-	for i := skipSpace(messages, 1); i < len(messages) && messages[i] == '{'; {
-		end := skipValue(messages, i)
-		if end < 0 {
-			return false
-		}
+	for _, turn := range jsonscan.Items(messages) {
 		role, text := "", false
-		err := eachField(messages[i:end], func(name, value []byte) bool {
+		for name, value := range jsonscan.Members(turn) {
 			switch string(name) {
 			case "role":
 				role = string(value)
 			case "content":
 				text = value[0] == '"'
 			default:
-				text = false
 				return false
 			}
-			return true
-		})
-		if err != nil || !text || role != `"system"` && role != `"user"` && role != `"assistant"` {
+		}
+		if !text || role != `"system"` && role != `"user"` && role != `"assistant"` {
 			return false
 		}
 		last = role
-		if i = skipSpace(messages, end); i < len(messages) && messages[i] == ',' {
-			i = skipSpace(messages, i+1)
-		}
 	}
 	return last != "" && last != `"assistant"`
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
 // key identifies what decides the tokens of a prompt, or of its beginning: 128 bits of SHA-256, so that nobody can make
@@ -74,12 +75,12 @@ func (l *list) key() key { return l.steps[len(l.steps)-1].key }
 
 // listOf reads r's prompt. The parts count whatever their order in the body; a field that is not known to be
 // indifferent counts: it then costs a miss, never wrong ids.
-func listOf(r *api.Request) (*list, error) {
+func listOf(r *api.Request) *list {
 	h := sha256.New()
-	if _, all := r.Members(); !all { // no engine takes as many parameters: they are not put in order
+	if r.TooManyMembers() { // they are not put in order
 		_, _ = h.Write([]byte{byte(r.Dialect), wholeBody})
 		_, _ = h.Write(r.Body())
-		return &list{steps: []step{{key: sum(h)}}}, nil
+		return &list{steps: []step{{key: sum(h)}}}
 	}
 	type member struct{ name, value []byte }
 	var (
@@ -87,7 +88,7 @@ func listOf(r *api.Request) (*list, error) {
 		turns []byte
 		seen  byte
 	)
-	err := eachMember(r, func(name, value []byte) bool {
+	for name, value := range r.Members {
 		switch s := string(name); {
 		case indifferent[s]:
 		case r.Dialect == api.OpenAIChat && s == "messages":
@@ -98,10 +99,6 @@ func listOf(r *api.Request) (*list, error) {
 		default:
 			front = append(front, member{name, value})
 		}
-		return true
-	})
-	if err != nil {
-		return nil, err
 	}
 	slices.SortStableFunc(front, func(a, b member) int { return bytes.Compare(a.name, b.name) })
 	kind, whole := seen, seen != 1 || turns[0] != '[' || longer(turns, maxTurns)
@@ -118,19 +115,18 @@ func listOf(r *api.Request) (*list, error) {
 		if turns != nil { // what the engine makes of it counts as one turn
 			l.add(h, turns, 0, roleOther)
 		}
-		return l, nil
+		return l
 	}
 	l.turns, l.plain = turns, !r.Multimodal
-	eachItem(turns, func(turn []byte) bool {
+	for at, turn := range jsonscan.Items(turns) {
 		role, text := readTurn(turn)
-		l.add(h, turn, cap(turns)-cap(turn)+len(turn), role)
+		l.add(h, turn, at+len(turn), role)
 		l.head = text[:min(len(text), headBytes)]
 		l.plain = l.plain && role != roleOther
-		return true
-	})
+	}
 	l.head = bytes.Clone(l.head)
 	l.class = classOf(r, h)
-	return l, nil
+	return l
 }
 
 // A key begins with how the turns are hashed: one by one (1), as one (from wholeTurns on, with the number of fields of
@@ -142,11 +138,12 @@ const (
 
 // longer reports whether a JSON array has more than n items.
 func longer(array []byte, n int) bool {
-	eachItem(array, func([]byte) bool {
-		n--
-		return n >= 0
-	})
-	return n < 0
+	for range jsonscan.Items(array) {
+		if n--; n < 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // add appends the step that a turn makes; at is where it ends.
@@ -174,39 +171,32 @@ func (l *list) add(h hash.Hash, turn []byte, at int, r role) {
 // readTurn returns whose turn it is, and its text as it is spelled, without the quote before it; nil when it has none.
 func readTurn(turn []byte) (r role, text []byte) {
 	r = roleOther
-	_ = eachField(turn, func(name, value []byte) bool {
+	for name, value := range jsonscan.Members(turn) {
 		switch string(name) {
 		case "role":
 			r = roleOf(value)
 		case "content":
 			text = textOf(value)
 		}
-		return true
-	})
+	}
 	return r, text
 }
 
 // textOf returns the text with which a content begins: a string, or the first of a list of parts when it is a text.
 func textOf(content []byte) []byte {
-	switch {
-	case len(content) > 1 && content[0] == '"':
+	if len(content) > 0 && content[0] == '"' {
 		return content[1:]
-	case len(content) < 2 || content[0] != '[':
-		return nil
 	}
-	i := skipSpace(content, 1)
-	end := skipValue(content, i)
-	if end < 0 || content[i] != '{' {
-		return nil
-	}
-	var text []byte
-	_ = eachField(content[i:end], func(name, value []byte) bool {
-		if string(name) == "text" && value[0] == '"' {
-			text = value[1:]
+	for _, first := range jsonscan.Items(content) {
+		var text []byte
+		for name, value := range jsonscan.Members(first) {
+			if string(name) == "text" && value[0] == '"' {
+				text = value[1:]
+			}
 		}
-		return true
-	})
-	return text
+		return text
+	}
+	return nil
 }
 
 // classFields are what templates are told beside the turns: how a template treats the turns may follow from it.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
 // Prompt is a request whose token ids are wanted.
@@ -27,12 +28,12 @@ type Prompt struct {
 
 // Has tells whether the body has a top-level field of one of these names.
 func (p *Prompt) Has(names map[string]bool) bool {
-	found := false
-	_ = eachMember(p.Request, func(name, _ []byte) bool { // it was read without an error
-		found = names[string(name)]
-		return !found
-	})
-	return found
+	for name := range p.Request.Members {
+		if names[string(name)] {
+			return true
+		}
+	}
+	return false
 }
 
 // InBody looks for token ids in the request's own body. outcome is Given, Batch (several prompts: no single place to
@@ -98,12 +99,11 @@ func tokenizeBody(r *api.Request, kind Kind) []byte {
 	out := make([]byte, 0, r.PromptBytes()+256)
 	out = append(out, '{')
 	if kind == SGLang && r.Dialect == api.OpenAIChat {
-		_ = eachMember(r, func(name, value []byte) bool { // it was read without an error
+		for name, value := range r.Members {
 			if sglangFields[string(name)] {
 				out = appendField(out, string(name), value)
 			}
-			return true
-		})
+		}
 		return append(out, '}')
 	}
 	if r.Model != "" {
@@ -125,7 +125,7 @@ func tokenizeBody(r *api.Request, kind Kind) []byte {
 	}
 	// The request's own arguments come last: a repeated name counts by its last value, as it does when vLLM merges
 	// them.
-	if own := r.Raw(api.FieldChatTemplateKwargs); len(own) > 1 && own[0] == '{' && own[skipSpace(own, 1)] != '}' {
+	if own := r.Raw(api.FieldChatTemplateKwargs); hasMembers(own) {
 		if len(kwargs) > 1 {
 			kwargs = append(kwargs, ',')
 		}
@@ -151,14 +151,21 @@ func appendField(out []byte, name string, value []byte) []byte {
 
 // onlyText unwraps a list of one text, which /tokenize does not take. Whatever else the prompt is, it stays what it is.
 func onlyText(prompt []byte) []byte {
-	if len(prompt) == 0 || prompt[0] != '[' {
-		return prompt
+	for _, first := range jsonscan.Items(prompt) {
+		if first[0] == '"' {
+			return first
+		}
+		break
 	}
-	start := skipSpace(prompt, 1)
-	if prompt[start] != '"' {
-		return prompt
+	return prompt
+}
+
+// hasMembers reports whether value is an object that is not empty.
+func hasMembers(value []byte) bool {
+	for range jsonscan.Members(value) {
+		return true
 	}
-	return prompt[start:skipString(prompt, start)]
+	return false
 }
 
 func jsonString(s string) []byte {

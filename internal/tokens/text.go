@@ -6,6 +6,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
 // frontFields are the parts of a chat body that templates put before the first turn, or that change every turn alike:
@@ -52,11 +53,12 @@ func appendPrompt(dst []byte, r *api.Request) []byte {
 			dst = appendMember(dst, f.String(), value)
 		}
 	}
-	eachItem(messages, func(message []byte) bool {
+	for _, message := range jsonscan.Items(messages) {
 		dst = appendMessage(dst, message, end)
-		turns++
-		return turns < maxTurns && len(dst) < end
-	})
+		if turns++; turns == maxTurns || len(dst) >= end {
+			break
+		}
+	}
 	return dst
 }
 
@@ -64,23 +66,24 @@ func appendPrompt(dst []byte, r *api.Request) []byte {
 // object makes no difference.
 func appendMessage(dst, message []byte, end int) []byte {
 	var role, content []byte
-	_ = eachField(message, func(name, value []byte) bool {
+	for name, value := range jsonscan.Members(message) {
 		switch string(name) {
 		case "role":
 			role = value
 		case "content":
 			content = value
 		}
-		return true
-	})
+	}
 	dst = appendString(append(dst, markRole), role)
 	dst = appendContent(append(dst, markField), content, end)
-	_ = eachField(message, func(name, value []byte) bool {
+	for name, value := range jsonscan.Members(message) {
 		if s := string(name); s != "role" && s != "content" && string(value) != "null" {
 			dst = appendMember(dst, s, value)
 		}
-		return len(dst) < end
-	})
+		if len(dst) >= end {
+			break
+		}
+	}
 	return dst
 }
 
@@ -90,7 +93,7 @@ func appendContent(dst, content []byte, end int) []byte {
 		return appendValue(dst, content)
 	}
 	first := true
-	eachItem(content, func(part []byte) bool {
+	for _, part := range jsonscan.Items(content) {
 		if !first {
 			dst = append(dst, '\n')
 		}
@@ -100,8 +103,10 @@ func appendContent(dst, content []byte, end int) []byte {
 		} else {
 			dst = appendValue(dst, part)
 		}
-		return len(dst) < end
-	})
+		if len(dst) >= end {
+			break
+		}
+	}
 	return dst
 }
 
@@ -109,7 +114,7 @@ func appendContent(dst, content []byte, end int) []byte {
 func appendPart(dst, part []byte) []byte {
 	var text []byte
 	plain := true
-	_ = eachField(part, func(name, value []byte) bool {
+	for name, value := range jsonscan.Members(part) {
 		switch string(name) {
 		case "text":
 			text = value
@@ -118,8 +123,7 @@ func appendPart(dst, part []byte) []byte {
 		case "image_url", "input_audio", "audio_url", "video_url", "file", "image_embeds", "audio_embeds", "video_embeds", "prompt_embeds":
 			plain = false
 		}
-		return true
-	})
+	}
 	if plain && len(text) > 0 {
 		return appendValue(dst, text)
 	}
@@ -137,22 +141,7 @@ func appendValue(dst, value []byte) []byte {
 	if len(value) > 0 && value[0] == '"' {
 		return appendString(dst, value)
 	}
-	for i := 0; i < len(value); {
-		if value[i] == '"' {
-			end := skipString(value, i)
-			if end < 0 {
-				return dst
-			}
-			dst = append(dst, value[i:end]...)
-			i = end
-			continue
-		}
-		if value[i] > ' ' {
-			dst = append(dst, value[i])
-		}
-		i++
-	}
-	return dst
+	return jsonscan.AppendCompact(dst, value)
 }
 
 // appendString appends the text of a JSON string; nothing for anything else.
@@ -160,21 +149,6 @@ func appendString(dst, raw []byte) []byte {
 	if len(raw) < 2 || raw[0] != '"' {
 		return dst
 	}
-	return api.Unescape(dst, raw[1:len(raw)-1])
-}
-
-// eachItem calls yield with each value of a JSON array, in order, until yield returns false.
-func eachItem(list []byte, yield func(item []byte) bool) {
-	for i := skipSpace(list, 1); i < len(list) && list[i] != ']'; {
-		end := skipValue(list, i)
-		if end < 0 {
-			return
-		}
-		if !yield(list[i:end]) {
-			return
-		}
-		if i = skipSpace(list, end); i < len(list) && list[i] == ',' {
-			i = skipSpace(list, i+1)
-		}
-	}
+	text, _ := jsonscan.Unescape(dst, raw[1:len(raw)-1])
+	return text
 }

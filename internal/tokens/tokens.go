@@ -259,10 +259,7 @@ func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Fo
 	if int64(len(p.Request.Body())) > s.cfg.MaxPromptBytes {
 		return Found{Outcome: TooLong}
 	}
-	l, err := listOf(p.Request)
-	if err != nil {
-		return Found{Outcome: Refused}
-	}
+	l := listOf(p.Request)
 	if a, ok := s.cache.get(l.key()); ok {
 		return Found{Tokens: a.tokens, Features: a.features, Outcome: Cached}
 	}

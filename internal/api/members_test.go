@@ -1,4 +1,4 @@
-package tokens
+package api
 
 import (
 	"strings"
@@ -6,13 +6,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
 // TestTheFirstReadingRemembersTheMembersThatASecondFinds: the key of remembered ids must not depend on which of the two made it.
 func TestTheFirstReadingRemembersTheMembersThatASecondFinds(t *testing.T) {
 	many := strings.Repeat(`"x": [1, {"y":"\""}] ,`, 70)
-	var r api.Request // one for all: what an earlier body left must not show
+	var r Request // one for all: what an earlier body left must not show
 	for _, body := range []string{
 		"{}",
 		" \n{ } ",
@@ -23,21 +23,15 @@ func TestTheFirstReadingRemembersTheMembersThatASecondFinds(t *testing.T) {
 		"{" + many[:64*22-1] + "}",
 		"{" + many[:65*22-1] + "}",
 	} {
-		if err := api.Read(api.OpenAIChat, []byte(body), &r); err != nil {
+		if err := Read(OpenAIChat, []byte(body), &r); err != nil {
 			t.Fatalf("%s: %v", body, err)
 		}
 		var want, got []string
-		collect := func(into *[]string) func(name, value []byte) bool {
-			return func(name, value []byte) bool {
-				*into = append(*into, string(name), string(value))
-				return true
-			}
+		for name, value := range jsonscan.Members(r.Body()) {
+			want = append(want, string(name), string(value))
 		}
-		if err := eachField(r.Body(), collect(&want)); err != nil {
-			t.Fatalf("%s: %v", body, err)
-		}
-		if err := eachMember(&r, collect(&got)); err != nil {
-			t.Fatalf("%s: %v", body, err)
+		for name, value := range r.Members {
+			got = append(got, string(name), string(value))
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s:\n%s", body, diff)
