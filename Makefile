@@ -41,9 +41,10 @@ times: ## learned times on noisy machines, hours of virtual time for each of SEE
 fuzz: ## every fuzz target for FUZZTIME each
 	bash test/fuzz.sh $(FUZZTIME)
 
-interop: ## real libzmq and the official OpenAI clients against us: installs what it needs (see test/interop/setup.sh)
-	bash test/interop/setup.sh
-	WARMPATH_INTEROP=1 $(GO) test -count=1 ./internal/zmtp/... ./kvevent/... ./internal/ingest/... ./test/interop/...
+interop: ## real libzmq and the official OpenAI clients against us: installs what it needs (see test/interop.sh)
+	bash test/interop.sh
+	WARMPATH_INTEROP=1 $(GO) test -count=1 ./internal/zmtp/... ./kvevent/... ./internal/ingest/...
+	$(GO) test -count=1 -run OpenAI ./test/binary
 
 test-binary: build ## the built binary against mock engines: restarts, losses, deaths, disconnects
 	WARMPATH_BINARY=$(CURDIR)/bin/warmpath $(GO) test -count=1 -timeout 20m ./test/binary/...

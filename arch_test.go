@@ -33,7 +33,7 @@ var layers = [][]string{
 }
 
 // testOnly packages hold helpers for tests; only test files and each other may import them.
-var testOnly = []string{"internal/memnet", "internal/sharedtest", "kvindex/kvindextest"}
+var testOnly = []string{"internal/memnet", "kvindex/kvindextest", "test/testenv"}
 
 // core packages decide; they must be drivable under virtual time, so everything that touches the world is an argument.
 var core = []string{

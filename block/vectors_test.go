@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/warmpath/warmpath/internal/sharedtest"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // decimal is a 64-bit value as the vectors write it: text, unsigned or signed; "" is 0.
@@ -136,7 +136,7 @@ type hashVectors struct {
 
 func readVectors(t testing.TB) *hashVectors {
 	t.Helper()
-	data, err := os.ReadFile(sharedtest.Path(t, "vectors/engine_vectors.json"))
+	data, err := os.ReadFile(testenv.Path(t, "vectors/engine_vectors.json"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/warmpath/warmpath/internal/sharedtest"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // recording is a line of vectors/live: a message of a real engine.
@@ -35,7 +35,7 @@ func (r *recording) payload(t testing.TB) []byte {
 func readLive(t testing.TB, path string) []recording {
 	t.Helper()
 	var all []recording
-	for _, line := range bytes.Split(bytes.TrimSpace(sharedtest.Gunzip(t, path)), []byte("\n")) {
+	for _, line := range bytes.Split(bytes.TrimSpace(testenv.Gunzip(t, path)), []byte("\n")) {
 		var r recording
 		if err := json.Unmarshal(line, &r); err != nil {
 			t.Fatalf("%s: %v", path, err)
@@ -47,7 +47,7 @@ func readLive(t testing.TB, path string) []recording {
 
 func liveFiles(t testing.TB) []string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(sharedtest.Recordings(t), "*.jsonl.gz"))
+	files, err := filepath.Glob(filepath.Join(testenv.Recordings(t), "*.jsonl.gz"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no recordings: %v", err)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmpath/warmpath/block"
-	"github.com/warmpath/warmpath/internal/sharedtest"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // vector is a payload of engine_vectors.json and what is in it.
@@ -82,7 +82,7 @@ type vectorFile struct {
 
 func readVectors(t testing.TB) *vectorFile {
 	t.Helper()
-	data, err := os.ReadFile(sharedtest.Path(t, "vectors/engine_vectors.json"))
+	data, err := os.ReadFile(testenv.Path(t, "vectors/engine_vectors.json"))
 	if err != nil {
 		t.Fatal(err)
 	}

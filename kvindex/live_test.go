@@ -12,9 +12,9 @@ import (
 	"testing"
 
 	"github.com/warmpath/warmpath/block"
-	"github.com/warmpath/warmpath/internal/sharedtest"
 	"github.com/warmpath/warmpath/kvevent"
 	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // message is a line of vectors/live: what a real engine sent.
@@ -29,7 +29,7 @@ type message struct {
 func readLive(t testing.TB, name string) []message {
 	t.Helper()
 	var all []message
-	for _, line := range bytes.Split(bytes.TrimSpace(sharedtest.Gunzip(t, sharedtest.Path(t, "vectors/live/"+name+".jsonl.gz"))), []byte("\n")) {
+	for _, line := range bytes.Split(bytes.TrimSpace(testenv.Gunzip(t, testenv.Path(t, "vectors/live/"+name+".jsonl.gz"))), []byte("\n")) {
 		var m message
 		if err := json.Unmarshal(line, &m); err != nil {
 			t.Fatal(err)
@@ -167,7 +167,7 @@ func (p *player) leading(hash uint64) int {
 }
 
 func TestLiveRecordings(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join(sharedtest.Path(t, "vectors/live"), "*.jsonl.gz"))
+	files, err := filepath.Glob(filepath.Join(testenv.Path(t, "vectors/live"), "*.jsonl.gz"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no recordings: %v", err)
 	}
@@ -285,7 +285,7 @@ func readPools(t *testing.T) map[string]pool {
 	var v struct {
 		Pools []pool `json:"block_pool_traces"`
 	}
-	if err := json.Unmarshal(readFile(t, sharedtest.Path(t, "vectors/engine_vectors.json")), &v); err != nil {
+	if err := json.Unmarshal(readFile(t, testenv.Path(t, "vectors/engine_vectors.json")), &v); err != nil {
 		t.Fatal(err)
 	}
 	out := map[string]pool{}

@@ -16,15 +16,15 @@ import (
 
 	"github.com/warmpath/warmpath/internal/admin"
 	"github.com/warmpath/warmpath/internal/app"
-	"github.com/warmpath/warmpath/internal/sharedtest"
 	"github.com/warmpath/warmpath/kvevent"
 	"github.com/warmpath/warmpath/kvevent/zmq"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // recordedBatches are the messages of real engines' streams, decoded.
 func recordedBatches(t *testing.T) []kvevent.Batch {
 	t.Helper()
-	folder := sharedtest.Recordings(t)
+	folder := testenv.Recordings(t)
 	files, err := filepath.Glob(filepath.Join(folder, "*.jsonl.gz"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no recordings in %s: %v", folder, err)
@@ -32,7 +32,7 @@ func recordedBatches(t *testing.T) []kvevent.Batch {
 	var all []kvevent.Batch
 	var d kvevent.Decoder
 	for _, file := range files {
-		for line := range bytes.Lines(sharedtest.Gunzip(t, file)) {
+		for line := range bytes.Lines(testenv.Gunzip(t, file)) {
 			var m struct {
 				Topic   string   `json:"topic"`
 				Payload string   `json:"payload_hex"`

@@ -9,14 +9,14 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
-	"github.com/warmpath/warmpath/internal/sharedtest"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // TestThePaceOfAWorkerIsLoggedWhenItBeginsAndCeasesToCount: b's prompts take three times as long as a's, which is one
 // line; that holds, which is none; b is another process then, which is one more.
 func TestThePaceOfAWorkerIsLoggedWhenItBeginsAndCeasesToCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log sharedtest.Buffer
+		var log testenv.Buffer
 		a := &App{fleet: fleet.New(fleet.Config{}), log: slog.New(slog.NewTextHandler(&log, nil))}
 		facts := fleet.Facts{Engine: fleet.EngineVLLM, Version: "0.32.0", Models: []fleet.Model{{ID: "m"}}, BlockSize: 16, BlocksPerRank: 1000}
 		a.fleet.Put("http://a:1", facts)

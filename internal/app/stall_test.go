@@ -15,8 +15,8 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/internal/admin"
 	"github.com/warmpath/warmpath/internal/app"
-	"github.com/warmpath/warmpath/internal/sharedtest"
 	"github.com/warmpath/warmpath/internal/telemetry"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // lockIndexes takes the locks of all indexes, as an operation that never ends does, until the returned function is
@@ -124,7 +124,7 @@ func TestAStallIsVisibleWhileTheIndexIsLockedForEver(t *testing.T) {
 }
 
 func TestTheProcessEndsWhateverIsLocked(t *testing.T) {
-	var log sharedtest.Buffer
+	var log testenv.Buffer
 	r, unlock := stall(t, &log)
 	r.wait("the log tells of the stall", func() bool { return strings.Contains(log.String(), "no progress: readiness answers 503") })
 	began := time.Now()

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmpath/warmpath/block"
-	"github.com/warmpath/warmpath/internal/sharedtest"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // traceEvent is an event of block_pool_traces, as far as a pool of one group knows it.
@@ -34,7 +34,7 @@ type trace struct {
 
 func readTraces(t *testing.T) map[string]trace {
 	t.Helper()
-	data, err := os.ReadFile(sharedtest.Path(t, "vectors/engine_vectors.json"))
+	data, err := os.ReadFile(testenv.Path(t, "vectors/engine_vectors.json"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/warmpath/warmpath/internal/gateway"
-	"github.com/warmpath/warmpath/internal/sharedtest"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 func TestAWorkersErrorDoesNotShowTheClientsKey(t *testing.T) {
@@ -63,7 +63,7 @@ func TestAWorkersErrorShowsNothingOfTheClientsHead(t *testing.T) {
 	}
 	for kind, answer := range answers {
 		t.Run(kind, func(t *testing.T) {
-			var log sharedtest.Buffer
+			var log testenv.Buffer
 			var form atomic.Pointer[string]
 			say := func(w http.ResponseWriter, _ *http.Request) { answer(w, *form.Load()) }
 			f := serve(t, func(s *settings) {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/gateway"
-	"github.com/warmpath/warmpath/internal/sharedtest"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 var manyRequests = flag.Int("useless.requests", 400, "requests of each case of TestAUselessWorkerAttractsNoTraffic and TestManyUselessWorkersFailNobody; docs/reliability.md tells of 20000")
@@ -322,7 +322,7 @@ func TestAWorkerThatIsLeftOutForItsAnswersIsSeen(t *testing.T) {
 		}
 		answering(401, "application/json", `{"error":{"message":"no"}}`)(w, r)
 	})
-	var lines sharedtest.Buffer
+	var lines testenv.Buffer
 	f := serve(t, func(s *settings) {
 		s.policy = "round_robin"
 		s.parts = func(p *gateway.Parts) { p.Log = slog.New(slog.NewTextHandler(&lines, nil)) }

@@ -11,8 +11,8 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
-	"github.com/warmpath/warmpath/internal/sharedtest"
 	"github.com/warmpath/warmpath/kvevent"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // recorded is one message of a real engine.
@@ -27,7 +27,7 @@ type recorded struct {
 func recording(t *testing.T, name string) map[string][]recorded {
 	t.Helper()
 	bySource := map[string][]recorded{}
-	for line := range bytes.Lines(sharedtest.Gunzip(t, filepath.Join(sharedtest.Recordings(t), name+".jsonl.gz"))) {
+	for line := range bytes.Lines(testenv.Gunzip(t, filepath.Join(testenv.Recordings(t), name+".jsonl.gz"))) {
 		var m recorded
 		if err := json.Unmarshal(line, &m); err != nil {
 			t.Fatal(err)

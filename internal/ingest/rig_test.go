@@ -11,10 +11,10 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
-	"github.com/warmpath/warmpath/internal/sharedtest"
 	"github.com/warmpath/warmpath/kvevent"
 	"github.com/warmpath/warmpath/kvevent/zmq"
 	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -25,7 +25,7 @@ type rig struct {
 	fleet   *fleet.Fleet
 	router  *warmpath.Router
 	manager *Manager
-	log     *sharedtest.Buffer
+	log     *testenv.Buffer
 }
 
 func newRig(t testing.TB, c Config) *rig {
@@ -35,7 +35,7 @@ func newRig(t testing.TB, c Config) *rig {
 
 func newRigWithIndex(t testing.TB, c Config, index kvindex.Config) *rig {
 	t.Helper()
-	r := &rig{t: t, fleet: fleet.New(fleet.Config{}), log: &sharedtest.Buffer{}}
+	r := &rig{t: t, fleet: fleet.New(fleet.Config{}), log: &testenv.Buffer{}}
 	var err error
 	if r.router, err = warmpath.New(warmpath.Options{Fleet: r.fleet, SpeculativeTTL: -1, ApproximateTTL: -1, Index: index}); err != nil {
 		t.Fatal(err)

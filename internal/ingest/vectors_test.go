@@ -179,7 +179,7 @@ func TestTheEnginesStillMakeTheseVectors(t *testing.T) {
 			python, modules := filepath.Join(cache, engine.python), filepath.Join(cache, engine.modules)
 			for _, needed := range []string{python, modules} {
 				if _, err := os.Stat(needed); err != nil {
-					t.Skipf("skipped: %v; test/engines/setup.sh and test/interop/setup.sh install it", err)
+					t.Skipf("skipped: %v; test/engines/setup.sh and test/interop.sh install it", err)
 				}
 			}
 			cmd := exec.Command(python, filepath.Join("testdata", engine.script), modules)

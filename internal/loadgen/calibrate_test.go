@@ -9,14 +9,14 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/internal/engine"
-	"github.com/warmpath/warmpath/internal/sharedtest"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 func TestFitExplainsMeasuredVLLM(t *testing.T) {
 	if underRace {
 		t.Skip("skipped: one goroutine, and half a minute of it")
 	}
-	file, err := os.Open(sharedtest.Path(t, "traces/llmservingsim_vllm_measured_rtxpro6000_llama31_8b.jsonl.gz"))
+	file, err := os.Open(testenv.Path(t, "traces/llmservingsim_vllm_measured_rtxpro6000_llama31_8b.jsonl.gz"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func TestFitFindsTheCoefficientsThatMadeThePoints(t *testing.T) {
 }
 
 func TestFitExplainsSplitwise(t *testing.T) {
-	path := sharedtest.Path(t, "traces/timing_splitwise_perf_model.csv.gz")
+	path := testenv.Path(t, "traces/timing_splitwise_perf_model.csv.gz")
 	open := func(model, hardware string, tp int) ([]Point, error) {
 		f, err := os.Open(path)
 		if err != nil {

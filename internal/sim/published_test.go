@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/internal/report"
-	"github.com/warmpath/warmpath/internal/sharedtest"
 	"github.com/warmpath/warmpath/internal/sim"
 	"github.com/warmpath/warmpath/internal/workload"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // sweep plays an experiment, after change, and returns its runs by policy.
@@ -54,7 +54,7 @@ func conversation(t *testing.T) func(*sim.Experiment) {
 	if testing.Short() {
 		t.Skip("skipped: each policy takes a second of a core")
 	}
-	path := sharedtest.Path(t, "traces/mooncake_conversation.jsonl.gz")
+	path := testenv.Path(t, "traces/mooncake_conversation.jsonl.gz")
 	return func(x *sim.Experiment) {
 		x.Workload, x.Rate, x.KVTokens = "mooncake:"+path, []string{"1.75"}, []int{1_500_000}
 	}

@@ -7,15 +7,15 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/internal/engine"
-	"github.com/warmpath/warmpath/internal/sharedtest"
 	"github.com/warmpath/warmpath/internal/workload"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // BenchmarkConversation is the goal of issue 6: the Mooncake conversation trace on 8 workers under one policy in half a
 // second on one core. The blocks are the trace's own, of 512 tokens. cpu-ms/op is the process's user and system time, which
 // neighbours on the machine lengthen less than the clock's.
 func BenchmarkConversation(b *testing.B) {
-	w, err := workload.Load("mooncake:" + sharedtest.Path(b, "traces/mooncake_conversation.jsonl.gz"))
+	w, err := workload.Load("mooncake:" + testenv.Path(b, "traces/mooncake_conversation.jsonl.gz"))
 	if err != nil {
 		b.Fatal(err)
 	}

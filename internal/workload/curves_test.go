@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/warmpath/warmpath/internal/sharedtest"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // The published curves are of traces that are too large to lie in ../shared. Who has one puts it, or a link to it, into the
@@ -46,7 +46,7 @@ func TestPublishedCurvesAreReproduced(t *testing.T) {
 			Curve map[string][3]float64 `json:"curve"` // FIFO, LRU, optimal by blocks
 		} `json:"traces"`
 	}
-	data := sharedtest.Gunzip(t, sharedtest.Path(t, "traces/published_hit_curves_kvcache_blog.json.gz"))
+	data := testenv.Gunzip(t, testenv.Path(t, "traces/published_hit_curves_kvcache_blog.json.gz"))
 	if err := json.Unmarshal(data, &published); err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmpath/warmpath/block"
-	"github.com/warmpath/warmpath/internal/sharedtest"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 func readText(t *testing.T, kind, text string) *Workload {
@@ -227,7 +227,7 @@ func TestOwnFormatKeepsEverything(t *testing.T) {
 	for _, spec := range []string{"mooncake:mooncake_toolagent_head1000.jsonl.gz", "agent:dynamo_pi_agent_request_trace.jsonl.gz",
 		"agent:lmcache_agent_taubench.jsonl.gz", "tokens:llmservingsim_sharegpt_llama31_8b_300.jsonl.gz"} {
 		kind, name, _ := strings.Cut(spec, ":")
-		w, err := LoadWith(kind+":"+sharedtest.Path(t, "traces/"+name), Options{Limit: 300})
+		w, err := LoadWith(kind+":"+testenv.Path(t, "traces/"+name), Options{Limit: 300})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -328,7 +328,7 @@ func TestGzipAndLimits(t *testing.T) {
 
 // Trap 1 of ../shared/traces/README.md.
 func TestBinnedTimestampsAreSpread(t *testing.T) {
-	spec := "mooncake:" + sharedtest.Path(t, "traces/mooncake_conversation.jsonl.gz")
+	spec := "mooncake:" + testenv.Path(t, "traces/mooncake_conversation.jsonl.gz")
 	w, err := LoadWith(spec, Options{Seed: 1})
 	if err != nil {
 		t.Fatal(err)

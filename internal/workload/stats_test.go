@@ -4,7 +4,7 @@ import (
 	"math"
 	"testing"
 
-	"github.com/warmpath/warmpath/internal/sharedtest"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // The points of ../shared/traces/README.md, computed there by a program of its own. They are over the recorded order.
@@ -24,7 +24,7 @@ func TestStatsReproduceThePublishedPoints(t *testing.T) {
 		{"mooncake_toolagent_head1000", 1000, 19686, 12207, 177, 9792, 6559, 27662, 199, Hit{39.1, 46.7}, nil},
 	} {
 		t.Run(c.file, func(t *testing.T) {
-			w, err := LoadWith("mooncake:"+sharedtest.Path(t, "traces/"+c.file+".jsonl.gz"), Options{Raw: true})
+			w, err := LoadWith("mooncake:"+testenv.Path(t, "traces/"+c.file+".jsonl.gz"), Options{Raw: true})
 			if err != nil {
 				t.Fatal(err)
 			}

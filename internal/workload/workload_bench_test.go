@@ -5,11 +5,11 @@ import (
 	"testing"
 
 	"github.com/warmpath/warmpath/block"
-	"github.com/warmpath/warmpath/internal/sharedtest"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 func BenchmarkReadMooncake(b *testing.B) {
-	data := sharedtest.Gunzip(b, sharedtest.Path(b, "traces/mooncake_conversation.jsonl.gz"))
+	data := testenv.Gunzip(b, testenv.Path(b, "traces/mooncake_conversation.jsonl.gz"))
 	b.SetBytes(int64(len(data)))
 	b.ReportAllocs()
 	for b.Loop() {

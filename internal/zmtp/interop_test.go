@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/warmpath/warmpath/internal/sharedtest"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // followNumbers checks that n messages of pub.py follow each other.
@@ -43,7 +43,7 @@ func none[T any](t *testing.T, c <-chan T, what string) {
 func TestLibzmqPublishesToUs(t *testing.T) {
 	for name, endpoint := range map[string]string{"tcp": "tcp://127.0.0.1:*", "IPv6": "tcp://[::1]:*", "ipc": "ipc://" + filepath.Join(t.TempDir(), "s")} {
 		t.Run(name+"/libzmq binds", func(t *testing.T) {
-			p := sharedtest.StartScript(t, "testdata/pub.py", "bind", endpoint, "0")
+			p := testenv.StartScript(t, "testdata/pub.py", "bind", endpoint, "0")
 			o := newProbe()
 			start(t, SUB, p.Line(), o.attach(Config{Topics: []string{"kv"}}))
 			followNumbers(t, o, 50)
@@ -55,7 +55,7 @@ func TestLibzmqPublishesToUs(t *testing.T) {
 				endpoint += "2"
 			}
 			sub, _ := start(t, SUB, endpoint, o.attach(Config{Topics: []string{"kv"}, Bind: true}))
-			sharedtest.StartScript(t, "testdata/pub.py", "connect", sub.Endpoint(), "0")
+			testenv.StartScript(t, "testdata/pub.py", "connect", sub.Endpoint(), "0")
 			followNumbers(t, o, 50)
 		})
 	}
@@ -65,13 +65,13 @@ func TestWePublishToLibzmq(t *testing.T) {
 	for _, mode := range []string{"connect", "bind"} {
 		t.Run("libzmq "+mode+"s", func(t *testing.T) {
 			var pub *Socket
-			var p *sharedtest.Script
+			var p *testenv.Script
 			if mode == "connect" {
 				pub, _ = start(t, PUB, "tcp://127.0.0.1:0", Config{Bind: true})
-				p = sharedtest.StartScript(t, "testdata/sub.py", mode, pub.Endpoint(), "0")
+				p = testenv.StartScript(t, "testdata/sub.py", mode, pub.Endpoint(), "0")
 				p.Line()
 			} else {
-				p = sharedtest.StartScript(t, "testdata/sub.py", mode, "tcp://127.0.0.1:*", "0")
+				p = testenv.StartScript(t, "testdata/sub.py", mode, "tcp://127.0.0.1:*", "0")
 				pub, _ = start(t, PUB, p.Line(), Config{})
 			}
 			untilSubscribed(t, pub, "kv", 1)
@@ -93,7 +93,7 @@ func TestWePublishToLibzmq(t *testing.T) {
 }
 
 func TestLibzmqRouterAnswersUs(t *testing.T) {
-	p := sharedtest.StartScript(t, "testdata/router.py", "bind", "tcp://127.0.0.1:*", "100")
+	p := testenv.StartScript(t, "testdata/router.py", "bind", "tcp://127.0.0.1:*", "100")
 	o := newProbe()
 	dealer, _ := start(t, DEALER, p.Line(), o.attach(Config{Identity: "we"}))
 	receive(t, o.connected, "connection")
@@ -129,7 +129,7 @@ func TestWeAnswerLibzmq(t *testing.T) {
 		{"DEALER", "named", []string{"- 7175657374696f6e 61", "- 7175657374696f6e 62"}},
 		{"REQ", "", []string{"7175657374696f6e 61"}}, // a REQ gets only the first
 	} {
-		p := sharedtest.StartScript(t, "testdata/ask.py", tc.kind, router.Endpoint(), tc.identity)
+		p := testenv.StartScript(t, "testdata/ask.py", tc.kind, router.Endpoint(), tc.identity)
 		for _, want := range tc.want {
 			if got := p.Line(); got != want {
 				t.Errorf("%s received %q, want %q", tc.kind, got, want)
@@ -146,7 +146,7 @@ func TestHeartbeatsWithLibzmqKeepAnIdleConnection(t *testing.T) {
 	// libzmq waits three of its intervals for an answer, 1.5 s, and asks us to wait five: a busy machine keeps both.
 	const theirs = "500"
 	ours := Config{HeartbeatInterval: 400 * time.Millisecond, HeartbeatTimeout: 4 * time.Second}
-	p := sharedtest.StartScript(t, "testdata/pub.py", "bind", "tcp://127.0.0.1:*", theirs)
+	p := testenv.StartScript(t, "testdata/pub.py", "bind", "tcp://127.0.0.1:*", theirs)
 	o, subscribing := newProbe(), ours
 	subscribing.Topics = []string{"kv"}
 	start(t, SUB, p.Line(), o.attach(subscribing))
@@ -154,7 +154,7 @@ func TestHeartbeatsWithLibzmqKeepAnIdleConnection(t *testing.T) {
 	pubSide, publishing := newProbe(), ours
 	publishing.Bind = true
 	pub, _ := start(t, PUB, "tcp://127.0.0.1:0", pubSide.attach(publishing))
-	sub := sharedtest.StartScript(t, "testdata/sub.py", "connect", pub.Endpoint(), theirs)
+	sub := testenv.StartScript(t, "testdata/sub.py", "connect", pub.Endpoint(), theirs)
 	sub.Line()
 	untilSubscribed(t, pub, "kv", 1)
 	p.Say("pause")
@@ -177,7 +177,7 @@ func TestHeartbeatsWithLibzmqKeepAnIdleConnection(t *testing.T) {
 }
 
 func TestAFrozenLibzmqPeerIsNoticedAndTakenBack(t *testing.T) {
-	p := sharedtest.StartScript(t, "testdata/pub.py", "bind", "tcp://127.0.0.1:*", "0")
+	p := testenv.StartScript(t, "testdata/pub.py", "bind", "tcp://127.0.0.1:*", "0")
 	o := newProbe()
 	start(t, SUB, p.Line(), o.attach(Config{
 		Topics: []string{"kv"}, HeartbeatInterval: 100 * time.Millisecond, HeartbeatTimeout: 200 * time.Millisecond, HandshakeTimeout: 200 * time.Millisecond,
@@ -198,7 +198,7 @@ func TestAFrozenLibzmqPeerIsNoticedAndTakenBack(t *testing.T) {
 }
 
 func TestALibzmqPublisherThatRestartsIsFoundAgain(t *testing.T) {
-	first := sharedtest.StartScript(t, "testdata/pub.py", "bind", "tcp://127.0.0.1:*", "0")
+	first := testenv.StartScript(t, "testdata/pub.py", "bind", "tcp://127.0.0.1:*", "0")
 	endpoint := first.Line()
 	o := newProbe()
 	start(t, SUB, endpoint, o.attach(Config{Topics: []string{"kv"}}))
@@ -209,7 +209,7 @@ func TestALibzmqPublisherThatRestartsIsFoundAgain(t *testing.T) {
 		for len(o.messages) > 0 {
 			<-o.messages
 		}
-		first = sharedtest.StartScript(t, "testdata/pub.py", "bind", endpoint, "0")
+		first = testenv.StartScript(t, "testdata/pub.py", "bind", endpoint, "0")
 	}
 	followNumbers(t, o, 5)
 }

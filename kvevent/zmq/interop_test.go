@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/warmpath/warmpath/internal/sharedtest"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // order gives engine.py a command and returns its next sequence number.
-func order(t *testing.T, p *sharedtest.Script, command string, n int) uint64 {
+func order(t *testing.T, p *testenv.Script, command string, n int) uint64 {
 	t.Helper()
 	p.Say(fmt.Sprintf("%s %d", command, n))
 	next, err := strconv.ParseUint(p.Line(), 10, 64)
@@ -25,9 +25,9 @@ func order(t *testing.T, p *sharedtest.Script, command string, n int) uint64 {
 }
 
 // realEngine starts engine.py and returns it with its endpoints.
-func realEngine(t *testing.T, run string, src Source, more ...string) (*sharedtest.Script, Source) {
+func realEngine(t *testing.T, run string, src Source, more ...string) (*testenv.Script, Source) {
 	t.Helper()
-	p := sharedtest.StartScript(t, "testdata/engine.py", append([]string{run, src.Endpoint, src.Replay}, more...)...)
+	p := testenv.StartScript(t, "testdata/engine.py", append([]string{run, src.Endpoint, src.Replay}, more...)...)
 	src.Endpoint, src.Replay = p.Line(), p.Line()
 	return p, src
 }
@@ -138,7 +138,7 @@ func TestARealSubscriberFollowsOurPublisher(t *testing.T) {
 		cfg.ReplayWithoutTopic = withoutTopic
 		e := startEngine(t, "a", cfg)
 		e.publish(50)
-		p := sharedtest.StartScript(t, "testdata/subscriber.py", e.Endpoint(), e.ReplayEndpoint(), "10")
+		p := testenv.StartScript(t, "testdata/subscriber.py", e.Endpoint(), e.ReplayEndpoint(), "10")
 		for seq := uint64(10); seq < 50; seq++ {
 			if got, want := p.Line(), fmt.Sprintf("replay %d %d", seq, len(payload("a", seq))); got != want {
 				t.Fatalf("got %q, want %q", got, want)

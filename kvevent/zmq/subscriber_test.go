@@ -13,8 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/warmpath/warmpath/internal/sharedtest"
 	"github.com/warmpath/warmpath/internal/zmtp"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 func TestHistoryIsReplayedThenTheStreamGoesOn(t *testing.T) {
@@ -683,7 +683,7 @@ func TestRecordedFrames(t *testing.T) {
 			Reply   frames   `json:"replay_reply_multipart_frames_at_dealer_hex"`
 		} `json:"zmq_frames"`
 	}
-	data, err := os.ReadFile(sharedtest.Path(t, "vectors/engine_vectors.json"))
+	data, err := os.ReadFile(testenv.Path(t, "vectors/engine_vectors.json"))
 	if err != nil {
 		t.Fatal(err)
 	}

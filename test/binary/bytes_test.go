@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/warmpath/warmpath/test/process"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // fastBackend answers every chat request at once with a stream whose bytes depend on the request's last bytes, and
@@ -68,7 +68,7 @@ func TestTwoHundredStreamsLoseNoByte(t *testing.T) {
 			strings.Repeat(id+" ", 8192/(len(id)+1)))
 	}
 	backend := fastBackend(t, requestBody)
-	gateway := process.Serve(t, "--worker", backend)
+	gateway := testenv.Serve(t, "--worker", backend)
 	gateway.Ready(t)
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 200, MaxConnsPerHost: 200}}
 	var wg sync.WaitGroup

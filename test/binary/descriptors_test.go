@@ -15,16 +15,16 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/internal/mockengine"
-	"github.com/warmpath/warmpath/test/process"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // serveFew runs the router under `ulimit -n 256`.
-func serveFew(t *testing.T, worker string) *process.Gateway {
+func serveFew(t *testing.T, worker string) *testenv.Gateway {
 	t.Helper()
-	listen, admin := fmt.Sprintf("127.0.0.1:%d", process.FreePort(t)), fmt.Sprintf("127.0.0.1:%d", process.FreePort(t))
-	p := process.Start(t, "warmpath serve", "/bin/sh", "-c", `ulimit -n 256 && exec "$0" "$@"`, process.Binary(t),
+	listen, admin := fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t)), fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t))
+	p := testenv.Start(t, "warmpath serve", "/bin/sh", "-c", `ulimit -n 256 && exec "$0" "$@"`, testenv.Binary(t),
 		"serve", "--listen", listen, "--admin-listen", admin, "--worker", worker)
-	g := &process.Gateway{Process: p, URL: "http://" + listen, Admin: "http://" + admin}
+	g := &testenv.Gateway{Process: p, URL: "http://" + listen, Admin: "http://" + admin}
 	g.Ready(t)
 	return g
 }
@@ -116,7 +116,7 @@ func TestProbesDoNotWaitBehindClients(t *testing.T) {
 	}
 	defer clients.Wait()
 	defer cancel()
-	process.WaitFor(t, time.Minute, "the clients to be there", func() error {
+	testenv.WaitFor(t, time.Minute, "the clients to be there", func() error {
 		if n := here.Load(); n < 300 {
 			return fmt.Errorf("%d are", n)
 		}
@@ -154,7 +154,7 @@ func TestProbesDoNotWaitBehindClients(t *testing.T) {
 	if err := engine.SetFaults(mockengine.Faults{}); err != nil {
 		t.Fatal(err)
 	}
-	process.WaitFor(t, time.Minute, "clients to be answered", func() error {
+	testenv.WaitFor(t, time.Minute, "clients to be answered", func() error {
 		if n := answered.Load(); n < 100 {
 			return fmt.Errorf("%d are", n)
 		}

@@ -12,13 +12,13 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/internal/mockengine"
-	"github.com/warmpath/warmpath/test/process"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // settleQuickly waits until what the engines have published has been applied, by their own counters.
 func (f *fleet) settleQuickly(t *testing.T) {
 	t.Helper()
-	process.WaitFor(t, 10*time.Second, "the events to arrive", func() error {
+	testenv.WaitFor(t, 10*time.Second, "the events to arrive", func() error {
 		for _, w := range f.state(t).Workers {
 			for _, m := range f.workers {
 				if m.URL() != w.URL {
@@ -47,7 +47,7 @@ func TestAWorkerThatDiesInMidStreamFailsNobodyElse(t *testing.T) {
 			answers[i] = f.chat(t, []message{{"user", prose(fmt.Sprintf("stream%d", i), 40)}}, `,"stream":true,"stream_options":{"include_usage":true},"ignore_eos":true,"max_completion_tokens":300`)
 		})
 	}
-	process.WaitFor(t, 10*time.Second, "streams on both workers", func() error {
+	testenv.WaitFor(t, 10*time.Second, "streams on both workers", func() error {
 		for _, w := range f.state(t).Workers {
 			// Where no prompt is left to compute, all have begun: before its first token a request would go elsewhere.
 			if l := w.Holders[0].Load; l.Requests < 4 || l.PrefillTokens > 0 {
@@ -106,7 +106,7 @@ func TestAFrozenWorkerIsLeftAlone(t *testing.T) {
 	if err := workers[0].SetFaults(faults); err != nil {
 		t.Fatal(err)
 	}
-	process.WaitFor(t, 40*time.Second, "the frozen worker to be found", func() error {
+	testenv.WaitFor(t, 40*time.Second, "the frozen worker to be found", func() error {
 		for _, w := range f.state(t).Workers {
 			if w.URL == workers[0].URL() && w.Healthy {
 				return fmt.Errorf("%s still counts as healthy", w.URL)
@@ -161,7 +161,7 @@ func TestTenThousandDisconnects(t *testing.T) {
 	}
 	wg.Wait()
 	f.idle(t)
-	process.WaitFor(t, 30*time.Second, "the goroutines to end", func() error {
+	testenv.WaitFor(t, 30*time.Second, "the goroutines to end", func() error {
 		if now := f.metric(t, "go_goroutines"); now > before+20 {
 			return fmt.Errorf("%v goroutines, %v before", now, before)
 		}

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/internal/mockengine"
-	"github.com/warmpath/warmpath/test/process"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // TestMain leaves the whole package out of the fast tests: it starts processes and waits for their health checks.
@@ -62,7 +62,7 @@ func mock(t *testing.T, change func(*mockengine.Config)) *mockengine.Server {
 
 // fleet is a gateway process in front of mock engines.
 type fleet struct {
-	*process.Gateway
+	*testenv.Gateway
 	workers []*mockengine.Server
 }
 
@@ -80,7 +80,7 @@ func serve(t *testing.T, workers []*mockengine.Server, args ...string) *fleet {
 	for _, w := range workers {
 		args = append(args, "--worker", w.URL())
 	}
-	f := &fleet{Gateway: process.Serve(t, args...), workers: workers}
+	f := &fleet{Gateway: testenv.Serve(t, args...), workers: workers}
 	f.Ready(t)
 	return f
 }
@@ -203,7 +203,7 @@ type state struct {
 func (f *fleet) state(t *testing.T) state {
 	t.Helper()
 	var s state
-	process.JSON(t, f.Admin+"/admin/workers", &s)
+	testenv.JSON(t, f.Admin+"/admin/workers", &s)
 	return s
 }
 
@@ -228,7 +228,7 @@ func (f *fleet) trusted(t *testing.T) {
 
 func (f *fleet) trustedWithin(t *testing.T, limit time.Duration) {
 	t.Helper()
-	process.WaitFor(t, limit, "every holder to be exact", func() error {
+	testenv.WaitFor(t, limit, "every holder to be exact", func() error {
 		s := f.state(t)
 		if len(s.Workers) != len(f.workers) {
 			return fmt.Errorf("%d of %d workers are known", len(s.Workers), len(f.workers))
@@ -253,7 +253,7 @@ func (f *fleet) settle(t *testing.T) {
 	t.Helper()
 	f.settleQuickly(t)
 	last, since := "", time.Now()
-	process.WaitFor(t, 20*time.Second, "the events to arrive", func() error {
+	testenv.WaitFor(t, 20*time.Second, "the events to arrive", func() error {
 		now := ""
 		for _, w := range f.state(t).Workers {
 			for _, h := range w.Holders {
@@ -273,7 +273,7 @@ func (f *fleet) settle(t *testing.T) {
 // idle waits until no holder carries load: every reservation has been released.
 func (f *fleet) idle(t *testing.T) {
 	t.Helper()
-	process.WaitFor(t, 20*time.Second, "every reservation to be released", func() error {
+	testenv.WaitFor(t, 20*time.Second, "every reservation to be released", func() error {
 		for _, w := range f.state(t).Workers {
 			for _, h := range w.Holders {
 				if l := h.Load; l.Requests != 0 || l.PrefillTokens != 0 || l.ContextBlocks != 0 {

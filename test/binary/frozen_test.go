@@ -12,17 +12,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/warmpath/warmpath/test/process"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // mockProcess runs `warmpath mock` as a process of its own, so that signals can stop it as they stop a real engine.
-func mockProcess(t *testing.T, args ...string) (p *process.Process, url string) {
+func mockProcess(t *testing.T, args ...string) (p *testenv.Process, url string) {
 	t.Helper()
-	address := fmt.Sprintf("127.0.0.1:%d", process.FreePort(t))
+	address := fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t))
 	args = append([]string{"mock", "--listen", address, "--events", "", "--replay", "", "--output-tokens", "16"}, args...)
-	p = process.Start(t, "warmpath mock", process.Binary(t), args...)
+	p = testenv.Start(t, "warmpath mock", testenv.Binary(t), args...)
 	t.Cleanup(func() { p.Signal(syscall.SIGCONT) }) // or it would not hear that it should end
-	process.WaitFor(t, 20*time.Second, "the mock engine to answer", func() error { return process.Reachable("http://" + address + "/health") })
+	testenv.WaitFor(t, 20*time.Second, "the mock engine to answer", func() error { return testenv.Reachable("http://" + address + "/health") })
 	return p, "http://" + address
 }
 
@@ -111,13 +111,13 @@ func stopOneOfTwo(t *testing.T, clients int, fields, whole string) {
 	engine := []string{"--max-sequences", fmt.Sprint(slots), "--speed", "4"}
 	stopped, ill := mockProcess(t, engine...)
 	_, good := mockProcess(t, engine...)
-	alone := process.Serve(t, "--worker", good)
+	alone := testenv.Serve(t, "--worker", good)
 	alone.Ready(t)
-	both := process.Serve(t, "--worker", ill, "--worker", good)
+	both := testenv.Serve(t, "--worker", ill, "--worker", good)
 	both.Ready(t)
 	suspect := func(want string) {
 		t.Helper()
-		process.WaitFor(t, 20*time.Second, "the worker's state to be "+want, func() error {
+		testenv.WaitFor(t, 20*time.Second, "the worker's state to be "+want, func() error {
 			if !strings.Contains(metricsOf(t, both), `warmpath_holder_suspect{rank="0",worker="`+ill+`"} `+want) {
 				return fmt.Errorf("it is not")
 			}
@@ -158,7 +158,7 @@ func stopOneOfTwo(t *testing.T, clients int, fields, whole string) {
 	}
 }
 
-func metricsOf(t *testing.T, g *process.Gateway) string {
+func metricsOf(t *testing.T, g *testenv.Gateway) string {
 	t.Helper()
 	f := fleet{Gateway: g}
 	return f.scrape(t)

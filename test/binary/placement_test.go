@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/internal/mockengine"
-	"github.com/warmpath/warmpath/test/process"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // talk is one growing conversation.
@@ -84,7 +84,7 @@ func TestAnEngineThatRestartsIsForgotten(t *testing.T) {
 	if err := workers[0].Restart(300 * time.Millisecond); err != nil {
 		t.Fatalf("restart an engine: %v", err)
 	}
-	process.WaitFor(t, 30*time.Second, "the restarted engine to be exact again", func() error {
+	testenv.WaitFor(t, 30*time.Second, "the restarted engine to be exact again", func() error {
 		for _, w := range f.state(t).Workers {
 			if w.URL == url && w.Healthy && len(w.Holders) == 1 && w.Holders[0].Trust == "exact" && w.Holders[0].Restarts > 0 {
 				return nil

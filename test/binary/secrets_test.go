@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/internal/mockengine"
-	"github.com/warmpath/warmpath/test/process"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // canary begins every secret of TestNoSecretIsEverPrinted.
@@ -86,7 +86,7 @@ policies:
 		}
 	}
 	write(good)
-	gateway := process.Serve(t, "--config", file)
+	gateway := testenv.Serve(t, "--config", file)
 	gateway.Ready(t)
 	printed := map[string]string{} // by what it came from
 	ask := func(method, url, body string, headers ...string) {
@@ -157,13 +157,13 @@ policies:
 			ask("POST", gateway.Admin+"/admin/reload", "", key...)
 		}
 		gateway.Signal(syscall.SIGHUP)
-		out, err := exec.Command(process.Binary(t), "config", "check", file).CombinedOutput()
+		out, err := exec.Command(testenv.Binary(t), "config", "check", file).CombinedOutput()
 		if err != nil {
 			refused++
 		}
 		printed["config check"] += string(out)
 	}
-	process.WaitFor(t, 5*time.Second, "a reload by signal", func() error {
+	testenv.WaitFor(t, 5*time.Second, "a reload by signal", func() error {
 		if !strings.Contains(gateway.Log(), "reload refused") {
 			return fmt.Errorf("the log does not say that one was refused")
 		}
@@ -176,13 +176,13 @@ policies:
 		{"--worker", "http://a,api_key=" + canary}, {"--worker", "http://u:" + canary + "@a"}, {"--worker", "http://a,token=" + canary},
 		{"--admin-key=" + canary}, {"--policy", "lmcache_aware:controller_api_key=" + canary}, {"api_key=" + canary},
 	} {
-		out, err := exec.Command(process.Binary(t), append([]string{"serve"}, args...)...).CombinedOutput()
+		out, err := exec.Command(testenv.Binary(t), append([]string{"serve"}, args...)...).CombinedOutput()
 		if err == nil {
 			t.Errorf("serve %v is accepted", args)
 		}
 		printed[fmt.Sprint("serve ", args[0])] += string(out)
 	}
-	out, err := exec.Command(process.Binary(t), "load", strings.Replace(engine.URL(), "://", "://user:"+canary+"@", 1), "--workload", "gen:independent",
+	out, err := exec.Command(testenv.Binary(t), "load", strings.Replace(engine.URL(), "://", "://user:"+canary+"@", 1), "--workload", "gen:independent",
 		"--requests", "1", "--model", "mock", "--json").CombinedOutput()
 	printed["the report of load"] = string(out)
 	if err != nil || !strings.Contains(string(out), `"command": "warmpath load`) {

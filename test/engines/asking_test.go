@@ -12,7 +12,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/warmpath/warmpath/test/process"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // TestBusyEnginesAreEnoughToMatchChatsByIDs: the gateway may not read the model's files, so that it has to ask engines that are
@@ -55,7 +55,7 @@ type seen struct {
 // played has clients play five turns each of two conversations, through a gateway of its own.
 func played(t *testing.T, clients int, args ...string) (s seen) {
 	t.Helper()
-	gateway := process.Serve(t, args...)
+	gateway := testenv.Serve(t, args...)
 	gateway.Ready(t)
 	waitTrust(t, gateway, "exact", 2)
 	var wg sync.WaitGroup
@@ -91,7 +91,7 @@ func played(t *testing.T, clients int, args ...string) (s seen) {
 			First      float64 `json:"first_token_ms"`
 		} `json:"decisions"`
 	}
-	process.JSON(t, gateway.Admin+"/admin/decisions?n=1000", &last)
+	testenv.JSON(t, gateway.Admin+"/admin/decisions?n=1000", &last)
 	s.sources = map[string]int{}
 	half := len(last.Decisions) / 2
 	for i, d := range last.Decisions {

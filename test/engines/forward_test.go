@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/warmpath/warmpath/test/process"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // recorder stands between the gateway and an engine and keeps the bodies that the engine is asked with.
@@ -97,7 +97,7 @@ func forwarding(t *testing.T, e *engine, dir, path, field string, request func(t
 	if err := os.WriteFile(config, []byte("tokens:\n  forward: auto\nmodels:\n  - path: "+dir+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	gateway := process.Serve(t, "--config", config, "--worker", recorded.url)
+	gateway := testenv.Serve(t, "--config", config, "--worker", recorded.url)
 	gateway.Ready(t)
 	waitTrust(t, gateway, "exact", 1)
 	forwarded := func() bool { return strings.Contains(recorded.last(path), field) }
@@ -107,11 +107,11 @@ func forwarding(t *testing.T, e *engine, dir, path, field string, request func(t
 			t.Error("ids are sent before any was compared with the engine's")
 		}
 	}
-	process.WaitFor(t, 30*time.Second, "twenty prompts to be compared", func() error {
+	testenv.WaitFor(t, 30*time.Second, "twenty prompts to be compared", func() error {
 		var state struct {
 			Tokens struct{ Checked, Differed int }
 		}
-		process.JSON(t, gateway.Admin+"/admin/workers", &state)
+		testenv.JSON(t, gateway.Admin+"/admin/workers", &state)
 		if state.Tokens.Checked < 20 || state.Tokens.Differed > 0 {
 			return fmt.Errorf("%+v", state.Tokens)
 		}
@@ -146,7 +146,7 @@ func forwarding(t *testing.T, e *engine, dir, path, field string, request func(t
 			Difference *int
 		}
 	}
-	process.JSON(t, gateway.Admin+"/admin/decisions?n=1000", &last)
+	testenv.JSON(t, gateway.Admin+"/admin/decisions?n=1000", &last)
 	for i, d := range last.Decisions {
 		if d.Difference != nil && *d.Difference > 0 {
 			t.Errorf("decision %d predicted %d tokens too many", i, *d.Difference)

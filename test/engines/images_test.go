@@ -20,14 +20,13 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/internal/tokens/inprocess"
-	"github.com/warmpath/warmpath/test/openai"
-	"github.com/warmpath/warmpath/test/process"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // TestImages runs tiny models of three families with vision: what is made of images in process is what vLLM makes of them.
 func TestImages(t *testing.T) {
 	dir := root(t, "vllm")
-	client := openai.Start(t)
+	client := testenv.StartClient(t)
 	for _, family := range []string{"qwen2vl", "llava", "gemma3"} { // one after the other: each start takes both cores
 		args := []string{"--enable-scale-out", "--limit-mm-per-prompt", `{"image":8}`}
 		if family != "qwen2vl" { // the names of CLIP's weights differ between Transformers 5 and vLLM; these only render
@@ -39,7 +38,7 @@ func TestImages(t *testing.T) {
 		t.Run(family+" prompts equal the engine's", func(t *testing.T) { sameImages(t, model, e) })
 		if family == "qwen2vl" {
 			t.Run("conversations about images", func(t *testing.T) {
-				k := &talk{client: client, gateway: process.Serve(t, "--model-path", model, "--worker", e.url)}
+				k := &talk{client: client, gateway: testenv.Serve(t, "--model-path", model, "--worker", e.url)}
 				k.gateway.Ready(t)
 				waitTrust(t, k.gateway, "exact", 1)
 				aboutImages(t, k)

@@ -15,7 +15,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/internal/mockengine"
 	"github.com/warmpath/warmpath/kvevent/zmq"
-	"github.com/warmpath/warmpath/test/process"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // What the mock engine and vLLM are both started with. 64 usable blocks of 32 tokens are 2,048 tokens: two prompts of the
@@ -75,7 +75,7 @@ func newLab(t *testing.T, url, events, replay string) *lab {
 				t.Error(err)
 			}
 		})
-		process.WaitFor(t, 20*time.Second, "the events of "+name, func() error {
+		testenv.WaitFor(t, 20*time.Second, "the events of "+name, func() error {
 			if !s.diary.up() {
 				return fmt.Errorf("not connected")
 			}
@@ -185,7 +185,7 @@ func (l *lab) waves(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			process.WaitFor(t, 10*time.Second, "the mock engine to have the request", func() error {
+			testenv.WaitFor(t, 10*time.Second, "the mock engine to have the request", func() error {
 				if s := l.server.Stats().Ranks[0]; s.Waiting+s.Running != n+1 {
 					return fmt.Errorf("it has %d of %d", s.Waiting+s.Running, n+1)
 				}
@@ -303,7 +303,7 @@ func (l *lab) reset(t *testing.T) {
 func (l *lab) settle(t *testing.T) {
 	t.Helper()
 	last, since := -1, time.Now()
-	process.WaitFor(t, 20*time.Second, "the events to arrive", func() error {
+	testenv.WaitFor(t, 20*time.Second, "the events to arrive", func() error {
 		now := l.real.diary.look().messages + l.mock.diary.look().messages
 		if now != last {
 			last, since = now, time.Now()

@@ -14,12 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/warmpath/warmpath/test/process"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // lmcacheController is the real controller of LMCache 0.5.6. Its engines need a GPU: a script plays them.
 type lmcacheController struct {
-	*process.Process
+	*testenv.Process
 	url     string
 	engines *json.Encoder  // what the script is told
 	heard   *bufio.Scanner // what it answers
@@ -33,10 +33,10 @@ func startLMCache(t *testing.T) *lmcacheController {
 	if _, err := os.Stat(filepath.Join(library, "lmcache")); err != nil {
 		t.Skipf("skipped: no LMCache in %s; `make test-engines` installs it", library)
 	}
-	port, pull, reply := process.FreePort(t), process.FreePort(t), process.FreePort(t)
+	port, pull, reply := testenv.FreePort(t), testenv.FreePort(t), testenv.FreePort(t)
 	env := []string{"PYTHONPATH=" + library, "PYTHONHASHSEED=0", "CUDA_VISIBLE_DEVICES="}
 	c := &lmcacheController{url: fmt.Sprintf("http://127.0.0.1:%d", port)}
-	c.Process = process.Start(t, "lmcache_controller", "env", append(env, python, "-m", "lmcache.v1.api_server", "--host", "127.0.0.1",
+	c.Process = testenv.Start(t, "lmcache_controller", "env", append(env, python, "-m", "lmcache.v1.api_server", "--host", "127.0.0.1",
 		"--port", fmt.Sprint(port), "--monitor-ports", fmt.Sprintf(`{"pull":%d,"reply":%d}`, pull, reply))...)
 	script := exec.Command(python, "lmcache_worker.py", fmt.Sprint(pull), fmt.Sprint(reply))
 	script.Env = append(os.Environ(), env...)
@@ -57,11 +57,11 @@ func startLMCache(t *testing.T) *lmcacheController {
 		_ = script.Wait()
 	})
 	c.engines, c.heard = json.NewEncoder(stdin), bufio.NewScanner(stdout)
-	process.WaitFor(t, 10*time.Minute, "the LMCache controller to answer", func() error {
+	testenv.WaitFor(t, 10*time.Minute, "the LMCache controller to answer", func() error {
 		if c.Exited() {
 			t.Fatal("the LMCache controller ended")
 		}
-		return process.Reachable(c.url + "/controller/workers")
+		return testenv.Reachable(c.url + "/controller/workers")
 	})
 	for c.heard.Scan() && c.heard.Text() != "ready" { // the library prints its log here too
 	}
@@ -90,10 +90,10 @@ func (c *lmcacheController) cached(t *testing.T, instance string, tokens []uint3
 // startMock starts a mock engine and returns its URL.
 func startMock(t *testing.T) string {
 	t.Helper()
-	port := process.FreePort(t)
+	port := testenv.FreePort(t)
 	url := fmt.Sprintf("http://127.0.0.1:%d", port)
-	process.Start(t, "warmpath mock", process.Binary(t), "mock", "--listen", fmt.Sprintf("127.0.0.1:%d", port), "--speed", "0", "--output-tokens", "4")
-	process.WaitFor(t, 20*time.Second, "the mock engine", func() error { return process.Reachable(url + "/health") })
+	testenv.Start(t, "warmpath mock", testenv.Binary(t), "mock", "--listen", fmt.Sprintf("127.0.0.1:%d", port), "--speed", "0", "--output-tokens", "4")
+	testenv.WaitFor(t, 20*time.Second, "the mock engine", func() error { return testenv.Reachable(url + "/health") })
 	return url
 }
 
@@ -110,7 +110,7 @@ func TestLMCacheControllerIsAsked(t *testing.T) {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	g := process.Serve(t, "--config", config, "--worker", one, "--worker", two)
+	g := testenv.Serve(t, "--config", config, "--worker", one, "--worker", two)
 	g.Ready(t)
 
 	c.register(t, "one", 0)
@@ -124,7 +124,7 @@ func TestLMCacheControllerIsAsked(t *testing.T) {
 	goes := func(prompt, policy, want string) {
 		t.Helper()
 		right := 0
-		process.WaitFor(t, 2*time.Minute, "requests to go where their prompt is cached", func() error {
+		testenv.WaitFor(t, 2*time.Minute, "requests to go where their prompt is cached", func() error {
 			if got := ask(t, g.URL, prompt, policy); got != want {
 				right = 0
 				return fmt.Errorf("one went to %s, not to %s", got, want)
@@ -155,7 +155,7 @@ func conversation(topic string) string {
 // promptTokens returns the ids that the engine makes of a chat.
 func promptTokens(t *testing.T, engine, chat string) []uint32 {
 	t.Helper()
-	status, answer := process.Post(t, engine+"/tokenize", chat)
+	status, answer := testenv.Post(t, engine+"/tokenize", chat)
 	var told struct {
 		Tokens []uint32 `json:"tokens"`
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/warmpath/warmpath/test/process"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // loads is what /admin/workers says of load.
@@ -39,10 +39,10 @@ func TestEnginesSayHowBusyTheyAre(t *testing.T) {
 			root(t, kind)
 			e := begin(t, "load", launch{kind: kind})
 			e.await(t)
-			gateway := process.Serve(t, "--worker", e.url)
+			gateway := testenv.Serve(t, "--worker", e.url)
 			gateway.Ready(t)
 			busy := func() (running int, told bool, l loads) {
-				process.JSON(t, gateway.Admin+"/admin/workers", &l)
+				testenv.JSON(t, gateway.Admin+"/admin/workers", &l)
 				for _, w := range l.Workers {
 					for _, h := range w.Holders {
 						if r := h.Load.Report; r != nil && time.Since(r.Time) < 5*time.Second {
@@ -53,7 +53,7 @@ func TestEnginesSayHowBusyTheyAre(t *testing.T) {
 				}
 				return running, told, l
 			}
-			process.WaitFor(t, time.Minute, "the engine to tell its load", func() error {
+			testenv.WaitFor(t, time.Minute, "the engine to tell its load", func() error {
 				if _, told, l := busy(); !told {
 					return fmt.Errorf("it does not: %s", pretty(l))
 				}
@@ -76,7 +76,7 @@ func TestEnginesSayHowBusyTheyAre(t *testing.T) {
 					}
 				}
 			}()
-			process.WaitFor(t, time.Minute, "the request of somebody else to be seen", func() error {
+			testenv.WaitFor(t, time.Minute, "the request of somebody else to be seen", func() error {
 				if running, _, l := busy(); running != 1 {
 					return fmt.Errorf("%d are: %s", running, pretty(l))
 				}
@@ -84,7 +84,7 @@ func TestEnginesSayHowBusyTheyAre(t *testing.T) {
 			})
 			cancel()
 			<-ended
-			process.WaitFor(t, time.Minute, "the engine to be idle", func() error {
+			testenv.WaitFor(t, time.Minute, "the engine to be idle", func() error {
 				if running, _, l := busy(); running != 0 {
 					return fmt.Errorf("%d are: %s", running, pretty(l))
 				}

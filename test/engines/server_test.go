@@ -16,8 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/warmpath/warmpath/internal/sharedtest"
-	"github.com/warmpath/warmpath/test/process"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // engine is one running engine server.
@@ -62,9 +61,9 @@ func begin(t *testing.T, name string, l launch) *engine {
 	if l.kind == "sglang" {
 		script, key = "engines/serve_sglang.sh", "SGL_DIR="
 	}
-	script = sharedtest.Path(t, script)
+	script = testenv.Path(t, script)
 	logs := t.TempDir()
-	e := &engine{name: name, http: process.FreePort(t), pub: process.FreePort(t), rep: process.FreePort(t)}
+	e := &engine{name: name, http: testenv.FreePort(t), pub: testenv.FreePort(t), rep: testenv.FreePort(t)}
 	e.url = fmt.Sprintf("http://127.0.0.1:%d", e.http)
 	e.log = filepath.Join(logs, name+".log")
 	if l.kind == "sglang" {
@@ -103,9 +102,9 @@ func (e *engine) said() string {
 func (e *engine) await(t *testing.T) {
 	t.Helper()
 	again := true
-	process.WaitFor(t, 10*time.Minute, e.name+" to be healthy", func() error {
+	testenv.WaitFor(t, 10*time.Minute, e.name+" to be healthy", func() error {
 		if !e.gone() {
-			return process.Reachable(e.url + "/health")
+			return testenv.Reachable(e.url + "/health")
 		}
 		if !again {
 			t.Fatalf("%s ended twice while starting", e.name)

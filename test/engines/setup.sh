@@ -14,7 +14,7 @@ fi
 for tool in gcc nm readelf; do
   command -v $tool >/dev/null || { echo "engines: $tool is missing: apt-get install gcc binutils"; exit 3; }
 done
-bash "$here/../interop/setup.sh"
+bash "$here/../interop.sh"
 mkdir -p "$root"
 echo "engines: vLLM in $root/vllm (2.6 GB)"
 SLIM=1 bash "$shared/engines/setup.sh" "$root/vllm" 2>&1 | grep -v 'Writing model shards' || true

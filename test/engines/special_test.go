@@ -4,17 +4,15 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/warmpath/warmpath/internal/sharedtest"
 	"github.com/warmpath/warmpath/internal/tokens"
-	"github.com/warmpath/warmpath/test/openai"
-	"github.com/warmpath/warmpath/test/process"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // TestSmallCacheAndTwoRanks runs an engine that must evict beside one with two data-parallel ranks, each behind a
 // gateway of its own.
 func TestSmallCacheAndTwoRanks(t *testing.T) {
 	root(t, "vllm")
-	client := openai.Start(t)
+	client := testenv.StartClient(t)
 	small := begin(t, "small", launch{kind: "vllm", env: []string{"MAXLEN=1024", "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0"},
 		args: []string{"--num-gpu-blocks-override", "65"}})
 	ranks := begin(t, "ranks", launch{kind: "vllm", args: []string{"--data-parallel-size", "2"}})
@@ -22,7 +20,7 @@ func TestSmallCacheAndTwoRanks(t *testing.T) {
 	ranks.await(t)
 
 	t.Run("evictions are followed", func(t *testing.T) {
-		k := &talk{client: client, gateway: process.Serve(t, "--worker", small.url)}
+		k := &talk{client: client, gateway: testenv.Serve(t, "--worker", small.url)}
 		k.gateway.Ready(t)
 		waitTrust(t, k.gateway, "exact", 1)
 		hits, misses := 0, 0
@@ -45,7 +43,7 @@ func TestSmallCacheAndTwoRanks(t *testing.T) {
 		}
 	})
 	t.Run("two ranks are two holders", func(t *testing.T) {
-		k := &talk{client: client, gateway: process.Serve(t, "--worker", ranks.url)}
+		k := &talk{client: client, gateway: testenv.Serve(t, "--worker", ranks.url)}
 		k.gateway.Ready(t)
 		waitTrust(t, k.gateway, "exact", 2)
 		history := make([][]message, 4)
@@ -69,8 +67,8 @@ func TestSmallCacheAndTwoRanks(t *testing.T) {
 // TestHybridAndOffload runs a gemma-like model, whose sliding-window layers forget, beside an engine with a CPU tier.
 func TestHybridAndOffload(t *testing.T) {
 	dir := root(t, "vllm")
-	client := openai.Start(t)
-	spec := sharedtest.Path(t, "engines/cpu_offload")
+	client := testenv.StartClient(t)
+	spec := testenv.Path(t, "engines/cpu_offload")
 	hybrid := begin(t, "hybrid", launch{kind: "vllm", env: []string{"MODEL=" + dir + "/gemma3"}})
 	offload := begin(t, "offload", launch{kind: "vllm", env: []string{"PYTHONPATH=" + spec, "MAXLEN=1024"},
 		args: []string{"--num-gpu-blocks-override", "65", "--kv-transfer-config",
@@ -80,7 +78,7 @@ func TestHybridAndOffload(t *testing.T) {
 	offload.await(t)
 
 	t.Run("a hybrid model's prefix is never over-counted", func(t *testing.T) {
-		k := &talk{client: client, gateway: process.Serve(t, "--worker", hybrid.url)}
+		k := &talk{client: client, gateway: testenv.Serve(t, "--worker", hybrid.url)}
 		k.gateway.Ready(t)
 		ids := make([]int, 500)
 		for i := range ids {
@@ -104,7 +102,7 @@ func TestHybridAndOffload(t *testing.T) {
 		}
 	})
 	t.Run("blocks in the CPU tier count", func(t *testing.T) {
-		k := &talk{client: client, gateway: process.Serve(t, "--worker", offload.url)}
+		k := &talk{client: client, gateway: testenv.Serve(t, "--worker", offload.url)}
 		k.gateway.Ready(t)
 		reloaded := 0
 		for round := range 2 {
@@ -125,12 +123,12 @@ func TestHybridAndOffload(t *testing.T) {
 // TestSGLang runs the plain part with SGLang, beside nothing else.
 func TestSGLang(t *testing.T) {
 	root(t, "sglang")
-	client := openai.Start(t)
+	client := testenv.StartClient(t)
 	one := begin(t, "one", launch{kind: "sglang"})
 	two := begin(t, "two", launch{kind: "sglang"})
 	one.await(t)
 	two.await(t)
-	k := &talk{client: client, gateway: process.Serve(t, "--worker", one.url, "--worker", two.url)}
+	k := &talk{client: client, gateway: testenv.Serve(t, "--worker", one.url, "--worker", two.url)}
 	k.gateway.Ready(t)
 	waitTrust(t, k.gateway, "exact", 2)
 	waitFiles(t, k.gateway, root(t, "sglang")+"/tiny-llama")

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/warmpath/warmpath/test/process"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // state is what /admin/workers says, as far as these tests read it.
@@ -23,17 +23,17 @@ type state struct {
 	} `json:"workers"`
 }
 
-func stateOf(t *testing.T, g *process.Gateway) state {
+func stateOf(t *testing.T, g *testenv.Gateway) state {
 	t.Helper()
 	var s state
-	process.JSON(t, g.Admin+"/admin/workers", &s)
+	testenv.JSON(t, g.Admin+"/admin/workers", &s)
 	return s
 }
 
 // waitTrust waits until so many holders are trusted as said.
-func waitTrust(t *testing.T, g *process.Gateway, trust string, holders int) {
+func waitTrust(t *testing.T, g *testenv.Gateway, trust string, holders int) {
 	t.Helper()
-	process.WaitFor(t, 60*time.Second, fmt.Sprintf("%d holders to be %s", holders, trust), func() error {
+	testenv.WaitFor(t, 60*time.Second, fmt.Sprintf("%d holders to be %s", holders, trust), func() error {
 		s, n := stateOf(t, g), 0
 		for _, w := range s.Workers {
 			for _, h := range w.Holders {
@@ -50,7 +50,7 @@ func waitTrust(t *testing.T, g *process.Gateway, trust string, holders int) {
 }
 
 // workerState returns nil when the worker takes requests.
-func workerState(t *testing.T, g *process.Gateway, url string) error {
+func workerState(t *testing.T, g *testenv.Gateway, url string) error {
 	t.Helper()
 	for _, w := range stateOf(t, g).Workers {
 		if w.URL == url && w.Ready {
@@ -64,7 +64,7 @@ func workerState(t *testing.T, g *process.Gateway, url string) error {
 }
 
 // ranksWithBlocks counts the holders for which the index has blocks.
-func ranksWithBlocks(t *testing.T, g *process.Gateway) int {
+func ranksWithBlocks(t *testing.T, g *testenv.Gateway) int {
 	t.Helper()
 	n := 0
 	for _, w := range stateOf(t, g).Workers {

@@ -8,22 +8,21 @@ import (
 	"testing"
 	"time"
 
-	"github.com/warmpath/warmpath/test/openai"
-	"github.com/warmpath/warmpath/test/process"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // talk is a user of the gateway who checks, for every answer, that what the gateway predicted is what the engine
 // reported.
 type talk struct {
-	client  *openai.Client
-	gateway *process.Gateway
+	client  *testenv.Client
+	gateway *testenv.Gateway
 	asked   int
 	blind   int // requests whose tokens did not come within the budget, on a busy machine
 }
 
 // reply is an answer with what the gateway said about it.
 type reply struct {
-	*openai.Answer
+	*testenv.Answer
 	worker    string
 	predicted int
 	cached    int
@@ -39,9 +38,9 @@ func say(role, text string) message { return message{"role": role, "content": te
 func (k *talk) settle(t *testing.T) {
 	t.Helper()
 	last, since := "", time.Now()
-	process.WaitFor(t, 20*time.Second, "the events to arrive", func() error {
+	testenv.WaitFor(t, 20*time.Second, "the events to arrive", func() error {
 		var workers any
-		process.JSON(t, k.gateway.Admin+"/admin/workers", &workers)
+		testenv.JSON(t, k.gateway.Admin+"/admin/workers", &workers)
 		now := sequences(workers)
 		if now != last {
 			last, since = now, time.Now()
@@ -107,7 +106,7 @@ func (k *talk) ask(t *testing.T, call string, body, extra map[string]any) *reply
 	if stream, _ := body["stream"].(bool); stream {
 		body["stream_options"] = map[string]any{"include_usage": true}
 	}
-	answer := k.client.Do(t, openai.Call{Call: call, Base: k.gateway.URL + "/v1", Body: body, Extra: arguments})
+	answer := k.client.Do(t, testenv.Call{Call: call, Base: k.gateway.URL + "/v1", Body: body, Extra: arguments})
 	k.asked++
 	if answer.Error != nil {
 		t.Fatalf("request %d: %s %d: %s", k.asked, answer.Error.Type, answer.Error.Status, answer.Error.Message)
@@ -136,7 +135,7 @@ func (k *talk) lastSource(t *testing.T) string {
 			Source string `json:"token_source"`
 		} `json:"decisions"`
 	}
-	process.JSON(t, k.gateway.Admin+"/admin/decisions?n=1", &last)
+	testenv.JSON(t, k.gateway.Admin+"/admin/decisions?n=1", &last)
 	if len(last.Decisions) == 0 {
 		t.Fatal("the gateway remembers no decision")
 	}

@@ -16,19 +16,19 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/internal/tokens/inprocess"
-	"github.com/warmpath/warmpath/test/process"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // waitFiles waits until the gateway makes the ids of its one model here, from the files in dir, which nobody named.
-func waitFiles(t *testing.T, g *process.Gateway, dir string) {
+func waitFiles(t *testing.T, g *testenv.Gateway, dir string) {
 	t.Helper()
-	process.WaitFor(t, 60*time.Second, "the model's files to be found", func() error {
+	testenv.WaitFor(t, 60*time.Second, "the model's files to be found", func() error {
 		var s struct {
 			Tokens struct {
 				Models []struct{ Source, Folder, Why string }
 			}
 		}
-		process.JSON(t, g.Admin+"/admin/workers", &s)
+		testenv.JSON(t, g.Admin+"/admin/workers", &s)
 		if m := s.Tokens.Models; len(m) != 1 || m[0].Source != "files" || m[0].Folder != dir {
 			return fmt.Errorf("models: %+v", m)
 		}
@@ -37,7 +37,7 @@ func waitFiles(t *testing.T, g *process.Gateway, dir string) {
 }
 
 // sources returns where the ids of the gateway's requests came from, and logs how long requests waited for them.
-func sources(t *testing.T, g *process.Gateway) (count map[string]int, all int) {
+func sources(t *testing.T, g *testenv.Gateway) (count map[string]int, all int) {
 	t.Helper()
 	var last struct {
 		Decisions []struct {
@@ -45,7 +45,7 @@ func sources(t *testing.T, g *process.Gateway) (count map[string]int, all int) {
 			Waited float64 `json:"tokens_ms"`
 		} `json:"decisions"`
 	}
-	process.JSON(t, g.Admin+"/admin/decisions?n=1000", &last)
+	testenv.JSON(t, g.Admin+"/admin/decisions?n=1000", &last)
 	count = map[string]int{}
 	var waits []float64
 	for _, d := range last.Decisions {
@@ -83,7 +83,7 @@ func askedIDs(t *testing.T, k *talk, engines ...*engine) {
 	for _, e := range engines {
 		args = append(args, "--worker", e.url)
 	}
-	mine := &talk{client: k.client, gateway: process.Serve(t, args...)}
+	mine := &talk{client: k.client, gateway: testenv.Serve(t, args...)}
 	mine.gateway.Ready(t)
 	waitTrust(t, mine.gateway, "exact", len(engines))
 	conversations(t, mine, "tiny", "asked")

@@ -7,14 +7,13 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/internal/tokens"
-	"github.com/warmpath/warmpath/test/openai"
-	"github.com/warmpath/warmpath/test/process"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // TestTwoPlainWorkers gives the gateway two URLs and no other setting.
 func TestTwoPlainWorkers(t *testing.T) {
 	dir := root(t, "vllm")
-	client := openai.Start(t)
+	client := testenv.StartClient(t)
 	lora := []string{"--enable-lora", "--max-loras", "2", "--max-lora-rank", "8",
 		"--lora-modules", "a=" + dir + "/lora-a", "b=" + dir + "/lora-b", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"}
 	// One answers /render, one does not; one publishes integer hashes, one raw bytes.
@@ -24,7 +23,7 @@ func TestTwoPlainWorkers(t *testing.T) {
 	one.await(t)
 	two.await(t)
 
-	gateway := process.Serve(t, "--worker", one.url, "--worker", two.url)
+	gateway := testenv.Serve(t, "--worker", one.url, "--worker", two.url)
 	gateway.Ready(t)
 	k := &talk{client: client, gateway: gateway}
 	waitTrust(t, gateway, "exact", 2)
@@ -208,7 +207,7 @@ func gatewayRestart(whole, t *testing.T, k *talk, engines ...*engine) {
 	for _, e := range engines {
 		args = append(args, "--worker", e.url)
 	}
-	k.gateway = process.Serve(whole, args...)
+	k.gateway = testenv.Serve(whole, args...)
 	k.gateway.Ready(t)
 	waitTrust(t, k.gateway, "exact", len(engines))
 	k.settle(t)
@@ -240,7 +239,7 @@ func engineRestart(t *testing.T, k *talk, e *engine) {
 	}
 	e.start(t)
 	e.await(t)
-	process.WaitFor(t, 30*time.Second, "the restarted engine to be used again", func() error {
+	testenv.WaitFor(t, 30*time.Second, "the restarted engine to be used again", func() error {
 		return workerState(t, k.gateway, e.url)
 	})
 	waitTrust(t, k.gateway, "exact", 2)

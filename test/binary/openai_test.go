@@ -1,9 +1,6 @@
-// Package interop proves the gateway against the official OpenAI client. `make interop` installs it; without it the
-// tests skip, and say so.
-package interop
+package binary
 
 import (
-	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -14,54 +11,31 @@ import (
 	"testing"
 
 	"github.com/warmpath/warmpath/internal/mockengine"
-	"github.com/warmpath/warmpath/test/openai"
-	"github.com/warmpath/warmpath/test/process"
+	"github.com/warmpath/warmpath/test/testenv"
 )
-
-// start runs two mock engines and the gateway, and returns the gateway.
-func start(t *testing.T) *process.Gateway {
-	t.Helper()
-	var args []string
-	for range 2 {
-		cfg := mockengine.DefaultConfig()
-		cfg.LoRA = []string{"adapter"}
-		server, err := mockengine.New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(context.Background())
-		ended := make(chan struct{})
-		go func() { _ = server.Run(ctx); close(ended) }() // ends with ctx; the cleanup waits
-		t.Cleanup(func() { cancel(); <-ended })
-		<-server.Ready()
-		args = append(args, "--worker", server.URL())
-	}
-	g := process.Serve(t, args...)
-	g.Ready(t)
-	return g
-}
 
 var weather = map[string]any{"type": "function", "function": map[string]any{"name": "weather",
 	"parameters": map[string]any{"type": "object", "properties": map[string]any{"city": map[string]any{"type": "string"}}}}}
 
 func TestTheOpenAIClient(t *testing.T) {
-	client := openai.Start(t)
-	g := start(t)
+	client := testenv.StartClient(t)
+	adapter := func(c *mockengine.Config) { c.LoRA = []string{"adapter"} }
+	g := serve(t, []*mockengine.Server{mock(t, adapter), mock(t, adapter)})
 	base := g.URL + "/v1"
 	messages := []any{map[string]any{"role": "system", "content": "You are short."}, map[string]any{"role": "user", "content": "Hello."}}
 
 	t.Run("lists the models of all workers once", func(t *testing.T) {
-		a := client.Do(t, openai.Call{Call: "models", Base: base})
+		a := client.Do(t, testenv.Call{Call: "models", Base: base})
 		slices.Sort(a.IDs)
 		if a.Error != nil || !slices.Equal(a.IDs, []string{"adapter", "mock"}) {
 			t.Errorf("models %v, error %+v", a.IDs, a.Error)
 		}
 	})
 	t.Run("chats, plain and streamed, with the same text", func(t *testing.T) {
-		plain := client.Do(t, openai.Call{Call: "chat", Base: base, Body: map[string]any{"model": "mock", "messages": messages, "max_tokens": 20}})
-		streamed := client.Do(t, openai.Call{Call: "chat", Base: base, Body: map[string]any{"model": "mock", "messages": messages, "max_tokens": 20,
+		plain := client.Do(t, testenv.Call{Call: "chat", Base: base, Body: map[string]any{"model": "mock", "messages": messages, "max_tokens": 20}})
+		streamed := client.Do(t, testenv.Call{Call: "chat", Base: base, Body: map[string]any{"model": "mock", "messages": messages, "max_tokens": 20,
 			"stream": true, "stream_options": map[string]any{"include_usage": true}}})
-		for name, a := range map[string]*openai.Answer{"plain": plain, "streamed": streamed} {
+		for name, a := range map[string]*testenv.Answer{"plain": plain, "streamed": streamed} {
 			if a.Error != nil || a.Finish == "" || a.Text == "" || a.Usage == nil || a.Usage.PromptTokens == 0 {
 				t.Fatalf("%s: %+v error %+v", name, a, a.Error)
 			}
@@ -74,14 +48,14 @@ func TestTheOpenAIClient(t *testing.T) {
 		}
 	})
 	t.Run("streams without usage when it is not asked for", func(t *testing.T) {
-		a := client.Do(t, openai.Call{Call: "chat", Base: base, Body: map[string]any{"model": "mock", "messages": messages, "max_tokens": 20, "stream": true}})
+		a := client.Do(t, testenv.Call{Call: "chat", Base: base, Body: map[string]any{"model": "mock", "messages": messages, "max_tokens": 20, "stream": true}})
 		if a.Error != nil || a.Usage != nil || a.Finish == "" {
 			t.Errorf("%+v error %+v", a, a.Error)
 		}
 	})
 	t.Run("calls tools", func(t *testing.T) {
 		for _, stream := range []bool{false, true} {
-			a := client.Do(t, openai.Call{Call: "chat", Base: base, Body: map[string]any{"model": "mock", "messages": messages, "stream": stream,
+			a := client.Do(t, testenv.Call{Call: "chat", Base: base, Body: map[string]any{"model": "mock", "messages": messages, "stream": stream,
 				"tools": []any{weather}, "tool_choice": map[string]any{"type": "function", "function": map[string]any{"name": "weather"}}}})
 			if a.Error != nil || len(a.ToolCalls) == 0 {
 				t.Errorf("stream %v: %+v error %+v", stream, a, a.Error)
@@ -91,7 +65,7 @@ func TestTheOpenAIClient(t *testing.T) {
 	t.Run("completes text and ids", func(t *testing.T) {
 		for _, prompt := range []any{"Once upon a time", []int{5, 6, 7, 8}, []any{"one", "two"}} {
 			for _, stream := range []bool{false, true} {
-				a := client.Do(t, openai.Call{Call: "completions", Base: base, Body: map[string]any{"model": "mock", "prompt": prompt, "max_tokens": 10, "stream": stream}})
+				a := client.Do(t, testenv.Call{Call: "completions", Base: base, Body: map[string]any{"model": "mock", "prompt": prompt, "max_tokens": 10, "stream": stream}})
 				if a.Error != nil || a.Text == "" || a.Finish == "" {
 					t.Errorf("prompt %v stream %v: %+v error %+v", prompt, stream, a, a.Error)
 				}
@@ -99,26 +73,26 @@ func TestTheOpenAIClient(t *testing.T) {
 		}
 	})
 	t.Run("uses an adapter", func(t *testing.T) {
-		a := client.Do(t, openai.Call{Call: "chat", Base: base, Body: map[string]any{"model": "adapter", "messages": messages, "max_tokens": 5}})
+		a := client.Do(t, testenv.Call{Call: "chat", Base: base, Body: map[string]any{"model": "adapter", "messages": messages, "max_tokens": 5}})
 		if a.Error != nil || a.Text == "" {
 			t.Errorf("%+v error %+v", a, a.Error)
 		}
 	})
 	t.Run("understands our errors", func(t *testing.T) {
-		unknown := client.Do(t, openai.Call{Call: "chat", Base: base, Body: map[string]any{"model": "nobody", "messages": messages}})
+		unknown := client.Do(t, testenv.Call{Call: "chat", Base: base, Body: map[string]any{"model": "nobody", "messages": messages}})
 		if unknown.Error == nil || unknown.Error.Type != "NotFoundError" || !strings.Contains(unknown.Error.Message, "nobody") {
 			t.Errorf("an unknown model: %+v", unknown.Error)
 		}
-		wrong := client.Do(t, openai.Call{Call: "chat", Base: base, Body: map[string]any{"model": 5, "messages": messages}})
+		wrong := client.Do(t, testenv.Call{Call: "chat", Base: base, Body: map[string]any{"model": 5, "messages": messages}})
 		if wrong.Error == nil || wrong.Error.Type != "BadRequestError" {
 			t.Errorf("a model that is a number: %+v", wrong.Error)
 		}
 	})
 }
 
-// TestTheBodyArrivesUnchanged keeps what a worker received, byte for byte as the client sent it.
-func TestTheBodyArrivesUnchanged(t *testing.T) {
-	client := openai.Start(t)
+// TestTheOpenAIClientsBodyArrivesUnchanged keeps what a worker received, byte for byte as the client sent it.
+func TestTheOpenAIClientsBodyArrivesUnchanged(t *testing.T) {
+	client := testenv.StartClient(t)
 	var mu sync.Mutex
 	var received []byte
 	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -140,11 +114,11 @@ func TestTheBodyArrivesUnchanged(t *testing.T) {
 		}
 	}))
 	defer worker.Close()
-	g := process.Serve(t, "--worker", worker.URL)
+	g := testenv.Serve(t, "--worker", worker.URL)
 	g.Ready(t)
 
 	extra := map[string]any{"zz_unknown": map[string]any{"b": []any{1.5, nil}, "a": "ü"}, "aa_unknown": true}
-	call := openai.Call{Call: "chat", Base: g.URL + "/v1", Extra: extra,
+	call := testenv.Call{Call: "chat", Base: g.URL + "/v1", Extra: extra,
 		Body: map[string]any{"model": "m", "temperature": 0.25, "messages": []any{map[string]any{"role": "user", "content": "héllo", "name": "n"}}}}
 	a := client.Do(t, call)
 	if a.Error != nil || a.Text != "ok" || a.Extra["new_field"] == nil {

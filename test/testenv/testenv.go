@@ -1,7 +1,7 @@
-// Package sharedtest finds the material that lies beside the project, in ../shared: engine vectors, recordings, traces
-// and the scripts that run real engines. Tests that need it skip, and say so, where it is missing. It also has the
-// small helpers that tests of several packages share.
-package sharedtest
+// Package testenv has what tests of several packages need beside the code that they test: recordings of engines, traces,
+// the built binary, and processes that play the other side. It imports nothing of this module, so that every package
+// can use it.
+package testenv
 
 import (
 	"compress/gzip"

@@ -1,4 +1,4 @@
-package sharedtest
+package testenv
 
 import (
 	"bytes"

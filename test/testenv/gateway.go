@@ -1,9 +1,6 @@
-// Package process runs the built binary for tests, as its user would: `warmpath serve` and `warmpath mock` on free
-// ports of the loopback, with their logs shown when a test fails.
-package process
+package testenv
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -24,26 +21,8 @@ import (
 type Process struct {
 	Name string
 	cmd  *exec.Cmd
-	log  *log
+	log  Buffer
 	done chan struct{}
-}
-
-// log keeps what a process printed; the process writes while the test reads.
-type log struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
 }
 
 var built = sync.OnceValues(func() (string, error) {
@@ -75,8 +54,8 @@ func Binary(t testing.TB) string {
 // Start runs the command in a process group of its own and stops it when the test ends.
 func Start(t testing.TB, name string, command string, args ...string) *Process {
 	t.Helper()
-	p := &Process{Name: name, cmd: exec.Command(command, args...), log: &log{}, done: make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	p := &Process{Name: name, cmd: exec.Command(command, args...), done: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.cmd.Start(); err != nil {
 		t.Fatalf("start %s: %v", name, err)

@@ -1,7 +1,4 @@
-// Package openai lets a Go test speak through the official OpenAI client for Python, so that what reaches the gateway
-// is what that client sends and what it accepts is what users see. The interpreter is $WARMPATH_OPENAI_PYTHON, or the
-// one that `make interop` or `make test-engines` installs; where there is none the test skips and says so.
-package openai
+package testenv
 
 import (
 	"bufio"
@@ -19,7 +16,8 @@ import (
 //go:embed driver.py
 var driver string
 
-// Client is one running driver; calls are answered one after another. Safe for concurrent use.
+// Client is a running driver of the official OpenAI client for Python: the gateway gets what that client sends, and the
+// test sees what that client accepts. It answers one call after another. Safe for concurrent use.
 type Client struct {
 	mu  sync.Mutex
 	in  io.WriteCloser
@@ -46,7 +44,7 @@ type Answer struct {
 	Headers   map[string]string `json:"headers"`
 	IDs       []string          `json:"ids"`
 	Extra     map[string]any    `json:"extra"` // fields of the response that the client does not know
-	Error     *Error            `json:"error"`
+	Error     *ClientError      `json:"error"`
 }
 
 // Usage is the engine's own count.
@@ -66,8 +64,8 @@ func (u *Usage) Cached() int {
 	return u.Details.CachedTokens
 }
 
-// Error is the exception that the client raised.
-type Error struct {
+// ClientError is the exception that the client raised.
+type ClientError struct {
 	Type    string `json:"type"`
 	Status  int    `json:"status"`
 	Message string `json:"message"`
@@ -84,10 +82,11 @@ func (a *Answer) Header(name string) string {
 	return ""
 }
 
-// Start runs the driver until the test ends.
-func Start(t testing.TB) *Client {
+// StartClient runs a driver until the test ends. Its interpreter is $WARMPATH_OPENAI_PYTHON, or the one that `make
+// interop` or `make test-engines` installs; without one the test skips.
+func StartClient(t testing.TB) *Client {
 	t.Helper()
-	python := interpreter()
+	python := openaiPython()
 	if python == "" {
 		t.Skip("skipped: no Python with the openai package; `make interop` installs one, or set WARMPATH_OPENAI_PYTHON")
 	}
@@ -111,7 +110,7 @@ func Start(t testing.TB) *Client {
 	return &Client{in: in, out: bufio.NewReaderSize(out, 1<<20)}
 }
 
-func interpreter() string {
+func openaiPython() string {
 	candidates := []string{os.Getenv("WARMPATH_OPENAI_PYTHON")}
 	if home, err := os.UserCacheDir(); err == nil {
 		for _, dir := range []string{"openai", "engines/vllm/venv"} {
