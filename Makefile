@@ -5,7 +5,7 @@ FUZZTIME ?= 30s
 TOOL = $(GO) tool -modfile=tools/go.mod
 CACHE = $${XDG_CACHE_HOME:-$$HOME/.cache}/warmpath
 
-.PHONY: help build check test race model hostile virtual times fuzz interop test-binary test-engines golden test-bench bench bench-engines demo tidy
+.PHONY: help build check test race model hostile virtual times fuzz interop test-binary test-engines golden traces test-bench bench bench-engines demo tidy
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -63,6 +63,9 @@ golden: ## what the reference tokenizers and CPython's jinja2 answer, for the te
 		$(CACHE)/jinja/bin/python tokenizer/chattemplate/testdata/gather.py --download; }
 	[ -f $(CACHE)/harmony.json ] || [ ! -x $(CACHE)/engines/vllm/venv/bin/python ] || \
 		VLLM_TARGET_DEVICE=cpu $(CACHE)/engines/vllm/venv/bin/python tokenizer/chattemplate/testdata/harmony.py > $(CACHE)/harmony.json
+
+traces: ## whole public traces into the cache folder, for the test of published hit curves
+	bash test/testenv/traces.sh $(CACHE)/traces
 
 test-bench: ## the module of comparisons builds and passes
 	cd bench && $(GO) vet ./... && $(GO) test ./...

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
-	"os"
 	"strconv"
 	"testing"
 
@@ -136,14 +135,8 @@ type hashVectors struct {
 
 func readVectors(t testing.TB) *hashVectors {
 	t.Helper()
-	data, err := os.ReadFile(testenv.Path(t, "vectors/engine_vectors.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var v hashVectors
-	if err := json.Unmarshal(data, &v); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Vectors(t, &v)
 	if len(v.VLLM) < 70 || len(v.SGLang) < 8 || len(v.FNV) < 6 || len(v.LLMD) < 12 {
 		t.Fatalf("vectors are missing: %d, %d, %d, %d", len(v.VLLM), len(v.SGLang), len(v.FNV), len(v.LLMD))
 	}

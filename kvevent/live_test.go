@@ -45,15 +45,6 @@ func readLive(t testing.TB, path string) []recording {
 	return all
 }
 
-func liveFiles(t testing.TB) []string {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(testenv.Recordings(t), "*.jsonl.gz"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no recordings: %v", err)
-	}
-	return files
-}
-
 // wantLive turns the recorder's view of an event into that of the vectors.
 func wantLive(t *testing.T, raw json.RawMessage) wantEvent {
 	t.Helper()
@@ -106,7 +97,7 @@ func TestEveryRecordingOfARealEngineDecodes(t *testing.T) {
 	var d Decoder
 	var b Batch
 	messages, loads, ends := 0, 0, 0
-	for _, file := range liveFiles(t) {
+	for _, file := range testenv.Recordings(t) {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".jsonl.gz"), func(t *testing.T) {
 			for _, r := range readLive(t, file) {
 				payload := r.payload(t)
@@ -161,7 +152,7 @@ func compareKeys(t *testing.T, got []Event, want []wantEvent) {
 }
 
 func TestEncodersWriteWhatLiveEnginesWrote(t *testing.T) {
-	for _, file := range liveFiles(t) {
+	for _, file := range testenv.Recordings(t) {
 		name := strings.TrimSuffix(filepath.Base(file), ".jsonl.gz")
 		t.Run(name, func(t *testing.T) {
 			d := Decoder{KeepRaw: true}

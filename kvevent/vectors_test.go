@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -82,14 +81,8 @@ type vectorFile struct {
 
 func readVectors(t testing.TB) *vectorFile {
 	t.Helper()
-	data, err := os.ReadFile(testenv.Path(t, "vectors/engine_vectors.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var v vectorFile
-	if err := json.Unmarshal(data, &v); err != nil {
-		t.Fatalf("read vectors: %v", err)
-	}
+	testenv.Vectors(t, &v)
 	return &v
 }
 

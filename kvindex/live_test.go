@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -167,11 +166,7 @@ func (p *player) leading(hash uint64) int {
 }
 
 func TestLiveRecordings(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join(testenv.Path(t, "vectors/live"), "*.jsonl.gz"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no recordings: %v", err)
-	}
-	for _, file := range files {
+	for _, file := range testenv.Recordings(t) {
 		name := strings.TrimSuffix(filepath.Base(file), ".jsonl.gz")
 		if name == "hybrid" || name == "lmcache" {
 			continue // below
@@ -285,9 +280,7 @@ func readPools(t *testing.T) map[string]pool {
 	var v struct {
 		Pools []pool `json:"block_pool_traces"`
 	}
-	if err := json.Unmarshal(readFile(t, testenv.Path(t, "vectors/engine_vectors.json")), &v); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Vectors(t, &v)
 	out := map[string]pool{}
 	for _, p := range v.Pools {
 		out[p.ID] = p
@@ -380,13 +373,4 @@ func TestEventsOfEveryForm(t *testing.T) {
 			}
 		})
 	}
-}
-
-func readFile(t testing.TB, path string) []byte {
-	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
 }

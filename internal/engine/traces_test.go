@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"encoding/json"
-	"os"
 	"strconv"
 	"testing"
 
@@ -34,16 +32,10 @@ type trace struct {
 
 func readTraces(t *testing.T) map[string]trace {
 	t.Helper()
-	data, err := os.ReadFile(testenv.Path(t, "vectors/engine_vectors.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var file struct {
 		Traces []trace `json:"block_pool_traces"`
 	}
-	if err := json.Unmarshal(data, &file); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Vectors(t, &file)
 	traces := map[string]trace{}
 	for _, tr := range file.Traces {
 		traces[tr.ID] = tr

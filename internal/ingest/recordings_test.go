@@ -27,7 +27,7 @@ type recorded struct {
 func recording(t *testing.T, name string) map[string][]recorded {
 	t.Helper()
 	bySource := map[string][]recorded{}
-	for line := range bytes.Lines(testenv.Gunzip(t, filepath.Join(testenv.Recordings(t), name+".jsonl.gz"))) {
+	for line := range bytes.Lines(testenv.Gunzip(t, testenv.Path(t, "vectors/live/"+name+".jsonl.gz"))) {
 		var m recorded
 		if err := json.Unmarshal(line, &m); err != nil {
 			t.Fatal(err)

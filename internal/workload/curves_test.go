@@ -3,8 +3,6 @@ package workload
 import (
 	"encoding/json"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"testing"
@@ -12,34 +10,14 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// The published curves are of traces that are too large to lie in ../shared. Who has one puts it, or a link to it, into the
-// folder that WARMPATH_TRACES names, or into ../shared/traces.
-var publishedTraces = map[string]struct {
-	format string
-	files  []string
-}{
-	"mooncake_fast25":      {"mooncake", []string{"mooncake_trace.jsonl", "toolagent_trace.jsonl", "mooncake_toolagent.jsonl.gz"}},
-	"bailian_qwen_trace_a": {"qwen", []string{"qwen_traceA_blksz_16.jsonl", "qwen_traceA.jsonl.gz"}},
+// publishedTraces are the traces of the published curves that `make traces` fetches: their format and their file.
+var publishedTraces = map[string][2]string{
+	"mooncake_fast25":      {"mooncake", "toolagent_trace.jsonl"},
+	"bailian_qwen_trace_a": {"qwen", "qwen_traceA_blksz_16.jsonl"},
 }
 
-func findTrace(names []string) (string, bool) {
-	folders := []string{os.Getenv("WARMPATH_TRACES"), "../../../shared/traces"}
-	if shared := os.Getenv("WARMPATH_SHARED"); shared != "" {
-		folders = append(folders, filepath.Join(shared, "traces"))
-	}
-	for _, folder := range folders {
-		for _, name := range names {
-			path := filepath.Join(folder, name)
-			if _, err := os.Stat(path); folder != "" && err == nil {
-				return path, true
-			}
-		}
-	}
-	return "", false
-}
-
-// The file joins two computations: at some capacities prompts are touched from their first block to their last, at others
-// from their last to their first. Each point must agree with one of them.
+// The file of curves joins two computations: at some capacities a prompt's blocks are touched from the first to the
+// last, at others from the last to the first. Each point must agree with one of the two.
 func TestPublishedCurvesAreReproduced(t *testing.T) {
 	var published struct {
 		Traces map[string]struct {
@@ -52,11 +30,9 @@ func TestPublishedCurvesAreReproduced(t *testing.T) {
 	}
 	for name, trace := range publishedTraces {
 		t.Run(name, func(t *testing.T) {
-			path, ok := findTrace(trace.files)
-			if !ok {
-				t.Skipf("skipped: none of %v is in WARMPATH_TRACES or ../shared/traces", trace.files)
-			}
-			w, err := LoadWith(trace.format+":"+path, Options{Raw: true})
+			format, file := trace[0], trace[1]
+			path := testenv.Installed(t, "traces/"+file, "make traces")
+			w, err := LoadWith(format+":"+path, Options{Raw: true})
 			if err != nil {
 				t.Fatal(err)
 			}

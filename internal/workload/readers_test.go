@@ -225,7 +225,7 @@ func TestOwnFormatKeepsEverything(t *testing.T) {
 		all = append(all, w)
 	}
 	for _, spec := range []string{"mooncake:mooncake_toolagent_head1000.jsonl.gz", "agent:dynamo_pi_agent_request_trace.jsonl.gz",
-		"agent:lmcache_agent_taubench.jsonl.gz", "tokens:llmservingsim_sharegpt_llama31_8b_300.jsonl.gz"} {
+		"agent:lmcache_agent_taubench.jsonl.gz", "tokens:llmservingsim_sharegpt_llama31_8b_head20.jsonl.gz"} {
 		kind, name, _ := strings.Cut(spec, ":")
 		w, err := LoadWith(kind+":"+testenv.Path(t, "traces/"+name), Options{Limit: 300})
 		if err != nil {

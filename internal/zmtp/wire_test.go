@@ -17,8 +17,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // bufferedConn is one end of a net.Pipe with a few writes' worth of buffer, as a real connection has: both sides greet first.
@@ -99,7 +97,7 @@ func peerBytes(minor byte, socketType string) []byte {
 // TestRecordedPublishersAreUnderstood plays the server's side of each transcript to our socket and compares both what we
 // make of it and what we send.
 func TestRecordedPublishersAreUnderstood(t *testing.T) {
-	for _, tr := range readTranscripts(t, testenv.Path(t, "vectors/engine_vectors.json")) {
+	for _, tr := range readTranscripts(t) {
 		t.Run(tr.ID, func(t *testing.T) {
 			server, client := tr.side(t, "server_to_client"), tr.side(t, "client_to_server")
 			typ, cfg := SUB, Config{Topics: []string{"kv-events"}}
@@ -130,7 +128,7 @@ func TestRecordedPublishersAreUnderstood(t *testing.T) {
 
 // TestRecordedSubscribersAreUnderstood plays the client's side to our PUB and ROUTER.
 func TestRecordedSubscribersAreUnderstood(t *testing.T) {
-	for _, tr := range readTranscripts(t, testenv.Path(t, "vectors/engine_vectors.json")) {
+	for _, tr := range readTranscripts(t) {
 		t.Run(tr.ID, func(t *testing.T) {
 			server, client := tr.side(t, "server_to_client"), tr.side(t, "client_to_server")
 			start := bytes.Index(server, []byte("READY")) - 3

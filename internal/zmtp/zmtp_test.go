@@ -3,7 +3,6 @@ package zmtp
 import (
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"net"
 	"os"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -336,18 +337,12 @@ type transcript struct {
 	} `json:"chunks"`
 }
 
-func readTranscripts(t testing.TB, path string) []transcript {
+func readTranscripts(t testing.TB) []transcript {
 	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var all struct {
 		Transcripts []transcript `json:"zmtp_transcripts"`
 	}
-	if err := json.Unmarshal(data, &all); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Vectors(t, &all)
 	return all.Transcripts
 }
 

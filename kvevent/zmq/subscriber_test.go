@@ -2,9 +2,7 @@ package zmq
 
 import (
 	"encoding/hex"
-	"encoding/json"
 	"errors"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -683,13 +681,7 @@ func TestRecordedFrames(t *testing.T) {
 			Reply   frames   `json:"replay_reply_multipart_frames_at_dealer_hex"`
 		} `json:"zmq_frames"`
 	}
-	data, err := os.ReadFile(testenv.Path(t, "vectors/engine_vectors.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(data, &all); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Vectors(t, &all)
 	for _, r := range all.Recordings {
 		t.Run(r.ID, func(t *testing.T) {
 			// Our subscriber understands what the engine sent.

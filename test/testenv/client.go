@@ -88,7 +88,7 @@ func StartClient(t testing.TB) *Client {
 	t.Helper()
 	python := openaiPython()
 	if python == "" {
-		t.Skip("skipped: no Python with the openai package; `make interop` installs one, or set WARMPATH_OPENAI_PYTHON")
+		Missing(t, "the OpenAI client for Python", "make interop")
 	}
 	cmd := exec.Command(python, "-u", "-c", driver)
 	cmd.Stderr = os.Stderr

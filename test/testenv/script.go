@@ -31,7 +31,7 @@ type Script struct {
 func StartScript(t *testing.T, path string, args ...string) *Script {
 	t.Helper()
 	if err := havePyzmq(); err != nil {
-		t.Skipf("skipped: %s -c 'import zmq' says %v; apt-get install -y python3-zmq", python, err)
+		Missing(t, "Debian's python3-zmq", "make interop")
 	}
 	cmd := exec.Command(python, append([]string{path}, args...)...)
 	stdin, err := cmd.StdinPipe()

@@ -5,56 +5,42 @@ package testenv
 
 import (
 	"compress/gzip"
+	"encoding/json"
 	"io"
 	"os"
 	"path/filepath"
 	"testing"
 )
 
-// Path returns the place of name below the shared folder, or skips the test when it is not there. The folder is
-// $WARMPATH_SHARED, or the first `shared` found beside a parent of the working directory.
+// Path returns the path of the file or folder name below test/testenv/testdata. Its README.md says what lies there.
 func Path(t testing.TB, name string) string {
 	t.Helper()
-	if root := os.Getenv("WARMPATH_SHARED"); root != "" {
-		return existing(t, filepath.Join(root, name))
-	}
 	dir, err := os.Getwd()
 	if err != nil {
 		t.Fatalf("find the working directory: %v", err)
 	}
+	// A test runs in its package's folder: the repository's root is one of the folders above it.
 	for {
-		candidate := filepath.Join(dir, "shared", name)
-		if _, err := os.Stat(candidate); err == nil {
-			return candidate
+		data := filepath.Join(dir, "test", "testenv", "testdata")
+		if _, err := os.Stat(data); err == nil {
+			return filepath.Join(data, name)
 		}
 		parent := filepath.Dir(dir)
 		if parent == dir {
-			t.Skipf("skipped: %s is not in a shared/ folder beside the project; set WARMPATH_SHARED to where it is", name)
+			t.Fatal("no folder above the test has test/testenv/testdata")
 		}
 		dir = parent
 	}
 }
 
-// Recordings returns the folder of what real engines sent, as Path does. Where $CI is set the test fails when it is not
-// there: a promise about real engines' streams that CI skips is not kept by anything.
-func Recordings(t testing.TB) string {
+// Recordings returns the paths of all recordings of real engines, in order.
+func Recordings(t testing.TB) []string {
 	t.Helper()
-	if os.Getenv("CI") != "" {
-		defer func() {
-			if t.Skipped() {
-				t.Errorf("the recordings of engines are missing, and CI is set: put shared/vectors/live beside the project, or set WARMPATH_SHARED")
-			}
-		}()
+	paths, err := filepath.Glob(filepath.Join(Path(t, "vectors/live"), "*.jsonl.gz"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no recordings of engines in test/testenv/testdata/vectors/live: %v", err)
 	}
-	return Path(t, "vectors/live")
-}
-
-func existing(t testing.TB, path string) string {
-	t.Helper()
-	if _, err := os.Stat(path); err != nil {
-		t.Skipf("skipped: %s does not exist (WARMPATH_SHARED is set)", path)
-	}
-	return path
+	return paths
 }
 
 // Gunzip returns the unpacked content of the gzip file at path.
@@ -74,4 +60,12 @@ func Gunzip(t testing.TB, path string) []byte {
 		t.Fatalf("unpack %s: %v", path, err)
 	}
 	return data
+}
+
+// Vectors decodes the engine vectors, one JSON object, into v.
+func Vectors(t testing.TB, v any) {
+	t.Helper()
+	if err := json.Unmarshal(Gunzip(t, Path(t, "vectors/engine_vectors.json.gz")), v); err != nil {
+		t.Fatalf("decode the engine vectors: %v", err)
+	}
 }
