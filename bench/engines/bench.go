@@ -22,7 +22,7 @@ const model = "tiny"
 // bench is where everything lies, and the engines that run now.
 type bench struct {
 	kind     kind
-	shared   string // scripts that start engines
+	scripts  string // folder of serve.sh and serve_sglang.sh
 	engines  string // where they are installed
 	routers  string // where the peers are installed
 	warmpath string // its binary
@@ -213,7 +213,7 @@ func (b *bench) raise(ctx context.Context, ranks bool) error {
 	say("starting %d %s with %d rank(s) each", n, b.kind, each)
 	for i := range n {
 		e := &engine{kind: b.kind, name: fmt.Sprintf("bench-%d-%s%d", b.ports, b.kind, i+1), ports: b.ports + 7*i, ranks: each,
-			dir: b.dir, shared: b.shared, root: b.engines}
+			dir: b.dir, scripts: b.scripts, root: b.engines}
 		e.url = fmt.Sprintf("http://127.0.0.1:%d", e.ports)
 		e.cores = coresOf(i, n, runtime.NumCPU())
 		if err := e.start(); err != nil {

@@ -31,15 +31,15 @@ var counters = map[kind]struct{ queried, hit, requests, rank string }{
 // engine is one engine server, and what its counters came to.
 type engine struct {
 	*process
-	kind   kind
-	name   string
-	url    string
-	ports  int // the first of four that it uses, and more for its ranks
-	ranks  int
-	dir    string // of its logs
-	shared string // folder with the scripts that start engines
-	root   string // where they are installed
-	cores  string // those it runs on, as taskset names them; empty for all
+	kind    kind
+	name    string
+	url     string
+	ports   int // the first of four that it uses, and more for its ranks
+	ranks   int
+	dir     string // of its logs
+	scripts string // folder of serve.sh and serve_sglang.sh
+	root    string // where they are installed
+	cores   string // those it runs on, as taskset names them; empty for all
 }
 
 // blockSize is the engines' block size, as the scripts set it: tokens.
@@ -56,9 +56,9 @@ func (e *engine) endpoints() (publish, replay string) {
 }
 
 func (e *engine) start() error {
-	script, env := filepath.Join(e.shared, "serve.sh"), []string{"VLLM_DIR=" + filepath.Join(e.root, "vllm"), "LOGDIR=" + e.dir, "VLLM_SERVER_DEV_MODE=1"}
+	script, env := filepath.Join(e.scripts, "serve.sh"), []string{"VLLM_DIR=" + filepath.Join(e.root, "vllm"), "LOGDIR=" + e.dir, "VLLM_SERVER_DEV_MODE=1"}
 	if e.kind == sglang {
-		script, env = filepath.Join(e.shared, "serve_sglang.sh"), []string{"SGL_DIR=" + filepath.Join(e.root, "sglang")}
+		script, env = filepath.Join(e.scripts, "serve_sglang.sh"), []string{"SGL_DIR=" + filepath.Join(e.root, "sglang")}
 	}
 	args := []string{script, e.name, strconv.Itoa(e.ports), strconv.Itoa(e.ports + 1), strconv.Itoa(e.ports + 1 + e.ranks)}
 	switch e.kind {

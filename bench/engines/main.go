@@ -132,7 +132,7 @@ func playAll(ctx context.Context, args []string) error {
 func benchFlags(command string) (*bench, *flag.FlagSet) {
 	b := &bench{scale: 1}
 	f := flag.NewFlagSet(command, flag.ContinueOnError)
-	f.StringVar(&b.shared, "scripts", "", "folder of serve.sh and serve_sglang.sh")
+	f.StringVar(&b.scripts, "scripts", "", "folder of serve.sh and serve_sglang.sh")
 	f.StringVar(&b.engines, "engines", "", "folder in which engines are installed")
 	f.StringVar(&b.routers, "peers", "", "folder in which the peers are installed")
 	f.StringVar(&b.warmpath, "warmpath", "", "binary of warmpath")

@@ -23,12 +23,11 @@
 #   CACHE     where engines (5.8 GB) and peers (0.3 GB) are installed                (~/.cache/warmpath)
 #
 # Needs Linux x86-64, two cores, 16 GB of memory, Go, Python >= 3.11, gcc, binutils, taskset (util-linux), nginx (apt-get
-# install nginx-light), and the scripts in ../shared/engines beside the project (WARMPATH_SHARED).
+# install nginx-light).
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 cache=${CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/warmpath}
-shared=${WARMPATH_SHARED:-$root/../shared}
 OUT=${OUT:-$root/bench/results/engines.jsonl}
 export CGO_ENABLED=0
 
@@ -49,10 +48,6 @@ fit) command=fit && shift ;;
 play) [ $# -gt 0 ] && shift || true ;;
 esac
 
-if [ ! -d "$shared/engines" ]; then
-	echo "engines: $shared/engines is missing: no engine can be started" >&2
-	exit 3
-fi
 if ! command -v nginx >/dev/null && [ ! -x /usr/sbin/nginx ]; then
 	echo "engines: nginx is missing: apt-get install nginx-light" >&2
 	exit 3
@@ -90,7 +85,7 @@ mkdir -p "$(dirname "$OUT")" "$work/logs"
 into=(-out "$OUT")
 if [ $command = fit ]; then into=(-profile "${OUT%.jsonl}-profile.json"); fi
 # In the background, so that a signal to this script reaches it too and its engines are stopped before this script ends.
-"$work/engines" $command -scripts "$shared/engines" -engines "$cache/engines" -peers "$cache/routers" -warmpath "$work/warmpath" \
+"$work/engines" $command -scripts "$root/test/engines/scripts" -engines "$cache/engines" -peers "$cache/routers" -warmpath "$work/warmpath" \
 	-logs "$work/logs" "${into[@]}" "$@" &
 child=$!
 trap 'kill -TERM $child 2>/dev/null || true' INT TERM HUP

@@ -31,7 +31,7 @@ func startLMCache(t *testing.T) *lmcacheController {
 	python := filepath.Join(dir, "venv", "bin", "python")
 	library := filepath.Join(filepath.Dir(dir), "lmcache")
 	if _, err := os.Stat(filepath.Join(library, "lmcache")); err != nil {
-		t.Skipf("skipped: no LMCache in %s; `make test-engines` installs it", library)
+		testenv.Missing(t, library, "make test-engines")
 	}
 	port, pull, reply := testenv.FreePort(t), testenv.FreePort(t), testenv.FreePort(t)
 	env := []string{"PYTHONPATH=" + library, "PYTHONHASHSEED=0", "CUDA_VISIBLE_DEVICES="}

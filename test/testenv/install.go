@@ -6,11 +6,11 @@ import (
 	"testing"
 )
 
-// Missing skips the test because something outside Go is not installed, and names the command that installs it. `make
-// test` collects these lines, and prints them last: every skip for a missing installation goes through here.
+// Missing skips the test because it needs something that is not installed, and names the command that installs it.
+// Every skip for a missing installation goes through here: `make test` collects these lines and prints them last.
 func Missing(t testing.TB, what, command string) {
 	t.Helper()
-	t.Skipf("skipped: %s is not installed: %s", what, command)
+	t.Skipf("skipped: needs %s: %s", what, command)
 }
 
 // Cache returns the folder into which the project's commands install: $XDG_CACHE_HOME/warmpath, or ~/.cache/warmpath.
