@@ -60,9 +60,9 @@ bench: ## every benchmark once, allocations reported; bench/README.md has the co
 golden: ## what the reference tokenizers and CPython's jinja2 answer, for the tests that compare with them (2.5 GB in the cache folder)
 	[ -d $(CACHE)/tokenizers/ids ] || bash tokenizer/testdata/golden.sh
 	[ -d $(CACHE)/templates ] || { python3 -m venv $(CACHE)/jinja && $(CACHE)/jinja/bin/pip install -q transformers==5.19.0 jinja2==3.1.6 && \
-		$(CACHE)/jinja/bin/python tokenizer/chattemplate/testdata/gather.py --download; }
+		$(CACHE)/jinja/bin/python tokenizer/jinja/testdata/gather.py --download; }
 	[ -f $(CACHE)/harmony.json ] || [ ! -x $(CACHE)/engines/vllm/venv/bin/python ] || \
-		VLLM_TARGET_DEVICE=cpu $(CACHE)/engines/vllm/venv/bin/python tokenizer/chattemplate/testdata/harmony.py > $(CACHE)/harmony.json
+		VLLM_TARGET_DEVICE=cpu $(CACHE)/engines/vllm/venv/bin/python tokenizer/jinja/testdata/harmony.py > $(CACHE)/harmony.json
 
 traces: ## whole public traces into the cache folder, for the test of published hit curves
 	bash test/testenv/traces.sh $(CACHE)/traces

@@ -27,7 +27,7 @@ var layers = [][]string{
 	{"internal/api", "internal/queue", "kvevent/zmq", "internal/engine", "internal/workload"},
 	{"", "internal/zmtp"}, // "" is the root package, the Router
 	{"policy/peers"},
-	{"policy", "tokenizer", "tokenizer/chattemplate"},
+	{"policy", "tokenizer", "tokenizer/jinja"},
 	{"kvindex", "kvindex/learned", "kvevent"},
 	{"block", "fleet", "policy/radix", "internal/network", "internal/jsonscan"},
 }

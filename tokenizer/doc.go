@@ -7,7 +7,7 @@
 //	t, err := tokenizer.Load(os.DirFS("/models/qwen3"))
 //	ids, err := t.Append(nil, "Hello", tokenizer.Options{AddSpecial: true})
 //
-// It knows nothing of chat: a template renders messages to text first (package chattemplate). It guesses nothing: a file with a component
+// It knows nothing of chat: a template renders messages to text first (package jinja). It guesses nothing: a file with a component
 // that it does not know is refused with the component's name. It does no I/O but through the fs.FS it is given, and starts no goroutine.
 //
 // # How it is fast

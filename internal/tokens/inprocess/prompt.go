@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/tokenizer"
-	"github.com/warmpath/warmpath/tokenizer/chattemplate"
+	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
 // ErrElsewhere says that the ids of a prompt cannot be made here: they depend on what only the engine has.
@@ -132,17 +132,17 @@ func (m *Model) Text(body []byte, kind tokens.Kind) (string, error) {
 }
 
 // request reads a chat body as the engine does.
-func (m *Model) request(body []byte, tools bool, kind tokens.Kind) (*chattemplate.Request, error) {
+func (m *Model) request(body []byte, tools bool, kind tokens.Kind) (*jinja.Request, error) {
 	t := m.template(tools)
 	if t == nil {
 		return nil, fmt.Errorf("%w: the model's folder has no chat template", ErrElsewhere)
 	}
-	config := chattemplate.RequestConfig{Engine: chattemplate.EngineVLLM}
+	config := jinja.RequestConfig{Engine: jinja.EngineVLLM}
 	if kind == tokens.SGLang {
-		config.Engine = chattemplate.EngineSGLang
+		config.Engine = jinja.EngineSGLang
 	}
 	q, err := t.ReadRequest(body, config)
-	var refused *chattemplate.RequestError
+	var refused *jinja.RequestError
 	switch {
 	case errors.As(err, &refused):
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
@@ -153,7 +153,7 @@ func (m *Model) request(body []byte, tools bool, kind tokens.Kind) (*chattemplat
 }
 
 // mediaBytes is what the request's media take in its body, which are few tokens.
-func mediaBytes(q *chattemplate.Request) (n int) {
+func mediaBytes(q *jinja.Request) (n int) {
 	for i := range q.Media {
 		n += len(q.Media[i].URL)
 	}
@@ -161,7 +161,7 @@ func mediaBytes(q *chattemplate.Request) (n int) {
 }
 
 // images finds out what the engine makes of the request's media.
-func (m *Model) images(q *chattemplate.Request, o Origin) ([]picture, error) {
+func (m *Model) images(q *jinja.Request, o Origin) ([]picture, error) {
 	if len(q.Media) == 0 {
 		return nil, nil
 	}
@@ -181,9 +181,9 @@ func (m *Model) images(q *chattemplate.Request, o Origin) ([]picture, error) {
 	return all, nil
 }
 
-func (m *Model) render(dst []byte, q *chattemplate.Request) ([]byte, error) {
-	text, err := q.Render(dst, chattemplate.RenderContext{Tokens: m.special, Now: time.Now(), Limits: chattemplate.Limits{OutputBytes: maxPrompt}})
-	var raised *chattemplate.RaisedError
+func (m *Model) render(dst []byte, q *jinja.Request) ([]byte, error) {
+	text, err := q.Render(dst, jinja.RenderContext{Tokens: m.special, Now: time.Now(), Limits: jinja.Limits{OutputBytes: maxPrompt}})
+	var raised *jinja.RaisedError
 	switch {
 	case errors.As(err, &raised):
 		return dst, fmt.Errorf("%w: %w", ErrRefused, err)

@@ -1,0 +1,200 @@
+package jinja
+
+// expr is a node that has a value. Nodes are immutable after resolve and shared by concurrent renders.
+type expr interface {
+	eval(r *run, f *frame) (value, error)
+}
+
+// stmt is a node that does something.
+type stmt interface {
+	exec(r *run, f *frame) (flow, error)
+}
+
+// flow says how a statement ended.
+type flow uint8
+
+const (
+	flowNext flow = iota
+	flowBreak
+	flowContinue
+)
+
+type (
+	constExpr struct{ v value }
+
+	// nameExpr reads a variable; resolve fills in where it lives.
+	nameExpr struct {
+		name string
+		line int
+		at   slot
+	}
+
+	// getAttr is a.name, getItem a[index], sliceExpr the start:stop:step inside the brackets.
+	getAttr struct {
+		obj  expr
+		name string
+		line int
+	}
+	getItem struct {
+		obj, index expr
+		line       int
+	}
+	sliceExpr struct{ start, stop, step expr } // each may be nil
+
+	listExpr  struct{ items []expr }
+	tupleExpr struct{ items []expr }
+	dictExpr  struct{ keys, vals []expr }
+
+	// arguments of a call, filter or test. star and starStar are *args and **kwargs, or nil.
+	arguments struct {
+		pos            []expr
+		kw             []keyword
+		star, starStar expr
+	}
+	keyword struct {
+		name string
+		val  expr
+	}
+
+	callExpr struct {
+		fn   expr
+		args arguments
+		line int
+	}
+	filterExpr struct {
+		obj  expr // nil in a filter block: the block's text
+		name string
+		fn   filterFunc
+		args arguments
+		line int
+	}
+	testExpr struct {
+		obj  expr
+		name string
+		fn   testFunc
+		args arguments
+		line int
+	}
+
+	binaryExpr struct {
+		op   string
+		a, b expr
+		line int
+	}
+	unaryExpr struct {
+		op   byte // '-' or '+'
+		a    expr
+		line int
+	}
+	notExpr    struct{ a expr }
+	andExpr    struct{ a, b expr }
+	orExpr     struct{ a, b expr }
+	concatExpr struct {
+		parts []expr
+		line  int
+	}
+	compareExpr struct {
+		first expr
+		ops   []comparison
+		line  int
+	}
+	comparison struct {
+		op   string // "==" … "in", "not in"
+		with expr
+	}
+	condExpr struct {
+		cond, then expr
+		other      expr // nil: undefined
+		line       int
+	}
+)
+
+type (
+	dataStmt   struct{ text string }
+	outputStmt struct {
+		val  expr
+		line int
+	}
+	ifStmt struct {
+		conds []expr
+		then  [][]stmt
+		other []stmt
+	}
+	forStmt struct {
+		target    expr
+		iter      expr
+		test      expr // nil without a filter
+		body      []stmt
+		other     []stmt
+		recursive bool
+		line      int
+
+		scope, testScope, otherScope *scope
+		loopAt                       slot // where the loop variable lives
+		usesLoop                     bool
+		targets                      []slot // of a target that is a name or a flat tuple of names; see resolve
+		testTarget                   expr   // the target again, bound in testScope
+	}
+	setStmt struct {
+		target, val expr
+		line        int
+	}
+	setBlock struct {
+		target expr
+		filter *filterExpr // innermost has obj nil; nil without filters
+		body   []stmt
+		line   int
+		scope  *scope
+	}
+	macroStmt struct {
+		def *macroDef
+		at  slot // of its name
+	}
+	// macroDef is the code of a macro or of a call block's body.
+	macroDef struct {
+		name     string
+		params   []*nameExpr
+		defaults []expr // of the last parameters
+		body     []stmt
+		line     int
+
+		scope                         *scope
+		caller, kwargs, varargs       slot
+		hasCaller, hasKwargs, hasVars bool
+		explicitCaller                bool // "caller" is among the parameters
+	}
+	callBlock struct {
+		call *callExpr
+		def  *macroDef
+		line int
+	}
+	filterBlock struct {
+		filter *filterExpr
+		body   []stmt
+		scope  *scope
+	}
+	withStmt struct {
+		targets []expr
+		vals    []expr
+		body    []stmt
+		scope   *scope
+	}
+	// scopeStmt is a body with its own variables: the generation tag.
+	scopeStmt struct {
+		body  []stmt
+		scope *scope
+	}
+	// nsRef is a namespace's attribute as a target of an assignment.
+	nsRef struct {
+		name *nameExpr
+		attr string
+		line int
+	}
+	breakStmt    struct{}
+	continueStmt struct{}
+)
+
+// eval makes nsRef an expr so that targets have one type; the parser never lets one be read.
+func (n *nsRef) eval(*run, *frame) (value, error) {
+	panic("bug: a namespace reference is only a target")
+}

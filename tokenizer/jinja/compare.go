@@ -1,0 +1,261 @@
+package jinja
+
+import (
+	"math"
+	"math/big"
+	"strings"
+)
+
+// maxDepth bounds walks over nested values; Python's recursion limit ends them too.
+const maxDepth = 900
+
+func tooDeep() error { return failf("maximum recursion depth exceeded") }
+
+// equal is Python's a == b.
+func (r *run) equal(a, b *value, depth int) (bool, error) {
+	if depth > maxDepth {
+		return false, tooDeep()
+	}
+	if a.isNumber() && b.isNumber() {
+		return compareNumbers(a, b) == 0, nil
+	}
+	if a.kind != b.kind {
+		return false, nil
+	}
+	switch a.kind {
+	case kindUndefined, kindMissing, kindNone:
+		return true, nil
+	case kindString:
+		if len(a.str) != len(b.str) {
+			return false, nil
+		}
+		return a.str == b.str, r.scan(len(a.str))
+	case kindList, kindTuple:
+		x, y := a.items(), b.items()
+		if len(x) != len(y) {
+			return false, nil
+		}
+		for i := range x {
+			if err := r.step(1); err != nil {
+				return false, err
+			}
+			if same, err := r.equal(&x[i], &y[i], depth+1); !same || err != nil {
+				return false, err
+			}
+		}
+		return true, nil
+	case kindDict:
+		return r.equalDicts(a.dict(), b.dict(), depth)
+	case kindRange:
+		x, y := a.ref.(*pyRange), b.ref.(*pyRange)
+		return x.length == y.length && (x.length == 0 || x.start == y.start && (x.length == 1 || x.step == y.step)), nil
+	case kindView:
+		return r.equalViews(a, b)
+	case kindMethod:
+		return false, nil
+	}
+	return a.ref == b.ref, nil
+}
+
+func (r *run) equalDicts(x, y *dict, depth int) (bool, error) {
+	if x.len() != y.len() {
+		return false, nil
+	}
+	for i := range x.keys {
+		if err := r.step(1); err != nil {
+			return false, err
+		}
+		k, err := y.findValue(r, &x.keys[i])
+		if err != nil || k < 0 {
+			return false, err
+		}
+		if same, err := r.equal(&x.vals[i], &y.vals[k], depth+1); !same || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// equalViews compares dict views: those of keys and items are sets, those of values only equal themselves.
+func (r *run) equalViews(a, b *value) (bool, error) {
+	x, y := a.ref.(*view), b.ref.(*view)
+	if x.part == viewValues || y.part == viewValues || x.part != y.part || x.d.len() != y.d.len() {
+		return x == y, nil
+	}
+	if x.part == viewItems {
+		return r.equalDicts(x.d, y.d, 0)
+	}
+	for i := range x.d.keys {
+		if at, err := y.d.findValue(r, &x.d.keys[i]); at < 0 || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// unordered is the result of comparing with NaN.
+const unordered = 2
+
+// compareNumbers is -1, 0, 1 or unordered.
+func compareNumbers(a, b *value) int {
+	if a.kind == kindFloat || b.kind == kindFloat {
+		return compareFloats(a, b)
+	}
+	if a.kind == kindBig || b.kind == kindBig {
+		return a.bigOf().Cmp(b.bigOf())
+	}
+	switch {
+	case a.num < b.num:
+		return -1
+	case a.num > b.num:
+		return 1
+	}
+	return 0
+}
+
+func compareFloats(a, b *value) int {
+	if a.kind != kindFloat {
+		if c := compareFloats(b, a); c != unordered {
+			return -c
+		}
+		return unordered
+	}
+	x := a.float()
+	switch {
+	case math.IsNaN(x):
+		return unordered
+	case b.kind == kindFloat:
+		y := b.float()
+		switch {
+		case math.IsNaN(y):
+			return unordered
+		case x < y:
+			return -1
+		case x > y:
+			return 1
+		}
+		return 0
+	case math.IsInf(x, 0):
+		return int(math.Copysign(1, x))
+	}
+	// Exactly, as Python does: 2**53+1 is not equal to its nearest float.
+	return new(big.Float).SetFloat64(x).Cmp(new(big.Float).SetInt(b.bigOf()))
+}
+
+// compare is one comparison operator.
+func (r *run) compare(op string, a, b *value) (bool, error) {
+	if err := r.step(1); err != nil {
+		return false, err
+	}
+	switch op {
+	case "==", "!=":
+		same, err := r.equal(a, b, 0)
+		return same == (op == "=="), err
+	case "in":
+		return r.contains(b, a)
+	case "not in":
+		has, err := r.contains(b, a)
+		return !has, err
+	}
+	c, err := r.order(a, b, 0, op)
+	if err != nil || c == unordered {
+		return false, err
+	}
+	switch op {
+	case "<":
+		return c < 0, nil
+	case "<=":
+		return c <= 0, nil
+	case ">":
+		return c > 0, nil
+	}
+	return c >= 0, nil
+}
+
+// order is -1, 0, 1 or unordered; what Python cannot order fails.
+func (r *run) order(a, b *value, depth int, op string) (int, error) {
+	if depth > maxDepth {
+		return 0, tooDeep()
+	}
+	switch {
+	case a.kind == kindUndefined:
+		return 0, using(a)
+	case b.kind == kindUndefined:
+		return 0, using(b)
+	case a.isNumber() && b.isNumber():
+		return compareNumbers(a, b), nil
+	case a.kind == kindString && b.kind == kindString:
+		return strings.Compare(a.str, b.str), r.scan(min(len(a.str), len(b.str)))
+	case a.isSequence() && a.kind == b.kind:
+		x, y := a.items(), b.items()
+		for i := 0; i < len(x) && i < len(y); i++ {
+			if err := r.step(1); err != nil {
+				return 0, err
+			}
+			same, err := r.equal(&x[i], &y[i], depth+1)
+			if err != nil {
+				return 0, err
+			}
+			if !same {
+				return r.order(&x[i], &y[i], depth+1, op)
+			}
+		}
+		n, m := integer(int64(len(x))), integer(int64(len(y)))
+		return compareNumbers(&n, &m), nil
+	}
+	return 0, failf("'%s' not supported between instances of '%s' and '%s'", op, a.typeName(), b.typeName())
+}
+
+// contains is Python's item in seq.
+func (r *run) contains(seq, item *value) (bool, error) {
+	switch seq.kind {
+	case kindString:
+		if item.kind != kindString {
+			return false, failf("'in <string>' requires string as left operand, not %s", item.typeName())
+		}
+		return strings.Contains(seq.str, item.str), r.scan(len(seq.str))
+	case kindDict:
+		i, err := seq.dict().findValue(r, item)
+		return i >= 0, err
+	case kindView:
+		if v := seq.ref.(*view); v.part == viewKeys {
+			i, err := v.d.findValue(r, item)
+			return i >= 0, err
+		}
+	case kindUndefined:
+		return false, nil
+	}
+	it, err := r.iterate(seq)
+	if err != nil {
+		return false, failf("argument of type '%s' is not iterable", seq.typeName())
+	}
+	for {
+		v, ok, err := it.next(r)
+		if err != nil || !ok {
+			return false, err
+		}
+		if err := r.step(1); err != nil {
+			return false, err
+		}
+		if same, err := r.equal(&v, item, 0); same || err != nil {
+			return same, err
+		}
+	}
+}
+
+// identical is Python's a is b, as far as it can be known: numbers and texts count as identical when they are equal,
+// which CPython does for constants.
+func identical(a, b *value) bool {
+	if a.kind != b.kind {
+		return false
+	}
+	switch a.kind {
+	case kindNone, kindBool, kindInt, kindFloat:
+		return a.num == b.num
+	case kindString:
+		return a.str == b.str
+	case kindUndefined, kindMethod, kindBuiltin:
+		return false
+	}
+	return a.ref == b.ref
+}

@@ -1,0 +1,56 @@
+package jinja
+
+import (
+	"bufio"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// detected reads what testdata/detection.py has learned: by template the format and the variables.
+func detected(t *testing.T, engine string) map[string][]string {
+	t.Helper()
+	f, err := os.Open("testdata/detected_" + engine + ".txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	out := map[string][]string{}
+	for s := bufio.NewScanner(f); s.Scan(); {
+		fields := strings.SplitN(s.Text(), " ", 3)
+		out[fields[0]] = fields[1:]
+	}
+	return out
+}
+
+func TestEnginesReadTheSameOffATemplate(t *testing.T) {
+	all := goldens(t)
+	for name, engine := range map[string]Engine{"vllm": EngineVLLM, "sglang": EngineSGLang} {
+		want := detected(t, name)
+		checked := 0
+		for _, g := range all {
+			w, known := want[g.SHA256[:16]]
+			tmpl, err := Parse(g.Template)
+			if !known || err != nil { // of what does not parse engines make a string template or nothing at all
+				continue
+			}
+			checked++
+			if got := tmpl.ContentFormat(engine).String(); got != w[0] {
+				t.Errorf("%s: %s detects %s, here it is %s", g.Name, name, w[0], got)
+			}
+			if name != "vllm" || w[1] == "!" {
+				continue
+			}
+			var names []string
+			for n := range tmpl.variables {
+				names = append(names, n)
+			}
+			slices.Sort(names)
+			if got := strings.Join(names, ","); got != w[1] {
+				t.Errorf("%s: variables %s, vLLM finds %s", g.Name, got, w[1])
+			}
+		}
+		t.Logf("%s: %d templates", name, checked)
+	}
+}

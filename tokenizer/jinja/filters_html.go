@@ -1,0 +1,155 @@
+package jinja
+
+import (
+	"html"
+	"strings"
+	"unicode"
+)
+
+// stripTags is markupsafe's striptags: tags and comments out, runs of whitespace to one space, entities decoded.
+func stripTags(r *run, v *value, a *callArgs) (value, error) {
+	if err := a.positional("striptags", 0, 0); err != nil {
+		return none, err
+	}
+	s, err := r.str(v)
+	if err != nil {
+		return none, err
+	}
+	if err := r.grow(2 * len(s)); err != nil {
+		return none, err
+	}
+	var b strings.Builder
+	for {
+		start := strings.IndexByte(s, '<')
+		if start < 0 {
+			break
+		}
+		end := -1
+		if strings.HasPrefix(s[start:], "<!--") {
+			if end = strings.Index(s[start+4:], "-->"); end >= 0 {
+				end += start + 7
+			}
+		} else if end = strings.IndexByte(s[start:], '>'); end >= 0 {
+			end += start + 1
+		}
+		if end < 0 {
+			break
+		}
+		b.WriteString(s[:start])
+		s = s[end:]
+	}
+	b.WriteString(s)
+	return text(html.UnescapeString(strings.Join(strings.FieldsFunc(b.String(), isSpace), " "))), nil
+}
+
+func urlEncode(r *run, v *value, a *callArgs) (value, error) {
+	if err := a.positional("urlencode", 0, 0); err != nil {
+		return none, err
+	}
+	if v.kind == kindString || !isIterable(v) {
+		s, err := r.quoteURL(v, false)
+		return text(s), err
+	}
+	source := *v
+	if v.kind == kindDict {
+		source = value{kind: kindView, ref: &view{v.dict(), viewItems}}
+	}
+	pairs, err := r.listOf(&source)
+	if err != nil {
+		return none, err
+	}
+	parts := make([]string, len(pairs))
+	for i := range pairs {
+		pair, err := r.unpack(&pairs[i], 2)
+		if err != nil {
+			return none, err
+		}
+		key, err := r.quoteURL(&pair[0], true)
+		if err != nil {
+			return none, err
+		}
+		val, err := r.quoteURL(&pair[1], true)
+		if err != nil {
+			return none, err
+		}
+		parts[i] = key + "=" + val
+	}
+	return text(strings.Join(parts, "&")), nil
+}
+
+func (r *run) quoteURL(v *value, query bool) (string, error) {
+	s, err := r.str(v)
+	if err != nil {
+		return "", err
+	}
+	if err := r.grow(3 * len(s)); err != nil {
+		return "", err
+	}
+	const upperHex = "0123456789ABCDEF"
+	b := make([]byte, 0, len(s))
+	for i := range len(s) {
+		c := s[i]
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', isDecimal(c), strings.IndexByte("_.-~", c) >= 0, c == '/' && !query:
+			b = append(b, c)
+		case c == ' ' && query:
+			b = append(b, '+')
+		default:
+			b = append(b, '%', upperHex[c>>4], upperHex[c&15])
+		}
+	}
+	return string(b), nil
+}
+
+func wordCount(r *run, v *value, a *callArgs) (value, error) {
+	if err := a.positional("wordcount", 0, 0); err != nil {
+		return none, err
+	}
+	s, err := r.str(v)
+	if err != nil {
+		return none, err
+	}
+	n, inside := int64(0), false
+	for _, c := range s {
+		word := c == '_' || unicode.IsLetter(c) || unicode.IsNumber(c)
+		if word && !inside {
+			n++
+		}
+		inside = word
+	}
+	return integer(n), r.scan(len(s))
+}
+
+func xmlAttr(r *run, v *value, a *callArgs) (value, error) {
+	autospace := trueValue
+	if err := bound(a, "xmlattr", []string{"autospace"}, 0, &autospace); err != nil {
+		return none, err
+	}
+	if v.kind != kindDict {
+		return none, failf("'%s' object has no attribute 'items'", v.typeName())
+	}
+	var parts []string
+	d := v.dict()
+	for i := range d.keys {
+		if k := d.vals[i].kind; k == kindNone || k == kindUndefined {
+			continue
+		}
+		if d.keys[i].kind != kindString || strings.ContainsAny(d.keys[i].str, " \t\n\r\f\v/>=") {
+			return none, failf("invalid character in attribute name")
+		}
+		key, err := r.escape(&d.keys[i])
+		if err != nil {
+			return none, err
+		}
+		val, err := r.escape(&d.vals[i])
+		if err != nil {
+			return none, err
+		}
+		parts = append(parts, key+`="`+val+`"`)
+	}
+	s := strings.Join(parts, " ")
+	if s != "" && autospace.truthy() {
+		s = " " + s
+	}
+	return text(s), nil
+}

@@ -1,0 +1,548 @@
+package jinja
+
+import (
+	"sort"
+	"strconv"
+	"strings"
+)
+
+// attributePath splits "a.b.0" into what to look up in turn; none is the empty path.
+func attributePath(v *value) ([]value, error) {
+	switch v.kind {
+	case kindNone:
+		return nil, nil
+	case kindString:
+		var path []value
+		for _, part := range strings.Split(v.str, ".") {
+			if n, err := strconv.ParseUint(part, 10, 62); err == nil && isASCII(part) && part[0] != '+' {
+				path = append(path, integer(int64(n)))
+				continue
+			}
+			path = append(path, text(part))
+		}
+		return path, nil
+	}
+	return []value{*v}, nil
+}
+
+// follow looks a path up; byDefault, when given, replaces what is undefined on the way.
+func (r *run) follow(item value, path []value, byDefault *value) (value, error) {
+	for i := range path {
+		var err error
+		if item, err = r.getItem(&item, &path[i]); err != nil {
+			return none, err
+		}
+		if byDefault != nil && item.kind == kindUndefined {
+			item = *byDefault
+		}
+	}
+	return item, nil
+}
+
+// foldCase is jinja2's ignore_case.
+func (r *run) foldCase(v value) (value, error) {
+	if v.kind != kindString {
+		return v, nil
+	}
+	s := lower(v.str)
+	return text(s), r.grow(len(s))
+}
+
+// keyed reads the common arguments case_sensitive and attribute into a function from item to key.
+func (r *run) keyed(attribute, caseSensitive, byDefault *value) (func(value) (value, error), error) {
+	path, err := attributePath(attribute)
+	if err != nil {
+		return nil, err
+	}
+	fold := !caseSensitive.truthy()
+	return func(item value) (value, error) {
+		key, err := r.follow(item, path, byDefault)
+		if err == nil && fold {
+			key, err = r.foldCase(key)
+		}
+		return key, err
+	}, nil
+}
+
+// sortBy sorts positions by their keys, stably; the first comparison that Python refuses ends it.
+func (r *run) sortBy(order []int, key func(int) *value, reverse bool) error {
+	var failed error
+	sort.SliceStable(order, func(i, j int) bool {
+		if failed != nil {
+			return false
+		}
+		if failed = r.step(1); failed != nil {
+			return false
+		}
+		a, b := key(order[i]), key(order[j])
+		if reverse {
+			a, b = b, a
+		}
+		c, err := r.order(a, b, 0, "<")
+		if err != nil {
+			failed = err
+		}
+		return c == -1
+	})
+	if len(order) == 1 {
+		return nil
+	}
+	return failed
+}
+
+// sorted is sorted(items, key=key).
+func (r *run) sorted(items []value, key func(value) (value, error), reverse bool) ([]value, []value, error) {
+	keys := make([]value, len(items))
+	order := make([]int, len(items))
+	for i := range items {
+		order[i] = i
+		var err error
+		if keys[i], err = key(items[i]); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := r.grow(3 * valueBytes * len(items)); err != nil {
+		return nil, nil, err
+	}
+	if err := r.sortBy(order, func(i int) *value { return &keys[i] }, reverse); err != nil {
+		return nil, nil, err
+	}
+	out, outKeys := make([]value, len(items)), make([]value, len(items))
+	for i, k := range order {
+		out[i], outKeys[i] = items[k], keys[k]
+	}
+	return out, outKeys, nil
+}
+
+func sortFilter(r *run, v *value, a *callArgs) (value, error) {
+	reverse, sensitive, attribute := falseValue, falseValue, none
+	names := []string{"reverse", "case_sensitive", "attribute"}
+	if err := bound(a, "sort", names, 0, &reverse, &sensitive, &attribute); err != nil {
+		return none, err
+	}
+	attributes := []value{attribute}
+	if attribute.kind == kindString {
+		attributes = nil
+		for _, one := range strings.Split(attribute.str, ",") {
+			attributes = append(attributes, text(one))
+		}
+	}
+	var parts []func(value) (value, error)
+	for i := range attributes {
+		key, err := r.keyed(&attributes[i], &sensitive, nil)
+		if err != nil {
+			return none, err
+		}
+		parts = append(parts, key)
+	}
+	items, err := r.listOf(v)
+	if err != nil {
+		return none, err
+	}
+	out, _, err := r.sorted(items, func(item value) (value, error) {
+		keys := make([]value, len(parts))
+		for i, part := range parts {
+			var err error
+			if keys[i], err = part(item); err != nil {
+				return none, err
+			}
+		}
+		return newList(keys), nil
+	}, reverse.truthy())
+	return newList(out), err
+}
+
+func dictSort(r *run, v *value, a *callArgs) (value, error) {
+	sensitive, by, reverse := falseValue, text("key"), falseValue
+	if err := bound(a, "dictsort", []string{"case_sensitive", "by", "reverse"}, 0, &sensitive, &by, &reverse); err != nil {
+		return none, err
+	}
+	pos := 0
+	switch by.str {
+	case "key":
+	case "value":
+		pos = 1
+	default:
+		return none, failf(`you can only sort by either "key" or "value"`)
+	}
+	if v.kind == kindUndefined {
+		return none, using(v)
+	}
+	if v.kind != kindDict {
+		return none, failf("'%s' object has no attribute 'items'", v.typeName())
+	}
+	pairs, err := r.listOf(&value{kind: kindView, ref: &view{v.dict(), viewItems}})
+	if err != nil {
+		return none, err
+	}
+	out, _, err := r.sorted(pairs, func(item value) (value, error) {
+		key := item.items()[pos]
+		if sensitive.truthy() {
+			return key, nil
+		}
+		return r.foldCase(key)
+	}, reverse.truthy())
+	return newList(out), err
+}
+
+// groupTuple is the fields of a tuple made by groupby.
+func (v *value) groupTuple() ([]value, bool) {
+	if len(v.items()) == 2 && v.num == groupMark {
+		return v.items(), true
+	}
+	return nil, false
+}
+
+const groupMark = 1
+
+func groupBy(r *run, v *value, a *callArgs) (value, error) {
+	attribute, byDefault, sensitive := none, none, falseValue
+	names := []string{"attribute", "default", "case_sensitive"}
+	if err := bound(a, "groupby", names, 1, &attribute, &byDefault, &sensitive); err != nil {
+		return none, err
+	}
+	def := &byDefault
+	if byDefault.kind == kindNone {
+		def = nil
+	}
+	key, err := r.keyed(&attribute, &sensitive, def)
+	if err != nil {
+		return none, err
+	}
+	items, err := r.listOf(v)
+	if err != nil {
+		return none, err
+	}
+	out, keys, err := r.sorted(items, key, false)
+	if err != nil {
+		return none, err
+	}
+	var groups []value
+	for from := 0; from < len(out); {
+		to := from + 1
+		for to < len(out) {
+			same, err := r.equal(&keys[from], &keys[to], 0)
+			if err != nil {
+				return none, err
+			}
+			if !same {
+				break
+			}
+			to++
+		}
+		name := keys[from]
+		if !sensitive.truthy() {
+			path, _ := attributePath(&attribute)
+			if name, err = r.follow(out[from], path, def); err != nil {
+				return none, err
+			}
+		}
+		g := newTuple(name, newList(out[from:to:to]))
+		g.num = groupMark
+		groups = append(groups, g)
+		from = to
+	}
+	return newList(groups), r.grow(len(groups) * 3 * valueBytes)
+}
+
+func uniqueFilter(r *run, v *value, a *callArgs) (value, error) {
+	sensitive, attribute := falseValue, none
+	if err := bound(a, "unique", []string{"case_sensitive", "attribute"}, 0, &sensitive, &attribute); err != nil {
+		return none, err
+	}
+	key, err := r.keyed(&attribute, &sensitive, nil)
+	if err != nil {
+		return none, err
+	}
+	seen := &dict{}
+	var it iterator
+	source := *v
+	return lazy(func(r *run) (value, bool, error) {
+		if it == nil {
+			if it, err = r.iterate(&source); err != nil {
+				return none, false, err
+			}
+		}
+		for {
+			item, ok, err := it.next(r)
+			if err != nil || !ok {
+				return item, false, err
+			}
+			k, err := key(item)
+			if err != nil {
+				return none, false, err
+			}
+			i, err := seen.findValue(r, &k)
+			if err != nil {
+				return none, false, err
+			}
+			if i < 0 {
+				return item, true, seen.setValue(r, k, none)
+			}
+		}
+	}), nil
+}
+
+// extreme is min (sign -1) or max (sign 1).
+func extreme(fn string, sign int) filterFunc {
+	return func(r *run, v *value, a *callArgs) (value, error) {
+		sensitive, attribute := falseValue, none
+		if err := bound(a, fn, []string{"case_sensitive", "attribute"}, 0, &sensitive, &attribute); err != nil {
+			return none, err
+		}
+		key, err := r.keyed(&attribute, &sensitive, nil)
+		if err != nil {
+			return none, err
+		}
+		items, err := r.listOf(v)
+		if err != nil {
+			return none, err
+		}
+		if len(items) == 0 {
+			return undefined("no aggregated item, sequence was empty"), nil
+		}
+		best := items[0]
+		bestKey, err := key(best)
+		if err != nil {
+			return none, err
+		}
+		for i := 1; i < len(items); i++ {
+			k, err := key(items[i])
+			if err != nil {
+				return none, err
+			}
+			c, err := r.order(&k, &bestKey, 0, "<")
+			if err != nil {
+				return none, err
+			}
+			if c == sign {
+				best, bestKey = items[i], k
+			}
+		}
+		return best, r.step(len(items))
+	}
+}
+
+func sumFilter(r *run, v *value, a *callArgs) (value, error) {
+	attribute, total := none, integer(0)
+	if err := bound(a, "sum", []string{"attribute", "start"}, 0, &attribute, &total); err != nil {
+		return none, err
+	}
+	if total.kind == kindString {
+		return none, failf("sum() can't sum strings [use ''.join(seq) instead]")
+	}
+	path, err := attributePath(&attribute)
+	if err != nil {
+		return none, err
+	}
+	items, err := r.listOf(v)
+	if err != nil {
+		return none, err
+	}
+	for i := range items {
+		item, err := r.follow(items[i], path, nil)
+		if err != nil {
+			return none, err
+		}
+		if total, err = r.arithmetic("+", &total, &item); err != nil {
+			return none, err
+		}
+	}
+	return total, r.step(len(items))
+}
+
+func batchFilter(r *run, v *value, a *callArgs) (value, error) {
+	count, fill := none, none
+	if err := bound(a, "batch", []string{"linecount", "fill_with"}, 1, &count, &fill); err != nil {
+		return none, err
+	}
+	items, err := r.listOf(v)
+	if err != nil {
+		return none, err
+	}
+	if !count.isNumber() {
+		return none, failf("batch() takes a number")
+	}
+	n, _ := count.asFloat()
+	var out []value
+	var line []value
+	for i := range items {
+		if float64(len(line)) == n {
+			out = append(out, newList(line))
+			line = nil
+		}
+		line = append(line, items[i])
+	}
+	if len(line) > 0 {
+		if missing := int(min(n, 1<<30)) - len(line); fill.kind != kindNone && missing > 0 {
+			if err := r.growTimes(valueBytes, missing); err != nil {
+				return none, err
+			}
+			for range missing {
+				line = append(line, fill)
+			}
+		}
+		out = append(out, newList(line))
+	}
+	return value{kind: kindIterator, ref: newItems(out)}, r.grow((len(items) + len(out)) * valueBytes)
+}
+
+func sliceFilter(r *run, v *value, a *callArgs) (value, error) {
+	slices, fill := none, none
+	if err := bound(a, "slice", []string{"slices", "fill_with"}, 1, &slices, &fill); err != nil {
+		return none, err
+	}
+	items, err := r.listOf(v)
+	if err != nil {
+		return none, err
+	}
+	if !slices.isSmallInt() || slices.num == 0 {
+		return none, failf("integer division or modulo by zero")
+	}
+	n := int(max(slices.num, 0))
+	if err := r.growTimes(2*valueBytes, n); err != nil {
+		return none, err
+	}
+	if n == 0 {
+		return value{kind: kindIterator, ref: newItems(nil)}, nil
+	}
+	per, extra := len(items)/n, len(items)%n
+	var out []value
+	at := 0
+	for i := range n {
+		size := per
+		if i < extra {
+			size++
+		}
+		part := append([]value(nil), items[at:at+size]...)
+		at += size
+		if fill.kind != kindNone && i >= extra {
+			part = append(part, fill)
+		}
+		out = append(out, newList(part))
+	}
+	return value{kind: kindIterator, ref: newItems(out)}, r.grow(len(items) * valueBytes)
+}
+
+func mapFilter(r *run, v *value, a *callArgs) (value, error) {
+	if !v.truthy() {
+		return value{kind: kindIterator, ref: newItems(nil)}, nil
+	}
+	change, err := r.mapping(a)
+	if err != nil {
+		return none, err
+	}
+	var it iterator
+	source := *v
+	return lazy(func(r *run) (value, bool, error) {
+		if it == nil {
+			if it, err = r.iterate(&source); err != nil {
+				return none, false, err
+			}
+		}
+		item, ok, err := it.next(r)
+		if err != nil || !ok {
+			return item, false, err
+		}
+		item, err = change(item)
+		return item, true, err
+	}), nil
+}
+
+// mapping is what map does to each item.
+func (r *run) mapping(a *callArgs) (func(value) (value, error), error) {
+	if attribute, ok := a.named("attribute"); ok && len(a.pos) == 0 {
+		var byDefault *value
+		for i := range a.kw {
+			switch a.kw[i].name {
+			case "attribute":
+			case "default":
+				if a.kw[i].val.kind != kindNone {
+					byDefault = &a.kw[i].val
+				}
+			default:
+				return nil, failf("unexpected keyword argument '%s'", a.kw[i].name)
+			}
+		}
+		path, err := attributePath(&attribute)
+		return func(item value) (value, error) { return r.follow(item, path, byDefault) }, err
+	}
+	if len(a.pos) == 0 {
+		return nil, failf("map requires a filter argument")
+	}
+	name := a.pos[0]
+	fn := r.filters[name.str]
+	if name.kind != kindString || fn == nil {
+		return nil, failf("%s", unknownFilter(name.str))
+	}
+	args := &callArgs{append([]value(nil), a.pos[1:]...), a.kw}
+	return func(item value) (value, error) { return fn(r, &item, args) }, r.step(1)
+}
+
+// selecting is select, reject, selectattr and rejectattr.
+func selecting(attr, keep bool) filterFunc {
+	return func(r *run, v *value, a *callArgs) (value, error) {
+		if !v.truthy() {
+			return value{kind: kindIterator, ref: newItems(nil)}, nil
+		}
+		holds, err := r.predicate(a, attr)
+		if err != nil {
+			return none, err
+		}
+		var it iterator
+		source := *v
+		return lazy(func(r *run) (value, bool, error) {
+			if it == nil {
+				if it, err = r.iterate(&source); err != nil {
+					return none, false, err
+				}
+			}
+			for {
+				item, ok, err := it.next(r)
+				if err != nil || !ok {
+					return item, false, err
+				}
+				if err := r.step(1); err != nil {
+					return item, false, err
+				}
+				is, err := holds(item)
+				if err != nil || is == keep {
+					return item, true, err
+				}
+			}
+		}), nil
+	}
+}
+
+func (r *run) predicate(a *callArgs, attr bool) (func(value) (bool, error), error) {
+	pos := append([]value(nil), a.pos...)
+	var path []value
+	if attr {
+		if len(pos) == 0 {
+			return nil, failf("missing parameter for attribute name")
+		}
+		var err error
+		if path, err = attributePath(&pos[0]); err != nil {
+			return nil, err
+		}
+		pos = pos[1:]
+	}
+	if len(pos) == 0 {
+		return func(item value) (bool, error) {
+			item, err := r.follow(item, path, nil)
+			return item.truthy(), err
+		}, nil
+	}
+	fn := r.tests[pos[0].str]
+	if pos[0].kind != kindString || fn == nil {
+		return nil, failf("no test named '%s'", pos[0].str)
+	}
+	args := &callArgs{pos[1:], a.kw}
+	return func(item value) (bool, error) {
+		item, err := r.follow(item, path, nil)
+		if err != nil {
+			return false, err
+		}
+		return fn(r, &item, args)
+	}, nil
+}

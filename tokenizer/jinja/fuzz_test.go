@@ -1,0 +1,66 @@
+package jinja
+
+import (
+	"errors"
+	"os"
+	"testing"
+	"time"
+)
+
+// small limits keep a fuzzing run fast.
+var small = Limits{Steps: 20_000, OutputBytes: 1 << 16, Memory: 1 << 20, Depth: 20}
+
+func FuzzTemplate(f *testing.F) {
+	for _, source := range hostile {
+		f.Add(source, `[{"role": "user", "content": "hi"}]`)
+	}
+	f.Add(`{% for m in messages %}{{ m.role | upper ~ m['content'][1:-1] }}{% endfor %}{% macro x(a, b=1) %}{{ caller(a) }}{% endmacro %}`, `[{"role": "user", "content": "hi"}]`)
+	f.Add("{%- raw -%} {{ {%- endraw -%}{# c -#}\n{% set x %}a{% endset %}", "null")
+	f.Add(`{{ '%s %(a)d {} {x!r:>5}' % messages }}{{ '{0.a[b]:{1}}'.format(messages, 3) }}`, "[1.5, -0, 1e400, NaN]")
+	f.Fuzz(func(t *testing.T, source, messages string) {
+		tmpl, err := Parse(source)
+		if err != nil {
+			if !errors.Is(err, ErrSyntax) {
+				t.Fatalf("a parse error that is no syntax error: %v", err)
+			}
+			return
+		}
+		in := Input{Messages: []byte(messages), Tools: []byte(messages), Limits: small, Now: goldenTime}
+		one, err1 := tmpl.Render(nil, in)
+		two, err2 := tmpl.Render(nil, in)
+		if string(one) != string(two) || (err1 == nil) != (err2 == nil) {
+			t.Fatalf("two renders differ: %q %v, %q %v", one, err1, two, err2)
+		}
+	})
+}
+
+func FuzzRequest(f *testing.F) {
+	for _, name := range []string{"vllm", "sglang"} {
+		raw, err := os.ReadFile("testdata/requests_" + name + ".json")
+		if err != nil {
+			f.Fatal(err)
+		}
+		v, err := readJSON(raw)
+		if err != nil {
+			f.Fatal(err)
+		}
+		requests, _ := v.dict().get("requests")
+		for _, r := range requests.items() {
+			body, _ := r.dict().get("body")
+			f.Add(body.str)
+		}
+	}
+	tmpl, err := Parse(`{{ messages | tojson }}{{ tools | tojson }}{{ x }}`)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, body string) {
+		for _, c := range []RequestConfig{{}, {Engine: EngineSGLang}, {Content: FormatOpenAI}, {Engine: EngineSGLang, Content: FormatOpenAI, TrustTemplate: true}} {
+			q, err := tmpl.ReadRequest([]byte(body), c)
+			if err != nil {
+				continue
+			}
+			_, _ = q.Render(nil, RenderContext{Limits: small, Now: time.Time{}})
+		}
+	})
+}

@@ -1,0 +1,224 @@
+package jinja
+
+import (
+	"math/bits"
+)
+
+// builtin is a global function.
+type builtin struct {
+	name string
+	call func(r *run, a *callArgs) (value, error)
+}
+
+// globals are the functions every template sees, unless a variable of the render hides one. jinja2's own come first;
+// the last two are Transformers'.
+var globals = map[string]value{
+	"range":           {kind: kindBuiltin, ref: &builtin{"range", rangeOf}},
+	"dict":            {kind: kindBuiltin, ref: &builtin{"dict", dictOf}},
+	"namespace":       {kind: kindBuiltin, ref: &builtin{"namespace", namespaceOf}},
+	"cycler":          {kind: kindBuiltin, ref: &builtin{"cycler", cyclerOf}},
+	"joiner":          {kind: kindBuiltin, ref: &builtin{"joiner", joinerOf}},
+	"lipsum":          {kind: kindBuiltin, ref: &builtin{"lipsum", lipsum}},
+	"raise_exception": {kind: kindBuiltin, ref: &builtin{"raise_exception", raise}},
+	"strftime_now":    {kind: kindBuiltin, ref: &builtin{"strftime_now", strftimeNow}},
+}
+
+// transformersGlobals are the globals that plain jinja2 lacks: names that engines count as variables of a template.
+var transformersGlobals = set("raise_exception", "strftime_now")
+
+// maxRange is the sandbox's bound on the length of a range.
+const maxRange = 100_000
+
+func rangeOf(r *run, a *callArgs) (value, error) {
+	if err := a.positional("range", 1, 3); err != nil {
+		return none, err
+	}
+	for i := range a.pos {
+		if !a.pos[i].isInteger() {
+			return none, failf("'%s' object cannot be interpreted as an integer", a.pos[i].typeName())
+		}
+		if a.pos[i].kind == kindBig || max(a.pos[i].num, -a.pos[i].num) > 1<<61 {
+			return none, failf("range too big")
+		}
+	}
+	start, stop, step := int64(0), a.pos[0].num, int64(1)
+	if len(a.pos) > 1 {
+		start, stop = stop, a.pos[1].num
+	}
+	if len(a.pos) > 2 {
+		if step = a.pos[2].num; step == 0 {
+			return none, failf("range() arg 3 must not be zero")
+		}
+	}
+	n := int64(0)
+	if step > 0 && stop > start {
+		n = (stop-start-1)/step + 1
+	} else if step < 0 && stop < start {
+		n = (start-stop-1)/-step + 1
+	}
+	if n > maxRange {
+		return none, failf("range too big: the sandbox blocks ranges larger than %d", maxRange)
+	}
+	return value{kind: kindRange, ref: &pyRange{start, stop, step, n}}, r.step(1)
+}
+
+func dictOf(r *run, a *callArgs) (value, error) {
+	if len(a.pos) > 1 {
+		return none, failf("dict expected at most 1 argument, got %d", len(a.pos))
+	}
+	d := &dict{}
+	if len(a.pos) == 1 {
+		if err := r.fill(d, &a.pos[0]); err != nil {
+			return none, err
+		}
+	}
+	for i := range a.kw {
+		d.set(a.kw[i].name, a.kw[i].val)
+	}
+	return newDict(d), r.grow(2 * valueBytes * d.len())
+}
+
+// dictAttribute is an attribute of the dict class: a class method, or by the subscript that getattr falls back to the
+// generic alias dict[name], which is called like dict itself.
+func dictAttribute(obj *value, name string) value {
+	if name == "fromkeys" {
+		return value{kind: kindBuiltin, ref: &builtin{name, dictFromKeys}}
+	}
+	return *obj
+}
+
+func dictFromKeys(r *run, a *callArgs) (value, error) {
+	if err := a.positional("fromkeys", 1, 2); err != nil {
+		return none, err
+	}
+	val := none
+	if len(a.pos) == 2 {
+		val = a.pos[1]
+	}
+	keys, err := r.listOf(&a.pos[0])
+	if err != nil {
+		return none, err
+	}
+	d := &dict{}
+	for i := range keys {
+		if err := d.setValue(r, keys[i], val); err != nil {
+			return none, err
+		}
+	}
+	return newDict(d), nil
+}
+
+// fill is dict(from): a mapping or pairs.
+func (r *run) fill(d *dict, from *value) error {
+	if from.kind == kindDict {
+		*d = *from.dict().clone()
+		return nil
+	}
+	pairs, err := r.listOf(from)
+	if err != nil {
+		return err
+	}
+	for i := range pairs {
+		pair, err := r.unpack(&pairs[i], 2)
+		if err != nil {
+			return err
+		}
+		if err := d.setValue(r, pair[0], pair[1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func namespaceOf(r *run, a *callArgs) (value, error) {
+	v, err := dictOf(r, a)
+	if err != nil {
+		return none, err
+	}
+	return value{kind: kindNamespace, ref: &namespace{v.dict()}}, nil
+}
+
+// selfReference is the variable self.
+type selfReference struct{}
+
+// cycler hands out its items in turn.
+type cycler struct {
+	items []value
+	pos   int
+}
+
+func cyclerOf(_ *run, a *callArgs) (value, error) {
+	if len(a.pos) == 0 || len(a.kw) > 0 {
+		return none, failf("at least one item has to be provided")
+	}
+	return value{kind: kindObject, ref: &cycler{items: append([]value(nil), a.pos...)}}, nil
+}
+
+func (c *cycler) call(name string, a *callArgs) (value, error) {
+	if err := a.positional(name, 0, 0); err != nil {
+		return none, err
+	}
+	if name == "reset" {
+		c.pos = 0
+		return none, nil
+	}
+	v := c.items[c.pos]
+	c.pos = (c.pos + 1) % len(c.items)
+	return v, nil
+}
+
+// joiner is empty the first time and its separator afterwards.
+type joiner struct {
+	sep  value
+	used bool
+}
+
+func joinerOf(_ *run, a *callArgs) (value, error) {
+	sep := text(", ")
+	if err := bound(a, "joiner", []string{"sep"}, 0, &sep); err != nil {
+		return none, err
+	}
+	return value{kind: kindObject, ref: &joiner{sep: sep}}, nil
+}
+
+func (j *joiner) call(a *callArgs) (value, error) {
+	if err := a.positional("joiner", 0, 0); err != nil {
+		return none, err
+	}
+	if !j.used {
+		j.used = true
+		return emptyText, nil
+	}
+	return j.sep, nil
+}
+
+func lipsum(*run, *callArgs) (value, error) {
+	return none, failf("lipsum is not supported: its text is random")
+}
+
+func raise(r *run, a *callArgs) (value, error) {
+	var message [1]value
+	if err := a.bind("raise_exception", []string{"message"}, 1, message[:]); err != nil {
+		return none, err
+	}
+	s, err := r.str(&message[0])
+	if err != nil {
+		return none, err
+	}
+	return none, &RaisedError{Message: s}
+}
+
+func strftimeNow(r *run, a *callArgs) (value, error) {
+	var format [1]value
+	if err := a.bind("strftime_now", []string{"format"}, 1, format[:]); err != nil {
+		return none, err
+	}
+	if format[0].kind != kindString {
+		return none, failf("strftime() argument 1 must be str, not %s", format[0].typeName())
+	}
+	s, err := strftime(r.now, format[0].str)
+	if err != nil {
+		return none, err
+	}
+	return text(s), r.grow(len(s) + bits.Len(uint(len(s))))
+}

@@ -1,0 +1,197 @@
+package jinja
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// goldenTime is the clock of testdata/gather.py.
+var goldenTime = time.Date(2026, 3, 7, 15, 4, 5, 0, time.UTC)
+
+var goldenTokens = map[string]string{"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+
+// conversation is one entry of testdata/conversations.json.
+type conversation struct {
+	Name                 string          `json:"name"`
+	Messages             json.RawMessage `json:"messages"`
+	Tools                json.RawMessage `json:"tools"`
+	Documents            json.RawMessage `json:"documents"`
+	Kwargs               json.RawMessage `json:"kwargs"`
+	AddGenerationPrompt  bool            `json:"add_generation_prompt"`
+	ContinueFinalMessage bool            `json:"continue_final_message"`
+}
+
+func (c *conversation) input() Input {
+	return Input{Messages: c.Messages, Tools: c.Tools, Documents: c.Documents, Kwargs: c.Kwargs,
+		AddGenerationPrompt: c.AddGenerationPrompt, ContinueFinalMessage: c.ContinueFinalMessage,
+		Tokens: goldenTokens, Now: goldenTime}
+}
+
+// golden is what testdata/gather.py found out about one template.
+type golden struct {
+	Name     string                  `json:"name"`
+	SHA256   string                  `json:"sha256"`
+	Template string                  `json:"template"`
+	Results  map[string]goldenResult `json:"results"`
+}
+
+type goldenResult struct {
+	Text     *string `json:"text"`
+	Raised   *string `json:"raised"`
+	Error    *string `json:"error"`
+	Unstable bool    `json:"unstable"` // Python printed a memory address
+}
+
+func (g *goldenResult) digest(h interface{ Write([]byte) (int, error) }, name string) {
+	kind, text := "unstable", ""
+	switch {
+	case g.Text != nil:
+		kind, text = "text", *g.Text
+	case g.Raised != nil:
+		kind, text = "raised", *g.Raised
+	case g.Error != nil:
+		kind = "error"
+	}
+	fmt.Fprintf(h, "%s\x00%s\x00%s\x00", name, kind, text)
+}
+
+func conversations(t testing.TB) []conversation {
+	t.Helper()
+	raw, err := os.ReadFile("testdata/conversations.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cs []conversation
+	if err := json.Unmarshal(raw, &cs); err != nil {
+		t.Fatal(err)
+	}
+	return cs
+}
+
+// goldens reads what gather.py has left, or skips.
+func goldens(t testing.TB) []golden {
+	t.Helper()
+	dir := os.Getenv("WARMPATH_TEMPLATES")
+	if dir == "" {
+		cache, err := os.UserHomeDir()
+		if err != nil {
+			t.Skip("no home directory to look for templates in")
+		}
+		dir = filepath.Join(cache, ".cache", "warmpath", "templates")
+	}
+	paths, _ := filepath.Glob(filepath.Join(dir, "golden", "*.json"))
+	if len(paths) == 0 {
+		t.Skipf("no collected templates in %s: run testdata/gather.py", dir)
+	}
+	var out []golden
+	for _, p := range paths {
+		raw, err := os.ReadFile(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var g golden
+		if err := json.Unmarshal(raw, &g); err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, g)
+	}
+	return out
+}
+
+// digests are the committed digests by template.
+func digests(t testing.TB) map[string]string {
+	t.Helper()
+	raw, err := os.ReadFile("testdata/golden.sha256")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for lines := bufio.NewScanner(bytes.NewReader(raw)); lines.Scan(); {
+		if f := strings.Fields(lines.Text()); len(f) >= 3 && f[0] != "#" {
+			out[f[1]] = f[0]
+		}
+	}
+	return out
+}
+
+func TestCollectedTemplatesRenderAsInPython(t *testing.T) {
+	cs := conversations(t)
+	committed := digests(t)
+	renders, wrong := 0, map[string]int{}
+	for _, g := range goldens(t) {
+		h := sha256.New()
+		for i := range cs {
+			r := g.Results[cs[i].Name]
+			r.digest(h, cs[i].Name)
+		}
+		if want, known := committed[g.SHA256]; known && want != hex.EncodeToString(h.Sum(nil)) {
+			t.Errorf("%s: the golden files are not those of testdata/golden.sha256", g.Name)
+		}
+		tmpl, parseErr := Parse(g.Template)
+		for i := range cs {
+			want := g.Results[cs[i].Name]
+			if want.Unstable {
+				continue
+			}
+			renders++
+			if d := differs(tmpl, parseErr, &cs[i], &want); d != "" {
+				wrong[g.Name]++
+				if wrong[g.Name] <= 2 {
+					t.Errorf("%s (%s), %s: %s", g.Name, g.SHA256[:12], cs[i].Name, d)
+				}
+			}
+		}
+	}
+	t.Logf("%d renders, %d templates differ", renders, len(wrong))
+}
+
+// differs says how a render differs from Python's, or nothing.
+func differs(tmpl *Template, parseErr error, c *conversation, want *goldenResult) string {
+	var got []byte
+	err := parseErr
+	if err == nil {
+		got, err = tmpl.Render(nil, c.input())
+	}
+	var raised *RaisedError
+	switch {
+	case want.Text != nil && err != nil:
+		return fmt.Sprintf("failed: %v", err)
+	case want.Text != nil:
+		if d := firstDifference(string(got), *want.Text); d != "" {
+			return d
+		}
+	case err == nil:
+		said := want.Raised
+		if said == nil {
+			said = want.Error
+		}
+		return fmt.Sprintf("rendered, Python failed with %q", *said)
+	case want.Raised != nil && (!errors.As(err, &raised) || raised.Message != *want.Raised):
+		return fmt.Sprintf("failed with %v, the template raised %q", err, *want.Raised)
+	case want.Error != nil && errors.As(err, &raised):
+		return fmt.Sprintf("raised %q, Python failed with %s", raised.Message, *want.Error)
+	}
+	return ""
+}
+
+func firstDifference(got, want string) string {
+	if got == want {
+		return ""
+	}
+	n := 0
+	for n < len(got) && n < len(want) && got[n] == want[n] {
+		n++
+	}
+	from := max(0, n-40)
+	return fmt.Sprintf("at byte %d:\n got %q\nwant %q", n, got[from:min(len(got), n+60)], want[from:min(len(want), n+60)])
+}

@@ -1,0 +1,147 @@
+package jinja
+
+import (
+	"unicode/utf8"
+)
+
+// length is Python's len(v); false where it would fail.
+func (r *run) length(v *value) (int, bool) {
+	switch v.kind {
+	case kindUndefined:
+		return 0, true
+	case kindString:
+		return utf8.RuneCountInString(v.str), r.scan(len(v.str)) == nil
+	case kindList, kindTuple:
+		return len(v.items()), true
+	case kindDict:
+		return v.dict().len(), true
+	case kindView:
+		return v.ref.(*view).d.len(), true
+	case kindRange:
+		return int(v.ref.(*pyRange).length), true
+	case kindLoop:
+		n, err := v.ref.(*loop).len(r)
+		return n, err == nil
+	}
+	return 0, false
+}
+
+// iterate is Python's iter(v).
+func (r *run) iterate(v *value) (iterator, error) {
+	switch v.kind {
+	case kindUndefined:
+		return &items{}, nil
+	case kindList, kindTuple:
+		return &items{l: v.ref.(*list)}, nil
+	case kindString:
+		return &characters{v.str, v.safe}, nil
+	case kindDict:
+		return &entries{d: v.dict()}, nil
+	case kindView:
+		w := v.ref.(*view)
+		return &entries{d: w.d, part: w.part}, nil
+	case kindRange:
+		rg := v.ref.(*pyRange)
+		return &counter{rg.start, rg.step, rg.length}, nil
+	case kindIterator:
+		return v.ref.(iterator), nil
+	}
+	return nil, failf("'%s' object is not iterable", v.typeName())
+}
+
+// items iterates over a list.
+type items struct {
+	l  *list
+	at int
+}
+
+func (it *items) next(*run) (value, bool, error) {
+	if it.l == nil || it.at >= len(it.l.items) {
+		return value{}, false, nil
+	}
+	it.at++
+	return it.l.items[it.at-1], true, nil
+}
+
+// characters iterates over a str.
+type characters struct {
+	rest string
+	safe bool
+}
+
+func (it *characters) next(*run) (value, bool, error) {
+	if it.rest == "" {
+		return value{}, false, nil
+	}
+	_, n := utf8.DecodeRuneInString(it.rest)
+	c := it.rest[:n]
+	it.rest = it.rest[n:]
+	return text(c), true, nil
+}
+
+// entries iterates over a dict's keys, values or items.
+type entries struct {
+	d    *dict
+	part viewKind
+	at   int
+}
+
+func (it *entries) next(*run) (value, bool, error) {
+	i := it.at
+	if i >= it.d.len() {
+		return value{}, false, nil
+	}
+	it.at++
+	switch it.part {
+	case viewKeys:
+		return it.d.keys[i], true, nil
+	case viewValues:
+		return it.d.vals[i], true, nil
+	}
+	return newTuple(it.d.keys[i], it.d.vals[i]), true, nil
+}
+
+// counter iterates over a range.
+type counter struct{ at, step, left int64 }
+
+func (it *counter) next(*run) (value, bool, error) {
+	if it.left <= 0 {
+		return value{}, false, nil
+	}
+	v := integer(it.at)
+	it.at += it.step
+	it.left--
+	return v, true, nil
+}
+
+// generator adapts a function, for the filters that are lazy in Python.
+type generator func(r *run) (value, bool, error)
+
+func (g generator) next(r *run) (value, bool, error) { return g(r) }
+
+func lazy(g generator) value { return value{kind: kindIterator, ref: g} }
+
+// listOf is Python's list(v). The result must not be changed: it may be v's own.
+func (r *run) listOf(v *value) ([]value, error) {
+	if v.isSequence() {
+		return v.items(), nil
+	}
+	it, err := r.iterate(v)
+	if err != nil {
+		return nil, err
+	}
+	var out []value
+	for {
+		item, ok, err := it.next(r)
+		if err != nil || !ok {
+			return out, err
+		}
+		if err := r.grow(valueBytes); err != nil {
+			return nil, err
+		}
+		if err := r.step(1); err != nil {
+			return nil, err
+		}
+		out = append(out, item)
+	}
+}

@@ -1,0 +1,188 @@
+package jinja
+
+import (
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// writer encodes as json.dumps does.
+type writer struct {
+	r         *run
+	out       []byte
+	ascii     bool
+	sortKeys  bool
+	indent    string // per level
+	multiline bool
+	comma     string
+	colon     string
+}
+
+func (w *writer) value(v *value, depth int) error {
+	if depth > maxDepth {
+		return tooDeep()
+	}
+	if err := w.r.step(1); err != nil {
+		return err
+	}
+	if len(w.out) > w.r.memory {
+		return &limitError{"it builds more than memory allows"}
+	}
+	switch v.kind {
+	case kindNone:
+		w.out = append(w.out, "null"...)
+	case kindBool:
+		w.out = strconv.AppendBool(w.out, v.num != 0)
+	case kindInt:
+		w.out = strconv.AppendInt(w.out, v.num, 10)
+	case kindBig:
+		var err error
+		w.out, err = appendBig(w.out, v.bigOf())
+		return err
+	case kindFloat:
+		w.out = appendFloat(w.out, v.float(), "Infinity", "NaN")
+	case kindString:
+		w.text(v.str)
+	case kindList, kindTuple:
+		return w.array(v.items(), depth)
+	case kindDict:
+		return w.object(v.dict(), depth)
+	default:
+		return failf("Object of type %s is not JSON serializable", v.typeName())
+	}
+	return nil
+}
+
+func (w *writer) newline(depth int) {
+	if !w.multiline {
+		return
+	}
+	w.out = append(w.out, '\n')
+	for range depth {
+		w.out = append(w.out, w.indent...)
+	}
+}
+
+func (w *writer) array(items []value, depth int) error {
+	if len(items) == 0 {
+		w.out = append(w.out, "[]"...)
+		return nil
+	}
+	w.out = append(w.out, '[')
+	for i := range items {
+		if i > 0 {
+			w.out = append(w.out, w.comma...)
+		}
+		w.newline(depth + 1)
+		if err := w.value(&items[i], depth+1); err != nil {
+			return err
+		}
+	}
+	w.newline(depth)
+	w.out = append(w.out, ']')
+	return nil
+}
+
+func (w *writer) object(d *dict, depth int) error {
+	if d.len() == 0 {
+		w.out = append(w.out, "{}"...)
+		return nil
+	}
+	order, err := w.order(d)
+	if err != nil {
+		return err
+	}
+	w.out = append(w.out, '{')
+	for i := range d.keys {
+		k := i
+		if order != nil {
+			k = order[i]
+		}
+		if i > 0 {
+			w.out = append(w.out, w.comma...)
+		}
+		w.newline(depth + 1)
+		if err := w.key(&d.keys[k], depth); err != nil {
+			return err
+		}
+		w.out = append(w.out, w.colon...)
+		if err := w.value(&d.vals[k], depth+1); err != nil {
+			return err
+		}
+	}
+	w.newline(depth)
+	w.out = append(w.out, '}')
+	return nil
+}
+
+// order is the positions of a dict's keys sorted, or nil for the dict's own order.
+func (w *writer) order(d *dict) ([]int, error) {
+	if !w.sortKeys {
+		return nil, nil
+	}
+	order := make([]int, d.len())
+	for i := range order {
+		order[i] = i
+	}
+	err := w.r.sortBy(order, func(i int) *value { return &d.keys[i] }, false)
+	return order, err
+}
+
+// key writes a key as text, as json.dumps turns numbers and constants into keys.
+func (w *writer) key(k *value, depth int) error {
+	switch k.kind {
+	case kindString:
+		w.text(k.str)
+		return nil
+	case kindNone, kindBool, kindInt, kindBig, kindFloat:
+		w.out = append(w.out, '"')
+		err := w.value(k, depth)
+		w.out = append(w.out, '"')
+		return err
+	}
+	return failf("keys must be str, int, float, bool or None, not %s", k.typeName())
+}
+
+func (w *writer) text(s string) {
+	w.out = append(w.out, '"')
+	from := 0
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c >= ' ' && c != '"' && c != '\\' && (c < utf8.RuneSelf && c != 0x7f || !w.ascii) {
+			i++
+			continue
+		}
+		if c == 0x7f { // plain even with ensure_ascii
+			i++
+			continue
+		}
+		w.out = append(w.out, s[from:i]...)
+		switch {
+		case c >= utf8.RuneSelf:
+			r, n := utf8.DecodeRuneInString(s[i:])
+			w.escape(r)
+			i += n
+			from = i
+			continue
+		case c == '"' || c == '\\':
+			w.out = append(w.out, '\\', c)
+		case strings.IndexByte("\b\f\n\r\t", c) >= 0:
+			w.out = append(w.out, '\\', "bfnrt"[strings.IndexByte("\b\f\n\r\t", c)])
+		default:
+			w.escape(rune(c))
+		}
+		i++
+		from = i
+	}
+	w.out = append(append(w.out, s[from:]...), '"')
+}
+
+func (w *writer) escape(r rune) {
+	if r >= 0x10000 {
+		r -= 0x10000
+		w.escape(0xd800 + r>>10)
+		w.escape(0xdc00 + r&0x3ff)
+		return
+	}
+	w.out = append(w.out, '\\', 'u', hexDigits[r>>12&15], hexDigits[r>>8&15], hexDigits[r>>4&15], hexDigits[r&15])
+}

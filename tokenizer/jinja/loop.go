@@ -1,0 +1,187 @@
+package jinja
+
+// loop is the state of a running for loop and what its loop variable shows, after jinja2's LoopContext. Items come from
+// list when the sequence has one, else from it.
+type loop struct {
+	stmt   *forStmt
+	frame  *frame // outside of the loop; where a recursive call starts
+	seq    value  // what is looped over; zero with a filter
+	list   *list
+	pos    int // next item of list
+	it     iterator
+	index  int // of the current item, from 0
+	length int // -1: not known yet
+	depth0 int
+
+	peeked  bool // ahead holds the next item
+	ahead   value
+	current value
+	before  value
+	changed []value
+	asked   bool // changed() has been called
+}
+
+// fetch takes the next item from the source.
+func (l *loop) fetch(r *run) (value, bool, error) {
+	if l.list == nil {
+		return l.it.next(r)
+	}
+	if l.pos >= len(l.list.items) {
+		return value{}, false, nil
+	}
+	l.pos++
+	return l.list.items[l.pos-1], true, nil
+}
+
+// advance moves to the next item.
+func (l *loop) advance(r *run) (value, bool, error) {
+	item, ok := l.ahead, true
+	if l.peeked {
+		l.peeked = false
+	} else {
+		var err error
+		if item, ok, err = l.fetch(r); err != nil {
+			return item, false, err
+		}
+	}
+	if !ok || item.kind == kindMissing {
+		return item, false, nil
+	}
+	l.index++
+	l.before, l.current = l.current, item
+	return item, true, nil
+}
+
+// peek is the item after the current one; missing at the end.
+func (l *loop) peek(r *run) (value, error) {
+	if l.peeked && l.ahead.kind != kindMissing {
+		return l.ahead, nil
+	}
+	item, ok, err := l.fetch(r)
+	if err != nil {
+		return item, err
+	}
+	if !ok {
+		item = missing
+	}
+	l.ahead, l.peeked = item, true
+	return item, nil
+}
+
+// len is the number of items; a source without a length is read to its end.
+func (l *loop) len(r *run) (int, error) {
+	if l.length >= 0 {
+		return l.length, nil
+	}
+	if n, ok := r.length(&l.seq); ok && l.seq.kind != kindUndefined && l.seq.kind != kindMissing {
+		l.length = n
+		return n, nil
+	}
+	var rest []value
+	for {
+		item, ok, err := l.fetch(r)
+		if err != nil {
+			return 0, err
+		}
+		if !ok {
+			break
+		}
+		rest = append(rest, item)
+		if err := r.grow(valueBytes); err != nil {
+			return 0, err
+		}
+	}
+	l.list, l.pos = &list{rest}, 0
+	l.length = len(rest) + l.index + 1
+	if l.peeked && l.ahead.kind != kindMissing {
+		l.length++
+	}
+	return l.length, nil
+}
+
+// attr is loop.name.
+func (l *loop) attr(r *run, name string) (value, bool, error) {
+	switch name {
+	case "index":
+		return integer(int64(l.index) + 1), true, nil
+	case "index0":
+		return integer(int64(l.index)), true, nil
+	case "first":
+		return boolean(l.index == 0), true, nil
+	case "depth":
+		return integer(int64(l.depth0) + 1), true, nil
+	case "depth0":
+		return integer(int64(l.depth0)), true, nil
+	case "last":
+		next, err := l.peek(r)
+		return boolean(next.kind == kindMissing), true, err
+	case "nextitem":
+		next, err := l.peek(r)
+		if next.kind == kindMissing {
+			next = undefined("there is no next item")
+		}
+		return next, true, err
+	case "previtem":
+		if l.index == 0 {
+			return undefined("there is no previous item"), true, nil
+		}
+		return l.before, true, nil
+	case "length", "revindex", "revindex0":
+		n, err := l.len(r)
+		switch name {
+		case "revindex":
+			n -= l.index
+		case "revindex0":
+			n -= l.index + 1
+		}
+		return integer(int64(n)), true, err
+	case "cycle", "changed":
+		return value{kind: kindMethod, ref: &method{value{kind: kindLoop, ref: l}, name}}, true, nil
+	}
+	return value{}, false, nil
+}
+
+// call is loop(seq): the body again, one level deeper.
+func (l *loop) call(r *run, a *callArgs) (value, error) {
+	if !l.stmt.recursive {
+		return none, failf("the loop must have the 'recursive' marker to be called recursively")
+	}
+	if len(a.pos) != 1 || len(a.kw) != 0 {
+		return none, failf("loop() takes one argument")
+	}
+	if err := r.deeper(); err != nil {
+		return none, err
+	}
+	defer func() { r.depth-- }()
+	seq := a.pos[0]
+	s, err := r.capture(func() error {
+		_, err := l.stmt.loop(r, l.frame, &seq, l.depth0+1)
+		return err
+	})
+	return text(s), err
+}
+
+func (l *loop) method(r *run, name string, a *callArgs) (value, error) {
+	if len(a.kw) != 0 {
+		return none, failf("loop.%s() takes no keyword arguments", name)
+	}
+	if name == "cycle" {
+		if len(a.pos) == 0 {
+			return none, failf("no items for cycling given")
+		}
+		return a.pos[l.index%len(a.pos)], nil
+	}
+	same := l.asked && len(l.changed) == len(a.pos)
+	for i := 0; same && i < len(a.pos); i++ {
+		var err error
+		if same, err = r.equal(&l.changed[i], &a.pos[i], 0); err != nil {
+			return none, err
+		}
+	}
+	if same {
+		return falseValue, nil
+	}
+	l.asked = true
+	l.changed = append([]value(nil), a.pos...)
+	return trueValue, r.grow(valueBytes * len(a.pos))
+}

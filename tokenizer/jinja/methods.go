@@ -1,0 +1,171 @@
+package jinja
+
+// Methods of Python's types that the immutable sandbox lets templates call.
+
+var dictMethods = set("copy", "fromkeys", "get", "items", "keys", "values", "clear", "pop", "popitem", "setdefault", "update")
+
+var stringMethods = set("capitalize", "casefold", "center", "count", "encode", "endswith", "expandtabs", "find", "format",
+	"format_map", "index", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric",
+	"isprintable", "isspace", "istitle", "isupper", "join", "ljust", "lower", "lstrip", "maketrans", "partition",
+	"removeprefix", "removesuffix", "replace", "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip", "split",
+	"splitlines", "startswith", "strip", "swapcase", "title", "translate", "upper", "zfill")
+
+var markupMethods = set("unescape", "striptags", "escape")
+
+var listMethods = set("copy", "count", "index")
+
+var tupleMethods = set("count", "index")
+
+var intMethods = set("bit_length", "bit_count", "conjugate", "is_integer", "as_integer_ratio", "to_bytes", "from_bytes")
+
+var floatMethods = set("is_integer", "conjugate", "hex", "as_integer_ratio", "fromhex")
+
+func set(names ...string) map[string]bool {
+	m := make(map[string]bool, len(names))
+	for _, n := range names {
+		m[n] = true
+	}
+	return m
+}
+
+// hasMethod reports whether obj.name is a method that may be called.
+func hasMethod(obj *value, name string) bool {
+	switch obj.kind {
+	case kindString:
+		return stringMethods[name] || obj.safe && markupMethods[name]
+	case kindDict:
+		return dictMethods[name] && !mutates(obj, name)
+	case kindList:
+		return listMethods[name]
+	case kindTuple, kindRange:
+		return tupleMethods[name]
+	case kindBool, kindInt, kindBig:
+		return intMethods[name]
+	case kindFloat:
+		return floatMethods[name]
+	case kindObject:
+		_, ok := obj.ref.(*cycler)
+		return ok && (name == "next" || name == "reset")
+	}
+	return false
+}
+
+func (r *run) callMethod(m *method, a *callArgs) (value, error) {
+	switch m.self.kind {
+	case kindString:
+		return r.stringMethod(&m.self, m.name, a)
+	case kindDict:
+		return r.dictMethod(&m.self, m.name, a)
+	case kindList, kindTuple, kindRange:
+		return r.sequenceMethod(&m.self, m.name, a)
+	case kindLoop:
+		return m.self.ref.(*loop).method(r, m.name, a)
+	case kindObject:
+		return m.self.ref.(*cycler).call(m.name, a)
+	case kindFloat:
+		if m.name == "is_integer" {
+			f := m.self.float()
+			return boolean(f == float64(int64(f))), a.positional(m.name, 0, 0)
+		}
+	case kindBool, kindInt, kindBig:
+		if m.name == "bit_length" {
+			return integer(int64(m.self.bigOf().BitLen())), a.positional(m.name, 0, 0)
+		}
+	}
+	return none, failf("method %s of %s is not supported", m.name, m.self.typeName())
+}
+
+func (r *run) dictMethod(self *value, name string, a *callArgs) (value, error) {
+	d := self.dict()
+	switch name {
+	case "get":
+		if err := a.positional(name, 1, 2); err != nil {
+			return none, err
+		}
+		i, err := d.findValue(r, &a.pos[0])
+		if err != nil {
+			return none, err
+		}
+		if i >= 0 {
+			return d.vals[i], nil
+		}
+		if len(a.pos) == 2 {
+			return a.pos[1], nil
+		}
+		return none, nil
+	case "keys":
+		return value{kind: kindView, ref: &view{d, viewKeys}}, a.positional(name, 0, 0)
+	case "values":
+		return value{kind: kindView, ref: &view{d, viewValues}}, a.positional(name, 0, 0)
+	case "items":
+		return value{kind: kindView, ref: &view{d, viewItems}}, a.positional(name, 0, 0)
+	case "fromkeys":
+		return dictFromKeys(r, a)
+	case "copy":
+		return newDict(d.clone()), firstError(a.positional(name, 0, 0), r.grow(2*valueBytes*d.len()))
+	}
+	return none, failf("method dict.%s is not supported", name)
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *run) sequenceMethod(self *value, name string, a *callArgs) (value, error) {
+	if err := a.positional(name, min(1, len(name)-len("copy")), 3); err != nil {
+		return none, err
+	}
+	items, err := r.listOf(self)
+	if err != nil {
+		return none, err
+	}
+	if name == "copy" {
+		return newList(append([]value(nil), items...)), firstError(a.positional(name, 0, 0), r.grow(valueBytes*len(items)))
+	}
+	from, to := 0, len(items)
+	if name == "count" {
+		err = a.positional(name, 1, 1)
+	} else if len(a.pos) > 1 {
+		from, to, err = bounds(a.pos[1:], len(items))
+	}
+	if err != nil {
+		return none, err
+	}
+	n := int64(0)
+	for i := from; i < to; i++ {
+		if err := r.step(1); err != nil {
+			return none, err
+		}
+		same, err := r.equal(&items[i], &a.pos[0], 0)
+		if err != nil {
+			return none, err
+		}
+		if same && name == "index" {
+			return integer(int64(i)), nil
+		}
+		n += boolean(same).num
+	}
+	if name == "index" {
+		return none, failf("value is not in %s", self.typeName())
+	}
+	return integer(n), nil
+}
+
+// bounds clips optional start and end arguments to a length, as Python's methods do.
+func bounds(args []value, n int) (from, to int, err error) {
+	var pair [3]value
+	pair[0], pair[1], pair[2] = none, none, none
+	for i := range args {
+		if args[i].kind != kindNone && !args[i].isInteger() {
+			return 0, 0, failf("slice indices must be integers or None")
+		}
+		pair[i] = args[i]
+	}
+	start, count, _ := sliceRange(&pair, n)
+	return start, start + count, nil
+}

@@ -1,0 +1,163 @@
+package jinja
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+func (r *run) split(s string, right bool, a *callArgs) (value, error) {
+	sep, most := none, integer(-1)
+	if err := bound(a, "split", []string{"sep", "maxsplit"}, 0, &sep, &most); err != nil {
+		return none, err
+	}
+	if !most.isSmallInt() {
+		return none, failf("'%s' object cannot be interpreted as an integer", most.typeName())
+	}
+	limit := most.num
+	if limit < 0 {
+		limit = int64(len(s)) + 1
+	}
+	if sep.kind == kindNone || sep.kind == kindString && sep.str != "" { // before they are built
+		if err := r.grow((min(countParts(s, &sep), int(min(limit, int64(len(s)))+1)) + 1) * valueBytes); err != nil {
+			return none, err
+		}
+	}
+	var parts []string
+	switch {
+	case sep.kind == kindNone && right:
+		parts = rightFields(s, limit)
+	case sep.kind == kindNone:
+		parts = leftFields(s, limit)
+	case sep.kind != kindString:
+		return none, failf("must be str or None, not %s", sep.typeName())
+	case sep.str == "":
+		return none, failf("empty separator")
+	case right:
+		for ; limit > 0; limit-- {
+			i := strings.LastIndex(s, sep.str)
+			if i < 0 {
+				break
+			}
+			parts = append(parts, s[i+len(sep.str):])
+			s = s[:i]
+		}
+		parts = append(parts, s)
+		turn(parts)
+	default:
+		parts = strings.SplitN(s, sep.str, int(min(limit, int64(len(s))))+1)
+	}
+	return r.texts(parts), nil
+}
+
+// countParts returns how many parts a text has between separators, or between white space where there is none.
+func countParts(s string, sep *value) (n int) {
+	if sep.kind == kindString {
+		return strings.Count(s, sep.str) + 1
+	}
+	inside := false
+	for _, c := range s {
+		if isSpace(c) {
+			inside = false
+		} else if !inside {
+			inside = true
+			n++
+		}
+	}
+	return n
+}
+
+func turn(parts []string) {
+	for i, j := 0, len(parts)-1; i < j; i, j = i+1, j-1 {
+		parts[i], parts[j] = parts[j], parts[i]
+	}
+}
+
+func leftFields(s string, limit int64) []string {
+	var parts []string
+	for {
+		s = strings.TrimLeftFunc(s, isSpace)
+		if s == "" {
+			return parts
+		}
+		i := strings.IndexFunc(s, isSpace)
+		if limit == 0 {
+			return append(parts, strings.TrimRightFunc(s, isSpace))
+		}
+		if i < 0 {
+			return append(parts, s)
+		}
+		parts = append(parts, s[:i])
+		s = s[i:]
+		limit--
+	}
+}
+
+func rightFields(s string, limit int64) []string {
+	var parts []string
+	for {
+		s = strings.TrimRightFunc(s, isSpace)
+		if s == "" {
+			break
+		}
+		if limit == 0 {
+			parts = append(parts, strings.TrimLeftFunc(s, isSpace))
+			break
+		}
+		i := strings.LastIndexFunc(s, isSpace)
+		if i < 0 {
+			parts = append(parts, s)
+			break
+		}
+		_, n := utf8.DecodeRuneInString(s[i:])
+		parts = append(parts, s[i+n:])
+		s = s[:i]
+		limit--
+	}
+	turn(parts)
+	return parts
+}
+
+// lineEnds returns how many characters of s end a line.
+func lineEnds(s string) (n int) {
+	for _, c := range s {
+		if lineEnd(c) {
+			n++
+		}
+	}
+	return n
+}
+
+// splitLines is str.splitlines, which knows more line ends than "\n".
+func splitLines(s string, keep bool) []string {
+	var lines []string
+	from := 0
+	for i := 0; i < len(s); {
+		c, n := utf8.DecodeRuneInString(s[i:])
+		if !lineEnd(c) {
+			i += n
+			continue
+		}
+		end := i
+		i += n
+		if c == '\r' && i < len(s) && s[i] == '\n' {
+			i++
+		}
+		if keep {
+			end = i
+		}
+		lines = append(lines, s[from:end])
+		from = i
+	}
+	if from < len(s) {
+		lines = append(lines, s[from:])
+	}
+	return lines
+}
+
+func lineEnd(c rune) bool {
+	switch c {
+	case '\n', '\v', '\f', '\r', 0x1c, 0x1d, 0x1e, 0x85, 0x2028, 0x2029:
+		return true
+	}
+	return false
+}

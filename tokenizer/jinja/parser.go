@@ -1,0 +1,482 @@
+package jinja
+
+import (
+	"fmt"
+	"slices"
+)
+
+// parser turns tokens into statements, following jinja2's recursive descent so that precedence and refusals agree.
+type parser struct {
+	toks  []token
+	at    int
+	depth int
+	loops int // open for loops; break and continue need one
+}
+
+// maxNesting bounds tags within tags and expressions within expressions, hence the depth of every walk over the tree.
+const maxNesting = 200
+
+func parse(source string) ([]stmt, error) {
+	toks, err := lex(source)
+	if err != nil {
+		return nil, err
+	}
+	p := &parser{toks: toks}
+	return p.body(nil)
+}
+
+func (p *parser) cur() *token { return &p.toks[p.at] }
+
+func (p *parser) next() *token {
+	t := p.cur()
+	if t.kind != tokEOF {
+		p.at++
+	}
+	return t
+}
+
+func (p *parser) fail(format string, args ...any) error {
+	return &syntaxError{p.cur().line, fmt.Sprintf(format, args...)}
+}
+
+func (p *parser) enter() error {
+	if p.depth++; p.depth > maxNesting {
+		return p.fail("nested deeper than %d", maxNesting)
+	}
+	return nil
+}
+
+func (p *parser) leave() { p.depth-- }
+
+func (p *parser) isOp(op string) bool {
+	return p.cur().kind == tokOperator && p.cur().text == op
+}
+
+func (p *parser) isName(names ...string) bool {
+	return p.cur().kind == tokName && slices.Contains(names, p.cur().text)
+}
+
+func (p *parser) skipOp(op string) bool {
+	if p.isOp(op) {
+		p.at++
+		return true
+	}
+	return false
+}
+
+func (p *parser) skipName(name string) bool {
+	if p.isName(name) {
+		p.at++
+		return true
+	}
+	return false
+}
+
+func (p *parser) expectOp(op string) error {
+	if !p.skipOp(op) {
+		return p.fail("expected %q, got %s", op, describe(p.cur()))
+	}
+	return nil
+}
+
+func (p *parser) expect(kind tokenKind, what string) (*token, error) {
+	if p.cur().kind != kind {
+		return nil, p.fail("expected %s, got %s", what, describe(p.cur()))
+	}
+	return p.next(), nil
+}
+
+func describe(t *token) string {
+	switch t.kind {
+	case tokEOF:
+		return "end of template"
+	case tokData:
+		return "text"
+	case tokBlockBegin, tokBlockEnd, tokVarBegin, tokVarEnd:
+		return [...]string{"begin of statement block", "end of statement block", "begin of print statement",
+			"end of print statement"}[t.kind-tokBlockBegin]
+	}
+	return fmt.Sprintf("%q", t.text)
+}
+
+// body parses statements up to one of the end tags (nil: up to the end of the template), whose name is the current
+// token afterwards.
+func (p *parser) body(ends []string) ([]stmt, error) {
+	if err := p.enter(); err != nil {
+		return nil, err
+	}
+	defer p.leave()
+	var out []stmt
+	for {
+		t := p.cur()
+		switch t.kind {
+		case tokEOF:
+			if ends != nil {
+				return nil, p.fail("unexpected end of template: missing %q", ends)
+			}
+			return out, nil
+		case tokData:
+			p.at++
+			out = append(out, &dataStmt{t.text})
+		case tokVarBegin:
+			p.at++
+			e, err := p.tuple(tupleRules{})
+			if err != nil {
+				return nil, err
+			}
+			if _, err := p.expect(tokVarEnd, "end of print statement"); err != nil {
+				return nil, err
+			}
+			out = append(out, &outputStmt{e, t.line})
+		case tokBlockBegin:
+			p.at++
+			if ends != nil && p.isName(ends...) {
+				return out, nil
+			}
+			s, err := p.statement()
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, s...)
+			if _, err := p.expect(tokBlockEnd, "end of statement block"); err != nil {
+				return nil, err
+			}
+		default:
+			return nil, p.fail("unexpected %s", describe(t))
+		}
+	}
+}
+
+// blockBody parses "%} … {% end" and leaves the end tag's name as the current token.
+func (p *parser) blockBody(ends ...string) ([]stmt, error) {
+	p.skipOp(":")
+	if _, err := p.expect(tokBlockEnd, "end of statement block"); err != nil {
+		return nil, err
+	}
+	return p.body(ends)
+}
+
+func (p *parser) statement() ([]stmt, error) {
+	t := p.cur()
+	if t.kind != tokName {
+		return nil, p.fail("tag name expected")
+	}
+	one := func(s stmt, err error) ([]stmt, error) {
+		if err != nil {
+			return nil, err
+		}
+		return []stmt{s}, nil
+	}
+	p.at++
+	switch t.text {
+	case "if":
+		return one(p.parseIf())
+	case "for":
+		return one(p.parseFor(t.line))
+	case "set":
+		return one(p.parseSet(t.line))
+	case "macro":
+		return one(p.parseMacro(t.line))
+	case "call":
+		return one(p.parseCall(t.line))
+	case "filter":
+		return one(p.parseFilterBlock())
+	case "with":
+		return one(p.parseWith())
+	case "print":
+		return p.parsePrint()
+	case "generation":
+		body, err := p.blockBody("endgeneration")
+		p.next()
+		return one(&scopeStmt{body: body}, err)
+	case "break", "continue":
+		if p.loops == 0 {
+			p.at--
+			return nil, p.fail("%q outside of a loop", t.text)
+		}
+		if t.text == "break" {
+			return one(breakStmt{}, nil)
+		}
+		return one(continueStmt{}, nil)
+	case "include", "import", "from", "extends", "block", "autoescape":
+		p.at--
+		return nil, p.fail("%q is not supported: a chat template stands alone; render it with the engine instead", t.text)
+	}
+	p.at--
+	return nil, p.fail("encountered unknown tag %q", t.text)
+}
+
+func (p *parser) parseIf() (stmt, error) {
+	n := &ifStmt{}
+	for {
+		cond, err := p.tuple(tupleRules{noCond: true})
+		if err != nil {
+			return nil, err
+		}
+		body, err := p.blockBody("elif", "else", "endif")
+		if err != nil {
+			return nil, err
+		}
+		n.conds = append(n.conds, cond)
+		n.then = append(n.then, body)
+		switch p.next().text {
+		case "elif":
+			continue
+		case "else":
+			if n.other, err = p.blockBody("endif"); err != nil {
+				return nil, err
+			}
+			p.at++
+		}
+		return n, nil
+	}
+}
+
+func (p *parser) parseFor(line int) (stmt, error) {
+	n := &forStmt{line: line}
+	var err error
+	if n.target, err = p.target(tupleRules{end: "in"}); err != nil {
+		return nil, err
+	}
+	if bindsName(n.target, "loop") {
+		return nil, p.fail("can't assign to special loop variable in for-loop target")
+	}
+	if !p.skipName("in") {
+		return nil, p.fail("expected %q, got %s", "in", describe(p.cur()))
+	}
+	if n.iter, err = p.tuple(tupleRules{noCond: true, end: "recursive"}); err != nil {
+		return nil, err
+	}
+	if p.skipName("if") {
+		if n.test, err = p.expression(); err != nil {
+			return nil, err
+		}
+	}
+	n.recursive = p.skipName("recursive")
+	p.loops++
+	n.body, err = p.blockBody("endfor", "else")
+	p.loops--
+	if err != nil {
+		return nil, err
+	}
+	if p.next().text == "else" {
+		if n.other, err = p.blockBody("endfor"); err != nil {
+			return nil, err
+		}
+		p.at++
+	}
+	return n, nil
+}
+
+func (p *parser) parseSet(line int) (stmt, error) {
+	target, err := p.target(tupleRules{namespaces: true})
+	if err != nil {
+		return nil, err
+	}
+	if p.skipOp("=") {
+		val, err := p.tuple(tupleRules{})
+		return &setStmt{target, val, line}, err
+	}
+	n := &setBlock{target: target, line: line}
+	if p.isOp("|") {
+		e, err := p.filters(nil, false)
+		if err != nil {
+			return nil, err
+		}
+		n.filter = e.(*filterExpr)
+	}
+	if n.body, err = p.blockBody("endset"); err != nil {
+		return nil, err
+	}
+	p.at++
+	return n, nil
+}
+
+func (p *parser) parseMacro(line int) (stmt, error) {
+	name, err := p.expect(tokName, "macro name")
+	if err != nil {
+		return nil, err
+	}
+	if reserved(name.text) {
+		return nil, p.fail("can't assign to %q", name.text)
+	}
+	def := &macroDef{name: name.text, line: line}
+	if err := p.signature(def); err != nil {
+		return nil, err
+	}
+	if def.body, err = p.macroBody("endmacro"); err != nil {
+		return nil, err
+	}
+	p.at++
+	return &macroStmt{def: def}, nil
+}
+
+// macroBody hides the loops around: a macro's body is another function.
+func (p *parser) macroBody(end string) ([]stmt, error) {
+	loops := p.loops
+	p.loops = 0
+	body, err := p.blockBody(end)
+	p.loops = loops
+	return body, err
+}
+
+func (p *parser) signature(def *macroDef) error {
+	if err := p.expectOp("("); err != nil {
+		return err
+	}
+	for !p.isOp(")") {
+		if len(def.params) > 0 {
+			if err := p.expectOp(","); err != nil {
+				return err
+			}
+		}
+		name, err := p.expect(tokName, "parameter name")
+		if err != nil {
+			return err
+		}
+		if reserved(name.text) {
+			return p.fail("can't assign to %q", name.text)
+		}
+		def.params = append(def.params, &nameExpr{name: name.text, line: name.line})
+		if p.skipOp("=") {
+			val, err := p.expression()
+			if err != nil {
+				return err
+			}
+			def.defaults = append(def.defaults, val)
+		} else if len(def.defaults) > 0 {
+			return p.fail("non-default argument follows default argument")
+		}
+	}
+	return p.expectOp(")")
+}
+
+func (p *parser) parseCall(line int) (stmt, error) {
+	def := &macroDef{line: line}
+	if p.isOp("(") {
+		if err := p.signature(def); err != nil {
+			return nil, err
+		}
+	}
+	e, err := p.expression()
+	if err != nil {
+		return nil, err
+	}
+	call, ok := e.(*callExpr)
+	if !ok {
+		return nil, p.fail("expected call")
+	}
+	if def.body, err = p.macroBody("endcall"); err != nil {
+		return nil, err
+	}
+	p.at++
+	return &callBlock{call: call, def: def, line: line}, nil
+}
+
+func (p *parser) parseFilterBlock() (stmt, error) {
+	e, err := p.filters(nil, true)
+	if err != nil {
+		return nil, err
+	}
+	n := &filterBlock{filter: e.(*filterExpr)}
+	if n.body, err = p.blockBody("endfilter"); err != nil {
+		return nil, err
+	}
+	p.at++
+	return n, nil
+}
+
+func (p *parser) parseWith() (stmt, error) {
+	n := &withStmt{}
+	for p.cur().kind != tokBlockEnd {
+		if len(n.targets) > 0 {
+			if err := p.expectOp(","); err != nil {
+				return nil, err
+			}
+		}
+		target, err := p.target(tupleRules{})
+		if err != nil {
+			return nil, err
+		}
+		if err := p.expectOp("="); err != nil {
+			return nil, err
+		}
+		val, err := p.expression()
+		if err != nil {
+			return nil, err
+		}
+		n.targets = append(n.targets, target)
+		n.vals = append(n.vals, val)
+	}
+	var err error
+	if n.body, err = p.blockBody("endwith"); err != nil {
+		return nil, err
+	}
+	p.at++
+	return n, nil
+}
+
+func (p *parser) parsePrint() ([]stmt, error) {
+	var out []stmt
+	for p.cur().kind != tokBlockEnd {
+		if len(out) > 0 {
+			if err := p.expectOp(","); err != nil {
+				return nil, err
+			}
+		}
+		line := p.cur().line
+		e, err := p.expression()
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, &outputStmt{e, line})
+	}
+	return out, nil
+}
+
+// reserved names are constants and cannot be assigned.
+func reserved(name string) bool {
+	switch name {
+	case "true", "false", "none", "True", "False", "None":
+		return true
+	}
+	return false
+}
+
+// target parses what an assignment may assign to: a name, a tuple of targets or a namespace's attribute.
+func (p *parser) target(rules tupleRules) (expr, error) {
+	rules.simple = true
+	e, err := p.tuple(rules)
+	if err != nil {
+		return nil, err
+	}
+	if !assignable(e) {
+		return nil, p.fail("can't assign to this expression")
+	}
+	return e, nil
+}
+
+func assignable(e expr) bool {
+	switch e := e.(type) {
+	case *nameExpr, *nsRef:
+		return true
+	case *tupleExpr:
+		for _, item := range e.items {
+			if !assignable(item) {
+				return false
+			}
+		}
+		return true
+	}
+	return false
+}
+
+func bindsName(e expr, name string) bool {
+	switch e := e.(type) {
+	case *nameExpr:
+		return e.name == name
+	case *tupleExpr:
+		return slices.ContainsFunc(e.items, func(item expr) bool { return bindsName(item, name) })
+	}
+	return false
+}

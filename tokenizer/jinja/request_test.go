@@ -1,0 +1,73 @@
+package jinja
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// engineRequests is what testdata/engine_requests.py has learned from an engine.
+type engineRequests struct {
+	Templates map[string]string `json:"templates"`
+	Requests  []struct {
+		Body    string                  `json:"body"`
+		Results map[string]goldenResult `json:"results"`
+	} `json:"requests"`
+}
+
+func TestRequestsReachTheTemplateAsInTheEngine(t *testing.T) {
+	for name, engine := range map[string]Engine{"vllm": EngineVLLM, "sglang": EngineSGLang} {
+		t.Run(name, func(t *testing.T) {
+			raw, err := os.ReadFile("testdata/requests_" + name + ".json")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var g engineRequests
+			if err := json.Unmarshal(raw, &g); err != nil {
+				t.Fatal(err)
+			}
+			lenient, renders := 0, 0
+			for tname, source := range g.Templates {
+				tmpl, err := Parse(source)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, r := range g.Requests {
+					renders++
+					want := r.Results[tname]
+					got, err := renderRequest(tmpl, r.Body, engine)
+					switch {
+					case want.Text != nil && err != nil:
+						t.Errorf("%s, %s: %v, want %s", tname, r.Body, err, *want.Text)
+					case want.Text != nil && got != *want.Text:
+						t.Errorf("%s, %s: %s", tname, r.Body, firstDifference(got, *want.Text))
+					case want.Text == nil && err == nil && !strings.HasPrefix(*want.Error, "ValidationError"):
+						t.Errorf("%s, %s: rendered %q, the engine said %s", tname, r.Body, got, *want.Error)
+					case want.Text == nil && err == nil:
+						lenient++
+						t.Logf("%s, %s: rendered, the engine said %s", tname, r.Body, *want.Error)
+					}
+				}
+			}
+			t.Logf("%d renders; %d that the engine's validation refuses are rendered here", renders, lenient)
+		})
+	}
+}
+
+func renderRequest(tmpl *Template, body string, engine Engine) (string, error) {
+	q, err := tmpl.ReadRequest([]byte(body), RequestConfig{Engine: engine, TrustTemplate: true})
+	if err != nil {
+		return "", err
+	}
+	out, err := q.Render(nil, RenderContext{Now: goldenTime, Tokens: map[string]string{"bos_token": "<|bos|>", "eos_token": "<|im_end|>"}})
+	if err != nil {
+		return "", err
+	}
+	again, err := q.Render(nil, RenderContext{Now: goldenTime, Tokens: map[string]string{"bos_token": "<|bos|>", "eos_token": "<|im_end|>"}})
+	if err != nil || string(again) != string(out) {
+		return "", fmt.Errorf("a second render differs: %w", err)
+	}
+	return string(out) + q.Suffix, nil
+}

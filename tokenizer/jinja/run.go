@@ -1,0 +1,151 @@
+package jinja
+
+import (
+	"time"
+)
+
+// Limits bound what one render may cost. A zero field means the default.
+type Limits struct {
+	// Steps bounds the work: roughly one per statement, operator, call and item, and one per 256 bytes of text looked at.
+	// Default 10 million, about a second; a conversation of a thousand messages with tools takes some hundred thousand.
+	Steps int
+	// OutputBytes bounds the rendered text. Default 64 MiB: more than any engine's context length.
+	OutputBytes int
+	// Memory bounds in bytes what the render builds besides its output: joined strings, lists, captured blocks. Counted
+	// as it is built, not as it is freed. Default 256 MiB.
+	Memory int
+	// Depth bounds macros calling macros, and loops recursing. Default 200; Python gives up near 300.
+	Depth int
+}
+
+// DefaultLimits are the limits of a render that asks for none.
+var DefaultLimits = Limits{Steps: 10_000_000, OutputBytes: 64 << 20, Memory: 256 << 20, Depth: 200}
+
+func (l Limits) orDefault() Limits {
+	if l.Steps <= 0 {
+		l.Steps = DefaultLimits.Steps
+	}
+	if l.OutputBytes <= 0 {
+		l.OutputBytes = DefaultLimits.OutputBytes
+	}
+	if l.Memory <= 0 {
+		l.Memory = DefaultLimits.Memory
+	}
+	if l.Depth <= 0 {
+		l.Depth = DefaultLimits.Depth
+	}
+	return l
+}
+
+// run is one render. It belongs to one goroutine.
+type run struct {
+	vars   []value // the render's variables, by the resolver's order; missing where not given
+	out    []byte
+	start  int // where this render's text begins in out
+	limits Limits
+	steps  int // left
+	memory int // left
+	depth  int
+	stack  []value // positional arguments of the calls in progress
+	now    time.Time
+
+	filters map[string]filterFunc // by name, for the filters and tests that take names of others
+	tests   map[string]testFunc
+}
+
+// frame is one life of a scope.
+type frame struct {
+	parent *frame
+	vars   []value
+}
+
+// valueBytes is the size of a value in memory.
+const valueBytes = 56
+
+// scanned bytes that count as one step.
+const bytesPerStep = 256
+
+var errSteps = &limitError{"it takes too many steps"}
+
+func (r *run) step(n int) error {
+	if r.steps -= n; r.steps < 0 {
+		return errSteps
+	}
+	return nil
+}
+
+// scan charges for looking at n bytes of text.
+func (r *run) scan(n int) error { return r.step(1 + n/bytesPerStep) }
+
+// grow charges for building n bytes.
+func (r *run) grow(n int) error {
+	if n < 0 {
+		return &limitError{"it builds more than memory allows"}
+	}
+	if r.memory -= n; r.memory < 0 {
+		return &limitError{"it builds more than memory allows"}
+	}
+	return r.step(n / bytesPerStep)
+}
+
+func (r *run) emit(s string) error {
+	if len(r.out)-r.start+len(s) > r.limits.OutputBytes {
+		return &limitError{"its output is too long"}
+	}
+	r.out = append(r.out, s...)
+	return r.step(len(s) / bytesPerStep)
+}
+
+// deeper guards recursion that a template controls; the caller defers r.depth--.
+func (r *run) deeper() error {
+	if r.depth++; r.depth > r.limits.Depth {
+		return &limitError{"it recurses too deep"}
+	}
+	return nil
+}
+
+// enter opens a scope: its frame holds what the scope takes over from outside.
+func (r *run) enter(sc *scope, parent *frame) *frame {
+	if !sc.framed {
+		return parent
+	}
+	f := &frame{parent: parent, vars: make([]value, len(sc.loads))}
+	r.reset(sc, f)
+	return f
+}
+
+// reset gives a frame's variables their values at the start of the scope.
+func (r *run) reset(sc *scope, f *frame) {
+	for i := range sc.loads {
+		l := &sc.loads[i]
+		switch l.kind {
+		case loadContext, loadOuter:
+			f.vars[i] = *r.at(f.parent, l.from)
+		default:
+			f.vars[i] = missing
+		}
+	}
+}
+
+// at is the variable behind a slot seen from frame f.
+func (r *run) at(f *frame, s slot) *value {
+	if s.hops == contextSlot {
+		return &r.vars[s.index]
+	}
+	for range s.hops {
+		f = f.parent
+	}
+	return &f.vars[s.index]
+}
+
+// capture runs body and returns what it printed instead of printing it.
+func (r *run) capture(body func() error) (string, error) {
+	from := len(r.out)
+	err := body()
+	if err != nil {
+		return "", err
+	}
+	s := string(r.out[from:])
+	r.out = r.out[:from]
+	return s, r.grow(len(s))
+}

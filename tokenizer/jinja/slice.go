@@ -1,0 +1,133 @@
+package jinja
+
+// eval makes sliceExpr an expr; the parser puts it only inside brackets, getItem applies it.
+func (n *sliceExpr) eval(*run, *frame) (value, error) {
+	return none, failf("a slice is only an index")
+}
+
+// apply is obj[start:stop:step].
+func (n *sliceExpr) apply(r *run, f *frame, obj *value) (value, error) {
+	var bounds [3]value
+	for i, e := range [...]expr{n.start, n.stop, n.step} {
+		bounds[i] = none
+		if e == nil {
+			continue
+		}
+		v, err := e.eval(r, f)
+		if err != nil {
+			return none, err
+		}
+		bounds[i] = v
+	}
+	if obj.kind == kindUndefined {
+		return none, using(obj)
+	}
+	for i := range bounds {
+		if bounds[i].kind != kindNone && !bounds[i].isInteger() {
+			return none, failf("slice indices must be integers or None")
+		}
+	}
+	if bounds[2].isInteger() && !bounds[2].truthy() {
+		return none, failf("slice step cannot be zero")
+	}
+	switch obj.kind {
+	case kindString:
+		return r.sliceText(obj, &bounds)
+	case kindList, kindTuple:
+		items := obj.items()
+		start, count, step := sliceRange(&bounds, len(items))
+		out := make([]value, count)
+		for i := range out {
+			out[i] = items[start+i*step]
+		}
+		return value{kind: obj.kind, ref: &list{out}}, r.grow(count * valueBytes)
+	case kindRange:
+		rg := obj.ref.(*pyRange)
+		_, count, _ := sliceRange(&bounds, int(rg.length))
+		start, stop, step := sliceIndices(&bounds, int(rg.length))
+		at := func(i int) int64 { return rg.start + int64(i)*rg.step }
+		return value{kind: kindRange, ref: &pyRange{at(start), at(stop), rg.step * int64(step), int64(count)}}, nil
+	}
+	return none, failf("'%s' object cannot be sliced", obj.typeName())
+}
+
+// sliceRange is the first index of a slice of n items, how many it has, and the step.
+func sliceRange(bounds *[3]value, n int) (start, count, step int) {
+	start, stop, step := sliceIndices(bounds, n)
+	switch {
+	case step > 0 && stop > start:
+		count = (stop-start-1)/step + 1
+	case step < 0 && start > stop:
+		count = (start-stop-1)/-step + 1
+	}
+	return start, count, step
+}
+
+// sliceIndices is Python's slice.indices.
+func sliceIndices(bounds *[3]value, n int) (start, stop, step int) {
+	clip := func(v *value, low, high, byDefault int) int {
+		if v.kind == kindNone {
+			return byDefault
+		}
+		i := v.num
+		if v.kind == kindBig {
+			i = int64(v.bigOf().Sign()) << 62
+		}
+		if i < 0 {
+			if i += int64(n); i < int64(low) {
+				return low
+			}
+		}
+		return int(min(i, int64(high)))
+	}
+	step = 1
+	if bounds[2].kind != kindNone {
+		step = clipStep(&bounds[2])
+	}
+	if step > 0 {
+		return clip(&bounds[0], 0, n, 0), clip(&bounds[1], 0, n, n), step
+	}
+	return clip(&bounds[0], -1, n-1, n-1), clip(&bounds[1], -1, n-1, -1), step
+}
+
+// clipStep keeps a step in the range where arithmetic on indexes cannot overflow; no sequence is longer.
+func clipStep(v *value) int {
+	const most = 1 << 30
+	i := v.num
+	if v.kind == kindBig {
+		i = int64(v.bigOf().Sign()) * most
+	}
+	return int(max(-most, min(i, most)))
+}
+
+func (r *run) sliceText(obj *value, bounds *[3]value) (value, error) {
+	if err := r.scan(len(obj.str)); err != nil {
+		return none, err
+	}
+	out := value{kind: kindString, safe: obj.safe}
+	s := obj.str
+	if isASCII(s) {
+		start, count, step := sliceRange(bounds, len(s))
+		if count == 0 {
+			return out, nil
+		}
+		if step == 1 {
+			out.str = s[start:][:count]
+			return out, nil
+		}
+		b := make([]byte, count)
+		for i := range b {
+			b[i] = s[start+i*step]
+		}
+		out.str = string(b)
+		return out, r.grow(count)
+	}
+	runes := []rune(s)
+	start, count, step := sliceRange(bounds, len(runes))
+	picked := make([]rune, count)
+	for i := range picked {
+		picked[i] = runes[start+i*step]
+	}
+	out.str = string(picked)
+	return out, r.grow(4 * len(runes))
+}

