@@ -7,16 +7,17 @@ import (
 	"strings"
 )
 
-func (v *value) float() float64 { return math.Float64frombits(uint64(v.num)) }
+func (v *Value) float() float64 { return math.Float64frombits(uint64(v.num)) }
 
-func float(f float64) value { return value{kind: kindFloat, num: int64(math.Float64bits(f))} }
+// Float returns a float.
+func Float(f float64) Value { return Value{kind: KindFloat, num: int64(math.Float64bits(f))} }
 
 // asFloat is a number as a float; false when an integer is too large for one.
-func (v *value) asFloat() (float64, bool) {
+func (v *Value) asFloat() (float64, bool) {
 	switch v.kind {
-	case kindFloat:
+	case KindFloat:
 		return v.float(), true
-	case kindBig:
+	case KindBig:
 		f, _ := new(big.Float).SetInt(v.bigOf()).Float64()
 		return f, !math.IsInf(f, 0)
 	}
@@ -26,46 +27,46 @@ func (v *value) asFloat() (float64, bool) {
 // maxBits bounds integers: templates count and format, they do not do cryptography.
 const maxBits = 1 << 15
 
-func checked(z *big.Int) (value, error) {
+func checked(z *big.Int) (Value, error) {
 	if z.BitLen() > maxBits {
-		return none, &limitError{"an integer is too long"}
+		return None, &limitError{"an integer is too long"}
 	}
 	return bigInteger(z), nil
 }
 
-func negate(v *value) (value, error) {
+func negate(v *Value) (Value, error) {
 	switch v.kind {
-	case kindBool, kindInt:
+	case KindBool, KindInt:
 		if v.num != math.MinInt64 {
 			return integer(-v.num), nil
 		}
 		fallthrough
-	case kindBig:
+	case KindBig:
 		return bigInteger(new(big.Int).Neg(v.bigOf())), nil
-	case kindFloat:
-		return float(-v.float()), nil
-	case kindUndefined:
-		return none, using(v)
+	case KindFloat:
+		return Float(-v.float()), nil
+	case KindUndefined:
+		return None, using(v)
 	}
-	return none, failf("bad operand type for unary -: '%s'", v.typeName())
+	return None, failf("bad operand type for unary -: '%s'", v.typeName())
 }
 
-func positive(v *value) (value, error) {
+func positive(v *Value) (Value, error) {
 	switch v.kind {
-	case kindBool, kindInt:
+	case KindBool, KindInt:
 		return integer(v.num), nil
-	case kindBig, kindFloat:
+	case KindBig, KindFloat:
 		return *v, nil
-	case kindUndefined:
-		return none, using(v)
+	case KindUndefined:
+		return None, using(v)
 	}
-	return none, failf("bad operand type for unary +: '%s'", v.typeName())
+	return None, failf("bad operand type for unary +: '%s'", v.typeName())
 }
 
 // arithmetic is a binary operator on any values.
-func (r *run) arithmetic(op string, a, b *value) (value, error) {
-	if a.kind == kindUndefined && !(op == "%" && a.kind == kindString) {
-		return none, using(a)
+func (r *run) arithmetic(op string, a, b *Value) (Value, error) {
+	if a.kind == KindUndefined && !(op == "%" && a.kind == KindString) {
+		return None, using(a)
 	}
 	if a.isNumber() && b.isNumber() {
 		return numberOp(op, a, b)
@@ -87,42 +88,42 @@ func (r *run) arithmetic(op string, a, b *value) (value, error) {
 			}
 		}
 	case "%":
-		if a.kind == kindString {
+		if a.kind == KindString {
 			return r.percent(a, b)
 		}
 	}
-	if b.kind == kindUndefined {
-		return none, using(b)
+	if b.kind == KindUndefined {
+		return None, using(b)
 	}
-	return none, failf("unsupported operand type(s) for %s: '%s' and '%s'", op, a.typeName(), b.typeName())
+	return None, failf("unsupported operand type(s) for %s: '%s' and '%s'", op, a.typeName(), b.typeName())
 }
 
 // concatenate is + of texts and sequences.
-func (r *run) concatenate(a, b *value) (value, bool, error) {
+func (r *run) concatenate(a, b *Value) (Value, bool, error) {
 	switch {
-	case a.kind == kindString && b.kind == kindString:
+	case a.kind == KindString && b.kind == KindString:
 		x, y := a.str, b.str
 		if a.safe && !b.safe {
 			y = escapeHTML(y)
 		} else if b.safe && !a.safe {
 			x = escapeHTML(x)
 		}
-		return value{kind: kindString, safe: a.safe || b.safe, str: x + y}, true, r.grow(len(x) + len(y))
+		return Value{kind: KindString, safe: a.safe || b.safe, str: x + y}, true, r.grow(len(x) + len(y))
 	case a.isSequence() && a.kind == b.kind:
 		x, y := a.items(), b.items()
 		if err := r.grow((len(x) + len(y)) * valueBytes); err != nil {
-			return none, false, err
+			return None, false, err
 		}
-		out := make([]value, 0, len(x)+len(y))
-		return value{kind: a.kind, ref: &list{append(append(out, x...), y...)}}, true, nil
+		out := make([]Value, 0, len(x)+len(y))
+		return Value{kind: a.kind, ref: &list{append(append(out, x...), y...)}}, true, nil
 	}
-	return none, false, nil
+	return None, false, nil
 }
 
 // repeat is * of a text or a sequence.
-func (r *run) repeat(v, times *value) (value, bool, error) {
+func (r *run) repeat(v, times *Value) (Value, bool, error) {
 	n := 0
-	if times.kind == kindBig {
+	if times.kind == KindBig {
 		if times.bigOf().Sign() > 0 {
 			n = math.MaxInt32
 		}
@@ -130,26 +131,26 @@ func (r *run) repeat(v, times *value) (value, bool, error) {
 		n = int(max(0, min(times.num, math.MaxInt32)))
 	}
 	switch v.kind {
-	case kindString:
+	case KindString:
 		if err := r.growTimes(len(v.str), n); err != nil {
-			return none, false, err
+			return None, false, err
 		}
-		return value{kind: kindString, safe: v.safe, str: strings.Repeat(v.str, n)}, true, nil
-	case kindList, kindTuple:
+		return Value{kind: KindString, safe: v.safe, str: strings.Repeat(v.str, n)}, true, nil
+	case KindList, kindTuple:
 		items := v.items()
 		if err := r.growTimes(len(items)*valueBytes, n); err != nil {
-			return none, false, err
+			return None, false, err
 		}
-		out := make([]value, 0, len(items)*n)
+		out := make([]Value, 0, len(items)*n)
 		for range n {
 			if len(items) == 0 {
 				break
 			}
 			out = append(out, items...)
 		}
-		return value{kind: v.kind, ref: &list{out}}, true, nil
+		return Value{kind: v.kind, ref: &list{out}}, true, nil
 	}
-	return none, false, nil
+	return None, false, nil
 }
 
 // growTimes charges for n pieces of size bytes without overflowing.
@@ -161,11 +162,11 @@ func (r *run) growTimes(size, n int) error {
 	return r.grow(int(lo))
 }
 
-func numberOp(op string, a, b *value) (value, error) {
-	if a.kind == kindFloat || b.kind == kindFloat || op == "/" {
+func numberOp(op string, a, b *Value) (Value, error) {
+	if a.kind == KindFloat || b.kind == KindFloat || op == "/" {
 		return floatOp(op, a, b)
 	}
-	if a.kind != kindBig && b.kind != kindBig {
+	if a.kind != KindBig && b.kind != KindBig {
 		if v, ok, err := smallOp(op, a.num, b.num); ok || err != nil {
 			return v, err
 		}
@@ -181,7 +182,7 @@ func numberOp(op string, a, b *value) (value, error) {
 		z.Mul(x, y)
 	case "//", "%":
 		if y.Sign() == 0 {
-			return none, failf("integer division or modulo by zero")
+			return None, failf("integer division or modulo by zero")
 		}
 		m := new(big.Int)
 		z.DivMod(x, y, m)
@@ -200,7 +201,7 @@ func numberOp(op string, a, b *value) (value, error) {
 }
 
 // smallOp is integer arithmetic while it fits.
-func smallOp(op string, x, y int64) (value, bool, error) {
+func smallOp(op string, x, y int64) (Value, bool, error) {
 	switch op {
 	case "+":
 		if z := x + y; (z > x) == (y > 0) {
@@ -217,10 +218,10 @@ func smallOp(op string, x, y int64) (value, bool, error) {
 		}
 	case "//", "%":
 		if y == 0 {
-			return none, false, failf("integer division or modulo by zero")
+			return None, false, failf("integer division or modulo by zero")
 		}
 		if x == math.MinInt64 && y == -1 {
-			return none, false, nil
+			return None, false, nil
 		}
 		q, m := x/y, x%y
 		if m != 0 && (m < 0) != (y < 0) {
@@ -232,16 +233,16 @@ func smallOp(op string, x, y int64) (value, bool, error) {
 		}
 		return integer(q), true, nil
 	}
-	return none, false, nil
+	return None, false, nil
 }
 
-func power(x, y *big.Int) (value, error) {
+func power(x, y *big.Int) (Value, error) {
 	if y.Sign() < 0 {
 		a, b := bigInteger(x), bigInteger(y)
 		return floatOp("**", &a, &b)
 	}
 	if x.BitLen() > 1 && (!y.IsInt64() || y.Int64()*int64(x.BitLen()-1) > maxBits) {
-		return none, &limitError{"an integer is too long"}
+		return None, &limitError{"an integer is too long"}
 	}
 	if x.BitLen() <= 1 { // 0, 1 and -1: the power may be as long as it likes
 		switch {
@@ -255,48 +256,48 @@ func power(x, y *big.Int) (value, error) {
 	return checked(new(big.Int).Exp(x, y, nil))
 }
 
-func floatOp(op string, a, b *value) (value, error) {
+func floatOp(op string, a, b *Value) (Value, error) {
 	x, okX := a.asFloat()
 	y, okY := b.asFloat()
 	if !okX || !okY {
-		return none, failf("int too large to convert to float")
+		return None, failf("int too large to convert to float")
 	}
 	switch op {
 	case "+":
-		return float(x + y), nil
+		return Float(x + y), nil
 	case "-":
-		return float(x - y), nil
+		return Float(x - y), nil
 	case "*":
-		return float(x * y), nil
+		return Float(x * y), nil
 	case "/":
 		if y == 0 {
-			return none, failf("division by zero")
+			return None, failf("division by zero")
 		}
-		if a.kind != kindFloat && b.kind != kindFloat {
+		if a.kind != KindFloat && b.kind != KindFloat {
 			return divideIntegers(a, b)
 		}
-		return float(x / y), nil
+		return Float(x / y), nil
 	case "//", "%":
 		if y == 0 {
-			return none, failf("float floor division or modulo by zero")
+			return None, failf("float floor division or modulo by zero")
 		}
 		div, mod := floorDivide(x, y)
 		if op == "%" {
-			return float(mod), nil
+			return Float(mod), nil
 		}
-		return float(div), nil
+		return Float(div), nil
 	}
 	return floatPower(x, y)
 }
 
 // divideIntegers is exact where float64 division of rounded operands would not be.
-func divideIntegers(a, b *value) (value, error) {
+func divideIntegers(a, b *Value) (Value, error) {
 	const exact = 1 << 53
-	if a.kind != kindBig && b.kind != kindBig && max(a.num, -a.num) <= exact && max(b.num, -b.num) <= exact {
-		return float(float64(a.num) / float64(b.num)), nil
+	if a.kind != KindBig && b.kind != KindBig && max(a.num, -a.num) <= exact && max(b.num, -b.num) <= exact {
+		return Float(float64(a.num) / float64(b.num)), nil
 	}
 	f, _ := new(big.Rat).SetFrac(a.bigOf(), b.bigOf()).Float64()
-	return float(f), nil
+	return Float(f), nil
 }
 
 // floorDivide is CPython's float_divmod.
@@ -321,18 +322,18 @@ func floorDivide(x, y float64) (div, mod float64) {
 	return floor, mod
 }
 
-func floatPower(x, y float64) (value, error) {
+func floatPower(x, y float64) (Value, error) {
 	if x == 0 && y < 0 {
-		return none, failf("0.0 cannot be raised to a negative power")
+		return None, failf("0.0 cannot be raised to a negative power")
 	}
 	if x < 0 && y != math.Floor(y) && !math.IsInf(x, 0) && !math.IsInf(y, 0) && !math.IsNaN(y) {
-		return none, failf("complex numbers are not supported")
+		return None, failf("complex numbers are not supported")
 	}
 	f := pow(x, y)
 	if math.IsInf(f, 0) && !math.IsInf(x, 0) && !math.IsInf(y, 0) {
-		return none, failf("numerical result out of range")
+		return None, failf("numerical result out of range")
 	}
-	return float(f), nil
+	return Float(f), nil
 }
 
 // pow is correctly rounded for integral exponents, where math.Pow is not and C's pow nearly is.

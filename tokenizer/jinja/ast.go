@@ -2,7 +2,7 @@ package jinja
 
 // expr is a node that has a value. Nodes are immutable after resolve and shared by concurrent renders.
 type expr interface {
-	eval(r *run, f *frame) (value, error)
+	eval(r *run, f *frame) (Value, error)
 }
 
 // stmt is a node that does something.
@@ -20,7 +20,7 @@ const (
 )
 
 type (
-	constExpr struct{ v value }
+	constExpr struct{ v Value }
 
 	// nameExpr reads a variable; resolve fills in where it lives.
 	nameExpr struct {
@@ -195,6 +195,6 @@ type (
 )
 
 // eval makes nsRef an expr so that targets have one type; the parser never lets one be read.
-func (n *nsRef) eval(*run, *frame) (value, error) {
+func (n *nsRef) eval(*run, *frame) (Value, error) {
 	panic("bug: a namespace reference is only a target")
 }

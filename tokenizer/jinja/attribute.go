@@ -6,18 +6,18 @@ import (
 
 // getAttr is environment.getattr of the immutable sandbox: attributes first, then keys; what could change an object or
 // begins with an underscore is undefined with a complaint.
-func (r *run) getAttr(obj *value, name string) (value, error) {
+func (r *run) getAttr(obj *Value, name string) (Value, error) {
 	if err := r.step(1); err != nil {
-		return none, err
+		return None, err
 	}
 	if v, ok, err := r.attribute(obj, name); ok || err != nil {
 		return v, err
 	}
-	if obj.kind == kindUndefined {
-		return none, using(obj)
+	if obj.kind == KindUndefined {
+		return None, using(obj)
 	}
-	if obj.kind == kindDict {
-		if v, ok := obj.dict().get(name); ok {
+	if obj.kind == KindDict {
+		if v, ok := obj.dict().Get(name); ok {
 			return v, nil
 		}
 	}
@@ -25,34 +25,34 @@ func (r *run) getAttr(obj *value, name string) (value, error) {
 }
 
 // getItem is environment.getitem: keys and indexes first, then attributes.
-func (r *run) getItem(obj, index *value) (value, error) {
+func (r *run) getItem(obj, index *Value) (Value, error) {
 	if err := r.step(1); err != nil {
-		return none, err
+		return None, err
 	}
 	switch obj.kind {
-	case kindUndefined:
-		return none, using(obj)
-	case kindDict:
+	case KindUndefined:
+		return None, using(obj)
+	case KindDict:
 		i, err := obj.dict().findValue(r, index)
 		if i >= 0 && err == nil {
 			return obj.dict().vals[i], nil
 		}
 		if _, isLimit := err.(*limitError); isLimit {
-			return none, err
+			return None, err
 		}
-	case kindList, kindTuple:
+	case KindList, kindTuple:
 		if items := obj.items(); index.isSmallInt() {
 			if i, ok := within(index.num, len(items)); ok {
 				return items[i], nil
 			}
 		}
-	case kindString:
+	case KindString:
 		if index.isSmallInt() {
 			if err := r.scan(len(obj.str)); err != nil {
-				return none, err
+				return None, err
 			}
 			if s, ok := runeAt(obj.str, index.num); ok {
-				return value{kind: kindString, safe: obj.safe, str: s}, nil
+				return Value{kind: KindString, safe: obj.safe, str: s}, nil
 			}
 		}
 	case kindRange:
@@ -62,7 +62,7 @@ func (r *run) getItem(obj, index *value) (value, error) {
 			}
 		}
 	}
-	if index.kind == kindString {
+	if index.kind == KindString {
 		if v, ok, err := r.attribute(obj, index.str); ok || err != nil {
 			return v, err
 		}
@@ -70,7 +70,7 @@ func (r *run) getItem(obj, index *value) (value, error) {
 	}
 	s, err := r.repr(index)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	return undefined("'" + obj.typeName() + " object' has no element " + s), nil
 }
@@ -82,15 +82,15 @@ func within(i int64, n int) (int, bool) {
 	return int(i), i >= 0 && i < int64(n)
 }
 
-func (r *run) notThere(obj *value, name string) value {
+func (r *run) notThere(obj *Value, name string) Value {
 	return undefined("'" + obj.typeName() + " object' has no attribute '" + name + "'")
 }
 
 // attribute is getattr(obj, name) with the sandbox's verdict.
-func (r *run) attribute(obj *value, name string) (value, bool, error) {
+func (r *run) attribute(obj *Value, name string) (Value, bool, error) {
 	switch obj.kind {
 	case kindNamespace:
-		v, ok := obj.ref.(*namespace).d.get(name)
+		v, ok := obj.ref.(*namespace).d.Get(name)
 		if ok && strings.HasPrefix(name, "_") {
 			return unsafe(obj, name), true, nil
 		}
@@ -99,11 +99,11 @@ func (r *run) attribute(obj *value, name string) (value, bool, error) {
 		if v, ok, err := obj.ref.(*loop).attr(r, name); ok || err != nil {
 			return v, ok, err
 		}
-	case kindUndefined:
+	case KindUndefined:
 		if strings.HasPrefix(name, "__") {
-			return value{}, false, nil
+			return Value{}, false, nil
 		}
-		return none, false, using(obj)
+		return None, false, using(obj)
 	}
 	if strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__") && len(name) > 4 && pythonDunder(obj, name) {
 		return unsafe(obj, name), true, nil
@@ -112,7 +112,7 @@ func (r *run) attribute(obj *value, name string) (value, bool, error) {
 		return unsafe(obj, name), true, nil
 	}
 	if hasMethod(obj, name) {
-		return value{kind: kindMethod, ref: &method{*obj, name}}, true, nil
+		return Value{kind: kindMethod, ref: &method{*obj, name}}, true, nil
 	}
 	if b, ok := obj.ref.(*builtin); ok && b.name == "dict" && (!dictMethods[name] || name == "fromkeys") {
 		return dictAttribute(obj, name), true, nil
@@ -120,11 +120,11 @@ func (r *run) attribute(obj *value, name string) (value, bool, error) {
 	if v, ok := plainAttribute(obj, name); ok {
 		return v, true, nil
 	}
-	return value{}, false, nil
+	return Value{}, false, nil
 }
 
 // pythonDunder reports whether Python's objects of that type have the special attribute; only common ones are known.
-func pythonDunder(obj *value, name string) bool {
+func pythonDunder(obj *Value, name string) bool {
 	switch name {
 	case "__class__", "__doc__", "__init__", "__new__", "__dir__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__",
 		"__hash__", "__repr__", "__str__", "__format__", "__reduce__", "__reduce_ex__", "__getattribute__", "__setattr__",
@@ -132,7 +132,7 @@ func pythonDunder(obj *value, name string) bool {
 		return true
 	case "__len__", "__contains__", "__iter__", "__getitem__":
 		switch obj.kind {
-		case kindString, kindList, kindTuple, kindDict, kindRange:
+		case KindString, KindList, kindTuple, KindDict, kindRange:
 			return true
 		}
 	case "__dict__", "__module__":
@@ -141,21 +141,21 @@ func pythonDunder(obj *value, name string) bool {
 	return false
 }
 
-func unsafe(obj *value, name string) value {
+func unsafe(obj *Value, name string) Value {
 	v := undefined("access to attribute '" + name + "' of '" + obj.typeName() + "' object is unsafe")
 	v.ref = securityMark{}
 	return v
 }
 
 // mutates reports the methods that the immutable sandbox hides.
-func mutates(obj *value, name string) bool {
+func mutates(obj *Value, name string) bool {
 	switch obj.kind {
-	case kindDict:
+	case KindDict:
 		switch name {
 		case "clear", "pop", "popitem", "setdefault", "update":
 			return true
 		}
-	case kindList:
+	case KindList:
 		switch name {
 		case "append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove":
 			return true
@@ -165,12 +165,12 @@ func mutates(obj *value, name string) bool {
 }
 
 // plainAttribute are the attributes of Python's objects that are values.
-func plainAttribute(obj *value, name string) (value, bool) {
+func plainAttribute(obj *Value, name string) (Value, bool) {
 	switch obj.kind {
-	case kindBool, kindInt, kindBig:
+	case KindBool, KindInt, KindBig:
 		switch name {
 		case "real", "numerator":
-			if obj.kind == kindBool {
+			if obj.kind == KindBool {
 				return integer(obj.num), true
 			}
 			return *obj, true
@@ -179,12 +179,12 @@ func plainAttribute(obj *value, name string) (value, bool) {
 		case "denominator":
 			return integer(1), true
 		}
-	case kindFloat:
+	case KindFloat:
 		switch name {
 		case "real":
 			return *obj, true
 		case "imag":
-			return float(0), true
+			return Float(0), true
 		}
 	case kindRange:
 		rg := obj.ref.(*pyRange)
@@ -219,28 +219,28 @@ func plainAttribute(obj *value, name string) (value, bool) {
 			}
 		}
 	}
-	return value{}, false
+	return Value{}, false
 }
 
-func macroAttribute(d *macroDef, name string) (value, bool) {
+func macroAttribute(d *macroDef, name string) (Value, bool) {
 	switch name {
 	case "name":
 		if d.name == "" {
-			return none, true
+			return None, true
 		}
-		return text(d.name), true
+		return Text(d.name), true
 	case "arguments":
-		items := make([]value, len(d.params))
+		items := make([]Value, len(d.params))
 		for i, p := range d.params {
-			items[i] = text(p.name)
+			items[i] = Text(p.name)
 		}
-		return newList(items), true
+		return List(items), true
 	case "catch_kwargs":
-		return boolean(d.hasKwargs), true
+		return Bool(d.hasKwargs), true
 	case "catch_varargs":
-		return boolean(d.hasVars), true
+		return Bool(d.hasVars), true
 	case "caller":
-		return boolean(d.hasCaller || d.explicitCaller), true
+		return Bool(d.hasCaller || d.explicitCaller), true
 	}
-	return value{}, false
+	return Value{}, false
 }

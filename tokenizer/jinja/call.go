@@ -3,13 +3,13 @@ package jinja
 // callArgs are the evaluated arguments of a call, filter or test. pos may live on the run's stack: a callee that keeps
 // it copies it.
 type callArgs struct {
-	pos []value
+	pos []Value
 	kw  []namedValue
 }
 
 type namedValue struct {
 	name string
-	val  value
+	val  Value
 }
 
 // macro is a macro's code with the frame it was defined in.
@@ -52,12 +52,12 @@ func (r *run) evalArgs(n *arguments, f *frame, a *callArgs) (mark int, err error
 		if err != nil {
 			return mark, err
 		}
-		if v.kind != kindDict {
+		if v.kind != KindDict {
 			return mark, failf("argument after ** must be a mapping, not %s", v.typeName())
 		}
 		d := v.dict()
 		for i := range d.keys {
-			if d.keys[i].kind != kindString {
+			if d.keys[i].kind != KindString {
 				return mark, failf("keywords must be strings")
 			}
 			if _, twice := a.named(d.keys[i].str); twice {
@@ -71,17 +71,17 @@ func (r *run) evalArgs(n *arguments, f *frame, a *callArgs) (mark int, err error
 
 func (r *run) release(mark int) { r.stack = r.stack[:mark] }
 
-func (a *callArgs) named(name string) (value, bool) {
+func (a *callArgs) named(name string) (Value, bool) {
 	for i := range a.kw {
 		if a.kw[i].name == name {
 			return a.kw[i].val, true
 		}
 	}
-	return value{}, false
+	return Value{}, false
 }
 
 // bind sorts arguments into named parameters as Python does: into[i] keeps its default where nothing is given.
-func (a *callArgs) bind(fn string, names []string, required int, into []value) error {
+func (a *callArgs) bind(fn string, names []string, required int, into []Value) error {
 	if len(a.pos) > len(names) {
 		return failf("%s() takes at most %d arguments (%d given)", fn, len(names), len(a.pos))
 	}
@@ -120,29 +120,29 @@ func (a *callArgs) positional(fn string, least, most int) error {
 	return nil
 }
 
-func (n *callExpr) eval(r *run, f *frame) (value, error) { return n.invoke(r, f, nil) }
+func (n *callExpr) eval(r *run, f *frame) (Value, error) { return n.invoke(r, f, nil) }
 
 // invoke calls; caller, when given, is the body of a call block, passed as the keyword argument "caller".
-func (n *callExpr) invoke(r *run, f *frame, caller *value) (value, error) {
-	var fn value
+func (n *callExpr) invoke(r *run, f *frame, caller *Value) (Value, error) {
+	var fn Value
 	var self *method
 	var direct method
 	if attr, ok := n.fn.(*getAttr); ok {
 		// A method called in place needs no bound-method value.
 		obj, err := attr.obj.eval(r, f)
 		if err != nil {
-			return none, err
+			return None, err
 		}
 		if hasMethod(&obj, attr.name) {
 			direct = method{obj, attr.name}
 			self = &direct
 		} else if fn, err = r.getAttr(&obj, attr.name); err != nil {
-			return none, atLine(err, n.line)
+			return None, atLine(err, n.line)
 		}
 	} else {
 		var err error
 		if fn, err = n.fn.eval(r, f); err != nil {
-			return none, err
+			return None, err
 		}
 	}
 	var a callArgs
@@ -159,12 +159,12 @@ func (n *callExpr) invoke(r *run, f *frame, caller *value) (value, error) {
 	}
 	r.release(mark)
 	if err != nil {
-		return none, atLine(err, n.line)
+		return None, atLine(err, n.line)
 	}
 	return fn, nil
 }
 
-func (r *run) call(fn *value, a *callArgs) (value, error) {
+func (r *run) call(fn *Value, a *callArgs) (Value, error) {
 	switch fn.kind {
 	case kindMacro:
 		return r.callMacro(fn.ref.(*macro), a)
@@ -178,42 +178,42 @@ func (r *run) call(fn *value, a *callArgs) (value, error) {
 		if j, ok := fn.ref.(*joiner); ok {
 			return j.call(a)
 		}
-	case kindUndefined:
-		return none, using(fn)
+	case KindUndefined:
+		return None, using(fn)
 	}
-	return none, failf("'%s' object is not callable", fn.typeName())
+	return None, failf("'%s' object is not callable", fn.typeName())
 }
 
 // callMacro binds arguments as jinja2's Macro does and renders the body.
-func (r *run) callMacro(m *macro, a *callArgs) (value, error) {
+func (r *run) callMacro(m *macro, a *callArgs) (Value, error) {
 	if err := r.deeper(); err != nil {
-		return none, err
+		return None, err
 	}
 	defer func() { r.depth-- }()
 	d := m.def
 	f := r.enter(d.scope, m.frame)
 	used, err := r.bindMacro(d, f, a)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	if d.hasKwargs {
-		rest := &dict{}
+		rest := &Dict{}
 		for i := range a.kw {
 			if !used(a.kw[i].name) {
-				rest.set(a.kw[i].name, a.kw[i].val)
+				rest.Set(a.kw[i].name, a.kw[i].val)
 			}
 		}
-		*r.at(f, d.kwargs) = newDict(rest)
+		*r.at(f, d.kwargs) = FromDict(rest)
 	}
 	if d.hasVars {
-		var rest []value
+		var rest []Value
 		if len(a.pos) > len(d.params) {
 			rest = append(rest, a.pos[len(d.params):]...)
 		}
 		*r.at(f, d.varargs) = newTuple(rest...)
 	}
 	s, err := r.capture(func() error { _, err := r.stmts(d.body, f); return err })
-	return text(s), err
+	return Text(s), err
 }
 
 // bindMacro gives the parameters their values; used reports which keywords went into one.
@@ -235,7 +235,7 @@ func (r *run) bindMacro(d *macroDef, f *frame, a *callArgs) (used func(string) b
 	}
 	if d.hasCaller {
 		caller, ok := a.named("caller")
-		if !ok || caller.kind == kindNone {
+		if !ok || caller.kind == KindNone {
 			caller = undefined("no caller defined")
 		}
 		*r.at(f, d.caller) = caller

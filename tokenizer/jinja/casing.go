@@ -23,7 +23,8 @@ func upper(s string) string {
 	return b.String()
 }
 
-func lower(s string) string {
+// Lower is Python's str.lower.
+func Lower(s string) string {
 	if isASCII(s) {
 		return strings.ToLower(s)
 	}
@@ -148,9 +149,9 @@ func wordTitle(s string) string {
 		}
 		_, n := utf8.DecodeRuneInString(word)
 		b.WriteString(upper(word[:n]))
-		b.WriteString(lower(word[n:]))
+		b.WriteString(Lower(word[n:]))
 	}
-	splits := func(c rune) bool { return isSpace(c) || strings.ContainsRune("-({[<", c) }
+	splits := func(c rune) bool { return IsSpace(c) || strings.ContainsRune("-({[<", c) }
 	for {
 		i := strings.IndexFunc(rest, splits)
 		if i < 0 {

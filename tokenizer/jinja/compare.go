@@ -12,7 +12,7 @@ const maxDepth = 900
 func tooDeep() error { return failf("maximum recursion depth exceeded") }
 
 // equal is Python's a == b.
-func (r *run) equal(a, b *value, depth int) (bool, error) {
+func (r *run) equal(a, b *Value, depth int) (bool, error) {
 	if depth > maxDepth {
 		return false, tooDeep()
 	}
@@ -23,14 +23,14 @@ func (r *run) equal(a, b *value, depth int) (bool, error) {
 		return false, nil
 	}
 	switch a.kind {
-	case kindUndefined, kindMissing, kindNone:
+	case KindUndefined, kindMissing, KindNone:
 		return true, nil
-	case kindString:
+	case KindString:
 		if len(a.str) != len(b.str) {
 			return false, nil
 		}
 		return a.str == b.str, r.scan(len(a.str))
-	case kindList, kindTuple:
+	case KindList, kindTuple:
 		x, y := a.items(), b.items()
 		if len(x) != len(y) {
 			return false, nil
@@ -44,7 +44,7 @@ func (r *run) equal(a, b *value, depth int) (bool, error) {
 			}
 		}
 		return true, nil
-	case kindDict:
+	case KindDict:
 		return r.equalDicts(a.dict(), b.dict(), depth)
 	case kindRange:
 		x, y := a.ref.(*pyRange), b.ref.(*pyRange)
@@ -57,8 +57,8 @@ func (r *run) equal(a, b *value, depth int) (bool, error) {
 	return a.ref == b.ref, nil
 }
 
-func (r *run) equalDicts(x, y *dict, depth int) (bool, error) {
-	if x.len() != y.len() {
+func (r *run) equalDicts(x, y *Dict, depth int) (bool, error) {
+	if x.Len() != y.Len() {
 		return false, nil
 	}
 	for i := range x.keys {
@@ -77,9 +77,9 @@ func (r *run) equalDicts(x, y *dict, depth int) (bool, error) {
 }
 
 // equalViews compares dict views: those of keys and items are sets, those of values only equal themselves.
-func (r *run) equalViews(a, b *value) (bool, error) {
+func (r *run) equalViews(a, b *Value) (bool, error) {
 	x, y := a.ref.(*view), b.ref.(*view)
-	if x.part == viewValues || y.part == viewValues || x.part != y.part || x.d.len() != y.d.len() {
+	if x.part == viewValues || y.part == viewValues || x.part != y.part || x.d.Len() != y.d.Len() {
 		return x == y, nil
 	}
 	if x.part == viewItems {
@@ -97,11 +97,11 @@ func (r *run) equalViews(a, b *value) (bool, error) {
 const unordered = 2
 
 // compareNumbers is -1, 0, 1 or unordered.
-func compareNumbers(a, b *value) int {
-	if a.kind == kindFloat || b.kind == kindFloat {
+func compareNumbers(a, b *Value) int {
+	if a.kind == KindFloat || b.kind == KindFloat {
 		return compareFloats(a, b)
 	}
-	if a.kind == kindBig || b.kind == kindBig {
+	if a.kind == KindBig || b.kind == KindBig {
 		return a.bigOf().Cmp(b.bigOf())
 	}
 	switch {
@@ -113,8 +113,8 @@ func compareNumbers(a, b *value) int {
 	return 0
 }
 
-func compareFloats(a, b *value) int {
-	if a.kind != kindFloat {
+func compareFloats(a, b *Value) int {
+	if a.kind != KindFloat {
 		if c := compareFloats(b, a); c != unordered {
 			return -c
 		}
@@ -124,7 +124,7 @@ func compareFloats(a, b *value) int {
 	switch {
 	case math.IsNaN(x):
 		return unordered
-	case b.kind == kindFloat:
+	case b.kind == KindFloat:
 		y := b.float()
 		switch {
 		case math.IsNaN(y):
@@ -143,7 +143,7 @@ func compareFloats(a, b *value) int {
 }
 
 // compare is one comparison operator.
-func (r *run) compare(op string, a, b *value) (bool, error) {
+func (r *run) compare(op string, a, b *Value) (bool, error) {
 	if err := r.step(1); err != nil {
 		return false, err
 	}
@@ -173,18 +173,18 @@ func (r *run) compare(op string, a, b *value) (bool, error) {
 }
 
 // order is -1, 0, 1 or unordered; what Python cannot order fails.
-func (r *run) order(a, b *value, depth int, op string) (int, error) {
+func (r *run) order(a, b *Value, depth int, op string) (int, error) {
 	if depth > maxDepth {
 		return 0, tooDeep()
 	}
 	switch {
-	case a.kind == kindUndefined:
+	case a.kind == KindUndefined:
 		return 0, using(a)
-	case b.kind == kindUndefined:
+	case b.kind == KindUndefined:
 		return 0, using(b)
 	case a.isNumber() && b.isNumber():
 		return compareNumbers(a, b), nil
-	case a.kind == kindString && b.kind == kindString:
+	case a.kind == KindString && b.kind == KindString:
 		return strings.Compare(a.str, b.str), r.scan(min(len(a.str), len(b.str)))
 	case a.isSequence() && a.kind == b.kind:
 		x, y := a.items(), b.items()
@@ -207,14 +207,14 @@ func (r *run) order(a, b *value, depth int, op string) (int, error) {
 }
 
 // contains is Python's item in seq.
-func (r *run) contains(seq, item *value) (bool, error) {
+func (r *run) contains(seq, item *Value) (bool, error) {
 	switch seq.kind {
-	case kindString:
-		if item.kind != kindString {
+	case KindString:
+		if item.kind != KindString {
 			return false, failf("'in <string>' requires string as left operand, not %s", item.typeName())
 		}
 		return strings.Contains(seq.str, item.str), r.scan(len(seq.str))
-	case kindDict:
+	case KindDict:
 		i, err := seq.dict().findValue(r, item)
 		return i >= 0, err
 	case kindView:
@@ -222,7 +222,7 @@ func (r *run) contains(seq, item *value) (bool, error) {
 			i, err := v.d.findValue(r, item)
 			return i >= 0, err
 		}
-	case kindUndefined:
+	case KindUndefined:
 		return false, nil
 	}
 	it, err := r.iterate(seq)
@@ -245,16 +245,16 @@ func (r *run) contains(seq, item *value) (bool, error) {
 
 // identical is Python's a is b, as far as it can be known: numbers and texts count as identical when they are equal,
 // which CPython does for constants.
-func identical(a, b *value) bool {
+func identical(a, b *Value) bool {
 	if a.kind != b.kind {
 		return false
 	}
 	switch a.kind {
-	case kindNone, kindBool, kindInt, kindFloat:
+	case KindNone, KindBool, KindInt, KindFloat:
 		return a.num == b.num
-	case kindString:
+	case KindString:
 		return a.str == b.str
-	case kindUndefined, kindMethod, kindBuiltin:
+	case KindUndefined, kindMethod, kindBuiltin:
 		return false
 	}
 	return a.ref == b.ref

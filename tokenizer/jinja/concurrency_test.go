@@ -10,7 +10,14 @@ func TestOneTemplateIsRenderedByManyAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := tmpl.Render(nil, Input{Messages: []byte(`[1, 2, 100000000000000000000]`)})
+	numbers, nothing := &Dict{}, &Dict{}
+	large, err := new(Decoder).Decode([]byte(`[1, 2, 100000000000000000000]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	numbers.Set("messages", large)
+	nothing.Set("messages", List([]Value{None}))
+	want, err := tmpl.Render(nil, Options{}, numbers)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -18,11 +25,11 @@ func TestOneTemplateIsRenderedByManyAtOnce(t *testing.T) {
 	for range 4 {
 		wg.Go(func() {
 			for range 100 {
-				got, err := tmpl.Render(nil, Input{Messages: []byte(`[1, 2, 100000000000000000000]`)})
+				got, err := tmpl.Render(nil, Options{}, numbers)
 				if err != nil || string(got) != string(want) {
 					t.Errorf("%q, %v, want %q", got, err, want)
 				}
-				if _, err := tmpl.Render(nil, Input{Messages: []byte(`[null]`)}); err == nil {
+				if _, err := tmpl.Render(nil, Options{}, nothing); err == nil {
 					t.Error("None times 2 was rendered")
 				}
 			}

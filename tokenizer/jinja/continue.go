@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"fmt"
 	"strings"
 )
 
@@ -11,65 +12,63 @@ const continueTag = "CONTINUE_FINAL_MESSAGE_TAG "
 type finalCut struct{ text string }
 
 // openFinal prepares continue_final_message: the final message gets a tag behind its text, in a copy.
-func (t *Template) openFinal(j *job) (*finalCut, error) {
+func (j *job) openFinal() (*finalCut, error) {
 	if j.field == "" {
 		return nil, nil
 	}
 	messages := j.lookup("messages")
-	if messages.kind != kindList || len(messages.items()) == 0 {
-		return nil, failf("continue_final_message is set but there is no message")
+	if messages.Kind() != KindList || len(messages.Items()) == 0 {
+		return nil, unfit("continue_final_message is set but there is no message")
 	}
-	items := append([]value(nil), messages.items()...)
+	items := append([]Value(nil), messages.Items()...)
 	last := &items[len(items)-1]
-	if last.kind != kindDict {
-		return nil, failf("continue_final_message is set but the final message is no object")
+	if last.Kind() != KindDict {
+		return nil, unfit("continue_final_message is set but the final message is no object")
 	}
-	content, ok := last.dict().get(j.field)
-	if !ok || content.kind == kindNone {
-		return nil, failf("continue_final_message is set but the final message has no %q to continue", j.field)
+	content, ok := last.Dict().Get(j.field)
+	if !ok || content.Kind() == KindNone {
+		return nil, unfit("continue_final_message is set but the final message has no %q to continue", j.field)
 	}
-	if !strings.Contains(t.source, j.field) {
-		return nil, failf("continue_final_message is set to %q but the template has no such field", j.field)
+	if !strings.Contains(j.template.source, j.field) {
+		return nil, unfit("continue_final_message is set to %q but the template has no such field", j.field)
 	}
-	message := last.dict().clone()
-	*last = newDict(message)
+	message := last.Dict().Clone()
+	*last = FromDict(message)
 	cut := &finalCut{}
-	switch content.kind {
-	case kindString:
-		cut.text = content.str
-		message.set(j.field, text(content.str+continueTag))
-	case kindList:
-		parts := append([]value(nil), content.items()...)
+	switch content.Kind() {
+	case KindString:
+		cut.text = content.Text()
+		message.Set(j.field, Text(content.Text()+continueTag))
+	case KindList:
+		parts := append([]Value(nil), content.Items()...)
 		if !tagLastText(parts, cut) {
-			return nil, failf("continue_final_message is set but the final message has no text to continue")
+			return nil, unfit("continue_final_message is set but the final message has no text to continue")
 		}
-		message.set(j.field, newList(parts))
+		message.Set(j.field, List(parts))
 	default:
-		return nil, failf("continue_final_message is set but the final message's %s is a %s", j.field, content.typeName())
+		return nil, unfit("continue_final_message is set but the final message's %s is a %s", j.field, content.TypeName())
 	}
-	if j.kwargs.kind == kindDict {
-		if _, ok := j.kwargs.dict().get("messages"); ok {
-			return nil, failf("got multiple values for keyword argument 'messages'")
-		}
+	if j.kwargs.Has("messages") {
+		return nil, unfit("got multiple values for keyword argument 'messages'")
 	}
-	j.vars.set("messages", newList(items))
+	j.vars.Set("messages", List(items))
 	return cut, nil
 }
 
 // tagLastText tags the last part that has a text.
-func tagLastText(parts []value, cut *finalCut) bool {
+func tagLastText(parts []Value, cut *finalCut) bool {
 	for i := len(parts) - 1; i >= 0; i-- {
-		if parts[i].kind != kindDict {
+		if parts[i].Kind() != KindDict {
 			continue
 		}
-		s, ok := parts[i].dict().get("text")
-		if !ok || s.kind != kindString {
+		s, ok := parts[i].Dict().Get("text")
+		if !ok || s.Kind() != KindString {
 			continue
 		}
-		part := parts[i].dict().clone()
-		part.set("text", text(s.str+continueTag))
-		parts[i] = newDict(part)
-		cut.text = s.str
+		part := parts[i].Dict().Clone()
+		part.Set("text", Text(s.Text()+continueTag))
+		parts[i] = FromDict(part)
+		cut.text = s.Text()
 		return true
 	}
 	return false
@@ -79,11 +78,16 @@ func tagLastText(parts []value, cut *finalCut) bool {
 func (c *finalCut) apply(chat string) (int, error) {
 	tag := strings.TrimRight(continueTag, " ")
 	at := strings.LastIndex(chat, tag)
-	if at < 0 || !strings.Contains(chat, strings.TrimFunc(c.text, isSpace)) {
-		return 0, failf("continue_final_message is set but the final message does not appear in the rendered chat")
+	if at < 0 || !strings.Contains(chat, strings.TrimFunc(c.text, IsSpace)) {
+		return 0, unfit("continue_final_message is set but the final message does not appear in the rendered chat")
 	}
 	if strings.HasPrefix(chat[at:], continueTag) {
 		return at, nil
 	}
-	return len(strings.TrimRightFunc(chat[:at], isSpace)), nil
+	return len(strings.TrimRightFunc(chat[:at], IsSpace)), nil
+}
+
+// unfit is the failure of a request whose final message cannot be continued.
+func unfit(format string, args ...any) error {
+	return fmt.Errorf("render template: "+format, args...)
 }

@@ -76,7 +76,7 @@ func atLine(err error, line int) error {
 }
 
 // using is the failure of using an undefined value.
-func using(v *value) error {
+func using(v *Value) error {
 	if v.ref != nil {
 		return failf("%s", v.str)
 	}

@@ -4,9 +4,9 @@ import (
 	"strings"
 )
 
-func (n *constExpr) eval(*run, *frame) (value, error) { return n.v, nil }
+func (n *constExpr) eval(*run, *frame) (Value, error) { return n.v, nil }
 
-func (n *nameExpr) eval(r *run, f *frame) (value, error) {
+func (n *nameExpr) eval(r *run, f *frame) (Value, error) {
 	v := r.at(f, n.at)
 	if v.kind == kindMissing {
 		return undefined("'" + n.name + "' is undefined"), nil
@@ -14,14 +14,14 @@ func (n *nameExpr) eval(r *run, f *frame) (value, error) {
 	return *v, nil
 }
 
-func (n *getAttr) eval(r *run, f *frame) (value, error) {
+func (n *getAttr) eval(r *run, f *frame) (Value, error) {
 	obj, err := n.obj.eval(r, f)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	// The common case first: a key of a message or a tool.
-	if obj.kind == kindDict && !dictMethods[n.name] {
-		if v, ok := obj.dict().get(n.name); ok && !strings.HasPrefix(n.name, "__") {
+	if obj.kind == KindDict && !dictMethods[n.name] {
+		if v, ok := obj.dict().Get(n.name); ok && !strings.HasPrefix(n.name, "__") {
 			return v, r.step(1)
 		}
 	}
@@ -29,10 +29,10 @@ func (n *getAttr) eval(r *run, f *frame) (value, error) {
 	return v, atLine(err, n.line)
 }
 
-func (n *getItem) eval(r *run, f *frame) (value, error) {
+func (n *getItem) eval(r *run, f *frame) (Value, error) {
 	obj, err := n.obj.eval(r, f)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	if s, ok := n.index.(*sliceExpr); ok {
 		v, err := s.apply(r, f, &obj)
@@ -40,14 +40,14 @@ func (n *getItem) eval(r *run, f *frame) (value, error) {
 	}
 	index, err := n.index.eval(r, f)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	v, err := r.getItem(&obj, &index)
 	return v, atLine(err, n.line)
 }
 
-func (r *run) evalAll(exprs []expr, f *frame) ([]value, error) {
-	items := make([]value, len(exprs))
+func (r *run) evalAll(exprs []expr, f *frame) ([]Value, error) {
+	items := make([]Value, len(exprs))
 	for i, e := range exprs {
 		var err error
 		if items[i], err = e.eval(r, f); err != nil {
@@ -57,40 +57,40 @@ func (r *run) evalAll(exprs []expr, f *frame) ([]value, error) {
 	return items, r.grow((len(items) + 1) * valueBytes)
 }
 
-func (n *listExpr) eval(r *run, f *frame) (value, error) {
+func (n *listExpr) eval(r *run, f *frame) (Value, error) {
 	items, err := r.evalAll(n.items, f)
-	return newList(items), err
+	return List(items), err
 }
 
-func (n *tupleExpr) eval(r *run, f *frame) (value, error) {
+func (n *tupleExpr) eval(r *run, f *frame) (Value, error) {
 	items, err := r.evalAll(n.items, f)
 	return newTuple(items...), err
 }
 
-func (n *dictExpr) eval(r *run, f *frame) (value, error) {
-	d := &dict{}
+func (n *dictExpr) eval(r *run, f *frame) (Value, error) {
+	d := &Dict{}
 	for i := range n.keys {
 		key, err := n.keys[i].eval(r, f)
 		if err != nil {
-			return none, err
+			return None, err
 		}
 		val, err := n.vals[i].eval(r, f)
 		if err != nil {
-			return none, err
+			return None, err
 		}
 		if err := d.setValue(r, key, val); err != nil {
-			return none, err
+			return None, err
 		}
 	}
-	return newDict(d), r.grow(valueBytes)
+	return FromDict(d), r.grow(valueBytes)
 }
 
-func (n *notExpr) eval(r *run, f *frame) (value, error) {
+func (n *notExpr) eval(r *run, f *frame) (Value, error) {
 	v, err := n.a.eval(r, f)
-	return boolean(!v.truthy()), err
+	return Bool(!v.truthy()), err
 }
 
-func (n *andExpr) eval(r *run, f *frame) (value, error) {
+func (n *andExpr) eval(r *run, f *frame) (Value, error) {
 	v, err := n.a.eval(r, f)
 	if err != nil || !v.truthy() {
 		return v, err
@@ -98,7 +98,7 @@ func (n *andExpr) eval(r *run, f *frame) (value, error) {
 	return n.b.eval(r, f)
 }
 
-func (n *orExpr) eval(r *run, f *frame) (value, error) {
+func (n *orExpr) eval(r *run, f *frame) (Value, error) {
 	v, err := n.a.eval(r, f)
 	if err != nil || v.truthy() {
 		return v, err
@@ -106,7 +106,7 @@ func (n *orExpr) eval(r *run, f *frame) (value, error) {
 	return n.b.eval(r, f)
 }
 
-func (n *condExpr) eval(r *run, f *frame) (value, error) {
+func (n *condExpr) eval(r *run, f *frame) (Value, error) {
 	v, err := n.cond.eval(r, f)
 	if err != nil {
 		return v, err
@@ -120,38 +120,38 @@ func (n *condExpr) eval(r *run, f *frame) (value, error) {
 	return n.other.eval(r, f)
 }
 
-func (n *concatExpr) eval(r *run, f *frame) (value, error) {
+func (n *concatExpr) eval(r *run, f *frame) (Value, error) {
 	parts := make([]string, len(n.parts))
 	size := 0
 	for i, e := range n.parts {
 		v, err := e.eval(r, f)
 		if err != nil {
-			return none, err
+			return None, err
 		}
 		if parts[i], err = r.str(&v); err != nil {
-			return none, err
+			return None, err
 		}
 		size += len(parts[i])
 	}
 	if err := r.grow(size); err != nil {
-		return none, atLine(err, n.line)
+		return None, atLine(err, n.line)
 	}
-	return text(strings.Join(parts, "")), nil
+	return Text(strings.Join(parts, "")), nil
 }
 
-func (n *compareExpr) eval(r *run, f *frame) (value, error) {
+func (n *compareExpr) eval(r *run, f *frame) (Value, error) {
 	a, err := n.first.eval(r, f)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	for i := range n.ops {
 		b, err := n.ops[i].with.eval(r, f)
 		if err != nil {
-			return none, err
+			return None, err
 		}
 		holds, err := r.compare(n.ops[i].op, &a, &b)
 		if err != nil {
-			return none, atLine(err, n.line)
+			return None, atLine(err, n.line)
 		}
 		if !holds {
 			return falseValue, nil
@@ -161,10 +161,10 @@ func (n *compareExpr) eval(r *run, f *frame) (value, error) {
 	return trueValue, nil
 }
 
-func (n *unaryExpr) eval(r *run, f *frame) (value, error) {
+func (n *unaryExpr) eval(r *run, f *frame) (Value, error) {
 	v, err := n.a.eval(r, f)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	if n.op == '-' {
 		v, err = negate(&v)
@@ -174,44 +174,44 @@ func (n *unaryExpr) eval(r *run, f *frame) (value, error) {
 	return v, atLine(err, n.line)
 }
 
-func (n *binaryExpr) eval(r *run, f *frame) (value, error) {
+func (n *binaryExpr) eval(r *run, f *frame) (Value, error) {
 	a, err := n.a.eval(r, f)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	b, err := n.b.eval(r, f)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	if err := r.step(1); err != nil {
-		return none, err
+		return None, err
 	}
 	v, err := r.arithmetic(n.op, &a, &b)
 	return v, atLine(err, n.line)
 }
 
-func (n *filterExpr) eval(r *run, f *frame) (value, error) {
+func (n *filterExpr) eval(r *run, f *frame) (Value, error) {
 	v, err := n.obj.eval(r, f)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	return n.applyOne(r, f, v)
 }
 
 // apply runs a chain of filters whose innermost has no operand, over v.
-func (n *filterExpr) apply(r *run, f *frame, v value) (value, error) {
+func (n *filterExpr) apply(r *run, f *frame, v Value) (Value, error) {
 	if inner, ok := n.obj.(*filterExpr); ok {
 		var err error
 		if v, err = inner.apply(r, f, v); err != nil {
-			return none, err
+			return None, err
 		}
 	}
 	return n.applyOne(r, f, v)
 }
 
-func (n *filterExpr) applyOne(r *run, f *frame, v value) (value, error) {
+func (n *filterExpr) applyOne(r *run, f *frame, v Value) (Value, error) {
 	if n.fn == nil {
-		return none, atLine(failf("%s", unknownFilter(n.name)), n.line)
+		return None, atLine(failf("%s", unknownFilter(n.name)), n.line)
 	}
 	var a callArgs
 	mark, err := r.evalArgs(&n.args, f, &a)
@@ -222,13 +222,13 @@ func (n *filterExpr) applyOne(r *run, f *frame, v value) (value, error) {
 	return v, atLine(err, n.line)
 }
 
-func (n *testExpr) eval(r *run, f *frame) (value, error) {
+func (n *testExpr) eval(r *run, f *frame) (Value, error) {
 	v, err := n.obj.eval(r, f)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	if n.fn == nil {
-		return none, atLine(failf("no test named '%s'", n.name), n.line)
+		return None, atLine(failf("no test named '%s'", n.name), n.line)
 	}
 	var a callArgs
 	mark, err := r.evalArgs(&n.args, f, &a)
@@ -237,5 +237,5 @@ func (n *testExpr) eval(r *run, f *frame) (value, error) {
 		holds, err = n.fn(r, &v, &a)
 	}
 	r.release(mark)
-	return boolean(holds), atLine(err, n.line)
+	return Bool(holds), atLine(err, n.line)
 }

@@ -3,40 +3,47 @@ package jinja_test
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-const chatML = `{%- for m in messages %}
-{{- '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}`
-
 func Example() {
-	t, err := jinja.Parse(chatML)
+	t, err := jinja.Parse("{% for n in names %}{{ loop.index }}. {{ n | title }}\n{% endfor %}")
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	body := []byte(`{"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi!"}]}]}`)
-	q, err := t.ReadRequest(body, jinja.RequestConfig{Engine: jinja.EngineVLLM})
+	vars := &jinja.Dict{}
+	vars.Set("names", jinja.List([]jinja.Value{jinja.Text("ada"), jinja.Text("grace")}))
+	text, err := t.Render(nil, jinja.Options{}, vars)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	text, err := q.Render(nil, jinja.RenderContext{Now: time.Unix(0, 0)})
-	fmt.Printf("%s %v\n", text, err)
+	fmt.Printf("%s", text)
 	// Output:
-	// <|im_start|>user
-	// Hi!<|im_end|>
-	// <|im_start|>assistant
-	//  <nil>
+	// 1. Ada
+	// 2. Grace
+}
+
+func ExampleDecoder() {
+	t, _ := jinja.Parse(`{{ body.tools | tojson }}`)
+	var d jinja.Decoder
+	body, err := d.Decode([]byte(`{"tools": [{"z": 1, "a": 1.0}]}`))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	vars := &jinja.Dict{}
+	vars.Set("body", body)
+	text, err := t.Render(nil, jinja.Options{}, vars)
+	fmt.Printf("%s %v\n", text, err)
+	// Output: [{"z": 1, "a": 1.0}] <nil>
 }
 
 func ExampleRaisedError() {
 	t, _ := jinja.Parse(`{{ raise_exception('roles must alternate') }}`)
-	_, err := t.Render(nil, jinja.Input{Messages: []byte(`[]`)})
+	_, err := t.Render(nil, jinja.Options{})
 	var raised *jinja.RaisedError
 	fmt.Println(errors.As(err, &raised), raised.Message)
 	// Output: true roles must alternate

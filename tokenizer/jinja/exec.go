@@ -50,7 +50,7 @@ func (r *run) printSum(n *binaryExpr, f *frame) error {
 	}
 	var texts [maxSum + 1]string
 	count := 0
-	if so.kind == kindString && !so.safe {
+	if so.kind == KindString && !so.safe {
 		texts[0], count = so.str, 1
 	}
 	for i := depth - 1; i >= 0; i-- {
@@ -61,7 +61,7 @@ func (r *run) printSum(n *binaryExpr, f *frame) error {
 		if err := r.step(1); err != nil {
 			return err
 		}
-		if count > 0 && next.kind == kindString && !next.safe {
+		if count > 0 && next.kind == KindString && !next.safe {
 			texts[count] = next.str
 			count++
 			continue
@@ -70,7 +70,7 @@ func (r *run) printSum(n *binaryExpr, f *frame) error {
 			if err := r.grow(sumLength(texts[:count])); err != nil {
 				return err
 			}
-			so, count = text(strings.Join(texts[:count], "")), 0
+			so, count = Text(strings.Join(texts[:count], "")), 0
 		}
 		if so, err = r.arithmetic("+", &so, &next); err != nil {
 			return atLine(err, chain[i].line)
@@ -95,11 +95,11 @@ func sumLength(texts []string) (n int) {
 }
 
 // print emits str(v).
-func (r *run) print(v *value) error {
+func (r *run) print(v *Value) error {
 	switch v.kind {
-	case kindString:
+	case KindString:
 		return r.emit(v.str)
-	case kindUndefined:
+	case KindUndefined:
 		return nil
 	}
 	s, err := r.str(v)
@@ -131,7 +131,7 @@ func (n *setStmt) exec(r *run, f *frame) (flow, error) {
 }
 
 // assign binds a target.
-func (r *run) assign(target expr, v value, f *frame) error {
+func (r *run) assign(target expr, v Value, f *frame) error {
 	switch t := target.(type) {
 	case *nameExpr:
 		*r.at(f, t.at) = v
@@ -144,7 +144,7 @@ func (r *run) assign(target expr, v value, f *frame) error {
 		if ns.kind != kindNamespace {
 			return failf("cannot assign attribute on non-namespace object")
 		}
-		ns.ref.(*namespace).d.set(t.attr, v)
+		ns.ref.(*namespace).d.Set(t.attr, v)
 		return r.grow(valueBytes)
 	case *tupleExpr:
 		items, err := r.unpack(&v, len(t.items))
@@ -161,7 +161,7 @@ func (r *run) assign(target expr, v value, f *frame) error {
 }
 
 // unpack is Python's a, b = v.
-func (r *run) unpack(v *value, want int) ([]value, error) {
+func (r *run) unpack(v *Value, want int) ([]Value, error) {
 	if v.isSequence() && len(v.items()) == want {
 		return v.items(), nil
 	}
@@ -169,7 +169,7 @@ func (r *run) unpack(v *value, want int) ([]value, error) {
 	if err != nil {
 		return nil, failf("cannot unpack non-iterable %s object", v.typeName())
 	}
-	items := make([]value, 0, want)
+	items := make([]Value, 0, want)
 	for {
 		item, ok, err := it.next(r)
 		if err != nil {
@@ -194,7 +194,7 @@ func (n *setBlock) exec(r *run, f *frame) (flow, error) {
 	if err != nil {
 		return flowNext, err
 	}
-	v := text(s)
+	v := Text(s)
 	if n.filter != nil {
 		if v, err = n.filter.apply(r, in, v); err != nil {
 			return flowNext, err
@@ -209,7 +209,7 @@ func (n *filterBlock) exec(r *run, f *frame) (flow, error) {
 	if err != nil {
 		return flowNext, err
 	}
-	v, err := n.filter.apply(r, in, text(s))
+	v, err := n.filter.apply(r, in, Text(s))
 	if err != nil {
 		return flowNext, err
 	}
@@ -238,12 +238,12 @@ func (breakStmt) exec(*run, *frame) (flow, error)    { return flowBreak, nil }
 func (continueStmt) exec(*run, *frame) (flow, error) { return flowContinue, nil }
 
 func (n *macroStmt) exec(r *run, f *frame) (flow, error) {
-	*r.at(f, n.at) = value{kind: kindMacro, ref: &macro{n.def, f}}
+	*r.at(f, n.at) = Value{kind: kindMacro, ref: &macro{n.def, f}}
 	return flowNext, nil
 }
 
 func (n *callBlock) exec(r *run, f *frame) (flow, error) {
-	caller := value{kind: kindMacro, ref: &macro{n.def, f}}
+	caller := Value{kind: kindMacro, ref: &macro{n.def, f}}
 	v, err := n.call.invoke(r, f, &caller)
 	if err == nil {
 		err = r.print(&v)
@@ -261,7 +261,7 @@ func (n *forStmt) exec(r *run, f *frame) (flow, error) {
 }
 
 // loop runs the body for each item of seq; depth is the loop's level when it recurses.
-func (n *forStmt) loop(r *run, f *frame, seq *value, depth int) (flow, error) {
+func (n *forStmt) loop(r *run, f *frame, seq *Value, depth int) (flow, error) {
 	lp, err := n.open(r, f, seq)
 	if err != nil {
 		return flowNext, err
@@ -287,7 +287,7 @@ func (n *forStmt) loop(r *run, f *frame, seq *value, depth int) (flow, error) {
 			r.reset(n.scope, in)
 		}
 		if n.usesLoop {
-			*r.at(in, n.loopAt) = value{kind: kindLoop, ref: lp}
+			*r.at(in, n.loopAt) = Value{kind: kindLoop, ref: lp}
 		}
 		if len(n.targets) == 1 {
 			*r.at(in, n.targets[0]) = item
@@ -309,7 +309,7 @@ func (n *forStmt) loop(r *run, f *frame, seq *value, depth int) (flow, error) {
 }
 
 // open starts iterating, through the loop's filter if it has one.
-func (n *forStmt) open(r *run, f *frame, seq *value) (*loop, error) {
+func (n *forStmt) open(r *run, f *frame, seq *Value) (*loop, error) {
 	lp := &loop{stmt: n, index: -1, length: -1}
 	if n.test != nil {
 		it, err := r.iterate(seq)
@@ -336,7 +336,7 @@ type loopFilter struct {
 	f    *frame
 }
 
-func (l *loopFilter) next(r *run) (value, bool, error) {
+func (l *loopFilter) next(r *run) (Value, bool, error) {
 	for {
 		item, ok, err := l.it.next(r)
 		if err != nil || !ok {

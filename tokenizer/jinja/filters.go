@@ -5,7 +5,7 @@ import (
 )
 
 // filterFunc is the code behind "v | name(args)".
-type filterFunc func(r *run, v *value, a *callArgs) (value, error)
+type filterFunc func(r *run, v *Value, a *callArgs) (Value, error)
 
 // filters are jinja2's built-in filters with Transformers' tojson. map and select find others through the run.
 var filters = map[string]filterFunc{
@@ -14,7 +14,7 @@ var filters = map[string]filterFunc{
 	"dictsort": dictSort, "e": escapeFilter, "escape": escapeFilter, "filesizeformat": fileSize,
 	"first": firstFilter, "float": floatFilter, "forceescape": forceEscape, "format": formatFilter,
 	"groupby": groupBy, "indent": indentFilter, "int": intFilter, "items": itemsFilter, "join": joinFilter,
-	"last": lastFilter, "length": lengthFilter, "list": listFilter, "lower": textFilter(lower), "map": mapFilter,
+	"last": lastFilter, "length": lengthFilter, "list": listFilter, "lower": textFilter(Lower), "map": mapFilter,
 	"max": extreme("max", 1), "min": extreme("min", -1), "reject": selecting(false, false),
 	"rejectattr": selecting(true, false), "replace": replaceFilter, "reverse": reverseFilter, "round": roundFilter,
 	"safe": safeFilter, "select": selecting(false, true), "selectattr": selecting(true, true), "slice": sliceFilter,
@@ -24,8 +24,8 @@ var filters = map[string]filterFunc{
 }
 
 // bound evaluates a filter's arguments into their parameters.
-func bound(a *callArgs, fn string, names []string, required int, into ...*value) error {
-	vals := make([]value, len(names))
+func bound(a *callArgs, fn string, names []string, required int, into ...*Value) error {
+	vals := make([]Value, len(names))
 	for i, p := range into {
 		vals[i] = *p
 	}
@@ -40,29 +40,29 @@ func bound(a *callArgs, fn string, names []string, required int, into ...*value)
 
 // textFilter is a filter that maps str(v) and takes no arguments.
 func textFilter(change func(string) string) filterFunc {
-	return func(r *run, v *value, a *callArgs) (value, error) {
+	return func(r *run, v *Value, a *callArgs) (Value, error) {
 		if err := a.positional("filter", 0, 0); err != nil {
-			return none, err
+			return None, err
 		}
 		s, err := r.str(v)
 		if err != nil {
-			return none, err
+			return None, err
 		}
 		if err := r.scan(len(s)); err != nil {
-			return none, err
+			return None, err
 		}
 		out := change(s)
-		return value{kind: kindString, safe: v.safe, str: out}, r.grow(len(out))
+		return Value{kind: KindString, safe: v.safe, str: out}, r.grow(len(out))
 	}
 }
 
-func attrFilter(r *run, v *value, a *callArgs) (value, error) {
-	var name value
+func attrFilter(r *run, v *Value, a *callArgs) (Value, error) {
+	var name Value
 	if err := bound(a, "attr", []string{"name"}, 1, &name); err != nil {
-		return none, err
+		return None, err
 	}
-	if name.kind != kindString {
-		return none, failf("attribute name must be string")
+	if name.kind != KindString {
+		return None, failf("attribute name must be string")
 	}
 	if got, ok, err := r.attribute(v, name.str); ok || err != nil {
 		return got, err
@@ -70,80 +70,80 @@ func attrFilter(r *run, v *value, a *callArgs) (value, error) {
 	return r.notThere(v, name.str), nil
 }
 
-func lengthFilter(r *run, v *value, a *callArgs) (value, error) {
+func lengthFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	if err := a.positional("len", 0, 0); err != nil {
-		return none, err
+		return None, err
 	}
 	n, ok := r.length(v)
 	if !ok {
-		return none, failf("object of type '%s' has no len()", v.typeName())
+		return None, failf("object of type '%s' has no len()", v.typeName())
 	}
 	return integer(int64(n)), nil
 }
 
-func defaultFilter(_ *run, v *value, a *callArgs) (value, error) {
+func defaultFilter(_ *run, v *Value, a *callArgs) (Value, error) {
 	other, truth := emptyText, falseValue
 	if err := bound(a, "default", []string{"default_value", "boolean"}, 0, &other, &truth); err != nil {
-		return none, err
+		return None, err
 	}
-	if v.kind == kindUndefined || truth.truthy() && !v.truthy() {
+	if v.kind == KindUndefined || truth.truthy() && !v.truthy() {
 		return other, nil
 	}
 	return *v, nil
 }
 
-func escapeFilter(r *run, v *value, a *callArgs) (value, error) {
+func escapeFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	if err := a.positional("escape", 0, 0); err != nil {
-		return none, err
+		return None, err
 	}
 	s, err := r.escape(v)
-	return value{kind: kindString, safe: true, str: s}, err
+	return Value{kind: KindString, safe: true, str: s}, err
 }
 
-func forceEscape(r *run, v *value, a *callArgs) (value, error) {
+func forceEscape(r *run, v *Value, a *callArgs) (Value, error) {
 	if err := a.positional("forceescape", 0, 0); err != nil {
-		return none, err
+		return None, err
 	}
 	plain := *v
 	plain.safe = false
 	return escapeFilter(r, &plain, a)
 }
 
-func safeFilter(r *run, v *value, a *callArgs) (value, error) {
+func safeFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	v2, err := stringFilter(r, v, a)
 	v2.safe = true
 	return v2, err
 }
 
-func stringFilter(r *run, v *value, a *callArgs) (value, error) {
+func stringFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	if err := a.positional("string", 0, 0); err != nil {
-		return none, err
+		return None, err
 	}
-	if v.kind == kindString {
+	if v.kind == KindString {
 		return *v, nil
 	}
 	s, err := r.str(v)
-	return text(s), err
+	return Text(s), err
 }
 
-func listFilter(r *run, v *value, a *callArgs) (value, error) {
+func listFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	if err := a.positional("list", 0, 0); err != nil {
-		return none, err
+		return None, err
 	}
 	items, err := r.listOf(v)
 	if err != nil {
-		return none, err
+		return None, err
 	}
-	return newList(append([]value(nil), items...)), r.grow(len(items) * valueBytes)
+	return List(append([]Value(nil), items...)), r.grow(len(items) * valueBytes)
 }
 
-func firstFilter(r *run, v *value, a *callArgs) (value, error) {
+func firstFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	if err := a.positional("first", 0, 0); err != nil {
-		return none, err
+		return None, err
 	}
 	it, err := r.iterate(v)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	item, ok, err := it.next(r)
 	if err == nil && !ok {
@@ -152,16 +152,16 @@ func firstFilter(r *run, v *value, a *callArgs) (value, error) {
 	return item, err
 }
 
-func lastFilter(r *run, v *value, a *callArgs) (value, error) {
+func lastFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	if err := a.positional("last", 0, 0); err != nil {
-		return none, err
+		return None, err
 	}
 	items, ok, err := r.reversible(v)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	if !ok {
-		return none, failf("'%s' object is not reversible", v.typeName())
+		return None, failf("'%s' object is not reversible", v.typeName())
 	}
 	if len(items) == 0 {
 		return undefined("no last item, sequence was empty"), nil
@@ -170,83 +170,83 @@ func lastFilter(r *run, v *value, a *callArgs) (value, error) {
 }
 
 // reversible is the items of what Python's reversed() takes.
-func (r *run) reversible(v *value) ([]value, bool, error) {
+func (r *run) reversible(v *Value) ([]Value, bool, error) {
 	switch v.kind {
-	case kindString, kindList, kindTuple, kindDict, kindView, kindRange, kindUndefined:
+	case KindString, KindList, kindTuple, KindDict, kindView, kindRange, KindUndefined:
 		items, err := r.listOf(v)
 		return items, true, err
 	}
 	return nil, false, nil
 }
 
-func reverseFilter(r *run, v *value, a *callArgs) (value, error) {
+func reverseFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	if err := a.positional("reverse", 0, 0); err != nil {
-		return none, err
+		return None, err
 	}
-	if v.kind == kindString {
+	if v.kind == KindString {
 		runes := []rune(v.str)
 		for i, j := 0, len(runes)-1; i < j; i, j = i+1, j-1 {
 			runes[i], runes[j] = runes[j], runes[i]
 		}
-		return value{kind: kindString, safe: v.safe, str: string(runes)}, r.grow(5 * len(v.str))
+		return Value{kind: KindString, safe: v.safe, str: string(runes)}, r.grow(5 * len(v.str))
 	}
 	items, lazily, err := r.reversible(v)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	if !lazily {
 		if items, err = r.listOf(v); err != nil {
-			return none, err
+			return None, err
 		}
 	}
-	out := make([]value, len(items))
+	out := make([]Value, len(items))
 	for i := range items {
 		out[len(items)-1-i] = items[i]
 	}
 	if err := r.grow(len(out) * valueBytes); err != nil {
-		return none, err
+		return None, err
 	}
 	if !lazily {
-		return newList(out), nil
+		return List(out), nil
 	}
-	return value{kind: kindIterator, ref: newItems(out)}, nil
+	return Value{kind: kindIterator, ref: newItems(out)}, nil
 }
 
-func newItems(vals []value) iterator { return &items{l: &list{vals}} }
+func newItems(vals []Value) iterator { return &items{l: &list{vals}} }
 
-func itemsFilter(_ *run, v *value, a *callArgs) (value, error) {
+func itemsFilter(_ *run, v *Value, a *callArgs) (Value, error) {
 	if err := a.positional("items", 0, 0); err != nil {
-		return none, err
+		return None, err
 	}
 	switch v.kind {
-	case kindUndefined:
-		return value{kind: kindIterator, ref: newItems(nil)}, nil
-	case kindDict:
-		return value{kind: kindIterator, ref: &entries{d: v.dict(), part: viewItems}}, nil
+	case KindUndefined:
+		return Value{kind: kindIterator, ref: newItems(nil)}, nil
+	case KindDict:
+		return Value{kind: kindIterator, ref: &entries{d: v.dict(), part: viewItems}}, nil
 	}
 	// The filter is a generator in Python: it complains when it is used.
 	name := v.typeName()
-	return lazy(func(*run) (value, bool, error) {
-		return none, false, failf("can only get item pairs from a mapping, not from %s", name)
+	return lazy(func(*run) (Value, bool, error) {
+		return None, false, failf("can only get item pairs from a mapping, not from %s", name)
 	}), nil
 }
 
-func replaceFilter(r *run, v *value, a *callArgs) (value, error) {
-	old, with, count := none, none, none
+func replaceFilter(r *run, v *Value, a *callArgs) (Value, error) {
+	old, with, count := None, None, None
 	if err := bound(a, "replace", []string{"old", "new", "count"}, 2, &old, &with, &count); err != nil {
-		return none, err
+		return None, err
 	}
 	var s [3]string
-	for i, arg := range []*value{v, &old, &with} {
+	for i, arg := range []*Value{v, &old, &with} {
 		var err error
 		if s[i], err = r.str(arg); err != nil {
-			return none, err
+			return None, err
 		}
 	}
 	n := int64(-1)
-	if count.kind != kindNone {
+	if count.kind != KindNone {
 		if !count.isSmallInt() {
-			return none, failf("'%s' object cannot be interpreted as an integer", count.typeName())
+			return None, failf("'%s' object cannot be interpreted as an integer", count.typeName())
 		}
 		n = count.num
 	}
@@ -254,108 +254,108 @@ func replaceFilter(r *run, v *value, a *callArgs) (value, error) {
 }
 
 // replace is str.replace, charged before it builds.
-func (r *run) replace(s, old, with string, n int64) (value, error) {
+func (r *run) replace(s, old, with string, n int64) (Value, error) {
 	if err := r.scan(len(s)); err != nil {
-		return none, err
+		return None, err
 	}
 	found := strings.Count(s, old)
 	if n >= 0 {
 		found = int(min(int64(found), n))
 	}
 	if found == 0 {
-		return text(s), nil
+		return Text(s), nil
 	}
 	if err := r.growTimes(len(with), found); err != nil {
-		return none, err
+		return None, err
 	}
 	if err := r.grow(len(s)); err != nil {
-		return none, err
+		return None, err
 	}
-	return text(strings.Replace(s, old, with, found)), nil
+	return Text(strings.Replace(s, old, with, found)), nil
 }
 
-func joinFilter(r *run, v *value, a *callArgs) (value, error) {
-	sep, attribute := emptyText, none
+func joinFilter(r *run, v *Value, a *callArgs) (Value, error) {
+	sep, attribute := emptyText, None
 	if err := bound(a, "join", []string{"d", "attribute"}, 0, &sep, &attribute); err != nil {
-		return none, err
+		return None, err
 	}
 	path, err := attributePath(&attribute)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	items, err := r.listOf(v)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	glue, err := r.str(&sep)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	parts := make([]string, len(items))
 	size := 0
 	for i := range items {
 		item, err := r.follow(items[i], path, nil)
 		if err != nil {
-			return none, err
+			return None, err
 		}
 		if parts[i], err = r.str(&item); err != nil {
-			return none, err
+			return None, err
 		}
 		if size += len(parts[i]) + len(glue); size > r.memory {
-			return none, r.grow(size)
+			return None, r.grow(size)
 		}
 	}
-	return text(strings.Join(parts, glue)), r.grow(size)
+	return Text(strings.Join(parts, glue)), r.grow(size)
 }
 
-func trimFilter(r *run, v *value, a *callArgs) (value, error) {
-	chars := none
+func trimFilter(r *run, v *Value, a *callArgs) (Value, error) {
+	chars := None
 	if err := bound(a, "trim", []string{"chars"}, 0, &chars); err != nil {
-		return none, err
+		return None, err
 	}
 	s, err := r.str(v)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	s, err = r.strip(s, &chars, 0)
-	return value{kind: kindString, safe: v.safe, str: s}, err
+	return Value{kind: KindString, safe: v.safe, str: s}, err
 }
 
-func centerFilter(r *run, v *value, a *callArgs) (value, error) {
+func centerFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	width := integer(80)
 	if err := bound(a, "center", []string{"width"}, 0, &width); err != nil {
-		return none, err
+		return None, err
 	}
 	s, err := r.str(v)
 	if err != nil {
-		return none, err
+		return None, err
 	}
-	return r.pad("center", s, &callArgs{pos: []value{width}})
+	return r.pad("center", s, &callArgs{pos: []Value{width}})
 }
 
-func indentFilter(r *run, v *value, a *callArgs) (value, error) {
+func indentFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	width, first, blank := integer(4), falseValue, falseValue
 	if err := bound(a, "indent", []string{"width", "first", "blank"}, 0, &width, &first, &blank); err != nil {
-		return none, err
+		return None, err
 	}
 	indention := width
-	if width.kind != kindString {
-		space := text(" ")
+	if width.kind != KindString {
+		space := Text(" ")
 		var err error
 		if indention, err = r.arithmetic("*", &space, &width); err != nil {
-			return none, err
+			return None, err
 		}
 	}
-	if v.kind != kindString {
-		if v.kind == kindUndefined {
-			return none, using(v)
+	if v.kind != KindString {
+		if v.kind == KindUndefined {
+			return None, using(v)
 		}
-		return none, failf("unsupported operand type(s) for +=: '%s' and 'str'", v.typeName())
+		return None, failf("unsupported operand type(s) for +=: '%s' and 'str'", v.typeName())
 	}
 	const lineBytes = 16
 	count := lineEnds(v.str) + 2
 	if err := firstError(r.growTimes(len(indention.str)+1, count), r.growTimes(lineBytes, count), r.grow(len(v.str))); err != nil {
-		return none, err
+		return None, err
 	}
 	lines := splitLines(v.str+"\n", false)
 	var b strings.Builder
@@ -371,38 +371,38 @@ func indentFilter(r *run, v *value, a *callArgs) (value, error) {
 		}
 		b.WriteString(line)
 	}
-	return value{kind: kindString, safe: v.safe, str: b.String()}, nil
+	return Value{kind: KindString, safe: v.safe, str: b.String()}, nil
 }
 
-func truncateFilter(r *run, v *value, a *callArgs) (value, error) {
-	length, kill, end, leeway := integer(255), falseValue, text("..."), integer(5)
+func truncateFilter(r *run, v *Value, a *callArgs) (Value, error) {
+	length, kill, end, leeway := integer(255), falseValue, Text("..."), integer(5)
 	names := []string{"length", "killwords", "end", "leeway"}
 	if err := bound(a, "truncate", names, 0, &length, &kill, &end, &leeway); err != nil {
-		return none, err
+		return None, err
 	}
-	if leeway.kind == kindNone {
+	if leeway.kind == KindNone {
 		leeway = integer(5)
 	}
-	if !length.isSmallInt() || !leeway.isSmallInt() || end.kind != kindString {
-		return none, failf("truncate() takes integers and a text")
+	if !length.isSmallInt() || !leeway.isSmallInt() || end.kind != KindString {
+		return None, failf("truncate() takes integers and a text")
 	}
 	endLen, _ := r.length(&end)
 	if length.num < int64(endLen) || leeway.num < 0 {
-		return none, failf("expected length >= %d and leeway >= 0", endLen)
+		return None, failf("expected length >= %d and leeway >= 0", endLen)
 	}
 	n, ok := r.length(v)
 	if !ok {
-		return none, failf("object of type '%s' has no len()", v.typeName())
+		return None, failf("object of type '%s' has no len()", v.typeName())
 	}
 	if int64(n) <= length.num+leeway.num {
 		return *v, nil
 	}
-	if v.kind != kindString {
-		return none, failf("truncate() takes a text")
+	if v.kind != KindString {
+		return None, failf("truncate() takes a text")
 	}
-	cut, err := r.sliceText(v, &[3]value{none, integer(length.num - int64(endLen)), none})
+	cut, err := r.sliceText(v, &[3]Value{None, integer(length.num - int64(endLen)), None})
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	if !kill.truthy() {
 		if i := strings.LastIndexByte(cut.str, ' '); i >= 0 {
@@ -413,63 +413,63 @@ func truncateFilter(r *run, v *value, a *callArgs) (value, error) {
 	return cut, r.grow(len(cut.str))
 }
 
-func formatFilter(r *run, v *value, a *callArgs) (value, error) {
+func formatFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	if len(a.pos) > 0 && len(a.kw) > 0 {
-		return none, failf("can't handle positional and keyword arguments at the same time")
+		return None, failf("can't handle positional and keyword arguments at the same time")
 	}
 	s, err := r.str(v)
 	if err != nil {
-		return none, err
+		return None, err
 	}
-	format := value{kind: kindString, safe: v.safe, str: s}
-	args := newTuple(append([]value(nil), a.pos...)...)
+	format := Value{kind: KindString, safe: v.safe, str: s}
+	args := newTuple(append([]Value(nil), a.pos...)...)
 	if len(a.kw) > 0 {
-		args = newDict(a.kwDict())
+		args = FromDict(a.kwDict())
 	}
 	return r.percent(&format, &args)
 }
 
 // kwDict is the keyword arguments as a dict.
-func (a *callArgs) kwDict() *dict {
-	d := &dict{}
+func (a *callArgs) kwDict() *Dict {
+	d := &Dict{}
 	for i := range a.kw {
-		d.set(a.kw[i].name, a.kw[i].val)
+		d.Set(a.kw[i].name, a.kw[i].val)
 	}
 	return d
 }
 
 // toJSON is the filter that Transformers puts in the place of jinja2's.
-func toJSON(r *run, v *value, a *callArgs) (value, error) {
-	ascii, indent, separators, sortKeys := falseValue, none, none, falseValue
+func toJSON(r *run, v *Value, a *callArgs) (Value, error) {
+	ascii, indent, separators, sortKeys := falseValue, None, None, falseValue
 	names := []string{"ensure_ascii", "indent", "separators", "sort_keys"}
 	if err := bound(a, "tojson", names, 0, &ascii, &indent, &separators, &sortKeys); err != nil {
-		return none, err
+		return None, err
 	}
 	w := &writer{r: r, ascii: ascii.truthy(), sortKeys: sortKeys.truthy(), comma: ", ", colon: ": "}
 	switch {
-	case indent.kind == kindNone:
-	case indent.kind == kindString:
+	case indent.kind == KindNone:
+	case indent.kind == KindString:
 		w.multiline, w.indent = true, indent.str
 	case indent.isSmallInt():
 		w.multiline, w.indent = true, strings.Repeat(" ", int(max(0, min(indent.num, 1000))))
 	default:
-		return none, failf("can't multiply sequence by non-int of type '%s'", indent.typeName())
+		return None, failf("can't multiply sequence by non-int of type '%s'", indent.typeName())
 	}
 	if w.multiline {
 		w.comma = ","
 	}
-	if separators.kind != kindNone {
+	if separators.kind != KindNone {
 		pair, err := r.unpack(&separators, 2)
 		if err != nil {
-			return none, err
+			return None, err
 		}
-		if pair[0].kind != kindString || pair[1].kind != kindString {
-			return none, failf("separators must be texts")
+		if pair[0].kind != KindString || pair[1].kind != KindString {
+			return None, failf("separators must be texts")
 		}
 		w.comma, w.colon = pair[0].str, pair[1].str
 	}
 	if err := w.value(v, 0); err != nil {
-		return none, err
+		return None, err
 	}
-	return text(string(w.out)), r.grow(len(w.out))
+	return Text(string(w.out)), r.grow(len(w.out))
 }

@@ -7,16 +7,16 @@ import (
 )
 
 // stripTags is markupsafe's striptags: tags and comments out, runs of whitespace to one space, entities decoded.
-func stripTags(r *run, v *value, a *callArgs) (value, error) {
+func stripTags(r *run, v *Value, a *callArgs) (Value, error) {
 	if err := a.positional("striptags", 0, 0); err != nil {
-		return none, err
+		return None, err
 	}
 	s, err := r.str(v)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	if err := r.grow(2 * len(s)); err != nil {
-		return none, err
+		return None, err
 	}
 	var b strings.Builder
 	for {
@@ -39,45 +39,45 @@ func stripTags(r *run, v *value, a *callArgs) (value, error) {
 		s = s[end:]
 	}
 	b.WriteString(s)
-	return text(html.UnescapeString(strings.Join(strings.FieldsFunc(b.String(), isSpace), " "))), nil
+	return Text(html.UnescapeString(strings.Join(strings.FieldsFunc(b.String(), IsSpace), " "))), nil
 }
 
-func urlEncode(r *run, v *value, a *callArgs) (value, error) {
+func urlEncode(r *run, v *Value, a *callArgs) (Value, error) {
 	if err := a.positional("urlencode", 0, 0); err != nil {
-		return none, err
+		return None, err
 	}
-	if v.kind == kindString || !isIterable(v) {
+	if v.kind == KindString || !isIterable(v) {
 		s, err := r.quoteURL(v, false)
-		return text(s), err
+		return Text(s), err
 	}
 	source := *v
-	if v.kind == kindDict {
-		source = value{kind: kindView, ref: &view{v.dict(), viewItems}}
+	if v.kind == KindDict {
+		source = Value{kind: kindView, ref: &view{v.dict(), viewItems}}
 	}
 	pairs, err := r.listOf(&source)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	parts := make([]string, len(pairs))
 	for i := range pairs {
 		pair, err := r.unpack(&pairs[i], 2)
 		if err != nil {
-			return none, err
+			return None, err
 		}
 		key, err := r.quoteURL(&pair[0], true)
 		if err != nil {
-			return none, err
+			return None, err
 		}
 		val, err := r.quoteURL(&pair[1], true)
 		if err != nil {
-			return none, err
+			return None, err
 		}
 		parts[i] = key + "=" + val
 	}
-	return text(strings.Join(parts, "&")), nil
+	return Text(strings.Join(parts, "&")), nil
 }
 
-func (r *run) quoteURL(v *value, query bool) (string, error) {
+func (r *run) quoteURL(v *Value, query bool) (string, error) {
 	s, err := r.str(v)
 	if err != nil {
 		return "", err
@@ -101,13 +101,13 @@ func (r *run) quoteURL(v *value, query bool) (string, error) {
 	return string(b), nil
 }
 
-func wordCount(r *run, v *value, a *callArgs) (value, error) {
+func wordCount(r *run, v *Value, a *callArgs) (Value, error) {
 	if err := a.positional("wordcount", 0, 0); err != nil {
-		return none, err
+		return None, err
 	}
 	s, err := r.str(v)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	n, inside := int64(0), false
 	for _, c := range s {
@@ -120,30 +120,30 @@ func wordCount(r *run, v *value, a *callArgs) (value, error) {
 	return integer(n), r.scan(len(s))
 }
 
-func xmlAttr(r *run, v *value, a *callArgs) (value, error) {
+func xmlAttr(r *run, v *Value, a *callArgs) (Value, error) {
 	autospace := trueValue
 	if err := bound(a, "xmlattr", []string{"autospace"}, 0, &autospace); err != nil {
-		return none, err
+		return None, err
 	}
-	if v.kind != kindDict {
-		return none, failf("'%s' object has no attribute 'items'", v.typeName())
+	if v.kind != KindDict {
+		return None, failf("'%s' object has no attribute 'items'", v.typeName())
 	}
 	var parts []string
 	d := v.dict()
 	for i := range d.keys {
-		if k := d.vals[i].kind; k == kindNone || k == kindUndefined {
+		if k := d.vals[i].kind; k == KindNone || k == KindUndefined {
 			continue
 		}
-		if d.keys[i].kind != kindString || strings.ContainsAny(d.keys[i].str, " \t\n\r\f\v/>=") {
-			return none, failf("invalid character in attribute name")
+		if d.keys[i].kind != KindString || strings.ContainsAny(d.keys[i].str, " \t\n\r\f\v/>=") {
+			return None, failf("invalid character in attribute name")
 		}
 		key, err := r.escape(&d.keys[i])
 		if err != nil {
-			return none, err
+			return None, err
 		}
 		val, err := r.escape(&d.vals[i])
 		if err != nil {
-			return none, err
+			return None, err
 		}
 		parts = append(parts, key+`="`+val+`"`)
 	}
@@ -151,5 +151,5 @@ func xmlAttr(r *run, v *value, a *callArgs) (value, error) {
 	if s != "" && autospace.truthy() {
 		s = " " + s
 	}
-	return text(s), nil
+	return Text(s), nil
 }

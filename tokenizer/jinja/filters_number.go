@@ -7,47 +7,47 @@ import (
 	"strings"
 )
 
-func absFilter(_ *run, v *value, a *callArgs) (value, error) {
+func absFilter(_ *run, v *Value, a *callArgs) (Value, error) {
 	if err := a.positional("abs", 0, 0); err != nil {
-		return none, err
+		return None, err
 	}
 	switch v.kind {
-	case kindFloat:
-		return float(math.Abs(v.float())), nil
-	case kindBool, kindInt, kindBig:
+	case KindFloat:
+		return Float(math.Abs(v.float())), nil
+	case KindBool, KindInt, KindBig:
 		if v.bigOf().Sign() < 0 {
 			return negate(v)
 		}
 		return positive(v)
-	case kindUndefined:
-		return none, using(v)
+	case KindUndefined:
+		return None, using(v)
 	}
-	return none, failf("bad operand type for abs(): '%s'", v.typeName())
+	return None, failf("bad operand type for abs(): '%s'", v.typeName())
 }
 
-func intFilter(r *run, v *value, a *callArgs) (value, error) {
+func intFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	fallback, base := integer(0), integer(10)
 	if err := bound(a, "int", []string{"default", "base"}, 0, &fallback, &base); err != nil {
-		return none, err
+		return None, err
 	}
 	switch v.kind {
-	case kindUndefined:
-		return none, using(v)
-	case kindBool, kindInt, kindBig:
+	case KindUndefined:
+		return None, using(v)
+	case KindBool, KindInt, KindBig:
 		return positive(v)
-	case kindFloat:
+	case KindFloat:
 		return truncated(v.float(), fallback), nil
-	case kindString:
+	case KindString:
 		if !base.isSmallInt() {
-			return none, failf("'%s' object cannot be interpreted as an integer", base.typeName())
+			return None, failf("'%s' object cannot be interpreted as an integer", base.typeName())
 		}
 		if err := r.scan(len(v.str)); err != nil {
-			return none, err
+			return None, err
 		}
 		if n, ok := parseInteger(v.str, int(base.num)); ok {
 			return n, nil
 		}
-		if f, ok := parseFloat(v.str); ok {
+		if f, ok := ParseFloat(v.str); ok {
 			return truncated(f, fallback), nil
 		}
 	}
@@ -55,7 +55,7 @@ func intFilter(r *run, v *value, a *callArgs) (value, error) {
 }
 
 // truncated is int(f), or fallback for what has no integer.
-func truncated(f float64, fallback value) value {
+func truncated(f float64, fallback Value) Value {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return fallback
 	}
@@ -64,12 +64,12 @@ func truncated(f float64, fallback value) value {
 }
 
 // parseInteger is int(s, base).
-func parseInteger(s string, base int) (value, bool) {
-	s = strings.TrimFunc(s, isSpace)
+func parseInteger(s string, base int) (Value, bool) {
+	s = strings.TrimFunc(s, IsSpace)
 	digits := strings.TrimLeft(s, "+-")
 	if len(s)-len(digits) > 1 || digits == "" || digits[0] == '_' || strings.HasSuffix(digits, "_") ||
 		strings.Contains(digits, "__") || len(digits) > maxDigits {
-		return value{}, false
+		return Value{}, false
 	}
 	digits = strings.ReplaceAll(asciiDigits(digits), "_", "")
 	lower := strings.ToLower(digits)
@@ -81,15 +81,15 @@ func parseInteger(s string, base int) (value, bool) {
 	}
 	if base == 0 {
 		if base = 10; len(digits) > 1 && digits[0] == '0' && strings.Trim(digits, "0") != "" {
-			return value{}, false
+			return Value{}, false
 		}
 	}
 	if base < 2 || base > 36 || digits == "" || strings.ContainsAny(digits, "+-_") {
-		return value{}, false
+		return Value{}, false
 	}
 	z, ok := new(big.Int).SetString(digits, base)
 	if !ok {
-		return value{}, false
+		return Value{}, false
 	}
 	if s[0] == '-' {
 		z.Neg(z)
@@ -97,9 +97,9 @@ func parseInteger(s string, base int) (value, bool) {
 	return bigInteger(z), true
 }
 
-// parseFloat is float(s).
-func parseFloat(s string) (float64, bool) {
-	s = asciiDigits(strings.TrimFunc(s, isSpace))
+// ParseFloat is Python's float(s) of a string.
+func ParseFloat(s string) (float64, bool) {
+	s = asciiDigits(strings.TrimFunc(s, IsSpace))
 	body := strings.ToLower(strings.TrimLeft(s, "+-"))
 	switch body {
 	case "inf", "infinity", "nan":
@@ -120,70 +120,70 @@ func parseFloat(s string) (float64, bool) {
 	return f, err == nil || math.IsInf(f, 0)
 }
 
-func floatFilter(r *run, v *value, a *callArgs) (value, error) {
-	fallback := float(0)
+func floatFilter(r *run, v *Value, a *callArgs) (Value, error) {
+	fallback := Float(0)
 	if err := bound(a, "float", []string{"default"}, 0, &fallback); err != nil {
-		return none, err
+		return None, err
 	}
 	switch v.kind {
-	case kindUndefined:
-		return none, using(v)
-	case kindBool, kindInt, kindBig, kindFloat:
+	case KindUndefined:
+		return None, using(v)
+	case KindBool, KindInt, KindBig, KindFloat:
 		f, ok := v.asFloat()
 		if !ok {
-			return none, failf("int too large to convert to float")
+			return None, failf("int too large to convert to float")
 		}
-		return float(f), nil
-	case kindString:
+		return Float(f), nil
+	case KindString:
 		if err := r.scan(len(v.str)); err != nil {
-			return none, err
+			return None, err
 		}
-		if f, ok := parseFloat(v.str); ok {
-			return float(f), nil
+		if f, ok := ParseFloat(v.str); ok {
+			return Float(f), nil
 		}
 	}
 	return fallback, nil
 }
 
-func roundFilter(r *run, v *value, a *callArgs) (value, error) {
-	precision, method := integer(0), text("common")
+func roundFilter(r *run, v *Value, a *callArgs) (Value, error) {
+	precision, method := integer(0), Text("common")
 	if err := bound(a, "round", []string{"precision", "method"}, 0, &precision, &method); err != nil {
-		return none, err
+		return None, err
 	}
-	if v.kind == kindUndefined {
-		return none, using(v)
+	if v.kind == KindUndefined {
+		return None, using(v)
 	}
 	if method.str != "common" && method.str != "ceil" && method.str != "floor" {
-		return none, failf("method must be common, ceil or floor")
+		return None, failf("method must be common, ceil or floor")
 	}
 	if !v.isNumber() || !precision.isSmallInt() || max(precision.num, -precision.num) > 400 {
-		return none, failf("type %s doesn't define __round__ method", v.typeName())
+		return None, failf("type %s doesn't define __round__ method", v.typeName())
 	}
 	if method.str == "common" {
 		if v.isInteger() {
 			return roundInteger(v, precision.num)
 		}
-		return float(roundHalfEven(v.float(), int(precision.num))), nil
+		return Float(roundHalfEven(v.float(), int(precision.num))), nil
 	}
 	ten := integer(10)
 	scale, err := numberOp("**", &ten, &precision)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	scaled, err := numberOp("*", v, &scale)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	f, ok := scaled.asFloat()
 	if !ok || math.IsInf(f, 0) || math.IsNaN(f) {
-		return none, failf("cannot convert float to integer")
+		return None, failf("cannot convert float to integer")
 	}
 	if method.str == "ceil" {
 		f = math.Ceil(f)
 	} else {
 		f = math.Floor(f)
 	}
-	whole := truncated(f, none)
+	whole := truncated(f, None)
 	if scaled.isInteger() {
 		whole = scaled
 	}
@@ -203,7 +203,7 @@ func roundHalfEven(f float64, n int) float64 {
 	return out
 }
 
-func roundInteger(v *value, n int64) (value, error) {
+func roundInteger(v *Value, n int64) (Value, error) {
 	if n >= 0 {
 		return positive(v)
 	}
@@ -218,19 +218,19 @@ func roundInteger(v *value, n int64) (value, error) {
 	return checked(q.Mul(q, scale))
 }
 
-func fileSize(r *run, v *value, a *callArgs) (value, error) {
+func fileSize(r *run, v *Value, a *callArgs) (Value, error) {
 	binary := falseValue
 	if err := bound(a, "filesizeformat", []string{"binary"}, 0, &binary); err != nil {
-		return none, err
+		return None, err
 	}
 	n, ok := 0.0, false
 	if v.isNumber() {
 		n, ok = v.asFloat()
-	} else if v.kind == kindString {
-		n, ok = parseFloat(v.str)
+	} else if v.kind == KindString {
+		n, ok = ParseFloat(v.str)
 	}
 	if !ok {
-		return none, failf("could not convert to float")
+		return None, failf("could not convert to float")
 	}
 	base, suffix := 1000.0, "B"
 	if binary.truthy() {
@@ -238,11 +238,11 @@ func fileSize(r *run, v *value, a *callArgs) (value, error) {
 	}
 	switch {
 	case n == 1:
-		return text("1 Byte"), nil
+		return Text("1 Byte"), nil
 	case n < base:
-		whole := truncated(n, none)
+		whole := truncated(n, None)
 		s, err := r.str(&whole)
-		return text(s + " Bytes"), err
+		return Text(s + " Bytes"), err
 	}
 	prefixes := "kMGTPEZY"
 	if binary.truthy() {
@@ -253,5 +253,5 @@ func fileSize(r *run, v *value, a *callArgs) (value, error) {
 	for ; i < len(prefixes)-1 && n >= unit; i++ {
 		unit *= base
 	}
-	return text(strconv.FormatFloat(base*n/unit, 'f', 1, 64) + " " + prefixes[i:i+1] + suffix), nil
+	return Text(strconv.FormatFloat(base*n/unit, 'f', 1, 64) + " " + prefixes[i:i+1] + suffix), nil
 }

@@ -7,32 +7,32 @@ import (
 )
 
 // attributePath splits "a.b.0" into what to look up in turn; none is the empty path.
-func attributePath(v *value) ([]value, error) {
+func attributePath(v *Value) ([]Value, error) {
 	switch v.kind {
-	case kindNone:
+	case KindNone:
 		return nil, nil
-	case kindString:
-		var path []value
+	case KindString:
+		var path []Value
 		for _, part := range strings.Split(v.str, ".") {
 			if n, err := strconv.ParseUint(part, 10, 62); err == nil && isASCII(part) && part[0] != '+' {
 				path = append(path, integer(int64(n)))
 				continue
 			}
-			path = append(path, text(part))
+			path = append(path, Text(part))
 		}
 		return path, nil
 	}
-	return []value{*v}, nil
+	return []Value{*v}, nil
 }
 
 // follow looks a path up; byDefault, when given, replaces what is undefined on the way.
-func (r *run) follow(item value, path []value, byDefault *value) (value, error) {
+func (r *run) follow(item Value, path []Value, byDefault *Value) (Value, error) {
 	for i := range path {
 		var err error
 		if item, err = r.getItem(&item, &path[i]); err != nil {
-			return none, err
+			return None, err
 		}
-		if byDefault != nil && item.kind == kindUndefined {
+		if byDefault != nil && item.kind == KindUndefined {
 			item = *byDefault
 		}
 	}
@@ -40,22 +40,22 @@ func (r *run) follow(item value, path []value, byDefault *value) (value, error) 
 }
 
 // foldCase is jinja2's ignore_case.
-func (r *run) foldCase(v value) (value, error) {
-	if v.kind != kindString {
+func (r *run) foldCase(v Value) (Value, error) {
+	if v.kind != KindString {
 		return v, nil
 	}
-	s := lower(v.str)
-	return text(s), r.grow(len(s))
+	s := Lower(v.str)
+	return Text(s), r.grow(len(s))
 }
 
 // keyed reads the common arguments case_sensitive and attribute into a function from item to key.
-func (r *run) keyed(attribute, caseSensitive, byDefault *value) (func(value) (value, error), error) {
+func (r *run) keyed(attribute, caseSensitive, byDefault *Value) (func(Value) (Value, error), error) {
 	path, err := attributePath(attribute)
 	if err != nil {
 		return nil, err
 	}
 	fold := !caseSensitive.truthy()
-	return func(item value) (value, error) {
+	return func(item Value) (Value, error) {
 		key, err := r.follow(item, path, byDefault)
 		if err == nil && fold {
 			key, err = r.foldCase(key)
@@ -65,7 +65,7 @@ func (r *run) keyed(attribute, caseSensitive, byDefault *value) (func(value) (va
 }
 
 // sortBy sorts positions by their keys, stably; the first comparison that Python refuses ends it.
-func (r *run) sortBy(order []int, key func(int) *value, reverse bool) error {
+func (r *run) sortBy(order []int, key func(int) *Value, reverse bool) error {
 	var failed error
 	sort.SliceStable(order, func(i, j int) bool {
 		if failed != nil {
@@ -91,8 +91,8 @@ func (r *run) sortBy(order []int, key func(int) *value, reverse bool) error {
 }
 
 // sorted is sorted(items, key=key).
-func (r *run) sorted(items []value, key func(value) (value, error), reverse bool) ([]value, []value, error) {
-	keys := make([]value, len(items))
+func (r *run) sorted(items []Value, key func(Value) (Value, error), reverse bool) ([]Value, []Value, error) {
+	keys := make([]Value, len(items))
 	order := make([]int, len(items))
 	for i := range items {
 		order[i] = i
@@ -104,58 +104,58 @@ func (r *run) sorted(items []value, key func(value) (value, error), reverse bool
 	if err := r.grow(3 * valueBytes * len(items)); err != nil {
 		return nil, nil, err
 	}
-	if err := r.sortBy(order, func(i int) *value { return &keys[i] }, reverse); err != nil {
+	if err := r.sortBy(order, func(i int) *Value { return &keys[i] }, reverse); err != nil {
 		return nil, nil, err
 	}
-	out, outKeys := make([]value, len(items)), make([]value, len(items))
+	out, outKeys := make([]Value, len(items)), make([]Value, len(items))
 	for i, k := range order {
 		out[i], outKeys[i] = items[k], keys[k]
 	}
 	return out, outKeys, nil
 }
 
-func sortFilter(r *run, v *value, a *callArgs) (value, error) {
-	reverse, sensitive, attribute := falseValue, falseValue, none
+func sortFilter(r *run, v *Value, a *callArgs) (Value, error) {
+	reverse, sensitive, attribute := falseValue, falseValue, None
 	names := []string{"reverse", "case_sensitive", "attribute"}
 	if err := bound(a, "sort", names, 0, &reverse, &sensitive, &attribute); err != nil {
-		return none, err
+		return None, err
 	}
-	attributes := []value{attribute}
-	if attribute.kind == kindString {
+	attributes := []Value{attribute}
+	if attribute.kind == KindString {
 		attributes = nil
 		for _, one := range strings.Split(attribute.str, ",") {
-			attributes = append(attributes, text(one))
+			attributes = append(attributes, Text(one))
 		}
 	}
-	var parts []func(value) (value, error)
+	var parts []func(Value) (Value, error)
 	for i := range attributes {
 		key, err := r.keyed(&attributes[i], &sensitive, nil)
 		if err != nil {
-			return none, err
+			return None, err
 		}
 		parts = append(parts, key)
 	}
 	items, err := r.listOf(v)
 	if err != nil {
-		return none, err
+		return None, err
 	}
-	out, _, err := r.sorted(items, func(item value) (value, error) {
-		keys := make([]value, len(parts))
+	out, _, err := r.sorted(items, func(item Value) (Value, error) {
+		keys := make([]Value, len(parts))
 		for i, part := range parts {
 			var err error
 			if keys[i], err = part(item); err != nil {
-				return none, err
+				return None, err
 			}
 		}
-		return newList(keys), nil
+		return List(keys), nil
 	}, reverse.truthy())
-	return newList(out), err
+	return List(out), err
 }
 
-func dictSort(r *run, v *value, a *callArgs) (value, error) {
-	sensitive, by, reverse := falseValue, text("key"), falseValue
+func dictSort(r *run, v *Value, a *callArgs) (Value, error) {
+	sensitive, by, reverse := falseValue, Text("key"), falseValue
 	if err := bound(a, "dictsort", []string{"case_sensitive", "by", "reverse"}, 0, &sensitive, &by, &reverse); err != nil {
-		return none, err
+		return None, err
 	}
 	pos := 0
 	switch by.str {
@@ -163,30 +163,30 @@ func dictSort(r *run, v *value, a *callArgs) (value, error) {
 	case "value":
 		pos = 1
 	default:
-		return none, failf(`you can only sort by either "key" or "value"`)
+		return None, failf(`you can only sort by either "key" or "value"`)
 	}
-	if v.kind == kindUndefined {
-		return none, using(v)
+	if v.kind == KindUndefined {
+		return None, using(v)
 	}
-	if v.kind != kindDict {
-		return none, failf("'%s' object has no attribute 'items'", v.typeName())
+	if v.kind != KindDict {
+		return None, failf("'%s' object has no attribute 'items'", v.typeName())
 	}
-	pairs, err := r.listOf(&value{kind: kindView, ref: &view{v.dict(), viewItems}})
+	pairs, err := r.listOf(&Value{kind: kindView, ref: &view{v.dict(), viewItems}})
 	if err != nil {
-		return none, err
+		return None, err
 	}
-	out, _, err := r.sorted(pairs, func(item value) (value, error) {
+	out, _, err := r.sorted(pairs, func(item Value) (Value, error) {
 		key := item.items()[pos]
 		if sensitive.truthy() {
 			return key, nil
 		}
 		return r.foldCase(key)
 	}, reverse.truthy())
-	return newList(out), err
+	return List(out), err
 }
 
 // groupTuple is the fields of a tuple made by groupby.
-func (v *value) groupTuple() ([]value, bool) {
+func (v *Value) groupTuple() ([]Value, bool) {
 	if len(v.items()) == 2 && v.num == groupMark {
 		return v.items(), true
 	}
@@ -195,35 +195,35 @@ func (v *value) groupTuple() ([]value, bool) {
 
 const groupMark = 1
 
-func groupBy(r *run, v *value, a *callArgs) (value, error) {
-	attribute, byDefault, sensitive := none, none, falseValue
+func groupBy(r *run, v *Value, a *callArgs) (Value, error) {
+	attribute, byDefault, sensitive := None, None, falseValue
 	names := []string{"attribute", "default", "case_sensitive"}
 	if err := bound(a, "groupby", names, 1, &attribute, &byDefault, &sensitive); err != nil {
-		return none, err
+		return None, err
 	}
 	def := &byDefault
-	if byDefault.kind == kindNone {
+	if byDefault.kind == KindNone {
 		def = nil
 	}
 	key, err := r.keyed(&attribute, &sensitive, def)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	items, err := r.listOf(v)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	out, keys, err := r.sorted(items, key, false)
 	if err != nil {
-		return none, err
+		return None, err
 	}
-	var groups []value
+	var groups []Value
 	for from := 0; from < len(out); {
 		to := from + 1
 		for to < len(out) {
 			same, err := r.equal(&keys[from], &keys[to], 0)
 			if err != nil {
-				return none, err
+				return None, err
 			}
 			if !same {
 				break
@@ -234,33 +234,33 @@ func groupBy(r *run, v *value, a *callArgs) (value, error) {
 		if !sensitive.truthy() {
 			path, _ := attributePath(&attribute)
 			if name, err = r.follow(out[from], path, def); err != nil {
-				return none, err
+				return None, err
 			}
 		}
-		g := newTuple(name, newList(out[from:to:to]))
+		g := newTuple(name, List(out[from:to:to]))
 		g.num = groupMark
 		groups = append(groups, g)
 		from = to
 	}
-	return newList(groups), r.grow(len(groups) * 3 * valueBytes)
+	return List(groups), r.grow(len(groups) * 3 * valueBytes)
 }
 
-func uniqueFilter(r *run, v *value, a *callArgs) (value, error) {
-	sensitive, attribute := falseValue, none
+func uniqueFilter(r *run, v *Value, a *callArgs) (Value, error) {
+	sensitive, attribute := falseValue, None
 	if err := bound(a, "unique", []string{"case_sensitive", "attribute"}, 0, &sensitive, &attribute); err != nil {
-		return none, err
+		return None, err
 	}
 	key, err := r.keyed(&attribute, &sensitive, nil)
 	if err != nil {
-		return none, err
+		return None, err
 	}
-	seen := &dict{}
+	seen := &Dict{}
 	var it iterator
 	source := *v
-	return lazy(func(r *run) (value, bool, error) {
+	return lazy(func(r *run) (Value, bool, error) {
 		if it == nil {
 			if it, err = r.iterate(&source); err != nil {
-				return none, false, err
+				return None, false, err
 			}
 		}
 		for {
@@ -270,14 +270,14 @@ func uniqueFilter(r *run, v *value, a *callArgs) (value, error) {
 			}
 			k, err := key(item)
 			if err != nil {
-				return none, false, err
+				return None, false, err
 			}
 			i, err := seen.findValue(r, &k)
 			if err != nil {
-				return none, false, err
+				return None, false, err
 			}
 			if i < 0 {
-				return item, true, seen.setValue(r, k, none)
+				return item, true, seen.setValue(r, k, None)
 			}
 		}
 	}), nil
@@ -285,18 +285,18 @@ func uniqueFilter(r *run, v *value, a *callArgs) (value, error) {
 
 // extreme is min (sign -1) or max (sign 1).
 func extreme(fn string, sign int) filterFunc {
-	return func(r *run, v *value, a *callArgs) (value, error) {
-		sensitive, attribute := falseValue, none
+	return func(r *run, v *Value, a *callArgs) (Value, error) {
+		sensitive, attribute := falseValue, None
 		if err := bound(a, fn, []string{"case_sensitive", "attribute"}, 0, &sensitive, &attribute); err != nil {
-			return none, err
+			return None, err
 		}
 		key, err := r.keyed(&attribute, &sensitive, nil)
 		if err != nil {
-			return none, err
+			return None, err
 		}
 		items, err := r.listOf(v)
 		if err != nil {
-			return none, err
+			return None, err
 		}
 		if len(items) == 0 {
 			return undefined("no aggregated item, sequence was empty"), nil
@@ -304,16 +304,16 @@ func extreme(fn string, sign int) filterFunc {
 		best := items[0]
 		bestKey, err := key(best)
 		if err != nil {
-			return none, err
+			return None, err
 		}
 		for i := 1; i < len(items); i++ {
 			k, err := key(items[i])
 			if err != nil {
-				return none, err
+				return None, err
 			}
 			c, err := r.order(&k, &bestKey, 0, "<")
 			if err != nil {
-				return none, err
+				return None, err
 			}
 			if c == sign {
 				best, bestKey = items[i], k
@@ -323,121 +323,121 @@ func extreme(fn string, sign int) filterFunc {
 	}
 }
 
-func sumFilter(r *run, v *value, a *callArgs) (value, error) {
-	attribute, total := none, integer(0)
+func sumFilter(r *run, v *Value, a *callArgs) (Value, error) {
+	attribute, total := None, integer(0)
 	if err := bound(a, "sum", []string{"attribute", "start"}, 0, &attribute, &total); err != nil {
-		return none, err
+		return None, err
 	}
-	if total.kind == kindString {
-		return none, failf("sum() can't sum strings [use ''.join(seq) instead]")
+	if total.kind == KindString {
+		return None, failf("sum() can't sum strings [use ''.join(seq) instead]")
 	}
 	path, err := attributePath(&attribute)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	items, err := r.listOf(v)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	for i := range items {
 		item, err := r.follow(items[i], path, nil)
 		if err != nil {
-			return none, err
+			return None, err
 		}
 		if total, err = r.arithmetic("+", &total, &item); err != nil {
-			return none, err
+			return None, err
 		}
 	}
 	return total, r.step(len(items))
 }
 
-func batchFilter(r *run, v *value, a *callArgs) (value, error) {
-	count, fill := none, none
+func batchFilter(r *run, v *Value, a *callArgs) (Value, error) {
+	count, fill := None, None
 	if err := bound(a, "batch", []string{"linecount", "fill_with"}, 1, &count, &fill); err != nil {
-		return none, err
+		return None, err
 	}
 	items, err := r.listOf(v)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	if !count.isNumber() {
-		return none, failf("batch() takes a number")
+		return None, failf("batch() takes a number")
 	}
 	n, _ := count.asFloat()
-	var out []value
-	var line []value
+	var out []Value
+	var line []Value
 	for i := range items {
 		if float64(len(line)) == n {
-			out = append(out, newList(line))
+			out = append(out, List(line))
 			line = nil
 		}
 		line = append(line, items[i])
 	}
 	if len(line) > 0 {
-		if missing := int(min(n, 1<<30)) - len(line); fill.kind != kindNone && missing > 0 {
+		if missing := int(min(n, 1<<30)) - len(line); fill.kind != KindNone && missing > 0 {
 			if err := r.growTimes(valueBytes, missing); err != nil {
-				return none, err
+				return None, err
 			}
 			for range missing {
 				line = append(line, fill)
 			}
 		}
-		out = append(out, newList(line))
+		out = append(out, List(line))
 	}
-	return value{kind: kindIterator, ref: newItems(out)}, r.grow((len(items) + len(out)) * valueBytes)
+	return Value{kind: kindIterator, ref: newItems(out)}, r.grow((len(items) + len(out)) * valueBytes)
 }
 
-func sliceFilter(r *run, v *value, a *callArgs) (value, error) {
-	slices, fill := none, none
+func sliceFilter(r *run, v *Value, a *callArgs) (Value, error) {
+	slices, fill := None, None
 	if err := bound(a, "slice", []string{"slices", "fill_with"}, 1, &slices, &fill); err != nil {
-		return none, err
+		return None, err
 	}
 	items, err := r.listOf(v)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	if !slices.isSmallInt() || slices.num == 0 {
-		return none, failf("integer division or modulo by zero")
+		return None, failf("integer division or modulo by zero")
 	}
 	n := int(max(slices.num, 0))
 	if err := r.growTimes(2*valueBytes, n); err != nil {
-		return none, err
+		return None, err
 	}
 	if n == 0 {
-		return value{kind: kindIterator, ref: newItems(nil)}, nil
+		return Value{kind: kindIterator, ref: newItems(nil)}, nil
 	}
 	per, extra := len(items)/n, len(items)%n
-	var out []value
+	var out []Value
 	at := 0
 	for i := range n {
 		size := per
 		if i < extra {
 			size++
 		}
-		part := append([]value(nil), items[at:at+size]...)
+		part := append([]Value(nil), items[at:at+size]...)
 		at += size
-		if fill.kind != kindNone && i >= extra {
+		if fill.kind != KindNone && i >= extra {
 			part = append(part, fill)
 		}
-		out = append(out, newList(part))
+		out = append(out, List(part))
 	}
-	return value{kind: kindIterator, ref: newItems(out)}, r.grow(len(items) * valueBytes)
+	return Value{kind: kindIterator, ref: newItems(out)}, r.grow(len(items) * valueBytes)
 }
 
-func mapFilter(r *run, v *value, a *callArgs) (value, error) {
+func mapFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	if !v.truthy() {
-		return value{kind: kindIterator, ref: newItems(nil)}, nil
+		return Value{kind: kindIterator, ref: newItems(nil)}, nil
 	}
 	change, err := r.mapping(a)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	var it iterator
 	source := *v
-	return lazy(func(r *run) (value, bool, error) {
+	return lazy(func(r *run) (Value, bool, error) {
 		if it == nil {
 			if it, err = r.iterate(&source); err != nil {
-				return none, false, err
+				return None, false, err
 			}
 		}
 		item, ok, err := it.next(r)
@@ -450,14 +450,14 @@ func mapFilter(r *run, v *value, a *callArgs) (value, error) {
 }
 
 // mapping is what map does to each item.
-func (r *run) mapping(a *callArgs) (func(value) (value, error), error) {
+func (r *run) mapping(a *callArgs) (func(Value) (Value, error), error) {
 	if attribute, ok := a.named("attribute"); ok && len(a.pos) == 0 {
-		var byDefault *value
+		var byDefault *Value
 		for i := range a.kw {
 			switch a.kw[i].name {
 			case "attribute":
 			case "default":
-				if a.kw[i].val.kind != kindNone {
+				if a.kw[i].val.kind != KindNone {
 					byDefault = &a.kw[i].val
 				}
 			default:
@@ -465,36 +465,36 @@ func (r *run) mapping(a *callArgs) (func(value) (value, error), error) {
 			}
 		}
 		path, err := attributePath(&attribute)
-		return func(item value) (value, error) { return r.follow(item, path, byDefault) }, err
+		return func(item Value) (Value, error) { return r.follow(item, path, byDefault) }, err
 	}
 	if len(a.pos) == 0 {
 		return nil, failf("map requires a filter argument")
 	}
 	name := a.pos[0]
 	fn := r.filters[name.str]
-	if name.kind != kindString || fn == nil {
+	if name.kind != KindString || fn == nil {
 		return nil, failf("%s", unknownFilter(name.str))
 	}
-	args := &callArgs{append([]value(nil), a.pos[1:]...), a.kw}
-	return func(item value) (value, error) { return fn(r, &item, args) }, r.step(1)
+	args := &callArgs{append([]Value(nil), a.pos[1:]...), a.kw}
+	return func(item Value) (Value, error) { return fn(r, &item, args) }, r.step(1)
 }
 
 // selecting is select, reject, selectattr and rejectattr.
 func selecting(attr, keep bool) filterFunc {
-	return func(r *run, v *value, a *callArgs) (value, error) {
+	return func(r *run, v *Value, a *callArgs) (Value, error) {
 		if !v.truthy() {
-			return value{kind: kindIterator, ref: newItems(nil)}, nil
+			return Value{kind: kindIterator, ref: newItems(nil)}, nil
 		}
 		holds, err := r.predicate(a, attr)
 		if err != nil {
-			return none, err
+			return None, err
 		}
 		var it iterator
 		source := *v
-		return lazy(func(r *run) (value, bool, error) {
+		return lazy(func(r *run) (Value, bool, error) {
 			if it == nil {
 				if it, err = r.iterate(&source); err != nil {
-					return none, false, err
+					return None, false, err
 				}
 			}
 			for {
@@ -514,9 +514,9 @@ func selecting(attr, keep bool) filterFunc {
 	}
 }
 
-func (r *run) predicate(a *callArgs, attr bool) (func(value) (bool, error), error) {
-	pos := append([]value(nil), a.pos...)
-	var path []value
+func (r *run) predicate(a *callArgs, attr bool) (func(Value) (bool, error), error) {
+	pos := append([]Value(nil), a.pos...)
+	var path []Value
 	if attr {
 		if len(pos) == 0 {
 			return nil, failf("missing parameter for attribute name")
@@ -528,17 +528,17 @@ func (r *run) predicate(a *callArgs, attr bool) (func(value) (bool, error), erro
 		pos = pos[1:]
 	}
 	if len(pos) == 0 {
-		return func(item value) (bool, error) {
+		return func(item Value) (bool, error) {
 			item, err := r.follow(item, path, nil)
 			return item.truthy(), err
 		}, nil
 	}
 	fn := r.tests[pos[0].str]
-	if pos[0].kind != kindString || fn == nil {
+	if pos[0].kind != KindString || fn == nil {
 		return nil, failf("no test named '%s'", pos[0].str)
 	}
 	args := &callArgs{pos[1:], a.kw}
-	return func(item value) (bool, error) {
+	return func(item Value) (bool, error) {
 		item, err := r.follow(item, path, nil)
 		if err != nil {
 			return false, err

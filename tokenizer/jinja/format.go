@@ -8,14 +8,14 @@ import (
 )
 
 // format is str.format of the sandbox.
-func (r *run) format(s string, pos []value, kw *dict) (string, error) {
+func (r *run) format(s string, pos []Value, kw *Dict) (string, error) {
 	auto := 0
 	out, err := r.formatNested(s, pos, kw, &auto, 2)
 	return out, err
 }
 
 // formatNested formats with automatic numbering carried in auto; depth bounds fields within specifications.
-func (r *run) formatNested(s string, pos []value, kw *dict, auto *int, depth int) (string, error) {
+func (r *run) formatNested(s string, pos []Value, kw *Dict, auto *int, depth int) (string, error) {
 	if depth == 0 {
 		return "", failf("max string recursion exceeded")
 	}
@@ -76,7 +76,7 @@ func formatField(s string) (field, rest string, err error) {
 	return "", "", failf("expected '}' before end of string")
 }
 
-func (r *run) formatOne(field string, pos []value, kw *dict, auto *int, depth int) (string, error) {
+func (r *run) formatOne(field string, pos []Value, kw *Dict, auto *int, depth int) (string, error) {
 	name, conversion, sp := field, "", ""
 	inBracket := false
 	for i := range len(field) {
@@ -115,13 +115,13 @@ func (r *run) formatOne(field string, pos []value, kw *dict, auto *int, depth in
 		if err != nil {
 			return "", err
 		}
-		v = text(s)
+		v = Text(s)
 	case "r", "a":
 		s, err := r.repr(&v)
 		if err != nil {
 			return "", err
 		}
-		v = text(s)
+		v = Text(s)
 	default:
 		return "", failf("unknown conversion specifier %s", conversion)
 	}
@@ -134,17 +134,17 @@ func (r *run) formatOne(field string, pos []value, kw *dict, auto *int, depth in
 }
 
 // formatLookup resolves "0.name[key]".
-func (r *run) formatLookup(name string, pos []value, kw *dict, auto *int) (value, error) {
+func (r *run) formatLookup(name string, pos []Value, kw *Dict, auto *int) (Value, error) {
 	end := strings.IndexAny(name, ".[")
 	if end < 0 {
 		end = len(name)
 	}
 	first, rest := name[:end], name[end:]
-	var v value
+	var v Value
 	n, err := strconv.Atoi(first)
 	switch {
 	case first == "" && *auto < 0, err == nil && first != "" && *auto > 0:
-		return none, failf("cannot switch between manual field specification and automatic field numbering")
+		return None, failf("cannot switch between manual field specification and automatic field numbering")
 	case first == "":
 		n, err = *auto, nil
 		*auto++
@@ -153,13 +153,13 @@ func (r *run) formatLookup(name string, pos []value, kw *dict, auto *int) (value
 	}
 	if err == nil {
 		if n < 0 || n >= len(pos) {
-			return none, failf("replacement index %d out of range for positional args tuple", n)
+			return None, failf("replacement index %d out of range for positional args tuple", n)
 		}
 		v = pos[n]
 	} else {
-		found, ok := kw.get(first)
+		found, ok := kw.Get(first)
 		if !ok {
-			return none, failf("KeyError: '%s'", first)
+			return None, failf("KeyError: '%s'", first)
 		}
 		v = found
 	}
@@ -172,28 +172,28 @@ func (r *run) formatLookup(name string, pos []value, kw *dict, auto *int) (value
 			}
 			part, rest = rest[1:1+end], rest[1+end:]
 			if v, err = r.getAttr(&v, part); err != nil {
-				return none, err
+				return None, err
 			}
 			continue
 		}
 		end := strings.IndexByte(rest, ']')
 		if rest[0] != '[' || end < 0 {
-			return none, failf("missing ']' in format string")
+			return None, failf("missing ']' in format string")
 		}
 		part, rest = rest[1:end], rest[end+1:]
-		key := text(part)
+		key := Text(part)
 		if n, err := strconv.ParseUint(part, 10, 62); err == nil {
 			key = integer(int64(n))
 		}
 		if v, err = r.getItem(&v, &key); err != nil {
-			return none, err
+			return None, err
 		}
 	}
 	return v, nil
 }
 
 // formatValue is format(v, spec).
-func (r *run) formatValue(v *value, s string) (string, error) {
+func (r *run) formatValue(v *Value, s string) (string, error) {
 	if s == "" {
 		return r.str(v)
 	}
@@ -202,12 +202,12 @@ func (r *run) formatValue(v *value, s string) (string, error) {
 		return "", err
 	}
 	switch v.kind {
-	case kindString:
+	case KindString:
 		if sp.verb != 0 && sp.verb != 's' || sp.sign != 0 || sp.comma != 0 || sp.align == '=' || sp.alternate {
 			return "", failf("invalid format specifier for str")
 		}
 		return sp.padText(cutRunes(v.str, sp.precision)), nil
-	case kindBool, kindInt, kindBig, kindFloat:
+	case KindBool, KindInt, KindBig, KindFloat:
 		return sp.number(v)
 	}
 	return "", failf("unsupported format string passed to %s.__format__", v.typeName())
@@ -258,7 +258,7 @@ func parseSpec(s string) (*spec, error) {
 	return sp, nil
 }
 
-func (sp *spec) number(v *value) (string, error) {
+func (sp *spec) number(v *Value) (string, error) {
 	if sp.align == 0 {
 		sp.align = '>'
 	}

@@ -2,9 +2,7 @@ package jinja
 
 import (
 	"errors"
-	"os"
 	"testing"
-	"time"
 )
 
 // small limits keep a fuzzing run fast.
@@ -25,42 +23,16 @@ func FuzzTemplate(f *testing.F) {
 			}
 			return
 		}
-		in := Input{Messages: []byte(messages), Tools: []byte(messages), Limits: small, Now: goldenTime}
-		one, err1 := tmpl.Render(nil, in)
-		two, err2 := tmpl.Render(nil, in)
+		v, err := new(Decoder).Decode([]byte(messages))
+		if err != nil {
+			return
+		}
+		vars := &Dict{}
+		vars.Set("messages", v)
+		one, err1 := tmpl.Render(nil, Options{Limits: small, Now: goldenTime}, vars)
+		two, err2 := tmpl.Render(nil, Options{Limits: small, Now: goldenTime}, vars)
 		if string(one) != string(two) || (err1 == nil) != (err2 == nil) {
 			t.Fatalf("two renders differ: %q %v, %q %v", one, err1, two, err2)
-		}
-	})
-}
-
-func FuzzRequest(f *testing.F) {
-	for _, name := range []string{"vllm", "sglang"} {
-		raw, err := os.ReadFile("testdata/requests_" + name + ".json")
-		if err != nil {
-			f.Fatal(err)
-		}
-		v, err := readJSON(raw)
-		if err != nil {
-			f.Fatal(err)
-		}
-		requests, _ := v.dict().get("requests")
-		for _, r := range requests.items() {
-			body, _ := r.dict().get("body")
-			f.Add(body.str)
-		}
-	}
-	tmpl, err := Parse(`{{ messages | tojson }}{{ tools | tojson }}{{ x }}`)
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Fuzz(func(t *testing.T, body string) {
-		for _, c := range []RequestConfig{{}, {Engine: EngineSGLang}, {Content: FormatOpenAI}, {Engine: EngineSGLang, Content: FormatOpenAI, TrustTemplate: true}} {
-			q, err := tmpl.ReadRequest([]byte(body), c)
-			if err != nil {
-				continue
-			}
-			_, _ = q.Render(nil, RenderContext{Limits: small, Now: time.Time{}})
 		}
 	})
 }

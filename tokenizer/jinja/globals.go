@@ -7,12 +7,12 @@ import (
 // builtin is a global function.
 type builtin struct {
 	name string
-	call func(r *run, a *callArgs) (value, error)
+	call func(r *run, a *callArgs) (Value, error)
 }
 
 // globals are the functions every template sees, unless a variable of the render hides one. jinja2's own come first;
 // the last two are Transformers'.
-var globals = map[string]value{
+var globals = map[string]Value{
 	"range":           {kind: kindBuiltin, ref: &builtin{"range", rangeOf}},
 	"dict":            {kind: kindBuiltin, ref: &builtin{"dict", dictOf}},
 	"namespace":       {kind: kindBuiltin, ref: &builtin{"namespace", namespaceOf}},
@@ -29,16 +29,16 @@ var transformersGlobals = set("raise_exception", "strftime_now")
 // maxRange is the sandbox's bound on the length of a range.
 const maxRange = 100_000
 
-func rangeOf(r *run, a *callArgs) (value, error) {
+func rangeOf(r *run, a *callArgs) (Value, error) {
 	if err := a.positional("range", 1, 3); err != nil {
-		return none, err
+		return None, err
 	}
 	for i := range a.pos {
 		if !a.pos[i].isInteger() {
-			return none, failf("'%s' object cannot be interpreted as an integer", a.pos[i].typeName())
+			return None, failf("'%s' object cannot be interpreted as an integer", a.pos[i].typeName())
 		}
-		if a.pos[i].kind == kindBig || max(a.pos[i].num, -a.pos[i].num) > 1<<61 {
-			return none, failf("range too big")
+		if a.pos[i].kind == KindBig || max(a.pos[i].num, -a.pos[i].num) > 1<<61 {
+			return None, failf("range too big")
 		}
 	}
 	start, stop, step := int64(0), a.pos[0].num, int64(1)
@@ -47,7 +47,7 @@ func rangeOf(r *run, a *callArgs) (value, error) {
 	}
 	if len(a.pos) > 2 {
 		if step = a.pos[2].num; step == 0 {
-			return none, failf("range() arg 3 must not be zero")
+			return None, failf("range() arg 3 must not be zero")
 		}
 	}
 	n := int64(0)
@@ -57,61 +57,61 @@ func rangeOf(r *run, a *callArgs) (value, error) {
 		n = (start-stop-1)/-step + 1
 	}
 	if n > maxRange {
-		return none, failf("range too big: the sandbox blocks ranges larger than %d", maxRange)
+		return None, failf("range too big: the sandbox blocks ranges larger than %d", maxRange)
 	}
-	return value{kind: kindRange, ref: &pyRange{start, stop, step, n}}, r.step(1)
+	return Value{kind: kindRange, ref: &pyRange{start, stop, step, n}}, r.step(1)
 }
 
-func dictOf(r *run, a *callArgs) (value, error) {
+func dictOf(r *run, a *callArgs) (Value, error) {
 	if len(a.pos) > 1 {
-		return none, failf("dict expected at most 1 argument, got %d", len(a.pos))
+		return None, failf("dict expected at most 1 argument, got %d", len(a.pos))
 	}
-	d := &dict{}
+	d := &Dict{}
 	if len(a.pos) == 1 {
 		if err := r.fill(d, &a.pos[0]); err != nil {
-			return none, err
+			return None, err
 		}
 	}
 	for i := range a.kw {
-		d.set(a.kw[i].name, a.kw[i].val)
+		d.Set(a.kw[i].name, a.kw[i].val)
 	}
-	return newDict(d), r.grow(2 * valueBytes * d.len())
+	return FromDict(d), r.grow(2 * valueBytes * d.Len())
 }
 
 // dictAttribute is an attribute of the dict class: a class method, or by the subscript that getattr falls back to the
 // generic alias dict[name], which is called like dict itself.
-func dictAttribute(obj *value, name string) value {
+func dictAttribute(obj *Value, name string) Value {
 	if name == "fromkeys" {
-		return value{kind: kindBuiltin, ref: &builtin{name, dictFromKeys}}
+		return Value{kind: kindBuiltin, ref: &builtin{name, dictFromKeys}}
 	}
 	return *obj
 }
 
-func dictFromKeys(r *run, a *callArgs) (value, error) {
+func dictFromKeys(r *run, a *callArgs) (Value, error) {
 	if err := a.positional("fromkeys", 1, 2); err != nil {
-		return none, err
+		return None, err
 	}
-	val := none
+	val := None
 	if len(a.pos) == 2 {
 		val = a.pos[1]
 	}
 	keys, err := r.listOf(&a.pos[0])
 	if err != nil {
-		return none, err
+		return None, err
 	}
-	d := &dict{}
+	d := &Dict{}
 	for i := range keys {
 		if err := d.setValue(r, keys[i], val); err != nil {
-			return none, err
+			return None, err
 		}
 	}
-	return newDict(d), nil
+	return FromDict(d), nil
 }
 
 // fill is dict(from): a mapping or pairs.
-func (r *run) fill(d *dict, from *value) error {
-	if from.kind == kindDict {
-		*d = *from.dict().clone()
+func (r *run) fill(d *Dict, from *Value) error {
+	if from.kind == KindDict {
+		*d = *from.dict().Clone()
 		return nil
 	}
 	pairs, err := r.listOf(from)
@@ -130,12 +130,12 @@ func (r *run) fill(d *dict, from *value) error {
 	return nil
 }
 
-func namespaceOf(r *run, a *callArgs) (value, error) {
+func namespaceOf(r *run, a *callArgs) (Value, error) {
 	v, err := dictOf(r, a)
 	if err != nil {
-		return none, err
+		return None, err
 	}
-	return value{kind: kindNamespace, ref: &namespace{v.dict()}}, nil
+	return Value{kind: kindNamespace, ref: &namespace{v.dict()}}, nil
 }
 
 // selfReference is the variable self.
@@ -143,24 +143,24 @@ type selfReference struct{}
 
 // cycler hands out its items in turn.
 type cycler struct {
-	items []value
+	items []Value
 	pos   int
 }
 
-func cyclerOf(_ *run, a *callArgs) (value, error) {
+func cyclerOf(_ *run, a *callArgs) (Value, error) {
 	if len(a.pos) == 0 || len(a.kw) > 0 {
-		return none, failf("at least one item has to be provided")
+		return None, failf("at least one item has to be provided")
 	}
-	return value{kind: kindObject, ref: &cycler{items: append([]value(nil), a.pos...)}}, nil
+	return Value{kind: kindObject, ref: &cycler{items: append([]Value(nil), a.pos...)}}, nil
 }
 
-func (c *cycler) call(name string, a *callArgs) (value, error) {
+func (c *cycler) call(name string, a *callArgs) (Value, error) {
 	if err := a.positional(name, 0, 0); err != nil {
-		return none, err
+		return None, err
 	}
 	if name == "reset" {
 		c.pos = 0
-		return none, nil
+		return None, nil
 	}
 	v := c.items[c.pos]
 	c.pos = (c.pos + 1) % len(c.items)
@@ -169,21 +169,21 @@ func (c *cycler) call(name string, a *callArgs) (value, error) {
 
 // joiner is empty the first time and its separator afterwards.
 type joiner struct {
-	sep  value
+	sep  Value
 	used bool
 }
 
-func joinerOf(_ *run, a *callArgs) (value, error) {
-	sep := text(", ")
+func joinerOf(_ *run, a *callArgs) (Value, error) {
+	sep := Text(", ")
 	if err := bound(a, "joiner", []string{"sep"}, 0, &sep); err != nil {
-		return none, err
+		return None, err
 	}
-	return value{kind: kindObject, ref: &joiner{sep: sep}}, nil
+	return Value{kind: kindObject, ref: &joiner{sep: sep}}, nil
 }
 
-func (j *joiner) call(a *callArgs) (value, error) {
+func (j *joiner) call(a *callArgs) (Value, error) {
 	if err := a.positional("joiner", 0, 0); err != nil {
-		return none, err
+		return None, err
 	}
 	if !j.used {
 		j.used = true
@@ -192,33 +192,33 @@ func (j *joiner) call(a *callArgs) (value, error) {
 	return j.sep, nil
 }
 
-func lipsum(*run, *callArgs) (value, error) {
-	return none, failf("lipsum is not supported: its text is random")
+func lipsum(*run, *callArgs) (Value, error) {
+	return None, failf("lipsum is not supported: its text is random")
 }
 
-func raise(r *run, a *callArgs) (value, error) {
-	var message [1]value
+func raise(r *run, a *callArgs) (Value, error) {
+	var message [1]Value
 	if err := a.bind("raise_exception", []string{"message"}, 1, message[:]); err != nil {
-		return none, err
+		return None, err
 	}
 	s, err := r.str(&message[0])
 	if err != nil {
-		return none, err
+		return None, err
 	}
-	return none, &RaisedError{Message: s}
+	return None, &RaisedError{Message: s}
 }
 
-func strftimeNow(r *run, a *callArgs) (value, error) {
-	var format [1]value
+func strftimeNow(r *run, a *callArgs) (Value, error) {
+	var format [1]Value
 	if err := a.bind("strftime_now", []string{"format"}, 1, format[:]); err != nil {
-		return none, err
+		return None, err
 	}
-	if format[0].kind != kindString {
-		return none, failf("strftime() argument 1 must be str, not %s", format[0].typeName())
+	if format[0].kind != KindString {
+		return None, failf("strftime() argument 1 must be str, not %s", format[0].typeName())
 	}
 	s, err := strftime(r.now, format[0].str)
 	if err != nil {
-		return none, err
+		return None, err
 	}
-	return text(s), r.grow(len(s) + bits.Len(uint(len(s))))
+	return Text(s), r.grow(len(s) + bits.Len(uint(len(s))))
 }

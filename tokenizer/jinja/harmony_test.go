@@ -93,7 +93,7 @@ func TestASchemaWhoseTypesAreMuchLongerThanItselfIsTheEnginesBusiness(t *testing
 	}
 	schema := strings.Repeat(`{"type":"object","properties":{"p":`, levels) + `{"type":"object","properties":{` + properties.String()[1:] + `}}` + strings.Repeat("}}", levels)
 	_, err := harmonyText(t, `{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f","parameters":`+schema+`}}]}`)
-	if !errors.Is(err, errHarmonyTools) {
+	if !errors.Is(err, ErrSchema) {
 		t.Errorf("%d bytes of schema: %v", len(schema), err)
 	}
 }

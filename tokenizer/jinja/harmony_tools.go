@@ -2,41 +2,47 @@ package jinja
 
 import (
 	"errors"
+	"math"
+	"strconv"
 	"strings"
 )
 
 // Tools in Harmony are a namespace of TypeScript types, made of their JSON schemas by openai-harmony (src/encoding.rs,
 // json_schema_to_typescript): its quirks are kept, because tokens are.
 
-// errHarmonyTools says that a schema is one whose TypeScript cannot be told here.
-var errHarmonyTools = errors.New("a tool's schema is very long, or has numbers that are spelled by the engine only")
+// ErrSchema says that a schema is one whose TypeScript cannot be told here.
+var ErrSchema = errors.New("a tool's schema is very long, or has numbers that are spelled by the engine only")
 
 // maxTypes bounds the TypeScript in bytes: a million tokens. Lines are indented by their depth, so that a schema's can be a
 // hundred times as long as itself.
 const maxTypes = 4 << 20
 
-// harmonyTools is the section on tools.
-func harmonyTools(tools []value) (string, error) {
+// Tool is a function that the model may call.
+type Tool struct {
+	Name        string
+	Description string
+	Parameters  Value // a JSON schema; None or the zero value when the function takes none
+}
+
+// toolSection is the section on tools.
+func toolSection(tools []Tool) (string, error) {
 	lines := []string{"## functions\n", "namespace functions {\n"}
 	written := 0
 	for i := range tools {
-		fn, _ := tools[i].dict().get("function")
-		name, _ := textOf(fn.dict(), "name")
-		description, _ := textOf(fn.dict(), "description")
-		for _, line := range rustLines(description) {
+		t := &tools[i]
+		for _, line := range rustLines(t.Description) {
 			lines = append(lines, "// "+line)
 		}
-		parameters, _ := fn.dict().get("parameters")
-		if parameters.kind == kindNone || parameters.kind == kindUndefined {
-			lines = append(lines, "type "+name+" = () => any;\n")
+		if k := t.Parameters.Kind(); k == KindNone || k == KindUndefined {
+			lines = append(lines, "type "+t.Name+" = () => any;\n")
 			continue
 		}
 		w := &schemaWriter{}
-		w.schema(&parameters, "")
+		w.schema(t.Parameters, "")
 		if written += w.Len(); w.failed || written > maxTypes {
-			return "", errHarmonyTools
+			return "", ErrSchema
 		}
-		lines = append(lines, "type "+name+" = (_: "+w.String()+") => any;\n")
+		lines = append(lines, "type "+t.Name+" = (_: "+w.String()+") => any;\n")
 	}
 	lines = append(lines, "} // namespace functions")
 	return "# Tools\n\n" + strings.Join(lines, "\n"), nil
@@ -62,24 +68,24 @@ type schemaWriter struct {
 }
 
 // member is a member of a schema, when the schema is an object that has it.
-func member(schema *value, name string) (value, bool) {
-	if schema.kind != kindDict {
-		return none, false
+func member(schema Value, name string) (Value, bool) {
+	if schema.Kind() != KindDict {
+		return None, false
 	}
-	return schema.dict().get(name)
+	return schema.Dict().Get(name)
 }
 
-func textMember(schema *value, name string) (string, bool) {
+func textMember(schema Value, name string) (string, bool) {
 	v, ok := member(schema, name)
-	return v.str, ok && v.kind == kindString
+	return v.Text(), ok && v.Kind() == KindString
 }
 
-func listMember(schema *value, name string) ([]value, bool) {
+func listMember(schema Value, name string) ([]Value, bool) {
 	v, ok := member(schema, name)
-	if !ok || v.kind != kindList {
+	if !ok || v.Kind() != KindList {
 		return nil, false
 	}
-	return v.items(), true
+	return v.Items(), true
 }
 
 func (w *schemaWriter) put(parts ...string) {
@@ -92,7 +98,7 @@ func (w *schemaWriter) put(parts ...string) {
 }
 
 // schema writes a schema's type. indent is of its own lines.
-func (w *schemaWriter) schema(s *value, indent string) {
+func (w *schemaWriter) schema(s Value, indent string) {
 	if types, ok := listMember(s, "type"); ok {
 		w.union(types)
 		return
@@ -104,7 +110,7 @@ func (w *schemaWriter) schema(s *value, indent string) {
 				if i > 0 {
 					w.put("\n | ")
 				}
-				w.schema(&variants[i], indent)
+				w.schema(variants[i], indent)
 			}
 			return
 		}
@@ -122,7 +128,7 @@ func (w *schemaWriter) schema(s *value, indent string) {
 		w.put("boolean")
 	case "array":
 		if items, ok := member(s, "items"); ok {
-			w.schema(&items, indent)
+			w.schema(items, indent)
 			w.put("[]")
 		} else {
 			w.put("Array<any>")
@@ -133,13 +139,13 @@ func (w *schemaWriter) schema(s *value, indent string) {
 }
 
 // union writes a list of type names.
-func (w *schemaWriter) union(types []value) {
+func (w *schemaWriter) union(types []Value) {
 	var names []string
 	for i := range types {
-		if types[i].kind != kindString {
+		if types[i].Kind() != KindString {
 			continue
 		}
-		name := types[i].str
+		name := types[i].Text()
 		if name == "integer" {
 			name = "number"
 		}
@@ -151,12 +157,12 @@ func (w *schemaWriter) union(types []value) {
 	w.put(strings.Join(names, " | "))
 }
 
-func (w *schemaWriter) text(s *value) {
+func (w *schemaWriter) text(s Value) {
 	values, _ := listMember(s, "enum")
 	var words []string
 	for i := range values {
-		if values[i].kind == kindString {
-			words = append(words, `"`+values[i].str+`"`)
+		if values[i].Kind() == KindString {
+			words = append(words, `"`+values[i].Text()+`"`)
 		}
 	}
 	if len(words) == 0 {
@@ -165,7 +171,7 @@ func (w *schemaWriter) text(s *value) {
 	w.put(strings.Join(words, " | "))
 }
 
-func (w *schemaWriter) object(s *value, indent string) {
+func (w *schemaWriter) object(s Value, indent string) {
 	if description, ok := textMember(s, "description"); ok {
 		w.put(indent, "// ", description, "\n")
 	}
@@ -173,25 +179,23 @@ func (w *schemaWriter) object(s *value, indent string) {
 	required := map[string]bool{}
 	names, _ := listMember(s, "required")
 	for i := range names {
-		if names[i].kind == kindString {
-			required[names[i].str] = true
+		if names[i].Kind() == KindString {
+			required[names[i].Text()] = true
 		}
 	}
-	if properties, ok := member(s, "properties"); ok && properties.kind == kindDict {
-		d := properties.dict()
-		for i := range d.keys {
-			key := d.keys[i].str
+	if properties, ok := member(s, "properties"); ok && properties.Kind() == KindDict {
+		for key, property := range properties.Dict().All() {
 			if !required[key] {
 				key += "?"
 			}
-			w.property(key, &d.vals[i], indent)
+			w.property(key, property, indent)
 		}
 	}
 	w.put(indent, "}")
 }
 
 // property writes one property with its comments. key has its question mark.
-func (w *schemaWriter) property(key string, s *value, indent string) {
+func (w *schemaWriter) property(key string, s Value, indent string) {
 	if title, ok := textMember(s, "title"); ok {
 		w.put(indent, "// ", title, "\n", indent, "//\n")
 	}
@@ -202,8 +206,8 @@ func (w *schemaWriter) property(key string, s *value, indent string) {
 	if examples, ok := listMember(s, "examples"); ok && len(examples) > 0 {
 		w.put(indent, "// Examples:\n")
 		for i := range examples {
-			if examples[i].kind == kindString {
-				w.put(indent, `// - "`, examples[i].str, "\"\n")
+			if examples[i].Kind() == KindString {
+				w.put(indent, `// - "`, examples[i].Text(), "\"\n")
 			}
 		}
 	}
@@ -219,23 +223,23 @@ func (w *schemaWriter) property(key string, s *value, indent string) {
 }
 
 // nullable is the type of s, with null when s says that it may be.
-func (w *schemaWriter) nullable(s *value, indent string) string {
+func (w *schemaWriter) nullable(s Value, indent string) string {
 	inner := &schemaWriter{}
 	inner.schema(s, indent)
 	w.failed = w.failed || inner.failed
 	out := inner.String()
-	if may, _ := member(s, "nullable"); may.kind == kindBool && may.truthy() && !strings.Contains(out, "null") {
+	if may, _ := member(s, "nullable"); may.Kind() == KindBool && may.Truthy() && !strings.Contains(out, "null") {
 		out += " | null"
 	}
 	return out
 }
 
 // variants writes a property that is one of several types, each on a line.
-func (w *schemaWriter) variants(key string, s *value, variants []value, indent string) {
+func (w *schemaWriter) variants(key string, s Value, variants []Value, indent string) {
 	description, described := textMember(s, "description")
 	above := described
 	if described && len(variants) > 0 {
-		if first, ok := textMember(&variants[0], "description"); ok && first == description {
+		if first, ok := textMember(variants[0], "description"); ok && first == description {
 			above = false
 		}
 	}
@@ -247,7 +251,7 @@ func (w *schemaWriter) variants(key string, s *value, variants []value, indent s
 	}
 	w.put(indent, key, ":\n")
 	for i := range variants {
-		v := &variants[i]
+		v := variants[i]
 		w.put(indent, " | ", w.nullable(v, indent+"   "))
 		var comments []string
 		if own, ok := textMember(v, "description"); ok && !(i == 0 && above) && !(described && own == description) {
@@ -265,57 +269,59 @@ func (w *schemaWriter) variants(key string, s *value, variants []value, indent s
 }
 
 // defaultOf spells a schema's default: a text in quotes unless the schema lists its values.
-func (w *schemaWriter) defaultOf(s *value) (string, bool) {
+func (w *schemaWriter) defaultOf(s Value) (string, bool) {
 	d, ok := member(s, "default")
 	if !ok {
 		return "", false
 	}
-	if d.kind == kindString {
+	if d.Kind() == KindString {
 		if values, listed := listMember(s, "enum"); listed && len(values) > 0 {
-			return d.str, true
+			return d.Text(), true
 		}
-		return `"` + d.str + `"`, true
+		return `"` + d.Text() + `"`, true
 	}
 	var b strings.Builder
-	w.compact(&b, &d)
+	w.compact(&b, d)
 	return b.String(), true
 }
 
 // compact writes JSON as serde_json does.
-func (w *schemaWriter) compact(b *strings.Builder, v *value) {
-	switch v.kind {
-	case kindNone:
+func (w *schemaWriter) compact(b *strings.Builder, v Value) {
+	switch v.Kind() {
+	case KindNone:
 		b.WriteString("null")
-	case kindBool:
-		if v.truthy() {
+	case KindBool:
+		if v.Truthy() {
 			b.WriteString("true")
 		} else {
 			b.WriteString("false")
 		}
-	case kindString:
-		serdeString(b, v.str)
-	case kindList:
+	case KindString:
+		serdeString(b, v.Text())
+	case KindList:
 		b.WriteByte('[')
-		for i := range v.items() {
+		for i := range v.Items() {
 			if i > 0 {
 				b.WriteByte(',')
 			}
-			w.compact(b, &v.items()[i])
+			w.compact(b, v.Items()[i])
 		}
 		b.WriteByte(']')
-	case kindDict:
+	case KindDict:
 		b.WriteByte('{')
-		for i, d := 0, v.dict(); i < len(d.keys); i++ {
-			if i > 0 {
+		first := true
+		for key, member := range v.Dict().All() {
+			if !first {
 				b.WriteByte(',')
 			}
-			serdeString(b, d.keys[i].str)
+			first = false
+			serdeString(b, key)
 			b.WriteByte(':')
-			w.compact(b, &d.vals[i])
+			w.compact(b, member)
 		}
 		b.WriteByte('}')
 	default:
-		s, ok := harmonyNumber(v)
+		s, ok := serdeNumber(v)
 		w.failed = w.failed || !ok
 		b.WriteString(s)
 	}
@@ -342,4 +348,20 @@ func serdeString(b *strings.Builder, s string) {
 		}
 	}
 	b.WriteByte('"')
+}
+
+// serdeNumber spells a number as serde_json does; ok is false beyond what both spell alike.
+func serdeNumber(v Value) (string, bool) {
+	if v.Kind() != KindFloat {
+		return strconv.FormatInt(v.Int(), 10), v.Kind() == KindInt
+	}
+	f := v.Float()
+	if a := math.Abs(f); a != 0 && (a < 1e-4 || a >= 1e15) {
+		return "", false
+	}
+	s := strconv.FormatFloat(f, 'f', -1, 64)
+	if !strings.Contains(s, ".") {
+		s += ".0"
+	}
+	return s, true
 }

@@ -5,18 +5,18 @@ import (
 )
 
 // length is Python's len(v); false where it would fail.
-func (r *run) length(v *value) (int, bool) {
+func (r *run) length(v *Value) (int, bool) {
 	switch v.kind {
-	case kindUndefined:
+	case KindUndefined:
 		return 0, true
-	case kindString:
+	case KindString:
 		return utf8.RuneCountInString(v.str), r.scan(len(v.str)) == nil
-	case kindList, kindTuple:
+	case KindList, kindTuple:
 		return len(v.items()), true
-	case kindDict:
-		return v.dict().len(), true
+	case KindDict:
+		return v.dict().Len(), true
 	case kindView:
-		return v.ref.(*view).d.len(), true
+		return v.ref.(*view).d.Len(), true
 	case kindRange:
 		return int(v.ref.(*pyRange).length), true
 	case kindLoop:
@@ -27,15 +27,15 @@ func (r *run) length(v *value) (int, bool) {
 }
 
 // iterate is Python's iter(v).
-func (r *run) iterate(v *value) (iterator, error) {
+func (r *run) iterate(v *Value) (iterator, error) {
 	switch v.kind {
-	case kindUndefined:
+	case KindUndefined:
 		return &items{}, nil
-	case kindList, kindTuple:
+	case KindList, kindTuple:
 		return &items{l: v.ref.(*list)}, nil
-	case kindString:
+	case KindString:
 		return &characters{v.str, v.safe}, nil
-	case kindDict:
+	case KindDict:
 		return &entries{d: v.dict()}, nil
 	case kindView:
 		w := v.ref.(*view)
@@ -55,9 +55,9 @@ type items struct {
 	at int
 }
 
-func (it *items) next(*run) (value, bool, error) {
+func (it *items) next(*run) (Value, bool, error) {
 	if it.l == nil || it.at >= len(it.l.items) {
-		return value{}, false, nil
+		return Value{}, false, nil
 	}
 	it.at++
 	return it.l.items[it.at-1], true, nil
@@ -69,27 +69,27 @@ type characters struct {
 	safe bool
 }
 
-func (it *characters) next(*run) (value, bool, error) {
+func (it *characters) next(*run) (Value, bool, error) {
 	if it.rest == "" {
-		return value{}, false, nil
+		return Value{}, false, nil
 	}
 	_, n := utf8.DecodeRuneInString(it.rest)
 	c := it.rest[:n]
 	it.rest = it.rest[n:]
-	return text(c), true, nil
+	return Text(c), true, nil
 }
 
 // entries iterates over a dict's keys, values or items.
 type entries struct {
-	d    *dict
+	d    *Dict
 	part viewKind
 	at   int
 }
 
-func (it *entries) next(*run) (value, bool, error) {
+func (it *entries) next(*run) (Value, bool, error) {
 	i := it.at
-	if i >= it.d.len() {
-		return value{}, false, nil
+	if i >= it.d.Len() {
+		return Value{}, false, nil
 	}
 	it.at++
 	switch it.part {
@@ -104,9 +104,9 @@ func (it *entries) next(*run) (value, bool, error) {
 // counter iterates over a range.
 type counter struct{ at, step, left int64 }
 
-func (it *counter) next(*run) (value, bool, error) {
+func (it *counter) next(*run) (Value, bool, error) {
 	if it.left <= 0 {
-		return value{}, false, nil
+		return Value{}, false, nil
 	}
 	v := integer(it.at)
 	it.at += it.step
@@ -115,14 +115,14 @@ func (it *counter) next(*run) (value, bool, error) {
 }
 
 // generator adapts a function, for the filters that are lazy in Python.
-type generator func(r *run) (value, bool, error)
+type generator func(r *run) (Value, bool, error)
 
-func (g generator) next(r *run) (value, bool, error) { return g(r) }
+func (g generator) next(r *run) (Value, bool, error) { return g(r) }
 
-func lazy(g generator) value { return value{kind: kindIterator, ref: g} }
+func lazy(g generator) Value { return Value{kind: kindIterator, ref: g} }
 
 // listOf is Python's list(v). The result must not be changed: it may be v's own.
-func (r *run) listOf(v *value) ([]value, error) {
+func (r *run) listOf(v *Value) ([]Value, error) {
 	if v.isSequence() {
 		return v.items(), nil
 	}
@@ -130,7 +130,7 @@ func (r *run) listOf(v *value) ([]value, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []value
+	var out []Value
 	for {
 		item, ok, err := it.next(r)
 		if err != nil || !ok {

@@ -19,6 +19,33 @@ const maxJSONDepth = 500
 // memory and as little as two of the document. A chat of 50,000 messages with five fields each has as many.
 const maxValues = 1 << 18
 
+// Dialect is the JSON reader that a Decoder is like.
+type Dialect uint8
+
+const (
+	// Python is Python's json module: NaN and the infinities are numbers, integers have any length.
+	Python Dialect = iota
+	// Orjson knows no NaN and no infinities, and an integer beyond 64 bits becomes a float.
+	Orjson
+)
+
+// Decoder reads JSON documents into values. The zero value is ready. The bound of 262,144 values is for all documents that
+// one Decoder reads; a document beyond it, or nested deeper than 500 levels, fails with an error that matches ErrLimit.
+type Decoder struct{ values int }
+
+// Decode reads one document as Python does. src must not change while the value is in use: its texts share src's memory.
+func (d *Decoder) Decode(src []byte) (Value, error) {
+	return d.DecodeText(memory.String(memory.SliceData(src), len(src)), Python)
+}
+
+// DecodeText is Decode for a document in a string.
+func (d *Decoder) DecodeText(src string, as Dialect) (Value, error) {
+	r := &reader{src: src, strict: as == Orjson, values: d.values}
+	v, err := r.document()
+	d.values = r.values
+	return v, err
+}
+
 // reader decodes JSON as Python's json module does: integers and floats stay apart, the last of equal keys wins in the
 // place of the first, NaN and the infinities are numbers. Texts share the input's memory.
 type reader struct {
@@ -29,32 +56,17 @@ type reader struct {
 	strict bool // as orjson: no NaN, and integers beyond 64 bits become floats
 }
 
-// readJSON decodes one document. Empty input is missing. src must not change while the value is in use.
-func readJSON(src []byte) (value, error) {
-	if len(src) == 0 {
-		return missing, nil
-	}
-	return readText(borrowed(src))
-}
-
-// borrowed is src as a text that shares its memory.
-func borrowed(src []byte) string { return memory.String(memory.SliceData(src), len(src)) }
-
-func readText(src string) (value, error) {
-	return (&reader{src: src}).document()
-}
-
 // document reads the whole of the input.
-func (d *reader) document() (value, error) {
+func (d *reader) document() (Value, error) {
 	if !utf8.ValidString(d.src) {
-		return none, errors.New("read json: not UTF-8")
+		return None, errors.New("read json: not UTF-8")
 	}
 	v, err := d.value()
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	if d.space(); d.pos < len(d.src) {
-		return none, d.fail("extra data")
+		return None, d.fail("extra data")
 	}
 	return v, nil
 }
@@ -82,9 +94,9 @@ func (d *reader) peek() byte {
 	return 0
 }
 
-func (d *reader) value() (value, error) {
+func (d *reader) value() (Value, error) {
 	if d.values++; d.values > maxValues {
-		return none, d.beyond(fmt.Sprintf("more than %d values", maxValues))
+		return None, d.beyond(fmt.Sprintf("more than %d values", maxValues))
 	}
 	d.space()
 	switch c := d.peek(); c {
@@ -94,12 +106,12 @@ func (d *reader) value() (value, error) {
 		return d.array()
 	case '"':
 		s, err := d.text()
-		return text(s), err
+		return Text(s), err
 	case 0:
-		return none, d.fail("unexpected end")
+		return None, d.fail("unexpected end")
 	default:
 		for _, w := range words {
-			if strings.HasPrefix(d.src[d.pos:], w.text) && !(d.strict && w.v.kind == kindFloat) {
+			if strings.HasPrefix(d.src[d.pos:], w.text) && !(d.strict && w.v.kind == KindFloat) {
 				d.pos += len(w.text)
 				return w.v, nil
 			}
@@ -110,10 +122,10 @@ func (d *reader) value() (value, error) {
 
 var words = [...]struct {
 	text string
-	v    value
+	v    Value
 }{
-	{"true", trueValue}, {"false", falseValue}, {"null", none},
-	{"NaN", float(math.NaN())}, {"Infinity", float(math.Inf(1))}, {"-Infinity", float(math.Inf(-1))},
+	{"true", trueValue}, {"false", falseValue}, {"null", None},
+	{"NaN", Float(math.NaN())}, {"Infinity", Float(math.Inf(1))}, {"-Infinity", Float(math.Inf(-1))},
 }
 
 func (d *reader) open() error {
@@ -125,60 +137,60 @@ func (d *reader) open() error {
 	return nil
 }
 
-func (d *reader) object() (value, error) {
+func (d *reader) object() (Value, error) {
 	if err := d.open(); err != nil {
-		return none, err
+		return None, err
 	}
 	defer func() { d.depth-- }()
-	m := &dict{}
+	m := &Dict{}
 	if d.peek() == '}' {
 		d.pos++
-		return newDict(m), nil
+		return FromDict(m), nil
 	}
 	for {
 		if d.space(); d.peek() != '"' {
-			return none, d.fail("expected a key")
+			return None, d.fail("expected a key")
 		}
 		key, err := d.text()
 		if err != nil {
-			return none, err
+			return None, err
 		}
 		if d.space(); d.peek() != ':' {
-			return none, d.fail("expected ':'")
+			return None, d.fail("expected ':'")
 		}
 		d.pos++
 		v, err := d.value()
 		if err != nil {
-			return none, err
+			return None, err
 		}
-		m.set(key, v)
+		m.Set(key, v)
 		d.space()
 		switch d.peek() {
 		case ',':
 			d.pos++
 		case '}':
 			d.pos++
-			return newDict(m), nil
+			return FromDict(m), nil
 		default:
-			return none, d.fail("expected ',' or '}'")
+			return None, d.fail("expected ',' or '}'")
 		}
 	}
 }
 
-func (d *reader) array() (value, error) {
+func (d *reader) array() (Value, error) {
 	if err := d.open(); err != nil {
-		return none, err
+		return None, err
 	}
 	defer func() { d.depth-- }()
 	l := &list{}
 	if d.peek() == ']' {
 		d.pos++
-		return value{kind: kindList, ref: l}, nil
+		return Value{kind: KindList, ref: l}, nil
 	}
 	for {
 		v, err := d.value()
 		if err != nil {
-			return none, err
+			return None, err
 		}
 		l.items = append(l.items, v)
 		d.space()
@@ -187,14 +199,14 @@ func (d *reader) array() (value, error) {
 			d.pos++
 		case ']':
 			d.pos++
-			return value{kind: kindList, ref: l}, nil
+			return Value{kind: KindList, ref: l}, nil
 		default:
-			return none, d.fail("expected ',' or ']'")
+			return None, d.fail("expected ',' or ']'")
 		}
 	}
 }
 
-func (d *reader) number() (value, error) {
+func (d *reader) number() (Value, error) {
 	start := d.pos
 	if d.peek() == '-' {
 		d.pos++
@@ -204,7 +216,7 @@ func (d *reader) number() (value, error) {
 		d.pos++
 	case d.digits() == 0:
 		d.pos = start
-		return none, d.fail("expected a value")
+		return None, d.fail("expected a value")
 	}
 	isFloat := false
 	if end := d.pos; d.peek() == '.' {
@@ -228,20 +240,20 @@ func (d *reader) number() (value, error) {
 	if isFloat {
 		f, err := strconv.ParseFloat(s, 64)
 		if err != nil && !math.IsInf(f, 0) {
-			return none, d.fail("expected a value")
+			return None, d.fail("expected a value")
 		}
-		return float(f), nil
+		return Float(f), nil
 	}
 	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
 		return integer(n), nil
 	}
 	if len(s) > maxDigits {
-		return none, d.fail("an integer has too many digits")
+		return None, d.fail("an integer has too many digits")
 	}
 	n, _ := new(big.Int).SetString(s, 10)
 	if d.strict && !n.IsUint64() {
 		f, _ := new(big.Float).SetInt(n).Float64()
-		return float(f), nil
+		return Float(f), nil
 	}
 	return bigInteger(n), nil
 }

@@ -21,17 +21,17 @@ func TestTextsAreReadAsJSONMeansThem(t *testing.T) {
 		if err := json.Unmarshal([]byte(source), &want); err != nil {
 			t.Fatalf("%s: %v", source, err)
 		}
-		v, err := readText(strings.Repeat(" ", r.IntN(9)) + source)
+		v, err := new(Decoder).DecodeText(strings.Repeat(" ", r.IntN(9))+source, Python)
 		if err != nil || v.str != want {
 			t.Fatalf("%s read as %q, error %v", source, v.str, err)
 		}
 		cut := source[:1+r.IntN(len(source)-1)]
-		if _, err := readText(cut); err == nil && !json.Valid([]byte(cut)) && utf8.ValidString(cut) {
+		if _, err := new(Decoder).DecodeText(cut, Python); err == nil && !json.Valid([]byte(cut)) && utf8.ValidString(cut) {
 			t.Fatalf("%s was read", cut)
 		}
 		at := 1 + r.IntN(len(source)-1)
 		broken := source[:at] + string(rune(r.IntN(' '))) + source[at:]
-		if _, err := readText(broken); err == nil && !json.Valid([]byte(broken)) {
+		if _, err := new(Decoder).DecodeText(broken, Python); err == nil && !json.Valid([]byte(broken)) {
 			t.Fatalf("%q was read", broken)
 		}
 	}

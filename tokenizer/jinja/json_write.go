@@ -18,7 +18,7 @@ type writer struct {
 	colon     string
 }
 
-func (w *writer) value(v *value, depth int) error {
+func (w *writer) value(v *Value, depth int) error {
 	if depth > maxDepth {
 		return tooDeep()
 	}
@@ -29,23 +29,23 @@ func (w *writer) value(v *value, depth int) error {
 		return &limitError{"it builds more than memory allows"}
 	}
 	switch v.kind {
-	case kindNone:
+	case KindNone:
 		w.out = append(w.out, "null"...)
-	case kindBool:
+	case KindBool:
 		w.out = strconv.AppendBool(w.out, v.num != 0)
-	case kindInt:
+	case KindInt:
 		w.out = strconv.AppendInt(w.out, v.num, 10)
-	case kindBig:
+	case KindBig:
 		var err error
 		w.out, err = appendBig(w.out, v.bigOf())
 		return err
-	case kindFloat:
+	case KindFloat:
 		w.out = appendFloat(w.out, v.float(), "Infinity", "NaN")
-	case kindString:
+	case KindString:
 		w.text(v.str)
-	case kindList, kindTuple:
+	case KindList, kindTuple:
 		return w.array(v.items(), depth)
-	case kindDict:
+	case KindDict:
 		return w.object(v.dict(), depth)
 	default:
 		return failf("Object of type %s is not JSON serializable", v.typeName())
@@ -63,7 +63,7 @@ func (w *writer) newline(depth int) {
 	}
 }
 
-func (w *writer) array(items []value, depth int) error {
+func (w *writer) array(items []Value, depth int) error {
 	if len(items) == 0 {
 		w.out = append(w.out, "[]"...)
 		return nil
@@ -83,8 +83,8 @@ func (w *writer) array(items []value, depth int) error {
 	return nil
 }
 
-func (w *writer) object(d *dict, depth int) error {
-	if d.len() == 0 {
+func (w *writer) object(d *Dict, depth int) error {
+	if d.Len() == 0 {
 		w.out = append(w.out, "{}"...)
 		return nil
 	}
@@ -116,25 +116,25 @@ func (w *writer) object(d *dict, depth int) error {
 }
 
 // order is the positions of a dict's keys sorted, or nil for the dict's own order.
-func (w *writer) order(d *dict) ([]int, error) {
+func (w *writer) order(d *Dict) ([]int, error) {
 	if !w.sortKeys {
 		return nil, nil
 	}
-	order := make([]int, d.len())
+	order := make([]int, d.Len())
 	for i := range order {
 		order[i] = i
 	}
-	err := w.r.sortBy(order, func(i int) *value { return &d.keys[i] }, false)
+	err := w.r.sortBy(order, func(i int) *Value { return &d.keys[i] }, false)
 	return order, err
 }
 
 // key writes a key as text, as json.dumps turns numbers and constants into keys.
-func (w *writer) key(k *value, depth int) error {
+func (w *writer) key(k *Value, depth int) error {
 	switch k.kind {
-	case kindString:
+	case KindString:
 		w.text(k.str)
 		return nil
-	case kindNone, kindBool, kindInt, kindBig, kindFloat:
+	case KindNone, KindBool, KindInt, KindBig, KindFloat:
 		w.out = append(w.out, '"')
 		err := w.value(k, depth)
 		w.out = append(w.out, '"')

@@ -29,7 +29,7 @@ type token struct {
 	kind tokenKind
 	line int
 	text string // data, name, decoded string, operator
-	num  value  // integer and float
+	num  Value  // integer and float
 }
 
 // lexer cuts a template into tokens as jinja2's lexer does with trim_blocks and lstrip_blocks on, the default delimiters
@@ -126,7 +126,7 @@ func nextTag(s string) int {
 // line that holds nothing else, unless "+" or an expression forbids it.
 func (l *lexer) leftStrip(text string, sign, kind byte) string {
 	if sign == '-' {
-		return strings.TrimRightFunc(text, isSpace)
+		return strings.TrimRightFunc(text, IsSpace)
 	}
 	if sign == '+' || kind == '{' {
 		return text
@@ -135,7 +135,7 @@ func (l *lexer) leftStrip(text string, sign, kind byte) string {
 	if line == 0 && !l.lineStarting {
 		return text
 	}
-	if line < len(text) && strings.TrimFunc(text[line:], isSpace) == "" {
+	if line < len(text) && strings.TrimFunc(text[line:], IsSpace) == "" {
 		return text[:line]
 	}
 	return text
@@ -150,14 +150,14 @@ func (l *lexer) data(s string) {
 
 // rawBegin is the length of "raw %}" after an opening, or -1.
 func rawBegin(s string) int {
-	rest := strings.TrimLeftFunc(s, isSpace)
+	rest := strings.TrimLeftFunc(s, IsSpace)
 	rest, ok := strings.CutPrefix(rest, "raw")
 	if !ok {
 		return -1
 	}
-	rest = strings.TrimLeftFunc(rest, isSpace)
+	rest = strings.TrimLeftFunc(rest, IsSpace)
 	if after, ok := strings.CutPrefix(rest, "-%}"); ok {
-		return len(s) - len(strings.TrimLeftFunc(after, isSpace))
+		return len(s) - len(strings.TrimLeftFunc(after, IsSpace))
 	}
 	if after, ok := strings.CutPrefix(rest, "%}"); ok {
 		return len(s) - len(after)
@@ -180,11 +180,11 @@ func (l *lexer) raw() error {
 			sign = body[0]
 			body = body[1:]
 		}
-		body = strings.TrimLeftFunc(body, isSpace)
+		body = strings.TrimLeftFunc(body, IsSpace)
 		body, ok := strings.CutPrefix(body, "endraw")
 		if ok {
-			if n := closing(strings.TrimLeftFunc(body, isSpace), "%}", true); n >= 0 {
-				body = strings.TrimLeftFunc(body, isSpace)[n:]
+			if n := closing(strings.TrimLeftFunc(body, IsSpace), "%}", true); n >= 0 {
+				body = strings.TrimLeftFunc(body, IsSpace)[n:]
 				text := l.leftStrip(rest[:at], sign, '%')
 				l.data(text)
 				l.line += strings.Count(rest[len(text):len(rest)-len(body)], "\n")
@@ -216,7 +216,7 @@ func (l *lexer) comment() error {
 // trim one newline (trim_blocks) unless "+" stands before it.
 func closing(s, end string, trim bool) int {
 	if after, ok := strings.CutPrefix(s, "-"+end); ok {
-		return len(s) - len(strings.TrimLeftFunc(after, isSpace))
+		return len(s) - len(strings.TrimLeftFunc(after, IsSpace))
 	}
 	if trim && strings.HasPrefix(s, "+"+end) {
 		return len(end) + 1
@@ -252,7 +252,7 @@ func (l *lexer) tag(end string, kind tokenKind) error {
 		}
 		r, size := utf8.DecodeRuneInString(l.src[l.pos:])
 		switch {
-		case isSpace(r):
+		case IsSpace(r):
 			if r == '\n' {
 				l.line++
 			}
@@ -334,7 +334,7 @@ func (l *lexer) number() error {
 		if err != nil && f == 0 {
 			return l.fail("invalid number " + strconv.Quote(s[:n]))
 		}
-		l.tokens = append(l.tokens, token{kind: tokFloat, line: l.line, text: s[:n], num: float(f)})
+		l.tokens = append(l.tokens, token{kind: tokFloat, line: l.line, text: s[:n], num: Float(f)})
 		l.pos += n
 		return nil
 	}

@@ -5,7 +5,7 @@ package jinja
 type loop struct {
 	stmt   *forStmt
 	frame  *frame // outside of the loop; where a recursive call starts
-	seq    value  // what is looped over; zero with a filter
+	seq    Value  // what is looped over; zero with a filter
 	list   *list
 	pos    int // next item of list
 	it     iterator
@@ -14,27 +14,27 @@ type loop struct {
 	depth0 int
 
 	peeked  bool // ahead holds the next item
-	ahead   value
-	current value
-	before  value
-	changed []value
+	ahead   Value
+	current Value
+	before  Value
+	changed []Value
 	asked   bool // changed() has been called
 }
 
 // fetch takes the next item from the source.
-func (l *loop) fetch(r *run) (value, bool, error) {
+func (l *loop) fetch(r *run) (Value, bool, error) {
 	if l.list == nil {
 		return l.it.next(r)
 	}
 	if l.pos >= len(l.list.items) {
-		return value{}, false, nil
+		return Value{}, false, nil
 	}
 	l.pos++
 	return l.list.items[l.pos-1], true, nil
 }
 
 // advance moves to the next item.
-func (l *loop) advance(r *run) (value, bool, error) {
+func (l *loop) advance(r *run) (Value, bool, error) {
 	item, ok := l.ahead, true
 	if l.peeked {
 		l.peeked = false
@@ -53,7 +53,7 @@ func (l *loop) advance(r *run) (value, bool, error) {
 }
 
 // peek is the item after the current one; missing at the end.
-func (l *loop) peek(r *run) (value, error) {
+func (l *loop) peek(r *run) (Value, error) {
 	if l.peeked && l.ahead.kind != kindMissing {
 		return l.ahead, nil
 	}
@@ -73,11 +73,11 @@ func (l *loop) len(r *run) (int, error) {
 	if l.length >= 0 {
 		return l.length, nil
 	}
-	if n, ok := r.length(&l.seq); ok && l.seq.kind != kindUndefined && l.seq.kind != kindMissing {
+	if n, ok := r.length(&l.seq); ok && l.seq.kind != KindUndefined && l.seq.kind != kindMissing {
 		l.length = n
 		return n, nil
 	}
-	var rest []value
+	var rest []Value
 	for {
 		item, ok, err := l.fetch(r)
 		if err != nil {
@@ -100,21 +100,21 @@ func (l *loop) len(r *run) (int, error) {
 }
 
 // attr is loop.name.
-func (l *loop) attr(r *run, name string) (value, bool, error) {
+func (l *loop) attr(r *run, name string) (Value, bool, error) {
 	switch name {
 	case "index":
 		return integer(int64(l.index) + 1), true, nil
 	case "index0":
 		return integer(int64(l.index)), true, nil
 	case "first":
-		return boolean(l.index == 0), true, nil
+		return Bool(l.index == 0), true, nil
 	case "depth":
 		return integer(int64(l.depth0) + 1), true, nil
 	case "depth0":
 		return integer(int64(l.depth0)), true, nil
 	case "last":
 		next, err := l.peek(r)
-		return boolean(next.kind == kindMissing), true, err
+		return Bool(next.kind == kindMissing), true, err
 	case "nextitem":
 		next, err := l.peek(r)
 		if next.kind == kindMissing {
@@ -136,21 +136,21 @@ func (l *loop) attr(r *run, name string) (value, bool, error) {
 		}
 		return integer(int64(n)), true, err
 	case "cycle", "changed":
-		return value{kind: kindMethod, ref: &method{value{kind: kindLoop, ref: l}, name}}, true, nil
+		return Value{kind: kindMethod, ref: &method{Value{kind: kindLoop, ref: l}, name}}, true, nil
 	}
-	return value{}, false, nil
+	return Value{}, false, nil
 }
 
 // call is loop(seq): the body again, one level deeper.
-func (l *loop) call(r *run, a *callArgs) (value, error) {
+func (l *loop) call(r *run, a *callArgs) (Value, error) {
 	if !l.stmt.recursive {
-		return none, failf("the loop must have the 'recursive' marker to be called recursively")
+		return None, failf("the loop must have the 'recursive' marker to be called recursively")
 	}
 	if len(a.pos) != 1 || len(a.kw) != 0 {
-		return none, failf("loop() takes one argument")
+		return None, failf("loop() takes one argument")
 	}
 	if err := r.deeper(); err != nil {
-		return none, err
+		return None, err
 	}
 	defer func() { r.depth-- }()
 	seq := a.pos[0]
@@ -158,16 +158,16 @@ func (l *loop) call(r *run, a *callArgs) (value, error) {
 		_, err := l.stmt.loop(r, l.frame, &seq, l.depth0+1)
 		return err
 	})
-	return text(s), err
+	return Text(s), err
 }
 
-func (l *loop) method(r *run, name string, a *callArgs) (value, error) {
+func (l *loop) method(r *run, name string, a *callArgs) (Value, error) {
 	if len(a.kw) != 0 {
-		return none, failf("loop.%s() takes no keyword arguments", name)
+		return None, failf("loop.%s() takes no keyword arguments", name)
 	}
 	if name == "cycle" {
 		if len(a.pos) == 0 {
-			return none, failf("no items for cycling given")
+			return None, failf("no items for cycling given")
 		}
 		return a.pos[l.index%len(a.pos)], nil
 	}
@@ -175,13 +175,13 @@ func (l *loop) method(r *run, name string, a *callArgs) (value, error) {
 	for i := 0; same && i < len(a.pos); i++ {
 		var err error
 		if same, err = r.equal(&l.changed[i], &a.pos[i], 0); err != nil {
-			return none, err
+			return None, err
 		}
 	}
 	if same {
 		return falseValue, nil
 	}
 	l.asked = true
-	l.changed = append([]value(nil), a.pos...)
+	l.changed = append([]Value(nil), a.pos...)
 	return trueValue, r.grow(valueBytes * len(a.pos))
 }

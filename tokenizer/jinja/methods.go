@@ -29,19 +29,19 @@ func set(names ...string) map[string]bool {
 }
 
 // hasMethod reports whether obj.name is a method that may be called.
-func hasMethod(obj *value, name string) bool {
+func hasMethod(obj *Value, name string) bool {
 	switch obj.kind {
-	case kindString:
+	case KindString:
 		return stringMethods[name] || obj.safe && markupMethods[name]
-	case kindDict:
+	case KindDict:
 		return dictMethods[name] && !mutates(obj, name)
-	case kindList:
+	case KindList:
 		return listMethods[name]
 	case kindTuple, kindRange:
 		return tupleMethods[name]
-	case kindBool, kindInt, kindBig:
+	case KindBool, KindInt, KindBig:
 		return intMethods[name]
-	case kindFloat:
+	case KindFloat:
 		return floatMethods[name]
 	case kindObject:
 		_, ok := obj.ref.(*cycler)
@@ -50,41 +50,41 @@ func hasMethod(obj *value, name string) bool {
 	return false
 }
 
-func (r *run) callMethod(m *method, a *callArgs) (value, error) {
+func (r *run) callMethod(m *method, a *callArgs) (Value, error) {
 	switch m.self.kind {
-	case kindString:
+	case KindString:
 		return r.stringMethod(&m.self, m.name, a)
-	case kindDict:
+	case KindDict:
 		return r.dictMethod(&m.self, m.name, a)
-	case kindList, kindTuple, kindRange:
+	case KindList, kindTuple, kindRange:
 		return r.sequenceMethod(&m.self, m.name, a)
 	case kindLoop:
 		return m.self.ref.(*loop).method(r, m.name, a)
 	case kindObject:
 		return m.self.ref.(*cycler).call(m.name, a)
-	case kindFloat:
+	case KindFloat:
 		if m.name == "is_integer" {
 			f := m.self.float()
-			return boolean(f == float64(int64(f))), a.positional(m.name, 0, 0)
+			return Bool(f == float64(int64(f))), a.positional(m.name, 0, 0)
 		}
-	case kindBool, kindInt, kindBig:
+	case KindBool, KindInt, KindBig:
 		if m.name == "bit_length" {
 			return integer(int64(m.self.bigOf().BitLen())), a.positional(m.name, 0, 0)
 		}
 	}
-	return none, failf("method %s of %s is not supported", m.name, m.self.typeName())
+	return None, failf("method %s of %s is not supported", m.name, m.self.typeName())
 }
 
-func (r *run) dictMethod(self *value, name string, a *callArgs) (value, error) {
+func (r *run) dictMethod(self *Value, name string, a *callArgs) (Value, error) {
 	d := self.dict()
 	switch name {
 	case "get":
 		if err := a.positional(name, 1, 2); err != nil {
-			return none, err
+			return None, err
 		}
 		i, err := d.findValue(r, &a.pos[0])
 		if err != nil {
-			return none, err
+			return None, err
 		}
 		if i >= 0 {
 			return d.vals[i], nil
@@ -92,19 +92,19 @@ func (r *run) dictMethod(self *value, name string, a *callArgs) (value, error) {
 		if len(a.pos) == 2 {
 			return a.pos[1], nil
 		}
-		return none, nil
+		return None, nil
 	case "keys":
-		return value{kind: kindView, ref: &view{d, viewKeys}}, a.positional(name, 0, 0)
+		return Value{kind: kindView, ref: &view{d, viewKeys}}, a.positional(name, 0, 0)
 	case "values":
-		return value{kind: kindView, ref: &view{d, viewValues}}, a.positional(name, 0, 0)
+		return Value{kind: kindView, ref: &view{d, viewValues}}, a.positional(name, 0, 0)
 	case "items":
-		return value{kind: kindView, ref: &view{d, viewItems}}, a.positional(name, 0, 0)
+		return Value{kind: kindView, ref: &view{d, viewItems}}, a.positional(name, 0, 0)
 	case "fromkeys":
 		return dictFromKeys(r, a)
 	case "copy":
-		return newDict(d.clone()), firstError(a.positional(name, 0, 0), r.grow(2*valueBytes*d.len()))
+		return FromDict(d.Clone()), firstError(a.positional(name, 0, 0), r.grow(2*valueBytes*d.Len()))
 	}
-	return none, failf("method dict.%s is not supported", name)
+	return None, failf("method dict.%s is not supported", name)
 }
 
 func firstError(errs ...error) error {
@@ -116,16 +116,16 @@ func firstError(errs ...error) error {
 	return nil
 }
 
-func (r *run) sequenceMethod(self *value, name string, a *callArgs) (value, error) {
+func (r *run) sequenceMethod(self *Value, name string, a *callArgs) (Value, error) {
 	if err := a.positional(name, min(1, len(name)-len("copy")), 3); err != nil {
-		return none, err
+		return None, err
 	}
 	items, err := r.listOf(self)
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	if name == "copy" {
-		return newList(append([]value(nil), items...)), firstError(a.positional(name, 0, 0), r.grow(valueBytes*len(items)))
+		return List(append([]Value(nil), items...)), firstError(a.positional(name, 0, 0), r.grow(valueBytes*len(items)))
 	}
 	from, to := 0, len(items)
 	if name == "count" {
@@ -134,34 +134,34 @@ func (r *run) sequenceMethod(self *value, name string, a *callArgs) (value, erro
 		from, to, err = bounds(a.pos[1:], len(items))
 	}
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	n := int64(0)
 	for i := from; i < to; i++ {
 		if err := r.step(1); err != nil {
-			return none, err
+			return None, err
 		}
 		same, err := r.equal(&items[i], &a.pos[0], 0)
 		if err != nil {
-			return none, err
+			return None, err
 		}
 		if same && name == "index" {
 			return integer(int64(i)), nil
 		}
-		n += boolean(same).num
+		n += Bool(same).num
 	}
 	if name == "index" {
-		return none, failf("value is not in %s", self.typeName())
+		return None, failf("value is not in %s", self.typeName())
 	}
 	return integer(n), nil
 }
 
 // bounds clips optional start and end arguments to a length, as Python's methods do.
-func bounds(args []value, n int) (from, to int, err error) {
-	var pair [3]value
-	pair[0], pair[1], pair[2] = none, none, none
+func bounds(args []Value, n int) (from, to int, err error) {
+	var pair [3]Value
+	pair[0], pair[1], pair[2] = None, None, None
 	for i := range args {
-		if args[i].kind != kindNone && !args[i].isInteger() {
+		if args[i].kind != KindNone && !args[i].isInteger() {
 			return 0, 0, failf("slice indices must be integers or None")
 		}
 		pair[i] = args[i]

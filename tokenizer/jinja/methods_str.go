@@ -6,20 +6,20 @@ import (
 	"unicode/utf8"
 )
 
-func (r *run) stringMethod(self *value, name string, a *callArgs) (value, error) {
+func (r *run) stringMethod(self *Value, name string, a *callArgs) (Value, error) {
 	s := self.str
 	if err := r.scan(len(s)); err != nil {
-		return none, err
+		return None, err
 	}
 	v, err := r.stringCall(self, name, a)
-	if err == nil && v.kind == kindString && len(v.str) > 0 {
+	if err == nil && v.kind == KindString && len(v.str) > 0 {
 		v.safe = self.safe
 		err = r.step(len(v.str) / bytesPerStep)
 	}
 	return v, err
 }
 
-func (r *run) stringCall(self *value, name string, a *callArgs) (value, error) {
+func (r *run) stringCall(self *Value, name string, a *callArgs) (Value, error) {
 	s := self.str
 	switch name {
 	case "strip":
@@ -33,7 +33,7 @@ func (r *run) stringCall(self *value, name string, a *callArgs) (value, error) {
 	case "splitlines":
 		keep := falseValue
 		if err := firstError(bound(a, name, []string{"keepends"}, 0, &keep), r.grow(valueBytes*(1+lineEnds(s)))); err != nil {
-			return none, err
+			return None, err
 		}
 		return r.texts(splitLines(s, keep.truthy())), nil
 	case "startswith", "endswith":
@@ -41,9 +41,9 @@ func (r *run) stringCall(self *value, name string, a *callArgs) (value, error) {
 	case "removeprefix", "removesuffix":
 		arg, err := a.oneText(name)
 		if name == "removeprefix" {
-			return text(strings.TrimPrefix(s, arg)), err
+			return Text(strings.TrimPrefix(s, arg)), err
 		}
-		return text(strings.TrimSuffix(s, arg)), err
+		return Text(strings.TrimSuffix(s, arg)), err
 	case "replace":
 		return r.replaceMethod(s, a)
 	case "find", "rfind", "index", "rindex", "count":
@@ -54,32 +54,32 @@ func (r *run) stringCall(self *value, name string, a *callArgs) (value, error) {
 		return r.joinMethod(s, a)
 	case "format":
 		out, err := r.format(s, a.pos, a.kwDict())
-		return text(out), err
+		return Text(out), err
 	case "format_map":
 		if err := a.positional(name, 1, 1); err != nil {
-			return none, err
+			return None, err
 		}
-		if a.pos[0].kind != kindDict {
-			return none, failf("format_map() takes a mapping")
+		if a.pos[0].kind != KindDict {
+			return None, failf("format_map() takes a mapping")
 		}
 		out, err := r.format(s, nil, a.pos[0].dict())
-		return text(out), err
+		return Text(out), err
 	case "center", "ljust", "rjust", "zfill":
 		return r.pad(name, s, a)
 	case "expandtabs":
 		return r.expandTabs(s, a)
 	}
 	if err := a.positional(name, 0, 0); err != nil {
-		return none, err
+		return None, err
 	}
 	if change := stringChanges[name]; change != nil {
 		out := change(s)
-		return text(out), r.grow(len(out))
+		return Text(out), r.grow(len(out))
 	}
 	if holds := stringTests[name]; holds != nil {
-		return boolean(holds(s)), nil
+		return Bool(holds(s)), nil
 	}
-	return none, failf("method str.%s is not supported", name)
+	return None, failf("method str.%s is not supported", name)
 }
 
 // oneText is the only argument of a method that takes a text.
@@ -87,36 +87,36 @@ func (a *callArgs) oneText(fn string) (string, error) {
 	if err := a.positional(fn, 1, 1); err != nil {
 		return "", err
 	}
-	if a.pos[0].kind != kindString {
+	if a.pos[0].kind != KindString {
 		return "", failf("%s() argument must be str, not %s", fn, a.pos[0].typeName())
 	}
 	return a.pos[0].str, nil
 }
 
-func (r *run) stripMethod(s string, a *callArgs, side int) (value, error) {
+func (r *run) stripMethod(s string, a *callArgs, side int) (Value, error) {
 	if err := a.positional("strip", 0, 1); err != nil {
-		return none, err
+		return None, err
 	}
-	chars := none
+	chars := None
 	if len(a.pos) == 1 {
 		chars = a.pos[0]
 	}
 	out, err := r.strip(s, &chars, side)
-	return text(out), err
+	return Text(out), err
 }
 
 // strip removes whitespace, or the characters of chars, from the left (side ≤ 0) and right (side ≥ 0).
-func (r *run) strip(s string, chars *value, side int) (string, error) {
-	drop := isSpace
+func (r *run) strip(s string, chars *Value, side int) (string, error) {
+	drop := IsSpace
 	switch chars.kind {
-	case kindNone:
-	case kindString:
+	case KindNone:
+	case KindString:
 		if err := r.scan(len(s) + len(chars.str)); err != nil {
 			return "", err
 		}
 		set := chars.str
 		drop = func(c rune) bool { return strings.ContainsRune(set, c) }
-	case kindUndefined:
+	case KindUndefined:
 		return "", failf("strip arg must be None or str")
 	default:
 		return "", failf("strip arg must be None or str")
@@ -130,21 +130,21 @@ func (r *run) strip(s string, chars *value, side int) (string, error) {
 	return s, nil
 }
 
-func (r *run) texts(parts []string) value {
-	items := make([]value, len(parts))
+func (r *run) texts(parts []string) Value {
+	items := make([]Value, len(parts))
 	for i, p := range parts {
-		items[i] = text(p)
+		items[i] = Text(p)
 	}
-	return newList(items)
+	return List(items)
 }
 
 // window is s[start:end] in characters, with the byte and character offsets of its start.
-func window(s string, args []value) (part string, chars int, ok bool, err error) {
+func window(s string, args []Value) (part string, chars int, ok bool, err error) {
 	if len(args) == 0 {
 		return s, 0, true, nil
 	}
 	n := utf8.RuneCountInString(s)
-	if args[0].kind == kindInt && args[0].num > int64(n) {
+	if args[0].kind == KindInt && args[0].num > int64(n) {
 		return "", 0, false, nil
 	}
 	from, to, err := bounds(args, n)
@@ -163,21 +163,21 @@ func window(s string, args []value) (part string, chars int, ok bool, err error)
 	return s[start : start+skip(s[start:], to-from)], from, true, nil
 }
 
-func (r *run) affix(s string, prefix bool, a *callArgs) (value, error) {
+func (r *run) affix(s string, prefix bool, a *callArgs) (Value, error) {
 	if err := a.positional("startswith", 1, 3); err != nil {
-		return none, err
+		return None, err
 	}
 	s, _, ok, err := window(s, a.pos[1:])
 	if err != nil {
-		return none, err
+		return None, err
 	}
-	candidates := []value{a.pos[0]}
+	candidates := []Value{a.pos[0]}
 	if a.pos[0].kind == kindTuple {
 		candidates = a.pos[0].items()
 	}
 	for i := range candidates {
-		if candidates[i].kind != kindString {
-			return none, failf("startswith first arg must be str or a tuple of str, not %s", candidates[i].typeName())
+		if candidates[i].kind != KindString {
+			return None, failf("startswith first arg must be str or a tuple of str, not %s", candidates[i].typeName())
 		}
 		if ok && (prefix && strings.HasPrefix(s, candidates[i].str) || !prefix && strings.HasSuffix(s, candidates[i].str)) {
 			return trueValue, nil
@@ -186,33 +186,33 @@ func (r *run) affix(s string, prefix bool, a *callArgs) (value, error) {
 	return falseValue, r.step(len(candidates))
 }
 
-func (r *run) replaceMethod(s string, a *callArgs) (value, error) {
+func (r *run) replaceMethod(s string, a *callArgs) (Value, error) {
 	if err := a.positional("replace", 2, 3); err != nil {
-		return none, err
+		return None, err
 	}
-	if a.pos[0].kind != kindString || a.pos[1].kind != kindString {
-		return none, failf("replace() arguments must be str")
+	if a.pos[0].kind != KindString || a.pos[1].kind != KindString {
+		return None, failf("replace() arguments must be str")
 	}
 	n := int64(-1)
 	if len(a.pos) == 3 {
 		if !a.pos[2].isSmallInt() {
-			return none, failf("'%s' object cannot be interpreted as an integer", a.pos[2].typeName())
+			return None, failf("'%s' object cannot be interpreted as an integer", a.pos[2].typeName())
 		}
 		n = a.pos[2].num
 	}
 	return r.replace(s, a.pos[0].str, a.pos[1].str, n)
 }
 
-func (r *run) find(s, name string, a *callArgs) (value, error) {
+func (r *run) find(s, name string, a *callArgs) (Value, error) {
 	if err := a.positional(name, 1, 3); err != nil {
-		return none, err
+		return None, err
 	}
-	if a.pos[0].kind != kindString {
-		return none, failf("must be str, not %s", a.pos[0].typeName())
+	if a.pos[0].kind != KindString {
+		return None, failf("must be str, not %s", a.pos[0].typeName())
 	}
 	part, offset, ok, err := window(s, a.pos[1:])
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	at := -1
 	switch {
@@ -231,18 +231,18 @@ func (r *run) find(s, name string, a *callArgs) (value, error) {
 		return integer(int64(offset + utf8.RuneCountInString(part[:at]))), nil
 	}
 	if strings.HasSuffix(name, "index") {
-		return none, failf("substring not found")
+		return None, failf("substring not found")
 	}
 	return integer(-1), nil
 }
 
-func partition(s string, right bool, a *callArgs) (value, error) {
+func partition(s string, right bool, a *callArgs) (Value, error) {
 	sep, err := a.oneText("partition")
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	if sep == "" {
-		return none, failf("empty separator")
+		return None, failf("empty separator")
 	}
 	i := strings.Index(s, sep)
 	if right {
@@ -250,88 +250,88 @@ func partition(s string, right bool, a *callArgs) (value, error) {
 	}
 	switch {
 	case i >= 0:
-		return newTuple(text(s[:i]), text(sep), text(s[i+len(sep):])), nil
+		return newTuple(Text(s[:i]), Text(sep), Text(s[i+len(sep):])), nil
 	case right:
-		return newTuple(emptyText, emptyText, text(s)), nil
+		return newTuple(emptyText, emptyText, Text(s)), nil
 	}
-	return newTuple(text(s), emptyText, emptyText), nil
+	return newTuple(Text(s), emptyText, emptyText), nil
 }
 
-func (r *run) joinMethod(glue string, a *callArgs) (value, error) {
+func (r *run) joinMethod(glue string, a *callArgs) (Value, error) {
 	if err := a.positional("join", 1, 1); err != nil {
-		return none, err
+		return None, err
 	}
 	items, err := r.listOf(&a.pos[0])
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	parts := make([]string, len(items))
 	size := 0
 	for i := range items {
-		if items[i].kind != kindString {
-			return none, failf("sequence item %d: expected str instance, %s found", i, items[i].typeName())
+		if items[i].kind != KindString {
+			return None, failf("sequence item %d: expected str instance, %s found", i, items[i].typeName())
 		}
 		parts[i] = items[i].str
 		if size += len(parts[i]) + len(glue); size > r.memory {
-			return none, r.grow(size)
+			return None, r.grow(size)
 		}
 	}
-	return text(strings.Join(parts, glue)), r.grow(size)
+	return Text(strings.Join(parts, glue)), r.grow(size)
 }
 
 // pad is center, ljust, rjust and zfill.
-func (r *run) pad(name, s string, a *callArgs) (value, error) {
+func (r *run) pad(name, s string, a *callArgs) (Value, error) {
 	if err := a.positional(name, 1, 2); err != nil {
-		return none, err
+		return None, err
 	}
 	fill := " "
 	if name == "zfill" {
 		fill = "0"
 	}
 	if len(a.pos) == 2 {
-		if fill = a.pos[1].str; a.pos[1].kind != kindString || utf8.RuneCountInString(fill) != 1 || name == "zfill" {
-			return none, failf("the fill character must be exactly one character long")
+		if fill = a.pos[1].str; a.pos[1].kind != KindString || utf8.RuneCountInString(fill) != 1 || name == "zfill" {
+			return None, failf("the fill character must be exactly one character long")
 		}
 	}
 	if !a.pos[0].isSmallInt() {
-		return none, failf("'%s' object cannot be interpreted as an integer", a.pos[0].typeName())
+		return None, failf("'%s' object cannot be interpreted as an integer", a.pos[0].typeName())
 	}
 	missing := a.pos[0].num - int64(utf8.RuneCountInString(s))
 	if missing <= 0 {
-		return text(s), nil
+		return Text(s), nil
 	}
 	if err := r.growTimes(len(fill), int(min(missing, 1<<30))); err != nil {
-		return none, err
+		return None, err
 	}
 	if err := r.grow(len(s)); err != nil {
-		return none, err
+		return None, err
 	}
 	n := int(missing)
 	switch name {
 	case "ljust":
-		return text(s + strings.Repeat(fill, n)), nil
+		return Text(s + strings.Repeat(fill, n)), nil
 	case "center":
 		left := n/2 + n&int(a.pos[0].num)&1
-		return text(strings.Repeat(fill, left) + s + strings.Repeat(fill, n-left)), nil
+		return Text(strings.Repeat(fill, left) + s + strings.Repeat(fill, n-left)), nil
 	case "zfill":
 		if s != "" && (s[0] == '-' || s[0] == '+') {
-			return text(s[:1] + strings.Repeat(fill, n) + s[1:]), nil
+			return Text(s[:1] + strings.Repeat(fill, n) + s[1:]), nil
 		}
 	}
-	return text(strings.Repeat(fill, n) + s), nil
+	return Text(strings.Repeat(fill, n) + s), nil
 }
 
-func (r *run) expandTabs(s string, a *callArgs) (value, error) {
+func (r *run) expandTabs(s string, a *callArgs) (Value, error) {
 	size := integer(8)
 	if err := bound(a, "expandtabs", []string{"tabsize"}, 0, &size); err != nil {
-		return none, err
+		return None, err
 	}
 	if !size.isSmallInt() {
-		return none, failf("'%s' object cannot be interpreted as an integer", size.typeName())
+		return None, failf("'%s' object cannot be interpreted as an integer", size.typeName())
 	}
 	width := max(size.num, 0)
 	if err := r.growTimes(int(min(width, 1<<30)), strings.Count(s, "\t")); err != nil {
-		return none, err
+		return None, err
 	}
 	var b strings.Builder
 	column := int64(0)
@@ -350,7 +350,7 @@ func (r *run) expandTabs(s string, a *callArgs) (value, error) {
 		b.WriteRune(c)
 		column++
 	}
-	return text(b.String()), r.grow(b.Len())
+	return Text(b.String()), r.grow(b.Len())
 }
 
 // asciiDigits maps decimal digits of all scripts to ASCII, as int() and float() read them.

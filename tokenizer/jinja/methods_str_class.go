@@ -6,7 +6,7 @@ import (
 )
 
 var stringChanges = map[string]func(string) string{
-	"upper": upper, "lower": lower, "title": title, "capitalize": capitalize, "swapcase": swapcase, "casefold": casefold,
+	"upper": upper, "lower": Lower, "title": title, "capitalize": capitalize, "swapcase": swapcase, "casefold": casefold,
 }
 
 // casefold is str.casefold: what has a long upper case folds to its lower case, a final sigma to the plain one.
@@ -33,7 +33,7 @@ var stringTests = map[string]func(string) bool{
 	"isnumeric": all(unicode.IsNumber),
 	"isalpha":   all(unicode.IsLetter),
 	"isalnum":   all(func(c rune) bool { return unicode.IsLetter(c) || unicode.IsNumber(c) }),
-	"isspace":   all(isSpace),
+	"isspace":   all(IsSpace),
 	"isascii":   isASCII,
 	"isprintable": func(s string) bool {
 		return s == "" || all(func(c rune) bool { return c == ' ' || c != 0x7f && printable(c) })(s)

@@ -5,33 +5,33 @@ import (
 	"unicode/utf8"
 )
 
-func (r *run) split(s string, right bool, a *callArgs) (value, error) {
-	sep, most := none, integer(-1)
+func (r *run) split(s string, right bool, a *callArgs) (Value, error) {
+	sep, most := None, integer(-1)
 	if err := bound(a, "split", []string{"sep", "maxsplit"}, 0, &sep, &most); err != nil {
-		return none, err
+		return None, err
 	}
 	if !most.isSmallInt() {
-		return none, failf("'%s' object cannot be interpreted as an integer", most.typeName())
+		return None, failf("'%s' object cannot be interpreted as an integer", most.typeName())
 	}
 	limit := most.num
 	if limit < 0 {
 		limit = int64(len(s)) + 1
 	}
-	if sep.kind == kindNone || sep.kind == kindString && sep.str != "" { // before they are built
+	if sep.kind == KindNone || sep.kind == KindString && sep.str != "" { // before they are built
 		if err := r.grow((min(countParts(s, &sep), int(min(limit, int64(len(s)))+1)) + 1) * valueBytes); err != nil {
-			return none, err
+			return None, err
 		}
 	}
 	var parts []string
 	switch {
-	case sep.kind == kindNone && right:
+	case sep.kind == KindNone && right:
 		parts = rightFields(s, limit)
-	case sep.kind == kindNone:
+	case sep.kind == KindNone:
 		parts = leftFields(s, limit)
-	case sep.kind != kindString:
-		return none, failf("must be str or None, not %s", sep.typeName())
+	case sep.kind != KindString:
+		return None, failf("must be str or None, not %s", sep.typeName())
 	case sep.str == "":
-		return none, failf("empty separator")
+		return None, failf("empty separator")
 	case right:
 		for ; limit > 0; limit-- {
 			i := strings.LastIndex(s, sep.str)
@@ -50,13 +50,13 @@ func (r *run) split(s string, right bool, a *callArgs) (value, error) {
 }
 
 // countParts returns how many parts a text has between separators, or between white space where there is none.
-func countParts(s string, sep *value) (n int) {
-	if sep.kind == kindString {
+func countParts(s string, sep *Value) (n int) {
+	if sep.kind == KindString {
 		return strings.Count(s, sep.str) + 1
 	}
 	inside := false
 	for _, c := range s {
-		if isSpace(c) {
+		if IsSpace(c) {
 			inside = false
 		} else if !inside {
 			inside = true
@@ -75,13 +75,13 @@ func turn(parts []string) {
 func leftFields(s string, limit int64) []string {
 	var parts []string
 	for {
-		s = strings.TrimLeftFunc(s, isSpace)
+		s = strings.TrimLeftFunc(s, IsSpace)
 		if s == "" {
 			return parts
 		}
-		i := strings.IndexFunc(s, isSpace)
+		i := strings.IndexFunc(s, IsSpace)
 		if limit == 0 {
-			return append(parts, strings.TrimRightFunc(s, isSpace))
+			return append(parts, strings.TrimRightFunc(s, IsSpace))
 		}
 		if i < 0 {
 			return append(parts, s)
@@ -95,15 +95,15 @@ func leftFields(s string, limit int64) []string {
 func rightFields(s string, limit int64) []string {
 	var parts []string
 	for {
-		s = strings.TrimRightFunc(s, isSpace)
+		s = strings.TrimRightFunc(s, IsSpace)
 		if s == "" {
 			break
 		}
 		if limit == 0 {
-			parts = append(parts, strings.TrimLeftFunc(s, isSpace))
+			parts = append(parts, strings.TrimLeftFunc(s, IsSpace))
 			break
 		}
-		i := strings.LastIndexFunc(s, isSpace)
+		i := strings.LastIndexFunc(s, IsSpace)
 		if i < 0 {
 			parts = append(parts, s)
 			break

@@ -246,7 +246,7 @@ func (p *parser) primary(namespaces bool) (expr, error) {
 		case "false", "False":
 			return &constExpr{falseValue}, nil
 		case "none", "None":
-			return &constExpr{none}, nil
+			return &constExpr{None}, nil
 		}
 		name := &nameExpr{name: t.text, line: t.line}
 		if namespaces && p.skipOp(".") {
@@ -262,7 +262,7 @@ func (p *parser) primary(namespaces bool) (expr, error) {
 		for p.cur().kind == tokString {
 			s += p.next().text
 		}
-		return &constExpr{text(s)}, nil
+		return &constExpr{Text(s)}, nil
 	case tokInteger, tokFloat:
 		p.at++
 		return &constExpr{t.num}, nil

@@ -25,16 +25,16 @@ type spec struct {
 const maxWidth = 1 << 16
 
 // percent is str % args.
-func (r *run) percent(format, args *value) (value, error) {
+func (r *run) percent(format, args *Value) (Value, error) {
 	var b strings.Builder
-	items := []value{*args}
+	items := []Value{*args}
 	if args.kind == kindTuple {
 		items = args.items()
 	}
 	used := 0
-	next := func() (value, error) {
+	next := func() (Value, error) {
 		if used >= len(items) {
-			return none, failf("not enough arguments for format string")
+			return None, failf("not enough arguments for format string")
 		}
 		used++
 		return items[used-1], nil
@@ -53,56 +53,56 @@ func (r *run) percent(format, args *value) (value, error) {
 		var keyed bool
 		var err error
 		if key, keyed, s, err = percentKey(s); err != nil {
-			return none, err
+			return None, err
 		}
 		if s, err = sp.percentFlags(s, next); err != nil {
-			return none, err
+			return None, err
 		}
 		if sp.verb == '%' {
 			b.WriteByte('%')
 			continue
 		}
-		arg := none
+		arg := None
 		if keyed {
-			if args.kind != kindDict {
-				return none, failf("format requires a mapping")
+			if args.kind != KindDict {
+				return None, failf("format requires a mapping")
 			}
-			found, ok := args.dict().get(key)
+			found, ok := args.dict().Get(key)
 			if !ok {
-				return none, failf("KeyError: '%s'", key)
+				return None, failf("KeyError: '%s'", key)
 			}
 			arg = found
 			used = len(items)
 		} else if arg, err = next(); err != nil {
-			return none, err
+			return None, err
 		}
 		if format.safe && sp.verb == 's' {
 			s, err := r.escape(&arg)
 			if err != nil {
-				return none, err
+				return None, err
 			}
-			arg = text(s)
+			arg = Text(s)
 		}
 		out, err := r.percentOne(&sp, &arg)
 		if err != nil {
-			return none, err
+			return None, err
 		}
 		if err := r.grow(len(out)); err != nil {
-			return none, err
+			return None, err
 		}
 		b.WriteString(out)
 	}
 	if used < len(items) && !subscriptable(args) {
-		return none, failf("not all arguments converted during string formatting")
+		return None, failf("not all arguments converted during string formatting")
 	}
-	return value{kind: kindString, safe: format.safe, str: b.String()}, r.grow(len(format.str))
+	return Value{kind: KindString, safe: format.safe, str: b.String()}, r.grow(len(format.str))
 }
 
 // subscriptable reports whether the % operator lets its argument go unused: what can be subscripted and is neither a
 // tuple nor a str.
-func subscriptable(v *value) bool {
+func subscriptable(v *Value) bool {
 	switch v.kind {
-	case kindDict, kindList, kindRange, kindUndefined:
+	case KindDict, KindList, kindRange, KindUndefined:
 		return true
 	}
 	return false
@@ -127,7 +127,7 @@ func percentKey(s string) (key string, keyed bool, rest string, err error) {
 }
 
 // percentFlags reads flags, width, precision and the conversion.
-func (sp *spec) percentFlags(s string, next func() (value, error)) (string, error) {
+func (sp *spec) percentFlags(s string, next func() (Value, error)) (string, error) {
 	sp.fill, sp.align, sp.precision = " ", '>', -1
 	for ; s != "" && strings.IndexByte("-+ #0", s[0]) >= 0; s = s[1:] {
 		switch s[0] {
@@ -189,7 +189,7 @@ func (sp *spec) percentFlags(s string, next func() (value, error)) (string, erro
 	return s[1:], nil
 }
 
-func (r *run) percentOne(sp *spec, arg *value) (string, error) {
+func (r *run) percentOne(sp *spec, arg *Value) (string, error) {
 	switch sp.verb {
 	case 's', 'r', 'a':
 		s, err := r.str(arg)
@@ -198,7 +198,7 @@ func (r *run) percentOne(sp *spec, arg *value) (string, error) {
 		}
 		return sp.padText(cutRunes(s, sp.precision)), err
 	case 'c':
-		if arg.kind == kindString && utf8.RuneCountInString(arg.str) == 1 {
+		if arg.kind == KindString && utf8.RuneCountInString(arg.str) == 1 {
 			return sp.padText(arg.str), nil
 		}
 		if arg.isSmallInt() && arg.num >= 0 && utf8.ValidRune(rune(arg.num)) && arg.num <= utf8.MaxRune {
@@ -207,10 +207,10 @@ func (r *run) percentOne(sp *spec, arg *value) (string, error) {
 		return "", failf("%%c requires int or char")
 	case 'd', 'i', 'u', 'x', 'X', 'o':
 		n := *arg
-		if n.kind == kindFloat && strings.IndexByte("diu", sp.verb) >= 0 {
-			n = truncated(n.float(), none)
+		if n.kind == KindFloat && strings.IndexByte("diu", sp.verb) >= 0 {
+			n = truncated(n.float(), None)
 		}
-		if n.kind == kindUndefined {
+		if n.kind == KindUndefined {
 			return "", using(arg)
 		}
 		if !n.isInteger() {
@@ -221,7 +221,7 @@ func (r *run) percentOne(sp *spec, arg *value) (string, error) {
 		}
 		return sp.percentNumber(sp.integer(&n))
 	case 'e', 'E', 'f', 'F', 'g', 'G':
-		if arg.kind == kindUndefined {
+		if arg.kind == KindUndefined {
 			return "", using(arg)
 		}
 		f, ok := arg.asFloat()
@@ -264,7 +264,7 @@ func (sp *spec) signOf(negative bool) string {
 }
 
 // integer is the digits of an integer under the spec: precision is the least number of digits (% only).
-func (sp *spec) integer(v *value) (sign, prefix, digits string) {
+func (sp *spec) integer(v *Value) (sign, prefix, digits string) {
 	z := v.bigOf()
 	sign = sp.signOf(z.Sign() < 0)
 	z = new(big.Int).Abs(z)

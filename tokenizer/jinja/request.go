@@ -30,6 +30,33 @@ type RequestConfig struct {
 	TrustTemplate bool
 }
 
+// ChatTemplate is a model's chat template, with what engines conclude from its source. It is immutable: any number of
+// goroutines may use it at once.
+type ChatTemplate struct {
+	jinja   *Template
+	source  string
+	formats [2]ContentFormat // by engine
+}
+
+// ParseChat compiles a chat template's source. Errors match ErrSyntax and name the line.
+func ParseChat(source string) (*ChatTemplate, error) {
+	t, err := Parse(source)
+	if err != nil {
+		return nil, err
+	}
+	o := t.Outline()
+	return &ChatTemplate{t, source, [...]ContentFormat{EngineVLLM: vllmFormat(&o), EngineSGLang: sglangFormat(source, &o)}}, nil
+}
+
+// ContentFormat is how the template wants the content of messages, found as the engine finds it: FormatOpenAI when it
+// loops over the parts of a message's content, else FormatString.
+func (t *ChatTemplate) ContentFormat(e Engine) ContentFormat {
+	if e == EngineSGLang {
+		return t.formats[EngineSGLang]
+	}
+	return t.formats[EngineVLLM]
+}
+
 // Request is a chat request as the engine hands it to its template. Render may be called more than once.
 type Request struct {
 	// Suffix is text that SGLang encodes apart and appends to the prompt's tokens (without a beginning-of-sequence token):
@@ -41,11 +68,11 @@ type Request struct {
 	// AddSpecialTokens is the request's add_special_tokens: the engine adds them around the rendered text. Default false.
 	AddSpecialTokens bool
 
-	template *Template
-	vars     *dict
-	kwargs   *dict
+	template *ChatTemplate
+	vars     *Dict
+	kwargs   *Dict
 	field    string
-	tools    value // what to try instead when rendering fails (SGLang)
+	tools    Value // what to try instead when rendering fails (SGLang)
 	retry    bool
 }
 
@@ -67,7 +94,7 @@ type RenderContext struct {
 // in use: its texts are the body's. A *RequestError means that the engine would
 // refuse the request too, ErrMedia that its prompt cannot be known here, ErrLimit that it has too many values; any other error
 // that the body is not JSON.
-func (t *Template) ReadRequest(body []byte, c RequestConfig) (*Request, error) {
+func (t *ChatTemplate) ReadRequest(body []byte, c RequestConfig) (*Request, error) {
 	b := &bodyReader{config: &c}
 	if err := b.open(body); err != nil {
 		return nil, err
@@ -82,171 +109,207 @@ func (t *Template) ReadRequest(body []byte, c RequestConfig) (*Request, error) {
 	return b.vllm(t)
 }
 
-func objectOf(raw []byte) (*dict, error) {
-	v, err := readJSON(raw)
+func objectOf(raw []byte) (*Dict, error) {
+	if len(raw) == 0 {
+		return &Dict{}, nil
+	}
+	v, err := new(Decoder).Decode(raw)
 	if err != nil {
 		return nil, err
 	}
-	switch v.kind {
-	case kindMissing, kindNone:
-		return &dict{}, nil
-	case kindDict:
-		return v.dict(), nil
+	switch v.Kind() {
+	case KindNone:
+		return &Dict{}, nil
+	case KindDict:
+		return v.Dict(), nil
 	}
 	return nil, refuse("default kwargs are not an object")
 }
 
 // Render appends the request's prompt to dst. Errors are as Template.Render's.
 func (q *Request) Render(dst []byte, c RenderContext) ([]byte, error) {
-	j := &job{vars: q.vars.clone(), kwargs: newDict(q.kwargs), tokens: c.Tokens, field: q.field, now: c.Now, limits: c.Limits}
-	out, err := q.template.render(dst, j)
+	j := &job{template: q.template, vars: q.vars.Clone(), kwargs: q.kwargs, field: q.field, context: &c}
+	out, err := j.render(dst)
 	if err == nil || !q.retry || errors.Is(err, ErrLimit) {
 		return out, err
 	}
-	j.vars = q.vars.clone()
-	j.vars.set("tools", q.tools)
-	return q.template.render(dst, j)
+	j.vars = q.vars.Clone()
+	j.vars.Set("tools", q.tools)
+	return j.render(dst)
+}
+
+// job is one render of a request.
+type job struct {
+	template *ChatTemplate
+	vars     *Dict  // messages, tools …
+	kwargs   *Dict  // further variables; they hide vars, and those hide the tokens
+	field    string // of the final message to continue; empty: none
+	context  *RenderContext
+}
+
+// lookup is a variable as the template sees it.
+func (j *job) lookup(name string) Value {
+	if v, ok := j.kwargs.Get(name); ok {
+		return v
+	}
+	v, _ := j.vars.Get(name)
+	return v
+}
+
+func (j *job) render(dst []byte) ([]byte, error) {
+	cut, err := j.openFinal()
+	if err != nil {
+		return dst, err
+	}
+	tokens := &Dict{}
+	for name, spelling := range j.context.Tokens {
+		tokens.Set(name, Text(spelling))
+	}
+	out, err := j.template.jinja.Render(dst, Options{Now: j.context.Now, Limits: j.context.Limits}, j.kwargs, j.vars, tokens)
+	if err != nil || cut == nil {
+		return out, err
+	}
+	n, err := cut.apply(string(out[len(dst):]))
+	if err != nil {
+		return dst, err
+	}
+	return out[:len(dst)+n], nil
 }
 
 // bodyReader reads the fields that both engines have.
 type bodyReader struct {
-	d        *dict
+	d        *Dict
 	config   *RequestConfig
-	defaults *dict // of the kwargs
+	defaults *Dict // of the kwargs
 	media    []Media
-	values   int // of all documents read for the request so far
+	json     Decoder
 }
 
 // open reads the body itself.
 func (b *bodyReader) open(body []byte) error {
-	doc, err := b.read(borrowed(body), false)
+	if len(body) == 0 {
+		return refuse("the body is empty")
+	}
+	doc, err := b.json.Decode(body)
 	if err != nil {
 		return err
 	}
-	if doc.kind != kindDict {
+	if doc.Kind() != KindDict {
 		return refuse("the body is not an object")
 	}
-	b.d = doc.dict()
+	b.d = doc.Dict()
 	return nil
 }
 
-// read decodes a document of the request: the body, or one that is a text in it. strict is [reader]'s.
-func (b *bodyReader) read(src string, strict bool) (value, error) {
-	d := &reader{src: src, strict: strict, values: b.values}
-	v, err := d.document()
-	b.values = d.values
-	return v, err
-}
-
 // field is a member of the body; none when it is missing.
-func (b *bodyReader) field(name string) value {
-	v, ok := b.d.get(name)
+func (b *bodyReader) field(name string) Value {
+	v, ok := b.d.Get(name)
 	if !ok {
-		return none
+		return None
 	}
 	return v
 }
 
 func (b *bodyReader) flag(name string, byDefault bool) (bool, error) {
-	v, ok := b.d.get(name)
+	v, ok := b.d.Get(name)
 	if !ok {
 		return byDefault, nil
 	}
-	if v.kind != kindBool {
+	if v.Kind() != KindBool {
 		return false, refuse("%s is not a boolean", name)
 	}
-	return v.truthy(), nil
+	return v.Truthy(), nil
 }
 
 // objects is an array of objects, or nothing.
-func (b *bodyReader) objects(name string) (items []*dict, given bool, err error) {
+func (b *bodyReader) objects(name string) (items []*Dict, given bool, err error) {
 	v := b.field(name)
-	if v.kind == kindNone {
+	if v.Kind() == KindNone {
 		return nil, false, nil
 	}
-	if v.kind != kindList {
+	if v.Kind() != KindList {
 		return nil, false, refuse("%s is not an array", name)
 	}
-	for _, item := range v.items() {
-		if item.kind != kindDict {
+	for _, item := range v.Items() {
+		if item.Kind() != KindDict {
 			return nil, false, refuse("%s holds something else than objects", name)
 		}
-		items = append(items, item.dict())
+		items = append(items, item.Dict())
 	}
 	return items, true, nil
 }
 
-func (b *bodyReader) kwargs() (*dict, error) {
+func (b *bodyReader) kwargs() (*Dict, error) {
 	v := b.field("chat_template_kwargs")
-	switch v.kind {
-	case kindNone:
-		return &dict{}, nil
-	case kindDict:
-		return v.dict().clone(), nil
+	switch v.Kind() {
+	case KindNone:
+		return &Dict{}, nil
+	case KindDict:
+		return v.Dict().Clone(), nil
 	}
 	return nil, refuse("chat_template_kwargs is not an object")
 }
 
 // textOf is a member that must be a text.
-func textOf(d *dict, name string) (string, bool) {
-	v, ok := d.get(name)
-	return v.str, ok && v.kind == kindString
+func textOf(d *Dict, name string) (string, bool) {
+	v, ok := d.Get(name)
+	return v.Text(), ok && v.Kind() == KindString
 }
 
 // put copies a member that is there and not null.
-func put(to, from *dict, name string) {
-	if v, ok := from.get(name); ok && v.kind != kindNone {
-		to.set(name, v)
+func put(to, from *Dict, name string) {
+	if v, ok := from.Get(name); ok && v.Kind() != KindNone {
+		to.Set(name, v)
 	}
 }
 
 // roleIs reports whether a message has the role.
-func roleIs(message *dict, role string) bool {
+func roleIs(message *Dict, role string) bool {
 	s, _ := textOf(message, "role")
 	return s == role
 }
 
 // listOfDicts makes a list value.
-func listOfDicts(ds []*dict) value {
-	items := make([]value, len(ds))
+func listOfDicts(ds []*Dict) Value {
+	items := make([]Value, len(ds))
 	for i, d := range ds {
-		items[i] = newDict(d)
+		items[i] = FromDict(d)
 	}
-	return newList(items)
+	return List(items)
 }
 
 // toolDocument is the function of a tool, checked.
-func toolDocument(tool *dict) (*dict, error) {
-	v, _ := tool.get("function")
-	if v.kind != kindDict {
+func toolDocument(tool *Dict) (*Dict, error) {
+	v, _ := tool.Get("function")
+	if v.Kind() != KindDict {
 		return nil, refuse("a tool has no function")
 	}
-	if _, ok := textOf(v.dict(), "name"); !ok {
+	if _, ok := textOf(v.Dict(), "name"); !ok {
 		return nil, refuse("a tool's function has no name")
 	}
-	return v.dict(), nil
+	return v.Dict(), nil
 }
 
 // namedTool is the function that tool_choice names, if it names one.
-func namedTool(choice value) (string, bool, error) {
-	if choice.kind != kindDict {
+func namedTool(choice Value) (string, bool, error) {
+	if choice.Kind() != KindDict {
 		return "", false, nil
 	}
-	fn, _ := choice.dict().get("function")
-	if fn.kind != kindDict {
+	fn, _ := choice.Dict().Get("function")
+	if fn.Kind() != KindDict {
 		return "", false, refuse("tool_choice has no function")
 	}
-	name, ok := textOf(fn.dict(), "name")
+	name, ok := textOf(fn.Dict(), "name")
 	if !ok {
 		return "", false, refuse("tool_choice names no function")
 	}
 	return name, true, nil
 }
 
-func hasTool(tools []*dict, name string) bool {
+func hasTool(tools []*Dict, name string) bool {
 	for _, t := range tools {
-		if fn, ok := t.get("function"); ok && fn.kind == kindDict {
-			if s, ok := textOf(fn.dict(), "name"); ok && s == name {
+		if fn, ok := t.Get("function"); ok && fn.Kind() == KindDict {
+			if s, ok := textOf(fn.Dict(), "name"); ok && s == name {
 				return true
 			}
 		}

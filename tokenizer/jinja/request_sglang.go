@@ -11,8 +11,8 @@ import (
 // srt/parser/jinja_template_utils.py, srt/function_call/utils.py. Models with an encoder of their own instead of a
 // template (DeepSeek-V3.2, Kimi-K3 …) are not covered.
 
-func (b *bodyReader) sglang(t *Template) (*Request, error) {
-	q := &Request{template: t, vars: &dict{}}
+func (b *bodyReader) sglang(t *ChatTemplate) (*Request, error) {
+	q := &Request{template: t, vars: &Dict{}}
 	format := b.config.Content
 	if format == FormatAuto {
 		format = t.ContentFormat(EngineSGLang)
@@ -28,14 +28,14 @@ func (b *bodyReader) sglang(t *Template) (*Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	conversation := make([]*dict, len(messages))
+	conversation := make([]*Dict, len(messages))
 	hasTools := false
 	for i, m := range messages {
 		out, err := b.sglangMessage(m)
 		if err != nil {
 			return nil, err
 		}
-		if tools, ok := out.get("tools"); ok && tools.truthy() {
+		if tools, ok := out.Get("tools"); ok && tools.Truthy() {
 			role, _ := textOf(out, "role")
 			hasTools = hasTools || role == "root" || role == "system" || role == "developer"
 		}
@@ -55,10 +55,10 @@ func (b *bodyReader) sglang(t *Template) (*Request, error) {
 		return nil, err
 	}
 	q.Media = b.media
-	q.vars.set("messages", listOfDicts(conversation))
-	q.vars.set("tools", tools)
-	q.vars.set("documents", none)
-	q.vars.set("add_generation_prompt", trueValue)
+	q.vars.Set("messages", listOfDicts(conversation))
+	q.vars.Set("tools", tools)
+	q.vars.Set("documents", None)
+	q.vars.Set("add_generation_prompt", Bool(true))
 	q.retry, q.tools = true, bareTools(tools)
 	return q, nil
 }
@@ -66,311 +66,312 @@ func (b *bodyReader) sglang(t *Template) (*Request, error) {
 // sglangTemplate takes the template of the request's chat_template_kwargs where that is trusted. The content keeps the
 // format of the model's own template.
 func (b *bodyReader) sglangTemplate(q *Request) error {
-	own, _ := q.kwargs.get("chat_template")
-	q.kwargs.remove("chat_template")
-	if own.kind != kindString {
+	own, _ := q.kwargs.Get("chat_template")
+	q.kwargs.Remove("chat_template")
+	if own.Kind() != KindString {
 		return nil
 	}
 	if !b.config.TrustTemplate {
 		return refuse("chat_template in the request is not trusted")
 	}
 	var err error
-	q.template, err = Parse(own.str)
+	q.template, err = ParseChat(own.Text())
 	return err
 }
 
 // lastAssistant takes a final assistant message away: its text continues the prompt, or it becomes the user's.
-func lastAssistant(messages []*dict, open bool) ([]*dict, string) {
+func lastAssistant(messages []*Dict, open bool) ([]*Dict, string) {
 	last := messages[len(messages)-1]
-	content, _ := last.get("content")
-	if !roleIs(last, "assistant") || content.kind != kindString {
+	content, _ := last.Get("content")
+	if !roleIs(last, "assistant") || content.Kind() != KindString {
 		return messages, ""
 	}
 	messages = messages[:len(messages)-1]
 	if open {
-		return messages, content.str
+		return messages, content.Text()
 	}
-	user := &dict{}
-	user.set("role", text("user"))
-	user.set("content", content)
+	user := &Dict{}
+	user.Set("role", Text("user"))
+	user.Set("content", content)
 	return append(messages, user), ""
 }
 
 // bareTools are the tools without OpenAI's wrapper, which SGLang tries when a template fails.
-func bareTools(tools value) value {
-	if tools.kind != kindList {
-		return none
+func bareTools(tools Value) Value {
+	if tools.Kind() != KindList {
+		return None
 	}
-	var out []value
-	for _, t := range tools.items() {
-		if fn, ok := t.dict().get("function"); ok {
+	var out []Value
+	for _, t := range tools.Items() {
+		if fn, ok := t.Dict().Get("function"); ok {
 			t = fn
 		}
 		out = append(out, t)
 	}
-	return newList(out)
+	return List(out)
 }
 
 // genericRoles are the roles that SGLang accepts besides user; their case does not matter.
-var genericRoles = set("system", "assistant", "tool", "function", "developer", "latest_reminder", "root")
+var genericRoles = map[string]bool{"system": true, "assistant": true, "tool": true, "function": true, "developer": true,
+	"latest_reminder": true, "root": true}
 
 // sglangMessage is model_dump of a message without its nulls: the known fields in the order of their class.
-func (b *bodyReader) sglangMessage(m *dict) (*dict, error) {
+func (b *bodyReader) sglangMessage(m *Dict) (*Dict, error) {
 	role, _ := textOf(m, "role")
-	out := &dict{}
+	out := &Dict{}
 	if role == "user" {
-		content, _ := m.get("content")
-		if content.kind != kindString && content.kind != kindList {
+		content, _ := m.Get("content")
+		if content.Kind() != KindString && content.Kind() != KindList {
 			return nil, refuse("a user message has no content")
 		}
-		out.set("role", text(role))
-		out.set("content", content)
+		out.Set("role", Text(role))
+		out.Set("content", content)
 		return out, nil
 	}
 	role = strings.ToLower(role)
 	if !genericRoles[role] {
 		return nil, refuse("unknown role %q", role)
 	}
-	out.set("role", text(role))
-	content, _ := m.get("content")
-	switch content.kind {
-	case kindString, kindList:
-	case kindUndefined, kindNone:
-		content = emptyText
+	out.Set("role", Text(role))
+	content, _ := m.Get("content")
+	switch content.Kind() {
+	case KindString, KindList:
+	case KindUndefined, KindNone:
+		content = Text("")
 	default:
-		return nil, refuse("the content of a %s message is a %s", role, content.typeName())
+		return nil, refuse("the content of a %s message is a %s", role, content.TypeName())
 	}
-	out.set("content", content)
+	out.Set("content", content)
 	for _, name := range [...]string{"tool_call_id", "name", "phase", "reasoning_content"} {
-		if v, ok := m.get(name); ok && v.kind != kindNone {
-			if v.kind != kindString {
+		if v, ok := m.Get(name); ok && v.Kind() != KindNone {
+			if v.Kind() != KindString {
 				return nil, refuse("%s is not a text", name)
 			}
-			out.set(name, v)
+			out.Set(name, v)
 		}
 	}
-	if calls, ok := m.get("tool_calls"); ok && calls.kind != kindNone {
+	if calls, ok := m.Get("tool_calls"); ok && calls.Kind() != KindNone {
 		parsed, err := b.sglangCalls(&calls, role == "assistant")
 		if err != nil {
 			return nil, err
 		}
-		out.set("tool_calls", parsed)
+		out.Set("tool_calls", parsed)
 	}
-	if tools, ok := m.get("tools"); ok && tools.kind != kindNone {
+	if tools, ok := m.Get("tools"); ok && tools.Kind() != KindNone {
 		dumped, err := sglangToolList(&tools)
 		if err != nil {
 			return nil, err
 		}
-		out.set("tools", dumped)
+		out.Set("tools", dumped)
 	}
 	put(out, m, "prefix")
 	return out, nil
 }
 
 // sglangCalls fills tool calls with nulls and parses their arguments, which must then be JSON objects.
-func (b *bodyReader) sglangCalls(calls *value, parse bool) (value, error) {
-	if calls.kind != kindList {
-		return none, refuse("tool_calls is not an array")
+func (b *bodyReader) sglangCalls(calls *Value, parse bool) (Value, error) {
+	if calls.Kind() != KindList {
+		return None, refuse("tool_calls is not an array")
 	}
-	out := []value{}
-	for _, item := range calls.items() {
-		if item.kind != kindDict {
-			return none, refuse("a tool call is not an object")
+	out := []Value{}
+	for _, item := range calls.Items() {
+		if item.Kind() != KindDict {
+			return None, refuse("a tool call is not an object")
 		}
-		fn, _ := item.dict().get("function")
-		if fn.kind != kindDict {
-			return none, refuse("a tool call has no function")
+		fn, _ := item.Dict().Get("function")
+		if fn.Kind() != KindDict {
+			return None, refuse("a tool call has no function")
 		}
-		f := &dict{}
-		f.set("name", orNull(fn.dict(), "name"))
-		arguments := orNull(fn.dict(), "arguments")
-		if parse && arguments.kind == kindString {
-			parsed, err := b.read(arguments.str, true)
+		f := &Dict{}
+		f.Set("name", orNull(fn.Dict(), "name"))
+		arguments := orNull(fn.Dict(), "arguments")
+		if parse && arguments.Kind() == KindString {
+			parsed, err := b.json.DecodeText(arguments.Text(), Orjson)
 			switch {
 			case errors.Is(err, ErrLimit):
-				return none, err
-			case err != nil || parsed.kind != kindDict:
-				return none, refuse("a tool call's arguments are not a JSON object")
+				return None, err
+			case err != nil || parsed.Kind() != KindDict:
+				return None, refuse("a tool call's arguments are not a JSON object")
 			}
 			arguments = parsed
 		}
-		f.set("arguments", arguments)
-		c := &dict{}
-		c.set("id", orNull(item.dict(), "id"))
-		c.set("index", orNull(item.dict(), "index"))
-		c.set("type", text("function"))
-		c.set("function", newDict(f))
-		out = append(out, newDict(c))
+		f.Set("arguments", arguments)
+		c := &Dict{}
+		c.Set("id", orNull(item.Dict(), "id"))
+		c.Set("index", orNull(item.Dict(), "index"))
+		c.Set("type", Text("function"))
+		c.Set("function", FromDict(f))
+		out = append(out, FromDict(c))
 	}
-	return newList(out), nil
+	return List(out), nil
 }
 
-func orNull(d *dict, name string) value {
-	if v, ok := d.get(name); ok {
+func orNull(d *Dict, name string) Value {
+	if v, ok := d.Get(name); ok {
 		return v
 	}
-	return none
+	return None
 }
 
 // sglangContent puts a message's content into the template's format.
-func (b *bodyReader) sglangContent(m *dict, format ContentFormat) (*dict, error) {
-	content, _ := m.get("content")
-	if content.kind != kindList {
+func (b *bodyReader) sglangContent(m *Dict, format ContentFormat) (*Dict, error) {
+	content, _ := m.Get("content")
+	if content.Kind() != KindList {
 		return m, nil
 	}
-	var parts []value
+	var parts []Value
 	var texts []string
-	for _, item := range content.items() {
+	for _, item := range content.Items() {
 		part, err := b.sglangPart(&item, roleIs(m, "assistant"))
 		if err != nil {
 			return nil, err
 		}
-		if part.kind != kindDict {
+		if part.Kind() != KindDict {
 			continue
 		}
 		parts = append(parts, part)
-		if s, ok := textOf(part.dict(), "text"); ok {
+		if s, ok := textOf(part.Dict(), "text"); ok {
 			texts = append(texts, s)
 		}
 	}
-	joined := text(strings.Join(texts, " "))
+	joined := Text(strings.Join(texts, " "))
 	if format != FormatOpenAI {
-		m.set("content", joined)
+		m.Set("content", joined)
 		return m, nil
 	}
-	m.remove("content") // the list goes behind the other fields
+	m.Remove("content") // the list goes behind the other fields
 	if roleIs(m, "tool") && len(texts) == len(parts) {
-		m.set("content", joined)
+		m.Set("content", joined)
 	} else {
-		m.set("content", newList(parts))
+		m.Set("content", List(parts))
 	}
 	return m, nil
 }
 
 // sglangPart is one part as templates get it; nothing for what SGLang leaves out.
-func (b *bodyReader) sglangPart(item *value, assistant bool) (value, error) {
-	if item.kind != kindDict {
-		return none, refuse("a content part is a %s", item.typeName())
+func (b *bodyReader) sglangPart(item *Value, assistant bool) (Value, error) {
+	if item.Kind() != KindDict {
+		return None, refuse("a content part is a %s", item.TypeName())
 	}
-	kind, _ := textOf(item.dict(), "type")
-	part := &dict{}
+	kind, _ := textOf(item.Dict(), "type")
+	part := &Dict{}
 	switch kind {
 	case "text":
-		s, ok := textOf(item.dict(), "text")
+		s, ok := textOf(item.Dict(), "text")
 		if !ok {
-			return none, refuse("a text part without text")
+			return None, refuse("a text part without text")
 		}
-		part.set("type", text("text"))
-		part.set("text", text(s))
-		return newDict(part), nil
+		part.Set("type", Text("text"))
+		part.Set("text", Text(s))
+		return FromDict(part), nil
 	case "thinking", "reasoning":
 		if !assistant {
-			return none, refuse("thinking outside of an assistant message")
+			return None, refuse("thinking outside of an assistant message")
 		}
-		return none, nil
+		return None, nil
 	case "tool_reference":
-		part.set("type", text(kind))
-		part.set("name", orNull(item.dict(), "name"))
-		return newDict(part), nil
+		part.Set("type", Text(kind))
+		part.Set("name", orNull(item.Dict(), "name"))
+		return FromDict(part), nil
 	case "image_url", "video_url", "audio_url", "input_audio":
 		b.media = append(b.media, Media{Kind: kind})
-		part.set("type", text(map[string]string{"image_url": "image", "video_url": "video"}[kind]))
+		part.Set("type", Text(map[string]string{"image_url": "image", "video_url": "video"}[kind]))
 		if kind == "audio_url" || kind == "input_audio" {
-			part.set("type", text("audio"))
+			part.Set("type", Text("audio"))
 		}
-		return newDict(part), nil
+		return FromDict(part), nil
 	}
-	return none, refuse("unsupported content part %q", kind)
+	return None, refuse("unsupported content part %q", kind)
 }
 
 // sglangTools are the tools the template sees: none with tool_choice none, one when it is named.
-func (b *bodyReader) sglangTools(inMessages bool) (value, error) {
+func (b *bodyReader) sglangTools(inMessages bool) (Value, error) {
 	given := b.field("tools")
-	if given.kind != kindNone && given.kind != kindList {
-		return none, refuse("tools is not an array")
+	if given.Kind() != KindNone && given.Kind() != KindList {
+		return None, refuse("tools is not an array")
 	}
-	tools := newList(nil)
-	if given.kind == kindList {
+	tools := List(nil)
+	if given.Kind() == KindList {
 		var err error
 		if tools, err = sglangToolList(&given); err != nil {
-			return none, err
+			return None, err
 		}
-		normalizeSchemas(&tools)
+		normalizeSchemas(tools)
 	}
 	choice := b.field("tool_choice")
 	name, named, err := namedTool(choice)
 	if err != nil {
-		return none, err
+		return None, err
 	}
-	if !tools.truthy() && !inMessages {
-		if named || choice.str == "required" {
-			return none, refuse("tool_choice without tools")
+	if !tools.Truthy() && !inMessages {
+		if named || choice.Text() == "required" {
+			return None, refuse("tool_choice without tools")
 		}
-		return none, nil
+		return None, nil
 	}
-	if choice.str == "none" && choice.kind == kindString {
-		return none, nil
+	if choice.Text() == "none" && choice.Kind() == KindString {
+		return None, nil
 	}
-	var out []value
-	for _, t := range tools.items() {
-		if !named || hasTool([]*dict{t.dict()}, name) {
+	var out []Value
+	for _, t := range tools.Items() {
+		if !named || hasTool([]*Dict{t.Dict()}, name) {
 			out = append(out, t)
 		}
 	}
 	if len(out) == 0 {
-		return none, nil
+		return None, nil
 	}
-	return newList(out), nil
+	return List(out), nil
 }
 
 // sglangToolList is model_dump of tools: the function's known members in the order of the request, what is missing as
 // null behind them, defer_loading null unless given.
-func sglangToolList(tools *value) (value, error) {
-	if tools.kind != kindList {
-		return none, refuse("tools is not an array")
+func sglangToolList(tools *Value) (Value, error) {
+	if tools.Kind() != KindList {
+		return None, refuse("tools is not an array")
 	}
-	out := []value{}
-	for _, item := range tools.items() {
-		if item.kind != kindDict {
-			return none, refuse("a tool is not an object")
+	out := []Value{}
+	for _, item := range tools.Items() {
+		if item.Kind() != KindDict {
+			return None, refuse("a tool is not an object")
 		}
-		fn, err := toolDocument(item.dict())
+		fn, err := toolDocument(item.Dict())
 		if err != nil {
-			return none, err
+			return None, err
 		}
-		lazy := orNull(item.dict(), "defer_loading")
-		f := &dict{}
-		for i := range fn.keys {
-			switch name := fn.keys[i].str; name {
+		lazy := orNull(item.Dict(), "defer_loading")
+		f := &Dict{}
+		for name, v := range fn.All() {
+			switch name {
 			case "strict", "defer_loading":
-				if fn.vals[i].kind != kindNone {
-					f.set(name, fn.vals[i])
+				if v.Kind() != KindNone {
+					f.Set(name, v)
 				}
 			case "name", "description", "parameters":
-				f.set(name, fn.vals[i])
+				f.Set(name, v)
 			}
 		}
 		for _, name := range [...]string{"description", "parameters"} {
-			f.set(name, orNull(f, name))
+			f.Set(name, orNull(f, name))
 		}
-		if f.find("defer_loading") < 0 && lazy.kind != kindNone {
-			f.set("defer_loading", lazy)
+		if !f.Has("defer_loading") && lazy.Kind() != KindNone {
+			f.Set("defer_loading", lazy)
 		}
-		kind := text("function")
-		if s, ok := textOf(item.dict(), "type"); ok {
-			kind = text(s)
+		kind := Text("function")
+		if s, ok := textOf(item.Dict(), "type"); ok {
+			kind = Text(s)
 		}
-		t := &dict{}
-		t.set("type", kind)
-		t.set("function", newDict(f))
-		t.set("defer_loading", lazy)
-		out = append(out, newDict(t))
+		t := &Dict{}
+		t.Set("type", kind)
+		t.Set("function", FromDict(f))
+		t.Set("defer_loading", lazy)
+		out = append(out, FromDict(t))
 	}
-	return newList(out), nil
+	return List(out), nil
 }
 
 // sglangKwargs are the template's variables: reasoning fields first, the request's chat_template_kwargs over them.
-func (b *bodyReader) sglangKwargs() (*dict, error) {
+func (b *bodyReader) sglangKwargs() (*Dict, error) {
 	user, err := b.kwargs()
 	if err != nil {
 		return nil, err
@@ -379,84 +380,84 @@ func (b *bodyReader) sglangKwargs() (*dict, error) {
 	if err != nil {
 		return nil, err
 	}
-	thinking := none
-	if r := b.field("reasoning"); r.kind == kindDict && enabled(r.dict()) {
-		thinking = trueValue
+	thinking := None
+	if r := b.field("reasoning"); r.Kind() == KindDict && enabled(r.Dict()) {
+		thinking = Bool(true)
 	}
-	if effort.kind != kindNone {
-		thinking = boolean(effort.kind != kindString || effort.str != "none")
+	if effort.Kind() != KindNone {
+		thinking = Bool(effort.Kind() != KindString || effort.Text() != "none")
 	}
-	if thinking.kind != kindNone {
+	if thinking.Kind() != KindNone {
 		for _, name := range [...]string{"thinking", "enable_thinking"} {
-			if user.find(name) < 0 {
-				user.set(name, thinking)
+			if !user.Has(name) {
+				user.Set(name, thinking)
 			}
 		}
 	}
-	for i := range b.defaults.keys {
-		if name := b.defaults.keys[i].str; user.find(name) < 0 {
-			user.set(name, b.defaults.vals[i])
+	for name, v := range b.defaults.All() {
+		if !user.Has(name) {
+			user.Set(name, v)
 		}
 	}
-	if v, ok := user.get("reasoning_effort"); !ok || v.kind == kindNone {
-		if effort.kind != kindNone {
+	if v, ok := user.Get("reasoning_effort"); !ok || v.Kind() == KindNone {
+		if effort.Kind() != KindNone {
 			if !ok {
-				user.set("reasoning_effort", effort)
+				user.Set("reasoning_effort", effort)
 			}
 		}
 	}
 	for _, name := range [...]string{"messages", "tools", "add_generation_prompt", "tokenize", "return_dict", "conversation"} {
-		if user.find(name) >= 0 {
+		if user.Has(name) {
 			return nil, refuse("got multiple values for keyword argument '%s'", name)
 		}
 	}
-	if v, ok := user.get("continue_final_message"); ok && v.truthy() {
+	if v, ok := user.Get("continue_final_message"); ok && v.Truthy() {
 		return nil, refuse("continue_final_message and add_generation_prompt are not compatible")
 	}
-	user.remove("continue_final_message")
+	user.Remove("continue_final_message")
 	return user, nil
 }
 
 var efforts = []string{"none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"}
 
 // effort is reasoning_effort, or reasoning.effort over it.
-func (b *bodyReader) effort() (value, error) {
+func (b *bodyReader) effort() (Value, error) {
 	effort := b.field("reasoning_effort")
-	if r := b.field("reasoning"); r.kind == kindDict {
-		inner := orNull(r.dict(), "effort")
-		if inner.kind == kindNone {
-			inner = orNull(r.dict(), "reasoning_effort")
+	if r := b.field("reasoning"); r.Kind() == KindDict {
+		inner := orNull(r.Dict(), "effort")
+		if inner.Kind() == KindNone {
+			inner = orNull(r.Dict(), "reasoning_effort")
 		}
-		if inner.kind != kindNone {
+		if inner.Kind() != KindNone {
 			effort = inner
 		}
 	}
-	switch effort.kind {
-	case kindNone:
-		return none, nil
-	case kindString:
-		if slices.Contains(efforts, effort.str) {
+	switch effort.Kind() {
+	case KindNone:
+		return None, nil
+	case KindString:
+		if slices.Contains(efforts, effort.Text()) {
 			return effort, nil
 		}
-		if f, ok := parseFloat(effort.str); ok {
-			effort = float(f)
+		if f, ok := ParseFloat(effort.Text()); ok {
+			effort = Float(f)
 		}
-	case kindInt:
-		effort = float(float64(effort.num))
+	case KindInt:
+		effort = Float(float64(effort.Int()))
 	}
-	if effort.kind != kindFloat || !(effort.float() >= 0 && effort.float() <= 0.99) || math.IsNaN(effort.float()) {
-		return none, refuse("invalid reasoning effort")
+	if effort.Kind() != KindFloat || !(effort.Float() >= 0 && effort.Float() <= 0.99) || math.IsNaN(effort.Float()) {
+		return None, refuse("invalid reasoning effort")
 	}
 	return effort, nil
 }
 
-func enabled(r *dict) bool {
+func enabled(r *Dict) bool {
 	v := orNull(r, "enabled")
-	if v.kind == kindNone {
+	if v.Kind() == KindNone {
 		v = orNull(r, "enable")
 	}
-	if v.kind == kindString {
-		return slices.Contains([]string{"1", "true", "yes", "y", "on"}, strings.ToLower(strings.TrimFunc(v.str, isSpace)))
+	if v.Kind() == KindString {
+		return slices.Contains([]string{"1", "true", "yes", "y", "on"}, strings.ToLower(strings.TrimFunc(v.Text(), IsSpace)))
 	}
-	return v.truthy()
+	return v.Truthy()
 }

@@ -30,7 +30,7 @@ func TestRequestsReachTheTemplateAsInTheEngine(t *testing.T) {
 			}
 			lenient, renders := 0, 0
 			for tname, source := range g.Templates {
-				tmpl, err := Parse(source)
+				tmpl, err := ParseChat(source)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -56,7 +56,7 @@ func TestRequestsReachTheTemplateAsInTheEngine(t *testing.T) {
 	}
 }
 
-func renderRequest(tmpl *Template, body string, engine Engine) (string, error) {
+func renderRequest(tmpl *ChatTemplate, body string, engine Engine) (string, error) {
 	q, err := tmpl.ReadRequest([]byte(body), RequestConfig{Engine: engine, TrustTemplate: true})
 	if err != nil {
 		return "", err

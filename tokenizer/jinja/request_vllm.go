@@ -8,12 +8,12 @@ import (
 // What vLLM 0.32 does to a chat request before its template: entrypoints/openai/chat_completion/protocol.py,
 // renderers/chat_utils.py, renderers/hf.py, renderers/params.py.
 
-func (b *bodyReader) vllm(t *Template) (*Request, error) {
+func (b *bodyReader) vllm(t *ChatTemplate) (*Request, error) {
 	t, err := b.vllmTemplate(t)
 	if err != nil {
 		return nil, err
 	}
-	q := &Request{template: t, vars: &dict{}}
+	q := &Request{template: t, vars: &Dict{}}
 	format := b.config.Content
 	if format == FormatAuto {
 		format = t.ContentFormat(EngineVLLM)
@@ -34,32 +34,31 @@ func (b *bodyReader) vllm(t *Template) (*Request, error) {
 	if q.AddSpecialTokens, err = b.flag("add_special_tokens", false); err != nil {
 		return nil, err
 	}
-	q.vars.set("messages", listOfDicts(conversation))
-	q.vars.set("tools", tools)
-	q.vars.set("documents", none)
+	q.vars.Set("messages", listOfDicts(conversation))
+	q.vars.Set("tools", tools)
+	q.vars.Set("documents", None)
 	q.Media = b.media
 	return q, b.vllmApply(q, kwargs)
 }
 
 // vllmTemplate is the template to use: the request's own where that is trusted.
-func (b *bodyReader) vllmTemplate(t *Template) (*Template, error) {
+func (b *bodyReader) vllmTemplate(t *ChatTemplate) (*ChatTemplate, error) {
 	own := b.field("chat_template")
-	if own.kind != kindString || own.str == "" {
+	if own.Kind() != KindString || own.Text() == "" {
 		return t, nil
 	}
 	if !b.config.TrustTemplate {
 		return nil, refuse("chat_template in the request is not trusted")
 	}
-	return Parse(own.str)
+	return ParseChat(own.Text())
 }
 
 // vllmApply sorts the kwargs into the arguments of apply_chat_template and the template's variables; those that the
 // template does not use are dropped.
-func (b *bodyReader) vllmApply(q *Request, kwargs *dict) error {
-	q.kwargs = &dict{}
-	prompt, open := falseValue, falseValue
-	for i := range kwargs.keys {
-		name, v := kwargs.keys[i].str, kwargs.vals[i]
+func (b *bodyReader) vllmApply(q *Request, kwargs *Dict) error {
+	q.kwargs = &Dict{}
+	prompt, open := Bool(false), Bool(false)
+	for name, v := range kwargs.All() {
 		switch name {
 		case "chat_template", "tokenize", "return_dict", "padding", "truncation", "max_length", "return_tensors",
 			"return_assistant_tokens_mask", "tokenizer_kwargs", "self":
@@ -68,34 +67,34 @@ func (b *bodyReader) vllmApply(q *Request, kwargs *dict) error {
 		case "continue_final_message":
 			open = v
 		case "tools", "documents":
-			q.vars.set(name, v)
+			q.vars.Set(name, v)
 		case "conversation":
 			return refuse("got multiple values for argument 'conversation'")
 		default:
-			if q.template.Uses(name) {
+			if q.template.jinja.Uses(name) {
 				if name == "messages" {
 					return refuse("got multiple values for keyword argument 'messages'")
 				}
-				q.kwargs.set(name, v)
+				q.kwargs.Set(name, v)
 			}
 		}
 	}
-	if open.truthy() && prompt.truthy() {
+	if open.Truthy() && prompt.Truthy() {
 		return refuse("continue_final_message and add_generation_prompt are not compatible")
 	}
-	if open.truthy() {
+	if open.Truthy() {
 		q.field = "content"
-		if open.kind == kindString {
-			q.field = open.str
+		if open.Kind() == KindString {
+			q.field = open.Text()
 		}
 	}
-	q.vars.set("add_generation_prompt", prompt)
+	q.vars.Set("add_generation_prompt", prompt)
 	return nil
 }
 
 // vllmKwargs merges the server's defaults, the request's chat_template_kwargs and the request's own fields; later ones
 // win unless they are null or "auto".
-func (b *bodyReader) vllmKwargs() (*dict, error) {
+func (b *bodyReader) vllmKwargs() (*Dict, error) {
 	user, err := b.kwargs()
 	if err != nil {
 		return nil, err
@@ -108,118 +107,121 @@ func (b *bodyReader) vllmKwargs() (*dict, error) {
 	if err != nil {
 		return nil, err
 	}
-	if given, ok := b.d.get("add_generation_prompt"); ok && open && given.truthy() {
+	if given, ok := b.d.Get("add_generation_prompt"); ok && open && given.Truthy() {
 		return nil, refuse("cannot set both continue_final_message and add_generation_prompt")
 	}
 	effort := b.field("reasoning_effort")
-	switch effort.str {
+	switch effort.Text() {
 	case "", "none", "minimal", "low", "medium", "high", "xhigh", "max":
 	default:
-		return nil, refuse("unknown reasoning_effort %q", effort.str)
+		return nil, refuse("unknown reasoning_effort %q", effort.Text())
 	}
-	if effort.kind != kindNone && effort.kind != kindString {
+	if effort.Kind() != KindNone && effort.Kind() != KindString {
 		return nil, refuse("reasoning_effort is not a text")
 	}
 	documents, err := b.vllmDocuments()
 	if err != nil {
 		return nil, err
 	}
-	own := &dict{}
-	own.set("add_generation_prompt", boolean(prompt))
-	own.set("continue_final_message", boolean(open))
-	own.set("documents", documents)
-	own.set("reasoning_effort", effort)
-	if _, set := user.get("enable_thinking"); effort.kind != kindNone && !set {
-		own.set("enable_thinking", boolean(effort.str != "none"))
+	own := &Dict{}
+	own.Set("add_generation_prompt", Bool(prompt))
+	own.Set("continue_final_message", Bool(open))
+	own.Set("documents", documents)
+	own.Set("reasoning_effort", effort)
+	if _, set := user.Get("enable_thinking"); effort.Kind() != KindNone && !set {
+		own.Set("enable_thinking", Bool(effort.Text() != "none"))
 	}
-	return mergeKwargs(b.defaults.clone(), mergeKwargs(user, own)), nil
+	return mergeKwargs(b.defaults.Clone(), mergeKwargs(user, own)), nil
 }
 
 // mergeKwargs is vLLM's merge_kwargs.
-func mergeKwargs(into, over *dict) *dict {
-	for i := range over.keys {
-		v := over.vals[i]
-		if v.kind == kindNone || v.kind == kindString && v.str == "auto" {
+func mergeKwargs(into, over *Dict) *Dict {
+	for name, v := range over.All() {
+		if v.Kind() == KindNone || v.Kind() == KindString && v.Text() == "auto" {
 			continue
 		}
-		into.set(over.keys[i].str, v)
+		into.Set(name, v)
 	}
 	return into
 }
 
-func (b *bodyReader) vllmDocuments() (value, error) {
+func (b *bodyReader) vllmDocuments() (Value, error) {
 	docs, given, err := b.objects("documents")
 	if err != nil || !given {
-		return none, err
+		return None, err
 	}
 	for _, d := range docs {
-		for i := range d.vals {
-			if d.vals[i].kind != kindString {
-				return none, refuse("a document's %s is not a text", d.keys[i].str)
+		for name, v := range d.All() {
+			if v.Kind() != KindString {
+				return None, refuse("a document's %s is not a text", name)
 			}
 		}
 	}
 	return listOfDicts(docs), nil
 }
 
-func (b *bodyReader) vllmTools() (value, error) {
+func (b *bodyReader) vllmTools() (Value, error) {
 	tools, given, err := b.objects("tools")
 	if err != nil {
-		return none, err
+		return None, err
 	}
 	if given && len(tools) == 0 {
-		return none, refuse("tools must not be an empty array")
+		return None, refuse("tools must not be an empty array")
 	}
 	choice := b.field("tool_choice")
-	isNone := choice.kind == kindString && choice.str == "none"
-	if choice.kind != kindNone && !isNone {
+	isNone := choice.Kind() == KindString && choice.Text() == "none"
+	if choice.Kind() != KindNone && !isNone {
 		if !given {
-			return none, refuse("tool_choice without tools")
+			return None, refuse("tool_choice without tools")
 		}
-		if name, named, err := namedTool(choice); err != nil || named && !hasTool(tools, name) {
-			return none, firstError(err, refuse("tool_choice names no tool of the request"))
+		name, named, err := namedTool(choice)
+		if err != nil {
+			return None, err
+		}
+		if named && !hasTool(tools, name) {
+			return None, refuse("tool_choice names no tool of the request")
 		}
 	}
-	out := make([]*dict, len(tools))
+	out := make([]*Dict, len(tools))
 	for i, tool := range tools {
 		if out[i], err = vllmTool(tool); err != nil {
-			return none, err
+			return None, err
 		}
 	}
 	if !given || isNone && b.config.ExcludeToolsWhenNone {
-		return none, nil
+		return None, nil
 	}
 	return listOfDicts(out), nil
 }
 
 // vllmTool is model_dump of a ChatCompletionToolsParam: the known fields in the order of their class, description and
 // parameters null where missing.
-func vllmTool(tool *dict) (*dict, error) {
+func vllmTool(tool *Dict) (*Dict, error) {
 	fn, err := toolDocument(tool)
 	if err != nil {
 		return nil, err
 	}
-	f := &dict{}
+	f := &Dict{}
 	for _, name := range [...]string{"name", "description", "parameters"} {
-		v, ok := fn.get(name)
+		v, ok := fn.Get(name)
 		if !ok {
-			v = none
+			v = None
 		}
-		f.set(name, v)
+		f.Set(name, v)
 	}
 	put(f, fn, "strict")
-	if v, ok := tool.get("defer_loading"); ok && v.kind != kindNone {
-		f.set("defer_loading", v)
+	if v, ok := tool.Get("defer_loading"); ok && v.Kind() != KindNone {
+		f.Set("defer_loading", v)
 	}
 	put(f, fn, "defer_loading")
-	out := &dict{}
-	out.set("type", text("function"))
-	out.set("function", newDict(f))
+	out := &Dict{}
+	out.Set("type", Text("function"))
+	out.Set("function", FromDict(f))
 	put(out, tool, "defer_loading")
 	return out, nil
 }
 
-func (b *bodyReader) vllmMessages(format ContentFormat) ([]*dict, error) {
+func (b *bodyReader) vllmMessages(format ContentFormat) ([]*Dict, error) {
 	messages, _, err := b.objects("messages")
 	if err != nil {
 		return nil, err
@@ -227,7 +229,7 @@ func (b *bodyReader) vllmMessages(format ContentFormat) ([]*dict, error) {
 	if len(messages) == 0 {
 		return nil, refuse("no messages")
 	}
-	out := make([]*dict, len(messages))
+	out := make([]*Dict, len(messages))
 	for i, m := range messages {
 		if out[i], err = b.vllmMessage(m, format); err != nil {
 			return nil, err
@@ -237,7 +239,7 @@ func (b *bodyReader) vllmMessages(format ContentFormat) ([]*dict, error) {
 }
 
 // vllmMessage is _parse_chat_message_content with the reasoning fields joined and the arguments of tool calls parsed.
-func (b *bodyReader) vllmMessage(m *dict, format ContentFormat) (*dict, error) {
+func (b *bodyReader) vllmMessage(m *Dict, format ContentFormat) (*Dict, error) {
 	role, ok := textOf(m, "role")
 	if !ok {
 		return nil, refuse("a message has no role")
@@ -246,23 +248,23 @@ func (b *bodyReader) vllmMessage(m *dict, format ContentFormat) (*dict, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &dict{}
-	out.set("role", text(role))
-	out.set("content", content)
+	out := &Dict{}
+	out.Set("role", Text(role))
+	out.Set("content", content)
 	switch role {
 	case "assistant":
 		if err := b.vllmAssistant(out, m); err != nil {
 			return nil, err
 		}
 	case "tool":
-		if v, ok := m.get("tool_call_id"); ok {
-			out.set("tool_call_id", v)
+		if v, ok := m.Get("tool_call_id"); ok {
+			out.Set("tool_call_id", v)
 		}
 		flattenToolResult(out)
 	}
 	for _, name := range [...]string{"name", "task"} {
 		if s, ok := textOf(m, name); ok {
-			out.set(name, text(s))
+			out.Set(name, Text(s))
 		}
 	}
 	if role == "developer" {
@@ -270,137 +272,137 @@ func (b *bodyReader) vllmMessage(m *dict, format ContentFormat) (*dict, error) {
 		if err != nil {
 			return nil, err
 		}
-		out.set("tools", tools)
+		out.Set("tools", tools)
 	}
 	return out, nil
 }
 
-func (b *bodyReader) vllmAssistant(out, m *dict) error {
-	calls, ok := m.get("tool_calls")
-	if ok && calls.kind != kindNone {
+func (b *bodyReader) vllmAssistant(out, m *Dict) error {
+	calls, ok := m.Get("tool_calls")
+	if ok && calls.Kind() != KindNone {
 		parsed, err := b.vllmCalls(&calls)
 		if err != nil {
 			return err
 		}
 		if len(parsed) > 0 {
-			out.set("tool_calls", newList(parsed))
+			out.Set("tool_calls", List(parsed))
 		}
 	}
-	reasoning, _ := m.get("reasoning")
-	if reasoning.kind != kindString {
-		reasoning, _ = m.get("reasoning_content")
+	reasoning, _ := m.Get("reasoning")
+	if reasoning.Kind() != KindString {
+		reasoning, _ = m.Get("reasoning_content")
 	}
-	if reasoning.kind == kindString {
-		out.set("reasoning", reasoning)
-		out.set("reasoning_content", reasoning)
+	if reasoning.Kind() == KindString {
+		out.Set("reasoning", reasoning)
+		out.Set("reasoning_content", reasoning)
 	}
 	return nil
 }
 
 // vllmCalls reorders tool calls as pydantic's typed dicts do (id, function{arguments, name}, type, then the rest) and
 // parses their arguments; what is no JSON object becomes {}.
-func (b *bodyReader) vllmCalls(calls *value) ([]value, error) {
-	if calls.kind != kindList {
+func (b *bodyReader) vllmCalls(calls *Value) ([]Value, error) {
+	if calls.Kind() != KindList {
 		return nil, refuse("tool_calls is not an array")
 	}
-	var out []value
-	for _, item := range calls.items() {
-		if item.kind != kindDict {
+	var out []Value
+	for _, item := range calls.Items() {
+		if item.Kind() != KindDict {
 			return nil, refuse("a tool call is not an object")
 		}
-		call := item.dict()
-		fn, _ := call.get("function")
+		call := item.Dict()
+		fn, _ := call.Get("function")
 		_, hasID := textOf(call, "id")
-		if kind, _ := textOf(call, "type"); kind != "function" || !hasID || fn.kind != kindDict {
+		if kind, _ := textOf(call, "type"); kind != "function" || !hasID || fn.Kind() != KindDict {
 			return nil, refuse("a tool call needs an id, type function and a function")
 		}
-		arguments, ok := textOf(fn.dict(), "arguments")
-		if _, named := textOf(fn.dict(), "name"); !ok || !named {
+		arguments, ok := textOf(fn.Dict(), "arguments")
+		if _, named := textOf(fn.Dict(), "name"); !ok || !named {
 			return nil, refuse("a tool call's function needs a name and arguments as text")
 		}
-		f := ordered(fn.dict(), "arguments", "name")
-		parsed, err := b.read(arguments, false)
+		f := ordered(fn.Dict(), "arguments", "name")
+		parsed, err := b.json.DecodeText(arguments, Python)
 		switch {
 		case errors.Is(err, ErrLimit):
 			return nil, err
-		case err != nil || parsed.kind != kindDict:
-			parsed = newDict(&dict{})
+		case err != nil || parsed.Kind() != KindDict:
+			parsed = FromDict(&Dict{})
 		}
-		f.set("arguments", parsed)
+		f.Set("arguments", parsed)
 		c := ordered(call, "id", "function", "type")
-		c.set("function", newDict(f))
-		out = append(out, newDict(c))
+		c.Set("function", FromDict(f))
+		out = append(out, FromDict(c))
 	}
 	return out, nil
 }
 
 // ordered copies a dict with the named keys first.
-func ordered(d *dict, first ...string) *dict {
-	out := &dict{}
+func ordered(d *Dict, first ...string) *Dict {
+	out := &Dict{}
 	for _, name := range first {
-		if v, ok := d.get(name); ok {
-			out.set(name, v)
+		if v, ok := d.Get(name); ok {
+			out.Set(name, v)
 		}
 	}
-	for i := range d.keys {
-		out.set(d.keys[i].str, d.vals[i])
+	for name, v := range d.All() {
+		out.Set(name, v)
 	}
 	return out
 }
 
 // flattenToolResult joins a tool's text parts; a list with anything else stays.
-func flattenToolResult(out *dict) {
-	content, _ := out.get("content")
-	if content.kind != kindList {
+func flattenToolResult(out *Dict) {
+	content, _ := out.Get("content")
+	if content.Kind() != KindList {
 		return
 	}
 	var texts []string
-	for _, part := range content.items() {
+	for _, part := range content.Items() {
 		if !roleOfPart(&part, "text") {
 			return
 		}
-		s, _ := textOf(part.dict(), "text")
+		s, _ := textOf(part.Dict(), "text")
 		texts = append(texts, s)
 	}
-	out.set("content", text(strings.Join(texts, "\n")))
+	out.Set("content", Text(strings.Join(texts, "\n")))
 }
 
-func roleOfPart(part *value, kind string) bool {
-	if part.kind != kindDict {
+func roleOfPart(part *Value, kind string) bool {
+	if part.Kind() != KindDict {
 		return false
 	}
-	s, _ := textOf(part.dict(), "type")
+	s, _ := textOf(part.Dict(), "type")
 	return s == kind
 }
 
 // developerTools are the tools of a developer message in the order of their typed dicts.
-func developerTools(m *dict) (value, error) {
-	tools, ok := m.get("tools")
-	if !ok || tools.kind == kindNone {
-		return none, nil
+func developerTools(m *Dict) (Value, error) {
+	tools, ok := m.Get("tools")
+	if !ok || tools.Kind() == KindNone {
+		return None, nil
 	}
-	if tools.kind != kindList {
-		return none, refuse("a message's tools are not an array")
+	if tools.Kind() != KindList {
+		return None, refuse("a message's tools are not an array")
 	}
-	var out []value
-	for _, item := range tools.items() {
-		if item.kind != kindDict {
-			return none, refuse("a tool is not an object")
+	var out []Value
+	for _, item := range tools.Items() {
+		if item.Kind() != KindDict {
+			return None, refuse("a tool is not an object")
 		}
-		fn, err := toolDocument(item.dict())
+		fn, err := toolDocument(item.Dict())
 		if err != nil {
-			return none, err
+			return None, err
 		}
-		t := ordered(item.dict(), "function", "type")
-		t.set("function", newDict(ordered(fn, "name", "description", "parameters", "strict")))
-		out = append(out, newDict(t))
+		t := ordered(item.Dict(), "function", "type")
+		t.Set("function", FromDict(ordered(fn, "name", "description", "parameters", "strict")))
+		out = append(out, FromDict(t))
 	}
-	return newList(out), nil
+	return List(out), nil
 }
 
 // developers turns developer messages into system messages, and joins all system messages into one, for templates that
 // do not know the role.
-func (t *Template) developers(messages []*dict) []*dict {
+func (t *ChatTemplate) developers(messages []*Dict) []*Dict {
 	found := false
 	for _, m := range messages {
 		found = found || roleIs(m, "developer")
@@ -409,12 +411,12 @@ func (t *Template) developers(messages []*dict) []*dict {
 		return messages
 	}
 	var texts []string
-	var others []*dict
+	var others []*Dict
 	scattered := false
 	for i, m := range messages {
 		if roleIs(m, "developer") {
-			m.set("role", text("system"))
-			m.remove("tools")
+			m.Set("role", Text("system"))
+			m.Remove("tools")
 		}
 		if !roleIs(m, "system") {
 			others = append(others, m)
@@ -428,21 +430,21 @@ func (t *Template) developers(messages []*dict) []*dict {
 	if !scattered {
 		return messages
 	}
-	merged := &dict{}
-	merged.set("role", text("system"))
-	merged.set("content", text(strings.Join(texts, "\n\n")))
-	return append([]*dict{merged}, others...)
+	merged := &Dict{}
+	merged.Set("role", Text("system"))
+	merged.Set("content", Text(strings.Join(texts, "\n\n")))
+	return append([]*Dict{merged}, others...)
 }
 
-func systemText(m *dict) string {
-	content, _ := m.get("content")
-	if content.kind == kindString {
-		return content.str
+func systemText(m *Dict) string {
+	content, _ := m.Get("content")
+	if content.Kind() == KindString {
+		return content.Text()
 	}
 	var parts []string
-	for _, part := range content.items() {
-		if part.kind == kindDict {
-			if s, ok := textOf(part.dict(), "text"); ok {
+	for _, part := range content.Items() {
+		if part.Kind() == KindDict {
+			if s, ok := textOf(part.Dict(), "text"); ok {
 				parts = append(parts, s)
 			}
 		}

@@ -5,50 +5,50 @@ import (
 )
 
 // vllmContent turns a message's content into a list of parts (FormatOpenAI) or one text.
-func (b *bodyReader) vllmContent(m *dict, role string, format ContentFormat) (value, error) {
-	content, given := m.get("content")
-	var parts []value
+func (b *bodyReader) vllmContent(m *Dict, role string, format ContentFormat) (Value, error) {
+	content, given := m.Get("content")
+	var parts []Value
 	switch {
-	case content.kind == kindString:
-		parts = []value{content}
-	case content.kind == kindList:
-		parts = content.items()
-	case !given, content.kind == kindNone && role == "assistant":
+	case content.Kind() == KindString:
+		parts = []Value{content}
+	case content.Kind() == KindList:
+		parts = content.Items()
+	case !given, content.Kind() == KindNone && role == "assistant":
 	default:
-		return none, refuse("the content of a %s message is a %s", role, content.typeName())
+		return None, refuse("the content of a %s message is a %s", role, content.TypeName())
 	}
 	if role == "system" {
 		parts = stripBilling(parts)
 	}
-	var out []value
+	var out []Value
 	var texts []string
 	for i := range parts {
 		part, err := b.vllmPart(&parts[i], format)
 		if err != nil {
-			return none, err
+			return None, err
 		}
 		switch {
-		case part.kind == kindDict:
+		case part.Kind() == KindDict:
 			out = append(out, part)
-		case part.str != "":
-			texts = append(texts, part.str)
+		case part.Text() != "":
+			texts = append(texts, part.Text())
 		}
 	}
 	if format == FormatOpenAI {
-		return newList(out), nil
+		return List(out), nil
 	}
-	return text(strings.Join(texts, "\n")), nil
+	return Text(strings.Join(texts, "\n")), nil
 }
 
 // billingHeader begins a line that some clients put into the system prompt and that changes with every request.
 const billingHeader = "x-anthropic-billing-header"
 
-func stripBilling(parts []value) []value {
-	var out []value
+func stripBilling(parts []Value) []Value {
+	var out []Value
 	for _, part := range parts {
-		s := part.str
+		s := part.Text()
 		if roleOfPart(&part, "text") {
-			s, _ = textOf(part.dict(), "text")
+			s, _ = textOf(part.Dict(), "text")
 		}
 		if !strings.HasPrefix(s, billingHeader) {
 			out = append(out, part)
@@ -58,12 +58,12 @@ func stripBilling(parts []value) []value {
 		if rest == "" {
 			continue
 		}
-		if part.kind == kindDict {
-			d := part.dict().clone()
-			d.set("text", text(rest))
-			part = newDict(d)
+		if part.Kind() == KindDict {
+			d := part.Dict().Clone()
+			d.Set("text", Text(rest))
+			part = FromDict(d)
 		} else {
-			part = text(rest)
+			part = Text(rest)
 		}
 		out = append(out, part)
 	}
@@ -71,38 +71,40 @@ func stripBilling(parts []value) []value {
 }
 
 // knownPartFields are the members of content parts that OpenAI's and vLLM's types have; others ride along.
-var knownPartFields = set("audio_embeds", "audio_url", "closed", "data", "file", "image_embeds", "image_pil", "image_url",
-	"input_audio", "name", "prompt_cache_breakpoint", "refusal", "text", "thinking", "type", "uuid", "video_embeds", "video_url")
+var knownPartFields = map[string]bool{"audio_embeds": true, "audio_url": true, "closed": true, "data": true, "file": true,
+	"image_embeds": true, "image_pil": true, "image_url": true, "input_audio": true, "name": true,
+	"prompt_cache_breakpoint": true, "refusal": true, "text": true, "thinking": true, "type": true, "uuid": true,
+	"video_embeds": true, "video_url": true}
 
 // vllmPart is one part: a dict for FormatOpenAI, else a text, empty for what is skipped.
-func (b *bodyReader) vllmPart(part *value, format ContentFormat) (value, error) {
-	if part.kind == kindString {
-		return wrapped(part.str, nil, format), nil
+func (b *bodyReader) vllmPart(part *Value, format ContentFormat) (Value, error) {
+	if part.Kind() == KindString {
+		return wrapped(part.Text(), nil, format), nil
 	}
-	if part.kind != kindDict {
-		return none, refuse("a content part is a %s", part.typeName())
+	if part.Kind() != KindDict {
+		return None, refuse("a content part is a %s", part.TypeName())
 	}
-	d := part.dict()
+	d := part.Dict()
 	kind, _ := textOf(d, "type")
 	if kind == "" {
 		kind = mediaKey(d)
 	}
 	switch kind {
 	case "text", "refusal", "thinking":
-		v, _ := d.get(kind)
-		if v.kind != kindString {
-			return none, refuse("a %s part without text", kind)
+		v, _ := d.Get(kind)
+		if v.Kind() != KindString {
+			return None, refuse("a %s part without text", kind)
 		}
-		return wrapped(v.str, d, format), nil
+		return wrapped(v.Text(), d, format), nil
 	case "tool_reference":
 		name, _ := textOf(d, "name")
 		if format != FormatOpenAI {
-			return text(name), nil
+			return Text(name), nil
 		}
-		ref := &dict{}
-		ref.set("type", text(kind))
-		ref.set("name", text(name))
-		return newDict(ref), nil
+		ref := &Dict{}
+		ref.Set("type", Text(kind))
+		ref.Set("name", Text(name))
+		return FromDict(ref), nil
 	case "image_url", "image_embeds":
 		return b.vllmMedia("image", kind, d, format)
 	case "audio_url", "input_audio", "audio_embeds":
@@ -110,15 +112,15 @@ func (b *bodyReader) vllmPart(part *value, format ContentFormat) (value, error) 
 	case "video_url", "video_embeds":
 		return b.vllmMedia("video", kind, d, format)
 	case "prompt_embeds":
-		return none, ErrMedia
+		return None, ErrMedia
 	}
-	return none, refuse("unsupported content part %q", kind)
+	return None, refuse("unsupported content part %q", kind)
 }
 
 // mediaKey is the kind of a part that leaves its type out.
-func mediaKey(d *dict) string {
+func mediaKey(d *Dict) string {
 	for _, key := range [...]string{"image_url", "image_embeds", "audio_embeds", "video_embeds", "audio_url", "input_audio", "video_url"} {
-		if d.find(key) >= 0 {
+		if d.Has(key) {
 			return key
 		}
 	}
@@ -126,41 +128,38 @@ func mediaKey(d *dict) string {
 }
 
 // wrapped is a text as the format wants it, with the members of its part that nobody knows.
-func wrapped(s string, d *dict, format ContentFormat) value {
+func wrapped(s string, d *Dict, format ContentFormat) Value {
 	if format != FormatOpenAI {
-		return text(s)
+		return Text(s)
 	}
-	part := &dict{}
-	part.set("type", text("text"))
-	part.set("text", text(s))
+	part := &Dict{}
+	part.Set("type", Text("text"))
+	part.Set("text", Text(s))
 	rideAlong(part, d)
-	return newDict(part)
+	return FromDict(part)
 }
 
-func rideAlong(part, d *dict) {
-	if d == nil {
-		return
-	}
-	for i := range d.keys {
-		if !knownPartFields[d.keys[i].str] {
-			part.set(d.keys[i].str, d.vals[i])
+func rideAlong(part, d *Dict) {
+	for name, v := range d.All() {
+		if !knownPartFields[name] {
+			part.Set(name, v)
 		}
 	}
 }
 
-func (b *bodyReader) vllmMedia(modality, kind string, d *dict, format ContentFormat) (value, error) {
+func (b *bodyReader) vllmMedia(modality, kind string, d *Dict, format ContentFormat) (Value, error) {
 	m := Media{Kind: kind}
 	m.UUID, _ = textOf(d, "uuid")
-	if at, _ := d.get(kind); at.kind == kindString {
-		m.URL = at.str
-	} else if at.kind == kindDict {
-		m.URL, _ = textOf(at.dict(), "url")
+	if at, _ := d.Get(kind); at.Kind() == KindString {
+		m.URL = at.Text()
+	} else if at.Kind() == KindDict {
+		m.URL, _ = textOf(at.Dict(), "url")
 	}
 	if b.media = append(b.media, m); format != FormatOpenAI {
-		return none, ErrMedia // the model's placeholder text goes in front
+		return None, ErrMedia // the model's placeholder text goes in front
 	}
-	part := &dict{}
-	part.set("type", text(modality))
+	part := &Dict{}
+	part.Set("type", Text(modality))
 	rideAlong(part, d)
-	return newDict(part), nil
+	return FromDict(part), nil
 }

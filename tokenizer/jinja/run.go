@@ -39,14 +39,14 @@ func (l Limits) orDefault() Limits {
 
 // run is one render. It belongs to one goroutine.
 type run struct {
-	vars   []value // the render's variables, by the resolver's order; missing where not given
+	vars   []Value // the render's variables, by the resolver's order; missing where not given
 	out    []byte
 	start  int // where this render's text begins in out
 	limits Limits
 	steps  int // left
 	memory int // left
 	depth  int
-	stack  []value // positional arguments of the calls in progress
+	stack  []Value // positional arguments of the calls in progress
 	now    time.Time
 
 	filters map[string]filterFunc // by name, for the filters and tests that take names of others
@@ -56,7 +56,7 @@ type run struct {
 // frame is one life of a scope.
 type frame struct {
 	parent *frame
-	vars   []value
+	vars   []Value
 }
 
 // valueBytes is the size of a value in memory.
@@ -109,7 +109,7 @@ func (r *run) enter(sc *scope, parent *frame) *frame {
 	if !sc.framed {
 		return parent
 	}
-	f := &frame{parent: parent, vars: make([]value, len(sc.loads))}
+	f := &frame{parent: parent, vars: make([]Value, len(sc.loads))}
 	r.reset(sc, f)
 	return f
 }
@@ -128,7 +128,7 @@ func (r *run) reset(sc *scope, f *frame) {
 }
 
 // at is the variable behind a slot seen from frame f.
-func (r *run) at(f *frame, s slot) *value {
+func (r *run) at(f *frame, s slot) *Value {
 	if s.hops == contextSlot {
 		return &r.vars[s.index]
 	}

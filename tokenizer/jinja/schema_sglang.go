@@ -28,7 +28,7 @@ func schemaType(s string) string {
 		return s
 	}
 	base, _, _ := strings.Cut(s, "(")
-	base = lower(strings.TrimFunc(base, isSpace))
+	base = Lower(strings.TrimFunc(base, IsSpace))
 	if slices.Contains(schemaTypes, base) {
 		return base
 	}
@@ -44,40 +44,34 @@ func schemaType(s string) string {
 }
 
 // normalizeSchemas rewrites the parameters of dumped tools in place.
-func normalizeSchemas(tools *value) {
-	for _, t := range tools.items() {
-		fn, _ := t.dict().get("function")
-		if p, ok := fn.dict().get("parameters"); ok {
-			normalizeSchema(&p)
+func normalizeSchemas(tools Value) {
+	for _, t := range tools.Items() {
+		fn, _ := t.Dict().Get("function")
+		if p, ok := fn.Dict().Get("parameters"); ok {
+			normalizeSchema(p)
 		}
 	}
 }
 
-func normalizeSchema(v *value) {
-	if v.kind == kindList {
-		for i := range v.items() {
-			normalizeSchema(&v.items()[i])
-		}
+func normalizeSchema(v Value) {
+	for _, item := range v.Items() {
+		normalizeSchema(item)
+	}
+	if v.Kind() != KindDict {
 		return
 	}
-	if v.kind != kindDict {
-		return
+	d := v.Dict()
+	if t, ok := d.Get("type"); ok {
+		d.Set("type", normalType(t))
 	}
-	d := v.dict()
-	if t, ok := d.get("type"); ok {
-		d.set("type", normalType(t))
-	}
-	for i := range d.keys {
-		nested := &d.vals[i]
-		switch d.keys[i].str {
+	for name, nested := range d.All() {
+		switch name {
 		case "properties", "patternProperties", "$defs", "definitions", "dependentSchemas":
-			if nested.kind == kindDict {
-				for k := range nested.dict().vals {
-					normalizeSchema(&nested.dict().vals[k])
-				}
+			for _, schema := range nested.Dict().All() {
+				normalizeSchema(schema)
 			}
 		case "anyOf", "oneOf", "allOf", "prefixItems":
-			if nested.kind == kindList {
+			if nested.Kind() == KindList {
 				normalizeSchema(nested)
 			}
 		case "items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames", "unevaluatedItems",
@@ -87,21 +81,21 @@ func normalizeSchema(v *value) {
 	}
 }
 
-func normalType(t value) value {
-	switch t.kind {
-	case kindString:
-		return text(schemaType(t.str))
-	case kindList:
-		var out []value
-		for _, item := range t.items() {
-			if item.kind == kindString {
-				item = text(schemaType(item.str))
+func normalType(t Value) Value {
+	switch t.Kind() {
+	case KindString:
+		return Text(schemaType(t.Text()))
+	case KindList:
+		var out []Value
+		for _, item := range t.Items() {
+			if item.Kind() == KindString {
+				item = Text(schemaType(item.Text()))
 			}
-			if !slices.ContainsFunc(out, func(v value) bool { return identical(&v, &item) }) {
+			if !slices.ContainsFunc(out, item.Same) {
 				out = append(out, item)
 			}
 		}
-		return newList(out)
+		return List(out)
 	}
 	return t
 }

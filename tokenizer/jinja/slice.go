@@ -1,58 +1,58 @@
 package jinja
 
 // eval makes sliceExpr an expr; the parser puts it only inside brackets, getItem applies it.
-func (n *sliceExpr) eval(*run, *frame) (value, error) {
-	return none, failf("a slice is only an index")
+func (n *sliceExpr) eval(*run, *frame) (Value, error) {
+	return None, failf("a slice is only an index")
 }
 
 // apply is obj[start:stop:step].
-func (n *sliceExpr) apply(r *run, f *frame, obj *value) (value, error) {
-	var bounds [3]value
+func (n *sliceExpr) apply(r *run, f *frame, obj *Value) (Value, error) {
+	var bounds [3]Value
 	for i, e := range [...]expr{n.start, n.stop, n.step} {
-		bounds[i] = none
+		bounds[i] = None
 		if e == nil {
 			continue
 		}
 		v, err := e.eval(r, f)
 		if err != nil {
-			return none, err
+			return None, err
 		}
 		bounds[i] = v
 	}
-	if obj.kind == kindUndefined {
-		return none, using(obj)
+	if obj.kind == KindUndefined {
+		return None, using(obj)
 	}
 	for i := range bounds {
-		if bounds[i].kind != kindNone && !bounds[i].isInteger() {
-			return none, failf("slice indices must be integers or None")
+		if bounds[i].kind != KindNone && !bounds[i].isInteger() {
+			return None, failf("slice indices must be integers or None")
 		}
 	}
 	if bounds[2].isInteger() && !bounds[2].truthy() {
-		return none, failf("slice step cannot be zero")
+		return None, failf("slice step cannot be zero")
 	}
 	switch obj.kind {
-	case kindString:
+	case KindString:
 		return r.sliceText(obj, &bounds)
-	case kindList, kindTuple:
+	case KindList, kindTuple:
 		items := obj.items()
 		start, count, step := sliceRange(&bounds, len(items))
-		out := make([]value, count)
+		out := make([]Value, count)
 		for i := range out {
 			out[i] = items[start+i*step]
 		}
-		return value{kind: obj.kind, ref: &list{out}}, r.grow(count * valueBytes)
+		return Value{kind: obj.kind, ref: &list{out}}, r.grow(count * valueBytes)
 	case kindRange:
 		rg := obj.ref.(*pyRange)
 		_, count, _ := sliceRange(&bounds, int(rg.length))
 		start, stop, step := sliceIndices(&bounds, int(rg.length))
 		at := func(i int) int64 { return rg.start + int64(i)*rg.step }
-		return value{kind: kindRange, ref: &pyRange{at(start), at(stop), rg.step * int64(step), int64(count)}}, nil
+		return Value{kind: kindRange, ref: &pyRange{at(start), at(stop), rg.step * int64(step), int64(count)}}, nil
 	}
-	return none, failf("'%s' object cannot be sliced", obj.typeName())
+	return None, failf("'%s' object cannot be sliced", obj.typeName())
 }
 
 // sliceRange is the first index of a slice of n items, how many it has, and the step.
-func sliceRange(bounds *[3]value, n int) (start, count, step int) {
+func sliceRange(bounds *[3]Value, n int) (start, count, step int) {
 	start, stop, step := sliceIndices(bounds, n)
 	switch {
 	case step > 0 && stop > start:
@@ -64,13 +64,13 @@ func sliceRange(bounds *[3]value, n int) (start, count, step int) {
 }
 
 // sliceIndices is Python's slice.indices.
-func sliceIndices(bounds *[3]value, n int) (start, stop, step int) {
-	clip := func(v *value, low, high, byDefault int) int {
-		if v.kind == kindNone {
+func sliceIndices(bounds *[3]Value, n int) (start, stop, step int) {
+	clip := func(v *Value, low, high, byDefault int) int {
+		if v.kind == KindNone {
 			return byDefault
 		}
 		i := v.num
-		if v.kind == kindBig {
+		if v.kind == KindBig {
 			i = int64(v.bigOf().Sign()) << 62
 		}
 		if i < 0 {
@@ -81,7 +81,7 @@ func sliceIndices(bounds *[3]value, n int) (start, stop, step int) {
 		return int(min(i, int64(high)))
 	}
 	step = 1
-	if bounds[2].kind != kindNone {
+	if bounds[2].kind != KindNone {
 		step = clipStep(&bounds[2])
 	}
 	if step > 0 {
@@ -91,20 +91,20 @@ func sliceIndices(bounds *[3]value, n int) (start, stop, step int) {
 }
 
 // clipStep keeps a step in the range where arithmetic on indexes cannot overflow; no sequence is longer.
-func clipStep(v *value) int {
+func clipStep(v *Value) int {
 	const most = 1 << 30
 	i := v.num
-	if v.kind == kindBig {
+	if v.kind == KindBig {
 		i = int64(v.bigOf().Sign()) * most
 	}
 	return int(max(-most, min(i, most)))
 }
 
-func (r *run) sliceText(obj *value, bounds *[3]value) (value, error) {
+func (r *run) sliceText(obj *Value, bounds *[3]Value) (Value, error) {
 	if err := r.scan(len(obj.str)); err != nil {
-		return none, err
+		return None, err
 	}
-	out := value{kind: kindString, safe: obj.safe}
+	out := Value{kind: KindString, safe: obj.safe}
 	s := obj.str
 	if isASCII(s) {
 		start, count, step := sliceRange(bounds, len(s))

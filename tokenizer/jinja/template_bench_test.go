@@ -23,8 +23,11 @@ func BenchmarkRender(b *testing.B) {
 		}
 		for _, name := range []string{"user", "tool_answered", "long"} {
 			c := cs[name]
-			in := c.input()
-			out, err := tmpl.Render(nil, in)
+			vars, err := c.variables()
+			if err != nil {
+				b.Fatal(err)
+			}
+			out, err := tmpl.Render(nil, Options{Now: goldenTime}, vars...)
 			if err != nil {
 				continue
 			}
@@ -32,7 +35,7 @@ func BenchmarkRender(b *testing.B) {
 				b.ReportAllocs()
 				b.SetBytes(int64(len(out)))
 				for b.Loop() {
-					out, _ = tmpl.Render(out[:0], in)
+					out, _ = tmpl.Render(out[:0], Options{Now: goldenTime}, vars...)
 				}
 			})
 		}

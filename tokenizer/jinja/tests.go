@@ -6,25 +6,25 @@ import (
 )
 
 // testFunc is the code behind "v is name(args)".
-type testFunc func(r *run, v *value, a *callArgs) (bool, error)
+type testFunc func(r *run, v *Value, a *callArgs) (bool, error)
 
 // tests are jinja2's built-in tests.
 var tests = map[string]testFunc{
-	"defined":     plainTest(func(v *value) bool { return v.kind != kindUndefined }),
-	"undefined":   kinds(kindUndefined),
-	"none":        kinds(kindNone),
-	"boolean":     kinds(kindBool),
-	"true":        plainTest(func(v *value) bool { return *v == trueValue }),
-	"false":       plainTest(func(v *value) bool { return *v == falseValue }),
-	"integer":     kinds(kindInt, kindBig),
-	"float":       kinds(kindFloat),
-	"number":      kinds(kindBool, kindInt, kindBig, kindFloat),
-	"string":      kinds(kindString),
-	"mapping":     kinds(kindDict),
-	"sequence":    kinds(kindUndefined, kindString, kindList, kindTuple, kindDict, kindRange),
+	"defined":     plainTest(func(v *Value) bool { return v.kind != KindUndefined }),
+	"undefined":   kinds(KindUndefined),
+	"none":        kinds(KindNone),
+	"boolean":     kinds(KindBool),
+	"true":        plainTest(func(v *Value) bool { return *v == trueValue }),
+	"false":       plainTest(func(v *Value) bool { return *v == falseValue }),
+	"integer":     kinds(KindInt, KindBig),
+	"float":       kinds(KindFloat),
+	"number":      kinds(KindBool, KindInt, KindBig, KindFloat),
+	"string":      kinds(KindString),
+	"mapping":     kinds(KindDict),
+	"sequence":    kinds(KindUndefined, KindString, KindList, kindTuple, KindDict, kindRange),
 	"iterable":    plainTest(isIterable),
 	"callable":    plainTest(isCallable),
-	"escaped":     plainTest(func(v *value) bool { return v.safe }),
+	"escaped":     plainTest(func(v *Value) bool { return v.safe }),
 	"odd":         modulo(2, 1),
 	"even":        modulo(2, 0),
 	"divisibleby": divisible,
@@ -43,13 +43,13 @@ var tests = map[string]testFunc{
 }
 
 // kinds holds for values of the kinds.
-func kinds(ks ...kind) testFunc {
-	return plainTest(func(v *value) bool { return slices.Contains(ks, v.kind) })
+func kinds(ks ...Kind) testFunc {
+	return plainTest(func(v *Value) bool { return slices.Contains(ks, v.kind) })
 }
 
 // comparing is a comparison as a test.
 func comparing(op string) testFunc {
-	return func(r *run, v *value, a *callArgs) (bool, error) {
+	return func(r *run, v *Value, a *callArgs) (bool, error) {
 		if err := a.positional("test", 1, 1); err != nil {
 			return false, err
 		}
@@ -57,8 +57,8 @@ func comparing(op string) testFunc {
 	}
 }
 
-func plainTest(holds func(*value) bool) testFunc {
-	return func(_ *run, v *value, a *callArgs) (bool, error) {
+func plainTest(holds func(*Value) bool) testFunc {
+	return func(_ *run, v *Value, a *callArgs) (bool, error) {
 		if err := a.positional("test", 0, 0); err != nil {
 			return false, err
 		}
@@ -66,17 +66,17 @@ func plainTest(holds func(*value) bool) testFunc {
 	}
 }
 
-func isIterable(v *value) bool {
+func isIterable(v *Value) bool {
 	switch v.kind {
-	case kindUndefined, kindString, kindList, kindTuple, kindDict, kindView, kindRange, kindIterator, kindLoop:
+	case KindUndefined, KindString, KindList, kindTuple, KindDict, kindView, kindRange, kindIterator, kindLoop:
 		return true
 	}
 	return false
 }
 
-func isCallable(v *value) bool {
+func isCallable(v *Value) bool {
 	switch v.kind {
-	case kindUndefined, kindMacro, kindMethod, kindBuiltin, kindLoop:
+	case KindUndefined, kindMacro, kindMethod, kindBuiltin, kindLoop:
 		return true
 	case kindObject:
 		_, ok := v.ref.(*joiner)
@@ -86,7 +86,7 @@ func isCallable(v *value) bool {
 }
 
 func modulo(by, want int64) testFunc {
-	return func(r *run, v *value, a *callArgs) (bool, error) {
+	return func(r *run, v *Value, a *callArgs) (bool, error) {
 		if err := a.positional("test", 0, 0); err != nil {
 			return false, err
 		}
@@ -94,15 +94,15 @@ func modulo(by, want int64) testFunc {
 	}
 }
 
-func divisible(r *run, v *value, a *callArgs) (bool, error) {
-	var num [1]value
+func divisible(r *run, v *Value, a *callArgs) (bool, error) {
+	var num [1]Value
 	if err := a.bind("divisibleby", []string{"num"}, 1, num[:]); err != nil {
 		return false, err
 	}
 	return remainderIs(r, v, num[0], integer(0))
 }
 
-func remainderIs(r *run, v *value, by, want value) (bool, error) {
+func remainderIs(r *run, v *Value, by, want Value) (bool, error) {
 	rest, err := r.arithmetic("%", v, &by)
 	if err != nil {
 		return false, err
@@ -112,7 +112,7 @@ func remainderIs(r *run, v *value, by, want value) (bool, error) {
 
 // casedAs is str.islower or str.isupper: at least one such letter and none of the other case.
 func casedAs(is, not func(rune) bool) testFunc {
-	return func(r *run, v *value, a *callArgs) (bool, error) {
+	return func(r *run, v *Value, a *callArgs) (bool, error) {
 		if err := a.positional("test", 0, 0); err != nil {
 			return false, err
 		}
@@ -135,16 +135,16 @@ func allCased(s string, is, not func(rune) bool) bool {
 	return found
 }
 
-func sameAs(_ *run, v *value, a *callArgs) (bool, error) {
-	var other [1]value
+func sameAs(_ *run, v *Value, a *callArgs) (bool, error) {
+	var other [1]Value
 	if err := a.bind("sameas", []string{"other"}, 1, other[:]); err != nil {
 		return false, err
 	}
 	return identical(v, &other[0]), nil
 }
 
-func isIn(r *run, v *value, a *callArgs) (bool, error) {
-	var seq [1]value
+func isIn(r *run, v *Value, a *callArgs) (bool, error) {
+	var seq [1]Value
 	if err := a.bind("in", []string{"seq"}, 1, seq[:]); err != nil {
 		return false, err
 	}
@@ -152,13 +152,13 @@ func isIn(r *run, v *value, a *callArgs) (bool, error) {
 }
 
 func named(known func(*run, string) bool) testFunc {
-	return func(r *run, v *value, a *callArgs) (bool, error) {
+	return func(r *run, v *Value, a *callArgs) (bool, error) {
 		if err := a.positional("test", 0, 0); err != nil {
 			return false, err
 		}
 		if err := hashable(v); err != nil {
 			return false, err
 		}
-		return v.kind == kindString && known(r, v.str), nil
+		return v.kind == KindString && known(r, v.str), nil
 	}
 }

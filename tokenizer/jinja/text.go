@@ -13,18 +13,18 @@ import (
 const maxDigits = 4300
 
 // str is Python's str(v).
-func (r *run) str(v *value) (string, error) {
+func (r *run) str(v *Value) (string, error) {
 	switch v.kind {
-	case kindString:
+	case KindString:
 		return v.str, nil
-	case kindUndefined, kindMissing:
+	case KindUndefined, kindMissing:
 		return "", nil
 	}
 	return r.repr(v)
 }
 
 // repr is Python's repr(v).
-func (r *run) repr(v *value) (string, error) {
+func (r *run) repr(v *Value) (string, error) {
 	b, err := r.appendRepr(nil, v, 0)
 	if err != nil {
 		return "", err
@@ -32,7 +32,7 @@ func (r *run) repr(v *value) (string, error) {
 	return string(b), r.grow(len(b))
 }
 
-func (r *run) appendRepr(b []byte, v *value, depth int) ([]byte, error) {
+func (r *run) appendRepr(b []byte, v *Value, depth int) ([]byte, error) {
 	if depth > maxDepth {
 		return b, tooDeep()
 	}
@@ -43,22 +43,22 @@ func (r *run) appendRepr(b []byte, v *value, depth int) ([]byte, error) {
 		return b, &limitError{"it builds more than memory allows"}
 	}
 	switch v.kind {
-	case kindUndefined, kindMissing:
+	case KindUndefined, kindMissing:
 		return append(b, "Undefined"...), nil
-	case kindNone:
+	case KindNone:
 		return append(b, "None"...), nil
-	case kindBool:
+	case KindBool:
 		if v.num != 0 {
 			return append(b, "True"...), nil
 		}
 		return append(b, "False"...), nil
-	case kindInt:
+	case KindInt:
 		return strconv.AppendInt(b, v.num, 10), nil
-	case kindBig:
+	case KindBig:
 		return appendBig(b, v.bigOf())
-	case kindFloat:
+	case KindFloat:
 		return appendFloat(b, v.float(), "inf", "nan"), nil
-	case kindString:
+	case KindString:
 		if v.safe {
 			b = append(b, "Markup("...)
 		}
@@ -67,14 +67,14 @@ func (r *run) appendRepr(b []byte, v *value, depth int) ([]byte, error) {
 			b = append(b, ')')
 		}
 		return b, nil
-	case kindList:
+	case KindList:
 		return r.appendItems(b, "[", "]", v.items(), depth)
 	case kindTuple:
 		if len(v.items()) == 1 {
 			return r.appendItems(b, "(", ",)", v.items(), depth)
 		}
 		return r.appendItems(b, "(", ")", v.items(), depth)
-	case kindDict:
+	case KindDict:
 		return r.appendDict(b, v.dict(), depth)
 	case kindView:
 		return r.appendView(b, v, depth)
@@ -115,7 +115,7 @@ func (r *run) appendRepr(b []byte, v *value, depth int) ([]byte, error) {
 	return b, failf("a %s has no text of its own", v.typeName())
 }
 
-func (r *run) appendItems(b []byte, open, end string, items []value, depth int) ([]byte, error) {
+func (r *run) appendItems(b []byte, open, end string, items []Value, depth int) ([]byte, error) {
 	b = append(b, open...)
 	for i := range items {
 		if i > 0 {
@@ -129,7 +129,7 @@ func (r *run) appendItems(b []byte, open, end string, items []value, depth int) 
 	return append(b, end...), nil
 }
 
-func (r *run) appendDict(b []byte, d *dict, depth int) ([]byte, error) {
+func (r *run) appendDict(b []byte, d *Dict, depth int) ([]byte, error) {
 	b = append(b, '{')
 	for i := range d.keys {
 		if i > 0 {
@@ -147,7 +147,7 @@ func (r *run) appendDict(b []byte, d *dict, depth int) ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-func (r *run) appendView(b []byte, v *value, depth int) ([]byte, error) {
+func (r *run) appendView(b []byte, v *Value, depth int) ([]byte, error) {
 	items, err := r.listOf(v)
 	if err != nil {
 		return b, err
@@ -233,8 +233,8 @@ func printable(c rune) bool {
 	return unicode.In(c, unicode.L, unicode.M, unicode.N, unicode.P, unicode.S)
 }
 
-// isSpace is Python's str.isspace, which its regular expressions' \s follows too.
-func isSpace(c rune) bool {
+// IsSpace is Python's str.isspace, which its regular expressions' \s follows too.
+func IsSpace(c rune) bool {
 	switch {
 	case c >= 0x09 && c <= 0x0d, c >= 0x1c && c <= 0x20, c == 0x85, c == 0xa0, c == 0x1680, c >= 0x2000 && c <= 0x200a,
 		c == 0x2028, c == 0x2029, c == 0x202f, c == 0x205f, c == 0x3000:
@@ -277,7 +277,7 @@ func escapeHTML(s string) string { return htmlEscaper.Replace(s) }
 var htmlEscaper = strings.NewReplacer("&", "&amp;", ">", "&gt;", "<", "&lt;", "'", "&#39;", `"`, "&#34;")
 
 // escape is markupsafe.escape.
-func (r *run) escape(v *value) (string, error) {
+func (r *run) escape(v *Value) (string, error) {
 	s, err := r.str(v)
 	if err != nil || v.safe {
 		return s, err

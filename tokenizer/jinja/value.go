@@ -1,24 +1,25 @@
 package jinja
 
 import (
+	"iter"
 	"math/big"
 )
 
-// kind is what a value is to Python.
-type kind uint8
+// Kind is what a value is to Python. JSON makes those that have a name here; a template makes further ones.
+type Kind uint8
 
 const (
-	kindUndefined kind = iota // the zero value: a name or attribute that is not there
+	KindUndefined Kind = iota // the zero value: a name or attribute that is not there
 	kindMissing               // a variable of a scope that has not been assigned yet; never seen by expressions
-	kindNone
-	kindBool
-	kindInt
-	kindBig   // an integer beyond 64 bits
-	kindFloat // bits in num
-	kindString
-	kindList
+	KindNone
+	KindBool
+	KindInt
+	KindBig   // an integer beyond 64 bits
+	KindFloat // bits in num
+	KindString
+	KindList
 	kindTuple
-	kindDict
+	KindDict
 	kindIterator  // a Python generator or iterator: consumed once, has no length
 	kindView      // dict.keys(), dict.values(), dict.items()
 	kindRange     // range(…)
@@ -30,10 +31,11 @@ const (
 	kindObject  // cycler, joiner and self
 )
 
-// value is one Python value. Scalars live in num and str, everything else behind ref, whose concrete type follows from
-// the kind, so that no reflection is needed. It is copied freely; lists and dicts are shared as in Python.
-type value struct {
-	kind kind
+// Value is one Python value. The zero value is undefined. Scalars live in num and str, everything else behind ref, whose
+// concrete type follows from the kind, so that no reflection is needed. It is copied freely; lists and dicts are shared,
+// as in Python.
+type Value struct {
+	kind Kind
 	safe bool // a markupsafe.Markup string
 	num  int64
 	str  string // text of a string; for an undefined value what to complain about
@@ -41,11 +43,11 @@ type value struct {
 }
 
 // list holds the items of a list or a tuple.
-type list struct{ items []value }
+type list struct{ items []Value }
 
 // iterator hands out values once. next reports false at the end.
 type iterator interface {
-	next(r *run) (value, bool, error)
+	next(r *run) (Value, bool, error)
 }
 
 // viewKind says which part of a dict a view shows.
@@ -58,7 +60,7 @@ const (
 )
 
 type view struct {
-	d    *dict
+	d    *Dict
 	part viewKind
 }
 
@@ -67,83 +69,141 @@ type pyRange struct{ start, stop, step, length int64 }
 
 // method is a bound method: the receiver and the method's name.
 type method struct {
-	self value
+	self Value
 	name string
 }
 
-type namespace struct{ d *dict }
+type namespace struct{ d *Dict }
+
+// None is Python's None, JSON's null.
+var None = Value{kind: KindNone}
 
 var (
-	none       = value{kind: kindNone}
-	trueValue  = value{kind: kindBool, num: 1}
-	falseValue = value{kind: kindBool}
-	missing    = value{kind: kindMissing}
-	emptyText  = value{kind: kindString}
+	trueValue  = Value{kind: KindBool, num: 1}
+	falseValue = Value{kind: KindBool}
+	missing    = Value{kind: kindMissing}
+	emptyText  = Value{kind: KindString}
 )
 
-func boolean(b bool) value {
+// Bool returns Python's True or False.
+func Bool(b bool) Value {
 	if b {
 		return trueValue
 	}
 	return falseValue
 }
 
-func integer(n int64) value { return value{kind: kindInt, num: n} }
+func integer(n int64) Value { return Value{kind: KindInt, num: n} }
 
-func text(s string) value { return value{kind: kindString, str: s} }
+// Text returns a string.
+func Text(s string) Value { return Value{kind: KindString, str: s} }
 
-func newList(items []value) value { return value{kind: kindList, ref: &list{items}} }
+// List returns a list of the items; it keeps the slice.
+func List(items []Value) Value { return Value{kind: KindList, ref: &list{items}} }
 
-func newTuple(items ...value) value { return value{kind: kindTuple, ref: &list{items}} }
+func newTuple(items ...Value) Value { return Value{kind: kindTuple, ref: &list{items}} }
 
-func newDict(d *dict) value { return value{kind: kindDict, ref: d} }
+// FromDict returns the dict as a value; both share it.
+func FromDict(d *Dict) Value { return Value{kind: KindDict, ref: d} }
 
 // bigInteger is n in its smallest form.
-func bigInteger(n *big.Int) value {
+func bigInteger(n *big.Int) Value {
 	if n.IsInt64() {
 		return integer(n.Int64())
 	}
-	return value{kind: kindBig, ref: n}
+	return Value{kind: KindBig, ref: n}
 }
 
 // undefined is a value that is not there; why is the complaint when it is used. In ref it carries a securityMark when
 // the sandbox forbids the attribute instead of not finding it.
-func undefined(why string) value { return value{kind: kindUndefined, str: why} }
+func undefined(why string) Value { return Value{kind: KindUndefined, str: why} }
 
 type securityMark struct{}
 
-func (v *value) items() []value   { return v.ref.(*list).items }
-func (v *value) dict() *dict      { return v.ref.(*dict) }
-func (v *value) isNumber() bool   { return v.kind >= kindBool && v.kind <= kindFloat }
-func (v *value) isInteger() bool  { return v.kind == kindBool || v.kind == kindInt || v.kind == kindBig }
-func (v *value) isSmallInt() bool { return v.kind == kindBool || v.kind == kindInt }
-func (v *value) isSequence() bool { return v.kind == kindList || v.kind == kindTuple }
+// Kind returns what the value is.
+func (v Value) Kind() Kind { return v.kind }
+
+// Text returns a string's text; "" for a value that is no string.
+func (v Value) Text() string {
+	if v.kind != KindString {
+		return ""
+	}
+	return v.str
+}
+
+// Int returns an integer of at most 64 bits, or a boolean as 0 or 1; 0 for another value.
+func (v Value) Int() int64 {
+	if v.kind != KindInt && v.kind != KindBool {
+		return 0
+	}
+	return v.num
+}
+
+// Float returns a float; 0 for another value.
+func (v Value) Float() float64 {
+	if v.kind != KindFloat {
+		return 0
+	}
+	return v.float()
+}
+
+// Items returns the items of a list, which are not a copy; nil for another value.
+func (v Value) Items() []Value {
+	if v.kind != KindList {
+		return nil
+	}
+	return v.items()
+}
+
+// Dict returns a dict, which is not a copy; nil for another value. Methods of a nil Dict that read find nothing.
+func (v Value) Dict() *Dict {
+	if v.kind != KindDict {
+		return nil
+	}
+	return v.dict()
+}
+
+// Truthy is Python's bool(v).
+func (v Value) Truthy() bool { return v.truthy() }
+
+// TypeName is Python's name of the value's type, for messages.
+func (v Value) TypeName() string { return v.typeName() }
+
+// Same reports whether two values are equal scalars, or share one list or dict.
+func (v Value) Same(other Value) bool { return identical(&v, &other) }
+
+func (v *Value) items() []Value   { return v.ref.(*list).items }
+func (v *Value) dict() *Dict      { return v.ref.(*Dict) }
+func (v *Value) isNumber() bool   { return v.kind >= KindBool && v.kind <= KindFloat }
+func (v *Value) isInteger() bool  { return v.kind == KindBool || v.kind == KindInt || v.kind == KindBig }
+func (v *Value) isSmallInt() bool { return v.kind == KindBool || v.kind == KindInt }
+func (v *Value) isSequence() bool { return v.kind == KindList || v.kind == kindTuple }
 
 // bigOf is an integer value as a big integer; the result must not be changed.
-func (v *value) bigOf() *big.Int {
-	if v.kind == kindBig {
+func (v *Value) bigOf() *big.Int {
+	if v.kind == KindBig {
 		return v.ref.(*big.Int)
 	}
 	return big.NewInt(v.num)
 }
 
 // truthy is Python's bool(v).
-func (v *value) truthy() bool {
+func (v *Value) truthy() bool {
 	switch v.kind {
-	case kindUndefined, kindMissing, kindNone:
+	case KindUndefined, kindMissing, KindNone:
 		return false
-	case kindBool, kindInt:
+	case KindBool, KindInt:
 		return v.num != 0
-	case kindFloat:
+	case KindFloat:
 		return v.float() != 0
-	case kindString:
+	case KindString:
 		return v.str != ""
-	case kindList, kindTuple:
+	case KindList, kindTuple:
 		return len(v.items()) > 0
-	case kindDict:
-		return v.dict().len() > 0
+	case KindDict:
+		return v.dict().Len() > 0
 	case kindView:
-		return v.ref.(*view).d.len() > 0
+		return v.ref.(*view).d.Len() > 0
 	case kindRange:
 		return v.ref.(*pyRange).length > 0
 	}
@@ -151,28 +211,28 @@ func (v *value) truthy() bool {
 }
 
 // typeName is Python's name of the value's type, for messages.
-func (v *value) typeName() string {
+func (v *Value) typeName() string {
 	switch v.kind {
-	case kindUndefined, kindMissing:
+	case KindUndefined, kindMissing:
 		return "Undefined"
-	case kindNone:
+	case KindNone:
 		return "NoneType"
-	case kindBool:
+	case KindBool:
 		return "bool"
-	case kindInt, kindBig:
+	case KindInt, KindBig:
 		return "int"
-	case kindFloat:
+	case KindFloat:
 		return "float"
-	case kindString:
+	case KindString:
 		if v.safe {
 			return "Markup"
 		}
 		return "str"
-	case kindList:
+	case KindList:
 		return "list"
 	case kindTuple:
 		return "tuple"
-	case kindDict:
+	case KindDict:
 		return "dict"
 	case kindView:
 		return [...]string{"dict_keys", "dict_values", "dict_items"}[v.ref.(*view).part]
@@ -192,28 +252,50 @@ func (v *value) typeName() string {
 	return "object"
 }
 
-// dict is an insertion-ordered map. Entries are dense: the sandbox lets no template delete a key. Lookups scan while the
-// map is small and use an index of its string keys afterwards.
-type dict struct {
-	keys  []value
-	vals  []value
+// Dict is a Python dict: it keeps the order in which keys were added. The zero value is empty. Entries are dense: the
+// sandbox lets no template delete a key. Lookups scan while the dict is small and use an index of its string keys
+// afterwards. A dict that a render can see must not change.
+type Dict struct {
+	keys  []Value
+	vals  []Value
 	index map[string]int32 // string keys only; nil while small
 }
 
 // indexFrom is the size from which an index beats a scan; tool schemas and messages mostly have fewer keys.
 const indexFrom = 9
 
-func (d *dict) len() int { return len(d.keys) }
+// Len returns the number of keys.
+func (d *Dict) Len() int { return len(d.keys) }
 
-// get finds a string key.
-func (d *dict) get(key string) (value, bool) {
+// All iterates over the string keys and their values, in order.
+func (d *Dict) All() iter.Seq2[string, Value] {
+	return func(yield func(string, Value) bool) {
+		if d == nil {
+			return
+		}
+		for i := range d.keys {
+			if d.keys[i].kind == KindString && !yield(d.keys[i].str, d.vals[i]) {
+				return
+			}
+		}
+	}
+}
+
+// Has reports whether the string key is there.
+func (d *Dict) Has(key string) bool { return d != nil && d.find(key) >= 0 }
+
+// Get finds a string key.
+func (d *Dict) Get(key string) (Value, bool) {
+	if d == nil {
+		return Value{}, false
+	}
 	if i := d.find(key); i >= 0 {
 		return d.vals[i], true
 	}
-	return value{}, false
+	return Value{}, false
 }
 
-func (d *dict) find(key string) int {
+func (d *Dict) find(key string) int {
 	if d.index != nil {
 		if i, ok := d.index[key]; ok {
 			return int(i)
@@ -221,28 +303,28 @@ func (d *dict) find(key string) int {
 		return -1
 	}
 	for i := range d.keys {
-		if d.keys[i].kind == kindString && d.keys[i].str == key {
+		if d.keys[i].kind == KindString && d.keys[i].str == key {
 			return i
 		}
 	}
 	return -1
 }
 
-// set stores under a string key; a known key keeps its place, as in Python.
-func (d *dict) set(key string, v value) {
+// Set stores under a string key; a known key keeps its place, as in Python.
+func (d *Dict) Set(key string, v Value) {
 	if i := d.find(key); i >= 0 {
 		d.vals[i] = v
 		return
 	}
-	d.add(text(key), v)
+	d.add(Text(key), v)
 }
 
 // add appends a key that is known to be new.
-func (d *dict) add(key, v value) {
+func (d *Dict) add(key, v Value) {
 	d.keys = append(d.keys, key)
 	d.vals = append(d.vals, v)
 	if d.index != nil {
-		if key.kind == kindString {
+		if key.kind == KindString {
 			d.index[key.str] = int32(len(d.keys) - 1)
 		}
 		return
@@ -252,15 +334,15 @@ func (d *dict) add(key, v value) {
 	}
 	d.index = make(map[string]int32, 2*len(d.keys))
 	for i := range d.keys {
-		if d.keys[i].kind == kindString {
+		if d.keys[i].kind == KindString {
 			d.index[d.keys[i].str] = int32(i)
 		}
 	}
 }
 
 // findValue finds any hashable key.
-func (d *dict) findValue(r *run, key *value) (int, error) {
-	if key.kind == kindString {
+func (d *Dict) findValue(r *run, key *Value) (int, error) {
+	if key.kind == KindString {
 		return d.find(key.str), nil
 	}
 	if err := hashable(key); err != nil {
@@ -270,7 +352,7 @@ func (d *dict) findValue(r *run, key *value) (int, error) {
 		if err := r.step(1); err != nil {
 			return -1, err
 		}
-		if d.keys[i].kind == kindString {
+		if d.keys[i].kind == KindString {
 			continue
 		}
 		same, err := r.equal(&d.keys[i], key, 0)
@@ -282,7 +364,7 @@ func (d *dict) findValue(r *run, key *value) (int, error) {
 }
 
 // setValue stores under any hashable key.
-func (d *dict) setValue(r *run, key, v value) error {
+func (d *Dict) setValue(r *run, key, v Value) error {
 	i, err := d.findValue(r, &key)
 	if err != nil {
 		return err
@@ -295,16 +377,17 @@ func (d *dict) setValue(r *run, key, v value) error {
 	return r.grow(valueBytes)
 }
 
-func (d *dict) clone() *dict {
-	c := &dict{keys: make([]value, 0, len(d.keys)+2), vals: make([]value, 0, len(d.keys)+2)}
+// Clone copies the dict; the values are shared.
+func (d *Dict) Clone() *Dict {
+	c := &Dict{keys: make([]Value, 0, len(d.keys)+2), vals: make([]Value, 0, len(d.keys)+2)}
 	for i := range d.keys {
 		c.add(d.keys[i], d.vals[i])
 	}
 	return c
 }
 
-// remove takes a string key out; only for dicts that no template has seen yet.
-func (d *dict) remove(key string) {
+// Remove takes a string key out.
+func (d *Dict) Remove(key string) {
 	i := d.find(key)
 	if i < 0 {
 		return
@@ -321,9 +404,9 @@ func (d *dict) remove(key string) {
 }
 
 // hashable refuses what Python refuses as a key.
-func hashable(v *value) error {
+func hashable(v *Value) error {
 	switch v.kind {
-	case kindList, kindDict, kindView:
+	case KindList, KindDict, kindView:
 		return failf("unhashable type: '%s'", v.typeName())
 	case kindTuple:
 		for i := range v.items() {

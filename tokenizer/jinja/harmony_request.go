@@ -1,0 +1,210 @@
+package jinja
+
+import (
+	"strings"
+	"time"
+)
+
+// Harmony is what gpt-oss models are asked in. vLLM renders it with openai-harmony in place of the model's template
+// (entrypoints/openai/parser/harmony_utils.py, renderers/online_renderer.py of vLLM 0.32): turns are encoded piece by piece,
+// and a special token that a client spells in a text stays text.
+
+// ReadHarmony reads the body of a chat completion request as vLLM does for gpt-oss, at the time now, whose date is in the
+// prompt. The body must not change while the pieces are in use. Errors are as ReadRequest's.
+func ReadHarmony(body []byte, now time.Time) ([]Piece, error) {
+	b := &bodyReader{config: &RequestConfig{}, defaults: &Dict{}}
+	if err := b.open(body); err != nil {
+		return nil, err
+	}
+	if _, err := b.vllmKwargs(); err != nil { // what vLLM refuses before it renders
+		return nil, err
+	}
+	effort := b.field("reasoning_effort").Text()
+	switch effort {
+	case "":
+		effort = "medium"
+	case "low", "medium", "high":
+	default:
+		return nil, refuse("reasoning_effort %q is not supported by Harmony", effort)
+	}
+	tools, err := b.vllmTools()
+	if err != nil {
+		return nil, err
+	}
+	messages, _, err := b.objects("messages")
+	if err != nil {
+		return nil, err
+	}
+	if len(messages) == 0 {
+		return nil, refuse("no messages")
+	}
+	h := &harmonyReader{}
+	if messages, err = h.preamble(messages, tools, effort, now); err != nil {
+		return nil, err
+	}
+	if err := h.read(messages); err != nil {
+		return nil, err
+	}
+	return Render(h.conversation), nil
+}
+
+// harmonyReader collects a conversation.
+type harmonyReader struct {
+	conversation []Message
+	names        map[string]string // of tools, by the id of their calls
+}
+
+// preamble adds the system message and the developer's, and returns the messages that follow: an instruction that comes
+// first is the developer's.
+func (h *harmonyReader) preamble(messages []*Dict, tools Value, effort string, now time.Time) ([]*Dict, error) {
+	var instructions string
+	if first := messages[0]; roleIs(first, "system") || roleIs(first, "developer") {
+		content, _ := first.Get("content")
+		instructions, _ = flatText(content)
+		messages = messages[1:]
+	}
+	offered := harmonyTools(tools)
+	h.add(Message{Author: "system", Texts: []string{System(effort, now, len(offered) > 0)}})
+	if instructions == "" && len(offered) == 0 {
+		return messages, nil
+	}
+	text, err := Developer(instructions, offered)
+	if err != nil {
+		return nil, err
+	}
+	h.add(Message{Author: "developer", Texts: []string{text}})
+	return messages, nil
+}
+
+// harmonyTools are the functions of tools that vllmTools has checked.
+func harmonyTools(tools Value) []Tool {
+	var out []Tool
+	for _, tool := range tools.Items() {
+		fn, _ := tool.Dict().Get("function")
+		t := Tool{}
+		t.Name, _ = textOf(fn.Dict(), "name")
+		t.Description, _ = textOf(fn.Dict(), "description")
+		t.Parameters, _ = fn.Dict().Get("parameters")
+		out = append(out, t)
+	}
+	return out
+}
+
+func (h *harmonyReader) add(m Message) { h.conversation = append(h.conversation, m) }
+
+// flatText is the text of a content, its parts joined; ok is false when there is none.
+func flatText(content Value) (string, bool) {
+	switch content.Kind() {
+	case KindString:
+		return content.Text(), true
+	case KindList:
+		var b strings.Builder
+		any := false
+		for _, part := range content.Items() {
+			s, ok := part.Text(), part.Kind() == KindString
+			if part.Kind() == KindDict {
+				s, ok = textOf(part.Dict(), "text")
+			}
+			any = any || ok
+			b.WriteString(s)
+		}
+		return b.String(), any
+	}
+	return "", false
+}
+
+// read adds the conversation.
+func (h *harmonyReader) read(messages []*Dict) error {
+	h.names = map[string]string{}
+	for _, m := range messages {
+		calls, given := m.Get("tool_calls")
+		if !given {
+			continue
+		}
+		if calls.Kind() != KindList {
+			return refuse("tool_calls is not an array")
+		}
+		for _, call := range calls.Items() {
+			if call.Kind() != KindDict {
+				return refuse("a tool call is not an object")
+			}
+			id, _ := textOf(call.Dict(), "id")
+			fn, _ := call.Dict().Get("function")
+			if fn.Kind() != KindDict {
+				return refuse("a tool call has no function")
+			}
+			h.names[id], _ = textOf(fn.Dict(), "name")
+		}
+	}
+	for _, m := range messages {
+		role, ok := textOf(m, "role")
+		if !ok {
+			return refuse("a message has no role")
+		}
+		switch role {
+		case "assistant":
+			h.assistant(m)
+		case "tool":
+			id, _ := textOf(m, "tool_call_id")
+			content, _ := m.Get("content")
+			text, _ := flatText(content)
+			h.add(Message{Author: "functions." + h.names[id], Channel: "commentary to=assistant", Texts: []string{text}})
+		case "system", "developer":
+			content, _ := m.Get("content")
+			if text, ok := flatText(content); ok {
+				h.add(Message{Author: "developer", Texts: []string{"# Instructions\n\n" + text}})
+			}
+		case "user":
+			h.add(Message{Author: "user", Texts: partTexts(m)})
+		default:
+			return refuse("unknown role %q", role)
+		}
+	}
+	return nil
+}
+
+// partTexts are the texts of a content's parts, which stay apart.
+func partTexts(m *Dict) []string {
+	content, _ := m.Get("content")
+	if content.Kind() != KindList {
+		return []string{content.Text()}
+	}
+	var texts []string
+	for _, part := range content.Items() {
+		s := ""
+		if part.Kind() == KindDict {
+			s, _ = textOf(part.Dict(), "text")
+		}
+		texts = append(texts, s)
+	}
+	return texts
+}
+
+// assistant adds what an assistant's message stands for: reasoning, calls, an answer.
+func (h *harmonyReader) assistant(m *Dict) {
+	reasoning, _ := textOf(m, "reasoning")
+	analysis := Message{Author: "assistant", Channel: "analysis", Texts: []string{reasoning}}
+	calls, _ := m.Get("tool_calls")
+	if calls.Kind() == KindList && len(calls.Items()) > 0 {
+		content, _ := m.Get("content")
+		if text, _ := flatText(content); text != "" {
+			h.add(Message{Author: "assistant", Channel: "commentary", Texts: []string{text}})
+		}
+		if reasoning != "" {
+			h.add(analysis)
+		}
+		for _, call := range calls.Items() {
+			fn, _ := call.Dict().Get("function")
+			name, _ := textOf(fn.Dict(), "name")
+			arguments, _ := textOf(fn.Dict(), "arguments")
+			h.add(Message{Author: "assistant to=functions." + name, Channel: "commentary json", Texts: []string{arguments}, Call: true})
+		}
+		return
+	}
+	if reasoning != "" {
+		h.add(analysis)
+	}
+	if texts := partTexts(m); len(texts) > 0 && texts[0] != "" {
+		h.add(Message{Author: "assistant", Channel: "final", Texts: texts})
+	}
+}

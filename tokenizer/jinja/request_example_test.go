@@ -1,0 +1,34 @@
+package jinja_test
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/warmpath/warmpath/tokenizer/jinja"
+)
+
+const chatML = `{%- for m in messages %}
+{{- '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}`
+
+func ExampleChatTemplate() {
+	t, err := jinja.ParseChat(chatML)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	body := []byte(`{"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi!"}]}]}`)
+	q, err := t.ReadRequest(body, jinja.RequestConfig{Engine: jinja.EngineVLLM})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	text, err := q.Render(nil, jinja.RenderContext{Now: time.Unix(0, 0)})
+	fmt.Printf("%s %v\n", text, err)
+	// Output:
+	// <|im_start|>user
+	// Hi!<|im_end|>
+	// <|im_start|>assistant
+	//  <nil>
+}
