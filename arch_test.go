@@ -24,11 +24,11 @@ var layers = [][]string{
 	{"internal/gateway", "internal/mockengine", "internal/sim", "internal/loadgen"},
 	{"internal/tokens/inprocess"},
 	{"internal/proxy", "internal/ingest", "internal/lmcache", "internal/discovery", "internal/tokens", "internal/telemetry", "internal/report"},
-	{"internal/api", "internal/queue", "kvevent/zmq", "internal/engine", "internal/workload"},
+	{"internal/api", "internal/tokens/chat", "internal/queue", "kvevent/zmq", "internal/engine", "internal/workload"},
 	{"", "internal/zmtp"}, // "" is the root package, the Router
 	{"policy/peers"},
-	{"policy", "tokenizer", "tokenizer/jinja"},
-	{"kvindex", "kvindex/learned", "kvevent"},
+	{"policy", "tokenizer", "tokenizer/harmony"},
+	{"kvindex", "kvindex/learned", "kvevent", "tokenizer/jinja"},
 	{"block", "fleet", "policy/radix", "internal/network", "internal/jsonscan"},
 }
 

@@ -36,16 +36,6 @@ func (e *RenderError) Error() string {
 	return fmt.Sprintf("render template: line %d: %s", e.Line, e.Message)
 }
 
-// RequestError says why the engine would refuse a chat request before it reaches a template.
-type RequestError struct{ Message string }
-
-// Error returns why the request is refused.
-func (e *RequestError) Error() string { return "read request: " + e.Message }
-
-func refuse(format string, args ...any) error {
-	return &RequestError{fmt.Sprintf(format, args...)}
-}
-
 // syntaxError is a refusal of the source at a line.
 type syntaxError struct {
 	line    int

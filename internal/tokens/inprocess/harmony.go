@@ -8,8 +8,8 @@ import (
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/tokens/chat"
 	"github.com/warmpath/warmpath/tokenizer"
-	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
 // loadHarmony returns the special tokens of a gpt-oss model, nil for other models and for a tokenizer that lacks one.
@@ -33,8 +33,8 @@ func loadHarmony(files fs.FS, t *tokenizer.Tokenizer) map[string]block.Token {
 
 // harmonyChat makes the ids of a chat for gpt-oss, which vLLM renders without the model's template. The date of now is in them.
 func (m *Model) harmonyChat(dst []block.Token, r *api.Request, now time.Time) (Encoded, error) {
-	pieces, err := jinja.ReadHarmony(r.Body(), now)
-	var refused *jinja.RequestError
+	pieces, err := chat.ReadHarmony(r.Body(), now)
+	var refused *chat.RequestError
 	switch {
 	case errors.As(err, &refused):
 		return Encoded{Tokens: dst}, fmt.Errorf("%w: %w", ErrRefused, err)

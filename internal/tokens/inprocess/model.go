@@ -9,18 +9,18 @@ import (
 	"strings"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/internal/tokens/chat"
 	"github.com/warmpath/warmpath/tokenizer"
-	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
 // Model is one model's tokenizer and chat templates. It is safe for concurrent use.
 type Model struct {
 	tokenizer *tokenizer.Tokenizer
 	turns     *tokenizer.TurnCache
-	templates map[string]*jinja.ChatTemplate // by name; most models have one, called "default"
-	special   map[string]string          // the tokenizer's special tokens, for templates
-	vision    *vision                    // nil: prompts with images are for the engine
-	harmony   map[string]block.Token     // ids of Harmony's special tokens; nil: the model is not gpt-oss
+	templates map[string]*chat.Template // by name; most models have one, called "default"
+	special   map[string]string         // the tokenizer's special tokens, for templates
+	vision    *vision                   // nil: prompts with images are for the engine
+	harmony   map[string]block.Token    // ids of Harmony's special tokens; nil: the model is not gpt-oss
 	pictures  pictures
 }
 
@@ -40,9 +40,9 @@ func Load(files fs.FS) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{tokenizer: t, turns: tokenizer.NewTurnCache(t, 0), templates: map[string]*jinja.ChatTemplate{}, special: map[string]string{}}
+	m := &Model{tokenizer: t, turns: tokenizer.NewTurnCache(t, 0), templates: map[string]*chat.Template{}, special: map[string]string{}}
 	for name, source := range sources {
-		if m.templates[name], err = jinja.ParseChat(source); err != nil {
+		if m.templates[name], err = chat.Parse(source); err != nil {
 			return nil, fmt.Errorf("load chat template %s: %w", name, err)
 		}
 	}
@@ -126,7 +126,7 @@ func configTemplates(files fs.FS, sources map[string]string) error {
 }
 
 // template returns the one that a request takes: the tool template when tools are given and the model has one.
-func (m *Model) template(tools bool) *jinja.ChatTemplate {
+func (m *Model) template(tools bool) *chat.Template {
 	if t := m.templates[toolTemplate]; tools && t != nil {
 		return t
 	}

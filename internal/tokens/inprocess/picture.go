@@ -9,7 +9,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"github.com/warmpath/warmpath/tokenizer/jinja"
+	"github.com/warmpath/warmpath/internal/tokens/chat"
 )
 
 // picture is an image as the engine will know it.
@@ -63,7 +63,7 @@ func (p *pictures) add(k xxh3.Uint128, s seen) {
 
 // picture says what vLLM makes of an image; ok is false when only the engine can tell. root is the model as the engine was
 // told to load it, which is in the hash; "" when the engines differ or it is not known.
-func (m *Model) picture(media *jinja.Media, root string) (p picture, ok bool) {
+func (m *Model) picture(media *chat.Media, root string) (p picture, ok bool) {
 	if m.vision == nil || media.Kind != "image_url" {
 		return p, false
 	}

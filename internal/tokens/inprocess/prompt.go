@@ -10,6 +10,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/tokens"
+	"github.com/warmpath/warmpath/internal/tokens/chat"
 	"github.com/warmpath/warmpath/tokenizer"
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
@@ -132,17 +133,17 @@ func (m *Model) Text(body []byte, kind tokens.Kind) (string, error) {
 }
 
 // request reads a chat body as the engine does.
-func (m *Model) request(body []byte, tools bool, kind tokens.Kind) (*jinja.Request, error) {
+func (m *Model) request(body []byte, tools bool, kind tokens.Kind) (*chat.Request, error) {
 	t := m.template(tools)
 	if t == nil {
 		return nil, fmt.Errorf("%w: the model's folder has no chat template", ErrElsewhere)
 	}
-	config := jinja.RequestConfig{Engine: jinja.EngineVLLM}
+	config := chat.RequestConfig{Engine: chat.EngineVLLM}
 	if kind == tokens.SGLang {
-		config.Engine = jinja.EngineSGLang
+		config.Engine = chat.EngineSGLang
 	}
 	q, err := t.ReadRequest(body, config)
-	var refused *jinja.RequestError
+	var refused *chat.RequestError
 	switch {
 	case errors.As(err, &refused):
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
@@ -153,7 +154,7 @@ func (m *Model) request(body []byte, tools bool, kind tokens.Kind) (*jinja.Reque
 }
 
 // mediaBytes is what the request's media take in its body, which are few tokens.
-func mediaBytes(q *jinja.Request) (n int) {
+func mediaBytes(q *chat.Request) (n int) {
 	for i := range q.Media {
 		n += len(q.Media[i].URL)
 	}
@@ -161,7 +162,7 @@ func mediaBytes(q *jinja.Request) (n int) {
 }
 
 // images finds out what the engine makes of the request's media.
-func (m *Model) images(q *jinja.Request, o Origin) ([]picture, error) {
+func (m *Model) images(q *chat.Request, o Origin) ([]picture, error) {
 	if len(q.Media) == 0 {
 		return nil, nil
 	}
@@ -181,8 +182,8 @@ func (m *Model) images(q *jinja.Request, o Origin) ([]picture, error) {
 	return all, nil
 }
 
-func (m *Model) render(dst []byte, q *jinja.Request) ([]byte, error) {
-	text, err := q.Render(dst, jinja.RenderContext{Tokens: m.special, Now: time.Now(), Limits: jinja.Limits{OutputBytes: maxPrompt}})
+func (m *Model) render(dst []byte, q *chat.Request) ([]byte, error) {
+	text, err := q.Render(dst, chat.RenderContext{Tokens: m.special, Now: time.Now(), Limits: jinja.Limits{OutputBytes: maxPrompt}})
 	var raised *jinja.RaisedError
 	switch {
 	case errors.As(err, &raised):

@@ -1,8 +1,10 @@
-package jinja
+package chat
 
 import (
 	"slices"
 	"strings"
+
+	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
 // ContentFormat is what a template expects as a message's content.
@@ -30,7 +32,7 @@ func (f ContentFormat) String() string {
 
 // vllmFormat is vLLM's detection (renderers/hf.py, _detect_content_format): a loop over the content of a loop variable
 // over messages, or over a macro's parameter that is given such a content, or over a variable named content.
-func vllmFormat(o *Outline) ContentFormat {
+func vllmFormat(o *jinja.Outline) ContentFormat {
 	messages := messageVariables(o)
 	if messages == nil {
 		return FormatString
@@ -54,7 +56,7 @@ func vllmFormat(o *Outline) ContentFormat {
 const maxDetection = 1 << 20
 
 // formatOf is the verdict on a loop over parts: one with a tuple as its target makes vLLM fall back to a string.
-func formatOf(target Expr) ContentFormat {
+func formatOf(target jinja.Expr) ContentFormat {
 	if target.Name() != "" {
 		return FormatOpenAI
 	}
@@ -63,7 +65,7 @@ func formatOf(target Expr) ContentFormat {
 
 // messageVariables are the loop variables over messages, or over variables assigned from it; nil when a target makes
 // vLLM's detection fail.
-func messageVariables(o *Outline) []string {
+func messageVariables(o *jinja.Outline) []string {
 	lists := []string{"messages"}
 	for i := 0; i < len(lists); i++ {
 		if len(lists)*len(o.Sets) > maxDetection {
@@ -100,12 +102,12 @@ func messageVariables(o *Outline) []string {
 }
 
 // macroContents are the loops inside macros, and by loop the parameters of its macro that are given a message's content.
-func macroContents(o *Outline, messages []string) (inMacro map[*Loop]bool, contents map[*Loop]map[string]bool) {
-	inMacro, contents = map[*Loop]bool{}, map[*Loop]map[string]bool{}
+func macroContents(o *jinja.Outline, messages []string) (inMacro map[*jinja.Loop]bool, contents map[*jinja.Loop]map[string]bool) {
+	inMacro, contents = map[*jinja.Loop]bool{}, map[*jinja.Loop]map[string]bool{}
 	if len(o.Calls)*len(o.Macros) > maxDetection {
 		return inMacro, contents
 	}
-	isContent := func(e Expr) bool {
+	isContent := func(e jinja.Expr) bool {
 		for _, name := range messages {
 			if e.Reads(name, "content") {
 				return true
@@ -142,7 +144,7 @@ func macroContents(o *Outline, messages []string) (inMacro map[*Loop]bool, conte
 
 // sglangFormat is SGLang's detection (parser/jinja_template_utils.py): anything that mentions media, or a loop over the
 // content of message, msg or m.
-func sglangFormat(source string, o *Outline) ContentFormat {
+func sglangFormat(source string, o *jinja.Outline) ContentFormat {
 	for _, word := range [...]string{"image", "audio", "video", "vision"} {
 		if strings.Contains(source, word) {
 			return FormatOpenAI

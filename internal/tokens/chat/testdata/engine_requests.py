@@ -1,4 +1,4 @@
-"""Renders chat requests with an installed engine's own request handling, for this package's request tests.
+"""Renders chat requests with an installed engine's own request handling, for the tests of internal/tokens/chat.
 
     <vllm venv>/bin/python testdata/engine_requests.py vllm > testdata/requests_vllm.json
     <sglang venv>/bin/python testdata/engine_requests.py sglang > testdata/requests_sglang.json
@@ -28,9 +28,9 @@ TEMPLATES = {
     "refusing": "{{ raise_exception('no ' ~ messages[0].role) }}",
 }
 
-# the template of the tiny model that the real-engine tests serve
-SHARED = os.environ.get("WARMPATH_SHARED", os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../../shared"))
-TEMPLATES["engine"] = open(os.path.join(SHARED, "engines", "chat_template.jinja"), encoding="utf-8").read()
+# the template of the tiny model that the tests with real engines serve (test/engines)
+HERE = os.path.dirname(os.path.abspath(__file__))
+TEMPLATES["engine"] = open(os.path.join(HERE, "chat_template.jinja"), encoding="utf-8").read()
 
 USER = {"role": "user", "content": "hi"}
 

@@ -1,4 +1,4 @@
-package jinja
+package chat
 
 import (
 	"encoding/json"
@@ -30,7 +30,7 @@ func TestRequestsReachTheTemplateAsInTheEngine(t *testing.T) {
 			}
 			lenient, renders := 0, 0
 			for tname, source := range g.Templates {
-				tmpl, err := ParseChat(source)
+				tmpl, err := Parse(source)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -56,7 +56,7 @@ func TestRequestsReachTheTemplateAsInTheEngine(t *testing.T) {
 	}
 }
 
-func renderRequest(tmpl *ChatTemplate, body string, engine Engine) (string, error) {
+func renderRequest(tmpl *Template, body string, engine Engine) (string, error) {
 	q, err := tmpl.ReadRequest([]byte(body), RequestConfig{Engine: engine, TrustTemplate: true})
 	if err != nil {
 		return "", err

@@ -1,10 +1,12 @@
-package jinja
+package chat
 
 import (
 	"encoding/json"
 	"os"
 	"testing"
 	"time"
+
+	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
 func FuzzRequest(f *testing.F) {
@@ -21,7 +23,7 @@ func FuzzRequest(f *testing.F) {
 			f.Add(r.Body)
 		}
 	}
-	tmpl, err := ParseChat(`{{ messages | tojson }}{{ tools | tojson }}{{ x }}`)
+	tmpl, err := Parse(`{{ messages | tojson }}{{ tools | tojson }}{{ x }}`)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -31,7 +33,7 @@ func FuzzRequest(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			_, _ = q.Render(nil, RenderContext{Limits: Limits{Steps: 20_000, OutputBytes: 1 << 16, Memory: 1 << 20, Depth: 20}, Now: time.Time{}})
+			_, _ = q.Render(nil, RenderContext{Limits: jinja.Limits{Steps: 20_000, OutputBytes: 1 << 16, Memory: 1 << 20, Depth: 20}, Now: time.Time{}})
 		}
 	})
 }

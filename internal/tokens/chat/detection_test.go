@@ -1,4 +1,4 @@
-package jinja
+package chat
 
 import (
 	"bufio"
@@ -38,7 +38,7 @@ func TestEnginesReadTheSameOffATemplate(t *testing.T) {
 		checked := 0
 		for _, g := range all {
 			w, known := want[g.SHA256[:16]]
-			tmpl, err := ParseChat(g.Template)
+			tmpl, err := Parse(g.Template)
 			if !known || err != nil { // of what does not parse engines make a string template or nothing at all
 				continue
 			}
@@ -51,7 +51,7 @@ func TestEnginesReadTheSameOffATemplate(t *testing.T) {
 			}
 			var used []string
 			for _, n := range slices.Sorted(maps.Keys(names)) {
-				if tmpl.jinja.Uses(n) {
+				if tmpl.compiled.Uses(n) {
 					used = append(used, n)
 				}
 			}

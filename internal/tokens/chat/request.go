@@ -1,8 +1,10 @@
-package jinja
+package chat
 
 import (
 	"errors"
 	"time"
+
+	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
 // Engine says whose request handling is reproduced: engines change messages and tools before they render a template,
@@ -30,27 +32,27 @@ type RequestConfig struct {
 	TrustTemplate bool
 }
 
-// ChatTemplate is a model's chat template, with what engines conclude from its source. It is immutable: any number of
+// Template is a model's chat template, with what engines conclude from its source. It is immutable: any number of
 // goroutines may use it at once.
-type ChatTemplate struct {
-	jinja   *Template
-	source  string
-	formats [2]ContentFormat // by engine
+type Template struct {
+	compiled *jinja.Template
+	source   string
+	formats  [2]ContentFormat // by engine
 }
 
-// ParseChat compiles a chat template's source. Errors match ErrSyntax and name the line.
-func ParseChat(source string) (*ChatTemplate, error) {
-	t, err := Parse(source)
+// Parse compiles a chat template's source. Errors match ErrSyntax and name the line.
+func Parse(source string) (*Template, error) {
+	t, err := jinja.Parse(source)
 	if err != nil {
 		return nil, err
 	}
 	o := t.Outline()
-	return &ChatTemplate{t, source, [...]ContentFormat{EngineVLLM: vllmFormat(&o), EngineSGLang: sglangFormat(source, &o)}}, nil
+	return &Template{t, source, [...]ContentFormat{EngineVLLM: vllmFormat(&o), EngineSGLang: sglangFormat(source, &o)}}, nil
 }
 
 // ContentFormat is how the template wants the content of messages, found as the engine finds it: FormatOpenAI when it
 // loops over the parts of a message's content, else FormatString.
-func (t *ChatTemplate) ContentFormat(e Engine) ContentFormat {
+func (t *Template) ContentFormat(e Engine) ContentFormat {
 	if e == EngineSGLang {
 		return t.formats[EngineSGLang]
 	}
@@ -68,11 +70,11 @@ type Request struct {
 	// AddSpecialTokens is the request's add_special_tokens: the engine adds them around the rendered text. Default false.
 	AddSpecialTokens bool
 
-	template *ChatTemplate
-	vars     *Dict
-	kwargs   *Dict
+	template *Template
+	vars     *jinja.Dict
+	kwargs   *jinja.Dict
 	field    string
-	tools    Value // what to try instead when rendering fails (SGLang)
+	tools    jinja.Value // what to try instead when rendering fails (SGLang)
 	retry    bool
 }
 
@@ -87,14 +89,14 @@ type Media struct {
 type RenderContext struct {
 	Tokens map[string]string // the tokenizer's special tokens by name
 	Now    time.Time         // for strftime_now
-	Limits Limits
+	Limits jinja.Limits
 }
 
 // ReadRequest reads the body of a chat completion request for this template. The body must not change while the Request is
 // in use: its texts are the body's. A *RequestError means that the engine would
 // refuse the request too, ErrMedia that its prompt cannot be known here, ErrLimit that it has too many values; any other error
 // that the body is not JSON.
-func (t *ChatTemplate) ReadRequest(body []byte, c RequestConfig) (*Request, error) {
+func (t *Template) ReadRequest(body []byte, c RequestConfig) (*Request, error) {
 	b := &bodyReader{config: &c}
 	if err := b.open(body); err != nil {
 		return nil, err
@@ -109,18 +111,18 @@ func (t *ChatTemplate) ReadRequest(body []byte, c RequestConfig) (*Request, erro
 	return b.vllm(t)
 }
 
-func objectOf(raw []byte) (*Dict, error) {
+func objectOf(raw []byte) (*jinja.Dict, error) {
 	if len(raw) == 0 {
-		return &Dict{}, nil
+		return &jinja.Dict{}, nil
 	}
-	v, err := new(Decoder).Decode(raw)
+	v, err := new(jinja.Decoder).Decode(raw)
 	if err != nil {
 		return nil, err
 	}
 	switch v.Kind() {
-	case KindNone:
-		return &Dict{}, nil
-	case KindDict:
+	case jinja.KindNone:
+		return &jinja.Dict{}, nil
+	case jinja.KindDict:
 		return v.Dict(), nil
 	}
 	return nil, refuse("default kwargs are not an object")
@@ -130,7 +132,7 @@ func objectOf(raw []byte) (*Dict, error) {
 func (q *Request) Render(dst []byte, c RenderContext) ([]byte, error) {
 	j := &job{template: q.template, vars: q.vars.Clone(), kwargs: q.kwargs, field: q.field, context: &c}
 	out, err := j.render(dst)
-	if err == nil || !q.retry || errors.Is(err, ErrLimit) {
+	if err == nil || !q.retry || errors.Is(err, jinja.ErrLimit) {
 		return out, err
 	}
 	j.vars = q.vars.Clone()
@@ -140,15 +142,15 @@ func (q *Request) Render(dst []byte, c RenderContext) ([]byte, error) {
 
 // job is one render of a request.
 type job struct {
-	template *ChatTemplate
-	vars     *Dict  // messages, tools …
-	kwargs   *Dict  // further variables; they hide vars, and those hide the tokens
-	field    string // of the final message to continue; empty: none
+	template *Template
+	vars     *jinja.Dict // messages, tools …
+	kwargs   *jinja.Dict // further variables; they hide vars, and those hide the tokens
+	field    string      // of the final message to continue; empty: none
 	context  *RenderContext
 }
 
 // lookup is a variable as the template sees it.
-func (j *job) lookup(name string) Value {
+func (j *job) lookup(name string) jinja.Value {
 	if v, ok := j.kwargs.Get(name); ok {
 		return v
 	}
@@ -161,11 +163,11 @@ func (j *job) render(dst []byte) ([]byte, error) {
 	if err != nil {
 		return dst, err
 	}
-	tokens := &Dict{}
+	tokens := &jinja.Dict{}
 	for name, spelling := range j.context.Tokens {
-		tokens.Set(name, Text(spelling))
+		tokens.Set(name, jinja.Text(spelling))
 	}
-	out, err := j.template.jinja.Render(dst, Options{Now: j.context.Now, Limits: j.context.Limits}, j.kwargs, j.vars, tokens)
+	out, err := j.template.compiled.Render(dst, jinja.Options{Now: j.context.Now, Limits: j.context.Limits}, j.kwargs, j.vars, tokens)
 	if err != nil || cut == nil {
 		return out, err
 	}
@@ -178,11 +180,11 @@ func (j *job) render(dst []byte) ([]byte, error) {
 
 // bodyReader reads the fields that both engines have.
 type bodyReader struct {
-	d        *Dict
+	d        *jinja.Dict
 	config   *RequestConfig
-	defaults *Dict // of the kwargs
+	defaults *jinja.Dict // of the kwargs
 	media    []Media
-	json     Decoder
+	json     jinja.Decoder
 }
 
 // open reads the body itself.
@@ -194,7 +196,7 @@ func (b *bodyReader) open(body []byte) error {
 	if err != nil {
 		return err
 	}
-	if doc.Kind() != KindDict {
+	if doc.Kind() != jinja.KindDict {
 		return refuse("the body is not an object")
 	}
 	b.d = doc.Dict()
@@ -202,10 +204,10 @@ func (b *bodyReader) open(body []byte) error {
 }
 
 // field is a member of the body; none when it is missing.
-func (b *bodyReader) field(name string) Value {
+func (b *bodyReader) field(name string) jinja.Value {
 	v, ok := b.d.Get(name)
 	if !ok {
-		return None
+		return jinja.None
 	}
 	return v
 }
@@ -215,23 +217,23 @@ func (b *bodyReader) flag(name string, byDefault bool) (bool, error) {
 	if !ok {
 		return byDefault, nil
 	}
-	if v.Kind() != KindBool {
+	if v.Kind() != jinja.KindBool {
 		return false, refuse("%s is not a boolean", name)
 	}
 	return v.Truthy(), nil
 }
 
 // objects is an array of objects, or nothing.
-func (b *bodyReader) objects(name string) (items []*Dict, given bool, err error) {
+func (b *bodyReader) objects(name string) (items []*jinja.Dict, given bool, err error) {
 	v := b.field(name)
-	if v.Kind() == KindNone {
+	if v.Kind() == jinja.KindNone {
 		return nil, false, nil
 	}
-	if v.Kind() != KindList {
+	if v.Kind() != jinja.KindList {
 		return nil, false, refuse("%s is not an array", name)
 	}
 	for _, item := range v.Items() {
-		if item.Kind() != KindDict {
+		if item.Kind() != jinja.KindDict {
 			return nil, false, refuse("%s holds something else than objects", name)
 		}
 		items = append(items, item.Dict())
@@ -239,49 +241,49 @@ func (b *bodyReader) objects(name string) (items []*Dict, given bool, err error)
 	return items, true, nil
 }
 
-func (b *bodyReader) kwargs() (*Dict, error) {
+func (b *bodyReader) kwargs() (*jinja.Dict, error) {
 	v := b.field("chat_template_kwargs")
 	switch v.Kind() {
-	case KindNone:
-		return &Dict{}, nil
-	case KindDict:
+	case jinja.KindNone:
+		return &jinja.Dict{}, nil
+	case jinja.KindDict:
 		return v.Dict().Clone(), nil
 	}
 	return nil, refuse("chat_template_kwargs is not an object")
 }
 
 // textOf is a member that must be a text.
-func textOf(d *Dict, name string) (string, bool) {
+func textOf(d *jinja.Dict, name string) (string, bool) {
 	v, ok := d.Get(name)
-	return v.Text(), ok && v.Kind() == KindString
+	return v.Text(), ok && v.Kind() == jinja.KindString
 }
 
 // put copies a member that is there and not null.
-func put(to, from *Dict, name string) {
-	if v, ok := from.Get(name); ok && v.Kind() != KindNone {
+func put(to, from *jinja.Dict, name string) {
+	if v, ok := from.Get(name); ok && v.Kind() != jinja.KindNone {
 		to.Set(name, v)
 	}
 }
 
 // roleIs reports whether a message has the role.
-func roleIs(message *Dict, role string) bool {
+func roleIs(message *jinja.Dict, role string) bool {
 	s, _ := textOf(message, "role")
 	return s == role
 }
 
 // listOfDicts makes a list value.
-func listOfDicts(ds []*Dict) Value {
-	items := make([]Value, len(ds))
+func listOfDicts(ds []*jinja.Dict) jinja.Value {
+	items := make([]jinja.Value, len(ds))
 	for i, d := range ds {
-		items[i] = FromDict(d)
+		items[i] = jinja.FromDict(d)
 	}
-	return List(items)
+	return jinja.List(items)
 }
 
 // toolDocument is the function of a tool, checked.
-func toolDocument(tool *Dict) (*Dict, error) {
+func toolDocument(tool *jinja.Dict) (*jinja.Dict, error) {
 	v, _ := tool.Get("function")
-	if v.Kind() != KindDict {
+	if v.Kind() != jinja.KindDict {
 		return nil, refuse("a tool has no function")
 	}
 	if _, ok := textOf(v.Dict(), "name"); !ok {
@@ -291,12 +293,12 @@ func toolDocument(tool *Dict) (*Dict, error) {
 }
 
 // namedTool is the function that tool_choice names, if it names one.
-func namedTool(choice Value) (string, bool, error) {
-	if choice.Kind() != KindDict {
+func namedTool(choice jinja.Value) (string, bool, error) {
+	if choice.Kind() != jinja.KindDict {
 		return "", false, nil
 	}
 	fn, _ := choice.Dict().Get("function")
-	if fn.Kind() != KindDict {
+	if fn.Kind() != jinja.KindDict {
 		return "", false, refuse("tool_choice has no function")
 	}
 	name, ok := textOf(fn.Dict(), "name")
@@ -306,9 +308,9 @@ func namedTool(choice Value) (string, bool, error) {
 	return name, true, nil
 }
 
-func hasTool(tools []*Dict, name string) bool {
+func hasTool(tools []*jinja.Dict, name string) bool {
 	for _, t := range tools {
-		if fn, ok := t.Get("function"); ok && fn.Kind() == KindDict {
+		if fn, ok := t.Get("function"); ok && fn.Kind() == jinja.KindDict {
 			if s, ok := textOf(fn.Dict(), "name"); ok && s == name {
 				return true
 			}

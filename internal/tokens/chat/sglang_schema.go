@@ -1,8 +1,10 @@
-package jinja
+package chat
 
 import (
 	"slices"
 	"strings"
+
+	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
 // SGLang rewrites the types of tool schemas that databases and ORMs call otherwise, and renders what it has rewritten
@@ -28,7 +30,7 @@ func schemaType(s string) string {
 		return s
 	}
 	base, _, _ := strings.Cut(s, "(")
-	base = Lower(strings.TrimFunc(base, IsSpace))
+	base = jinja.Lower(strings.TrimFunc(base, jinja.IsSpace))
 	if slices.Contains(schemaTypes, base) {
 		return base
 	}
@@ -44,7 +46,7 @@ func schemaType(s string) string {
 }
 
 // normalizeSchemas rewrites the parameters of dumped tools in place.
-func normalizeSchemas(tools Value) {
+func normalizeSchemas(tools jinja.Value) {
 	for _, t := range tools.Items() {
 		fn, _ := t.Dict().Get("function")
 		if p, ok := fn.Dict().Get("parameters"); ok {
@@ -53,11 +55,11 @@ func normalizeSchemas(tools Value) {
 	}
 }
 
-func normalizeSchema(v Value) {
+func normalizeSchema(v jinja.Value) {
 	for _, item := range v.Items() {
 		normalizeSchema(item)
 	}
-	if v.Kind() != KindDict {
+	if v.Kind() != jinja.KindDict {
 		return
 	}
 	d := v.Dict()
@@ -71,7 +73,7 @@ func normalizeSchema(v Value) {
 				normalizeSchema(schema)
 			}
 		case "anyOf", "oneOf", "allOf", "prefixItems":
-			if nested.Kind() == KindList {
+			if nested.Kind() == jinja.KindList {
 				normalizeSchema(nested)
 			}
 		case "items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames", "unevaluatedItems",
@@ -81,21 +83,21 @@ func normalizeSchema(v Value) {
 	}
 }
 
-func normalType(t Value) Value {
+func normalType(t jinja.Value) jinja.Value {
 	switch t.Kind() {
-	case KindString:
-		return Text(schemaType(t.Text()))
-	case KindList:
-		var out []Value
+	case jinja.KindString:
+		return jinja.Text(schemaType(t.Text()))
+	case jinja.KindList:
+		var out []jinja.Value
 		for _, item := range t.Items() {
-			if item.Kind() == KindString {
-				item = Text(schemaType(item.Text()))
+			if item.Kind() == jinja.KindString {
+				item = jinja.Text(schemaType(item.Text()))
 			}
 			if !slices.ContainsFunc(out, item.Same) {
 				out = append(out, item)
 			}
 		}
-		return List(out)
+		return jinja.List(out)
 	}
 	return t
 }

@@ -1,4 +1,4 @@
-package jinja
+package chat
 
 import (
 	"encoding/json"
@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/warmpath/warmpath/tokenizer/harmony"
 )
 
 var november = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -93,7 +95,7 @@ func TestASchemaWhoseTypesAreMuchLongerThanItselfIsTheEnginesBusiness(t *testing
 	}
 	schema := strings.Repeat(`{"type":"object","properties":{"p":`, levels) + `{"type":"object","properties":{` + properties.String()[1:] + `}}` + strings.Repeat("}}", levels)
 	_, err := harmonyText(t, `{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f","parameters":`+schema+`}}]}`)
-	if !errors.Is(err, ErrSchema) {
+	if !errors.Is(err, harmony.ErrSchema) {
 		t.Errorf("%d bytes of schema: %v", len(schema), err)
 	}
 }

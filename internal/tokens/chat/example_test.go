@@ -1,10 +1,10 @@
-package jinja_test
+package chat_test
 
 import (
 	"fmt"
 	"time"
 
-	"github.com/warmpath/warmpath/tokenizer/jinja"
+	"github.com/warmpath/warmpath/internal/tokens/chat"
 )
 
 const chatML = `{%- for m in messages %}
@@ -12,19 +12,19 @@ const chatML = `{%- for m in messages %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}`
 
-func ExampleChatTemplate() {
-	t, err := jinja.ParseChat(chatML)
+func Example() {
+	t, err := chat.Parse(chatML)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	body := []byte(`{"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi!"}]}]}`)
-	q, err := t.ReadRequest(body, jinja.RequestConfig{Engine: jinja.EngineVLLM})
+	q, err := t.ReadRequest(body, chat.RequestConfig{Engine: chat.EngineVLLM})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	text, err := q.Render(nil, jinja.RenderContext{Now: time.Unix(0, 0)})
+	text, err := q.Render(nil, chat.RenderContext{Now: time.Unix(0, 0)})
 	fmt.Printf("%s %v\n", text, err)
 	// Output:
 	// <|im_start|>user

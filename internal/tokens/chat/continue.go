@@ -1,8 +1,10 @@
-package jinja
+package chat
 
 import (
 	"fmt"
 	"strings"
+
+	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
 // continueTag marks where the final message's text ends in the rendered chat; the value is Transformers'.
@@ -17,57 +19,57 @@ func (j *job) openFinal() (*finalCut, error) {
 		return nil, nil
 	}
 	messages := j.lookup("messages")
-	if messages.Kind() != KindList || len(messages.Items()) == 0 {
+	if messages.Kind() != jinja.KindList || len(messages.Items()) == 0 {
 		return nil, unfit("continue_final_message is set but there is no message")
 	}
-	items := append([]Value(nil), messages.Items()...)
+	items := append([]jinja.Value(nil), messages.Items()...)
 	last := &items[len(items)-1]
-	if last.Kind() != KindDict {
+	if last.Kind() != jinja.KindDict {
 		return nil, unfit("continue_final_message is set but the final message is no object")
 	}
 	content, ok := last.Dict().Get(j.field)
-	if !ok || content.Kind() == KindNone {
+	if !ok || content.Kind() == jinja.KindNone {
 		return nil, unfit("continue_final_message is set but the final message has no %q to continue", j.field)
 	}
 	if !strings.Contains(j.template.source, j.field) {
 		return nil, unfit("continue_final_message is set to %q but the template has no such field", j.field)
 	}
 	message := last.Dict().Clone()
-	*last = FromDict(message)
+	*last = jinja.FromDict(message)
 	cut := &finalCut{}
 	switch content.Kind() {
-	case KindString:
+	case jinja.KindString:
 		cut.text = content.Text()
-		message.Set(j.field, Text(content.Text()+continueTag))
-	case KindList:
-		parts := append([]Value(nil), content.Items()...)
+		message.Set(j.field, jinja.Text(content.Text()+continueTag))
+	case jinja.KindList:
+		parts := append([]jinja.Value(nil), content.Items()...)
 		if !tagLastText(parts, cut) {
 			return nil, unfit("continue_final_message is set but the final message has no text to continue")
 		}
-		message.Set(j.field, List(parts))
+		message.Set(j.field, jinja.List(parts))
 	default:
 		return nil, unfit("continue_final_message is set but the final message's %s is a %s", j.field, content.TypeName())
 	}
 	if j.kwargs.Has("messages") {
 		return nil, unfit("got multiple values for keyword argument 'messages'")
 	}
-	j.vars.Set("messages", List(items))
+	j.vars.Set("messages", jinja.List(items))
 	return cut, nil
 }
 
 // tagLastText tags the last part that has a text.
-func tagLastText(parts []Value, cut *finalCut) bool {
+func tagLastText(parts []jinja.Value, cut *finalCut) bool {
 	for i := len(parts) - 1; i >= 0; i-- {
-		if parts[i].Kind() != KindDict {
+		if parts[i].Kind() != jinja.KindDict {
 			continue
 		}
 		s, ok := parts[i].Dict().Get("text")
-		if !ok || s.Kind() != KindString {
+		if !ok || s.Kind() != jinja.KindString {
 			continue
 		}
 		part := parts[i].Dict().Clone()
-		part.Set("text", Text(s.Text()+continueTag))
-		parts[i] = FromDict(part)
+		part.Set("text", jinja.Text(s.Text()+continueTag))
+		parts[i] = jinja.FromDict(part)
 		cut.text = s.Text()
 		return true
 	}
@@ -78,13 +80,13 @@ func tagLastText(parts []Value, cut *finalCut) bool {
 func (c *finalCut) apply(chat string) (int, error) {
 	tag := strings.TrimRight(continueTag, " ")
 	at := strings.LastIndex(chat, tag)
-	if at < 0 || !strings.Contains(chat, strings.TrimFunc(c.text, IsSpace)) {
+	if at < 0 || !strings.Contains(chat, strings.TrimFunc(c.text, jinja.IsSpace)) {
 		return 0, unfit("continue_final_message is set but the final message does not appear in the rendered chat")
 	}
 	if strings.HasPrefix(chat[at:], continueTag) {
 		return at, nil
 	}
-	return len(strings.TrimRightFunc(chat[:at], IsSpace)), nil
+	return len(strings.TrimRightFunc(chat[:at], jinja.IsSpace)), nil
 }
 
 // unfit is the failure of a request whose final message cannot be continued.

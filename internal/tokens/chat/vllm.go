@@ -1,19 +1,21 @@
-package jinja
+package chat
 
 import (
 	"errors"
 	"strings"
+
+	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
 // What vLLM 0.32 does to a chat request before its template: entrypoints/openai/chat_completion/protocol.py,
 // renderers/chat_utils.py, renderers/hf.py, renderers/params.py.
 
-func (b *bodyReader) vllm(t *ChatTemplate) (*Request, error) {
+func (b *bodyReader) vllm(t *Template) (*Request, error) {
 	t, err := b.vllmTemplate(t)
 	if err != nil {
 		return nil, err
 	}
-	q := &Request{template: t, vars: &Dict{}}
+	q := &Request{template: t, vars: &jinja.Dict{}}
 	format := b.config.Content
 	if format == FormatAuto {
 		format = t.ContentFormat(EngineVLLM)
@@ -36,28 +38,28 @@ func (b *bodyReader) vllm(t *ChatTemplate) (*Request, error) {
 	}
 	q.vars.Set("messages", listOfDicts(conversation))
 	q.vars.Set("tools", tools)
-	q.vars.Set("documents", None)
+	q.vars.Set("documents", jinja.None)
 	q.Media = b.media
 	return q, b.vllmApply(q, kwargs)
 }
 
 // vllmTemplate is the template to use: the request's own where that is trusted.
-func (b *bodyReader) vllmTemplate(t *ChatTemplate) (*ChatTemplate, error) {
+func (b *bodyReader) vllmTemplate(t *Template) (*Template, error) {
 	own := b.field("chat_template")
-	if own.Kind() != KindString || own.Text() == "" {
+	if own.Kind() != jinja.KindString || own.Text() == "" {
 		return t, nil
 	}
 	if !b.config.TrustTemplate {
 		return nil, refuse("chat_template in the request is not trusted")
 	}
-	return ParseChat(own.Text())
+	return Parse(own.Text())
 }
 
 // vllmApply sorts the kwargs into the arguments of apply_chat_template and the template's variables; those that the
 // template does not use are dropped.
-func (b *bodyReader) vllmApply(q *Request, kwargs *Dict) error {
-	q.kwargs = &Dict{}
-	prompt, open := Bool(false), Bool(false)
+func (b *bodyReader) vllmApply(q *Request, kwargs *jinja.Dict) error {
+	q.kwargs = &jinja.Dict{}
+	prompt, open := jinja.Bool(false), jinja.Bool(false)
 	for name, v := range kwargs.All() {
 		switch name {
 		case "chat_template", "tokenize", "return_dict", "padding", "truncation", "max_length", "return_tensors",
@@ -71,7 +73,7 @@ func (b *bodyReader) vllmApply(q *Request, kwargs *Dict) error {
 		case "conversation":
 			return refuse("got multiple values for argument 'conversation'")
 		default:
-			if q.template.jinja.Uses(name) {
+			if q.template.compiled.Uses(name) {
 				if name == "messages" {
 					return refuse("got multiple values for keyword argument 'messages'")
 				}
@@ -84,7 +86,7 @@ func (b *bodyReader) vllmApply(q *Request, kwargs *Dict) error {
 	}
 	if open.Truthy() {
 		q.field = "content"
-		if open.Kind() == KindString {
+		if open.Kind() == jinja.KindString {
 			q.field = open.Text()
 		}
 	}
@@ -94,7 +96,7 @@ func (b *bodyReader) vllmApply(q *Request, kwargs *Dict) error {
 
 // vllmKwargs merges the server's defaults, the request's chat_template_kwargs and the request's own fields; later ones
 // win unless they are null or "auto".
-func (b *bodyReader) vllmKwargs() (*Dict, error) {
+func (b *bodyReader) vllmKwargs() (*jinja.Dict, error) {
 	user, err := b.kwargs()
 	if err != nil {
 		return nil, err
@@ -116,28 +118,28 @@ func (b *bodyReader) vllmKwargs() (*Dict, error) {
 	default:
 		return nil, refuse("unknown reasoning_effort %q", effort.Text())
 	}
-	if effort.Kind() != KindNone && effort.Kind() != KindString {
+	if effort.Kind() != jinja.KindNone && effort.Kind() != jinja.KindString {
 		return nil, refuse("reasoning_effort is not a text")
 	}
 	documents, err := b.vllmDocuments()
 	if err != nil {
 		return nil, err
 	}
-	own := &Dict{}
-	own.Set("add_generation_prompt", Bool(prompt))
-	own.Set("continue_final_message", Bool(open))
+	own := &jinja.Dict{}
+	own.Set("add_generation_prompt", jinja.Bool(prompt))
+	own.Set("continue_final_message", jinja.Bool(open))
 	own.Set("documents", documents)
 	own.Set("reasoning_effort", effort)
-	if _, set := user.Get("enable_thinking"); effort.Kind() != KindNone && !set {
-		own.Set("enable_thinking", Bool(effort.Text() != "none"))
+	if _, set := user.Get("enable_thinking"); effort.Kind() != jinja.KindNone && !set {
+		own.Set("enable_thinking", jinja.Bool(effort.Text() != "none"))
 	}
 	return mergeKwargs(b.defaults.Clone(), mergeKwargs(user, own)), nil
 }
 
 // mergeKwargs is vLLM's merge_kwargs.
-func mergeKwargs(into, over *Dict) *Dict {
+func mergeKwargs(into, over *jinja.Dict) *jinja.Dict {
 	for name, v := range over.All() {
-		if v.Kind() == KindNone || v.Kind() == KindString && v.Text() == "auto" {
+		if v.Kind() == jinja.KindNone || v.Kind() == jinja.KindString && v.Text() == "auto" {
 			continue
 		}
 		into.Set(name, v)
@@ -145,83 +147,83 @@ func mergeKwargs(into, over *Dict) *Dict {
 	return into
 }
 
-func (b *bodyReader) vllmDocuments() (Value, error) {
+func (b *bodyReader) vllmDocuments() (jinja.Value, error) {
 	docs, given, err := b.objects("documents")
 	if err != nil || !given {
-		return None, err
+		return jinja.None, err
 	}
 	for _, d := range docs {
 		for name, v := range d.All() {
-			if v.Kind() != KindString {
-				return None, refuse("a document's %s is not a text", name)
+			if v.Kind() != jinja.KindString {
+				return jinja.None, refuse("a document's %s is not a text", name)
 			}
 		}
 	}
 	return listOfDicts(docs), nil
 }
 
-func (b *bodyReader) vllmTools() (Value, error) {
+func (b *bodyReader) vllmTools() (jinja.Value, error) {
 	tools, given, err := b.objects("tools")
 	if err != nil {
-		return None, err
+		return jinja.None, err
 	}
 	if given && len(tools) == 0 {
-		return None, refuse("tools must not be an empty array")
+		return jinja.None, refuse("tools must not be an empty array")
 	}
 	choice := b.field("tool_choice")
-	isNone := choice.Kind() == KindString && choice.Text() == "none"
-	if choice.Kind() != KindNone && !isNone {
+	isNone := choice.Kind() == jinja.KindString && choice.Text() == "none"
+	if choice.Kind() != jinja.KindNone && !isNone {
 		if !given {
-			return None, refuse("tool_choice without tools")
+			return jinja.None, refuse("tool_choice without tools")
 		}
 		name, named, err := namedTool(choice)
 		if err != nil {
-			return None, err
+			return jinja.None, err
 		}
 		if named && !hasTool(tools, name) {
-			return None, refuse("tool_choice names no tool of the request")
+			return jinja.None, refuse("tool_choice names no tool of the request")
 		}
 	}
-	out := make([]*Dict, len(tools))
+	out := make([]*jinja.Dict, len(tools))
 	for i, tool := range tools {
 		if out[i], err = vllmTool(tool); err != nil {
-			return None, err
+			return jinja.None, err
 		}
 	}
 	if !given || isNone && b.config.ExcludeToolsWhenNone {
-		return None, nil
+		return jinja.None, nil
 	}
 	return listOfDicts(out), nil
 }
 
 // vllmTool is model_dump of a ChatCompletionToolsParam: the known fields in the order of their class, description and
 // parameters null where missing.
-func vllmTool(tool *Dict) (*Dict, error) {
+func vllmTool(tool *jinja.Dict) (*jinja.Dict, error) {
 	fn, err := toolDocument(tool)
 	if err != nil {
 		return nil, err
 	}
-	f := &Dict{}
+	f := &jinja.Dict{}
 	for _, name := range [...]string{"name", "description", "parameters"} {
 		v, ok := fn.Get(name)
 		if !ok {
-			v = None
+			v = jinja.None
 		}
 		f.Set(name, v)
 	}
 	put(f, fn, "strict")
-	if v, ok := tool.Get("defer_loading"); ok && v.Kind() != KindNone {
+	if v, ok := tool.Get("defer_loading"); ok && v.Kind() != jinja.KindNone {
 		f.Set("defer_loading", v)
 	}
 	put(f, fn, "defer_loading")
-	out := &Dict{}
-	out.Set("type", Text("function"))
-	out.Set("function", FromDict(f))
+	out := &jinja.Dict{}
+	out.Set("type", jinja.Text("function"))
+	out.Set("function", jinja.FromDict(f))
 	put(out, tool, "defer_loading")
 	return out, nil
 }
 
-func (b *bodyReader) vllmMessages(format ContentFormat) ([]*Dict, error) {
+func (b *bodyReader) vllmMessages(format ContentFormat) ([]*jinja.Dict, error) {
 	messages, _, err := b.objects("messages")
 	if err != nil {
 		return nil, err
@@ -229,7 +231,7 @@ func (b *bodyReader) vllmMessages(format ContentFormat) ([]*Dict, error) {
 	if len(messages) == 0 {
 		return nil, refuse("no messages")
 	}
-	out := make([]*Dict, len(messages))
+	out := make([]*jinja.Dict, len(messages))
 	for i, m := range messages {
 		if out[i], err = b.vllmMessage(m, format); err != nil {
 			return nil, err
@@ -239,7 +241,7 @@ func (b *bodyReader) vllmMessages(format ContentFormat) ([]*Dict, error) {
 }
 
 // vllmMessage is _parse_chat_message_content with the reasoning fields joined and the arguments of tool calls parsed.
-func (b *bodyReader) vllmMessage(m *Dict, format ContentFormat) (*Dict, error) {
+func (b *bodyReader) vllmMessage(m *jinja.Dict, format ContentFormat) (*jinja.Dict, error) {
 	role, ok := textOf(m, "role")
 	if !ok {
 		return nil, refuse("a message has no role")
@@ -248,8 +250,8 @@ func (b *bodyReader) vllmMessage(m *Dict, format ContentFormat) (*Dict, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &Dict{}
-	out.Set("role", Text(role))
+	out := &jinja.Dict{}
+	out.Set("role", jinja.Text(role))
 	out.Set("content", content)
 	switch role {
 	case "assistant":
@@ -264,7 +266,7 @@ func (b *bodyReader) vllmMessage(m *Dict, format ContentFormat) (*Dict, error) {
 	}
 	for _, name := range [...]string{"name", "task"} {
 		if s, ok := textOf(m, name); ok {
-			out.Set(name, Text(s))
+			out.Set(name, jinja.Text(s))
 		}
 	}
 	if role == "developer" {
@@ -277,22 +279,22 @@ func (b *bodyReader) vllmMessage(m *Dict, format ContentFormat) (*Dict, error) {
 	return out, nil
 }
 
-func (b *bodyReader) vllmAssistant(out, m *Dict) error {
+func (b *bodyReader) vllmAssistant(out, m *jinja.Dict) error {
 	calls, ok := m.Get("tool_calls")
-	if ok && calls.Kind() != KindNone {
+	if ok && calls.Kind() != jinja.KindNone {
 		parsed, err := b.vllmCalls(&calls)
 		if err != nil {
 			return err
 		}
 		if len(parsed) > 0 {
-			out.Set("tool_calls", List(parsed))
+			out.Set("tool_calls", jinja.List(parsed))
 		}
 	}
 	reasoning, _ := m.Get("reasoning")
-	if reasoning.Kind() != KindString {
+	if reasoning.Kind() != jinja.KindString {
 		reasoning, _ = m.Get("reasoning_content")
 	}
-	if reasoning.Kind() == KindString {
+	if reasoning.Kind() == jinja.KindString {
 		out.Set("reasoning", reasoning)
 		out.Set("reasoning_content", reasoning)
 	}
@@ -301,19 +303,19 @@ func (b *bodyReader) vllmAssistant(out, m *Dict) error {
 
 // vllmCalls reorders tool calls as pydantic's typed dicts do (id, function{arguments, name}, type, then the rest) and
 // parses their arguments; what is no JSON object becomes {}.
-func (b *bodyReader) vllmCalls(calls *Value) ([]Value, error) {
-	if calls.Kind() != KindList {
+func (b *bodyReader) vllmCalls(calls *jinja.Value) ([]jinja.Value, error) {
+	if calls.Kind() != jinja.KindList {
 		return nil, refuse("tool_calls is not an array")
 	}
-	var out []Value
+	var out []jinja.Value
 	for _, item := range calls.Items() {
-		if item.Kind() != KindDict {
+		if item.Kind() != jinja.KindDict {
 			return nil, refuse("a tool call is not an object")
 		}
 		call := item.Dict()
 		fn, _ := call.Get("function")
 		_, hasID := textOf(call, "id")
-		if kind, _ := textOf(call, "type"); kind != "function" || !hasID || fn.Kind() != KindDict {
+		if kind, _ := textOf(call, "type"); kind != "function" || !hasID || fn.Kind() != jinja.KindDict {
 			return nil, refuse("a tool call needs an id, type function and a function")
 		}
 		arguments, ok := textOf(fn.Dict(), "arguments")
@@ -321,24 +323,24 @@ func (b *bodyReader) vllmCalls(calls *Value) ([]Value, error) {
 			return nil, refuse("a tool call's function needs a name and arguments as text")
 		}
 		f := ordered(fn.Dict(), "arguments", "name")
-		parsed, err := b.json.DecodeText(arguments, Python)
+		parsed, err := b.json.DecodeText(arguments, jinja.Python)
 		switch {
-		case errors.Is(err, ErrLimit):
+		case errors.Is(err, jinja.ErrLimit):
 			return nil, err
-		case err != nil || parsed.Kind() != KindDict:
-			parsed = FromDict(&Dict{})
+		case err != nil || parsed.Kind() != jinja.KindDict:
+			parsed = jinja.FromDict(&jinja.Dict{})
 		}
 		f.Set("arguments", parsed)
 		c := ordered(call, "id", "function", "type")
-		c.Set("function", FromDict(f))
-		out = append(out, FromDict(c))
+		c.Set("function", jinja.FromDict(f))
+		out = append(out, jinja.FromDict(c))
 	}
 	return out, nil
 }
 
 // ordered copies a dict with the named keys first.
-func ordered(d *Dict, first ...string) *Dict {
-	out := &Dict{}
+func ordered(d *jinja.Dict, first ...string) *jinja.Dict {
+	out := &jinja.Dict{}
 	for _, name := range first {
 		if v, ok := d.Get(name); ok {
 			out.Set(name, v)
@@ -351,9 +353,9 @@ func ordered(d *Dict, first ...string) *Dict {
 }
 
 // flattenToolResult joins a tool's text parts; a list with anything else stays.
-func flattenToolResult(out *Dict) {
+func flattenToolResult(out *jinja.Dict) {
 	content, _ := out.Get("content")
-	if content.Kind() != KindList {
+	if content.Kind() != jinja.KindList {
 		return
 	}
 	var texts []string
@@ -364,11 +366,11 @@ func flattenToolResult(out *Dict) {
 		s, _ := textOf(part.Dict(), "text")
 		texts = append(texts, s)
 	}
-	out.Set("content", Text(strings.Join(texts, "\n")))
+	out.Set("content", jinja.Text(strings.Join(texts, "\n")))
 }
 
-func roleOfPart(part *Value, kind string) bool {
-	if part.Kind() != KindDict {
+func roleOfPart(part *jinja.Value, kind string) bool {
+	if part.Kind() != jinja.KindDict {
 		return false
 	}
 	s, _ := textOf(part.Dict(), "type")
@@ -376,33 +378,33 @@ func roleOfPart(part *Value, kind string) bool {
 }
 
 // developerTools are the tools of a developer message in the order of their typed dicts.
-func developerTools(m *Dict) (Value, error) {
+func developerTools(m *jinja.Dict) (jinja.Value, error) {
 	tools, ok := m.Get("tools")
-	if !ok || tools.Kind() == KindNone {
-		return None, nil
+	if !ok || tools.Kind() == jinja.KindNone {
+		return jinja.None, nil
 	}
-	if tools.Kind() != KindList {
-		return None, refuse("a message's tools are not an array")
+	if tools.Kind() != jinja.KindList {
+		return jinja.None, refuse("a message's tools are not an array")
 	}
-	var out []Value
+	var out []jinja.Value
 	for _, item := range tools.Items() {
-		if item.Kind() != KindDict {
-			return None, refuse("a tool is not an object")
+		if item.Kind() != jinja.KindDict {
+			return jinja.None, refuse("a tool is not an object")
 		}
 		fn, err := toolDocument(item.Dict())
 		if err != nil {
-			return None, err
+			return jinja.None, err
 		}
 		t := ordered(item.Dict(), "function", "type")
-		t.Set("function", FromDict(ordered(fn, "name", "description", "parameters", "strict")))
-		out = append(out, FromDict(t))
+		t.Set("function", jinja.FromDict(ordered(fn, "name", "description", "parameters", "strict")))
+		out = append(out, jinja.FromDict(t))
 	}
-	return List(out), nil
+	return jinja.List(out), nil
 }
 
 // developers turns developer messages into system messages, and joins all system messages into one, for templates that
 // do not know the role.
-func (t *ChatTemplate) developers(messages []*Dict) []*Dict {
+func (t *Template) developers(messages []*jinja.Dict) []*jinja.Dict {
 	found := false
 	for _, m := range messages {
 		found = found || roleIs(m, "developer")
@@ -411,11 +413,11 @@ func (t *ChatTemplate) developers(messages []*Dict) []*Dict {
 		return messages
 	}
 	var texts []string
-	var others []*Dict
+	var others []*jinja.Dict
 	scattered := false
 	for i, m := range messages {
 		if roleIs(m, "developer") {
-			m.Set("role", Text("system"))
+			m.Set("role", jinja.Text("system"))
 			m.Remove("tools")
 		}
 		if !roleIs(m, "system") {
@@ -430,20 +432,20 @@ func (t *ChatTemplate) developers(messages []*Dict) []*Dict {
 	if !scattered {
 		return messages
 	}
-	merged := &Dict{}
-	merged.Set("role", Text("system"))
-	merged.Set("content", Text(strings.Join(texts, "\n\n")))
-	return append([]*Dict{merged}, others...)
+	merged := &jinja.Dict{}
+	merged.Set("role", jinja.Text("system"))
+	merged.Set("content", jinja.Text(strings.Join(texts, "\n\n")))
+	return append([]*jinja.Dict{merged}, others...)
 }
 
-func systemText(m *Dict) string {
+func systemText(m *jinja.Dict) string {
 	content, _ := m.Get("content")
-	if content.Kind() == KindString {
+	if content.Kind() == jinja.KindString {
 		return content.Text()
 	}
 	var parts []string
 	for _, part := range content.Items() {
-		if part.Kind() == KindDict {
+		if part.Kind() == jinja.KindDict {
 			if s, ok := textOf(part.Dict(), "text"); ok {
 				parts = append(parts, s)
 			}

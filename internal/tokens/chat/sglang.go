@@ -1,18 +1,20 @@
-package jinja
+package chat
 
 import (
 	"errors"
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
 // What SGLang 0.5.23 does to a chat request before its template: srt/entrypoints/openai/protocol.py, serving_chat.py,
 // srt/parser/jinja_template_utils.py, srt/function_call/utils.py. Models with an encoder of their own instead of a
 // template (DeepSeek-V3.2, Kimi-K3 …) are not covered.
 
-func (b *bodyReader) sglang(t *ChatTemplate) (*Request, error) {
-	q := &Request{template: t, vars: &Dict{}}
+func (b *bodyReader) sglang(t *Template) (*Request, error) {
+	q := &Request{template: t, vars: &jinja.Dict{}}
 	format := b.config.Content
 	if format == FormatAuto {
 		format = t.ContentFormat(EngineSGLang)
@@ -28,7 +30,7 @@ func (b *bodyReader) sglang(t *ChatTemplate) (*Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	conversation := make([]*Dict, len(messages))
+	conversation := make([]*jinja.Dict, len(messages))
 	hasTools := false
 	for i, m := range messages {
 		out, err := b.sglangMessage(m)
@@ -57,8 +59,8 @@ func (b *bodyReader) sglang(t *ChatTemplate) (*Request, error) {
 	q.Media = b.media
 	q.vars.Set("messages", listOfDicts(conversation))
 	q.vars.Set("tools", tools)
-	q.vars.Set("documents", None)
-	q.vars.Set("add_generation_prompt", Bool(true))
+	q.vars.Set("documents", jinja.None)
+	q.vars.Set("add_generation_prompt", jinja.Bool(true))
 	q.retry, q.tools = true, bareTools(tools)
 	return q, nil
 }
@@ -68,47 +70,47 @@ func (b *bodyReader) sglang(t *ChatTemplate) (*Request, error) {
 func (b *bodyReader) sglangTemplate(q *Request) error {
 	own, _ := q.kwargs.Get("chat_template")
 	q.kwargs.Remove("chat_template")
-	if own.Kind() != KindString {
+	if own.Kind() != jinja.KindString {
 		return nil
 	}
 	if !b.config.TrustTemplate {
 		return refuse("chat_template in the request is not trusted")
 	}
 	var err error
-	q.template, err = ParseChat(own.Text())
+	q.template, err = Parse(own.Text())
 	return err
 }
 
 // lastAssistant takes a final assistant message away: its text continues the prompt, or it becomes the user's.
-func lastAssistant(messages []*Dict, open bool) ([]*Dict, string) {
+func lastAssistant(messages []*jinja.Dict, open bool) ([]*jinja.Dict, string) {
 	last := messages[len(messages)-1]
 	content, _ := last.Get("content")
-	if !roleIs(last, "assistant") || content.Kind() != KindString {
+	if !roleIs(last, "assistant") || content.Kind() != jinja.KindString {
 		return messages, ""
 	}
 	messages = messages[:len(messages)-1]
 	if open {
 		return messages, content.Text()
 	}
-	user := &Dict{}
-	user.Set("role", Text("user"))
+	user := &jinja.Dict{}
+	user.Set("role", jinja.Text("user"))
 	user.Set("content", content)
 	return append(messages, user), ""
 }
 
 // bareTools are the tools without OpenAI's wrapper, which SGLang tries when a template fails.
-func bareTools(tools Value) Value {
-	if tools.Kind() != KindList {
-		return None
+func bareTools(tools jinja.Value) jinja.Value {
+	if tools.Kind() != jinja.KindList {
+		return jinja.None
 	}
-	var out []Value
+	var out []jinja.Value
 	for _, t := range tools.Items() {
 		if fn, ok := t.Dict().Get("function"); ok {
 			t = fn
 		}
 		out = append(out, t)
 	}
-	return List(out)
+	return jinja.List(out)
 }
 
 // genericRoles are the roles that SGLang accepts besides user; their case does not matter.
@@ -116,15 +118,15 @@ var genericRoles = map[string]bool{"system": true, "assistant": true, "tool": tr
 	"latest_reminder": true, "root": true}
 
 // sglangMessage is model_dump of a message without its nulls: the known fields in the order of their class.
-func (b *bodyReader) sglangMessage(m *Dict) (*Dict, error) {
+func (b *bodyReader) sglangMessage(m *jinja.Dict) (*jinja.Dict, error) {
 	role, _ := textOf(m, "role")
-	out := &Dict{}
+	out := &jinja.Dict{}
 	if role == "user" {
 		content, _ := m.Get("content")
-		if content.Kind() != KindString && content.Kind() != KindList {
+		if content.Kind() != jinja.KindString && content.Kind() != jinja.KindList {
 			return nil, refuse("a user message has no content")
 		}
-		out.Set("role", Text(role))
+		out.Set("role", jinja.Text(role))
 		out.Set("content", content)
 		return out, nil
 	}
@@ -132,32 +134,32 @@ func (b *bodyReader) sglangMessage(m *Dict) (*Dict, error) {
 	if !genericRoles[role] {
 		return nil, refuse("unknown role %q", role)
 	}
-	out.Set("role", Text(role))
+	out.Set("role", jinja.Text(role))
 	content, _ := m.Get("content")
 	switch content.Kind() {
-	case KindString, KindList:
-	case KindUndefined, KindNone:
-		content = Text("")
+	case jinja.KindString, jinja.KindList:
+	case jinja.KindUndefined, jinja.KindNone:
+		content = jinja.Text("")
 	default:
 		return nil, refuse("the content of a %s message is a %s", role, content.TypeName())
 	}
 	out.Set("content", content)
 	for _, name := range [...]string{"tool_call_id", "name", "phase", "reasoning_content"} {
-		if v, ok := m.Get(name); ok && v.Kind() != KindNone {
-			if v.Kind() != KindString {
+		if v, ok := m.Get(name); ok && v.Kind() != jinja.KindNone {
+			if v.Kind() != jinja.KindString {
 				return nil, refuse("%s is not a text", name)
 			}
 			out.Set(name, v)
 		}
 	}
-	if calls, ok := m.Get("tool_calls"); ok && calls.Kind() != KindNone {
+	if calls, ok := m.Get("tool_calls"); ok && calls.Kind() != jinja.KindNone {
 		parsed, err := b.sglangCalls(&calls, role == "assistant")
 		if err != nil {
 			return nil, err
 		}
 		out.Set("tool_calls", parsed)
 	}
-	if tools, ok := m.Get("tools"); ok && tools.Kind() != KindNone {
+	if tools, ok := m.Get("tools"); ok && tools.Kind() != jinja.KindNone {
 		dumped, err := sglangToolList(&tools)
 		if err != nil {
 			return nil, err
@@ -169,64 +171,64 @@ func (b *bodyReader) sglangMessage(m *Dict) (*Dict, error) {
 }
 
 // sglangCalls fills tool calls with nulls and parses their arguments, which must then be JSON objects.
-func (b *bodyReader) sglangCalls(calls *Value, parse bool) (Value, error) {
-	if calls.Kind() != KindList {
-		return None, refuse("tool_calls is not an array")
+func (b *bodyReader) sglangCalls(calls *jinja.Value, parse bool) (jinja.Value, error) {
+	if calls.Kind() != jinja.KindList {
+		return jinja.None, refuse("tool_calls is not an array")
 	}
-	out := []Value{}
+	out := []jinja.Value{}
 	for _, item := range calls.Items() {
-		if item.Kind() != KindDict {
-			return None, refuse("a tool call is not an object")
+		if item.Kind() != jinja.KindDict {
+			return jinja.None, refuse("a tool call is not an object")
 		}
 		fn, _ := item.Dict().Get("function")
-		if fn.Kind() != KindDict {
-			return None, refuse("a tool call has no function")
+		if fn.Kind() != jinja.KindDict {
+			return jinja.None, refuse("a tool call has no function")
 		}
-		f := &Dict{}
+		f := &jinja.Dict{}
 		f.Set("name", orNull(fn.Dict(), "name"))
 		arguments := orNull(fn.Dict(), "arguments")
-		if parse && arguments.Kind() == KindString {
-			parsed, err := b.json.DecodeText(arguments.Text(), Orjson)
+		if parse && arguments.Kind() == jinja.KindString {
+			parsed, err := b.json.DecodeText(arguments.Text(), jinja.Orjson)
 			switch {
-			case errors.Is(err, ErrLimit):
-				return None, err
-			case err != nil || parsed.Kind() != KindDict:
-				return None, refuse("a tool call's arguments are not a JSON object")
+			case errors.Is(err, jinja.ErrLimit):
+				return jinja.None, err
+			case err != nil || parsed.Kind() != jinja.KindDict:
+				return jinja.None, refuse("a tool call's arguments are not a JSON object")
 			}
 			arguments = parsed
 		}
 		f.Set("arguments", arguments)
-		c := &Dict{}
+		c := &jinja.Dict{}
 		c.Set("id", orNull(item.Dict(), "id"))
 		c.Set("index", orNull(item.Dict(), "index"))
-		c.Set("type", Text("function"))
-		c.Set("function", FromDict(f))
-		out = append(out, FromDict(c))
+		c.Set("type", jinja.Text("function"))
+		c.Set("function", jinja.FromDict(f))
+		out = append(out, jinja.FromDict(c))
 	}
-	return List(out), nil
+	return jinja.List(out), nil
 }
 
-func orNull(d *Dict, name string) Value {
+func orNull(d *jinja.Dict, name string) jinja.Value {
 	if v, ok := d.Get(name); ok {
 		return v
 	}
-	return None
+	return jinja.None
 }
 
 // sglangContent puts a message's content into the template's format.
-func (b *bodyReader) sglangContent(m *Dict, format ContentFormat) (*Dict, error) {
+func (b *bodyReader) sglangContent(m *jinja.Dict, format ContentFormat) (*jinja.Dict, error) {
 	content, _ := m.Get("content")
-	if content.Kind() != KindList {
+	if content.Kind() != jinja.KindList {
 		return m, nil
 	}
-	var parts []Value
+	var parts []jinja.Value
 	var texts []string
 	for _, item := range content.Items() {
 		part, err := b.sglangPart(&item, roleIs(m, "assistant"))
 		if err != nil {
 			return nil, err
 		}
-		if part.Kind() != KindDict {
+		if part.Kind() != jinja.KindDict {
 			continue
 		}
 		parts = append(parts, part)
@@ -234,7 +236,7 @@ func (b *bodyReader) sglangContent(m *Dict, format ContentFormat) (*Dict, error)
 			texts = append(texts, s)
 		}
 	}
-	joined := Text(strings.Join(texts, " "))
+	joined := jinja.Text(strings.Join(texts, " "))
 	if format != FormatOpenAI {
 		m.Set("content", joined)
 		return m, nil
@@ -243,108 +245,108 @@ func (b *bodyReader) sglangContent(m *Dict, format ContentFormat) (*Dict, error)
 	if roleIs(m, "tool") && len(texts) == len(parts) {
 		m.Set("content", joined)
 	} else {
-		m.Set("content", List(parts))
+		m.Set("content", jinja.List(parts))
 	}
 	return m, nil
 }
 
 // sglangPart is one part as templates get it; nothing for what SGLang leaves out.
-func (b *bodyReader) sglangPart(item *Value, assistant bool) (Value, error) {
-	if item.Kind() != KindDict {
-		return None, refuse("a content part is a %s", item.TypeName())
+func (b *bodyReader) sglangPart(item *jinja.Value, assistant bool) (jinja.Value, error) {
+	if item.Kind() != jinja.KindDict {
+		return jinja.None, refuse("a content part is a %s", item.TypeName())
 	}
 	kind, _ := textOf(item.Dict(), "type")
-	part := &Dict{}
+	part := &jinja.Dict{}
 	switch kind {
 	case "text":
 		s, ok := textOf(item.Dict(), "text")
 		if !ok {
-			return None, refuse("a text part without text")
+			return jinja.None, refuse("a text part without text")
 		}
-		part.Set("type", Text("text"))
-		part.Set("text", Text(s))
-		return FromDict(part), nil
+		part.Set("type", jinja.Text("text"))
+		part.Set("text", jinja.Text(s))
+		return jinja.FromDict(part), nil
 	case "thinking", "reasoning":
 		if !assistant {
-			return None, refuse("thinking outside of an assistant message")
+			return jinja.None, refuse("thinking outside of an assistant message")
 		}
-		return None, nil
+		return jinja.None, nil
 	case "tool_reference":
-		part.Set("type", Text(kind))
+		part.Set("type", jinja.Text(kind))
 		part.Set("name", orNull(item.Dict(), "name"))
-		return FromDict(part), nil
+		return jinja.FromDict(part), nil
 	case "image_url", "video_url", "audio_url", "input_audio":
 		b.media = append(b.media, Media{Kind: kind})
-		part.Set("type", Text(map[string]string{"image_url": "image", "video_url": "video"}[kind]))
+		part.Set("type", jinja.Text(map[string]string{"image_url": "image", "video_url": "video"}[kind]))
 		if kind == "audio_url" || kind == "input_audio" {
-			part.Set("type", Text("audio"))
+			part.Set("type", jinja.Text("audio"))
 		}
-		return FromDict(part), nil
+		return jinja.FromDict(part), nil
 	}
-	return None, refuse("unsupported content part %q", kind)
+	return jinja.None, refuse("unsupported content part %q", kind)
 }
 
 // sglangTools are the tools the template sees: none with tool_choice none, one when it is named.
-func (b *bodyReader) sglangTools(inMessages bool) (Value, error) {
+func (b *bodyReader) sglangTools(inMessages bool) (jinja.Value, error) {
 	given := b.field("tools")
-	if given.Kind() != KindNone && given.Kind() != KindList {
-		return None, refuse("tools is not an array")
+	if given.Kind() != jinja.KindNone && given.Kind() != jinja.KindList {
+		return jinja.None, refuse("tools is not an array")
 	}
-	tools := List(nil)
-	if given.Kind() == KindList {
+	tools := jinja.List(nil)
+	if given.Kind() == jinja.KindList {
 		var err error
 		if tools, err = sglangToolList(&given); err != nil {
-			return None, err
+			return jinja.None, err
 		}
 		normalizeSchemas(tools)
 	}
 	choice := b.field("tool_choice")
 	name, named, err := namedTool(choice)
 	if err != nil {
-		return None, err
+		return jinja.None, err
 	}
 	if !tools.Truthy() && !inMessages {
 		if named || choice.Text() == "required" {
-			return None, refuse("tool_choice without tools")
+			return jinja.None, refuse("tool_choice without tools")
 		}
-		return None, nil
+		return jinja.None, nil
 	}
-	if choice.Text() == "none" && choice.Kind() == KindString {
-		return None, nil
+	if choice.Text() == "none" && choice.Kind() == jinja.KindString {
+		return jinja.None, nil
 	}
-	var out []Value
+	var out []jinja.Value
 	for _, t := range tools.Items() {
-		if !named || hasTool([]*Dict{t.Dict()}, name) {
+		if !named || hasTool([]*jinja.Dict{t.Dict()}, name) {
 			out = append(out, t)
 		}
 	}
 	if len(out) == 0 {
-		return None, nil
+		return jinja.None, nil
 	}
-	return List(out), nil
+	return jinja.List(out), nil
 }
 
 // sglangToolList is model_dump of tools: the function's known members in the order of the request, what is missing as
 // null behind them, defer_loading null unless given.
-func sglangToolList(tools *Value) (Value, error) {
-	if tools.Kind() != KindList {
-		return None, refuse("tools is not an array")
+func sglangToolList(tools *jinja.Value) (jinja.Value, error) {
+	if tools.Kind() != jinja.KindList {
+		return jinja.None, refuse("tools is not an array")
 	}
-	out := []Value{}
+	out := []jinja.Value{}
 	for _, item := range tools.Items() {
-		if item.Kind() != KindDict {
-			return None, refuse("a tool is not an object")
+		if item.Kind() != jinja.KindDict {
+			return jinja.None, refuse("a tool is not an object")
 		}
 		fn, err := toolDocument(item.Dict())
 		if err != nil {
-			return None, err
+			return jinja.None, err
 		}
 		lazy := orNull(item.Dict(), "defer_loading")
-		f := &Dict{}
+		f := &jinja.Dict{}
 		for name, v := range fn.All() {
 			switch name {
 			case "strict", "defer_loading":
-				if v.Kind() != KindNone {
+				if v.Kind() != jinja.KindNone {
 					f.Set(name, v)
 				}
 			case "name", "description", "parameters":
@@ -354,24 +356,24 @@ func sglangToolList(tools *Value) (Value, error) {
 		for _, name := range [...]string{"description", "parameters"} {
 			f.Set(name, orNull(f, name))
 		}
-		if !f.Has("defer_loading") && lazy.Kind() != KindNone {
+		if !f.Has("defer_loading") && lazy.Kind() != jinja.KindNone {
 			f.Set("defer_loading", lazy)
 		}
-		kind := Text("function")
+		kind := jinja.Text("function")
 		if s, ok := textOf(item.Dict(), "type"); ok {
-			kind = Text(s)
+			kind = jinja.Text(s)
 		}
-		t := &Dict{}
+		t := &jinja.Dict{}
 		t.Set("type", kind)
-		t.Set("function", FromDict(f))
+		t.Set("function", jinja.FromDict(f))
 		t.Set("defer_loading", lazy)
-		out = append(out, FromDict(t))
+		out = append(out, jinja.FromDict(t))
 	}
-	return List(out), nil
+	return jinja.List(out), nil
 }
 
 // sglangKwargs are the template's variables: reasoning fields first, the request's chat_template_kwargs over them.
-func (b *bodyReader) sglangKwargs() (*Dict, error) {
+func (b *bodyReader) sglangKwargs() (*jinja.Dict, error) {
 	user, err := b.kwargs()
 	if err != nil {
 		return nil, err
@@ -380,14 +382,14 @@ func (b *bodyReader) sglangKwargs() (*Dict, error) {
 	if err != nil {
 		return nil, err
 	}
-	thinking := None
-	if r := b.field("reasoning"); r.Kind() == KindDict && enabled(r.Dict()) {
-		thinking = Bool(true)
+	thinking := jinja.None
+	if r := b.field("reasoning"); r.Kind() == jinja.KindDict && enabled(r.Dict()) {
+		thinking = jinja.Bool(true)
 	}
-	if effort.Kind() != KindNone {
-		thinking = Bool(effort.Kind() != KindString || effort.Text() != "none")
+	if effort.Kind() != jinja.KindNone {
+		thinking = jinja.Bool(effort.Kind() != jinja.KindString || effort.Text() != "none")
 	}
-	if thinking.Kind() != KindNone {
+	if thinking.Kind() != jinja.KindNone {
 		for _, name := range [...]string{"thinking", "enable_thinking"} {
 			if !user.Has(name) {
 				user.Set(name, thinking)
@@ -399,8 +401,8 @@ func (b *bodyReader) sglangKwargs() (*Dict, error) {
 			user.Set(name, v)
 		}
 	}
-	if v, ok := user.Get("reasoning_effort"); !ok || v.Kind() == KindNone {
-		if effort.Kind() != KindNone {
+	if v, ok := user.Get("reasoning_effort"); !ok || v.Kind() == jinja.KindNone {
+		if effort.Kind() != jinja.KindNone {
 			if !ok {
 				user.Set("reasoning_effort", effort)
 			}
@@ -421,43 +423,43 @@ func (b *bodyReader) sglangKwargs() (*Dict, error) {
 var efforts = []string{"none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"}
 
 // effort is reasoning_effort, or reasoning.effort over it.
-func (b *bodyReader) effort() (Value, error) {
+func (b *bodyReader) effort() (jinja.Value, error) {
 	effort := b.field("reasoning_effort")
-	if r := b.field("reasoning"); r.Kind() == KindDict {
+	if r := b.field("reasoning"); r.Kind() == jinja.KindDict {
 		inner := orNull(r.Dict(), "effort")
-		if inner.Kind() == KindNone {
+		if inner.Kind() == jinja.KindNone {
 			inner = orNull(r.Dict(), "reasoning_effort")
 		}
-		if inner.Kind() != KindNone {
+		if inner.Kind() != jinja.KindNone {
 			effort = inner
 		}
 	}
 	switch effort.Kind() {
-	case KindNone:
-		return None, nil
-	case KindString:
+	case jinja.KindNone:
+		return jinja.None, nil
+	case jinja.KindString:
 		if slices.Contains(efforts, effort.Text()) {
 			return effort, nil
 		}
-		if f, ok := ParseFloat(effort.Text()); ok {
-			effort = Float(f)
+		if f, ok := jinja.ParseFloat(effort.Text()); ok {
+			effort = jinja.Float(f)
 		}
-	case KindInt:
-		effort = Float(float64(effort.Int()))
+	case jinja.KindInt:
+		effort = jinja.Float(float64(effort.Int()))
 	}
-	if effort.Kind() != KindFloat || !(effort.Float() >= 0 && effort.Float() <= 0.99) || math.IsNaN(effort.Float()) {
-		return None, refuse("invalid reasoning effort")
+	if effort.Kind() != jinja.KindFloat || !(effort.Float() >= 0 && effort.Float() <= 0.99) || math.IsNaN(effort.Float()) {
+		return jinja.None, refuse("invalid reasoning effort")
 	}
 	return effort, nil
 }
 
-func enabled(r *Dict) bool {
+func enabled(r *jinja.Dict) bool {
 	v := orNull(r, "enabled")
-	if v.Kind() == KindNone {
+	if v.Kind() == jinja.KindNone {
 		v = orNull(r, "enable")
 	}
-	if v.Kind() == KindString {
-		return slices.Contains([]string{"1", "true", "yes", "y", "on"}, strings.ToLower(strings.TrimFunc(v.Text(), IsSpace)))
+	if v.Kind() == jinja.KindString {
+		return slices.Contains([]string{"1", "true", "yes", "y", "on"}, strings.ToLower(strings.TrimFunc(v.Text(), jinja.IsSpace)))
 	}
 	return v.Truthy()
 }

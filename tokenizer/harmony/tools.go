@@ -1,10 +1,12 @@
-package jinja
+package harmony
 
 import (
 	"errors"
 	"math"
 	"strconv"
 	"strings"
+
+	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
 // Tools in Harmony are a namespace of TypeScript types, made of their JSON schemas by openai-harmony (src/encoding.rs,
@@ -21,7 +23,7 @@ const maxTypes = 4 << 20
 type Tool struct {
 	Name        string
 	Description string
-	Parameters  Value // a JSON schema; None or the zero value when the function takes none
+	Parameters  jinja.Value // a JSON schema; None or the zero value when the function takes none
 }
 
 // toolSection is the section on tools.
@@ -33,7 +35,7 @@ func toolSection(tools []Tool) (string, error) {
 		for _, line := range rustLines(t.Description) {
 			lines = append(lines, "// "+line)
 		}
-		if k := t.Parameters.Kind(); k == KindNone || k == KindUndefined {
+		if k := t.Parameters.Kind(); k == jinja.KindNone || k == jinja.KindUndefined {
 			lines = append(lines, "type "+t.Name+" = () => any;\n")
 			continue
 		}
@@ -68,21 +70,21 @@ type schemaWriter struct {
 }
 
 // member is a member of a schema, when the schema is an object that has it.
-func member(schema Value, name string) (Value, bool) {
-	if schema.Kind() != KindDict {
-		return None, false
+func member(schema jinja.Value, name string) (jinja.Value, bool) {
+	if schema.Kind() != jinja.KindDict {
+		return jinja.None, false
 	}
 	return schema.Dict().Get(name)
 }
 
-func textMember(schema Value, name string) (string, bool) {
+func textMember(schema jinja.Value, name string) (string, bool) {
 	v, ok := member(schema, name)
-	return v.Text(), ok && v.Kind() == KindString
+	return v.Text(), ok && v.Kind() == jinja.KindString
 }
 
-func listMember(schema Value, name string) ([]Value, bool) {
+func listMember(schema jinja.Value, name string) ([]jinja.Value, bool) {
 	v, ok := member(schema, name)
-	if !ok || v.Kind() != KindList {
+	if !ok || v.Kind() != jinja.KindList {
 		return nil, false
 	}
 	return v.Items(), true
@@ -98,7 +100,7 @@ func (w *schemaWriter) put(parts ...string) {
 }
 
 // schema writes a schema's type. indent is of its own lines.
-func (w *schemaWriter) schema(s Value, indent string) {
+func (w *schemaWriter) schema(s jinja.Value, indent string) {
 	if types, ok := listMember(s, "type"); ok {
 		w.union(types)
 		return
@@ -139,10 +141,10 @@ func (w *schemaWriter) schema(s Value, indent string) {
 }
 
 // union writes a list of type names.
-func (w *schemaWriter) union(types []Value) {
+func (w *schemaWriter) union(types []jinja.Value) {
 	var names []string
 	for i := range types {
-		if types[i].Kind() != KindString {
+		if types[i].Kind() != jinja.KindString {
 			continue
 		}
 		name := types[i].Text()
@@ -157,11 +159,11 @@ func (w *schemaWriter) union(types []Value) {
 	w.put(strings.Join(names, " | "))
 }
 
-func (w *schemaWriter) text(s Value) {
+func (w *schemaWriter) text(s jinja.Value) {
 	values, _ := listMember(s, "enum")
 	var words []string
 	for i := range values {
-		if values[i].Kind() == KindString {
+		if values[i].Kind() == jinja.KindString {
 			words = append(words, `"`+values[i].Text()+`"`)
 		}
 	}
@@ -171,7 +173,7 @@ func (w *schemaWriter) text(s Value) {
 	w.put(strings.Join(words, " | "))
 }
 
-func (w *schemaWriter) object(s Value, indent string) {
+func (w *schemaWriter) object(s jinja.Value, indent string) {
 	if description, ok := textMember(s, "description"); ok {
 		w.put(indent, "// ", description, "\n")
 	}
@@ -179,11 +181,11 @@ func (w *schemaWriter) object(s Value, indent string) {
 	required := map[string]bool{}
 	names, _ := listMember(s, "required")
 	for i := range names {
-		if names[i].Kind() == KindString {
+		if names[i].Kind() == jinja.KindString {
 			required[names[i].Text()] = true
 		}
 	}
-	if properties, ok := member(s, "properties"); ok && properties.Kind() == KindDict {
+	if properties, ok := member(s, "properties"); ok && properties.Kind() == jinja.KindDict {
 		for key, property := range properties.Dict().All() {
 			if !required[key] {
 				key += "?"
@@ -195,7 +197,7 @@ func (w *schemaWriter) object(s Value, indent string) {
 }
 
 // property writes one property with its comments. key has its question mark.
-func (w *schemaWriter) property(key string, s Value, indent string) {
+func (w *schemaWriter) property(key string, s jinja.Value, indent string) {
 	if title, ok := textMember(s, "title"); ok {
 		w.put(indent, "// ", title, "\n", indent, "//\n")
 	}
@@ -206,7 +208,7 @@ func (w *schemaWriter) property(key string, s Value, indent string) {
 	if examples, ok := listMember(s, "examples"); ok && len(examples) > 0 {
 		w.put(indent, "// Examples:\n")
 		for i := range examples {
-			if examples[i].Kind() == KindString {
+			if examples[i].Kind() == jinja.KindString {
 				w.put(indent, `// - "`, examples[i].Text(), "\"\n")
 			}
 		}
@@ -223,19 +225,19 @@ func (w *schemaWriter) property(key string, s Value, indent string) {
 }
 
 // nullable is the type of s, with null when s says that it may be.
-func (w *schemaWriter) nullable(s Value, indent string) string {
+func (w *schemaWriter) nullable(s jinja.Value, indent string) string {
 	inner := &schemaWriter{}
 	inner.schema(s, indent)
 	w.failed = w.failed || inner.failed
 	out := inner.String()
-	if may, _ := member(s, "nullable"); may.Kind() == KindBool && may.Truthy() && !strings.Contains(out, "null") {
+	if may, _ := member(s, "nullable"); may.Kind() == jinja.KindBool && may.Truthy() && !strings.Contains(out, "null") {
 		out += " | null"
 	}
 	return out
 }
 
 // variants writes a property that is one of several types, each on a line.
-func (w *schemaWriter) variants(key string, s Value, variants []Value, indent string) {
+func (w *schemaWriter) variants(key string, s jinja.Value, variants []jinja.Value, indent string) {
 	description, described := textMember(s, "description")
 	above := described
 	if described && len(variants) > 0 {
@@ -269,12 +271,12 @@ func (w *schemaWriter) variants(key string, s Value, variants []Value, indent st
 }
 
 // defaultOf spells a schema's default: a text in quotes unless the schema lists its values.
-func (w *schemaWriter) defaultOf(s Value) (string, bool) {
+func (w *schemaWriter) defaultOf(s jinja.Value) (string, bool) {
 	d, ok := member(s, "default")
 	if !ok {
 		return "", false
 	}
-	if d.Kind() == KindString {
+	if d.Kind() == jinja.KindString {
 		if values, listed := listMember(s, "enum"); listed && len(values) > 0 {
 			return d.Text(), true
 		}
@@ -286,19 +288,19 @@ func (w *schemaWriter) defaultOf(s Value) (string, bool) {
 }
 
 // compact writes JSON as serde_json does.
-func (w *schemaWriter) compact(b *strings.Builder, v Value) {
+func (w *schemaWriter) compact(b *strings.Builder, v jinja.Value) {
 	switch v.Kind() {
-	case KindNone:
+	case jinja.KindNone:
 		b.WriteString("null")
-	case KindBool:
+	case jinja.KindBool:
 		if v.Truthy() {
 			b.WriteString("true")
 		} else {
 			b.WriteString("false")
 		}
-	case KindString:
+	case jinja.KindString:
 		serdeString(b, v.Text())
-	case KindList:
+	case jinja.KindList:
 		b.WriteByte('[')
 		for i := range v.Items() {
 			if i > 0 {
@@ -307,7 +309,7 @@ func (w *schemaWriter) compact(b *strings.Builder, v Value) {
 			w.compact(b, v.Items()[i])
 		}
 		b.WriteByte(']')
-	case KindDict:
+	case jinja.KindDict:
 		b.WriteByte('{')
 		first := true
 		for key, member := range v.Dict().All() {
@@ -351,9 +353,9 @@ func serdeString(b *strings.Builder, s string) {
 }
 
 // serdeNumber spells a number as serde_json does; ok is false beyond what both spell alike.
-func serdeNumber(v Value) (string, bool) {
-	if v.Kind() != KindFloat {
-		return strconv.FormatInt(v.Int(), 10), v.Kind() == KindInt
+func serdeNumber(v jinja.Value) (string, bool) {
+	if v.Kind() != jinja.KindFloat {
+		return strconv.FormatInt(v.Int(), 10), v.Kind() == jinja.KindInt
 	}
 	f := v.Float()
 	if a := math.Abs(f); a != 0 && (a < 1e-4 || a >= 1e15) {

@@ -1,8 +1,11 @@
-package jinja
+package chat
 
 import (
 	"strings"
 	"time"
+
+	"github.com/warmpath/warmpath/tokenizer/harmony"
+	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
 // Harmony is what gpt-oss models are asked in. vLLM renders it with openai-harmony in place of the model's template
@@ -11,8 +14,8 @@ import (
 
 // ReadHarmony reads the body of a chat completion request as vLLM does for gpt-oss, at the time now, whose date is in the
 // prompt. The body must not change while the pieces are in use. Errors are as ReadRequest's.
-func ReadHarmony(body []byte, now time.Time) ([]Piece, error) {
-	b := &bodyReader{config: &RequestConfig{}, defaults: &Dict{}}
+func ReadHarmony(body []byte, now time.Time) ([]harmony.Piece, error) {
+	b := &bodyReader{config: &RequestConfig{}, defaults: &jinja.Dict{}}
 	if err := b.open(body); err != nil {
 		return nil, err
 	}
@@ -45,18 +48,18 @@ func ReadHarmony(body []byte, now time.Time) ([]Piece, error) {
 	if err := h.read(messages); err != nil {
 		return nil, err
 	}
-	return Render(h.conversation), nil
+	return harmony.Render(h.conversation), nil
 }
 
 // harmonyReader collects a conversation.
 type harmonyReader struct {
-	conversation []Message
+	conversation []harmony.Message
 	names        map[string]string // of tools, by the id of their calls
 }
 
 // preamble adds the system message and the developer's, and returns the messages that follow: an instruction that comes
 // first is the developer's.
-func (h *harmonyReader) preamble(messages []*Dict, tools Value, effort string, now time.Time) ([]*Dict, error) {
+func (h *harmonyReader) preamble(messages []*jinja.Dict, tools jinja.Value, effort string, now time.Time) ([]*jinja.Dict, error) {
 	var instructions string
 	if first := messages[0]; roleIs(first, "system") || roleIs(first, "developer") {
 		content, _ := first.Get("content")
@@ -64,24 +67,24 @@ func (h *harmonyReader) preamble(messages []*Dict, tools Value, effort string, n
 		messages = messages[1:]
 	}
 	offered := harmonyTools(tools)
-	h.add(Message{Author: "system", Texts: []string{System(effort, now, len(offered) > 0)}})
+	h.add(harmony.Message{Author: "system", Texts: []string{harmony.System(effort, now, len(offered) > 0)}})
 	if instructions == "" && len(offered) == 0 {
 		return messages, nil
 	}
-	text, err := Developer(instructions, offered)
+	text, err := harmony.Developer(instructions, offered)
 	if err != nil {
 		return nil, err
 	}
-	h.add(Message{Author: "developer", Texts: []string{text}})
+	h.add(harmony.Message{Author: "developer", Texts: []string{text}})
 	return messages, nil
 }
 
 // harmonyTools are the functions of tools that vllmTools has checked.
-func harmonyTools(tools Value) []Tool {
-	var out []Tool
+func harmonyTools(tools jinja.Value) []harmony.Tool {
+	var out []harmony.Tool
 	for _, tool := range tools.Items() {
 		fn, _ := tool.Dict().Get("function")
-		t := Tool{}
+		t := harmony.Tool{}
 		t.Name, _ = textOf(fn.Dict(), "name")
 		t.Description, _ = textOf(fn.Dict(), "description")
 		t.Parameters, _ = fn.Dict().Get("parameters")
@@ -90,19 +93,19 @@ func harmonyTools(tools Value) []Tool {
 	return out
 }
 
-func (h *harmonyReader) add(m Message) { h.conversation = append(h.conversation, m) }
+func (h *harmonyReader) add(m harmony.Message) { h.conversation = append(h.conversation, m) }
 
 // flatText is the text of a content, its parts joined; ok is false when there is none.
-func flatText(content Value) (string, bool) {
+func flatText(content jinja.Value) (string, bool) {
 	switch content.Kind() {
-	case KindString:
+	case jinja.KindString:
 		return content.Text(), true
-	case KindList:
+	case jinja.KindList:
 		var b strings.Builder
 		any := false
 		for _, part := range content.Items() {
-			s, ok := part.Text(), part.Kind() == KindString
-			if part.Kind() == KindDict {
+			s, ok := part.Text(), part.Kind() == jinja.KindString
+			if part.Kind() == jinja.KindDict {
 				s, ok = textOf(part.Dict(), "text")
 			}
 			any = any || ok
@@ -114,23 +117,23 @@ func flatText(content Value) (string, bool) {
 }
 
 // read adds the conversation.
-func (h *harmonyReader) read(messages []*Dict) error {
+func (h *harmonyReader) read(messages []*jinja.Dict) error {
 	h.names = map[string]string{}
 	for _, m := range messages {
 		calls, given := m.Get("tool_calls")
 		if !given {
 			continue
 		}
-		if calls.Kind() != KindList {
+		if calls.Kind() != jinja.KindList {
 			return refuse("tool_calls is not an array")
 		}
 		for _, call := range calls.Items() {
-			if call.Kind() != KindDict {
+			if call.Kind() != jinja.KindDict {
 				return refuse("a tool call is not an object")
 			}
 			id, _ := textOf(call.Dict(), "id")
 			fn, _ := call.Dict().Get("function")
-			if fn.Kind() != KindDict {
+			if fn.Kind() != jinja.KindDict {
 				return refuse("a tool call has no function")
 			}
 			h.names[id], _ = textOf(fn.Dict(), "name")
@@ -148,14 +151,14 @@ func (h *harmonyReader) read(messages []*Dict) error {
 			id, _ := textOf(m, "tool_call_id")
 			content, _ := m.Get("content")
 			text, _ := flatText(content)
-			h.add(Message{Author: "functions." + h.names[id], Channel: "commentary to=assistant", Texts: []string{text}})
+			h.add(harmony.Message{Author: "functions." + h.names[id], Channel: "commentary to=assistant", Texts: []string{text}})
 		case "system", "developer":
 			content, _ := m.Get("content")
 			if text, ok := flatText(content); ok {
-				h.add(Message{Author: "developer", Texts: []string{"# Instructions\n\n" + text}})
+				h.add(harmony.Message{Author: "developer", Texts: []string{"# Instructions\n\n" + text}})
 			}
 		case "user":
-			h.add(Message{Author: "user", Texts: partTexts(m)})
+			h.add(harmony.Message{Author: "user", Texts: partTexts(m)})
 		default:
 			return refuse("unknown role %q", role)
 		}
@@ -164,15 +167,15 @@ func (h *harmonyReader) read(messages []*Dict) error {
 }
 
 // partTexts are the texts of a content's parts, which stay apart.
-func partTexts(m *Dict) []string {
+func partTexts(m *jinja.Dict) []string {
 	content, _ := m.Get("content")
-	if content.Kind() != KindList {
+	if content.Kind() != jinja.KindList {
 		return []string{content.Text()}
 	}
 	var texts []string
 	for _, part := range content.Items() {
 		s := ""
-		if part.Kind() == KindDict {
+		if part.Kind() == jinja.KindDict {
 			s, _ = textOf(part.Dict(), "text")
 		}
 		texts = append(texts, s)
@@ -181,14 +184,14 @@ func partTexts(m *Dict) []string {
 }
 
 // assistant adds what an assistant's message stands for: reasoning, calls, an answer.
-func (h *harmonyReader) assistant(m *Dict) {
+func (h *harmonyReader) assistant(m *jinja.Dict) {
 	reasoning, _ := textOf(m, "reasoning")
-	analysis := Message{Author: "assistant", Channel: "analysis", Texts: []string{reasoning}}
+	analysis := harmony.Message{Author: "assistant", Channel: "analysis", Texts: []string{reasoning}}
 	calls, _ := m.Get("tool_calls")
-	if calls.Kind() == KindList && len(calls.Items()) > 0 {
+	if calls.Kind() == jinja.KindList && len(calls.Items()) > 0 {
 		content, _ := m.Get("content")
 		if text, _ := flatText(content); text != "" {
-			h.add(Message{Author: "assistant", Channel: "commentary", Texts: []string{text}})
+			h.add(harmony.Message{Author: "assistant", Channel: "commentary", Texts: []string{text}})
 		}
 		if reasoning != "" {
 			h.add(analysis)
@@ -197,7 +200,7 @@ func (h *harmonyReader) assistant(m *Dict) {
 			fn, _ := call.Dict().Get("function")
 			name, _ := textOf(fn.Dict(), "name")
 			arguments, _ := textOf(fn.Dict(), "arguments")
-			h.add(Message{Author: "assistant to=functions." + name, Channel: "commentary json", Texts: []string{arguments}, Call: true})
+			h.add(harmony.Message{Author: "assistant to=functions." + name, Channel: "commentary json", Texts: []string{arguments}, Call: true})
 		}
 		return
 	}
@@ -205,6 +208,6 @@ func (h *harmonyReader) assistant(m *Dict) {
 		h.add(analysis)
 	}
 	if texts := partTexts(m); len(texts) > 0 && texts[0] != "" {
-		h.add(Message{Author: "assistant", Channel: "final", Texts: texts})
+		h.add(harmony.Message{Author: "assistant", Channel: "final", Texts: texts})
 	}
 }

@@ -1,50 +1,52 @@
-package jinja
+package chat
 
 import (
 	"strings"
+
+	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
 // vllmContent turns a message's content into a list of parts (FormatOpenAI) or one text.
-func (b *bodyReader) vllmContent(m *Dict, role string, format ContentFormat) (Value, error) {
+func (b *bodyReader) vllmContent(m *jinja.Dict, role string, format ContentFormat) (jinja.Value, error) {
 	content, given := m.Get("content")
-	var parts []Value
+	var parts []jinja.Value
 	switch {
-	case content.Kind() == KindString:
-		parts = []Value{content}
-	case content.Kind() == KindList:
+	case content.Kind() == jinja.KindString:
+		parts = []jinja.Value{content}
+	case content.Kind() == jinja.KindList:
 		parts = content.Items()
-	case !given, content.Kind() == KindNone && role == "assistant":
+	case !given, content.Kind() == jinja.KindNone && role == "assistant":
 	default:
-		return None, refuse("the content of a %s message is a %s", role, content.TypeName())
+		return jinja.None, refuse("the content of a %s message is a %s", role, content.TypeName())
 	}
 	if role == "system" {
 		parts = stripBilling(parts)
 	}
-	var out []Value
+	var out []jinja.Value
 	var texts []string
 	for i := range parts {
 		part, err := b.vllmPart(&parts[i], format)
 		if err != nil {
-			return None, err
+			return jinja.None, err
 		}
 		switch {
-		case part.Kind() == KindDict:
+		case part.Kind() == jinja.KindDict:
 			out = append(out, part)
 		case part.Text() != "":
 			texts = append(texts, part.Text())
 		}
 	}
 	if format == FormatOpenAI {
-		return List(out), nil
+		return jinja.List(out), nil
 	}
-	return Text(strings.Join(texts, "\n")), nil
+	return jinja.Text(strings.Join(texts, "\n")), nil
 }
 
 // billingHeader begins a line that some clients put into the system prompt and that changes with every request.
 const billingHeader = "x-anthropic-billing-header"
 
-func stripBilling(parts []Value) []Value {
-	var out []Value
+func stripBilling(parts []jinja.Value) []jinja.Value {
+	var out []jinja.Value
 	for _, part := range parts {
 		s := part.Text()
 		if roleOfPart(&part, "text") {
@@ -58,12 +60,12 @@ func stripBilling(parts []Value) []Value {
 		if rest == "" {
 			continue
 		}
-		if part.Kind() == KindDict {
+		if part.Kind() == jinja.KindDict {
 			d := part.Dict().Clone()
-			d.Set("text", Text(rest))
-			part = FromDict(d)
+			d.Set("text", jinja.Text(rest))
+			part = jinja.FromDict(d)
 		} else {
-			part = Text(rest)
+			part = jinja.Text(rest)
 		}
 		out = append(out, part)
 	}
@@ -77,12 +79,12 @@ var knownPartFields = map[string]bool{"audio_embeds": true, "audio_url": true, "
 	"video_embeds": true, "video_url": true}
 
 // vllmPart is one part: a dict for FormatOpenAI, else a text, empty for what is skipped.
-func (b *bodyReader) vllmPart(part *Value, format ContentFormat) (Value, error) {
-	if part.Kind() == KindString {
+func (b *bodyReader) vllmPart(part *jinja.Value, format ContentFormat) (jinja.Value, error) {
+	if part.Kind() == jinja.KindString {
 		return wrapped(part.Text(), nil, format), nil
 	}
-	if part.Kind() != KindDict {
-		return None, refuse("a content part is a %s", part.TypeName())
+	if part.Kind() != jinja.KindDict {
+		return jinja.None, refuse("a content part is a %s", part.TypeName())
 	}
 	d := part.Dict()
 	kind, _ := textOf(d, "type")
@@ -92,19 +94,19 @@ func (b *bodyReader) vllmPart(part *Value, format ContentFormat) (Value, error) 
 	switch kind {
 	case "text", "refusal", "thinking":
 		v, _ := d.Get(kind)
-		if v.Kind() != KindString {
-			return None, refuse("a %s part without text", kind)
+		if v.Kind() != jinja.KindString {
+			return jinja.None, refuse("a %s part without text", kind)
 		}
 		return wrapped(v.Text(), d, format), nil
 	case "tool_reference":
 		name, _ := textOf(d, "name")
 		if format != FormatOpenAI {
-			return Text(name), nil
+			return jinja.Text(name), nil
 		}
-		ref := &Dict{}
-		ref.Set("type", Text(kind))
-		ref.Set("name", Text(name))
-		return FromDict(ref), nil
+		ref := &jinja.Dict{}
+		ref.Set("type", jinja.Text(kind))
+		ref.Set("name", jinja.Text(name))
+		return jinja.FromDict(ref), nil
 	case "image_url", "image_embeds":
 		return b.vllmMedia("image", kind, d, format)
 	case "audio_url", "input_audio", "audio_embeds":
@@ -112,13 +114,13 @@ func (b *bodyReader) vllmPart(part *Value, format ContentFormat) (Value, error) 
 	case "video_url", "video_embeds":
 		return b.vllmMedia("video", kind, d, format)
 	case "prompt_embeds":
-		return None, ErrMedia
+		return jinja.None, ErrMedia
 	}
-	return None, refuse("unsupported content part %q", kind)
+	return jinja.None, refuse("unsupported content part %q", kind)
 }
 
 // mediaKey is the kind of a part that leaves its type out.
-func mediaKey(d *Dict) string {
+func mediaKey(d *jinja.Dict) string {
 	for _, key := range [...]string{"image_url", "image_embeds", "audio_embeds", "video_embeds", "audio_url", "input_audio", "video_url"} {
 		if d.Has(key) {
 			return key
@@ -128,18 +130,18 @@ func mediaKey(d *Dict) string {
 }
 
 // wrapped is a text as the format wants it, with the members of its part that nobody knows.
-func wrapped(s string, d *Dict, format ContentFormat) Value {
+func wrapped(s string, d *jinja.Dict, format ContentFormat) jinja.Value {
 	if format != FormatOpenAI {
-		return Text(s)
+		return jinja.Text(s)
 	}
-	part := &Dict{}
-	part.Set("type", Text("text"))
-	part.Set("text", Text(s))
+	part := &jinja.Dict{}
+	part.Set("type", jinja.Text("text"))
+	part.Set("text", jinja.Text(s))
 	rideAlong(part, d)
-	return FromDict(part)
+	return jinja.FromDict(part)
 }
 
-func rideAlong(part, d *Dict) {
+func rideAlong(part, d *jinja.Dict) {
 	for name, v := range d.All() {
 		if !knownPartFields[name] {
 			part.Set(name, v)
@@ -147,19 +149,19 @@ func rideAlong(part, d *Dict) {
 	}
 }
 
-func (b *bodyReader) vllmMedia(modality, kind string, d *Dict, format ContentFormat) (Value, error) {
+func (b *bodyReader) vllmMedia(modality, kind string, d *jinja.Dict, format ContentFormat) (jinja.Value, error) {
 	m := Media{Kind: kind}
 	m.UUID, _ = textOf(d, "uuid")
-	if at, _ := d.Get(kind); at.Kind() == KindString {
+	if at, _ := d.Get(kind); at.Kind() == jinja.KindString {
 		m.URL = at.Text()
-	} else if at.Kind() == KindDict {
+	} else if at.Kind() == jinja.KindDict {
 		m.URL, _ = textOf(at.Dict(), "url")
 	}
 	if b.media = append(b.media, m); format != FormatOpenAI {
-		return None, ErrMedia // the model's placeholder text goes in front
+		return jinja.None, ErrMedia // the model's placeholder text goes in front
 	}
-	part := &Dict{}
-	part.Set("type", Text(modality))
+	part := &jinja.Dict{}
+	part.Set("type", jinja.Text(modality))
 	rideAlong(part, d)
-	return FromDict(part), nil
+	return jinja.FromDict(part), nil
 }

@@ -4,7 +4,7 @@ the variables that decide which chat_template_kwargs are passed on.
     <vllm venv>/bin/python testdata/detection.py vllm > testdata/detected_vllm.txt
     <sglang venv>/bin/python testdata/detection.py sglang > testdata/detected_sglang.txt
 
-Run testdata/gather.py first.
+Run tokenizer/jinja/testdata/gather.py first.
 """
 
 import glob

@@ -1,13 +1,18 @@
-package jinja
+package chat
 
 import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
+// The bounds of a jinja.Decoder.
+const maxValues, maxDepth = 1 << 18, 500
+
 func TestArgumentsBeyondTheBoundsAreNotTakenForOthers(t *testing.T) {
-	tmpl, err := ParseChat(`{{ messages[0].tool_calls[0].function.arguments }}`)
+	tmpl, err := Parse(`{{ messages[0].tool_calls[0].function.arguments }}`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -15,7 +20,7 @@ func TestArgumentsBeyondTheBoundsAreNotTakenForOthers(t *testing.T) {
 	for name, arguments := range map[string][]string{
 		"too many values":        {`{\"a\":[` + strings.Repeat(`1,`, maxValues) + `1]}`},
 		"too many values in all": {half, half},
-		"nested too deep":        {`{\"a\":` + strings.Repeat(`[`, 2*maxJSONDepth) + strings.Repeat(`]`, 2*maxJSONDepth) + `}`},
+		"nested too deep":        {`{\"a\":` + strings.Repeat(`[`, 2*maxDepth) + strings.Repeat(`]`, 2*maxDepth) + `}`},
 	} {
 		var calls []string
 		for _, a := range arguments {
@@ -24,7 +29,7 @@ func TestArgumentsBeyondTheBoundsAreNotTakenForOthers(t *testing.T) {
 		body := `{"messages":[{"role":"assistant","tool_calls":[` + strings.Join(calls, ",") + `]},{"role":"user","content":"x"}]}`
 		for _, engine := range []Engine{EngineVLLM, EngineSGLang} {
 			var refused *RequestError
-			if _, err := tmpl.ReadRequest([]byte(body), RequestConfig{Engine: engine}); !errors.Is(err, ErrLimit) || errors.As(err, &refused) {
+			if _, err := tmpl.ReadRequest([]byte(body), RequestConfig{Engine: engine}); !errors.Is(err, jinja.ErrLimit) || errors.As(err, &refused) {
 				t.Errorf("%s, engine %d: %v", name, engine, err)
 			}
 		}

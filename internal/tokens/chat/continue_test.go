@@ -1,0 +1,69 @@
+package chat
+
+import (
+	"encoding/json"
+	"os"
+	"testing"
+
+	"github.com/warmpath/warmpath/tokenizer/jinja"
+)
+
+// openConversations are the golden conversations whose final message is continued: the variables of each, by name.
+func openConversations(t *testing.T) map[string]*jinja.Dict {
+	t.Helper()
+	raw, err := os.ReadFile("../../../tokenizer/jinja/testdata/conversations.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []struct {
+		Name     string          `json:"name"`
+		Messages json.RawMessage `json:"messages"`
+		Open     bool            `json:"continue_final_message"`
+	}
+	if err := json.Unmarshal(raw, &all); err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]*jinja.Dict{}
+	for _, c := range all {
+		if !c.Open {
+			continue
+		}
+		messages, err := new(jinja.Decoder).Decode(c.Messages)
+		if err != nil {
+			t.Fatal(err)
+		}
+		vars := &jinja.Dict{}
+		vars.Set("messages", messages)
+		vars.Set("tools", jinja.None)
+		vars.Set("documents", jinja.None)
+		vars.Set("add_generation_prompt", jinja.Bool(false))
+		out[c.Name] = vars
+	}
+	return out
+}
+
+func TestFinalMessagesAreContinuedAsTransformersDoes(t *testing.T) {
+	renders := 0
+	open := openConversations(t)
+	for _, g := range goldens(t) {
+		tmpl, parseErr := Parse(g.Template)
+		for name, vars := range open {
+			want := g.Results[name]
+			if want.Unstable {
+				continue
+			}
+			renders++
+			var got []byte
+			err := parseErr
+			if err == nil {
+				j := &job{template: tmpl, kwargs: &jinja.Dict{}, vars: vars.Clone(), field: "content",
+					context: &RenderContext{Tokens: goldenTokens, Now: goldenTime}}
+				got, err = j.render(nil)
+			}
+			if d := differs(string(got), err, &want); d != "" {
+				t.Errorf("%s (%s), %s: %s", g.Name, g.SHA256[:12], name, d)
+			}
+		}
+	}
+	t.Logf("%d renders", renders)
+}

@@ -1,0 +1,92 @@
+package chat
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/tokenizer/jinja"
+)
+
+// goldenTime is the clock of tokenizer/jinja/testdata/gather.py.
+var goldenTime = time.Date(2026, 3, 7, 15, 4, 5, 0, time.UTC)
+
+var goldenTokens = map[string]string{"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+
+// golden is a collected template with what Python renders of each conversation; see tokenizer/jinja/testdata.
+type golden struct {
+	Name     string                  `json:"name"`
+	SHA256   string                  `json:"sha256"`
+	Template string                  `json:"template"`
+	Results  map[string]goldenResult `json:"results"`
+}
+
+type goldenResult struct {
+	Text     *string `json:"text"`
+	Raised   *string `json:"raised"`
+	Error    *string `json:"error"`
+	Unstable bool    `json:"unstable"` // Python printed a memory address
+}
+
+// goldens reads the collected templates, or skips.
+func goldens(t testing.TB) []golden {
+	t.Helper()
+	dir := os.Getenv("WARMPATH_TEMPLATES")
+	if dir == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			t.Skip("skipped: no home directory; make golden collects templates there")
+		}
+		dir = filepath.Join(home, ".cache", "warmpath", "templates")
+	}
+	paths, err := filepath.Glob(filepath.Join(dir, "golden", "*.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(paths) == 0 {
+		t.Skipf("skipped: no collected templates in %s; make golden installs them", dir)
+	}
+	out := make([]golden, len(paths))
+	for i, p := range paths {
+		raw, err := os.ReadFile(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(raw, &out[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
+}
+
+// differs says how a render differs from Python's, or nothing.
+func differs(got string, err error, want *goldenResult) string {
+	var raised *jinja.RaisedError
+	switch {
+	case want.Text != nil && err != nil:
+		return fmt.Sprintf("failed: %v", err)
+	case want.Text != nil:
+		return firstDifference(got, *want.Text)
+	case err == nil:
+		return fmt.Sprintf("rendered %q, Python failed", got)
+	case want.Raised != nil && (!errors.As(err, &raised) || raised.Message != *want.Raised):
+		return fmt.Sprintf("failed with %v, the template raised %q", err, *want.Raised)
+	}
+	return ""
+}
+
+func firstDifference(got, want string) string {
+	if got == want {
+		return ""
+	}
+	n := 0
+	for n < len(got) && n < len(want) && got[n] == want[n] {
+		n++
+	}
+	from := max(0, n-40)
+	return fmt.Sprintf("at byte %d:\n got %q\nwant %q", n, got[from:min(len(got), n+60)], want[from:min(len(want), n+60)])
+}
