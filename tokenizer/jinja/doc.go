@@ -1,18 +1,14 @@
-// Package jinja turns a chat request into the text a model reads, exactly as the inference engine does: it renders
-// the model's chat template (the Jinja2 source in tokenizer_config.json or chat_template.jinja) and, before that, does to
-// the request what vLLM or SGLang does to it. Most callers want
+// Package jinja is an interpreter for Jinja templates as models carry them: it renders what CPython's jinja2 renders.
 //
-//	t, err := jinja.Parse(source)                       // once per model
-//	q, err := t.ReadRequest(body, jinja.RequestConfig{}) // per request
-//	text, err := q.Render(nil, jinja.RenderContext{Tokens: specialTokens, Now: now})
+//	t, err := jinja.Parse(source)                                   // once per template
+//	text, err := t.Render(nil, jinja.Options{Now: time.Now()}, vars) // vars is a *jinja.Dict
 //
-// The language is jinja2 3.1's as Transformers sets it up: the immutable sandbox, trim_blocks and lstrip_blocks, break and
-// continue, the generation tag, tojson without HTML escaping, raise_exception and strftime_now. Values are Python's: dicts
-// keep their order, integers and floats stay apart, None prints as None. Names are resolved to slots and trees are built
-// when a template is parsed; rendering walks them over a value type of its own.
+// The language is jinja2 3.1's as Transformers sets it up for chat templates: the immutable sandbox, trim_blocks and
+// lstrip_blocks, break and continue, the generation tag, tojson without HTML escaping, raise_exception and strftime_now.
+// Values are Python's: dicts keep their order, integers and floats stay apart, None prints as None. A Decoder reads them
+// from JSON. Names are resolved to slots when a template is parsed; a render walks the parsed tree.
 //
-// It refuses what a chat template cannot use or nobody can predict: include, import, extends and blocks, the filters
-// random, pprint and urlize, lipsum, bytes (str.encode), \N{…} escapes, and texts that would show a memory address. It
-// knows no clock, no file and no engine: the time is an argument, and every render is bounded by Limits, whoever wrote the
-// template.
+// It refuses include, import, extends and blocks, because a chat template is one text; the filters random, pprint and
+// urlize, lipsum, bytes (str.encode) and \N{…} escapes; and texts that would show a memory address. It knows no clock, no
+// file, no chat and no engine: the time is an argument, and Limits bound every render.
 package jinja

@@ -1,4 +1,4 @@
-"""Collects chat templates and renders every conversation with CPython, for this package's golden tests.
+"""Collects chat templates and renders every conversation with CPython, for the golden tests of tokenizer/jinja and internal/tokens/chat.
 
 Needs a Python with transformers and jinja2 (the one vLLM is installed in does):
 
