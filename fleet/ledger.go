@@ -92,7 +92,7 @@ func (l *ledger) load() Load {
 
 // A prompt is late when it takes longer than late times its predicted time plus lateAfter. Twice the predicted time is
 // usual: decodes run in the same passes, and times may not be learned yet. lateAfter is for short prompts: the API
-// server of a busy engine on a CPU takes 40 to 60 ms of a chat (docs/simulator.md, real engines). A prompt is late by
+// server of a busy engine on a CPU takes 40 to 60 ms of a chat (bench/results/simulator.md). A prompt is late by
 // latest at most: a client or an engine that holds back the first text of an answer must not close a worker that
 // serves others.
 const (

@@ -39,7 +39,7 @@ var ladderStages = []string{"10 qps", "20 qps", "35 qps", "40 qps"}
 // llm-d's 73 %-capacity table: throughput of precise and random within a tenth, stage by stage, and the order and the knee of all four
 // policies. The engine is that of the table's time; clients have 800 requests under way at most, which is inference-perf's default on
 // eight cores, and shows in the published time between tokens of precise above 40 requests a second; the endpoint picker
-// reads metrics every 50 ms (docs/simulator.md).
+// reads metrics every 50 ms (bench/results/simulator.md).
 func TestLLMDsTableIsReproduced(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it takes half a minute of a core")
