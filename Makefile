@@ -1,4 +1,6 @@
 # Every target works on a fresh machine with Go and Debian's packages; `make help` lists them.
+SHELL = /bin/bash
+.SHELLFLAGS = -o pipefail -c
 export CGO_ENABLED ?= 0
 GO ?= go
 FUZZTIME ?= 30s
@@ -19,8 +21,8 @@ check: ## format, vet, staticcheck, architecture and the fast tests: under a min
 	$(TOOL) staticcheck ./...
 	$(GO) test -short ./...
 
-test: ## every test that needs nothing but Go: some 10 minutes on two cores; tests that need more skip (go test -v says which)
-	$(GO) test ./...
+test: ## every test: some 10 minutes on two cores; the last lines name what skipped, and the command that installs what it needs
+	$(GO) test -v ./... 2>&1 | awk -f test/skipped.awk
 
 race: ## the same under the race detector (needs gcc)
 	CGO_ENABLED=1 $(GO) test -race -short ./...

@@ -1,0 +1,38 @@
+# Reads `go test -v ./...`: prints one line for each package, the whole output of a package that fails, and at the end what
+# was skipped because it is not installed, with the command that installs it. Ends with status 1 when a package failed.
+#
+# The lines of a package come together, and the last one says how the package ended.
+{
+  if ($0 ~ /^ok  \t/ || $0 ~ /^\?   \t/ || $0 ~ /^\t[^ ]+\t\tcoverage/) {
+    print
+    lines = ""
+  } else if ($0 ~ /^FAIL\t/) {
+    printf "%s", lines
+    print
+    lines = ""
+    failed = 1
+  } else {
+    lines = lines $0 "\n"
+  }
+  if (match($0, /skipped: needs .*: [^:]+$/)) {
+    text = substr($0, RSTART + length("skipped: needs "))
+    command = text
+    sub(/.*: /, "", command)
+    what = substr(text, 1, length(text) - length(command) - 2)
+    if (!(command in count)) order[++commands] = command
+    count[command]++
+    if (!((command, what) in seen)) {
+      seen[command, what] = 1
+      needs[command] = needs[command] (needs[command] == "" ? "" : ", ") what
+    }
+  }
+  fflush()
+}
+END {
+  printf "%s", lines
+  for (i = 1; i <= commands; i++) {
+    command = order[i]
+    printf "skipped: %d tests need %s: %s\n", count[command], needs[command], command
+  }
+  exit failed
+}
