@@ -4,7 +4,7 @@
 #   bench/kvtrace/compare.sh            speed and memory, about 3 minutes
 #   bench/kvtrace/compare.sh hard       who answers right on traces with holes, second copies, re-cut blocks, restarts
 #
-# PEERBENCH  the peers' harness as a binary; else it is built from ../shared/tools/peerbench beside the project (Rust)
+# PEERBENCH  the peers' harness as a binary; else it is built from bench/peerbench (Rust)
 # CACHE      where traces and that binary are kept           (default ~/.cache/warmpath)
 # PASSES     how often everything is run in turn             (default 3; values are medians over passes)
 # MODES      how ours is fed                                 (default keys local handles)
@@ -18,7 +18,6 @@ cache=${CACHE:-$HOME/.cache/warmpath}
 passes=${PASSES:-3}
 peers=${PEERS:-dynamo-radix dynamo-crtc smg-chain smg-chain-into}
 verbs=${VERBS:-lookup replay apply mem conc hash}
-shared=${WARMPATH_SHARED:-../../shared}
 lines=${LINES:-$(mktemp)}
 : >"$lines"
 mkdir -p "$cache/traces"
@@ -27,8 +26,8 @@ peerbench() {
   if [ -n "${PEERBENCH:-}" ]; then echo "$PEERBENCH"; return; fi
   local built="$cache/peerbench/release/peerbench"
   if [ ! -x "$built" ]; then
-    echo "building the peers' harness from $shared/tools/peerbench (Rust, some 3 minutes)" >&2
-    CARGO_TARGET_DIR="$cache/peerbench" cargo build --release --locked --manifest-path "$shared/tools/peerbench/Cargo.toml" >&2
+    echo "building the peers' harness from bench/peerbench (Rust, some 3 minutes)" >&2
+    CARGO_TARGET_DIR="$cache/peerbench" cargo build --release --locked --manifest-path peerbench/Cargo.toml >&2
   fi
   echo "$built"
 }
