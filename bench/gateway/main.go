@@ -1,4 +1,4 @@
-// Command gateway turns the lines that gatebench's load client wrote during run.sh into one table.
+// Command gateway turns the lines that the client ./load wrote during run.sh into one table.
 package main
 
 import (

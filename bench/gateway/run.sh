@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Measures the gateway beside nginx and SMG in one run of ../shared/tools/gatebench, and writes bench/results/gateway.md.
+# Measures the gateway beside nginx and SMG in one run, with the mock workers of ./mock and the client of ./load, and writes
+# bench/results/gateway.md.
 #
 #   bash bench/gateway/run.sh            # about five minutes; PASSES=5 for steadier medians
 #
@@ -8,7 +9,6 @@
 #
 #   PASSES   passes over all rows, interleaved; the table shows medians                (3)
 #   ROWS     which rows: nginx, smg, cached, cold, rr                                  (all)
-#   SHARED   where the gatebench sources lie: SHARED/tools/gatebench                   (../shared beside the project)
 #   BINARY   a warmpath binary to measure in place of one that is built                (none)
 #   OTHER    a second binary, measured as the row "other": before and after in one run (none)
 #   OUT      the table's file; the raw lines go beside it as .jsonl                    (bench/results/gateway.md)
@@ -18,7 +18,6 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 PASSES=${PASSES:-3}
 ROWS=${ROWS:-nginx smg cached cold rr}
-SHARED=${SHARED:-$root/../shared}
 OUT=${OUT:-$root/bench/results/gateway.md}
 SMG=${SMG:-$HOME/.cache/warmpath/smg}
 PORT=${PORT:-19400} # the first of some twenty ports
@@ -61,10 +60,7 @@ ready() {
 }
 
 say "building"
-cp -r "$SHARED/tools/gatebench" "$work/gatebench"
-chmod -R u+w "$work/gatebench"
-(cd "$work/gatebench" && go build -o "$work/" ./mock ./load)
-(cd "$root/bench" && go build -o "$work/table" ./gateway)
+(cd "$root/bench" && go build -o "$work/" ./gateway/mock ./gateway/load && go build -o "$work/table" ./gateway)
 if [[ -n ${BINARY:-} ]]; then cp "$BINARY" "$work/warmpath"; else (cd "$root" && go build -trimpath -ldflags '-s -w' -o "$work/warmpath" ./cmd/warmpath); fi
 
 workers=()

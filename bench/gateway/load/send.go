@@ -1,0 +1,117 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// timeout is how long one request may take.
+const timeout = 20 * time.Second
+
+// result is what one request came to.
+type result struct {
+	first, total time.Duration // until the first byte of the stream, and until its end
+	err          string        // empty when the stream ended with [DONE]
+}
+
+// sender sends one request after another to an address, over a connection that it keeps. It writes HTTP by hand, because
+// the client shares the processors with what it measures. Not safe for concurrent use.
+type sender struct {
+	address string
+	conn    net.Conn
+	in      *bufio.Reader
+	buffer  [32 << 10]byte
+}
+
+func (s *sender) close() {
+	if s.conn != nil {
+		s.conn.Close()
+		s.conn = nil
+	}
+}
+
+// send posts a body and reads the stream of the answer. Times count from when the request was due.
+func (s *sender) send(body []byte, due time.Time) (r result) {
+	reusable := false
+	defer func() {
+		r.total = time.Since(due)
+		if !reusable {
+			s.close()
+		}
+	}()
+	if s.conn == nil {
+		conn, err := net.DialTimeout("tcp", s.address, 5*time.Second)
+		if err != nil {
+			r.err = "dial: " + reason(err)
+			return r
+		}
+		s.conn, s.in = conn, bufio.NewReaderSize(conn, 16<<10)
+	}
+	_ = s.conn.SetDeadline(time.Now().Add(timeout)) // a connection that is gone fails at the write
+	head := make([]byte, 0, 512)
+	head = append(head, "POST /v1/chat/completions HTTP/1.1\r\nHost: "...)
+	head = append(head, s.address...)
+	head = append(head, "\r\nContent-Type: application/json\r\nAccept: text/event-stream\r\nAuthorization: Bearer sk-x\r\nContent-Length: "...)
+	head = strconv.AppendInt(head, int64(len(body)), 10)
+	head = append(head, "\r\n\r\n"...)
+	buffers := net.Buffers{head, body}
+	if _, err := buffers.WriteTo(s.conn); err != nil {
+		r.err = "write: " + reason(err)
+		return r
+	}
+	resp, err := http.ReadResponse(s.in, &http.Request{Method: http.MethodPost})
+	if err != nil {
+		r.err = "read the header: " + reason(err)
+		return r
+	}
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 160))
+		_, err := io.Copy(io.Discard, resp.Body)
+		r.err = fmt.Sprintf("status %d: %s", resp.StatusCode, strings.ReplaceAll(string(text), "\n", " "))
+		reusable = err == nil && !resp.Close
+		return r
+	}
+	r.err = s.stream(resp.Body, func() { r.first = time.Since(due) })
+	reusable = r.err == "" && !resp.Close
+	return r
+}
+
+// stream reads a stream of events to its end and calls first at its first byte. It returns what was wrong with it.
+func (s *sender) stream(body io.Reader, first func()) string {
+	var tail []byte // the last bytes, in which [DONE] must be
+	for {
+		n, err := body.Read(s.buffer[:])
+		if n > 0 && tail == nil {
+			first()
+		}
+		if bytes.Contains(s.buffer[:n], []byte(`data: {"error`)) {
+			return "an error event in the stream"
+		}
+		tail = append(tail, s.buffer[max(0, n-32):n]...)
+		tail = tail[max(0, len(tail)-32):]
+		switch {
+		case err == io.EOF && !bytes.Contains(tail, []byte("[DONE]")):
+			return fmt.Sprintf("the stream ended without [DONE]: %q", tail)
+		case err == io.EOF:
+			return ""
+		case err != nil:
+			return "read the stream: " + reason(err)
+		}
+	}
+}
+
+// reason returns the last part of an error, so that errors of different connections count together.
+func reason(err error) string {
+	text := err.Error()
+	if i := strings.LastIndex(text, ": "); i >= 0 {
+		return text[i+2:]
+	}
+	return text
+}

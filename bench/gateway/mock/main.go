@@ -1,0 +1,150 @@
+// Command mock is a worker that computes nothing: it streams 64 flushed chunks for each chat request, and answers what
+// routers ask a worker for. bench/gateway/run.sh measures routers in front of two of them.
+//
+//	mock -addr 127.0.0.1:9001 -name w1 [-delay 5ms]
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	model   = "mock"
+	chunks  = 64
+	created = 1760000000
+	id      = "chatcmpl-0123456789abcdef0123456789abcdef"
+)
+
+func main() {
+	address := flag.String("addr", "127.0.0.1:9001", "HOST:PORT to listen at")
+	name := flag.String("name", "w", "the first chunk's text, and the worker's name")
+	delay := flag.Duration("delay", 0, "pause between chunks; GET /setdelay?d=5ms changes it")
+	flag.Parse()
+	w := newWorker(*name)
+	w.delay.Store(int64(*delay))
+	log.Printf("%s listens at %s", *name, *address)
+	log.Fatal(http.ListenAndServe(*address, w.routes()))
+}
+
+type worker struct {
+	name              string
+	first, next, last []byte       // chunks of a stream
+	delay             atomic.Int64 // ns between chunks
+	running           atomic.Int64 // requests
+}
+
+func newWorker(name string) *worker {
+	chunk := func(delta any, finish any) []byte {
+		data, err := json.Marshal(map[string]any{"id": id, "object": "chat.completion.chunk", "created": created, "model": model,
+			"choices": []any{map[string]any{"index": 0, "delta": delta, "logprobs": nil, "finish_reason": finish}}})
+		if err != nil {
+			panic(fmt.Sprintf("bug: encode a chunk: %v", err))
+		}
+		return fmt.Appendf(nil, "data: %s\n\n", data)
+	}
+	return &worker{
+		name:  name,
+		first: chunk(map[string]string{"role": "assistant", "content": name}, nil),
+		next:  chunk(map[string]string{"content": " token"}, nil),
+		last:  chunk(map[string]string{}, "stop"),
+	}
+}
+
+func (w *worker) routes() http.Handler {
+	mux := http.NewServeMux()
+	answer := func(value any, paths ...string) {
+		for _, path := range paths {
+			mux.HandleFunc(path, func(out http.ResponseWriter, _ *http.Request) { writeJSON(out, value) })
+		}
+	}
+	mux.HandleFunc("/health", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("/health_generate", func(http.ResponseWriter, *http.Request) {})
+	answer(map[string]string{"version": "0.11.0"}, "/version")
+	answer(map[string]any{"object": "list", "data": []any{map[string]any{"id": model, "object": "model", "created": created,
+		"owned_by": "mock", "root": model, "max_model_len": 131072}}}, "/v1/models")
+	answer(map[string]any{"model_path": model, "tokenizer_path": model, "is_generation": true, "preferred_sampling_params": nil,
+		"weight_version": "default", "has_image_understanding": false, "has_audio_understanding": false, "model_type": "llama",
+		"architectures": []string{"LlamaForCausalLM"}}, "/get_model_info", "/model_info")
+	answer(map[string]any{"model_path": model, "model_id": model, "served_model_name": model, "tp_size": 1, "dp_size": 1,
+		"load_balance_method": "round_robin", "disaggregation_mode": "null", "version": "0.5.0", "max_total_tokens": 1000000,
+		"max_num_reqs": 256, "max_prefill_tokens": 16384, "status": "ready", "internal_states": []any{map[string]any{}}},
+		"/get_server_info", "/server_info")
+	mux.HandleFunc("/get_load", func(out http.ResponseWriter, _ *http.Request) {
+		writeJSON(out, []any{map[string]any{"dp_rank": 0, "num_reqs": w.running.Load(), "num_waiting_reqs": 0, "num_tokens": 0}})
+	})
+	mux.HandleFunc("/setdelay", func(out http.ResponseWriter, r *http.Request) {
+		d, err := time.ParseDuration(r.URL.Query().Get("d"))
+		if err != nil {
+			http.Error(out, err.Error(), http.StatusBadRequest)
+			return
+		}
+		w.delay.Store(int64(d))
+	})
+	// What vllm-router's cache_aware policy and Warmpath ask a vLLM worker for.
+	mux.HandleFunc("/v1/chat/completions/render", func(out http.ResponseWriter, r *http.Request) {
+		ids := tokens(r.Body)
+		writeJSON(out, map[string]any{"request_id": "chatcmpl-0", "token_ids": ids, "features": nil,
+			"sampling_params": map[string]any{"temperature": 1.0, "max_tokens": chunks}, "model": model, "stream": false, "priority": 0})
+	})
+	mux.HandleFunc("/tokenize", func(out http.ResponseWriter, r *http.Request) {
+		ids := tokens(r.Body)
+		writeJSON(out, map[string]any{"count": len(ids), "max_model_len": 131072, "tokens": ids, "token_strs": nil})
+	})
+	mux.HandleFunc("/v1/chat/completions", w.chat)
+	return mux
+}
+
+func writeJSON(out http.ResponseWriter, value any) {
+	out.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(out).Encode(value) // the client has gone
+}
+
+// tokens returns an id for every 4 bytes of a body, derived from them, so that equal beginnings have equal ids.
+func tokens(body io.Reader) []uint32 {
+	data, _ := io.ReadAll(body)
+	ids := []uint32{}
+	for ; len(data) >= 4; data = data[4:] {
+		ids = append(ids, (uint32(data[0])|uint32(data[1])<<8|uint32(data[2])<<16|uint32(data[3])<<24)*2654435761>>15)
+	}
+	return ids
+}
+
+func (w *worker) chat(out http.ResponseWriter, r *http.Request) {
+	w.running.Add(1)
+	defer w.running.Add(-1)
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return // the client has gone
+	}
+	delay := time.Duration(w.delay.Load())
+	prompt := len(body) / 4
+	usage := `"usage":{"prompt_tokens":` + strconv.Itoa(prompt) + `,"completion_tokens":` + strconv.Itoa(chunks) +
+		`,"total_tokens":` + strconv.Itoa(prompt+chunks) + `}`
+	out.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	out.Header().Set("Cache-Control", "no-cache")
+	flusher := out.(http.Flusher)
+	for i := range chunks {
+		chunk := w.next
+		if i == 0 {
+			chunk = w.first
+		} else if delay > 0 {
+			time.Sleep(delay)
+		}
+		if _, err := out.Write(chunk); err != nil {
+			return
+		}
+		flusher.Flush()
+	}
+	_, _ = out.Write(w.last)
+	fmt.Fprintf(out, `data: {"id":%q,"object":"chat.completion.chunk","created":%d,"model":%q,"choices":[],%s}`+"\n\n", id, created, model, usage)
+	flusher.Flush()
+	_, _ = io.WriteString(out, "data: [DONE]\n\n")
+}
