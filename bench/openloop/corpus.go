@@ -12,7 +12,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -27,27 +26,6 @@ type row struct {
 	Timestamp    float64 `json:"timestamp"` // ms
 	OutputLength int     `json:"output_length"`
 	IDs          []int   `json:"hash_ids"`
-}
-
-// findTrace looks where the project's tests do: $WARMPATH_SHARED, or the first shared folder beside a parent.
-func findTrace(name string) (string, error) {
-	if root := os.Getenv("WARMPATH_SHARED"); root != "" {
-		return filepath.Join(root, "traces", name), nil
-	}
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for {
-		path := filepath.Join(dir, "shared", "traces", name)
-		if _, err := os.Stat(path); err == nil {
-			return path, nil
-		}
-		if filepath.Dir(dir) == dir {
-			return "", fmt.Errorf("%s is not in a shared/ folder beside the project: set WARMPATH_SHARED or give -trace", name)
-		}
-		dir = filepath.Dir(dir)
-	}
 }
 
 // readTrace returns the rows and the SHA-256 of the unpacked file.

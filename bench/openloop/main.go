@@ -57,7 +57,7 @@ func run(args []string) error {
 	s := shape{}
 	set := settings{}
 	flags := flag.NewFlagSet("openloop", flag.ContinueOnError)
-	path := flags.String("trace", "", "Mooncake trace (default ../shared/traces/mooncake_conversation.jsonl.gz)")
+	path := flags.String("trace", "../test/testenv/testdata/traces/mooncake_conversation.jsonl.gz", "Mooncake trace")
 	flags.IntVar(&s.Holders, "holders", 128, "inference workers")
 	flags.IntVar(&s.BlockSize, "block", 128, "tokens in a block")
 	flags.IntVar(&s.Blocks, "pool", 16384, "blocks of each holder")
@@ -82,11 +82,6 @@ func run(args []string) error {
 	var err error
 	if set.Mode, err = chooseMode(*mode); err != nil {
 		return err
-	}
-	if *path == "" {
-		if *path, err = findTrace("mooncake_conversation.jsonl.gz"); err != nil {
-			return err
-		}
 	}
 	rows, sum, err := readTrace(*path)
 	if err != nil {
