@@ -2,7 +2,9 @@ package jsonscan
 
 import (
 	"bytes"
+	"encoding/binary"
 	"iter"
+	"math/bits"
 )
 
 // The functions of this file read text that a Scanner has read without an error. They are several times as fast as a
@@ -91,7 +93,17 @@ func afterComma(text []byte, i int) int {
 
 // stringEnd returns the index after the string that begins at text[i] = '"', -1 when it does not end.
 func stringEnd(text []byte, i int) int {
-	for i++; ; {
+	i++
+	// In a short string this is faster than IndexByte.
+	for short := i + 32; i < short && i+8 <= len(text); i += 8 {
+		if m := special(binary.LittleEndian.Uint64(text[i:])); m != 0 {
+			if i += bits.TrailingZeros64(m) >> 3; text[i] == '"' {
+				return i + 1
+			}
+			break
+		}
+	}
+	for {
 		n := bytes.IndexByte(text[i:], '"')
 		if n < 0 {
 			return -1
