@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
 // TRTLLM reads the events that TensorRT-LLM hands out when asked (POST /kv_cache_events): JSON, each event once, with
@@ -23,7 +24,6 @@ type TRTLLM struct {
 	Gaps     int // times that numbers were missing, also before the first
 	Restarts int // times that numbers began anew
 
-	c      jsonCursor
 	names  interner
 	seq    Sequence
 	loose  bool // any rank, numbers unchecked
@@ -36,131 +36,94 @@ func DecodeTRTLLM(json []byte, b *Batch) error {
 	return (&TRTLLM{loose: true}).Decode(json, b)
 }
 
-// polled is where the parts of one event are.
+// Decode reads the answer to one poll into b, which it resets first. It rejects text that is not a JSON array as a whole.
+func (t *TRTLLM) Decode(json []byte, b *Batch) error {
+	b.Reset()
+	s := jsonscan.New(json, maxDepth)
+	for more := s.Open('['); more; more = s.Next(']') {
+		// Blocks of a smaller window than the largest do not prove a prefix.
+		if p, ok := readPolled(&s); ok && p.hasWindow {
+			t.window = max(t.window, p.window)
+		}
+	}
+	if !s.End() {
+		s.Fail("bytes after the events")
+	}
+	if err := s.Err(); err != nil {
+		return fmt.Errorf("decode %d bytes of polled events: %w", len(json), err)
+	}
+	s = jsonscan.New(json, maxDepth)
+	for more := s.Open('['); more; more = s.Next(']') {
+		s.Peek()
+		start := s.Pos()
+		if p, ok := readPolled(&s); ok {
+			t.event(b, p)
+		} else {
+			b.skip("untagged", "a polled event is not usable", start)
+		}
+	}
+	return nil
+}
+
+// polled is one event with its envelope.
 type polled struct {
 	id, window       uint64
 	rank             int
 	hasID, hasWindow bool
 	hasRank          bool
-	data             int // offset of the object; 0: none
+	data             []byte // an object
+	dataAt           int    // its offset in the text
 }
 
-// Decode reads the answer to one poll into b, which it resets first. What is no JSON array is rejected whole.
-func (t *TRTLLM) Decode(json []byte, b *Batch) error {
-	b.Reset()
-	t.c = jsonCursor{p: json}
-	c := &t.c
-	problem := ""
-	switch {
-	case !t.widest(): // sees the whole text, so that what follows can only meet what is not usable
-	case c.peek() != 0:
-		problem = "bytes after the events"
-	default:
-		c.i = 0
-		t.events(b)
+// readPolled reads one element of the array.
+func readPolled(s *jsonscan.Scanner) (p polled, ok bool) {
+	if s.Peek() != '{' {
+		s.Skip()
+		return p, false
 	}
-	if c.broken != "" {
-		problem = c.broken
-	}
-	at := c.i
-	c.p = nil
-	if problem == "" {
-		return nil
-	}
-	b.Reset()
-	return fmt.Errorf("decode polled events: %s (byte %d of %d)", problem, at, len(json))
-}
-
-// widest finds the largest window that any event names: blocks of smaller ones do not prove a prefix.
-func (t *TRTLLM) widest() bool {
-	c := &t.c
-	if !c.sign('[') {
-		c.fail("polled events are an array")
-		return false
-	}
-	for n := 0; c.next(n, ']'); n++ {
-		if e, ok := t.envelope(); ok && e.hasWindow {
-			t.window = max(t.window, e.window)
-		}
-	}
-	return c.broken == ""
-}
-
-func (t *TRTLLM) events(b *Batch) {
-	c := &t.c
-	c.sign('[')
-	for n := 0; c.next(n, ']'); n++ {
-		c.peek()
-		start := c.i
-		e, ok := t.envelope()
-		end := c.i
-		if c.broken != "" {
-			return
-		}
-		if !ok {
-			b.skip("untagged", "a polled event is not usable", start)
-			continue
-		}
-		t.event(b, e)
-		c.i = end
-	}
-}
-
-// envelope takes one element of the array and notes where its parts are.
-func (t *TRTLLM) envelope() (e polled, ok bool) {
-	c := &t.c
-	if !c.sign('{') {
-		c.skip()
-		return e, false
-	}
-	for n := 0; c.next(n, '}'); n++ {
-		key := c.key()
-		read := false
+	for more := s.Open('{'); more; more = s.Next('}') {
+		key, _ := s.Key()
+		at := s.Pos()
+		value := s.Raw()
 		switch string(key) {
 		case "event_id":
-			e.id, read = c.size(math.MaxUint64)
-			e.hasID = read
+			p.id, p.hasID = jsonSize(value, math.MaxUint64)
 		case "window_size":
-			e.window, read = c.size(maxWindow)
-			e.hasWindow = read
+			p.window, p.hasWindow = jsonSize(value, maxWindow)
 		case "attention_dp_rank":
 			var rank uint64
-			rank, read = c.size(maxRank)
-			e.rank, e.hasRank = int(rank), read
+			rank, p.hasRank = jsonSize(value, maxRank)
+			p.rank = int(rank)
 		case "data":
-			if c.peek() == '{' {
-				e.data = c.i
+			if isObject(value) {
+				p.data, p.dataAt = value, at
 			}
 		}
-		if !read {
-			c.skip()
-		}
 	}
-	return e, e.data > 0 && c.broken == ""
+	return p, p.data != nil && s.Err() == nil
 }
 
-func (t *TRTLLM) event(b *Batch, e polled) {
-	if !t.loose && e.hasRank && e.rank != t.Rank {
+func (t *TRTLLM) event(b *Batch, p polled) {
+	if !t.loose && p.hasRank && p.rank != t.Rank {
 		return
 	}
-	if e.hasRank {
-		b.Rank, b.HasRank = e.rank, true
+	if p.hasRank {
+		b.Rank, b.HasRank = p.rank, true
 	}
-	if e.hasID && !t.loose {
-		t.follow(b, e.id)
+	if p.hasID && !t.loose {
+		t.follow(b, p.id)
 	}
-	if e.hasWindow && e.window < t.window {
+	if p.hasWindow && p.window < t.window {
 		return
 	}
-	t.c.i = e.data
-	tag, problem := t.data(b)
+	tag, problem := t.data(b, p.data)
 	if problem == "" {
 		return
 	}
 	if string(tag) == "removed" || string(tag) == "updated" {
 		b.Incomplete = true
 	}
-	b.skip(t.names.printable(tag), problem, e.data)
+	b.skip(t.names.printable(tag), problem, p.dataAt)
 }
 
 // follow compares an event's number with the last one.
@@ -193,64 +156,56 @@ func levelMedium(tier block.Tier) string {
 	return [...]string{block.TierGPU: "GPU", block.TierCPU: "CPU", block.TierDisk: "DISK"}[tier]
 }
 
-// data takes the object that says what happened.
-func (t *TRTLLM) data(b *Batch) (tag []byte, problem string) {
-	c := &t.c
-	var at struct{ parent, blocks, hashes, hash, level int }
-	c.sign('{')
-	for n := 0; c.next(n, '}'); n++ {
-		key := c.key()
-		c.peek()
+// data reads the object that says what happened.
+func (t *TRTLLM) data(b *Batch, data []byte) (tag []byte, problem string) {
+	var parent, blocks, hashes, hash, level []byte
+	for key, value := range jsonscan.Members(data) {
 		switch string(key) {
 		case "type":
-			if s, ok := c.text(); ok {
-				tag = s
-				continue
+			if value[0] == '"' {
+				tag = value[1 : len(value)-1]
 			}
 		case "parent_hash":
-			at.parent = c.i
+			parent = value
 		case "blocks":
-			at.blocks = c.i
+			blocks = value
 		case "block_hashes":
-			at.hashes = c.i
+			hashes = value
 		case "block_hash":
-			at.hash = c.i
+			hash = value
 		case "cache_level":
-			at.level = c.i
+			level = value
 		}
-		c.skip()
 	}
 	switch string(tag) {
 	case "created": // sizes of the pools
 		return tag, ""
 	case "stored":
-		return tag, t.stored(b, at.parent, at.blocks)
+		return tag, t.stored(b, parent, blocks)
 	case "removed":
-		return tag, t.removed(b, at.hashes)
+		return tag, t.removed(b, hashes)
 	case "updated":
-		return tag, t.updated(b, at.hash, at.level)
+		return tag, t.updated(b, hash, level)
 	case "":
 		return untagged, "a polled event without a type"
 	}
 	return tag, "a polled event of an unknown type"
 }
 
-func (t *TRTLLM) removed(b *Batch, hashes int) (problem string) {
-	c := &t.c
-	c.i = hashes
-	if hashes == 0 || !c.sign('[') {
+func (t *TRTLLM) removed(b *Batch, hashes []byte) (problem string) {
+	if !isArray(hashes) {
 		return "block_hashes is no array"
 	}
 	start := len(b.hashes)
-	for n := 0; c.next(n, ']'); n++ {
-		h, _, ok := c.integer()
+	for _, value := range jsonscan.Items(hashes) {
+		h, _, ok := jsonInteger(value)
 		if !ok {
 			b.hashes = b.hashes[:start]
 			return "a block hash is no integer"
 		}
 		b.hashes = append(b.hashes, h)
 	}
-	for tier := block.TierGPU; tier <= block.TierCPU; tier++ { // the event does not say where from
+	for tier := block.TierGPU; tier <= block.TierCPU; tier++ { // the event does not name the tier
 		e := b.add(Removed)
 		e.Tier, e.Medium = tier, levelMedium(tier)
 		e.Hashes = b.hashes[start:len(b.hashes):len(b.hashes)]
@@ -258,40 +213,30 @@ func (t *TRTLLM) removed(b *Batch, hashes int) (problem string) {
 	return ""
 }
 
-// updated turns a change of level into the block's arrival there and then its removal here, in this order so that
-// its hash stays known. A change of priority alone is nothing to us.
-func (t *TRTLLM) updated(b *Batch, hash, level int) (problem string) {
-	c := &t.c
-	c.i = level
-	if level == 0 || c.word("null") {
+// updated turns a change of a block's level into a stored event for the new level and then a removed event for the old
+// one. In this order the index keeps the block's hash. A change of priority alone is ignored.
+func (t *TRTLLM) updated(b *Batch, hash, level []byte) (problem string) {
+	if level == nil || isNull(level) {
 		return ""
 	}
-	if !c.sign('{') {
+	if !isObject(level) {
 		return "cache_level is no difference"
 	}
 	var was, is uint64
 	wasKnown, isKnown := false, false
-	for n := 0; c.next(n, '}'); n++ {
-		key := c.key()
-		read := false
+	for key, value := range jsonscan.Members(level) {
 		switch string(key) {
 		case "new_value":
-			is, read = c.size(maxRank)
-			isKnown = read
+			is, isKnown = jsonSize(value, maxRank)
 		case "old_value":
-			was, read = c.size(maxRank)
-			wasKnown = read
-		}
-		if !read {
-			c.skip()
+			was, wasKnown = jsonSize(value, maxRank)
 		}
 	}
 	if !wasKnown || !isKnown {
 		return "cache_level has no old and new value"
 	}
-	c.i = hash
-	h, _, ok := c.integer()
-	if hash == 0 || !ok {
+	h, _, ok := jsonInteger(hash)
+	if !ok {
 		return "block_hash is no integer"
 	}
 	b.hashes = append(b.hashes, h)

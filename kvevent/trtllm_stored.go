@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
 // polledBlock is one element of a stored event's blocks; its tokens are at the end of the batch's.
@@ -15,26 +16,24 @@ type polledBlock struct {
 	unread  Keys
 }
 
-// stored takes a chain of blocks. Full ones of one tier become one event.
-func (t *TRTLLM) stored(b *Batch, parent, blocks int) (problem string) {
-	c := &t.c
+// stored reads a chain of blocks. Full blocks of one tier become one event.
+func (t *TRTLLM) stored(b *Batch, parent, blocks []byte) (problem string) {
 	var last Hash
-	chained := false
-	if c.i = parent; parent > 0 && !c.word("null") {
+	chained := parent != nil && !isNull(parent)
+	if chained {
 		var ok bool
-		if last, _, ok = c.integer(); !ok {
+		if last, _, ok = jsonInteger(parent); !ok {
 			return "parent_hash is no integer"
 		}
-		chained = true
 	}
-	c.i = blocks
-	if blocks == 0 || !c.sign('[') {
+	if !isArray(blocks) {
 		return "blocks is no array"
 	}
 	events, hashes, tokens := len(b.Events), len(b.hashes), len(b.tokens)
-	for n := 0; c.next(n, ']'); n++ {
+	s := jsonscan.New(blocks, maxDepth)
+	for more := s.Open('['); more; more = s.Next(']') {
 		before := len(b.tokens)
-		p, problem := t.block(b)
+		p, problem := readBlock(b, &s)
 		if problem != "" {
 			b.Events, b.hashes, b.tokens = b.Events[:events], b.hashes[:hashes], b.tokens[:tokens]
 			return problem
@@ -80,33 +79,32 @@ func (t *TRTLLM) chain(b *Batch, p polledBlock, parent Hash, hasParent, continue
 	e.Hidden = KeyLoRA | KeySalt // both are in TensorRT-LLM's block keys, neither is in its events
 }
 
-// block takes one block and appends its tokens to the batch.
-func (t *TRTLLM) block(b *Batch) (p polledBlock, problem string) {
-	c := &t.c
-	if !c.sign('{') {
+// readBlock reads one block and appends its tokens to the batch. After a problem the scanner is somewhere in the block.
+func readBlock(b *Batch, s *jsonscan.Scanner) (p polledBlock, problem string) {
+	if s.Peek() != '{' {
 		return p, "a block is no object"
 	}
 	before := len(b.tokens)
-	for n := 0; c.next(n, '}'); n++ {
-		key := c.key()
+	for more := s.Open('{'); more; more = s.Next('}') {
+		key, _ := s.Key()
 		ok := true
 		switch string(key) {
 		case "block_hash":
-			p.hash, _, p.hasHash = c.integer()
+			p.hash, _, p.hasHash = jsonInteger(s.Raw())
 			ok = p.hasHash
 		case "cache_level":
 			var level uint64
-			level, ok = c.size(maxRank)
+			level, ok = jsonSize(s.Raw(), maxRank)
 			p.tier = levelTier(level)
 		case "tokens":
 			b.tokens = b.tokens[:before]
-			ok = t.tokens(b, &p)
-		case "mm_keys": // say where in an item the block begins, not where in the block the item does
-			if !c.word("null") && !t.emptyArray() {
+			ok = p.readTokens(b, s)
+		case "mm_keys": // they tell where in an item the block begins, not where in the block the item begins
+			if value := s.Raw(); !isNull(value) && !isEmptyArray(value) {
 				p.unread |= KeyFeature
 			}
 		default:
-			c.skip()
+			s.Skip()
 		}
 		if !ok {
 			return p, "a part of a block is of the wrong kind"
@@ -119,45 +117,28 @@ func (t *TRTLLM) block(b *Batch) (p polledBlock, problem string) {
 	return p, ""
 }
 
-func (t *TRTLLM) emptyArray() bool {
-	c := &t.c
-	start := c.i
-	if c.sign('[') && c.sign(']') {
-		return true
-	}
-	c.i = start
-	c.skip()
-	return false
-}
-
-// tokens takes [{"token_id": …, "token_extra_id": …}, …].
-func (t *TRTLLM) tokens(b *Batch, p *polledBlock) bool {
-	c := &t.c
-	if !c.sign('[') {
+// readTokens reads [{"token_id": …, "token_extra_id": …}, …].
+func (p *polledBlock) readTokens(b *Batch, s *jsonscan.Scanner) bool {
+	if s.Peek() != '[' {
 		return false
 	}
-	for n := 0; c.next(n, ']'); n++ {
-		if !c.sign('{') {
+	for more := s.Open('['); more; more = s.Next(']') {
+		if s.Peek() != '{' {
 			return false
 		}
 		id, known := uint64(0), false
-		for m := 0; c.next(m, '}'); m++ {
-			key := c.key()
-			switch string(key) {
+		for more := s.Open('{'); more; more = s.Next('}') {
+			switch key, _ := s.Key(); string(key) {
 			case "token_id":
-				if id, known = c.size(math.MaxUint32); !known {
+				if id, known = jsonSize(s.Raw(), math.MaxUint32); !known {
 					return false
 				}
-			case "token_extra_id": // a prompt table or a multimodal item stands behind the token
-				extra, ok := c.size(math.MaxUint64)
-				if !ok || extra != 0 {
+			case "token_extra_id": // a prompt table or a multimodal item is behind the token
+				if extra, ok := jsonSize(s.Raw(), math.MaxUint64); !ok || extra != 0 {
 					p.unread |= KeyOther
 				}
-				if !ok {
-					c.skip()
-				}
 			default:
-				c.skip()
+				s.Skip()
 			}
 		}
 		if !known {
