@@ -50,7 +50,7 @@ func TestWhatCannotWorkIsRefusedWithItsLine(t *testing.T) {
 		{"workers: [{url: 'http://a:0'}]", "workers[0]: URL \"http://a:0\": port 0 is not within 1..65535"},
 		{"workers: [{url: 'http://a:99999'}]", "port 99999 is not within"},
 		{"workers: [{url: 'unix:///run/x.sock'}]", "Unix socket are not supported yet"},
-		{"workers:\n  - url: http://a\n  - url: HTTP://A:80/v1", "3:8: workers[1]: HTTP://A:80/v1 is listed twice, first as workers[0]"},
+		{"workers:\n  - url: http://a\n  - url: HTTP://A:80/v1", "3:5: workers[1]: HTTP://A:80/v1 is listed twice, first as workers[0]"},
 		{"workers:\n  - {url: http://a, events: tcp://h:5557}\n  - {url: http://b, events: tcp://h:5557}", "3:29: workers[1].events: tcp://h:5557 is the endpoint of workers[0].events, too"},
 		{"workers:\n  - {url: http://h:1, events: tcp://*:5557}\n  - {url: http://h:2, events: tcp://*:5557}", "3:31: workers[1].events: tcp://*:5557 is the endpoint of workers[0].events, too"},
 		{"workers:\n  - {url: http://h:1, events: tcp://*:5557, replay: tcp://*:5557}", "2:53: workers[0].replay: tcp://*:5557 is the endpoint of workers[0].events, too"},
@@ -58,7 +58,7 @@ func TestWhatCannotWorkIsRefusedWithItsLine(t *testing.T) {
 		{"workers:\n  - {url: http://localhost:1, events: tcp://*:5557}\n  - {url: http://127.0.0.1:2, events: tcp://*:5557}", "3:39: workers[1].events: tcp://*:5557 is"},
 		{"workers:\n  - {url: http://h:1, events: 'tcp://[fd00:0::1]:5557'}\n  - {url: http://i:2, events: 'tcp://[fd00::1]:5557'}", "3:31: workers[1].events: "},
 		{"workers:\n  - {url: http://h:1, events: ipc:///run/kv}\n  - {url: http://i:2, events: ipc:///run/../run/kv}", "3:31: workers[1].events: "},
-		{"workers:\n  - url: http://localhost:8000\n  - url: http://127.0.0.1:8000", "3:8: workers[1]: http://127.0.0.1:8000 is listed twice"},
+		{"workers:\n  - url: http://localhost:8000\n  - url: http://127.0.0.1:8000", "3:5: workers[1]: http://127.0.0.1:8000 is listed twice"},
 		{"listen: '[::1]:7000'\nevents: {listen: 'tcp://[0:0::1]:7000'}", "2:18: events.listen: "},
 		{"listen: ':7000'\nworkers: [{url: 'http://localhost:7000/v1'}]", "2:11: workers[0]: http://localhost:7000/v1 is this router's own listen, :7000"},
 		{"events: {listen: 'tcp://127.0.0.1:7001'}\nworkers: [{url: 'http://h', events: 'tcp://localhost:7001'}]", "2:37: workers[0].events: tcp://localhost:7001 is this router's own events.listen, tcp://127.0.0.1:7001"},
@@ -158,11 +158,12 @@ model_path: "meta-llama/Llama-3.1-8B-Instruct"
 }
 
 func TestHintsAreNearAndRight(t *testing.T) {
+	known := keys(reflect.TypeFor[Config](), "")
 	for unknown, want := range map[string]string{
 		"mode": "", "url": "workers.url", "port": "", "lissten": "listen", "block-size": "routing.block_size", "polcy": "policy", "policys": "policy",
 		"worker": "workers", "time": "", "tokenizer": "", "retries": "", "timeouts": "body.timeout",
 	} {
-		if got := suggest(unknown); got != want {
+		if got := nearest(unknown, known, slips(unknown), lastStep); got != want {
 			t.Errorf("%s: %s", unknown, fmt.Sprintf("%q, want %q", got, want))
 		}
 	}

@@ -178,19 +178,27 @@ func (p *problem) Unwrap() error { return p.err }
 // Validate returns all problems of c, each beginning with the path of its key.
 func (c *Config) Validate() error {
 	var found problems
-	c.validateAddresses(&found)
-	c.validatePolicies(&found)
-	c.validateModels(&found)
-	c.validateRouting(&found)
-	c.validateHealth(&found)
-	c.validateIO(&found)
+	c.validate(&found)
+	var all []error
+	for _, p := range found {
+		all = append(all, p)
+	}
+	return errors.Join(all...)
+}
+
+func (c *Config) validate(found *problems) {
+	c.validateAddresses(found)
+	c.validatePolicies(found)
+	c.validateModels(found)
+	c.validateRouting(found)
+	c.validateHealth(found)
+	c.validateIO(found)
 	found.section("reports", c.Reports.Validate())
 	found.section("queue", c.Queue.Validate())
 	found.section("admin", c.Admin.Validate())
 	found.section("tokens", c.Tokens.Validate())
 	found.section("gateway", c.Gateway.Validate())
 	found.section("telemetry", c.Telemetry.Validate())
-	return errors.Join(found...)
 }
 
 // validateModels checks that the models' files exist, and that several models have names, each its own.
@@ -281,7 +289,7 @@ func (c *Config) validateIO(found *problems) {
 }
 
 // problems gathers what is wrong.
-type problems []error
+type problems []*problem
 
 func (p *problems) add(path string, err error) { *p = append(*p, &problem{path: path, err: err}) }
 

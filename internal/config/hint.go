@@ -1,153 +1,73 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
-
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
 )
 
-// message says what an error of the YAML library means to whoever wrote the file, where the library speaks of Go.
-func message(err yaml.Error) string {
-	var unknown *yaml.UnknownFieldError
-	var mismatch *yaml.TypeError
-	var unexpected *yaml.UnexpectedNodeTypeError
-	switch {
-	case errors.As(err, &unknown):
-		return unknownField(unknown.Token.Value, "")
-	case errors.As(err, &mismatch):
-		return fmt.Sprintf("%q is not %s", err.GetToken().Value, kindName(mismatch.DstType))
-	case errors.As(err, &unexpected) && unexpected.Expected == ast.MappingType:
-		value := err.GetToken().Value
-		if strings.HasPrefix(value, "http://") || strings.HasPrefix(value, "https://") {
-			address, _, _ := strings.Cut(value, " ") // what follows is of another line
-			return fmt.Sprintf("a worker is written as url: %s", address)
-		}
-		return found(value) + " where keys with values are expected"
-	case errors.As(err, &unexpected) && unexpected.Expected == ast.SequenceType:
-		return found(err.GetToken().Value) + " where a list is expected: a line with - for each"
-	case strings.HasPrefix(err.GetMessage(), "found character '\t'"):
-		return "a tab: YAML is indented with spaces"
-	case strings.HasSuffix(err.GetMessage(), "value is not allowed in this context"): // also of a mapping
-		return "a value is not allowed here: check the indentation of this line and the next"
-	}
-	return err.GetMessage()
-}
-
-// unknownField says that the file has an unknown key in a section ("" is the root, or not known), and which key it
-// may be meant for.
-func unknownField(key, section string) string {
-	if hint := dotted(key, section); hint != "" {
+// unknownField says that a section ("" is the root) has an unknown key, and which key may be meant. inside are the
+// section's own keys, known the paths of all settings.
+func unknownField(key, section string, inside, known []string) string {
+	if hint := dotted(key, section, known); hint != "" {
 		return hint
 	}
-	if section == "" {
-		if near := suggest(key); near != "" {
-			return fmt.Sprintf("unknown field %q; did you mean %s?", key, near)
-		}
-		return fmt.Sprintf("unknown field %q", key)
-	}
-	told := "unknown field " + section + "." + key
-	near := suggest(key)
-	for _, path := range keys(reflect.TypeFor[Config](), "") {
-		name, inside := strings.CutPrefix(path, section+".")
-		if inside && !strings.Contains(name, ".") && len(key) > 2 && distance(key, name) <= max(slips(key), 1) {
-			near = path // in a section there are few keys: one letter is a slip in short words, too
-			break
+	problem, meant := fmt.Sprintf("unknown field %q", key), ""
+	if section != "" {
+		problem = "unknown field " + section + "." + key
+		if limit := max(slips(key), 1); len(key) > 2 { // a section has few keys: one letter is a slip in a short word, too
+			meant = nearest(key, inside, limit, whole)
 		}
 	}
-	if near == "" {
-		return told
+	if meant != "" {
+		return problem + "; did you mean " + section + "." + meant + "?"
 	}
-	return told + "; did you mean " + near + "?"
+	return problem + didYouMean(nearest(key, known, slips(key), lastStep))
 }
 
-// dotted says how a key is written that names its section, too, as messages and docs do. It is empty for other keys.
-func dotted(key, section string) string {
+// dotted says how a key is written that also names its section, as messages and documents do. It is empty for other
+// keys.
+func dotted(key, section string, known []string) string {
 	if !strings.Contains(key, ".") {
 		return ""
 	}
-	path := strings.TrimPrefix(section+"."+key, ".")
-	near, least := "", slips(path)+1
-	for _, known := range keys(reflect.TypeFor[Config](), "") {
-		if d := distance(path, known); d < least && strings.HasPrefix(known, section) {
-			near, least = strings.TrimPrefix(strings.TrimPrefix(known, section), "."), d
-		}
-	}
-	if !strings.Contains(near, ".") {
+	inside := func(path string) string { return strings.TrimPrefix(strings.TrimPrefix(path, section), ".") }
+	near := nearest(key, known, slips(strings.TrimPrefix(section+"."+key, ".")), inside)
+	if near = inside(near); !strings.Contains(near, ".") {
 		return ""
 	}
-	return fmt.Sprintf("unknown field %q: a section's keys stand below it; write %s: …%s", key, strings.ReplaceAll(near, ".", ": {"),
-		strings.Repeat("}", strings.Count(near, ".")))
+	return fmt.Sprintf("unknown field %q: a section's keys stand below it; write %s: …%s", key,
+		strings.ReplaceAll(near, ".", ": {"), strings.Repeat("}", strings.Count(near, ".")))
 }
 
-// sectionOf returns the path of the section whose key stands at a line and column, "" at the root.
-func sectionOf(node ast.Node, under string, line, column int) (section string, ok bool) {
-	switch n := node.(type) {
-	case *ast.MappingNode:
-		for _, v := range n.Values {
-			if section, ok := sectionOf(v, under, line, column); ok {
-				return section, true
-			}
-		}
-	case *ast.MappingValueNode:
-		if at := n.Key.GetToken().Position; at.Line == line && at.Column == column {
-			return under, true
-		}
-		return sectionOf(n.Value, strings.TrimPrefix(under+"."+keyOf(n), "."), line, column)
-	case *ast.SequenceNode:
-		for _, v := range n.Values {
-			if section, ok := sectionOf(v, under, line, column); ok {
-				return section, true
-			}
-		}
+// Meant asks whether a known word was meant, where one is nearly the unknown one: it returns "; did you mean WORD?",
+// to follow an error, or nothing.
+func Meant(unknown string, known []string) string {
+	return didYouMean(nearest(unknown, known, slips(unknown), whole))
+}
+
+func didYouMean(word string) string {
+	if word == "" {
+		return ""
 	}
-	return "", false
+	return "; did you mean " + word + "?"
 }
 
-// found describes the token that the decoder did not expect.
-func found(token string) string {
-	switch token {
-	case ":", "{":
-		return "keys with values stand"
-	case "[", "-":
-		return "a list stands"
-	}
-	return fmt.Sprintf("%q stands", token)
-}
-
-// kindName is what the file must hold for a Go type.
-func kindName(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.Bool:
-		return "true or false"
-	case reflect.Int, reflect.Int64:
-		return "a whole number"
-	case reflect.Float64:
-		return "a number"
-	case reflect.Slice:
-		return "a list"
-	case reflect.Struct, reflect.Map:
-		return "a group of keys with values"
-	}
-	return "a text"
-}
-
-// suggest returns the key nearest to the unknown one, with its section, or "" when none is near. A key that is right in
-// another section is nearest.
-func suggest(unknown string) string {
-	best, least := "", slips(unknown)+1
-	for _, path := range keys(reflect.TypeFor[Config](), "") {
-		key := path[strings.LastIndexByte(path, '.')+1:]
-		if d := distance(unknown, key); d < least {
-			best, least = path, d
+// nearest returns the first of the known names with the smallest edit distance from word, or "" if none is within
+// limit. part is what of a name is compared.
+func nearest(word string, known []string, limit int, part func(name string) string) string {
+	best, least := "", limit+1
+	for _, name := range known {
+		if d := distance(word, part(name)); d < least {
+			best, least = name, d
 		}
 	}
 	return best
 }
+
+func whole(name string) string { return name }
+
+func lastStep(path string) string { return path[strings.LastIndexByte(path, '.')+1:] }
 
 // slips is the largest edit distance at which an unknown word is taken for a known one: 0 up to four letters, 1 up to
 // seven, else 2. "mode" is one letter from "model", and is another word.
@@ -156,25 +76,6 @@ func slips(word string) int {
 		return 0
 	}
 	return min(len(word)/4, 2)
-}
-
-// keys lists the paths of t's keys, sections before what is in them.
-func keys(t reflect.Type, under string) []string {
-	var out []string
-	for f := range t.Fields() {
-		key, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
-		if key == "-" || key == "" {
-			continue
-		}
-		out = append(out, under+key)
-		switch inner := f.Type; {
-		case inner.Kind() == reflect.Struct:
-			out = append(out, keys(inner, under+key+".")...)
-		case inner.Kind() == reflect.Slice && inner.Elem().Kind() == reflect.Struct:
-			out = append(out, keys(inner.Elem(), under+key+".")...)
-		}
-	}
-	return out
 }
 
 // distance is the number of letters to insert, delete or replace that make a into b (Levenshtein).
@@ -198,20 +99,54 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// findScalar returns where the first scalar with that text stands.
-func findScalar(file *ast.File, text string) (line, column int, ok bool) {
-	scalars := []ast.NodeType{ast.StringType, ast.IntegerType, ast.FloatType, ast.BoolType, ast.NullType, ast.LiteralType}
-	for _, doc := range file.Docs {
-		var found []ast.Node
-		for _, kind := range scalars {
-			found = append(found, ast.Filter(kind, doc)...)
-		}
-		slices.SortFunc(found, func(a, b ast.Node) int { return a.GetToken().Position.Offset - b.GetToken().Position.Offset })
-		for _, node := range found {
-			if t := node.GetToken(); plain([]byte(t.Value)) == text {
-				return t.Position.Line, t.Position.Column, true
-			}
+// fieldKey returns the key of a field in the file; "" if it has none.
+func fieldKey(f reflect.StructField) string {
+	key, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+	if key == "-" {
+		return ""
+	}
+	return key
+}
+
+// fieldKeys lists the keys of t itself.
+func fieldKeys(t reflect.Type) []string {
+	var out []string
+	for f := range t.Fields() {
+		if key := fieldKey(f); key != "" {
+			out = append(out, key)
 		}
 	}
-	return 0, 0, false
+	return out
+}
+
+// keys lists the paths of t's keys, sections before what is in them.
+func keys(t reflect.Type, under string) []string {
+	var out []string
+	for f := range t.Fields() {
+		key := fieldKey(f)
+		if key == "" {
+			continue
+		}
+		out = append(out, under+key)
+		switch inner := f.Type; {
+		case inner.Kind() == reflect.Struct:
+			out = append(out, keys(inner, under+key+".")...)
+		case (inner.Kind() == reflect.Slice || inner.Kind() == reflect.Pointer) && inner.Elem().Kind() == reflect.Struct:
+			out = append(out, keys(inner.Elem(), under+key+".")...)
+		}
+	}
+	return out
+}
+
+// kindName is what the file must hold for a Go type.
+func kindName(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int, reflect.Int64, reflect.Uint64:
+		return "a whole number"
+	case reflect.Float64:
+		return "a number"
+	}
+	return "a text"
 }

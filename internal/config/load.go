@@ -1,16 +1,14 @@
 package config
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"reflect"
+	"slices"
 	"strings"
-
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
 )
 
 // EnvAdminKey is the environment variable with the admin key; it wins over the file.
@@ -39,23 +37,60 @@ func Load(path string, override func(*Config)) (*Config, error) {
 
 // fill does what Load does, over cfg and with the content of the file.
 func fill(cfg *Config, path string, data []byte, override func(*Config)) error {
-	var file *ast.File
-	if path != "" {
-		var err error
-		if file, err = parse(path, data, cfg); err != nil {
-			return everyMistake(path, data, err, override)
-		}
+	r, err := parse(path, data, cfg)
+	if err != nil {
+		return err
+	}
+	if r.tree != nil && r.ended { // the rest of the file was not read
+		return r.err()
 	}
 	if override != nil {
 		override(cfg)
 	}
-	if err := cfg.readKey(); err != nil {
-		return locate(path, file, err)
+	if p := cfg.readKey(); p != nil {
+		r.problem(p)
+		r.broken["admin"] = true
 	}
-	if err := cfg.Validate(); err != nil {
-		return locate(path, file, err)
+	var found problems
+	cfg.validate(&found)
+	for _, p := range found {
+		if !r.follows(p) {
+			r.problem(p)
+		}
 	}
-	return nil
+	return r.err()
+}
+
+// parse decodes data over cfg. The error is one of the file's syntax; the reader has the mistakes of its content.
+func parse(path string, data []byte, cfg *Config) (*reader, error) {
+	r, root, err := newReader(path, data, reflect.TypeFor[Config]())
+	if err == nil && root != nil {
+		r.config(root, cfg)
+	}
+	return r, err
+}
+
+// problem notes what is wrong with a value that could be read.
+func (r *reader) problem(p *problem) {
+	at := r.place(p.path)
+	if at == nil && p.other != "" {
+		at = r.place(p.other)
+	}
+	r.mistakes = append(r.mistakes, mistake{at, p})
+}
+
+// follows reports whether p may follow from a mistake in the same unit: there some values are missing. Policies can
+// depend on all that concerns policies.
+func (r *reader) follows(p *problem) bool {
+	if r.broken[""] || r.broken[unit(p.path)] {
+		return true
+	}
+	return ofPolicies(p.path) && slices.ContainsFunc(slices.Collect(maps.Keys(r.broken)), ofPolicies)
+}
+
+func ofPolicies(path string) bool {
+	top := index.ReplaceAllString(unit(path), "")
+	return slices.Contains([]string{"policy", "policies", "model_policies", "request_policies", "shadow", "routing"}, top)
 }
 
 func read(path string) ([]byte, error) {
@@ -72,145 +107,8 @@ func read(path string) ([]byte, error) {
 	return data, nil
 }
 
-// parse decodes data over cfg and returns its syntax tree, from which positions are read.
-func parse(path string, data []byte, cfg *Config) (file *ast.File, err error) {
-	// goccy/go-yaml 1.19.2 panics on some files that are no configuration, such as a tagged number where a list
-	// belongs.
-	defer func() {
-		if p := recover(); p != nil {
-			file, err = nil, fmt.Errorf("%s: no YAML that can be a configuration (%v): leave out tags (!…) and compare with `warmpath config`", path, p)
-		}
-	}()
-	file, err = parser.ParseBytes(data, 0)
-	if err != nil {
-		return nil, at(path, err)
-	}
-	if !hasContent(file) {
-		return file, nil // decoding nothing would set everything to zero
-	}
-	if len(file.Docs) > 1 {
-		return nil, fmt.Errorf("%s: the file holds %d documents, keep one", path, len(file.Docs))
-	}
-	if err := decode(file.Docs[0].Body, cfg); err != nil {
-		return nil, place(path, file, err)
-	}
-	return parser.ParseBytes(data, 0) // whole again: decode took policies out
-}
-
-// place puts FILE:LINE:COLUMN before an error of decoding file.
-func place(path string, file *ast.File, err error) error {
-	var bad *valueError
-	var unknown *yaml.UnknownFieldError
-	switch {
-	case errors.As(err, &unknown) && len(file.Docs) == 1:
-		pos := unknown.Token.Position
-		if section, ok := sectionOf(file.Docs[0].Body, "", pos.Line, pos.Column); ok {
-			return fmt.Errorf("%s:%d:%d: %s", path, pos.Line, pos.Column, unknownField(unknown.Token.Value, section))
-		}
-	case asNodeError(err) != nil:
-		pos := asNodeError(err).node.GetToken().Position
-		return fmt.Errorf("%s:%d:%d: %w", path, pos.Line, pos.Column, err)
-	case errors.As(err, &bad):
-		if line, column, ok := findScalar(file, bad.text); ok {
-			return fmt.Errorf("%s:%d:%d: %w", path, line, column, bad)
-		}
-	}
-	return at(path, err)
-}
-
-// decode reads the file's root over cfg, policies last.
-func decode(root ast.Node, cfg *Config) error {
-	mapping, ok := root.(*ast.MappingNode)
-	if !ok {
-		if err := decoder().DecodeFromNode(root, cfg); err != nil {
-			return err
-		}
-		return cfg.missedPolicies(root)
-	}
-	policies := takePolicies(mapping)
-	if len(mapping.Values) > 0 {
-		if err := decoder().DecodeFromNode(mapping, cfg); err != nil {
-			return err
-		}
-	}
-	if err := cfg.missedPolicies(mapping); err != nil {
-		return err
-	}
-	return cfg.decodePolicies(policies)
-}
-
-// decoder returns a strict decoder that reads durations and bytes as people write them.
-func decoder() *yaml.Decoder {
-	return yaml.NewDecoder(bytes.NewReader(nil), yaml.Strict(),
-		yaml.CustomUnmarshaler(unmarshalBytes), yaml.CustomUnmarshaler(unmarshalDuration))
-}
-
-// hasContent reports whether the file says anything: one of comments alone, or with only "null", does not.
-func hasContent(file *ast.File) bool {
-	for _, doc := range file.Docs {
-		switch doc.Body.(type) {
-		case nil, *ast.NullNode, *ast.CommentGroupNode:
-		default:
-			return true
-		}
-	}
-	return false
-}
-
-// at turns an error of the YAML library into FILE:LINE:COLUMN: message. It drops the lines that the library quotes
-// around the error: one of them may contain a key.
-func at(path string, err error) error {
-	var located yaml.Error
-	if !errors.As(err, &located) || located.GetToken() == nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	pos := located.GetToken().Position
-	return fmt.Errorf("%s:%d:%d: %s", path, pos.Line, pos.Column, message(located))
-}
-
-// locate puts a position before every problem whose key stands in the file.
-func locate(path string, file *ast.File, err error) error {
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok || file == nil {
-		return err
-	}
-	var out []error
-	for _, e := range joined.Unwrap() {
-		var p *problem
-		if errors.As(e, &p) {
-			line, column, ok := position(file, p.path)
-			if !ok && p.other != "" {
-				line, column, ok = position(file, p.other)
-			}
-			if ok {
-				e = fmt.Errorf("%s:%d:%d: %w", path, line, column, e)
-			}
-		}
-		out = append(out, e)
-	}
-	return errors.Join(out...)
-}
-
-// position finds the key at path, or the nearest one above it that stands in the file.
-func position(file *ast.File, path string) (line, column int, ok bool) {
-	for path != "" {
-		if p, err := yaml.PathString("$." + path); err == nil {
-			if node, err := p.FilterFile(file); err == nil && node != nil && node.GetToken() != nil {
-				pos := node.GetToken().Position
-				return pos.Line, pos.Column, true
-			}
-		}
-		i := strings.LastIndexAny(path, ".[")
-		if i < 0 {
-			return 0, 0, false
-		}
-		path = path[:i]
-	}
-	return 0, 0, false
-}
-
 // readKey takes the admin key from the environment or from its file.
-func (c *Config) readKey() error {
+func (c *Config) readKey() *problem {
 	if key := os.Getenv(EnvAdminKey); key != "" {
 		c.Admin.Key = key
 		return nil
@@ -218,7 +116,7 @@ func (c *Config) readKey() error {
 	if c.Admin.KeyFile == "" {
 		return nil
 	}
-	wrong := func(err error) error { return errors.Join(&problem{path: "admin.key_file", err: err}) }
+	wrong := func(err error) *problem { return &problem{path: "admin.key_file", err: err} }
 	if c.Admin.Key != "" {
 		return wrong(errors.New("admin.key is given, too: keep one"))
 	}

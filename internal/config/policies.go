@@ -1,14 +1,11 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"reflect"
 	"slices"
 	"strings"
-
-	"github.com/goccy/go-yaml/ast"
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/policy"
@@ -39,174 +36,6 @@ func (r *Routing) defaults(k policy.Kind) policy.Parameters {
 	}
 	return p
 }
-
-// taken is what the file says of policies. It is read last: defaults are in other sections.
-type taken struct {
-	list   []ast.Node              // under policies
-	inline *ast.MappingNode        // under policy, where that is a policy with its parameters, not a name
-	named  *ast.MappingValueNode   // routing.policy
-	typed  []*ast.MappingValueNode // under routing, by the names of types
-}
-
-// takePolicies takes what is said of policies out of the file's root: policies, policy where it is not a name, and in
-// routing policy and the types of policies, as the design of vllm_cache_aware writes them (seed 000 §9.2).
-func takePolicies(root *ast.MappingNode) taken {
-	var t taken
-	root.Values = slices.DeleteFunc(root.Values, func(v *ast.MappingValueNode) bool {
-		switch value := v.Value.(type) {
-		case *ast.SequenceNode:
-			if keyOf(v) == "policies" {
-				t.list = value.Values
-				return true
-			}
-		case *ast.MappingNode:
-			switch keyOf(v) {
-			case "policy":
-				t.inline = value
-				return true
-			case "routing":
-				t.fromRouting(value)
-				return len(value.Values) == 0 // decoding nothing would set all of it to zero
-			}
-		}
-		return false
-	})
-	return t
-}
-
-func (t *taken) fromRouting(routing *ast.MappingNode) {
-	routing.Values = slices.DeleteFunc(routing.Values, func(v *ast.MappingValueNode) bool {
-		if keyOf(v) == "policy" {
-			t.named = v
-			return true
-		}
-		if _, ok := warmpath.PolicyKinds().Find(keyOf(v)); ok {
-			t.typed = append(t.typed, v)
-			return true
-		}
-		return false
-	})
-}
-
-func keyOf(v *ast.MappingValueNode) string { return v.Key.GetToken().Value }
-
-// decodePolicies reads what takePolicies took. A policy with its parameters is the fleet's, under the name of its type
-// unless it has its own.
-func (c *Config) decodePolicies(t taken) error {
-	for i, node := range t.list {
-		mapping, ok := node.(*ast.MappingNode)
-		if !ok {
-			return &nodeError{fmt.Sprintf("policies[%d]: a policy is written as type: NAME and its parameters", i), node}
-		}
-		p, err := c.decodePolicy(fmt.Sprintf("policies[%d]", i), "", mapping)
-		if err != nil {
-			return err
-		}
-		c.Policies = append(c.Policies, p)
-	}
-	for _, v := range t.typed {
-		mapping, ok := v.Value.(*ast.MappingNode)
-		if !ok {
-			return &nodeError{fmt.Sprintf("routing.%s: the parameters of a policy are expected", keyOf(v)), v.Value}
-		}
-		p, err := c.decodePolicy("routing."+keyOf(v), keyOf(v), mapping)
-		if err != nil {
-			return err
-		}
-		c.Policies = append(c.Policies, p)
-	}
-	if t.named != nil {
-		c.Policy = plain([]byte(t.named.Value.String()))
-	}
-	if t.inline == nil {
-		return nil
-	}
-	p, err := c.decodePolicy("policy", "", t.inline)
-	if err != nil {
-		return err
-	}
-	c.Policies = append(c.Policies, p)
-	c.Policy = p.Name
-	return nil
-}
-
-// missedPolicies returns an error when the decoder found policies, of which it reads no parameters, where
-// takePolicies did not look: in a list with a tag or an anchor, or one that is merged in.
-func (c *Config) missedPolicies(root ast.Node) error {
-	if !slices.ContainsFunc(c.Policies, func(p Policy) bool { return p.Parameters == nil }) {
-		return nil
-	}
-	if mapping, ok := root.(*ast.MappingNode); ok {
-		for _, v := range mapping.Values {
-			if keyOf(v) == "policies" {
-				root = v.Value
-			}
-		}
-	}
-	return &nodeError{"policies: the list is written in its place, without a tag (!…), an anchor (&…) or a merge key (<<)", root}
-}
-
-// decodePolicy reads a policy of that type, or of the type that it names.
-func (c *Config) decodePolicy(path, kind string, node *ast.MappingNode) (Policy, error) {
-	p := Policy{Type: kind}
-	var rest []*ast.MappingValueNode
-	var typed ast.Node = node
-	for _, v := range node.Values {
-		switch keyOf(v) {
-		case "type":
-			p.Type, typed = plain([]byte(v.Value.String())), v.Value
-		case "name":
-			p.Name = plain([]byte(v.Value.String()))
-		default:
-			rest = append(rest, v)
-		}
-	}
-	k, ok := warmpath.PolicyKinds().Find(p.Type)
-	if !ok {
-		return p, &nodeError{fmt.Sprintf("%s.type: %q is none of %s%s", path, p.Type, strings.Join(kindNames(), ", "), Meant(p.Type, kindNames())), typed}
-	}
-	if p.Name == "" {
-		p.Name = p.Type
-	}
-	p.Parameters = c.Routing.defaults(k)
-	known := policy.ParameterKeys(p.Parameters)
-	for _, v := range rest {
-		key := keyOf(v)
-		if !slices.ContainsFunc(known, func(k string) bool { return k == key || strings.HasPrefix(k, key+".") }) {
-			return p, &nodeError{fmt.Sprintf("%s: %s has no %q (known: %s)%s", path, p.Type, key,
-				strings.Join(append([]string{"name", "type"}, known...), ", "), Meant(key, known)), v.Key}
-		}
-	}
-	if len(rest) == 0 {
-		return p, nil
-	}
-	told := *node
-	told.Values = rest
-	return p, decoder().DecodeFromNode(&told, p.Parameters)
-}
-
-// Meant asks whether a known word was meant, where one is nearly the unknown one: it returns "; did you mean WORD?", to
-// follow an error, or nothing.
-func Meant(unknown string, known []string) string {
-	best, least := "", slips(unknown)+1
-	for _, k := range known {
-		if d := distance(unknown, k); d < least {
-			best, least = k, d
-		}
-	}
-	if best == "" {
-		return ""
-	}
-	return "; did you mean " + best + "?"
-}
-
-// nodeError is a problem with the place it is at.
-type nodeError struct {
-	problem string
-	node    ast.Node
-}
-
-func (e *nodeError) Error() string { return e.problem }
 
 func kindNames() []string {
 	var names []string
@@ -358,13 +187,4 @@ func (c *Config) validatePolicies(found *problems) {
 			found.add(at, err)
 		}
 	}
-}
-
-// asNodeError returns the place that err names, or nil.
-func asNodeError(err error) *nodeError {
-	var e *nodeError
-	if errors.As(err, &e) {
-		return e
-	}
-	return nil
 }

@@ -60,8 +60,9 @@ func hasRow(page, key, value string) bool {
 			continue
 		}
 		got := strings.Trim(strings.TrimSpace(cells[2]), "`\"")
-		var a, b int64
-		return got == strings.Trim(value, `"`) || (unmarshalBytes(&a, []byte(got)) == nil && unmarshalBytes(&b, []byte(value)) == nil && a == b) ||
+		a, wrongA := parseBytes(got)
+		b, wrongB := parseBytes(value)
+		return got == strings.Trim(value, `"`) || (wrongA == nil && wrongB == nil && a == b) ||
 			strings.ReplaceAll(got, ",", "") == value
 	}
 	return false

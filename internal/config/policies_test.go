@@ -51,19 +51,44 @@ func TestPoliciesReachTheRouterByModel(t *testing.T) {
 	}
 }
 
-func TestPoliciesThatWouldLoseTheirParametersAreRefused(t *testing.T) {
-	for _, text := range []string{"policies: &a\n  - type: random\n", "policies: !!seq\n  - type: random\n", "policies: !\n  -\n", "<<: {policies: [{type: random}]}\n",
-		"&a {policies: [{type: random}]}\n", "policies: [&a {type: random}]\n"} {
+func TestPoliciesKeepTheirParametersHoweverTheyAreWritten(t *testing.T) {
+	const parameters = "{type: kv_aware, imbalance_tokens: 7}"
+	for _, text := range []string{
+		"policies: [" + parameters + "]",
+		"policies: &a\n  - " + parameters,
+		"policies: !!seq\n  - " + parameters,
+		"policies: [&a " + parameters + "]",
+		"<<: {policies: [" + parameters + "]}",
+		"&a {policies: [" + parameters + "]}",
+		"policies:\n  - {type: random, name: x}\n  - <<: " + parameters,
+		"policies:\n  - &a " + parameters + "\n  - {<<: *a, name: y}",
+		"policy: &a " + parameters + "\npolicies: [{<<: *a, name: z, imbalance_tokens: 8}]",
+		"routing: {kv_aware: {imbalance_tokens: 7}}",
+	} {
 		cfg := Default()
-		if _, err := parse("f", []byte(text), &cfg); err == nil || !strings.Contains(err.Error(), "f:") || !strings.Contains(err.Error(), "polic") {
+		if err := fill(&cfg, "f", []byte(text), nil); err != nil {
 			t.Errorf("%q: %v", text, err)
+			continue
+		}
+		if p, ok := cfg.Parameters()["kv_aware"].(*policy.LongestMatch); !ok || p.ImbalanceTokens != 7 {
+			t.Errorf("%q: %+v", text, cfg.Parameters()["kv_aware"])
 		}
 	}
-	const besides = "<<: {nothing: 1, policies: [{type: random}]}\n"
-	cfg := Default()
-	_, err := parse("f", []byte(besides), &cfg)
-	if err = everyMistake("f", []byte(besides), err, nil); err == nil || !strings.Contains(err.Error(), "nothing") || !strings.Contains(err.Error(), "polic") {
-		t.Errorf("beside another mistake: %v", err)
+	for text, want := range map[string]string{
+		"policies: !\n  -\n": "f:1:11: ",
+		"<<: {nothing: 1, policies: [{type: random, by: x}]}\n":        "f:1:44: policies[0]: random has no \"by\"",
+		"routing: {kv_aware: {imbalance_tokens: -1}}":                  "f:1:40: policies[0].imbalance_tokens: -1 is",
+		"policies:\n  - &a {type: kv_aware, imbalance_token: 7}\n":     "f:2:25: policies[0]: kv_aware has no",
+		"routing: {policy: best}":                                      "f:1:19: policy: \"best\" is none of",
+		"policies: {type: random}":                                     "f:1:11: keys with values stand where a list is expected",
+		"policy: [random]":                                             "f:1:9: a list stands where a text is expected",
+		"policies: [{type: kv_aware, tier_weights: {gpuu: 1}}]":        "unknown field policies.tier_weights.gpuu; did you mean policies.tier_weights.gpu?",
+		"policies: [{type: mix, scorers: [{scorer: load, weigh: 1}]}]": "unknown field policies.scorers.weigh; did you mean policies.scorers.weight?",
+	} {
+		cfg := Default()
+		if err := fill(&cfg, "f", []byte(text), nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v\nwant %s", text, err, want)
+		}
 	}
 }
 

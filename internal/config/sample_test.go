@@ -39,11 +39,21 @@ func TestSampleIsTheDefaultsWithTheirReasons(t *testing.T) {
 	}
 }
 
-func TestSampleReadsBackAsTheDefaults(t *testing.T) {
-	cfg := Default()
-	if _, err := parse("config.sample.yaml", []byte(Sample()), &cfg); err != nil {
+// readSample reads text over cfg, without validation.
+func readSample(t *testing.T, text string, cfg *Config) {
+	t.Helper()
+	r, err := parse("f", []byte(text), cfg)
+	if err != nil {
 		t.Fatal(err)
 	}
+	if err := r.err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSampleReadsBackAsTheDefaults(t *testing.T) {
+	cfg := Default()
+	readSample(t, Sample(), &cfg)
 	if diff := cmp.Diff(Default(), cfg); diff != "" {
 		t.Error(diff)
 	}
@@ -95,9 +105,7 @@ func TestSampleWorksWithItsModelsUncommented(t *testing.T) {
 func TestSamplePoliciesAreTheDefaults(t *testing.T) {
 	text := strings.ReplaceAll(policyExample(t), "# ", "")
 	cfg := Default()
-	if _, err := parse("policies.yaml", []byte("policies:\n"+text), &cfg); err != nil {
-		t.Fatal(err)
-	}
+	readSample(t, "policies:\n"+text, &cfg)
 	if len(cfg.Policies) != len(warmpath.PolicyKinds()) {
 		t.Fatalf("%d policies of %d kinds", len(cfg.Policies), len(warmpath.PolicyKinds()))
 	}

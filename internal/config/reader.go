@@ -1,0 +1,270 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/token"
+)
+
+// maxMistakes is how many mistakes of a file are reported at once. A file with more than 20 is of another kind.
+const maxMistakes = 20
+
+// reader decodes a YAML document into Go values by their yaml tags, in one walk. It does not stop at a mistake: it
+// notes it with its place and reads on. It notes where each value stands, too, for those who validate the result.
+type reader struct {
+	*tree
+	file     string
+	known    []string // the paths of all settings, for hints
+	mistakes []mistake
+	broken   map[string]bool            // units (see unit) with a mistake
+	places   map[string]*token.Position // by path, such as workers[0].url
+	path     string                     // of the value that is being read
+}
+
+// mistake is a problem of the file; at is nil if the file does not contain the setting.
+type mistake struct {
+	at  *token.Position
+	err error
+}
+
+// newReader parses data, which may contain settings of type t. The root is nil if the file has no content.
+func newReader(file string, data []byte, t reflect.Type) (*reader, ast.Node, error) {
+	r := &reader{file: file, known: keys(t, ""), broken: map[string]bool{}, places: map[string]*token.Position{}}
+	root, err := syntax(file, data)
+	if err != nil || root == nil {
+		return r, nil, err
+	}
+	r.tree = newTree(root, r.mistake)
+	return r, root, nil
+}
+
+// ReadDocument reads a YAML file that is not the gateway's, such as a simulator experiment, over into. It is as strict
+// as Load, and its error names every mistake with its place.
+func ReadDocument(path string, into any) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read experiment: %w", err)
+	}
+	if len(data) > maxFile {
+		return fmt.Errorf("read experiment: %s has %d bytes, more than %d", path, len(data), maxFile)
+	}
+	v := reflect.ValueOf(into).Elem()
+	r, root, err := newReader(path, data, v.Type())
+	if err != nil {
+		return err
+	}
+	if root == nil {
+		return fmt.Errorf("%s says nothing", path)
+	}
+	r.fields(root, v, section{})
+	return r.err()
+}
+
+// mistake notes a problem in the value that is being read.
+func (r *reader) mistake(at *token.Position, problem string) {
+	r.broken[unit(r.path)] = true
+	again := func(m mistake) bool { return m.at == at && m.err.Error() == problem } // an anchor is read for each of its aliases
+	if !slices.ContainsFunc(r.mistakes, again) {
+		r.mistakes = append(r.mistakes, mistake{at, errors.New(problem)})
+	}
+	r.ended = r.ended || len(r.mistakes) > maxMistakes
+}
+
+// err returns all mistakes in the order of the file, each as FILE:LINE:COLUMN: problem; nil if there are none.
+func (r *reader) err() error {
+	slices.SortStableFunc(r.mistakes, func(a, b mistake) int {
+		switch {
+		case a.at == nil || b.at == nil:
+			return cmp.Compare(btoi(a.at == nil), btoi(b.at == nil))
+		case a.at.Line != b.at.Line:
+			return cmp.Compare(a.at.Line, b.at.Line)
+		}
+		return cmp.Compare(a.at.Column, b.at.Column)
+	})
+	var out []error
+	for i, m := range r.mistakes {
+		if i == maxMistakes {
+			out = append(out, fmt.Errorf("%s: and more", r.file))
+			break
+		}
+		err := m.err
+		if m.at != nil {
+			err = fmt.Errorf("%s:%d:%d: %w", r.file, m.at.Line, m.at.Column, err)
+		}
+		out = append(out, err)
+	}
+	return errors.Join(out...)
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// unit returns the part of the file that a path belongs to: a top-level key, or an entry of a top-level list. A
+// mistake in one unit says nothing about the others.
+func unit(path string) string {
+	if i := strings.IndexByte(path, '.'); i >= 0 {
+		path = path[:i]
+	}
+	return path
+}
+
+// place returns where the value at path stands, or the nearest one around it; nil if the file contains none.
+func (r *reader) place(path string) *token.Position {
+	for {
+		if at := r.places[path]; at != nil || path == "" {
+			return at
+		}
+		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
+	}
+}
+
+// under runs read with a path below the present one.
+func (r *reader) under(step string, read func()) {
+	outer := r.path
+	if r.path += step; outer == "" {
+		r.path = strings.TrimPrefix(r.path, ".")
+	}
+	read()
+	r.path = outer
+}
+
+// value decodes node into v. A key without a value leaves v as it is.
+func (r *reader) value(node ast.Node, v reflect.Value) {
+	if node = r.resolve(node); node == nil {
+		return
+	}
+	r.places[r.path] = position(node)
+	if _, null := node.(*ast.NullNode); null {
+		return
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		r.fields(node, v, section{})
+	case reflect.Map:
+		r.mapping(node, v)
+	case reflect.Slice:
+		r.list(node, v)
+	case reflect.Pointer:
+		inner := reflect.New(v.Type().Elem())
+		r.value(node, inner.Elem())
+		v.Set(inner)
+	default:
+		r.scalar(node, v)
+	}
+}
+
+// section says how the keys of a mapping are treated beside those of the struct.
+type section struct {
+	take    func(entry) bool // takes a key of its own and returns true; nil takes none
+	unknown func(entry)      // reports an unknown key; nil: as an unknown field with the nearest known one
+}
+
+// fields decodes a mapping into a struct.
+func (r *reader) fields(node ast.Node, v reflect.Value, s section) {
+	if node = r.resolve(node); node == nil {
+		return
+	}
+	if r.path != "" {
+		r.places[r.path] = position(node)
+	}
+	m, ok := node.(*ast.MappingNode)
+	if !ok {
+		if _, null := node.(*ast.NullNode); !null {
+			r.mistake(position(node), r.noMapping(node))
+		}
+		return
+	}
+	for _, e := range r.entries(m) {
+		if r.ended {
+			return
+		}
+		r.under("."+e.key, func() {
+			if s.take != nil && s.take(e) {
+				return
+			}
+			if i, ok := fieldOf(v.Type(), e.key); ok {
+				r.value(e.value, v.Field(i))
+				return
+			}
+			if s.unknown != nil {
+				s.unknown(e)
+				return
+			}
+			outer := strings.TrimSuffix(strings.TrimSuffix(r.path, e.key), ".")
+			r.mistake(e.at, unknownField(e.key, index.ReplaceAllString(outer, ""), fieldKeys(v.Type()), r.known))
+		})
+	}
+}
+
+// index is the part of a path that says which entry of a list it is.
+var index = regexp.MustCompile(`\[\d+\]`)
+
+// noMapping reports a node that stands in the place of a mapping.
+func (r *reader) noMapping(node ast.Node) string {
+	address, _, _ := strings.Cut(text(node), " ") // the rest is of another line, which lost its colon
+	_, scalar := node.(ast.ScalarNode)
+	if scalar && strings.HasPrefix(r.path, "workers[") && strings.Contains(address, "://") {
+		return "a worker is written as url: " + address
+	}
+	return found(node) + " where keys with values are expected"
+}
+
+// fieldOf returns the index of the field with that key.
+func fieldOf(t reflect.Type, key string) (int, bool) {
+	for i := range t.NumField() {
+		if fieldKey(t.Field(i)) == key && key != "" {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+func (r *reader) mapping(node ast.Node, v reflect.Value) {
+	m, ok := node.(*ast.MappingNode)
+	if !ok {
+		r.mistake(position(node), r.noMapping(node))
+		return
+	}
+	v.Set(reflect.MakeMap(v.Type()))
+	for _, e := range r.entries(m) {
+		r.under("."+e.key, func() {
+			value := reflect.New(v.Type().Elem()).Elem()
+			r.value(e.value, value)
+			v.SetMapIndex(reflect.ValueOf(e.key), value)
+		})
+	}
+}
+
+func (r *reader) list(node ast.Node, v reflect.Value) {
+	list, ok := node.(*ast.SequenceNode)
+	if !ok {
+		r.mistake(position(node), found(node)+" where a list is expected: a line with - for each")
+		return
+	}
+	v.Set(reflect.MakeSlice(v.Type(), len(list.Values), len(list.Values)))
+	for i, inner := range list.Values {
+		r.under(fmt.Sprintf("[%d]", i), func() { r.value(inner, v.Index(i)) })
+	}
+}
+
+func (r *reader) scalar(node ast.Node, v reflect.Value) {
+	if _, ok := node.(ast.ScalarNode); !ok {
+		r.mistake(position(node), found(node)+" where "+kindName(v.Type())+" is expected")
+		return
+	}
+	if err := setScalar(v, node); err != nil {
+		r.mistake(position(node), err.Error())
+	}
+}

@@ -1,0 +1,218 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+// maxNodes bounds the nodes that a walk visits. Aliases can make a small file very large: each use of an alias visits
+// the anchor's nodes again. A file of maxFile bytes without aliases has fewer.
+const maxNodes = 4 << 20
+
+// syntax parses data and returns the content of its one document; nil if the file has none.
+func syntax(path string, data []byte) (ast.Node, error) {
+	file, err := parser.ParseBytes(data, 0, parser.AllowDuplicateMapKey()) // the walk reports repeated keys
+	if err != nil {
+		return nil, syntaxError(path, err)
+	}
+	var body ast.Node
+	documents := 0
+	for _, doc := range file.Docs {
+		switch doc.Body.(type) {
+		case nil, *ast.NullNode, *ast.CommentGroupNode, *ast.DirectiveNode:
+		default:
+			body = doc.Body
+			documents++
+		}
+	}
+	if documents > 1 {
+		return nil, fmt.Errorf("%s: the file holds %d documents, keep one", path, documents)
+	}
+	return body, nil
+}
+
+// syntaxError turns an error of the parser into FILE:LINE:COLUMN: message. It drops the lines that the parser quotes
+// around the error: one of them may contain a key.
+func syntaxError(path string, err error) error {
+	var located yaml.Error
+	if !errors.As(err, &located) || located.GetToken() == nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	message := located.GetMessage()
+	switch {
+	case strings.HasPrefix(message, "found character '\t'"):
+		message = "a tab: YAML is indented with spaces"
+	case strings.HasSuffix(message, "value is not allowed in this context"): // also of a mapping
+		message = "a value is not allowed here: check the indentation of this line and the next"
+	}
+	at := located.GetToken().Position
+	return fmt.Errorf("%s:%d:%d: %s", path, at.Line, at.Column, message)
+}
+
+// tree resolves anchors, aliases, tags and merge keys of a document.
+type tree struct {
+	anchors  map[string][]*ast.AnchorNode // by name, in the order of the file
+	visited  int                          // nodes
+	ended    bool                         // the walk visits no more nodes
+	merging  map[*ast.MappingNode]bool    // mappings whose merge keys are being followed
+	mistaken func(at *token.Position, problem string)
+}
+
+func newTree(root ast.Node, mistaken func(*token.Position, string)) *tree {
+	t := &tree{anchors: map[string][]*ast.AnchorNode{}, merging: map[*ast.MappingNode]bool{}, mistaken: mistaken}
+	for _, n := range ast.Filter(ast.AnchorType, root) {
+		a := n.(*ast.AnchorNode)
+		t.anchors[text(a.Name)] = append(t.anchors[text(a.Name)], a)
+	}
+	return t
+}
+
+// visit counts a node, and reports whether the walk goes on.
+func (t *tree) visit(node ast.Node) bool {
+	if t.visited++; t.visited > maxNodes && !t.ended {
+		t.mistaken(position(node), fmt.Sprintf("the file has more than %d values: an alias (*…) may contain itself", maxNodes))
+		t.ended = true
+	}
+	return !t.ended
+}
+
+// resolve returns the mapping, sequence or scalar that node stands for; nil if there is none, which is a mistake.
+func (t *tree) resolve(node ast.Node) ast.Node {
+	for node != nil && t.visit(node) {
+		switch n := node.(type) {
+		case *ast.AnchorNode:
+			node = n.Value
+		case *ast.TagNode:
+			// The type of the setting decides how its value is read. So a standard tag, such as !!str, adds nothing.
+			if n.Value == nil || !strings.HasPrefix(n.Start.Value, "!!") {
+				t.mistaken(position(n), fmt.Sprintf("%q is a tag without a meaning here: leave it out", n.Start.Value))
+				return nil
+			}
+			node = n.Value
+		case *ast.AliasNode:
+			if node = t.anchored(n); node == nil {
+				t.mistaken(position(n), fmt.Sprintf("there is no anchor &%s before this alias", text(n.Value)))
+			}
+		default:
+			return node
+		}
+	}
+	return nil
+}
+
+// anchored returns the value of the last anchor of that name before the alias.
+func (t *tree) anchored(alias *ast.AliasNode) ast.Node {
+	for _, a := range slices.Backward(t.anchors[text(alias.Value)]) {
+		if a.Start.Position.Offset < alias.Start.Position.Offset {
+			return a.Value
+		}
+	}
+	return nil
+}
+
+// entry is a key of a mapping with its value.
+type entry struct {
+	key   string
+	at    *token.Position // of the key
+	value ast.Node
+}
+
+// entries returns the keys of a mapping in the order of the file, then those that a merge key (<<) adds.
+func (t *tree) entries(m *ast.MappingNode) []entry {
+	var found []entry
+	line := map[string]int{} // where a key stands first
+	for _, v := range m.Values {
+		if _, merge := v.Key.(*ast.MergeKeyNode); merge || !t.visit(v) {
+			continue
+		}
+		e := entry{text(v.Key), position(v.Key), v.Value}
+		if first, twice := line[e.key]; twice {
+			t.mistaken(e.at, fmt.Sprintf("the key %q stands twice, first on line %d", e.key, first))
+			continue
+		}
+		line[e.key] = e.at.Line
+		found = append(found, e)
+	}
+	if t.merging[m] {
+		t.mistaken(position(m), "a merge key (<<) merges these keys with themselves")
+		return found
+	}
+	t.merging[m] = true
+	defer delete(t.merging, m)
+	for _, v := range m.Values {
+		if _, merge := v.Key.(*ast.MergeKeyNode); !merge {
+			continue
+		}
+		for _, e := range t.merged(v.Value) {
+			if _, own := line[e.key]; !own { // of several merged mappings the first one counts
+				line[e.key] = e.at.Line
+				found = append(found, e)
+			}
+		}
+	}
+	return found
+}
+
+// merged returns the keys of the mapping, or of the list of mappings, that a merge key names.
+func (t *tree) merged(node ast.Node) []entry {
+	node = t.resolve(node)
+	switch n := node.(type) {
+	case nil:
+		return nil
+	case *ast.MappingNode:
+		return t.entries(n)
+	case *ast.SequenceNode:
+		var found []entry
+		for _, inner := range n.Values {
+			found = append(found, t.merged(inner)...)
+		}
+		return found
+	}
+	t.mistaken(position(node), found(node)+" where a merge key (<<) needs keys with values")
+	return nil
+}
+
+// position returns where a reader of the file would point for node: its first character.
+func position(node ast.Node) *token.Position {
+	if m, ok := node.(*ast.MappingNode); ok && !m.IsFlowStyle && len(m.Values) > 0 {
+		node = m.Values[0].Key
+	}
+	return node.GetToken().Position
+}
+
+// text returns the text of a scalar or a key, without quotes.
+func text(node ast.Node) string {
+	switch n := node.(type) {
+	case nil:
+		return ""
+	case *ast.StringNode:
+		return n.Value
+	case *ast.LiteralNode:
+		return n.Value.Value
+	case *ast.MappingKeyNode:
+		return text(n.Value)
+	case *ast.AnchorNode:
+		return text(n.Value)
+	case *ast.TagNode:
+		return text(n.Value)
+	}
+	return node.GetToken().Value
+}
+
+// found describes a node that stands where another kind is expected.
+func found(node ast.Node) string {
+	switch node.(type) {
+	case *ast.MappingNode:
+		return "keys with values stand"
+	case *ast.SequenceNode:
+		return "a list stands"
+	}
+	return fmt.Sprintf("%q stands", text(node))
+}
