@@ -22,8 +22,8 @@ var layers = [][]string{
 	{"internal/config"}, // embeds every component's own Config
 	{"internal/admin"},
 	{"internal/gateway", "internal/mockengine", "internal/sim", "internal/loadgen"},
-	{"internal/tokens/inprocess"},
-	{"internal/proxy", "internal/ingest", "internal/lmcache", "internal/discovery", "internal/tokens", "internal/telemetry", "internal/report"},
+	{"internal/tokens/inprocess", "internal/telemetry"},
+	{"internal/proxy", "internal/ingest", "internal/lmcache", "internal/discovery", "internal/tokens", "internal/report"},
 	{"internal/api", "internal/tokens/chat", "internal/queue", "kvevent/zmq", "internal/engine", "internal/workload"},
 	{"", "internal/zmtp"}, // "" is the root package, the Router
 	{"policy/peers"},

@@ -19,6 +19,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/internal/ingest"
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/internal/telemetry"
@@ -35,8 +36,8 @@ type Parts struct {
 	Log       *slog.Logger
 	// Connections bounds the connections of the admin listener; the zero value is no limit.
 	Connections gateway.ConnectionLimit
-	// Streams returns the event subscription of each holder that has one.
-	Streams func() map[fleet.Holder]*Stream
+	// Streams returns the statistics of each event stream, by its holder.
+	Streams func() map[fleet.Holder]*ingest.Stats
 	// IndexHolders returns the index's statistics of each holder.
 	IndexHolders func() map[fleet.Holder]IndexHolder
 	// Notes returns what discovery could not learn of workers or had to assume, by URL; nil knows nothing.
@@ -171,7 +172,7 @@ func (a *Admin) workers(w http.ResponseWriter, _ *http.Request) {
 		line.Notes = notes[fw.URL]
 		for _, h := range fw.Holders {
 			holder := a.holderOf(snapshot, h)
-			holder.IndexHolder, holder.Stream = blocks[h], streams[h]
+			holder.IndexHolder, holder.Stats = blocks[h], streams[h]
 			holder.Kind = kinds[of[h]].Name
 			line.Holders = append(line.Holders, holder)
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/admin"
 	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/internal/ingest"
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tokens"
@@ -75,8 +76,8 @@ func newAdmin(t *testing.T, cfg admin.Config, reload func(context.Context) ([]st
 	return admin.New(cfg, admin.Parts{
 		Router: router, Gateway: g, Telemetry: tel, Bodies: bodies, Log: log, Reload: reload,
 		Sources: telemetry.Sources{Index: func() []telemetry.Index { return []telemetry.Index{{Model: "m", BlockSize: 16}} }},
-		Streams: func() map[fleet.Holder]*admin.Stream {
-			return map[fleet.Holder]*admin.Stream{h: {Endpoint: "tcp://a:5557", LastSequence: 41, Gaps: 1, Replays: 2}}
+		Streams: func() map[fleet.Holder]*ingest.Stats {
+			return map[fleet.Holder]*ingest.Stats{h: {Endpoint: "tcp://a:5557", Sequence: 41, Gaps: 1, Replays: 2}}
 		},
 		Notes: func() map[string][]string { return map[string][]string{"http://b:1": {"it publishes no events"}} },
 		IndexHolders: func() map[fleet.Holder]admin.IndexHolder {

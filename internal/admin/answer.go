@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/ingest"
 	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
@@ -94,7 +95,7 @@ type Holder struct {
 	Kind   string       `json:"kind"` // the name of one of kinds
 	Leaked uint64       `json:"leaked_requests"`
 	IndexHolder
-	*Stream // its fields stand beside these; absent when the holder has no event source
+	*ingest.Stats // of its event stream; its fields stand beside these, and are absent if the holder has no event source
 }
 
 // Useless is a model name and an endpoint for which a holder gets no requests. Until is when the next one may be a
@@ -143,40 +144,6 @@ type Report struct {
 	Waiting      int64     `json:"waiting"`
 	QueuedTokens int64     `json:"queued_tokens"` // uncached prompt tokens of its queue; 0 when it does not tell
 	KVUsed       float64   `json:"kv_used"`       // share of the KV cache that running requests hold
-}
-
-// Stream is a holder's event subscription; its counters are since the process started.
-type Stream struct {
-	Endpoint     string     `json:"events_endpoint"`
-	Replay       string     `json:"replay_endpoint,omitempty"`
-	Connected    bool       `json:"events_connected"`
-	EngineHash   string     `json:"engine_hash,omitempty"` // how the engine hashes its blocks, where it could be found out
-	LastSequence uint64     `json:"last_sequence"`
-	LastEvent    *time.Time `json:"last_event,omitempty"`
-	Messages     uint64     `json:"messages"`
-	Applied      uint64     `json:"events_applied"`
-	Unapplied    uint64     `json:"events_unapplied"`     // could belong to another request than they seem to
-	Skipped      uint64     `json:"events_skipped"`       // of unknown kind or without use
-	Undecodable  uint64     `json:"messages_undecodable"` // dropped whole
-	Foreign      uint64     `json:"messages_foreign"`     // no KV events
-	Misdirected  uint64     `json:"messages_misdirected"` // another rank's, not applied
-	Gaps         uint64     `json:"gaps"`
-	Replays      uint64     `json:"replays"` // asked for what was missing
-	Checks       uint64     `json:"checks"`  // asked whether something is missing
-	Replayed     uint64     `json:"replayed"`
-	Duplicates   uint64     `json:"duplicates"`
-	Lost         uint64     `json:"lost"`
-	Restarts     uint64     `json:"restarts"`
-	Forgotten    uint64     `json:"forgotten"` // times all that was known of the holder was dropped
-	LastError    string     `json:"last_error,omitempty"`
-}
-
-// Counts returns s as metrics count it.
-func (s *Stream) Counts() *telemetry.Stream {
-	return &telemetry.Stream{Connected: s.Connected, LastSequence: s.LastSequence, Messages: s.Messages, Applied: s.Applied,
-		Unapplied: s.Unapplied, Skipped: s.Skipped, Undecodable: s.Undecodable, Foreign: s.Foreign, Misdirected: s.Misdirected, Gaps: s.Gaps,
-		Replays: s.Replays, Checks: s.Checks, Replayed: s.Replayed, Duplicates: s.Duplicates, Lost: s.Lost, Restarts: s.Restarts,
-		Forgotten: s.Forgotten}
 }
 
 // Index is the block index of one base model.

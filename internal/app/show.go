@@ -33,12 +33,9 @@ func (a *App) showWorkers() []telemetry.Worker {
 				PrefillTokens: load.PrefillTokens, ContextBlocks: load.ContextBlocks, Blocks: index[h].IndexBlocks, Evicted: index[h].IndexEvicted,
 				Refused: index[h].IndexRefused, Leaked: snapshot.Leaked(h), Suspect: snapshot.Suspected(h), Share: snapshot.Share(h, now.UnixNano()),
 				Useless: len(snapshot.Useless(h)) > 0, Limited: snapshot.Limited(h, now.UnixNano()) != 0}
-			holder.Timing = timingOf(snapshot, h)
+			holder.Timing, holder.Stream = timingOf(snapshot, h), streams[h]
 			if r := snapshot.LoadAt(h, now.UnixNano()).Reported; r.At != 0 {
 				holder.Report = &telemetry.Report{Age: now.Sub(time.Unix(0, r.At)), Running: r.Running, Waiting: r.Waiting, KVUsed: r.KVUsed}
-			}
-			if s := streams[h]; s != nil {
-				holder.Stream = s.Counts()
 			}
 			line.Holders = append(line.Holders, holder)
 		}
@@ -106,26 +103,11 @@ func (a *App) showModels() []admin.TokenModel {
 	return out
 }
 
-// streams returns the event subscription of each holder that has one.
-func (a *App) streams() map[fleet.Holder]*admin.Stream {
-	out := map[fleet.Holder]*admin.Stream{}
+// streams returns the statistics of each event stream, by its holder.
+func (a *App) streams() map[fleet.Holder]*ingest.Stats {
+	out := map[fleet.Holder]*ingest.Stats{}
 	for _, s := range a.events.get() {
-		out[s.Holder] = streamOf(&s)
-	}
-	return out
-}
-
-func streamOf(s *ingest.Stats) *admin.Stream {
-	out := &admin.Stream{
-		Endpoint: s.Endpoint, Replay: s.Replay, Connected: s.Connected, LastSequence: s.Sequence, Messages: s.Messages,
-		Applied: s.Events - s.Unapplied, Unapplied: s.Unapplied, Skipped: s.Skipped, Foreign: s.Foreign, Misdirected: s.Misdirected,
-		Undecodable: s.Undecodable + s.Malformed, Gaps: s.Gaps, Replays: s.Replays, Checks: s.Checks, Replayed: s.Replayed,
-		Duplicates: s.Duplicates, Lost: s.Lost, Restarts: s.Restarts, Forgotten: s.Forgotten, LastError: s.LastError,
-		EngineHash: s.Hash,
-	}
-	if !s.LastEvent.IsZero() {
-		at := s.LastEvent.UTC()
-		out.LastEvent = &at
+		out[s.Holder] = &s
 	}
 	return out
 }

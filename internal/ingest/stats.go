@@ -9,54 +9,51 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// Stats describes one holder's event stream at one moment, for the admin API and metrics.
+// Stats is what one holder's event stream has counted since it began, and its state now. In JSON it is a part of what
+// GET /admin/workers says of the holder.
 type Stats struct {
-	Holder   fleet.Holder `json:"-"`
-	Worker   string       `json:"worker"` // URL
-	Rank     int          `json:"rank"`
-	Endpoint string       `json:"endpoint"`
-	Replay   string       `json:"replay,omitempty"`
+	Holder fleet.Holder `json:"-"`
+	Worker string       `json:"-"` // URL
+	Rank   int          `json:"-"`
+	Trust  fleet.Trust  `json:"-"`
+	Why    string       `json:"-"` // the reason of Trust
 
-	Trust fleet.Trust `json:"-"`
-	Why   string      `json:"why"`
+	Endpoint  string `json:"events_endpoint"`
+	Replay    string `json:"replay_endpoint,omitempty"`
+	Connected bool   `json:"events_connected"`
+	Hash      string `json:"engine_hash,omitempty"` // how the engine hashes its blocks, if the stream could find it out
 
-	Connected bool      `json:"connected"`
-	Since     time.Time `json:"since"` // when Connected last changed; zero is never
-	BlockSize int       `json:"block_size,omitempty"`
-	Hash      string    `json:"hash,omitempty"` // how the engine hashes, if it could be found out
+	Sequence    uint64     `json:"last_sequence"` // of the last message
+	HasSequence bool       `json:"-"`
+	LastEvent   *time.Time `json:"last_event,omitempty"` // UTC; nil before the first event
 
-	Sequence    uint64 `json:"last_sequence"` // of the last message
-	HasSequence bool   `json:"-"`
 	Messages    uint64 `json:"messages"`
+	Applied     uint64 `json:"events_applied"`
+	Unapplied   uint64 `json:"events_unapplied"`     // stored events that could belong to another request than it seems
+	Skipped     uint64 `json:"events_skipped"`       // events with an unknown name, or not usable
+	Undecodable uint64 `json:"messages_undecodable"` // dropped whole
+	Foreign     uint64 `json:"messages_foreign"`     // no KV events
+	Misdirected uint64 `json:"messages_misdirected"` // of another rank, not applied
 	Gaps        uint64 `json:"gaps"`
-	Replays     uint64 `json:"replays"`
-	Checks      uint64 `json:"checks"`
+	Replays     uint64 `json:"replays"` // requested because messages were missing
+	Checks      uint64 `json:"checks"`  // replays requested to find out whether messages are missing
 	Replayed    uint64 `json:"replayed"`
 	Duplicates  uint64 `json:"duplicates"`
 	Lost        uint64 `json:"lost"`
 	Restarts    uint64 `json:"restarts"`
-	Malformed   uint64 `json:"malformed"`
+	Forgotten   uint64 `json:"forgotten"` // times all that was known of the holder was dropped
+	LastError   string `json:"last_error,omitempty"`
 
-	Events      uint64    `json:"events"`
-	Stored      uint64    `json:"stored"`
-	Removed     uint64    `json:"removed"`
-	Cleared     uint64    `json:"cleared"`
-	Unapplied   uint64    `json:"unapplied"` // stored events that could belong to another request than it seems
-	Skipped     uint64    `json:"skipped"`   // events of unknown names, or not usable
-	SkippedTags []Tag     `json:"skipped_tags,omitempty"`
-	Foreign     uint64    `json:"foreign"`     // messages that are no KV events
-	Misdirected uint64    `json:"misdirected"` // messages of another rank, not applied
-	Undecodable uint64    `json:"undecodable"`
-	LastError   string    `json:"last_error,omitempty"`
-	Forgotten   uint64    `json:"forgotten"` // times all that was known of the holder was dropped
-	LastEvent   time.Time `json:"last_event"`
-	PerSecond   float64   `json:"events_per_second"`
+	Stored      uint64 `json:"-"` // events of each kind
+	Removed     uint64 `json:"-"`
+	Cleared     uint64 `json:"-"`
+	SkippedTags []Tag  `json:"-"`
 }
 
 // Tag counts skipped events of one name.
 type Tag struct {
-	Name  string `json:"name"`
-	Count uint64 `json:"count"`
+	Name  string
+	Count uint64
 }
 
 // Stats describes all streams, by worker URL and rank. Holders without events have none.
@@ -82,14 +79,18 @@ func (s *stream) snapshot() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := Stats{
-		Holder: s.holder, Worker: s.url, Rank: s.rank, Endpoint: s.source.Endpoint, Replay: s.source.Replay,
-		Trust: s.trust, Why: s.why, Connected: s.connected, Since: s.since, BlockSize: s.blockSize, Hash: s.hash,
-		Sequence: s.sequence, HasSequence: s.hasSequence, Messages: s.messages,
-		Gaps: wire.Gaps, Replays: wire.Replays, Checks: wire.Checks, Replayed: wire.Replayed, Duplicates: wire.Duplicates, Lost: wire.Lost,
-		Restarts: s.restarts, Malformed: wire.Malformed,
-		Events: s.events, Stored: s.stored, Removed: s.removed, Cleared: s.cleared, Unapplied: s.unapplied,
-		Skipped: s.skipped, Foreign: s.foreign, Misdirected: s.misdirectedMessages, Undecodable: s.undecodable, LastError: s.lastError,
-		Forgotten: s.forgotten, LastEvent: s.lastEvent, PerSecond: s.eventsPerSec,
+		Holder: s.holder, Worker: s.url, Rank: s.rank, Trust: s.trust, Why: s.why,
+		Endpoint: s.source.Endpoint, Replay: s.source.Replay, Connected: s.connected, Hash: s.hash,
+		Sequence: s.sequence, HasSequence: s.hasSequence,
+		Messages: s.messages, Applied: s.events - s.unapplied, Unapplied: s.unapplied, Skipped: s.skipped,
+		Undecodable: s.undecodable + wire.Malformed, Foreign: s.foreign, Misdirected: s.misdirectedMessages,
+		Gaps: wire.Gaps, Replays: wire.Replays, Checks: wire.Checks, Replayed: wire.Replayed, Duplicates: wire.Duplicates,
+		Lost: wire.Lost, Restarts: s.restarts, Forgotten: s.forgotten, LastError: s.lastError,
+		Stored: s.stored, Removed: s.removed, Cleared: s.cleared,
+	}
+	if !s.lastEvent.IsZero() {
+		at := s.lastEvent.UTC()
+		out.LastEvent = &at
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.skippedTags)) {
 		out.SkippedTags = append(out.SkippedTags, Tag{name, s.skippedTags[name]})

@@ -107,9 +107,6 @@ type state struct {
 	lastEvent     time.Time
 	processedThen uint64 // requests ever dispatched to the holder when the last event came
 	silent        string // set while it is suspiciously quiet
-	eventsThen    uint64 // at the last look
-	eventsAt      time.Time
-	eventsPerSec  float64
 	sequence      uint64
 	hasSequence   bool
 

@@ -155,12 +155,6 @@ func (s *stream) look(now time.Time) {
 		return // a message is being applied: the other streams must not wait for it, and the next look is near
 	}
 	defer s.mu.Unlock()
-	if dt := now.Sub(s.eventsAt); s.eventsAt.IsZero() || dt > 0 {
-		if !s.eventsAt.IsZero() {
-			s.eventsPerSec = float64(s.events-s.eventsThen) / dt.Seconds()
-		}
-		s.eventsThen, s.eventsAt = s.events, now
-	}
 	s.quiet(now, int64(load.Processed-s.processedThen)-load.Requests)
 	s.unreachable(now)
 	if len(s.unremoved.queue) > 0 {

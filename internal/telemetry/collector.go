@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/warmpath/warmpath/internal/ingest"
 )
 
 // Sources are asked at each scrape for what others know now. A nil function shows nothing. They are called
@@ -53,7 +55,7 @@ type Holder struct {
 	Leaked        uint64  // requests that were lost without giving back their load
 	Timing        Timing
 	Report        *Report
-	Stream        *Stream
+	Stream        *ingest.Stats // nil if the holder has no event source
 }
 
 // Timing is what a holder's passes take, as learned.
@@ -75,18 +77,6 @@ type Report struct {
 	Age              time.Duration
 	Running, Waiting int64
 	KVUsed           float64
-}
-
-// Stream is what a holder's event subscription has counted since the process started.
-type Stream struct {
-	Connected                                 bool
-	LastSequence                              uint64
-	Messages, Undecodable, Foreign            uint64
-	Misdirected                               uint64
-	Applied, Unapplied, Skipped               uint64 // events
-	Gaps, Replays, Replayed, Duplicates, Lost uint64
-	Checks                                    uint64
-	Restarts, Forgotten                       uint64
 }
 
 // Index is the state of one model's block index.
@@ -135,10 +125,10 @@ type collector struct {
 	stalled, workTime, stale                                           *prometheus.Desc
 }
 
-// streamCounter is one counter of a Stream with its description.
+// streamCounter is one counter of an event stream with its description.
 type streamCounter struct {
 	desc  *prometheus.Desc
-	value func(*Stream) uint64
+	value func(*ingest.Stats) uint64
 }
 
 func newCollector(src Sources) *collector {
@@ -146,7 +136,7 @@ func newCollector(src Sources) *collector {
 	desc := func(name, help string, labels []string) *prometheus.Desc {
 		return prometheus.NewDesc("warmpath_"+name, help, labels, nil)
 	}
-	stream := func(name, help string, value func(*Stream) uint64) streamCounter {
+	stream := func(name, help string, value func(*ingest.Stats) uint64) streamCounter {
 		return streamCounter{desc("events_"+name+"_total", help, holder), value}
 	}
 	return &collector{
@@ -176,21 +166,21 @@ func newCollector(src Sources) *collector {
 		connected:     desc("events_connected", "1 while the event subscription is connected.", holder),
 		sequence:      desc("events_last_sequence", "Sequence number of the last event message.", holder),
 		streamCounters: []streamCounter{
-			stream("messages", "Event messages applied.", func(s *Stream) uint64 { return s.Messages }),
-			stream("applied", "Events applied.", func(s *Stream) uint64 { return s.Applied }),
-			stream("unapplied", "Events not applied because they could belong to another request than they seem to.", func(s *Stream) uint64 { return s.Unapplied }),
-			stream("skipped", "Events of unknown kind or without use.", func(s *Stream) uint64 { return s.Skipped }),
-			stream("undecodable", "Messages that could not be decoded and were dropped whole.", func(s *Stream) uint64 { return s.Undecodable }),
-			stream("foreign", "Messages that are no KV events.", func(s *Stream) uint64 { return s.Foreign }),
-			stream("misdirected", "Messages of another data-parallel rank, which are not applied.", func(s *Stream) uint64 { return s.Misdirected }),
-			stream("gaps", "Gaps in the sequence.", func(s *Stream) uint64 { return s.Gaps }),
-			stream("checks", "Replays asked for to see whether something is missing.", func(s *Stream) uint64 { return s.Checks }),
-			stream("replays", "Replays asked for because something was missing.", func(s *Stream) uint64 { return s.Replays }),
-			stream("replayed", "Messages that came by replay.", func(s *Stream) uint64 { return s.Replayed }),
-			stream("duplicates", "Messages seen before and dropped.", func(s *Stream) uint64 { return s.Duplicates }),
-			stream("lost", "Messages gone for good.", func(s *Stream) uint64 { return s.Lost }),
-			stream("restarts", "Restarts of the engine's stream.", func(s *Stream) uint64 { return s.Restarts }),
-			stream("forgotten", "Times all that was known of the holder was dropped.", func(s *Stream) uint64 { return s.Forgotten }),
+			stream("messages", "Event messages applied.", func(s *ingest.Stats) uint64 { return s.Messages }),
+			stream("applied", "Events applied.", func(s *ingest.Stats) uint64 { return s.Applied }),
+			stream("unapplied", "Events not applied because they could belong to another request than they seem to.", func(s *ingest.Stats) uint64 { return s.Unapplied }),
+			stream("skipped", "Events of unknown kind or without use.", func(s *ingest.Stats) uint64 { return s.Skipped }),
+			stream("undecodable", "Messages that could not be decoded and were dropped whole.", func(s *ingest.Stats) uint64 { return s.Undecodable }),
+			stream("foreign", "Messages that are no KV events.", func(s *ingest.Stats) uint64 { return s.Foreign }),
+			stream("misdirected", "Messages of another data-parallel rank, which are not applied.", func(s *ingest.Stats) uint64 { return s.Misdirected }),
+			stream("gaps", "Gaps in the sequence.", func(s *ingest.Stats) uint64 { return s.Gaps }),
+			stream("checks", "Replays asked for to see whether something is missing.", func(s *ingest.Stats) uint64 { return s.Checks }),
+			stream("replays", "Replays asked for because something was missing.", func(s *ingest.Stats) uint64 { return s.Replays }),
+			stream("replayed", "Messages that came by replay.", func(s *ingest.Stats) uint64 { return s.Replayed }),
+			stream("duplicates", "Messages seen before and dropped.", func(s *ingest.Stats) uint64 { return s.Duplicates }),
+			stream("lost", "Messages gone for good.", func(s *ingest.Stats) uint64 { return s.Lost }),
+			stream("restarts", "Restarts of the engine's stream.", func(s *ingest.Stats) uint64 { return s.Restarts }),
+			stream("forgotten", "Times all that was known of the holder was dropped.", func(s *ingest.Stats) uint64 { return s.Forgotten }),
 		},
 		indexBlocks:      desc("index_blocks", "Distinct blocks in the index.", []string{"model"}),
 		indexMemberships: desc("index_memberships", "Pairs of (holder, block) in the index.", []string{"model"}),
@@ -332,7 +322,7 @@ func (c *collector) collectHolder(gauge setGauge, counter setCounter, url string
 		return
 	}
 	gauge(c.connected, oneIf(h.Stream.Connected), url, rank)
-	gauge(c.sequence, float64(h.Stream.LastSequence), url, rank)
+	gauge(c.sequence, float64(h.Stream.Sequence), url, rank)
 	for _, sc := range c.streamCounters {
 		counter(sc.desc, sc.value(h.Stream), url, rank)
 	}

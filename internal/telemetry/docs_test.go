@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/warmpath/warmpath/internal/ingest"
 )
 
 // TestDocsNameMetricsThatExist: what the pages for users tell to watch is there to be watched.
@@ -77,7 +79,7 @@ func names() map[string]string {
 		series := make(chan prometheus.Metric, 1000)
 		newCollector(Sources{
 			Workers: func() []Worker {
-				return []Worker{{Reports: 1, Holders: []Holder{{Stream: &Stream{}, Report: &Report{}, Timing: Timing{Parts: []TimingPart{{}}, Measured: 1}}}}}
+				return []Worker{{Reports: 1, Holders: []Holder{{Stream: &ingest.Stats{}, Report: &Report{}, Timing: Timing{Parts: []TimingPart{{}}, Measured: 1}}}}}
 			},
 			Index:  func() []Index { return []Index{{Model: "m"}} },
 			Queue:  func() []Line { return []Line{{Model: "m"}} },
