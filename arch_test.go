@@ -4,8 +4,9 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -32,15 +33,15 @@ var layers = [][]string{
 	{"block", "fleet", "policy/radix", "internal/network", "internal/jsonscan"},
 }
 
-// testOnly packages hold helpers for tests; only test files and each other may import them.
+// testOnly packages hold helpers for tests. Only test files and other testOnly packages may import them.
 var testOnly = []string{"internal/memnet", "kvindex/kvindextest", "test/testenv"}
 
-// core packages decide; they must be drivable under virtual time, so everything that touches the world is an argument.
+// core packages decide. A test drives them in virtual time, so time, randomness and bytes are arguments.
 var core = []string{
 	"", "block", "kvindex", "kvindex/learned", "kvevent", "fleet", "policy", "policy/peers", "policy/radix", "internal/jsonscan",
 }
 
-// rules forbid standard-library and third-party imports: prefix → who may have it → why nobody else may.
+// rules name an import, or the beginning of imports that ends in a slash, the packages that may have it, and the reason.
 var rules = []struct {
 	forbidden string
 	only      []string
@@ -50,9 +51,6 @@ var rules = []struct {
 	{"go.opentelemetry.io/", []string{"internal/telemetry"}, "one heavy dependency, one home"},
 	{"github.com/spf13/cobra", []string{"cmd/warmpath"}, "commands live in cmd/warmpath"},
 	{"github.com/goccy/go-yaml", []string{"internal/config"}, "the file's format is the config package's business"},
-	{"github.com/nats-io/", []string{"internal/peer"}, "one heavy dependency, one home"},
-	{"github.com/redis/", []string{"internal/redisindex"}, "one heavy dependency, one home"},
-	{"google.golang.org/grpc", []string{"internal/extproc"}, "one heavy dependency, one home"},
 	{"net/http/httputil", nil, "ReverseProxy truncates streams whose POST body is still open (golang/go#40747); internal/proxy is ours"},
 	{"C", nil, "the binary is static: CGO_ENABLED=0"},
 }
@@ -125,7 +123,7 @@ func TestDependenciesHaveOneHome(t *testing.T) {
 				if imported != rule.forbidden && !(strings.HasSuffix(rule.forbidden, "/") && strings.HasPrefix(imported, rule.forbidden)) {
 					continue
 				}
-				if !contains(rule.only, f.dir) {
+				if !slices.Contains(rule.only, f.dir) {
 					t.Errorf("%s imports %s: %s", f.name, imported, rule.reason)
 				}
 			}
@@ -135,7 +133,7 @@ func TestDependenciesHaveOneHome(t *testing.T) {
 
 func TestCoreTouchesNothing(t *testing.T) {
 	for _, f := range goFiles(t) {
-		if f.test || !contains(core, f.dir) {
+		if f.test || !slices.Contains(core, f.dir) {
 			continue
 		}
 		for _, imported := range f.imports {
@@ -146,7 +144,80 @@ func TestCoreTouchesNothing(t *testing.T) {
 	}
 }
 
-// goFiles reads the imports of every Go file of the module; nested modules (tools, bench) and testdata are left out.
+// TestTheArchitectureNamesThePackagesThatExist keeps ARCHITECTURE.md, the tables of this file and the folders in step.
+func TestTheArchitectureNamesThePackagesThatExist(t *testing.T) {
+	exists := map[string]bool{}
+	for _, f := range goFiles(t) {
+		exists[f.dir] = exists[f.dir] || !f.test
+	}
+	known := map[string]bool{}
+	for _, layer := range append(layers, testOnly) {
+		for _, dir := range layer {
+			known[dir] = true
+			if !exists[dir] {
+				t.Errorf("arch_test.go gives %q a place, but there is no such package", dir)
+			}
+		}
+	}
+	for _, dir := range core {
+		if !known[dir] {
+			t.Errorf("core has %q, layers do not", dir)
+		}
+	}
+	for _, rule := range rules {
+		for _, dir := range rule.only {
+			if !known[dir] {
+				t.Errorf("the rule on %s names %q, layers do not", rule.forbidden, dir)
+			}
+		}
+	}
+	mapped := map[string]bool{}
+	for _, dir := range architecturePackages(t) {
+		mapped[dir] = true
+		if !known[dir] {
+			t.Errorf("ARCHITECTURE.md has %q, arch_test.go does not", dir)
+		}
+	}
+	for dir := range known {
+		if !mapped[dir] {
+			t.Errorf("arch_test.go has %q, the table of ARCHITECTURE.md does not", dir)
+		}
+	}
+}
+
+// architecturePackages returns the packages in the first column of ARCHITECTURE.md's table. The root package is "" and
+// stands there as `warmpath`; `…/x` is a folder of the package before it.
+func architecturePackages(t *testing.T) (dirs []string) {
+	t.Helper()
+	text, err := os.ReadFile("ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "\n| package |")
+	for line := range strings.Lines(table) {
+		if !strings.HasPrefix(line, "| `") {
+			if len(dirs) > 0 {
+				break
+			}
+			continue
+		}
+		column, _, _ := strings.Cut(line[2:], " | ")
+		parts := strings.Split(column, "`")
+		for i := 1; i < len(parts); i += 2 {
+			dir := parts[i]
+			if below, short := strings.CutPrefix(dir, "…/"); short {
+				dir = dirs[len(dirs)-1] + "/" + below
+			}
+			if dir == "warmpath" {
+				dir = ""
+			}
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
+}
+
+// goFiles reads the imports of every Go file of the module, without the folders of nested and testdata.
 func goFiles(t *testing.T) []packageFile {
 	t.Helper()
 	var files []packageFile
@@ -155,7 +226,7 @@ func goFiles(t *testing.T) []packageFile {
 			return err
 		}
 		if d.IsDir() {
-			if path != "." && (strings.HasPrefix(d.Name(), ".") || contains(nested, path) || d.Name() == "testdata") {
+			if path != "." && (strings.HasPrefix(d.Name(), ".") || slices.Contains(nested, path) || d.Name() == "testdata") {
 				return fs.SkipDir
 			}
 			return nil
@@ -185,25 +256,15 @@ func goFiles(t *testing.T) []packageFile {
 	if err != nil {
 		t.Fatalf("read the module's imports: %v", err)
 	}
-	sort.Slice(files, func(i, j int) bool { return files[i].name < files[j].name })
 	return files
 }
 
-// nested are folders with a go.mod of their own, and folders that hold tests alone.
-var nested = []string{"tools", "bench", "bin", "examples", "test"}
+// nested are the folders of other modules, of binaries and of examples.
+var nested = []string{"tools", "bench", "bin", "examples"}
 
 func parent(dir string) string {
 	if i := strings.LastIndexByte(dir, '/'); i >= 0 {
 		return dir[:i]
 	}
 	return ""
-}
-
-func contains(list []string, s string) bool {
-	for _, item := range list {
-		if item == s {
-			return true
-		}
-	}
-	return false
 }
