@@ -7,86 +7,127 @@ import (
 	"strings"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-func (f *file) readModel(s *jsonScanner) error {
-	return s.object(func(key string) (err error) {
-		if key != "vocab" && key != "merges" && s.null() {
-			return nil
+// maxNesting bounds the depth of tokenizer.json; published files reach 8.
+const maxNesting = 100
+
+// scanner reads tokenizer.json in one pass and builds no tree of it: with a tree, a vocabulary of 31 MB takes seven times the
+// memory, and a pass by encoding/json half as long again (bench/results/tokenizer.md).
+type scanner struct {
+	jsonscan.Scanner
+	buf []byte // of the last text with escapes
+}
+
+// key takes a key as text.
+func (s *scanner) key() string { return s.unescaped(s.Key()) }
+
+// text takes a string as text.
+func (s *scanner) text() string { return s.unescaped(s.Text()) }
+
+func (s *scanner) unescaped(raw []byte, escaped bool) string {
+	if !escaped {
+		return string(raw)
+	}
+	var ok bool
+	if s.buf, ok = jsonscan.Unescape(s.buf[:0], raw); !ok {
+		s.Fail("half a surrogate pair")
+	}
+	return string(s.buf)
+}
+
+// id takes a token id.
+func (s *scanner) id() uint32 {
+	id := uint64(0)
+	raw := s.Number()
+	for _, c := range raw {
+		if id = id*10 + uint64(c-'0'); c < '0' || c > '9' || id > math.MaxUint32 {
+			s.Fail("expected a token id")
+			return 0
+		}
+	}
+	return uint32(id)
+}
+
+func (s *scanner) bool() bool {
+	yes := s.Word("true")
+	if !yes && !s.Word("false") {
+		s.Fail("expected true or false")
+	}
+	return yes
+}
+
+func (f *file) readModel(s *scanner) {
+	for more := s.Open('{'); more; more = s.Next('}') {
+		key := s.key()
+		if key != "vocab" && key != "merges" && s.Word("null") {
+			continue
 		}
 		switch key {
 		case "type":
-			f.kind, err = s.text()
+			f.kind = s.text()
 		case "vocab":
-			return f.readVocab(s)
+			f.readVocab(s)
 		case "merges":
-			return f.readMerges(s)
+			f.readMerges(s)
 		case "unk_token":
-			f.unknown, err = s.text()
+			f.unknown = s.text()
 		case "continuing_subword_prefix":
-			f.prefix, err = s.text()
+			f.prefix = s.text()
 			f.hasPrefix = true
 		case "end_of_word_suffix":
-			f.suffix, err = s.text()
+			f.suffix = s.text()
 		case "unk_id":
-			f.unknownID, err = s.id()
+			f.unknownID = s.id()
 		case "fuse_unk":
-			f.fuseUnknown, err = s.bool()
+			f.fuseUnknown = s.bool()
 		case "byte_fallback":
-			f.byteFallback, err = s.bool()
+			f.byteFallback = s.bool()
 		case "ignore_merges":
-			f.ignoreMerges, err = s.bool()
+			f.ignoreMerges = s.bool()
 		case "max_input_chars_per_word":
-			var n uint32
-			n, err = s.id()
-			f.maxChars = int(min(n, 1<<30))
+			f.maxChars = int(min(s.id(), 1<<30))
 		case "dropout":
-			var n string
-			if n, err = s.number(); err != nil {
-				return err
-			}
+			n := string(s.Number())
 			if p, _ := strconv.ParseFloat(n, 64); p != 0 {
-				return fmt.Errorf("the model merges at random (dropout %s): no two encodings need agree; set dropout to null", n)
+				s.Stop(fmt.Errorf("the model merges at random (dropout %s): no two encodings need agree; set dropout to null", n))
 			}
 		default:
-			return s.skip()
+			s.Skip()
 		}
-		return err
-	})
+	}
 }
 
 // readVocab reads {"text": id, …}, or [["text", score], …] of Unigram.
-func (f *file) readVocab(s *jsonScanner) error {
-	if s.peek() == '{' {
-		return s.object(func(text string) error {
-			id, err := s.id()
-			f.tokens = append(f.tokens, token{text, id})
-			return err
-		})
+func (f *file) readVocab(s *scanner) {
+	if s.Peek() == '{' {
+		for more := s.Open('{'); more; more = s.Next('}') {
+			text := s.key()
+			f.tokens = append(f.tokens, token{text, s.id()})
+		}
+		return
 	}
 	f.scores = []float64{}
-	return s.array(func() error {
-		at := 0
-		err := s.array(func() (err error) {
-			if at++; at == 1 {
-				var text string
-				text, err = s.text()
-				f.tokens = append(f.tokens, token{text, block.Token(len(f.tokens))})
-				return err
-			}
-			var n string
-			if n, err = s.number(); err != nil {
-				return err
-			}
-			score, err := parseScore(n)
-			f.scores = append(f.scores, score)
-			return err
-		})
-		if err == nil && at != 2 {
-			return s.fail("want a token and its score")
+	for more := s.Open('['); more; more = s.Next(']') {
+		if !s.Open('[') {
+			s.Fail("expected a token and its score")
+			return
 		}
-		return err
-	})
+		f.tokens = append(f.tokens, token{s.text(), block.Token(len(f.tokens))})
+		if !s.Next(']') {
+			s.Fail("expected a token and its score")
+			return
+		}
+		score, err := parseScore(string(s.Number()))
+		if err != nil {
+			s.Stop(err)
+		}
+		f.scores = append(f.scores, score)
+		if s.Next(']') {
+			s.Fail("expected a token and its score")
+		}
+	}
 }
 
 // parseScore reads a number as serde_json does by default: digits into an integer, then one multiplication or division, which is not always
@@ -143,39 +184,42 @@ func parseScore(s string) (float64, error) {
 }
 
 // readMerges reads ["a b", …] or [["a", "b"], …].
-func (f *file) readMerges(s *jsonScanner) error {
+func (f *file) readMerges(s *scanner) {
 	f.merges = [][2]string{}
-	return s.array(func() error {
-		if s.peek() == '[' {
-			var pair [2]string
-			n := 0
-			err := s.array(func() (err error) {
-				if n == 2 {
-					return s.fail("a merge has two parts")
-				}
-				pair[n], err = s.text()
-				n++
-				return err
-			})
-			if err == nil && n != 2 {
-				return s.fail("a merge has two parts")
-			}
-			f.merges = append(f.merges, pair)
-			return err
+	for more := s.Open('['); more; more = s.Next(']') {
+		if s.Peek() == '[' {
+			f.merges = append(f.merges, s.pair())
+			continue
 		}
-		line, err := s.text()
-		if err != nil {
-			return err
+		line := s.text()
+		if s.Err() != nil {
+			return
 		}
 		pair, version, ok := cutMerge(line)
-		if !ok {
-			return s.fail(fmt.Sprintf("merge %q has not two parts", clip(line)))
-		}
-		if !version {
+		switch {
+		case !ok:
+			s.Fail(fmt.Sprintf("merge %q has not two parts", clip(line)))
+		case !version:
 			f.merges = append(f.merges, pair)
 		}
-		return nil
-	})
+	}
+}
+
+// pair takes an array of two texts.
+func (s *scanner) pair() (pair [2]string) {
+	n := 0
+	for more := s.Open('['); more; more = s.Next(']') {
+		if n == len(pair) {
+			s.Fail("a merge has two parts")
+			break
+		}
+		pair[n] = s.text()
+		n++
+	}
+	if n < len(pair) {
+		s.Fail("a merge has two parts")
+	}
+	return pair
 }
 
 // cutMerge cuts "a b"; version: the line is the header that old files carry.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
 // Parse builds a tokenizer from the contents of tokenizer.json and, if not empty, tokenizer_config.json. Truncation and padding in the
@@ -45,31 +46,30 @@ type file struct {
 
 func readFile(data []byte) (*file, error) {
 	f := &file{unknownID: noToken, maxChars: 100}
-	s := &jsonScanner{data: data}
-	err := s.object(func(key string) (err error) {
-		switch key {
+	s := &scanner{Scanner: jsonscan.New(data, maxNesting)}
+	for more := s.Open('{'); more; more = s.Next('}') {
+		switch s.key() {
 		case "added_tokens":
-			return f.readAdded(s)
+			f.readAdded(s)
 		case "normalizer":
-			f.normalizer, err = s.raw()
+			f.normalizer = s.Raw()
 		case "pre_tokenizer":
-			f.pre, err = s.raw()
+			f.pre = s.Raw()
 		case "post_processor":
-			f.post, err = s.raw()
+			f.post = s.Raw()
 		case "decoder":
-			f.decoder, err = s.raw()
+			f.decoder = s.Raw()
 		case "model":
-			return f.readModel(s)
+			f.readModel(s)
 		default:
-			return s.skip()
+			s.Skip()
 		}
-		return err
-	})
-	if err != nil {
-		return nil, err
 	}
-	if s.peek() != 0 || s.pos < len(data) {
-		return nil, s.fail("data after the document")
+	if !s.End() {
+		s.Fail("more follows the document")
+	}
+	if err := s.Err(); err != nil {
+		return nil, err
 	}
 	if f.kind == "" {
 		f.guessKind()
@@ -89,22 +89,21 @@ func (f *file) guessKind() {
 	}
 }
 
-func (f *file) readAdded(s *jsonScanner) error {
-	if s.null() {
-		return nil
+func (f *file) readAdded(s *scanner) {
+	if s.Word("null") {
+		return
 	}
-	return s.array(func() error {
-		raw, err := s.raw()
-		if err != nil {
-			return err
+	for more := s.Open('['); more; more = s.Next(']') {
+		raw := s.Raw()
+		if s.Err() != nil {
+			return
 		}
 		a, err := readAddedToken(raw)
 		if err != nil {
-			return fmt.Errorf("read added token %s: %w", clip(string(raw)), err)
+			s.Stop(fmt.Errorf("read added token %s: %w", clip(string(raw)), err))
 		}
 		f.added = append(f.added, a)
-		return nil
-	})
+	}
 }
 
 func readAddedToken(raw []byte) (addedToken, error) {
