@@ -90,34 +90,48 @@ func (r *Router) forgetAhead(x *modelIndex, h fleet.Holder) {
 
 // matchAhead matches the prompt against the holders whose engines hash blocks with a look-ahead: block i of such an
 // engine is the request's only if the tokens after it are, too. So the last block whose look-ahead the prompt does not
-// have matches nowhere. engine is the size of the engines' blocks where all have one size, else 0.
-func (d *Decision) matchAhead(x *modelIndex, root block.Key, req *Request, engine int) {
-	d.ahead = d.ahead[:0]
+// have matches nowhere.
+func (p *Prepared) matchAhead(x *modelIndex, at *moment) {
+	p.hashAhead(x)
+	for i := range p.ahead {
+		k := &p.ahead[i]
+		usable := len(p.request.Tokens) - k.width
+		if at.engine > 0 {
+			usable -= usable % at.engine
+		}
+		p.others = x.index.Match(k.keys[:min(usable/x.hasher.Size(), len(k.keys))], at.now, p.others[:0])
+		p.matches = mergeMatches(p.matches, p.others)
+	}
+}
+
+// hashAhead makes the prompt's keys for each look-ahead of x's holders, unless they are there.
+func (p *Prepared) hashAhead(x *modelIndex) {
 	a := x.aheads.Load()
+	if a == p.aheads {
+		return
+	}
+	if p.aheads != nil { // decisions may still read the other keys
+		p.ahead = nil
+	}
+	p.aheads = a
 	if a == nil {
 		return
 	}
+	req := p.request
 	for _, width := range a.widths {
 		if len(req.Tokens) <= width {
 			break
 		}
-		i := len(d.ahead)
-		if i < cap(d.ahead) {
-			d.ahead = d.ahead[:i+1] // with the buffer of the decision before
+		i := len(p.ahead)
+		if i < cap(p.ahead) {
+			p.ahead = p.ahead[:i+1] // with the buffer of the request before
 		} else {
-			d.ahead = append(d.ahead, aheadKeys{})
+			p.ahead = append(p.ahead, aheadKeys{})
 		}
-		k := &d.ahead[i]
+		k := &p.ahead[i]
 		k.width = width
-		d.features = shift(d.features[:0], req.Features, width)
-		k.keys = x.hasher.Append(k.keys[:0], x.hasher.Ahead(root, req.Tokens[:width]), 0, req.Tokens[width:], d.features)
-
-		usable := len(req.Tokens) - width
-		if engine > 0 {
-			usable -= usable % engine
-		}
-		d.others = x.index.Match(k.keys[:min(usable/x.hasher.Size(), len(k.keys))], req.Now, d.others[:0])
-		d.matches = mergeMatches(d.matches, d.others)
+		p.features = shift(p.features[:0], req.Features, width)
+		k.keys = x.hasher.Append(k.keys[:0], x.hasher.Ahead(p.root, req.Tokens[:width]), 0, req.Tokens[width:], p.features)
 	}
 }
 

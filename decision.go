@@ -140,18 +140,16 @@ type Decision struct {
 	open        atomic.Bool      // Done was not called
 	firstToken  atomic.Int64     // when it came, Unix nanoseconds; 0 is not yet
 	learned     [2]learnedPrompt // by policy and shadow
+	prepared    *Prepared        // owns keys, ahead and matches
+	keys        []block.Key      // of the prompt
+	ahead       []aheadKeys      // of the prompt, for engines that hash with a look-ahead
+	matches     []kvindex.Match  // read only while the decision is made
 	expected    int64            // until when its prompt is expected in the holder's cache, Unix nanoseconds; 0: it is not
 
 	// Scratch, kept for the next decision. The query is here because policies take it through interfaces: as a local
 	// variable it would be allocated each time.
 	query    policy.Query
 	finished policy.Finished
-	keys     []block.Key
-	text     []block.Token // a part of the prompt's text
-	ahead    []aheadKeys
-	features []block.Feature // of the prompt, shifted
-	matches  []kvindex.Match
-	others   []kvindex.Match // to be merged into them
 	marks    []fleet.Mark
 	nominees []fleet.Holder
 	spots    []spot // by position in the pool
@@ -228,5 +226,8 @@ func (d *Decision) Recycle() {
 	d.Record = Record{Candidates: d.Candidates}
 	d.query = policy.Query{}
 	d.shadow = nil
+	d.keys, d.ahead, d.matches = nil, nil, nil
+	d.prepared.release()
+	d.prepared = nil
 	r.decisions.Put(d)
 }

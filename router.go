@@ -6,7 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/policy"
 )
@@ -19,6 +18,7 @@ type Router struct {
 	table     atomic.Pointer[policyTable]
 	choosing  sync.Mutex // held by who changes table
 	decisions sync.Pool  // *Decision
+	prepared  sync.Pool  // *Prepared
 	scouts    atomic.Pointer[map[string]*scout]
 
 	// indexes by base model. Readers load the map; writers hold mu, copy it and swap the copy in; so it is with scouts.
@@ -51,35 +51,35 @@ func New(o Options) (*Router, error) {
 // Fleet returns the fleet the router decides over.
 func (r *Router) Fleet() *fleet.Fleet { return r.fleet }
 
-// mostTries is how often Route decides while other requests take the places that it finds.
-const mostTries = 16
-
 // Route decides where req goes, puts its load there and expects its prompt in that cache. It allocates nothing once
 // decisions are recycled. On an error nothing is reserved; the errors are those of this package, wrapped, and ctx's.
+// A request that may be decided more than once is prepared first: see [Router.Prepare].
 func (r *Router) Route(ctx context.Context, req *Request) (*Decision, error) {
-	d, err := r.decide(ctx, req, true)
-	for tries := 1; err == nil && !r.reserve(d, req); tries++ { // another request took the last place meanwhile
-		d.Recycle()
-		if tries == mostTries {
-			return nil, fmt.Errorf("route to model %.128q: %w", req.Model, ErrSaturated)
-		}
-		d, err = r.decide(ctx, req, true)
-	}
-	if err != nil {
-		if d != nil {
-			d.Recycle()
-		}
-		return nil, err
-	}
+	p := r.Prepare(req)
+	d, err := p.Route(ctx)
+	p.Recycle()
+	return d, err
+}
+
+// Explain decides as Route does and changes nothing. When no worker can be chosen it returns the decision beside the
+// error, so that the candidates tell why; it is nil only when there are none.
+func (r *Router) Explain(ctx context.Context, req *Request) (*Decision, error) {
+	p := r.Prepare(req)
+	d, err := p.Explain(ctx)
+	p.Recycle()
+	return d, err
+}
+
+// routed tells the policies that d is acted upon.
+func (d *Decision) routed() {
 	c := &d.Candidates[d.Chosen]
 	d.open.Store(true)
 	d.policy.Routed(&d.query, c)
-	if d.shadow = r.shadowOf(d.policy); d.shadow != nil {
+	if d.shadow = d.router.shadowOf(d.policy); d.shadow != nil {
 		d.shadow.Routed(&d.query, c)
 	}
 	d.query.Prompt = policy.Prompt{} // it belongs to the request
-	r.speculate(d)
-	return d, nil
+	d.router.speculate(d)
 }
 
 // reserve puts d's load on its holder; it reports false when that has got as many requests as it may.
@@ -108,14 +108,9 @@ func (r *Router) reserve(d *Decision, req *Request) bool {
 	}, req.Now)
 }
 
-// Explain decides as Route does and changes nothing. When no worker can be chosen it returns the decision beside the
-// error, so that the candidates tell why; it is nil only when there are none.
-func (r *Router) Explain(ctx context.Context, req *Request) (*Decision, error) {
-	return r.decide(ctx, req, false)
-}
-
 // decide fills a decision. take says that it is acted upon.
-func (r *Router) decide(ctx context.Context, req *Request, take bool) (*Decision, error) {
+func (p *Prepared) decide(ctx context.Context, take bool) (*Decision, error) {
+	r, req := p.router, p.request
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -124,21 +119,21 @@ func (r *Router) decide(ctx context.Context, req *Request, take bool) (*Decision
 	if !ok {
 		return nil, fmt.Errorf("route to model %.128q: %w", req.Model, ErrUnknownModel)
 	}
-	p, err := r.policyFor(req.Policy, pool.Name, pool.Model)
+	decides, err := r.policyFor(req.Policy, pool.Name, pool.Model)
 	if err != nil {
 		return nil, err
 	}
-	if p.NeedsTarget() && req.Target == "" {
-		return nil, fmt.Errorf("route by policy %q: %w", p.Name(), ErrNoTarget)
+	if decides.NeedsTarget() && req.Target == "" {
+		return nil, fmt.Errorf("route by policy %q: %w", decides.Name(), ErrNoTarget)
 	}
 
-	d := r.decision()
+	d := p.decision()
 	d.Model, d.Base, d.LoRA = pool.Name, pool.Model, pool.LoRA
-	d.policy, d.Policy, d.Terms, d.Now = p, p.Name(), p.Terms(), req.Now
+	d.policy, d.Policy, d.Terms, d.Now = decides, decides.Name(), decides.Terms(), req.Now
 	d.PromptTokens, d.TokensKnown = req.promptTokens()
-	d.FromText = !d.TokensKnown && len(req.Text) > 0 && p.Matches()
+	d.FromText = !d.TokensKnown && len(req.Text) > 0 && decides.Matches()
 	if d.TokensKnown || d.FromText {
-		r.match(d, req, snap, pool)
+		p.match(d, snap, pool)
 	}
 	d.take, d.scope = take, req.Scope
 	d.query = policy.Query{
@@ -187,14 +182,14 @@ func (r *Router) choose(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool, req
 	return choice
 }
 
-// decision returns an empty decision.
-func (r *Router) decision() *Decision {
-	d, _ := r.decisions.Get().(*Decision)
+// decision returns an empty decision of p.
+func (p *Prepared) decision() *Decision {
+	d, _ := p.router.decisions.Get().(*Decision)
 	if d == nil {
 		d = &Decision{}
 	}
-	d.router = r
-	d.keys, d.matches, d.ahead = d.keys[:0], d.matches[:0], d.ahead[:0]
+	d.router, d.prepared = p.router, p
+	p.users.Add(1)
 	return d
 }
 
@@ -205,35 +200,6 @@ func (d *Decision) mark(size int) []fleet.Mark {
 		d.marks = append(d.marks, fleet.Mark{Key: uint64(d.keys[at-1]), Blocks: int32(at * d.BlockSize / size)})
 	}
 	return d.marks
-}
-
-// match looks the prompt up in the model's index.
-func (r *Router) match(d *Decision, req *Request, snap *fleet.Snapshot, pool *fleet.Pool) {
-	x := r.index(snap, pool.Model)
-	scope := block.Scope{Model: pool.Model, LoRA: pool.LoRA, Salt: req.Salt, Extra: req.Extra}
-	root := x.hasher.Root(scope)
-	if d.FromText {
-		d.appendText(x.hasher, scope, req.Text)
-	} else {
-		d.keys = x.appendKeys(d.keys, root, req)
-	}
-	d.BlockSize = x.hasher.Size()
-
-	// An engine computes at least the last token of a prompt, and uses whole blocks of its own. A hybrid model's match
-	// is not a prefix of a longer one: so the limit is applied before matching where all engines have the same block.
-	usable := d.PromptTokens - 1
-	if pool.BlockSize > 0 {
-		usable -= usable % pool.BlockSize
-	}
-	limit := min(usable/d.BlockSize, len(d.keys))
-	if learned := r.learned(x, d.policy); learned != nil {
-		d.matches = learned.match(d.keys[:limit], req.Now, d.matches)
-	} else {
-		d.matches = x.index.Match(d.keys[:limit], req.Now, d.matches)
-		if !d.FromText {
-			d.matchAhead(x, root, req, pool.BlockSize)
-		}
-	}
 }
 
 // noteMatches notes with the candidates from that index on what they have.

@@ -18,18 +18,18 @@ const textRoot block.Key = 0x7761726d74657874 // "warmtext"
 // textChunk is how many bytes of text are turned into tokens at a time, rounded to whole blocks.
 const textChunk = 16 << 10
 
-// appendText appends to d.keys the keys of the text's whole blocks, rooted in scope.
-func (d *Decision) appendText(h *block.Hasher, scope block.Scope, text []byte) {
+// appendText appends to p.keys the keys of the text's whole blocks, rooted in scope.
+func (p *Prepared) appendText(h *block.Hasher, scope block.Scope, text []byte) {
 	parent := h.Root(scope) ^ textRoot
 	chunk := max(textChunk/(bytesPerToken*h.Size()), 1) * h.Size() // tokens
 	for start := 0; len(text) >= bytesPerToken*h.Size(); start += chunk {
 		n := min(len(text)/bytesPerToken, chunk)
-		d.text = d.text[:0]
+		p.text = p.text[:0]
 		for i := range n {
-			d.text = append(d.text, binary.LittleEndian.Uint32(text[bytesPerToken*i:]))
+			p.text = append(p.text, binary.LittleEndian.Uint32(text[bytesPerToken*i:]))
 		}
 		text = text[bytesPerToken*n:]
-		d.keys = h.Append(d.keys, parent, start, d.text, nil)
-		parent = d.keys[len(d.keys)-1]
+		p.keys = h.Append(p.keys, parent, start, p.text, nil)
+		parent = p.keys[len(p.keys)-1]
 	}
 }

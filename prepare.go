@@ -1,0 +1,165 @@
+package warmpath
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// Prepared is a request that may be decided more than once: measured before it waits, shown to a shadow policy, routed,
+// and routed again after a worker failed. Its decisions share the work that does not depend on the moment:
+//
+//   - The block keys of the prompt are kept. Hashing a long prompt takes most of a decision's time. The keys are made
+//     again only when the model's index was replaced, or the model name has a new meaning.
+//   - The matches are kept for decisions with the same [Request.Now]. A decision at another time looks them up again,
+//     because blocks are stored and evicted while a request waits. With the keys at hand a lookup is cheap.
+//   - The fleet is read again by every decision: the workers that serve the model, their load, standing and trust.
+//     Any other request changes them. The policy is also looked up by its name each time.
+//
+// Between two decisions the caller may change the request's Policy, Exclude, External, Target, Rank, Now and Random.
+// The other fields must stay as they are until [Prepared.Recycle].
+//
+// A Prepared and its request belong to one goroutine at a time. The decisions live on their own: a decision may end
+// after its Prepared was recycled.
+type Prepared struct {
+	router  *Router
+	request *Request
+	users   atomic.Int32 // the caller, and each decision that was not recycled; at 0 the memory is used again
+
+	// The prompt's keys. Decisions read them, so they are never changed in place.
+	index  *modelIndex // the index that the keys are for; nil: there are no keys yet
+	lora   string      // the adapter that they are for
+	root   block.Key
+	keys   []block.Key
+	aheads *aheads // the look-aheads that ahead is for
+	ahead  []aheadKeys
+
+	matches []kvindex.Match
+	matched moment // when and where matches were looked up
+
+	// Scratch.
+	text     []block.Token   // a part of the prompt's text
+	features []block.Feature // of the prompt, shifted
+	others   []kvindex.Match // to be merged into matches
+}
+
+// moment is everything except the keys that a lookup depends on. The zero value is no lookup.
+type moment struct {
+	taken   bool
+	now     int64
+	engine  int           // tokens of the engines' blocks where all have one size, else 0
+	learned *learnedIndex // nil: the index of the engines' events
+}
+
+// Prepare makes a request ready for any number of decisions. It only binds req: the first decision computes what the
+// others share. The caller ends with [Prepared.Recycle]. A request that is decided once needs no Prepare: see
+// [Router.Route].
+func (r *Router) Prepare(req *Request) *Prepared {
+	p, _ := r.prepared.Get().(*Prepared)
+	if p == nil {
+		p = &Prepared{}
+	}
+	p.router, p.request = r, req
+	p.users.Store(1)
+	return p
+}
+
+// Recycle ends the caller's use of p, which must not be used afterwards. The request is not read any more. A Prepared
+// that is not recycled costs an allocation and nothing else.
+func (p *Prepared) Recycle() {
+	p.request = nil
+	p.release()
+}
+
+// release ends one use of p; the last one puts p's memory back.
+func (p *Prepared) release() {
+	if p.users.Add(-1) > 0 {
+		return
+	}
+	p.index, p.lora, p.aheads, p.matched = nil, "", nil, moment{}
+	p.keys, p.ahead, p.matches = p.keys[:0], p.ahead[:0], p.matches[:0]
+	p.router.prepared.Put(p)
+}
+
+// mostTries is how often Route decides while other requests take the places that it finds.
+const mostTries = 16
+
+// Route decides as [Router.Route] does.
+func (p *Prepared) Route(ctx context.Context) (*Decision, error) {
+	r, req := p.router, p.request
+	d, err := p.decide(ctx, true)
+	for tries := 1; err == nil && !r.reserve(d, req); tries++ { // another request took the last place meanwhile
+		d.Recycle()
+		if tries == mostTries {
+			return nil, fmt.Errorf("route to model %.128q: %w", req.Model, ErrSaturated)
+		}
+		p.matched = moment{} // that request is expected in a cache now
+		d, err = p.decide(ctx, true)
+	}
+	if err != nil {
+		if d != nil {
+			d.Recycle()
+		}
+		return nil, err
+	}
+	d.routed()
+	return d, nil
+}
+
+// Explain decides as [Router.Explain] does.
+func (p *Prepared) Explain(ctx context.Context) (*Decision, error) { return p.decide(ctx, false) }
+
+// match fills in d's keys and matches.
+func (p *Prepared) match(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool) {
+	x := p.router.index(snap, pool.Model)
+	p.hash(x, pool, d.FromText)
+	d.BlockSize = x.hasher.Size()
+
+	now := moment{taken: true, now: p.request.Now, engine: pool.BlockSize, learned: p.router.learned(x, d.policy)}
+	if p.matched != now {
+		p.lookUp(x, &now, d.PromptTokens, d.FromText)
+		p.matched = now
+	}
+	d.keys, d.ahead, d.matches = p.keys, p.ahead, p.matches
+}
+
+// hash makes the prompt's keys for x, unless they are there.
+func (p *Prepared) hash(x *modelIndex, pool *fleet.Pool, fromText bool) {
+	if p.index == x && p.lora == pool.LoRA {
+		return
+	}
+	if p.index != nil { // decisions may still read the other keys
+		p.keys, p.ahead, p.aheads, p.matched = nil, nil, nil, moment{}
+	}
+	req := p.request
+	scope := block.Scope{Model: pool.Model, LoRA: pool.LoRA, Salt: req.Salt, Extra: req.Extra}
+	p.index, p.lora, p.root = x, pool.LoRA, x.hasher.Root(scope)
+	if fromText {
+		p.appendText(x.hasher, scope, req.Text)
+	} else {
+		p.keys = x.appendKeys(p.keys, p.root, req)
+	}
+}
+
+// lookUp matches the prompt, of so many tokens, in x or in what a policy learned.
+func (p *Prepared) lookUp(x *modelIndex, at *moment, tokens int, fromText bool) {
+	// An engine computes at least the last token of a prompt, and uses whole blocks of its own. A hybrid model's match
+	// is not a prefix of a longer one. So where all engines have one block size, the limit is applied before matching.
+	usable := tokens - 1
+	if at.engine > 0 {
+		usable -= usable % at.engine
+	}
+	keys := p.keys[:min(usable/x.hasher.Size(), len(p.keys))]
+	if at.learned != nil {
+		p.matches = at.learned.match(keys, at.now, p.matches[:0])
+		return
+	}
+	p.matches = x.index.Match(keys, at.now, p.matches[:0])
+	if !fromText {
+		p.matchAhead(x, at)
+	}
+}

@@ -1,0 +1,189 @@
+package warmpath_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// A prepared request is decided like one that was not prepared, at each time: what changed meanwhile counts.
+func TestAPreparedRequestSeesWhatChangedBetweenItsDecisions(t *testing.T) {
+	large := vllm()
+	large.BlockSize = 32
+	w := newWorld(t, warmpath.Options{}, large, large)
+	p := prompt(1, 320)
+	req := request(warmpath.Request{Tokens: p})
+	prepared := w.router.Prepare(req)
+	defer prepared.Recycle()
+	explain := func() (holder fleet.Holder, match int) {
+		t.Helper()
+		d, err := prepared.Explain(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		plain, err := w.router.Explain(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Recycle()
+		defer plain.Recycle()
+		if d.Holder != plain.Holder || d.MatchTokens != plain.MatchTokens || d.PredictedTokens != plain.PredictedTokens {
+			t.Errorf("prepared: %s\nnot prepared: %s", &d.Record, &plain.Record)
+		}
+		return d.Holder, d.MatchTokens
+	}
+	if _, match := explain(); match != 0 {
+		t.Errorf("%d tokens match in an empty index", match)
+	}
+	req.Now++
+	w.store(1, p[:160], kvindex.Stored{})
+	if h, match := explain(); h != 1 || match != 160 {
+		t.Errorf("blocks that were stored meanwhile: holder %d matches %d", h, match)
+	}
+	req.Now++
+	w.store(0, p[:288], kvindex.Stored{})
+	if h, match := explain(); h != 0 || match != 288 {
+		t.Errorf("more blocks elsewhere: holder %d matches %d", h, match)
+	}
+	req.Now++
+	req.Exclude = append(req.Exclude, w.fleet.Snapshot().Worker(0).ID)
+	if h, match := explain(); h != 1 || match != 160 {
+		t.Errorf("without the worker that failed: holder %d matches %d", h, match)
+	}
+	req.Now++
+	w.fleet.Put("http://small", vllm()) // the index is made anew, for blocks of 16
+	if _, match := explain(); match != 0 {
+		t.Errorf("%d tokens match in a new index", match)
+	}
+	w.store(1, p[:160], kvindex.Stored{})
+	req.Now++
+	if h, match := explain(); h != 1 || match != 160 {
+		t.Errorf("in the new index: holder %d matches %d", h, match)
+	}
+}
+
+// Decisions about one moment share their matches, under any policy.
+func TestAPreparedRequestIsDecidedByAnyPolicy(t *testing.T) {
+	w := newWorld(t, warmpath.Options{}, vllm(), vllm(), vllm())
+	p := prompt(1, 640)
+	w.store(2, p[:320], kvindex.Stored{})
+	req := request(warmpath.Request{Tokens: p, Text: []byte(fmt.Sprint(p))})
+	prepared := w.router.Prepare(req)
+	defer prepared.Recycle()
+	for range 2 {
+		for _, name := range w.router.PolicyNames() {
+			if name == "direct" {
+				continue // it wants a target
+			}
+			req.Policy = name
+			d, err := prepared.Explain(t.Context())
+			if err != nil {
+				t.Fatal(name, err)
+			}
+			plain, err := w.router.Explain(t.Context(), req)
+			if err != nil {
+				t.Fatal(name, err)
+			}
+			if d.String() != plain.String() {
+				t.Errorf("%s\nprepared:     %s\nnot prepared: %s", name, &d.Record, &plain.Record)
+			}
+			d.Recycle()
+			plain.Recycle()
+		}
+		req.Now++
+	}
+}
+
+// A decision may end after its Prepared was recycled, and after the memory of others was used again.
+func TestADecisionOutlivesItsPrepared(t *testing.T) {
+	w := newWorld(t, warmpath.Options{}, vllm())
+	req := request(warmpath.Request{Tokens: prompt(1, 160)})
+	prepared := w.router.Prepare(req)
+	d, err := prepared.Route(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	prepared.Recycle()
+	for i := range 20 {
+		other := w.route(warmpath.Request{Tokens: prompt(100+i, 160)})
+		other.Done(fleet.OutcomeServed, 0)
+		other.Recycle()
+	}
+	expected := func() int {
+		t.Helper()
+		e, err := w.router.Explain(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Recycle()
+		return e.PredictedTokens
+	}
+	if n := expected(); n == 0 {
+		t.Error("the prompt is not expected where it was sent")
+	}
+	d.Unsent()
+	if n := expected(); n != 0 {
+		t.Errorf("%d tokens are expected where nothing was sent", n)
+	}
+	d.Done(fleet.OutcomeUnknown, req.Now)
+	d.Recycle()
+}
+
+func TestPreparedDecisionsDoNotAllocate(t *testing.T) {
+	if raceEnabled {
+		t.Skip("skipped: under the race detector pools drop values at random")
+	}
+	w, req := warm(t, 8)
+	ctx := context.Background()
+	once := func() {
+		req.Now += 1000
+		p := w.router.Prepare(req)
+		measured, err := p.Explain(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		measured.Recycle()
+		req.Now += 1000
+		d, err := p.Route(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Recycle()
+		d.Done(fleet.OutcomeServed, req.Now)
+		d.Recycle()
+	}
+	for range 100 {
+		once()
+	}
+	if allocs := testing.AllocsPerRun(1000, once); allocs >= 0.5 { // a collection may empty the pool
+		t.Errorf("%v allocations", allocs)
+	}
+}
+
+// BenchmarkDecideAgain is a second decision about one request, at a later time: the keys are there.
+func BenchmarkDecideAgain(b *testing.B) {
+	for _, prepared := range []bool{false, true} {
+		b.Run(fmt.Sprintf("prepared %v", prepared), func(b *testing.B) {
+			w, req := warm(b, 8)
+			p := w.router.Prepare(req)
+			ctx := context.Background()
+			b.ReportAllocs()
+			for b.Loop() {
+				req.Now += 1000
+				explain := p.Explain
+				if !prepared {
+					explain = func(ctx context.Context) (*warmpath.Decision, error) { return w.router.Explain(ctx, req) }
+				}
+				d, err := explain(ctx)
+				if err != nil {
+					b.Fatal(err)
+				}
+				d.Recycle()
+			}
+		})
+	}
+}
