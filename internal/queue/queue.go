@@ -18,26 +18,31 @@ type Item struct {
 
 	virtual int64  // the order: see virtualTime
 	seq     uint64 // breaks ties: earlier pushes first
-	rounds  int64  // quanta that every tenant gets when it is served; see Pop
-	at      int    // where it lies in its line's heap; -1 is in none
-	line    *line
+	at      int    // where it lies in its line's heap; -1: it is out, or not in the queue
+	line    *line  // nil: not in the queue
 }
+
+// out reports whether Pop took it, and nothing has ended that yet.
+func (it *Item) out() bool { return it.line != nil && it.at < 0 }
 
 // line is the requests of one tenant, or all of them where the order knows no tenants.
 type line struct {
 	tenant  string
 	items   []*Item // a heap by virtual, then seq
-	bytes   int64   // of items
+	out     []*Item // popped, and neither served nor returned yet
+	bytes   int64   // of items and out
 	deficit int64   // fair: tokens it may have served before others' turn; negative is a debt
 }
+
+// requests returns how many requests the line has, those that are out among them.
+func (l *line) requests() int { return len(l.items) + len(l.out) }
 
 // Queue is requests in order. The zero value is not usable: see New. It is not safe for concurrent use.
 type Queue struct {
 	cfg   Config
 	lines map[string]*line // by tenant: those that wait, or have had something since others wait
-	len   int
-	out   int // popped, and neither served nor returned yet
-	bytes int64
+	len   int              // requests that wait, those that are out among them
+	bytes int64            // of them
 	seq   uint64
 	pace  pace
 }
@@ -45,21 +50,23 @@ type Queue struct {
 // New returns an empty queue; cfg has passed Validate. One that is off serves what waits as it came.
 func New(cfg Config) *Queue { return &Queue{cfg: cfg, lines: map[string]*line{}} }
 
-// Use makes cfg count from now on, for those that wait too: they are put in its order, and what tenants have had is
-// forgotten. cfg has passed Validate; nothing that was popped may be out. What waits beyond a lower limit stays.
+// Use makes cfg count from now on, also for the requests that wait: they are put into its order, and what tenants have
+// had is forgotten. A request that is out comes back into the new order. cfg has passed Validate. The requests beyond a
+// lower limit stay.
 func (q *Queue) Use(cfg Config) {
-	if q.out > 0 {
-		panic("bug: the order is changed between Pop and Served")
-	}
-	var all []*Item
-	for _, l := range q.lines {
-		all = append(all, l.items...)
-	}
-	q.cfg, q.len, q.bytes = cfg, 0, 0
-	clear(q.lines)
-	for _, it := range all {
-		it.virtual = q.virtualTime(it)
-		q.put(it)
+	old := q.lines
+	q.cfg, q.len, q.bytes, q.lines = cfg, 0, 0, map[string]*line{}
+	for _, l := range old {
+		for _, it := range l.items {
+			it.virtual = q.virtualTime(it)
+			q.put(it)
+		}
+		for _, it := range l.out {
+			it.virtual = q.virtualTime(it)
+			it.line = q.lineOf(it)
+			it.line.out = append(it.line.out, it)
+			q.count(it, 1)
+		}
 	}
 }
 
@@ -154,12 +161,13 @@ func (q *Queue) ahead(it *Item) int {
 	n, waiting := 0, 0
 	mine := q.tenantOf(it)
 	for tenant, l := range q.lines {
-		if len(l.items) > 0 && tenant != mine {
+		if l.requests() > 0 && tenant != mine {
 			waiting++
 		}
 		if q.cfg.Order == Fair && tenant != mine {
 			continue
 		}
+		n += len(l.out)
 		for _, other := range l.items {
 			if other.virtual <= it.virtual {
 				n++
@@ -179,24 +187,29 @@ func (q *Queue) tenantOf(it *Item) string {
 	return ""
 }
 
-// put places it in its line. A tenant that was not there begins with one quantum.
+// put adds it to its line.
 func (q *Queue) put(it *Item) {
+	it.line = q.lineOf(it)
+	heap.Push((*byTime)(it.line), it)
+	q.count(it, 1)
+}
+
+// lineOf returns the line that it belongs to, made if need be. A new tenant begins with one quantum.
+func (q *Queue) lineOf(it *Item) *line {
 	tenant := q.tenantOf(it)
 	l := q.lines[tenant]
 	if l == nil {
 		l = &line{tenant: tenant, deficit: int64(q.cfg.Quantum)}
 		q.lines[tenant] = l
 	}
-	q.enter(l, it)
+	return l
 }
 
-// enter adds it to its line.
-func (q *Queue) enter(l *line, it *Item) {
-	it.line = l
-	heap.Push((*byTime)(l), it)
-	q.len++
-	q.bytes += it.Bytes
-	l.bytes += it.Bytes
+// count adds it to what waits, n being 1, or takes it off, n being -1.
+func (q *Queue) count(it *Item, n int) {
+	q.len += n
+	q.bytes += int64(n) * it.Bytes
+	it.line.bytes += int64(n) * it.Bytes
 }
 
 // RetryAfter is when a request that cannot be served is best asked again: when all that waits now is served, going by
@@ -206,41 +219,53 @@ func (q *Queue) RetryAfter(now int64) (retry time.Duration, known bool) {
 	return min(atLeastSecond(wait), max(q.cfg.MaxWait, time.Second)), known
 }
 
-// Pop takes the next request out, nil when none waits. The caller ends with Served, or puts it back with Return; then
-// nothing has changed.
+// Pop gives the next request its turn, nil when none waits for one. The request is out until the caller ends the turn:
+// with Served, with Return, which changes nothing, or with Remove. Until then it counts as waiting, and the queue may be
+// used in any way.
 func (q *Queue) Pop() *Item {
-	if q.len == 0 {
-		return nil
-	}
 	rounds := q.rounds()
 	l := q.least(rounds)
+	if l == nil {
+		return nil
+	}
 	it := heap.Pop((*byTime)(l)).(*Item)
-	it.rounds = rounds
-	q.took(it)
-	q.out++
+	l.out = append(l.out, it)
 	return it
+}
+
+// in ends that it is out.
+func (l *line) in(it *Item) {
+	at := slices.Index(l.out, it)
+	if at < 0 {
+		panic("bug: a turn is ended that was not given")
+	}
+	l.out = slices.Delete(l.out, at, at+1)
 }
 
 // cost is what serving the prompt takes off its tenant's deficit; one that is cached whole costs its turn.
 func cost(it *Item) int64 { return int64(max(it.Tokens, 1)) }
 
-// rounds is how many quanta every tenant gets before the next is served: as many as the least indebted one that waits
-// needs.
+// rounds is how many quanta every tenant gets before the next request is served: as many as the least indebted tenant
+// that waits needs.
 func (q *Queue) rounds() int64 {
 	least := int64(-1)
 	for _, l := range q.lines {
 		if len(l.items) == 0 {
 			continue
 		}
-		need := int64(0)
-		if l.deficit <= 0 {
-			need = -l.deficit/int64(q.cfg.Quantum) + 1
-		}
-		if least < 0 || need < least {
+		if need := q.need(l); least < 0 || need < least {
 			least = need
 		}
 	}
 	return max(least, 0)
+}
+
+// need is how many quanta lift l's deficit above 0.
+func (q *Queue) need(l *line) int64 {
+	if l.deficit > 0 {
+		return 0
+	}
+	return -l.deficit/int64(q.cfg.Quantum) + 1
 }
 
 // least returns the line whose head is next after so many rounds: among those that may be served, the one whose head
@@ -258,63 +283,61 @@ func (q *Queue) least(rounds int64) *line {
 	return next
 }
 
-// refill gives every tenant so many quanta. One that does not wait cannot save up more than it would begin with.
+// refill gives every tenant so many quanta. No tenant can save up more than it would begin with.
 func (q *Queue) refill(rounds int64) {
 	quantum := int64(q.cfg.Quantum)
 	for tenant, l := range q.lines {
-		l.deficit += rounds * quantum
-		if len(l.items) == 0 && l.deficit >= quantum {
+		l.deficit = min(l.deficit+rounds*quantum, quantum)
+		if l.requests() == 0 && l.deficit == quantum {
 			delete(q.lines, tenant)
 		}
 	}
 }
 
-// took books that it left its line.
-func (q *Queue) took(it *Item) {
-	q.len--
-	q.bytes -= it.Bytes
-	it.line.bytes -= it.Bytes
-}
-
-// Return puts back what Pop took, at its old place.
+// Return ends the turn of a request that was not served. The request is at its old place again.
 func (q *Queue) Return(it *Item) {
-	l := it.line
-	q.lines[l.tenant] = l // it may have been dropped meanwhile
-	q.out--
-	q.enter(l, it)
+	it.line.in(it)
+	heap.Push((*byTime)(it.line), it)
 }
 
-// Served notes that what Pop took is being served.
+// Served ends the turn of a request that is being served.
 func (q *Queue) Served(it *Item, now int64) {
-	l := it.line
-	if it.rounds > 0 {
-		q.refill(it.rounds)
-		q.lines[l.tenant] = l
+	if rounds := q.need(it.line); rounds > 0 {
+		q.refill(rounds)
 	}
-	l.deficit -= cost(it)
-	it.line = nil
-	q.out--
+	it.line.deficit -= cost(it)
+	q.drop(it)
 	q.pace.served(now)
 	q.settle()
 }
 
-// Remove takes it out before its turn: the client left, or its time is over. It reports whether it was waiting.
+// Remove takes it out of the queue unserved, whether or not it has its turn: the client left, or its time is over. It
+// reports whether it was in the queue.
 func (q *Queue) Remove(it *Item) bool {
-	if it.line == nil || it.at < 0 {
+	if it.line == nil {
 		return false
 	}
-	heap.Remove((*byTime)(it.line), it.at)
-	q.took(it)
-	it.line = nil
+	q.drop(it)
 	q.settle()
 	return true
+}
+
+// drop takes it out of the queue.
+func (q *Queue) drop(it *Item) {
+	if it.out() {
+		it.line.in(it)
+	} else {
+		heap.Remove((*byTime)(it.line), it.at)
+	}
+	q.count(it, -1)
+	it.line = nil
 }
 
 // settle forgets what matters only while requests wait: with nobody waiting there is nothing to share out. A tenant
 // that has nothing waiting is remembered with what it has had until the others had as much: else one that always has
 // just one request there would go first for ever.
 func (q *Queue) settle() {
-	if q.len == 0 && q.out == 0 {
+	if q.len == 0 {
 		clear(q.lines)
 		q.pace.pause()
 		return
@@ -323,7 +346,7 @@ func (q *Queue) settle() {
 		return
 	}
 	for tenant, l := range q.lines { // clients may invent tenants
-		if len(l.items) == 0 {
+		if l.requests() == 0 {
 			delete(q.lines, tenant)
 		}
 	}
@@ -345,20 +368,6 @@ func (q *Queue) Charge(tenant string, tokens int) {
 	l.deficit -= int64(tokens) * int64(q.cfg.OutputWeight)
 }
 
-// All returns all that wait and empties the queue: a drain.
-func (q *Queue) All() []*Item {
-	var all []*Item
-	for _, l := range q.lines {
-		all = append(all, l.items...)
-		for _, it := range l.items {
-			it.at, it.line = -1, nil
-		}
-	}
-	q.len, q.bytes = 0, 0
-	q.settle()
-	return all
-}
-
 // Share is what one tenant has in the queue.
 type Share struct {
 	Tenant   string
@@ -372,10 +381,12 @@ type Share struct {
 func (q *Queue) Shares() []Share {
 	shares := make([]Share, 0, len(q.lines))
 	for _, l := range q.lines {
-		s := Share{Tenant: l.tenant, Requests: len(l.items), Deficit: l.deficit}
-		for _, it := range l.items {
-			if s.Oldest == 0 || it.Arrived < s.Oldest {
-				s.Oldest = it.Arrived
+		s := Share{Tenant: l.tenant, Requests: l.requests(), Deficit: l.deficit}
+		for _, items := range [][]*Item{l.items, l.out} {
+			for _, it := range items {
+				if s.Oldest == 0 || it.Arrived < s.Oldest {
+					s.Oldest = it.Arrived
+				}
 			}
 		}
 		shares = append(shares, s)

@@ -302,16 +302,37 @@ func TestWhatIsReturnedKeepsItsPlace(t *testing.T) {
 	}
 }
 
-func TestADrainEmptiesTheQueue(t *testing.T) {
+func TestARequestMayLeaveDuringItsTurn(t *testing.T) {
 	q := New(config(Fair))
 	push(t, q, 0, &Item{Tenant: "a", Bytes: 5}, &Item{Tenant: "b", Bytes: 6})
-	all := q.All()
-	if len(all) != 2 || q.Len() != 0 || q.Bytes() != 0 || q.Pop() != nil || len(q.Shares()) != 0 {
-		t.Errorf("%d came out, %d requests of %d bytes stay", len(all), q.Len(), q.Bytes())
+	before := q.Shares()
+	it := q.Pop()
+	if q.Len() != 2 || q.Bytes() != 11 {
+		t.Errorf("during a turn %d requests of %d bytes wait", q.Len(), q.Bytes())
 	}
-	if q.Remove(all[0]) {
-		t.Error("removed twice")
+	if diff := cmp.Diff(before, q.Shares()); diff != "" {
+		t.Error(diff)
 	}
+	if !q.Remove(it) || q.Remove(it) {
+		t.Error("it is not removed once")
+	}
+	if other := q.Pop(); other == nil || other == it || q.Len() != 1 || q.Bytes() != other.Bytes {
+		t.Errorf("then %+v is next, and %d requests of %d bytes wait", other, q.Len(), q.Bytes())
+	}
+}
+
+// A request that has its turn counts: it may be returned.
+func TestATurnMakesNoRoom(t *testing.T) {
+	c := config(FCFS)
+	c.MaxRequests = 1
+	q := New(c)
+	push(t, q, 0, &Item{})
+	it := q.Pop()
+	if _, refused := q.Push(&Item{}, 0); refused == nil || !refused.Full {
+		t.Errorf("one more is taken: %v", refused)
+	}
+	q.Served(it, 0)
+	push(t, q, 0, &Item{})
 }
 
 // Random use against a list that knows nothing of order: nothing is lost, nothing comes twice, and the counts hold.
@@ -321,17 +342,35 @@ func TestNothingIsLost(t *testing.T) {
 		cfg := config(orders[1:][seed%5])
 		cfg.MaxRequests, cfg.MaxBytes, cfg.Quantum = 20, 60, 50
 		q := New(cfg)
-		waiting := map[*Item]bool{}
+		waiting, out := map[*Item]bool{}, map[*Item]bool{}
 		now := int64(0)
 		for range 2000 {
 			now += r.Int64N(second)
+			for it := range out { // its turn ends
+				if r.IntN(2) == 0 {
+					break
+				}
+				delete(out, it)
+				switch r.IntN(3) {
+				case 0:
+					q.Return(it)
+				case 1:
+					q.Served(it, now)
+					delete(waiting, it)
+				case 2:
+					if !q.Remove(it) {
+						t.Fatal("not removed during its turn")
+					}
+					delete(waiting, it)
+				}
+			}
 			switch r.IntN(6) {
 			case 0, 1:
 				it := &Item{Tenant: fmt.Sprint(r.IntN(4)), Priority: r.IntN(5), Tokens: r.IntN(200), Bytes: int64(r.IntN(10)), Arrived: now, Deadline: now + r.Int64N(100*second)}
 				shed, refused := q.Push(it, now)
 				for _, s := range shed {
-					if !waiting[s] || refused != nil || q.Remove(s) {
-						t.Fatalf("%+v is shed: it waits %v, refused is %v", s, waiting[s], refused)
+					if !waiting[s] || out[s] || refused != nil || q.Remove(s) {
+						t.Fatalf("%+v is shed: it waits %v, has its turn %v, refused is %v", s, waiting[s], out[s], refused)
 					}
 					delete(waiting, s)
 				}
@@ -340,15 +379,10 @@ func TestNothingIsLost(t *testing.T) {
 				}
 			case 2:
 				if it := q.Pop(); it != nil {
-					if !waiting[it] {
+					if !waiting[it] || out[it] {
 						t.Fatal("popped what does not wait")
 					}
-					if r.IntN(3) == 0 {
-						q.Return(it)
-						continue
-					}
-					q.Served(it, now)
-					delete(waiting, it)
+					out[it] = true
 				}
 			case 3:
 				for it := range waiting {
@@ -356,16 +390,15 @@ func TestNothingIsLost(t *testing.T) {
 						t.Fatal("not removed once")
 					}
 					delete(waiting, it)
+					delete(out, it)
 					break
 				}
 			case 4:
 				q.Charge(fmt.Sprint(r.IntN(8)), r.IntN(300))
 			case 5:
 				if r.IntN(50) == 0 {
-					if len(q.All()) != len(waiting) {
-						t.Fatal("a drain does not give all")
-					}
-					clear(waiting)
+					cfg.Order = orders[1:][r.IntN(5)]
+					q.Use(cfg)
 				}
 			}
 			bytes := int64(0)

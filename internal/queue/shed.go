@@ -26,7 +26,7 @@ func (q *Queue) makeRoom(it *Item) (shed []*Item, ok bool) {
 			return nil, false
 		}
 		heap.Remove((*byTime)(victim.line), victim.at)
-		q.took(victim)
+		q.count(victim, -1)
 		shed = append(shed, victim)
 	}
 	return shed, true
@@ -35,7 +35,7 @@ func (q *Queue) makeRoom(it *Item) (shed []*Item, ok bool) {
 // putBack undoes makeRoom.
 func (q *Queue) putBack(shed []*Item) {
 	for _, it := range shed {
-		q.enter(it.line, it)
+		q.put(it)
 	}
 }
 
@@ -47,7 +47,7 @@ func (q *Queue) fits(it *Item, requests int, bytes int64) bool {
 // newestOfHeaviest returns the newest request of the heavy tenant. It returns nil when the heavy tenant would keep
 // less than the newcomer's tenant then has.
 func (q *Queue) newestOfHeaviest(it *Item, byBytes bool) *Item {
-	usage := func(l *line) int64 { return int64(len(l.items)) }
+	usage := func(l *line) int64 { return int64(l.requests()) }
 	cost := func(*Item) int64 { return 1 }
 	if byBytes {
 		usage = func(l *line) int64 { return l.bytes }
