@@ -187,7 +187,7 @@ func (x *exchange) route(ctx context.Context) (*warmpath.Decision, error) {
 		return x.decide(ctx)
 	}
 	pool, ok := x.g.Fleet.Snapshot().Pool(x.prepared.route.Model)
-	if !ok || !w.crowded(&x.prepared.route, pool) {
+	if !ok || !w.mustWait(&x.prepared.route, pool) {
 		d, err := x.decide(ctx)
 		if !ok || !errors.Is(err, warmpath.ErrSaturated) {
 			return d, err
@@ -203,11 +203,11 @@ func (x *exchange) decide(ctx context.Context) (*warmpath.Decision, error) {
 	q.Now, q.Random = began.UnixNano(), rand.Uint64()
 	var would opinion
 	if x.prepared.shadow != nil {
-		would = x.prepared.shadow.ask(ctx, x.g.Router, q)
+		would = x.prepared.shadow.ask(ctx, &x.prepared)
 		began = time.Now()
 	}
 	slot := x.g.Telemetry.Deciding.Begin(q.Now)
-	d, err := x.g.Router.Route(ctx, q)
+	d, err := x.prepared.decisions.Route(ctx)
 	x.g.Telemetry.Deciding.End(slot)
 	x.rec.RouteMS += float64(time.Since(began).Nanoseconds()) / 1e6
 	if x.prepared.shadow != nil && err == nil {

@@ -34,6 +34,7 @@ func (g *Gateway) Explain(ctx context.Context, d api.Dialect, body []byte, h htt
 	if err := g.prepare(ctx, &p, d, body, h); err != nil {
 		return nil, err
 	}
+	defer p.reset()
 	if len(names) == 0 {
 		names = []string{p.route.Policy}
 	}
@@ -42,7 +43,7 @@ func (g *Gateway) Explain(ctx context.Context, d api.Dialect, body []byte, h htt
 	for _, name := range names {
 		p.route.Policy = name
 		g.askExternal(ctx, &p.route, p.found.Sure, name)
-		decision, err := g.Router.Explain(ctx, &p.route)
+		decision, err := p.decisions.Explain(ctx)
 		if decision == nil {
 			return nil, g.routeError(err, p.read.Model, p.route.Rank)
 		}
@@ -51,7 +52,7 @@ func (g *Gateway) Explain(ctx context.Context, d api.Dialect, body []byte, h htt
 			TokenSource: p.found.Outcome, TokensMissing: p.found.Missing, TokensFound: len(p.found.Tokens), Waited: p.waited, Err: err,
 		}
 		if pool, ok := g.Fleet.Snapshot().Pool(p.route.Model); ok && g.waiting.on() {
-			e.Queued = g.waiting.crowded(&p.route, pool)
+			e.Queued = g.waiting.mustWait(&p.route, pool)
 		}
 		decision.Recycle()
 		all = append(all, e)

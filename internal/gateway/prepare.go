@@ -22,10 +22,11 @@ type prepared struct {
 	text       []byte // room for found.Text
 	workers    []tokens.Worker
 	route      warmpath.Request
-	rankChosen bool          // by a header that engines understand
-	patience   time.Duration // how long the client would wait in the queue; 0 says nothing
-	shadow     *shadow       // is asked, too; nil is not
-	explains   bool          // what the cache holds is asked, whatever the policy looks at
+	decisions  *warmpath.Prepared // of route; nil before it is complete
+	rankChosen bool               // by a header that engines understand
+	patience   time.Duration      // how long the client would wait in the queue; 0 says nothing
+	shadow     *shadow            // is asked, too; nil is not
+	explains   bool               // what the cache holds is asked, whatever the policy looks at
 }
 
 func (p *prepared) reset() {
@@ -33,6 +34,10 @@ func (p *prepared) reset() {
 		p.text = t
 	}
 	p.found = tokens.Found{}
+	if p.decisions != nil {
+		p.decisions.Recycle()
+		p.decisions = nil
+	}
 	exclude := p.route.Exclude[:0]
 	p.route = warmpath.Request{Exclude: exclude}
 	p.rankChosen, p.patience = false, 0
@@ -90,6 +95,7 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 		q.Known, q.Stable = p.found.Known, p.found.Stable
 	}
 	g.askExternal(ctx, q, p.found.Sure, decides.Name())
+	p.decisions = g.Router.Prepare(q)
 	return nil
 }
 

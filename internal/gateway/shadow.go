@@ -39,12 +39,13 @@ type opinion struct {
 	record telemetry.Shadow
 }
 
-// ask asks about q, which is about to be routed.
-func (s *shadow) ask(ctx context.Context, r *warmpath.Router, q *warmpath.Request) opinion {
+// ask asks about a request that is about to be routed.
+func (s *shadow) ask(ctx context.Context, p *prepared) opinion {
 	began := time.Now()
+	q := &p.route
 	decides := q.Policy
 	q.Policy = s.policy.Name()
-	d, err := r.Explain(ctx, q)
+	d, err := p.decisions.Explain(ctx)
 	q.Policy = decides
 	o := opinion{holder: fleet.NoHolder, record: telemetry.Shadow{Policy: s.policy.Name()}}
 	if err != nil {

@@ -17,8 +17,10 @@ import (
 	"github.com/warmpath/warmpath/internal/queue"
 )
 
-// waiting is where requests wait while all workers that could serve them are saturated: a line for each base model, as its
-// adapters share its workers. One goroutine, run, gives decisions to those whose turn it is. It is safe for concurrent use.
+// waiting is where requests wait while all workers that could serve them are saturated: a line for each base model,
+// because its adapters share its workers. One goroutine, run, gives turns; a request that has its turn decides for
+// itself, in its own goroutine, and ends the turn. A line has one turn at a time: two requests that looked for room at
+// the same moment could both take the last of it. It is safe for concurrent use.
 type waiting struct {
 	g    *Gateway
 	cfg  atomic.Pointer[queue.Config]
@@ -26,42 +28,46 @@ type waiting struct {
 
 	all  atomic.Int64  // requests that wait, in all lines
 	wake chan struct{} // holds one: there may be room
-	over atomic.Bool   // the process drains: nobody waits any more
+	over atomic.Bool   // the process drains: no request waits any more
 
 	mu    sync.Mutex // guards lines; not held while a line's is
 	lines map[string]*line
 }
 
-// line is those that wait for the workers of one base model.
+// line is the requests that wait for the workers of one base model.
 type line struct {
 	here atomic.Int64 // how many; read without mu
 
-	mu     sync.Mutex // guards what follows
-	queue  *queue.Queue
-	guests map[*queue.Item]*guest
+	mu      sync.Mutex // guards what follows; not held while a request has its turn
+	queue   *queue.Queue
+	waiters map[*queue.Item]*waiter
 }
 
-// guest is one request that waits. Its request is read by whoever decides for it: its own goroutine does not touch it
-// meanwhile.
-type guest struct {
+// waiter is one request that waits.
+type waiter struct {
 	item     queue.Item
-	exchange *exchange
-	adapter  bool       // it asks for an adapter, which not all workers of the base model need have
-	granted  chan grant // holds one
+	anywhere bool       // any worker of the base model would do for it
+	turn     bool       // it has its turn; guarded by the line's mu
+	called   chan error // holds one: nil when it has its turn, else why it waits no more
+	ended    chan ending
 }
 
-// grant is what a guest waited for: a decision, or why there is none.
-type grant struct {
-	decision *warmpath.Decision
-	err      error
-}
+// ending is how a turn ended.
+type ending int
+
+const (
+	decided ending = iota // it waits no more: it goes to a worker, or its error is another than that there is no room
+	noRoom                // no worker that would do for it can take it
+	gone                  // its client left, or its time was over
+)
 
 // passed is how many requests are passed over when the first in order cannot be served though others might: it asked for
 // one rank or one worker, or has tried the others. More would mean to decide for the whole queue at each turn.
 const passed = 4
 
-// lateness bounds how late room is noticed that nobody told of: a holder's backlog that time wore off, a worker that came back.
-const lateness = 20 * time.Millisecond
+// pollInterval bounds how long freed capacity that sent no wake-up goes unnoticed: a backlog that became shorter with
+// time, a worker that came back.
+const pollInterval = 20 * time.Millisecond
 
 func newWaiting(g *Gateway, cfg queue.Config, most int) *waiting {
 	w := &waiting{g: g, most: most, wake: make(chan struct{}, 1), lines: map[string]*line{}}
@@ -89,14 +95,14 @@ func (w *waiting) line(base string, create bool) *line {
 	defer w.mu.Unlock()
 	l := w.lines[base]
 	if l == nil && create {
-		l = &line{queue: queue.New(*w.cfg.Load()), guests: map[*queue.Item]*guest{}}
+		l = &line{queue: queue.New(*w.cfg.Load()), waiters: map[*queue.Item]*waiter{}}
 		w.lines[base] = l
 	}
 	return l
 }
 
-// crowded reports whether q has to wait: others do, or there is no room.
-func (w *waiting) crowded(q *warmpath.Request, pool *fleet.Pool) bool {
+// mustWait reports whether q has to wait: others do, or there is no room.
+func (w *waiting) mustWait(q *warmpath.Request, pool *fleet.Pool) bool {
 	if w.all.Load() > 0 {
 		if l := w.line(pool.Model, false); l != nil && l.here.Load() > 0 {
 			return true
@@ -156,57 +162,120 @@ func (w *waiting) freed() {
 // wait lets x wait for its turn. It returns its decision, or why there is none: the client's error, or ctx's.
 func (w *waiting) wait(ctx context.Context, x *exchange, pool *fleet.Pool) (*warmpath.Decision, error) {
 	began := time.Now()
-	a := &guest{exchange: x, adapter: pool.LoRA != "", granted: make(chan grant, 1)}
-	if err := w.measure(ctx, a, began); err != nil {
+	a := newWaiter(&x.prepared.route, pool)
+	if err := w.measure(ctx, a, x, began); err != nil {
 		return nil, err
 	}
 	l := w.line(pool.Model, true)
 	if err := w.enter(l, a, began); err != nil {
 		return nil, err
 	}
-	w.freed() // there may be room since it was found crowded
-	got, outcome := w.await(ctx, l, a, began)
+	w.freed() // there may be room since the fleet was found saturated
+	d, outcome, err := w.await(ctx, l, a, x, began)
 	waited := time.Since(began)
 	x.rec.QueueMS += milliseconds(waited)
 	w.g.Telemetry.Queued(outcome, waited)
-	return got.decision, got.err
+	return d, err
 }
 
-// await blocks until a is granted something, its client leaves, or its patience ends; outcome is a metric's label.
-func (w *waiting) await(ctx context.Context, l *line, a *guest, began time.Time) (got grant, outcome string) {
+func newWaiter(q *warmpath.Request, pool *fleet.Pool) *waiter {
+	return &waiter{
+		anywhere: q.Rank < 0 && q.Target == "" && len(q.Exclude) == 0 && pool.LoRA == "", // an adapter may be on few workers
+		called:   make(chan error, 1),
+		ended:    make(chan ending, 1),
+	}
+}
+
+// await blocks until x has decided, its client leaves, or its patience ends; outcome is a metric's label.
+func (w *waiting) await(ctx context.Context, l *line, a *waiter, x *exchange, began time.Time) (d *warmpath.Decision, outcome string, err error) {
 	timer := time.NewTimer(time.Duration(a.item.Deadline - began.UnixNano()))
 	defer timer.Stop()
-	select {
-	case got = <-a.granted:
-	case <-ctx.Done():
-		if got, waits := w.leave(l, a); !waits && got.decision != nil { // it was granted at the same moment
-			got.decision.Unsent()
-			got.decision.Recycle()
-			w.freed()
+	for waits := true; ; {
+		var sentAway error
+		if waits {
+			select {
+			case sentAway = <-a.called:
+			case <-ctx.Done():
+				waits = false
+			case <-timer.C:
+				waits = false
+			}
 		}
-		return grant{err: ctx.Err()}, "client_gone"
-	case <-timer.C:
-		var waits bool
-		if got, waits = w.leave(l, a); waits {
-			return grant{err: w.timedOut(l, time.Since(began))}, "timeout"
+		if !waits {
+			if w.leave(l, a) {
+				break
+			}
+			sentAway = <-a.called // at the same moment
+		}
+		switch {
+		case errors.Is(sentAway, errDraining):
+			return nil, "drained", sentAway
+		case sentAway != nil:
+			return nil, "shed", sentAway
+		}
+		d, end, err := w.turn(ctx, l, a, x)
+		switch {
+		case end == gone:
+			return nil, "client_gone", err
+		case end == decided && err != nil:
+			return nil, "failed", err
+		case end == decided:
+			return d, "routed", nil
 		}
 	}
+	if err := ctx.Err(); err != nil {
+		return nil, "client_gone", err
+	}
+	return nil, "timeout", w.timedOut(l, time.Since(began))
+}
+
+// turn decides for x, whose turn it is, and ends the turn on every path. It returns noRoom when x waits on.
+func (w *waiting) turn(ctx context.Context, l *line, a *waiter, x *exchange) (d *warmpath.Decision, end ending, err error) {
+	defer func() {
+		if cause := recover(); cause != nil { // its client is answered: the requests behind it saw nothing of it
+			w.g.Telemetry.Panicked()
+			w.g.Log.Error("decision panicked", "cause", cause, "stack", string(debug.Stack()))
+			d, end, err = nil, decided, api.Internal(fmt.Errorf("decide: panic: %v", cause))
+		}
+		w.end(l, a, end)
+	}()
+	q := &x.prepared.route
+	if pool, ok := w.g.Fleet.Snapshot().Pool(q.Model); ok && !w.room(q, pool) {
+		return nil, noRoom, nil
+	}
+	d, err = x.decide(ctx)
 	switch {
-	case got.decision != nil:
-		return got, "routed"
-	case errors.Is(got.err, errDraining):
-		return got, "drained"
-	case errors.As(got.err, new(errShed)):
-		return got, "shed"
+	case errors.Is(err, warmpath.ErrSaturated):
+		return nil, noRoom, nil
+	case err != nil && ctx.Err() != nil:
+		return nil, gone, err
 	}
-	return got, "failed"
+	return d, decided, err
+}
+
+// end books how a's turn ended, and tells run.
+func (w *waiting) end(l *line, a *waiter, e ending) {
+	l.mu.Lock()
+	a.turn = false
+	switch {
+	case e == decided:
+		l.queue.Served(&a.item, time.Now().UnixNano())
+		w.left(l, a)
+	case e == gone:
+		l.queue.Remove(&a.item)
+		w.left(l, a)
+	case w.over.Load(): // flush left it its turn
+		w.sendAway(l, a, errDraining)
+	}
+	l.mu.Unlock()
+	a.ended <- e
 }
 
 // measure fills a's item: what it costs and how long it may wait.
-func (w *waiting) measure(ctx context.Context, a *guest, now time.Time) error {
-	p := &a.exchange.prepared
+func (w *waiting) measure(ctx context.Context, a *waiter, x *exchange, now time.Time) error {
+	p := &x.prepared
 	p.route.Now = now.UnixNano()
-	d, err := w.g.Router.Explain(ctx, &p.route)
+	d, err := p.decisions.Explain(ctx)
 	if d == nil {
 		return err
 	}
@@ -220,34 +289,26 @@ func (w *waiting) measure(ctx context.Context, a *guest, now time.Time) error {
 		Tenant:   p.route.Tenant,
 		Priority: p.read.Priority,
 		Tokens:   uncached,
-		Bytes:    int64(len(a.exchange.body.Bytes)),
-		Arrived:  a.exchange.rec.Time.UnixNano(),
+		Bytes:    int64(len(x.body.Bytes)),
+		Arrived:  x.rec.Time.UnixNano(),
 		Deadline: now.Add(patience).UnixNano(),
 	}
 	return nil
 }
 
-// errDraining is what those that wait are told when the process drains.
+// errDraining is the error of a request that waits when the process drains.
 var errDraining = api.Draining()
 
-// errShed is the error of a request that was shed for another tenant: the same as of a request that finds the queue
-// full.
-type errShed struct{ error }
-
-func (e errShed) Unwrap() error { return e.error }
-
 // enter puts a into the line, or returns what its client is told.
-func (w *waiting) enter(l *line, a *guest, now time.Time) error {
+func (w *waiting) enter(l *line, a *waiter, now time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if w.over.Load() {
 		return errDraining
 	}
 	shed, refused := l.queue.Push(&a.item, now.UnixNano())
-	for _, item := range shed {
-		gone := l.guests[item]
-		w.left(l, gone)
-		gone.granted <- grant{err: errShed{api.QueueFull(l.queue.Full(now.UnixNano()).RetryAfter)}}
+	for _, item := range shed { // for another tenant: its client is told what one that finds the queue full is told
+		w.sendAway(l, l.waiters[item], api.QueueFull(l.queue.Full(now.UnixNano()).RetryAfter))
 	}
 	if refused != nil {
 		if refused.Full {
@@ -257,31 +318,35 @@ func (w *waiting) enter(l *line, a *guest, now time.Time) error {
 		w.g.Telemetry.Queued("too_long", 0)
 		return api.QueueTooLong(refused.RetryAfter)
 	}
-	l.guests[&a.item] = a
+	l.waiters[&a.item] = a
 	l.here.Add(1)
 	w.all.Add(1)
 	return nil
 }
 
 // left books that a waits no more. l.mu is held.
-func (w *waiting) left(l *line, a *guest) {
-	delete(l.guests, &a.item)
+func (w *waiting) left(l *line, a *waiter) {
+	delete(l.waiters, &a.item)
 	l.here.Add(-1)
 	w.all.Add(-1)
 }
 
-// leave takes a out before its turn; when it was not waiting any more, it returns what a was granted.
-func (w *waiting) leave(l *line, a *guest) (got grant, waits bool) {
+// sendAway ends a's wait with the error of its client. l.mu is held, and a does not have its turn.
+func (w *waiting) sendAway(l *line, a *waiter, err error) {
+	l.queue.Remove(&a.item)
+	w.left(l, a)
+	a.called <- err
+}
+
+// leave takes a out of the line. It reports false when a was called at the same moment: then called holds why.
+func (w *waiting) leave(l *line, a *waiter) bool {
 	l.mu.Lock()
-	waits = l.queue.Remove(&a.item)
-	if waits {
-		w.left(l, a)
+	defer l.mu.Unlock()
+	if a.turn || !l.queue.Remove(&a.item) {
+		return false
 	}
-	l.mu.Unlock()
-	if !waits {
-		got = <-a.granted
-	}
-	return got, waits
+	w.left(l, a)
+	return true
 }
 
 func (w *waiting) timedOut(l *line, waited time.Duration) error {
@@ -296,7 +361,7 @@ func (w *waiting) timedOut(l *line, waited time.Duration) error {
 
 // run gives turns until ctx ends; whoever waits then is sent away.
 func (w *waiting) run(ctx context.Context) {
-	tick := time.NewTicker(lateness)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
 		late := tick.C
@@ -328,69 +393,54 @@ func (w *waiting) snapshot() map[string]*line {
 	return maps.Clone(w.lines)
 }
 
-// advance serves those whose turn it is, as far as there is room.
+// advance gives turns in order, as long as requests find room.
 func (w *waiting) advance(l *line) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var back []*queue.Item
-	for len(back) < passed {
-		item := l.queue.Pop()
-		if item == nil {
+	var aside []*waiter // had their turn in vain
+	for len(aside) < passed {
+		a := l.call()
+		if a == nil {
 			break
 		}
-		a := l.guests[item]
-		got, room := w.decide(a)
-		if !room {
-			back = append(back, item)
-			if a.anywhere() {
-				break // then there is none for anybody
-			}
+		if <-a.ended != noRoom {
 			continue
 		}
-		l.queue.Served(item, time.Now().UnixNano())
-		w.left(l, a)
-		a.granted <- got
-	}
-	for _, item := range back {
-		l.queue.Return(item)
-	}
-}
-
-// anywhere reports whether any worker of the base model would do for a.
-func (a *guest) anywhere() bool {
-	q := &a.exchange.prepared.route
-	return q.Rank < 0 && q.Target == "" && len(q.Exclude) == 0 && !a.adapter
-}
-
-// decide decides for a if there is room. An error of another kind is a's answer.
-func (w *waiting) decide(a *guest) (got grant, room bool) {
-	defer func() { // this is not the request's goroutine: a panic would end them all
-		if cause := recover(); cause != nil {
-			w.g.Telemetry.Panicked()
-			w.g.Log.Error("decision panicked", "cause", cause, "stack", string(debug.Stack()))
-			got, room = grant{err: api.Internal(fmt.Errorf("decide: panic: %v", cause))}, true
+		aside = append(aside, a)
+		if a.anywhere {
+			break // then there is no room for any request
 		}
-	}()
-	q := &a.exchange.prepared.route
-	if pool, ok := w.g.Fleet.Snapshot().Pool(q.Model); ok && !w.room(q, pool) {
-		return grant{}, false
 	}
-	d, err := a.exchange.decide(context.Background()) // a's own context is watched by its goroutine
-	if errors.Is(err, warmpath.ErrSaturated) {
-		return grant{}, false
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, a := range aside {
+		if l.waiters[&a.item] != nil { // it did not leave meanwhile
+			l.queue.Return(&a.item)
+		}
 	}
-	return grant{d, err}, true
 }
 
-// flush sends away all that wait, and whoever comes.
+// call gives the next waiter its turn, and returns it; nil when none waits.
+func (l *line) call() *waiter {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	item := l.queue.Pop()
+	if item == nil {
+		return nil
+	}
+	a := l.waiters[item]
+	a.turn = true
+	a.called <- nil
+	return a
+}
+
+// flush sends away all requests that wait, and those that come later. One that has its turn ends it first.
 func (w *waiting) flush() {
 	w.over.Store(true)
 	for _, l := range w.snapshot() {
 		l.mu.Lock()
-		for _, item := range l.queue.All() {
-			a := l.guests[item]
-			w.left(l, a)
-			a.granted <- grant{err: errDraining}
+		for _, a := range l.waiters {
+			if !a.turn {
+				w.sendAway(l, a, errDraining)
+			}
 		}
 		l.mu.Unlock()
 	}

@@ -1,0 +1,125 @@
+package gateway_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/queue"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// hesitant is a policy that decides when the test lets it.
+type hesitant struct {
+	asked  chan struct{} // one for each decision that began
+	answer chan struct{} // one for each decision that may end
+}
+
+func (h hesitant) Choose(*policy.Query, []policy.Candidate) policy.Pick {
+	h.asked <- struct{}{}
+	<-h.answer
+	return policy.Pick{Branch: policy.BranchPlain}
+}
+func (hesitant) Routed(*policy.Query, *policy.Candidate) {}
+func (hesitant) Finished(*policy.Finished)               {}
+func (hesitant) Forget(fleet.Holder)                     {}
+
+// duringATurn has a worker with one request, and three waiters, of which the first has its turn and is deciding.
+func duringATurn(t *testing.T) (g *gate, f *fixture, h hesitant, waiters []*asking) {
+	t.Helper()
+	g, h = newGate(), hesitant{make(chan struct{}, 100), make(chan struct{}, 100)}
+	f = serve(t, func(s *settings) {
+		s.queue, s.most, s.policy = queue.DefaultConfig(), 1, "hesitant"
+		s.queue.Order = queue.FCFS
+		s.specs = []policy.Spec{{Name: "hesitant", Chooser: func() policy.Chooser { return h }}}
+	}, worker(t, g.ServeHTTP))
+	h.answer <- struct{}{}
+	f.ask(t, "first", "")
+	<-h.asked
+	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
+	for i, user := range []string{"a", "b", "c"} {
+		waiters = append(waiters, f.ask(t, user, ""))
+		f.line(t, i+1)
+	}
+	g.open <- struct{}{}
+	<-h.asked // a has its turn
+	return g, f, h, waiters
+}
+
+func TestOneRequestDecidesAtATime(t *testing.T) {
+	g, f, h, waiters := duringATurn(t)
+	select {
+	case <-h.asked:
+		t.Error("a second request decides at the same time")
+	default:
+	}
+	f.line(t, 3) // the one that decides still waits
+	for range 3 {
+		h.answer <- struct{}{}
+		g.open <- struct{}{}
+	}
+	for _, a := range waiters {
+		if a.status() != http.StatusOK {
+			t.Errorf("%d %s", a.status(), a.text)
+		}
+	}
+	if got := g.seen(); len(got) != 4 || got[1] != "a" || got[2] != "b" || got[3] != "c" {
+		t.Errorf("served in the order %v", got)
+	}
+	f.line(t, 0)
+	f.idle(t)
+}
+
+func TestAClientThatLeavesDuringItsTurnGivesItOn(t *testing.T) {
+	g, f, h, waiters := duringATurn(t)
+	waiters[0].cancel()
+	for range 3 {
+		h.answer <- struct{}{}
+		g.open <- struct{}{}
+	}
+	for _, a := range waiters[1:] {
+		if a.status() != http.StatusOK {
+			t.Errorf("%d %s", a.status(), a.text)
+		}
+	}
+	f.line(t, 0)
+	f.idle(t)
+}
+
+func TestADrainLeavesATurnToItsRequest(t *testing.T) {
+	g, f, h, waiters := duringATurn(t)
+	f.Drain()
+	for _, a := range waiters[1:] {
+		if a.status() != http.StatusServiceUnavailable || a.code() != "draining" {
+			t.Errorf("one without a turn: %d %s", a.status(), a.text)
+		}
+	}
+	h.answer <- struct{}{}
+	g.open <- struct{}{}
+	if a := waiters[0]; a.status() != http.StatusOK {
+		t.Errorf("the one that had its turn: %d %s", a.status(), a.text)
+	}
+	f.line(t, 0)
+	f.idle(t)
+}
+
+func TestTheOrderMayChangeDuringATurn(t *testing.T) {
+	g, f, h, waiters := duringATurn(t)
+	for _, order := range []string{queue.Fair, queue.Off, queue.Shortest} {
+		c := queue.DefaultConfig()
+		c.Order = order
+		f.UseQueue(c)
+		f.line(t, 3)
+	}
+	for range 3 {
+		h.answer <- struct{}{}
+		g.open <- struct{}{}
+	}
+	for _, a := range waiters {
+		if a.status() != http.StatusOK {
+			t.Errorf("%d %s", a.status(), a.text)
+		}
+	}
+	f.line(t, 0)
+	f.idle(t)
+}
