@@ -124,12 +124,12 @@ func (r *Record) String() string {
 	return b.String()
 }
 
-// Decision is where one request goes, and the load it puts there. It belongs to the caller of Route. [Decision.Done]
-// must be called when the request has ended, however it ended; [Decision.Recycle] may be called after that, when
-// nothing refers to the decision or its candidates any more, and saves an allocation for the next one. What is to be
-// kept longer is cloned before.
+// Decision is where one request goes, and the load it puts there. It belongs to the caller of Route. The caller must
+// call [Decision.Done] when the request has ended, however it ended. After that it may call [Decision.Recycle], which
+// saves an allocation for the next decision; what is to be kept longer is cloned before.
 //
-// FirstToken, Tokens and Done may be called from any goroutine, any number of times.
+// FirstToken, Tokens and Done may be called from any goroutine, any number of times. Each takes the time at which its
+// event happened.
 type Decision struct {
 	Record
 
@@ -215,7 +215,8 @@ func (d *Decision) Done(o fleet.Outcome, now int64) {
 	}
 }
 
-// Recycle gives the decision back to its router. It must not be used afterwards.
+// Recycle gives the decision's memory back to its router. It calls Done with an unknown outcome where nobody has. The
+// decision and its candidates must not be used afterwards, by any goroutine.
 func (d *Decision) Recycle() {
 	d.Done(fleet.OutcomeUnknown, d.Now)
 	r := d.router

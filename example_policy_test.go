@@ -72,7 +72,7 @@ func Example_policy() {
 
 	for second := int64(1); second <= 4; second++ {
 		now := second * 1e9
-		d, err := router.Route(context.Background(), &warmpath.Request{Model: "llama", PromptBytes: 400, Rank: -1, Now: now})
+		d, err := router.Route(context.Background(), &warmpath.Request{Model: "llama", PromptBytes: 400, Now: now})
 		if err != nil {
 			panic(err)
 		}

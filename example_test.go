@@ -38,12 +38,12 @@ func Example() {
 		Handles:   []uint64{0xa1, 0xa2},
 	})
 
-	// A request. Time and randomness are the caller's.
+	// A request. Time and randomness are the caller's: a program passes time.Now().UnixNano() and rand.Uint64().
+	const routed = int64(1_000_000_000)
 	d, err := router.Route(context.Background(), &warmpath.Request{
 		Model:  "llama",
 		Tokens: conversation,
-		Rank:   -1,
-		Now:    1_000_000_000,
+		Now:    routed,
 		Random: 42,
 	})
 	if err != nil {
@@ -52,9 +52,9 @@ func Example() {
 	fmt.Println(d.Worker.URL)
 	fmt.Println(d)
 
-	// When the answer has ended, however it ended:
-	d.FirstToken(1_020_000_000)
-	d.Done(fleet.OutcomeServed, 1_500_000_000)
+	// Each call says when its event happened: the first token came 20 ms later, and the answer ended after 500 ms.
+	d.FirstToken(routed + 20_000_000)
+	d.Done(fleet.OutcomeServed, routed+500_000_000)
 	d.Recycle()
 	// Output:
 	// http://10.0.0.8:8000

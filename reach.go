@@ -53,7 +53,7 @@ type spot struct {
 func (r *Router) gather(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool, req *Request) (partial bool) {
 	d.begin(len(pool.Holders))
 	reach := d.policy.Reach()
-	if len(pool.Holders) <= smallFleet || reach == policy.ReachAll || req.Target != "" || req.Rank >= 0 {
+	if len(pool.Holders) <= smallFleet || reach == policy.ReachAll || req.Target != "" || req.Rank.Asked() {
 		d.addAll(snap, pool)
 		return false
 	}

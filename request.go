@@ -33,7 +33,7 @@ type Request struct {
 	Scope fleet.Scope
 
 	Target  string           // send it to this worker (URL or host:port) whatever the policy says; "" is any
-	Rank    int              // global data-parallel rank the client asked for; negative is any: the zero value asks for rank 0
+	Rank    Rank             // global data-parallel rank the client asked for, see OnRank; zero is any
 	Exclude []fleet.WorkerID // workers that were tried already
 	Policy  string           // name of the policy; "" is the router's default
 

@@ -140,7 +140,7 @@ func (p *Prepared) decide(ctx context.Context, take bool) (*Decision, error) {
 		PromptTokens: d.PromptTokens,
 		Known:        d.TokensKnown || d.FromText,
 		Target:       req.Target,
-		Rank:         req.Rank,
+		Rank:         req.Rank.Number(),
 		Exclude:      req.Exclude,
 		MaxRequests:  r.options.MaxRequests,
 		Turn:         pool.Turn(take),

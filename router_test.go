@@ -81,14 +81,10 @@ func (w *world) route(req warmpath.Request) *warmpath.Decision {
 	return d
 }
 
-// request fills in what most tests do not care about. A rank of 0 in a test means any; -1 asks for rank 0.
+// request fills in the model where a test names none.
 func request(req warmpath.Request) *warmpath.Request {
 	if req.Model == "" {
 		req.Model = "llama"
-	}
-	req.Rank--
-	if req.Rank == -2 {
-		req.Rank = 0
 	}
 	return &req
 }
@@ -294,18 +290,18 @@ func TestARankIsChosenOrObeyed(t *testing.T) {
 	if d := w.route(warmpath.Request{Tokens: p}); d.Holder != 1 || d.Rank != 1 || !d.Pinned {
 		t.Errorf("%s pinned %v", d, d.Pinned)
 	}
-	if d := w.route(warmpath.Request{Tokens: p, Rank: -1, Target: "a"}); d.Holder != 0 || d.Rank != 0 || !d.Pinned {
+	if d := w.route(warmpath.Request{Tokens: p, Rank: warmpath.OnRank(0), Target: "a"}); d.Holder != 0 || d.Rank != 0 || !d.Pinned {
 		t.Errorf("%s pinned %v", d, d.Pinned)
 	}
 	facts.DeclaredRanks = 1 // the worker would choose among all of its ranks if the request did not say
 	w.fleet.Put("http://a", facts)
-	if d := w.route(warmpath.Request{Tokens: p, Rank: -1, Target: "a"}); d.Holder != 0 || !d.Pinned {
+	if d := w.route(warmpath.Request{Tokens: p, Rank: warmpath.OnRank(0), Target: "a"}); d.Holder != 0 || !d.Pinned {
 		t.Errorf("%s pinned %v", d, d.Pinned)
 	}
 	if d := w.route(warmpath.Request{Tokens: p, Target: "b"}); d.Pinned || d.Branch != policy.BranchDirect {
 		t.Errorf("%s pinned %v", d, d.Pinned)
 	}
-	if _, err := w.router.Route(context.Background(), request(warmpath.Request{Tokens: p, Rank: 8})); !errors.Is(err, warmpath.ErrNoRank) {
+	if _, err := w.router.Route(context.Background(), request(warmpath.Request{Tokens: p, Rank: warmpath.OnRank(7)})); !errors.Is(err, warmpath.ErrNoRank) {
 		t.Errorf("rank 7: %v", err)
 	}
 }

@@ -37,7 +37,7 @@ func TestAShadowLearnsWhatWasDoneAndDecidesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := context.Background()
-	would, err := r.Explain(ctx, &warmpath.Request{Model: "m", Rank: -1, Policy: "shadow", Now: 1})
+	would, err := r.Explain(ctx, &warmpath.Request{Model: "m", Policy: "shadow", Now: 1})
 	if err != nil || would.Worker.URL != "http://b" || cmp.Diff([]string{"one", "two"}, would.Terms) != "" {
 		t.Fatalf("%v %+v", err, would)
 	}
@@ -46,7 +46,7 @@ func TestAShadowLearnsWhatWasDoneAndDecidesNothing(t *testing.T) {
 		t.Error("asking counts as routing")
 	}
 	for _, name := range []string{"", "live", "shadow"} {
-		d, err := r.Route(ctx, &warmpath.Request{Model: "m", Rank: -1, Policy: name, Now: 1})
+		d, err := r.Route(ctx, &warmpath.Request{Model: "m", Policy: name, Now: 1})
 		if err != nil {
 			t.Fatal(err)
 		}

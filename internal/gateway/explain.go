@@ -45,7 +45,7 @@ func (g *Gateway) Explain(ctx context.Context, d api.Dialect, body []byte, h htt
 		g.askExternal(ctx, &p.route, p.found.Sure, name)
 		decision, err := p.decisions.Explain(ctx)
 		if decision == nil {
-			return nil, g.routeError(err, p.read.Model, p.route.Rank)
+			return nil, g.routeError(err, p.read.Model, p.route.Rank.Number())
 		}
 		e := &Explanation{
 			Record: decision.Clone(-1), Session: p.route.Session, Tenant: p.route.Tenant,

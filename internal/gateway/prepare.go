@@ -129,7 +129,7 @@ func (p *prepared) readPatience(h http.Header) error {
 // readRank finds the data-parallel rank that the client asked for. vLLM heeds the header alone, SGLang also the body,
 // the header first.
 func (p *prepared) readRank(h http.Header) error {
-	p.route.Rank = p.read.Rank
+	p.route.Rank = warmpath.OnRank(p.read.Rank)
 	values := h[headerRank]
 	if len(values) == 0 || len(values) == 1 && values[0] == "" {
 		return nil
@@ -141,7 +141,7 @@ func (p *prepared) readRank(h http.Header) error {
 	case len(values) > 1:
 		return api.Invalid("", headerRank+" stands more than once; send it once")
 	}
-	p.route.Rank, p.rankChosen = int(rank), true
+	p.route.Rank, p.rankChosen = warmpath.OnRank(int(rank)), true
 	return nil
 }
 

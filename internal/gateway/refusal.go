@@ -22,7 +22,7 @@ func (x *exchange) noWorker(err error) {
 		x.refuse(limited)
 		return
 	}
-	x.refuse(x.g.routeError(err, x.rec.Model, x.prepared.route.Rank))
+	x.refuse(x.g.routeError(err, x.rec.Model, x.prepared.route.Rank.Number()))
 }
 
 // refuse answers without having asked a worker.

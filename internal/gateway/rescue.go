@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
 )
 
@@ -95,7 +96,7 @@ func (g *Gateway) rescueFrom(w fleet.WorkerID) {
 type kind struct {
 	model, tenant, target string
 	scope                 fleet.Scope
-	rank                  int
+	rank                  warmpath.Rank
 }
 
 // othersCanAs is othersCan, which walks the pool, once for all first attempts of a kind.

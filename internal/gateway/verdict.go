@@ -133,11 +133,11 @@ func (x *exchange) weigh(h fleet.Holder, w *fleet.Worker, last *proxy.Result) (a
 // one has. Such a request is no evidence: a client may know requests that break any worker, or that any worker serves.
 func (x *exchange) named(w *fleet.Worker) bool {
 	q := &x.prepared.route
-	if q.Target != "" || q.Rank < 0 {
+	if q.Target != "" || !q.Rank.Asked() {
 		return q.Target != ""
 	}
 	return !slices.ContainsFunc(x.serving(), func(other *fleet.Worker) bool {
-		at := q.Rank - other.Facts.FirstRank
+		at := q.Rank.Number() - other.Facts.FirstRank
 		return other.ID != w.ID && at >= 0 && at < len(other.Holders)
 	})
 }
@@ -275,7 +275,7 @@ func (x *exchange) others(w *fleet.Worker) []*fleet.Worker {
 func (x *exchange) takes(snap *fleet.Snapshot, h fleet.Holder, now int64) bool {
 	q := &x.prepared.route
 	full := !x.g.waiting.on() && x.g.MaxRequests > 0 && snap.Load(h).Requests >= int64(x.g.MaxRequests)
-	return !full && (q.Rank < 0 || snap.Rank(h) == q.Rank) && snap.Standing(h, q.Scope, q.Tenant, now).Bar == fleet.BarNone
+	return !full && q.Rank.Allows(snap.Rank(h)) && snap.Standing(h, q.Scope, q.Tenant, now).Bar == fleet.BarNone
 }
 
 // believe records a worker's good answer, and blames the workers whose answers to the same request were useless.
@@ -338,7 +338,7 @@ func (x *exchange) othersCan(d *warmpath.Decision) bool {
 	q := &x.prepared.route
 	snap := x.g.Fleet.Snapshot()
 	pool, ok := snap.Pool(q.Model)
-	if !ok || q.Target != "" || q.Rank >= 0 && len(d.Worker.Holders) > 1 {
+	if !ok || q.Target != "" || q.Rank.Asked() && len(d.Worker.Holders) > 1 {
 		return false
 	}
 	now := time.Now().UnixNano()

@@ -119,7 +119,7 @@ func (w *waiting) room(q *warmpath.Request, pool *fleet.Pool) bool {
 	snap, now := w.g.Fleet.Snapshot(), time.Now().UnixNano()
 	usable := false
 	for _, h := range pool.Holders {
-		if !snap.Available(h, now) || q.Rank >= 0 && snap.Rank(h) != q.Rank || slices.Contains(q.Exclude, snap.Worker(h).ID) {
+		if !snap.Available(h, now) || !q.Rank.Allows(snap.Rank(h)) || slices.Contains(q.Exclude, snap.Worker(h).ID) {
 			continue
 		}
 		usable = true
@@ -180,7 +180,7 @@ func (w *waiting) wait(ctx context.Context, x *exchange, pool *fleet.Pool) (*war
 
 func newWaiter(q *warmpath.Request, pool *fleet.Pool) *waiter {
 	return &waiter{
-		anywhere: q.Rank < 0 && q.Target == "" && len(q.Exclude) == 0 && pool.LoRA == "", // an adapter may be on few workers
+		anywhere: !q.Rank.Asked() && q.Target == "" && len(q.Exclude) == 0 && pool.LoRA == "", // an adapter may be on few workers
 		called:   make(chan error, 1),
 		ended:    make(chan ending, 1),
 	}

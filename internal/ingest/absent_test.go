@@ -17,7 +17,7 @@ func TestAWorkerWithoutEventsIsForgottenWhenItLeaves(t *testing.T) {
 	first := r.fleet.Put(workerURL, facts(fleet.EngineOther, 0))
 	r.fleet.Put("http://127.0.0.1:8001", facts(fleet.EngineOther, 0))
 	reconcile()
-	req := &warmpath.Request{Model: "m", Tokens: prompt(1, 320), Rank: -1, Now: 1, Policy: "cache_aware", Target: workerURL}
+	req := &warmpath.Request{Model: "m", Tokens: prompt(1, 320), Now: 1, Policy: "cache_aware", Target: workerURL}
 	d, err := r.router.Route(t.Context(), req)
 	if err != nil {
 		t.Fatal(err)

@@ -196,7 +196,7 @@ func TestEnginesWithAndWithoutALookAheadAreMatchedBesideEachOther(t *testing.T) 
 	e.Ahead = tokens[64:66]
 	streams[1].Message(0, wire(t, "vllm-0.33.0", batch(e)))
 	matches := func(tokens []block.Token) map[fleet.Holder]int {
-		d, err := r.router.Explain(t.Context(), &warmpath.Request{Model: "m", Tokens: tokens, Rank: -1, Now: 1})
+		d, err := r.router.Explain(t.Context(), &warmpath.Request{Model: "m", Tokens: tokens, Now: 1})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,7 +25,7 @@ func TestWhatWasLearnedFromRequestsEndsAtTheFirstContact(t *testing.T) {
 	s.wire = func() zmq.Stats { return zmq.Stats{} }
 
 	predicted := func() int {
-		d, err := r.router.Explain(t.Context(), &warmpath.Request{Model: "m", Tokens: prompt(1, 100), Rank: -1, Now: time.Now().UnixNano()})
+		d, err := r.router.Explain(t.Context(), &warmpath.Request{Model: "m", Tokens: prompt(1, 100), Now: time.Now().UnixNano()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -33,7 +33,7 @@ func TestWhatWasLearnedFromRequestsEndsAtTheFirstContact(t *testing.T) {
 		return d.PredictedTokens
 	}
 	r.fleet.SetTrust(worker.Holders[0], fleet.TrustApproximate, "connecting")
-	d, err := r.router.Route(t.Context(), &warmpath.Request{Model: "m", Tokens: prompt(1, 100), Rank: -1, Now: time.Now().UnixNano()})
+	d, err := r.router.Route(t.Context(), &warmpath.Request{Model: "m", Tokens: prompt(1, 100), Now: time.Now().UnixNano()})
 	if err != nil {
 		t.Fatal(err)
 	}

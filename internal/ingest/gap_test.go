@@ -24,7 +24,7 @@ func TestNoRemovedBlockIsExactWhileMessagesAreKeptBack(t *testing.T) {
 		p.Publish(vllm(t, stored(1, 0, 64, 16)))
 		synctest.Wait()
 		view := func() (fleet.Trust, int) {
-			d, err := r.router.Explain(t.Context(), &warmpath.Request{Model: "m", Tokens: prompt(1, 200), Rank: -1, Now: time.Now().UnixNano()})
+			d, err := r.router.Explain(t.Context(), &warmpath.Request{Model: "m", Tokens: prompt(1, 200), Now: time.Now().UnixNano()})
 			if err != nil {
 				t.Fatal(err)
 			}

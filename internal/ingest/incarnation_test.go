@@ -39,7 +39,7 @@ func guesser(t *testing.T, name string) (f *fleet.Fleet, r *warmpath.Router, m *
 // knows returns the match that the router expects on each worker for a prompt, from the policy's candidates.
 func knows(t *testing.T, r *warmpath.Router, tokens []block.Token, text string, now time.Time) map[fleet.Holder]policy.Candidate {
 	t.Helper()
-	d, err := r.Explain(t.Context(), &warmpath.Request{Model: "m", Tokens: tokens, Text: []byte(text), Rank: -1, Now: now.UnixNano()})
+	d, err := r.Explain(t.Context(), &warmpath.Request{Model: "m", Tokens: tokens, Text: []byte(text), Now: now.UnixNano()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestNoPolicyFollowsWhatItLearnedToAWorkerThatRestarted(t *testing.T) {
 				now := time.Unix(1_800_000_000, 0)
 				tokens, text := prompt(1, 640), string(make([]byte, 2560))
 				fresh := knows(t, r, tokens, text, now)
-				d, err := r.Route(t.Context(), &warmpath.Request{Model: "m", Tokens: tokens, Text: []byte(text), Rank: -1, Now: now.UnixNano()})
+				d, err := r.Route(t.Context(), &warmpath.Request{Model: "m", Tokens: tokens, Text: []byte(text), Now: now.UnixNano()})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -76,7 +76,7 @@ func (r *rig) follow(w *fleet.Worker) *stream {
 // match returns the prompt tokens that the router believes the worker has.
 func (r *rig) match(tokens []block.Token, change ...func(*warmpath.Request)) int {
 	r.t.Helper()
-	req := &warmpath.Request{Model: "m", Tokens: tokens, Rank: -1, Now: time.Now().UnixNano()}
+	req := &warmpath.Request{Model: "m", Tokens: tokens, Now: time.Now().UnixNano()}
 	for _, f := range change {
 		f(req)
 	}

@@ -74,7 +74,7 @@ func (w *world) sequence(f *flight) (prompt, answer []block.Token) {
 // ask is the request as the router sees it.
 func (w *world) ask(f *flight) warmpath.Request {
 	req := warmpath.Request{
-		Model: model, Tokens: w.prompt(f), MaxTokens: f.req.Output, Rank: -1, Exclude: f.exclude,
+		Model: model, Tokens: w.prompt(f), MaxTokens: f.req.Output, Exclude: f.exclude,
 		Now: epoch + int64(w.now), Random: w.random.Uint64(),
 	}
 	if f.req.Session >= 0 {

@@ -382,7 +382,7 @@ func common(a, b []uint32) int {
 // learned returns how much of a prompt the router expects in the caches of a worker, as far as it learned that from
 // requests, and the policy.
 func (w *world) learned(k *fleet.Worker, model string, ids []uint32) (most int, by string) {
-	d, _ := w.router.Router().Explain(context.Background(), &warmpath.Request{Model: model, Tokens: ids, Rank: -1, Now: time.Now().UnixNano()})
+	d, _ := w.router.Router().Explain(context.Background(), &warmpath.Request{Model: model, Tokens: ids, Now: time.Now().UnixNano()})
 	if d == nil {
 		return 0, ""
 	}
@@ -445,7 +445,7 @@ func (w *world) crowded() bool {
 // overclaimed compares each holder's claimed part of a prompt with the part that its engine would find.
 func (w *world) overclaimed(ids []uint32, held map[fleet.Holder]map[uint64]bool, owner map[fleet.Holder]*engine) string {
 	for _, model := range []string{"mock", "other"} {
-		d, _ := w.router.Router().Explain(context.Background(), &warmpath.Request{Model: model, Tokens: ids, Rank: -1, Now: time.Now().UnixNano()})
+		d, _ := w.router.Router().Explain(context.Background(), &warmpath.Request{Model: model, Tokens: ids, Now: time.Now().UnixNano()})
 		if d == nil {
 			continue
 		}
