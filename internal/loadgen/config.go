@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/report"
 )
 
@@ -56,9 +57,10 @@ type Config struct {
 	Plain      bool
 	Vocabulary int // made-up token ids stay below it; 0: below 17,384, which suits all common models
 
-	SLOs     []report.SLO // nil: report.DefaultSLOs
-	Setup    report.Setup // copied into the report: rate, seed
-	Rows     io.Writer    // takes one JSON line for each answered request, as [ReadMeasured] reads them; nil: none
+	Network  network.Network // where targets are dialled; nil: the machine's
+	SLOs     []report.SLO    // nil: report.DefaultSLOs
+	Setup    report.Setup    // copied into the report: rate, seed
+	Rows     io.Writer       // takes one JSON line for each answered request, as [ReadMeasured] reads them; nil: none
 	Progress func(Progress)
 }
 

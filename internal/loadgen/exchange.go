@@ -14,6 +14,7 @@ import (
 	"github.com/valyala/fastjson"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/internal/network"
 )
 
 // exchange is one request and what came back.
@@ -42,6 +43,7 @@ type client struct {
 
 func newClient(t Target, cfg *Config) *client {
 	transport := &http.Transport{
+		DialContext:         network.Of(cfg.Network).Dial,
 		MaxIdleConnsPerHost: cfg.MaxOpen,
 		DisableCompression:  true, // streams are measured as they are sent
 		WriteBufferSize:     64 << 10,
