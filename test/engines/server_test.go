@@ -122,13 +122,9 @@ func (e *engine) gone() bool { return syscall.Kill(-e.pgid, 0) != nil }
 // stop ends the engine and its children: SIGTERM first, because a killed API server leaves its engine core behind.
 func (e *engine) stop() {
 	_ = syscall.Kill(-e.pgid, syscall.SIGTERM)
-	for range 300 {
-		if e.gone() {
-			return
-		}
-		time.Sleep(100 * time.Millisecond) // waiting for another process to end
+	if !testenv.Poll(30*time.Second, e.gone) {
+		_ = syscall.Kill(-e.pgid, syscall.SIGKILL)
 	}
-	_ = syscall.Kill(-e.pgid, syscall.SIGKILL)
 }
 
 func (e *engine) post(t *testing.T, path string) {

@@ -195,19 +195,23 @@ func Reachable(url string) error {
 	return nil
 }
 
+// Poll asks done every 50 ms until it returns true, and returns false when that takes longer than limit. It is for the
+// state of another process, which sends no event.
+func Poll(limit time.Duration, done func() bool) bool {
+	for deadline := time.Now().Add(limit); !done(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return false
+		}
+	}
+	return true
+}
+
 // WaitFor polls until check returns nil, and fails the test with its last error after the given time.
 func WaitFor(t testing.TB, limit time.Duration, what string, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(limit)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("waited %v for %s: %v", limit, what, err)
-		}
-		time.Sleep(50 * time.Millisecond) // polling another process: there is no clock to fake
+	var err error
+	if !Poll(limit, func() bool { err = check(); return err == nil }) {
+		t.Fatalf("waited %v for %s: %v", limit, what, err)
 	}
 }
 

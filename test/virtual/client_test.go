@@ -182,7 +182,7 @@ func (w *world) exchange(ctx context.Context, cancel context.CancelFunc, a *ask)
 	case "slow":
 		one := make([]byte, 16)
 		for err == nil {
-			time.Sleep(50 * time.Millisecond)
+			pass(50 * time.Millisecond)
 			var n int
 			n, err = resp.Body.Read(one)
 			answer = append(answer, one[:n]...)

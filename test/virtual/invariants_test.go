@@ -73,7 +73,7 @@ func (w *world) atRest() {
 			w.problem("no request is under way, and %s", why)
 			return
 		}
-		time.Sleep(time.Second) // a request that nobody waits for may be in a dial
+		pass(time.Second) // a request that nobody waits for may be in a dial
 		synctest.Wait()
 	}
 }
@@ -147,7 +147,7 @@ func (w *world) eventually(d time.Duration, wrong func() string) bool {
 			w.explain()
 			return false
 		}
-		time.Sleep(500 * time.Millisecond)
+		pass(500 * time.Millisecond)
 	}
 }
 
@@ -239,7 +239,7 @@ func (w *world) served(e *engine, rank int) bool {
 			}
 			return ""
 		})
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		switch {
 		case a.outcome == "200":
 			return true
@@ -247,7 +247,7 @@ func (w *world) served(e *engine, rank int) bool {
 			w.problem("%s ended with %s", a.what, a.outcome)
 			return false
 		}
-		time.Sleep(10 * time.Second) // an old connection may have ended in it, which speaks against the worker
+		pass(10 * time.Second) // an old connection may have ended in it, which speaks against the worker
 		if !w.eventually(settle, w.unready) {
 			return false
 		}
@@ -325,7 +325,7 @@ func (w *world) acquaint() {
 	if w.first() != "" || w.setup.Reports == 0 || !guesses && !slices.Contains(learning, w.setup.Policy) {
 		return
 	}
-	time.Sleep(noticed)
+	pass(noticed)
 	for _, e := range w.listed() {
 		w.mu.Lock()
 		e.seen, e.refuse = true, false
@@ -495,7 +495,7 @@ func (w *world) small() {
 	if w.first() != "" {
 		return
 	}
-	time.Sleep(idle)
+	pass(idle)
 	synctest.Wait()
 	w.check()
 	if metrics, err := w.operator("GET", "/metrics"); err != nil {

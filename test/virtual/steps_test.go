@@ -27,11 +27,11 @@ func (w *world) play(s step) {
 		for i := range s.N {
 			w.send(w.question(s.Seed+uint64(i)%3, s.How, 0))
 		}
-		time.Sleep(s.For)
+		pass(s.For)
 	case "leave":
 		w.leaving(s)
 	case "sleep":
-		time.Sleep(s.For)
+		pass(s.For)
 	case "cut":
 		if s.How == "clients" {
 			w.network.Host(routerIP).Cut(0)

@@ -77,7 +77,7 @@ func (w *world) trial(s step) {
 			})
 		})
 	}
-	time.Sleep(settled)
+	pass(settled)
 	if !w.eventually(settle, w.unready) {
 		return
 	}
@@ -101,7 +101,7 @@ func (w *world) trial(s step) {
 		if w.first() != "" {
 			return
 		}
-		time.Sleep(100 * time.Millisecond)
+		pass(100 * time.Millisecond)
 	}
 	for _, e := range bad {
 		e.replace(nil)

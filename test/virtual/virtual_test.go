@@ -174,6 +174,9 @@ func inBubble(h history, out io.Writer) string {
 	return w.first()
 }
 
+// pass lets virtual time pass: the bubble's clock runs ahead as soon as every goroutine of the bubble waits.
+func pass(d time.Duration) { time.Sleep(d) }
+
 // crowd sends requests that are under way when the router is stopped.
 func (w *world) crowd() {
 	for i := range uint64(6) {
@@ -181,7 +184,7 @@ func (w *world) crowd() {
 		a.last = true
 		w.send(a)
 	}
-	time.Sleep(300 * time.Millisecond)
+	pass(300 * time.Millisecond)
 }
 
 // ending bounds the time from the end of the drain to the router's end.
@@ -202,7 +205,7 @@ func (w *world) finish() {
 	}
 	if broken {
 		w.leave() // nothing more is to be seen of them
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 	}
 	w.eventually(time.Minute, func() string {
 		w.mu.Lock()
@@ -214,7 +217,7 @@ func (w *world) finish() {
 	})
 	w.leave()
 	// net/http continues a connect until its own time limit, even when no request waits for it any more.
-	time.Sleep(margin)
+	pass(margin)
 	w.clients.CloseIdleConnections()
 	synctest.Wait()
 	if n := w.network.Open(); n > 0 && !broken {
