@@ -67,7 +67,9 @@ type reader struct {
 }
 
 // beyond ends the reading of a document that an engine may well read.
-func (r *reader) beyond(what string) { r.Stop(fmt.Errorf("%w: %s at byte %d", ErrLimit, what, r.Pos())) }
+func (r *reader) beyond(what string) {
+	r.Stop(fmt.Errorf("%w: %s at byte %d", ErrLimit, what, r.Pos()))
+}
 
 // value takes one value; what it returns after an error has no meaning.
 func (r *reader) value() Value {
