@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // goldenTime is the clock of testdata/gather.py.
@@ -111,32 +113,32 @@ func conversations(t testing.TB) []conversation {
 	return cs
 }
 
-// goldens reads what gather.py has left, or skips.
-func goldens(t testing.TB) []golden {
+// sample reads the committed sample of the golden data: vLLM's own example templates.
+func sample(t testing.TB) (out []golden) {
 	t.Helper()
-	dir := os.Getenv("WARMPATH_TEMPLATES")
-	if dir == "" {
-		cache, err := os.UserHomeDir()
-		if err != nil {
-			t.Skip("no home directory to look for templates in")
-		}
-		dir = filepath.Join(cache, ".cache", "warmpath", "templates")
+	if err := json.Unmarshal(testenv.Gunzip(t, "testdata/sample.json.gz"), &out); err != nil {
+		t.Fatal(err)
 	}
-	paths, _ := filepath.Glob(filepath.Join(dir, "golden", "*.json"))
-	if len(paths) == 0 {
-		t.Skipf("no collected templates in %s: run testdata/gather.py", dir)
+	return out
+}
+
+// collected reads all golden data, or skips where it is not installed.
+func collected(t testing.TB) []golden {
+	t.Helper()
+	dir := testenv.Installed(t, "templates/golden", "make golden")
+	paths, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no templates in %s: %v", dir, err)
 	}
-	var out []golden
-	for _, p := range paths {
+	out := make([]golden, len(paths))
+	for i, p := range paths {
 		raw, err := os.ReadFile(p)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var g golden
-		if err := json.Unmarshal(raw, &g); err != nil {
+		if err := json.Unmarshal(raw, &out[i]); err != nil {
 			t.Fatal(err)
 		}
-		out = append(out, g)
 	}
 	return out
 }
@@ -157,18 +159,23 @@ func digests(t testing.TB) map[string]string {
 	return out
 }
 
-func TestCollectedTemplatesRenderAsInPython(t *testing.T) {
+func TestExampleTemplatesRenderAsInPython(t *testing.T) { compare(t, sample(t)) }
+
+func TestCollectedTemplatesRenderAsInPython(t *testing.T) { compare(t, collected(t)) }
+
+// compare renders every conversation with every template, and compares with what Python renders.
+func compare(t *testing.T, templates []golden) {
 	cs := conversations(t)
 	committed := digests(t)
 	renders, wrong := 0, map[string]int{}
-	for _, g := range goldens(t) {
+	for _, g := range templates {
 		h := sha256.New()
 		for i := range cs {
 			r := g.Results[cs[i].Name]
 			r.digest(h, cs[i].Name)
 		}
 		if want, known := committed[g.SHA256]; known && want != hex.EncodeToString(h.Sum(nil)) {
-			t.Errorf("%s: the golden files are not those of testdata/golden.sha256", g.Name)
+			t.Errorf("%s: the expected texts are not those of testdata/golden.sha256", g.Name)
 		}
 		tmpl, parseErr := Parse(g.Template)
 		for i := range cs {

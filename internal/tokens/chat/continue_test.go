@@ -43,9 +43,14 @@ func openConversations(t *testing.T) map[string]*jinja.Dict {
 }
 
 func TestFinalMessagesAreContinuedAsTransformersDoes(t *testing.T) {
+	t.Run("examples", func(t *testing.T) { compareContinued(t, sample(t)) })
+	t.Run("collected", func(t *testing.T) { compareContinued(t, collected(t)) })
+}
+
+func compareContinued(t *testing.T, templates []golden) {
 	renders := 0
 	open := openConversations(t)
-	for _, g := range goldens(t) {
+	for _, g := range templates {
 		tmpl, parseErr := Parse(g.Template)
 		for name, vars := range open {
 			want := g.Results[name]

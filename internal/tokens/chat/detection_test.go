@@ -26,7 +26,11 @@ func detected(t *testing.T, engine string) map[string][]string {
 }
 
 func TestEnginesReadTheSameOffATemplate(t *testing.T) {
-	all := goldens(t)
+	t.Run("examples", func(t *testing.T) { compareDetected(t, sample(t)) })
+	t.Run("collected", func(t *testing.T) { compareDetected(t, collected(t)) })
+}
+
+func compareDetected(t *testing.T, templates []golden) {
 	for name, engine := range map[string]Engine{"vllm": EngineVLLM, "sglang": EngineSGLang} {
 		want := detected(t, name)
 		names := map[string]bool{} // of all templates' variables
@@ -36,7 +40,7 @@ func TestEnginesReadTheSameOffATemplate(t *testing.T) {
 			}
 		}
 		checked := 0
-		for _, g := range all {
+		for _, g := range templates {
 			w, known := want[g.SHA256[:16]]
 			tmpl, err := Parse(g.Template)
 			if !known || err != nil { // of what does not parse engines make a string template or nothing at all

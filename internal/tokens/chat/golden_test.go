@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/warmpath/warmpath/test/testenv"
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
@@ -32,23 +33,22 @@ type goldenResult struct {
 	Unstable bool    `json:"unstable"` // Python printed a memory address
 }
 
-// goldens reads the collected templates, or skips.
-func goldens(t testing.TB) []golden {
+// sample reads the committed sample of the golden data: vLLM's own example templates.
+func sample(t testing.TB) (out []golden) {
 	t.Helper()
-	dir := os.Getenv("WARMPATH_TEMPLATES")
-	if dir == "" {
-		home, err := os.UserHomeDir()
-		if err != nil {
-			t.Skip("skipped: no home directory; make golden collects templates there")
-		}
-		dir = filepath.Join(home, ".cache", "warmpath", "templates")
-	}
-	paths, err := filepath.Glob(filepath.Join(dir, "golden", "*.json"))
-	if err != nil {
+	if err := json.Unmarshal(testenv.Gunzip(t, "../../../tokenizer/jinja/testdata/sample.json.gz"), &out); err != nil {
 		t.Fatal(err)
 	}
-	if len(paths) == 0 {
-		t.Skipf("skipped: no collected templates in %s; make golden installs them", dir)
+	return out
+}
+
+// collected reads all golden data, or skips where it is not installed.
+func collected(t testing.TB) []golden {
+	t.Helper()
+	dir := testenv.Installed(t, "templates/golden", "make golden")
+	paths, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no templates in %s: %v", dir, err)
 	}
 	out := make([]golden, len(paths))
 	for i, p := range paths {

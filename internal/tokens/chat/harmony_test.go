@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/warmpath/warmpath/test/testenv"
 	"github.com/warmpath/warmpath/tokenizer/harmony"
 )
 
@@ -26,14 +26,19 @@ func harmonyText(t *testing.T, body string) (string, error) {
 }
 
 func TestHarmonyIsWhatVLLMRenders(t *testing.T) {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	data, err := os.ReadFile(filepath.Join(cache, "warmpath", "harmony.json"))
-	if err != nil {
-		t.Skipf("skipped: %v; make golden makes it where make test-engines has installed vLLM", err)
-	}
+	t.Run("sample", func(t *testing.T) { compareHarmony(t, testenv.Gunzip(t, "testdata/harmony.json.gz")) })
+	t.Run("all", func(t *testing.T) {
+		path := testenv.Installed(t, "harmony.json", "make test-engines golden")
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		compareHarmony(t, data)
+	})
+}
+
+// compareHarmony renders chats and compares with what vLLM made of them.
+func compareHarmony(t *testing.T, data []byte) {
 	var golden []struct {
 		Body        json.RawMessage
 		Text, Error string

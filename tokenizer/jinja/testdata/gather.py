@@ -120,7 +120,7 @@ def render(template, case):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--download", action="store_true")
-    parser.add_argument("--out", default=os.path.expanduser("~/.cache/warmpath/templates"))
+    parser.add_argument("--out", default=os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "warmpath", "templates"))
     args = parser.parse_args()
     if args.download:
         download(args.out)

@@ -32,7 +32,8 @@ def main():
         def detect(t):
             return detect_jinja_template_content_format(t), ""
 
-    for path in sorted(glob.glob(os.path.expanduser("~/.cache/warmpath/templates/golden/*.json"))):
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    for path in sorted(glob.glob(cache + "/warmpath/templates/golden/*.json")):
         g = json.load(open(path, encoding="utf-8"))
         real.write("%s %s %s\n" % ((g["sha256"][:16],) + detect(g["template"])))
 
