@@ -20,7 +20,7 @@ import (
 // minutes, so it runs only when asked.
 func TestFigures(t *testing.T) {
 	if os.Getenv("WARMPATH_FIGURES") == "" {
-		t.Skip("set WARMPATH_FIGURES=1")
+		t.Skip("prints figures: set WARMPATH_FIGURES=1")
 	}
 	dir := cacheFolder(t)
 	docs := corpus(t, dir, "mixed")
@@ -41,10 +41,7 @@ func TestFigures(t *testing.T) {
 		runtime.GC()
 		runtime.GC()
 		runtime.ReadMemStats(&before)
-		data, err := os.ReadFile(filepath.Join(dir, readGolden().Models[name].Dir, "tokenizer.json"))
-		if err != nil {
-			t.Skip(err)
-		}
+		data := readInstalled(t, filepath.Join(dir, readGolden().Models[name].Dir, "tokenizer.json"))
 		began := cpuTime()
 		if tok, err = Parse(data, nil); err != nil {
 			t.Fatal(err)
@@ -76,7 +73,7 @@ func TestFigures(t *testing.T) {
 // TestConversationFigures prints what a turn costs cold and as a growing conversation, for real models.
 func TestConversationFigures(t *testing.T) {
 	if os.Getenv("WARMPATH_FIGURES") == "" {
-		t.Skip("set WARMPATH_FIGURES=1")
+		t.Skip("prints figures: set WARMPATH_FIGURES=1")
 	}
 	for name, marks := range map[string][2]string{"qwen3": {"<|im_start|>user\n", "<|im_end|>\n"}, "llama3_1": {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},
 		"gemma3": {"<start_of_turn>user\n", "<end_of_turn>\n"}, "deepseek_v3": {"<｜User｜>", "<｜end▁of▁sentence｜>"}, "gptoss": {"<|start|>user<|message|>", "<|end|>"}, "mistral_nemo": {"[INST]", "[/INST]"}} {
@@ -131,7 +128,7 @@ func TestConversationFigures(t *testing.T) {
 // TestHostileFigures prints what a word of 10 MB costs each kind of model.
 func TestHostileFigures(t *testing.T) {
 	if os.Getenv("WARMPATH_FIGURES") == "" {
-		t.Skip("set WARMPATH_FIGURES=1")
+		t.Skip("prints figures: set WARMPATH_FIGURES=1")
 	}
 	r := rand.New(rand.NewPCG(1, 2))
 	random := make([]byte, 10<<20)

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // golden is testdata/golden.json: hashes of corpora and of the ids that the official Rust tokenizer gives for them.
@@ -39,35 +40,31 @@ var readGolden = sync.OnceValue(func() *golden {
 	return g
 })
 
-// cacheFolder is where testdata/golden.sh puts models, corpora and ids.
+// cacheFolder is where `make golden` puts models, corpora and ids.
 func cacheFolder(t testing.TB) string {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("takes half a minute")
+		t.Skip("takes half a minute: not with -short")
 	}
-	dir := os.Getenv("WARMPATH_TOKENIZERS")
-	if dir == "" {
-		home, err := os.UserHomeDir()
-		if err != nil {
-			t.Skip("no home folder")
-		}
-		dir = filepath.Join(home, ".cache/warmpath/tokenizers")
+	return testenv.Installed(t, "tokenizers", "make golden")
+}
+
+// readInstalled reads a file of the cache folder.
+func readInstalled(t testing.TB, path string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		testenv.Missing(t, path, "make golden")
 	}
-	if _, err := os.Stat(filepath.Join(dir, "corpus/mixed.json")); err != nil {
-		t.Skip("no model files: run tokenizer/testdata/golden.sh (1.6 GB)")
-	}
-	return dir
+	return data
 }
 
 func corpus(t testing.TB, dir, name string) []string {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(dir, "corpus", name+".json"))
-	if err != nil {
-		t.Skip(err)
-	}
+	data := readInstalled(t, filepath.Join(dir, "corpus", name+".json"))
 	sum := sha256.Sum256(data)
 	if got := hex.EncodeToString(sum[:]); got != readGolden().Corpora[name] {
-		t.Fatalf("corpus %s has hash %s, golden.json says %s: run golden.sh again", name, got, readGolden().Corpora[name])
+		t.Fatalf("corpus %s has hash %s, golden.json says %s: run make golden again", name, got, readGolden().Corpora[name])
 	}
 	var docs []string
 	if err := json.Unmarshal(data, &docs); err != nil {
@@ -83,10 +80,7 @@ func loadGolden(t testing.TB, name string) (*Tokenizer, string) {
 	if !ok {
 		t.Fatalf("golden.json has no model %s", name)
 	}
-	data, err := os.ReadFile(filepath.Join(dir, m.Dir, "tokenizer.json"))
-	if err != nil {
-		t.Skip(err)
-	}
+	data := readInstalled(t, filepath.Join(dir, m.Dir, "tokenizer.json"))
 	sum := sha256.Sum256(data)
 	if hex.EncodeToString(sum[:]) != m.File {
 		t.Fatalf("%s: the model file is not the one of golden.json", name)
@@ -126,10 +120,7 @@ func TestEveryComponentAgreesWithTheRustTokenizer(t *testing.T) {
 	dir := cacheFolder(t)
 	for name, want := range readGolden().Features {
 		t.Run(name, func(t *testing.T) {
-			data, err := os.ReadFile(filepath.Join(dir, "features", name+".json"))
-			if err != nil {
-				t.Skip(err)
-			}
+			data := readInstalled(t, filepath.Join(dir, "features", name+".json"))
 			tok, err := Parse(data, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -205,10 +196,7 @@ func TestDecodedTextEqualsTheRustTokenizers(t *testing.T) {
 	for name, m := range readGolden().Models {
 		t.Run(name, func(t *testing.T) {
 			tok, dir := loadGolden(t, name)
-			want, err := os.ReadFile(filepath.Join(dir, "ids", name+".decoded.json"))
-			if err != nil {
-				t.Skip(err)
-			}
+			want := readInstalled(t, filepath.Join(dir, "ids", name+".decoded.json"))
 			sum := sha256.Sum256(want)
 			if hex.EncodeToString(sum[:]) != m.Decoded {
 				t.Fatal("stored texts are not those of golden.json")

@@ -14,24 +14,17 @@ import (
 	"testing/fstest"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// enginePython is the interpreter of the vLLM environment that `make test-engines` installs.
-func enginePython(t *testing.T) (python, models string) {
+// enginePython is the interpreter of the vLLM environment that `make test-engines` installs, and the folder it lies in.
+func enginePython(t *testing.T) (python, folder string) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("takes half a minute")
+		t.Skip("takes half a minute: not with -short")
 	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		t.Skip(err)
-	}
-	dir := filepath.Join(home, ".cache/warmpath/engines/vllm")
-	python = filepath.Join(dir, "venv/bin/python")
-	if _, err := os.Stat(python); err != nil {
-		t.Skip("no vLLM environment: run test/engines/setup.sh")
-	}
-	return python, dir
+	folder = testenv.Installed(t, "engines/vllm", "make test-engines")
+	return testenv.Installed(t, "engines/vllm/venv/bin/python", "make test-engines"), folder
 }
 
 // ask encodes texts with Python.
@@ -59,7 +52,7 @@ func ask(t *testing.T, python string, request map[string]any) [][]block.Token {
 // sample is some of the corpora, or what every machine has.
 func sample(t *testing.T) []string {
 	texts := []string{"Hello, world!", "it's I'LL 'ſ 123456", "  \n\n x \r\n", "你好，世界。", "привет мир", "e\u0301\u0323 한국어 👨‍👩‍👧", "", " ", strings.Repeat("ab ", 500)}
-	dir := filepath.Join(os.Getenv("HOME"), ".cache/warmpath/tokenizers/corpus")
+	dir := filepath.Join(testenv.Cache(t), "tokenizers", "corpus")
 	for _, name := range []string{"mixed", "fuzz", "runs"} {
 		data, err := os.ReadFile(filepath.Join(dir, name+".json"))
 		if err != nil {
@@ -99,7 +92,7 @@ func TestTheRealEnginesTinyModelIsTokenizedAsInPython(t *testing.T) {
 	model := filepath.Join(dir, "tiny-llama")
 	tok, err := Load(os.DirFS(model))
 	if err != nil {
-		t.Skip(err)
+		testenv.Missing(t, model, "make test-engines")
 	}
 	texts := append(sample(t), "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n", "<|bos|><|endoftext|>x<|im_", "<|im_end|>")
 	diffIDs(t, tok, texts, Options{}, ask(t, python, map[string]any{"kind": "tokenizers", "file": filepath.Join(model, "tokenizer.json"), "texts": texts}))
@@ -110,7 +103,7 @@ func TestTekkenFilesAreTokenizedAsMistralDoes(t *testing.T) {
 	python, dir := enginePython(t)
 	files, _ := filepath.Glob(filepath.Join(dir, "venv/lib/python*/site-packages/mistral_common/data/tekken_*.json"))
 	if len(files) == 0 {
-		t.Skip("this environment has no tekken files")
+		testenv.Missing(t, "mistral_common's tekken files", "make test-engines")
 	}
 	for _, file := range files {
 		data, err := os.ReadFile(file)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 func TestWordsMergeLowestRankFirstAndSpecialTokensStandAlone(t *testing.T) {
@@ -128,7 +129,7 @@ func TestAFolderWithoutATokenizerSaysSo(t *testing.T) {
 }
 
 func TestSteadyStateAllocatesNothing(t *testing.T) {
-	if raceEnabled {
+	if testenv.Race() {
 		t.Skip("the race detector makes pools forget")
 	}
 	tok := tiny().parse(t)

