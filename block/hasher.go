@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/zeebo/xxh3"
 )
@@ -37,8 +38,29 @@ type Algorithm uint8
 // The algorithms for our own keys.
 const (
 	XXH3  Algorithm = iota // XXH3-64 of a block's tokens, summed along the chain; the default (docs/design/0006)
-	FNV1a                  // h = basis ^ parent·prime, then (h ^ token)·prime for each token; kept for indexes that use it
+	FNV1a                  // h = basis ^ parent·prime, then (h ^ token)·prime for each token, with the numbers of FNV-1a
 )
+
+// algorithms are the names of the algorithms, by their values.
+var algorithms = [...]string{XXH3: "xxh3", FNV1a: "fnv1a"}
+
+// ParseAlgorithm returns the algorithm with that name: xxh3 or fnv1a.
+func ParseAlgorithm(name string) (Algorithm, error) {
+	for a, known := range algorithms {
+		if name == known {
+			return Algorithm(a), nil
+		}
+	}
+	return 0, fmt.Errorf("%q is none of %s", name, strings.Join(algorithms[:], ", "))
+}
+
+// String returns the name of a.
+func (a Algorithm) String() string {
+	if int(a) >= len(algorithms) {
+		return fmt.Sprintf("algorithm %d", uint8(a))
+	}
+	return algorithms[a]
+}
 
 // MaxSize is the greatest block size in tokens. Hybrid models announce blocks of some thousand tokens.
 const MaxSize = 65536

@@ -38,6 +38,17 @@ func TestSizeIsBounded(t *testing.T) {
 	}
 }
 
+func TestAlgorithmsAreParsedByName(t *testing.T) {
+	for _, a := range []Algorithm{XXH3, FNV1a} {
+		if got, err := ParseAlgorithm(a.String()); err != nil || got != a {
+			t.Errorf("%s: %v, %v", a, got, err)
+		}
+	}
+	if _, err := ParseAlgorithm("md5"); err == nil || err.Error() != `"md5" is none of xxh3, fnv1a` {
+		t.Errorf("an unknown name: %v", err)
+	}
+}
+
 func TestRootsOfDifferentScopesDiffer(t *testing.T) {
 	scopes := []Scope{
 		{}, {Model: "a"}, {LoRA: "a"}, {Salt: "a"}, {Extra: "a"},
