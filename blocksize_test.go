@@ -1,13 +1,16 @@
 package warmpath_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/policy"
 )
 
 func sized(tokens int) fleet.Facts {
@@ -115,4 +118,63 @@ func TestEventsOfHoldersThatServeNothingAreRefused(t *testing.T) {
 		t.Error("stored for a holder that serves nothing")
 	}
 	w.router.Forget(9)
+}
+
+func TestAStaticBlockSizeStandsInForWhatWorkersReport(t *testing.T) {
+	for _, c := range []struct {
+		reported, static, index, match int
+	}{
+		{0, 32, 32, 96},
+		{64, 16, 16, 112},
+		{16, 64, 64, 64},
+		{16, 0, 16, 112},
+		{16, 4, 16, 112}, // our own blocks are not smaller than 16
+	} {
+		f := fleet.New(fleet.Config{BlockSizes: map[string]int{"llama": c.static, "other": 7}})
+		r, err := warmpath.New(warmpath.Options{Fleet: f, Policy: policy.KVAware()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		facts := sized(c.reported)
+		facts.BlocksPerRank = 640
+		id := f.Put("http://a", facts)
+		f.SetTrust(0, fleet.TrustExact, "test")
+		if c.static > 0 {
+			f.SetBlockSize(id, 128) // events cannot correct it
+		}
+		if got := f.Snapshot().ByID(id).Facts; c.reported > 0 && got.BlocksPerRank*got.BlockSize != 640*c.reported {
+			t.Errorf("%+v: the cache has %d blocks of %d tokens", c, got.BlocksPerRank, got.BlockSize)
+		}
+		p := prompt(1, 128)
+		s := kvindex.Stored{BlockSize: 16, Tokens: p, Handles: []uint64{1, 2, 3, 4, 5, 6, 7, 8}}
+		if r.Store(0, "", &s) == 0 {
+			t.Fatal("nothing stored")
+		}
+		d, err := r.Route(t.Context(), request(warmpath.Request{Tokens: p}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.BlockSize != c.index || d.MatchTokens != c.match {
+			t.Errorf("%+v: %d tokens in blocks of %d", c, d.MatchTokens, d.BlockSize)
+		}
+	}
+}
+
+func TestBothKindsOfKeysRouteAlike(t *testing.T) {
+	route := func(a block.Algorithm) (out []string) {
+		w := newWorld(t, warmpath.Options{Algorithm: a}, vllm(), vllm(), vllm())
+		w.store(0, prompt(1, 640), kvindex.Stored{})
+		w.store(1, prompt(2, 320), kvindex.Stored{})
+		w.store(2, append(prompt(1, 64), prompt(3, 64)...), kvindex.Stored{})
+		for i := range 4 {
+			for _, n := range []int{40, 320, 640} {
+				d := w.route(warmpath.Request{Tokens: prompt(i, n), Salt: []string{"", "tenant"}[i%2]})
+				out = append(out, fmt.Sprint(d.Worker, d.MatchTokens, d.Branch))
+			}
+		}
+		return out
+	}
+	if diff := cmp.Diff(route(block.XXH3), route(block.FNV1a)); diff != "" {
+		t.Errorf("decisions with XXH3 and with FNV-1a keys (-XXH3 +FNV-1a):\n%s", diff)
+	}
 }

@@ -17,6 +17,9 @@ type Config struct {
 	// Expiry is how long a request may give no sign of life before [Fleet.Expire] takes it for lost. Default:
 	// DefaultExpiry.
 	Expiry time.Duration
+	// BlockSizes are the tokens of an engine block by base model, for models whose workers report none or a wrong one.
+	// What a probe or events say of the block size of these models is not used. Default: nil, none.
+	BlockSizes map[string]int
 }
 
 // Fleet is all workers. Its methods may be called from any goroutine: writers take a lock among themselves, build the
@@ -106,6 +109,13 @@ func (f *Fleet) Put(url string, facts Facts) WorkerID {
 	facts.BlockSize = max(facts.BlockSize, 0)
 	used := facts.UsedRanks()
 
+	if static := f.StaticBlockSize(facts.BaseModel()); static > 0 {
+		if facts.BlockSize > 0 { // the cache keeps its tokens
+			facts.BlocksPerRank = int(int64(facts.BlocksPerRank) * int64(facts.BlockSize) / int64(static))
+		}
+		facts.BlockSize = static
+	}
+
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	id, known := f.byURL[url]
@@ -185,12 +195,16 @@ func (f *Fleet) SetDraining(id WorkerID, draining bool) {
 	f.replace(&w)
 }
 
-// SetBlockSize corrects the engine block size that a probe could not know or got wrong: the events tell.
+// StaticBlockSize returns the configured tokens of an engine block of a base model; 0 if workers' own reports count.
+func (f *Fleet) StaticBlockSize(model string) int { return max(f.config.BlockSizes[model], 0) }
+
+// SetBlockSize corrects the engine block size that a probe could not know or got wrong: the events tell. It does
+// nothing for a model with a static block size.
 func (f *Fleet) SetBlockSize(id WorkerID, tokens int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	old := f.worker(id)
-	if old == nil || tokens <= 0 || old.Facts.BlockSize == tokens {
+	if old == nil || tokens <= 0 || old.Facts.BlockSize == tokens || f.StaticBlockSize(old.Facts.BaseModel()) > 0 {
 		return
 	}
 	w := *old

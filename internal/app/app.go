@@ -77,7 +77,7 @@ type App struct {
 // New builds an App from a configuration that has passed Validate. It opens no socket and starts nothing.
 func New(cfg *config.Config, o Options) (*App, error) {
 	a := &App{options: o, log: o.Log, cfg: cfg, listening: make(chan struct{})}
-	a.fleet = fleet.New(fleet.Config{Breaker: cfg.Breaker, Expiry: expiry(cfg.Gateway.RequestTimeout)})
+	a.fleet = fleet.New(fleet.Config{Breaker: cfg.Breaker, Expiry: expiry(cfg.Gateway.RequestTimeout), BlockSizes: cfg.Routing.BlockSizes})
 	options := cfg.Options()
 	options.Fleet = a.fleet
 	if options.Index.Seed == 0 {

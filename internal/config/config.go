@@ -105,6 +105,12 @@ type Routing struct {
 	// workers, at least 16; that is also the most: a larger one gives way to it, with a warning, as it would hide
 	// what engines have.
 	BlockSize int `yaml:"block_size"`
+	// BlockSizes are the tokens of an engine block by base model, MODEL: TOKENS, for engines that report none or a wrong
+	// one. What probes and events report of such a model is not used. None by default: engines report it themselves.
+	BlockSizes map[string]int `yaml:"block_sizes"`
+	// BlockKeys is the hash that names our own blocks: xxh3, or fnv1a, the chained FNV-1a of an index that another
+	// program makes or reads. Both route alike; xxh3 is the default, as it takes a third of the time.
+	BlockKeys string `yaml:"block_keys"`
 	// MaxRequests is how many requests a holder may have at once before it counts as saturated. 0 is no limit: engines
 	// queue by themselves.
 	MaxRequests int `yaml:"max_requests"`
@@ -126,6 +132,8 @@ func Default() Config {
 			ImbalanceTokens: policy.DefaultImbalanceTokens,
 			SpeculativeTTL:  2 * time.Second,
 			ApproximateTTL:  2 * time.Minute,
+			BlockSizes:      map[string]int{},
+			BlockKeys:       block.XXH3.String(),
 		},
 		Tokens:    tokens.DefaultConfig(),
 		Index:     kvindex.DefaultConfig(),
@@ -143,7 +151,9 @@ func Default() Config {
 
 // Options returns what the Router is made of, but its fleet.
 func (c *Config) Options() warmpath.Options {
+	algorithm, _ := block.ParseAlgorithm(c.Routing.BlockKeys) // Validate has checked it
 	return warmpath.Options{
+		Algorithm:      algorithm,
 		Policy:         c.Spec(),
 		Policies:       c.specs(),
 		Shadow:         c.Shadow,
@@ -230,6 +240,13 @@ func (c *Config) validateRouting(found *problems) {
 	if r.BlockSize < 0 || r.BlockSize > block.MaxSize {
 		found.add("routing.block_size", fmt.Errorf("%d is outside 0..%d", r.BlockSize, block.MaxSize))
 	}
+	for model, size := range r.BlockSizes {
+		if size < 1 || size > block.MaxSize {
+			found.add("routing.block_sizes."+model, fmt.Errorf("%d is outside 1..%d", size, block.MaxSize))
+		}
+	}
+	_, err := block.ParseAlgorithm(r.BlockKeys)
+	found.when("routing.block_keys", err)
 	found.atLeast("routing.imbalance_tokens", int64(r.ImbalanceTokens), 0)
 	found.atLeast("routing.max_requests", int64(r.MaxRequests), 0)
 	found.notNegative("routing.speculative_ttl", r.SpeculativeTTL)

@@ -159,6 +159,26 @@ func TestPolicyTakesItsWeights(t *testing.T) {
 	}
 }
 
+func TestBlockSizesAndKeysReachTheRouter(t *testing.T) {
+	cfg := Default()
+	if err := fill(&cfg, "f", []byte("routing: {block_keys: fnv1a, block_sizes: {meta-llama/Llama-3.1-8B: 32}}"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if cfg.Options().Algorithm != block.FNV1a || cfg.Routing.BlockSizes["meta-llama/Llama-3.1-8B"] != 32 {
+		t.Errorf("%v, %v", cfg.Options().Algorithm, cfg.Routing.BlockSizes)
+	}
+	for text, want := range map[string]string{
+		"routing: {block_keys: md5}":           `f:1:23: routing.block_keys: "md5" is none of xxh3, fnv1a`,
+		"routing: {block_sizes: {a.b/c-1: 0}}": "f:1:34: routing.block_sizes.a.b/c-1: 0 is outside 1..65536",
+		"routing: {block_sizes: {a: x}}":       `f:1:28: "x" is not a whole number`,
+	} {
+		cfg := Default()
+		if err := fill(&cfg, "f", []byte(text), nil); err == nil || err.Error() != want {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
 func TestBytes(t *testing.T) {
 	for text, want := range map[string]int64{
 		"0": 0, "1024": 1024, "64MiB": 64 << 20, "1.5 GiB": 3 << 29, "2GB": 2e9, "5KiB": 5 << 10, "7B": 7, "1_000": 1000, "-1": -1,

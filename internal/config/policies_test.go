@@ -123,8 +123,8 @@ func TestSeedsSectionsAreRead(t *testing.T) {
 			t.Errorf("%s: %v", file, err)
 		}
 		// A section of policies alone leaves the rest of routing as it was.
-		if cfg.Routing != Default().Routing {
-			t.Errorf("%s: %+v", file, cfg.Routing)
+		if diff := cmp.Diff(Default().Routing, cfg.Routing); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", file, diff)
 		}
 	}
 }

@@ -223,6 +223,10 @@ func scalar(t *testing.T, v reflect.Value) string {
 		if len(x) == 0 {
 			return "{}"
 		}
+	case map[string]int:
+		if len(x) == 0 {
+			return "{}"
+		}
 	case []policy.Weighted:
 		if len(x) == 0 {
 			return "[]"

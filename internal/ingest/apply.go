@@ -245,7 +245,16 @@ func (s *stream) learnBlockSize(tokens int) {
 		s.warn("configured", fmt.Sprintf("events carry %d-token blocks, configured %d: using %d", tokens, configured, max(tokens, smallestBlock)))
 	}
 	w := s.fleet.Snapshot().Worker(s.holder)
-	if w == nil || w.Facts.BlockSize == tokens || !first && w.Facts.BlockSize > tokens {
+	if w == nil {
+		return
+	}
+	if static := s.fleet.StaticBlockSize(w.Facts.BaseModel()); static > 0 {
+		if static != tokens {
+			s.warn("block size", fmt.Sprintf("events carry %d-token blocks, routing.block_sizes says %d: using %d", tokens, static, static))
+		}
+		return
+	}
+	if w.Facts.BlockSize == tokens || !first && w.Facts.BlockSize > tokens {
 		return
 	}
 	if probed := w.Facts.BlockSize; probed > 0 {

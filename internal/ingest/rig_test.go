@@ -35,7 +35,12 @@ func newRig(t testing.TB, c Config) *rig {
 
 func newRigWithIndex(t testing.TB, c Config, index kvindex.Config) *rig {
 	t.Helper()
-	r := &rig{t: t, fleet: fleet.New(fleet.Config{}), log: &testenv.Buffer{}}
+	return newRigWithFleet(t, c, index, fleet.New(fleet.Config{}))
+}
+
+func newRigWithFleet(t testing.TB, c Config, index kvindex.Config, f *fleet.Fleet) *rig {
+	t.Helper()
+	r := &rig{t: t, fleet: f, log: &testenv.Buffer{}}
 	var err error
 	if r.router, err = warmpath.New(warmpath.Options{Fleet: r.fleet, SpeculativeTTL: -1, ApproximateTTL: -1, Index: index}); err != nil {
 		t.Fatal(err)

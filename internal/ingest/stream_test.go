@@ -12,6 +12,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvevent"
+	"github.com/warmpath/warmpath/kvindex"
 )
 
 func TestEventsBecomeMatches(t *testing.T) {
@@ -315,6 +316,29 @@ func TestEventsCorrectTheBlockSize(t *testing.T) {
 		}
 		if s.renew.Load() || s.generation.Load() != r.router.Generation(s.holder) {
 			t.Error("the history is asked for again though nothing of it is missing")
+		}
+	}
+}
+
+func TestEventsDoNotCorrectAStaticBlockSize(t *testing.T) {
+	for _, test := range []struct {
+		static, announced, match int
+		warning                  string
+	}{
+		{32, 16, 96, "events carry 16-token blocks, routing.block_sizes says 32: using 32"},
+		{16, 16, 112, ""},
+	} {
+		r := newRigWithFleet(t, Config{}, kvindex.Config{}, fleet.New(fleet.Config{BlockSizes: map[string]int{"m": test.static}}))
+		s := r.stream(facts(fleet.EngineVLLM, 0))
+		s.Message(0, wire(t, "vllm-0.32.0", batch(stored(1, 0, 112, test.announced))))
+		if got := r.fleet.Snapshot().Worker(s.holder).Facts.BlockSize; got != test.static {
+			t.Errorf("block size %d, want %d", got, test.static)
+		}
+		if log := r.log.String(); strings.Contains(log, "token blocks") != (test.warning != "") || !strings.Contains(log, test.warning) {
+			t.Errorf("log, want %q:\n%s", test.warning, log)
+		}
+		if got := r.match(prompt(1, 200)); got != test.match {
+			t.Errorf("match %d, want %d", got, test.match)
 		}
 	}
 }
