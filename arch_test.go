@@ -30,7 +30,7 @@ var layers = [][]string{
 	{"policy/peers"},
 	{"policy", "tokenizer", "tokenizer/harmony"},
 	{"kvindex", "kvindex/learned", "kvevent", "tokenizer/jinja"},
-	{"block", "fleet", "policy/radix", "internal/network", "internal/jsonscan"},
+	{"block", "fleet", "placement", "internal/network", "internal/jsonscan"},
 }
 
 // testOnly packages hold helpers for tests. Only test files and other testOnly packages may import them.
@@ -38,7 +38,7 @@ var testOnly = []string{"internal/memnet", "kvindex/kvindextest", "test/testenv"
 
 // core packages decide. A test drives them in virtual time, so time, randomness and bytes are arguments.
 var core = []string{
-	"", "block", "kvindex", "kvindex/learned", "kvevent", "fleet", "policy", "policy/peers", "policy/radix", "internal/jsonscan",
+	"", "block", "kvindex", "kvindex/learned", "kvevent", "fleet", "policy", "policy/peers", "placement", "internal/jsonscan",
 }
 
 // rules name an import, or the beginning of imports that ends in a slash, the packages that may have it, and the reason.

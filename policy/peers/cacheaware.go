@@ -4,8 +4,8 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/placement"
 	"github.com/warmpath/warmpath/policy"
-	"github.com/warmpath/warmpath/policy/radix"
 )
 
 // CacheAware is cache_aware of SMG and the SGLang router (model_gateway/src/policies/cache_aware.rs): the holder that was
@@ -140,7 +140,7 @@ func (x *cacheAware) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 
 // given tells what became of the longest beginning, that of candidate best, when picked was chosen: it was followed, it
 // is the next best as the holder of a longer one cannot be used, or it was given up.
-func given(m *radix.Matches, c []policy.Candidate, picked, best int) policy.Branch {
+func given(m *placement.Matches, c []policy.Candidate, picked, best int) policy.Branch {
 	switch sent := c[best].Terms[termSent]; {
 	case m == nil:
 		return policy.BranchNoTokens
@@ -155,7 +155,7 @@ func given(m *radix.Matches, c []policy.Candidate, picked, best int) policy.Bran
 }
 
 // noteTerms fills what cache_aware and prefix_cache_affinity decide by.
-func noteTerms(m *radix.Matches, c []policy.Candidate) {
+func noteTerms(m *placement.Matches, c []policy.Candidate) {
 	for i := range c {
 		c[i].Terms[termSent] = share(m, c[i].Holder)
 		c[i].Terms[termIdle] = 1 / float64(1+max(c[i].Load.Requests, 0))

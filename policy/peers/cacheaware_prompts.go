@@ -6,20 +6,20 @@ import (
 	"sync/atomic"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/placement"
 	"github.com/warmpath/warmpath/policy"
-	"github.com/warmpath/warmpath/policy/radix"
 )
 
 // prompts remembers which holder was sent which prompts: in a tree of texts and one of tokens, for requests of which the one
 // or the other is known. Models, and adapters of one, have roots of their own: engines do not share their blocks.
 type prompts struct {
 	config       promptConfig
-	text, tokens *radix.Tree
+	text, tokens *placement.Tree
 
 	roots atomic.Pointer[map[promptScope]promptRoots] // replaced under mu when a model is first seen
 	mu    sync.Mutex
 	due   atomic.Int64 // when trimming is due, Unix nanoseconds; 0 before the first request
-	spare sync.Pool    // *radix.Matches
+	spare sync.Pool    // *placement.Matches
 }
 
 // promptConfig bounds what prompts remembers.
@@ -34,19 +34,19 @@ type promptConfig struct {
 
 type promptScope struct{ model, lora string }
 
-type promptRoots struct{ text, tokens radix.Root }
+type promptRoots struct{ text, tokens placement.Root }
 
 func newPrompts(c promptConfig) *prompts {
-	p := &prompts{config: c, text: radix.NewText(c.bytes), tokens: radix.NewTokens(c.bytes)}
+	p := &prompts{config: c, text: placement.NewText(c.bytes), tokens: placement.NewTokens(c.bytes)}
 	p.roots.Store(&map[promptScope]promptRoots{})
-	p.spare.New = func() any { return &radix.Matches{} }
+	p.spare.New = func() any { return &placement.Matches{} }
 	return p
 }
 
 // promptKey is where a prompt belongs, and its key; there is no key when nothing of the prompt is known.
 type promptKey struct {
-	tree *radix.Tree
-	root radix.Root
+	tree *placement.Tree
+	root placement.Root
 	key  []byte
 }
 
@@ -56,17 +56,17 @@ func (p *prompts) of(q *policy.Query) (at promptKey, ok bool) {
 	if len(q.Prompt.Text) > 0 && (!p.config.tokensFirst || len(q.Prompt.Tokens) == 0) {
 		return promptKey{p.text, roots.text, q.Prompt.Text}, ok
 	}
-	return promptKey{p.tokens, roots.tokens, radix.TokenBytes(q.Prompt.Tokens)}, ok
+	return promptKey{p.tokens, roots.tokens, placement.TokenBytes(q.Prompt.Tokens)}, ok
 }
 
 // match finds what holders were sent of q's prompt before. The caller gives the result back with done; it is nil when
 // nothing of the prompt is known.
-func (p *prompts) match(q *policy.Query) *radix.Matches {
+func (p *prompts) match(q *policy.Query) *placement.Matches {
 	at, ok := p.of(q)
 	if len(at.key) == 0 {
 		return nil
 	}
-	m := p.spare.Get().(*radix.Matches)
+	m := p.spare.Get().(*placement.Matches)
 	if !ok {
 		m.Clear()
 		return m
@@ -75,7 +75,7 @@ func (p *prompts) match(q *policy.Query) *radix.Matches {
 	return m
 }
 
-func (p *prompts) done(m *radix.Matches) {
+func (p *prompts) done(m *placement.Matches) {
 	if m != nil {
 		p.spare.Put(m)
 	}
@@ -99,7 +99,7 @@ func (p *prompts) nominate(q *policy.Query, dst []fleet.Holder) []fleet.Holder {
 }
 
 // share returns how much of the prompt the holder was sent before, 0 to 1.
-func share(m *radix.Matches, h fleet.Holder) float64 {
+func share(m *placement.Matches, h fleet.Holder) float64 {
 	if m == nil || m.Total() == 0 {
 		return 0
 	}

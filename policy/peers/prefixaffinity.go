@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/placement"
 	"github.com/warmpath/warmpath/policy"
-	"github.com/warmpath/warmpath/policy/radix"
 )
 
 // PrefixCacheAffinity is the PrefixCacheAffinityRouter of Ray Serve (seed 004): while queues are of about one length, the
@@ -122,7 +122,7 @@ func (x *prefixAffinity) Choose(q *policy.Query, c []policy.Candidate) policy.Pi
 }
 
 // follow picks the shortest queue among the holders of the longest beginning.
-func (x *prefixAffinity) follow(m *radix.Matches, q *policy.Query, c []policy.Candidate, longest float64) policy.Pick {
+func (x *prefixAffinity) follow(m *placement.Matches, q *policy.Query, c []policy.Candidate, longest float64) policy.Pick {
 	picked := -1
 	for i := range c {
 		c[i].Score = c[i].Terms[termSent]
@@ -135,7 +135,7 @@ func (x *prefixAffinity) follow(m *radix.Matches, q *policy.Query, c []policy.Ca
 
 // fill picks the shortest queue among the holders that remember the fewest characters. When none remembers any, nothing
 // tells them apart: the shorter queue of two.
-func (x *prefixAffinity) fill(m *radix.Matches, q *policy.Query, c []policy.Candidate, best int) policy.Pick {
+func (x *prefixAffinity) fill(m *placement.Matches, q *policy.Query, c []policy.Candidate, best int) policy.Pick {
 	fewest, any := int64(0), false
 	for i := range c {
 		n := x.prompts.characters(q, c[i].Holder)
@@ -162,7 +162,7 @@ func (x *prefixAffinity) fill(m *radix.Matches, q *policy.Query, c []policy.Cand
 }
 
 // shorterOfTwo picks the shorter queue of two candidates drawn at random, the first when they are equal.
-func (x *prefixAffinity) shorterOfTwo(m *radix.Matches, q *policy.Query, c []policy.Candidate, best int) policy.Pick {
+func (x *prefixAffinity) shorterOfTwo(m *placement.Matches, q *policy.Query, c []policy.Candidate, best int) policy.Pick {
 	first, second := twoOf(q, c)
 	if c[second].Load.Requests < c[first].Load.Requests {
 		first = second

@@ -1,7 +1,7 @@
-// Package radix remembers which holders were given which prompts, as one tree of their common prefixes: text or tokens.
+// Package placement remembers which holders were given which prompts, as one tree of their common prefixes: text or tokens.
 // It is how routers guess, from requests alone, whose cache is warm for a prompt.
 //
-//	tree := radix.NewText(64 << 20)
+//	tree := placement.NewText(64 << 20)
 //	root := tree.Plant()
 //	tree.Insert(root, 7, []byte("You are a helpful assistant. Hello"))
 //	tree.Match(root, []byte("You are a helpful assistant. Bye"), &matches)
@@ -22,4 +22,4 @@
 //
 // All methods are safe for concurrent use. Match waits only while another goroutine changes the tree, and allocates
 // nothing once its Matches has grown to the number of holders.
-package radix
+package placement

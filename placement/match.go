@@ -1,4 +1,4 @@
-package radix
+package placement
 
 // Matches is what Match found. The zero value is ready; it is used again and again, by one goroutine at a time.
 type Matches struct {
