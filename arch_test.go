@@ -29,8 +29,8 @@ var layers = [][]string{
 	{"", "internal/zmtp"}, // "" is the root package, the Router
 	{"policy/peers"},
 	{"policy", "tokenizer", "tokenizer/harmony"},
-	{"kvindex", "kvindex/learned", "kvevent", "tokenizer/jinja"},
-	{"block", "fleet", "placement", "internal/network", "internal/jsonscan"},
+	{"kvindex", "placement", "kvevent", "tokenizer/jinja"},
+	{"block", "fleet", "internal/network", "internal/jsonscan"},
 }
 
 // testOnly packages hold helpers for tests. Only test files and other testOnly packages may import them.
@@ -38,7 +38,7 @@ var testOnly = []string{"internal/memnet", "kvindex/kvindextest", "test/testenv"
 
 // core packages decide. A test drives them in virtual time, so time, randomness and bytes are arguments.
 var core = []string{
-	"", "block", "kvindex", "kvindex/learned", "kvevent", "fleet", "policy", "policy/peers", "placement", "internal/jsonscan",
+	"", "block", "kvindex", "kvevent", "fleet", "policy", "policy/peers", "placement", "internal/jsonscan",
 }
 
 // rules name an import, or the beginning of imports that ends in a slash, the packages that may have it, and the reason.

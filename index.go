@@ -19,7 +19,7 @@ type modelIndex struct {
 	hasher     *block.Hasher
 	index      *kvindex.Index
 	memo       *keyMemo
-	learned    atomic.Pointer[map[*policy.Policy]*learnedIndex]
+	learned    atomic.Pointer[map[*policy.Policy]*promptStore]
 	aheads     atomic.Pointer[aheads] // nil: no engine hashes with a look-ahead; changed under the router's mu
 	checked    atomic.Uint64          // the fleet's generation for which the block size was found right
 }
@@ -44,7 +44,7 @@ func (r *Router) index(snap *fleet.Snapshot, base string) *modelIndex {
 		}
 		r.created++
 		x = &modelIndex{model: base, generation: r.created, hasher: h, index: kvindex.New(h, r.indexConfig()), memo: newKeyMemo()}
-		x.learned.Store(&map[*policy.Policy]*learnedIndex{})
+		x.learned.Store(&map[*policy.Policy]*promptStore{})
 		all = maps.Clone(all)
 		all[base] = x
 		r.indexes.Store(&all)

@@ -1,28 +1,30 @@
 package warmpath
 
 import (
+	"cmp"
 	"maps"
-	"sync/atomic"
+	"slices"
+	"sync"
+	"time"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
-	"github.com/warmpath/warmpath/kvindex/learned"
+	"github.com/warmpath/warmpath/placement"
 	"github.com/warmpath/warmpath/policy"
 )
 
-// learnedIndex is what one policy has learned from where the requests for a model were sent, for policies that do not go
-// by events.
-type learnedIndex struct {
-	index *learned.Index
-	most  int          // keys of a prompt that are looked at; 0 is all
-	swept atomic.Int64 // when Evict was last called
+// promptStore are where one policy's requests for a model were sent, for policies that do not go by events.
+type promptStore struct {
+	store   *placement.Store
+	longest int       // keys of a prompt that are looked at; 0 is all
+	spare   sync.Pool // *placement.Matches
 }
 
 // learned returns what p has learned of x's model, nil when p goes by events. It takes a lock on first use only.
-func (r *Router) learned(x *modelIndex, p *policy.Policy) *learnedIndex {
-	told := p.Learned()
-	if told == nil {
+func (r *Router) learned(x *modelIndex, p *policy.Policy) *promptStore {
+	settings := p.Learned()
+	if settings == nil {
 		return nil
 	}
 	if l := (*x.learned.Load())[p]; l != nil {
@@ -34,38 +36,56 @@ func (r *Router) learned(x *modelIndex, p *policy.Policy) *learnedIndex {
 	if l := all[p]; l != nil {
 		return l
 	}
-	size := x.hasher.Size()
-	l := &learnedIndex{most: (told.MaxPrefixTokens + size - 1) / size, index: learned.New(x.hasher, learned.Config{
-		TTL:             told.TTL,
-		MaxHolderBlocks: (told.HolderTokens + size - 1) / size,
-		MaxBlocks:       told.MaxBlocks,
-	})}
 	all = maps.Clone(all)
-	all[p] = l
+	all[p] = newPromptStore(settings, x.hasher.Size())
 	x.learned.Store(&all)
+	return all[p]
+}
+
+// newPromptStore returns an empty store for blocks of so many tokens.
+func newPromptStore(p *policy.Learned, size int) *promptStore {
+	c := placement.Config{
+		Keys:        placement.Blocks,
+		TTL:         p.TTL,
+		HolderUnits: int64((p.HolderTokens + size - 1) / size),
+		Units:       int64(p.MaxBlocks),
+		Interval:    time.Minute,
+	}
+	if c.TTL > 0 {
+		c.Interval = 100 * time.Millisecond // what is past its time is believed for so long at most
+	}
+	l := &promptStore{store: placement.New(c), longest: (p.MaxPrefixTokens + size - 1) / size}
+	l.spare.New = func() any { return &placement.Matches{} }
 	return l
 }
 
-// match looks keys up after what is over has been dropped.
-func (l *learnedIndex) match(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match {
-	last := l.swept.Load()
-	if now-last >= int64(l.index.Config().Interval) && l.swept.CompareAndSwap(last, now) {
-		l.index.Evict(now)
+// match appends what each holder was sent of a prompt with these keys before, by ascending holder.
+func (l *promptStore) match(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match {
+	l.store.Evict(now)
+	m := l.spare.Get().(*placement.Matches)
+	defer l.spare.Put(m)
+	l.store.Match(placement.First, l.key(keys), m)
+	first := len(dst)
+	for _, h := range m.Longest() {
+		n := uint32(m.Of(h))
+		dst = append(dst, kvindex.Match{Holder: h, Blocks: n, Speculative: n, Full: n, Tier: [block.NumTiers]uint32{block.TierGPU: n}})
 	}
-	return l.index.Match(l.cut(keys), now, dst)
+	slices.SortFunc(dst[first:], func(a, b kvindex.Match) int { return cmp.Compare(a.Holder, b.Holder) })
+	return dst
 }
 
-func (l *learnedIndex) cut(keys []block.Key) []block.Key {
-	if l.most > 0 && len(keys) > l.most {
-		return keys[:l.most]
+// key returns what of a prompt's keys is looked at, as the store wants it.
+func (l *promptStore) key(keys []block.Key) []byte {
+	if l.longest > 0 && len(keys) > l.longest {
+		keys = keys[:l.longest]
 	}
-	return keys
+	return placement.BlockBytes(keys)
 }
 
 // learnedPrompt is what one policy has learned from one decision.
 type learnedPrompt struct {
-	by  *learnedIndex // nil: nothing
-	did learned.Learned
+	by  *promptStore // nil: nothing
+	did placement.Learned
 }
 
 // learn notes that the prompt of d is expected where it was sent.
@@ -75,7 +95,7 @@ func (r *Router) learn(x *modelIndex, d *Decision) {
 			continue
 		}
 		if l := r.learned(x, p); l != nil {
-			d.learned[i] = learnedPrompt{l, l.index.Learn(d.Holder, l.cut(d.keys), d.Now)}
+			d.learned[i] = learnedPrompt{l, l.store.Learn(placement.First, d.Holder, l.key(d.keys), d.Now)}
 		}
 	}
 }
@@ -84,10 +104,16 @@ func (r *Router) learn(x *modelIndex, d *Decision) {
 func (d *Decision) unlearn() {
 	for _, l := range d.learned {
 		if l.by != nil {
-			l.by.index.Unlearn(d.Holder, l.by.cut(d.keys), l.did)
+			l.by.store.Unlearn(placement.First, d.Holder, l.by.key(d.keys), l.did)
 		}
 	}
 	clear(d.learned[:])
+}
+
+// appendText appends to p.keys the keys of the text's whole blocks: what stands for a prompt's keys where its tokens are not
+// known. Such keys live in the model's index beside those of tokens, under the same budget; no event confirms them.
+func (p *Prepared) appendText(h *block.Hasher, scope block.Scope, text []byte) {
+	p.keys, p.text = placement.AppendText(p.keys, h, scope, text, p.text)
 }
 
 // dropPolicies drops what policies that are not in all any more have learned.
@@ -100,7 +126,7 @@ func (r *Router) dropPolicies(all map[string]*policy.Policy) {
 	defer r.mu.Unlock()
 	for _, x := range *r.indexes.Load() {
 		left := maps.Clone(*x.learned.Load())
-		maps.DeleteFunc(left, func(p *policy.Policy, _ *learnedIndex) bool { return !kept[p] })
+		maps.DeleteFunc(left, func(p *policy.Policy, _ *promptStore) bool { return !kept[p] })
 		x.learned.Store(&left)
 	}
 }
@@ -108,6 +134,6 @@ func (r *Router) dropPolicies(all map[string]*policy.Policy) {
 // forgetLearned drops what was learned of h.
 func (x *modelIndex) forgetLearned(h fleet.Holder) {
 	for _, l := range *x.learned.Load() {
-		l.index.Forget(h)
+		l.store.Forget(h)
 	}
 }

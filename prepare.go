@@ -52,7 +52,7 @@ type moment struct {
 	taken   bool
 	now     int64
 	engine  int           // tokens of the engines' blocks where all have one size, else 0
-	learned *learnedIndex // nil: the index of the engines' events
+	learned *promptStore // nil: the index of the engines' events
 }
 
 // Prepare makes a request ready for any number of decisions. It only binds req: the first decision computes what the

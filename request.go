@@ -5,6 +5,7 @@ import (
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/placement"
 	"github.com/warmpath/warmpath/policy"
 )
 
@@ -59,8 +60,7 @@ var (
 	ErrSaturated     = errors.New("all workers that serve the model have as many requests as they may")
 )
 
-// bytesPerToken estimates tokens from text: English and code have 3.5 to 4.5 bytes a token in current vocabularies.
-const bytesPerToken = 4
+const bytesPerToken = placement.BytesPerToken
 
 // promptTokens returns the length of the prompt, and whether it is known.
 func (r *Request) promptTokens() (n int, known bool) {

@@ -1,112 +1,171 @@
 package placement
 
-import "slices"
+import (
+	"github.com/warmpath/warmpath/fleet"
+)
 
-// stretch is how many memberships are forgotten before others may look at the tree: some 50 µs.
-const stretch = 256
-
-// fit forgets until the budget holds. The tree is locked.
-func (t *Tree) fit() {
-	for t.used-int64(t.roots)*nodeBytes > t.budget { // roots stay
+// fit drops placements until Config.Bytes holds. mu is held.
+func (s *Store) fit() {
+	if s.config.Bytes == 0 {
+		return
+	}
+	for s.used-int64(s.roots)*nodeBytes > s.config.Bytes { // roots stay
 		most := 0
-		for i := range t.holders {
-			if weight(&t.holders[i]) > weight(&t.holders[most]) {
+		for i := range s.holders {
+			if weight(&s.holders[i]) > weight(&s.holders[most]) {
 				most = i
 			}
 		}
-		for range 16 { // looking for the largest costs more than forgetting its least recent
-			if t.used-int64(t.roots)*nodeBytes <= t.budget || !t.forgetOldest(uint32(most)) {
+		for range 16 { // looking for the largest costs more than dropping its least recent run
+			if s.used-int64(s.roots)*nodeBytes <= s.config.Bytes || !s.drop(fleet.Holder(most), 0) {
 				break
 			}
 		}
 	}
 }
 
-// weight is what a holder takes, were it alone.
+// weight is the memory that a holder would take if it were alone.
 func weight(who *holder) int64 { return who.bytes + int64(who.links)*(nodeBytes+linkBytes) }
 
-// forgetOldest drops the holder's least recent membership, and the node with its last. It reports false when there is
-// none. The tree is locked.
-func (t *Tree) forgetOldest(number uint32) bool {
-	who := &t.holders[number]
-	l := who.oldest
+// drop drops the holder's least recent run. If most is above 0 and runs are not evicted whole, it drops no more than
+// so many bytes of it, from its end. It reports false when the holder has none. mu is held.
+func (s *Store) drop(h fleet.Holder, most int64) bool {
+	l := s.holders[h].oldest
 	if l == 0 {
 		return false
 	}
-	id := t.links[l].node
-	t.unlink(who, l)
-	t.links[l] = link{}
-	t.freeLinks = append(t.freeLinks, l)
-	n := &t.nodes[id]
-	at, has := t.find(id, number)
-	if !has {
-		panic("bug: a holder's list has a node that the holder is not in")
+	id := s.links[l].node
+	if keep := len(s.nodes[id].text) - int(most); most > 0 && keep >= s.page && !s.config.WholeRuns {
+		s.split(id, keep-keep%s.page)
 	}
-	n.holds = slices.Delete(n.holds, at, at+1)
-	who.bytes -= int64(len(n.text))
-	who.links--
-	t.used -= linkBytes
-	if len(n.holds) == 0 {
-		t.drop(id)
-	}
+	s.leave(h, id)
 	return true
 }
 
-// drop removes a node that nobody has. It has no children: theirs would have to be a subset of its holders.
-func (t *Tree) drop(id uint32) {
-	n := &t.nodes[id]
-	if n.children != 0 {
-		panic("bug: a node that no holder has has children")
-	}
-	delete(t.children, edge{n.parent, t.first(n.text)})
-	t.nodes[n.parent].children--
-	t.used -= nodeBytes + int64(len(n.text))
-	*n = node{}
-	t.freeNodes = append(t.freeNodes, id)
-}
-
-// Remove forgets all that the holder has.
-func (t *Tree) Remove(holder uint32) {
-	for t.removeSome(holder) {
+// shrink leaves the holder so many bytes of keys. mu is held.
+func (s *Store) shrink(h fleet.Holder, target int64) {
+	for who := &s.holders[h]; who.bytes > target; {
+		s.drop(h, who.bytes-target)
 	}
 }
 
-func (t *Tree) removeSome(holder uint32) (more bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if int(holder) >= len(t.holders) {
-		return false
+// Evict begins a pass when one is due at now, in Unix nanoseconds, or goes on with one: it drops what is past its
+// TTL, and what holders have beyond HolderUnits. The first call only starts the clock. Call it with each request.
+func (s *Store) Evict(now int64) {
+	due := s.due.Load()
+	switch {
+	case s.config.Interval <= 0 || due != 0 && now < due:
+		return
+	case due == 0:
+		s.due.CompareAndSwap(0, now+int64(s.config.Interval))
+		return
 	}
-	for range stretch {
-		if !t.forgetOldest(holder) {
-			t.holders[holder].trimming = false
-			return false
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now = max(s.now, now)
+	s.expire()
+	if more := s.trim(); !more {
+		s.due.Store(now + int64(s.config.Interval))
+	}
+}
+
+// expire drops what is past its time. mu is held.
+func (s *Store) expire() {
+	if s.config.TTL == 0 {
+		return
+	}
+	until := s.now - int64(s.config.TTL)
+	for i := range s.holders {
+		for who := &s.holders[i]; who.oldest != 0 && s.links[who.oldest].at <= until; {
+			s.drop(fleet.Holder(i), 0)
 		}
 	}
-	return true
 }
 
-// Trim forgets the least recent of each holder that has more than limit units, until it has at most target. It stops after
-// a few hundred steps, so that a request can carry it, and reports whether there is more to do: call it again then.
-func (t *Tree) Trim(limit, target int64) (more bool) {
-	limit, target = limit*int64(t.unit), min(target, limit)*int64(t.unit)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	steps := stretch
-	for i := range t.holders {
-		who := &t.holders[i]
+// trim brings each holder with more than HolderUnits to HolderTarget. It stops after Config.Step, and reports whether
+// there is more to do. mu is held.
+func (s *Store) trim() (more bool) {
+	limit, target := s.config.HolderUnits*int64(s.unit), s.config.HolderTarget*int64(s.unit)
+	if limit == 0 {
+		return false
+	}
+	left := s.config.Step
+	for i := range s.holders {
+		who := &s.holders[i]
 		who.trimming = who.trimming || who.bytes > limit
 		for who.trimming {
 			if who.bytes <= target {
 				who.trimming = false
 				break
 			}
-			if steps == 0 {
-				return true
+			most := who.bytes - target
+			if s.config.Step > 0 {
+				if left <= 0 {
+					return true
+				}
+				most = min(most, int64(left)*int64(s.unit))
 			}
-			steps--
-			t.forgetOldest(uint32(i))
+			before := who.bytes
+			s.drop(fleet.Holder(i), most)
+			if s.config.WholeRuns {
+				left--
+			} else {
+				left -= int(before-who.bytes) / s.unit
+			}
 		}
 	}
 	return false
+}
+
+// prune leaves at most target bytes of keys over all holders; the least recently used go. mu is held.
+func (s *Store) prune(target int64) {
+	heap := s.heap[:0] // holders, the one with the oldest placement first
+	for h := range s.holders {
+		if s.holders[h].oldest != 0 {
+			heap = append(heap, fleet.Holder(h))
+		}
+	}
+	s.heap = heap
+	for i := len(heap)/2 - 1; i >= 0; i-- {
+		s.sink(heap, i)
+	}
+	for s.held > target && len(heap) > 0 {
+		h, until := heap[0], s.second(heap)
+		for s.held > target && s.holders[h].oldest != 0 && s.oldest(h) <= until {
+			s.drop(h, s.held-target)
+		}
+		if s.holders[h].oldest == 0 {
+			heap[0] = heap[len(heap)-1]
+			heap = heap[:len(heap)-1]
+		}
+		s.sink(heap, 0)
+	}
+}
+
+// oldest returns the stamp of the holder's least recent placement. It needs one.
+func (s *Store) oldest(h fleet.Holder) int64 { return s.links[s.holders[h].oldest].at }
+
+// second returns the stamp of the oldest placement of the other holders in the heap.
+func (s *Store) second(heap []fleet.Holder) int64 {
+	until := s.now
+	for _, h := range heap[1:min(3, len(heap))] {
+		until = min(until, s.oldest(h))
+	}
+	return until
+}
+
+func (s *Store) sink(heap []fleet.Holder, i int) {
+	for {
+		least := i
+		for c := 2*i + 1; c < min(2*i+3, len(heap)); c++ {
+			if s.oldest(heap[c]) < s.oldest(heap[least]) {
+				least = c
+			}
+		}
+		if least == i {
+			return
+		}
+		heap[i], heap[least] = heap[least], heap[i]
+		i = least
+	}
 }

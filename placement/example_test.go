@@ -7,12 +7,11 @@ import (
 )
 
 func Example() {
-	tree := placement.NewText(64 << 20)
-	root := tree.Plant()
-	tree.Insert(root, 7, []byte("You are a helpful assistant. Hello"))
+	store := placement.New(placement.Config{Keys: placement.Text, Bytes: 64 << 20})
+	store.Learn(placement.First, 7, []byte("You are a helpful assistant. Hello"), 0)
 
 	var matches placement.Matches
-	tree.Match(root, []byte("You are a helpful assistant. Bye"), &matches)
+	store.Match(placement.First, []byte("You are a helpful assistant. Bye"), &matches)
 	fmt.Println(matches.Of(7), "of", matches.Total())
 	// Output: 29 of 32
 }

@@ -1,15 +1,17 @@
 package placement
 
+import "github.com/warmpath/warmpath/fleet"
+
 // Matches is what Match found. The zero value is ready; it is used again and again, by one goroutine at a time.
 type Matches struct {
 	total int
 	best  int
 	unit  int
 	round uint32
-	at    []found  // by holder
-	order []uint32 // holders with a match, the longest first
-	path  []uint32 // nodes
-	ends  []int    // bytes of the key that match up to there
+	at    []found        // by holder
+	order []fleet.Holder // holders with a match, the longest first
+	path  []uint32       // nodes
+	ends  []int          // bytes of the key that match up to there
 }
 
 // found is a holder's match, when it was found in this round.
@@ -19,22 +21,22 @@ type found struct {
 }
 
 // Match finds how much of key's beginning each holder has.
-func (t *Tree) Match(root Root, key []byte, m *Matches) {
-	m.begin(len(key), t.unit)
-	key = key[:len(key)-len(key)%t.page]
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	if len(m.at) < len(t.holders) {
-		m.at = append(m.at, make([]found, len(t.holders)-len(m.at))...)
+func (s *Store) Match(root Root, key []byte, m *Matches) {
+	m.begin(len(key), s.unit)
+	key = key[:len(key)-len(key)%s.page]
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if len(m.at) < len(s.holders) {
+		m.at = append(m.at, make([]found, len(s.holders)-len(m.at))...)
 	}
 	at, done := uint32(root), 0
 	for len(key) > 0 {
-		child, ok := t.children[edge{at, t.first(key)}]
+		child, ok := s.children[edge{at, s.first(key)}]
 		if !ok {
 			break
 		}
-		text := t.nodes[child].text
-		common := t.common(text, key)
+		text := s.nodes[child].text
+		common := s.common(text, key)
 		if common == 0 {
 			break
 		}
@@ -49,7 +51,7 @@ func (t *Tree) Match(root Root, key []byte, m *Matches) {
 	// A node's holders are a subset of its parent's: where there are as many, they are the same.
 	seen := 0
 	for i := len(m.path) - 1; i >= 0; i-- {
-		holds := t.nodes[m.path[i]].holds
+		holds := s.nodes[m.path[i]].holds
 		if len(holds) == seen {
 			continue
 		}
@@ -77,45 +79,18 @@ func (m *Matches) begin(bytes, unit int) {
 }
 
 // Of returns the units that the holder has of the key's beginning.
-func (m *Matches) Of(holder uint32) int {
-	if int(holder) >= len(m.at) || m.at[holder].round != m.round {
+func (m *Matches) Of(h fleet.Holder) int {
+	if int(h) >= len(m.at) || m.at[h].round != m.round {
 		return 0
 	}
-	return m.at[holder].bytes / m.unit
+	return m.at[h].bytes / m.unit
 }
 
 // Longest returns the holders with a match, those with the longest first. It is valid until the next Match.
-func (m *Matches) Longest() []uint32 { return m.order }
+func (m *Matches) Longest() []fleet.Holder { return m.order }
 
 // Best returns the longest match of any holder, in units.
 func (m *Matches) Best() int { return m.best / max(m.unit, 1) }
 
 // Total returns the length of the key, in units.
 func (m *Matches) Total() int { return m.total / max(m.unit, 1) }
-
-// Units returns how much the holder has, in units: the sum of its texts.
-func (t *Tree) Units(holder uint32) int64 {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	if int(holder) >= len(t.holders) {
-		return 0
-	}
-	return t.holders[holder].bytes / int64(t.unit)
-}
-
-// Stats describes a tree.
-type Stats struct {
-	Nodes       int   // without roots
-	Memberships int   // (node, holder) pairs
-	Units       int64 // of all nodes' texts
-	Bytes       int64 // memory, as counted against the budget
-}
-
-// Stats describes the tree now.
-func (t *Tree) Stats() Stats {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	s := Stats{Nodes: len(t.nodes) - t.roots - len(t.freeNodes), Memberships: len(t.links) - 1 - len(t.freeLinks), Bytes: t.used}
-	s.Units = (t.used - int64(s.Nodes+t.roots)*nodeBytes - int64(s.Memberships)*linkBytes) / int64(t.unit)
-	return s
-}

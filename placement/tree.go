@@ -5,29 +5,11 @@ import (
 	"encoding/binary"
 	"math/bits"
 	"slices"
-	"sync"
-	"unsafe"
+
+	"github.com/warmpath/warmpath/fleet"
 )
 
-// Tree is a tree of prefixes. Make one with NewText or NewTokens.
-type Tree struct {
-	unit   int   // bytes of a unit
-	page   int   // bytes of a page: keys part at its multiples
-	budget int64 // bytes
-
-	mu sync.RWMutex // guards what follows
-	// nodes by id; roots have no text and stay. links are the memberships by id, 0 is none.
-	nodes     []node
-	roots     int
-	freeNodes []uint32
-	links     []link
-	freeLinks []uint32
-	children  map[edge]uint32
-	holders   []holder // by number
-	used      int64    // bytes: text, nodes and links
-}
-
-// node is a run of bytes behind its parent's.
+// node is a run: bytes of keys behind those of its parent.
 type node struct {
 	text     []byte // its own memory
 	parent   uint32 // of a root: nothing
@@ -36,104 +18,59 @@ type node struct {
 	holds    []hold // by ascending holder; a subset of the parent's
 }
 
-// hold is a holder's membership in a node.
-type hold struct{ holder, link uint32 }
-
-// link is a membership's place in its holder's list by recency; 0 ends the list.
-type link struct{ node, newer, older uint32 }
+// hold is a holder's placement in a node.
+type hold struct {
+	holder fleet.Holder
+	link   uint32
+}
 
 // edge leads from a node to the child that begins with a page.
 type edge struct {
 	parent uint32
-	page   uint64 // the byte itself, or a hash of 16 tokens: what is found is compared
+	page   uint64 // the bytes themselves, or a hash of 16 tokens: the text is compared anyway
 }
 
-type holder struct {
-	newest, oldest uint32 // links
-	bytes          int64  // of the texts of its nodes
-	links          int
-	trimming       bool // above the limit when Trim last began with it
-}
-
-// What a node, with its edge, and a membership cost beside the text, in bytes; measured by TestMemoryIsWhatIsCounted.
+// What a node with its edge, and a placement, take beside the text, in bytes; measured by TestMemoryIsWhatIsCounted.
 const (
 	nodeBytes = 160
-	linkBytes = 24
+	linkBytes = 36
 )
 
-const tokenBytes, pageTokens = 4, 16
-
-// maxHolders bounds the numbers of holders, which index an array: a greater one is a mistake and nobody's.
-const maxHolders = 1 << 20
-
-// NewText returns a tree whose units are bytes. It never takes more than budget bytes, but for a fixed overhead.
-func NewText(budget int64) *Tree { return newTree(1, 1, budget) }
-
-// NewTokens returns a tree whose units are tokens, in pages of 16; keys are made by TokenBytes.
-func NewTokens(budget int64) *Tree { return newTree(tokenBytes, tokenBytes*pageTokens, budget) }
-
-func newTree(unit, page int, budget int64) *Tree {
-	return &Tree{unit: unit, page: page, budget: max(budget, 0), links: make([]link, 1), children: map[edge]uint32{}}
-}
-
-// TokenBytes views tokens as the key of a tree of tokens. It shares their memory.
-func TokenBytes(tokens []uint32) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(tokens))), len(tokens)*tokenBytes)
-}
-
-// Root is where prompts begin that have nothing in common with those of other roots.
-type Root uint32
-
-// Plant makes a root. It stays for as long as the tree: there should be one for each model, not for each prompt.
-func (t *Tree) Plant() Root {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.roots++
-	return Root(t.node(node{}))
-}
-
-// Insert notes that the holder was given key: all its prefixes are its most recent. A part of a page at the end is left
-// out, and so is what is beyond a quarter of the tree's budget. When that is used up, the least recent of the holder that
-// has the most is forgotten. It does not keep key.
-func (t *Tree) Insert(root Root, holder uint32, key []byte) {
-	if limit := t.budget / 4; int64(len(key)) > limit {
-		key = key[:limit]
-	}
-	key = key[:len(key)-len(key)%t.page]
-	if len(key) == 0 || holder >= maxHolders {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.admit(holder)
-	at := t.grow(uint32(root), key)
-	for ; len(t.nodes[at].text) > 0; at = t.nodes[at].parent {
-		t.touch(at, holder)
-	}
-	t.fit()
-}
-
 // admit makes room for the holder.
-func (t *Tree) admit(number uint32) {
-	if n := int(number) + 1; n > len(t.holders) {
-		t.holders = append(t.holders, make([]holder, n-len(t.holders))...)
+func (s *Store) admit(h fleet.Holder) {
+	if n := int(h) + 1; n > len(s.holders) {
+		s.holders = append(s.holders, make([]holder, n-len(s.holders))...)
 	}
+}
+
+// follow notes in path the nodes whose texts make up key. It reports false if there are none that end with it.
+func (s *Store) follow(at uint32, key []byte) bool {
+	s.path = s.path[:0]
+	for len(key) > 0 {
+		child, ok := s.children[edge{at, s.first(key)}]
+		if !ok || s.common(s.nodes[child].text, key) < len(s.nodes[child].text) {
+			return false
+		}
+		s.path = append(s.path, child)
+		at, key = child, key[len(s.nodes[child].text):]
+	}
+	return true
 }
 
 // grow makes nodes for key, from node at on, and returns the last one.
-func (t *Tree) grow(at uint32, key []byte) uint32 {
+func (s *Store) grow(at uint32, key []byte) uint32 {
 	for len(key) > 0 {
-		e := edge{at, t.first(key)}
-		child, ok := t.children[e]
+		e := edge{at, s.first(key)}
+		child, ok := s.children[e]
 		if !ok {
-			return t.leaf(e, key)
+			return s.leaf(e, key)
 		}
-		common := t.common(t.nodes[child].text, key)
-		if common == 0 { // two pages with one hash: the prompt is remembered up to here
+		common := s.common(s.nodes[child].text, key)
+		if common == 0 { // two pages have one hash: the prompt is remembered up to here
 			return at
 		}
-		if common < len(t.nodes[child].text) {
-			child = t.split(e, child, common)
+		if common < len(s.nodes[child].text) {
+			child = s.split(child, common)
 		}
 		at, key = child, key[common:]
 	}
@@ -141,12 +78,15 @@ func (t *Tree) grow(at uint32, key []byte) uint32 {
 }
 
 // first identifies the page that key begins with.
-func (t *Tree) first(key []byte) uint64 {
-	if t.page == 1 {
+func (s *Store) first(key []byte) uint64 {
+	switch s.page {
+	case 1:
 		return uint64(key[0])
+	case 8:
+		return binary.LittleEndian.Uint64(key)
 	}
 	h := uint64(0x9e3779b97f4a7c15)
-	for i := 0; i < t.page; i += 8 {
+	for i := 0; i < s.page; i += 8 {
 		hi, lo := bits.Mul64(h^binary.LittleEndian.Uint64(key[i:]), 0xbf58476d1ce4e5b9)
 		h = hi ^ lo ^ uint64(i)
 	}
@@ -154,130 +94,86 @@ func (t *Tree) first(key []byte) uint64 {
 }
 
 // common returns how many bytes a and b begin with in common, in whole pages.
-func (t *Tree) common(a, b []byte) int {
+func (s *Store) common(a, b []byte) int {
 	n := min(len(a), len(b))
 	i := 0
 	for ; i+8 <= n; i += 8 {
 		if x := binary.LittleEndian.Uint64(a[i:]) ^ binary.LittleEndian.Uint64(b[i:]); x != 0 {
 			i += bits.TrailingZeros64(x) / 8
-			return i - i%t.page
+			return i - i%s.page
 		}
 	}
 	for i < n && a[i] == b[i] {
 		i++
 	}
-	return i - i%t.page
+	return i - i%s.page
 }
 
 // node returns the id of a new node.
-func (t *Tree) node(n node) uint32 {
-	t.used += nodeBytes + int64(len(n.text))
-	if last := len(t.freeNodes) - 1; last >= 0 {
-		id := t.freeNodes[last]
-		t.freeNodes = t.freeNodes[:last]
-		t.nodes[id] = n
+func (s *Store) node(n node) uint32 {
+	s.used += nodeBytes + int64(len(n.text))
+	if last := len(s.freeNodes) - 1; last >= 0 {
+		id := s.freeNodes[last]
+		s.freeNodes = s.freeNodes[:last]
+		s.nodes[id] = n
 		return id
 	}
-	t.nodes = append(t.nodes, n)
-	return uint32(len(t.nodes) - 1)
+	s.nodes = append(s.nodes, n)
+	return uint32(len(s.nodes) - 1)
 }
 
 // leaf adds a node for text at e.
-func (t *Tree) leaf(e edge, text []byte) uint32 {
-	id := t.node(node{text: slices.Clone(text), parent: e.parent, end: t.nodes[e.parent].end + len(text)})
-	t.children[e] = id
-	t.nodes[e.parent].children++
+func (s *Store) leaf(e edge, text []byte) uint32 {
+	id := s.node(node{text: slices.Clone(text), parent: e.parent, end: s.nodes[e.parent].end + len(text)})
+	s.children[e] = id
+	s.nodes[e.parent].children++
 	return id
 }
 
-// split cuts the node child, which e leads to, after so many bytes of its text. It returns the new node before the cut;
-// child keeps what is behind it. Both have memory of their own, so that either can go.
-func (t *Tree) split(e edge, child uint32, after int) uint32 {
-	old := t.nodes[child] // a copy: nodes may move
-	head := t.node(node{text: slices.Clone(old.text[:after]), parent: e.parent, children: 1, end: old.end - len(old.text) + after})
-	t.children[e] = head
-	tail := &t.nodes[child]
+// split cuts a node after so many bytes of its text. It returns the new node before the cut; the old one keeps what is
+// after it. Both have memory of their own, so that either can go.
+func (s *Store) split(id uint32, after int) uint32 {
+	old := s.nodes[id] // a copy: nodes may move
+	head := s.node(node{text: slices.Clone(old.text[:after]), parent: old.parent, children: 1, end: old.end - len(old.text) + after})
+	s.children[edge{old.parent, s.first(old.text)}] = head
+	tail := &s.nodes[id]
 	tail.text, tail.parent = slices.Clone(old.text[after:]), head
-	t.used -= int64(after)
-	t.children[edge{head, t.first(tail.text)}] = child
+	s.used -= int64(after)
+	s.children[edge{head, s.first(tail.text)}] = id
 
 	holds := make([]hold, len(old.holds))
 	for i, h := range old.holds {
-		holds[i] = hold{h.holder, t.link(h.holder, head, h.link)}
+		holds[i] = hold{h.holder, s.link(h.holder, head, h.link, s.links[h.link].at)}
 	}
-	t.nodes[head].holds = holds
+	s.nodes[head].holds = holds
 	return head
 }
 
-// find returns where the holder stands among the node's holds, or would.
-func (t *Tree) find(id, holder uint32) (int, bool) {
-	return slices.BinarySearchFunc(t.nodes[id].holds, holder, func(h hold, holder uint32) int { return cmp.Compare(h.holder, holder) })
+// find returns the index of the holder among the node's holds, or where it belongs.
+func (s *Store) find(id uint32, h fleet.Holder) (int, bool) {
+	return slices.BinarySearchFunc(s.nodes[id].holds, h, func(a hold, h fleet.Holder) int { return cmp.Compare(a.holder, h) })
 }
 
-// touch makes the node the holder's most recent, its own first if it is not.
-func (t *Tree) touch(id, number uint32) {
-	at, has := t.find(id, number)
-	who := &t.holders[number]
+// leave takes a holder out of a node, and drops the node with its last holder.
+func (s *Store) leave(h fleet.Holder, id uint32) {
+	n, who := &s.nodes[id], &s.holders[h]
+	at, has := s.find(id, h)
 	if !has {
-		l := t.link(number, id, who.newest)
-		n := &t.nodes[id]
-		n.holds = slices.Insert(n.holds, at, hold{number, l})
-		who.bytes += int64(len(n.text))
+		panic("bug: a holder's list has a node that the holder is not in")
+	}
+	s.unlink(who, n.holds[at].link)
+	n.holds = slices.Delete(n.holds, at, at+1)
+	who.bytes -= int64(len(n.text))
+	s.held -= int64(len(n.text))
+	if len(n.holds) > 0 {
 		return
 	}
-	l := t.nodes[id].holds[at].link
-	if l == who.newest {
-		return
+	if n.children != 0 { // the holders of a child are a subset of its parent's
+		panic("bug: a node without holders has children")
 	}
-	t.unlink(who, l)
-	t.place(who, l, who.newest)
-}
-
-// link returns the id of a new membership of the holder, placed just before the link older in its list.
-func (t *Tree) link(number, id, older uint32) uint32 {
-	var l uint32
-	if last := len(t.freeLinks) - 1; last >= 0 {
-		l = t.freeLinks[last]
-		t.freeLinks = t.freeLinks[:last]
-	} else {
-		t.links = append(t.links, link{})
-		l = uint32(len(t.links) - 1)
-	}
-	t.links[l].node = id
-	who := &t.holders[number]
-	t.place(who, l, older)
-	who.links++
-	t.used += linkBytes
-	return l
-}
-
-// place puts l into the list just before the link older; 0 is the empty list's.
-func (t *Tree) place(who *holder, l, older uint32) {
-	x := &t.links[l]
-	x.older, x.newer = older, 0
-	if older == 0 {
-		who.newest, who.oldest = l, l
-		return
-	}
-	x.newer = t.links[older].newer
-	t.links[older].newer = l
-	if x.newer == 0 {
-		who.newest = l
-	} else {
-		t.links[x.newer].older = l
-	}
-}
-
-func (t *Tree) unlink(who *holder, l uint32) {
-	x := t.links[l]
-	if x.newer == 0 {
-		who.newest = x.older
-	} else {
-		t.links[x.newer].older = x.older
-	}
-	if x.older == 0 {
-		who.oldest = x.newer
-	} else {
-		t.links[x.older].newer = x.newer
-	}
+	delete(s.children, edge{n.parent, s.first(n.text)})
+	s.nodes[n.parent].children--
+	s.used -= nodeBytes + int64(len(n.text))
+	*n = node{}
+	s.freeNodes = append(s.freeNodes, id)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// Learner is an index that learns from where requests were sent (kvindex/learned).
+// Learner is an index that learns from where requests were sent (placement.Store).
 type Learner interface {
 	Learn(h fleet.Holder, keys []block.Key, now int64)
 	Match(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match

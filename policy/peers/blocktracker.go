@@ -1,15 +1,12 @@
 package peers
 
 import (
-	"cmp"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
-	"github.com/warmpath/warmpath/kvindex"
-	"github.com/warmpath/warmpath/kvindex/learned"
+	"github.com/warmpath/warmpath/placement"
 	"github.com/warmpath/warmpath/policy"
 )
 
@@ -68,34 +65,24 @@ var blockTrackerReasons = map[policy.Branch]string{
 	policy.BranchNoTokens: "tokens are not known: fewest requests",
 }
 
-// blockTracker is vllm_cache_aware with its memory. Keys of different models differ, so that one index has all.
+// blockTracker is vllm_cache_aware with its memory. Keys of different models differ, so that one store has all.
 type blockTracker struct {
 	VLLMCacheAware
-	blocks *learned.Index
-	spare  sync.Pool // *trackerScratch
-
-	mu      sync.Mutex // guards what follows: whose turn it is to be brought to the limit
-	due     int64      // Unix nanoseconds
-	next    fleet.Holder
-	holders fleet.Holder // all that were sent something are below
+	blocks *placement.Store
+	spare  sync.Pool // *placement.Matches
 }
 
-// trackerScratch is what one choice needs.
-type trackerScratch struct {
-	matches  []kvindex.Match
-	byHolder []uint32 // blocks; zero between choices
-}
+// trackerStep is how many blocks one request evicts: some 200 µs. A pass over all holders takes as many requests as it needs.
+const trackerStep = 2048
 
 func newBlockTracker(p VLLMCacheAware) *blockTracker {
-	h, err := block.NewHasher(block.XXH3, p.BlockSize)
-	if err != nil {
-		panic("bug: " + err.Error()) // validated
-	}
-	c := learned.TrackerConfig()
-	c.MaxHolderBlocks = p.MaxBlocksPerBackend
-	c.Interval = time.Duration(p.EvictionIntervalSecs) * time.Second
-	x := &blockTracker{VLLMCacheAware: p, blocks: learned.New(h, c)}
-	x.spare.New = func() any { return &trackerScratch{} }
+	x := &blockTracker{VLLMCacheAware: p, blocks: placement.New(placement.Config{
+		Keys:        placement.Blocks,
+		HolderUnits: int64(p.MaxBlocksPerBackend),
+		Interval:    time.Duration(p.EvictionIntervalSecs) * time.Second,
+		Step:        trackerStep,
+	})}
+	x.spare.New = func() any { return &placement.Matches{} }
 	return x
 }
 
@@ -155,29 +142,16 @@ func (x *blockTracker) noteHits(q *policy.Query, c []policy.Candidate) (longest 
 	if total == 0 || len(q.Prompt.Keys) == 0 {
 		return 0
 	}
-	hits := func(blocks uint32) float64 {
-		return min(float64(int(blocks)*q.Prompt.BlockSize/x.BlockSize)/float64(total), 1)
+	hits := func(blocks int) float64 {
+		return min(float64(blocks*q.Prompt.BlockSize/x.BlockSize)/float64(total), 1)
 	}
-	s := x.spare.Get().(*trackerScratch)
-	defer x.spare.Put(s)
-	s.matches = x.blocks.Match(q.Prompt.Keys, q.Now, s.matches[:0])
-	for i := range s.matches {
-		m := &s.matches[i]
-		if n := int(m.Holder) + 1 - len(s.byHolder); n > 0 {
-			s.byHolder = append(s.byHolder, make([]uint32, n)...)
-		}
-		s.byHolder[m.Holder] = m.Blocks
-		longest = max(longest, hits(m.Blocks))
-	}
+	m := x.spare.Get().(*placement.Matches)
+	defer x.spare.Put(m)
+	x.blocks.Match(placement.First, placement.BlockBytes(q.Prompt.Keys), m)
 	for i := range c {
-		if h := int(c[i].Holder); h < len(s.byHolder) {
-			c[i].Terms[termHits] = hits(s.byHolder[h])
-		}
+		c[i].Terms[termHits] = hits(m.Of(c[i].Holder))
 	}
-	for i := range s.matches {
-		s.byHolder[s.matches[i].Holder] = 0
-	}
-	return longest
+	return hits(m.Best())
 }
 
 // limit returns the requests up to which a candidate is not too busy.
@@ -193,37 +167,8 @@ func (x *blockTracker) Routed(q *policy.Query, c *policy.Candidate) {
 	if len(q.Prompt.Keys) == 0 {
 		return
 	}
-	x.blocks.Learn(c.Holder, q.Prompt.Keys, q.Now)
-	x.evict(c.Holder, q.Now)
-}
-
-// evictStep is how many blocks one request evicts: some 200 µs. A pass over all holders takes as many requests as it needs.
-const evictStep = 2048
-
-// evict carries a pass on when one is due. Only one request does at a time; the others go on.
-func (x *blockTracker) evict(h fleet.Holder, now int64) {
-	if !x.mu.TryLock() {
-		return
-	}
-	defer x.mu.Unlock()
-	x.holders = max(x.holders, h+1)
-	interval := int64(x.blocks.Config().Interval)
-	if x.due == 0 {
-		x.due = now + interval
-	}
-	if now < x.due {
-		return
-	}
-	for left := evictStep; left > 0; x.next++ {
-		if x.next >= x.holders {
-			x.next, x.due = 0, now+interval
-			return
-		}
-		gone := x.blocks.EvictSome(x.next, left)
-		if left -= gone; left == 0 {
-			return // perhaps not done with this one
-		}
-	}
+	x.blocks.Learn(placement.First, c.Holder, placement.BlockBytes(q.Prompt.Keys), q.Now)
+	x.blocks.Evict(q.Now)
 }
 
 // Nominate names the holders of the longest runs of tracked blocks.
@@ -231,14 +176,11 @@ func (x *blockTracker) Nominate(q *policy.Query, dst []fleet.Holder) []fleet.Hol
 	if len(q.Prompt.Keys) == 0 {
 		return dst
 	}
-	s := x.spare.Get().(*trackerScratch)
-	defer x.spare.Put(s)
-	s.matches = x.blocks.Match(q.Prompt.Keys, q.Now, s.matches[:0])
-	slices.SortFunc(s.matches, func(a, b kvindex.Match) int { return cmp.Compare(b.Blocks, a.Blocks) })
-	for i := range s.matches[:min(len(s.matches), nominees)] {
-		dst = append(dst, s.matches[i].Holder)
-	}
-	return dst
+	m := x.spare.Get().(*placement.Matches)
+	defer x.spare.Put(m)
+	x.blocks.Match(placement.First, placement.BlockBytes(q.Prompt.Keys), m)
+	longest := m.Longest()
+	return append(dst, longest[:min(len(longest), nominees)]...)
 }
 
 func (x *blockTracker) Finished(*policy.Finished) {}

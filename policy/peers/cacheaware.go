@@ -78,14 +78,11 @@ func (p CacheAware) Spec(name string) policy.Spec {
 		Name: name, Terms: []string{"sent before", "idle"}, Reasons: cacheAwareReasons,
 		NeedsText: p.By == byText, NeedsMatches: p.By == byTokens,
 		Chooser: func() policy.Chooser {
-			return &cacheAware{p, newPrompts(promptConfig{
-				tokensFirst: p.By == byTokens,
-				bytes:       p.MaxBytes,
-				interval:    int64(p.EvictionIntervalSecs) * int64(time.Second),
-				limit:       int64(p.MaxTreeSize),
-				target:      int64(p.MaxTreeSize),
-				perToken:    1,
-			})}
+			return &cacheAware{p, newPrompts(p.By == byTokens, placement.Config{
+				Bytes:       p.MaxBytes,
+				HolderUnits: int64(p.MaxTreeSize),
+				Interval:    time.Duration(p.EvictionIntervalSecs) * time.Second,
+			}, 1)}
 		},
 	}
 }
@@ -148,7 +145,7 @@ func given(m *placement.Matches, c []policy.Candidate, picked, best int) policy.
 		return policy.BranchMiss
 	case c[picked].Terms[termSent] < sent:
 		return policy.BranchSpill
-	case m.Best() > m.Of(uint32(c[best].Holder)):
+	case m.Best() > m.Of(c[best].Holder):
 		return policy.BranchFallback
 	}
 	return policy.BranchAffinity

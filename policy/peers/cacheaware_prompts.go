@@ -10,50 +10,48 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// prompts remembers which holder was sent which prompts: in a tree of texts and one of tokens, for requests of which the one
-// or the other is known. Models, and adapters of one, have roots of their own: engines do not share their blocks.
+// prompts remembers which holder was sent which prompts, for cache_aware and prefix_cache_affinity: in a store of texts and
+// one of tokens, as a request may come with either. Each model, and each adapter of one, has a root of its own, as
+// engines share no blocks between them.
 type prompts struct {
-	config       promptConfig
-	text, tokens *placement.Tree
+	tokensFirst  bool // where text and tokens are known, tokens are used
+	text, tokens *placement.Store
 
 	roots atomic.Pointer[map[promptScope]promptRoots] // replaced under mu when a model is first seen
 	mu    sync.Mutex
-	due   atomic.Int64 // when trimming is due, Unix nanoseconds; 0 before the first request
-	spare sync.Pool    // *placement.Matches
-}
-
-// promptConfig bounds what prompts remembers.
-type promptConfig struct {
-	tokensFirst bool  // where text and tokens are known, tokens are used
-	bytes       int64 // of each tree, at every moment
-	interval    int64 // nanoseconds between trims; 0 never trims
-	limit       int64 // a holder that has more characters in a tree is trimmed,
-	target      int64 // to this
-	perToken    int64 // characters that a token counts for limit and target
+	spare sync.Pool // *placement.Matches
 }
 
 type promptScope struct{ model, lora string }
 
 type promptRoots struct{ text, tokens placement.Root }
 
-func newPrompts(c promptConfig) *prompts {
-	p := &prompts{config: c, text: placement.NewText(c.bytes), tokens: placement.NewTokens(c.bytes)}
+// evictStep is how many runs one request evicts: a few dozen microseconds.
+const evictStep = 256
+
+// newPrompts returns an empty memory. c bounds the store of texts, in characters; a token counts as so many of them.
+func newPrompts(tokensFirst bool, c placement.Config, charsPerToken int64) *prompts {
+	c.Keys, c.WholeRuns, c.Step = placement.Text, true, evictStep
+	p := &prompts{tokensFirst: tokensFirst, text: placement.New(c)}
+	c.Keys = placement.Tokens
+	c.HolderUnits, c.HolderTarget = c.HolderUnits/charsPerToken, c.HolderTarget/charsPerToken
+	p.tokens = placement.New(c)
 	p.roots.Store(&map[promptScope]promptRoots{})
 	p.spare.New = func() any { return &placement.Matches{} }
 	return p
 }
 
-// promptKey is where a prompt belongs, and its key; there is no key when nothing of the prompt is known.
+// promptKey is where a prompt belongs, and its key; the key is empty when nothing of the prompt is known.
 type promptKey struct {
-	tree *placement.Tree
-	root placement.Root
-	key  []byte
+	store *placement.Store
+	root  placement.Root
+	key   []byte
 }
 
-// of returns where q's prompt belongs; ok is false when none of its model was seen yet.
+// of returns where q's prompt belongs; ok is false when its model was not seen before.
 func (p *prompts) of(q *policy.Query) (at promptKey, ok bool) {
 	roots, ok := (*p.roots.Load())[promptScope{q.Model, q.LoRA}]
-	if len(q.Prompt.Text) > 0 && (!p.config.tokensFirst || len(q.Prompt.Tokens) == 0) {
+	if len(q.Prompt.Text) > 0 && (!p.tokensFirst || len(q.Prompt.Tokens) == 0) {
 		return promptKey{p.text, roots.text, q.Prompt.Text}, ok
 	}
 	return promptKey{p.tokens, roots.tokens, placement.TokenBytes(q.Prompt.Tokens)}, ok
@@ -71,7 +69,7 @@ func (p *prompts) match(q *policy.Query) *placement.Matches {
 		m.Clear()
 		return m
 	}
-	at.tree.Match(at.root, at.key, m)
+	at.store.Match(at.root, at.key, m)
 	return m
 }
 
@@ -91,9 +89,7 @@ func (p *prompts) nominate(q *policy.Query, dst []fleet.Holder) []fleet.Holder {
 		return dst
 	}
 	longest := m.Longest()
-	for _, h := range longest[:min(len(longest), nominees)] {
-		dst = append(dst, fleet.Holder(h))
-	}
+	dst = append(dst, longest[:min(len(longest), nominees)]...)
 	p.done(m)
 	return dst
 }
@@ -103,7 +99,7 @@ func share(m *placement.Matches, h fleet.Holder) float64 {
 	if m == nil || m.Total() == 0 {
 		return 0
 	}
-	return float64(m.Of(uint32(h))) / float64(m.Total())
+	return float64(m.Of(h)) / float64(m.Total())
 }
 
 // sent notes that q's prompt goes to h.
@@ -116,11 +112,12 @@ func (p *prompts) sent(q *policy.Query, h fleet.Holder) {
 		p.plant(promptScope{q.Model, q.LoRA})
 		at, _ = p.of(q)
 	}
-	at.tree.Insert(at.root, uint32(h), at.key)
-	p.trim(q.Now)
+	at.store.Learn(at.root, h, at.key, q.Now)
+	p.text.Evict(q.Now)
+	p.tokens.Evict(q.Now)
 }
 
-// plant makes roots for a model. There are as many as the fleet ever served names.
+// plant makes the roots of a model. There are as many as the fleet ever served names.
 func (p *prompts) plant(s promptScope) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -133,32 +130,14 @@ func (p *prompts) plant(s promptScope) {
 	p.roots.Store(&all)
 }
 
-// trim forgets a little when it is due: a request carries a few dozen microseconds of it, the next one goes on.
-func (p *prompts) trim(now int64) {
-	due := p.due.Load()
-	if p.config.interval == 0 || now < due {
-		return
-	}
-	if due == 0 {
-		p.due.CompareAndSwap(0, now+p.config.interval)
-		return
-	}
-	c := &p.config
-	more := p.text.Trim(c.limit, c.target)
-	more = p.tokens.Trim(c.limit/c.perToken, c.target/c.perToken) || more
-	if !more {
-		p.due.CompareAndSwap(due, now+c.interval)
-	}
-}
-
-// characters returns how much h has in the tree that q's prompt belongs into.
+// characters returns how much h has in the store that q's prompt belongs into.
 func (p *prompts) characters(q *policy.Query, h fleet.Holder) int64 {
 	at, _ := p.of(q)
-	return at.tree.Units(uint32(h))
+	return at.store.Units(h)
 }
 
 // forget drops all that is remembered of h.
 func (p *prompts) forget(h fleet.Holder) {
-	p.text.Remove(uint32(h))
-	p.tokens.Remove(uint32(h))
+	p.text.Forget(h)
+	p.tokens.Forget(h)
 }

@@ -50,13 +50,13 @@ func remembered(p *built) (units, limit int64) {
 	case *prefixAffinity:
 		return x.prompts.total(), 12000 + 12000/charsPerToken
 	case *blockTracker:
-		return x.blocks.Stats().Memberships * 16, 2 * 200 * 16 // twice the limit between passes
+		return x.blocks.Stats().Units * 16, 2 * 200 * 16 // twice the limit between passes
 	}
 	panic("not one that remembers")
 }
 
 func (p *prompts) total() (units int64) {
-	for h := range uint32(256) {
+	for h := range fleet.Holder(256) {
 		units += p.text.Units(h) + p.tokens.Units(h)
 	}
 	return units

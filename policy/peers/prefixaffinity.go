@@ -68,18 +68,19 @@ const charsPerToken = 4
 
 // Spec returns the policy.
 func (p PrefixCacheAffinity) Spec(name string) policy.Spec {
-	c := promptConfig{
-		tokensFirst: p.By == byTokens, bytes: p.MaxBytes,
-		limit: int64(p.EvictionThresholdChars), target: int64(p.EvictionTargetChars), perToken: charsPerToken,
+	c := placement.Config{
+		Bytes:        p.MaxBytes,
+		HolderUnits:  int64(p.EvictionThresholdChars),
+		HolderTarget: int64(p.EvictionTargetChars),
 	}
 	if p.DoEviction {
-		c.interval = int64(p.EvictionIntervalSecs) * int64(time.Second)
+		c.Interval = time.Duration(p.EvictionIntervalSecs) * time.Second
 	}
 	return policy.Spec{
 		Name: name, Terms: []string{"sent before", "idle"}, Filters: slices.Clone(p.Filters), Locality: p.Locality,
 		Reasons:   prefixAffinityReasons,
 		NeedsText: p.By == byText, NeedsMatches: p.By == byTokens,
-		Chooser: func() policy.Chooser { return &prefixAffinity{p, newPrompts(c)} },
+		Chooser: func() policy.Chooser { return &prefixAffinity{p, newPrompts(p.By == byTokens, c, charsPerToken)} },
 	}
 }
 

@@ -1,5 +1,5 @@
 //go:build !race
 
-package learned_test
+package placement
 
 const raceEnabled = false

@@ -9,18 +9,26 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/warmpath/warmpath/fleet"
 )
 
-// planted returns the tree with root 0.
-func planted(tree *Tree) *Tree {
-	tree.Plant()
-	return tree
+// evict runs one whole pass at now, and returns how many units went.
+func evict(s *Store, now int64) int64 {
+	before := s.Stats().Units
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now = max(s.now, now)
+	s.expire()
+	for s.trim() {
+	}
+	return before - s.held/int64(s.unit)
 }
 
 // naive remembers every key whole.
-type naive map[uint32][][]byte
+type naive map[fleet.Holder][][]byte
 
-func (n naive) match(holder uint32, key []byte, page int) int {
+func (n naive) match(holder fleet.Holder, key []byte, page int) int {
 	best := 0
 	for _, k := range n[holder] {
 		i := 0
@@ -43,7 +51,7 @@ func drawKey(t *rapid.T, unit int) []byte {
 }
 
 // check holds the tree to what it is built on.
-func check(t interface{ Fatalf(string, ...any) }, tree *Tree) {
+func check(t interface{ Fatalf(string, ...any) }, tree *Store) {
 	used, nodes := int64(0), 0
 	bytes := make([]int64, len(tree.holders))
 	seen := map[uint32]bool{}
@@ -74,8 +82,15 @@ func check(t interface{ Fatalf(string, ...any) }, tree *Tree) {
 		}
 	}
 	used += nodeBytes * int64(tree.roots)
-	if used != tree.used || nodes != tree.Stats().Nodes {
-		t.Fatalf("%d bytes are used, %d counted; %d nodes, %d counted", used, tree.used, nodes, tree.Stats().Nodes)
+	held := int64(0)
+	for i := range bytes {
+		held += bytes[i]
+	}
+	if held != tree.held {
+		t.Fatalf("%d bytes are held, %d counted", held, tree.held)
+	}
+	if used != tree.used || nodes != tree.Stats().Runs {
+		t.Fatalf("%d bytes are used, %d counted; %d nodes, %d counted", used, tree.used, nodes, tree.Stats().Runs)
 	}
 	for i := range tree.holders {
 		who := &tree.holders[i]
@@ -84,7 +99,7 @@ func check(t interface{ Fatalf(string, ...any) }, tree *Tree) {
 		}
 		rank, last, count := map[uint32]int{}, uint32(0), 0
 		for l := who.newest; l != 0; l = tree.links[l].older {
-			if tree.links[l].newer != last {
+			if tree.links[l].newer != last || last != 0 && tree.links[l].at > tree.links[last].at {
 				t.Fatalf("holder %d's list is torn at %d", i, l)
 			}
 			count++
@@ -101,36 +116,36 @@ func check(t interface{ Fatalf(string, ...any) }, tree *Tree) {
 	}
 }
 
-func eachKind(t *testing.T, test func(t *rapid.T, tree *Tree)) {
-	t.Run("text", rapid.MakeCheck(func(t *rapid.T) { test(t, planted(NewText(1<<30))) }))
-	t.Run("tokens", rapid.MakeCheck(func(t *rapid.T) { test(t, planted(NewTokens(1<<30))) }))
+func eachKind(t *testing.T, test func(t *rapid.T, tree *Store)) {
+	t.Run("text", rapid.MakeCheck(func(t *rapid.T) { test(t, New(Config{Keys: Text, Bytes: 1 << 30})) }))
+	t.Run("tokens", rapid.MakeCheck(func(t *rapid.T) { test(t, New(Config{Keys: Tokens, Bytes: 1 << 30})) }))
 }
 
 func TestAHolderHasTheLongestPrefixOfWhatItWasGiven(t *testing.T) {
-	eachKind(t, func(t *rapid.T, tree *Tree) {
+	eachKind(t, func(t *rapid.T, tree *Store) {
 		given := naive{}
 		var m Matches
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
-			holder := uint32(rapid.IntRange(0, 3).Draw(t, "holder"))
+			holder := fleet.Holder(rapid.IntRange(0, 3).Draw(t, "holder"))
 			key := drawKey(t, tree.unit)
 			switch rapid.IntRange(0, 9).Draw(t, "what") {
 			case 0:
-				tree.Remove(holder)
+				tree.Forget(holder)
 				delete(given, holder)
 			case 1, 2, 3, 4:
-				tree.Insert(0, holder, key)
+				tree.Learn(0, holder, key, 0)
 				given[holder] = append(given[holder], key)
 			default:
 				tree.Match(0, key, &m)
 				best := 0
-				for holder := range uint32(5) {
+				for holder := range fleet.Holder(5) {
 					want := given.match(holder, key, tree.page) / tree.unit
 					if got := m.Of(holder); got != want {
 						t.Fatalf("holder %d has %d of %q, want %d", holder, got, key, want)
 					}
 					best = max(best, want)
 				}
-				if order := m.Longest(); !slices.IsSortedFunc(order, func(a, b uint32) int { return m.Of(b) - m.Of(a) }) || len(order) > 0 && m.Of(order[0]) != best {
+				if order := m.Longest(); !slices.IsSortedFunc(order, func(a, b fleet.Holder) int { return m.Of(b) - m.Of(a) }) || len(order) > 0 && m.Of(order[0]) != best {
 					t.Fatalf("the longest first: %v", order)
 				}
 				if m.Best() != best || m.Total() != len(key)/tree.unit {
@@ -139,8 +154,8 @@ func TestAHolderHasTheLongestPrefixOfWhatItWasGiven(t *testing.T) {
 			}
 			check(t, tree)
 		}
-		for holder := range uint32(4) {
-			tree.Remove(holder)
+		for holder := range fleet.Holder(4) {
+			tree.Forget(holder)
 		}
 		if s := tree.Stats(); s != (Stats{Bytes: nodeBytes}) {
 			t.Fatalf("all is removed, and there is %+v", s)
@@ -149,25 +164,25 @@ func TestAHolderHasTheLongestPrefixOfWhatItWasGiven(t *testing.T) {
 }
 
 func TestTrimLeavesTheMostRecent(t *testing.T) {
-	eachKind(t, func(t *rapid.T, tree *Tree) {
+	eachKind(t, func(t *rapid.T, tree *Store) {
 		given := naive{}
-		last := map[uint32][]byte{}
+		last := map[fleet.Holder][]byte{}
 		limit := int64(rapid.IntRange(1, 400).Draw(t, "limit"))
 		target := int64(rapid.IntRange(1, int(limit)).Draw(t, "target"))
+		tree.config.HolderUnits, tree.config.HolderTarget, tree.config.WholeRuns, tree.config.Step = limit, target, true, 5
 		var m Matches
 		for range rapid.IntRange(1, 25).Draw(t, "steps") {
-			holder, key := uint32(rapid.IntRange(0, 2).Draw(t, "holder")), drawKey(t, tree.unit)
-			tree.Insert(0, holder, key)
+			holder, key := fleet.Holder(rapid.IntRange(0, 2).Draw(t, "holder")), drawKey(t, tree.unit)
+			tree.Learn(0, holder, key, 0)
 			given[holder], last[holder] = append(given[holder], key), key
 			if !rapid.Bool().Draw(t, "trim") {
 				continue
 			}
-			over := map[uint32]bool{}
+			over := map[fleet.Holder]bool{}
 			for holder := range last {
 				over[holder] = tree.Units(holder) > limit
 			}
-			for tree.Trim(limit, target) {
-			}
+			evict(tree, 0)
 			check(t, tree)
 			for holder, key := range last {
 				units := tree.Units(holder)
@@ -192,10 +207,10 @@ func TestTrimLeavesTheMostRecent(t *testing.T) {
 
 func TestTheBudgetHoldsAtEveryMoment(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		budget := int64(rapid.IntRange(0, 3000).Draw(t, "budget"))
-		tree := planted(NewText(budget))
+		budget := int64(rapid.IntRange(1, 3000).Draw(t, "budget"))
+		tree := New(Config{Keys: Text, Bytes: budget})
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
-			tree.Insert(0, uint32(rapid.IntRange(0, 3).Draw(t, "holder")), drawKey(t, 1))
+			tree.Learn(0, fleet.Holder(rapid.IntRange(0, 3).Draw(t, "holder")), drawKey(t, 1), 0)
 			if tree.used-nodeBytes > budget {
 				t.Fatalf("%d bytes of %d", tree.used, budget)
 			}
@@ -206,10 +221,10 @@ func TestTheBudgetHoldsAtEveryMoment(t *testing.T) {
 
 // Pages of different tokens may share a hash: what is found is compared.
 func TestAPageIsComparedNotTrusted(t *testing.T) {
-	tree := planted(NewTokens(1 << 20))
+	tree := New(Config{Keys: Tokens, Bytes: 1 << 20})
 	a := TokenBytes(slices.Repeat([]uint32{1}, 32))
 	b := TokenBytes(slices.Repeat([]uint32{2}, 32))
-	tree.Insert(0, 0, a)
+	tree.Learn(0, 0, a, 0)
 	e := edge{0, tree.first(a)}
 	tree.children[edge{0, tree.first(b)}] = tree.children[e] // as if the hashes were equal
 	var m Matches
@@ -217,26 +232,26 @@ func TestAPageIsComparedNotTrusted(t *testing.T) {
 	if m.Of(0) != 0 || m.Best() != 0 {
 		t.Fatalf("other tokens match %d", m.Of(0))
 	}
-	tree.Insert(0, 1, b)
+	tree.Learn(0, 1, b, 0)
 	if tree.Match(0, a, &m); m.Of(0) != 32 || m.Of(1) != 0 {
 		t.Fatalf("holder 0 has %d, holder 1 %d", m.Of(0), m.Of(1))
 	}
 }
 
 func TestRootsShareTheBoundsAndNothingElse(t *testing.T) {
-	tree := NewText(1 << 20)
-	one, other := tree.Plant(), tree.Plant()
+	tree := New(Config{Keys: Text, Bytes: 1 << 20})
+	one, other := First, tree.Plant()
 	var m Matches
-	tree.Insert(one, 3, []byte("the same prompt"))
+	tree.Learn(one, 3, []byte("the same prompt"), 0)
 	if tree.Match(other, []byte("the same prompt"), &m); m.Of(3) != 0 {
 		t.Errorf("%d match under another root", m.Of(3))
 	}
-	tree.Insert(other, 3, []byte("the same prompt"))
+	tree.Learn(other, 3, []byte("the same prompt"), 0)
 	if n := tree.Units(3); n != 30 {
 		t.Errorf("the holder has %d units", n)
 	}
-	for tree.Trim(20, 20) {
-	}
+	tree.config.HolderUnits, tree.config.HolderTarget, tree.config.WholeRuns = 20, 20, true
+	evict(tree, 0)
 	check(t, tree)
 	if tree.Match(one, []byte("the same prompt"), &m); m.Of(3) != 0 {
 		t.Error("the least recent of all roots did not go")
@@ -248,13 +263,13 @@ func TestRootsShareTheBoundsAndNothingElse(t *testing.T) {
 
 func TestTextPartsAnywhereTokensAtPages(t *testing.T) {
 	var m Matches
-	text := planted(NewText(1 << 20))
-	text.Insert(0, 3, []byte("You are a helpful assistant. Hello"))
+	text := New(Config{Keys: Text, Bytes: 1 << 20})
+	text.Learn(0, 3, []byte("You are a helpful assistant. Hello"), 0)
 	if text.Match(0, []byte("You are a helpful assistant. Bye"), &m); m.Of(3) != 29 {
 		t.Errorf("%d bytes match", m.Of(3))
 	}
-	tokens := planted(NewTokens(1 << 20))
-	tokens.Insert(0, 3, TokenBytes(slices.Repeat([]uint32{7}, 40)))
+	tokens := New(Config{Keys: Tokens, Bytes: 1 << 20})
+	tokens.Learn(0, 3, TokenBytes(slices.Repeat([]uint32{7}, 40)), 0)
 	for n, want := range map[int]int{15: 0, 16: 16, 31: 16, 40: 32, 64: 32} {
 		if tokens.Match(0, TokenBytes(slices.Repeat([]uint32{7}, n)), &m); m.Of(3) != want {
 			t.Errorf("of %d tokens %d match, want %d", n, m.Of(3), want)
@@ -263,7 +278,7 @@ func TestTextPartsAnywhereTokensAtPages(t *testing.T) {
 }
 
 func TestManyGoroutinesShareATree(t *testing.T) {
-	tree := planted(NewText(200_000))
+	tree := New(Config{Keys: Text, Bytes: 200_000, HolderUnits: 3000, HolderTarget: 2000, WholeRuns: true, Step: 10, Interval: 1})
 	var wg sync.WaitGroup
 	for g := range 8 {
 		wg.Go(func() {
@@ -272,14 +287,13 @@ func TestManyGoroutinesShareATree(t *testing.T) {
 				key := []byte(fmt.Sprintf("system prompt %d; user %d says %s", i%3, i*g%50, strings.Repeat("x", i%100)))
 				switch {
 				case i%97 == 0:
-					tree.Remove(uint32(g))
+					tree.Forget(fleet.Holder(g))
 				case i%31 == 0:
-					for tree.Trim(3000, 2000) {
-					}
+					tree.Evict(int64(i))
 				case i%2 == 0:
-					tree.Insert(0, uint32(g), key)
+					tree.Learn(0, fleet.Holder(g), key, 0)
 				default:
-					if tree.Match(0, key, &m); m.Of(uint32(g)) > len(key) || m.Best() > len(key) {
+					if tree.Match(0, key, &m); m.Of(fleet.Holder(g)) > len(key) || m.Best() > len(key) {
 						panic("a match longer than the key")
 					}
 				}
@@ -307,9 +321,9 @@ func TestMemoryIsWhatIsCounted(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	tree := planted(NewText(1 << 30))
+	tree := New(Config{Keys: Text, Bytes: 1 << 30})
 	for i := range 50_000 {
-		tree.Insert(0, uint32(i%16), fmt.Appendf(nil, "system prompt %d, conversation %d: %s", i%10, i, strings.Repeat("z", 40+i%100)))
+		tree.Learn(0, fleet.Holder(i%16), fmt.Appendf(nil, "system prompt %d, conversation %d: %s", i%10, i, strings.Repeat("z", 40+i%100)), 0)
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
@@ -320,15 +334,16 @@ func TestMemoryIsWhatIsCounted(t *testing.T) {
 	runtime.KeepAlive(tree)
 }
 
-// conversations is a tree of so many holders with so many conversations of some 8 KB, which share 2 KB of system prompt.
-func conversations(holders, n int) (*Tree, [][]byte) {
-	tree := planted(NewText(1 << 30))
+// conversations is a tree of so many holders with so many conversations of some 8 KB, which share 2 KB of system
+// prompt.
+func conversations(holders, n int) (*Store, [][]byte) {
+	tree := New(Config{Keys: Text, Bytes: 1 << 30})
 	system := strings.Repeat("You are a helpful assistant. ", 70)
 	keys := make([][]byte, n)
 	for i := range keys {
 		keys[i] = fmt.Appendf(nil, "%s user %d %s", system, i, strings.Repeat(fmt.Sprint("words of ", i), 600))
 		for turn := range 4 {
-			tree.Insert(0, uint32(i%holders), keys[i][:len(keys[i])*(turn+1)/4])
+			tree.Learn(0, fleet.Holder(i%holders), keys[i][:len(keys[i])*(turn+1)/4], 0)
 		}
 	}
 	return tree, keys

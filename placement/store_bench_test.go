@@ -3,9 +3,11 @@ package placement
 import (
 	"fmt"
 	"testing"
+
+	"github.com/warmpath/warmpath/fleet"
 )
 
-func BenchmarkMatch(b *testing.B) {
+func BenchmarkMatchText(b *testing.B) {
 	for _, holders := range []int{8, 64, 1024} {
 		b.Run(fmt.Sprint(holders), func(b *testing.B) {
 			tree, keys := conversations(holders, 2000)
@@ -21,14 +23,14 @@ func BenchmarkMatch(b *testing.B) {
 	}
 }
 
-func BenchmarkInsert(b *testing.B) {
+func BenchmarkLearnText(b *testing.B) {
 	for _, holders := range []int{8, 1024} {
 		b.Run(fmt.Sprintf("again/%d", holders), func(b *testing.B) {
 			tree, keys := conversations(holders, 2000)
 			b.ReportAllocs()
 			i := 0
 			for b.Loop() {
-				tree.Insert(0, uint32(i%holders), keys[i%len(keys)])
+				tree.Learn(0, fleet.Holder(i%holders), keys[i%len(keys)], 0)
 				i++
 			}
 		})

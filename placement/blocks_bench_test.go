@@ -1,4 +1,4 @@
-package learned_test
+package placement
 
 import (
 	"testing"
@@ -6,17 +6,16 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
-	"github.com/warmpath/warmpath/kvindex/learned"
 )
 
-// BenchmarkLearn: prompts of 512 blocks on 8 holders at their limits, in steady state.
-func BenchmarkLearn(b *testing.B) {
+// BenchmarkLearnBlocks: prompts of 512 blocks on 8 holders at their limits, in steady state.
+func BenchmarkLearnBlocks(b *testing.B) {
 	for _, c := range []struct {
 		name  string
 		fresh int // blocks of a prompt that are new
 	}{{"known", 0}, {"turn", 16}, {"new", 448}} {
 		b.Run(c.name, func(b *testing.B) {
-			x := newIndex(b, learned.Config{MaxHolderBlocks: 20_000})
+			x := newBlocks(Config{HolderUnits: 20_000})
 			prompts := make([][]block.Key, 256)
 			for i := range prompts {
 				prompts[i] = prompt(i%8*7, 64, 512)
@@ -40,8 +39,8 @@ func BenchmarkLearn(b *testing.B) {
 	}
 }
 
-func BenchmarkMatch(b *testing.B) {
-	x := newIndex(b, learned.TrackerConfig())
+func BenchmarkMatchBlocks(b *testing.B) {
+	x := newBlocks(tracked)
 	for h := range fleet.Holder(8) {
 		for i := range 100 {
 			x.Learn(h, prompt(int(h)*100+i, 64, 512), 0)

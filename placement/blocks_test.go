@@ -1,4 +1,4 @@
-package learned_test
+package placement
 
 import (
 	"fmt"
@@ -13,7 +13,6 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
-	"github.com/warmpath/warmpath/kvindex/learned"
 )
 
 const second = int64(time.Second)
@@ -33,17 +32,44 @@ func prompt(seed, shared, n int) []block.Key {
 	return keys
 }
 
-func newIndex(t testing.TB, cfg learned.Config) *learned.Index {
-	t.Helper()
-	h, err := block.NewHasher(block.XXH3, 16)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return learned.New(h, cfg)
+// blocks is a store of the keys of blocks, as the tests use it.
+type blocks struct {
+	*Store
+	matches Matches
 }
 
+func newBlocks(c Config) *blocks {
+	c.Keys = Blocks
+	return &blocks{Store: New(c)}
+}
+
+func (x *blocks) Learn(h fleet.Holder, keys []block.Key, now int64) Learned {
+	return x.Store.Learn(First, h, BlockBytes(keys), now)
+}
+
+func (x *blocks) Unlearn(h fleet.Holder, keys []block.Key, l Learned) {
+	x.Store.Unlearn(First, h, BlockBytes(keys), l)
+}
+
+// Match appends the match of each holder, by holder.
+func (x *blocks) Match(keys []block.Key, _ int64, dst []kvindex.Match) []kvindex.Match {
+	x.Store.Match(First, BlockBytes(keys), &x.matches)
+	for _, h := range x.matches.Longest() {
+		n := uint32(x.matches.Of(h))
+		dst = append(dst, kvindex.Match{Holder: h, Blocks: n, Speculative: n, Tier: [block.NumTiers]uint32{block.TierGPU: n}})
+	}
+	slices.SortFunc(dst, func(a, b kvindex.Match) int { return int(a.Holder) - int(b.Holder) })
+	return dst
+}
+
+// tracked and believed are two published designs: the newest blocks of each holder, and blocks of the last two minutes.
+var (
+	tracked  = Config{HolderUnits: 100_000}
+	believed = Config{TTL: 120 * time.Second, Units: 1 << 20, PruneTo: 0.8}
+)
+
 // has returns how many blocks each holder is taken to have.
-func has(x *learned.Index, keys []block.Key, now int64) map[fleet.Holder]int {
+func has(x *blocks, keys []block.Key, now int64) map[fleet.Holder]int {
 	got := map[fleet.Holder]int{}
 	for _, m := range x.Match(keys, now, nil) {
 		if m.Blocks > 0 {
@@ -53,7 +79,7 @@ func has(x *learned.Index, keys []block.Key, now int64) map[fleet.Holder]int {
 	return got
 }
 
-func want(t *testing.T, x *learned.Index, keys []block.Key, now int64, want map[fleet.Holder]int) {
+func want(t *testing.T, x *blocks, keys []block.Key, now int64, want map[fleet.Holder]int) {
 	t.Helper()
 	if want == nil {
 		want = map[fleet.Holder]int{}
@@ -63,20 +89,14 @@ func want(t *testing.T, x *learned.Index, keys []block.Key, now int64, want map[
 	}
 }
 
-func TestDefaultsAreTheSeeds(t *testing.T) {
-	if c := learned.TrackerConfig(); c.MaxHolderBlocks != 100_000 || c.Interval != time.Minute || c.TTL != 0 || c.MaxBlocks != 0 {
-		t.Errorf("tracker: %+v", c)
-	}
-	if c := learned.ApproximateConfig(); c.TTL != 120*time.Second || c.MaxBlocks != 1<<20 || c.PruneTo != 0.8 || c.MaxHolderBlocks != 0 {
-		t.Errorf("approximate: %+v", c)
-	}
-	if c := newIndex(t, learned.Config{}).Config(); c.MaxBlocks != 1<<20 || c.PruneTo != 0.8 {
+func TestAStoreIsAlwaysBounded(t *testing.T) {
+	if c := newBlocks(Config{}).config; c.Units != 1<<20 || c.PruneTo != 0.8 {
 		t.Errorf("a zero configuration has no bound: %+v", c)
 	}
 }
 
 func TestARequestIsExpectedWhereItWasSent(t *testing.T) {
-	x := newIndex(t, learned.TrackerConfig())
+	x := newBlocks(tracked)
 	a, b := prompt(1, 6, 10), prompt(2, 6, 20)
 	x.Learn(3, a, 0)
 	want(t, x, a, 0, map[fleet.Holder]int{3: 10})
@@ -86,100 +106,114 @@ func TestARequestIsExpectedWhereItWasSent(t *testing.T) {
 	want(t, x, b, 0, map[fleet.Holder]int{3: 6, 5: 20})
 	want(t, x, prompt(9, 0, 5), 0, nil)
 	x.Learn(3, nil, 0)
-	if s := x.Stats(); s.Memberships != 30 || s.Blocks != 24 || s.Learned != 2 || len(s.Holders) != 2 {
+	if s := x.Stats(); s.Units != 30 || x.Units(3) != 10 {
 		t.Errorf("%+v", s)
 	}
 }
 
 func TestAHolderKeepsWhatItUsedLast(t *testing.T) {
-	x := newIndex(t, learned.Config{MaxHolderBlocks: 25})
+	x := newBlocks(Config{HolderUnits: 25})
 	a, b, c := prompt(1, 0, 10), prompt(2, 0, 10), prompt(3, 0, 10)
 	x.Learn(0, a, 0)
 	x.Learn(0, b, 0)
 	x.Learn(0, c, 0)
 	want(t, x, a, 0, map[fleet.Holder]int{0: 10}) // the limit is for passes
-	if n := x.Evict(0); n != 5 {
+	if n := evict(x.Store, 0); n != 5 {
 		t.Errorf("%d went, want 5", n)
 	}
 	want(t, x, a, 0, map[fleet.Holder]int{0: 5}) // from its end
 	want(t, x, b, 0, map[fleet.Holder]int{0: 10})
 	x.Learn(0, a[:2], 0) // a's head is new again, its tail is not
 	x.Learn(0, prompt(4, 0, 10), 0)
-	x.Evict(0)
+	evict(x.Store, 0)
 	want(t, x, a, 0, map[fleet.Holder]int{0: 2})
 	want(t, x, b, 0, map[fleet.Holder]int{0: 3})
 	want(t, x, c, 0, map[fleet.Holder]int{0: 10})
 }
 
-func TestAUseWithoutARequestCountsAsRecent(t *testing.T) {
-	x := newIndex(t, learned.Config{MaxHolderBlocks: 10})
-	a, b := prompt(1, 0, 8), prompt(2, 0, 8)
-	x.Learn(0, a, 0)
-	x.Learn(0, b, 0)
-	x.Use(0, append(slices.Clone(a), 77), 0) // what it has of them
-	x.Use(1, a, 0)
-	x.Use(0, prompt(7, 0, 3), 0)
-	x.Evict(0)
-	want(t, x, a, 0, map[fleet.Holder]int{0: 8})
-	want(t, x, b, 0, map[fleet.Holder]int{0: 2})
-}
-
 func TestALimitHoldsWithoutPassesToo(t *testing.T) {
-	x := newIndex(t, learned.Config{MaxHolderBlocks: 100})
+	x := newBlocks(Config{HolderUnits: 100})
 	for i := range 1000 {
 		x.Learn(0, prompt(i, 3, 20), int64(i))
-		if s := x.Stats(); s.Memberships > 200 {
-			t.Fatalf("%d blocks after %d requests", s.Memberships, i+1)
+		if s := x.Stats(); s.Units > 200 {
+			t.Fatalf("%d blocks after %d requests", s.Units, i+1)
 		}
 	}
 	x.Learn(0, prompt(5000, 0, 1000), 0)
-	if s := x.Stats(); s.Memberships != 100 || s.Evicted == 0 {
+	if s := x.Stats(); s.Units != 100 {
 		t.Errorf("%+v", s)
 	}
 	want(t, x, prompt(5000, 0, 1000), 0, map[fleet.Holder]int{0: 100})
 }
 
+func TestAPassComesOnceAnInterval(t *testing.T) {
+	x := newBlocks(Config{TTL: 10, Interval: 100})
+	x.Learn(0, prompt(1, 0, 5), 1000)
+	x.Store.Evict(1000) // the clock starts
+	x.Store.Evict(1099)
+	want(t, x, prompt(1, 0, 5), 1099, map[fleet.Holder]int{0: 5})
+	x.Store.Evict(1100)
+	want(t, x, prompt(1, 0, 5), 1100, nil)
+	x.Learn(0, prompt(1, 0, 5), 1101)
+	x.Store.Evict(1199)
+	want(t, x, prompt(1, 0, 5), 1199, map[fleet.Holder]int{0: 5})
+}
+
+func TestOneCallEvictsAStepAndTheNextGoesOn(t *testing.T) {
+	x := newBlocks(Config{HolderUnits: 10, Interval: 100, Step: 3})
+	x.Learn(0, prompt(1, 0, 14), 0)
+	x.Learn(1, prompt(2, 0, 12), 0)
+	x.Store.Evict(0)
+	for _, want := range []int64{23, 20, 20} {
+		x.Store.Evict(100)
+		if n := x.Stats().Units; n != want {
+			t.Errorf("%d blocks are left, want %d", n, want)
+		}
+	}
+	check(t, x.Store)
+}
+
 func TestBlocksAreBelievedForTheirTime(t *testing.T) {
-	x := newIndex(t, learned.ApproximateConfig())
+	x := newBlocks(believed)
 	a := prompt(1, 0, 10)
 	x.Learn(0, a, 0)
 	x.Learn(1, a, 50*second)
 	x.Learn(0, a[:4], 60*second)
-	if n := x.Evict(120*second - 1); n != 0 {
+	if n := evict(x.Store, 120*second-1); n != 0 {
 		t.Errorf("%d went before their time", n)
 	}
-	x.Evict(120 * second)
+	evict(x.Store, 120*second)
 	want(t, x, a, 120*second, map[fleet.Holder]int{0: 4, 1: 10})
-	x.Evict(170 * second)
+	evict(x.Store, 170*second)
 	want(t, x, a, 170*second, map[fleet.Holder]int{0: 4})
-	x.Evict(180 * second)
+	evict(x.Store, 180*second)
 	want(t, x, a, 180*second, nil)
-	if s := x.Stats(); s.Expired != 20 || s.Memberships != 0 || s.Blocks != 0 {
+	if s := x.Stats(); s.Units != 0 || s.Runs != 0 {
 		t.Errorf("%+v", s)
 	}
 }
 
 func TestAContinuationKeepsWhatIsBeforeItAlive(t *testing.T) {
-	x := newIndex(t, learned.ApproximateConfig())
+	x := newBlocks(believed)
 	a := prompt(1, 0, 10)
 	x.Learn(0, a[:5], 0)
 	x.Learn(0, a, 100*second)
-	x.Evict(130 * second)
+	evict(x.Store, 130*second)
 	want(t, x, a, 130*second, map[fleet.Holder]int{0: 10})
-	x.Evict(220 * second)
+	evict(x.Store, 220*second)
 	want(t, x, a, 220*second, nil)
 }
 
 func TestPruningLeavesAShareOfTheMostRecent(t *testing.T) {
-	x := newIndex(t, learned.Config{MaxBlocks: 100, PruneTo: 0.5})
+	x := newBlocks(Config{Units: 100, PruneTo: 0.5})
 	for i := range 10 {
 		x.Learn(fleet.Holder(i%3), prompt(i, 0, 10), int64(i))
 	}
-	if s := x.Stats(); s.Memberships != 100 || s.Pruned != 0 {
+	if s := x.Stats(); s.Units != 100 {
 		t.Fatalf("before: %+v", s)
 	}
 	x.Learn(7, prompt(10, 0, 10), 10)
-	if s := x.Stats(); s.Memberships != 50 || s.Pruned != 60 {
+	if s := x.Stats(); s.Units != 50 {
 		t.Fatalf("after: %+v", s)
 	}
 	for i := range 11 {
@@ -195,65 +229,63 @@ func TestPruningLeavesAShareOfTheMostRecent(t *testing.T) {
 }
 
 func TestAForgottenHolderHasNothing(t *testing.T) {
-	x := newIndex(t, learned.TrackerConfig())
+	x := newBlocks(tracked)
 	a := prompt(1, 0, 1000)
 	empty := x.Stats().Bytes
-	for i := range 20 {
+	for range 20 {
 		x.Learn(0, a, 0)
 		x.Learn(1, a[:10], 0)
 		x.Forget(0)
 		x.Forget(99)
 		want(t, x, a, 0, map[fleet.Holder]int{1: 10})
-		if s := x.Stats(); s.Memberships != 10 || s.Forgotten != int64(i+1) {
+		if s := x.Stats(); s.Units != 10 {
 			t.Fatalf("%+v", s)
 		}
 	}
 	x.Forget(1)
-	if s := x.Stats(); s.Memberships != 0 || s.Bytes > empty+200_000 {
+	if s := x.Stats(); s.Units != 0 || s.Bytes != empty {
 		t.Errorf("%d bytes when empty, %d after forgetting: %+v", empty, s.Bytes, s)
 	}
 }
 
 func TestMemoryIsGivenBack(t *testing.T) {
-	x := newIndex(t, learned.ApproximateConfig())
+	x := newBlocks(believed)
 	for i := range 100 {
 		x.Learn(0, prompt(i, 0, 1000), 0)
 	}
 	x.Learn(0, prompt(7, 0, 1000), 60*second)
 	full := x.Stats().Bytes
-	x.Evict(120 * second)
+	evict(x.Store, 120*second)
 	want(t, x, prompt(7, 0, 1000), 0, map[fleet.Holder]int{0: 1000})
 	if left := x.Stats().Bytes; left > full/4 {
 		t.Errorf("%d bytes for 100,000 blocks, %d for 1,000 of them", full, left)
 	}
 	x.Learn(0, prompt(7, 0, 2000), 130*second) // the moved forest works
-	x.Evict(200 * second)
+	evict(x.Store, 200*second)
 	want(t, x, prompt(7, 0, 2000), 0, map[fleet.Holder]int{0: 2000})
-	x.Evict(250 * second)
+	evict(x.Store, 250*second)
 	want(t, x, prompt(7, 0, 2000), 0, nil)
 }
 
 func TestWhatMakesNoSenseDoesNoHarm(t *testing.T) {
-	x := newIndex(t, learned.Config{MaxHolderBlocks: 4, TTL: -1, PruneTo: 7, MaxBlocks: -3})
+	x := newBlocks(Config{HolderUnits: 4, TTL: -1, PruneTo: 7, Units: -3})
 	x.Learn(fleet.NoHolder, prompt(1, 0, 3), 0)
-	x.Use(fleet.NoHolder, prompt(1, 0, 3), 0)
 	x.Forget(fleet.NoHolder)
 	x.Learn(0, []block.Key{5, 5, 0, 5, 5}, 9)
 	x.Learn(0, []block.Key{0, 0, 5}, -9)
-	x.Use(0, nil, 0)
 	x.Match(nil, 0, nil)
-	x.Evict(-1)
-	x.Evict(1 << 62)
+	evict(x.Store, -1)
+	evict(x.Store, 1<<62)
 	for range 3 {
 		x.Learn(0, prompt(1, 0, 3), 0)
-		x.Evict(0)
+		evict(x.Store, 0)
 	}
 	want(t, x, prompt(1, 0, 3), 0, map[fleet.Holder]int{0: 3})
 }
 
 // reference is the same in the plainest way: when each holder used each block, its whole prefix at each use.
 type reference struct {
-	cfg    learned.Config
+	cfg    Config
 	blocks map[fleet.Holder]map[block.Key]*used
 	clock  int
 }
@@ -264,21 +296,18 @@ type used struct {
 	depth int
 }
 
-func (r *reference) learn(h fleet.Holder, keys []block.Key, now int64, add bool) {
+func (r *reference) learn(h fleet.Holder, keys []block.Key, now int64) {
 	r.clock++
 	if r.blocks[h] == nil {
 		r.blocks[h] = map[block.Key]*used{}
 	}
 	for i, k := range keys {
-		if r.blocks[h][k] == nil && !add {
-			break
-		}
 		r.blocks[h][k] = &used{r.clock, now, i}
 	}
-	if n := r.cfg.MaxHolderBlocks; n > 0 && len(r.blocks[h]) > 2*n {
+	if n := int(r.cfg.HolderUnits); n > 0 && len(r.blocks[h]) > 2*n {
 		r.trim(n, h)
 	}
-	if n := r.cfg.MaxBlocks; n > 0 && r.size() > n {
+	if n := int(r.cfg.Units); n > 0 && r.size() > n {
 		r.trim(int(float64(n)*r.cfg.PruneTo), r.holders()...)
 	}
 }
@@ -328,7 +357,7 @@ func (r *reference) evict(now int64) {
 				delete(b, k)
 			}
 		}
-		if n := r.cfg.MaxHolderBlocks; n > 0 {
+		if n := int(r.cfg.HolderUnits); n > 0 {
 			r.trim(n, h)
 		}
 	}
@@ -349,11 +378,11 @@ func (r *reference) match(keys []block.Key) map[fleet.Holder]int {
 }
 
 func TestRandomHistoriesAgreeWithTheReference(t *testing.T) {
-	configs := []learned.Config{
-		{MaxHolderBlocks: 40},
-		{TTL: 50, MaxBlocks: 150, PruneTo: 0.7},
-		{TTL: 30, MaxHolderBlocks: 30},
-		{MaxBlocks: 60, PruneTo: 1},
+	configs := []Config{
+		{HolderUnits: 40},
+		{TTL: 50, Units: 150, PruneTo: 0.7},
+		{TTL: 30, HolderUnits: 30},
+		{Units: 60, PruneTo: 1},
 	}
 	steps := 3000
 	if testing.Short() {
@@ -367,8 +396,8 @@ func TestRandomHistoriesAgreeWithTheReference(t *testing.T) {
 	}
 }
 
-func run(t *testing.T, r *rand.Rand, cfg learned.Config, steps int) {
-	x := newIndex(t, cfg)
+func run(t *testing.T, r *rand.Rand, cfg Config, steps int) {
+	x := newBlocks(cfg)
 	ref := &reference{cfg: cfg, blocks: map[fleet.Holder]map[block.Key]*used{}}
 	now := int64(0)
 	for step := range steps {
@@ -381,14 +410,11 @@ func run(t *testing.T, r *rand.Rand, cfg learned.Config, steps int) {
 			x.Forget(h)
 			delete(ref.blocks, h)
 		case 1, 2, 3:
-			x.Evict(now)
+			evict(x.Store, now)
 			ref.evict(now)
-		case 4, 5:
-			x.Use(h, keys, now)
-			ref.learn(h, keys, now, false)
 		default:
 			x.Learn(h, keys, now)
-			ref.learn(h, keys, now, true)
+			ref.learn(h, keys, now)
 		}
 		for range 3 {
 			keys := prompt(r.IntN(8), r.IntN(3)*4, 24)
@@ -396,14 +422,15 @@ func run(t *testing.T, r *rand.Rand, cfg learned.Config, steps int) {
 				t.Fatalf("after %d steps (-reference +index):\n%s", step+1, d)
 			}
 		}
-		if got := x.Stats().Memberships; got != int64(ref.size()) {
+		check(t, x.Store)
+		if got := x.Stats().Units; got != int64(ref.size()) {
 			t.Fatalf("after %d steps: %d blocks, the reference has %d", step+1, got, ref.size())
 		}
 	}
 }
 
 func TestLearningAndMatchingAllocateNothing(t *testing.T) {
-	x := newIndex(t, learned.Config{MaxHolderBlocks: 500, MaxBlocks: 10_000})
+	x := newBlocks(Config{HolderUnits: 500, Units: 10_000})
 	keys := prompt(1, 0, 200)
 	for i := range 100 { // up to the size it keeps
 		x.Learn(0, prompt(i, 0, 200), int64(i))
@@ -413,7 +440,6 @@ func TestLearningAndMatchingAllocateNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		x.Learn(1, keys, 1)
 		x.Learn(1, keys[:50], 1)
-		x.Use(1, keys, 1)
 		dst = x.Match(keys, 1, dst[:0])
 	}); n != 0 && !raceEnabled {
 		t.Errorf("%v allocations", n)
@@ -421,12 +447,12 @@ func TestLearningAndMatchingAllocateNothing(t *testing.T) {
 }
 
 func TestReadersAndWritersAtOnce(t *testing.T) {
-	x := newIndex(t, learned.Config{MaxHolderBlocks: 300, TTL: 1000, MaxBlocks: 2000})
+	x := newBlocks(Config{HolderUnits: 300, TTL: 1000, Units: 2000})
 	var wg sync.WaitGroup
 	for g := range 4 {
 		wg.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(g), 1))
-			var dst []kvindex.Match
+			var matches Matches
 			for i := range 2000 {
 				keys := prompt(r.IntN(50), 10, 1+r.IntN(60))
 				h := fleet.Holder(r.IntN(6))
@@ -434,25 +460,23 @@ func TestReadersAndWritersAtOnce(t *testing.T) {
 				case 0:
 					x.Forget(h)
 				case 1:
-					x.Evict(int64(i))
+					evict(x.Store, int64(i))
 				case 2:
 					x.Stats()
 				case 3, 4, 5, 6:
 					x.Learn(h, keys, int64(i))
 				default:
-					dst = x.Match(keys, int64(i), dst[:0])
-					for _, m := range dst {
-						if int(m.Blocks) > len(keys) {
-							t.Errorf("%d blocks of %d", m.Blocks, len(keys))
-						}
+					x.Store.Match(First, BlockBytes(keys), &matches)
+					if matches.Best() > len(keys) {
+						t.Errorf("%d blocks of %d", matches.Best(), len(keys))
 					}
 				}
 			}
 		})
 	}
 	wg.Wait()
-	x.Evict(1 << 60)
-	if s := x.Stats(); s.Memberships != 0 || s.Blocks != 0 {
+	evict(x.Store, 1<<60)
+	if s := x.Stats(); s.Units != 0 || s.Runs != 0 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -1,0 +1,130 @@
+package placement
+
+import (
+	"slices"
+
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// holder has a list of its placements by recency.
+type holder struct {
+	newest, oldest uint32 // links
+	bytes          int64  // of the texts of its nodes
+	links          int
+	trimming       bool // above the limit when a pass last came to it
+}
+
+// link is a placement in its holder's list; 0 ends the list.
+type link struct {
+	node, newer, older uint32
+	at                 int64 // when the node was used last, Unix nanoseconds; it never grows towards older links
+}
+
+// touch makes the node the holder's most recent one. It returns whether the holder had it, and its stamp before.
+func (s *Store) touch(id uint32, h fleet.Holder) (had bool, before int64) {
+	at, has := s.find(id, h)
+	who := &s.holders[h]
+	if !has {
+		l := s.link(h, id, who.newest, s.now)
+		n := &s.nodes[id]
+		n.holds = slices.Insert(n.holds, at, hold{h, l})
+		who.bytes += int64(len(n.text))
+		s.held += int64(len(n.text))
+		return false, 0
+	}
+	l := s.nodes[id].holds[at].link
+	before = s.links[l].at
+	s.links[l].at = s.now
+	if l != who.newest {
+		s.take(who, l)
+		s.place(who, l, who.newest)
+	}
+	return true, before
+}
+
+// age gives a placement an earlier stamp, and its place by that in the holder's list.
+func (s *Store) age(h fleet.Holder, l uint32, at int64) {
+	who := &s.holders[h]
+	s.take(who, l)
+	s.links[l].at = at
+	older := who.newest
+	for older != 0 && s.links[older].at > at {
+		older = s.links[older].older
+	}
+	if older == 0 {
+		s.placeOldest(who, l)
+		return
+	}
+	s.place(who, l, older)
+}
+
+// link returns the id of a new placement of the holder, just before the link older in its list.
+func (s *Store) link(h fleet.Holder, id, older uint32, at int64) uint32 {
+	var l uint32
+	if last := len(s.freeLinks) - 1; last >= 0 {
+		l = s.freeLinks[last]
+		s.freeLinks = s.freeLinks[:last]
+	} else {
+		s.links = append(s.links, link{})
+		l = uint32(len(s.links) - 1)
+	}
+	s.links[l].node, s.links[l].at = id, at
+	who := &s.holders[h]
+	s.place(who, l, older)
+	who.links++
+	s.used += linkBytes
+	return l
+}
+
+// unlink frees a placement.
+func (s *Store) unlink(who *holder, l uint32) {
+	s.take(who, l)
+	s.links[l] = link{}
+	s.freeLinks = append(s.freeLinks, l)
+	who.links--
+	s.used -= linkBytes
+}
+
+// place puts l into the list just before the link older; 0 is the empty list's.
+func (s *Store) place(who *holder, l, older uint32) {
+	x := &s.links[l]
+	x.older, x.newer = older, 0
+	if older == 0 {
+		who.newest, who.oldest = l, l
+		return
+	}
+	x.newer = s.links[older].newer
+	s.links[older].newer = l
+	if x.newer == 0 {
+		who.newest = l
+	} else {
+		s.links[x.newer].older = l
+	}
+}
+
+// placeOldest puts l at the old end of the list.
+func (s *Store) placeOldest(who *holder, l uint32) {
+	x := &s.links[l]
+	x.older, x.newer = 0, who.oldest
+	if who.oldest == 0 {
+		who.newest = l
+	} else {
+		s.links[who.oldest].older = l
+	}
+	who.oldest = l
+}
+
+// take takes l out of the list.
+func (s *Store) take(who *holder, l uint32) {
+	x := s.links[l]
+	if x.newer == 0 {
+		who.newest = x.older
+	} else {
+		s.links[x.newer].older = x.older
+	}
+	if x.older == 0 {
+		who.oldest = x.newer
+	} else {
+		s.links[x.older].newer = x.newer
+	}
+}
