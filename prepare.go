@@ -51,7 +51,7 @@ type Prepared struct {
 type moment struct {
 	taken   bool
 	now     int64
-	engine  int           // tokens of the engines' blocks where all have one size, else 0
+	engine  int          // tokens of the engines' blocks where all have one size, else 0
 	learned *promptStore // nil: the index of the engines' events
 }
 
