@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // still is a network of workers that answer at once, or, where frozen, when they thaw.
@@ -78,12 +79,12 @@ func guarding(t *testing.T, test func(f *fleet.Fleet, n *still, requests *[2]fle
 func TestAFrozenWorkerIsASuspectWithinASecond(t *testing.T) {
 	guarding(t, func(f *fleet.Fleet, n *still, _ *[2]fleet.Reservation) {
 		suspected := func() (a, b bool) { return f.Snapshot().Suspected(0), f.Snapshot().Suspected(1) }
-		time.Sleep(3 * time.Second)
+		testenv.Pass(3 * time.Second)
 		if a, b := suspected(); a || b {
 			t.Fatal("a worker that computes a long prompt is a suspect")
 		}
 		n.freeze("a")
-		time.Sleep(1050 * time.Millisecond) // a question may have been on its way when it froze, and been answered
+		testenv.Pass(1050 * time.Millisecond) // a question may have been on its way when it froze, and been answered
 		if a, b := suspected(); !a || b {
 			t.Errorf("a second after a froze: a is a suspect: %t, b: %t", a, b)
 		}
@@ -91,7 +92,7 @@ func TestAFrozenWorkerIsASuspectWithinASecond(t *testing.T) {
 			t.Errorf("b: %+v", share)
 		}
 		n.freeze("")
-		time.Sleep(1100 * time.Millisecond)
+		testenv.Pass(1100 * time.Millisecond)
 		if a, _ := suspected(); a {
 			t.Error("it is a suspect a second after it thawed")
 		}
@@ -108,7 +109,7 @@ func TestAWorkerThatIsHeardOfIsNoSuspect(t *testing.T) {
 		requests[0].FirstToken(time.Now().UnixNano())
 		asked := n.asked.Load()
 		for i := range 50 {
-			time.Sleep(quiet - guardTick)
+			testenv.Pass(quiet - guardTick)
 			requests[0].Tokens(i+1, time.Now().UnixNano())
 			requests[1].Release(time.Now().UnixNano())
 		}
@@ -118,12 +119,12 @@ func TestAWorkerThatIsHeardOfIsNoSuspect(t *testing.T) {
 		if n.asked.Load() > asked+1 {
 			t.Errorf("workers that stream, or have nothing to do, were asked %d times", n.asked.Load()-asked)
 		}
-		time.Sleep(time.Second)
+		testenv.Pass(time.Second)
 		if !f.Snapshot().Suspected(0) {
 			t.Fatal("it fell silent and is no suspect")
 		}
 		requests[0].Tokens(100, time.Now().UnixNano())
-		time.Sleep(2 * guardTick)
+		testenv.Pass(2 * guardTick)
 		if f.Snapshot().Suspected(0) {
 			t.Error("it was heard of and is a suspect all the same")
 		}
@@ -142,7 +143,7 @@ func TestASlowAPIServerIsNoSuspect(t *testing.T) {
 			n.takes.Store(int64(c.takes))
 			ticks := 0
 			for range 150 {
-				time.Sleep(guardTick)
+				testenv.Pass(guardTick)
 				if suspected() {
 					ticks++
 				}
@@ -152,15 +153,15 @@ func TestASlowAPIServerIsNoSuspect(t *testing.T) {
 			}
 		}
 		n.freeze("a")
-		time.Sleep(3500 * time.Millisecond)
+		testenv.Pass(3500 * time.Millisecond)
 		if !f.Snapshot().Suspected(0) {
 			t.Error("a slow worker froze and is no suspect after 3.5 s")
 		}
 		n.freeze("")
 		n.takes.Store(0)
-		time.Sleep(10 * time.Second)
+		testenv.Pass(10 * time.Second)
 		n.freeze("a")
-		time.Sleep(quiet + minPatience + again) // a question may just have been answered
+		testenv.Pass(quiet + minPatience + again) // a question may just have been answered
 		if !f.Snapshot().Suspected(0) {
 			t.Error("a worker that is quick again froze and is no suspect after a second")
 		}
@@ -171,18 +172,18 @@ func TestASlowAPIServerIsNoSuspect(t *testing.T) {
 func TestARestartedWorkerIsNoSuspectForWhatWasBefore(t *testing.T) {
 	guarding(t, func(f *fleet.Fleet, n *still, requests *[2]fleet.Reservation) {
 		n.freeze("a")
-		time.Sleep(1100 * time.Millisecond)
+		testenv.Pass(1100 * time.Millisecond)
 		if !f.Snapshot().Suspected(0) {
 			t.Fatal("it froze and is no suspect")
 		}
 		id := f.Snapshot().Worker(0).ID
 		requests[0].Release(time.Now().UnixNano())
 		f.SetHealth(id, false, "it does not answer")
-		time.Sleep(time.Minute)
+		testenv.Pass(time.Minute)
 		n.freeze("")
 		f.SetHealth(id, true, "")
 		for range 20 {
-			time.Sleep(guardTick / 2)
+			testenv.Pass(guardTick / 2)
 			if f.Snapshot().Suspected(0) {
 				t.Fatal("it is back and a suspect")
 			}
@@ -221,7 +222,7 @@ func TestAnIdleWorkerIsNotAskedForSignsOfLife(t *testing.T) {
 		for i := range requests {
 			requests[i].Release(time.Now().UnixNano())
 		}
-		time.Sleep(time.Minute)
+		testenv.Pass(time.Minute)
 		if n.asked.Load() != 0 {
 			t.Errorf("asked %d times", n.asked.Load())
 		}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/mockengine"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // What engines answer, cut to what matters: vLLM 0.32.0 with two ranks, vLLM before 0.9.2, SGLang 0.5.23 with
@@ -154,8 +155,7 @@ func TestTheFleetHearsEachRank(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- r.Run(ctx) }()
-		time.Sleep(10*time.Second + 500*time.Millisecond)
-		synctest.Wait()
+		testenv.Pass(10*time.Second + 500*time.Millisecond)
 		now := time.Now().UnixNano()
 		snap := f.Snapshot()
 		a, b := snap.LoadAt(holders[0], now).Reported, snap.LoadAt(holders[1], now).Reported
@@ -200,7 +200,7 @@ func TestAnEngineThatDoesNotAnswerIsAskedLessAndRoutedToAllTheSame(t *testing.T)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- r.Run(ctx) }()
-		time.Sleep(5 * time.Minute)
+		testenv.Pass(5 * time.Minute)
 		if n := asked.Load(); n < 8 || n > 20 {
 			t.Errorf("asked %d times in 5 min, want some a minute", n)
 		}
@@ -209,7 +209,7 @@ func TestAnEngineThatDoesNotAnswerIsAskedLessAndRoutedToAllTheSame(t *testing.T)
 			t.Error("a worker that tells no load is not used")
 		}
 		answers.Store(true)
-		time.Sleep(time.Minute)
+		testenv.Pass(time.Minute)
 		cancel()
 		<-done
 		c := r.Counts("http://w:1")
@@ -240,19 +240,19 @@ func TestAnotherProcessIsAskedAtOnce(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- r.Run(ctx) }()
-		time.Sleep(5 * time.Minute)
+		testenv.Pass(5 * time.Minute)
 		for n := asked.Load(); asked.Load() == n; { // a wait has just begun
-			time.Sleep(100 * time.Millisecond)
+			testenv.Pass(100 * time.Millisecond)
 		}
 		told.Store(0)
 		id := f.Put("http://w:1", fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m"}}})
 		f.Refused(id)
 		f.Answered(id, fleet.Signs{})
-		time.Sleep(100 * time.Millisecond)
+		testenv.Pass(100 * time.Millisecond)
 		if n := told.Load(); n != 1 {
 			t.Errorf("the new process was asked %d times within 0.1 s, want once", n)
 		}
-		time.Sleep(30 * time.Second)
+		testenv.Pass(30 * time.Second)
 		if n := told.Load(); n < 5 {
 			t.Errorf("the new process was asked %d times in 30 s", n)
 		}
@@ -306,12 +306,12 @@ func TestWorkersThatComeAndGoAreFollowed(t *testing.T) {
 		a := f.Put("http://a", facts)
 		f.Put("http://b", facts)
 		f.Put("http://c", fleet.Facts{Engine: fleet.EngineOther, Models: []fleet.Model{{ID: "m"}}})
-		time.Sleep(5 * time.Second)
+		testenv.Pass(5 * time.Second)
 		if got := take(); got["a"] < 3 || got["b"] < 3 || got["c"] != 0 {
 			t.Errorf("asked %v", got)
 		}
 		f.Remove(a)
-		time.Sleep(5 * time.Second)
+		testenv.Pass(5 * time.Second)
 		if got := take(); got["a"] > 1 || got["b"] < 3 {
 			t.Errorf("asked %v after a left", got)
 		}
@@ -319,7 +319,7 @@ func TestWorkersThatComeAndGoAreFollowed(t *testing.T) {
 			t.Error("a worker that left is still counted")
 		}
 		f.Put("http://a", facts)
-		time.Sleep(5 * time.Second)
+		testenv.Pass(5 * time.Second)
 		if got := take(); got["a"] < 3 {
 			t.Errorf("asked %v after a came back", got)
 		}
@@ -346,15 +346,15 @@ func TestAWorkerIsAskedAsItIsNow(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- r.Run(ctx) }()
-		time.Sleep(3 * time.Second)
+		testenv.Pass(3 * time.Second)
 		f.Put("http://w:1", fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m"}}, FirstRank: 4})
-		time.Sleep(5 * time.Second)
+		testenv.Pass(5 * time.Second)
 		snap := f.Snapshot()
 		if l := snap.LoadAt(snap.Workers()[0].Holders[0], time.Now().UnixNano()); l.Reported.Running != 3 {
 			t.Errorf("rank 4 has %+v", l.Reported)
 		}
 		key.Store("new")
-		time.Sleep(5 * time.Second)
+		testenv.Pass(5 * time.Second)
 		if got, _ := last.Load().(string); got != "Bearer new" {
 			t.Errorf("asked with %q", got)
 		}
@@ -448,7 +448,7 @@ func TestLostRequestsAreFoundAndSaid(t *testing.T) {
 		go func() { done <- r.Run(ctx) }()
 		var lost fleet.Reservation
 		f.Reserve(&lost, holders[0], fleet.Work{UncachedTokens: 10, PromptTokens: 10, ContextBlocks: 1}, time.Now().UnixNano())
-		time.Sleep(10 * time.Minute)
+		testenv.Pass(10 * time.Minute)
 		cancel()
 		<-done
 		if n := f.Snapshot().Leaked(holders[0]); n != 1 || f.Snapshot().Load(holders[0]).Requests != 0 {

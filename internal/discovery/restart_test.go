@@ -10,6 +10,7 @@ import (
 
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/mockengine"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // An engine that pauses or answers that it is busy stays the same process; an engine that refused connections is a
@@ -28,12 +29,12 @@ func TestARestartIsToldFromAPause(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := watchingOne(t)
 				defer w.stop()
-				time.Sleep(7 * time.Second)
+				testenv.Pass(7 * time.Second)
 				before := w.worker(t, "http://a").Incarnation
 				w.set("a", test.broken)
-				time.Sleep(20 * time.Second)
+				testenv.Pass(20 * time.Second)
 				w.set("a", vllm032())
-				time.Sleep(10 * time.Second)
+				testenv.Pass(10 * time.Second)
 				if grown := w.worker(t, "http://a").Incarnation - before; grown != test.grown {
 					t.Errorf("the incarnation grew by %d, want %d", grown, test.grown)
 				}
@@ -46,10 +47,10 @@ func TestAnotherVersionIsAnotherProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := watchingOne(t)
 		defer w.stop()
-		time.Sleep(7 * time.Second)
+		testenv.Pass(7 * time.Second)
 		before := w.worker(t, "http://a").Incarnation
 		w.set("a", vllm032().with("GET /version", `{"version":"0.33.0"}`))
-		time.Sleep(2 * time.Minute)
+		testenv.Pass(2 * time.Minute)
 		if grown := w.worker(t, "http://a").Incarnation - before; grown != 1 {
 			t.Errorf("the incarnation grew by %d", grown)
 		}

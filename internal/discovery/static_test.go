@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -124,7 +125,7 @@ func TestWorkerIsProbedUntilItAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := watching(t, newTransport(), Target{URL: "http://a:8000"})
 		defer w.stop()
-		time.Sleep(20 * time.Second)
+		testenv.Pass(20 * time.Second)
 		if got := w.worker(t, "http://a:8000"); got.Ready || !strings.Contains(got.Why, "connection refused") {
 			t.Errorf("ready %v, why %q", got.Ready, got.Why)
 		}
@@ -132,7 +133,7 @@ func TestWorkerIsProbedUntilItAnswers(t *testing.T) {
 			t.Errorf("log, want one line:\n%s", log)
 		}
 		w.set("a:8000", vllm032())
-		time.Sleep(6 * time.Second)
+		testenv.Pass(6 * time.Second)
 		got := w.worker(t, "http://a:8000")
 		if !got.Ready || got.Facts.Version != "0.32.0" || got.Facts.Events[0].Endpoint != "tcp://a:5557" {
 			t.Errorf("after it came up: %+v", got)
@@ -157,7 +158,7 @@ func TestAWorkerThatWantsAKeySaysWhatToDo(t *testing.T) {
 					vllm032().ServeHTTP(w, r)
 				}))
 				w := watching(t, n, Target{URL: "http://a", APIKey: test.key})
-				time.Sleep(time.Minute)
+				testenv.Pass(time.Minute)
 				if got := w.worker(t, "http://a"); got.Ready || !strings.Contains(got.Why, test.why) {
 					t.Errorf("ready %v, why %q", got.Ready, got.Why)
 				}
@@ -185,18 +186,18 @@ func TestHealthFollowsTheWorker(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := watchingOne(t)
 				defer w.stop()
-				time.Sleep(7 * time.Second)
+				testenv.Pass(7 * time.Second)
 				if !w.worker(t, "http://a").Ready {
 					t.Fatal("not ready")
 				}
 				w.set("a", test.broken)
-				time.Sleep(test.within)
+				testenv.Pass(test.within)
 				if got := w.worker(t, "http://a"); got.Ready || !strings.Contains(got.Why, test.why) {
 					t.Errorf("ready %v, why %q", got.Ready, got.Why)
 				}
 				// It comes back as another version.
 				w.set("a", vllm032().with("GET /version", `{"version":"0.33.0"}`))
-				time.Sleep(10 * time.Second)
+				testenv.Pass(10 * time.Second)
 				if got := w.worker(t, "http://a"); !got.Ready || got.Facts.Version != "0.33.0" {
 					t.Errorf("after recovery: ready %v (%s), version %s", got.Ready, got.Why, got.Facts.Version)
 				}
@@ -209,15 +210,15 @@ func TestOneSlowCheckIsForgiven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := watchingOne(t)
 		defer w.stop()
-		time.Sleep(4 * time.Second)
+		testenv.Pass(4 * time.Second)
 		w.set("a", frozen)
-		time.Sleep(6 * time.Second) // the check at 5 s times out at 9 s
+		testenv.Pass(6 * time.Second) // the check at 5 s times out at 9 s
 		w.set("a", vllm032())
 		for range 40 {
 			if got := w.worker(t, "http://a"); !got.Ready {
 				t.Fatalf("not ready: %s", got.Why)
 			}
-			time.Sleep(250 * time.Millisecond)
+			testenv.Pass(250 * time.Millisecond)
 		}
 	})
 }
@@ -226,10 +227,10 @@ func TestAdaptersThatComeLaterAreFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := watchingOne(t)
 		defer w.stop()
-		time.Sleep(time.Second)
+		testenv.Pass(time.Second)
 		w.fleet.SetBlockSize(w.worker(t, "http://a").ID, 64) // as the events told
 		w.set("a", vllm032().with("GET /v1/models", strings.ReplaceAll(vllmModels, `"sql"`, `"law"`)))
-		time.Sleep(70 * time.Second)
+		testenv.Pass(70 * time.Second)
 		got := w.worker(t, "http://a")
 		if got.Facts.Models[1].ID != "law" {
 			t.Errorf("models %v", got.Facts.Models)
@@ -238,7 +239,7 @@ func TestAdaptersThatComeLaterAreFound(t *testing.T) {
 			t.Errorf("block size %d: what the events told is lost", got.Facts.BlockSize)
 		}
 		generation := w.fleet.Snapshot().Generation()
-		time.Sleep(3 * time.Minute)
+		testenv.Pass(3 * time.Minute)
 		if w.fleet.Snapshot().Generation() != generation {
 			t.Error("the fleet changes though nothing did")
 		}
@@ -254,21 +255,21 @@ func TestNotesAreThoseOfTheLastProbe(t *testing.T) {
 		n.set("a", vllm032().with("GET /kv_event_sources", "{}"))
 		w := watching(t, n, Target{URL: "http://a"})
 		defer w.stop()
-		time.Sleep(time.Second)
+		testenv.Pass(time.Second)
 		if got := w.Notes()["http://a"]; len(got) != 1 || !strings.Contains(got[0], "publishes no KV events") {
 			t.Errorf("notes %q", got)
 		}
 		n.set("a", vllm032())
-		time.Sleep(70 * time.Second)
+		testenv.Pass(70 * time.Second)
 		if got := w.Notes(); len(got) != 0 {
 			t.Errorf("after events were turned on: %q", got)
 		}
 		n.set("a", vllm032().with("GET /kv_event_sources", "{}"))
-		time.Sleep(70 * time.Second)
+		testenv.Pass(70 * time.Second)
 		if err := w.Replace(nil); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second)
+		testenv.Pass(time.Second)
 		if got := w.Notes(); len(got) != 0 {
 			t.Errorf("after the worker left: %q", got)
 		}
@@ -283,7 +284,7 @@ func TestWorkersAreReplacedAtRunTime(t *testing.T) {
 		}
 		w := watching(t, n, Target{URL: "http://a"}, Target{URL: "http://b"})
 		defer w.stop()
-		time.Sleep(time.Second)
+		testenv.Pass(time.Second)
 		a := w.worker(t, "http://a")
 		if err := w.Replace([]Target{{URL: "http://a"}, {URL: "http://c"}, {URL: "ftp://x"}}); err == nil {
 			t.Error("a bad target was accepted")
@@ -294,7 +295,7 @@ func TestWorkersAreReplacedAtRunTime(t *testing.T) {
 		if err := w.Replace([]Target{{URL: "http://a/"}, {URL: "http://c", Events: None}}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second)
+		testenv.Pass(time.Second)
 		if w.worker(t, "http://a") != a {
 			t.Error("a worker that stayed was disturbed")
 		}
@@ -307,7 +308,7 @@ func TestWorkersAreReplacedAtRunTime(t *testing.T) {
 		if err := w.Replace([]Target{{URL: "http://a", Events: "tcp://*:9"}, {URL: "http://c"}}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second)
+		testenv.Pass(time.Second)
 		if got := w.worker(t, "http://a").Facts.Events; len(got) != 1 || got[0].Endpoint != "tcp://a:9" {
 			t.Errorf("events after the change: %v", got)
 		}
@@ -335,14 +336,14 @@ func TestOnePublisherIsNotTwoWorkers(t *testing.T) {
 				n.set("h:1", older)
 				n.set("h:2", older)
 				w := watching(t, n, test.first)
-				time.Sleep(time.Second)
+				testenv.Pass(time.Second)
 				if got := w.worker(t, test.first.URL).Facts.Events; len(got) != 1 {
 					t.Errorf("alone it has %v", got)
 				}
 				if err := w.Replace([]Target{test.first, test.second}); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(100 * time.Second)
+				testenv.Pass(100 * time.Second)
 				for i, target := range []Target{test.first, test.second} {
 					if got := w.worker(t, target.URL).Facts.Events; len(got) != test.want[i] {
 						t.Errorf("%s has %v, want %d", target.URL, got, test.want[i])

@@ -10,6 +10,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvevent"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // pool is a model of vLLM's cache: blocks of one size, several of which may have one content, dropped one by one when
@@ -131,7 +132,7 @@ func TestWhatARemovalMeansIsSeenFromTheStream(t *testing.T) {
 				var prompts [][]block.Token
 				over, under, hits, lastOver, seq := 0, 0, 0, 0, uint64(0)
 				for step := range steps {
-					time.Sleep(time.Second) // virtual
+					testenv.Pass(time.Second)
 					base := prompt(rng.IntN(12), size*(1+rng.IntN(6)))
 					one := append(base[:len(base):len(base)], prompt(100+step, size*(1+rng.IntN(3))+3)...)
 					together := [][]block.Token{one}

@@ -9,6 +9,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/memnet"
 	"github.com/warmpath/warmpath/kvevent/zmq"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // A completion never sees an exact holder with a block that its engine has removed: not while the removal waits for
@@ -41,7 +42,7 @@ func TestNoRemovedBlockIsExactWhileMessagesAreKeptBack(t *testing.T) {
 		}
 		p.Publish(vllm(t, removed(1, 0, 4)))
 		given := time.Duration(-1) // when the removal counted first
-		for began := time.Now(); time.Since(began) < 3*time.Minute; time.Sleep(50 * time.Millisecond) {
+		for began := time.Now(); time.Since(began) < 3*time.Minute; testenv.Pass(50 * time.Millisecond) {
 			synctest.Wait()
 			trust, match := view()
 			if match == 0 && given < 0 {
@@ -55,8 +56,7 @@ func TestNoRemovedBlockIsExactWhileMessagesAreKeptBack(t *testing.T) {
 			t.Errorf("the recovery was given up after %v, want at most %v", given, limit)
 		}
 		p.SetFaults(zmq.Faults{})
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		testenv.Pass(time.Minute)
 		if trust, match := view(); trust != fleet.TrustExact || match != 0 {
 			t.Errorf("the replay is honest again: trust %v, match %d", trust, match)
 		}

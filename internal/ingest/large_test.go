@@ -11,6 +11,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvevent"
 	"github.com/warmpath/warmpath/kvevent/zmq"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // large is a message of n events of a block each.
@@ -109,21 +110,21 @@ func TestAStreamThatWaitsForOthersIsNoStallOfTheRouter(t *testing.T) {
 		slow, busy := streams[0], streams[1]
 		slow.step()
 		for range int(stuck/time.Second) - 1 {
-			time.Sleep(time.Second)
+			testenv.Pass(time.Second)
 			busy.step()
 			busy.rest()
 			if age, who := r.manager.Oldest(time.Now()); age > 0 {
 				t.Fatalf("%s is stalled for %v while another stream makes progress", who, age)
 			}
 		}
-		time.Sleep(time.Second)
+		testenv.Pass(time.Second)
 		busy.rest()
 		if age, who := r.manager.Oldest(time.Now()); age != stuck || !strings.Contains(who, "rank 0") {
 			t.Errorf("%q is stalled for %v, want rank 0 for %v", who, age, stuck)
 		}
 		slow.rest()
 		slow.step()
-		time.Sleep(3 * time.Second)
+		testenv.Pass(3 * time.Second)
 		if age, _ := r.manager.Oldest(time.Now()); age != 3*time.Second {
 			t.Errorf("nothing makes progress for 3 s, and the stall is of %v", age)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvevent"
 	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 func TestEventsBecomeMatches(t *testing.T) {
@@ -417,7 +418,7 @@ func TestSilenceIsNoticed(t *testing.T) {
 				res.Release(0)
 			}
 		}
-		time.Sleep(2 * time.Minute)
+		testenv.Pass(2 * time.Minute)
 		s.look(time.Now())
 		r.trust(s.holder, fleet.TrustExact, "") // nothing asked, nothing to say
 		answer(40)
@@ -429,7 +430,7 @@ func TestSilenceIsNoticed(t *testing.T) {
 		s.Message(0, wire(t, "vllm-0.32.0", batch(stored(1, 0, 64, 16))))
 		r.trust(s.holder, fleet.TrustExact, "")
 		answer(10)
-		time.Sleep(2 * time.Minute)
+		testenv.Pass(2 * time.Minute)
 		s.look(time.Now())
 		r.trust(s.holder, fleet.TrustExact, "") // ten requests may all have been cached
 		answer(40)
@@ -444,7 +445,7 @@ func TestSilenceIsNoLossWhereReplayProvesIt(t *testing.T) {
 		s := r.stream(facts(fleet.EngineVLLM, 16))
 		s.source.Replay = "tcp://127.0.0.1:5657"
 		s.Message(0, wire(t, "vllm-0.32.0", batch(stored(1, 0, 64, 16))))
-		time.Sleep(2 * time.Minute)
+		testenv.Pass(2 * time.Minute)
 		for range 40 {
 			var res fleet.Reservation
 			r.fleet.Reserve(&res, s.holder, fleet.Work{}, time.Now().UnixNano())
@@ -465,7 +466,7 @@ func TestADisconnectedStreamThatIsForgottenLearnsFromRequests(t *testing.T) {
 		s.Message(0, wire(t, "vllm-0.32.0", batch(stored(1, 0, 64, 16))))
 		s.State(false, errors.New("connection reset"))
 		s.Lost(1, 1)
-		time.Sleep(time.Minute)
+		testenv.Pass(time.Minute)
 		s.look(time.Now())
 		r.trust(s.holder, fleet.TrustApproximate, "disconnected")
 	})
@@ -478,7 +479,7 @@ func TestADisconnectedStreamIsNotBelievedForLong(t *testing.T) {
 		s.Message(0, wire(t, "vllm-0.32.0", batch(stored(1, 0, 64, 16))))
 		s.State(false, errors.New("connection reset"))
 		r.trust(s.holder, fleet.TrustDegraded, "disconnected: connection reset")
-		time.Sleep(6 * time.Second)
+		testenv.Pass(6 * time.Second)
 		s.look(time.Now())
 		r.trust(s.holder, fleet.TrustNone, "disconnected since")
 		if got := r.match(prompt(1, 200)); got != 0 {

@@ -8,6 +8,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvevent"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // chunk announces a part of a prompt as LMCache does: one hash, of its own kind, for all of the tokens.
@@ -44,13 +45,13 @@ func TestBlocksOfATierWithoutRemovalsCountForAWhile(t *testing.T) {
 		check(0, 64, fleet.TrustExact, "")
 		send(chunk(1, 0, 256, "cpu"), chunk(1, 256, 256, "cpu"), chunk(1, 512, 36, "cpu"))
 		check(544, 64, fleet.TrustApproximate, "announces no removals: its blocks count for 1m0s")
-		time.Sleep(30 * time.Second)
+		testenv.Pass(30 * time.Second)
 		send(chunk(1, 0, 256, "cpu")) // stored again: it was dropped
-		time.Sleep(29 * time.Second)
+		testenv.Pass(29 * time.Second)
 		check(544, 64, fleet.TrustApproximate, "events.unremoved_ttl")
-		time.Sleep(2 * time.Second)
+		testenv.Pass(2 * time.Second)
 		check(256, 64, fleet.TrustApproximate, "")
-		time.Sleep(30 * time.Second)
+		testenv.Pass(30 * time.Second)
 		check(0, 64, fleet.TrustExact, "")
 
 		send(chunk(1, 0, 256, "cpu"))
@@ -92,7 +93,7 @@ func TestATierIsSeenToAnnounceRemovals(t *testing.T) {
 		gone := chunk(1, 256, 256, "CPU")
 		gone.Kind = kvevent.Removed
 		s.Message(1, wire(t, "vllm-0.32.0", batch(gone)))
-		time.Sleep(10 * time.Minute)
+		testenv.Pass(10 * time.Minute)
 		s.look(time.Now())
 		if got := r.match(prompt(1, 700)); got != 256 {
 			t.Errorf("%d tokens match, want 256: the engine tells what it drops", got)

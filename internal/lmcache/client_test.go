@@ -20,6 +20,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/policy"
 	"github.com/warmpath/warmpath/policy/peers"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -127,9 +128,9 @@ func TestOccupancyIsPolledAndPlaced(t *testing.T) {
 			t.Error(diff)
 		}
 		ctl.set(func() { ctl.workers = strings.Replace(threeWorkers, "40", "41", 1) })
-		time.Sleep(9 * time.Second)
+		testenv.Pass(9 * time.Second)
 		expect(t, c.Ask(t.Context(), nil), policy.External{Worker: 0, Keys: 40}, policy.External{Worker: 2, Keys: 31})
-		time.Sleep(2 * time.Second)
+		testenv.Pass(2 * time.Second)
 		expect(t, c.Ask(t.Context(), nil), policy.External{Worker: 0, Keys: 41}, policy.External{Worker: 2, Keys: 31})
 	})
 }
@@ -137,7 +138,7 @@ func TestOccupancyIsPolledAndPlaced(t *testing.T) {
 func TestAnAddressOfTwoWorkersTellsNothing(t *testing.T) {
 	scene(t, nil, func(t *testing.T, ctl *controller, c *Client) {
 		ctl.set(func() { ctl.workers = strings.Replace(threeWorkers, "10.9.9.9", "10.0.0.2", 1) })
-		time.Sleep(11 * time.Second)
+		testenv.Pass(11 * time.Second)
 		expect(t, c.Ask(t.Context(), nil), policy.External{Worker: 0, Keys: 41 - 1}, policy.External{Worker: 2, Keys: 31})
 	})
 }
@@ -153,14 +154,14 @@ func TestTheFleetMayChange(t *testing.T) {
 func TestAControllerThatStopsIsForgottenAfterThreePolls(t *testing.T) {
 	scene(t, nil, func(t *testing.T, ctl *controller, c *Client) {
 		ctl.set(func() { ctl.workers = "" })
-		time.Sleep(31 * time.Second)
+		testenv.Pass(31 * time.Second)
 		if len(c.Ask(t.Context(), nil)) != 2 {
 			t.Error("forgotten after three polls failed")
 		}
-		time.Sleep(3 * time.Second)
+		testenv.Pass(3 * time.Second)
 		expect(t, c.Ask(t.Context(), nil))
 		ctl.set(func() { ctl.workers = threeWorkers })
-		time.Sleep(10 * time.Second)
+		testenv.Pass(10 * time.Second)
 		if len(c.Ask(t.Context(), nil)) != 2 {
 			t.Error("not known again though it answers")
 		}
@@ -201,7 +202,7 @@ func TestALookupHolds200Milliseconds(t *testing.T) {
 		if asked := ctl.requests(); len(asked) != 1 {
 			t.Errorf("asked %v", asked)
 		}
-		time.Sleep(rest)
+		testenv.Pass(rest)
 		expect(t, c.Ask(t.Context(), []block.Token{1}), policy.External{Worker: 0, Keys: 40, Tokens: 256}, occupancy[1])
 	})
 }
@@ -214,12 +215,12 @@ func TestTheLogTellsChangesOnly(t *testing.T) {
 		ctl.set(func() { ctl.layout = "Internal Server Error" })
 		for range 60 {
 			c.Ask(t.Context(), []block.Token{1})
-			time.Sleep(rest)
+			testenv.Pass(rest)
 		}
 		ctl.set(func() { ctl.layout = `{"layout_info":{}}` })
 		for range 60 {
 			c.Ask(t.Context(), []block.Token{1})
-			time.Sleep(rest)
+			testenv.Pass(rest)
 		}
 		if n := strings.Count(log.String(), "\n"); n != 2 || !strings.Contains(log.String(), "does not answer") {
 			t.Errorf("%d lines:\n%s", n, log.String())

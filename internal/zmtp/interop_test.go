@@ -164,7 +164,7 @@ func TestHeartbeatsWithLibzmqKeepAnIdleConnection(t *testing.T) {
 	for len(o.messages) > 0 {
 		<-o.messages
 	}
-	time.Sleep(3 * time.Second) // several intervals of either side, and more than libzmq's patience
+	<-time.After(3 * time.Second) // several intervals of either side, and more than libzmq's patience
 	none(t, o.disconnected, "a disconnect while idle")
 	none(t, pubSide.disconnected, "a subscriber lost while idle")
 	p.Say("go on")

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // bufferedConn is one end of a net.Pipe with a few writes' worth of buffer, as a real connection has: both sides greet first.
@@ -404,7 +406,7 @@ func TestAnOlderPeerIsSpokenToInItsOwnWay(t *testing.T) {
 		ours, theirs := pipe()
 		go func() {
 			_, _ = theirs.Write(peerBytes(0, "PUB"))
-			time.Sleep(time.Hour)
+			<-time.After(time.Hour)
 			finish(theirs)
 		}()
 		var sent bytes.Buffer
@@ -469,7 +471,7 @@ func TestHeartbeatsKeepAnIdleConnection(t *testing.T) {
 			ends = append(ends, done)
 			go func() { done <- s.serve(ctx, side.conn) }()
 		}
-		time.Sleep(time.Hour)
+		testenv.Pass(time.Hour)
 		for _, done := range ends {
 			select {
 			case err := <-done:
@@ -590,7 +592,7 @@ func waitFull(s *Socket) <-chan bool {
 					return
 				}
 			}
-			time.Sleep(time.Millisecond)
+			<-time.After(time.Millisecond)
 		}
 	}()
 	return full

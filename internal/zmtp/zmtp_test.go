@@ -97,7 +97,7 @@ func start(t testing.TB, typ Type, endpoint string, cfg Config) (s *Socket, stop
 // untilSubscribed waits until a PUB socket's n peers have subscribed to topic.
 func untilSubscribed(t testing.TB, s *Socket, topic string, n int) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); <-time.After(time.Millisecond) {
 		have := 0
 		for _, p := range s.snapshot() {
 			p.mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/internal/memnet"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // followed is an engine and its subscriber on a network in memory, after n messages.
@@ -61,7 +62,7 @@ func TestAGapIsToldAtOnceAndARecoveryThatDripsIsGivenUp(t *testing.T) {
 			if took := time.Since(began); took > cfg.RecoveryTime+cfg.ReplayTimeout {
 				t.Fatalf("not given up after %v", took)
 			}
-			time.Sleep(100 * time.Millisecond)
+			testenv.Pass(100 * time.Millisecond)
 		}
 		if got := d.told(); got.lost != 1 || got.behind || got.complete > 1 || s.Stats().Lost < 800 {
 			t.Errorf("given up: %+v", got)
@@ -69,7 +70,7 @@ func TestAGapIsToldAtOnceAndARecoveryThatDripsIsGivenUp(t *testing.T) {
 
 		// Once the replay is honest again, the whole history is learned anew.
 		e.SetFaults(Faults{})
-		time.Sleep(time.Minute)
+		testenv.Pass(time.Minute)
 		complete := d.told().complete
 		e.publish(1)
 		if got := d.told(); got.behind || got.restarts != 1 || got.next != 1012 || complete != 2 {
@@ -87,7 +88,7 @@ func TestAReconnectIsBehindWhileItsReplayDrips(t *testing.T) {
 		e.pub.DropPeers()
 		e.publish(500)
 		for range 50 {
-			time.Sleep(time.Second)
+			testenv.Pass(time.Second)
 			if got := d.told(); got.connected && (!got.behind || got.complete > 1) {
 				t.Fatalf("not behind, though messages up to 509 are missing: %+v", got)
 			}
@@ -116,8 +117,7 @@ func TestMessagesKeptBackAreBounded(t *testing.T) {
 				t.Fatalf("%d messages of %d bytes are kept", kept, bytes)
 			}
 		}
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		testenv.Pass(time.Minute)
 		e.publish(1)
 		if got := d.told(); got.behind || got.next != 211 {
 			t.Errorf("afterwards: %+v", got)

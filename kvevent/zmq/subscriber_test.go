@@ -474,7 +474,7 @@ func TestAReplayOfAnotherEngineIsToldApartByAFewMessagesHoweverSlow(t *testing.T
 				replayed(s, "b", 50)
 				complete := d.complete
 				for seq := before; seq < before+maxStrikes; seq++ {
-					time.Sleep(time.Hour)
+					testenv.Pass(time.Hour)
 					live(seq)
 					replayed(s, "b", 50)
 				}
@@ -554,7 +554,7 @@ func TestLiveMessagesOverTheBoundAreReplayed(t *testing.T) {
 	eventually(t, "somebody connects", func() bool { return e.pub.Stats().Peers > 0 })
 	for range 30 {
 		e.publish(20)
-		time.Sleep(time.Millisecond)
+		<-time.After(time.Millisecond)
 	}
 	e.publish(1)
 	n := e.Stats().Published

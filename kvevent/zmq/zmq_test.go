@@ -67,7 +67,9 @@ func (d *diary) write(f func()) {
 }
 
 func (d *diary) Message(seq uint64, payload []byte) {
-	time.Sleep(d.slow)
+	if d.slow > 0 {
+		<-time.After(d.slow)
+	}
 	d.write(func() {
 		if seq != d.next {
 			d.t.Errorf("message %d, want %d", seq, d.next)
@@ -256,7 +258,7 @@ func (e *engine) again() PublisherConfig {
 // eventually waits until ok.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); !ok(); <-time.After(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not within %v: %s", patience, what)
 		}
