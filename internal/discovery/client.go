@@ -146,10 +146,13 @@ func (a asker) ask(ctx context.Context, method, path string, in any, limit int64
 	return nil
 }
 
+// errNoAnswer is a question whose answer did not come before its timeout.
+var errNoAnswer = errors.New("no answer")
+
 // plainError drops the URL and the operation that net/http repeats, and names our own timeout.
 func plainError(ctx context.Context, err error, timeout time.Duration) error {
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-		return fmt.Errorf("no answer within %v", timeout)
+		return fmt.Errorf("%w within %v", errNoAnswer, timeout)
 	}
 	var e *url.Error
 	if errors.As(err, &e) {

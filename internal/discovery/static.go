@@ -269,18 +269,12 @@ func (w *worker) own(r *Report) []fleet.EventSource {
 	return own
 }
 
-// errMiss is a check that timed out.
-var errMiss = errors.New("no answer")
-
 func (w *worker) check(ctx context.Context) error {
 	a := asker{client: w.client, target: w.target, timeout: w.config.Timeout}
 	err := a.ask(ctx, http.MethodGet, "/health", nil, maxJSON, discard)
 	// Something in front of the engine may answer 404 for /health; the probe decides then.
 	if status := statusOf(err); status == http.StatusNotFound || status == http.StatusMethodNotAllowed {
 		return nil
-	}
-	if err != nil && strings.Contains(err.Error(), "no answer within") {
-		return fmt.Errorf("%w: %w", errMiss, err)
 	}
 	return err
 }
@@ -344,7 +338,7 @@ func (w *worker) report(err error) {
 		}
 		return
 	}
-	if errors.Is(err, errMiss) {
+	if errors.Is(err, errNoAnswer) {
 		w.misses++
 		if w.healthy && w.misses < w.config.Misses {
 			return
