@@ -284,8 +284,7 @@ func (s *Source) compare(model, worker string, made, said *Found) {
 	case turned:
 		s.Log.Warn("token ids made in process differ from the engine's: the engine's are used until twenty prompts in a row agree",
 			"model", model, "worker", worker, "made_from", s.madeFrom(model, made.Kind), "position", at, "made_tokens", len(local),
-			"engine_tokens", len(engine), "what_to_do", "is it the same model, revision and chat template? Name the folder of the right one: --model-path "+
-				model+"=DIR")
+			"engine_tokens", len(engine), "what_to_do", DiffersAdvice(model))
 	}
 	if !equal && s.Log.Enabled(s.ctx, slog.LevelDebug) {
 		s.Log.Debug("a prompt whose token ids differ from the engine's", "model", model, "worker", worker, "position", at,
@@ -321,4 +320,9 @@ func forget[T any](mu *sync.Mutex, models *map[string]T, kept func(model string)
 func around(ids []block.Token, at int) []block.Token {
 	const some = 8
 	return ids[min(at, len(ids)):min(at+some, len(ids))]
+}
+
+// DiffersAdvice says what an operator can do when the ids made from a model's files are not the engine's.
+func DiffersAdvice(model string) string {
+	return "is it the same model, revision and chat template? Name the folder of the right one: --model-path " + model + "=DIR"
 }

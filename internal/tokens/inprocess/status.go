@@ -54,7 +54,7 @@ func (f *Finder) distrust(s *Status) {
 		return
 	}
 	s.Why = fmt.Sprintf("ids made from %s differed from those of %s in %d of the last %d prompts", s.Folder, cmp.Or(c.Worker, "the engine"), c.Differed, c.Prompts)
-	s.Advice = fmt.Sprintf("is it the same model, revision and chat template? The folder of the right one: --model-path %s=DIR", s.Model)
+	s.Advice = tokens.DiffersAdvice(s.Model)
 	s.Source, s.Folder, s.Prompts = FromEngine, "", 0
 }
 
@@ -133,7 +133,7 @@ func (f *Finder) status(u *unit, now time.Time) Status {
 		}
 	case !ok:
 		s.Why = u.refusals(now)
-		s.Advice = "is it the same model, revision and chat template? The folder of the right one: " + name
+		s.Advice = tokens.DiffersAdvice(u.key.model)
 	case u.standing(p, now) == standsSilent: // its files may be let go of
 		f.compared(&s, u, p, now)
 	case f.held[p] == nil && u.job == nil && len(f.held) >= maxHeld:
