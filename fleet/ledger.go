@@ -328,7 +328,7 @@ func (l *ledger) tokens(r *Reservation, n, now int64) {
 		return
 	}
 	l.heard.Store(now)
-	if n > int64(r.work.longest) {
+	if n > int64(r.longest) {
 		r.touched = now
 		return // no such answer was asked for: it holds nothing there, and tells nothing of passes
 	}

@@ -24,8 +24,6 @@ type Work struct {
 	// believed.
 	MostTokens int
 
-	longest int // tokens that all answers may have together; [Fleet.Reserve] sets it
-
 	// Choices is how many answers are generated at once: n for each prompt of the request; 0 is one. Of several nobody
 	// can tell how many passes their tokens took: they teach nothing, but for the first token of a stream.
 	Choices int
@@ -65,9 +63,12 @@ func NextMark(place int) int {
 // and may be released. All methods may be called from any goroutine, in any order, any number of times: each share is
 // given back exactly once. It must not be copied or moved while it holds something.
 type Reservation struct {
-	ledger *ledger // nil: never used. What follows is guarded by its mutex
-	work   Work
-	stage  stage
+	ledger  *ledger // nil: never used
+	longest int     // tokens that all answers may have together; set before anyone else sees the reservation
+
+	// What follows is guarded by the ledger's mutex.
+	work  Work
+	stage stage
 
 	tracked             uint64 // bit i: mark i is counted
 	blocks              int64  // of ContextBlocks, those that no mark counts
@@ -107,10 +108,10 @@ func (f *Fleet) Reserve(r *Reservation, h Holder, w Work, now int64) bool {
 	if r.Held() {
 		panic("bug: reserve with a reservation that is not released")
 	}
-	w.longest = w.longestAnswer(snap.Worker(h))
 	if !s.work.reserve(r, w, snap.cacheShape(h), now) {
 		return false
 	}
+	r.longest = w.longestAnswer(snap.Worker(h))
 	s.begin(f.config.Breaker, w.Scope, now)
 	return true
 }
