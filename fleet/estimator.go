@@ -259,7 +259,7 @@ func (l *ledger) finishGroup() {
 	if g.tokens <= 0 || took <= 0 || g.guess {
 		return
 	}
-	n := max(1, float64(g.tokens)/passTokens)
+	n := max(1, float64(g.tokens)/PassTokens)
 	if g.busy {
 		n += 0.5 // half of the pass that was under way
 	}
@@ -304,7 +304,7 @@ func (l *ledger) observeWhole(r *Reservation, n int64) {
 		return
 	}
 	l.learnAt = e.at + learnEvery
-	passes := max(1, float64(r.work.UncachedTokens)/passTokens) + float64(n-1)
+	passes := max(1, float64(r.work.UncachedTokens)/PassTokens) + float64(n-1)
 	if s.decoding > 0 {
 		passes += 0.5 // half of the pass that was under way
 	}

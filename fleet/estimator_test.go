@@ -37,7 +37,7 @@ func (e *engine) pass() {
 		took += t.Sequence + t.Context*float64(j.prompt+j.out)
 	}
 	var first []*job
-	for budget := passTokens; budget > 0 && len(e.waiting) > 0; {
+	for budget := PassTokens; budget > 0 && len(e.waiting) > 0; {
 		j := e.waiting[0]
 		n := min(j.left, budget)
 		took += t.Token*float64(n) + t.Attention*float64(n)*(float64(j.before)+float64(n)/2)

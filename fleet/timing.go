@@ -25,9 +25,9 @@ type Timing struct {
 // those hold within a factor of two for dense models from 8B to 70B on the devices they are usually run on.
 var DefaultTiming = Timing{Base: 24, Sequence: 0.02, Context: 4.9e-5, Token: 0.0363, Attention: 2.35e-6}
 
-// passTokens is how many prompt tokens an engine computes in one pass: the budget that vLLM and SGLang come with on
-// such devices.
-const passTokens = 8192
+// PassTokens is how many prompt tokens an engine computes in one pass: the default budget of vLLM (max_num_batched_tokens)
+// and SGLang (chunked_prefill_size) on the devices they are usually run on.
+const PassTokens = 8192
 
 // Step returns how long a pass takes that decodes so many requests with so many tokens of context between them.
 func (t *Timing) Step(requests, context int64) float64 {
@@ -38,7 +38,7 @@ func (t *Timing) Step(requests, context int64) float64 {
 func (t *Timing) Prompt(n, prompt int) float64 {
 	context := float64(max(prompt-n, 0))
 	x := float64(n)
-	return t.Token*x + t.Attention*x*(context+x/2) + t.Base*x/passTokens
+	return t.Token*x + t.Attention*x*(context+x/2) + t.Base*x/PassTokens
 }
 
 // Timing returns what h's passes take, as learned so far: its kind's times at its own pace.

@@ -115,9 +115,6 @@ func followed(q *Query, c []Candidate, picked int) Branch {
 
 // Constants of the prices.
 const (
-	// budget is how many prompt tokens an engine computes in a pass [vLLM and SGLang on the devices they are usually
-	// run on].
-	budget = 8192
 	// levelled is how many requests holders differ by before the router has levelled them out. Fewer let long answers
 	// gather on few holders of a dozen requests each; more send requests of busy fleets away from their prefix for a
 	// difference that soon is gone.
@@ -216,7 +213,7 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	if wait == 0 {
 		wait = t.Token * float64(l.PendingTokens)
 	}
-	wait += (step-t.Base)*float64(l.PendingTokens)/budget + step/2
+	wait += (step-t.Base)*float64(l.PendingTokens)/fleet.PassTokens + step/2
 	memory := 0.0
 	if share := shortage(c, n); share > 0 {
 		memory = share * answer * step
@@ -233,7 +230,7 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	terms := &c.Terms
 	terms[costWait] = wait
 	terms[costMemory] = memory
-	terms[costPrefill] = compute + step*max(1, n/budget)
+	terms[costPrefill] = compute + step*max(1, n/fleet.PassTokens)
 	terms[costTail] = m.Tail * max(wait+memory-float64(m.TailAfter)/1e6, 0)
 	terms[costDecode] = alone + slowed
 	terms[costOthers] = others

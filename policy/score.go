@@ -2,6 +2,7 @@ package policy
 
 import (
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
 )
 
 // Scorer rates candidates from 0 to 1; higher is better. It adds weight times the rating to each candidate's Score. It
@@ -38,9 +39,9 @@ func (m match) Score(q *Query, c []Candidate, weight float64) {
 	}
 }
 
-// loadHalf is the work in tokens at which the load rating is one half: the scale only matters where load is mixed with
-// other scorers. 8,192 is the token budget of one step in vLLM and SGLang: from there on requests wait for each other.
-const loadHalf = 8192
+// loadHalf is the work in tokens at which the load rating is one half. The scale only matters where load is mixed with
+// other scorers. With more work than one pass computes, requests wait for each other.
+const loadHalf = fleet.PassTokens
 
 // load rates an idle candidate 1 and falls with its work, never reaching 0: no two different loads look alike, which a
 // rating normalised by the maximum does not give.
