@@ -66,7 +66,7 @@ func (r *Router) gather(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool, req
 		d.query.Turn = 0 // the first that can be used
 	case policy.ReachAny:
 		for i := range uint64(watched) {
-			d.add(snap, pool, int(scatter(req.Random+i)%n))
+			d.add(snap, pool, int(policy.Mix64(req.Random+i)%n))
 		}
 	default:
 		d.addLightest(snap, pool, r.scout(pool.Name))
@@ -125,7 +125,7 @@ func (d *Decision) addLightest(snap *fleet.Snapshot, pool *fleet.Pool, s *scout)
 		if !d.take || seen == known {
 			continue
 		}
-		if known < 0 || !eligible(&d.Candidates[known]) || lighter(&d.Candidates[seen], &d.Candidates[known]) {
+		if known < 0 || !eligible(&d.Candidates[known]) || lessLoaded(&d.Candidates[seen], &d.Candidates[known]) {
 			s.places[i].Store(uint32(d.Candidates[seen].Holder) + 1)
 		}
 	}
@@ -134,8 +134,8 @@ func (d *Decision) addLightest(snap *fleet.Snapshot, pool *fleet.Pool, s *scout)
 // eligible reports whether c may get a request while others can.
 func eligible(c *policy.Candidate) bool { return c.Bar == fleet.BarNone }
 
-// lighter reports whether a is the better place for a request that matches nowhere.
-func lighter(a, b *policy.Candidate) bool {
+// lessLoaded reports whether a is the better place for a request that matches nowhere.
+func lessLoaded(a, b *policy.Candidate) bool {
 	if !eligible(a) {
 		return false
 	}
@@ -152,7 +152,7 @@ func (d *Decision) addLongest(snap *fleet.Snapshot, pool *fleet.Pool) {
 	n := 0
 	start := 0
 	if len(d.matches) > mostMatches {
-		start = int(scatter(d.query.Random) % uint64(len(d.matches)))
+		start = int(policy.Mix64(d.query.Random) % uint64(len(d.matches)))
 	}
 	for i := range d.matches {
 		at := start + i
@@ -247,12 +247,4 @@ func (d *Decision) addRest(snap *fleet.Snapshot, pool *fleet.Pool) {
 	for i := range d.Candidates[first:] {
 		d.Candidates[first+i].Reason = policy.ReasonNotLooked
 	}
-}
-
-// scatter is the finaliser of splitmix64.
-func scatter(x uint64) uint64 {
-	x += 0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
 }
