@@ -196,8 +196,8 @@ func (k *kind) survey(now int64) {
 	}
 	k.between = max(k.between/float64(firstMachines+k.evident), 0)
 	for _, p := range k.members {
-		p.told = k.judge(p, now)
-		p.factor.Store(math.Float64bits(p.told.Factor))
+		p.current = k.judge(p, now)
+		p.factor.Store(math.Float64bits(p.current.Factor))
 	}
 }
 
@@ -229,33 +229,33 @@ func (p *pace) errorAt(now int64) float64 { return p.varianceAt(now) * max(p.mis
 // judge returns what is to be said of p's pace.
 func (k *kind) judge(p *pace, now int64) Pace {
 	p.away = false
-	told := Pace{Factor: 1, Samples: p.samples}
+	judged := Pace{Factor: 1, Samples: p.samples}
 	if !p.evident(now) {
-		return told
+		return judged
 	}
 	// p is a part of the median. The median of two holders is as far from both: hence 1 − 1/N.
 	off, variance := p.level-k.median, p.errorAt(now)*(1-1/float64(max(k.evident, 2)))
 	half := within * math.Sqrt(variance)
-	told.Measured, told.Low, told.High = math.Exp(off), math.Exp(off-half), math.Exp(off+half)
+	judged.Measured, judged.Low, judged.High = math.Exp(off), math.Exp(off-half), math.Exp(off+half)
 	if k.evident < 2 {
-		return told
+		return judged
 	}
 	// Of two nobody knows which is the odd one.
 	beyond := math.Abs(off) > math.Log(farthest)
 	p.away = k.evident > 2 && (p.misfit > misfits*k.misfit || beyond)
-	told.Away = p.away
+	judged.Away = p.away
 	// Not believed, so factor 1: a holder that is out of range, or whose times one factor does not explain, and that
 	// seems to be fast, as a worker does that tells untrue lengths of its answers; and both of two that are too far apart.
 	if (p.away || beyond) && (off < 0 || k.evident == 2) {
-		return told
+		return judged
 	}
-	if told.Low > alike || told.High < 1/alike {
-		told.Believed = true
-		told.Factor = math.Exp(off * k.between / (k.between + variance))
-		told.Factor = min(max(told.Factor, told.Low), told.High)
-		told.Factor = min(max(told.Factor, 1.0/farthest), farthest)
+	if judged.Low > alike || judged.High < 1/alike {
+		judged.Believed = true
+		judged.Factor = math.Exp(off * k.between / (k.between + variance))
+		judged.Factor = min(max(judged.Factor, judged.Low), judged.High)
+		judged.Factor = min(max(judged.Factor, 1.0/farthest), farthest)
 	}
-	return told
+	return judged
 }
 
 // Kind is holders whose workers are alike, and what their passes take.

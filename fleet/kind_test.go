@@ -55,7 +55,7 @@ func (m *machines) each(d, step time.Duration, factor func(i int) float64) {
 	}
 }
 
-func (m *machines) told(i int) Pace { return m.paces[i].told }
+func (m *machines) pace(i int) Pace { return m.paces[i].current }
 
 var cpu = Timing{Base: 60, Sequence: 0.05, Context: 2e-4, Token: 0.18, Attention: 8e-6}
 
@@ -86,12 +86,12 @@ func TestASlowMachineIsFound(t *testing.T) {
 					}
 					m.now += int64(max(step-1200*time.Millisecond, 0))
 				}
-				odd := m.told(1)
+				odd := m.pace(1)
 				if !odd.Believed || odd.Factor <= alike || odd.Factor > 2.1 {
 					t.Errorf("the slow one: %+v", odd)
 				}
 				for i := range m.paces {
-					if p := m.told(i); i != 1 && p.Factor != 1 {
+					if p := m.pace(i); i != 1 && p.Factor != 1 {
 						t.Errorf("machine %d of its kind: %+v", i, p)
 					}
 				}
@@ -119,7 +119,7 @@ func TestNoiseIsNoPace(t *testing.T) {
 				for i := range m.paces {
 					m.measure(i, slow(busy, 1.3)(i)*max(1+0.3*m.random.NormFloat64(), 0.1))
 					judged++
-					if m.paces[i].told.Believed {
+					if m.paces[i].current.Believed {
 						believed++
 					}
 				}
@@ -138,7 +138,7 @@ func TestABurstPasses(t *testing.T) {
 	m.each(2*time.Minute, time.Second, slow(0, 2))
 	m.each(5*time.Minute, time.Second, slow(0, 1))
 	for i := range m.paces {
-		if p := m.told(i); p.Factor != 1 {
+		if p := m.pace(i); p.Factor != 1 {
 			t.Errorf("five minutes after a burst of two: %+v", p)
 		}
 	}
@@ -146,7 +146,7 @@ func TestABurstPasses(t *testing.T) {
 	m.each(2*time.Minute, time.Second, slow(0, 2))
 	m.each(10*time.Minute, time.Second, slow(0, 1))
 	for i := range m.paces {
-		if p := m.told(i); p.Factor != 1 {
+		if p := m.pace(i); p.Factor != 1 {
 			t.Errorf("ten minutes after a first burst of two: %+v", p)
 		}
 	}
@@ -155,7 +155,7 @@ func TestABurstPasses(t *testing.T) {
 func TestAPaceFadesWithoutEvidence(t *testing.T) {
 	m := newMachines(8, DefaultTiming)
 	m.each(10*time.Minute, time.Second, slow(3, 2))
-	if p := m.told(3); !p.Believed || p.Factor < 1.6 {
+	if p := m.pace(3); !p.Believed || p.Factor < 1.6 {
 		t.Fatalf("after ten minutes: %+v", p)
 	}
 	idle := m.paces[3]
@@ -163,8 +163,8 @@ func TestAPaceFadesWithoutEvidence(t *testing.T) {
 		m.now += int64(time.Second)
 		m.measure(0, 1)
 	}
-	if idle.told.Factor != 1 {
-		t.Errorf("after four hours without a measurement: %+v", idle.told)
+	if idle.current.Factor != 1 {
+		t.Errorf("after four hours without a measurement: %+v", idle.current)
 	}
 }
 
@@ -189,7 +189,7 @@ func TestOneBadWorkerTeachesTheOthersLittle(t *testing.T) {
 				}
 				m.now += int64(time.Second)
 				for i := 0; i < 7 && k > 60; i++ {
-					if p := m.told(i); p.Factor != 1 {
+					if p := m.pace(i); p.Factor != 1 {
 						t.Fatalf("second %d: an honest one has %+v", k, p)
 					}
 				}
@@ -258,10 +258,10 @@ func TestAClockThatJumpsBreaksNothing(t *testing.T) {
 	for _, jump := range []int64{0, -day, 30 * day, -60 * day} {
 		m.now += jump
 		m.each(5*time.Minute, time.Second, slow(2, 2))
-		if p := m.told(2); !p.Believed {
+		if p := m.pace(2); !p.Believed {
 			t.Errorf("five minutes after a jump by %v the slow one is %+v", time.Duration(jump), p)
 		}
-		if p := m.told(1); p.Factor != 1 || math.IsNaN(p.Measured) {
+		if p := m.pace(1); p.Factor != 1 || math.IsNaN(p.Measured) {
 			t.Errorf("after a jump by %v: %+v", time.Duration(jump), p)
 		}
 	}

@@ -122,7 +122,7 @@ func TestExpiryMakesNobodyLate(t *testing.T) {
 // An engine that tells absurd figures attracts nothing, and nothing overflows.
 func TestAbsurdReportsDoNotOverflow(t *testing.T) {
 	f := one(t)
-	for _, r := range []Reported{{Running: math.MaxInt64}, {Waiting: math.MaxInt64, Running: math.MaxInt64}, {QueuedTokens: math.MaxInt64, QueueTold: true},
+	for _, r := range []Reported{{Running: math.MaxInt64}, {Waiting: math.MaxInt64, Running: math.MaxInt64}, {QueuedTokens: math.MaxInt64, QueueReported: true},
 		{QueuedTokens: 1 << 48}, {Running: math.MinInt64, Waiting: math.MinInt64, QueuedTokens: math.MinInt64}} {
 		r.At = 1000
 		f.Report(0, r)
@@ -406,7 +406,7 @@ func TestACacheWhoseHistoryIsLostIsNotEmpty(t *testing.T) {
 	}
 	f.Remove(0)
 	f.Put("http://a", serving("m", 1))
-	if l := f.Snapshot().LoadAt(0, 0); l.Told {
+	if l := f.Snapshot().LoadAt(0, 0); l.RoomKnown {
 		t.Errorf("pressure is %v of a worker that came back", l.Pressure())
 	}
 }

@@ -15,12 +15,12 @@ type Load struct {
 	Processed     uint64 // requests this router ever dispatched
 	Turns         uint64 // Processed in thousandths, each times the holder's pace then; breaks ties so that an idle fleet is used in turn
 
-	Backlog  time.Duration // predicted time until PendingTokens are computed, and by how much the prompt under way is late
-	Others   Others        // the part of all this that other routers put there
-	Reported Reported
-	Timing   Timing  // what the holder's passes take, as learned so far
-	Room     float64 // share of what the cache takes that pushes nothing out: 1 in an empty one, 0 in a full one or where nothing tells
-	Told     bool    // something tells Room
+	Backlog   time.Duration // predicted time until PendingTokens are computed, and by how much the prompt under way is late
+	Others    Others        // the part of all this that other routers put there
+	Reported  Reported
+	Timing    Timing  // what the holder's passes take, as learned so far
+	Room      float64 // share of what the cache takes that pushes nothing out: 1 in an empty one, 0 in a full one or where nothing tells
+	RoomKnown bool    // Room comes from events; otherwise it is an assumption
 }
 
 // Pressure returns the share of what the cache takes that pushes something else out: 0 in an empty one, 1 in a full
@@ -35,11 +35,11 @@ type Others struct {
 
 // Reported is what an engine last said of itself. It includes what this router put there.
 type Reported struct {
-	At           int64 // when it was read, Unix nanoseconds; 0 is never
-	Running      int64 // requests being computed
-	Waiting      int64 // requests in the engine's queue
-	QueuedTokens int64 // uncached prompt tokens of its queue; 0 is not told, unless QueueTold is set
-	QueueTold    bool  // the engine tells QueuedTokens
+	At            int64 // when it was read, Unix nanoseconds; 0 is never
+	Running       int64 // requests being computed
+	Waiting       int64 // requests in the engine's queue
+	QueuedTokens  int64 // uncached prompt tokens of its queue; 0 is not told, unless QueueReported is set
+	QueueReported bool  // the engine tells QueuedTokens
 	// Computed and Busy are counters: uncached prompt tokens that the engine computed, and how long that took it. 0 is
 	// not told. Two reports tell what a prompt token takes it, by which the work of others is timed.
 	Computed int64
@@ -71,7 +71,7 @@ func (s *Snapshot) LoadAt(h Holder, now int64) Load {
 	}
 	l := st.work.load()
 	l.Timing = st.work.timing()
-	l.Room, l.Told = st.room()
+	l.Room, l.RoomKnown = st.room()
 	st.work.project(&l, now)
 	st.others.add(&l, now)
 	return l

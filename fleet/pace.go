@@ -19,7 +19,7 @@ type pace struct {
 	misfit                                       float64 // running mean of innovation²/its variance: 1 where the model fits
 	taught                                       float64 // measurements that the kind took, of late
 	away                                         bool    // the kind takes none: one factor does not explain them
-	told                                         Pace    // of the last survey
+	current                                      Pace    // of the last survey
 
 	factor atomic.Uint64 // the bits of the factor that readers take: 1 where nothing is believed
 }
@@ -54,7 +54,7 @@ const (
 // start forgets all.
 func (p *pace) start() {
 	p.level, p.transient, p.levelVariance, p.covariance, p.transientVariance = 0, 0, firstLevel, 0, stationaryVariance
-	p.at, p.samples, p.misfit, p.taught, p.away, p.told = 0, 0, 1, 0, false, Pace{Factor: 1}
+	p.at, p.samples, p.misfit, p.taught, p.away, p.current = 0, 0, 1, 0, false, Pace{Factor: 1}
 	p.factor.Store(math.Float64bits(1))
 }
 

@@ -13,7 +13,7 @@ func TestTheWorkOfOthersIsTimedByTheEnginesOwnPace(t *testing.T) {
 	h := f.Snapshot().ByID(id).Holders[0]
 	second := int64(time.Second)
 	backlog := func(at int64, r Reported) time.Duration {
-		r.At, r.Running, r.Waiting, r.QueueTold, r.QueuedTokens = at, 1, 1, true, 10_000
+		r.At, r.Running, r.Waiting, r.QueueReported, r.QueuedTokens = at, 1, 1, true, 10_000
 		f.Report(h, r)
 		return f.Snapshot().LoadAt(h, at).Backlog
 	}
@@ -30,7 +30,7 @@ func TestTheWorkOfOthersIsTimedByTheEnginesOwnPace(t *testing.T) {
 	if got := backlog(5*second, Reported{Computed: 10, Busy: time.Millisecond}); got != plain {
 		t.Errorf("after a restart the backlog is %v, want %v", got, plain)
 	}
-	empty := Reported{At: 6 * second, Waiting: 3, QueueTold: true}
+	empty := Reported{At: 6 * second, Waiting: 3, QueueReported: true}
 	f.Report(h, empty)
 	if got := f.Snapshot().LoadAt(h, 6*second).Others.PrefillTokens; got != 0 {
 		t.Errorf("a queue with nothing to compute counts %d tokens", got)

@@ -70,7 +70,7 @@ func (f *Fleet) Report(h Holder, r Reported) {
 	requests := over(r.Running+r.Waiting, ours.Requests)
 	waiting := min(over(r.Waiting, ours.Waiting), requests)
 	prefill := over(r.QueuedTokens, ours.PrefillTokens)
-	if r.QueuedTokens <= 0 && !r.QueueTold {
+	if r.QueuedTokens <= 0 && !r.QueueReported {
 		prefill = waiting * s.work.meanUncached()
 	}
 	blocks := int64(0)
@@ -109,8 +109,8 @@ func (o *others) add(l *Load, now int64) {
 	l.PendingTokens += l.Others.PrefillTokens
 	l.ContextBlocks += l.Others.ContextBlocks
 	token := l.Timing.Token
-	if told := math.Float64frombits(o.perToken.Load()); told > 0 {
-		token = told
+	if reported := math.Float64frombits(o.perToken.Load()); reported > 0 {
+		token = reported
 	}
 	l.Backlog += time.Duration(min(float64(l.Others.PrefillTokens)*token*1e6, float64(longestBacklog)))
 }

@@ -16,7 +16,7 @@ func TestOneOddMachineIsBelievedLessThanOneOfMany(t *testing.T) {
 			}
 			return others(i)
 		})
-		p := m.told(0)
+		p := m.pace(0)
 		if !p.Believed || p.Factor < p.Low || p.Factor > p.Measured {
 			t.Errorf("%+v", p)
 		}

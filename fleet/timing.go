@@ -59,7 +59,7 @@ func (s *Snapshot) Pace(h Holder) Pace {
 	k := st.work.kind.Load()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return st.work.pace.told
+	return st.work.pace.current
 }
 
 // Kinds returns the kinds of the present workers in the order of their first holders, and the place of each holder's

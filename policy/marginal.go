@@ -156,7 +156,7 @@ func (m *marginal) typical(q *Query, c []Candidate) typical {
 func meanPressure(c []Candidate) float64 {
 	sum, n := 0.0, 0
 	for i := range c {
-		if l := &c[i].Load; l.Told {
+		if l := &c[i].Load; l.RoomKnown {
 			sum += l.Pressure()
 			n++
 		}
@@ -235,7 +235,7 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	terms[costDecode] = alone + slowed
 	terms[costOthers] = others
 	pressure := usual.pressure
-	if l.Told {
+	if l.RoomKnown {
 		pressure = l.Pressure()
 	}
 	pressure = max(pressure, leastPressure)

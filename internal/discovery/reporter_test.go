@@ -62,7 +62,7 @@ func TestLoadIsReadAsEachEngineTellsIt(t *testing.T) {
 			ranks{0: {Running: 3, Waiting: 7, KVUsed: 0.25}, 1: {Running: 1, KVUsed: 0.15}}},
 		{"old vllm", fleet.EngineVLLM, map[string]string{"/metrics": oldVLLMMetricsText}, ranks{noRank: {Running: 2, Waiting: 1, KVUsed: 0.5}}},
 		{"sglang", fleet.EngineSGLang, map[string]string{"/v1/loads": sglangLoads},
-			ranks{0: {Running: 5, Waiting: 2, QueuedTokens: 900, QueueTold: true, KVUsed: 0.4}, 1: {}}},
+			ranks{0: {Running: 5, Waiting: 2, QueuedTokens: 900, QueueReported: true, KVUsed: 0.4}, 1: {}}},
 		{"sglang before 0.5.8", fleet.EngineSGLang, map[string]string{"/get_load": sglangOldLoad}, ranks{0: {Running: 3, Waiting: 2}}},
 		{"sglang with metrics alone", fleet.EngineSGLang, map[string]string{"/metrics": sglangMetricsText}, ranks{noRank: {Running: 4, Waiting: 2, KVUsed: 0.31}}},
 		{"silly numbers", fleet.EngineVLLM, map[string]string{"/metrics": "vllm:num_requests_running NaN\nvllm:num_requests_waiting -1\nvllm:kv_cache_usage_perc 1e300\nvllm:num_requests_running{engine=\"x\"} 1e300\n"},

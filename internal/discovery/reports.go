@@ -61,7 +61,7 @@ func (a asker) loads(ctx context.Context) (ranks, error) {
 	for _, l := range answer.Loads {
 		r := fleet.Reported{Running: max(l.Running, 0), Waiting: max(l.Waiting, 0), KVUsed: share(l.Used), Computed: max(l.Computed, 0), Busy: busy(l.Busy)}
 		if l.Queued != nil {
-			r.QueuedTokens, r.QueueTold = max(*l.Queued, 0), true
+			r.QueuedTokens, r.QueueReported = max(*l.Queued, 0), true
 		}
 		found[l.Rank] = r
 	}

@@ -294,7 +294,7 @@ func (s *stream) load(payload []byte) {
 		s.warn("load rank", "a report of another rank's load is not used: check the events endpoint", "found", l.Rank)
 		return
 	}
-	r := fleet.Reported{At: time.Now().UnixNano(), Running: l.Running, Waiting: l.Waiting, QueuedTokens: l.UncachedTokens, QueueTold: l.Long, Computed: l.PrefillTokens}
+	r := fleet.Reported{At: time.Now().UnixNano(), Running: l.Running, Waiting: l.Waiting, QueuedTokens: l.UncachedTokens, QueueReported: l.Long, Computed: l.PrefillTokens}
 	if l.CacheTokens > 0 {
 		r.KVUsed = min(float64(l.UsedTokens)/float64(l.CacheTokens), 1)
 	}

@@ -214,7 +214,7 @@ func TestOtherMessagesChangeNothing(t *testing.T) {
 	if !strings.Contains(r.log.String(), "KV events were skipped") {
 		t.Errorf("log:\n%s", r.log)
 	}
-	told := fleet.Reported{QueueTold: true, Computed: 0xb, Busy: 0x4238 * time.Microsecond}
+	told := fleet.Reported{QueueReported: true, Computed: 0xb, Busy: 0x4238 * time.Microsecond}
 	if got := r.fleet.Snapshot().LoadAt(s.holder, time.Now().UnixNano()).Reported; got.At == 0 {
 		t.Error("the load is not told to the fleet")
 	} else if got.At = 0; got != told {
