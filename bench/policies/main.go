@@ -1,5 +1,5 @@
-// Command policies judges routing policies side by side with the laboratory: named workloads, several seeds, one row a
-// policy. It is what made the tables of bench/results/policies.md. Runs go one after the other: a machine that is shared
+// Command policies compares routing policies with the simulator: named workloads, several seeds, one row for each
+// policy. It made the tables of bench/results/policies.md. It plays one run after the other, so that a shared machine
 // stays usable.
 //
 //	go run ./policies -set conversation -seeds 3
@@ -21,19 +21,19 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// set is a workload with the load at which policies differ.
+// set is a workload at a load at which policies differ.
 type set struct {
 	workload string // TRACES stands for the folder of the traces
 	rate     string
 	workers  int
 	kv       int // tokens; 0: the profile's
-	slow     int // of the workers, at half speed
-	routers  int // that know nothing of each other; 0: one
+	slow     int // number of workers at half speed
+	routers  int // routers without a shared view; 0: one
 }
 
 const conversation = "mooncake:TRACES/mooncake_conversation.jsonl.gz"
 
-// sets by name. The rates of conversation, toolagent and ladder are those of facts on routing §5.2; most others are near
+// sets by name. conversation, toolagent and ladder have the load at which policies differ most; most others are near
 // the load at which most policies leave their service level.
 var sets = map[string]set{
 	"conversation":    {workload: conversation, rate: "1.75", workers: 8, kv: 1_500_000},
@@ -57,14 +57,14 @@ func main() {
 	names := slices.Sorted(maps.Keys(sets))
 	name := flag.String("set", "conversation", "one of "+strings.Join(names, ", ")+"; or a workload for 8 workers, such as gen:burst")
 	policies := flag.String("policies", "kv_aware precise_prefix_cache kv:prefill_load_scale=16 lmetric predicted_ttft marginal",
-		"names, parted by spaces; NAME:KEY=VALUE,…")
+		"names, separated by spaces; NAME:KEY=VALUE,…")
 	seeds := flag.Int("seeds", 1, "means over seeds 1 to `N`, of the workload and of the routers")
-	profile := flag.String("profile", "", "of the engines")
-	rate := flag.String("rate", "", "other than the set's")
-	metrics := flag.Duration("metrics", 0, "between two looks at what engines report; 0 is the gateway's second, llm-d's is 50ms")
+	profile := flag.String("profile", "", "another `PROFILE` of the engines")
+	rate := flag.String("rate", "", "another `RATE` than the set's")
+	metrics := flag.Duration("metrics", 0, "between two reports of an engine's load; 0 is the gateway's second, llm-d's is 50ms")
 	capacity := flag.Bool("capacity", false, "instead of a table: the rate at which 90 % keep a service level, for each seed")
 	level := flag.Int("level", 1, "of -capacity: 1 is 5 s to the first token and 100 ms between others, 2 is 2 s and 50 ms")
-	traces := flag.String("traces", or(os.Getenv("WARMPATH_TRACES"), "../../shared/traces"), "`FOLDER`")
+	traces := flag.String("traces", or(os.Getenv("WARMPATH_TRACES"), "../test/testenv/testdata/traces"), "`FOLDER` of the traces")
 	flag.Parse()
 	s, known := sets[*name]
 	switch {
@@ -181,7 +181,7 @@ func row(runs []*report.Run) string {
 	return "| " + strings.Join(cells, " | ") + " |"
 }
 
-// limit finds the greatest rate at which nine in ten keep that service level, to a hundredth.
+// limit finds the greatest rate, to a hundredth, at which 90 % of the requests keep that service level.
 func limit(c sim.Config, level int) float64 {
 	const share, step, exact = 0.9, 1.25, 1.01
 	kept := func(rate float64) bool {

@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// answer is what a client learned from one response.
+// answer is one response, as its client saw it.
 type answer struct {
 	conversation int
 
 	worker     string
-	policy     string // X-Warmpath-Policy: what decided
+	policy     string // X-Warmpath-Policy: the policy that decided
 	match      int    // X-Warmpath-Match: cached tokens predicted
 	prompt     int    // tokens, as the engine counts
 	cached     int    // of them, as the engine reports

@@ -39,7 +39,7 @@ func TestDemoPlaysTheDefaultPolicyAndShowsWhatItPromises(t *testing.T) {
 				t.Fatalf("%s: a request was decided by %q", r.Policy, a.policy)
 			}
 		}
-		for _, want := range []string{results[0].Policy, r.Policy, "found in a cache", "first token, mean", "at least as many reported as told", "What to try next"} {
+		for _, want := range []string{results[0].Policy, r.Policy, "found in a cache", "first token, mean", "at least as many reported as predicted", "What to try next"} {
 			if !strings.Contains(out.String(), want) {
 				t.Errorf("the output lacks %q", want)
 			}
@@ -60,8 +60,8 @@ func TestDemoPlaysTheDefaultPolicyAndShowsWhatItPromises(t *testing.T) {
 		}
 	}
 	last := results[2].totals()
-	if last.answered != conversations/5*turns || last.told == 0 {
-		t.Errorf("%d requests, %d tokens were predicted to be cached", last.answered, last.told)
+	if last.answered != conversations/5*turns || last.predicted == 0 {
+		t.Errorf("%d requests, %d tokens were predicted to be cached", last.answered, last.predicted)
 	}
 	if over := results[2].Over(); over > 0 {
 		t.Errorf("%d requests were promised more than they found", over)
@@ -119,7 +119,8 @@ func transcripts(r *Result) map[int][]string {
 	return said
 }
 
-// TestWhatTheDemoSaysToTryWorks runs each line that it prints, as a reader would; what the shell does is done here.
+// TestWhatTheDemoSaysToTryWorks runs each line that the demo prints, as a reader would. The test itself does the
+// shell's part.
 func TestWhatTheDemoSaysToTryWorks(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	out, in := io.Pipe()
@@ -167,7 +168,8 @@ func TestWhatTheDemoSaysToTryWorks(t *testing.T) {
 		if p := got.Get("X-Warmpath-Policy"); p != config.Default().Policy {
 			t.Errorf("policy %q stayed", p)
 		}
-		for began := time.Now(); post(m, body).Get("X-Warmpath-Match") == "0"; { // a reader is slower than the first one's events
+		// A reader comes with the second request after the first one's events; the test may come before them.
+		for began := time.Now(); post(m, body).Get("X-Warmpath-Match") == "0"; {
 			if time.Since(began) > 20*time.Second {
 				t.Fatalf("%s: asked twice, and nothing of the prompt is matched", lines.Text())
 			}
@@ -200,7 +202,7 @@ func TestDemoThatIsInterruptedComparesNothing(t *testing.T) {
 	}
 }
 
-// cutter calls cut once text contains at.
+// cutter calls cut as soon as its text contains at.
 type cutter struct {
 	at   string
 	cut  func()

@@ -1,5 +1,5 @@
-// Package demo shows what Warmpath does on one machine in half a minute, with no download. Three policies play the same
-// work at the same time: round robin, a peer's cache_aware and the default policy. Each has four mock engines and a
-// gateway of its own. The package is a client of the public surface: what it prints comes from the answers' headers and
-// usage, not from inside the router. It refuses to know how a policy decides.
+// Package demo shows what Warmpath does on one machine in half a minute, without a download. Three policies play the
+// same work at the same time: round robin, another project's cache_aware and the default policy. Each has four mock
+// engines and a gateway of its own. The package is a client of the public API: it prints what the answers' headers and
+// usage say, and does not look inside the router.
 package demo

@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/internal/config"
 )
 
-// about says what a policy does, in lines.
+// about describes each policy, line by line.
 var about = map[string][]string{
 	"round_robin": {"each worker in turn"},
 	peer: {
@@ -23,7 +23,7 @@ var about = map[string][]string{
 	},
 }
 
-// printOpening says what is about to be played.
+// printOpening describes the work and the fleets.
 func printOpening(out io.Writer, conversations int) {
 	fmt.Fprintf(out, `Warmpath demo: three routing policies do the same work at the same time, each
 on a fleet of its own. Nothing is downloaded.
@@ -48,7 +48,7 @@ on a fleet of its own. Nothing is downloaded.
 	fmt.Fprintln(out)
 }
 
-// grouped writes a count with its thousands apart.
+// grouped writes a count with commas between its thousands.
 func grouped(n int) string {
 	s := strconv.Itoa(n)
 	for i := len(s) - 3; i > 0; i -= 3 {
@@ -82,20 +82,21 @@ func printComparison(out io.Writer, results []*Result) {
 	_ = t.Flush() // out keeps its first error
 }
 
-// printCheck prints how far the predictions agree with the engines' reports.
+// printCheck compares the predictions with the engines' reports.
 func printCheck(out io.Writer, r *Result) {
 	t := r.totals()
 	fmt.Fprintf(out, `
-Did %s know? With each request it told how many tokens of the prompt were
-cached (X-Warmpath-Match). The engine then reported how many were (usage):
-  told %s tokens in all, reported %s
-  at least as many reported as told: %d of %d requests
-A token is told when its block was announced before the decision. What the
-engine caches later, before it computes the request, is reported, but not told.
-`, r.Policy, grouped(t.told), grouped(t.cached), t.answered-r.Over(), t.answered)
+Did %s know? With each request it predicted how many tokens of the
+prompt were cached (X-Warmpath-Match). The engine then reported how many were
+(usage):
+  predicted %s tokens in all, reported %s
+  at least as many reported as predicted: %d of %d requests
+A token is predicted when its block was announced before the decision. Tokens
+that the engine caches later, before it computes the request, are only reported.
+`, r.Policy, grouped(t.predicted), grouped(t.cached), t.answered-r.Over(), t.answered)
 }
 
-// printNext says what to do now.
+// printNext suggests what to try next.
 func printNext(out io.Writer, s *setup, stay bool) {
 	if !stay {
 		fmt.Fprintf(out, `

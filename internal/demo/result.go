@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Result is what one run measured, from the client's side. It is safe for concurrent use.
+// Result is the measurements of one run, on the client's side. It is safe for concurrent use.
 type Result struct {
 	Policy string
 	total  int       // requests of the whole work
 	began  time.Time // set before the run
 
-	mu      sync.Mutex    // guards what follows
+	mu      sync.Mutex    // guards the fields below
 	took    time.Duration // until all work was done; 0 before
 	answers []answer
 }
@@ -31,11 +31,11 @@ func (r *Result) finish() {
 	r.took = time.Since(r.began)
 }
 
-// totals is what the answers so far come to.
+// totals are sums over the answers so far.
 type totals struct {
 	answered       int
 	prompt, cached int // tokens, as the engines report them
-	told           int // tokens that were predicted to be cached
+	predicted      int // tokens that the router predicted to be cached
 	firstToken     time.Duration
 	took           time.Duration
 	perWorker      map[string]int // requests
@@ -49,14 +49,14 @@ func (r *Result) totals() totals {
 		a := &r.answers[i]
 		t.prompt += a.prompt
 		t.cached += a.cached
-		t.told += a.match
+		t.predicted += a.match
 		t.firstToken += a.firstToken
 		t.perWorker[a.worker]++
 	}
 	return t
 }
 
-// computed is the prompt tokens that engines had to compute.
+// computed is the number of prompt tokens that engines had to compute.
 func (t *totals) computed() int { return t.prompt - t.cached }
 
 // hitRate is the share of prompt tokens that the engines reported as cached.
@@ -72,7 +72,7 @@ func (t *totals) meanFirstToken() time.Duration {
 	return t.firstToken / time.Duration(max(t.answered, 1))
 }
 
-// busiest is the most requests that one worker got.
+// busiest is the number of requests of the worker that got most.
 func (t *totals) busiest() int {
 	most := 0
 	for _, n := range t.perWorker {
@@ -87,7 +87,7 @@ func (r *Result) HitRate() float64 {
 	return t.hitRate()
 }
 
-// Over is how many requests were predicted to find more than they found.
+// Over is the number of requests with more predicted than cached tokens.
 func (r *Result) Over() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -118,7 +118,7 @@ func (r *Result) firstTokens(qs ...float64) []time.Duration {
 	return out
 }
 
-// perConversation sums what each conversation's answers cost.
+// perConversation sums a cost over the answers of each conversation.
 func (r *Result) perConversation(cost func(*answer) float64) map[int]float64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()

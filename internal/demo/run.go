@@ -21,24 +21,26 @@ import (
 const (
 	model   = "demo-model"
 	workers = 4 // of each fleet
-	// speed is how much faster the mock engines are than the accelerators that they model. Slower, the demo takes more
-	// than half a minute; faster, the router's own milliseconds on a small machine weigh as much as the engines'.
+	// speed is how much faster the mock engines are than the accelerators that they model. With slower engines the demo
+	// takes more than half a minute. With faster ones the router's own milliseconds on a small machine weigh as much as
+	// the engines'.
 	speed     = 1.5
 	blockSize = 16 // tokens
 	// blocks of an engine's cache. The conversations under way need about three times what one cache holds. The four
 	// caches together hold it, with little to spare.
 	blocks = 8000
-	// ramp is the time in which the users start. All at once they would be a burst on empty caches, which hides the rest.
+	// ramp is the time over which the users start. All at once they would be a burst on empty caches, and its effect would
+	// hide all others.
 	ramp = 2 * time.Second
 )
 
 // peer is the policy of SMG and the SGLang router, with the defaults of their command line.
 const peer = "cache_aware"
 
-// policies returns what is played: a baseline, a peer, and what a user gets who sets nothing.
+// policies are the policies that are played: a baseline, another project's, and the default.
 func policies() []string { return []string{"round_robin", peer, config.Default().Policy} }
 
-// Options say how the demo shows itself.
+// Options of the demo.
 type Options struct {
 	Out io.Writer
 	// Live redraws one status block in place; without it a plain line is printed every three seconds.
@@ -71,7 +73,7 @@ func Run(ctx context.Context, o Options) ([]*Result, error) {
 	return results, err
 }
 
-// compare plays the plan on a fleet for each policy and prints what came of it.
+// compare plays the plan on a fleet for each policy and prints the comparison.
 func compare(ctx context.Context, plan []conversation, o *Options) (results []*Result, err error) {
 	var setups []*setup
 	stop := func(all []*setup) {
@@ -105,7 +107,7 @@ func compare(ctx context.Context, plan []conversation, o *Options) (results []*R
 	return results, err
 }
 
-// play gives the plan to all fleets at once, so that what else the machine does troubles all alike, and shows the progress.
+// play gives the plan to all fleets at once, so that other work on the machine slows all alike, and shows the progress.
 func play(ctx context.Context, setups []*setup, results []*Result, plan []conversation, o *Options) (late time.Duration, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -131,8 +133,8 @@ func play(ctx context.Context, setups []*setup, results []*Result, plan []conver
 	return <-measured, errors.Join(errs...)
 }
 
-// lateness returns how late timers fire on this machine, on average, until done is closed: a request passes through a
-// dozen goroutines, and each of them waits for a processor as long.
+// lateness returns by how much timers fire late on this machine, on average, until done is closed. A request passes
+// through a dozen goroutines, and each of them waits as long for a processor.
 func lateness(done <-chan struct{}) time.Duration {
 	const nap = 20 * time.Millisecond
 	timer := time.NewTimer(nap)
@@ -164,8 +166,8 @@ type setup struct {
 	failed error // guarded by mu; the components that failed
 }
 
-// start builds engines and gateway and waits until every engine's events are known to be complete. The setup has to be
-// stopped, whatever the error.
+// start builds engines and gateway, and waits until the events of every engine are known to be complete. The caller has
+// to stop the setup, also after an error.
 func start(ctx context.Context, policy string, o *Options) (*setup, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &setup{policy: policy, cancel: cancel, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2 * users}}}
@@ -208,7 +210,7 @@ func start(ctx context.Context, policy string, o *Options) (*setup, error) {
 	return s, s.settle(ctx)
 }
 
-// run runs a component; one that fails ends the setup.
+// run runs a component; a component that fails ends the setup.
 func (s *setup) run(component func() error) {
 	s.running.Go(func() {
 		if err := component(); err != nil {
@@ -245,7 +247,7 @@ func (s *setup) settle(ctx context.Context) error {
 	}
 }
 
-// stop ends everything, waits for it, and returns what failed.
+// stop ends everything, waits for it, and returns the errors.
 func (s *setup) stop() error {
 	s.cancel()
 	s.running.Wait()
@@ -255,7 +257,7 @@ func (s *setup) stop() error {
 	return s.failed
 }
 
-// drive has the users hold the conversations of the plan, each the next one when the last one has ended.
+// drive lets the users hold the conversations of the plan. A user begins the next one when the last one has ended.
 func (s *setup) drive(ctx context.Context, plan []conversation, r *Result, o *Options) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -286,7 +288,7 @@ func (s *setup) drive(ctx context.Context, plan []conversation, r *Result, o *Op
 	return nil
 }
 
-// converse holds one conversation, with the pauses in which an agent's tools run.
+// converse holds one conversation. Between turns it pauses, as if an agent's tool ran.
 func (s *setup) converse(ctx context.Context, c *conversation, r *Result, o *Options) error {
 	random := rand.New(rand.NewPCG(2, uint64(c.id)))
 	history := []message{{"system", c.system}}
@@ -313,7 +315,7 @@ func (s *setup) converse(ctx context.Context, c *conversation, r *Result, o *Opt
 	return nil
 }
 
-// pause waits; it reports whether ctx goes on.
+// pause waits for d, and reports false when ctx ended first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -325,7 +327,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// sticky keeps the first error of a writer, such as a full disk, and writes no more after it.
+// sticky keeps the first error of a writer, such as a full disk, and writes nothing more after it.
 type sticky struct {
 	out io.Writer
 	err error

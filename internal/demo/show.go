@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// show prints how far the runs are, side by side, until done is closed.
+// show prints the progress of the runs, side by side, until done is closed.
 func show(results []*Result, done <-chan struct{}, o *Options) {
 	every := 3 * time.Second
 	if o.Live {
@@ -43,7 +43,7 @@ func printProgressHead(out io.Writer, results []*Result) {
 	fmt.Fprintln(out)
 }
 
-// progress says how far the runs are, in a line without the time.
+// progress returns one line with the progress of the runs, without the time.
 func progress(results []*Result) string {
 	var b strings.Builder
 	for _, r := range results {
@@ -53,11 +53,12 @@ func progress(results []*Result) string {
 	return b.String()
 }
 
-// bar is the width of a full bar of progress: with it a line has less than 80 columns.
+// bar is the width of a full progress bar. With it a line has less than 80 columns.
 const bar = 14
 
-// redraw replaces the lines drawn before and returns how many it drew. The clock of a run stops when its work is done. The terminal is told to cut lines at its edge
-// while they are drawn: a line that it wraps would be two, and the next drawing would begin a line too low.
+// redraw replaces the lines of the last call, and returns the number of its lines. The clock of a run stops when its
+// work is done. The terminal is set to cut lines at its edge meanwhile: a line that wraps would be two, and the next
+// drawing would begin one line too low.
 func redraw(out io.Writer, results []*Result, lines int) int {
 	var b strings.Builder
 	b.WriteString("\x1b[?7l")

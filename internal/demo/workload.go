@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// The workload: agents of some kinds, each kind with a long system prompt and tools of its own. Each conversation grows
-// by what the user or a tool says and by what the engine answers. One kind is popular: it has every second conversation.
-// The sizes have the shape of public traces of coding agents: most turns add little, some add a whole file, answers are
-// short calls of tools. They are cut to what half a minute allows.
+// The workload: agents of several kinds, each kind with a long system prompt and tools of its own. Each conversation
+// grows by the user's or a tool's text and by the engine's answer. One kind is popular: it has every second
+// conversation. The sizes have the shape of public traces of coding agents: most turns add little, some add a whole
+// file, answers are short calls of tools. They are reduced to fit into half a minute.
 const (
 	users         = 48 // at once, each with one conversation
 	agentKinds    = 8
 	conversations = 68
 	turns         = 6
 	systemWords   = 1500
-	// What a turn adds is log-normal: so many words in the middle, a third of it or less for one turn in six, more than
+	// The text that a turn adds is log-normal: the median in words, a third of it or less for one turn in six, more than
 	// three times as much for one in six.
 	turnWords    = 350
 	turnSpread   = 1.2
@@ -44,7 +44,7 @@ type message struct {
 type conversation struct {
 	id     int
 	tools  json.RawMessage
-	asks   []string // what the user says, turn by turn
+	asks   []string // the user's texts, turn by turn
 	system string
 }
 
@@ -75,7 +75,7 @@ func workload(seed uint64) []conversation {
 	return out
 }
 
-// tools are what the agents of one kind may call.
+// tools are the functions that the agents of one kind may call.
 func tools(random *rand.Rand, kind int) json.RawMessage {
 	type function struct {
 		Name        string         `json:"name"`
@@ -102,7 +102,7 @@ func tools(random *rand.Rand, kind int) json.RawMessage {
 
 var syllables = strings.Fields("ka lo mi ren tas ver du pol esh na gri for tem ula bin cor set wa lin mo der pra zu hal kin")
 
-// text returns so many made-up words.
+// text returns the given number of made-up words.
 func text(random *rand.Rand, words int) string {
 	var b strings.Builder
 	for i := range words {

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// gain compares one measure of two runs of the same work, where less is better.
+// gain compares one measure of two runs of the same work. Less is better.
 type gain struct {
-	ratio    float64 // the other's over the default policy's: 2 is half the cost
-	low      float64 // two standard errors of the ratio to either side; both are the ratio where there is one measurement
+	ratio    float64 // the other policy's cost over the default's: 2 is half the cost
+	low      float64 // two standard errors of the ratio to either side; both equal the ratio for a single measurement
 	high     float64
 	unproven bool // the difference may be chance
 }
@@ -24,9 +24,10 @@ func (g gain) judged() gain {
 	return g
 }
 
-// paired compares what each conversation cost. Its requests are the same in both runs, so that most of what makes
-// conversations differ cancels. The ratio of the sums has the standard error √(Σ(aᵢ−R·bᵢ)²·n/(n−1)) / Σbᵢ
-// (W. G. Cochran, Sampling Techniques, 3rd edition, 1977, §2.11), for conversations that do not affect one another.
+// paired compares the cost of each conversation in both runs. Its requests are the same in both, so most differences
+// between conversations cancel. The ratio of the sums has the standard error √(Σ(aᵢ−R·bᵢ)²·n/(n−1)) /
+// Σbᵢ (W. G. Cochran, Sampling Techniques, 3rd edition, 1977, §2.11), for conversations that do not affect one
+// another.
 func paired(other, ours map[int]float64) gain {
 	var a, b float64
 	for c, cost := range other {
@@ -47,7 +48,7 @@ func paired(other, ours map[int]float64) gain {
 	return g.judged()
 }
 
-// single compares two measurements of which there is one each.
+// single compares two single measurements.
 func single(other, ours time.Duration) gain {
 	if other <= 0 || ours <= 0 {
 		return gain{ratio: 1, low: 1, high: 1, unproven: true}
@@ -56,9 +57,9 @@ func single(other, ours time.Duration) gain {
 	return gain{ratio: r, low: r, high: r}.judged()
 }
 
-// worth is what choosing one policy over another was worth in a run, in what a user pays for.
+// worth is the gain of one policy over another in a run, in the three measures that a user pays for.
 type worth struct {
-	firstToken gain // time that clients waited for first tokens
+	firstToken gain // the clients' wait for first tokens
 	computed   gain // prompt tokens that engines computed
 	took       gain // time in which the fleet did all the work
 }
@@ -74,11 +75,11 @@ func compareWith(other, ours *Result) worth {
 }
 
 // tooLate is the lateness of timers from which measured times say more about the machine than about a policy. Below it,
-// the default policy's gain kept its sign in 9 of 9 runs on a busy machine; above it, in 5 of 6 of an earlier version.
+// the default policy's gain kept its sign in 9 of 9 runs on a busy machine; above it, in 5 of 6.
 const tooLate = 5 * time.Millisecond
 
-// printWorth says in plain words what the last policy was worth against each of the others. late is how late the
-// machine's timers fired meanwhile.
+// printWorth prints the gain of the last policy over each of the others. late is the mean lateness of the machine's
+// timers during the run.
 func printWorth(out io.Writer, results []*Result, late time.Duration) {
 	ours := results[len(results)-1]
 	b := ours.totals()
@@ -111,7 +112,7 @@ func printWorth(out io.Writer, results []*Result, late time.Duration) {
 
 const notJudged = "not judged: this machine is too busy to tell"
 
-// say puts a gain into words: better or worse by how much, or that it may be chance.
+// say puts a gain into words: better or worse by how much, or perhaps chance.
 func (g gain) say(better, worse string, amount func(ratio float64) float64) string {
 	switch {
 	case g.unproven:
@@ -122,10 +123,10 @@ func (g gain) say(better, worse string, amount func(ratio float64) float64) stri
 	return fmt.Sprintf(worse, amount(g.ratio))
 }
 
-// asTimes returns how many times more the one cost than the other.
+// asTimes returns the ratio of the greater cost to the smaller one.
 func asTimes(ratio float64) float64 { return max(ratio, 1/ratio) }
 
-// asShare returns by how many percent of the other's cost the default policy's is lower, or higher.
+// asShare returns by how many percent the default policy's cost is lower or higher than the other's.
 func asShare(ratio float64) float64 { return 100 * math.Abs(1-1/ratio) }
 
 func inSeconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }

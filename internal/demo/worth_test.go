@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// played makes a result in which conversation i has two answers: after first(i) and three times that, and of 1,000
-// prompt tokens each computed(i) were not cached.
+// played returns a result with two answers in each conversation i: their first tokens come after first(i) and three
+// times first(i), and computed(i) of the 1,000 prompt tokens of each were not cached.
 func played(policy string, took time.Duration, first func(i int) time.Duration, computed func(i int) int) *Result {
 	r := newResult(policy, 40)
 	r.took = took
@@ -35,7 +35,7 @@ func ms(n int) func(int) time.Duration {
 
 func tokens(n int) func(int) int { return func(int) int { return n } }
 
-// verdicts returns the lines of printWorth that tell a gain.
+// verdicts returns the lines of printWorth that state a gain.
 func verdicts(t *testing.T, results []*Result, late time.Duration) []string {
 	t.Helper()
 	var out bytes.Buffer
@@ -116,8 +116,8 @@ func TestTheEndingFollowsFromTheResults(t *testing.T) {
 	}
 }
 
-// TestPairedErrorIsTheTextbooks compares with the formula worked by hand: a = 4, 2; b = 1, 2: R = 2, Σ(a−2b)² = 4+4 = 8,
-// √(8·2/1)/3 = 4/3.
+// TestPairedErrorIsTheTextbooks compares with the formula worked out by hand: a = 4, 2; b = 1, 2: R = 2, Σ(a−2b)² =
+// 4+4 = 8, √(8·2/1)/3 = 4/3.
 func TestPairedErrorIsTheTextbooks(t *testing.T) {
 	g := paired(map[int]float64{1: 4, 2: 2}, map[int]float64{1: 1, 2: 2})
 	near := func(a, b float64) bool { return math.Abs(a-b) < 1e-9 }
@@ -153,7 +153,8 @@ func TestTheTableFollowsFromTheResults(t *testing.T) {
 	}
 }
 
-// TestProgressStaysInItsLines: what is drawn again and again must end where it began, however narrow the terminal is.
+// TestProgressStaysInItsLines: a line that is drawn again and again ends where it began, however narrow the terminal
+// is.
 func TestProgressStaysInItsLines(t *testing.T) {
 	results := []*Result{newResult("round_robin", 408), newResult("other", 408)}
 	results[1].add(&answer{prompt: 100, cached: 50, firstToken: 1500 * time.Millisecond})

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// Compared is the kind of a report that is made of others, see [Beside].
+// Compared is the kind of a report that [Beside] made of others.
 const Compared Kind = "compared"
 
 // maxReport bounds a report that is read, in bytes. A sweep of sixty runs over an hour takes 6 MB.
@@ -45,8 +45,8 @@ func Read(r io.Reader) (*Report, error) {
 	return got, nil
 }
 
-// Beside lays reports side by side in one, whose policies are called after what they come from: "marginal (measured)". names
-// tell reports of one kind apart. Reports that were judged by different service levels cannot be compared.
+// Beside joins reports into one, side by side. A policy's name gets the kind of its report: "marginal (measured)".
+// names distinguish reports of one kind. Reports with different service levels cannot be compared.
 func Beside(names []string, reports []*Report) (*Report, error) {
 	first := reports[0]
 	all := &Report{Kind: Compared, Version: first.Version, Workload: first.Workload}

@@ -1,8 +1,8 @@
-// Package report holds the result of playing a workload, simulated or measured, and shows it: as a table, as JSON and as
-// one HTML page that needs nothing else. The simulator and the load generator fill the same types, so that what was
-// predicted and what was measured can be laid side by side.
+// Package report holds the result of playing a workload, simulated or measured. It shows the result as a table, as
+// JSON, as one HTML page that needs nothing else, and as one SVG. The simulator and the load generator fill the same
+// types, so that simulated and measured results can be laid side by side.
 //
-// It knows nothing of routers, engines or traces: whoever plays a workload tells a [Recorder] what happened.
+// It knows nothing of routers, engines or traces: the player of a workload reports events to a [Recorder].
 //
 //	rec := report.NewRecorder(report.Options{Workers: 8})
 //	rec.Finish(&report.Answer{...}) // for each request

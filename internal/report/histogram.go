@@ -98,7 +98,7 @@ func (h *Histogram) Latency(cdf bool) Latency {
 	return l
 }
 
-// cdfPoints keeps a page with fifty runs below a few megabytes and a curve smooth.
+// cdfPoints keeps a page with fifty runs below a few megabytes, and a curve smooth.
 const cdfPoints = 96
 
 // points returns the distribution at evenly spaced shares, and more of them in the last percent, where tails differ.

@@ -23,8 +23,8 @@ var (
 	page = template.Must(template.New("page").Parse(pageHTML))
 )
 
-// WriteHTML writes the report as one page with plots. It works from a file, offline, in light and dark; without scripts it
-// shows the table.
+// WriteHTML writes the report as one page with plots. It works from a file, offline, in light and dark colour schemes.
+// Without scripts it shows the table.
 func WriteHTML(w io.Writer, r *Report) error {
 	r.complete()
 	// encoding/json writes <, > and & as \u003c and so on: nothing in the data can end the script element.

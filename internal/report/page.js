@@ -205,7 +205,7 @@ function transfers(r) {
 
 // timeline draws single requests in a lane for each worker; wheel zooms, drag moves, double click shows all.
 function timeline(r) {
-  const list = [...r.samples].sort((a, b) => a.a - b.a), lanes = Math.max(0, ...list.map(s => s.w)) + 1; // -1: nobody told which worker
+  const list = [...r.samples].sort((a, b) => a.a - b.a), lanes = Math.max(0, ...list.map(s => s.w)) + 1; // -1: the worker is not known
   const bar = lanes > 16 ? 2 : 4, gap = 8, left = 84, bottom = 18;
   const depth = Array(lanes).fill(0), free = Array.from({ length: lanes }, () => []);
   for (const s of list) { // each request takes the first row of its lane that is free

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Options says what a [Recorder] keeps.
+// Options sets what a [Recorder] keeps.
 type Options struct {
 	Workers int   // workers known at the start; more may appear
 	SLOs    []SLO // nil: DefaultSLOs
@@ -24,7 +24,7 @@ type StageInfo struct {
 // Answer is one request that was answered to its end. Times are since the start of the run.
 type Answer struct {
 	Request   int // number in the workload
-	Worker    int // -1: not told
+	Worker    int // -1: not known
 	Arrival   time.Duration
 	Started   time.Duration // the engine began to work on it; negative: not known
 	First     time.Duration // first token
@@ -46,19 +46,19 @@ type Recorder struct {
 	itl               Histogram
 	e2e               Histogram
 	loaded, predicted int64
-	above             int64         // requests of which more was predicted than was cached
+	above             int64         // requests with more predicted than cached tokens
 	last              time.Duration // end of the run so far
 
 	workers   []workerTally
 	series    series
 	samples   []Sample
-	every     int // one request of so many is sampled
+	every     int // every how many requests one is sampled
 	seen      int
 	transfers Transfers
 	handover  Histogram
 }
 
-// tally is what runs and stages have in common.
+// tally is the part that runs and stages share.
 type tally struct {
 	requests, answered     int
 	prompt, cached, output int64
@@ -105,7 +105,7 @@ func (r *Recorder) worker(i int) *workerTally {
 // Name names a worker; without it they are numbered.
 func (r *Recorder) Name(worker int, name string) { r.worker(worker).Name = name }
 
-// Arrive counts a request that was taken from the workload.
+// Arrive counts a request from the workload.
 func (r *Recorder) Arrive(request int, at time.Duration) {
 	r.counts.Sent++
 	r.series.arrive(at)
@@ -188,7 +188,8 @@ func (r *Recorder) stage(request int) *tally {
 	return nil
 }
 
-// sample keeps every r.every-th answer, and when the room is full every other of those: evenly drawn, whatever comes.
+// sample keeps every r.every-th answer. When there is no more room it drops every second sample and doubles r.every, so
+// that samples are evenly drawn.
 func (r *Recorder) sample(a *Answer) {
 	r.seen++
 	if r.options.Samples <= 0 || r.seen%r.every != 0 {
@@ -211,7 +212,8 @@ func (r *Recorder) sample(a *Answer) {
 	})
 }
 
-// Gauge tells a worker's state from at on: requests being computed and waiting, the share of its cache they hold.
+// Gauge sets a worker's state from the time at on: requests being computed, requests waiting, and the share of the
+// cache in use.
 func (r *Recorder) Gauge(worker int, at time.Duration, running, waiting int, kv float64) {
 	w := r.worker(worker)
 	w.KVMax = max(w.KVMax, kv)
@@ -219,7 +221,7 @@ func (r *Recorder) Gauge(worker int, at time.Duration, running, waiting int, kv 
 	r.last = max(r.last, at)
 }
 
-// Ready tells how many workers take requests from at on.
+// Ready sets the number of workers that take requests from the time at on.
 func (r *Recorder) Ready(at time.Duration, workers int) { r.series.setReady(at, float64(workers)) }
 
 // Handover counts KV that moved from a prefill to a decode worker.
@@ -229,22 +231,22 @@ func (r *Recorder) Handover(tokens int, took time.Duration) {
 	r.handover.Add(took)
 }
 
-// Preempted counts n requests that a worker gave up for others and computes again.
+// Preempted counts n requests that a worker preempted and computes again.
 func (r *Recorder) Preempted(worker, n int) { r.worker(worker).Preemptions += n }
 
 // Restarted counts a worker that came back with an empty cache.
 func (r *Recorder) Restarted(worker int) { r.worker(worker).Restarts++ }
 
-// Evicted counts blocks that left accelerators' caches to make room.
+// Evicted counts blocks that were evicted from accelerators' caches.
 func (r *Recorder) Evicted(blocks int) { r.transfers.EvictedBlocks += int64(blocks) }
 
-// Events counts KV events that routers applied, and those that were lost on the way.
+// Events counts KV events that routers applied, and KV events that were lost.
 func (r *Recorder) Events(applied, lost int) {
 	r.transfers.EventsApplied += int64(applied)
 	r.transfers.EventsLost += int64(lost)
 }
 
-// Counts returns how many requests have been sent, answered, and so on, so far.
+// Counts returns the counts of requests so far.
 func (r *Recorder) Counts() Counts { return r.counts }
 
 // HitRate returns the share of prompt tokens, 0 to 1, that answers so far found cached.
@@ -252,7 +254,7 @@ func (r *Recorder) HitRate() float64 {
 	return share(float64(r.answers.cached), float64(r.answers.prompt))
 }
 
-// Run returns the result. The recorder may go on, and be asked again.
+// Run returns the result so far. The recorder can go on, and Run can be called again.
 func (r *Recorder) Run(s Setup) *Run {
 	t := &r.answers
 	began := t.first

@@ -5,7 +5,7 @@ import "time"
 // Schema names the version of the JSON form. A reader refuses another number; fields may be added under the same one.
 const Schema = "warmpath-report/1"
 
-// Kind says where the numbers come from.
+// Kind is the source of the numbers.
 type Kind string
 
 // The kinds.
@@ -18,11 +18,11 @@ const (
 type Report struct {
 	Schema      string   `json:"schema"`      // see [Schema]; filled by the writers
 	Kind        Kind     `json:"kind"`        //
-	Command     string   `json:"command"`     // what to type to get it again
+	Command     string   `json:"command"`     // the command that repeats it
 	Version     string   `json:"version"`     // of warmpath
-	Interrupted bool     `json:"interrupted"` // it was ended before all was done: Runs holds what was
+	Interrupted bool     `json:"interrupted"` // interrupted: Runs holds the runs that were done
 	Workload    Workload `json:"workload"`
-	Assumptions []string `json:"assumptions"` // what the numbers rest on, in sentences
+	Assumptions []string `json:"assumptions"` // the assumptions behind the numbers, in sentences
 	Runs        []*Run   `json:"runs"`
 }
 
@@ -36,7 +36,7 @@ type Workload struct {
 	SpanSeconds  float64 `json:"span_s"` // from the first to the last arrival, as recorded
 }
 
-// Setup is what distinguishes a run from others.
+// Setup is the settings that distinguish a run from others.
 type Setup struct {
 	Policy    string  `json:"policy"`
 	Workers   int     `json:"workers"`
@@ -47,13 +47,13 @@ type Setup struct {
 	BlockSize int     `json:"block_size"`     // tokens in an engine block
 	Profile   string  `json:"profile"`        // of the engines; "" for live ones
 	Seed      uint64  `json:"seed"`           //
-	Note      string  `json:"note,omitempty"` // what else is special about it
+	Note      string  `json:"note,omitempty"` // another remark on the run
 }
 
 // Run is one workload under one setup.
 type Run struct {
 	Setup
-	Stopped bool `json:"stopped"` // it was interrupted: what follows covers the requests that had ended
+	Stopped bool `json:"stopped"` // it was interrupted: the figures cover the requests that had ended
 
 	Seconds  float64 `json:"seconds"` // from the first arrival to the last answer
 	Requests Counts  `json:"requests"`
@@ -61,8 +61,8 @@ type Run struct {
 	PromptTokens    int64   `json:"prompt_tokens"`    // of answered requests
 	CachedTokens    int64   `json:"cached_tokens"`    // of them, not computed, over all tiers
 	LoadedTokens    int64   `json:"loaded_tokens"`    // of CachedTokens, those read back from host memory
-	PredictedTokens int64   `json:"predicted_tokens"` // that the router expected to be cached; 0 when it does not say
-	PredictedAbove  int64   `json:"predicted_above"`  // answered requests of which the router expected more to be cached than was
+	PredictedTokens int64   `json:"predicted_tokens"` // expected to be cached by the router; 0 when it does not report it
+	PredictedAbove  int64   `json:"predicted_above"`  // answered requests with more predicted than cached tokens
 	OutputTokens    int64   `json:"output_tokens"`
 	HitRate         float64 `json:"hit_rate"`            // CachedTokens / PromptTokens
 	OutputPerSecond float64 `json:"output_tokens_per_s"` // over Seconds
@@ -86,7 +86,7 @@ type Run struct {
 	Wall time.Duration `json:"-"` // it took to compute; not in the JSON form, which is the same on every machine
 }
 
-// Counts is how the requests ended.
+// Counts is the requests by their outcome.
 type Counts struct {
 	Sent     int `json:"sent"`     // taken from the workload
 	Answered int `json:"answered"` // to the last token
@@ -107,23 +107,23 @@ type Latency struct {
 	CDF   [][2]float64 `json:"cdf,omitempty"` // points (ms, share of values up to it), for plots
 }
 
-// SLO is what a request must keep to count as good.
+// SLO is a service level: a request that keeps both is good.
 type SLO struct {
 	TTFT time.Duration // longest time to first token
 	TPOT time.Duration // longest mean time between its tokens; 0: any
 }
 
-// DefaultSLOs are what facts/routing.md judges policies by: relaxed chat, and snappy chat.
+// DefaultSLOs are the service levels for relaxed chat and for quick chat.
 var DefaultSLOs = []SLO{{5 * time.Second, 100 * time.Millisecond}, {2 * time.Second, 50 * time.Millisecond}}
 
-// SLOShare is how many requests kept an SLO. Requests that failed or were rejected did not.
+// SLOShare is the share of the requests that kept an SLO. Requests that failed or were rejected did not.
 type SLOShare struct {
 	TTFT  float64 `json:"ttft_ms"`
 	TPOT  float64 `json:"tpot_ms"`
 	Share float64 `json:"share"`
 }
 
-// Worker is one worker's part of a run.
+// Worker is the part of a run at one worker.
 type Worker struct {
 	Name           string  `json:"name"`
 	Requests       int     `json:"requests"`
@@ -140,7 +140,7 @@ type Worker struct {
 	Restarts       int     `json:"restarts"`     //
 }
 
-// Balance says how evenly the work lay, over workers. 0 and 1 are perfect.
+// Balance is the evenness of the work over workers; 0 (of a CV) and 1 (of a ratio) are perfect.
 type Balance struct {
 	RequestsCV     float64 `json:"requests_cv"`       // standard deviation over mean of requests
 	ComputedCV     float64 `json:"computed_cv"`       // the same of prompt tokens computed
@@ -148,7 +148,7 @@ type Balance struct {
 	ComputedSpread float64 `json:"computed_max_mean"`
 }
 
-// Transfers is KV that moved.
+// Transfers is the KV that moved.
 type Transfers struct {
 	LoadedTokens   int64   `json:"loaded_tokens"`   // from host memory back to the accelerator
 	HandoverTokens int64   `json:"handover_tokens"` // from prefill to decode workers
@@ -185,7 +185,7 @@ type Series struct {
 	KV       [][]float64 `json:"kv"`      // [worker][step]: share of the cache held by running requests
 }
 
-// Sample is one request: when it came, when its engine answered, where.
+// Sample is one request: its arrival, first token, end and worker.
 type Sample struct {
 	Worker  int     `json:"w"`
 	Arrival float64 `json:"a"` // seconds

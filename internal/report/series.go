@@ -2,14 +2,15 @@ package report
 
 import "time"
 
-// steps is how many steps a series has at most: as many as a plot has columns to show. firstStep is how fine it begins.
+// steps is the number of steps of a series at most: a plot has no more columns. firstStep is the length of a step at
+// the beginning.
 const (
 	steps     = 240
 	firstStep = 100 * time.Millisecond
 )
 
-// series sums values over equal steps of time. When a run outgrows it, neighbours are joined: its memory does not depend
-// on how long the run is.
+// series sums values over equal steps of time. When a run outgrows it, neighbouring steps are joined, so its memory
+// does not depend on the length of the run.
 type series struct {
 	step     time.Duration
 	arrivals [steps]float64
@@ -34,7 +35,7 @@ type integral struct {
 
 func (s *series) addWorker() { s.workers = append(s.workers, workerSeries{}) }
 
-// at returns the step of a time, and joins neighbours until there is one.
+// at returns the step of a time. It joins neighbouring steps until there is one.
 func (s *series) at(t time.Duration) int {
 	if s.step == 0 {
 		s.step = firstStep
@@ -80,7 +81,7 @@ func (s *series) answer(a *Answer) {
 	}
 }
 
-// gauge ends a worker's values at t, begins new ones, and returns how long it ran until then.
+// gauge ends a worker's values at t, begins new ones, and returns how long the worker was busy until then.
 func (s *series) gauge(worker int, t time.Duration, running, waiting, kv float64) (busy time.Duration) {
 	g := &s.workers[worker].gauges
 	if g[0].value > 0 {
@@ -94,7 +95,7 @@ func (s *series) gauge(worker int, t time.Duration, running, waiting, kv float64
 
 func (s *series) setReady(t time.Duration, n float64) { s.move(&s.ready, t, n) }
 
-// move adds what the old value made until t and begins the new one.
+// move adds the old value's area until t, and begins the new value.
 func (s *series) move(g *integral, t time.Duration, value float64) {
 	if last := s.at(t); t > g.since && g.value != 0 {
 		i := s.at(g.since)
@@ -110,7 +111,7 @@ func (s *series) move(g *integral, t time.Duration, value float64) {
 	g.value, g.since = value, max(t, g.since)
 }
 
-// means returns a worker's mean gauges over a run of that length.
+// means returns a worker's mean gauges over a run of the given length.
 func (s *series) means(worker int, length time.Duration) (mean [3]float64) {
 	for g := range s.workers[worker].gauges {
 		sum := 0.0
@@ -122,8 +123,8 @@ func (s *series) means(worker int, length time.Duration) (mean [3]float64) {
 	return mean
 }
 
-// maxLines bounds the workers whose gauges a report shows one by one: more lines cannot be told apart, and a thousand
-// workers would make a page of tens of megabytes.
+// maxLines bounds the workers whose gauges a report shows one by one. More lines cannot be distinguished, and a
+// thousand workers would make a page of tens of megabytes.
 const maxLines = 64
 
 func (s *series) result(end time.Duration) Series {

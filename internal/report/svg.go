@@ -36,8 +36,8 @@ const (
 )
 
 // pictureStyle has one set of colours for each colour scheme. The background is painted, so that the text stays legible
-// where a page is dark and the reader's system is not. The default is marked by words and by weight, not by colour alone.
-// Figures have an outline in the colour of the page, so that grid lines do not cross them.
+// where a page is dark and the reader's system is not. Words and weight mark the default, not colour alone. Figures
+// have an outline in the colour of the page, so that grid lines do not cross them.
 const pictureStyle = `<style>
 .figure{paint-order:stroke;stroke-width:3px}
 .page{fill:#fff}.text,.figure{fill:#1f2328}.figure{stroke:#fff}.note{fill:#59636e}.grid{stroke:#d1d9e0}.bar{fill:#8c959f}.default{fill:#0969da}
@@ -46,7 +46,7 @@ const pictureStyle = `<style>
 </style>
 `
 
-// WriteSVG draws two bars for each policy, the mean time to first token and the hit rate, with the quickest policy first.
+// WriteSVG draws two bars for each policy, the mean time to first token and the hit rate. The quickest policy is first.
 // The same bars give the same bytes.
 func WriteSVG(w io.Writer, p Picture, bars []Bar) error {
 	bars = slices.Clone(bars)

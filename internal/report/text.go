@@ -19,7 +19,7 @@ func WriteJSON(w io.Writer, r *Report) error {
 	return nil
 }
 
-// complete makes absent lists empty ones, which readers need not tell apart.
+// complete replaces absent lists by empty ones, so that readers need not distinguish them.
 func (r *Report) complete() {
 	r.Schema = Schema
 	if r.Assumptions == nil {
@@ -29,7 +29,7 @@ func (r *Report) complete() {
 		r.Runs = []*Run{}
 	}
 	for _, run := range r.Runs {
-		if run.Workers == nil { // nobody told which worker answered
+		if run.Workers == nil { // no worker was reported
 			run.Workers = []Worker{}
 		}
 		if run.SLO == nil {
@@ -49,7 +49,7 @@ func (r *Report) complete() {
 	}
 }
 
-// column is a column of the table; one whose cells are all alike is left out when optional.
+// column is a column of the table. An optional column is left out when all its cells are equal.
 type column struct {
 	head     string
 	optional bool
@@ -179,7 +179,7 @@ func WriteMarkdown(w io.Writer, r *Report) error {
 	return err
 }
 
-// Milliseconds writes a time as short as it can be read: "850 µs", "12.3 ms", "1.24 s", "95 s".
+// Milliseconds writes a time in few digits with its unit: "850 µs", "12.3 ms", "1.24 s", "95 s".
 func Milliseconds(ms float64) string {
 	switch {
 	case ms <= 0:

@@ -2,20 +2,20 @@ package sim
 
 import "time"
 
-// moment is something that happens at a time. At the same time, lower kinds happen first, and then what was planned first.
+// moment is an event at a time. At the same time, lower kinds come first, then earlier plans.
 type moment struct {
 	at   time.Duration
 	kind kind
 	seq  uint64
-	a    int32  // what it is about: a rank, a router, …
-	gen  uint32 // of a rank's plan: an older one is void
+	a    int32  // its subject: a rank, a router, …
+	gen  uint32 // of a rank's plan: a moment with an older version is void
 	with any    // a flight or a batch
 }
 
 type kind uint8
 
-// The kinds, in the order in which they happen at the same time: the world changes, events arrive, requests arrive, and then
-// engines begin a pass with all of that.
+// The kinds, in their order at the same time: the world changes, KV events arrive, requests arrive, and then engines
+// begin a pass that sees all of it.
 const (
 	atFault kind = iota
 	atRestart

@@ -16,43 +16,43 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Config is one run. Workload, Policy and Groups are required; zero is a sensible value of all else.
+// Config is one run. Workload, Policy and Groups are required. The zero value of every other field is sensible.
 type Config struct {
 	Workload *workload.Workload
 	Policy   policy.Spec
 	Groups   []Group
-	// Decode, when not empty, are decode workers: Groups only prefill then, and hand the KV over.
+	// Decode, when not empty, are decode workers. Then Groups only prefill, and hand the KV over.
 	Decode []Group
 
 	Rate float64 // speed-up of the arrivals that go by the clock; 0 is 1: as recorded. Think times are not scaled
 	Seed uint64  // of everything random
 
-	// Routers share the requests at random; each has its own index, its own fleet and sees its own load alone. 0 is 1.
+	// Routers share the requests at random. Each has an index and a fleet of its own, and sees only its own load. 0 is 1.
 	Routers int
 	// Lag is the time from a pass's end until routers have applied its events. LagJitter adds a uniformly random part,
-	// anew for each batch; batches of one worker stay in order.
+	// drawn for each batch; the batches of one worker stay in order.
 	Lag, LagJitter time.Duration
-	// Loss is the share of event batches that do not come through. The next batch shows the gap: with Replay the lost one is
-	// applied then; otherwise the router forgets the worker, as it does with a publisher that has no replay.
+	// Loss is the share of event batches that are lost. The next batch shows the gap. With Replay the lost batch is then
+	// applied; otherwise the router forgets the worker, as in production for a publisher without replay.
 	Loss   float64
 	Replay bool
 	// Speculative is how long a dispatched prompt counts as cached without its events. 0: the router's default, 2 s;
 	// negative: not at all.
 	Speculative time.Duration
-	// Metrics is how often each router asks each engine how busy it is, as the gateway's scraper does; MetricsLag how old an answer is
-	// when it comes. 0 is a second, the gateway's default; negative is never.
+	// Metrics is how often each router asks each engine for its load, as the gateway's scraper does. 0 is a second, the
+	// gateway's default; negative is never. MetricsLag is the age of an answer when it comes.
 	Metrics, MetricsLag time.Duration
 	// Hop is the time a request takes from the client through the router to its engine, and a token back. 0: none.
 	Hop time.Duration
 
-	MaxRequests int // that a worker may have before it counts as saturated; 0: no limit
+	MaxRequests int // of a worker, from which on it is saturated; 0: no limit
 	Queue       int // requests that a router holds while all workers are saturated; beyond, they are rejected
-	// QueueOrder is the production queue's order in which those are sent: fcfs (who came first) or shortest (fewest uncached tokens, a
-	// second of waiting being worth 500). "" is fcfs.
+	// QueueOrder is the production queue's order of those requests: fcfs (by arrival) or shortest (fewest uncached tokens
+	// first; a second of waiting is worth 500). "" is fcfs.
 	QueueOrder string
 
-	// InFlight is how many requests the clients have under way at most, as load generators do that start each on a thread of a
-	// bounded number: those beyond wait their turn at the client, and their times count from when they are sent. 0: no limit.
+	// InFlight bounds the requests that the clients have under way, as the number of threads of a load generator does.
+	// Further requests wait at the client, and their times count from when they are sent. 0: no limit.
 	InFlight int
 
 	Faults       []Fault
@@ -64,18 +64,18 @@ type Config struct {
 	Label   string       // a note in the result
 }
 
-// Group is workers that are alike.
+// Group is workers with the same hardware.
 type Group struct {
 	Count     int
 	Profile   engine.Profile
 	BlockSize int     // tokens; 0: the profile's
 	KVTokens  int     // that a rank's cache holds; 0: the profile's
 	CPUTokens int     // of the CPU tier of a rank; 0: none
-	OnEvict   bool    // blocks go to the CPU tier when they are evicted instead of when they are stored
+	OnEvict   bool    // blocks go to the CPU tier on eviction instead of when they are stored
 	Speed     float64 // factor on the profile's speed; 0 is 1
 	Ranks     int     // data-parallel ranks of a worker, each with an engine of its own; 0 is 1
 	Noise     float64 // standard deviation of a pass's time as a share of it, drawn for each pass alone
-	Declared  int     // how many of them an operator lets routers use; 0: fleet.DefaultRanks
+	Declared  int     // ranks that get requests, as an operator declares them; 0: fleet.DefaultRanks
 	Frontend  Frontend
 }
 
@@ -85,14 +85,14 @@ func (g *Group) used() int {
 	return facts.UsedRanks()
 }
 
-// Fault is a worker that dies and comes back with an empty cache.
+// Fault is the death of a worker, which comes back with an empty cache.
 type Fault struct {
 	At     time.Duration // since the first arrival
 	Worker int           // from 0, over all groups
 	Down   time.Duration // until it answers again; 0: it never does
 }
 
-// Autoscale adds and drains workers by how many requests there are for each. Only with one group.
+// Autoscale adds and drains workers by the number of requests for each. It works with one group only.
 type Autoscale struct {
 	Min, Max int
 	High     float64       // requests per ready worker above which one is added
@@ -101,17 +101,17 @@ type Autoscale struct {
 	Start    time.Duration // until a new worker serves; 0: 60 s, a 32B model from local disk
 }
 
-// maxWorkers bounds a run: each worker has an engine with its pool.
+// maxWorkers bounds the memory of a run: each worker has an engine with its block pool.
 const maxWorkers = 4096
 
 // minMetrics is the shortest interval that the gateway's scraper takes.
 const minMetrics = 50 * time.Millisecond
 
-// longest bounds every time that is given, and when the last request arrives: more than a year, and sums of some hundred of them do
-// not overflow, after which a run would never end.
+// longest bounds every given time, and the arrival of the last request. It is more than a year. Sums of some hundred
+// such times do not overflow; after an overflow a run would never end.
 const longest = 10_000 * time.Hour
 
-// minScale is the shortest interval between an autoscaler's looks: a run is to end.
+// minScale is the shortest interval between an autoscaler's looks. With a shorter one a run would not end.
 const minScale = 100 * time.Millisecond
 
 func (c Config) withDefaults() Config {
@@ -226,7 +226,7 @@ func (c *Config) checkTimes(check func(ok bool, format string, args ...any)) {
 	check(think <= longest, "a think time of %v is longer than %v", think, longest)
 }
 
-// engineConfig is the engine of a rank of the group. Pools count one block that is never used.
+// engineConfig is the engine of a rank of the group. One block of a pool is never used.
 func (w *world) engineConfig(g *Group) engine.Config {
 	cfg := g.Profile.Config(g.BlockSize, g.KVTokens/g.BlockSize)
 	cfg.CPUBlocks = g.CPUTokens / g.BlockSize
@@ -242,7 +242,7 @@ func (w *world) engineConfig(g *Group) engine.Config {
 	return cfg
 }
 
-// scaled is a timing on faster or slower hardware.
+// scaled is a timing on hardware that is faster or slower by a factor.
 type scaled struct {
 	engine.Timing
 	speed float64
@@ -252,7 +252,7 @@ func (s scaled) Duration(b *engine.Batch) time.Duration {
 	return time.Duration(float64(s.Timing.Duration(b)) / s.speed)
 }
 
-// Assumptions says what a result rests on, in sentences.
+// Assumptions returns what a result rests on, in sentences.
 func (c Config) Assumptions() []string {
 	c = c.withDefaults()
 	var all []string
@@ -314,8 +314,9 @@ func lossText(loss float64, replay bool) string {
 	return ", and the router then forgets the worker"
 }
 
-// ParsePolicy returns the policy that s names, KIND or KIND:KEY=VALUE,KEY=VALUE, as the gateway runs it by default: kv_aware follows a
-// match no further than [policy.DefaultImbalanceTokens]. imbalance is short for imbalance_tokens; 0 is no bound at all.
+// ParsePolicy returns the policy that s names, KIND or KIND:KEY=VALUE,KEY=VALUE, as the gateway runs it by default:
+// kv_aware follows a match no further than [policy.DefaultImbalanceTokens]. imbalance is short for imbalance_tokens; 0
+// is no bound.
 func ParsePolicy(s string) (policy.Spec, error) {
 	name, settings, set := strings.Cut(s, ":")
 	text := name
@@ -342,7 +343,7 @@ func ParsePolicy(s string) (policy.Spec, error) {
 	return spec, nil
 }
 
-// Policies returns the names of all policies that a workload can be routed by as they are.
+// Policies returns the names of the policies that need no further parameters.
 func Policies() []string {
 	var names []string
 	for _, spec := range warmpath.PolicyKinds().BuiltIn() {
@@ -353,10 +354,11 @@ func Policies() []string {
 	return names
 }
 
-// unfed asks a controller outside, which is not modelled: without its answers it is another policy.
+// unfed asks an external controller, which is not modelled. Without its answers it is another policy.
 const unfed = "lmcache_aware"
 
-// SplitPolicies puts together what a list on a command line has split: KIND:KEY=VALUE,KEY=VALUE is one policy.
+// SplitPolicies joins the parts of a policy that a command line's list has split at the commas:
+// KIND:KEY=VALUE,KEY=VALUE is one policy.
 func SplitPolicies(list []string) []string {
 	var names []string
 	for _, part := range list {

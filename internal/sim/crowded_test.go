@@ -69,7 +69,7 @@ func crowdedTalks(seed uint64, clients int, random bool) *workload.Workload {
 }
 
 // crowdedQuestions is 240 questions after 60 prefixes of 3,000 tokens, more than two caches of 65,536 tokens hold. The
-// first prefixes are asked a few times more often than the last.
+// first prefixes have a few more questions than the last.
 func crowdedQuestions(seed uint64, clients int) *workload.Workload {
 	r := rand.New(rand.NewPCG(seed, 1))
 	const prefixes, prefix, questions = 60, 3000, 240
@@ -85,7 +85,7 @@ func crowdedQuestions(seed uint64, clients int) *workload.Workload {
 	return w
 }
 
-// smallEngine is about what vLLM with a tiny model is on two cores.
+// smallEngine is about the speed of vLLM with a tiny model on two cores.
 func smallEngine() engine.Profile {
 	p := engine.Profiles()[0]
 	p.Name, p.KVTokens, p.BlockSize, p.MaxSequences, p.MaxBatchTokens, p.MaxModelLen = "small", 65536, 16, 16, 2048, 32768
@@ -93,17 +93,17 @@ func smallEngine() engine.Profile {
 	return p
 }
 
-// TestCrowdedCachesArePredictedAndKept: where prompts push each other out of the caches, predictions are rarely above
-// what is cached when a request is scheduled, and the default policy finds as much in caches as policies that look at
-// matches before load. Both are means over seeds. Questions of 16 clients miss the goal of 1 %
-// (docs/design/0018-at-risk.md): their bound is above what was measured.
+// TestCrowdedCachesArePredictedAndKept: where prompts evict each other's blocks, predictions are rarely above what is
+// cached when a request is scheduled. The default policy finds as much in caches as policies that look at matches
+// before load. Both are means over seeds. Questions of 16 clients miss the goal of 1 % (docs/design/0018-at-risk.md):
+// their bound is above the measured figure.
 func TestCrowdedCachesArePredictedAndKept(t *testing.T) {
 	if testing.Short() {
 		t.Skip("ten seeds of three policies under nine loads take some seconds")
 	}
 	type load struct {
 		name  string
-		above float64 // the most % of predictions above what is cached
+		above float64 // bound on the % of predictions above what is cached
 		work  func(seed uint64) *workload.Workload
 	}
 	var loads []load

@@ -1,6 +1,6 @@
-// Package sim plays a workload against a fleet of modelled engines in virtual time. The router that decides is the production
-// one: warmpath.Router with its index, policies and fleet, driven through the same doors as the gateway drives it. A run is
-// repeatable bit for bit: one goroutine, one clock, seeded randomness.
+// Package sim plays a workload against a fleet of modelled engines in virtual time. The production router decides:
+// warmpath.Router with its index, policies and fleet, through the same calls as the gateway's. A run is repeatable bit
+// for bit: it has one goroutine, one clock and seeded randomness.
 //
 //	cfg := sim.Config{Workload: w, Policy: policy.KVAware(), Groups: []sim.Group{{Count: 8, Profile: profile}}}
 //	run, err := sim.Run(ctx, cfg, nil)

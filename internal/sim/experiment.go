@@ -13,8 +13,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Experiment is a sweep as a file or a command line describes it: every combination of policies, workers, rates, memory and
-// seeds. Start from [DefaultExperiment].
+// Experiment is a sweep, as a file or a command line describes it: every combination of policies, workers, rates,
+// memory and seeds. Start from [DefaultExperiment].
 type Experiment struct {
 	Workload string   `yaml:"workload"` // FORMAT:FILE or gen:NAME,…
 	Limit    int      `yaml:"limit"`    // requests of it to play; 0: all
@@ -31,14 +31,14 @@ type Experiment struct {
 	CPUTokens int           `yaml:"cpu_tokens"` // of host memory behind each cache; 0: none
 	OnEvict   bool          `yaml:"cpu_on_evict"`
 	Ranks     int           `yaml:"ranks"`
-	Fleet     []Member      `yaml:"fleet"`          // unlike workers, instead of workers and profile
+	Fleet     []Member      `yaml:"fleet"`          // groups of different workers, instead of workers and profile
 	Decode    int           `yaml:"decode_workers"` // 0: every worker prefills and decodes
 	Routers   int           `yaml:"routers"`
 	Lag       time.Duration `yaml:"event_lag"`
 	LagJitter time.Duration `yaml:"event_jitter"`
 	Loss      float64       `yaml:"event_loss"`
 	NoReplay  bool          `yaml:"no_replay"`
-	// Speculative is how long dispatched prompts count as cached before their events come; negative: not at all.
+	// Speculative is how long a dispatched prompt counts as cached before its events come; negative: not at all.
 	Speculative time.Duration `yaml:"speculative"`
 	Metrics     time.Duration `yaml:"metrics_interval"` // 0: 1 s; negative: engines are not asked
 	MetricsLag  time.Duration `yaml:"metrics_lag"`
@@ -52,7 +52,7 @@ type Experiment struct {
 	SLO         []string      `yaml:"slo"` // "TTFT/TPOT": "5s/100ms"
 }
 
-// Member is workers of a fleet that are alike.
+// Member is a group of a fleet's workers with the same hardware.
 type Member struct {
 	Count    int     `yaml:"count"`
 	Profile  string  `yaml:"profile"`
@@ -71,7 +71,7 @@ type Scaling struct {
 	Start    time.Duration `yaml:"start"`
 }
 
-// DefaultExperiment compares the default policy with following the cache and with chance, on 8 workers.
+// DefaultExperiment compares the default policy with kv_aware and random, on 8 workers.
 func DefaultExperiment() Experiment {
 	return Experiment{
 		Policies: []string{"marginal", "kv_aware", "random"}, Workers: []int{8}, Rate: []string{"1"}, Seeds: []uint64{1},
@@ -79,13 +79,13 @@ func DefaultExperiment() Experiment {
 	}
 }
 
-// maxRuns bounds a sweep: more is a slip of the keyboard.
+// maxRuns bounds a sweep: a larger number is a typing error.
 const maxRuns = 10_000
 
-// Files reads profile files; the caller gives it, since this package reads no files.
+// Files reads profile files. The caller provides it, as this package reads no files.
 type Files func(path string) ([]byte, error)
 
-// profile finds a profile by name, or reads it from a file: a name with a dot or a slash.
+// profile finds a profile by its name, or reads it from a file: the name of a file has a dot or a slash.
 func (f Files) profile(name string) (engine.Profile, error) {
 	if f == nil || !strings.ContainsAny(name, "./\\") {
 		return engine.FindProfile(name)
@@ -107,7 +107,7 @@ func (f Files) profile(name string) (engine.Profile, error) {
 	return p, nil
 }
 
-// Configs returns the runs of the experiment over w, policies last so that they stand together.
+// Configs returns the runs of the experiment over w. Policies vary fastest, so that the runs to compare stand together.
 func (x *Experiment) Configs(w *workload.Workload, files Files) ([]Config, error) {
 	base, err := x.base(w)
 	if err != nil {
@@ -164,13 +164,13 @@ func (x *Experiment) Configs(w *workload.Workload, files Files) ([]Config, error
 	return all, nil
 }
 
-// check reports what is wrong before anything is run.
+// check reports errors before anything runs.
 func (c *Config) check() error {
 	full := c.withDefaults()
 	return full.validate()
 }
 
-// base is what all runs have in common.
+// base is the part that all runs share.
 func (x *Experiment) base(w *workload.Workload) (Config, error) {
 	c := Config{
 		Workload: w, Routers: x.Routers, Lag: x.Lag, LagJitter: x.LagJitter, Loss: x.Loss, Replay: !x.NoReplay,
@@ -277,9 +277,9 @@ func (x *Experiment) groups(w *workload.Workload, files Files, p *engine.Profile
 	return groups, nil
 }
 
-// grain is the size of modelled blocks. A trace that tells content in blocks of 512 tokens says nothing about smaller ones:
-// modelling them takes 10 to 30 times as long and moves hit rates by 0.2 points (docs/simulator.md). A cache of few such
-// blocks would lose too much to half-full ones.
+// grain is the size of modelled blocks. A trace that tells content in blocks of 512 tokens says nothing about smaller
+// ones. Smaller blocks take 10 to 30 times as long and move hit rates by 0.2 points (docs/simulator.md). In a cache of
+// few large blocks, half-full ones would waste too much.
 func (x *Experiment) grain(w *workload.Workload, p *engine.Profile, kv int) int {
 	if x.Grain > 0 {
 		return x.Grain

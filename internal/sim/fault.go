@@ -11,7 +11,7 @@ const healthEvery = 5 * time.Second
 
 func nextCheck(at time.Duration) time.Duration { return (at/healthEvery + 1) * healthEvery }
 
-// die kills a worker: requests that had no token yet are sent again, others fail, its cache is gone. Routers find out by
+// die kills a worker. Requests without a token are sent again, others fail, and its cache is empty. Routers notice by
 // refused connections and at their next health check.
 func (w *world) die(f *Fault) {
 	r := w.ranks[f.Worker]

@@ -15,13 +15,13 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// model is the name that all workers serve, where the workload names none.
+// model is the name that all workers serve, where the workload has none.
 const model = "model"
 
-// epoch is the Unix time at which runs begin: the router takes 0 for "never".
+// epoch is the Unix time at which runs begin. It is not 0, as the router takes 0 for "never".
 const epoch = int64(1e18)
 
-// flight is a request on its way. Flights are used again.
+// flight is a request under way. Flights are recycled.
 type flight struct {
 	id       int
 	req      *workload.Request
@@ -35,7 +35,7 @@ type flight struct {
 	arrival, started, first, last time.Duration // started: -1 before
 	predicted                     int
 	cached, loaded                int // of a prefill leg that is over
-	told                          int // tokens of the answer that the router knows of
+	reported                      int // tokens of the answer that the router knows of
 	decoding                      bool
 	tries                         int
 	exclude                       []fleet.WorkerID
@@ -53,14 +53,15 @@ func (w *world) newFlight(id int) *flight {
 	return f
 }
 
-// prompt returns the prompt's tokens, in memory that the next call uses again.
+// prompt returns the prompt's tokens. The next call overwrites them.
 func (w *world) prompt(f *flight) []block.Token {
 	w.tokens = f.req.AppendTokens(w.tokens[:0])
 	return w.tokens
 }
 
-// sequence is what the engine gets: the prompt's tokens and the answer's. An engine that hashes runs looks at no token: all requests
-// share blank ones, which saves making, keeping and reading tens of thousands for each, and describe makes those of its events.
+// sequence is the input of the engine: the prompt's tokens and the answer's. An engine that hashes runs reads no token.
+// So all requests share blank tokens, which saves making and reading tens of thousands for each; describe makes the
+// tokens of its events.
 func (w *world) sequence(f *flight) (prompt, answer []block.Token) {
 	if n := f.req.Input; w.runs {
 		return w.blank[:n], w.blank[n : n+f.req.Output]
@@ -93,7 +94,7 @@ func (w *world) ask(f *flight) warmpath.Request {
 	return req
 }
 
-// release ends a flight. Its client knows when the last token has come to it.
+// release ends a flight. Its client learns of the end when the last token has come to it.
 func (w *world) release(f *flight) {
 	f.engine.Recycle()
 	if end := f.last + w.cfg.Hop; f.last > 0 && end > w.now {
@@ -120,7 +121,8 @@ func (w *world) arrive(id int) {
 	w.dispatch(f)
 }
 
-// dispatch sends a request where the router says, holds it when that knows no worker with room, and rejects it where it cannot wait.
+// dispatch sends a request to the worker that the router chose. It holds the request when no worker has room, and
+// rejects it when it may not wait.
 func (w *world) dispatch(f *flight) {
 	req := w.ask(f)
 	if w.place(f, &req) || w.hold(f, &req) {
@@ -130,7 +132,7 @@ func (w *world) dispatch(f *flight) {
 	w.release(f)
 }
 
-// place asks the router and sends the request where it says; it reports false when all workers are saturated.
+// place asks the router for a worker and sends the request there. It reports false when all workers are saturated.
 func (w *world) place(f *flight, req *warmpath.Request) bool {
 	p := &w.main
 	if f.decoding {
@@ -210,7 +212,7 @@ func (w *world) retry(f *flight) {
 	w.dispatch(f)
 }
 
-// output notes a token that leaves the engine's API server at the given time. The router learns of it now.
+// output counts a token that leaves the engine's API server at the given time. The router learns of it now.
 func (w *world) output(f *flight, first bool, at time.Duration) {
 	if first && !f.decoding {
 		f.decision.FirstToken(epoch + int64(w.now))
@@ -222,10 +224,10 @@ func (w *world) output(f *flight, first bool, at time.Duration) {
 	f.tell(1, w.now)
 }
 
-// tell lets the router know of n more tokens of the answer.
+// tell tells the router of n more tokens of the answer.
 func (f *flight) tell(n int, at time.Duration) {
-	f.told += n
-	f.decision.Tokens(f.told, epoch+int64(at))
+	f.reported += n
+	f.decision.Tokens(f.reported, epoch+int64(at))
 }
 
 // finish ends a request, or its prefill leg.
@@ -248,7 +250,7 @@ func (w *world) finish(f *flight) {
 	w.admitHeld(router)
 }
 
-// handOver moves the KV of a prefilled prompt to a decode worker, as far as that has not got it.
+// handOver moves the KV of a prefilled prompt to a decode worker, without the part that the decode worker has cached.
 func (w *world) handOver(f *flight) {
 	f.cached, f.loaded = f.engine.Cached, f.engine.Loaded
 	prefillWorker := f.rank
@@ -256,8 +258,8 @@ func (w *world) handOver(f *flight) {
 	w.freed = true
 	f.decoding, f.exclude = true, f.exclude[:0]
 	g := prefillWorker.group
-	// The router of the decode workers is asked now; what its choice has cached is not sent again. The transfer does not
-	// share its link with others.
+	// The router of the decode workers chooses now. The part that the chosen worker has cached is not sent. Transfers do
+	// not share a link.
 	predicted := f.predicted
 	w.routeDecode(f)
 	if f.rank == nil {
@@ -284,5 +286,5 @@ func (w *world) routeDecode(f *flight) {
 	f.decision, f.rank = d, w.decode.rank(w, d.Holder)
 }
 
-// decodeLeg begins the answer once the KV is there.
+// decodeLeg begins the answer when the KV has arrived.
 func (w *world) decodeLeg(f *flight) { w.submit(f) }

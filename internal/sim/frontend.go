@@ -2,34 +2,34 @@ package sim
 
 import "time"
 
-// Frontend is how long an engine's API server works for its requests: HTTP, chat template, tokenizer, and a part of the
-// stream for each token. It is one process beside the passes of all ranks and does one thing after another, in the
-// order in which they come [vLLM, v1/engine/async_llm.py and output_processor.py; SGLang, tokenizer_manager.py]. The
-// zero value takes no time.
+// Frontend is the time that an engine's API server takes for its requests: HTTP, chat template, tokenizer, and a part
+// of the stream for each token. It is one process beside the passes of all ranks, and does one thing after another in
+// the order of arrival [vLLM, v1/engine/async_llm.py and output_processor.py; SGLang, tokenizer_manager.py]. The zero
+// value takes no time.
 type Frontend struct {
 	Request time.Duration // for each request
 	Token   time.Duration // for each token of its prompt
 	Pass    time.Duration // for each pass that makes tokens of answers
 	Output  time.Duration // for each of those tokens
-	End     time.Duration // for each request, when its answer has ended
-	// Shared: it and the passes of its ranks have as many cores together as there are ranks. While all of them work it
-	// counts as two of them: it has several threads, and sleeps more often, which the operating system favours. With one
-	// rank that is two thirds of the core. Half of it made first tokens of short prompts on real engines half as long
-	// again as measured, four fifths made those of long ones a fifth too short. With two ranks it is a core, and each
-	// rank has half of the other.
+	End     time.Duration // for each request, after its answer
+	// Shared: the API server and the passes of its ranks have together as many cores as there are ranks. While all of them
+	// work, the API server counts as two of them: it has several threads and sleeps more often, which the operating system
+	// favours. With one rank that is two thirds of the core. Half of the core made first tokens of short prompts half as
+	// long again as measured on real engines; four fifths made those of long prompts a fifth too short. With two ranks it
+	// is one core, and each rank has half of the other.
 	Shared bool
 }
 
 func (f *Frontend) idle() bool { return *f == Frontend{Shared: f.Shared} }
 
-// sane reports that no time is negative or longer than anybody waits.
+// sane reports whether no time is negative or too long.
 func (f *Frontend) sane() bool {
 	return min(f.Request, f.Token, f.Pass, f.Output, f.End) >= 0 && max(f.Request, f.Token, f.Pass, f.Output, f.End) <= time.Minute
 }
 
 // desk is the state of a worker's API server, which its ranks share.
 type desk struct {
-	free  time.Duration // when all that it has got is done
+	free  time.Duration // when all its work so far is done
 	ranks []*rank
 }
 
@@ -43,7 +43,7 @@ func (d *desk) busy() bool {
 	return true
 }
 
-// serve gives r's API server so much to do now, and returns when it is done.
+// serve gives r's API server that much work now, and returns when it is done.
 func (w *world) serve(r *rank, d time.Duration) time.Duration {
 	if d <= 0 {
 		return w.now
@@ -60,7 +60,7 @@ func (w *world) serve(r *rank, d time.Duration) time.Duration {
 	return r.desk.free
 }
 
-// receive gives a request that has come to its worker to the API server, and then to the engine.
+// receive hands a request that has come to its worker to the API server, and then to the engine.
 func (w *world) receive(f *flight) {
 	front := &f.rank.group.Frontend
 	if front.idle() || f.rank.dead {
@@ -71,7 +71,8 @@ func (w *world) receive(f *flight) {
 	w.agenda.plan(moment{at: done, kind: atSubmit, with: f})
 }
 
-// delayed reports that r's pass, which was to end now, ends later because of its API server, and plans that.
+// delayed reports whether r's pass, which was to end now, ends later because of its API server, and plans the later
+// end.
 func (w *world) delayed(r *rank) bool {
 	if r.doing != stepping || r.stolen == 0 {
 		return false

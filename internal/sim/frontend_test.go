@@ -9,7 +9,7 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// together are requests for one worker that arrive at once and share nothing.
+// together returns requests for one worker that arrive at once and share nothing.
 func together(requests, input, output int) *workload.Workload {
 	w := &workload.Workload{Name: "together"}
 	for i := range requests {
@@ -42,7 +42,7 @@ func TestTheAPIServerServesOneAfterAnother(t *testing.T) {
 		{"passes", Frontend{Pass: 3 * time.Millisecond}, 1, 4, 4, 4},
 		// The second pass takes 1 ms, the first one's tokens 8: those of the second follow.
 		{"answers of two", Frontend{Output: 2 * time.Millisecond}, 2, 6, 9, 17},
-		// What follows an answer delays nobody but who comes then.
+		// The work after an answer delays only a request that comes during it.
 		{"ends", Frontend{End: 5 * time.Millisecond}, 1, 1, 1, 1},
 	} {
 		first, most, end := play(c.front, c.output)
@@ -52,7 +52,8 @@ func TestTheAPIServerServesOneAfterAnother(t *testing.T) {
 	}
 }
 
-// One that shares the engine's core makes passes as much longer as it works while they run, and takes half as long again itself.
+// An API server on the engine's core lengthens passes by the time that it works during them, and takes half as long
+// again itself.
 func TestAnAPIServerOnTheSameCoreSlowsPasses(t *testing.T) {
 	w := together(2, 100, 1)
 	w.Requests[1].Arrival = 50 * time.Millisecond // in the first one's pass, which takes 100 ms
@@ -72,7 +73,8 @@ func TestAnAPIServerOnTheSameCoreSlowsPasses(t *testing.T) {
 	}
 }
 
-// Two ranks have two cores: while both make passes their API server has one, and each rank loses half of what that takes.
+// Two ranks have two cores. While both make passes, their API server has one core, and each rank loses half of that
+// time.
 func TestAnAPIServerOfTwoRanksHasACore(t *testing.T) {
 	w := together(3, 100, 1)
 	w.Requests[2].Arrival = 50 * time.Millisecond
@@ -81,13 +83,14 @@ func TestAnAPIServerOfTwoRanksHasACore(t *testing.T) {
 		c.Groups[0].Frontend = Frontend{Request: 10 * time.Millisecond, Shared: true}
 		c.Groups[0].Profile.Timing = engine.Linear{Base: 100}
 	}))
-	// The passes begin after 10 and 20 ms and take 105; the third request waits for the first one's end, and takes 100.
+	// The passes begin after 10 and 20 ms and take 105. The third request waits for the end of the first pass, and takes
+	// 100.
 	if math.Abs(r.TTFT.P50-125) > 1 || math.Abs(r.TTFT.Max-165) > 1 {
 		t.Errorf("%.1f and %.1f ms, want 125 and 165", r.TTFT.P50, r.TTFT.Max)
 	}
 }
 
-// Ranks have one API server, and what follows an answer keeps it from the next request.
+// Ranks share one API server, and the work after an answer delays the next request.
 func TestRanksShareAnAPIServer(t *testing.T) {
 	play := func(front Frontend) (first float64) {
 		w := together(4, 100, 1)
@@ -104,13 +107,14 @@ func TestRanksShareAnAPIServer(t *testing.T) {
 	if got := play(Frontend{Request: 5 * time.Millisecond}); math.Abs(got-11) > .01 {
 		t.Errorf("%.2f ms, want 11", got)
 	}
-	// The first two answers end at 6 and 11 ms, and what follows keeps it until 50: 10 more for the second two, and a pass.
+	// The first two answers end at 6 and 11 ms, and the work after them keeps the API server until 50. The second two take
+	// 10 more, and a pass.
 	if got := play(Frontend{Request: 5 * time.Millisecond, End: 20 * time.Millisecond}); math.Abs(got-49) > .01 {
 		t.Errorf("%.2f ms, want 49", got)
 	}
 }
 
-// A client sends what follows an answer when the answer has come to it.
+// A client sends the request that follows an answer when the answer has come to it.
 func TestAClientWaitsForTheWayBack(t *testing.T) {
 	w := together(3, 100, 1)
 	for i := range 2 {

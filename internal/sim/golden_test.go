@@ -26,7 +26,7 @@ type golden struct {
 	E2EP95   float64 `json:"e2e_p95_ms"`
 }
 
-// The bands: a change of the core that moves hit rates by a point or tails by a tenth is meant, or is a bug.
+// The bands: a change of the core that moves hit rates by a point or tails by a tenth is either meant or a bug.
 const (
 	hitBand  = .01
 	tailBand = .10
@@ -80,7 +80,7 @@ func TestGoldenRun(t *testing.T) {
 	}
 }
 
-// The picture and the table show the stored results, so that a reader of either sees what the test holds the code to.
+// The picture and the table show the stored results.
 func TestGoldenPictureAndTableShowTheStoredResults(t *testing.T) {
 	if *update {
 		t.Skip("skipped: TestGoldenRun writes them with -update")

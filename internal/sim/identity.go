@@ -6,14 +6,15 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// cursor is a place in a request's content: a run of it and how much of that lies before.
+// cursor is a position in a request's content: a run, and the tokens of that run before the position.
 type cursor struct {
 	run, offset int
 	blocks      int // full blocks before
 }
 
-// identity returns the engines' hash of blocks: like an engine's own it names a block and all before it, but it is made of
-// the content's runs instead of the tokens, which need not even be there. Routers see it as a handle only.
+// identity returns the engines' hash of blocks. Like an engine's own hash it names a block and all blocks before it. It
+// is made of the content's runs and not of the tokens, so the tokens need not exist. Routers treat it as any engine
+// hash.
 func identity(size int) engine.HashFunc {
 	return func(dst []engine.Hash, r *engine.Request, tokens []block.Token) []engine.Hash {
 		f := r.Owner.(*flight)
@@ -53,7 +54,7 @@ func fold(h, v uint64) uint64 {
 	return h ^ h>>31
 }
 
-// toldByRuns reports whether no request has recorded token ids: equal content is in runs of equal ids then.
+// toldByRuns reports whether no request has recorded token ids. Then equal content is in runs with equal ids.
 func toldByRuns(requests []workload.Request) bool {
 	for i := range requests {
 		if t := requests[i].Text; t != nil && len(t.Tokens) > 0 {

@@ -10,36 +10,37 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// ladder is what llm-d published of its 73 %-capacity experiment for a policy (llm-d-kv-cache benchmarking/73-capacity/README.md):
-// output tokens a second by stage, and the stage from which on a tenth of all requests wait longer than kneeWait for their first token.
+// ladder is a policy's row of llm-d's published 73 %-capacity experiment (llm-d-kv-cache,
+// benchmarking/73-capacity/README.md): output tokens a second by stage, and the first stage in which a tenth of all
+// requests wait longer than kneeWait for their first token.
 type ladder struct {
 	policy    string
 	published map[string]float64
-	knee      string  // the first of the stages that is beyond it; "" is none
+	knee      string  // the first stage beyond the knee; "" is none
 	within    float64 // of the throughput, 0: only the order counts
 	seeds     int     // runs that are averaged
 }
 
-// kneeWait: beyond the knee 43 to 101 s were published, before it up to 2.5 s.
+// kneeWait lies between the published waits: 43 to 101 s beyond the knee, up to 2.5 s before it.
 const kneeWait = 35_000 // milliseconds
 
 var ladders = []ladder{
 	{policy: "precise_prefix_cache", published: map[string]float64{"10 qps": 3902, "20 qps": 9184, "35 qps": 9780, "40 qps": 10270}, within: .10, seeds: 1},
 	{policy: "estimated", published: map[string]float64{"10 qps": 3842, "20 qps": 8082, "35 qps": 7443, "40 qps": 8046}, knee: "40 qps", seeds: 1},
-	// One draw of random differs from the next by five per cent. From 40 requests a second on the clients' bound makes its eight published
-	// stages alike, 4,764 to 4,970: their mean stands for the first of them, which was 4,774.
+	// One draw of random differs from the next by five per cent. From 40 requests a second on, the clients' bound makes
+	// its eight published stages alike, 4,764 to 4,970. Their mean stands for the first of them, which was 4,774.
 	{policy: "random", published: map[string]float64{"10 qps": 3568, "20 qps": 4933, "35 qps": 4332, "40 qps": 4842}, knee: "20 qps", within: .10, seeds: 3},
-	// Their load scheduler: the waiting queue and the KV cache in use, weighted alike.
+	// llm-d's load scheduler: the waiting queue and the KV cache in use, with equal weights.
 	{policy: "precise_prefix_cache:prefix_weight=0,queue_weight=1,kv_cache_weight=1", knee: "20 qps",
 		published: map[string]float64{"10 qps": 3607, "20 qps": 4902, "35 qps": 4660, "40 qps": 4946}, seeds: 1},
 }
 
 var ladderStages = []string{"10 qps", "20 qps", "35 qps", "40 qps"}
 
-// llm-d's 73 %-capacity table: throughput of precise and random within a tenth, stage by stage, and the order and the knee of all four
-// policies. The engine is that of the table's time; clients have 800 requests under way at most, which is inference-perf's default on
-// eight cores, and shows in the published time between tokens of precise above 40 requests a second; the endpoint picker
-// reads metrics every 50 ms (bench/results/simulator.md).
+// llm-d's 73 %-capacity table is reproduced: the throughput of precise and random within a tenth, stage by stage, and
+// the order and the knee of all four policies. The engine is vLLM of the table's time. Clients have at most 800
+// requests under way, inference-perf's default on eight cores; the published time between tokens of precise above 40
+// requests a second shows it. The endpoint picker reads metrics every 50 ms (bench/results/simulator.md).
 func TestLLMDsTableIsReproduced(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it takes half a minute of a core")
@@ -94,7 +95,7 @@ func TestLLMDsTableIsReproduced(t *testing.T) {
 
 func find(t *testing.T, r *report.Run, stage string) *report.Stage {
 	t.Helper()
-	// The warm-up may bear a later stage's name: the last of a name counts.
+	// The warm-up may have the name of a later stage: the last stage of a name counts.
 	for i := len(r.Stages) - 1; i >= 0; i-- {
 		if r.Stages[i].Name == stage {
 			return &r.Stages[i]

@@ -20,10 +20,10 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// The mock fleet behind the real gateway, over real sockets in real time, and the simulation of it must agree: hit rate within
-// a point, mean time to first token within a tenth. Engines run at half speed, so that the machine's own delays weigh less. A
-// busy machine only ever makes the live fleet slower: it is played up to three times, and what is still slower than a tenth
-// is told, and fails from one half on.
+// The mock fleet behind the real gateway, over real sockets in real time, and its simulation must agree: hit rate
+// within a point, mean time to first token within a tenth. Engines run at half speed, so that the machine's own delays
+// weigh less. A busy machine only ever makes the live fleet slower. So it is played up to three times; a difference of
+// more than a tenth is logged, and one of more than a half fails.
 func TestTheMockFleetLiveAndSimulatedAgree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it takes half a minute of real time")
@@ -32,7 +32,7 @@ func TestTheMockFleetLiveAndSimulatedAgree(t *testing.T) {
 	playBoth(t, sharedPrefixes(16, 200, 120*time.Millisecond), 16*2400)
 }
 
-// playBoth plays w on four workers whose pools have so many tokens, live and simulated, and compares.
+// playBoth plays w on four workers, whose pools have the given number of tokens, live and simulated, and compares.
 func playBoth(t *testing.T, w *workload.Workload, kvTokens int) {
 	t.Helper()
 	const workers, speed = 4, 0.5
@@ -49,7 +49,7 @@ func playBoth(t *testing.T, w *workload.Workload, kvTokens int) {
 	agree(t, func() *report.Run { return playLive(t, w, workers, kvTokens, speed) }, simulated, len(w.Requests))
 }
 
-// agree plays live, again where the machine made it slow, and compares.
+// agree plays live, again where the machine was slow, and compares.
 func agree(t *testing.T, play func() *report.Run, simulated *report.Run, requests int) {
 	t.Helper()
 	live := play()
@@ -74,13 +74,14 @@ func agree(t *testing.T, play func() *report.Run, simulated *report.Run, request
 	}
 }
 
-// The same for conversations: the next turn is sent its think time after the last answer's end, and repeats what was answered.
+// The same for conversations: the next turn comes its think time after the end of the last answer, and repeats that
+// answer.
 func TestConversationsLiveAndSimulatedAgree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it takes half a minute of real time")
 	}
 	t.Parallel() // with the other one: both mostly wait
-	// A pool holds half of what its worker is asked for: blocks are evicted all the time.
+	// A pool holds half of what its worker's requests use, so blocks are evicted all the time.
 	playBoth(t, conversations(40, 4), 16*700)
 }
 
@@ -99,7 +100,8 @@ func sharedPrefixes(groups, requests int, gap time.Duration) *workload.Workload 
 	return w
 }
 
-// conversations is a closed-loop workload: sessions of so many turns over three system prompts, that think for about a second.
+// conversations is a closed-loop workload: sessions of that many turns over three system prompts, with pauses of about
+// a second.
 func conversations(sessions, turns int) *workload.Workload {
 	random := rand.New(rand.NewPCG(7, 8))
 	w := &workload.Workload{Name: "conversations"}
@@ -156,7 +158,9 @@ func playLive(t *testing.T, w *workload.Workload, workers, kvTokens int, speed f
 	}
 	running.Go(func() { _ = a.Run(ctx) })
 	<-a.Listening()
-	for ready := 0; ready < workers; time.Sleep(20 * time.Millisecond) {
+	look := time.NewTicker(20 * time.Millisecond) // there is no event to wait for
+	defer look.Stop()
+	for ready := 0; ready < workers; <-look.C {
 		snapshot := a.Router().Fleet().Snapshot()
 		ready = 0
 		for _, k := range snapshot.Workers() {

@@ -7,7 +7,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// answer is what an engine said of itself, on its way to the routers.
+// answer is an engine's report of its load, on its way to the routers.
 type answer struct {
 	pool   *pool
 	holder fleet.Holder
@@ -21,8 +21,8 @@ func (w *world) report(a *answer) {
 	}
 }
 
-// askEngines makes routers ask those ranks that are not asked yet; it goes on as long as there are requests. The ranks are spread over
-// the interval, as a scraper spreads them.
+// askEngines lets routers ask the ranks that are not asked yet, as long as there are requests. The ranks are spread
+// over the interval, as a scraper spreads them.
 func (w *world) askEngines() {
 	if w.cfg.Metrics < 0 || w.asking == len(w.ranks) {
 		return
@@ -38,10 +38,10 @@ func (w *world) askEngines() {
 	w.asking = len(w.ranks)
 }
 
-// spread is how many parts of the interval ranks are asked in.
+// spread is the number of parts of the interval in which ranks are asked.
 const spread = 16
 
-// askEngine takes r's gauges for every router. A dead engine does not answer.
+// askEngine reads r's gauges for every router. A dead engine does not answer.
 func (w *world) askEngine(r *rank) {
 	if !w.busy() {
 		r.asked = false // until the next request
@@ -58,11 +58,11 @@ func (w *world) askEngine(r *rank) {
 		w.report(&said)
 		return
 	}
-	late := said // what is planned is allocated
+	late := said // the planned moment is allocated
 	w.agenda.plan(moment{at: w.now + w.cfg.MetricsLag, kind: atReport, with: &late})
 }
 
-// appendText writes a text that is alike where tokens are alike: four characters a token, as English has.
+// appendText writes a text that is equal where tokens are equal: four characters a token, as in English.
 func appendText(dst []byte, tokens []block.Token) []byte {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ."
 	for _, t := range tokens {

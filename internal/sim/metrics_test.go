@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Four routers see a quarter of the load each: what engines report of themselves is all they know of the rest.
+// Four routers see a quarter of the load each. They know of the rest only what engines report.
 func TestRoutersLearnFromEnginesWhatOthersSend(t *testing.T) {
 	w := families(400, 800, 45*time.Millisecond)
 	several := func(c *Config) { c.Routers = 4 }
@@ -32,7 +32,7 @@ func TestClientsSendNoMoreThanTheyMay(t *testing.T) {
 	}
 }
 
-// Policies on text are given a text that is alike where tokens are alike.
+// Policies on text get a text that is equal where tokens are equal.
 func TestPoliciesOnTextFindPrefixes(t *testing.T) {
 	w := families(12, 200, 40*time.Millisecond)
 	random := run(t, config(w, "random", nil))

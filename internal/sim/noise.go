@@ -7,15 +7,15 @@ type Disturbance struct {
 	At     time.Duration // since the first arrival
 	For    time.Duration
 	Worker int     // the rank, from 0, over all groups
-	Factor float64 // on the time of a pass that begins meanwhile
+	Factor float64 // on the time of a pass that begins during it
 }
 
-// noisy reports whether more than its batch decides how long a pass of r takes: then each is played by itself.
+// noisy reports whether the time of r's passes depends on more than the batch. Then each pass is played by itself.
 func (r *rank) noisy() bool {
 	return r.group.Noise > 0 || len(r.disturbed) > 0 || !r.group.Frontend.idle()
 }
 
-// disturb returns how long a pass of r takes that begins now and takes d on a machine of its own.
+// disturb returns how long a pass of r takes that begins now, d being its time without other work.
 func (w *world) disturb(r *rank, d time.Duration) time.Duration {
 	factor := 1.0
 	if s := r.group.Noise; s > 0 {

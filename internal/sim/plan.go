@@ -13,7 +13,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Goal is what a plan has to keep: at least Share of all requests within the run's first SLO, failed ones counting against.
+// Goal is the goal of a plan: at least Share of all requests within the run's first SLO. Failed requests count as
+// outside.
 type Goal struct {
 	Share float64
 	// MaxWorkers bounds the search for workers, MaxRate that for the rate, as a factor.
@@ -24,19 +25,19 @@ type Goal struct {
 // Plan is the answer for one policy.
 type Plan struct {
 	Policy  string        `json:"policy"`
-	Found   bool          `json:"found"`   // false: even the easiest setup that was tried does not keep the goal
-	Limited bool          `json:"limited"` // the bound of the search was reached: the answer may be better still
+	Found   bool          `json:"found"`   // false: the easiest setup that was tried does not keep the goal
+	Limited bool          `json:"limited"` // the search reached its bound: the true answer may be better
 	Workers int           `json:"workers"`
 	Rate    float64       `json:"rate"`
 	Best    *report.Run   `json:"-"` // at the answer; nil when not found
 	Runs    []*report.Run `json:"-"` // all that were tried, by rate or workers
 }
 
-// ratePrecision ends the bisection of a rate: below, two seeds differ more.
+// ratePrecision ends the bisection of a rate: below it, two seeds differ more.
 const ratePrecision = 0.02
 
-// PlanRate finds for each policy the largest rate that keeps the goal, by doubling or halving from c.Rate and then bisecting.
-// It stops when ctx ends and returns what is certain by then.
+// PlanRate finds for each policy the largest rate that keeps the goal, by doubling or halving from c.Rate and then
+// bisecting. When ctx ends it stops and returns the plans that are certain by then.
 func PlanRate(ctx context.Context, c Config, policies []policy.Spec, goal Goal, tell func(Plan)) ([]Plan, error) {
 	return plans(ctx, policies, tell, func(p policy.Spec) (Plan, error) {
 		try := trial{ctx: ctx, config: c, goal: goal}
@@ -88,7 +89,7 @@ type trial struct {
 	runs   []*report.Run
 }
 
-// keeps plays the configuration and reports whether the goal is kept.
+// keeps plays the configuration and reports whether it keeps the goal.
 func (t *trial) keeps(c Config) (bool, *report.Run, error) {
 	run, err := Run(t.ctx, c, nil)
 	if err != nil {
@@ -107,7 +108,7 @@ func (t *trial) rate() (Plan, error) {
 	at := t.config.withDefaults().Rate
 	const smallest = 0.002
 	for low == 0 || high > low*(1+ratePrecision) {
-		// Three decimals are finer than the search ends, and can be typed again.
+		// Three decimals are finer than the search, and can be typed again.
 		at = max(math.Round(at*1000)/1000, 0.001)
 		c := t.config
 		c.Rate = at
@@ -175,7 +176,7 @@ func (t *trial) done(p Plan) Plan {
 	return p
 }
 
-// ignoreEnd turns the end of the context into no error: what was found stands.
+// ignoreEnd drops the error of an ended context: the plans that were found stand.
 func ignoreEnd(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return nil

@@ -60,8 +60,8 @@ func conversation(t *testing.T) func(*sim.Experiment) {
 	}
 }
 
-// LMetric's paper: near saturation its product beats linear and weighted sums of the same terms, which beat counting requests
-// (arXiv 2603.15202; facts on routing §2.8).
+// LMetric's paper (arXiv 2603.15202): near saturation its product beats linear and weighted sums of the same terms, and
+// those beat counting requests.
 func TestLMetricBeatsLinearAndWeightedNearSaturation(t *testing.T) {
 	linear, weighted := "kv", "precise_prefix_cache"
 	runs := sweep(t, func(x *sim.Experiment) {
@@ -76,7 +76,8 @@ func TestLMetricBeatsLinearAndWeightedNearSaturation(t *testing.T) {
 	}
 }
 
-// DynoSim's sweep: a larger prefill-load scale helps until 16 to 32, and no more from there (facts on routing §2.5).
+// The sweep of DynoSim (ai-dynamo/dynamo, its documentation): a larger prefill-load scale helps until 16 to 32, and not
+// beyond.
 func TestThePrefillLoadScaleSaturates(t *testing.T) {
 	scales := []string{"1", "4", "16", "32", "64"}
 	runs := sweep(t, func(x *sim.Experiment) {
@@ -98,7 +99,7 @@ func TestThePrefillLoadScaleSaturates(t *testing.T) {
 	}
 }
 
-// bursts: 24 requests with one new prefix within two seconds, again and again: what lag is worst for.
+// bursts has 24 requests with one new prefix within two seconds, again and again: the worst case for event lag.
 const bursts = "gen:burst,size=24,spread=2,bursts=16,every=4,system=16000,seed=1"
 
 // Event lag costs hits and tail latency; speculative entries take the cost away.

@@ -7,7 +7,7 @@ import (
 	"github.com/warmpath/warmpath/internal/engine"
 )
 
-// rank is one engine and what it is doing.
+// rank is one engine and its current work.
 type rank struct {
 	index  int // in world.ranks
 	pool   *pool
@@ -24,7 +24,7 @@ type rank struct {
 	life   int // how often it was started
 	dead   bool
 	asked  bool   // how busy it is
-	lines  []line // by router: what is on its way there
+	lines  []line // by router: the batches under way to it
 
 	disturbed []Disturbance // that this rank has
 	desk      *desk         // of its worker
@@ -43,7 +43,7 @@ const (
 	idle doing = iota
 	stepping
 	gliding
-	awaiting // a wake at this very moment is planned
+	awaiting // a wake at this moment is planned
 )
 
 func (r *rank) add(f *flight) {
@@ -63,21 +63,21 @@ func (w *world) wakeAt(r *rank, at time.Duration) {
 	w.agenda.plan(moment{at: at, kind: atWake, a: int32(r.index), gen: r.gen})
 }
 
-// rouse makes a rank see what was submitted: at once if it is idle, else with its next pass.
+// rouse makes a rank see a submitted request: at once if it is idle, else with its next pass.
 func (w *world) rouse(r *rank) {
 	switch r.doing {
 	case idle:
 		r.doing = awaiting
 		w.wakeAt(r, w.now)
 	case gliding:
-		// The passes that have begun by now are finished, then the new request is looked at.
+		// The passes that have begun by now are finished before the new request is looked at.
 		end := r.since + w.glide(r, w.now-r.since)
 		r.doing = awaiting
 		w.wakeAt(r, max(end, w.now))
 	}
 }
 
-// wake ends what the rank was doing and begins its next pass.
+// wake ends the rank's current work and begins its next pass.
 func (w *world) wake(r *rank) {
 	if w.delayed(r) {
 		return
@@ -94,7 +94,8 @@ func (w *world) wake(r *rank) {
 	w.begin(r)
 }
 
-// glide makes the steady passes that began before until, counted from the first one's start, and returns how long they took.
+// glide plays the steady passes that began before until, counted from the start of the first one, and returns how long
+// they took.
 func (w *world) glide(r *rank, until time.Duration) time.Duration {
 	made, took := r.engine.Advance(r.passes, until)
 	if made == 0 {
@@ -139,7 +140,7 @@ func (w *world) begin(r *rank) {
 	w.rec.Gauge(r.index, w.now, running, waiting, kv)
 }
 
-// finishStep makes visible what the pass did: events first, as engines publish them, then tokens.
+// finishStep publishes the results of the pass: events first, as engines do, then tokens.
 func (w *world) finishStep(r *rank) {
 	if len(r.step.Events) > 0 {
 		w.publish(r)
@@ -154,7 +155,7 @@ func (w *world) finishStep(r *rank) {
 		f := o.Request.Owner.(*flight)
 		at = max(at, w.serve(r, r.group.Frontend.Output))
 		if !o.First {
-			// Nearly all gaps of a pass are alike.
+			// Nearly all gaps of a pass are equal.
 			if d := at - f.last; d == gap {
 				count++
 			} else {

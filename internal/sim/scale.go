@@ -5,10 +5,10 @@ import (
 	"github.com/warmpath/warmpath/internal/engine"
 )
 
-// failed is how a request ends whose worker died.
+// failed is the outcome of a request whose worker died.
 const failed = fleet.OutcomeFailed
 
-// scale looks at the load and orders one worker more, or drains one.
+// scale compares the load with the bounds, and orders one more worker or drains one.
 func (w *world) scale() {
 	a := w.cfg.Autoscale
 	if !w.busy() {
@@ -39,7 +39,7 @@ func (w *world) scale() {
 	}
 }
 
-// drain takes the worker with the fewest requests out, the newest of those.
+// drain takes out the worker with the fewest requests, the newest of several.
 func (w *world) drain() {
 	least := -1
 	for i := range w.main.workers {
@@ -55,7 +55,7 @@ func (w *world) drain() {
 	w.countReady()
 }
 
-// leave removes a drained worker; its cache goes with it.
+// leave removes a drained worker with its cache.
 func (w *world) leave(i int) {
 	wk := &w.main.workers[i]
 	wk.state = gone
@@ -67,7 +67,7 @@ func (w *world) leave(i int) {
 	}
 }
 
-// join makes a worker serve: one that had left, with an empty cache, or a new one.
+// join lets a worker serve: a new one, or one that had left, with an empty cache.
 func (w *world) join() {
 	w.joining--
 	w.freed = true

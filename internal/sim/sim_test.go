@@ -92,7 +92,7 @@ func asJSON(t testing.TB, runs ...*report.Run) []byte {
 	return b.Bytes()
 }
 
-// everything turns on all that is random.
+// everything turns on all random parts of a run.
 func everything(c *Config) {
 	c.Routers, c.Lag, c.LagJitter, c.Loss, c.Replay = 3, 20*time.Millisecond, 50*time.Millisecond, .05, true
 	c.Faults = []Fault{{At: 5 * time.Second, Worker: 1, Down: 4 * time.Second}}
@@ -159,7 +159,7 @@ func TestPoliciesThatFollowTheCacheFindMore(t *testing.T) {
 	if aware.HitRate < random.HitRate+.1 {
 		t.Errorf("kv_aware hits %.3f, random %.3f", aware.HitRate, random.HitRate)
 	}
-	// What routers see of a quiet fleet is what engines have, but for requests of one family in flight together.
+	// Routers see of a quiet fleet what engines have, except for requests of one family in flight together.
 	if aware.PredictedTokens < aware.CachedTokens*97/100 {
 		t.Errorf("predicted %d tokens, engines found %d", aware.PredictedTokens, aware.CachedTokens)
 	}
@@ -191,7 +191,7 @@ func TestTheModelSeparatesPoolsByAdapter(t *testing.T) {
 }
 
 func TestEventLagCostsHitsAndSpeculationSavesThem(t *testing.T) {
-	// Bursts of one new prefix: what lag hurts most.
+	// Bursts of one new prefix: lag hurts them most.
 	w := &workload.Workload{Name: "bursts", Block: 64}
 	for i := range 600 {
 		w.Requests = append(w.Requests, workload.Request{
@@ -267,7 +267,7 @@ func TestDecodeWorkersTakeOverWhatWasPrefilled(t *testing.T) {
 			t.Errorf("%s answered %d requests", k.Name, k.Requests)
 		}
 	}
-	// Decodes are not disturbed by prefills: no gap is longer than a pass of decodes.
+	// Prefills do not disturb decodes: no gap is longer than a pass of decodes.
 	if r.ITL.P99 > 40 {
 		t.Errorf("p99 of gaps is %.1f ms", r.ITL.P99)
 	}
@@ -344,7 +344,7 @@ func TestStagesDrainBeforeTheNextBegins(t *testing.T) {
 	r := run(t, config(w, "round_robin", func(c *Config) { c.Samples = 1000 }))
 	end, begin := 0.0, 1e9
 	for _, s := range r.Samples {
-		// The samples of a run of fewer requests than room are all of them.
+		// A run with fewer requests than room for samples keeps all of them.
 		if s.Arrival < r.Stages[0].Seconds-1e-3 {
 			end = max(end, s.End)
 		} else {
@@ -383,7 +383,8 @@ func TestMistakesAreAllReported(t *testing.T) {
 	}
 }
 
-// A time that no run would see the end of is a slip: sums of such times overflow, and a moment before the last one comes again and again.
+// A time that is far too long is a mistake of the caller. Sums of such times overflow, and then the last moment would
+// come again and again.
 func TestTimesBeyondAnyEndAreRefused(t *testing.T) {
 	const ever = time.Duration(1 << 62)
 	for name, change := range map[string]func(*Config){

@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// Progress is how far a sweep is.
+// Progress is the state of a sweep.
 type Progress struct {
 	Runs, RunsDone     int
 	Requests, Ended    int64         // over all runs
@@ -21,9 +21,9 @@ type Progress struct {
 // progressEvery is how often Sweep reports progress.
 const progressEvery = 200 * time.Millisecond
 
-// Sweep plays all configurations, as many at once as parallel says (0: one a core), and returns their results in order. When
-// ctx ends it returns what was done by then, with nil for runs that had not begun. report, if not nil, is called every now and
-// then from one goroutine. Nothing it started runs on when it returns.
+// Sweep plays all configurations, parallel of them at once (0: one a core), and returns their results in order. When
+// ctx ends it returns the results so far, with nil for runs that had not begun. report, if not nil, is called from one
+// goroutine every progressEvery. All goroutines have ended when Sweep returns.
 func Sweep(ctx context.Context, configs []Config, parallel int, tell func(Progress)) ([]*report.Run, error) {
 	if parallel <= 0 {
 		parallel = runtime.GOMAXPROCS(0)
@@ -76,7 +76,7 @@ func Sweep(ctx context.Context, configs []Config, parallel int, tell func(Progre
 	return results, nil
 }
 
-// watch tells the progress until finished is closed.
+// watch reports the progress until finished is closed.
 func watch(finished <-chan struct{}, tell func(Progress), measure func(began time.Time) Progress) {
 	if tell == nil {
 		<-finished
@@ -95,7 +95,7 @@ func watch(finished <-chan struct{}, tell func(Progress), measure func(began tim
 	}
 }
 
-// Describe says what a workload is, for a report.
+// Describe describes a workload, for a report.
 func Describe(w *workload.Workload) report.Workload {
 	d := report.Workload{Name: w.Name, Source: w.Source, Requests: len(w.Requests)}
 	for i := range w.Requests {

@@ -23,7 +23,7 @@ func timesSeeds() uint64 {
 	return n
 }
 
-// apart is prompts that share nothing, at a rate in requests a second.
+// apart returns prompts that share nothing, at a rate in requests a second.
 func apart(t *testing.T, requests int, rate float64, seed uint64) *workload.Workload {
 	t.Helper()
 	w, err := workload.LoadWith(fmt.Sprintf("gen:independent,rate=%g,requests=%d,question=1000,output=60", rate, requests), workload.Options{Seed: seed})
@@ -33,7 +33,7 @@ func apart(t *testing.T, requests int, rate float64, seed uint64) *workload.Work
 	return w
 }
 
-// unsteady is n engines that are alike, whose passes scatter by 30 %.
+// unsteady is n equal engines whose passes scatter by 30 %.
 func unsteady(w *workload.Workload, n int, seed uint64) Config {
 	return config(w, "marginal", func(c *Config) {
 		c.Seed = seed
@@ -41,7 +41,7 @@ func unsteady(w *workload.Workload, n int, seed uint64) Config {
 	})
 }
 
-// oneOfEight is unsteady with eight engines, the last of which runs at half speed.
+// oneOfEight is unsteady with eight engines; the last one runs at half speed.
 func oneOfEight(w *workload.Workload, seed uint64) Config {
 	c := unsteady(w, 7, seed)
 	slow := c.Groups[0]
@@ -50,7 +50,7 @@ func oneOfEight(w *workload.Workload, seed uint64) Config {
 	return c
 }
 
-// bursts is other work on one of n machines at a time, for one to three minutes, that makes passes take 30 % longer.
+// bursts is other work on one of n machines at a time, for one to three minutes. It makes passes take 30 % longer.
 func bursts(n int, seed uint64, span time.Duration) (all []Disturbance) {
 	random := rand.New(rand.NewPCG(seed, 0xb0))
 	for at := time.Duration(0); at < span; {
@@ -71,9 +71,9 @@ func shares(t *testing.T, c Config) (all []float64) {
 	return all
 }
 
-// TestNoiseOnLikeMachinesIsNoPreference plays engines that are alike, with noise in each pass and bursts of other work.
-// No engine's share of the requests may leave 0.8 to 1.25 of the mean. An engine serves 10 requests a second and not
-// 16. What make times measures here and below is in bench/results/learned_times.md.
+// TestNoiseOnLikeMachinesIsNoPreference plays equal engines with noise in each pass and bursts of other work. The share
+// of the requests of each engine stays within 0.8 to 1.25 of the mean. An engine can serve 10 requests a second and not
+// 16. bench/results/learned_times.md has what `make times` measures here and below.
 func TestNoiseOnLikeMachinesIsNoPreference(t *testing.T) {
 	sizes, rates, seeds, span := []int{2, 8, 16}, []float64{0.02, 0.5}, uint64(1), 20*time.Minute
 	if n := timesSeeds(); n > 0 {
@@ -122,7 +122,7 @@ func TestASlowMachineIsFound(t *testing.T) {
 		}
 		t.Logf("%g requests/s: found in %d of %d seeds, at factors from %.2f to %.2f; %d of %d others believed unlike",
 			rate, found, seeds, least, most, wronged, 7*seeds)
-		// By the model an engine that is like the others is believed unlike with probability 2.5 % at most.
+		// By the model, an engine like the others is believed to differ with probability 2.5 % at most.
 		if float64(found) < 0.99*float64(seeds) || float64(wronged) > 0.025*7*float64(seeds) {
 			t.Errorf("%g requests/s: found in %d of %d seeds, %d of %d others believed unlike", rate, found, seeds, wronged, 7*seeds)
 		}
@@ -149,8 +149,8 @@ func TestASlowMachineGetsAboutHalf(t *testing.T) {
 	}
 }
 
-// TestAShareReturnsAfterABurst plays engines on one of which passes take twice as long for a minute. Minutes later it
-// gets its full share. A burst within the first minute looks like a slow machine and takes longer to forget.
+// TestAShareReturnsAfterABurst plays engines; the passes of one take twice as long for a minute. Minutes later it gets
+// its full share. A burst within the first minute looks like a slow machine and takes longer to forget.
 func TestAShareReturnsAfterABurst(t *testing.T) {
 	sizes, rates, seeds := []int{2, 8}, []float64{0.25, 1.5}, uint64(1)
 	if n := timesSeeds(); n > 0 {

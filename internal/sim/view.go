@@ -12,7 +12,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// pool is workers that take the same requests, and the routers that know them.
+// pool is the workers that take the same requests, with their routers.
 type pool struct {
 	name    string
 	views   []*view // by router
@@ -20,7 +20,7 @@ type pool struct {
 	ranks   []int // by holder: index in world.ranks. All routers number holders alike
 }
 
-// worker is what the world knows of one worker; its ranks are the engines.
+// worker is the state of one worker; its ranks are the engines.
 type worker struct {
 	url   string
 	first int // its first rank in world.ranks
@@ -36,7 +36,7 @@ const (
 	gone
 )
 
-// view is one router with the fleet as it sees it.
+// view is one router, with the fleet as it sees it.
 type view struct {
 	fleet   *fleet.Fleet
 	router  *warmpath.Router
@@ -111,7 +111,7 @@ func (v *view) put(w *world, url string, g *Group) fleet.WorkerID {
 	})
 }
 
-// models are what a worker serves: the model, under every name that the workload uses, and its adapters.
+// models are the names that a worker serves: the model under every name in the workload, and its adapters.
 func (w *world) models(g *Group) []fleet.Model {
 	models := []fleet.Model{{ID: model, Root: model, MaxModelLen: g.Profile.MaxModelLen}}
 	seen := map[string]bool{"": true, model: true}
@@ -173,7 +173,8 @@ func (w *world) publish(r *rank) {
 	}
 }
 
-// describe gives events the tokens of their blocks where the engine has blank ones. They are valid until the next prompt is routed.
+// describe fills in the tokens of events' blocks where the engine has blank ones. They are valid until the next prompt
+// is routed.
 func (w *world) describe(events []engine.Event) {
 	if !w.runs {
 		return
@@ -219,7 +220,7 @@ func (w *world) done(b *batch) {
 	}
 }
 
-// deliver applies a batch that has come to a router. A gap before it is noticed now.
+// deliver applies a batch that has come to a router. It notices a gap before the batch now.
 func (w *world) deliver(b *batch, router int) {
 	r := b.rank
 	line := &r.lines[router]
@@ -245,8 +246,8 @@ func (w *world) deliver(b *batch, router int) {
 	w.done(b)
 }
 
-// apply hands events to the router as internal/ingest does once it has decoded them: removals that follow each other from one
-// tier go together.
+// apply hands events to the router as internal/ingest does after decoding: consecutive removals from one tier go
+// together.
 func (v *view) apply(h fleet.Holder, events []engine.Event) {
 	for i := 0; i < len(events); i++ {
 		e := &events[i]

@@ -9,14 +9,15 @@ import (
 	"github.com/warmpath/warmpath/internal/queue"
 )
 
-// waiting is the requests that a router holds while all workers are saturated, in the production queue. Whoever waits does so
-// until its turn: traces tell nobody's patience.
+// waiting is the requests that a router holds while all workers are saturated, in the production queue. They wait until
+// their turn, as traces tell no client's patience.
 type waiting struct {
 	queue   *queue.Queue
 	flights map[*queue.Item]*flight
 }
 
-// queueOrders are those of the production queue that a workload tells enough for: it knows neither priorities nor deadlines nor tenants.
+// queueOrders are the orders of the production queue for which a workload tells enough: it has no priorities, deadlines
+// or tenants.
 var queueOrders = []string{queue.FCFS, queue.Shortest}
 
 func newWaiting(c *Config) *waiting {
@@ -25,7 +26,7 @@ func newWaiting(c *Config) *waiting {
 	return &waiting{queue: queue.New(cfg), flights: map[*queue.Item]*flight{}}
 }
 
-// hold makes a request wait that no worker has room for; it reports false when the queue is full.
+// hold lets a request wait that no worker has room for. It reports false when the queue is full.
 func (w *world) hold(f *flight, req *warmpath.Request) bool {
 	if w.cfg.Queue == 0 {
 		return false
@@ -42,7 +43,8 @@ func (w *world) hold(f *flight, req *warmpath.Request) bool {
 	return true
 }
 
-// uncached is how many tokens of a prompt are to be computed where most of it is cached: what the gateway orders by.
+// uncached is the number of prompt tokens to compute at the worker that has most of them cached. The gateway orders by
+// the same number.
 func (w *world) uncached(f *flight, req *warmpath.Request) int {
 	d, _ := w.main.views[f.router].router.Explain(context.Background(), req)
 	if d == nil {
@@ -52,7 +54,7 @@ func (w *world) uncached(f *flight, req *warmpath.Request) int {
 	return d.UncachedTokens()
 }
 
-// admitHeld sends what a router holds, in order, as long as there is room.
+// admitHeld sends the requests that a router holds, in order, as long as there is room.
 func (w *world) admitHeld(router int) {
 	line := w.held[router]
 	for it := line.queue.Pop(); it != nil; it = line.queue.Pop() {
@@ -67,9 +69,9 @@ func (w *world) admitHeld(router int) {
 	}
 }
 
-// admitFreed sends what is held where there may be room for another reason than the end of an answer, which tells by itself: an engine
-// refused a prompt or handed it over, a worker died, came back or joined, or told that other routers have less there. Else what is
-// held waits for ever when no answer is under way any more.
+// admitFreed sends held requests after a change other than the end of an answer: an engine refused a prompt or handed
+// it over, a worker died, came back or joined, or reported less load of other routers. Without it, held requests would
+// wait for ever when no answer is under way.
 func (w *world) admitFreed() {
 	for w.freed {
 		w.freed = false

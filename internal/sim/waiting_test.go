@@ -9,7 +9,8 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// unlike is more than two workers can do for a while: of every eight prompts one is of 12,000 tokens, the others of 500.
+// unlike is more load than two workers can serve for a while: of every eight prompts one has 12,000 tokens, the others
+// 500.
 func unlike(requests int) *workload.Workload {
 	w := &workload.Workload{Name: "unlike", Block: 64}
 	for i := range requests {
@@ -25,8 +26,8 @@ func unlike(requests int) *workload.Workload {
 	return w
 }
 
-// On a saturated fleet the shortest prompts first means less waiting for most, and nobody waits much longer than the ageing allows: 500
-// tokens of difference are worth a second.
+// On a saturated fleet, order shortest shortens the wait of most requests. No request waits much longer than ageing
+// allows: 500 tokens of difference are worth a second.
 func TestTheOrderOfTheRouterQueueMatters(t *testing.T) {
 	in := func(order string) *report.Run {
 		return run(t, config(unlike(600), "least_load", func(c *Config) {
@@ -48,13 +49,14 @@ func TestTheOrderOfTheRouterQueueMatters(t *testing.T) {
 	}
 }
 
-// What is held is sent as soon as there is room, whatever made it; else a run whose last answer has ended would not.
+// Held requests are sent as soon as there is room, whatever freed it. Otherwise a run whose last answer has ended would
+// not end.
 func TestWhatIsHeldNeverWaitsForever(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"an engine refuses a prompt": func(c *Config) {
 			c.Workload.Requests[0].Input = 64_000
 			c.Workload.Requests[0].Segments[0].Tokens = 64_000
-			c.Hop = time.Second // until then it takes the worker's place
+			c.Hop = time.Second // until then it occupies the worker
 		},
 		"all workers die":         func(c *Config) { c.Faults = []Fault{{At: time.Second}} },
 		"a worker comes back":     func(c *Config) { c.Faults = []Fault{{At: time.Second, Down: time.Minute}} },
@@ -72,7 +74,7 @@ func TestWhatIsHeldNeverWaitsForever(t *testing.T) {
 	}
 }
 
-// The shortest prompt is the one that leaves the least to compute where most of it is cached.
+// The shortest prompt is the one with the fewest tokens to compute at the worker that has most of it cached.
 func TestTheRouterQueueCountsUncachedTokens(t *testing.T) {
 	c := config(families(3, 60, 200*time.Millisecond), "kv_aware", nil)
 	w, err := newWorld(c)
@@ -85,7 +87,7 @@ func TestTheRouterQueueCountsUncachedTokens(t *testing.T) {
 		t.Errorf("with empty caches %d tokens are uncached, want all 2304", n)
 	}
 	w.play(context.Background(), nil)
-	w.now += time.Minute // what was only expected is forgotten
+	w.now += time.Minute // expected blocks are forgotten
 	req = w.ask(known)
 	if n := w.uncached(known, &req); n > 256+64 {
 		t.Errorf("%d tokens of a prompt whose prefix is cached are uncached, want 256 or a block more", n)

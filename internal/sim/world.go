@@ -11,8 +11,8 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// Run plays one configuration to its end, or until ctx ends: then it returns what was done by then, marked as stopped.
-// progress, if not nil, is told every now and then how many requests have ended.
+// Run plays one configuration to its end. When ctx ends it returns the result so far, marked as stopped. progress, if
+// not nil, is called now and then with the number of requests that have ended.
 func Run(ctx context.Context, c Config, progress func(ended int)) (*report.Run, error) {
 	began := time.Now()
 	w, err := newWorld(c)
@@ -36,8 +36,8 @@ type world struct {
 	random   *rand.Rand
 	rec      *report.Recorder
 	ranks    []*rank // of all pools
-	main     pool    // all workers, or those that prefill
-	decode   pool    // those that decode what others prefilled; no workers: every worker does both
+	main     pool    // all workers, or the workers that prefill
+	decode   pool    // decode workers; empty: every worker prefills and decodes
 
 	arrivals clocked
 	follow   followers
@@ -45,8 +45,8 @@ type world struct {
 	ended    int        // requests that have ended
 	planned  int        // arrivals on the agenda
 	unsent   []int      // requests that clients may not send yet
-	held     []*waiting // by router: what waits for a worker to have room
-	freed    bool       // there may be room for those, though no answer has ended; see admitFreed
+	held     []*waiting // by router: requests that wait for room at a worker
+	freed    bool       // there may be room for held requests, though no answer has ended; see admitFreed
 
 	tokens       []block.Token // of the prompt that is being routed, or of a pass's events
 	text         []byte        // of the prompt that is being routed, for policies that look at it
@@ -105,10 +105,10 @@ func newWorld(c Config) (*world, error) {
 	return w, nil
 }
 
-// checkEvery is how many moments pass between looks at the context: a few milliseconds.
+// checkEvery is the number of moments between checks of the context: a few milliseconds.
 const checkEvery = 4096
 
-// play runs until nothing is left to happen; it reports whether it was stopped before.
+// play runs until no moment is left. It reports whether it was stopped before.
 func (w *world) play(ctx context.Context, progress func(int)) (stopped bool) {
 	for n := 1; ; n++ {
 		if n%checkEvery == 0 {
@@ -179,7 +179,7 @@ func (w *world) happen(m *moment) {
 	}
 }
 
-// busy reports whether anything is still to come that a tick of the world should wait for.
+// busy reports whether a tick of the world has anything to wait for.
 func (w *world) busy() bool {
 	_, coming := w.arrivals.peek(w)
 	return w.live > 0 || w.planned > 0 || len(w.unsent) > 0 || coming
@@ -215,7 +215,7 @@ type clocked struct {
 	shift    time.Duration // by which drained stages have moved all later arrivals
 }
 
-// peek returns when the next one arrives; ok is false when none does, for now or for good.
+// peek returns when the next request arrives. ok is false when none does, for now or for good.
 func (c *clocked) peek(w *world) (at time.Duration, ok bool) {
 	requests := c.workload.Requests
 	for c.next < len(requests) && requests[c.next].After >= 0 {
@@ -249,13 +249,13 @@ func (c *clocked) scale(d time.Duration) time.Duration {
 	return time.Duration(float64(d) / c.rate)
 }
 
-// span is from the first to the last arrival, as recorded.
+// span is the time from the first to the last arrival, as recorded.
 func (c *clocked) span() time.Duration {
 	r := c.workload.Requests
 	return r[len(r)-1].Arrival - r[0].Arrival
 }
 
-// followers knows which requests come after others have ended.
+// followers knows which requests come after the end of others.
 type followers struct {
 	begin   []int32 // of request i's followers in list
 	list    []int32
