@@ -56,15 +56,16 @@ func TestADeadEngineRefusesConnectionsUntilItIsRestarted(t *testing.T) {
 	}
 }
 
-// waitFor polls a condition that another process's view depends on.
+// waitFor polls a condition that goroutines of the engine make true.
 func waitFor(t testing.TB, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.After(time.Minute)
 	for !condition() {
-		if time.Now().After(deadline) {
-			t.Fatal("waited for a minute in vain")
+		select {
+		case <-deadline:
+			t.Fatal("the condition did not become true within a minute")
+		case <-time.After(2 * time.Millisecond):
 		}
-		time.Sleep(2 * time.Millisecond)
 	}
 }
 

@@ -89,7 +89,7 @@ func TestAFrozenEngineIsAskedNothingUntilItsCallEnds(t *testing.T) {
 			if took := time.Since(began); took > 6*time.Millisecond {
 				t.Errorf("prompt %d waited %v beside a frozen engine", i, took)
 			}
-			time.Sleep(20 * time.Millisecond)
+			pass(20 * time.Millisecond)
 		}
 		if n := e.asked("a"); n > 2 {
 			t.Errorf("the frozen engine was asked %d times in 4 s", n)
@@ -114,7 +114,7 @@ func TestAFrozenEngineThatIsAloneCostsAFewRequestsTheirWait(t *testing.T) {
 			if time.Since(began) > 0 {
 				waited++
 			}
-			time.Sleep(20 * time.Millisecond)
+			pass(20 * time.Millisecond)
 		}
 		if waited > 6 { // those of the first 100 ms
 			t.Errorf("%d of 100 requests waited for a frozen engine", waited)
@@ -131,7 +131,7 @@ func TestASlowEngineKeepsItsBreakerClosedAndItsLateAnswersServe(t *testing.T) {
 		defer s.Close()
 		for i := range 10 {
 			wants(t, find(t, s, chat(fmt.Sprint(i)), a), TimedOut)
-			time.Sleep(100 * time.Millisecond)
+			pass(100 * time.Millisecond)
 			wants(t, find(t, s, chat(fmt.Sprint(i)), a), Cached, 1, 2, 3)
 		}
 		got := s.Stats()
@@ -221,7 +221,7 @@ func TestCallsToAnEngineAreLimitedAndTheWorthiestGoesFirst(t *testing.T) {
 				}
 			}
 			mu.Unlock()
-			time.Sleep(20 * time.Millisecond)
+			pass(20 * time.Millisecond)
 			mu.Lock()
 			now--
 			mu.Unlock()
@@ -268,7 +268,7 @@ func TestTheLineIsBounded(t *testing.T) {
 		if got[Limited] < 200-callsPerEngine-maxLine || got[Failed] > 0 {
 			t.Errorf("outcomes %v", got)
 		}
-		time.Sleep(20 * time.Second)
+		pass(20 * time.Second)
 		if n := e.asked("a"); n > callsPerEngine+maxLine {
 			t.Errorf("%d questions were asked", n)
 		}

@@ -118,7 +118,7 @@ func conversation(t *testing.T, s *Source, e *templated, system, name string, n 
 		}
 		found = append(found, got)
 		turns = append(turns, turn{"assistant", words(fmt.Sprintf("%s-a%d-", name, i), 40)})
-		time.Sleep(time.Second)
+		pass(time.Second)
 	}
 	return found
 }
@@ -203,7 +203,7 @@ func TestThoughtsOfAnAgentsTurnAreNotTakenToStay(t *testing.T) {
 				if !slices.Equal(got.Tokens[:got.Sure], right[:min(got.Sure, len(right))]) {
 					t.Errorf("agent %d, %d turns: ids that are not the engine's", i, len(turns))
 				}
-				time.Sleep(time.Second)
+				pass(time.Second)
 			}
 			grow()
 			for j := range 4 {
@@ -230,7 +230,7 @@ func TestOneAnswerThatDiffersTurnsBeginningsOffUntilTwentyAgree(t *testing.T) {
 		if got := s.Find(t.Context(), turnsPrompt(turns), []Worker{a}); got.Outcome != Beginning {
 			t.Fatalf("%s %s: the test wants a beginning that is wrong", got.Outcome, got.Missing)
 		}
-		time.Sleep(time.Second)
+		pass(time.Second)
 		if got := s.Stats(); got.BeginningsDiffered != 1 || !slices.Equal(got.BeginningsOff, []string{"m"}) {
 			t.Errorf("%+v", got)
 		}
@@ -270,7 +270,7 @@ func TestChatsThatShareOnlyTheirSystemPromptBeginAlike(t *testing.T) {
 			if (got.Outcome == Beginning) != (i >= 2) || i >= 2 && got.Sure < 300-margin {
 				t.Errorf("chat %d: %d ids by %s", i, got.Sure, got.Outcome)
 			}
-			time.Sleep(time.Second)
+			pass(time.Second)
 		}
 	})
 }
@@ -286,7 +286,7 @@ func TestOneTextCannotTellWhereTheBeginningEnds(t *testing.T) {
 			if got.Outcome == Beginning {
 				t.Errorf("chat %d: a beginning of %d ids is known, which two texts with the same words told", i, got.Sure)
 			}
-			time.Sleep(time.Second)
+			pass(time.Second)
 		}
 	})
 }
@@ -330,19 +330,19 @@ func TestAQuestionThatNobodyWaitsForWaitsForACalmEngine(t *testing.T) {
 		if got := s.Find(t.Context(), turnsPrompt(turns), []Worker{a}); got.Outcome != Beginning {
 			t.Fatalf("%s %s", got.Outcome, got.Missing)
 		}
-		time.Sleep(time.Second)
+		pass(time.Second)
 		if n := calls.asked("a") - before; n != 0 {
 			t.Error("asked while a request waits for its first token")
 		}
 		waiting.Store(0)
-		time.Sleep(100 * time.Millisecond)
+		pass(100 * time.Millisecond)
 		if n := calls.asked("a") - before; n != 1 {
 			t.Errorf("asked %d times once the engine was calm", n)
 		}
 		waiting.Store(1)
 		turns[3].Content = words("newer", 400)
 		find(t, s, turnsPrompt(turns), a)
-		time.Sleep(max(backgroundFor, s.cfg.Budget) + time.Second)
+		pass(max(backgroundFor, s.cfg.Budget) + time.Second)
 		if n := calls.asked("a") - before; n != 2 {
 			t.Errorf("asked %d times: an engine that is never calm is asked in the end", n)
 		}
@@ -361,7 +361,7 @@ func TestSomebodyWhoWaitsMakesAQuestionUrgent(t *testing.T) {
 		l := listOf(p.Request)
 		f := s.flights.inBackground(l.key().of(s.peers.client("")), 100)
 		s.fly(f, &p, l, []Worker{a})
-		time.Sleep(time.Millisecond)
+		pass(time.Millisecond)
 		if got := find(t, s, p, a); got.Outcome != Shared {
 			t.Errorf("%s %s", got.Outcome, got.Missing)
 		}
@@ -395,7 +395,7 @@ func TestQuestionsThatNobodyWaitsForComeLast(t *testing.T) {
 		if took := time.Since(began); took > 2*e.takes {
 			t.Errorf("waited %v behind questions that nobody waits for", took)
 		}
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		if n := calls.asked("a") - before; n > maxBackground+1 {
 			t.Errorf("%d questions were asked", n)
 		}
@@ -418,7 +418,7 @@ func TestAnIdleEngineIsWaitedForThoughABeginningIsKnown(t *testing.T) {
 			if got := s.Find(t.Context(), turnsPrompt(turns), []Worker{a}); got.Outcome != want {
 				t.Errorf("%s %s, want %s", got.Outcome, got.Missing, want)
 			}
-			time.Sleep(time.Minute)
+			pass(time.Minute)
 		}
 		ask("one", Beginning)
 		requests[a.URL] = 0
@@ -450,7 +450,7 @@ func TestAnIdleEngineThatIsSlowIsAskedInTheBackground(t *testing.T) {
 			if found.Outcome != Beginning || time.Since(began) > 0 {
 				t.Errorf("%s %s after %v, want a beginning at once", found.Outcome, found.Missing, time.Since(began))
 			}
-			time.Sleep(time.Minute)
+			pass(time.Minute)
 			if n := len(calls.calls()) - asked; n != 1 {
 				t.Errorf("asked %d times in the background, want once", n)
 			}
@@ -573,11 +573,8 @@ func BenchmarkKnownBeginning(b *testing.B) {
 	turns := []turn{{"system", words("s", 4000)}}
 	for i := range 6 {
 		turns = append(turns, turn{"user", words(fmt.Sprint("u", i), 100)})
-		for range 50 {
-			if s.Find(b.Context(), turnsPrompt(turns), []Worker{a}).Outcome == Cached {
-				break
-			}
-			time.Sleep(time.Millisecond)
+		for s.Find(b.Context(), turnsPrompt(turns), []Worker{a}).Outcome != Cached {
+			s.calls.Wait()
 		}
 		turns = append(turns, turn{"assistant", words(fmt.Sprint("a", i), 100)})
 	}

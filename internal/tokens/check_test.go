@@ -78,7 +78,7 @@ func TestComparisonsThatFailAreMadeUpFor(t *testing.T) {
 				const prompts, apart = 1000, 20 * time.Millisecond
 				for i := range prompts {
 					wants(t, find(t, s, as("bad", chat(fmt.Sprint(i))), a, b), InProcess, 1, 2, 3)
-					time.Sleep(apart)
+					pass(apart)
 				}
 				if n, most := e.asked("a"), 5*int(prompts*apart/s.cfg.Pause); n > most {
 					t.Errorf("the failing engine was asked %d times in %v, want %d at most", n, prompts*apart, most)
@@ -86,7 +86,7 @@ func TestComparisonsThatFailAreMadeUpFor(t *testing.T) {
 				if n := s.Stats().Checked; n < checkFirst {
 					t.Errorf("%d prompts were compared with the other engine", n)
 				}
-				time.Sleep(callTimeout + s.cfg.Pause)
+				pass(callTimeout + s.cfg.Pause)
 				for i := range 2 {
 					find(t, s, as("good", chat(fmt.Sprint("good", i))), a, b)
 					synctest.Wait()
@@ -109,7 +109,7 @@ func TestAnEngineWithoutTokenEndpointsCostsNoComparisons(t *testing.T) {
 		for i := range 500 {
 			p := chat(fmt.Sprint(i))
 			wants(t, find(t, s, p, a), InProcess, 1, 2, 3)
-			time.Sleep(100 * time.Millisecond)
+			pass(100 * time.Millisecond)
 			if w, ok := s.checks.due(p.Model, []Worker{a}, checkFirst, time.Now()); ok {
 				s.checks.undo(p.Model, w, time.Time{})
 				due++

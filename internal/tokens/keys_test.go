@@ -14,7 +14,7 @@ import (
 // guarded answers every endpoint with status unless the key is good.
 func guarded(status int, after time.Duration) handler {
 	return func(r *http.Request, body string) (int, string) {
-		time.Sleep(after)
+		pass(after)
 		if r.Header.Get("Authorization") != "Bearer good" {
 			return status, `{"error":"Unauthorized"}`
 		}
@@ -55,7 +55,7 @@ func TestAClientsRefusedKeyTakesIDsFromNobodyElse(t *testing.T) {
 					if opened := s.Stats().Opened; opened != 0 {
 						t.Errorf("%d workers are left alone", opened)
 					}
-					time.Sleep(pause)
+					pass(pause)
 					before := len(e.calls())
 					wants(t, find(t, s, as("bad", chat("again")), one, other), Refused)
 					if len(e.calls()) == before {
@@ -148,7 +148,7 @@ func TestAWorkerThatOnlyRefusedIsAskedAgain(t *testing.T) {
 			t.Errorf("%d of 20 questions were refused by a worker that refuses all, beside one that answers", n)
 		}
 		refusing = false
-		time.Sleep(s.cfg.Pause)
+		pass(s.cfg.Pause)
 		before := e.asked("b")
 		if n := ask("then"); n > 0 || e.asked("b")-before < 19 {
 			t.Errorf("%d of 20 questions refused, %d asked of the quicker worker", n, e.asked("b")-before)
@@ -185,33 +185,33 @@ func TestOneClientsSlowPromptsTakeIDsFromNobodyElse(t *testing.T) {
 		defer s.Close()
 		for i := range DefaultConfig().Failures {
 			find(t, s, as("bad", chat(fmt.Sprint("slower ", i))), a)
-			time.Sleep(callTimeout)
+			pass(callTimeout)
 		}
 		for i := range 20 {
 			find(t, s, as("bad", chat(fmt.Sprint("slow ", i))), a)
 			wants(t, find(t, s, as("good", chat(fmt.Sprint("one ", i))), a), Render, 1, 2, 3)
-			time.Sleep(time.Second)
+			pass(time.Second)
 		}
-		time.Sleep(callTimeout)
+		pass(callTimeout)
 		for _, long := range []string{"", strings.Repeat("long ", longQuestion/5+1)} { // late calls take no places
 			for i := range 2 {
 				go find(t, s, as("bad", chat(fmt.Sprint("slow ", long, i, " more"))), a)
 			}
-			time.Sleep(time.Second)
+			pass(time.Second)
 			began := time.Now()
 			wants(t, find(t, s, as("good", chat("short after "+long[:min(len(long), 4)])), a), Render, 1, 2, 3)
 			wants(t, find(t, s, as("good", chat("after "+long+long+"text")), a), Render, 1, 2, 3)
 			if took := time.Since(began); took > 0 {
 				t.Errorf("another client waited %v", took)
 			}
-			time.Sleep(callTimeout)
+			pass(callTimeout)
 		}
 		freezes.Store(true)
 		wants(t, find(t, s, as("good", chat("two")), a), TimedOut)
-		time.Sleep(time.Second)
+		pass(time.Second)
 		wants(t, find(t, s, as("good", chat("again")), a), Limited)
 		wants(t, find(t, s, as("other", chat("two and a half")), a), TimedOut)
-		time.Sleep(time.Second)
+		pass(time.Second)
 		wants(t, find(t, s, as("third", chat("three")), a), Limited)
 	})
 }

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 )
 
 // held is what all questions under way hold, in bytes.
@@ -56,7 +55,7 @@ func TestQuestionsTakeBoundedMemory(t *testing.T) {
 		if used := s.room.used.Load(); used < 2*callsPerEngine*(1<<20) {
 			t.Errorf("%d bytes are booked while calls hold their questions", used)
 		}
-		time.Sleep(callTimeout + backgroundFor)
+		pass(callTimeout + backgroundFor)
 		synctest.Wait()
 		if used := s.room.used.Load(); used != 0 {
 			t.Errorf("%d bytes are booked when nothing is under way", used)

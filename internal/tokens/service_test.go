@@ -77,7 +77,7 @@ func TestAFailingServiceIsLeftAlone(t *testing.T) {
 		if asked != DefaultConfig().Failures {
 			t.Errorf("the service was asked %d times", asked)
 		}
-		time.Sleep(DefaultConfig().Pause)
+		pass(DefaultConfig().Pause)
 		find(t, s, chat("later"), a)
 		if got := e.calls(); !slices.ContainsFunc(got[13:], func(c string) bool { return strings.HasPrefix(c, "svc/") }) {
 			t.Errorf("it is not tried again: %v", got)

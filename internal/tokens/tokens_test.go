@@ -63,6 +63,9 @@ func newSource(hosts map[string]func(*http.Request, string) (int, string)) (*Sou
 	return New(DefaultConfig(), &http.Client{Transport: e}), e
 }
 
+// pass lets time pass; every test that uses it runs in a synctest bubble.
+func pass(d time.Duration) { <-time.After(d) }
+
 type handler = func(*http.Request, string) (int, string)
 
 // rendering answers render with 1,2,3; tokenizing knows only /tokenize and answers 4,5.
@@ -132,7 +135,7 @@ func TestRefusedRenderFallsBackToTokenizeAndIsNotAskedAgain(t *testing.T) {
 		if got := e.calls(); !slices.Equal(got, []string{"a/v1/chat/completions/render", "a/tokenize", "a/tokenize"}) {
 			t.Errorf("calls %v", got)
 		}
-		time.Sleep(relearn)
+		pass(relearn)
 		find(t, s, chat("three"), a)
 		if got := e.calls(); len(got) != 5 {
 			t.Errorf("after a minute render is worth a question again; calls %v", got)
@@ -173,7 +176,7 @@ func TestPausedWorkerIsTriedAgainByOneCall(t *testing.T) {
 		}
 		wants(t, find(t, s, chat("paused"), a), NoWorker)
 		broken = false
-		time.Sleep(5 * time.Second)
+		pass(5 * time.Second)
 		wants(t, find(t, s, chat("back"), a), Render, 1, 2, 3)
 		wants(t, find(t, s, chat("stays"), a), Render, 1, 2, 3)
 	})
@@ -182,7 +185,7 @@ func TestPausedWorkerIsTriedAgainByOneCall(t *testing.T) {
 func TestEqualBodiesAreAskedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, e := newSource(map[string]handler{"a": func(r *http.Request, body string) (int, string) {
-			time.Sleep(3 * time.Millisecond)
+			pass(3 * time.Millisecond)
 			return rendering(r, body)
 		}})
 		defer s.Close()

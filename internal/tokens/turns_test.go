@@ -35,14 +35,14 @@ func TestLongPromptsLeaveShortOnesTheirTurn(t *testing.T) {
 						}
 					})
 				}
-				time.Sleep(time.Second)
+				pass(time.Second)
 				lost, before := 0, e.asked("a")
 				const shorts = 100
 				for i := range shorts {
 					if got := find(t, s, as("short", chat(fmt.Sprint("short", i))), a); got.Tokens == nil {
 						lost++
 					}
-					time.Sleep(20 * time.Millisecond)
+					pass(20 * time.Millisecond)
 				}
 				if lost > 0 {
 					t.Errorf("%d of %d short prompts got no ids beside long ones", lost, shorts)
@@ -78,7 +78,7 @@ func TestClientsHaveTheirTurns(t *testing.T) {
 		for i := range 8 {
 			ask("heavy", i, 4000+10*i)
 			if i == 0 {
-				time.Sleep(5 * time.Millisecond) // so that no two calls end together
+				pass(5 * time.Millisecond) // so that no two calls end together
 			}
 		}
 		for i := range 3 {

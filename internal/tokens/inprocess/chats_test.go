@@ -134,7 +134,7 @@ func playChats(t *testing.T, models *Models) (all []timed) {
 					t.Error(err)
 					return
 				}
-				time.Sleep(time.Duration(20+r.IntN(40)) * time.Millisecond) // the engine's time
+				<-time.After(time.Duration(20+r.IntN(40)) * time.Millisecond) // the engine's time
 				var read api.Request
 				if err := api.Read(api.OpenAIChat, body, &read); err != nil {
 					t.Error(err)

@@ -165,7 +165,7 @@ func (x *finderTest) serve(url, model, root string, engine *fakeEngine) fleet.Wo
 
 // after lets time pass until nothing more is under way.
 func (x *finderTest) after(d time.Duration) {
-	time.Sleep(d)
+	<-time.After(d)
 	synctest.Wait()
 }
 

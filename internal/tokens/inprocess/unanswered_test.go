@@ -69,7 +69,7 @@ func TestAWorkerThatFailsItsProbesDeniesTheFilesToNobody(t *testing.T) {
 				dir := folderOf(t, files())
 				x.serve("http://a", "m", dir, &fakeEngine{model: load(t, files())})
 				// A question takes a while, as it does at an engine.
-				x.engines.set("http://b", &fakeEngine{outcome: outcome, hook: func() { time.Sleep(2 * time.Second) }})
+				x.engines.set("http://b", &fakeEngine{outcome: outcome, hook: func() { <-time.After(2 * time.Second) }})
 				x.Fleet.SetHealth(x.Fleet.Put("http://b", fleet.Facts{Engine: fleet.EngineVLLM, Version: "0.33.0",
 					Models: []fleet.Model{{ID: "m", Root: dir}}}), true, "")
 				x.after(lookEvery)
