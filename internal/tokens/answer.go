@@ -12,12 +12,12 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// answer is what an engine said, or what two answers have in common (see beginning.go).
+// answer is an engine's answer, or the ids that two answers have in common (see beginning.go).
 type answer struct {
 	tokens   []block.Token
 	features []block.Feature
-	// Of a place where lists part, as long as one answer alone is known: that answer, and the text that its list went
-	// on with.
+	// A place where lists part has no tokens as long as only one answer is known there. from is that answer's key, and
+	// head the beginning of its next turn's text.
 	from key
 	head []byte
 }
@@ -65,7 +65,7 @@ func decodeIDs(data []byte, field string) (*answer, error) {
 	case a.tokens == nil:
 		return nil, errNoTokens
 	}
-	for _, f := range a.features { // one that is folded into no block would let two images pass for one
+	for _, f := range a.features { // a feature outside of the blocks would give two images the same keys
 		if f.Offset < 0 || f.Offset >= len(a.tokens) {
 			return nil, fmt.Errorf("an item is placed at %d of %d tokens", f.Offset, len(a.tokens))
 		}
@@ -110,7 +110,8 @@ func readIDs(s *jsonscan.Scanner, data []byte) []block.Token {
 	return ids
 }
 
-// readFeatures reads render's multimodal part: for each modality a list of hashes, and a list of places in the same order.
+// readFeatures reads render's multimodal part: for each modality a list of hashes, and a list of places in the same
+// order.
 func readFeatures(s *jsonscan.Scanner) []block.Feature {
 	if s.Word("null") {
 		return nil

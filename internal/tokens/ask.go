@@ -31,51 +31,50 @@ func (e endpoint) renders() bool { return e == renderChat || e == renderCompleti
 const (
 	// maxAnswer bounds an engine's answer in bytes: a million ids take 7 MB, a rendered image's kwargs_data some more.
 	maxAnswer = 32 << 20
-	// An answer has at most idsPerByte ids for each byte of its question, and moreIDs for what a template adds. A byte is an
-	// id at most, but for what a normalizer expands. A worker that answers more is broken, or means to fill the cache.
+	// An answer has at most idsPerByte ids for each byte of its question, and moreIDs for the text that a template
+	// adds. A byte is at most one id, unless a normalizer expands it. A worker that answers more is broken or hostile.
 	idsPerByte, moreIDs = 8, 1 << 16
-	// bytesPerID is what an id takes in an answer, with what else stands there.
+	// bytesPerID bounds an answer's bytes for each of its ids, the rest of the answer included.
 	bytesPerID = 16
 )
 
 var (
-	errMissing = errors.New("no such endpoint")                // 404, 405, 501: ask by the next way
-	errKey     = errors.New("engine refuses the client's key") // 401, 403: ask by the next way for this client
+	errMissing = errors.New("no such endpoint")                // 404, 405, 501: ask the next endpoint
+	errKey     = errors.New("engine refuses the client's key") // 401, 403: ask the next endpoint for this client
 	errLimit   = errors.New("engine limits the client")        // 429: as errKey, for a shorter time
-	errRefused = errors.New("engine refuses the prompt")       // any other 4xx: no other worker would take it either
+	errRefused = errors.New("engine refuses the prompt")       // any other 4xx: other workers would refuse it too
 )
 
-// reply is the end of one call.
+// reply is the result of one call.
 type reply struct {
 	url   string
 	found Found
 	err   error
 }
 
-// question is what calls send. It is a copy: a call may outlive its request by a moment, and the request's buffer is
-// used again.
+// question is a request for ids. It copies the request's body: a call may outlive its request, whose buffer is reused.
 type question struct {
 	dialect       api.Dialect
 	whole         []byte // the request's body, for render
 	tokenize      []byte // the body for /tokenize
 	authorization string
 	client        uint64       // a hash of authorization
-	mostIDs       int          // of its answer
+	mostIDs       int          // limit of ids in its answer
 	size          int64        // bytes booked in Source.room
-	users         atomic.Int32 // that hold whole and tokenize
-	media         bool         // ids alone do not tell two prompts apart: only render says what stands at their placeholders
+	users         atomic.Int32 // users of whole and tokenize: see hold
+	media         bool         // prompts with the same ids may differ: only render names their images
 
 	service []Worker      // asked before workers; one or none
-	workers []Worker      // that may be asked
-	not     string        // but not this one: it failed
-	worth   time.Duration // guarded by peers.mu; 0: nobody waits for the answer
+	workers []Worker      // may be asked
+	not     string        // URL of a worker that failed and must not be asked
+	worth   time.Duration // guarded by peers.mu; 0: no request waits for the answer
 	behind  int           // guarded by peers.mu; how many of its client's questions in the line come before it
-	anyhow  bool          // asked though nobody waits and no engine is calm
-	granted chan grant    // has room for one: what the question gets that waits in the line
-	wanted  chan struct{} // has room for one: somebody waits for the answer now
+	anyhow  bool          // ask although no request waits and no engine is calm
+	granted chan grant    // buffers one: ends the wait in line
+	wanted  chan struct{} // buffers one: a request waits for the answer now
 }
 
-// fill makes q the question that p asks. Requests that wait for its answer may hold q already.
+// fill turns q into p's question. Requests that wait for its answer may hold q already.
 func (s *Source) fill(q *question, p *Prompt, service, workers []Worker) {
 	q.dialect, q.authorization, q.media = p.Request.Dialect, p.Authorization, p.Request.Multimodal
 	q.client = s.peers.client(p.Authorization)
@@ -87,13 +86,13 @@ func (s *Source) fill(q *question, p *Prompt, service, workers []Worker) {
 	}
 }
 
-// bytes is the question's size, for what its answer should take.
+// bytes returns the question's size. How long its answer should take follows from it.
 func (q *question) bytes() int { return len(q.tokenize) }
 
 func (q *question) long() bool { return q.bytes() >= longQuestion }
 
-// ask asks the service or one worker and, when it is slow while somebody waits, or fails, one worker more, and returns
-// the first answer. ctx bounds the wait for a turn.
+// ask asks the service or one worker, and returns the first answer. If that call fails, or is slow while a request
+// waits, it asks one more worker. ctx bounds the wait for a turn.
 func (s *Source) ask(ctx context.Context, f *flight) Found {
 	q := f.question
 	s.peers.prune(len(q.workers) + 1)
@@ -148,14 +147,14 @@ func (s *Source) ask(ctx context.Context, f *flight) Found {
 	return Found{Outcome: outcome}
 }
 
-// another books a call for q without a wait.
+// another books a call for q without waiting.
 func (s *Source) another(q *question) grant {
 	s.peers.mu.Lock()
 	defer s.peers.mu.Unlock()
 	return s.peers.grant(q, time.Now())
 }
 
-// outcome is what a question that was not asked came to.
+// outcome returns the outcome of a question that was not asked.
 func (v verdict) outcome() Outcome {
 	switch v {
 	case full, stalled:
@@ -168,9 +167,9 @@ func (v verdict) outcome() Outcome {
 	return NoWorker
 }
 
-// start makes the call that was granted, in a goroutine that ends with callTimeout or Close, which waits for it. It is
-// not cancelled when another worker answers first: its engine goes on with it anyhow, and how long it takes tells what
-// is to be expected of that engine.
+// start makes the granted call, in a goroutine that ends with callTimeout or Close. Close waits for it. The call is not
+// cancelled when another worker answers first: its engine computes it anyway, and its time predicts that engine's next
+// answers.
 func (s *Source) start(g grant, q *question, replies chan<- reply) {
 	s.asked.Add(1)
 	q.hold()
@@ -184,7 +183,7 @@ func (s *Source) start(g grant, q *question, replies chan<- reply) {
 	})
 }
 
-// endingOf returns what the end of a call says of its worker.
+// endingOf classifies the end of a call by what it says about the worker.
 func (s *Source) endingOf(err error) ending {
 	switch {
 	case err == nil:
@@ -199,18 +198,18 @@ func (s *Source) endingOf(err error) ending {
 	return broke
 }
 
-// dialing reports whether no connection came about: no prompt can be the reason.
+// dialing reports whether no connection was made: the prompt cannot be the reason.
 func dialing(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-// call asks w by each of its endpoints until one exists that takes the client's key.
+// call asks w's endpoints in order until one exists and takes the client's key.
 func (s *Source) call(ctx context.Context, w Worker, q *question) (Found, error) {
 	endpoints, refused := s.peers.endpoints(w, q, time.Now())
 	for _, e := range endpoints {
 		if q.media && !e.renders() {
-			return Found{}, cmp.Or(refused, errMissing) // for this prompt, not for others
+			return Found{}, cmp.Or(refused, errMissing) // for this prompt; other prompts may use this endpoint
 		}
 		found, err := s.post(ctx, w, e, q)
 		switch {
@@ -228,7 +227,7 @@ func (s *Source) call(ctx context.Context, w Worker, q *question) (Found, error)
 			return found, err
 		}
 	}
-	if refused != nil { // of the endpoints that refuse the key it is not known whether others may use them
+	if refused != nil { // other clients may be able to use the endpoints that refuse this key
 		s.peers.refuse(w.URL, q.client, false, refused, time.Now())
 		return Found{}, refused
 	}
@@ -247,7 +246,7 @@ func (s *Source) post(ctx context.Context, w Worker, e endpoint, q *question) (F
 		return Found{}, fmt.Errorf("ask %s for tokens: %w", w.URL, err)
 	}
 	req.Header.Set("Content-Type", "application/json")
-	if q.authorization != "" && !s.isService(w.URL) { // the client's key is for the engine
+	if q.authorization != "" && !s.isService(w.URL) { // the client's key is for engines only
 		req.Header.Set("Authorization", q.authorization)
 	}
 	resp, err := s.clientOf(w).Do(req)
@@ -256,9 +255,9 @@ func (s *Source) post(ctx context.Context, w Worker, e endpoint, q *question) (F
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		said, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // whole, so that the connection can be used again
+		said, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // the whole body, so that the connection can be reused
 		err := statusError(resp.StatusCode, e, said)
-		if s.isService(w.URL) { // it was sent no client's key
+		if s.isService(w.URL) { // it got no client's key
 			err = serviceError(err)
 		}
 		return Found{}, fmt.Errorf("ask %s%s: status %d: %w", w.URL, e, resp.StatusCode, err)
@@ -286,12 +285,12 @@ func (s *Source) post(ctx context.Context, w Worker, e endpoint, q *question) (F
 
 var (
 	errStatus = errors.New("unexpected status")
-	errFault  = errors.New("the engine answered 500") // what engines answer when a prompt breaks their own code, too
+	errFault  = errors.New("the engine answered 500") // engines also answer 500 when a prompt breaks their own code
 )
 
-// statusError tells a missing endpoint from a refused prompt, from a refused key, and from a failing engine. An engine
-// that does not know the model says 404 as well, but in its own error shape. vLLM answers render with 403, whatever the
-// key, when it was started without --enable-scale-out, which its message names (entrypoints/scale_out/factories.py).
+// statusError distinguishes a missing endpoint, a refused prompt, a refused key and a failing engine. An engine that
+// does not know the model answers 404 too, but with an error object. A vLLM that was started without --enable-scale-out
+// answers render with 403 for every key, and its message names the flag (entrypoints/scale_out/factories.py).
 func statusError(status int, e endpoint, said []byte) error {
 	switch {
 	case status == http.StatusNotFound && bytes.Contains(said, []byte(`"error"`)):
@@ -313,7 +312,8 @@ func statusError(status int, e endpoint, said []byte) error {
 	return errStatus
 }
 
-// serviceError is statusError's of a service, where a refusal is not one client's.
+// serviceError adapts an error of statusError to the service: the service gets no client's key, so a refusal concerns
+// all clients.
 func serviceError(err error) error {
 	switch {
 	case errors.Is(err, errKey):

@@ -9,53 +9,52 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// A chat that grows is asked for again and again with the same turns at its beginning, and many chats begin with the
-// same system prompt. Two answers of engines tell the ids that two lists with the same first turns have in common. They
-// are what a third list with these turns begins with, as long as the template renders turns alike whatever follows
-// them. That is not assumed (templates drop what was thought, and name dates): it counts once answers have shown it for
-// lists of the same kind, each answer is compared with what would have been said of it, and one that differs ends it
-// for the model.
+// A growing chat repeats its first turns in every request, and many chats begin with the same system prompt. The
+// answers for two lists with the same first turns show which ids these turns have in common. A third list with these
+// turns begins with the same ids, provided that the template renders turns in the same way whatever follows them. Some
+// templates do not: they drop the assistant's thoughts, or print a date. So beginnings are used only after engines'
+// answers agreed for lists of the same kind. Every further answer is compared with the known beginning, and a
+// difference stops the use for the model.
 
 const (
-	// margin is how many ids at the end of a beginning are left out: the text that follows may be joined with the last
-	// ones.
+	// margin is how many ids at the end of a beginning are not used: the tokenizer may join them with the next text.
 	margin = 8
-	// mostDropped is how many of a list's last ids may be gone in the answer for a longer one: what asks the model to
-	// speak. A template that drops more rewrites its history.
+	// mostDropped is how many of a list's last ids may be missing in the answer for a longer list: the generation
+	// prompt. A template that drops more rewrites earlier turns.
 	mostDropped = 64
-	// leastBeginning is the shortest beginning that is worth remembering, in ids: a block.
+	// leastBeginning is the shortest beginning that is remembered, in ids: a block.
 	leastBeginning = 16
-	// mostAlike is how many bytes the texts after a beginning may have in common for two answers to tell where it ends:
-	// each byte may be an id that belongs to the texts.
+	// mostAlike is how many bytes the texts after a beginning may have in common. With more, two answers do not show
+	// where the beginning ends: each byte may be an id of these texts.
 	mostAlike = 16
-	// agreeFirst answers of a kind must have agreed before it counts, agreeAgain of a model in a row after one that did
-	// not.
+	// agreeFirst is how many answers must agree before beginnings are used for a kind of list. agreeAgain is how many
+	// answers of a model must agree in a row after a difference.
 	agreeFirst = 2
 	agreeAgain = 20
-	// maxClasses bounds the kinds of lists that are told apart for a model: templates' arguments are the clients'.
+	// maxClasses bounds the kinds of lists of a model: clients choose the template's arguments.
 	maxClasses = 512
 )
 
-// beginnings is what is known of the templates by their answers. It is safe for concurrent use.
+// beginnings records, by model, how templates treat the turns of growing lists. It is safe for concurrent use.
 type beginnings struct {
 	checked, differed atomic.Uint64
-	growing           atomic.Uint64 // chats whose earlier turn is known
+	growing           atomic.Uint64 // chats with a known earlier turn
 
 	mu     sync.Mutex
 	models map[string]*template // guarded by mu, and so are the templates; as many as the fleet serves
 }
 
-// template is what a model's templates do with the turns of a list when it grows.
+// template records how a model's templates treat the turns of a list when it grows.
 type template struct {
 	classes map[key]*class
-	failing bool // an answer differed from what was said of it
-	agreed  int  // in a row, while failing
+	failing bool // an answer differed from the known beginning
+	agreed  int  // answers that agreed in a row, while failing
 }
 
-// class is what they do with lists of one kind.
+// class records the same for lists of one kind.
 type class struct {
-	dropped int // most ids at the end of a list's answer that a longer list's did not have
-	agreed  int // answers
+	dropped int // most ids at the end of a list's answer that were missing in a longer list's answer
+	agreed  int // answers that agreed
 }
 
 func (b *beginnings) of(model string) *template {
@@ -77,17 +76,17 @@ func (b *beginnings) off() []string {
 	return failingOf(b.models, func(m *template) bool { return m.failing })
 }
 
-// known is the beginning of a list's ids.
+// known is the known beginning of a list's ids.
 type known struct {
 	tokens []block.Token
-	at     int // bytes of the turns that it covers
-	// own: it is the answer for an earlier list, to which turns were added. Else it is what lists have in common that
-	// part here.
+	at     int // bytes of the turns that tokens cover
+	// own: tokens are the answer for an earlier state of the same chat. Else they are what two lists have in common
+	// that part here.
 	own  bool
 	from key // the cache's key of the answer or the fork
 }
 
-// kindOf is the kind of list that grows from step i of l on.
+// kindOf returns the kind of a list that grows from step i of l on.
 func (l *list) kindOf(i int) key {
 	k := l.class
 	k[0] ^= byte(l.steps[i].last)
@@ -98,14 +97,15 @@ func (l *list) kindOf(i int) key {
 	return k
 }
 
-// forkKind is the kind of list that parts from others after step i of l.
+// forkKind returns the kind of a list that parts from others after step i of l.
 func (l *list) forkKind(i int) key {
 	k := l.kindOf(i)
 	k[3] ^= 1
 	return k
 }
 
-// forkOf is the key of what lists have in common that part after step i, where the same role goes on.
+// forkOf returns the key of the ids that lists have in common when they part after step i and the next role is the
+// same.
 func (l *list) forkOf(i int) key {
 	k := l.steps[i].key
 	k[0] ^= 0xf0
@@ -113,13 +113,13 @@ func (l *list) forkOf(i int) key {
 	return k
 }
 
-// rewritten reports whether templates may render the turns up to step i in another way now: they drop what the
-// assistant thought once the user has spoken again.
+// rewritten reports whether templates may now render the turns up to step i in another way: they drop the assistant's
+// thoughts when the user has spoken again.
 func (l *list) rewritten(i int) bool {
 	return l.steps[i].open && l.steps[len(l.steps)-1].users > l.steps[i].users
 }
 
-// beginning returns the longest beginning of l's ids that is known, whether or not it is used now.
+// beginning returns the longest known beginning of l's ids. used says whether the model's beginnings are used now.
 func (s *Source) beginning(model string, l *list) (found known, used bool) {
 	if !l.plain {
 		return known{}, false
@@ -142,8 +142,8 @@ func (s *Source) beginning(model string, l *list) (found known, used bool) {
 	return known{}, false
 }
 
-// forked returns what l has in common with two lists that parted after step i. Both had one more turn. A list that has
-// more counts as beginning alike once answers for such lists agreed. The caller holds beginnings.mu.
+// forked returns the ids that l has in common with two lists that parted after step i. Both had one more turn. If l has
+// more turns, the ids count only after answers for such lists agreed. The caller holds beginnings.mu.
 func (s *Source) forked(m *template, l *list, i int) (known, bool) {
 	fork, ok := s.cache.get(l.forkOf(i))
 	if !ok || fork.tokens == nil {
@@ -155,7 +155,8 @@ func (s *Source) forked(m *template, l *list, i int) (known, bool) {
 	return known{tokens: fork.tokens, at: l.steps[i].at, from: l.forkOf(i)}, true
 }
 
-// grown returns what is kept of the answer for l's first turns up to step i. The caller holds beginnings.mu.
+// grown returns the part of the answer for l's turns up to step i that stays when the list grows. The caller holds
+// beginnings.mu.
 func (s *Source) grown(m *template, l *list, i int) (known, bool) {
 	c := m.classes[l.kindOf(i)]
 	if c == nil || c.agreed < agreeFirst {
@@ -172,7 +173,7 @@ func (s *Source) grown(m *template, l *list, i int) (known, bool) {
 	return known{tokens: a.tokens[:n], at: l.steps[i].at, own: true, from: l.steps[i].key}, true
 }
 
-// remember keeps an engine's answer for a list, and learns from it what lists have in common.
+// remember keeps an engine's answer for a list, and learns from it which ids lists have in common.
 func (s *Source) remember(model string, l *list, found *Found) {
 	a := &answer{tokens: found.Tokens, features: found.Features}
 	if l.plain && len(a.features) == 0 {
@@ -183,19 +184,19 @@ func (s *Source) remember(model string, l *list, found *Found) {
 	s.cache.put(l.key(), a)
 }
 
-// check compares an answer with what was, or would have been, said of it before it was there.
+// check compares an answer with the known beginning of its list.
 func (s *Source) check(model string, l *list, a *answer) {
-	said, _ := s.beginning(model, l)
-	if said.tokens == nil {
+	expected, _ := s.beginning(model, l)
+	if expected.tokens == nil {
 		return
 	}
 	b := &s.beginnings
 	b.checked.Add(1)
-	alike := common(said.tokens, a.tokens)
+	alike := common(expected.tokens, a.tokens)
 	b.mu.Lock()
 	m := b.of(model)
 	turned := false
-	if alike == len(said.tokens) {
+	if alike == len(expected.tokens) {
 		if m.failing {
 			m.agreed++
 		}
@@ -211,17 +212,17 @@ func (s *Source) check(model string, l *list, a *answer) {
 	b.differed.Add(1)
 	turned = !m.failing
 	m.failing, m.agreed = true, 0
-	clear(m.classes) // what was learned of the template does not hold
+	clear(m.classes) // what was learned of the template is wrong
 	b.mu.Unlock()
-	s.cache.remove(said.from)
+	s.cache.remove(expected.from)
 	if turned && s.Log != nil {
 		s.Log.Warn("a known beginning of a chat differs from the engine's token ids: the model's template rewrites earlier turns; "+
-			"beginnings are not used until twenty in a row agree", "model", model, "position", alike, "known", len(said.tokens))
+			"beginnings are not used until twenty in a row agree", "model", model, "position", alike, "known", len(expected.tokens))
 	}
 }
 
-// learn books what was kept of the answer for the longest list that l's begins with, and of what it has in common with
-// others.
+// learn records how much of two known beginnings is in the answer for l: of the answer for the longest earlier list,
+// and of the longest fork.
 func (s *Source) learn(model string, l *list, a *answer) {
 	b := &s.beginnings
 	b.mu.Lock()
@@ -247,7 +248,7 @@ func (m *template) learn(kind key, dropped int) {
 	c := m.classes[kind]
 	if c == nil {
 		if len(m.classes) >= maxClasses {
-			for other := range m.classes { // any: clients that make up arguments make others learn again, no more
+			for other := range m.classes { // any: it is learned again when it is needed
 				delete(m.classes, other)
 				break
 			}
@@ -263,7 +264,8 @@ func (m *template) learn(kind key, dropped int) {
 	c.dropped = max(c.dropped, dropped)
 }
 
-// fork notes where l's last turn begins, and finds the ids before it once two lists have parted there.
+// fork records the answer at the place where l's last turn begins. When another list has parted from l there, it keeps
+// the ids that both have in common.
 func (s *Source) fork(l *list, a *answer) {
 	i := len(l.steps) - 2
 	if i < 0 || len(l.head) == 0 || l.rewritten(i) {
@@ -289,7 +291,7 @@ func (s *Source) fork(l *list, a *answer) {
 	s.cache.put(k, next)
 }
 
-// common is how many elements a and b have in common at their beginnings.
+// common returns how many elements a and b have in common at their beginnings.
 func common[T comparable](a, b []T) int {
 	n := min(len(a), len(b))
 	for i := range n {
@@ -300,18 +302,18 @@ func common[T comparable](a, b []T) int {
 	return n
 }
 
-// standIn is the first of the ids that stand for text whose ids are not known: beyond any vocabulary.
+// standIn is the first id that stands for text with unknown ids. It is beyond any vocabulary.
 const standIn block.Token = 1 << 31
 
-// Bytes of text that an id stands for, at least and at most: tools stand among the ids of a beginning, and not in its
-// turns.
+// Bounds of the bytes of text for each stand-in id. The known part alone can mislead: its ids also cover tools, which
+// are not in the turns.
 const leastStride, mostStride = 2, 8
 
-// withStandIns returns the ids of l as far as they are known, and after them ids that stand for the turns that follow,
-// as many as so much text had before: so the router knows about how long the prompt is. A chat that grows on from the
-// same beginning has the same ones again, and more: it is expected where it was sent before. No engine announces them.
+// withStandIns returns the known ids of l, and after them stand-in ids for the rest of the turns, at the same rate of
+// ids by bytes. So the router knows the prompt's length approximately. When the chat grows it has the same stand-ins
+// again, so the router expects it at the worker that got it before. No engine announces stand-ins.
 func (k *known) withStandIns(l *list) Found {
-	const part = 256 // of a byte, in which strides are counted
+	const part = 256 // strides are counted in 1/256 of a byte
 	stride := bytesPerToken * part
 	if k.at > 0 {
 		stride = min(max(k.at*part/len(k.tokens), leastStride*part), mostStride*part)

@@ -430,8 +430,8 @@ func TestAnIdleEngineIsWaitedForThoughABeginningIsKnown(t *testing.T) {
 	})
 }
 
-// TestAnIdleEngineThatIsSlowIsAskedInTheBackground: a long prompt takes longer to tokenize than a request waits at least. What
-// follows its known beginning is new, so that its ids cannot change what is matched by much.
+// TestAnIdleEngineThatIsSlowIsAskedInTheBackground: a long prompt takes longer to tokenize than a request waits at
+// least. What follows its known beginning is new, so that its ids cannot change what is matched by much.
 func TestAnIdleEngineThatIsSlowIsAskedInTheBackground(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &templated{takes: 15 * time.Millisecond}

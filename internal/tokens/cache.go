@@ -9,11 +9,11 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// entryOverhead is what one remembered prompt costs beside its ids: map slot, list element, headers.
+// entryOverhead is the memory of one remembered prompt beside its ids, in bytes: map slot, list element, headers.
 const entryOverhead = 256
 
-// cache remembers answers, and what they have in common, up to a number of bytes, the least recently used leave first.
-// It is safe for concurrent use; answers are shared and must not be changed.
+// cache remembers answers, and the ids that answers have in common. Beyond limit bytes it drops the least recently
+// used. It is safe for concurrent use; answers are shared and must not be changed.
 type cache struct {
 	limit int64
 
@@ -81,7 +81,7 @@ func (c *cache) stats() (entries, bytes int64) {
 	return int64(len(c.entries)), c.bytes
 }
 
-// sortFeatures orders features by their place in the prompt, as the chain of keys wants them.
+// sortFeatures orders features by their offset in the prompt, as block.Hasher requires.
 func sortFeatures(features []block.Feature) {
 	slices.SortFunc(features, func(a, b block.Feature) int {
 		return cmp.Or(cmp.Compare(a.Offset, b.Offset), cmp.Compare(a.ID, b.ID))

@@ -2,14 +2,14 @@ package tokens
 
 import "sync"
 
-// chances are how likely the prompts of each base model are cached in part. The zero value assumes a half of all. It is
+// chances estimates, for each base model, how likely a part of a prompt is cached. The zero value assumes a half. It is
 // safe for concurrent use.
 type chances struct {
 	mu     sync.Mutex
 	models map[string]float64 // guarded by mu; as many as the fleet serves
 }
 
-// chanceWeight is the weight of one request: the last few dozen decide.
+// chanceWeight is the weight of one request: the last few dozen requests decide.
 const chanceWeight = 1.0 / 32
 
 func (c *chances) of(model string) float64 {
@@ -21,7 +21,7 @@ func (c *chances) of(model string) float64 {
 	return assumedChance
 }
 
-// Matched tells whether anything was cached of a prompt of a base model whose ids were known.
+// Matched records whether any part of a prompt was cached. The caller knows the prompt's ids; model is its base model.
 func (s *Source) Matched(model string, anything bool) {
 	c := &s.chances
 	c.mu.Lock()

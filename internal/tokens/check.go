@@ -17,22 +17,22 @@ import (
 
 // How ids made in process are checked against the engine's while serving.
 const (
-	// checkFirst prompts of each model and worker are compared: a wrong tokenizer file or template differs on the
-	// first.
+	// checkFirst is how many prompts of each model and worker are compared at first: a wrong tokenizer file or template
+	// differs in the first prompts.
 	checkFirst = 20
-	// checkProbed is checkFirst for a model whose files passed probes: what is left to find is what only real prompts
-	// have.
+	// checkProbed replaces checkFirst for a model with files that passed the probes: only differences that need real
+	// prompts are left to find.
 	checkProbed = 5
-	// checkEvery is the sample after that: a rare character or a changed engine shows within hours, at a thousandth of
-	// the engine calls that asking for each prompt costs.
+	// checkEvery: after the first prompts one in checkEvery is compared. A rare character or a changed engine shows
+	// within hours, and an engine gets a thousandth of the calls.
 	checkEvery = 1000
-	// checkPasses equal prompts in a row make a model believed again.
+	// checkPasses is how many prompts in a row must be equal before a model is believed again.
 	checkPasses = 20
 	// checkAtOnce bounds the comparisons under way.
 	checkAtOnce = 4
 )
 
-// checks remembers how the models' ids compare. It is safe for concurrent use.
+// checks records how the models' ids compare with the engines'. It is safe for concurrent use.
 type checks struct {
 	checked, differed atomic.Uint64
 	running           atomic.Int64
@@ -41,32 +41,32 @@ type checks struct {
 	models map[string]*check // guarded by mu, and so are the checks
 }
 
-// check is one model's.
+// check is the record of one model.
 type check struct {
-	made    uint64               // prompts made in process
+	made    uint64               // prompts with ids made in process
 	started map[string]int       // comparisons by worker URL, while fewer than checkFirst
-	again   map[string]time.Time // no comparison with a worker before that: one came to nothing
+	again   map[string]time.Time // by worker URL: no comparison before this time, because one failed
 	failing bool                 // the engine's ids are used
-	passes  int                  // equal in a row, while failing
-	equal   int                  // equal in a row
+	passes  int                  // equal prompts in a row, while failing
+	equal   int                  // equal prompts in a row
 
-	prompts int    // the last comparisons that recent tells of, maxRecent at most
-	recent  uint64 // a bit for each, the last one lowest: 1 differed
-	worker  string // whose ids differed last, as far as that is known
+	prompts int    // number of comparisons in recent, at most maxRecent
+	recent  uint64 // a bit for each of the last comparisons, the newest lowest: 1 differed
+	worker  string // URL of the worker with the last difference; empty when not known
 }
 
-// maxRecent is how many comparisons are told apart when somebody asks how they went.
+// maxRecent is how many comparisons recent has room for.
 const maxRecent = 64
 
-// Comparison is how a model's ids made in process compared with the engines' lately.
+// Comparison summarizes the last comparisons of a model's ids made in process with the engines' ids.
 type Comparison struct {
 	Distrusted bool   // the engine's ids are used now
 	Differed   int    // of the last Prompts
-	Prompts    int    // 64 at most
-	Worker     string // URL of the engine whose ids differed last
+	Prompts    int    // at most 64
+	Worker     string // URL of the engine with the last difference
 }
 
-// Compared returns how the model's ids made in process compared. Prompts with images do not count.
+// Compared returns the last comparisons of a model's ids. Prompts with images do not count.
 func (s *Source) Compared(model string) Comparison {
 	s.checks.mu.Lock()
 	defer s.checks.mu.Unlock()
@@ -96,8 +96,8 @@ func (c *checks) believed(model string) bool {
 	return !c.of(model).failing
 }
 
-// proven reports whether the model's ids are used and as many prompts as make a model believed again were equal to an
-// engine's, the last ones without a difference.
+// proven reports whether the model's ids are used and the last checkPasses compared prompts were all equal to an
+// engine's.
 func (c *checks) proven(model string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -121,8 +121,8 @@ func failingOf[T any](models map[string]T, failing func(T) bool) (names []string
 	return names
 }
 
-// due returns the worker with which the next prompt is to be compared, if any; first is how many prompts of each worker
-// are. The workers have their turns: a comparison may come to nothing.
+// due returns the worker to compare the next prompt with; ok is false when none is due. first is how many prompts are
+// compared with each worker at first. The workers take turns, because a comparison may fail.
 func (c *checks) due(model string, workers []Worker, first int, now time.Time) (w Worker, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,7 +142,7 @@ func (c *checks) due(model string, workers []Worker, first int, now time.Time) (
 	return Worker{}, false
 }
 
-// prune forgets workers that have gone, once there are many more than are in use.
+// prune forgets workers that are gone, when many more are known than are in use.
 func (m *check) prune(workers []Worker) {
 	if len(m.started) <= 4*len(workers)+64 {
 		return
@@ -154,7 +154,7 @@ func (m *check) prune(workers []Worker) {
 	maps.DeleteFunc(m.again, func(url string, _ time.Time) bool { return gone(url) })
 }
 
-// undo takes back that a prompt was to be compared with w: another one is in place of it, not before again.
+// undo takes back a comparison with w that failed. Another prompt is compared in its place, not before again.
 func (c *checks) undo(model string, w Worker, again time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -167,8 +167,8 @@ func (c *checks) undo(model string, w Worker, again time.Time) {
 	}
 }
 
-// note books a comparison with a worker, "" where it is not known. turned says that the model came to be believed, or
-// not to be.
+// note records a comparison with a worker; "" is not known. turned says that the model is believed from now on, or not
+// believed from now on.
 func (c *checks) note(model, worker string, equal bool) (turned bool) {
 	c.checked.Add(1)
 	c.mu.Lock()
@@ -194,8 +194,8 @@ func (c *checks) note(model, worker string, equal bool) (turned bool) {
 	return true
 }
 
-// sample compares local with what a worker says, in the background, when it is time to. The goroutine ends with the
-// timeout or Close, which waits for it.
+// sample compares local with a worker's answer in the background, when a comparison is due. The goroutine ends with
+// callTimeout or Close. Close waits for it.
 func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 	if local.Tokens == nil {
 		return
@@ -221,11 +221,11 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 	question.hold()
 	s.fill(question, p, nil, nil)
 	question.anyhow = true
-	question.media = false // ids are worth comparing where images' names cannot be
+	question.media = false // compare the ids even if the images' names cannot be compared
 	c, v := s.peers.take(question, w, now)
 	if v != granted { // a later prompt is compared in place of this one
 		again := now
-		if v != full && v != refusing { // it can be asked by nobody: prompts are not read in vain meanwhile
+		if v != full && v != refusing { // no client can ask the worker now
 			again = now.Add(s.cfg.Pause)
 		}
 		s.drop(question)
@@ -241,7 +241,7 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 		switch r := <-replies; {
 		case r.err == nil:
 			s.compare(model, w.URL, &made, &r.found)
-		case errors.Is(r.err, errKey), errors.Is(r.err, errLimit): // this client's key is not used again soon; others' are
+		case errors.Is(r.err, errKey), errors.Is(r.err, errLimit): // another client's prompt may be compared at once
 			s.checks.undo(name, w, now)
 		default:
 			s.checks.undo(name, w, time.Now().Add(s.cfg.Pause))
@@ -249,8 +249,8 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 	})
 }
 
-// checked is the name under which ids made here are checked: prompts with images apart, whose names depend on more
-// settings of the engine than ids do.
+// checked returns the name under which ids made here are checked. Prompts with images have a name of their own, because
+// the images' names depend on more settings of the engine than ids do.
 func checked(model string, made *Found) string {
 	if len(made.Features) > 0 {
 		return imagesOf(model)
@@ -258,14 +258,14 @@ func checked(model string, made *Found) string {
 	return model
 }
 
-// imagesOf is the name under which a model's prompts with images are checked.
+// imagesOf returns the name under which a model's prompts with images are checked.
 func imagesOf(model string) string { return model + imagesSuffix }
 
 const imagesSuffix = " (images)"
 
-// compare books whether ids and features made here equal those of an engine, whose URL is worker where it is known. Only
-// render tells features. The log says once that a model's ids are no longer believed, and once that they are again; what
-// of a prompt differs is told to those who debug, as it is the client's.
+// compare records whether ids and features made here equal an engine's. worker is the engine's URL, "" when not known.
+// Only render's answers have features. It logs once that a model's ids are not believed any more, and once that they
+// are again. The differing text is logged at debug level only, because it is the client's.
 func (s *Source) compare(model, worker string, made, said *Found) {
 	local, engine := made.Tokens, said.Tokens
 	ids := slices.Equal(local, engine)
@@ -293,7 +293,7 @@ func (s *Source) compare(model, worker string, made, said *Found) {
 	}
 }
 
-// madeFrom returns the folder that the model's ids are made from in process, "" where that is not known.
+// madeFrom returns the folder with the files that the model's ids are made from, "" when it is not known.
 func (s *Source) madeFrom(model string, kind Kind) string {
 	if l, ok := s.Local.(Located); ok {
 		return l.Folder(model, kind)
@@ -301,22 +301,22 @@ func (s *Source) madeFrom(model string, kind Kind) string {
 	return ""
 }
 
-// Keep forgets what was learned of models that are not served any more: how their ids compared, how their chats begin,
-// and how likely their prompts are cached.
+// Keep forgets everything about models that are not served any more: comparisons of ids, beginnings of chats, and
+// chances of matches.
 func (s *Source) Keep(served func(model string) bool) {
 	forget(&s.checks.mu, &s.checks.models, func(name string) bool { return served(name) || served(strings.TrimSuffix(name, imagesSuffix)) })
 	forget(&s.beginnings.mu, &s.beginnings.models, served)
 	forget(&s.chances.mu, &s.chances.models, served)
 }
 
-// forget deletes from models, which mu guards, all that are not kept.
+// forget deletes all models that are not kept. mu guards models.
 func forget[T any](mu *sync.Mutex, models *map[string]T, kept func(model string) bool) {
 	mu.Lock()
 	defer mu.Unlock()
 	maps.DeleteFunc(*models, func(name string, _ T) bool { return !kept(name) })
 }
 
-// around are a few ids from position at on.
+// around returns a few ids from position at on.
 func around(ids []block.Token, at int) []block.Token {
 	const some = 8
 	return ids[min(at, len(ids)):min(at+some, len(ids))]

@@ -8,34 +8,36 @@ import (
 
 // Config bounds what finding tokens may cost.
 type Config struct {
-	// Discover has the router find the models' files by itself, at the path that an engine reports, in this machine's
-	// Hugging Face cache, and on the hub where hub.allow is set. They are used once their ids equal the engine's in
-	// every probe. False asks engines for the ids of every model that is not under models.
+	// Discover lets the router find the models' files by itself: at the path that an engine reports, in this machine's
+	// Hugging Face cache, and on the hub if hub.allow is set. It uses them after their ids were equal to the engine's
+	// in every probe. False: engines are asked for the ids of every model that is not under models.
 	Discover bool `yaml:"discover"`
-	// Budget is how long a request waits for its token ids at most before it is matched by its text. It waits for a
-	// tenth of what a match is expected to save (its prompt's length times what a token takes to compute times the
-	// chance that anything is cached), 10 ms at least: an engine answers in 3–5 ms when it is not busy
-	// (facts/engines.md §9.3). 500 ms is what a prompt of 100,000 tokens waits that takes 5 s to compute; a longer wait
-	// would be felt. 0 asks nobody: only ids in the body and those that are made here count.
+	// Budget is the longest time that a request waits for its token ids. After it, the request is matched by its text.
+	// A request waits for a tenth of the time that a match is expected to save (the prompt's length, times the time to
+	// compute a token, times the chance that a part is cached), and at least 10 ms: an engine that is not busy answers
+	// in 3–5 ms. A prompt of 100,000 tokens that takes 5 s to compute waits 500 ms; users would notice a longer wait. 0
+	// asks no engine: then only ids in the body and ids made by the router count.
 	Budget time.Duration `yaml:"budget"`
-	// MaxPromptBytes is the longest request body for which an engine is asked: each question copies it, and a megabyte
-	// takes a tokenizer longer than Budget. 4 MiB are some million tokens. What is longer is matched by its text. All
-	// questions under way take at most 16 times as much; what finds no room is matched by its text, too.
+	// MaxPromptBytes is the longest request body for which an engine is asked: each question copies the body, and a
+	// tokenizer takes longer than Budget for a megabyte. 4 MiB are about a million tokens. A longer prompt is matched
+	// by its text. All questions under way take at most 16 times as much memory; a question beyond is matched by its
+	// text.
 	MaxPromptBytes int64 `yaml:"max_prompt_bytes"`
-	// CacheBytes bounds the memory of remembered prompts and of the beginnings that they have in common; questions that
-	// nobody waits for take up to an eighth of it beside. 64 MiB hold 16 million ids: 2,000 prompts of 8,000 tokens.
+	// CacheBytes bounds the memory of remembered prompts and of the beginnings that they have in common. Questions in
+	// the background take up to an eighth of it in addition. 64 MiB hold 16 million ids: 2,000 prompts of 8,000 tokens.
 	CacheBytes int64 `yaml:"cache_bytes"`
-	// Failures is how many calls to a worker must fail in a row before it is left alone for Pause: refused connections,
-	// 5xx, answers that are none, no answer within 10 s. A slower answer than usual is no failure. Where all were 500 or
-	// no answer to prompts of one client, it is left alone for that client. 3: one or two happen when an engine is
-	// restarted.
+	// Failures is how many calls to a worker must fail in a row before it is not asked for Pause. A failure is a
+	// refused connection, a status 5xx, an answer that cannot be read, or no answer within 10 s; a slow answer is none.
+	// If all failures were status 500 or timeouts of one client's prompts, only that client's prompts are not asked. 3,
+	// because one or two happen when an engine restarts.
 	Failures int `yaml:"failures"`
-	// Pause is how long a failing worker is left alone before one call tries it again. 5 s, as often as health checks.
+	// Pause is how long a failing worker is not asked before one call tries it again. 5 s, as often as health checks.
 	Pause time.Duration `yaml:"pause"`
 	// Service is a tokenizer service that is asked before any engine: unix:///run/tokenizer.sock or http://host:port,
-	// as `vllm launch render` serves it (docs/api.md has the protocol). Its ids are taken at their word. Empty is none.
+	// as `vllm launch render` serves it (docs/api.md has the protocol). Its ids are not compared with an engine's.
+	// Empty is no service.
 	Service string `yaml:"service"`
-	// Forward is off, or auto: an engine then gets the ids in place of the text where that is proven to lose nothing
+	// Forward is off or auto. With auto an engine gets the ids in place of the text when that is proven to lose nothing
 	// (docs/api.md has the rule), so that it does not tokenize again. Off by default: bodies pass byte for byte.
 	Forward string `yaml:"forward"`
 }

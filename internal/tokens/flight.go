@@ -7,48 +7,49 @@ import (
 	"time"
 )
 
-// flight is one question to engines, with everyone who waits for its answer. It has a goroutine of its own: an answer
-// under way has been paid for, and is remembered when nobody waits for it any more.
+// flight is one question to engines, with all requests that wait for its answer. It has a goroutine of its own: the
+// engine computes the answer in any case, and it is remembered even when no request waits for it any more.
 type flight struct {
 	key      key
 	question *question
-	done     chan struct{} // closed when result stands
+	done     chan struct{} // closed after result is written
 	result   Found         // written by the flight's goroutine only, before done is closed
 
-	waiting    int  // guarded by flights.mu; requests
-	background bool // guarded by flights.mu; asked in the background: nobody needs to wait
+	waiting    int  // guarded by flights.mu; number of requests that wait
+	background bool // guarded by flights.mu; asked in the background: no request needs to wait
 }
 
-// of is k where one client asks. Clients do not share a question: it is asked with the key of the client whose request
-// came first, which the engine may refuse. They share its answer, which is remembered.
+// of returns k for one client. Clients do not share a question: it is asked with the authorization of one client, which
+// the engine may refuse. They share remembered answers.
 func (k key) of(client uint64) key {
 	binary.LittleEndian.PutUint64(k[:], binary.LittleEndian.Uint64(k[:])^client)
 	return k
 }
 
-// flights are the questions under way, by what decides their answers. It is safe for concurrent use.
+// flights holds the questions under way, by key. It is safe for concurrent use.
 type flights struct {
 	peers *peers
 	room  *room
 
 	mu         sync.Mutex      // taken before peers.mu
 	all        map[key]*flight // guarded by mu
-	background int             // guarded by mu; of all, those asked in the background
-	bytes      int64           // guarded by mu; of their questions
+	background int             // guarded by mu; number of flights in the background
+	bytes      int64           // guarded by mu; size of their questions
 	limit      int64           // of bytes
 }
 
 const (
-	// maxBackground and backgroundShare bound the questions in the background, in number and as a part of the cache's
-	// bytes: engines that are too busy to answer are not asked ever more.
+	// maxBackground bounds the number of questions in the background. Their bytes are at most 1/backgroundShare of the
+	// cache's: questions to busy engines must not pile up.
 	maxBackground   = 32
 	backgroundShare = 8
-	// backgroundFor is how long such a question waits for its turn: a conversation's next request comes seconds later.
+	// backgroundFor is how long a question in the background waits for its turn: a conversation's next request comes
+	// seconds later.
 	backgroundFor = 5 * time.Second
 )
 
-// join returns the flight for k, for which the caller waits from now on; the caller leads it, and has to begin it, when
-// there was none. bytes is the size of the question; f is nil when there is no room for so much.
+// join returns the flight for k, for which the caller waits from now on. If there was none the caller leads it and has
+// to begin it. bytes is the size of the question. f is nil when there is no memory for the question.
 func (fs *flights) join(k key, bytes int64, worth time.Duration) (f *flight, leads bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -66,8 +67,8 @@ func (fs *flights) join(k key, bytes int64, worth time.Duration) (f *flight, lea
 	return f, true
 }
 
-// inBackground returns a flight for k that nobody waits for and that the caller has to begin; nil when there is one
-// already, or when too many of the kind are under way.
+// inBackground returns a new flight for k without a waiter; the caller has to begin it. It is nil when there is a
+// flight for k, or when too many flights are in the background.
 func (fs *flights) inBackground(k key, bytes int64) *flight {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -83,7 +84,7 @@ func (fs *flights) inBackground(k key, bytes int64) *flight {
 	return f
 }
 
-// toBackground makes f one that is asked though nobody waits for it, if there is room. The caller holds fs.mu.
+// toBackground moves f to the background, if there is room. The caller holds fs.mu.
 func (fs *flights) toBackground(f *flight) bool {
 	if fs.background >= maxBackground || fs.bytes+f.question.size > fs.limit {
 		return false
@@ -100,9 +101,9 @@ func newFlight(k key, bytes int64, worth time.Duration) *flight {
 	return &flight{key: k, question: q, done: make(chan struct{}), result: Found{Outcome: Failed}}
 }
 
-// leave notes that one request waits for f no more. inLine says that the question is still in line. When it is, and no
-// other request waits for it, it is asked in the background, as the answer serves the conversation's next request.
-// Without room for that it is dropped.
+// leave records that one request stops waiting for f. inLine says that the question is still in line. If it is, and no
+// other request waits for it, it moves to the background: its answer serves the conversation's next request. Without
+// room there, it is dropped.
 func (fs *flights) leave(f *flight) (inLine bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -116,26 +117,26 @@ func (fs *flights) leave(f *flight) (inLine bool) {
 		return true
 	}
 	if fs.peers.lower(f.question) {
-		delete(fs.all, f.key) // who comes now begins anew
+		delete(fs.all, f.key) // the next request with this key begins a new flight
 	}
 	return true
 }
 
-// watched reports whether anyone waits for f.
+// watched reports whether a request waits for f.
 func (fs *flights) watched(f *flight) bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	return f.waiting > 0
 }
 
-// isBackground reports whether f is asked though nobody needs to wait for it.
+// isBackground reports whether f is in the background.
 func (fs *flights) isBackground(f *flight) bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	return f.background
 }
 
-// end ends f, whose result stands. late says that requests waited for it and all gave up.
+// end ends f after its result is written. late says that requests waited for it and all gave up.
 func (fs *flights) end(f *flight) (late bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -150,12 +151,12 @@ func (fs *flights) end(f *flight) (late bool) {
 	return f.waiting == 0 && !f.background
 }
 
-// fly starts f with the question that p asks. The goroutine ends backgroundFor after it was started at the latest, or
-// callTimeout after the last of its two calls was; Close waits for it.
+// fly starts f with p's question. The goroutine ends backgroundFor after its start, or callTimeout after the start of
+// the later of its two calls. Close waits for it.
 func (s *Source) fly(f *flight, p *Prompt, l *list, workers []Worker) {
 	s.fill(f.question, p, s.serviceFor(p), workers)
 	model, asked := p.Model, *l
-	asked.turns = nil // the request's, which the question outlives
+	asked.turns = nil // they belong to the request, which may end before the question
 	s.calls.Go(func() {
 		defer s.drop(f.question)
 		ctx, cancel := context.WithTimeout(s.ctx, max(backgroundFor, s.cfg.Budget))
@@ -170,7 +171,7 @@ func (s *Source) fly(f *flight, p *Prompt, l *list, workers []Worker) {
 	})
 }
 
-// wait returns what f finds within so long. The caller has joined f.
+// wait returns f's result, or an outcome without ids when patience or ctx ends first. The caller has joined f.
 func (s *Source) wait(ctx context.Context, f *flight, patience time.Duration, leads bool) Found {
 	limit := time.NewTimer(patience)
 	defer limit.Stop()

@@ -9,9 +9,9 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// The fields of a body beside which ids may stand for its text: those that choose tokens, shape the answer or name the
-// request. A field that is not listed here could need the text (echo, suffix, prompt_logprobs, truncate_prompt_tokens,
-// a template's arguments, what a future engine adds), and the body passes unchanged.
+// Ids may replace a body's text only if all other fields of the body are in these sets: fields that choose tokens,
+// shape the answer or name the request. Any other field could need the text (echo, suffix, prompt_logprobs,
+// truncate_prompt_tokens, a template's arguments, a future engine's fields): then the body passes unchanged.
 var (
 	forwardable = map[string]bool{
 		"model": true, "stream": true, "stream_options": true, "max_tokens": true, "min_tokens": true, "temperature": true,
@@ -20,13 +20,13 @@ var (
 		"user": true, "metadata": true, "service_tier": true, "cache_salt": true, "priority": true, "request_id": true,
 		"skip_special_tokens": true, "spaces_between_special_tokens": true, "include_stop_str_in_output": true,
 	}
-	// add_special_tokens is in the ids already, and vLLM ignores it beside them.
+	// The ids already follow add_special_tokens, and vLLM ignores it beside ids.
 	forwardableCompletions = map[string]bool{"prompt": true, "add_special_tokens": true}
 	forwardableChatVLLM    = map[string]bool{"messages": true, "max_completion_tokens": true}
 	forwardableChatSGLang  = map[string]bool{"messages": true, "max_completion_tokens": true, "rid": true, "extra_key": true, "routed_dp_rank": true}
 )
 
-// Forward is a request on its way to a worker.
+// Forward describes a request that is about to be sent to a worker.
 type Forward struct {
 	Request *api.Request
 	Model   string // the base model
@@ -34,19 +34,20 @@ type Forward struct {
 	To      Worker
 }
 
-// AppendForwarded appends to dst the body that the worker gets in place of the request's own: the same bytes, but with
-// the prompt's ids for its text (vLLM completions) or beside its messages (chats, which then render nothing). ok is
-// false when the request's own body must be sent. The ids may stand for the text only when
+// AppendForwarded appends to dst the body for the worker: the request's own bytes, with the prompt's ids in place of
+// its text (vLLM completions) or beside its messages (chats; the engine then renders nothing). ok is false when the
+// request's own body must be sent. The ids are sent only if all of this holds:
 //
-//   - Config.Forward is auto;
-//   - they were made in process for that kind of engine, for the base model itself, and the model is proven: its ids are
-//     believed, and the last twenty prompts compared were equal to an engine's, or that worker agreed in all probes;
-//   - the prompt is one text, or messages whose contents are plain texts, the last of them not the assistant's (a turn to be
-//     continued), and nothing in it is media;
-//   - every field of the body is one beside which nothing is lost: see forwardable;
-//   - for vLLM chats, which take ids in kv_transfer_params (renderers/online_renderer.py, vllm#48145): the engine is known to
-//     be 0.32 or later, older ones hand them on to a connector; and prompt and answer fit the model's length, because what is
-//     too long is then refused in the middle of a stream instead of before it.
+//   - Config.Forward is auto.
+//   - The ids were made in process for that kind of engine and for the base model itself. The model is proven: its ids
+//     are believed, and the last twenty compared prompts were equal to an engine's, or that worker agreed in all
+//     probes.
+//   - The prompt is one text, or messages with plain texts as contents. The last message is not the assistant's,
+//     because such a turn is continued. The prompt has no media.
+//   - The body has only fields that lose nothing beside ids: see forwardable.
+//   - A vLLM chat takes ids in kv_transfer_params (renderers/online_renderer.py, vllm#48145). The engine is known to be
+//     0.32 or later: older versions pass the ids to a connector. Prompt and answer fit the model's length: otherwise
+//     the engine refuses them in the middle of the stream instead of before it.
 func (s *Source) AppendForwarded(dst []byte, f *Forward) (body []byte, ok bool) {
 	r, kind := f.Request, f.To.Kind
 	if s.cfg.Forward != ForwardAuto || f.Found.Outcome != InProcess || f.Found.Kind != kind || len(f.Found.Tokens) == 0 {
@@ -77,7 +78,7 @@ func (s *Source) AppendForwarded(dst []byte, f *Forward) (body []byte, ok bool) 
 	return dst, false
 }
 
-// appendBeside appends body with one field more in front of the others, of which there are some.
+// appendBeside appends body with one more field in front of its fields. body must have at least one field.
 func appendBeside(dst, body []byte, before string, ids []block.Token, after string) []byte {
 	open := bytes.IndexByte(body, '{') + 1
 	dst = append(dst, body[:open]...)
@@ -86,7 +87,7 @@ func appendBeside(dst, body []byte, before string, ids []block.Token, after stri
 	return append(dst, body[open:]...)
 }
 
-// hasOnly reports whether every field of r's body is forwardable or one of more.
+// hasOnly reports whether every field of r's body is in forwardable or in more.
 func hasOnly(r *api.Request, more map[string]bool) bool {
 	for name := range r.Members {
 		if !forwardable[string(name)] && !more[string(name)] {
@@ -96,8 +97,8 @@ func hasOnly(r *api.Request, more map[string]bool) bool {
 	return true
 }
 
-// plainTurns reports whether messages are all {"role","content"} with a text as content, and the last is not the
-// assistant's. What is spelled with escapes counts as not plain.
+// plainTurns reports whether all messages are {"role","content"} with a string as content, and the last one is not the
+// assistant's. A role or a key that is spelled with escapes counts as not plain.
 func plainTurns(messages []byte) bool {
 	last := ""
 	for _, turn := range jsonscan.Items(messages) {

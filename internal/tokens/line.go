@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// maxLine bounds the questions that wait for their turn: more than a few dozen engines answer within the time that
-// requests wait. Beyond it the question whose turn comes last is not asked.
+// maxLine bounds the questions that wait for their turn. Within the time that requests wait, engines answer a few
+// dozen. The last question of a longer line is not asked.
 const maxLine = 64
 
-// grant is the end of a question's wait for its turn.
+// grant ends a question's wait for its turn.
 type grant struct {
 	worker  Worker
 	call    *call
 	verdict verdict
 }
 
-// acquire books a call for f's question to the service or a worker. While all of them have as many calls as they may, a
-// question that requests wait for stands in line. One that no request waits for is held back until an engine is calm.
-// The verdict is full when ctx ends first, or when the line is full of questions whose turns come before.
+// acquire books a call for f's question to the service or a worker. While all have reached their limits of calls, a
+// question with a waiter stands in line. A question without a waiter is held back until an engine is calm. The verdict
+// is full when ctx ends first, or when the line is full.
 func (s *Source) acquire(ctx context.Context, f *flight) grant {
 	for {
 		if !s.flights.watched(f) {
@@ -43,15 +43,15 @@ func (s *Source) acquire(ctx context.Context, f *flight) grant {
 }
 
 const (
-	// settle is how long a question that nobody waits for waits at least: the request that it comes from is then at its
-	// engine, which is not calm before it has sent the first token.
+	// settle is the shortest delay of a question without a waiter: its own request has then reached its engine, which
+	// is not calm before it has sent the first token.
 	settle = 50 * time.Millisecond
-	// calmCheck is how often it looks for a calm engine.
+	// calmCheck is the time between two looks for a calm engine.
 	calmCheck = 25 * time.Millisecond
 )
 
-// calmly books a call for q to a calm engine, or to any that may be asked once ctx ends; wanted says that somebody
-// waits for the answer now.
+// calmly books a call for q to a calm engine, or to any engine once ctx ends. wanted says that a request waits for the
+// answer now: then no call is booked.
 func (s *Source) calmly(ctx context.Context, q *question) (g grant, wanted bool) {
 	next := time.NewTimer(settle)
 	defer next.Stop()
@@ -70,7 +70,7 @@ func (s *Source) calmly(ctx context.Context, q *question) (g grant, wanted bool)
 	}
 }
 
-// inLine books a call for q, which waits in line for it.
+// inLine books a call for q, at once or after a wait in line.
 func (s *Source) inLine(ctx context.Context, q *question) grant {
 	s.peers.mu.Lock()
 	g := s.peers.grant(q, time.Now())
@@ -88,12 +88,12 @@ func (s *Source) inLine(ctx context.Context, q *question) grant {
 	if s.peers.leave(q) {
 		return grant{verdict: full}
 	}
-	return <-q.granted // it was taken out of the line meanwhile, and told so
+	return <-q.granted // q left the line meanwhile, so a grant is there
 }
 
-// grant picks whom q is asked of: the service, where it may be asked, else a worker. The caller holds ps.mu.
+// grant books a call for q to the service if it may be asked, else to a worker. The caller holds ps.mu.
 func (ps *peers) grant(q *question, now time.Time) grant {
-	why := nobody
+	why := noWorkers
 	if q.not == "" {
 		w, c, v := ps.pick(q, q.service, now)
 		if v == granted {
@@ -105,7 +105,7 @@ func (ps *peers) grant(q *question, now time.Time) grant {
 	return grant{w, c, min(v, why)}
 }
 
-// enter puts q into the line; false when there is no room. The caller holds ps.mu.
+// enter puts q into the line. It returns false when the line is full. The caller holds ps.mu.
 func (ps *peers) enter(q *question) bool {
 	ps.line = append(ps.line, q)
 	if _, here := ps.turns[q.client]; !here {
@@ -123,13 +123,13 @@ func (ps *peers) enter(q *question) bool {
 	return true
 }
 
-// arrange orders the line: first that question of each client which is worth most, then the second one of each, and so
-// on. Of clients the one comes first that was served, or came into the line, the longest ago: what others ask of other
-// engines meanwhile changes nothing. Of equals the earlier question comes first. What nobody waits for comes last. The
+// arrange orders the line. Clients take turns: first comes the worthiest question of each client, then the second of
+// each, and so on. Within a round, the client that was served or entered the line longest ago comes first; questions to
+// other engines do not count. Of equal questions the earlier one comes first. Questions without a waiter come last. The
 // caller holds ps.mu.
 func (ps *peers) arrange() {
 	slices.SortStableFunc(ps.line, func(a, b *question) int { return cmp.Compare(b.worth, a.worth) })
-	of := make(map[uint64]int, len(ps.turns)) // questions of each client so far
+	of := make(map[uint64]int, len(ps.turns)) // number of questions by client
 	for _, q := range ps.line {
 		q.behind = of[q.client]
 		if of[q.client]++; q.worth == 0 {
@@ -142,16 +142,13 @@ func (ps *peers) arrange() {
 	maps.DeleteFunc(ps.turns, func(client, _ uint64) bool { return of[client] == 0 })
 }
 
-// leave takes q out of the line; false when it is not there.
+// leave takes q out of the line. It returns false when q is not there.
 func (ps *peers) leave(q *question) bool {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	at := slices.Index(ps.line, q)
-	if at < 0 {
-		return false
-	}
-	ps.line = slices.Delete(ps.line, at, at+1)
-	return true
+	before := len(ps.line)
+	ps.line = slices.DeleteFunc(ps.line, func(other *question) bool { return other == q })
+	return len(ps.line) < before
 }
 
 // waits reports whether q is in the line.
@@ -161,7 +158,7 @@ func (ps *peers) waits(q *question) bool {
 	return slices.Contains(ps.line, q)
 }
 
-// raise makes q worth at least so much, for somebody who waits for the answer now.
+// raise makes q worth at least worth: a request waits for the answer now.
 func (ps *peers) raise(q *question, worth time.Duration) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -171,27 +168,25 @@ func (ps *peers) raise(q *question, worth time.Duration) {
 	q.worth = worth
 	select {
 	case q.wanted <- struct{}{}:
-	default: // told already
+	default: // a signal is there already
 	}
 	ps.arrange()
 }
 
-// lower takes q out of the line, as nobody waits for the answer any more; false when it is not there.
+// lower takes q out of the line because no request waits for the answer any more. It returns false when q is not there.
 func (ps *peers) lower(q *question) bool {
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	at := slices.Index(ps.line, q)
-	if at < 0 {
+	if !ps.leave(q) {
 		return false
 	}
-	ps.line = slices.Delete(ps.line, at, at+1)
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
 	q.worth = 0
 	q.granted <- grant{verdict: full}
 	return true
 }
 
-// serve gives the places that are free to the questions in line, and sends those away that nobody can be asked any
-// more. The caller holds ps.mu.
+// serve gives free places to the questions in line. A question that no worker can be asked leaves the line too. The
+// caller holds ps.mu.
 func (ps *peers) serve(now time.Time) {
 	if len(ps.line) == 0 {
 		return
@@ -204,12 +199,12 @@ func (ps *peers) serve(now time.Time) {
 		if g.verdict == granted {
 			ps.took(q)
 		}
-		q.granted <- g // has room for one
+		q.granted <- g // buffers one
 		return true
 	})
 }
 
-// took books that q had its turn. The caller holds ps.mu.
+// took records that q had its turn. The caller holds ps.mu.
 func (ps *peers) took(q *question) {
 	ps.turn++
 	ps.turns[q.client] = ps.turn

@@ -11,30 +11,30 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// key identifies what decides the tokens of a prompt, or of its beginning: 128 bits of SHA-256, so that nobody can make
-// up a prompt that shares its key, and with it its ids, with another tenant's.
+// key is a hash of everything that decides the tokens of a prompt, or of its beginning: 128 bits of SHA-256. So a
+// tenant cannot construct a prompt with the key, and the ids, of another tenant's prompt.
 type key [16]byte
 
-// list is what a request's prompt is made of: what stands before or beside the turns (model, template, tools, …), then
-// one turn after another. Two lists that begin alike have the same keys up to where they part.
+// list is a request's prompt in parts: the parts beside the turns (model, template, tools, …), then one turn after
+// another. Two lists with the same first turns have the same keys for these turns.
 type list struct {
-	turns []byte // as they are spelled; a part of the request's body, and valid as long as that is
-	steps []step // [0] stands for no turn; of a prompt that is no chat it is all there is
-	class key    // what the template is told, apart from the turns and the tools' texts
-	head  []byte // where the last turn's text begins, as it is spelled: at most headBytes
-	plain bool   // beginnings can be known: a chat of plain roles without media
+	turns []byte // as spelled in the request's body, and valid as long as the body is
+	steps []step // steps[0] stands before the first turn; a prompt that is no chat has only this step
+	class key    // hash of the template's arguments, apart from the turns and the tools' texts
+	head  []byte // the beginning of the last turn's text, as spelled: at most headBytes
+	plain bool   // a chat of known roles without media: only then beginnings can be known
 }
 
 // step is the list up to some turn.
 type step struct {
 	key        key
-	at         int  // bytes of the turns up to here, as they are spelled
-	last, next role // of the last turn up to here, and of the one after
+	at         int  // bytes of the turns up to here, as spelled
+	last, next role // of the last turn up to here, and of the next turn
 	users      int  // turns of the user up to here
 	open       bool // the assistant spoke after the user's last turn
 }
 
-// role is whose turn it is; 0 is nobody's.
+// role says who speaks in a turn; 0 is no turn.
 type role byte
 
 const (
@@ -60,21 +60,22 @@ func roleOf(raw []byte) role {
 }
 
 const (
-	// headBytes are enough to find out where two texts part; texts that have as much in common are left for others.
+	// headBytes is how much of a text is kept to find where two texts part. Texts that are equal so far are not
+	// compared.
 	headBytes = 32
 	// Of a long list the first and the last steps are kept: conversations part near the beginning, and grow at the end.
 	firstSteps = 8
 	lastSteps  = 120
-	// maxTurns is how many turns are told apart. Each costs a hash: the 1.4 million that a body of 4 MiB has room for
-	// would take 0.3 s. Of a longer list no beginning is known, and its text ends there.
+	// maxTurns is how many turns are read one by one. Each costs a hash: a body of 4 MiB has room for 1.4 million
+	// turns, which would take 0.3 s. Of a longer list no beginning is known, and its text ends there.
 	maxTurns = 4096
 )
 
-// key is what decides the prompt's tokens.
+// key returns the key of the whole prompt.
 func (l *list) key() key { return l.steps[len(l.steps)-1].key }
 
-// listOf reads r's prompt. The parts count whatever their order in the body; a field that is not known to be
-// indifferent counts: it then costs a miss, never wrong ids.
+// listOf reads r's prompt. The order of the fields in the body does not matter. Every field goes into the key unless it
+// is known to be indifferent: an unknown field can cost a miss, but never wrong ids.
 func listOf(r *api.Request) *list {
 	h := sha256.New()
 	if r.TooManyMembers() { // they are not put in order
@@ -112,7 +113,7 @@ func listOf(r *api.Request) *list {
 	}
 	l := &list{steps: []step{{key: sum(h)}}}
 	if whole {
-		if turns != nil { // what the engine makes of it counts as one turn
+		if turns != nil { // all turns together count as one
 			l.add(h, turns, 0, roleOther)
 		}
 		return l
@@ -129,8 +130,8 @@ func listOf(r *api.Request) *list {
 	return l
 }
 
-// A key begins with how the turns are hashed: one by one (1), as one (from wholeTurns on, with the number of fields of
-// turns), or with the whole body (wholeBody).
+// The first bytes of a hash say how the turns are hashed: one by one (1), as one text (wholeTurns plus the number of
+// fields with turns, at most 2), or with the whole body (wholeBody).
 const (
 	wholeTurns = 2
 	wholeBody  = 255
@@ -146,7 +147,7 @@ func longer(array []byte, n int) bool {
 	return false
 }
 
-// add appends the step that a turn makes; at is where it ends.
+// add appends the step after a turn; at is the turn's end in the turns.
 func (l *list) add(h hash.Hash, turn []byte, at int, r role) {
 	before := &l.steps[len(l.steps)-1]
 	before.next = r
@@ -168,7 +169,7 @@ func (l *list) add(h hash.Hash, turn []byte, at int, r role) {
 	l.steps = append(l.steps, next)
 }
 
-// readTurn returns whose turn it is, and its text as it is spelled, without the quote before it; nil when it has none.
+// readTurn returns a turn's role, and its text as spelled, from behind the opening quote; nil when it has none.
 func readTurn(turn []byte) (r role, text []byte) {
 	r = roleOther
 	for name, value := range jsonscan.Members(turn) {
@@ -182,7 +183,7 @@ func readTurn(turn []byte) (r role, text []byte) {
 	return r, text
 }
 
-// textOf returns the text with which a content begins: a string, or the first of a list of parts when it is a text.
+// textOf returns the text at the beginning of a content: the content itself, or its first part when that is a text.
 func textOf(content []byte) []byte {
 	if len(content) > 0 && content[0] == '"' {
 		return content[1:]
@@ -199,7 +200,7 @@ func textOf(content []byte) []byte {
 	return nil
 }
 
-// classFields are what templates are told beside the turns: how a template treats the turns may follow from it.
+// classFields are the arguments of a template beside the turns. How the template renders turns may depend on them.
 var classFields = []api.Field{api.FieldChatTemplate, api.FieldChatTemplateKwargs, api.FieldReasoningEffort, api.FieldAddGenerationPrompt,
 	api.FieldContinueFinalMessage, api.FieldAddSpecialTokens}
 
@@ -219,7 +220,7 @@ func classOf(r *api.Request, h hash.Hash) key {
 	return sum(h)
 }
 
-// writePart writes b with its length before it, so that parts stay apart.
+// writePart writes b after its length, so that different lists of parts have different hashes.
 func writePart(h hash.Hash, b []byte) {
 	var n [8]byte
 	binary.LittleEndian.PutUint64(n[:], uint64(len(b)))

@@ -13,27 +13,27 @@ import (
 )
 
 const (
-	// relearn is how long a worker that has no token endpoint, or no render, is taken at its word. An engine restarted
-	// with other flags is noticed within a minute; asking more often would cost a wasted call per request.
+	// relearn is how long a worker without a token endpoint, or without render, is not asked there again. An engine
+	// that was restarted with other flags is noticed within a minute. A shorter time would waste more calls.
 	relearn = time.Minute
-	// callsPerEngine bounds the calls under way to one engine: its API server is one Python process, which also passes
-	// on the tokens of every answer. One call computes while the next one is on its way; a third would only wait there.
+	// callsPerEngine bounds the calls under way to one engine: its API server is one Python process, which also sends
+	// the tokens of every answer. One call computes while the next one travels; a third would only wait there.
 	callsPerEngine = 2
-	// longQuestion is the size in bytes from which a question is long: a tokenizer does one or two megabytes a second, so
-	// that it takes longer than a short question waits (leastWait). One call to each engine is left to short ones.
+	// longQuestion is the size in bytes from which a question is long. A tokenizer reads one or two megabytes a second,
+	// so a long question takes longer than a short one waits (leastWait). One call to each engine is reserved for short
+	// ones.
 	longQuestion = 32 << 10
 	// callsPerService bounds the calls under way to the tokenizer service, which has nothing else to do.
 	callsPerService = 8
-	// callTimeout is when a call is given up and counts as a failure. Nobody waits as long: it bounds how long a frozen
-	// engine is left alone, and what its calls hold. A prompt of a million tokens takes a second or two.
+	// callTimeout ends a call, which then counts as a failure. No request waits so long. It bounds how long a frozen
+	// engine gets no questions, and how long its calls hold memory. A prompt of a million tokens takes a second or two.
 	callTimeout = 10 * time.Second
-	// stallFloor is the age from which a call can be taken as a sign that its engine is frozen, and stallFactor how
-	// many times the expected answer it must be old. A busy engine takes a few times as long as usual; it is asked
-	// again as soon as the call ends.
+	// A call suggests that its engine is frozen when it is older than stallFloor and older than stallFactor times the
+	// expected answer. A busy engine takes a few times as long as usual; it is asked again as soon as the call ends.
 	stallFloor  = 100 * time.Millisecond
 	stallFactor = 4
-	// maxRefusals bounds what is remembered of clients' keys for each worker: 1,000 take some 50 KB. Beyond it a key
-	// that was refused is tried again sooner.
+	// maxRefusals bounds the refused keys that are remembered for each worker: 1,000 take some 50 KB. Beyond it, a
+	// refused key is tried again sooner.
 	maxRefusals = 1000
 	// maxReach is how many workers are compared for one question: enough to find an idle one in a large fleet.
 	maxReach = 32
@@ -41,50 +41,52 @@ const (
 
 // call is one call under way.
 type call struct {
-	client uint64 // whose question it is: see peers.client
+	client uint64 // the client that asks: see peers.client
 	began  time.Time
-	late   time.Time // from then on the engine seems to be frozen
+	late   time.Time // from this time on the engine seems frozen
 	bytes  int       // of the question
 }
 
-// peer is what we learned of one worker by asking it. Its fields are guarded by peers.mu.
+// peer is the state of one worker, learned by asking it. Its fields are guarded by peers.mu.
 type peer struct {
 	failures  int                   // in a row: errors, not slow answers
-	failedFor uint64                // the client whose question was the first of these failures
-	forAll    bool                  // they count for all: one was neither 500 nor a timeout, or several clients had them
-	until     time.Time             // left alone until then, while failures ≥ the limit
-	trying    bool                  // one call is trying whether it is back
+	failedFor uint64                // the client of the first of these failures
+	forAll    bool                  // the failures count for all clients: another client had one, or one was of kind broke
+	until     time.Time             // not asked before this time, while failures ≥ the limit
+	trying    bool                  // one call is trying whether the worker answers again
 	calls     []*call               // under way
 	limit     int                   // of calls under way
-	lastUntil time.Time             // asked last until then, while none of its answers is known: it refused a question
-	mean      time.Duration         // of answers, exponentially weighted; 0 before the first
-	meanBytes float64               // of the questions of those answers
-	noRender  time.Time             // render refused: do not ask before then
-	noTokens  time.Time             // no token endpoint at all: do not ask before then
+	lastUntil time.Time             // asked last until this time, while it has given no answer: it refused a question
+	mean      time.Duration         // time of answers, exponentially weighted; 0 before the first
+	meanBytes float64               // size of the questions of those answers
+	noRender  time.Time             // render refused: do not ask before this time
+	noTokens  time.Time             // no token endpoint at all: do not ask before this time
 	v1Only    bool                  // SGLang's /v1/tokenize instead of /tokenize
 	lastAsked uint64                // peers.asked at its last call, to spread calls among equals
-	refusals  map[refusal]time.Time // clients that are not asked for before then
+	refusals  map[refusal]time.Time // refused keys, and the time before which they are not tried again
 }
 
-// refusal is a client whose key an engine refused, at render or at every endpoint. It says nothing of other clients.
+// refusal is a client with a key that an engine refused, at render or at every endpoint. Other clients are not
+// concerned.
 type refusal struct {
 	client uint64 // see peers.client
 	render bool   // at render alone
 }
 
-// ending is what the end of a call says of its worker.
+// ending says what the end of a call tells about the worker.
 type ending uint8
 
 const (
 	answered ending = iota
-	declined        // it has no such endpoint, or refuses the prompt
-	silent          // nothing: it refused one client's key, or the Source was closed
-	faulted         // 500, or nothing came in time: its own fault, or that of the client's prompt
+	declined        // the worker has no such endpoint, or refuses the prompt
+	silent          // nothing: the worker refused one client's key, or the Source was closed
+	faulted         // status 500 or a timeout: the worker's fault, or the fault of the client's prompt
 	broke           // any other error
 )
 
-// stalled reports whether the worker seems to be frozen to a client: a call of that client has been under way for too
-// long, or calls of two others have. One client's call may be late for its prompt, such as an image that is slow to fetch.
+// stalled reports whether the worker seems frozen to a client: a call of that client is late, or calls of two other
+// clients are. A late call of one other client is not enough: its prompt may be the reason, such as an image that is
+// slow to fetch.
 func (p *peer) stalled(client uint64, now time.Time) bool {
 	var late *call
 	for _, c := range p.calls {
@@ -99,8 +101,8 @@ func (p *peer) stalled(client uint64, now time.Time) bool {
 	return false
 }
 
-// busy is how many of p's places are taken, and how many of them by long questions. Calls that are late take none: where
-// p is not stalled for a client they are all of one other, and the places are left to the rest.
+// busy returns how many calls count against p's limit, and how many of them are long. Late calls do not count: if p is
+// not stalled for a client, all late calls are one other client's.
 func (p *peer) busy(now time.Time) (calls, long int) {
 	for _, c := range p.calls {
 		if now.After(c.late) {
@@ -114,7 +116,7 @@ func (p *peer) busy(now time.Time) (calls, long int) {
 	return calls, long
 }
 
-// expected is how long an answer to a question of so many bytes should take; 0 is not known.
+// expected returns how long an answer to a question of that size should take; 0 is not known.
 func (p *peer) expected(bytes int) time.Duration {
 	if p.mean == 0 || float64(bytes) <= p.meanBytes {
 		return p.mean
@@ -122,7 +124,7 @@ func (p *peer) expected(bytes int) time.Duration {
 	return time.Duration(float64(p.mean) * float64(bytes) / p.meanBytes)
 }
 
-// expected is how long the worker's answer to a question of so many bytes should take; 0 is not known.
+// expected returns how long the worker's answer to a question of that size should take; 0 is not known.
 func (ps *peers) expected(url string, bytes int) time.Duration {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -132,33 +134,34 @@ func (ps *peers) expected(url string, bytes int) time.Duration {
 	return 0
 }
 
-// verdict says whether a worker may be asked now, and else why not.
+// verdict says whether a question may be asked now. When all workers are blocked, the smallest verdict is the reason:
+// waiting may end it soonest.
 type verdict uint8
 
 const (
 	granted     verdict = iota
-	full                // as many calls as allowed are under way to every worker that could be asked
-	stalled             // a call to every worker that could be asked has been under way for too long
-	resting             // all failed, and are left alone
-	refusing            // those that could be asked refuse the client's key
-	unsupported         // no worker has a token endpoint
-	nobody              // there are no workers
+	full                // the limit of calls is reached
+	stalled             // a call has been under way for too long: the worker seems frozen
+	resting             // the worker failed and pauses
+	refusing            // the worker refuses the client's key
+	unsupported         // the worker has no token endpoint
+	noWorkers           // there are no workers
 )
 
-// peers keeps the peers by URL, and the questions that wait for their turn. It is safe for concurrent use.
+// peers holds the peers by URL, and the questions that wait for their turn. It is safe for concurrent use.
 type peers struct {
 	failures int
 	pause    time.Duration
 	service  string                   // the service's URL
-	loads    func() func(Worker) Load // see Source.Loads; of no service
+	loads    func() func(Worker) Load // see Source.Loads; the service has no load
 	opened   atomic.Uint64
-	seed     maphash.Seed // of clients' hashes: nobody can make up a key that passes for another client's
+	seed     maphash.Seed // of clients' hashes: a client cannot construct a key with another client's hash
 
 	mu    sync.Mutex
 	all   map[string]*peer  // guarded by mu
 	asked uint64            // guarded by mu; calls booked so far
 	line  []*question       // guarded by mu; questions that wait for a call to end: see arrange
-	turns map[uint64]uint64 // guarded by mu; for each client in line, what turn was when it was served or came
+	turns map[uint64]uint64 // guarded by mu; for each client in line, the value of turn when it was served or came
 	turn  uint64            // guarded by mu; questions in line that were asked so far
 }
 
@@ -174,7 +177,7 @@ func (ps *peers) of(url string) *peer {
 	return p
 }
 
-// client returns the hash under which refusals of an Authorization header are remembered.
+// client returns the hash of an Authorization header: it identifies a client.
 func (ps *peers) client(authorization string) uint64 { return maphash.String(ps.seed, authorization) }
 
 // refuses reports whether the worker refused the client's key lately.
@@ -183,7 +186,7 @@ func (p *peer) refuses(client uint64, render bool, now time.Time) bool {
 	return ok && now.Before(until)
 }
 
-// refuse books that url refuses a client's key, at render or at every endpoint.
+// refuse records that url refuses a client's key, at render or at every endpoint.
 func (ps *peers) refuse(url string, client uint64, render bool, why error, now time.Time) {
 	until := now.Add(relearn)
 	if errors.Is(why, errLimit) {
@@ -206,9 +209,9 @@ func (ps *peers) refuse(url string, client uint64, render bool, why error, now t
 	})
 }
 
-// pick takes the worker that should answer q soonest, and books a call to it: the least of (expected time × calls under
-// way × requests that the engine has), the longest unasked among about equals, so that no worker is asked always. The
-// caller holds ps.mu.
+// pick chooses the worker that should answer q soonest, and books a call to it. That is the worker with the least
+// product of expected time, calls under way and requests of the engine. Of workers that are about equal it takes the
+// one that was asked longest ago, so that all are asked. The caller holds ps.mu.
 func (ps *peers) pick(q *question, workers []Worker, now time.Time) (Worker, *call, verdict) {
 	var (
 		best  *peer
@@ -216,7 +219,7 @@ func (ps *peers) pick(q *question, workers []Worker, now time.Time) (Worker, *ca
 		least float64
 		seen  int
 	)
-	why, loadOf := nobody, ps.loads()
+	why, loadOf := noWorkers, ps.loads()
 	usual := ps.usual(workers, q.bytes())
 	for i := range workers {
 		w := &workers[(int(ps.asked%uint64(len(workers)))+i)%len(workers)]
@@ -240,7 +243,7 @@ func (ps *peers) pick(q *question, workers []Worker, now time.Time) (Worker, *ca
 			blocked = full
 		}
 		if blocked != granted {
-			why = min(why, blocked) // what a wait could change comes first
+			why = min(why, blocked)
 			continue
 		}
 		cost := float64(p.assumed(q.bytes(), usual, now)+jitter) * float64(1+len(p.calls)) * float64(1+max(load.Requests, 0))
@@ -259,8 +262,8 @@ func (ps *peers) pick(q *question, workers []Worker, now time.Time) (Worker, *ca
 	return found, ps.book(best, q, now), granted
 }
 
-// usual is how long answers to a question of so many bytes should take on average, of the workers of which answers are
-// known; 0 where there is none.
+// usual returns how long answers to a question of that size should take: the average of all workers that have answered,
+// 0 when none has.
 func (ps *peers) usual(workers []Worker, bytes int) time.Duration {
 	var sum time.Duration
 	known := 0
@@ -273,8 +276,8 @@ func (ps *peers) usual(workers []Worker, bytes int) time.Duration {
 	return sum / time.Duration(max(known, 1))
 }
 
-// assumed is expected, but a worker with no known answer counts as an average one. For Config.Pause after a refusal it
-// counts as slow: if it refuses every question, an average rank would send it half of them.
+// assumed returns expected. A worker that has not answered yet counts as an average one. For Config.Pause after a
+// refusal it counts as slow: if it refuses all questions, an average rank would send it half of them.
 func (p *peer) assumed(bytes int, usual time.Duration, now time.Time) time.Duration {
 	switch {
 	case p.mean > 0:
@@ -285,8 +288,8 @@ func (p *peer) assumed(bytes int, usual time.Duration, now time.Time) time.Durat
 	return usual
 }
 
-// rests reports whether a client's questions leave p alone, as it failed. Where it answered 500, or nothing, to one client
-// alone, the fault may lie in that client's prompts: another client's question shows.
+// rests reports whether p gets no questions of a client because it failed. If only one client had failures, all of kind
+// faulted, that client's prompts may be the reason: then other clients still ask p.
 func (ps *peers) rests(p *peer, client uint64, now time.Time) bool {
 	return p.failures >= ps.failures && (p.trying || now.Before(p.until)) && (p.forAll || p.failedFor == client)
 }
@@ -305,11 +308,11 @@ func (ps *peers) failed(p *peer, c *call, how ending, now time.Time) {
 	}
 }
 
-// calm reports whether a question that nobody waits for makes nobody wait: no other one is under way, and no request
-// waits for its first token, for which the engine has to tokenize its prompt, too.
+// calm reports whether a question in the background would delay nothing: no other question is under way, and no request
+// waits for its first token, because the engine has to tokenize its prompt too.
 func (p *peer) calm(load Load) bool { return len(p.calls) == 0 && load.Waiting == 0 }
 
-// book notes a call to p. The caller holds ps.mu.
+// book records a call to p. The caller holds ps.mu.
 func (ps *peers) book(p *peer, q *question, now time.Time) *call {
 	c := &call{client: q.client, began: now, bytes: q.bytes(), late: now.Add(max(stallFloor, stallFactor*p.expected(q.bytes())))}
 	p.calls = append(p.calls, c)
@@ -317,8 +320,8 @@ func (ps *peers) book(p *peer, q *question, now time.Time) *call {
 	return c
 }
 
-// slack is by which share two workers' costs may differ and still count as equal: below it, differences are noise and
-// turns decide. jitter is the part of any answer's time that says nothing.
+// Two workers whose costs differ by less than slack count as equal: the difference is noise, and the one that was asked
+// longest ago is asked. jitter is the random part of an answer's time.
 const (
 	slack  = 0.1
 	jitter = 2 * time.Millisecond
@@ -332,7 +335,7 @@ func (ps *peers) take(q *question, w Worker, now time.Time) (*call, verdict) {
 	return c, v
 }
 
-// prune forgets workers that have long gone, once there are many more than are in use.
+// prune forgets workers that were not asked for long, when many more are known than are in use.
 func (ps *peers) prune(inUse int) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -346,8 +349,8 @@ func (ps *peers) prune(inUse int) {
 	}
 }
 
-// done books the end of a call, and gives its place to a question that waits. Only answers tell how long an answer
-// takes: what is refused is refused at once.
+// done records the end of a call, and gives its place to a question that waits. Only answers count for the expected
+// time: refusals come at once.
 func (ps *peers) done(url string, c *call, how ending, now time.Time) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -373,9 +376,9 @@ func (ps *peers) done(url string, c *call, how ending, now time.Time) {
 	ps.serve(now)
 }
 
-// hedgeAfter is how long to wait for url before asking another worker too: thrice the time that it should take, 5 ms at
-// least (an answer's jitter). Of a worker never asked nothing is known: a third of the wait leaves the second time to
-// answer.
+// hedgeAfter returns how long to wait for url before asking another worker too: three times the expected time, and at
+// least 5 ms. For a worker that has not answered yet it is a third of the request's wait: the second worker then has
+// time to answer.
 func (s *Source) hedgeAfter(url string, q *question) time.Duration {
 	s.peers.mu.Lock()
 	defer s.peers.mu.Unlock()
@@ -385,7 +388,7 @@ func (s *Source) hedgeAfter(url string, q *question) time.Duration {
 	return s.patience(q.worth) / 3
 }
 
-// endpoints returns where q is to be asked of w, in order. refused is errKey where one is left out because w refuses
+// endpoints returns the endpoints of w to ask, in order. refused is errKey when render is left out because w refuses
 // the client's key there.
 func (ps *peers) endpoints(w Worker, q *question, now time.Time) (all []endpoint, refused error) {
 	ps.mu.Lock()
@@ -406,7 +409,7 @@ func (ps *peers) endpoints(w Worker, q *question, now time.Time) (all []endpoint
 	return []endpoint{renderCompletions, tokenize}, nil
 }
 
-// learn changes what is known of url's endpoints.
+// learn changes the state of url, if it is known.
 func (ps *peers) learn(url string, change func(*peer)) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()

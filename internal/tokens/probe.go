@@ -5,15 +5,15 @@ import (
 	"errors"
 )
 
-// Prober is a [Local] that proves its ids by probes before they are used.
+// Prober is a [Local] that compares its ids with the engines' in probes before they are used.
 type Prober interface {
-	// Agrees reports whether the worker, as it runs now, gave the same ids as Local in every probe.
+	// Agrees reports whether the worker's present process gave the same ids as Local in every probe.
 	Agrees(model string, w Worker) bool
 }
 
-// Ask asks one worker for the ids of p, beside all requests: no budget, cache or breaker counts. The outcome is Render
-// or Tokenize with the ids, Refused, Unsupported where the worker has no token endpoint, or Failed. The call ends with
-// ctx.
+// Ask asks one worker for the ids of p, independently of requests: without budget, cache and breaker. The outcome is
+// Render or Tokenize with the ids, Refused, Failed, or Unsupported when the worker has no token endpoint. The call ends
+// with ctx.
 func (s *Source) Ask(ctx context.Context, w Worker, p Prompt) Found {
 	s.asked.Add(1)
 	q := new(question)
@@ -39,7 +39,7 @@ func (s *Source) Renew(model string) {
 	delete(s.checks.models, imagesOf(model))
 }
 
-// proven reports whether the ids of a request may stand for its text at the worker that gets it.
+// proven reports whether the worker may get a request's ids in place of its text.
 func (s *Source) proven(f *Forward) bool {
 	if !f.Found.Probed {
 		return s.checks.proven(f.Model)

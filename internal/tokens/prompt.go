@@ -10,23 +10,24 @@ import (
 
 // Prompt is a request whose token ids are wanted.
 type Prompt struct {
-	// Request is the body as it was read. It is only read, and only until Find returns.
+	// Request is the request's body. Find does not change it, and does not use it after it returns.
 	Request *api.Request
-	// Authorization is the client's header, passed on because render lies behind the engine's key; may be empty.
+	// Authorization is the client's header. It is passed on, because engines ask for it at render. It may be empty.
 	Authorization string
-	// Model is the base model that the request's model name stands for.
+	// Model is the base model of the request's model name.
 	Model string
 	// Kind is the engine that the prompt will go to. Find sets it.
 	Kind Kind
-	// Root is the model as all engines were told to load it, where images are named after it; else empty. Find sets it.
+	// Root is the folder or name that all engines loaded the model from, when images are named after it; else empty.
+	// Find sets it.
 	Root string
-	// Scratch has room for the prompt's text; Found.Text may be a part of it. It may be nil.
+	// Scratch is a buffer for the prompt's text; Found.Text may be a part of it. It may be nil.
 	Scratch []byte
 
 	engineOnly bool // the service is not asked
 }
 
-// Has tells whether the body has a top-level field of one of these names.
+// Has reports whether the body has a top-level field with one of these names.
 func (p *Prompt) Has(names map[string]bool) bool {
 	for name := range p.Request.Members {
 		if names[string(name)] {
@@ -36,12 +37,12 @@ func (p *Prompt) Has(names map[string]bool) bool {
 	return false
 }
 
-// InBody looks for token ids in the request's own body. outcome is Given, Batch (several prompts: no single place to
-// route to), Refused (no prompt: the engine will say what is wrong), or empty when they have to be made.
+// InBody looks for token ids in the request's own body. outcome is Given, Batch (several prompts, so there is no single
+// best worker), Refused (no prompt: the engine will say what is wrong), or empty when ids have to be made.
 func InBody(r *api.Request, kind Kind) (ids []block.Token, outcome Outcome) {
 	switch r.Form {
 	case api.PromptIDs:
-		// Beside messages, SGLang takes ids and vLLM ignores them (facts/engines.md §9.3).
+		// SGLang uses input_ids beside messages since 0.5.13. vLLM's chat request has no such field and ignores it.
 		if r.Dialect == api.OpenAIChat && kind != SGLang {
 			if r.Raw(api.FieldMessages) == nil {
 				return nil, Refused
@@ -64,8 +65,8 @@ func InBody(r *api.Request, kind Kind) (ids []block.Token, outcome Outcome) {
 	return nil, ""
 }
 
-// indifferent are the top-level fields that never change the prompt's tokens. Everything else goes into the key: an
-// unknown field then costs a miss, never wrong ids. cache_salt separates caches, not tokens.
+// indifferent are the top-level fields that never change the prompt's tokens. All other fields go into the key: an
+// unknown field can cost a miss, but never wrong ids. cache_salt separates caches, not tokens.
 var indifferent = map[string]bool{
 	"stream": true, "stream_options": true, "max_tokens": true, "max_completion_tokens": true, "min_tokens": true,
 	"temperature": true, "top_p": true, "top_k": true, "min_p": true, "n": true, "best_of": true, "seed": true,
@@ -78,23 +79,23 @@ var indifferent = map[string]bool{
 	"use_beam_search": true, "kv_transfer_params": true, "session_id": true, "extra_key": true, "routed_dp_rank": true,
 }
 
-// templateFields are the parts of a chat body that /tokenize takes by the same name and with the same meaning
-// (vLLM: TokenizeChatRequest; facts/engines.md §6).
+// templateFields are the fields of a chat body that /tokenize takes by the same name and with the same meaning (vLLM:
+// TokenizeChatRequest).
 var templateFields = []api.Field{api.FieldMessages, api.FieldTools, api.FieldChatTemplate, api.FieldAddGenerationPrompt,
 	api.FieldContinueFinalMessage, api.FieldAddSpecialTokens, api.FieldMMProcessorKwargs}
 
-// kwargFields are parts of a chat body that /tokenize does not know, but that vLLM merges into the template's keyword
-// arguments: handed over inside chat_template_kwargs they render the same.
+// kwargFields are fields of a chat body that /tokenize does not know. vLLM merges them into the template's keyword
+// arguments, so they render the same when they are passed in chat_template_kwargs.
 var kwargFields = []api.Field{api.FieldDocuments, api.FieldReasoningEffort}
 
-// sglangFields are the parts of a chat body that decide SGLang's prompt. Its /tokenize renders them as a chat does, as
-// long as add_generation_prompt is not among them: /tokenize heeds it, and chats do not know it (0.5.23:
-// TokenizeRequest in srt/entrypoints/openai/protocol.py).
+// sglangFields are the fields of a chat body that decide SGLang's prompt. SGLang's /tokenize renders them as its chats
+// do. add_generation_prompt is not among them: /tokenize uses it and chats do not (SGLang 0.5.23: TokenizeRequest in
+// srt/entrypoints/openai/protocol.py).
 var sglangFields = map[string]bool{"model": true, "messages": true, "tools": true, "tool_choice": true, "reasoning_effort": true, "reasoning": true,
 	"continue_final_message": true, "chat_template_kwargs": true}
 
-// tokenizeBody is the body for /tokenize that asks an engine of that kind for the same tokens as r's request, with the
-// values' bytes unchanged.
+// tokenizeBody returns a body for /tokenize of an engine of that kind: it gives the same tokens as r's request. The
+// values' bytes are unchanged.
 func tokenizeBody(r *api.Request, kind Kind) []byte {
 	out := make([]byte, 0, r.PromptBytes()+256)
 	out = append(out, '{')
@@ -123,8 +124,7 @@ func tokenizeBody(r *api.Request, kind Kind) []byte {
 			kwargs = appendField(kwargs, f.String(), value)
 		}
 	}
-	// The request's own arguments come last: a repeated name counts by its last value, as it does when vLLM merges
-	// them.
+	// The request's own arguments come last: of a repeated name the last value counts, as when vLLM merges them.
 	if own := r.Raw(api.FieldChatTemplateKwargs); hasMembers(own) {
 		if len(kwargs) > 1 {
 			kwargs = append(kwargs, ',')
@@ -137,7 +137,7 @@ func tokenizeBody(r *api.Request, kind Kind) []byte {
 	return append(out, '}')
 }
 
-// appendField adds "name":value to the members of an object that is being written; no value adds nothing.
+// appendField adds "name":value to the members of an object. Without a value it adds nothing.
 func appendField(out []byte, name string, value []byte) []byte {
 	if len(value) == 0 {
 		return out
@@ -149,7 +149,8 @@ func appendField(out []byte, name string, value []byte) []byte {
 	return append(out, value...)
 }
 
-// onlyText unwraps a list of one text, which /tokenize does not take. Whatever else the prompt is, it stays what it is.
+// onlyText returns the text of a list with one text, because /tokenize does not take a list. It returns every other
+// prompt as it is.
 func onlyText(prompt []byte) []byte {
 	for _, first := range jsonscan.Items(prompt) {
 		if first[0] == '"' {

@@ -12,17 +12,17 @@ import (
 	"time"
 )
 
-// service is a tokenizer service: it is asked as an engine is, by vLLM's endpoints, and before any.
+// service is a tokenizer service. It has vLLM's endpoints, and is asked before any engine.
 type service struct {
 	worker Worker
 	socket string       // path of the Unix socket; empty for TCP
 	client *http.Client // nil for the Source's own
 }
 
-// socketHost stands in the URLs of requests over a Unix socket, whose address is the socket's path.
+// socketHost is the host in URLs of requests over a Unix socket.
 const socketHost = "http://tokenizer.sock"
 
-// parseService reads Config.Service; nil is none.
+// parseService reads Config.Service. It returns nil for an empty text.
 func parseService(text string) (*service, error) {
 	if text == "" {
 		return nil, nil
@@ -43,13 +43,13 @@ func parseService(text string) (*service, error) {
 	return nil, fmt.Errorf("%q is neither unix:///path/to/socket nor http://host:port", text)
 }
 
-// possiblePort reports whether a URL's port can be dialled; "" stands for the scheme's.
+// possiblePort reports whether a URL's port can be dialled; "" is the scheme's port.
 func possiblePort(port string) bool {
 	n, err := strconv.ParseUint(port, 10, 16)
 	return port == "" || err == nil && n > 0
 }
 
-// connect gives a service behind a Unix socket its own client; base is the Source's.
+// connect gives a service behind a Unix socket its own client. base is the Source's client.
 func (v *service) connect(base *http.Client) {
 	if v.socket == "" {
 		return
@@ -67,7 +67,7 @@ func (v *service) connect(base *http.Client) {
 	v.client = &client
 }
 
-// serviceFor returns the service where it may be asked about p, as the workers to ask first.
+// serviceFor returns the workers to ask before p's own: the service, if there is one and p may be asked of it.
 func (s *Source) serviceFor(p *Prompt) []Worker {
 	if s.service == nil || p.engineOnly {
 		return nil
@@ -75,7 +75,7 @@ func (s *Source) serviceFor(p *Prompt) []Worker {
 	return []Worker{s.service.worker}
 }
 
-// isService reports whether url is the service's.
+// isService reports whether url is the service's URL.
 func (s *Source) isService(url string) bool { return s.service != nil && s.service.worker.URL == url }
 
 // clientOf returns the client that reaches w.

@@ -9,28 +9,27 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// frontFields are the parts of a chat body that templates put before the first turn, or that change every turn alike:
-// in the text they come first, so that what differs in them differs from the beginning on.
+// frontFields are the fields of a chat body that templates put before the first turn, or that change every turn. In the
+// text they come first: two prompts that differ in them then differ from the beginning on.
 var frontFields = []api.Field{api.FieldChatTemplate, api.FieldChatTemplateKwargs, api.FieldReasoningEffort, api.FieldTools, api.FieldDocuments}
 
-// maxText is where a text ends: a million tokens, more than any prompt that is served. What is beyond tells no workers
-// apart. Of a longer list of messages than maxTurns what follows is left out, too.
+// maxText is the longest text in bytes: a million tokens, more than any prompt that is served. The rest of a longer
+// prompt is left out, and so are messages after the first maxTurns.
 const maxText = 4 << 20
 
-// Marks in a flattened text. They cannot occur in JSON's text outside of strings, and inside only where a client means
-// to confuse its own requests.
+// Marks in a flattened text. In JSON these bytes occur in strings only, as escapes; a client that writes them there
+// confuses only its own requests.
 const (
 	markRole  = 0x01
 	markField = 0x02
 	markMedia = 0x03
 )
 
-// AppendText appends to dst the request's prompt as one text: what a template would render is only guessed at, but
-// equal prompts have equal texts, and a conversation that grows grows at the text's end. Tools and what else belongs to
-// all turns come first; a message is its role, the text of its content, and its other members in the order of the body.
-// Items that are no text stand as their hashes. A body with ids or with several prompts has no text. A body that was
-// read without an error is flattened without one. The text has 4 MiB at most, and dst grows by little more than that
-// and the longest string.
+// AppendText appends to dst the request's prompt as one text. The text is not what a template renders, but equal
+// prompts have equal texts, and a conversation's text grows at its end. Tools and other fields for all turns come
+// first. A message is its role, the text of its content, and its other members in the order of the body. Images and
+// other media are replaced by hashes. A body with ids or with several prompts has no text. The text has at most 4 MiB,
+// and dst grows by little more than that and the longest string.
 func AppendText(dst []byte, r *api.Request) []byte {
 	text := appendPrompt(dst, r)
 	return text[:min(len(text), len(dst)+maxText)]
@@ -62,7 +61,7 @@ func appendPrompt(dst []byte, r *api.Request) []byte {
 	return dst
 }
 
-// appendMessage appends one turn, its parts as long as dst is shorter than end. Where role and content stand in the
+// appendMessage appends one turn. It stops adding parts when dst has reached end. The order of role and content in the
 // object makes no difference.
 func appendMessage(dst, message []byte, end int) []byte {
 	var role, content []byte
@@ -87,7 +86,8 @@ func appendMessage(dst, message []byte, end int) []byte {
 	return dst
 }
 
-// appendContent appends a content that is one text or a list of parts, as long as dst is shorter than end.
+// appendContent appends a content, which is one text or a list of parts. It stops adding parts when dst has reached
+// end.
 func appendContent(dst, content []byte, end int) []byte {
 	if len(content) == 0 || content[0] != '[' {
 		return appendValue(dst, content)
@@ -110,7 +110,7 @@ func appendContent(dst, content []byte, end int) []byte {
 	return dst
 }
 
-// appendPart appends a part of a content: its text, or the hash of what is no text.
+// appendPart appends a part of a content: its text, or a hash of the part when it is no text.
 func appendPart(dst, part []byte) []byte {
 	var text []byte
 	plain := true
@@ -136,7 +136,7 @@ func appendMember(dst []byte, name string, value []byte) []byte {
 	return appendValue(dst, value)
 }
 
-// appendValue appends a string's text, and anything else as it is spelled, without space between its parts.
+// appendValue appends a string's text, and any other value as spelled, without white space.
 func appendValue(dst, value []byte) []byte {
 	if len(value) > 0 && value[0] == '"' {
 		return appendString(dst, value)
@@ -144,7 +144,7 @@ func appendValue(dst, value []byte) []byte {
 	return jsonscan.AppendCompact(dst, value)
 }
 
-// appendString appends the text of a JSON string; nothing for anything else.
+// appendString appends the text of a JSON string. It appends nothing for any other value.
 func appendString(dst, raw []byte) []byte {
 	if len(raw) < 2 || raw[0] != '"' {
 		return dst

@@ -19,22 +19,22 @@ type Outcome string
 const (
 	Given       Outcome = "given"       // the body carries ids
 	InProcess   Outcome = "local"       // made in process
-	Cached      Outcome = "cache"       // asked for before
-	Shared      Outcome = "shared"      // another request was asking the same
-	Beginning   Outcome = "beginning"   // those of a beginning that was asked for before; what follows them is estimated
+	Cached      Outcome = "cache"       // an earlier answer was remembered
+	Shared      Outcome = "shared"      // another request was asking the same question
+	Beginning   Outcome = "beginning"   // the first ids are known from an earlier chat; the rest is estimated
 	Render      Outcome = "render"      // the engine rendered the request
 	Tokenize    Outcome = "tokenize"    // the engine tokenized the prompt
 	Service     Outcome = "service"     // the tokenizer service made them
 	Text        Outcome = "text"        // no ids, but the prompt's text: good for approximate matches
 	Batch       Outcome = "batch"       // several prompts in one body
 	Off         Outcome = "off"         // the budget is 0
-	TooLong     Outcome = "too_long"    // longer than an engine is asked about
-	Refused     Outcome = "refused"     // the engine will not tokenize this body, or refuses its key; it will say why when it is sent
+	TooLong     Outcome = "too_long"    // the body is longer than Config.MaxPromptBytes
+	Refused     Outcome = "refused"     // the engine refuses the body, or the client's key
 	Unsupported Outcome = "unsupported" // no worker of the model has a token endpoint
-	NoWorker    Outcome = "no_worker"   // no healthy worker of the model, or all are being left alone
-	Limited     Outcome = "limit"       // not asked: all workers, or all together, had as many questions as they may, or seemed to be frozen
-	TimedOut    Outcome = "timeout"     // nothing came within the time that the request waits
-	Failed      Outcome = "error"       // every worker asked failed
+	NoWorker    Outcome = "no_worker"   // the model has no healthy worker, or all pause after failures
+	Limited     Outcome = "limit"       // not asked: the limit of questions was reached, or all workers seemed frozen
+	TimedOut    Outcome = "timeout"     // no answer came within the time that the request waits
+	Failed      Outcome = "error"       // every worker that was asked failed
 )
 
 // Found is what is known of a prompt's tokens. The slices are shared and must not be changed.
@@ -42,19 +42,19 @@ type Found struct {
 	Tokens   []block.Token // nil when they are not known
 	Features []block.Feature
 	Outcome  Outcome
-	Kind     Kind   // the engine that they were made for
-	By       string // URL of the engine or the service that was asked for them, where one was
-	// Sure is how many of Tokens are the engine's. Where they are not all (Outcome is Beginning), what follows stands
-	// for text whose ids are not known: one for each four bytes, none of which any engine has.
+	Kind     Kind   // the engine that the ids were made for
+	By       string // URL of the engine or the service that made the ids; empty: no call was made
+	// Sure is how many of Tokens are the engine's ids. It is less than all when Outcome is Beginning. The ids after the
+	// first Sure stand for text with unknown ids, about one for four bytes. No engine has them.
 	Sure int
-	// Known and Stable are beginnings of Tokens that an earlier prompt had, and that later ones may have: see
-	// tokenizer.Reuse. Only ids made in process have them.
+	// Known is the beginning of Tokens that an earlier prompt had. Stable is the beginning that later prompts may have.
+	// See tokenizer.Reuse. Only ids made in process have them.
 	Known, Stable block.Prefix
-	// Probed says that the ids are made from files whose ids agreed with the engines' in probes before they were used.
+	// Probed says that the ids are made from found files, which passed the probes before they were used.
 	Probed bool
 
-	// Text is the prompt as one text (AppendText) when there are no ids but matches by text make sense: Outcome is Text
-	// then, and Missing says why there are no ids. Without ids and text the request must be routed by load.
+	// Text is the prompt as one text (AppendText), for matches by text when there are no ids. Then Outcome is Text, and
+	// Missing says why there are no ids. Without ids and text the request must be routed by load.
 	Text    []byte
 	Missing Outcome
 }
@@ -73,21 +73,21 @@ type Worker struct {
 	ID   uint32 // the caller's, for Source.Loads
 	URL  string // without a trailing slash
 	Kind Kind
-	// What vLLM tells of itself; empty and 0 for others, and where it is not known.
+	// Facts that vLLM reports. They are empty or 0 for other engines, and when they are not known.
 	Version     string
-	Root        string // the model as it was told to load it
+	Root        string // the folder or name that vLLM loaded the model from
 	MaxModelLen int    // tokens of prompt and answer
 }
 
-// atLeast reports whether an engine's version is known to be that or a later one.
+// atLeast reports whether an engine's version is known and is major.minor or later.
 func atLeast(version string, major, minor int) bool {
 	var is, sub int
 	n, _ := fmt.Sscanf(version, "%d.%d", &is, &sub)
 	return n == 2 && (is > major || is == major && sub >= minor)
 }
 
-// rootOf returns the root that all of workers have, where they name images as vLLM 0.32 does: the bytes behind the hash
-// have been others before. Empty when they have none in common.
+// rootOf returns the root that all workers have in common, empty when there is none. Before 0.32, vLLM hashed other
+// bytes to name an image, so every worker must be vLLM 0.32 or later.
 func rootOf(workers []Worker) string {
 	if len(workers) == 0 {
 		return ""
@@ -102,15 +102,16 @@ func rootOf(workers []Worker) string {
 
 // Local makes token ids in process. It is called concurrently and must not keep the request.
 type Local interface {
-	// Find returns the ids of a prompt; ok is false when it cannot for this one, and an engine is asked.
+	// Find returns the ids of a prompt. ok is false when it cannot make them: an engine is asked then.
 	Find(ctx context.Context, p *Prompt) (found Found, ok bool)
 	// Text returns the text of ids, for messages.
 	Text(model string, ids []block.Token) string
 }
 
-// Located is a [Local] that knows where the files lie from which it makes ids.
+// Located is a [Local] that knows the folder of each model's files.
 type Located interface {
-	// Folder returns the folder of the model's files, for engines of a kind; "" when it makes no ids of that model.
+	// Folder returns the folder of the model's files for engines of a kind. It is "" when no ids are made for that
+	// model.
 	Folder(model string, kind Kind) string
 }
 
@@ -119,11 +120,11 @@ type Located interface {
 type Source struct {
 	// Local, when set, is tried before any engine. Set it before the first Find.
 	Local Local
-	// Loads looks at all engines at once. What it returns tells what each of them has to do, so that the least busy one
-	// is asked, and how long is worth waiting for it. Neither may block. nil is not known. Set it before the first
-	// Find.
+	// Loads takes a snapshot of all engines' loads. The function that it returns gives the load of one worker: the
+	// least busy worker is asked, and its load decides how long a request waits. Neither function may block. Nil means
+	// that no load is known. Set it before the first Find.
 	Loads func() func(Worker) Load
-	// Log tells where ids made in process, or beginnings, differ from the engine's; nil is silent.
+	// Log reports ids and beginnings that differ from the engine's. Nil is silent.
 	Log *slog.Logger
 
 	cfg    Config
@@ -133,7 +134,7 @@ type Source struct {
 	// service is asked before engines; nil is none.
 	service *service
 
-	ctx    context.Context // ended by Close: calls to engines hang on it, not on one client's request
+	ctx    context.Context // ended by Close; calls to engines use it, because they may outlive the request
 	cancel context.CancelFunc
 	calls  sync.WaitGroup
 
@@ -146,8 +147,7 @@ type Source struct {
 	asked, hedged, waited, late atomic.Uint64
 }
 
-// New returns a Source that asks through client, whose transport decides about connections. cfg has passed Validate.
-// Close ends it.
+// New returns a Source that makes its calls with client. cfg has passed Validate. Close ends the Source.
 func New(cfg Config, client *http.Client) *Source {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Source{cfg: cfg, client: client, cache: newCache(cfg.CacheBytes), ctx: ctx, cancel: cancel}
@@ -180,14 +180,18 @@ func (s *Source) Close() {
 
 // Stats is what a Source has done so far.
 type Stats struct {
-	Entries, Bytes        int64  // of the cache
-	Asked, Hedged, Opened uint64 // calls to engines, second calls beside a slow first, workers left alone
-	Waited, Late          uint64 // questions that waited for their turn, answers that came when nobody waited any more
-	// Checked and Differed count prompts whose ids made in process were compared with the engine's.
+	Entries, Bytes int64  // of the cache
+	Asked          uint64 // calls to engines
+	Hedged         uint64 // second calls, made because the first one was slow
+	Opened         uint64 // pauses of workers after failures
+	Waited         uint64 // questions that waited in line
+	Late           uint64 // answers that came after all their requests had stopped waiting
+	// Checked counts prompts with ids made in process that were compared with the engine's ids; Differed those that
+	// were not equal.
 	Checked, Differed uint64
 	Distrusted        []string // models whose ids made in process are not used now
-	// BeginningsChecked and BeginningsDiffered count answers that were compared with the beginning which was expected
-	// of them.
+	// BeginningsChecked counts answers that were compared with the beginning that was expected; BeginningsDiffered
+	// those that were not equal.
 	BeginningsChecked, BeginningsDiffered uint64
 	BeginningsOff                         []string // models whose beginnings are not used now
 }
@@ -201,9 +205,9 @@ func (s *Source) Stats() Stats {
 		BeginningsChecked: s.beginnings.checked.Load(), BeginningsDiffered: s.beginnings.differed.Load(), BeginningsOff: s.beginnings.off()}
 }
 
-// Find returns the tokens of p, asking one of workers (healthy ones that serve p's model, in any order) when it must;
-// and p's text when that does not help. It returns within the budget, or when ctx ends; it never fails. A request waits
-// for as long as a match is worth, at most: see Config.Budget.
+// Find returns the tokens of p. When it cannot make them itself it asks one of workers: healthy workers of p's model,
+// in any order. Without tokens it returns p's text. It returns within the budget or when ctx ends, and it never fails.
+// A request waits no longer than a match is worth: see Config.Budget.
 func (s *Source) Find(ctx context.Context, p Prompt, workers []Worker) Found {
 	if len(workers) > 0 {
 		p.Kind = workers[0].Kind
@@ -240,7 +244,7 @@ func (s *Source) find(ctx context.Context, p *Prompt, workers []Worker) Found {
 		s.sample(p, &local, workers)
 		return local
 	}
-	p.engineOnly = true // the engine's ids are the measure, not the service's
+	p.engineOnly = true // ids made in process are compared with the engine's, not with the service's
 	found := s.fromOthers(ctx, p, workers)
 	if found.Tokens != nil && found.Outcome != Beginning {
 		local.Kind = p.Kind
@@ -249,9 +253,9 @@ func (s *Source) find(ctx context.Context, p *Prompt, workers []Worker) Found {
 	return found
 }
 
-// fromOthers returns the tokens that the service or a worker makes of p, or made of it before. What is remembered needs
-// no note of who made it: a prompt that is for engines only is one that Local can do, and never one that the service is
-// asked for.
+// fromOthers returns the tokens that the service or a worker makes of p, or that one of them made before. The cache
+// does not note which of them did: Local can make the ids of a prompt with engineOnly, and of such prompts the service
+// is never asked.
 func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Found {
 	if s.cfg.Budget == 0 {
 		return Found{Outcome: Off}
@@ -275,7 +279,7 @@ func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Fo
 	if leads {
 		s.fly(f, p, l, workers)
 	}
-	found := Found{Outcome: Limited} // the questions under way take all the room that they may
+	found := Found{Outcome: Limited} // f is nil: the questions under way take all the memory that they may
 	if f != nil {
 		found = s.wait(ctx, f, s.patience(worth), leads)
 	}
@@ -285,11 +289,11 @@ func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Fo
 	return found
 }
 
-// keyOf is the key of the question that p asks.
+// keyOf returns the key of p's question.
 func (s *Source) keyOf(p *Prompt, l *list) key { return l.key().of(s.peers.client(p.Authorization)) }
 
-// answerNow reports whether p is answered by the known beginning of its ids, without a wait for the rest. If so, an
-// engine is asked in the background for ids that serve the chat's next request.
+// answerNow reports whether p gets the known beginning of its ids at once, without waiting for the rest. If so, it may
+// ask an engine in the background: its answer serves the chat's next request.
 func (s *Source) answerNow(p *Prompt, l *list, start *known, workers []Worker) bool {
 	fresh := len(l.turns) - start.at
 	if !start.own && fresh*newShare >= len(l.turns) {
@@ -308,16 +312,17 @@ func (s *Source) answerNow(p *Prompt, l *list, start *known, workers []Worker) b
 }
 
 const (
-	// newShare: a busy engine is asked for a chat's ids again once 1/newShare of its text is new; a chat that begins as
-	// another one did then waits for them. Turns that are new to the engine are expected where the chat was sent.
+	// newShare decides when a busy engine is asked for a chat's ids although a beginning is known: when at least
+	// 1/newShare of the chat's text is new. A chat that only shares its beginning with another chat then waits for the
+	// answer.
 	newShare = 2
-	// sampleEvery is how many growing chats are answered by their beginnings before one is asked for anyhow.
+	// sampleEvery is how many growing chats get their known beginning before an engine is asked for one of them anyway.
 	sampleEvery = 16
 )
 
-// idle reports whether an engine has nothing else to do, so that a question costs nobody anything. unhurried says that
-// p waits for its ids though a beginning of them is known: when such an engine answers within the time that any request
-// waits, and when the budget says that exactness is worth the wait.
+// idle reports whether an engine has nothing else to do, so that a question delays no request. unhurried says that p
+// waits for its ids although a beginning is known: either an idle engine answers within leastWait, or the budget is
+// long.
 func (s *Source) idle(p *Prompt, workers []Worker) (idle, unhurried bool) {
 	unhurried = s.cfg.Budget > leastWait*leastShare
 	if s.Loads == nil {
@@ -333,8 +338,8 @@ func (s *Source) idle(p *Prompt, workers []Worker) (idle, unhurried bool) {
 	return idle, unhurried
 }
 
-// asksOn reports whether an engine is asked in the background for a chat whose earlier turn is known: when much is
-// fresh, and for a sample.
+// asksOn reports whether an engine is asked in the background for a chat with a known earlier turn: when much of the
+// chat is new, and for one in sampleEvery chats.
 func (s *Source) asksOn(fresh int, l *list) bool {
 	return s.Loads == nil || s.beginnings.growing.Add(1)%sampleEvery == 0 || fresh*newShare >= len(l.turns)
 }

@@ -290,7 +290,8 @@ func TestTokenizeIsAskedForTheSamePrompt(t *testing.T) {
 			`{"prompt":"hi","add_special_tokens":false}`, VLLM},
 		{api.OpenAICompletions, `{"prompt":["hi"],"max_tokens":3,"add_special_tokens":false}`,
 			`{"prompt":"hi","add_special_tokens":false}`, SGLang},
-		// Chats of SGLang do not know add_generation_prompt, and see no documents; effort and choice act on what is rendered.
+		// Chats of SGLang do not know add_generation_prompt, and see no documents; effort and choice act on what is
+		// rendered.
 		{api.OpenAIChat, `{"model":"m","messages":[ ],"add_generation_prompt":false,"add_special_tokens":true,"continue_final_message":true,"top_k":1}`,
 			`{"model":"m","messages":[ ],"continue_final_message":true}`, SGLang},
 		{api.OpenAIChat, `{"messages":[],"reasoning_effort":"low","reasoning":{"effort":"high"},"documents":[1],"chat_template_kwargs":{"a":1},"tools":[2],"tool_choice":"none"}`,

@@ -57,7 +57,8 @@ func TestLongPromptsLeaveShortOnesTheirTurn(t *testing.T) {
 	}
 }
 
-// A client that asks much has its turns beside others, whatever its prompts are worth, and its worthiest questions first.
+// A client that asks much has its turns beside others, whatever its prompts are worth, and its worthiest questions
+// first.
 func TestClientsHaveTheirTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -93,8 +94,8 @@ func TestClientsHaveTheirTurns(t *testing.T) {
 	})
 }
 
-// What others ask of other engines, or in short, moves the turns on. Whoever comes then is behind those who wait for the
-// same engine by one question each, not by all that they have.
+// What others ask of other engines, or in short, moves the turns on. Whoever comes then is behind those who wait for
+// the same engine by one question each, not by all that they have.
 func TestOthersTurnsPutNobodyBehind(t *testing.T) {
 	ps := &peers{turns: map[uint64]uint64{}}
 	enter := func(client uint64, worth time.Duration) *question {
