@@ -296,7 +296,7 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 		g.run("admin", stop, func() error { return a.admin.Serve(rest, back) })
 	}
 	endGateway := g.begin("gateway")
-	served := a.gateway.Serve(stopping, proxy.RawListener(front))
+	served := a.gateway.Serve(stopping, front)
 	endGateway()
 	noMore()
 	stopRest()

@@ -15,17 +15,19 @@ import (
 type conn struct {
 	net.Conn
 	worker  *worker
-	raw     rawIO     // reads and writes without waking the runtime, where that is possible
-	below   rawIO     // under TLS, the connection below it: only looked at
-	since   time.Time // when it became idle
-	limit   time.Time // its deadline, perhaps that of an earlier exchange; zero when it has none
+	look    look        // at the TCP connection: under TLS the one below
+	pieces  [2][]byte   // what writeBoth writes
+	bufs    net.Buffers // the rest of pieces
+	since   time.Time   // when it became idle
+	limit   time.Time   // its deadline, perhaps that of an earlier exchange; zero when it has none
 	aborted atomic.Bool
 	abort   func() // kept as a value, so that handing it to context.AfterFunc allocates no closure
 }
 
-func newConn(c net.Conn, w *worker) *conn {
+// newConn returns c, a connection over tcp or tcp itself.
+func newConn(c, tcp net.Conn, w *worker) *conn {
 	k := &conn{Conn: c, worker: w}
-	k.raw.init(c)
+	k.look.init(tcp)
 	k.abort = func() {
 		k.aborted.Store(true)
 		k.Conn.Close()
@@ -33,40 +35,16 @@ func newConn(c net.Conn, w *worker) *conn {
 	return k
 }
 
-// read and write are Read and Write, through the raw connection where there is one.
-func (k *conn) read(b []byte) (int, error) {
-	if k.raw.ok() {
-		return k.raw.read(b)
-	}
-	return k.Conn.Read(b)
-}
+// quiet reports whether nothing has come on the connection while it was idle, its end included. Bytes that come before
+// a request would be taken for the answer to it. Where that cannot be known, it reports true.
+func (k *conn) quiet() bool { return k.look.quiet() }
 
-func (k *conn) write(b []byte) (int, error) {
-	if k.raw.ok() {
-		return k.raw.write(b)
-	}
-	return k.Conn.Write(b)
-}
-
-// quiet reports whether nothing has come on the connection while it was idle, its end included. Bytes that nobody asked for would be
-// taken for the answer to the next request, which is somebody else's. It is not known on all systems; true then.
-func (k *conn) quiet() bool {
-	switch {
-	case k.raw.ok():
-		return k.raw.quiet()
-	case k.below.ok():
-		return k.below.quiet()
-	}
-	return true
-}
-
-// writeBoth writes a and then b, by one system call if that can be.
+// writeBoth writes a and then b, over TCP by one system call.
 func (k *conn) writeBoth(a, b []byte) error {
-	if k.raw.ok() {
-		return k.raw.writeBoth(a, b)
-	}
-	bufs := net.Buffers{a, b}
-	_, err := bufs.WriteTo(k.Conn)
+	k.pieces = [2][]byte{a, b}
+	k.bufs = k.pieces[:]
+	_, err := k.bufs.WriteTo(k.Conn)
+	k.pieces, k.bufs = [2][]byte{}, nil
 	return err
 }
 
@@ -168,7 +146,7 @@ func (w *worker) dial(ctx context.Context, cfg *Config) (*conn, error) {
 		return nil, err
 	}
 	if !w.https {
-		return newConn(c, w), nil
+		return newConn(c, c, w), nil
 	}
 	tc := cfg.TLS.Clone()
 	if tc == nil {
@@ -183,7 +161,5 @@ func (w *worker) dial(ctx context.Context, cfg *Config) (*conn, error) {
 		c.Close()
 		return nil, err
 	}
-	k := newConn(secure, w)
-	k.below.init(c)
-	return k, nil
+	return newConn(secure, c, w), nil
 }

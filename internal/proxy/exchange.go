@@ -200,7 +200,7 @@ func (x *exchange) talk(k *conn) (stale bool) {
 func (x *exchange) send(k *conn) error {
 	if len(x.a.Body) <= joinBelow {
 		x.out = append(x.out, x.a.Body...)
-		_, err := k.write(x.out)
+		_, err := k.Write(x.out)
 		x.out = x.out[:len(x.out)-len(x.a.Body)]
 		return err
 	}
@@ -231,7 +231,7 @@ func (x *exchange) readHead(k *conn) (n, end int, err error) {
 		if n == len(x.buf) {
 			x.grow()
 		}
-		m, err := k.read(x.buf[n:])
+		m, err := k.Read(x.buf[n:])
 		if m > 0 && x.res.FirstByteAt.IsZero() {
 			x.res.FirstByteAt = time.Now()
 			if !x.a.wait(nil) {

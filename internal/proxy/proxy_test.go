@@ -147,7 +147,6 @@ func gateway(t testing.TB, c *Client, change func(*Attempt)) (url string, result
 			api.WriteError(w, a.Dialect, res.Err)
 		}
 	}))
-	s.Listener = RawListener(s.Listener)
 	s.Start()
 	t.Cleanup(s.Close)
 	return s.URL, results

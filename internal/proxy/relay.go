@@ -497,10 +497,10 @@ func (x *exchange) read(k *conn, b []byte) (n int, err error) {
 	if t > 0 {
 		k.arm(time.Now().Add(t), t)
 	}
-	n, err = k.read(b)
+	n, err = k.Read(b)
 	if t == 0 && n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && !k.aborted.Load() {
 		k.disarm() // it was the header's deadline, which is not taken back when the header comes; see arm
-		return k.read(b)
+		return k.Read(b)
 	}
 	return n, err
 }

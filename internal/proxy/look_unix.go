@@ -1,0 +1,41 @@
+//go:build unix
+
+package proxy
+
+import (
+	"net"
+	"syscall"
+)
+
+// look reads a TCP connection without waiting. The zero value knows nothing of a connection.
+type look struct {
+	conn syscall.RawConn
+	call func(fd uintptr) (done bool) // made once per connection, so that a look allocates nothing
+	err  error
+	buf  [1]byte
+}
+
+func (l *look) init(c net.Conn) {
+	tcp, is := c.(*net.TCPConn)
+	if !is {
+		return
+	}
+	conn, err := tcp.SyscallConn()
+	if err != nil {
+		return
+	}
+	l.conn = conn
+	l.call = func(fd uintptr) bool {
+		for {
+			if _, l.err = syscall.Read(int(fd), l.buf[:]); l.err != syscall.EINTR {
+				return true
+			}
+		}
+	}
+}
+
+// quiet reports whether there is nothing to be read, the connection's end included. It may take a byte. Where that
+// cannot be known, it reports true.
+func (l *look) quiet() bool {
+	return l.conn == nil || l.conn.Read(l.call) == nil && l.err == syscall.EAGAIN
+}
