@@ -33,4 +33,8 @@
 //
 // What is expected in a cache: Route expects the prompt in the chosen holder's cache, before any event confirms it. That
 // ends after [Options.SpeculativeTTL], or with [Decision.Unsent] when nothing of the request was sent.
+//
+// A holder's id: a holder that leaves the fleet keeps its id for an hour, so that it finds its history when it comes
+// back. Call [Router.Reclaim] every ten minutes: it frees the ids to which nothing refers any more. Without it a fleet
+// has 2^20 ids, and holders beyond are not indexed.
 package warmpath

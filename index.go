@@ -169,6 +169,19 @@ func (r *Router) Forget(h fleet.Holder) {
 	r.forgetInPolicies(h)
 }
 
+// Reclaim frees the ids of holders that left long ago, so that new holders may have them, and returns how many there
+// were: see [fleet.Fleet.Retire]. All that the router and its policies knew of them is forgotten. now is in Unix
+// nanoseconds; once in ten minutes is often enough. Call Store and its companions for holders of present workers only:
+// what comes for another one would count for the next holder with its id.
+func (r *Router) Reclaim(now int64) int {
+	retired := r.fleet.Retire(now)
+	for _, h := range retired {
+		r.Forget(h)
+	}
+	r.fleet.Reuse(retired)
+	return len(retired)
+}
+
 // ForgetLearned makes policies and the learned index forget h, because another process serves there. Blocks that
 // events announced stay.
 func (r *Router) ForgetLearned(h fleet.Holder) {

@@ -37,6 +37,8 @@ type Fleet struct {
 	scopes  []*scopes // by WorkerID
 	byPlace map[place]Holder
 	holders []holder
+	gone    map[Holder]int64          // holders that left: when Retire first saw it, Unix nanoseconds
+	free    []Holder                  // ids for holders to come
 	turns   map[string]*atomic.Uint64 // by model name
 	kinds   []*kind                   // of present workers, in the order of first sight
 }
@@ -47,8 +49,8 @@ type place struct {
 	rank   int
 }
 
-// holderState is what changes about a holder without a new snapshot. It lives as long as the process, so that a
-// reservation made before a worker was removed is released where it was made.
+// holderState is what changes about a holder without a new snapshot. It outlives the worker's removal, so that a
+// reservation made before that is released where it was made.
 type holderState struct {
 	work         ledger
 	others       others
@@ -79,6 +81,7 @@ func New(c Config) *Fleet {
 		config:  c,
 		byURL:   map[string]WorkerID{},
 		byPlace: map[place]Holder{},
+		gone:    map[Holder]int64{},
 		turns:   map[string]*atomic.Uint64{},
 	}
 	f.current.Store(&Snapshot{superseded: make(chan struct{}), pools: map[string]*Pool{}})
@@ -153,13 +156,14 @@ func (f *Fleet) Put(url string, facts Facts) WorkerID {
 func (f *Fleet) intern(id WorkerID, rank int) Holder {
 	p := place{id, rank}
 	if h, ok := f.byPlace[p]; ok {
+		delete(f.gone, h)
 		return h
 	}
-	h := Holder(len(f.holders))
+	h := f.newHolder()
 	s := &holderState{hash: hashPlace(f.urls[id], rank), scopes: f.scopes[id]}
 	s.trust.Store(&initialTrust)
 	f.byPlace[p] = h
-	f.holders = append(f.holders, holder{rank: rank, state: s})
+	f.holders[h] = holder{rank: rank, state: s}
 	return h
 }
 

@@ -36,6 +36,8 @@ type ledger struct {
 	running   list               // stageRunning, by first token
 	shared    map[uint64]sharing // by mark
 	recency   recency
+	owned     int   // reservations that their owners have not released, whether or not they expired
+	released  int64 // when the last was, Unix nanoseconds
 	computing int64 // uncached tokens of all prompts, and tokens of the answers
 	passes    passes
 	learnAt   int64 // when an answer may teach again
@@ -179,7 +181,8 @@ func (l *ledger) reserve(r *Reservation, w Work, cache cacheShape, now int64) bo
 		return false
 	}
 	l.recency.resize(cache)
-	*r = Reservation{ledger: l, work: w, stage: stageWaiting, touched: now, dispatched: now}
+	*r = Reservation{ledger: l, work: w, stage: stageWaiting, owned: true, touched: now, dispatched: now}
+	l.owned++
 	t := l.timing()
 	r.predict = int64(t.Prompt(w.UncachedTokens, w.PromptTokens) * 1e6)
 	if l.requests.Add(1) == 1 {
@@ -355,6 +358,11 @@ func (l *ledger) release(r *Reservation, now int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.end(r, now)
+	if r.owned {
+		r.owned = false
+		l.owned--
+		l.released = now
+	}
 }
 
 // end gives back all of r. mu is held.

@@ -69,6 +69,7 @@ type Reservation struct {
 	// What follows is guarded by the ledger's mutex.
 	work  Work
 	stage stage
+	owned bool // its owner has not released it, even where it expired
 
 	tracked             uint64 // bit i: mark i is counted
 	blocks              int64  // of ContextBlocks, those that no mark counts
@@ -191,6 +192,9 @@ func (r *Reservation) Held() bool {
 func (f *Fleet) Expire(now int64) (leaks int) {
 	s := f.Snapshot()
 	for i := range s.holders {
+		if s.holders[i].state == nil {
+			continue // its id was retired
+		}
 		leaks += s.holders[i].state.work.expire(now-int64(f.config.Expiry), now)
 	}
 	return leaks

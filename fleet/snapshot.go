@@ -14,7 +14,7 @@ type Snapshot struct {
 	superseded chan struct{}
 
 	workers []*Worker // present, by ascending id
-	holders []holder  // by Holder; a holder whose worker was removed keeps its place
+	holders []holder  // by Holder; one whose worker was removed keeps its place
 	pools   map[string]*Pool
 	models  []Model
 	only    *Pool // set when the whole fleet serves one base model
@@ -24,7 +24,7 @@ type Snapshot struct {
 type holder struct {
 	worker *Worker // nil when removed
 	rank   int
-	state  *holderState
+	state  *holderState // nil when the id was retired
 }
 
 // Pool is who serves one model name. It is immutable; its slices must not be changed.

@@ -291,6 +291,7 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 	g.run("ingest", stop, func() error { return a.ingest.Run(rest) })
 	g.run("stalls", stop, func() error { return a.watchStalls(rest) })
 	g.run("paces", stop, func() error { return a.watchPaces(rest) })
+	g.run("reclaim", stop, func() error { return a.reclaim(rest) })
 	noMore := a.runAskers(rest, g, stop)
 	if back != nil {
 		g.run("admin", stop, func() error { return a.admin.Serve(rest, back) })

@@ -1,0 +1,76 @@
+package fleet
+
+import (
+	"slices"
+	"testing"
+)
+
+func TestIDsOfHoldersThatLeftAreUsedAgain(t *testing.T) {
+	f := New(Config{})
+	facts := Facts{Models: []Model{{ID: "m"}}, Ranks: 2}
+	old := f.Put("http://old", facts)
+	f.Put("http://stays", facts)
+	hour := int64(keepIDs)
+	retire := func(now int64, want ...Holder) {
+		t.Helper()
+		if got := f.Retire(now); !slices.Equal(got, want) {
+			t.Errorf("at %d h: retired %v, want %v", now/hour, got, want)
+		}
+	}
+	retire(0)
+	f.Remove(old)
+	retire(1 * hour) // sees that they left
+	retire(2*hour - 1)
+
+	var busy Reservation
+	f.Reserve(&busy, 1, Work{}, 2*hour)
+	retire(2*hour, 0)
+	f.Expire(5 * hour)
+	retire(5 * hour) // the owner of the request may still refer to holder 1
+	busy.Release(6 * hour)
+	busy.Release(9 * hour)
+	retire(7*hour - 1)
+	retire(7*hour, 1)
+	f.Observe(1, OutcomeFailed, 7*hour) // late, and of no consequence
+	f.Expire(7 * hour)
+	if f.Snapshot().Rank(1) != 0 || f.Snapshot().Worker(1) != nil || f.Snapshot().Available(1, 0) {
+		t.Error("a retired id still means something")
+	}
+
+	if again := f.Put("http://old", facts); !slices.Equal(f.Snapshot().ByID(again).Holders, []Holder{4, 5}) {
+		t.Errorf("before Reuse, holders %v", f.Snapshot().ByID(again).Holders)
+	}
+	f.Reuse([]Holder{0, 1})
+	id := f.Put("http://next", facts)
+	next := f.Snapshot().ByID(id)
+	if got := slices.Sorted(slices.Values(next.Holders)); !slices.Equal(got, []Holder{0, 1}) {
+		t.Errorf("after Reuse, holders %v", got)
+	}
+	for _, h := range next.Holders {
+		s := f.Snapshot()
+		if s.Worker(h) != next || next.Facts.FirstRank+slices.Index(next.Holders, h) != s.Rank(h) || s.Load(h).Requests != 0 || !s.Available(h, 0) {
+			t.Errorf("holder %d begins as %+v of rank %d", h, s.Load(h), s.Rank(h))
+		}
+	}
+	if n := f.Snapshot().Holders(); n != 6 {
+		t.Errorf("%d ids", n)
+	}
+}
+
+func TestAHolderThatComesBackInTimeKeepsItsID(t *testing.T) {
+	f := New(Config{})
+	facts := Facts{Models: []Model{{ID: "m"}}}
+	hour := int64(keepIDs)
+	for i := range int64(5) { // it is away for half an hour, five times
+		id := f.Put("http://a", facts)
+		if h := f.Snapshot().ByID(id).Holders[0]; h != 0 {
+			t.Fatalf("holder %d", h)
+		}
+		f.Remove(id)
+		for _, at := range []int64{0, hour / 2} {
+			if got := f.Retire(i*2*hour + at); got != nil {
+				t.Fatalf("retired %v", got)
+			}
+		}
+	}
+}
