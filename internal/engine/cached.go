@@ -2,25 +2,25 @@ package engine
 
 import "math/bits"
 
-// cached finds the oldest copy of each hash that a pool caches. It is a hash table by linear probing, as looking up, putting in and
-// taking out blocks is most of what a pool does, and Go's map needs longer for each: 5 % of a simulation.
+// cached maps each hash that a pool caches to the oldest block with it. It is an open-addressing table with linear
+// probing: most of a pool's work is here, and Go's map makes a simulation 5 % slower.
 type cached struct {
 	places []place // a power of two, at most half of them taken
 	n      int
 }
 
-// place is a hash and its block; nullBlock: nothing is here.
+// place is a hash and its block, or nullBlock when the place is free.
 type place struct {
 	hash Hash
 	id   int32
 }
 
-// home is where h belongs: hashes may come from anywhere, small numbers from a test.
+// home returns the index at which the search for h begins. It mixes h: the hashes of a test are small numbers.
 func (c *cached) home(h Hash) int {
 	return int(uint64(h) * 0x9e3779b97f4a7c15 >> (64 - bits.TrailingZeros(uint(len(c.places)))))
 }
 
-// at returns the place of h, or the free one where it would go.
+// at returns the place of h, or the free place for it.
 func (c *cached) at(h Hash) *place {
 	last := len(c.places) - 1
 	for i := c.home(h); ; i++ {
@@ -30,7 +30,7 @@ func (c *cached) at(h Hash) *place {
 	}
 }
 
-// find returns the block of h, nullBlock when it has none.
+// find returns the block of h, or nullBlock.
 func (c *cached) find(h Hash) int32 {
 	if c.n == 0 {
 		return nullBlock
@@ -60,7 +60,7 @@ func (c *cached) grow() {
 	}
 }
 
-// remove takes h out, and moves those that stand behind it up to where they would be without it.
+// remove removes h, and moves later entries of its run into the gap, so that no tombstone is needed.
 func (c *cached) remove(h Hash) {
 	last := len(c.places) - 1
 	gap := c.home(h)

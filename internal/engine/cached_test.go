@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Whatever is put in, changed and taken out, in whatever order, the table says what a map says; small hashes and those that
-// differ in their upper bits only share homes.
+// Random operations on the table and on a map give the same answers. Small hashes, and hashes that differ in their
+// upper bits alone, collide.
 func TestTheTableOfHashesIsAMap(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	var c cached

@@ -10,36 +10,37 @@ import (
 // Offload says when a block is copied to the CPU tier.
 type Offload uint8
 
-// The moments at which engines offload.
+// The values of Offload.
 const (
-	OffloadOnStore Offload = iota // soon after it is cached (vLLM's OffloadingConnector); announced with a later step
-	OffloadOnEvict                // when its last copy leaves the accelerator (write-back)
+	OffloadOnStore Offload = iota // soon after the block is cached (vLLM's OffloadingConnector); announced with a later step
+	OffloadOnEvict                // when the block's last copy on the accelerator is evicted (write-back)
 )
 
 // Config describes one rank. Start from [DefaultConfig].
 type Config struct {
 	BlockSize int // tokens in a block, 1..block.MaxSize
-	Blocks    int // physical blocks, at least 2; one is never used, as vLLM's null block
+	Blocks    int // physical blocks, at least 2; one of them is vLLM's null block, which is never used
 
-	MaxModelLen    int // longest prompt and output together, in tokens; the pool's size caps it
+	MaxModelLen    int // limit of prompt and output together, in tokens; the pool's size lowers it
 	MaxBatchTokens int // token budget of a step
 	MaxSequences   int // requests that run at once
-	// AdmitChunks admits a request when the first chunk of its prompt fits, as vLLM did before scheduler_reserve_full_isl (vllm#37307,
-	// March 2026), and preempts it when the rest does not. Otherwise all of the prompt has to fit, vLLM's default since.
+	// AdmitChunks admits a request when the first chunk of its prompt fits, and preempts it when the rest does not:
+	// vLLM's rule before scheduler_reserve_full_isl (vllm#37307, March 2026). Otherwise the whole prompt has to fit:
+	// vLLM's default from then on.
 	AdmitChunks bool
 
 	CPUBlocks int     // blocks of the CPU tier; 0: none
-	Offload   Offload // when blocks go there
-	Describe  bool    // CPU events carry tokens and parents (vLLM's self_describing_kv_events); without, only hashes
+	Offload   Offload // when blocks are copied there
+	Describe  bool    // CPU events have tokens and parents (vLLM's self_describing_kv_events), else hashes alone
 
-	Timing Timing // how long a step takes
+	Timing Timing // time of a step
 
-	// Hash appends the hashes of the full blocks of r's tokens that dst does not hold yet. nil: XXH3 chains rooted in r's scope.
+	// Hash computes block hashes. nil: XXH3 chains rooted in the request's scope.
 	Hash HashFunc
 }
 
-// HashFunc extends dst, the hashes of a request's first len(dst) blocks, to all full blocks of tokens. It must depend on
-// nothing but the tokens up to the end of each block, and r's scope and features.
+// HashFunc extends dst, the hashes of a request's first len(dst) blocks, to all full blocks of tokens. A block's hash
+// may depend on the tokens up to the block's end, r's scope and r's features alone.
 type HashFunc func(dst []Hash, r *Request, tokens []block.Token) []Hash
 
 // DefaultConfig is a rank of the default profile: Qwen3-32B on two H100, 307,328 tokens of KV.

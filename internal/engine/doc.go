@@ -1,9 +1,9 @@
-// Package engine is a model of one data-parallel rank of an inference engine: continuous batching over a paged KV pool with
-// prefix caching, as vLLM's V1 scheduler and BlockPool do it, with the KV events they announce and the time each step takes.
-// An engine with several ranks is several Engines.
+// Package engine is a model of one data-parallel rank of an inference engine: continuous batching over a paged KV pool
+// with prefix caching, as vLLM's V1 scheduler and BlockPool do it, with the KV events they announce and the time each
+// step takes. An engine with several ranks is several Engines.
 //
-// It is pure: no I/O, no goroutine, no clock, no randomness. The simulator steps it in virtual time, the mock engine behind
-// real sockets. What a request answers is part of the request; the model decides when each token comes and what is cached.
+// It has no I/O, no goroutine, no clock and no randomness. The simulator steps it in virtual time, the mock engine
+// behind real sockets. A request contains its answer; the model decides when each token comes, and what is cached.
 //
 //	e, err := engine.New(engine.DefaultConfig())
 //	err = e.Submit(&engine.Request{Prompt: prompt, Output: answer})
@@ -11,12 +11,17 @@
 //		now += step.Duration // step.Events and step.Outputs become visible now
 //	}
 //
-// How long a pass takes is a [Timing]: coefficients, a roofline or a table, which a [Profile] names together with the rank's
-// limits. A caller that does not care for single tokens makes passes that only add a token to each request at once: see Steady.
+// A [Timing] gives the time of a pass: coefficients, a roofline or a table. A [Profile] has a timing and the rank's
+// limits. A caller that does not need the time of single tokens can make several decode passes at once: see Steady.
 //
-// Followed in vLLM: v1/core/block_pool.py (free order, one removal an eviction, duplicates of a hash are copies of their own),
-// v1/core/sched/scheduler.py (running requests first, then waiting ones; the newest is preempted, loses its blocks and goes
-// to the front of the queue), v1/core/kv_cache_manager.py (at most (n-1)/block_size blocks of a prompt are hits; a block is cached
-// when the step that fills it is scheduled, so a later request of the same step can use it). Left out: several cache groups,
-// speculative decoding, asynchronous loads (a load from the CPU tier lengthens the step that needs it).
+// The model follows vLLM:
+//
+//   - v1/core/block_pool.py: the order of free blocks, one removal for each eviction, several blocks with one hash.
+//   - v1/core/sched/scheduler.py: running requests come first, then waiting ones. The newest is preempted: it loses its
+//     blocks and goes to the front of the queue.
+//   - v1/core/kv_cache_manager.py: at most (n-1)/block_size blocks of a prompt are hits. A block is cached when the step
+//     that fills it is scheduled, so a later request of the same step can use it.
+//
+// Left out: several cache groups, speculative decoding, and asynchronous loads. A load from the CPU tier makes the step
+// that needs it longer.
 package engine

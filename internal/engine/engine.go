@@ -9,34 +9,34 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// Request is one sequence to compute. The fields up to Owner are the caller's and must not change once it is submitted.
-// Where Output lies directly behind Prompt in the same array, that array is used; otherwise the prompt is copied.
+// Request is one sequence to compute. The caller sets the fields up to Owner, and must not change them after Submit.
+// Where Output follows Prompt in the same array, the engine uses that array; otherwise it copies the prompt.
 type Request struct {
 	Prompt   []block.Token
-	Output   []block.Token // what it will answer; at least one token. It ends when all are out or the model length is reached
-	Scope    block.Scope   // what its blocks are rooted in; Model is the engine's business
+	Output   []block.Token // the answer, at least one token; the request ends with its last token or at the model length
+	Scope    block.Scope   // the root of its blocks; the engine ignores Model
 	Features []block.Feature
 	Fresh    bool // do not read the prefix cache (vLLM: prompt_logprobs)
 	Announce bool // announce the blocks it hits again (vLLM: kv_cache_report_mode=full)
-	Received int  // leading prompt tokens whose KV a prefill worker has sent: they are not computed here, but for the last token
-	Owner    any  // for the caller; the model never looks
+	Received int  // leading prompt tokens with KV from a prefill worker; only the last prompt token is computed here
+	Owner    any  // for the caller; the model does not use it
 
-	// HashState is for Config.Hash alone: the whole digest of the last block it hashed, where Hash keeps 64 bits of it.
+	// HashState is for Config.Hash: the whole digest of the last hashed block, of which a Hash keeps 64 bits.
 	HashState block.Digest
 
-	// Cached is the number of prompt tokens that were not computed, over all tiers; known when the first token is out.
+	// Cached is the number of prompt tokens that were not computed, over all tiers. It is set with the first token.
 	Cached int
-	// Loaded is how many of Cached came from the CPU tier.
+	// Loaded is the part of Cached that came from the CPU tier.
 	Loaded int
 
 	tokens      []block.Token // prompt and the output so far
-	hashes      []Hash        // of the full blocks of tokens, as far as needed
+	hashes      []Hash        // hashes of leading full blocks of tokens
 	blocks      []int32
 	computed    int // tokens with KV
-	stored      int // leading blocks that are cached
+	stored      int // leading blocks in the cache
 	emitted     int
-	admitted    bool // Cached is final: a preempted request keeps its first count
-	loadPending int  // tokens from the CPU tier, for the step's time
+	admitted    bool // Cached is final: after a preemption it stays
+	loadPending int  // tokens from the CPU tier that the next step loads
 	state       state
 }
 
@@ -48,7 +48,7 @@ const (
 	running
 )
 
-// Recycle empties r for another request and keeps its memory. It must have ended, or never been submitted.
+// Recycle empties r for another request, and keeps its memory. r must have ended, or not have been submitted.
 func (r *Request) Recycle() {
 	if r.state != idle {
 		panic("bug: request recycled while an engine has it")
@@ -61,15 +61,15 @@ type Output struct {
 	Request *Request
 	Token   block.Token
 	First   bool
-	Last    bool // the request is finished and has given its blocks back
+	Last    bool // the request has ended and released its blocks
 }
 
-// Step is what one scheduler pass did. All of it becomes visible at the pass's end, Duration after its start.
+// Step is the result of one scheduler pass. It becomes visible at the pass's end, Duration after its start.
 type Step struct {
 	Duration  time.Duration
 	Events    []Event // in the order in which they happened
 	Outputs   []Output
-	Admitted  []*Request // those that it began to compute, preempted ones not again
+	Admitted  []*Request // requests that began; a preempted request that begins again is not in it
 	Tokens    int        // tokens computed
 	Preempted int
 
@@ -81,7 +81,7 @@ type Stats struct {
 	Running, Waiting      int
 	Blocks, UsedBlocks    int    // usable blocks, and those that running requests hold
 	CachedBlocks          int    // distinct hashes on the accelerator
-	CPUBlocks             int    // blocks on the CPU tier
+	CPUBlocks             int    // blocks in the CPU tier
 	Queries, Hits         uint64 // prompt tokens looked up and found on the accelerator
 	CPUQueries, CPUHits   uint64 // the same for the CPU tier
 	PromptTokens, Outputs uint64
@@ -93,17 +93,17 @@ type Stats struct {
 type Engine struct {
 	cfg     Config
 	pool    *pool
-	cpu     *cpuTier // nil: none
+	cpu     *cpuTier // nil: there is no CPU tier
 	running []*Request
 	queue   []*Request
-	stuck   bool // the queue's head could not be admitted, and nothing has happened since that lets it
+	stuck   bool // the queue's head could not be admitted, and nothing has been released after that
 	stats   Stats
 
-	scheduled []*Request // of the last pass, kept for its memory
-	batch     Batch      // of the pass that is made: a variable that a Timing is shown would be allocated
+	scheduled []*Request // requests of the last pass; reused
+	batch     Batch      // of the current pass; a field, because a local variable would escape to the heap
 }
 
-// ErrTooLong refuses a prompt that leaves no room for an answer.
+// ErrTooLong says that a prompt leaves no room for an answer.
 var ErrTooLong = errors.New("prompt is longer than the model's context")
 
 // New returns an idle rank with an empty cache.
@@ -111,7 +111,7 @@ func New(cfg Config) (*Engine, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("make engine: %w", err)
 	}
-	// vLLM does not start when one request of the model's length would not fit; the model shortens it instead.
+	// vLLM refuses to start when a request of the model length does not fit. Here the model length is lowered.
 	cfg.MaxModelLen = min(cfg.MaxModelLen, (cfg.Blocks-1)*cfg.BlockSize)
 	if cfg.MaxModelLen < 2 {
 		return nil, fmt.Errorf("make engine: %d blocks of %d tokens hold no request", cfg.Blocks, cfg.BlockSize)
@@ -133,8 +133,8 @@ func New(cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// chainHash is the default HashFunc. The root differs from every router's root for the same scope: a router that took
-// the engine's hashes for its own keys would be found out.
+// chainHash is the default HashFunc. Its root differs from a router's root for the same scope: a test fails when a
+// router takes engine hashes for its own keys.
 func chainHash(hasher *block.Hasher) HashFunc {
 	return func(dst []Hash, r *Request, tokens []block.Token) []Hash {
 		size := hasher.Size()
@@ -161,10 +161,10 @@ func chainHash(hasher *block.Hasher) HashFunc {
 	}
 }
 
-// MaxModelLen is the longest prompt and output together that the rank takes.
+// MaxModelLen returns the limit of prompt and output together, in tokens.
 func (e *Engine) MaxModelLen() int { return e.cfg.MaxModelLen }
 
-// Submit queues r. It refuses prompts that cannot be answered with one token at least.
+// Submit queues r. It returns ErrTooLong for a prompt that leaves no room for one token of answer.
 func (e *Engine) Submit(r *Request) error {
 	switch {
 	case r.state != idle || r.tokens != nil:
@@ -178,7 +178,7 @@ func (e *Engine) Submit(r *Request) error {
 	}
 	room := min(len(r.Output), e.cfg.MaxModelLen-len(r.Prompt))
 	if n := len(r.Prompt); cap(r.Prompt) > n && &r.Prompt[:n+1][n] == &r.Output[0] {
-		r.tokens = r.Prompt // tokens that are appended are those that stand there
+		r.tokens = r.Prompt // appending a token writes the same token again
 	} else {
 		r.tokens = append(make([]block.Token, 0, n+room), r.Prompt...)
 	}
@@ -188,7 +188,7 @@ func (e *Engine) Submit(r *Request) error {
 	return nil
 }
 
-// Cancel ends r at once, wherever it is; what it cached stays cached. A finished or unknown request is left alone.
+// Cancel ends a waiting or running request at once. Its cached blocks stay cached. It ignores any other request.
 func (e *Engine) Cancel(r *Request) {
 	switch r.state {
 	case waiting:
@@ -202,11 +202,11 @@ func (e *Engine) Cancel(r *Request) {
 	r.state = idle
 }
 
-// Idle reports whether a Step would find nothing to do.
+// Idle reports whether no request runs or waits.
 func (e *Engine) Idle() bool { return len(e.running) == 0 && len(e.queue) == 0 }
 
-// Reset empties the accelerator's prefix cache; false means that requests are running and nothing happened. The CPU tier is
-// left alive. vLLM announces it with its next step that has events; SGLang at once: see TakeEvents.
+// Reset empties the accelerator's prefix cache, but not the CPU tier. It returns false and does nothing while requests
+// run. vLLM announces a reset with its next step that has events, SGLang at once: see TakeEvents.
 func (e *Engine) Reset() bool {
 	if !e.pool.reset() {
 		return false
@@ -218,13 +218,13 @@ func (e *Engine) Reset() bool {
 	return true
 }
 
-// TakeEvents moves the events that no step has announced yet into s.Events.
+// TakeEvents moves the events that no step has announced into s.Events.
 func (e *Engine) TakeEvents(s *Step) {
 	s.Events, e.pool.events = e.pool.events, s.Events[:0]
 	s.hashes, e.pool.hashes = e.pool.hashes, s.hashes[:0]
 }
 
-// Stats returns the gauges and totals now.
+// Stats returns the current gauges and totals.
 func (e *Engine) Stats() Stats {
 	s := e.stats
 	s.Running, s.Waiting = len(e.running), len(e.queue)
@@ -235,7 +235,7 @@ func (e *Engine) Stats() Stats {
 	return s
 }
 
-// CachedHashes calls f for each distinct hash of a tier, in no order, and stops when f returns false.
+// CachedHashes calls f for each distinct hash of a tier, in no particular order, until f returns false.
 func (e *Engine) CachedHashes(t block.Tier, f func(Hash) bool) {
 	switch {
 	case t == block.TierGPU:
@@ -253,7 +253,7 @@ func (e *Engine) CachedHashes(t block.Tier, f func(Hash) bool) {
 	}
 }
 
-// Load returns how many requests run and wait, and the share of the pool that the running ones hold.
+// Load returns the number of running and of waiting requests, and the share of the pool that running requests hold.
 func (e *Engine) Load() (running, waiting int, kv float64) {
 	return len(e.running), len(e.queue), float64(e.pool.used()) / float64(len(e.pool.slots)-1)
 }

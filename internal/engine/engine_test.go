@@ -12,7 +12,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// small is an engine whose pool is easily full.
+// small returns an engine with a small pool.
 func small(t testing.TB, change func(*Config)) *Engine {
 	t.Helper()
 	cfg := DefaultConfig()
@@ -27,7 +27,7 @@ func small(t testing.TB, change func(*Config)) *Engine {
 	return e
 }
 
-// tokens returns n tokens beginning with from.
+// tokens returns n consecutive tokens from from on.
 func tokens(from, n int) []block.Token {
 	out := make([]block.Token, n)
 	for i := range out {
@@ -49,7 +49,7 @@ func serve(t testing.TB, e *Engine, r *Request) []Event {
 func drain(e *Engine) []Event {
 	var all []Event
 	for {
-		var s Step // a step of its own: its events are kept
+		var s Step // not reused: the test keeps its events
 		if !e.Step(&s) {
 			return all
 		}
@@ -101,7 +101,7 @@ func TestScopesAndFeaturesKeepRequestsApart(t *testing.T) {
 	}
 }
 
-// A generated block is announced alone, with the step after the one that filled it; the last token is never computed.
+// A generated block is announced alone, with the step after the one that filled it. The last token is never computed.
 func TestGeneratedTokensAreCachedAsTheirBlocksFill(t *testing.T) {
 	e := small(t, nil)
 	output := tokens(200, 11)
@@ -229,7 +229,7 @@ func TestTheSequenceLimitHolds(t *testing.T) {
 	}
 }
 
-// A prompt of ten blocks comes in chunks of four while another request holds all but six blocks.
+// A prompt of ten blocks is computed in chunks of four while another request holds all but six blocks.
 func TestAPromptIsAdmittedWhenAllOfItFits(t *testing.T) {
 	for _, chunks := range []bool{false, true} {
 		e := small(t, func(c *Config) { c.Blocks, c.MaxBatchTokens, c.AdmitChunks = 17, 16, chunks })
@@ -355,7 +355,7 @@ func TestStepTimeIsTheDocumentedFormula(t *testing.T) {
 	}
 }
 
-// mirror is what a careful reader of the events believes: copies of each hash by tier.
+// mirror counts the copies of each hash by tier, as a receiver of the events does.
 type mirror [block.NumTiers]map[Hash]int
 
 func newMirror() *mirror {
@@ -407,7 +407,7 @@ func (m *mirror) check(t *testing.T, e *Engine) {
 	}
 }
 
-// Replaying all events must give exactly what the engine has cached, after every step, whatever happens.
+// After every step, replaying all events gives exactly the engine's cache.
 func TestEventsReproduceTheCacheExactly(t *testing.T) {
 	for _, mode := range []struct {
 		name    string

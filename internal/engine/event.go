@@ -2,36 +2,37 @@ package engine
 
 import "github.com/warmpath/warmpath/block"
 
-// Hash names a block and all before it, in the engine's own space.
+// Hash is the engine's hash of a block and all blocks before it.
 type Hash uint64
 
-// Kind says what an event announces.
+// Kind is the kind of an event.
 type Kind uint8
 
 // The kinds of event.
 const (
-	Stored  Kind = iota // blocks became usable
-	Removed             // physical copies are gone: a hash that was stored twice is removed twice
-	Cleared             // the accelerator's prefix cache was reset; the CPU tier lives on
+	Stored  Kind = iota // blocks are cached
+	Removed             // physical copies are evicted: a hash that was stored twice is removed twice
+	Cleared             // the accelerator's prefix cache was reset; the CPU tier stays
 )
 
-// Event is a change of what a rank has cached. Its slices are valid until the next call of Step or TakeEvents with the same
+// Event is a change of a rank's cache. Its slices are valid until the next call of Step or TakeEvents with the same
 // destination.
 type Event struct {
 	Kind   Kind
 	Tier   block.Tier // of Stored and Removed
 	Hashes []Hash
 
-	// Owner is that of the request whose blocks were Stored on the accelerator; nil else.
+	// Owner is the Owner of the request with the blocks that were Stored on the accelerator; else nil.
 	Owner any
 
-	// The rest belongs to Stored. A CPU event without a description has only hashes: BlockSize 0, no tokens, no parent.
+	// The fields below are set with Stored. A CPU event without a description has hashes alone: BlockSize is 0, and it
+	// has no tokens and no parent.
 	Parent    Hash // hash of the block before the first; HasParent is false at the start of a prompt
 	HasParent bool
 	Tokens    []block.Token
 	Start     int // absolute position of the first token
 	BlockSize int
 	LoRA      string
-	Salt      string // set where Start is 0 only: engines announce the salt with the first block. Never on the CPU tier
+	Salt      string // set where Start is 0: engines announce the salt with the first block; never on the CPU tier
 	Features  []block.Feature
 }

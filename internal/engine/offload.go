@@ -6,16 +6,16 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// cpuTier is host memory behind the pool: blocks by hash, least recently used out first. It outlives a reset of the pool.
-// Copies take a step: what is queued in one step is there, and announced, in the next.
+// cpuTier is host memory behind the pool: an LRU cache of blocks by hash. A reset of the pool does not empty it. A copy
+// takes a step: a block that is queued in one step is cached, and announced, in the next.
 type cpuTier struct {
 	capacity int
 	describe bool
-	entries  []cpuEntry // 0 is the head of the ring; least recently used is next
+	entries  []cpuEntry // entry 0 is the head of a ring; the least recently used entry is next
 	spare    []int32
 	byHash   map[Hash]int32
 	queued   []description
-	// waiting describes what the pool caches, for the day it is evicted. Only with OffloadOnEvict.
+	// waiting has a description of each block in the pool, for the event when it is evicted. Only with OffloadOnEvict.
 	waiting map[Hash]description
 }
 
@@ -24,8 +24,8 @@ type cpuEntry struct {
 	prev, next int32
 }
 
-// description is what a CPU event says about a block. Its tokens are a copy: a request's own array may be thousands of times
-// as long.
+// description is the part of a CPU event about one block. Its tokens are a copy: a slice would keep the request's whole
+// array in memory.
 type description struct {
 	hash, parent Hash
 	hasParent    bool
@@ -57,7 +57,7 @@ func (t *cpuTier) hit(h Hash) bool {
 	return ok
 }
 
-// stored hears of blocks that the pool caches from now on.
+// stored is called when the pool caches blocks.
 func (t *cpuTier) stored(hashes []Hash, e *Event) {
 	parent, hasParent := e.Parent, e.HasParent
 	for i, h := range hashes {
@@ -74,7 +74,7 @@ func (t *cpuTier) stored(hashes []Hash, e *Event) {
 	}
 }
 
-// evicted hears that the pool's last copy of h is gone.
+// evicted is called when the pool evicts its last copy of h.
 func (t *cpuTier) evicted(h Hash) {
 	if d, ok := t.waiting[h]; ok {
 		delete(t.waiting, h)
@@ -82,17 +82,17 @@ func (t *cpuTier) evicted(h Hash) {
 	}
 }
 
-// forgetWaiting hears that the pool was reset: what it had is not copied any more.
+// forgetWaiting is called when the pool is reset: its blocks are not copied any more.
 func (t *cpuTier) forgetWaiting() { clear(t.waiting) }
 
-// settle completes the copies that were queued and announces them on p: one event for all that had to go, then one for each
-// block, children before parents as vLLM's connector happens to do.
+// settle completes the queued copies and announces them on p: one event for all evicted blocks, then one for each new
+// block. Children come before parents, as from vLLM's connector.
 func (t *cpuTier) settle(p *pool, blockSize int) {
 	if len(t.queued) == 0 {
 		return
 	}
-	// More than the tier holds is cut at the end: the heads of prompts are worth most. So nothing that is admitted below
-	// can be pushed out below.
+	// Copies beyond the tier's capacity are dropped from the end, because the heads of prompts are used most. So no block
+	// that is added below is evicted below.
 	t.queued = t.queued[:min(len(t.queued), t.capacity)]
 	var removed []Hash
 	admitted := t.queued[:0:0]

@@ -2,30 +2,30 @@ package engine
 
 import "github.com/warmpath/warmpath/block"
 
-// nullBlock is never handed out, cached or freed: vLLM keeps it as the place of blocks that a window has passed.
+// nullBlock is never allocated, cached or freed. vLLM puts it in place of blocks before a sliding window.
 const nullBlock = 0
 
-// pool is a paged KV pool with full-block prefix caching, as vLLM's BlockPool. Free blocks wait in the order in which they are
-// reused; those that are still cached keep their hash until then.
+// pool is a paged KV pool with prefix caching of full blocks, as vLLM's BlockPool. The free list is in the order of
+// reuse; a free block keeps its hash, and can be hit, until it is reused.
 type pool struct {
 	slots []slot
 	free  int // blocks in the free list
-	// cached finds the oldest copy of a hash; further copies hang in its ring.
+	// cached finds the oldest copy of a hash; further copies are in the ring of that slot.
 	cached cached
-	// evicted is told of each hash whose last copy was reused. nil: nobody asks.
+	// evicted, if not nil, is called with each hash when its last copy is reused.
 	evicted func(Hash)
 
 	events []Event
-	hashes []Hash // what the events' Hashes point into
+	hashes []Hash // the array behind the events' Hashes
 }
 
-// slot is a physical block and its place in two rings: the free list, and the copies of one hash.
+// slot is a physical block. It is in up to two rings: the free list, and the copies of one hash.
 type slot struct {
 	refs       int32
 	hashed     bool
 	hash       Hash
-	prev, next int32 // free list; the null block is its head
-	older      int32 // ring of copies
+	prev, next int32 // in the free list; the null block is its head
+	older      int32 // next in the ring of copies
 	newer      int32
 }
 
@@ -53,10 +53,10 @@ func (p *pool) unlink(id int32) {
 	p.free--
 }
 
-// lookup returns the oldest copy of a hash, nullBlock when there is none.
+// lookup returns the oldest copy of a hash, or nullBlock.
 func (p *pool) lookup(h Hash) int32 { return p.cached.find(h) }
 
-// touch takes a reference on a cached block, which may have been waiting for reuse.
+// touch takes a reference to a cached block, and takes it out of the free list if it is there.
 func (p *pool) touch(id int32) {
 	if p.slots[id].refs == 0 {
 		p.unlink(id)
@@ -64,11 +64,11 @@ func (p *pool) touch(id int32) {
 	p.slots[id].refs++
 }
 
-// idle reports whether nobody refers to the block.
+// idle reports whether no request refers to the block.
 func (p *pool) idle(id int32) bool { return p.slots[id].refs == 0 }
 
-// allocate appends n blocks to dst, the first of the free list. What they cached is announced as removed. The caller makes
-// sure that n blocks are free.
+// allocate appends the first n blocks of the free list to dst, and announces the removal of their hashes. The caller
+// ensures that n blocks are free.
 func (p *pool) allocate(dst []int32, n int) []int32 {
 	if n > p.free {
 		panic("bug: allocate more blocks than are free")
@@ -83,7 +83,7 @@ func (p *pool) allocate(dst []int32, n int) []int32 {
 	return dst
 }
 
-// drop takes a block out of the cache and announces it.
+// drop removes a block from the cache and announces it.
 func (p *pool) drop(id int32) {
 	s := &p.slots[id]
 	if !s.hashed {
@@ -96,7 +96,7 @@ func (p *pool) drop(id int32) {
 	}
 }
 
-// forget takes a block out of the ring of its hash.
+// forget removes a block from the ring of its hash.
 func (p *pool) forget(id int32) {
 	s := &p.slots[id]
 	s.hashed = false
@@ -110,8 +110,8 @@ func (p *pool) forget(id int32) {
 	}
 }
 
-// release gives blocks back, the last one first. Blocks without a hash are reused at once, newest first; cached ones wait
-// their turn, so that the tail of a request goes before its head.
+// release frees blocks, the last one first. A block without a hash goes to the front of the free list, a cached block
+// to its end: the tail of a request is evicted before its head.
 func (p *pool) release(blocks []int32) {
 	for i := len(blocks) - 1; i >= 0; i-- {
 		id := blocks[i]
@@ -129,7 +129,7 @@ func (p *pool) release(blocks []int32) {
 			p.pushBack(id)
 		}
 	}
-	// vLLM prepends the unhashed blocks as one list in the order of release: the tail stands first again.
+	// vLLM puts the blocks without a hash before the free list as one list, in the order of release: the tail comes first.
 	for i := range blocks {
 		if id := blocks[i]; id != nullBlock && p.slots[id].refs == 0 && !p.slots[id].hashed {
 			p.pushFront(id)
@@ -137,9 +137,8 @@ func (p *pool) release(blocks []int32) {
 	}
 }
 
-// store caches blocks under hashes and announces them in one event, which e describes; e.Hashes is filled here. A null block is
-// skipped, its tokens are announced all the same. A block that had another hash (it was cached when it was partly full)
-// loses it first.
+// store caches blocks under hashes, and announces them with event e; it sets e.Hashes. It skips a null block, but
+// announces its tokens. A block that has another hash, because it was cached while partly full, loses that hash first.
 func (p *pool) store(blocks []int32, hashes []Hash, e Event) {
 	for i, id := range blocks {
 		if id != nullBlock && p.slots[id].hashed && p.slots[id].hash != hashes[i] {
@@ -173,7 +172,7 @@ func (p *pool) insert(id int32, h Hash) {
 	p.slots[newest].newer, p.slots[oldest].older = id, id
 }
 
-// reset empties the prefix cache. It refuses while blocks are in use.
+// reset empties the prefix cache. It returns false while blocks are in use.
 func (p *pool) reset() bool {
 	if p.free != len(p.slots)-1 {
 		return false
@@ -196,5 +195,5 @@ func (p *pool) emit(e Event, hashes ...Hash) {
 	p.events = append(p.events, e)
 }
 
-// used returns the blocks that running requests hold.
+// used returns the number of blocks that running requests hold.
 func (p *pool) used() int { return len(p.slots) - 1 - p.free }

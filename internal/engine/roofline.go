@@ -27,18 +27,18 @@ type Transformer struct {
 	PerToken      int     `json:"experts_per_token"`
 }
 
-// Roofline computes the time of a pass from what has to be computed and read: the longer of both, and what any pass costs.
-// It is an estimate: use it where nothing was measured, and calibrate when something can be.
+// Roofline estimates the time of a pass: the longer of the time to compute and the time to read memory, plus a fixed
+// cost. Use it where nothing was measured, and calibrate it when something can be.
 type Roofline struct {
 	Accelerator Accelerator `json:"accelerator"`
 	Model       Transformer `json:"model"`
 
 	// Shares of the peaks that are reached. 0 means the default:
 	Matrix    float64 `json:"matrix_efficiency"`    // 0.9: Preble's fits (Llama-3-70B on H100 0.89, Mistral-7B on A100 0.92) and llm-d's T(8192) 0.91
-	Attention float64 `json:"attention_efficiency"` // 0.45: the same calibration (facts on routing §4)
+	Attention float64 `json:"attention_efficiency"` // 0.45: the same calibration
 	Memory    float64 `json:"memory_efficiency"`    // 0.8: the same
-	// What a pass costs besides, in milliseconds. 0 means the default:
-	PerLayer    float64 `json:"layer_ms"`    // 0.0321: kernel launches and all-reduce; BLIS trained-physics
+	// The fixed cost of a pass, in milliseconds. 0 means the default:
+	PerLayer    float64 `json:"layer_ms"`    // 0.0321: kernel launches and all-reduce; BLIS's trained-physics model (inference-sim)
 	PerSequence float64 `json:"sequence_ms"` // 0.0044: the same
 	PerPass     float64 `json:"pass_ms"`     // 0.126: the same
 }
@@ -64,7 +64,7 @@ func (r Roofline) validate() error {
 	return errors.Join(errs...)
 }
 
-// withDefaults replaces zeros.
+// withDefaults replaces zeros by the defaults.
 func (r Roofline) withDefaults() Roofline {
 	or := func(v *float64, d float64) {
 		if *v == 0 {
@@ -82,7 +82,7 @@ func (r Roofline) withDefaults() Roofline {
 	return r
 }
 
-// Duration implements [Timing]. Zeros mean their defaults only in a profile that [ReadProfile] or [FindProfile] returned.
+// Duration implements [Timing]. It takes r as it is: [ReadProfile] and [FindProfile] have replaced zeros by defaults.
 func (r Roofline) Duration(b *Batch) time.Duration {
 	a, m := &r.Accelerator, &r.Model
 	tokens := float64(b.PrefillTokens + b.Decodes)
@@ -92,7 +92,7 @@ func (r Roofline) Duration(b *Batch) time.Duration {
 	compute := tokens*2*m.Active/(flops*r.Matrix) + pairs*m.AttentionWork/(flops*r.Attention)
 	weights := m.Parameters
 	if m.Experts > 0 {
-		// Each token wakes PerToken of Experts; together they read the union. What is not in experts is always read.
+		// Each token uses PerToken of Experts, and a pass reads the union. Weights outside of experts are always read.
 		dense := (m.Active - m.Parameters*float64(m.PerToken)/float64(m.Experts)) / (1 - float64(m.PerToken)/float64(m.Experts))
 		dense = max(dense, 0)
 		woken := 1 - math.Pow(1-float64(m.PerToken)/float64(m.Experts), tokens)

@@ -2,9 +2,9 @@ package engine
 
 import "time"
 
-// Steady returns how many passes from here on only add a token to each running request: nobody is admitted, nobody ends, no
-// block is taken or filled and nothing is announced. A caller that does not care for single tokens makes them at once with
-// Advance; the result is that of as many Steps, to the nanosecond.
+// Steady returns how many of the next passes only add a token to each running request. In these passes no request is
+// admitted or ends, no block is allocated or filled, and there is no event. A caller that does not need the time of
+// single tokens makes them at once with Advance; the result equals that of as many Steps, to the nanosecond.
 func (e *Engine) Steady() int {
 	if len(e.running) == 0 || len(e.queue) > 0 && !e.stuck || len(e.running) > e.cfg.MaxBatchTokens || len(e.pool.events) > 0 {
 		return 0
@@ -28,7 +28,7 @@ func (e *Engine) Steady() int {
 	return passes
 }
 
-// Forecast returns how long that many steady passes take.
+// Forecast returns how long the given number of steady passes takes.
 func (e *Engine) Forecast(passes int) (took time.Duration) {
 	b := e.decodes()
 	for range passes {
@@ -38,8 +38,8 @@ func (e *Engine) Forecast(passes int) (took time.Duration) {
 	return took
 }
 
-// Advance makes those of so many steady passes that begin before until, counted from the first one's start, and returns
-// how many that were and how long they took. passes must not exceed Steady.
+// Advance makes up to passes steady passes, but none that begins at until or later, counted from the start of the
+// first. It returns the number of passes made and their duration. passes must not exceed Steady.
 func (e *Engine) Advance(passes int, until time.Duration) (made int, took time.Duration) {
 	b := e.decodes()
 	for made < passes && took < until {
@@ -57,7 +57,7 @@ func (e *Engine) Advance(passes int, until time.Duration) (made int, took time.D
 	return made, took
 }
 
-// decodes is the batch of a steady pass.
+// decodes returns the batch of a steady pass.
 func (e *Engine) decodes() *Batch {
 	b := &e.batch
 	*b = Batch{Decodes: len(e.running)}
@@ -67,6 +67,6 @@ func (e *Engine) decodes() *Batch {
 	return b
 }
 
-// Running returns the requests that are being computed, in the order of their admission. It is valid until the next call
-// that changes the engine, and must not be changed.
+// Running returns the running requests in the order of their admission. The caller must not change the slice. It is
+// valid until the next call that changes the engine.
 func (e *Engine) Running() []*Request { return e.running }

@@ -10,13 +10,13 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// happening is what a caller sees of a run: when requests begin and end, and every event.
+// happening is the part of a step that does not depend on steady passes: requests that begin and end, and events.
 type happening struct {
 	At   time.Duration
 	What string
 }
 
-// play runs the same requests over e, one Step at a time or with steady passes at once.
+// play runs the requests of a seed on e, with single Steps or with steady passes.
 func play(t *testing.T, e *Engine, seed uint64, steady bool) (seen []happening, stats Stats) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(seed, 7))
@@ -108,7 +108,7 @@ func TestReceivedTokensAreNotComputedAgain(t *testing.T) {
 	if r.Cached != 0 {
 		t.Errorf("received tokens were reported as %d cached ones", r.Cached)
 	}
-	// What was received is cached like what was computed.
+	// Received blocks are cached as computed ones are.
 	for e.Step(&s) {
 	}
 	again := &Request{Prompt: tokens(0, 30), Output: tokens(900, 1)}

@@ -2,8 +2,9 @@ package engine
 
 import "github.com/warmpath/warmpath/block"
 
-// Step makes one scheduler pass and fills s; it returns false when there was nothing to do. Running requests come first, in the
-// order of admission, then waiting ones, as long as the token budget, the sequence limit and the pool allow.
+// Step makes one scheduler pass and fills s. It returns false when there was nothing to do. Running requests come
+// first, in the order of admission, then waiting ones, until the token budget, the sequence limit or the pool is used
+// up.
 func (e *Engine) Step(s *Step) bool {
 	s.Duration, s.Tokens, s.Preempted, s.Outputs, s.Admitted, s.Events = 0, 0, 0, s.Outputs[:0], s.Admitted[:0], s.Events[:0]
 	if e.Idle() {
@@ -42,7 +43,7 @@ func (e *Engine) scheduleRunning(p *pass) {
 		r := e.running[i]
 		n := min(len(r.tokens)-r.computed, p.budget)
 		for !e.grow(r, n) {
-			// The newest gives way. It was not scheduled in this pass: it stands behind r, or is r.
+			// Preempt the newest request. It is r or comes after r, so this pass has not scheduled it.
 			last := len(e.running) - 1
 			victim := e.running[last]
 			e.running[last] = nil
@@ -56,7 +57,8 @@ func (e *Engine) scheduleRunning(p *pass) {
 	}
 }
 
-// preempt takes r's blocks and puts it before all that wait. It will compute its tokens again, as far as they are not cached.
+// preempt frees r's blocks and puts r at the front of the queue. r computes its tokens again unless they are still
+// cached.
 func (e *Engine) preempt(r *Request, p *pass) {
 	e.free(r)
 	r.state = waiting
@@ -95,11 +97,11 @@ func (e *Engine) admitWaiting(p *pass, s *Step) {
 	e.queue = e.queue[:rest]
 }
 
-// admit finds r's cached prefix and takes the blocks for it and for as many new tokens as budget allows; it returns their
-// number. It changes nothing when the pool has no room.
+// admit finds r's cached prefix, and allocates blocks for as many new tokens as budget allows. It returns the number of
+// new tokens. It changes nothing when the pool has too few free blocks.
 func (e *Engine) admit(r *Request, budget int) (n int, ok bool) {
 	r.hashes = e.cfg.Hash(r.hashes, r, r.tokens)
-	// The last token is always computed: its logits are wanted.
+	// The last token is always computed, because sampling needs its logits.
 	usable := min((len(r.tokens)-1)/e.cfg.BlockSize, len(r.hashes))
 	if r.Fresh {
 		usable = 0
@@ -123,7 +125,7 @@ func (e *Engine) admit(r *Request, budget int) (n int, ok bool) {
 		}
 	}
 	computed := prefix * e.cfg.BlockSize
-	if !r.admitted { // what was received is lost with the blocks when it is preempted
+	if !r.admitted { // a preemption loses received blocks
 		computed = max(computed, min(r.Received, len(r.tokens)-1))
 	}
 	n = min(len(r.tokens)-computed, budget)
@@ -132,7 +134,7 @@ func (e *Engine) admit(r *Request, budget int) (n int, ok bool) {
 	if !e.cfg.AdmitChunks {
 		wanted = e.blocksFor(len(r.tokens)) - hits
 	}
-	// Hits that wait for reuse leave the free list too.
+	// A hit block that no request uses leaves the free list too.
 	if wanted > e.pool.free-idleHits {
 		r.blocks = r.blocks[:0]
 		return 0, false
@@ -152,7 +154,7 @@ func (e *Engine) admit(r *Request, budget int) (n int, ok bool) {
 	return n, true
 }
 
-// countLookup keeps the totals and, at r's first admission, its share of cached tokens.
+// countLookup updates the totals and, at r's first admission, r's cached tokens.
 func (e *Engine) countLookup(r *Request, usable, hits, prefix int) {
 	size := e.cfg.BlockSize
 	if r.admitted {
@@ -168,7 +170,7 @@ func (e *Engine) countLookup(r *Request, usable, hits, prefix int) {
 	}
 }
 
-// grow gives r the blocks for n more tokens, or changes nothing.
+// grow allocates r's blocks for n more tokens. It changes nothing when there are too few.
 func (e *Engine) grow(r *Request, n int) bool {
 	if r.computed+n > len(r.blocks)*e.cfg.BlockSize {
 		need := e.blocksFor(r.computed+n) - len(r.blocks)
@@ -185,7 +187,7 @@ func (e *Engine) blocksFor(tokens int) int {
 	return (tokens + e.cfg.BlockSize - 1) / e.cfg.BlockSize
 }
 
-// cache announces the blocks of r that are full once it has computed the given number of tokens.
+// cache caches and announces the blocks of r that are full with the given number of computed tokens.
 func (e *Engine) cache(r *Request, computed int) {
 	size := e.cfg.BlockSize
 	if computed < (r.stored+1)*size {
@@ -202,14 +204,14 @@ func (e *Engine) cache(r *Request, computed int) {
 	r.stored = full
 }
 
-// announce repeats the blocks that r hit. They are no new copies: receivers that count must not count them.
+// announce announces the blocks that r hit again. They are not new copies: a receiver must not count them.
 func (e *Engine) announce(r *Request, hits int) {
 	event := e.describe(r, 0, hits)
 	event.Kind, event.Tier = Stored, block.TierGPU
 	e.pool.emit(event, r.hashes[:hits]...)
 }
 
-// describe returns the stored event of r's blocks [from, to), without hashes.
+// describe returns the Stored event of r's blocks [from, to), without hashes.
 func (e *Engine) describe(r *Request, from, to int) Event {
 	size := e.cfg.BlockSize
 	event := Event{Owner: r.Owner, Tokens: r.tokens[from*size : to*size : to*size], Start: from * size, BlockSize: size, LoRA: r.Scope.LoRA, Features: r.Features}
@@ -221,7 +223,7 @@ func (e *Engine) describe(r *Request, from, to int) Event {
 	return event
 }
 
-// schedule charges n tokens of r to the pass.
+// schedule adds n tokens of r to the pass.
 func (e *Engine) schedule(r *Request, n int, p *pass) {
 	if n == 1 && r.emitted > 0 {
 		e.batch.Decodes++
@@ -237,7 +239,7 @@ func (e *Engine) schedule(r *Request, n int, p *pass) {
 	p.scheduled = append(p.scheduled, r)
 }
 
-// finish gives each request that has computed all it knows its next token, and lets go of those that are done.
+// finish outputs the next token of each request that has computed all its tokens, and frees the requests that end.
 func (e *Engine) finish(p *pass, s *Step) {
 	done := false
 	for _, r := range p.scheduled {
@@ -271,7 +273,7 @@ func (e *Engine) finish(p *pass, s *Step) {
 	e.running = kept
 }
 
-// free gives r's blocks back.
+// free releases r's blocks.
 func (e *Engine) free(r *Request) {
 	e.pool.release(r.blocks)
 	r.blocks, r.computed, r.stored, r.loadPending = r.blocks[:0], 0, 0, 0

@@ -8,21 +8,22 @@ import (
 	"time"
 )
 
-// Table gives the time of a pass from measurements, straight lines between them and beyond. A pass that prefills and
-// decodes takes the prefill's time and what its decodes take beyond the lightest decode there is.
+// Table gives the time of a pass from measurements, with straight lines between them and beyond. A pass with prefills
+// and decodes takes the prefill's time plus the excess of its decodes over the lightest decode.
 type Table struct {
 	Prefill []PrefillPoint `json:"prefill"` // at least two, of prompts without cached context
 	Decode  []DecodePoint  `json:"decode"`  // at least two
 	Load    float64        `json:"load_ms"` // per token loaded from the CPU tier
 }
 
-// PrefillPoint is one measured pass that computed so many prompt tokens.
+// PrefillPoint is one measured pass with the given number of prompt tokens.
 type PrefillPoint struct {
 	Tokens int     `json:"tokens"`
 	MS     float64 `json:"ms"`
 }
 
-// DecodePoint is one measured pass in which so many requests, with so many tokens of context in all, got a token each.
+// DecodePoint is one measured pass in which the given number of requests, with the given context in all, got a token
+// each.
 type DecodePoint struct {
 	Sequences int     `json:"sequences"`
 	Context   int     `json:"context"`
@@ -51,7 +52,7 @@ func (t *Table) validate() error {
 	return errors.Join(errs...)
 }
 
-// compiled is a validated table: the decode points are fitted once by a plane, since they seldom form a grid.
+// compiled is a validated table. A plane is fitted to the decode points, because they seldom form a grid.
 type compiled struct {
 	Table
 	base, sequence, context float64
@@ -63,7 +64,7 @@ func (t Table) compile() compiled {
 	return c
 }
 
-// fitPlane returns the least-squares plane through the points, with no negative slope: more work is never faster.
+// fitPlane returns the least-squares plane through the points. No slope is negative, because more work is never faster.
 func fitPlane(points []DecodePoint) (base, sequence, context float64) {
 	var n, x, y, z, xx, yy, xy, xz, yz float64
 	for _, p := range points {
@@ -76,7 +77,7 @@ func fitPlane(points []DecodePoint) (base, sequence, context float64) {
 	if det := sxx*syy - sxy*sxy; det > 1e-9*sxx*syy {
 		sequence, context = (sxz*syy-syz*sxy)/det, (syz*sxx-sxz*sxy)/det
 	}
-	// One of them explains all, or explains it the wrong way round: the other alone.
+	// One slope is not determined, or negative: fit the other alone.
 	switch {
 	case sequence > 0 && context > 0:
 	case syy > 0 && (sxx == 0 || context > 0):

@@ -2,23 +2,24 @@ package engine
 
 import "time"
 
-// Timing says how long a pass takes. It must depend on the batch alone, and is called concurrently by engines that share it.
+// Timing gives the time of a pass. The result must depend on the batch alone. Engines that share a Timing call it
+// concurrently.
 type Timing interface {
 	Duration(b *Batch) time.Duration
 }
 
-// Batch is what one pass computes, as far as its time depends on it. Whole numbers, so that the same pass takes the same
-// time however its parts were added up.
+// Batch has the quantities of a pass on which its time depends. They are integers: sums of integers do not depend on
+// their order, so the same pass always takes the same time.
 type Batch struct {
 	Prefills      int   // requests that compute prompt tokens
-	PrefillTokens int   // n, summed over them
-	PrefillPairs  int64 // n·(2·context + n), summed: twice the pairs of a token and an earlier one that attention visits
+	PrefillTokens int   // their prompt tokens in this pass, summed
+	PrefillPairs  int64 // n·(2·context + n) summed, with n tokens of a prefill: twice the pairs of tokens that attention visits
 	Decodes       int   // requests that compute one generated token
 	DecodeContext int64 // their context in tokens, summed
 	Loaded        int   // tokens that come back from the CPU tier
 }
 
-// prefill adds n prompt tokens of a request that has computed context tokens before.
+// prefill adds n prompt tokens of a request with context computed tokens before them.
 func (b *Batch) prefill(n, context int) {
 	b.Prefills++
 	b.PrefillTokens += n
@@ -29,10 +30,11 @@ func (b *Batch) prefill(n, context int) {
 //
 //	Base + Σ over prefills (Token·n + Attention·n·(context + n/2)) + Σ over decodes (Sequence + Context·context) + Load·loaded
 //
-// n is the number of tokens a request computes in the pass, context what it has before them. Milliseconds. It can be fitted
-// to any engine from a prefill ladder and a decode ladder (facts on routing §4).
+// in milliseconds. n is the number of tokens of a request in the pass, context the number of its tokens before them.
+// The coefficients can be fitted to an engine with a prefill ladder and a decode ladder, as Dynamo's mocker, Preble
+// and BLIS do.
 type Linear struct {
-	Base      float64 `json:"base_ms"`      // of any pass: weights are read once
+	Base      float64 `json:"base_ms"`      // per pass: weights are read once
 	Token     float64 `json:"token_ms"`     // per prefilled token
 	Attention float64 `json:"attention_ms"` // per prefilled token and token of its context
 	Sequence  float64 `json:"sequence_ms"`  // per decoding request
@@ -46,7 +48,7 @@ func (l Linear) Duration(b *Batch) time.Duration {
 		l.Sequence*float64(b.Decodes) + l.Context*float64(b.DecodeContext) + l.Load*float64(b.Loaded))
 }
 
-// longest bounds a pass: coefficients from a file may be anything, and time must not wrap around.
+// longest bounds a pass, so that coefficients from a file cannot overflow a time.
 const longest = 1e9 // milliseconds
 
 func milliseconds(ms float64) time.Duration {

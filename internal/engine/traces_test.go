@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// traceEvent is an event of block_pool_traces, as far as a pool of one group knows it.
+// traceEvent is an event of block_pool_traces in the engine vectors, with the fields that a pool of one group has.
 type traceEvent struct {
 	Type      string        `json:"type"`
 	Hashes    []string      `json:"block_hashes_u64"`
@@ -43,11 +43,11 @@ func readTraces(t *testing.T) map[string]trace {
 	return traces
 }
 
-// The traces are vLLM's own BlockPool driven through small scenarios; each operation here is the one its step names, with the
-// hashes of the event that vLLM emitted.
+// The traces are small scenarios that ran on vLLM's own BlockPool. Each operation here is the one that the trace's step
+// names, with the hashes of vLLM's event.
 func TestPoolReproducesVLLMsTraces(t *testing.T) {
 	traces := readTraces(t)
-	// Pool sizes are what the steps imply: the traces do not state them.
+	// The traces do not state the pool's size: the sizes here follow from the steps.
 	for id, play := range map[string]func(*tracePlayer){
 		"duplicate_blocks_and_eviction": playDuplicates,
 		"null_blocks_skipped":           playNullBlocks,
@@ -74,7 +74,7 @@ type tracePlayer struct {
 	step  int
 }
 
-// check compares what the pool emitted with the next step of the trace.
+// check compares the pool's events with the next step of the trace.
 func (p *tracePlayer) check() {
 	p.t.Helper()
 	step := p.trace.Steps[p.step]
@@ -112,7 +112,7 @@ func (p *tracePlayer) check() {
 	p.step++
 }
 
-// stored is the step's event with the given index, to cache the same.
+// stored returns the step's event with the given index, so that the pool can store the same.
 func (p *tracePlayer) stored(index int) (Event, []Hash) {
 	e := p.trace.Steps[p.step].Events[index]
 	out := Event{Tokens: e.Tokens, BlockSize: e.BlockSize}

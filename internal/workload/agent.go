@@ -40,8 +40,8 @@ type dynamoEvent struct {
 	} `json:"request"`
 }
 
-// readAgent reads agent sessions as closed loops: the next call of a session is made when the last one has been answered and
-// the tool has run.
+// readAgent reads agent sessions as closed loops: a session makes its next call when the last one is answered and the
+// tool has run.
 func readAgent(b *builder, l *lines) error {
 	var calls []agentCall
 	text := false
@@ -82,7 +82,7 @@ func readAgent(b *builder, l *lines) error {
 	return nil
 }
 
-// addText keeps a call of LMCache's trace. Its text is kept, so that real prompts can be sent.
+// addText adds a call of LMCache's trace with its text: a player can send the real prompt.
 func (b *builder) addText(row *agentRow) error {
 	r := b.request()
 	var err error
@@ -98,13 +98,13 @@ func (b *builder) addText(row *agentRow) error {
 	return b.add(r)
 }
 
-// recordedService estimates how long the engine of LMCache's traces took: within sessions without tools, calls with long
-// answers follow each other at about 150 tokens a second and 0.2 s.
+// recordedService estimates how long the engine of LMCache's traces took for a request. In sessions without tools,
+// calls with long answers follow each other after 0.2 s and 1 s for each 150 tokens.
 func recordedService(r *Request) time.Duration {
 	return 200*time.Millisecond + time.Duration(r.Output)*time.Second/150
 }
 
-// agentCall is what is needed to find whom a request of Dynamo's trace waited for.
+// agentCall has what followCalls needs to find the calls that a request of Dynamo's trace waited for.
 type agentCall struct {
 	request         int // in builder order
 	session, parent string
@@ -131,7 +131,7 @@ func (b *builder) addCall(e *dynamoEvent) (*agentCall, error) {
 	if r.Segments, err = hashSegments(q.Replay.Hashes, q.Input, block); err != nil {
 		return nil, err
 	}
-	// All agents below one root are one session: they are one user's work.
+	// All agents below one root are one session: one user's work.
 	r.Session, _ = b.session(rootSession(e))
 	before := len(b.w.Requests)
 	err = b.add(r)
@@ -148,8 +148,8 @@ func rootSession(e *dynamoEvent) string {
 	return strings.TrimSpace(cmp.Or(e.Context.Parent, e.Context.Session))
 }
 
-// followCalls finds for each call whom it waited for: the last call of its own agent, the parent's call that started the
-// agent, or sub-agents that ended in between.
+// followCalls finds the calls that each call waited for: the last call of its own agent, the parent's call that started
+// the agent, and calls of sub-agents that ended in between.
 func (b *builder) followCalls(calls []agentCall) {
 	if len(calls) == 0 {
 		return
@@ -182,14 +182,14 @@ func (b *builder) followCalls(calls []agentCall) {
 	b.w.Requests = sorted
 }
 
-// family finds the calls of agents and of their sub-agents.
+// family indexes the calls by agent, and the sub-agents by their parent.
 type family struct {
 	calls    []agentCall
 	of       map[string][]int    // calls by agent, in the order of their starts
 	children map[string][]string // sub-agents by agent
 }
 
-// add makes call i known to later ones.
+// add indexes call i for the calls after it.
 func (f *family) add(i int) {
 	c := &f.calls[i]
 	if len(f.of[c.session]) == 0 && c.parent != "" {
@@ -198,7 +198,7 @@ func (f *family) add(i int) {
 	f.of[c.session] = append(f.of[c.session], i)
 }
 
-// last returns the agent's last call that had ended by a time; -1: none.
+// last returns the agent's last call that had ended by a time, or -1.
 func (f *family) last(agent string, by time.Duration) int {
 	own := f.of[agent]
 	for i := len(own) - 1; i >= 0; i-- {
@@ -209,7 +209,7 @@ func (f *family) last(agent string, by time.Duration) int {
 	return -1
 }
 
-// awaited returns the calls that call i waited for, all of which are known.
+// awaited returns the calls that call i waited for. They have been added.
 func (f *family) awaited(i int) []int {
 	me := &f.calls[i]
 	own := f.last(me.session, me.start)

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// MaxTokens bounds a prompt and an answer: sixteen times the longest context that models have. It keeps a wrong number in a
-// trace from taking all memory.
+// MaxTokens bounds a prompt and an answer. It is sixteen times the longest context of a model, and keeps a wrong number
+// in a trace from taking all memory.
 const MaxTokens = 1 << 24
 
-// builder collects requests in the file's order and makes a workload of them.
+// builder collects requests in the file's order, and makes a workload of them.
 type builder struct {
 	o        Options
 	path     string
@@ -25,7 +25,7 @@ type builder struct {
 	sessions map[string]int
 	skipped  map[string]int // rows that were left out, by reason
 	silent   int            // requests with an empty answer
-	clocked  bool           // arrivals are since the workload's start already
+	clocked  bool           // arrivals already count from the workload's start
 }
 
 func newBuilder(o Options, path string) *builder {
@@ -35,15 +35,16 @@ func newBuilder(o Options, path string) *builder {
 	return &builder{o: o, path: path, sessions: map[string]int{}, skipped: map[string]int{}}
 }
 
-// request returns a request that nothing is known of, with the next id.
+// request returns an empty request with the next id.
 func (b *builder) request() Request {
 	return Request{ID: len(b.w.Requests), Session: -1, After: -1}
 }
 
-// requestBytes is what a request takes without its segments and text: twice its own size, as lists that grow are copied.
+// requestBytes is the memory of a request without its segments and text: twice its size, because a growing list is
+// copied.
 const requestBytes = 2 * 184
 
-// add keeps r. It returns errEnough when no more are wanted.
+// add adds r. It returns errEnough when the limit is reached.
 func (b *builder) add(r Request) error {
 	if r.Input < 1 {
 		b.skipped["because their prompt is empty"]++
@@ -84,12 +85,12 @@ func (b *builder) session(name string) (number int, fresh bool) {
 	return n, !ok
 }
 
-// note adds a sentence to the assumptions.
+// note adds a sentence to the workload's assumptions.
 func (b *builder) note(format string, args ...any) {
 	b.w.Notes = append(b.w.Notes, fmt.Sprintf(format, args...))
 }
 
-// finish puts the requests in the order of their arrival, the first at 0.
+// finish returns the workload: requests in order of arrival, the first at time 0.
 func (b *builder) finish() (*Workload, error) {
 	w := &b.w
 	if len(w.Requests) == 0 {
@@ -115,14 +116,14 @@ func (b *builder) finish() (*Workload, error) {
 	return w, nil
 }
 
-// century bounds a time in a file, longest how far a trace's first and last request lie apart: twice that, which jitter may make
-// of it, is still a time that [Write] writes and [Read] takes.
+// century bounds a time in a file, and longest the time from a trace's first request to its last. Jitter may double the
+// latter: the result is still a time that [Write] can write and [Read] accepts.
 const (
 	century = 100 * 366 * 24 * time.Hour
 	longest = 40 * 366 * 24 * time.Hour
 )
 
-// span is how far the first and the last arrival lie apart. Both lie within a century of 0.
+// span returns the time from the first arrival to the last. Both lie within a century of 0.
 func (w *Workload) span() time.Duration {
 	first, last := w.Requests[0].Arrival, w.Requests[0].Arrival
 	for i := range w.Requests {
@@ -131,7 +132,7 @@ func (w *Workload) span() time.Duration {
 	return last - first
 }
 
-// beginAtZero shifts the first arrival to 0.
+// beginAtZero shifts all arrivals so that the first is 0.
 func (w *Workload) beginAtZero() {
 	first := w.Requests[0].Arrival
 	for i := range w.Requests {
@@ -142,12 +143,12 @@ func (w *Workload) beginAtZero() {
 	}
 }
 
-// arrange orders the requests and renumbers them. A request that follows another arrives no earlier than that one, so it
-// stands behind it.
+// arrange sorts and renumbers the requests. A request that follows another arrives no earlier than it, and so stands
+// after it.
 func (w *Workload) arrange() {
 	for i := range w.Requests {
 		r := &w.Requests[i]
-		if r.After >= 0 { // an earlier row: its arrival is already final
+		if r.After >= 0 { // the request before is an earlier row: its arrival is final
 			r.Arrival = max(r.Arrival, w.Requests[r.After].Arrival)
 		}
 		for _, j := range r.Join {
@@ -190,14 +191,15 @@ func (w *Workload) numberTurns() {
 	}
 }
 
-// binned is the least share of requests per distinct timestamp, and the least bin, that make a trace's clock coarse. The
-// Mooncake recordings have 10 to 17 requests in each bin of 3 s; a Poisson trace in milliseconds has 1.0.
+// binned is the least number of requests for each distinct timestamp, and the least bin, from which a trace's clock
+// counts as coarse. The Mooncake recordings have 10 to 17 requests in each bin of 3 s; a Poisson trace in milliseconds
+// has 1.0.
 const (
 	binnedRequests = 3
 	binnedWidth    = 500 * time.Millisecond
 )
 
-// spread adds uniform jitter to timestamps that a coarse clock has put in bins: whole bins arriving at once would measure the
+// spread adds uniform jitter to timestamps from a coarse clock: a whole bin that arrives at once would measure the
 // recorder, not the router.
 func (b *builder) spread() {
 	w := &b.w
@@ -229,15 +231,15 @@ func (b *builder) spread() {
 	b.note("timestamps sit on bins of %s: uniform jitter of one bin was added, seed %d", width, b.o.Seed)
 }
 
-// followSessions makes each session a closed loop: a request follows the session's previous one, after the recorded gap
-// less the time that service says the recorded engine took.
+// followSessions makes each session a closed loop: a request follows the session's previous one. The pause between them
+// is the recorded gap minus service, the time that the recorded engine took.
 func (b *builder) followSessions(service func(*Request) time.Duration) {
 	w := &b.w
 	order := make([]int, len(w.Requests))
 	for i := range order {
 		order[i] = i
 	}
-	// Rows may be out of order; a request may only follow one that stands before it.
+	// Rows may be out of order, and a request may only follow an earlier one.
 	slices.SortStableFunc(order, func(x, y int) int { return cmp.Compare(w.Requests[x].Arrival, w.Requests[y].Arrival) })
 	sorted := make([]Request, len(order))
 	for i, at := range order {
@@ -259,7 +261,7 @@ func (b *builder) followSessions(service func(*Request) time.Duration) {
 	}
 }
 
-// seconds converts a number of seconds in a file; it refuses what is no time.
+// seconds converts a number of seconds in a file, and refuses NaN and times beyond a century.
 func seconds(v float64) (time.Duration, error) {
 	if !(math.Abs(v) < century.Seconds()) {
 		return 0, fmt.Errorf("%s s is not a time", strconv.FormatFloat(v, 'g', -1, 64))

@@ -1,6 +1,6 @@
 package workload
 
-// unbounded never forgets.
+// unbounded is a cache that keeps everything.
 type unbounded struct{ seen []bool }
 
 func (c *unbounded) hit(ids []int32) int { return leading(c.seen, ids) }
@@ -20,7 +20,7 @@ func leading(present []bool, ids []int32) int {
 	return len(ids)
 }
 
-// queueCache forgets from the old end of one list: LRU when a touch moves a block to the new end, else FIFO.
+// queueCache evicts from the old end of one list. It is LRU when a touch moves a block to the new end, else FIFO.
 type queueCache struct {
 	capacity  int
 	move      bool
@@ -79,15 +79,16 @@ func (c *queueCache) unlink(id int32) {
 	c.newer[c.older[id]], c.older[c.newer[id]] = c.newer[id], c.older[id]
 }
 
-// optimalCache is Belady's: it knows the future and keeps what is needed soonest. A request needs all blocks before the one
-// it needs, so a prefix is never needed later than what follows it, and of equals the deepest leaves first.
+// optimalCache is Belady's optimum: it knows the future, and evicts the block that is needed last. A request that
+// needs a block needs all blocks before it, so a prefix is never needed later than what follows it. Of blocks that are
+// needed at the same time the deepest is evicted first.
 type optimalCache struct {
 	capacity int
 	present  []bool
-	due      []int32 // the request that needs a present block next
-	next     []int32 // for each place in touches.ids, the request that needs that block next; never: it is not kept
+	due      []int32 // for each cached block, the request that needs it next
+	next     []int32 // for each index of touches.ids, the request that needs that block next; never: not kept
 	from     []int
-	queue    []optimalEntry // heap by due, then depth; entries of blocks that have moved on are dropped when met
+	queue    []optimalEntry // heap by due, then depth; an outdated entry is dropped when it is popped
 	count    int
 }
 
@@ -103,7 +104,7 @@ func newOptimalCache(t *touches, capacity int) *optimalCache {
 	}
 	c.next = make([]int32, len(t.ids))
 	for i := len(t.input) - 1; i >= 0; i-- {
-		// A place in the answer is no need of this request, only a chance for later ones.
+		// This request does not need the blocks of its own answer; later requests may.
 		for at := t.from[i]; at < t.from[i+1]; at++ {
 			c.next[at] = last[t.ids[at]]
 		}

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// table reads a CSV file with a header. The traces that come as CSV quote nothing.
+// table reads a CSV file with a header. It does not know quotes: no trace in CSV has them.
 type table struct {
 	lines   *lines
 	columns map[string]int
@@ -62,7 +62,7 @@ func (t *table) text(column string) string {
 	return strings.Trim(strings.TrimSpace(t.fields[i]), `"`)
 }
 
-// count returns a field that counts something. BurstGPT writes some as 12.0.
+// count returns a field as a whole number. BurstGPT writes some as 12.0.
 func (t *table) count(column string) (int, error) {
 	v, err := strconv.ParseFloat(t.text(column), 64)
 	if err != nil || v < 0 || v > MaxTokens || v != float64(int(v)) {
@@ -71,7 +71,7 @@ func (t *table) count(column string) (int, error) {
 	return int(v), nil
 }
 
-// azureTimes are the ways in which the years write a time.
+// azureTimes are the forms of a time in the trace of 2023 and in that of 2024.
 var azureTimes = []string{"2006-01-02 15:04:05.999999999", "2006-01-02 15:04:05.999999999-07:00"}
 
 // readAzure reads the Azure LLM inference traces: arrivals and lengths, no content.
@@ -103,7 +103,7 @@ func parseTime(s string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("column TIMESTAMP: %q is not a time like 2023-11-16 18:17:03.9799600", s)
 }
 
-// addLengths keeps a request of which only the lengths are known.
+// addLengths adds a request with known lengths and unknown content.
 func (b *builder) addLengths(t *table, at time.Duration, input, output string) error {
 	r := b.request()
 	var err error
@@ -120,7 +120,8 @@ func (b *builder) addLengths(t *table, at time.Duration, input, output string) e
 	return b.add(r)
 }
 
-// readBurstGPT reads both versions of BurstGPT; the first has no sessions. Rows with no response are calls that failed.
+// readBurstGPT reads both versions of BurstGPT. The first has no sessions. A row without response tokens is a call that
+// failed, and is left out.
 func readBurstGPT(b *builder, l *lines) error {
 	t, err := newTable(l, "Timestamp", "Request tokens", "Response tokens")
 	if err != nil {

@@ -18,12 +18,12 @@ import (
 // generator makes a workload from parameters. Its defaults are the published ones.
 type generator struct {
 	about    string
-	source   string   // who published the parameters
+	source   string   // where the parameters are published
 	defaults []string // key=value, in the order in which help shows them
 	make     func(g *generation)
 }
 
-// generators are all that a spec gen:NAME can name.
+// generators are the generators by the NAME of a spec gen:NAME.
 var generators = map[string]generator{
 	"llmd-ladder": {
 		about:  "llm-d's precise-prefix guide: groups share a system prompt, a ladder of Poisson stages, each drained before the next",
@@ -119,7 +119,7 @@ func Generators() [][4]string {
 	return out
 }
 
-// generate makes the workload of NAME,key=value,….
+// generate makes the workload that NAME,key=value,… describes.
 func generate(spec string, o Options) (*Workload, error) {
 	name, rest, _ := strings.Cut(spec, ",")
 	kind, ok := generators[name]
@@ -172,15 +172,15 @@ type generation struct {
 	random   *rand.Rand
 	base     uint64 // of segment ids
 	last     uint64 // segment ids given
-	bytes    int64  // that the requests take
-	budget   int64  // of bytes
+	bytes    int64  // memory of the requests
+	budget   int64  // limit of bytes
 	problems []error
 }
 
-// maxRequests bounds what a spec can ask for.
+// maxRequests bounds the requests of one spec.
 const maxRequests = 10_000_000
 
-// full reports, and tells in the end, that the requests are too many.
+// full reports whether the requests exceed maxRequests or the budget, and records it for the error.
 func (g *generation) full() bool {
 	switch {
 	case len(g.problems) > 0:
@@ -194,7 +194,7 @@ func (g *generation) full() bool {
 	return true
 }
 
-// check refuses numbers that cannot be meant before anything is made of them.
+// check refuses parameters out of range before anything is generated.
 func (g *generation) check() {
 	for _, key := range slices.Sorted(maps.Keys(g.values)) {
 		if key == "stages" {
@@ -210,9 +210,9 @@ func (g *generation) check() {
 	}
 }
 
-// number returns a parameter, +Inf for inf; 0 when the generator has no such one.
+// number returns a parameter: +Inf for inf, 0 when the generator has no such parameter.
 func (g *generation) number(key string) float64 {
-	v, _ := strconv.ParseFloat(g.values[key], 64) // check has seen it
+	v, _ := strconv.ParseFloat(g.values[key], 64) // check has refused other text
 	return v
 }
 
@@ -227,13 +227,13 @@ func (g *generation) count(key string) int {
 	return int(g.number(key))
 }
 
-// content returns a new segment; one of no tokens is dropped by prompt.
+// content returns a new segment. prompt drops a segment without tokens.
 func (g *generation) content(tokens int) Segment {
 	g.last++
 	return Segment{ID: mix(g.base ^ g.last), Tokens: tokens}
 }
 
-// prompt returns a request whose prompt is the given segments.
+// prompt returns a request with a prompt of the given segments.
 func (g *generation) prompt(output int, segments ...Segment) Request {
 	r := Request{ID: len(g.w.Requests), Session: -1, After: -1, Output: max(output, 1)}
 	r.Segments = make([]Segment, 0, len(segments))
@@ -250,13 +250,13 @@ func (g *generation) prompt(output int, segments ...Segment) Request {
 	return r
 }
 
-// add keeps r, to arrive at the given time.
+// add adds r with the given time of arrival.
 func (g *generation) add(r Request, at float64) {
 	r.Arrival = time.Duration(at * float64(time.Second))
 	g.w.Requests = append(g.w.Requests, r)
 }
 
-// exponential returns the pause before a Poisson process of the given rate has its next event.
+// exponential returns the time to the next event of a Poisson process of the given rate.
 func (g *generation) exponential(rate float64) float64 {
 	if math.IsInf(rate, 1) || rate <= 0 {
 		return 0
@@ -264,8 +264,8 @@ func (g *generation) exponential(rate float64) float64 {
 	return g.random.ExpFloat64() / rate
 }
 
-// lognormal returns a number whose median is the parameter key and whose logarithm's deviation is key-sigma (0: constant), within
-// key-min..key-max.
+// lognormal draws a number from a log-normal distribution: its median is the parameter key, its sigma is key-sigma
+// (0: constant), and it is clipped to key-min and key-max.
 func (g *generation) lognormal(key string) int {
 	v := g.number(key)
 	if sigma := g.number(key + "-sigma"); sigma > 0 {

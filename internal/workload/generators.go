@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// sharedPrefix is groups × prompts: each group shares a system prompt, each prompt has a question of its own. Prompts are sent
-// in one shuffled order, again and again, by stages or, without stages, each once at a rate.
+// sharedPrefix makes groups × prompts: each group shares a system prompt, each prompt has its own question. With
+// stages the prompts are sent again and again in one shuffled order; without stages each is sent once, at a rate.
 func sharedPrefix(g *generation) {
 	groups, prompts := g.count("groups"), g.count("prompts")
 	if groups < 1 || prompts < 1 || groups > maxRequests/prompts {
@@ -45,7 +45,7 @@ func sharedPrefix(g *generation) {
 	g.stages(send)
 }
 
-// stages plays the parameter stages, RATExSECONDS/…: each sends rate × seconds requests as a Poisson process.
+// stages plays the parameter stages, RATExSECONDS/…: each stage sends rate × seconds requests as a Poisson process.
 func (g *generation) stages(send func(at float64)) {
 	start := 0.0
 	for _, part := range strings.Split(g.values["stages"], "/") {
@@ -75,7 +75,7 @@ func (g *generation) stages(send func(at float64)) {
 	}
 }
 
-// independent is prompts with nothing in common but a system prompt.
+// independent makes prompts that share a system prompt and nothing else.
 func independent(g *generation) {
 	system := g.content(g.count("system"))
 	at := 0.0
@@ -88,10 +88,10 @@ func independent(g *generation) {
 	}
 }
 
-// answerTime estimates how long an answer takes, where only the order of arrivals depends on it.
+// answerTime estimates how long an answer takes. Only the order of arrivals depends on it.
 func answerTime(output int) float64 { return 0.2 + 0.02*float64(output) }
 
-// talk adds a session that begins at the given time: each turn sends all that was said before.
+// talk adds a session that begins at the given time. Each turn sends the whole conversation so far.
 func (g *generation) talk(session int, at float64, turns int, think func() float64, opening ...Segment) {
 	said := opening
 	after := -1
@@ -115,7 +115,7 @@ func (g *generation) talk(session int, at float64, turns int, think func() float
 	}
 }
 
-// conversations is sessions that begin as a Poisson process, with a shared system prompt and a context of their own.
+// conversations makes sessions that begin as a Poisson process. They share a system prompt; each has its own context.
 func conversations(g *generation) {
 	system := g.content(g.count("system"))
 	at := 0.0
@@ -128,11 +128,12 @@ func conversations(g *generation) {
 	}
 }
 
-// pause is a think time: exponential with the parameter's mean, as tools and people differ.
+// pause draws a think time: exponential with the mean of the parameter think.
 func (g *generation) pause() float64 { return g.random.ExpFloat64() * g.number("think") }
 
-// multiRoundQA is production-stack's script: users at once, each asking every users/qps seconds; who has asked all rounds is
-// replaced by a new one. The script counts the pause from question to question, here it is from answer to question.
+// multiRoundQA makes the workload of production-stack's multi-round-qa.py. Each of the concurrent users asks every
+// users/qps seconds; a new user replaces a user who has asked all rounds. The script measures the pause from question
+// to question, this generator from answer to question.
 func multiRoundQA(g *generation) {
 	users, rounds, qps := g.number("users"), g.count("rounds"), g.number("qps")
 	if users < 1 || rounds < 1 || qps <= 0 {
@@ -151,8 +152,8 @@ func multiRoundQA(g *generation) {
 	}
 }
 
-// rag is prompts of passages. Passages come in the retriever's order, which follows the question, so that the common prefix
-// mostly ends with the system prompt.
+// rag makes prompts of passages. Passages come in the retriever's order, which depends on the question: the common
+// prefix mostly ends with the system prompt.
 func rag(g *generation) {
 	n, k := g.count("documents"), g.count("passages")
 	if n < 1 || k > min(n, 1000) {
@@ -161,7 +162,7 @@ func rag(g *generation) {
 	}
 	system := g.content(g.count("system"))
 	documents := make([]Segment, n)
-	upTo := make([]float64, n) // popularity, summed
+	upTo := make([]float64, n) // cumulative popularity
 	sum := 0.0
 	for i := range documents {
 		documents[i] = g.content(g.count("passage"))
@@ -177,7 +178,7 @@ func rag(g *generation) {
 		for len(prompt) <= k {
 			i, _ := slices.BinarySearch(upTo, g.random.Float64()*sum)
 			d := documents[min(i, n-1)]
-			if !slices.Contains(prompt, d) || k > n/2 { // enough others are left to find one soon
+			if !slices.Contains(prompt, d) || k > n/2 { // with k up to n/2 a new document is found after a few draws
 				prompt = append(prompt, d)
 			}
 		}
@@ -186,7 +187,8 @@ func rag(g *generation) {
 	}
 }
 
-// rollouts is steps of groups × samples: all of a step at once, and the next step when all have ended.
+// rollouts makes steps of groups × samples requests. All requests of a step are sent at once; the next step begins
+// when they have ended.
 func rollouts(g *generation) {
 	at := 0.0
 	for step := range g.count("steps") {
@@ -202,11 +204,12 @@ func rollouts(g *generation) {
 				g.add(g.prompt(g.lognormal("output"), prompt), at)
 			}
 		}
-		at += 0.001 // in order; the drain moves it to when it may begin
+		at += 0.001 // keeps the order; the drain moves the stage to its real start
 	}
 }
 
-// bursts is background traffic of independent prompts and, every so often, many requests with one prefix that is new.
+// bursts makes background traffic of independent prompts and, at intervals, a burst of requests that share a new
+// prefix.
 func bursts(g *generation) {
 	every, count := g.number("every"), g.count("bursts")
 	for b := range count {

@@ -72,7 +72,7 @@ type entry struct {
 	Recorded string          `json:"recorded,omitempty"`
 }
 
-// Write writes w in our own format; reading it gives w again.
+// Write writes w in our own format. [Read] returns an equal workload from it.
 func Write(out io.Writer, w *Workload) error {
 	buffered := bufio.NewWriterSize(out, 1<<16)
 	e := json.NewEncoder(buffered)
@@ -110,7 +110,7 @@ func newEntry(r *Request) *entry {
 	if t := r.Text; t != nil {
 		e.Prompt, e.Messages, e.Tools, e.Tokens, e.Recorded = t.Prompt, t.Messages, t.Tools, t.Tokens, t.Answer
 	}
-	if r.Text == nil || len(r.Text.Tokens) == 0 { // segments of ids follow from them
+	if r.Text == nil || len(r.Text.Tokens) == 0 { // Read makes segments of recorded ids anew
 		for _, s := range r.Segments {
 			e.Segments = append(e.Segments, [2]uint64{s.ID, uint64(s.Tokens)})
 		}
@@ -191,7 +191,7 @@ func (b *builder) readHeader(line []byte) error {
 	return nil
 }
 
-// checkStages drops stages beyond the last request, which a limit may cut off, and refuses those that are out of order.
+// checkStages drops stages after the last request, which a limit may cut off. It refuses stages that are out of order.
 func (b *builder) checkStages() error {
 	stages := b.w.Stages
 	for i := range stages {
@@ -253,7 +253,7 @@ func place(places map[string]int, name string) (int, error) {
 	return i, nil
 }
 
-// fillPrompt puts e's prompt into r, from the most exact of what e says.
+// fillPrompt puts e's prompt into r. Where e has several forms of it, the most exact counts.
 func (e *entry) fillPrompt(r *Request) error {
 	body := openaiRow{Messages: e.Messages, Tools: e.Tools}
 	switch {
@@ -288,7 +288,7 @@ func (e *entry) fillPrompt(r *Request) error {
 	}
 	if e.Input != 0 && r.Input != e.Input {
 		if len(r.Segments) > 0 && r.Text != nil && len(e.Segments) == 0 && len(e.Tokens) == 0 {
-			r.fit(e.Input) // text, and somebody counted its tokens
+			r.fit(e.Input) // the file has the text's number of tokens
 			return nil
 		}
 		return fmt.Errorf("input: %d tokens, but the segments or tokens are %d", e.Input, r.Input)
@@ -299,10 +299,10 @@ func (e *entry) fillPrompt(r *Request) error {
 	return nil
 }
 
-// fit makes r's segments n tokens long, at least 1: cut at the end, or filled with content of its own.
+// fit makes r's segments n tokens long, at least 1: it cuts the end, or appends content that no other request has.
 func (r *Request) fit(n int) {
 	if n > MaxTokens {
-		r.Input = n // add refuses it
+		r.Input = n // add returns the error
 		return
 	}
 	left := n

@@ -14,19 +14,20 @@ import (
 	"strings"
 )
 
-// Options say how a trace is read. The zero value reads all of it as it should be played.
+// Options say how a trace is read. The zero value reads the whole trace, ready to be played.
 type Options struct {
 	// Limit is the number of requests after which reading ends; 0: no limit.
 	Limit int
 	// Seed of the jitter that spreads binned timestamps.
 	Seed uint64
-	// Raw leaves timestamps and order as recorded: no jitter. Published hit rates are over that order.
+	// Raw leaves timestamps and order as recorded, without jitter. Published hit rates are for that order.
 	Raw bool
-	// Bytes bounds the memory that the requests take; 0: [DefaultBytes]. A larger trace is an error, not a killed process.
+	// Bytes bounds the memory of the requests; 0: [DefaultBytes]. A larger trace is an error.
 	Bytes int64
 }
 
-// DefaultBytes holds the largest published trace that has blocks (Claude Code sessions, 85 million ids) and leaves a laptop alive.
+// DefaultBytes is enough for the largest published trace with blocks (Claude Code sessions, 85 million ids), and fits
+// in the memory of a laptop.
 const DefaultBytes = 2 << 30
 
 // format is one kind of file.
@@ -35,7 +36,7 @@ type format struct {
 	read  func(b *builder, lines *lines) error
 }
 
-// formats are all kinds of files, by the name that a spec begins with.
+// formats are the file formats by the name that begins a spec.
 var formats = map[string]format{
 	"mooncake": {"Mooncake JSONL: timestamp ms, input_length, output_length, hash_ids of 512 tokens", readMooncake},
 	"qwen":     {"Qwen-Bailian JSONL: chat_id, parent_chat_id, timestamp s, lengths, hash_ids of 16 tokens", readQwen},
@@ -57,7 +58,8 @@ func Formats() [][2]string {
 	return out
 }
 
-// Load makes the workload that spec describes, FORMAT:FILE (gzip or not) or gen:NAME,key=value,…, as it should be played.
+// Load returns the workload that spec describes, ready to be played: FORMAT:FILE, where the file may be packed with
+// gzip, or gen:NAME,key=value,….
 func Load(spec string) (*Workload, error) { return LoadWith(spec, Options{}) }
 
 // LoadWith is [Load] with options.
@@ -90,7 +92,8 @@ func LoadWith(spec string, o Options) (*Workload, error) {
 	return w, nil
 }
 
-// Read reads a workload of the given format, gzip or not, from r. Formats that consist of several files lack the others.
+// Read reads a workload of the given format from r, packed with gzip or not. A format of several files has only the
+// first one here.
 func Read(r io.Reader, kind string, o Options) (*Workload, error) {
 	if _, known := formats[kind]; !known {
 		return nil, fmt.Errorf("read workload: there is no format %q; there are %s", kind, formatNames())
@@ -134,7 +137,7 @@ func formatNames() string {
 	return strings.Join(slices.Sorted(maps.Keys(formats)), ", ")
 }
 
-// errEnough ends reading at the limit; errWhole marks an error that no single line is to blame for.
+// errEnough ends reading at the limit. errWhole marks an error of the whole file, not of one line.
 var (
 	errEnough = errors.New("limit reached")
 	errWhole  = errors.New("the file as a whole")
@@ -143,14 +146,15 @@ var (
 // lines reads a file line by line.
 type lines struct {
 	r      *bufio.Reader
-	number int // of the line that next returned last
+	number int // of the line that next has returned
 	buf    []byte
 }
 
-// maxLine bounds one line: a prompt of ten million tokens as text.
+// maxLine bounds one line: it fits a prompt of ten million tokens as text.
 const maxLine = 64 << 20
 
-// next returns the next line that is not blank, without its end; io.EOF after the last. It is valid until the next call.
+// next returns the next line that is not blank, without its end, and io.EOF after the last one. The line is valid until
+// the next call.
 func (l *lines) next() ([]byte, error) {
 	for {
 		line, err := l.line()
@@ -186,7 +190,7 @@ func (l *lines) line() ([]byte, error) {
 	}
 }
 
-// each calls f with every line until one fails.
+// each calls f with every line until f returns an error.
 func (l *lines) each(f func(line []byte) error) error {
 	for {
 		line, err := l.next()

@@ -181,7 +181,8 @@ func TestMergedWorkloadsShareNothing(t *testing.T) {
 	}
 }
 
-// A small workload, every capacity: LRU and FIFO against lists that are searched, the optimum against all futures.
+// A small workload at every capacity: LRU and FIFO must equal a list that is searched, the optimum the best of all
+// possible choices.
 func TestCachesAgreeWithNaiveOnes(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 7))
 	for round := range 20 {
@@ -205,7 +206,7 @@ func TestCachesAgreeWithNaiveOnes(t *testing.T) {
 	}
 }
 
-// treeWorkload is prompts of one to three full blocks that share prefixes.
+// treeWorkload makes prompts of one to three full blocks that share prefixes.
 func treeWorkload(random *rand.Rand, requests int) *Workload {
 	w := &Workload{Block: 16}
 	for i := range requests {
@@ -221,7 +222,7 @@ func treeWorkload(random *rand.Rand, requests int) *Workload {
 	return w
 }
 
-// listCache is queueCache written plainly.
+// listCache is queueCache as a list that is searched.
 type listCache struct {
 	capacity        int
 	move, headFirst bool
@@ -256,7 +257,7 @@ func (c *listCache) store(_ int, ids []int32) {
 	}
 }
 
-// bestPossible tries every choice of what to keep after every request.
+// bestPossible tries every choice of blocks to keep after every request.
 func bestPossible(t *touches, capacity int) float64 {
 	type state struct {
 		request int

@@ -13,14 +13,14 @@ type hashRow struct {
 	Input     int             `json:"input_length"`
 	Output    int             `json:"output_length"`
 	Hashes    []uint64        `json:"hash_ids"`
-	Session   json.RawMessage `json:"session_id"` // Dynamo's extension of Mooncake, as is
-	Delay     *float64        `json:"delay"`      // milliseconds since the session's last answer; no timestamp then
+	Session   json.RawMessage `json:"session_id"` // Dynamo's extension of Mooncake, like delay
+	Delay     *float64        `json:"delay"`      // milliseconds since the session's last answer, in place of a timestamp
 	Chat      *int64          `json:"chat_id"`
 	Parent    *int64          `json:"parent_chat_id"`
 }
 
-// readMooncake reads the traces of FAST'25. One id is 512 tokens, chained; the last one covers the rest. Rows with Dynamo's
-// session_id and delay are closed loops.
+// readMooncake reads the traces of Mooncake's FAST'25 paper. An id stands for 512 tokens and all before them; the last
+// one covers the rest of the prompt. Rows with Dynamo's session_id and delay are closed loops.
 func readMooncake(b *builder, l *lines) error {
 	b.w.Block = 512
 	b.note("the trace has no ids for generated tokens: hits on them are not modelled")
@@ -53,7 +53,7 @@ func readMooncake(b *builder, l *lines) error {
 	})
 }
 
-// readQwen reads the Qwen-Bailian traces: blocks of 16 tokens, seconds, conversations by parent.
+// readQwen reads the Qwen-Bailian traces: blocks of 16 tokens, times in seconds, conversations linked by parent.
 func readQwen(b *builder, l *lines) error {
 	b.w.Block = 16
 	b.note("the trace has no ids for generated tokens: hits on them are not modelled")
@@ -92,7 +92,7 @@ func readHashRow(line []byte) (*hashRow, error) {
 	return &row, nil
 }
 
-// addHashes keeps r with row's lengths and blocks.
+// addHashes adds r with row's lengths and blocks.
 func (b *builder) addHashes(r Request, row *hashRow, at float64) error {
 	var err error
 	if r.Arrival, err = seconds(at); err != nil {
@@ -105,14 +105,14 @@ func (b *builder) addHashes(r Request, row *hashRow, at float64) error {
 	return b.add(r)
 }
 
-// hashSegments makes segments of the hashes of a prompt's blocks; the last one covers what is left of it. Traces with fewer
-// hashes than blocks say nothing of the rest.
+// hashSegments makes segments of the hashes of a prompt's blocks. The last one covers the rest of the prompt. Where a
+// row has fewer hashes than blocks, the content after them is unknown.
 func hashSegments(hashes []uint64, input, block int) ([]Segment, error) {
 	if blocks := (input + block - 1) / block; len(hashes) > blocks {
 		return nil, fmt.Errorf("%d hash ids for %d tokens: %d blocks of %d hold them", len(hashes), input, blocks, block)
 	}
 	if input < 1 || input > MaxTokens || len(hashes) == 0 {
-		return nil, nil // add says what is wrong with the length
+		return nil, nil // add returns the error
 	}
 	segments := make([]Segment, 0, len(hashes)+1)
 	for _, h := range hashes {

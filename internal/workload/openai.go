@@ -13,8 +13,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// openaiRow is a request body of the chat or the completions dialect, or a line of a batch file that has one in body. A log may
-// add when it came and whose it was.
+// openaiRow is a request body of the chat or the completions dialect, or a line of a batch file with the request in
+// body. A log may add a timestamp and a session.
 type openaiRow struct {
 	Body *openaiRow `json:"body"`
 
@@ -35,7 +35,8 @@ type openaiRow struct {
 	} `json:"usage"`
 }
 
-// openaiOutput is how long an answer is played when nothing says: the mean of published chat traces is 200 to 350.
+// openaiOutput is the length of an answer where the row has none, in tokens. The means of published chat traces are 200
+// to 350.
 const openaiOutput = 256
 
 // readOpenAI reads request bodies, one a line.
@@ -87,7 +88,7 @@ func readOpenAI(b *builder, l *lines) error {
 	return err
 }
 
-// fill puts the body's prompt into r.
+// fill puts the row's prompt into r.
 func (row *openaiRow) fill(r *Request) error {
 	r.Model = row.Model
 	r.Text = &Text{Messages: present(row.Messages), Tools: present(row.Tools)}
@@ -95,7 +96,7 @@ func (row *openaiRow) fill(r *Request) error {
 		if r.Text.Messages[0] != '[' {
 			return errors.New("messages: want a list")
 		}
-		// Tools come first: that is where chat templates put them.
+		// Tools come first, as chat templates place them.
 		content := append(bytes.Clone(r.Text.Tools), r.Text.Messages...)
 		r.Segments = textSegments(content)
 		r.Input = textTokens(len(content))
@@ -117,7 +118,7 @@ func (row *openaiRow) fill(r *Request) error {
 	return nil
 }
 
-// present returns raw, or nil for what JSON calls null. The result is a copy.
+// present returns a copy of raw, or nil for JSON's null.
 func present(raw json.RawMessage) json.RawMessage {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil
@@ -125,7 +126,7 @@ func present(raw json.RawMessage) json.RawMessage {
 	return bytes.Clone(raw)
 }
 
-// setTokens makes r's prompt the given ids, and segments of 16 of them.
+// setTokens makes the given ids r's prompt, in segments of 16 ids.
 func (r *Request) setTokens(tokens []block.Token) {
 	const piece = 16
 	r.Input = len(tokens)

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// ragRow is a row of RAGPulse: a prompt is made of components, each a list of ids of texts.
+// ragRow is a row of RAGPulse. A prompt has components, and each component is a list of text ids.
 type ragRow struct {
 	Timestamp json.RawMessage `json:"timestamp"` // seconds, as a string
 	Input     int             `json:"input_length"`
@@ -28,11 +28,11 @@ type ragRow struct {
 	Session string `json:"session_id"`
 }
 
-// ragFiles hold the lengths of the texts; they lie beside 0_trace.jsonl.
+// ragFiles have the lengths of the texts. They lie beside 0_trace.jsonl.
 var ragFiles = []string{"1_sys_prompt.jsonl", "2_passages.jsonl", "3_history.jsonl", "4_user_input.jsonl", "5_web_search.jsonl"}
 
-// readRAGPulse reads RAGPulse. A text's length comes from the files beside the trace; without them it is an equal share of the
-// first prompt that has it.
+// readRAGPulse reads RAGPulse. The length of a text comes from the files beside the trace. Without them it is an equal
+// share of the first prompt that has the text.
 func readRAGPulse(b *builder, l *lines) error {
 	lengths, err := b.ragLengths()
 	if err != nil {
@@ -65,7 +65,7 @@ func readRAGPulse(b *builder, l *lines) error {
 	})
 }
 
-// segments puts the components in the order in which the service joins them, and makes them fit the prompt's length.
+// segments returns the components in the service's order, cut or filled to the prompt's length.
 func (row *ragRow) segments(lengths map[uint64]int, request int) []Segment {
 	h := &row.Hashes
 	count := len(h.System) + len(h.Passages) + len(h.History) + len(h.Web) + len(h.User)
@@ -112,7 +112,7 @@ func (b *builder) ragLengths() (map[uint64]int, error) {
 	return lengths, nil
 }
 
-// readLengths reads lines of two numbers, an id and the length of its text, under whatever keys.
+// readLengths reads lines of two numbers, an id and the length of its text. The keys of the JSON object do not matter.
 func readLengths(r io.Reader, lengths map[uint64]int) error {
 	l := &lines{r: bufio.NewReader(r)}
 	err := l.each(func(line []byte) error {

@@ -104,7 +104,7 @@ func TestComponentsOfRAGPulseTakeTheirLengthsFromTheFilesBeside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Without the files: equal shares of the first prompt that has them, which need not be the first to arrive.
+	// Without the files a text has an equal share of the first prompt in the file that has it. Another may arrive earlier.
 	if got := w.Requests[1].Segments; !cmp.Equal(got, []Segment{{1, 25}, {2, 25}, {3, 25}, {4, 25}}) {
 		t.Errorf("without lengths: %v", got)
 	}
@@ -135,7 +135,7 @@ func TestAgentsWaitForAnswersAndForTheirSubAgents(t *testing.T) {
 	w := readText(t, "agent", strings.Join([]string{
 		event("root", "", 1000, 500),
 		`{"event":{"event_type":"tool_start","agent_context":{"session_id":"root"}}}`,
-		event("scout:1", "root", 1800, 100), // rows come by their ends
+		event("scout:1", "root", 1800, 100), // rows are in the order of their ends
 		event("scout:0", "root", 1700, 300),
 		event("scout:1", "root", 2000, 100),
 		event("root", "", 2600, 100),
@@ -214,7 +214,7 @@ func TestOwnFormat(t *testing.T) {
 	}
 }
 
-// Every workload that can be made or read survives being written and read.
+// A workload of every generator and format is the same after Write and Read.
 func TestOwnFormatKeepsEverything(t *testing.T) {
 	var all []*Workload
 	for _, g := range Generators() {
@@ -326,7 +326,7 @@ func TestGzipAndLimits(t *testing.T) {
 	}
 }
 
-// Trap 1 of ../shared/traces/README.md.
+// Mooncake's timestamps lie on bins of 3 s.
 func TestBinnedTimestampsAreSpread(t *testing.T) {
 	spec := "mooncake:" + testenv.Path(t, "traces/mooncake_conversation.jsonl.gz")
 	w, err := LoadWith(spec, Options{Seed: 1})
@@ -352,7 +352,7 @@ func TestBinnedTimestampsAreSpread(t *testing.T) {
 	if !slices.ContainsFunc(w.Notes, func(n string) bool { return strings.Contains(n, "bins of 3s") }) {
 		t.Errorf("the jitter is not told: %q", w.Notes)
 	}
-	// A Poisson trace is left as it is.
+	// A Poisson trace gets no jitter.
 	var text strings.Builder
 	for i := range 100 {
 		fmt.Fprintf(&text, `{"timestamp": %d, "input_length": 5, "output_length": 1, "hash_ids": [1]}`+"\n", i*i)
@@ -397,7 +397,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// check holds what players rely on.
+// check fails when a workload breaks what players rely on.
 func check(t *testing.T, w *Workload) {
 	t.Helper()
 	last := time.Duration(0)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A shorter run of the same content is the beginning of a longer one, whatever its length; other content is other.
+// A shorter segment of an id is the beginning of a longer one. Segments of other ids have other tokens.
 func TestSegmentsOfOneContentBeginAlike(t *testing.T) {
 	whole := Segment{ID: 46, Tokens: 600}.AppendTokens(nil)
 	for n := range whole {
@@ -31,7 +31,7 @@ func TestSegmentsOfOneContentBeginAlike(t *testing.T) {
 	}
 }
 
-// A span is what lies there in prompt and answer, wherever it begins and ends, with segments and without.
+// AppendSpan appends the same tokens as AppendTokens and AppendOutput have there, with segments and without.
 func TestASpanIsAPartOfPromptAndAnswer(t *testing.T) {
 	for _, r := range []Request{
 		{ID: 3, Input: 70, Output: 21},

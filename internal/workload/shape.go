@@ -11,18 +11,18 @@ import (
 	"time"
 )
 
-// Shape changes a workload without changing what it is about. The zero value changes nothing.
+// Shape changes a workload's rate, order and size, and keeps its content. The zero value changes nothing.
 type Shape struct {
-	Rate      float64       // how much faster requests arrive; sessions begin faster, thinking stays. 0: 1
-	Jitter    time.Duration // uniform [0, Jitter) on each arrival
-	Seed      uint64        // of the jitter
-	Limit     int           // requests, the first ones; 0: all
-	Duration  time.Duration // arrivals before this time, as recorded; 0: all
-	MaxInput  int           // longer prompts are cut at the end; 0: never
-	MaxOutput int           // longer answers are cut; 0: never
+	Rate      float64       // factor on the rate of arrivals; think times stay. 0: 1
+	Jitter    time.Duration // adds a uniform time from [0, Jitter) to each arrival
+	Seed      uint64        // seed of the jitter
+	Limit     int           // keeps the first requests; 0: all
+	Duration  time.Duration // keeps recorded arrivals before this time; 0: all
+	MaxInput  int           // tokens; cuts the end of longer prompts; 0: no limit
+	MaxOutput int           // tokens; cuts longer answers; 0: no limit
 }
 
-// Apply returns w in shape. It shares what stays the same with w, and leaves w alone.
+// Apply returns a changed copy of w. It shares unchanged parts with w, and does not change w.
 func (s Shape) Apply(w *Workload) (*Workload, error) {
 	if s.Rate < 0 || math.IsNaN(s.Rate) || math.IsInf(s.Rate, 0) || s.Jitter < 0 || s.Duration < 0 || min(s.Limit, s.MaxInput, s.MaxOutput) < 0 {
 		return nil, errors.New("shape workload: numbers must not be negative")
@@ -32,7 +32,7 @@ func (s Shape) Apply(w *Workload) (*Workload, error) {
 	out.Stages = slices.Clone(w.Stages)
 	out.Notes = slices.Clone(w.Notes)
 	if s.Duration > 0 {
-		// Arrivals are in order, and followers stand behind whom they follow: any head of the list is whole.
+		// Arrivals are in order, and a request stands after the one that it follows: the head of the list is complete.
 		n, _ := slices.BinarySearchFunc(out.Requests, s.Duration, func(r Request, d time.Duration) int { return cmp.Compare(r.Arrival, d) })
 		out.limit(n)
 	}
@@ -83,7 +83,7 @@ func (w *Workload) scale(rate float64) {
 // cut shortens r's prompt and answer.
 func (r *Request) cut(input, output int) {
 	if output > 0 && r.Output > output {
-		r.Output = output // later turns keep the whole answer: the engine has cached only its beginning
+		r.Output = output // later turns keep the whole answer, of which the engine has cached only the beginning
 	}
 	if input <= 0 || r.Input <= input {
 		return
@@ -102,7 +102,7 @@ func (r *Request) cut(input, output int) {
 	}
 }
 
-// cutText shortens what can be cut; a chat cannot, and is left to the segments.
+// cutText shortens recorded text and ids. A chat has no place to cut: its segments are cut alone.
 func (r *Request) cutText(input int) {
 	t := *r.Text
 	switch {
@@ -117,8 +117,8 @@ func (r *Request) cutText(input int) {
 	r.Text = &t
 }
 
-// Merge returns all requests of the given workloads by arrival. Their contents and sessions stay apart, even when their
-// traces number them alike.
+// Merge returns all requests of the given workloads by arrival. Content and sessions of different workloads stay
+// different, even where their ids are equal.
 func Merge(workloads ...*Workload) (*Workload, error) {
 	if len(workloads) == 0 {
 		return nil, errors.New("merge workloads: there is none")
@@ -144,7 +144,7 @@ func Merge(workloads ...*Workload) (*Workload, error) {
 	return out, nil
 }
 
-// append adds w's requests with content and sessions of their own; it returns the next free session.
+// append appends other's requests to w, gives their content and sessions new ids, and returns the next free session.
 func (w *Workload) append(other *Workload, salt uint64, sessions int) int {
 	first, next := len(w.Requests), sessions
 	for i := range other.Requests {

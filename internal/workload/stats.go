@@ -6,27 +6,27 @@ import (
 	"time"
 )
 
-// StatsOptions say what to measure. The zero value measures lengths, rates and the hit rate of an infinite cache.
+// StatsOptions say what [Measure] measures. The zero value: lengths, rates and the hit rate of an infinite cache.
 type StatsOptions struct {
-	Capacities []int // of one cache for all, in tokens: the hit rate of each
+	Capacities []int // tokens; each gives the hit rate of one cache of that size for all requests
 	Block      int   // tokens in a block; 0: the trace's own, or 16
-	// HeadFirst touches a prompt's blocks from the first to the last, as the kvcache-ai laboratory does; else from the last
-	// to the first, as engines free them, so that a prefix outlives what follows it.
+	// HeadFirst touches a prompt's blocks from the first to the last, as the published curves of kvcache-ai do. Otherwise
+	// they are touched from the last to the first, as engines free them: a prefix stays longer than what follows it.
 	HeadFirst bool
 }
 
-// Stats describe a workload. Hit rates are shares of prompt tokens, for one cache that all requests go through in their order,
-// each stored at once.
+// Stats describe a workload. A hit rate is a share of prompt tokens. All requests go through one cache in their order,
+// and each is stored at once.
 type Stats struct {
 	Name     string   `json:"name"`
 	Source   string   `json:"source"`
 	Requests int      `json:"requests"`
 	Sessions int      `json:"sessions"`
-	Closed   int      `json:"closed_loop_requests"` // that follow another
+	Closed   int      `json:"closed_loop_requests"` // requests that follow another
 	Stages   int      `json:"stages"`
 	Span     float64  `json:"span_s"`
 	Rate     float64  `json:"rate_per_s"`
-	Peak     float64  `json:"peak_rate_per_s"` // over a minute
+	Peak     float64  `json:"peak_rate_per_s"` // of the busiest minute
 	Input    Lengths  `json:"input_tokens"`
 	Output   Lengths  `json:"output_tokens"`
 	Turns    Lengths  `json:"turns"`   // of sessions
@@ -52,16 +52,16 @@ type Lengths struct {
 // Hit is a hit rate, 0..1.
 type Hit struct {
 	All        float64 `json:"all"`
-	SecondHalf float64 `json:"second_half"` // of the requests, the first half warming up
+	SecondHalf float64 `json:"second_half"` // of the second half of the requests: the first half fills the cache
 }
 
-// Curve is the hit rates at one capacity.
+// Curve has the hit rates at one capacity.
 type Curve struct {
 	Tokens  int `json:"tokens"`
 	Blocks  int `json:"blocks"`
 	LRU     Hit `json:"lru"`
 	FIFO    Hit `json:"fifo"`
-	Optimal Hit `json:"optimal"` // Belady's: what is needed last leaves first
+	Optimal Hit `json:"optimal"` // Belady's: the block that is needed last is evicted first
 }
 
 // Measure returns w's statistics.
@@ -114,7 +114,7 @@ func (s *Stats) measureLengths(w *Workload) {
 	s.Peak = peakRate(w.Requests, span)
 }
 
-// peakRate is the most arrivals in a minute, a second. A workload that is shorter than a minute is taken as a whole.
+// peakRate returns the arrivals a second in the busiest minute. A workload shorter than a minute counts as a whole.
 func peakRate(requests []Request, span time.Duration) float64 {
 	from, most := 0, 0
 	for i := range requests {
@@ -140,15 +140,15 @@ func newLengths(values []float64) Lengths {
 	return l
 }
 
-// touches is a workload as each request's blocks, by dense ids. The last block of a prompt may be partial.
+// touches has the blocks of each request, with dense ids. The last block of a prompt may be partial.
 type touches struct {
 	block  int
 	ids    []int32
 	from   []int   // request i has ids[from[i]:from[i+1]]
-	prompt []int32 // how many of them are the prompt's; the others are its answer's
-	input  []int   // tokens
+	prompt []int32 // number of blocks of the prompt; the others belong to the answer
+	input  []int   // prompt tokens
 	unique int
-	shared bool // anything can be hit at all
+	shared bool // at least two requests have content in common
 }
 
 func newTouches(w *Workload, block int) *touches {
@@ -161,7 +161,7 @@ func newTouches(w *Workload, block int) *touches {
 		r := &w.Requests[i]
 		t.input = append(t.input, r.Input)
 		if !t.shared {
-			// All differ: only their number matters.
+			// No block occurs twice: only their number matters.
 			n := (r.Input + block - 1) / block
 			t.prompt = append(t.prompt, int32(n))
 			t.unique += n
@@ -181,7 +181,7 @@ func newTouches(w *Workload, block int) *touches {
 		for _, s := range r.Segments {
 			c.add(s)
 		}
-		full := c // the answer's blocks go on where the prompt's partial one begins
+		full := c // the answer's first block begins with the prompt's partial one
 		c.flush()
 		t.prompt = append(t.prompt, int32(len(t.ids)-t.from[i]))
 		if r.OutputSegment != 0 {
@@ -205,12 +205,12 @@ func (t *touches) total() int {
 	return n
 }
 
-// cutter cuts segments into blocks and names each by its content and all before it.
+// cutter cuts segments into blocks, and identifies each block by its content and all content before it.
 type cutter struct {
 	block int
 	emit  func(key uint64)
 	chain uint64
-	fill  int // tokens in the block that is not full
+	fill  int // tokens in the partial block
 }
 
 func (c *cutter) add(s Segment) {
@@ -225,20 +225,20 @@ func (c *cutter) add(s Segment) {
 	}
 }
 
-// flush names the partial block.
+// flush adds the partial block.
 func (c *cutter) flush() {
 	if c.fill > 0 {
 		c.emit(c.chain)
 	}
 }
 
-// cache is what a replay goes through. Request i touches ids; hit says how many leading ones are there, store keeps them.
+// cache is a cache under replay. Request i touches ids: hit returns how many leading ids are cached, store caches them.
 type cache interface {
 	hit(ids []int32) int
 	store(request int, ids []int32)
 }
 
-// replay returns the share of prompt tokens that c has.
+// replay returns the share of prompt tokens that were in c.
 func (t *touches) replay(c cache) Hit {
 	if !t.shared {
 		return Hit{}

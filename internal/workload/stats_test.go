@@ -7,7 +7,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// The points of ../shared/traces/README.md, computed there by a program of its own. They are over the recorded order.
+// The figures of test/testenv/testdata/README.md, computed by another program. They are for the recorded order.
 func TestStatsReproduceThePublishedPoints(t *testing.T) {
 	for _, c := range []struct {
 		file                     string

@@ -8,53 +8,53 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// Workload is requests over time. It is not changed once it is played; players may share it.
+// Workload is a list of requests over time. A player does not change it, so players may share it.
 type Workload struct {
 	Name   string // short, for tables: "conversation", "llmd-ladder"
-	Source string // the spec it came from, as [Load] takes it
+	Source string // the spec that [Load] was given
 
 	// Requests are ordered by arrival, ties in the trace's order, and Requests[i].ID is i.
 	Requests []Request
-	// Stages cut Requests into runs, in order; nil: none. See [Stage].
+	// Stages divide Requests into consecutive parts; nil: none.
 	Stages []Stage
 
-	Block int      // tokens in a full block of the trace's hash ids; 0: the trace has none
-	Notes []string // what was assumed while reading: jitter, estimated token counts; for the report's assumptions
+	Block int      // tokens of a full block of the trace's hash ids; 0: the trace has no hash ids
+	Notes []string // assumptions made while reading, such as jitter and estimated token counts; reports show them
 }
 
-// Stage is a part of a workload that is judged on its own, such as one rate of a ladder.
+// Stage is a part of a workload with results of its own, such as one rate of a ladder.
 type Stage struct {
 	Name  string        // for tables: "20 qps"
-	Start time.Duration // when it begins if nothing has to be waited for
+	Start time.Duration // when it begins, unless it has to wait for earlier requests
 	Rate  float64       // requests a second; 0: not stated
-	First int           // its first request; it ends before the next stage's First
-	// Drain lets the stage begin only when all earlier requests have ended. When that is later than Start, this stage's
-	// and all later arrivals move by the difference.
+	First int           // index of its first request; the stage ends before the next stage's First
+	// Drain lets the stage begin only when all earlier requests have ended. When that is later than Start, the arrivals of
+	// this stage and of all later ones move by the difference.
 	Drain bool
 }
 
 // Request is one request of a workload.
 type Request struct {
 	ID int // its index in Workload.Requests
-	// Arrival is when it is sent, since the workload's start. When After is not negative this is only the recorded or
-	// estimated time: the request is sent Think after the one it follows has ended, whenever that is.
+	// Arrival is the time of sending, from the workload's start. When After is not negative it is only the recorded or
+	// estimated time: the request is sent Think after the end of the request that it follows.
 	Arrival time.Duration
 
 	Session int // the conversation it belongs to; -1: none
 	Turn    int // its place in the session, from 0
 
-	After int           // the request that must have ended before, always an earlier one; -1: none, it arrives by the clock
-	Join  []int         // others that must have ended too: an agent that waits for its sub-agents. nil mostly
-	Think time.Duration // from the last end of After and Join until it is sent: a user who types, a tool that runs
+	After int           // the request that must end first, always an earlier one; -1: none, Arrival counts
+	Join  []int         // other requests that must end first: an agent waits for its sub-agents
+	Think time.Duration // pause from the last end of After and Join: a user types, a tool runs
 
 	Input  int // prompt tokens
 	Output int // generated tokens, at least 1
 
-	// Segments are the prompt's content: it is their concatenation, and they sum to Input. Two prompts with equal leading
-	// segments (ID and Tokens) share that content. nil: the trace says nothing of content, and the prompt is its own.
+	// Segments are the prompt's content, in order; their tokens sum to Input. Two prompts with equal leading segments (ID
+	// and Tokens) share that content. nil: the content is unknown, and no other prompt shares it.
 	Segments []Segment
-	// OutputSegment is the id of the segment that the answer is: a later turn that contains the answer has the segment
-	// {OutputSegment, Output}. 0: nothing repeats the answer.
+	// OutputSegment is the answer's segment id. A later turn with the answer in its prompt has the segment {OutputSegment,
+	// Output}. 0: no later prompt has the answer.
 	OutputSegment uint64
 
 	Model, LoRA string // "": the player's default
@@ -67,17 +67,17 @@ type Segment struct {
 	Tokens int
 }
 
-// Text is the prompt of a trace that bears text.
+// Text is the prompt of a trace with text or token ids.
 type Text struct {
 	Prompt   string          // for the completions dialect; "" when Messages is set
 	Messages json.RawMessage // for the chat dialect, as in the trace
 	Tools    json.RawMessage // nil: none
 	Tokens   []block.Token   // a prompt given as token ids
-	Answer   string          // what the recorded engine answered; "" when not recorded
+	Answer   string          // the recorded answer; "": not recorded
 }
 
-// AppendTokens appends the prompt's tokens to dst: the recorded ids where the trace has them, else ids made from the
-// segments, the same for the same content everywhere.
+// AppendTokens appends the prompt's tokens to dst: the recorded ids where the trace has them, else ids that are made
+// from the segments. Equal content has equal ids.
 func (r *Request) AppendTokens(dst []block.Token) []block.Token {
 	if r.Text != nil && len(r.Text.Tokens) > 0 {
 		return append(dst, r.Text.Tokens...)
@@ -93,7 +93,7 @@ func (r *Request) AppendOutput(dst []block.Token) []block.Token {
 	return r.Run(r.runs()).AppendTokens(dst)
 }
 
-// AppendSpan appends n of the tokens of the prompt and the answer behind it, from the given one on, to dst. The request must
+// AppendSpan appends n tokens of the prompt and the answer after it, beginning at index from, to dst. The request must
 // have no recorded ids.
 func (r *Request) AppendSpan(dst []block.Token, from, n int) []block.Token {
 	for i := 0; n > 0; i++ {
@@ -109,8 +109,8 @@ func (r *Request) AppendSpan(dst []block.Token, from, n int) []block.Token {
 	return dst
 }
 
-// Run returns the i-th run of tokens of the prompt and the answer behind it, which is the last: the request's segments, or one of
-// its own where it has none, and one for the answer. Recorded ids do not count.
+// Run returns segment i of the prompt and the answer after it: the request's segments, or one for the whole prompt
+// where it has none, and last one for the answer. Recorded ids do not count.
 func (r *Request) Run(i int) Segment {
 	switch prompt := r.runs(); {
 	case i < len(r.Segments):
@@ -125,11 +125,12 @@ func (r *Request) Run(i int) Segment {
 	return Segment{ID: ownID(r.ID, ownOutput), Tokens: r.Output}
 }
 
-// runs is how many runs the prompt is.
+// runs returns the number of the prompt's runs.
 func (r *Request) runs() int { return max(len(r.Segments), 1) }
 
-// Made-up token ids lie in [tokenBase, tokenBase+tokenSpan): above the special tokens and below the smallest common
-// vocabulary (32,000), so that any engine takes them. 14 bits a token leave no chance to equal blocks of different content.
+// Made-up token ids lie in [tokenBase, tokenBase+tokenSpan): above the special tokens, and below the smallest common
+// vocabulary (32,000), so that every engine takes them. With 14 bits a token, blocks of different content are
+// practically never equal.
 const (
 	tokenBase = 1000
 	tokenSpan = 1 << 14
@@ -138,7 +139,7 @@ const (
 // AppendTokens appends the segment's tokens to dst.
 func (s Segment) AppendTokens(dst []block.Token) []block.Token { return s.appendSpan(dst, 0, s.Tokens) }
 
-// appendSpan appends n of the segment's tokens, from the given one on, to dst.
+// appendSpan appends n of the segment's tokens to dst, beginning at index from.
 func (s Segment) appendSpan(dst []block.Token, from, n int) []block.Token {
 	began := len(dst)
 	dst = slices.Grow(dst, n)[:began+n]
@@ -156,7 +157,8 @@ func (s Segment) appendSpan(dst []block.Token, from, n int) []block.Token {
 	return dst
 }
 
-// fill puts tokens into dst, eight at a time, and returns what is left of it and the state then. A simulation makes 10⁸ tokens here.
+// fill puts tokens into dst, eight at a time. It returns the rest of dst and the new state. It is fast because a
+// simulation makes 10⁸ tokens here.
 func fill(dst []block.Token, x uint64) ([]block.Token, uint64) {
 	for ; len(dst) >= 8; dst = dst[8:] {
 		v := four(x + step)
@@ -172,27 +174,29 @@ func fill(dst []block.Token, x uint64) ([]block.Token, uint64) {
 	return dst, x
 }
 
-// take puts the tokens that are left in v into dst, as far as it reaches, and returns how many those were.
+// take puts the tokens of v into dst until either ends, and returns their number.
 func take(dst []block.Token, v uint64) (n int) {
-	for ; n < len(dst) && v != 0; n++ { // no token is 0
+	for ; n < len(dst) && v != 0; n++ { // no token is 0: v is 0 when it is used up
 		dst[n] = block.Token(v & 0xffff)
 		v >>= 16
 	}
 	return n
 }
 
-// four makes four tokens of a state, masked and shifted into range together: its upper half is well mixed, and is folded on the lower.
+// four makes four tokens of a state, in lanes of 16 bits. It folds the upper half of the state, which is mixed best,
+// onto the lower half.
 func four(x uint64) uint64 {
 	return (x^x>>32)&(lanes*(tokenSpan-1)) + lanes*tokenBase
 }
 
-// pair puts the two lower tokens of four side by side as they lie in memory, which the compiler then writes at once.
+// pair returns the two lower tokens of four as two 32-bit words, so that the compiler writes both in one store.
 func pair(v uint64) uint64 { return v&0xffff | v<<16&(0xffff<<32) }
 
-// lanes times a number of 16 bits is four of it side by side. tokenBase+tokenSpan fits in one, so that none runs over.
+// lanes times a 16-bit number puts that number into each of four lanes. tokenBase+tokenSpan fits in 16 bits, so no lane
+// overflows.
 const lanes = 1<<48 | 1<<32 | 1<<16 | 1
 
-// The states of a segment are multiples of factor, a step apart.
+// The state of a segment before its token 4·n is (mix(ID) + n·golden)·factor. It grows by step.
 const (
 	golden = 0x9e3779b97f4a7c15
 	factor = 0xbf58476d1ce4e5b9
@@ -207,13 +211,13 @@ func mix(v uint64) uint64 {
 	return v ^ v>>31
 }
 
-// What a request's own content is.
+// The kinds of content that belong to one request.
 const (
 	ownPrompt = 1
 	ownOutput = 2
 )
 
-// ownID is the segment id of content that no other request has.
+// ownID returns the segment id of content that no other request has.
 func ownID(request int, what uint64) uint64 {
 	return mix(mix(uint64(request)) ^ what<<56)
 }
