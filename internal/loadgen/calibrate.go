@@ -10,15 +10,15 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// simulated bounds the rows with which a fit is refined by playing them through the model, again and again.
+// simulated bounds the rows that a fit plays through the model, because it plays them many times.
 const simulated = 2000
 
-// batchBudgets are the token budgets that engines are run with. The one that explains the table best is taken.
+// batchBudgets are the usual token budgets of engines. The fit takes the one that explains the table best.
 var batchBudgets = []int{512, 1024, 2048, 4096, 8192, 16384}
 
-// FitMeasured fits base's timing, its batch budget and its sequence limit to the requests that an engine served: first by
-// regression on what ran beside each of them, then by playing them through the engine model and improving what
-// it says. The requests' prompts are taken to share nothing.
+// FitMeasured fits base's timing, its batch budget and its sequence limit to the requests that an engine served. It
+// begins with a regression on the load beside each request. Then it plays the requests through the engine model and
+// improves the coefficients. It assumes that no two prompts share a prefix.
 func FitMeasured(rows []Measured, base engine.Profile) (engine.Profile, Quality, error) {
 	if len(rows) < 10 {
 		return base, Quality{}, fmt.Errorf("fit profile: %d measured requests, want 10 at least", len(rows))
@@ -32,8 +32,8 @@ func FitMeasured(rows []Measured, base engine.Profile) (engine.Profile, Quality,
 	best := math.Inf(1)
 	x := regress(rows)
 	if b, ok := base.Timing.(engine.Linear); ok && x[2] == 0 && b.Token > 0 {
-		// Prompts were too short to tell attention from the rest. None at all would make long prompts too cheap: begin with
-		// base's share.
+		// The prompts were too short to show the cost of attention. Zero would make long prompts too cheap: begin with base's
+		// share.
 		x[2] = x[1] * b.Attention / b.Token
 	}
 	for _, budget := range batchBudgets {
@@ -55,8 +55,8 @@ func linear(x []float64) engine.Linear {
 	return engine.Linear{Base: x[0], Token: x[1], Attention: x[2], Sequence: x[3], Context: x[4]}
 }
 
-// sequenceLimit returns the largest number of requests that ran at once, when others waited for a second or more at that
-// very moment; else 0: nothing was limited.
+// sequenceLimit returns the largest number of requests that ran at once, if others had waited for a second or more at
+// that moment. Otherwise it returns 0: no limit was reached.
 func sequenceLimit(rows []Measured) int {
 	most, waited := 0, false
 	for i := range rows {
@@ -81,7 +81,8 @@ func sequenceLimit(rows []Measured) int {
 	return most
 }
 
-// regress explains each request's prefill and decode time by what ran beside it: passes, decodes, their context, prompt tokens.
+// regress fits each request's prefill and decode time to the load beside it: passes, decodes, their context, prompt
+// tokens.
 func regress(rows []Measured) []float64 {
 	var features [][]float64
 	var want []float64
@@ -100,20 +101,20 @@ func regress(rows []Measured) []float64 {
 		}
 	}
 	x := nonNegative(features, want)
-	if x[0] <= 0 { // a pass takes time; the improvement needs something to scale
+	if x[0] <= 0 { // a pass takes time, and improve scales coefficients: 0 would stay 0
 		x[0] = 1
 	}
 	return x
 }
 
-// company is what ran between two moments: decodes and their context on average, prompts in all.
+// company is the load between two moments: decodes and their context on average, and the prompts in all.
 type company struct{ decodes, context, tokens, pairs float64 }
 
 func beside(rows []Measured, from, to float64) company {
 	var c company
 	for i := range rows {
 		r := &rows[i]
-		if r.Scheduled > to { // they are ordered by arrival, which is earlier still, but not by this: no break
+		if r.Scheduled > to { // rows are ordered by arrival, not by this: a later row may still count
 			continue
 		}
 		if o := min(r.First, to) - max(r.Scheduled, from); o > 0 {
@@ -134,7 +135,7 @@ func beside(rows []Measured, from, to float64) company {
 // fitting plays the measured requests through the engine model.
 type fitting struct{ rows []Measured }
 
-// improve changes one coefficient at a time as long as the model comes nearer to what was measured.
+// improve changes one coefficient at a time until the model comes no nearer to the measured times.
 func (f *fitting) improve(p engine.Profile, x []float64, best float64) []float64 {
 	x = append([]float64(nil), x...)
 	for _, step := range []float64{1.3, 1.1, 1.03} {
@@ -161,10 +162,11 @@ func (f *fitting) improve(p engine.Profile, x []float64, best float64) []float64
 	return x
 }
 
-// shortest is the least time to a first token that counts in full: below it, what is measured is the client, not the engine.
+// shortest is the least time to a first token that counts in full: below it the client takes most of the time.
 const shortest = 20 // milliseconds
 
-// loss plays the requests and compares: times to the first token and between tokens weigh the same.
+// loss plays the requests and compares the times. The time to the first token and the time between tokens weigh the
+// same.
 func (f *fitting) loss(p engine.Profile) (float64, Quality, error) {
 	times, err := playMeasured(f.rows, p)
 	if err != nil {
@@ -182,7 +184,7 @@ func (f *fitting) loss(p engine.Profile) (float64, Quality, error) {
 	return q.Errors[0].Absolute + q.Errors[1].Absolute + math.Abs(q.Errors[0].Bias) + math.Abs(q.Errors[1].Bias), q, nil
 }
 
-// served is when the model answered a request, in seconds since its arrival.
+// served has the times of a modelled answer, in seconds since the request's arrival.
 type served struct{ first, last float64 }
 
 func playMeasured(rows []Measured, p engine.Profile) ([]served, error) {

@@ -103,7 +103,7 @@ func TestFitExplainsSplitwise(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%+v %+v", l, q)
-	// Splitwise's own table: 845 ms for 8,192 tokens, decode passes of 28 to 50 ms (facts/routing.md §4).
+	// Splitwise's perf_model.csv has 845 ms for 8,192 tokens, and decode passes of 28 to 50 ms.
 	if got := inMS(l.Duration(&engine.Batch{Prefills: 1, PrefillTokens: 8192, PrefillPairs: 8192 * 8192})); math.Abs(got/845-1) > 0.25 {
 		t.Errorf("8,192 tokens take %.0f ms", got)
 	}

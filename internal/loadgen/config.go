@@ -13,49 +13,49 @@ import (
 	"github.com/warmpath/warmpath/internal/report"
 )
 
-// Prompt says in which form prompts are sent.
+// Prompt is the form of the prompts that are sent.
 type Prompt string
 
-// The forms.
+// The values of Prompt.
 const (
-	Auto   Prompt = ""       // as the trace has it: chats as chats, text as text, everything else as token ids
-	Chat   Prompt = "chat"   // POST /v1/chat/completions; content without text becomes words, about one token each
+	Auto   Prompt = ""       // as in the trace: a chat as a chat, text as text, everything else as token ids
+	Chat   Prompt = "chat"   // POST /v1/chat/completions; segments become words of about one token each
 	Text   Prompt = "text"   // POST /v1/completions with text
-	Tokens Prompt = "tokens" // POST /v1/completions with token ids: what is measured is exactly what the workload says
+	Tokens Prompt = "tokens" // POST /v1/completions with token ids: prompts have exactly the workload's tokens
 )
 
-// Prompts are all forms that can be asked for.
+// Prompts are the forms that a user can choose.
 var Prompts = []Prompt{Chat, Text, Tokens}
 
 // Target is an address to play against.
 type Target struct {
-	Name string // for reports; "" for the only one
-	URL  string // scheme and host; requests go to /v1/… below it
+	Name string // in reports; "" is allowed for a single target
+	URL  string // scheme and host; requests go to /v1/… of it
 }
 
 // Config says how a workload is played. Start from [DefaultConfig].
 type Config struct {
-	// Targets is mostly one. Several get every request, one after the other and each as often first as last, so that
-	// they are compared under the same conditions.
+	// Targets are mostly one. Several targets each get every request, one after the other. Their order rotates, so that
+	// each is first equally often.
 	Targets []Target
-	Model   string // "": the first that /v1/models names
+	Model   string // "": the first model of /v1/models
 	Prompt  Prompt
 	APIKey  string // "": none
 
-	// Concurrency sends the next request as soon as fewer than this many are open, whatever the workload's clock says; 0:
-	// by the clock.
+	// Concurrency is the number of open requests to keep: when fewer are open the next one is sent, and arrival times are
+	// ignored. 0: requests are sent at their arrival times.
 	Concurrency int
-	// MaxOpen bounds the requests that are open by the clock. One that would exceed it is dropped and counted as failed:
-	// to hold it back would be to wait for the server.
+	// MaxOpen bounds the open requests when Concurrency is 0. A request beyond it is dropped and counts as failed: if it
+	// waited, a slow server would set the rate.
 	MaxOpen int
 
 	HTTP2   bool          // cleartext HTTP/2 with prior knowledge (over TLS: by negotiation)
-	Whole   bool          // answers in one piece instead of streams; no time to first token then
+	Whole   bool          // asks for answers in one piece; they have no time to first token
 	Timeout time.Duration // of one request
-	// Plain sends only what OpenAI's own API knows. Without it answers have the workload's exact length (ignore_eos,
-	// min_tokens) and tell their token ids (return_token_ids), so that later turns can repeat them.
+	// Plain sends only fields of OpenAI's API. Without it answers have the workload's exact length (ignore_eos,
+	// min_tokens) and their token ids (return_token_ids), so that later turns can repeat them.
 	Plain      bool
-	Vocabulary int // made-up token ids stay below it; 0: below 17,384, which suits all common models
+	Vocabulary int // made-up token ids are below it; 0: below 17,384, which all common models have
 
 	Network  network.Network // where targets are dialled; nil: the machine's
 	SLOs     []report.SLO    // nil: report.DefaultSLOs
@@ -64,13 +64,12 @@ type Config struct {
 	Progress func(Progress)
 }
 
-// DefaultConfig plays a stream against nothing yet. 4,096 open requests are more than any published ladder has at its knee, and
-// four times what file limits allow by default is not reached.
+// DefaultConfig has no target. 4,096 open requests are more than any published ladder has at its knee.
 func DefaultConfig() Config {
 	return Config{MaxOpen: 4096, Timeout: 10 * time.Minute}
 }
 
-// Progress is how far a run is.
+// Progress is the state of a run.
 type Progress struct {
 	Elapsed                       time.Duration
 	Sent, Answered, Failed, Total int // over all targets
@@ -78,7 +77,7 @@ type Progress struct {
 	HitRate                       float64
 }
 
-// Validate reports all that is wrong.
+// Validate returns all errors of the configuration, joined.
 func (c *Config) Validate() error {
 	var problems []error
 	bad := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }

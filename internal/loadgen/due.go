@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// dueHeap orders followers by the time at which they are to be sent.
+// dueHeap is a heap of requests by the time at which they are due. They follow other requests.
 type dueHeap []dueRequest
 
 type dueRequest struct {

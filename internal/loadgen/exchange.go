@@ -17,14 +17,14 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// exchange is one request and what came back.
+// exchange is one request and its answer.
 type exchange struct {
-	first, end time.Time       // first is zero when no token came
+	first, end time.Time       // of the first token and of the end; first is zero when no token came
 	gaps       []time.Duration // between pieces of the stream that carry tokens
-	status     int             // HTTP; 0: none came
-	err        error           // why it is not a whole answer
+	status     int             // HTTP status; 0: none came
+	err        error           // why the answer is not whole; nil: it is
 
-	worker, policy string // of the router's headers
+	worker, policy string // from the router's headers
 	predicted      int
 
 	prompt, cached, output int // tokens by the server's account
@@ -80,13 +80,13 @@ func (c *client) do(ctx context.Context, path string, body []byte) *exchange {
 		x.end, x.err = time.Now(), err
 		return x
 	}
-	defer func() { _ = resp.Body.Close() }() // read to its end, or given up
+	defer func() { _ = resp.Body.Close() }() // its error adds nothing to that of reading
 	x.status = resp.StatusCode
 	x.worker, x.policy = resp.Header.Get("X-Warmpath-Worker"), resp.Header.Get("X-Warmpath-Policy")
-	x.predicted, _ = strconv.Atoi(resp.Header.Get("X-Warmpath-Match")) // absent: no router of ours
+	x.predicted, _ = strconv.Atoi(resp.Header.Get("X-Warmpath-Match")) // absent: the target is not Warmpath
 	switch {
 	case resp.StatusCode != http.StatusOK:
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 512)) // whatever can be read of it
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 512)) // for the message: a part is enough
 		x.err = fmt.Errorf("answered %s: %s", resp.Status, bytes.TrimSpace(text))
 	case c.cfg.Whole:
 		x.err = x.readWhole(resp.Body)
@@ -161,13 +161,13 @@ func (x *exchange) readStream(r io.Reader) error {
 	return nil
 }
 
-// learn reads an answer or a piece of one: whether it is the end, and whether it carries tokens.
+// learn adds an answer, or a piece of a stream, to x. It returns whether the answer has ended and whether v has tokens.
 func (x *exchange) learn(v *fastjson.Value, message string) (finished, token bool) {
 	for _, choice := range v.GetArray("choices") {
 		before := len(x.answer.text)
 		m := choice.Get(message)
 		x.answer.text += string(choice.GetStringBytes("text")) + string(m.GetStringBytes("content"))
-		// Reasoning and tool calls are tokens, but nothing that the next prompt repeats as it is.
+		// Reasoning and tool calls are tokens, but the next turn does not repeat them as text.
 		token = token || len(x.answer.text) > before || len(m.GetStringBytes("reasoning_content")) > 0 ||
 			len(m.GetStringBytes("reasoning")) > 0 || len(m.GetArray("tool_calls")) > 0
 		for _, id := range choice.GetArray("token_ids") {
@@ -196,7 +196,7 @@ func clip(s string) string {
 	return s
 }
 
-// model returns the first model that the target names.
+// model returns the first model of the target's /v1/models.
 func (c *client) model(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

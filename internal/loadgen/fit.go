@@ -8,15 +8,15 @@ import (
 	"github.com/warmpath/warmpath/internal/engine"
 )
 
-// Point is one measured time: of the prefill of one prompt, or of a decode pass.
+// Point is one measured time: the prefill of one prompt, or a decode pass.
 type Point struct {
-	Prompt    int     // tokens of the prompt that was computed; 0: a decode pass
+	Prompt    int     // tokens of the computed prompt; 0: a decode pass
 	Sequences int     // requests in the pass
 	Context   int     // their context in tokens, summed
-	MS        float64 // measured
+	MS        float64 // measured time in milliseconds
 }
 
-// Quality is how well a fitted profile explains what was measured.
+// Quality is the error of a fitted profile over the measurements.
 type Quality struct {
 	Points int        `json:"points"`
 	Errors []Residual `json:"errors"`
@@ -33,12 +33,12 @@ type Residual struct {
 	Worst    float64 `json:"worst_error"`
 }
 
-// FitPoints fits the coefficients of [engine.Linear] to a prefill ladder and a decode ladder. Prompts longer than batch tokens take
-// several passes. What a request costs outside of passes (HTTP, tokenizer, scheduling) is told apart as overhead: it is in
-// the time to the first token, and in no pass.
+// FitPoints fits the coefficients of [engine.Linear] to a prefill ladder and a decode ladder. A prompt longer than
+// batch tokens takes several passes. The cost of a request outside of passes (HTTP, tokenizer, scheduling) is returned
+// as overhead, in milliseconds: it is part of the time to the first token.
 func FitPoints(points []Point, batch int) (l engine.Linear, overhead float64, q Quality, err error) {
 	prefills, decodes := 0, 0
-	var rows [][]float64 // base, token, attention, sequence, context, overhead
+	var rows [][]float64 // columns: base, token, attention, sequence, context, overhead
 	var want []float64
 	for _, p := range points {
 		if !(p.MS > 0) || p.Sequences < 1 || p.Context < 0 || p.Prompt < 0 {
@@ -112,11 +112,11 @@ func (r *residuals) result(what string) Residual {
 	}
 }
 
-// nonNegative returns the x of rows·x ≈ want with no negative part that has the least squared relative error. There are so
-// few coefficients that every choice of those that are not zero can be tried: 2^6 small systems.
+// nonNegative solves rows·x ≈ want for the x without a negative element that has the least squared relative error. It
+// tries every set of elements that may differ from zero: with six coefficients these are 64 small systems.
 func nonNegative(rows [][]float64, want []float64) []float64 {
 	n := len(rows[0])
-	scale := make([]float64, n) // columns differ by ten powers of ten
+	scale := make([]float64, n) // columns differ by up to ten orders of magnitude
 	for _, row := range rows {
 		for j, v := range row {
 			scale[j] = max(scale[j], v)
@@ -137,7 +137,7 @@ func nonNegative(rows [][]float64, want []float64) []float64 {
 			e := model/want[i] - 1
 			sum += e * e
 		}
-		// A coefficient more must earn its place: a millionth of the error does not.
+		// One more coefficient must reduce the error by more than a millionth.
 		if sum < least*(1-1e-6) {
 			best, least = x, sum
 		}
@@ -145,8 +145,8 @@ func nonNegative(rows [][]float64, want []float64) []float64 {
 	return best
 }
 
-// leastSquares solves for the chosen columns, the others being zero; false when they do not determine it, or when a part
-// would be negative.
+// leastSquares solves for the chosen columns, with zero for the others. It returns false when the system is singular or
+// the solution has a negative element.
 func leastSquares(rows [][]float64, want, scale []float64, chosen int) ([]float64, bool) {
 	var columns []int
 	for j := range scale {
@@ -158,7 +158,7 @@ func leastSquares(rows [][]float64, want, scale []float64, chosen int) ([]float6
 		}
 	}
 	n := len(columns)
-	m := make([][]float64, n) // normal equations with the right side as last column
+	m := make([][]float64, n) // the normal equations; the last column is the right side
 	for a := range m {
 		m[a] = make([]float64, n+1)
 	}
@@ -185,7 +185,7 @@ func leastSquares(rows [][]float64, want, scale []float64, chosen int) ([]float6
 	return x, true
 }
 
-// solve eliminates m, whose last column is the right side.
+// solve solves the linear system m by elimination. The last column of m is the right side.
 func solve(m [][]float64) ([]float64, bool) {
 	n := len(m)
 	for c := range n {

@@ -12,18 +12,18 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// Ladder says what to measure of a live engine. Start from [DefaultLadder].
+// Ladder is a list of measurements of a live engine. Start from [DefaultLadder].
 type Ladder struct {
 	Prompts   []int // lengths of single prompts, in tokens
-	Sequences []int // requests at once, of decode passes
-	Contexts  []int // prompt length of each of them
-	Output    int   // tokens that each of them generates
-	Repeats   int   // of each rung; the median counts
+	Sequences []int // numbers of requests at once in decode passes
+	Contexts  []int // lengths of their prompts, in tokens
+	Output    int   // least number of tokens that each of them generates
+	Repeats   int   // measurements of each rung; their median counts
 	Nonce     uint64
 	Progress  func(done, total int, what string)
 }
 
-// DefaultLadder takes a minute on an engine of today. Lengths double: the fit weighs relative errors.
+// DefaultLadder takes a minute on a current engine. Lengths double, because the fit weighs relative errors.
 func DefaultLadder() Ladder {
 	return Ladder{
 		Prompts:   []int{128, 256, 512, 1024, 2048, 4096, 8192, 16384},
@@ -34,8 +34,8 @@ func DefaultLadder() Ladder {
 	}
 }
 
-// Climb measures an idle engine: how long prompts of each length take to their first token, one at a time, and how long a
-// decode pass takes with so many requests of such a context. Every prompt is new, so that nothing is cached.
+// Climb measures an idle engine: the time to the first token of single prompts of each length, and the time of a decode
+// pass for each number of requests and each context. Every prompt is new, so nothing is cached.
 func (l Ladder) Climb(ctx context.Context, cfg Config) ([]Point, error) {
 	cfg.MaxOpen = max(cfg.MaxOpen, slices.Max(append(slices.Clone(l.Sequences), 1)))
 	if err := cfg.Validate(); err != nil {
@@ -53,7 +53,7 @@ func (l Ladder) Climb(ctx context.Context, cfg Config) ([]Point, error) {
 	cfg.Prompt = Tokens
 	m := &climb{ladder: l, client: c, prompts: newPrompter(&cfg, model, &workload.Workload{})}
 	m.total = len(l.Prompts) + len(l.Sequences)*len(l.Contexts)
-	// The first request of all pays for connections and lazy initialisation.
+	// The first request is not measured: it pays for connections and lazy initialisation.
 	if _, err := m.ask(ctx, 16, 2); err != nil {
 		return nil, fmt.Errorf("measure engine: %w", err)
 	}
@@ -127,14 +127,14 @@ func (m *climb) prefill(ctx context.Context, n int) (Point, error) {
 	return Point{Prompt: n, Sequences: 1, MS: median(times)}, nil
 }
 
-// decode lets n requests generate at once. Most gaps between tokens are then passes with all n of them; the median leaves out
-// those in which another's prompt was computed.
+// decode lets n requests generate at once. Most gaps between tokens are passes with all n of them. The median is not
+// affected by the gaps in which another request's prompt was computed.
 func (m *climb) decode(ctx context.Context, n, context int) (Point, error) {
 	var times []float64
 	for range max(m.ladder.Repeats, 1) {
 		results := make([]*exchange, n)
 		errs := make([]error, n)
-		// Whoever began first must still generate when the last one has begun: outputs grow with n.
+		// The first request must still generate when the last one begins, so outputs grow with n.
 		output := m.ladder.Output + 4*n
 		var all sync.WaitGroup
 		for i := range n {
@@ -146,7 +146,7 @@ func (m *climb) decode(ctx context.Context, n, context int) (Point, error) {
 		if err := errors.Join(errs...); err != nil {
 			return Point{}, err
 		}
-		// Of each stream, the time between the moments at which all had begun and the first had ended.
+		// From each stream, only the gaps between the last request's first token and the first request's end count.
 		var begun, over time.Time
 		for _, x := range results {
 			if x.first.After(begun) {

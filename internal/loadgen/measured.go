@@ -18,24 +18,24 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// Measured is one request as an engine served it. Seconds on one clock.
+// Measured is one request that an engine served. Times are seconds on one clock.
 type Measured struct {
 	Input, Output int
 	Arrival       float64
-	Scheduled     float64 // the engine began with it; = Arrival when not known
-	First, Last   float64 // tokens
+	Scheduled     float64 // when the engine began to compute; Arrival when not known
+	First, Last   float64 // times of the first and the last token
 }
 
-// measuredRow is a row of the tables that LLMServingSim publishes of its vLLM runs, and that `warmpath load --rows` writes.
+// measuredRow is a row of LLMServingSim's published tables of vLLM runs, and of `warmpath load --rows`.
 type measuredRow struct {
 	Input     int      `json:"input_toks"`
-	Cached    int      `json:"cached_toks"` // ours
+	Cached    int      `json:"cached_toks"` // in our rows alone
 	Output    int      `json:"output_toks"`
 	Queued    *float64 `json:"queued_ts"`
 	Scheduled *float64 `json:"scheduled_ts,omitempty"`
 	First     float64  `json:"first_token_ts"`
 	Last      float64  `json:"last_token_ts"`
-	Worker    string   `json:"worker,omitempty"` // ours
+	Worker    string   `json:"worker,omitempty"` // in our rows alone
 }
 
 // writeRow writes an answered request as a row. Its times are seconds since the run began.
@@ -57,10 +57,10 @@ func (p *player) writeRow(r *result, end time.Duration) {
 	}
 }
 
-// maxRows bounds a table; the fit needs some hundred rows.
+// maxRows bounds a table. A fit needs a few hundred rows.
 const maxRows = 1_000_000
 
-// ReadMeasured reads a table of measured requests, JSONL, gzip or not, in the order of their arrival.
+// ReadMeasured reads a table of measured requests from JSONL, packed with gzip or not, and sorts it by arrival.
 func ReadMeasured(r io.Reader) ([]Measured, error) {
 	var out []Measured
 	input, cached := 0, 0
@@ -127,8 +127,8 @@ func eachLine(r io.Reader, f func(line []byte) error) error {
 	return nil
 }
 
-// ReadSplitwise reads the rows of splitwise-sim's perf_model.csv that are of one model, hardware and tensor parallel size, as
-// ladders. With an empty choice it takes the file's only one, or names those that there are.
+// ReadSplitwise reads one model, hardware and tensor parallel size from splitwise-sim's perf_model.csv, as ladders. An
+// empty argument matches everything; the error lists the choices when more than one is left.
 func ReadSplitwise(r io.Reader, model, hardware string, parallel int) ([]Point, error) {
 	var columns map[string]int
 	seen := map[string]bool{}
@@ -180,7 +180,7 @@ func ReadSplitwise(r io.Reader, model, hardware string, parallel int) ([]Point, 
 	return out, nil
 }
 
-// splitwisePoints returns a row's prefill and its decode pass. Its prompts are computed in one pass, whatever their size.
+// splitwisePoints returns a row's prefill and its decode pass. Each prompt was computed in one pass.
 func splitwisePoints(text func(string) string) ([]Point, error) {
 	var v [5]float64
 	for i, name := range []string{"prompt_size", "batch_size", "token_size", "prompt_time", "token_time"} {

@@ -11,8 +11,8 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// words make text of token ids, one word a token: common, at most four letters, so that vocabularies have each as one token
-// with the space before it. 256 of them leave a block of 16 tokens 128 bits of content.
+// words turn token ids into text, one word for each id. They are common and short, so that vocabularies have each of
+// them, with the space before it, as one token. With 256 words a block of 16 tokens has 128 bits of content.
 var words = strings.Fields(`
 able acid aged also area army away baby back ball band bank base bath bear beat been beer bell belt best bill bird blow blue boat
 body bomb bond bone book boom born boss both bowl bulk burn bush busy call calm came camp card care case cash cast cell chat chip
@@ -33,7 +33,7 @@ func appendWords(dst []byte, tokens []block.Token) []byte {
 	return dst
 }
 
-// spoken is a real answer, to be repeated by the session's next turns.
+// spoken is a real answer. The session's next turns repeat it.
 type spoken struct {
 	text   string
 	tokens []block.Token
@@ -43,10 +43,10 @@ type spoken struct {
 type prompter struct {
 	cfg    *Config
 	model  string
-	closed map[int]int // requests that each session still has
+	closed map[int]int // requests left, by session
 
 	mu      sync.Mutex
-	answers map[int]map[uint64]spoken // guarded by mu; by session and the segment that stands for the answer
+	answers map[int]map[uint64]spoken // guarded by mu; by session and the answer's segment id
 }
 
 func newPrompter(cfg *Config, model string, w *workload.Workload) *prompter {
@@ -59,7 +59,7 @@ func newPrompter(cfg *Config, model string, w *workload.Workload) *prompter {
 	return p
 }
 
-// form returns how r is sent.
+// form returns the form in which r is sent.
 func (p *prompter) form(r *workload.Request) Prompt {
 	switch {
 	case p.cfg.Prompt != Auto:
@@ -72,8 +72,8 @@ func (p *prompter) form(r *workload.Request) Prompt {
 	return Text
 }
 
-// variant returns r for one of several targets: made-up content differs between targets, so that none finds in an engine's
-// cache what another has just sent. Recorded text is what it is.
+// variant returns r for one of several targets. Made-up content differs between targets: otherwise an engine behind two
+// targets would have the second one's prompt in its cache. Recorded text stays.
 func variant(r *workload.Request, target int) *workload.Request {
 	if target == 0 || r.Text != nil {
 		return r
@@ -128,8 +128,8 @@ func (p *prompter) body(r *workload.Request) (path string, body []byte) {
 	return path, append(dst, '}')
 }
 
-// appendMessages appends the chat: the recorded one, or one made of the segments, in which the parts that the engine has said
-// are the assistant's.
+// appendMessages appends the chat: the recorded one, or one that is made of the segments. In the latter, answers of the
+// engine are messages of the assistant.
 func (p *prompter) appendMessages(dst []byte, r *workload.Request) []byte {
 	if t := r.Text; t != nil && t.Messages != nil {
 		dst = append(append(dst, `"messages":`...), t.Messages...)
@@ -207,7 +207,7 @@ func (p *prompter) appendIDs(dst []byte, r *workload.Request) []byte {
 	return append(dst, ']')
 }
 
-// known brings the made-up ids from place from on below the vocabulary's size.
+// known maps the made-up ids from index from on below the vocabulary's size.
 func (p *prompter) known(tokens []block.Token, from int) []block.Token {
 	if p.cfg.Vocabulary > 0 {
 		for i := from; i < len(tokens); i++ {
@@ -217,7 +217,7 @@ func (p *prompter) known(tokens []block.Token, from int) []block.Token {
 	return tokens
 }
 
-// answer returns what was really answered where r's prompt has segment id.
+// answer returns the real answer that segment id of r's prompt stands for.
 func (p *prompter) answer(r *workload.Request, id uint64) (spoken, bool) {
 	if r.Session < 0 {
 		return spoken{}, false
@@ -228,7 +228,7 @@ func (p *prompter) answer(r *workload.Request, id uint64) (spoken, bool) {
 	return a, ok
 }
 
-// said keeps an answer for the session's next turns.
+// said stores an answer for the session's next turns.
 func (p *prompter) said(r *workload.Request, a spoken) {
 	if r.Session < 0 || r.OutputSegment == 0 || a.text == "" {
 		return

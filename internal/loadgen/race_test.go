@@ -2,5 +2,5 @@
 
 package loadgen
 
-// underRace: the detector slows engines and fits ten- to twentyfold, so that measured times say nothing.
+// underRace is true under the race detector, which makes fits ten to twenty times slower.
 const underRace = true

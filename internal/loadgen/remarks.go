@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// kind names a failure coarsely, to count it.
+// kind returns the coarse kind under which a failure counts.
 func kind(x *exchange) string {
 	var network net.Error
 	var op *net.OpError
@@ -31,11 +31,11 @@ func kind(x *exchange) string {
 	return "stream broken"
 }
 
-// lateness is what the generator itself may add to a latency before the reader is told: timers on a busy machine are a
-// millisecond or two late, and a shorter delay is below what an engine's step takes.
+// lateness is the delay by the generator itself from which a report mentions it. Timers on a busy machine are a
+// millisecond or two late, and a shorter delay is less than an engine's step.
 const lateness = 5 * time.Millisecond
 
-// remarks are the sentences that a reader of the numbers should know.
+// remarks returns the sentences that the report shows beside the numbers.
 func (p *player) remarks() []string {
 	out := []string{"latencies count from the time at which a request was meant to be sent"}
 	if p.cfg.Concurrency > 0 {
@@ -68,7 +68,7 @@ func (p *player) remarks() []string {
 	return out
 }
 
-// Comparison is what a target adds to the first one, over the requests that both answered. Milliseconds.
+// Comparison is a target's latency above that of the first target, in milliseconds, over requests that both answered.
 type Comparison struct {
 	Of      string `json:"of"`
 	Against string `json:"against"`
@@ -77,25 +77,25 @@ type Comparison struct {
 	E2E     Added  `json:"e2e_ms"`
 }
 
-// Added is a difference of pairs: its median with a 95 % interval, and the difference of the percentiles of both sides.
+// Added is the difference of paired times: the median with its 95 % interval, and the differences of percentiles.
 type Added struct {
 	Mean   float64 `json:"mean"`
 	Median float64 `json:"median"`
-	Low    float64 `json:"median_low"` // of the 95 % interval of the median
+	Low    float64 `json:"median_low"` // lower end of the 95 % interval of the median
 	High   float64 `json:"median_high"`
-	P90    float64 `json:"p90"` // of the one side less p90 of the other
+	P90    float64 `json:"p90"` // p90 of the target less p90 of the first one
 	P99    float64 `json:"p99"`
 }
 
-// pair is a request's times at all targets; negative: not answered.
+// pair has a request's times at all targets; negative: not answered.
 type pair struct {
 	request   int
 	ttft, e2e []float64
 	seen      int
 }
 
-// compare keeps an exchange until the request's others are known. A request's exchanges end one after the other, so its pair
-// is among the last that were added, at most as many as are open.
+// compare adds an exchange to the pair of its request. The exchanges of a request end one after the other, so its pair
+// is among the last ones, of which there are at most as many as open requests.
 func (p *player) compare(r *result) {
 	i := len(p.pairs) - 1
 	for i >= 0 && p.pairs[i].request != r.request {
@@ -155,7 +155,7 @@ func added(sides [2][]float64) Added {
 	slices.Sort(sides[0])
 	slices.Sort(sides[1])
 	at := func(v []float64, q float64) float64 { return v[min(int(q*float64(n)), n-1)] }
-	// Order statistics: the ranks n/2 ± 0.98·√n enclose the median in 95 of 100 samples, whatever the distribution.
+	// The order statistics of ranks n/2 ± 0.98·√n enclose the median of any distribution in 95 % of samples.
 	half := 0.98 * math.Sqrt(float64(n))
 	low, high := max(int(float64(n)/2-half), 0), min(int(float64(n)/2+half)+1, n-1)
 	a.Median, a.Low, a.High = at(differences, .5), differences[low], differences[high]

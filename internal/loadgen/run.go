@@ -13,18 +13,18 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// Outcome is what a run found.
+// Outcome is the result of a run.
 type Outcome struct {
 	*report.Report
-	// Comparison of each further target with the first; nil with one target.
+	// Comparison compares each further target with the first; nil with one target.
 	Comparison []Comparison `json:"comparison,omitempty"`
 }
 
-// lead is how long before its time a request is prepared: a body of a million tokens takes tens of milliseconds to write.
+// lead is how long before its due time a request is prepared. A body of a million tokens takes tens of milliseconds.
 const lead = 100 * time.Millisecond
 
-// Run plays w until all is done or ctx ends, and returns what was measured so far. The error is that of the configuration or
-// of an address that does not answer at all; requests that fail are part of the outcome.
+// Run plays w to its end or until ctx ends, and returns the measurements. The error is one of the configuration, of an
+// address that does not answer, or of writing rows. A failed request is part of the outcome, not an error.
 func Run(ctx context.Context, w *workload.Workload, cfg Config) (*Outcome, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("play workload: %w", err)
@@ -56,7 +56,7 @@ func stages(w *workload.Workload) []report.StageInfo {
 	return out
 }
 
-// lane is one target. Only the player's loop touches what is not the client.
+// lane is one target. The player's loop owns all fields but client.
 type lane struct {
 	client   *client
 	number   int
@@ -64,21 +64,21 @@ type lane struct {
 	workers  map[string]int
 	policy   string
 	failures map[string]int // by kind
-	silent   int            // answers that did not say how much was cached
+	silent   int            // answers without the number of cached tokens
 }
 
 // result is an exchange that has ended.
 type result struct {
 	request int
 	lane    int
-	due     time.Duration // when it was meant to be sent
-	late    time.Duration // how much later it was sent
+	due     time.Duration // when it was due
+	late    time.Duration // delay between due and sent
 	x       *exchange
-	last    bool // no other target will get this request
+	last    bool // the request has no further target
 }
 
-// player runs one workload. Its loop is the only goroutine that schedules and counts; each open request has one of its own,
-// which ends with the request and is waited for.
+// player runs one workload. Its loop schedules and counts, alone. Each open request has a goroutine, which ends with
+// the request; play waits for all of them.
 type player struct {
 	cfg     *Config
 	w       *workload.Workload
@@ -88,18 +88,18 @@ type player struct {
 	open    sync.WaitGroup
 
 	begin     time.Time
-	shift     time.Duration // by which stages that waited have moved all later arrivals
-	next      int           // first request that has not been looked at by the clock
-	stage     int           // first stage that has not begun
-	due       dueHeap       // requests whose predecessors have ended
-	followers map[int][]int // requests that wait for one
-	missing   map[int]int   // how many ends a request waits for
+	shift     time.Duration // added to arrivals, because earlier stages had to wait
+	next      int           // first request, of those without a predecessor, that has not been sent
+	stage     int           // index of the first stage that has not begun
+	due       dueHeap       // requests with predecessors, all of which have ended
+	followers map[int][]int // the requests that follow a request
+	missing   map[int]int   // predecessors of a request that have not ended
 	active    int
 	ended     int
 	dropped   int
 	late      []time.Duration
 	pairs     []pair
-	rowsErr   error // of the first row that could not be written
+	rowsErr   error // the error of the first row that was not written
 }
 
 func (p *player) play(ctx context.Context) {
@@ -134,7 +134,7 @@ func (p *player) play(ctx context.Context) {
 			p.tell()
 		}
 	}
-	// Interrupted: the open requests end at once, and nobody may be left waiting to tell.
+	// After an interruption the open requests end at once. Receive until all have ended: none may block on p.results.
 	done := make(chan struct{})
 	go func() { p.open.Wait(); close(done) }()
 	for {
@@ -160,8 +160,8 @@ func (p *player) tell() {
 	p.cfg.Progress(g)
 }
 
-// start sends all that is due soon and returns how long the loop may sleep. more is false when nothing is left to be sent,
-// unless requests that are open now are followed by others.
+// start sends all requests that are due within lead, and returns how long the loop may sleep. more is false when no
+// request is left to send but those that follow open requests.
 func (p *player) start(ctx context.Context) (wait time.Duration, more bool) {
 	const forever = time.Hour
 	for {
@@ -191,7 +191,7 @@ func (p *player) start(ctx context.Context) (wait time.Duration, more bool) {
 	}
 }
 
-// soonest returns the next request and its time, of those that the clock sends and those whose predecessors have ended.
+// soonest returns the next request and its time: the next arrival, or an earlier request with ended predecessors.
 func (p *player) soonest() (at time.Duration, request int, ok bool) {
 	for p.next < len(p.w.Requests) && p.w.Requests[p.next].After >= 0 {
 		p.next++
@@ -205,7 +205,7 @@ func (p *player) soonest() (at time.Duration, request int, ok bool) {
 	return at, request, ok
 }
 
-// begun reports whether the request's stage may begin; when it begins late, it moves all that comes after it.
+// begun reports whether the request's stage may begin. A stage that begins late shifts all later arrivals.
 func (p *player) begun(request int) bool {
 	for p.stage < len(p.w.Stages) && request >= p.w.Stages[p.stage].First {
 		s := &p.w.Stages[p.stage]
@@ -220,7 +220,7 @@ func (p *player) begun(request int) bool {
 	return true
 }
 
-// take removes the request from where soonest found it.
+// take removes the request that soonest returned from its list.
 func (p *player) take(request int) {
 	if p.w.Requests[request].After >= 0 {
 		heap.Pop(&p.due)
@@ -229,7 +229,7 @@ func (p *player) take(request int) {
 	p.next++
 }
 
-// drop counts a request that cannot be sent in time.
+// drop counts a request as failed, because MaxOpen requests are open.
 func (p *player) drop(request int, at time.Duration) {
 	p.dropped++
 	for _, l := range p.lanes {
@@ -239,17 +239,17 @@ func (p *player) drop(request int, at time.Duration) {
 	p.over(request, at)
 }
 
-// send starts the request at its time, to each target in turn. Every other request begins with the next target.
+// send sends the request at its time, to each target in turn. The first target rotates from request to request.
 func (p *player) send(ctx context.Context, request int, due time.Duration) {
 	p.open.Add(1)
-	go func() { // ends with the exchanges, whose context ends with the run's; play waits for it
+	go func() { // ends with the exchanges, at the latest when ctx ends; play waits for it
 		defer p.open.Done()
 		n := len(p.lanes)
 		for turn := range n {
 			l := p.lanes[(request+turn)%n]
 			r := variant(&p.w.Requests[request], l.number)
 			path, body := p.prompts.body(r)
-			if turn > 0 { // this one is meant to be sent when the one before has ended
+			if turn > 0 { // due when the exchange with the target before has ended
 				due = time.Since(p.begin)
 			}
 			if !sleepUntil(ctx, p.begin.Add(due)) {
@@ -281,7 +281,7 @@ func sleepUntil(ctx context.Context, t time.Time) bool {
 	}
 }
 
-// finish counts an exchange and lets those go that waited for it.
+// finish counts an exchange. After the last one of a request it releases the followers.
 func (p *player) finish(r result) {
 	l := p.lanes[r.lane]
 	p.late = append(p.late, r.late)
@@ -297,7 +297,7 @@ func (p *player) finish(r result) {
 	}
 }
 
-// over lets go those who waited for the request's end.
+// over marks the request as ended, and makes followers due that have no other predecessor left.
 func (p *player) over(request int, end time.Duration) {
 	p.ended++
 	p.prompts.ended(&p.w.Requests[request])
@@ -343,7 +343,7 @@ func (l *lane) count(r *result, end time.Duration, p *player) {
 	})
 }
 
-// worker numbers the workers that a router names.
+// worker returns the number of a worker by its name in the router's header; -1: there is no name.
 func (l *lane) worker(name string) int {
 	if name == "" {
 		return -1
@@ -357,7 +357,7 @@ func (l *lane) worker(name string) int {
 	return i
 }
 
-// outcome sums up.
+// outcome returns the results.
 func (p *player) outcome(interrupted bool) *Outcome {
 	rep := &report.Report{Schema: report.Schema, Kind: report.Measured, Interrupted: interrupted, Workload: describe(p.w)}
 	for _, l := range p.lanes {
