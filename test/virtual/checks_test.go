@@ -9,12 +9,12 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// A message that is dropped is noticed by the number of the next one. A calm request must therefore cause one.
+// The router notices a dropped message by the number of the next message. A request of a calm must therefore cause one.
 func TestACalmPromptHasABlockOfItsOwn(t *testing.T) {
 	w := &world{prompts: map[string][]uint32{}}
 	for _, size := range []int{16, 32, 64} {
 		for seed := range uint64(2000) {
-			seed *= 2503 // also far from 0: the seed's upper bits say how much is shared
+			seed *= 2503 // reaches large seeds: the upper bits set how much of a prompt is shared
 			_, ids := w.prompt(seed, 2*size)
 			family, shared := rand.New(rand.NewPCG(seed%7, 1)), 0
 			for shared < len(ids) && ids[shared] == 1000+family.Uint32N(50000) {
@@ -27,8 +27,8 @@ func TestACalmPromptHasABlockOfItsOwn(t *testing.T) {
 	}
 }
 
-// The router forgets the signs of a process whose address refused a connection. A server without signs comes next. When
-// a process with signs takes its place, nothing tells the router that it is not the same one.
+// The router forgets a process's metrics when its address refuses a connection. When a server without metrics follows,
+// and then a process with metrics, the router cannot know that it is another process.
 func TestARestartBehindAServerWithoutSignsIsNotPlain(t *testing.T) {
 	one := engineSetup{Kind: mockengine.VLLM, Ranks: 1, BlockSize: 16, Blocks: 40, BufferSteps: 20, NoEvents: true, Speed: 5, Model: "mock", MaxSequences: 64}
 	why := run(t, history{

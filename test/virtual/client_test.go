@@ -16,33 +16,33 @@ import (
 // ask is one request of a client.
 type ask struct {
 	began   time.Time
-	limit   time.Duration // by when it must have ended
+	limit   time.Duration // time within which it must end
 	what    string        // for messages
-	key     string        // what was asked, "" when answers are not to be compared
-	prompt  string        // the prompt's key, "" where it was not made of ids
-	target  string        // the worker it must go to; "" is any
+	key     string        // identifies the question, to compare answers; "": not compared
+	prompt  string        // the prompt's key; "": the prompt is not made of ids
+	target  string        // the worker that it asks for; "": any
 	rank    int
-	user    string // the client's key, "" is none
+	user    string // the client's API key; "": none
 	model   string
-	leave   func(*ask, context.CancelFunc) // what the client does in place of waiting
+	leave   func(*ask, context.CancelFunc) // called when the request is sent, to end it early; nil: the client waits
 	how     string
 	path    string
 	body    []byte
 	stream  bool
-	last    bool   // it is under way when the router is stopped
+	last    bool   // it is open when the router is stopped
 	outcome string // set at the end
 	status  int
 }
 
-// margin bounds the time from a request's time limit to the end of its answer: deadlines that are shared by several
-// exchanges may be late by a quarter of their patience.
+// margin bounds the time from a request's time limit to the end of its answer: a deadline that several exchanges share
+// may fire late by a quarter of its length.
 const margin = 10 * time.Second
 
 var corpus = strings.Fields(`a router sends each request to the worker whose cache is already warm for it and tells why
 	it did so while engines keep blocks of tokens and drop the oldest of them when they need room for others`)
 
-// prompt makes a prompt that shares its beginning with others of its family, but not its last ids, least of them. Its
-// ids are remembered for the check of claims.
+// prompt makes a prompt that shares a prefix with others of its family, but not its last least ids. It stores the ids
+// for the check of claims.
 func (w *world) prompt(seed uint64, least int) (key string, ids []uint32) {
 	family := seed % 7
 	length := least + int(seed>>3%400)
@@ -75,7 +75,7 @@ func text(seed uint64) string {
 	return b.String()
 }
 
-// question makes a request whose answer has more than least tokens. how is ids, text or chat.
+// question makes a request for an answer of more than least tokens. how is ids, text or chat.
 func (w *world) question(seed uint64, how string, least int) *ask {
 	d := rand.New(rand.NewPCG(seed, 4))
 	a := &ask{how: how, stream: d.IntN(2) == 0, limit: w.setup.RequestTimeout + margin, model: "mock", path: "/v1/completions"}
@@ -128,7 +128,7 @@ func (w *world) send(a *ask) {
 	}()
 }
 
-// half is a body that stops in the middle until ctx ends.
+// half is a body that sends its first part and then blocks until ctx ends.
 type half struct {
 	ctx   context.Context
 	first io.Reader
@@ -229,7 +229,8 @@ func (c *choice) text() string {
 	return c.Choices[0].Text + c.Choices[0].Message.Content + c.Choices[0].Delta.Content
 }
 
-// judge checks a whole answer with status 200. The answer of an engine that lied in the meantime proves nothing.
+// judge checks a whole answer with status 200. It does not judge an answer of an engine that was replaced by a useless
+// server meanwhile.
 func (w *world) judge(a *ask, resp *http.Response, answer []byte) string {
 	worker := resp.Header.Get("X-Warmpath-Worker")
 	honest := false

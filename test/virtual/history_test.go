@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// history is one run: the configuration and the steps that a seed drew. A replay of a history differs only in the
+// history describes one run: the configuration and the steps that a seed drew. Replays of a history differ only in the
 // decisions of Go's scheduler and in random choices (select, maps, the router's own jitter).
 type history struct {
 	Setup setup
@@ -34,7 +34,7 @@ type setup struct {
 	StreamIdle     time.Duration // proxy.stream_idle_timeout
 	Reports        time.Duration // reports.interval
 	Tokens         time.Duration // tokens.budget
-	StopBusy       bool          // the router is stopped while requests are under way
+	StopBusy       bool          // the router is stopped while requests are open
 }
 
 // engineSetup is one worker.
@@ -49,18 +49,18 @@ type engineSetup struct {
 	BufferSteps  int
 	NoReplay     bool    `json:",omitempty"`
 	NoEvents     bool    `json:",omitempty"`
-	Hidden       bool    `json:",omitempty"` // its event endpoints are not told
+	Hidden       bool    `json:",omitempty"` // the engine does not tell its event endpoints
 	ScaleOut     bool    `json:",omitempty"`
-	Speed        float64 // of the engine's time
+	Speed        float64 // factor on the engine's speed
 	Model        string
 	MaxSequences int
 }
 
-// step is one event of a history. Its kind gives the fields their meaning. Steps do not depend on each other, so that
-// any step can be left out.
+// step is one event of a history. Its kind gives the fields their meaning. Steps do not depend on each other: any step
+// can be left out.
 type step struct {
 	Do     string
-	Worker int           `json:",omitempty"` // modulo the workers there are
+	Worker int           `json:",omitempty"` // modulo the number of workers
 	N      int           `json:",omitempty"`
 	For    time.Duration `json:",omitempty"`
 	Seed   uint64        `json:",omitempty"`
@@ -104,7 +104,7 @@ func parse(text string) (h history, err error) {
 	return h, nil
 }
 
-// draw draws a history. It uses nothing but the seed.
+// draw draws a history. It depends on the seed alone.
 func draw(seed uint64, steps int) history {
 	d := dice{rand.New(rand.NewPCG(seed, 0x7669727475616c))}
 	h := history{Setup: d.setup(seed)}
@@ -117,7 +117,7 @@ func draw(seed uint64, steps int) history {
 	return h
 }
 
-// pause draws a step without faults: a calm, or a trial, which begins with one.
+// pause draws a step without faults: a calm, or a trial, which begins with a calm.
 func (d dice) pause() step {
 	if d.chance(3) {
 		return step{Do: "trial", How: oneOf(d, trials...), N: 2 + d.IntN(4), Worker: d.IntN(5), Seed: d.Uint64N(1 << 20)}
@@ -125,7 +125,7 @@ func (d dice) pause() step {
 	return step{Do: "calm"}
 }
 
-// dice draws.
+// dice makes random choices.
 type dice struct{ *rand.Rand }
 
 func oneOf[T any](d dice, choices ...T) T { return choices[d.IntN(len(choices))] }
@@ -162,10 +162,10 @@ func (d dice) setup(seed uint64) setup {
 	return s
 }
 
-// learning are policies that remember where requests were sent.
+// learning are the policies that learn from where requests were sent.
 var learning = []string{"estimated", "cache_aware", "vllm_cache_aware", "prefix_cache_affinity"}
 
-// engine draws a worker. Its model's blocks have size tokens, rarely another number.
+// engine draws a worker. Its block size is mostly size tokens, rarely another.
 func (d dice) engine(size int) engineSetup {
 	e := engineSetup{
 		Kind:         oneOf(d, mockengine.VLLM, mockengine.VLLM, mockengine.SGLang),

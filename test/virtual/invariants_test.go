@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	// settle bounds the router's recovery after all faults have ended: a breaker that was opened often tries again
-	// after 30 s, a health check comes every 5 s, a replay may take 20 s and be requested again.
+	// settle bounds the router's recovery after all faults have ended: a breaker that has opened often tries again after
+	// 30 s, a health check comes every 5 s, a replay may take 20 s and be requested again.
 	settle = 4 * time.Minute
-	// idle is longer than any unused connection is kept.
+	// idle is longer than the router keeps an unused connection.
 	idle = 45 * time.Second
-	// noticed is longer than the router takes to read the metrics of a worker that is well again: it asks every 30 s
-	// where earlier questions failed. It is shorter than most policies remember where a request was sent.
+	// noticed is longer than the router takes to read the metrics of a healthy worker: after failures it asks every
+	// 30 s. It is shorter than most policies remember where a request was sent.
 	noticed = 40 * time.Second
 )
 
-// check holds after every step.
+// check checks what must hold after every step.
 func (w *world) check() {
 	synctest.Wait()
 	w.mu.Lock()
@@ -56,7 +56,7 @@ func (w *world) check() {
 	}
 }
 
-// atRest holds when no client waits. The router ends its work for a client within moments after the client left.
+// atRest checks what must hold when no client waits. The router ends its work soon after a client has left.
 func (w *world) atRest() {
 	for try := 0; ; try++ {
 		why := w.busy()
@@ -73,12 +73,12 @@ func (w *world) atRest() {
 			w.problem("no request is under way, and %s", why)
 			return
 		}
-		pass(time.Second) // a request that nobody waits for may be in a dial
+		pass(time.Second) // a request without a client may still be dialling
 		synctest.Wait()
 	}
 }
 
-// busy describes the fleet's load, "" when there is none.
+// busy describes the fleet's load; "": there is none.
 func (w *world) busy() string {
 	snap := w.router.Router().Fleet().Snapshot()
 	for h := range snap.Holders() {
@@ -93,7 +93,7 @@ func (w *world) busy() string {
 	return ""
 }
 
-// calm ends all faults, and checks the promises that the router makes for that time.
+// calm ends all faults, and checks what the router promises when there are none.
 func (w *world) calm() {
 	for _, e := range w.engines {
 		e.heal()
@@ -175,7 +175,7 @@ func (w *world) known(snap *fleet.Snapshot, e *engine) *fleet.Worker {
 	return nil
 }
 
-// unready names a worker that the router does not use.
+// unready describes a worker that the router should use and does not; "": there is none.
 func (w *world) unready() string {
 	snap, now := w.router.Router().Fleet().Snapshot(), time.Now().UnixNano()
 	for _, e := range w.listed() {
@@ -202,9 +202,9 @@ func (w *world) unready() string {
 	return ""
 }
 
-// serves sends a request to each rank, and some to the policy's choice. All must be answered: the workers are well
-// and idle. The workers' new events then show the router which messages it missed: each prompt has a block that no
-// other prompt has, since a worker that had all blocks of a prompt would send no event.
+// serves sends a request to each rank, and some to the policy's choice. All must be answered, because the workers are
+// healthy and idle. The workers' new events then show the router which messages it missed. Each prompt has a block that
+// no other prompt has: a worker that has all blocks of a prompt sends no event.
 func (w *world) serves() bool {
 	for _, e := range w.listed() {
 		for rank := range e.setup.Ranks {
@@ -247,7 +247,7 @@ func (w *world) served(e *engine, rank int) bool {
 			w.problem("%s ended with %s", a.what, a.outcome)
 			return false
 		}
-		pass(10 * time.Second) // an old connection may have ended in it, which speaks against the worker
+		pass(10 * time.Second) // an old connection may have failed, which counts against the worker for a time
 		if !w.eventually(settle, w.unready) {
 			return false
 		}
@@ -260,8 +260,8 @@ func (w *world) waiting(a *ask) bool {
 	return slices.Contains(w.asks, a)
 }
 
-// untrue describes a false belief of the router about the engines' caches: a claimed block that the engine does not
-// hold, or a missing block of a holder that is exact.
+// untrue describes an error of the index: a claimed block that the engine does not hold, or a missing block of a holder
+// with exact trust. "": there is none.
 func (w *world) untrue() string {
 	r := w.router.Router()
 	snap := r.Fleet().Snapshot()
@@ -281,9 +281,9 @@ func (w *world) untrue() string {
 		for _, h := range k.Holders {
 			held[h], owner[h] = map[uint64]bool{}, e
 			trust, why := snap.Trust(h)
-			// Blocks that wait are known by their hashes alone: after a reset of the accelerator's cache, the copies below
-			// it may be announced.
-			if trust != fleet.TrustExact && e.provable() && !w.crowded() && index[h].Waiting == 0 {
+			// The index knows waiting blocks by their hashes alone: after a reset of the accelerator's cache, their copies on
+			// lower tiers may be announced.
+			if trust != fleet.TrustExact && e.provable() && !w.indexFull() && index[h].Waiting == 0 {
 				return fmt.Sprintf("%s rank %d is %s and not exact: %s", e.ip, snap.Rank(h), trust, why)
 			}
 			for _, tier := range []block.Tier{block.TierGPU, block.TierCPU} {
@@ -296,8 +296,8 @@ func (w *world) untrue() string {
 					continue
 				}
 				if claimed < cached {
-					// Larger engine blocks that begin alike share some of the router's. Placeholders may name blocks
-					// that the accelerator has dropped.
+					// Larger engine blocks with equal beginnings share blocks of the router. Placeholders may name blocks that the
+					// accelerator has evicted.
 					if size[h] != e.setup.BlockSize || tier != block.TierGPU && e.setup.Placeholders {
 						continue
 					}
@@ -318,8 +318,8 @@ func (w *world) untrue() string {
 	return ""
 }
 
-// acquaint waits until the router has read the signs of each worker's process, where its restart is to be noticed by
-// them: who has never seen a process does not know that another one has taken its place.
+// acquaint waits until the router has read the metrics of each worker's process, where it notices a restart by them:
+// without an earlier reading it cannot know that a process is new.
 func (w *world) acquaint() {
 	guesses := slices.ContainsFunc(w.engines, func(e *engine) bool { return e.setup.NoEvents })
 	if w.first() != "" || w.setup.Reports == 0 || !guesses && !slices.Contains(learning, w.setup.Policy) {
@@ -334,13 +334,13 @@ func (w *world) acquaint() {
 }
 
 // remembers describes a part of a prompt that the router learned from requests to a worker's former process, and still
-// expects in the cache of the present one.
+// expects in the cache of the present process. "": there is none.
 func (w *world) remembers() string {
 	snap := w.router.Router().Fleet().Snapshot()
 	for _, e := range w.listed() {
 		w.mu.Lock()
 		born, plain := e.born, e.plain
-		var since [][]uint32 // the prompts that the present process may have seen
+		var since [][]uint32 // the prompts that the present process may have got
 		for key, at := range w.used {
 			if !at.Before(born) {
 				since = append(since, w.prompts[key])
@@ -370,7 +370,7 @@ func (w *world) remembers() string {
 	return ""
 }
 
-// common returns how many ids two prompts begin with alike.
+// common returns the length of the common prefix of two prompts.
 func common(a, b []uint32) int {
 	n := 0
 	for n < len(a) && n < len(b) && a[n] == b[n] {
@@ -379,8 +379,8 @@ func common(a, b []uint32) int {
 	return n
 }
 
-// learned returns how much of a prompt the router expects in the caches of a worker, as far as it learned that from
-// requests, and the policy.
+// learned returns how many tokens of a prompt the router expects in a worker's caches because it learned them from
+// requests, and the policy that expects them.
 func (w *world) learned(k *fleet.Worker, model string, ids []uint32) (most int, by string) {
 	d, _ := w.router.Router().Explain(context.Background(), &warmpath.Request{Model: model, Tokens: ids, Now: time.Now().UnixNano()})
 	if d == nil {
@@ -407,33 +407,33 @@ func (w *world) learned(k *fleet.Worker, model string, ids []uint32) (most int, 
 	return most, d.Policy
 }
 
-// explain adds to a problem the caches' content by the engines' own events.
+// explain adds the caches' content according to the engines' own events to a problem.
 func (w *world) explain() {
 	for _, e := range w.listed() {
 		if !e.provable() || e.server == nil {
 			continue
 		}
 		for rank := range e.setup.Ranks {
-			w.problem("%s rank %d: %s", e.ip, rank, e.told(rank, block.TierGPU, e.server.CachedHashes(rank, block.TierGPU)))
+			w.problem("%s rank %d: %s", e.ip, rank, e.reported(rank, block.TierGPU, e.server.CachedHashes(rank, block.TierGPU)))
 		}
 	}
 }
 
-// provable reports whether the engine's cache can be known completely: the engine publishes events and keeps all of
-// them for replay.
+// provable reports whether the router can know the engine's cache completely: the engine publishes events and keeps all
+// of them for replay.
 func (e *engine) provable() bool {
 	e.world.mu.Lock()
 	defer e.world.mu.Unlock()
 	for _, t := range e.world.next.Workers {
 		if t.URL == e.url() && t.Events == discovery.None {
-			return false // the file says so, whatever the engine has become
+			return false // the router's configuration still says that the engine publishes no events
 		}
 	}
 	return !e.setup.NoEvents && !e.setup.NoReplay && !e.setup.Hidden && e.setup.BufferSteps >= 10000
 }
 
-// crowded reports whether an index evicted or refused blocks, which lowers trust.
-func (w *world) crowded() bool {
+// indexFull reports whether the index evicted or refused blocks, which lowers trust.
+func (w *world) indexFull() bool {
 	for _, x := range w.router.Router().IndexStats() {
 		if x.Evictions > 0 || x.WaitingDropped > 0 || x.Refused > 0 {
 			return true
@@ -442,7 +442,7 @@ func (w *world) crowded() bool {
 	return false
 }
 
-// overclaimed compares each holder's claimed part of a prompt with the part that its engine would find.
+// overclaimed describes a holder whose claimed part of a prompt is longer than the part that its engine would find.
 func (w *world) overclaimed(ids []uint32, held map[fleet.Holder]map[uint64]bool, owner map[fleet.Holder]*engine) string {
 	for _, model := range []string{"mock", "other"} {
 		d, _ := w.router.Router().Explain(context.Background(), &warmpath.Request{Model: model, Tokens: ids, Now: time.Now().UnixNano()})
@@ -456,7 +456,7 @@ func (w *world) overclaimed(ids []uint32, held map[fleet.Holder]map[uint64]bool,
 			}
 			if has := e.leading(ids, held[c.Holder]); c.Match > has {
 				if !e.provable() && c.Trust != fleet.TrustExact {
-					continue // what was lost cannot be known
+					continue // the engine does not have the events for this
 				}
 				return fmt.Sprintf("%s rank %d (%s) is said to have %d tokens of a prompt of %d, and has %d", e.ip, c.Rank, c.Trust, c.Match, len(ids), has)
 			}
@@ -466,7 +466,7 @@ func (w *world) overclaimed(ids []uint32, held map[fleet.Holder]map[uint64]bool,
 	return ""
 }
 
-// leading returns how many of the prompt's tokens the engine would find in its cache.
+// leading returns how many leading tokens of the prompt the engine would find in its cache.
 func (e *engine) leading(ids []uint32, held map[uint64]bool) int {
 	chain := block.EngineChain{Algorithm: block.VLLMSHA256CBOR, Size: e.setup.BlockSize, Seed: block.DefaultSeed}
 	if e.setup.Kind == mockengine.SGLang {
@@ -486,11 +486,11 @@ func (e *engine) leading(ids []uint32, held map[uint64]bool) int {
 	return n
 }
 
-// waiting matches the operators' view of a queue with requests in it.
+// waiting matches the answer of /admin/queue when requests wait.
 var waiting = regexp.MustCompile(`"requests": *[1-9]`)
 
-// small holds after a calm and a while without requests: no goroutine and no connection of earlier ones is left. It
-// takes as much virtual time as the rest of a calm, and what has leaked stays: the end of a history is early enough.
+// small checks what must hold after a calm and some time without requests: no goroutine and no connection of a request
+// is left. It runs at the end of a history alone, because it takes much virtual time and a leak stays until then.
 func (w *world) small() {
 	if w.first() != "" {
 		return
@@ -512,8 +512,8 @@ func (w *world) small() {
 	for _, e := range w.engines {
 		ranks += e.setup.Ranks
 	}
-	// Two connections of the client; for each worker one of the probe, of the reporter and of token questions; for
-	// each rank those of its events.
+	// The client has two connections. Each worker has one each for the probe, the reporter and token questions, each rank
+	// two for its events.
 	if most := 2 + 3*len(w.engines) + 2*ranks; w.network.Open() > most {
 		w.problem("%d connections are open when nothing happens, more than %d", w.network.Open(), most)
 	}
@@ -526,7 +526,7 @@ func (w *world) small() {
 	}
 }
 
-// sorted counts stacks by the place that created the goroutine.
+// sorted counts stacks by the function that created the goroutine.
 func sorted(stacks []string) string {
 	counts := map[string]int{}
 	for _, s := range stacks {

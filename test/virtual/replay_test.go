@@ -11,16 +11,16 @@ import (
 	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
-// diary follows a rank's events from the first on. A failure's message uses it to show whether the events agree with
-// the engine's cache.
+// diary applies a rank's events from the first one on. The message of a failure shows with it whether the events agree
+// with the engine's cache.
 type diary struct {
 	mu       sync.Mutex
 	decoder  kvevent.Decoder
 	copies   map[string]int // by tier and hash
 	history  map[string][]string
-	doubled  map[string]bool // there was a second copy once
+	doubled  map[string]bool // tier and hash that once had a second copy
 	messages int
-	complete bool // these are all of its messages
+	complete bool // no message is missing
 }
 
 func (l *diary) Message(seq uint64, payload []byte) {
@@ -54,7 +54,7 @@ func (l *diary) Lost(_, _ uint64)        { l.mu.Lock(); l.complete = false; l.mu
 func (l *diary) Complete()               { l.mu.Lock(); l.complete = true; l.mu.Unlock() }
 func (l *diary) State(_ bool, err error) {}
 
-// follow reads a rank's events from the first one that it kept.
+// follow reads a rank's events from the first one that the engine still has.
 func (e *engine) follow(rank int) *diary {
 	l := &diary{copies: map[string]int{}, history: map[string][]string{}, doubled: map[string]bool{}}
 	sub := zmq.NewSubscriber(zmq.Source{
@@ -66,9 +66,9 @@ func (e *engine) follow(rank int) *diary {
 	return l
 }
 
-// doubles returns how many of hashes a rank may have had a second copy of once: all, where it no longer has all of its
-// messages. The wire does not tell a second copy from a report of the first, and the index takes it for a report: the
-// removal of one copy then ends its claim (kvindex, Stored.Origin).
+// doubles returns how many of hashes a rank may have had a second copy of: all, where the engine does not have all its
+// messages any more. An event does not tell a second copy from a report of the first one. The index takes it for a
+// report, and the removal of one copy then ends its claim (kvindex, Stored.Origin).
 func (e *engine) doubles(rank int, tier fmt.Stringer, hashes []uint64) (n int) {
 	l := e.follow(rank)
 	l.mu.Lock()
@@ -84,8 +84,8 @@ func (e *engine) doubles(rank int, tier fmt.Stringer, hashes []uint64) (n int) {
 	return n
 }
 
-// told compares a rank's events with its cache.
-func (e *engine) told(rank int, tier fmt.Stringer, hashes []uint64) string {
+// reported describes how a rank's events differ from its cache.
+func (e *engine) reported(rank int, tier fmt.Stringer, hashes []uint64) string {
 	l := e.follow(rank)
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// shrink removes steps from a history that fails, as long as it fails, by delta debugging: halves, quarters, and so
-// on down to single steps [Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing Input, 2002]. It
-// returns the shortest history that failed, and its problem.
+// shrink shortens a history that fails by delta debugging: it tries to remove halves, quarters, and so on down to
+// single steps [Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing Input, 2002]. It returns the
+// shortest history that failed, and its problem.
 func shrink(t *testing.T, h history, why string) (history, string) {
 	best := h
 	for parts := 2; len(best.Steps) > 0; {

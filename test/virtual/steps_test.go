@@ -170,7 +170,7 @@ func (w *world) leaving(s step) {
 		a.how = s.How
 		a.key += " not waited for"
 		if s.How == "slow" {
-			a.limit += 5 * time.Minute // it reads so slowly that what is in the buffers outlasts the request
+			a.limit += 5 * time.Minute // a slow client still reads buffered bytes after the router has ended the request
 		} else {
 			a.leave = func(_ *ask, cancel context.CancelFunc) { time.AfterFunc(s.For, cancel) }
 		}
@@ -291,7 +291,7 @@ func (e *engine) babble(l net.Listener, how string) (end func()) {
 	return func() { stop(); <-ended }
 }
 
-// lieInEvents serves the mock engine's HTTP surface without its events, and impossible ones in their place.
+// lieInEvents serves the mock engine's HTTP API, and events that no engine sends in place of the engine's.
 func (e *engine) lieInEvents(how string) (end func(), err error) {
 	cfg := e.mock()
 	endpoint, replay := cfg.Events, cfg.Replay
@@ -325,7 +325,7 @@ func (e *engine) lieInEvents(how string) (end func(), err error) {
 	return func() { stop(); <-ended; <-ended }, nil
 }
 
-// impossible are batches of events that no engine sends.
+// impossible returns batches of events that no engine sends.
 func impossible(how string) (batches [][]kvevent.Event) {
 	stored := func(parent uint64, size int, hashes ...uint64) kvevent.Event {
 		e := kvevent.Event{Kind: kvevent.Stored, Tier: block.TierGPU, Medium: "GPU", HasAttention: true, Spec: "full_attention",
@@ -372,7 +372,7 @@ func impossible(how string) (batches [][]kvevent.Event) {
 	return batches
 }
 
-// reload changes the file and reloads the router.
+// reload changes the configuration and reloads the router.
 func (w *world) reload(s step) {
 	w.mu.Lock()
 	current := w.next

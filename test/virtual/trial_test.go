@@ -23,23 +23,23 @@ const marked = "trouble"
 
 const completions = "/v1/completions"
 
-// refusals are useless answers, as lieAbout knows them.
+// refusals are useless answers: arguments of lieAbout.
 var refusals = []string{"401", "404", "429", "500", "html"}
 
-// trials are the ways in which answers are useless in a trial.
+// trials are the kinds of useless answers in a trial.
 var trials = []string{
 	"one in k",      // a worker's answer to one request in k is useless
 	"bad requests",  // every worker's answer to a client's bad request is useless
-	"no answer",     // every worker closes the connection on which the request came
+	"no answer",     // every worker closes the request's connection
 	"broken stream", // the same after the first event
 }
 
-// honest is how many requests a trial judges.
+// honest is the number of requests that a trial judges.
 const honest = 16
 
-// trial ends all faults, lets workers answer a part of the requests uselessly, and sends honest requests one after the
-// other. They all must succeed: a worker that can serve them is there, well and idle. How is the trial, Seed draws the
-// answer. N is k, or how many bad requests go before each honest one.
+// trial ends all faults, makes workers answer a part of the requests uselessly, and sends honest requests one after the
+// other. All of them must succeed, because a worker that can serve them is healthy and idle. How is the kind of trial,
+// Seed draws the answer, and N is k or the number of bad requests before each honest one.
 func (w *world) trial(s step) {
 	w.calm()
 	var peers []*engine
@@ -49,13 +49,13 @@ func (w *world) trial(s step) {
 		}
 	}
 	if len(peers) < 2 || w.setup.Attempts < 2 || w.first() != "" {
-		return // nobody else can serve, or may be asked
+		return // no other worker can serve the request, or the router may not ask a second one
 	}
 	refusal := refusals[s.Seed%uint64(len(refusals))]
 	bad, path := peers, "/v1/chat/completions"
 	if s.How == "one in k" {
-		// Another scope: after bad requests that all workers refuse alike, a refusal seems to be the request's fault. So
-		// it does where another worker was useless of late.
+		// Use another scope: after bad requests that all workers refuse alike, or with another worker that was useless
+		// shortly before, the router takes a refusal for the request's fault.
 		bad, path = peers[s.Worker%len(peers):][:1], completions
 		if slices.ContainsFunc(peers, func(e *engine) bool { return e.blamed && e != bad[0] }) {
 			return
@@ -108,10 +108,10 @@ func (w *world) trial(s step) {
 	}
 }
 
-// settled is longer than two health checks take.
+// settled is longer than two health checks.
 const settled = 12 * time.Second
 
-// short makes a request for three tokens by a user of that name.
+// short makes a request for three tokens by the given user.
 func (w *world) short(seed uint64, user, path string) *ask {
 	prompt := `"messages":[{"role":"user","content":` + line(text(seed)) + `}]`
 	if path == completions {
@@ -173,7 +173,7 @@ func (e *engine) inFront(answer func(rw http.ResponseWriter, r *http.Request, bo
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	ended := make(chan struct{}, 2)
-	go func() { _ = server.Run(ctx); ended <- struct{}{} }() // both end by end, which waits
+	go func() { _ = server.Run(ctx); ended <- struct{}{} }() // end ends both and waits
 	go func() { _ = front.Serve(l); ended <- struct{}{} }()
 	<-server.Ready()
 	return func() {

@@ -18,14 +18,14 @@
 //
 // The file can be edited: steps do not depend on each other, and any can be left out.
 //
-// What is drawn: history_test.go. The number, kinds, ranks, caches, wires and faults of the engines; policy, queue,
-// limits, time limits of the router; whether the router is stopped in calm or busy; and the steps, most of them
-// requests. What a kind of step does: steps_test.go (play). A new kind of step changes what every seed means.
+// history_test.go draws: the number, kinds, ranks, caches, wires and faults of the engines; policy, queue, limits and
+// time limits of the router; whether the router is stopped in calm or busy; and the steps, most of them requests. play
+// in steps_test.go plays a step. A new kind of step changes the history of every seed.
 //
-// Time, faults and steps are exactly the history's. Go's scheduler, select and map order are not under control, nor is
-// the router's own jitter: a history that failed once may need some runs to fail again, so each candidate of the
-// shrinking is played several times. A panic names its seed beside the goroutine under GODEBUG=tracebacklabels=1, which
-// make virtual sets. WARMPATH_VIRTUAL_FAILURES is how many seeds may fail before the test ends; 1 by default.
+// A replay has exactly the history's time, faults and steps. Go's scheduler, select, the order of maps and the router's
+// jitter are not under control: a history that failed once may need some runs to fail again, so shrinking plays each
+// candidate several times. With GODEBUG=tracebacklabels=1, which make virtual sets, a panic shows its seed beside the
+// goroutine. WARMPATH_VIRTUAL_FAILURES is the number of failed seeds that ends the test; 1 by default.
 package virtual
 
 import (
@@ -47,8 +47,8 @@ import (
 const (
 	// length is how many steps a seed draws.
 	length = 30
-	// stuck is how long one run may take in real time: a hundred times its usual duration. Then the process ends with
-	// the history and all stacks, as a spinning run cannot be ended otherwise.
+	// stuck bounds a run in real time, at a hundred times its usual duration. Then the process ends with the history and
+	// all stacks: a run that spins cannot be ended otherwise.
 	stuck = 2 * time.Minute
 	// tries is how often a candidate of shrinking is played before it counts as passing.
 	tries = 3
@@ -69,8 +69,8 @@ func TestTheWholeRouterKeepsItsPromisesInVirtualTime(t *testing.T) {
 		}
 		return
 	}
-	log.SetOutput(io.Discard) // net/http tells of answers that nobody asked for
-	// A run's heap is a few megabytes, so that the collector runs all the time: at 100 % it takes a third of the test.
+	log.SetOutput(io.Discard) // net/http logs unsolicited answers
+	// A run's heap is a few megabytes, so at 100 % the collector takes a third of the test's time.
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	seeds := number("WARMPATH_VIRTUAL_SEEDS", 40)
 	if testing.Short() || raceEnabled {
@@ -116,7 +116,7 @@ func number(name string, otherwise uint64) uint64 {
 	return otherwise
 }
 
-// run plays a history in a bubble of its own, and returns the first problem, "" when there is none.
+// run plays a history in a new bubble, and returns the first problem; "": there is none.
 func run(t *testing.T, h history, out io.Writer) (why string) {
 	pprof.SetGoroutineLabels(pprof.WithLabels(t.Context(), pprof.Labels("seed", fmt.Sprint(h.Setup.Seed))))
 	guard := time.AfterFunc(stuck, func() {
@@ -177,7 +177,7 @@ func inBubble(h history, out io.Writer) string {
 // pass lets virtual time pass: the bubble's clock runs ahead as soon as every goroutine of the bubble waits.
 func pass(d time.Duration) { time.Sleep(d) }
 
-// crowd sends requests that are under way when the router is stopped.
+// crowd sends requests that are open when the router is stopped.
 func (w *world) crowd() {
 	for i := range uint64(6) {
 		a := w.question(w.setup.Seed+i, []string{"ids", "chat"}[i%2], int(i/2)*100)
@@ -204,7 +204,7 @@ func (w *world) finish() {
 		e.vacate()
 	}
 	if broken {
-		w.leave() // nothing more is to be seen of them
+		w.leave() // their outcome does not matter any more
 		pass(time.Minute)
 	}
 	w.eventually(time.Minute, func() string {
@@ -216,7 +216,7 @@ func (w *world) finish() {
 		return ""
 	})
 	w.leave()
-	// net/http continues a connect until its own time limit, even when no request waits for it any more.
+	// net/http continues to dial until its own time limit, even when no request waits for the connection any more.
 	pass(margin)
 	w.clients.CloseIdleConnections()
 	synctest.Wait()
@@ -245,7 +245,7 @@ func (w *world) stopRouter(broken bool) {
 	if d := time.Since(began); d > limit {
 		w.problem("the router ran on for %v after it was stopped", d)
 	}
-	// Only requests that outlive the drain may make the router's end an error.
+	// Run may return an error only when requests were open after the drain.
 	if err != nil && !(w.setup.StopBusy && strings.HasPrefix(err.Error(), "drain: requests were cut after ")) {
 		w.problem("the router ended with an error: %v", err)
 	}

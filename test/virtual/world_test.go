@@ -24,13 +24,13 @@ const (
 	routerIP = "10.0.0.1"
 	clientIP = "10.0.0.2"
 	httpPort = 8000 // of engines
-	pubPort  = 5557 // vLLM's default, which is tried where an engine does not tell
+	pubPort  = 5557 // vLLM's default, which the router tries where an engine does not tell its port
 	replay   = 5657
 	adminKey = "operators only"
 )
 
-// world is one run: the router, its engines, its clients, and the network between them. The driver's goroutine owns it;
-// clients only use the fields that mu guards.
+// world is one run: the router, its engines, its clients, and the network between them. The driver's goroutine owns it.
+// Clients use the fields that mu guards alone.
 type world struct {
 	setup   setup
 	network *memnet.Network
@@ -39,42 +39,42 @@ type world struct {
 	router  *app.App
 	stop    context.CancelFunc
 	base    context.Context    // of all requests
-	leave   context.CancelFunc // ends it
+	leave   context.CancelFunc // ends base
 	ended   chan error
 	engines []*engine
-	orders  sync.WaitGroup // restarts and repairs under way
+	orders  sync.WaitGroup // restarts and repairs that have not ended
 	prompts map[string][]uint32
 	recent  []string // keys of prompts, oldest first
-	bubble  string   // of this run, as stacks say it
+	bubble  string   // the run's bubble, as in stacks
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	next     *config.Config
-	asks     []*ask               // not ended
-	used     map[string]time.Time // when a request with a prompt ended last, by the prompt's key
-	answers  map[string]string    // the text of each prompt's answer, by what was asked
-	problems []string             // what clients saw that must not be
-	counts   map[string]int       // of outcomes
+	asks     []*ask               // open requests
+	used     map[string]time.Time // last end of a request, by the prompt's key
+	answers  map[string]string    // text of the answer, by ask.key
+	problems []string             // broken promises
+	counts   map[string]int       // number of requests by outcome
 }
 
-// engine is one worker: a mock engine, or something else at its address.
+// engine is one worker: a mock engine, or another server at its address.
 type engine struct {
 	world  *world
 	host   *memnet.Host
 	ip     string
 	setup  engineSetup
 	server *mockengine.Server
-	end    func()          // ends whatever is at the address
-	lying  bool            // not the mock engine
-	dead   bool            // nothing is there
-	killed bool            // its core is
-	was    mockengine.Kind // of the process before
-	seen   bool            // the router has read the signs of a process of that kind, and knows them still
-	refuse bool            // the address has refused connections since; the world's mu guards it
-	blamed bool            // it answered requests uselessly that others served, or was to
-	liedAt time.Time       // when something else than the mock engine was there last
+	end    func()          // ends the server at the address
+	lying  bool            // another server than the mock engine is at the address
+	dead   bool            // no server is at the address
+	killed bool            // the engine's core is dead, its HTTP server is not
+	was    mockengine.Kind // kind of the process before
+	seen   bool            // the router has the metrics of a process of that kind
+	refuse bool            // the address has refused connections after that; the world's mu guards it
+	blamed bool            // it has given, or may give, useless answers to requests that others serve
+	liedAt time.Time       // when another server than the mock engine was there last
 	born   time.Time       // when the present process began; the world's mu guards it
-	plain  bool            // the present process shows the router that it is another than the one before; as born
-	undone chan struct{}   // closed when the rest of a passing fault is not wanted any more
+	plain  bool            // the router can see that the present process is not the one before; guarded as born
+	undone chan struct{}   // closed to end passing faults early
 }
 
 func (e *engine) url() string { return fmt.Sprintf("http://%s:%d", e.ip, httpPort) }
@@ -119,7 +119,7 @@ func (w *world) config() *config.Config {
 	c.RequestPolicies = []string{"direct"}
 	c.Queue.Order, c.Queue.MaxWait = s.Queue, 5*time.Second
 	c.Routing.MaxRequests = s.MaxRequests
-	c.Index.Bytes, c.Index.Seed = s.IndexBytes, 1 // any, but the same in each run
+	c.Index.Bytes, c.Index.Seed = s.IndexBytes, 1 // any seed, but the same in each run
 	c.Gateway.Attempts, c.Gateway.RequestTimeout = s.Attempts, s.RequestTimeout
 	c.Gateway.DrainDelay, c.Gateway.DrainTimeout = s.DrainDelay, s.DrainTimeout
 	c.Proxy.StreamIdleTimeout = s.StreamIdle
@@ -208,8 +208,8 @@ func (e *engine) vacate() {
 	e.end, e.server = nil, nil
 }
 
-// begins notes that another process than before serves at the address. vLLM's /metrics tell the router so, where it
-// has read those of a process before. It drops them when another server answers after connections were refused.
+// begins records that a new process serves at the address. The router sees that in vLLM's /metrics, if it has read
+// those of a process before. It drops them when another server answers after connections were refused.
 func (e *engine) begins() {
 	e.world.mu.Lock()
 	defer e.world.mu.Unlock()
@@ -220,7 +220,7 @@ func (e *engine) begins() {
 	e.seen = e.seen && !e.refuse
 }
 
-// refuses notes that the address refuses connections for a time.
+// refuses records that the address refuses connections for a time.
 func (e *engine) refuses() {
 	e.world.mu.Lock()
 	defer e.world.mu.Unlock()
@@ -254,7 +254,7 @@ func (e *engine) replace(serve func() (end func(), err error)) {
 	}
 }
 
-// later undoes a passing fault after d, or earlier when all faults end. undo is called once.
+// later ends a passing fault after d, or earlier when all faults end. It calls undo once.
 func (e *engine) later(d time.Duration, undo func()) {
 	undone := e.undone
 	e.world.orders.Go(func() {
@@ -276,13 +276,13 @@ func (w *world) problem(format string, args ...any) {
 }
 
 // complaints is the router's log. A line of level ERROR is a problem: the router writes one for a panic, a stall, a
-// component that hangs, and load that was never given back.
+// component that hangs, and load that was never released.
 type complaints struct {
 	slog.Handler
 	world *world
 }
 
-// logger returns the router's log, which goes to out unless nobody reads it.
+// logger returns the router's log. It writes all levels to out, or errors alone when out is io.Discard.
 func logger(w *world, out io.Writer) slog.Handler {
 	level := slog.LevelInfo
 	if out == io.Discard {
@@ -308,7 +308,7 @@ func (c complaints) WithGroup(name string) slog.Handler {
 	return complaints{c.Handler.WithGroup(name), c.world}
 }
 
-// first returns the problems, the first one first; "" when there are none.
+// first returns the problems, in order; "": there are none.
 func (w *world) first() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -318,7 +318,7 @@ func (w *world) first() string {
 	return strings.Join(w.problems, "\n")
 }
 
-// bubbleOf returns the mark of the calling goroutine's bubble in stacks: other runs may be under way beside this one.
+// bubbleOf returns the name of the calling goroutine's bubble in stacks, because other runs may run at the same time.
 func bubbleOf() string {
 	buf := make([]byte, 256)
 	head, _, _ := strings.Cut(string(buf[:runtime.Stack(buf, false)]), "\n")
