@@ -12,7 +12,7 @@ var openAIChat = dialect{
 	watch:            watchOpenAI,
 }
 
-// openAICommon are the fields that both of OpenAI's older dialects read.
+// openAICommon are the fields that both OpenAI dialects read.
 var openAICommon = fields(FieldModel, FieldStream, FieldStreamOptions, FieldMaxTokens, FieldN, FieldCacheSalt, FieldExtraKey,
 	FieldRID, FieldRequestID, FieldUser, FieldSessionID, FieldPromptCacheKey, FieldSessionParams, FieldUserID, FieldPriority,
 	FieldRoutedDPRank, FieldDataParallelRank, FieldKVTransferParams)
@@ -36,7 +36,7 @@ func appendOpenAIErrorEvent(dst []byte, e *Error) []byte {
 	return append(dst, "\n\n"...)
 }
 
-// watchOpenAI gives the keys of OpenAI's responses their meaning: chat.completion, chat.completion.chunk and
+// watchOpenAI returns the meaning of a key in OpenAI's responses: chat.completion, chat.completion.chunk and
 // text_completion, streamed or not.
 func watchOpenAI(in place, key []byte) meaning {
 	switch in {
@@ -69,7 +69,7 @@ func watchOpenAI(in place, key []byte) meaning {
 			return isContent
 		}
 	case inDelta:
-		// content, reasoning_content, reasoning, refusal, tool_calls, function_call: all are made of tokens.
+		// content, reasoning_content, reasoning, refusal, tool_calls and function_call hold tokens.
 		if string(key) != "role" {
 			return isContent
 		}

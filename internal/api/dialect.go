@@ -1,6 +1,6 @@
 package api
 
-// Dialect says which request and response shapes a path speaks.
+// Dialect names the shapes of a path's requests and responses.
 type Dialect uint8
 
 const (
@@ -12,17 +12,18 @@ const (
 	numDialects
 )
 
-// A dialect is all that differs between two Dialects. Adding one is a file with such a value and a line in dialects.
+// A dialect holds everything that differs between two Dialects. A new one is a file with such a value and a line in
+// dialects.
 type dialect struct {
 	name string
 	path string
-	// reads says which top-level keys of a request mean something in this dialect; all others are skipped unread.
+	// reads are the top-level keys of a request that this dialect reads; all others are skipped.
 	reads fieldSet
 	// appendError appends the JSON body of an error answer.
 	appendError func(dst []byte, e *Error) []byte
-	// appendErrorEvent appends the server-sent event that ends a stream that went wrong, its blank line included.
+	// appendErrorEvent appends the server-sent event that ends a failed stream, its blank line included.
 	appendErrorEvent func(dst []byte, e *Error) []byte
-	// watch says what a key of a response means; see document.
+	// watch returns the meaning of a key of a response; see document.
 	watch func(in place, key []byte) meaning
 }
 
@@ -31,16 +32,16 @@ var dialects = [numDialects]*dialect{
 	OpenAICompletions: &openAICompletions,
 }
 
-// String returns the dialect's name as it stands in metrics and logs.
+// String returns the dialect's name in metrics and logs.
 func (d Dialect) String() string { return dialects[d].name }
 
-// Path returns the path that speaks the dialect, on our side and on the engine's.
+// Path returns the path of the dialect, which is the same at the router and at engines.
 func (d Dialect) Path() string { return dialects[d].path }
 
-// AppendError appends the JSON body of the answer that tells e.
+// AppendError appends the JSON body of the error answer e.
 func (d Dialect) AppendError(dst []byte, e *Error) []byte { return dialects[d].appendError(dst, e) }
 
-// AppendErrorEvent appends the server-sent event that tells e to a client whose stream has already begun.
+// AppendErrorEvent appends the server-sent event of e, for a stream that has already begun.
 func (d Dialect) AppendErrorEvent(dst []byte, e *Error) []byte {
 	return dialects[d].appendErrorEvent(dst, e)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// place is a container in a response document that we look into.
+// place is a container in a response document that is looked into.
 type place uint8
 
 const (
@@ -18,10 +18,10 @@ const (
 	inUsage
 	inDetails
 	inError
-	inGenerated // a list in which any element is a token
+	inGenerated // a list of tokens: each element counts as one
 )
 
-// meaning is what a value means to us. The dialect's watch function gives a key in a place its meaning.
+// meaning is the meaning of a value. The dialect's watch function returns it for a key in a place.
 type meaning uint8
 
 const (
@@ -38,57 +38,58 @@ const (
 	isDetails
 	isCachedTokens
 	isError
-	isObject // the root's "object": "error" is how vLLM before 0.10 and SGLang tell one
+	isObject // the root's "object": it is "error" in errors of SGLang and of vLLM before 0.10
 	isMessage
 	isGenerated // an element of inGenerated
 	isModel     // the root's "model"
 	isCode      // an error's "code"
 )
 
-// watchedDepth is how deep the places lie that we look into: root, choices, choice, delta, tool_calls.
+// watchedDepth is how deep the watched places lie: root, choices, choice, delta, tool_calls.
 const watchedDepth = 6
 
-// document reads a JSON document piece by piece, leniently and without keeping it. What it learns outlives the document: an
-// event stream is read as many documents, with next between them.
+// document reads a JSON document that arrives in pieces, split anywhere. It keeps nothing of the document, so a
+// jsonscan.Scanner cannot do this. It is lenient: the response is the engine's. An event stream is many documents, with
+// next between them; the results of all documents add up.
 type document struct {
 	watch func(in place, key []byte) meaning
 
-	// Where the reader stands.
+	// The position in the document.
 	state   readState
 	depth   int                     // open containers
 	places  [watchedDepth + 1]place // by depth; places[0] is unused
-	wantKey bool                    // the next string is a key of an object we look into
-	isKey   bool                    // the string being read is one
+	wantKey bool                    // the next string is a key in a watched object
+	isKey   bool                    // the string being read is a key
 	means   meaning                 // of the value being read or expected
 	length  int                     // bytes of the string being read
-	kept    [256]byte               // its beginning, for keys and short values; see keeps
-	keptLen int                     // above len(kept): it does not fit, or has escapes
+	kept    [256]byte               // the beginning of a key or a short value; see keep
+	keptLen int                     // above len(kept): the string is longer, or has escapes
 	number  int
 	digits  bool // number holds a number being read
 
 	// The choice being read.
 	index  int
 	finish bool
-	filled bool // it has a delta, a message or a text
+	filled bool // the choice has a delta, a message or a text
 
 	// Of the current document, for plainEvent.
 	contentStart, contentEnd int // of the last content string, in the chunk's offsets
 	contents, choicesHere    int
-	effects                  bool // it said something beyond content
-	generated                bool // it brought a part of the answer
+	effects                  bool // the document has more than content
+	generated                bool // the document has a part of the answer
 
-	// What was learned.
+	// The results of all documents.
 	choices    choiceSet
 	token      bool
-	failed     bool // an error was told, perhaps in a document that is not yet whole
+	failed     bool // an error was seen, perhaps in a document that is not complete yet
 	aborted    bool // a finish_reason was the engine's own: abort, error
 	closed     bool // the outermost object was closed
-	broken     bool // something stood before it, behind it, or in its place
+	broken     bool // there are bytes before or after the object, or no object
 	answers    bool // the root has a list of choices, perhaps an empty one
 	hollow     bool // a choice had no delta, message or text
-	code       int  // an error's, where it is a number
+	code       int  // the error's code, if it is a number
 	usage      Usage
-	model      [256]byte // the first that was told
+	model      [256]byte // the first model in the response
 	modelLen   int
 	message    [256]byte
 	messageLen int
@@ -112,13 +113,13 @@ func (d *document) reset(watch func(place, []byte) meaning) {
 	d.messageLen, d.modelLen, d.code = 0, 0, 0
 }
 
-// next makes d ready for another document.
+// next prepares d for another document.
 func (d *document) next() {
 	d.state, d.depth, d.wantKey, d.isKey, d.means, d.digits = outside, 0, false, false, nothing, false
 	d.contentStart, d.contentEnd, d.contents, d.choicesHere, d.effects, d.generated = -1, -1, 0, 0, false, false
 }
 
-// plain reports whether the current document held one choice with one piece of content, and nothing else that counts.
+// plain reports whether the current document had one choice with one piece of content, and nothing else that matters.
 func (d *document) plain() bool {
 	return d.depth == 0 && d.contents == 1 && d.choicesHere == 1 && !d.effects && d.token
 }
@@ -138,7 +139,7 @@ func (d *document) feed(b []byte, offset int) {
 				case '\\':
 					d.state = inEscape
 					d.escape(b[i : i+1])
-				default: // a control character: not JSON, but not ours to refuse
+				default: // a control character: it is not valid JSON, but the response passes all the same
 					d.length++
 				}
 				i++
@@ -261,7 +262,7 @@ func (d *document) pop() {
 }
 
 func (d *document) gotToken() {
-	// A token that does not lie in a content string (ids, tool calls) is an effect: plainEvent remembers strings only.
+	// A token outside of a content string (ids, tool calls) is an effect: plainEvent remembers content strings only.
 	d.token, d.generated = true, true
 	d.effects = true
 }
@@ -281,7 +282,7 @@ func (d *document) beginString(at int) {
 	}
 }
 
-// keep remembers the beginning of a string where it is of use.
+// keep remembers the beginning of a string if it is needed: a key, or a short value with a meaning.
 func (d *document) keep(b []byte) {
 	d.length += len(b)
 	if !d.isKey && d.means != isFinish && d.means != isObject && d.means != isMessage && d.means != isModel || d.keptLen > len(d.kept) {
@@ -298,7 +299,8 @@ func (d *document) keep(b []byte) {
 	d.keptLen += copy(d.kept[d.keptLen:], b)
 }
 
-// escape takes a byte of an escape: a message is kept as it stands, no key or short value that we know has any.
+// escape takes a byte of an escape. A message is kept with its escapes. Known keys and short values have none, so a
+// string with an escape is not kept.
 func (d *document) escape(b []byte) {
 	if d.means == isMessage && !d.isKey {
 		d.keep(b)
@@ -403,7 +405,7 @@ func (d *document) endScalar() {
 type choiceSet struct {
 	seen, done [2]uint64 // by index, below 128
 	highest    int       // highest index seen
-	doneAbove  int       // choices from 128 on that have finished; each does once
+	doneAbove  int       // number of finished choices from index 128 on; each finishes once
 }
 
 func (c *choiceSet) add(index int, finished bool) {

@@ -7,18 +7,17 @@ import (
 	"time"
 )
 
-// Error is what a client is told when its request cannot be answered: the HTTP status and the words of the dialect's
-// error shape. The message says what is wrong and what to do next. Errors are values to be returned: this file is the
-// only place where an error becomes a status.
+// Error is the answer to a request that cannot be served: the HTTP status and the fields of the dialect's error object.
+// The message says what is wrong and what to do next. Only this file turns errors into statuses.
 type Error struct {
 	Status  int
 	Type    string // OpenAI's error type, e.g. invalid_request_error
-	Code    string // a stable word for programs, may be empty
-	Param   string // the key of the request that is at fault, may be empty
+	Code    string // a stable word for programs; may be empty
+	Param   string // the request's key that is wrong; may be empty
 	Message string
 	// RetryAfter, when positive, is sent as the Retry-After header, rounded up to seconds.
 	RetryAfter time.Duration
-	// Cause is the error behind this one; it is for logs and is not sent.
+	// Cause is the error behind this one. It is for logs; clients do not get it.
 	Cause error
 }
 
@@ -53,13 +52,13 @@ func TooLarge(limit int64) *Error {
 		Message: "the request body is larger than " + strconv.FormatInt(limit, 10) + " bytes; send less, or have the operator raise body.max_bytes"}
 }
 
-// BodyTimeout returns the error of a body that stopped arriving (408).
+// BodyTimeout returns the error of a body that stopped arriving, after a time without a byte (408).
 func BodyTimeout(after time.Duration) *Error {
 	return &Error{Status: http.StatusRequestTimeout, Type: typeInvalid, Code: "request_timeout",
 		Message: "no byte of the request body came for " + after.String() + "; send the request again"}
 }
 
-// BodySlow returns the error of a body that was still arriving after so long (408).
+// BodySlow returns the error of a body that did not arrive completely within a time (408).
 func BodySlow(after time.Duration) *Error {
 	return &Error{Status: http.StatusRequestTimeout, Type: typeInvalid, Code: "request_timeout",
 		Message: "the request body did not arrive within " + after.String() + "; send it faster, or raise the gateway's body timeout"}
@@ -71,8 +70,8 @@ func UnknownModel(model string) *Error {
 		Message: "the model " + Quoted(model) + " is served by no worker; GET /v1/models lists those that are"}
 }
 
-// NoModelYet returns the error of a model that no worker is known to serve while waiting workers, of all that are
-// configured, have not said yet what they serve (503): at the start, or when they were away ever since.
+// NoModelYet returns the error of a model that no known worker serves, while some workers have not reported their
+// models yet (503): at the start, or because they never answered. waiting is the number of these workers.
 func NoModelYet(model string, waiting, workers int) *Error {
 	e := NoWorker(nil)
 	e.Message = "no workers are configured"
@@ -89,7 +88,7 @@ func UnknownPath(method, path string) *Error {
 		Message: "there is no " + Bounded(method) + " " + Bounded(path) + " here; try POST /v1/chat/completions, POST /v1/completions or GET /v1/models"}
 }
 
-// MethodNotAllowed returns the error of a path asked with the wrong method (405).
+// MethodNotAllowed returns the error of a request with the wrong method (405).
 func MethodNotAllowed(method, path, allowed string) *Error {
 	return &Error{Status: http.StatusMethodNotAllowed, Type: typeInvalid, Code: "method_not_allowed",
 		Message: Bounded(path) + " does not answer " + Bounded(method) + ", only " + allowed}
@@ -101,7 +100,7 @@ func NoWorker(cause error) *Error {
 		Message: "no worker can take the request now; try again in a moment", Cause: cause}
 }
 
-// Saturated returns the error of a request that all workers are too busy for (429).
+// Saturated returns the error of a request when all workers are saturated (429).
 func Saturated(cause error) *Error {
 	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "saturated", RetryAfter: time.Second,
 		Message: "all workers are busy; try again in a moment", Cause: cause}
@@ -113,7 +112,7 @@ func Limited(retry time.Duration) *Error {
 		Message: "all workers answered 429 and get no requests for now; try again in " + seconds(retry)}
 }
 
-// QueueFull returns the error of a request for which the queue has no room (429).
+// QueueFull returns the error of a request when the queue is full (429).
 func QueueFull(retry time.Duration) *Error {
 	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "queue_full", RetryAfter: retry,
 		Message: "all workers are busy and the queue is full; try again in " + seconds(retry)}
@@ -137,14 +136,14 @@ func NoPlace() *Error {
 		Message: "the router has no place for another connection; try again in a moment, or have the operator raise its limit of file descriptors"}
 }
 
-// Draining returns the error of a request that waits for a worker when the process is about to stop (503).
+// Draining returns the error of a request that waits for a worker when the process shuts down (503).
 func Draining() *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: "draining", RetryAfter: time.Second,
 		Message: "the gateway is about to stop; send the request again, it will reach another one"}
 }
 
-// Cut returns the error of a request that was still under way when the process had to stop (503). A stream that has
-// begun ends with it as an error event.
+// Cut returns the error of a request that was still under way when the process stopped (503). A stream that has begun
+// ends with it as an error event.
 func Cut() *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: "draining", RetryAfter: time.Second,
 		Message: "the gateway stops before the answer was complete; what came so far is not the whole answer, send the request again"}
@@ -170,27 +169,27 @@ func WorkerTimeout(cause error) *Error {
 		Message: "the worker did not answer in time; try again, or ask for fewer tokens", Cause: cause}
 }
 
-// WorkerBroke returns the error of a worker whose answer ended before its end or broke the protocol (502). It is also what
-// a stream that has begun is ended with.
+// WorkerBroke returns the error of an incomplete answer, or of one that breaks the protocol (502). A stream that has
+// begun ends with it as an error event.
 func WorkerBroke(cause error) *Error {
 	return &Error{Status: http.StatusBadGateway, Type: typeServer, Code: "worker_failed",
 		Message: "the worker failed before the answer was complete; what came so far is not the whole answer, send the request again", Cause: cause}
 }
 
-// WorkerUseless returns the error of a worker whose answer was useless before its first byte was passed on (502).
+// WorkerUseless returns the error of a useless answer of which no byte was passed on (502).
 func WorkerUseless(cause error) *Error {
 	return &Error{Status: http.StatusBadGateway, Type: typeServer, Code: "worker_failed",
 		Message: "the worker's answer was useless, and no other worker could answer; try again", Cause: cause}
 }
 
-// LongRefusal returns the error in place of a worker's refusal that is too long to be held back; the status is the
-// worker's.
+// LongRefusal returns the error that replaces a worker's refusal when its text is too long to be buffered. The status
+// is the worker's.
 func LongRefusal(status int) *Error {
 	return &Error{Status: status, Type: typeServer, Code: "worker_refused",
 		Message: "the worker refused the request with status " + strconv.Itoa(status) + "; its text is left out because it is too long"}
 }
 
-// CauseOf returns what is behind err without the words for the client: for the log and for /admin/decisions.
+// CauseOf returns the cause of err, without the message for the client: for the log and for /admin/decisions.
 func CauseOf(err error) error {
 	var e *Error
 	if errors.As(err, &e) && e.Cause != nil {
@@ -199,13 +198,13 @@ func CauseOf(err error) error {
 	return err
 }
 
-// Internal returns the error of something that is our fault (500). The cause is not shown to the client.
+// Internal returns the error of a fault of the router (500). Clients do not see the cause.
 func Internal(cause error) *Error {
 	return &Error{Status: http.StatusInternalServerError, Type: typeServer, Code: "internal_error",
 		Message: "the gateway failed; its log has the reason", Cause: cause}
 }
 
-// AsError returns err as what a client is told. An error that is not an *Error is Internal.
+// AsError returns err as an *Error. It returns Internal(err) when err is none.
 func AsError(err error) *Error {
 	var e *Error
 	if errors.As(err, &e) {
@@ -214,7 +213,7 @@ func AsError(err error) *Error {
 	return Internal(err)
 }
 
-// WriteError answers with err in the dialect's shape. It must be called before anything else was written.
+// WriteError answers with err in the dialect's shape. Nothing may have been written before.
 func WriteError(w http.ResponseWriter, d Dialect, err error) {
 	e := AsError(err)
 	body := append(d.AppendError(nil, e), '\n')
@@ -225,5 +224,5 @@ func WriteError(w http.ResponseWriter, d Dialect, err error) {
 		h.Set("Retry-After", strconv.Itoa(int((e.RetryAfter+time.Second-1)/time.Second)))
 	}
 	w.WriteHeader(e.Status)
-	w.Write(body) // an error means that the client is gone: there is no one left to tell
+	w.Write(body) // an error means that the client is gone
 }

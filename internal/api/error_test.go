@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestErrorsAreToldInTheDialectsShape(t *testing.T) {
+func TestErrorsHaveTheDialectsShape(t *testing.T) {
 	for d := range numDialects {
 		e := &Error{Status: 400, Type: "invalid_request_error", Param: "model", Message: "a \"b\" \\ \n\x00\x7f é \xff"}
 		var v struct {

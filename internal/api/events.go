@@ -11,20 +11,20 @@ const (
 	doneMark   = "[DONE]"
 )
 
-// eventLines splits a stream of server-sent events into lines. Only lines that begin with "data:" matter to us; a line ends
+// eventLines splits a stream of server-sent events into lines. Only lines that begin with "data:" are read. A line ends
 // with LF, CR LF or CR, an event with an empty line.
 type eventLines struct {
 	length  int  // bytes of the current line so far
-	prefix  int  // how many bytes of "data:" it has matched; -1 when it is another line
-	payload int  // bytes of its payload so far
-	match   int  // how many bytes of "[DONE]" the payload has matched
+	prefix  int  // matching bytes of "data:" so far; -1: the line begins otherwise
+	payload int  // bytes of the line's payload so far
+	match   int  // matching bytes of "[DONE]" in the payload so far
 	open    bool // the current event has begun
-	data    bool // it has a data line
+	data    bool // the current event has a data line
 	afterCR bool // the last byte was a CR: a LF now belongs to it
 	done    bool // [DONE] was seen
 }
 
-// head reads a byte of the line before its payload, and reports whether the payload begins behind it.
+// head reads a byte of the line before its payload.
 func (l *eventLines) head(c byte) {
 	if l.prefix >= 0 {
 		if c == dataPrefix[l.prefix] {
@@ -46,7 +46,7 @@ func (l *eventLines) end() {
 	l.length, l.prefix, l.payload, l.match = 0, 0, 0, 0
 }
 
-// body returns what of b belongs to the line's rest, without its line end.
+// body returns the part of b that belongs to the line, without its line end.
 func (l *eventLines) body(b []byte) []byte {
 	if i := bytes.IndexByte(b, '\n'); i >= 0 {
 		b = b[:i]
@@ -58,7 +58,8 @@ func (l *eventLines) body(b []byte) []byte {
 	return b
 }
 
-// text takes the next piece of a data line's payload and returns it without the one space that may stand before it.
+// text takes the next piece of a data line's payload, and returns it without the one space that may come before the
+// payload.
 func (l *eventLines) text(b []byte) (text []byte, skipped int) {
 	if l.length-len(b) == len(dataPrefix) && len(b) > 0 && b[0] == ' ' {
 		b, skipped = b[1:], 1
@@ -75,7 +76,7 @@ func (l *eventLines) text(b []byte) (text []byte, skipped int) {
 
 func (w *Watcher) feedEvents(chunk []byte) (whole int) {
 	l := &w.lines
-	start := -1 // where the current event begins in chunk; -1 when it began in an earlier one
+	start := -1 // where the current event begins in chunk; -1: in an earlier chunk
 	if !l.open && !l.afterCR {
 		start = 0
 	}
@@ -126,7 +127,7 @@ func (w *Watcher) feedEvents(chunk []byte) (whole int) {
 	return whole
 }
 
-// endEvent ends the event that began at start (-1: in an earlier chunk) and has just ended before end.
+// endEvent ends the event chunk[start:end]; start is -1 when it began in an earlier chunk.
 func (w *Watcher) endEvent(chunk []byte, start, end int) {
 	w.json.endScalar()
 	if start >= 0 {
@@ -145,16 +146,16 @@ func (w *Watcher) endEvent(chunk []byte, start, end int) {
 	w.failed = w.json.failed
 }
 
-// plainEvent remembers the last event that carried a piece of content and nothing else: all of it but the content. Most
-// events of a stream differ from the one before in their content only, and two comparisons then tell all that reading the
-// document would tell, at a tenth of the cost (BenchmarkWatcher).
+// plainEvent remembers the bytes around the content of the last event with one piece of content and nothing else. Most
+// events of a stream differ from the previous event in their content only. Two comparisons find such an event at a
+// tenth of the cost of reading its document (BenchmarkWatcher).
 type plainEvent struct {
 	prefixLen, suffixLen int
 	prefix               [512]byte // up to and with the quote that opens the content
 	suffix               [256]byte // from the quote that closes it, with the empty line
 }
 
-// match returns the length of the plain event that b begins with, 0 when it is not one.
+// match returns the length of the plain event at the beginning of b, 0 when there is none.
 func (p *plainEvent) match(b []byte) int {
 	if p.prefixLen == 0 || len(b) < p.prefixLen+p.suffixLen || !bytes.Equal(b[:p.prefixLen], p.prefix[:p.prefixLen]) {
 		return 0
@@ -183,7 +184,7 @@ func (p *plainEvent) match(b []byte) int {
 	}
 }
 
-// learn takes event, which begins at offset in its chunk, as the plain one if it is.
+// learn remembers event if it is plain. offset is where it begins in its chunk.
 func (p *plainEvent) learn(doc *document, event []byte, offset int) {
 	from, to := doc.contentStart-offset, doc.contentEnd-offset
 	if !doc.plain() || from <= 0 || to <= from || from > len(p.prefix) || len(event)-to > len(p.suffix) {

@@ -1,7 +1,7 @@
 package api
 
-// Field names a top-level key of a request that routing or tokenizing reads. A request that gives one of them twice is
-// refused: parsers differ in which one they believe, and ours must not differ from the engine's.
+// Field names a top-level key of a request that routing or tokenizing reads. A request with one of them twice is
+// refused: parsers differ in which value they take, and the router's must not differ from the engine's.
 type Field uint8
 
 // The fields, named after their JSON keys.
@@ -96,7 +96,7 @@ var fieldNames = [numFields]string{
 func (f Field) String() string { return fieldNames[f] }
 
 // fieldOf returns the field with the given key, noField when there is none. Keys are compared byte for byte: "Model" is
-// not "model". It is a switch because the compiler makes a switch over strings a search without hashing or allocation.
+// not "model". The compiler turns this switch into a search without hashing or allocation.
 func fieldOf(key []byte) Field {
 	switch string(key) {
 	case "model":
@@ -169,5 +169,5 @@ func fieldOf(key []byte) Field {
 	return noField
 }
 
-// span is where a value lies in the body; end 0 means that it is absent.
+// span is the position of a value in the body; end is 0 when the value is absent.
 type span struct{ start, end int }

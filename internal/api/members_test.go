@@ -9,10 +9,11 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// TestTheFirstReadingRemembersTheMembersThatASecondFinds: the key of remembered ids must not depend on which of the two made it.
-func TestTheFirstReadingRemembersTheMembersThatASecondFinds(t *testing.T) {
+// Members are remembered by Read, or read again when there are too many. Both ways must return the same: the key of a
+// remembered prompt is made from them.
+func TestMembersAreTheSameWhetherRememberedOrReadAgain(t *testing.T) {
 	many := strings.Repeat(`"x": [1, {"y":"\""}] ,`, 70)
-	var r Request // one for all: what an earlier body left must not show
+	var r Request // shared: nothing of an earlier body may remain
 	for _, body := range []string{
 		"{}",
 		" \n{ } ",

@@ -43,8 +43,8 @@ func (r *Request) readParts(s *jsonscan.Scanner) {
 	}
 }
 
-// readPart reads one part. A part that is not known to be text counts as multimodal: its token ids alone prove nothing, and
-// to claim less is safe.
+// readPart reads one part. A part that is not known to be text counts as multimodal: its token ids alone prove nothing,
+// and to claim less is safe.
 func (r *Request) readPart(s *jsonscan.Scanner) {
 	text := false
 	for more := s.Open('{'); more; more = s.Next('}') {

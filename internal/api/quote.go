@@ -8,7 +8,7 @@ import (
 // maxQuoted is how many bytes of a client's text a message repeats: enough to recognize the text.
 const maxQuoted = 128
 
-// Quoted returns s in quotes, for messages: at most its first 128 bytes, followed by its length when s is longer.
+// Quoted returns s in quotes, for messages. Of a longer s it returns the first 128 bytes, and the length.
 func Quoted(s string) string {
 	if len(s) <= maxQuoted {
 		return strconv.Quote(s)
@@ -16,7 +16,7 @@ func Quoted(s string) string {
 	return strconv.Quote(s[:maxQuoted]) + "… (" + strconv.Itoa(len(s)) + " bytes)"
 }
 
-// Bounded returns s, or its first 128 bytes and an ellipsis.
+// Bounded returns s. Of a longer s it returns the first 128 bytes and an ellipsis.
 func Bounded(s string) string {
 	if len(s) <= maxQuoted {
 		return s

@@ -10,8 +10,8 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// maxDepth is how deep a body may nest. Tool schemas nest some tens deep. vLLM's own JSON parser stops at 200, so nothing
-// is refused here that the engine would take.
+// maxDepth is how deep a body may nest. Tool schemas nest some tens deep. vLLM's own JSON parser stops at 200, so
+// nothing is refused here that the engine would take.
 const maxDepth = 200
 
 // MaxPromptIDs is how many token ids a request may give: four times the longest context that is served today. It bounds
@@ -27,16 +27,16 @@ const maxStringBytes = 4096
 // maxKeyBytes is the longest JSON key that we can know: 23 letters, each written as an escape of six bytes.
 const maxKeyBytes = 256
 
-// keptIDs and keptText are the largest buffers that a Request keeps for the next body.
+// keptIDs (elements) and keptText (bytes) are the largest buffers that a Request keeps for the next body.
 const (
 	keptIDs  = 256 << 10
 	keptText = 64 << 10
 )
 
-// Read reads body as a request of dialect d into r, in one pass and by strict rules: it is one JSON object and nothing
-// else, nested at most 200 deep, in UTF-8; keys are compared byte for byte; a key that we read appears once and has a value
-// of its type (null counts as absent). All other keys pass unread. What Read accepts encoding/json accepts too, with the
-// same values. The body is kept, not copied, and never changed.
+// Read reads body as a request of dialect d into r, in one pass and strictly. The body must be one JSON object in UTF-8
+// and nothing else, nested at most 200 deep. Keys are compared byte for byte. A key that the router reads may appear
+// once, and its value must have the right type; null counts as absent. All other keys pass unread. encoding/json
+// accepts all that Read accepts, with the same values. The body is kept, not copied, and never changed.
 //
 // Errors are *Error with status 400; r is then in an unknown state, but may be used for another Read.
 func Read(d Dialect, body []byte, r *Request) error {
@@ -88,7 +88,7 @@ func (r *Request) reset(d Dialect, body []byte) {
 	if cap(text) > keptText {
 		text = nil
 	}
-	// Strings stay, so that the next body's equal ones need no copy; finish clears those whose key is absent.
+	// Strings stay: an equal string in the next body then needs no copy. finish clears the strings with absent keys.
 	r.Dialect, r.body = d, body
 	r.IDs, r.ends, r.text = ids, ends, text
 	r.spans = [numFields]span{}
@@ -97,7 +97,7 @@ func (r *Request) reset(d Dialect, body []byte) {
 	r.Form, r.Prompts, r.MaxTokens, r.LongestAnswer, r.N, r.Priority, r.Rank = PromptNone, 0, 0, 0, 1, 0, -1
 }
 
-// finish settles what depends on several keys.
+// finish sets the fields that depend on several keys.
 func (r *Request) finish() {
 	for _, t := range [...]struct {
 		f Field
@@ -151,7 +151,7 @@ func (r *Request) readMember(s *jsonscan.Scanner) {
 	r.keep(name, r.spans[f])
 }
 
-// keep remembers where a member lies.
+// keep remembers the position of a member.
 func (r *Request) keep(name, value span) {
 	if r.membersSeen < len(r.members) {
 		r.members[r.membersSeen] = member{name, value}
@@ -159,7 +159,7 @@ func (r *Request) keep(name, value span) {
 	r.membersSeen++
 }
 
-// clear makes a string field empty whose value is null.
+// clear empties a string field: its value is null.
 func (r *Request) clear(f Field) {
 	if t := r.stringOf(f); t != nil {
 		*t = ""

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// seen is what a test compares of a Request.
+// seen holds the parts of a Request that tests compare.
 type seen struct {
 	Model, Salt, Extra, ID, User     string
 	Session                          map[string]string // by field
@@ -39,7 +39,7 @@ func look(r *Request) seen {
 	return s
 }
 
-// TestTheLongestAnswerIsTheGreaterOfTwoLimits: some versions of SGLang heed max_tokens first, other engines the newer name.
+// Some versions of SGLang use max_tokens first, other engines use max_completion_tokens first.
 func TestTheLongestAnswerIsTheGreaterOfTwoLimits(t *testing.T) {
 	var r Request
 	for body, want := range map[string][2]int{
@@ -56,7 +56,7 @@ func TestTheLongestAnswerIsTheGreaterOfTwoLimits(t *testing.T) {
 }
 
 func TestReadGivesWhatRoutingNeeds(t *testing.T) {
-	var r Request // one for all: what an earlier body left must not show
+	var r Request // shared: nothing of an earlier body may remain
 	f := func(d Dialect, body string, want seen) {
 		t.Helper()
 		if err := Read(d, []byte(body), &r); err != nil {
@@ -171,7 +171,7 @@ func TestReadRefusesWhatAnEngineCouldReadOtherwise(t *testing.T) {
 	f(`{"prompt":[`+strings.Repeat("1,", MaxPromptIDs)+`1]}`, "prompt", "more than 4194304")
 }
 
-func TestRawIsTheValueAsItStands(t *testing.T) {
+func TestRawReturnsTheValuesBytes(t *testing.T) {
 	body := []byte(`{"model": "m" , "messages":[ {"role":"user"} ],"tools":null}`)
 	var r Request
 	if err := Read(OpenAIChat, body, &r); err != nil {
@@ -217,7 +217,7 @@ func chatBody(size int) []byte {
 	return []byte(`{"messages":[{"role":"system","content":` + string(text) + `}],"stream":true,"stream_options":{"include_usage":true},"max_tokens":64,"model":"mock"}`)
 }
 
-// FuzzRead holds Read to encoding/json: what it accepts is JSON, and the values are the same.
+// FuzzRead compares Read with encoding/json: it must accept every body that Read accepts, with the same values.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"x"}]}],"stream":true}`), false)
 	f.Add([]byte(`{"prompt":[[1,2],[3]],"n":2,"\u006dodel":"\ud83d\ude00","max_tokens":1e2}`), true)
@@ -284,7 +284,7 @@ func compare(t *testing.T, r *Request, body []byte) {
 	comparePrompt(t, r, m)
 }
 
-// wholeNumber reads a number exactly where it is spelled as a whole one: a float64 holds no more than 53 bits.
+// wholeNumber reads a number that is spelled as a whole number exactly: a float64 has only 53 bits.
 func wholeNumber(raw []byte) (n int, ok bool) {
 	var whole *int
 	if json.Unmarshal(raw, &whole) == nil {
@@ -328,7 +328,7 @@ func comparePrompt(t *testing.T, r *Request, m map[string]json.RawMessage) {
 	}
 }
 
-// A string that is copied out of a body stays with the pooled request and with the record of its decision.
+// A string that is copied out of a body stays in memory with the pooled request and with the decision's record.
 func TestALongTextIsNotCopied(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	for field, check := range map[string]func(r *Request) bool{

@@ -10,16 +10,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// told is all that a Watcher tells.
-type told struct {
+// reported holds everything that a Watcher reports.
+type reported struct {
 	Token, Finished, Failed, Done, Complete bool
 	Usage                                   Usage
 	Text                                    string
 }
 
-// watch feeds response in pieces of n bytes. Like a proxy it feeds the rest of an event again with what follows only if it
-// was not read: Feed keeps its own state, so pieces follow each other.
-func watch(w *Watcher, format Format, response string, n int) told {
+// watch feeds response in pieces of n bytes, one after the other.
+func watch(w *Watcher, format Format, response string, n int) reported {
 	w.Reset(OpenAIChat, format)
 	for b := []byte(response); len(b) > 0 && !(format == EventStream && w.Failed()); {
 		k := min(n, len(b))
@@ -29,7 +28,7 @@ func watch(w *Watcher, format Format, response string, n int) told {
 	if !w.Failed() {
 		w.End()
 	}
-	t := told{w.FirstToken(), w.Finished(), w.Failed(), w.Done(), w.Complete(), w.Usage(), ""}
+	t := reported{w.FirstToken(), w.Finished(), w.Failed(), w.Done(), w.Complete(), w.Usage(), ""}
 	if t.Failed {
 		t.Text = w.ErrorText()
 	}
@@ -42,7 +41,7 @@ const (
 	finishEvent = `data: {"id":"c-1","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]}` + "\n\n"
 	usageEvent  = `data: {"id":"c-1","choices":[],"usage":{"prompt_tokens":11,"total_tokens":13,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":8}}}` + "\n\n"
 	doneEvent   = "data: [DONE]\n\n"
-	// What vLLM sends when its EngineCore dies: ../shared/facts/stream_survival.md §1.
+	// vLLM 0.32.0 sends this event when its EngineCore dies.
 	deadEvent = `data: {"error": {"message": "EngineCore encountered an issue. See stack trace (above) for the root cause.", "type": "InternalServerError", "param": null, "code": 500}}` + "\n\n"
 )
 
@@ -51,60 +50,60 @@ var usage = Usage{Prompt: 11, Completion: 2, Cached: 8, HasCached: true, Seen: t
 var responses = []struct {
 	name, body string
 	format     Format
-	want       told
+	want       reported
 }{
 	{"a whole stream", roleEvent + tokenEvent + tokenEvent + finishEvent + usageEvent + doneEvent, EventStream,
-		told{Token: true, Finished: true, Done: true, Complete: true, Usage: usage}},
+		reported{Token: true, Finished: true, Done: true, Complete: true, Usage: usage}},
 	{"CR LF lines", strings.ReplaceAll(roleEvent+tokenEvent+tokenEvent+finishEvent+usageEvent+doneEvent, "\n", "\r\n"), EventStream,
-		told{Token: true, Finished: true, Done: true, Complete: true, Usage: usage}},
+		reported{Token: true, Finished: true, Done: true, Complete: true, Usage: usage}},
 	{"CR lines", strings.ReplaceAll(roleEvent+tokenEvent+tokenEvent+finishEvent+usageEvent+doneEvent, "\n", "\r"), EventStream,
-		told{Token: true, Finished: true, Done: true, Complete: true, Usage: usage}},
+		reported{Token: true, Finished: true, Done: true, Complete: true, Usage: usage}},
 	{"comments, other fields, no space behind the colon, data over two lines",
 		": ping\n\nevent: x\nid: 4\ndata:{\"choices\":[{\"index\":0,\ndata:\"text\":\"a\",\"finish_reason\":\"length\"}]}\n\n", EventStream,
-		told{Token: true, Finished: true, Complete: true}},
-	{"the role alone is no token", roleEvent, EventStream, told{}},
-	{"[DONE] without a finish_reason is no success", roleEvent + tokenEvent + doneEvent, EventStream, told{Token: true, Done: true}},
-	{"[DONE] without line end", finishEvent + "data: [DONE]", EventStream, told{Finished: true, Done: true, Complete: true}},
-	{"not quite [DONE]", "data: [DONE] \n\ndata: [DON\n\ndata: x[DONE]\n\n[DONE]\n\n", EventStream, told{}},
+		reported{Token: true, Finished: true, Complete: true}},
+	{"the role alone is no token", roleEvent, EventStream, reported{}},
+	{"[DONE] without a finish_reason is no success", roleEvent + tokenEvent + doneEvent, EventStream, reported{Token: true, Done: true}},
+	{"[DONE] without line end", finishEvent + "data: [DONE]", EventStream, reported{Finished: true, Done: true, Complete: true}},
+	{"not quite [DONE]", "data: [DONE] \n\ndata: [DON\n\ndata: x[DONE]\n\n[DONE]\n\n", EventStream, reported{}},
 	{"a dead vLLM engine", roleEvent + tokenEvent + deadEvent + doneEvent, EventStream,
-		told{Token: true, Failed: true, Text: "EngineCore encountered an issue. See stack trace (above) for the root cause."}},
-	{"an error of the old shape", `data: {"object":"error","message":"boom","code":400}` + "\n\n" + doneEvent, EventStream, told{Failed: true, Text: "boom"}},
+		reported{Token: true, Failed: true, Text: "EngineCore encountered an issue. See stack trace (above) for the root cause."}},
+	{"an error of the old shape", `data: {"object":"error","message":"boom","code":400}` + "\n\n" + doneEvent, EventStream, reported{Failed: true, Text: "boom"}},
 	{"an error after the end", finishEvent + deadEvent, EventStream,
-		told{Finished: true, Failed: true, Text: "EngineCore encountered an issue. See stack trace (above) for the root cause."}},
+		reported{Finished: true, Failed: true, Text: "EngineCore encountered an issue. See stack trace (above) for the root cause."}},
 	{"content that looks like structure", `data: {"choices":[{"index":0,"delta":{"content":"\"finish_reason\":\"stop\",\"usage\":{\"prompt_tokens\":5},\"error\":{}"},"finish_reason":null}]}` + "\n\n", EventStream,
-		told{Token: true}},
-	{"keys that lie elsewhere", `data: {"x":{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":1},"error":{"message":"no"}},"choices":[{"delta":{"role":"a"},"logprobs":{"content":[{"token":"a","finish_reason":"b"}]},"finish_reason":null}]}` + "\n\n", EventStream, told{}},
-	{"reasoning is a token", `data: {"choices":[{"index":0,"delta":{"reasoning_content":"hm"}}]}` + "\n\n", EventStream, told{Token: true}},
-	{"a tool call is a token", `data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0}]}}]}` + "\n\n", EventStream, told{Token: true}},
-	{"an empty tool list is none", `data: {"choices":[{"index":0,"delta":{"tool_calls":[],"content":null}}]}` + "\n\n", EventStream, told{}},
-	{"ids are tokens", `data: {"choices":[{"index":0,"delta":{"content":""},"token_ids":[ 5]}]}` + "\n\n", EventStream, told{Token: true}},
-	{"null ids are none", `data: {"choices":[{"index":0,"delta":{"content":""},"token_ids":null}]}` + "\n\n", EventStream, told{}},
-	{"two choices, one unfinished", `data: {"choices":[{"index":1,"delta":{"content":"x"},"finish_reason":null}]}` + "\n\n" + finishEvent, EventStream, told{Token: true}},
+		reported{Token: true}},
+	{"keys that lie elsewhere", `data: {"x":{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":1},"error":{"message":"no"}},"choices":[{"delta":{"role":"a"},"logprobs":{"content":[{"token":"a","finish_reason":"b"}]},"finish_reason":null}]}` + "\n\n", EventStream, reported{}},
+	{"reasoning is a token", `data: {"choices":[{"index":0,"delta":{"reasoning_content":"hm"}}]}` + "\n\n", EventStream, reported{Token: true}},
+	{"a tool call is a token", `data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0}]}}]}` + "\n\n", EventStream, reported{Token: true}},
+	{"an empty tool list is none", `data: {"choices":[{"index":0,"delta":{"tool_calls":[],"content":null}}]}` + "\n\n", EventStream, reported{}},
+	{"ids are tokens", `data: {"choices":[{"index":0,"delta":{"content":""},"token_ids":[ 5]}]}` + "\n\n", EventStream, reported{Token: true}},
+	{"null ids are none", `data: {"choices":[{"index":0,"delta":{"content":""},"token_ids":null}]}` + "\n\n", EventStream, reported{}},
+	{"two choices, one unfinished", `data: {"choices":[{"index":1,"delta":{"content":"x"},"finish_reason":null}]}` + "\n\n" + finishEvent, EventStream, reported{Token: true}},
 	{"two choices, both finished", tokenEvent + `data: {"choices":[{"finish_reason":"length","index":1}]}` + "\n\n" + finishEvent, EventStream,
-		told{Token: true, Finished: true, Complete: true}},
-	{"choice 200 of many, not all finished", strings.ReplaceAll(finishEvent, `"index":0`, `"index":200`) + finishEvent, EventStream, told{}},
-	{"usage in every event: the last counts", strings.ReplaceAll(usageEvent, "11", "9") + usageEvent, EventStream, told{Usage: usage}},
-	{"no details", strings.ReplaceAll(usageEvent, `{"cached_tokens":8}`, "null"), EventStream, told{Usage: Usage{Prompt: 11, Completion: 2, Seen: true}}},
-	{"details without cached tokens", strings.ReplaceAll(usageEvent, `{"cached_tokens":8}`, `{"audio_tokens":8,"cached_tokens":null}`), EventStream, told{Usage: Usage{Prompt: 11, Completion: 2, Seen: true}}},
-	{"aborted by the engine", strings.ReplaceAll(finishEvent, "stop", "abort"), EventStream, told{Finished: true}},
+		reported{Token: true, Finished: true, Complete: true}},
+	{"choice 200 of many, not all finished", strings.ReplaceAll(finishEvent, `"index":0`, `"index":200`) + finishEvent, EventStream, reported{}},
+	{"usage in every event: the last counts", strings.ReplaceAll(usageEvent, "11", "9") + usageEvent, EventStream, reported{Usage: usage}},
+	{"no details", strings.ReplaceAll(usageEvent, `{"cached_tokens":8}`, "null"), EventStream, reported{Usage: Usage{Prompt: 11, Completion: 2, Seen: true}}},
+	{"details without cached tokens", strings.ReplaceAll(usageEvent, `{"cached_tokens":8}`, `{"audio_tokens":8,"cached_tokens":null}`), EventStream, reported{Usage: Usage{Prompt: 11, Completion: 2, Seen: true}}},
+	{"aborted by the engine", strings.ReplaceAll(finishEvent, "stop", "abort"), EventStream, reported{Finished: true}},
 	{"a chat answer", `{"id":"x","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"hi","tool_calls":[]},"finish_reason":"stop"}],"usage":{"prompt_tokens": 11 ,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":8}}}` + "\n", JSON,
-		told{Token: true, Finished: true, Complete: true, Usage: usage}},
+		reported{Token: true, Finished: true, Complete: true, Usage: usage}},
 	{"a completion answer", `{"choices":[{"index":0,"text":"a","finish_reason":"length"},{"index":1,"text":"b","finish_reason":"stop"}]}`, JSON,
-		told{Token: true, Finished: true, Complete: true}},
+		reported{Token: true, Finished: true, Complete: true}},
 	{"a cut answer", `{"choices":[{"index":0,"text":"a","finish_reason":"length"}],"usage":{"prompt_tokens":11`, JSON,
-		told{Token: true, Finished: true, Usage: Usage{Prompt: 11, Seen: true}}},
-	{"an error answer", `{"error":{"message":"no \"way\"","type":"x"}}`, JSON, told{Failed: true, Text: `no \"way\"`}},
-	{"no error", `{"error":null,"choices":[{"text":"","finish_reason":"stop"}]}`, JSON, told{Finished: true, Complete: true}},
-	{"a choice without a message", `{"choices":[{"index":0,"finish_reason":"stop"}]}`, JSON, told{Finished: true}},
-	{"a choice whose message is null", `{"choices":[{"index":0,"message":null,"finish_reason":"stop"}]}`, JSON, told{Finished: true}},
-	{"a choice whose text is null", `{"choices":[{"index":0,"text":null,"finish_reason":"stop"}]}`, JSON, told{Finished: true}},
-	{"one of two choices without a message", `{"choices":[{"index":0,"message":{},"finish_reason":"stop"},{"index":1,"finish_reason":"stop"}]}`, JSON, told{Finished: true}},
-	{"a message without content", `{"choices":[{"index":0,"message":{"content":null},"finish_reason":"tool_calls"}]}`, JSON, told{Finished: true, Complete: true}},
-	{"not JSON", "<html>}}]]\"", JSON, told{}},
-	{"nothing", "", JSON, told{}},
+		reported{Token: true, Finished: true, Usage: Usage{Prompt: 11, Seen: true}}},
+	{"an error answer", `{"error":{"message":"no \"way\"","type":"x"}}`, JSON, reported{Failed: true, Text: `no \"way\"`}},
+	{"no error", `{"error":null,"choices":[{"text":"","finish_reason":"stop"}]}`, JSON, reported{Finished: true, Complete: true}},
+	{"a choice without a message", `{"choices":[{"index":0,"finish_reason":"stop"}]}`, JSON, reported{Finished: true}},
+	{"a choice whose message is null", `{"choices":[{"index":0,"message":null,"finish_reason":"stop"}]}`, JSON, reported{Finished: true}},
+	{"a choice whose text is null", `{"choices":[{"index":0,"text":null,"finish_reason":"stop"}]}`, JSON, reported{Finished: true}},
+	{"one of two choices without a message", `{"choices":[{"index":0,"message":{},"finish_reason":"stop"},{"index":1,"finish_reason":"stop"}]}`, JSON, reported{Finished: true}},
+	{"a message without content", `{"choices":[{"index":0,"message":{"content":null},"finish_reason":"tool_calls"}]}`, JSON, reported{Finished: true, Complete: true}},
+	{"not JSON", "<html>}}]]\"", JSON, reported{}},
+	{"nothing", "", JSON, reported{}},
 }
 
-func TestWatcherTellsTheSameHoweverTheResponseIsSplit(t *testing.T) {
+func TestWatcherReportsTheSameForEverySplitOfAResponse(t *testing.T) {
 	var w Watcher // one for all: nothing of an earlier response may show
 	for _, r := range responses {
 		for n := 1; n <= len(r.body)+1; n++ {
@@ -122,7 +121,7 @@ func TestWatcherTellsTheSameHoweverTheResponseIsSplit(t *testing.T) {
 			if !w.Failed() {
 				w.End()
 			}
-			if got := (told{w.FirstToken(), w.Finished(), w.Failed(), w.Done(), w.Complete(), w.Usage(), ""}); got.Token != r.want.Token || got.Complete != r.want.Complete || got.Failed != r.want.Failed || got.Done != r.want.Done {
+			if got := (reported{w.FirstToken(), w.Finished(), w.Failed(), w.Done(), w.Complete(), w.Usage(), ""}); got.Token != r.want.Token || got.Complete != r.want.Complete || got.Failed != r.want.Failed || got.Done != r.want.Done {
 				t.Errorf("%s, split at %d: %+v", r.name, i, got)
 				break
 			}
@@ -130,7 +129,7 @@ func TestWatcherTellsTheSameHoweverTheResponseIsSplit(t *testing.T) {
 	}
 }
 
-func TestTokensAreCountedHoweverTheStreamIsSplit(t *testing.T) {
+func TestTokensAreCountedForEverySplitOfAStream(t *testing.T) {
 	other := strings.ReplaceAll(tokenEvent, "c-1", "c-2")
 	ids := `data: {"choices":[{"index":0,"delta":{"content":""},"token_ids":[5,6]}]}` + "\n\n"
 	stream := roleEvent + tokenEvent + tokenEvent + other + tokenEvent + ids + finishEvent
@@ -146,7 +145,7 @@ func TestTokensAreCountedHoweverTheStreamIsSplit(t *testing.T) {
 	}
 }
 
-func TestFeedTellsWhereTheLastWholeEventEnds(t *testing.T) {
+func TestFeedReturnsTheEndOfTheLastCompleteEvent(t *testing.T) {
 	stream := "event: a\n" + tokenEvent + ": c\n\n" + strings.ReplaceAll(tokenEvent, "\n", "\r\n") + tokenEvent + doneEvent
 	var ends []int // by the rule: an event ends with an empty line
 	for i := 1; i < len(stream); i++ {
@@ -201,8 +200,8 @@ func TestWatcherAllocatesNothing(t *testing.T) {
 	}
 }
 
-// FuzzWatcher holds the watcher to itself, split otherwise, and to encoding/json: where all events are JSON objects, the
-// naive reader must agree.
+// FuzzWatcher compares the watcher with itself, for another split of the response. When all events are JSON objects, it
+// also compares it with the naive reader.
 func FuzzWatcher(f *testing.F) {
 	for _, r := range responses {
 		f.Add([]byte(r.body), 3, r.format == EventStream)
@@ -225,8 +224,8 @@ func FuzzWatcher(f *testing.F) {
 	})
 }
 
-// naive reads a response with encoding/json. ok is false for anything that is not a plain stream of well-formed events.
-func naive(body []byte, format Format) (t told, ok bool) {
+// naive reads a response with encoding/json. ok is false unless the response is a plain stream of well-formed events.
+func naive(body []byte, format Format) (t reported, ok bool) {
 	docs := [][]byte{body}
 	if format == EventStream {
 		if bytes.ContainsRune(body, '\r') || !bytes.HasSuffix(body, []byte("\n\n")) {
@@ -287,8 +286,8 @@ func naive(body []byte, format Format) (t told, ok bool) {
 	return t, true
 }
 
-// strictJSON reports whether doc is an object in which no key stands twice, is escaped, or is one of ours in other letters:
-// encoding/json reads those in its own way.
+// strictJSON reports whether doc is an object without duplicate keys, without escapes in keys, and without a watched
+// key in other letter cases: encoding/json reads these in its own way.
 func strictJSON(doc []byte) bool {
 	if !json.Valid(doc) || bytes.Contains(doc, []byte(`\u`)) || !bytes.HasPrefix(doc, []byte("{")) {
 		return false
@@ -304,7 +303,7 @@ func strictJSON(doc []byte) bool {
 		!bytes.Contains(doc, []byte("ſ"))
 }
 
-func TestAStreamBeginsAsAnAnswerOrNot(t *testing.T) {
+func TestTheFirstEventDecidesWhetherAStreamIsAnAnswer(t *testing.T) {
 	for events, want := range map[string]bool{
 		`data: {"model":"m","choices":[{"delta":{}}]}` + "\n\n":                    true,
 		": ping\n\ndata: {\"choices\":[]}\n\n":                                     true,
