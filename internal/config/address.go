@@ -14,12 +14,12 @@ import (
 	"github.com/warmpath/warmpath/internal/zmtp"
 )
 
-// validateAddresses checks the listeners' and the workers' addresses, each by itself and all against each other.
+// validateAddresses checks each address of the listeners and the workers, and that no two of them conflict.
 func (c *Config) validateAddresses(found *problems) {
 	front, err := listenAddress(c.Listen)
 	found.when("listen", err)
 	back, listens := address{}, []listener{{"listen", front}}
-	if _, _, err := net.SplitHostPort(c.Admin.Listen); err == nil { // else admin's own Validate says so
+	if _, _, err := net.SplitHostPort(c.Admin.Listen); err == nil { // otherwise the Validate of admin reports it
 		back, err = listenAddress(c.Admin.Listen)
 		found.when("admin.listen", err)
 		listens = append(listens, listener{"admin.listen", back})
@@ -40,16 +40,16 @@ func (c *Config) validateAddresses(found *problems) {
 	c.validateWorkers(found, listens)
 }
 
-// listener is an address that the router opens, and the key that says so.
+// listener is an address on which the router listens, and its key.
 type listener struct {
 	path string
 	address
 }
 
-// address is a TCP address to listen on. The zero value is none.
+// address is a TCP address to listen on. The zero value is no address.
 type address struct {
 	text, host string
-	port       int // 0 takes a free one
+	port       int // 0 is any free port
 }
 
 // meets reports whether a and b conflict: one process cannot listen on both.
@@ -70,7 +70,7 @@ func wildcard(host string) bool {
 	return host == "" || zmtp.Endpoint{Host: host}.Wildcard()
 }
 
-// listenAddress reads host:port; port 0 is any that is free.
+// listenAddress parses host:port; port 0 is any free port.
 func listenAddress(text string) (address, error) {
 	host, port, err := net.SplitHostPort(text)
 	if err != nil {
@@ -86,7 +86,7 @@ func listenAddress(text string) (address, error) {
 	return address{text, zmtp.CanonicalHost(host), int(n)}, nil
 }
 
-// eventsAddress reads a ZMQ endpoint to bind. The address of an ipc endpoint is none.
+// eventsAddress parses a ZMQ endpoint to bind. For an ipc endpoint it returns no address.
 func eventsAddress(text string) (address, error) {
 	e, err := zmtp.ParseEndpoint(text)
 	switch {
@@ -107,8 +107,8 @@ func isDir(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// validateWorkers checks each worker, and that no two are one: the same URL, or the same endpoint of events or replay.
-// None may be the router itself.
+// validateWorkers checks each worker. No two may have the same URL or the same endpoint of events or replay, and none
+// may be the router itself.
 func (c *Config) validateWorkers(found *problems, listens []listener) {
 	urls, endpoints := map[string]int{}, map[string]string{}
 	itself := func(at, host string, port int, text string) {
@@ -126,7 +126,7 @@ func (c *Config) validateWorkers(found *problems, listens []listener) {
 			itself(at, e.Host, e.Port, text)
 		}
 		if first, twice := endpoints[endpoint]; twice {
-			found.add(at, fmt.Errorf("%s is the endpoint of %s, too: each worker and each purpose needs its own", text, first))
+			found.add(at, fmt.Errorf("%s is also the endpoint of %s: each worker and each purpose needs its own", text, first))
 			return
 		}
 		endpoints[endpoint] = at

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-func TestWhatCannotWorkIsRefusedWithItsLine(t *testing.T) {
+func TestSettingsThatCannotWorkAreRefusedWithTheirPosition(t *testing.T) {
 	dir := t.TempDir()
 	empty, file := filepath.Join(dir, "empty"), filepath.Join(dir, "tokenizer.json")
 	for _, name := range []string{empty, file} {
@@ -41,8 +41,8 @@ func TestWhatCannotWorkIsRefusedWithItsLine(t *testing.T) {
 		{"models: [{name: x}]", "models[0].path: open model folder: no folder is named"},
 		{"models: [{path: " + file + "}]", "1:17: models[0].path: open model folder: " + file + " is a file"},
 		{"models: [{path: /}]", "1:17: models[0].path: /: no tokenizer.json, tekken.json or .tiktoken file"},
-		{"models: [{path: " + dir + "}, {path: " + dir + "}]", "models[0]: with several models each needs its name"},
-		{"models: [{name: a, path: " + dir + "}, {name: a, path: " + dir + "}]", "models[1].name: a is models[0], too"},
+		{"models: [{path: " + dir + "}, {path: " + dir + "}]", "models[0]: with several models each needs a name"},
+		{"models: [{name: a, path: " + dir + "}, {name: a, path: " + dir + "}]", "models[1].name: a is also the name of models[0]"},
 		{"hub: {endpoint: nope}", `1:17: hub.endpoint: "nope" is not a URL`},
 		{"proxy: {retry_statuses: [99]}", "1:26: proxy.retry_statuses[0]: 99 is outside 400..599"},
 		{"proxy: {retry_statuses: [500, 200]}", "1:31: proxy.retry_statuses[1]: 200 is outside 400..599"},
@@ -51,10 +51,10 @@ func TestWhatCannotWorkIsRefusedWithItsLine(t *testing.T) {
 		{"workers: [{url: 'http://a:99999'}]", "port 99999 is not within"},
 		{"workers: [{url: 'unix:///run/x.sock'}]", "Unix socket are not supported yet"},
 		{"workers:\n  - url: http://a\n  - url: HTTP://A:80/v1", "3:5: workers[1]: HTTP://A:80/v1 is listed twice, first as workers[0]"},
-		{"workers:\n  - {url: http://a, events: tcp://h:5557}\n  - {url: http://b, events: tcp://h:5557}", "3:29: workers[1].events: tcp://h:5557 is the endpoint of workers[0].events, too"},
-		{"workers:\n  - {url: http://h:1, events: tcp://*:5557}\n  - {url: http://h:2, events: tcp://*:5557}", "3:31: workers[1].events: tcp://*:5557 is the endpoint of workers[0].events, too"},
-		{"workers:\n  - {url: http://h:1, events: tcp://*:5557, replay: tcp://*:5557}", "2:53: workers[0].replay: tcp://*:5557 is the endpoint of workers[0].events, too"},
-		{"workers:\n  - {url: http://h:1, events: tcp://127.0.0.1:5557}\n  - {url: http://h:2, events: tcp://LocalHost:5557}", "3:31: workers[1].events: tcp://LocalHost:5557 is the endpoint of workers[0].events, too"},
+		{"workers:\n  - {url: http://a, events: tcp://h:5557}\n  - {url: http://b, events: tcp://h:5557}", "3:29: workers[1].events: tcp://h:5557 is also the endpoint of workers[0].events"},
+		{"workers:\n  - {url: http://h:1, events: tcp://*:5557}\n  - {url: http://h:2, events: tcp://*:5557}", "3:31: workers[1].events: tcp://*:5557 is also the endpoint of workers[0].events"},
+		{"workers:\n  - {url: http://h:1, events: tcp://*:5557, replay: tcp://*:5557}", "2:53: workers[0].replay: tcp://*:5557 is also the endpoint of workers[0].events"},
+		{"workers:\n  - {url: http://h:1, events: tcp://127.0.0.1:5557}\n  - {url: http://h:2, events: tcp://LocalHost:5557}", "3:31: workers[1].events: tcp://LocalHost:5557 is also the endpoint of workers[0].events"},
 		{"workers:\n  - {url: http://localhost:1, events: tcp://*:5557}\n  - {url: http://127.0.0.1:2, events: tcp://*:5557}", "3:39: workers[1].events: tcp://*:5557 is"},
 		{"workers:\n  - {url: http://h:1, events: 'tcp://[fd00:0::1]:5557'}\n  - {url: http://i:2, events: 'tcp://[fd00::1]:5557'}", "3:31: workers[1].events: "},
 		{"workers:\n  - {url: http://h:1, events: ipc:///run/kv}\n  - {url: http://i:2, events: ipc:///run/../run/kv}", "3:31: workers[1].events: "},
@@ -67,19 +67,19 @@ func TestWhatCannotWorkIsRefusedWithItsLine(t *testing.T) {
 		{"tokens: {service: 'http://a:99999'}", "1:19: tokens.service: "},
 		{"admin: {key_file: /no/such/key}", "1:19: admin.key_file: open /no/such/key: no such file or directory"},
 		{"admin: {key_file: " + empty + "}", "1:19: admin.key_file: " + empty + " is empty"},
-		{"admin: {key: 12345678, key_file: " + file + "}", "1:34: admin.key_file: admin.key is given, too: keep one"},
+		{"admin: {key: 12345678, key_file: " + file + "}", "1:34: admin.key_file: admin.key is set, too: keep one"},
 	} {
-		message := told(t, c.text)
+		message := errorOf(t, c.text)
 		if !strings.Contains(message, c.want) {
 			t.Errorf("%s\nsays %q\nwant %q", c.text, message, c.want)
 		}
 		if n := strings.Count(message, "\n"); message != "" && n > 1 {
-			t.Errorf("%s\nis told in %d lines: %s", c.text, n+1, message)
+			t.Errorf("%s\nis reported in %d lines: %s", c.text, n+1, message)
 		}
 	}
 }
 
-func TestWhatWorksIsNotRefused(t *testing.T) {
+func TestSettingsThatWorkAreAccepted(t *testing.T) {
 	for _, text := range []string{
 		"listen: '127.0.0.1:0'\nadmin: {listen: '127.0.0.1:0'}",
 		"listen: '[::1]:7000'\nadmin: {listen: '127.0.0.1:7000'}",
@@ -94,7 +94,7 @@ func TestWhatWorksIsNotRefused(t *testing.T) {
 		"listen: ':7000'\nworkers: [{url: 'http://h:7000'}, {url: 'http://127.0.0.1:7001'}]",
 		"workers: []",
 	} {
-		if message := told(t, text); message != "" {
+		if message := errorOf(t, text); message != "" {
 			t.Errorf("%s\nis refused: %s", text, message)
 		}
 	}
@@ -136,8 +136,8 @@ func TestNoDurationIsNegative(t *testing.T) {
 }
 
 func TestAnUnknownSectionIsOneMistakeWithoutAHint(t *testing.T) {
-	// The router of seed 002 is configured so.
-	message := told(t, `mode:
+	// Another router's file.
+	message := errorOf(t, `mode:
   type: vllm_prefill_decode
   prefill_urls:
     - ["http://prefill1:8081", null]

@@ -25,94 +25,96 @@ import (
 
 // Config is everything that `warmpath serve` can be told. Start from Default.
 type Config struct {
-	// Listen is where clients ask: host:port of the model API, /health and /readiness. All addresses by default, as a
-	// gateway is there to be reached.
+	// Listen is the address for clients, host:port: the model API, /health and /readiness. By default the router listens
+	// on all addresses, since a gateway is there to be reached.
 	Listen string `yaml:"listen"`
-	// Policy chooses the worker: the name of a type of policy or of one of policies; or the policy itself, as type:
-	// NAME and its parameters. All that is said of policies can be changed by a reload.
+	// Policy chooses the worker: the name of a type of policy, or of an entry of policies. It may also be the policy
+	// itself, as type: NAME and its parameters. A reload applies changes of all settings of policies.
 	Policy string `yaml:"policy"`
-	// Policies are policies with parameters other than their defaults: type, the parameters, and a name where there
-	// is more than one of a type. What each type can be told, with its defaults (docs/policies/ says what for):
+	// Policies are policies with parameters that differ from their defaults: type, the parameters, and a name if there
+	// is more than one of a type. These are the parameters of each type with their defaults; docs/policies/ explains them:
 	Policies []Policy `yaml:"policies"`
-	// ModelPolicies are the policies of models that have another than policy: MODEL: NAME. A base model's counts for
-	// its adapters too.
+	// ModelPolicies are the policies of models that use another one than policy: MODEL: NAME. The policy of a base model
+	// is also the policy of its adapters.
 	ModelPolicies map[string]string `yaml:"model_policies"`
-	// RequestPolicies are the names of policies that a request may ask for by header (docs/api.md). None by default:
-	// what one client asks for costs the others time.
+	// RequestPolicies are the names of policies that a request may ask for by a header (docs/api.md). None by default,
+	// since the choice of one client can slow down the others.
 	RequestPolicies []string `yaml:"request_policies"`
-	// Shadow is a policy that is asked beside the one that decides, to see where it would decide otherwise: it
-	// changes nothing. ShadowSample is the share of the requests that it is asked about, 0 to 1. Empty: none.
+	// Shadow is a policy whose decisions are compared with those of the policy that decides. They have no effect. Empty:
+	// none. ShadowSample is the share of the requests that it is asked about, 0 to 1.
 	Shadow       string  `yaml:"shadow"`
 	ShadowSample float64 `yaml:"shadow_sample"`
-	// Workers are the engines. A URL is enough where the engine tells its event endpoints; else events and replay say
-	// them, "*" standing for the worker's host. Of a worker's data-parallel ranks the first 8 get requests; ranks says
-	// another number, up to 256. api_key is for an engine that wants one: it is sent with what the router asks, clients
-	// send their own. Of labels, hardware says which workers are alike, node and zone are for the locality filter. A
-	// reload can change them. A reload refuses a file without the key workers, as the file may be cut short; an empty
-	// list removes all workers.
+	// Workers are the engines. A URL is enough if the engine reports its event endpoints. Otherwise events and replay
+	// name them; "*" stands for the worker's host. The first 8 data-parallel ranks of a worker get requests; ranks sets
+	// another number, up to 256. api_key is sent with the router's own questions to an engine that requires a key;
+	// clients send their own. labels: workers with the same hardware share their timing; the locality filter reads node
+	// and zone. A reload applies changes. It refuses a file without the key workers, since the file may be cut short; an
+	// empty list removes all workers.
 	Workers []discovery.Target `yaml:"workers"`
 	// Admin is the second listener: metrics, workers, decisions, explain, reload.
 	Admin admin.Config `yaml:"admin"`
-	// Routing tunes the decision.
+	// Routing tunes how a worker is chosen.
 	Routing Routing `yaml:"routing"`
-	// Models are where models' files are, so that their prompts become token ids in this process: exactly, in
-	// microseconds, and without asking an engine. Of other models the files are looked for (tokens.discover), and
-	// where they are not found the engines are asked.
+	// Models are the folders of models' files. With them the router makes the token ids of prompts in its own process:
+	// exactly, in microseconds, and without a question to an engine. It searches for the files of other models
+	// (tokens.discover). If it does not find them, it asks the engines.
 	Models []inprocess.Path `yaml:"models"`
-	// Hub is whether models' files may be downloaded, and from where.
+	// Hub says whether models' files may be downloaded, and from which address.
 	Hub inprocess.HubConfig `yaml:"hub"`
-	// Tokens bounds the search for a prompt's token ids.
+	// Tokens bounds the time and memory for finding the token ids of prompts.
 	Tokens tokens.Config `yaml:"tokens"`
-	// Index bounds the memory of what workers hold.
+	// Index bounds the memory of the index, which knows the cached blocks of the workers.
 	Index kvindex.Config `yaml:"index"`
-	// Events is how the engines' KV events are followed.
+	// Events are the settings for the engines' KV events.
 	Events ingest.Config `yaml:"events"`
-	// Gateway is how clients are treated.
+	// Gateway are the settings for clients and their requests.
 	Gateway gateway.Config `yaml:"gateway"`
-	// Queue is whether requests wait for a worker when all are saturated, and in which order.
+	// Queue says whether requests wait when all workers are saturated, and in which order.
 	Queue queue.Config `yaml:"queue"`
 	// Body bounds request bodies.
 	Body proxy.BodyConfig `yaml:"body"`
-	// Proxy is how workers are talked to.
+	// Proxy are the settings for connections to workers.
 	Proxy proxy.Config `yaml:"proxy"`
-	// Health is active health: how workers are checked and probed.
+	// Health is active health: the checks and probes of workers.
 	Health discovery.Config `yaml:"health"`
-	// Reports is how often workers are asked how busy they are, which shows what others than this router sent there.
+	// Reports are the questions to workers about their load. The answers also show the load that others than this router
+	// put there.
 	Reports discovery.ReportsConfig `yaml:"reports"`
-	// Breaker is passive health: what failed requests do to a worker.
+	// Breaker is passive health: when failed requests block a worker.
 	Breaker fleet.BreakerConfig `yaml:"breaker"`
-	// Telemetry is what is remembered and logged.
+	// Telemetry are the settings for logs and remembered decisions.
 	Telemetry telemetry.Config `yaml:"telemetry"`
 }
 
 // Routing tunes how a worker is chosen.
 type Routing struct {
-	// TierWeights are the worth of a matched token by where its block lies, 0 to 1. A block on the GPU costs nothing,
-	// one in host memory a copy; disk and remote storage win over a worker that has nothing, not over one that has
-	// half.
+	// TierWeights are the value of a matched token by the tier of its block, 0 to 1. A block on the GPU costs nothing; a
+	// block in host memory costs a copy. A match on disk or in remote storage wins over no match, but not over half of
+	// it on a GPU.
 	TierWeights policy.TierWeights `yaml:"tier_weights"`
-	// ImbalanceTokens bounds how far kv_aware follows a match: a worker gives way when its work and the request's
-	// uncached tokens there exceed the least such sum in the fleet by more. 0 is no bound: then all conversations
-	// that share a system prompt go to its first holder, however busy it is. 2048 is one small engine step: below it
-	// there is no queue.
+	// ImbalanceTokens bounds how much extra work kv_aware accepts for a match. Each worker has a sum: its work and the
+	// request's uncached tokens there. kv_aware passes over a worker whose sum exceeds the smallest sum in the fleet by
+	// more than this. 0 is no bound: then all conversations with the same system prompt go to its first holder, however
+	// busy it is. 2048 is one small engine step: with less there is no queue.
 	ImbalanceTokens int `yaml:"imbalance_tokens"`
-	// SpeculativeTTL is how long a dispatched prompt counts as cached before its events confirm it. Well above the time
-	// from dispatch to event, and soon over when the request failed.
+	// SpeculativeTTL is how long a dispatched prompt counts as cached until events confirm it. 2 s is well above the time
+	// from dispatch to event, and short enough if the request fails.
 	SpeculativeTTL time.Duration `yaml:"speculative_ttl"`
-	// ApproximateTTL is the same for workers that publish no events: about how long a prefix survives on a busy engine.
+	// ApproximateTTL is the same for workers that publish no events: about the time that a prefix stays in the cache of
+	// a busy engine.
 	ApproximateTTL time.Duration `yaml:"approximate_ttl"`
-	// BlockSize is the tokens of our own blocks. 0 takes, for each model, the smallest engine block among its
-	// workers, at least 16; that is also the most: a larger one gives way to it, with a warning, as it would hide
-	// what engines have.
+	// BlockSize is the size of the router's own blocks, in tokens. 0 takes the smallest engine block among a model's
+	// workers, at least 16. A larger value than that would hide cached blocks: the router logs a warning and takes the
+	// smaller one.
 	BlockSize int `yaml:"block_size"`
-	// BlockSizes are the tokens of an engine block by base model, MODEL: TOKENS, for engines that report none or a wrong
-	// one. What probes and events report of such a model is not used. None by default: engines report it themselves.
+	// BlockSizes are the sizes of engine blocks in tokens by base model, MODEL: TOKENS. They replace the sizes that
+	// probes and events report. They are for engines that report none or a wrong one; so there are none by default.
 	BlockSizes map[string]int `yaml:"block_sizes"`
-	// BlockKeys is the hash that names our own blocks: xxh3, or fnv1a, the chained FNV-1a of an index that another
-	// program makes or reads. Both route alike; xxh3 is the default, as it takes a third of the time.
+	// BlockKeys is the hash for the keys of the router's own blocks: xxh3, or fnv1a (chained FNV-1a) for an index that
+	// another program makes or reads. Both route alike. xxh3 is the default, since it takes a third of the time.
 	BlockKeys string `yaml:"block_keys"`
-	// MaxRequests is how many requests a holder may have at once before it counts as saturated. 0 is no limit: engines
-	// queue by themselves.
+	// MaxRequests is the number of requests at once with which a holder counts as saturated. 0 is no limit, since
+	// engines have their own queues.
 	MaxRequests int `yaml:"max_requests"`
 }
 
@@ -149,7 +151,7 @@ func Default() Config {
 	}
 }
 
-// Options returns what the Router is made of, but its fleet.
+// Options returns the Router's options for c. The caller adds the fleet.
 func (c *Config) Options() warmpath.Options {
 	algorithm, _ := block.ParseAlgorithm(c.Routing.BlockKeys) // Validate has checked it
 	return warmpath.Options{
@@ -166,7 +168,7 @@ func (c *Config) Options() warmpath.Options {
 	}
 }
 
-// orOff turns the file's 0, which means off, into the Router's negative, as its own 0 means the default.
+// orOff translates 0: it means off in the file and the default in the Router, where a negative value means off.
 func orOff(d time.Duration) time.Duration {
 	if d == 0 {
 		return -1
@@ -174,18 +176,18 @@ func orOff(d time.Duration) time.Duration {
 	return d
 }
 
-// problem is one thing that is wrong, with the key it is wrong at.
+// problem is one mistake that Validate found.
 type problem struct {
-	path string
+	path string // of the key
 	err  error
-	// other is a second key that is at fault; it gives the place when the first does not stand in the file.
+	// other is a second key that takes part in the mistake. It gives the position if the file does not contain path.
 	other string
 }
 
 func (p *problem) Error() string { return p.path + ": " + p.err.Error() }
 func (p *problem) Unwrap() error { return p.err }
 
-// Validate returns all problems of c, each beginning with the path of its key.
+// Validate returns all problems of c. Each begins with the path of its key.
 func (c *Config) Validate() error {
 	var found problems
 	c.validate(&found)
@@ -211,7 +213,7 @@ func (c *Config) validate(found *problems) {
 	found.section("telemetry", c.Telemetry.Validate())
 }
 
-// validateModels checks that the models' files exist, and that several models have names, each its own.
+// validateModels checks that the models' files exist. If there are several models, each needs a name of its own.
 func (c *Config) validateModels(found *problems) {
 	if c.Hub.Endpoint != "" {
 		found.when("hub.endpoint", httpURL(c.Hub.Endpoint))
@@ -223,9 +225,9 @@ func (c *Config) validateModels(found *problems) {
 		other, twice := first[m.Name]
 		switch {
 		case m.Name == "" && len(c.Models) > 1:
-			found.add(at, errors.New("with several models each needs its name"))
+			found.add(at, errors.New("with several models each needs a name"))
 		case twice:
-			found.add(at+".name", fmt.Errorf("%s is models[%d], too", m.Name, other))
+			found.add(at+".name", fmt.Errorf("%s is also the name of models[%d]", m.Name, other))
 		}
 		first[m.Name] = i
 	}
@@ -235,7 +237,7 @@ func (c *Config) validateRouting(found *problems) {
 	r := c.Routing
 	found.section("routing.tier_weights", r.TierWeights.Validate())
 	if r.TierWeights == (policy.TierWeights{}) {
-		found.add("routing.tier_weights", errors.New("all weights are 0: nothing would ever match"))
+		found.add("routing.tier_weights", errors.New("all weights are 0: no block would ever match"))
 	}
 	if r.BlockSize < 0 || r.BlockSize > block.MaxSize {
 		found.add("routing.block_size", fmt.Errorf("%d is outside 0..%d", r.BlockSize, block.MaxSize))
@@ -282,7 +284,8 @@ func (c *Config) validateIO(found *problems) {
 	found.positive("proxy.idle_timeout", p.IdleTimeout)
 	for i, status := range p.RetryStatuses {
 		if status < 400 || status > 599 {
-			found.add(fmt.Sprintf("proxy.retry_statuses[%d]", i), fmt.Errorf("%d is outside 400..599: no other status means that a worker failed", status))
+			found.add(fmt.Sprintf("proxy.retry_statuses[%d]", i), fmt.Errorf("%d is outside 400..599: no other status means that a worker failed",
+				status))
 		}
 	}
 	for i, text := range p.RetryTexts {
@@ -305,7 +308,7 @@ func (c *Config) validateIO(found *problems) {
 	found.atLeast("events.silence_requests", int64(c.Events.SilenceRequests), 1)
 }
 
-// problems gathers what is wrong.
+// problems collects the mistakes that Validate finds.
 type problems []*problem
 
 func (p *problems) add(path string, err error) { *p = append(*p, &problem{path: path, err: err}) }
@@ -335,7 +338,7 @@ func (p *problems) atLeast(path string, n, least int64) {
 	}
 }
 
-// section adds the problems of a component's own Validate, each of which begins with its key.
+// section adds the problems that the Validate of a component returned. Each begins with its key.
 func (p *problems) section(name string, err error) {
 	if err == nil {
 		return

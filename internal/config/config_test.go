@@ -27,7 +27,7 @@ func TestGoodFilesLoad(t *testing.T) {
 	}
 }
 
-func TestBadFilesSayWhatAndWhere(t *testing.T) {
+func TestErrorsOfBadFilesHaveTheirPositions(t *testing.T) {
 	files, err := filepath.Glob("testdata/bad/*.yaml")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no files: %v", err)
@@ -63,7 +63,7 @@ func TestEmptyFileIsTheDefaults(t *testing.T) {
 	}
 }
 
-func TestAFileThatSaysNoWorkersIsToldFromAnEmptyList(t *testing.T) {
+func TestAFileWithoutWorkersDiffersFromAnEmptyList(t *testing.T) {
 	for text, said := range map[string]bool{"": false, "policy: random": false, "workers:": false, "workers: []": true, "workers: [{url: http://a}]": true} {
 		path := filepath.Join(t.TempDir(), "f.yaml")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -76,7 +76,7 @@ func TestAFileThatSaysNoWorkersIsToldFromAnEmptyList(t *testing.T) {
 	}
 }
 
-func TestFileChangesOnlyWhatItSays(t *testing.T) {
+func TestAFileChangesOnlyItsOwnKeys(t *testing.T) {
 	got, err := Load("testdata/good/workers.yaml", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +94,7 @@ func TestFileChangesOnlyWhatItSays(t *testing.T) {
 	}
 }
 
-func TestFlagsWinOverTheFile(t *testing.T) {
+func TestFlagsOverrideTheFile(t *testing.T) {
 	got, err := Load("testdata/good/workers.yaml", func(c *Config) { c.Policy = "random" })
 	if err != nil || got.Policy != "random" {
 		t.Errorf("policy %v, %v", got, err)
@@ -104,14 +104,14 @@ func TestFlagsWinOverTheFile(t *testing.T) {
 	}
 }
 
-func TestMissingFileSaysHowToStart(t *testing.T) {
+func TestAMissingFileIsReportedWithTheNextStep(t *testing.T) {
 	_, err := Load("testdata/absent.yaml", nil)
 	if err == nil || !strings.Contains(err.Error(), "warmpath config sample") {
 		t.Error(err)
 	}
 }
 
-func TestAdminKeyComesFromOnePlace(t *testing.T) {
+func TestTheAdminKeyHasOneSource(t *testing.T) {
 	dir := t.TempDir()
 	key := filepath.Join(dir, "key")
 	if err := os.WriteFile(key, []byte("  from-the-file\n"), 0o600); err != nil {

@@ -1,9 +1,9 @@
-// Package config is the configuration file: one [Config] that embeds every component's own, strictly parsed, with
-// positions in its errors. Unknown and repeated keys are errors. It is also the only place that reads the environment
-// (WARMPATH_ADMIN_KEY). Only internal/app and cmd/warmpath import it.
+// Package config reads the configuration file into one [Config], which contains the Config of every component. Reading
+// is strict: an unknown key, a repeated key and a value of the wrong type are errors, and each error has a position. It
+// is also the only package that reads the environment. Only internal/app and the commands import it.
 //
 //	cfg, err := config.Load("warmpath.yaml", func(c *config.Config) { c.Listen = flag })
 //
-// config.sample.yaml is generated from the defaults and the fields' own comments; a test holds it equal
-// (go test ./internal/config -update rewrites it).
+// config.sample.yaml is generated from the defaults and the comments of the fields. A test fails when it is out of date;
+// go test ./internal/config -update writes it again.
 package config

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestDocsNameSettingsThatExist: what the pages for users write as `section.key` is a key.
+// TestDocsNameSettingsThatExist: each `section.key` in the pages for users is a setting.
 func TestDocsNameSettingsThatExist(t *testing.T) {
 	known := keys(reflect.TypeFor[Config](), "")
 	var sections []string

@@ -7,7 +7,7 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens/inprocess"
 )
 
-// The environment variables of Hugging Face's tools that are read, where the file says nothing.
+// The environment variables of Hugging Face's tools. They count if the file does not set the same thing.
 const (
 	EnvHubToken    = "HF_TOKEN"
 	EnvHubEndpoint = "HF_ENDPOINT"
@@ -16,7 +16,7 @@ const (
 	EnvHubOffline  = "HF_HUB_OFFLINE"
 )
 
-// Hub returns c with what it leaves open taken from the environment.
+// Hub returns c with its empty fields set from the environment.
 func Hub(c inprocess.HubConfig) inprocess.HubConfig {
 	if c.Endpoint == "" {
 		c.Endpoint = os.Getenv(EnvHubEndpoint)

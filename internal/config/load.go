@@ -11,15 +11,16 @@ import (
 	"strings"
 )
 
-// EnvAdminKey is the environment variable with the admin key; it wins over the file.
+// EnvAdminKey is the environment variable with the admin key. It overrides the file.
 const EnvAdminKey = "WARMPATH_ADMIN_KEY"
 
-// maxFile bounds the file in bytes: a thousand workers take 100 KB.
+// maxFile bounds the size of the file in bytes. A thousand workers take 100 KB.
 const maxFile = 8 << 20
 
-// Load reads the file at path over the defaults, lets override change the result (flags win over the file), reads the
-// admin key from where it is kept, and validates. An empty path reads no file. The error names every problem, with
-// FILE:LINE:COLUMN where the file is to blame, and never contains the value of a key, a token or a password.
+// Load reads the file at path over the defaults, calls override (for flags, which override the file), reads the admin
+// key from its file or from the environment, and validates the result. An empty path reads no file. The error names
+// every problem, with FILE:LINE:COLUMN if the file causes it. It never contains the value of a key, a token or a
+// password.
 func Load(path string, override func(*Config)) (*Config, error) {
 	cfg := Default()
 	var data []byte
@@ -35,7 +36,7 @@ func Load(path string, override func(*Config)) (*Config, error) {
 	return &cfg, nil
 }
 
-// fill does what Load does, over cfg and with the content of the file.
+// fill does the same as Load over cfg, with the content of the file.
 func fill(cfg *Config, path string, data []byte, override func(*Config)) error {
 	r, err := parse(path, data, cfg)
 	if err != nil {
@@ -61,7 +62,7 @@ func fill(cfg *Config, path string, data []byte, override func(*Config)) error {
 	return r.err()
 }
 
-// parse decodes data over cfg. The error is one of the file's syntax; the reader has the mistakes of its content.
+// parse decodes data over cfg. The error is one of syntax; the reader has the mistakes in the content.
 func parse(path string, data []byte, cfg *Config) (*reader, error) {
 	r, root, err := newReader(path, data, reflect.TypeFor[Config]())
 	if err == nil && root != nil {
@@ -70,7 +71,7 @@ func parse(path string, data []byte, cfg *Config) (*reader, error) {
 	return r, err
 }
 
-// problem notes what is wrong with a value that could be read.
+// problem notes a mistake in a value that could be read.
 func (r *reader) problem(p *problem) {
 	at := r.place(p.path)
 	if at == nil && p.other != "" {
@@ -79,8 +80,8 @@ func (r *reader) problem(p *problem) {
 	r.mistakes = append(r.mistakes, mistake{at, p})
 }
 
-// follows reports whether p may follow from a mistake in the same unit: there some values are missing. Policies can
-// depend on all that concerns policies.
+// follows reports whether p may be a consequence of a noted mistake in the same unit, since some values are missing
+// there. All settings of policies count as one unit, since they refer to each other.
 func (r *reader) follows(p *problem) bool {
 	if r.broken[""] || r.broken[unit(p.path)] {
 		return true
@@ -118,7 +119,7 @@ func (c *Config) readKey() *problem {
 	}
 	wrong := func(err error) *problem { return &problem{path: "admin.key_file", err: err} }
 	if c.Admin.Key != "" {
-		return wrong(errors.New("admin.key is given, too: keep one"))
+		return wrong(errors.New("admin.key is set, too: keep one"))
 	}
 	data, err := os.ReadFile(c.Admin.KeyFile)
 	if err != nil {

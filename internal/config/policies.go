@@ -12,14 +12,14 @@ import (
 	"github.com/warmpath/warmpath/policy/peers"
 )
 
-// Policy is a policy with parameters: a kind, what it is told other than its defaults, and a name.
+// Policy is a policy with a name, a kind (type in the file), and parameters.
 type Policy struct {
-	Name       string            `yaml:"name"` // what policy, model_policies and requests call it; "" is its type
+	Name       string            `yaml:"name"` // for policy, model_policies and requests; "" is its type
 	Type       string            `yaml:"type"`
-	Parameters policy.Parameters `yaml:"-"` // the keys beside name and type
+	Parameters policy.Parameters `yaml:"-"` // the other keys
 }
 
-// defaults returns the parameters of a kind as routing says them where it says something.
+// defaults returns the default parameters of a kind. For some parameters the section routing sets the default.
 func (r *Routing) defaults(k policy.Kind) policy.Parameters {
 	p := k.Defaults()
 	switch p := p.(type) {
@@ -45,8 +45,8 @@ func kindNames() []string {
 	return names
 }
 
-// Parameters are the policies that requests may be decided by, by name, with what they are told: each kind with its
-// defaults, those that the file describes, and those that are named with their parameters where they are used.
+// Parameters returns the parameters of all policies by name: each kind with its defaults, the policies of the file, and
+// the policies in use whose name contains parameters.
 func (c *Config) Parameters() map[string]policy.Parameters {
 	all := map[string]policy.Parameters{}
 	for _, k := range warmpath.PolicyKinds() {
@@ -68,7 +68,7 @@ func (c *Config) Parameters() map[string]policy.Parameters {
 	return all
 }
 
-// specs are those of all Parameters.
+// specs returns the specs of all Parameters.
 func (c *Config) specs() []policy.Spec {
 	var specs []policy.Spec
 	all := c.Parameters()
@@ -78,7 +78,7 @@ func (c *Config) specs() []policy.Spec {
 	return specs
 }
 
-// Used are the names of the policies in use: the fleet's, the shadow, models' and those that requests may ask for.
+// Used returns the names of the policies in use: the fleet's, the shadow, the models', and those for requests.
 func (c *Config) Used() []string {
 	used := slices.Concat([]string{c.Policy}, slices.Sorted(maps.Values(c.ModelPolicies)), c.RequestPolicies)
 	if c.Shadow != "" {
@@ -87,8 +87,8 @@ func (c *Config) Used() []string {
 	return used
 }
 
-// PolicyChange returns what makes a router that was made by old one that is made by c: the policies that are new or
-// are told otherwise, those that are no more, and who decides.
+// PolicyChange returns the change from old to c for a router: new policies, policies with other parameters, policies
+// that are gone, and which policy decides.
 func (c *Config) PolicyChange(old *Config) warmpath.PolicyChange {
 	change := warmpath.PolicyChange{Standard: c.Policy, ByModel: c.ModelPolicies, Shadow: c.Shadow}
 	before, after := old.Parameters(), c.Parameters()
@@ -105,7 +105,7 @@ func (c *Config) PolicyChange(old *Config) warmpath.PolicyChange {
 	return change
 }
 
-// parsePolicy reads TYPE:KEY=VALUE,KEY=VALUE over the defaults of that type.
+// parsePolicy parses TYPE:KEY=VALUE,KEY=VALUE over the defaults of that type.
 func (c *Config) parsePolicy(name string) (policy.Parameters, error) {
 	kind, settings, _ := strings.Cut(name, ":")
 	k, ok := warmpath.PolicyKinds().Find(kind)
@@ -122,13 +122,13 @@ func (c *Config) parsePolicy(name string) (policy.Parameters, error) {
 			return nil, err
 		}
 		if isSecret.MatchString(key) {
-			return nil, fmt.Errorf("%s cannot stand in the name of a policy, which logs, metrics and answers show: describe the policy under policies", key)
+			return nil, fmt.Errorf("%s cannot be a part of a policy's name, which logs, metrics and answers show: describe the policy under policies", key)
 		}
 	}
 	return p, p.Validate()
 }
 
-// Spec returns the policy that c asks for, with its parameters. Validate checks the name.
+// Spec returns the spec of the fleet's policy. Validate checks its name.
 func (c *Config) Spec() policy.Spec {
 	if p, ok := c.Parameters()[c.Policy]; ok {
 		return p.Spec(c.Policy)
@@ -150,8 +150,8 @@ func (c *Config) validatePolicies(found *problems) {
 			return
 		}
 		if k, is := warmpath.PolicyKinds().Find(name); is && !slices.Contains(names, name) {
-			if err := k.Defaults().Validate(); err != nil { // else what routing says of its parameters is wrong, and told there
-				found.add(path, fmt.Errorf("%s does nothing until it is told what (docs/policies/%s.md): %w", name, name, err))
+			if err := k.Defaults().Validate(); err != nil { // otherwise its parameters in routing are wrong, which is reported there
+				found.add(path, fmt.Errorf("%s needs parameters (docs/policies/%s.md): %w", name, name, err))
 			}
 			return
 		}

@@ -12,9 +12,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// TestEachPolicyHasAPageWithItsParameters: docs/policies/TYPE.md of every type of policy has a row for all that it
-// can be told, with the default that the code has. -update writes the tables that begin with tableHead, from the
-// code.
+// TestEachPolicyHasAPageWithItsParameters: docs/policies/TYPE.md of every type of policy has a row for each parameter,
+// with its default. -update writes the tables that begin with tableHead.
 func TestEachPolicyHasAPageWithItsParameters(t *testing.T) {
 	g := &generator{t: t, docs: map[string]map[string]string{}}
 	for _, k := range warmpath.PolicyKinds() {

@@ -93,21 +93,21 @@ func TestPoliciesKeepTheirParametersHoweverTheyAreWritten(t *testing.T) {
 }
 
 func TestAPolicyMayBeWrittenInPlace(t *testing.T) {
-	cfg := load(t, "seed_kv_aware.yaml")
+	cfg := load(t, "other_kv_aware.yaml")
 	spec := cfg.Spec()
 	if cfg.Policy != "kv_aware" || spec.SpeculativeTTL != 2*time.Second || spec.BlockSize != 16 || spec.ImbalanceTokens != policy.DefaultImbalanceTokens {
 		t.Errorf("policy %s: %+v", cfg.Policy, spec)
 	}
 }
 
-func TestSeedsSectionsAreRead(t *testing.T) {
+func TestSectionsOfOtherRoutersAreRead(t *testing.T) {
 	for file, want := range map[string]struct{ policy, key, value string }{
-		"seed_kv_aware.yaml":              {"kv_aware", "speculative_ttl_ms", "2000"},
-		"seed_vllm_cache_aware.yaml":      {"vllm_cache_aware", "max_blocks_per_backend", "50000"},
-		"seed_kv.yaml":                    {"kv", "router_temperature", "0.5"},
-		"seed_precise_prefix_cache.yaml":  {"precise_prefix_cache", "tier_weights.cpu", "0.8"},
-		"seed_prefix_cache_affinity.yaml": {"prefix_cache_affinity", "eviction_target_chars", "400000"},
-		"seed_hashing.yaml":               {"rendezvous_hash", "fallback", "prompt"},
+		"other_kv_aware.yaml":              {"kv_aware", "speculative_ttl_ms", "2000"},
+		"other_vllm_cache_aware.yaml":      {"vllm_cache_aware", "max_blocks_per_backend", "50000"},
+		"other_kv.yaml":                    {"kv", "router_temperature", "0.5"},
+		"other_precise_prefix_cache.yaml":  {"precise_prefix_cache", "tier_weights.cpu", "0.8"},
+		"other_prefix_cache_affinity.yaml": {"prefix_cache_affinity", "eviction_target_chars", "400000"},
+		"other_hashing.yaml":               {"rendezvous_hash", "fallback", "prompt"},
 	} {
 		cfg := load(t, file)
 		if cfg.Policy != want.policy || cfg.Spec().Name != want.policy {
@@ -129,7 +129,7 @@ func TestSeedsSectionsAreRead(t *testing.T) {
 	}
 }
 
-func TestANameMaySayParameters(t *testing.T) {
+func TestANameMayContainParameters(t *testing.T) {
 	cfg, err := Load("testdata/good/workers.yaml", func(c *Config) {
 		c.Policy = "kv_aware:imbalance_tokens=7"
 		c.ModelPolicies = map[string]string{"llama": "kv:prefill_load_scale=16"}
@@ -149,7 +149,7 @@ func TestANameMaySayParameters(t *testing.T) {
 		"kv_awear:imbalance_tokens=7":             `policy: "kv_awear" is none of`,
 		"kv_aware:imbalance_token=7":              `policy: there is no "imbalance_token" (known: tier_weights.gpu,`,
 		"kv_aware:imbalance_tokens":               `policy: "imbalance_tokens" is not NAME=VALUE`,
-		"lmcache_aware:controller_api_key=s3cret": "policy: controller_api_key cannot stand in the name of a policy",
+		"lmcache_aware:controller_api_key=s3cret": "policy: controller_api_key cannot be a part of a policy",
 		"kv_aware:tier_weights.cpu=3":             "policy: tier_weights.cpu: 3 is outside 0..1",
 	} {
 		if _, err := Load("", func(c *Config) { c.Policy = name }); err == nil || !strings.Contains(err.Error(), want) {
@@ -158,8 +158,7 @@ func TestANameMaySayParameters(t *testing.T) {
 	}
 }
 
-// TestEachPolicyWithTierWeightsTakesRoutings: what routing says of tiers is the default of all policies that weigh
-// them.
+// TestEachPolicyWithTierWeightsTakesRoutings: routing.tier_weights are the default of all policies that have them.
 func TestEachPolicyWithTierWeightsTakesRoutings(t *testing.T) {
 	r := Default().Routing
 	r.TierWeights.CPU = 0.5
@@ -172,7 +171,7 @@ func TestEachPolicyWithTierWeightsTakesRoutings(t *testing.T) {
 		weigh++
 		got := reflect.ValueOf(p).Elem().FieldByName("TierWeights").Interface().(policy.TierWeights)
 		if got != r.TierWeights {
-			t.Errorf("%s weighs tiers by %+v, routing says %+v", k.Name, got, r.TierWeights)
+			t.Errorf("%s weighs tiers by %+v, routing has %+v", k.Name, got, r.TierWeights)
 		}
 	}
 	if weigh < 5 {
@@ -180,8 +179,8 @@ func TestEachPolicyWithTierWeightsTakesRoutings(t *testing.T) {
 	}
 }
 
-// TestAWrongTierWeightIsSaidOnce: at routing, and not as if the policies that take it were not there.
-func TestAWrongTierWeightIsSaidOnce(t *testing.T) {
+// TestAWrongTierWeightIsReportedOnce: at routing, and not as if the policies with that default did not exist.
+func TestAWrongTierWeightIsReportedOnce(t *testing.T) {
 	c := Default()
 	c.Routing.TierWeights.GPU = 3
 	err := c.Validate()

@@ -23,15 +23,15 @@ var (
 	brokenUserInfo = regexp.MustCompile(`://[^"'\x60\n]+@`)
 	// setting is NAME=VALUE where NAME names a secret: a flag, an option of --worker, a query.
 	setting = regexp.MustCompile(secretName + `=[^\s,&"]+`)
-	// planted is a secret in a file, valid YAML or not: NAME: VALUE, NAME VALUE or NAME=VALUE. A tag, an anchor, a
-	// quote or a block indicator may precede the value, and the value may stand on the next line.
+	// planted matches a secret in a file, valid YAML or not: NAME: VALUE, NAME VALUE or NAME=VALUE. A tag, an anchor, a
+	// quote or a block indicator may precede the value. The value may stand on the next line.
 	planted = regexp.MustCompile(secretName + `["']?(?:\s*[:=]\s*|[ \t]+)(?:[&!][^\s]*\s+|[|>][-+0-9]*\s*\n\s*)*(.*)`)
 	// nextKey is the beginning of the next key on the same line: there the value before it ends.
 	nextKey = regexp.MustCompile(`,\s*["']?[a-z_]+["']?:\s`)
 )
 
-// Redact returns text without the user and password of URLs, and without VALUE in NAME=VALUE where NAME is the name of
-// a secret. A command calls it before it prints text that a user typed or a file holds.
+// Redact replaces the user and password of URLs in text, and VALUE in NAME=VALUE if NAME is the name of a secret. A
+// command calls it before it prints text from a user or a file.
 func Redact(text string) string {
 	text = userInfo.ReplaceAllString(text, "://"+Redacted+"@")
 	return setting.ReplaceAllStringFunc(text, func(s string) string {
@@ -60,8 +60,8 @@ func withoutSecrets(err error, data []byte, cfg *Config) error {
 	return errors.New(text)
 }
 
-// cutQuotes shortens the quotes in a message. A quote of several words that is not part of one line of the file comes
-// from a broken file and may contain another key's value: only a URL at its beginning is kept.
+// cutQuotes shortens the quotes in a message. If a quote has several words and is not a part of one line of the file,
+// the file is broken, and the quote may contain the value of another key. Then only a URL at its beginning stays.
 func cutQuotes(text string, data []byte) string {
 	return quoted.ReplaceAllStringFunc(text, func(q string) string {
 		i := white.FindStringIndex(q)

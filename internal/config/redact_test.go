@@ -105,8 +105,8 @@ func yamlOf(path, value string) string {
 	return out.String()
 }
 
-// told returns the error of loading text as a string, "" when there is none.
-func told(t *testing.T, text string) string {
+// errorOf returns the error of loading text as a string, "" when there is none.
+func errorOf(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "f.yaml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -121,7 +121,7 @@ func told(t *testing.T, text string) string {
 func TestNoMessageShowsThePasswordOfAURL(t *testing.T) {
 	for _, path := range texts(t) {
 		for _, value := range []string{"http://user:" + canary + "@host:1", "htp://" + canary + "@host", "'http://a:" + canary + " b@c'", "tcp://x:" + canary + "@*:y"} {
-			if message := told(t, yamlOf(path, value)); strings.Contains(message, canary) {
+			if message := errorOf(t, yamlOf(path, value)); strings.Contains(message, canary) {
 				t.Errorf("%s: %s:\n%s", path, value, message)
 			}
 		}
@@ -189,7 +189,7 @@ queue:
 			strings.Replace(line, ": ", ": &b ", 1), strings.Replace(line, "_", "", 1), strings.Replace(line, "e", "é", 1), "      " + strings.Replace(line, ":", "", 1), "      " + line,
 		} {
 			text := strings.Join(lines[:i], "") + broken + strings.Join(lines[i+1:], "")
-			message := told(t, text)
+			message := errorOf(t, text)
 			tried++
 			if message != "" {
 				refused++

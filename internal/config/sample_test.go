@@ -24,8 +24,8 @@ var update = flag.Bool("update", false, "rewrite config.sample.yaml from the def
 
 func TestSampleIsTheDefaultsWithTheirReasons(t *testing.T) {
 	g := &generator{t: t, docs: map[string]map[string]string{}}
-	g.comment(0, "Every setting of `warmpath serve --config FILE` with its default. Keep what you change: nothing but workers has to be set, and a reload refuses a file without the key workers. "+
-		"Unknown keys are errors. Durations are written like 50ms, 2s or 1m30s, bytes like 64MiB.")
+	g.comment(0, "Every setting of `warmpath serve --config FILE` with its default. Keep only the settings that you change. Only workers has to be set; "+
+		"a reload refuses a file without this key. Unknown keys are errors. Durations are written like 50ms, 2s or 1m30s, bytes like 64MiB.")
 	g.object(reflect.ValueOf(Default()), 0)
 	want := g.out.String()
 	if *update {
@@ -100,8 +100,7 @@ func TestSampleWorksWithItsModelsUncommented(t *testing.T) {
 	}
 }
 
-// TestSamplePoliciesAreTheDefaults: what the sample lists as the defaults of each type of policy reads back as
-// nothing changed.
+// TestSamplePoliciesAreTheDefaults: the parameters that the sample lists for each type of policy are its defaults.
 func TestSamplePoliciesAreTheDefaults(t *testing.T) {
 	text := strings.ReplaceAll(policyExample(t), "# ", "")
 	cfg := Default()
@@ -123,7 +122,7 @@ type generator struct {
 	docs map[string]map[string]string // package path + type → field → comment
 }
 
-// example stands under the key of the workers, which has no default: nothing but the marks need be taken away.
+// example is the commented value of workers, which has no default.
 const example = `  # - url: http://gpu-1:8000
   # - url: http://gpu-2:8000
   #   events: tcp://*:5557
@@ -165,7 +164,7 @@ func (g *generator) object(v reflect.Value, depth int) {
 	}
 }
 
-// policyExample is every type of policy with its parameters at their defaults, to be uncommented.
+// policyExample is the commented value of policies: every type with the defaults of its parameters.
 func policyExample(t *testing.T) string {
 	var out strings.Builder
 	routing := Default().Routing
@@ -194,7 +193,7 @@ func policyExample(t *testing.T) string {
 	return out.String()
 }
 
-// modelExample stands under an empty list of models.
+// modelExample is the commented value of models.
 const modelExample = `  # - {name: my-model, path: /models/my-model}
   # - {name: another-model, path: /cache/huggingface/hub/models--org--another-model}
 `
@@ -256,16 +255,13 @@ func (g *generator) comment(depth int, text string) {
 	}
 }
 
-// references are sources that only developers have at hand.
-var references = regexp.MustCompile(`\s*\((\.\./shared/)?facts/[^)]*\)`)
-
 // doc returns the comment of a field, with the names of its type's fields as the file writes them.
 func (g *generator) doc(t reflect.Type, field string) string {
 	name := t.PkgPath() + "." + t.Name()
 	if g.docs[name] == nil {
 		g.docs[name] = readDocs(g.t, t)
 	}
-	doc := references.ReplaceAllString(g.docs[name][field], "")
+	doc := g.docs[name][field]
 	for i := range t.NumField() {
 		f := t.Field(i)
 		if key, _, _ := strings.Cut(f.Tag.Get("yaml"), ","); key != "" && key != "-" {

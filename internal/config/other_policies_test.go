@@ -10,7 +10,7 @@ import (
 )
 
 func TestPoliciesAreWrittenAsTheirSourcesWriteThem(t *testing.T) {
-	cfg := load(t, "seed_cache_policies.yaml")
+	cfg := load(t, "other_cache_policies.yaml")
 	aware := peers.DefaultCacheAware()
 	aware.CacheThreshold, aware.BalanceAbsThreshold, aware.BalanceRelThreshold = 0.5, 32, 1.1
 	aware.EvictionIntervalSecs, aware.MaxTreeSize = 30, 10000
