@@ -5,13 +5,13 @@ import (
 	"sync"
 )
 
-// claims says whose events an endpoint carries. Two workers behind one publisher would both be credited with what one
-// of them holds, so an endpoint belongs to one worker or to none: to the first that told it is its own, else to the
-// only one that guessed it. Its methods may be called from any goroutine.
+// claims decides to which worker an endpoint of events belongs: to one worker or to none. If two workers followed one
+// publisher, the index would believe that both have the blocks of one. The endpoint belongs to the first worker that
+// reported it, otherwise to the only worker for which it was guessed. Methods may be called from any goroutine.
 type claims struct {
 	mu         sync.Mutex            // guards what follows
 	byEndpoint map[string][]claimant // in the order of their claims
-	moved      chan struct{}         // closed when a claim came or went
+	moved      chan struct{}         // closed when claims change
 }
 
 type claimant struct {
@@ -23,7 +23,7 @@ func newClaims() *claims {
 	return &claims{byEndpoint: map[string][]claimant{}, moved: make(chan struct{})}
 }
 
-// set makes endpoints all that the worker at url claims.
+// set replaces the claims of the worker at url by endpoints.
 func (c *claims) set(url string, guessed bool, endpoints []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,8 +58,7 @@ func (c *claims) set(url string, guessed bool, endpoints []string) {
 	}
 }
 
-// owns reports whether endpoint carries the events of the worker at url, and names another that claims it if there is
-// one.
+// owns reports whether endpoint belongs to the worker at url. rival is another worker that claims it, if there is one.
 func (c *claims) owns(url, endpoint string) (own bool, rival string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,7 +74,7 @@ func (c *claims) owns(url, endpoint string) (own bool, rival string) {
 	return len(list) == 1 && list[0].url == url, rival
 }
 
-// change returns a channel that is closed when a claim next comes or goes.
+// change returns a channel that is closed at the next change of claims.
 func (c *claims) change() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()

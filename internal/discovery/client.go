@@ -17,8 +17,8 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// Bounds on what a worker may answer. /metrics of a busy engine with many adapters is some hundred kilobytes, and
-// SGLang's /server_info some tens.
+// Bounds for answers of a worker. /metrics of a busy engine with many adapters has some hundred kilobytes, SGLang's
+// /server_info some tens.
 const (
 	maxJSON    = 4 << 20
 	maxMetrics = 16 << 20
@@ -29,8 +29,8 @@ const (
 // that it could not connect.
 const connectTimeout = 3 * time.Second
 
-// NewClient returns the HTTP client that probes use: no proxy from the environment, no redirects (a key must not follow
-// one), few idle connections. It connects over n; nil means the machine's network.
+// NewClient returns the HTTP client for probes. It uses no proxy from the environment, follows no redirects, so that a
+// key stays with its worker, and keeps few idle connections. It connects over n; nil means the machine's network.
 func NewClient(n network.Network) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
@@ -69,7 +69,7 @@ func (e *statusError) Error() string {
 	case e.refused() && e.key:
 		return msg + ": the worker refuses the api_key that the file gives for it"
 	case e.refused():
-		return msg + ": the worker refuses the router's questions without a key; its key belongs into the file (workers: [{url: …, api_key: …}])"
+		return msg + ": the worker refuses the router's questions without a key; write its key into the file (workers: [{url: …, api_key: …}])"
 	case e.body != "":
 		return msg + ": " + e.body
 	}
@@ -80,13 +80,13 @@ func (e *statusError) refused() bool {
 	return e.status == http.StatusUnauthorized || e.status == http.StatusForbidden
 }
 
-// refusesUs reports whether err is a worker's refusal of a question: it wants a key, or another one.
+// refusesUs reports whether the worker refused the question for want of a key, or because of a wrong one.
 func refusesUs(err error) bool {
 	var e *statusError
 	return errors.As(err, &e) && e.refused()
 }
 
-// statusOf returns the status of an answer that was not 200, or 0 when there was no answer.
+// statusOf returns the status of an answer that was not 200; 0 if there was no answer.
 func statusOf(err error) int {
 	var e *statusError
 	if errors.As(err, &e) {
@@ -101,7 +101,7 @@ func refused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET)
 }
 
-// ask sends one question and gives the answer's body, at most limit bytes of it, to read.
+// ask sends one question and passes the body of the answer, at most limit bytes, to read.
 func (a asker) ask(ctx context.Context, method, path string, in any, limit int64, read func(io.Reader) error) error {
 	question := method + " " + path
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
@@ -149,7 +149,7 @@ func (a asker) ask(ctx context.Context, method, path string, in any, limit int64
 // errNoAnswer is a question whose answer did not come before its timeout.
 var errNoAnswer = errors.New("no answer")
 
-// plainError drops the URL and the operation that net/http repeats, and names our own timeout.
+// plainError removes the URL and the operation, which net/http adds, and names our own timeout.
 func plainError(ctx context.Context, err error, timeout time.Duration) error {
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		return fmt.Errorf("%w within %v", errNoAnswer, timeout)
@@ -183,8 +183,8 @@ func decodeInto(out any) func(io.Reader) error {
 	}
 }
 
-// withoutKey returns the beginning of what a worker said without the worker's key, which it may repeat. If text was cut
-// off, its end may be the beginning of the key.
+// withoutKey removes the worker's key from text, the beginning of an answer, which may repeat the key. If text was cut
+// off, its end may be the beginning of the key; it is removed, too.
 func withoutKey(text, key string, cut bool) string {
 	const blanked = "[redacted]"
 	if key == "" {

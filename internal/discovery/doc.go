@@ -1,12 +1,12 @@
-// Package discovery finds out what workers are and whether they answer. It asks each worker's own HTTP surface (engine
-// and version, models and adapters, block size, cache capacity, data-parallel ranks, where its KV events are published)
-// and keeps the fleet told, so that `--worker URL` is all a router needs.
+// Package discovery finds out what workers are and whether they answer. It asks each worker over HTTP for its engine and
+// version, models and adapters, block size, cache capacity, data-parallel ranks and the endpoints of its KV events. It
+// puts the answers into the fleet, so that `--worker URL` is all that a router needs.
 //
-// It refuses to know what events mean or how requests are routed: it only fills [fleet.Facts] and health.
+// It does not know what events mean or how requests are routed: it only sets [fleet.Facts], health and load.
 //
 //	s := discovery.NewStatic(f, []discovery.Target{{URL: "http://10.0.0.7:8000"}}, discovery.Config{}, logger)
 //	err := s.Run(ctx)
 //
-// What the engines answer was read from running servers: vLLM 0.32 and SGLang 0.5.23; older versions from their
-// sources.
+// The shapes of the answers come from running servers, vLLM 0.32 and SGLang 0.5.23, and from the sources of older
+// versions.
 package discovery

@@ -6,7 +6,7 @@ import (
 	"github.com/warmpath/warmpath/internal/zmtp"
 )
 
-// parseEndpoint reads the endpoint of an engine's socket, which has a port of its own; the host may be a wildcard.
+// parseEndpoint parses the endpoint of an engine's socket. It needs a port; the host may be a wildcard.
 func parseEndpoint(text string) (zmtp.Endpoint, error) {
 	e, err := zmtp.ParseEndpoint(text)
 	if err != nil {
@@ -18,8 +18,7 @@ func parseEndpoint(text string) (zmtp.Endpoint, error) {
 	return e, nil
 }
 
-// endpointAt returns the endpoint that reaches rank behind e: its port is higher by offset, and a wildcard becomes
-// host.
+// endpointAt returns the endpoint of another rank: the port of e plus offset. It replaces a wildcard by host.
 func endpointAt(e zmtp.Endpoint, host string, offset int) (zmtp.Endpoint, error) {
 	if e.Path != "" {
 		if offset != 0 {

@@ -11,9 +11,9 @@ import (
 )
 
 // Detection of frozen workers. A frozen worker and one that computes a long prompt are both silent on their
-// connections, but a running server answers at once a request that needs no engine. So the guard sends such a request
-// to a worker that was silent for quiet. Without an answer within its patience the worker is a suspect: within a
-// second, one tick included, where it was quick before.
+// connections. But a running server answers a request at once that needs no engine. So the guard sends such a request to
+// a worker that was silent for the time quiet. If no answer comes within the worker's patience, the worker becomes a
+// suspect. With a worker that answered quickly before, this takes at most a second, one tick included.
 const (
 	guardTick = 100 * time.Millisecond
 	quiet     = 300 * time.Millisecond // several steps of a busy engine: a worker that streams sends more often, and is never asked
@@ -35,7 +35,7 @@ type guarded struct {
 	asked    time.Time     // when the last question was asked
 	patience time.Duration // for its answer
 	since    int64         // when it became a suspect, Unix nanoseconds; 0: it is none
-	outcome  chan bool     // holds one: whether a sign of life came
+	outcome  chan bool     // of the question: whether a sign of life came; its buffer holds one
 }
 
 // guard runs until ctx ends.
@@ -55,7 +55,7 @@ func (r *Reporter) guard(ctx context.Context) {
 				if w.Healthy && len(w.Holders) > 0 {
 					g.look(ctx, snap, w, now, &asking)
 				} else {
-					delete(g.workers, w.ID) // an answer to a question from before says nothing of it when it is back
+					delete(g.workers, w.ID) // when it is back, the last question does not count
 				}
 			}
 			for id := range g.workers {
@@ -67,7 +67,7 @@ func (r *Reporter) guard(ctx context.Context) {
 	}
 }
 
-// look takes the last question's outcome, asks again when the worker is silent, and tells the fleet.
+// look judges the outcome of the last question, and asks again if the worker is silent.
 func (g *guard) look(ctx context.Context, snap *fleet.Snapshot, w *fleet.Worker, now time.Time, asking *sync.WaitGroup) {
 	x := g.workers[w.ID]
 	silent := silence(snap, w)
@@ -79,7 +79,7 @@ func (g *guard) look(ctx context.Context, snap *fleet.Snapshot, w *fleet.Worker,
 		g.workers[w.ID] = x
 	}
 	if x.since != 0 && !snap.Suspected(w.Holders[0]) {
-		x.since = 0 // it was checked to be healthy meanwhile
+		x.since = 0 // a health check has ended the suspicion
 	}
 	select {
 	case alive := <-x.outcome:
@@ -90,14 +90,14 @@ func (g *guard) look(ctx context.Context, snap *fleet.Snapshot, w *fleet.Worker,
 			g.judge(w, x, false, now) // a late answer ends it
 		}
 	}
-	if x.since != 0 && silent > x.since { // it was heard of
+	if x.since != 0 && silent > x.since { // a byte came from it
 		g.judge(w, x, true, now)
 	}
 	if x.asking || now.Sub(x.asked) < again || x.since == 0 && (silent == 0 || heardWithin(silent, quiet, now)) {
 		return
 	}
 	counts := g.Counts(w.URL)
-	if counts == nil { // it has just come, or is leaving: none are made for it here, where nobody would delete them
+	if counts == nil { // it is new, or leaving: counts made here would never be deleted
 		return
 	}
 	x.asking, x.asked, x.patience = true, now, counts.took.patience()
@@ -105,14 +105,14 @@ func (g *guard) look(ctx context.Context, snap *fleet.Snapshot, w *fleet.Worker,
 	asking.Go(func() { // ends with ctx, or after maxPatience; guard waits
 		asked := time.Now()
 		alive, answered := g.signOfLife(ctx, w)
-		if answered && !suspect { // a suspect's answer time is how long it was frozen, not how slow its API server is
+		if answered && !suspect { // the answer time of a suspect shows how long it was frozen, not how slow its API server is
 			counts.took.add(time.Since(asked))
 		}
 		x.outcome <- alive
 	})
 }
 
-// judge makes w a suspect, or ends the suspicion.
+// judge makes w a suspect or ends the suspicion, and tells the fleet.
 func (g *guard) judge(w *fleet.Worker, x *guarded, alive bool, now time.Time) {
 	if alive == (x.since == 0) {
 		return
@@ -131,8 +131,8 @@ func (g *guard) judge(w *fleet.Worker, x *guarded, alive bool, now time.Time) {
 	}
 }
 
-// heardWithin reports whether a worker's last byte, at silent, is less than d ago. A worker without requests is not
-// heard of.
+// heardWithin reports whether the last byte of a worker came less than d ago. silent is its time; 0 if the worker has no
+// requests, and so sends no bytes.
 func heardWithin(silent int64, d time.Duration, now time.Time) bool {
 	return silent != 0 && time.Duration(now.UnixNano()-silent) < d
 }
@@ -145,8 +145,8 @@ func silence(snap *fleet.Snapshot, w *fleet.Worker) (since int64) {
 	return since
 }
 
-// signOfLife sends w a request that needs no engine, and reports whether any answer came. A failure of this machine
-// proves nothing: w counts as alive.
+// signOfLife sends w a request that needs no engine, and reports whether any answer came. After a failure of this
+// machine w counts as alive, since the failure proves nothing about w.
 func (g *guard) signOfLife(ctx context.Context, w *fleet.Worker) (alive, answered bool) {
 	a := asker{client: g.client, target: Target{URL: w.URL}, timeout: maxPatience}
 	if g.targets != nil {

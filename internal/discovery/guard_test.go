@@ -102,8 +102,8 @@ func TestAFrozenWorkerIsASuspectWithinASecond(t *testing.T) {
 	})
 }
 
-// TestAWorkerThatIsHeardOfIsNoSuspect: a worker that streams may be too busy to answer a question.
-func TestAWorkerThatIsHeardOfIsNoSuspect(t *testing.T) {
+// TestAWorkerThatStreamsIsNoSuspect: a worker that streams may be too busy to answer a question.
+func TestAWorkerThatStreamsIsNoSuspect(t *testing.T) {
 	guarding(t, func(f *fleet.Fleet, n *still, requests *[2]fleet.Reservation) {
 		n.freeze("a")
 		requests[0].FirstToken(time.Now().UnixNano())
@@ -131,8 +131,8 @@ func TestAWorkerThatIsHeardOfIsNoSuspect(t *testing.T) {
 	})
 }
 
-// TestASlowAPIServerIsNoSuspect: where the last answers took long the next is waited for longer, up to a bound. A server
-// that is slow from one moment on is a suspect until its first late answer.
+// TestASlowAPIServerIsNoSuspect: after slow answers the guard waits longer for the next, up to a bound. A server that
+// becomes slow suddenly is a suspect until its first late answer.
 func TestASlowAPIServerIsNoSuspect(t *testing.T) {
 	guarding(t, func(f *fleet.Fleet, n *still, _ *[2]fleet.Reservation) {
 		suspected := func() bool { return f.Snapshot().Suspected(0) || f.Snapshot().Suspected(1) }
@@ -168,7 +168,7 @@ func TestASlowAPIServerIsNoSuspect(t *testing.T) {
 	})
 }
 
-// TestARestartedWorkerIsNoSuspectForWhatWasBefore: the question that it did not answer was another process's.
+// TestARestartedWorkerIsNoSuspectForWhatWasBefore: the process before did not answer the question.
 func TestARestartedWorkerIsNoSuspectForWhatWasBefore(t *testing.T) {
 	guarding(t, func(f *fleet.Fleet, n *still, requests *[2]fleet.Reservation) {
 		n.freeze("a")
@@ -191,9 +191,9 @@ func TestARestartedWorkerIsNoSuspectForWhatWasBefore(t *testing.T) {
 	})
 }
 
-// TestReportsTellHowSlowAnAPIServerIs: vLLM's are made by the API server alone, SGLang's wait for its scheduler, and what
-// a suspect answers was waiting for it to thaw.
-func TestReportsTellHowSlowAnAPIServerIs(t *testing.T) {
+// TestReportsShowHowSlowAnAPIServerIs: only vLLM's, as SGLang's reports wait for its scheduler. A suspect's do not count,
+// as they waited until it was no longer frozen.
+func TestReportsShowHowSlowAnAPIServerIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &still{}
 		n.takes.Store(int64(600 * time.Millisecond))

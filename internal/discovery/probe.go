@@ -12,18 +12,18 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// questionTimeout bounds one question of a probe. Every one is answered from memory; an engine whose API process is
-// busy tokenizing long prompts has been seen to take a second.
+// questionTimeout bounds one question of a probe. An engine answers each from memory. One second was measured with an
+// API process that was tokenizing long prompts.
 const questionTimeout = 5 * time.Second
 
-// Report is what a probe learned.
+// Report is the result of a probe.
 type Report struct {
 	Facts fleet.Facts
-	// Seed is a random number that the worker's process drew when it started; 0 when it is not reported.
+	// Seed is a random number that the worker's process drew at its start; 0 if it is not reported.
 	Seed int64
-	// Guessed says that the worker did not tell where its events are and the engine's default port is assumed.
+	// Guessed means that the worker did not report the endpoint of its events: the engine's default port is assumed.
 	Guessed bool
-	// Notes are what could not be learned, or was assumed, each with what was tried.
+	// Notes say what could not be learned or was assumed, and what was tried.
 	Notes []string
 }
 
@@ -31,9 +31,8 @@ func (r *Report) note(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
-// Probe asks a worker what it is. It reads only; the heaviest question tokenizes one word. The error tells why the
-// worker cannot be used: it does not answer, refuses the key, or serves no model. What else is not known is in the
-// notes.
+// Probe asks a worker for its facts. It changes nothing there; the heaviest question tokenizes one word. The error says
+// why the worker cannot be used: it does not answer, refuses the key, or serves no model. Notes say what else is unknown.
 func Probe(ctx context.Context, client *http.Client, t Target) (*Report, error) {
 	t, err := t.normalize()
 	if err != nil {
@@ -59,10 +58,11 @@ func (p *probe) run(ctx context.Context) error {
 		return err
 	}
 	if owner == "warmpath" {
-		// Perhaps ourselves: then requests would go round and round.
+		// It may be this router: then requests would run in a circle.
 		return errors.New("this is a Warmpath gateway and not an engine: list its workers instead")
 	}
-	// Every engine names itself as the owner of its models; behind a proxy that rewrites the list, the surface tells.
+	// Every engine names itself as the owner of its models. Behind a proxy that rewrites the list, the answered paths
+	// show which engine it is.
 	version, versionErr := p.version(ctx)
 	p.Facts.Version = version
 	switch {
@@ -93,16 +93,16 @@ func (p *probe) run(ctx context.Context) error {
 		}
 		p.vllm(ctx)
 	case fleet.EngineTRTLLM, fleet.EngineOther:
-		p.note("engine %s tells no block size and no event endpoint: give events=ENDPOINT if it publishes KV events", p.Facts.Engine)
+		p.note("engine %s reports no block size and no event endpoint: give events=ENDPOINT if it publishes KV events", p.Facts.Engine)
 	}
 	p.boundRanks()
 	p.Facts.Labels = p.target.Labels
-	p.told()
+	p.override()
 	p.surface(ctx)
 	return nil
 }
 
-// models reads /v1/models into the facts and returns who owns them.
+// models reads /v1/models into the facts and returns the owner of the last model.
 func (p *probe) models(ctx context.Context) (owner string, err error) {
 	var list struct {
 		Data []struct {
@@ -133,7 +133,7 @@ func (p *probe) models(ctx context.Context) (owner string, err error) {
 	return owner, nil
 }
 
-// overrideModel makes the configured name the worker's one base model. Adapters stay, as adapters of it.
+// overrideModel makes the configured name the only base model of the worker. Its adapters become adapters of that name.
 func (p *probe) overrideModel() {
 	name := p.target.Model
 	if name == "" {
@@ -159,7 +159,7 @@ func (p *probe) overrideModel() {
 	p.Facts.Models = append([]fleet.Model{base}, adapters...)
 }
 
-// blockSize returns the size that an engine told, 0 where no block has that size: events will tell then.
+// blockSize returns the block size that an engine reported; 0 if no block can have that size. Then events show it.
 func blockSize(tokens int) int {
 	if tokens < 0 || tokens > block.MaxSize {
 		return 0
@@ -178,8 +178,8 @@ func (p *probe) version(ctx context.Context) (string, error) {
 	return v.Version, err
 }
 
-// told lets the operator's word about events go before the worker's.
-func (p *probe) told() {
+// override replaces the reported endpoints of events by the configured ones.
+func (p *probe) override() {
 	t := p.target
 	if t.Events == None {
 		p.Facts.Events, p.Guessed = nil, false
@@ -209,7 +209,7 @@ func (p *probe) told() {
 	}
 }
 
-// boundRanks follows no ranks but those that are used, and says so.
+// boundRanks removes the event sources of ranks that get no requests, and notes it.
 func (p *probe) boundRanks() {
 	f := &p.Facts
 	f.Ranks = max(f.Ranks, 1)
@@ -222,7 +222,7 @@ func (p *probe) boundRanks() {
 	f.Events = slices.DeleteFunc(f.Events, func(e fleet.EventSource) bool { return e.Rank >= f.FirstRank+used })
 }
 
-// addRanks adds one event source for each rank that is used: ports count up from the base endpoints.
+// addRanks adds one event source for each used rank. The ports count up from those of the base endpoints.
 func (p *probe) addRanks(events, replay, topic string) {
 	for i := range p.Facts.UsedRanks() {
 		s := fleet.EventSource{Rank: p.Facts.FirstRank + i, Topic: topic}
@@ -236,7 +236,7 @@ func (p *probe) addRanks(events, replay, topic string) {
 	}
 }
 
-// resolve returns the endpoint to dial, or "" with a note.
+// resolve returns the endpoint to dial. If raw is not valid, it adds a note and returns "".
 func (p *probe) resolve(what, raw string, offset int) string {
 	e, err := parseEndpoint(raw)
 	if err == nil {
@@ -249,7 +249,7 @@ func (p *probe) resolve(what, raw string, offset int) string {
 	return e.String()
 }
 
-// surface tries what the router would use for tokens.
+// surface tests the requests with which the router would ask for token ids.
 func (p *probe) surface(ctx context.Context) {
 	model := p.Facts.Models[0].ID
 	var tokens struct {

@@ -16,8 +16,8 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// answers are what a fake engine says, by method and path; "" is any key. A body that begins with three digits and a
-// space is that status.
+// answers are the answers of a fake engine by method and path; the key "" is for any other. If a body begins with three
+// digits and a space, they are the status.
 type answers map[string]string
 
 const (
@@ -234,7 +234,7 @@ func TestProbeSaysWhyAWorkerIsUnusable(t *testing.T) {
 		{"a gateway, perhaps ourselves", serve(t, answers{"GET /v1/models": `{"data":[{"id":"m","owned_by":"warmpath"}]}`}), "list its workers instead"},
 		{"not an engine", serve(t, answers{}), "GET /v1/models answered 404 Not Found: 404 page not found"},
 		{"not JSON", serve(t, answers{"GET /v1/models": "<html>"}), "GET /v1/models: read JSON"},
-		{"key needed", serve(t, answers{"GET /v1/models": "401 {}"}), "refuses the router's questions without a key; its key belongs into the file"},
+		{"key needed", serve(t, answers{"GET /v1/models": "401 {}"}), "refuses the router's questions without a key; write its key into the file"},
 		{"endless", serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprint(w, `{"data":[{"id":"`)
 			for range maxJSON / 1000 {
@@ -304,7 +304,7 @@ func TestTargetsAreRead(t *testing.T) {
 		{in: "http://a?key=s3cret", err: "scheme, host, port and path only"},
 		{in: "http://u:s3cret with space@a:1:2", err: "must not contain a user or password"},
 		{in: "u:s3cret@a", err: "must not contain a user or password"},
-		{in: "http://a,api_key=s3cret,with,commas", err: "belongs into the file"},
+		{in: "http://a,api_key=s3cret,with,commas", err: "write its key into the file"},
 		{in: "http://u:s3cret@a,event=s3cret", err: "none of events"},
 		{in: "http://a,s3cret", err: "not NAME=VALUE"},
 		{in: "unix:///run/vllm.sock", err: "Unix socket are not supported yet"},

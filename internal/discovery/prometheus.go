@@ -13,7 +13,7 @@ import (
 // maxMetricLine bounds one line of /metrics: cache_config_info has some forty labels, 2 KB.
 const maxMetricLine = 256 << 10
 
-// metricLines calls line with each line of a Prometheus text, but its comments. The line is valid during the call.
+// metricLines calls line with each line of a Prometheus text except comments. The line is valid during the call.
 func metricLines(r io.Reader, line func([]byte)) error {
 	scanner := bufio.NewScanner(r)
 	scanner.Buffer(nil, maxMetricLine)
@@ -43,8 +43,8 @@ type sample struct {
 	value  float64
 }
 
-// parseSample reads what stands behind a metric's name: labels, if any, and a value. Timestamps and exemplars are
-// left alone. ok is false where there is no number, or one that no count or share can be: NaN, infinite, negative.
+// parseSample parses the rest of a line after the metric's name: possible labels, and a value. It ignores timestamps and
+// exemplars. ok is false if there is no number, or a number that is NaN, infinite or negative.
 func parseSample(rest string) (s sample, ok bool) {
 	if labels, braced := strings.CutPrefix(rest, "{"); braced {
 		s.labels, rest = parseLabels(labels)
@@ -58,8 +58,8 @@ func parseSample(rest string) (s sample, ok bool) {
 	return s, true
 }
 
-// parseLabels reads name="value",… up to the closing brace, and returns what stands behind it. Values may escape
-// backslash, quote and newline.
+// parseLabels parses name="value",… up to the closing brace, and returns the rest after it. Values may escape backslash,
+// quote and newline.
 func parseLabels(s string) (labels map[string]string, rest string) {
 	labels = map[string]string{}
 	for {

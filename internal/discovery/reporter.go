@@ -14,13 +14,13 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// ReportsConfig says how often engines are asked how busy they are.
+// ReportsConfig are the settings for questions to engines about their load.
 type ReportsConfig struct {
-	// Interval between two questions to a worker, give or take a tenth. 1 s: this router knows its own requests at
-	// once, and what others sent there lasts seconds. 0 turns off reports and the detection of frozen workers.
+	// Interval between two questions to a worker, plus or minus 5 %. 1 s: this router knows its own requests at once, and
+	// requests of others take seconds. 0 turns off reports and the detection of frozen workers.
 	Interval time.Duration `yaml:"interval"`
-	// Timeout of one question. 1 s: a later answer is of no use. An engine that does not answer is asked less often,
-	// down to every 30 s, and is routed to all the same.
+	// Timeout of one question. 1 s: a later answer is of no use. An engine that does not answer is asked less often, down
+	// to every 30 s. It still gets requests.
 	Timeout time.Duration `yaml:"timeout"`
 }
 
@@ -33,7 +33,7 @@ func DefaultReportsConfig() ReportsConfig {
 func (c ReportsConfig) Validate() error {
 	var problems []error
 	if c.Interval < 0 || c.Interval > 0 && c.Interval < minInterval {
-		problems = append(problems, fmt.Errorf("interval: %v is below %v, and not 0 either, which asks nobody", c.Interval, minInterval))
+		problems = append(problems, fmt.Errorf("interval: %v is below %v; 0 turns reports off", c.Interval, minInterval))
 	}
 	if c.Timeout <= 0 {
 		problems = append(problems, fmt.Errorf("timeout: %v is not positive", c.Timeout))
@@ -42,14 +42,14 @@ func (c ReportsConfig) Validate() error {
 }
 
 const (
-	minInterval = 50 * time.Millisecond // a scrape costs an engine's API process a few milliseconds
+	minInterval = 50 * time.Millisecond // an answer costs an engine's API process a few milliseconds
 	maxInterval = 30 * time.Second      // between questions to an engine that does not answer
-	// expiry is how often lost requests are looked for: see fleet.Fleet.Expire.
+	// expiry is the interval of the search for lost requests: see fleet.Fleet.Expire.
 	expiry = 30 * time.Second
 )
 
-// Reporter asks the engines how busy they are and tells the fleet. Run once; its other methods may be called from any
-// goroutine.
+// Reporter asks the engines for their load and reports it to the fleet. Run is called once; the other methods may be
+// called from any goroutine.
 type Reporter struct {
 	fleet   *fleet.Fleet
 	client  *http.Client
@@ -61,14 +61,14 @@ type Reporter struct {
 	counts map[string]*ReportCounts
 }
 
-// ReportCounts is how asking one worker went, since the process started.
+// ReportCounts counts the questions to one worker since the process started.
 type ReportCounts struct {
 	Answered, Failed atomic.Uint64
 	err              atomic.Pointer[string] // of the last question; nil: it was answered
 	took             answerTimes
 }
 
-// LastError returns why the last question was not answered; "" when it was.
+// LastError returns why the last question got no answer; "" if it got one.
 func (c *ReportCounts) LastError() string {
 	if e := c.err.Load(); e != nil {
 		return *e
@@ -76,8 +76,8 @@ func (c *ReportCounts) LastError() string {
 	return ""
 }
 
-// NewReporter returns a reporter on f's workers. It starts nothing. targets returns what is configured of the worker
-// at a URL, for its key. A nil client is [NewClient]'s.
+// NewReporter returns a reporter for the workers of f. It starts nothing. targets returns the target of the worker at a
+// URL, for its key. A nil client means the client of [NewClient].
 func NewReporter(f *fleet.Fleet, c ReportsConfig, targets func(url string) Target, client *http.Client, log *slog.Logger) *Reporter {
 	if client == nil {
 		client = NewClient(nil)
@@ -85,7 +85,7 @@ func NewReporter(f *fleet.Fleet, c ReportsConfig, targets func(url string) Targe
 	return &Reporter{fleet: f, client: client, config: c, targets: targets, log: log, counts: map[string]*ReportCounts{}}
 }
 
-// Counts returns how asking the worker at url went, nil when it was never asked.
+// Counts returns the counts of the worker at url; nil if it was never asked.
 func (r *Reporter) Counts(url string) *ReportCounts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,7 +103,7 @@ func (r *Reporter) countsOf(url string) *ReportCounts {
 	return c
 }
 
-// Run asks for reports, and looks for lost requests and frozen workers, until ctx ends. That is no error.
+// Run asks for reports, and looks for lost requests and frozen workers, until ctx ends; that is no error.
 func (r *Reporter) Run(ctx context.Context) error {
 	var asking sync.WaitGroup
 	defer asking.Wait()
@@ -135,7 +135,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 	}
 }
 
-// follow makes each worker of snap be asked, and those that left be asked no more.
+// follow starts a goroutine for each new worker of snap, and stops those of workers that left.
 func (r *Reporter) follow(ctx context.Context, snap *fleet.Snapshot, asked map[fleet.WorkerID]context.CancelFunc, asking *sync.WaitGroup) {
 	present := map[fleet.WorkerID]bool{}
 	for _, w := range snap.Workers() {
@@ -159,16 +159,16 @@ func (r *Reporter) follow(ctx context.Context, snap *fleet.Snapshot, asked map[f
 func (r *Reporter) watch(ctx context.Context, w *fleet.Worker) {
 	counts := r.countsOf(w.URL)
 	defer func() {
-		if r.fleet.Snapshot().ByID(w.ID) == nil { // gone, not only our stop
+		if r.fleet.Snapshot().ByID(w.ID) == nil { // the worker left; otherwise only this process stops
 			r.mu.Lock()
 			delete(r.counts, w.URL)
 			r.mu.Unlock()
 		}
 	}()
-	wait := time.Duration(rand.Int64N(int64(r.config.Interval))) // not all at once
+	wait := time.Duration(rand.Int64N(int64(r.config.Interval))) // so that workers are not all asked at once
 	for {
 		if r.pause(ctx, w.ID, wait) {
-			wait = r.config.Interval // how long the process before did not answer says nothing of this one
+			wait = r.config.Interval // the longer interval was for the process before
 		}
 		if ctx.Err() != nil {
 			return
@@ -190,7 +190,7 @@ func (r *Reporter) watch(ctx context.Context, w *fleet.Worker) {
 	}
 }
 
-// pause waits, at most until another process is found behind the worker's URL, which it reports, or ctx ends.
+// pause waits until wait is over, ctx ends, or another process is found behind the worker's URL. It reports the last.
 func (r *Reporter) pause(ctx context.Context, id fleet.WorkerID, wait time.Duration) (another bool) {
 	over := time.NewTimer(wait)
 	defer over.Stop()
@@ -211,11 +211,11 @@ func (r *Reporter) pause(ctx context.Context, id fleet.WorkerID, wait time.Durat
 	}
 }
 
-// errNotAsked: the worker is of no use now, or of a kind that tells nothing.
+// errNotAsked means that the worker is unhealthy, or that its engine does not report its load.
 var errNotAsked = errors.New("not asked")
 
-// ask asks the worker at url once, and tells the fleet. What is known of it may have changed since the last time: its
-// ranks by a probe, its key by a reload.
+// ask asks the worker at url once, and reports the answer to the fleet. It looks the worker up each time, since a probe
+// may have changed its ranks, and a reload its key.
 func (r *Reporter) ask(ctx context.Context, url string, id fleet.WorkerID) error {
 	a := asker{client: r.client, target: Target{URL: url}, timeout: r.config.Timeout}
 	if r.targets != nil {
@@ -233,7 +233,8 @@ func (r *Reporter) ask(ctx context.Context, url string, id fleet.WorkerID) error
 		return err
 	case err == nil || errors.Is(err, errNoLoad):
 		r.fleet.Answered(id, signs)
-		// SGLang's load waits for its scheduler. A suspect answers when it thaws.
+		// SGLang answers only after its scheduler did, and a suspect only when it is no longer frozen: the times of such
+		// answers do not show how slow the API server is.
 		if w.Facts.Engine == fleet.EngineVLLM && !suspect {
 			r.countsOf(url).took.add(time.Since(asked))
 		}
@@ -242,19 +243,19 @@ func (r *Reporter) ask(ctx context.Context, url string, id fleet.WorkerID) error
 		return err
 	}
 	now := time.Now().UnixNano()
-	told := 0
+	reported := 0
 	for rank, l := range found {
 		h, ok := w.Rank(rank)
-		if !ok && len(w.Holders) == 1 && len(found) == 1 { // an engine with one rank need not number it as we do
+		if !ok && len(w.Holders) == 1 && len(found) == 1 { // an engine with one rank may give it another number
 			h, ok = w.Holders[0], true
 		}
 		if ok {
 			l.At = now
 			r.fleet.Report(h, l)
-			told++
+			reported++
 		}
 	}
-	if told == 0 {
+	if reported == 0 {
 		return fmt.Errorf("%w: of none of its ranks", errNoLoad)
 	}
 	return nil
@@ -263,7 +264,7 @@ func (r *Reporter) ask(ctx context.Context, url string, id fleet.WorkerID) error
 func (c *ReportCounts) answer(log *slog.Logger, url string) {
 	c.Answered.Add(1)
 	if c.err.Swap(nil) != nil {
-		log.Info("worker tells its load again", "worker", url)
+		log.Info("worker reports its load again", "worker", url)
 	}
 }
 
@@ -274,8 +275,8 @@ func (r *Reporter) suspected(id fleet.WorkerID) bool {
 	return w != nil && len(w.Holders) > 0 && snap.Suspected(w.Holders[0])
 }
 
-// fail counts a question without an answer. It does not log that of a suspect: a frozen worker gets no requests, so it
-// would be wrong to say how it is routed to.
+// fail counts a question without an answer, and logs it. It does not log that of a suspect: the message says how the
+// worker is routed to, and a frozen worker gets no requests.
 func (c *ReportCounts) fail(err error, log *slog.Logger, url string, suspect bool) {
 	c.Failed.Add(1)
 	if suspect {
@@ -283,6 +284,6 @@ func (c *ReportCounts) fail(err error, log *slog.Logger, url string, suspect boo
 	}
 	text := err.Error()
 	if old := c.err.Swap(&text); old == nil {
-		log.Warn("worker does not tell its load: it is routed to by this router's own counts", "worker", url, "error", err)
+		log.Warn("worker does not report its load: the router uses only its own counts", "worker", url, "error", err)
 	}
 }

@@ -206,7 +206,7 @@ func TestAnEngineThatDoesNotAnswerIsAskedLessAndRoutedToAllTheSame(t *testing.T)
 		}
 		now := time.Now().UnixNano()
 		if !f.Snapshot().Available(holders[0], now) {
-			t.Error("a worker that tells no load is not used")
+			t.Error("a worker that reports no load is not used")
 		}
 		answers.Store(true)
 		testenv.Pass(time.Minute)
@@ -216,14 +216,14 @@ func TestAnEngineThatDoesNotAnswerIsAskedLessAndRoutedToAllTheSame(t *testing.T)
 		if c.Failed.Load() == 0 || c.Answered.Load() < 20 || c.LastError() != "" {
 			t.Errorf("%d failed, %d answered, %q", c.Failed.Load(), c.Answered.Load(), c.LastError())
 		}
-		if n := strings.Count(lines.String(), "does not tell its load"); n != 1 {
+		if n := strings.Count(lines.String(), "does not report its load"); n != 1 {
 			t.Errorf("%d warnings, want one:\n%s", n, lines.String())
 		}
 	})
 }
 
-// TestAnotherProcessIsAskedAtOnce: an engine that did not tell its load is replaced. The wait that its failures had
-// grown to does not hold for the new one.
+// TestAnotherProcessIsAskedAtOnce: an engine that reported no load is replaced. The long interval after its failures does
+// not hold for the new process.
 func TestAnotherProcessIsAskedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := engineFleet("http://w:1", fleet.EngineSGLang, 1)
@@ -275,7 +275,7 @@ func TestASuspectIsNotSaidToBeRoutedTo(t *testing.T) {
 	}
 	f.Suspect(id, false, 2)
 	c.fail(errNoLoad, log, "http://w:1", r.suspected(id))
-	if !strings.Contains(lines.String(), "does not tell its load") {
+	if !strings.Contains(lines.String(), "does not report its load") {
 		t.Error("afterwards nothing is logged")
 	}
 }
@@ -328,8 +328,8 @@ func TestWorkersThatComeAndGoAreFollowed(t *testing.T) {
 	})
 }
 
-// TestAWorkerIsAskedAsItIsNow: a worker is in the fleet before its first probe tells its ranks, and a reload may
-// bring another key.
+// TestAWorkerIsAskedAsItIsNow: a worker is in the fleet before its first probe reports its ranks, and a reload may change
+// its key.
 func TestAWorkerIsAskedAsItIsNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fleet.New(fleet.Config{})

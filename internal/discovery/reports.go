@@ -13,10 +13,10 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// ranks is what an engine says of its load, by global data-parallel rank.
+// ranks is the load that an engine reports, by global data-parallel rank.
 type ranks map[int]fleet.Reported
 
-// loadOf asks a worker for its load; the answer may also contain signs of its process.
+// loadOf asks a worker for its load. The answer may also contain signs of its process.
 func (a asker) loadOf(ctx context.Context, engine fleet.Engine) (ranks, fleet.Signs, error) {
 	if engine == fleet.EngineSGLang {
 		return a.sglangLoad(ctx)
@@ -24,8 +24,8 @@ func (a asker) loadOf(ctx context.Context, engine fleet.Engine) (ranks, fleet.Si
 	return a.metrics(ctx, "vllm:", "engine")
 }
 
-// errNoLoad is an answer that says nothing about load.
-var errNoLoad = errors.New("the answer tells no load")
+// errNoLoad is an answer without any load.
+var errNoLoad = errors.New("the answer contains no load")
 
 // sglangLoad reads /v1/loads (SGLang 0.5.8), else the older /get_load, else /metrics, which SGLang has with
 // --enable-metrics.
@@ -86,9 +86,9 @@ func (a asker) oldLoad(ctx context.Context) (ranks, error) {
 	return found.orNone()
 }
 
-// metrics reads /metrics: the gauges under their names by version (vLLM's gpu_cache_usage_perc is kv_cache_usage_perc
-// since 0.9.2). Lines that differ in another label than the rank's are of several schedulers behind one rank: their
-// requests add up. SGLang's tensor-parallel ranks repeat one scheduler's numbers: only the first counts.
+// metrics reads the gauges of /metrics under the names of all versions (vLLM 0.9.2 renamed gpu_cache_usage_perc to
+// kv_cache_usage_perc). Lines with the same rank and other labels come from several schedulers behind one rank: their
+// requests add up. SGLang's tensor-parallel ranks repeat the numbers of one scheduler: only the first rank counts.
 func (a asker) metrics(ctx context.Context, prefix, label string) (ranks, fleet.Signs, error) {
 	found := ranks{}
 	var signs fleet.Signs
@@ -115,7 +115,7 @@ func (a asker) metrics(ctx context.Context, prefix, label string) (ranks, fleet.
 	return found, signs, err
 }
 
-// read takes one line of /metrics, without its prefix, if it is about load.
+// read adds one line of /metrics, without its prefix. It ignores lines that are not about load.
 func (f ranks) read(line []byte, label string) {
 	end := bytes.IndexAny(line, "{ ")
 	if end < 0 {
@@ -149,10 +149,10 @@ func (f ranks) read(line []byte, label string) {
 	f[rank] = l
 }
 
-// noRank stands for an engine that names no ranks.
+// noRank is the rank of an engine that names none.
 const noRank = -1
 
-// repeated reports whether the labels are of another than the first tensor- or pipeline-parallel rank.
+// repeated reports whether the labels name a tensor- or pipeline-parallel rank other than the first.
 func repeated(labels map[string]string) bool {
 	for _, name := range [...]string{"tp_rank", "pp_rank"} {
 		if v := labels[name]; v != "" && v != "0" {
@@ -162,7 +162,7 @@ func repeated(labels map[string]string) bool {
 	return false
 }
 
-// busy returns a counter of microseconds as a duration; one that is none is 0.
+// busy returns a counter of microseconds as a duration; 0 if it is negative or too large.
 func busy(micros int64) time.Duration {
 	if micros < 0 || micros > math.MaxInt64/int64(time.Microsecond) {
 		return 0
@@ -172,7 +172,7 @@ func busy(micros int64) time.Duration {
 
 func count(v float64) int64 { return int64(min(v, 1<<40)) }
 
-// share cuts what engines call a percentage, and give as 0 to 1.
+// share limits a ratio to 0..1. Engines call it a percentage.
 func share(v float64) float64 {
 	if math.IsNaN(v) {
 		return 0

@@ -15,7 +15,7 @@ import (
 
 // An engine that pauses or answers that it is busy stays the same process; an engine that refused connections is a
 // new one.
-func TestARestartIsToldFromAPause(t *testing.T) {
+func TestARestartDiffersFromAPause(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		broken http.Handler
@@ -58,7 +58,7 @@ func TestAnotherVersionIsAnotherProcess(t *testing.T) {
 }
 
 // An engine that restarts between two health checks is recognized by its report.
-func TestARestartThatNobodySawIsToldByTheReport(t *testing.T) {
+func TestAReportShowsARestartThatNoCheckSaw(t *testing.T) {
 	s, stop := mock(t, mockengine.DefaultConfig())
 	defer stop()
 	f := fleet.New(fleet.Config{})

@@ -11,7 +11,8 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// serverInfo is what we read of SGLang's /server_info: all server arguments, the scheduler's numbers and its publisher.
+// serverInfo is the part of SGLang's /server_info that is used. The answer has all server arguments, the scheduler's
+// numbers and its publisher.
 type serverInfo struct {
 	Version      string `json:"version"`
 	ModelPath    string `json:"model_path"`
@@ -38,7 +39,7 @@ type sglangPublisher struct {
 	DPSize     int    `json:"dp_size"`
 }
 
-// optional tells a null from a value that is absent.
+// optional distinguishes null from an absent value.
 type optional[T any] struct {
 	value   *T
 	present bool
@@ -50,7 +51,7 @@ func (o *optional[T]) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, &o.value)
 }
 
-// serverInfo asks SGLang for its settings, under the name of versions before 0.5.6 too.
+// serverInfo asks SGLang for its settings, under the old path, too: versions before 0.5.6 use it.
 func (p *probe) serverInfo(ctx context.Context) (*serverInfo, error) {
 	var info serverInfo
 	err := p.getJSON(ctx, "/server_info", &info)
@@ -90,7 +91,7 @@ func (p *probe) sglang(info *serverInfo) {
 	case info.KVEvents.present:
 		p.note("the worker publishes no KV events: start it with --kv-events-config")
 	case p.target.Events == "":
-		p.note("the worker does not tell where its KV events are (SGLang before 0.5.13): give events=ENDPOINT if it publishes them")
+		p.note("the worker does not report the endpoint of its KV events (SGLang before 0.5.13): give events=ENDPOINT if it publishes them")
 	}
 	if f.BlockSize > 0 {
 		f.BlocksPerRank = max(info.MaxTokens, 0) / f.BlockSize
@@ -119,5 +120,5 @@ func (p *probe) sglangEvents(ev *sglangPublisher) {
 	p.addRanks(tcpEndpoint(host, ev.Port), replay, ev.Topic)
 }
 
-// tcpEndpoint writes what parseEndpoint reads; a bare IPv6 address needs no brackets there.
+// tcpEndpoint returns an endpoint for parseEndpoint, which accepts an IPv6 address without brackets.
 func tcpEndpoint(host string, port int) string { return "tcp://" + host + ":" + strconv.Itoa(port) }

@@ -17,24 +17,24 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// Config tunes how workers are watched. A zero field means its default.
+// Config are the settings for checks and probes. A zero field means its default.
 type Config struct {
 	// Interval between two checks of a worker that answers. Default 5 s.
 	Interval time.Duration `yaml:"interval"`
-	// Timeout of one health check. Default 4 s: SGLang's /health runs a request of one token and takes a second when
-	// idle.
+	// Timeout of one health check. Default 4 s: SGLang's /health runs a request of one token, which takes a second even
+	// on an idle engine.
 	Timeout time.Duration `yaml:"timeout"`
-	// Misses is how many checks in a row must time out before a worker counts as unhealthy. Default 2: one is a pause
-	// of the engine. A refused connection or a bad status needs no second.
+	// Misses is the number of checks in a row that must time out before a worker counts as unhealthy. Default 2: one can
+	// be a pause of the engine. After a refused connection or a bad status a worker is unhealthy at once.
 	Misses int `yaml:"misses"`
-	// Refresh is the time between two probes of a healthy worker, which find adapters that came or went. Default 60 s.
+	// Refresh is the time between two probes of a healthy worker. A probe finds new and removed adapters. Default 60 s.
 	Refresh time.Duration `yaml:"refresh"`
-	// Retry is the first pause before a worker that does not answer is asked again; it doubles up to Interval. Default
-	// 500 ms.
+	// Retry is the first pause before the router asks a worker again that did not answer. It doubles up to Interval.
+	// Default 500 ms.
 	Retry time.Duration `yaml:"retry"`
 }
 
-// DefaultConfig is what a zero Config means.
+// DefaultConfig returns the meaning of a zero Config.
 func DefaultConfig() Config { return Config{}.withDefaults() }
 
 func (c Config) withDefaults() Config {
@@ -54,7 +54,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Static watches a set of workers that somebody listed. Its methods may be called from any goroutine.
+// Static watches a listed set of workers. Its methods may be called from any goroutine.
 type Static struct {
 	fleet  *fleet.Fleet
 	client *http.Client
@@ -81,8 +81,8 @@ func NewStatic(f *fleet.Fleet, targets []Target, c Config, client *http.Client, 
 	return s, nil
 }
 
-// Replace makes targets the set of workers. Those that are new are probed, those that are missing leave the fleet,
-// those that changed are probed anew; the others are not disturbed. Nothing changes when one is not valid.
+// Replace makes targets the set of workers. It probes new workers, removes missing workers from the fleet, and probes
+// changed workers again. The others are not disturbed. If one target is not valid, nothing changes.
 func (s *Static) Replace(targets []Target) error {
 	var errs []error
 	normal := make([]Target, 0, len(targets))
@@ -110,14 +110,14 @@ func (s *Static) Replace(targets []Target) error {
 	return nil
 }
 
-// Notes returns what the last probe of each worker could not learn or had to assume, by URL.
+// Notes returns, by URL, what the last probe of each worker could not learn or had to assume.
 func (s *Static) Notes() map[string][]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.notes)
 }
 
-// note keeps the notes of the worker at url; none forgets it.
+// note stores the notes of the worker at url. Without notes it deletes the entry.
 func (s *Static) note(url string, notes []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +128,7 @@ func (s *Static) note(url string, notes []string) {
 	s.notes[url] = notes
 }
 
-// Run watches until ctx ends, which is no error. Workers stay in the fleet as they were last seen.
+// Run watches until ctx ends; that is no error. The workers stay in the fleet in their last state.
 func (s *Static) Run(ctx context.Context) error {
 	type watching struct {
 		target Target
@@ -190,14 +190,14 @@ type worker struct {
 	id     fleet.WorkerID
 
 	last    *Report             // of the last probe that worked
-	events  []fleet.EventSource // as it told or we guessed, before claims
-	told    string              // notes as logged
+	events  []fleet.EventSource // as reported or guessed, before claims
+	logged  string              // the notes that were logged last
 	misses  int                 // checks in a row that timed out
 	healthy bool
 	why     string // last reason logged
 }
 
-// begin shows the worker in the fleet before it answered.
+// begin puts the worker into the fleet before its first answer.
 func (w *worker) begin() {
 	w.id = w.fleet.Put(w.target.URL, fleet.Facts{})
 	w.fleet.SetHealth(w.id, false, "not probed yet")
@@ -209,7 +209,7 @@ func (w *worker) watch(ctx context.Context) {
 	var probed time.Time
 	for ctx.Err() == nil {
 		var err error
-		// A worker that comes back is most likely a new process, perhaps another version: ask before trusting it.
+		// A worker that comes back is probably a new process, perhaps another version: it is probed again.
 		moved := w.claims.change()
 		due := !w.healthy || time.Since(probed) >= w.config.Refresh || len(w.own(nil)) != len(w.last.Facts.Events)
 		err = w.check(ctx)
@@ -217,7 +217,7 @@ func (w *worker) watch(ctx context.Context) {
 			if err = w.probe(ctx); err == nil {
 				probed = time.Now()
 			} else if w.healthy && statusOf(err) == 0 {
-				// It is alive but did not answer all questions: keep what is known.
+				// It is alive but did not answer all questions: its facts stay as they are.
 				w.log.Warn("worker could not be probed again", "worker", w.target.URL, "error", err)
 				err, probed = nil, time.Now()
 			}
@@ -243,7 +243,7 @@ func (w *worker) watch(ctx context.Context) {
 	}
 }
 
-// live tells the fleet the result of a check, and reports whether it shows a new process that has not been probed.
+// live passes the result of a check to the fleet, and returns whether it shows a new process that was not probed yet.
 func (w *worker) live(err error) (unprobed bool) {
 	if err != nil {
 		if refused(err) {
@@ -255,7 +255,7 @@ func (w *worker) live(err error) (unprobed bool) {
 	return restarted && w.healthy
 }
 
-// own returns the event sources that are this worker's alone, and notes the others in r unless that is nil.
+// own returns the event sources that belong to this worker alone. If r is not nil, it notes the others there.
 func (w *worker) own(r *Report) []fleet.EventSource {
 	var own []fleet.EventSource
 	for _, e := range w.events {
@@ -263,7 +263,8 @@ func (w *worker) own(r *Report) []fleet.EventSource {
 		if mine {
 			own = append(own, e)
 		} else if r != nil {
-			r.note("events at %s may be those of %s: give events=ENDPOINT (or events=none) for one of them, or list the engine once if both URLs are its", e.Endpoint, rival)
+			r.note("events at %s may be those of %s: give events=ENDPOINT (or events=none) for one of them, or list the engine once if both URLs are its",
+				e.Endpoint, rival)
 		}
 	}
 	return own
@@ -272,7 +273,7 @@ func (w *worker) own(r *Report) []fleet.EventSource {
 func (w *worker) check(ctx context.Context) error {
 	a := asker{client: w.client, target: w.target, timeout: w.config.Timeout}
 	err := a.ask(ctx, http.MethodGet, "/health", nil, maxJSON, discard)
-	// Something in front of the engine may answer 404 for /health; the probe decides then.
+	// A proxy in front of the engine may answer 404 for /health. Then the probe decides.
 	if status := statusOf(err); status == http.StatusNotFound || status == http.StatusMethodNotAllowed {
 		return nil
 	}
@@ -292,7 +293,7 @@ func (w *worker) probe(ctx context.Context) error {
 	w.claims.set(w.target.URL, r.Guessed, endpoints)
 	r.Facts.Events = w.own(r)
 	facts := r.Facts
-	// Events correct a block size that the engine reports otherwise; only a new answer may replace the correction.
+	// Events may have corrected the block size. Only an answer that differs from the last one replaces the correction.
 	if w.last != nil && w.healthy && facts.BlockSize == w.last.Facts.BlockSize {
 		if now := w.fleet.Snapshot().ByID(w.id); now != nil && now.Facts.BlockSize > 0 {
 			facts.BlockSize = now.Facts.BlockSize
@@ -305,8 +306,8 @@ func (w *worker) probe(ctx context.Context) error {
 		w.id = w.fleet.Put(w.target.URL, facts)
 		w.describe(facts)
 	}
-	if notes := strings.Join(r.Notes, "; "); notes != w.told {
-		w.told = notes
+	if notes := strings.Join(r.Notes, "; "); notes != w.logged {
+		w.logged = notes
 		w.note(w.target.URL, r.Notes)
 		for _, n := range r.Notes {
 			w.log.Warn("worker probe", "worker", w.target.URL, "note", n)
@@ -329,7 +330,7 @@ func (w *worker) describe(f fleet.Facts) {
 		"block_size", f.BlockSize, "blocks_per_rank", f.BlocksPerRank, "ranks", f.UsedRanks(), "events", events)
 }
 
-// report tells the fleet how the check ended, and the log when that changed.
+// report passes the result of the check to the fleet, and logs it if it changed.
 func (w *worker) report(err error) {
 	if network.Local(err) {
 		if why := err.Error(); why != w.why {
@@ -373,7 +374,7 @@ func (w *worker) report(err error) {
 	w.fleet.SetHealth(w.id, err == nil, why)
 }
 
-// Target returns what is configured of the worker at url; the zero Target when it is not listed.
+// Target returns the target with that URL; the zero Target if there is none.
 func (s *Static) Target(url string) Target {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,24 +14,32 @@ import (
 	"github.com/warmpath/warmpath/internal/zmtp"
 )
 
-// None as a Target's Events or Replay says that the worker has no such endpoint, whatever it tells itself.
+// None as the Events or Replay of a Target says that the worker has no such endpoint, whatever the worker reports.
 const None = "none"
 
-// Target is a worker to find, with what the operator knows better than the worker.
+// Target is a worker with the operator's settings for it.
 type Target struct {
-	URL    string `yaml:"url"`               // base URL, http or https, without /v1
-	Events string `yaml:"events,omitempty"`  // ZMQ endpoint of rank 0's events, the host "*" meaning the worker's; rank r is at port + r. "" asks the worker; None: it has none
-	Replay string `yaml:"replay,omitempty"`  // the same for the replay socket
-	Topic  string `yaml:"topic,omitempty"`   // prefix to subscribe to; "" asks the worker
-	Model  string `yaml:"model,omitempty"`   // the base model's name; "" asks the worker
-	Ranks  int    `yaml:"ranks,omitempty"`   // how many data-parallel ranks are used, the first ones; 0 is fleet.DefaultRanks
-	APIKey string `yaml:"api_key,omitempty"` // sent as a bearer token with every probe; "" sends none
-
-	Labels map[string]string `yaml:"labels,omitempty"` // what policies may ask of it: node and zone for the locality filter
+	// URL is the base URL, http or https, without /v1.
+	URL string `yaml:"url"`
+	// Events is the ZMQ endpoint of the events of rank 0. Rank r is at port + r. The host "*" means the worker's host.
+	// "" asks the worker; None means that it publishes no events.
+	Events string `yaml:"events,omitempty"`
+	// Replay is the same for the replay socket.
+	Replay string `yaml:"replay,omitempty"`
+	// Topic is the prefix to subscribe to; "" asks the worker.
+	Topic string `yaml:"topic,omitempty"`
+	// Model is the name of the base model; "" asks the worker.
+	Model string `yaml:"model,omitempty"`
+	// Ranks is how many of the data-parallel ranks are used, the first ones; 0 means fleet.DefaultRanks.
+	Ranks int `yaml:"ranks,omitempty"`
+	// APIKey is sent as a bearer token with every question; "" sends none.
+	APIKey string `yaml:"api_key,omitempty"`
+	// Labels are read by policies, for example node and zone by the locality filter.
+	Labels map[string]string `yaml:"labels,omitempty"`
 }
 
-// ParseTarget reads URL[,events=ENDPOINT][,replay=ENDPOINT][,topic=TOPIC][,model=NAME][,ranks=N][,label.NAME=VALUE …]. Its
-// errors quote the URL without user and password, and no option's value.
+// ParseTarget parses URL[,OPTION=VALUE …]. The options are events, replay, topic, model, ranks and label.NAME. Errors
+// quote the URL without user and password, and no value.
 func ParseTarget(s string) (Target, error) {
 	base, rest, more := strings.Cut(s, ",")
 	t := Target{URL: base}
@@ -61,7 +69,7 @@ func ParseTarget(s string) (Target, error) {
 			}
 			t.Ranks = n
 		case "api_key":
-			return t, fmt.Errorf("parse worker %q: api_key belongs into the file (workers: [{url: …, api_key: …}]), as others can see command lines", shown(base))
+			return t, fmt.Errorf("parse worker %q: write its key into the file (workers: [{url: …, api_key: …}]), as others can see command lines", shown(base))
 		default:
 			label, ok := strings.CutPrefix(name, "label.")
 			if !ok || label == "" {
@@ -106,24 +114,24 @@ func shown(text string) string {
 	return scheme + rest
 }
 
-// Equal reports whether both say the same of the same worker.
+// Equal reports whether all fields are equal.
 func (t Target) Equal(o Target) bool {
 	return t.URL == o.URL && t.Events == o.Events && t.Replay == o.Replay && t.Topic == o.Topic && t.Model == o.Model && t.APIKey == o.APIKey &&
 		t.Ranks == o.Ranks && maps.Equal(t.Labels, o.Labels)
 }
 
-// Validate reports all that is wrong with the target.
+// Validate returns all problems of the target.
 func (t Target) Validate() error {
 	_, err := t.normalize()
 	return err
 }
 
-// normalize returns the target with its URL in the form that the fleet knows it by.
+// normalize returns the target with its URL in the form that the fleet uses.
 func (t Target) normalize() (Target, error) {
 	var errs []error
 	u, err := url.Parse(t.URL)
 	switch {
-	case strings.Contains(t.URL, "@"): // before the others, which quote it
+	case strings.Contains(t.URL, "@"): // this case comes first, since the others quote the URL
 		errs = append(errs, fmt.Errorf("URL %q must not contain a user or password: a worker's key goes into api_key", shown(t.URL)))
 	case t.plainAddress():
 		errs = append(errs, fmt.Errorf("URL %q does not begin with http:// or https://: write http://%s", shown(t.URL), shown(t.URL)))
@@ -144,7 +152,7 @@ func (t Target) normalize() (Target, error) {
 	case CheckPort(u) != nil:
 		errs = append(errs, CheckPort(u))
 	default:
-		// Clients are configured with the /v1 base; here it would make /v1/v1/models.
+		// Users often copy a client's base URL with /v1. The router adds /v1 itself.
 		u.Path = strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/v1")
 		t.URL = u.String()
 	}
@@ -162,7 +170,7 @@ func (t Target) normalize() (Target, error) {
 	return t, errors.Join(errs...)
 }
 
-// plainAddress reports whether t's URL lacks the scheme alone.
+// plainAddress reports whether the URL would be valid with http:// before it.
 func (t Target) plainAddress() bool {
 	if t.URL == "" || strings.Contains(t.URL, "://") || strings.HasPrefix(t.URL, "unix:") {
 		return false

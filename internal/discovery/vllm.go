@@ -39,11 +39,11 @@ type vllmSource struct {
 	Topic     string `json:"topic"`
 }
 
-// vllmSources asks for the publishers, by ascending rank. known is false when this version does not tell.
+// vllmSources asks for the publishers, by ascending rank. known is false if this version does not report them.
 func (p *probe) vllmSources(ctx context.Context) (sources []vllmSource, known bool) {
 	var byRank map[string]*vllmSource
 	if err := p.getJSON(ctx, "/kv_event_sources", &byRank); err != nil {
-		p.note("the worker does not tell where its KV events are: %v", err)
+		p.note("the worker does not report the endpoint of its KV events: %v", err)
 		return nil, false
 	}
 	for key, s := range byRank {
