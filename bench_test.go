@@ -11,6 +11,7 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // warm returns a world of n workers of which each third has a part of an 8,000-token prompt, and the request for it.
@@ -28,7 +29,7 @@ func warm(t testing.TB, n int) (*world, *warmpath.Request) {
 }
 
 func TestRouteDoesNotAllocate(t *testing.T) {
-	if raceEnabled {
+	if testenv.Race() {
 		t.Skip("skipped: under the race detector pools drop values at random")
 	}
 	for _, n := range []int{8, 64, 1024} {

@@ -8,6 +8,7 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // A prepared request is decided like one that was not prepared, at each time: what changed meanwhile counts.
@@ -134,7 +135,7 @@ func TestADecisionOutlivesItsPrepared(t *testing.T) {
 }
 
 func TestPreparedDecisionsDoNotAllocate(t *testing.T) {
-	if raceEnabled {
+	if testenv.Race() {
 		t.Skip("skipped: under the race detector pools drop values at random")
 	}
 	w, req := warm(t, 8)

@@ -11,6 +11,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
 	"github.com/warmpath/warmpath/policy"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // story is text of so many bytes that differs from other stories from its beginning on.
@@ -98,7 +99,7 @@ func TestAPolicyThatLooksAtNoMatchLearnsNoText(t *testing.T) {
 }
 
 func TestRoutingByTextDoesNotAllocate(t *testing.T) {
-	if raceEnabled {
+	if testenv.Race() {
 		t.Skip("skipped: under the race detector pools drop values at random")
 	}
 	w := newWorld(t, warmpath.Options{}, vllm(), vllm(), vllm())

@@ -138,7 +138,7 @@ func (m *mutator) next() []byte {
 // duration without load, and at least 10 s under the race detector.
 func promise(calm time.Duration) time.Duration {
 	limit := max(time.Second, 20*calm)
-	if raced {
+	if testenv.Race() {
 		limit = max(limit, 10*time.Second)
 	}
 	return limit

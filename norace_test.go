@@ -1,5 +1,0 @@
-//go:build !race
-
-package warmpath_test
-
-const raceEnabled = false
