@@ -26,8 +26,7 @@ func TestThePaceOfAWorkerIsLoggedWhenItBeginsAndCeasesToCount(t *testing.T) {
 		go func() { ended <- a.watchPaces(ctx) }()
 		read := 0
 		lines := func() []string {
-			time.Sleep(paceEvery + time.Second) // in virtual time
-			synctest.Wait()
+			testenv.Pass(paceEvery + time.Second)
 			said := log.String()[read:]
 			read += len(said)
 			return strings.Split(strings.TrimSpace(said), "\n")
@@ -43,7 +42,7 @@ func TestThePaceOfAWorkerIsLoggedWhenItBeginsAndCeasesToCount(t *testing.T) {
 				r.FirstToken(now.Add(took).UnixNano())
 				r.Release(now.Add(took).UnixNano())
 			}
-			time.Sleep(2 * time.Second)
+			testenv.Pass(2 * time.Second)
 		}
 		slower := 0
 		for _, line := range lines() {

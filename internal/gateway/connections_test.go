@@ -13,6 +13,7 @@ import (
 
 	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/internal/memnet"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // TestClientsBeyondTheLimitWait: each of them is served, though more connections are kept alive than may be open.
@@ -136,7 +137,7 @@ func TestProbesAreAnsweredBeforeClientsThatWait(t *testing.T) {
 			t.Errorf("%d clients were served before the probes", n)
 		}
 		t.Logf("ten probes took %v", time.Since(began))
-		time.Sleep(10 * time.Second)
+		testenv.Pass(10 * time.Second)
 		close(release)
 		clients.Wait()
 		if served.Load() != 2+3 || refused.Load() != 50-2-3 || silent.Load() != 50 {
@@ -149,9 +150,9 @@ func TestProbesAreAnsweredBeforeClientsThatWait(t *testing.T) {
 func TestNobodyIsRefusedWherePlacesComeFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var here, most atomic.Int64
-		send := limited(t, gateway.ConnectionLimit{Serving: 4, Waiting: 4, Looking: 4}, func(http.ResponseWriter, *http.Request) {
+		send := limited(t, gateway.ConnectionLimit{Serving: 4, Waiting: 4, Looking: 4}, func(_ http.ResponseWriter, r *http.Request) {
 			most.Store(max(most.Load(), here.Add(1)))
-			time.Sleep(250 * time.Millisecond)
+			takes(r, 250*time.Millisecond)
 			here.Add(-1)
 		})
 		var clients sync.WaitGroup
@@ -182,7 +183,7 @@ func TestAConnectionWithARequestIsNotClosedForAWaitingClient(t *testing.T) {
 				var asked atomic.Int64
 				send := limited(t, gateway.ConnectionLimit{Serving: 1, Waiting: 1, Looking: 2}, func(w http.ResponseWriter, r *http.Request) {
 					if asked.Add(1) == 1 {
-						time.Sleep(time.Minute)
+						takes(r, time.Minute)
 					}
 					_, _ = io.WriteString(w, "whole")
 				})

@@ -23,6 +23,7 @@ import (
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/policy"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -163,6 +164,14 @@ func plain(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, whole)
 }
 
+// takes lets the answer to r take d, unless its client leaves.
+func takes(r *http.Request, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-r.Context().Done():
+	}
+}
+
 const chat = `{"model":"m","messages":[{"role":"user","content":"hi"}]}`
 
 // chatStreamed asks for the answer as a stream.
@@ -220,11 +229,8 @@ func (f *fixture) idle(t *testing.T) {
 // wait polls until ok, for at most a minute.
 func wait(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); {
-		if time.Now().After(end) {
-			t.Fatalf("waited in vain until %s", what)
-		}
-		time.Sleep(time.Millisecond)
+	if !testenv.Poll(time.Minute, ok) {
+		t.Fatalf("waited in vain until %s", what)
 	}
 }
 

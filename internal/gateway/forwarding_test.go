@@ -11,12 +11,14 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
@@ -381,21 +383,24 @@ type late struct {
 }
 
 func (l *late) Write(b []byte) (int, error) {
-	time.Sleep(l.after)
+	<-time.After(l.after)
 	return l.ResponseRecorder.Write(b)
 }
 
 func TestAnAnswerThatIsWholeInTimeIsNotCut(t *testing.T) {
-	const limit = 2 * time.Second // a worker answers sooner even on a busy machine
-	f := serve(t, func(s *settings) { s.gateway.RequestTimeout = limit }, worker(t, plain))
-	w := &late{httptest.NewRecorder(), limit}
-	defer func() {
-		if cause := recover(); cause != nil {
-			t.Errorf("the answer was cut: %v", cause)
+	synctest.Test(t, func(t *testing.T) {
+		cfg := gateway.DefaultConfig()
+		cfg.RequestTimeout = 2 * time.Second
+		x := askEnginesAs(t, cfg, 1, time.Millisecond, time.Millisecond)
+		w := &late{httptest.NewRecorder(), cfg.RequestTimeout}
+		defer func() {
+			if cause := recover(); cause != nil {
+				t.Errorf("the answer was cut: %v", cause)
+			}
+		}()
+		x.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/completions", strings.NewReader(`{"model":"m","prompt":[1,2]}`)))
+		if rec := x.Telemetry.Last(1)[0]; w.Body.String() != whole || rec.Status != http.StatusOK || rec.Error != "" {
+			t.Errorf("%+v: %s", rec, w.Body)
 		}
-	}()
-	f.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/chat/completions", strings.NewReader(chat)))
-	if rec := f.last(t, 1); w.Body.String() != whole || rec.Status != http.StatusOK || rec.Error != "" {
-		t.Errorf("%+v: %s", rec, w.Body)
-	}
+	})
 }

@@ -144,7 +144,7 @@ func TestDisconnectsLeaveNothing(t *testing.T) {
 				return
 			}
 			w.(http.Flusher).Flush()
-			time.Sleep(200 * time.Microsecond)
+			takes(r, 200*time.Microsecond)
 		}
 	}
 	f := serve(t, nil, worker(t, endless), worker(t, endless))

@@ -64,7 +64,7 @@ func uselessAnswers() map[string]http.HandlerFunc {
 
 // well is a worker that takes its time and then answers.
 func well(w http.ResponseWriter, r *http.Request) {
-	time.Sleep(5 * time.Millisecond)
+	takes(r, 5*time.Millisecond)
 	if r.Header.Get("X-Streams") != "" {
 		streaming(w, r)
 		return

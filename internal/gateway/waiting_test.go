@@ -462,7 +462,7 @@ func TestNothingIsLostInTheQueue(t *testing.T) {
 			mu.Lock()
 			most = max(most, snap.Load(0).Requests, snap.Load(1).Requests)
 			mu.Unlock()
-			time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond)
+			takes(r, time.Duration(rand.IntN(3))*time.Millisecond)
 			plain(w, r)
 		}
 		f = serve(t, func(s *settings) {

@@ -153,7 +153,7 @@ func TestHTTPRunsOverIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			time.Sleep(time.Hour)
+			<-time.After(time.Hour)
 			_, _ = io.Copy(w, r.Body)
 		})}
 		go func() { _ = s.Serve(l) }()

@@ -10,16 +10,26 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/memnet"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // bodyServer answers with the body that it read, and tells the length of the buffer's room.
 func bodyServer(t *testing.T, cfg BodyConfig) *httptest.Server {
 	t.Helper()
+	s := httptest.NewServer(echoBodies(cfg))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// echoBodies answers with the body that was sent.
+func echoBodies(cfg BodyConfig) http.HandlerFunc {
 	bodies := NewBodies(cfg)
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return func(w http.ResponseWriter, r *http.Request) {
 		body, err := bodies.Read(w, r)
 		if err != nil {
 			api.WriteError(w, api.OpenAIChat, err)
@@ -28,9 +38,7 @@ func bodyServer(t *testing.T, cfg BodyConfig) *httptest.Server {
 		defer body.Release()
 		w.Header().Set("X-Room", strconv.Itoa(cap(body.Bytes)))
 		w.Write(body.Bytes)
-	}))
-	t.Cleanup(s.Close)
-	return s
+	}
 }
 
 func TestBodiesAreReadWhole(t *testing.T) {
@@ -89,24 +97,33 @@ func TestBadBodiesAreRefusedInTheDialectsShape(t *testing.T) {
 }
 
 func TestAKeptConnectionHasNoDeadlineLeft(t *testing.T) {
-	s := bodyServer(t, BodyConfig{MaxBytes: 1000, StallTimeout: 200 * time.Millisecond})
-	c, err := net.Dial("tcp", s.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	br := bufio.NewReader(c)
-	for i := range 3 {
-		if i > 0 {
-			time.Sleep(300 * time.Millisecond) // longer than the deadline that must be gone
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New()
+		l, err := network.Host("10.0.0.1").Listen("tcp", "10.0.0.1:80")
+		if err != nil {
+			t.Fatal(err)
 		}
-		io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi")
-		resp, err := http.ReadResponse(br, nil)
-		if err != nil || resp.StatusCode != 200 {
-			t.Fatalf("request %d: %v", i, err)
+		cfg := BodyConfig{MaxBytes: 1000, StallTimeout: 200 * time.Millisecond}
+		s := &http.Server{Handler: echoBodies(cfg)}
+		done := make(chan struct{})
+		go func() { defer close(done); _ = s.Serve(l) }()
+		defer func() { _ = s.Close(); <-done }()
+		c, err := network.Host("10.0.0.2").Dial(t.Context(), "tcp", "10.0.0.1:80")
+		if err != nil {
+			t.Fatal(err)
 		}
-		io.Copy(io.Discard, resp.Body)
-	}
+		defer c.Close()
+		br := bufio.NewReader(c)
+		for i := range 3 {
+			testenv.Pass(cfg.StallTimeout + 100*time.Millisecond) // longer than the deadline that must be gone
+			io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi")
+			resp, err := http.ReadResponse(br, nil)
+			if err != nil || resp.StatusCode != 200 {
+				t.Fatalf("request %d: %v", i, err)
+			}
+			io.Copy(io.Discard, resp.Body)
+		}
+	})
 }
 
 func TestAnUntruthfulLengthTakesLittleMemory(t *testing.T) {

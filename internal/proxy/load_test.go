@@ -15,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // fastWorker answers at once with a stream that depends on the request's body, flushed event by event, and checks that the
@@ -197,12 +199,8 @@ func TestConnectionsAreKeptWithinLimits(t *testing.T) {
 	if n := idle(); n > 3 {
 		t.Errorf("%d idle connections, want at most 3", n)
 	}
-	deadline := time.Now().Add(time.Minute)
-	for idle() > 0 && time.Now().Before(deadline) {
-		time.Sleep(5 * time.Millisecond)
-	}
-	if n := idle(); n > 0 {
-		t.Errorf("%d connections are still idle after their time", n)
+	if !testenv.Poll(time.Minute, func() bool { return idle() == 0 }) {
+		t.Errorf("%d connections are still idle after their time", idle())
 	}
 	c.Forward(context.Background(), attempt(w.URL, httptest.NewRecorder()))
 	c.Forget(w.URL)

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -719,12 +720,8 @@ func TestManyClientsThatLeave(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	deadline := time.Now().Add(time.Minute)
-	for open.Load() > 0 && time.Now().Before(deadline) {
-		time.Sleep(time.Millisecond)
-	}
-	if n := open.Load(); n > 0 {
-		t.Errorf("%d connections to the worker are still open", n)
+	if !testenv.Poll(time.Minute, func() bool { return open.Load() == 0 }) {
+		t.Errorf("%d connections to the worker are still open", open.Load())
 	}
 }
 

@@ -195,13 +195,15 @@ func Reachable(url string) error {
 	return nil
 }
 
-// Poll asks done every 50 ms until it returns true, and returns false when that takes longer than limit. It is for the
-// state of another process, which sends no event.
+// Poll asks done until it returns true, and returns false when that takes longer than limit. The pauses grow from 1 to
+// 50 ms. It is for the state of another process or of a server on a real socket, which sends no event.
 func Poll(limit time.Duration, done func() bool) bool {
-	for deadline := time.Now().Add(limit); !done(); time.Sleep(50 * time.Millisecond) {
+	pause := time.Millisecond
+	for deadline := time.Now().Add(limit); !done(); time.Sleep(pause) {
 		if time.Now().After(deadline) {
 			return false
 		}
+		pause = min(2*pause, 50*time.Millisecond)
 	}
 	return true
 }
