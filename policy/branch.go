@@ -1,36 +1,36 @@
 package policy
 
-// Branch is the way a choice was made, in one word: what dashboards count.
+// Branch is the rule that decided, in one word. Metrics count it.
 type Branch string
 
 // The branches.
 const (
-	BranchAffinity Branch = "affinity"  // the best match there is
+	BranchAffinity Branch = "affinity"  // the best match
 	BranchMiss     Branch = "miss"      // no candidate has a match
 	BranchShort    Branch = "short"     // the best match is too short to be followed
-	BranchFallback Branch = "fallback"  // the best match cannot be used now; the next best
+	BranchFallback Branch = "fallback"  // the holder of the best match cannot be used now; the next best
 	BranchSpill    Branch = "spill"     // load outweighs the best match
 	BranchDirect   Branch = "direct"    // the client named the worker
 	BranchNoTokens Branch = "no_tokens" // the tokens are not known, so that no match is
 	BranchDraw     Branch = "draw"      // drawn at random, and not the best
-	BranchSilent   Branch = "silent"    // what the policy asks elsewhere was not answered
-	BranchSession  Branch = "session"   // where the session belongs
-	BranchPlaced   Branch = "placed"    // a session that is new was given a worker
-	BranchMoved    Branch = "moved"     // the session's worker cannot be used now: another
+	BranchSilent   Branch = "silent"    // an external source gave no answer
+	BranchSession  Branch = "session"   // the home of the session
+	BranchPlaced   Branch = "placed"    // a new session was given a worker
+	BranchMoved    Branch = "moved"     // the session's worker cannot be used now: another worker
 	BranchNoKey    Branch = "no_key"    // the request names no session
-	BranchPrefix   Branch = "prefix"    // where prompts that begin so belong
-	BranchOverflow Branch = "overflow"  // that worker has more than its share of the load: the next
-	BranchBucket   Branch = "bucket"    // where prompts of this length belong
+	BranchPrefix   Branch = "prefix"    // the worker of prompts with this beginning
+	BranchOverflow Branch = "overflow"  // that worker has more than its share of the load: the next worker
+	BranchBucket   Branch = "bucket"    // the worker of prompts of this length
 	BranchBalance  Branch = "balance"   // loads are too far apart: load alone decides
 	BranchPlain    Branch = "plain"     // the policy does not look at matches
 	BranchNone     Branch = "none"      // there is no candidate
 )
 
-// missAtRisk is a miss of a prompt that workers have a part of, all of it at risk. It is no branch, only the key of the
-// words for it.
+// missAtRisk is the key of the words for a miss where workers have a part of the prompt, and all of it is at risk. It
+// is not a branch.
 const missAtRisk Branch = "miss at risk"
 
-// reasons are the words of kv_aware, and of all who mean the same. Others have their own: see [Spec].
+// reasons are the words of kv_aware, and the general words of each branch. A [Spec] may have its own.
 var reasons = map[Branch]string{
 	BranchAffinity: "longest match, least work among equals",
 	BranchMiss:     "no worker has a part of the prompt: least load",
@@ -57,10 +57,10 @@ var reasons = map[Branch]string{
 // allAtRisk begins the words for a miss of a prompt that workers have a part of.
 const allAtRisk = "what workers have of the prompt is expected to be evicted before it is scheduled: "
 
-// Reason says in words what the branch means in general; what it means to a policy stands in its [Choice].
+// Reason returns the general words for the branch. A [Choice] has those of its policy.
 func (b Branch) Reason() string { return reasons[b] }
 
-// branch says how the choice came about.
+// branch returns the rule that led to the choice.
 func (p *Policy) branch(q *Query, c []Candidate, picked int) Branch {
 	switch {
 	case q.Target != "":

@@ -5,26 +5,27 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// Chooser is a policy in Go, for what filters, scorers and a picker cannot say or have to remember. Its methods are
-// called concurrently from any goroutine; none may keep q or the candidates, read a clock, wait, or allocate per
-// request. What it remembers must be bounded.
+// Chooser is a policy in Go, for rules that filters, scorers and a picker cannot express, and for policies that
+// remember. Its methods are called concurrently. None may keep q or the candidates, read a clock, wait, or allocate
+// for each request. What it remembers must be bounded.
 type Chooser interface {
-	// Choose picks one of the candidates that passed the filters; c is not empty. It may set their Score and Terms, and
-	// must not reorder them. It changes nothing that the chooser remembers: an explanation asks too.
+	// Choose picks one of the candidates that passed the filters; c is not empty. It may set their Score and Terms,
+	// and must not reorder them. It must not change what the chooser remembers: explanations call it, too.
 	Choose(q *Query, c []Candidate) Pick
-	// Routed tells that q goes to c: the choice was acted upon.
+	// Routed reports that q is sent to c.
 	Routed(q *Query, c *Candidate)
-	// Finished tells how a request that was Routed ended. It is called once for each.
+	// Finished reports how a request ended. It is called once for each Routed.
 	Finished(f *Finished)
-	// Forget drops what is remembered of a holder that is gone or lost its cache.
+	// Forget drops what is remembered of a holder that left or lost its cache.
 	Forget(h fleet.Holder)
 }
 
-// Nominator is a chooser that may mean holders which neither match nor have little load: where a session belongs, say. In a
-// large fleet it is offered those too, instead of all.
+// Nominator is a chooser that may choose a holder without a match and with much load, such as the holder of a
+// session. In a large fleet it is offered its nominees beside the holders of matches and of little load, in place of
+// all.
 type Nominator interface {
 	Chooser
-	// Nominate appends holders to dst, a few. It is called before Choose, as Choose is.
+	// Nominate appends a few holders to dst. It is called before Choose, under the same rules.
 	Nominate(q *Query, dst []fleet.Holder) []fleet.Holder
 }
 
@@ -55,8 +56,8 @@ func (r *ranked) Choose(q *Query, c []Candidate) Pick {
 
 // Pick is what a chooser decided.
 type Pick struct {
-	Index  int    // of the candidate; -1 when the chooser would rather have none
-	Branch Branch // "" is told from the matches, as for policies made of scorers
+	Index  int    // of the candidate; -1 when the chooser refuses all
+	Branch Branch // "" follows from the matches, as for policies made of scorers
 	Ranked bool   // the highest Score was taken
 }
 
@@ -72,13 +73,13 @@ type Finished struct {
 	OutputTokens   int   // of the answer, as counted; 0 is not known
 }
 
-// Session says which conversation a request belongs to, as far as the client told.
+// Session is the conversation of a request, if the client named one.
 type Session struct {
 	Key    string // "" is none
 	Source string // where it was found: the header or body field, in lower case
 }
 
-// Prompt is what a policy may look at besides the matches. All of it belongs to the request and is valid during the call.
+// Prompt is the request's prompt. It belongs to the request and is valid during the call.
 type Prompt struct {
 	Tokens    []block.Token // nil when not known
 	Keys      []block.Key   // chained keys of its full blocks; nil when tokens are not known

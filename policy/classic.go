@@ -11,8 +11,8 @@ func (Direct) Spec(name string) Spec { return Spec{Name: name, NeedsTarget: true
 
 // LeastLoad takes the holder with the least load.
 type LeastLoad struct {
-	// By is what load means: work (prompt tokens to compute and a share of the context), requests, or seconds (SMG's least_load:
-	// tokens queued over throughput, and a barrier before the KV cache is full).
+	// By is what load means: work (prompt tokens to compute and a share of the context), requests, or seconds (SMG's
+	// least_load: queued tokens over throughput, and a penalty that grows as the KV cache fills).
 	By string `yaml:"by"`
 	// Throughput is the tokens a second that a worker computes, for by: seconds.
 	Throughput float64 `yaml:"throughput"`
@@ -42,9 +42,10 @@ func (p LeastLoad) Spec(name string) Spec {
 	return Spec{Name: name, Scorers: []Weighted{{"load", 1}}}
 }
 
-// seconds scores as SMG's least_load: (queued uncached tokens + those sent since) / throughput + 0.15·k/(1−k), k being the used
-// share of the KV cache; a worker that does not report while others do is taken to have 1,024 tokens a request; where none
-// reports, requests are counted [facts/gateways.md §2.11].
+// seconds scores as SMG's least_load [SMG 1.9.0]: (uncached tokens in the queue
+// + those sent since the report) / throughput + 0.15·k/(1−k), where k is the used share of the KV cache. If a
+// worker does not report and others do, each of its requests counts as 1,024 tokens. If none reports, requests are
+// counted.
 func (p *LeastLoad) seconds(q *Query, c []Candidate) {
 	const (
 		tokensARequest = 1024
@@ -71,10 +72,10 @@ func (p *LeastLoad) seconds(q *Query, c []Candidate) {
 	}
 }
 
-// PowerOfTwo takes two holders at random and of them the one with less load; the first where both have the same.
+// PowerOfTwo takes two holders at random, and of them the one with less load; the first if both have the same.
 type PowerOfTwo struct {
-	// By is what load means: work (prompt tokens to compute and a share of the context), or requests (SMG: the used share of
-	// the KV cache where both report it, else requests).
+	// By is what load means: work (prompt tokens to compute and a share of the context), or requests (SMG: the used
+	// share of the KV cache where both report it, else requests).
 	By string `yaml:"by"`
 }
 

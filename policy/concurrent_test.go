@@ -10,8 +10,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// TestManyMayUseAPolicyAtOnce is for the race detector, and for what policies count: after as many ends as choices nothing
-// makes them fail.
+// TestManyMayUseAPolicyAtOnce is for the race detector, and for policies that count: no order of choices and ends
+// makes one fail.
 func TestManyMayUseAPolicyAtOnce(t *testing.T) {
 	for _, s := range kinds.BuiltIn() {
 		t.Run(s.Name, func(t *testing.T) {

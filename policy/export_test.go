@@ -1,7 +1,7 @@
 package policy
 
-// ReasonOf returns what a branch means to p.
+// ReasonOf returns the words of p for a branch.
 func (p *Policy) ReasonOf(b Branch) string { return p.reason(b) }
 
-// ReasonAmong returns what a branch means to p where these are the candidates.
-func (p *Policy) ReasonAmong(b Branch, c []Candidate) string { return p.told(b, c) }
+// ReasonAmong returns the words of p for a branch where c are the candidates.
+func (p *Policy) ReasonAmong(b Branch, c []Candidate) string { return p.reasonAmong(b, c) }

@@ -7,8 +7,9 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// Filter leaves candidates out. It reorders c in place so that those that pass come first, in the order they had, sets
-// Reason on the others, and returns how many pass. It is called concurrently, must not keep c, and must not allocate.
+// Filter leaves candidates out. It reorders c in place: first the candidates that pass, in the order they had. It
+// sets Reason on the others, and returns how many pass. It is called concurrently, must not keep c, and must not
+// allocate.
 type Filter interface {
 	Filter(q *Query, c []Candidate) int
 }
@@ -28,8 +29,8 @@ const (
 	ReasonImbalance   = "too much work for what it matches"
 )
 
-// filters by name, beside the one that every policy has. The router only offers candidates that serve the model, so there is
-// no filter for that.
+// filters by name, without the filter of every policy. There is none for the model: the router offers only candidates
+// that serve it.
 var filters = map[string]func(*Spec) Filter{
 	"balanced":  func(s *Spec) Filter { return balanced(s.ImbalanceTokens) },
 	"locality":  func(s *Spec) Filter { return nearest(s.Locality) },
@@ -39,7 +40,7 @@ var filters = map[string]func(*Spec) Filter{
 // FilterNames returns the names of all filters that a [Spec] may name, sorted.
 func FilterNames() []string { return known(filters) }
 
-// usable is the filter of every policy: no policy may send a request where it cannot be served.
+// usable is the filter of every policy: it leaves out candidates that cannot serve the request.
 type usable struct{}
 
 func (usable) Filter(q *Query, c []Candidate) int {
@@ -67,15 +68,15 @@ func (usable) Filter(q *Query, c []Candidate) int {
 	case kept > 0:
 	case returning:
 		kept = readmit(c, ReasonReturning)
-	case suspect && !saturated: // rather wait for one that works
+	case suspect && !saturated: // a worker that works will have a place soon
 		kept = readmit(c, ReasonSuspect)
-	case useless && !saturated: // the best answer that is left
+	case useless && !saturated: // no better answer is left
 		kept = readmit(c, ReasonUseless)
 	}
 	return kept
 }
 
-// readmit readmits the candidates that were left out for this reason, as no other candidate is left.
+// readmit lets the candidates pass that were left out for this reason, because no other candidate is left.
 func readmit(c []Candidate, why string) (kept int) {
 	for i := range c {
 		if c[i].Reason != why {
@@ -90,7 +91,7 @@ func readmit(c []Candidate, why string) (kept int) {
 	return kept
 }
 
-// unusable returns the reason why a request may not go to c, "" when it may, and stores it in c.
+// unusable sets and returns the reason why a request may not go to c, "" when it may.
 func unusable(q *Query, c *Candidate) string {
 	c.Reason = barred(q, c)
 	return c.Reason
@@ -121,9 +122,9 @@ func barred(q *Query, c *Candidate) string {
 var unavailable = [...]string{fleet.BarNone: ReasonUnavailable, fleet.BarUnavailable: ReasonUnavailable,
 	fleet.BarLimited: ReasonLimited}
 
-// startsSlowly reports whether q is one of the requests that c does not get during slow start, of those beyond its first
-// (fleet.Snapshot.Share). All requests of a session get the same result: as the share grows more sessions are admitted. But
-// a session whose last request was among c's first may be sent elsewhere now. The random number differs from the pickers'.
+// startsSlowly reports whether q is one of the requests that c does not get during slow start (fleet.Snapshot.Share).
+// All requests of a session get the same result: as the share grows, more sessions are admitted. The first requests
+// that c has at once are exempt, so that a session may leave c again. The random number differs from the pickers'.
 func startsSlowly(q *Query, c *Candidate) bool {
 	draw := q.Random
 	if q.Session.Key != "" {
@@ -132,8 +133,8 @@ func startsSlowly(q *Query, c *Candidate) bool {
 	return float64(Mix64(c.Hash^Mix64(draw^0x5107)))/(1<<64) < c.Withheld
 }
 
-// names reports whether target, as a client wrote it, means the worker at url: the URL with or without scheme and
-// trailing slash.
+// names reports whether target, as a client wrote it, is the worker at url. The scheme and a trailing slash may be
+// left out.
 func names(target, url string) bool {
 	target = strings.TrimSuffix(target, "/")
 	if target == url {
@@ -143,8 +144,8 @@ func names(target, url string) bool {
 	return target == place
 }
 
-// balanced keeps the candidates whose work plus the request's own uncached tokens is within so many tokens of the
-// least. The one with the least always passes.
+// balanced keeps the candidates whose work, plus the request's own uncached tokens there, exceeds the least such sum
+// by no more than this number. The candidate with the least always passes.
 type balanced int
 
 func (b balanced) Filter(q *Query, c []Candidate) int {

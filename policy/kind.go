@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// Parameters is what a kind of policy can be told: a pointer to a struct whose fields have yaml keys, with the defaults of
-// its source.
+// Parameters are the settings of a kind of policy: a pointer to a struct whose fields have yaml keys, filled with the
+// defaults.
 type Parameters interface {
-	// Validate returns all that is wrong, joined, each beginning with its key and a colon.
+	// Validate returns all problems, joined. Each begins with its key and a colon.
 	Validate() error
-	// Spec returns the policy under that name. Nothing in it refers to the parameters, which may be changed afterwards.
+	// Spec returns the policy under that name. It keeps no reference to the parameters, which may change afterwards.
 	Spec(name string) Spec
 }
 
-// Kind is a kind of policy: a name, and what it can be told.
+// Kind is a kind of policy: a name and its settings.
 type Kind struct {
 	Name     string
 	Defaults func() Parameters // new at each call

@@ -2,10 +2,10 @@ package policy
 
 import "github.com/warmpath/warmpath/fleet"
 
-// Locality is where this router runs. Workers say the same of themselves by labels of these names.
+// Locality is where this router runs. Workers say where they run by labels of the same names.
 type Locality struct {
-	Node string `yaml:"node"` // "" is not told
-	Zone string `yaml:"zone"` // "" is not told
+	Node string `yaml:"node"` // "" is unknown
+	Zone string `yaml:"zone"` // "" is unknown
 }
 
 // Labels of workers that the locality filter reads.
@@ -16,14 +16,14 @@ const (
 
 // Reasons of the filters below.
 const (
-	ReasonElsewhere = "another node or zone, and there are nearer ones"
-	ReasonNoAdapter = "the adapter is not loaded there, and it is elsewhere"
-	ReasonCrowded   = "more adapters are loaded there than elsewhere"
+	ReasonElsewhere    = "another node or zone, and there are nearer ones"
+	ReasonNoAdapter    = "the adapter is not loaded there, and it is elsewhere"
+	ReasonMoreAdapters = "more adapters are loaded there than elsewhere"
 )
 
-// nearest is the locality filter. It keeps the candidates on the router's own node; when there are none those in its zone; when there are none all.
-// It goes after the filters that every policy has: workers that cannot be used or are saturated give way to the next tier.
-// [Ray Serve, LocalityMixin: node, availability zone, all]
+// nearest is the locality filter. It keeps the candidates on the router's own node; if there are none, those in its
+// zone; if there are none, all. It comes after the filter of every policy, so that workers that cannot be used or are
+// saturated do not count. [Ray Serve, LocalityMixin: node, availability zone, all]
 type nearest Locality
 
 func (l nearest) Filter(_ *Query, c []Candidate) int {
@@ -38,10 +38,10 @@ func (l nearest) Filter(_ *Query, c []Candidate) int {
 	return len(c)
 }
 
-// multiplex keeps, for a request to an adapter, the candidates that have it loaded; when there are none those with the
-// fewest adapters, where it costs least to load. A request to a base model passes all. The router itself only offers
-// workers that list the adapter, so that this matters where a worker lists fewer than it can load.
-// [Ray Serve, MultiplexMixin: loaded, fewest models, all]
+// multiplex keeps, for a request to an adapter, the candidates that have it loaded; if there are none, those with the
+// fewest adapters, where loading it costs least. A request to a base model passes all. The router offers only workers
+// that list the adapter, so this filter matters where a worker can load more adapters than it lists. [Ray Serve,
+// MultiplexMixin: loaded, fewest models, all]
 type multiplex struct{}
 
 func (multiplex) Filter(q *Query, c []Candidate) int {
@@ -55,7 +55,7 @@ func (multiplex) Filter(q *Query, c []Candidate) int {
 	for i := range c {
 		fewest = min(fewest, adapters(&c[i].Worker.Facts))
 	}
-	return keep(c, ReasonCrowded, func(x *Candidate) bool { return adapters(&x.Worker.Facts) == fewest })
+	return keep(c, ReasonMoreAdapters, func(x *Candidate) bool { return adapters(&x.Worker.Facts) == fewest })
 }
 
 func loads(f *fleet.Facts, adapter string) bool {
@@ -77,8 +77,8 @@ func adapters(f *fleet.Facts) int {
 	return n
 }
 
-// keep moves the candidates that are good to the front, in their order, and gives the others a reason. When none is good
-// nothing changes.
+// keep moves the candidates for which good is true to the front, in their order, and gives the others a reason. If
+// good is true for none, nothing changes.
 func keep(c []Candidate, reason string, good func(*Candidate) bool) int {
 	kept := 0
 	for i := range c {

@@ -2,20 +2,20 @@ package policy
 
 import "time"
 
-// LongestMatch is kv_aware: the holder with the longest contiguous match, weighted by tier; among equals the one with the
-// least uncached work; without a match the one with the least load.
+// LongestMatch is kv_aware: it takes the holder with the longest contiguous match, weighted by tier; among equals the
+// one with the least uncached work; without a match the one with the least load.
 type LongestMatch struct {
 	// TierWeights are the worth of a matched token by where its block lies, 0 to 1.
 	TierWeights TierWeights `yaml:"tier_weights"`
-	// ImbalanceTokens bounds how far a match is followed: a worker gives way when its work and the request's uncached tokens
-	// there exceed the least such sum in the fleet by more. 0 is no bound.
+	// ImbalanceTokens bounds how far a match is followed: a worker gives way when its work and the request's uncached
+	// tokens there exceed the least such sum in the fleet by more. 0 is no bound.
 	ImbalanceTokens int `yaml:"imbalance_tokens"`
-	// EnableSpeculative counts a dispatched prompt as cached before its events confirm it.
+	// EnableSpeculative counts a dispatched prompt as cached before events confirm it.
 	EnableSpeculative bool `yaml:"enable_speculative"`
-	// SpeculativeTTLMs is for how long, in milliseconds. 0 is the router's: routing.speculative_ttl.
+	// SpeculativeTTLMs is for how long, in milliseconds. 0 means the router's own: routing.speculative_ttl.
 	SpeculativeTTLMs int `yaml:"speculative_ttl_ms"`
-	// BlockSize is the tokens of the index's blocks. One index serves all policies: it counts for the fleet's policy where
-	// routing.block_size says nothing. 0 is the engines' own.
+	// BlockSize is the tokens of the index's blocks. All policies share one index: the value counts only for the
+	// fleet's policy, and only if routing.block_size is not set. 0 means the engines' own.
 	BlockSize int `yaml:"block_size"`
 }
 
@@ -57,9 +57,9 @@ func (p LongestMatch) Spec(name string) Spec {
 // KVAware is kv_aware with its defaults.
 func KVAware() Spec { return DefaultLongestMatch().Spec("kv_aware") }
 
-// Mix is a policy of one's own: filters, weighted scorers and a picker by name.
+// Mix is a policy that the operator composes: filters, weighted scorers and a picker by name.
 type Mix struct {
-	// Filters leave workers out, in this order, after those that every policy has.
+	// Filters leave workers out, in this order, after the filter of every policy.
 	Filters []string `yaml:"filters"`
 	// Scorers rate workers from 0 to 1; their ratings times their weights are added up.
 	Scorers []Weighted `yaml:"scorers"`

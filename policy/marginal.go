@@ -9,20 +9,19 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// Marginal takes the holder where the request costs least, in predicted milliseconds: what it waits and takes there
-// itself, and what it takes from others, those that run there now and those whose cache it pushes out. docs/marginal.md
-// has the terms, and where they come from.
+// Marginal takes the holder where the request costs least, in predicted milliseconds. The cost is the request's own
+// time there, and the time that it costs others: requests that run there now, and requests whose cache it evicts.
+// docs/policies.md explains the terms.
 type Marginal struct {
-	// Externality is how much a millisecond of somebody else's answer weighs beside one before this request's first
-	// token. The ratio of what service levels allow for the two: 5 s to the first token and 100 ms for each of 343 more
-	// (the mean of the public conversation trace) is 0.15, 2 s and 50 ms is 0.12. 0 serves each request as if it were
-	// alone; at 1 long prompts wait a long time for a holder that they disturb little.
+	// Externality is the weight of a millisecond of another request's answer, relative to one before this request's
+	// first token. The ratio of what service levels allow for the two gives it: 5 s to the first token and 100 ms for
+	// each of 343 more (the mean of the public conversation trace) is 0.15; 2 s and 50 ms is 0.12. At 0 each request
+	// is served as if it were alone. At 1 long prompts wait a long time for a holder that they disturb little.
 	Externality float64 `yaml:"externality"`
-	// Eviction weighs the price of the memory that uncached tokens take: computing again what they push out. At 1 what
-	// is pushed out is wanted again with even odds, and coming back pushes out as much with even odds again: 1/2 + 1/4
-	// + … of it.
+	// Eviction is the weight of computing again the blocks that uncached tokens evict. At 1 an evicted block is wanted
+	// again with even odds, and its return evicts as much with even odds again: 1/2 + 1/4 + … of it.
 	Eviction float64 `yaml:"eviction"`
-	// Tail is how much more a millisecond of waiting weighs beyond TailAfter: requests are not to starve for others'
+	// Tail is the additional weight of a millisecond of waiting beyond TailAfter: requests must not starve for others'
 	// sake.
 	Tail float64 `yaml:"tail"`
 	// TailAfter is half of what a service level for chat allows for the first token, 5 s.
@@ -38,7 +37,7 @@ func DefaultMarginal() Marginal {
 	}
 }
 
-// Validate returns all that is wrong.
+// Validate returns all problems.
 func (p Marginal) Validate() error {
 	var wrong Problems
 	wrong.Within("externality", p.Externality, 0, 100)
@@ -54,10 +53,10 @@ const (
 	costWait    = iota // until the prompts before it are computed
 	costMemory         // until running requests have made room for it
 	costPrefill        // computing what is not cached
-	costTail           // of the wait, what is beyond TailAfter, again
-	costDecode         // what the answer takes among those that run there
-	costOthers         // what they lose to this prompt and this answer
-	costEvict          // what computing again takes that is pushed out
+	costTail           // the part of the wait beyond TailAfter, again
+	costDecode         // the answer, beside the requests that run there
+	costOthers         // what the requests there lose to this prompt and answer
+	costEvict          // computing the evicted blocks again
 )
 
 // Spec returns the policy.
@@ -100,7 +99,7 @@ func (m *marginal) Choose(q *Query, c []Candidate) Pick {
 	return Pick{Index: b, Branch: followed(q, c, b), Ranked: true}
 }
 
-// followed says whether the longest match was taken; "" where the question makes no sense.
+// followed returns BranchSpill when a candidate with a longer match was not taken, else "".
 func followed(q *Query, c []Candidate, picked int) Branch {
 	if q.Target != "" || !q.Known {
 		return ""
@@ -115,34 +114,35 @@ func followed(q *Query, c []Candidate, picked int) Branch {
 
 // Constants of the prices.
 const (
-	// levelled is how many requests holders differ by before the router has levelled them out. Fewer let long answers
-	// gather on few holders of a dozen requests each; more send requests of busy fleets away from their prefix for a
-	// difference that soon is gone.
+	// levelled is by how many requests holders differ before the router levels them. A smaller value lets long answers
+	// gather on a few holders of a dozen requests each. A larger value sends requests of busy fleets away from their
+	// prefix for a difference that soon is gone.
 	levelled = 24
-	// mostTogether bounds the share of an answer in which a request runs that was running when the answer began: of
-	// two answers with the same distribution of lengths, one of which is met at a random moment, both are there for
-	// half of the mean length, whatever the distribution: E[min(R, L)] = E[L]/2 for the residual R of L. Requests that
-	// come later go where there is room.
+	// mostTogether bounds the share of an answer during which a request that was running at its start keeps running.
+	// Of two answers with the same distribution of lengths, one of them met at a random moment, both run for half of
+	// the mean length, whatever the distribution: E[min(R, L)] = E[L]/2 for the residual R of L. Later requests go to
+	// holders with room.
 	mostTogether = 0.5
-	// leastPressure bounds the pressure of a cache with room: what it takes pushes nothing out yet, but the cache is
-	// full sooner.
+	// leastPressure bounds the pressure of a cache with room from below: its new blocks evict nothing yet, but the
+	// cache is full sooner.
 	leastPressure = 0.5
 )
 
-// typical is what prices need to know besides the candidate.
+// typical is what prices depend on beside the candidate.
 type typical struct {
 	answer   float64      // tokens
-	together float64      // the share of the answer in which what a holder has more than others makes a difference
+	together float64      // the share of the answer during which a holder's additional load lasts
 	timing   fleet.Timing // the mean of the candidates
-	pressure float64      // the mean of those whose caches tell it; 1 where none does
+	pressure float64      // the mean of the candidates where it is known; 1 if it is known for none
 }
 
 // typical returns what to expect of an answer to q.
 //
-// Holders do not stay unlike for a whole answer where they serve many at once. A router that looks at load keeps them
-// within a number of requests that does not grow with what they have [Mitzenmacher, The Power of Two Choices, 2001],
-// and sends each of them n new ones in the time of an answer, n being what it has: k requests are levelled in k/n of
-// that time. A long conversation counts for many short ones, so k is not one or two.
+// Where holders serve many requests at once, their loads do not stay different for a whole answer. A router that
+// reads load keeps holders within a number k of requests that does not grow with their load [Mitzenmacher, The Power
+// of Two Choices, 2001]. It sends each holder n new ones in the time of an answer, n being the requests that it has.
+// So a difference of k is levelled in k/n of that time. A long conversation counts for many short ones, so k is not
+// one or two.
 func (m *marginal) typical(q *Query, c []Candidate) typical {
 	t := typical{answer: m.answers.mean(q.Model, firstAnswer)}
 	t.together = min(mostTogether, levelled/max(m.crowds.mean(q.Model, firstCrowd), 1))
@@ -151,8 +151,8 @@ func (m *marginal) typical(q *Query, c []Candidate) typical {
 	return t
 }
 
-// meanPressure returns the pressure to expect where nothing tells: a holder that was not used yet must not look worse
-// than one that was.
+// meanPressure returns the pressure to assume where it is not known: a holder that was not used yet must not look
+// worse than one that was.
 func meanPressure(c []Candidate) float64 {
 	sum, n := 0.0, 0
 	for i := range c {
@@ -167,7 +167,7 @@ func meanPressure(c []Candidate) float64 {
 	return sum / float64(n)
 }
 
-// meanTiming returns the mean of what the candidates' passes take, each as far as it was measured.
+// meanTiming returns the mean timing of the candidates, weighted by the number of measurements.
 func meanTiming(c []Candidate) (mean fleet.Timing) {
 	sum := 0.0
 	for i := range c {
@@ -188,7 +188,7 @@ func meanTiming(c []Candidate) (mean fleet.Timing) {
 	return mean
 }
 
-// timing returns what c's passes take.
+// timing returns how long c's passes take.
 func timing(c *Candidate) *fleet.Timing {
 	if c.Load.Timing.Token > 0 {
 		return &c.Load.Timing
@@ -219,9 +219,9 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 		memory = share * answer * step
 	}
 
-	// What runs there now slows a part of the answer, and is slowed by it as long, at the machine's own pace. All
-	// else is priced at the mean one's: an idle machine is as good as another, so that a slow one gets work in
-	// proportion to its pace and keeps its part of what is cached.
+	// Requests that run there now slow a part of the answer, and are slowed by it for as long, at the machine's own
+	// pace. Everything else is priced at the mean machine's pace: an idle machine is as good as another, so that a
+	// slow machine gets work in proportion to its pace, and its cache is used.
 	alone := answer * t.Base
 	slowed := together * answer * (own.Context*context + own.Sequence*requests)
 	slows := together * answer * (own.Context*prompt + own.Sequence)
@@ -243,8 +243,8 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	c.Score = -(wait + memory + terms[costPrefill] + terms[costTail] + alone + slowed + others + terms[costEvict])
 }
 
-// reach returns the prompt tokens that c need not compute. Those on slower tiers count in part: reading them takes time
-// too.
+// reach returns the prompt tokens that c need not compute. Tokens on slower tiers count in part: reading them takes
+// time, too.
 func (m *marginal) reach(c *Candidate) float64 {
 	tokens := float64(c.Kept())
 	if c.Tier[block.TierGPU] == c.Match && m.weights[block.TierGPU] == 1 {
@@ -256,7 +256,7 @@ func (m *marginal) reach(c *Candidate) float64 {
 	return tokens
 }
 
-// shortage returns which share of what runs at c has to end before n more tokens fit into its memory.
+// shortage returns the share of the requests at c that have to end before n more tokens fit into its memory.
 func shortage(c *Candidate, n float64) float64 {
 	room := float64(c.Worker.Facts.BlocksPerRank)
 	if room <= 0 {
@@ -270,7 +270,7 @@ func shortage(c *Candidate, n float64) float64 {
 	return 0
 }
 
-// means are running means by model. Models that share a slot share a mean, which makes prices a little wrong.
+// means are running means by model. Models that share a slot share a mean, which makes their prices a little wrong.
 type means struct {
 	slots [32]atomic.Uint64 // the mean as float32, and how many values it is of
 }

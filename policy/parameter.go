@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// ParameterKeys returns the keys that p can be told, those of a group as group.key, in the order of its source.
+// ParameterKeys returns the keys of p's parameters in the order of the struct. A key in a group is written group.key.
 func ParameterKeys(p Parameters) []string {
 	var keys []string
 	eachParameter(reflect.ValueOf(p).Elem(), "", func(key string, _ reflect.Value) { keys = append(keys, key) })
@@ -32,7 +32,8 @@ func SetParameter(p Parameters, key, value string) error {
 	return nil
 }
 
-// ParameterText returns one of p's parameters as SetParameter reads it; "" for lists and what does not exist.
+// ParameterText returns one of p's parameters in the form that SetParameter reads; "" for a list and for an unknown
+// key.
 func ParameterText(p Parameters, key string) string {
 	text := ""
 	eachParameter(reflect.ValueOf(p).Elem(), "", func(k string, v reflect.Value) {

@@ -4,7 +4,7 @@ import (
 	"math"
 )
 
-// Picker chooses one of the candidates that passed the filters and returns its index; c is not empty. It is called
+// Picker chooses one of the candidates that passed the filters, and returns its index. c is not empty. It is called
 // concurrently, must not keep c, and must not allocate.
 type Picker interface {
 	Pick(q *Query, c []Candidate) int
@@ -26,13 +26,14 @@ type best struct{}
 
 func (best) Pick(q *Query, c []Candidate) int { return Best(q, c) }
 
-// maxScore takes the highest score; equal ones are drawn alike.
+// maxScore takes the highest score, and each of several equal ones with the same probability.
 type maxScore struct{}
 
 func (maxScore) Pick(q *Query, c []Candidate) int { return AnyBest(q, c) }
 
-// weightedRandom takes any with a probability in proportion to its score, which is not negative: the highest u^(1/score)
-// [Efraimidis and Spirakis, Weighted random sampling with a reservoir, 2006]. Where all scores are 0 all are alike.
+// weightedRandom takes a candidate with a probability in proportion to its score, which is not negative: the one with
+// the highest u^(1/score), u uniformly random [Efraimidis and Spirakis, Weighted random sampling with a reservoir,
+// 2006]. If all scores are 0, each has the same probability.
 type weightedRandom struct{}
 
 func (weightedRandom) Pick(q *Query, c []Candidate) int {
@@ -56,15 +57,16 @@ type random struct{}
 
 func (random) Pick(q *Query, c []Candidate) int { return Any(q, c) }
 
-// powerOfTwo takes two different ones at random and of them the one with less load; the first when both have the same.
-// [Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, 2001]
+// powerOfTwo takes two different candidates at random, and of them the one with less load; the first if both have the
+// same. [Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, 2001]
 type powerOfTwo struct {
 	less func(q *Query, a, b *Candidate) bool
 }
 
 func lessWork(_ *Query, a, b *Candidate) bool { return a.Work() < b.Work() }
 
-// fewerRequests compares the used share of KV caches where both engines report it, as SMG does.
+// fewerRequests compares the used shares of the KV caches if both engines report them, as SMG does; else the
+// requests.
 func fewerRequests(q *Query, a, b *Candidate) bool {
 	if a.Reports(q.Now) && b.Reports(q.Now) {
 		return a.KVUsed(q.Now) < b.KVUsed(q.Now)

@@ -13,27 +13,28 @@ import (
 // Spec is a policy as data.
 type Spec struct {
 	Name    string
-	Filters []string // applied in order, after the one that every policy has: target, rank, excluded, healthy, saturated
+	Filters []string // applied in order, after the filter of every policy: target, rank, excluded, healthy, saturated
 	Scorers []Weighted
 	Picker  string // "" is best
 
-	// Chooser makes what decides in place of the scorers and the picker, after the filters. A spec may be built many times,
-	// and each policy remembers for itself: one chooser each. Terms names its terms.
+	// Chooser makes what decides in place of the scorers and the picker, after the filters. It is called once for each
+	// policy that is built from the spec, so that each policy has a memory of its own. Terms names its terms.
 	Chooser func() Chooser
 	Terms   []string
-	// Reasons say in the policy's own words what a branch means; those that are missing have their general words.
+	// Reasons are the policy's own words for what a branch means. A branch without an entry has its general words.
 	Reasons map[Branch]string
-	// NeedsMatches and NeedsText say what the Chooser looks at; one that needs matches gets the prompt's tokens and keys too.
+	// NeedsMatches and NeedsText say what the Chooser reads. With NeedsMatches it gets the prompt's tokens and keys,
+	// too.
 	NeedsMatches, NeedsText bool
 
-	// NeedsActive: the policy looks at Candidate.Active, which costs the router a look at each holder of a match.
+	// NeedsActive: the policy reads Candidate.Active. The router then makes a lookup at each holder that matches.
 	NeedsActive bool
-	// NeedsRisk: the policy looks at Candidate.AtRisk, which costs the router a look at each holder of a match where requests are
-	// under way.
+	// NeedsRisk: the policy reads Candidate.AtRisk. The router then makes a lookup at each holder that matches and has
+	// requests under way.
 	NeedsRisk bool
 
-	// Everyone offers the policy all holders of however large a fleet. A chooser that does not need matches is offered all in
-	// any case.
+	// Everyone offers the policy all holders, however large the fleet is. A chooser without NeedsMatches is offered
+	// all anyway.
 	Everyone bool
 
 	// NeedsTarget makes the policy refuse requests that do not name their worker.
@@ -46,28 +47,28 @@ type Spec struct {
 	// Locality is where this router runs, for the locality filter.
 	Locality Locality
 
-	// ImbalanceTokens bounds how far a match is followed: see the package comment. 0 is no bound. A policy with a bound
-	// gets the balanced filter when it does not list it.
+	// ImbalanceTokens bounds how far a match is followed: see the package comment. 0 is no bound. A policy with a
+	// bound gets the balanced filter, also if it does not list it.
 	ImbalanceTokens int
 
-	// Learned looks matches up in what the policy's own decisions let expect, not in what engines announce; nil is in what
-	// they announce. The router keeps it, for each model.
+	// Learned takes matches from where the policy's own requests were sent, in place of what engines announce. nil
+	// takes what they announce. The router keeps what is learned, for each model.
 	Learned *Learned
 
-	// SpeculativeTTL is how long a prompt that this policy dispatched counts as cached without its events. 0 is the router's,
-	// negative not at all.
+	// SpeculativeTTL is how long a prompt that this policy dispatched counts as cached before events confirm it. 0
+	// means the router's own setting; a negative value means not at all.
 	SpeculativeTTL time.Duration
-	// BlockSize is the tokens of the index's blocks where the router is not told and this is its default policy. 0 is not
-	// said.
+	// BlockSize is the tokens of the index's blocks, if this is the router's default policy and the router has no
+	// setting of its own. 0 means no wish.
 	BlockSize int
 }
 
-// Learned says for how long a prompt is expected where it was sent.
+// Learned says for how long a prompt is expected at the holder that it was sent to.
 type Learned struct {
 	TTL             time.Duration // 0 is for ever
-	HolderTokens    int           // tokens of a holder that are remembered, the most recently used; 0 is no limit
-	MaxBlocks       int           // blocks of the index over all holders; 0 is no limit where HolderTokens is one, else 2^20
-	MaxPrefixTokens int           // tokens of a prompt that are looked at; 0 is all
+	HolderTokens    int           // the most recently used tokens of each holder are remembered; 0 is no limit
+	MaxBlocks       int           // blocks of all holders; 0 is no limit if HolderTokens is set, else 2^20
+	MaxPrefixTokens int           // tokens of a prompt that are compared; 0 is all
 }
 
 // Weighted is a scorer and how much it counts.
@@ -76,16 +77,16 @@ type Weighted struct {
 	Weight float64 `yaml:"weight"` // > 0
 }
 
-// DefaultTierWeights are the worth of a block where no measurement says otherwise. Host memory: what llm-d uses, and near
-// to what a reload over PCIe costs beside computing a long prefix. Disk and remote storage: enough to win over a worker
-// that has nothing, not enough to win over one that has half of it on the GPU.
+// DefaultTierWeights are the worth of a block where nothing was measured. Host memory: the weight that llm-d uses,
+// and close to what a reload over PCIe costs beside computing a long prefix. Disk and remote storage: enough to win
+// over a worker that has nothing, not enough to win over a worker that has half of it on the GPU.
 var DefaultTierWeights = [block.NumTiers]float64{block.TierGPU: 1.0, block.TierCPU: 0.8, block.TierDisk: 0.3, block.TierRemote: 0.1}
 
-// DefaultImbalanceTokens is the bound we recommend where many conversations share a system prompt: the smallest token
-// budget of a step that vLLM and SGLang come with. Less imbalance than a step is no queue, and moving a request for it
-// would cost a match for nothing. More is not needed: what a match saves is credited in full on top of the bound, so a
-// conversation only leaves its home when it is served sooner elsewhere. At 8,192 a fleet of long conversations would
-// still send each new one to a worker that runs 32,000 tokens of others, beside idle ones.
+// DefaultImbalanceTokens is the bound for fleets where many conversations share a system prompt: the smallest default
+// token budget of a step in vLLM and SGLang. A smaller imbalance than a step is no queue: moving a request for it
+// would give up a match for nothing. A larger bound is not needed: what a match saves is credited in full on top of
+// the bound, so that a conversation leaves its home only when it is served sooner elsewhere. At 8,192 a fleet of long
+// conversations would still send each new one to a worker that runs 32,000 tokens of others, beside idle workers.
 const DefaultImbalanceTokens = 2048
 
 func (s *Spec) tierWeights() [block.NumTiers]float64 {
@@ -95,7 +96,7 @@ func (s *Spec) tierWeights() [block.NumTiers]float64 {
 	return s.TierWeights
 }
 
-// Policy chooses. Any number of goroutines may use it.
+// Policy chooses. It is safe for concurrent use.
 type Policy struct {
 	spec      Spec
 	filters   []Filter
@@ -103,12 +104,12 @@ type Policy struct {
 	picker    Picker
 	chooser   Chooser // nil: scorers and picker decide
 	terms     []string
-	matches   bool // something looks at matches
+	matches   bool // a scorer or the chooser reads matches
 	ranks     bool // the picker takes the highest score
 	reasons   map[Branch]string
 	reach     Reach
-	nominator Nominator // the chooser, if it is one
-	weighs    bool      // something else is weighed against matches
+	nominator Nominator // the chooser, if it nominates
+	weighs    bool      // matches are weighed against something else
 }
 
 type weightedScorer struct {
@@ -116,7 +117,7 @@ type weightedScorer struct {
 	weight float64
 }
 
-// Build makes a policy from its spec, or says all that is wrong with it.
+// Build makes a policy from its spec. The error names everything that is wrong with it.
 func Build(s Spec) (*Policy, error) {
 	var errs []error
 	if s.Name == "" {
@@ -159,7 +160,7 @@ func Build(s Spec) (*Policy, error) {
 	return p, nil
 }
 
-// compose finds what s names, and returns what there is not.
+// compose finds the filters, scorers and picker that s names, and returns an error for each name that does not exist.
 func (p *Policy) compose(s *Spec, filterNames []string) (errs []error) {
 	for _, name := range filterNames {
 		f, ok := filters[name]
@@ -200,8 +201,8 @@ func known[V any](m map[string]V) []string {
 	return names
 }
 
-// SpeculativeTTL returns how long a prompt that this policy dispatched counts as cached without its events; 0 is the
-// router's, negative not at all.
+// SpeculativeTTL returns how long a prompt that this policy dispatched counts as cached before events confirm it. 0
+// means the router's own setting; a negative value means not at all.
 func (p *Policy) SpeculativeTTL() time.Duration { return p.spec.SpeculativeTTL }
 
 // Learned returns how the policy learns from its own decisions, nil when it goes by what engines announce.
@@ -213,29 +214,29 @@ func (p *Policy) Name() string { return p.spec.Name }
 // NeedsTarget reports whether the policy refuses requests that do not name their worker.
 func (p *Policy) NeedsTarget() bool { return p.spec.NeedsTarget }
 
-// Matches reports whether the policy looks at matches; one that does not needs no tokens.
+// Matches reports whether the policy reads matches. A policy that does not needs no tokens.
 func (p *Policy) Matches() bool { return p.matches }
 
-// NeedsActive reports whether the policy looks at what requests under way hold of the prompt.
+// NeedsActive reports whether the policy reads which part of the prompt the requests under way hold.
 func (p *Policy) NeedsActive() bool { return p.spec.NeedsActive }
 
-// NeedsRisk reports whether the policy looks at what of a match may be evicted before the request is scheduled.
+// NeedsRisk reports whether the policy reads how much of a match may be evicted before the request is scheduled.
 func (p *Policy) NeedsRisk() bool { return p.spec.NeedsRisk }
 
-// NeedsText reports whether the policy looks at the prompt's text.
+// NeedsText reports whether the policy reads the prompt's text.
 func (p *Policy) NeedsText() bool { return p.spec.NeedsText }
 
-// Terms names what a candidate's Score is made of, in the order of its Terms: scorers, or a chooser's own.
+// Terms names the terms of a candidate's Score, in the order of its Terms: the scorers, or a chooser's own.
 func (p *Policy) Terms() []string { return p.terms }
 
-// Routed tells the policy that a choice is acted upon.
+// Routed reports to the policy that a request is sent as it chose.
 func (p *Policy) Routed(q *Query, c *Candidate) {
 	if p.chooser != nil {
 		p.chooser.Routed(q, c)
 	}
 }
 
-// Finished tells the policy how a request that was Routed ended.
+// Finished reports to the policy how a request ended after Routed.
 func (p *Policy) Finished(f *Finished) {
 	if p.chooser != nil {
 		p.chooser.Finished(f)
@@ -249,19 +250,20 @@ func (p *Policy) Forget(h fleet.Holder) {
 	}
 }
 
-// Choice is what a policy decided. The candidates it was made from are left in the order: passed, then left out.
+// Choice is what a policy decided. Choose leaves the candidates in this order: those that passed the filters, then
+// those that were left out.
 type Choice struct {
-	Index  int // of the chosen candidate; -1 when none passed the filters
+	Index  int // of the chosen candidate; -1 when no candidate passed the filters
 	Passed int // candidates that passed the filters
 	Branch Branch
 	Reason string // what the branch means, in the policy's words
-	Ranked bool   // the highest score was taken, and among equals the least work; else the picker draws in its own way
+	Ranked bool   // the highest score was taken, and among equals the least work; otherwise the picker draws in its own way
 }
 
-// Choose filters, scores and picks. It reorders c and fills Score and Reason, whatever they were. It allocates nothing.
+// Choose filters, scores and picks. It reorders c and overwrites Score and Reason. It allocates nothing.
 func (p *Policy) Choose(q *Query, c []Candidate) Choice {
 	choice := p.choose(q, c)
-	choice.Reason = p.told(choice.Branch, c)
+	choice.Reason = p.reasonAmong(choice.Branch, c)
 	return choice
 }
 
@@ -297,7 +299,7 @@ func (p *Policy) choose(q *Query, c []Candidate) Choice {
 	return Choice{Index: picked, Passed: passed, Branch: p.branch(q, c, picked), Ranked: p.ranks}
 }
 
-// noteTerm notes what the scorer before added: the score less the terms so far.
+// noteTerm stores as a term what its scorer added: the score less the terms so far.
 func noteTerm(c []Candidate, term int) {
 	for i := range c {
 		added := c[i].Score
@@ -308,7 +310,7 @@ func noteTerm(c []Candidate, term int) {
 	}
 }
 
-// Why says in words why candidate i of c was chosen, was not, or was left out. c is as Choose left it.
+// Why says in words why candidate i of c was chosen, was not, or was left out. c must be as Choose left it.
 func (choice *Choice) Why(c []Candidate, i int) string {
 	if i == choice.Index {
 		return choice.Reason

@@ -100,7 +100,8 @@ func setMatch(c *policy.Candidate, blocks int, q *policy.Query) {
 	c.Predicted = max(c.Predicted, c.Match)
 }
 
-// eligible says, in its own words, whether a request may go to a candidate at all.
+// eligible reports whether a request may go to a candidate at all. It is written apart from the filters that it
+// checks.
 func eligible(q *policy.Query, c *policy.Candidate) bool {
 	return c.Available && !slices.Contains(q.Exclude, c.Worker.ID) &&
 		(q.Target == "" || strings.HasSuffix(c.Worker.URL, q.Target)) &&

@@ -6,22 +6,22 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// Reach says which holders of a large fleet a policy is offered. Of a small fleet it is offered all.
+// Reach says which holders of a large fleet a policy is offered. In a small fleet it is offered all.
 type Reach uint8
 
 const (
-	// ReachFew: the holders of the longest matches, some with little load, and those that a [Nominator] names.
+	// ReachFew: the holders of the longest matches, some with little load, and the nominees of a [Nominator].
 	ReachFew Reach = iota
-	// ReachAll: all, whatever their number. A decision then costs in proportion to the fleet.
+	// ReachAll: all. A decision then costs in proportion to the fleet.
 	ReachAll
-	// ReachTurn: some in a row, from the one whose turn it is.
+	// ReachTurn: some in a row, from the holder whose turn it is.
 	ReachTurn
 	// ReachAny: some at random.
 	ReachAny
 )
 
-// reachOf returns the reach that follows from what p is made of. A chooser that does not look at matches may mean any
-// holder.
+// reachOf returns the reach that follows from the filters, the chooser and the picker. A chooser that does not read
+// matches may choose any holder.
 func (p *Policy) reachOf(s *Spec) Reach {
 	switch {
 	case s.Everyone, slices.Contains(s.Filters, "locality") && s.Locality != (Locality{}), p.chooser != nil && !s.NeedsMatches && p.nominator == nil:
@@ -36,7 +36,7 @@ func (p *Policy) reachOf(s *Spec) Reach {
 	return ReachFew
 }
 
-// Nominate appends the holders that the policy wants to look at, besides those of matches and of little load.
+// Nominate appends the holders that the policy wants to be offered beside those of matches and of little load.
 func (p *Policy) Nominate(q *Query, dst []fleet.Holder) []fleet.Holder {
 	if p.nominator == nil {
 		return dst
@@ -44,5 +44,5 @@ func (p *Policy) Nominate(q *Query, dst []fleet.Holder) []fleet.Holder {
 	return p.nominator.Nominate(q, dst)
 }
 
-// Reach says which holders of a large fleet the policy is to be offered.
+// Reach returns which holders of a large fleet the policy is to be offered.
 func (p *Policy) Reach() Reach { return p.reach }

@@ -14,7 +14,7 @@ func ReasonsBy(by string) map[Branch]string {
 	}
 }
 
-// byPicker is what a picker takes.
+// byPicker says in words which candidate a picker takes.
 var byPicker = map[string]string{
 	"":                      "the highest score",
 	"best":                  "the highest score",
@@ -26,7 +26,7 @@ var byPicker = map[string]string{
 	"weighted_random":       "drawn at random, more likely with a higher score",
 }
 
-// reasonsOf returns what s says, else what follows from its scorers and picker; nil are the general words.
+// reasonsOf returns the words of s, or else those that follow from its scorers and picker. nil are the general words.
 func reasonsOf(s *Spec) map[Branch]string {
 	ranks := s.Picker == "" || s.Picker == "best"
 	switch {
@@ -42,8 +42,9 @@ func reasonsOf(s *Spec) map[Branch]string {
 	return ReasonsBy(byPicker[s.Picker])
 }
 
-// told says what a branch means to p for candidates c. Of a miss it says whether a match was there that is at risk.
-func (p *Policy) told(b Branch, c []Candidate) string {
+// reasonAmong returns the words for a branch where c are the candidates. The words for a miss say whether a match was
+// at risk.
+func (p *Policy) reasonAmong(b Branch, c []Candidate) string {
 	if b != BranchMiss {
 		return p.reason(b)
 	}
@@ -55,7 +56,7 @@ func (p *Policy) told(b Branch, c []Candidate) string {
 	return p.reason(b)
 }
 
-// reason says what a branch means to p.
+// reason returns the policy's words for a branch.
 func (p *Policy) reason(b Branch) string {
 	if why, ok := p.reasons[b]; ok {
 		return why

@@ -15,7 +15,8 @@ func parsed(t *testing.T, text string) *policy.Policy {
 	return build(t, spec)
 }
 
-// TestEachPolicySaysWhatItTakes: whoever does not take the longest match, and the least work among equals, must not say so.
+// TestEachPolicySaysWhatItTakes: only a policy that takes the longest match, and the least work among equals, may say
+// so.
 func TestEachPolicySaysWhatItTakes(t *testing.T) {
 	longest := policy.BranchAffinity.Reason()
 	for text, want := range map[string]string{

@@ -7,8 +7,8 @@ func (c *Candidate) Reports(now int64) bool {
 	return c.Load.Reported.At != 0 && now-c.Load.Reported.At < int64(fleet.ReportedFor)
 }
 
-// KVUsed returns the share of the candidate's KV cache that running requests use at now: as its engine reports, else what
-// this router put there; 0 where neither is known.
+// KVUsed returns the share of the candidate's KV cache that running requests use at now: as its engine reports, else
+// what this router put there; 0 where neither is known.
 func (c *Candidate) KVUsed(now int64) float64 {
 	if c.Reports(now) {
 		return min(max(c.Load.Reported.KVUsed, 0), 1)

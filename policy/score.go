@@ -21,9 +21,8 @@ var scorers = map[string]func(*Spec) Scorer{
 	"kv_cache": func(*Spec) Scorer { return kvFree{} },
 }
 
-// match rates the share of the prompt that a candidate has, each token weighted by the tier it is on. What is predicted
-// beyond the confirmed blocks was computed a moment ago and counts as on the GPU: speculative entries are merged with
-// confirmed ones by maximum.
+// match rates the share of the prompt that a candidate has. Each token is weighted by the tier of its block. What is
+// predicted beyond the confirmed blocks was computed a moment ago, and counts as on the GPU.
 type match [block.NumTiers]float64
 
 func (m match) Score(q *Query, c []Candidate, weight float64) {
@@ -43,8 +42,8 @@ func (m match) Score(q *Query, c []Candidate, weight float64) {
 // other scorers. With more work than one pass computes, requests wait for each other.
 const loadHalf = fleet.PassTokens
 
-// load rates an idle candidate 1 and falls with its work, never reaching 0: no two different loads look alike, which a
-// rating normalised by the maximum does not give.
+// load rates an idle candidate 1, and less with more work, never 0. Different loads always get different ratings,
+// which a rating normalised by the maximum does not give.
 type load struct{}
 
 func (load) Score(_ *Query, c []Candidate, weight float64) {
@@ -53,7 +52,7 @@ func (load) Score(_ *Query, c []Candidate, weight float64) {
 	}
 }
 
-// requests rates an idle candidate 1 and falls with the requests it has.
+// requests rates an idle candidate 1, and less with more requests.
 type requests struct{}
 
 func (requests) Score(_ *Query, c []Candidate, weight float64) {
@@ -62,8 +61,8 @@ func (requests) Score(_ *Query, c []Candidate, weight float64) {
 	}
 }
 
-// fewest rates the candidate with the least of something 1, the one with the most 0, and all 1 where they are alike: what
-// llm-d does with queues. One request and a hundred look the same where they are the extremes.
+// fewest rates the candidate with the least of a figure 1 and the one with the most 0, and all 1 if they are equal,
+// as llm-d rates queues. One request and a hundred get the same rating if they are the extremes.
 type fewest func(q *Query, x *Candidate) int64
 
 func (f fewest) Score(q *Query, c []Candidate, weight float64) {

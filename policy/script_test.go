@@ -20,26 +20,30 @@ var folders = []struct {
 	kinds policy.Kinds
 }{{"testdata", policy.Own()}, {"peers/testdata", peers.Kinds()}}
 
-// TestScripts runs testdata/*.txt, and peers/testdata/*.txt for the policies of package peers. A script is made of lines:
+// TestScripts runs testdata/*.txt, and peers/testdata/*.txt for the policies of package peers. A script is made of
+// lines:
 //
-//	worker NAME [block=N] [rank=N] [trust=T] [unavailable] [node=NAME] [zone=NAME] [adapter=NAME …] [hash=N] [blocks=N]   a worker, or a further rank of one; block is its engine's, blocks its
-//	                                      cache's size
-//	index NAME[/RANK] [gpu=N] [cpu=N] [disk=N] [remote=N] [predicted=N] [active=N]   tokens of the prompt it has
-//	load NAME[/RANK] [requests=N] [prefill=N] [pending=N] [context=N] [processed=N] [waiting=N] [output=N]   context in engine blocks
-//	reported NAME[/RANK] [running=N] [queued=N] [kv=N%]   what its engine said of itself, now
-//	asked NAME [keys=N] [tokens=N]        what was asked elsewhere about the worker: chunks it has cached, tokens of the prompt
+//	worker NAME [block=N] [rank=N] [trust=T] [unavailable] [node=NAME] [zone=NAME] [adapter=NAME …] [hash=N] [blocks=N]
+//	    a worker, or another rank of one; block: tokens of its engine's block; blocks: size of its cache
+//	index NAME[/RANK] [gpu=N] [cpu=N] [disk=N] [remote=N] [predicted=N] [active=N]
+//	    tokens of the prompt that it has
+//	load NAME[/RANK] [requests=N] [prefill=N] [pending=N] [context=N] [processed=N] [waiting=N] [output=N]
+//	    context in engine blocks
+//	reported NAME[/RANK] [running=N] [queued=N] [kv=N%]   the report of its engine, made now
+//	asked NAME [keys=N] [tokens=N]        the answer of an external source about the worker: chunks, tokens of the prompt
 //	route POLICY[:KEY=VALUE,…] tokens=N [option …]   a request that is sent; tokens=?N: N estimated, not known
-//	    → NAME/RANK BRANCH …              what is expected, indented; rewritten with -update
-//	explain POLICY …                      as route, and nothing is sent: the policy learns nothing
-//	finished NAME[/RANK] [failed]         the oldest request sent there ended
-//	forget NAME[/RANK]                    its cache is gone, or it
+//	    → NAME/RANK BRANCH …              the expected choice, indented; rewritten with -update
+//	explain POLICY …                      as route, but nothing is sent: the policy learns nothing
+//	finished NAME[/RANK] [failed]         the oldest request that was sent there ended
+//	forget NAME[/RANK]                    its cache is lost, or it left
 //	wait 5s                               time passes
 //
-// Options of route: target=NAME rank=N exclude=NAME,NAME limit=N turn=N random=N imbalance=N weights=G,C,D,R session=KEY
-// tenant=NAME model=NAME lora=NAME max=N; text="…" or text="…"*N: the prompt as text, N times; prompt=NAME:N,NAME:N: the prompt
-// as tokens, N of each text of that name, with its keys in blocks of 16.
-// A state is what the lines above it said; `worker` starts a new fleet, with policies that know nothing, when a route came
-// before. A policy remembers from one route to the next under the same name and parameters.
+// Options of route: target=NAME rank=N exclude=NAME,NAME limit=N turn=N random=N imbalance=N weights=G,C,D,R
+// session=KEY tenant=NAME model=NAME lora=NAME max=N; text="…" or text="…"*N: the prompt as text, N times;
+// prompt=NAME:N,NAME:N: the prompt as tokens, the first N of each named text, with its keys in blocks of 16.
+//
+// The state is what the lines above describe. A worker line after a route starts a new fleet, with new policies. A
+// policy remembers from one route to the next if name and parameters are the same.
 func TestScripts(t *testing.T) {
 	var files []string
 	for _, folder := range folders {

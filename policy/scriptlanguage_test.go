@@ -118,7 +118,7 @@ func (s *script) finish(c *policy.Candidate, failed bool) error {
 	return fmt.Errorf("no request is under way at %s", label(c))
 }
 
-// asked notes what was asked elsewhere about a worker.
+// asked stores the answer of an external source about a worker.
 func (s *script) asked(id fleet.WorkerID, options []string) error {
 	at := slices.IndexFunc(s.external, func(e policy.External) bool { return e.Worker == id })
 	if at < 0 {

@@ -2,7 +2,7 @@ package policy
 
 import "github.com/warmpath/warmpath/block"
 
-// TierWeights are the worth of a matched token by where its block lies, 0 to 1.
+// TierWeights are the worth of a matched token by the tier of its block, 0 to 1.
 type TierWeights struct {
 	GPU    float64 `yaml:"gpu"`
 	CPU    float64 `yaml:"cpu"`

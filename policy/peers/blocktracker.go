@@ -10,29 +10,32 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// VLLMCacheAware is vllm_cache_aware (seed 000): a tracker of blocks, learned from where requests were sent, says who has
-// how much of the prompt. The holder with the longest run takes it when that is enough of the prompt and the holder is not
-// much busier than the others; else the next best of which both is true; else the one with the fewest requests.
+// VLLMCacheAware is vllm_cache_aware, from the design document "vLLM Cache-Aware Load Balancing Design" of the SGLang
+// model gateway. A tracker of blocks, learned from where requests were sent, says how much of the prompt each holder
+// has. The holder with the longest run is taken if that run is a large enough share of the prompt and the holder is
+// not much busier than the others. Otherwise the next best such holder is taken; if there is none, the holder with
+// the fewest requests.
 //
-// Where the seed's text is weaker than its purpose it is not followed: blocks are known by chained keys, not by position
-// and content, the deepest of the least recent request go first, so that what a holder has is always a prefix, and an
-// overloaded holder gives way to the next best one, not to the idlest at once.
+// It differs from the document where its text is weaker than its purpose. Blocks are known by chained keys, not by
+// position and content. The deepest blocks of the least recent request are evicted first, so that the remaining
+// blocks of a holder are always a prefix. An overloaded holder gives way to the next best one, not to the idlest at
+// once.
 type VLLMCacheAware struct {
-	// BlockSize is the tokens in which hits are counted: hits of full blocks of so many, of all full blocks of the prompt.
-	// What is tracked are the router's own blocks, which are the engines'.
+	// BlockSize is the tokens of a block when hits are counted: the share of the prompt's full blocks of this size
+	// that a holder has. The tracker itself keeps the router's own blocks, which are the engines'.
 	BlockSize int `yaml:"block_size"`
-	// MaxBlocksPerBackend is how many of the router's blocks are tracked for each holder. Between two evictions it may be
-	// twice as many.
+	// MaxBlocksPerBackend is how many of the router's blocks are tracked for each holder. Between two evictions it may
+	// be twice as many.
 	MaxBlocksPerBackend int `yaml:"max_blocks_per_backend"`
-	// EvictionIntervalSecs is how often holders are brought to it, in seconds; the least recently used blocks go.
+	// EvictionIntervalSecs is how often holders are cut to that number, in seconds; the least recently used blocks go.
 	EvictionIntervalSecs int `yaml:"eviction_interval_secs"`
-	// CacheThreshold is the share of the prompt's blocks, 0 to 1, above which a holder is preferred for them.
+	// CacheThreshold is the share of the prompt's blocks, 0 to 1, above which a holder is preferred.
 	CacheThreshold float64 `yaml:"cache_threshold"`
-	// LoadFactor is up to how many times the average requests of the fleet a preferred holder may have.
+	// LoadFactor bounds the requests of a preferred holder, as a multiple of the fleet's average.
 	LoadFactor float64 `yaml:"load_factor"`
 }
 
-// DefaultVLLMCacheAware returns the defaults of seed 000.
+// DefaultVLLMCacheAware returns the defaults of the design document.
 func DefaultVLLMCacheAware() VLLMCacheAware {
 	return VLLMCacheAware{BlockSize: 16, MaxBlocksPerBackend: 100_000, EvictionIntervalSecs: 60, CacheThreshold: 0.3, LoadFactor: 1.25}
 }
@@ -65,14 +68,15 @@ var blockTrackerReasons = map[policy.Branch]string{
 	policy.BranchNoTokens: "tokens are not known: fewest requests",
 }
 
-// blockTracker is vllm_cache_aware with its memory. Keys of different models differ, so that one store has all.
+// blockTracker is vllm_cache_aware with its memory. Keys of different models differ, so one store has all models.
 type blockTracker struct {
 	VLLMCacheAware
 	blocks *placement.Store
 	spare  sync.Pool // *placement.Matches
 }
 
-// trackerStep is how many blocks one request evicts: some 200 µs. A pass over all holders takes as many requests as it needs.
+// trackerStep is how many blocks one request evicts: some 200 µs. A pass over all holders takes as many requests as
+// it needs.
 const trackerStep = 2048
 
 func newBlockTracker(p VLLMCacheAware) *blockTracker {
@@ -86,7 +90,8 @@ func newBlockTracker(p VLLMCacheAware) *blockTracker {
 	return x
 }
 
-// Terms of vllm_cache_aware: hits of the prompt's full blocks, 0 to 1, and how idle a holder is, as for cache_aware.
+// Terms of vllm_cache_aware: the hits as a share of the prompt's full blocks, 0 to 1, and how idle a holder is, as
+// for cache_aware.
 const termHits = 0
 
 func (x *blockTracker) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
@@ -125,7 +130,7 @@ func (x *blockTracker) Choose(q *policy.Query, c []policy.Candidate) policy.Pick
 	pick := policy.Pick{Index: best, Branch: policy.BranchAffinity, Ranked: true}
 	switch hits := c[best].Terms[termHits]; {
 	case hits < most:
-		// Busier holders have more: they were left for load, which the order of scores does not tell.
+		// Busier holders have more hits and were passed over for their load, which the order of scores does not show.
 		pick.Branch, pick.Ranked = policy.BranchSpill, false
 	case hits < longest:
 		pick.Branch = policy.BranchFallback
@@ -133,7 +138,7 @@ func (x *blockTracker) Choose(q *policy.Query, c []policy.Candidate) policy.Pick
 	return pick
 }
 
-// noteHits fills the candidates' terms, and returns the most hits of any holder, candidate or not.
+// noteHits sets the candidates' terms, and returns the most hits of any holder, candidate or not.
 func (x *blockTracker) noteHits(q *policy.Query, c []policy.Candidate) (longest float64) {
 	total := q.PromptTokens / x.BlockSize
 	for i := range c {
@@ -154,7 +159,7 @@ func (x *blockTracker) noteHits(q *policy.Query, c []policy.Candidate) (longest 
 	return hits(m.Best())
 }
 
-// limit returns the requests up to which a candidate is not too busy.
+// limit returns the number of requests up to which a candidate is not too busy.
 func (x *blockTracker) limit(c []policy.Candidate) float64 {
 	sum := int64(0)
 	for i := range c {

@@ -9,17 +9,18 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Bucket sends prompts of similar length to the same worker, so that short ones do not wait behind long ones; the bounds
-// between workers follow what was sent lately [SMG bucket, there for prefill workers; facts/gateways.md §2.6]. Lengths are
-// characters: the text's, else four a token.
+// Bucket sends prompts of similar length to the same worker, so that short prompts do not wait behind long ones. The
+// bounds between workers follow the prompts of the last seconds [SMG 1.9.0, model_gateway/src/policies/bucket.rs,
+// there for prefill workers]. A length is the characters of the text, or four for each token where the text is not
+// known.
 type Bucket struct {
-	// BalanceAbsThreshold and BalanceRelThreshold give up lengths while the most characters sent to a worker within the
-	// interval exceed the fewest by more than the first, and by more than the second times: the worker with the fewest is
-	// then taken.
+	// BalanceAbsThreshold and BalanceRelThreshold turn lengths off. The worker with the fewest characters is taken
+	// while the most characters sent to a worker within the interval exceed the fewest by more than the first
+	// threshold, and by more than a factor of the second.
 	BalanceAbsThreshold int `yaml:"balance_abs_threshold"`
 	// BalanceRelThreshold: see balance_abs_threshold.
 	BalanceRelThreshold float64 `yaml:"balance_rel_threshold"`
-	// BucketAdjustIntervalSecs is how often the bounds are drawn anew, and how far back they look.
+	// BucketAdjustIntervalSecs is how often the bounds are computed again, and how far back they look, in seconds.
 	BucketAdjustIntervalSecs int `yaml:"bucket_adjust_interval_secs"`
 }
 
@@ -44,8 +45,8 @@ func (p Bucket) Spec(name string) policy.Spec {
 	}}
 }
 
-// buckets is a Bucket at work. One lock guards all: the window belongs to all workers together. It is held for as long as
-// adding a number takes, and for sorting the window once an interval.
+// buckets is a Bucket at work. One lock guards all: the window belongs to all workers together. It is held for as
+// long as adding a number takes, and once an interval for sorting the window.
 type buckets struct {
 	Bucket
 	interval int64 // nanoseconds
@@ -66,10 +67,11 @@ type dispatch struct {
 	holder fleet.Holder
 }
 
-// maxWindow bounds the window: 13,000 requests a second for five seconds. The oldest count no more beyond it.
+// maxWindow bounds the window: 13,000 requests a second for five seconds. Beyond it the oldest requests no longer
+// count.
 const maxWindow = 1 << 16
 
-// firstBuckets is the length in characters over which the buckets spread before anything is known.
+// firstBuckets is the length in characters over which the buckets spread before any bounds are computed.
 const firstBuckets = 4096
 
 func length(q *policy.Query) int64 {
@@ -103,7 +105,7 @@ func (b *buckets) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	return policy.Pick{Index: i, Branch: policy.BranchBucket}
 }
 
-// bucket returns which of m buckets a length falls into. Until bounds are drawn for so many each is as wide as the next.
+// bucket returns which of m buckets a length belongs to. Until there are bounds for m buckets, all are equally wide.
 func (b *buckets) bucket(length int64, m int) int {
 	if len(b.bounds) != m-1 {
 		return int(min(length*int64(m)/firstBuckets, int64(m-1)))
@@ -129,7 +131,7 @@ func (b *buckets) Routed(q *policy.Query, c *policy.Candidate) {
 	}
 }
 
-// expire takes from the window what is older than the interval. mu is held.
+// expire removes from the window what is older than the interval. mu is held.
 func (b *buckets) expire(now int64) {
 	for b.head < len(b.window) && (now-b.window[b.head].at >= b.interval || len(b.window)-b.head > maxWindow) {
 		old := b.window[b.head]
@@ -143,8 +145,8 @@ func (b *buckets) expire(now int64) {
 	}
 }
 
-// adjust draws bounds so that each worker that was sent something gets as many characters of the window, unless the target
-// changed by less than a factor of two. mu is held.
+// adjust computes bounds that give each worker that was sent something as many characters of the window, unless the
+// target changed by less than a factor of two. mu is held.
 func (b *buckets) adjust() {
 	m := 0
 	for _, n := range b.sent {
@@ -173,7 +175,7 @@ func (b *buckets) adjust() {
 			sum = 0
 		}
 	}
-	for len(b.bounds) < m-1 { // few and long ones: the rest share the last
+	for len(b.bounds) < m-1 { // few and long prompts: the other buckets share the last bound
 		b.bounds = append(b.bounds, lengths[len(lengths)-1])
 	}
 }
@@ -187,10 +189,10 @@ func (b *buckets) sentTo(h fleet.Holder) int64 {
 
 func (b *buckets) Finished(*policy.Finished) {}
 
-// Forget changes nothing: lengths and characters say nothing of caches.
+// Forget changes nothing: lengths and characters do not depend on caches.
 func (b *buckets) Forget(fleet.Holder) {}
 
-// nth returns the candidate with exactly n holders of lower number before it. Candidates mostly come in that order.
+// nth returns the candidate that has n candidates with lower holder numbers. Candidates mostly come in that order.
 func nth(c []policy.Candidate, n int) int {
 	sorted := true
 	for i := 1; i < len(c) && sorted; i++ {

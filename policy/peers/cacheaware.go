@@ -8,36 +8,39 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// CacheAware is cache_aware of SMG and the SGLang router (model_gateway/src/policies/cache_aware.rs): the holder that was
-// sent the longest beginning of the prompt before, guessed from requests alone; the one with the fewest requests when the
-// fleet is out of balance or the beginning is too short.
+// CacheAware is cache_aware of SMG and the SGLang router [SMG 1.9.0, model_gateway/src/policies/cache_aware.rs]: it
+// takes the holder that was sent the longest beginning of the prompt before, guessed from requests alone. It takes
+// the holder with the fewest requests when the fleet is out of balance or that beginning is too short.
 //
-// It differs from the source where that was found wanting: all holders of the longest beginning are looked at and the one
-// with the fewest requests taken, not whoever wrote it last; a holder that cannot be used gives way to the next best, not
-// to the first healthy worker; a worker that leaves is forgotten.
+// It differs from the source in three points. Of all holders of the longest beginning it takes the one with the
+// fewest requests, not the last one that was sent it. A holder that cannot be used gives way to the next best, not to
+// the first healthy worker. A worker that leaves is forgotten.
 type CacheAware struct {
 	// CacheThreshold is the share of the prompt, 0 to 1, above which the longest beginning is followed.
 	CacheThreshold float64 `yaml:"cache_threshold"`
-	// BalanceAbsThreshold and BalanceRelThreshold say when the fleet is out of balance: when the busiest holder has more
-	// requests than the idlest by more than the first, and more than the second times as many. Both must be exceeded.
+	// BalanceAbsThreshold and BalanceRelThreshold say when the fleet is out of balance: when the busiest holder has
+	// more requests than the idlest by more than the first threshold, and by more than a factor of the second.
 	BalanceAbsThreshold int     `yaml:"balance_abs_threshold"`
 	BalanceRelThreshold float64 `yaml:"balance_rel_threshold"`
-	// OverloadTokenUsageThreshold and BalanceTokenUsageThreshold do the same by the share of the KV cache that engines
-	// report in use: the highest, and the difference of highest and lowest. 1 never is exceeded.
+	// OverloadTokenUsageThreshold and BalanceTokenUsageThreshold do the same with the used share of the KV cache that
+	// engines report: the highest share, and the difference of highest and lowest. 1 is never exceeded.
 	OverloadTokenUsageThreshold float64 `yaml:"overload_token_usage_threshold"`
 	BalanceTokenUsageThreshold  float64 `yaml:"balance_token_usage_threshold"`
-	// EvictionIntervalSecs is how often holders with more than MaxTreeSize are trimmed to it, in seconds. 0 never does.
+	// EvictionIntervalSecs is how often holders with more than MaxTreeSize are cut to it, in seconds. 0 means never.
 	EvictionIntervalSecs int `yaml:"eviction_interval_secs"`
-	// MaxTreeSize is how many characters, or tokens where tokens are used, are remembered of each holder, of all models.
+	// MaxTreeSize is how many characters of each holder are remembered, of all models; tokens where tokens are
+	// compared.
 	MaxTreeSize int `yaml:"max_tree_size"`
-	// By says what prompts are compared by: "text", or "tokens", which have to be made first and tell apart what only the
-	// chat template shows. The other is used where the one is not known.
+	// By says what is compared: "text", or "tokens", which have to be made first and see differences that only the
+	// chat template shows. Where one is not known, the other is used.
 	By string `yaml:"by"`
-	// MaxBytes bounds the memory of what is remembered at every moment: of texts, and as much of tokens. Not in the source.
+	// MaxBytes bounds the memory at every moment: for texts, and as much again for tokens. The source has no such
+	// bound.
 	MaxBytes int64 `yaml:"max_bytes"`
 }
 
-// DefaultCacheAware returns the defaults of the source's command line. Its library has others: 0.5, 32, 1.1, 30 s, 10,000.
+// DefaultCacheAware returns the defaults of the source's command line. Its library has others: 0.5, 32, 1.1, 30 s,
+// 10,000.
 func DefaultCacheAware() CacheAware {
 	return CacheAware{
 		CacheThreshold: 0.3, BalanceAbsThreshold: 64, BalanceRelThreshold: 1.5,
@@ -47,14 +50,14 @@ func DefaultCacheAware() CacheAware {
 	}
 }
 
-// What prompts are compared by.
+// The values of By.
 const (
 	byText   = "text"
 	byTokens = "tokens"
 )
 
-// defaultPromptBytes: half a gigabyte holds some 15,000 prompts of 32 KB, more than a fleet's caches do; beyond it the
-// guesses would be wrong anyway.
+// defaultPromptBytes: half a gigabyte holds some 15,000 prompts of 32 KB, more than a fleet's caches do. More memory
+// would only add wrong guesses.
 const defaultPromptBytes = 512 << 20
 
 // Validate returns all that is wrong.
@@ -101,8 +104,8 @@ type cacheAware struct {
 	prompts *prompts
 }
 
-// Terms of cache_aware and prefix_cache_affinity: the share of the prompt that the holder was sent before, and how idle it
-// is: 1 without requests, 1/2 with one, 1/3 with two. The Score is the one that decided.
+// Terms of cache_aware and prefix_cache_affinity: the share of the prompt that the holder was sent before, and how
+// idle it is: 1 without requests, 1/2 with one, 1/3 with two. Score is the term that decided.
 const (
 	termSent = 0
 	termIdle = 1
@@ -135,8 +138,8 @@ func (x *cacheAware) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	return policy.Pick{Index: best, Branch: given(m, c, best, best), Ranked: true}
 }
 
-// given tells what became of the longest beginning, that of candidate best, when picked was chosen: it was followed, it
-// is the next best as the holder of a longer one cannot be used, or it was given up.
+// given returns the branch for candidate picked, where candidate best was sent the longest beginning: the beginning
+// was followed, or it is the next best because the holder of a longer one cannot be used, or it was passed over.
 func given(m *placement.Matches, c []policy.Candidate, picked, best int) policy.Branch {
 	switch sent := c[best].Terms[termSent]; {
 	case m == nil:
@@ -151,7 +154,7 @@ func given(m *placement.Matches, c []policy.Candidate, picked, best int) policy.
 	return policy.BranchAffinity
 }
 
-// noteTerms fills what cache_aware and prefix_cache_affinity decide by.
+// noteTerms sets the terms by which cache_aware and prefix_cache_affinity decide.
 func noteTerms(m *placement.Matches, c []policy.Candidate) {
 	for i := range c {
 		c[i].Terms[termSent] = share(m, c[i].Holder)
@@ -184,7 +187,7 @@ func spread(c []policy.Candidate) (least, most int64) {
 	return least, most
 }
 
-// idlest picks the candidate with the fewest requests; the branch is left open.
+// idlest picks the candidate with the fewest requests; the caller sets the branch.
 func idlest(q *policy.Query, c []policy.Candidate) policy.Pick {
 	best := 0
 	for i := range c {

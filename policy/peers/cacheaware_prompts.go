@@ -10,9 +10,9 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// prompts remembers which holder was sent which prompts, for cache_aware and prefix_cache_affinity: in a store of texts and
-// one of tokens, as a request may come with either. Each model, and each adapter of one, has a root of its own, as
-// engines share no blocks between them.
+// prompts remembers which holder was sent which prompts, for cache_aware and prefix_cache_affinity: in a store of
+// texts and one of tokens, as a request may come with either. Each model, and each adapter of one, has a root of its
+// own, as engines share no blocks between them.
 type prompts struct {
 	tokensFirst  bool // where text and tokens are known, tokens are used
 	text, tokens *placement.Store

@@ -42,7 +42,8 @@ func build(t interface{ Fatal(...any) }, s policy.Spec) *built {
 	return &built{p, chooser}
 }
 
-// remembered returns how much a policy of learning keeps of all holders, in characters and tokens, and its limit for each.
+// remembered returns how much a policy of learning keeps of all holders, in characters and tokens, and its limit for
+// each.
 func remembered(p *built) (units, limit int64) {
 	switch x := p.chooser.(type) {
 	case *cacheAware:
@@ -129,7 +130,8 @@ func TestAConversationStaysWhereItBegan(t *testing.T) {
 	}
 }
 
-// TestMemoryOfPromptsIsBounded: whatever is routed, passes bring each holder to its limit, and what is forgotten is gone.
+// TestMemoryOfPromptsIsBounded: whatever is routed, passes bring each holder to its limit, and what is forgotten is
+// gone.
 func TestMemoryOfPromptsIsBounded(t *testing.T) {
 	const holders = 4
 	for name, parameters := range learning() {

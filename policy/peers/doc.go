@@ -1,9 +1,9 @@
-// Package peers has ports of other projects' policies: of SMG and the SGLang router, vLLM's routers, llm-d, Dynamo, Ray
-// Serve and published papers. Each type names its source.
+// Package peers has ports of other projects' policies: of SMG and the SGLang router, vLLM's routers, llm-d, Dynamo,
+// Ray Serve and published papers. Each type names its source.
 //
-// A port keeps its source's formula, names of parameters and defaults, also where we would choose others: an operator who
-// comes from that project finds the same behaviour. Where a port differs, its type says so and why. The rules that all
-// policies share, such as which holders may be used at all, are those of package policy.
+// A port keeps its source's formula, names of parameters and defaults, also where we would choose others: an operator
+// who comes from that project finds the same behaviour. Where a port differs, its type says how and why. The rules
+// that all policies share, such as which holders can be used at all, are those of package policy.
 //
 //	router, err := warmpath.New(warmpath.Options{Fleet: workers, Policy: peers.DefaultKV().Spec("kv")})
 package peers

@@ -2,9 +2,9 @@ package peers
 
 import "github.com/warmpath/warmpath/policy"
 
-// Estimated is llm-d's approximate prefix cache: as precise_prefix_cache, with matches guessed from where prompts were
-// sent, the most recent ones of each worker. It is what that project compares its precise one with [facts/routing.md §2.1;
-// facts/llm-d.md §1.5].
+// Estimated is llm-d's approximate prefix cache: as precise_prefix_cache, with matches guessed from where prompts
+// were sent, the most recent ones of each worker. llm-d compares its precise plugin with it [llm-d-kv-cache,
+// benchmarking/73-capacity].
 type Estimated struct {
 	// PrefixWeight is how much the matched share of the prompt counts.
 	PrefixWeight float64 `yaml:"prefix_weight"`
@@ -12,15 +12,15 @@ type Estimated struct {
 	QueueWeight float64 `yaml:"queue_weight"`
 	// KVCacheWeight is how much the free share of the KV cache counts.
 	KVCacheWeight float64 `yaml:"kv_cache_weight"`
-	// LRUCapacityPerServer is how many blocks of 16 tokens of a worker are remembered, the most recently used.
+	// LRUCapacityPerServer is how many blocks of 16 tokens are remembered of each worker, the most recently used.
 	LRUCapacityPerServer int `yaml:"lru_capacity_per_server"`
-	// MaxPrefixTokens is how many tokens of a prompt are looked at.
+	// MaxPrefixTokens is how many tokens of a prompt are compared.
 	MaxPrefixTokens int `yaml:"max_prefix_tokens"`
 	// Picker is max_score, random, or weighted_random.
 	Picker string `yaml:"picker"`
 }
 
-// estimatedBlock: the source's blocks are 64 characters, which it takes for 16 tokens.
+// estimatedBlock: the source's blocks are 64 characters, which it counts as 16 tokens.
 const estimatedBlock = 16
 
 // DefaultEstimated returns the weights and the capacity of llm-d's published measurement.

@@ -12,8 +12,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// hashKey returns the number that a request is placed by: its session's, else its prompt's. source says which: "" is
-// neither.
+// hashKey returns the number that places a request: the hash of its session, else of its prompt. source says which of
+// the two; "" means that there is neither.
 func hashKey(q *policy.Query, fallback string) (key uint64, source policy.Branch) {
 	switch {
 	case q.Session.Key != "":
@@ -35,7 +35,7 @@ func hashPrompt[T ~byte | ~uint32](prompt []T) uint64 {
 	return policy.Mix64(h)
 }
 
-// keyless are what hashing policies do with a request that names no session.
+// keyless are the choices for a request that names no session.
 var keyless = []string{"prompt", "least_load", "random"}
 
 // unkeyed chooses for a request that names no session.
@@ -46,14 +46,15 @@ func unkeyed(q *policy.Query, c []policy.Candidate, fallback string) policy.Pick
 	return policy.Pick{Index: policy.Best(q, c), Branch: policy.BranchNoKey, Ranked: true}
 }
 
-// RendezvousHash sends each session to the worker for which a hash of both is the highest: when a worker leaves only its
-// sessions move, and when one joins only those that become its own [Thaler and Ravishankar, 1998; seed 002; facts/gateways.md
-// §2.9]. The hash is of 64 bits where the source's has 23.
+// RendezvousHash sends each session to the worker for which a hash of both is the highest. When a worker leaves, only
+// its sessions move. When one joins, only those move that become its own [Thaler and Ravishankar, Using name-based
+// mappings to increase hit rates, 1998; bet0x/vllm-router 0.12]. The hash has 64 bits; the source's has 23.
 type RendezvousHash struct {
-	// Fallback is for requests that name no session: prompt (a hash of the whole prompt, as the source does), least_load or
-	// random.
+	// Fallback is for requests that name no session: prompt (a hash of the whole prompt, as the source does), least_load
+	// or random.
 	Fallback string `yaml:"fallback"`
-	// Weighted gives workers sessions in proportion to the KV blocks they have room for, where all tell.
+	// Weighted gives each worker sessions in proportion to the KV blocks that it has room for, if all workers report
+	// theirs.
 	Weighted bool `yaml:"weighted"`
 }
 
@@ -77,8 +78,9 @@ type rendezvous struct {
 	RendezvousHash
 }
 
-// Choose scores each candidate weight / −ln u with u a uniform number of key and holder: the highest is then the candidate's
-// with a probability in proportion to its weight [Schindelhauer and Schomaker, Weighted Distributed Hash Tables, 2005].
+// Choose scores each candidate weight / −ln u, with u a uniform number of key and holder. Then the highest score
+// belongs to a candidate with a probability in proportion to its weight [Schindelhauer and Schomaker, Weighted
+// Distributed Hash Tables, 2005].
 func (p *rendezvous) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	key, source := hashKey(q, p.Fallback)
 	if source == "" {
@@ -105,13 +107,14 @@ func (p *rendezvous) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	return policy.Pick{Index: b, Branch: source, Ranked: true}
 }
 
-// ConsistentHash sends each session to the next worker on a ring [Karger and others, 1997; vllm-router and seed 002;
-// facts/gateways.md §2.8]. Where that worker cannot be used the next on the ring takes over, so that its sessions spread.
+// ConsistentHash sends each session to the next worker on a ring [Karger and others, Consistent Hashing and Random
+// Trees, 1997; vllm-project/router and bet0x/vllm-router 0.11]. Where that worker cannot be used, the next one on the
+// ring takes over, so that its sessions spread.
 type ConsistentHash struct {
 	// VirtualNodes is how many places on the ring a worker has.
 	VirtualNodes int `yaml:"virtual_nodes"`
-	// Fallback is for requests that name no session: prompt (a hash of the whole prompt, as the source does), least_load or
-	// random.
+	// Fallback is for requests that name no session: prompt (a hash of the whole prompt, as the source does), least_load
+	// or random.
 	Fallback string `yaml:"fallback"`
 }
 
@@ -158,11 +161,13 @@ func (p *consistent) Routed(*policy.Query, *policy.Candidate) {}
 func (p *consistent) Finished(*policy.Finished)               {}
 func (p *consistent) Forget(h fleet.Holder)                   { p.ring.remove(h) }
 
-// PrefixHash sends prompts that begin alike to the next worker on a ring, but past those with more than their share of the
-// load [SMG prefix_hash; Mirrokni and others, Consistent Hashing with Bounded Loads, 2018; facts/gateways.md §2.4]. The source's
-// documentation walks the ring, its code takes the least loaded instead; walking keeps displaced prompts together.
+// PrefixHash sends prompts with the same beginning to the next worker on a ring, and passes over workers that have
+// more than their share of the load [SMG 1.9.0, model_gateway/src/policies/prefix_hash.rs; Mirrokni and others,
+// Consistent Hashing with Bounded Loads, 2018]. The source's documentation walks the ring; its code takes the least
+// loaded worker instead. This port walks, which keeps displaced prompts together.
 type PrefixHash struct {
-	// PrefixTokenCount is how many tokens of the prompt are hashed. Without tokens it is four bytes of text for each.
+	// PrefixTokenCount is how many tokens of the prompt are hashed. Without tokens four bytes of text are hashed for
+	// each.
 	PrefixTokenCount int `yaml:"prefix_token_count"`
 	// LoadFactor is how many times the mean number of requests a worker may have before the next one is taken.
 	LoadFactor float64 `yaml:"load_factor"`
@@ -224,12 +229,12 @@ func (p *prefixHash) Routed(*policy.Query, *policy.Candidate) {}
 func (p *prefixHash) Finished(*policy.Finished)               {}
 func (p *prefixHash) Forget(h fleet.Holder)                   { p.ring.remove(h) }
 
-// ring is where holders are on a circle of 2^64 places. It learns of a holder when it is first a candidate, which allocates;
-// readers never wait.
+// ring has the places of holders on a circle of 2^64 positions. It adds a holder when it is first a candidate, which
+// allocates. Readers never wait.
 type ring struct {
 	nodes   int
 	current atomic.Pointer[circle]
-	mu      sync.Mutex // held by who changes current
+	mu      sync.Mutex // held while current is replaced
 }
 
 // circle is immutable.
@@ -249,13 +254,13 @@ func newRing(nodes int) *ring {
 	return r
 }
 
-// walk goes round from key and returns the first candidate that suits, and at which step: 1 is the first holder met, whether
-// it is a candidate or not. When none suits it is the first candidate.
+// walk goes round the ring from key. It returns the first candidate that suits, and its step: step 1 is the first
+// holder on the way, candidate or not. If none suits, it returns the first candidate.
 func (r *ring) walk(key uint64, c []policy.Candidate, suits func(*policy.Candidate) bool) (index, steps int) {
 	circle := r.learn(c)
 	start := sort.Search(len(circle.places), func(i int) bool { return circle.places[i].at >= key })
 	first, firstStep := -1, 0
-	var met [8]fleet.Holder // those of before: most of the time the first suits
+	var met [8]fleet.Holder // holders met so far; mostly the first one is taken
 	for i := range circle.places {
 		h := circle.places[(start+i)%len(circle.places)].holder
 		if slices.Contains(met[:min(steps, len(met))], h) {
@@ -288,7 +293,7 @@ func position(c []policy.Candidate, h fleet.Holder) int {
 	return -1
 }
 
-// learn returns a circle on which all candidates are.
+// learn returns a circle with all candidates on it.
 func (r *ring) learn(c []policy.Candidate) *circle {
 	now := r.current.Load()
 	if now.knows(c) {

@@ -8,44 +8,45 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// KV is the cost of NVIDIA Dynamo's KV router, in blocks; the lowest is taken [ai-dynamo/dynamo
-// lib/kv-router/src/scheduling/selector/default.rs; facts/dynamo.md §2.1]. With the defaults it is the cost of its first
-// routers: overlap_score_weight × blocks to prefill + blocks being decoded.
+// KV is the cost of NVIDIA Dynamo's KV router, in blocks; the lowest is taken [ai-dynamo/dynamo,
+// lib/kv-router/src/scheduling/selector/default.rs]. With the defaults it is the cost of its first routers:
+// overlap_score_weight × blocks to prefill + blocks being decoded.
 type KV struct {
-	// OverlapScoreWeight is how much blocks to prefill count beside blocks being decoded. More favours the time to first token,
-	// less the time between tokens; 0 leaves the matches out: load alone decides.
+	// OverlapScoreWeight is the weight of blocks to prefill relative to blocks being decoded. A higher one favours the
+	// time to first token, a lower one the time between tokens. At 0 matches do not count: load alone decides.
 	OverlapScoreWeight float64 `yaml:"overlap_score_weight"`
-	// RouterTemperature above 0 draws workers with a probability that falls with their cost, by a softmax over costs normalised
-	// by their range. 0 takes the lowest cost; equal ones are drawn alike.
+	// RouterTemperature above 0 draws workers with a probability that falls with their cost: a softmax over costs that
+	// are normalised by their range. 0 takes the lowest cost; equal ones are drawn with the same probability.
 	RouterTemperature float64 `yaml:"router_temperature"`
-	// UseKVEvents looks matches up in what engines announced. false looks them up in what was dispatched in the last
+	// UseKVEvents takes matches from what engines announced. false takes them from what was dispatched in the last
 	// router_ttl, for engines without events.
 	UseKVEvents bool `yaml:"use_kv_events"`
 	// RouterTTL is how long a dispatched prompt counts as cached without events.
 	RouterTTL time.Duration `yaml:"router_ttl"`
 
-	// PrefillLoadScale multiplies blocks to prefill too: today's name of overlap_score_weight. 16 is far better than 1 on
-	// traces of long prompts.
+	// PrefillLoadScale multiplies blocks to prefill, too: today's name of overlap_score_weight. On traces of long
+	// prompts 16 is far better than 1.
 	PrefillLoadScale float64 `yaml:"prefill_load_scale"`
-	// OverlapScoreCredit is how many blocks of prefill a matched block on the GPU is worth; above 1 it pulls more than it saves.
+	// OverlapScoreCredit is how many blocks of prefill a matched block on the GPU is worth. Above 1 a match attracts
+	// more than it saves.
 	OverlapScoreCredit float64 `yaml:"overlap_score_credit"`
-	// OverlapScoreCreditDecay lowers that credit where prefill queues: by 1/(1 + decay × excess/request), excess being the
-	// blocks queued beyond those of the shortest queue.
+	// OverlapScoreCreditDecay lowers that credit where prefill queues: by the factor 1/(1 + decay × excess/request),
+	// where excess is the number of blocks queued beyond those of the shortest queue.
 	OverlapScoreCreditDecay float64 `yaml:"overlap_score_credit_decay"`
 	// HostCacheHitWeight is the credit of a block in host memory.
 	HostCacheHitWeight float64 `yaml:"host_cache_hit_weight"`
-	// DiskCacheHitWeight is that of a block on disk or in remote storage.
+	// DiskCacheHitWeight is the credit of a block on disk or in remote storage.
 	DiskCacheHitWeight float64 `yaml:"disk_cache_hit_weight"`
-	// DecodeActiveRequestWeight is what a request under way costs besides its blocks, in blocks.
+	// DecodeActiveRequestWeight is the cost of a request under way beside its blocks, in blocks.
 	DecodeActiveRequestWeight float64 `yaml:"decode_active_request_weight"`
 	// TrackPrefillTokens counts blocks to prefill at all.
 	TrackPrefillTokens bool `yaml:"track_prefill_tokens"`
 	// TrackActiveBlocks counts blocks being decoded at all.
 	TrackActiveBlocks bool `yaml:"track_active_blocks"`
-	// TrackOutputBlocks counts those of answers as they grow too.
+	// TrackOutputBlocks counts the blocks of growing answers, too.
 	TrackOutputBlocks bool `yaml:"track_output_blocks"`
-	// PrefillLoadModel is none (a prompt waits in full until its first token) or timing (less as it is computed, by the times
-	// learned of the worker).
+	// PrefillLoadModel is none (a prompt counts in full until its first token) or timing (a prompt counts less as it
+	// is computed, by the times learned of the worker).
 	PrefillLoadModel string `yaml:"prefill_load_model"`
 }
 
@@ -88,7 +89,7 @@ func (p KV) Spec(name string) policy.Spec {
 	return s
 }
 
-// kvCost chooses by KV's cost. Scores are negated costs; the credit is what the prefill term was lowered by.
+// kvCost chooses by KV's cost. Scores are negated costs. The credit term is what the prefill term was lowered by.
 type kvCost struct {
 	policy.Stateless
 	KV
@@ -146,18 +147,18 @@ func (k *kvCost) queued(x *policy.Candidate) int64 {
 	return x.Load.PrefillTokens
 }
 
-// credit returns what x's match is worth in blocks. What is predicted beyond the confirmed blocks is on the GPU: it was
-// computed a moment ago.
+// credit returns the worth of x's match in blocks. What is predicted beyond the confirmed blocks was computed a
+// moment ago: it is on the GPU.
 func (k *kvCost) credit(x *policy.Candidate, size, decay float64) float64 {
 	device := float64(x.Tier[block.TierGPU] + x.Predicted - x.Match)
 	return (k.OverlapScoreCredit*decay*device + k.HostCacheHitWeight*float64(x.Tier[block.TierCPU]) +
 		k.DiskCacheHitWeight*float64(x.Tier[block.TierDisk]+x.Tier[block.TierRemote])) / size
 }
 
-// softmax draws a candidate with a probability in proportion to exp(score / ((max − min)·temperature)): scores are
-// normalised by their range, so that temperature has no unit. Equal scores are drawn alike. It adds to each exponent a number
-// of the Gumbel distribution and takes the highest sum, which draws so without a pass in order [Gumbel, Statistical theory
-// of extreme values, 1954].
+// softmax draws a candidate with a probability in proportion to exp(score / ((max − min)·temperature)). Scores are
+// normalised by their range, so that temperature has no unit. Equal scores have the same probability. It adds a
+// number of the Gumbel distribution to each exponent and takes the highest sum, which does not depend on the order of
+// candidates [Gumbel, Statistical theory of extreme values, 1954].
 func softmax(q *policy.Query, c []policy.Candidate, temperature float64) int {
 	low, high := math.Inf(1), math.Inf(-1)
 	for i := range c {
@@ -177,7 +178,8 @@ func softmax(q *policy.Query, c []policy.Candidate, temperature float64) int {
 	return b
 }
 
-// unit returns the tokens of a block in which costs are counted: the index's, else the smallest of the candidates' engines.
+// unit returns the tokens of a block in which costs are counted: the index's, else the smallest of the candidates'
+// engines.
 func unit(q *policy.Query, c []policy.Candidate) float64 {
 	if q.Prompt.BlockSize > 0 {
 		return float64(q.Prompt.BlockSize)

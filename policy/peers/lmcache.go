@@ -10,38 +10,40 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// LMCacheAware is lmcache_aware of the barrahome vllm-router 0.11 (src/policies/lmcache_aware.rs; seed 002): it asks the
-// controller of an LMCache deployment. Its lookup_mode says what: "occupancy", how much each worker has cached of anything,
-// weighed against load; "prefix_lookup", for each request, who has the longest beginning of it, and by occupancy where
-// nobody has any. Without an answer the fallback policy decides.
+// LMCacheAware is lmcache_aware of bet0x/vllm-router 0.11.0 (src/policies/lmcache_aware.rs): it asks the controller
+// of an LMCache deployment. lookup_mode says what. With "occupancy" it asks how much each worker has cached of
+// anything, and weighs that against load. With "prefix_lookup" it asks for each request which worker has the longest
+// beginning of the prompt, and goes by occupancy where no worker has any. Without an answer the fallback policy
+// decides.
 //
-// Occupancy rewards workers for being full, whatever of: it is the source's default and a poor guide. A lookup credits each
-// chunk of the prompt to its first holder only: of two workers with one prefix the other looks empty.
+// Occupancy rewards workers for being full, whatever of: it is the source's default and a poor guide. A lookup
+// credits each chunk of the prompt to its first holder only: of two workers with one prefix, one looks empty.
 //
-// The HTTP side is internal/lmcache; a program of its own puts what it knows into Request.External.
+// internal/lmcache is the HTTP client. A program that embeds the router sets Request.External itself.
 type LMCacheAware struct {
-	// ControllerURL is the controller's HTTP address. None is asked unless the policy is listed in the configuration's
-	// policies, or is its policy.
+	// ControllerURL is the controller's HTTP address. It is asked only if the policy is the configured one or listed
+	// in the configuration's policies.
 	ControllerURL string `yaml:"controller_url"`
-	// PollIntervalSecs is how often its workers are asked for, in seconds. What is older than three polls is forgotten.
+	// PollIntervalSecs is how often its list of workers is read, in seconds. A list older than three polls is
+	// forgotten.
 	PollIntervalSecs int `yaml:"poll_interval_secs"`
 	// CacheWeight is the share of occupancy in the score, 0 to 1; the rest is load.
 	CacheWeight float64 `yaml:"cache_weight"`
 	// FallbackPolicy decides without an answer: power_of_two, random, round_robin or least_load, by requests.
 	FallbackPolicy string `yaml:"fallback_policy"`
-	// ControllerTimeoutMs is how long the controller may take to answer, in milliseconds. A lookup, which a request waits
-	// for, gets 200 at the most.
+	// ControllerTimeoutMs is how long the controller may take to answer, in milliseconds. A lookup, for which a
+	// request waits, gets at most 200.
 	ControllerTimeoutMs int `yaml:"controller_timeout_ms"`
 	// LookupMode is "occupancy" or "prefix_lookup".
 	LookupMode string `yaml:"lookup_mode"`
 	// ControllerAPIKey is sent as a bearer token; "" sends none.
 	ControllerAPIKey string `yaml:"controller_api_key"`
-	// LMCacheWorkerMap names the worker of each LMCache instance: instance id to URL. An instance that is not in it is the
-	// one worker on the address that it registered from, if there is just one.
+	// LMCacheWorkerMap names the worker of each LMCache instance: instance id to URL. An instance that is not in it
+	// belongs to the worker on the address that it registered from, if there is exactly one.
 	LMCacheWorkerMap map[string]string `yaml:"lmcache_worker_map"`
 }
 
-// What LMCacheAware asks for.
+// The values of LookupMode.
 const (
 	LookupOccupancy = "occupancy"
 	LookupPrefix    = "prefix_lookup"
@@ -98,7 +100,7 @@ var lmcacheReasons = map[policy.Branch]string{
 	policy.BranchPlain:    "the fullest cache by LMCache weighed against load",
 }
 
-// fallbacks pick without knowing of caches, by name. Only round_robin depends on the order of candidates.
+// fallbacks pick without knowledge of caches, by name. Only round_robin depends on the order of candidates.
 var fallbacks = map[string]func(q *policy.Query, c []policy.Candidate) int{
 	"least_load": func(q *policy.Query, c []policy.Candidate) int { return idlest(q, c).Index },
 	"power_of_two": func(q *policy.Query, c []policy.Candidate) int {
@@ -112,15 +114,15 @@ var fallbacks = map[string]func(q *policy.Query, c []policy.Candidate) int{
 	"round_robin": func(q *policy.Query, c []policy.Candidate) int { return int(q.Turn % uint64(len(c))) },
 }
 
-// lmcacheAware remembers nothing: what it knows comes with each request.
+// lmcacheAware remembers nothing: its facts come with each request.
 type lmcacheAware struct {
 	looks    bool // by prefix
 	weight   float64
 	fallback func(q *policy.Query, c []policy.Candidate) int
 }
 
-// Terms of lmcache_aware: the share of the prompt that is cached, or else the worker's occupancy in shares of the fullest
-// one's; and how much less load than the busiest one it has, 0 to 1.
+// Terms of lmcache_aware: the share of the prompt that is cached, or else the worker's occupancy as a share of the
+// fullest worker's; and by how much its load is below that of the busiest worker, 0 to 1.
 const termCached = 0
 
 func (x *lmcacheAware) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
@@ -181,7 +183,7 @@ func (x *lmcacheAware) longest(q *policy.Query, c []policy.Candidate) (policy.Pi
 	return pick, true
 }
 
-// about returns what was asked about the candidate's worker.
+// about returns the answer about the candidate's worker.
 func about(q *policy.Query, c *policy.Candidate) policy.External {
 	at, ok := slices.BinarySearchFunc(q.External, c.Worker.ID, func(e policy.External, id fleet.WorkerID) int { return cmp.Compare(e.Worker, id) })
 	if !ok {

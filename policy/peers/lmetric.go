@@ -2,10 +2,12 @@ package peers
 
 import "github.com/warmpath/warmpath/policy"
 
-// LMetric takes the lowest (uncached tokens queued + the request's own uncached tokens) × (requests + 1): who has many
-// requests under way is protected from long prompts. It has no parameter [LMetric, arXiv 2603.15202; facts/routing.md §3.1].
+// LMetric takes the lowest (uncached tokens queued + the request's own uncached tokens) × (requests + 1). So a
+// holder with many requests under way is protected from long prompts. It has no parameter [LMetric, arXiv
+// 2603.15202].
 //
-// Where nothing is queued and everything is cached all products are 0: ties then go by work, requests so far and hash.
+// Where nothing is queued and everything is cached, all products are 0. Ties then go by work, requests so far and
+// hash.
 type LMetric struct{}
 
 // Validate finds nothing: there are no parameters.

@@ -6,19 +6,20 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// PrecisePrefixCache is llm-d's filter → score → pick with its precise prefix cache: match, waiting queue and KV cache in
-// use, each rated 0 to 1 and weighted 3, 2, 2 [llm-d-kv-cache benchmarking/73-capacity; the endpoint picker's queue-scorer,
-// kv-cache-utilization-scorer and max-score-picker; facts/llm-d.md §1.5].
+// PrecisePrefixCache is llm-d's filter → score → pick with its precise prefix cache: match, waiting queue and
+// used KV cache, each rated 0 to 1 and weighted 3, 2, 2 [llm-d-kv-cache, benchmarking/73-capacity; the endpoint
+// picker's queue-scorer, kv-cache-utilization-scorer and max-score-picker].
 type PrecisePrefixCache struct {
 	// PrefixWeight is how much the matched share of the prompt counts.
 	PrefixWeight float64 `yaml:"prefix_weight"`
-	// QueueWeight is how much the waiting queue counts: the shortest is rated 1, the longest 0, all 1 where they are alike.
+	// QueueWeight is how much the waiting queue counts: the shortest is rated 1, the longest 0, all 1 if they are
+	// equal.
 	QueueWeight float64 `yaml:"queue_weight"`
 	// KVCacheWeight is how much the free share of the KV cache counts.
 	KVCacheWeight float64 `yaml:"kv_cache_weight"`
-	// TierWeights are the worth of a matched token by where its block lies. The source knows the GPU and host memory.
+	// TierWeights are the worth of a matched token by the tier of its block. The source knows the GPU and host memory.
 	TierWeights policy.TierWeights `yaml:"tier_weights"`
-	// SpeculativeIndexing counts a dispatched prompt as cached for 2 s before its events confirm it.
+	// SpeculativeIndexing counts a dispatched prompt as cached for 2 s, until events confirm it.
 	SpeculativeIndexing bool `yaml:"speculative_indexing"`
 	// Picker is max_score, random, or weighted_random.
 	Picker string `yaml:"picker"`
@@ -58,7 +59,7 @@ func (p PrecisePrefixCache) Spec(name string) policy.Spec {
 	return s
 }
 
-// weighted pairs scorers with their weights and leaves those out that do not count.
+// weighted pairs scorers with their weights, and leaves out those with weight 0.
 func weighted(pairs ...any) []policy.Weighted {
 	var list []policy.Weighted
 	for i := 0; i < len(pairs); i += 2 {

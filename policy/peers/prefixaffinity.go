@@ -9,18 +9,21 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// PrefixCacheAffinity is the PrefixCacheAffinityRouter of Ray Serve (seed 004): while queues are of about one length, the
-// holders that were sent the longest beginning of the prompt before; where that is short, the holders that remember the
-// fewest characters; the shortest queue among those. Otherwise the shorter queue of two drawn at random.
+// PrefixCacheAffinity is the PrefixCacheAffinityRouter of Ray Serve [Ray documentation, "PrefixCacheAffinityRouter
+// for LLM inference optimization"]. While queues have similar lengths, it takes the holders that were sent the
+// longest beginning of the prompt before. Where that beginning is short, it takes the holders of which the fewest
+// characters are remembered. Among these it takes the shortest queue. Otherwise it takes the shorter queue of two
+// drawn at random.
 //
-// A queue is what this router has under way at a holder.
+// A queue is this router's requests under way at a holder.
 type PrefixCacheAffinity struct {
-	// ImbalancedThreshold is by how many requests the longest queue may exceed the shortest. Beyond it prompts do not count.
+	// ImbalancedThreshold is by how many requests the longest queue may exceed the shortest. Beyond it prompts do not
+	// count.
 	ImbalancedThreshold int `yaml:"imbalanced_threshold"`
 	// MatchRateThreshold is the share of the prompt, 0 to 1, from which the longest beginning is followed.
 	MatchRateThreshold float64 `yaml:"match_rate_threshold"`
-	// DoEviction trims holders with more than EvictionThresholdChars to EvictionTargetChars every EvictionIntervalSecs
-	// seconds, the least recent first. Where tokens are compared, one counts as four characters.
+	// DoEviction cuts holders with more than EvictionThresholdChars to EvictionTargetChars every EvictionIntervalSecs
+	// seconds; the least recent go first. Where tokens are compared, one counts as four characters.
 	DoEviction             bool `yaml:"do_eviction"`
 	EvictionThresholdChars int  `yaml:"eviction_threshold_chars"`
 	EvictionTargetChars    int  `yaml:"eviction_target_chars"`
@@ -29,14 +32,15 @@ type PrefixCacheAffinity struct {
 	Filters []string `yaml:"filters"`
 	// Locality is where this router runs, for the locality filter.
 	Locality policy.Locality `yaml:"locality"`
-	// By says what prompts are compared by: "text", or "tokens", which have to be made first. The other is used where the
-	// one is not known. The source knows text only.
+	// By says what is compared: "text", or "tokens", which have to be made first. Where one is not known, the other is
+	// used. The source knows text only.
 	By string `yaml:"by"`
-	// MaxBytes bounds the memory of what is remembered at every moment: of texts, and as much of tokens. Not in the source.
+	// MaxBytes bounds the memory at every moment: for texts, and as much again for tokens. The source has no such
+	// bound.
 	MaxBytes int64 `yaml:"max_bytes"`
 }
 
-// DefaultPrefixCacheAffinity returns the defaults of seed 004: no eviction.
+// DefaultPrefixCacheAffinity returns the defaults of the documentation: no eviction.
 func DefaultPrefixCacheAffinity() PrefixCacheAffinity {
 	return PrefixCacheAffinity{
 		ImbalancedThreshold: 10, MatchRateThreshold: 0.1,
@@ -63,7 +67,7 @@ func (p PrefixCacheAffinity) Validate() error {
 	return wrong.Join()
 }
 
-// charsPerToken is what a token counts where a bound is given in characters: English and code have 3.5 to 4.5.
+// charsPerToken is how many characters a token counts as: English and code have 3.5 to 4.5.
 const charsPerToken = 4
 
 // Spec returns the policy.
@@ -134,8 +138,8 @@ func (x *prefixAffinity) follow(m *placement.Matches, q *policy.Query, c []polic
 	return policy.Pick{Index: picked, Branch: given(m, c, picked, picked), Ranked: true}
 }
 
-// fill picks the shortest queue among the holders that remember the fewest characters. When none remembers any, nothing
-// tells them apart: the shorter queue of two.
+// fill picks the shortest queue among the holders of which the fewest characters are remembered. If none is
+// remembered, the holders do not differ: it takes the shorter queue of two.
 func (x *prefixAffinity) fill(m *placement.Matches, q *policy.Query, c []policy.Candidate, best int) policy.Pick {
 	fewest, any := int64(0), false
 	for i := range c {
@@ -174,7 +178,8 @@ func (x *prefixAffinity) shorterOfTwo(m *placement.Matches, q *policy.Query, c [
 	return policy.Pick{Index: first, Branch: given(m, c, first, best)}
 }
 
-// twoOf draws two different candidates at random, whatever order they are in; the same when there is one only.
+// twoOf draws two different candidates at random, independent of their order. If there is only one, both are that
+// one.
 func twoOf(q *policy.Query, c []policy.Candidate) (first, second int) {
 	second = -1
 	for i := 1; i < len(c); i++ {

@@ -8,17 +8,17 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Manual keeps each session with the worker that it was first given, and goes back to it when it recovers [SMG
-// manual; vllm-router sticky_least_loaded is assignment_mode min_group with max_idle_secs 7200; facts/gateways.md
-// §2.10]. A request that names no session is placed as a new one and not remembered.
+// Manual keeps each session with the worker that it was first given, and goes back to it when it recovers [SMG 1.9.0,
+// manual; vllm-project/router, sticky_least_loaded is assignment_mode min_group with max_idle_secs 7200]. A request
+// that names no session is placed like a new session and not remembered.
 type Manual struct {
 	// AssignmentMode places new sessions: random, min_load (fewest requests), min_group (fewest sessions).
 	AssignmentMode string `yaml:"assignment_mode"`
-	// MaxIdleSecs is after how many idle seconds a session is forgotten.
+	// MaxIdleSecs is the idle time in seconds after which a session is forgotten.
 	MaxIdleSecs int `yaml:"max_idle_secs"`
-	// EvictionIntervalSecs is how often such sessions are looked for.
+	// EvictionIntervalSecs is how often idle sessions are looked for.
 	EvictionIntervalSecs int `yaml:"eviction_interval_secs"`
-	// MaxSessions bounds how many are remembered, at some 50 bytes each; any other is forgotten for one too many.
+	// MaxSessions bounds how many are remembered, at some 50 bytes each; for one too many a random one is forgotten.
 	MaxSessions int `yaml:"max_sessions"`
 }
 
@@ -95,20 +95,20 @@ func (m *manual) Finished(*policy.Finished) {}
 // Forget keeps the sessions: they go home when the worker is back.
 func (m *manual) Forget(fleet.Holder) {}
 
-// SessionAffinity keeps a session on the worker and rank that it was given while it is used, and gives it another
-// when that cannot be used [Dynamo's session affinity, llm-d's session-affinity-filter; facts/dynamo.md §2.6,
-// llm-d.md §1.5]. A new session, and a request that names none, goes where the least is to be done, its own uncached
-// tokens included.
+// SessionAffinity keeps a session on the worker and rank that it was given while it is used, and gives it another one
+// when that cannot be used [Dynamo, --router-session-affinity-ttl-secs; llm-d, session-affinity-filter]. A new
+// session, and a request that names none, goes where the least work is to be done, its own uncached tokens included.
 type SessionAffinity struct {
-	// TTL is after how much idle time a session is forgotten.
+	// TTL is the idle time after which a session is forgotten.
 	TTL time.Duration `yaml:"ttl"`
-	// Mode is soft (a session whose worker cannot be used gets another) or hard (its requests are refused meanwhile).
+	// Mode is soft (a session whose worker cannot be used gets another) or hard (its requests are refused until it
+	// can).
 	Mode string `yaml:"mode"`
-	// MaxSessions bounds how many are remembered, at some 50 bytes each; any other is forgotten for one too many.
+	// MaxSessions bounds how many are remembered, at some 50 bytes each; for one too many a random one is forgotten.
 	MaxSessions int `yaml:"max_sessions"`
 }
 
-// DefaultSessionAffinity returns llm-d's time; Dynamo has none until it is told one.
+// DefaultSessionAffinity returns llm-d's time; Dynamo has no default.
 func DefaultSessionAffinity() SessionAffinity {
 	return SessionAffinity{TTL: 5 * time.Minute, Mode: "soft", MaxSessions: 1 << 20}
 }
@@ -160,7 +160,7 @@ func (a *affinity) Routed(q *policy.Query, c *policy.Candidate) { learnSession(a
 
 func (a *affinity) Finished(*policy.Finished) {}
 
-// Forget unbinds nothing: the bound holder is back soon, or is no candidate any more.
+// Forget unbinds nothing: the bound holder is back soon, or is no longer a candidate.
 func (a *affinity) Forget(fleet.Holder) {}
 
 // Nominate names the holder that the session is bound to.

@@ -6,21 +6,21 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// PredictedTTFT takes the holder where the first token is predicted to come first: the time until the queue's uncached
-// tokens are computed, plus that of the request's own, a matched token that has to be loaded from a slower tier counting
-// in part [Mooncake, FAST'25, algorithm 1; llm-d's predicted latency; facts/routing.md §3.1, §4]. Scores are negated
+// PredictedTTFT takes the holder where the first token is predicted to come first: the time until the queue's
+// uncached tokens are computed, plus the time of the request's own. A matched token on a slower tier counts in part,
+// as it has to be loaded [Mooncake, FAST'25, algorithm 1; llm-d's predicted latency]. Scores are negated
 // milliseconds.
 type PredictedTTFT struct {
-	// Learned takes the times that each worker's kind learned, at the worker's own pace, where there are any, instead of
+	// Learned uses the times that the worker's kind learned, at the worker's own pace, if there are any, in place of
 	// those below.
 	Learned bool `yaml:"learned"`
 	// TokenMs is the milliseconds that an uncached token takes.
 	TokenMs float64 `yaml:"token_ms"`
-	// AttentionMs is what it takes besides for each token before it.
+	// AttentionMs is the additional time for each token before it.
 	AttentionMs float64 `yaml:"attention_ms"`
-	// BaseMs is what a step of 8,192 tokens takes besides.
+	// BaseMs is the additional time of a step of 8,192 tokens.
 	BaseMs float64 `yaml:"base_ms"`
-	// TierWeights are the share of a matched token's computation that is saved, by where its block lies.
+	// TierWeights are the share of a matched token's computation that is saved, by the tier of its block.
 	TierWeights policy.TierWeights `yaml:"tier_weights"`
 }
 
