@@ -1,0 +1,74 @@
+package warmpath_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// The documents of this repository, as code, scripts and other documents name them.
+var (
+	link      = regexp.MustCompile(`\]\(([^)\s#]+)`)
+	fence     = regexp.MustCompile("(?s)```.*?```")
+	named     = regexp.MustCompile(`\b(?:docs|bench/results)/[a-z0-9_/-]+\.(?:md|svg)`)
+	designRef = regexp.MustCompile(`\bdocs/design/(\d{4})`)
+)
+
+// Every link of a document, and every document that a file names, exists.
+func TestDocumentsThatAreNamedExist(t *testing.T) {
+	seen := 0
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == ".git" || d.Name() == "bin"):
+			return filepath.SkipDir
+		case d.IsDir():
+			return nil
+		}
+		markdown := filepath.Ext(path) == ".md"
+		if !markdown && filepath.Ext(path) != ".go" && filepath.Ext(path) != ".sh" {
+			return nil
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		text := string(data)
+		for _, name := range named.FindAllString(text, -1) {
+			seen++
+			if !exists(name) && !exists(filepath.Join(filepath.Dir(path), name)) {
+				t.Errorf("%s names %s: there is no such file", path, name)
+			}
+		}
+		for _, m := range designRef.FindAllStringSubmatch(text, -1) {
+			if pages, _ := filepath.Glob("docs/design/" + m[1] + "-*.md"); len(pages) != 1 {
+				t.Errorf("%s names %s: there are %d such pages", path, m[0], len(pages))
+			}
+		}
+		if !markdown {
+			return nil
+		}
+		for _, m := range link.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
+			seen++
+			if !strings.Contains(m[1], "://") && !exists(filepath.Join(filepath.Dir(path), m[1])) {
+				t.Errorf("%s has a link to %s: there is no such file", path, m[1])
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seen < 50 {
+		t.Errorf("%d documents named: the test looks for them in the wrong way", seen)
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
