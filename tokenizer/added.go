@@ -18,7 +18,8 @@ type addedToken struct {
 	normalized bool // matched in the normalized text, by its normalized content
 }
 
-// addedSet finds added tokens: leftmost first, the longest of those that begin there. Immutable; used concurrently.
+// addedSet finds added tokens: the leftmost one, and the longest where several begin at one place. Immutable; used
+// concurrently.
 type addedSet struct {
 	tokens []addedToken
 	nodes  []addedNode
@@ -26,7 +27,8 @@ type addedSet struct {
 	only   int       // the one byte every token begins with, or -1
 }
 
-// addedNode is a node of the trie over the tokens' bytes. Its children are few: a sorted list is as fast as anything.
+// addedNode is a node of the trie over the tokens' bytes. It has few children, so a search through their list is fast
+// enough.
 type addedNode struct {
 	token    int32 // index in tokens, -1: none ends here
 	labels   []byte
@@ -37,7 +39,8 @@ func newAddedSet() *addedSet {
 	return &addedSet{nodes: []addedNode{{token: -1}}, only: -1}
 }
 
-// add enters a token under a pattern (its content, or that normalized); of equal patterns the last wins.
+// add enters a token under a pattern: its content, or its normalized content. Of two tokens with one pattern the last
+// wins.
 func (s *addedSet) add(t addedToken, pattern string) {
 	if pattern == "" {
 		return
@@ -72,7 +75,7 @@ func (s *addedSet) child(at int32, label byte) int32 {
 
 func (s *addedSet) empty() bool { return len(s.tokens) == 0 }
 
-// find gives the leftmost-longest token at or after from; token is nil when there is none.
+// find returns the leftmost, longest token at or after from; token is nil when there is none.
 func (s *addedSet) find(text string, from int) (start, end int, token *addedToken) {
 	for at := from; at < len(text); at++ {
 		if s.only >= 0 {
@@ -101,18 +104,19 @@ func (s *addedSet) find(text string, from int) (start, end int, token *addedToke
 	return 0, 0, nil
 }
 
-// addedScan walks the added tokens of one text and the texts between them, with the reference's rules for white space and words.
+// addedScan iterates over the added tokens of one text and the texts between them, with the reference's rules for white
+// space and words.
 type addedScan struct {
 	set     *addedSet
 	text    string
 	plain   bool // special tokens are ordinary text
 	search  int  // where the next search begins
-	emitted int  // up to where text has been given out
+	emitted int  // end of the text that was returned
 	token   *addedToken
 	stop    int // end of token, white space included
 }
 
-// next gives the next text (token is nil) or token.
+// next returns the next added token, or the text before it; token is nil for a text.
 func (a *addedScan) next() (from, to int, token *addedToken, ok bool) {
 	if t := a.token; t != nil { // found with the text before it
 		a.token = nil
@@ -146,7 +150,7 @@ func (a *addedScan) next() (from, to int, token *addedToken, ok bool) {
 	}
 }
 
-// standsAlone tells that no word character touches a token.
+// standsAlone reports whether no word character touches a token.
 func (a *addedScan) standsAlone(start, end int) bool {
 	words := unicodeTables().regexWord
 	before, n := utf8.DecodeLastRuneInString(a.text[:start])

@@ -2,15 +2,16 @@ package tokenizer
 
 import "unicode/utf8"
 
-// automaton is a pattern compiled to a deterministic machine over classes of characters. It gives the match that a backtracking engine
-// would give (leftmost, alternatives and quantifiers in their order of preference), in one pass over the text, whatever the text:
-// a set of threads kept in order of preference and cut at the first that matches (Cox, "Regular Expression Matching in the Wild").
-// A lookahead of one character is decided when that character is read, so an edge carries "a match ended before this character".
-// Immutable; used concurrently.
+// automaton is a pattern compiled to a deterministic machine over classes of characters. It finds the match that a
+// backtracking engine finds: the leftmost one, with alternatives and quantifiers in their order of preference. It takes
+// one pass over any text. A state is a list of threads in order of preference, cut behind the first that matches (Cox,
+// "Regular Expression Matching in the Wild", https://swtch.com/~rsc/regexp/regexp3.html). A lookahead of one character
+// is decided when that character is read, so an edge says whether a match ended before its character. Immutable; used
+// concurrently.
 type automaton struct {
 	ascii   [utf8.RuneSelf]uint8 // class of a character
 	classes *runeTable
-	end     int      // the class that stands for the end of the text
+	end     int      // the class of the end of the text
 	width   int      // classes, rounded up to a power of two
 	shift   uint     // log2(width)
 	edge    []uint32 // [state<<shift | class] → next state <<1 | matched before this character; state 0 is dead
@@ -23,7 +24,8 @@ const (
 	maxClasses = 200
 )
 
-// find gives the first match in text at or after from, which must be at a character's start; start < 0 when there is none.
+// find returns the first match in text at or after from, which must be the start of a character; start < 0 when there
+// is none.
 func (a *automaton) find(text string, from int) (start, end int) {
 	for at := from; at < len(text); {
 		c, size := a.classAt(text, at)
@@ -39,7 +41,7 @@ func (a *automaton) find(text string, from int) (start, end int) {
 	return -1, -1
 }
 
-// match gives the end of the match that begins at at, or -1.
+// match returns the end of the match that begins at the position at, or -1.
 func (a *automaton) match(text string, at int) int {
 	end := -1
 	state := a.start

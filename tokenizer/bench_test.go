@@ -7,7 +7,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// BenchmarkAppend encodes the mixed corpus once a round: real models when their files are there, a small one always.
+// BenchmarkAppend encodes the mixed corpus once a round: with published models where they are installed, with a small
+// one always.
 func BenchmarkAppend(b *testing.B) {
 	b.Run("tiny", func(b *testing.B) {
 		benchmarkAppend(b, tiny().parse(b), []string{strings.Repeat("<|im_start|>user\nhello world, it's 12 the é 你好\n<|im_end|>\n", 200)})
@@ -38,7 +39,7 @@ func benchmarkAppend(b *testing.B, tok *Tokenizer, docs []string) {
 	b.ReportMetric(float64(tokens)*float64(b.N)/b.Elapsed().Seconds()/1e6, "Mtok/s")
 }
 
-// BenchmarkTurnCache encodes a conversation of some 30,000 ids that is known but for its last turn.
+// BenchmarkTurnCache encodes a conversation of some 30,000 ids. All but its last turn is in the cache.
 func BenchmarkTurnCache(b *testing.B) {
 	tok := tiny().parse(b)
 	turns := NewTurnCache(tok, 0)

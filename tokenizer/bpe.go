@@ -8,15 +8,15 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// noToken marks a byte or character that the vocabulary does not have.
+// noToken marks a byte or character without a token in the vocabulary.
 const noToken = ^block.Token(0)
 
-// bpe is byte-pair encoding as the reference does it. Immutable but for its cache; used concurrently.
+// bpe is byte-pair encoding as the reference does it. Only its cache changes; used concurrently.
 //
-// In byte mode, which every byte-level tokenizer gets, words come as raw bytes and the vocabulary holds raw bytes: the detour over
-// printable stand-ins is taken once, at load. Otherwise words come as text and the units are characters.
+// A byte-level tokenizer works in byte mode: words and vocabulary are raw bytes, and the printable characters that
+// stand for bytes in the file are replaced once, at load. Otherwise words are text and the units are characters.
 type bpe struct {
-	vocab        *vocabulary // of what words are made of
+	vocab        *vocabulary // of the units of words: raw bytes in byte mode
 	spelled      *vocabulary // as the file spells it
 	merges       *merges
 	cache        *wordCache
@@ -31,7 +31,7 @@ type bpe struct {
 	joins        *joinFilter       // nil: words are never cut
 }
 
-// charIDs maps characters to ids with two loads.
+// charIDs maps characters to ids with two memory accesses.
 type charIDs struct {
 	page [(utf8.MaxRune + 1) >> 8]uint16
 	ids  []block.Token
@@ -59,9 +59,9 @@ func (c *charIDs) get(r rune) block.Token {
 	return c.ids[int(c.page[r>>8])<<8|int(r&0xff)]
 }
 
-// joinFilter says of two neighbouring characters that some merge may put them into one token. It never denies a pair that can join
-// (a Bloom filter of one hash), so cutting a word where it says no changes nothing. It is what makes models without a pre-tokenizer,
-// whose words are whole documents, as fast as others.
+// joinFilter says whether a merge may put two neighbouring characters into one token. It is a Bloom filter with one
+// hash: it never denies a pair that can join, so a word may be cut where it says no. Models without a pre-tokenizer
+// have whole documents as words, and are as fast as others because of it.
 type joinFilter struct{ bits []uint64 }
 
 const joinBits = 1 << 21
@@ -89,7 +89,7 @@ func (f *joinFilter) mayJoin(a, b rune) bool {
 	return f.bits[w]&bit != 0
 }
 
-// bpeSpec is what a file says of a BPE model.
+// bpeSpec is a BPE model as a file describes it.
 type bpeSpec struct {
 	tokens       []token
 	merges       [][2]string
@@ -138,7 +138,8 @@ func newBPE(spec *bpeSpec) (*bpe, error) {
 	return m, nil
 }
 
-// byteTokens finds <0x00> to <0xFF>; complete: no character can be unknown, for it or its bytes have tokens.
+// byteTokens finds the tokens <0x00> to <0xFF>. complete says that no character can be unknown: the character or each
+// of its bytes has a token.
 func byteTokens(v *vocabulary) (ids *[256]block.Token, complete bool) {
 	ids, complete = new([256]block.Token), true
 	for b := range ids {
@@ -163,19 +164,19 @@ func (m *bpe) readMerges(spec *bpeSpec, text *vocabulary) error {
 		left, ok := text.id(pair[0])
 		right, ok2 := text.id(pair[1])
 		if !ok || !ok2 || len(pair[1]) < len(m.prefix) {
-			return fmt.Errorf("merge %d joins %q and %q, which are not both in the vocabulary", rank, clip(pair[0]), clip(pair[1]))
+			return fmt.Errorf("merge %d joins %q and %q, but the vocabulary does not have both", rank, clip(pair[0]), clip(pair[1]))
 		}
 		joined = append(append(joined[:0], pair[0]...), pair[1][len(m.prefix):]...)
 		merged, ok := text.id(string(joined))
 		if !ok {
-			return fmt.Errorf("merge %d makes %q, which is not in the vocabulary", rank, clip(string(joined)))
+			return fmt.Errorf("merge %d makes %q, but the vocabulary does not have it", rank, clip(string(joined)))
 		}
 		m.merges.add(left, right, uint32(rank), merged)
 	}
 	return nil
 }
 
-// enterByteMode replaces the vocabulary by one of raw bytes; false when a byte has no token of its own.
+// enterByteMode replaces the vocabulary by one of raw bytes. It returns false when a byte has no token of its own.
 func (m *bpe) enterByteMode(tokens []token) bool {
 	raw := make([]token, 0, len(tokens))
 	var buf []byte
@@ -201,8 +202,8 @@ func (m *bpe) enterByteMode(tokens []token) bool {
 	return true
 }
 
-// allowCuts builds the join filter where cutting words cannot change the result: no unit depends on its place in the word, unknown
-// characters are not fused over a cut, and no merge takes a part whose text is not the text it stands for.
+// allowCuts builds the join filter if a cut cannot change the result: no unit depends on its place in the word, unknown
+// characters are not fused across a cut, and no merge joins a token whose spelling is not its text (such as <0x0A>).
 func (m *bpe) allowCuts(text *vocabulary, complete bool) {
 	if m.prefix != "" || m.suffix != "" || m.unknown != noToken && !complete {
 		return
@@ -252,9 +253,9 @@ func (m *bpe) appendWord(dst []block.Token, word string, s *scratch) ([]block.To
 // maxWord keeps positions within the heap's 31 bits.
 const maxWord = 1 << 30
 
-var errWordTooLong = errors.New("a text without any boundary exceeds 1 GiB")
+var errWordTooLong = errors.New("a word exceeds 1 GiB")
 
-// appendCut cuts a word wherever no merge can join its neighbours.
+// appendCut cuts a word between neighbours that no merge can join, and encodes the parts.
 func (m *bpe) appendCut(dst []block.Token, word string, s *scratch) []block.Token {
 	start := 0
 	last := rune('a')
@@ -273,7 +274,8 @@ func (m *bpe) appendCut(dst []block.Token, word string, s *scratch) []block.Toke
 	return dst
 }
 
-// isLower: two of these nearly always join, so asking the filter would be wasted time.
+// isLower reports whether r is a lower-case ASCII letter. Two of them nearly always join, so asking the filter would
+// waste time.
 func isLower(r rune) bool { return r >= 'a' && r <= 'z' }
 
 func (m *bpe) appendCached(dst []block.Token, word string, s *scratch) []block.Token {
@@ -305,7 +307,8 @@ func (m *bpe) appendMerged(dst []block.Token, word string, s *scratch) []block.T
 	return append(dst, m.merges.apply(ids, &s.merge)...)
 }
 
-// appendUnits appends the ids of a word's characters, before any merge. The order in which pending unknowns come out is the reference's.
+// appendUnits appends the ids of a word's characters, before any merge. Unknown characters come out in the reference's
+// order.
 func (m *bpe) appendUnits(ids []block.Token, word string) []block.Token {
 	pending := false
 	for at := 0; at < len(word); {
@@ -353,7 +356,7 @@ func (m *bpe) appendUnits(ids []block.Token, word string) []block.Token {
 	return ids
 }
 
-// appendBytes appends the tokens of unit's bytes, or nothing when one has none.
+// appendBytes appends the tokens of unit's bytes, or nothing when a byte has none.
 func appendBytes(ids []block.Token, table *[256]block.Token, unit string) ([]block.Token, bool) {
 	before := len(ids)
 	for i := range len(unit) {

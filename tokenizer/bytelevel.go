@@ -2,7 +2,8 @@ package tokenizer
 
 import "unicode/utf8"
 
-// byteLevelChar is GPT-2's printable stand-in of each byte (openai/gpt-2, src/encoder.py, bytes_to_unicode); byteLevelByte is its inverse.
+// byteLevelChar is the printable character that stands for each byte in GPT-2's files (openai/gpt-2, src/encoder.py,
+// bytes_to_unicode); byteLevelByte is its inverse.
 var byteLevelChar, byteLevelByte = byteLevelTables()
 
 func byteLevelTables() (char [256]rune, inverse map[rune]byte) {
@@ -20,7 +21,7 @@ func byteLevelTables() (char [256]rune, inverse map[rune]byte) {
 	return char, inverse
 }
 
-// toByteLevel appends the stand-ins of text's bytes.
+// toByteLevel appends the characters that stand for text's bytes.
 func toByteLevel(dst []byte, text string) []byte {
 	for i := range len(text) {
 		dst = utf8.AppendRune(dst, byteLevelChar[text[i]])
@@ -28,7 +29,7 @@ func toByteLevel(dst []byte, text string) []byte {
 	return dst
 }
 
-// fromByteLevel appends the bytes that text stands for; false when a character stands for none.
+// fromByteLevel appends the bytes that text's characters stand for. It returns false when a character stands for none.
 func fromByteLevel(dst []byte, text string) ([]byte, bool) {
 	before := len(dst)
 	for _, c := range text {

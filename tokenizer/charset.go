@@ -63,7 +63,7 @@ func (s charset) foldCase() charset {
 	out := slices.Clone(s)
 	for _, r := range s {
 		if r.hi-r.lo > 0x400 {
-			continue // a range this large is a property or a negation, which Oniguruma does not fold member by member either
+			continue // a range this large is a property or a negation: Oniguruma does not fold its members either
 		}
 		for c := r.lo; c <= r.hi; c++ {
 			for f := unicode.SimpleFold(c); f != c; f = unicode.SimpleFold(f) {
@@ -74,7 +74,7 @@ func (s charset) foldCase() charset {
 	return out.normal()
 }
 
-// runSet is the set of the code points whose run satisfies keep.
+// runSet returns the code points whose run satisfies keep.
 func runSet(runs []runeRun, keep func(value uint8) bool) charset {
 	var s charset
 	for _, r := range runs {
@@ -87,7 +87,7 @@ func runSet(runs []runeRun, keep func(value uint8) bool) charset {
 
 func anyValue(uint8) bool { return true }
 
-// property gives the set of \p{name}: a general category, its first letter, or a known script.
+// property returns the set of \p{name}: a general category, its first letter, or a known script.
 func property(name string) (charset, bool) {
 	u := unicodeTables()
 	name = strings.ReplaceAll(strings.TrimPrefix(strings.TrimPrefix(name, "Script="), "sc="), " ", "")
@@ -115,12 +115,12 @@ func property(name string) (charset, bool) {
 	return s, known
 }
 
-// longCategories are the spelled-out names that patterns use beside the short ones.
+// longCategories are the long names that patterns use beside the short ones.
 var longCategories = map[string]string{"Letter": "L", "Mark": "M", "Number": "N", "Punctuation": "P", "Symbol": "S", "Separator": "Z", "Other": "C",
 	"Uppercase_Letter": "Lu", "Lowercase_Letter": "Ll", "Titlecase_Letter": "Lt", "Modifier_Letter": "Lm", "Other_Letter": "Lo",
 	"Decimal_Number": "Nd", "Nonspacing_Mark": "Mn"}
 
-// escapeClass gives the set of \s, \d, \w and their negations in Oniguruma, inside brackets.
+// escapeClass returns the set of \s, \d, \w and their negations in Oniguruma, inside brackets.
 func escapeClass(c byte) (charset, bool) {
 	u := unicodeTables()
 	var runs []runeRun

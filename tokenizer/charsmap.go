@@ -8,8 +8,9 @@ import (
 	"unicode/utf8"
 )
 
-// charsmap is sentencepiece's precompiled normalizer: a double-array trie from pieces of text to their replacements. The walk over it is
-// the reference's (crate spm_precompiled): by grapheme, the shortest entry that begins a short grapheme replacing all of it.
+// charsmap is sentencepiece's precompiled normalizer: a double-array trie from pieces of text to their replacements. It
+// is applied as the reference does (crate spm_precompiled): to each grapheme in turn. The shortest entry that begins a
+// short grapheme replaces the whole grapheme.
 type charsmap struct {
 	trie    []uint32
 	replace string // zero-terminated texts
@@ -33,7 +34,7 @@ func newCharsmap(blob []byte) (*charsmap, error) {
 	return m, nil
 }
 
-// lookup gives the replacement of the shortest entry that is a prefix of piece.
+// lookup returns the replacement of the shortest entry that is a prefix of piece.
 func (m *charsmap) lookup(piece string) (string, bool) {
 	at := offset(m.trie[0])
 	for i := range len(piece) {
@@ -120,7 +121,8 @@ const (
 
 var graphemeTable = sync.OnceValue(func() *runeTable { return newRuneTable(unicodeTables().grapheme) })
 
-// graphemeLength gives the length in bytes of the first extended grapheme cluster of a text (UAX #29, Unicode 17 as in the reference).
+// graphemeLength returns the length in bytes of a text's first extended grapheme cluster (UAX #29; Unicode 17, as the
+// reference).
 func graphemeLength(text string) int {
 	table := graphemeTable()
 	c, at := decodeRune(text, 0)

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// compilePattern compiles a pattern, or says with errPattern that it is outside what can be compiled exactly.
+// compilePattern compiles a pattern. It returns errPattern for a pattern that it cannot compile exactly.
 func compilePattern(src string) (*automaton, error) {
 	root, err := parsePattern(src)
 	if err != nil {
@@ -41,7 +41,7 @@ func (n *patternNode) nullable() bool {
 	return true
 }
 
-// first is the set of characters a match of n can begin with; ok is false when that cannot be told.
+// first returns the characters that a match of n can begin with; ok is false when they are not known.
 func (n *patternNode) first() (set charset, ok bool) {
 	switch n.kind {
 	case nodeClass:
@@ -76,10 +76,10 @@ func (n *patternNode) first() (set charset, ok bool) {
 type opcode uint8
 
 const (
-	opClass opcode = iota // take a character of set, go on at the next instruction
+	opClass opcode = iota // take a character of set, continue at the next instruction
 	opSplit               // try x, then y
-	opJump                // go on at x
-	opLook                // go on if the next character, or the end, satisfies it
+	opJump                // continue at x
+	opLook                // continue if the next character, or the end of the text, satisfies it
 	opMatch
 )
 
@@ -101,7 +101,8 @@ type automatonBuilder struct {
 	edges   []uint32
 }
 
-// emit appends the code of n. follow is what comes after n up to the pattern's end, for the check of possessive quantifiers.
+// emit appends the code of n. follow holds the nodes from n to the pattern's end; the check of possessive quantifiers
+// needs them.
 func (b *automatonBuilder) emit(n *patternNode, follow []*patternNode) error {
 	if len(b.prog) > 20_000 {
 		return fmt.Errorf("%w: too large", errPattern)
@@ -193,8 +194,8 @@ func (b *automatonBuilder) branch(split, body, out int, lazy bool) {
 	b.prog[split].x, b.prog[split].y = body, out
 }
 
-// keepsAll tells that a possessive quantifier is the same as a greedy one: it repeats single characters, and what follows begins with
-// none of them, so giving characters back could never help.
+// keepsAll reports whether a possessive quantifier matches the same as a greedy one: it repeats single characters, and
+// no match of the following nodes begins with one of them, so backtracking into it can never help.
 func (n *patternNode) keepsAll(follow []*patternNode) bool {
 	body, ok := n.sub[0].single()
 	if !ok {
@@ -252,7 +253,7 @@ func (b *automatonBuilder) build() (*automaton, error) {
 	return a, nil
 }
 
-// partition cuts the code points into classes that no set of the program tells apart.
+// partition divides the code points into classes. The characters of a class are in the same sets of the program.
 func (b *automatonBuilder) partition() error {
 	cuts := []rune{0}
 	for _, in := range b.prog {
@@ -302,7 +303,7 @@ func (b *automatonBuilder) partition() error {
 	return nil
 }
 
-// state gives the number of a list of threads in order of preference.
+// state returns the number of a state: a list of threads in order of preference.
 func (b *automatonBuilder) state(threads []int) uint32 {
 	key := make([]byte, 0, 2*len(threads))
 	for _, t := range threads {
@@ -317,7 +318,7 @@ func (b *automatonBuilder) state(threads []int) uint32 {
 	return id
 }
 
-// step is the edge from a list of threads on class c (or the end, or padding beyond it).
+// step returns the edge from a list of threads on class c, which may be the end of the text or padding beyond it.
 func (b *automatonBuilder) step(threads []int, c, end int) uint32 {
 	if c > end {
 		return 0
@@ -326,7 +327,7 @@ func (b *automatonBuilder) step(threads []int, c, end int) uint32 {
 	seen := make([]bool, len(b.prog))
 	matched := uint32(0)
 	var walk func(pc int) bool
-	walk = func(pc int) bool { // false: cut every thread of lower preference
+	walk = func(pc int) bool { // false: drop all threads of lower preference
 		if seen[pc] {
 			return true
 		}

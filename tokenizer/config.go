@@ -11,8 +11,9 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// config is what tokenizer_config.json adds to tokenizer.json in Transformers 5 (tokenization_utils_tokenizers.py): tokens and their names.
-// It also names a Python class; classes that rebuild the pipeline otherwise than tokenizer.json has it are not followed.
+// config is what tokenizer_config.json adds to tokenizer.json in Transformers 5 (tokenization_utils_tokenizers.py):
+// tokens and their names. The file also names a Python class. A class that builds another pipeline than that of
+// tokenizer.json is not followed.
 type config struct {
 	named          map[string]string // bos_token, eos_token, unk_token, pad_token, …
 	added          []addedToken      // added_tokens_decoder, by id
@@ -99,7 +100,7 @@ func sortedAdded(tokens map[block.Token]addedToken) []addedToken {
 	return list
 }
 
-// missing gives the tokens of the configuration that tokenizer.json does not add itself.
+// missing returns the tokens of the configuration that tokenizer.json does not add itself.
 func (c *config) missing(have []addedToken) []addedToken {
 	seen := map[string]bool{}
 	for _, a := range have {
@@ -124,9 +125,10 @@ func (c *config) missing(have []addedToken) []addedToken {
 	return out
 }
 
-// ends is what add_bos_token and add_eos_token put around a text. They count only without a tokenizer.json: beside one, Transformers 5
-// leaves them out and follows its post-processor (tokenization_utils_base.py, from_pretrained). Transformers 4 followed them for some
-// classes (LlamaTokenizerFast, CohereTokenizerFast); for an engine that old the router's self-check tells.
+// ends returns the tokens that add_bos_token and add_eos_token put around a text. These options count only without a
+// tokenizer.json: beside one, Transformers 5 ignores them and follows the file's post-processor
+// (tokenization_utils_base.py, from_pretrained). Transformers 4 follows them for some classes (LlamaTokenizerFast,
+// CohereTokenizerFast); the router's self-check finds the difference for an engine that old.
 func (c *config) ends(t *Tokenizer) (surround, error) {
 	var s surround
 	for _, end := range []struct {
@@ -175,7 +177,7 @@ func readPostProcessor(raw json.RawMessage) (surround, error) {
 		return s, fmt.Errorf("read post_processor: %w", err)
 	}
 	switch c.Type {
-	case "ByteLevel": // trims offsets, which we do not have
+	case "ByteLevel": // changes offsets only, which are not computed here
 		return s, nil
 	case "Sequence":
 		for _, raw := range c.Processors {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// cpuTime is what this process has used of its cores: on a shared machine the only figure that repeats.
+// cpuTime returns the CPU time of this process: the only figure that repeats on a shared machine.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {

@@ -10,10 +10,12 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// decoder changes a list of token spellings on its way to text. Decoding serves people and checks, not the request path: it allocates.
+// decoder is one step from token spellings to text. Decoding allocates: it is for people and checks, not for the
+// request path.
 type decoder func(tokens []string) []string
 
-// Decode gives the text of ids. skipSpecial leaves special tokens out. Ids that no token has are left out, as the reference does.
+// Decode returns the text of ids. skipSpecial leaves special tokens out. Ids without a token are left out, as the
+// reference does.
 func (t *Tokenizer) Decode(ids []block.Token, skipSpecial bool) string {
 	tokens := make([]string, 0, len(ids))
 	for _, id := range ids {
@@ -34,7 +36,8 @@ func (t *Tokenizer) Decode(ids []block.Token, skipSpecial bool) string {
 	return strings.Join(tokens, "")
 }
 
-// normalSpelling is what an added token that is matched after normalization decodes from.
+// normalSpelling returns the text that an added token decodes to: its normalized content when the token is matched
+// after normalization.
 func (t *Tokenizer) normalSpelling(a addedToken) string {
 	if !a.normalized || len(t.normalizers) == 0 {
 		return a.content
@@ -42,7 +45,7 @@ func (t *Tokenizer) normalSpelling(a addedToken) string {
 	return t.normalForm(a.content)
 }
 
-// normalForm normalizes a text outside of any encoding; empty where that cannot be done.
+// normalForm normalizes a text outside of an encoding; it returns "" when that fails.
 func (t *Tokenizer) normalForm(text string) string {
 	e := &encoder{t: t}
 	normal, _, err := e.normalize(text)
@@ -171,7 +174,8 @@ func lossy(b []byte) string {
 	return out.String()
 }
 
-// illFormed gives the length of the ill-formed part that b begins with: as much of it as could begin a character (Unicode 16, table 3-7).
+// illFormed returns the length of the ill-formed part at the beginning of b: as many bytes as could begin a character
+// (Unicode 16, table 3-7).
 func illFormed(b []byte) int {
 	need, lo, hi := 0, byte(0x80), byte(0xbf)
 	switch c := b[0]; {

@@ -16,8 +16,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// TestFigures prints rate, load time and memory of every model beside the Rust tokenizer's Node binding, in CPU time of one core. It takes
-// minutes, so it runs only when asked.
+// TestFigures prints rate, load time and memory of every model beside the Rust tokenizer's Node binding, in CPU time of
+// one core. It takes minutes, so it runs only with WARMPATH_FIGURES=1.
 func TestFigures(t *testing.T) {
 	if os.Getenv("WARMPATH_FIGURES") == "" {
 		t.Skip("prints figures: set WARMPATH_FIGURES=1")
@@ -70,7 +70,7 @@ func TestFigures(t *testing.T) {
 	}
 }
 
-// TestConversationFigures prints what a turn costs cold and as a growing conversation, for real models.
+// TestConversationFigures prints the time of a turn for published models: encoded cold, and through the turn cache.
 func TestConversationFigures(t *testing.T) {
 	if os.Getenv("WARMPATH_FIGURES") == "" {
 		t.Skip("prints figures: set WARMPATH_FIGURES=1")
@@ -125,7 +125,7 @@ func TestConversationFigures(t *testing.T) {
 	}
 }
 
-// TestHostileFigures prints what a word of 10 MB costs each kind of model.
+// TestHostileFigures prints the CPU time of a word of 10 MB for each kind of model.
 func TestHostileFigures(t *testing.T) {
 	if os.Getenv("WARMPATH_FIGURES") == "" {
 		t.Skip("prints figures: set WARMPATH_FIGURES=1")

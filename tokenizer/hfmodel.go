@@ -13,8 +13,8 @@ import (
 // maxNesting bounds the depth of tokenizer.json; published files reach 8.
 const maxNesting = 100
 
-// scanner reads tokenizer.json in one pass and builds no tree of it: with a tree, a vocabulary of 31 MB takes seven times the
-// memory, and a pass by encoding/json half as long again (bench/results/tokenizer.md).
+// scanner reads tokenizer.json in one pass and builds no tree of it: with a tree, a vocabulary of 31 MB takes seven
+// times the memory, and a pass by encoding/json half as long again (bench/results/tokenizer.md).
 type scanner struct {
 	jsonscan.Scanner
 	buf []byte // of the last text with escapes
@@ -91,7 +91,7 @@ func (f *file) readModel(s *scanner) {
 		case "dropout":
 			n := string(s.Number())
 			if p, _ := strconv.ParseFloat(n, 64); p != 0 {
-				s.Stop(fmt.Errorf("the model merges at random (dropout %s): no two encodings need agree; set dropout to null", n))
+				s.Stop(fmt.Errorf("the model merges at random (dropout %s), so two encodings of a text may differ; set dropout to null", n))
 			}
 		default:
 			s.Skip()
@@ -130,8 +130,9 @@ func (f *file) readVocab(s *scanner) {
 	}
 }
 
-// parseScore reads a number as serde_json does by default: digits into an integer, then one multiplication or division, which is not always
-// the nearest float. Ties between equal sums hang on that last bit, so it is copied, not corrected.
+// parseScore reads a number as serde_json does by default: digits into an integer, then one multiplication or division,
+// which is not always the nearest float. The last bit decides between paths with equal sums, so the rounding is the
+// same here.
 func parseScore(s string) (float64, error) {
 	if _, err := strconv.ParseFloat(s, 64); err != nil {
 		return 0, fmt.Errorf("score %q: %w", clip(s), err)
@@ -222,7 +223,7 @@ func (s *scanner) pair() (pair [2]string) {
 	return pair
 }
 
-// cutMerge cuts "a b"; version: the line is the header that old files carry.
+// cutMerge cuts "a b" in two. version says that the line is the header of an old file.
 func cutMerge(line string) (pair [2]string, version, ok bool) {
 	if strings.HasPrefix(line, "#version") {
 		return pair, true, true

@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// Parse builds a tokenizer from the contents of tokenizer.json and, if not empty, tokenizer_config.json. Truncation and padding in the
-// file are left out: engines switch them off.
+// Parse builds a tokenizer from the contents of tokenizer.json and, if not empty, tokenizer_config.json. It ignores
+// truncation and padding, which engines switch off.
 func Parse(tokenizerJSON, configJSON []byte) (*Tokenizer, error) {
 	f, err := readFile(tokenizerJSON)
 	if err != nil {
@@ -29,7 +29,7 @@ func Parse(tokenizerJSON, configJSON []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
-// file is tokenizer.json: the parts that are small as they are, the model's lists read in one pass.
+// file is tokenizer.json: the small parts as JSON, the model's lists decoded.
 type file struct {
 	added                                   []addedToken
 	normalizer, pre, post, decoder          json.RawMessage
@@ -77,7 +77,8 @@ func readFile(data []byte) (*file, error) {
 	return f, nil
 }
 
-// guessKind names the model of files older than its "type" by what only that model has, as the reference does.
+// guessKind finds the kind of a model without a "type", as older files have it, by a member that only this kind has.
+// The reference does the same.
 func (f *file) guessKind() {
 	switch {
 	case f.merges != nil:
@@ -212,14 +213,16 @@ func (f *file) buildModel(t *Tokenizer) (err error) {
 }
 
 const (
-	// maxAround bounds the tokens that are put around each text: published tokenizers have up to three.
+	// maxAround bounds the tokens that are put around each text: published tokenizers have at most three.
 	maxAround = 64
-	// maxAdded bounds an added token in bytes, as a search may look at all of them at each place of a text; the longest published
-	// are runs of some hundred spaces. maxAddedBytes bounds all of them: the largest published set has 200 KB.
+	// maxAdded bounds the bytes of an added token, because a search may compare a token at each place of a text; the
+	// longest published ones are runs of some hundred spaces. maxAddedBytes bounds all added tokens together: the
+	// largest published set has 200 KB.
 	maxAdded, maxAddedBytes = 1024, 4 << 20
 )
 
-// add enters added tokens: under their id in the model if they have one there, else under the file's, else under the next free one.
+// add enters added tokens. A token keeps its id in the model's vocabulary, else it gets the file's id, else the next
+// free one.
 func (t *Tokenizer) add(tokens []addedToken) error {
 	next, bytes := block.Token(len(t.vocab.known)), 0
 	for _, a := range tokens {

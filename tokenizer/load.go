@@ -10,11 +10,11 @@ import (
 // ErrNoTokenizer says that a folder holds no tokenizer in a known format.
 var ErrNoTokenizer = errors.New("no tokenizer.json, tekken.json or .tiktoken file")
 
-// maxFile bounds a tokenizer file: sixteen times the largest published.
+// maxFile bounds a tokenizer file: 16 times the largest published one.
 const maxFile = 512 << 20
 
-// Load reads the tokenizer in a model's folder: tokenizer.json with tokenizer_config.json, else Mistral's tekken.json, else a .tiktoken file
-// with tokenizer_config.json. It reads through fsys only.
+// Load reads the tokenizer in a model's folder: tokenizer.json with tokenizer_config.json, else Mistral's tekken.json,
+// else a .tiktoken file with tokenizer_config.json. It reads through fsys only.
 func Load(fsys fs.FS) (*Tokenizer, error) {
 	cfg, err := readOptional(fsys, "tokenizer_config.json")
 	if err != nil {
@@ -38,7 +38,7 @@ func Load(fsys fs.FS) (*Tokenizer, error) {
 		return nil, ErrNoTokenizer
 	}
 	if len(names) > 1 {
-		return nil, fmt.Errorf("several .tiktoken files: %s: which is the model's?", strings.Join(names, ", "))
+		return nil, fmt.Errorf("several .tiktoken files: %s: leave the model's file only", strings.Join(names, ", "))
 	}
 	if data, err = readOptional(fsys, names[0]); err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func Load(fsys fs.FS) (*Tokenizer, error) {
 	return ParseTiktoken(data, cfg, names[0])
 }
 
-// readOptional gives a file's contents, nil when there is no such file.
+// readOptional returns a file's contents, nil when there is no such file.
 func readOptional(fsys fs.FS, name string) ([]byte, error) {
 	info, err := fs.Stat(fsys, name)
 	if errors.Is(err, fs.ErrNotExist) {

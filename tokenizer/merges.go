@@ -7,7 +7,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// merges is the table of BPE: which two neighbours join, in which order, to which token. Immutable; used concurrently.
+// merges is the table of BPE: pairs of neighbours that join, with their rank and the joined token. Immutable; used
+// concurrently.
 type merges struct {
 	slots []mergeSlot
 	shift uint
@@ -20,7 +21,7 @@ type mergeSlot struct {
 
 const (
 	noPair  = ^uint64(0)
-	noMerge = ^uint64(0) // ranks after every real one
+	noMerge = ^uint64(0) // greater than the rank of any merge
 )
 
 func newMerges(n int) *merges {
@@ -46,7 +47,7 @@ func (m *merges) add(left, right block.Token, rank uint32, merged block.Token) {
 
 func (m *merges) home(pair uint64) int { return int(pair * hashSeed >> m.shift) }
 
-// find gives rank<<32 | merged id of two neighbours, or noMerge.
+// find returns rank<<32 | merged id of two neighbours, or noMerge.
 func (m *merges) find(left, right block.Token) uint64 {
 	pair := uint64(left)<<32 | uint64(right)
 	mask := len(m.slots) - 1
@@ -69,10 +70,11 @@ type mergeScratch struct {
 	heap, list  []uint64 // rank<<32 | position
 }
 
-// shortWord is the length up to which scanning for the lowest rank beats a heap; measured on Chinese and code.
+// shortWord is the length up to which a scan for the lowest rank is faster than a heap; measured on Chinese and code.
 const shortWord = 96
 
-// apply joins neighbours in ids, lowest rank first and leftmost among equals, until none is left, and gives what remains of ids.
+// apply joins neighbours in ids, the lowest rank first and the leftmost of equal ranks, until no merge is left. It
+// returns the joined ids, in place.
 func (m *merges) apply(ids []block.Token, s *mergeScratch) []block.Token {
 	if len(ids) > shortWord {
 		return m.applyHeap(ids, s)
@@ -87,7 +89,7 @@ func (m *merges) apply(ids []block.Token, s *mergeScratch) []block.Token {
 	return m.join(ids, next)
 }
 
-// applyBytes is apply for the bytes of a word of at least two, whose ids and first merges come from small tables.
+// applyBytes is apply for the bytes of a word of at least two. The ids and the first merges come from small tables.
 func (m *merges) applyBytes(word string, t *byteTable, s *mergeScratch) []block.Token {
 	ids := s.ids[:0]
 	for i := range len(word) {
@@ -104,13 +106,13 @@ func (m *merges) applyBytes(word string, t *byteTable, s *mergeScratch) []block.
 	return m.join(ids, next)
 }
 
-// byteTable is where byte-level merging begins: the token of each byte, and the merge of each two.
+// byteTable holds the token of each byte and the merge of each pair of bytes: byte-level merging begins with them.
 type byteTable struct {
 	id    [256]block.Token
 	merge [1 << 16]uint64
 }
 
-// fill looks every merge of two bytes up; the ids must be set.
+// fill finds the merge of every pair of bytes; the ids must be set.
 func (t *byteTable) fill(m *merges) {
 	for i := range t.merge {
 		t.merge[i] = m.find(t.id[i>>8], t.id[i&0xff])
@@ -124,7 +126,7 @@ func (s *mergeScratch) nexts(n int) []uint64 {
 	return s.next[:n]
 }
 
-// join scans for the lowest rank until there is none; next holds the merge of each id with the one after it.
+// join applies the merge of the lowest rank until there is none; next holds the merge of each id with the id after it.
 func (m *merges) join(ids []block.Token, next []uint64) []block.Token {
 	for {
 		best, at := noMerge, -1
@@ -148,9 +150,9 @@ func (m *merges) join(ids []block.Token, next []uint64) []block.Token {
 	}
 }
 
-// applyHeap is apply for long words, in O(n log n) time and about 36 bytes a token of memory. Merges known at the start are sorted and
-// taken in order; those that arise wait in a heap, and are sorted in their turn when the list is through: a long run of one letter costs
-// little more than walking it.
+// applyHeap is apply for long words, in O(n log n) time and about 36 bytes of memory a token. The merges known at the
+// start are sorted and taken in order. New merges wait in a heap; when the sorted list is used up, the heap is sorted
+// into the next list. So a long run of one letter costs little more than one pass over it.
 func (m *merges) applyHeap(ids []block.Token, s *mergeScratch) []block.Token {
 	n := len(ids)
 	if cap(s.left) < n {
@@ -190,7 +192,7 @@ func (m *merges) applyHeap(ids []block.Token, s *mergeScratch) []block.Token {
 		}
 		at := int32(uint32(top))
 		if next[at]>>32 != top>>32 || next[at] == noMerge {
-			continue // joined or changed since it was queued
+			continue // the merge is stale: a neighbour was joined
 		}
 		gone := right[at]
 		ids[at] = block.Token(next[at])

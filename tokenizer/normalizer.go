@@ -10,30 +10,32 @@ import (
 
 // normalizer changes a text before it is split. Implementations are immutable and used concurrently.
 type normalizer interface {
-	// append appends the normalized text to dst, or says that the text is normal as it is, dst then being as it was.
+	// append appends the normalized text to dst. It returns unchanged, and dst as it was, when the text is already
+	// normal.
 	append(dst []byte, text string) ([]byte, change)
 }
 
-// Bounds on what a tokenizer's file may ask for: a hostile file could make a short text grow without end.
+// Bounds on a tokenizer's file: a hostile file could make a short text grow without end.
 const (
-	// maxSteps bounds the normalizers and the pre-tokenizers: published tokenizers have up to ten.
+	// maxSteps bounds the normalizers and the pre-tokenizers: published tokenizers have at most ten.
 	maxSteps = 64
-	// maxPrepended bounds what is put before each stretch of a text, in bytes: published tokenizers have one character.
+	// maxPrepended bounds the bytes that are put before each part of a text: published tokenizers prepend one
+	// character.
 	maxPrepended = 64
 )
 
-// maxNormal is the most bytes that a normalizer, or all of them together, make of a text. Of Unicode's forms a character of
-// three bytes becomes 33; published tokenizers replace a space by three bytes.
+// maxNormal bounds the bytes that a normalizer, or all normalizers together, may make of a text. The longest normal
+// form of a character of three bytes has 33; published tokenizers replace a space by three bytes.
 func maxNormal(text string) int { return 32*len(text) + 4096 }
 
-// change is what a normalizer did to a text.
+// change says what a normalizer did to a text.
 type change uint8
 
 const (
 	unchanged change = iota
 	changed
-	changedFront // … and the text's first character is gone, which matters to Metaspace's prepend_scheme "first"
-	overgrown    // it would be longer than allowed: nothing is appended
+	changedFront // the text's first character was removed; Metaspace's prepend_scheme "first" depends on it
+	overgrown    // the result would be longer than maxNormal: nothing is appended
 )
 
 // readNormalizer appends the normalizers of a component.
@@ -129,7 +131,8 @@ func readNormalizer(list []normalizer, raw json.RawMessage) ([]normalizer, error
 	return nil, errUnknown("normalizer", c.Type)
 }
 
-// lowercase is str::to_lowercase without its rule for the final sigma, as the reference has it: character by character.
+// lowercase is Rust's str::to_lowercase without its rule for the final sigma: the reference maps character by
+// character.
 type lowercase struct {
 	table *runeTable // non-zero: the character has a lower form
 	forms map[rune][]rune
@@ -198,7 +201,7 @@ func (r *replaceAll) append(dst []byte, text string) ([]byte, change) {
 	return append(dst, text[last:]...), did
 }
 
-// prepend puts a text before every text that is not empty.
+// prepend puts a prefix before every text that is not empty.
 type prepend string
 
 func (p prepend) append(dst []byte, text string) ([]byte, change) {
@@ -261,7 +264,7 @@ func (d dropped) append(dst []byte, text string) ([]byte, change) {
 	return append(dst, text[last:]...), did
 }
 
-// mapped replaces characters by a space where the function says so.
+// mapped replaces the characters that satisfy the function by a space.
 type mapped func(rune) bool
 
 func (m mapped) append(dst []byte, text string) ([]byte, change) {
@@ -280,7 +283,8 @@ func (m mapped) append(dst []byte, text string) ([]byte, change) {
 
 func bertSpace(c rune) bool { return c != ' ' && isSpace(c) }
 
-// bertDropped are the characters that BERT's cleaning removes: control, format, private and unassigned ones, but tab and line ends.
+// bertDropped returns the characters that BERT's cleaning removes: control, format, private and unassigned characters,
+// except tabs and line ends.
 func bertDropped() charset {
 	set := runSet(unicodeTables().oldOther, anyValue).union(charsetOf(0, 0xfffd))
 	return set.intersect(charsetOf('\t', '\n', '\r').negate())
@@ -313,7 +317,8 @@ func (spacedChinese) append(dst []byte, text string) ([]byte, change) {
 	return dst, did
 }
 
-// isChinese has the reference's ranges, its slip included: 2B920 where the block begins at 2B820.
+// isChinese has the reference's ranges. One of them begins at 2B920 by mistake, where the block begins at 2B820; it is
+// the same here.
 func isChinese(c rune) bool {
 	return c >= 0x3400 && (c <= 0x4dbf || c >= 0x4e00 && c <= 0x9fff || c >= 0xf900 && c <= 0xfaff || c >= 0x20000 && c <= 0x2a6df ||
 		c >= 0x2a700 && c <= 0x2b73f || c >= 0x2b740 && c <= 0x2b81f || c >= 0x2b920 && c <= 0x2ceaf || c >= 0x2f800 && c <= 0x2fa1f)

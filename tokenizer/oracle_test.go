@@ -49,7 +49,7 @@ func ask(t *testing.T, python string, request map[string]any) [][]block.Token {
 	return ids
 }
 
-// sample is some of the corpora, or what every machine has.
+// sample returns a part of the corpora where they are installed, and a few texts always.
 func sample(t *testing.T) []string {
 	texts := []string{"Hello, world!", "it's I'LL 'ſ 123456", "  \n\n x \r\n", "你好，世界。", "привет мир", "e\u0301\u0323 한국어 👨‍👩‍👧", "", " ", strings.Repeat("ab ", 500)}
 	dir := filepath.Join(testenv.Cache(t), "tokenizers", "corpus")

@@ -9,11 +9,11 @@ import (
 	"unicode/utf8"
 )
 
-// errPattern says that a pattern is outside the dialect that compilePattern knows; the fallback engine may know it.
+// errPattern says that a pattern is outside the dialect of compilePattern; the fallback engine may be able to match it.
 var errPattern = errors.New("not in the compiled dialect")
 
-// errFold says that a case-insensitive part could match by foldings of several characters ("ss" and "ß"), which no engine here does as the
-// reference would.
+// errFold says that a case-insensitive part could match a folding of several characters, such as "ss" and "ß". Neither
+// engine here matches these as the reference does.
 var errFold = errors.New("case-insensitive part with letters that fold to several characters")
 
 type nodeKind uint8
@@ -27,7 +27,7 @@ const (
 	nodeLook // lookahead of one character or of the end
 )
 
-// patternNode is a parsed pattern: characters, order of preference and greed, no captures.
+// patternNode is a node of a parsed pattern. There are no captures.
 type patternNode struct {
 	kind       nodeKind
 	set        charset // of nodeClass; of nodeLook: the characters that satisfy it
@@ -128,7 +128,8 @@ func (p *patternParser) concat() (*patternNode, error) {
 	return cat, nil
 }
 
-// foldsTogether tells that two neighbours could be one character in another case (CaseFolding.txt, status F, of ASCII letters).
+// foldsTogether reports whether two neighbours could be one character in another case (CaseFolding.txt, status F, of
+// ASCII letters).
 func foldsTogether(a, b *patternNode) bool {
 	x, ok := a.single()
 	y, ok2 := b.single()
@@ -222,7 +223,7 @@ func (p *patternParser) atom() (*patternNode, error) {
 		p.pos++
 		return &patternNode{kind: nodeClass, set: charsetOf('\n').negate()}, nil
 	case '$':
-		// In Oniguruma "$" is also before every line feed.
+		// In Oniguruma "$" also matches before every line feed.
 		p.pos++
 		return &patternNode{kind: nodeLook, set: charsetOf('\n'), atEnd: true}, nil
 	case '\\':
@@ -235,7 +236,8 @@ func (p *patternParser) atom() (*patternNode, error) {
 		if err != nil {
 			return nil, err
 		}
-		// Outside of brackets Oniguruma looks characters below 256 up in a table of ISO 8859-1, which has these too.
+		// Outside of brackets, Oniguruma's \w uses a table of ISO 8859-1 for characters below 256, with these
+		// characters too.
 		if word {
 			set = set.union(latinWords)
 		}
@@ -300,7 +302,7 @@ func (p *patternParser) group() (*patternNode, error) {
 	return &patternNode{kind: nodeLook, set: set}, nil
 }
 
-// single gives the set of a node that matches exactly one character.
+// single returns the set of a node that matches exactly one character.
 func (n *patternNode) single() (charset, bool) {
 	switch {
 	case n.kind == nodeClass:

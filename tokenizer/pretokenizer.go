@@ -6,13 +6,14 @@ import (
 	"strings"
 )
 
-// preStep is one step from a text towards words: it splits, or it changes the text. Every pre-tokenizer of the file format is one or a few.
+// preStep is one step from a text to words: it splits the text or changes it. A pre-tokenizer of the file format
+// becomes one or a few steps.
 type preStep struct {
 	kind     preKind
 	match    *matcher // of preSplit
 	behavior behavior
 	invert   bool
-	replace  string // of preMetaspace: what stands for a space
+	replace  string // of preMetaspace: the text that replaces a space
 	prepend  prependScheme
 }
 
@@ -22,7 +23,7 @@ const (
 	preSplit       preKind = iota
 	prePrefixSpace         // one space before a text that has none
 	preMetaspace           // spaces become replace, and it is prepended
-	preByteLevel           // bytes become their printable stand-ins
+	preByteLevel           // bytes become the printable characters that stand for them
 )
 
 type prependScheme uint8
@@ -33,17 +34,17 @@ const (
 	prependNever
 )
 
-// gpt2Pattern is what ByteLevel splits with unless told otherwise (openai/gpt-2, src/encoder.py).
+// gpt2Pattern is the pattern at which ByteLevel splits by default (openai/gpt-2, src/encoder.py).
 const gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 
-// component is what every part of tokenizer.json has in common.
+// component is the member that every part of tokenizer.json has.
 type component struct {
 	Type string `json:"type"`
 }
 
-// errUnknown refuses a component that is not known: guessing would give wrong tokens, which look like right ones.
+// errUnknown refuses an unknown component: a guess would return wrong ids, and nothing would show it.
 func errUnknown(what, name string) error {
-	return fmt.Errorf("unknown %s %q: this model cannot be tokenized in process; leave its path out, and its engine is asked for tokens, "+
+	return fmt.Errorf("unknown %s %q: this model cannot be tokenized here; remove its path, so that its engine is asked for token ids, "+
 		"or report the component", what, clip(name))
 }
 
@@ -130,7 +131,7 @@ func readPreTokenizer(steps []preStep, raw json.RawMessage) ([]preStep, error) {
 	return nil, errUnknown("pre_tokenizer", c.Type)
 }
 
-// boundSteps refuses more steps than any published tokenizer has, above all of those that make a word longer.
+// boundSteps refuses more steps than any published tokenizer has. Steps that make a word longer have a smaller bound.
 func boundSteps(steps []preStep) error {
 	longer := 0
 	for _, s := range steps {
@@ -190,7 +191,7 @@ func (c *preTokenizer) metaspace(steps []preStep) ([]preStep, error) {
 	return steps, nil
 }
 
-// wordsOrSigns is \w+|[^\w\s]+ of Rust's regex crate.
+// wordsOrSigns matches \w+|[^\w\s]+ as Rust's regex crate does.
 func wordsOrSigns(space charset) *matcher {
 	word := runSet(unicodeTables().regexWord, anyValue)
 	other := word.union(space).negate()
@@ -239,7 +240,7 @@ func readPattern(raw json.RawMessage) (*matcher, error) {
 	return nil, errUnknown("kind of pattern", string(raw))
 }
 
-// punctuation is what BERT's code takes for punctuation: ASCII's, and P* of an old Unicode.
+// punctuation returns the punctuation of BERT's code: that of ASCII, and the categories P* of an old Unicode version.
 func punctuation() charset {
 	set := runSet(unicodeTables().oldPunctuation, anyValue)
 	for c := rune('!'); c <= '~'; c++ {
@@ -252,7 +253,8 @@ func punctuation() charset {
 
 func isNull(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
 
-// words takes a text through the steps from step on, and every word that remains to the model. atStart: it begins the whole text.
+// words applies the steps from step on to a text, and encodes each word that results. atStart says that the text begins
+// the whole text.
 func (e *encoder) words(step int, text string, atStart bool) error {
 	if text == "" {
 		return nil
@@ -281,7 +283,7 @@ func (e *encoder) words(step int, text string, atStart bool) error {
 	return nil
 }
 
-// isolate is the split that nearly every model does, without the bookkeeping of the others.
+// isolate is the split of nearly every model, without the bookkeeping that other splits need.
 func (e *encoder) isolate(auto *automaton, step int, text string, atStart bool) error {
 	last := step+1 == len(e.t.pre)
 	for at := 0; at < len(text); {
@@ -307,7 +309,8 @@ func (e *encoder) isolate(auto *automaton, step int, text string, atStart bool) 
 	return nil
 }
 
-// change gives the text after a step that changes it; it is valid until the step's next use, and deeper steps are done by then.
+// change returns the text after a step that changes it. The text is valid until the step is used again; all later steps
+// are done before that.
 func (e *encoder) change(p *preStep, step int, text string, atStart bool) string {
 	for len(e.level) <= step {
 		e.level = append(e.level, nil)

@@ -10,7 +10,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// smallTokenizers is testdata/sample.json.gz: small tokenizers, and the ids that the official Rust tokenizer gives for the texts.
+// smallTokenizers is testdata/sample.json.gz: small tokenizers, and the ids that the official Rust tokenizer returns
+// for the texts.
 type smallTokenizers struct {
 	Texts            []string
 	Vocabularies     map[string]map[string]json.RawMessage // the model of tokenizer.json, by name

@@ -9,7 +9,7 @@ import (
 	"github.com/dlclark/regexp2/v2"
 )
 
-// behavior is what becomes of the matches that text is split at; the names are the file format's.
+// behavior says what a split does with the matches; the names are the file format's.
 type behavior uint8
 
 const (
@@ -23,7 +23,8 @@ const (
 var behaviors = map[string]behavior{"Isolated": isolated, "Removed": removed, "MergedWithPrevious": mergedWithPrevious,
 	"MergedWithNext": mergedWithNext, "Contiguous": contiguous}
 
-// matcher finds a pattern's matches: by the compiled machine, as a literal, or by the fallback engine. Immutable; used concurrently.
+// matcher finds a pattern's matches: with the compiled machine, as a literal, or with the fallback engine. Immutable;
+// used concurrently.
 type matcher struct {
 	auto    *automaton
 	literal string
@@ -34,14 +35,14 @@ const (
 	// fallbackTime bounds one search of the fallback engine, which backtracks; the compiled machine needs no bound.
 	fallbackTime  = 2 * time.Second
 	fallbackStack = 1 << 22
-	// maxPattern bounds a pattern in bytes: those of models are below 1 KiB, and each class in one costs either engine a
-	// millisecond.
+	// maxPattern bounds the bytes of a pattern. Published patterns have less than 1 KiB; each class costs either engine
+	// a millisecond to compile.
 	maxPattern = 8 << 10
 )
 
 func literalMatcher(text string) (*matcher, error) {
 	if text == "" {
-		return nil, fmt.Errorf("an empty pattern splits nowhere in particular")
+		return nil, errors.New("the pattern is empty")
 	}
 	return &matcher{literal: text}, nil
 }
@@ -70,8 +71,8 @@ func regexMatcher(pattern string) (*matcher, error) {
 	return &matcher{slow: slow}, nil
 }
 
-// fallbackPattern writes a pattern for the fallback engine, whose classes and anchors are .NET's on Go's Unicode: every class is spelled out
-// from the reference's tables, "$" and "^" are made those of lines.
+// fallbackPattern translates a pattern for the fallback engine, which has .NET's classes and anchors on Go's Unicode.
+// Every class is written out from the reference's tables, and "$" and "^" become those of lines.
 func fallbackPattern(src string) (string, error) {
 	p := &patternParser{src: src}
 	var out strings.Builder
@@ -105,7 +106,7 @@ func fallbackPattern(src string) (string, error) {
 	return out.String(), nil
 }
 
-// spell writes a set as a class without escapes that engines read differently.
+// spell writes a set as a class without the escapes in which engines differ.
 func (s charset) spell(out *strings.Builder) {
 	if len(s) == 0 {
 		out.WriteString(`(?!)`)
@@ -146,7 +147,7 @@ func nodeMatcher(n *patternNode) *matcher {
 	return &matcher{auto: auto}
 }
 
-// matches walks the matches of one text.
+// matches iterates over the matches of one text.
 type matches struct {
 	m    *matcher
 	text string
@@ -165,7 +166,7 @@ func (m *matcher) in(text string) matches {
 	return w
 }
 
-// next gives the next match; start < 0 after the last.
+// next returns the next match; start < 0 after the last.
 func (w *matches) next() (start, end int) {
 	switch {
 	case w.m.auto != nil:
@@ -189,16 +190,16 @@ func (w *matches) next() (start, end int) {
 	return start, end
 }
 
-// pieces walks the pieces that a split makes of a text, in order, without gathering them. Pieces may be empty.
+// pieces iterates over the pieces that a split makes of a text, in order. A piece may be empty.
 type pieces struct {
 	matches  matches
 	behavior behavior
 	invert   bool
-	// Of the parts of the text, matched or not, in turn:
+	// The next part of the text, a match or a text between two matches:
 	done                 int // where the next part begins
-	matchStart, matchEnd int // the match that follows the part before it; matchStart < 0: none fetched
+	matchStart, matchEnd int // the next match; matchStart < 0: not found yet
 	over                 bool
-	// The piece held back until its neighbour is known:
+	// The piece that waits for its neighbour:
 	held             bool
 	heldFrom, heldTo int
 	heldMatch        bool
@@ -208,7 +209,7 @@ func (m *matcher) split(text string, b behavior, invert bool) pieces {
 	return pieces{matches: m.in(text), behavior: b, invert: invert, matchStart: -1}
 }
 
-// part gives the next stretch of text that is, or is not, a match.
+// part returns the next match, or the text before it.
 func (p *pieces) part() (from, to int, match, ok bool) {
 	if p.matchStart < 0 && !p.over {
 		if p.matchStart, p.matchEnd = p.matches.next(); p.matchStart < 0 {
@@ -231,7 +232,7 @@ func (p *pieces) part() (from, to int, match, ok bool) {
 	return from, to, !p.invert, true
 }
 
-// next gives the next piece.
+// next returns the next piece.
 func (p *pieces) next() (from, to int, ok bool) {
 	for {
 		a, b, match, ok := p.part()
@@ -257,7 +258,7 @@ func (p *pieces) next() (from, to int, ok bool) {
 			if p.behavior == mergedWithPrevious || p.behavior == contiguous {
 				continue
 			}
-			p.held = false // a match and what follows it are whole
+			p.held = false // the match and the text after it are complete
 			return p.heldFrom, p.heldTo, true
 		}
 		held, from, to := p.held, p.heldFrom, p.heldTo
@@ -268,7 +269,7 @@ func (p *pieces) next() (from, to int, ok bool) {
 	}
 }
 
-// joins tells whether a part belongs to the piece held back.
+// joins reports whether a part belongs to the piece that waits.
 func (p *pieces) joins(match bool) bool {
 	if !p.held {
 		return false

@@ -14,8 +14,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// Patterns of the public tiktoken encodings, written without the possessive quantifiers of the originals (tiktoken_ext/openai_public.py),
-// which match the same.
+// Patterns of the public tiktoken encodings, without the possessive quantifiers of the originals
+// (tiktoken_ext/openai_public.py). They match the same.
 const (
 	patternGPT2   = gpt2Pattern
 	patternCL100K = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+\z|\s*[\r\n]|\s+(?!\S)|\s`
@@ -29,13 +29,13 @@ const (
 		`\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 )
 
-// encoding is what a .tiktoken file leaves out. tokenizer_config.json may add special tokens to it.
+// encoding has what a .tiktoken file does not say. tokenizer_config.json may add special tokens.
 type encoding struct {
 	pattern string
 	special func(ranks int) map[string]block.Token
 }
 
-// encodings are the known ones, by file name without its ending.
+// encodings has the known encodings, by file name without extension.
 var encodings = map[string]encoding{
 	"gpt2":          {patternGPT2, fixed(map[string]block.Token{"<|endoftext|>": 50256})},
 	"r50k_base":     {patternGPT2, fixed(map[string]block.Token{"<|endoftext|>": 50256})},
@@ -65,7 +65,7 @@ func harmonyTokens(int) map[string]block.Token {
 	return tokens
 }
 
-// qwenTokens are those of Qwen's first generation (tokenization_qwen.py): they follow the ranks.
+// qwenTokens returns the special tokens of Qwen's first generation (tokenization_qwen.py): their ids follow the ranks.
 func qwenTokens(ranks int) map[string]block.Token {
 	tokens := map[string]block.Token{"<|endoftext|>": block.Token(ranks), "<|im_start|>": block.Token(ranks + 1), "<|im_end|>": block.Token(ranks + 2)}
 	for i := range 205 {
@@ -74,11 +74,12 @@ func qwenTokens(ranks int) map[string]block.Token {
 	return tokens
 }
 
-// tokenizerClasses name the encoding where the file's own name does not.
+// tokenizerClasses has the encoding of a tokenizer_class, for files whose name does not tell it.
 var tokenizerClasses = map[string]string{"QWenTokenizer": "qwen", "TikTokenTokenizer": "kimi"}
 
-// ParseTiktoken builds a tokenizer from a .tiktoken file ("base64 rank" lines). The file does not say how text is split: its name does
-// (o200k_base, cl100k_base, qwen, …), or the tokenizer_class of tokenizer_config.json (configJSON, may be empty), whose tokens are added.
+// ParseTiktoken builds a tokenizer from a .tiktoken file ("base64 rank" lines). The file does not say how text is
+// split: the encoding follows from its name (o200k_base, cl100k_base, qwen, …), or from the tokenizer_class of
+// tokenizer_config.json. configJSON, the contents of that file, may be empty; its tokens are added.
 func ParseTiktoken(data, configJSON []byte, name string) (*Tokenizer, error) {
 	cfg := &config{named: map[string]string{}}
 	key := strings.TrimSuffix(path.Base(name), ".tiktoken")
@@ -144,11 +145,11 @@ func readRanks(data []byte) ([]token, error) {
 	return tokens, nil
 }
 
-// maxSpecial bounds the special tokens that a tekken.json may ask for without naming them: Mistral's have 1,000.
+// maxSpecial bounds the special tokens that a tekken.json may ask for without names: Mistral's files have 1,000.
 const maxSpecial = 1 << 16
 
-// ParseTekken builds a tokenizer from Mistral's tekken.json. Text never holds special tokens in Mistral's own code: pass PlainSpecial for
-// what users wrote. AddSpecial puts <s> in front, as its completions do.
+// ParseTekken builds a tokenizer from Mistral's tekken.json. Mistral's own code never finds special tokens in a text:
+// pass PlainSpecial for text of users. AddSpecial puts <s> in front, as Mistral's completions do.
 func ParseTekken(data []byte) (*Tokenizer, error) {
 	var f struct {
 		Config struct {
@@ -203,14 +204,15 @@ func ParseTekken(data []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
-// tekkenTokens are the special tokens of files that do not list them (mistral_common, tekken.py, DEPRECATED_SPECIAL_TOKENS).
+// tekkenTokens are the special tokens of a file that does not list them (mistral_common, tekken.py,
+// DEPRECATED_SPECIAL_TOKENS).
 var tekkenTokens = []string{"<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]",
 	"[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]",
 	"[/SYSTEM_PROMPT]", "[TOOL_CONTENT]"}
 
-// newRankTokenizer builds a tokenizer from byte tokens whose ids are in the order of their ranks.
+// newRankTokenizer builds a tokenizer from byte tokens with ids in the order of their ranks.
 func newRankTokenizer(tokens []token, special []addedToken, pattern string) (*Tokenizer, error) {
-	m, err := newRankBPE(tokens) // first: a broken file is told before its pattern is compiled
+	m, err := newRankBPE(tokens) // first, so that a broken file is refused before its pattern is compiled
 	if err != nil {
 		return nil, err
 	}
@@ -224,8 +226,8 @@ func newRankTokenizer(tokens []token, special []addedToken, pattern string) (*To
 	return t, t.add(special)
 }
 
-// newRankBPE builds byte-pair encoding from ranked byte strings, as tiktoken does it: two neighbours may join whenever their bytes together
-// are a token, in the order of that token's rank. Written out as merges it is every way to cut every token in two.
+// newRankBPE builds byte-pair encoding from ranked byte strings, as tiktoken does: two neighbours join if their bytes
+// together are a token, in the order of its rank. So every way to cut a token into two tokens is a merge.
 func newRankBPE(tokens []token) (*bpe, error) {
 	v, err := newVocabulary(tokens)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// tinySpec is a small byte-level model in the style of Qwen, to be changed by tests: every byte, some merges, three special tokens.
+// tinySpec is a small byte-level model like Qwen's, for tests to change: every byte, some merges, three special tokens.
 type tinySpec map[string]any
 
 const qwenSplit = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
@@ -66,7 +66,7 @@ func (s tinySpec) parse(t testing.TB) *Tokenizer {
 	return tok
 }
 
-// pieces encodes a text and gives its tokens, as spelled, separated by spaces.
+// pieceList encodes a text and returns the spellings of its tokens, separated by spaces.
 func pieceList(t testing.TB, tok *Tokenizer, text string, opts Options) string {
 	t.Helper()
 	ids, err := tok.Append(nil, text, opts)

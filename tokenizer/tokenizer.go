@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// Tokenizer turns text into the token ids that an engine with the same files computes, and back. It is immutable but for bounded caches
-// and may be used by any number of goroutines at once; none of them waits for another.
+// Tokenizer turns text into the token ids that an engine with the same files computes, and back. Any number of
+// goroutines may use it at once, and none waits for another: only its bounded caches change.
 type Tokenizer struct {
 	raw, normalized *addedSet // added tokens, matched before and after normalization
 	normalizers     []normalizer
@@ -25,28 +25,29 @@ type Tokenizer struct {
 	pool            sync.Pool         // of *encoder
 }
 
-// Options say how a text is meant. The zero value is right for the output of a chat template.
+// Options of an encoding. The zero value is right for the output of a chat template.
 type Options struct {
-	// AddSpecial puts the model's own tokens around the text (beginning of text, mostly), as engines do for completions.
+	// AddSpecial puts the model's own tokens around the text, as engines do for completions: for most models a token
+	// for the beginning of the text.
 	AddSpecial bool
-	// PlainSpecial takes the spelling of a special token in the text for ordinary text (split_special_tokens of Transformers).
+	// PlainSpecial encodes the spelling of a special token as ordinary text (split_special_tokens of Transformers).
 	PlainSpecial bool
 }
 
 // model turns words into ids. Its implementations are bpe, unigram, wordPiece and wordLevel.
 type model interface {
-	// appendWord appends the ids of a word that is not empty. It is called concurrently, each time with another scratch.
+	// appendWord appends the ids of a word that is not empty. Concurrent calls have a scratch each.
 	appendWord(dst []block.Token, word string, s *scratch) ([]block.Token, error)
 }
 
-// scratch is what one encoding works in; it is pooled.
+// scratch is the working memory of one encoding; it is pooled.
 type scratch struct {
 	merge   mergeScratch
 	viterbi []pathNode
 	text    []byte
 }
 
-// encoder is one encoding under way.
+// encoder is one encoding in progress.
 type encoder struct {
 	scratch
 	t     *Tokenizer
@@ -55,12 +56,13 @@ type encoder struct {
 	norm  [2][]byte // texts changed by normalizers, in turn
 }
 
-// keepBytes is the scratch that a pooled encoder may keep: more is left to the garbage collector, so that one huge text does not stay.
+// keepBytes is the working memory that a pooled encoder may keep. An encoder with more, after one huge text, is left to
+// the garbage collector.
 const keepBytes = 1 << 20
 
-// Append appends the ids of text to dst. It allocates nothing once its caches are warm and dst has room. Bytes that are not UTF-8 count
-// as U+FFFD each. An error means that the text cannot be tokenized (a pattern of the fallback engine ran out of time, or the model has no
-// token for unknown characters); dst is then as it was.
+// Append appends the ids of text to dst. It allocates nothing once its caches are warm and dst has room. Each byte that
+// is not UTF-8 counts as U+FFFD. On error dst is as it was; the text cannot be tokenized, because a pattern of the
+// fallback engine ran out of time or the model has no token for unknown characters.
 func (t *Tokenizer) Append(dst []block.Token, text string, opts Options) ([]block.Token, error) {
 	if !utf8.ValidString(text) {
 		text = string([]rune(text))
@@ -104,7 +106,7 @@ func (e *encoder) release() {
 	}
 }
 
-// text encodes a text; atStart: nothing came before it.
+// text encodes a text. atStart says that no text comes before it.
 func (e *encoder) text(text string, atStart bool, opts Options) error {
 	if e.t.raw.empty() {
 		return e.segment(text, atStart, opts)
@@ -120,7 +122,7 @@ func (e *encoder) text(text string, atStart bool, opts Options) error {
 	return nil
 }
 
-// segment takes a text between added tokens through the normalizers.
+// segment normalizes and encodes a text between two added tokens.
 func (e *encoder) segment(text string, atStart bool, opts Options) error {
 	if text == "" {
 		return nil
@@ -144,11 +146,12 @@ func (e *encoder) segment(text string, atStart bool, opts Options) error {
 	return nil
 }
 
-var errOvergrown = errors.New("the tokenizer's normalizers make the text far longer")
+var errOvergrown = errors.New("the normalizers make the text more than 32 times as long")
 
-// normalize gives the normalized text, valid until the next call; shifted: its first character is not the text's first.
+// normalize returns the normalized text, valid until the next call. shifted says that the first character of the text
+// was removed.
 func (e *encoder) normalize(text string) (normal string, shifted bool, err error) {
-	turn := 0 // text lies in the other buffer, or is the caller's
+	turn := 0 // the buffer to write; text lies in the other one, or is the caller's
 	limit := maxNormal(text)
 	for _, n := range e.t.normalizers {
 		out, change := n.append(e.norm[turn][:0], text)
@@ -166,7 +169,7 @@ func (e *encoder) normalize(text string) (normal string, shifted bool, err error
 	return text, shifted, nil
 }
 
-// ID gives the id of a token by its spelling in the vocabulary, added tokens first.
+// ID returns the id of a token by its spelling; an added token comes before one of the model's vocabulary.
 func (t *Tokenizer) ID(spelling string) (block.Token, bool) {
 	if id, ok := t.addedID[spelling]; ok {
 		return id, true
@@ -174,7 +177,7 @@ func (t *Tokenizer) ID(spelling string) (block.Token, bool) {
 	return t.vocab.id(spelling)
 }
 
-// Spelling gives a token as the vocabulary spells it, which for byte-level models is not its text.
+// Spelling returns a token as the vocabulary spells it. For byte-level models the spelling is not the token's text.
 func (t *Tokenizer) Spelling(id block.Token) (string, bool) {
 	if a, ok := t.added[id]; ok {
 		return a.content, true
@@ -182,11 +185,12 @@ func (t *Tokenizer) Spelling(id block.Token) (string, bool) {
 	return t.vocab.lookup(id)
 }
 
-// Special tells whether an id is a special token.
+// Special reports whether an id is a special token.
 func (t *Tokenizer) Special(id block.Token) bool { return t.added[id].special }
 
-// Named gives the text of a token that tokenizer_config.json names, such as "bos_token"; empty when it names none. Chat templates use it.
+// Named returns the text of a token that tokenizer_config.json names, such as "bos_token"; "" when the file does not
+// name it. Chat templates use these texts.
 func (t *Tokenizer) Named(name string) string { return t.named[name] }
 
-// view gives bytes as a string without a copy; the bytes must not change while the string is in use.
+// view returns bytes as a string without a copy; the bytes must not change while the string is in use.
 func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

@@ -35,7 +35,7 @@ func TestWordsMergeLowestRankFirstAndSpecialTokensStandAlone(t *testing.T) {
 	f("\n\n", Options{}, "ĊĊ")
 }
 
-func TestDecodingGivesTheTextBack(t *testing.T) {
+func TestDecodingReturnsTheText(t *testing.T) {
 	tok := tiny().parse(t)
 	for _, text := range []string{"hello world", "it's é 你好 👍🏽\n", "<|im_start|>hello<|im_end|>"} {
 		ids, err := tok.Append(nil, text, Options{})
@@ -50,7 +50,7 @@ func TestDecodingGivesTheTextBack(t *testing.T) {
 	if got := tok.Decode(ids, true); got != "hello" {
 		t.Errorf("without special tokens: got %q", got)
 	}
-	// Half a character, and an id that no token has.
+	// Half a character, and an id without a token.
 	if got := tok.Decode([]block.Token{ids[1], 160, 1 << 30}, false); got != "hello\ufffd" {
 		t.Errorf("got %q", got)
 	}
@@ -66,12 +66,12 @@ func TestUnknownComponentsAreRefusedByName(t *testing.T) {
 			t.Errorf("want an error that names %s, got %v", name, err)
 		}
 	}
-	odd := map[string]any{"type": "Quux"}
-	f(`unknown normalizer "Quux"`, func(s tinySpec) { s["normalizer"] = odd })
-	f(`unknown pre_tokenizer "Quux"`, func(s tinySpec) { s["pre_tokenizer"] = odd })
+	unknown := map[string]any{"type": "Quux"}
+	f(`unknown normalizer "Quux"`, func(s tinySpec) { s["normalizer"] = unknown })
+	f(`unknown pre_tokenizer "Quux"`, func(s tinySpec) { s["pre_tokenizer"] = unknown })
 	f(`unknown pre_tokenizer "UnicodeScripts"`, func(s tinySpec) { s["pre_tokenizer"] = map[string]any{"type": "UnicodeScripts"} })
-	f(`unknown post_processor "Quux"`, func(s tinySpec) { s["post_processor"] = odd })
-	f(`unknown decoder "Quux"`, func(s tinySpec) { s["decoder"] = odd })
+	f(`unknown post_processor "Quux"`, func(s tinySpec) { s["post_processor"] = unknown })
+	f(`unknown decoder "Quux"`, func(s tinySpec) { s["decoder"] = unknown })
 	f(`unknown model "Quux"`, func(s tinySpec) { s["model"].(map[string]any)["type"] = "Quux" })
 	f("dropout", func(s tinySpec) { s["model"].(map[string]any)["dropout"] = 0.1 })
 	f("case-insensitive", func(s tinySpec) {
@@ -80,7 +80,7 @@ func TestUnknownComponentsAreRefusedByName(t *testing.T) {
 	f("over the limit of 8192", func(s tinySpec) {
 		s["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"Regex": strings.Repeat(`\p{L}`, 2000)}, "behavior": "Isolated"}
 	})
-	f("not in the vocabulary", func(s tinySpec) { s["model"].(map[string]any)["merges"] = []string{"q q"} })
+	f("the vocabulary does not have", func(s tinySpec) { s["model"].(map[string]any)["merges"] = []string{"q q"} })
 	f("behavior", func(s tinySpec) {
 		s["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"String": "x"}, "behavior": "Odd"}
 	})
@@ -119,18 +119,18 @@ func TestConfigurationAddsTokensAndLeavesThePostProcessorAlone(t *testing.T) {
 	f(`{"pad_token": "<pad>"}`, "<pad>", "<|bos|> <pad>")
 }
 
-func TestAFolderWithoutATokenizerSaysSo(t *testing.T) {
+func TestAFolderWithoutATokenizerIsRefused(t *testing.T) {
 	if _, err := Load(fstest.MapFS{}); !errors.Is(err, ErrNoTokenizer) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := Load(fstest.MapFS{"odd.tiktoken": {Data: []byte("YQ== 0")}}); err == nil || !strings.Contains(err.Error(), `"odd"`) {
+	if _, err := Load(fstest.MapFS{"other.tiktoken": {Data: []byte("YQ== 0")}}); err == nil || !strings.Contains(err.Error(), `"other"`) {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestSteadyStateAllocatesNothing(t *testing.T) {
 	if testenv.Race() {
-		t.Skip("the race detector makes pools forget")
+		t.Skip("under the race detector a sync.Pool drops values at random")
 	}
 	tok := tiny().parse(t)
 	text := strings.Repeat("<|im_start|>user\nhello world, it's 12 aaaaa the é e\u0301\u0323 你好你好\n<|im_end|>\n", 50)
@@ -180,7 +180,7 @@ func TestManyGoroutinesShareOneTokenizer(t *testing.T) {
 	all.Wait()
 }
 
-// conversation gives a text for each turn, each beginning with the one before.
+// conversation returns a text for each turn; each text begins with the one before it.
 func conversation(turns int) []string {
 	r := rand.New(rand.NewPCG(7, 7))
 	words := []string{"hello", " world", " the", "é", "你好", "\n", "<", "|im_", " 12", "aaaa", "'s", "<|im_end|", "e\u0301", "\xff", "\xe4\xbd"}
@@ -201,7 +201,7 @@ func conversation(turns int) []string {
 
 func TestAGrowingConversationHasTheIDsOfAColdEncoding(t *testing.T) {
 	tok := tiny().parse(t)
-	for _, budget := range []int{0, 1, 1 << 15} { // all is kept, nothing, some
+	for _, budget := range []int{0, 1, 1 << 15} { // the cache holds everything, nothing, a part
 		turns := NewTurnCache(tok, budget)
 		for i, text := range conversation(30) {
 			for _, opts := range []Options{{}, {AddSpecial: true}, {PlainSpecial: true}} {
@@ -241,7 +241,7 @@ func TestTokensThatOverlapOthersAreNoCuts(t *testing.T) {
 	}
 	slices.Sort(got)
 	if want := []string{"[E]", "x<"}; !slices.Equal(got, want) {
-		t.Errorf("got %q want %q: every other one begins with what another ends in, goes on in another, or looks beyond its end", got, want)
+		t.Errorf("got %q want %q: every other token overlaps one, continues in one, or depends on the character after it", got, want)
 	}
 }
 
@@ -264,7 +264,7 @@ func TestATenMegabyteWordTakesBoundedTime(t *testing.T) {
 		}
 		took := time.Since(began)
 		t.Logf("%s: %d ids in %v", name, len(ids), took)
-		if took > 2*time.Minute { // a machine that does other things; quadratic time would be days
+		if took > 2*time.Minute { // also on a busy machine; quadratic time would be days
 			t.Errorf("%s takes %v", name, took)
 		}
 	}
@@ -296,7 +296,7 @@ func FuzzText(f *testing.F) {
 	tok := tiny().parse(f)
 	turns := NewTurnCache(tok, 1<<20)
 	bare := tiny()
-	bare["pre_tokenizer"] = nil // the whole text is a word
+	bare["pre_tokenizer"] = nil // the whole text is one word
 	whole := bare.parse(f)
 	for _, s := range []string{"hello world", "<|im_start|>x<|im_end|>", "e\u0301\u0323", "\xff\xfe", "'ſ 12  \n\n x", strings.Repeat("ab", 600)} {
 		f.Add(s)
@@ -337,7 +337,7 @@ func FuzzRanks(f *testing.F) {
 	}
 	f.Add([]byte(all.String()), []byte(`{"config":{"pattern":"a|.","default_vocab_size":261,"default_num_special_tokens":2},"vocab":[`+strings.Join(vocab, ",")+`]}`))
 	f.Fuzz(func(t *testing.T, ranks, tekken []byte) {
-		// Not ParseTiktoken, nearly all of whose time goes into a pattern that no input changes.
+		// ParseTiktoken would spend nearly all of its time on a pattern, which no input changes.
 		if tokens, err := readRanks(ranks); err == nil {
 			if m, err := newRankBPE(tokens); err == nil {
 				if _, err := m.appendWord(nil, "abc\x00\xff", &scratch{}); err != nil {
@@ -367,7 +367,7 @@ func ExampleTokenizer_Append() {
 
 func TestEqualMarksMeanEqualIDs(t *testing.T) {
 	tok := tiny().parse(t)
-	for _, budget := range []int{0, 1 << 20} { // all is kept, some
+	for _, budget := range []int{0, 1 << 20} { // the cache holds everything, a part
 		turns := NewTurnCache(tok, budget)
 		named := map[[2]uint64][]block.Token{}
 		r := rand.New(rand.NewPCG(3, 3))
@@ -393,12 +393,12 @@ func TestEqualMarksMeanEqualIDs(t *testing.T) {
 				if before, seen := named[p.Mark]; !seen {
 					named[p.Mark] = slices.Clone(ids[:p.Tokens])
 				} else if chained++; !slices.Equal(before, ids[:p.Tokens]) {
-					t.Fatalf("a mark means %d ids, and %d others", len(before), p.Tokens)
+					t.Fatalf("a mark stands for %d ids, and for %d other ids", len(before), p.Tokens)
 				}
 			}
 		}
 		if chained < 100 {
-			t.Errorf("only %d of 400 texts met a mark again", chained)
+			t.Errorf("only %d of 400 texts had a known mark", chained)
 		}
 	}
 }

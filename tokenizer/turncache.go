@@ -13,10 +13,11 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// TurnCache encodes texts that grow at the end, as conversations do, at the price of what is new: it keeps the ids of stretches of text
-// that end at a special token, where nothing that follows can change them. A stretch is kept with its text, and compared before use, so
-// that no collision can give wrong ids. Bounded in bytes, least recently used first; safe for concurrent use, its locks are sharded and
-// never held while encoding. The zero value is not usable: NewTurnCache.
+// TurnCache encodes texts that grow at the end, as conversations do, and encodes only what is new. It keeps the ids of
+// stretches of text that end at a special token: no text that follows can change them. A stretch is kept with its text,
+// which is compared before use, so a hash collision cannot return wrong ids. The cache is bounded in bytes and evicts
+// the least recently used stretch. Safe for concurrent use; its locks are sharded and never held while encoding. Make
+// one with NewTurnCache.
 type TurnCache struct {
 	t      *Tokenizer
 	cuts   *addedSet
@@ -26,8 +27,8 @@ type TurnCache struct {
 
 const (
 	turnShards = 64
-	// minStretch keeps stretches long enough that looking one up costs little beside comparing it, and short enough that the
-	// unfinished one at the end, which is always encoded anew, costs little too.
+	// minStretch is the least length of a stretch in bytes. Longer: the unfinished stretch at the end, which is encoded
+	// every time, costs more. Shorter: a lookup costs more than the comparison of the texts.
 	minStretch = 1024
 	maxLeads   = 4
 )
@@ -35,7 +36,7 @@ const (
 // DefaultTurnBytes holds about 8 million tokens: eighty conversations of 100,000.
 const DefaultTurnBytes = 64 << 20
 
-// turnShard is a part of the cache under its own lock, which guards all of it.
+// turnShard is a part of the cache. mu guards all fields.
 type turnShard struct {
 	mu      sync.Mutex
 	entries map[uint64]*turnEntry
@@ -46,29 +47,29 @@ type turnShard struct {
 	misses  uint64
 }
 
-// turnEntry is one stretch. Immutable but for its place in the ring.
+// turnEntry is one stretch. Only its place in the ring changes.
 type turnEntry struct {
 	prev, next *turnEntry
 	key        uint64
-	serial     uint64 // its own among all entries there ever were
+	serial     uint64 // unique among all entries of the process
 	text       string
 	ids        []block.Token
 }
 
-// serials counts the entries of all caches, so that the marks of two models never meet.
+// serials counts the entries of all caches, so that the marks of two models are never equal.
 var serials atomic.Uint64
 
-// Reuse is what a text has in common with texts before it, and will have with texts to come.
+// Reuse says how much of a text's ids earlier texts have in common with it, and later texts will have.
 type Reuse struct {
-	// Known covers the stretches at the text's beginning that were kept: their ids came from the cache.
+	// Known covers the leading stretches that were in the cache.
 	Known block.Prefix
-	// Stable covers Known and the stretches that are kept from now on: all but the unfinished one at the end, as a rule.
-	// It will be Known, or a part of it, when the text comes again with more behind it.
+	// Stable covers Known and the stretches that are in the cache now: normally all but the unfinished one at the end.
+	// When the text comes again with more text after it, its Known covers Stable, unless a stretch was evicted.
 	Stable block.Prefix
 }
 
-// extend makes p cover one more stretch, up to the given number of tokens. The mark chains the serials of the stretches:
-// they are never used twice, so that equal marks mean equal stretches.
+// extend makes p cover one more stretch, up to the given number of tokens. The mark chains the serials of the
+// stretches. A serial is never used twice, so equal marks mean equal stretches.
 func extend(p *block.Prefix, serial uint64, tokens int) {
 	var b [16]byte
 	for i := range p.Mark {
@@ -79,14 +80,14 @@ func extend(p *block.Prefix, serial uint64, tokens int) {
 	p.Tokens = tokens
 }
 
-// TurnStats counts stretches found and not found, and what is kept.
+// TurnStats counts the stretches that were found and not found, and those in the cache.
 type TurnStats struct {
 	Hits, Misses uint64
 	Entries      int
 	Bytes        int
 }
 
-// NewTurnCache makes a cache over t of about the given size; DefaultTurnBytes when it is not positive.
+// NewTurnCache returns a cache for t of about the given size in bytes; 0 or less means DefaultTurnBytes.
 func NewTurnCache(t *Tokenizer, bytes int) *TurnCache {
 	if bytes <= 0 {
 		bytes = DefaultTurnBytes
@@ -106,16 +107,16 @@ func NewTurnCache(t *Tokenizer, bytes int) *TurnCache {
 	return c
 }
 
-// Append is Tokenizer.Append with memory; reuse counts the appended ids.
+// Append is Tokenizer.Append through the cache; reuse counts the appended ids.
 func (c *TurnCache) Append(dst []block.Token, text string, opts Options) (ids []block.Token, reuse Reuse, err error) {
 	began := len(dst)
 	out := dst
 	var prefix block.Prefix // the stretches so far
 	if opts.AddSpecial {
 		out = append(out, c.t.before...)
-		prefix.Mark[0] = 1 // other ids than without
+		prefix.Mark[0] = 1 // the ids differ from those without AddSpecial
 	}
-	leading, marked := true, true // every stretch so far was known; has a serial
+	leading, marked := true, true // every stretch so far was in the cache; every stretch so far is in it now
 	scan := cutScan{set: c.cuts, leads: c.leads, text: text}
 	for start := 0; start < len(text); {
 		end := len(text)
@@ -133,7 +134,7 @@ func (c *TurnCache) Append(dst []block.Token, text string, opts Options) (ids []
 		if serial == 0 {
 			leading = false
 			before := len(out)
-			valid := stretch // what is known was valid, so only this needs a look; cuts are whole characters
+			valid := stretch // a stretch of the cache was valid; cuts never divide a character
 			if !utf8.ValidString(valid) {
 				valid = string([]rune(valid))
 			}
@@ -164,7 +165,7 @@ func (c *TurnCache) AppendBytes(dst []block.Token, text []byte, opts Options) (i
 	return c.Append(dst, view(text), opts)
 }
 
-// appendStretch is Append for valid text that may follow other text, without what surrounds it.
+// appendStretch is Append for valid text that may follow other text, without the tokens around a text.
 func (t *Tokenizer) appendStretch(dst []block.Token, text string, atStart bool, opts Options) ([]block.Token, error) {
 	e := t.encoder(dst)
 	err := e.text(text, atStart, opts)
@@ -176,7 +177,7 @@ func (t *Tokenizer) appendStretch(dst []block.Token, text string, atStart bool, 
 	return out, nil
 }
 
-// stretchKind keeps apart what the same text is encoded to in different places.
+// stretchKind is where a stretch stands: the same text may have other ids elsewhere.
 type stretchKind uint64
 
 const (
@@ -194,8 +195,8 @@ func stretchAt(start int) stretchKind {
 
 func turnKey(text string, kind stretchKind) uint64 { return xxh3.HashStringSeed(text, uint64(kind)) }
 
-// AppendPlain is Tokenizer.Append with PlainSpecial and memory: prompts that are encoded piece by piece, as Harmony's are, have
-// the pieces of earlier turns again.
+// AppendPlain is Tokenizer.Append with PlainSpecial, through the cache. It serves prompts that are encoded piece by
+// piece, as Harmony's are: later prompts have the same pieces again.
 func (c *TurnCache) AppendPlain(dst []block.Token, text string) ([]block.Token, error) {
 	if len(text) < minStretch/4 {
 		return c.t.Append(dst, text, Options{PlainSpecial: true})
@@ -212,7 +213,7 @@ func (c *TurnCache) AppendPlain(dst []block.Token, text string) ([]block.Token, 
 	return out, err
 }
 
-// get appends the ids of a stretch and returns its serial, 0 when it is not kept.
+// get appends the ids of a stretch and returns its serial, 0 when it is not in the cache.
 func (c *TurnCache) get(dst []block.Token, text string, kind stretchKind) ([]block.Token, uint64) {
 	key := turnKey(text, kind)
 	s := &c.shards[key%turnShards]
@@ -238,7 +239,7 @@ const entryBytes = 168
 
 func (e *turnEntry) size() int { return len(e.text) + 4*len(e.ids) + entryBytes }
 
-// put keeps a stretch and returns its serial, 0 when it is too large.
+// put adds a stretch to the cache and returns its serial, 0 when it is too large.
 func (c *TurnCache) put(text string, kind stretchKind, ids []block.Token) uint64 {
 	key := turnKey(text, kind)
 	s := &c.shards[key%turnShards]
@@ -275,7 +276,7 @@ func (e *turnEntry) link(x *turnEntry) {
 	e.next = x
 }
 
-// Stats tells how the cache does.
+// Stats returns the cache's counters.
 func (c *TurnCache) Stats() TurnStats {
 	var sum TurnStats
 	for i := range c.shards {
@@ -290,16 +291,16 @@ func (c *TurnCache) Stats() TurnStats {
 	return sum
 }
 
-// cutScan finds where a text may be cut: after its solid tokens.
+// cutScan finds the places where a text may be cut: after its solid tokens.
 type cutScan struct {
 	set   *addedSet
 	leads []byte
 	text  string
-	ahead [maxLeads]int // by lead: its next place, if that is not behind
+	ahead [maxLeads]int // by lead: its next place in the text; stale when the scan is past it
 	atCut bool          // the last cut was found, not the end
 }
 
-// next gives the end of the first solid token that begins at or after from, or -1.
+// next returns the end of the first solid token that begins at or after from, or -1.
 func (c *cutScan) next(from int) int {
 	c.atCut = false
 	for from < len(c.text) {
@@ -326,7 +327,7 @@ func (c *cutScan) next(from int) int {
 	return -1
 }
 
-// match gives the end of the longest token at a position, or -1.
+// match returns the end of the longest token at a position, or -1.
 func (s *addedSet) match(text string, at int) int {
 	node, end := int32(0), -1
 	for i := at; i < len(text); i++ {
@@ -340,11 +341,12 @@ func (s *addedSet) match(text string, at int) int {
 	return end
 }
 
-// solid gives the special tokens that are a token wherever their text occurs, and after which encoding begins afresh whatever follows: no
-// other token overlaps their beginning or goes on beyond their end, and they neither take the white space after them nor look at it.
+// solid returns the special tokens after which a text may be cut. Such a token is found wherever its text occurs, and
+// the text after it has the same ids as on its own: no other token overlaps the token's beginning or extends beyond its
+// end, and the token does not depend on the character after it.
 func (s *addedSet) solid() *addedSet {
 	tails := map[string]bool{} // every end of every token
-	open := map[int32]bool{}   // tokens that occur inside another, not at its end
+	open := map[int32]bool{}   // tokens that occur inside another one, not at its end
 	words := false
 	for i := range s.tokens {
 		text := s.tokens[i].content
@@ -387,7 +389,7 @@ func (s *addedSet) solid() *addedSet {
 	return out
 }
 
-// overlapped tells that some token ends with the beginning of text, so that the two may overlap.
+// overlapped reports whether a token ends with the beginning of text, so that the two may overlap.
 func overlapped(text string, tails map[string]bool) bool {
 	for n := 1; n < len(text); n++ {
 		if tails[text[:n]] {

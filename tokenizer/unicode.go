@@ -8,13 +8,15 @@ import (
 	"unicode/utf8"
 )
 
-// unicodeBin holds the reference's own view of Unicode, made by testdata/unicode/gen.sh. Go's tables (15.0) cannot serve: the Rust
-// tokenizer matches patterns with Oniguruma's (16.0), normalizes with tables of 9.0 and asks the standard library for the rest.
+// unicodeBin holds Unicode's properties as the reference's crates report them; testdata/unicode/gen.sh makes it. Go's
+// tables (15.0) differ: the Rust tokenizer matches patterns with Oniguruma's tables (16.0), normalizes with those of
+// 9.0, and uses the standard library for the rest.
 //
 //go:embed unicode.bin
 var unicodeBin string
 
-// category numbers are positions in this list plus one; zero is unassigned (Cn) or a surrogate (Cs), which text never holds.
+// categoryNames are the general categories. A category's number is its position in this list plus one; zero is
+// unassigned (Cn), or a surrogate (Cs), which a text never has.
 var categoryNames = []string{"Cc", "Cf", "Co", "Ll", "Lm", "Lo", "Lt", "Lu", "Mc", "Me", "Mn", "Nd", "Nl", "No", "Pc", "Pd", "Pe", "Pf",
 	"Pi", "Po", "Ps", "Sc", "Sk", "Sm", "So", "Zl", "Zp", "Zs"}
 
@@ -23,8 +25,8 @@ var scriptNames = []string{"Han", "Hiragana", "Katakana", "Hangul", "Latin", "Cy
 
 // unicodeData is unicode.bin unpacked: immutable, shared by every tokenizer.
 type unicodeData struct {
-	category, space, word, digit, regexWord            []runeRun // Oniguruma's classes; \w of Rust's regex crate
-	oldPunctuation, oldOther, oldNonspacing, combining []runeRun // what BERT's and StripAccents' code asks
+	category, space, word, digit, regexWord            []runeRun // Oniguruma's classes; regexWord is \w of Rust's regex crate
+	oldPunctuation, oldOther, oldNonspacing, combining []runeRun // the classes of BERT's and StripAccents' code
 	numeric, ccc, grapheme                             []runeRun
 	scripts                                            map[string][]runeRun
 	lower                                              map[rune][]rune
@@ -111,7 +113,7 @@ func (r *unicodeReader) pairs() map[[2]rune]rune {
 	return m
 }
 
-// lookupRun gives the value of c in sorted runs, zero when no run holds it.
+// lookupRun returns the value of c in sorted runs, zero when no run has it.
 func lookupRun(runs []runeRun, c rune) uint8 {
 	i := sort.Search(len(runs), func(i int) bool { return runs[i].hi >= c })
 	if i == len(runs) || runs[i].lo > c {
@@ -120,7 +122,8 @@ func lookupRun(runs []runeRun, c rune) uint8 {
 	return runs[i].value
 }
 
-// runeTable maps every code point to a byte with two loads: code points in pages of 256, equal pages shared.
+// runeTable maps every code point to a byte with two memory accesses: code points lie in pages of 256, and equal pages
+// are shared.
 type runeTable struct {
 	page []uint16 // index of the 256-entry page in cell
 	cell []uint8
@@ -157,7 +160,8 @@ func (t *runeTable) get(c rune) uint8 {
 	return t.cell[int(t.page[c>>8])<<8|int(c&0xff)]
 }
 
-// isSpace is White_Space, which has not changed since Unicode 6.3 and is the same in all of the reference's parts.
+// isSpace reports whether c is White_Space, which is the same in all Unicode versions from 6.3 on, and so in all parts
+// of the reference.
 func isSpace(c rune) bool {
 	switch {
 	case c <= ' ':

@@ -6,11 +6,13 @@ import (
 	"unicode/utf8"
 )
 
-// unicodeForm is one of Unicode's four normalization forms with the reference's tables, which are those of Unicode 9.0: marks added since
-// are neither reordered nor composed (golang.org/x/text would do both, and insert joiners into long runs of marks).
+// unicodeForm is one of Unicode's four normalization forms with the reference's tables, which are those of Unicode 9.0:
+// marks of later versions are neither reordered nor composed. golang.org/x/text does both, and inserts joiners into
+// long runs of marks.
 type unicodeForm struct{ compose, compat bool }
 
-// formTables says for a form which characters are stable: they begin a new stretch that nothing before can change, and are normal alone.
+// formTables has the stable characters of each form: a stable character is normal alone, and no character before it
+// changes it.
 type formTables struct {
 	u      *unicodeData
 	ccc    *runeTable
@@ -73,7 +75,7 @@ func (f *unicodeForm) tables() (*formTables, *runeTable) {
 func (f *unicodeForm) append(dst []byte, text string) ([]byte, change) {
 	t, stable := f.tables()
 	did, copied := unchanged, 0
-	lastStable := 0 // where the last stable character begins: a mark may compose with it
+	lastStable := 0 // start of the last stable character: a mark may compose with it
 	var space [2][64]rune
 	runes, normal := space[0][:0], space[1][:0]
 	for at := 0; at < len(text); {
@@ -168,9 +170,9 @@ func sortMarks(t *formTables, runes []rune) {
 	}
 }
 
-// composed composes in place and gives what remains.
+// composed composes in place and returns the result.
 func (t *formTables) composed(runes []rune) []rune {
-	starter, last := -1, uint8(0) // last: class of the mark before, of those that stayed
+	starter, last := -1, uint8(0) // last: class of the last mark that was not composed
 	out := 0
 	for _, c := range runes {
 		class := t.ccc.get(c)

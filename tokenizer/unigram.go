@@ -7,8 +7,9 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// unigram is sentencepiece's unigram model: of all ways to cut a word into pieces, the one with the best sum of scores. Ties go as in the
-// reference (tokenizers, models/unigram/model.rs, encode_optimized). Immutable but for its cache; used concurrently.
+// unigram is sentencepiece's unigram model: of all ways to cut a word into pieces it takes the one with the best sum of
+// scores. Ties are decided as in the reference (tokenizers, models/unigram/model.rs, encode_optimized). Only its cache
+// changes; used concurrently.
 type unigram struct {
 	vocab    *vocabulary
 	trie     *pieceTrie
@@ -19,9 +20,9 @@ type unigram struct {
 	fallback *[256]block.Token
 }
 
-var errNoUnknown = errors.New("the text has characters that the model has no token for, and the model names no unknown token")
+var errNoUnknown = errors.New("the model has no token for a character of the text, and no unknown token")
 
-// unknownPenalty is how far an unknown character scores below the worst piece.
+// unknownPenalty is the difference between the score of the worst piece and that of an unknown character.
 const unknownPenalty = 10.0
 
 func newUnigram(tokens []token, scores []float64, unknown block.Token, byteFallback bool) (*unigram, error) {
@@ -46,7 +47,7 @@ func newUnigram(tokens []token, scores []float64, unknown block.Token, byteFallb
 	return u, nil
 }
 
-// pathNode is the best way to reach a position: the piece that ends there and where it begins.
+// pathNode is the last piece of the best path to a position.
 type pathNode struct {
 	score float64
 	start int32 // -1: not reached
@@ -112,9 +113,9 @@ func (u *unigram) appendBest(dst []block.Token, word string, s *scratch) ([]bloc
 	return u.appendPath(dst, word, best), nil
 }
 
-// appendPath appends the pieces of the best path; neighbouring unknowns are one piece.
+// appendPath appends the pieces of the best path; neighbouring unknown characters are one piece.
 func (u *unigram) appendPath(dst []block.Token, word string, best []pathNode) []block.Token {
-	// Turn the links round: from the beginning of a piece to its end.
+	// Reverse the links: they lead from the beginning of a piece to its end then.
 	at := int32(len(word))
 	for start, id := best[at].start, best[at].id; at > 0; {
 		back := best[start]
@@ -137,7 +138,7 @@ func (u *unigram) appendPath(dst []block.Token, word string, best []pathNode) []
 	return dst
 }
 
-// appendUnknown appends the ids of a piece that the path took for unknown: it may be in the vocabulary all the same, once fused.
+// appendUnknown appends the ids of a run of unknown characters. The whole run may be in the vocabulary.
 func (u *unigram) appendUnknown(dst []block.Token, piece string) []block.Token {
 	if id, ok := u.vocab.id(piece); ok {
 		return append(dst, id)
@@ -150,7 +151,7 @@ func (u *unigram) appendUnknown(dst []block.Token, piece string) []block.Token {
 	return append(dst, u.unknown)
 }
 
-// pieceTrie is a trie over bytes whose edges lie in one hash table.
+// pieceTrie is a trie over bytes. One hash table holds all edges.
 type pieceTrie struct {
 	token []block.Token // by node
 	root  [256]int32
@@ -219,7 +220,7 @@ func (t *pieceTrie) home(from uint64) int {
 	return int(from*hashSeed>>32) & (len(t.edges) - 1)
 }
 
-// child gives the node that b leads to, or -1.
+// child returns the node that b leads to, or -1.
 func (t *pieceTrie) child(node int32, b byte) int32 {
 	if node == 0 {
 		return t.root[b]

@@ -7,11 +7,11 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// maxVocabulary bounds token ids: sixteen times the largest vocabulary published.
+// maxVocabulary bounds token ids: 16 times the largest published vocabulary.
 const maxVocabulary = 1 << 22
 
-// vocabulary maps token texts to ids and back. Texts lie in one arena, so a vocabulary is four allocations however large. Immutable once
-// built; used concurrently.
+// vocabulary maps token texts to ids and back. All texts lie in one arena, so a vocabulary of any size takes four
+// allocations. Immutable once built; used concurrently.
 type vocabulary struct {
 	arena []byte
 	start []uint32 // by id: where its text begins; the next id's start is its end
@@ -26,7 +26,7 @@ type token struct {
 	id   block.Token
 }
 
-// newVocabulary builds a vocabulary; of tokens that share a text the last wins, as in the reference.
+// newVocabulary builds a vocabulary; of tokens with one text the last wins, as in the reference.
 func newVocabulary(tokens []token) (*vocabulary, error) {
 	var size, top int
 	for _, t := range tokens {
@@ -73,7 +73,7 @@ func (v *vocabulary) insert(t token) {
 	}
 }
 
-// id gives the id of a text.
+// id returns the id of a text.
 func (v *vocabulary) id(text string) (block.Token, bool) {
 	mask := uint64(len(v.table) - 1)
 	for i := hashText(text) & mask; ; i = (i + 1) & mask {
@@ -87,12 +87,12 @@ func (v *vocabulary) id(text string) (block.Token, bool) {
 	}
 }
 
-// text gives the text of an id below the vocabulary's size; the caller must not change it.
+// text returns the text of an id below the vocabulary's size; the caller must not change it.
 func (v *vocabulary) text(id block.Token) []byte {
 	return v.arena[v.start[id]:v.start[id+1]]
 }
 
-// lookup gives the text of any id.
+// lookup returns the text of any id.
 func (v *vocabulary) lookup(id block.Token) (string, bool) {
 	if int(id) >= len(v.known) || !v.known[id] {
 		return "", false
@@ -110,7 +110,8 @@ func mix(a, b uint64) uint64 {
 	return hi ^ lo
 }
 
-// hashText is a wyhash-like hash of a short text; it is not keyed, tables made with it are bounded by files, not by requests.
+// hashText is a hash of a short text, similar to wyhash. It has no secret key: its tables hold what a model's files
+// have, never what a request has.
 func hashText(s string) uint64 {
 	h := uint64(len(s)) * hashPrime
 	i := 0
@@ -126,7 +127,7 @@ func load64(s string, i int) uint64 {
 		uint64(s[i+4])<<32 | uint64(s[i+5])<<40 | uint64(s[i+6])<<48 | uint64(s[i+7])<<56
 }
 
-// loadTail gives the at most seven bytes of s from i on, padded with zeros.
+// loadTail returns the last bytes of s, from i on and at most seven, padded with zeros.
 func loadTail(s string, i int) uint64 {
 	n := len(s) - i
 	if n == 0 {

@@ -7,19 +7,21 @@ import (
 )
 
 const (
-	maxCachedBytes  = 24 // longer words are rarely met twice
+	maxCachedBytes  = 24 // longer words seldom occur twice
 	maxCachedTokens = 8
 	cacheSlots      = 1 << 16
 )
 
-// wordCache remembers the ids of short words: direct mapped, fixed in size (4 MiB), without pointers, locks or allocation. Every word of a
-// slot is read and written atomically, and a slot's header carries a sequence number: a reader that overlaps a writer sees it and takes a
-// miss (a seqlock). Concurrent use is safe; writers that collide drop their word.
+// wordCache remembers the ids of short words: direct mapped, fixed in size (4 MiB), without pointers, locks or
+// allocation. Each slot is a seqlock: its fields are read and written atomically, and its header has a sequence number.
+// A reader whose slot is being written takes a miss. Safe for concurrent use; of two writers of one slot the second
+// drops its word.
 type wordCache struct {
 	slots []cacheSlot
 }
 
-// cacheSlot is one cache line: header, 24 bytes of text, 8 ids. Header: sequence (even: stable) <<16 | text length <<8 | number of ids.
+// cacheSlot is one cache line: header, 24 bytes of text, 8 ids. The header is sequence<<16 | text length<<8 | number of
+// ids; an odd sequence says that a writer is at work.
 type cacheSlot struct {
 	header atomic.Uint64
 	text   [3]atomic.Uint64
@@ -37,7 +39,7 @@ const sequenceStep = 1 << 16
 
 func newWordCache() *wordCache { return &wordCache{slots: make([]cacheSlot, cacheSlots)} }
 
-// keyOf gives the key of a word of 1 to maxCachedBytes bytes.
+// keyOf returns the key of a word of 1 to maxCachedBytes bytes.
 func keyOf(word string) wordKey {
 	k := wordKey{size: len(word)}
 	switch {
@@ -97,7 +99,7 @@ func (c *wordCache) get(k *wordKey, dst []block.Token) ([]block.Token, bool) {
 	return dst[:before+n], true
 }
 
-// put remembers the ids of a word, if they are few enough.
+// put remembers the ids of a word, if there are at most maxCachedTokens.
 func (c *wordCache) put(k *wordKey, ids []block.Token) {
 	if len(ids) > maxCachedTokens || len(ids) == 0 {
 		return

@@ -7,8 +7,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// wordPiece is BERT's model: the longest piece that begins a word, then the longest that continues it; a word that cannot be covered is
-// unknown as a whole. Immutable but for its cache; used concurrently.
+// wordPiece is BERT's model: it takes the longest piece that begins a word, then the longest pieces that continue it. A
+// word that pieces cannot cover is unknown as a whole. Only its cache changes; used concurrently.
 type wordPiece struct {
 	starts    *pieceTrie // pieces that begin a word
 	continues *pieceTrie // pieces that continue one, without their prefix
@@ -76,7 +76,7 @@ func (w *wordPiece) appendPieces(dst []block.Token, word string) ([]block.Token,
 	return append(dst[:before], w.unknown), nil
 }
 
-// longest gives the end and id of the longest piece at a position, or -1.
+// longest returns the end and id of the longest piece at a position; end is -1 when there is none.
 func (t *pieceTrie) longest(word string, at int) (end int, id block.Token) {
 	end = -1
 	node := int32(0)
