@@ -1,11 +1,11 @@
 package jinja
 
-// expr is a node that has a value. Nodes are immutable after resolve and shared by concurrent renders.
+// expr is a node with a value. Nodes do not change after resolve; concurrent renders share them.
 type expr interface {
 	eval(r *run, f *frame) (Value, error)
 }
 
-// stmt is a node that does something.
+// stmt is a statement.
 type stmt interface {
 	exec(r *run, f *frame) (flow, error)
 }
@@ -22,7 +22,7 @@ const (
 type (
 	constExpr struct{ v Value }
 
-	// nameExpr reads a variable; resolve fills in where it lives.
+	// nameExpr reads a variable; resolve fills in its slot.
 	nameExpr struct {
 		name string
 		line int
@@ -130,9 +130,9 @@ type (
 		line      int
 
 		scope, testScope, otherScope *scope
-		loopAt                       slot // where the loop variable lives
+		loopAt                       slot // of the loop variable
 		usesLoop                     bool
-		targets                      []slot // of a target that is a name or a flat tuple of names; see resolve
+		targets                      []slot // of a target that is a name or a tuple of names; see resolve
 		testTarget                   expr   // the target again, bound in testScope
 	}
 	setStmt struct {
@@ -161,7 +161,7 @@ type (
 		scope                         *scope
 		caller, kwargs, varargs       slot
 		hasCaller, hasKwargs, hasVars bool
-		explicitCaller                bool // "caller" is among the parameters
+		explicitCaller                bool // "caller" is a parameter
 	}
 	callBlock struct {
 		call *callExpr
@@ -179,7 +179,7 @@ type (
 		body    []stmt
 		scope   *scope
 	}
-	// scopeStmt is a body with its own variables: the generation tag.
+	// scopeStmt is a body with its own variables: a generation tag.
 	scopeStmt struct {
 		body  []stmt
 		scope *scope
@@ -194,7 +194,7 @@ type (
 	continueStmt struct{}
 )
 
-// eval makes nsRef an expr so that targets have one type; the parser never lets one be read.
+// eval makes nsRef an expr, so that all targets have one type. The parser uses it as a target only.
 func (n *nsRef) eval(*run, *frame) (Value, error) {
 	panic("bug: a namespace reference is only a target")
 }

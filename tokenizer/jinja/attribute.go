@@ -4,8 +4,8 @@ import (
 	"strings"
 )
 
-// getAttr is environment.getattr of the immutable sandbox: attributes first, then keys; what could change an object or
-// begins with an underscore is undefined with a complaint.
+// getAttr is environment.getattr of the immutable sandbox: it looks for an attribute, then for a key. A method that
+// would change the object, or a name with a leading underscore, is undefined, and using it fails with the reason.
 func (r *run) getAttr(obj *Value, name string) (Value, error) {
 	if err := r.step(1); err != nil {
 		return None, err
@@ -24,7 +24,7 @@ func (r *run) getAttr(obj *Value, name string) (Value, error) {
 	return r.notThere(obj, name), nil
 }
 
-// getItem is environment.getitem: keys and indexes first, then attributes.
+// getItem is environment.getitem: it looks for a key or index, then for an attribute.
 func (r *run) getItem(obj, index *Value) (Value, error) {
 	if err := r.step(1); err != nil {
 		return None, err
@@ -86,7 +86,7 @@ func (r *run) notThere(obj *Value, name string) Value {
 	return undefined("'" + obj.typeName() + " object' has no attribute '" + name + "'")
 }
 
-// attribute is getattr(obj, name) with the sandbox's verdict.
+// attribute is getattr(obj, name) in the sandbox.
 func (r *run) attribute(obj *Value, name string) (Value, bool, error) {
 	switch obj.kind {
 	case kindNamespace:
@@ -123,7 +123,7 @@ func (r *run) attribute(obj *Value, name string) (Value, bool, error) {
 	return Value{}, false, nil
 }
 
-// pythonDunder reports whether Python's objects of that type have the special attribute; only common ones are known.
+// pythonDunder reports whether Python's objects of that type have the special attribute; it knows the common ones only.
 func pythonDunder(obj *Value, name string) bool {
 	switch name {
 	case "__class__", "__doc__", "__init__", "__new__", "__dir__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__",
@@ -147,7 +147,7 @@ func unsafe(obj *Value, name string) Value {
 	return v
 }
 
-// mutates reports the methods that the immutable sandbox hides.
+// mutates reports whether the immutable sandbox hides the method.
 func mutates(obj *Value, name string) bool {
 	switch obj.kind {
 	case KindDict:
@@ -164,7 +164,7 @@ func mutates(obj *Value, name string) bool {
 	return false
 }
 
-// plainAttribute are the attributes of Python's objects that are values.
+// plainAttribute returns an attribute of a Python object that is a value, not a method.
 func plainAttribute(obj *Value, name string) (Value, bool) {
 	switch obj.kind {
 	case KindBool, KindInt, KindBig:

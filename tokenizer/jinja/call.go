@@ -1,7 +1,7 @@
 package jinja
 
-// callArgs are the evaluated arguments of a call, filter or test. pos may live on the run's stack: a callee that keeps
-// it copies it.
+// callArgs are the evaluated arguments of a call, filter or test. pos may lie on the run's stack: a callee that keeps
+// it must copy it.
 type callArgs struct {
 	pos []Value
 	kw  []namedValue
@@ -18,7 +18,7 @@ type macro struct {
 	frame *frame
 }
 
-// evalArgs evaluates arguments onto the run's stack; release gives the room back.
+// evalArgs evaluates arguments onto the run's stack; release frees them.
 func (r *run) evalArgs(n *arguments, f *frame, a *callArgs) (mark int, err error) {
 	mark = len(r.stack)
 	for _, e := range n.pos {
@@ -80,7 +80,7 @@ func (a *callArgs) named(name string) (Value, bool) {
 	return Value{}, false
 }
 
-// bind sorts arguments into named parameters as Python does: into[i] keeps its default where nothing is given.
+// bind assigns arguments to named parameters as Python does; a parameter without an argument keeps its default in into.
 func (a *callArgs) bind(fn string, names []string, required int, into []Value) error {
 	if len(a.pos) > len(names) {
 		return failf("%s() takes at most %d arguments (%d given)", fn, len(names), len(a.pos))
@@ -109,7 +109,7 @@ func (a *callArgs) bind(fn string, names []string, required int, into []Value) e
 	return nil
 }
 
-// positional refuses keywords and a wrong number of arguments.
+// positional refuses keyword arguments and a wrong number of arguments.
 func (a *callArgs) positional(fn string, least, most int) error {
 	if len(a.kw) > 0 {
 		return failf("%s() takes no keyword arguments", fn)
@@ -122,13 +122,13 @@ func (a *callArgs) positional(fn string, least, most int) error {
 
 func (n *callExpr) eval(r *run, f *frame) (Value, error) { return n.invoke(r, f, nil) }
 
-// invoke calls; caller, when given, is the body of a call block, passed as the keyword argument "caller".
+// invoke makes the call. caller is the body of a call block, or nil; it is passed as the keyword argument "caller".
 func (n *callExpr) invoke(r *run, f *frame, caller *Value) (Value, error) {
 	var fn Value
 	var self *method
 	var direct method
 	if attr, ok := n.fn.(*getAttr); ok {
-		// A method called in place needs no bound-method value.
+		// A method that is called at once needs no value of its own.
 		obj, err := attr.obj.eval(r, f)
 		if err != nil {
 			return None, err
@@ -216,7 +216,7 @@ func (r *run) callMacro(m *macro, a *callArgs) (Value, error) {
 	return Text(s), err
 }
 
-// bindMacro gives the parameters their values; used reports which keywords went into one.
+// bindMacro gives the parameters their values; used reports whether a keyword is a parameter.
 func (r *run) bindMacro(d *macroDef, f *frame, a *callArgs) (used func(string) bool, err error) {
 	used = func(name string) bool {
 		for i := min(len(a.pos), len(d.params)); i < len(d.params); i++ {
@@ -253,7 +253,7 @@ func (r *run) bindMacro(d *macroDef, f *frame, a *callArgs) (used func(string) b
 	return used, r.macroDefaults(d, f)
 }
 
-// macroDefaults evaluates the defaults of the parameters that got no value, in order.
+// macroDefaults evaluates the defaults of the parameters without a value, in order.
 func (r *run) macroDefaults(d *macroDef, f *frame) error {
 	for i, p := range d.params {
 		at := r.at(f, p.at)

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// Python's case mappings: whole-string, with the characters that map to several and the final sigma.
+// Python's case mappings work on whole strings: a character may map to several, and a final sigma has its own form.
 
 func upper(s string) string {
 	if isASCII(s) {
@@ -35,7 +35,7 @@ func Lower(s string) string {
 	return b.String()
 }
 
-// writeLower writes the lower case of the character c at s[i]; s is empty when its surroundings do not matter.
+// writeLower writes the lower case of the character c at s[i]; s is empty when the characters around c do not matter.
 func writeLower(b *strings.Builder, s string, i int, c rune) {
 	switch c {
 	case 'Σ':
@@ -50,8 +50,8 @@ func writeLower(b *strings.Builder, s string, i int, c rune) {
 	b.WriteRune(unicode.ToLower(c))
 }
 
-// finalSigma reports whether the capital sigma at i ends a word: a cased letter before it, none after it, whatever is
-// ignorable between.
+// finalSigma reports whether the capital sigma at i ends a word: there is a cased letter before it and none after it,
+// apart from ignorable characters.
 func finalSigma(s string, i int) bool {
 	before := false
 	for j := i; j > 0; {
@@ -138,8 +138,8 @@ func swapcase(s string) string {
 	return b.String()
 }
 
-// wordTitle is jinja2's title filter: words begin after spaces and opening brackets, and their first character is put
-// in upper, not title, case.
+// wordTitle is jinja2's title filter: a word begins after a space or an opening bracket, and its first character gets
+// upper case, not title case.
 func wordTitle(s string) string {
 	var b strings.Builder
 	rest := s

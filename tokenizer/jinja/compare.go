@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// maxDepth bounds walks over nested values; Python's recursion limit ends them too.
+// maxDepth bounds recursion into nested values, as Python's recursion limit does.
 const maxDepth = 900
 
 func tooDeep() error { return failf("maximum recursion depth exceeded") }
@@ -76,7 +76,7 @@ func (r *run) equalDicts(x, y *Dict, depth int) (bool, error) {
 	return true, nil
 }
 
-// equalViews compares dict views: those of keys and items are sets, those of values only equal themselves.
+// equalViews compares dict views: views of keys and of items are sets; a view of values equals only itself.
 func (r *run) equalViews(a, b *Value) (bool, error) {
 	x, y := a.ref.(*view), b.ref.(*view)
 	if x.part == viewValues || y.part == viewValues || x.part != y.part || x.d.Len() != y.d.Len() {
@@ -93,10 +93,10 @@ func (r *run) equalViews(a, b *Value) (bool, error) {
 	return true, nil
 }
 
-// unordered is the result of comparing with NaN.
+// unordered is the result of a comparison with NaN.
 const unordered = 2
 
-// compareNumbers is -1, 0, 1 or unordered.
+// compareNumbers returns -1, 0, 1 or unordered.
 func compareNumbers(a, b *Value) int {
 	if a.kind == KindFloat || b.kind == KindFloat {
 		return compareFloats(a, b)
@@ -138,11 +138,11 @@ func compareFloats(a, b *Value) int {
 	case math.IsInf(x, 0):
 		return int(math.Copysign(1, x))
 	}
-	// Exactly, as Python does: 2**53+1 is not equal to its nearest float.
+	// Python compares exactly: 2**53+1 is not equal to its nearest float.
 	return new(big.Float).SetFloat64(x).Cmp(new(big.Float).SetInt(b.bigOf()))
 }
 
-// compare is one comparison operator.
+// compare applies one comparison operator.
 func (r *run) compare(op string, a, b *Value) (bool, error) {
 	if err := r.step(1); err != nil {
 		return false, err
@@ -172,7 +172,7 @@ func (r *run) compare(op string, a, b *Value) (bool, error) {
 	return c >= 0, nil
 }
 
-// order is -1, 0, 1 or unordered; what Python cannot order fails.
+// order returns -1, 0, 1 or unordered, and an error for values that Python cannot order.
 func (r *run) order(a, b *Value, depth int, op string) (int, error) {
 	if depth > maxDepth {
 		return 0, tooDeep()
@@ -243,8 +243,8 @@ func (r *run) contains(seq, item *Value) (bool, error) {
 	}
 }
 
-// identical is Python's a is b, as far as it can be known: numbers and texts count as identical when they are equal,
-// which CPython does for constants.
+// identical is Python's a is b. Equal numbers and equal texts count as identical: in CPython they are for constants,
+// and otherwise it depends on memory.
 func identical(a, b *Value) bool {
 	if a.kind != b.kind {
 		return false

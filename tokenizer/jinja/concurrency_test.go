@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestOneTemplateIsRenderedByManyAtOnce(t *testing.T) {
+func TestConcurrentRendersOfOneTemplateAreEqual(t *testing.T) {
 	tmpl, err := Parse(`{% macro f(x, y=2) %}{{ x * y }}{% endmacro %}{% for m in messages %}{{ f(m) }}{{ loop.index }}{% endfor %}{{ 10 ** 30 }}`)
 	if err != nil {
 		t.Fatal(err)

@@ -4,11 +4,11 @@
 //	text, err := t.Render(nil, jinja.Options{Now: time.Now()}, vars) // vars is a *jinja.Dict
 //
 // The language is jinja2 3.1's as Transformers sets it up for chat templates: the immutable sandbox, trim_blocks and
-// lstrip_blocks, break and continue, the generation tag, tojson without HTML escaping, raise_exception and strftime_now.
-// Values are Python's: dicts keep their order, integers and floats stay apart, None prints as None. A Decoder reads them
-// from JSON. Names are resolved to slots when a template is parsed; a render walks the parsed tree.
+// lstrip_blocks, break and continue, the generation tag, tojson without HTML escaping, raise_exception and
+// strftime_now. Values are Python's: dicts keep their order, integers and floats stay apart, None prints as None. A
+// Decoder reads them from JSON. Names are resolved to slots when a template is parsed; a render walks the parsed tree.
 //
 // It refuses include, import, extends and blocks, because a chat template is one text; the filters random, pprint and
-// urlize, lipsum, bytes (str.encode) and \N{…} escapes; and texts that would show a memory address. It knows no clock, no
-// file, no chat and no engine: the time is an argument, and Limits bound every render.
+// urlize, lipsum, bytes (str.encode) and \N{…} escapes; and texts that would show a memory address. It knows no clock,
+// no file, no chat and no engine: the time is an argument, and Limits bound every render.
 package jinja

@@ -5,30 +5,30 @@ import (
 	"fmt"
 )
 
-// ErrSyntax is matched by errors.Is for a source that is not a template, or one that needs what this package leaves out
-// (include, import, extends, blocks).
+// ErrSyntax is matched by errors.Is for a source that is not a template, or that uses include, import, extends or
+// blocks, which this package refuses.
 var ErrSyntax = errors.New("template syntax error")
 
-// ErrLimit is matched by errors.Is when a render, or the reading of a request, was stopped because it cost too much.
+// ErrLimit is matched by errors.Is when a render or a Decoder reached one of its limits.
 var ErrLimit = errors.New("template limit reached")
 
-// RaisedError is the template's own refusal: it called raise_exception. The request is at fault, not the template, and
-// engines answer it with 400.
+// RaisedError says that the template called raise_exception. The request is at fault, not the template; engines answer
+// it with status 400.
 type RaisedError struct {
-	Message string // what the template said
+	Message string // the argument of raise_exception
 }
 
-// Error returns what the template said, after what raised it.
+// Error returns the template's message.
 func (e *RaisedError) Error() string { return "template raised: " + e.Message }
 
-// RenderError is any other failure while rendering: an undefined value used, a wrong type, a forbidden attribute.
-// Engines answer it with an error too.
+// RenderError is any other failure of a render: an undefined value is used, a type is wrong, an attribute is forbidden.
+// Engines fail too.
 type RenderError struct {
 	Line    int // of the template's source; 0 when unknown
 	Message string
 }
 
-// Error returns what went wrong and, where it is known, on which line of the template.
+// Error returns the message and, where it is known, the line of the template.
 func (e *RenderError) Error() string {
 	if e.Line == 0 {
 		return "render template: " + e.Message
@@ -36,7 +36,7 @@ func (e *RenderError) Error() string {
 	return fmt.Sprintf("render template: line %d: %s", e.Line, e.Message)
 }
 
-// syntaxError is a refusal of the source at a line.
+// syntaxError says why the source is refused, and at which line.
 type syntaxError struct {
 	line    int
 	message string
@@ -47,7 +47,7 @@ func (e *syntaxError) Error() string {
 }
 func (e *syntaxError) Is(target error) bool { return target == ErrSyntax }
 
-// limitError says which limit a render has reached.
+// limitError says which limit a render reached.
 type limitError struct{ what string }
 
 func (e *limitError) Error() string        { return "render template: " + e.what }
@@ -57,7 +57,7 @@ func failf(format string, args ...any) error {
 	return &RenderError{Message: fmt.Sprintf(format, args...)}
 }
 
-// atLine fills in the line where a failure happened; the innermost one stays.
+// atLine sets the line of a RenderError; a line that is set, of an inner expression, stays.
 func atLine(err error, line int) error {
 	if e, ok := err.(*RenderError); ok && e.Line == 0 {
 		e.Line = line
@@ -65,7 +65,7 @@ func atLine(err error, line int) error {
 	return err
 }
 
-// using is the failure of using an undefined value.
+// using returns the error for using an undefined value.
 func using(v *Value) error {
 	if v.ref != nil {
 		return failf("%s", v.str)

@@ -30,11 +30,11 @@ func (n *outputStmt) exec(r *run, f *frame) (flow, error) {
 	return flowNext, nil
 }
 
-// maxSum is the longest chain of + that is printed without being built.
+// maxSum is the longest chain of + that is printed without building its result.
 const maxSum = 16
 
-// printSum emits a chain of +, as templates write whole turns: while its operands are texts they are emitted one after the
-// other, without copying a long content once for each of them.
+// printSum prints a chain of +. Templates write whole turns as such chains: operands that are texts are printed one
+// after the other, so that a long content is not copied for each +.
 func (r *run) printSum(n *binaryExpr, f *frame) error {
 	var chain [maxSum]*binaryExpr // from the last to the first
 	depth := 0
@@ -66,7 +66,7 @@ func (r *run) printSum(n *binaryExpr, f *frame) error {
 			count++
 			continue
 		}
-		if count > 0 { // from here on as any other value
+		if count > 0 { // not only texts: build the value
 			if err := r.grow(sumLength(texts[:count])); err != nil {
 				return err
 			}
@@ -94,7 +94,7 @@ func sumLength(texts []string) (n int) {
 	return n
 }
 
-// print emits str(v).
+// print prints str(v).
 func (r *run) print(v *Value) error {
 	switch v.kind {
 	case KindString:
@@ -130,7 +130,7 @@ func (n *setStmt) exec(r *run, f *frame) (flow, error) {
 	return flowNext, atLine(err, n.line)
 }
 
-// assign binds a target.
+// assign assigns to a target.
 func (r *run) assign(target expr, v Value, f *frame) error {
 	switch t := target.(type) {
 	case *nameExpr:
@@ -260,7 +260,7 @@ func (n *forStmt) exec(r *run, f *frame) (flow, error) {
 	return fl, atLine(err, n.line)
 }
 
-// loop runs the body for each item of seq; depth is the loop's level when it recurses.
+// loop runs the body for each item of seq; depth is the level of a recursive loop.
 func (n *forStmt) loop(r *run, f *frame, seq *Value, depth int) (flow, error) {
 	lp, err := n.open(r, f, seq)
 	if err != nil {
@@ -308,7 +308,7 @@ func (n *forStmt) loop(r *run, f *frame, seq *Value, depth int) (flow, error) {
 	return r.stmts(n.other, r.enter(n.otherScope, f))
 }
 
-// open starts iterating, through the loop's filter if it has one.
+// open starts the iteration, through the loop's filter if it has one.
 func (n *forStmt) open(r *run, f *frame, seq *Value) (*loop, error) {
 	lp := &loop{stmt: n, index: -1, length: -1}
 	if n.test != nil {

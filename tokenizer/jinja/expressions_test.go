@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestExpressionsMeanWhatPythonMakesOfThem(t *testing.T) {
+func TestExpressionsRenderAsInPython(t *testing.T) {
 	raw, err := os.ReadFile("testdata/expressions.json")
 	if err != nil {
 		t.Fatal(err)

@@ -4,10 +4,11 @@ import (
 	"strings"
 )
 
-// filterFunc is the code behind "v | name(args)".
+// filterFunc is the code of "v | name(args)".
 type filterFunc func(r *run, v *Value, a *callArgs) (Value, error)
 
-// filters are jinja2's built-in filters with Transformers' tojson. map and select find others through the run.
+// filters are jinja2's built-in filters, with Transformers' tojson. map and select find filters by name through the
+// run.
 var filters = map[string]filterFunc{
 	"abs": absFilter, "attr": attrFilter, "batch": batchFilter, "capitalize": textFilter(capitalize),
 	"center": centerFilter, "count": lengthFilter, "d": defaultFilter, "default": defaultFilter,
@@ -23,7 +24,7 @@ var filters = map[string]filterFunc{
 	"urlencode": urlEncode, "wordcount": wordCount, "xmlattr": xmlAttr,
 }
 
-// bound evaluates a filter's arguments into their parameters.
+// bound assigns a filter's arguments to its parameters.
 func bound(a *callArgs, fn string, names []string, required int, into ...*Value) error {
 	vals := make([]Value, len(names))
 	for i, p := range into {
@@ -38,7 +39,7 @@ func bound(a *callArgs, fn string, names []string, required int, into ...*Value)
 	return nil
 }
 
-// textFilter is a filter that maps str(v) and takes no arguments.
+// textFilter makes a filter that maps str(v) and takes no arguments.
 func textFilter(change func(string) string) filterFunc {
 	return func(r *run, v *Value, a *callArgs) (Value, error) {
 		if err := a.positional("filter", 0, 0); err != nil {
@@ -169,7 +170,7 @@ func lastFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	return items[len(items)-1], nil
 }
 
-// reversible is the items of what Python's reversed() takes.
+// reversible returns the items of a value that Python's reversed() accepts.
 func (r *run) reversible(v *Value) ([]Value, bool, error) {
 	switch v.kind {
 	case KindString, KindList, kindTuple, KindDict, kindView, kindRange, KindUndefined:
@@ -224,7 +225,7 @@ func itemsFilter(_ *run, v *Value, a *callArgs) (Value, error) {
 	case KindDict:
 		return Value{kind: kindIterator, ref: &entries{d: v.dict(), part: viewItems}}, nil
 	}
-	// The filter is a generator in Python: it complains when it is used.
+	// The filter is a generator in Python: it fails when it is used, not before.
 	name := v.typeName()
 	return lazy(func(*run) (Value, bool, error) {
 		return None, false, failf("can only get item pairs from a mapping, not from %s", name)
@@ -253,7 +254,7 @@ func replaceFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	return r.replace(s[0], s[1], s[2], n)
 }
 
-// replace is str.replace, charged before it builds.
+// replace is str.replace; it is charged before it builds the text.
 func (r *run) replace(s, old, with string, n int64) (Value, error) {
 	if err := r.scan(len(s)); err != nil {
 		return None, err
@@ -429,7 +430,7 @@ func formatFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	return r.percent(&format, &args)
 }
 
-// kwDict is the keyword arguments as a dict.
+// kwDict returns the keyword arguments as a dict.
 func (a *callArgs) kwDict() *Dict {
 	d := &Dict{}
 	for i := range a.kw {
@@ -438,7 +439,7 @@ func (a *callArgs) kwDict() *Dict {
 	return d
 }
 
-// toJSON is the filter that Transformers puts in the place of jinja2's.
+// toJSON is Transformers' filter tojson, which replaces jinja2's.
 func toJSON(r *run, v *Value, a *callArgs) (Value, error) {
 	ascii, indent, separators, sortKeys := falseValue, None, None, falseValue
 	names := []string{"ensure_ascii", "indent", "separators", "sort_keys"}

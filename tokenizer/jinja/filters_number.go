@@ -54,7 +54,7 @@ func intFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	return fallback, nil
 }
 
-// truncated is int(f), or fallback for what has no integer.
+// truncated is int(f), or fallback for a float without an integer.
 func truncated(f float64, fallback Value) Value {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return fallback

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// attributePath splits "a.b.0" into what to look up in turn; none is the empty path.
+// attributePath splits "a.b.0" into names and indexes; None is the empty path.
 func attributePath(v *Value) ([]Value, error) {
 	switch v.kind {
 	case KindNone:
@@ -25,7 +25,7 @@ func attributePath(v *Value) ([]Value, error) {
 	return []Value{*v}, nil
 }
 
-// follow looks a path up; byDefault, when given, replaces what is undefined on the way.
+// follow looks up a path; byDefault, when given, replaces an undefined value on the way.
 func (r *run) follow(item Value, path []Value, byDefault *Value) (Value, error) {
 	for i := range path {
 		var err error
@@ -48,7 +48,7 @@ func (r *run) foldCase(v Value) (Value, error) {
 	return Text(s), r.grow(len(s))
 }
 
-// keyed reads the common arguments case_sensitive and attribute into a function from item to key.
+// keyed makes of the arguments case_sensitive and attribute a function from an item to its key.
 func (r *run) keyed(attribute, caseSensitive, byDefault *Value) (func(Value) (Value, error), error) {
 	path, err := attributePath(attribute)
 	if err != nil {
@@ -64,7 +64,7 @@ func (r *run) keyed(attribute, caseSensitive, byDefault *Value) (func(Value) (Va
 	}, nil
 }
 
-// sortBy sorts positions by their keys, stably; the first comparison that Python refuses ends it.
+// sortBy sorts positions by their keys, stably. It fails at the first comparison that Python refuses.
 func (r *run) sortBy(order []int, key func(int) *Value, reverse bool) error {
 	var failed error
 	sort.SliceStable(order, func(i, j int) bool {
@@ -185,7 +185,7 @@ func dictSort(r *run, v *Value, a *callArgs) (Value, error) {
 	return List(out), err
 }
 
-// groupTuple is the fields of a tuple made by groupby.
+// groupTuple returns the fields of a tuple that groupby made.
 func (v *Value) groupTuple() ([]Value, bool) {
 	if len(v.items()) == 2 && v.num == groupMark {
 		return v.items(), true
@@ -283,7 +283,7 @@ func uniqueFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	}), nil
 }
 
-// extreme is min (sign -1) or max (sign 1).
+// extreme is the filter min (sign -1) or max (sign 1).
 func extreme(fn string, sign int) filterFunc {
 	return func(r *run, v *Value, a *callArgs) (Value, error) {
 		sensitive, attribute := falseValue, None
@@ -449,7 +449,7 @@ func mapFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	}), nil
 }
 
-// mapping is what map does to each item.
+// mapping returns the function that map applies to each item.
 func (r *run) mapping(a *callArgs) (func(Value) (Value, error), error) {
 	if attribute, ok := a.named("attribute"); ok && len(a.pos) == 0 {
 		var byDefault *Value
@@ -479,7 +479,7 @@ func (r *run) mapping(a *callArgs) (func(Value) (Value, error), error) {
 	return func(item Value) (Value, error) { return fn(r, &item, args) }, r.step(1)
 }
 
-// selecting is select, reject, selectattr and rejectattr.
+// selecting makes the filters select, reject, selectattr and rejectattr.
 func selecting(attr, keep bool) filterFunc {
 	return func(r *run, v *Value, a *callArgs) (Value, error) {
 		if !v.truthy() {

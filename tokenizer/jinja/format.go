@@ -14,7 +14,7 @@ func (r *run) format(s string, pos []Value, kw *Dict) (string, error) {
 	return out, err
 }
 
-// formatNested formats with automatic numbering carried in auto; depth bounds fields within specifications.
+// formatNested is format with the state of automatic numbering; depth bounds fields within specifications.
 func (r *run) formatNested(s string, pos []Value, kw *Dict, auto *int, depth int) (string, error) {
 	if depth == 0 {
 		return "", failf("max string recursion exceeded")
@@ -293,7 +293,7 @@ func (sp *spec) number(v *Value) (string, error) {
 			return sp.padNumber(sp.signOf(math.Signbit(f) && !math.IsNaN(f)), "", sp.grouped(string(b))), nil
 		}
 		sign, prefix, digits := sp.float(f)
-		if !strings.ContainsAny(digits, ".en") { // like repr: a float shows that it is one
+		if !strings.ContainsAny(digits, ".en") { // as repr: a float has a point
 			digits += ".0"
 		}
 		return sp.padNumber(sign, prefix, sp.grouped(digits)), nil

@@ -10,8 +10,8 @@ type builtin struct {
 	call func(r *run, a *callArgs) (Value, error)
 }
 
-// globals are the functions every template sees, unless a variable of the render hides one. jinja2's own come first;
-// the last two are Transformers'.
+// globals are the functions that every template has; a variable of the render hides a function of its name. The last
+// two are Transformers', the others jinja2's.
 var globals = map[string]Value{
 	"range":           {kind: kindBuiltin, ref: &builtin{"range", rangeOf}},
 	"dict":            {kind: kindBuiltin, ref: &builtin{"dict", dictOf}},
@@ -23,7 +23,8 @@ var globals = map[string]Value{
 	"strftime_now":    {kind: kindBuiltin, ref: &builtin{"strftime_now", strftimeNow}},
 }
 
-// transformersGlobals are the globals that plain jinja2 lacks: names that engines count as variables of a template.
+// transformersGlobals are the globals that jinja2 itself lacks: jinja2.meta counts their names as variables of a
+// template.
 var transformersGlobals = set("raise_exception", "strftime_now")
 
 // maxRange is the sandbox's bound on the length of a range.
@@ -78,8 +79,8 @@ func dictOf(r *run, a *callArgs) (Value, error) {
 	return FromDict(d), r.grow(2 * valueBytes * d.Len())
 }
 
-// dictAttribute is an attribute of the dict class: a class method, or by the subscript that getattr falls back to the
-// generic alias dict[name], which is called like dict itself.
+// dictAttribute is an attribute of the class dict: the class method fromkeys, or for any other name the generic alias
+// dict[name], because getattr falls back to a subscript. A call of the alias is a call of dict.
 func dictAttribute(obj *Value, name string) Value {
 	if name == "fromkeys" {
 		return Value{kind: kindBuiltin, ref: &builtin{name, dictFromKeys}}
@@ -108,7 +109,7 @@ func dictFromKeys(r *run, a *callArgs) (Value, error) {
 	return FromDict(d), nil
 }
 
-// fill is dict(from): a mapping or pairs.
+// fill is dict(from), of a mapping or of pairs.
 func (r *run) fill(d *Dict, from *Value) error {
 	if from.kind == KindDict {
 		*d = *from.dict().Clone()
@@ -141,7 +142,7 @@ func namespaceOf(r *run, a *callArgs) (Value, error) {
 // selfReference is the variable self.
 type selfReference struct{}
 
-// cycler hands out its items in turn.
+// cycler returns its items in turn.
 type cycler struct {
 	items []Value
 	pos   int
@@ -167,7 +168,7 @@ func (c *cycler) call(name string, a *callArgs) (Value, error) {
 	return v, nil
 }
 
-// joiner is empty the first time and its separator afterwards.
+// joiner returns "" at the first call, and its separator at later calls.
 type joiner struct {
 	sep  Value
 	used bool

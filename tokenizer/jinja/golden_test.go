@@ -33,8 +33,8 @@ type conversation struct {
 	ContinueFinalMessage bool            `json:"continue_final_message"`
 }
 
-// variables are what Transformers' apply_chat_template renders the conversation with: the keyword arguments hide the
-// others.
+// variables returns the variables with which Transformers' apply_chat_template renders the conversation: a keyword
+// argument hides another variable of its name.
 func (c *conversation) variables() ([]*Dict, error) {
 	kwargs, vars, tokens := &Dict{}, &Dict{}, &Dict{}
 	if len(c.Kwargs) > 0 {
@@ -72,7 +72,7 @@ func (c *conversation) render(tmpl *Template) ([]byte, error) {
 	return tmpl.Render(nil, Options{Now: goldenTime}, vars...)
 }
 
-// golden is what testdata/gather.py found out about one template.
+// golden is one template, with the results that testdata/gather.py got from Python.
 type golden struct {
 	Name     string                  `json:"name"`
 	SHA256   string                  `json:"sha256"`
@@ -143,7 +143,7 @@ func collected(t testing.TB) []golden {
 	return out
 }
 
-// digests are the committed digests by template.
+// digests returns the committed digests, by template.
 func digests(t testing.TB) map[string]string {
 	t.Helper()
 	raw, err := os.ReadFile("testdata/golden.sha256")
@@ -180,7 +180,7 @@ func compare(t *testing.T, templates []golden) {
 		tmpl, parseErr := Parse(g.Template)
 		for i := range cs {
 			want := g.Results[cs[i].Name]
-			if want.Unstable || cs[i].ContinueFinalMessage { // internal/tokens/chat does the latter
+			if want.Unstable || cs[i].ContinueFinalMessage { // internal/tokens/chat tests the latter
 				continue
 			}
 			renders++
@@ -199,7 +199,7 @@ func compare(t *testing.T, templates []golden) {
 	t.Logf("%d renders, %d templates differ", renders, len(wrong))
 }
 
-// differs says how a render differs from Python's, or nothing.
+// differs says how a render differs from Python's; "" when it is equal.
 func differs(got []byte, err error, want *goldenResult) string {
 	var raised *RaisedError
 	switch {

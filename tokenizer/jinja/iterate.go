@@ -4,7 +4,7 @@ import (
 	"unicode/utf8"
 )
 
-// length is Python's len(v); false where it would fail.
+// length is Python's len(v); false where len fails.
 func (r *run) length(v *Value) (int, bool) {
 	switch v.kind {
 	case KindUndefined:
@@ -114,14 +114,14 @@ func (it *counter) next(*run) (Value, bool, error) {
 	return v, true, nil
 }
 
-// generator adapts a function, for the filters that are lazy in Python.
+// generator makes an iterator of a function, for the filters that are lazy in Python.
 type generator func(r *run) (Value, bool, error)
 
 func (g generator) next(r *run) (Value, bool, error) { return g(r) }
 
 func lazy(g generator) Value { return Value{kind: kindIterator, ref: g} }
 
-// listOf is Python's list(v). The result must not be changed: it may be v's own.
+// listOf is Python's list(v). The caller must not change the result: it may be v's own.
 func (r *run) listOf(v *Value) ([]Value, error) {
 	if v.isSequence() {
 		return v.items(), nil

@@ -12,11 +12,11 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// maxJSONDepth bounds nested arrays and objects; Python gives up near a thousand.
+// maxJSONDepth bounds nested arrays and objects; Python's limit is near 1,000.
 const maxJSONDepth = 500
 
-// maxValues bounds the values of a document, and of all documents of a request together: each takes up to 200 bytes of
-// memory and as little as two of the document. A chat of 50,000 messages with five fields each has as many.
+// maxValues bounds the values of all documents of a Decoder. A value takes up to 200 bytes of memory, and as few as two
+// bytes of a document. A chat of 50,000 messages with five fields each has as many values.
 const maxValues = 1 << 18
 
 // Dialect is the JSON reader that a Decoder follows.
@@ -29,12 +29,13 @@ const (
 	Orjson
 )
 
-// Decoder reads JSON documents into values: integers and floats stay apart, and the last of equal keys wins, in the place of
-// the first. The zero value is ready. All documents that one Decoder reads may have 262,144 values together. A document
-// beyond that, or nested deeper than 500 levels, fails with an error that matches ErrLimit.
+// Decoder reads JSON documents into values: integers and floats stay apart, and the last of equal keys wins, in the
+// place of the first. The zero value is ready. All documents that one Decoder reads may have 262,144 values together. A
+// document beyond that, or nested deeper than 500 levels, fails with an error that matches ErrLimit.
 type Decoder struct{ values int }
 
-// Decode reads one document as Python does. src must not change while the value is in use: its texts share src's memory.
+// Decode reads one document as Python does. src must not change while the value is in use: its texts share src's
+// memory.
 func (d *Decoder) Decode(src []byte) (Value, error) { return d.decode(src, Python) }
 
 // DecodeText is Decode for a document in a string.
@@ -55,7 +56,7 @@ func (d *Decoder) decode(src []byte, as Dialect) (Value, error) {
 	return v, nil
 }
 
-// shared returns the bytes as a text that shares their memory.
+// shared returns the bytes as a string that shares their memory.
 func shared(b []byte) string { return memory.String(memory.SliceData(b), len(b)) }
 
 // reader builds the values of one document.
@@ -66,12 +67,12 @@ type reader struct {
 	orjson bool
 }
 
-// beyond ends the reading of a document that an engine may well read.
+// beyond ends the reading of a document at a limit of ours: an engine may read it.
 func (r *reader) beyond(what string) {
 	r.Stop(fmt.Errorf("%w: %s at byte %d", ErrLimit, what, r.Pos()))
 }
 
-// value takes one value; what it returns after an error has no meaning.
+// value reads one value; after an error its result has no meaning.
 func (r *reader) value() Value {
 	if r.values++; r.values > maxValues {
 		r.beyond(fmt.Sprintf("more than %d values", maxValues))
@@ -115,7 +116,7 @@ var specialNumbers = [...]struct {
 	v    Value
 }{{"NaN", Float(math.NaN())}, {"Infinity", Float(math.Inf(1))}, {"-Infinity", Float(math.Inf(-1))}}
 
-// deeper counts an array or object that opens; the caller takes it back.
+// deeper counts an array or object that begins; the caller decrements depth at its end.
 func (r *reader) deeper() {
 	if r.depth++; r.depth > maxJSONDepth {
 		r.beyond("nested too deep")
@@ -143,7 +144,8 @@ func (r *reader) array() Value {
 	return Value{kind: KindList, ref: l}
 }
 
-// string is a string or key as the scanner returned it. Half a surrogate pair is refused: no engine can tokenize it.
+// string returns the text of a string or key that the scanner took. It refuses half a surrogate pair: no engine can
+// tokenize it.
 func (r *reader) string(raw []byte, escaped bool) string {
 	if !escaped {
 		return shared(raw)

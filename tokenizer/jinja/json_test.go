@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-func TestTextsAreReadAsJSONMeansThem(t *testing.T) {
+func TestTextsAreDecodedAsByEncodingJSON(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 9))
 	pieces := []string{"a", "words and more words ", "é", "\U0001F600", `\"`, `\\`, `\/`, `\n`, `\t`, `\u00e9`, `\ud83d\ude00`, "\x7f", "\u0080", "ÿ", " ", `\\\"`, strings.Repeat("x", 100)}
 	for range 5000 {

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// writer encodes as json.dumps does.
+// writer encodes JSON as Python's json.dumps does.
 type writer struct {
 	r         *run
 	out       []byte
@@ -26,7 +26,7 @@ func (w *writer) value(v *Value, depth int) error {
 		return err
 	}
 	if len(w.out) > w.r.memory {
-		return &limitError{"it builds more than memory allows"}
+		return &limitError{"the memory limit is reached"}
 	}
 	switch v.kind {
 	case KindNone:
@@ -115,7 +115,7 @@ func (w *writer) object(d *Dict, depth int) error {
 	return nil
 }
 
-// order is the positions of a dict's keys sorted, or nil for the dict's own order.
+// order returns the positions of a dict's keys in sorted order, or nil for the dict's own order.
 func (w *writer) order(d *Dict) ([]int, error) {
 	if !w.sortKeys {
 		return nil, nil
@@ -128,7 +128,7 @@ func (w *writer) order(d *Dict) ([]int, error) {
 	return order, err
 }
 
-// key writes a key as text, as json.dumps turns numbers and constants into keys.
+// key writes a key as a text: json.dumps accepts numbers and constants as keys.
 func (w *writer) key(k *Value, depth int) error {
 	switch k.kind {
 	case KindString:
@@ -152,7 +152,7 @@ func (w *writer) text(s string) {
 			i++
 			continue
 		}
-		if c == 0x7f { // plain even with ensure_ascii
+		if c == 0x7f { // not escaped, even with ensure_ascii
 			i++
 			continue
 		}

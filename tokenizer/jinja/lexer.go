@@ -32,13 +32,13 @@ type token struct {
 	num  Value  // integer and float
 }
 
-// lexer cuts a template into tokens as jinja2's lexer does with trim_blocks and lstrip_blocks on, the default delimiters
+// lexer cuts a template into tokens as jinja2's lexer does with trim_blocks and lstrip_blocks, the default delimiters
 // and no line statements.
 type lexer struct {
 	src          string
 	pos          int
 	line         int
-	lineStarting bool // the last match ended with a newline (or nothing has been matched)
+	lineStarting bool // a line begins: the last match ended with a newline, or there was none
 	tokens       []token
 }
 
@@ -65,7 +65,7 @@ func lex(source string) ([]token, error) {
 
 func (l *lexer) fail(message string) error { return &syntaxError{l.line, message} }
 
-// root reads text up to the next tag and the tag's opening, then the tag.
+// root reads the text up to the next tag, and the tag.
 func (l *lexer) root() error {
 	rest := l.src[l.pos:]
 	at := nextTag(rest)
@@ -106,7 +106,7 @@ func (l *lexer) root() error {
 	return l.tag("%}", tokBlockEnd)
 }
 
-// nextTag is the position of the next opening delimiter, or -1.
+// nextTag returns the position of the next opening delimiter, or -1.
 func nextTag(s string) int {
 	for from := 0; ; {
 		i := strings.IndexByte(s[from:], '{')
@@ -122,8 +122,9 @@ func nextTag(s string) int {
 	}
 }
 
-// leftStrip is the text before a tag after whitespace control: "-" takes all of it, lstrip_blocks the indentation of a
-// line that holds nothing else, unless "+" or an expression forbids it.
+// leftStrip returns the text before a tag without the white space that the tag removes. "-" removes all of it.
+// lstrip_blocks removes the indentation when the line has nothing else before the tag, unless the tag has "+" or is an
+// expression.
 func (l *lexer) leftStrip(text string, sign, kind byte) string {
 	if sign == '-' {
 		return strings.TrimRightFunc(text, IsSpace)
@@ -148,7 +149,7 @@ func (l *lexer) data(s string) {
 	}
 }
 
-// rawBegin is the length of "raw %}" after an opening, or -1.
+// rawBegin returns the length of "raw %}" after an opening, or -1.
 func rawBegin(s string) int {
 	rest := strings.TrimLeftFunc(s, IsSpace)
 	rest, ok := strings.CutPrefix(rest, "raw")
@@ -196,7 +197,7 @@ func (l *lexer) raw() error {
 	}
 }
 
-// comment skips to the end of a comment.
+// comment skips a comment.
 func (l *lexer) comment() error {
 	rest := l.src[l.pos:]
 	end := strings.Index(rest, "#}")
@@ -212,8 +213,8 @@ func (l *lexer) comment() error {
 	return nil
 }
 
-// closing is the length of a closing delimiter with its whitespace control, or -1: "-" eats the whitespace after it,
-// trim one newline (trim_blocks) unless "+" stands before it.
+// closing returns the length of a closing delimiter with the white space that it removes, or -1. "-" removes all white
+// space after the delimiter; trim (trim_blocks) removes one newline, unless "+" stands before the delimiter.
 func closing(s, end string, trim bool) int {
 	if after, ok := strings.CutPrefix(s, "-"+end); ok {
 		return len(s) - len(strings.TrimLeftFunc(after, IsSpace))
@@ -235,12 +236,12 @@ func (l *lexer) advance(n int) {
 	l.pos += n
 }
 
-// tag reads the tokens of a tag up to its closing delimiter, which counts only outside brackets.
+// tag reads the tokens of a tag up to the first closing delimiter outside of brackets.
 func (l *lexer) tag(end string, kind tokenKind) error {
 	var open []byte
 	for {
 		if l.pos >= len(l.src) {
-			return nil // the parser meets the end of the template and says what it misses
+			return nil // the parser finds the end of the template, and says what is missing
 		}
 		if len(open) == 0 {
 			if n := closing(l.src[l.pos:], end, kind == tokBlockEnd); n >= 0 {
@@ -276,7 +277,7 @@ func (l *lexer) tag(end string, kind tokenKind) error {
 			}
 			switch op {
 			case "(", "[", "{":
-				open = append(open, op[0]+1+op[0]>>6) // the matching bracket: ')' is '('+1, ']' and '}' are two further
+				open = append(open, op[0]+1+op[0]>>6) // the matching bracket: ')' is '('+1, ']' is '['+2, '}' is '{'+2
 			case ")", "]", "}":
 				if len(open) == 0 || open[len(open)-1] != op[0] {
 					return l.fail("unexpected '" + op + "'")
@@ -325,7 +326,7 @@ func (l *lexer) name() error {
 	return nil
 }
 
-// number reads an integer or a float literal of Python's forms, underscores included.
+// number reads an integer or float literal as Python writes them, underscores included.
 func (l *lexer) number() error {
 	s := l.src[l.pos:]
 	afterDot := l.pos > 0 && l.src[l.pos-1] == '.'
@@ -356,7 +357,7 @@ func (l *lexer) number() error {
 	return nil
 }
 
-// digitRun is the length of digits with single underscores between them.
+// digitRun returns the length of digits with single underscores between them.
 func digitRun(s string, digit func(byte) bool) int {
 	n := 0
 	for n < len(s) {
@@ -448,7 +449,7 @@ func (l *lexer) quoted(quote byte) error {
 	return nil
 }
 
-// unescape decodes Python's unicode-escape codec over already decoded text.
+// unescape decodes a text as Python's codec unicode-escape does.
 func unescape(s string) (string, error) {
 	i := strings.IndexByte(s, '\\')
 	if i < 0 {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// hostile templates try to take more time or memory than one may.
+// hostile has templates that try to take too much time or memory.
 var hostile = map[string]string{
 	"nested loops":     `{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}`,
 	"growing text":     `{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}`,
@@ -57,7 +57,7 @@ func TestHostileTemplatesCostBoundedTimeAndMemory(t *testing.T) {
 			if err == nil {
 				t.Error("it rendered")
 			}
-			if d := time.Since(start); d > 2*time.Minute { // a machine that does other things; without limits it never ends
+			if d := time.Since(start); d > 2*time.Minute { // also on a busy machine; without limits it never ends
 				t.Errorf("it took %v", d)
 			}
 			runtime.ReadMemStats(&after)
@@ -69,7 +69,7 @@ func TestHostileTemplatesCostBoundedTimeAndMemory(t *testing.T) {
 	}
 }
 
-func TestLimitsCanBeTold(t *testing.T) {
+func TestLimitsAreSettings(t *testing.T) {
 	tmpl, err := Parse(`{% for i in range(1000) %}x{% endfor %}`)
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func TestSourcesThatNestTooDeepAreRefused(t *testing.T) {
 	}
 }
 
-func TestWhatIsLeftOutIsRefusedByName(t *testing.T) {
+func TestUnsupportedTagsAndFiltersAreRefusedByName(t *testing.T) {
 	for _, source := range []string{
 		"{% include 'x' %}", "{% import 'x' as y %}", "{% from 'x' import y %}", "{% extends 'x' %}", "{% block x %}{% endblock %}",
 		"{{ x | random }}", "{% if false %}{{ x | pprint }}{% endif %}", "{% autoescape true %}{% endautoescape %}",

@@ -1,11 +1,11 @@
 package jinja
 
-// loop is the state of a running for loop and what its loop variable shows, after jinja2's LoopContext. Items come from
-// list when the sequence has one, else from it.
+// loop is the state of a running for loop and its loop variable, as jinja2's LoopContext. Items come from list when the
+// sequence has one, else from the iterator it.
 type loop struct {
 	stmt   *forStmt
-	frame  *frame // outside of the loop; where a recursive call starts
-	seq    Value  // what is looped over; zero with a filter
+	frame  *frame // outside of the loop; a recursive call starts there
+	seq    Value  // the sequence; zero with a filter
 	list   *list
 	pos    int // next item of list
 	it     iterator
@@ -18,7 +18,7 @@ type loop struct {
 	current Value
 	before  Value
 	changed []Value
-	asked   bool // changed() has been called
+	asked   bool // changed() was called
 }
 
 // fetch takes the next item from the source.
@@ -52,7 +52,7 @@ func (l *loop) advance(r *run) (Value, bool, error) {
 	return item, true, nil
 }
 
-// peek is the item after the current one; missing at the end.
+// peek returns the item after the current one; missing at the end.
 func (l *loop) peek(r *run) (Value, error) {
 	if l.peeked && l.ahead.kind != kindMissing {
 		return l.ahead, nil
@@ -68,7 +68,7 @@ func (l *loop) peek(r *run) (Value, error) {
 	return item, nil
 }
 
-// len is the number of items; a source without a length is read to its end.
+// len returns the number of items; a source without a length is read to its end.
 func (l *loop) len(r *run) (int, error) {
 	if l.length >= 0 {
 		return l.length, nil
@@ -99,7 +99,7 @@ func (l *loop) len(r *run) (int, error) {
 	return l.length, nil
 }
 
-// attr is loop.name.
+// attr returns the attribute loop.name.
 func (l *loop) attr(r *run, name string) (Value, bool, error) {
 	switch name {
 	case "index":
@@ -141,7 +141,7 @@ func (l *loop) attr(r *run, name string) (Value, bool, error) {
 	return Value{}, false, nil
 }
 
-// call is loop(seq): the body again, one level deeper.
+// call is loop(seq): it runs the body one level deeper.
 func (l *loop) call(r *run, a *callArgs) (Value, error) {
 	if !l.stmt.recursive {
 		return None, failf("the loop must have the 'recursive' marker to be called recursively")

@@ -1,6 +1,6 @@
 package jinja
 
-// Methods of Python's types that the immutable sandbox lets templates call.
+// The methods of Python's types that the immutable sandbox allows.
 
 var dictMethods = set("copy", "fromkeys", "get", "items", "keys", "values", "clear", "pop", "popitem", "setdefault", "update")
 
@@ -28,7 +28,7 @@ func set(names ...string) map[string]bool {
 	return m
 }
 
-// hasMethod reports whether obj.name is a method that may be called.
+// hasMethod reports whether obj.name is a method that the sandbox allows.
 func hasMethod(obj *Value, name string) bool {
 	switch obj.kind {
 	case KindString:
@@ -156,7 +156,7 @@ func (r *run) sequenceMethod(self *Value, name string, a *callArgs) (Value, erro
 	return integer(n), nil
 }
 
-// bounds clips optional start and end arguments to a length, as Python's methods do.
+// bounds clips the optional arguments start and end to a length, as Python's methods do.
 func bounds(args []Value, n int) (from, to int, err error) {
 	var pair [3]Value
 	pair[0], pair[1], pair[2] = None, None, None

@@ -82,7 +82,7 @@ func (r *run) stringCall(self *Value, name string, a *callArgs) (Value, error) {
 	return None, failf("method str.%s is not supported", name)
 }
 
-// oneText is the only argument of a method that takes a text.
+// oneText returns the only argument of a method, which must be a text.
 func (a *callArgs) oneText(fn string) (string, error) {
 	if err := a.positional(fn, 1, 1); err != nil {
 		return "", err
@@ -138,7 +138,7 @@ func (r *run) texts(parts []string) Value {
 	return List(items)
 }
 
-// window is s[start:end] in characters, with the byte and character offsets of its start.
+// window returns s[start:end], counted in characters, with the byte and character offsets of its start.
 func window(s string, args []Value) (part string, chars int, ok bool, err error) {
 	if len(args) == 0 {
 		return s, 0, true, nil
@@ -279,7 +279,7 @@ func (r *run) joinMethod(glue string, a *callArgs) (Value, error) {
 	return Text(strings.Join(parts, glue)), r.grow(size)
 }
 
-// pad is center, ljust, rjust and zfill.
+// pad implements center, ljust, rjust and zfill.
 func (r *run) pad(name, s string, a *callArgs) (Value, error) {
 	if err := a.positional(name, 1, 2); err != nil {
 		return None, err
@@ -353,7 +353,7 @@ func (r *run) expandTabs(s string, a *callArgs) (Value, error) {
 	return Text(b.String()), r.grow(b.Len())
 }
 
-// asciiDigits maps decimal digits of all scripts to ASCII, as int() and float() read them.
+// asciiDigits maps the decimal digits of all scripts to ASCII: Python's int() and float() accept them.
 func asciiDigits(s string) string {
 	if isASCII(s) {
 		return s

@@ -49,7 +49,7 @@ func (r *run) split(s string, right bool, a *callArgs) (Value, error) {
 	return r.texts(parts), nil
 }
 
-// countParts returns how many parts a text has between separators, or between white space where there is none.
+// countParts returns how many parts a text has between separators, or between white space when there is no separator.
 func countParts(s string, sep *Value) (n int) {
 	if sep.kind == KindString {
 		return strings.Count(s, sep.str) + 1
@@ -127,7 +127,7 @@ func lineEnds(s string) (n int) {
 	return n
 }
 
-// splitLines is str.splitlines, which knows more line ends than "\n".
+// splitLines is str.splitlines, for which more characters than "\n" end a line.
 func splitLines(s string, keep bool) []string {
 	var lines []string
 	from := 0

@@ -1,9 +1,9 @@
 package jinja
 
-// Outline lists what a template does, in the order of its source, for a caller that concludes from it what the template
-// expects: engines find out in this way whether it wants a message's content as a text or as parts.
+// Outline lists a template's loops, assignments, calls and macros, in the order of the source. Engines conclude from
+// them whether a template expects a message's content as a text or as parts.
 type Outline struct {
-	Loops  []*Loop // those of macros among them
+	Loops  []*Loop // also those in macros
 	Sets   []Set   // set statements; set blocks are left out
 	Calls  []Call
 	Macros []Macro
@@ -22,7 +22,7 @@ type Call struct {
 	Named      []NamedArgument
 }
 
-// NamedArgument is an argument that is given by its name.
+// NamedArgument is a keyword argument.
 type NamedArgument struct {
 	Name  string
 	Value Expr
@@ -46,8 +46,8 @@ func (e Expr) Name() string {
 	return ""
 }
 
-// Reads reports whether the expression is the variable, or with a key the variable's member of that name, perhaps filtered,
-// tested or sliced.
+// Reads reports whether the expression is the variable, or with a key the variable's member of that name, perhaps
+// filtered, tested or sliced.
 func (e Expr) Reads(variable, key string) bool { return reads(e.e, variable, key) }
 
 func reads(e expr, name, key string) bool {
@@ -70,7 +70,7 @@ func reads(e expr, name, key string) bool {
 	return false
 }
 
-// Outline returns the template's outline, made anew.
+// Outline returns a new outline of the template.
 func (t *Template) Outline() Outline {
 	var o Outline
 	loops := map[*forStmt]*Loop{}

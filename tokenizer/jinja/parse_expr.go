@@ -1,10 +1,10 @@
 package jinja
 
-// tupleRules are the variations of jinja2's parse_tuple.
+// tupleRules are the options of jinja2's parse_tuple.
 type tupleRules struct {
 	simple     bool   // only names and literals: the target of an assignment
 	namespaces bool   // with simple: ns.attr too
-	noCond     bool   // no "a if b else c" at the top
+	noCond     bool   // no "a if b else c" outside of parentheses
 	end        string // a name that ends the tuple besides the closing tokens
 	parens     bool   // inside parentheses: may be empty
 }
@@ -61,7 +61,7 @@ func (p *parser) tupleEnd(rules tupleRules) bool {
 	return k == tokVarEnd || k == tokBlockEnd || p.isOp(")") || rules.end != "" && p.isName(rules.end)
 }
 
-// expression parses "a if b else c" and everything that binds tighter.
+// expression parses "a if b else c" and all operators of higher precedence.
 func (p *parser) expression() (expr, error) {
 	if err := p.enter(); err != nil {
 		return nil, err
@@ -104,10 +104,10 @@ func (p *parser) and() (expr, error) {
 	return a, err
 }
 
-// maxChain bounds chains of operators, which make the tree as deep as they are long.
+// maxChain bounds the length of a chain of operators: the tree of a chain is as deep as the chain is long.
 const maxChain = 2000
 
-// linked parses the n-th further operand of a chain.
+// linked parses the n-th operand after the first of a chain.
 func (p *parser) linked(n int, operand func() (expr, error)) (expr, error) {
 	if n > maxChain {
 		return nil, p.fail("a chain of more than %d operators", maxChain)
@@ -334,7 +334,8 @@ func (p *parser) dict() (expr, error) {
 	return n, p.expectOp("}")
 }
 
-// postfix parses attributes, subscripts and calls. A chain is bounded like nesting: it is walked by recursion.
+// postfix parses attributes, subscripts and calls. Their chain is bounded as nesting is, because a render recurses over
+// it.
 func (p *parser) postfix(e expr) (expr, error) {
 	for n := 0; ; n++ {
 		if n > maxNesting {
@@ -412,7 +413,7 @@ func (p *parser) subscript(obj expr) (expr, error) {
 	return &getItem{obj, &tupleExpr{items}, t.line}, nil
 }
 
-// subscripted is one index or slice inside brackets.
+// subscripted parses one index or slice inside brackets.
 func (p *parser) subscripted() (expr, error) {
 	var parts [3]expr
 	n := 0
@@ -504,7 +505,8 @@ func (p *parser) callArgs() (arguments, error) {
 	return a, p.expectOp(")")
 }
 
-// filters parses "|name(args)" and those after it; inline: the first one stands without its bar (a filter block).
+// filters parses a chain of "|name(args)". inline says that the first filter has no bar before it, as in a filter
+// block.
 func (p *parser) filters(e expr, inline bool) (expr, error) {
 	for n := 0; p.isOp("|") || inline; n++ {
 		if n > maxNesting {

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// parser turns tokens into statements, following jinja2's recursive descent so that precedence and refusals agree.
+// parser turns tokens into statements. It has the structure of jinja2's recursive descent, so that precedence and
+// refusals are the same.
 type parser struct {
 	toks  []token
 	at    int
@@ -13,7 +14,8 @@ type parser struct {
 	loops int // open for loops; break and continue need one
 }
 
-// maxNesting bounds tags within tags and expressions within expressions, hence the depth of every walk over the tree.
+// maxNesting bounds tags within tags and expressions within expressions, and so the depth of every recursion over the
+// tree.
 const maxNesting = 200
 
 func parse(source string) ([]stmt, error) {
@@ -99,8 +101,8 @@ func describe(t *token) string {
 	return fmt.Sprintf("%q", t.text)
 }
 
-// body parses statements up to one of the end tags (nil: up to the end of the template), whose name is the current
-// token afterwards.
+// body parses statements up to one of the end tags, or up to the end of the template when there are none. The name of
+// the end tag is the current token then.
 func (p *parser) body(ends []string) ([]stmt, error) {
 	if err := p.enter(); err != nil {
 		return nil, err
@@ -147,7 +149,7 @@ func (p *parser) body(ends []string) ([]stmt, error) {
 	}
 }
 
-// blockBody parses "%} … {% end" and leaves the end tag's name as the current token.
+// blockBody parses "%} … {% end". The name of the end tag is the current token then.
 func (p *parser) blockBody(ends ...string) ([]stmt, error) {
 	p.skipOp(":")
 	if _, err := p.expect(tokBlockEnd, "end of statement block"); err != nil {
@@ -200,7 +202,7 @@ func (p *parser) statement() ([]stmt, error) {
 		return one(continueStmt{}, nil)
 	case "include", "import", "from", "extends", "block", "autoescape":
 		p.at--
-		return nil, p.fail("%q is not supported: a chat template stands alone; render it with the engine instead", t.text)
+		return nil, p.fail("%q is not supported: this package renders one template by itself", t.text)
 	}
 	p.at--
 	return nil, p.fail("encountered unknown tag %q", t.text)
@@ -311,7 +313,7 @@ func (p *parser) parseMacro(line int) (stmt, error) {
 	return &macroStmt{def: def}, nil
 }
 
-// macroBody hides the loops around: a macro's body is another function.
+// macroBody parses a body in which break and continue do not reach the loops outside: a macro is a function.
 func (p *parser) macroBody(end string) ([]stmt, error) {
 	loops := p.loops
 	p.loops = 0
@@ -434,7 +436,7 @@ func (p *parser) parsePrint() ([]stmt, error) {
 	return out, nil
 }
 
-// reserved names are constants and cannot be assigned.
+// reserved has the names of constants, to which nothing can be assigned.
 func reserved(name string) bool {
 	switch name {
 	case "true", "false", "none", "True", "False", "None":
@@ -443,7 +445,7 @@ func reserved(name string) bool {
 	return false
 }
 
-// target parses what an assignment may assign to: a name, a tuple of targets or a namespace's attribute.
+// target parses the target of an assignment: a name, a tuple of targets or a namespace's attribute.
 func (p *parser) target(rules tupleRules) (expr, error) {
 	rules.simple = true
 	e, err := p.tuple(rules)

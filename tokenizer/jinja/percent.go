@@ -21,7 +21,7 @@ type spec struct {
 	verb      byte // 0: the type's own
 }
 
-// maxWidth bounds padding and precision; more is charged like other text but nobody needs it.
+// maxWidth bounds padding and precision: no template needs more.
 const maxWidth = 1 << 16
 
 // percent is str % args.
@@ -98,8 +98,8 @@ func (r *run) percent(format, args *Value) (Value, error) {
 	return Value{kind: KindString, safe: format.safe, str: b.String()}, r.grow(len(format.str))
 }
 
-// subscriptable reports whether the % operator lets its argument go unused: what can be subscripted and is neither a
-// tuple nor a str.
+// subscriptable reports whether the operator % ignores an argument that the format does not use: Python does so for a
+// value that can be subscripted and is neither a tuple nor a str.
 func subscriptable(v *Value) bool {
 	switch v.kind {
 	case KindDict, KindList, kindRange, KindUndefined:
@@ -126,7 +126,7 @@ func percentKey(s string) (key string, keyed bool, rest string, err error) {
 	return "", false, s, failf("incomplete format key")
 }
 
-// percentFlags reads flags, width, precision and the conversion.
+// percentFlags reads the flags, the width, the precision and the conversion.
 func (sp *spec) percentFlags(s string, next func() (Value, error)) (string, error) {
 	sp.fill, sp.align, sp.precision = " ", '>', -1
 	for ; s != "" && strings.IndexByte("-+ #0", s[0]) >= 0; s = s[1:] {
@@ -263,7 +263,8 @@ func (sp *spec) signOf(negative bool) string {
 	return ""
 }
 
-// integer is the digits of an integer under the spec: precision is the least number of digits (% only).
+// integer returns the digits of an integer as the spec demands; precision is the least number of digits (operator %
+// only).
 func (sp *spec) integer(v *Value) (sign, prefix, digits string) {
 	z := v.bigOf()
 	sign = sp.signOf(z.Sign() < 0)
@@ -284,7 +285,7 @@ func (sp *spec) integer(v *Value) (sign, prefix, digits string) {
 	return sign, prefix, digits
 }
 
-// float is the digits of a float under the spec.
+// float returns the digits of a float as the spec demands.
 func (sp *spec) float(f float64) (sign, prefix, digits string) {
 	sign = sp.signOf(math.Signbit(f) && !math.IsNaN(f))
 	f = math.Abs(f)
@@ -317,7 +318,7 @@ func (sp *spec) finite(f float64, verb byte) string {
 	return general(f, max(precision, 1), sp.alternate)
 }
 
-// general is C's %g.
+// general is the conversion %g of C.
 func general(f float64, precision int, keepZeros bool) string {
 	e := strconv.FormatFloat(f, 'e', precision-1, 64)
 	exp, _ := strconv.Atoi(e[strings.IndexByte(e, 'e')+1:])

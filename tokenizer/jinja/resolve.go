@@ -4,12 +4,12 @@ import (
 	"sort"
 )
 
-// resolver gives every name its slot and every filter and test its function.
+// resolver gives every name its slot, and every filter and test its function.
 type resolver struct {
 	names map[string]int16 // render variables in use
 	order []string
-	asked map[string]bool // names looked up in the render's variables, as jinja2.meta finds them
-	soft  bool            // inside an if: unknown filters fail only when reached, as in jinja2
+	asked map[string]bool // names that are looked up in the render's variables, as jinja2.meta finds them
+	soft  bool            // inside an if: as in jinja2, an unknown filter fails only when it is reached
 	err   error
 }
 
@@ -32,7 +32,7 @@ func (r *resolver) fail(line int, message string) {
 	}
 }
 
-// context is the slot of a render variable.
+// context returns the slot of a render variable.
 func (r *resolver) context(name string) slot {
 	i, ok := r.names[name]
 	if !ok {
@@ -47,14 +47,14 @@ func (r *resolver) context(name string) slot {
 	return slot{contextSlot, i, true}
 }
 
-// finish lays out a scope after its analysis. own: it always has a frame.
+// finish assigns the slots of a scope after its analysis. own says that the scope always has a frame.
 func (r *resolver) finish(s *symbols, body []stmt, own bool) *scope {
 	names := make([]string, 0, len(s.refs))
 	for name := range s.refs {
 		if s.loads[name] == loadContext {
 			r.asked[name] = true
 			if !s.stores[name] {
-				continue // never assigned here: read straight from the render's variables
+				continue // never assigned here: read from the render's variables directly
 			}
 		}
 		names = append(names, name)
@@ -104,7 +104,7 @@ func (r *resolver) stmts(body []stmt, s *symbols) {
 	}
 }
 
-// inner resolves a body in a new scope without softness.
+// inner resolves a body for which soft is off.
 func (r *resolver) inner(fn func()) {
 	soft := r.soft
 	r.soft = false
@@ -220,7 +220,8 @@ func (r *resolver) forLoop(n *forStmt, s *symbols) {
 	r.stmts(n.other, other)
 }
 
-// storedTargets are what a statement assigns in jinja2's sense; the parameters of with and macro are not among them.
+// storedTargets returns the targets to which a statement assigns, as jinja2 counts them: without the parameters of with
+// and macro.
 func storedTargets(n any) []expr {
 	switch n := n.(type) {
 	case *setStmt:
@@ -246,7 +247,7 @@ func copyTarget(e expr) expr {
 	return e
 }
 
-// flatTargets are the slots of a target that is a name or a tuple of names.
+// flatTargets returns the slots of a target that is a name or a tuple of names.
 func flatTargets(e expr) []slot {
 	switch e := e.(type) {
 	case *nameExpr:
@@ -334,7 +335,7 @@ func (r *resolver) expr(n any, s *symbols) {
 	exprChildren(n, func(child any) { r.expr(child, s) })
 }
 
-// leftOut are filters of jinja2 that this package refuses, with the reason.
+// leftOut has the filters of jinja2 that this package refuses, with the reason.
 var leftOut = map[string]string{
 	"random": "its result is not determined by its input",
 	"pprint": "it prints for people",

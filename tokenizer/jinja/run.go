@@ -4,21 +4,22 @@ import (
 	"time"
 )
 
-// Limits bound what one render may cost. A zero field means the default.
+// Limits bound the cost of one render. A zero field means the default.
 type Limits struct {
-	// Steps bounds the work: roughly one per statement, operator, call and item, and one per 256 bytes of text looked at.
-	// Default 10 million, about a second; a conversation of a thousand messages with tools takes some hundred thousand.
+	// Steps bounds the work: about one step for each statement, operator, call and item, and one for each 256 bytes of
+	// text that is read. Default 10 million, about a second. A conversation of 1,000 messages with tools takes some
+	// 100,000.
 	Steps int
 	// OutputBytes bounds the rendered text. Default 64 MiB: more than any engine's context length.
 	OutputBytes int
-	// Memory bounds in bytes what the render builds besides its output: joined strings, lists, captured blocks. Counted
-	// as it is built, not as it is freed. Default 256 MiB.
+	// Memory bounds the bytes of all values that the render builds besides its output: strings, lists, captured blocks.
+	// Freed values count too. Default 256 MiB.
 	Memory int
-	// Depth bounds macros calling macros, and loops recursing. Default 200; Python gives up near 300.
+	// Depth bounds the nesting of macro calls and of recursive loops. Default 200; Python's limit is near 300.
 	Depth int
 }
 
-// DefaultLimits are the limits of a render that asks for none.
+// DefaultLimits are the limits of a render without Limits.
 var DefaultLimits = Limits{Steps: 10_000_000, OutputBytes: 64 << 20, Memory: 256 << 20, Depth: 200}
 
 func (l Limits) orDefault() Limits {
@@ -39,9 +40,9 @@ func (l Limits) orDefault() Limits {
 
 // run is one render. It belongs to one goroutine.
 type run struct {
-	vars   []Value // the render's variables, by the resolver's order; missing where not given
+	vars   []Value // the render's variables, in the resolver's order; missing where not given
 	out    []byte
-	start  int // where this render's text begins in out
+	start  int // offset of this render's text in out
 	limits Limits
 	steps  int // left
 	memory int // left
@@ -49,11 +50,11 @@ type run struct {
 	stack  []Value // positional arguments of the calls in progress
 	now    time.Time
 
-	filters map[string]filterFunc // by name, for the filters and tests that take names of others
+	filters map[string]filterFunc // by name, for filters and tests with the name of another as an argument
 	tests   map[string]testFunc
 }
 
-// frame is one life of a scope.
+// frame holds the variables of a scope while its body runs.
 type frame struct {
 	parent *frame
 	vars   []Value
@@ -62,10 +63,10 @@ type frame struct {
 // valueBytes is the size of a value in memory.
 const valueBytes = 56
 
-// scanned bytes that count as one step.
+// bytesPerStep is how many bytes of text count as one step.
 const bytesPerStep = 256
 
-var errSteps = &limitError{"it takes too many steps"}
+var errSteps = &limitError{"the step limit is reached"}
 
 func (r *run) step(n int) error {
 	if r.steps -= n; r.steps < 0 {
@@ -74,37 +75,37 @@ func (r *run) step(n int) error {
 	return nil
 }
 
-// scan charges for looking at n bytes of text.
+// scan charges for reading n bytes of text.
 func (r *run) scan(n int) error { return r.step(1 + n/bytesPerStep) }
 
 // grow charges for building n bytes.
 func (r *run) grow(n int) error {
 	if n < 0 {
-		return &limitError{"it builds more than memory allows"}
+		return &limitError{"the memory limit is reached"}
 	}
 	if r.memory -= n; r.memory < 0 {
-		return &limitError{"it builds more than memory allows"}
+		return &limitError{"the memory limit is reached"}
 	}
 	return r.step(n / bytesPerStep)
 }
 
 func (r *run) emit(s string) error {
 	if len(r.out)-r.start+len(s) > r.limits.OutputBytes {
-		return &limitError{"its output is too long"}
+		return &limitError{"the output limit is reached"}
 	}
 	r.out = append(r.out, s...)
 	return r.step(len(s) / bytesPerStep)
 }
 
-// deeper guards recursion that a template controls; the caller defers r.depth--.
+// deeper bounds recursion that a template controls; the caller defers r.depth--.
 func (r *run) deeper() error {
 	if r.depth++; r.depth > r.limits.Depth {
-		return &limitError{"it recurses too deep"}
+		return &limitError{"the depth limit is reached"}
 	}
 	return nil
 }
 
-// enter opens a scope: its frame holds what the scope takes over from outside.
+// enter opens a scope: its frame gets the values that the scope takes from outside.
 func (r *run) enter(sc *scope, parent *frame) *frame {
 	if !sc.framed {
 		return parent
@@ -127,7 +128,7 @@ func (r *run) reset(sc *scope, f *frame) {
 	}
 }
 
-// at is the variable behind a slot seen from frame f.
+// at returns the variable of a slot, seen from frame f.
 func (r *run) at(f *frame, s slot) *Value {
 	if s.hops == contextSlot {
 		return &r.vars[s.index]
@@ -138,7 +139,7 @@ func (r *run) at(f *frame, s slot) *Value {
 	return &f.vars[s.index]
 }
 
-// capture runs body and returns what it printed instead of printing it.
+// capture runs body, and returns the text that it printed instead of printing it.
 func (r *run) capture(body func() error) (string, error) {
 	from := len(r.out)
 	err := body()

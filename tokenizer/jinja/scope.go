@@ -1,15 +1,15 @@
 package jinja
 
-// slot is where a variable lives at run time, known when the template is parsed.
+// slot is the place of a variable during a render; it is known when the template is parsed.
 type slot struct {
-	hops    int16 // frames to go up; contextSlot: the render's own variables
+	hops    int16 // how many frames outward; contextSlot: the render's own variables
 	index   int16
 	defined bool // false until resolved; a sanity check
 }
 
 const contextSlot = -1
 
-// loadKind says how a scope's slot gets its value when the scope is entered, after jinja2's idtracking.
+// loadKind says how a slot of a scope gets its value when the scope is entered, as in jinja2's idtracking.
 type loadKind uint8
 
 const (
@@ -24,14 +24,14 @@ type load struct {
 	from slot // loadContext, loadOuter
 }
 
-// scope is the variables of one body: the template, a loop's body, a macro …. A frame is one life of it.
+// scope has the variables of one body: of the template, a loop, a macro and so on. A frame holds their values.
 type scope struct {
 	loads  []load
-	framed bool // has frames at all: a body without variables of its own shares the frame around it
-	fresh  bool // frames may outlive the body (a macro inside sees them): never reuse one
+	framed bool // has frames; a body without variables of its own uses the frame around it
+	fresh  bool // a frame may outlive the body, because a macro inside refers to it: do not reuse frames
 }
 
-// symbols is the analysis of one scope, jinja2's Symbols. Names of a branch are tracked apart and merged.
+// symbols is the analysis of one scope, as jinja2's Symbols. The names of each branch are tracked apart, then merged.
 type symbols struct {
 	parent *symbols
 	refs   map[string]bool
@@ -46,7 +46,7 @@ func newSymbols(parent *symbols) *symbols {
 	return &symbols{parent: parent, refs: map[string]bool{}, loads: map[string]loadKind{}, stores: map[string]bool{}}
 }
 
-// known reports whether the name has a reference here or further out.
+// known reports whether the name has a reference in this scope or in one around it.
 func (s *symbols) known(name string) bool {
 	for ; s != nil; s = s.parent {
 		if s.refs[name] {
@@ -84,7 +84,7 @@ func (s *symbols) param(name string) {
 	s.define(name, loadParam)
 }
 
-// branches analyses alternatives: a name that one of them assigns keeps its outer or given value in the others.
+// branches analyses alternatives: a name that one branch assigns keeps its value from outside in the others.
 func (s *symbols) branches(visits ...func(*symbols)) {
 	stored := map[string]bool{}
 	done := make([]*symbols, len(visits))
@@ -122,7 +122,7 @@ func copyInto(to, from *symbols) {
 	}
 }
 
-// read notes the names an expression reads.
+// read records the names that an expression reads.
 func (s *symbols) read(n any) {
 	if e, ok := n.(*nameExpr); ok {
 		s.load(e.name)
@@ -131,7 +131,7 @@ func (s *symbols) read(n any) {
 	children(n, s.read)
 }
 
-// assign notes the names a target assigns.
+// assign records the names to which a target assigns.
 func (s *symbols) assign(target expr, note func(string)) {
 	switch t := target.(type) {
 	case *nameExpr:
@@ -151,7 +151,8 @@ func (s *symbols) body(stmts []stmt) {
 	}
 }
 
-// stmt notes what a statement reads and assigns in this scope; bodies that open a scope of their own are left out.
+// stmt records the names that a statement reads and assigns in this scope. Bodies with a scope of their own are left
+// out.
 func (s *symbols) stmt(n stmt) {
 	switch n := n.(type) {
 	case *outputStmt:
@@ -188,7 +189,7 @@ func (s *symbols) stmt(n stmt) {
 	}
 }
 
-// lookup is the slot of a name seen from this scope.
+// lookup returns the slot of a name, seen from this scope.
 func (s *symbols) lookup(name string, r *resolver) slot {
 	var hops int16
 	for at := s; at != nil; at = at.parent {

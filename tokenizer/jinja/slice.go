@@ -1,11 +1,11 @@
 package jinja
 
-// eval makes sliceExpr an expr; the parser puts it only inside brackets, getItem applies it.
+// eval makes sliceExpr an expr. The parser puts it inside brackets only; getItem applies it.
 func (n *sliceExpr) eval(*run, *frame) (Value, error) {
 	return None, failf("a slice is only an index")
 }
 
-// apply is obj[start:stop:step].
+// apply returns obj[start:stop:step].
 func (n *sliceExpr) apply(r *run, f *frame, obj *Value) (Value, error) {
 	var bounds [3]Value
 	for i, e := range [...]expr{n.start, n.stop, n.step} {
@@ -51,7 +51,7 @@ func (n *sliceExpr) apply(r *run, f *frame, obj *Value) (Value, error) {
 	return None, failf("'%s' object cannot be sliced", obj.typeName())
 }
 
-// sliceRange is the first index of a slice of n items, how many it has, and the step.
+// sliceRange returns the first index of a slice of n items, its length and its step.
 func sliceRange(bounds *[3]Value, n int) (start, count, step int) {
 	start, stop, step := sliceIndices(bounds, n)
 	switch {

@@ -12,9 +12,9 @@ type Template struct {
 	variables map[string]bool
 }
 
-// Options are what a render needs besides its variables.
+// Options of a render.
 type Options struct {
-	Now    time.Time // what strftime_now sees, in the zone that its text is to be in
+	Now    time.Time // the time of strftime_now, in the zone of its text
 	Limits Limits    // zero fields: DefaultLimits
 }
 
@@ -41,9 +41,10 @@ func Parse(source string) (*Template, error) {
 // jinja2.meta finds it; the names that Transformers adds to jinja2's globals are among them.
 func (t *Template) Uses(name string) bool { return t.variables[name] }
 
-// Render appends the rendered text to dst. The variables are looked up in vars, in order: the first dict that has a name
-// wins, and a variable hides a global function of its name. On error dst is returned as it was given; the error is a
-// *RaisedError when the template itself refused, matches ErrLimit when a limit was reached, and is a *RenderError otherwise.
+// Render appends the rendered text to dst. The variables are looked up in vars, in order: the first dict that has a
+// name wins, and a variable hides a global function of its name. On error dst is returned as it was given; the error is
+// a *RaisedError when the template called raise_exception, matches ErrLimit when a limit was reached, and is a
+// *RenderError otherwise.
 func (t *Template) Render(dst []byte, o Options, vars ...*Dict) ([]byte, error) {
 	r := &run{out: dst, start: len(dst), limits: o.Limits.orDefault(), now: o.Now, vars: make([]Value, len(t.names)),
 		filters: filters, tests: tests}
@@ -57,9 +58,9 @@ func (t *Template) Render(dst []byte, o Options, vars ...*Dict) ([]byte, error) 
 	return r.out, nil
 }
 
-// lookup is the value of a render variable.
+// lookup returns the value of a render variable.
 func lookup(name string, vars []*Dict) Value {
-	if name == "self" { // jinja2's reference to the template; nothing here has blocks to look up in it
+	if name == "self" { // jinja2's reference to the template, which has no blocks here
 		return Value{kind: kindObject, ref: selfReference{}}
 	}
 	for _, d := range vars {

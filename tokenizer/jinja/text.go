@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// maxDigits is CPython's bound on the digits of an integer read from or written to text.
+// maxDigits is CPython's bound on the digits of an integer in a conversion from or to text.
 const maxDigits = 4300
 
 // str is Python's str(v).
@@ -40,7 +40,7 @@ func (r *run) appendRepr(b []byte, v *Value, depth int) ([]byte, error) {
 		return b, err
 	}
 	if len(b) > r.memory {
-		return b, &limitError{"it builds more than memory allows"}
+		return b, &limitError{"the memory limit is reached"}
 	}
 	switch v.kind {
 	case KindUndefined, kindMissing:
@@ -111,7 +111,7 @@ func (r *run) appendRepr(b []byte, v *Value, depth int) ([]byte, error) {
 		b = append(b, '/')
 		return append(strconv.AppendInt(b, int64(n), 10), '>'), err
 	}
-	// Python would print a memory address: nothing that two processes agree on.
+	// Python prints a memory address, which differs between processes.
 	return b, failf("a %s has no text of its own", v.typeName())
 }
 
@@ -164,7 +164,8 @@ func appendBig(b []byte, n *big.Int) ([]byte, error) {
 	return n.Append(b, 10), nil
 }
 
-// appendFloat writes Python's shortest form: plain between 1e-4 and 1e16, else with an exponent of two digits or more.
+// appendFloat writes Python's shortest form: without exponent from 1e-4 to 1e16, else with an exponent of at least two
+// digits.
 func appendFloat(b []byte, f float64, inf, nan string) []byte {
 	switch {
 	case math.IsInf(f, 1):
@@ -187,7 +188,8 @@ func appendFloat(b []byte, f float64, inf, nan string) []byte {
 	return append(b, ".0"...)
 }
 
-// appendQuoted is the repr of a str: single quotes unless only those occur inside; what does not print is escaped.
+// appendQuoted is the repr of a str: in single quotes, or in double quotes if the text has single quotes only.
+// Characters that are not printable are escaped.
 func appendQuoted(b []byte, s string) []byte {
 	quote := byte('\'')
 	if strings.IndexByte(s, '\'') >= 0 && strings.IndexByte(s, '"') < 0 {
@@ -227,13 +229,13 @@ func appendQuoted(b []byte, s string) []byte {
 
 const hexDigits = "0123456789abcdef"
 
-// printable is Python's str.isprintable of a character above ASCII: not a control, format, surrogate, private or
-// unassigned character and no separator. Unassigned means unknown to Go's tables (Unicode 15.0, those of Python 3.12).
+// printable is Python's str.isprintable of a character above ASCII: no control, format, surrogate, private or
+// unassigned character, and no separator. Go's tables are of Unicode 15.0, as Python 3.12's are.
 func printable(c rune) bool {
 	return unicode.In(c, unicode.L, unicode.M, unicode.N, unicode.P, unicode.S)
 }
 
-// IsSpace is Python's str.isspace, which its regular expressions' \s follows too.
+// IsSpace is Python's str.isspace; \s of its regular expressions matches the same characters.
 func IsSpace(c rune) bool {
 	switch {
 	case c >= 0x09 && c <= 0x0d, c >= 0x1c && c <= 0x20, c == 0x85, c == 0xa0, c == 0x1680, c >= 0x2000 && c <= 0x200a,
@@ -252,7 +254,7 @@ func isASCII(s string) bool {
 	return true
 }
 
-// runeAt is s[i] in characters, counted from the end when negative.
+// runeAt returns s[i], counted in characters, from the end when i is negative.
 func runeAt(s string, i int64) (string, bool) {
 	if i < 0 {
 		i += int64(utf8.RuneCountInString(s))

@@ -5,12 +5,12 @@ import (
 	"math/big"
 )
 
-// Kind is what a value is to Python. JSON makes those that have a name here; a template makes further ones.
+// Kind is the Python type of a value. The exported kinds are those of JSON; templates make values of further kinds.
 type Kind uint8
 
 const (
-	KindUndefined Kind = iota // the zero value: a name or attribute that is not there
-	kindMissing               // a variable of a scope that has not been assigned yet; never seen by expressions
+	KindUndefined Kind = iota // the zero value: a name or attribute that does not exist
+	kindMissing               // a variable of a scope before its assignment; no expression returns it
 	KindNone
 	KindBool
 	KindInt
@@ -20,7 +20,7 @@ const (
 	KindList
 	kindTuple
 	KindDict
-	kindIterator  // a Python generator or iterator: consumed once, has no length
+	kindIterator  // a Python generator or iterator: read once, without a length
 	kindView      // dict.keys(), dict.values(), dict.items()
 	kindRange     // range(…)
 	kindNamespace // namespace(…)
@@ -31,21 +31,20 @@ const (
 	kindObject  // cycler, joiner and self
 )
 
-// Value is one Python value. The zero value is undefined. Scalars live in num and str, everything else behind ref, whose
-// concrete type follows from the kind, so that no reflection is needed. It is copied freely; lists and dicts are shared,
-// as in Python.
+// Value is one Python value. The zero value is undefined. Copies share their list or dict, as in Python. Scalars are in
+// num and str, other values behind ref. The kind tells ref's type, so that no reflection is needed.
 type Value struct {
 	kind Kind
 	safe bool // a markupsafe.Markup string
 	num  int64
-	str  string // text of a string; for an undefined value what to complain about
+	str  string // text of a string; of an undefined value, the message of the error that using it gives
 	ref  any
 }
 
 // list holds the items of a list or a tuple.
 type list struct{ items []Value }
 
-// iterator hands out values once. next reports false at the end.
+// iterator returns each value once. next reports false at the end.
 type iterator interface {
 	next(r *run) (Value, bool, error)
 }
@@ -106,7 +105,7 @@ func newTuple(items ...Value) Value { return Value{kind: kindTuple, ref: &list{i
 // FromDict returns the dict as a value; both share it.
 func FromDict(d *Dict) Value { return Value{kind: KindDict, ref: d} }
 
-// bigInteger is n in its smallest form.
+// bigInteger returns n as a KindInt if it fits, else as a KindBig.
 func bigInteger(n *big.Int) Value {
 	if n.IsInt64() {
 		return integer(n.Int64())
@@ -114,8 +113,8 @@ func bigInteger(n *big.Int) Value {
 	return Value{kind: KindBig, ref: n}
 }
 
-// undefined is a value that is not there; why is the complaint when it is used. In ref it carries a securityMark when
-// the sandbox forbids the attribute instead of not finding it.
+// undefined returns an undefined value; why is the message of the error that using it gives. ref is a securityMark when
+// the sandbox forbids an attribute that exists.
 func undefined(why string) Value { return Value{kind: KindUndefined, str: why} }
 
 type securityMark struct{}
@@ -179,7 +178,7 @@ func (v *Value) isInteger() bool  { return v.kind == KindBool || v.kind == KindI
 func (v *Value) isSmallInt() bool { return v.kind == KindBool || v.kind == KindInt }
 func (v *Value) isSequence() bool { return v.kind == KindList || v.kind == kindTuple }
 
-// bigOf is an integer value as a big integer; the result must not be changed.
+// bigOf returns an integer value as a big integer; the caller must not change it.
 func (v *Value) bigOf() *big.Int {
 	if v.kind == KindBig {
 		return v.ref.(*big.Int)
@@ -252,16 +251,16 @@ func (v *Value) typeName() string {
 	return "object"
 }
 
-// Dict is a Python dict: it keeps the order in which keys were added. The zero value is empty. Entries are dense: the
-// sandbox lets no template delete a key. Lookups scan while the dict is small and use an index of its string keys
-// afterwards. A dict that a render can see must not change.
+// Dict is a Python dict: it keeps the order in which keys were added. The zero value is empty. Do not change a dict
+// while a render uses it. Entries are dense: the sandbox allows no template to delete a key. A lookup scans a small
+// dict, and uses an index of the string keys of a larger one.
 type Dict struct {
 	keys  []Value
 	vals  []Value
 	index map[string]int32 // string keys only; nil while small
 }
 
-// indexFrom is the size from which an index beats a scan; tool schemas and messages mostly have fewer keys.
+// indexFrom is the size from which an index is faster than a scan; tool schemas and messages mostly have fewer keys.
 const indexFrom = 9
 
 // Len returns the number of keys.
@@ -310,7 +309,7 @@ func (d *Dict) find(key string) int {
 	return -1
 }
 
-// Set stores under a string key; a known key keeps its place, as in Python.
+// Set stores a value under a string key; a key that exists keeps its place, as in Python.
 func (d *Dict) Set(key string, v Value) {
 	if i := d.find(key); i >= 0 {
 		d.vals[i] = v
@@ -319,7 +318,7 @@ func (d *Dict) Set(key string, v Value) {
 	d.add(Text(key), v)
 }
 
-// add appends a key that is known to be new.
+// add appends a new key; the caller knows that it is new.
 func (d *Dict) add(key, v Value) {
 	d.keys = append(d.keys, key)
 	d.vals = append(d.vals, v)
@@ -340,7 +339,7 @@ func (d *Dict) add(key, v Value) {
 	}
 }
 
-// findValue finds any hashable key.
+// findValue returns the position of any hashable key, or -1.
 func (d *Dict) findValue(r *run, key *Value) (int, error) {
 	if key.kind == KindString {
 		return d.find(key.str), nil
@@ -363,7 +362,7 @@ func (d *Dict) findValue(r *run, key *Value) (int, error) {
 	return -1, nil
 }
 
-// setValue stores under any hashable key.
+// setValue stores a value under any hashable key.
 func (d *Dict) setValue(r *run, key, v Value) error {
 	i, err := d.findValue(r, &key)
 	if err != nil {
@@ -403,7 +402,7 @@ func (d *Dict) Remove(key string) {
 	}
 }
 
-// hashable refuses what Python refuses as a key.
+// hashable returns an error for a value that cannot be a key in Python.
 func hashable(v *Value) error {
 	switch v.kind {
 	case KindList, KindDict, kindView:

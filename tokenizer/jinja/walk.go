@@ -1,7 +1,7 @@
 package jinja
 
-// children calls visit for the direct children of a node, in the order jinja2 keeps its fields: some of what engines
-// read off a template's tree depends on that order.
+// children calls visit for the direct children of a node, in the order of jinja2's fields: the content format that an
+// engine detects depends on that order.
 func children(n any, visit func(any)) {
 	switch n := n.(type) {
 	case *outputStmt:
@@ -143,8 +143,8 @@ func walk(n any, visit func(any)) {
 	})
 }
 
-// mentions reports whether the statements read name before they assign it, nested macros included; targets are the
-// names that jinja2 would take for assignments.
+// mentions reports whether the statements read name before they assign to it, nested macros included. What counts as an
+// assignment is jinja2's rule.
 func mentions(body []stmt, name string) bool {
 	found, stored := false, false
 	for _, s := range body {
