@@ -25,17 +25,25 @@ func Example() {
 		{Author: "developer", Texts: []string{developer}},
 		{Author: "user", Texts: []string{"Is it raining in Paris?"}},
 	}) {
-		fmt.Print(p.Special, p.Text)
+		fmt.Println(p.Special + p.Text)
 	}
 	// Output:
-	// <|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.
+	// <|start|>
+	// system
+	// <|message|>
+	// You are ChatGPT, a large language model trained by OpenAI.
 	// Knowledge cutoff: 2024-06
 	// Current date: 2026-11-23
 	//
 	// Reasoning: low
 	//
 	// # Valid channels: analysis, commentary, final. Channel must be included for every message.
-	// Calls to these tools must go to the commentary channel: 'functions'.<|end|><|start|>developer<|message|># Instructions
+	// Calls to these tools must go to the commentary channel: 'functions'.
+	// <|end|>
+	// <|start|>
+	// developer
+	// <|message|>
+	// # Instructions
 	//
 	// Be brief.
 	//
@@ -49,5 +57,13 @@ func Example() {
 	// city: string,
 	// }) => any;
 	//
-	// } // namespace functions<|end|><|start|>user<|message|>Is it raining in Paris?<|end|><|start|>assistant
+	// } // namespace functions
+	// <|end|>
+	// <|start|>
+	// user
+	// <|message|>
+	// Is it raining in Paris?
+	// <|end|>
+	// <|start|>
+	// assistant
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Piece is a part of a prompt that is encoded on its own: a special token, or a text in which none is recognised.
+// Piece is a part of a prompt that is encoded on its own: a special token, or a text without special tokens.
 type Piece struct {
 	Special string // the token's spelling; "" for a text
 	Text    string
@@ -19,7 +19,8 @@ type Message struct {
 	Call    bool     // it ends as the call of a tool
 }
 
-// System is the text of the system message: effort is low, medium or high, and the date of now is in it.
+// System returns the text of the system message. effort is low, medium or high; the date of now is in the text; tools
+// says that the model may call tools.
 func System(effort string, now time.Time, tools bool) string {
 	text := "You are ChatGPT, a large language model trained by OpenAI.\nKnowledge cutoff: 2024-06\nCurrent date: " +
 		now.Format("2006-01-02") + "\n\nReasoning: " + effort +
@@ -30,7 +31,7 @@ func System(effort string, now time.Time, tools bool) string {
 	return text
 }
 
-// Developer is the text of the developer message: instructions and tools, each of which may be empty.
+// Developer returns the text of the developer message: instructions and tools. Either may be empty.
 func Developer(instructions string, tools []Tool) (string, error) {
 	var sections []string
 	if instructions != "" {
@@ -46,8 +47,8 @@ func Developer(instructions string, tools []Tool) (string, error) {
 	return strings.Join(sections, "\n\n"), nil
 }
 
-// Render returns the prompt that asks for the assistant's next message. Reasoning before the last answer is left out: it
-// is the messages on the channel analysis before the last one on the channel final.
+// Render returns the prompt for the assistant's next message. It leaves out the reasoning before the last answer: the
+// messages on the channel analysis before the last message on the channel final.
 func Render(conversation []Message) []Piece {
 	answered := -1
 	for i := range conversation {

@@ -9,14 +9,14 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// Tools in Harmony are a namespace of TypeScript types, made of their JSON schemas by openai-harmony (src/encoding.rs,
-// json_schema_to_typescript): its quirks are kept, because tokens are.
+// Tools in Harmony are a namespace of TypeScript types, which openai-harmony makes of their JSON schemas
+// (src/encoding.rs, json_schema_to_typescript). Its quirks are the same here, so that the tokens are.
 
-// ErrSchema says that a schema is one whose TypeScript cannot be told here.
-var ErrSchema = errors.New("a tool's schema is very long, or has numbers that are spelled by the engine only")
+// ErrSchema says that the TypeScript of a schema cannot be written here.
+var ErrSchema = errors.New("a tool's schema is very long, or has numbers that only the engine can spell")
 
-// maxTypes bounds the TypeScript in bytes: a million tokens. Lines are indented by their depth, so that a schema's can be a
-// hundred times as long as itself.
+// maxTypes bounds the TypeScript in bytes: a million tokens. Lines are indented by their depth, so the TypeScript of a
+// schema can be a hundred times as long as the schema.
 const maxTypes = 4 << 20
 
 // Tool is a function that the model may call.
@@ -26,7 +26,7 @@ type Tool struct {
 	Parameters  jinja.Value // a JSON schema; None or the zero value when the function takes none
 }
 
-// toolSection is the section on tools.
+// toolSection returns the section on tools.
 func toolSection(tools []Tool) (string, error) {
 	lines := []string{"## functions\n", "namespace functions {\n"}
 	written := 0
@@ -50,8 +50,8 @@ func toolSection(tools []Tool) (string, error) {
 	return "# Tools\n\n" + strings.Join(lines, "\n"), nil
 }
 
-// rustLines splits as Rust's str::lines: at line feeds, without a carriage return before them, and without an empty line at
-// the end.
+// rustLines splits as Rust's str::lines: at line feeds, without a carriage return before one, and without an empty line
+// at the end.
 func rustLines(s string) []string {
 	if s == "" {
 		return nil
@@ -69,7 +69,7 @@ type schemaWriter struct {
 	failed bool
 }
 
-// member is a member of a schema, when the schema is an object that has it.
+// member returns a member of a schema; ok is false when the schema is no object or lacks it.
 func member(schema jinja.Value, name string) (jinja.Value, bool) {
 	if schema.Kind() != jinja.KindDict {
 		return jinja.None, false
@@ -99,7 +99,7 @@ func (w *schemaWriter) put(parts ...string) {
 	}
 }
 
-// schema writes a schema's type. indent is of its own lines.
+// schema writes a schema's type; indent is the indentation of its lines.
 func (w *schemaWriter) schema(s jinja.Value, indent string) {
 	if types, ok := listMember(s, "type"); ok {
 		w.union(types)
@@ -196,7 +196,7 @@ func (w *schemaWriter) object(s jinja.Value, indent string) {
 	w.put(indent, "}")
 }
 
-// property writes one property with its comments. key has its question mark.
+// property writes one property with its comments. The key of an optional property ends in a question mark.
 func (w *schemaWriter) property(key string, s jinja.Value, indent string) {
 	if title, ok := textMember(s, "title"); ok {
 		w.put(indent, "// ", title, "\n", indent, "//\n")
@@ -224,7 +224,7 @@ func (w *schemaWriter) property(key string, s jinja.Value, indent string) {
 	w.put("\n")
 }
 
-// nullable is the type of s, with null when s says that it may be.
+// nullable returns the type of s, with null when s is nullable.
 func (w *schemaWriter) nullable(s jinja.Value, indent string) string {
 	inner := &schemaWriter{}
 	inner.schema(s, indent)
@@ -236,7 +236,7 @@ func (w *schemaWriter) nullable(s jinja.Value, indent string) string {
 	return out
 }
 
-// variants writes a property that is one of several types, each on a line.
+// variants writes a property with oneOf, each of its types on a line.
 func (w *schemaWriter) variants(key string, s jinja.Value, variants []jinja.Value, indent string) {
 	description, described := textMember(s, "description")
 	above := described
@@ -270,7 +270,7 @@ func (w *schemaWriter) variants(key string, s jinja.Value, variants []jinja.Valu
 	w.put(indent, ",\n")
 }
 
-// defaultOf spells a schema's default: a text in quotes unless the schema lists its values.
+// defaultOf returns a schema's default as text: a string is in quotes unless the schema has an enum.
 func (w *schemaWriter) defaultOf(s jinja.Value) (string, bool) {
 	d, ok := member(s, "default")
 	if !ok {
@@ -329,7 +329,7 @@ func (w *schemaWriter) compact(b *strings.Builder, v jinja.Value) {
 	}
 }
 
-// serdeString writes a text with the escapes that JSON needs and no others.
+// serdeString writes a text with the escapes that JSON demands, and no others.
 func serdeString(b *strings.Builder, s string) {
 	const hex = "0123456789abcdef"
 	b.WriteByte('"')
@@ -352,7 +352,7 @@ func serdeString(b *strings.Builder, s string) {
 	b.WriteByte('"')
 }
 
-// serdeNumber spells a number as serde_json does; ok is false beyond what both spell alike.
+// serdeNumber returns a number as serde_json writes it; ok is false for a number that Go may write differently.
 func serdeNumber(v jinja.Value) (string, bool) {
 	if v.Kind() != jinja.KindFloat {
 		return strconv.FormatInt(v.Int(), 10), v.Kind() == jinja.KindInt

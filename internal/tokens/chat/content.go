@@ -7,19 +7,19 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// ContentFormat is what a template expects as a message's content.
+// ContentFormat is the form of a message's content that a template expects.
 type ContentFormat uint8
 
 const (
-	// FormatAuto asks for the format that the engine would detect in the template.
+	// FormatAuto is the format that the engine detects in the template.
 	FormatAuto ContentFormat = iota
-	// FormatString templates want one text.
+	// FormatString is one text.
 	FormatString
-	// FormatOpenAI templates want the list of parts as OpenAI's API has it.
+	// FormatOpenAI is the list of parts, as OpenAI's API has it.
 	FormatOpenAI
 )
 
-// String returns the name that engines' flags have for the format: auto, string or openai.
+// String returns the format as engines' flags name it: auto, string or openai.
 func (f ContentFormat) String() string {
 	switch f {
 	case FormatString:
@@ -30,8 +30,9 @@ func (f ContentFormat) String() string {
 	return "auto"
 }
 
-// vllmFormat is vLLM's detection (renderers/hf.py, _detect_content_format): a loop over the content of a loop variable
-// over messages, or over a macro's parameter that is given such a content, or over a variable named content.
+// vllmFormat is vLLM's detection (renderers/hf.py, _detect_content_format). It looks for a loop over the content of a
+// message, where a message is the variable of a loop over messages. A loop over a variable named content counts too,
+// and so does a loop over a macro's parameter if a call passes a message's content for it.
 func vllmFormat(o *jinja.Outline) ContentFormat {
 	messages := messageVariables(o)
 	if messages == nil {
@@ -52,10 +53,11 @@ func vllmFormat(o *jinja.Outline) ContentFormat {
 	return FormatString
 }
 
-// maxDetection bounds the pairs of nodes that the detection compares; no real template comes near.
+// maxDetection bounds the pairs of nodes that the detection compares; published templates have far fewer.
 const maxDetection = 1 << 20
 
-// formatOf is the verdict on a loop over parts: one with a tuple as its target makes vLLM fall back to a string.
+// formatOf returns the format that follows from a loop over parts. A loop with a tuple as its target makes vLLM fall
+// back to a string.
 func formatOf(target jinja.Expr) ContentFormat {
 	if target.Name() != "" {
 		return FormatOpenAI
@@ -63,8 +65,8 @@ func formatOf(target jinja.Expr) ContentFormat {
 	return FormatString
 }
 
-// messageVariables are the loop variables over messages, or over variables assigned from it; nil when a target makes
-// vLLM's detection fail.
+// messageVariables returns the variables of the loops over messages, or over a variable that was assigned from it; nil
+// when a target makes vLLM's detection fail.
 func messageVariables(o *jinja.Outline) []string {
 	lists := []string{"messages"}
 	for i := 0; i < len(lists); i++ {
@@ -101,7 +103,8 @@ func messageVariables(o *jinja.Outline) []string {
 	return items
 }
 
-// macroContents are the loops inside macros, and by loop the parameters of its macro that are given a message's content.
+// macroContents returns the loops inside macros and, by loop, the parameters of its macro for which a call passes a
+// message's content.
 func macroContents(o *jinja.Outline, messages []string) (inMacro map[*jinja.Loop]bool, contents map[*jinja.Loop]map[string]bool) {
 	inMacro, contents = map[*jinja.Loop]bool{}, map[*jinja.Loop]map[string]bool{}
 	if len(o.Calls)*len(o.Macros) > maxDetection {
@@ -142,7 +145,7 @@ func macroContents(o *jinja.Outline, messages []string) (inMacro map[*jinja.Loop
 	return inMacro, contents
 }
 
-// sglangFormat is SGLang's detection (parser/jinja_template_utils.py): anything that mentions media, or a loop over the
+// sglangFormat is SGLang's detection (parser/jinja_template_utils.py): a source that mentions media, or a loop over the
 // content of message, msg or m.
 func sglangFormat(source string, o *jinja.Outline) ContentFormat {
 	for _, word := range [...]string{"image", "audio", "video", "vision"} {

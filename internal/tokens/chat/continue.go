@@ -7,13 +7,13 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// continueTag marks where the final message's text ends in the rendered chat; the value is Transformers'.
+// continueTag marks the end of the final message's text in the rendered chat; the value is Transformers'.
 const continueTag = "CONTINUE_FINAL_MESSAGE_TAG "
 
-// finalCut cuts a rendered chat behind the text of its final message.
+// finalCut cuts a rendered chat after the text of its final message.
 type finalCut struct{ text string }
 
-// openFinal prepares continue_final_message: the final message gets a tag behind its text, in a copy.
+// openFinal prepares continue_final_message: a copy of the final message gets a tag after its text.
 func (j *job) openFinal() (*finalCut, error) {
 	if j.field == "" {
 		return nil, nil
@@ -57,7 +57,7 @@ func (j *job) openFinal() (*finalCut, error) {
 	return cut, nil
 }
 
-// tagLastText tags the last part that has a text.
+// tagLastText tags the last part with a text.
 func tagLastText(parts []jinja.Value, cut *finalCut) bool {
 	for i := len(parts) - 1; i >= 0; i-- {
 		if parts[i].Kind() != jinja.KindDict {
@@ -76,7 +76,7 @@ func tagLastText(parts []jinja.Value, cut *finalCut) bool {
 	return false
 }
 
-// apply is the length to which the rendered chat is cut.
+// apply returns the length to which the rendered chat is cut.
 func (c *finalCut) apply(chat string) (int, error) {
 	tag := strings.TrimRight(continueTag, " ")
 	at := strings.LastIndex(chat, tag)
@@ -89,7 +89,7 @@ func (c *finalCut) apply(chat string) (int, error) {
 	return len(strings.TrimRightFunc(chat[:at], jinja.IsSpace)), nil
 }
 
-// unfit is the failure of a request whose final message cannot be continued.
+// unfit returns the error for a final message that cannot be continued.
 func unfit(format string, args ...any) error {
 	return fmt.Errorf("render template: "+format, args...)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// openConversations are the golden conversations whose final message is continued: the variables of each, by name.
+// openConversations returns the variables of the golden conversations with continue_final_message, by name.
 func openConversations(t *testing.T) map[string]*jinja.Dict {
 	t.Helper()
 	raw, err := os.ReadFile("../../../tokenizer/jinja/testdata/conversations.json")

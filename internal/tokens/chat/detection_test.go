@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// detected reads what testdata/detection.py has learned: by template the format and the variables.
+// detected reads what testdata/detection.py wrote: the format and the variables of each template.
 func detected(t *testing.T, engine string) map[string][]string {
 	t.Helper()
 	f, err := os.Open("testdata/detected_" + engine + ".txt")
@@ -25,7 +25,7 @@ func detected(t *testing.T, engine string) map[string][]string {
 	return out
 }
 
-func TestEnginesReadTheSameOffATemplate(t *testing.T) {
+func TestTheContentFormatIsTheOneThatEnginesDetect(t *testing.T) {
 	t.Run("examples", func(t *testing.T) { compareDetected(t, sample(t)) })
 	t.Run("collected", func(t *testing.T) { compareDetected(t, collected(t)) })
 }
@@ -43,7 +43,7 @@ func compareDetected(t *testing.T, templates []golden) {
 		for _, g := range templates {
 			w, known := want[g.SHA256[:16]]
 			tmpl, err := Parse(g.Template)
-			if !known || err != nil { // of what does not parse engines make a string template or nothing at all
+			if !known || err != nil { // the engines differ on a source that does not parse
 				continue
 			}
 			checked++

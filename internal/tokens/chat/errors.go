@@ -2,7 +2,7 @@ package chat
 
 import "fmt"
 
-// RequestError says why the engine would refuse a chat request before it reaches a template.
+// RequestError says why the engine refuses a chat request before it reaches a template.
 type RequestError struct{ Message string }
 
 // Error returns why the request is refused.

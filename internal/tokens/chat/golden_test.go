@@ -18,7 +18,7 @@ var goldenTime = time.Date(2026, 3, 7, 15, 4, 5, 0, time.UTC)
 
 var goldenTokens = map[string]string{"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 
-// golden is a collected template with what Python renders of each conversation; see tokenizer/jinja/testdata.
+// golden is a template with what Python renders of each conversation; see tokenizer/jinja/testdata.
 type golden struct {
 	Name     string                  `json:"name"`
 	SHA256   string                  `json:"sha256"`
@@ -63,7 +63,7 @@ func collected(t testing.TB) []golden {
 	return out
 }
 
-// differs says how a render differs from Python's, or nothing.
+// differs says how a render differs from Python's; "" when it is equal.
 func differs(got string, err error, want *goldenResult) string {
 	var raised *jinja.RaisedError
 	switch {

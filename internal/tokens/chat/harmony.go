@@ -8,18 +8,17 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// Harmony is what gpt-oss models are asked in. vLLM renders it with openai-harmony in place of the model's template
-// (entrypoints/openai/parser/harmony_utils.py, renderers/online_renderer.py of vLLM 0.32): turns are encoded piece by piece,
-// and a special token that a client spells in a text stays text.
+// Harmony is the prompt format of gpt-oss models. vLLM renders it with openai-harmony in place of the model's template
+// (entrypoints/openai/parser/harmony_utils.py, renderers/online_renderer.py of vLLM 0.32).
 
-// ReadHarmony reads the body of a chat completion request as vLLM does for gpt-oss, at the time now, whose date is in the
-// prompt. The body must not change while the pieces are in use. Errors are as ReadRequest's.
+// ReadHarmony returns the prompt of a chat completion request for gpt-oss, as vLLM makes it; the date of now is in it.
+// The body must not change while the pieces are in use. Errors are those of ReadRequest.
 func ReadHarmony(body []byte, now time.Time) ([]harmony.Piece, error) {
 	b := &bodyReader{config: &RequestConfig{}, defaults: &jinja.Dict{}}
 	if err := b.open(body); err != nil {
 		return nil, err
 	}
-	if _, err := b.vllmKwargs(); err != nil { // what vLLM refuses before it renders
+	if _, err := b.vllmKwargs(); err != nil { // vLLM checks them before it renders
 		return nil, err
 	}
 	effort := b.field("reasoning_effort").Text()
@@ -54,11 +53,11 @@ func ReadHarmony(body []byte, now time.Time) ([]harmony.Piece, error) {
 // harmonyReader collects a conversation.
 type harmonyReader struct {
 	conversation []harmony.Message
-	names        map[string]string // of tools, by the id of their calls
+	names        map[string]string // of the called tools, by the id of the call
 }
 
-// preamble adds the system message and the developer's, and returns the messages that follow: an instruction that comes
-// first is the developer's.
+// preamble adds the system message and the developer message, and returns the messages after them: a leading system or
+// developer message of the request is in the developer message.
 func (h *harmonyReader) preamble(messages []*jinja.Dict, tools jinja.Value, effort string, now time.Time) ([]*jinja.Dict, error) {
 	var instructions string
 	if first := messages[0]; roleIs(first, "system") || roleIs(first, "developer") {
@@ -79,7 +78,7 @@ func (h *harmonyReader) preamble(messages []*jinja.Dict, tools jinja.Value, effo
 	return messages, nil
 }
 
-// harmonyTools are the functions of tools that vllmTools has checked.
+// harmonyTools returns the functions of tools that vllmTools has checked.
 func harmonyTools(tools jinja.Value) []harmony.Tool {
 	var out []harmony.Tool
 	for _, tool := range tools.Items() {
@@ -95,7 +94,7 @@ func harmonyTools(tools jinja.Value) []harmony.Tool {
 
 func (h *harmonyReader) add(m harmony.Message) { h.conversation = append(h.conversation, m) }
 
-// flatText is the text of a content, its parts joined; ok is false when there is none.
+// flatText returns the text of a content with its parts joined; ok is false when there is no text.
 func flatText(content jinja.Value) (string, bool) {
 	switch content.Kind() {
 	case jinja.KindString:
@@ -116,7 +115,7 @@ func flatText(content jinja.Value) (string, bool) {
 	return "", false
 }
 
-// read adds the conversation.
+// read adds the messages of the conversation.
 func (h *harmonyReader) read(messages []*jinja.Dict) error {
 	h.names = map[string]string{}
 	for _, m := range messages {
@@ -166,7 +165,7 @@ func (h *harmonyReader) read(messages []*jinja.Dict) error {
 	return nil
 }
 
-// partTexts are the texts of a content's parts, which stay apart.
+// partTexts returns the text of each part of a content.
 func partTexts(m *jinja.Dict) []string {
 	content, _ := m.Get("content")
 	if content.Kind() != jinja.KindList {
@@ -183,7 +182,7 @@ func partTexts(m *jinja.Dict) []string {
 	return texts
 }
 
-// assistant adds what an assistant's message stands for: reasoning, calls, an answer.
+// assistant adds the Harmony messages of an assistant message: its reasoning, its calls, its answer.
 func (h *harmonyReader) assistant(m *jinja.Dict) {
 	reasoning, _ := textOf(m, "reasoning")
 	analysis := harmony.Message{Author: "assistant", Channel: "analysis", Texts: []string{reasoning}}

@@ -62,7 +62,7 @@ func compareHarmony(t *testing.T, data []byte) {
 	t.Logf("%d of %d chats are as vLLM's", equal, len(golden))
 }
 
-func TestHarmonyTellsTurnsToolsAndReasoning(t *testing.T) {
+func TestHarmonyHasTurnsToolsAndReasoning(t *testing.T) {
 	const system = "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\nKnowledge cutoff: 2024-06\nCurrent date: 2026-11-21\n\nReasoning: "
 	const channels = "\n\n# Valid channels: analysis, commentary, final. Channel must be included for every message."
 	for body, want := range map[string]string{
@@ -92,7 +92,7 @@ func TestHarmonyTellsTurnsToolsAndReasoning(t *testing.T) {
 	}
 }
 
-func TestASchemaWhoseTypesAreMuchLongerThanItselfIsTheEnginesBusiness(t *testing.T) {
+func TestASchemaWithOverlongTypesIsLeftToTheEngine(t *testing.T) {
 	const levels = 90
 	var properties strings.Builder
 	for i := range 20_000 {

@@ -7,8 +7,8 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// Engine says whose request handling is reproduced: engines change messages and tools before they render a template,
-// each in its own way.
+// Engine says which engine's rules apply: each engine changes messages and tools in its own way before it renders a
+// template.
 type Engine uint8
 
 const (
@@ -16,15 +16,15 @@ const (
 	EngineSGLang               // SGLang 0.5.23: fields filled with null, parts joined by spaces
 )
 
-// ErrMedia is matched by errors.Is for a request with images, audio or video where the text between the messages
-// depends on the model's processor. Let the engine render such a request.
+// ErrMedia is matched by errors.Is for a request with images, audio or video if the model's processor puts text of its
+// own in the prompt. Only the engine can render such a request.
 var ErrMedia = errors.New("the prompt depends on the model's media processor")
 
-// RequestConfig is how an engine was started, as far as it changes prompts. The zero value is vLLM with its defaults.
+// RequestConfig has the options of an engine that change prompts. The zero value is vLLM with its defaults.
 type RequestConfig struct {
 	Engine  Engine
 	Content ContentFormat // --chat-template-content-format; FormatAuto: as the engine detects it
-	// Kwargs is the object given as --default-chat-template-kwargs; the request's chat_template_kwargs win.
+	// Kwargs is the object of --default-chat-template-kwargs; the request's chat_template_kwargs win.
 	Kwargs []byte
 	// ExcludeToolsWhenNone is vLLM's --exclude-tools-when-tool-choice-none. SGLang always leaves the tools out then.
 	ExcludeToolsWhenNone bool
@@ -32,15 +32,15 @@ type RequestConfig struct {
 	TrustTemplate bool
 }
 
-// Template is a model's chat template, with what engines conclude from its source. It is immutable: any number of
-// goroutines may use it at once.
+// Template is a model's chat template and the content format that each engine detects in it. It is immutable: any
+// number of goroutines may use it at once.
 type Template struct {
 	compiled *jinja.Template
 	source   string
 	formats  [2]ContentFormat // by engine
 }
 
-// Parse compiles a chat template's source. Errors match ErrSyntax and name the line.
+// Parse compiles a chat template's source. Errors match jinja.ErrSyntax and name the line.
 func Parse(source string) (*Template, error) {
 	t, err := jinja.Parse(source)
 	if err != nil {
@@ -50,8 +50,8 @@ func Parse(source string) (*Template, error) {
 	return &Template{t, source, [...]ContentFormat{EngineVLLM: vllmFormat(&o), EngineSGLang: sglangFormat(source, &o)}}, nil
 }
 
-// ContentFormat is how the template wants the content of messages, found as the engine finds it: FormatOpenAI when it
-// loops over the parts of a message's content, else FormatString.
+// ContentFormat returns the format that the engine detects: FormatOpenAI when the template loops over the parts of a
+// message's content, else FormatString.
 func (t *Template) ContentFormat(e Engine) ContentFormat {
 	if e == EngineSGLang {
 		return t.formats[EngineSGLang]
@@ -59,43 +59,44 @@ func (t *Template) ContentFormat(e Engine) ContentFormat {
 	return t.formats[EngineVLLM]
 }
 
-// Request is a chat request as the engine hands it to its template. Render may be called more than once.
+// Request is a chat request as the engine passes it to its template. Render may be called more than once.
 type Request struct {
-	// Suffix is text that SGLang encodes apart and appends to the prompt's tokens (without a beginning-of-sequence token):
-	// the assistant's text to continue. Empty with vLLM, which continues inside the rendered text.
+	// Suffix is the assistant's text to continue. SGLang encodes it apart, without a beginning-of-sequence token, and
+	// appends it to the prompt's tokens. Empty for vLLM, which continues inside the rendered text.
 	Suffix string
-	// Media are the images, audios and videos, in the order of the messages. The text is the engine's, but its tokens are
-	// expanded afterwards.
+	// Media are the images, audios and videos, in the order of the messages. The engine expands their placeholders
+	// after it has encoded the text.
 	Media []Media
-	// AddSpecialTokens is the request's add_special_tokens: the engine adds them around the rendered text. Default false.
+	// AddSpecialTokens is the request's add_special_tokens: the engine puts special tokens around the rendered text.
+	// Default false.
 	AddSpecialTokens bool
 
 	template *Template
 	vars     *jinja.Dict
 	kwargs   *jinja.Dict
 	field    string
-	tools    jinja.Value // what to try instead when rendering fails (SGLang)
+	tools    jinja.Value // for the second render when the first one fails (SGLang)
 	retry    bool
 }
 
-// Media is an item of a prompt that is no text.
+// Media is an image, audio or video of a prompt.
 type Media struct {
 	Kind string // the part's type: image_url, input_audio, video_url, image_embeds, …
-	URL  string // where it is, or a data: URL that holds it; "" when the part says it in another way
-	UUID string // the name that the client gave it (vLLM); "" is none
+	URL  string // its address, or a data: URL with its bytes; "" when the part has neither
+	UUID string // its name, given by the client (vLLM); "" is none
 }
 
-// RenderContext is what a request's rendering needs besides the request.
+// RenderContext is what a render needs besides the request.
 type RenderContext struct {
 	Tokens map[string]string // the tokenizer's special tokens by name
 	Now    time.Time         // for strftime_now
 	Limits jinja.Limits
 }
 
-// ReadRequest reads the body of a chat completion request for this template. The body must not change while the Request is
-// in use: its texts are the body's. A *RequestError means that the engine would
-// refuse the request too, ErrMedia that its prompt cannot be known here, ErrLimit that it has too many values; any other error
-// that the body is not JSON.
+// ReadRequest reads the body of a chat completion request for this template. The body must not change while the Request
+// is in use: the Request shares its texts. A *RequestError says that the engine refuses the request too, ErrMedia that
+// only the engine can render it, and jinja.ErrLimit that it has too many values. Any other error says that the body is
+// not JSON.
 func (t *Template) ReadRequest(body []byte, c RequestConfig) (*Request, error) {
 	b := &bodyReader{config: &c}
 	if err := b.open(body); err != nil {
@@ -128,7 +129,7 @@ func objectOf(raw []byte) (*jinja.Dict, error) {
 	return nil, refuse("default kwargs are not an object")
 }
 
-// Render appends the request's prompt to dst. Errors are as Template.Render's.
+// Render appends the request's prompt to dst. On error dst is as it was; the errors are those of jinja.Template.Render.
 func (q *Request) Render(dst []byte, c RenderContext) ([]byte, error) {
 	j := &job{template: q.template, vars: q.vars.Clone(), kwargs: q.kwargs, field: q.field, context: &c}
 	out, err := j.render(dst)
@@ -149,7 +150,7 @@ type job struct {
 	context  *RenderContext
 }
 
-// lookup is a variable as the template sees it.
+// lookup returns a variable as the template reads it.
 func (j *job) lookup(name string) jinja.Value {
 	if v, ok := j.kwargs.Get(name); ok {
 		return v
@@ -178,7 +179,7 @@ func (j *job) render(dst []byte) ([]byte, error) {
 	return out[:len(dst)+n], nil
 }
 
-// bodyReader reads the fields that both engines have.
+// bodyReader reads a request's body; its methods here serve both engines.
 type bodyReader struct {
 	d        *jinja.Dict
 	config   *RequestConfig
@@ -187,7 +188,7 @@ type bodyReader struct {
 	json     jinja.Decoder
 }
 
-// open reads the body itself.
+// open decodes the body.
 func (b *bodyReader) open(body []byte) error {
 	if len(body) == 0 {
 		return refuse("the body is empty")
@@ -203,7 +204,7 @@ func (b *bodyReader) open(body []byte) error {
 	return nil
 }
 
-// field is a member of the body; none when it is missing.
+// field returns a member of the body; None when it is missing.
 func (b *bodyReader) field(name string) jinja.Value {
 	v, ok := b.d.Get(name)
 	if !ok {
@@ -223,7 +224,7 @@ func (b *bodyReader) flag(name string, byDefault bool) (bool, error) {
 	return v.Truthy(), nil
 }
 
-// objects is an array of objects, or nothing.
+// objects returns the items of an array of objects. given is false when the member is missing or null.
 func (b *bodyReader) objects(name string) (items []*jinja.Dict, given bool, err error) {
 	v := b.field(name)
 	if v.Kind() == jinja.KindNone {
@@ -234,7 +235,7 @@ func (b *bodyReader) objects(name string) (items []*jinja.Dict, given bool, err 
 	}
 	for _, item := range v.Items() {
 		if item.Kind() != jinja.KindDict {
-			return nil, false, refuse("%s holds something else than objects", name)
+			return nil, false, refuse("an item of %s is not an object", name)
 		}
 		items = append(items, item.Dict())
 	}
@@ -252,13 +253,13 @@ func (b *bodyReader) kwargs() (*jinja.Dict, error) {
 	return nil, refuse("chat_template_kwargs is not an object")
 }
 
-// textOf is a member that must be a text.
+// textOf returns a member that is a text; ok is false for another one.
 func textOf(d *jinja.Dict, name string) (string, bool) {
 	v, ok := d.Get(name)
 	return v.Text(), ok && v.Kind() == jinja.KindString
 }
 
-// put copies a member that is there and not null.
+// put copies a member that exists and is not null.
 func put(to, from *jinja.Dict, name string) {
 	if v, ok := from.Get(name); ok && v.Kind() != jinja.KindNone {
 		to.Set(name, v)
@@ -271,7 +272,7 @@ func roleIs(message *jinja.Dict, role string) bool {
 	return s == role
 }
 
-// listOfDicts makes a list value.
+// listOfDicts returns the dicts as a list.
 func listOfDicts(ds []*jinja.Dict) jinja.Value {
 	items := make([]jinja.Value, len(ds))
 	for i, d := range ds {
@@ -280,7 +281,7 @@ func listOfDicts(ds []*jinja.Dict) jinja.Value {
 	return jinja.List(items)
 }
 
-// toolDocument is the function of a tool, checked.
+// toolDocument checks and returns the function of a tool.
 func toolDocument(tool *jinja.Dict) (*jinja.Dict, error) {
 	v, _ := tool.Get("function")
 	if v.Kind() != jinja.KindDict {
@@ -292,7 +293,7 @@ func toolDocument(tool *jinja.Dict) (*jinja.Dict, error) {
 	return v.Dict(), nil
 }
 
-// namedTool is the function that tool_choice names, if it names one.
+// namedTool returns the function that tool_choice names, if it names one.
 func namedTool(choice jinja.Value) (string, bool, error) {
 	if choice.Kind() != jinja.KindDict {
 		return "", false, nil

@@ -9,9 +9,9 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// What SGLang 0.5.23 does to a chat request before its template: srt/entrypoints/openai/protocol.py, serving_chat.py,
-// srt/parser/jinja_template_utils.py, srt/function_call/utils.py. Models with an encoder of their own instead of a
-// template (DeepSeek-V3.2, Kimi-K3 …) are not covered.
+// SGLang 0.5.23 changes a chat request before its template in srt/entrypoints/openai/protocol.py, serving_chat.py,
+// srt/parser/jinja_template_utils.py and srt/function_call/utils.py. This file does the same. It does not cover models
+// with an encoder in place of a template (DeepSeek-V3.2, Kimi-K3 …).
 
 func (b *bodyReader) sglang(t *Template) (*Request, error) {
 	q := &Request{template: t, vars: &jinja.Dict{}}
@@ -65,8 +65,8 @@ func (b *bodyReader) sglang(t *Template) (*Request, error) {
 	return q, nil
 }
 
-// sglangTemplate takes the template of the request's chat_template_kwargs where that is trusted. The content keeps the
-// format of the model's own template.
+// sglangTemplate uses the template of the request's chat_template_kwargs if requests may bring one. The content keeps
+// the format of the model's own template.
 func (b *bodyReader) sglangTemplate(q *Request) error {
 	own, _ := q.kwargs.Get("chat_template")
 	q.kwargs.Remove("chat_template")
@@ -81,7 +81,8 @@ func (b *bodyReader) sglangTemplate(q *Request) error {
 	return err
 }
 
-// lastAssistant takes a final assistant message away: its text continues the prompt, or it becomes the user's.
+// lastAssistant removes a final assistant message. With open its text continues the prompt, else it becomes a user
+// message.
 func lastAssistant(messages []*jinja.Dict, open bool) ([]*jinja.Dict, string) {
 	last := messages[len(messages)-1]
 	content, _ := last.Get("content")
@@ -98,7 +99,7 @@ func lastAssistant(messages []*jinja.Dict, open bool) ([]*jinja.Dict, string) {
 	return append(messages, user), ""
 }
 
-// bareTools are the tools without OpenAI's wrapper, which SGLang tries when a template fails.
+// bareTools returns the functions of the tools: SGLang renders with them when the first render fails.
 func bareTools(tools jinja.Value) jinja.Value {
 	if tools.Kind() != jinja.KindList {
 		return jinja.None
@@ -113,11 +114,11 @@ func bareTools(tools jinja.Value) jinja.Value {
 	return jinja.List(out)
 }
 
-// genericRoles are the roles that SGLang accepts besides user; their case does not matter.
+// genericRoles has the roles that SGLang accepts besides user, in any case.
 var genericRoles = map[string]bool{"system": true, "assistant": true, "tool": true, "function": true, "developer": true,
 	"latest_reminder": true, "root": true}
 
-// sglangMessage is model_dump of a message without its nulls: the known fields in the order of their class.
+// sglangMessage is model_dump of a message without its nulls: the known fields, in the order of the pydantic class.
 func (b *bodyReader) sglangMessage(m *jinja.Dict) (*jinja.Dict, error) {
 	role, _ := textOf(m, "role")
 	out := &jinja.Dict{}
@@ -170,7 +171,8 @@ func (b *bodyReader) sglangMessage(m *jinja.Dict) (*jinja.Dict, error) {
 	return out, nil
 }
 
-// sglangCalls fills tool calls with nulls and parses their arguments, which must then be JSON objects.
+// sglangCalls adds the missing members of tool calls as null. With parse it parses their arguments, which must be JSON
+// objects.
 func (b *bodyReader) sglangCalls(calls *jinja.Value, parse bool) (jinja.Value, error) {
 	if calls.Kind() != jinja.KindList {
 		return jinja.None, refuse("tool_calls is not an array")
@@ -215,7 +217,7 @@ func orNull(d *jinja.Dict, name string) jinja.Value {
 	return jinja.None
 }
 
-// sglangContent puts a message's content into the template's format.
+// sglangContent converts a message's content to the template's format.
 func (b *bodyReader) sglangContent(m *jinja.Dict, format ContentFormat) (*jinja.Dict, error) {
 	content, _ := m.Get("content")
 	if content.Kind() != jinja.KindList {
@@ -241,7 +243,7 @@ func (b *bodyReader) sglangContent(m *jinja.Dict, format ContentFormat) (*jinja.
 		m.Set("content", joined)
 		return m, nil
 	}
-	m.Remove("content") // the list goes behind the other fields
+	m.Remove("content") // the list comes after the other fields
 	if roleIs(m, "tool") && len(texts) == len(parts) {
 		m.Set("content", joined)
 	} else {
@@ -250,7 +252,7 @@ func (b *bodyReader) sglangContent(m *jinja.Dict, format ContentFormat) (*jinja.
 	return m, nil
 }
 
-// sglangPart is one part as templates get it; nothing for what SGLang leaves out.
+// sglangPart returns one part as SGLang passes it to templates; None for a part that SGLang leaves out.
 func (b *bodyReader) sglangPart(item *jinja.Value, assistant bool) (jinja.Value, error) {
 	if item.Kind() != jinja.KindDict {
 		return jinja.None, refuse("a content part is a %s", item.TypeName())
@@ -286,7 +288,8 @@ func (b *bodyReader) sglangPart(item *jinja.Value, assistant bool) (jinja.Value,
 	return jinja.None, refuse("unsupported content part %q", kind)
 }
 
-// sglangTools are the tools the template sees: none with tool_choice none, one when it is named.
+// sglangTools returns the tools for the template: none with tool_choice none, and only the named one if tool_choice
+// names a tool.
 func (b *bodyReader) sglangTools(inMessages bool) (jinja.Value, error) {
 	given := b.field("tools")
 	if given.Kind() != jinja.KindNone && given.Kind() != jinja.KindList {
@@ -326,8 +329,8 @@ func (b *bodyReader) sglangTools(inMessages bool) (jinja.Value, error) {
 	return jinja.List(out), nil
 }
 
-// sglangToolList is model_dump of tools: the function's known members in the order of the request, what is missing as
-// null behind them, defer_loading null unless given.
+// sglangToolList is model_dump of tools: the function's known members in the order of the request, then the missing
+// ones as null; defer_loading is null unless given.
 func sglangToolList(tools *jinja.Value) (jinja.Value, error) {
 	if tools.Kind() != jinja.KindList {
 		return jinja.None, refuse("tools is not an array")
@@ -372,7 +375,8 @@ func sglangToolList(tools *jinja.Value) (jinja.Value, error) {
 	return jinja.List(out), nil
 }
 
-// sglangKwargs are the template's variables: reasoning fields first, the request's chat_template_kwargs over them.
+// sglangKwargs returns the template's further variables: the request's chat_template_kwargs win over its reasoning
+// fields.
 func (b *bodyReader) sglangKwargs() (*jinja.Dict, error) {
 	user, err := b.kwargs()
 	if err != nil {
@@ -422,7 +426,7 @@ func (b *bodyReader) sglangKwargs() (*jinja.Dict, error) {
 
 var efforts = []string{"none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"}
 
-// effort is reasoning_effort, or reasoning.effort over it.
+// effort returns reasoning.effort, or else reasoning_effort.
 func (b *bodyReader) effort() (jinja.Value, error) {
 	effort := b.field("reasoning_effort")
 	if r := b.field("reasoning"); r.Kind() == jinja.KindDict {

@@ -7,8 +7,8 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// SGLang rewrites the types of tool schemas that databases and ORMs call otherwise, and renders what it has rewritten
-// (srt/function_call/utils.py, normalize_json_schema_types).
+// SGLang replaces the type names of databases and ORMs in tool schemas by those of JSON Schema, before it renders the
+// tools (srt/function_call/utils.py, normalize_json_schema_types).
 
 var schemaTypes = []string{"null", "boolean", "object", "array", "number", "string", "integer"}
 
@@ -45,7 +45,7 @@ func schemaType(s string) string {
 	return s
 }
 
-// normalizeSchemas rewrites the parameters of dumped tools in place.
+// normalizeSchemas rewrites the parameters of the tools in place.
 func normalizeSchemas(tools jinja.Value) {
 	for _, t := range tools.Items() {
 		fn, _ := t.Dict().Get("function")

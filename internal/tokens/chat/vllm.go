@@ -7,8 +7,8 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// What vLLM 0.32 does to a chat request before its template: entrypoints/openai/chat_completion/protocol.py,
-// renderers/chat_utils.py, renderers/hf.py, renderers/params.py.
+// vLLM 0.32 changes a chat request before its template in entrypoints/openai/chat_completion/protocol.py,
+// renderers/chat_utils.py, renderers/hf.py and renderers/params.py. This file does the same.
 
 func (b *bodyReader) vllm(t *Template) (*Request, error) {
 	t, err := b.vllmTemplate(t)
@@ -43,7 +43,7 @@ func (b *bodyReader) vllm(t *Template) (*Request, error) {
 	return q, b.vllmApply(q, kwargs)
 }
 
-// vllmTemplate is the template to use: the request's own where that is trusted.
+// vllmTemplate returns the template of the request if requests may bring one, else the model's.
 func (b *bodyReader) vllmTemplate(t *Template) (*Template, error) {
 	own := b.field("chat_template")
 	if own.Kind() != jinja.KindString || own.Text() == "" {
@@ -55,8 +55,8 @@ func (b *bodyReader) vllmTemplate(t *Template) (*Template, error) {
 	return Parse(own.Text())
 }
 
-// vllmApply sorts the kwargs into the arguments of apply_chat_template and the template's variables; those that the
-// template does not use are dropped.
+// vllmApply divides the kwargs into arguments of apply_chat_template and variables of the template. It drops variables
+// that the template does not use.
 func (b *bodyReader) vllmApply(q *Request, kwargs *jinja.Dict) error {
 	q.kwargs = &jinja.Dict{}
 	prompt, open := jinja.Bool(false), jinja.Bool(false)
@@ -94,8 +94,8 @@ func (b *bodyReader) vllmApply(q *Request, kwargs *jinja.Dict) error {
 	return nil
 }
 
-// vllmKwargs merges the server's defaults, the request's chat_template_kwargs and the request's own fields; later ones
-// win unless they are null or "auto".
+// vllmKwargs merges the server's defaults, the request's chat_template_kwargs and the request's own fields. A later
+// value wins unless it is null or "auto".
 func (b *bodyReader) vllmKwargs() (*jinja.Dict, error) {
 	user, err := b.kwargs()
 	if err != nil {
@@ -196,8 +196,8 @@ func (b *bodyReader) vllmTools() (jinja.Value, error) {
 	return listOfDicts(out), nil
 }
 
-// vllmTool is model_dump of a ChatCompletionToolsParam: the known fields in the order of their class, description and
-// parameters null where missing.
+// vllmTool is model_dump of a ChatCompletionToolsParam: the known fields in the order of the pydantic class; a missing
+// description or parameters is null.
 func vllmTool(tool *jinja.Dict) (*jinja.Dict, error) {
 	fn, err := toolDocument(tool)
 	if err != nil {
@@ -240,7 +240,8 @@ func (b *bodyReader) vllmMessages(format ContentFormat) ([]*jinja.Dict, error) {
 	return out, nil
 }
 
-// vllmMessage is _parse_chat_message_content with the reasoning fields joined and the arguments of tool calls parsed.
+// vllmMessage is _parse_chat_message_content: it copies the reasoning to both of its fields and parses the arguments of
+// tool calls.
 func (b *bodyReader) vllmMessage(m *jinja.Dict, format ContentFormat) (*jinja.Dict, error) {
 	role, ok := textOf(m, "role")
 	if !ok {
@@ -301,8 +302,8 @@ func (b *bodyReader) vllmAssistant(out, m *jinja.Dict) error {
 	return nil
 }
 
-// vllmCalls reorders tool calls as pydantic's typed dicts do (id, function{arguments, name}, type, then the rest) and
-// parses their arguments; what is no JSON object becomes {}.
+// vllmCalls orders the members of tool calls as pydantic's typed dicts do (id, function{arguments, name}, type, then
+// the others) and parses their arguments; arguments that are not a JSON object become {}.
 func (b *bodyReader) vllmCalls(calls *jinja.Value) ([]jinja.Value, error) {
 	if calls.Kind() != jinja.KindList {
 		return nil, refuse("tool_calls is not an array")
@@ -352,7 +353,7 @@ func ordered(d *jinja.Dict, first ...string) *jinja.Dict {
 	return out
 }
 
-// flattenToolResult joins a tool's text parts; a list with anything else stays.
+// flattenToolResult joins the parts of a tool's content if all of them are texts.
 func flattenToolResult(out *jinja.Dict) {
 	content, _ := out.Get("content")
 	if content.Kind() != jinja.KindList {
@@ -377,7 +378,7 @@ func roleOfPart(part *jinja.Value, kind string) bool {
 	return s == kind
 }
 
-// developerTools are the tools of a developer message in the order of their typed dicts.
+// developerTools returns the tools of a developer message, their members in the order of vLLM's typed dicts.
 func developerTools(m *jinja.Dict) (jinja.Value, error) {
 	tools, ok := m.Get("tools")
 	if !ok || tools.Kind() == jinja.KindNone {
@@ -402,8 +403,8 @@ func developerTools(m *jinja.Dict) (jinja.Value, error) {
 	return jinja.List(out), nil
 }
 
-// developers turns developer messages into system messages, and joins all system messages into one, for templates that
-// do not know the role.
+// developers makes system messages of developer messages, and one of all system messages, for a template that does not
+// know the role developer.
 func (t *Template) developers(messages []*jinja.Dict) []*jinja.Dict {
 	found := false
 	for _, m := range messages {

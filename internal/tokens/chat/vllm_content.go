@@ -42,7 +42,7 @@ func (b *bodyReader) vllmContent(m *jinja.Dict, role string, format ContentForma
 	return jinja.Text(strings.Join(texts, "\n")), nil
 }
 
-// billingHeader begins a line that some clients put into the system prompt and that changes with every request.
+// billingHeader begins a line that some clients put into the system prompt. The line changes with every request.
 const billingHeader = "x-anthropic-billing-header"
 
 func stripBilling(parts []jinja.Value) []jinja.Value {
@@ -72,13 +72,13 @@ func stripBilling(parts []jinja.Value) []jinja.Value {
 	return out
 }
 
-// knownPartFields are the members of content parts that OpenAI's and vLLM's types have; others ride along.
+// knownPartFields has the members of content parts in OpenAI's and vLLM's types. vLLM copies all other members.
 var knownPartFields = map[string]bool{"audio_embeds": true, "audio_url": true, "closed": true, "data": true, "file": true,
 	"image_embeds": true, "image_pil": true, "image_url": true, "input_audio": true, "name": true,
 	"prompt_cache_breakpoint": true, "refusal": true, "text": true, "thinking": true, "type": true, "uuid": true,
 	"video_embeds": true, "video_url": true}
 
-// vllmPart is one part: a dict for FormatOpenAI, else a text, empty for what is skipped.
+// vllmPart returns one part: a dict for FormatOpenAI, else a text; "" for a part that vLLM skips.
 func (b *bodyReader) vllmPart(part *jinja.Value, format ContentFormat) (jinja.Value, error) {
 	if part.Kind() == jinja.KindString {
 		return wrapped(part.Text(), nil, format), nil
@@ -119,7 +119,7 @@ func (b *bodyReader) vllmPart(part *jinja.Value, format ContentFormat) (jinja.Va
 	return jinja.None, refuse("unsupported content part %q", kind)
 }
 
-// mediaKey is the kind of a part that leaves its type out.
+// mediaKey returns the kind of a part without a type.
 func mediaKey(d *jinja.Dict) string {
 	for _, key := range [...]string{"image_url", "image_embeds", "audio_embeds", "video_embeds", "audio_url", "input_audio", "video_url"} {
 		if d.Has(key) {
@@ -129,7 +129,7 @@ func mediaKey(d *jinja.Dict) string {
 	return ""
 }
 
-// wrapped is a text as the format wants it, with the members of its part that nobody knows.
+// wrapped returns a text in the format, with the unknown members of its part.
 func wrapped(s string, d *jinja.Dict, format ContentFormat) jinja.Value {
 	if format != FormatOpenAI {
 		return jinja.Text(s)
@@ -158,7 +158,7 @@ func (b *bodyReader) vllmMedia(modality, kind string, d *jinja.Dict, format Cont
 		m.URL, _ = textOf(at.Dict(), "url")
 	}
 	if b.media = append(b.media, m); format != FormatOpenAI {
-		return jinja.None, ErrMedia // the model's placeholder text goes in front
+		return jinja.None, ErrMedia // vLLM puts the model's placeholder text in front
 	}
 	part := &jinja.Dict{}
 	part.Set("type", jinja.Text(modality))
