@@ -2,9 +2,9 @@ package kvevent
 
 import "github.com/warmpath/warmpath/block"
 
-// ahead takes lookahead_token_ids: for each hash the tokens after its block that the hash covers too, equally many for
-// all. All but the last block's repeat token_ids, and are only compared (vLLM's v1/core/block_pool.py:
-// _lookahead_token_ids).
+// ahead reads lookahead_token_ids: for each hash, the tokens after its block that the hash covers too. All blocks have
+// the same number. Only the last block's tokens are new: those of the other blocks repeat token_ids and are compared
+// with it (vLLM's v1/core/block_pool.py: _lookahead_token_ids).
 func (d *Decoder) ahead(b *Batch, e *Event, r *reading) (problem string) {
 	c := &d.c
 	resume := c.i
@@ -50,8 +50,8 @@ func (d *Decoder) ahead(b *Batch, e *Event, r *reading) (problem string) {
 	return ""
 }
 
-// remaining takes remaining_copy_counts: for each hash how many copies are left. Only the hashes of which none is left
-// are gone; the event keeps those (an open change of vLLM, #48933).
+// remaining reads remaining_copy_counts: for each hash, how many copies are left. The event keeps only the hashes
+// without copies, because only these blocks are gone (an open change of vLLM, #48933).
 func (d *Decoder) remaining(e *Event, r *reading) (problem string) {
 	c := &d.c
 	resume := c.i
@@ -76,7 +76,8 @@ func (d *Decoder) remaining(e *Event, r *reading) (problem string) {
 	return ""
 }
 
-// forEachHash goes to the field that is read last, an array of one of what for each hash.
+// forEachHash goes to the field that is read last. It must be an array with one element for each hash; what names an
+// element.
 func (d *Decoder) forEachHash(e *Event, r *reading, name, what string) (problem string) {
 	d.c.i = r.later
 	n, ok := d.c.array()

@@ -34,7 +34,7 @@ func TestALookAheadIsReadInBothForms(t *testing.T) {
 	}
 }
 
-func TestStrangeLookAheadsSkipTheEventInWords(t *testing.T) {
+func TestAnInvalidLookAheadSkipsTheEventWithAReason(t *testing.T) {
 	million := make([]any, 1_000_000)
 	for i := range million {
 		million[i] = 1
@@ -71,7 +71,7 @@ func TestStrangeLookAheadsSkipTheEventInWords(t *testing.T) {
 	}
 }
 
-func TestRemainingCopiesSayWhichBlocksAreGone(t *testing.T) {
+func TestOnlyBlocksWithoutRemainingCopiesAreGone(t *testing.T) {
 	e := decodeOne(t, object{"type", tagRemoved, "block_hashes", list(5, 6, 7), "medium", "GPU", "remaining_copy_counts", list(0, 2, 0)})
 	if diff := cmp.Diff([]Hash{5, 7}, e.Hashes); diff != "" || !e.LastCopies {
 		t.Errorf("last copies: %v (-want +got):\n%s", e.LastCopies, diff)

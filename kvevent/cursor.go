@@ -7,18 +7,18 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// cursor walks over MessagePack. It is our own, because the tokens of an event are one tight loop that way: 2 to 3
-// times as fast as tinylib/msgp's raw functions (BenchmarkDecode beside BenchmarkMsgp).
+// cursor reads MessagePack. It is 2 to 3 times as fast as tinylib/msgp's raw functions, because the tokens of an event
+// are read in one tight loop (BenchmarkDecode beside BenchmarkMsgp).
 //
-// A method that finds a value of another kind leaves the cursor where it was and says no. Bytes that are no
-// MessagePack at all, or end early, break the cursor for good: broken then says how.
+// A method that finds a value of another kind does not move the cursor and returns false. Bytes that are not
+// MessagePack, or that end early, break the cursor for good: broken then says how.
 type cursor struct {
 	p      []byte
 	i      int
 	broken string
 }
 
-// kind is what a value is.
+// kind is the type of a value.
 type kind uint8
 
 const (
@@ -113,7 +113,7 @@ func (c *cursor) uint(at, width int) (uint64, bool) {
 	}
 }
 
-// integer takes an integer modulo 2^64 and says whether it is below zero.
+// integer takes an integer modulo 2^64. negative says whether it is below zero.
 func (c *cursor) integer() (v uint64, negative, ok bool) {
 	if c.kind() != kindInt {
 		return 0, false, false
@@ -193,9 +193,9 @@ func (c *cursor) number() (f float64, integer, ok bool) {
 	return 0, false, false
 }
 
-// header takes the head of a string, byte string, array or map. Its short form is fix|length (mask 0: none), its long
-// forms are first, first+1, … with lengths of firstWidth bytes, twice that, … The length never exceeds the bytes that
-// are left.
+// header takes the head of a string, byte string, array or map. The short form is fix|length; mask 0 means that there
+// is none. The long forms are first, first+1, … with lengths of firstWidth bytes, twice as many, … The length never
+// exceeds the remaining bytes.
 func (c *cursor) header(fix, mask, first byte, firstWidth int) (int, bool) {
 	b := c.p[c.i]
 	c.i++
@@ -224,7 +224,7 @@ func (c *cursor) array() (int, bool) {
 	return c.header(0x90, 0x0f, 0xdc, 2)
 }
 
-// object takes the head of a map. Twice the count never exceeds the bytes that are left.
+// object takes the head of a map. Twice the count never exceeds the remaining bytes.
 func (c *cursor) object() (int, bool) {
 	if c.kind() != kindMap {
 		return 0, false
@@ -327,9 +327,9 @@ func (c *cursor) ext() bool {
 	return true
 }
 
-// hash takes an engine hash in normal form, and the digest it was, if it was one.
+// hash takes an engine hash. It returns the normal form, and the digest if the hash is a byte string.
 func (c *cursor) hash() (h Hash, digest []byte, ok bool) {
-	if c.i < len(c.p) && c.p[c.i] == 0xcf && c.left() > 8 { // what most engines send
+	if c.i < len(c.p) && c.p[c.i] == 0xcf && c.left() > 8 { // the form of most engines
 		h = binary.BigEndian.Uint64(c.p[c.i+1:])
 		c.i += 9
 		return h, nil, true
@@ -364,13 +364,13 @@ func normal(digest []byte) Hash {
 	return h
 }
 
-// appendTokens takes n token ids. It stops at the first value that is none and says no. dst has room for them.
+// appendTokens takes n token ids. It returns false at the first value that is no token id. dst must have room for n.
 func (c *cursor) appendTokens(dst []block.Token, n int) ([]block.Token, bool) {
 	p, i := c.p, c.i
 	out := dst[len(dst) : len(dst)+n]
 	for k := range out {
 		if len(p)-i >= 9 {
-			// Nearly all ids are numbers of 2 or 4 bytes, in no order that a branch could be predicted by.
+			// Nearly all ids have 2 or 4 bytes, in an order that a branch predictor cannot learn.
 			if b := p[i]; b-0xcd < 2 {
 				wide := int(b & 2) // 0: cd, 2: ce
 				out[k] = block.Token(binary.BigEndian.Uint64(p[i+1:]) >> (48 - 8*wide))

@@ -2,30 +2,30 @@ package kvevent
 
 import "fmt"
 
-// Decoder reads payloads: the last frame of an engine's message. It tells vLLM, SGLang, TensorRT-LLM's stream, LMCache
-// and Mooncake apart by shape, event by event, so versions may be mixed in one stream. The zero value is ready; reuse
-// it, for it remembers names. One goroutine.
+// Decoder reads payloads. A payload is the last frame of an engine's message. The formats of vLLM, SGLang,
+// TensorRT-LLM's stream, LMCache and Mooncake are recognized event by event, so one stream may mix versions. The zero
+// value is ready. Reuse a Decoder: it remembers names. For one goroutine.
 type Decoder struct {
-	// KeepRaw also fills Event.Digests and Event.ExtraKeys, for whoever publishes again or checks an engine's hash
-	// seed. It costs allocations for byte hashes.
+	// KeepRaw also fills Event.Digests and Event.ExtraKeys, to publish events again or to check an engine's hash seed.
+	// It allocates for byte hashes.
 	KeepRaw bool
 
 	c     cursor
 	rest  rest
 	names interner
-	after [len(kindNames)][numFields]field // what came after a field the last time, in events of a kind
+	after [len(kindNames)][numFields]field // by kind and field: the field that came next in the last event
 }
 
-// rest are the events of a payload that no batch had yet.
+// rest is the part of a payload that was not decoded into a batch yet.
 type rest struct {
 	payload []byte
-	at      int // where they begin
-	events  int
+	at      int // offset of the next event
+	events  int // number of events
 }
 
 // A batch is full when one of these counts is reached; skipped events count. [Decoder.Next] reads the remaining events.
-// What engines send in a step stays below, except when a very long prompt evicts block by block: a million tokens are
-// 62,500 removals.
+// Engines send less in a step, except when a very long prompt evicts block by block: a million tokens are 62,500
+// removals.
 const (
 	fullEvents   = 1 << 12 // 1.2 MiB
 	fullHashes   = 1 << 16 // 512 KiB
@@ -33,8 +33,8 @@ const (
 	fullFeatures = 1 << 14 // 384 KiB
 )
 
-// An event with more than that is skipped. Together with the constants above they bound a batch to some 16 MiB. An
-// event is about one step of one request, and the longest prompts that engines serve have one to two million tokens.
+// A larger event is skipped. These constants and those above bound a batch to some 16 MiB. An event covers one step of
+// one request, and the longest prompts that engines serve have one to two million tokens.
 const (
 	maxHashes   = 1 << 18 // two million tokens in blocks of eight
 	maxTokens   = 1 << 21
@@ -43,27 +43,27 @@ const (
 
 const (
 	maxRank = 1<<16 - 1 // data-parallel ranks; a port is base + rank, so there cannot be more
-	// maxBlockSize, in tokens, is the largest that every platform's int holds. The index refuses blocks beyond
-	// block.MaxSize: it counts them for the holder, and the holder's trust then shows the loss.
+	// maxBlockSize, in tokens, is the largest int of 32-bit platforms. The index refuses blocks beyond block.MaxSize.
+	// It counts them for the holder, and the holder's trust shows the loss.
 	maxBlockSize = 1<<31 - 1
 	maxGroup     = 1 << 16   // cache groups of a model; the largest seen have tens
-	maxWindow    = 1<<31 - 1 // tokens, the largest that every platform's int holds
+	maxWindow    = 1<<31 - 1 // tokens, the largest int of 32-bit platforms
 	maxOffset    = 1<<31 - 1 // tokens between a block and the item that begins before or in it
 	maxCopies    = 1<<31 - 1 // of one block in one cache
-	maxName      = 128       // bytes of a name of which there are few: a tier's owner
-	// smallestEvent is the bytes of ["BlockRemoved", []], the shortest event that is kept: it bounds what a message's
-	// count of events may reserve.
+	maxName      = 128       // bytes of a tier's owner
+	// smallestEvent is the size of ["BlockRemoved", []] in bytes, the shortest event that is kept. It bounds the memory
+	// that is reserved for a message's count of events.
 	smallestEvent = 15
 	millisecond   = 1e11 // integer times above this are in milliseconds (Mooncake); as seconds it is the year 5138
 )
 
-// Decode reads one payload into b, which it resets first. Events with unknown names or unusable fields are skipped and
-// counted. A payload that is no batch, or ends early, or has bytes after it, is rejected whole: the error says where,
-// b is empty, and the message counts as lost, because it may have removed blocks.
+// Decode resets b and reads one payload into it. Events with unknown names or unusable fields are skipped and counted.
+// A payload is rejected as a whole if it is no batch, ends early, or has bytes after the batch. Then the error says
+// where, b is empty, and the caller must treat the message as lost, because it may have removed blocks.
 //
-// When b.More is set the payload has further events than fit in a bounded batch, all well-formed: apply b, then call
-// [Decoder.Next]. What engines send fits nearly always. However long a payload is, all of its batches together allocate
-// at most 32 MiB. The payload may be used again after the last batch, unless KeepRaw is set.
+// If b.More is set, the payload has more events than fit in a bounded batch, all well-formed: apply b, then call
+// [Decoder.Next]. Engines' messages nearly always fit. All batches of a payload together allocate at most 32 MiB. The
+// payload may be reused after its last batch, unless KeepRaw is set.
 func (d *Decoder) Decode(payload []byte, b *Batch) error {
 	b.Reset()
 	d.c, d.rest = cursor{p: payload}, rest{}
@@ -87,8 +87,8 @@ func (d *Decoder) Decode(payload []byte, b *Batch) error {
 	return fmt.Errorf("decode events: %s (byte %d of %d, after %d events)", problem, at, len(payload), events)
 }
 
-// Next reads the next events of the payload of the last Decode into b, the batch of that call, in place of those that
-// it has. It returns false when there are no more.
+// Next reads the next events of the last payload into b, which must be the batch of that Decode. They replace b's
+// events. Next returns false when there are no more.
 func (d *Decoder) Next(b *Batch) bool {
 	if !b.More {
 		return false
@@ -97,7 +97,7 @@ func (d *Decoder) Next(b *Batch) bool {
 	b.Skipped, b.SkippedTags, b.Problem, b.ProblemAt, b.Incomplete = 0, b.SkippedTags[:0], "", 0, false
 	d.c = cursor{p: d.rest.payload, i: d.rest.at}
 	d.fill(b, d.rest.events)
-	if d.c.broken != "" { // cannot be: Decode saw that they are well-formed
+	if d.c.broken != "" { // cannot happen: Decode has checked these events
 		b.Incomplete, d.rest.events = true, 0
 	}
 	d.c.p = nil
@@ -107,7 +107,7 @@ func (d *Decoder) Next(b *Batch) bool {
 	return true
 }
 
-// batch takes the envelope: [time, events, rank?, …], or a map of the same (a draft of vllm#42892).
+// batch reads the envelope: [time, events, rank?, …], or a map with the same fields (a draft of vllm#42892).
 func (d *Decoder) batch(b *Batch) (problem string) {
 	c := &d.c
 	if n, ok := c.object(); ok {
@@ -197,12 +197,12 @@ func (d *Decoder) events(b *Batch) bool {
 		return false
 	}
 	d.fill(b, n)
-	for n = d.rest.events; n > 0 && d.c.skip(); n-- { // sees that they are well-formed
+	for n = d.rest.events; n > 0 && d.c.skip(); n-- { // checks that they are well-formed
 	}
 	return true
 }
 
-// fill takes the next n events, as many as b has room for, and notes where the others begin.
+// fill reads as many of the next n events as b has room for, and records where the rest begins.
 func (d *Decoder) fill(b *Batch, n int) {
 	b.Events = room(b.Events, min(n, d.c.left()/smallestEvent+1, fullEvents))
 	for ; n > 0 && d.c.broken == "" && !b.full(); n-- {
@@ -211,7 +211,7 @@ func (d *Decoder) fill(b *Batch, n int) {
 	d.rest.at, d.rest.events = d.c.i, n
 }
 
-// event takes one event, whole: when its fields are not usable it is skipped from its first byte.
+// event reads one event. If its fields are not usable, the whole event is skipped.
 func (d *Decoder) event(b *Batch) {
 	c := &d.c
 	start, events := c.i, len(b.Events)
@@ -236,7 +236,7 @@ func (d *Decoder) event(b *Batch) {
 	b.skip(d.names.printable(tag), problem, at)
 }
 
-// tagAt returns the name of the event that begins at start, or "untagged". The event is known to be well-formed.
+// tagAt returns the name of the event at start, or "untagged". The event must be well-formed.
 func (d *Decoder) tagAt(start int) []byte {
 	c := &d.c
 	c.i = start

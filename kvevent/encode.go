@@ -9,10 +9,10 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// Append writes b as one payload of this version, as the engine's own encoder (msgspec) does, byte for byte, and
-// returns the extended slice. What a version has no field for is left out. Skipped events are not written.
+// Append appends b to dst as one payload of this version, byte for byte as the engine's own encoder (msgspec) writes
+// it. It leaves out values for which the version has no field. Skipped events are not written.
 //
-// Byte hashes are the Digests, or, without them, the hash at the end of 32 bytes.
+// Byte hashes are the Digests. Without Digests they are 32 bytes with the hash at the end.
 func (w Wire) Append(dst []byte, b *Batch) []byte {
 	f, form := w.resolve()
 	p := encoder{format: f, form: form, wire: w, b: dst}
@@ -267,8 +267,8 @@ func (p *encoder) tokens(e *Event) {
 	}
 }
 
-// lookAhead writes the tokens after each block that its hash covers. Where hashes and tokens do not align it writes the
-// last block's for all.
+// lookAhead writes, for each block, the tokens after it that its hash covers. If hashes and tokens do not align, it
+// writes the last block's tokens for all.
 func (p *encoder) lookAhead(e *Event) {
 	all, n := slices.Concat(e.Tokens, e.Ahead), len(e.Ahead)
 	p.array(len(e.Hashes))
@@ -284,8 +284,8 @@ func (p *encoder) lookAhead(e *Event) {
 	}
 }
 
-// extraKeys writes what went into each block's hash. An item is named in the block in which it begins; how far it
-// reaches is not known here, so later blocks of the event, which real engines name it in too, do not repeat it.
+// extraKeys writes the extra keys of each block's hash. An item is named in the block where it begins. Real engines
+// also name it in later blocks that it covers; its length is not known here, so these blocks do not repeat it.
 func (p *encoder) extraKeys(e *Event) {
 	if e.ExtraKeys != nil {
 		p.b = append(p.b, e.ExtraKeys...)
@@ -329,7 +329,7 @@ func (p *encoder) extraKeys(e *Event) {
 	}
 }
 
-// items writes what begins in one block, which is at token position base of the event.
+// items writes the items that begin in one block. base is the block's token position in the event.
 func (p *encoder) items(items []block.Feature, base int) {
 	for _, f := range items {
 		if p.offsets {
@@ -342,7 +342,7 @@ func (p *encoder) items(items []block.Feature, base int) {
 	}
 }
 
-// byBlock returns an event's items in the order of the blocks in which they are named; mostly they are.
+// byBlock returns an event's items in the order of their blocks. Mostly they are in this order already.
 func byBlock(e *Event) []block.Feature {
 	order := func(a, b block.Feature) int { return cmp.Compare(blockOf(a, e), blockOf(b, e)) }
 	if slices.IsSortedFunc(e.Features, order) {
@@ -353,12 +353,12 @@ func byBlock(e *Event) []block.Feature {
 	return items
 }
 
-// blockOf returns the block of the event in which an item is named.
+// blockOf returns the index of the block that names an item.
 func blockOf(f block.Feature, e *Event) int {
 	if f.Offset < 0 || e.BlockSize <= 0 {
 		return 0
 	}
-	return min(f.Offset/e.BlockSize, max(len(e.Hashes)-1, 0)) // one in the look-ahead is named in the last
+	return min(f.Offset/e.BlockSize, max(len(e.Hashes)-1, 0)) // an item in the look-ahead is named in the last block
 }
 
 func (p *encoder) null() { p.b = append(p.b, 0xc0) }

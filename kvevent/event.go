@@ -2,23 +2,23 @@ package kvevent
 
 import "github.com/warmpath/warmpath/block"
 
-// Hash is an engine's own id of a block in normal form: integers as they are modulo 2^64, byte strings by their last
-// eight bytes, big-endian, which is how vLLM makes its integers from them. It means something within one holder only.
+// Hash is an engine hash in normal form: an integer is taken modulo 2^64, a byte string by its last eight bytes,
+// big-endian, as vLLM makes integers from byte strings. A hash is meaningful within one holder only.
 type Hash = uint64
 
-// Kind is what happened to blocks.
+// Kind says what happened to blocks.
 type Kind uint8
 
 // The kinds of event.
 const (
-	Stored  Kind = iota // blocks are cached; with no hashes, a group that keeps none of them (sliding windows while decoding)
-	Removed             // one physical copy of each block is gone; unknown hashes mean nothing
-	Cleared             // everything on the tier is gone; other tiers are not touched
+	Stored  Kind = iota // blocks are cached; without hashes the group keeps none of them (sliding windows while decoding)
+	Removed             // one physical copy of each block is gone; ignore unknown hashes
+	Cleared             // everything on the tier is gone; other tiers do not change
 )
 
 var kindNames = [...]string{"stored", "removed", "cleared"}
 
-// String returns the kind as metrics write it.
+// String returns the kind's name in metrics.
 func (k Kind) String() string {
 	if int(k) < len(kindNames) {
 		return kindNames[k]
@@ -26,31 +26,31 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// Keys is a set of the things, besides tokens, that keep requests apart in an engine's cache.
+// Keys is a set of extra keys: values besides tokens that are part of a block's identity in an engine's cache.
 type Keys uint8
 
-// What keeps requests apart.
+// The extra keys.
 const (
 	KeyLoRA    Keys = 1 << iota // the adapter
 	KeySalt                     // the request's cache_salt
 	KeyExtra                    // SGLang's extra_key
 	KeyFeature                  // multimodal items
-	KeyEmbeds                   // prompt embeddings: the token ids stand for nothing
-	KeyOther                    // an extra key of a kind that this package does not know
+	KeyEmbeds                   // prompt embeddings: the token ids are placeholders
+	KeyOther                    // an unknown extra key
 )
 
-// KeyRoot are the keys that a chain is rooted in: they matter to a block without a parent only.
+// KeyRoot are the keys in the root of a chain: they matter only to a block without a parent.
 const KeyRoot = KeyLoRA | KeySalt | KeyExtra
 
-// Event is one change to a holder's cache. Its slices are valid until the next Decode into the same Batch; its
-// strings stay valid.
+// Event is one change of a holder's cache. Its slices are valid until the next Decode into the same Batch; its strings
+// stay valid.
 type Event struct {
 	Kind   Kind
 	Tier   block.Tier // from Medium and Locality
-	Bigram bool       // SGLang with EAGLE writes its look-ahead as pairs of a token and the next
+	Bigram bool       // the look-ahead came as pairs of a token and the next one (SGLang with EAGLE)
 
-	// LastCopies says that no copy of the removed blocks is left, whatever was counted: a removal that tells how many
-	// remain.
+	// LastCopies says that no copy of the removed blocks is left, however many were stored: the engine sent the number
+	// of remaining copies.
 	LastCopies bool
 
 	HasParent    bool
@@ -59,64 +59,65 @@ type Event struct {
 
 	Attention block.Attention // AttentionFull when none is named
 
-	// Unread are keys that this event certainly has, or has in a form that cannot be read: an adapter without a name,
-	// multimodal identifiers without a place, unknown extra keys. Its tokens must not be indexed.
+	// Unread are keys that the event has but that cannot be read: an adapter without a name, multimodal identifiers
+	// without a position, unknown extra keys. The event's tokens must not be indexed.
 	Unread Keys
-	// Hidden are keys that this event's form has no place for: they may be set, and it would look the same. SGLang
-	// never tells extra_key; offload tiers drop the salt; vLLM before 0.17 tells neither salt nor multimodal items.
+	// Hidden are keys for which the event's format has no field: the request may have had them. SGLang never sends
+	// extra_key; offload tiers drop the salt; vLLM before 0.17 sends neither salt nor multimodal items.
 	Hidden Keys
 
 	Hashes []Hash
-	Parent Hash // the block before the first token; without one the tokens begin a prompt, or the engine did not say
-	// Tokens may be fewer or more than the hashes stand for (see Aligned).
+	Parent Hash // the block before the first token; without a parent the tokens begin a prompt, or the parent is not known
+	// Tokens may be fewer or more than the tokens of the hashed blocks (see Aligned).
 	Tokens []block.Token
 	// Ahead are the tokens after Tokens that the last block's hash covers too, at most block.MaxAhead: an engine that
-	// speculates hashes a block with its look-ahead (vLLM since 0.33, SGLang with EAGLE). Each block is hashed with as
-	// many. Empty: with none.
+	// speculates hashes a block with its look-ahead (vLLM since 0.33, SGLang with EAGLE). Each block is hashed with the
+	// same number. Empty: without a look-ahead.
 	Ahead     []block.Token
 	BlockSize int // tokens; 0 is a placeholder that announces hashes without tokens
 
 	LoRA   string // adapter name; "" is none, or Unread has KeyLoRA
 	LoRAID int64
-	Salt   string // only where the event begins a prompt (SGLang repeats it on later blocks)
-	// Features have offsets relative to the event's first token, negative for an item that begins before it. Each is
-	// named once, in the block in which it begins.
+	Salt   string // only if the event begins a prompt (SGLang repeats it on later blocks)
+	// Features have offsets relative to the event's first token. The offset is negative for an item that begins before
+	// it. Each item is named once, in the block where it begins.
 	Features []block.Feature
 
 	Medium   string // as sent; "" is none
 	Locality string // "LOCAL", "REMOTE" or ""
-	// Owner keeps these copies apart from the engine's own on the same medium: it stores and removes by itself. "" is
-	// the engine; see OwnerKVCR.
+	// Owner is the owner of these copies. Copies of different owners on one medium are stored and removed
+	// independently. "" is the engine; see OwnerKVCR.
 	Owner  string
 	Group  int    // cache group; -1: none named
 	Spec   string // kv_cache_spec_kind as sent; "" is none
 	Window int    // sliding window in tokens; 0: none named
 
-	// With Decoder.KeepRaw, what normal form drops: byte hashes whole (then the parent's), and the extra_keys field.
-	// They are parts of the payload. Wires write them back as they are.
+	// With Decoder.KeepRaw, the parts that the normal form drops: the whole byte hashes (the parent's last), and the
+	// extra_keys field. They are parts of the payload. Wires write them unchanged.
 	Digests   [][]byte
 	ExtraKeys []byte
-	Session   string // the session whose request stored the blocks; others may share them
+	Session   string // the session with the request that stored the blocks; other sessions may share the blocks
 }
 
-// OwnerKVCR is the owner of the copies of vLLM's KVCR tier (vllm#52067). They are local to the worker, and the engine
-// loads them through its own host memory: so they count one tier below their medium, apart from the engine's own. What
-// another owner's copies are worth to the worker is not known.
+// OwnerKVCR is the owner of the copies in vLLM's KVCR tier (vllm#52067). They are local to the worker, but the engine
+// loads them through its own host memory. So they count for the tier below their medium, apart from the engine's own
+// copies. The value of other owners' copies to the worker is not known.
 const OwnerKVCR = "kvcr"
 
-// Aligned reports whether hash i is the block Tokens[i·BlockSize:(i+1)·BlockSize]. It is not for sliding-window and
-// state-space groups that skip blocks, and for placeholders: those hashes can only be joined to blocks that another
-// event explains.
+// Aligned reports whether hash i is the block Tokens[i·BlockSize:(i+1)·BlockSize]. It is false for placeholders, and
+// for sliding-window and state-space groups that skip blocks: their hashes can only be joined to blocks of other
+// events.
 func (e *Event) Aligned() bool {
 	return len(e.Hashes) > 0 && e.BlockSize > 0 && len(e.Tokens) == len(e.Hashes)*e.BlockSize
 }
 
-// Indexable reports whether the event's tokens may be indexed under its own LoRA, Salt and Features without claiming
-// for one request what was cached for another. used are the keys that requests to this holder may carry: what the
-// event hides does no harm when nobody uses it. For a tier below the accelerator assume KeyRoot, because its blocks
-// can nearly always be joined through their hashes instead.
+// Indexable reports whether the event's tokens may be indexed under its own LoRA, Salt and Features. If not, a request
+// could match blocks that were cached for another request. used are the keys that requests to this holder may have: a
+// hidden key does no harm when no request uses it. For a tier below the accelerator pass KeyRoot: its blocks can nearly
+// always be joined through their hashes instead.
 //
-// Hidden multimodal items do no harm either as long as requests fold theirs in: their keys then match nothing.
+// Hidden multimodal items do no harm as long as requests include their own items in their keys: such keys match
+// nothing.
 func (e *Event) Indexable(used Keys) bool {
 	if !e.Aligned() || e.Unread != 0 {
 		return false
@@ -124,48 +125,48 @@ func (e *Event) Indexable(used Keys) bool {
 	return e.HasParent || e.Hidden&used&KeyRoot == 0
 }
 
-// Shifted returns the tokens that the event's hashes tell, in blocks of BlockSize, where they are hashed with a
-// look-ahead: those after the first len(Ahead), up to the end of Ahead. first are those before them: where the event
-// begins a prompt, they are part of its root (block.Hasher.Ahead). Without a look-ahead it returns Tokens.
+// Shifted returns the tokens that identify blocks hashed with a look-ahead, in blocks of BlockSize: the tokens after
+// the first len(Ahead), up to the end of Ahead. first are the tokens before them: if the event begins a prompt, they
+// are part of its root (block.Hasher.Ahead). Without a look-ahead Shifted returns Tokens.
 func (e *Event) Shifted() (first, tokens []block.Token) {
 	if len(e.Ahead) == 0 || len(e.Tokens) == 0 {
 		return nil, e.Tokens
 	}
 	all := e.Tokens[:len(e.Tokens):len(e.Tokens)]
 	if n := len(e.Tokens) + len(e.Ahead); cap(e.Tokens) >= n && &e.Tokens[:n][n-1] == &e.Ahead[len(e.Ahead)-1] {
-		all = e.Tokens[:n] // as the decoder leaves them
+		all = e.Tokens[:n] // the decoder puts Ahead behind Tokens in memory
 	} else {
 		all = append(all, e.Ahead...)
 	}
 	return all[:len(e.Ahead)], all[len(e.Ahead):]
 }
 
-// TagCount says how often an event of one name was skipped.
+// TagCount is the number of skipped events with one name.
 type TagCount struct {
 	Tag   string // the engine's name of the event, cut and made printable; "other" for names beyond the limit
 	Count int
 }
 
-// Batch is one message of one holder, or a part of a long one. Reuse it: its events share buffers that grow to the
-// largest message seen (up to a few megabytes) and are then only written over. One goroutine.
+// Batch is one message of one holder, or a part of a long message. Reuse Batches: the events share buffers that grow to
+// the largest message (up to a few megabytes) and are overwritten after that. For one goroutine.
 type Batch struct {
-	Time    float64 // when the engine made it, Unix seconds
+	Time    float64 // when the engine made the message, in Unix seconds
 	Rank    int     // data-parallel rank
 	HasRank bool
 	Events  []Event
 
-	// Skipped counts events that were dropped: unknown names, and known ones that were not usable. SkippedTags names
-	// them, Problem says what was wrong with the first and ProblemAt at which byte.
+	// Skipped counts the dropped events: events with unknown names, and known events with unusable fields. SkippedTags
+	// has their names, Problem describes the first problem, and ProblemAt is its byte.
 	Skipped     int
 	SkippedTags []TagCount
 	Problem     string
 	ProblemAt   int
 
-	// Incomplete says that an event that takes blocks away was unreadable (or, with polled events, is missing): apply
-	// the batch, then forget the holder, because the index may hold what the engine no longer has.
+	// Incomplete says that an event that removes blocks could not be read. Apply the batch, then forget the holder: the
+	// index may hold blocks that the engine no longer has.
 	Incomplete bool
 
-	// More says that the payload has further events, see [Decoder.Next].
+	// More says that the payload has more events, see [Decoder.Next].
 	More bool
 
 	hashes   []Hash
@@ -173,9 +174,9 @@ type Batch struct {
 	features []block.Feature
 }
 
-// Removals returns how many events from the i-th on follow each other that take blocks from one tier and group, and
-// their hashes after dst. Engines announce each evicted block in an event of its own; an index takes them away together
-// in less time than one by one. It is 0 when the i-th event is another.
+// Removals returns how many consecutive events, from the i-th on, remove blocks of the same tier, group and owner. It
+// appends their hashes to dst. Engines send an event for each evicted block, and an index removes many blocks together
+// faster than one by one. n is 0 when the i-th event is no removal.
 func (b *Batch) Removals(i int, dst []Hash) (n int, hashes []Hash) {
 	first := &b.Events[i]
 	for ; i+n < len(b.Events); n++ {
@@ -190,11 +191,11 @@ func (b *Batch) Removals(i int, dst []Hash) (n int, hashes []Hash) {
 
 const (
 	// maxKept bounds the elements of each buffer that a Batch keeps between messages: 1 MiB of hashes, 512 KiB of
-	// tokens. A merged SGLang event of thousands of pages fits; a hostile giant is given back.
+	// tokens. A merged SGLang event of thousands of pages fits; larger buffers of hostile messages are freed.
 	maxKept = 1 << 17
-	// maxTags bounds the names in SkippedTags: engines have had three kinds of event in all.
+	// maxTags bounds the names in SkippedTags: all engines together have three names of events.
 	maxTags = 8
-	// maxTag bounds a name's bytes: the longest known is 16.
+	// maxTag bounds a name's bytes: the longest known name has 16.
 	maxTag = 48
 )
 
@@ -223,13 +224,13 @@ func (b *Batch) add(k Kind) *Event {
 	return e
 }
 
-// full reports whether no further event may be added: see the constants.
+// full reports whether no more events may be added: see the constants.
 func (b *Batch) full() bool {
 	return len(b.Events)+b.Skipped >= fullEvents || len(b.hashes) >= fullHashes ||
 		len(b.tokens) >= fullTokens || len(b.features) >= fullFeatures
 }
 
-// skip counts an event that is dropped.
+// skip counts a dropped event.
 func (b *Batch) skip(tag, problem string, at int) {
 	if b.Skipped == 0 {
 		b.Problem, b.ProblemAt = problem, at
@@ -247,7 +248,7 @@ func (b *Batch) skip(tag, problem string, at int) {
 	b.SkippedTags = append(b.SkippedTags, TagCount{Tag: tag, Count: 1})
 }
 
-// knownTag returns tag if it is counted already, and the collective name otherwise.
+// knownTag returns tag if it is counted already, else otherTag.
 func (b *Batch) knownTag(tag string) string {
 	for i := range b.SkippedTags {
 		if b.SkippedTags[i].Tag == tag {

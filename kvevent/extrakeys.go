@@ -2,7 +2,7 @@ package kvevent
 
 import "github.com/warmpath/warmpath/block"
 
-// finish judges an event whose fields are all read. It returns what makes the event unusable.
+// finish checks an event after all its fields are read. It returns the reason why the event is unusable.
 func (d *Decoder) finish(b *Batch, e *Event, r *reading) (problem string) {
 	if r.has(fieldMooncake) {
 		return "an event of Mooncake's master has hashes of its own and no tokens"
@@ -44,7 +44,7 @@ func (d *Decoder) finish(b *Batch, e *Event, r *reading) (problem string) {
 	return ""
 }
 
-// hidden returns the keys that the form of the event has no place for.
+// hidden returns the keys for which the event's format has no field.
 func hidden(e *Event, r *reading) Keys {
 	if r.holds(fieldExtraKeys) {
 		return 0 // vLLM since 0.17: everything that the hash depends on is named
@@ -67,17 +67,17 @@ func hidden(e *Event, r *reading) Keys {
 	if e.Salt != "" {
 		k &^= KeySalt
 	}
-	// An adapter that is named is known. One that is not may be there where no name has a place, and on offload tiers,
-	// whose connectors write null for all (LMCache).
+	// A named adapter is known. Without a name there may still be an adapter: when the format has no field for it, and
+	// on offload tiers with connectors that always write null (LMCache).
 	if e.LoRA == "" && (!r.has(fieldLoRAName) || r.has(fieldMetadata) || e.Tier != block.TierGPU) {
 		k |= KeyLoRA
 	}
 	return k
 }
 
-// extraKeys classifies what vLLM folded into the hash of each block besides tokens: the adapter's name, multimodal
-// items, in the first block of a prompt its salt, digests of prompt embeddings, in this order
-// (v1/core/kv_cache_utils.py: generate_block_hash_extra_keys).
+// extraKeys reads the extra keys that vLLM put into the hash of each block, in this order: the adapter's name,
+// multimodal items, the salt (in a prompt's first block only), digests of prompt embeddings (v1/core/kv_cache_utils.py:
+// generate_block_hash_extra_keys).
 func (d *Decoder) extraKeys(b *Batch, e *Event, r *reading) {
 	c := &d.c
 	resume := c.i
@@ -122,14 +122,14 @@ type keyring struct {
 	event   *Event
 	start   int  // of the event's features in the batch
 	aligned bool // entry i is for Tokens[i·BlockSize:]
-	base    int  // token position of the block whose keys are read
-	first   bool // it is the event's first block
+	base    int  // token position of the present block
+	first   bool // the present block is the event's first
 	pairs   bool // an item came with its offset: vLLM since #36708
 	bare    string
 	bares   int // strings of the prompt's first block that may be its salt
 }
 
-// key takes element j of a block's keys.
+// key reads element j of a block's keys.
 func (d *Decoder) key(k *keyring, j int) {
 	c, e := &d.c, k.event
 	switch c.kind() {
@@ -154,8 +154,8 @@ func (d *Decoder) key(k *keyring, j int) {
 	}
 }
 
-// compound takes a key of several parts: (identifier, offset), or what vLLM hashes since 0.32 and may publish one
-// day, ("cache_salt", salt) and ("lora", name, path).
+// compound reads a key of several parts: (identifier, offset), ("cache_salt", salt) or ("lora", name, path). vLLM
+// hashes the last two since 0.32 and does not publish them yet.
 func (d *Decoder) compound(k *keyring) {
 	c, e := &d.c, k.event
 	start := c.i
@@ -194,9 +194,9 @@ func (d *Decoder) compound(k *keyring) {
 	c.skip()
 }
 
-// add notes an item once: engines name it in every block that it covers.
+// add records an item once: engines name it in every block that it covers.
 func (k *keyring) add(f block.Feature) {
-	const lookBack = 32 // more items do not overlap one block; a longer list only repeats, and would be quadratic
+	const lookBack = 32 // more items do not overlap one block; looking further back would take quadratic time
 	seen := k.batch.features[k.start:]
 	if f.Offset < k.base+len(k.event.Ahead) && !k.first {
 		for i := len(seen) - 1; i >= 0 && i >= len(seen)-lookBack; i-- {
@@ -212,9 +212,9 @@ func (k *keyring) add(f block.Feature) {
 	k.batch.features = append(k.batch.features, f)
 }
 
-// finish decides about the strings of a prompt's first block. The last one is the salt, unless the event is of a
-// version that wrote items as bare strings too: vLLM 0.17 and 0.18 do, 0.19 has the same form and does not, and only
-// an item with an offset tells them apart.
+// finish interprets the strings of a prompt's first block. The last string is the salt, unless the version writes items
+// as plain strings too: vLLM 0.17 and 0.18 do, 0.19 does not and has the same number of fields. Only an item with an
+// offset shows that the event is of 0.19.
 func (k *keyring) finish(r *reading) {
 	const fieldsOf017 = 9
 	e := k.event

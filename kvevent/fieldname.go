@@ -1,6 +1,6 @@
 package kvevent
 
-// fields maps the keys of events in map form. Names of different engines never mean different things.
+// fields maps the keys of events in map form to fields. No two engines use one name for different fields.
 var fields = map[string]field{
 	"type":                         fieldType,
 	"block_hashes":                 fieldHashes,
@@ -27,7 +27,7 @@ var fields = map[string]field{
 	"backend_id":                   fieldMooncake,
 }
 
-// packedNames are the names as MessagePack has them, by field; fields that have several names have none here.
+// packedNames are the names in MessagePack, by field. It is empty for a field with several names.
 var packedNames = func() (packed [numFields]string) {
 	count := map[field]int{}
 	for name, f := range fields {
@@ -42,9 +42,9 @@ var packedNames = func() (packed [numFields]string) {
 	return packed
 }()
 
-// fieldName takes the name of a field of an event in map form; fieldNone is one that means nothing. before is the field
-// before it: an engine writes its events alike, so that the name is mostly the one that came after that field the last
-// time, and need only be compared.
+// fieldName reads the name of a field of an event in map form; fieldNone is an unknown name. before is the field before
+// it. An engine writes its events in one order, so the name is compared first with the name that came after before the
+// last time.
 func (d *Decoder) fieldName(e *Event, before field) (f field, ok bool) {
 	c := &d.c
 	next := &d.after[e.Kind][before]

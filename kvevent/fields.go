@@ -2,7 +2,7 @@ package kvevent
 
 import "github.com/warmpath/warmpath/block"
 
-// field is a field of an event, whatever its form.
+// field is a field of an event, in array or map form.
 type field uint8
 
 const (
@@ -31,7 +31,7 @@ const (
 	numFields
 )
 
-// The places of the fields in arrays, after the name (vLLM distributed/kv_events.py, SGLang
+// The positions of the fields in arrays, after the name (vLLM distributed/kv_events.py, SGLang
 // disaggregation/kv_events.py).
 var (
 	storedPlaces = []field{
@@ -48,21 +48,21 @@ var (
 	removedPlaces = []field{fieldHashes, fieldMedium, fieldGroup, fieldLocality, fieldOwner}
 )
 
-// reading is what is known of an event while its fields are read.
+// reading is the state of an event while its fields are read.
 type reading struct {
 	present   uint32 // fields that the form has
-	filled    uint32 // of these, the ones that are not null
+	filled    uint32 // fields that are not null
 	fields    int    // elements of the array form, with the name; 0: a map
-	extraKeys int    // where extra_keys begins
+	extraKeys int    // offset of extra_keys
 	extraEnd  int
-	later     int // where the field begins that needs the others: lookahead_token_ids, or remaining_copy_counts
+	later     int // offset of the field that is read last: lookahead_token_ids, or remaining_copy_counts
 }
 
 func (r *reading) has(f field) bool   { return r.present&(1<<f) != 0 }
 func (r *reading) holds(f field) bool { return r.filled&(1<<f) != 0 }
 
-// read takes one event in either form into e. It returns what makes the event unusable; the cursor is then anywhere
-// within it.
+// read reads one event in either form into e. It returns the reason why the event is unusable; the cursor is then
+// somewhere in the event.
 func (d *Decoder) read(b *Batch, e *Event, r *reading) (problem string) {
 	switch d.c.kind() {
 	case kindArray:
@@ -97,7 +97,7 @@ func (d *Decoder) readArray(b *Batch, e *Event, r *reading) (problem string) {
 	}
 	for i := 1; i < n && c.broken == ""; i++ {
 		if i <= len(places) && places[i-1] >= fieldLocality && !d.fits(places[i-1]) {
-			places = nil // another producer's fields: no place from locality on means anything
+			places = nil // another producer's fields: the positions from locality on are not known
 			e.Locality, e.Owner, e.Session = "", "", ""
 		}
 		if i > len(places) {
@@ -111,8 +111,8 @@ func (d *Decoder) readArray(b *Batch, e *Event, r *reading) (problem string) {
 	return ""
 }
 
-// fits reports whether the next value can be that of f. vLLM had no array form any more when it got these fields: what
-// is at their places may be anything.
+// fits reports whether the next value can be a value of f. vLLM got these fields after it gave up the array form, so
+// other producers may use their positions for anything.
 func (d *Decoder) fits(f field) bool {
 	c := &d.c
 	kind := c.kind()
@@ -156,7 +156,7 @@ func (d *Decoder) readMap(b *Batch, e *Event, r *reading) (problem string) {
 	return ""
 }
 
-// field takes the value of f into e.
+// field reads the value of f into e.
 func (d *Decoder) field(f field, b *Batch, e *Event, r *reading) (problem string) {
 	c := &d.c
 	if f == fieldType {
@@ -178,7 +178,7 @@ func (d *Decoder) field(f field, b *Batch, e *Event, r *reading) (problem string
 		e.Parent, digest, ok = c.hash()
 		e.HasParent = ok
 		if d.KeepRaw && digest != nil {
-			e.Digests = append(e.Digests, digest) // after the hashes, which come first in every form we know
+			e.Digests = append(e.Digests, digest) // after the hashes, which come first in every known format
 		}
 	case fieldBlockSize:
 		e.BlockSize, ok = c.size(maxBlockSize)
@@ -205,7 +205,7 @@ func (d *Decoder) field(f field, b *Batch, e *Event, r *reading) (problem string
 		ok = d.string(&e.Locality)
 	case fieldOwner:
 		ok = d.name(&e.Owner)
-	case fieldSession: // who asked: nothing depends on it, so one that is no string costs nobody the event
+	case fieldSession: // nothing depends on it, so a session that is no string does not make the event unusable
 		if session, is := c.text(); !is {
 			c.skip()
 		} else if d.KeepRaw {
@@ -271,7 +271,7 @@ func (d *Decoder) string(s *string) bool {
 	return ok
 }
 
-// name takes a string that is one of few and short.
+// name reads a short string of which there are few.
 func (d *Decoder) name(s *string) bool {
 	b, ok := d.c.text()
 	if !ok || len(b) > maxName {
@@ -281,7 +281,7 @@ func (d *Decoder) name(s *string) bool {
 	return true
 }
 
-// known returns b as a string, the frequent ones without a look into the table.
+// known returns b as a string. Frequent strings need no lookup.
 func (d *Decoder) known(b []byte) string {
 	switch string(b) {
 	case "GPU":
@@ -292,8 +292,8 @@ func (d *Decoder) known(b []byte) string {
 	return d.names.text(b)
 }
 
-// loraID takes an adapter's number. SGLang declares the field as text or number and leaves it null; a text is an
-// adapter that has no name here.
+// loraID reads an adapter's number. SGLang declares the field as a string or a number and always writes null. A string
+// is an adapter without a name.
 func (d *Decoder) loraID(e *Event) bool {
 	if d.c.kind() == kindString {
 		e.Unread |= KeyLoRA
@@ -363,8 +363,8 @@ func (d *Decoder) tokens(b *Batch, e *Event) (problem string) {
 	return ""
 }
 
-// pairs takes the (token, next token) pairs of SGLang with EAGLE. They must chain: otherwise it is not known what the
-// blocks stand for.
+// pairs reads the (token, next token) pairs of SGLang with EAGLE. The next token of a pair must be the token of the
+// following pair: otherwise the blocks' tokens are not known.
 func (d *Decoder) pairs(b *Batch, e *Event, n int) (problem string) {
 	c := &d.c
 	e.Bigram = true
@@ -388,7 +388,7 @@ func (d *Decoder) pairs(b *Batch, e *Event, n int) (problem string) {
 	return ""
 }
 
-// metadata takes SGLang's map of metadata, of which the salt matters.
+// metadata reads the salt from SGLang's map of metadata.
 func (d *Decoder) metadata(e *Event, r *reading) (problem string) {
 	c := &d.c
 	n, ok := c.object()
@@ -414,7 +414,7 @@ func (d *Decoder) metadata(e *Event, r *reading) (problem string) {
 	return ""
 }
 
-// items takes Dynamo's per-block lists of multimodal items. They name no position that we know how to place.
+// items reads Dynamo's lists of multimodal items by block. Their positions cannot be used.
 func (d *Decoder) items(e *Event) {
 	c := &d.c
 	n, ok := c.array()

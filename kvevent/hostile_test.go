@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// checkBounds holds a decoded batch to what every payload must keep, however hostile.
+// checkBounds checks a decoded batch against the bounds that hold for every payload.
 func checkBounds(t *testing.T, b *Batch, size int, err error) {
 	t.Helper()
 	if err != nil {
@@ -52,7 +52,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(pack(list(1.5, list(storedWith(nil, nil, "lookahead_token_ids", list(list(12, 13, 5), list(5, 6, 7)), "ownership", "kvcr", "session_id", "s"))))) // block_size 2
 	f.Add(pack(list(1.5, list(object{"type", tagRemoved, "block_hashes", list(5, 6), "medium", "CPU", "ownership", "x", "remaining_copy_counts", list(1, 0)}))))
 	f.Fuzz(func(t *testing.T, payload []byte) {
-		// Nothing outlives a run: the fuzzer looks for what a payload does, not for what the one before it did.
+		// A new Decoder and Batch for each run: the result must depend on this payload only.
 		var d Decoder
 		var b Batch
 		err := d.Decode(payload, &b)
@@ -63,7 +63,7 @@ func FuzzDecode(f *testing.F) {
 			}
 			return
 		}
-		// What was understood can be written and is then understood the same way.
+		// A decoded batch can be encoded, and decodes to the same batch again.
 		w := Wire{}
 		first := w.Append(nil, &b)
 		if err := d.Decode(payload, &b); err != nil || !bytes.Equal(w.Append(nil, &b), first) {
@@ -174,13 +174,14 @@ func TestManySmallEventsTakeMemoryInProportion(t *testing.T) {
 	}
 }
 
-// Work is bounded by the payload's length too, of whatever it consists: for 256 times as much, quadratic work would be
-// 65,000 times as much. The limit between is far from both, for other work on the machine.
+// The time of decoding is bounded by the payload's length too. For a payload 256 times as long, quadratic work would
+// take 65,000 times as long. The limit lies far from both factors, because other work on the machine disturbs the
+// measurement.
 func TestTimeIsInProportionToThePayload(t *testing.T) {
 	images := func(n int) []byte {
 		hashes, tokens, keys := make([]any, n), make([]any, n), make([]any, n)
 		for i := range n {
-			// Each block names an item of its own, in an order that is not the blocks'.
+			// Each block names an item of its own, and the items are in another order than the blocks.
 			hashes[i], tokens[i], keys[i] = i, 1, list(list("image", n-2*i))
 		}
 		return pack(list(1.5, list(storedWith(nil, nil, "block_hashes", hashes, "token_ids", tokens, "block_size", 1, "extra_keys", keys)), 0))
@@ -213,7 +214,7 @@ func TestTimeIsInProportionToThePayload(t *testing.T) {
 	}
 	for name, shape := range shapes {
 		t.Run(name, func(t *testing.T) {
-			// The best of some runs each, in turn: other work on the machine must not decide.
+			// The best of some runs each, in turn: other work on the machine must not decide the result.
 			payloads := [2][]byte{shape(100), shape(25_600)}
 			best := [2]time.Duration{time.Hour, time.Hour}
 			for range 5 {
@@ -234,7 +235,7 @@ func TestTimeIsInProportionToThePayload(t *testing.T) {
 	}
 }
 
-func TestGiantBuffersAreGivenBack(t *testing.T) {
+func TestHugeBuffersAreFreed(t *testing.T) {
 	payload := Wire{}.Append(nil, &Batch{Events: []Event{{Group: -1, BlockSize: 1, Tokens: make([]uint32, 2*maxKept)}}})
 	var d Decoder
 	var b Batch

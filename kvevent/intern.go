@@ -1,8 +1,8 @@
 package kvevent
 
-// interner gives the same string for the same bytes without allocating again. It holds two generations of at most
-// maxInterned strings each: when the young one is full it becomes the old one and the old is dropped, so that names in
-// use survive and names seen once go. Salts and image identifiers come in any number, hence the bound.
+// interner returns equal bytes as one string without allocating again. It holds two generations of at most maxInterned
+// strings. When the young generation is full it becomes the old one, and the old one is dropped: names in use survive.
+// The number of strings is bounded because salts and image identifiers come in any number.
 type interner struct {
 	young, old map[string]string
 }
@@ -39,8 +39,8 @@ func (t *interner) text(b []byte) string {
 	return s
 }
 
-// printable returns at most maxTag bytes of b with everything but plain ASCII replaced: an event's name goes to
-// metrics and logs, and the network chose it.
+// printable returns at most maxTag bytes of b, and replaces everything but printable ASCII: an event's name comes from
+// the network and goes to metrics and logs.
 func (t *interner) printable(b []byte) string {
 	var buffer [maxTag]byte
 	n := copy(buffer[:], b)

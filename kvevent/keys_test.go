@@ -9,7 +9,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// pack writes values as MessagePack: nil, int, string, []byte, []any and object. It knows no event.
+// pack writes values as MessagePack: nil, int, string, []byte, []any and object.
 func pack(values ...any) []byte {
 	p := encoder{}
 	for _, v := range values {
@@ -41,7 +41,7 @@ func pack(values ...any) []byte {
 	return p.b
 }
 
-// object is a map, keys and values in turn.
+// object is a map: key, value, key, value, …
 type object []any
 
 // list is an array.
@@ -63,7 +63,7 @@ func storedWith(parent any, lora any, more ...any) object {
 		"token_ids", list(10, 11, 12, 13), "block_size", 2, "lora_id", nil, "medium", "GPU", "lora_name", lora}, more...)
 }
 
-// array017 is the form of vLLM 0.17 to 0.19.
+// array017 is an event in the array form of vLLM 0.17 to 0.19.
 func array017(parent any, keys []any) []any {
 	return list(tagStored, list(1, 2), parent, list(10, 11, 12, 13), 2, nil, "GPU", nil, keys)
 }
@@ -133,7 +133,7 @@ func TestExtraKeysAreClassified(t *testing.T) {
 	}
 }
 
-func TestEventsSayWhatTheyHide(t *testing.T) {
+func TestEventsReportTheKeysThatTheirFormatHides(t *testing.T) {
 	const all = KeyLoRA | KeySalt | KeyFeature | KeyExtra
 	tokens := list(1, 2)
 	cases := []struct {
@@ -162,7 +162,7 @@ func TestEventsSayWhatTheyHide(t *testing.T) {
 	}
 }
 
-func TestAnEventIsIndexableOnlyWhereItCannotClaimForOthers(t *testing.T) {
+func TestAnEventIsIndexableOnlyIfNoOtherRequestCanMatchIt(t *testing.T) {
 	offloaded := func(parent any) Event {
 		return decodeOne(t, object{"type", tagStored, "block_hashes", list(1), "parent_block_hash", parent, "token_ids", list(1, 2),
 			"block_size", 2, "lora_id", nil, "medium", "CPU", "lora_name", nil})
@@ -221,7 +221,7 @@ func TestTiersAndGroupsAreNamedAsEnginesDo(t *testing.T) {
 	}
 }
 
-func TestUnusableEventsAreSkippedAndSayWhatIsLost(t *testing.T) {
+func TestUnusableEventsAreSkippedAndCounted(t *testing.T) {
 	good := list(tagRemoved, list(5))
 	cases := []struct {
 		name       string
@@ -288,7 +288,7 @@ func TestManyUnknownNamesAreCountedTogether(t *testing.T) {
 	}
 }
 
-func TestBadBatchesAreRejectedWithTheirPlace(t *testing.T) {
+func TestInvalidBatchesAreRejectedWithThePosition(t *testing.T) {
 	cases := []struct {
 		payload []byte
 		want    string

@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// benchPayload is a message of events with blocks of 16 tokens each, as a vLLM with the given wire sends them.
+// benchPayload returns a message of events with blocks of 16 tokens each, in the format of wire.
 func benchPayload(t testing.TB, wire string, events, blocks int) []byte {
 	w, err := ParseWire(wire)
 	if err != nil {
@@ -114,8 +114,8 @@ func BenchmarkDecodeTRTLLM(b *testing.B) {
 	}
 }
 
-// BenchmarkMsgp reads the same array form with tinylib/msgp's raw functions and no judgement: what a cursor of our own
-// has to beat.
+// BenchmarkMsgp reads the same array form with tinylib/msgp's raw functions, without checking anything. The cursor must
+// be faster.
 func BenchmarkMsgp(b *testing.B) {
 	payload := benchPayload(b, "vllm-0.10.2", 1, 32)
 	hashes, tokens := make([]uint64, 0, 32), make([]uint32, 0, 512)

@@ -45,7 +45,7 @@ func readLive(t testing.TB, path string) []recording {
 	return all
 }
 
-// wantLive turns the recorder's view of an event into that of the vectors.
+// wantLive converts an event from the recorder's form into the form of the vectors.
 func wantLive(t *testing.T, raw json.RawMessage) wantEvent {
 	t.Helper()
 	var w wantEvent
@@ -151,7 +151,7 @@ func compareKeys(t *testing.T, got []Event, want []wantEvent) {
 	}
 }
 
-func TestEncodersWriteWhatLiveEnginesWrote(t *testing.T) {
+func TestEncodersWriteTheBytesOfRecordedEngines(t *testing.T) {
 	for _, file := range testenv.Recordings(t) {
 		name := strings.TrimSuffix(filepath.Base(file), ".jsonl.gz")
 		t.Run(name, func(t *testing.T) {

@@ -5,18 +5,18 @@ import (
 	"fmt"
 )
 
-// LoadStat is what one of SGLang's schedulers says of its load (srt/managers/scheduler_components/load_publisher.py).
-// Counters are since the engine's start.
+// LoadStat is a load report of an SGLang scheduler (srt/managers/scheduler_components/load_publisher.py). Counters
+// begin at the engine's start.
 type LoadStat struct {
 	Running        int64 // requests being computed
 	Waiting        int64 // requests in its queue
 	UsedTokens     int64 // of its KV cache
-	CacheTokens    int64 // its KV cache's room; 0: not known
-	Rank           int64 // data-parallel, that of the socket it comes from; -1: not told
-	Long           bool  // the fields that follow are told: SGLang since 0.5.23
+	CacheTokens    int64 // capacity of its KV cache; 0: not known
+	Rank           int64 // data-parallel rank of the socket that the report comes from; -1: not in the message
+	Long           bool  // the message has the following fields: SGLang since 0.5.23
 	UncachedTokens int64 // of waiting prompts, to be computed
-	QueuedTokens   int64 // used tokens and those of all waiting requests
-	MaxRunning     int64 // the most requests that are computed at a time
+	QueuedTokens   int64 // used tokens plus the tokens of all waiting requests
+	MaxRunning     int64 // the limit of requests that are computed together
 	PrefillTokens  int64 // uncached prompt tokens computed, a counter
 	PrefillMicros  int64 // microseconds spent computing them, a counter
 }
@@ -27,10 +27,10 @@ const (
 	longLoad    = 10
 )
 
-// ErrNoLoadStat is a message that is no LoadStat.
+// ErrNoLoadStat is returned for a message that is no LoadStat.
 var ErrNoLoadStat = errors.New("the message is no LoadStat")
 
-// DecodeLoadStat reads a LoadStat, in its shorter form, too. Further fields are ignored. It keeps nothing of the payload.
+// DecodeLoadStat reads a LoadStat in its short or long form. More fields are ignored. It keeps no part of the payload.
 func DecodeLoadStat(payload []byte) (l LoadStat, err error) {
 	c := cursor{p: payload}
 	n, ok := c.array()

@@ -20,7 +20,7 @@ func TestALoadStatIsReadInBothLengths(t *testing.T) {
 	}
 }
 
-func TestAStrangeLoadStatIsRefusedInWords(t *testing.T) {
+func TestAnInvalidLoadStatIsRefusedWithAReason(t *testing.T) {
 	many := []any{tagLoadStat}
 	for i := range 4000 {
 		many = append(many, i)

@@ -6,25 +6,25 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// media maps what engines call their tiers to ours, most frequent first. Engines do not agree on case.
+// media maps engines' names of tiers, most frequent first. Engines differ in letter case.
 var media = []struct {
 	name string
 	tier block.Tier
 }{
 	{"GPU", block.TierGPU},               // vLLM, SGLang, TensorRT-LLM
-	{"", block.TierGPU},                  // vLLM before 0.10.2 and SGLang before 0.5.9 have no field for it
+	{"", block.TierGPU},                  // vLLM before 0.10.2 and SGLang before 0.5.9 have no such field
 	{"CPU", block.TierCPU},               // vLLM's offloading and Mooncake connectors, LMCache
 	{"CPU_PINNED", block.TierCPU},        // SGLang
 	{"DISK", block.TierDisk},             // SGLang
 	{"FS", block.TierDisk},               // vLLM, July 2026
-	{"STORAGE", block.TierDisk},          // vLLM since #48123, for file systems and objects; locality tells them apart
+	{"STORAGE", block.TierDisk},          // vLLM since #48123, for file systems and objects; locality distinguishes them
 	{"OBJ", block.TierRemote},            // vLLM, July 2026
 	{"EXTERNAL", block.TierRemote},       // SGLang
 	{"SHARED_STORAGE", block.TierRemote}, // llm-d's file system backend
 }
 
-// tierOf returns the tier that an engine names. An unknown name is the lowest tier, so that it weighs least; so is
-// everything that lies on another machine.
+// tierOf returns the tier of an engine's medium and locality. An unknown medium, and everything on another machine, is
+// the lowest tier: it weighs least.
 func tierOf(medium, locality string) block.Tier {
 	if medium == "GPU" && locality == "" { // nearly always
 		return block.TierGPU
@@ -40,7 +40,7 @@ func tierOf(medium, locality string) block.Tier {
 	return block.TierRemote
 }
 
-// attentionOf returns the kind of a cache group by vLLM's name for it (v1/kv_cache_interface.py).
+// attentionOf returns the kind of a cache group from vLLM's name (v1/kv_cache_interface.py).
 func attentionOf(spec string) block.Attention {
 	switch spec {
 	case "", "full_attention", "mla_attention", "sink_full_attention":
@@ -53,7 +53,7 @@ func attentionOf(spec string) block.Attention {
 	return block.AttentionOther
 }
 
-// ownedTier returns the tier that an owner's copies on a medium count for: KVCR's one below it.
+// ownedTier returns the tier for an owner's copies on a medium. KVCR's copies count for the tier below the medium.
 func ownedTier(medium block.Tier, owner string) block.Tier {
 	if owner == OwnerKVCR {
 		return min(medium+1, block.NumTiers-1)

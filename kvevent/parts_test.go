@@ -10,14 +10,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// long is a payload of n times the same event, then the rank.
+// long returns a payload with n times the same event, and the rank.
 func long(n int, event []byte, rank ...any) []byte {
 	p := append([]byte{0x93, 0xca, 0, 0, 0, 0, 0xdd}, binary.BigEndian.AppendUint32(nil, uint32(n))...)
 	p = append(p, bytes.Repeat(event, n)...)
 	return append(p, pack(append(rank, nil)[0])...)
 }
 
-// array is an array of n times the same value.
+// array returns an array of n times the same value.
 func array(n int, value ...byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{0xdd}, uint32(n)), bytes.Repeat(value, n)...)
 }
@@ -78,8 +78,8 @@ func TestALongMessageThatIsBrokenIsRejectedWhole(t *testing.T) {
 	}
 }
 
-// The memory of decoding does not grow with the message: not in what a batch takes, and not in what is allocated.
-func TestMemoryOfDecodingIsBoundedHoweverLongTheMessage(t *testing.T) {
+// The memory of decoding does not grow with the message: neither the batch's memory nor the allocations.
+func TestTheMemoryOfDecodingDoesNotGrowWithTheMessage(t *testing.T) {
 	const size, most = 8 << 20, 32 << 20
 	stored := func(hashes, tokens []byte) []byte {
 		e := append([]byte{0x95}, pack(tagStored)...)

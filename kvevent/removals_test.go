@@ -8,7 +8,7 @@ import (
 	"github.com/warmpath/warmpath/kvevent"
 )
 
-func TestRemovalsJoinOnlyWhatFollowsEachOtherFromOneTierAndGroup(t *testing.T) {
+func TestRemovalsJoinsConsecutiveEventsOfOneTierAndGroup(t *testing.T) {
 	removed := func(tier block.Tier, group int, hashes ...kvevent.Hash) kvevent.Event {
 		return kvevent.Event{Kind: kvevent.Removed, Tier: tier, Group: group, Hashes: hashes}
 	}

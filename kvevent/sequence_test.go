@@ -6,7 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestSequenceTellsGapsDuplicatesAndRestarts(t *testing.T) {
+func TestSequenceDistinguishesGapsDuplicatesAndRestarts(t *testing.T) {
 	type call struct {
 		does string // next, replayed, jump, reconnected, reset
 		seq  uint64
@@ -71,8 +71,8 @@ func TestSequenceTellsGapsDuplicatesAndRestarts(t *testing.T) {
 	}
 }
 
-// A publisher counts up, may restart, and loses messages; a replay fills gaps from its buffer. Whatever happens, every
-// message is applied at most once and in order, and a restart is never taken for anything else.
+// A publisher counts up, may restart, and loses messages; a replay fills gaps from its buffer. In every case each
+// message is applied at most once and in order, and a restart is recognized as a restart.
 func TestSequenceAppliesEachMessageOnceAndInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var s Sequence

@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// TestASessionThatIsNoStringCostsNoEvent: no credit depends on who asked.
-func TestASessionThatIsNoStringCostsNoEvent(t *testing.T) {
+func TestASessionThatIsNoStringDoesNotMakeTheEventUnusable(t *testing.T) {
 	for name, session := range map[string]any{
 		"none": nil, "a string": "s", "a long string": strings.Repeat("x", 1<<20), "a number": 7, "a list": list(1, list("x")), "an object": object{"a", 1},
 	} {

@@ -8,17 +8,17 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// TRTLLM reads the events that TensorRT-LLM hands out when asked (POST /kv_cache_events): JSON, each event once, with
-// a number of its own. It remembers what the text leaves out: the number that comes next, the largest attention window
-// and the size of a full block. The zero value reads rank 0; use one for each rank. One goroutine.
+// TRTLLM reads the events that TensorRT-LLM returns to a poll (POST /kv_cache_events): JSON, each event once and with a
+// number. It remembers the expected number, the largest attention window and the size of a full block. The zero value
+// reads rank 0; use a TRTLLM for each rank. For one goroutine.
 //
-// Where numbers are missing or began anew, Cleared events stand for what is not known: the index forgets, and goes on
-// with what follows.
+// When numbers are missing or begin anew, Decode adds Cleared events before the next event: the index then forgets the
+// holder's blocks and continues.
 type TRTLLM struct {
-	// Rank is the attention data-parallel rank to read; events that name none belong to every rank.
+	// Rank is the attention data-parallel rank to read. Events without a rank belong to every rank.
 	Rank int
-	// BlockSize is the size of a full block in tokens. At 0 it is learned: the largest block seen so far. Smaller ones
-	// are partial, which other requests can seldom use, and are passed over.
+	// BlockSize is the size of a full block in tokens. At 0 it is learned: the largest block so far. Smaller blocks are
+	// partial and are ignored, because other requests can seldom use them.
 	BlockSize int
 
 	Gaps     int // times that numbers were missing, also before the first
@@ -31,12 +31,13 @@ type TRTLLM struct {
 	full   int
 }
 
-// DecodeTRTLLM reads one answer to a poll by itself: events of any rank, their numbers unchecked.
+// DecodeTRTLLM reads the answer to a single poll: events of every rank, without a check of their numbers.
 func DecodeTRTLLM(json []byte, b *Batch) error {
 	return (&TRTLLM{loose: true}).Decode(json, b)
 }
 
-// Decode reads the answer to one poll into b, which it resets first. It rejects text that is not a JSON array as a whole.
+// Decode reads the answer to one poll into b, which it resets first. It rejects text that is not a JSON array as a
+// whole.
 func (t *TRTLLM) Decode(json []byte, b *Batch) error {
 	b.Reset()
 	s := jsonscan.New(json, maxDepth)
@@ -126,7 +127,7 @@ func (t *TRTLLM) event(b *Batch, p polled) {
 	b.skip(t.names.printable(tag), problem, p.dataAt)
 }
 
-// follow compares an event's number with the last one.
+// follow compares an event's number with the expected one.
 func (t *TRTLLM) follow(b *Batch, id uint64) {
 	step := t.seq.Next(id)
 	if step == InOrder {
@@ -149,7 +150,7 @@ func (t *TRTLLM) follow(b *Batch, id uint64) {
 	}
 }
 
-// levelTier maps TensorRT-LLM's cache levels: 0 is the accelerator, 1 the host.
+// levelTier returns the tier of a cache level: 0 is the accelerator, 1 the host.
 func levelTier(level uint64) block.Tier { return block.Tier(min(level, uint64(block.TierDisk))) }
 
 func levelMedium(tier block.Tier) string {

@@ -7,7 +7,7 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// polledBlock is one element of a stored event's blocks; its tokens are at the end of the batch's.
+// polledBlock is one element of a stored event's blocks. Its tokens are at the end of the batch's tokens.
 type polledBlock struct {
 	hash    Hash
 	hasHash bool
@@ -48,7 +48,7 @@ func (t *TRTLLM) stored(b *Batch, parent, blocks []byte) (problem string) {
 	return ""
 }
 
-// isFull learns the size of a full block.
+// isFull reports whether a block with so many tokens is full. It learns the size of a full block.
 func (t *TRTLLM) isFull(tokens int) bool {
 	if t.BlockSize > 0 {
 		return tokens == t.BlockSize
@@ -57,7 +57,7 @@ func (t *TRTLLM) isFull(tokens int) bool {
 	return tokens > 0 && tokens == t.full
 }
 
-// chain adds a block to the last event, or begins one after parent when it does not continue that.
+// chain adds a block to the last event. If the block does not continue that event, it begins a new event after parent.
 func (t *TRTLLM) chain(b *Batch, p polledBlock, parent Hash, hasParent, continues bool) {
 	b.hashes = append(b.hashes, p.hash)
 	if continues {
@@ -76,7 +76,7 @@ func (t *TRTLLM) chain(b *Batch, p polledBlock, parent Hash, hasParent, continue
 	e.Hashes = b.hashes[len(b.hashes)-1 : len(b.hashes) : len(b.hashes)]
 	e.Tokens = b.tokens[len(b.tokens)-p.tokens : len(b.tokens) : len(b.tokens)]
 	e.Unread = p.unread
-	e.Hidden = KeyLoRA | KeySalt // both are in TensorRT-LLM's block keys, neither is in its events
+	e.Hidden = KeyLoRA | KeySalt // both are in TensorRT-LLM's block keys, and not in its events
 }
 
 // readBlock reads one block and appends its tokens to the batch. After a problem the scanner is somewhere in the block.

@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// brief writes a batch as one line for each event.
+// brief returns a line for each event of a batch.
 func brief(b *Batch) string {
 	var s strings.Builder
 	for i := range b.Events {
@@ -48,7 +48,7 @@ removed gpu [17209083471329120113]
 	}
 }
 
-// polledStored writes a stored event: blocks are given as "hash:tokens,…".
+// polledStored returns a stored event; a block is "hash:token,token,…".
 func polledStored(id int, parent string, window, level int, blocks ...string) string {
 	var list []string
 	for _, text := range blocks {

@@ -16,7 +16,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// vector is a payload of engine_vectors.json and what is in it.
+// vector is a payload of engine_vectors.json and its contents.
 type vector struct {
 	ID        string            `json:"id"`
 	Origin    string            `json:"origin"`
@@ -26,8 +26,8 @@ type vector struct {
 	Remaining []json.RawMessage `json:"expected_remaining_events"`
 }
 
-// wantBatch and wantEvent are the canonical form of the vectors: every field an engine may send, null where it does
-// not.
+// wantBatch and wantEvent are the canonical form of the vectors: every field that an engine may send, null when it is
+// absent.
 type wantBatch struct {
 	Time    float64     `json:"ts"`
 	Rank    *int        `json:"data_parallel_rank"`
@@ -95,7 +95,7 @@ func unhex(t testing.TB, s string) []byte {
 	return b
 }
 
-// plain is what the vectors can say about an event; the rest of Event is judged by tests of its own.
+// plain is the part of an event that the vectors describe; other tests check the rest of Event.
 type plain struct {
 	Kind      Kind
 	Hashes    []Hash
@@ -289,7 +289,7 @@ var wireOf = map[string]string{
 	"sglang_0_5_9": "sglang-0.5.9", "sglang_0_5_18": "sglang-0.5.18", "trtllm_stream": "trtllm-1.3",
 }
 
-// wireFor returns the wire that wrote a vector. Two vectors of 0.17 are of later or rarer habits.
+// wireFor returns the wire that wrote a vector. Two vectors with the name of 0.17 have the format of another version.
 func wireFor(t *testing.T, id string) (Wire, bool) {
 	t.Helper()
 	version, name, _ := strings.Cut(id, "/")
@@ -311,13 +311,13 @@ func wireFor(t *testing.T, id string) (Wire, bool) {
 	return w, true
 }
 
-// unsaid are vectors whose bytes hold what an Event without its raw parts does not: how many blocks an image covers,
-// the digest of prompt embeddings, whether a bare string was a salt or an image, and the front of a digest.
+// unsaid are vectors with information that an Event without its raw parts does not have: how many blocks an image
+// covers, the digest of prompt embeddings, whether a plain string was a salt or an image, and the front of a digest.
 func unsaid(id string) bool {
 	return strings.Contains(id, "/bytes_") || strings.Contains(id, "/extra_keys_")
 }
 
-func TestEncodersWriteWhatEnginesWrote(t *testing.T) {
+func TestEncodersWriteTheBytesOfEngines(t *testing.T) {
 	d := Decoder{KeepRaw: true}
 	compared := map[string]int{}
 	for _, v := range readVectors(t).Payloads {
@@ -351,7 +351,7 @@ func TestEncodersWriteWhatEnginesWrote(t *testing.T) {
 	}
 }
 
-func TestEncodersWriteWhatBlockPoolsAndPagesWrote(t *testing.T) {
+func TestEncodersWriteTheBytesOfBlockPoolsAndPages(t *testing.T) {
 	vectors := readVectors(t)
 	var d Decoder
 	check := func(t *testing.T, wire, payload string) {

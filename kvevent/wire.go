@@ -10,18 +10,18 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// Wire is one version of an engine's payloads, for writing them: the mock engine and the publisher use it. It is an
-// immutable value; the zero value is the newest vLLM.
+// Wire is one version of an engine's payload format, for writing payloads. It is an immutable value; the zero value is
+// the newest vLLM.
 type Wire struct {
 	format *format
 	form   hashForm
 }
 
-// hashForm is how hashes are written.
+// hashForm is the form in which hashes are written.
 type hashForm uint8
 
 const (
-	hashDefault  hashForm = iota // what the engine does unless told otherwise
+	hashDefault  hashForm = iota // the engine's default
 	hashUnsigned                 // vLLM's sha256 and xxhash chains
 	hashSigned                   // vLLM's builtin hash, SGLang, TensorRT-LLM
 	hashBytes                    // vLLM with VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0: 32 bytes
@@ -29,7 +29,7 @@ const (
 
 var hashForms = map[string]hashForm{"int": hashUnsigned, "signed": hashSigned, "bytes": hashBytes}
 
-// format is what one version writes.
+// format is the format of one version.
 type format struct {
 	family  string
 	version string // the first with this form
@@ -37,15 +37,15 @@ type format struct {
 	stored  int    // fields of a stored event in array form, without the name; 0: a map
 	removed int    // the same of a removed event
 	keys    mapKeys
-	place   bool // locality is told (vllm#48281)
-	owner   bool // ownership and session_id are told (vllm#52067, #51381)
-	ahead   bool // lookahead_token_ids are told (vLLM 0.33)
-	offsets bool // extra_keys name an item with its offset (vllm#36708), not barely
+	place   bool // has locality (vllm#48281)
+	owner   bool // has ownership and session_id (vllm#52067, #51381)
+	ahead   bool // has lookahead_token_ids (vLLM 0.33)
+	offsets bool // extra_keys have an item's offset beside its identifier (vllm#36708)
 	meta    bool // SGLang: a salted event has a map as eighth element
 	hash    hashForm
 }
 
-// mapKeys is which keys a map form has.
+// mapKeys is the set of keys of a map form.
 type mapKeys uint8
 
 const (
@@ -54,8 +54,8 @@ const (
 	keysTRTLLM
 )
 
-// formats lists every change of the wire, oldest first within a family. The sources are engines.md §1.5, §3.1 and §4
-// of the project's facts and, in the code, vLLM's distributed/kv_events.py, SGLang's srt/disaggregation/kv_events.py.
+// formats lists every change of the format, oldest first within a family. The sources are vLLM's
+// distributed/kv_events.py and SGLang's srt/disaggregation/kv_events.py at these versions.
 var formats = []*format{
 	{family: "vllm", version: "0.9.0", batch: 2, stored: 5, removed: 1, hash: hashUnsigned},
 	{family: "vllm", version: "0.9.1", batch: 3, stored: 5, removed: 1, hash: hashUnsigned},
@@ -77,9 +77,9 @@ var formats = []*format{
 	{family: "trtllm", version: "1.3.0", batch: 3, keys: keysTRTLLM, hash: hashSigned},
 }
 
-// ParseWire returns the form that an engine's version writes: "vllm-0.32.0", "sglang-0.5.18", "trtllm-1.3", or a
-// family alone for its newest. A version between two changes has the form of the earlier one. A suffix chooses another
-// form for hashes: "+bytes", "+int" or "+signed".
+// ParseWire returns the format of an engine's version: "vllm-0.32.0", "sglang-0.5.18", "trtllm-1.3", or a family alone
+// for its newest version. A version between two changes has the format of the earlier change. A suffix chooses another
+// form of hashes: "+bytes", "+int" or "+signed".
 func ParseWire(s string) (Wire, error) {
 	name, suffix, hasForm := strings.Cut(s, "+")
 	var w Wire
@@ -120,7 +120,7 @@ func firstOf(family string) string {
 	return formats[i].version
 }
 
-// parseVersion reads "0.32.0" as numbers; a missing third number is 0.
+// parseVersion reads a version such as "0.32.0" as numbers. A missing third number is 0.
 func parseVersion(s string) ([]int, bool) {
 	const most = 4
 	var v []int
@@ -137,8 +137,8 @@ func parseVersion(s string) ([]int, bool) {
 	return v, true
 }
 
-// Wires returns the names of the versions in which the wire changed, and so everything that ParseWire can tell apart
-// but for the hash forms.
+// Wires returns the names of all versions that changed the format: all formats that ParseWire knows, apart from the
+// forms of hashes.
 func Wires() []string {
 	names := make([]string, len(formats))
 	for i, f := range formats {
@@ -160,7 +160,7 @@ func (w Wire) resolve() (*format, hashForm) {
 	return f, cmp.Or(w.form, f.hash)
 }
 
-// String returns the name that ParseWire reads.
+// String returns the name of the wire; ParseWire reads it.
 func (w Wire) String() string {
 	f, _ := w.resolve()
 	name := f.family + "-" + f.version
@@ -172,8 +172,8 @@ func (w Wire) String() string {
 	return name
 }
 
-// Medium returns what an engine of this family calls a tier. An Event of TierGPU without a medium is written with null,
-// of another tier with this name.
+// Medium returns the family's name of a tier. An event without a medium is written with null on TierGPU, and with this
+// name on another tier.
 func (w Wire) Medium(t block.Tier) string {
 	f, _ := w.resolve()
 	names := [block.NumTiers]string{"GPU", "CPU", "STORAGE", "OBJ"}

@@ -38,7 +38,7 @@ func TestWiresAreFoundByVersion(t *testing.T) {
 	}
 }
 
-// drawBatch makes a batch that w can say in full.
+// drawBatch returns a random batch that w can write completely.
 func drawBatch(t *rapid.T, w Wire) *Batch {
 	f, _ := w.resolve()
 	b := &Batch{Time: rapid.Float64Range(0, 1e11).Draw(t, "time")}
@@ -115,7 +115,7 @@ func drawStored(t *rapid.T, e *Event, f *format) {
 	drawKeys(t, e, f)
 }
 
-// drawKeys sets what keeps requests apart, as far as the form tells it, and what it hides.
+// drawKeys sets random extra keys: those that the format has fields for, and Hidden for the others.
 func drawKeys(t *rapid.T, e *Event, f *format) {
 	mapped := f.stored == 0
 	tells := f.stored > 8 || mapped && f.keys == keysVLLM // extra_keys that are not ambiguous
@@ -150,7 +150,7 @@ func drawKeys(t *rapid.T, e *Event, f *format) {
 	e.Hidden = hidden(e, &r)
 }
 
-func TestWhatIsEncodedDecodesToTheSame(t *testing.T) {
+func TestAnEncodedBatchDecodesToTheSameBatch(t *testing.T) {
 	same := cmp.Options{cmpopts.IgnoreUnexported(Batch{}), cmpopts.EquateEmpty()}
 	forms := []string{"", "+int", "+signed", "+bytes"}
 	var d Decoder // reused, and so is the batch: nothing of an earlier one may shine through
