@@ -190,7 +190,7 @@ func (c *Config) validate() error {
 		check(g.Count >= 1, "a group has %d workers", g.Count)
 		check(g.Speed >= 1e-3 && g.Speed <= 1e3, "speed %v is not within 0.001..1000", g.Speed)
 		check(g.Noise >= 0 && g.Noise <= 1, "noise %v is not within 0..1", g.Noise)
-		check(g.Frontend.sane(), "the API server's times %+v are not within 0 and a minute", g.Frontend)
+		check(g.Frontend.valid(), "the API server's times %+v are not within 0 and a minute", g.Frontend)
 		check(g.BlockSize < 1 || g.KVTokens/g.BlockSize >= 1, "a cache of %d tokens holds no block of %d", g.KVTokens, g.BlockSize)
 		workers += g.Count * g.used()
 	}
@@ -347,15 +347,16 @@ func ParsePolicy(s string) (policy.Spec, error) {
 func Policies() []string {
 	var names []string
 	for _, spec := range warmpath.PolicyKinds().BuiltIn() {
-		if !spec.NeedsTarget && spec.Name != unfed {
+		if !spec.NeedsTarget && spec.Name != needsController {
 			names = append(names, spec.Name)
 		}
 	}
 	return names
 }
 
-// unfed asks an external controller, which is not modelled. Without its answers it is another policy.
-const unfed = "lmcache_aware"
+// needsController is the policy that asks an external controller, which is not modelled. Without its answers it is
+// another policy.
+const needsController = "lmcache_aware"
 
 // SplitPolicies joins the parts of a policy that a command line's list has split at the commas:
 // KIND:KEY=VALUE,KEY=VALUE is one policy.

@@ -19,7 +19,7 @@ func (w *world) die(f *Fault) {
 		return
 	}
 	r.dead = true
-	r.doing, r.stolen, r.desk.free = idle, 0, 0
+	r.doing, r.stolen, r.apiServer.free = idle, 0, 0
 	r.gen++
 	w.rec.Gauge(r.index, w.now, 0, 0, 0)
 	flights := append([]*flight(nil), r.live...)

@@ -185,7 +185,7 @@ func (w *world) submit(f *flight) {
 		return
 	}
 	r.add(f)
-	w.rouse(r)
+	w.notify(r)
 }
 
 func (w *world) finishDecision(f *flight, o fleet.Outcome) {

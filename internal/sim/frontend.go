@@ -22,20 +22,20 @@ type Frontend struct {
 
 func (f *Frontend) idle() bool { return *f == Frontend{Shared: f.Shared} }
 
-// sane reports whether no time is negative or too long.
-func (f *Frontend) sane() bool {
+// valid reports whether no time is negative or too long.
+func (f *Frontend) valid() bool {
 	return min(f.Request, f.Token, f.Pass, f.Output, f.End) >= 0 && max(f.Request, f.Token, f.Pass, f.Output, f.End) <= time.Minute
 }
 
-// desk is the state of a worker's API server, which its ranks share.
-type desk struct {
+// apiServer is the state of a worker's API server, which its ranks share.
+type apiServer struct {
 	free  time.Duration // when all its work so far is done
 	ranks []*rank
 }
 
 // busy reports whether all of its ranks make passes: no core is free.
-func (d *desk) busy() bool {
-	for _, r := range d.ranks {
+func (s *apiServer) busy() bool {
+	for _, r := range s.ranks {
 		if r.doing != stepping {
 			return false
 		}
@@ -49,15 +49,15 @@ func (w *world) serve(r *rank, d time.Duration) time.Duration {
 		return w.now
 	}
 	took := d
-	if r.group.Frontend.Shared && r.desk.busy() {
-		n := time.Duration(len(r.desk.ranks))
+	if r.group.Frontend.Shared && r.apiServer.busy() {
+		n := time.Duration(len(r.apiServer.ranks))
 		took = max(d, d*(n+2)/(2*n))
-		for _, other := range r.desk.ranks {
+		for _, other := range r.apiServer.ranks {
 			other.stolen += d / n
 		}
 	}
-	r.desk.free = max(r.desk.free, w.now) + took
-	return r.desk.free
+	r.apiServer.free = max(r.apiServer.free, w.now) + took
+	return r.apiServer.free
 }
 
 // receive hands a request that has come to its worker to the API server, and then to the engine.

@@ -54,8 +54,8 @@ func fold(h, v uint64) uint64 {
 	return h ^ h>>31
 }
 
-// toldByRuns reports whether no request has recorded token ids. Then equal content is in runs with equal ids.
-func toldByRuns(requests []workload.Request) bool {
+// hasRunsOnly reports whether no request has recorded token ids. Then equal content is in runs with equal ids.
+func hasRunsOnly(requests []workload.Request) bool {
 	for i := range requests {
 		if t := requests[i].Text; t != nil && len(t.Tokens) > 0 {
 			return false

@@ -17,18 +17,18 @@ type rank struct {
 	engine *engine.Engine
 	step   engine.Step
 	doing  doing
-	gen    uint32        // of the wake that counts
-	since  time.Duration // when the passes began that it glides through
+	gen    uint32        // of the wake that is valid
+	since  time.Duration // start of the steady passes
 	passes int
 	live   []*flight
-	life   int // how often it was started
+	life   int // number of its starts
 	dead   bool
-	asked  bool   // how busy it is
+	asked  bool   // routers wait for a report of its load
 	lines  []line // by router: the batches under way to it
 
-	disturbed []Disturbance // that this rank has
-	desk      *desk         // of its worker
-	stolen    time.Duration // that the pass under way still has to wait for it
+	disturbed []Disturbance // of this rank
+	apiServer *apiServer    // of its worker
+	stolen    time.Duration // time by which the API server delays the pass under way
 }
 
 // line is the event stream from a rank to a router.
@@ -42,7 +42,7 @@ type doing uint8
 const (
 	idle doing = iota
 	stepping
-	gliding
+	steady
 	awaiting // a wake at this moment is planned
 )
 
@@ -63,15 +63,15 @@ func (w *world) wakeAt(r *rank, at time.Duration) {
 	w.agenda.plan(moment{at: at, kind: atWake, a: int32(r.index), gen: r.gen})
 }
 
-// rouse makes a rank see a submitted request: at once if it is idle, else with its next pass.
-func (w *world) rouse(r *rank) {
+// notify makes a rank see a submitted request: at once if it is idle, else with its next pass.
+func (w *world) notify(r *rank) {
 	switch r.doing {
 	case idle:
 		r.doing = awaiting
 		w.wakeAt(r, w.now)
-	case gliding:
+	case steady:
 		// The passes that have begun by now are finished before the new request is looked at.
-		end := r.since + w.glide(r, w.now-r.since)
+		end := r.since + w.playSteady(r, w.now-r.since)
 		r.doing = awaiting
 		w.wakeAt(r, max(end, w.now))
 	}
@@ -85,8 +85,8 @@ func (w *world) wake(r *rank) {
 	switch r.doing {
 	case stepping:
 		w.finishStep(r)
-	case gliding:
-		w.glide(r, 1<<62)
+	case steady:
+		w.playSteady(r, 1<<62)
 	}
 	if r.dead {
 		return
@@ -94,9 +94,9 @@ func (w *world) wake(r *rank) {
 	w.begin(r)
 }
 
-// glide plays the steady passes that began before until, counted from the start of the first one, and returns how long
-// they took.
-func (w *world) glide(r *rank, until time.Duration) time.Duration {
+// playSteady plays the steady passes that began before until, counted from the start of the first one, and returns how
+// long they took.
+func (w *world) playSteady(r *rank, until time.Duration) time.Duration {
 	made, took := r.engine.Advance(r.passes, until)
 	if made == 0 {
 		return 0
@@ -114,7 +114,7 @@ func (w *world) glide(r *rank, until time.Duration) time.Duration {
 
 func (w *world) begin(r *rank) {
 	if n := r.engine.Steady(); n > 1 && !r.noisy() {
-		r.doing, r.since, r.passes = gliding, w.now, n
+		r.doing, r.since, r.passes = steady, w.now, n
 		w.wakeAt(r, w.now+r.engine.Forecast(n))
 		return
 	}

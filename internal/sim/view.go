@@ -74,7 +74,7 @@ func (w *world) addWorker(p *pool, g *Group) error {
 	n := len(p.workers)
 	url := fmt.Sprintf("http://%s-%d", p.name, n+1)
 	wk := worker{url: url, first: len(w.ranks), ranks: g.used()}
-	front := new(desk)
+	front := new(apiServer)
 	for i := range g.used() {
 		e, err := engine.New(w.engineConfig(g))
 		if err != nil {
@@ -82,7 +82,7 @@ func (w *world) addWorker(p *pool, g *Group) error {
 		}
 		r := &rank{
 			index: len(w.ranks), pool: p, holder: fleet.Holder(len(p.ranks)), worker: fleet.WorkerID(n), group: g, engine: e,
-			lines: make([]line, w.cfg.Routers), desk: front,
+			lines: make([]line, w.cfg.Routers), apiServer: front,
 		}
 		front.ranks = append(front.ranks, r)
 		p.ranks = append(p.ranks, r.index)

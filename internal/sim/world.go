@@ -72,7 +72,7 @@ func newWorld(c Config) (*world, error) {
 	for range c.Routers {
 		w.held = append(w.held, newWaiting(&c))
 	}
-	if w.runs = toldByRuns(w.requests); w.runs {
+	if w.runs = hasRunsOnly(w.requests); w.runs {
 		longest := 0
 		for i := range w.requests {
 			longest = max(longest, w.requests[i].Input+w.requests[i].Output)
