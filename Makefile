@@ -24,7 +24,7 @@ check: ## format, vet, staticcheck, architecture and the fast tests: under a min
 test: ## every test: some 10 minutes on two cores; the last lines name what skipped, and the command that installs what it needs
 	$(GO) test -v ./... 2>&1 | awk -f test/skipped.awk
 
-race: ## the same under the race detector (needs gcc)
+race: ## make test -short under the race detector (needs gcc)
 	CGO_ENABLED=1 $(GO) test -race -short ./...
 
 model: ## 10^8 random operations against the naive index and modelled engines: an hour on two cores (OPS)
@@ -43,7 +43,7 @@ times: ## learned times on noisy machines, hours of virtual time for each of SEE
 fuzz: ## every fuzz target for FUZZTIME each
 	bash test/fuzz.sh $(FUZZTIME)
 
-interop: ## real libzmq and the official OpenAI clients against us: installs what it needs (see test/interop.sh)
+interop: ## tests with real libzmq and the official OpenAI client; installs what it needs (see test/interop.sh)
 	bash test/interop.sh
 	WARMPATH_INTEROP=1 $(GO) test -count=1 ./internal/zmtp/... ./kvevent/... ./internal/ingest/...
 	$(GO) test -count=1 -run OpenAI ./test/binary
@@ -51,7 +51,7 @@ interop: ## real libzmq and the official OpenAI clients against us: installs wha
 test-binary: build ## the built binary against mock engines: restarts, losses, deaths, disconnects
 	WARMPATH_BINARY=$(CURDIR)/bin/warmpath $(GO) test -count=1 -timeout 20m ./test/binary/...
 
-test-engines: build ## the built binary against real vLLM and SGLang on a CPU: says what it installs, how big, and where
+test-engines: build ## the built binary with real vLLM and SGLang on a CPU; installs them (6 GB in the cache folder) or fails
 	bash test/engines/setup.sh
 	WARMPATH_ENGINES=$${WARMPATH_ENGINES:-$(CACHE)/engines} WARMPATH_BINARY=$(CURDIR)/bin/warmpath \
 		$(GO) test -count=1 -v -timeout 45m ./test/engines/...
@@ -59,7 +59,7 @@ test-engines: build ## the built binary against real vLLM and SGLang on a CPU: s
 bench: ## every benchmark once, allocations reported; bench/README.md has the comparisons with other projects
 	$(GO) test -run '^$$' -bench . -benchmem ./...
 
-golden: ## what the reference tokenizers and CPython's jinja2 answer, for the tests that compare with them (2.5 GB in the cache folder)
+golden: ## answers of the reference tokenizers and of CPython's jinja2, for the tests that compare with them (2.5 GB in the cache folder)
 	[ -d $(CACHE)/tokenizers/ids ] || bash tokenizer/testdata/golden.sh
 	[ -d $(CACHE)/templates ] || { python3 -m venv $(CACHE)/jinja && $(CACHE)/jinja/bin/pip install -q transformers==5.19.0 jinja2==3.1.6 && \
 		$(CACHE)/jinja/bin/python tokenizer/jinja/testdata/gather.py --download; }
@@ -69,10 +69,10 @@ golden: ## what the reference tokenizers and CPython's jinja2 answer, for the te
 traces: ## whole public traces into the cache folder, for the test of published hit curves
 	bash test/testenv/traces.sh $(CACHE)/traces
 
-test-bench: ## the module of comparisons builds and passes
+test-bench: ## vet and tests of the bench module
 	cd bench && $(GO) vet ./... && $(GO) test ./...
 
-bench-engines: ## routers side by side on real vLLM engines: 1 h 45 min; bench/engines/run.sh has shorter ways
+bench-engines: ## routers side by side on real vLLM engines: 1 h 45 min; bench/engines/run.sh has shorter runs
 	bash bench/engines/run.sh
 
 demo: ## three policies on mock engines, side by side in one process

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Every fuzz target of the module for a while each: test/fuzz.sh [duration]. Fails on what a target finds and on nothing else.
+# fuzz.sh [TIME]: runs every fuzz target of the module for TIME (30s). Fails when a target finds an input that fails.
 #
-# Three habits of go test -fuzz are in the way of a short run. It minimises an input that is merely interesting for up to a minute,
-# so that ten seconds may pass without one new input: two hundred executions are enough. And up to Go 1.26 its coordinator may take
-# its own deadline for a failure (golang/go#75804): a run that says "context deadline exceeded", and neither names a failing input
-# nor says anything else, has found nothing. A worker that was not run for ten seconds, on a machine that does other things, takes
-# itself for hung and dies: an input that "hung" is run once more by itself, and what it does then counts.
+# go test -fuzz needs help in short runs:
+#
+#   - It minimises an interesting input for up to a minute, and may try no new input in ten seconds: 200 executions are enough.
+#   - Up to Go 1.26 its coordinator may report its own deadline as a failure (golang/go#75804). A run that prints "context
+#     deadline exceeded", no failing input and nothing else has found nothing.
+#   - A worker that gets no processor for ten seconds reports that it hung. The input of such a worker is run once more by itself,
+#     and that result counts.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -17,7 +19,7 @@ only_the_deadline() {
     [ "$(sed -n '/^--- FAIL: /,/^FAIL$/p' "$out" | sed '1d;$d' | tr -d ' ')" = contextdeadlineexceeded ]
 }
 
-# once_more DIR TARGET runs the input that a worker is said to have hung on; a real fault fails again, or hangs until the timeout.
+# once_more DIR TARGET runs the input with which a worker hung. A real fault fails again, or hangs until the timeout.
 once_more() {
   grep -q 'fuzzing process hung' "$out" || return 1
   local input
@@ -36,7 +38,7 @@ grep -rlE '^func Fuzz' --include='*_test.go' --exclude-dir=bench . | xargs -n1 d
       fi
       cat "$out"
       if once_more "$dir" "$target"; then
-        echo "nothing found; the machine stood still"
+        echo "nothing found; the worker had no processor"
         continue
       fi
       exit 1

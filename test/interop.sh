@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Installs the other side of the interoperability tests: Debian's python3-zmq (libzmq, 1 MB) and the official OpenAI client for Python in
-# an environment of its own (60 MB, in $XDG_CACHE_HOME/warmpath/openai or ~/.cache/warmpath/openai). Where test/engines/setup.sh has
-# installed vLLM, also the Python modules of the vLLM 0.33.0 wheel (a download of 340 MB, of which 60 MB are kept in …/warmpath/wheels): its own
-# code makes the vectors in internal/ingest/testdata again. Does nothing when all are there.
+# Installs the other side of the interoperability tests. Does nothing when all of it is there.
+#
+#   - Debian's python3-zmq (libzmq, 1 MB), as root.
+#   - The official OpenAI client for Python (60 MB), in an environment in …/warmpath/openai of the cache folder.
+#   - Where test/engines/setup.sh has installed vLLM: the Python modules of the vLLM 0.33.0 wheel (a download of 340 MB, 60 MB
+#     stay in …/warmpath/wheels). They make the vectors in internal/ingest/testdata again.
 set -euo pipefail
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/warmpath
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
@@ -26,7 +28,7 @@ if [ -x "$cache/engines/vllm/venv/bin/python" ] && [ ! -d "$modules" ]; then
     (cd "$wheel/modules" && unzip -q "$wheel"/*.whl '*.py' '*.json' '*METADATA' '*entry_points.txt')
     mv "$wheel/modules" "$modules"
   else
-    echo 'interop: the wheel cannot be had: the vectors are not made again'
+    echo 'interop: the wheel is not installed: the test that makes the vectors again skips'
   fi
   rm -rf "$wheel"
 fi

@@ -13,8 +13,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// fastBackend answers every chat request at once with a stream whose bytes depend on the request's last bytes, and
-// checks that the request came unchanged.
+// fastBackend starts a worker that answers every chat request at once. Its stream depends on the request's last bytes.
+// It checks that the request arrived unchanged.
 func fastBackend(t *testing.T, want func(id string) []byte) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -15,7 +15,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// settleQuickly waits until what the engines have published has been applied, by their own counters.
+// settleQuickly waits until the gateway has applied all events that the engines have counted as published.
 func (f *fleet) settleQuickly(t *testing.T) {
 	t.Helper()
 	testenv.WaitFor(t, 10*time.Second, "the events to arrive", func() error {
@@ -49,7 +49,8 @@ func TestAWorkerThatDiesInMidStreamFailsNobodyElse(t *testing.T) {
 	}
 	testenv.WaitFor(t, 10*time.Second, "streams on both workers", func() error {
 		for _, w := range f.state(t).Workers {
-			// Where no prompt is left to compute, all have begun: before its first token a request would go elsewhere.
+			// When no prompt is left to compute, all requests have begun. Before its first token a request may move to another
+			// worker.
 			if l := w.Holders[0].Load; l.Requests < 4 || l.PrefillTokens > 0 {
 				return fmt.Errorf("%s carries %+v", w.URL, l)
 			}
@@ -125,7 +126,7 @@ func TestAFrozenWorkerIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestTenThousandDisconnects leaves 10,000 requests in their middle.
+// TestTenThousandDisconnects cuts 10,000 requests before their end.
 func TestTenThousandDisconnects(t *testing.T) {
 	const disconnects = 10_000
 	slow := func(c *mockengine.Config) { c.Speed = 1; c.OutputTokens = 2000; c.MaxSequences = 1024 }
@@ -144,7 +145,7 @@ func TestTenThousandDisconnects(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-				if i%3 == 0 { // a third leaves before the headers
+				if i%3 == 0 { // a third of the clients leave before the headers
 					stop := time.AfterFunc(time.Duration(i%7)*time.Millisecond, cancel)
 					defer stop.Stop()
 				}

@@ -1,5 +1,5 @@
-// Package binary proves promises of the built binary that need a process of its own: that it comes back from a
-// restart, survives its workers' faults, loses no byte and leaks nothing. The engines are mock engines of this test.
+// Package binary tests promises of the built binary that need a process: it recovers after a restart, survives its
+// workers' faults, loses no byte and leaks nothing. Its engines are mock engines in the test's process.
 package binary
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// TestMain leaves the whole package out of the fast tests: it starts processes and waits for their health checks.
+// TestMain leaves the package out of the tests with -short: it starts processes and waits for their health checks.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if testing.Short() {
@@ -66,8 +66,8 @@ type fleet struct {
 	workers []*mockengine.Server
 }
 
-// patient lets a request wait 10 s for its token ids, the longest that may be set. On a busy machine an engine needs more
-// than the default of 50 ms at times, and without ids nothing is predicted.
+// patient lets a request wait 10 s for its token ids, the longest time that may be set. On a busy machine an engine may
+// need more than the default of 50 ms, and without ids the router predicts nothing.
 const patient = "tokens: {budget: 10s}\n"
 
 func serve(t *testing.T, workers []*mockengine.Server, args ...string) *fleet {
@@ -85,7 +85,7 @@ func serve(t *testing.T, workers []*mockengine.Server, args ...string) *fleet {
 	return f
 }
 
-// answer is what a client gets for one chat request.
+// answer is the answer to one chat request.
 type answer struct {
 	status    int
 	worker    string
@@ -95,7 +95,7 @@ type answer struct {
 	finish    string
 	cached    int
 	prompt    int
-	truncated bool // the body ended before its framing said so
+	truncated bool // the body ended early, by its own framing
 	body      string
 }
 
@@ -104,7 +104,7 @@ type message struct {
 	Content string `json:"content"`
 }
 
-// chat asks the gateway; it never fails the test by itself, so that faults can be looked at.
+// chat asks the gateway. It does not fail the test, so that a test can look at a fault.
 func (f *fleet) chat(t *testing.T, history []message, extra string) answer {
 	t.Helper()
 	messages, err := json.Marshal(history)
@@ -129,7 +129,7 @@ func (f *fleet) chat(t *testing.T, history []message, extra string) answer {
 	return a
 }
 
-// choice covers a message and a delta.
+// response is an answer in one piece, or a piece of a stream.
 type response struct {
 	Choices []struct {
 		Message struct {
@@ -177,7 +177,7 @@ func (a *answer) readStream(data []byte) {
 	}
 }
 
-// state is what /admin/workers says, as far as these tests read it.
+// state has the fields of /admin/workers that the tests read.
 type state struct {
 	Workers []struct {
 		URL     string `json:"url"`
@@ -207,7 +207,7 @@ func (f *fleet) state(t *testing.T) state {
 	return s
 }
 
-// asked returns how many requests the worker at url was ever sent.
+// asked returns how many requests the gateway has sent to the worker at url.
 func (f *fleet) asked(t *testing.T, url string) (n int64) {
 	t.Helper()
 	for _, w := range f.state(t).Workers {
@@ -220,7 +220,7 @@ func (f *fleet) asked(t *testing.T, url string) (n int64) {
 	return n
 }
 
-// trusted waits until every holder is trusted exactly.
+// trusted waits until every holder has exact trust.
 func (f *fleet) trusted(t *testing.T) {
 	t.Helper()
 	f.trustedWithin(t, 20*time.Second)
@@ -247,8 +247,8 @@ func (f *fleet) trustedWithin(t *testing.T, limit time.Duration) {
 	})
 }
 
-// settle waits until the gateway has applied every event that the engines have published, by their counters, and
-// nothing moves: an engine's counter begins anew with it, and the gateway learns of that a moment later.
+// settle waits until the gateway has applied all events that the engines have counted as published, and the numbers
+// stay the same for a moment: a restarted engine counts from 0 again, and the gateway notices that a little later.
 func (f *fleet) settle(t *testing.T) {
 	t.Helper()
 	f.settleQuickly(t)
@@ -270,7 +270,7 @@ func (f *fleet) settle(t *testing.T) {
 	})
 }
 
-// idle waits until no holder carries load: every reservation has been released.
+// idle waits until no holder has load: every reservation is released.
 func (f *fleet) idle(t *testing.T) {
 	t.Helper()
 	testenv.WaitFor(t, 20*time.Second, "every reservation to be released", func() error {
@@ -328,7 +328,7 @@ func (f *fleet) scrape(t *testing.T) string {
 	return string(text)
 }
 
-// prose is deterministic text of n words that no other topic shares.
+// prose returns n words. They depend on the topic alone, and no other topic has the same text.
 func prose(topic string, n int) string {
 	var b strings.Builder
 	for i := range n {

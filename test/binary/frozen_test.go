@@ -15,23 +15,23 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// mockProcess runs `warmpath mock` as a process of its own, so that signals can stop it as they stop a real engine.
+// mockProcess runs `warmpath mock` as a process, so that a signal can freeze it like a real engine.
 func mockProcess(t *testing.T, args ...string) (p *testenv.Process, url string) {
 	t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t))
 	args = append([]string{"mock", "--listen", address, "--events", "", "--replay", "", "--output-tokens", "16"}, args...)
 	p = testenv.Start(t, "warmpath mock", testenv.Binary(t), args...)
-	t.Cleanup(func() { p.Signal(syscall.SIGCONT) }) // or it would not hear that it should end
+	t.Cleanup(func() { p.Signal(syscall.SIGCONT) }) // a frozen process does not react to SIGTERM
 	testenv.WaitFor(t, 20*time.Second, "the mock engine to answer", func() error { return testenv.Reachable("http://" + address + "/health") })
 	return p, "http://" + address
 }
 
-// load is a closed loop of clients: each sends its next request when the last one was answered.
+// load is a closed loop of clients: each sends its next request when the last one is answered.
 type load struct {
 	mu             sync.Mutex // guards the counts
 	changed        *sync.Cond
 	served, failed int
-	whole          string // what a good answer contains
+	whole          string // text that every good answer contains
 	stop           func()
 }
 
@@ -76,7 +76,7 @@ func (l *load) ask(ctx context.Context, client *http.Client, url, body string) {
 	l.changed.Broadcast()
 }
 
-// rate waits for n answers and returns how many came in a second.
+// rate waits for n answers and returns their number a second.
 func (l *load) rate(n int) float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,10 +87,10 @@ func (l *load) rate(n int) float64 {
 	return float64(n) / time.Since(began).Seconds()
 }
 
-// TestAFrozenWorkerCostsASecond stops one of two workers by SIGSTOP, and compares the throughput from then on, when the
-// router has noticed, with that of the other worker alone. The engines run 8 requests at once, each for a fixed time,
-// and more wait: the throughput is the engines', not this machine's. Rounds with and without a stopped worker
-// alternate. Streams that have begun stay at the stopped worker, so more clients ask for them.
+// TestAFrozenWorkerCostsASecond freezes one of two workers with SIGSTOP. When the router has noticed, the throughput
+// must be that of the other worker alone. The engines run 8 requests at once, each for a fixed time, and more requests
+// wait: the engines limit the throughput, not this machine. Rounds with and without a frozen worker alternate. Streams
+// that have begun stay at the frozen worker, so there are more clients for streams.
 func TestAFrozenWorkerCostsASecond(t *testing.T) {
 	for name, c := range map[string]struct {
 		clients       int
@@ -103,7 +103,7 @@ func TestAFrozenWorkerCostsASecond(t *testing.T) {
 	}
 }
 
-// slots is how many requests an engine runs at once.
+// slots is the number of requests that an engine runs at once.
 const slots = 8
 
 func stopOneOfTwo(t *testing.T, clients int, fields, whole string) {
@@ -124,12 +124,12 @@ func stopOneOfTwo(t *testing.T, clients int, fields, whole string) {
 			return nil
 		})
 	}
-	suspect("0") // it is known
+	suspect("0") // the worker is in the metrics, and not suspect
 	var shares []float64
 	failed := 0
 	for range rounds {
 		l := closedLoop(alone.URL, clients, fields, whole)
-		l.rate(2 * slots) // the slots are full
+		l.rate(2 * slots) // until the engines are full
 		could := l.rate(answers)
 		l.stop()
 		failed += l.failed
@@ -140,7 +140,7 @@ func stopOneOfTwo(t *testing.T, clients int, fields, whole string) {
 		frozen := time.Now()
 		suspect("1")
 		noticed := time.Since(frozen)
-		l.rate(slots) // what waited at the stopped worker has come over
+		l.rate(slots) // until the requests that waited at the frozen worker have moved
 		did := l.rate(answers)
 		stopped.Signal(syscall.SIGCONT)
 		suspect("0")
@@ -150,7 +150,7 @@ func stopOneOfTwo(t *testing.T, clients int, fields, whole string) {
 		shares = append(shares, did/could)
 	}
 	slices.Sort(shares)
-	if share := shares[len(shares)/2]; share < 0.95 { // about 0.5 without the detection: the clients wait at the stopped worker
+	if share := shares[len(shares)/2]; share < 0.95 { // without the detection about 0.5: clients wait at the frozen worker
 		t.Errorf("%.0f %% of what the other worker can serve remained, want 95 %%", 100*share)
 	}
 	if failed > 0 {

@@ -90,7 +90,7 @@ func TestTheOpenAIClient(t *testing.T) {
 	})
 }
 
-// TestTheOpenAIClientsBodyArrivesUnchanged keeps what a worker received, byte for byte as the client sent it.
+// TestTheOpenAIClientsBodyArrivesUnchanged compares the bytes at a worker through the gateway with those without it.
 func TestTheOpenAIClientsBodyArrivesUnchanged(t *testing.T) {
 	client := testenv.StartClient(t)
 	var mu sync.Mutex

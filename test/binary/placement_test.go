@@ -20,7 +20,7 @@ func newTalk(name string) *talk {
 	return &talk{history: []message{{"system", prose(name, 60)}}}
 }
 
-// turn asks once more, checks prediction against report, and remembers the answer.
+// turn asks the next question, compares the prediction with the engine's report, and stores the answer.
 func (k *talk) turn(t *testing.T, f *fleet, text string) answer {
 	t.Helper()
 	k.history = append(k.history, message{"user", text})
@@ -39,7 +39,7 @@ func exact(t *testing.T, a answer, what string) {
 	}
 }
 
-// home runs one turn of every talk and fails when one that has a home goes elsewhere.
+// home runs one turn of every talk, and fails when a talk leaves the worker of its earlier turns.
 func home(t *testing.T, f *fleet, talks []*talk, what string) {
 	t.Helper()
 	for i, k := range talks {
@@ -120,7 +120,7 @@ func TestLostEventMessagesAreReplayed(t *testing.T) {
 	if over > 0 {
 		t.Errorf("%d of %d predictions were above the engine's report", over, requests)
 	}
-	f.trusted(t) // every gap was closed by a replay
+	f.trusted(t) // a replay has closed every gap
 	gaps := uint64(0)
 	for _, w := range f.state(t).Workers {
 		for _, h := range w.Holders {
@@ -143,7 +143,7 @@ func TestAReplayThatLosesMostMessagesIsAskedAgain(t *testing.T) {
 	home(t, f, talks, "before")
 	f.Stop(syscall.SIGTERM)
 	f = serve(t, []*mockengine.Server{w})
-	f.trustedWithin(t, time.Minute) // about twenty asks until each message has come once
+	f.trustedWithin(t, time.Minute) // it takes about twenty replays until each message has arrived
 	f.settle(t)
 	home(t, f, talks, "after")
 	for _, k := range talks {
@@ -173,7 +173,7 @@ func TestTwoRanksBehindOneURL(t *testing.T) {
 	}
 }
 
-// TestPredictionEqualsReport is the main promise, over a thousand conversations with every fault off.
+// TestPredictionEqualsReport tests the main promise with a thousand conversations and no faults.
 func TestPredictionEqualsReport(t *testing.T) {
 	const conversations = 1000
 	workers := []*mockengine.Server{mock(t, nil), mock(t, nil), mock(t, nil), mock(t, nil)}
@@ -181,7 +181,7 @@ func TestPredictionEqualsReport(t *testing.T) {
 	f.trusted(t)
 	wrong := 0
 	for i := range conversations {
-		k := newTalk(fmt.Sprintf("kind%d", i%7)) // seven kinds of agent share their system prompts
+		k := newTalk(fmt.Sprintf("kind%d", i%7)) // seven system prompts
 		for turn := range 3 {
 			f.settleQuickly(t)
 			a := k.turn(t, f, prose(fmt.Sprintf("c%dt%d", i, turn), 15+i%40))

@@ -14,8 +14,8 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// TestAUselessWorkerFailsNobody runs two slow mock engines beside a worker that looks healthy and answers every
-// completion at once and uselessly.
+// TestAUselessWorkerFailsNobody runs two slow mock engines beside a worker that looks healthy, and that gives a useless
+// answer to every completion at once.
 func TestAUselessWorkerFailsNobody(t *testing.T) {
 	answers := map[string]func(w http.ResponseWriter){
 		"429": func(w http.ResponseWriter) {

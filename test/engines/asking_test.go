@@ -15,10 +15,10 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// TestBusyEnginesAreEnoughToMatchChatsByIDs: the gateway may not read the model's files, so that it has to ask engines that are
-// busy with 6 and with 16 clients. The first half of the requests teaches it how chats begin; of the second half, at least
-// three quarters are matched by ids (95 % and more where it was measured: machines differ). What it says of cached tokens is
-// seldom above what they report.
+// TestBusyEnginesAreEnoughToMatchChatsByIDs forbids the gateway to read the model's files: it has to ask engines that
+// are busy with 6 and with 16 clients. From the first half of the requests it learns how chats begin. Of the second
+// half, at least three quarters must be matched by ids (95 % and more were measured; machines differ). Its predictions
+// are seldom above the engines' reports.
 func TestBusyEnginesAreEnoughToMatchChatsByIDs(t *testing.T) {
 	dir := root(t, "vllm")
 	one, two := begin(t, "asked1", launch{kind: "vllm"}), begin(t, "asked2", launch{kind: "vllm"})
@@ -39,20 +39,20 @@ func TestBusyEnginesAreEnoughToMatchChatsByIDs(t *testing.T) {
 		if asking.sources["beginning"] == 0 {
 			t.Errorf("%d clients: no request was matched by a known beginning", clients)
 		}
-		if most := clients * 10 / 25; len(asking.over) > most { // 4 %: evictions under way, none to three of 160 where it was measured
+		if most := clients * 10 / 25; len(asking.over) > most { // 4 %: blocks are evicted meanwhile; up to three of 160 were measured
 			t.Errorf("%d clients: predictions were above the engines' reports by %d tokens", clients, asking.over)
 		}
 	}
 }
 
-// seen is what a gateway's decisions tell.
+// seen has figures from a gateway's decisions.
 type seen struct {
 	byIDs, first float64
-	over         []int // tokens, of predictions above the report
+	over         []int // tokens by which predictions exceed the report
 	sources      map[string]int
 }
 
-// played has clients play five turns each of two conversations, through a gateway of its own.
+// played starts a gateway, and has each client play two conversations of five turns through it.
 func played(t *testing.T, clients int, args ...string) (s seen) {
 	t.Helper()
 	gateway := testenv.Serve(t, args...)
@@ -96,7 +96,7 @@ func played(t *testing.T, clients int, args ...string) (s seen) {
 	half := len(last.Decisions) / 2
 	for i, d := range last.Decisions {
 		s.sources[d.Source]++
-		if i < half && d.Source != "text" { // the newest come first
+		if i < half && d.Source != "text" { // the newest decisions come first
 			s.byIDs += 1 / float64(half)
 		}
 		s.first += d.First / float64(len(last.Decisions))
@@ -107,7 +107,7 @@ func played(t *testing.T, clients int, args ...string) (s seen) {
 	return s
 }
 
-// spoken is the text of a streamed answer.
+// spoken returns the text of a streamed answer.
 func spoken(events []byte) string {
 	var b strings.Builder
 	for line := range strings.Lines(string(events)) {

@@ -19,12 +19,12 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// recorder stands between the gateway and an engine and keeps the bodies that the engine is asked with.
+// recorder is a proxy between the gateway and an engine. It keeps the bodies of the requests.
 type recorder struct {
 	url string
 
 	mu     sync.Mutex
-	bodies map[string][]byte // guarded by mu; the last one by path
+	bodies map[string][]byte // guarded by mu; the last body of each path
 }
 
 func record(t *testing.T, e *engine) *recorder {
@@ -57,7 +57,7 @@ func (r *recorder) last(path string) string {
 	return string(r.bodies[path])
 }
 
-// said is what a test compares of an answer.
+// said has the parts of an answer that a test compares.
 type said struct {
 	Text   string
 	Prompt int
@@ -89,8 +89,8 @@ func answerOf(t *testing.T, at, path, body string) said {
 	return said{a.Choices[0].Text + a.Choices[0].Message.Content, a.Usage.Prompt, a.Usage.Details.Cached}
 }
 
-// forwarding proves that ids in place of the text change nothing but the engine's work: the same answers and the same cached
-// tokens, and the text where anything could be lost. field is what the ids stand in.
+// forwarding tests that forwarded ids change nothing but the engine's work: answers and cached tokens are the same, and
+// the text is forwarded where ids could lose something. field is the request's field for the ids.
 func forwarding(t *testing.T, e *engine, dir, path, field string, request func(text, more string) string, refused []string) {
 	recorded := record(t, e)
 	config := filepath.Join(t.TempDir(), "warmpath.yaml")
@@ -101,7 +101,7 @@ func forwarding(t *testing.T, e *engine, dir, path, field string, request func(t
 	gateway.Ready(t)
 	waitTrust(t, gateway, "exact", 1)
 	forwarded := func() bool { return strings.Contains(recorded.last(path), field) }
-	for i := range 20 { // what the self-check wants to see before it vouches for the model
+	for i := range 20 { // the self-check compares these before it trusts the model's files
 		answerOf(t, gateway.URL, path, request(prose(fmt.Sprintf("proof%d", i), 10), ""))
 		if i == 0 && forwarded() {
 			t.Error("ids are sent before any was compared with the engine's")
@@ -118,7 +118,7 @@ func forwarding(t *testing.T, e *engine, dir, path, field string, request func(t
 		return nil
 	})
 	for i, text := range snippets {
-		// Each side warms a cache of its own, in the same order: what it finds there must be the same.
+		// Each side fills a cache of its own, in the same order: its hits must be the same.
 		one := fmt.Sprintf(`,"cache_salt":"straight%d"`, i)
 		two := fmt.Sprintf(`,"cache_salt":"through%d"`, i)
 		for turn := range 3 {
@@ -154,7 +154,7 @@ func forwarding(t *testing.T, e *engine, dir, path, field string, request func(t
 	}
 }
 
-// forwardingVLLM: completions take their prompt as ids, chats in a field beside their messages.
+// forwardingVLLM tests vLLM: completions take ids as the prompt, chats in a field beside their messages.
 func forwardingVLLM(t *testing.T, e *engine, dir string) {
 	forwarding(t, e, dir, "/v1/chat/completions", `"kv_transfer_params":{"prompt_token_ids":[`, chatOf, []string{`,"logprobs":true`, `,"kv_transfer_params":{}`,
 		`,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"none"`, `,"chat_template_kwargs":{"enable_thinking":false}`, `,"unheard_of":1`})
@@ -163,7 +163,7 @@ func forwardingVLLM(t *testing.T, e *engine, dir string) {
 	}, []string{`,"echo":true`, `,"logprobs":1`, `,"truncate_prompt_tokens":8`, `,"unheard_of":1`})
 }
 
-// forwardingSGLang: chats take input_ids beside their messages.
+// forwardingSGLang tests SGLang: chats take input_ids beside their messages.
 func forwardingSGLang(t *testing.T, e *engine, dir string) {
 	forwarding(t, e, dir, "/v1/chat/completions", `"input_ids":[`, chatOf, []string{`,"logprobs":true`, `,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"none"`, `,"chat_template_kwargs":{"enable_thinking":false}`, `,"unheard_of":1`})
 }

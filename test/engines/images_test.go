@@ -23,13 +23,14 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// TestImages runs tiny models of three families with vision: what is made of images in process is what vLLM makes of them.
+// TestImages runs tiny models of three families with vision. The router must make the same ids and images of a request
+// as vLLM.
 func TestImages(t *testing.T) {
 	dir := root(t, "vllm")
 	client := testenv.StartClient(t)
-	for _, family := range []string{"qwen2vl", "llava", "gemma3"} { // one after the other: each start takes both cores
+	for _, family := range []string{"qwen2vl", "llava", "gemma3"} { // one after the other, because a start takes both cores
 		args := []string{"--enable-scale-out", "--limit-mm-per-prompt", `{"image":8}`}
-		if family != "qwen2vl" { // the names of CLIP's weights differ between Transformers 5 and vLLM; these only render
+		if family != "qwen2vl" { // CLIP's weights have other names in Transformers 5 than in vLLM: these engines only render
 			args = append(args, "--load-format", "dummy")
 		}
 		model := dir + "/images-" + family
@@ -48,7 +49,7 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// aboutImages asks about images again and again: what is predicted is what the engine finds in its cache.
+// aboutImages asks about images repeatedly. The predictions must equal the engine's cached tokens.
 func aboutImages(t *testing.T, k *talk) {
 	random := rand.New(rand.NewPCG(7, 7))
 	for talk := range 3 {
@@ -91,7 +92,7 @@ func aboutImages(t *testing.T, k *talk) {
 
 func part(text string) map[string]any { return map[string]any{"type": "text", "text": text} }
 
-// picture is an image part of random colours.
+// picture returns an image part of random colours.
 func picture(r *rand.Rand, format string, width, height int) map[string]any {
 	rect := image.Rect(0, 0, width, height)
 	noise := func(set func(x, y int, c color.Color)) {
@@ -135,7 +136,7 @@ func picture(r *rand.Rand, format string, width, height int) map[string]any {
 	return map[string]any{"type": "image_url", "image_url": map[string]any{"url": url}}
 }
 
-// sameImages compares ids, names and places of images with what the engine renders, for requests of all kinds.
+// sameImages compares ids, and the names and positions of images, with the engine's for requests of all kinds.
 func sameImages(t *testing.T, dir string, e *engine) {
 	m, err := inprocess.OpenOne(dir)
 	if err != nil {
@@ -150,7 +151,7 @@ func sameImages(t *testing.T, dir string, e *engine) {
 			content = append(content, part(snippets[random.IntN(len(snippets))]+"x"))
 			shown := picture(random, formats[random.IntN(len(formats))], 1+random.IntN(700), 1+random.IntN(500))
 			if random.IntN(5) == 0 {
-				shown["uuid"] = fmt.Sprintf("name-%d-%d", i, n) // one name is one image: the engine keeps what it saw first
+				shown["uuid"] = fmt.Sprintf("name-%d-%d", i, n) // not used before: the engine keeps the first image of a name
 			}
 			content = append(content, shown, part(" and "+snippets[random.IntN(len(snippets))]))
 		}

@@ -12,13 +12,13 @@ import (
 	"github.com/warmpath/warmpath/kvevent"
 )
 
-// contents gives blocks numbers by what they hold and what lies before them, the same on every engine.
+// contents numbers blocks by their tokens and all tokens before them. The numbers are the same for all engines.
 type contents struct {
 	mu  sync.Mutex // guards ids
 	ids map[string]int
 }
 
-// of returns the number of a block behind the block numbered parent; 0 is the beginning.
+// of returns the number of a block after the block with number parent; parent 0 is the beginning.
 func (c *contents) of(parent int, tokens []block.Token) int {
 	var b strings.Builder
 	_ = binary.Write(&b, binary.LittleEndian, int64(parent))
@@ -33,20 +33,20 @@ func (c *contents) of(parent int, tokens []block.Token) int {
 	return id
 }
 
-// sight is what a diary has noted.
+// sight is the state of a diary.
 type sight struct {
 	live     map[int]int // copies by content
-	evicted  []int       // contents in order
-	firsts   []int       // contents in the order in which they were stored
+	evicted  []int       // contents, in the order of eviction
+	firsts   []int       // contents, in the order of their first store
 	stored   int
 	messages int
 	problem  string
 }
 
-// diary follows one engine's events by content.
+// diary applies the events of one engine, by content.
 type diary struct {
 	known   *contents
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards the fields below
 	decoder kvevent.Decoder
 	batch   kvevent.Batch
 	content map[kvevent.Hash]int
@@ -72,7 +72,7 @@ func (d *diary) look() sight {
 	return s
 }
 
-// begin forgets what was evicted and stored so far.
+// begin empties the lists of evicted and stored contents.
 func (d *diary) begin() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// subject is an engine with what its events have told.
+// subject is an engine with a diary of its events.
 type subject struct {
 	name, url string
 	client    *http.Client
@@ -24,30 +24,30 @@ type question struct {
 	answer int // tokens to generate
 }
 
-// told is what an engine said.
-type told struct {
+// generated is the answer of an engine.
+type generated struct {
 	cached int
 	ids    []block.Token
 }
 
-// ask sends a question. script, if not nil, is what the mock engine is to answer.
-func (s *subject) ask(q question, script []block.Token) (told, error) {
+// ask sends a question. script, if not nil, is the answer that the mock engine has to give.
+func (s *subject) ask(q question, script []block.Token) (generated, error) {
 	body := map[string]any{"model": "tiny", "prompt": q.prompt, "max_tokens": q.answer, "ignore_eos": true, "temperature": 0, "return_token_ids": true}
 	if script != nil {
 		body["mock_answer"] = script
 	}
 	data, err := json.Marshal(body)
 	if err != nil {
-		return told{}, err
+		return generated{}, err
 	}
 	resp, err := s.client.Post(s.url+"/v1/completions", "application/json", bytes.NewReader(data))
 	if err != nil {
-		return told{}, err
+		return generated{}, err
 	}
 	defer resp.Body.Close()
 	data, err = io.ReadAll(resp.Body)
 	if err != nil {
-		return told{}, err
+		return generated{}, err
 	}
 	var a struct {
 		Choices []struct {
@@ -60,12 +60,12 @@ func (s *subject) ask(q question, script []block.Token) (told, error) {
 		} `json:"usage"`
 	}
 	if err := json.Unmarshal(data, &a); err != nil || resp.StatusCode != http.StatusOK || len(a.Choices) != 1 || a.Usage.Details == nil {
-		return told{}, fmt.Errorf("ask %s: %s: %v: %.300s", s.name, resp.Status, err, data)
+		return generated{}, fmt.Errorf("ask %s: %s: %v: %.300s", s.name, resp.Status, err, data)
 	}
-	return told{a.Usage.Details.Cached, a.Choices[0].IDs}, nil
+	return generated{a.Usage.Details.Cached, a.Choices[0].IDs}, nil
 }
 
-// post makes an engine do something.
+// post sends a POST without a body.
 func (s *subject) post(t *testing.T, path string) {
 	t.Helper()
 	resp, err := s.client.Post(s.url+path, "application/json", nil)

@@ -18,18 +18,18 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// What the mock engine and vLLM are both started with. 64 usable blocks of 32 tokens are 2,048 tokens: two prompts of the
-// longest kind fill them, so that nearly every request evicts. The small token budget makes prompts come in chunks.
+// The settings of both the mock engine and vLLM. Two of the longest prompts fill the 64 usable blocks of 32 tokens, so
+// nearly every request evicts. The small token budget cuts prompts into chunks.
 const (
 	labBlock    = 32
-	labBlocks   = 65 // one is never used
+	labBlocks   = 65 // one of them is the null block
 	labModelLen = 1024
 	labBatch    = 256
 	labSeqs     = 8
 )
 
-// TestTheMockEngineDoesWhatVLLMDoes plays the same requests, as token ids, to a real vLLM and to the mock engine, which answers
-// with the ids that vLLM generated. Blocks are compared by what they hold, not by their hashes.
+// TestTheMockEngineDoesWhatVLLMDoes sends the same requests, as token ids, to a real vLLM and to the mock engine. The
+// mock engine answers with the ids that vLLM generated. Blocks are compared by content, not by hash.
 func TestTheMockEngineDoesWhatVLLMDoes(t *testing.T) {
 	e := begin(t, "lab", launch{kind: "vllm", env: []string{fmt.Sprint("MAXLEN=", labModelLen), fmt.Sprint("MAXSEQS=", labSeqs)},
 		args: []string{"--num-gpu-blocks-override", fmt.Sprint(labBlocks), "--max-num-batched-tokens", fmt.Sprint(labBatch)}})
@@ -90,16 +90,17 @@ func newLab(t *testing.T, url, events, replay string) *lab {
 	}
 }
 
-// question returns a prompt of one of twelve families, which share their heads, and a tail of its own that fills one block at least.
+// question returns a prompt of one of twelve families. Prompts of a family share their head; each has its own tail of
+// at least one block.
 func (l *lab) question() question {
 	family := l.random.IntN(12)
 	head := labBlock * (1 + family%7)
 	if family%4 == 3 {
-		head -= 11 // ends inside a block
+		head -= 11 // the head ends inside a block
 	}
 	tail := labBlock + 1 + l.random.IntN(6*labBlock)
 	if l.random.IntN(5) == 0 {
-		tail = (head/labBlock+2)*labBlock - head // ends on a block's edge
+		tail = (head/labBlock+2)*labBlock - head // the prompt ends at a block's end
 	}
 	q := question{answer: 1 + l.random.IntN(70)}
 	for i := range head {
@@ -111,7 +112,7 @@ func (l *lab) question() question {
 	return q
 }
 
-// sequential asks one after another; some prompts are asked again, and some go on with what was answered.
+// sequential sends one question after another. Some repeat a prompt, and some continue with the answer.
 func (l *lab) sequential(t *testing.T) {
 	const requests = 150
 	var asked []question
@@ -152,8 +153,8 @@ func (l *lab) sequential(t *testing.T) {
 	}
 }
 
-// waves asks eight at a time that all begin in the same step: vLLM is paused until it has them all, the mock engine makes no
-// steps. They do not fit in at once: some wait, some are preempted.
+// waves sends eight questions at a time that all begin in the same step: vLLM is paused until it has all of them, and
+// the mock engine makes no step. They do not fit in the pool together, so some wait and some are preempted.
 func (l *lab) waves(t *testing.T) {
 	l.reset(t)
 	for wave := range 12 {
@@ -165,10 +166,10 @@ func (l *lab) waves(t *testing.T) {
 			questions[i].answer = 30 + l.random.IntN(200)
 		}
 		before := len(l.real.diary.look().firsts)
-		// Without clear_cache=false a pause empties the cache, whatever its mode.
+		// Without clear_cache=false a pause empties the cache in every mode.
 		l.real.post(t, "/pause?mode=keep&clear_cache=false")
 		answers := l.all(t, l.real, questions, func(int) []block.Token { return nil }, func() {
-			time.Sleep(300 * time.Millisecond) // paused, it shows nobody what waits: a straggler begins a step later and is seen below
+			time.Sleep(300 * time.Millisecond) // a paused vLLM does not show its queue; a late question begins a step later, and order sees it
 			l.real.post(t, "/resume")
 		})
 		l.settle(t)
@@ -177,7 +178,7 @@ func (l *lab) waves(t *testing.T) {
 			t.Fatal(err)
 		}
 		var wg sync.WaitGroup
-		got := make([]told, len(questions))
+		got := make([]generated, len(questions))
 		for n, i := range order {
 			wg.Go(func() {
 				var err error
@@ -213,7 +214,8 @@ func (l *lab) waves(t *testing.T) {
 	}
 }
 
-// order returns the questions as the engine began them, from the first block that each stored alone.
+// order returns the questions in the order in which the engine began them: the order of the first block that each has
+// alone.
 func (l *lab) order(t *testing.T, questions []question, firsts []int) []int {
 	t.Helper()
 	at := make([]int, len(questions))
@@ -234,7 +236,7 @@ func (l *lab) order(t *testing.T, questions []question, firsts []int) []int {
 	return order
 }
 
-// crowd asks eight at a time with no more order than HTTP gives, over prompts that fit in the pool together.
+// crowd sends eight questions at a time without a fixed order. Their prompts fit in the pool together.
 func (l *lab) crowd(t *testing.T) {
 	l.reset(t)
 	questions := make([]question, 8)
@@ -257,10 +259,10 @@ func (l *lab) crowd(t *testing.T) {
 	}
 }
 
-// all asks everything at once; begun is called when it is on its way.
-func (l *lab) all(t *testing.T, s *subject, questions []question, script func(int) []block.Token, begun func()) []told {
+// all sends all questions at once, and calls begun when they are sent.
+func (l *lab) all(t *testing.T, s *subject, questions []question, script func(int) []block.Token, begun func()) []generated {
 	t.Helper()
-	answers := make([]told, len(questions))
+	answers := make([]generated, len(questions))
 	var wg sync.WaitGroup
 	for i := range questions {
 		wg.Go(func() {
@@ -278,7 +280,8 @@ func (l *lab) all(t *testing.T, s *subject, questions []question, script func(in
 	return answers
 }
 
-// reset empties both caches (and a vLLM whose first request is as short as these dies on a CPU, so something must have gone before); the engines announce that with their next step, so one request follows.
+// reset empties both caches. The engines announce that with their next step, so reset sends a request. That request is
+// long enough for vLLM on a CPU, which dies when its first request is as short as the questions.
 func (l *lab) reset(t *testing.T) {
 	t.Helper()
 	for _, s := range []*subject{l.real, l.mock} {
@@ -299,7 +302,7 @@ func (l *lab) reset(t *testing.T) {
 	}
 }
 
-// settle waits until no event has come for a moment.
+// settle waits until no event has arrived for a moment.
 func (l *lab) settle(t *testing.T) {
 	t.Helper()
 	last, since := -1, time.Now()
@@ -315,7 +318,7 @@ func (l *lab) settle(t *testing.T) {
 	})
 }
 
-// compare reports whether both engines have the same blocks, and evicted the same in the same order.
+// compare reports whether both engines have the same blocks and, with ordered, have evicted the same in the same order.
 func (l *lab) compare(t *testing.T, ordered bool) bool {
 	t.Helper()
 	l.settle(t)

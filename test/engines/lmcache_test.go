@@ -17,12 +17,12 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// lmcacheController is the real controller of LMCache 0.5.6. Its engines need a GPU: a script plays them.
+// lmcacheController is the real controller of LMCache 0.5.6. A script plays its engines, which would need a GPU.
 type lmcacheController struct {
 	*testenv.Process
 	url     string
-	engines *json.Encoder  // what the script is told
-	heard   *bufio.Scanner // what it answers
+	engines *json.Encoder  // the script's input
+	heard   *bufio.Scanner // the script's output
 }
 
 func startLMCache(t *testing.T) *lmcacheController {
@@ -63,12 +63,12 @@ func startLMCache(t *testing.T) *lmcacheController {
 		}
 		return testenv.Reachable(c.url + "/controller/workers")
 	})
-	for c.heard.Scan() && c.heard.Text() != "ready" { // the library prints its log here too
+	for c.heard.Scan() && c.heard.Text() != "ready" { // the library's log is in the same output
 	}
 	return c
 }
 
-// tell makes the script do something and waits until it has.
+// tell sends a command to the script and waits until it is done.
 func (c *lmcacheController) tell(t *testing.T, what map[string]any) {
 	t.Helper()
 	if err := c.engines.Encode(what); err != nil {
@@ -97,8 +97,8 @@ func startMock(t *testing.T) string {
 	return url
 }
 
-// TestLMCacheControllerIsAsked: requests follow what the real controller says, by prefix and by occupancy, and are
-// answered when it is gone.
+// TestLMCacheControllerIsAsked tests that requests follow the answers of the real controller, by prefix and by
+// occupancy, and that they are still served when the controller is gone.
 func TestLMCacheControllerIsAsked(t *testing.T) {
 	c := startLMCache(t)
 	one, two := startMock(t), startMock(t)
@@ -119,8 +119,8 @@ func TestLMCacheControllerIsAsked(t *testing.T) {
 	blue, red := conversation("blue"), conversation("red")
 	c.cached(t, "two", promptTokens(t, one, blue))
 	c.cached(t, "one", promptTokens(t, one, red)[:256])
-	// The controller takes its messages in its own time, and a lookup on a busy machine may miss its 200 ms: then the
-	// request goes elsewhere, and the next one is looked up a second later.
+	// The controller applies messages with a delay, and on a busy machine a lookup may take longer than its 200 ms. Then
+	// the request goes to another worker, and the next lookup comes a second later.
 	goes := func(prompt, policy, want string) {
 		t.Helper()
 		right := 0
@@ -138,7 +138,7 @@ func TestLMCacheControllerIsAsked(t *testing.T) {
 	goes(blue, "", two)
 	goes(red, "", one)
 	goes(blue, "", two)
-	goes(conversation("green"), "occupancy", two) // three chunks of blue beside one of red
+	goes(conversation("green"), "occupancy", two) // two has three chunks of blue, the other worker one of red
 
 	c.Stop(syscall.SIGKILL)
 	for range 20 {
@@ -147,7 +147,7 @@ func TestLMCacheControllerIsAsked(t *testing.T) {
 	}
 }
 
-// conversation is a chat body of some 700 tokens.
+// conversation returns a chat body of some 700 tokens.
 func conversation(topic string) string {
 	return fmt.Sprintf(`{"model":"mock","messages":[{"role":"user","content":%q}]}`, strings.Repeat("Tell me more about "+topic+" things. ", 100))
 }
@@ -156,13 +156,13 @@ func conversation(topic string) string {
 func promptTokens(t *testing.T, engine, chat string) []uint32 {
 	t.Helper()
 	status, answer := testenv.Post(t, engine+"/tokenize", chat)
-	var told struct {
+	var tokenized struct {
 		Tokens []uint32 `json:"tokens"`
 	}
-	if err := json.Unmarshal([]byte(answer), &told); err != nil || status != http.StatusOK || len(told.Tokens) < 512 {
-		t.Fatalf("tokenize: %d, %d tokens, %v", status, len(told.Tokens), err)
+	if err := json.Unmarshal([]byte(answer), &tokenized); err != nil || status != http.StatusOK || len(tokenized.Tokens) < 512 {
+		t.Fatalf("tokenize: %d, %d tokens, %v", status, len(tokenized.Tokens), err)
 	}
-	return told.Tokens
+	return tokenized.Tokens
 }
 
 // ask sends a chat and returns the worker that answered it.

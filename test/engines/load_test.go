@@ -12,7 +12,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// loads is what /admin/workers says of load.
+// loads has the load of /admin/workers.
 type loads struct {
 	Workers []struct {
 		Holders []struct {
@@ -32,7 +32,7 @@ type loads struct {
 	} `json:"workers"`
 }
 
-// TestEnginesSayHowBusyTheyAre: a request that does not come through the gateway is seen by it.
+// TestEnginesSayHowBusyTheyAre tests that the gateway sees the load of requests that do not come through it.
 func TestEnginesSayHowBusyTheyAre(t *testing.T) {
 	for _, kind := range []string{"vllm", "sglang"} {
 		t.Run(kind, func(t *testing.T) {
@@ -41,20 +41,20 @@ func TestEnginesSayHowBusyTheyAre(t *testing.T) {
 			e.await(t)
 			gateway := testenv.Serve(t, "--worker", e.url)
 			gateway.Ready(t)
-			busy := func() (running int, told bool, l loads) {
+			busy := func() (running int, reported bool, l loads) {
 				testenv.JSON(t, gateway.Admin+"/admin/workers", &l)
 				for _, w := range l.Workers {
 					for _, h := range w.Holders {
 						if r := h.Load.Report; r != nil && time.Since(r.Time) < 5*time.Second {
-							told = true
+							reported = true
 							running += r.Running + r.Waiting
 						}
 					}
 				}
-				return running, told, l
+				return running, reported, l
 			}
 			testenv.WaitFor(t, time.Minute, "the engine to tell its load", func() error {
-				if _, told, l := busy(); !told {
+				if _, reported, l := busy(); !reported {
 					return fmt.Errorf("it does not: %s", pretty(l))
 				}
 				return nil

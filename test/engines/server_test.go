@@ -1,6 +1,5 @@
-// Package engines proves the built binary against real engines on a CPU: vLLM and SGLang from PyPI with tiny random
-// models, through the official OpenAI client. `make test-engines` installs them and runs these tests; elsewhere the tests
-// skip.
+// Package engines tests the built binary with real engines on a CPU: vLLM and SGLang from PyPI with tiny random models,
+// through the official OpenAI client. `make test-engines` installs them and runs these tests. Other runs skip them.
 package engines
 
 import (
@@ -27,12 +26,12 @@ type engine struct {
 	pub, rep  int
 	pgid      int
 	log       string
-	start     func(t *testing.T) // starts it again at the same ports
+	start     func(t *testing.T) // starts the engine, again at the same ports
 	startedAt time.Time
 }
 
-// root returns the folder into which test/engines/setup.sh installed an engine. Only `make test-engines` runs these tests,
-// because they take some ten minutes; then a missing engine is a failure.
+// root returns the folder into which test/engines/setup.sh installed an engine. Only `make test-engines` runs these
+// tests, because they take some ten minutes; then a missing engine is a failure.
 func root(t *testing.T, kind string) string {
 	t.Helper()
 	dir := os.Getenv("WARMPATH_ENGINES")
@@ -46,7 +45,7 @@ func root(t *testing.T, kind string) string {
 	return dir
 }
 
-// launch describes how an engine is started: environment and further arguments of the serve script.
+// launch has the environment and the further arguments of the script that starts an engine.
 type launch struct {
 	kind string // vllm or sglang
 	env  []string
@@ -73,7 +72,7 @@ func begin(t *testing.T, name string, l launch) *engine {
 		args := append([]string{script, name, strconv.Itoa(e.http), strconv.Itoa(e.pub), strconv.Itoa(e.rep)}, l.args...)
 		cmd := exec.Command("bash", args...)
 		cmd.Env = append(append(os.Environ(), key+dir, "LOGDIR="+logs), l.env...)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // the engine's children share the group, so that nothing stays
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // stop ends the whole group: no child of the engine stays
 		if out, err := cmd.Output(); err != nil {
 			t.Fatalf("start %s: %v\n%s", name, err, out)
 		}
@@ -89,7 +88,7 @@ func begin(t *testing.T, name string, l launch) *engine {
 	return e
 }
 
-// said returns the errors of the engine's log and its end.
+// said returns the errors in the engine's log, and its last lines.
 func (e *engine) said() string {
 	out, _ := os.ReadFile(e.log)
 	lines := strings.Split(string(out), "\n")
@@ -108,7 +107,7 @@ func (e *engine) await(t *testing.T) {
 		if !again {
 			t.Fatalf("%s ended twice while starting", e.name)
 		}
-		// Two engines that start together may choose the same internal port; the second try is alone.
+		// Two engines that start together may choose the same internal port. The second try is alone.
 		t.Logf("%s ended while starting; once more. It said:\n%s", e.name, e.said())
 		again = false
 		e.start(t)

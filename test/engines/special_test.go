@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// TestSmallCacheAndTwoRanks runs an engine that must evict beside one with two data-parallel ranks, each behind a
-// gateway of its own.
+// TestSmallCacheAndTwoRanks runs an engine with a small cache, and one with two data-parallel ranks. Each has its own
+// gateway.
 func TestSmallCacheAndTwoRanks(t *testing.T) {
 	root(t, "vllm")
 	client := testenv.StartClient(t)
@@ -26,7 +26,7 @@ func TestSmallCacheAndTwoRanks(t *testing.T) {
 		waitTrust(t, k.gateway, "exact", 1)
 		hits, misses := 0, 0
 		for round := range 3 {
-			for i := range 7 { // 7 prompts of about 12 blocks: more than the 64 blocks there are
+			for i := range 7 { // 7 prompts of about 12 blocks are more than the engine's 64 blocks
 				r := k.chat(t, "tiny", []message{say("user", prose(fmt.Sprintf("evict%d", i), 75))}, nil)
 				r.exact(t, fmt.Sprintf("round %d prompt %d", round, i))
 				again := k.chat(t, "tiny", []message{say("user", prose(fmt.Sprintf("evict%d", i), 75)+"again")}, nil)
@@ -65,7 +65,7 @@ func TestSmallCacheAndTwoRanks(t *testing.T) {
 	})
 }
 
-// TestHybridAndOffload runs a gemma-like model, whose sliding-window layers forget, beside an engine with a CPU tier.
+// TestHybridAndOffload runs a gemma-like model with sliding windows beside an engine with a CPU tier.
 func TestHybridAndOffload(t *testing.T) {
 	dir := root(t, "vllm")
 	client := testenv.StartClient(t)
@@ -110,7 +110,7 @@ func TestHybridAndOffload(t *testing.T) {
 		k.gateway.Ready(t)
 		reloaded := 0
 		for round := range 2 {
-			for i := range 8 { // more than the GPU's 64 blocks, less than the CPU tier's
+			for i := range 8 { // more than the GPU's 64 blocks, fewer than the CPU tier's
 				r := k.chat(t, "tiny", []message{say("user", prose(fmt.Sprintf("offload%d", i), 75))}, nil)
 				r.exact(t, fmt.Sprintf("round %d prompt %d", round, i))
 				if round == 1 && r.cached > 0 {
@@ -124,7 +124,7 @@ func TestHybridAndOffload(t *testing.T) {
 	})
 }
 
-// TestSGLang runs the plain part with SGLang, beside nothing else.
+// TestSGLang runs the basic tests with SGLang.
 func TestSGLang(t *testing.T) {
 	root(t, "sglang")
 	client := testenv.StartClient(t)

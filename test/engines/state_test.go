@@ -8,7 +8,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// state is what /admin/workers says, as far as these tests read it.
+// state has the fields of /admin/workers that the tests read.
 type state struct {
 	Workers []struct {
 		URL     string `json:"url"`
@@ -30,7 +30,7 @@ func stateOf(t *testing.T, g *testenv.Gateway) state {
 	return s
 }
 
-// waitTrust waits until so many holders are trusted as said.
+// waitTrust waits until the given number of holders has the given trust.
 func waitTrust(t *testing.T, g *testenv.Gateway, trust string, holders int) {
 	t.Helper()
 	testenv.WaitFor(t, 60*time.Second, fmt.Sprintf("%d holders to be %s", holders, trust), func() error {

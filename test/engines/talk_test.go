@@ -11,30 +11,29 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// talk is a user of the gateway who checks, for every answer, that what the gateway predicted is what the engine
-// reported.
+// talk is a client of the gateway. For every answer it compares the gateway's prediction with the engine's report.
 type talk struct {
 	client  *testenv.Client
 	gateway *testenv.Gateway
 	asked   int
-	blind   int // requests whose tokens did not come within the budget, on a busy machine
+	blind   int // requests without token ids within the budget, which happens on a busy machine
 }
 
-// reply is an answer with what the gateway said about it.
+// reply is an answer with the gateway's decision about it.
 type reply struct {
 	*testenv.Answer
 	worker    string
 	predicted int
 	cached    int
 	trust     string
-	blind     bool // its tokens did not come in time: it was routed by its text or by load, and nothing was predicted
+	blind     bool // it had no token ids in time: the gateway routed it by text or by load, and predicted nothing
 }
 
 type message map[string]any
 
 func say(role, text string) message { return message{"role": role, "content": text} }
 
-// settle waits until no holder's sequence number has moved for a moment: every event of what was asked has arrived.
+// settle waits until the sequence numbers of all holders stay the same for a moment: all events have arrived.
 func (k *talk) settle(t *testing.T) {
 	t.Helper()
 	last, since := "", time.Now()
@@ -52,7 +51,7 @@ func (k *talk) settle(t *testing.T) {
 	})
 }
 
-// sequences renders every field of the admin answer that names a sequence number.
+// sequences returns all fields of the admin answer with a sequence number, as text.
 func sequences(v any) string {
 	var b strings.Builder
 	var walk func(any)
@@ -96,7 +95,7 @@ func (k *talk) ask(t *testing.T, call string, body, extra map[string]any) *reply
 	t.Helper()
 	arguments := map[string]any{}
 	for name, value := range extra {
-		switch name { // the client's own arguments; all other fields go beside them
+		switch name { // arguments of the client's method; all other fields are extra
 		case "tools", "tool_choice", "stream", "stream_options", "max_tokens", "stop":
 			body[name] = value
 		default:
@@ -127,7 +126,7 @@ func (k *talk) ask(t *testing.T, call string, body, extra map[string]any) *reply
 	return r
 }
 
-// lastSource says where the tokens of the last request came from.
+// lastSource returns the source of the last request's token ids.
 func (k *talk) lastSource(t *testing.T) string {
 	t.Helper()
 	var last struct {
@@ -151,7 +150,7 @@ func (r *reply) exact(t *testing.T, what string) {
 	}
 }
 
-// neverOver fails the test when more was predicted than the engine reports.
+// neverOver fails the test when the prediction exceeds the engine's report.
 func (r *reply) neverOver(t *testing.T, what string) {
 	t.Helper()
 	if r.predicted > r.cached {
@@ -159,7 +158,7 @@ func (r *reply) neverOver(t *testing.T, what string) {
 	}
 }
 
-// prose is deterministic text of about n words that no other topic shares.
+// prose returns about n words. They depend on the topic alone, and no other topic has the same text.
 func prose(topic string, n int) string {
 	words := []string{"engine", "cache", "block", "worker", "token", "prefix", "route", "index", "event", "batch", "model", "layer"}
 	var b strings.Builder

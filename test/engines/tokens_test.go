@@ -19,7 +19,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// waitFiles waits until the gateway makes the ids of its one model here, from the files in dir, which nobody named.
+// waitFiles waits until the gateway makes the ids of its model in process, from files in dir that it found by itself.
 func waitFiles(t *testing.T, g *testenv.Gateway, dir string) {
 	t.Helper()
 	testenv.WaitFor(t, 60*time.Second, "the model's files to be found", func() error {
@@ -60,7 +60,8 @@ func sources(t *testing.T, g *testenv.Gateway) (count map[string]int, all int) {
 	return count, len(waits)
 }
 
-// foundFiles checks that the ids of nearly all requests so far were made in the gateway, though no file was named.
+// foundFiles checks that the gateway made the ids of nearly all requests in process, though its configuration names no
+// file.
 func foundFiles(t *testing.T, k *talk) {
 	count, all := sources(t, k.gateway)
 	if here := count["local"] + count["given"]; here*100 < all*99 {
@@ -71,9 +72,9 @@ func foundFiles(t *testing.T, k *talk) {
 	}
 }
 
-// askedIDs repeats the plain part with a gateway that looks for no files: the engines are asked. The budget says that
-// exactness is worth a wait of 200 ms: at the default one an engine that takes longer than 10 ms is not waited for where a
-// chat's beginning is known, and what is predicted is then a block less than the engine has.
+// askedIDs repeats the basic tests with a gateway that looks for no files and asks the engines. The budget is 200 ms.
+// With the default budget the gateway does not wait longer than 10 ms for an engine when it knows how the chat begins,
+// and then predicts a block less than the engine has.
 func askedIDs(t *testing.T, k *talk, engines ...*engine) {
 	config := filepath.Join(t.TempDir(), "warmpath.yaml")
 	if err := os.WriteFile(config, []byte("tokens:\n  discover: false\n  budget: 10s\n"), 0o600); err != nil {
@@ -108,7 +109,7 @@ func sameIDs(t *testing.T, dir string, kind tokens.Kind, e *engine) {
 		body, d := randomRequest(random, i, kind)
 		want, status := engineIDs(t, e, d, body)
 		if status != http.StatusOK {
-			continue // the engine refuses it: there are no ids to compare
+			continue // the engine refuses the request: there are no ids to compare
 		}
 		var read api.Request
 		if err := api.Read(d, body, &read); err != nil {
@@ -135,7 +136,7 @@ func sameIDs(t *testing.T, dir string, kind tokens.Kind, e *engine) {
 	}
 }
 
-// engineIDs asks for one token and the prompt's ids.
+// engineIDs asks the engine for one token and the prompt's ids.
 func engineIDs(t *testing.T, e *engine, d api.Dialect, body []byte) ([]uint32, int) {
 	t.Helper()
 	resp, err := http.Post(e.url+d.Path(), "application/json", bytes.NewReader(body))
@@ -161,7 +162,7 @@ func engineIDs(t *testing.T, e *engine, d api.Dialect, body []byte) ([]uint32, i
 var snippets = []string{"Hello, world!", "  leading space", "naïve café – “quoted”", "数を数える", "emoji 👩‍👩‍👧 done", "line one\nline two\n\n\nline five", "tabs\tand\ttabs",
 	"1234567890 3.14159", "def f(x):\n    return x ** 2\n", "<|im_end|> in text", "{\"json\": [1, 2, null]}", "", " ", "мир", "A very long word: " + strings.Repeat("ab", 60)}
 
-// randomRequest makes a request of some kind; the same random numbers give the same requests.
+// randomRequest makes a request of a random kind. The same random numbers give the same requests.
 func randomRequest(r *rand.Rand, i int, kind tokens.Kind) ([]byte, api.Dialect) {
 	text := func() string { return snippets[r.IntN(len(snippets))] + " " + snippets[r.IntN(len(snippets))] }
 	body := map[string]any{"model": "tiny", "max_tokens": 1, "temperature": 0}
@@ -218,7 +219,7 @@ func randomRequest(r *rand.Rand, i int, kind tokens.Kind) ([]byte, api.Dialect) 
 		messages = append(messages, say("assistant", "I was about to say"))
 		body["messages"], body["continue_final_message"], body["add_generation_prompt"] = messages, true, false
 	case 1:
-		body["add_generation_prompt"] = false // SGLang's chats do not know it
+		body["add_generation_prompt"] = false // SGLang's chats do not have this field
 	case 2:
 		body["chat_template_kwargs"] = map[string]any{"enable_thinking": false, "unused": []int{1}}
 	case 3:

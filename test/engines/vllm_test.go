@@ -10,13 +10,13 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// TestTwoPlainWorkers gives the gateway two URLs and no other setting.
+// TestTwoPlainWorkers configures the gateway with two URLs and nothing else.
 func TestTwoPlainWorkers(t *testing.T) {
 	dir := root(t, "vllm")
 	client := testenv.StartClient(t)
 	lora := []string{"--enable-lora", "--max-loras", "2", "--max-lora-rank", "8",
 		"--lora-modules", "a=" + dir + "/lora-a", "b=" + dir + "/lora-b", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"}
-	// One answers /render, one does not; one publishes integer hashes, one raw bytes.
+	// One engine answers /render, the other does not. One publishes integer hashes, the other raw bytes.
 	model := dir + "/tiny-turns"
 	one := begin(t, "one", launch{kind: "vllm", args: append(slices.Clone(lora), "--enable-scale-out"), env: []string{"MODEL=" + model}})
 	two := begin(t, "two", launch{kind: "vllm", args: lora, env: []string{"MODEL=" + model, "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0"}})
@@ -45,7 +45,7 @@ func TestTwoPlainWorkers(t *testing.T) {
 	t.Logf("%d requests", k.asked)
 }
 
-// conversations runs several conversations of several turns, interleaved.
+// conversations plays several interleaved conversations of several turns.
 func conversations(t *testing.T, k *talk, model, topic string) {
 	const talks, turns = 6, 5
 	history := make([][]message, talks)
@@ -131,7 +131,7 @@ func tools(t *testing.T, k *talk, topic string) {
 	}
 }
 
-// continued asks for a completion whose prompt ends with what the engine generated before.
+// continued asks for a completion with a prompt that ends with text that the engine has generated.
 func continued(t *testing.T, k *talk, topic string) {
 	ids := make([]int, 96)
 	for i := range ids {
@@ -145,13 +145,13 @@ func continued(t *testing.T, k *talk, topic string) {
 		t.Errorf("a fully cached prompt of 96 tokens reports %d cached tokens, want 64", full.cached)
 	}
 	messages := []message{say("user", prose(topic+"story", 60))}
-	told := k.chat(t, "tiny", messages, map[string]any{"max_tokens": 100, "ignore_eos": true})
-	told.exact(t, "a story")
-	messages = append(messages, say("assistant", told.Text))
+	story := k.chat(t, "tiny", messages, map[string]any{"max_tokens": 100, "ignore_eos": true})
+	story.exact(t, "a story")
+	messages = append(messages, say("assistant", story.Text))
 	on := k.chat(t, "tiny", messages, map[string]any{"continue_final_message": true, "add_generation_prompt": false})
 	on.exact(t, "a continued answer")
-	if on.worker != told.worker {
-		t.Errorf("the continued answer went to %s, it was generated on %s", on.worker, told.worker)
+	if on.worker != story.worker {
+		t.Errorf("the continued answer went to %s, it was generated on %s", on.worker, story.worker)
 	}
 }
 
@@ -175,15 +175,15 @@ func adapters(t *testing.T, k *talk, topic string) {
 	}
 }
 
-// reset empties an engine's cache. The engine announces it only with its next step, so the first prediction afterwards
-// may be wrong; from then on it is exact again.
+// reset empties the engines' caches. An engine announces that with its next step, so the first prediction after it may
+// be wrong. Later predictions are exact again.
 func reset(t *testing.T, k *talk, engines ...*engine) {
 	messages := []message{say("user", prose("reset", 150))}
 	first := k.chat(t, "tiny", messages, nil)
 	for _, e := range engines {
 		e.post(t, "/reset_prefix_cache")
 	}
-	for i := range len(engines) * 2 { // a step on each engine announces its reset
+	for i := range len(engines) * 2 { // a step of each engine announces its reset
 		k.chat(t, "tiny", []message{say("user", prose(fmt.Sprintf("step%d", i), 150))}, nil)
 	}
 	again := k.chat(t, "tiny", messages, nil)
@@ -198,7 +198,7 @@ func reset(t *testing.T, k *talk, engines ...*engine) {
 	}
 }
 
-// gatewayRestart replaces the gateway by a new process, which lives as long as the whole test.
+// gatewayRestart replaces the gateway by a new process. It ends with the test whole.
 func gatewayRestart(whole, t *testing.T, k *talk, engines ...*engine) {
 	messages := []message{say("system", prose("home", 150)), say("user", "first")}
 	before := k.chat(t, "tiny", messages, nil)
@@ -243,7 +243,7 @@ func engineRestart(t *testing.T, k *talk, e *engine) {
 		return workerState(t, k.gateway, e.url)
 	})
 	waitTrust(t, k.gateway, "exact", 2)
-	// Slow start gives it a tenth of the new prompts at first, and its whole share after 10 s.
+	// In slow start the worker gets a tenth of the new prompts at first, and its whole share after 10 s.
 	used := time.Now()
 	for i := 0; time.Since(used) < 30*time.Second; i++ {
 		r := k.chat(t, "tiny", []message{say("user", prose(fmt.Sprintf("fresh%d", i), 100))}, nil)

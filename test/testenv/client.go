@@ -24,8 +24,8 @@ type Client struct {
 	out *bufio.Reader
 }
 
-// Call is one request through the client. Body holds the arguments of the client's own method; Extra goes into the
-// body beside them (fields the client does not know); Headers are added.
+// Call is one request through the client. Body has the arguments of the client's method. Extra has fields of the body
+// that the client does not know.
 type Call struct {
 	Call    string            `json:"call"` // chat, completions or models
 	Base    string            `json:"base"` // ends in /v1
@@ -34,7 +34,7 @@ type Call struct {
 	Headers map[string]string `json:"headers,omitempty"`
 }
 
-// Answer is what the client made of the response.
+// Answer is the client's result for a response.
 type Answer struct {
 	Text      string            `json:"text"`
 	Finish    string            `json:"finish"`
@@ -47,7 +47,7 @@ type Answer struct {
 	Error     *ClientError      `json:"error"`
 }
 
-// Usage is the engine's own count.
+// Usage is the engine's count of tokens.
 type Usage struct {
 	PromptTokens     int `json:"prompt_tokens"`
 	CompletionTokens int `json:"completion_tokens"`
@@ -56,7 +56,7 @@ type Usage struct {
 	} `json:"prompt_tokens_details"`
 }
 
-// Cached returns the engine's reported cached tokens; engines that leave out a zero mean zero.
+// Cached returns the cached tokens that the engine reports. A missing number is 0.
 func (u *Usage) Cached() int {
 	if u == nil || u.Details == nil {
 		return 0
@@ -105,7 +105,7 @@ func StartClient(t testing.TB) *Client {
 	}
 	t.Cleanup(func() {
 		in.Close()
-		_ = cmd.Wait() // it ends with its input; what it would say is in the answers
+		_ = cmd.Wait() // it ends with its input, and its errors are in the answers
 	})
 	return &Client{in: in, out: bufio.NewReaderSize(out, 1<<20)}
 }

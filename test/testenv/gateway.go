@@ -41,7 +41,7 @@ var built = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// Binary returns the path of the warmpath binary: $WARMPATH_BINARY, else one built now.
+// Binary returns the path of the warmpath binary: $WARMPATH_BINARY, or else one that it builds.
 func Binary(t testing.TB) string {
 	t.Helper()
 	path, err := built()
@@ -51,7 +51,7 @@ func Binary(t testing.TB) string {
 	return path
 }
 
-// Start runs the command in a process group of its own and stops it when the test ends.
+// Start runs the command in a new process group, and stops it when the test ends.
 func Start(t testing.TB, name string, command string, args ...string) *Process {
 	t.Helper()
 	p := &Process{Name: name, cmd: exec.Command(command, args...), done: make(chan struct{})}
@@ -73,7 +73,7 @@ func Start(t testing.TB, name string, command string, args ...string) *Process {
 	return p
 }
 
-// Stop signals the process group and waits until it is gone; after 20 s it is killed.
+// Stop signals the process group and waits for its end. After 20 s it kills the group.
 func (p *Process) Stop(signal syscall.Signal) {
 	_ = syscall.Kill(-p.cmd.Process.Pid, signal)
 	select {
@@ -90,7 +90,7 @@ func (p *Process) Signal(signal syscall.Signal) { _ = p.cmd.Process.Signal(signa
 // Log returns what the process has printed so far.
 func (p *Process) Log() string { return p.log.String() }
 
-// Exited tells whether the process has ended.
+// Exited reports whether the process has ended.
 func (p *Process) Exited() bool {
 	select {
 	case <-p.done:
@@ -110,8 +110,8 @@ func tail(s string, n int) string {
 	return s
 }
 
-// FreePort returns a TCP port that was free a moment ago, as was the next one. It is below 32768: the system gives higher
-// ports to connections and to listeners that ask for any, and an engine listens only minutes later.
+// FreePort returns a TCP port that is free at the moment, and so is the next one. It is below 32768: an engine may
+// listen minutes later, and meanwhile the system gives higher ports to connections and to listeners on port 0.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	const first, end = 10_000, 32_768
@@ -124,7 +124,7 @@ func FreePort(t testing.TB) int {
 	return 0
 }
 
-// free reports whether a port can be listened on at all addresses.
+// free reports whether a listener can open the port at all addresses.
 func free(port int) bool {
 	l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
 	if err != nil {
@@ -152,7 +152,7 @@ func Serve(t testing.TB, args ...string) *Gateway {
 	return nil
 }
 
-// serve is Serve on given ports. It returns nil when somebody else has one of them.
+// serve is Serve on given ports. It returns nil when another process has one of them.
 func serve(t testing.TB, port, admin int, args []string) *Gateway {
 	t.Helper()
 	listen, adminListen := fmt.Sprintf("127.0.0.1:%d", port), fmt.Sprintf("127.0.0.1:%d", admin)
@@ -174,7 +174,7 @@ func serve(t testing.TB, port, admin int, args []string) *Gateway {
 	return g
 }
 
-// Ready waits until /readiness says 200.
+// Ready waits until /readiness answers 200.
 func (g *Gateway) Ready(t testing.TB) {
 	t.Helper()
 	WaitFor(t, 30*time.Second, "the gateway to be ready", func() error { return Reachable(g.URL + "/readiness") })

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// python is the interpreter whose libzmq the tests talk to: Debian's python3-zmq.
+// python is the interpreter with Debian's python3-zmq, which uses libzmq.
 const python = "/usr/bin/python3"
 
 var havePyzmq = sync.OnceValue(func() error { return exec.Command(python, "-c", "import zmq").Run() })
 
-// patience is how long a script may take to say a line: it starts an interpreter on a busy machine.
+// patience bounds the time until a script prints a line. On a busy machine starting the interpreter takes long.
 const patience = 30 * time.Second
 
-// Script is a running Python script with libzmq, the other side of an interoperability test.
+// Script is a running Python script with libzmq: the other side of an interoperability test.
 type Script struct {
 	t     *testing.T
 	cmd   *exec.Cmd
@@ -27,7 +27,7 @@ type Script struct {
 	lines chan string
 }
 
-// StartScript runs the script at path until the test ends, or skips the test where python3-zmq is missing.
+// StartScript runs the script at path until the test ends. Without python3-zmq it skips the test.
 func StartScript(t *testing.T, path string, args ...string) *Script {
 	t.Helper()
 	if err := havePyzmq(); err != nil {
@@ -59,7 +59,7 @@ func StartScript(t *testing.T, path string, args ...string) *Script {
 	t.Cleanup(func() {
 		p.Kill()
 		<-read
-		_ = cmd.Wait() // killed: its error says so
+		_ = cmd.Wait() // the error says that it was killed
 		if t.Failed() {
 			t.Logf("%s %v says on stderr: %s", path, args, stderr.String())
 		}
@@ -93,7 +93,7 @@ func (p *Script) Line() string {
 	return ""
 }
 
-// Say writes a line to the script.
+// Say writes a line to the script's input.
 func (p *Script) Say(line string) {
 	p.t.Helper()
 	if _, err := io.WriteString(p.stdin, line+"\n"); err != nil {
