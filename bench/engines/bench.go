@@ -16,17 +16,17 @@ import (
 	"time"
 )
 
-// model is the name that the engines serve their tiny model under.
+// model is the served name of the engines' tiny model.
 const model = "tiny"
 
-// bench is where everything lies, and the engines that run now.
+// bench has the paths of everything that is measured, and the running engines.
 type bench struct {
 	kind     kind
 	scripts  string // folder of serve.sh and serve_sglang.sh
-	engines  string // where they are installed
-	routers  string // where the peers are installed
-	warmpath string // its binary
-	dir      string // logs
+	engines  string // folder of the installed engines
+	routers  string // folder of the installed peers
+	warmpath string // the warmpath binary
+	dir      string // folder of logs
 	commit   string
 	versions map[string]string
 	scale    float64
@@ -51,28 +51,28 @@ type result struct {
 	Versions map[string]string `json:"versions"`
 	Load     string            `json:"load"`        // the machine's load averages at the end
 	Engines  float64           `json:"engines_cpu"` // seconds of processor time, restarts not counted
-	Routers  float64           `json:"routers_cpu"` // the same of the router, and of the balancer if it has one
-	Others   float64           `json:"others_cpu"`  // cores that processes used which are not of this run, on average
+	Routers  float64           `json:"routers_cpu"` // the same for the router, and for its balancer if there is one
+	Others   float64           `json:"others_cpu"`  // cores that other processes used, on average
 
 	Requests  int      `json:"requests"`
-	Failed    int      `json:"failed"`    // attempts
-	Abandoned int      `json:"abandoned"` // requests
-	Seconds   float64  `json:"seconds"`   // the whole, without what a drained mark took
+	Failed    int      `json:"failed"`    // attempts that failed
+	Abandoned int      `json:"abandoned"` // requests that failed at every attempt
+	Seconds   float64  `json:"seconds"`   // duration of the run, without the work of marks that drain
 	First     spread   `json:"first_token_ms"`
-	Prompt    int      `json:"prompt_tokens"` // as the answers' usage tells it
+	Prompt    int      `json:"prompt_tokens"` // by the usage of the answers
 	Cached    int      `json:"cached_tokens"`
-	Holders   []tally  `json:"holders"` // by engine, or by rank, as they count
+	Holders   []tally  `json:"holders"` // the engines' counters, by engine or by rank
 	Errors    []string `json:"errors,omitempty"`
 
 	Warmpath map[string]float64 `json:"warmpath,omitempty"`
 }
 
-// key tells runs apart.
+// key identifies a run.
 func (r *result) key() string {
 	return fmt.Sprint(r.Engine, " ", r.Set, " ", r.Work, " ", r.Router, " ", r.Round, " ", r.Scale, " ", r.Seed)
 }
 
-// total is what all engines counted.
+// total returns the sum of all engines' counters.
 func (r *result) total() (all tally) {
 	for _, h := range r.Holders {
 		all = all.plus(h)
@@ -80,7 +80,7 @@ func (r *result) total() (all tally) {
 	return all
 }
 
-// hits is the share of prompt tokens that engines found cached, in percent, as they count.
+// hits returns the share of prompt tokens that were cached, in percent, by the engines' counters.
 func (r *result) hits() float64 {
 	all := r.total()
 	if all.Queried == 0 {
@@ -89,7 +89,7 @@ func (r *result) hits() float64 {
 	return 100 * all.Hit / all.Queried
 }
 
-// least is the smallest share of the requests that a holder got, in percent.
+// least returns the smallest share of the requests that a holder got, in percent.
 func (r *result) least() float64 {
 	sum, least := 0.0, 0.0
 	for i, h := range r.Holders {
@@ -104,7 +104,8 @@ func (r *result) least() float64 {
 	return 100 * least / sum
 }
 
-// way is what of the mean first token the engines did not see, in milliseconds; 0 where they do not tell.
+// way returns the part of the mean time to the first token that was spent outside of the engines, in milliseconds; 0
+// where the engines do not report their part.
 func (r *result) way() float64 {
 	first := r.total().First
 	if first == 0 || r.Requests == 0 {
@@ -113,7 +114,8 @@ func (r *result) way() float64 {
 	return max(0, r.First.Mean-1000*first/float64(r.Requests))
 }
 
-// byIDs is the share of prompts matched by token ids, in percent; ok is false for routers that do not tell.
+// byIDs returns the share of prompts matched by token ids, in percent. ok is false for a router that does not report
+// it.
 func (r *result) byIDs() (share float64, ok bool) {
 	sum, ids := 0.0, 0.0
 	for key, v := range r.Warmpath {
@@ -130,7 +132,7 @@ func (r *result) byIDs() (share float64, ok bool) {
 	return 100 * ids / sum, true
 }
 
-// over is the share of predictions above the engine's report, in percent.
+// over returns the share of predictions above the engine's report, in percent.
 func (r *result) over() (share float64, ok bool) {
 	at := func(outcome string) float64 { return r.Warmpath["warmpath_predictions_total outcome="+outcome] }
 	all := at("over") + at("equal") + at("under")
@@ -140,8 +142,8 @@ func (r *result) over() (share float64, ok bool) {
 	return 100 * at("over") / all, true
 }
 
-// readResults reads the lines of a file; a file that is not there has none. A last line without its end, from a process
-// that was killed, is left out.
+// readResults reads the lines of a file. A missing file has no lines. It leaves out a last line without its end, which
+// a killed process has written.
 func readResults(path string) ([]result, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -179,7 +181,7 @@ func appendResult(path string, r *result) error {
 	if err != nil {
 		return err
 	}
-	if whole := bytes.LastIndexByte(old, '\n') + 1; whole < len(old) { // a line whose writer was killed
+	if whole := bytes.LastIndexByte(old, '\n') + 1; whole < len(old) { // a killed process wrote a part of a line
 		if err := f.Truncate(int64(whole)); err != nil {
 			return err
 		}
@@ -188,9 +190,9 @@ func appendResult(path string, r *result) error {
 	return err
 }
 
-// coresOf returns the cores of engine i of n, as taskset names them; "" is all. Engines of a fleet are machines of
-// their own: on shared cores one that idles would make the other faster, and a router would be rewarded for using one
-// alone.
+// coresOf returns the cores of engine i of n in the form of taskset; "" is all. In a fleet each engine has its own
+// machine. On shared cores an idle engine would make the other one faster, which would favour a router that uses one
+// engine alone.
 func coresOf(i, n, cores int) string {
 	if n < 2 || cores < n {
 		return ""
@@ -198,9 +200,9 @@ func coresOf(i, n, cores int) string {
 	return fmt.Sprintf("%d-%d", i*cores/n, (i+1)*cores/n-1)
 }
 
-// raise starts the engines that a set needs, unless they run.
+// raise starts the engines of a set, unless they run.
 func (b *bench) raise(ctx context.Context, ranks bool) error {
-	alive := !slices.ContainsFunc(b.running, func(e *engine) bool { return e.process == nil || e.gone() }) // a failed run may leave one dead
+	alive := !slices.ContainsFunc(b.running, func(e *engine) bool { return e.process == nil || e.gone() }) // an engine may have died in a failed run
 	if alive && len(b.running) > 0 && (b.running[0].ranks > 1) == ranks {
 		return nil
 	}
@@ -240,7 +242,7 @@ func (b *bench) stop() {
 	b.running = nil
 }
 
-// errEngine is what no further run can do without.
+// errEngine marks an error of the engines, which ends all further runs.
 var errEngine = errors.New("engines")
 
 // once plays a set through a router.
@@ -294,10 +296,10 @@ func (b *bench) once(ctx context.Context, s set, kind routerKind, round int) (*r
 	return out, nil
 }
 
-// workName names a set's texts: sets that are the same work under other loads or events have the same texts.
+// workName identifies the texts of a set: sets with the same work and another load or event have the same texts.
 func workName(s set) string { return fmt.Sprintf("%+v", s.work) }
 
-// marks is what happens in the middle of a run.
+// marks returns the events of a run.
 func (b *bench) marks(s set, requests int, d *deployment, meters []*meter) []mark {
 	switch s.event {
 	case routerRestart:
@@ -312,8 +314,8 @@ func (b *bench) marks(s set, requests int, d *deployment, meters []*meter) []mar
 				e.process.stop(30 * time.Second)
 				return nil
 			}},
-			// Some requests meet a fleet without the engine; then all wait for it, so that its start, which takes most
-			// of this machine, is not measured.
+			// Some requests are sent while the engine is missing. Then all wait for it: its start takes most of this machine,
+			// and must not be measured.
 			{after: requests/2 + 1, drain: true, do: func(ctx context.Context) error {
 				if err := e.start(); err != nil {
 					return err
@@ -321,7 +323,7 @@ func (b *bench) marks(s set, requests int, d *deployment, meters []*meter) []mar
 				if err := e.await(ctx); err != nil {
 					return err
 				}
-				if err := sleep(ctx, 15*time.Second); err != nil { // the routers find it again
+				if err := sleep(ctx, 15*time.Second); err != nil { // until the routers use it again
 					return err
 				}
 				return m.again()
@@ -331,7 +333,7 @@ func (b *bench) marks(s set, requests int, d *deployment, meters []*meter) []mar
 	return nil
 }
 
-// groups are the engines' process groups.
+// groups returns the engines' process groups.
 func (b *bench) groups() (out []int) {
 	for _, e := range b.running {
 		out = append(out, e.pgid)

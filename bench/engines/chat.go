@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// answer is what a client saw of one request.
+// answer is a client's view of one answer.
 type answer struct {
 	text   string
-	first  time.Duration // until the first text; an answer without text: until its end
-	prompt int           // tokens, by the usage that ends the stream
-	cached int           // of those
+	first  time.Duration // time to the first text; in an answer without text: to its end
+	prompt int           // prompt tokens, by the usage at the stream's end
+	cached int           // cached prompt tokens, by the same usage
 }
 
-// client asks one address.
+// client sends requests to one address.
 type client struct {
 	url   string
 	model string
@@ -42,7 +42,7 @@ type chatRequest struct {
 	StreamOptions map[string]any `json:"stream_options"`
 }
 
-// chunk is what is read of an event of a stream.
+// chunk has the fields of an event that the client reads.
 type chunk struct {
 	Choices []struct {
 		Delta struct {
@@ -60,7 +60,7 @@ type chunk struct {
 	Error json.RawMessage `json:"error"`
 }
 
-// chat asks for so many tokens, greedily, as a stream, and checks the answer: status, whole stream, number of tokens.
+// chat asks for the given number of tokens, greedily and as a stream. It checks the answer's status, end and tokens.
 func (c *client) chat(ctx context.Context, messages []message, tokens int) (answer, error) {
 	body, err := json.Marshal(chatRequest{Model: c.model, Messages: messages, MaxTokens: tokens, IgnoreEOS: true, Stream: true,
 		StreamOptions: map[string]any{"include_usage": true}})
@@ -85,7 +85,7 @@ func (c *client) chat(ctx context.Context, messages []message, tokens int) (answ
 	return readStream(resp.Body, tokens, func() time.Duration { return time.Since(start) })
 }
 
-// readStream reads an answer's events; now tells how long ago the request was sent.
+// readStream reads an answer's events. now returns the time since the request was sent.
 func readStream(r io.Reader, tokens int, now func() time.Duration) (answer, error) {
 	var a answer
 	var text strings.Builder
@@ -131,7 +131,7 @@ func readStream(r io.Reader, tokens int, now func() time.Duration) (answer, erro
 			}
 		}
 	}
-	_, _ = io.Copy(io.Discard, lines) // the end of the framing: who closes before it costs a connection
+	_, _ = io.Copy(io.Discard, lines) // reads the end of the framing, so that the connection can be used again
 	if a.first == 0 {
 		a.first = now()
 	}

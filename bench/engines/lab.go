@@ -21,13 +21,13 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// fitted is what was measured of the engines for the laboratory.
+// fitted has the measurements of the engines for the simulator.
 type fitted struct {
 	Engine string `json:"engine"`
 	Time   string `json:"time"`
 	// Profile is a profile as `warmpath sim --profile` reads it.
 	Profile json.RawMessage `json:"profile"`
-	// Frontend is the engines' API server, in milliseconds of processor time. A profile knows passes alone.
+	// Frontend is the work of the engines' API server, in milliseconds of processor time. A profile has passes alone.
 	Frontend struct {
 		Request float64 `json:"request_ms"`
 		Token   float64 `json:"token_ms"`
@@ -35,12 +35,12 @@ type fitted struct {
 		Output  float64 `json:"output_ms"`
 		End     float64 `json:"end_ms"`
 	} `json:"frontend"`
-	// Hop is what a chat takes on an idle engine beside all that, in milliseconds.
+	// Hop is the rest of a chat's time on an idle engine, in milliseconds.
 	Hop     float64            `json:"hop_ms"`
 	Quality []loadgen.Residual `json:"quality"`
 }
 
-// frontend returns the laboratory's API server: it has an engine's core for itself only while that waits.
+// frontend returns the simulator's API server. It shares a core with the engine.
 func (f *fitted) frontend() sim.Frontend {
 	front := &f.Frontend
 	return sim.Frontend{Request: lasting(front.Request), Token: lasting(front.Token), Pass: lasting(front.Pass), Output: lasting(front.Output), End: lasting(front.End), Shared: true}
@@ -49,7 +49,7 @@ func (f *fitted) frontend() sim.Frontend {
 // lasting is the inverse of ms.
 func lasting(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
 
-// fitAll measures two engines at once: as when they serve, the other one is at work, too.
+// fitAll measures two engines at once, because in a run both work at the same time.
 func fitAll(ctx context.Context, args []string) error {
 	b, f := benchFlags("fit")
 	kindName := f.String("engine", "vllm", "vllm or sglang")
@@ -68,7 +68,7 @@ func fitAll(ctx context.Context, args []string) error {
 	return b.fit(ctx, *out)
 }
 
-// fit measures the running engines and writes what it finds to path.
+// fit measures the running engines and writes the result to path.
 func (b *bench) fit(ctx context.Context, path string) error {
 	points := make([][]loadgen.Point, len(b.running))
 	errs := make([]error, len(b.running))
@@ -76,7 +76,7 @@ func (b *bench) fit(ctx context.Context, path string) error {
 	for i, e := range b.running {
 		group.Go(func() {
 			l := loadgen.DefaultLadder()
-			l.Sequences, l.Contexts = []int{1, 2, 4, 8, 12}, []int{512, 4096} // 16 of the longer ones fill the cache
+			l.Sequences, l.Contexts = []int{1, 2, 4, 8, 12}, []int{512, 4096} // 16 requests of 4,096 tokens would fill the cache
 			l.Nonce = uint64(i+1) << 40
 			cfg := loadgen.DefaultConfig()
 			cfg.Targets, cfg.Model, cfg.Vocabulary = []loadgen.Target{{URL: e.url}}, model, 4000
@@ -112,20 +112,20 @@ func (b *bench) fit(ctx context.Context, path string) error {
 	return os.WriteFile(path, append(data, '\n'), 0o644)
 }
 
-// What the scripts start engines with, and vLLM's own default for the batch of a server on a CPU.
+// Settings of the scripts that start engines, and vLLM's default batch for a server on a CPU.
 const (
 	cacheTokens = 65536
 	batchTokens = 2048
 )
 
-// chatCost is what cached chats took an engine.
+// chatCost is the cost of cached chats on an engine.
 type chatCost struct {
-	cpu    float64         // milliseconds of processor time a chat, of all its processes but the one that makes passes
-	firsts []time.Duration // until the first tokens
+	cpu    float64         // milliseconds of processor time for each chat, without the process that makes passes
+	firsts []time.Duration // times to the first token
 }
 
-// chats fits the API server's work to cached chats: with short and long prompts, with short and long answers, one at a
-// time and several at once.
+// chats fits the API server's work to cached chats, with short and long prompts, short and long answers, one at a time
+// and several at once.
 func (f *fitted) chats(ctx context.Context, e *engine, line modelled.Linear) error {
 	const short, long, few, many, crowd = 1000, 8000, 2, 66, 8
 	var err error
@@ -148,7 +148,7 @@ func (f *fitted) chats(ctx context.Context, e *engine, line modelled.Linear) err
 	front.Request = max(0, plain.cpu-short*front.Token-few*(front.Pass+front.Output))
 	pass := line.Base + line.Sequence + (line.Token+line.Attention*short)*blockSize/2
 	f.Hop = spreadOf(plain.firsts).P50 - front.Request - short*front.Token - front.Pass - front.Output - pass
-	if f.Hop < 0 { // a part of the work comes when the answer has ended
+	if f.Hop < 0 { // the API server does a part of its work after the answer
 		front.End = min(-f.Hop, front.Request)
 		front.Request -= front.End
 		f.Hop = 0
@@ -156,7 +156,7 @@ func (f *fitted) chats(ctx context.Context, e *engine, line modelled.Linear) err
 	return nil
 }
 
-// playCached plays one prompt of so many tokens, whose blocks are cached, with so many clients at once.
+// playCached plays one cached prompt of the given number of tokens with several clients at once.
 func playCached(ctx context.Context, e *engine, prompt, output, clients int) (c chatCost, err error) {
 	const chats = 24
 	client, text := newClient(e.url, model), newWriter(1, "fit", prompt).text(prompt)
@@ -183,18 +183,18 @@ func playCached(ctx context.Context, e *engine, prompt, output, clients int) (c 
 	return c, err
 }
 
-// likeness is the laboratory's policy that is like a router here.
+// likeness maps a router to the simulator's policy that behaves like it.
 var likeness = map[string]string{"nginx": "round_robin", "smg": "cache_aware", "warmpath": "marginal"}
 
-// played is what the laboratory made of a set.
+// played is the simulator's result for a set.
 type played struct {
 	hits, mean, p50 float64
 }
 
-// imitate plays a set's work of a round against modelled engines. Restarts are not modelled: ok is false then.
+// imitate plays a round of a set on modelled engines. ok is false for sets with restarts, which are not modelled.
 func imitate(fit *fitted, s set, router string, round int, scale float64, seed uint64, answer float64) (out played, ok bool, err error) {
 	policy, known := likeness[router]
-	dpAware := s.ranks && router == "smg" // it had round robin's hits there; the policy tells ranks apart
+	dpAware := s.ranks && router == "smg" // SMG had the hits of round robin there, but the policy chooses ranks
 	if !known || s.event != nothing || s.work == nil || dpAware {
 		return out, false, nil
 	}
@@ -221,9 +221,9 @@ func imitate(fit *fitted, s set, router string, round int, scale float64, seed u
 	return played{hits: 100 * run.HitRate, mean: run.TTFT.Mean, p50: run.TTFT.P50}, true, nil
 }
 
-// asWorkload makes a plan the laboratory's workload: a client's step follows its last one. An answer is generated as so
-// many tokens and repeated by the next turn as `answer` times as many others, because a random model's text is cut
-// otherwise than it was generated; a real model's mostly is not.
+// asWorkload returns a plan as a workload for the simulator: a client's step follows its last one. The next turn
+// repeats an answer as answer times as many other tokens than were generated, because the tokenizer cuts a random
+// model's text otherwise. With a real model that is rare.
 func asWorkload(p plan, answer float64) *workload.Workload {
 	const perMessage = 5 // the template's tokens around a message
 	w := &workload.Workload{Name: "engines", Source: "bench/engines"}
@@ -258,14 +258,14 @@ func asWorkload(p plan, answer float64) *workload.Workload {
 	return w
 }
 
-// contentID names a text.
+// contentID returns the segment id of a text.
 func contentID(text string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(text))
 	return h.Sum64() | 1
 }
 
-// readFitted reads what fit wrote; a file that is not there is no error, and nil.
+// readFitted reads the file that fit wrote. It returns nil without an error when there is no file.
 func readFitted(path string) (*fitted, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -276,15 +276,15 @@ func readFitted(path string) (*fitted, error) {
 	}
 	var f fitted
 	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields() // a profile of another version would be read as an engine whose API server costs nothing
+	d.DisallowUnknownFields() // in the form of another version the API server would cost nothing
 	if err := d.Decode(&f); err != nil {
 		return nil, fmt.Errorf("%s: %w; `run.sh fit` measures it anew", path, err)
 	}
 	return &f, nil
 }
 
-// answerFactor is how many tokens an answer has in the next turn for each generated one, from how long the prompts
-// were.
+// answerFactor returns the tokens of an answer in the next turn's prompt for each generated token. It follows from the
+// lengths of the prompts.
 func answerFactor(r *result, s set) float64 {
 	inputs := func(factor float64) (sum float64) {
 		w := asWorkload(scaled(s.work, r.Scale).plan(newWriter(r.Seed, workName(s), r.Round), s.clients), factor)
@@ -300,7 +300,7 @@ func answerFactor(r *result, s set) float64 {
 	return 0
 }
 
-// beside writes what the laboratory makes of the same work, next to what was measured.
+// beside writes the simulator's figures for the same work next to the measured ones.
 func (f *fitted) beside(b *strings.Builder, all []section) error {
 	var p struct {
 		Linear modelled.Linear `json:"linear"`
@@ -349,7 +349,7 @@ func (f *fitted) beside(b *strings.Builder, all []section) error {
 	return nil
 }
 
-// pair is two medians, bold when they are more than 15 % apart.
+// pair returns two medians as text, bold when they differ by more than 15 %.
 func pair(format string, measured, lab []float64) string {
 	m, l := median(measured), median(lab)
 	text := fmt.Sprintf(format+" / "+format, m, l)
@@ -359,7 +359,7 @@ func pair(format string, measured, lab []float64) string {
 	return text
 }
 
-// median is the median of at least one figure.
+// median returns the median of at least one figure.
 func median(v []float64) float64 {
 	v = slices.Sorted(slices.Values(v))
 	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2

@@ -45,7 +45,7 @@ func main() {
 	}
 }
 
-// say tells progress.
+// say prints progress to stderr.
 func say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, time.Now().UTC().Format("15:04:05 ")+format+"\n", args...)
 }
@@ -128,7 +128,7 @@ func playAll(ctx context.Context, args []string) error {
 	return nil
 }
 
-// benchFlags returns a bench and the flags that say where things lie.
+// benchFlags returns a bench and the flags with its paths.
 func benchFlags(command string) (*bench, *flag.FlagSet) {
 	b := &bench{scale: 1}
 	f := flag.NewFlagSet(command, flag.ContinueOnError)
@@ -160,7 +160,7 @@ type turn struct {
 	round  int
 }
 
-// todo is the runs that are asked for and not in the file yet: by kind of fixture, so that engines are started seldom,
+// todo returns the wanted runs that are not in the file: by kind of fixture, so that engines are started seldom,
 // then by round, set and router.
 func (b *bench) todo(setNames, routerNames string, rounds int, out string) ([]turn, error) {
 	chosen, err := choose(setNames, sets, setNamed)
@@ -215,7 +215,7 @@ func choose[T any](names string, all []T, named func(string) (T, error)) ([]T, e
 	return chosen, nil
 }
 
-// duration is about how long runs take.
+// duration estimates how long runs take.
 func duration(todo []turn, scale float64) time.Duration {
 	const around = 6 // seconds around a run's requests: emptying caches, starting and stopping the router
 	sum, engines := 0.0, map[bool]bool{}
@@ -230,7 +230,7 @@ func duration(todo []turn, scale float64) time.Duration {
 	return (time.Duration(sum+120*float64(len(engines))) * time.Second).Round(time.Minute)
 }
 
-// name notes the commit and the versions of what runs.
+// name records the commit, and the versions of engines and routers.
 func (b *bench) name() {
 	b.commit = "unknown"
 	if out, err := exec.Command(b.warmpath, "version").Output(); err == nil {

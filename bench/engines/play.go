@@ -18,7 +18,7 @@ type run struct {
 	gate      *sync.Cond // guarded by mu: clients wait here while a mark is reached
 	sent      int        // requests sent
 	open      int        // requests sent and not yet answered
-	held      bool       // nobody sends
+	held      bool       // no client may send
 	paused    time.Duration
 	firsts    []time.Duration
 	prompt    int
@@ -29,7 +29,7 @@ type run struct {
 	broken    error    // of a mark
 }
 
-// mark is something to do when so many requests were sent. With drain, nobody sends from then on until all are answered
+// mark is an event after a number of sent requests. With drain, no client sends until all open requests are answered
 // and the mark's work is done.
 type mark struct {
 	after int
@@ -37,7 +37,7 @@ type mark struct {
 	do    func(context.Context) error
 }
 
-// attempts is how often a client asks before it gives a request up: a chat goes on without its answer then.
+// attempts is how often a client asks before it gives up a request. The chat then continues without the answer.
 const attempts = 5
 
 func (r *run) play(ctx context.Context) (time.Duration, error) {
@@ -80,7 +80,7 @@ func (r *run) send(ctx context.Context, lane []step) {
 	}
 }
 
-// ask asks until an answer is whole. The time to the first token counts from the first attempt.
+// ask asks until it has a whole answer. The time to the first token counts from the first attempt.
 func (r *run) ask(ctx context.Context, messages []message, tokens int) (answer, error) {
 	start := time.Now()
 	for i := 1; ; i++ {
@@ -105,7 +105,7 @@ func (r *run) ask(ctx context.Context, messages []message, tokens int) (answer, 
 	}
 }
 
-// enter counts a request in, and does what is due at its number.
+// enter counts a sent request, and runs the marks that are due.
 func (r *run) enter(ctx context.Context) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -142,7 +142,7 @@ func (r *run) enter(ctx context.Context) bool {
 	return true
 }
 
-// leave counts a request out.
+// leave counts a request that has ended.
 func (r *run) leave(a answer, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -46,10 +46,10 @@ func launch(dir, name string, env []string, command string, args ...string) (*pr
 	return p, nil
 }
 
-// gone reports that no process of the group is left.
+// gone reports whether all processes of the group have ended.
 func (p *process) gone() bool {
 	select {
-	case <-p.done: // reaped, so that a group of zombies does not count
+	case <-p.done: // the command is reaped: a group of zombies does not count
 	default:
 		return false
 	}
@@ -87,14 +87,14 @@ func (p *process) ready(ctx context.Context, url string, patience time.Duration)
 	}
 }
 
-// said is the end of the process's log.
+// said returns the end of the process's log.
 func (p *process) said() string {
 	b, _ := os.ReadFile(p.log)
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
 	return "  " + strings.Join(lines[max(0, len(lines)-15):], "\n  ")
 }
 
-// quick is for questions that need no engine's time.
+// quick is the client for requests that no engine has to compute.
 var quick = &http.Client{Timeout: 10 * time.Second}
 
 func get(ctx context.Context, url string) error {
@@ -113,8 +113,8 @@ func get(ctx context.Context, url string) error {
 	return nil
 }
 
-// freePorts returns the first of n ports in a row that nobody listens on. They lie above the ports that Linux gives to
-// outgoing connections (32768 to 60999 by default), which could take one before an engine does.
+// freePorts returns the first of n consecutive free ports. They are above the ports that Linux gives to outgoing
+// connections (32768 to 60999 by default), which could take a port before the engine listens.
 func freePorts(n int) (int, error) {
 	const first, last = 61000, 65500
 	for range 200 {

@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// hertz is the unit of times in /proc: USER_HZ, 100 on every Linux that Go runs on.
+// hertz is USER_HZ, the unit of times in /proc: 100 on every Linux on which Go runs.
 const hertz = 100
 
 // used is the processor time of a run.
 type used struct {
 	engines, routers float64 // seconds
-	others           float64 // cores, on average: of processes that are neither this one nor the run's
+	others           float64 // cores that processes outside of the run used, on average
 }
 
-// watchProcessors returns a function that tells what has been used since. What processes used that ended in between
+// watchProcessors returns a function for the processor time from now on. The time of a process that ends in between
 // counts as others': a restart makes that figure too high.
 func watchProcessors(engines, routers func() []int) func() used {
 	start, before, mine := time.Now(), busyTicks(), groupTicks(append(engines(), routers()...))
@@ -44,7 +44,7 @@ func watchProcessors(engines, routers func() []int) func() used {
 	}
 }
 
-// busyTicks is the time that all processors have not been idle.
+// busyTicks returns the time in which processors were not idle, summed over processors.
 func busyTicks() int64 {
 	b, _ := os.ReadFile("/proc/stat")
 	line, _, _ := strings.Cut(string(b), "\n")
@@ -58,14 +58,14 @@ func busyTicks() int64 {
 	return busy
 }
 
-// groupTicks is the processor time of each process of the groups and of this one, with what their ended children used.
+// groupTicks returns the processor time of each process of the groups and of this process, with their ended children.
 func groupTicks(groups []int) map[int]int64 {
 	out := map[int]int64{}
 	files, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, f := range files {
 		b, err := os.ReadFile(f)
 		if err != nil {
-			continue // ended
+			continue // the process has ended
 		}
 		pid, group, ticks, ok := parseStat(b)
 		if ok && (pid == os.Getpid() || slices.Contains(groups, group)) {
@@ -75,7 +75,7 @@ func groupTicks(groups []int) map[int]int64 {
 	return out
 }
 
-// frontTicks is the processor time of a group's processes but those that make an engine's passes, by their names.
+// frontTicks returns the processor time of a group without the processes that make an engine's passes, by their names.
 func frontTicks(group int) (sum int64) {
 	for pid, t := range groupTicks([]int{group}) {
 		name, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
@@ -106,7 +106,7 @@ func parseStat(b []byte) (pid, group int, ticks int64, ok bool) {
 	return pid, group, ticks, true
 }
 
-// loadAverages are the machine's, of 1, 5 and 15 minutes.
+// loadAverages returns the machine's load averages over 1, 5 and 15 minutes.
 func loadAverages() string {
 	b, _ := os.ReadFile("/proc/loadavg")
 	return strings.Join(strings.Fields(string(b))[:min(3, len(strings.Fields(string(b))))], " ")

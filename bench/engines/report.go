@@ -22,7 +22,7 @@ func reportAll(args []string) error {
 		return err
 	}
 	results, err := readResults(*in)
-	results = slices.DeleteFunc(results, func(r result) bool { // of older versions of the sets, and of variants
+	results = slices.DeleteFunc(results, func(r result) bool { // drop older versions of the sets, and variants
 		s, err := setNamed(r.Set)
 		return err != nil || s.fingerprint() != r.Work || !slices.ContainsFunc(routers, func(k routerKind) bool { return k.name == r.Router })
 	})
@@ -51,10 +51,10 @@ func reportAll(args []string) error {
 	return os.WriteFile(*out, []byte(text), 0o644)
 }
 
-// margin is how far below the best peer's the hits of Warmpath may be, in points.
+// margin is how far Warmpath's hits may be below the best peer's, in percentage points.
 const margin = 0.5
 
-// section is the results of one set on one engine, by router and round.
+// section has the results of one set on one engine, by router and round.
 type section struct {
 	engine string
 	scale  float64
@@ -95,7 +95,7 @@ func sections(results []result) []section {
 	return out
 }
 
-// goals says for one section what was met, and counts it. An empty text: nothing to compare.
+// goals returns texts on the goals that the section meets and misses, and counts them. "": there is nothing to compare.
 func (s section) goals(count *goalCounts) (hits, first, share string) {
 	var parts []string
 	for _, round := range s.rounds {
@@ -139,10 +139,10 @@ func (s section) goals(count *goalCounts) (hits, first, share string) {
 	return hits, first, strings.Join(parts, " · ")
 }
 
-// goalCounts is how many goals of each kind were met and missed.
+// goalCounts counts the goals that were met and missed, by kind.
 type goalCounts struct{ hits, first, share, ids, waits, added score }
 
-// String says so in one sentence.
+// String returns the counts as one sentence.
 func (c *goalCounts) String() string {
 	var all []string
 	for _, k := range []struct {
@@ -159,7 +159,7 @@ func (c *goalCounts) String() string {
 // score counts goals.
 type score struct{ met, missed int }
 
-// note counts a goal and says how it went.
+// note counts a goal and returns its result as a word.
 func (s *score) note(ok bool) string {
 	if ok {
 		s.met++
@@ -169,7 +169,7 @@ func (s *score) note(ok bool) string {
 	return "**missed**"
 }
 
-// firstToken is the median over the rounds of a router's median first token, in milliseconds.
+// firstToken returns the median over the rounds of a router's median time to the first token, in milliseconds.
 func (s section) firstToken(router string) (float64, bool) {
 	var all []float64
 	for _, r := range s.by[router] {
@@ -181,8 +181,8 @@ func (s section) firstToken(router string) (float64, bool) {
 	return median(all), true
 }
 
-// page is the results as Markdown, with the laboratory's beside them if fit is not nil. notes are what whoever measured
-// says of them.
+// page returns the results as Markdown, with the simulator's beside them if fit is not nil. notes is a text by hand
+// that begins the page.
 func page(results []result, here machine.Facts, fit *fitted, notes string) (string, error) {
 	var b strings.Builder
 	b.WriteString("# Routers on real engines\n\n")
@@ -215,8 +215,8 @@ func page(results []result, here machine.Facts, fit *fitted, notes string) (stri
 	return b.String(), nil
 }
 
-// noise says by how much the machine's speed changed between rounds: round robin does the same work in each. Empty where
-// no set has two rounds of it.
+// noise returns a sentence on how much the machine's speed changed between rounds: round robin does the same work in
+// each. "": no set has two rounds of it.
 func noise(all []section) string {
 	var spreads []float64
 	for _, s := range all {
@@ -250,7 +250,7 @@ func (s section) title() string {
 	return t
 }
 
-// builds names the commits of which Warmpath's own rows are.
+// builds returns the commits of Warmpath's rows.
 func builds(results []result) string {
 	runs, rounds := map[string]int{}, map[string]map[int]bool{}
 	for i := range results {
@@ -270,7 +270,7 @@ func builds(results []result) string {
 	return strings.Join(all, ", ")
 }
 
-// head says where, when and with what the results were measured.
+// head writes where, when and with which versions the results were measured.
 func head(b *strings.Builder, results []result, here machine.Facts) {
 	versions := map[string]bool{}
 	first, last := results[0].Time, results[0].Time
@@ -283,7 +283,7 @@ func head(b *strings.Builder, results []result, here machine.Facts) {
 			}
 		}
 		first, last = min(first, r.Time), max(last, r.Time)
-		if s, err := setNamed(r.Set); err == nil && s.event == nothing { // of restarted processes only a part is known
+		if s, err := setNamed(r.Set); err == nil && s.event == nothing { // a restart loses a part of the processor time
 			others = append(others, r.Others)
 		}
 	}
@@ -307,8 +307,8 @@ func usedPeer(results []result, name string) bool {
 	return slices.ContainsFunc(results, func(r result) bool { return strings.HasPrefix(r.Router, name) })
 }
 
-// apart names the rows of Warmpath that were measured on another build than the others of their round, and so at another
-// time. Empty where there are none.
+// apart returns the rows of Warmpath that were measured with another build, and so at another time, than the other rows
+// of their round. "": there are none.
 func (s section) apart() string {
 	var all []string
 	for _, k := range routers {
@@ -335,7 +335,7 @@ func (s section) apart() string {
 	return "Not played in turn with the others: " + strings.Join(all, "; ") + ".\n\n"
 }
 
-// write is the section's table: a row for each router, its rounds separated by points.
+// write writes the section's table: a row for each router, its rounds separated by dots.
 func (s section) write(b *strings.Builder) {
 	fmt.Fprintf(b, "\n## %s\n\n%s.\n\n", s.title(), s.set.about)
 	if s.scale != 1 {

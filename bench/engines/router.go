@@ -16,12 +16,12 @@ type routerKind struct {
 	name  string
 	about string
 	start func(b *bench, engines []*engine, port int) (command string, args []string, err error)
-	path  string // answers 200 when requests are served
+	path  string // answers 200 when the router serves requests
 	ours  bool
-	extra bool // played only when it is named
+	extra bool // played only when the user names it
 }
 
-// routers in the order of the first round; later rounds rotate it.
+// routers are in the order of the first round. Later rounds rotate the order.
 var routers = []routerKind{
 	{name: "nginx", about: "nginx, round robin", path: "/health", start: startNginx},
 	{name: "smg", about: "SMG cache_aware", path: "/readiness", start: startSMG},
@@ -31,15 +31,15 @@ var routers = []routerKind{
 	{name: asking, about: "Warmpath that may not read the model's files", path: "/readiness", ours: true, extra: true, start: startAsking},
 }
 
-// Our rows: the one that the goals are about, and the one that has to ask engines for token ids.
+// Warmpath's rows: the goals are about ours; asking has to ask engines for token ids.
 const ours, asking = "warmpath", "warmpath-asking"
 
-// usual returns the routers that are played unless others are named.
+// usual returns the routers that are played by default.
 func usual() []routerKind {
 	return slices.DeleteFunc(slices.Clone(routers), func(r routerKind) bool { return r.extra })
 }
 
-// peer reports whether a row's router is somebody else's.
+// peer reports whether the router is not Warmpath.
 func peer(name string) bool {
 	return !slices.ContainsFunc(routers, func(r routerKind) bool { return r.ours && r.name == name })
 }
@@ -82,10 +82,10 @@ func startVLLMRouter(policy string) func(*bench, []*engine, int) (string, []stri
 	return func(b *bench, engines []*engine, port int) (string, []string, error) {
 		args := append([]string{"--host", "127.0.0.1", "--port", fmt.Sprint(port), "--policy", policy,
 			"--prometheus-port", fmt.Sprint(port + 1), "--worker-urls"}, urls(engines)...)
-		if ranks := engines[0].ranks; ranks > 1 { // it refuses more than one rank without a key; the engines ask for none
+		if ranks := engines[0].ranks; ranks > 1 { // SMG refuses several ranks without an API key; the engines ignore the key
 			args = append(args, "--intra-node-data-parallel-size", fmt.Sprint(ranks), "--api-key", "none")
 		}
-		if policy == "kv_aware" { // 0.1.17 asks vLLM 0.32 for what it does not serve (/get_server_info): it has to be told
+		if policy == "kv_aware" { // 0.1.17 asks for /get_server_info, which vLLM 0.32 does not serve: pass it as flags
 			args = append(args, "--kv-event-block-size", fmt.Sprint(blockSize), "--kv-event-model", model)
 			for _, e := range engines {
 				publish, replay := e.endpoints()
@@ -117,7 +117,7 @@ func startNginx(b *bench, engines []*engine, port int) (string, []string, error)
 	return b.balancer(urls(engines), port)
 }
 
-// balancer writes a configuration for nginx that passes requests on in turn, and returns its command.
+// balancer writes a configuration for nginx as a round-robin balancer, and returns its command.
 func (b *bench) balancer(urls []string, port int) (string, []string, error) {
 	command, err := exec.LookPath("nginx")
 	if err != nil {
@@ -130,7 +130,7 @@ func (b *bench) balancer(urls []string, port int) (string, []string, error) {
 	var conf strings.Builder
 	fmt.Fprintf(&conf, "worker_processes 1;\npid %s/pid;\nerror_log stderr;\ndaemon off;\nevents { worker_connections 1024; }\n", dir)
 	if os.Geteuid() == 0 {
-		conf.WriteString("user root;\n") // its temporary files lie in a folder of ours
+		conf.WriteString("user root;\n") // nginx's temporary files are in a folder of this user
 	}
 	conf.WriteString("http {\naccess_log off;\nclient_max_body_size 64m;\nclient_body_buffer_size 256k;\n")
 	for _, t := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
@@ -161,7 +161,7 @@ proxy_read_timeout 300s;
 	return command, []string{"-e", "stderr", "-c", path}, nil
 }
 
-// deployment is a router as its clients see it: one or several processes of it, behind a balancer if several.
+// deployment is a router as clients see it: one process, or several processes behind a balancer.
 type deployment struct {
 	b        *bench
 	kind     routerKind
@@ -172,7 +172,7 @@ type deployment struct {
 	front   *process // the balancer, if any
 	routers []*process
 	ports   []int
-	counted map[string]float64 // Warmpath's metrics of processes that have ended
+	counted map[string]float64 // Warmpath's metrics from processes that have ended
 }
 
 // deploy starts a router in front of the engines.
@@ -223,7 +223,7 @@ func (d *deployment) start(ctx context.Context) error {
 			return err
 		}
 	}
-	return sleep(ctx, 2*time.Second) // some serve before they know their workers, or what these have cached
+	return sleep(ctx, 2*time.Second) // some routers serve before they know their workers, or the workers' caches
 }
 
 // restart stops the router's processes and starts them again.
@@ -250,7 +250,7 @@ func (d *deployment) stop() {
 	}
 }
 
-// groups are the process groups of the router and its balancer.
+// groups returns the process groups of the router and its balancer.
 func (d *deployment) groups() (out []int) {
 	for _, p := range d.routers {
 		out = append(out, p.pgid)
@@ -261,12 +261,12 @@ func (d *deployment) groups() (out []int) {
 	return out
 }
 
-// counts are Warmpath's metrics that a run keeps, by their labels but the worker.
+// counts are the metrics of Warmpath that a run keeps, summed over workers.
 var counts = []string{"warmpath_token_requests_total", "warmpath_predictions_total", "warmpath_token_calls_total",
 	"warmpath_decisions_total", "warmpath_token_wait_seconds_sum", "warmpath_token_wait_seconds_count", "warmpath_token_wait_seconds_bucket",
 	"warmpath_tokens_total"}
 
-// count adds what the router's processes have counted; they are about to end.
+// count adds the metrics of the router's processes, before they end.
 func (d *deployment) count() error {
 	if !d.kind.ours {
 		return nil
@@ -292,7 +292,7 @@ func addCounts(total map[string]float64, samples []sample) {
 	}
 }
 
-// countKey names a sample by what matters of its labels.
+// countKey returns a sample's name with its labels, without the worker.
 func countKey(s sample) string {
 	key := s.name
 	for _, l := range []string{"outcome", "missing", "branch", "kind", "le"} {

@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
-# Measures routers on real engines: two vLLM (or SGLang) servers on the CPU with a tiny random model, behind nginx, SMG
-# 1.13 cache_aware, vllm-router 0.1.17 cache_aware and kv_aware, and Warmpath with URLs alone, in turn. Writes
-# bench/results/engines.md.
+# Measures routers on real engines, and writes bench/results/engines.md. The engines are two vLLM (or SGLang) servers on the CPU
+# with a tiny random model. The routers, in turn, are nginx, SMG 1.13 cache_aware, vllm-router 0.1.17 cache_aware and kv_aware,
+# and Warmpath with no setting but the engines' URLs.
 #
-#   bash bench/engines/run.sh                              # all of it; says first how long that takes
+#   bash bench/engines/run.sh                              # everything; prints first how long that takes
 #   bash bench/engines/run.sh -sets chats -routers smg,warmpath -rounds 1 -scale 0.3      # a smoke run: 3 minutes
 #   bash bench/engines/run.sh -engine sglang -scale 0.5 -routers nginx,smg,warmpath \
 #     -sets chats,agents-heavy,prefix-heavy,two-routers,crowded      # the second kind of engine, as on the page
-#   bash bench/engines/run.sh -sets chats -routers warmpath,warmpath-asking      # what it costs to ask engines for token ids
+#   bash bench/engines/run.sh -sets chats -routers warmpath,warmpath-asking      # the cost of asking engines for token ids
 #   bash bench/engines/run.sh list                         # sets and routers
-#   bash bench/engines/run.sh fit                          # a profile of the engines, for the laboratory's table on the page
-#   bash bench/engines/run.sh report                       # the page again, from the lines that are there
+#   bash bench/engines/run.sh fit                          # a profile of the engines, for the simulator's table on the page
+#   bash bench/engines/run.sh report                       # the page again, from the existing lines
 #
-# Results are lines in bench/results/engines.jsonl (OUT); a run that is in the file is not played again, so the same
-# command goes on after an interruption. Ctrl-C stops everything that was started. The machine should have nothing else to
-# do: the page says how much of it others used.
+# Results are lines in bench/results/engines.jsonl (OUT). A run that is in the file is not played again, so the same command
+# continues after an interruption. Ctrl-C stops all started processes. The machine should be idle: the page shows how much of
+# it other processes used.
 #
-#   OUT       file of results; the page lies beside it as .md        (bench/results/engines.jsonl)
-#             a file …-notes.md beside it, by hand, begins the page
+#   OUT       file of results; the page is the file beside it with .md        (bench/results/engines.jsonl)
+#             the page begins with the file …-notes.md beside it, which is written by hand
 #   BINARY    a warmpath binary to measure in place of one that is built                  (none)
-#   WARMPATH_COMMIT   what BINARY is called in the results                            (its path)
+#   WARMPATH_COMMIT   the name of BINARY in the results                               (its path)
 #   CACHE     where engines (5.8 GB) and peers (0.3 GB) are installed                (~/.cache/warmpath)
 #
 # Needs Linux x86-64, two cores, 16 GB of memory, Go, Python >= 3.11, gcc, binutils, taskset (util-linux), nginx (apt-get

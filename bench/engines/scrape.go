@@ -12,11 +12,11 @@ import (
 // sample is one line of a page of metrics in Prometheus' text format.
 type sample struct {
 	name   string
-	labels string // as they stand between the braces
+	labels string // the text between the braces
 	value  float64
 }
 
-// label returns the value of a label, or "". Values with escaped quotes are cut there: no metric read here has them.
+// label returns the value of a label, or "". It cuts a value at an escaped quote, which no metric here has.
 func (s sample) label(name string) string {
 	_, rest, found := strings.Cut(","+s.labels, ","+name+`="`)
 	if !found {

@@ -25,37 +25,37 @@ const (
 type set struct {
 	name     string
 	about    string
-	note     string // what a reader of its results has to know; "" is nothing
+	note     string // remark for a reader of the results; may be ""
 	clients  int
 	work     planner
 	replicas int   // of the router, behind a balancer (0: one router)
-	event    event // in the middle
+	event    event // during the run
 	ranks    bool  // one engine of two data-parallel ranks in place of two engines
-	exact    bool  // one of the sets that separate exact routing from guessing
-	seconds  int   // what one run takes at scale 1 on two cores, with its preparation: for the estimate
+	exact    bool  // exact routing and guessing differ on this set
+	seconds  int   // estimated time of one run at scale 1 on two cores, with its preparation
 }
 
-// conversations have prompts of about 6,060 tokens on average; an unlimited cache would hit 88 %.
+// conversations have prompts of about 6,060 tokens on average. An unlimited cache would have 88 % hits.
 var conversations = chats{talks: 40, turns: 5, systems: 4, system: 4000, user: 655, output: 32}
 
-// drawn is the version of how plans are drawn and engines run. 2: answers differ in length. 3: each engine has cores of
-// its own.
+// drawn is the version of the way in which plans are drawn and engines run. 2: answers differ in length. 3: each
+// engine has its own cores.
 const drawn = 3
 
-// fingerprint tells the requests of a set from those of other versions of it: results of both are not mixed.
+// fingerprint identifies the requests of a set, so that results of different versions of it are not mixed.
 func (s set) fingerprint() string {
 	h := fnv.New32a()
 	fmt.Fprintf(h, "%d %+v %d %d %s %v", drawn, s.work, s.clients, s.replicas, s.event, s.ranks)
 	return fmt.Sprintf("%08x", h.Sum32())
 }
 
-// of returns the same with another number of conversations.
+// of returns c with another number of conversations.
 func (c chats) of(talks int) chats {
 	c.talks = talks
 	return c
 }
 
-// sets in the order in which they are played.
+// sets are in the order in which they are played.
 var sets = []set{
 	{name: "chats", about: "40 conversations of 5 turns under 4 system prompts of 4,000 tokens, 6 clients", clients: 6, work: conversations, seconds: 28},
 	{name: "chats-light", about: "24 conversations of 5 turns under 4 system prompts of 4,000 tokens, 2 clients", clients: 2, work: conversations.of(24), seconds: 30},
@@ -83,7 +83,7 @@ var sets = []set{
 	{name: "ranks", about: "chats; one engine of two data-parallel ranks", clients: 6, work: conversations, ranks: true, exact: true, seconds: 33},
 }
 
-// setNamed returns the set called so.
+// setNamed returns the set with the given name.
 func setNamed(name string) (set, error) {
 	i := slices.IndexFunc(sets, func(s set) bool { return s.name == name })
 	if i < 0 {
@@ -92,7 +92,7 @@ func setNamed(name string) (set, error) {
 	return sets[i], nil
 }
 
-// scaled returns the work with its number of requests times f; prompts keep their lengths.
+// scaled returns the work with f times as many requests. The lengths of prompts stay.
 func scaled(p planner, f float64) planner {
 	n := func(v int) int { return max(2, int(float64(v)*f+0.5)) }
 	switch p := p.(type) {

@@ -14,15 +14,15 @@ type message struct {
 	Content string `json:"content"`
 }
 
-// step is one request of a talk: what it adds to the talk's messages, and how many tokens it asks for.
+// step is one request of a talk: the messages that it adds, and the number of tokens that it asks for.
 type step struct {
 	talk   int
 	adds   []message
 	output int
-	pause  time.Duration // from the end of the talk's last answer until the request is sent
+	pause  time.Duration // from the end of the talk's last answer to this request
 }
 
-// plan is the requests of a run, by client. A client sends its steps in order, each after the last one's answer.
+// plan has the steps of each client. A client sends its steps in order, each after the answer to the last one.
 type plan [][]step
 
 func (p plan) requests() int {
@@ -33,8 +33,8 @@ func (p plan) requests() int {
 	return n
 }
 
-// wordTokens is how many tokens the tiny model's tokenizer makes of a word of words and the space before it, on
-// average.
+// wordTokens is the average number of tokens that the tiny model's tokenizer makes of one of words and the space
+// before it.
 const wordTokens = 1.363
 
 // words are common words; a text is drawn from them.
@@ -63,7 +63,7 @@ with within word work would write year yes you your zero`)
 // writer draws texts.
 type writer struct{ *rand.Rand }
 
-// newWriter returns the writer of a set and round: the same names give the same texts.
+// newWriter returns the writer of a set and a round. The same arguments give the same texts.
 func newWriter(seed uint64, set string, round int) writer {
 	h := fnv.New64a()
 	h.Write([]byte(set))
@@ -71,7 +71,7 @@ func newWriter(seed uint64, set string, round int) writer {
 	return writer{rand.New(rand.NewPCG(seed, h.Sum64()))}
 }
 
-// text returns a text of about so many tokens.
+// text returns a text of about the given number of tokens.
 func (w writer) text(tokens int) string {
 	var b strings.Builder
 	for range max(1, int(float64(tokens)/wordTokens)) {
@@ -81,13 +81,13 @@ func (w writer) text(tokens int) string {
 	return strings.TrimSpace(b.String())
 }
 
-// around returns a number within a third of mean. Answers have such lengths too: answers of one length lock the clients
-// of an engine in step. They end together and come back together, so that their prompts wait for each other, the more
-// the less a router moves clients between engines: the first token then tells more of the lock step than of the router.
+// around returns a number within a third of mean. Answers have such lengths, because answers of equal length put the
+// clients of an engine in lock step: they end together and return together, and their prompts wait for each other. This
+// effect is larger with a router that moves clients less, and would hide the router's own effect on the first token.
 func (w writer) around(mean int) int { return mean - mean/3 + w.IntN(2*mean/3+1) }
 
-// chats is conversations: each of so many turns, under one of some system prompts. All conversations of a client are
-// open at once; the client goes on with one of them at random.
+// chats makes conversations of several turns, each with one of several system prompts. All conversations of a client
+// are open at once, and the client continues one of them at random.
 type chats struct {
 	talks, turns, systems, system, user, output int
 }
@@ -125,9 +125,9 @@ func (w writer) interleave(lanes [][][]step) plan {
 	return p
 }
 
-// agents is agents that call tools: each step sends a tool's result after the tool's time. A client runs one agent
-// after another. Results are sent as the user's: a message of a tool must follow a call of it, which a random model
-// does not make.
+// agents makes agents that call tools: each step sends a tool's result after the tool's time. A client runs one agent
+// after another. Results are messages of the user: a tool's message must follow a call, which a random model does not
+// make.
 type agents struct {
 	talks, steps, kinds, system, result, output int
 	pause                                       time.Duration
@@ -154,8 +154,8 @@ func (a agents) plan(w writer, clients int) plan {
 	return p
 }
 
-// prefixes is single questions, each after one of some shared prefixes: the i-th is drawn with weight
-// (count/2 + i)^-skew, so that the first are asked a few times more often than the last.
+// prefixes makes single questions, each after one of several shared prefixes. Prefix i is drawn with weight
+// (count/2 + i)^-skew: the first ones are used a few times more often than the last ones.
 type prefixes struct {
 	requests, count, prefix, question, output int
 	skew                                      float64

@@ -30,7 +30,7 @@ type line struct {
 	Errors    map[string]int `json:"errors"`
 }
 
-// names are the rows in their order, with what they are.
+// names are the rows of the table in order, with their titles.
 var names = []struct{ target, title string }{
 	{"nginx", "nginx, round robin"},
 	{"smg", "smg 1.13.0, cache_aware"},
@@ -77,7 +77,7 @@ func read(r io.Reader) ([]line, error) {
 	return lines, in.Err()
 }
 
-// table prints one workload's table: figures, and in parentheses their ratio to nginx's.
+// table prints one workload's table: figures, with their ratio to nginx's in parentheses.
 func table(out io.Writer, lines []line, workload string) {
 	figure := func(mode, target string, value func(line) float64) float64 {
 		return median(lines, mode, workload, target, value)
@@ -118,7 +118,7 @@ func table(out io.Writer, lines []line, workload string) {
 	fmt.Fprintln(out)
 }
 
-// median returns the middle of a figure over all passes, 0 when there is none.
+// median returns the median of a figure over all passes, or 0.
 func median(lines []line, mode, workload, target string, value func(line) float64) float64 {
 	var v []float64
 	for _, l := range lines {
@@ -133,7 +133,7 @@ func median(lines []line, mode, workload, target string, value func(line) float6
 	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
 }
 
-// machine says what was measured on, as far as Linux tells.
+// machine describes the machine, from files of Linux.
 func machine() string {
 	first := func(path, key string) string {
 		data, _ := os.ReadFile(path) // absent on other systems: then it is left out

@@ -34,8 +34,8 @@ func main() {
 	}
 }
 
-// The workload: every holder has the shared prefix, a system prompt, and chains of its own that go on from it. A lookup
-// asks for a whole chain: all holders match the prefix, one matches all.
+// The workload: every holder has the shared prefix, a system prompt, and chains of its own that continue it. A lookup
+// asks for a whole chain: all holders match the prefix, and one holder matches the whole chain.
 const (
 	sharedBlocks = 64
 	chainBlocks  = 512
@@ -50,7 +50,7 @@ type result struct {
 	Memberships   int64   `json:"memberships"`
 	Distinct      int64   `json:"distinct_blocks"`
 	IndexBytes    int64   `json:"index_bytes"`
-	ResidentBytes int64   `json:"resident_bytes"` // after everything free was given back
+	ResidentBytes int64   `json:"resident_bytes"` // after free memory was returned to the system
 	BytesPerPair  float64 `json:"resident_bytes_per_membership"`
 	StoreRate     float64 `json:"store_m_blocks_per_s"`
 	MatchP50      uint32  `json:"match_p50_ns"`
@@ -107,7 +107,7 @@ func run(args []string) error {
 	return write(*dir, facts, byBlocks, byHolders)
 }
 
-// inProcess measures in a fresh process, so that no size inherits memory of another.
+// inProcess measures in a new process, so that the memory of one size does not affect another.
 func inProcess(m feed.Mode, holders, pairs int) (result, error) {
 	var r result
 	self, err := os.Executable()
@@ -156,7 +156,7 @@ func numbers(s string) ([]int, error) {
 	return all, nil
 }
 
-// chain fills a record with blocks [from, to) of chain number c; those before sharedBlocks are everybody's.
+// chain fills a record with blocks [from, to) of chain number c. Blocks before sharedBlocks are the same in all chains.
 func chain(r *trace.Record, c uint64, from, to int) {
 	r.Locals, r.Keys = r.Locals[:0], r.Keys[:0]
 	parent := r.Parent
@@ -175,7 +175,7 @@ func chain(r *trace.Record, c uint64, from, to int) {
 	r.Handles = r.Keys
 }
 
-// measure builds an index of some size and asks it.
+// measure builds an index of the given size, and measures lookups and memory.
 func measure(m feed.Mode, holders, memberships int) (result, error) {
 	out := result{Mode: m.String(), Holders: holders}
 	debug.FreeOSMemory()
@@ -205,8 +205,8 @@ func measure(m feed.Mode, holders, memberships int) (result, error) {
 	return out, nil
 }
 
-// build stores the shared prefix at every holder and then chains in turn. It returns the number of chains and the time
-// that applying took.
+// build stores the shared prefix at every holder, and then chains at the holders in turn. It returns the number of
+// chains and the time of applying them.
 func build(x *feed.Index, holders, memberships int) (chains int, taken int64) {
 	r := trace.Record{Kind: trace.Stored, Units: 1}
 	clock := latency.NewClock()
@@ -232,7 +232,7 @@ func build(x *feed.Index, holders, memberships int) (chains int, taken int64) {
 	return chains, taken
 }
 
-// ask times whole hits of chains all over the index, and misses.
+// ask times lookups of whole chains from all over the index, and of chains that are not in it.
 func ask(x *feed.Index, holders, chains int, out *result) error {
 	var questions, misses []feed.Question
 	for i := range probes {

@@ -1,5 +1,5 @@
-// Package ingest measures what it takes to keep an index up to date with an engine whose cache is full: payload bytes in,
-// decoded, hashed and applied, on one core.
+// Package ingest measures the cost of applying the events of an engine with a full cache on one core: payload bytes are
+// decoded, hashed and applied.
 package ingest
 
 import (
@@ -19,28 +19,28 @@ const (
 	vocab = 150_000
 )
 
-// shape is how an engine announces: messages of some events of some blocks, and as many blocks removed by each.
+// shape has the sizes of an engine's messages. Each message removes as many blocks as it stores.
 type shape struct {
 	name           string
 	events, blocks int
-	chain          int // blocks of a conversation, after which a new one begins
-	holders, cache int // engines, fed in turn; blocks of each one's cache
+	chain          int // blocks of a conversation; then a new one begins
+	holders, cache int // number of engines, which send in turn; blocks of each cache
 }
 
-// A prefill announces what it computed in one event; decoding announces each block of each running request as it fills.
+// A prefill announces its blocks in one event. Decoding announces each block of each running request when it is full.
 var shapes = []shape{
 	{"prefill 32 blocks an event", 1, 32, 512, 8, 32_768}, // half a million tokens in each cache
 	{"decode 1 block an event", 16, 1, 64, 8, 32_768},
 }
 
-// messages are what one holder sends while it works through its prompts round and round: each message stores blocks and
-// removes as many of the oldest, tails first. Played from the start again the index never notices, because all that a
-// message stores was removed long before.
+// messages returns the messages of one holder. Each steady message stores blocks and removes as many of the oldest,
+// tails first. The steady messages can be played again from the start, because the blocks of each one were removed
+// before.
 func messages(w kvevent.Wire, s shape, h int) (fill, steady [][]byte) {
 	r := rand.New(rand.NewPCG(uint64(h), 9))
 	var events []kvevent.Event
 	total := 2 * s.cache / s.blocks
-	running := make([][]uint64, s.events) // what each request has announced
+	running := make([][]uint64, s.events) // the announced hashes of each request
 	for i := range total {
 		lane := i % s.events
 		if len(running[lane]) >= s.chain {
@@ -67,7 +67,7 @@ func messages(w kvevent.Wire, s shape, h int) (fill, steady [][]byte) {
 		}
 		return gone
 	}
-	// Chains go from their ends: what was stored last of a chain is removed first.
+	// The block of a chain that was stored last is removed first.
 	order := oldestFirst(s, total)
 	half := total / 2
 	for i := 0; i < total; i += s.events {
@@ -84,7 +84,7 @@ func messages(w kvevent.Wire, s shape, h int) (fill, steady [][]byte) {
 	return fill, append(steady[len(steady)/2:], steady[:len(steady)/2]...)
 }
 
-// oldestFirst orders events by the conversation they belong to, oldest conversation first and each from its end.
+// oldestFirst orders events by conversation, oldest first, and within a conversation from its end.
 func oldestFirst(s shape, total int) []int {
 	length := s.chain / s.blocks // events of a conversation
 	var order []int
@@ -103,7 +103,7 @@ type reader struct {
 	decoder kvevent.Decoder
 	batch   kvevent.Batch
 	stored  kvindex.Stored
-	blocks  int // stored so far
+	blocks  int // number of stored blocks
 	gone    []kvevent.Hash
 }
 
@@ -144,7 +144,7 @@ func newHasher(tb testing.TB) *block.Hasher {
 	return h
 }
 
-// full returns an index of engines whose caches are full, and what each of them sends from then on.
+// full returns an index of engines with full caches, and the further messages of each engine.
 func full(tb testing.TB, s shape) (*kvindex.Index, []reader, [][][]byte) {
 	x := kvindex.New(newHasher(tb), kvindex.Config{Bytes: 4 << 30})
 	readers, steady := make([]reader, s.holders), make([][][]byte, s.holders)
@@ -181,8 +181,9 @@ func TestACacheStaysFull(t *testing.T) {
 	}
 }
 
-// BenchmarkIngest: payload bytes → decoded → hashed → applied, with removals at a full cache. Mblocks/s counts stored
-// blocks, of which as many are removed; a core's is by processor time, which is what counts on a machine with other work.
+// BenchmarkIngest decodes, hashes and applies payload bytes, with removals at a full cache. Mblocks/s counts stored
+// blocks; as many are removed. The figure for a core is by processor time, so that other work on the machine matters
+// less.
 func BenchmarkIngest(b *testing.B) {
 	for _, s := range shapes {
 		b.Run(s.name, func(b *testing.B) {

@@ -57,18 +57,18 @@ func readTrace(path string) (rows []row, sum string, err error) {
 	return rows, hex.EncodeToString(digest[:]), lines.Err()
 }
 
-// shape says how a trace becomes a corpus; the defaults are those of Dynamo's published runs.
+// shape has the parameters that turn a trace into a corpus. The defaults are those of Dynamo's published runs.
 type shape struct {
 	Holders     int // inference workers
 	BlockSize   int // tokens
 	Blocks      int // of each holder's pool
 	Length      int // an id becomes this many blocks
 	Duplication int // copies of the trace with ids of their own
-	Speedup     int // of the engine model's time
+	Speedup     int // factor on the engine model's speed
 	Seed        uint64
 }
 
-// kind orders operations of one moment: questions first.
+// kind is the kind of an operation. Operations at the same time are ordered by it: questions come first.
 type kind uint8
 
 const (
@@ -80,16 +80,16 @@ const (
 
 // operation is a request's lookup or an event.
 type operation struct {
-	at       float64 // of its holder's time line, 0..1
+	at       float64 // position in its holder's time line, 0..1
 	holder   uint32
 	kind     kind
 	rooted   bool
 	parent   uint64
-	from, to uint32 // in the corpus's slabs
-	before   uint32 // queries among the operations before it
+	from, to uint32 // range in the corpus's slabs
+	before   uint32 // number of queries before it
 }
 
-// corpus is what is replayed: operations in order, and the hashes they speak of.
+// corpus has the operations of a replay, in order, and their hashes.
 type corpus struct {
 	shape
 	operations    []operation
@@ -106,7 +106,7 @@ func (c *corpus) blocks() int {
 	return c.requestBlocks + c.eventBlocks[stored] + c.eventBlocks[removed]
 }
 
-// build runs every holder's share through the engine model, alone and offline, and merges the time lines.
+// build runs every holder's share of the requests through the engine model by itself, and merges the time lines.
 func build(rows []row, s shape) (*corpus, error) {
 	highest := 0
 	for _, r := range rows {
@@ -117,7 +117,7 @@ func build(rows []row, s shape) (*corpus, error) {
 	if int64(s.Duplication)*int64(highest+1)*int64(s.Length) >= int64(generated) {
 		return nil, errors.New("build corpus: ids would not fit in tokens: use a smaller -duplication")
 	}
-	// Rows have no session, so each request is its own: holders are drawn at random, not by what they hold.
+	// Rows have no sessions: the holder of each request is random.
 	random := rand.New(rand.NewPCG(s.Seed, 0))
 	shares := make([][]arrival, s.Holders)
 	for copies := range s.Duplication {
@@ -165,7 +165,7 @@ type timeline struct {
 // generated is the first token of answers: prompts have smaller ones. Each block of an answer is unique.
 const generated block.Token = 1 << 31
 
-// longestAnswer keeps blocks of one answer from being another's.
+// longestAnswer bounds an answer, so that the blocks of two answers differ.
 const longestAnswer = 64 // blocks
 
 func simulate(share []arrival, s shape) (*timeline, error) {
@@ -219,10 +219,10 @@ func simulate(share []arrival, s shape) (*timeline, error) {
 
 func due(a arrival) time.Duration { return time.Duration(a.Timestamp * float64(time.Millisecond)) }
 
-// localHash stands for the hash of a block that consists of one token, repeated.
+// localHash returns the local hash of a block that repeats one token.
 func localHash(token block.Token) uint64 { return synth.Mix(uint64(token) + 1) }
 
-// submit gives a request to the engine and notes its lookup. A request that the pool cannot hold is left out.
+// submit submits a request to the engine and records its lookup. It leaves out a request that does not fit in the pool.
 func (l *timeline) submit(e *engine.Engine, a arrival, s shape) error {
 	r := &engine.Request{Prompt: make([]block.Token, 0, len(a.IDs)*s.Length*s.BlockSize), Output: make([]block.Token, max(a.OutputLength, 1))}
 	for _, id := range a.IDs {
@@ -256,7 +256,7 @@ func (l *timeline) submit(e *engine.Engine, a arrival, s shape) error {
 	return nil
 }
 
-// note keeps the events of a step.
+// note records the events of a step.
 func (l *timeline) note(events []engine.Event, now time.Duration, s shape) {
 	for i := range events {
 		ev := &events[i]
@@ -278,7 +278,8 @@ func (l *timeline) note(events []engine.Event, now time.Duration, s shape) {
 		}
 		o.to = uint32(len(l.keys))
 		if n := len(l.operations); i > 0 && o.kind == removed && l.operations[n-1].kind == removed {
-			// The published corpus has what a pass evicts in one event; our engine model, as vLLM, an event for each block.
+			// The published corpus has one event for all blocks that a pass evicts. Our engine model, like vLLM, has one for
+			// each.
 			l.operations[n-1].to = o.to
 			continue
 		}
@@ -286,8 +287,8 @@ func (l *timeline) note(events []engine.Event, now time.Duration, s shape) {
 	}
 }
 
-// merge rescales every time line from its own first to its own last operation, and sorts: by moment, questions first,
-// by holder, by order.
+// merge scales every time line to 0..1 from its first to its last operation. It sorts by time, then questions first,
+// then by holder and by order.
 func merge(lines []*timeline, s shape) (*corpus, error) {
 	c := &corpus{shape: s, perHolder: make([]int, s.Holders)}
 	total := 0
@@ -302,7 +303,7 @@ func merge(lines []*timeline, s shape) (*corpus, error) {
 		if len(l.operations) == 0 {
 			continue
 		}
-		// A question is noted when its request arrives, which may be before the step that was running ended.
+		// A question is recorded when its request arrives, which may be before the end of the running step.
 		slices.SortStableFunc(l.operations, before)
 		first, last := l.operations[0].at, l.operations[len(l.operations)-1].at
 		for _, o := range l.operations {

@@ -1,6 +1,6 @@
-// Command openloop replays Dynamo's indexer benchmark on Warmpath's index: a Mooncake trace through an engine model makes
-// requests and KV events of many holders, which are replayed against deadlines, never waiting for an answer. See
-// ../README.md for what is the same and what is not.
+// Command openloop runs Dynamo's indexer benchmark on Warmpath's index. An engine model turns a Mooncake trace into
+// requests and KV events of many holders. These are replayed at fixed times, without waiting for answers. ../README.md
+// lists what is the same as in the original and what is not.
 //
 //	go run ./openloop                        the cut for a small machine, some 2 minutes
 //	go run ./openloop -duplication 20 …      the published size: 128 holders, 20 copies
@@ -29,7 +29,7 @@ func main() {
 	}
 }
 
-// provenance says what made a result.
+// provenance has the command and the inputs of a result.
 type provenance struct {
 	Argv         []string `json:"argv"`
 	TracePath    string   `json:"trace_path"`
@@ -43,14 +43,14 @@ type provenance struct {
 	SpinUS       int64    `json:"issuer_spin_us"`
 }
 
-// report is what is stored: the three figures that are published side by side.
+// report is the stored result: the three figures that belong together.
 type report struct {
 	Machine     machine.Facts `json:"machine"`
 	Provenance  provenance    `json:"provenance"`
-	EnqueueOnly *result       `json:"enqueue_only"`    // no deadlines: what the queues take
+	EnqueueOnly *result       `json:"enqueue_only"`    // as fast as the queues accept operations
 	Overload    *result       `json:"drained"`         // the window of -window
 	KeptUp      *result       `json:"highest_kept_up"` // the shortest window that was kept up
-	Cells       []*result     `json:"cells"`           // all of the search
+	Cells       []*result     `json:"cells"`           // all results of the search
 }
 
 func run(args []string) error {
@@ -134,7 +134,7 @@ type bench struct {
 	rep   *report
 }
 
-// longestWindow ends the search on a machine that keeps up with nothing.
+// longestWindow ends the search on a machine that keeps up with no window.
 const longestWindow = 2 * time.Minute
 
 // measure fills the report: enqueue only, overloaded, and a search in the logarithm of the window.
@@ -218,7 +218,7 @@ func (b *bench) cell(name string, window time.Duration, check bool) (*result, er
 // checked is how many questions are asked again at the end.
 const checked = 500
 
-// check compares the drained index with a naive set that the same events were applied to.
+// check compares the drained index with a naive set to which the same events were applied.
 func (t *trial) check() (asked, wrong int) {
 	set := naive.New(t.Holders)
 	var questions []int

@@ -72,7 +72,7 @@ func TestReplayDoesEverythingOnceAndEndsRight(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := tr.harvest()
-			// A loaded machine may issue late; nothing else may fail.
+			// A busy machine may issue late. No other failure is allowed.
 			for _, reason := range r.FailureReasons {
 				if len(reason) < 6 || reason[:6] != "issued" {
 					t.Error(reason)

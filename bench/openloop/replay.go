@@ -16,16 +16,16 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// settings say how a corpus is replayed.
+// settings are the parameters of a replay.
 type settings struct {
 	Mode         feed.Mode
 	Lanes        int           // goroutines that look up; a holder's requests go to one of them
 	EventWorkers int           // goroutines that apply; a holder's events go to one of them
-	Spin         time.Duration // before each deadline
-	Quiescence   time.Duration // before the clock starts
+	Spin         time.Duration // time before each deadline in which an issuer spins
+	Quiescence   time.Duration // pause before the clock starts
 }
 
-// moments are what one operation met, in nanoseconds since the start. Each is written once, by one goroutine.
+// moments are the times of one operation, in nanoseconds since the start. One goroutine writes each of them, once.
 type moments struct{ due, accepted, started, finished int64 }
 
 // trial is one replay of a corpus in a window.
@@ -38,7 +38,7 @@ type trial struct {
 	seen    []moments       // by operation
 	clock   latency.Clock
 	start   int64
-	queries atomic.Uint32 // published so far
+	queries atomic.Uint32 // number of issued queries
 
 	lanes   []chan uint32
 	writers []chan uint32
@@ -48,7 +48,7 @@ type trial struct {
 	lock     sync.Mutex // guards problems
 }
 
-// depth counts what waits.
+// depth counts waiting operations.
 type depth struct {
 	now, most atomic.Int64
 	atStop    int64
@@ -72,7 +72,7 @@ func (t *trial) fail(format string, args ...any) {
 	}
 }
 
-// prepare makes the questions, which is not timed. They are the same for every trial of a corpus.
+// prepare makes the questions before the clock starts. All trials of a corpus use the same questions.
 func prepare(c *corpus, m feed.Mode) ([]feed.Question, error) {
 	x, err := feed.New(m, c.BlockSize)
 	if err != nil {
@@ -89,8 +89,8 @@ func prepare(c *corpus, m feed.Mode) ([]feed.Question, error) {
 	return asked, nil
 }
 
-// run replays the corpus once, on a fresh index, and returns when everything is drained. A window of 0 issues as fast as
-// it can.
+// run replays the corpus once on a new index, and returns when the queues are empty. With a window of 0 it issues as
+// fast as it can.
 func (t *trial) run() error {
 	x, err := feed.New(t.Mode, t.BlockSize)
 	if err != nil {
@@ -98,7 +98,7 @@ func (t *trial) run() error {
 	}
 	t.x = x
 	t.seen = make([]moments, len(t.operations))
-	for i := range t.seen { // touched, so that no page fault is measured
+	for i := range t.seen { // touches the memory, so that no page fault is measured
 		t.seen[i].due = int64(t.operations[i].at * float64(t.window))
 	}
 	t.open()
@@ -130,7 +130,7 @@ func (t *trial) run() error {
 	return nil
 }
 
-// open makes queues that hold everything: an issuer never waits for one.
+// open makes queues that are large enough for all operations: an issuer never blocks.
 func (t *trial) open() {
 	lanes, writers := make([]int, t.Lanes), make([]int, t.EventWorkers)
 	for i := range t.operations {
@@ -152,7 +152,8 @@ func (t *trial) open() {
 
 func (t *trial) now() int64 { return t.clock.Now() - t.start }
 
-// wait sleeps until the deadline is near and spins for the rest. Yielding while it spins lets lanes run where cores are few.
+// wait sleeps until shortly before the deadline, and then spins. It yields while it spins, so that lanes run on few
+// cores.
 func (t *trial) wait(deadline int64) {
 	for {
 		left := time.Duration(deadline - t.now())
@@ -183,7 +184,7 @@ func (t *trial) issueQueries() {
 	}
 }
 
-// issueEvents sends each event when its moment has come and the questions before it are out.
+// issueEvents sends each event at its time, after all earlier questions are sent.
 func (t *trial) issueEvents() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -242,7 +243,7 @@ func (t *trial) write(w int) {
 	}
 }
 
-// record shows an event as a trace's.
+// record returns an event as a record of a trace.
 func (c *corpus) record(o *operation) trace.Record {
 	r := trace.Record{Kind: trace.Stored, Worker: o.holder, Units: 1, HasParent: !o.rooted, Parent: o.parent, Handles: c.keys[o.from:o.to]}
 	if o.kind == removed {

@@ -7,7 +7,7 @@ import (
 	"github.com/warmpath/warmpath/bench/internal/latency"
 )
 
-// result has the field names of Dynamo's mooncake_bench (result schema 4), as far as a figure exists here; machine,
+// result has the field names of Dynamo's mooncake_bench (result schema 4) for all figures that exist here. Machine,
 // mode and the check of the end state are ours.
 type result struct {
 	SchemaVersion int    `json:"schema_version"`
@@ -61,8 +61,9 @@ type result struct {
 	EndStateWrong   int                  `json:"end_state_wrong"`
 }
 
-// harvest joins what a trial saw. Rules: all issued within 1.01 windows, every operation done once and each holder's
-// events in order make the generator valid; replay and drain within 1.10 windows is kept up.
+// harvest returns the result of a trial. The generator is valid if all operations were issued within 1.01 windows,
+// each was done once, and each holder's events were in order. The index kept up if replay and drain took at most 1.10
+// windows.
 func (t *trial) harvest() result {
 	r := result{
 		SchemaVersion: 4, Backend: "warmpath-kvindex-" + t.Mode.String(), Timer: "sleep+spin(yielding)", WindowMS: t.window.Milliseconds(),

@@ -15,8 +15,8 @@ type message struct {
 	Content string `json:"content"`
 }
 
-// makeBodies makes the bodies of n requests beforehand, so that the client takes little processor time while it measures.
-// They are the same in every run.
+// makeBodies makes the bodies of n requests beforehand, so that the client takes little processor time while it
+// measures. They are the same in every run.
 func makeBodies(n int) [][]byte {
 	r := rand.New(rand.NewSource(42))
 	var vocabulary, prefixes []string

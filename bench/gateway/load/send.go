@@ -21,8 +21,8 @@ type result struct {
 	err          string        // empty when the stream ended with [DONE]
 }
 
-// sender sends one request after another to an address, over a connection that it keeps. It writes HTTP by hand, because
-// the client shares the processors with what it measures. Not safe for concurrent use.
+// sender sends one request after another to an address, over a connection that it keeps. It writes HTTP by hand,
+// because the client shares the processors with what it measures. Not safe for concurrent use.
 type sender struct {
 	address string
 	conn    net.Conn

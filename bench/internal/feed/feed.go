@@ -1,12 +1,12 @@
-// Package feed turns a trace's records into calls of kvindex. A trace carries hashes where engines send tokens, so there
-// are three ways to feed it, and none may pass for another:
+// Package feed turns a trace's records into calls of kvindex. A trace has hashes where engines send tokens, so there
+// are three ways to feed it. Figures of different ways must not be compared:
 //
-//   - Keys: the event's hash is the key, and lookups come with ready keys. Nothing maps handles: what a router needs whose
-//     engines, or peers, send chained keys.
-//   - Local: the same, but the keys are ours: chained from the local hashes, with Warmpath's chain. A lookup may begin with
-//     the local hashes and include the chain, as the peers' lookups do that need none.
-//   - Handles: the full path. Sixteen tokens stand for each local hash; applying an event hashes them to keys, and the
-//     trace's sequence hashes are opaque engine handles, as with a real engine.
+//   - Keys: the event's hash is the key, and lookups have ready keys. The index maps no engine hashes. A router with engines,
+//     or peers, that send chained keys works like that.
+//   - Local: the same with keys that Warmpath's chain makes of the local hashes. A lookup may begin with the local hashes and
+//     include the chain, to compare with peers that look up by local hashes.
+//   - Handles: the full path. Sixteen tokens stand for each local hash. Applying an event hashes the tokens to keys, and the
+//     trace's sequence hashes are opaque engine hashes, as with a real engine.
 package feed
 
 import (
@@ -43,7 +43,7 @@ func Parse(s string) (Mode, error) {
 	return 0, fmt.Errorf("unknown mode %q: give keys, local or handles", s)
 }
 
-// Event is a record made ready to be applied, so that making it is not timed.
+// Event is a record that is ready to be applied, so that preparing it is not timed.
 type Event struct {
 	holder  fleet.Holder
 	kind    kind
@@ -54,7 +54,7 @@ type Event struct {
 	tokens  []block.Token
 	size    int // tokens under a handle
 
-	Blocks int // stored or removed, in the trace's blocks
+	Blocks int // blocks stored or removed, in the trace's blocks
 }
 
 type kind uint8
@@ -65,7 +65,7 @@ const (
 	forget
 )
 
-// Index is a kvindex.Index that is fed in one way. Apply is for one goroutine; Match is for any number.
+// Index is a kvindex.Index that is fed in one way. One goroutine may call Apply; any number may call Match.
 type Index struct {
 	*kvindex.Index
 	Mode Mode
@@ -78,7 +78,7 @@ type Index struct {
 	depth  map[block.Key]int    // Local: number of blocks up to a key of ours
 }
 
-// Budget is large enough that nothing is evicted: the traces say what is removed.
+// Budget is so large that the index evicts nothing: the traces contain the removals.
 const Budget = 256 << 30
 
 // New returns an empty index for traces of blocks of size tokens.
@@ -95,7 +95,7 @@ func New(m Mode, size int) (*Index, error) {
 	return x, nil
 }
 
-// Writer returns the same index for another goroutine's Event and Apply. Local has none: its keys are made in order.
+// Writer returns the same index for Event and Apply in another goroutine. Local has no Writer: it makes keys in order.
 func (x *Index) Writer() *Index {
 	if x.Mode == Local {
 		panic("bug: a second writer in mode local")
@@ -105,7 +105,7 @@ func (x *Index) Writer() *Index {
 	return &w
 }
 
-// tokens appends the tokens that stand for a local hash: different ones for different hashes.
+// tokens appends the tokens that stand for a local hash. Different hashes have different tokens.
 func (x *Index) tokens(dst []block.Token, local uint64) []block.Token {
 	dst = append(dst, block.Token(local), block.Token(local>>32))
 	for i := 2; i < x.size; i++ {
@@ -114,7 +114,8 @@ func (x *Index) tokens(dst []block.Token, local uint64) []block.Token {
 	return dst
 }
 
-// Event makes what Apply applies. It keeps nothing of the record; reuse lends its memory when it is not nil.
+// Event prepares a record for Apply. It keeps no reference to the record. It uses the memory of reuse if that is not
+// nil.
 func (x *Index) Event(r *trace.Record, reuse *Event) Event {
 	e := Event{holder: fleet.Holder(r.Worker), parent: r.Parent, rooted: !r.HasParent, size: r.Units * x.size}
 	if reuse != nil {
@@ -175,7 +176,7 @@ func (x *Index) known(dst []block.Key, handles []uint64) []block.Key {
 	return dst
 }
 
-// Made drops what only Event needs, so that it is not measured as the index's memory.
+// Made drops data that Event alone needs, so that it does not count as the index's memory.
 func (x *Index) Made() { x.ours, x.depth = nil, nil }
 
 // Apply applies an event.
@@ -199,8 +200,8 @@ func (x *Index) Apply(e *Event) {
 	}
 }
 
-// Split cuts an event into events of at most n blocks; 0 leaves it whole. Events of engine blocks that are longer than
-// the trace's stay whole.
+// Split cuts an event into events of at most n blocks; 0 leaves it whole. An event with engine blocks that are longer
+// than the trace's blocks stays whole.
 func (x *Index) Split(e Event, n int, f func(Event)) {
 	length := max(len(e.handles), len(e.keys))
 	if n <= 0 || length <= n || e.kind == forget || e.size != x.size {
@@ -268,20 +269,20 @@ func (x *Index) Question(r *trace.Record, n int) Question {
 // Keys returns the question's keys.
 func (q *Question) Keys() []block.Key { return q.keys }
 
-// DropTokens gives up what only Chain and Hash need, so that many questions fit into memory.
+// DropTokens drops data that Chain and Hash alone need, so that many questions fit into memory.
 func (q *Question) DropTokens() { q.tokens, q.locals = nil, nil }
 
-// Chain makes the question's keys anew into dst, as a lookup must that begins with local hashes. Keys has none.
+// Chain makes the question's keys in dst from the local hashes, as a lookup by local hashes has to. Mode Keys has none.
 func (x *Index) Chain(q *Question, dst []block.Key) []block.Key {
 	return x.hasher.Chain(dst, x.root, 0, q.locals)
 }
 
-// Hash makes the question's keys anew into dst, as a lookup must that begins with tokens. Only Handles has them.
+// Hash makes the question's keys in dst from the tokens, as a lookup by tokens has to. Mode Handles alone has tokens.
 func (x *Index) Hash(q *Question, dst []block.Key) []block.Key {
 	return x.hasher.Append(dst, x.root, 0, q.tokens, nil)
 }
 
-// Depths sets depths to what matches say of each worker.
+// Depths sets depths to the number of matched blocks of each worker.
 func Depths(matches []kvindex.Match, depths []uint16) {
 	clear(depths)
 	for i := range matches {

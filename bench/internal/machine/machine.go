@@ -1,5 +1,5 @@
-// Package machine says where, from which commit and by which command a figure was measured, so that every stored result
-// can be traced and measured again.
+// Package machine describes the machine, the commit and the command of a measurement, so that every stored result can
+// be traced and measured again.
 package machine
 
 import (
@@ -48,7 +48,7 @@ func (f Facts) String() string {
 	return fmt.Sprintf("%s · %d × %s · %s %s GOGC=%s · load %s · commit %s · %s", f.Time, f.Cores, f.CPU, f.Go, f.OS, f.GOGC, f.Load, f.Commit, f.Command)
 }
 
-// command is how this process was started, without the folder of a temporary binary.
+// command returns the command line of this process, without the folder of a temporary binary.
 func command() string {
 	args := append([]string(nil), os.Args...)
 	args[0] = args[0][strings.LastIndexByte(args[0], '/')+1:]

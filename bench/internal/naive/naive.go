@@ -1,6 +1,6 @@
-// Package naive answers by counting: for every worker, how often each block is held. It is what the others are checked
-// against, and it knows nothing but the definition: a worker's depth is the number of leading blocks it holds, and a
-// block is held as long as it was stored more often than removed.
+// Package naive answers queries by counting how often each worker holds each block. Answers of an index are checked
+// against it. It implements the definition alone: a worker's depth is the number of leading blocks that it holds, and
+// it holds a block that was stored more often than removed.
 package naive
 
 import "github.com/warmpath/warmpath/bench/internal/trace"

@@ -21,13 +21,13 @@ func Mix(z uint64) uint64 {
 	return z ^ z>>31
 }
 
-// n returns a number in [0, k). The modulo's bias is part of the model.
+// n returns a number in [0, k). The bias of the modulo belongs to the workload.
 func (r *rng) n(k int) int { return int(r.next() % uint64(k)) }
 
 // chainSeed is the seed of Dynamo's and SMG's hashes.
 const chainSeed = 1337
 
-// NextKey chains as the peers do: XXH3-64 of the parent's key and the block's local hash. The first key of a chain is
+// NextKey chains like the peers: XXH3-64 of the parent's key and the block's local hash. The first key of a chain is
 // its local hash.
 func NextKey(parent, local uint64) uint64 {
 	var b [16]byte

@@ -10,15 +10,15 @@ import (
 	"github.com/warmpath/warmpath/bench/internal/trace"
 )
 
-// Trouble is a set of things that real engines do and the plain model does not.
+// Trouble is a set of behaviours of real engines that plain traces do not have.
 type Trouble uint8
 
-// The troubles.
+// The values of Trouble.
 const (
-	Holes      Trouble = 1 << iota // blocks are removed before the blocks after them, and holes are filled again
-	Double                         // blocks are stored again while they are held: two copies, each removed alone
-	Recut                          // some workers' engines have blocks of two or four of the trace's
-	Forget                         // a worker loses everything at once, and comes back with another block size
+	Holes      Trouble = 1 << iota // parents are removed before children, and stored again later
+	Double                         // held blocks are stored again: two copies, each removed by itself
+	Recut                          // some workers have engine blocks of two or four of the trace's blocks
+	Forget                         // a worker loses all blocks at once, and returns with another block size
 	AllTrouble = Holes | Double | Recut | Forget
 )
 
@@ -54,12 +54,12 @@ type HardConfig struct {
 	Stored         int // stop once this many blocks were stored
 	MinLen, MaxLen int
 	Trouble        Trouble
-	// PlainForm writes records that every harness reads: an engine block as the blocks in it, a forgotten worker as the
-	// removal of all it holds. The answers stay the same, because a block's covers are counted either way.
+	// PlainForm writes records that every harness reads: an engine block as its blocks, a forgotten worker as the removal
+	// of its blocks. The answers stay the same, because both forms count how often each block is held.
 	PlainForm bool
 }
 
-// DefaultHard is small enough for CI and meets each trouble thousands of times.
+// DefaultHard is small enough for CI, and has each trouble thousands of times.
 var DefaultHard = HardConfig{
 	Seed: 45, Workers: 16, Conversations: 100, Capacity: 6000, Stored: 400_000, MinLen: 8, MaxLen: 256, Trouble: AllTrouble,
 }
@@ -73,7 +73,7 @@ type hard struct {
 }
 
 type hardWorker struct {
-	units  int // of the trace's blocks in one of the engine's
+	units  int // blocks of the trace in an engine block
 	held   int // engine blocks, copies counted
 	chains [][]int32
 
@@ -85,7 +85,7 @@ func newHardWorker(units int) hardWorker {
 	return hardWorker{units: units, parents: map[uint64]uint64{}, kids: map[uint64]int{}}
 }
 
-// Hard writes a trace with trouble and returns its header. What a store names as its parent is always held.
+// Hard writes a trace with trouble and returns its header. The parent of a store is always held.
 func Hard(to io.WriteSeeker, c HardConfig) (trace.Header, error) {
 	version := uint32(trace.Extended)
 	if c.PlainForm {
@@ -129,7 +129,7 @@ func (h *hard) units() int {
 	return []int{1, 1, 2, 4}[h.rng.n(4)]
 }
 
-// request is, one time in three, an earlier chain as it was, so that holes in it are met and filled.
+// request returns the next chain. One time in three it is an earlier chain, so that holes in it are found and filled.
 func (h *hard) request(history [][]int32) []int32 {
 	length := h.config.MinLen + h.rng.n(h.config.MaxLen-h.config.MinLen+1)
 	if len(history) == 0 {
@@ -157,13 +157,13 @@ func (h *hard) fill(r *trace.Record, chain []int32) {
 	}
 }
 
-// handle is the engine's name of its i-th block of a chain: the key of the last block in it.
+// handle returns the engine hash of the i-th engine block of a chain: the key of its last block.
 func (h *hard) handle(w int, chain []int32, i int) uint64 {
 	return h.nodes[chain[(i+1)*h.workers[w].units-1]].key
 }
 
-// serve stores what a worker lacks of a chain, run by run. With Double it may store what it has again: from the first
-// block it lacks on, as an engine does that finds nothing behind a hole, or everything.
+// serve stores the missing blocks of a chain at a worker. With Double it may also store held blocks again: all blocks
+// after the first missing one, like an engine that finds no blocks after a hole, or the whole chain.
 func (h *hard) serve(w int, chain []int32) {
 	n := len(chain) / h.workers[w].units
 	lacks := func(i int) bool { return h.set.Copies(w, h.handle(w, chain, i)) == 0 }
@@ -221,20 +221,20 @@ func (h *hard) store(w int, chain []int32, from, to int) {
 	h.out.Write(&r)
 }
 
-// evict removes some blocks of one of the chains a worker served: a whole chain or a part of it. Without Holes it goes
-// from the leaf up to the first block that others still need.
+// evict removes a chain, or a part of it, from a worker. Without Holes it removes from the leaf up to the first block
+// that another chain needs.
 func (h *hard) evict(w int) {
 	worker := &h.workers[w]
 	if len(worker.chains) == 0 {
 		return
 	}
-	// The oldest, as an engine would, or any: the younger, the sooner it is asked for again.
+	// The oldest chain, like an engine, or any: a younger chain is requested again sooner.
 	pick := 0
 	if h.rng.n(2) == 0 {
 		pick = h.rng.n(len(worker.chains))
 	}
 	chain := worker.chains[pick]
-	done := false // nothing of the chain is left that this worker's other chains do not have
+	done := false // all blocks of the chain that are left belong to other chains of this worker too
 	if h.config.Trouble&Holes == 0 {
 		done = h.evictLeaves(w, chain)
 	} else {
@@ -249,7 +249,7 @@ func (h *hard) evict(w int) {
 	}
 }
 
-// handles returns the engine's names of a chain's blocks.
+// handles returns the engine hashes of a chain's engine blocks.
 func (h *hard) handles(w int, chain []int32) []uint64 {
 	var all []uint64
 	for i := range len(chain) / h.workers[w].units {
@@ -258,7 +258,7 @@ func (h *hard) handles(w int, chain []int32) []uint64 {
 	return all
 }
 
-// choose returns blocks that a worker holds of a chain, in some order of removal.
+// choose returns held blocks of a chain in an order in which to remove them.
 func (h *hard) choose(w int, chain []int32) []uint64 {
 	all := h.handles(w, chain)
 	switch h.rng.n(4) {
@@ -268,14 +268,14 @@ func (h *hard) choose(w int, chain []int32) []uint64 {
 	case 2: // a hole in the middle
 		from := h.rng.n(len(all) + 1)
 		all = all[from : from+h.rng.n(len(all)-from+1)]
-	case 3: // some here and there
+	case 3: // at random places
 		all = slices.DeleteFunc(all, func(uint64) bool { return h.rng.n(3) > 0 })
 	}
 	return slices.DeleteFunc(all, func(handle uint64) bool { return h.set.Copies(w, handle) == 0 })
 }
 
-// evictLeaves removes copies from a chain's leaf on, as long as that leaves no hole. It reports whether the chain is not
-// needed any more to find what is left.
+// evictLeaves removes copies from a chain's leaf on, as long as that leaves no hole. It reports whether the worker can
+// forget the chain, because other chains lead to all remaining blocks.
 func (h *hard) evictLeaves(w int, chain []int32) bool {
 	worker := &h.workers[w]
 	all := h.handles(w, chain)
@@ -302,7 +302,7 @@ func (h *hard) evictLeaves(w int, chain []int32) bool {
 	return done
 }
 
-// remove takes one copy of each handle back.
+// remove removes one copy of each engine block.
 func (h *hard) remove(w int, handles []uint64) {
 	r := trace.Record{Kind: trace.Removed, Worker: uint32(w), Units: h.workers[w].units, Handles: handles}
 	if h.config.PlainForm {
@@ -318,7 +318,7 @@ func (h *hard) remove(w int, handles []uint64) {
 	h.workers[w].held -= len(handles)
 }
 
-// forget lets a worker lose everything and begin again.
+// forget removes all blocks of a worker and restarts it.
 func (h *hard) forget(w int) {
 	if h.config.PlainForm {
 		for part := range slices.Chunk(h.set.Holdings(w), 64) {

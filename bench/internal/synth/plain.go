@@ -1,6 +1,6 @@
-// Package synth makes workload files. Plain makes, byte for byte, those that our and other projects' harnesses are
-// measured on: conversations that share prefixes, on workers that evict leaf first and never leave a hole. Hard makes
-// what that model is too kind for: see [Hard].
+// Package synth makes workload files. Plain makes the files for the comparison with other projects: conversations that
+// share prefixes, on workers that evict leaves first and never leave a hole. Its bytes are fixed. Hard makes traces
+// with behaviours of real engines that Plain does not have.
 package synth
 
 import (
@@ -17,8 +17,8 @@ type PlainConfig struct {
 	Capacity       int  // blocks a worker may hold; 0: no limit
 	Stored         int  // stop once this many blocks were stored; with Same, once there are as many distinct ones
 	MinLen, MaxLen int  // of a chain, in blocks
-	Same           bool // every worker stores the same
-	Probes         int  // at most, of each length
+	Same           bool // every worker stores all chains
+	Probes         int  // most probes of each length
 }
 
 // DefaultPlain makes main.trace.
@@ -26,7 +26,7 @@ var DefaultPlain = PlainConfig{
 	Seed: 42, Workers: 16, Conversations: 2000, Capacity: 20000, Stored: 3_000_000, MinLen: 64, MaxLen: 512, Probes: 2000,
 }
 
-// ProbeLengths are the lengths of the prefixes that are timed.
+// ProbeLengths are the lengths of the timed prefixes.
 var ProbeLengths = []int{64, 256, 512}
 
 const blockSize = 16
@@ -51,7 +51,7 @@ func Plain(to io.WriteSeeker, c PlainConfig) (trace.Header, error) {
 	for !p.done() {
 		conversation, chain := p.request(history)
 		history[conversation] = p.remember(history[conversation], chain)
-		worker := conversation % c.Workers // its home, or one time in four any
+		worker := conversation % c.Workers // the conversation's worker; one time in four any worker
 		if p.rng.n(4) == 0 {
 			worker = p.rng.n(c.Workers)
 		}
@@ -79,7 +79,7 @@ func (p *plain) done() bool {
 func (p *plain) request(history [][][]int32) (conversation int, chain []int32) {
 	c := &p.config
 	conversation = p.rng.n(c.Conversations)
-	// One chain in some eight has exactly the greatest length.
+	// About one chain in eight has exactly the greatest length.
 	length := min(c.MinLen+p.rng.n(c.MaxLen-c.MinLen+1+64), c.MaxLen)
 	if h := history[conversation]; len(h) > 0 {
 		source := h[p.rng.n(len(h))]
@@ -128,7 +128,7 @@ func (p *plain) store(w int, chain []int32) {
 	}
 }
 
-// probe asks for prefixes that some worker holds whole at the end.
+// probe writes probes for prefixes that a worker holds completely at the end.
 func (p *plain) probe(history [][][]int32) {
 	for _, length := range ProbeLengths {
 		var held [][]int32

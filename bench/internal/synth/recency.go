@@ -2,10 +2,10 @@ package synth
 
 // recency is one worker's cache: the blocks it holds, most recently used first.
 type recency struct {
-	at         map[int32]int32 // block → its link
+	at         map[int32]int32 // index of the link by block
 	links      []link
 	free       []int32
-	head, tail int32 // links; -1: none
+	head, tail int32 // indexes of links; -1: none
 }
 
 type link struct {
@@ -19,7 +19,7 @@ func (r *recency) len() int { return len(r.at) }
 
 func (r *recency) has(block int32) bool { _, ok := r.at[block]; return ok }
 
-// touch makes block the most recent one, and adds it when it is not held.
+// touch makes block the most recently used one, and adds it if it is not held.
 func (r *recency) touch(block int32) {
 	i, held := r.at[block]
 	switch {
@@ -42,7 +42,7 @@ func (r *recency) touch(block int32) {
 	r.at[block] = i
 }
 
-// drop removes the block that was unused for longest.
+// drop removes the least recently used block.
 func (r *recency) drop() int32 {
 	i := r.tail
 	block := r.links[i].block
@@ -66,7 +66,7 @@ func (r *recency) cut(i int32) {
 	}
 }
 
-// depth returns how many leading blocks of chain are held. What a worker holds is closed under parents.
+// depth returns how many leading blocks of chain are held. A worker that holds a block holds all blocks before it.
 func (r *recency) depth(chain []int32) int {
 	low, high := 0, len(chain)
 	for low < high {

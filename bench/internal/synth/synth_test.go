@@ -32,8 +32,8 @@ func write(t *testing.T, make func(io.WriteSeeker) (trace.Header, error)) (path,
 	return path, hex.EncodeToString(digest[:])
 }
 
-// TestPlainBytes holds the generator to the given one: the first sum is of that one's output with the same settings,
-// the others are published with it. WARMPATH_BENCH_FULL=1 makes the large ones too (some 10 s).
+// TestPlainBytes compares digests of traces, so that results of different times are of the same workload.
+// WARMPATH_BENCH_FULL=1 makes the large traces too (some 10 s).
 func TestPlainBytes(t *testing.T) {
 	small := PlainConfig{Seed: 7, Workers: 5, Conversations: 20, Capacity: 300, Stored: 3000, MinLen: 4, MaxLen: 40, Probes: 20}
 	mem1m, shared := DefaultPlain, DefaultPlain
@@ -104,7 +104,7 @@ func TestAnswersAreExact(t *testing.T) {
 	}
 }
 
-// TestHardTracesHaveTrouble looks for what they are made for.
+// TestHardTracesHaveTrouble counts each trouble in a trace.
 func TestHardTracesHaveTrouble(t *testing.T) {
 	c := DefaultHard
 	c.Stored, c.Capacity, c.Conversations = 100000, 2000, 50

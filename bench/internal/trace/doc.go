@@ -21,8 +21,8 @@
 //	5 Forgotten  nothing                                                version 2
 //
 // A local hash is of a block alone, a key of a block and all before it. Version 1 is what all harnesses read: each
-// block's handle is its key. Version 2 adds engines whose blocks are longer than the trace's: a StoredCut announces n of
-// them, each of `units` blocks, under handles of their own (the key of the last unit); a Removed with units takes such
-// handles back. Its parent is a handle. A block is held as long as it was stored more often than removed, counting
-// every cover of it. Forgotten takes back all of one worker.
+// block's handle is its key. Version 2 adds engines whose blocks are longer than the trace's: a StoredCut announces n
+// of them, each of `units` blocks, under handles of their own (the key of the last unit); a Removed with units takes
+// such handles back. Its parent is a handle. A block is held as long as it was stored more often than removed,
+// counting every cover of it. Forgotten takes back all of one worker.
 package trace

@@ -50,7 +50,7 @@ func Open(path string) (*Trace, error) {
 	return t, nil
 }
 
-// Close gives the file back; no Reader of it may be used any more.
+// Close unmaps the file. Its Readers must not be used after that.
 func (t *Trace) Close() error {
 	if t.unmap == nil {
 		return nil
@@ -73,7 +73,7 @@ type Reader struct {
 	locals, keys, handles []uint64
 }
 
-// Err returns what ended the reading, nil at the file's proper end.
+// Err returns the error that ended the reading; nil at the end of the file.
 func (r *Reader) Err() error { return r.err }
 
 // Next reads the next record into Record and reports whether there was one.
@@ -122,7 +122,7 @@ func (r *Reader) next() error {
 	return nil
 }
 
-// payload returns the size of a record's payload, at most some hundred bytes per byte that the file would have to have.
+// payload returns the size of a record's payload in bytes.
 func (r *Reader) payload(rec *Record, n int) (int, error) {
 	if rec.Worker >= r.t.Workers {
 		return 0, fmt.Errorf("worker %d of %d", rec.Worker, r.t.Workers)

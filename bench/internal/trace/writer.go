@@ -7,8 +7,8 @@ import (
 	"io"
 )
 
-// Writer writes a file. Records and counts of the header are what was written; the rest is the caller's. It is not
-// safe for concurrent use. Errors are kept and returned by Close.
+// Writer writes a file. It counts the records and blocks of the header; the caller sets the header's other fields.
+// Close returns the first error. Not safe for concurrent use.
 type Writer struct {
 	header Header
 	to     io.WriteSeeker
@@ -17,7 +17,7 @@ type Writer struct {
 	err    error
 }
 
-// NewWriter begins a file at the present place of to, which must be its start.
+// NewWriter begins a file. The position of to must be its start.
 func NewWriter(to io.WriteSeeker, h Header) *Writer {
 	h.Records, h.Stored, h.Removed, h.Queries = 0, 0, 0, 0
 	w := &Writer{header: h, to: to, buf: bufio.NewWriterSize(to, 1<<20)}
