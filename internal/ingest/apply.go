@@ -14,8 +14,8 @@ import (
 // apply applies one event and reports whether trust may have changed. s.mu is held.
 func (s *stream) apply(e *kvevent.Event) (changed bool) {
 	if e.Owner != "" && e.Owner != kvevent.OwnerKVCR {
-		// Its copies are not the engine's, and what the engine can do with them is not known: they are nobody's credit,
-		// and removing them takes nothing of the engine's own.
+		// It is about copies outside the engine, whose use by the engine is unknown. So they count for no holder, and
+		// their removal removes nothing.
 		s.unapplied++
 		return false
 	}
@@ -34,14 +34,14 @@ func (s *stream) apply(e *kvevent.Event) (changed bool) {
 			now := time.Now()
 			changed = changed || len(s.unremoved.queue) == 0
 			s.unremoved.keep(e, now)
-			s.expire(now) // what is too much
+			s.expire(now) // blocks beyond the bound
 		}
 		changed = changed || s.mixed != mixed
 	case kvevent.Removed:
 		s.removed++
 		s.removesAll(e)
 		if e.LastCopies && s.removals != lastCopy {
-			s.toldLast()
+			s.lastRemoved()
 			changed = true
 		}
 		generation = s.router.Remove(s.holder, s.model, warmpath.Removed{Tier: e.Tier, Group: max(e.Group, 0), Handles: e.Hashes})
@@ -50,15 +50,15 @@ func (s *stream) apply(e *kvevent.Event) (changed bool) {
 		generation = s.clear(e)
 		changed = true
 	}
-	// An event of the old index's time is in the old index: the new one needs the whole history.
+	// Earlier events were applied to the old index: the new one needs the whole history.
 	if generation != s.generation.Load() {
 		s.renew.Store(true)
 	}
 	return changed
 }
 
-// clear applies a reset. vLLM's offload tiers survive a reset of the accelerator's cache and are not announced again;
-// SGLang's host copies go with the tree. Of other engines we assume the worse.
+// clear applies a reset. vLLM's offload tiers survive a reset of the accelerator's cache, and their blocks are not
+// announced again. SGLang drops its host copies with the tree. Other engines are assumed to drop them, too.
 func (s *stream) clear(e *kvevent.Event) (generation uint64) {
 	if s.engine == fleet.EngineVLLM {
 		generation = s.router.Clear(s.holder, s.model, e.Tier)
@@ -69,8 +69,8 @@ func (s *stream) clear(e *kvevent.Event) (generation uint64) {
 		}
 		s.tiers = 0
 	}
-	// An empty cache has no missing history and no unknown block. But an offload tier that the reset does not clear
-	// may have blocks that the index forgot.
+	// An empty cache has no missing history and no unknown block. But an offload tier that survives the reset may have
+	// blocks that the index forgot.
 	if s.tiers == 0 && !(s.offloads && s.engine == fleet.EngineVLLM) {
 		s.reset = s.reset || !s.complete && s.engine == fleet.EngineVLLM
 		s.complete, s.missing, s.broken, s.unread = true, "", false, ""
@@ -80,7 +80,7 @@ func (s *stream) clear(e *kvevent.Event) (generation uint64) {
 	return generation
 }
 
-// store hands a stored event to the index.
+// store passes a stored event to the index.
 func (s *stream) store(e *kvevent.Event) (generation uint64) {
 	x := &s.out
 	x.Tier, x.Group, x.Attention, x.Window = e.Tier, max(e.Group, 0), e.Attention, e.Window
@@ -105,20 +105,20 @@ func (s *stream) store(e *kvevent.Event) (generation uint64) {
 		x.Tokens, x.Features = nil, nil
 	}
 	if !e.Aligned() || e.Unread != 0 {
-		// The tokens are not those of the hashes, or not all that makes the blocks. The hashes alone can join them to
-		// blocks that another event explains.
+		// The tokens do not determine the blocks. With the hashes alone the index can join the blocks to those of another
+		// event.
 		x.Tokens, x.Features = nil, nil
 	}
 	s.tiers |= 1 << e.Tier
 	return s.router.Store(s.holder, s.model, x)
 }
 
-// aheadAlike reports whether a stored event's blocks are hashed with the look-ahead of the stream's first: an engine
-// hashes all of them alike. Blocks that are not may follow blocks under keys of the other kind, where their tokens would
-// mean something else: such an event is known by its hashes alone. s.mu is held.
+// aheadAlike reports whether the blocks of a stored event have the same look-ahead as the first blocks of the stream. An
+// engine uses one look-ahead for all. Blocks with another one could follow blocks whose keys cover other tokens: of such
+// an event only the hashes are used. s.mu is held.
 func (s *stream) aheadAlike(e *kvevent.Event) bool {
 	if !e.Aligned() {
-		return true // known by its hashes anyway
+		return true // only its hashes are used anyway
 	}
 	n := len(e.Ahead)
 	if !s.hasAhead {
@@ -134,8 +134,8 @@ func (s *stream) aheadAlike(e *kvevent.Event) bool {
 	return n == s.ahead
 }
 
-// keys are those that a request to the holder may carry. Blocks below the accelerator are joined through their hashes,
-// but for those that have hashes of their own.
+// keys returns the keys that requests to the holder may carry and that matter for the event. Blocks below the accelerator
+// are joined by their hashes, except those with hashes of their own.
 func (s *stream) keys(e *kvevent.Event) kvevent.Keys {
 	if e.Tier != block.TierGPU && !s.announcesNoRemovals(e) {
 		return kvevent.KeyRoot
@@ -143,14 +143,14 @@ func (s *stream) keys(e *kvevent.Event) kvevent.Keys {
 	return kvevent.Keys(s.used.Load())
 }
 
-// claimable reports whether a stored event may be given to the index at all. s.mu is held.
+// claimable reports whether a stored event may be passed to the index. s.mu is held.
 //
-// vLLM folds all that keeps requests apart into its hashes: an event that hides some of it is still true of its hashes,
-// and only a chain that begins with it must not be rooted. SGLang's hashes have the tokens in them and, lately, the
-// salt. The same hash then stands for the copies of requests that its cache keeps apart, stored and removed under one
-// name: neither its root nor its parent says whose copy it is. As soon as requests carry such a key nothing new is
-// believed, while removals still are: what remains in the index is what certainly was there before, and fades. In its
-// dynamo format the hashes tell the requests apart, and the keys that requests carried are tried against them.
+// vLLM's hashes cover every key that separates requests. If an event does not contain such a key, its hashes are still
+// right; only a chain that begins with it must not be rooted. SGLang's hashes cover the tokens and, in new versions, the
+// salt. Its cache separates requests by extra_key, but their blocks have the same hash and are stored and removed under
+// it. So nothing in an event shows which request's copy it is. As soon as requests carry such a key, stored events are
+// not believed any more, and removals still are: the index keeps only blocks that certainly were there, and loses them
+// over time. In SGLang's dynamo format the hashes cover extra_key, and the values that requests carried are tried.
 func (s *stream) claimable(e *kvevent.Event) bool {
 	used := kvevent.Keys(s.used.Load())
 	s.rootExtra, s.rootKnown = "", false
@@ -170,7 +170,7 @@ func (s *stream) claimable(e *kvevent.Event) bool {
 	}
 	switch {
 	case s.announcesNoRemovals(e):
-		// Their hashes are not the engine's, so that nothing else tells what their tokens are part of.
+		// Their hashes are not the engine's, so that nothing shows which chain their tokens belong to.
 		s.leaking = e.Medium
 		ok := e.Aligned() && e.Unread == 0 && e.Hidden&used&kvevent.KeyRoot == 0
 		s.doubted = s.doubted || !ok
@@ -186,7 +186,7 @@ func (s *stream) claimable(e *kvevent.Event) bool {
 	return false
 }
 
-// keyNames names the keys in words.
+// keyNames returns the names of the keys for a message.
 func keyNames(k kvevent.Keys) string {
 	switch {
 	case k&kvevent.KeyExtra != 0:
@@ -198,7 +198,7 @@ func keyNames(k kvevent.Keys) string {
 	}
 }
 
-// learn takes from a stored event what it tells about the engine, and reports whether something is new. s.mu is held.
+// learn learns about the engine from a stored event, and reports whether something is new. s.mu is held.
 func (s *stream) learn(e *kvevent.Event) (changed bool) {
 	if e.Group >= 0 && e.Group < 64 && s.groups&(1<<e.Group) == 0 {
 		s.groups |= 1 << e.Group
@@ -214,7 +214,7 @@ func (s *stream) learn(e *kvevent.Event) (changed bool) {
 	}
 	if e.Tier != block.TierGPU && !s.offloads {
 		s.offloads = true
-		if s.reset { // no other event told of the tier
+		if s.reset { // the first event about the tier
 			s.complete, s.missing, s.reset = false, "what was offloaded before the reset of the accelerator's cache is not known", false
 			changed = true
 		}
@@ -230,11 +230,11 @@ func (s *stream) learn(e *kvevent.Event) (changed bool) {
 	return changed
 }
 
-// smallestBlock is the size below which the router's own blocks never are (warmpath.Options.BlockSize).
+// smallestBlock is the smallest default size of the router's own blocks (warmpath.Options.BlockSize).
 const smallestBlock = 16
 
-// learnBlockSize corrects the block size that the probe told. Matches are rounded down to the engine's blocks, so of
-// several sizes in one stream the largest counts.
+// learnBlockSize corrects the block size of the probe. Matches are rounded down to the engine's blocks. So the largest of
+// several sizes in one stream counts.
 func (s *stream) learnBlockSize(tokens int) {
 	if tokens <= s.blockSize {
 		return
@@ -262,13 +262,13 @@ func (s *stream) learnBlockSize(tokens int) {
 	}
 	s.fleet.SetBlockSize(s.worker, tokens)
 	if s.stored == 1 {
-		// Nothing was stored yet: if this made the index anew, it misses nothing of ours.
+		// This is the first stored event: if the index was just replaced, the new one misses nothing of this holder.
 		s.generation.Store(s.router.Generation(s.holder))
 	}
 }
 
-// identify finds the algorithm and the seed of the engine's own hashes: for the operator, who may want two engines or
-// another router to agree on them. We do not depend on it.
+// identify finds the algorithm and the seed of the engine's own hashes. It is information for the operator, who may want
+// two engines or another router to use the same. The router does not depend on it.
 func (s *stream) identify(e *kvevent.Event) {
 	const enough = 2 // blocks
 	n := min(len(e.Hashes), enough)

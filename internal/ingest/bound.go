@@ -11,8 +11,8 @@ import (
 	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
-// bound is the handler of one stream of an engine that dialled us. Whose it is, the topic tells; which rank, its first
-// batch. Until both are known its messages are dropped, and count as missing history.
+// bound is the handler of one stream of an engine that connected to the router. The topic names the worker, the first
+// batch the rank. Until both are known, messages are dropped and count as missing history.
 type bound struct {
 	manager *Manager
 	origin  zmq.Origin
@@ -24,7 +24,7 @@ type bound struct {
 	unnumbered bool // messages carry no sequence numbers
 }
 
-// accept takes a stream of the listener.
+// accept accepts a stream of the listener.
 func (m *Manager) accept(o zmq.Origin) (zmq.Handler, string) {
 	if o.Address == "" {
 		m.log.Warn("KV events refused: the topic must be kv@<host:port of the worker>@<model>", "topic", o.Topic, "peer", o.Peer)
@@ -38,7 +38,7 @@ func (b *bound) Message(seq uint64, payload []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.f != nil && b.f.closed() {
-		b.f, b.missing = nil, true // the fleet changed: perhaps it is known under another holder now
+		b.f, b.missing = nil, true // the fleet changed: the stream may belong to another holder now
 	}
 	if b.f == nil && !b.adopt(payload) {
 		b.missing = true
@@ -58,8 +58,8 @@ func (b *bound) Message(seq uint64, payload []byte) {
 	}
 }
 
-// take makes f the holder's stream, unless another carries its events already. A stream to an endpoint that was never
-// reached does not: older engines cannot tell that they dial, and a default port was tried.
+// take makes f the holder's stream, unless it already has a working one. A stream whose endpoint was never reached does
+// not count: older engines do not report that they connect to the router, so that their default port was tried.
 func (m *Manager) take(f *follower) bool {
 	m.mu.Lock()
 	old := m.streams[f.holder]
@@ -82,7 +82,7 @@ func (m *Manager) take(f *follower) bool {
 	return true
 }
 
-// closed reports whether nothing of the stream is running any more.
+// closed reports whether all goroutines of the stream have ended.
 func (f *follower) closed() bool {
 	select {
 	case <-f.done:
@@ -99,7 +99,7 @@ func (f *follower) close() {
 	}
 }
 
-// adopt finds the holder whose stream this is, and makes the stream its. b.mu is held.
+// adopt finds the holder of this stream and makes it the holder's. b.mu is held.
 func (b *bound) adopt(payload []byte) bool {
 	m := b.manager
 	snap := m.fleet.Snapshot()
@@ -128,7 +128,7 @@ func (b *bound) adopt(payload []byte) bool {
 	f := &follower{stream: s, done: make(chan struct{}), bound: true}
 	f.stop = func() {
 		s.closing.Store(true)
-		// Not while a message is being applied: what is forgotten next must stay forgotten.
+		// This waits until the present message is applied: nothing may be stored after the holder is forgotten.
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		f.close()
@@ -142,7 +142,7 @@ func (b *bound) adopt(payload []byte) bool {
 	return true
 }
 
-// workerAt returns the worker with that host and port, or host alone if only one worker is there.
+// workerAt returns the worker with that host and port, or the only worker at that host.
 func workerAt(snap *fleet.Snapshot, address string) *fleet.Worker {
 	var byHost *fleet.Worker
 	several := false
@@ -185,7 +185,7 @@ func (b *bound) Lost(from, to uint64) {
 	}
 }
 
-// Unnumbered implements zmq.Unnumbered. It passes the call on with the first message: only then the stream is known.
+// Unnumbered implements zmq.Unnumbered. It passes the call on with the first message, when the holder is known.
 func (b *bound) Unnumbered() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -201,7 +201,7 @@ func (b *bound) Complete() {
 	}
 }
 
-// State implements zmq.Handler. The end of the connection is the end of the stream: a new one begins without history.
+// State implements zmq.Handler. The stream ends with its connection: a new one begins without history.
 func (b *bound) State(connected bool, err error) {
 	b.mu.Lock()
 	f, m := b.f, b.manager
@@ -214,7 +214,7 @@ func (b *bound) State(connected bool, err error) {
 	f.close()
 	b.mu.Unlock()
 	if ended {
-		return // the manager took the holder from us
+		return // the manager gave the holder to another stream
 	}
 	m.end(f, fmt.Sprintf("the engine's connection ended: %v", err))
 	m.fleet.SetTrust(f.holder, fleet.TrustApproximate, "no events since "+time.Now().UTC().Format(time.TimeOnly)+": learned from requests")

@@ -7,39 +7,40 @@ import (
 	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
-// Config tunes a [Manager]. A zero field means its default.
+// Config are the settings of a [Manager]. A zero field means its default.
 type Config struct {
-	// Listen is a ZMQ endpoint to bind for engines that dial the router; their topic kv@<host:port>@<model> says whose
-	// events they send. Default "": none.
+	// Listen is a ZMQ endpoint to bind for engines that connect to the router. Their topic kv@<host:port>@<model> names
+	// the worker. Default "": none.
 	Listen string `yaml:"listen"`
-	// Silence is how long a holder may send no events while it gets requests before that is called wrong. Default 60 s.
+	// Silence is how long a holder may send no events while it gets requests. After it the holder's trust is degraded.
+	// Default 60 s.
 	Silence time.Duration `yaml:"silence"`
-	// SilenceRequests is how many requests it must have answered meanwhile. Default 20: a few that were fully cached
-	// send none.
+	// SilenceRequests is how many requests it must have answered in that time. Default 20: a few requests whose prompts
+	// are fully cached cause no events.
 	SilenceRequests int `yaml:"silence_requests"`
-	// Grace is how long entries are believed after the connection broke. Default 5 s: a reconnect takes less, and
-	// evictions that go unseen meanwhile are few.
+	// Grace is how long entries are believed after the connection broke. Default 5 s: a reconnect takes less, and in this
+	// time the router misses few evictions.
 	Grace time.Duration `yaml:"grace"`
-	// UnremovedTTL is how long blocks count on a tier that announces what it stores and never what it drops (LMCache's
-	// and Mooncake's connectors), after they were stored last. Default 5 min: the 5 GB that LMCache takes by default
-	// are 40,000 tokens of an 8 B model, which a busy engine replaces within minutes. With more memory give it more.
+	// UnremovedTTL is how long a stored block counts as cached on a tier that announces stored blocks but never removals
+	// (LMCache's and Mooncake's connectors). Default 5 min: LMCache's default memory of 5 GB holds 40,000 tokens of an
+	// 8 B model, which a busy engine replaces within minutes. Set it higher if the tier has more memory.
 	UnremovedTTL time.Duration `yaml:"unremoved_ttl"`
-	// AssumeSalt and AssumeExtraKey say that requests carry cache_salt or extra_key though this router has not seen
-	// any: because other clients reach the engines too, or because it was just started. They matter to engines whose
-	// events do not tell these keys (SGLang's never tell extra_key): new blocks of such a holder are then not believed.
-	// Default false: the keys count from the first request that carries one.
+	// AssumeSalt and AssumeExtraKey say that requests carry cache_salt or extra_key even if this router has not seen any:
+	// other clients use the engines, too, or the router was just started. They matter if the engine's events do not
+	// contain these keys (SGLang's never contain extra_key): new blocks of such a holder are then not believed. Default
+	// false: this begins with the first request that carries such a key.
 	AssumeSalt     bool `yaml:"assume_salt"`
 	AssumeExtraKey bool `yaml:"assume_extra_key"`
-	// Seeds are tried when an engine's hash chain is identified, besides vLLM's default. Default "0" and "42".
+	// Seeds are tried, besides vLLM's default, to identify an engine's hash chain. Default "0" and "42".
 	Seeds []string `yaml:"seeds"`
-	// BlockSize is the configured size of the router's own blocks, in tokens, to say when events show that it is not
-	// used. Default 0: none was configured.
+	// BlockSize is the configured size of the router's own blocks, in tokens. The stream warns when events show that the
+	// router cannot use it. Default 0: none was configured.
 	BlockSize int `yaml:"-"`
-	// ZMQ bounds each stream. Default zmq.DefaultConfig.
+	// ZMQ are the settings of each stream. Default zmq.DefaultConfig.
 	ZMQ zmq.Config `yaml:"-"`
 }
 
-// DefaultConfig is what a zero Config means.
+// DefaultConfig returns the meaning of a zero Config.
 func DefaultConfig() Config { return Config{}.withDefaults() }
 
 func (c Config) withDefaults() Config {
@@ -62,11 +63,11 @@ func (c Config) withDefaults() Config {
 }
 
 const (
-	leastPending = 1 << 20 // what one rank's stream may always keep back, in bytes: some hundred messages
-	leastMessage = 8 << 20 // what one rank's message may always have, in bytes: a million tokens have five million
+	leastPending = 1 << 20 // bytes that the stream of a rank may always keep back: some hundred messages
+	leastMessage = 8 << 20 // bytes that a message of a rank may always have: a million tokens take five million
 )
 
-// wire bounds one stream of a worker with so many ranks: the ranks divide the memory that one worker may take.
+// wire returns the bounds of one stream: the ranks of a worker share the memory that one worker may take.
 func (c *Config) wire(ranks int) zmq.Config {
 	cfg := c.ZMQ
 	if cfg.PendingBytes <= 0 {

@@ -11,25 +11,26 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// removals is what one removal of a block by vLLM means: its cache may have several copies of a block, each announced.
-// Up to 0.33 each copy is removed by an event of its own. Open changes would send one event for the last copy
-// (vllm#55092), or tell how many copies remain (#48933). docs/design/0031 says how they are told apart.
+// removals says what a removal of a block by vLLM means. Its cache may have several copies of a block, and it announces
+// each. Up to 0.33 it sends a removal for each copy. Open changes would send one removal for the last copy (vllm#55092),
+// or report how many copies remain (#48933). docs/design/0031 says how the router distinguishes them.
 type removals uint8
 
 const (
 	// perCopy: each copy is removed by an event of its own. Copies are counted.
 	perCopy removals = iota
-	// unproven: the version is none that is known for either manner. No copies are counted, so that the first removal
-	// takes the block: that is exact if it is the only one, and too early by the other copies if it is not.
+	// unproven: it is not known what this version does. Copies are not counted, so that the first removal removes the
+	// block. That is exact if it is the only removal, and too early if other copies remain.
 	unproven
-	// lastCopy: a removal is the only one. It told so, or counting copies led to more blocks than the engine has.
+	// lastCopy: a removal is for the last copy. The event said so, or counted copies led to more blocks than the engine
+	// has.
 	lastCopy
 )
 
-// lastCounted is the newest version of vLLM of which is known that it sends a removal for each copy.
+// lastCounted is the newest version of vLLM that is known to send a removal for each copy.
 var lastCounted = [3]int{0, 33, 0}
 
-// removalsOf returns what removals of an engine mean as far as its version tells.
+// removalsOf returns what the removals of an engine version mean.
 func removalsOf(e fleet.Engine, version string) removals {
 	if e != fleet.EngineVLLM {
 		return perCopy // they have each block once
@@ -46,7 +47,7 @@ func removalsOf(e fleet.Engine, version string) removals {
 	return perCopy
 }
 
-// release reads the numbers that a version begins with: "0.33.1.dev5+g1" is 0.33.1.
+// release parses the numbers at the beginning of a version: "0.33.1.dev5+g1" is 0.33.1.
 func release(version string) (v [3]int, ok bool) {
 	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 4)
 	if len(parts) < 2 {
@@ -63,7 +64,7 @@ func release(version string) (v [3]int, ok bool) {
 	return v, true
 }
 
-// origin says whether an announcement adds a copy.
+// origin returns whether an announcement adds a copy.
 func (s *stream) origin(e *kvevent.Event) kvindex.Origin {
 	if s.announcesNoRemovals(e) {
 		return kvindex.OriginReused
@@ -74,22 +75,22 @@ func (s *stream) origin(e *kvevent.Event) kvindex.Origin {
 	return kvindex.OriginReused
 }
 
-// toldLast notes a removal that says that no copy is left. s.mu is held, and the stream has its turn.
-func (s *stream) toldLast() {
+// lastRemoved notes a removal that says that no copy is left. s.mu is held, and the stream has its turn.
+func (s *stream) lastRemoved() {
 	if s.removals == perCopy {
-		s.drop("its removals tell how many copies remain, which its version is not known for: what was counted before is dropped")
+		s.drop("its removals say how many copies remain, which is not known of its version: the copies counted before are dropped")
 		s.broken = true
 	}
 	s.removals = lastCopy
 }
 
-// judgeCopies compares what the index said last with what the two manners of removal allow, and reports whether the
-// stream's is another than it was taken for. s.mu is held.
+// judgeCopies compares the last figures of the index with the two possible meanings of removals. It changes the stream's
+// meaning if the figures contradict it, and reports whether it did. s.mu is held.
 func (s *stream) judgeCopies() (changed bool) {
 	st := &s.indexSaid
 	switch s.removals {
 	case unproven:
-		// With a whole history only a second copy is removed without being there.
+		// With a whole history, a removal of an unknown block can only be that of a second copy.
 		whole := s.complete && st.Whole && s.unread == "" && s.mixed == "" && !s.offloads
 		if whole && s.wholeThen && st.UnknownRemoved > s.unknownThen {
 			s.removals, changed = perCopy, true
@@ -99,7 +100,7 @@ func (s *stream) judgeCopies() (changed bool) {
 	case perCopy:
 		w := s.fleet.Snapshot().Worker(s.holder)
 		if s.engine != fleet.EngineVLLM || w == nil || s.offloads || len(st.Groups) != 1 || st.Groups[0].Attention != block.AttentionFull {
-			return false // what is in the index is not all in one cache
+			return false // the blocks in the index are in several caches
 		}
 		room := int64(w.Facts.BlocksPerRank) * int64(max(w.Facts.BlockSize, s.blockSize))
 		held := st.Blocks[block.TierGPU] * int64(s.router.BlockSize(s.holder, s.model))

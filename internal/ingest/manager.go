@@ -15,8 +15,8 @@ import (
 	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
-// Manager follows the events of every holder of a router's fleet. Its methods may be called from any goroutine; Run
-// once.
+// Manager follows the events of every holder of a router's fleet. Run is called once; the other methods may be called
+// from any goroutine.
 type Manager struct {
 	router   *warmpath.Router
 	fleet    *fleet.Fleet
@@ -27,19 +27,19 @@ type Manager struct {
 	extras   sync.Map                // fleet.Holder → *extras
 	present  map[fleet.Holder]uint64 // of the last snapshot, with their workers' incarnations; reconcile's alone
 
-	began atomic.Int64 // when the look or the reconciliation under way began, Unix nanoseconds; 0 is none
+	began atomic.Int64 // when the present check or reconciliation began, Unix nanoseconds; 0: none is running
 
 	mu      sync.Mutex // guards what follows; never held while waiting
 	streams map[fleet.Holder]*follower
 	turns   map[fleet.WorkerID]*sync.Mutex // see turnOf
 }
 
-// follower is a stream and what carries it.
+// follower is a stream with its goroutines.
 type follower struct {
 	*stream
 	stop  context.CancelFunc
-	done  chan struct{} // closed when nothing of the stream is running any more
-	bound bool          // the engine dialled us
+	done  chan struct{} // closed when all goroutines of the stream have ended
+	bound bool          // the engine connected to the router
 }
 
 // New returns a Manager that feeds router. It starts nothing.
@@ -52,7 +52,7 @@ func New(router *warmpath.Router, c Config, log *slog.Logger) *Manager {
 	return m
 }
 
-// ListenEndpoint returns the endpoint that engines may dial, with its port once Run opened it; "" is none.
+// ListenEndpoint returns the endpoint that engines may connect to, with its real port after Run opened it; "" is none.
 func (m *Manager) ListenEndpoint() string {
 	if m.listener == nil {
 		return ""
@@ -60,8 +60,9 @@ func (m *Manager) ListenEndpoint() string {
 	return m.listener.Endpoint()
 }
 
-// Scoped notes that a request with this cache_salt and extra_key is about to be sent to h. Engines whose events do not
-// tell such keys must not be believed where they matter: call it before the request is sent. It costs a map lookup.
+// Scoped notes that a request with this cache_salt and extra_key will be sent to h. From then on, stored events without
+// such keys are not believed where the keys matter. So it must be called before the request is sent. It costs a map
+// lookup.
 func (m *Manager) Scoped(h fleet.Holder, salt, extra string) {
 	var keys kvevent.Keys
 	if salt != "" {
@@ -96,10 +97,10 @@ func (m *Manager) extrasOf(h fleet.Holder) *extras {
 	return v.(*extras)
 }
 
-// checkEvery is the time between two looks at all streams: what is wrong by the passing of time is late by no more.
+// checkEvery is the time between two checks of all streams. A passed time limit is found at most so much later.
 const checkEvery = time.Second
 
-// Run follows the fleet until ctx ends, which is no error; that a configured listener cannot be opened is.
+// Run follows the fleet until ctx ends; that is no error. A configured listener that cannot be opened is an error.
 func (m *Manager) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -143,13 +144,13 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// stuck is how long one stream may make no progress while others do. It may wait for its turn at the
-// index, or for one large operation. Both take less than 20 s; longer is a stall.
+// stuck is how long one stream may make no progress while others do. It may wait for its turn at the index, or for one
+// large operation. Both take less than 20 s; a longer time is a stall.
 const stuck = 20 * time.Second
 
-// Oldest returns for how long the application of events has made no progress at now, and the holder that waits; 0 when
-// nothing is under way. While other streams make progress, a stream that makes none counts only after a while. Oldest
-// takes no lock that is held while events are applied.
+// Oldest returns for how long the application of events has made no progress, and the holder that waits; 0 if no events
+// are being applied. While other streams make progress, a stream without progress counts only after the time stuck.
+// Oldest takes no lock that is held while events are applied.
 func (m *Manager) Oldest(now time.Time) (age time.Duration, who string) {
 	var moved int64
 	age, who = ageOf(&m.began, now), "the follower of all streams"
@@ -172,14 +173,14 @@ func ageOf(began *atomic.Int64, now time.Time) time.Duration {
 	return 0
 }
 
-// step notes that the look or the reconciliation under way makes progress.
+// step notes that the present check or reconciliation makes progress.
 func (m *Manager) step() {
-	if m.began.Load() != 0 { // else a test calls it by hand
+	if m.began.Load() != 0 { // otherwise a test calls it directly
 		m.began.Store(time.Now().UnixNano())
 	}
 }
 
-// look lets each stream notice what is wrong by the passing of time.
+// look checks the time limits of each stream.
 func (m *Manager) look(now time.Time) {
 	for _, f := range m.list() {
 		f.look(now)
@@ -197,7 +198,7 @@ func (m *Manager) list() []*follower {
 	return all
 }
 
-// reconcile starts, stops and renews streams so that they are those of the snapshot.
+// reconcile starts, stops and replaces streams so that they match the snapshot.
 func (m *Manager) reconcile(ctx context.Context, snap *fleet.Snapshot) {
 	m.forgetAbsent(snap)
 	wanted := map[fleet.Holder]zmq.Source{}
@@ -224,7 +225,7 @@ func (m *Manager) reconcile(ctx context.Context, snap *fleet.Snapshot) {
 		switch {
 		case w == nil:
 			m.end(f, "the worker left")
-			// The stream may have told it after the fleet forgot the worker, which may come back without events.
+			// The stream may have set the trust after the fleet forgot the worker, which may come back without events.
 			m.fleet.ResetTrust(f.holder)
 		case f.bound:
 			if f.outdated(w) || f.renew.Load() || f.generation.Load() != m.router.Generation(f.holder) {
@@ -241,15 +242,15 @@ func (m *Manager) reconcile(ctx context.Context, snap *fleet.Snapshot) {
 		m.mu.Lock()
 		_, running := m.streams[h]
 		m.mu.Unlock()
-		// A worker that serves no model has no index to feed.
+		// A worker that serves no model has no index.
 		if w := snap.Worker(h); !running && m.router.Generation(h) != 0 {
 			m.begin(ctx, m.newStream(w, h, source))
 		}
 	}
 }
 
-// forgetAbsent forgets the holders that left since the last snapshot. For holders with a new process it forgets what
-// was learned from requests: holders without events leave guesses behind, too, in the index and in policies.
+// forgetAbsent forgets the holders that left since the last snapshot, and what was learned from requests about holders
+// with a new process. This concerns holders without events, too: the index and policies have guesses about them.
 func (m *Manager) forgetAbsent(snap *fleet.Snapshot) {
 	for h := range m.present {
 		if snap.Worker(h) == nil {
@@ -282,7 +283,7 @@ func (m *Manager) forgetLearned(h fleet.Holder) {
 	m.router.Forget(h)
 }
 
-// outdated reports whether what the stream was made from is not so any more.
+// outdated reports whether the worker's facts that the stream was made from have changed.
 func (s *stream) outdated(w *fleet.Worker) bool {
 	return s.engine != w.Facts.Engine || s.ranks != w.Facts.Ranks || s.version != w.Facts.Version
 }
@@ -294,16 +295,16 @@ func (m *Manager) newStream(w *fleet.Worker, h fleet.Holder, source zmq.Source) 
 		log:    m.log.With("worker", w.URL, "rank", rank, "endpoint", source.Endpoint),
 		holder: h, worker: w.ID, url: w.URL, rank: rank, ranks: w.Facts.Ranks, engine: w.Facts.Engine, version: w.Facts.Version,
 		source: source, used: m.keysOf(h), extras: m.extrasOf(h), turn: m.turnOf(w.ID),
-		state: state{started: time.Now(), processedThen: m.fleet.Snapshot().Load(h).Processed, trust: fleet.TrustApproximate, told: fleet.TrustApproximate},
+		state: state{started: time.Now(), processedThen: m.fleet.Snapshot().Load(h).Processed, trust: fleet.TrustApproximate, logged: fleet.TrustApproximate},
 	}
 	s.removals = removalsOf(s.engine, s.version)
 	s.generation.Store(m.router.Generation(h))
 	return s
 }
 
-// turnOf returns the mutex that a worker's streams take to change the index, so that one of them waits for the index at
-// a time. The index lets writers in by turns, and decisions are among them: a worker of 256 ranks would else make each
-// decision wait for 256 events.
+// turnOf returns the mutex that a worker's streams take to change the index, so that only one of them waits for the index
+// at a time. The index serves its writers, decisions included, in order: otherwise each decision could wait for 256
+// events of a worker with 256 ranks.
 func (m *Manager) turnOf(id fleet.WorkerID) *sync.Mutex {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -340,7 +341,7 @@ func (m *Manager) begin(ctx context.Context, s *stream) {
 	}()
 }
 
-// end stops a stream, waits for it, and forgets its holder: whoever follows it next begins with its history.
+// end stops a stream, waits for it, and forgets its holder. The next stream of the holder begins with its history.
 func (m *Manager) end(f *follower, why string) {
 	f.stop()
 	<-f.done
@@ -353,7 +354,7 @@ func (m *Manager) end(f *follower, why string) {
 	f.log.Info("stopped following KV events", "why", why)
 }
 
-// stopAll stops all streams. The index keeps what it has: the process ends.
+// stopAll stops all streams. The index keeps its content, since the process ends.
 func (m *Manager) stopAll() {
 	all := m.list()
 	for _, f := range all {

@@ -9,14 +9,14 @@ import (
 	"github.com/warmpath/warmpath/kvevent"
 )
 
-// SGLang's events never tell extra_key. In its "dynamo" format, and for adapters that it names, the hash of a block is
+// SGLang's events never contain extra_key. In its "dynamo" format, and for adapters that it names, the hash of a block is
 // hashed once more with the request's extra_key and cache_salt (srt/disaggregation/kv_events.py:
-// kv_event_namespace_seed, namespaced_block_hash): the values that requests carried can be tried against it.
+// kv_event_namespace_seed, namespaced_block_hash). So the router can try the values that requests carried.
 
-// namespaceTag begins what a namespace is the hash of.
+// namespaceTag is the beginning of the text whose hash is a namespace.
 const namespaceTag = "sglang-kv-event-namespace-v1"
 
-// namespaced returns the hash under which the dynamo format announces a block of a request with these keys; "" is none.
+// namespaced returns the hash under which the dynamo format announces a block of a request with these keys; "" is no key.
 func namespaced(h kvevent.Hash, extra, salt string) kvevent.Hash {
 	if extra == "" && salt == "" {
 		return h
@@ -36,11 +36,11 @@ func namespaced(h kvevent.Hash, extra, salt string) kvevent.Hash {
 	return binary.BigEndian.Uint64(sum[:8])
 }
 
-// recentExtras is how many extra_key values of requests are tried: each costs a hash for each prompt that begins. Where
-// more are in use at a time the blocks of some requests are not found.
+// recentExtras is how many extra_key values of requests are tried. Each costs a hash for the first block of each prompt.
+// If more are in use at the same time, the blocks of some requests are not found.
 const recentExtras = 16
 
-// extras are the values of extra_key that requests to a holder carried lately. Safe for concurrent use.
+// extras are the last values of extra_key in requests to a holder. Safe for concurrent use.
 type extras struct {
 	mu     sync.Mutex
 	values []string // the latest last
@@ -68,7 +68,7 @@ func (x *extras) add(value string) {
 	x.values = append(x.values, value)
 }
 
-// find returns the value under which a prompt's first block has an announced hash; "" is that it has none.
+// find returns the extra_key with which the first block of a prompt has the announced hash; "" is no key.
 func (x *extras) find(plain, announced kvevent.Hash, salt string) (extra string, ok bool) {
 	if namespaced(plain, "", salt) == announced {
 		return "", true
@@ -83,9 +83,9 @@ func (x *extras) find(plain, announced kvevent.Hash, salt string) (extra string,
 	return "", false
 }
 
-// namespace finds the extra_key of the request whose prompt an event begins, by the hash of its first block. proven says
-// that the hash depends on the keys: then events of requests with other keys have other hashes, and each follows its own
-// parent. s.mu is held.
+// namespace finds the extra_key of the request for an event with a prompt's first block, by the hash of that block.
+// proven says that the hash depends on the keys: then events of requests with other keys have other hashes, and each
+// follows its own parent. s.mu is held.
 func (s *stream) namespace(e *kvevent.Event) (extra string, known, proven bool) {
 	h, err := block.NewEngineHasher(block.EngineChain{Algorithm: block.SGLangSHA256, Size: e.BlockSize, Bigram: e.Bigram})
 	if err != nil || !e.Aligned() || len(e.Ahead) > 0 && !e.Bigram {

@@ -17,8 +17,8 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// stream is one holder's events: it is the zmq.Handler of the holder's subscriber. The handler's methods are called by
-// one goroutine in order; the manager looks at it from another.
+// stream applies the events of one holder: it is the zmq.Handler of the holder's subscriber. One goroutine calls the
+// handler's methods in order; the manager checks the stream from another.
 type stream struct {
 	router  *warmpath.Router
 	fleet   *fleet.Fleet
@@ -32,13 +32,13 @@ type stream struct {
 	engine  fleet.Engine
 	source  zmq.Source
 	version string         // of the engine
-	model   string         // as the topic of a bound stream names it; "" is the worker's base model
+	model   string         // from the topic of a bound stream; "" is the worker's base model
 	used    *atomic.Uint32 // kvevent.Keys that requests to the holder were seen to carry
 	extras  *extras        // values of extra_key among them
 	wire    func() zmq.Stats
 
-	began      atomic.Int64  // when the handler's call under way began or made progress last, Unix nanoseconds; 0 is none
-	moved      atomic.Int64  // when a handler's call last made progress or ended, Unix nanoseconds
+	began      atomic.Int64  // when the present call of the handler began or last made progress, Unix nanoseconds; 0: none
+	moved      atomic.Int64  // when a call of the handler last made progress or ended, Unix nanoseconds
 	turn       *sync.Mutex   // one stream of a worker changes the index at a time; taken with mu held
 	closing    atomic.Bool   // the stream ends
 	generation atomic.Uint64 // of the index that the stream feeds
@@ -48,14 +48,14 @@ type stream struct {
 	decoder kvevent.Decoder
 	batch   kvevent.Batch
 	out     kvindex.Stored
-	joined  kvevent.Event // several removals, with
+	joined  kvevent.Event // several removals in one, with the hashes
 	gone    []kvevent.Hash
 
 	mu sync.Mutex // guards what follows
 	state
 }
 
-// state is what trust and statistics are made of.
+// state is the base of trust and statistics.
 type state struct {
 	started   time.Time
 	connected bool
@@ -64,39 +64,39 @@ type state struct {
 	everUp    bool
 
 	complete bool   // the history is whole since the cache was empty
-	missing  string // what is missing when it is not
-	broken   bool   // by a message that cannot be read: that the stream is whole does not help
-	reset    bool   // it is whole since a reset of the accelerator's cache, and what was missing before is not known
+	missing  string // what is missing if it is not
+	broken   bool   // the missing part is a message that cannot be read, so that another replay does not help
+	reset    bool   // the history is whole only since a reset of the accelerator's cache
 	// behind: messages are missing, or may be. Later messages wait, so blocks that they remove still count as cached.
 	behind bool
 
 	unnumbered  bool   // messages carry no sequence numbers
 	hybrid      string // the kind of group that makes a prefix worth less than its blocks; "" is none
-	unnamed     bool   // groups are numbered but their kinds are not told
+	unnamed     bool   // groups have numbers but no kinds
 	groups      uint64 // bit i: group i was seen
 	tiers       uint8  // bit t: something was stored on tier t
 	offloads    bool   // something was stored below the accelerator since the engine started, even if it was forgotten here
-	namespaced  bool   // hashes were seen to depend on extra_key, see namespace
-	unplaced    bool   // prompts with an extra_key that is not known were stored
-	rootExtra   string // of the prompt that the event under way begins, where that is known
+	namespaced  bool   // hashes depend on extra_key, see namespace
+	unplaced    bool   // prompts with an unknown extra_key were stored
+	rootExtra   string // extra_key of the prompt whose first block the present event has, if rootKnown
 	rootKnown   bool
-	ambiguous   string // why stored events are not applied; "" is that they are
+	ambiguous   string // why stored events are not applied; "": they are
 	misplaced   string // the stream is another holder's
-	number      int    // by which the one rank of a worker calls itself, when hasNumber
+	number      int    // of the only rank of a worker, if hasNumber
 	hasNumber   bool
 	leaking     string // a medium whose blocks are announced and never removed
-	doubted     bool   // some of its blocks were not stored: they may be of other requests
+	doubted     bool   // some of its blocks were not stored, since they may belong to other requests
 	unremoved   unremoved
 	removes     bool // an event without a cache group removed blocks below the accelerator
 	removals    removals
-	unknownThen int64     // removals of unknown blocks when the index was asked last, and
-	wholeThen   bool      // whether the history was whole then
-	ahead       int       // tokens after a block that its hash covers, when hasAhead
+	unknownThen int64     // removals of unknown blocks at the last question to the index
+	wholeThen   bool      // the history was whole at that time
+	ahead       int       // tokens after a block that its hash covers, if hasAhead
 	hasAhead    bool      // a block was stored
-	mixed       string    // why events are known by their hashes alone: their look-ahead is another; "" is that none is
-	unread      string    // what was wrong with an announcement that could not be read; "" is none since the history was last whole
-	indexLost   string    // what the index lost of the holder; "" is nothing
-	indexSeen   time.Time // when the index was last asked, and
+	mixed       string    // why only hashes of events are used: their look-ahead differs; "": it does not
+	unread      string    // the error of an announcement that could not be read; "": none since the history was last whole
+	indexLost   string    // the blocks of the holder that the index lost; "": none
+	indexSeen   time.Time // when the index was last asked, and its answer
 	indexSaid   kvindex.HolderStats
 
 	blockSize int // tokens, as announced
@@ -106,14 +106,14 @@ type state struct {
 	counters
 	lastEvent     time.Time
 	processedThen uint64 // requests ever dispatched to the holder when the last event came
-	silent        string // set while it is suspiciously quiet
+	silent        string // why it counts as silent; "": it does not
 	sequence      uint64
 	hasSequence   bool
 
 	trust  fleet.Trust
 	why    string
 	judged time.Time            // when trust and why last changed
-	told   fleet.Trust          // as logged last
+	logged fleet.Trust          // as last logged
 	warns  map[string]time.Time // when a kind of warning was last written
 }
 
@@ -122,15 +122,15 @@ type counters struct {
 	messages, events              uint64
 	stored, removed, cleared      uint64
 	skipped, undecodable, foreign uint64
-	misdirectedMessages           uint64 // another rank's, of events or of load
-	unapplied                     uint64 // stored events that were not applied, since they could belong to another request
+	misdirectedMessages           uint64 // of events or load of another rank
+	unapplied                     uint64 // stored events that could belong to another request than it seems
 	skippedTags                   map[string]uint64
 	lastError                     string
-	forgotten                     uint64 // times all was forgotten
+	forgotten                     uint64 // times that all blocks of the holder were forgotten
 	restarts                      uint64
 }
 
-// warnEvery is how often one kind of warning is written for one holder while its cause lasts.
+// warnEvery is the time between two warnings of one kind for one holder while the cause lasts.
 const warnEvery = 5 * time.Minute
 
 // warn writes a warning unless the same kind was written lately. s.mu is held.
@@ -146,14 +146,14 @@ func (s *stream) warn(kind, msg string, args ...any) {
 	s.log.Warn(msg, args...)
 }
 
-// forget drops what the index has of the holder, and notes what of its history is missing from now on. s.mu is held.
+// forget drops the holder's blocks from the index, and notes which part of its history is missing. s.mu is held.
 func (s *stream) forget(missing string) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	s.drop(missing)
 }
 
-// drop is forget while the stream has its turn.
+// drop does the same as forget, while the stream has its turn.
 func (s *stream) drop(missing string) {
 	s.router.Forget(s.holder)
 	s.forgotten++
@@ -170,14 +170,14 @@ func (s *stream) hasEvents() bool {
 	return s.everUp && (s.connected || s.tiers != 0)
 }
 
-// step notes that the handler's call under way makes progress.
+// step notes that the present call of the handler makes progress.
 func (s *stream) step() {
 	now := time.Now().UnixNano()
 	s.began.Store(now)
 	s.moved.Store(now)
 }
 
-// rest notes that no call of the handler is under way.
+// rest notes that no call of the handler is running.
 func (s *stream) rest() {
 	s.moved.Store(time.Now().UnixNano())
 	s.began.Store(0)
@@ -222,7 +222,7 @@ func (s *stream) Message(seq uint64, payload []byte) {
 			incomplete = b.Problem
 		}
 	}
-	b.Reset() // gives back what only a large message needs
+	b.Reset() // frees memory that only a large message needs
 	if cap(s.gone) > keptHashes {
 		s.gone = nil
 	}
@@ -247,11 +247,11 @@ func (s *stream) Message(seq uint64, payload []byte) {
 	}
 }
 
-// keptHashes bounds the buffer of joined removals that a stream keeps between messages: 512 KiB.
+// keptHashes bounds the buffer for joined removals that a stream keeps between messages: 512 KiB.
 const keptHashes = 1 << 16
 
-// applyAll applies the events of one batch, and reports whether trust may have changed. ended says that the stream
-// ends: it applies no more, since all that it said is forgotten with it. s.mu is held.
+// applyAll applies the events of one batch, and reports whether trust may have changed. ended says that the stream ends:
+// it applies no more events, since the holder is forgotten with it. s.mu is held.
 func (s *stream) applyAll(b *kvevent.Batch) (changed, ended bool) {
 	for i := 0; i < len(b.Events); i++ {
 		s.turn.Lock()
@@ -259,7 +259,7 @@ func (s *stream) applyAll(b *kvevent.Batch) (changed, ended bool) {
 			s.turn.Unlock()
 			return changed, true
 		}
-		s.step() // a message may have half a million events, each of which may wait for the index: it is no stall
+		s.step() // a message may have half a million events, and each may wait for the index: that is no stall
 		e := &b.Events[i]
 		n, hashes := b.Removals(i, s.gone[:0])
 		s.gone = hashes
@@ -276,7 +276,7 @@ func (s *stream) applyAll(b *kvevent.Batch) (changed, ended bool) {
 	return changed, false
 }
 
-// load tells the fleet what a scheduler of SGLang says of its load. s.mu is held.
+// load passes the load that a scheduler of SGLang reports to the fleet. s.mu is held.
 func (s *stream) load(payload []byte) {
 	l, err := kvevent.DecodeLoadStat(payload)
 	switch {
@@ -286,9 +286,9 @@ func (s *stream) load(payload []byte) {
 		s.warn("load", "a report of the engine's load could not be read", "error", err)
 		return
 	}
-	// A scheduler has a socket of its own, which says whose load it is (load_publisher.py calls the rank informational, and
-	// writes that of the socket). A report of another rank comes from a wrong endpoint. The one rank of a worker may have any
-	// number.
+	// Each scheduler has a socket of its own, so that the socket shows whose load it is (load_publisher.py calls the rank
+	// in the message informational, and writes the socket's). A report of another rank comes from a wrong endpoint. The
+	// only rank of a worker may have any number.
 	if s.ranks > 1 && l.Rank >= 0 && l.Rank != int64(s.rank) {
 		s.misdirectedMessages++
 		s.warn("load rank", "a report of another rank's load is not used: check the events endpoint", "found", l.Rank)
@@ -304,7 +304,7 @@ func (s *stream) load(payload []byte) {
 	s.fleet.Report(s.holder, r)
 }
 
-// foreign reports a message that is no batch of KV events and changes no cache: SGLang's load messages, arrays that
+// foreign reports whether a message is no batch of KV events and changes no cache. SGLang's load messages, arrays that
 // begin with a name, may come on the same socket.
 func foreign(payload []byte) bool {
 	const fixArray, array16, array32, fixString = 0x90, 0xdc, 0xdd, 0xa0
@@ -323,8 +323,8 @@ func foreign(payload []byte) bool {
 	return len(payload) > head && payload[head]&0xe0 == fixString
 }
 
-// misdirected reports a batch of another data-parallel rank: applying it would credit this holder with another's cache.
-// A worker of one rank may number itself as it likes, but in one way. s.mu is held.
+// misdirected reports whether a batch is of another data-parallel rank: it says nothing about this holder's cache. A
+// worker with one rank may use any number for it, but always the same. s.mu is held.
 func (s *stream) misdirected(b *kvevent.Batch) bool {
 	if !b.HasRank {
 		return false
@@ -349,10 +349,10 @@ func (s *stream) misdirected(b *kvevent.Batch) bool {
 	return true
 }
 
-// maxTags bounds the names of skipped events that are counted one by one.
+// maxTags bounds the names of skipped events that have a counter of their own.
 const maxTags = 16
 
-// announcements are the engines' names of events that announce blocks: vLLM's and SGLang's, TensorRT-LLM's.
+// announcements are the names of events that announce blocks: of vLLM and SGLang, and of TensorRT-LLM.
 var announcements = []string{"BlockStored", "stored"}
 
 // skip counts events that could not be used, and reports whether trust may have changed: an announcement that cannot
@@ -379,7 +379,7 @@ func (s *stream) skip(b *kvevent.Batch) (changed bool) {
 	return changed
 }
 
-// Restarted forgets the holder: its engine began anew, with an empty cache. It implements zmq.Handler.
+// Restarted forgets the holder, since its engine started again with an empty cache. It implements zmq.Handler.
 func (s *stream) Restarted(why string) {
 	s.step()
 	defer s.rest()
@@ -398,7 +398,7 @@ func (s *stream) Restarted(why string) {
 	s.assess(time.Now())
 }
 
-// Lost forgets the holder: what is missing may have removed blocks. It implements zmq.Handler.
+// Lost forgets the holder, since the missing messages may have removed blocks. It implements zmq.Handler.
 func (s *stream) Lost(from, to uint64) {
 	s.step()
 	defer s.rest()
@@ -427,7 +427,7 @@ func (s *stream) Complete() {
 	s.assess(time.Now())
 }
 
-// Behind notes that the stream waits for missing messages, or does not any more. It implements zmq.CatchUp.
+// Behind notes whether the stream waits for missing messages. It implements zmq.CatchUp.
 func (s *stream) Behind(behind bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -449,11 +449,11 @@ func (s *stream) State(connected bool, err error) {
 	defer s.mu.Unlock()
 	if connected != s.connected {
 		s.connected, s.since = connected, time.Now()
-		s.unnumbered = false // the next connection tells anew
+		s.unnumbered = false // the next connection shows it again
 	}
 	s.connErr = err
 	if connected && !s.everUp {
-		// What was learned from requests until now was to be believed for minutes; from here on events say it.
+		// From now on events say what is cached, so that what was learned from requests is not needed.
 		s.router.Forget(s.holder)
 		s.everUp = true
 	}

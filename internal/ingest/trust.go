@@ -13,39 +13,39 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// assess says how far the holder's entries can be believed now, and tells the fleet when that changed. s.mu is held.
+// assess decides how far the holder's entries can be believed now, and reports a change to the fleet. s.mu is held.
 func (s *stream) assess(now time.Time) {
 	trust, why := s.judge(now)
 	if trust != s.trust || why != s.why {
 		s.trust, s.why, s.judged = trust, why, now
 	}
-	// The fleet forgets it with the worker, which may be back before anybody has seen that it left.
+	// The fleet forgets it when the worker leaves. The worker may be back before the manager saw that it left.
 	if known, as := s.fleet.Snapshot().Trust(s.holder); known != trust || as != why {
 		s.fleet.SetTrust(s.holder, trust, why)
 	}
-	s.tell(now)
+	s.logTrust(now)
 }
 
-// Reasons that are over within milliseconds where all is well.
+// Reasons that normally last milliseconds.
 const (
 	readingHistory = "history is being read"
 	catchingUp     = "messages are missing, or may be: they are being replayed, and later ones wait for them"
 )
 
-// tell logs a trust that is not the one logged last. s.mu is held.
-func (s *stream) tell(now time.Time) {
-	if s.trust == s.told || (s.why == readingHistory || s.why == catchingUp) && now.Sub(s.judged) < s.config.Grace {
+// logTrust logs the trust if it differs from the last logged one. s.mu is held.
+func (s *stream) logTrust(now time.Time) {
+	if s.trust == s.logged || (s.why == readingHistory || s.why == catchingUp) && now.Sub(s.judged) < s.config.Grace {
 		return
 	}
 	level := slog.LevelInfo
-	if s.trust < s.told {
+	if s.trust < s.logged {
 		level = slog.LevelWarn
 	}
-	s.log.Log(context.Background(), level, "trust changed", "from", s.told.String(), "to", s.trust.String(), "why", s.why)
-	s.told = s.trust
+	s.log.Log(context.Background(), level, "trust changed", "from", s.logged.String(), "to", s.trust.String(), "why", s.why)
+	s.logged = s.trust
 }
 
-// brief is what a connection's error says beyond the endpoint, which stands beside it.
+// brief returns the text of a connection's error without the endpoint, which the message already contains.
 func brief(err error) string {
 	var op *net.OpError
 	switch {
@@ -59,7 +59,7 @@ func brief(err error) string {
 	return err.Error()
 }
 
-// judge goes from the worst to the best. s.mu is held.
+// judge returns the trust and its reason. It tests the conditions from the worst to the best. s.mu is held.
 func (s *stream) judge(now time.Time) (fleet.Trust, string) {
 	switch {
 	case s.misplaced != "":
@@ -71,10 +71,10 @@ func (s *stream) judge(now time.Time) (fleet.Trust, string) {
 	case !s.connected && s.tiers == 0:
 		return fleet.TrustApproximate, fmt.Sprintf("the event stream is disconnected (%s): learned from requests", brief(s.connErr))
 	case !s.connected && now.Sub(s.since) >= s.config.Grace:
-		// What the engine dropped since then is still in the index.
+		// Blocks that the engine dropped since then are still in the index.
 		return fleet.TrustNone, fmt.Sprintf("the event stream is disconnected since %s UTC: %s", s.since.UTC().Format(time.TimeOnly), brief(s.connErr))
 	case s.ambiguous != "":
-		return fleet.TrustApproximate, fmt.Sprintf("requests carry %s, which the engine's events do not tell apart: learned from requests", s.ambiguous)
+		return fleet.TrustApproximate, fmt.Sprintf("requests carry %s, which the engine's events do not contain: learned from requests", s.ambiguous)
 	case s.silent != "" && s.stored == 0:
 		return fleet.TrustApproximate, s.silent + "; learned from requests"
 	case len(s.unremoved.queue) > 0:
@@ -83,7 +83,7 @@ func (s *stream) judge(now time.Time) (fleet.Trust, string) {
 	case !s.connected:
 		return fleet.TrustDegraded, fmt.Sprintf("the event stream is disconnected: %s", brief(s.connErr))
 	case s.silent != "" && s.source.Replay == "":
-		// With a replay we know that nothing was sent: all those requests were cached.
+		// The replay shows that no event was sent: the prompts of all those requests were cached.
 		return fleet.TrustDegraded, s.silent
 	case s.unnumbered:
 		return fleet.TrustDegraded, "messages carry no sequence numbers: one that is lost goes unnoticed"
@@ -113,8 +113,8 @@ func (s *stream) judge(now time.Time) (fleet.Trust, string) {
 	return fleet.TrustExact, "the event stream is complete since the cache was empty"
 }
 
-// indexEvery is the shortest time between two questions to the index about losses: each takes the index's lock for a
-// moment. A loss that falls between two questions shows at the next one.
+// indexEvery is the shortest time between two questions to the index about losses, since each takes the index's lock. A
+// loss between two questions shows at the next one.
 const indexEvery = 100 * time.Millisecond
 
 // askIndex asks the index for the holder's losses, and reports whether the answer differs from the last one. s.mu is
@@ -126,7 +126,7 @@ func (s *stream) askIndex(now time.Time) (changed bool) {
 	switch {
 	case !known:
 	case st.Whole && st.Waiting > 0 && s.offloads:
-		// Without offloading only chains wait that begin with a hidden key: see claimable.
+		// Without offloading the only waiting chains are those that begin with an unknown key: see claimable.
 		lost = "offloaded blocks are known by hash only: the index dropped the blocks they copy"
 	case !st.Whole:
 		var evicted int64
@@ -148,11 +148,11 @@ func (s *stream) askIndex(now time.Time) (changed bool) {
 	return changed
 }
 
-// look is the manager's regular check of the stream: for limits in time, and for losses of the index.
+// look is the manager's regular check of the stream. It finds passed time limits, and losses of the index.
 func (s *stream) look(now time.Time) {
 	load := s.fleet.Snapshot().Load(s.holder)
 	if !s.mu.TryLock() {
-		return // a message is being applied: the other streams must not wait for it, and the next look is near
+		return // a message is being applied: the other streams must not wait for it, and the next check comes soon
 	}
 	defer s.mu.Unlock()
 	s.quiet(now, int64(load.Processed-s.processedThen)-load.Requests)
@@ -167,11 +167,11 @@ func (s *stream) look(now time.Time) {
 	s.assess(now)
 }
 
-// quiet notes that a holder got requests and sent no events. answered is how many requests ended since its last event,
-// or since it is watched. s.mu is held.
+// quiet notes that a holder got requests and sent no events. answered is the number of requests that ended since its last
+// event, or since the stream began. s.mu is held.
 func (s *stream) quiet(now time.Time, answered int64) {
 	if !s.everUp {
-		return // that it cannot be reached says more
+		return // the message that it cannot be reached says more
 	}
 	since := s.lastEvent
 	if since.IsZero() {
@@ -183,13 +183,13 @@ func (s *stream) quiet(now time.Time, answered int64) {
 	}
 }
 
-// unreachable warns of an endpoint that never answered though its worker does. s.mu is held.
+// unreachable warns if the endpoint has never answered while its worker does. s.mu is held.
 func (s *stream) unreachable(now time.Time) {
 	if s.everUp || s.connErr == nil || now.Sub(s.started) < s.config.Grace {
 		return
 	}
 	if w := s.fleet.Snapshot().Worker(s.holder); w == nil || !w.Ready {
-		return // discovery says what is wrong
+		return // discovery reports it
 	}
 	s.warn("unreachable", fmt.Sprintf("worker %s answers but its KV events at %s cannot be reached (%s): it is learned from requests; "+
 		"start it with events on, or give events=ENDPOINT or events=none", s.url, s.source.Endpoint, brief(s.connErr)))

@@ -9,9 +9,9 @@ import (
 	"github.com/warmpath/warmpath/kvevent"
 )
 
-// unremoved are the blocks of a tier that announces no removals: LMCache's and Mooncake's connectors tell what they
-// store in host memory and not when it is gone (LMCache's v1/cache_engine.py; with its server, LMCache #5076). They count
-// for a while after they were stored last, and no longer.
+// unremoved are the blocks of a tier that announces no removals: LMCache's and Mooncake's connectors announce the blocks
+// that they store in host memory, but no removals (LMCache's v1/cache_engine.py; with its server, LMCache #5076). Such a
+// block counts as cached for UnremovedTTL after it was stored last.
 type unremoved struct {
 	queue  []storedAt // the oldest first
 	latest map[kvevent.Hash]time.Time
@@ -24,15 +24,15 @@ type storedAt struct {
 	tier block.Tier
 }
 
-// mostUnremoved bounds the announcements that one holder's are remembered: 4 MiB, and 16 million tokens in LMCache's
-// chunks of 256. The oldest blocks go when more come.
+// mostUnremoved bounds the remembered announcements of one holder: 4 MiB, or 16 million tokens in LMCache's chunks of
+// 256. Beyond it the oldest blocks are removed.
 const mostUnremoved = 1 << 16
 
 // announcesNoRemovals reports whether a stored event is of a tier that may announce no removals. s.mu is held.
 //
-// The connectors in the engine's process write "cpu", vLLM's own tier in capitals. LMCache's with a server writes
-// capitals, too, and removals since it reads the server's events: its events name no cache group, which vLLM's own do,
-// and a first removal shows that they come.
+// The connectors in the engine's process write "cpu"; vLLM's own tier writes "CPU", and so does LMCache's connector with
+// a server. The latter's events name no cache group, while vLLM's own do. Versions that read the server's events announce
+// removals, which the first removal shows.
 func (s *stream) announcesNoRemovals(e *kvevent.Event) bool {
 	if e.Medium == "cpu" {
 		return true
@@ -40,7 +40,7 @@ func (s *stream) announcesNoRemovals(e *kvevent.Event) bool {
 	return s.engine == fleet.EngineVLLM && e.Tier == block.TierCPU && e.Owner == "" && e.Group < 0 && len(e.Tokens) > 0 && s.groups != 0 && !s.removes
 }
 
-// keep notes that blocks were stored that nothing will remove. s.mu is held, and the stream has its turn.
+// keep notes stored blocks for which no removal will come. s.mu is held, and the stream has its turn.
 func (u *unremoved) keep(e *kvevent.Event, now time.Time) {
 	if u.latest == nil {
 		u.latest = map[kvevent.Hash]time.Time{}
@@ -51,7 +51,7 @@ func (u *unremoved) keep(e *kvevent.Event, now time.Time) {
 	}
 }
 
-// expired takes the hashes of one tier that were stored last at or before a time, or are too many.
+// expired takes out hashes of one tier: those that were stored last at or before until, and those beyond the bound.
 func (u *unremoved) expired(until time.Time) (tier block.Tier, hashes []kvevent.Hash) {
 	n := 0
 	for ; n < len(u.queue); n++ {
@@ -59,7 +59,7 @@ func (u *unremoved) expired(until time.Time) (tier block.Tier, hashes []kvevent.
 		if q.at.After(until) && len(u.queue)-n <= mostUnremoved || len(hashes) > 0 && q.tier != tier {
 			break
 		}
-		if tier = q.tier; u.latest[q.hash] == q.at { // else it was stored again
+		if tier = q.tier; u.latest[q.hash] == q.at { // otherwise it was stored again
 			delete(u.latest, q.hash)
 			hashes = append(hashes, q.hash)
 		}
@@ -71,8 +71,8 @@ func (u *unremoved) expired(until time.Time) (tier block.Tier, hashes []kvevent.
 	return tier, hashes
 }
 
-// expire removes what nothing else will remove, when its time is over, and reports whether trust may have changed. s.mu is
-// held, and the stream has its turn.
+// expire removes unremoved blocks whose time is over, and reports whether trust may have changed. s.mu is held, and the
+// stream has its turn.
 func (s *stream) expire(now time.Time) (changed bool) {
 	for {
 		tier, hashes := s.unremoved.expired(now.Add(-s.config.UnremovedTTL))
@@ -87,7 +87,7 @@ func (s *stream) expire(now time.Time) (changed bool) {
 	return changed
 }
 
-// removesAll notes that a tier announces removals: its blocks need no lifetime. s.mu is held.
+// removesAll notes that a tier announces removals, so that its blocks need no time limit. s.mu is held.
 func (s *stream) removesAll(e *kvevent.Event) {
 	if e.Tier != block.TierGPU && e.Owner == "" && e.Group < 0 && !s.removes {
 		s.removes, s.leaking, s.doubted, s.unremoved = true, "", false, unremoved{}

@@ -32,7 +32,7 @@ type Config struct {
 	// not known whose fault they are.
 	RetryStatuses []int `yaml:"retry_statuses"`
 	// RetryTexts are texts in the body of a 500, or in an error event before the first token, that mean the same: what
-	// vLLM says while it shuts down, and when its engine process has died (../shared/facts/stream_survival.md §1).
+	// vLLM says while it shuts down, and when its engine process has died.
 	RetryTexts []string `yaml:"retry_texts"`
 	// TLS is used for https workers; nil means the system's roots.
 	TLS *tls.Config `yaml:"-"`

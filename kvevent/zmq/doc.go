@@ -1,9 +1,9 @@
-// Package zmq carries KV events between engines and the router over ZeroMQ: a Subscriber that makes one engine's stream
-// gap-free (or says what is missing), a Listener that many engines connect to, and a Publisher that behaves as vLLM's
-// does.
+// Package zmq carries KV events between engines and the router over ZeroMQ. A Subscriber follows one engine: it makes
+// the stream gap-free, or reports what is missing. Many engines can connect to one Listener. A Publisher behaves as
+// vLLM's does.
 //
-// It knows the frames (topic, sequence number, payload), the replay socket, and how sequence numbers tell a gap from a
-// restart. It refuses to know what a payload means: that is package kvevent's.
+// The package knows the frames (topic, sequence number, payload), the replay socket, and how sequence numbers distinguish
+// a gap from a restart. It does not know what a payload means; package kvevent does.
 //
 //	s := zmq.NewSubscriber(zmq.Source{Endpoint: "tcp://10.0.0.7:5557", Replay: "tcp://10.0.0.7:5657"}, zmq.DefaultConfig, handler)
 //	err := s.Run(ctx)

@@ -42,7 +42,7 @@ func (d *diary) told() told {
 
 // A replay that sends a message now and then must not keep the stream waiting for ever: later messages are kept back
 // meanwhile, and blocks that they remove count as cached.
-func TestAGapIsToldAtOnceAndARecoveryThatDripsIsGivenUp(t *testing.T) {
+func TestAGapIsReportedAtOnceAndASlowRecoveryIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultConfig
 		e, s, d := followed(t, cfg, 10)
@@ -68,20 +68,20 @@ func TestAGapIsToldAtOnceAndARecoveryThatDripsIsGivenUp(t *testing.T) {
 			t.Errorf("given up: %+v", got)
 		}
 
-		// Once the replay is honest again, the whole history is learned anew.
+		// When the replay works again, the whole history is learned.
 		e.SetFaults(Faults{})
 		testenv.Pass(time.Minute)
 		complete := d.told().complete
 		e.publish(1)
 		if got := d.told(); got.behind || got.restarts != 1 || got.next != 1012 || complete != 2 {
-			t.Errorf("the replay is honest again: %+v", got)
+			t.Errorf("the replay works again: %+v", got)
 		}
 		d.expectPayloads("a", 0, 1012)
 	})
 }
 
-// A new connection is behind until the replay has shown what was missed: while it drips, too.
-func TestAReconnectIsBehindWhileItsReplayDrips(t *testing.T) {
+// A new connection is behind until the replay has shown the missing messages, even if the replay is slow.
+func TestAReconnectIsBehindWhileItsReplayIsSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, _, d := followed(t, DefaultConfig, 10)
 		e.SetFaults(Faults{ReplayPause: 400 * time.Millisecond})

@@ -70,8 +70,7 @@ func TestWeFollowARealPublisher(t *testing.T) {
 	}
 }
 
-// The ROUTER's default limit of 1000 messages makes libzmq lose most of a long replay (facts/engines.md, section 0,
-// item 3).
+// The ROUTER's default limit of 1000 messages makes libzmq lose most of a long replay.
 func TestALongReplayOfARealRouterArrivesWhole(t *testing.T) {
 	p, src := realEngine(t, "a", anyPort, "10000", "topic")
 	n := order(t, p, "publish", 10_000)

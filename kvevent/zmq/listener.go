@@ -9,13 +9,13 @@ import (
 	"github.com/warmpath/warmpath/internal/zmtp"
 )
 
-// topicPrefix begins the topics that a Listener understands; llm-d and AIBrix use the same form.
+// topicPrefix is the beginning of the topics that a Listener reads; llm-d and AIBrix use the same form.
 const topicPrefix = "kv@"
 
 // maxTopic bounds a topic, in bytes.
 const maxTopic = 1024
 
-// Origin is what a topic `kv@<host:port>@<model>` says of a stream's engine.
+// Origin is the engine of a stream, as its topic `kv@<host:port>@<model>` names it.
 type Origin struct {
 	Topic   string // the topic as sent
 	Address string // host:port of the engine's HTTP server, or its name
@@ -33,9 +33,9 @@ func ParseTopic(topic string) (Origin, error) {
 	return Origin{Topic: topic, Address: address, Model: model}, nil
 }
 
-// Accept decides about a new stream. A stream is one topic of one connection, so every data-parallel rank has its own
-// (their topics are equal; the rank is in the payload). A nil Handler refuses it. replay is the engine's replay
-// endpoint, empty for none. After a disconnect the stream is over, and a reconnect is a new one. Accept may be called
+// Accept decides about a new stream. A stream is one topic of one connection. So every data-parallel rank has its own,
+// although their topics are equal; the rank is in the payload. A nil Handler refuses the stream. replay is the engine's
+// replay endpoint, empty for none. A disconnect ends the stream; a reconnect begins a new one. Accept may be called
 // concurrently, and so may the handlers of different streams.
 type Accept func(o Origin) (h Handler, replay string)
 
@@ -56,7 +56,7 @@ type Listener struct {
 
 // link is one engine's connection.
 type link struct {
-	streams map[string]*stream // by topic; a nil one is refused. Used by the peer's callbacks only.
+	streams map[string]*stream // by topic; nil: refused. Only the peer's callbacks use it.
 	cancel  context.CancelFunc
 	ctx     context.Context
 	work    sync.WaitGroup // recoveries
@@ -66,7 +66,7 @@ type link struct {
 type ListenerStats struct {
 	Peers   int
 	Streams int    // followed now
-	Refused uint64 // messages of topics that were not understood, not accepted or too many
+	Refused uint64 // messages of topics that are invalid, were not accepted, or exceed MaxStreams
 }
 
 // NewListener returns a Listener on endpoint, "tcp://*:5557" for example. It starts nothing.
@@ -74,8 +74,8 @@ func NewListener(endpoint string, cfg Config, accept Accept) *Listener {
 	return &Listener{cfg: cfg.withDefaults(), endpoint: endpoint, accept: accept, links: make(map[*zmtp.Peer]*link)}
 }
 
-// Listen opens the endpoint, so that Endpoint is known before Run, which must follow (it closes the endpoint). Run
-// calls Listen when it was not called.
+// Listen opens the endpoint, so that Endpoint is known before Run. Run must follow, since it closes the endpoint; it
+// calls Listen itself if that was not called.
 func (l *Listener) Listen() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,7 +99,7 @@ func (l *Listener) Listen() error {
 	return nil
 }
 
-// Endpoint returns the endpoint; once it is open, with its port when it was asked for with port 0 or *.
+// Endpoint returns the endpoint, after Listen with its real port in place of 0 or *.
 func (l *Listener) Endpoint() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,7 +109,8 @@ func (l *Listener) Endpoint() string {
 	return l.socket.Endpoint()
 }
 
-// Run accepts engines until ctx ends, which is no error. An endpoint that cannot be bound is. It may be called once.
+// Run accepts engines until ctx ends; that is no error. An endpoint that cannot be bound is an error. It may be called
+// once.
 func (l *Listener) Run(ctx context.Context) error {
 	if err := l.Listen(); err != nil {
 		return err
@@ -201,7 +202,7 @@ func (l *Listener) disconnect(p *zmtp.Peer, err error) {
 		}
 		open++
 		if !stopping {
-			s.replay = "" // nobody will ask any more: what follows is lost
+			s.replay = "" // the recovery has ended, so that later messages are lost
 			s.disconnect(err)
 		}
 	}

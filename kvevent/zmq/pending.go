@@ -16,7 +16,7 @@ type waiting struct {
 	live    bool // it came from the live stream
 }
 
-// put keeps a copy of the message. full tells that the bound does not allow it; fresh that it was not there yet.
+// put keeps a copy of the message. full means that the bound does not allow it, fresh that it was not kept yet.
 func (p *pending) put(seq uint64, payload []byte, live bool) (fresh, full bool) {
 	if _, ok := p.messages[seq]; ok {
 		return false, false

@@ -14,17 +14,17 @@ import (
 	"github.com/warmpath/warmpath/internal/zmtp"
 )
 
-// PublisherConfig describes a Publisher. Zero fields mean what is said.
+// PublisherConfig are the settings of a Publisher.
 type PublisherConfig struct {
 	Endpoint string // PUB endpoint, bound; "tcp://*:5557". Required.
-	Connect  bool   // connect to Endpoint (a Listener's) in place of binding it
+	Connect  bool   // connect to Endpoint (of a Listener) instead of binding it
 	Replay   string // ROUTER endpoint, bound; empty: no replay
 	Topic    string
 	// BufferSteps is how many messages can be replayed; 0 means vLLM's default 10,000.
 	BufferSteps int
-	// HWM is how many messages may wait for one slow subscriber before the next are dropped; 0 means vLLM's 100,000.
+	// HWM is how many messages may wait for one slow subscriber; further ones are dropped. 0 means vLLM's 100,000.
 	HWM int
-	// ReplayWithoutTopic answers replays as vLLM up to 0.25 and SGLang up to 2026-08 do, without the topic frame.
+	// ReplayWithoutTopic sends replays without the topic frame, as vLLM up to 0.25 and SGLang up to August 2026 do.
 	ReplayWithoutTopic bool
 	// Seed makes the faults repeatable.
 	Seed uint64
@@ -32,17 +32,17 @@ type PublisherConfig struct {
 	Network network.Network
 }
 
-// Faults are what a Publisher does wrong on purpose. Shares are chances between 0 and 1.
+// Faults are faults that a Publisher makes on purpose. Shares are probabilities, 0 to 1.
 type Faults struct {
-	Drop          float64       // share of messages that never reach subscribers, though they can be replayed
+	Drop          float64       // share of messages that subscribers do not get, and that can be replayed
 	ReplayLoss    float64       // share of a replay's messages that are left out
 	ReplayLimit   int           // messages after which a replay stops without its end marker; 0: no limit
 	ReplayEndLoss float64       // share of replays whose end marker is left out
 	ReplayPause   time.Duration // pause before each message of a replay
 }
 
-// Publisher publishes one engine's KV events as vLLM's ZmqEventPublisher does: sequence numbers from 0, the last
-// messages kept for replay, slow subscribers cut. Its methods may be called concurrently.
+// Publisher publishes one engine's KV events as vLLM's ZmqEventPublisher does: it numbers messages from 0, keeps the last
+// ones for replay, and drops messages for slow subscribers. Its methods may be called concurrently.
 type Publisher struct {
 	cfg PublisherConfig
 
@@ -59,10 +59,10 @@ type Publisher struct {
 
 // PublisherStats is a snapshot of a Publisher.
 type PublisherStats struct {
-	Published   uint64 // messages, which is also the next sequence number
+	Published   uint64 // messages; also the next sequence number
 	Subscribers int
 	Faulted     uint64 // messages withheld by a fault
-	Slow        uint64 // messages withheld from a slow subscriber, once for each
+	Slow        uint64 // messages withheld from slow subscribers, once for each subscriber
 	Replays     uint64 // requests answered
 	Replayed    uint64 // messages in the answers
 	Malformed   uint64 // requests that were not understood
@@ -79,8 +79,8 @@ func NewPublisher(cfg PublisherConfig) *Publisher {
 	return &Publisher{cfg: cfg, random: rand.New(rand.NewPCG(cfg.Seed, 0))}
 }
 
-// Listen opens the endpoints, so that Endpoint and ReplayEndpoint are known before Run, which must follow (it closes
-// them). Run calls Listen when it was not called.
+// Listen opens the endpoints, so that Endpoint and ReplayEndpoint are known before Run. Run must follow, since it closes
+// them; it calls Listen itself if that was not called.
 func (p *Publisher) Listen() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -114,7 +114,7 @@ func (p *Publisher) Listen() error {
 	return nil
 }
 
-// Endpoint returns the PUB endpoint; once it is open, with its port.
+// Endpoint returns the PUB endpoint, with its real port after Listen.
 func (p *Publisher) Endpoint() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,7 +124,7 @@ func (p *Publisher) Endpoint() string {
 	return p.pub.Endpoint()
 }
 
-// ReplayEndpoint returns the ROUTER endpoint; once it is open, with its port. It is empty without replay.
+// ReplayEndpoint returns the ROUTER endpoint, with its real port after Listen. It is empty without replay.
 func (p *Publisher) ReplayEndpoint() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -134,8 +134,8 @@ func (p *Publisher) ReplayEndpoint() string {
 	return p.router.Endpoint()
 }
 
-// Run serves subscribers until ctx ends, which is no error. An endpoint that cannot be bound is. It may be called once.
-// What has not been written to a subscriber by then is not sent.
+// Run serves subscribers until ctx ends; that is no error. An endpoint that cannot be bound is an error. It may be called
+// once. When it returns, messages that still wait for a subscriber are dropped.
 func (p *Publisher) Run(ctx context.Context) error {
 	if err := p.Listen(); err != nil {
 		return err
@@ -182,7 +182,7 @@ func (p *Publisher) Publish(payload []byte) uint64 {
 	return seq
 }
 
-// happens draws whether a fault of that share strikes.
+// happens draws whether a fault with that probability happens.
 func (p *Publisher) happens(share float64) bool { return share > 0 && p.random.Float64() < share }
 
 // Stats returns the counters.
@@ -205,30 +205,30 @@ func (p *Publisher) SetFaults(f Faults) {
 	p.faults = f
 }
 
-// DropNext makes the next n messages vanish on their way to subscribers; they can be replayed.
+// DropNext drops the next n messages on their way to subscribers. They can be replayed.
 func (p *Publisher) DropNext(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.dropNext = n
 }
 
-// DropShare sets the share (0..1) of messages that vanish on their way to subscribers; they can be replayed.
+// DropShare sets the share (0..1) of messages that are dropped on their way to subscribers. They can be replayed.
 func (p *Publisher) DropShare(share float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.faults.Drop = share
 }
 
-// LoseReplay sets the share (0..1) of the messages of every replay that vanish. Its end marker stays (see Faults).
+// LoseReplay sets the share (0..1) of messages that are dropped from every replay. The end marker stays (see Faults).
 func (p *Publisher) LoseReplay(share float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.faults.ReplayLoss = share
 }
 
-// replay answers a request `["", start]` with the kept messages from start on and the end marker. Other requests are
-// ignored, as vLLM does. It waits for a slow reader, unlike vLLM, whose replies over the send limit are lost: Faults
-// does that.
+// replay answers a request `["", start]` with the kept messages from start on and the end marker. It ignores other
+// requests, as vLLM does. It waits for a slow reader. vLLM does not: its replies beyond the send limit are lost, which
+// Faults can imitate.
 func (p *Publisher) replay(peer *zmtp.Peer, parts [][]byte) {
 	if len(parts) != 2 || len(parts[0]) != 0 || len(parts[1]) > 8 {
 		p.mu.Lock()
@@ -250,7 +250,7 @@ func (p *Publisher) replay(peer *zmtp.Peer, parts [][]byte) {
 		}
 		time.Sleep(pause)
 		if err := peer.SendWait(p.reply(first+uint64(i), payload)...); err != nil {
-			return // the asker is gone
+			return // the peer is gone
 		}
 	}
 	if end {
@@ -258,8 +258,8 @@ func (p *Publisher) replay(peer *zmtp.Peer, parts [][]byte) {
 	}
 }
 
-// kept returns the payloads to replay, nil for those that a fault takes, the sequence number of the first, and whether
-// the end marker follows.
+// kept returns the payloads to replay, the sequence number of the first, and whether the end marker follows. A payload
+// is nil if a fault drops it.
 func (p *Publisher) kept(start uint64) (first uint64, payloads [][]byte, end bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -284,7 +284,7 @@ func (p *Publisher) kept(start uint64) (first uint64, payloads [][]byte, end boo
 	return first, payloads, end
 }
 
-// reply makes the frames of one message of a replay. The end marker's topic is empty.
+// reply returns the frames of one message of a replay. The topic of the end marker is empty.
 func (p *Publisher) reply(seq uint64, payload []byte) [][]byte {
 	number := binary.BigEndian.AppendUint64(nil, seq)
 	if p.cfg.ReplayWithoutTopic {

@@ -11,25 +11,25 @@ import (
 )
 
 const (
-	// overlap is how many messages before the one that is due are asked for again, to see that the stream is still the
-	// same. One would do; sixteen make sure that one arrives when most of a replay is lost.
+	// overlap is how many messages before the expected one are requested again, to see that the stream is still the same.
+	// One is enough; with sixteen one probably arrives even if most of a replay is lost.
 	overlap = 16
-	// steady is a run of messages without a gap that is long enough to believe that a replay loses nothing, so that one
-	// which starts too high starts there because the engine keeps no more.
+	// steady is the length of a run without a gap after which a replay is believed to lose nothing. Such a replay with a
+	// higher start than requested means that the engine no longer has the earlier messages.
 	steady = 8
-	// enoughVotes settles what a replay's start means. A steady run counts 3, a shorter whole replay 1: with 70 % of
-	// messages lost a false settlement is rarer than one in ten thousand.
+	// enoughVotes is the number of votes after which earlier messages count as gone. A steady run has 3 votes, a shorter
+	// whole replay 1. If 70 % of messages are lost, a wrong result is rarer than one in ten thousand.
 	enoughVotes, steadyVote, shortVote = 6, 3, 1
-	// settleAfter is the first check after a recovery, for messages published between a replay and the moment the
-	// subscription took effect.
+	// settleAfter is the time of the first check after a recovery. It finds messages that were published between the
+	// replay and the moment when the subscription took effect.
 	settleAfter = time.Second
 )
 
-// errNothing means that a replay ended before its end marker without having told anything.
+// errNothing means that a replay ended before its end marker.
 var errNothing = errors.New("the replay was cut short")
 
-// recover asks for replays whenever something is missing, and from time to time to see whether something is. It returns
-// when ctx ends.
+// recover requests a replay when messages are missing, and regularly to find out whether they are. It returns when ctx
+// ends.
 func (s *stream) recover(ctx context.Context) {
 	verify := s.cfg.Verify
 	if verify < 0 {
@@ -37,7 +37,7 @@ func (s *stream) recover(ctx context.Context) {
 	}
 	timer := time.NewTimer(verify)
 	defer timer.Stop()
-	var checked uint64 // messages at the last look
+	var checked uint64 // messages at the last tick
 	for {
 		select {
 		case <-ctx.Done():
@@ -47,7 +47,7 @@ func (s *stream) recover(ctx context.Context) {
 			timer.Reset(min(settleAfter, verify))
 		case <-timer.C:
 			n := s.stats.messages.Load()
-			if n != checked { // a stream that flows shows its gaps by itself
+			if n != checked { // the next live message shows a gap
 				checked = n
 				timer.Reset(min(settleAfter, verify))
 				continue
@@ -59,7 +59,7 @@ func (s *stream) recover(ctx context.Context) {
 	}
 }
 
-// catchUp replays until nothing is missing, or until it has to be given up.
+// catchUp requests replays until nothing is missing, or until it gives up.
 func (s *stream) catchUp(ctx context.Context) {
 	var a attempt
 	began := time.Now()
@@ -73,7 +73,7 @@ func (s *stream) catchUp(ctx context.Context) {
 			return
 		}
 		if late {
-			s.giveUp(a.epoch, fmt.Errorf("nothing is whole after %v of replays", s.cfg.RecoveryTime))
+			s.giveUp(a.epoch, fmt.Errorf("messages are still missing after %v of replays", s.cfg.RecoveryTime))
 			return
 		}
 		if gained {
@@ -98,7 +98,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// attempt is one replay request and what came of it. The votes outlive it. Guarded by the stream's mu.
+// attempt is one replay request and its result. The votes are kept for the next attempt. Guarded by the stream's mu.
 type attempt struct {
 	epoch    uint64
 	from     uint64
@@ -108,13 +108,13 @@ type attempt struct {
 	count    uint64
 	first    uint64
 	last     uint64
-	torn     bool // a gap inside
+	torn     bool // it had a gap
 
-	votes   int // for: the engine keeps nothing before votedAt
+	votes   int // for the claim that the engine keeps nothing before votedAt
 	votedAt uint64
 }
 
-// begin prepares an attempt. It returns false when there is nobody to ask.
+// begin prepares an attempt. It returns false if there is no replay to request.
 func (s *stream) begin(a *attempt) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,16 +125,17 @@ func (s *stream) begin(a *attempt) bool {
 		s.recovering = time.Now()
 	}
 	if a.epoch != s.epoch || a.progress != s.progress {
-		a.votes = 0 // the question is another one
+		a.votes = 0 // they were for another question
 	}
 	*a = attempt{epoch: s.epoch, from: s.next - min(s.next, overlap), progress: s.progress, votes: a.votes, votedAt: a.votedAt}
 	a.check = s.verified && !s.wanted && !s.overflow && s.pending.len() == 0
-	s.overflow = false // what could not be kept until now is in this replay
+	s.overflow = false // this replay has the messages that could not be kept
 	return true
 }
 
-// ask sends the request over a connection of its own, so that a late answer to an earlier one cannot be mistaken, and
-// hands what comes to replayed. It returns why the replay ended; nil after its end marker or when enough was seen.
+// ask sends the request over a connection of its own, so that a late answer to an earlier request cannot be mistaken for
+// this one's, and passes the messages to replayed. It returns why the replay ended; nil after its end marker, or if no
+// more messages are needed.
 func (s *stream) ask(ctx context.Context, a *attempt) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -167,7 +168,7 @@ func (s *stream) ask(ctx context.Context, a *attempt) error {
 			}
 		},
 		OnMessage: func(_ *zmtp.Peer, parts [][]byte) {
-			if ctx.Err() != nil { // enough: what is still in the buffer is of no interest
+			if ctx.Err() != nil { // the rest of the buffer is not needed
 				return
 			}
 			silence.Reset(min(s.cfg.ReplayPause, s.cfg.ReplayTimeout))
@@ -190,7 +191,7 @@ func (s *stream) ask(ctx context.Context, a *attempt) error {
 	return nil
 }
 
-// replayed takes one message of a replay. It returns true when no more of them are wanted.
+// replayed takes one message of a replay. It returns true if no more are needed.
 func (s *stream) replayed(a *attempt, parts [][]byte) (enough bool) {
 	seq, payload, end, err := parseReplay(parts)
 	s.mu.Lock()
@@ -227,7 +228,7 @@ func (s *stream) replayed(a *attempt, parts [][]byte) (enough bool) {
 	return s.early(a, seq, payload)
 }
 
-// reviewed takes a replayed message that should have been seen before.
+// reviewed takes a replayed message whose number was handed over before.
 func (s *stream) reviewed(seq uint64, payload []byte) (enough bool) {
 	switch s.seen.compare(seq, payload) {
 	case same:
@@ -242,12 +243,12 @@ func (s *stream) reviewed(seq uint64, payload []byte) (enough bool) {
 	return false
 }
 
-// early takes a replayed message that comes before its turn, because messages are lost or the engine keeps no older
-// ones.
+// early takes a replayed message that comes before its turn, because messages were lost or the engine no longer has the
+// older ones.
 func (s *stream) early(a *attempt, seq uint64, payload []byte) (enough bool) {
 	if a.first > s.next || !s.verified {
 		if a.count < steady && !a.torn {
-			return false // not known yet which; these few are sent again
+			return false // not yet known which of both; the next replay repeats these few
 		}
 		if a.count == steady && !a.torn {
 			return s.vote(a, steadyVote)
@@ -264,7 +265,7 @@ func (s *stream) early(a *attempt, seq uint64, payload []byte) (enough bool) {
 	return full
 }
 
-// vote counts a replay that starts after what was asked for. Enough of them mean that what is before is gone.
+// vote counts a replay with a higher start than requested. After enoughVotes the messages before its start are gone.
 func (s *stream) vote(a *attempt, weight int) (enough bool) {
 	if a.first < a.votedAt {
 		a.votes = 0
@@ -276,15 +277,15 @@ func (s *stream) vote(a *attempt, weight int) (enough bool) {
 	a.votes = 0
 	s.progress++
 	if !s.verified {
-		s.restart(fmt.Sprintf("the engine no longer has message %d, so it cannot be told whether it is the same", s.next-1))
+		s.restart(fmt.Sprintf("the engine no longer has message %d, so that nothing shows whether it is the same", s.next-1))
 		return true
 	}
 	s.lose(a.first)
 	return true // ask for the rest from there
 }
 
-// judge decides what an ended attempt means: done when nothing is missing, gained when it brought something, late when
-// there is no time for another.
+// judge evaluates an ended attempt: done if nothing is missing, gained if it brought something new, late if there is no
+// time for another attempt.
 func (s *stream) judge(a *attempt, err error) (done, gained, late bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -299,7 +300,7 @@ func (s *stream) judge(a *attempt, err error) (done, gained, late bool) {
 // weigh is judge for an attempt of the present connection.
 func (s *stream) weigh(a *attempt, err error) (done, gained bool) {
 	gained = s.progress != a.progress
-	ahead := a.count > 0 && a.last >= s.next // it told of messages that are still to come
+	ahead := a.count > 0 && a.last >= s.next // it showed that later messages exist
 	atEnd := err == nil && a.ended && !gained && !ahead
 	clean := s.verified && !s.overflow && s.pending.len() == 0
 	switch {
@@ -308,8 +309,8 @@ func (s *stream) weigh(a *attempt, err error) (done, gained bool) {
 		s.restart("the replay answers again")
 		return false, true
 	case clean && atEnd && s.live && s.next <= s.lastLive:
-		// A complete replay that ends before the last live message of this connection comes from another engine, or
-		// from this engine after a restart and before its first message. Its messages are not believed.
+		// A complete replay that ends before the last live message of this connection comes from another engine, or from
+		// this engine after a restart and before its first message. Its messages are not used.
 		s.wanted, s.gaveUp = false, true
 		s.lose(s.lastLive + 1)
 		return true, gained
@@ -318,7 +319,7 @@ func (s *stream) weigh(a *attempt, err error) (done, gained bool) {
 		s.announce()
 		return true, gained
 	case clean && !s.wanted && !gained && !ahead:
-		return true, false // only a check, and it could not be made; nothing is known to be missing
+		return true, false // only a check that failed: no message is known to be missing
 	}
 	if err == nil && a.ended && !gained {
 		s.voteShort(a)
@@ -327,11 +328,11 @@ func (s *stream) weigh(a *attempt, err error) (done, gained bool) {
 	return false, gained
 }
 
-// voteShort counts a whole replay that was too short for a steady run.
+// voteShort counts a complete replay that is too short for a steady run.
 func (s *stream) voteShort(a *attempt) {
 	switch {
 	case a.count == 0 && !s.verified:
-		// The engine has nothing as new as what was seen.
+		// The engine has no message as new as the ones seen.
 		s.vote(a, steadyVote)
 	case a.count > 0 && a.count < steady && !a.torn && (a.first > s.next || !s.verified):
 		if a.first != a.votedAt {
@@ -341,7 +342,7 @@ func (s *stream) voteShort(a *attempt) {
 	}
 }
 
-// giveUp accepts that what is missing cannot be had.
+// giveUp gives the missing messages up as lost.
 func (s *stream) giveUp(epoch uint64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -350,7 +351,7 @@ func (s *stream) giveUp(epoch uint64, err error) {
 		return
 	}
 	if !s.verified {
-		s.restart(fmt.Sprintf("it cannot be told whether the engine is the same: %v", err))
+		s.restart(fmt.Sprintf("nothing shows whether the engine is the same: %v", err))
 	}
 	for {
 		first, ok := s.pending.first()

@@ -2,8 +2,9 @@ package zmq
 
 import "github.com/zeebo/xxh3"
 
-// seenSize is how many messages back a duplicate can be told from a restarted stream. A live message lags behind its
-// replay by what is in flight, some hundreds at most; 16 bytes each.
+// seenSize is the number of last messages whose hashes are remembered, 16 bytes each. Within them a duplicate can be
+// distinguished from a message of a restarted stream. A live message can come after its replay by the messages in flight,
+// some hundreds at most.
 const seenSize = 1024
 
 // seen remembers hashes of the last messages. The zero value remembers nothing.
@@ -13,7 +14,7 @@ type seen struct {
 	entries [seenSize]struct{ seq, hash uint64 }
 }
 
-// liveBit is the bit of an entry's hash that tells a live message from a replayed one.
+// liveBit is set in an entry's hash if the message came live, not by a replay.
 const liveBit = 1
 
 type likeness uint8
@@ -54,8 +55,8 @@ func (s *seen) disconnect() {
 	}
 }
 
-// compare tells whether the message is the one seen under that number. Payloads hold a time stamp, so two engine runs
-// never agree by chance.
+// compare compares the message with the one seen under that number. Payloads contain a time stamp, so that two runs of an
+// engine never have equal messages by chance.
 func (s *seen) compare(seq uint64, payload []byte) likeness {
 	e := &s.entries[seq%seenSize]
 	if e.seq != seq+1 {

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// stream makes one engine's messages gap-free and tells its handler what cannot be had. Messages come in from two
-// sides: live from the PUB socket, and replayed (see recovery.go); both are held against one expected sequence number.
+// stream makes one engine's messages gap-free and reports to its handler what cannot be recovered. Messages come live
+// from the PUB socket, and by replay (see recovery.go). Both are compared with one expected sequence number.
 //
-// The live side alone detects gaps (a number ahead) and restarts (a number behind, with other content than was seen).
-// After a reconnect the engine may be another process even if its numbers go on, so nothing counts until a replay of
-// the last messages has shown the same content (verified).
+// Live messages show gaps (a higher number than expected) and restarts (a lower number with other content than before).
+// After a reconnect the engine may be another process even if its numbers go on. So the stream is not verified, and new
+// messages are kept back, until a replay of the last messages has shown the same content.
 type stream struct {
 	cfg    Config
 	h      Handler
@@ -24,33 +24,33 @@ type stream struct {
 
 	mu         sync.Mutex // guards the fields below and serialises the handler
 	connected  bool
-	epoch      uint64 // connections so far: what belongs to an older one is not listened to
-	next       uint64 // the sequence number that is due
+	epoch      uint64 // connections so far; what belongs to an older one is ignored
+	next       uint64 // the expected sequence number
 	seen       seen
-	verified   bool // the stream behind the connection is the one that next and seen speak of
+	verified   bool // next and seen are about the stream of this connection
 	live       bool // a message came on this connection
 	lastLive   uint64
 	pending    pending
-	overflow   bool      // a live message could not be kept: only a replay has it
-	wanted     bool      // this connection's replay is still to be done
-	whole      bool      // nothing is missing from 0 to next
-	announced  bool      // Complete was called since this last changed
-	gaveUp     bool      // history was lost because the replay did not bring it, not because the engine no longer has it
-	relearned  uint64    // the connection on which it was asked for once more
-	strikes    int       // contradictions between replay and live stream on this connection since they last agreed
-	agreed     bool      // replay and live stream had the same message on this connection, and no contradiction since
-	behind     bool      // as told to the handler
-	recovering time.Time // when the recovery under way began, or found the stream behind
-	unnumbered bool      // messages of this connection carry no sequence numbers
-	distrust   bool      // the replay contradicts the live stream and is not asked any more on this connection
-	progress   uint64
-	abort      context.CancelFunc // ends the replay that is under way; nil: none
+	overflow   bool               // a live message could not be kept: only a replay has it
+	wanted     bool               // this connection needs a replay that has not ended yet
+	whole      bool               // no message is missing from 0 to next
+	announced  bool               // Complete was called for the present state
+	gaveUp     bool               // history was lost because the replay failed, although the engine may still have it
+	relearned  uint64             // the epoch in which that history was requested once more
+	strikes    int                // contradictions between replay and live stream on this connection since they last agreed
+	agreed     bool               // replay and live stream had the same message on this connection, and no contradiction since
+	behind     bool               // as last reported to the handler
+	recovering time.Time          // when the present recovery began, or the stream became behind
+	unnumbered bool               // messages of this connection carry no sequence numbers
+	distrust   bool               // the replay contradicts the live stream and is not used on this connection any more
+	progress   uint64             // grows whenever a recovery brings something new
+	abort      context.CancelFunc // ends the present replay; nil: there is none
 }
 
-// maxStrikes is the number of contradictions between replay and live stream that prove the replay to be another
+// maxStrikes is the number of contradictions between replay and live stream after which the replay counts as another
 // engine's. An engine that restarts behind a forwarder causes one contradiction, and then its replay agrees with its
-// live stream; the rest is margin. Only messages count and not time: for an engine that publishes once an hour the
-// proof takes as many messages as for a busy one.
+// live stream; the rest is margin. Only messages count, not time: for an engine that publishes once an hour the proof
+// takes as many messages as for a busy one.
 const maxStrikes = 4
 
 // counters are Stats that may be read at any time.
@@ -84,7 +84,7 @@ func (s *stream) snapshot() Stats {
 	return st
 }
 
-// canReplay tells whether there is anybody to ask for what is missing.
+// canReplay reports whether the stream has a replay that is trusted.
 func (s *stream) canReplay() bool { return s.replay != "" && !s.distrust }
 
 // connect begins a connection.
@@ -93,14 +93,14 @@ func (s *stream) connect() {
 	defer s.mu.Unlock()
 	s.epoch++
 	if s.live && !s.agreed {
-		// The older connection's live messages came from the engine that it led to. What replays brought beside them
-		// may be another engine's, which started meanwhile: it does not verify the older stream.
+		// The live messages of the last connection came from its engine. Replays of that time may have come from another
+		// engine that started meanwhile: they do not verify the old stream.
 		s.seen.forgetReplayed()
 	}
 	s.seen.disconnect()
 	s.distrust, s.strikes, s.agreed, s.unnumbered = false, 0, false, false
 	s.live, s.announced = false, false
-	s.verified = s.next == 0 // nothing known, nothing to compare
+	s.verified = s.next == 0 // there is nothing to compare with
 	s.wanted = s.canReplay()
 	s.setConnected(true)
 	s.settle()
@@ -108,7 +108,7 @@ func (s *stream) connect() {
 	s.wake()
 }
 
-// disconnect ends a connection. Without a replay, whatever is published meanwhile is lost.
+// disconnect ends a connection. Without a replay, the messages until the next connection are lost.
 func (s *stream) disconnect(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,7 +123,7 @@ func (s *stream) disconnect(err error) {
 	s.h.State(false, err)
 }
 
-// unreachable tells that no connection could be made.
+// unreachable reports that no connection could be made.
 func (s *stream) unreachable(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,7 +159,7 @@ func (s *stream) receive(parts [][]byte) {
 		return
 	}
 	seq, payload, err := parseLive(parts)
-	if err != nil || s.unnumbered { // a publisher numbers all of its messages or none
+	if err != nil || s.unnumbered { // a publisher numbers all of its messages or none of them
 		s.stats.malformed.Add(1)
 		return
 	}
@@ -177,12 +177,11 @@ func (s *stream) receive(parts [][]byte) {
 		s.pending.forget()
 		s.restart(fmt.Sprintf("message %d came where %d was due", seq, s.next))
 	case seq < s.next || s.pending.compare(seq, payload) == different:
-		// Another message was handed over or kept under this number, before this connection or from a replay.
+		// A message with other content has this number, from before this connection or from a replay.
 		s.pending.forget()
 		s.contradicted(fmt.Sprintf("message %d came where %d was due", seq, s.next))
 	case !s.canReplay() && !s.verified:
-		// Reconnected without a replay: Lost was said at the disconnect, and whatever stream this is, it is learned
-		// anew.
+		// After a reconnect without a replay: Lost was called at the disconnect, so that any stream is learned again.
 		s.verify()
 	}
 	if s.verified && seq == s.next {
@@ -194,12 +193,11 @@ func (s *stream) receive(parts [][]byte) {
 	s.hold(seq, payload)
 }
 
-// count hands over a live message without a sequence number, under the next number.
-// s.mu is held.
+// count hands over a live message without a sequence number, under the next number. s.mu is held.
 func (s *stream) count(payload []byte) {
 	if !s.unnumbered {
 		s.unnumbered = true
-		s.distrust, s.wanted, s.verified = true, false, true // a replay numbers its messages: they cannot be told from these
+		s.distrust, s.wanted, s.verified = true, false, true // the numbers of a replay's messages cannot be compared with counted ones
 		s.whole, s.announced, s.overflow = false, false, false
 		s.stopReplay()
 		s.pending.forget()
@@ -211,8 +209,8 @@ func (s *stream) count(payload []byte) {
 	s.deliver(s.next, payload, true)
 }
 
-// repeats tells whether a live message was handed over or kept before. onward says that the live stream has gone
-// forward on this connection, which a message that is too old to be remembered then proves to be a late one of the same
+// repeats reports whether a live message was handed over or kept before. onward says that this message continued the
+// live stream of this connection. Then a number that is too old to be remembered belongs to a late message of the same
 // stream.
 func (s *stream) repeats(seq uint64, payload []byte, onward bool) bool {
 	if seq >= s.next {
@@ -220,7 +218,7 @@ func (s *stream) repeats(seq uint64, payload []byte, onward bool) bool {
 	}
 	switch s.seen.compare(seq, payload) {
 	case same:
-		if !s.seen.live(seq) { // else it is only a duplicate
+		if !s.seen.live(seq) { // otherwise it is only a duplicate
 			s.agree()
 		}
 		s.verify()
@@ -231,14 +229,14 @@ func (s *stream) repeats(seq uint64, payload []byte, onward bool) bool {
 	return false
 }
 
-// verify notes that the stream behind the connection is the one that next and seen speak of. What came before that was
-// known is kept, and may be due.
+// verify notes that next and seen are about the stream of this connection, and hands over kept messages that follow.
 func (s *stream) verify() {
 	s.verified = true
 	s.drain()
 }
 
-// hold keeps a live message that came before its turn and has what is missing replayed. Without a replay it is lost.
+// hold keeps a live message that came before its turn, and starts a replay of the missing ones. Without a replay they
+// are lost.
 func (s *stream) hold(seq uint64, payload []byte) {
 	s.announced = false
 	if !s.canReplay() {
@@ -253,7 +251,7 @@ func (s *stream) hold(seq uint64, payload []byte) {
 	s.wake()
 }
 
-// deliver hands over the next message. live: it came from the live stream, not from a replay.
+// deliver hands over the next message. live means that it came from the live stream, not from a replay.
 func (s *stream) deliver(seq uint64, payload []byte, live bool) {
 	s.next = seq + 1
 	s.stats.next.Store(int64(s.next))
@@ -262,7 +260,7 @@ func (s *stream) deliver(seq uint64, payload []byte, live bool) {
 	s.h.Message(seq, payload)
 }
 
-// drain hands over what is kept, as far as it follows.
+// drain hands over kept messages while the expected one is among them.
 func (s *stream) drain() {
 	for s.pending.len() > 0 {
 		m, ok := s.pending.take(s.next)
@@ -273,7 +271,7 @@ func (s *stream) drain() {
 	}
 }
 
-// lose gives up the messages before to, or before the first that is kept.
+// lose gives up the messages before to, or before the first kept message if that is lower.
 func (s *stream) lose(to uint64) {
 	if first, ok := s.pending.first(); ok {
 		to = min(to, first)
@@ -286,7 +284,7 @@ func (s *stream) lose(to uint64) {
 	s.drain()
 }
 
-// restart begins anew with an engine that began anew. What is kept stays: it came on this connection.
+// restart follows an engine whose stream began again. Kept messages stay, since they came on this connection.
 func (s *stream) restart(why string) {
 	s.stats.restarts.Add(1)
 	s.next = 0
@@ -301,26 +299,26 @@ func (s *stream) restart(why string) {
 	s.wake()
 }
 
-// contradicted begins anew because replay and live stream, or two replays, differ in one message. Within one
+// contradicted restarts the stream because replay and live stream, or two replays, differ in one message. Within one
 // connection the cause is a restart behind a forwarder, or a replay endpoint of another engine. The live stream is
-// right: a replay that contradicts it maxStrikes times without agreeing once is not asked again.
+// right: after maxStrikes contradictions without an agreement the replay is not requested again.
 func (s *stream) contradicted(why string) {
-	if s.verified && s.canReplay() { // unverified: what is contradicted came before this connection
+	if s.verified && s.canReplay() { // otherwise the contradicted message came before this connection
 		s.strikes++
 	}
 	if s.strikes >= maxStrikes {
 		s.distrust = true
-		s.pending.forget() // some of it may be the other engine's
+		s.pending.forget() // some messages may be the other engine's
 		why = fmt.Sprintf("%s; the replay at %s contradicts the stream (is it another engine's?) and is not asked again", why, s.replay)
 	}
 	s.restart(why)
 }
 
-// agree notes that replay and live stream had the same message: they are one engine's.
+// agree notes that replay and live stream had the same message: both come from one engine.
 func (s *stream) agree() { s.strikes, s.agreed = 0, true }
 
-// announce reports the history as whole, once after each time that this was in doubt. It waits while replay and live
-// stream contradict each other and have not agreed since: the replay may be another engine's.
+// announce reports once that the history is whole, after a time when this was in doubt. After a contradiction between
+// replay and live stream it waits until they agree, since the replay may be another engine's.
 func (s *stream) announce() {
 	if s.whole && (s.strikes == 0 || s.distrust) && s.verified && !s.announced && !s.wanted && !s.overflow && s.pending.len() == 0 &&
 		(!s.live || s.next > s.lastLive) {
@@ -329,11 +327,11 @@ func (s *stream) announce() {
 	}
 }
 
-// settle tells the handler whether the stream is behind, when that changed. s.mu is held. Each change of the stream
-// ends with it.
+// settle reports to the handler whether the stream is behind, if that changed. Each change of the stream ends with it.
+// s.mu is held.
 func (s *stream) settle() {
 	behind := s.whole && !s.announced
-	if !s.whole { // Complete will not be said
+	if !s.whole { // Complete will not be called
 		behind = !s.verified || s.wanted || s.overflow || s.pending.len() > 0 || s.live && s.next <= s.lastLive
 	}
 	if behind == s.behind || !s.connected {
@@ -348,10 +346,10 @@ func (s *stream) settle() {
 	}
 }
 
-// overdue reports whether the recovery under way takes too long, whatever it brings. s.mu is held.
+// overdue reports whether the present recovery exceeds RecoveryTime. s.mu is held.
 func (s *stream) overdue() bool { return time.Since(s.recovering) > s.cfg.RecoveryTime }
 
-// linked tells that replay and live stream have met: every live message of this connection is handed over.
+// linked reports whether replay and live stream have met: every live message of this connection was handed over.
 func (s *stream) linked() bool {
 	return s.live && s.verified && !s.overflow && s.next > s.lastLive && s.pending.len() == 0
 }

@@ -14,13 +14,13 @@ type Subscriber struct {
 	stream *stream
 }
 
-// NewSubscriber returns a Subscriber of src that hands over to h. It starts nothing.
+// NewSubscriber returns a Subscriber that follows src and calls h. It starts nothing.
 func NewSubscriber(src Source, cfg Config, h Handler) *Subscriber {
 	return &Subscriber{src, newStream(cfg.withDefaults(), src.Replay, h)}
 }
 
-// Run follows the source until ctx ends, which is no error. An endpoint that cannot be understood is; one where nobody
-// answers is tried again for ever, and told through State. When Run returns nothing of it is left running.
+// Run follows the source until ctx ends; that is no error. An invalid endpoint is an error. If nothing answers at an
+// endpoint, Run tries again for ever, and reports it through State. When Run returns, all its goroutines have ended.
 func (s *Subscriber) Run(ctx context.Context) error {
 	if s.src.Replay != "" {
 		if _, err := zmtp.New(zmtp.DEALER, s.src.Replay, zmtp.Config{}); err != nil {

@@ -86,7 +86,7 @@ func TestADroppedLastMessageIsFoundByTheRegularCheck(t *testing.T) {
 	d.expect(0)
 }
 
-func TestAReplayThatLosesMostOfItIsAskedAgainUntilWhole(t *testing.T) {
+func TestAReplayThatLosesMessagesIsRequestedUntilWhole(t *testing.T) {
 	for name, faults := range map[string]Faults{
 		"70 % lost":          {ReplayLoss: 0.7},
 		"70 % and 1 % live":  {ReplayLoss: 0.7, Drop: 0.01},
@@ -240,7 +240,7 @@ func TestAnEngineThatIsStillTheSameAfterADisconnectGoesOn(t *testing.T) {
 
 // A message that is due and comes before the replay has shown that the engine is the same is handed over as soon as it
 // has, and is not kept beside what the replay brings.
-func TestAMessageThatOutrunsTheReplayAfterADisconnectIsHandedOverOnce(t *testing.T) {
+func TestAMessageBeforeItsReplayAfterADisconnectIsHandedOverOnce(t *testing.T) {
 	for _, reviewed := range []uint64{0, 1} { // messages of before that the replay still has when it is cut short
 		d := newDiary(t)
 		s := newStream(quick.withDefaults(), "tcp://127.0.0.1:1", d)
@@ -275,7 +275,7 @@ func TestAMessageThatOutrunsTheReplayAfterADisconnectIsHandedOverOnce(t *testing
 	}
 }
 
-func TestAnEngineThatCannotBeToldFromARestartedOneCountsAsRestarted(t *testing.T) {
+func TestAnEngineThatMayHaveRestartedCountsAsRestarted(t *testing.T) {
 	cfg := withReplay()
 	cfg.BufferSteps = 30
 	e := startEngine(t, "a", cfg)
@@ -458,9 +458,9 @@ func replayed(s *stream, run string, n uint64) {
 	}
 }
 
-// A few live messages expose the replay of another engine, in whichever order replay and live stream arrive and
-// however much time passes between messages. Until then the history does not count as complete.
-func TestAReplayOfAnotherEngineIsToldApartByAFewMessagesHoweverSlow(t *testing.T) {
+// A few live messages show that a replay is another engine's, in any order of replay and live messages, and with any time
+// between them. Until then the history does not count as complete.
+func TestAFewMessagesShowThatAReplayIsAnotherEnginesHoweverSlow(t *testing.T) {
 	for name, before := range map[string]uint64{"replay first": 0, "live first": 10} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
