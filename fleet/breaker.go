@@ -2,12 +2,12 @@ package fleet
 
 import "time"
 
-// Outcome is how a request to a worker ended, as far as it says something about the worker.
+// Outcome is how a request to a worker ended, as evidence about the worker.
 type Outcome uint8
 
 // The outcomes.
 const (
-	// OutcomeUnknown proves nothing: the client went away, or the request was never sent.
+	// OutcomeUnknown is no evidence: the client went away, or the request was never sent.
 	OutcomeUnknown Outcome = iota
 	// OutcomeServed: the worker did its part. An answer that refuses the request (4xx) counts: the worker is alive.
 	OutcomeServed
@@ -28,17 +28,17 @@ func (o Outcome) String() string {
 
 // BreakerConfig tunes passive health. A zero field means its default.
 type BreakerConfig struct {
-	// Failures in a row that make a holder unavailable: connections that failed. Other failures are compared with other
-	// workers' answers first. Default 3: one is an accident and two happen when a client's request is retried; more
-	// would send too many requests into a dead engine between two active checks.
+	// Failures is how many failed connections in a row make a holder unavailable. Other failures are compared with
+	// other workers' answers first. Default 3: one may be an accident, and two happen when a client's request is
+	// retried. More would send too many requests to a dead engine between two active checks.
 	Failures int `yaml:"failures"`
 	// Delay until the first trial. Default 2 s, less than the interval of active checks, so that a hiccup costs little.
 	// It doubles with every failed trial up to MaxDelay.
 	Delay time.Duration `yaml:"delay"`
 	// MaxDelay bounds the delay. Default 30 s: an engine takes that long to start.
 	MaxDelay time.Duration `yaml:"max_delay"`
-	// Trial is how long the one request that is let through may take to prove something before another is let through.
-	// Default 30 s: a long prompt on a busy engine takes that long to its first token.
+	// Trial is how long the one request that is let through may take before another is let through. Default 30 s: a
+	// long prompt on a busy engine takes that long to its first token.
 	Trial time.Duration `yaml:"trial"`
 }
 
@@ -62,21 +62,21 @@ func (c BreakerConfig) withDefaults() BreakerConfig {
 	return c
 }
 
-// Breaker is the passive health of one holder: a state machine that is told the time. Closed, it lets all requests
-// pass. After too many failures in a row it is open and lets none pass until a delay is over; then it is half open and
-// lets one pass, the trial, whose outcome closes it or opens it for longer.
+// Breaker is the passive health of one holder: a state machine without a clock. Closed, it lets all requests pass.
+// After too many failures in a row it is open and lets none pass until a delay is over. Then it is half open and lets
+// one request pass, the trial. Its outcome closes the breaker, or opens it for longer.
 //
 // The zero value is closed. It is not safe for concurrent use.
 type Breaker struct {
 	failures int   // in a row
-	trips    int   // times it opened; forgotten after settled good answers
+	trips    int   // times it opened; reset after settled good answers
 	served   int   // good answers since it closed
 	until    int64 // no request passes before this time in Unix nanoseconds; 0 is closed
 	trial    bool  // the one request of the half-open state is on its way
 }
 
 // settled is the number of good answers after which a closed breaker forgets how often it opened. A worker that fails
-// one request in three passes most trials: without a memory it would be back after the shortest delay each time.
+// one request in three passes most trials: without this memory it would be back after the shortest delay each time.
 const settled = rampServed
 
 // Closed reports whether all requests pass.
@@ -85,8 +85,8 @@ func (b *Breaker) Closed() bool { return b.until == 0 }
 // Allows reports whether a request may be sent at now.
 func (b *Breaker) Allows(now int64) bool { return now >= b.until }
 
-// Begin notes that a request is sent at now. When the breaker is half open it is the trial, and no other passes until
-// it ended or c.Trial is over.
+// Begin notes that a request is sent at now. If the breaker is half open, it is the trial, and no other request
+// passes until it ends or c.Trial is over.
 func (b *Breaker) Begin(c BreakerConfig, now int64) {
 	if !b.Closed() && b.Allows(now) {
 		b.trial = true
@@ -96,7 +96,7 @@ func (b *Breaker) Begin(c BreakerConfig, now int64) {
 
 // Observe notes how a request ended at now.
 func (b *Breaker) Observe(c BreakerConfig, o Outcome, now int64) {
-	// Requests that were under way when it opened end one after the other and say nothing new.
+	// Requests that were under way when it opened end one after the other and are no new evidence.
 	if !b.Closed() && !b.trial && !b.Allows(now) {
 		return
 	}
@@ -116,7 +116,7 @@ func (b *Breaker) Observe(c BreakerConfig, o Outcome, now int64) {
 		b.served = 0
 		b.trial = false
 	case OutcomeUnknown:
-		// A trial that proved nothing: the next request may be one at once.
+		// A trial without evidence: the next request may be one at once.
 		if b.trial {
 			b.trial = false
 			b.until = now
@@ -124,7 +124,7 @@ func (b *Breaker) Observe(c BreakerConfig, o Outcome, now int64) {
 	}
 }
 
-// delay returns how long to stay open after so many trips before.
+// delay returns how long to stay open after this number of trips before.
 func (c BreakerConfig) delay(trips int) time.Duration {
 	d := c.Delay
 	for ; trips > 0 && d < c.MaxDelay; trips-- {

@@ -12,16 +12,16 @@ const (
 	terms
 )
 
-// estimator learns a Timing from how long things took: a regression of the time on what was computed in it, one
-// measurement at a time. It is a Kalman filter whose state is the coefficients as multiples of the assumption begun
-// with, and which may drift slowly [Kalman 1960; recursive least squares with a random walk in place of forgetting, so
-// that coefficients that nothing tells of stay as they are]. A measurement that is far off moves it no more than one
-// that is at the bound [Huber, Robust Estimation of a Location Parameter, 1964]: requests that waited for memory or
-// behind another router's requests look like that.
+// estimator learns a Timing from measured durations: a regression of the duration on the amounts that were computed
+// in it, one measurement at a time. It is a Kalman filter. Its state is the coefficients as multiples of the first
+// assumption, and it may drift slowly [Kalman 1960; recursive least squares with a random walk in place of
+// forgetting, so that coefficients that no measurement concerns stay as they are]. A measurement that is far off
+// moves it no more than one at the bound [Huber, Robust Estimation of a Location Parameter, 1964]: requests that
+// waited for memory, or behind another router's requests, look like that.
 //
-// A machine that is slow is slow in everything: the multiples covary before anything is measured. So what measurements
-// cannot take apart keeps the assumed ratio, such as a pass's base and its part for each sequence where the number of
-// sequences does not change [ridge regression towards a prior mean, Hoerl and Kennard 1970].
+// A slow machine is slow in everything: the multiples covary before anything is measured. So coefficients that
+// measurements cannot separate keep the assumed ratio, such as a pass's base and its part for each sequence where the
+// number of sequences does not change [ridge regression towards a prior mean, Hoerl and Kennard 1970].
 type estimator struct {
 	assumed [terms]float64
 	factor  [terms]float64        // of assumed
@@ -33,15 +33,15 @@ type estimator struct {
 // Constants of the estimator.
 const (
 	firstSpread = 1.0  // variance of a factor to begin with: a coefficient is often half or twice the assumption
-	common      = 0.8  // of it, the part that all factors share
-	drift       = 1e-5 // by which it grows with a measurement: what was learned from a thousand of them fades over ten thousand
+	common      = 0.8  // the part of firstSpread that all factors share
+	drift       = 1e-5 // its growth with each measurement: what a thousand of them taught fades over ten thousand
 	clip        = 1.5  // expected errors beyond which a measurement counts as at the bound: Huber's constant for 95 % efficiency is 1.345
-	leastFactor = 0.02 // a coefficient does not vanish: none of them is nothing
-	greatest    = 100  // nor explode
-	// mostLeverage bounds the weight of a measurement against all that is known without it, in its own direction. A
-	// worker tells how many passes there were, and may tell anything: an answer of 100,000 tokens in a second would
-	// decide by itself, for good. Beyond a half a measurement outweighs all others; such a leverage is to be avoided
-	// [Huber, Robust Statistics, 1981, §7.2]. Less would make the first honest ones count for less, too.
+	leastFactor = 0.02 // bounds a coefficient from below: none of them is 0
+	greatest    = 100  // bounds it from above
+	// mostLeverage bounds the weight of a measurement relative to everything known without it, in its own direction. A
+	// worker reports how many passes there were, and may report anything: an answer of 100,000 tokens in a second
+	// would decide alone and for good. Beyond a half a measurement outweighs all others, which is to be avoided
+	// [Huber, Robust Statistics, 1981, §7.2]. A smaller bound would make the first honest ones count for less, too.
 	mostLeverage = 0.5
 )
 
@@ -65,7 +65,7 @@ func newEstimator(t Timing) estimator {
 	return e
 }
 
-// coefficients returns what was learned.
+// coefficients returns the learned coefficients.
 func (e *estimator) coefficients() (c [terms]float64) {
 	for i := range c {
 		c[i] = e.assumed[i] * e.factor[i]
@@ -73,16 +73,16 @@ func (e *estimator) coefficients() (c [terms]float64) {
 	return c
 }
 
-// predict returns how many milliseconds amounts of the terms take, and the variance of a measurement of them that has
-// an expected error: its own, and that of the coefficients.
+// predict returns how many milliseconds amounts of the terms take, and the variance of a measurement of them: that of
+// its own expected error, and that of the coefficients.
 func (e *estimator) predict(amounts *[terms]float64, expected float64) (predicted, variance float64) {
 	predicted, variance, _ = e.project(amounts)
 	noise := expected * e.scale
 	return predicted, variance + noise*noise
 }
 
-// project returns how many milliseconds amounts of the terms take, the variance of that which the coefficients bring,
-// and its covariance with each factor.
+// project returns how many milliseconds amounts of the terms take, the variance that the coefficients contribute, and
+// the covariance with each factor.
 func (e *estimator) project(amounts *[terms]float64) (predicted, variance float64, covariance [terms]float64) {
 	var x [terms]float64
 	for i := range x {
@@ -98,8 +98,8 @@ func (e *estimator) project(amounts *[terms]float64) (predicted, variance float6
 	return predicted, variance, covariance
 }
 
-// observe learns that amounts of the terms took so many milliseconds, give or take an expected error. weight is how
-// much of a measurement it counts as, above 0.
+// observe learns that amounts of the terms took this many milliseconds, with an expected error. weight is above 0:
+// how many measurements it counts for.
 func (e *estimator) observe(amounts *[terms]float64, took, expected, weight float64) {
 	e.loosen()
 	predicted, variance, covariance := e.project(amounts)
@@ -124,7 +124,7 @@ func (e *estimator) observe(amounts *[terms]float64, took, expected, weight floa
 	e.samples++
 }
 
-// loosen lets the coefficients drift, as long as they are known better than at the beginning.
+// loosen lets the coefficients drift while they are known better than at the beginning.
 func (e *estimator) loosen() {
 	trace := 0.0
 	for i := range e.spread {
@@ -144,34 +144,34 @@ func (e *estimator) loosen() {
 // matter.
 const sampleTokens = 16
 
-// sample is where a measured interval of an answer began.
+// sample is the state at the beginning of a measured interval of an answer.
 type sample struct {
 	at, output int64
 	decoding   int64   // requests
 	context    int64   // tokens they had
 	computed   int64   // prompt tokens that the holder had computed
-	guesses    int64   // prompts of which nobody knows how much of them that was
+	guesses    int64   // prompts whose computed tokens are unknown
 	pairs      float64 // the same for attention
 
-	// Of an answer that comes in one piece besides:
+	// Only of an answer in one piece:
 	decoded, resident float64 // see passes
 	pending           float64 // milliseconds that prompts of such answers still took, as predicted
-	queued            bool    // prompts of others waited, too
+	queued            bool    // other prompts waited, too
 }
 
-// passes is what the estimator needs to know of a ledger beside the readers' figures; guarded by its mutex.
+// passes is the state that the estimator needs of a ledger beside the readers' figures; the ledger's mutex guards it.
 type passes struct {
 	decoding, context int64   // requests that decode, and the prompt tokens they have
 	computed          int64   // prompt tokens computed so far
 	pairs             float64 // the same for attention
-	guesses           int64   // prompts of which nobody knows how much was computed
+	guesses           int64   // prompts whose computed tokens are unknown
 
-	// What decoded until at, in nanoseconds times requests and times their tokens: over an answer that comes in one
-	// piece the number of those beside it is known no other way.
+	// What decoded until at, in nanoseconds times requests and times their tokens. For an answer in one piece this is
+	// the only way to know how many requests decoded beside it.
 	decoded, resident float64
 	at                int64
 
-	// The prompts whose first tokens came at the same time: one pass computed the last of all of them.
+	// The prompts whose first tokens came at the same time: one pass computed the last part of all of them.
 	group struct {
 		open            bool
 		start, end      int64
@@ -179,14 +179,14 @@ type passes struct {
 		context, tokens int64
 		pairs           float64
 		busy            bool // the engine was in the middle of a pass when it began
-		guess           bool // nobody knows how much was computed
+		guess           bool // how much was computed is unknown
 	}
 }
 
 // sameTime is how far apart first tokens of one pass come: the engine writes them one after the other.
 const sameTime = 2e6 // nanoseconds
 
-// elapse adds up what decoded until now, with so many tokens of answers.
+// elapse adds what decoded until now, where output is the tokens of answers.
 func (p *passes) elapse(now, output int64) {
 	if d := float64(now - p.at); d > 0 {
 		p.decoded += d * float64(p.decoding)
@@ -195,7 +195,7 @@ func (p *passes) elapse(now, output int64) {
 	}
 }
 
-// join notes that a prompt is computed, or taken to be, and its answer decodes.
+// join notes that a prompt is computed, or assumed to be, and its answer decodes.
 func (l *ledger) join(w *Work, now int64) {
 	p := &l.passes
 	p.elapse(now, l.output.Load())
@@ -238,8 +238,8 @@ func (l *ledger) observePrompt(r *Reservation, now int64) {
 	}
 	if !g.open {
 		g.open = true
-		// What came before it in the queue may never show a first token: it did not begin before its own dispatch in
-		// any case, and not before the first token that was seen last.
+		// The prompt before it in the queue may never show a first token. This prompt did not begin before its own
+		// dispatch, and not before the last first token.
 		g.start = max(l.since.Load(), g.end, r.dispatched)
 		g.busy = g.start == r.dispatched && p.decoding > 0
 		g.decoding, g.context, g.tokens, g.pairs, g.guess = p.decoding, p.context+l.output.Load(), 0, 0, false
@@ -293,10 +293,11 @@ func (l *ledger) observeSteps(r *Reservation, now int64) {
 	r.sample = l.sampleAt(r, now)
 }
 
-// observeWhole learns from an answer of n tokens that came in one piece: how long it took from dispatch is the sum of
-// its prompt, of prompts that came meanwhile, and of its own passes. Which of them took how much only many such answers
-// tell, of different prompts and lengths. Prompts that were half computed when it began count too little, those when it
-// ended too much: in the long run as much, so that they make a measurement worth less and not wrong. mu is held.
+// observeWhole learns from an answer of n tokens that came in one piece. Its duration from dispatch is the sum of its
+// prompt, of prompts that came meanwhile, and of its own passes. Many such answers, with different prompts and
+// lengths, show how much each of them took. Prompts that were half computed when it began count too little, and
+// prompts that were half computed when it ended count too much. In the long run these errors cancel, so such a
+// measurement is worth less but not wrong. mu is held.
 func (l *ledger) observeWhole(r *Reservation, n int64) {
 	s, e := &r.sample, &r.came
 	took := float64(e.at-s.at) / 1e6
@@ -309,19 +310,19 @@ func (l *ledger) observeWhole(r *Reservation, n int64) {
 		passes += 0.5 // half of the pass that was under way
 	}
 	decoding := (e.decoded - s.decoded) / float64(e.at-s.at)
-	context := (e.resident-s.resident)/float64(e.at-s.at) + float64(n)/2 // its own answer was not told while it grew
+	context := (e.resident-s.resident)/float64(e.at-s.at) + float64(n)/2 // its own growing answer was not counted
 	t := l.timing()
 	l.learn(&[terms]float64{passes, passes * decoding, passes * context, float64(e.computed - s.computed), e.pairs - s.pairs}, took,
 		0.5*t.Step(int64(decoding), int64(context))+0.1*took+s.pending+e.pending, e.at)
 }
 
-// learnEvery is how often answers teach: each of a hundred would tell the same of the same passes.
+// learnEvery is how often answers are learned from: each of a hundred would repeat the same about the same passes.
 const learnEvery = 100e6 // nanoseconds
 
-// mayLearn reports whether answers may teach at now. A clock that was set back keeps nobody from it.
+// mayLearn reports whether answers may be learned from at now. A clock that was set back does not stop learning.
 func (l *ledger) mayLearn(now int64) bool { return now >= l.learnAt || now < l.learnAt-learnEvery }
 
-// learn teaches the kind, and the holder's pace. mu is held.
+// learn updates the kind and the holder's pace. mu is held.
 func (l *ledger) learn(amounts *[terms]float64, took, expected float64, now int64) {
 	l.kind.Load().learn(&l.pace, amounts, took, expected, now)
 }

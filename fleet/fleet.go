@@ -12,23 +12,23 @@ import (
 // Config tunes a [Fleet]. The zero value is the default.
 type Config struct {
 	Breaker BreakerConfig
-	// Timing is what holders are assumed to take before it is measured. Default: DefaultTiming.
+	// Timing is the assumed timing of holders before it is measured. Default: DefaultTiming.
 	Timing Timing
-	// Expiry is how long a request may give no sign of life before [Fleet.Expire] takes it for lost. Default:
+	// Expiry is how long a request may give no sign of life before [Fleet.Expire] counts it as lost. Default:
 	// DefaultExpiry.
 	Expiry time.Duration
 	// BlockSizes are the tokens of an engine block by base model, for models whose workers report none or a wrong one.
-	// What a probe or events say of the block size of these models is not used. Default: nil, none.
+	// They replace what probes and events say. Default: nil, none.
 	BlockSizes map[string]int
 }
 
-// Fleet is all workers. Its methods may be called from any goroutine: writers take a lock among themselves, build the
-// next snapshot aside and swap it in; readers never wait for them.
+// Fleet is all workers. It is safe for concurrent use: writers exclude each other, build the next snapshot aside and
+// swap it in; readers never wait for them.
 type Fleet struct {
 	config  Config
 	current atomic.Pointer[Snapshot]
 
-	// mu guards what follows, all of which only writers touch.
+	// mu guards the fields below, which only writers touch.
 	mu      sync.Mutex
 	byURL   map[string]WorkerID
 	urls    []string // by WorkerID
@@ -43,14 +43,14 @@ type Fleet struct {
 	kinds   []*kind                   // of present workers, in the order of first sight
 }
 
-// place is what a holder is interned by.
+// place is the identity of a holder.
 type place struct {
 	worker WorkerID
 	rank   int
 }
 
-// holderState is what changes about a holder without a new snapshot. It outlives the worker's removal, so that a
-// reservation made before that is released where it was made.
+// holderState is what changes about a holder without a new snapshot. It lives as long as the process, so that a
+// reservation that was made before its worker was removed is released in the right place.
 type holderState struct {
 	work         ledger
 	others       others
@@ -59,7 +59,7 @@ type holderState struct {
 	trust        atomic.Pointer[trustState]
 	hash         uint64
 	ramp         ramp
-	servedAt     atomic.Int64 // when a good answer came last while there was a limit, Unix nanoseconds
+	servedAt     atomic.Int64 // the last good answer during a limit, Unix nanoseconds
 	limit        atomic.Pointer[limit]
 	suspect      atomic.Bool
 	scopes       *scopes // of its worker
@@ -93,19 +93,19 @@ func (f *Fleet) Snapshot() *Snapshot { return f.current.Load() }
 
 const (
 	// DefaultRanks is how many data-parallel ranks of a worker are used unless the operator declares another number: a
-	// machine has eight devices. What a worker says of itself does not count, as each rank draws requests.
+	// machine has eight devices. The worker's own report does not count, as each rank attracts requests.
 	DefaultRanks = 8
-	// MaxRanks is the greatest number that can be declared. Each rank has a stream of events, a share of the memory,
-	// and a line in metrics for good. The largest deployments that were published have 144 ranks [DeepSeek-V3/R1
-	// inference system overview: decode units of EP144] and 72 [SGLang on 96 GPUs].
+	// MaxRanks is the greatest number that can be declared. Each rank has an event stream, a share of the memory, and
+	// a line in metrics for good. The largest published deployments have 144 ranks [DeepSeek-V3/R1 inference system
+	// overview: decode units of EP144] and 72 [SGLang on 96 GPUs].
 	MaxRanks = 256
-	// MaxRank is the greatest number that a rank may have: a model's workers number theirs across all of them.
+	// MaxRank is the greatest number of a rank: the workers of a model may number their ranks across all of them.
 	MaxRank = 4095
 )
 
-// Put adds the worker at url, or replaces what is known about it. A new worker counts as healthy: the caller has just
-// asked it. One that has not answered yet is put with empty facts, serves nothing, and so gets no request. The holders
-// of ranks that it has no more leave as if it were removed.
+// Put adds the worker at url, or replaces its facts. A new worker counts as healthy: the caller has just probed it. A
+// worker that has not answered yet is put with empty facts: it serves nothing and gets no request. The holders of
+// ranks that it no longer has leave as if it were removed.
 func (f *Fleet) Put(url string, facts Facts) WorkerID {
 	url = strings.TrimRight(url, "/")
 	facts.Ranks = min(max(facts.Ranks, 1), MaxRanks)
@@ -167,8 +167,8 @@ func (f *Fleet) intern(id WorkerID, rank int) Holder {
 	return h
 }
 
-// SetHealth notes what an active check found, and why in words when it is bad. A worker that comes back starts with
-// closed breakers, as it is most likely a new process, and slowly.
+// SetHealth stores the result of an active check, and the reason in words when it is bad. A worker that comes back
+// starts with closed breakers, as it is most likely a new process, and slowly.
 func (f *Fleet) SetHealth(id WorkerID, healthy bool, why string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -186,7 +186,7 @@ func (f *Fleet) SetHealth(id WorkerID, healthy bool, why string) {
 	f.replace(&w)
 }
 
-// SetDraining makes a worker get no new requests, or again.
+// SetDraining stops or resumes new requests to a worker.
 func (f *Fleet) SetDraining(id WorkerID, draining bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -199,10 +199,11 @@ func (f *Fleet) SetDraining(id WorkerID, draining bool) {
 	f.replace(&w)
 }
 
-// StaticBlockSize returns the configured tokens of an engine block of a base model; 0 if workers' own reports count.
+// StaticBlockSize returns the configured tokens of an engine block of a base model; 0 if the workers' own reports
+// count.
 func (f *Fleet) StaticBlockSize(model string) int { return max(f.config.BlockSizes[model], 0) }
 
-// SetBlockSize corrects the engine block size that a probe could not know or got wrong: the events tell. It does
+// SetBlockSize corrects the engine block size, which a probe may not know or get wrong, by what events say. It does
 // nothing for a model with a static block size.
 func (f *Fleet) SetBlockSize(id WorkerID, tokens int) {
 	f.mu.Lock()
@@ -217,7 +218,7 @@ func (f *Fleet) SetBlockSize(id WorkerID, tokens int) {
 	f.replace(&w)
 }
 
-// Remove takes a worker out of the fleet. Its holders keep their ids, and their trust starts anew should it come back.
+// Remove removes a worker from the fleet. Its holders keep their ids. If it comes back, their trust starts anew.
 func (f *Fleet) Remove(id WorkerID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -233,7 +234,7 @@ func (f *Fleet) Remove(id WorkerID) {
 	f.publish()
 }
 
-// left makes h start anew should it come back. f.mu is held.
+// left resets h for its return. f.mu is held.
 func (f *Fleet) left(h Holder) {
 	s := f.holders[h].state
 	s.trust.Store(&initialTrust)
@@ -243,7 +244,7 @@ func (f *Fleet) left(h Holder) {
 	f.leaveKind(&s.work)
 }
 
-// joinKind puts w's holders into the kind that w is of. f.mu is held.
+// joinKind adds w's holders to the kind of w. f.mu is held.
 func (f *Fleet) joinKind(w *Worker) {
 	key := w.Facts.kind()
 	for _, h := range w.Holders {
@@ -257,7 +258,7 @@ func (f *Fleet) joinKind(w *Worker) {
 	}
 }
 
-// leaveKind takes a holder that left out of its kind, whose times are kept for its return. f.mu is held.
+// leaveKind removes a holder that left from its kind. The kind's times are kept for its return. f.mu is held.
 func (f *Fleet) leaveKind(l *ledger) {
 	k := l.kind.Load()
 	k.leave(&l.pace)
@@ -266,7 +267,8 @@ func (f *Fleet) leaveKind(l *ledger) {
 }
 
 // kindOf returns the kind of that key for a holder that was of kind old, nil for a new one. A new kind begins with
-// the times of the kind of the same model that most is known of: they are nearer than an assumption. f.mu is held.
+// the times of the kind of the same model that has the most measurements: they are better than an assumption. f.mu is
+// held.
 func (f *Fleet) kindOf(key kindKey, old *kind) *kind {
 	for _, k := range f.kinds {
 		if k.key == key {
@@ -293,23 +295,23 @@ func (f *Fleet) kindOf(key kindKey, old *kind) *kind {
 	return next
 }
 
-// prune drops a kind that no present worker is of, so that a worker that tells another version each time leaves
-// nothing behind. f.mu is held.
+// prune drops a kind without present workers, so that a worker that reports another version each time leaves nothing
+// behind. f.mu is held.
 func (f *Fleet) prune(k *kind) {
 	if k != nil && k.empty() {
 		f.kinds = slices.DeleteFunc(f.kinds, func(x *kind) bool { return x == k })
 	}
 }
 
-// SetTrust notes how far h's entries can be believed from now on, and why in words. It makes no new snapshot: trust is
-// read live.
+// SetTrust stores how far h's entries can be believed from now on, and the reason in words. It makes no new snapshot:
+// trust is read live.
 func (f *Fleet) SetTrust(h Holder, t Trust, why string) {
 	if s := f.Snapshot().state(h); s != nil {
 		s.trust.Store(&trustState{level: t, why: why})
 	}
 }
 
-// ResetTrust lets h be trusted as a holder of which no event has come: it publishes none, or nobody listens any more.
+// ResetTrust gives h the trust of a holder without events: it publishes none, or its stream is no longer read.
 func (f *Fleet) ResetTrust(h Holder) {
 	f.SetTrust(h, initialTrust.level, initialTrust.why)
 }
@@ -341,8 +343,8 @@ func (s *holderState) begin(c BreakerConfig, scope Scope, now int64) {
 	s.blockedUntil.Store(s.breaker.until)
 }
 
-// reset forgets the health that was learned from requests, but not what its answers were worth in a scope: a worker
-// that fails its checks now and then would get rid of that, too. A holder that had requests before starts slowly.
+// reset forgets the health that was learned from requests, except the health in scopes: otherwise a worker that fails
+// its checks now and then would clear that, too. A holder that had requests before starts slowly.
 func (s *holderState) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -353,7 +355,7 @@ func (s *holderState) reset() {
 	s.returned()
 }
 
-// worker returns the present worker of that id or nil. f.mu is held.
+// worker returns the present worker of that id, or nil. f.mu is held.
 func (f *Fleet) worker(id WorkerID) *Worker {
 	if int(id) >= len(f.present) {
 		return nil
@@ -380,8 +382,8 @@ func (f *Fleet) replace(w *Worker) {
 	f.publish()
 }
 
-// publish builds the next snapshot and swaps it in. f.mu is held. It costs in proportion to the fleet, which is fine
-// for what changes it: probes, a few hundred a second at the most.
+// publish builds the next snapshot and swaps it in. f.mu is held. It costs in proportion to the fleet. Probes change
+// the fleet at most a few hundred times a second.
 func (f *Fleet) publish() {
 	last := f.current.Load()
 	s := &Snapshot{
@@ -437,7 +439,7 @@ func (f *Fleet) serve(s *Snapshot, w *Worker, m *Model) {
 	p.Workers = append(p.Workers, w)
 }
 
-// finish derives from the workers what lookups need.
+// finish computes what lookups need from the workers.
 func (p *Pool) finish(s *Snapshot) {
 	p.positions = make([]int32, len(s.holders))
 	for _, w := range p.Workers {

@@ -47,7 +47,8 @@ func TestHoldersAreInternedForTheProcess(t *testing.T) {
 	}
 }
 
-// TestARankThatComesBackStartsAnew: a worker is shown with one rank until it has answered, after each change of what is said of it.
+// TestARankThatComesBackStartsAnew: a worker is shown with one rank until it has answered, after each change of what
+// is said of it.
 func TestARankThatComesBackStartsAnew(t *testing.T) {
 	f := New(Config{})
 	f.Put("http://a", serving("m", 2))

@@ -1,8 +1,7 @@
 package fleet
 
-// Holder is the dense id of a (worker, data-parallel rank) whose cache the index knows. Ids start at 0, and a [Fleet]
-// gives them in order of first sight of (worker URL, rank). An id is given to another pair only after [Fleet.Retire] and
-// [Fleet.Reuse].
+// Holder is the dense id of a (worker, data-parallel rank) whose cache the index knows. Ids start at 0. A [Fleet]
+// assigns them when it first sees a pair of worker URL and rank, and never assigns one twice while the process lives.
 type Holder uint32
 
 // NoHolder is the id of no holder.

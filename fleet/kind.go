@@ -8,12 +8,12 @@ import (
 	"sync"
 )
 
-// LabelHardware is the label by which an operator says which workers of a model are alike, in place of what a probe
-// finds.
+// LabelHardware is the label by which an operator says which workers of a model are alike. It takes precedence over
+// what a probe finds.
 const LabelHardware = "hardware"
 
-// kindKey is what the workers of a kind have in common. Where hardware is set, only model and hardware are: the
-// operator's word replaces what probes find.
+// kindKey is what the workers of a kind have in common. If hardware is set, only model and hardware are used: the
+// operator's label replaces what probes find.
 type kindKey struct {
 	model, hardware  string
 	engine           Engine
@@ -46,8 +46,8 @@ func (k kindKey) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// kind is holders that are alike: the times that they share, and the figures that each one's pace is judged by. Its
-// mutex nests inside a ledger's, and that inside the fleet's.
+// kind is holders that are alike: the times that they share, and the statistics that judge each one's pace. Its mutex
+// nests inside a ledger's, and that inside the fleet's.
 type kind struct {
 	key   kindKey
 	times published
@@ -67,17 +67,17 @@ type kind struct {
 
 // Constants of a kind.
 const (
-	// surveyEvery is how often paces are compared with each other.
+	// surveyEvery is how often paces are compared.
 	surveyEvery = 1e9 // nanoseconds
-	// firstBetween is the variance between machines of one kind before any is measured: a standard deviation of 0.3, as
-	// machines that differ at all differ by a third. It weighs as much as firstMachines measured machines.
+	// firstBetween is the variance between machines of one kind before any is measured: a standard deviation of 0.3,
+	// because machines that differ at all differ by a third. It weighs as much as firstMachines measured machines.
 	firstBetween, firstMachines = 0.09, 2
 	// taughtFor is the time constant in seconds with which pace.taught decays.
 	taughtFor = 600
 	// fewTaught is how many measurements a kind takes before weight bounds a member's share of them.
 	fewTaught = 8
-	// settledAfter is how many measurements by each holder, of eight at most, teach a new kind before any are
-	// compared with what it learned.
+	// settledAfter is how many measurements of each holder, of at most eight holders, a new kind learns from before it
+	// judges paces.
 	settledAfter = 16
 	// misfits is the multiple of the median misfit beyond which one factor does not explain a holder's times.
 	misfits = 4
@@ -90,7 +90,7 @@ func newKind(key kindKey, assumed Timing) *kind {
 	return k
 }
 
-// join adds a holder that nothing is known of.
+// join adds a holder with an unknown pace.
 func (k *kind) join(p *pace) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -98,7 +98,7 @@ func (k *kind) join(p *pace) {
 	k.members = append(k.members, p)
 }
 
-// leave takes a holder out. What it taught stays.
+// leave removes a holder. What the kind learned from it stays.
 func (k *kind) leave(p *pace) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -115,14 +115,14 @@ func (k *kind) restart(p *pace) {
 	p.start()
 }
 
-// empty reports whether no holder is of the kind.
+// empty reports whether the kind has no holders.
 func (k *kind) empty() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return len(k.members) == 0
 }
 
-// learn learns from what a holder took for amounts of the terms, in milliseconds, give or take an expected error.
+// learn learns from the milliseconds that a holder took for amounts of the terms; expected is the expected error.
 func (k *kind) learn(p *pace, amounts *[terms]float64, took, expected float64, now int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -155,8 +155,8 @@ func (k *kind) learn(p *pace, amounts *[terms]float64, took, expected float64, n
 	}
 }
 
-// weight returns how much a measurement of p counts for its kind: 1 while p taught at most its share of late, less
-// beyond, 0 from twice its share on.
+// weight returns how much a measurement of p counts for its kind: 1 while p contributed at most its share of the last
+// measurements, less beyond, 0 from twice its share on.
 func (k *kind) weight(p *pace) float64 {
 	switch {
 	case p.away:
@@ -169,9 +169,10 @@ func (k *kind) weight(p *pace) float64 {
 
 // survey compares the holders and decides whose pace is believed. mu is held.
 //
-// The level of a holder is compared with the median, so that a few odd holders move nobody else. A pace is believed
-// where its 95 % confidence interval excludes all within 10 % of the median. Its logarithm is then shrunk by between /
-// (between + error²) [James and Stein 1961; between by the method of moments, DerSimonian and Laird 1986].
+// The level of a holder is compared with the median, so that a few outliers change nothing for the others. A pace is
+// believed if its 95 % confidence interval excludes everything within 10 % of the median. Its logarithm is then
+// shrunk by between / (between + error²) [James and Stein 1961; between by the method of moments, DerSimonian and
+// Laird 1986].
 func (k *kind) survey(now int64) {
 	forget := math.Exp(-min(max(float64(now-k.surveyed), 0)/1e9/taughtFor, 100))
 	k.surveyed = now
@@ -201,7 +202,7 @@ func (k *kind) survey(now int64) {
 	}
 }
 
-// medianOf returns the median of a figure over the holders with evidence, and how many those are.
+// medianOf returns the median of a statistic over the holders with evidence, and their number.
 func (k *kind) medianOf(now int64, of func(*pace) float64) (float64, int) {
 	k.scratch = k.scratch[:0]
 	for _, p := range k.members {
@@ -217,35 +218,35 @@ func (k *kind) medianOf(now int64, of func(*pace) float64) (float64, int) {
 	return (k.scratch[(n-1)/2] + k.scratch[n/2]) / 2, n
 }
 
-// evident reports whether something can be said of p's level at now.
+// evident reports whether there is evidence of p's level at now.
 func (p *pace) evident(now int64) bool {
 	return p.samples >= fewSamples && p.varianceAt(now) < mostVariance
 }
 
-// errorAt returns the variance of the level's estimate. Where times scatter more than expected, so does the estimate
-// [Birge 1932].
+// errorAt returns the variance of the level's estimate. It grows where times scatter more than expected [Birge 1932].
 func (p *pace) errorAt(now int64) float64 { return p.varianceAt(now) * max(p.misfit, 1) }
 
-// judge returns what is to be said of p's pace.
+// judge returns the judgement of p's pace.
 func (k *kind) judge(p *pace, now int64) Pace {
 	p.away = false
 	judged := Pace{Factor: 1, Samples: p.samples}
 	if !p.evident(now) {
 		return judged
 	}
-	// p is a part of the median. The median of two holders is as far from both: hence 1 − 1/N.
+	// p is a part of the median. The median of two holders is equally far from both: hence 1 − 1/N.
 	off, variance := p.level-k.median, p.errorAt(now)*(1-1/float64(max(k.evident, 2)))
 	half := within * math.Sqrt(variance)
 	judged.Measured, judged.Low, judged.High = math.Exp(off), math.Exp(off-half), math.Exp(off+half)
 	if k.evident < 2 {
 		return judged
 	}
-	// Of two nobody knows which is the odd one.
+	// Of two holders it is unknown which one is the outlier.
 	beyond := math.Abs(off) > math.Log(farthest)
 	p.away = k.evident > 2 && (p.misfit > misfits*k.misfit || beyond)
 	judged.Away = p.away
 	// Not believed, so factor 1: a holder that is out of range, or whose times one factor does not explain, and that
-	// seems to be fast, as a worker does that tells untrue lengths of its answers; and both of two that are too far apart.
+	// seems to be fast, as a worker does that reports untrue lengths of its answers; and both of two that are too far
+	// apart.
 	if (p.away || beyond) && (off < 0 || k.evident == 2) {
 		return judged
 	}
@@ -258,7 +259,7 @@ func (k *kind) judge(p *pace, now int64) Pace {
 	return judged
 }
 
-// Kind is holders whose workers are alike, and what their passes take.
+// Kind is holders whose workers are alike, and how long their passes take.
 type Kind struct {
 	Name    string  // for people
 	Holders int     // in the fleet

@@ -6,30 +6,32 @@ import (
 	"time"
 )
 
-// ledger is the work that this router has on one holder. Writers take mu; readers take the atomics and never wait, at
-// the price that one reader may see a request in some of them and not yet in others.
+// ledger is the work that this router has on one holder. Writers take mu. Readers read the atomics and never wait; so
+// a reader may see a request in some of them and not yet in others.
 //
-// A lock for each holder, and not more atomics: the order of the queue, who shares what and what a first token teaches
-// belong together, and a holder gets a few hundred requests a second where a turn of the lock takes a microsecond.
+// Each holder has a lock, and not more atomics, because the order of the queue, the shared marks and the learning
+// from a first token must stay consistent. A holder gets a few hundred requests a second, and each takes the lock for
+// a microsecond.
 type ledger struct {
 	requests, waiting, prefill, blocks, context, output atomic.Int64
 	processed, turns, leaked                            atomic.Uint64
 
-	heard atomic.Int64 // when a request last gave a sign of life, or came to a holder that had none; Unix nanoseconds
+	heard atomic.Int64 // the last sign of life of any request, or the dispatch to an idle holder; Unix nanoseconds
 
-	// The prompts that wait, in the order in which the engine takes them: how long all were predicted to take, how long
-	// the first was, and since when it is being computed.
+	// The waiting prompts, in the order in which the engine takes them: the predicted nanoseconds of all of them,
+	// those of the first, and the time since which the first is being computed.
 	predicted, head, since atomic.Int64
 
-	// For requests without a first token: the times at which their prompts will be computed, by the time model; the
-	// uncached tokens of all that are unanswered; and the part of these in the engine's queue by its last report.
+	// For answers in one piece, whose first token is not seen: the time at which their prompts will be computed by the
+	// time model; the uncached tokens of all that are unanswered; and the part of these in the engine's queue by its
+	// last report.
 	whole, unseen, queued atomic.Int64
 
 	kind   atomic.Pointer[kind] // changed under mu
 	pace   pace                 // guarded by the kind's mutex
 	member bool                 // pace is a member of kind; false once the holder left; guarded by the fleet's mutex
 
-	mean atomic.Int64 // of UncachedTokens, of late
+	mean atomic.Int64 // of UncachedTokens, over the last requests
 
 	mu        sync.Mutex
 	queue     list               // stageWaiting, by dispatch
@@ -38,21 +40,21 @@ type ledger struct {
 	recency   recency
 	owned     int   // reservations that their owners have not released, whether or not they expired
 	released  int64 // when the last was, Unix nanoseconds
-	computing int64 // uncached tokens of all prompts, and tokens of the answers
+	computing int64 // uncached tokens of all prompts, plus tokens of the answers
 	passes    passes
 	learnAt   int64 // when an answer may teach again
 }
 
-// sharing is the requests' blocks between one mark and the mark before it.
+// sharing is the blocks between one mark and the mark before it, and how many requests have them.
 type sharing struct {
 	requests int32
-	blocks   int32 // as the first of them counted: the engine's block size may be learned while they are under way
+	blocks   int32 // as the first request counted: the engine's block size may be learned meanwhile
 }
 
-// timing returns what passes take, without a lock.
+// timing returns how long passes take, without a lock.
 func (l *ledger) timing() Timing { return l.kind.Load().times.load().at(l.pace.believed()) }
 
-// become makes the holder one of a kind. Its pace was relative to another kind's times: it starts anew.
+// become moves the holder to another kind. Its pace was relative to the old kind's times, so it starts anew.
 func (l *ledger) become(next *kind) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,11 +72,11 @@ func (l *ledger) restart() {
 	l.kind.Load().restart(&l.pace)
 }
 
-// meanUncached is what a request that we know nothing of has to compute, by our own requests there.
+// meanUncached is the assumed work of a request of another router, by our own requests there.
 func (l *ledger) meanUncached() int64 { return l.mean.Load() }
 
-// maxShared bounds the marks a holder counts: 1,024 long prompts with nothing in common. What is beyond counts as not
-// shared.
+// maxShared bounds the marks that a holder counts: 1,024 long prompts with nothing in common. Blocks beyond it count
+// as not shared.
 const maxShared = 1 << 16
 
 func (l *ledger) load() Load {
@@ -92,10 +94,10 @@ func (l *ledger) load() Load {
 	return out
 }
 
-// A prompt is late when it takes longer than late times its predicted time plus lateAfter. Twice the predicted time is
-// usual: decodes run in the same passes, and times may not be learned yet. lateAfter is for short prompts: the API
-// server of a busy engine on a CPU takes 40 to 60 ms of a chat (bench/results/simulator.md). A prompt is late by
-// latest at most: a client or an engine that holds back the first text of an answer must not close a worker that
+// A prompt is late when it takes longer than late times its predicted time plus lateAfter. Twice the predicted time
+// is usual: decodes run in the same passes, and times may not be learned yet. lateAfter is for short prompts: the API
+// server of a busy engine on a CPU needs 40 to 60 ms for a chat (bench/results/simulator.md). The delay that counts
+// is at most latest: a client or an engine that holds back the first text of an answer must not close a worker that
 // serves others.
 const (
 	late      = 3
@@ -103,9 +105,9 @@ const (
 	latest    = 1_000_000_000 // nanoseconds; half of what makes a worker saturated by default (queue.max_backlog)
 )
 
-// project takes from the backlog what is computed by now: of the first prompt in the queue only, so that one that takes
-// longer than predicted does not make those behind it look done. The backlog grows by as much as that prompt is late:
-// its holder computes more slowly than was learned, or not at all.
+// project subtracts from the backlog what is computed by now. It looks at the first prompt in the queue only, so that
+// a prompt that takes longer than predicted does not make those behind it look done. The delay of a late first prompt
+// is added: its holder computes more slowly than was learned, or not at all.
 func (l *ledger) project(out *Load, now int64) {
 	total := l.predicted.Load()
 	out.PendingTokens, out.Backlog = 0, 0
@@ -120,8 +122,8 @@ func (l *ledger) project(out *Load, now int64) {
 	l.projectWhole(out, now)
 }
 
-// projectWhole adds the prompts of requests without a first token: the tokens that are left by the time model, at
-// most their prompts' tokens, and at least the tokens that the engine reported in its queue.
+// projectWhole adds the prompts of answers in one piece: the tokens that are left by the time model, at most their
+// prompts' tokens, and at least the tokens that the engine reported in its queue.
 func (l *ledger) projectWhole(out *Load, now int64) {
 	if out.Timing.Token <= 0 {
 		return
@@ -136,8 +138,8 @@ func (l *ledger) projectWhole(out *Load, now int64) {
 	out.PendingTokens += tokens
 }
 
-// report records the number of requests in the engine's queue: the newest ones, as engines take them in order. It
-// returns how many of these are ours and without a first token, and their uncached tokens.
+// report records the number of requests in the engine's queue: the newest ones, as engines take requests in order. It
+// returns how many of these are ours with an answer in one piece, and their uncached tokens.
 func (l *ledger) report(waiting int64) (requests, tokens int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -160,8 +162,7 @@ func (l *ledger) report(waiting int64) (requests, tokens int64) {
 	return requests, tokens
 }
 
-// computed records that the prompt of a request without a first token is computed, or that the request is over. mu is
-// held.
+// computed records that the prompt of an answer in one piece is computed, or that its request is over. mu is held.
 func (l *ledger) computed(r *Reservation) {
 	if !r.unseen {
 		return
@@ -216,7 +217,7 @@ func (l *ledger) reserve(r *Reservation, w Work, cache cacheShape, now int64) bo
 	return true
 }
 
-// share counts the marks of r and returns the blocks that it adds to those of others.
+// share counts the marks of r, and returns the blocks that it adds to those of other requests.
 func (l *ledger) share(r *Reservation) (added int64) {
 	if l.shared == nil {
 		l.shared = map[uint64]sharing{}
@@ -249,7 +250,7 @@ func (l *ledger) share(r *Reservation) (added int64) {
 	return added + rest
 }
 
-// unshare takes the marks of r back and returns the blocks that nobody has any more. The first computed blocks of its
+// unshare removes the marks of r, and returns the blocks that no other request has. The first computed blocks of its
 // prompt are in the cache.
 func (l *ledger) unshare(r *Reservation, computed int32) (freed int64) {
 	l.recency.pass()
@@ -273,7 +274,7 @@ func (l *ledger) unshare(r *Reservation, computed int32) (freed int64) {
 	}
 	if int(computed) == r.work.ContextBlocks {
 		answer := r.output
-		if r.work.Whole { // announced before its length was told: it is in the order already
+		if r.work.Whole { // announced before its length was known: its blocks are in the order already
 			answer = 0
 		}
 		l.recency.rest(r.blocks, answer)
@@ -281,7 +282,7 @@ func (l *ledger) unshare(r *Reservation, computed int32) (freed int64) {
 	return freed + r.blocks
 }
 
-// begin notes that the first of the queue is computed from now on. mu is held.
+// begin notes that the first prompt of the queue is computed from now on. mu is held.
 func (l *ledger) begin(now int64) {
 	head := int64(0)
 	if l.queue.first != nil {
@@ -316,7 +317,7 @@ func (l *ledger) firstToken(r *Reservation, now int64) {
 	}
 	l.observePrompt(r, now)
 	if l.queue.first != r {
-		l.since.Store(now) // the first was overtaken: the holder computes, and that it waits says nothing
+		l.since.Store(now) // the first was overtaken: the holder computes, so the wait of the first is no sign of trouble
 	}
 	l.leaveQueue(r, now)
 	r.stage, r.touched = stageRunning, now
@@ -333,7 +334,7 @@ func (l *ledger) tokens(r *Reservation, n, now int64) {
 	l.heard.Store(now)
 	if n > int64(r.longest) {
 		r.touched = now
-		return // no such answer was asked for: it holds nothing there, and tells nothing of passes
+		return // longer than any possible answer: it is not believed, and nothing is learned from it
 	}
 	came := n - r.output
 	l.output.Add(came)
@@ -347,7 +348,7 @@ func (l *ledger) tokens(r *Reservation, n, now int64) {
 		if r.came.at != 0 && came == n { // once
 			l.observeWhole(r, n)
 		}
-	case came > sampleTokens: // a count at the end, or pieces that were held back: no telling when they were computed
+	case came > sampleTokens: // a count at the end, or pieces that were held back: when they were computed is unknown
 		r.sample = l.sampleAt(r, now)
 	case n-r.sample.output >= sampleTokens:
 		l.observeSteps(r, now)
@@ -365,10 +366,10 @@ func (l *ledger) release(r *Reservation, now int64) {
 	}
 }
 
-// end gives back all of r. mu is held.
+// end gives back everything of r. mu is held.
 func (l *ledger) end(r *Reservation, now int64) bool {
 	computed := int32(r.work.ContextBlocks)
-	if r.stage == stageWaiting || r.unseen { // it was refused, or its client left: it computes and announces no more
+	if r.stage == stageWaiting || r.unseen { // it was refused, or its client left: nothing more is computed or announced
 		computed = r.cachedBlocks()
 		l.recency.unannounced = max(l.recency.unannounced-int64(r.work.UncachedTokens), 0)
 	}
@@ -380,7 +381,7 @@ func (l *ledger) end(r *Reservation, now int64) bool {
 	case stageRunning:
 		l.running.remove(r)
 		l.computed(r)
-		if early := r.until - now; early > 0 { // sooner than predicted: those behind it move up
+		if early := r.until - now; early > 0 { // sooner than predicted: the prompts behind it move up
 			l.whole.Add(-min(early, r.predict))
 		}
 		l.passes.elapse(now, l.output.Load())
@@ -397,7 +398,7 @@ func (l *ledger) end(r *Reservation, now int64) bool {
 	return true
 }
 
-// expire ends at now what was silent since before, and returns how many those were.
+// expire ends the requests without a sign of life since before, at now, and returns their number.
 func (l *ledger) expire(before, now int64) (leaks int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -415,7 +416,7 @@ func (l *ledger) expire(before, now int64) (leaks int) {
 	return leaks
 }
 
-// list is reservations in an order, linked through themselves.
+// list is reservations in order, linked through themselves.
 type list struct{ first, last *Reservation }
 
 func (q *list) push(r *Reservation) {

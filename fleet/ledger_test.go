@@ -56,7 +56,8 @@ func TestThePromptThatIsComputedCountsLessAndLess(t *testing.T) {
 	}
 }
 
-// A prompt that takes far longer than predicted is waited for as long again as it is late, and no more once its first token came.
+// A prompt that takes far longer than predicted is waited for as long again as it is late, and no more once its first
+// token came.
 func TestALatePromptIsWaitedFor(t *testing.T) {
 	f := one(t)
 	s := f.Snapshot()

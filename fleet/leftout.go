@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// Useless is a scope in which a holder gets no requests but trials, as its answers there were useless.
+// Useless is a scope in which a holder gets only trials, because its answers there were useless.
 type Useless struct {
 	Scope Scope
-	Until int64 // the next trial, in Unix nanoseconds; in the past while no request has come that could be the trial
+	Until int64 // the next trial, in Unix nanoseconds; in the past until a request comes that can be the trial
 }
 
 // Useless returns the scopes in which h gets no requests, at most mostScopes, EveryScope first.
@@ -47,6 +47,6 @@ type ScopeChange uint8
 // The changes.
 const (
 	ScopeUnchanged  ScopeChange = iota
-	ScopeLeftOut                // from now on the holder gets no requests there but trials
+	ScopeLeftOut                // from now on the holder gets only trials there
 	ScopeReadmitted             // a trial was answered well
 )

@@ -2,58 +2,57 @@ package fleet
 
 import "time"
 
-// Load is the work on a holder. What this router put there is counted when a request is dispatched; what others put
-// there is added as far as the engine tells ([Fleet.Report]).
+// Load is the work on a holder. This router's own work is counted when a request is dispatched. The work of other
+// routers is added as far as the engine reports it ([Fleet.Report]).
 type Load struct {
 	Requests      int64  // dispatched and not ended
-	Waiting       int64  // of those, without a first token
-	PrefillTokens int64  // uncached prompt tokens of those waiting, in full until their first token
-	PendingTokens int64  // of PrefillTokens, what is still to be computed as the holder's Timing says
-	ContextBlocks int64  // engine blocks of the prompts of all requests, each block counted once however many share it
-	ContextTokens int64  // prompt tokens of all requests, counted for each of them: what a decode step reads
-	OutputTokens  int64  // tokens of the answers under way, as far as they were told
+	Waiting       int64  // the part of Requests without a first token
+	PrefillTokens int64  // uncached prompt tokens of the waiting requests, in full until their first token
+	PendingTokens int64  // the part of PrefillTokens that is not computed yet, by the holder's Timing
+	ContextBlocks int64  // engine blocks of all requests' prompts; a shared block counts once
+	ContextTokens int64  // prompt tokens of all requests, shared ones counted for each: a decode step reads them
+	OutputTokens  int64  // reported tokens of the answers under way
 	Processed     uint64 // requests this router ever dispatched
-	Turns         uint64 // Processed in thousandths, each times the holder's pace then; breaks ties so that an idle fleet is used in turn
+	Turns         uint64 // Processed in thousandths, each times the holder's pace; breaks ties, so that an idle fleet is used in turn
 
-	Backlog   time.Duration // predicted time until PendingTokens are computed, and by how much the prompt under way is late
+	Backlog   time.Duration // predicted time until PendingTokens are computed, plus the delay of a late prompt
 	Others    Others        // the part of all this that other routers put there
 	Reported  Reported
-	Timing    Timing  // what the holder's passes take, as learned so far
-	Room      float64 // share of what the cache takes that pushes nothing out: 1 in an empty one, 0 in a full one or where nothing tells
+	Timing    Timing  // how long the holder's passes take, as learned so far
+	Room      float64 // 1 − pressure: 1 in an empty cache, 0 in a full one or where it is not known
 	RoomKnown bool    // Room comes from events; otherwise it is an assumption
 }
 
-// Pressure returns the share of what the cache takes that pushes something else out: 0 in an empty one, 1 in a full
-// one.
+// Pressure returns the blocks that the cache evicts for each that it stores: 0 in an empty cache, 1 in a full one.
 func (l *Load) Pressure() float64 { return 1 - l.Room }
 
-// Others is what other routers have on a holder: what its engine reported, less what this router had there at that
-// time, weaker with age. It is included in the fields of [Load] that have its names.
+// Others is the work of other routers on a holder: what its engine reported, less this router's own work at that
+// time. It fades with the age of the report. It is included in the fields of [Load] with the same names.
 type Others struct {
 	Requests, Waiting, PrefillTokens, ContextBlocks int64
 }
 
-// Reported is what an engine last said of itself. It includes what this router put there.
+// Reported is an engine's last report of its own load. It includes this router's own work.
 type Reported struct {
 	At            int64 // when it was read, Unix nanoseconds; 0 is never
 	Running       int64 // requests being computed
 	Waiting       int64 // requests in the engine's queue
-	QueuedTokens  int64 // uncached prompt tokens of its queue; 0 is not told, unless QueueReported is set
-	QueueReported bool  // the engine tells QueuedTokens
-	// Computed and Busy are counters: uncached prompt tokens that the engine computed, and how long that took it. 0 is
-	// not told. Two reports tell what a prompt token takes it, by which the work of others is timed.
+	QueuedTokens  int64 // uncached prompt tokens of its queue; 0 is unknown unless QueueReported is set
+	QueueReported bool  // the engine reports QueuedTokens
+	// Computed and Busy are counters: uncached prompt tokens that the engine computed, and how long it computed. 0 is
+	// unknown. Two reports give the time of a prompt token, by which the work of others is timed.
 	Computed int64
 	Busy     time.Duration
-	KVUsed   float64 // share of the KV cache that running requests hold, 0 to 1
+	KVUsed   float64 // share of the KV cache that running requests use, 0 to 1
 }
 
-// ReportedFor is how long a report counts: in full when it is new, not at all when it is this old, in between in
-// proportion. Engines are asked every second; ten missed answers say that nothing is known. Requests of seconds to a
-// minute are half gone by then in any case.
+// ReportedFor is how long a report counts. Its weight falls in proportion to its age, from full weight to none.
+// Engines are asked every second; after ten missed answers nothing is known. Requests of seconds to a minute are half
+// gone by then.
 const ReportedFor = 10 * time.Second
 
-// Load returns the work that this router has on h, as it was counted when requests were dispatched: without Others and
-// Timing, and with nothing of the prompts computed. For decisions there is [Snapshot.LoadAt].
+// Load returns this router's own work on h, as counted when requests were dispatched: without Others and Timing, and
+// with every prompt in full until its first token. Decisions use [Snapshot.LoadAt].
 func (s *Snapshot) Load(h Holder) Load {
 	st := s.state(h)
 	if st == nil {
@@ -62,8 +61,8 @@ func (s *Snapshot) Load(h Holder) Load {
 	return st.work.load()
 }
 
-// LoadAt returns the work on h at now, in Unix nanoseconds: with what is computed by then, and with what other routers
-// put there.
+// LoadAt returns the work on h at now, in Unix nanoseconds: less the prompt tokens that are computed by then, and
+// with the work of other routers.
 func (s *Snapshot) LoadAt(h Holder, now int64) Load {
 	st := s.state(h)
 	if st == nil {

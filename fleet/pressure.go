@@ -5,16 +5,16 @@ import (
 	"sync/atomic"
 )
 
-// pressure is how many blocks a cache drops for each that it takes: 0 while there is room, 1 when it is full. It is
-// told by the events of the cache, over the last few thousand blocks.
+// pressure is how many blocks a cache evicts for each that it stores: 0 while there is room, 1 when it is full. It
+// comes from the cache's events, over the last few thousand blocks.
 type pressure struct{ bits atomic.Uint64 } // of a float; 0: no event has come
 
-// pressureBlocks is how many blocks the ratio is taken over where the cache's size is not known; else it is an eighth
-// of the size.
+// pressureBlocks is the number of blocks over which the ratio is taken if the cache's size is not known; otherwise it
+// is an eighth of the size.
 const pressureBlocks = 4096
 
-// Cached notes that h's events told of blocks that were stored on the accelerator, and of others that were removed from
-// there. The events of one holder come from one goroutine at a time.
+// Cached notes that h's events announced blocks that were stored on the accelerator, and others that were removed
+// from it. The events of one holder come from one goroutine at a time.
 func (f *Fleet) Cached(h Holder, stored, removed int) {
 	snap := f.Snapshot()
 	s := snap.state(h)
@@ -32,7 +32,7 @@ func (f *Fleet) Cached(h Holder, stored, removed int) {
 	s.pressure.bits.Store(math.Float64bits(max(now, math.SmallestNonzeroFloat64)))
 }
 
-// Emptied notes that h's cache is empty: its engine was told to reset it.
+// Emptied notes that h's cache is empty: its engine reset it.
 func (f *Fleet) Emptied(h Holder) {
 	if s := f.Snapshot().state(h); s != nil {
 		s.emptied()
@@ -44,17 +44,17 @@ func (s *holderState) emptied() {
 	s.pressure.bits.Store(math.Float64bits(math.SmallestNonzeroFloat64))
 }
 
-// Lost notes that the content of h's cache is not known any more: messages are lost, or nobody listens. The pressure
-// stays. The count of held blocks begins at 0, so that nothing is at risk until events remove blocks.
+// Lost notes that the content of h's cache is no longer known: messages are lost, or the stream is not read any more.
+// The pressure stays. The count of held blocks begins at 0, so that nothing is at risk until events remove blocks.
 func (f *Fleet) Lost(h Holder) {
 	if s := f.Snapshot().state(h); s != nil {
 		s.work.forgetCache()
 	}
 }
 
-// room returns 1 less the pressure of s's cache, and whether anything tells it. A cache whose history is known from the
-// beginning, and of which no event has come, is empty; any other that tells nothing counts as full, as one is that has
-// served for a while.
+// room returns 1 less the pressure of s's cache, and whether it is known. A cache whose history is complete, and that
+// has sent no event, is empty. Any other cache without events counts as full, as a cache is that has served for a
+// while.
 func (s *holderState) room() (room float64, known bool) {
 	bits := s.pressure.bits.Load()
 	if bits != 0 {

@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// Slow start of a holder that returns. It may have one request at once more than it has answered since. Of those beyond,
-// it gets firstShare at first, and its whole share after rampServed answers or after rampTime, whichever comes first:
-// answers on a busy fleet, time on a quiet one. A failure begins the ramp again, without the first rule: a holder that
-// fails now and then would have all requests of a quiet fleet by it.
+// Slow start of a holder that returns. It may always have one request at once more than its answers since. Of the
+// requests beyond, it gets firstShare at first. It gets its whole share after rampServed answers or after rampTime,
+// whichever comes first: answers on a busy fleet, time on a quiet one. A failure restarts the slow start without the
+// first rule: otherwise a holder that fails now and then would get all requests of a quiet fleet by it.
 const (
-	firstShare = 0.1              // some requests have to go there, or nothing would be learned; a tenth can be retried elsewhere
-	rampServed = 50               // answers: an engine that fails under load has shown it by then
-	rampTime   = 10 * time.Second // two intervals of active checks: a quiet holder is not kept small for longer
+	firstShare = 0.1              // without requests nothing would be learned; a tenth can be retried elsewhere
+	rampServed = 50               // answers: an engine that fails under load fails earlier
+	rampTime   = 10 * time.Second // two intervals of active checks: long enough for a quiet holder
 )
 
-// ramp is the slow start of a holder that was away: its breaker was open, it was not ready, it froze, or it asked for
-// a pause. Any goroutine may use it without a lock. The zero value gives the whole share.
+// ramp is the slow start of a holder that was away: its breaker was open, it was not ready, it was frozen, or it
+// asked for a pause. It is safe for concurrent use without a lock. The zero value gives the whole share.
 type ramp struct {
 	since  atomic.Int64 // Unix nanoseconds; 0: over; rampPending: it begins with the next request, see standing
 	served atomic.Int64 // answers since
@@ -47,8 +47,8 @@ func (r *ramp) serve() {
 	}
 }
 
-// standing returns the part of the requests that the holder gets at now, firstShare to 1, for the router, which is
-// about to choose a holder that has so many requests under way: a pending ramp begins, and an earned one is over.
+// standing returns the part of the requests that the holder gets at now, firstShare to 1. underWay is its number of
+// requests. The router calls it when it is about to choose: a pending ramp begins, and an ended one is cleared.
 func (r *ramp) standing(now, underWay int64) float64 {
 	since := r.since.Load()
 	if since == 0 {
@@ -67,7 +67,7 @@ func (r *ramp) standing(now, underWay int64) float64 {
 	return share
 }
 
-// share returns the part that it gets of the requests beyond its first: see [Snapshot.Share]. It changes nothing: a scrape
+// share returns the part of the requests beyond the first: see [Snapshot.Share]. It changes nothing: a metrics scrape
 // must not begin a ramp.
 func (r *ramp) share(now int64) float64 {
 	since := r.since.Load()

@@ -1,20 +1,21 @@
 package fleet
 
-// recency is the order in which the cached blocks of a holder that no request uses were last used. Engines evict the
-// least recently used block first, and put the blocks of a request into that order when the request ends [vLLM,
-// block_pool.py, free_blocks; SGLang, radix_cache.py, by last access]. The order is kept by generations of some blocks
-// each, and for marks of prompts instead of for blocks: see [NextMark]. A ledger's mutex guards it.
+// recency is the order of last use of a holder's cached blocks that no request uses. Engines evict the least recently
+// used block first, and put the blocks of a request into that order when the request ends [vLLM,
+// v1/core/block_pool.py, free_blocks; SGLang, srt/mem_cache/radix_cache.py, by last access]. The order is kept by
+// generations of some blocks each, and for marks of prompts instead of for blocks: see [NextMark]. A ledger's mutex
+// guards it.
 type recency struct {
-	cacheShape                     // without blocks nothing is kept
-	now         uint32             // the generation of what is used last; from 1 on
+	cacheShape                     // if its blocks are 0, nothing is kept
+	now         uint32             // the present generation; from 1 on
 	generations [generations]int64 // blocks that were last used in generation g, at g modulo the number
 	held        int64              // blocks that are cached, by the holder's events
 	uses        []use              // a hash table in sets of useWays; the oldest of a set is replaced
-	evicted     uint32             // the latest generation of which a block was seen to be evicted; 0: none was
-	unannounced int64              // tokens of our own requests that the engine has not announced yet, at most
+	evicted     uint32             // the latest generation with an evicted block; 0: none
+	unannounced int64              // upper bound of the tokens of our own requests that the engine has not announced yet
 }
 
-// cacheShape is the size of a cache, 0 where it is not known.
+// cacheShape is the size of a cache; 0 means unknown.
 type cacheShape struct{ blocks, blockSize int64 }
 
 func (s *Snapshot) cacheShape(h Holder) cacheShape {
@@ -29,21 +30,21 @@ func (s *Snapshot) cacheShape(h Holder) cacheShape {
 type use struct {
 	tag        uint32 // of the mark's key
 	generation uint32 // 0: the place is free
-	blocks     int32  // all of them, though another prompt may share the first ones, and count them as well
+	blocks     int32  // all of them; another prompt that shares the first ones counts them, too
 }
 
 const (
-	// A generation takes 1/perCache of the cache: 1,024 tokens of 65,536, a part of most prompts. The generations that
-	// are kept hold two caches: what is older is evicted in any case.
+	// A generation is 1/perCache of the cache: 1,024 tokens of 65,536, a part of most prompts. The kept generations
+	// hold two caches: anything older is evicted anyway.
 	generations = 128
 	perCache    = 64
 	useWays     = 4
-	// Prompts have a mark each 10 to 20 % of their length, and share those at their beginning: a use for eight blocks
-	// holds twice the marks of a cache of conversations, and costs 1.5 bytes a block.
+	// Prompts have a mark each 10 to 20 % of their length, and share those at their beginning. A use for each eight
+	// blocks holds twice the marks of a cache of conversations, and takes 1.5 bytes a block.
 	fewestUses, blocksPerUse, mostUses = 256, 8, 1 << 16
 )
 
-// resize forgets the order when the cache has another shape: its size is learned only now, or it is another process.
+// resize forgets the order when the cache has another shape: its size was only learned now, or it is a new process.
 func (c *recency) resize(shape cacheShape) {
 	if shape == c.cacheShape {
 		return
@@ -66,7 +67,7 @@ func (c *recency) clear() {
 	c.generations, c.held, c.unannounced, c.evicted, c.now = [generations]int64{}, 0, 0, 0, 1
 }
 
-// find returns the place of a mark's use, nil when it is not known.
+// find returns the use of a mark, nil when it is not known.
 func (c *recency) find(key uint64) *use {
 	if len(c.uses) == 0 {
 		return nil
@@ -85,7 +86,7 @@ func (c *recency) set(key uint64) []use {
 	return c.uses[at : at+useWays]
 }
 
-// add puts n blocks into generation g, or takes them from it. A generation that is not kept any more has none.
+// add adds n blocks to generation g, or subtracts them. A generation that is no longer kept has none.
 func (c *recency) add(g uint32, n int64) {
 	if c.now-g >= generations {
 		return
@@ -94,9 +95,9 @@ func (c *recency) add(g uint32, n int64) {
 	*at = max(*at+n, 0)
 }
 
-// take notes that a request uses the blocks that end with a mark, and whether one of them was evicted: then so were, or
-// soon will be, all that were last used in the mark's generation or before. Blocks at risk that a policy counts as
-// uncached count as evicted, too: they are expected to be when the request is scheduled.
+// take notes that a request uses the blocks that end with a mark, and whether one of them was evicted. Then all
+// blocks that were last used in the mark's generation or before are evicted, or soon will be. Blocks at risk that a
+// policy counts as uncached count as evicted, too: they will be when the request is scheduled.
 func (c *recency) take(key uint64, evicted bool) {
 	u := c.find(key)
 	if u == nil {
@@ -109,7 +110,7 @@ func (c *recency) take(key uint64, evicted bool) {
 	*u = use{}
 }
 
-// put notes that no request uses the n blocks that end with a mark any more: they are the most recently used.
+// put notes that the n blocks that end with a mark are no longer in use: they are the most recently used.
 func (c *recency) put(key uint64, n int64) {
 	if len(c.uses) == 0 {
 		return
@@ -130,7 +131,7 @@ func (c *recency) put(key uint64, n int64) {
 	c.add(c.now, n)
 }
 
-// rest notes that no request uses the n blocks behind a prompt's last mark any more, and those of its answer.
+// rest notes that the n blocks behind a prompt's last mark, and those of its answer, are no longer in use.
 func (c *recency) rest(n, answer int64) {
 	if c.blocks > 0 {
 		c.add(c.now, n+answer/c.blockSize)
@@ -148,8 +149,8 @@ func (c *recency) pass() {
 	c.generations[c.now%generations] = 0
 }
 
-// stored notes that the engine announced n new blocks. As many as our requests have not announced yet are taken to be
-// theirs: they enter the order when their request ends. The rest is another client's, and enters it now.
+// stored notes that the engine announced n new blocks. As many as our requests have not announced yet are attributed
+// to them: they enter the order when their request ends. The rest belongs to other clients, and enters it now.
 func (c *recency) stored(n int64) {
 	c.held += n
 	if c.blocks == 0 {
@@ -164,7 +165,7 @@ func (c *recency) stored(n int64) {
 	}
 }
 
-// newer returns the blocks that were used last in later generations than g.
+// newer returns the blocks that were last used in later generations than g.
 func (c *recency) newer(g uint32) (n int64) {
 	for back := range min(c.now-g, generations) {
 		n += c.generations[(c.now-back)%generations]
@@ -172,8 +173,9 @@ func (c *recency) newer(g uint32) (n int64) {
 	return n
 }
 
-// cached notes that the engine announced new blocks, and others that are gone. known says that all it announced before
-// is known. Else the cache is taken to have been full when it removed blocks, but for a partly full one of each request.
+// cached notes that the engine announced new blocks and removals. known says that the history of the cache is
+// complete. Otherwise the cache is assumed to have been full when it removed blocks, except for a partly full block
+// of each request.
 func (l *ledger) cached(stored, removed int64, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -187,26 +189,26 @@ func (l *ledger) cached(stored, removed int64, known bool) {
 	}
 }
 
-// forgetCache forgets what is cached, and in which order it was used: the cache is empty, or nothing is known of it.
+// forgetCache forgets which blocks are cached and their order of use: the cache is empty, or its content is unknown.
 func (l *ledger) forgetCache() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.recency.clear()
 }
 
-// AtRisk returns how many of the first matched engine blocks of a prompt, as its marks name them, are taken to be
-// evicted on h before a request that is dispatched now is scheduled: by the prompts that wait there and the answers
-// that grow, as far as the cache has no room and no blocks that were used less recently. It is 0 on a holder without
-// requests, where a request under way uses the blocks, and where the size of the cache or the last use of the blocks is
-// not known. usable is how many blocks could be matched at most: an engine computes at least the last token of a prompt.
-// It takes h's own lock where requests are under way.
+// AtRisk returns how many of the first matched engine blocks of a prompt, named by its marks, will probably be
+// evicted on h before a request that is dispatched now is scheduled. The waiting prompts and the growing answers
+// evict them, if the cache has neither room nor blocks that were used less recently. The result is 0 on a holder
+// without requests, where a request under way uses the blocks, and where the size of the cache or the last use of the
+// blocks is unknown. usable is how many blocks could be matched at most: an engine computes at least the last token
+// of a prompt. AtRisk takes h's own lock where requests are under way.
 func (s *Snapshot) AtRisk(h Holder, marks []Mark, matched, usable int) int {
 	st := s.state(h)
 	if st == nil || matched <= 0 || st.work.requests.Load() == 0 {
 		return 0
 	}
 	if st.trust.Load().level != TrustExact {
-		usable = matched // what is not matched may be cached all the same
+		usable = matched // blocks that are not matched may be cached nevertheless
 	}
 	l := &st.work
 	l.mu.Lock()
@@ -220,7 +222,7 @@ func (l *ledger) atRisk(marks []Mark, matched, usable int64) (risk int64) {
 	if c.blocks == 0 {
 		return 0
 	}
-	requests := l.requests.Load() // each has a block that is partly full and not announced
+	requests := l.requests.Load() // each has a partly full block that is not announced
 	evictions := c.unannounced/c.blockSize + requests - max(c.blocks-c.held-requests, 0)
 	if evictions <= 0 {
 		return 0
@@ -232,13 +234,13 @@ func (l *ledger) atRisk(marks []Mark, matched, usable int64) (risk int64) {
 	evicted := c.evicted
 	if matched < usable && last < len(marks) && l.shared[marks[last].Key].requests == 0 {
 		if u := c.find(marks[last].Key); u != nil {
-			evicted = max(evicted, u.generation) // more of the prompt was cached when it was used last
+			evicted = max(evicted, u.generation) // more of the prompt was cached at its last use
 		}
 	}
 	left := c.blocks - l.blocks.Load() - l.output.Load()/c.blockSize - requests
 	for i, end := last-1, matched; i >= 0; {
 		if l.shared[marks[i].Key].requests > 0 {
-			break // all before it is in use as well
+			break // all blocks before it are in use, too
 		}
 		u := c.find(marks[i].Key)
 		if u == nil {
@@ -246,7 +248,7 @@ func (l *ledger) atRisk(marks []Mark, matched, usable int64) (risk int64) {
 			continue
 		}
 		begin := int64(0)
-		for i--; i >= 0; i-- { // the marks of the same generation, and those that are not known
+		for i--; i >= 0; i-- { // the marks of the same generation, and unknown ones
 			v := c.find(marks[i].Key)
 			if v != nil && v.generation != u.generation || l.shared[marks[i].Key].requests > 0 {
 				begin = int64(marks[i].Blocks)
@@ -257,16 +259,16 @@ func (l *ledger) atRisk(marks []Mark, matched, usable int64) (risk int64) {
 		lost := min(max(c.lost(u.generation, evicted, n, evictions, left), 0), n)
 		risk += lost
 		if lost < n {
-			break // its beginning stays, and all before it
+			break // its beginning stays, and so do all blocks before it
 		}
 		end = begin
 	}
 	return min(risk, evictions)
 }
 
-// lost returns how many of n blocks of generation g go when so many are evicted; it may be outside of 0 to n.
-// Generations go in order, from the latest of which a block was seen to be evicted. Where none was seen, or none of
-// those that are kept, as many go as exceed left: what requests leave of the cache.
+// lost returns how many of n blocks of generation g are evicted by this number of evictions; it may be below 0 or
+// above n. Generations go in order, from the latest one with an evicted block on. If there is none, or it is no
+// longer kept, the number of blocks beyond left goes: left is what requests leave of the cache.
 func (c *recency) lost(g, evicted uint32, n, evictions, left int64) int64 {
 	switch {
 	case evicted == 0 || c.now-evicted >= generations:

@@ -6,26 +6,26 @@ import (
 	"time"
 )
 
-// others is what other routers have on a holder, as its engine's last report lets conclude.
+// others is the work of other routers on a holder, by its engine's last report.
 type others struct {
 	at                                 atomic.Int64 // of the report; 0: none
 	requests, waiting, prefill, blocks atomic.Int64
-	perToken                           atomic.Uint64 // the bits of ms a prompt token, by the engine's counters; 0: not told
+	perToken                           atomic.Uint64 // the bits of the ms for a prompt token, by the engine's counters; 0: unknown
 	base                               atomic.Pointer[counted]
 	reported                           atomic.Pointer[Reported]
 }
 
-// counted is what an engine's counters were.
+// counted are an engine's counters at one moment.
 type counted struct {
 	computed int64
 	busy     time.Duration
 }
 
-// leastTimed is how many tokens tell an engine's time for one: fewer are a part of a pass, and a pass has costs of its
-// own.
+// leastTimed is the least number of tokens from which the time of one is computed. Fewer are a part of a pass, and
+// each pass has a constant cost.
 const leastTimed = 1024
 
-// time learns from the engine's counters what a prompt token takes it.
+// time learns the time of a prompt token from the engine's counters.
 func (o *others) time(r *Reported) {
 	if r.Computed <= 0 {
 		return
@@ -48,16 +48,16 @@ const (
 	longestBacklog = 24 * time.Hour
 )
 
-// Report notes what h's engine said of itself. What this router has there at this moment is taken off, so that nothing
-// is counted twice: what is left, and not below nothing, is what others put there. Requests on their way between here
-// and the engine make it too small rather than too large. It allocates; engines are asked once a second.
+// Report stores an engine's report about h. The work that this router has there at this moment is subtracted, so that
+// nothing counts twice; the rest, if positive, is the work of others. Requests on their way between here and the
+// engine make it too small rather than too large. It allocates; engines are asked once a second.
 func (f *Fleet) Report(h Holder, r Reported) {
 	snap := f.Snapshot()
 	s := snap.state(h)
 	if s == nil {
 		return
 	}
-	// An engine may tell anything. What is far beyond any queue must not overflow what is added to it.
+	// An engine may report anything. A number far beyond any queue must not overflow a sum.
 	for _, n := range []*int64{&r.Running, &r.Waiting, &r.QueuedTokens} {
 		*n = min(max(*n, 0), mostReported)
 	}
@@ -87,7 +87,7 @@ func (f *Fleet) Report(h Holder, r Reported) {
 	o.at.Store(r.At)
 }
 
-// add puts the others' part on l, as far as the report is still worth something at now.
+// add adds the work of others to l, weighted by the age of the report at now.
 func (o *others) add(l *Load, now int64) {
 	at := o.at.Load()
 	if at == 0 {
@@ -115,7 +115,7 @@ func (o *others) add(l *Load, now int64) {
 	l.Backlog += time.Duration(min(float64(l.Others.PrefillTokens)*token*1e6, float64(longestBacklog)))
 }
 
-// reset forgets what was reported: the worker is gone.
+// reset forgets the last report: the worker left.
 func (o *others) reset() {
 	o.at.Store(0)
 	o.perToken.Store(0)

@@ -2,8 +2,8 @@ package fleet
 
 import "sort"
 
-// Resident returns how many of a prompt's marks requests under way on h hold: its blocks up to there take no further memory.
-// It takes h's own lock, for the time of a few look-ups.
+// Resident returns how many of a prompt's marks are held by requests under way on h: the blocks up to there need no
+// more memory. It takes h's own lock for the time of a few lookups.
 func (s *Snapshot) Resident(h Holder, marks []Mark) int {
 	st := s.state(h)
 	if st == nil || len(marks) == 0 {
@@ -15,6 +15,6 @@ func (s *Snapshot) Resident(h Holder, marks []Mark) int {
 	if len(l.shared) == 0 {
 		return 0
 	}
-	// A request that has a mark has all before it.
+	// A request that has a mark has all marks before it.
 	return sort.Search(len(marks), func(i int) bool { return l.shared[marks[i].Key].requests == 0 })
 }

@@ -10,7 +10,7 @@ import (
 // others. The zero Scope is none.
 type Scope uint64
 
-// EveryScope stands for all scopes of a holder: a worker may be useless whatever it is asked.
+// EveryScope means all scopes of a holder: a worker may be useless for every request.
 const EveryScope = ^Scope(0)
 
 // ScopeOf returns the scope of requests for a model name at an endpoint.
@@ -26,8 +26,8 @@ func ScopeOf(model, endpoint string) Scope {
 	return min(Scope(max(h, 1)), EveryScope-1)
 }
 
-// scopes is the passive health of one worker in the scopes with trouble of late. Its ranks share it: they are one
-// process, so that a trial at one of them is the trial of all.
+// scopes is the passive health of one worker in the scopes with recent trouble. Its ranks share it: they are one
+// process, so a trial at one rank is the trial of all.
 type scopes struct {
 	mu  sync.Mutex                             // guards the breakers, and replacing all
 	all atomic.Pointer[map[Scope]*scopeHealth] // nil is none
@@ -43,13 +43,13 @@ type scopeHealth struct {
 // leavesOut reports whether no request of the scope may pass at now. A nil scopeHealth is a scope without trouble.
 func (x *scopeHealth) leavesOut(now int64) bool { return x != nil && now < x.until.Load() }
 
-// mostScopes bounds the scopes for which a worker's health is kept: more served names than a worker has adapters.
-// Beyond it the scope that returns first is forgotten.
+// mostScopes bounds the scopes of a worker: more served names than a worker has adapters. Beyond it, the scope whose
+// pause ends first is dropped.
 const mostScopes = 1024
 
-// ObserveScope records a request in a scope at h, at now, for the passive health of h's worker in that scope alone.
-// OutcomeFailed leaves the worker out at once: the caller has compared its answers with other workers'. OutcomeUnknown
-// lets another request be the trial. It returns what that changed.
+// ObserveScope records how a request in a scope at h ended, at now, for the passive health of h's worker in that
+// scope alone. OutcomeFailed leaves the worker out at once: the caller has compared its answers with other workers'.
+// OutcomeUnknown lets another request be the trial. It returns what changed.
 func (f *Fleet) ObserveScope(h Holder, scope Scope, o Outcome, now int64) ScopeChange {
 	s := f.Snapshot().state(h)
 	if s == nil {

@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// Snapshot is the fleet as it was when a writer last changed it. The workers, what they serve and who holds what never
-// change in it; Load, Trust and Available are read live. Any number of goroutines may use it; none of its methods
-// locks or allocates, unless it says so.
+// Snapshot is the fleet after its last change. The workers, their models and their holders never change in it; Load,
+// Trust and Available are read live. It is safe for concurrent use. Its methods take no lock and do not allocate,
+// unless they say so.
 type Snapshot struct {
 	generation uint64
 	superseded chan struct{}
@@ -20,21 +20,21 @@ type Snapshot struct {
 	only    *Pool // set when the whole fleet serves one base model
 }
 
-// holder is a snapshot's line for one Holder.
+// holder is a snapshot's entry for one Holder.
 type holder struct {
 	worker *Worker // nil when removed
 	rank   int
 	state  *holderState // nil when the id was retired
 }
 
-// Pool is who serves one model name. It is immutable; its slices must not be changed.
+// Pool is the workers that serve one model name. It is immutable; its slices must not be changed.
 type Pool struct {
 	Name      string    // as requests name it
-	Model     string    // the base model: what the index is kept for
+	Model     string    // the base model, which the index is kept for
 	LoRA      string    // the adapter's name, "" for the base model itself
 	Workers   []*Worker // by ascending id, ready or not
-	Holders   []Holder  // all of theirs, ascending
-	BlockSize int       // tokens of the engine block that all of them have; 0 when they differ or none is known
+	Holders   []Holder  // all holders of Workers, ascending
+	BlockSize int       // tokens of the engine block of all workers; 0 if they differ or none is known
 	Smallest  int       // the smallest known engine block size in tokens; 0 when none is known
 
 	positions []int32        // by Holder: its index in Holders + 1
@@ -49,7 +49,7 @@ func (p *Pool) Position(h Holder) int {
 	return int(p.positions[h]) - 1
 }
 
-// Turn returns how many turns were taken for this model name before. When take is set it takes one: round robin turns
+// Turn returns how many turns were taken for this model name before, and takes one when take is set. Round robin goes
 // by it. The count outlives the snapshot.
 func (p *Pool) Turn(take bool) uint64 {
 	if take {
@@ -61,7 +61,7 @@ func (p *Pool) Turn(take bool) uint64 {
 // Generation counts the changes of the fleet; it grows with each snapshot.
 func (s *Snapshot) Generation() uint64 { return s.generation }
 
-// Superseded returns a channel that is closed when a newer snapshot is there. To follow the fleet: take a snapshot, act
+// Superseded returns a channel that is closed when a newer snapshot exists. To follow the fleet: take a snapshot, act
 // on it, wait for its channel, take the next.
 func (s *Snapshot) Superseded() <-chan struct{} { return s.superseded }
 
@@ -72,8 +72,8 @@ func (s *Snapshot) Workers() []*Worker { return s.workers }
 // changed.
 func (s *Snapshot) Models() []Model { return s.models }
 
-// Pool returns who serves the model of that name. An empty name stands for the base model of a fleet that serves only
-// one: engines take requests that name none.
+// Pool returns the pool of the model of that name. An empty name means the base model of a fleet that serves only
+// one: engines accept requests without a model name.
 func (s *Snapshot) Pool(model string) (*Pool, bool) {
 	if model == "" {
 		return s.only, s.only != nil
@@ -82,10 +82,10 @@ func (s *Snapshot) Pool(model string) (*Pool, bool) {
 	return p, ok
 }
 
-// Holders returns how many holders were ever seen: they are numbered below it.
+// Holders returns how many holders were ever seen. Their ids are below this number.
 func (s *Snapshot) Holders() int { return len(s.holders) }
 
-// ByID returns the worker of that id, or nil when it is not in the fleet (any more).
+// ByID returns the worker of that id, or nil when it is not in the fleet.
 func (s *Snapshot) ByID(id WorkerID) *Worker {
 	i, ok := slices.BinarySearchFunc(s.workers, id, func(w *Worker, id WorkerID) int { return cmp.Compare(w.ID, id) })
 	if !ok {
@@ -94,7 +94,7 @@ func (s *Snapshot) ByID(id WorkerID) *Worker {
 	return s.workers[i]
 }
 
-// Worker returns the worker that h belongs to, or nil when it is not in the fleet (any more).
+// Worker returns the worker of h, or nil when it is not in the fleet.
 func (s *Snapshot) Worker(h Holder) *Worker {
 	if int(h) >= len(s.holders) {
 		return nil
@@ -110,7 +110,7 @@ func (s *Snapshot) Rank(h Holder) int {
 	return s.holders[h].rank
 }
 
-// Trust returns how far h's entries can be believed now, and why.
+// Trust returns how far h's entries can be believed now, and the reason.
 func (s *Snapshot) Trust(h Holder) (Trust, string) {
 	st := s.state(h)
 	if st == nil {
@@ -120,7 +120,8 @@ func (s *Snapshot) Trust(h Holder) (Trust, string) {
 	return t.level, t.why
 }
 
-// Available reports whether a request may be sent to h at now: its worker is ready and its breaker lets one pass.
+// Available reports whether a request may be sent to h at now: its worker is ready, and its breaker lets a request
+// pass.
 func (s *Snapshot) Available(h Holder, now int64) bool {
 	if int(h) >= len(s.holders) {
 		return false
@@ -138,7 +139,7 @@ func (s *Snapshot) BlockedUntil(h Holder) int64 {
 	return st.blockedUntil.Load()
 }
 
-// Hash returns a number that depends on h's worker URL and rank alone: the same in every router of a fleet.
+// Hash returns a number that depends only on h's worker URL and rank: it is the same in every router of a fleet.
 func (s *Snapshot) Hash(h Holder) uint64 {
 	st := s.state(h)
 	if st == nil {

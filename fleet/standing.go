@@ -17,7 +17,7 @@ const (
 // Standing says whether a holder may get a request now, and which share of its requests.
 type Standing struct {
 	Bar   Bar
-	Share float64 // the part of its requests that it gets, by its ramp: 1 unless it returned a moment ago
+	Share float64 // the part of its requests that it gets, by its slow start: 1 unless it returned recently
 }
 
 // Standing returns h's standing at now, in Unix nanoseconds, for a tenant's requests in a scope. It takes no lock.
@@ -60,8 +60,8 @@ func observe(b *Breaker, r *ramp, c BreakerConfig, o Outcome, now int64) {
 	}
 }
 
-// limit is the pauses that a worker asked for by a 429. A limit may be one tenant's own: it holds for that tenant only.
-// It is replaced as a whole.
+// limit is the pauses that a worker asked for by a 429. A pause may be for one tenant only. The limit is replaced as
+// a whole.
 type limit struct {
 	since int64 // when the first of these pauses began, Unix nanoseconds
 	all   int64 // until when it holds for all tenants
@@ -74,15 +74,15 @@ type ownLimit struct {
 	until  int64 // Unix nanoseconds
 }
 
-// A limit becomes everybody's when so many tenants were told 429, for so long, while nobody was served. Tenants are
-// free to invent, so fewer would let a client shut out the others with two keys.
+// A limit applies to all tenants when manyLimited tenants got a 429 within limitedAlike and none was served
+// meanwhile. Clients can invent tenants. With a smaller number a client could shut out the others by two keys.
 const (
 	manyLimited  = 8
 	limitedAlike = int64(time.Second)
-	mostOwn      = 16 // tenants whose own limits are kept; the pause that ends first is forgotten, and told again by a 429
+	mostOwn      = 16 // tenants whose own limits are kept; the pause that ends first is dropped, and set again by the next 429
 )
 
-// until returns when the limit of a tenant ends; now or earlier: it has none.
+// until returns the end of a tenant's pause. A time that is not after now means that there is none.
 func (l *limit) until(tenant string) int64 {
 	if l == nil {
 		return 0
@@ -99,7 +99,7 @@ func (l *limit) until(tenant string) int64 {
 	return until
 }
 
-// last returns when the last of the pauses ends.
+// last returns the end of the last of the pauses.
 func (l *limit) last() int64 {
 	if l == nil {
 		return 0
@@ -111,8 +111,8 @@ func (l *limit) last() int64 {
 	return last
 }
 
-// Limit keeps a tenant's requests from h before until, in Unix nanoseconds. It keeps all requests from h when tenant
-// is "", or when many tenants are limited and nobody is served. After a limit of all h starts slowly.
+// Limit keeps a tenant's requests from h before until, in Unix nanoseconds. It keeps all requests from h if tenant is
+// "", or if many tenants are limited and none is served. After a limit for all, h starts slowly.
 func (f *Fleet) Limit(h Holder, tenant string, until, now int64) {
 	s := f.Snapshot().state(h)
 	if s == nil {
@@ -174,8 +174,8 @@ func (s *Snapshot) LimitedUntil(h Holder, tenant string, now int64) int64 {
 	return 0
 }
 
-// Suspect starts or ends the suspicion that a worker is frozen. Meanwhile its holders get no requests that others can
-// take; afterwards they start slowly. It reports whether anything changed.
+// Suspect starts or ends the suspicion that a worker is frozen. During it, its holders get only requests that no
+// other worker can take; afterwards they start slowly. It reports whether anything changed.
 func (f *Fleet) Suspect(id WorkerID, suspect bool, now int64) (changed bool) {
 	w := f.Snapshot().ByID(id)
 	if w == nil {
@@ -200,7 +200,7 @@ func (s *Snapshot) Suspected(h Holder) bool {
 	return st != nil && st.suspect.Load()
 }
 
-// Returned makes h start slowly, and with an empty cache: its engine is a new process.
+// Returned makes h start slowly and with an empty cache: its engine is a new process.
 func (f *Fleet) Returned(h Holder) {
 	if s := f.Snapshot().state(h); s != nil {
 		s.returned()
@@ -216,9 +216,9 @@ func (s *holderState) returned() {
 	}
 }
 
-// Share returns the part that h gets at now, during slow start, of the requests beyond its first N at once; N is one more
-// than it has answered since it returned, and 0 after a failure. 1: no slow start. It changes nothing: a ramp that is
-// pending begins with a request, not with a look.
+// Share returns the part that h gets during slow start, at now, of its requests beyond the first N at once. N is one
+// more than the answers since its return, and 0 after a failure. 1 means no slow start. Share changes nothing: a
+// pending slow start begins with a request, not with a reader.
 func (s *Snapshot) Share(h Holder, now int64) float64 {
 	st := s.state(h)
 	if st == nil {

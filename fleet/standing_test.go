@@ -250,8 +250,8 @@ func returned() *Fleet {
 	return f
 }
 
-// TestAReturningHolderHasOneRequestAtOnceMoreThanItAnswered: it shows what it can with few requests at stake, and has its
-// whole share as soon as it answers as many as it gets.
+// TestAReturningHolderHasOneRequestAtOnceMoreThanItAnswered: it shows what it can with few requests at stake, and has
+// its whole share as soon as it answers as many as it gets.
 func TestAReturningHolderHasOneRequestAtOnceMoreThanItAnswered(t *testing.T) {
 	f := returned()
 	share := func() float64 { return f.Snapshot().Standing(0, 1, "", second).Share }

@@ -5,43 +5,45 @@ import (
 	"sync/atomic"
 )
 
-// Timing says how long a holder's passes take, in milliseconds:
+// Timing is how long a holder's passes take, in milliseconds:
 //
 //	Base + Σ over decodes (Sequence + Context·context) + Σ over prompts (Token·n + Attention·n·(context + n/2))
 //
-// where n is the prompt tokens that a pass computes and context what a request has before them. It is the form in which
-// engines are fitted in the literature (facts/routing.md §4: Preble, BLIS, Dynamo's mocker).
+// where n is the prompt tokens that a pass computes, and context the tokens that a request has before them. Published
+// simulators fit engines in the same form [Preble, arXiv 2407.00023; Dynamo, lib/mocker].
 type Timing struct {
-	Base      float64 `json:"base_ms"      yaml:"base_ms"`      // of any pass: the weights are read once
-	Sequence  float64 `json:"sequence_ms"  yaml:"sequence_ms"`  // per decoding request
-	Context   float64 `json:"context_ms"   yaml:"context_ms"`   // per token of a decoding request's context
-	Token     float64 `json:"token_ms"     yaml:"token_ms"`     // per prompt token
-	Attention float64 `json:"attention_ms" yaml:"attention_ms"` // per prompt token and token before it
-	Samples   int     `json:"samples"      yaml:"-"`            // measurements by its kind; 0: it is an assumption
+	Base      float64 `json:"base_ms"      yaml:"base_ms"`      // for each pass: the weights are read once
+	Sequence  float64 `json:"sequence_ms"  yaml:"sequence_ms"`  // for each decoding request
+	Context   float64 `json:"context_ms"   yaml:"context_ms"`   // for each token of a decoding request's context
+	Token     float64 `json:"token_ms"     yaml:"token_ms"`     // for each prompt token
+	Attention float64 `json:"attention_ms" yaml:"attention_ms"` // for each pair of a prompt token and a token before it
+	Samples   int     `json:"samples"      yaml:"-"`            // measurements of its kind; 0: it is an assumption
 }
 
-// DefaultTiming is what holders are assumed to take before anything is measured: Qwen3-32B over two H100, fitted to
-// published measurements [facts/routing.md §4]. Where all holders are alike, what matters is how its parts relate, and
-// those hold within a factor of two for dense models from 8B to 70B on the devices they are usually run on.
+// DefaultTiming is assumed of holders before anything is measured: Qwen3-32B on two H100, fitted to llm-d's published
+// table (8,192 tokens in 0.40 s) and to the devices' arithmetic and memory rates. Where all holders are alike, only
+// the ratios of its parts matter. They hold within a factor of two for dense models from 8B to 70B on the usual
+// devices.
 var DefaultTiming = Timing{Base: 24, Sequence: 0.02, Context: 4.9e-5, Token: 0.0363, Attention: 2.35e-6}
 
-// PassTokens is how many prompt tokens an engine computes in one pass: the default budget of vLLM (max_num_batched_tokens)
-// and SGLang (chunked_prefill_size) on the devices they are usually run on.
+// PassTokens is how many prompt tokens an engine computes in one pass: the default budget of vLLM
+// (max_num_batched_tokens) and SGLang (chunked_prefill_size) on the devices they are usually run on.
 const PassTokens = 8192
 
-// Step returns how long a pass takes that decodes so many requests with so many tokens of context between them.
+// Step returns the duration of a pass that decodes this number of requests with this number of context tokens between
+// them.
 func (t *Timing) Step(requests, context int64) float64 {
 	return t.Base + t.Sequence*float64(requests) + t.Context*float64(context)
 }
 
-// Prompt returns how long n uncached tokens of a prompt of so many in all take, beside what decodes take meanwhile.
+// Prompt returns how long n uncached tokens of a prompt take, without the decodes in the same passes.
 func (t *Timing) Prompt(n, prompt int) float64 {
 	context := float64(max(prompt-n, 0))
 	x := float64(n)
 	return t.Token*x + t.Attention*x*(context+x/2) + t.Base*x/PassTokens
 }
 
-// Timing returns what h's passes take, as learned so far: its kind's times at its own pace.
+// Timing returns how long h's passes take, as learned so far: its kind's times at its own pace.
 func (s *Snapshot) Timing(h Holder) Timing {
 	st := s.state(h)
 	if st == nil {
@@ -50,7 +52,7 @@ func (s *Snapshot) Timing(h Holder) Timing {
 	return st.work.timing()
 }
 
-// Pace returns what is known of h's own pace. It takes the lock under which h's kind learns.
+// Pace returns h's own pace. It takes the lock under which h's kind learns.
 func (s *Snapshot) Pace(h Holder) Pace {
 	st := s.state(h)
 	if st == nil {
@@ -62,8 +64,8 @@ func (s *Snapshot) Pace(h Holder) Pace {
 	return st.work.pace.current
 }
 
-// Kinds returns the kinds of the present workers in the order of their first holders, and the place of each holder's
-// kind among them by Holder, -1 for one that left. It allocates, and takes the locks under which kinds learn.
+// Kinds returns the kinds of the present workers in the order of their first holders, and for each Holder the index
+// of its kind, -1 for one that left. It allocates, and takes the locks under which kinds learn.
 func (s *Snapshot) Kinds() (kinds []Kind, of []int) {
 	places := map[*kind]int{}
 	for i := range s.holders {
@@ -83,7 +85,7 @@ func (s *Snapshot) Kinds() (kinds []Kind, of []int) {
 	return kinds, of
 }
 
-// at returns t at a pace: everything takes so many times as long.
+// at returns t at a pace: every part takes that many times as long.
 func (t Timing) at(pace float64) Timing {
 	if pace == 1 {
 		return t
@@ -96,7 +98,7 @@ func (t Timing) at(pace float64) Timing {
 	return t
 }
 
-// published is a Timing for readers that do not wait. They may see one coefficient newer than another.
+// published is a Timing that readers read without waiting. A reader may see one coefficient newer than another.
 type published struct {
 	coefficients [terms]atomic.Uint64
 	samples      atomic.Int64

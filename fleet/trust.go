@@ -10,8 +10,8 @@ const (
 	// TrustApproximate: no events; entries are learned from the requests that were sent there, and expire. Or some
 	// entries are of a tier that announces no removals, and expire.
 	TrustApproximate
-	// TrustDegraded: events arrive, but history is missing or some cache groups cannot be proven. What the index has is
-	// true, there may be more.
+	// TrustDegraded: events arrive, but history is missing or some cache groups cannot be proven. The entries of the
+	// index are true; there may be more.
 	TrustDegraded
 	// TrustExact: the stream is complete from the engine's start or from a full replay.
 	TrustExact
@@ -33,5 +33,6 @@ type trustState struct {
 	why   string
 }
 
-// A holder starts here: before its first event we learn from requests, as for a worker that publishes none.
+// initialTrust is the trust before the first event: entries are learned from requests, as for a worker that publishes
+// none.
 var initialTrust = trustState{TrustApproximate, "no events: learned from requests"}

@@ -1,6 +1,7 @@
 package fleet
 
-// WorkerID is the dense id of a worker's URL. Like a [Holder] it is never given to another URL while the process lives.
+// WorkerID is the dense id of a worker's URL. Like a [Holder], it is never assigned to another URL while the process
+// lives.
 type WorkerID uint32
 
 // NoWorker is the id of no worker.
@@ -9,13 +10,13 @@ const NoWorker = WorkerID(^uint32(0))
 // Engine is the kind of engine behind a worker.
 type Engine uint8
 
-// The engines a probe tells apart.
+// The engines that a probe distinguishes.
 const (
-	EngineUnknown Engine = iota // not asked yet
+	EngineUnknown Engine = iota // not probed yet
 	EngineVLLM
 	EngineSGLang
 	EngineTRTLLM
-	EngineOther // speaks the OpenAI API and nothing more that we know
+	EngineOther // speaks the OpenAI API and no other known one
 )
 
 var engineNames = [...]string{"unknown", "vllm", "sglang", "trtllm", "other"}
@@ -31,9 +32,9 @@ func (e Engine) String() string {
 // Model is one line of a worker's /v1/models.
 type Model struct {
 	ID          string // the name requests use
-	Root        string // what was loaded: two ids with the same root on one worker are one model; "" is not told
+	Root        string // what was loaded: two ids with the same root on one worker are one model; "" is unknown
 	Parent      string // the base model's ID when this is a LoRA adapter, else ""
-	MaxModelLen int    // tokens of prompt and answer together; 0 is not told
+	MaxModelLen int    // tokens of prompt and answer together; 0 is unknown
 }
 
 // EventSource is where one data-parallel rank publishes its KV events.
@@ -44,8 +45,8 @@ type EventSource struct {
 	Topic    string // prefix to subscribe to; "" is all
 }
 
-// Facts is what a probe learned about a worker. The zero value of a field means that it is not known. Slices belong to
-// the fleet once given to [Fleet.Put].
+// Facts are what a probe learned about a worker. The zero value of a field means unknown. Slices belong to the fleet
+// after [Fleet.Put].
 type Facts struct {
 	Engine        Engine
 	Version       string        // the engine's own
@@ -53,15 +54,15 @@ type Facts struct {
 	BlockSize     int           // tokens in an engine block (SGLang: page)
 	BlocksPerRank int           // capacity of one rank's cache in engine blocks
 	Ranks         int           // data-parallel ranks behind this URL; 0 counts as 1
-	FirstRank     int           // global number of the first of them; engines want the global number in X-Data-Parallel-Rank
+	FirstRank     int           // global number of the first of Ranks; engines want the global number in X-Data-Parallel-Rank
 	Events        []EventSource // none: the worker publishes no events
-	DeclaredRanks int           // how many of Ranks the operator lets be used; 0 is DefaultRanks
+	DeclaredRanks int           // how many of Ranks are used, as the operator declared; 0 is DefaultRanks
 
-	// Origins are where the engine says that it loaded the tokenizer of its base model from, the likeliest first: folders of
-	// its machine, or names on a hub. Nil is not told; vLLM tells the model's Root alone.
+	// Origins are the places that the engine loaded the tokenizer of its base model from, the likeliest first: folders
+	// on its machine, or names on a hub. Nil is unknown; vLLM reports only the model's Root.
 	Origins []string
 
-	Labels map[string]string // what the operator says of it, such as node and zone; not changed once given to the fleet
+	Labels map[string]string // set by the operator, such as node and zone; not changed once given to the fleet
 
 	CanRender           bool // POST /v1/chat/completions/render answers
 	CanTokenize         bool // POST /tokenize answers
@@ -77,8 +78,8 @@ func (f *Facts) UsedRanks() int {
 	return min(max(f.Ranks, 1), most)
 }
 
-// BaseModel returns the name under which the worker's base model is indexed: its first model that is no adapter, or ""
-// before any is known. KV events name no model: this is the one they are about.
+// BaseModel returns the name under which the worker's base model is indexed: its first model that is no adapter, or
+// "" before any is known. KV events name no model: they are about this one.
 func (f *Facts) BaseModel() string {
 	for i := range f.Models {
 		if f.Models[i].Parent == "" {
@@ -88,8 +89,7 @@ func (f *Facts) BaseModel() string {
 	return ""
 }
 
-// maxModelLen returns the greatest length that the worker tells of a model, 0 where it tells none: adapters have their
-// base model's.
+// maxModelLen returns the greatest model length that the worker reports, 0 if none. Adapters have their base model's.
 func (f *Facts) maxModelLen() (n int) {
 	for i := range f.Models {
 		n = max(n, f.Models[i].MaxModelLen)
@@ -97,8 +97,8 @@ func (f *Facts) maxModelLen() (n int) {
 	return n
 }
 
-// resolve returns the base model and the adapter that m stands for. Several ids with the same root are one model under
-// several names (vLLM --served-model-name a b) and share one cache: all stand for the first.
+// resolve returns the base model and the adapter of m. Several ids with the same root are one model under several
+// names (vLLM --served-model-name a b) and share one cache: all resolve to the first.
 func (f *Facts) resolve(m *Model) (base, lora string) {
 	if m.Parent != "" {
 		lora = m.ID
@@ -126,13 +126,13 @@ type Worker struct {
 	URL      string // without a trailing slash
 	Facts    Facts
 	Healthy  bool   // the last active check succeeded
-	Draining bool   // gets no new requests; those in flight go on
+	Draining bool   // gets no new requests; requests in flight continue
 	Ready    bool   // healthy, not draining, and known to serve a model
 	Why      string // why it is not ready, in words; "" when it is
 	// Incarnation grows by one each time another process is found behind the URL: see [Fleet.Answered].
 	Incarnation uint64
 	Holders     []Holder // one for each rank that is used, the first is rank Facts.FirstRank
-	longest     int      // Facts.maxModelLen, which each decision asks for
+	longest     int      // Facts.maxModelLen, which each decision needs
 }
 
 // Rank returns the holder of the global data-parallel rank.
