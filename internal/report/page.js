@@ -15,8 +15,8 @@ const policies = [...new Set(runs.map(r => r.policy))];
 const lineOf = r => ({ color: color(policies.length > 1 ? policies.indexOf(r.policy) : runs.indexOf(r)), dash: dash(policies.length > 1 ? 8 * sameBefore(r) : runs.indexOf(r)) });
 const sameBefore = r => runs.slice(0, runs.indexOf(r)).filter(o => o.policy === r.policy).length;
 
-// A condition is all that distinguishes runs but the policy: policies are compared under one at a time.
-// Reports that were laid side by side are compared whatever they differ in.
+// A condition is everything that distinguishes runs except the policy. Policies are compared under one condition at a time.
+// Reports that were laid side by side are compared under all conditions.
 const conditions = data.kind === "compared" ? [] : varying.filter(([k]) => k !== "policy");
 const condition = r => conditions.map(([, f]) => f(r)).filter(Boolean).join(", ");
 
@@ -105,7 +105,7 @@ function distributions(list) {
   return grid;
 }
 
-// knee is where a policy stops keeping 90 %: on the line between the last rate that does and the first that does not.
+// knee is the rate from which a policy keeps less than 90 %: on the line between the last rate that keeps it and the next.
 function knee(points) {
   for (let i = 0; i + 1 < points.length; i++) {
     const [x0, y0] = points[i], [x1, y1] = points[i + 1];
@@ -203,7 +203,7 @@ function transfers(r) {
 
 // --- timeline --------------------------------------------------------------
 
-// timeline draws single requests in a lane for each worker; wheel zooms, drag moves, double click shows all.
+// timeline draws single requests in a lane for each worker. The wheel zooms, dragging moves, a double click shows all.
 function timeline(r) {
   const list = [...r.samples].sort((a, b) => a.a - b.a), lanes = Math.max(0, ...list.map(s => s.w)) + 1; // -1: the worker is not known
   const bar = lanes > 16 ? 2 : 4, gap = 8, left = 84, bottom = 18;

@@ -46,7 +46,7 @@ const whole = v => +(100 * v).toFixed(1) + " %";
 
 // --- scales ----------------------------------------------------------------
 
-// linear has ticks at round numbers; at round minutes and hours when it is a clock.
+// linear has ticks at round numbers; for a clock, at round minutes and hours.
 function linear(a, b, from, to, clock) {
   if (!(b > a)) b = a + 1;
   const f = v => from + (v - a) / (b - a) * (to - from);
@@ -166,7 +166,7 @@ function lines(o) {
   return f.root;
 }
 
-// tilt is how much labels lean that do not fit beside each other, in degrees; letter is about the width of one.
+// tilt is the angle, in degrees, of labels that do not fit side by side; letter is about the width of a letter.
 const tilt = 60, letter = 6;
 
 // bars draws groups [{name, color, values: []}] against labels.
@@ -195,7 +195,7 @@ function bars(o) {
   return f.root;
 }
 
-// dashed is a background that looks like a line of that dash.
+// dashed is a background that looks like a dashed line.
 function dashed(color, dash) {
   let at = 0;
   const stops = dash.split(" ").map((n, i) => `${i % 2 ? "transparent" : color} ${at}px ${at += +n}px`);
