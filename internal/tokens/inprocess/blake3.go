@@ -6,9 +6,9 @@ import (
 	"math/bits"
 )
 
-// BLAKE3 as its authors specify it (https://github.com/BLAKE3-team/BLAKE3-specs/blob/master/blake3.pdf): plain hashing to 32
-// bytes, one chunk after the other. vLLM names images by it. It is here because it is short and an image is hashed once (see
-// pictures); a library would bring assembly for hashing gigabytes.
+// BLAKE3 (https://github.com/BLAKE3-team/BLAKE3-specs/blob/master/blake3.pdf): plain hashing to 32 bytes, one chunk
+// after the other. vLLM names images by this hash. It is implemented here because it is short, and an image is hashed
+// only once (see pictures); a library would add assembly that hashes gigabytes.
 
 var blakeIV = [8]uint32{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19}
 
@@ -36,7 +36,7 @@ var blakeOrder = func() (order [7][16]uint8) {
 	return order
 }()
 
-// blakeNode is a compression that waits: only the last of all is the root.
+// blakeNode is a compression that is delayed, because only the last compression is the root.
 type blakeNode struct {
 	cv      [8]uint32
 	block   [16]uint32
@@ -105,10 +105,10 @@ func (n *blakeNode) fill(b []byte) {
 	}
 }
 
-// blake3 returns the hash of the parts, one behind the other, in hexadecimal.
+// blake3 returns the hash of the concatenated parts in hexadecimal.
 func blake3(parts ...[]byte) string {
 	var (
-		stack   [54][8]uint32 // the roots of complete subtrees, largest first: 2^54 chunks are more than there is
+		stack   [54][8]uint32 // the roots of complete subtrees, largest first; no input has 2^54 chunks
 		depth   int
 		counter uint64
 		rest    = make([]byte, 0, blakeChunk)
@@ -126,7 +126,7 @@ func blake3(parts ...[]byte) string {
 	}
 	for _, p := range parts {
 		for len(p) > 0 {
-			if len(rest) == blakeChunk { // there is more: it is not the last
+			if len(rest) == blakeChunk { // more chunks follow
 				push(rest)
 				rest = rest[:0]
 			}
@@ -152,7 +152,7 @@ func blake3(parts ...[]byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// blakeJoin is the compression of two subtrees.
+// blakeJoin returns the compression of two subtrees.
 func blakeJoin(left, right *[8]uint32) *blakeNode {
 	n := &blakeNode{cv: blakeIV, length: blakeBlock, flags: blakeParent}
 	copy(n.block[:8], left[:])

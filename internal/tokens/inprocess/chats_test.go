@@ -24,8 +24,8 @@ import (
 
 // TestChatFigures prints how long requests wait for their ids, and how much of that is our own processor time: 40
 // conversations of 5 turns under 4 system prompts of 4,000 tokens, 6 clients, the files of the model that test/engines
-// serves. First on the machine as it is, then with two and with six processes beside it that do nothing but compute. What the
-// wall clock shows beyond the processor's time is the scheduler's.
+// serves. First on the machine as it is, then with two and with six processes beside it that do nothing but compute.
+// What the wall clock shows beyond the processor's time is the scheduler's.
 func TestChatFigures(t *testing.T) {
 	if os.Getenv("WARMPATH_FIGURES") == "" {
 		t.Skip("set WARMPATH_FIGURES=1")

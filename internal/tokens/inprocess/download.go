@@ -17,19 +17,19 @@ import (
 )
 
 const (
-	// maxHubFile bounds a download in bytes: the largest tokenizer.json known has 35 MB.
+	// maxHubFile bounds a download in bytes: the largest known tokenizer.json has 35 MB.
 	maxHubFile = 512 << 20
-	// hubTries is how often a file's download is begun or taken up again, over connections that break.
+	// hubTries is how often a file's download is begun or continued when connections break.
 	hubTries = 4
-	// progressEvery is how often a long download says how far it is.
+	// progressEvery is the time between two log lines about a long download.
 	progressEvery = 2 * time.Second
 )
 
 var errDigest = errors.New("the file is not what the hub says it is")
 
-// download brings f into dir unless it is there. It grows beside its place, is taken up again where it broke off, now or by
-// the next start, and is moved into place when it is whole and has the digest that the hub tells. It returns the file's size
-// in bytes.
+// download downloads f into dir, unless it is there. It writes into a file with the suffix .incomplete, continues a
+// download that broke off (also after a restart), and renames the file when it is complete and has the digest of the
+// hub's listing. It returns the file's size in bytes.
 func (h *Hub) download(ctx context.Context, m hubModel, commit string, f hubRemote, dir string) (size int64, err error) {
 	to := filepath.Join(dir, filepath.FromSlash(f.Name))
 	if info, err := os.Stat(to); !errors.Is(err, fs.ErrNotExist) {
@@ -68,7 +68,7 @@ func (h *Hub) download(ctx context.Context, m hubModel, commit string, f hubRemo
 	return size, nil
 }
 
-// transfer appends what is missing to part, checks the whole, and returns its size in bytes.
+// transfer appends the missing bytes to part, checks the whole file, and returns its size in bytes.
 func (h *Hub) transfer(ctx context.Context, m hubModel, url, part string, f hubRemote) (size int64, err error) {
 	file, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -86,13 +86,13 @@ func (h *Hub) transfer(ctx context.Context, m hubModel, url, part string, f hubR
 	}
 	size, err = verify(file, f)
 	if err != nil {
-		_ = file.Truncate(0) // the next try begins anew
+		_ = file.Truncate(0) // the next try starts again
 		return 0, err
 	}
 	return size, file.Sync()
 }
 
-// fill writes the rest of the file at url behind the have bytes that file holds.
+// fill appends the rest of the file at url to file, which holds have bytes.
 func (h *Hub) fill(ctx context.Context, m hubModel, url string, file *os.File, have int64, f hubRemote) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -104,10 +104,10 @@ func (h *Hub) fill(ctx context.Context, m hubModel, url string, file *os.File, h
 	}
 	defer func() { _ = resp.Body.Close() }()
 	switch resp.StatusCode {
-	case http.StatusRequestedRangeNotSatisfiable: // what is there is not a beginning of it
+	case http.StatusRequestedRangeNotSatisfiable: // the part is not a beginning of this file
 		_ = file.Truncate(0)
 		return fmt.Errorf("%w: it has no bytes from %d on", errUnreachable, have)
-	case http.StatusOK: // the whole file, asked for or not
+	case http.StatusOK: // the server sends the whole file
 		if have, err = 0, file.Truncate(0); err != nil {
 			return err
 		}
@@ -118,7 +118,7 @@ func (h *Hub) fill(ctx context.Context, m hubModel, url string, file *os.File, h
 	if _, err := file.Seek(have, io.SeekStart); err != nil {
 		return err
 	}
-	w := &progress{Writer: file, done: have, told: time.Now(), step: func(done int64) {
+	w := &progress{Writer: file, done: have, logged: time.Now(), step: func(done int64) {
 		h.log.Info("downloading", "model", m.name, "file", f.Name, "bytes", done, "of", f.Size)
 	}, alive: func() { stalled.Reset(h.stall) }}
 	n, err := io.Copy(w, io.LimitReader(resp.Body, h.most-have+1))
@@ -134,11 +134,11 @@ func (h *Hub) fill(ctx context.Context, m hubModel, url string, file *os.File, h
 	return nil
 }
 
-// progress tells now and then how many bytes have been written.
+// progress reports every progressEvery how many bytes have been written.
 type progress struct {
 	io.Writer
 	done   int64
-	told   time.Time
+	logged time.Time
 	step   func(done int64)
 	alive  func()
 	failed error // the disk's error, not the network's
@@ -149,14 +149,14 @@ func (p *progress) Write(b []byte) (int, error) {
 	n, err := p.Writer.Write(b)
 	p.done += int64(n)
 	p.failed = err
-	if now := time.Now(); now.Sub(p.told) >= progressEvery {
-		p.told = now
+	if now := time.Now(); now.Sub(p.logged) >= progressEvery {
+		p.logged = now
 		p.step(p.done)
 	}
 	return n, err
 }
 
-// verify compares the file with the size and the digest that the hub tells, where it tells one, and returns the size.
+// verify compares the file with the size and the digest in the hub's listing, if it has them, and returns the size.
 func verify(file *os.File, f hubRemote) (size int64, err error) {
 	size, err = file.Seek(0, io.SeekEnd)
 	if err != nil {

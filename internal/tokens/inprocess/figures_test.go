@@ -19,8 +19,8 @@ import (
 	"github.com/warmpath/warmpath/tokenizer"
 )
 
-// TestRequestFigures prints what a chat costs from its body to its ids – reading the body, rendering the template, encoding –
-// cold and as a growing conversation, for real models. It takes minutes, so it runs only when asked.
+// TestRequestFigures prints what a chat costs from its body to its ids – reading the body, rendering the template,
+// encoding – cold and as a growing conversation, for real models. It takes minutes, so it runs only when asked.
 func TestRequestFigures(t *testing.T) {
 	if os.Getenv("WARMPATH_FIGURES") == "" {
 		t.Skip("set WARMPATH_FIGURES=1")

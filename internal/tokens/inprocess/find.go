@@ -18,8 +18,8 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// look finds out which folders of this machine may hold the unit's files. It looks at one origin after another, so that a read
-// that hangs keeps back no other worker's.
+// look searches this machine for folders with the unit's files. It looks at one origin after another, so that a read
+// that hangs delays only the workers that named this origin.
 func (f *Finder) look(ctx context.Context, u *unit, s *fleet.Snapshot, now time.Time) {
 	if u.round == nil || u.round.changes != u.changes {
 		u.round = &round{changes: u.changes, left: u.origins, found: map[string][]place{}}
@@ -27,7 +27,7 @@ func (f *Finder) look(ctx context.Context, u *unit, s *fleet.Snapshot, now time.
 	r := u.round
 	at := slices.IndexFunc(r.left, func(origin string) bool { return !f.hangs(u.naming(origin)) })
 	switch {
-	case at < 0 && len(r.left) > 0 && len(r.found) == 0 && !f.several.Load(): // it begins when a read that hangs ends
+	case at < 0 && len(r.left) > 0 && len(r.found) == 0 && !f.several.Load(): // the look begins when a hanging read ends
 		u.slow = whyHangs
 	case at < 0:
 		if f.several.Load() {
@@ -50,7 +50,7 @@ func (f *Finder) look(ctx context.Context, u *unit, s *fleet.Snapshot, now time.
 	}
 }
 
-// looksDone takes over what a round found.
+// looksDone takes over the results of a round.
 func (u *unit) looksDone(r *round, now time.Time) {
 	u.round, u.looked, u.lookedAt, u.places, u.why, u.slow = nil, true, now, nil, r.why, ""
 	if r.hung || len(r.left) > 0 {
@@ -79,18 +79,18 @@ func (u *unit) looksDone(r *round, now time.Time) {
 	maps.DeleteFunc(u.verdicts, func(key verdictKey, _ *verdict) bool { return u.named[key.place] == nil })
 }
 
-// full reports whether nothing more may be read now.
+// full reports whether no other read may begin now.
 func (f *Finder) full() bool { return f.readers >= maxReaders || f.stuck >= maxStuck }
 
-// hangs reports whether a read hangs, or was given up and did not end yet, for each of these workers.
+// hangs reports whether each of these workers has a read that hangs: one that was given up and has not ended yet.
 func (f *Finder) hangs(workers []string) bool {
 	return !slices.ContainsFunc(workers, func(url string) bool { return f.hanging[url] == 0 })
 }
 
-// whyHangs says that a read was given up.
+// whyHangs is the reason when a read was given up.
 var whyHangs = fmt.Sprintf("its files could not be read within %v", readTime)
 
-// gaveUp notes that a read hangs.
+// gaveUp records that a job of the unit was given up.
 func (u *unit) gaveUp(j *job, now time.Time) {
 	if j.task == loading {
 		u.rejected[j.place], u.slow = whyHangs, whyHangs
@@ -127,12 +127,12 @@ func (f *Finder) load(ctx context.Context, u *unit, p place, s *fleet.Snapshot, 
 	})
 }
 
-// slowest is how long a prompt of half a megabyte may take: known tokenizers take a hundredth of it. A tokenizer made
-// to be slow would make requests wait.
+// slowest is how long a prompt of half a megabyte may take. Known tokenizers take a hundredth of it. A hostile
+// tokenizer could be slow on purpose, and would delay requests.
 const slowest = 5 * time.Second
 
-// loadFound loads the model in a folder that a worker named, or says why it is of no use. What the files hold is not
-// told: a worker may name any folder.
+// loadFound loads the model in a folder that a worker named, or returns the reason why it cannot be used. The reason
+// does not reveal the files' contents, because a worker may name any folder.
 func loadFound(dir string, log *slog.Logger) (m *Model, why string) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -157,7 +157,7 @@ func loadFound(dir string, log *slog.Logger) (m *Model, why string) {
 	return m, ""
 }
 
-// whyNotLoaded says why files are of no use, without what is in them.
+// whyNotLoaded returns the reason why files cannot be used, without their contents.
 func whyNotLoaded(err error) string {
 	if errors.Is(err, fs.ErrPermission) {
 		return "its files may not be read by the user that the router runs as"
@@ -165,10 +165,10 @@ func whyNotLoaded(err error) string {
 	return "no tokenizer that is known here can be read from the files"
 }
 
-// fetch downloads a model for one of units, where that is allowed: one that was not tried yet, else the one whose last try is
-// longest ago.
+// fetch starts a download for one of units, if downloads are allowed. Models that were not tried yet come first, then
+// the model with the oldest last try.
 func (f *Finder) fetch(ctx context.Context, units []*unit, now time.Time) {
-	if f.Hub == nil || f.fetching > 0 { // a Hub is for one at a time
+	if f.Hub == nil || f.fetching > 0 { // a Hub is not for concurrent use
 		return
 	}
 	maps.DeleteFunc(f.fetched, func(_ string, tried *fetch) bool { return now.Sub(tried.began) >= fetchDay })
@@ -213,7 +213,7 @@ func (f *Finder) fetch(ctx context.Context, units []*unit, now time.Time) {
 	})
 }
 
-// mayFetch reports whether one more model may be downloaded today because these workers name it.
+// mayFetch reports whether another model that these workers name may be downloaded today.
 func (f *Finder) mayFetch(workers []string) bool {
 	if len(f.fetched) >= maxFetched {
 		return false
@@ -231,25 +231,25 @@ func (f *Finder) mayFetch(workers []string) bool {
 
 // Bounds on probing a worker.
 const (
-	// probeTimeout is how long a worker may take for one probe: nobody waits for it.
+	// probeTimeout is how long a worker may take for one probe. No request waits for it.
 	probeTimeout = 5 * time.Second
-	// probePause lies between two probes, and busyPause while the worker has requests: an answer takes some
-	// milliseconds of its processor.
+	// probePause is the pause between two probes, busyPause the pause while the worker has requests: an answer takes
+	// some milliseconds of its processor.
 	probePause, busyPause = 10 * time.Millisecond, 200 * time.Millisecond
-	// leastProbes is how many prompts have to be compared: there are nine texts, which every model takes.
+	// leastProbes is how many prompts must be compared: nine probes are texts, which every model takes.
 	leastProbes = 8
 	// failedPause is the first pause before a worker that did not answer a probe is asked again; it doubles up to
 	// lookEvery.
 	failedPause = 2 * time.Second
-	// failedOften is after how many failed probes in a row a worker's group is no longer waited for: half a minute of
-	// pauses. If another group agreed, the files are used without it. The worker is still asked.
+	// failedOften is how many probes in a row must fail before a worker's group is no longer waited for: half a minute
+	// of pauses. If another group agreed, the files are used without this group. The worker is still asked.
 	failedOften = 5
-	// silentPause is the pause before a worker that gives no ids is asked again, and differsPause before one whose ids
-	// differ is: nothing seems to have changed, but a template can depend on the day.
+	// silentPause is the pause before a worker without ids is asked again, differsPause before a worker with other ids
+	// is: nothing seems to have changed, but a template can depend on the date.
 	silentPause, differsPause = 5 * time.Minute, 10 * time.Minute
 )
 
-// verify asks a worker the probes.
+// verify starts the probes of a worker.
 func (f *Finder) verify(ctx context.Context, u *unit, p place, m *member) {
 	model, key := f.held[p], verdictKey{m.identity, p}
 	f.start(ctx, &u.job, &job{task: asking}, func(ctx context.Context) func() {
@@ -273,7 +273,7 @@ func (f *Finder) verify(ctx context.Context, u *unit, p place, m *member) {
 	})
 }
 
-// probe compares the model's ids with the worker's, one prompt after another, up to the first that differs.
+// probe compares the model's ids with the worker's, one prompt after another, until the first difference.
 func (f *Finder) probe(ctx context.Context, model *Model, key unitKey, m *member) *verdict {
 	v := &verdict{}
 	for i, p := range model.probes(key.model, key.kind) {
@@ -290,7 +290,7 @@ func (f *Finder) probe(ctx context.Context, model *Model, key unitKey, m *member
 		}
 		made, ok := model.find(&prompt)
 		if !ok || m.worker.MaxModelLen > 0 && len(made.Tokens) >= m.worker.MaxModelLen {
-			continue // such prompts are for the engine
+			continue // only the engine can make these ids
 		}
 		asked, cancel := context.WithTimeout(ctx, probeTimeout)
 		said := f.Asker.Ask(asked, m.worker, prompt)
@@ -332,8 +332,8 @@ func (f *Finder) pause(ctx context.Context, m *member) {
 	}
 }
 
-// spelled returns ids as the vocabulary spells them, up to some length. A decoder of files that a worker named is not
-// run.
+// spelled returns the vocabulary's spelling of ids, up to a length. It does not run the decoder: a worker may have
+// named the files.
 func (m *Model) spelled(ids []block.Token) string {
 	const most = 80
 	var out []byte
@@ -350,7 +350,7 @@ func (m *Model) spelled(ids []block.Token) string {
 	return strings.ToValidUTF8(string(out[:min(len(out), most)]), "")
 }
 
-// difference logs where a probe differs, and returns it in short.
+// difference logs the position where a probe differs, and returns a short description.
 func (f *Finder) difference(model *Model, key unitKey, m *member, name string, made, said *tokens.Found) string {
 	at := 0
 	for at < len(made.Tokens) && at < len(said.Tokens) && made.Tokens[at] == said.Tokens[at] {

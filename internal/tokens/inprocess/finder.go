@@ -17,83 +17,85 @@ import (
 
 // Bounds on what finding models' files may cost.
 const (
-	// maxHeld is how many models found here are held at once: each takes 7 to 100 MB for its tokenizer, and up to 64
-	// MiB of conversations. A model beyond gets its ids from its engine, or its files by hand.
+	// maxHeld is how many found models are held at once: each takes 7 to 100 MB for its tokenizer, and up to 64 MiB of
+	// conversations. The ids of more models come from their engines, unless the operator names their files.
 	maxHeld = 8
 	// maxReaders is how many folders are read at once. A tokenizer takes a second of a processor to load.
 	maxReaders = 2
-	// maxStuck is how many reads may hang before nothing is read any more: a read of a dead network disk cannot be
-	// ended, and holds a thread. For a worker one may hang: nothing that it names is read until that read ends.
+	// maxStuck is how many reads may hang before reading stops altogether: a read from a dead network disk cannot be
+	// ended, and holds a thread. While a read of a folder that a worker named hangs, no other folder of that worker is
+	// read.
 	maxStuck = 16
 	// maxVerifying is how many workers are asked probes at once, each one probe at a time.
 	maxVerifying = 4
-	// maxFetched is how many models are downloaded in a day because workers named them, where downloads are allowed, and
-	// maxFetchedFor for one worker: one that names another model every minute leaves the others theirs.
+	// maxFetched is how many models that workers name are downloaded in a day, if downloads are allowed. maxFetchedFor
+	// is the limit for one worker: a worker that names many models leaves room for others.
 	maxFetched, maxFetchedFor = 32, 4
 
-	// readTime is how long a folder may take to read and to load; the largest tokenizers take 3 s on one processor.
+	// readTime is how long reading and loading a folder may take; the largest tokenizers take 3 s on one processor.
 	readTime = 30 * time.Second
-	// lookEvery is the time between two looks at the folders of a model whose ids are not made here: files may come.
+	// lookEvery is the time between two looks at the folders of a model without usable files: files may be added.
 	lookEvery = time.Minute
-	// fetchEvery is the time between two tries of a download that failed.
+	// fetchEvery is the time between two tries of a failed download.
 	fetchEvery = 10 * time.Minute
-	// fetchTime is how long a download may take before another one has its turn; the next try takes it up again. The
-	// largest tokenizers have 35 MB.
+	// fetchTime is how long a download may take before another model's turn; the next try continues it. The largest
+	// tokenizers have 35 MB.
 	fetchTime = 10 * time.Minute
-	// fetchDay is how long a download counts.
+	// fetchDay is how long a download counts against maxFetched.
 	fetchDay = 24 * time.Hour
 )
 
-// Asker is what a Finder needs of [tokens.Source]: it asks engines for ids, and keeps how ids made here compared.
+// Asker is the part of [tokens.Source] that a Finder uses: it asks engines for ids, and records how ids made here
+// compared.
 type Asker interface {
 	Ask(ctx context.Context, w tokens.Worker, p tokens.Prompt) tokens.Found
-	// Compared returns how ids that were made here compared with engines' while serving; Renew forgets it.
+	// Compared returns the comparisons of ids made here with engines' ids while serving; Renew forgets them.
 	Compared(model string) tokens.Comparison
 	Renew(model string)
-	// Keep forgets what is known of models that are not served.
+	// Keep forgets everything about models that are not served.
 	Keep(served func(model string) bool)
 }
 
-// FinderParts are what a Finder works with; all but Given, Hub and Authorization are required.
+// FinderParts are the parts of a Finder. All but Given, Hub and Authorization are required.
 type FinderParts struct {
 	Fleet *fleet.Fleet
 	Asker Asker
-	// Given are the models whose files the operator named: they win. Nil is none.
+	// Given are the models with files that the operator named. They are preferred to found files. Nil is none.
 	Given *Models
-	// Off: no files are looked for, and only Given counts.
+	// Off: the Finder looks for no files, and uses Given only.
 	Off bool
 	// Cache is the Hugging Face cache of this machine.
 	Cache string
-	// Hub downloads what workers name, where that is allowed; nil is not.
+	// Hub downloads models that workers name. Nil: downloads are not allowed.
 	Hub *Hub
-	// Authorization returns the header with which the worker at url is asked; nil is none for all.
+	// Authorization returns the header for questions to the worker at url. Nil is no header for all workers.
 	Authorization func(url string) string
 	Log           *slog.Logger
 }
 
-// Finder makes ids from the files that the operator named, and from those that it finds by itself: at the path that the
-// engine reports, in the Hugging Face cache, on the hub. Files that were found are used once their ids are those of an
-// engine in every probe; until then, and where they differ, ok is false and the engine is asked. It implements
-// tokens.Local and is safe for concurrent use. Run does the work.
+// Finder makes ids from files that the operator named, and from files that it finds itself: at the path that the engine
+// reports, in the Hugging Face cache, on the hub. Found files are used when their ids are equal to an engine's in every
+// probe. Until then, and when they differ, Find returns false and the engine is asked. Finder implements tokens.Local
+// and is safe for concurrent use. Run does the work.
 type Finder struct {
 	FinderParts
 	inUse    atomic.Pointer[map[unitKey]*use]
 	statuses atomic.Pointer[[]Status]
 	several  atomic.Bool // the fleet has several base models: see followNameless
 
-	// What follows belongs to the goroutine of Run.
+	// The following fields belong to the goroutine of Run.
 	units       map[unitKey]*unit
 	held        map[place]*Model
-	nameless    place           // of the files that were named without a model; they are held always
-	nameChecked map[string]bool // of the models whose files were named, those that were served, or told not to be
-	since       time.Time       // when the first worker said what it serves
+	nameless    place           // the files that were named without a model; they are always held
+	nameChecked map[string]bool // models with named files whose names were checked: served, or warned about
+	since       time.Time       // when the first worker reported its models
 	fetched     map[string]*fetch
 	fetching    int
-	readers     int            // reads and loads under way, without those that hang
-	stuck       int            // those that hang
-	hanging     map[string]int // of them, those for a worker, by URL
+	readers     int            // reads and loads under way that do not hang
+	stuck       int            // reads and loads that hang
+	hanging     map[string]int // number of stuck reads by worker URL
 	verifying   int
-	crowded     bool // a model finds no room
+	roomWanted  bool // a model could not be loaded because maxHeld models are held
 	results     chan func()
 	search      func(origin string) (places []place, why string) // finds the folders of an origin
 	read        func(dir string) (m *Model, why string)          // loads a model
@@ -104,20 +106,20 @@ type Finder struct {
 type fetch struct {
 	name    string
 	began   time.Time // the first try
-	workers []string  // that named it then, by URL
+	workers []string  // URLs of the workers that named the model then
 	done    bool
-	why     string    // it failed
-	again   time.Time // when a download that failed is tried again
+	why     string    // reason of the last failure
+	again   time.Time // when a failed download is tried again
 }
 
-// use is a model whose ids are made here. It is immutable.
+// use is a model with found files that are in use. It is immutable.
 type use struct {
 	model  *Model
 	folder string
-	agreed map[string]bool // URLs of the workers that agreed in all probes, as they run now
+	agreed map[string]bool // URLs of the workers whose present process agreed in all probes
 }
 
-// NewFinder returns a Finder. It starts nothing and finds nothing before Run.
+// NewFinder returns a Finder. It does nothing before Run.
 func NewFinder(parts FinderParts) *Finder {
 	f := &Finder{FinderParts: parts, units: map[unitKey]*unit{}, held: map[place]*Model{}, fetched: map[string]*fetch{}, hanging: map[string]int{},
 		nameChecked: map[string]bool{}, results: make(chan func())}
@@ -129,7 +131,7 @@ func NewFinder(parts FinderParts) *Finder {
 		f.held[f.nameless] = m
 	}
 	if f.Hub != nil {
-		f.Hub.most, f.Hub.inAll = maxFoundFile, maxFoundBytes // what is fetched is read within the same bounds
+		f.Hub.most, f.Hub.inAll = maxFoundFile, maxFoundBytes // larger files would be refused when they are read
 	}
 	f.search = func(origin string) ([]place, string) { return look(origin, f.Cache) }
 	f.read = func(dir string) (*Model, string) { return loadFound(dir, f.Log) }
@@ -138,7 +140,7 @@ func NewFinder(parts FinderParts) *Finder {
 	return f
 }
 
-// Find makes the ids of a prompt. ok is false when that cannot be done here, or not yet.
+// Find makes the ids of a prompt. ok is false when it cannot make them, or not yet.
 func (f *Finder) Find(_ context.Context, p *tokens.Prompt) (found tokens.Found, ok bool) {
 	if m := f.given(p.Model); m != nil {
 		return m.find(p)
@@ -158,7 +160,7 @@ func (f *Finder) Agrees(model string, w tokens.Worker) bool {
 	return u != nil && u.agreed[w.URL]
 }
 
-// Text returns the text of ids, for messages; of ids made from files that were found, as their vocabulary spells them.
+// Text returns the text of ids, for messages. For found files it returns the vocabulary's spelling of the ids.
 func (f *Finder) Text(model string, ids []block.Token) string {
 	if m := f.given(model); m != nil {
 		return m.Decode(ids)
@@ -182,8 +184,8 @@ func (f *Finder) Folder(model string, kind tokens.Kind) string {
 	return ""
 }
 
-// given returns the model whose files the operator named; nil is none. Files that were named without a model count
-// while the fleet has one base model.
+// given returns the model with files that the operator named; nil is none. Files that were named without a model are
+// used while the fleet has one base model.
 func (f *Finder) given(model string) *Model {
 	if m := f.Given.named[model]; m != nil {
 		return m
@@ -221,8 +223,8 @@ func (f *Finder) Run(ctx context.Context) error {
 	return nil
 }
 
-// follow takes what each worker serves from the snapshot. Only a worker's base model counts: events are about no other,
-// and a worker that lists many models takes no more room for it.
+// follow updates the units from the snapshot. Only a worker's base model counts: events concern no other model, and a
+// worker that lists many models must not take more room.
 func (f *Finder) follow(s *fleet.Snapshot) {
 	members := map[unitKey][]*member{}
 	for _, w := range s.Workers() {
@@ -256,25 +258,25 @@ func (f *Finder) follow(s *fleet.Snapshot) {
 	}
 }
 
-// drop lets go of models that nobody needs. Where another one finds no room, it lets go of those of which nobody can be
-// asked now, too, once they were held for lookEvery: they are loaded again, which takes a second of a processor.
+// drop frees models that are not needed. If another model wants their room, it also frees models that were held for
+// lookEvery and whose workers cannot be asked now: loading them again takes a second of a processor.
 func (f *Finder) drop(s *fleet.Snapshot, now time.Time) {
 	needed := map[place]bool{f.nameless: true}
 	for _, u := range f.units {
-		if p, ok := u.current(now); ok && !(f.crowded && u.pauses(p, s, now) && now.Sub(u.loaded) >= lookEvery) {
+		if p, ok := u.current(now); ok && !(f.roomWanted && u.pauses(p, s, now) && now.Sub(u.loaded) >= lookEvery) {
 			needed[p] = true
 		}
 	}
-	f.crowded = false
+	f.roomWanted = false
 	maps.DeleteFunc(f.held, func(p place, _ *Model) bool { return !needed[p] })
 }
 
-// step begins what can be done now, and returns how long nothing more will come to do by itself.
+// step starts the jobs that can run now. It returns the time until more jobs can run without an outside event.
 func (f *Finder) step(ctx context.Context, s *fleet.Snapshot, now time.Time) time.Duration {
 	if f.Off {
 		return lookEvery
 	}
-	// Models that were not loaded yet come first, then those that were longest ago.
+	// Models that were never loaded come first, then those that were loaded longest ago.
 	keys := slices.SortedFunc(maps.Keys(f.units), func(a, b unitKey) int {
 		return cmp.Or(f.units[a].loaded.Compare(f.units[b].loaded), a.compare(b))
 	})
@@ -304,7 +306,7 @@ func (f *Finder) step(ctx context.Context, s *fleet.Snapshot, now time.Time) tim
 	return wait
 }
 
-// begin starts the next job of a unit, if there is one: it looks at the folders, loads one, or asks a worker.
+// begin starts the next job of a unit, if there is one: looking at folders, loading one, or asking a worker.
 func (f *Finder) begin(ctx context.Context, s *fleet.Snapshot, u *unit, now time.Time) {
 	if !u.ready() {
 		return
@@ -317,7 +319,7 @@ func (f *Finder) begin(ctx context.Context, s *fleet.Snapshot, u *unit, now time
 	case !ok: // only a download can help
 	case f.held[p] == nil && u.pauses(p, s, now):
 	case f.held[p] == nil:
-		if f.crowded = f.crowded || len(f.held)+f.loads() >= maxHeld; !f.crowded {
+		if f.roomWanted = f.roomWanted || len(f.held)+f.loads() >= maxHeld; !f.roomWanted {
 			f.load(ctx, u, p, s, now)
 		}
 	default:
@@ -327,7 +329,7 @@ func (f *Finder) begin(ctx context.Context, s *fleet.Snapshot, u *unit, now time
 	}
 }
 
-// loads is how many models are being loaded.
+// loads returns how many models are being loaded.
 func (f *Finder) loads() int {
 	n := 0
 	for _, u := range f.units {
@@ -348,21 +350,21 @@ const (
 	fetching             // from the hub
 )
 
-// reads reports whether a job reads folders, and may hang.
+// reads reports whether a job reads folders: such a job may hang.
 func (t task) reads() bool { return t == looking || t == loading }
 
 // job is work under way for a unit, in a goroutine that Run waits for.
 type job struct {
 	task
 	deadline time.Time // of a job that reads
-	workers  []string  // by URL: they named what it reads
-	place    place     // that is loaded
+	workers  []string  // URLs of the workers that named the folder
+	place    place     // the place that is loaded
 	cancel   context.CancelFunc
-	over     bool // its result is not used any more
-	stuck    bool // it hangs
+	over     bool // the result was applied, or is not used any more
+	stuck    bool // the read hangs
 }
 
-// giveUp makes sure that the job's result is not used. A read that goes on counts as stuck until it ends.
+// giveUp gives up the job: its result is not used. A read counts as stuck until it ends.
 func (j *job) giveUp(f *Finder) {
 	if j == nil || j.over {
 		return
@@ -376,14 +378,14 @@ func (j *job) giveUp(f *Finder) {
 	}
 }
 
-// start runs work in a goroutine, and what it returns in the goroutine of Run, unless the job was given up. slot is the
-// place of the job in its unit.
+// start runs work in a goroutine, and then runs the function that work returns in the goroutine of Run, unless the job
+// was given up. slot is the unit's field for the job.
 func (f *Finder) start(ctx context.Context, slot **job, j *job, work func(ctx context.Context) (apply func())) {
 	own, cancel := context.WithCancel(ctx)
 	j.cancel, *slot = cancel, j
 	f.count(j, 1)
 	begin := f.jobs.Go
-	if j.reads() { // it ends when the system's read does, which may be never: Run does not wait for it
+	if j.reads() { // the system's read may never end, so Run does not wait for it
 		begin = func(work func()) { go work() }
 	}
 	begin(func() {
@@ -403,7 +405,7 @@ func (f *Finder) start(ctx context.Context, slot **job, j *job, work func(ctx co
 	})
 }
 
-// count books the beginning or the end of a job.
+// count counts a job that begins (n = 1) or ends (n = -1).
 func (f *Finder) count(j *job, n int) {
 	switch {
 	case j.stuck:

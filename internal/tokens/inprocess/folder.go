@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// Path says where a model's files are.
+// Path is the location of a model's files.
 type Path struct {
-	// Name is the base model as the workers list it in /v1/models. Empty serves the fleet's only base model, whatever it
-	// is called. While the fleet has several, the folder is treated as a found one: it is used for a model once that
-	// model's engine agrees in every probe.
+	// Name is the base model's name in the workers' /v1/models. Empty is the fleet's only base model, whatever its
+	// name. While the fleet has several, the folder is treated as a found one: it is used for a model after that
+	// model's engine agreed in every probe.
 	Name string `yaml:"name"`
-	// Path is a folder with tokenizer.json, tekken.json or a .tiktoken file and the chat template beside it, or a folder of
-	// a Hugging Face cache (models--ORG--NAME), whose newest snapshot is taken; or hub:ORG/NAME[@REVISION], which is
-	// downloaded where hub.allow permits it.
+	// Path is a folder with tokenizer.json, tekken.json or a .tiktoken file and the chat template beside it, or a
+	// folder of a Hugging Face cache (models--ORG--NAME), whose newest snapshot is taken; or hub:ORG/NAME[@REVISION],
+	// which is downloaded where hub.allow permits it.
 	Path string `yaml:"path"`
 }
 
@@ -34,7 +34,7 @@ func ParsePath(s string) (Path, error) {
 	return Path{Name: name, Path: path}, nil
 }
 
-// folder returns where the files really are: a Hugging Face cache keeps them in snapshots/REVISION.
+// folder returns the folder of the files themselves: a Hugging Face cache keeps them in snapshots/REVISION.
 func folder(path string) (string, error) {
 	if path == "" {
 		return "", errors.New("open model folder: no folder is named")

@@ -8,7 +8,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// checkNames holds the names that the operator gave to models' files against what the fleet serves.
+// checkNames compares the model names that the operator gave with the models that the fleet serves.
 func (f *Finder) checkNames(s *fleet.Snapshot, now time.Time) {
 	if f.Given.nameless != nil {
 		f.followNameless()
@@ -18,9 +18,9 @@ func (f *Finder) checkNames(s *fleet.Snapshot, now time.Time) {
 	}
 }
 
-// followNameless has files that were named without a model count as given while all workers have one base model. While
-// they have several, the files are treated as found ones: for each model they count once its engines agree in every
-// probe.
+// followNameless decides about files that were named without a model. While all workers have one base model, they count
+// as given for this model. While the workers have several, they are treated as found files: they are used for a model
+// after its engines agreed in every probe.
 func (f *Finder) followNameless() {
 	all := map[string]bool{}
 	for key := range f.units {
@@ -42,8 +42,8 @@ func (f *Finder) followNameless() {
 	}
 }
 
-// warnUnserved warns once of each model whose files were named and that no worker serves. A worker that did not answer
-// yet may serve it: such workers are waited for, until a minute after the first one that answered.
+// warnUnserved warns once of each model with named files that no worker serves. A worker that has not answered yet may
+// serve it: the warning waits for such workers, until a minute after the first worker answered.
 func (f *Finder) warnUnserved(s *fleet.Snapshot, now time.Time) {
 	models := baseModels(s)
 	if len(models) == 0 {
@@ -66,7 +66,7 @@ func (f *Finder) warnUnserved(s *fleet.Snapshot, now time.Time) {
 	}
 }
 
-// baseModels returns the names of the fleet's base models, those of adapters, too.
+// baseModels returns the names of the fleet's base models, including the base models of adapters.
 func baseModels(s *fleet.Snapshot) []string {
 	all := map[string]bool{}
 	for _, m := range s.Models() {
@@ -77,7 +77,7 @@ func baseModels(s *fleet.Snapshot) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// few are the first names of a list that is to be logged.
+// few returns the first names of a list, for a log.
 func few(names []string) []string {
 	const most = 8
 	if len(names) > most {

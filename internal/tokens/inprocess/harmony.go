@@ -31,7 +31,8 @@ func loadHarmony(files fs.FS, t *tokenizer.Tokenizer) map[string]block.Token {
 	return ids
 }
 
-// harmonyChat makes the ids of a chat for gpt-oss, which vLLM renders without the model's template. The date of now is in them.
+// harmonyChat makes the ids of a chat for gpt-oss. vLLM renders these chats without the model's template. The ids
+// contain now's date.
 func (m *Model) harmonyChat(dst []block.Token, r *api.Request, now time.Time) (Encoded, error) {
 	pieces, err := chat.ReadHarmony(r.Body(), now)
 	var refused *chat.RequestError

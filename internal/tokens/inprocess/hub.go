@@ -19,20 +19,20 @@ import (
 	"github.com/warmpath/warmpath/tokenizer"
 )
 
-// HubConfig says whether models' files may be downloaded, from where and to where.
+// HubConfig says whether models' files may be downloaded, from which hub and to which folder.
 type HubConfig struct {
-	// Allow lets a model's path be hub:ORG/NAME, whose tokenizer and chat template are then downloaded when the router
-	// starts; tokens.discover downloads those of models that engines name. Off by default: a router connects to nothing
-	// that it was not told of.
+	// Allow permits downloads of tokenizers and chat templates: when the router starts, of models with a path
+	// hub:ORG/NAME, and with tokens.discover of models that engines name. Off by default: the router connects only to
+	// configured addresses.
 	Allow bool `yaml:"allow"`
 	// Endpoint is the hub's address. Empty is the environment's HF_ENDPOINT, else https://huggingface.co.
 	Endpoint string `yaml:"endpoint"`
-	// Cache is the folder that keeps downloads, laid out as Hugging Face's tools do and shared with them. Empty is the
-	// environment's HF_HUB_CACHE, else hub in HF_HOME, else ~/.cache/huggingface/hub.
+	// Cache is the folder of downloads. It has the layout of Hugging Face's tools and can be shared with them. Empty is
+	// the environment's HF_HUB_CACHE, else hub in HF_HOME, else ~/.cache/huggingface/hub.
 	Cache string `yaml:"cache"`
-	// Token opens gated and private models; from HF_TOKEN.
+	// Token gives access to gated and private models; from HF_TOKEN.
 	Token string `yaml:"-"`
-	// Offline takes what the cache has and asks nobody; from HF_HUB_OFFLINE.
+	// Offline uses the cache only; from HF_HUB_OFFLINE.
 	Offline bool `yaml:"-"`
 }
 
@@ -49,10 +49,10 @@ var (
 	hubName     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$`)
 	hubRevision = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,95}$`)
 	hubCommit   = regexp.MustCompile(`^[0-9a-f]{7,64}$`)
-	hubFile     = regexp.MustCompile(`^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)?$`) // what a URL and a folder take as it is
+	hubFile     = regexp.MustCompile(`^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)?$`) // needs no escapes in a URL or a path
 )
 
-// parseHub reads a model's path; is tells whether it is on the hub.
+// parseHub reads a model's path. is says whether the path is on the hub.
 func parseHub(text string) (m hubModel, is bool, err error) {
 	rest, is := strings.CutPrefix(text, hubPrefix)
 	if !is {
@@ -72,7 +72,7 @@ func parseHub(text string) (m hubModel, is bool, err error) {
 var errNotAllowed = errors.New("downloads are off: allow them with --allow-hub (in the file: hub: {allow: true}), " +
 	"or fetch the model's tokenizer and chat template yourself and name their folder")
 
-// Check reports what of p's path is wrong before anything is opened.
+// Check returns an error if p's path cannot be used. It opens no file.
 func (p Path) Check(allowed bool) error {
 	_, is, err := parseHub(p.Path)
 	switch {
@@ -106,12 +106,12 @@ type Hub struct {
 	log    *slog.Logger
 	client *http.Client
 	retry  time.Duration // wait before the second try of a file
-	stall  time.Duration // a download that brings nothing for so long is given up
-	most   int64         // bytes of a file
-	inAll  int64         // bytes of a model's files
+	stall  time.Duration // a download without a byte for this time is given up
+	most   int64         // limit of a file's bytes
+	inAll  int64         // limit of the bytes of all files of a model
 }
 
-// NewHub returns a Hub. cfg names endpoint and cache.
+// NewHub returns a Hub. cfg must have an endpoint and a cache.
 func NewHub(cfg HubConfig, log *slog.Logger) *Hub {
 	transport := http.DefaultTransport.(*http.Transport).Clone() // with the system's proxy
 	transport.ResponseHeaderTimeout = 30 * time.Second
@@ -120,7 +120,7 @@ func NewHub(cfg HubConfig, log *slog.Logger) *Hub {
 		most: maxHubFile, inAll: 4 * maxHubFile}
 }
 
-// Folders returns paths with the models on the hub in folders of this machine, downloading what is missing.
+// Folders returns paths, in which folders of this machine replace models on the hub. It downloads missing files.
 func (h *Hub) Folders(ctx context.Context, paths []Path) ([]Path, error) {
 	out := make([]Path, 0, len(paths))
 	var problems []error
@@ -139,8 +139,8 @@ func (h *Hub) Folders(ctx context.Context, paths []Path) ([]Path, error) {
 	return out, errors.Join(problems...)
 }
 
-// folder returns the folder of m's files at its revision. What the hub says wins; where it cannot be reached, what was
-// downloaded before does.
+// folder returns the folder of m's files at its revision. If the hub cannot be reached, it returns the files of an
+// earlier download.
 func (h *Hub) folder(ctx context.Context, m hubModel) (string, error) {
 	if !h.cfg.Allow {
 		return "", errNotAllowed
@@ -185,7 +185,7 @@ func (h *Hub) folder(ctx context.Context, m hubModel) (string, error) {
 	return dir, point(root, m.revision, listed.Commit)
 }
 
-// cached returns the snapshot that revision was when it was last downloaded whole.
+// cached returns the snapshot of revision's last complete download.
 func cached(root, revision string) (dir string, ok bool) {
 	commit, err := os.ReadFile(filepath.Join(root, "refs", revision))
 	if err != nil || !hubCommit.MatchString(strings.TrimSpace(string(commit))) {
@@ -196,7 +196,7 @@ func cached(root, revision string) (dir string, ok bool) {
 	return dir, err == nil
 }
 
-// point makes revision mean commit, once all files are there.
+// point records commit as revision's last complete download.
 func point(root, revision, commit string) error {
 	to := filepath.Join(root, "refs", revision)
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
@@ -211,8 +211,8 @@ func point(root, revision, commit string) error {
 	return nil
 }
 
-// wanted are the files that make a tokenizer and its templates, and that say what becomes of images; weights are never among
-// them.
+// wanted reports whether a file is read: files of the tokenizer, the templates and the processing of images. Weights
+// are never read.
 func wanted(name string) bool {
 	switch name {
 	case "tokenizer_config.json", "chat_template.jinja", "chat_template.json", "config.json", "preprocessor_config.json", "processor_config.json":
@@ -227,13 +227,13 @@ func isTokenizer(name string) bool {
 	return name == "tokenizer.json" || name == "tekken.json" || err == nil && rank && filepath.IsLocal(name) && hubFile.MatchString(name)
 }
 
-// listing is what the hub says of a model's revision.
+// listing is the hub's listing of a model's revision.
 type listing struct {
 	Commit string      `json:"sha"`
 	Files  []hubRemote `json:"siblings"`
 }
 
-// hubRemote is a file on the hub. Size and digests are zero where the hub does not tell them.
+// hubRemote is a file on the hub. Size and digests are zero if the listing does not have them.
 type hubRemote struct {
 	Name string `json:"rfilename"`
 	Size int64  `json:"size"`
@@ -243,7 +243,7 @@ type hubRemote struct {
 	} `json:"lfs"`
 }
 
-// maxListing bounds the hub's answer in bytes; a model with a thousand files takes 300 KB.
+// maxListing bounds the hub's listing in bytes; a model with a thousand files takes 300 KB.
 const maxListing = 16 << 20
 
 func (h *Hub) list(ctx context.Context, m hubModel) (*listing, error) {
@@ -268,7 +268,7 @@ func (h *Hub) list(ctx context.Context, m hubModel) (*listing, error) {
 	return &l, nil
 }
 
-// errUnreachable says that the hub did not answer, or not in a way that says anything of the model.
+// errUnreachable is returned when the hub did not answer, or its answer says nothing about the model.
 var errUnreachable = errors.New("the hub cannot be reached")
 
 func (h *Hub) get(ctx context.Context, url string, from int64) (*http.Response, error) {
@@ -277,9 +277,9 @@ func (h *Hub) get(ctx context.Context, url string, from int64) (*http.Response, 
 		return nil, fmt.Errorf("ask the hub: %w", err)
 	}
 	req.Header.Set("User-Agent", "warmpath")
-	req.Header.Set("Accept-Encoding", "identity") // sizes and digests are of the file as it is
+	req.Header.Set("Accept-Encoding", "identity") // sizes and digests are those of the uncompressed file
 	if h.cfg.Token != "" {
-		req.Header.Set("Authorization", "Bearer "+h.cfg.Token) // net/http drops it when another host is redirected to
+		req.Header.Set("Authorization", "Bearer "+h.cfg.Token) // net/http drops it after a redirect to another host
 	}
 	if from > 0 {
 		req.Header.Set("Range", fmt.Sprintf("bytes=%d-", from))

@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 )
 
-// pngHead reads the first chunk of a PNG (W3C PNG, 11.2.2) and its orientation. Pillow decodes truecolour to RGB and all
-// else to other modes.
+// pngHead reads the first chunk of a PNG (W3C PNG, 11.2.2) and its orientation. Pillow decodes truecolour to RGB, and
+// other colour types to other modes.
 func pngHead(data []byte) (h head, ok bool) {
 	if len(data) < 33 || string(data[12:16]) != "IHDR" {
 		return h, false
@@ -21,7 +21,7 @@ func pngHead(data []byte) (h head, ok bool) {
 		}
 		chunk := data[at+8 : at+8+n]
 		switch {
-		case kind == "acTL": // animated: which frame is shown is Pillow's business
+		case kind == "acTL": // animated: only Pillow knows which frame is used
 			return h, false
 		case kind == "eXIf":
 			return h.turned(chunk)
@@ -33,7 +33,8 @@ func pngHead(data []byte) (h head, ok bool) {
 	return h, h.sane()
 }
 
-// jpegHead reads the frame header of a JPEG (ITU-T T.81, B.2.2) and its orientation. Three components are RGB to Pillow.
+// jpegHead reads the frame header of a JPEG (ITU-T T.81, B.2.2) and its orientation. Pillow decodes three components to
+// RGB.
 func jpegHead(data []byte) (h head, ok bool) {
 	var exif []byte
 	for at := 2; at+4 <= len(data); {
@@ -70,14 +71,14 @@ func jpegHead(data []byte) (h head, ok bool) {
 			}
 			return h, h.sane()
 		case marker == 0xd9 || marker == 0xda:
-			return h, false // the picture begins, and there was no frame header
+			return h, false // the image's data begins without a frame header
 		}
 		at += 2 + n
 	}
 	return h, false
 }
 
-// webpHead reads the three kinds of WebP (RFC 9649). Pillow decodes them to RGB, with transparency to RGBA.
+// webpHead reads the header of a WebP image (RFC 9649). Pillow decodes it to RGB, with transparency to RGBA.
 func webpHead(data []byte) (h head, ok bool) {
 	body := data[20:]
 	switch string(data[12:16]) {
@@ -98,12 +99,12 @@ func webpHead(data []byte) (h head, ok bool) {
 	return h, h.sane()
 }
 
-// sane reports whether the sides are such that an engine decodes the image: vLLM takes 178 million pixels by default.
+// sane reports whether an engine decodes an image of this size: vLLM takes up to 178 million pixels by default.
 func (h *head) sane() bool {
 	return h.width > 0 && h.height > 0 && h.width <= 1<<16 && h.height <= 1<<16 && h.width*h.height <= 178956970
 }
 
-// mayTurn reports whether metadata may hold an orientation in a form that is not read here: XMP, or EXIF as a text.
+// mayTurn reports whether metadata may have an orientation in a form that is not read here: XMP, or EXIF as text.
 func mayTurn(data []byte) bool {
 	for _, word := range [...]string{"rientation", "XML:com.adobe.xmp", "Raw profile type"} {
 		if bytes.Contains(data, []byte(word)) {
@@ -113,8 +114,8 @@ func mayTurn(data []byte) bool {
 	return false
 }
 
-// turned applies the orientation of EXIF data (TIFF 6.0, tag 274): from 5 to 8 the sides change places. Data that cannot be
-// read leaves the decision to the engine.
+// turned applies the orientation of EXIF data (TIFF 6.0, tag 274): values from 5 to 8 swap the sides. ok is false when
+// the data cannot be read: then the engine decides.
 func (h head) turned(exif []byte) (head, bool) {
 	var order binary.ByteOrder = binary.LittleEndian
 	switch {
@@ -136,7 +137,7 @@ func (h head) turned(exif []byte) (head, bool) {
 	for i := range entries {
 		entry := exif[at+12*i:]
 		switch order.Uint16(entry) {
-		case 0x800d: // ImageID: vLLM may take it for the image's name
+		case 0x800d: // ImageID: vLLM may use it as the image's name
 			return h, false
 		case 274:
 			if order.Uint16(entry[2:]) != 3 || order.Uint32(entry[4:]) != 1 {

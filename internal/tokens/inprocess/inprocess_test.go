@@ -169,7 +169,8 @@ func TestABodyOfManyValuesTakesBoundedMemory(t *testing.T) {
 	const size = 4 << 20
 	plain, sighted := load(t, files()), load(t, seeing(qwenConfig, qwenPictures))
 	hello := `"messages":[{"role":"user","content":"hello"}]`
-	// Tool calls whose arguments have bytes bytes in all, and in each of which there are fewer values than in a request.
+	// Tool calls whose arguments have bytes bytes in all, and in each of which there are fewer values than in a
+	// request.
 	calls := func(bytes int) string {
 		arguments := `{\"a\":[` + strings.Repeat(`1,`, 200_000) + `1]}`
 		call := `{"id":"c","type":"function","function":{"name":"f","arguments":"` + arguments + `"}}`

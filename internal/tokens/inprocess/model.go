@@ -57,12 +57,12 @@ func Load(files fs.FS) (*Model, error) {
 	return m, nil
 }
 
-// warmUp has tables built that texts need once in a process, such as those of Unicode: it takes 8 ms of a core, for which all
-// requests would wait that come first, and together.
+// warmUp encodes some texts, so that tables such as Unicode's are built: that takes 8 ms of a core, once in a process,
+// and would otherwise delay the first requests.
 func (m *Model) warmUp() {
 	var ids []block.Token
 	for _, p := range probeTexts {
-		ids, _ = m.AppendText(ids[:0], p.text, true) // what fails here fails again for those who ask
+		ids, _ = m.AppendText(ids[:0], p.text, true) // requests will see the error
 	}
 }
 
@@ -125,7 +125,7 @@ func configTemplates(files fs.FS, sources map[string]string) error {
 	return nil
 }
 
-// template returns the one that a request takes: the tool template when tools are given and the model has one.
+// template returns the template of a request: the tool template if the request has tools and the model has one.
 func (m *Model) template(tools bool) *chat.Template {
 	if t := m.templates[toolTemplate]; tools && t != nil {
 		return t
@@ -133,7 +133,7 @@ func (m *Model) template(tools bool) *chat.Template {
 	return m.templates[defaultTemplate]
 }
 
-// AppendText appends the ids of a plain text to dst; special puts the model's special tokens around it.
+// AppendText appends the ids of a plain text to dst. special adds the model's special tokens around the text.
 func (m *Model) AppendText(dst []block.Token, text string, special bool) ([]block.Token, error) {
 	return m.tokenizer.Append(dst, text, tokenizer.Options{AddSpecial: special})
 }

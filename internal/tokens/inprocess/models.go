@@ -11,14 +11,14 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// Models are the models whose files the operator named, by the name of the base model. It is safe for concurrent use.
+// Models are the models with files that the operator named, by base model. It is safe for concurrent use.
 type Models struct {
 	named    map[string]*Model
-	nameless *Model            // the only one, named without its model's name
-	from     map[*Model]string // their folders
+	nameless *Model            // the only model, given without a name
+	from     map[*Model]string // the folder of each model
 }
 
-// Open loads the models of all paths, or says which could not be loaded and why.
+// Open loads the models of all paths. The error names each path that could not be loaded, and the reason.
 func Open(paths []Path) (*Models, error) {
 	all := &Models{named: map[string]*Model{}, from: map[*Model]string{}}
 	var problems []error
@@ -54,9 +54,9 @@ func OpenOne(path string) (*Model, error) {
 	return Load(os.DirFS(dir))
 }
 
-// find makes the ids of a prompt from m's files. ok is false when that cannot be done here.
+// find makes the ids of a prompt from m's files. ok is false when it cannot.
 func (m *Model) find(p *tokens.Prompt) (found tokens.Found, ok bool) {
-	// Images stand in a body as long texts, and are few tokens: Encode looks at the rest.
+	// An image is a long text in the body, and few tokens: Encode checks the length of the rest.
 	size := p.Request.PromptBytes()
 	if p.Has(elsewhere) || size > maxPrompt && !p.Request.Multimodal {
 		return tokens.Found{}, false
@@ -72,7 +72,7 @@ func (m *Model) find(p *tokens.Prompt) (found tokens.Found, ok bool) {
 	return tokens.Found{Tokens: made.Tokens, Features: made.Features, Known: made.Known, Stable: made.Stable, Outcome: tokens.InProcess}, true
 }
 
-// modified is when an entry of a folder was changed; the beginning of time for none.
+// modified returns the modification time of a folder's entry, the zero time for none.
 func modified(e fs.DirEntry) time.Time {
 	if e == nil {
 		return time.Time{}

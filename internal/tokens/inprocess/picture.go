@@ -12,13 +12,13 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens/chat"
 )
 
-// picture is an image as the engine will know it.
+// picture is an image in a prompt, as the engine encodes it.
 type picture struct {
-	id     string // what the engine's events call it
-	tokens int    // of its row
+	id     string // its name in the engine's events
+	tokens int    // length of its row
 }
 
-// seen is what is remembered of an image's bytes.
+// seen is the remembered part of an image.
 type seen struct {
 	digest        string
 	width, height int
@@ -29,10 +29,10 @@ type seen struct {
 type pictures struct {
 	mu  sync.Mutex
 	now map[xxh3.Uint128]seen // guarded by mu
-	old map[xxh3.Uint128]seen // guarded by mu; what was now before it filled up
+	old map[xxh3.Uint128]seen // guarded by mu; the former now: when now is full, it replaces old
 }
 
-// keptPictures bounds each half of the memory: some 200 bytes an image.
+// keptPictures bounds each of the two maps, with some 200 bytes for each image.
 const keptPictures = 4096
 
 func (p *pictures) get(k xxh3.Uint128) (seen, bool) {
@@ -53,7 +53,7 @@ func (p *pictures) put(k xxh3.Uint128, s seen) {
 	p.add(k, s)
 }
 
-// add needs mu.
+// add stores s under k. The caller holds mu.
 func (p *pictures) add(k xxh3.Uint128, s seen) {
 	if p.now == nil || len(p.now) >= keptPictures {
 		p.old, p.now = p.now, map[xxh3.Uint128]seen{}
@@ -61,8 +61,9 @@ func (p *pictures) add(k xxh3.Uint128, s seen) {
 	p.now[k] = s
 }
 
-// picture says what vLLM makes of an image; ok is false when only the engine can tell. root is the model as the engine was
-// told to load it, which is in the hash; "" when the engines differ or it is not known.
+// picture returns an image as vLLM encodes it. ok is false when only the engine can encode it. root is the folder or
+// name that the engine loaded the model from, which is part of the image's hash; it is "" when it is not known or the
+// engines differ.
 func (m *Model) picture(media *chat.Media, root string) (p picture, ok bool) {
 	if m.vision == nil || media.Kind != "image_url" {
 		return p, false
@@ -71,7 +72,7 @@ func (m *Model) picture(media *chat.Media, root string) (p picture, ok bool) {
 		return picture{media.UUID, m.vision.fixed}, true
 	}
 	if root == "" && media.UUID == "" || !strings.HasPrefix(media.URL, "data:") {
-		return p, false // what lies elsewhere is not fetched here
+		return p, false // images at other URLs are not fetched here
 	}
 	key := xxh3.HashString128(root + "\x00" + media.URL)
 	s, known := m.pictures.get(key)
@@ -96,7 +97,7 @@ func (m *Model) picture(media *chat.Media, root string) (p picture, ok bool) {
 	return p, true
 }
 
-// dataOf decodes a data URL as vLLM does (multimodal/media/connector.py): base64 only, nothing but its alphabet.
+// dataOf decodes a data URL as vLLM does (multimodal/media/connector.py): base64 only, without line breaks.
 func dataOf(url string) ([]byte, bool) {
 	spec, data, found := strings.Cut(strings.TrimPrefix(url, "data:"), ",")
 	if !found || !strings.HasSuffix(spec, ";base64") || strings.ContainsAny(data, "\r\n") {
@@ -106,9 +107,9 @@ func dataOf(url string) ([]byte, bool) {
 	return out, err == nil && len(out) > 0
 }
 
-// imageDigest is MultiModalHasher.hash_kwargs of vLLM 0.32 (multimodal/hasher.py) for one image whose bytes came with it: the
-// framed pair of image and model_id. converted: the bytes do not decode to RGB, and how they are brought there is hashed too
-// (multimodal/media/image.py: white behind what is transparent).
+// imageDigest returns the hash of one image that came as bytes: MultiModalHasher.hash_kwargs of vLLM 0.32
+// (multimodal/hasher.py) over the framed pair of image and model_id. If the bytes do not decode to RGB (converted), the
+// hash includes how they are converted (multimodal/media/image.py: a white background behind transparent pixels).
 func imageDigest(data []byte, converted bool, root string) string {
 	var f frames
 	f.text("image")
@@ -142,7 +143,7 @@ func imageDigest(data []byte, converted bool, root string) string {
 	return blake3(f.b[:before], data, f.b[before:])
 }
 
-// frames writes vLLM's framing: each chunk behind its length, each value behind a tag of its kind.
+// frames writes vLLM's framing: a length before each chunk, and a tag of its kind before each value.
 type frames struct{ b []byte }
 
 const (
@@ -155,13 +156,14 @@ func (f *frames) tag(t byte)    { f.b = append(f.b, t) }
 func (f *frames) length(n int)  { f.b = binary.LittleEndian.AppendUint64(f.b, uint64(n)) }
 func (f *frames) text(s string) { f.length(len(s)); f.b = append(f.b, s...) }
 
-// head is what an image's first bytes tell.
+// head is the information in an image's header.
 type head struct {
-	width, height int  // as shown, turned by its orientation
+	width, height int  // as displayed, after its orientation is applied
 	converted     bool // Pillow decodes it to another mode than RGB
 }
 
-// readHead reads the formats that clients send; ok is false for others, and for those that only a decoder understands.
+// readHead reads the headers of the formats that clients send. ok is false for other formats, and for images that need
+// a decoder.
 func readHead(data []byte) (h head, ok bool) {
 	switch {
 	case bytes.HasPrefix(data, []byte("\x89PNG\r\n\x1a\n")):
@@ -169,7 +171,7 @@ func readHead(data []byte) (h head, ok bool) {
 	case bytes.HasPrefix(data, []byte("\xff\xd8\xff")):
 		return jpegHead(data)
 	case len(data) > 13 && (string(data[:6]) == "GIF87a" || string(data[:6]) == "GIF89a"):
-		h = head{int(binary.LittleEndian.Uint16(data[6:])), int(binary.LittleEndian.Uint16(data[8:])), true} // its palette is kept
+		h = head{int(binary.LittleEndian.Uint16(data[6:])), int(binary.LittleEndian.Uint16(data[8:])), true} // Pillow keeps the palette
 		return h, h.sane()
 	case len(data) > 30 && string(data[:4]) == "RIFF" && string(data[8:12]) == "WEBP":
 		return webpHead(data)

@@ -16,14 +16,14 @@ import (
 	"github.com/warmpath/warmpath/tokenizer"
 )
 
-// Bounds on the files of a folder that a worker named: a worker may be broken or hostile, and name anything.
+// Bounds on the files of a folder that a worker named. A worker may be broken or hostile, and name any folder.
 const (
-	// maxFoundFile is the largest file in bytes: the largest tokenizer.json known has 35 MB.
+	// maxFoundFile is the largest file in bytes: the largest known tokenizer.json has 35 MB.
 	maxFoundFile = 64 << 20
-	// maxFoundBytes is the most that all files of a model together may have, in bytes.
+	// maxFoundBytes bounds all files of a model together, in bytes.
 	maxFoundBytes = 96 << 20
-	// maxEntries is how many entries of a folder are looked at, for names that are not known before. A model's folder
-	// has some hundred, most of them weights.
+	// maxEntries is how many entries of a folder are listed, to find files with a pattern for a name. A model's folder
+	// has some hundred entries, most of them weights.
 	maxEntries = 1024
 	// maxSnapshots is how many downloads of one model in a Hugging Face cache are tried.
 	maxSnapshots = 3
@@ -31,14 +31,14 @@ const (
 	maxOrigin = 1024
 )
 
-// place is a folder with a model's files as they were when it was looked at.
+// place is a folder with a model's files in one state.
 type place struct {
 	dir   string
-	state uint64 // of sizes and times of the files: another one is another place
+	state uint64 // a hash of the files' sizes and times: after a change it is another place
 }
 
-// foundFiles are the known files of a folder and nothing else. It opens regular files only, so that a pipe or a device
-// is not waited for, and reads no more than the bounds. It is used by one goroutine.
+// foundFiles gives access to the known files of a folder only. It opens regular files only, because a pipe or a device
+// could block, and reads no more than the bounds. For one goroutine.
 type foundFiles struct {
 	dir  string
 	left int64 // bytes that may still be read
@@ -70,7 +70,7 @@ func (f *foundFiles) Open(name string) (fs.File, error) {
 	if _, err := f.Stat(name); err != nil {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
 	}
-	// Should the file have become a pipe since, opening it does not wait for a writer.
+	// O_NONBLOCK: if the file has become a pipe, opening it does not wait for a writer.
 	file, err := os.OpenFile(filepath.Join(f.dir, filepath.FromSlash(name)), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func (f *foundFiles) ReadFile(name string) ([]byte, error) {
 	}
 	defer func() { _ = file.Close() }()
 	limit := min(f.left, maxFoundFile)
-	data, err := io.ReadAll(io.LimitReader(file, limit+1)) // it may have grown
+	data, err := io.ReadAll(io.LimitReader(file, limit+1)) // the file may have grown
 	if err != nil {
 		return nil, err
 	}
@@ -113,9 +113,9 @@ func (f *foundFiles) ReadDir(name string) ([]fs.DirEntry, error) {
 	return slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return !wanted(path.Join(name, e.Name())) }), nil
 }
 
-// someEntries returns the entries of a folder by name; an error when there are more than maxEntries.
+// someEntries returns the entries of a folder, sorted by name. More than maxEntries entries are an error.
 func someEntries(dir string) ([]fs.DirEntry, error) {
-	info, err := os.Stat(dir) // opening what is no folder could wait
+	info, err := os.Stat(dir) // opening something else than a folder could block
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +138,7 @@ func someEntries(dir string) ([]fs.DirEntry, error) {
 	return entries, nil
 }
 
-// knownFiles are the files of a model that have always the same name.
+// knownFiles are the files of a model with fixed names.
 var knownFiles = [...]string{"tokenizer.json", "tekken.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json",
 	"config.json", "preprocessor_config.json", "processor_config.json"}
 
@@ -147,7 +147,7 @@ var (
 	errNotFolder   = errors.New("not a folder")
 )
 
-// lookAt returns the folder as a place, if it has a tokenizer that can be read.
+// lookAt returns the folder as a place. Without a readable tokenizer it returns an error.
 func lookAt(dir string) (p place, err error) {
 	above := slices.Contains(strings.Split(filepath.ToSlash(dir), "/"), "..")
 	if len(dir) > maxOrigin || !filepath.IsAbs(dir) || strings.HasPrefix(dir, "//") || strings.ContainsRune(dir, 0) || above {
@@ -185,7 +185,8 @@ func lookAt(dir string) (p place, err error) {
 	return place{dir, sum.Sum64()}, nil
 }
 
-// inCache returns the downloads of the model ORG/NAME in a Hugging Face cache: what main is first, then the newest.
+// inCache returns the downloads of the model ORG/NAME in a Hugging Face cache: the revision main first, then the
+// newest.
 func inCache(cache, name string) []place {
 	root := cacheFolder(cache, name)
 	var dirs []string
@@ -209,7 +210,7 @@ func inCache(cache, name string) []place {
 	return places
 }
 
-// cacheFolder is where a Hugging Face cache keeps the model ORG/NAME.
+// cacheFolder returns the folder of the model ORG/NAME in a Hugging Face cache.
 func cacheFolder(cache, name string) string {
 	return filepath.Join(cache, "models--"+strings.ReplaceAll(name, "/", "--"))
 }
@@ -220,8 +221,8 @@ func hubNamed(origin string) bool {
 	return err == nil && !strings.Contains(origin, "@")
 }
 
-// look returns the places where a model of that origin may lie on this machine, or why there is none; an origin that is
-// neither a path nor a name has no places, and that says nothing.
+// look returns the places on this machine for an origin, or the reason why there are none. An origin that is neither a
+// path nor ORG/NAME has no places and no reason.
 func look(origin, cache string) (places []place, why string) {
 	switch {
 	case filepath.IsAbs(origin):
@@ -239,7 +240,7 @@ func look(origin, cache string) (places []place, why string) {
 	return nil, ""
 }
 
-// whyNot says why a folder that a worker named is no place, without what is in it.
+// whyNot returns the reason why a folder that a worker named cannot be used, without its contents.
 func whyNot(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -254,10 +255,10 @@ func whyNot(err error) string {
 	return "cannot be read here"
 }
 
-// shownOrigin is what a worker called its model, short enough for a log.
+// shownOrigin returns an origin in quotes, short enough for a log.
 func shownOrigin(origin string) string { return fmt.Sprintf("%q", bounded(origin)) }
 
-// bounded is the beginning of a text that others wrote.
+// bounded returns the beginning of a text from outside, for a log.
 func bounded(text string) string {
 	const most = 200
 	if len(text) > most {

@@ -11,16 +11,16 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// probe is a prompt whose ids are made here and asked of an engine, to find out whether a model's files are the
-// engine's.
+// probe is a prompt to compare the ids of found files with an engine's ids. Equal ids in all probes show that the files
+// are the engine's.
 type probe struct {
 	name    string
 	dialect api.Dialect
 	body    []byte
 }
 
-// The texts. Each exercises a step of tokenizers in which models differ: normalization, splitting into words, digits,
-// bytes of rare characters, runs of space, and the tokens that are matched before all that.
+// Each text tests a step in which tokenizers differ: normalization, splitting into words, digits, bytes of rare
+// characters, runs of spaces, and special tokens, which are matched first.
 var probeTexts = []struct{ name, text string }{
 	{"prose", "The quick brown fox didn't jump over 13 lazy dogs; it's 3.14159 o'clock (they'll say “why?”), isn't it?"},
 	{"code", "func add(a, b int) int {\n\treturn a+b // != 0x7fFF\n}\n\n\nif __name__ == '__main__':\n    x = [1, 22, 333, 4444, 55555]\n        y //= x[0]**2"},
@@ -31,7 +31,7 @@ var probeTexts = []struct{ name, text string }{
 	{"rare", "\x01\x7f \uffff \ufffd \ue000 \U0001f9ff \U00020000 \u0301\u0302 ~~~ ``` ===== -----> <<<>>> \\n \\u0041 &amp; <b>"},
 }
 
-// spelled are special tokens of well-known models. A text with them has other ids where they are special.
+// spelled has special tokens of well-known models. Its ids depend on which of them are special in the model.
 const spelled = "a<s>b</s> <unk><pad><|endoftext|> <|im_start|>user\n<|im_end|> [INST] x [/INST] <|eot_id|><|start_header_id|>y<|end_header_id|> " +
 	"<bos><start_of_turn>z<end_of_turn><eos> <think>t</think> <|begin_of_text|><｜User｜>[CLS][SEP][MASK] <tool_call> <0x0A> <extra_id_0>"
 
@@ -44,10 +44,10 @@ const (
 	probeResult = `{"role":"tool","tool_call_id":"call00001","content":"{\"temp\": -3.5, \"sky\": \"Schnee ❄\"}"}`
 )
 
-// chatProbe is a chat, as the members of a body beside model.
+// chatProbe is a chat: members are the members of its body beside model.
 type chatProbe struct{ name, members string }
 
-// Each chat exercises what templates differ in.
+// Each chat tests something in which templates differ.
 var probeChats = []chatProbe{
 	{"one user turn", `"messages":[{"role":"user","content":"Hello, world!"}]`},
 	{"a system message", `"messages":[{"role":"system","content":"You are terse."},{"role":"user","content":"Why is the sky blue?"}]`},
@@ -73,8 +73,7 @@ var probeChats = []chatProbe{
 	{"a continued answer", `"messages":[{"role":"user","content":"Tell me a story."},{"role":"assistant","content":"Once upon a"}],"continue_final_message":true,"add_generation_prompt":false`},
 }
 
-// probes returns the prompts that are compared with an engine of that kind before m's ids are used, for a model of that
-// name.
+// probes returns the probes for engines of a kind. model is the model's name.
 func (m *Model) probes(model string, kind tokens.Kind) []probe {
 	var all []probe
 	complete := func(name, text, more string) {
@@ -82,8 +81,8 @@ func (m *Model) probes(model string, kind tokens.Kind) []probe {
 		all = append(all, probe{name, api.OpenAICompletions, []byte(body)})
 	}
 	chat := func(name, members string) {
-		// What a request's tool_choice does to the tools depends on the engine; an engine of vLLM's kind that was
-		// started without a parser for tool calls refuses tools unless they may not be called.
+		// Engines treat tools without a tool_choice differently. A vLLM that was started without a parser for tool calls
+		// refuses tools unless tool_choice is none.
 		if kind == tokens.VLLM && strings.Contains(members, `"tools":`) {
 			members += `,"tool_choice":"none"`
 		}
@@ -106,7 +105,7 @@ func (m *Model) probes(model string, kind tokens.Kind) []probe {
 	return all
 }
 
-// quoted is text as JSON.
+// quoted returns text as a JSON string.
 func quoted(text string) string {
 	out, _ := json.Marshal(text) // a string always marshals
 	return string(out)

@@ -15,55 +15,56 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// ErrElsewhere says that the ids of a prompt cannot be made here: they depend on what only the engine has.
+// ErrElsewhere is returned for a prompt with ids that only the engine can make.
 var ErrElsewhere = errors.New("the prompt's tokens depend on the engine")
 
-// ErrRefused says that the engine will refuse the request, as we do.
+// ErrRefused is returned for a request that the engine will refuse too.
 var ErrRefused = errors.New("the engine will refuse the prompt")
 
-// elsewhere are fields of a body that change its tokens in ways that only the engine knows.
+// elsewhere are the fields of a body that change its tokens in a way that only the engine knows.
 var elsewhere = map[string]bool{"truncate_prompt_tokens": true, "mm_processor_kwargs": true, "media_io_kwargs": true, "prompt_embeds": true, "suffix": true}
 
-// texts holds rendered prompts for a moment: a long conversation is some hundred kilobytes.
+// texts holds buffers for rendered prompts: a long conversation has some hundred kilobytes.
 var texts = sync.Pool{New: func() any { return new([]byte) }}
 
-// maxPrompt is the longest prompt that is encoded here, in bytes of text: a million tokens, more than any model takes. The
-// engine will refuse a longer one, and a hostile one – a single word – would take seconds.
+// maxPrompt is the longest prompt that is encoded here, in bytes of text: a million tokens, more than any model takes.
+// The engine will refuse a longer prompt, and a hostile prompt (a single word) would take seconds.
 const maxPrompt = 4 << 20
 
 var errLong = fmt.Errorf("%w: it is longer than %d bytes", ErrElsewhere, maxPrompt)
 
-// maxRows is the most tokens that a prompt's images may be, a million as well: an image that has a name of its own takes fifty
-// bytes of a body, and hundreds of tokens.
+// maxRows is the largest number of tokens in a prompt's images, a million as well: an image with a name of its own
+// takes fifty bytes of a body, and hundreds of tokens.
 const maxRows = maxPrompt / 4
 
 var errRows = fmt.Errorf("%w: its images are more than %d tokens", ErrElsewhere, maxRows)
 
-// keepText is the largest buffer that is kept for the next prompt.
+// keepText is the largest buffer, in bytes, that is kept for the next prompt.
 const keepText = 4 << 20
 
-// Origin says for which engine a prompt's ids are made.
+// Origin describes the engine that a prompt's ids are made for.
 type Origin struct {
 	Kind tokens.Kind
-	// Root is the model as the engine was told to load it: it is a part of the names of images. Empty is not known, and then
-	// prompts with images that have no names of their own are for the engine.
+	// Root is the folder or name that the engine loaded the model from: it is part of the names of images. Empty is not
+	// known; then only images with names of their own can be encoded here.
 	Root string
 }
 
-// Encoded is a prompt's ids, its images, and what of the ids belongs to a conversation that grows.
+// Encoded is a prompt's ids, its images, and the part of the ids that a growing conversation reuses.
 type Encoded struct {
 	Tokens   []block.Token
 	Features []block.Feature
 	tokenizer.Reuse
 }
 
-// Tokens appends the ids of the request's prompt to dst: what an engine of that kind makes of it.
+// Tokens appends the ids of the request's prompt to dst, as an engine of that kind makes them.
 func (m *Model) Tokens(dst []block.Token, r *api.Request, kind tokens.Kind) ([]block.Token, error) {
 	out, err := m.Encode(dst, r, Origin{Kind: kind})
 	return out.Tokens, err
 }
 
-// Encode is Tokens, telling more. Marks count the ids from the first of dst on, which is empty as a rule.
+// Encode makes the ids of the request's prompt, as Tokens does, and returns its images too. The counts in Reuse begin
+// at the first element of dst, which is normally empty.
 func (m *Model) Encode(dst []block.Token, r *api.Request, o Origin) (Encoded, error) {
 	if r.Dialect == api.OpenAICompletions {
 		return m.completion(dst, r)
@@ -94,14 +95,14 @@ func (m *Model) Encode(dst []block.Token, r *api.Request, o Origin) (Encoded, er
 	if *buffer, err = m.render((*buffer)[:0], q); err != nil {
 		return Encoded{Tokens: dst}, err
 	}
-	// The ids leave the buffer behind: the turn cache keeps copies of what it remembers.
+	// The buffer may be reused after this call: the turn cache copies the text that it remembers.
 	var out Encoded
 	out.Tokens, out.Reuse, err = m.turns.AppendBytes(dst, *buffer, tokenizer.Options{AddSpecial: q.AddSpecialTokens})
 	if err != nil {
 		return out, err
 	}
 	if images != nil {
-		out.Reuse = tokenizer.Reuse{} // its counts are of the ids before
+		out.Reuse = tokenizer.Reuse{} // its counts are wrong after expand
 		var ok bool
 		if out.Tokens, out.Features, ok = m.vision.expand(out.Tokens, images); !ok {
 			return out, fmt.Errorf("%w: the template does not write one placeholder for each image", ErrElsewhere)
@@ -153,7 +154,7 @@ func (m *Model) request(body []byte, tools bool, kind tokens.Kind) (*chat.Reques
 	return q, nil
 }
 
-// mediaBytes is what the request's media take in its body, which are few tokens.
+// mediaBytes returns the size of the request's media in its body. They are long texts and few tokens.
 func mediaBytes(q *chat.Request) (n int) {
 	for i := range q.Media {
 		n += len(q.Media[i].URL)
@@ -161,7 +162,7 @@ func mediaBytes(q *chat.Request) (n int) {
 	return n
 }
 
-// images finds out what the engine makes of the request's media.
+// images returns the request's media as the engine encodes them.
 func (m *Model) images(q *chat.Request, o Origin) ([]picture, error) {
 	if len(q.Media) == 0 {
 		return nil, nil
@@ -194,7 +195,7 @@ func (m *Model) render(dst []byte, q *chat.Request) ([]byte, error) {
 	return text, nil
 }
 
-// completion makes the ids of a prompt that is one text.
+// completion makes the ids of a completion's prompt, which must be one text.
 func (m *Model) completion(dst []block.Token, r *api.Request) (Encoded, error) {
 	var text string
 	raw := r.Raw(api.FieldPrompt)

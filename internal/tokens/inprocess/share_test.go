@@ -94,7 +94,8 @@ func withHub(t *testing.T, h *hubInMemory) func(*FinderParts) {
 	}
 }
 
-// TestAWorkerThatNamesManyModelsUsesItsOwnDownloads: it comes back each minute as another model, that the hub has or has not.
+// TestAWorkerThatNamesManyModelsUsesItsOwnDownloads: it comes back each minute as another model, that the hub has or
+// has not.
 func TestAWorkerThatNamesManyModelsUsesItsOwnDownloads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hubInMemory{models: map[string]fstest.MapFS{"org/words": files(), "bad/1": files(), "bad/2": files()}, drips: map[string]bool{"bad/1": true}}
@@ -142,7 +143,8 @@ func TestDownloadsThatDripLeaveOthersTheirTurn(t *testing.T) {
 	})
 }
 
-// TestADownloadThatDripsKeepsNoFolderBack: neither one of the same model, that another worker names, nor another model's.
+// TestADownloadThatDripsKeepsNoFolderBack: neither one of the same model, that another worker names, nor another
+// model's.
 func TestADownloadThatDripsKeepsNoFolderBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hubInMemory{models: map[string]fstest.MapFS{"bad/0": files()}, drips: map[string]bool{"bad/0": true}}
@@ -178,8 +180,8 @@ func TestADownloadOfManyLargeFilesIsRefused(t *testing.T) {
 	})
 }
 
-// TestOneWorkersReadsThatHangTakeNothingFromOthers: it names folder after folder whose reads hang, as another model each time,
-// and as a model that an honest worker serves, too.
+// TestOneWorkersReadsThatHangTakeNothingFromOthers: it names folder after folder whose reads hang, as another model
+// each time, and as a model that an honest worker serves, too.
 func TestOneWorkersReadsThatHangTakeNothingFromOthers(t *testing.T) {
 	for _, what := range []string{"look", "load"} {
 		t.Run(what, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// Source is where a model's ids come from.
+// Source says where a model's ids come from.
 type Source string
 
 // The sources. The values are shown to operators and are labels of a metric.
@@ -21,21 +21,21 @@ const (
 	Searching  Source = "search" // asked of the engine while files are looked for and compared
 )
 
-// Sources are all of them.
+// Sources are all sources.
 var Sources = []Source{FromGiven, FromFiles, FromEngine, Searching}
 
 // Status says where a model's ids come from, and why.
 type Status struct {
 	Model   string
-	Engine  string // vllm or sglang: how it is asked
+	Engine  string // vllm or sglang
 	Source  Source
-	Folder  string // of the files; empty where ids come from the engine
-	Prompts int    // that were compared with an engine before the files were used
-	Why     string // the ids come from the engine
-	Advice  string // what to do about it
+	Folder  string // of the files; empty when the ids come from the engine
+	Prompts int    // number of prompts that were compared with an engine before the files were used
+	Why     string // the reason why the ids come from the engine
+	Advice  string // how to change that
 }
 
-// Statuses returns where the ids of each model come from now, by name.
+// Statuses returns where the ids of each model come from now, sorted by name.
 func (f *Finder) Statuses() []Status {
 	all := slices.Clone(*f.statuses.Load())
 	for i := range all {
@@ -44,7 +44,8 @@ func (f *Finder) Statuses() []Status {
 	return all
 }
 
-// distrust says that the ids come from the engine, where ids that were made here differed from its while serving.
+// distrust changes s if the model's ids made here differed from the engine's while serving: the ids come from the
+// engine then.
 func (f *Finder) distrust(s *Status) {
 	if s.Source != FromGiven && s.Source != FromFiles {
 		return
@@ -58,7 +59,7 @@ func (f *Finder) distrust(s *Status) {
 	s.Source, s.Folder, s.Prompts = FromEngine, "", 0
 }
 
-// publish makes what was found out count, and tells what changed.
+// publish makes the new state visible to Find and Statuses, and logs changes.
 func (f *Finder) publish(now time.Time) {
 	inUse, statuses := map[unitKey]*use{}, make([]Status, 0, len(f.units))
 	for key, u := range f.units {
@@ -89,7 +90,7 @@ func (u *unit) agreed(p place) map[string]bool {
 	return all
 }
 
-// renew has what prompts showed of earlier ids forgotten, when files or all workers are others.
+// renew forgets earlier comparisons of the model's ids if the files, or all workers, are new.
 func (f *Finder) renew(u *unit, p place) {
 	var members []identity
 	same := false
@@ -103,7 +104,7 @@ func (f *Finder) renew(u *unit, p place) {
 	u.last = lastUse{p, members}
 }
 
-// status says where the unit's ids come from at now.
+// status returns where the unit's ids come from at now.
 func (f *Finder) status(u *unit, now time.Time) Status {
 	s := Status{Model: u.key.model, Engine: "vllm", Source: FromEngine}
 	if u.key.kind == tokens.SGLang {
@@ -134,7 +135,7 @@ func (f *Finder) status(u *unit, now time.Time) Status {
 	case !ok:
 		s.Why = u.refusals(now)
 		s.Advice = tokens.DiffersAdvice(u.key.model)
-	case u.standing(p, now) == standsSilent: // its files may be let go of
+	case u.standing(p, now) == standsSilent: // the files may have been freed
 		f.compared(&s, u, p, now)
 	case f.held[p] == nil && u.job == nil && len(f.held) >= maxHeld:
 		s.Why, s.Advice = fmt.Sprintf("the files of %d other models are held", maxHeld), "name the model's folder: "+name
@@ -146,7 +147,7 @@ func (f *Finder) status(u *unit, now time.Time) Status {
 	return s
 }
 
-// notFetched says which downloads for the unit failed, and why.
+// notFetched returns the failed downloads for the unit, with the reasons.
 func (f *Finder) notFetched(u *unit) (all []string) {
 	for _, name := range u.origins {
 		if tried := f.fetched[name]; tried != nil && tried.why != "" {
@@ -156,7 +157,7 @@ func (f *Finder) notFetched(u *unit) (all []string) {
 	return all
 }
 
-// compared says how the files of p, which are loaded, compare.
+// compared fills s with the comparisons of p's files, which are loaded.
 func (f *Finder) compared(s *Status, u *unit, p place, now time.Time) {
 	var why string
 	for _, m := range u.members {
@@ -183,7 +184,7 @@ func (f *Finder) compared(s *Status, u *unit, p place, now time.Time) {
 	}
 }
 
-// refusals says why the files of no place are used.
+// refusals returns, for each place, the reason why its files are not used.
 func (u *unit) refusals(now time.Time) string {
 	var all []string
 	for _, p := range u.places {
@@ -198,7 +199,7 @@ func (u *unit) refusals(now time.Time) string {
 	return strings.Join(all, "; ")
 }
 
-// tell logs where the ids come from when that is decided, and when it changes.
+// tell logs where the ids come from, once it is decided and when it changes.
 func (f *Finder) tell(u *unit, s *Status) {
 	said := strings.Join([]string{string(s.Source), s.Folder, s.Why}, "\x00")
 	if s.Source == Searching || s.Source == FromGiven || said == u.logged {

@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// unitKey names a unit: a base model as engines of one kind serve it, as each kind renders chats in its own way.
+// unitKey identifies a unit: a base model and a kind of engine, because each kind renders chats in its own way.
 type unitKey struct {
 	model string
 	kind  tokens.Kind
@@ -20,24 +20,24 @@ func (k unitKey) compare(other unitKey) int {
 	return cmp.Or(strings.Compare(k.model, other.model), cmp.Compare(k.kind, other.kind))
 }
 
-// unit is a model that is followed: who serves it, where its files may lie, and how they compared.
+// unit is a served model: its workers, the places of its files, and how their ids compared.
 type unit struct {
 	key      unitKey
 	members  []*member
-	origins  []string  // where the members say they loaded it from
-	changes  int       // of members and origins
+	origins  []string  // the members' origins
+	changes  int       // number of changes of members and origins
 	job      *job      // under way; nil is none
-	download *job      // a download, beside any other job; nil is none
+	download *job      // a download, in addition to job; nil is none
 	loaded   time.Time // when its files were last loaded
 
 	round    *round // a look under way; nil is none
 	looked   bool
 	lookedAt time.Time
-	places   []place            // where files were found
-	named    map[place][]string // the origins that led there
-	why      []string           // why origins are no places
-	rejected map[place]string
-	slow     string // a read was given up: why
+	places   []place            // places with files
+	named    map[place][]string // the origins of each place
+	why      []string           // reasons why origins have no place
+	rejected map[place]string   // places that are not used, with the reason
+	slow     string             // reason why a read was given up
 	verdicts map[verdictKey]*verdict
 
 	last   lastUse
@@ -46,15 +46,15 @@ type unit struct {
 
 // round is a look at the origins of a unit.
 type round struct {
-	changes int      // see unit, when it began
-	left    []string // to look at
+	changes int      // unit.changes when it began
+	left    []string // origins to look at
 	found   map[string][]place
-	named   []place  // that the operator named: they come first
-	why     []string // why origins are no places
+	named   []place  // places that the operator named: they come first
+	why     []string // reasons why origins have no place
 	hung    bool     // a look was given up
 }
 
-// lastUse is what a unit's ids were made from when they were last used.
+// lastUse is the place and the workers of a unit's last use.
 type lastUse struct {
 	place   place
 	members []identity
@@ -69,17 +69,17 @@ type member struct {
 	holders []fleet.Holder
 }
 
-// identity is one process of a worker. Another process, another version or another origin is verified anew.
+// identity is one process of a worker. After a change of process, version or origins the worker is verified again.
 type identity struct {
 	url         string
 	incarnation uint64
 	group       group
 }
 
-// group are workers that should make the same ids: engines of one version that loaded the model from the same place.
+// group identifies workers that should make the same ids: engines of one version with the same origins.
 type group struct{ version, origins string }
 
-// memberOf returns nil for a worker that serves no model that is known.
+// memberOf returns w as a member, nil when its model is not known.
 func memberOf(w *fleet.Worker) *member {
 	model := w.Facts.BaseModel()
 	if model == "" {
@@ -101,28 +101,28 @@ func memberOf(w *fleet.Worker) *member {
 	return m
 }
 
-// verdictKey is a process whose ids were compared with those of files.
+// verdictKey is a worker's process and the files with which its ids were compared.
 type verdictKey struct {
 	identity
 	place place
 }
 
-// finding is how ids compared.
+// finding is the result of a comparison.
 type finding uint8
 
 const (
 	agrees  finding = iota
-	differs         // in one probe at least
-	silent          // the worker lets nobody ask for ids
-	failed          // it did not answer, or not in time
+	differs         // in at least one probe
+	silent          // the worker gives no ids
+	failed          // the worker did not answer in time
 )
 
 type verdict struct {
 	finding finding
-	prompts int       // that were compared, or were refused by both sides
-	chats   int       // of them, chats
-	why     string    // it does not agree
-	again   time.Time // when it is asked again; agreement holds
+	prompts int       // compared prompts, including prompts that both sides refused
+	chats   int       // number of chats in prompts
+	why     string    // reason when the worker does not agree
+	again   time.Time // when the worker is asked again, unless it agrees
 	tries   int       // failures in a row
 }
 
@@ -131,7 +131,7 @@ func (v *verdict) settled(now time.Time) bool {
 	return v != nil && (v.finding == agrees || now.Before(v.again))
 }
 
-// follow takes over who serves the model now. What was found out about processes that are gone is forgotten.
+// follow updates the unit's members. It forgets the verdicts of processes that are gone.
 func (u *unit) follow(members []*member) {
 	var origins []string
 	present := map[identity]bool{}
@@ -157,7 +157,7 @@ func (u *unit) follow(members []*member) {
 	}
 }
 
-// naming returns the URLs of the members that say they loaded the model from origin.
+// naming returns the URLs of the members with an origin.
 func (u *unit) naming(origin string) (urls []string) {
 	for _, m := range u.members {
 		if slices.Contains(m.origins, origin) {
@@ -167,7 +167,7 @@ func (u *unit) naming(origin string) (urls []string) {
 	return urls
 }
 
-// missing reports whether all places were looked at, and none has files that are the engine's.
+// missing reports whether all places were looked at and none has files that can be the engine's.
 func (u *unit) missing(now time.Time) bool {
 	_, ok := u.current(now)
 	return u.looked && !ok && u.ready()
@@ -176,14 +176,14 @@ func (u *unit) missing(now time.Time) bool {
 // maxOrigins bounds the folders and names that are tried for one model.
 const maxOrigins = 16
 
-// ready reports whether the model has a worker that gets requests.
+// ready reports whether the model has a ready worker.
 func (u *unit) ready() bool {
 	return slices.ContainsFunc(u.members, func(m *member) bool { return m.ready })
 }
 
 func (u *unit) verdict(p place, m *member) *verdict { return u.verdicts[verdictKey{m.identity, p}] }
 
-// current returns the first place whose files no ready worker is known to differ from.
+// current returns the first place with files that do not differ from any ready worker.
 func (u *unit) current(now time.Time) (p place, ok bool) {
 	for _, p := range u.places {
 		if u.rejected[p] == "" && u.standing(p, now) != standsDiffering {
@@ -193,19 +193,18 @@ func (u *unit) current(now time.Time) (p place, ok bool) {
 	return place{}, false
 }
 
-// standing is what the ready workers say of files.
+// standing is the state of a place's files, after the ready workers' verdicts.
 type standing uint8
 
 const (
 	standsOpen      standing = iota // not all groups are verified
-	standsAgreed                    // a worker of each group agreed, and none that was asked differs
-	standsDiffering                 // one differs
+	standsAgreed                    // a worker of each group agreed, and none differs
+	standsDiffering                 // a worker differs
 	standsSilent                    // no group agreed, and none is waited for
 )
 
-// standing judges files by the ready workers. One worker of each group has to agree: where engines are asked for ids,
-// one engine's answer counts for all workers of a model, too. A group whose workers give no ids, or failed failedOften
-// times in a row, is ignored if another group agreed.
+// standing combines the ready workers' verdicts. One worker of each group must agree. A group is ignored if another
+// group agreed and its own workers give no ids or failed failedOften times in a row.
 func (u *unit) standing(p place, now time.Time) standing {
 	type seen struct{ agreed, open bool }
 	groups := map[group]*seen{}
@@ -240,7 +239,7 @@ func (u *unit) standing(p place, now time.Time) standing {
 	return standsSilent
 }
 
-// spoken returns the groups of which a ready worker agreed.
+// spoken returns the groups with a ready worker that agreed.
 func (u *unit) spoken(p place) map[group]bool {
 	groups := map[group]bool{}
 	for _, m := range u.members {
@@ -251,13 +250,12 @@ func (u *unit) spoken(p place) map[group]bool {
 	return groups
 }
 
-// pauses reports whether no group agreed, none is waited for, and no worker is to be asked now.
+// pauses reports whether no group agreed, none is waited for, and no worker can be asked now.
 func (u *unit) pauses(p place, s *fleet.Snapshot, now time.Time) bool {
 	return u.standing(p, now) == standsSilent && u.next(p, s, now) == nil
 }
 
-// next returns the worker that is to be asked now: one of a group that nobody spoke for yet, and of those the least
-// busy.
+// next returns the worker to ask now: the least busy worker of a group without agreement, else the least busy one.
 func (u *unit) next(p place, s *fleet.Snapshot, now time.Time) *member {
 	spoken := u.spoken(p)
 	var best *member
@@ -281,7 +279,7 @@ func (u *unit) next(p place, s *fleet.Snapshot, now time.Time) *member {
 	return best
 }
 
-// requestsOn is how many requests a worker has.
+// requestsOn returns how many requests a worker has.
 func requestsOn(s *fleet.Snapshot, holders []fleet.Holder, now time.Time) int64 {
 	n := int64(0)
 	for _, h := range holders {
@@ -291,7 +289,7 @@ func requestsOn(s *fleet.Snapshot, holders []fleet.Holder, now time.Time) int64 
 	return n
 }
 
-// wait is how long nothing will come to do for the unit by itself.
+// wait returns the time until the unit has something to do without an outside event.
 func (u *unit) wait(now time.Time) time.Duration {
 	if u.job != nil {
 		if u.job.reads() {

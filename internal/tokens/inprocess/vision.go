@@ -11,25 +11,25 @@ import (
 	"github.com/warmpath/warmpath/tokenizer"
 )
 
-// vision is what vLLM makes of an image in a prompt of the model: in place of the one token that the template writes comes
-// a row of them, whose length is fixed or depends on the image's size alone. Families that decide otherwise (tiles, crops, a
-// processor's own code) have none: the engine renders such prompts.
+// vision describes how vLLM encodes the images of a model: it replaces the one token that the template writes by a row
+// of tokens. The row's length is fixed, or follows from the image's size. Other families of models (tiles, crops, code
+// of their own) have no vision here: the engine renders their prompts.
 type vision struct {
-	target        block.Token   // what the template writes for an image
+	target        block.Token   // the template's token for an image
 	before, after []block.Token // around the row
-	row           block.Token   // what the row is made of
+	row           block.Token   // the token of the row
 
-	fixed int // tokens of every image; 0: by its size, as follows
+	fixed int // tokens of every image; 0: computed from its size
 
-	// Sides are rounded to multiples of unit pixels and scaled until the area is within least and most; each square of unit
-	// pixels is a token (smart_resize of Transformers' Qwen2VLImageProcessor).
+	// Sides are rounded to multiples of unit pixels, and scaled until the area is between least and most. Each square
+	// of unit pixels is a token (smart_resize of Transformers' Qwen2VLImageProcessor).
 	unit, least, most int
 
-	// newlines are the tokens of one, two, three and four line feeds, where the row's own are merged with those beside them.
+	// newlines are the tokens of one, two, three and four line feeds, if the row's line feeds merge with the text's.
 	newlines []block.Token
 }
 
-// visionConfig is what is read of config.json.
+// visionConfig is the part of config.json that is read.
 type visionConfig struct {
 	Type        string `json:"model_type"`
 	TokenIndex  *int64 `json:"image_token_index"`
@@ -46,7 +46,7 @@ type visionConfig struct {
 	} `json:"vision_config"`
 }
 
-// imageProcessor is what is read of preprocessor_config.json, or of processor_config.json's image_processor.
+// imageProcessor is the part of preprocessor_config.json, or of processor_config.json's image_processor, that is read.
 type imageProcessor struct {
 	Size struct {
 		Shortest int `json:"shortest_edge"`
@@ -61,7 +61,8 @@ type imageProcessor struct {
 	SequenceLen int   `json:"image_seq_length"` // of processor_config.json itself
 }
 
-// loadVision returns the model's vision, nil when it has none that is known: that is no error, text needs none.
+// loadVision returns the model's vision. It is nil when the model has none, or an unknown one: prompts without images
+// do not need it.
 func loadVision(files fs.FS, t *tokenizer.Tokenizer) *vision {
 	var c visionConfig
 	if !readOptional(files, "config.json", &c) {
@@ -94,11 +95,12 @@ func readOptional(files fs.FS, name string, into any) bool {
 	return err == nil && json.Unmarshal(data, into) == nil
 }
 
-// maxRow bounds the tokens of an image: what no processor makes comes from a broken file.
+// maxRow bounds the tokens of an image. No processor makes more, so a larger number comes from a broken file.
 const maxRow = 1 << 17
 
-// llava is LLaVA 1.5 and its like: a square of patches, and what the selection strategy leaves of it (vLLM's models/llava.py,
-// clip.py, siglip.py). Pixtral's towers, of the same type, put breaks between rows.
+// llava is the vision of LLaVA 1.5 and similar models: a square of patches, of which the selection strategy takes a
+// part (vLLM's models/llava.py, clip.py, siglip.py). Pixtral has the same model type, but another tower with breaks
+// between rows.
 func llava(c *visionConfig) *vision {
 	tower := &c.VisionTower
 	if c.TokenIndex == nil || tower.Patch <= 0 || tower.Image <= 0 || tower.Image > 1<<14 {
@@ -126,7 +128,7 @@ func llava(c *visionConfig) *vision {
 	return &vision{target: token, row: token, fixed: n}
 }
 
-// qwenVL is Qwen2-VL, Qwen2.5-VL and Qwen3-VL (vLLM's models/qwen2_vl.py).
+// qwenVL is the vision of Qwen2-VL, Qwen2.5-VL and Qwen3-VL (vLLM's models/qwen2_vl.py).
 func qwenVL(c *visionConfig, p *imageProcessor) *vision {
 	patch, merge := p.Patch, p.Merge
 	if patch == 0 {
@@ -154,8 +156,8 @@ func qwenVL(c *visionConfig, p *imageProcessor) *vision {
 	return v
 }
 
-// gemma3 is Gemma 3 without pan and scan (vLLM's models/gemma3_mm.py): line feeds, begin, the row, end, line feeds. The row's
-// line feeds melt with the text's, as the tokenizer would have had it.
+// gemma3 is the vision of Gemma 3 without pan and scan (vLLM's models/gemma3_mm.py): line feeds, begin, the row, end,
+// line feeds. The row's line feeds merge with the text's, as in the tokenizer.
 func gemma3(c *visionConfig, p *imageProcessor, t *tokenizer.Tokenizer) *vision {
 	if p.PanAndScan != nil && *p.PanAndScan || c.BeginIndex == nil || c.EndIndex == nil || c.TokenIndex == nil {
 		return nil
@@ -183,7 +185,7 @@ func gemma3(c *visionConfig, p *imageProcessor, t *tokenizer.Tokenizer) *vision 
 	return v
 }
 
-// tokens returns the length of the row for an image of that size; ok is false when the engine refuses it.
+// tokens returns the length of the row for an image of a size. ok is false when the engine refuses the image.
 func (v *vision) tokens(width, height int) (n int, ok bool) {
 	if v.fixed > 0 {
 		return v.fixed, true
@@ -204,8 +206,8 @@ func (v *vision) tokens(width, height int) (n int, ok bool) {
 	return int(rows * columns), true
 }
 
-// expand puts the images' rows into ids and tells where each placeholder begins. ok is false when the template did not
-// write one target for each image.
+// expand puts the images' rows into ids, and returns the offset of each placeholder. ok is false when the template did
+// not write one target for each image.
 func (v *vision) expand(ids []block.Token, images []picture) (out []block.Token, features []block.Feature, ok bool) {
 	total, targets := 0, 0
 	for _, id := range ids {
@@ -240,8 +242,7 @@ func (v *vision) expand(ids []block.Token, images []picture) (out []block.Token,
 	return out, features, true
 }
 
-// melt merges line feeds beside each other in three passes, one after the other as vLLM does: one and two, two and one, two
-// and two.
+// melt merges adjacent tokens of line feeds in three passes, as vLLM does: one and two, two and one, two and two.
 func (v *vision) melt(ids []block.Token, features []block.Feature) []block.Token {
 	one, two := v.newlines[0], v.newlines[1]
 	for _, rule := range [...]struct{ a, b, to block.Token }{{one, two, v.newlines[2]}, {two, one, v.newlines[2]}, {two, two, v.newlines[3]}} {
