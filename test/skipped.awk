@@ -1,7 +1,7 @@
-# Reads `go test -v ./...`: prints one line for each package, the whole output of a package that fails, and at the end what
-# was skipped because it is not installed, with the command that installs it. Ends with status 1 when a package failed.
+# Reads the output of `go test -v ./...`. Prints one line for each package, the whole output of a package that fails, and
+# last the installations that skipped tests need, with the commands that install them. The status is 1 when a package failed.
 #
-# The lines of a package come together, and the last one says how the package ended.
+# The lines of a package are consecutive. The last one has the package's result. testenv.Missing writes the lines of skips.
 {
   if ($0 ~ /^ok  \t/ || $0 ~ /^\?   \t/ || $0 ~ /^\t[^ ]+\t\tcoverage/) {
     print

@@ -1,9 +1,9 @@
-"""Plays the engines of an LMCache deployment for its real controller: registers instances and tells that they have cached
-prompts. Run with lmcache on PYTHONPATH and the controller's PYTHONHASHSEED, so that both hash chunks alike.
+"""Play the engines of an LMCache deployment for its real controller.
 
-Reads lines of JSON from standard input and answers each with a line:
-  {"instance": "one", "worker": 0, "ip": "10.0.0.1", "port": 7001}     registers
-  {"instance": "one", "worker": 0, "tokens": [1, 2, 3]}                has cached this prompt
+usage: lmcache_worker.py PULL_PORT REPLY_PORT, with lmcache on PYTHONPATH, and with the PYTHONHASHSEED of the controller: then
+both make the same hashes of chunks. It reads commands from standard input, one JSON object a line, and answers each with a line:
+  {"instance": "one", "worker": 0, "ip": "10.0.0.1", "port": 7001}     registers an engine
+  {"instance": "one", "worker": 0, "tokens": [1, 2, 3]}                reports that the engine has cached a prompt
 """
 import json
 import sys
@@ -23,17 +23,17 @@ chunks = ChunkedTokenDatabase()
 sequence = 0
 print("ready", flush=True)
 for line in sys.stdin:
-    told = json.loads(line)
-    if "tokens" in told:
+    command = json.loads(line)
+    if "tokens" in command:
         operations = []
-        for _, _, key in chunks.process_tokens(told["tokens"], make_key=False):
+        for _, _, key in chunks.process_tokens(command["tokens"], make_key=False):
             operations.append(KVOpEvent(op_type=OpType.ADMIT, key=key, seq_num=sequence))
             sequence += 1
         push.send(msgspec.msgpack.encode(BatchedKVOperationMsg(
-            instance_id=told["instance"], worker_id=told["worker"], location="LocalCPUBackend", operations=operations)))
+            instance_id=command["instance"], worker_id=command["worker"], location="LocalCPUBackend", operations=operations)))
         print(len(operations), flush=True)
         continue
     ask.send(msgspec.msgpack.encode(RegisterMsg(
-        instance_id=told["instance"], worker_id=told["worker"], ip=told["ip"], port=told["port"], peer_init_url=None)))
+        instance_id=command["instance"], worker_id=command["worker"], ip=command["ip"], port=command["port"], peer_init_url=None)))
     ask.recv()
     print("registered", flush=True)
