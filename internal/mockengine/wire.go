@@ -120,7 +120,7 @@ func (c *encoder) event(b *batch, e *engine.Event) kvevent.Event {
 		out.Tokens, out.BlockSize, out.LoRA, out.Salt = e.Tokens, e.BlockSize, e.LoRA, e.Salt
 		out.Features = b.relative(e)
 		if e.Tier != block.TierGPU {
-			out.Hidden = kvevent.KeySalt // offload tiers leave extra_keys out, even of salted blocks (facts/engines.md §9.5)
+			out.Hidden = kvevent.KeySalt // vLLM's OffloadingConnector (0.32.0) leaves extra_keys out, even of salted blocks
 		}
 	}
 	if c.unchained {

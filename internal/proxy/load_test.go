@@ -49,7 +49,7 @@ func streamOf(body []byte) (events []string) {
 }
 
 // TestNoStreamIsTruncatedUnderLoad is where httputil.ReverseProxy cut streams: 200 connections, 8 KB bodies, a backend that
-// answers at once (../shared/facts/dependencies.md §5).
+// answers at once (golang/go#40747).
 func TestNoStreamIsTruncatedUnderLoad(t *testing.T) {
 	w := fastWorker(t)
 	url, _ := gateway(t, newClient(t, nil), func(a *Attempt) { a.Worker = w.URL })
