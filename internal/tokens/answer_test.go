@@ -7,7 +7,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-func TestIDsAreReadHoweverAnAnswerIsWritten(t *testing.T) {
+func TestIDsAreReadFromEverySpellingOfAnAnswer(t *testing.T) {
 	for _, text := range []string{
 		`{"count":3,"tokens":[1,20,4294967295]}`,
 		" {\n \"tokens\" : [ 1 ,\n20 , 4294967295 ] , \"rest\" : {\"a\":[\"]\"]} } \n",
@@ -23,7 +23,7 @@ func TestIDsAreReadHoweverAnAnswerIsWritten(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatIsNotWhatWasAskedIsRefused(t *testing.T) {
+func TestAnUnexpectedAnswerIsRefused(t *testing.T) {
 	for _, text := range []string{``, `null`, `7`, `"x"`, `[]`, `{}`, `[{}]`, `{"count":3}`, `{"tokens":null}`, `{"tokens":{}}`, `{"tokens":["1"]}`,
 		`{"tokens":[-1]}`, `{"tokens":[1.5]}`, `{"tokens":[4294967296]}`, `{"tokens":[99999999999999999999]}`, `{"tokens":[1,]}`, `{"tokens":[1`,
 		`{"tokens":[1]`, `{"tokens":[1]]`, `[{"tokens":[1]},{"tokens":[2]}]`, `{"tokens":[1],"x":nul}`, `{"tokens":[1],"features":7}`,

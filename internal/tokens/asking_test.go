@@ -19,7 +19,7 @@ func frozen(r *http.Request, _ string) (int, string) {
 	return 500, ""
 }
 
-// after answers render after so long.
+// after answers render after d.
 func after(d time.Duration) handler {
 	return func(r *http.Request, body string) (int, string) {
 		select {
@@ -41,14 +41,14 @@ func (e *engines) asked(host string) int {
 	return n
 }
 
-// busy tells so many requests of each worker, and what a token takes.
+// busy returns loads: the number of requests by worker URL, and the time to compute a token.
 func busy(perToken time.Duration, requests map[string]int) func() func(Worker) Load {
 	return func() func(Worker) Load {
 		return func(w Worker) Load { return Load{Requests: requests[w.URL], PerToken: perToken} }
 	}
 }
 
-// long is a chat of about so many tokens that begins with text.
+// long returns a chat of about that many tokens, which begins with text.
 func long(text string, tokens int) Prompt { return chat(text + strings.Repeat(" abc", tokens)) }
 
 func TestTheLeastBusyEngineIsAsked(t *testing.T) {
@@ -100,7 +100,7 @@ func TestAFrozenEngineIsAskedNothingUntilItsCallEnds(t *testing.T) {
 	})
 }
 
-func TestAFrozenEngineThatIsAloneCostsAFewRequestsTheirWait(t *testing.T) {
+func TestASingleFrozenEngineDelaysOnlyAFewRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, e := newSource(map[string]handler{"a": frozen})
 		defer s.Close()
@@ -125,7 +125,7 @@ func TestAFrozenEngineThatIsAloneCostsAFewRequestsTheirWait(t *testing.T) {
 	})
 }
 
-func TestASlowEngineKeepsItsBreakerClosedAndItsLateAnswersServe(t *testing.T) {
+func TestASlowEngineDoesNotOpenItsBreakerAndItsLateAnswersAreUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, e := newSource(map[string]handler{"a": after(80 * time.Millisecond)})
 		defer s.Close()
@@ -331,7 +331,7 @@ func TestAQuestionInLineGoesToTheEngineThatIsFreeFirst(t *testing.T) {
 	})
 }
 
-func TestAnEngineThatFailsIsFollowedByAnother(t *testing.T) {
+func TestAfterAFailureAnotherEngineIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newSource(map[string]handler{"a": func(*http.Request, string) (int, string) { return 500, "" }, "b": after(2 * time.Millisecond)})
 		defer s.Close()
@@ -341,8 +341,8 @@ func TestAnEngineThatFailsIsFollowedByAnother(t *testing.T) {
 	})
 }
 
-// A question that finds the line full of questions which are worth more looks again after a pause.
-func TestAFullLineIsNotLookedAtWithoutPause(t *testing.T) {
+// A question that finds the line full of worthier questions tries again after a pause.
+func TestAQuestionPausesBeforeItTriesAFullLineAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newSource(map[string]handler{"a": rendering})
 		defer s.Close()

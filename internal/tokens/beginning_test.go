@@ -25,8 +25,8 @@ type turn struct {
 	Content string `json:"content"`
 }
 
-// templated is an engine with a chat template: it renders the turns one after another, a word as one id, and asks the
-// model to speak at the end.
+// templated is an engine with a chat template: it renders one turn after another, with one id for each word, and a
+// generation prompt at the end.
 type templated struct {
 	takes        time.Duration
 	dropsThought bool         // words that begin with "think" leave the assistant's turns once the user has spoken again
@@ -81,7 +81,7 @@ func (e *templated) answer(r *http.Request, body string) (int, string) {
 	return 200, string(out)
 }
 
-// words are so many words that begin with prefix.
+// words returns n words that begin with prefix.
 func words(prefix string, n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -97,8 +97,8 @@ func turnsPrompt(turns []turn) Prompt {
 	return p
 }
 
-// conversation plays a chat of n turns with system and says what each request found. The engine has time to answer
-// between two requests.
+// conversation plays a chat of n turns with a system prompt, and returns the result of each request. The engine has
+// time to answer between two requests.
 func conversation(t *testing.T, s *Source, e *templated, system, name string, n int) (found []Found) {
 	t.Helper()
 	turns := []turn{{"system", system}}
@@ -156,7 +156,7 @@ func TestAGrowingChatIsMatchedByItsBeginningAtOnce(t *testing.T) {
 	})
 }
 
-func TestNoBeginningIsKnownBeforeAnswersHaveShownThatTheTemplateKeepsIt(t *testing.T) {
+func TestABeginningIsUsedOnlyAfterAnswersAgreed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &templated{takes: 30 * time.Millisecond}
 		s, _ := e.source()
@@ -169,7 +169,7 @@ func TestNoBeginningIsKnownBeforeAnswersHaveShownThatTheTemplateKeepsIt(t *testi
 	})
 }
 
-func TestTemplatesThatRewriteHistoryAreNeverTakenToKeepIt(t *testing.T) {
+func TestTemplatesThatRewriteEarlierTurnsHaveNoKnownBeginnings(t *testing.T) {
 	for name, e := range map[string]*templated{
 		"thoughts are dropped": {dropsThought: true}, "turns are counted": {counts: true}, "words merge over the edge": {merges: true},
 	} {
@@ -189,7 +189,7 @@ func TestTemplatesThatRewriteHistoryAreNeverTakenToKeepIt(t *testing.T) {
 	}
 }
 
-func TestThoughtsOfAnAgentsTurnAreNotTakenToStay(t *testing.T) {
+func TestAnAgentsThoughtsAreNotPartOfAKnownBeginning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &templated{takes: 30 * time.Millisecond, dropsThought: true}
 		s, _ := e.source()
@@ -217,7 +217,7 @@ func TestThoughtsOfAnAgentsTurnAreNotTakenToStay(t *testing.T) {
 	})
 }
 
-func TestOneAnswerThatDiffersTurnsBeginningsOffUntilTwentyAgree(t *testing.T) {
+func TestADifferenceStopsBeginningsUntilTwentyAnswersAgree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &templated{takes: 30 * time.Millisecond}
 		s, _ := e.source()
@@ -254,7 +254,7 @@ func TestOneAnswerThatDiffersTurnsBeginningsOffUntilTwentyAgree(t *testing.T) {
 	})
 }
 
-func TestChatsThatShareOnlyTheirSystemPromptBeginAlike(t *testing.T) {
+func TestChatsWithTheSameSystemPromptShareItsIDs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &templated{takes: 30 * time.Millisecond, merges: true}
 		s, _ := e.source()
@@ -275,7 +275,7 @@ func TestChatsThatShareOnlyTheirSystemPromptBeginAlike(t *testing.T) {
 	})
 }
 
-func TestOneTextCannotTellWhereTheBeginningEnds(t *testing.T) {
+func TestEqualTextsDoNotShowWhereABeginningEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &templated{takes: 30 * time.Millisecond}
 		s, _ := e.source()
@@ -314,7 +314,7 @@ func TestABusyEngineIsNotAskedForEachTurn(t *testing.T) {
 	})
 }
 
-func TestAQuestionThatNobodyWaitsForWaitsForACalmEngine(t *testing.T) {
+func TestAQuestionInTheBackgroundWaitsForACalmEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &templated{takes: 30 * time.Millisecond}
 		s, calls := e.source()
@@ -349,7 +349,7 @@ func TestAQuestionThatNobodyWaitsForWaitsForACalmEngine(t *testing.T) {
 	})
 }
 
-func TestSomebodyWhoWaitsMakesAQuestionUrgent(t *testing.T) {
+func TestAWaiterMakesAQuestionUrgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &templated{takes: 5 * time.Millisecond}
 		s, _ := e.source()
@@ -368,7 +368,7 @@ func TestSomebodyWhoWaitsMakesAQuestionUrgent(t *testing.T) {
 	})
 }
 
-func TestQuestionsThatNobodyWaitsForComeLast(t *testing.T) {
+func TestQuestionsInTheBackgroundComeLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &templated{takes: 20 * time.Millisecond}
 		s, calls := e.source()
@@ -402,7 +402,7 @@ func TestQuestionsThatNobodyWaitsForComeLast(t *testing.T) {
 	})
 }
 
-func TestAnIdleEngineIsWaitedForThoughABeginningIsKnown(t *testing.T) {
+func TestARequestWaitsForAnIdleEngineDespiteAKnownBeginning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &templated{takes: 5 * time.Millisecond}
 		s, _ := e.source()
@@ -430,8 +430,8 @@ func TestAnIdleEngineIsWaitedForThoughABeginningIsKnown(t *testing.T) {
 	})
 }
 
-// TestAnIdleEngineThatIsSlowIsAskedInTheBackground: a long prompt takes longer to tokenize than a request waits at
-// least. What follows its known beginning is new, so that its ids cannot change what is matched by much.
+// A long prompt takes longer to tokenize than leastWait. The text after its known beginning is new, so its ids change
+// the match little.
 func TestAnIdleEngineThatIsSlowIsAskedInTheBackground(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &templated{takes: 15 * time.Millisecond}
@@ -462,7 +462,7 @@ func TestAnIdleEngineThatIsSlowIsAskedInTheBackground(t *testing.T) {
 	})
 }
 
-func TestAPromptWithPicturesHasNoKnownBeginning(t *testing.T) {
+func TestAPromptWithImagesHasNoKnownBeginning(t *testing.T) {
 	if l := listOf(prompt(api.OpenAIChat, withImage).Request); l.plain {
 		t.Errorf("%+v", l)
 	}
@@ -504,7 +504,7 @@ func TestALongListKeepsItsFirstAndLastSteps(t *testing.T) {
 	}
 }
 
-// A body of 4 MiB has room for 1.4 million turns, each of which would cost a hash.
+// A body of 4 MiB has room for 1.4 million turns, and each turn would cost a hash.
 func TestTurnsBeyondTheBoundAreHashedAsOne(t *testing.T) {
 	list := func(n int) *list {
 		return listOf(prompt(api.OpenAIChat, `{"messages":[`+strings.Repeat(`{"role":"user"},`, n-1)+`{"role":"user"}]}`).Request)
@@ -519,7 +519,7 @@ func TestTurnsBeyondTheBoundAreHashedAsOne(t *testing.T) {
 	if more.key() == most.key() || more.key() == list(maxTurns+2).key() || more.key() != list(maxTurns+1).key() {
 		t.Error("lists of many turns are not told apart by their keys")
 	}
-	// A field of the body costs its place in the order, and no engine takes so many.
+	// Each field of a body costs time for sorting, and no engine takes so many fields.
 	fields := func(last string) key {
 		p := prompt(api.OpenAIChat, `{"messages":[{"role":"user"}]`+strings.Repeat(`,"x":1`, 1000)+`,"x":`+last+`}`)
 		l := listOf(p.Request)

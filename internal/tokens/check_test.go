@@ -46,7 +46,7 @@ func TestTheFirstTwentyOfEachWorkerAreComparedThenOneInAThousand(t *testing.T) {
 	}
 }
 
-func TestWorkersThatComeAndGoAreNotRememberedForEver(t *testing.T) {
+func TestWorkersThatAreGoneAreForgotten(t *testing.T) {
 	var c checks
 	for i := range 10_000 {
 		if _, ok := c.due("m", []Worker{{URL: "a"}, {URL: fmt.Sprint(i)}}, 1, time.Time{}); !ok {
@@ -59,8 +59,8 @@ func TestWorkersThatComeAndGoAreNotRememberedForEver(t *testing.T) {
 	}
 }
 
-// A comparison that comes to nothing is made up for, and an engine that fails is not asked for each prompt.
-func TestComparisonsThatFailAreMadeUpFor(t *testing.T) {
+// After a failed comparison another prompt is compared, and a failing engine is not asked for each prompt.
+func TestAFailedComparisonIsRepeatedWithAnotherPrompt(t *testing.T) {
 	says := func(status int) handler {
 		return func(*http.Request, string) (int, string) { return status, `{"error":"no"}` }
 	}
@@ -99,7 +99,7 @@ func TestComparisonsThatFailAreMadeUpFor(t *testing.T) {
 	}
 }
 
-// Where nobody can be asked, prompts are not read for a comparison in vain.
+// When no engine can be asked, no prompt is prepared for a comparison.
 func TestAnEngineWithoutTokenEndpointsCostsNoComparisons(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, e := newSource(map[string]handler{"a": func(*http.Request, string) (int, string) { return 404, `{"detail":"Not Found"}` }})

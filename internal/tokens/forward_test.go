@@ -22,7 +22,7 @@ func proven(t *testing.T) *Source {
 	return s
 }
 
-// recent is a worker that takes all that is forwarded.
+// recent is a worker that takes ids in every dialect.
 func recent(k Kind) Worker {
 	w := Worker{URL: "http://a", Kind: k}
 	if k == VLLM {
@@ -49,7 +49,7 @@ func TestChatsOfVLLMAreForwardedOnlyToEnginesThatTakeThem(t *testing.T) {
 	}
 }
 
-func TestIDsStandForTheTextAndNoOtherByteChanges(t *testing.T) {
+func TestIDsReplaceTheTextAndNoOtherByteChanges(t *testing.T) {
 	s := proven(t)
 	for _, c := range []struct {
 		dialect    api.Dialect
@@ -77,7 +77,7 @@ func TestIDsStandForTheTextAndNoOtherByteChanges(t *testing.T) {
 	}
 }
 
-func TestTheTextIsSentWhereSomethingCouldBeLost(t *testing.T) {
+func TestTheTextIsSentWhenIDsCouldLoseSomething(t *testing.T) {
 	s := proven(t)
 	text := func(more string) string { return `{"model":"m","prompt":"a"` + more + `}` }
 	turns := func(messages, more string) string { return `{"model":"m","messages":[` + messages + `]` + more + `}` }
@@ -154,7 +154,7 @@ func TestOnlyProvenIDsMadeInProcessForThatEngineAreForwarded(t *testing.T) {
 	f("compared nineteen times", false, Found{Tokens: ids, Outcome: InProcess, Kind: VLLM})
 }
 
-// made makes the same ids of every prompt it can do: a prompt with tools it cannot.
+// made returns the same ids for every prompt without tools.
 type made []block.Token
 
 func (m made) Find(_ context.Context, p *Prompt) (Found, bool) {

@@ -25,13 +25,13 @@ func guarded(status int, after time.Duration) handler {
 	}
 }
 
-// as is p from a client with that key.
+// as returns p with a client's key.
 func as(key string, p Prompt) Prompt {
 	p.Authorization = "Bearer " + key
 	return p
 }
 
-func TestAClientsRefusedKeyTakesIDsFromNobodyElse(t *testing.T) {
+func TestARefusedKeyConcernsItsClientOnly(t *testing.T) {
 	for _, kind := range []Kind{VLLM, SGLang} {
 		for status, pause := range map[int]time.Duration{401: relearn, 403: relearn, 429: DefaultConfig().Pause} {
 			t.Run(fmt.Sprint(kind, status), func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestEqualPromptsOfTwoClientsAreAskedWithTheirOwnKeys(t *testing.T) {
 	})
 }
 
-func TestRefusalsSayNothingOfHowLongAnAnswerTakes(t *testing.T) {
+func TestRefusalsDoNotCountForTheTimeOfAnswers(t *testing.T) {
 	for name, refuse := range map[string]handler{
 		"key":    guarded(403, 0),
 		"prompt": func(*http.Request, string) (int, string) { return 400, `{"error":{"message":"bad template"}}` },
@@ -125,7 +125,7 @@ func TestRefusalsSayNothingOfHowLongAnAnswerTakes(t *testing.T) {
 	}
 }
 
-// A worker that refused the first question may be the quickest.
+// A worker that refused its first question may be the fastest.
 func TestAWorkerThatOnlyRefusedIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refusing := true
@@ -170,9 +170,9 @@ func TestRefusedKeysAreRememberedInBoundedMemory(t *testing.T) {
 	})
 }
 
-// TestOneClientsSlowPromptsTakeIDsFromNobodyElse: an image that never comes holds up its own client's questions. Where
-// two clients' questions are late the engine seems to be frozen to all.
-func TestOneClientsSlowPromptsTakeIDsFromNobodyElse(t *testing.T) {
+// An image that cannot be fetched delays the questions of its own client. When two clients' questions are late, the
+// engine seems frozen to all clients.
+func TestOneClientsSlowPromptsDelayOnlyThatClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var freezes atomic.Bool
 		s, _ := newSource(map[string]handler{"a": func(r *http.Request, body string) (int, string) {
@@ -216,9 +216,8 @@ func TestOneClientsSlowPromptsTakeIDsFromNobodyElse(t *testing.T) {
 	})
 }
 
-// TestPromptsThatBreakAnEngineTakeIDsFromNobodyElse: 500 to one client's prompts is taken for the engine's fault once
-// another client's question fails, too.
-func TestPromptsThatBreakAnEngineTakeIDsFromNobodyElse(t *testing.T) {
+// Status 500 for one client's prompts counts as the engine's fault only after another client's question failed too.
+func TestPromptsThatBreakAnEngineConcernTheirClientOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ill := false
 		s, e := newSource(map[string]handler{"a": func(r *http.Request, body string) (int, string) {

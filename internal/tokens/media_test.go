@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// textOnly makes the ids of texts in process, and of images where it is told their name.
+// textOnly makes the ids of texts in process, and of prompts with images if it knows the images' name.
 type textOnly struct{ image string }
 
 func (l *textOnly) Find(_ context.Context, p *Prompt) (Found, bool) {
@@ -60,7 +60,7 @@ func TestOnlyPromptsWithImagesLeaveTheProcess(t *testing.T) {
 	})
 }
 
-func TestIDsWithoutImagesNamesAreNotTakenForAPromptWithImages(t *testing.T) {
+func TestAPromptWithImagesNeedsTheImagesNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // the wait must not depend on the machine
 		s, e := newSource(map[string]handler{"a": tokenizing})
 		defer s.Close()
@@ -76,7 +76,7 @@ func TestIDsWithoutImagesNamesAreNotTakenForAPromptWithImages(t *testing.T) {
 	})
 }
 
-func TestImagesAreCheckedApartFromTexts(t *testing.T) {
+func TestPromptsWithImagesAreCheckedSeparately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // the wait must not depend on the machine
 		s, _ := newSource(map[string]handler{"a": seeing})
 		defer s.Close()
@@ -96,7 +96,7 @@ func TestImagesAreCheckedApartFromTexts(t *testing.T) {
 	})
 }
 
-func TestImagesAreNamedHereOnlyForEnginesThatAgree(t *testing.T) {
+func TestImagesAreNamedInProcessOnlyForEnginesThatAgree(t *testing.T) {
 	good := Worker{URL: "http://a", Root: "org/m", Version: "0.32.0"}
 	with := func(change func(*Worker)) Worker { w := good; change(&w); return w }
 	for _, c := range []struct {

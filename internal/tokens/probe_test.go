@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-func TestOneWorkerIsAskedBesideAllRequests(t *testing.T) {
+func TestAskAsksOneWorkerIndependentlyOfRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := func(status int, text string) handler {
 			return func(*http.Request, string) (int, string) { return status, text }
@@ -33,7 +33,7 @@ func TestOneWorkerIsAskedBesideAllRequests(t *testing.T) {
 	})
 }
 
-// probed makes ids of files that passed probes of the workers in it.
+// probed makes ids from found files. Its keys are the workers that agreed in the probes.
 type probed struct {
 	made
 	agree []string

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 )
 
-// held is what all questions under way hold, in bytes.
+// held returns the bytes that all questions under way hold.
 func held(s *Source) (n int64) {
 	s.flights.mu.Lock()
 	defer s.flights.mu.Unlock()
@@ -63,7 +63,7 @@ func TestQuestionsTakeBoundedMemory(t *testing.T) {
 	})
 }
 
-// A worker that answers millions of ids to a short prompt would push all other prompts out of the cache.
+// A worker that answers a short prompt with millions of ids would evict all other prompts from the cache.
 func TestAnAnswerHasNoMoreIDsThanItsPromptCanHave(t *testing.T) {
 	ids := func(n int) handler {
 		return func(*http.Request, string) (int, string) {
@@ -87,7 +87,7 @@ func TestAnAnswerHasNoMoreIDsThanItsPromptCanHave(t *testing.T) {
 	})
 }
 
-func TestAComparisonTakesNoMoreThanAQuestionMay(t *testing.T) {
+func TestAComparisonIsBoundedLikeAQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, e := newSource(map[string]handler{"a": tokenizing})
 		defer s.Close()

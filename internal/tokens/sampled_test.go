@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// found makes ids of files that were found, and whose probes agreed.
+// found makes ids from found files that passed the probes.
 type found []block.Token
 
 func (f found) Find(context.Context, *Prompt) (Found, bool) {
@@ -20,9 +20,8 @@ func (f found) Find(context.Context, *Prompt) (Found, bool) {
 
 func (found) Text(string, []block.Token) string { return "" }
 
-// TestAnEngineThatChangesItsIdsAfterTheProbesIsFoundOut: ids of files that were found are compared with the engine's
-// for a few prompts, and for one in a thousand from then on.
-func TestAnEngineThatChangesItsIdsAfterTheProbesIsFoundOut(t *testing.T) {
+// Ids made from found files are compared with the engine's for a few prompts, and after that for one in a thousand.
+func TestAChangeOfIDsAfterTheProbesIsDetected(t *testing.T) {
 	for _, c := range []struct{ before, within int }{ // prompts before the change; prompts until it is found out
 		{0, 1},
 		{checkProbed - 1, 1},

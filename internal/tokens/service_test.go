@@ -43,7 +43,7 @@ func TestTheServiceIsAskedBeforeEnginesAndWithoutTheClientsKey(t *testing.T) {
 	})
 }
 
-func TestEnginesAreAskedWhereTheServiceFailsRefusesOrIsSlow(t *testing.T) {
+func TestEnginesAreAskedWhenTheServiceFailsRefusesOrIsSlow(t *testing.T) {
 	for name, service := range map[string]handler{
 		"fails":   func(*http.Request, string) (int, string) { return 500, "" },
 		"refuses": func(*http.Request, string) (int, string) { return 400, `{"error":"no such template"}` },
@@ -61,7 +61,7 @@ func TestEnginesAreAskedWhereTheServiceFailsRefusesOrIsSlow(t *testing.T) {
 	}
 }
 
-func TestAFailingServiceIsLeftAlone(t *testing.T) {
+func TestAFailingServiceIsNotAskedForAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, e := withService(map[string]handler{"a": tokenizing, "svc": func(*http.Request, string) (int, string) { return 500, "" }})
 		defer s.Close()
@@ -85,7 +85,7 @@ func TestAFailingServiceIsLeftAlone(t *testing.T) {
 	})
 }
 
-func TestTheServiceStandsBetweenInProcessAndEngine(t *testing.T) {
+func TestTheServiceComesAfterInProcessAndBeforeTheEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := withService(map[string]handler{"a": tokenizing, "svc": rendering})
 		defer s.Close()

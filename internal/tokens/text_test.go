@@ -51,7 +51,7 @@ func TestTextOfAConversationGrowsAtItsEnd(t *testing.T) {
 	}
 }
 
-func TestTextTellsApartWhatTemplatesTellApart(t *testing.T) {
+func TestTextsDifferWhenPromptsDiffer(t *testing.T) {
 	same := `"messages":[{"role":"user","content":"hi"}]`
 	texts := map[string]string{}
 	for _, fields := range []string{
@@ -101,7 +101,7 @@ func TestOnlyAPromptOfOneTextHasAText(t *testing.T) {
 	}
 }
 
-// TestALongListCostsNoMoreThanItsText: bodies whose text is longer than they are, or has very many parts.
+// Some bodies have a text that is longer than the body, or has very many parts.
 func TestALongListCostsNoMoreThanItsText(t *testing.T) {
 	const many = 1 << 19
 	for what, c := range map[string]struct {

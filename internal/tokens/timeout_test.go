@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestCallsWithoutAnAnswerOpenTheBreaker: a slow answer is no failure; none within callTimeout is.
+// A slow answer is no failure. No answer within callTimeout is a failure.
 func TestCallsWithoutAnAnswerOpenTheBreaker(t *testing.T) {
 	for _, c := range []struct {
 		answer time.Duration

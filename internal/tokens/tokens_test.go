@@ -84,7 +84,7 @@ func chat(text string) Prompt {
 	return prompt(api.OpenAIChat, fmt.Sprintf(`{"model":"m","messages":[{"role":"user","content":%q}]}`, text))
 }
 
-// prompt reads body the way the gateway does.
+// prompt reads a body as the gateway does.
 func prompt(d api.Dialect, body string) Prompt {
 	r := new(api.Request)
 	if err := api.Read(d, []byte(body), r); err != nil {
@@ -182,7 +182,7 @@ func TestPausedWorkerIsTriedAgainByOneCall(t *testing.T) {
 	})
 }
 
-func TestEqualBodiesAreAskedOnce(t *testing.T) {
+func TestEqualPromptsShareOneCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, e := newSource(map[string]handler{"a": func(r *http.Request, body string) (int, string) {
 			pass(3 * time.Millisecond)
@@ -225,7 +225,7 @@ func TestCallsAreSpreadOverWorkers(t *testing.T) {
 	})
 }
 
-func TestPromptsWithoutAQuestion(t *testing.T) {
+func TestSomePromptsNeedNoQuestionToAnEngine(t *testing.T) {
 	refuse := func(*http.Request, string) (int, string) { return 400, `{"error":{"message":"bad template"}}` }
 	none := func(*http.Request, string) (int, string) { return 404, `{"detail":"Not Found"}` }
 	completions := func(text string) Prompt {
@@ -290,8 +290,8 @@ func TestTokenizeIsAskedForTheSamePrompt(t *testing.T) {
 			`{"prompt":"hi","add_special_tokens":false}`, VLLM},
 		{api.OpenAICompletions, `{"prompt":["hi"],"max_tokens":3,"add_special_tokens":false}`,
 			`{"prompt":"hi","add_special_tokens":false}`, SGLang},
-		// Chats of SGLang do not know add_generation_prompt, and see no documents; effort and choice act on what is
-		// rendered.
+		// SGLang's chats ignore add_generation_prompt and documents. reasoning_effort and tool_choice change the
+		// prompt.
 		{api.OpenAIChat, `{"model":"m","messages":[ ],"add_generation_prompt":false,"add_special_tokens":true,"continue_final_message":true,"top_k":1}`,
 			`{"model":"m","messages":[ ],"continue_final_message":true}`, SGLang},
 		{api.OpenAIChat, `{"messages":[],"reasoning_effort":"low","reasoning":{"effort":"high"},"documents":[1],"chat_template_kwargs":{"a":1},"tools":[2],"tool_choice":"none"}`,
@@ -347,7 +347,7 @@ func TestCacheStaysWithinItsBytes(t *testing.T) {
 	}
 }
 
-func TestRenderGivesFeaturesInOrder(t *testing.T) {
+func TestFeaturesOfRenderAreSortedByOffset(t *testing.T) {
 	ids := "0" + strings.Repeat(",1", 33)
 	got, err := decodeRender([]byte(`[{"request_id":"r","token_ids":[` + ids + `],"features":{"mm_hashes":{"image":["h1","h2"],"audio":["h3"]},
 		"mm_placeholders":{"image":[{"offset":9,"length":4},{"offset":30,"length":4}],"audio":[{"offset":20,"length":1}]},"kwargs_data":"xxxx"}}]`))

@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 )
 
-// lockedLog is a log that may be written while it is read.
+// lockedLog is a log that may be written and read concurrently.
 type lockedLog struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -32,15 +32,15 @@ func (l *lockedLog) String() string {
 	return l.buf.String()
 }
 
-// spelling makes ids of files in a folder, and spells any ids as a prompt's text.
+// spelling makes ids from files in a folder, and decodes any ids to a prompt's text.
 type spelling struct{ made }
 
 func (spelling) Text(string, []uint32) string { return "what a client wrote" }
 
 func (spelling) Folder(model string, _ Kind) string { return "/models/" + model }
 
-// TestADifferenceIsToldOnceAndWithoutThePrompt: with ids that always differ each request compares them again.
-func TestADifferenceIsToldOnceAndWithoutThePrompt(t *testing.T) {
+// When ids always differ, each request compares them again.
+func TestADifferenceIsLoggedOnceAndWithoutThePrompt(t *testing.T) {
 	for _, level := range []slog.Level{slog.LevelInfo, slog.LevelDebug} {
 		t.Run(level.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestADifferenceIsToldOnceAndWithoutThePrompt(t *testing.T) {
 	}
 }
 
-func TestWhatWasLearnedOfAModelGoesWithIt(t *testing.T) {
+func TestAModelThatIsNotServedIsForgotten(t *testing.T) {
 	s := New(DefaultConfig(), http.DefaultClient)
 	defer s.Close()
 	s.Local = found{1}

@@ -17,7 +17,7 @@ func byLength(r *http.Request, body string) (int, string) {
 	return after(2*time.Millisecond+time.Duration(len(body)>>10)*time.Millisecond)(r, body)
 }
 
-// One client's long prompts leave a call to short questions, also where no key tells the clients apart.
+// One client's long prompts leave a call for short questions, also when no key distinguishes the clients.
 func TestLongPromptsLeaveShortOnesTheirTurn(t *testing.T) {
 	for _, key := range []string{"bulk", "short"} {
 		t.Run(key, func(t *testing.T) {
@@ -57,9 +57,9 @@ func TestLongPromptsLeaveShortOnesTheirTurn(t *testing.T) {
 	}
 }
 
-// A client that asks much has its turns beside others, whatever its prompts are worth, and its worthiest questions
-// first.
-func TestClientsHaveTheirTurns(t *testing.T) {
+// A client with many questions takes turns with other clients, whatever its prompts are worth. Its worthiest questions
+// come first.
+func TestClientsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var order []string
@@ -94,9 +94,9 @@ func TestClientsHaveTheirTurns(t *testing.T) {
 	})
 }
 
-// What others ask of other engines, or in short, moves the turns on. Whoever comes then is behind those who wait for
-// the same engine by one question each, not by all that they have.
-func TestOthersTurnsPutNobodyBehind(t *testing.T) {
+// Questions to other engines, and short questions, count as turns too. A client that comes after them waits for one
+// question of each client in line, not for all their questions.
+func TestQuestionsToOtherEnginesDoNotDelayAClient(t *testing.T) {
 	ps := &peers{turns: map[uint64]uint64{}}
 	enter := func(client uint64, worth time.Duration) *question {
 		q := &question{client: client, worth: worth, granted: make(chan grant, 1)}
@@ -132,8 +132,8 @@ func TestOthersTurnsPutNobodyBehind(t *testing.T) {
 	}
 }
 
-// A line that one client has filled has room for another.
-func TestALineFullOfOneClientsQuestionsTakesAnothers(t *testing.T) {
+// A line that one client has filled still takes another client's question.
+func TestAnotherClientEntersALineThatOneClientFills(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newSource(map[string]handler{"a": after(10 * time.Millisecond)})
 		defer s.Close()
