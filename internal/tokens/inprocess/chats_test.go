@@ -22,10 +22,10 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// TestChatFigures prints how long requests wait for their ids, and how much of that is our own processor time: 40
-// conversations of 5 turns under 4 system prompts of 4,000 tokens, 6 clients, the files of the model that test/engines
-// serves. First on the machine as it is, then with two and with six processes beside it that do nothing but compute.
-// What the wall clock shows beyond the processor's time is the scheduler's.
+// TestChatFigures prints how long requests wait for their ids, and how much of that is processor time: 40 conversations
+// of 5 turns with 4 system prompts of 4,000 tokens, 6 clients, and the files of the model of test/engines. It runs
+// alone, and then beside two and six processes that only compute. The difference between wall clock and processor time
+// is the scheduler's.
 func TestChatFigures(t *testing.T) {
 	if os.Getenv("WARMPATH_FIGURES") == "" {
 		t.Skip("set WARMPATH_FIGURES=1")
@@ -157,7 +157,7 @@ func playChats(t *testing.T, models *Models) (all []timed) {
 	return all
 }
 
-// prose is a text of about so many tokens of the tiny model.
+// prose returns a text of about that many tokens of the tiny model.
 func prose(r *rand.Rand, tokens int) string {
 	words := strings.Fields(`able about access action add after again all allow also always and any apply array ask attention auto back base batch
 		before begin below best between block body book both build but by cache call can case cause change check class clean clear close code come
@@ -170,7 +170,7 @@ func prose(r *rand.Rand, tokens int) string {
 	return strings.TrimSpace(b.String())
 }
 
-// threadTime is the processor time of the calling thread.
+// threadTime returns the processor time of the calling thread.
 func threadTime() time.Duration {
 	const thread = 3 // CLOCK_THREAD_CPUTIME_ID
 	var ts syscall.Timespec

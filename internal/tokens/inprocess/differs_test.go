@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// TestIDsThatDifferWhileServingAreShownAsTheEngines: whether the files were named or found.
-func TestIDsThatDifferWhileServingAreShownAsTheEngines(t *testing.T) {
+// This holds for named and for found files.
+func TestAModelWithDifferencesWhileServingHasTheEnginesIDs(t *testing.T) {
 	for _, source := range []Source{FromGiven, FromFiles} {
 		t.Run(string(source), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestIDsThatDifferWhileServingAreShownAsTheEngines(t *testing.T) {
 	}
 }
 
-func TestOfAModelThatLeftNothingIsKept(t *testing.T) {
+func TestAModelWithoutWorkersIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := runFinder(t, nil)
 		id := x.serve("http://a", "m", "", &fakeEngine{model: load(t, files())})

@@ -19,8 +19,9 @@ import (
 	"github.com/warmpath/warmpath/tokenizer"
 )
 
-// TestRequestFigures prints what a chat costs from its body to its ids – reading the body, rendering the template,
-// encoding – cold and as a growing conversation, for real models. It takes minutes, so it runs only when asked.
+// TestRequestFigures prints the processor time of a chat from its body to its ids (reading the body, rendering the
+// template, encoding) for a new and for a growing conversation with real models. It takes minutes, so it runs only when
+// an environment variable asks for it.
 func TestRequestFigures(t *testing.T) {
 	if os.Getenv("WARMPATH_FIGURES") == "" {
 		t.Skip("set WARMPATH_FIGURES=1")
@@ -71,7 +72,7 @@ func TestRequestFigures(t *testing.T) {
 	}
 }
 
-// batch returns the CPU time that f takes: on a shared machine the only figure that repeats. The collector's is in it.
+// batch returns the CPU time of f, the garbage collector's included. On a shared machine only CPU time is repeatable.
 func batch(f func()) time.Duration {
 	used := func() time.Duration {
 		var u syscall.Rusage
@@ -85,7 +86,7 @@ func batch(f func()) time.Duration {
 	return used() - began
 }
 
-// encode takes a body to its ids as a request does, and returns how many they are.
+// encode makes the ids of a body as for a request, and returns their number.
 func encode(t *testing.T, m *Model, body []byte) int {
 	t.Helper()
 	var r api.Request
@@ -99,7 +100,8 @@ func encode(t *testing.T, m *Model, body []byte) int {
 	return len(made.Tokens)
 }
 
-// conversation is the body of a chat of about size tokens, and of the same chat a turn of some 600 tokens later.
+// conversation returns the body of a chat of about size tokens, and the body of the same chat after a turn of some 600
+// tokens.
 func conversation(t *testing.T, m *Model, docs []string, size int) (before, after []byte, n int) {
 	t.Helper()
 	type turn struct {

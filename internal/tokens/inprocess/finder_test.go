@@ -21,7 +21,7 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// engines are fake engines by URL. Each makes its ids from files of its own.
+// engines are fake engines by URL. Each makes its ids from its own files.
 type engines struct {
 	mu      sync.Mutex
 	by      map[string]*fakeEngine       // guarded by mu
@@ -55,7 +55,7 @@ func (e *engines) Compared(model string) tokens.Comparison {
 	return e.differs[model]
 }
 
-// compare says how the model's ids compared while serving.
+// compare sets how the model's ids compared while serving.
 func (e *engines) compare(model string, c tokens.Comparison) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -99,7 +99,7 @@ func (e *engines) set(url string, engine *fakeEngine) {
 	e.by[url] = engine
 }
 
-// finding is a Finder that runs, with its fleet and its engines.
+// finding is a running Finder, with its fleet and its engines.
 type finderTest struct {
 	*Finder
 	t       *testing.T
@@ -154,7 +154,7 @@ func (x *finderTest) run(f *Finder) *finderTest {
 	return x
 }
 
-// serve puts a vLLM worker into the fleet that says it loaded the model from root, and an engine behind it.
+// serve puts a vLLM worker into the fleet that reports root as the model's origin, with an engine behind it.
 func (x *finderTest) serve(url, model, root string, engine *fakeEngine) fleet.WorkerID {
 	x.engines.set(url, engine)
 	id := x.Fleet.Put(url, fleet.Facts{Engine: fleet.EngineVLLM, Version: "0.32.0", BlockSize: 16,
@@ -163,7 +163,7 @@ func (x *finderTest) serve(url, model, root string, engine *fakeEngine) fleet.Wo
 	return id
 }
 
-// after lets time pass until nothing more is under way.
+// after lets d pass, and then waits until nothing is under way.
 func (x *finderTest) after(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
@@ -252,7 +252,7 @@ func TestFilesAtTheReportedPathAreUsedOnceAllProbesAgree(t *testing.T) {
 	})
 }
 
-func TestOneProbeThatDiffersKeepsTheEngineUntilTheFilesChange(t *testing.T) {
+func TestAfterADifferentProbeTheEngineIsAskedUntilTheFilesChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := runFinder(t, nil)
 		dir := folderOf(t, otherTools())
@@ -318,7 +318,7 @@ func TestFilesThatCannotBeComparedAreNotUsed(t *testing.T) {
 	})
 }
 
-func TestAWorkerThatVanishesWhileItIsAskedLeavesNothingBehind(t *testing.T) {
+func TestAWorkerThatIsRemovedDuringAProbeLeavesNoState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := runFinder(t, nil)
 		asked := make(chan struct{}, 100)
@@ -335,7 +335,7 @@ func TestAWorkerThatVanishesWhileItIsAskedLeavesNothingBehind(t *testing.T) {
 	})
 }
 
-func TestAModelIsLetGoWithItsLastWorker(t *testing.T) {
+func TestAModelIsFreedWithItsLastWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := runFinder(t, nil)
 		id := x.serve("http://a", "m", folderOf(t, files()), &fakeEngine{model: load(t, files())})
@@ -384,7 +384,7 @@ func TestAnEngineRestartedWithAnotherModelIsFollowed(t *testing.T) {
 	})
 }
 
-func TestARestartedProcessIsComparedAnew(t *testing.T) {
+func TestARestartedProcessIsComparedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := runFinder(t, nil)
 		dir := folderOf(t, files())
@@ -392,7 +392,7 @@ func TestARestartedProcessIsComparedAnew(t *testing.T) {
 		x.serve("http://b", "m", dir, &fakeEngine{model: load(t, files())})
 		x.after(2 * time.Second)
 		x.wants("m", FromFiles)
-		// It comes back with another template, which nothing but its answers shows.
+		// It comes back with another template. Only its answers show that.
 		x.Fleet.Remove(id)
 		x.serve("http://a", "m", dir, &fakeEngine{model: load(t, otherTools())})
 		x.after(2 * time.Second)
@@ -416,10 +416,10 @@ func TestWorkersOfOneModelMustAllAgree(t *testing.T) {
 		// Another path with the same files is no difference.
 		x.serve("http://c", "n", folderOf(t, files()), &fakeEngine{model: load(t, files())})
 		x.serve("http://d", "n", folderOf(t, files()), &fakeEngine{model: load(t, files())})
-		// Files that are not the engine's give way to those at another path that are.
+		// Files that differ are replaced by files at another path that agree.
 		x.serve("http://e", "o", other, &fakeEngine{model: load(t, files())})
 		x.serve("http://f", "o", right, &fakeEngine{model: load(t, files())})
-		// Nobody can ask one worker, and today nobody does.
+		// One worker cannot be asked.
 		x.serve("http://g", "p", right, &fakeEngine{model: load(t, files())})
 		x.serve("http://h", "p", other, &fakeEngine{outcome: tokens.Unsupported})
 		x.after(5 * time.Second)
@@ -445,7 +445,7 @@ func TestANewcomerOfAnotherVersionIsVerifiedFirst(t *testing.T) {
 		x.wants("m", Searching)
 		x.after(time.Second)
 		x.wants("m", FromFiles)
-		// One like the others is verified while ids are used.
+		// A worker of a known group is verified while the ids are used.
 		x.engines.set("http://c", &fakeEngine{model: load(t, files())})
 		x.Fleet.SetHealth(x.Fleet.Put("http://c", facts), true, "")
 		synctest.Wait()
@@ -460,7 +460,7 @@ func TestANewcomerOfAnotherVersionIsVerifiedFirst(t *testing.T) {
 	})
 }
 
-func TestEnginesOfTwoKindsAreComparedApart(t *testing.T) {
+func TestEnginesOfTwoKindsAreComparedSeparately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := runFinder(t, nil)
 		dir := folderOf(t, files())
@@ -485,7 +485,7 @@ func TestTheCacheOfThisMachineIsSearchedByName(t *testing.T) {
 		write(t, filepath.Join(cacheFolder(cache, "org/words"), "snapshots", newer), otherWords())
 		write(t, filepath.Join(cacheFolder(cache, "org/words"), "refs"), fstest.MapFS{"main": {Data: []byte(newer)}})
 		x := runFinder(t, func(p *FinderParts) { p.Cache = cache })
-		// The engine runs an older revision than main: its ids tell.
+		// The engine runs an older revision than main: its ids show that.
 		x.serve("http://a", "m", "org/words", &fakeEngine{model: load(t, files())})
 		x.serve("http://b", "org/words", "", &fakeEngine{model: load(t, otherWords())})
 		x.serve("http://c", "n", "org/missing", &fakeEngine{model: load(t, files())})
@@ -504,7 +504,7 @@ func TestTheCacheOfThisMachineIsSearchedByName(t *testing.T) {
 	})
 }
 
-func TestFilesGivenByHandWinAndDiscoveryCanBeOff(t *testing.T) {
+func TestNamedFilesArePreferredAndDiscoveryCanBeOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := folderOf(t, files())
 		given, err := Open([]Path{{Name: "m", Path: folderOf(t, otherWords())}})
@@ -573,7 +573,7 @@ func TestTheLeastBusyWorkerIsAskedFirst(t *testing.T) {
 	})
 }
 
-func TestHostilePathsCostNobodyElseAnything(t *testing.T) {
+func TestAHostilePathConcernsItsWorkerOnly(t *testing.T) {
 	fifo := folderOf(t, nil)
 	if err := syscall.Mkfifo(filepath.Join(fifo, "tokenizer.json"), 0o600); err != nil {
 		t.Skip(err)
@@ -627,7 +627,7 @@ func TestHostilePathsCostNobodyElseAnything(t *testing.T) {
 	})
 }
 
-func TestAReadThatHangsDoesNotHoldUpTheEnd(t *testing.T) {
+func TestRunEndsWhileAReadHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end, begun := make(chan struct{}), make(chan struct{})
 		f := NewFinder(FinderParts{Fleet: fleet.New(fleet.Config{}), Log: slog.New(slog.DiscardHandler)})
@@ -649,7 +649,7 @@ func TestAReadThatHangsDoesNotHoldUpTheEnd(t *testing.T) {
 	})
 }
 
-func TestAReadThatHangsIsGivenUpAndHoldsNobodyUp(t *testing.T) {
+func TestAHangingReadIsGivenUpAndDelaysNoOtherWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hangs := folderOf(t, files())
 		end := make(chan struct{})
@@ -670,7 +670,7 @@ func TestAReadThatHangsIsGivenUpAndHoldsNobodyUp(t *testing.T) {
 		x.wants("a", Searching)
 		x.after(readTime)
 		x.wants("a", FromEngine, "within 30s")
-		// Each new process of that worker makes another read hang: no more of them than may are begun.
+		// Each new process of that worker makes another read hang: no more than maxStuck reads begin.
 		for range 2 * maxStuck {
 			x.Fleet.Remove(id)
 			x.serve("http://h", "a", hangs, &fakeEngine{model: right})

@@ -13,7 +13,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// open loads models whose files an operator named.
+// open loads models with named files.
 func open(t *testing.T, paths ...Path) func(*FinderParts) {
 	t.Helper()
 	given, err := Open(paths)
@@ -23,9 +23,9 @@ func open(t *testing.T, paths ...Path) func(*FinderParts) {
 	return func(p *FinderParts) { p.Given = given }
 }
 
-// TestAFolderWithoutANameIsTheOnlyModelsAndNoOthersUnproved: it serves the fleet's only base model at once; with
-// several, only those whose engines agree.
-func TestAFolderWithoutANameIsTheOnlyModelsAndNoOthersUnproved(t *testing.T) {
+// A folder without a name serves the fleet's only base model at once. When the fleet has several base models, it serves
+// those with engines that agree.
+func TestAFolderWithoutANameServesTheOnlyModelOrModelsThatAgree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := folderOf(t, files())
 		x := runFinder(t, open(t, Path{Path: dir}))
@@ -55,7 +55,7 @@ func TestAFolderWithoutANameIsTheOnlyModelsAndNoOthersUnproved(t *testing.T) {
 	})
 }
 
-func TestAFolderWithoutANameIsNoModelsWhileNothingIsProved(t *testing.T) {
+func TestAFolderWithoutANameServesNoModelBeforeAProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := folderOf(t, files())
 		x := runFinder(t, func(p *FinderParts) { open(t, Path{Path: dir})(p); p.Off = true })
@@ -67,7 +67,7 @@ func TestAFolderWithoutANameIsNoModelsWhileNothingIsProved(t *testing.T) {
 	})
 }
 
-func TestANameThatNoWorkerServesIsTold(t *testing.T) {
+func TestANameThatNoWorkerServesIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := folderOf(t, files())
 		x := runFinder(t, open(t, Path{Name: "tinny", Path: dir}, Path{Name: "tiny", Path: dir}))
@@ -93,7 +93,7 @@ func TestANameThatNoWorkerServesIsTold(t *testing.T) {
 	})
 }
 
-func TestAFolderThatIsOfNoUseSaysWhy(t *testing.T) {
+func TestAFolderThatCannotBeUsedHasAReason(t *testing.T) {
 	empty, file := folderOf(t, nil), filepath.Join(folderOf(t, files()), "tokenizer.json")
 	synctest.Test(t, func(t *testing.T) {
 		x := runFinder(t, nil)
@@ -112,7 +112,7 @@ func TestAFolderThatIsOfNoUseSaysWhy(t *testing.T) {
 	}
 }
 
-func TestFilesThatMayNotBeReadAreTold(t *testing.T) {
+func TestFilesThatMayNotBeReadAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := NewFinder(FinderParts{Fleet: fleet.New(fleet.Config{}), Cache: "/nowhere", Log: slog.New(slog.DiscardHandler)})
 		f.read = func(string) (*Model, string) {
@@ -125,7 +125,7 @@ func TestFilesThatMayNotBeReadAreTold(t *testing.T) {
 	})
 }
 
-func TestAPathIsWhatSaysWhatIsWrongWithIt(t *testing.T) {
+func TestAnUnusablePathHasAReason(t *testing.T) {
 	for path, want := range map[string]string{
 		"no-org/no-model": "hub:no-org/no-model with --allow-hub",
 		"/no/such/folder": "no such file",

@@ -15,7 +15,7 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-func TestHarmonysIDsAreVLLMs(t *testing.T) {
+func TestIDsOfHarmonyEqualVLLMs(t *testing.T) {
 	home, err := os.UserCacheDir()
 	if err != nil {
 		t.Fatal(err)

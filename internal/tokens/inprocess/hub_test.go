@@ -103,7 +103,7 @@ func (f *fakeHub) file(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
 }
 
-// fetch asks for org/m with cfg changed.
+// fetch downloads org/m with a changed configuration.
 func (f *fakeHub) fetch(t *testing.T, cache, path string, change func(*HubConfig)) (string, error) {
 	t.Helper()
 	cfg := HubConfig{Allow: true, Endpoint: f.URL + "/", Cache: cache}
@@ -151,7 +151,7 @@ func TestAModelIsDownloadedOnceAndWithoutItsWeights(t *testing.T) {
 	}
 }
 
-func TestABrokenDownloadIsTakenUpAgain(t *testing.T) {
+func TestABrokenDownloadIsContinued(t *testing.T) {
 	hub, cache := newHub(t), t.TempDir()
 	for name := range hub.files {
 		if name != "tokenizer.json" {
@@ -167,7 +167,7 @@ func TestABrokenDownloadIsTakenUpAgain(t *testing.T) {
 	}
 }
 
-func TestAFileThatIsNotWhatTheHubSaysIsRefused(t *testing.T) {
+func TestAFileWithAnotherDigestIsRefused(t *testing.T) {
 	hub, cache := newHub(t), t.TempDir()
 	hub.lie = true
 	if _, err := hub.fetch(t, cache, "hub:org/m", nil); err == nil || !strings.Contains(err.Error(), "not what the hub says") {
@@ -181,7 +181,7 @@ func TestAFileThatIsNotWhatTheHubSaysIsRefused(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongWithTheHubIsSaidWithWhatToDo(t *testing.T) {
+func TestErrorsOfTheHubSayWhatToDo(t *testing.T) {
 	hub := newHub(t)
 	f := func(path string, status int, change func(*HubConfig), want ...string) {
 		t.Helper()

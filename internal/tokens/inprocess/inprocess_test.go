@@ -15,7 +15,7 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// files are a model small enough to read: five words, and templates that show which of them was taken.
+// files are a model that is small enough to read: five words, and templates that show which template was used.
 func files() fstest.MapFS {
 	return fstest.MapFS{
 		"tokenizer.json": {Data: []byte(`{"version":"1.0","added_tokens":[{"id":9,"content":"<s>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}],
@@ -64,7 +64,7 @@ func TestTokensAreTheEnginesForEachKindOfRequest(t *testing.T) {
 	f(api.OpenAICompletions, `{"model":"m","prompt":"hello","add_special_tokens":false}`, 1)
 }
 
-func TestWhatOnlyTheEngineKnowsIsLeftToIt(t *testing.T) {
+func TestPromptsThatDependOnTheEngineAreNotEncoded(t *testing.T) {
 	m := load(t, files())
 	f := func(body string, want error) {
 		t.Helper()
@@ -80,7 +80,7 @@ func TestWhatOnlyTheEngineKnowsIsLeftToIt(t *testing.T) {
 	f(`{"model":"m","messages":[{"role":"user","content":"hello"}]}`, ErrElsewhere)
 }
 
-func TestATemplateFileWinsOverTheConfiguration(t *testing.T) {
+func TestATemplateFileIsPreferredToTheConfiguration(t *testing.T) {
 	fsys := files()
 	fsys["chat_template.jinja"] = &fstest.MapFile{Data: []byte(`extra {{ messages[0].content }}`)}
 	text, err := load(t, fsys).Text([]byte(`{"model":"m","messages":[{"role":"user","content":"hello"}]}`), tokens.VLLM)
@@ -89,7 +89,7 @@ func TestATemplateFileWinsOverTheConfiguration(t *testing.T) {
 	}
 }
 
-func TestModelsAreFoundByNameAndOpenSaysAllThatIsWrong(t *testing.T) {
+func TestModelsAreFoundByNameAndOpenReportsAllErrors(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, files())
 	all, err := Open([]Path{{Path: dir}})
@@ -122,7 +122,7 @@ func TestModelsAreFoundByNameAndOpenSaysAllThatIsWrong(t *testing.T) {
 	}
 }
 
-func TestAHuggingFaceCacheIsUnderstood(t *testing.T) {
+func TestAFolderOfAHuggingFaceCacheIsRead(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "snapshots", "abc"), files())
 	if _, err := OpenOne(dir); err != nil {
@@ -164,13 +164,12 @@ func TestAPromptThatNoModelTakesIsNotEncoded(t *testing.T) {
 	}
 }
 
-// A value of a body takes a hundred times the bytes that it is written in.
+// A value of a body takes a hundred times as much memory as its text.
 func TestABodyOfManyValuesTakesBoundedMemory(t *testing.T) {
 	const size = 4 << 20
 	plain, sighted := load(t, files()), load(t, seeing(qwenConfig, qwenPictures))
 	hello := `"messages":[{"role":"user","content":"hello"}]`
-	// Tool calls whose arguments have bytes bytes in all, and in each of which there are fewer values than in a
-	// request.
+	// Tool calls with arguments of that many bytes in all. Each has fewer values than a request may have.
 	calls := func(bytes int) string {
 		arguments := `{\"a\":[` + strings.Repeat(`1,`, 200_000) + `1]}`
 		call := `{"id":"c","type":"function","function":{"name":"f","arguments":"` + arguments + `"}}`

@@ -19,7 +19,7 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// golden is what testdata/images.py wrote.
+// golden is the output of testdata/images.py.
 func golden(t testing.TB) (g struct {
 	Images []struct {
 		Name, Data, Hash string
@@ -149,7 +149,7 @@ func TestPlaceholdersAreExpandedAsTheFamilyDoes(t *testing.T) {
 	}
 }
 
-func TestOnlyTheEngineRendersWhatCannotBeKnownHere(t *testing.T) {
+func TestImagesThatOnlyTheEngineCanEncodeAreLeftToIt(t *testing.T) {
 	shown := `{"type":"image_url","image_url":{"url":"data:image/png;base64,` + golden(t).Images[0].Data + `"}}`
 	m := load(t, seeing(qwenConfig, qwenPictures))
 	root := Origin{Root: "org/model"}
@@ -181,7 +181,7 @@ func TestOnlyTheEngineRendersWhatCannotBeKnownHere(t *testing.T) {
 	}
 }
 
-func TestMoreImagesThanAnyModelTakesAreTheEnginesBusiness(t *testing.T) {
+func TestPromptsWithTooManyImagesAreLeftToTheEngine(t *testing.T) {
 	f := seeing(strings.Replace(gemmaConfig, `"mm_tokens_per_image":3`, `"mm_tokens_per_image":1000`, 1), `{}`)
 	f["processor_config.json"] = &fstest.MapFile{Data: []byte(`{"image_seq_length":1000}`)}
 	m := load(t, f)

@@ -18,9 +18,9 @@ func (f *fakeHub) allow(cache string) func(*FinderParts) {
 	}
 }
 
-// TestTheHubIsAskedForWhatEnginesName: where downloads are allowed, a model's files come from the hub when its engine
-// names it and they lie nowhere here.
-func TestTheHubIsAskedForWhatEnginesName(t *testing.T) {
+// If downloads are allowed, a model's files come from the hub when its engine names the model and this machine has no
+// files of it.
+func TestModelsThatEnginesNameAreDownloaded(t *testing.T) {
 	hub, cache := newHub(t), t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		x := runFinder(t, hub.allow(cache))

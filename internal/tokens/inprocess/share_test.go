@@ -20,7 +20,7 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// hubInMemory is a hub that has these files of the models that it is asked for.
+// hubInMemory is a hub that has these files for every model.
 type hubInMemory struct {
 	models map[string]fstest.MapFS
 	drips  map[string]bool // models whose files come byte by byte
@@ -29,14 +29,14 @@ type hubInMemory struct {
 	asked map[string]int // guarded by mu; listings, by model
 }
 
-// listed is how many models were asked for, and how often that one.
+// listed returns how many models were asked for, and how often name was.
 func (h *hubInMemory) listed(model string) (models, times int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.asked), h.asked[model]
 }
 
-// drip is a body that sends a byte now and then.
+// drip is a body that sends single bytes with pauses.
 type drip struct{ ctx context.Context }
 
 func (d drip) Read(p []byte) (int, error) {
@@ -94,8 +94,7 @@ func withHub(t *testing.T, h *hubInMemory) func(*FinderParts) {
 	}
 }
 
-// TestAWorkerThatNamesManyModelsUsesItsOwnDownloads: it comes back each minute as another model, that the hub has or
-// has not.
+// The worker comes back each minute as another model. The hub has some of these models.
 func TestAWorkerThatNamesManyModelsUsesItsOwnDownloads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hubInMemory{models: map[string]fstest.MapFS{"org/words": files(), "bad/1": files(), "bad/2": files()}, drips: map[string]bool{"bad/1": true}}
@@ -114,7 +113,7 @@ func TestAWorkerThatNamesManyModelsUsesItsOwnDownloads(t *testing.T) {
 		x.serve("http://honest", "m", "org/words", &fakeEngine{model: right})
 		x.after(15 * time.Minute)
 		x.wants("m", FromFiles)
-		// A day later it has its downloads again.
+		// A day later it may cause downloads again.
 		x.after(24 * time.Hour)
 		x.serve("http://hostile", "z", "bad/99", &fakeEngine{outcome: tokens.Failed})
 		x.after(time.Minute)
@@ -124,8 +123,8 @@ func TestAWorkerThatNamesManyModelsUsesItsOwnDownloads(t *testing.T) {
 	})
 }
 
-// TestDownloadsThatDripLeaveOthersTheirTurn: models that were not tried come before those that failed.
-func TestDownloadsThatDripLeaveOthersTheirTurn(t *testing.T) {
+// Models that were not tried yet come before models with failed downloads.
+func TestSlowDownloadsDoNotBlockOtherModels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hubInMemory{models: map[string]fstest.MapFS{"org/words": files(), "bad/0": files(), "bad/1": files(), "bad/2": files()},
 			drips: map[string]bool{"bad/0": true, "bad/1": true, "bad/2": true}}
@@ -143,9 +142,8 @@ func TestDownloadsThatDripLeaveOthersTheirTurn(t *testing.T) {
 	})
 }
 
-// TestADownloadThatDripsKeepsNoFolderBack: neither one of the same model, that another worker names, nor another
-// model's.
-func TestADownloadThatDripsKeepsNoFolderBack(t *testing.T) {
+// It delays neither a folder of the same model that another worker names, nor another model's folder.
+func TestASlowDownloadDelaysNoFolder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hubInMemory{models: map[string]fstest.MapFS{"bad/0": files()}, drips: map[string]bool{"bad/0": true}}
 		x := runFinder(t, withHub(t, h))
@@ -180,9 +178,9 @@ func TestADownloadOfManyLargeFilesIsRefused(t *testing.T) {
 	})
 }
 
-// TestOneWorkersReadsThatHangTakeNothingFromOthers: it names folder after folder whose reads hang, as another model
-// each time, and as a model that an honest worker serves, too.
-func TestOneWorkersReadsThatHangTakeNothingFromOthers(t *testing.T) {
+// The worker names one folder after another, and all their reads hang. Each time it serves another model, and once a
+// model that an honest worker serves too.
+func TestOneWorkersHangingReadsDelayNoOtherWorker(t *testing.T) {
 	for _, what := range []string{"look", "load"} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -235,8 +233,8 @@ func TestOneWorkersReadsThatHangTakeNothingFromOthers(t *testing.T) {
 	}
 }
 
-// TestAFolderIsReadAgainOnceItsReadEnds: a network disk that was away for a while.
-func TestAFolderIsReadAgainOnceItsReadEnds(t *testing.T) {
+// A network disk was away for a while.
+func TestAFolderIsReadAgainAfterItsHangingReadEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end := make(chan struct{})
 		f := NewFinder(FinderParts{Fleet: fleet.New(fleet.Config{}), Cache: "/nowhere", Log: slog.New(slog.DiscardHandler)})

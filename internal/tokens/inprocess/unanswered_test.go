@@ -11,8 +11,8 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// TestAnEngineThatAnswersNoProbeIsToldWithWhatToDo: after half a minute, once in the log, and until it answers.
-func TestAnEngineThatAnswersNoProbeIsToldWithWhatToDo(t *testing.T) {
+// It is logged once, after half a minute, and the status shows it until the engine answers.
+func TestAnEngineThatAnswersNoProbeIsLoggedWithAdvice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := runFinder(t, nil)
 		dir := folderOf(t, files())
@@ -37,9 +37,8 @@ func TestAnEngineThatAnswersNoProbeIsToldWithWhatToDo(t *testing.T) {
 	})
 }
 
-// TestOneOfManyThatAnswersNoProbeKeepsNothingUp: another worker of its version speaks for it. It is no reason either
-// while a worker of another version is asked.
-func TestOneOfManyThatAnswersNoProbeKeepsNothingUp(t *testing.T) {
+// Another worker of its version agrees in its place. It also delays nothing while a worker of another version is asked.
+func TestOneSilentWorkerOfManyDelaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := runFinder(t, nil)
 		dir := folderOf(t, files())
@@ -60,15 +59,15 @@ func TestOneOfManyThatAnswersNoProbeKeepsNothingUp(t *testing.T) {
 	})
 }
 
-// TestAWorkerThatFailsItsProbesDeniesTheFilesToNobody: it is of another version, and nobody else speaks for it.
-func TestAWorkerThatFailsItsProbesDeniesTheFilesToNobody(t *testing.T) {
+// The worker is the only one of its version.
+func TestAWorkerThatFailsItsProbesDoesNotBlockTheFiles(t *testing.T) {
 	for _, outcome := range []tokens.Outcome{tokens.Failed, tokens.Unsupported} {
 		t.Run(string(outcome), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				x := runFinder(t, nil)
 				dir := folderOf(t, files())
 				x.serve("http://a", "m", dir, &fakeEngine{model: load(t, files())})
-				// A question takes a while, as it does at an engine.
+				// A question takes time, as at an engine.
 				x.engines.set("http://b", &fakeEngine{outcome: outcome, hook: func() { <-time.After(2 * time.Second) }})
 				x.Fleet.SetHealth(x.Fleet.Put("http://b", fleet.Facts{Engine: fleet.EngineVLLM, Version: "0.33.0",
 					Models: []fleet.Model{{ID: "m", Root: dir}}}), true, "")
@@ -88,8 +87,8 @@ func TestAWorkerThatFailsItsProbesDeniesTheFilesToNobody(t *testing.T) {
 	}
 }
 
-// TestModelsWhoseEnginesAnswerNothingLeaveOthersTheirRoom: they are tried again all the same.
-func TestModelsWhoseEnginesAnswerNothingLeaveOthersTheirRoom(t *testing.T) {
+// Models with silent engines are still tried again.
+func TestModelsWithSilentEnginesLeaveRoomForOthers(t *testing.T) {
 	for _, outcome := range []tokens.Outcome{tokens.Failed, tokens.Unsupported} {
 		t.Run(string(outcome), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

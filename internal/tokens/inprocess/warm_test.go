@@ -13,8 +13,8 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// TestTheFirstPromptBuildsNoTables: tables that all texts need are built when a model is loaded, and no request waits
-// for them. They are built once in a process, so that it takes a process of its own to see who builds them.
+// Tables that all texts need are built when a model is loaded, so that no request waits for them. They are built once
+// in a process, so the test needs a process of its own.
 func TestTheFirstPromptBuildsNoTables(t *testing.T) {
 	if os.Getenv("WARMPATH_FIRST_PROMPT") == "" {
 		cmd := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
