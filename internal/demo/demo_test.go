@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestDemoPlaysTheDefaultPolicyAndShowsWhatItPromises(t *testing.T) {
+func TestTheDemoPlaysTheDefaultPolicyAndPrintsTheComparison(t *testing.T) {
 	var out bytes.Buffer
 	results, err := Run(context.Background(), Options{Out: &out, Small: true})
 	if err != nil {
@@ -119,9 +119,9 @@ func transcripts(r *Result) map[int][]string {
 	return said
 }
 
-// TestWhatTheDemoSaysToTryWorks runs each line that the demo prints, as a reader would. The test itself does the
+// TestTheCommandsThatTheDemoSuggestsWork runs each line that the demo prints, as a reader would. The test itself does the
 // shell's part.
-func TestWhatTheDemoSaysToTryWorks(t *testing.T) {
+func TestTheCommandsThatTheDemoSuggestsWork(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	out, in := io.Pipe()
 	ended := make(chan error, 1)

@@ -63,7 +63,7 @@ func TestReportsAreLaidSideBySide(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoReportIsRefused(t *testing.T) {
+func TestAFileThatIsNoReportIsRefused(t *testing.T) {
 	for name, text := range map[string]string{
 		"nothing":      ``,
 		"another form": `{"schema":"warmpath-report/0","runs":[{}]}`,

@@ -60,7 +60,7 @@ func answer(i int, second float64, wait time.Duration) *Answer {
 	return &Answer{Request: i, Worker: i % 2, Arrival: at, Started: at, First: at + wait, End: at + wait + time.Second, Prompt: 100, Cached: 40, Output: 11}
 }
 
-func TestARecorderCountsWhatHappened(t *testing.T) {
+func TestARecorderCountsEveryEvent(t *testing.T) {
 	r := NewRecorder(Options{Workers: 2, SLOs: []SLO{{TTFT: time.Second, TPOT: 200 * time.Millisecond}, {TTFT: time.Second, TPOT: 50 * time.Millisecond}}, Stages: []StageInfo{{Name: "a"}, {Name: "b", First: 6}}})
 	for i := range 10 {
 		a := answer(i, float64(i), time.Duration(i)*200*time.Millisecond)
@@ -182,7 +182,7 @@ func TestThePageNeedsNothingElseAndLetsNothingOut(t *testing.T) {
 	}
 }
 
-func TestTheTableShowsWhatDiffers(t *testing.T) {
+func TestTheTableShowsColumnsThatDiffer(t *testing.T) {
 	var b bytes.Buffer
 	if err := WriteText(&b, sample()); err != nil {
 		t.Fatal(err)

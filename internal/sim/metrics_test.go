@@ -9,7 +9,7 @@ import (
 )
 
 // Four routers see a quarter of the load each. They know of the rest only what engines report.
-func TestRoutersLearnFromEnginesWhatOthersSend(t *testing.T) {
+func TestRoutersLearnFromEnginesTheLoadOfOtherRouters(t *testing.T) {
 	w := families(400, 800, 45*time.Millisecond)
 	several := func(c *Config) { c.Routers = 4 }
 	without := run(t, config(w, "least_load:by=requests", func(c *Config) { several(c); c.Metrics = -1 }))

@@ -111,7 +111,7 @@ func TestARunIsRepeatableBitForBit(t *testing.T) {
 	}
 }
 
-func TestASweepGivesWhatSingleRunsGive(t *testing.T) {
+func TestASweepGivesTheResultsOfSingleRuns(t *testing.T) {
 	w := families(12, 300, 40*time.Millisecond)
 	var configs []Config
 	var want []*report.Run
@@ -133,7 +133,7 @@ func TestASweepGivesWhatSingleRunsGive(t *testing.T) {
 	}
 }
 
-func TestAnInterruptedSweepReturnsWhatIsDone(t *testing.T) {
+func TestAnInterruptedSweepReturnsTheRunsThatAreDone(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var configs []Config
 	w := families(50, 60_000, 20*time.Millisecond)
@@ -242,7 +242,7 @@ func TestRequestsSurviveAWorkersDeathBeforeTheirFirstToken(t *testing.T) {
 	}
 }
 
-func TestHostMemoryGivesBackWhatThePoolEvicted(t *testing.T) {
+func TestHostMemoryGivesBackEvictedBlocks(t *testing.T) {
 	w := families(40, 1200, 60*time.Millisecond)
 	without := run(t, config(w, "round_robin", nil))
 	with := run(t, config(w, "round_robin", func(c *Config) { c.Groups[0].CPUTokens = 64 * 4000 }))
@@ -251,7 +251,7 @@ func TestHostMemoryGivesBackWhatThePoolEvicted(t *testing.T) {
 	}
 }
 
-func TestDecodeWorkersTakeOverWhatWasPrefilled(t *testing.T) {
+func TestDecodeWorkersTakeOverPrefilledPrompts(t *testing.T) {
 	w := families(12, 400, 60*time.Millisecond)
 	r := run(t, config(w, "kv_aware", func(c *Config) {
 		c.Decode = []Group{{Count: 2, Profile: engine.Profiles()[0], BlockSize: 64, KVTokens: 64 * 2000}}
@@ -273,7 +273,7 @@ func TestDecodeWorkersTakeOverWhatWasPrefilled(t *testing.T) {
 	}
 }
 
-func TestTheRouterQueueHoldsWhatWorkersCannotTake(t *testing.T) {
+func TestTheRouterQueueHoldsRequestsThatNoWorkerCanTake(t *testing.T) {
 	w := families(12, 300, 10*time.Millisecond)
 	limited := func(queue int) *report.Run {
 		return run(t, config(w, "least_load", func(c *Config) { c.MaxRequests, c.Queue = 4, queue }))
@@ -308,7 +308,7 @@ func TestAutoscalingAddsAndDrainsWorkers(t *testing.T) {
 	}
 }
 
-func TestUnlikeWorkersGetUnlikeWork(t *testing.T) {
+func TestFasterWorkersAnswerMoreRequests(t *testing.T) {
 	w := families(50, 1500, 25*time.Millisecond)
 	r := run(t, config(w, "least_load", func(c *Config) {
 		slow := c.Groups[0]
@@ -385,7 +385,7 @@ func TestMistakesAreAllReported(t *testing.T) {
 
 // A time that is far too long is a mistake of the caller. Sums of such times overflow, and then the last moment would
 // come again and again.
-func TestTimesBeyondAnyEndAreRefused(t *testing.T) {
+func TestTimesThatAreTooLongAreRefused(t *testing.T) {
 	const ever = time.Duration(1 << 62)
 	for name, change := range map[string]func(*Config){
 		"lag":                func(c *Config) { c.Lag = ever },

@@ -51,7 +51,7 @@ func TestTheOrderOfTheRouterQueueMatters(t *testing.T) {
 
 // Held requests are sent as soon as there is room, whatever freed it. Otherwise a run whose last answer has ended would
 // not end.
-func TestWhatIsHeldNeverWaitsForever(t *testing.T) {
+func TestHeldRequestsNeverWaitForever(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"an engine refuses a prompt": func(c *Config) {
 			c.Workload.Requests[0].Input = 64_000
