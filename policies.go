@@ -76,10 +76,10 @@ func (t *policyTable) choose(standard string, byModel map[string]string, shadow 
 	return errors.Join(errs...)
 }
 
-// UsePolicies changes at once which policy decides: standard for requests that name none, byModel for those to the models
+// SetPolicies changes at once which policy decides: standard for requests that name none, byModel for those to the models
 // it names, as requested or as base model. All are names of policies that the router has; what they remember is kept. The error
 // names every one that is not known, and nothing has changed then.
-func (r *Router) UsePolicies(standard string, byModel map[string]string) error {
+func (r *Router) SetPolicies(standard string, byModel map[string]string) error {
 	shadow := ""
 	if s := r.Shadow(); s != nil {
 		shadow = s.Name()

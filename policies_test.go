@@ -128,7 +128,7 @@ func TestWhatAReplacedPolicyLearnedIsDropped(t *testing.T) {
 	if got := predicted(); got != 496 {
 		t.Fatalf("predicted %d", got)
 	}
-	if err := w.router.UsePolicies("kv", nil); err != nil || predicted() != 496 {
+	if err := w.router.SetPolicies("kv", nil); err != nil || predicted() != 496 {
 		t.Errorf("choosing the same policy again: %v, predicted %d", err, predicted())
 	}
 	if err := w.router.ChangePolicies(warmpath.PolicyChange{Specs: []policy.Spec{withoutEvents(t)}, Standard: "kv"}); err != nil || predicted() != 0 {
