@@ -9,11 +9,12 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// maxWidths bounds the different look-aheads of one model's holders: a request's prompt is hashed once for each. Of them
-// maxWorkerWidths may be one worker's. Its ranks are of one engine and hash alike, but are restarted one after another.
+// maxWidths bounds the different look-aheads of one model's holders, because a request's prompt is hashed once for
+// each. maxWorkerWidths bounds those of one worker. A worker's ranks run one engine and hash alike, but they are
+// restarted one after another, so two look-aheads can exist for a while.
 const maxWidths, maxWorkerWidths = 4, 2
 
-// aheads says which holders' engines hash blocks with a look-ahead, and of how many tokens. It is immutable.
+// aheads are the holders whose engines hash blocks with a look-ahead, and its tokens. It is immutable.
 type aheads struct {
 	of     map[fleet.Holder]int
 	widths []int // the different ones, ascending
@@ -26,7 +27,7 @@ func newAheads(of map[fleet.Holder]int) *aheads {
 	return &aheads{of: of, widths: widths(of, func(fleet.Holder) bool { return true })}
 }
 
-// widths returns the different look-aheads of those holders, ascending.
+// widths returns the different look-aheads of the holders for which those returns true, ascending.
 func widths(of map[fleet.Holder]int, those func(fleet.Holder) bool) (all []int) {
 	for h, n := range of {
 		if i, known := slices.BinarySearch(all, n); !known && those(h) {
@@ -42,11 +43,12 @@ type aheadKeys struct {
 	keys  []block.Key
 }
 
-// SetAhead notes that h's engine hashes a block with so many tokens after it, up to block.MaxAhead: requests are matched
-// against what h holds by their own next tokens, too. model is as for [Router.Store]. It must be called before the first
-// such block is stored; 0 and [Router.Forget] take it back. It reports false, and changes nothing, when holders of the
-// model, or of h's worker, would have more different look-aheads than a request is matched against: h's blocks must not be
-// stored then.
+// SetAhead notes that h's engine hashes a block together with the given number of tokens after it, at most
+// block.MaxAhead. Requests are then also matched with their own next tokens against what h holds. model is as for
+// [Router.Store].
+// Call it before the first such block is stored. 0 and [Router.Forget] take it back.
+// It reports false, and changes nothing, when the holders of the model or of h's worker would have too many different
+// look-aheads. Then h's blocks must not be stored.
 func (r *Router) SetAhead(h fleet.Holder, model string, tokens int) bool {
 	x := r.of(h, model)
 	if x == nil || tokens < 0 || tokens > block.MaxAhead {
@@ -88,9 +90,9 @@ func (r *Router) forgetAhead(x *modelIndex, h fleet.Holder) {
 	}
 }
 
-// matchAhead matches the prompt against the holders whose engines hash blocks with a look-ahead: block i of such an
-// engine is the request's only if the tokens after it are, too. So the last block whose look-ahead the prompt does not
-// have matches nowhere.
+// matchAhead matches the prompt against the holders whose engines hash blocks with a look-ahead. Block i of such an
+// engine is the request's only if the tokens after it are, too. So a block whose look-ahead reaches beyond the prompt
+// matches nowhere.
 func (p *Prepared) matchAhead(x *modelIndex, at *moment) {
 	p.hashAhead(x)
 	for i := range p.ahead {
@@ -135,8 +137,8 @@ func (p *Prepared) hashAhead(x *modelIndex) {
 	}
 }
 
-// shift appends a prompt's features as they lie in its tokens after the first width: one that begins before them is
-// there from their beginning on.
+// shift appends features at the places that they have once the prompt's first width tokens are cut off. A feature that
+// begins within the cut begins at 0.
 func shift(dst, features []block.Feature, width int) []block.Feature {
 	for _, f := range features {
 		f.Offset = max(f.Offset-width, 0)
@@ -145,8 +147,8 @@ func shift(dst, features []block.Feature, width int) []block.Feature {
 	return dst
 }
 
-// mergeMatches adds others, which no holder has twice, to matches; both ascend by holder, and so does the result. What
-// a holder has of both counts as the longer one: its blocks are hashed one way.
+// mergeMatches merges others into matches. Both ascend by holder, and so does the result. Where a holder has both, the
+// longer match counts: an engine hashes its blocks in one way.
 func mergeMatches(matches, others []kvindex.Match) []kvindex.Match {
 	appended := false
 	known := matches

@@ -6,7 +6,7 @@ import (
 	"github.com/warmpath/warmpath"
 )
 
-// A worker whose ranks announce a look-ahead each would otherwise leave none to other workers.
+// One worker cannot use up the look-aheads of a model by a different one for each rank.
 func TestAWorkerTakesNotAllLookAheads(t *testing.T) {
 	ranks := vllm()
 	ranks.Ranks = 8

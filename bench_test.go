@@ -14,7 +14,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// warm returns a world of n workers of which each third has a part of an 8,000-token prompt, and the request for it.
+// warm returns a world of n workers, of which every third has a part of an 8,000-token prompt, and a request for it.
 func warm(t testing.TB, n int) (*world, *warmpath.Request) {
 	workers := make([]fleet.Facts, n)
 	for i := range workers {
@@ -79,8 +79,8 @@ func BenchmarkRoute(b *testing.B) {
 	}
 }
 
-// BenchmarkFleets is one decision, taken and ended, in small and large fleets: with 16 holders of a part of the prompt, with
-// every holder having its beginning, and without tokens, which leaves the index out.
+// BenchmarkFleets measures one decision, taken and ended, in small and large fleets: where 16 holders have a part of
+// the prompt, where all holders have its beginning, and without tokens, so without the index.
 func BenchmarkFleets(b *testing.B) {
 	p := prompt(1, 1024)
 	for _, n := range []int{8, 64, 1024, 4096} {
@@ -119,8 +119,9 @@ func BenchmarkFleets(b *testing.B) {
 	}
 }
 
-// BenchmarkRouteBesideEvents is what clients wait for a decision on prompts of 500 blocks, half of them known, in an index
-// that has room, and in one at its limit: when only their own events come, and while a stream of others stores without pause.
+// BenchmarkRouteBesideEvents measures how long clients wait for a decision on prompts of 500 blocks, half of them
+// known. The index has room or is at its limit. Only the requests' own events come, or another stream stores without
+// pause.
 func BenchmarkRouteBesideEvents(b *testing.B) {
 	for _, c := range []struct {
 		name         string

@@ -12,7 +12,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Record is all there is to know about a decision: it explains itself from this alone.
+// Record is all that is known about a decision. It explains the decision without anything else.
 type Record struct {
 	Model string // as requested
 	Base  string // the base model, which the index is kept for
@@ -24,28 +24,29 @@ type Record struct {
 	Pinned bool // the worker numbers several ranks: X-Data-Parallel-Rank must say which
 	Trust  fleet.Trust
 
-	PromptTokens    int                 // of the prompt; an estimate unless TokensKnown
-	TokensKnown     bool                // the tokens were given, so that matches mean something
-	FromText        bool                // they were not, but the text: what is predicted is approximate, and nothing is confirmed
+	PromptTokens    int                 // length of the prompt; an estimate unless TokensKnown
+	TokensKnown     bool                // the request had Tokens
+	FromText        bool                // matched by the prompt's text: predictions are approximate, and nothing is confirmed
 	MatchTokens     int                 // prompt tokens that confirmed blocks of the holder cover and its engine can use
-	PredictedTokens int                 // taken to be cached when the request is scheduled: MatchTokens, with speculative entries, less AtRiskTokens
-	AtRiskTokens    int                 // matched tokens that prompts that wait there are taken to evict before
+	PredictedTokens int                 // expected in the cache when the request is scheduled: with speculative entries, less AtRiskTokens
+	AtRiskTokens    int                 // matched tokens that waiting prompts are expected to evict first
 	Tier            [block.NumTiers]int // MatchTokens by tier
 	BlockSize       int                 // tokens of a block of the index; 0 when it was not asked
 
 	Policy string
-	Terms  []string      // what candidates' Score is made of, in the order of their Terms; must not be changed
+	Terms  []string      // names of the candidates' Terms; must not be changed
 	Branch policy.Branch // which rule decided, in one word
 	Reason string        // what that means
 
 	Chosen     int                // index in Candidates; -1 when Worker is nil
-	Candidates []policy.Candidate // all that serve the model; those that no filter left out come first
-	Passed     int                // how many those are
-	Ranked     bool               // the highest score was taken; see policy.Choice
-	Now        int64              // when it was decided, Unix nanoseconds
+	Candidates []policy.Candidate // the holders that were looked at; the Passed first ones passed every filter
+	Passed     int
+	Ranked     bool  // the highest score was taken; see policy.Choice
+	Now        int64 // when it was decided, Unix nanoseconds
 }
 
-// Why says in words why candidate i was chosen, was not, or was left out; of a lower score, which term made most of it.
+// Why says in words why candidate i was chosen or not. For a lower score it names the term that made most of the
+// difference.
 func (r *Record) Why(i int) string {
 	choice := policy.Choice{Index: r.Chosen, Passed: r.Passed, Branch: r.Branch, Reason: r.Reason, Ranked: r.Ranked}
 	why := choice.Why(r.Candidates, i)
@@ -72,8 +73,8 @@ func (r *Record) Why(i int) string {
 	return fmt.Sprintf("%s, most by %s: %.4g against %.4g", why, r.Terms[most], other.Terms[most], chosen.Terms[most])
 }
 
-// Clone returns a copy that lives on its own, with at most so many candidates: the chosen one is always among them.
-// Negative means all.
+// Clone returns an independent copy with at most the given number of candidates, all of them if it is negative. The
+// chosen candidate is always kept.
 func (r *Record) Clone(candidates int) Record {
 	c := *r
 	if candidates < 0 || candidates >= len(r.Candidates) {
@@ -90,7 +91,7 @@ func (r *Record) Clone(candidates int) Record {
 	return c
 }
 
-// String tells the decision in one line.
+// String describes the decision in one line.
 func (r *Record) String() string {
 	var b strings.Builder
 	if r.Worker == nil {
@@ -140,25 +141,25 @@ type Decision struct {
 	open        atomic.Bool      // Done was not called
 	firstToken  atomic.Int64     // when it came, Unix nanoseconds; 0 is not yet
 	learned     [2]learnedPrompt // by policy and shadow
-	prepared    *Prepared        // owns keys, ahead and matches
+	prepared    *Prepared        // owns the memory of keys, ahead and matches
 	keys        []block.Key      // of the prompt
 	ahead       []aheadKeys      // of the prompt, for engines that hash with a look-ahead
 	matches     []kvindex.Match  // read only while the decision is made
 	expected    int64            // until when its prompt is expected in the holder's cache, Unix nanoseconds; 0: it is not
 
-	// Scratch, kept for the next decision. The query is here because policies take it through interfaces: as a local
-	// variable it would be allocated each time.
+	// Scratch, kept for the next decision. The query is a field because policies get it through interfaces: a local
+	// variable would be allocated each time.
 	query    policy.Query
 	finished policy.Finished
 	marks    []fleet.Mark
 	nominees []fleet.Holder
 	spots    []spot // by position in the pool
-	round    uint32 // this decision's mark in spots
-	take     bool   // it is acted upon
+	round    uint32 // the value that marks this decision's spots
+	take     bool   // the decision will be acted upon
 	scope    fleet.Scope
 }
 
-// UncachedTokens returns how many tokens of the prompt are to be computed on the candidate that has most of it.
+// UncachedTokens returns how many tokens of the prompt the candidate with the longest predicted match has to compute.
 func (d *Decision) UncachedTokens() int {
 	least := d.PromptTokens
 	for i := range d.Candidates {
@@ -167,32 +168,36 @@ func (d *Decision) UncachedTokens() int {
 	return least
 }
 
-// FirstToken notes that the first token of the answer came at now, in Unix nanoseconds: the prompt is computed, and its
-// uncached tokens wait no longer.
+// FirstToken notes that the first token of the answer came at now, in Unix nanoseconds: the prompt is computed. Only
+// the first call counts.
 func (d *Decision) FirstToken(now int64) {
 	if d.firstToken.CompareAndSwap(0, now) {
 		d.reservation.FirstToken(now)
 	}
 }
 
-// Tokens notes that the answer has n tokens at now, in Unix nanoseconds. Call it as the answer grows, after FirstToken,
-// for every piece or every few: it tells how much is resident, how long a step takes, and that the request is alive.
+// Tokens notes that the answer has n tokens at now, in Unix nanoseconds. Call it after FirstToken, as the answer
+// grows, for every piece or every few. It shows how much is resident, how long a step takes, and that the request is
+// alive.
 func (d *Decision) Tokens(n int, now int64) { d.reservation.Tokens(n, now) }
 
-// Output returns how many tokens of the answer were told and believed.
+// Output returns the answer's length in tokens: what Tokens reported, limited to the longest answer that the request
+// allows.
 func (d *Decision) Output() int { return d.reservation.Output() }
 
-// TimeToFirstToken returns how long after the decision the first token came; ok is false when it has not come.
+// TimeToFirstToken returns the time from the decision to the first token. ok is false when no token has come.
 func (d *Decision) TimeToFirstToken() (t time.Duration, ok bool) {
 	at := d.firstToken.Load()
 	return time.Duration(at - d.Now), at != 0
 }
 
-// Unsent tells that nothing of the request was sent: the worker could not be reached, or the client left before. What the
-// decision was the first to expect in the holder's cache is expected there no more. It is called before Done.
+// Unsent notes that nothing of the request was sent, because the worker could not be reached or the client left first.
+// The prompt is then no longer expected in the holder's cache, unless another request led there too. Call it before
+// Done.
 func (d *Decision) Unsent() { d.router.unspeculate(d) }
 
-// Done gives back the load, and tells the fleet how it went, at now in Unix nanoseconds. Only the first call counts.
+// Done gives the load back and tells the fleet how the request ended, at now in Unix nanoseconds. Only the first call
+// counts.
 func (d *Decision) Done(o fleet.Outcome, now int64) {
 	if !d.open.Swap(false) {
 		return
@@ -215,8 +220,8 @@ func (d *Decision) Done(o fleet.Outcome, now int64) {
 	}
 }
 
-// Recycle gives the decision's memory back to its router. It calls Done with an unknown outcome where nobody has. The
-// decision and its candidates must not be used afterwards, by any goroutine.
+// Recycle gives the decision's memory back to its router. Where Done was not called it calls it, with an unknown
+// outcome. No goroutine may use the decision or its candidates afterwards.
 func (d *Decision) Recycle() {
 	d.Done(fleet.OutcomeUnknown, d.Now)
 	r := d.router

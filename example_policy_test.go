@@ -10,7 +10,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// quickest sends requests where the first token took least, of late. It is told of every choice and of every end.
+// quickest sends requests to the holder whose recent first tokens came soonest. The router reports every choice and
+// every end to it.
 type quickest struct {
 	mu    sync.Mutex
 	took  map[fleet.Holder]float64 // seconds to the first token, a running mean
@@ -53,7 +54,7 @@ func (p *quickest) Forget(h fleet.Holder) {
 	delete(p.took, h) // asked goes back to 0 by itself: each Routed has its Finished
 }
 
-// A policy of one's own, in Go: it chooses, and is told what became of its choices.
+// A policy of your own, in Go: it chooses, and learns how its choices ended.
 func Example_policy() {
 	workers := fleet.New(fleet.Config{})
 	router, err := warmpath.New(warmpath.Options{Fleet: workers, Policy: policy.Spec{

@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// Two workers; one of them announces that it has cached a conversation, and the next turn goes home.
+// Of two workers one announces that it has cached a conversation. The conversation's next turn goes there.
 func Example() {
 	workers := fleet.New(fleet.Config{})
 	router, err := warmpath.New(warmpath.Options{Fleet: workers})
@@ -18,7 +18,7 @@ func Example() {
 		panic(err)
 	}
 
-	// What a probe learned. Trust is raised by whoever follows the events: their history is whole.
+	// What a probe learned. The source of a holder's events raises the trust once their history is whole.
 	facts := fleet.Facts{Models: []fleet.Model{{ID: "llama"}}, BlockSize: 16}
 	workers.Put("http://10.0.0.7:8000", facts)
 	workers.Put("http://10.0.0.8:8000", facts)

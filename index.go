@@ -12,20 +12,20 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// modelIndex is the index of one base model. It is replaced when its block size must change.
+// modelIndex is the index of one base model. A new one replaces it when its block size must become smaller.
 type modelIndex struct {
 	model      string
-	generation uint64 // unique among all indexes of the router, and growing
+	generation uint64 // unique among the router's indexes; a later index has a greater one
 	hasher     *block.Hasher
 	index      *kvindex.Index
 	memo       *keyMemo
 	learned    atomic.Pointer[map[*policy.Policy]*promptStore]
 	aheads     atomic.Pointer[aheads] // nil: no engine hashes with a look-ahead; changed under the router's mu
-	checked    atomic.Uint64          // the fleet's generation for which the block size was found right
+	checked    atomic.Uint64          // the last fleet generation at which the block size was checked
 }
 
-// index returns the index of a base model, made on first use and made anew when its workers need smaller blocks. It
-// takes a lock only when the fleet changed since the last call.
+// index returns the index of a base model. It makes the index on first use, and again when a worker with smaller
+// blocks joined. It takes a lock only when the fleet changed since the last call.
 func (r *Router) index(snap *fleet.Snapshot, base string) *modelIndex {
 	x := (*r.indexes.Load())[base]
 	if x != nil && x.checked.Load() >= snap.Generation() {
@@ -36,7 +36,8 @@ func (r *Router) index(snap *fleet.Snapshot, base string) *modelIndex {
 	all := *r.indexes.Load()
 	x = all[base]
 	size := r.blockSize(snap, base)
-	// Blocks only get smaller: engines' larger blocks are cut to ours, and a rebuild costs all there is in the index.
+	// Blocks only get smaller: an engine's larger blocks are cut to ours, and a new index loses all that the old one
+	// held.
 	if x == nil || size < x.hasher.Size() {
 		h, err := block.NewHasher(r.options.Algorithm, size)
 		if err != nil {
@@ -69,7 +70,7 @@ func (r *Router) blockSize(snap *fleet.Snapshot, base string) int {
 	return minBlockSize
 }
 
-// indexConfig is the options' with the fleet's word on which holders are one worker's.
+// indexConfig returns the options' index configuration; which holders belong to one worker is the fleet's knowledge.
 func (r *Router) indexConfig() kvindex.Config {
 	cfg := r.options.Index
 	if cfg.Worker == nil {
@@ -84,8 +85,8 @@ func (r *Router) indexConfig() kvindex.Config {
 	return cfg
 }
 
-// of returns the index that h's events belong to. model is what the events say they are about, or "": most say nothing,
-// and mean the worker's base model. It is nil for a holder that serves nothing we know of.
+// of returns the index for h's events, nil when h serves no model that we know. model is the model name in the event.
+// It is "" in most events, and then means the worker's base model.
 func (r *Router) of(h fleet.Holder, model string) *modelIndex {
 	snap := r.fleet.Snapshot()
 	if model != "" {
@@ -104,10 +105,11 @@ func (r *Router) of(h fleet.Holder, model string) *modelIndex {
 	return r.index(snap, base)
 }
 
-// Store applies an announcement of blocks by h. The router sets s.Scope.Model.
+// Store applies h's announcement that blocks are stored. The router sets s.Scope.Model. model is the model name that
+// the event gives, "" when it gives none: then it is the worker's base model.
 //
-// It returns the generation of the index it was applied to; see [Router.Generation]. 0 means that h serves no model we
-// know of and nothing was stored.
+// It returns the generation of the index that was changed; see [Router.Generation]. It returns 0, and stores nothing,
+// when h serves no model that we know.
 func (r *Router) Store(h fleet.Holder, model string, s *kvindex.Stored) (generation uint64) {
 	x := r.of(h, model)
 	if x == nil {
@@ -121,7 +123,7 @@ func (r *Router) Store(h fleet.Holder, model string, s *kvindex.Stored) (generat
 	return x.generation
 }
 
-// Remove applies a removal of blocks by h, and returns the generation as Store does.
+// Remove applies h's announcement that blocks are gone. It returns the generation as Store does.
 func (r *Router) Remove(h fleet.Holder, model string, s Removed) (generation uint64) {
 	x := r.of(h, model)
 	if x == nil {
@@ -141,8 +143,8 @@ type Removed struct {
 	Handles []uint64 // engine hashes
 }
 
-// Clear forgets what h holds on one tier: its other tiers survive a reset of the engine. It returns the generation as
-// Store does.
+// Clear forgets the blocks of h on one tier. The other tiers stay: a reset of an engine's cache does not empty them.
+// It returns the generation as Store does.
 func (r *Router) Clear(h fleet.Holder, model string, tier block.Tier) (generation uint64) {
 	x := r.of(h, model)
 	if x == nil {
@@ -157,8 +159,8 @@ func (r *Router) Clear(h fleet.Holder, model string, tier block.Tier) (generatio
 	return x.generation
 }
 
-// Forget forgets all that h holds, in the index and in what policies remember: its engine restarted, its history is lost, or
-// it left.
+// Forget forgets all that h holds, in the index and in the policies. Call it when h's engine restarted, when h left,
+// or when its event history is lost.
 func (r *Router) Forget(h fleet.Holder) {
 	r.fleet.Lost(h)
 	for _, x := range *r.indexes.Load() {
@@ -182,7 +184,7 @@ func (r *Router) Reclaim(now int64) int {
 	return len(retired)
 }
 
-// ForgetLearned makes policies and the learned index forget h, because another process serves there. Blocks that
+// ForgetLearned forgets what was concluded from requests to h, because another process serves there now. Blocks that
 // events announced stay.
 func (r *Router) ForgetLearned(h fleet.Holder) {
 	for _, x := range *r.indexes.Load() {
@@ -197,9 +199,9 @@ func (r *Router) forgetInPolicies(h fleet.Holder) {
 	}
 }
 
-// Generation returns the generation of the index that h's events go to, 0 when it serves no model we know of. An index
-// is made anew, empty and with a new generation, when a worker with smaller blocks joins. Whoever feeds h's events then
-// has to forget h and replay its history: compare with the last value whenever the fleet changed.
+// Generation returns the generation of the index for h's events, 0 when h serves no model that we know. When a worker
+// with smaller blocks joins, the model gets a new, empty index with a new generation. Then the source of h's events
+// must forget h and replay h's history: compare the generation with the last one whenever the fleet changed.
 func (r *Router) Generation(h fleet.Holder) uint64 {
 	x := r.of(h, "")
 	if x == nil {
@@ -208,7 +210,7 @@ func (r *Router) Generation(h fleet.Holder) uint64 {
 	return x.generation
 }
 
-// HolderStats returns the statistics of h in the index of its events, and whether that index knows h. model is as for
+// HolderStats returns h's statistics in the index for its events, and whether that index knows h. model is as for
 // [Router.Store]. It takes the index's lock for a moment.
 func (r *Router) HolderStats(h fleet.Holder, model string) (kvindex.HolderStats, bool) {
 	x := r.of(h, model)
@@ -218,7 +220,7 @@ func (r *Router) HolderStats(h fleet.Holder, model string) (kvindex.HolderStats,
 	return x.index.Holder(h)
 }
 
-// BlockSize returns the tokens of a block in the index of h's events, 0 when there is none. model is as for
+// BlockSize returns the tokens of a block in the index for h's events, 0 when there is no index. model is as for
 // [Router.Store].
 func (r *Router) BlockSize(h fleet.Holder, model string) int {
 	x := r.of(h, model)

@@ -6,9 +6,10 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// keyMemo keeps the keys of prompts' beginnings, so that a conversation's next turn hashes only what is new. Turns that
-// follow each other share their keys: a turn costs memory, and copying, only for what it adds. Bounded in bytes, the least
-// recently used leave first. It is safe for concurrent use; what it returns is shared and must not be changed.
+// keyMemo keeps the keys of prompts' beginnings, so that the next turn of a conversation hashes only its new tokens.
+// Turns that continue each other share one run of keys: a turn costs memory and copying only for its new keys. The
+// memory is bounded; the least recently used entries leave first. It is safe for concurrent use. The keys that it
+// returns are shared and must not be changed.
 type keyMemo struct {
 	mu      sync.Mutex
 	entries map[memoName]*memoEntry // guarded by mu, and so is all below
@@ -16,7 +17,7 @@ type keyMemo struct {
 	bytes   int
 }
 
-// memoName is what keys depend on, beside the block size, which is one for an index.
+// memoName is what the keys of a beginning depend on, beside the block size, which is one for an index.
 type memoName struct {
 	mark [2]uint64
 	root block.Key
@@ -30,19 +31,19 @@ type memoEntry struct {
 	n          int
 }
 
-// keyRun are the keys of the longest of some beginnings that continue each other. Keys are only added behind, so that a
-// slice of the first ones may be read without a lock.
+// keyRun is the keys of the longest of several beginnings that continue each other. Keys are only appended, so that a
+// slice of the first ones can be read without a lock.
 type keyRun struct {
 	keys    []block.Key
-	entries int // that use it
+	entries int // beginnings that use the run
 }
 
 const (
-	// memoBytes keeps the keys of 16 million tokens in blocks of 16: twice what the default cache of token ids holds.
+	// memoBytes holds the keys of 16 million tokens in blocks of 16: twice what the default cache of token ids holds.
 	memoBytes = 8 << 20
-	// memoTokens is the shortest beginning that is kept: hashing fewer takes no longer than looking them up.
+	// memoTokens is the shortest beginning that is kept: hashing a shorter one takes no longer than a lookup.
 	memoTokens = 2048
-	// memoOverhead is what an entry takes beside its keys.
+	// memoOverhead is the bytes of an entry beside its keys.
 	memoOverhead = 192
 )
 
@@ -52,7 +53,7 @@ func newKeyMemo() *keyMemo {
 	return m
 }
 
-// appendKeys appends the keys of req's whole blocks, those of its known beginning from memory.
+// appendKeys appends the keys of req's whole blocks. It takes the keys of a known beginning from memory.
 func (x *modelIndex) appendKeys(dst []block.Key, root block.Key, req *Request) []block.Key {
 	stable := req.Stable
 	if stable.Tokens < memoTokens || stable.Tokens > len(req.Tokens) || len(req.Features) > 0 {
@@ -64,7 +65,7 @@ func (x *modelIndex) appendKeys(dst []block.Key, root block.Key, req *Request) [
 	if kept == nil && req.Known.Tokens >= memoTokens {
 		kept = x.memo.get(memoName{req.Known.Mark, root})
 	}
-	kept = kept[:min(len(kept), len(req.Tokens)/size)] // longer only when a caller mixed marks up
+	kept = kept[:min(len(kept), len(req.Tokens)/size)] // a longer beginning is another prompt's: the caller mixed marks up
 	dst = append(dst, kept...)
 	parent := root
 	if len(kept) > 0 {
@@ -117,7 +118,7 @@ func (m *keyMemo) put(name, before memoName, keys []block.Key) {
 	}
 }
 
-// drop forgets an entry. It needs mu.
+// drop removes an entry. m.mu is held.
 func (m *keyMemo) drop(e *memoEntry) {
 	e.unlink()
 	delete(m.entries, e.name)
@@ -129,7 +130,7 @@ func (m *keyMemo) drop(e *memoEntry) {
 
 func (e *memoEntry) unlink() { e.prev.next, e.next.prev = e.next, e.prev }
 
-// link puts x behind e in its ring.
+// link puts x behind e in the ring.
 func (e *memoEntry) link(x *memoEntry) {
 	x.prev, x.next = e, e.next
 	e.next.prev = x

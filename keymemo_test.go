@@ -20,7 +20,7 @@ func mark(tokens []block.Token, n int) block.Prefix {
 	return block.Prefix{Tokens: n, Mark: [2]uint64{m, uint64(n)}}
 }
 
-// TestKeysFromMemoryAreTheKeys: whatever beginnings a caller names, a prompt matches as it does without them.
+// Whatever beginnings a caller names, a prompt matches as it does without them.
 func TestKeysFromMemoryAreTheKeys(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
 	plain, remembers := newWorld(t, warmpath.Options{}, vllm(), vllm()), newWorld(t, warmpath.Options{}, vllm(), vllm())

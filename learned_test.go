@@ -13,7 +13,7 @@ import (
 	"github.com/warmpath/warmpath/policy/peers"
 )
 
-// withoutEvents is kv as for engines that announce nothing, believing prompts for 10 s.
+// withoutEvents is kv for engines that announce nothing: it expects a prompt for 10 s where it was sent.
 func withoutEvents(t *testing.T) policy.Spec {
 	t.Helper()
 	p := peers.DefaultKV()
@@ -84,7 +84,7 @@ func TestWhatIsLearnedOfAHolderIsForgottenWithItsCache(t *testing.T) {
 	}
 }
 
-// recorder is a policy that takes the first and notes what it is told.
+// recorder is a policy that takes the first candidate and records the calls to it.
 type recorder struct {
 	routed    []fleet.Holder
 	finished  []policy.Finished

@@ -9,7 +9,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// passes is an engine that takes what a timing says, computing each prompt whole and then a token of each answer.
+// passes is an engine whose passes take what a timing says. It computes each prompt in one pass, then a token of each
+// answer in each pass.
 type passes struct {
 	timing  fleet.Timing
 	free    int64 // when its pass under way ends, Unix nanoseconds
@@ -23,7 +24,7 @@ type answered struct {
 	out, total int
 }
 
-// pass computes what there is and returns the answers that it ends.
+// pass computes one pass and returns the answers that end with it.
 func (e *passes) pass(now int64, noise float64) (done []*answered) {
 	took, tokens := e.timing.Base, 0
 	for _, a := range e.running {
@@ -50,11 +51,11 @@ func (e *passes) pass(now int64, noise float64) (done []*answered) {
 	return done
 }
 
-// honest is what the engines take. It is half of what is assumed.
+// honest is the engines' timing: half of the assumed one.
 var honest = fleet.Timing{Base: 12, Sequence: 0.03, Context: 5e-5, Token: 0.05, Attention: 3e-6}
 
-// liesOfOne returns the shares that four workers get of 4,000 requests with answers in one piece, and what is learned of
-// their times. The first worker tells the lengths of its answers as lie does.
+// liesOfOne returns the shares that four workers get of 4,000 requests with answers in one piece, and the learned
+// timing. The first worker reports the lengths of its answers as lie does.
 func liesOfOne(t *testing.T, seed uint64, lie func(random *rand.Rand, request, n int) int) (shares [4]float64, learned fleet.Timing) {
 	facts := vllm()
 	w := newWorld(t, warmpath.Options{Policy: policy.DefaultMarginal().Spec("marginal")}, facts, facts, facts, facts)
@@ -111,8 +112,8 @@ func liesOfOne(t *testing.T, seed uint64, lie func(random *rand.Rand, request, n
 	return shares, kinds[0].Timing
 }
 
-// TestAWorkerThatLiesOfItsAnswersTakesNothingFromOthers: one of four tells lengths of its answers that no machine like
-// the others can compute. (Up to four times as many tokens are believed as a faster machine's.)
+// One of four workers reports lengths of its answers that no machine like the others can compute. Up to four times a
+// faster machine's tokens are believed.
 func TestAWorkerThatLiesOfItsAnswersTakesNothingFromOthers(t *testing.T) {
 	for name, lie := range map[string]func(random *rand.Rand, request, n int) int{
 		"2,000,000,000":      func(*rand.Rand, int, int) int { return 2_000_000_000 },

@@ -11,44 +11,46 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Options is what a [Router] is made of. Fleet is required; a zero field means its default.
+// Options configures a [Router]. Fleet is required. A zero field means its default.
 type Options struct {
 	Fleet *fleet.Fleet
 
-	// Policy is used for requests that name none. Default: marginal.
+	// Policy decides the requests that name no policy. Default: marginal.
 	Policy policy.Spec
-	// Policies may be asked for by name, with the built-in ones and Policy. One with a built-in's name replaces it.
+	// Policies are further policies that requests may name, beside the built-in ones and Policy. A policy with the
+	// name of a built-in one replaces it.
 	Policies []policy.Spec
-	// ModelPolicies are the policies of models that have another than Policy: the name of one by the model's, as requested or
-	// as base model.
+	// ModelPolicies names the policy of each model that has another one than Policy, by the model name in requests or
+	// by the base model.
 	ModelPolicies map[string]string
 
-	// Shadow is the name of a policy that is asked beside the one that decides, with [Router.Explain]: it learns from every request
-	// that is routed, whoever decided. "" is none.
+	// Shadow names a policy that is shown every routed request, so that it learns as if it had decided, and that the
+	// caller may ask with [Router.Explain]. It never decides. "" is none.
 	Shadow string
 
 	// Index sizes the index of each base model.
 	Index kvindex.Config
 	// Algorithm chains our block keys.
 	Algorithm block.Algorithm
-	// BlockSize is the tokens of our own blocks. Default, 0: for each base model the smallest engine block among its
-	// workers, at least 16. Smaller finds shorter matches and costs memory; engines' blocks are cut to it. One above the
-	// default gives way to the default: it would hide blocks that an engine has. Policy may say it where this does not.
+	// BlockSize is the tokens of our own blocks. Default, 0: Policy's BlockSize if it has one, else, for each base
+	// model, the smallest engine block among its workers, at least 16. Smaller blocks find shorter matches and cost
+	// memory; an engine's blocks are cut to ours. A size above the engines' smallest has no effect: it would hide
+	// blocks that an engine has.
 	BlockSize int
 
-	// SpeculativeTTL is how long a dispatched prompt counts as cached without its events. Default 2 s: well above the
-	// time from dispatch to event, and soon over when the request failed. Negative turns speculation off.
+	// SpeculativeTTL is how long a dispatched prompt counts as cached without events that confirm it. Default 2 s:
+	// well above the time from dispatch to event, and short enough when the request failed. Negative: not at all.
 	SpeculativeTTL time.Duration
-	// ApproximateTTL is the same for holders that publish no events, and for prompts matched by their text. Default
-	// 120 s: about how long a prefix survives on a busy engine. Negative turns learning from requests off.
+	// ApproximateTTL is the same for holders that publish no events and for prompts that are matched by their text.
+	// Default 120 s: about as long as a prefix survives on a busy engine. Negative: not at all.
 	ApproximateTTL time.Duration
 
-	// MaxRequests is how many requests a holder may have at once before it counts as saturated. Default 0: no limit,
-	// engines queue by themselves.
+	// MaxRequests is how many requests a holder may have at once; with more it counts as saturated. Default 0: no
+	// limit, because engines queue by themselves.
 	MaxRequests int
 }
 
-// minBlockSize: below 16 tokens a block costs more to hash, keep and match than a finer match saves.
+// minBlockSize: below 16 tokens a block costs more to hash, keep and match than the finer match saves.
 const minBlockSize = 16
 
 func (o Options) withDefaults() Options {

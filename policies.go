@@ -17,7 +17,7 @@ var kinds = policy.Join(policy.Own(), peers.Kinds())
 // package policy/peers.
 func PolicyKinds() policy.Kinds { return slices.Clone(kinds) }
 
-// policyTable is the policies there are, and which one decides which request. It is replaced as a whole.
+// policyTable is the policies that exist, and which one decides which request. It is replaced as a whole.
 type policyTable struct {
 	all      map[string]*policy.Policy // by name
 	standard *policy.Policy            // for requests that name none, to models that have none of their own
@@ -25,20 +25,22 @@ type policyTable struct {
 	shadow   *policy.Policy            // nil is none
 }
 
-// PolicyChange is what [Router.ChangePolicies] changes.
+// PolicyChange is an argument of [Router.ChangePolicies].
 type PolicyChange struct {
-	// Specs are policies that are new, or take the place of those of their names: those are gone then, with what they remembered.
+	// Specs are new policies. One with the name of an existing policy replaces it; what the old one remembered is
+	// lost.
 	Specs []policy.Spec
-	// Gone are the names of policies that are to be no more.
+	// Gone names policies that are removed.
 	Gone []string
-	// Standard decides requests that name no policy, ByModel those to the models it names, as requested or as base model.
+	// Standard names the policy for requests that name none. ByModel names the policies of single models, by the model
+	// name in requests or by the base model.
 	Standard string
 	ByModel  map[string]string
-	// Shadow is asked beside the one that decides; "" is none.
+	// Shadow names the shadow policy, see [Options.Shadow]; "" is none.
 	Shadow string
 }
 
-// buildPolicies builds the built-in policies and those of o; a later one replaces an earlier one of that name.
+// buildPolicies builds the built-in policies and those of o; a later one replaces an earlier one with its name.
 func buildPolicies(o *Options) (map[string]*policy.Policy, error) {
 	byName := map[string]*policy.Policy{}
 	specs := append(kinds.BuiltIn(), o.Policies...)
@@ -56,7 +58,7 @@ func buildInto(byName map[string]*policy.Policy, specs []policy.Spec) error {
 	return nil
 }
 
-// choose fills in who decides. The error names every policy that is not known.
+// choose sets which policy decides. The error names every unknown policy.
 func (t *policyTable) choose(standard string, byModel map[string]string, shadow string) error {
 	var errs []error
 	named := func(use, name string) *policy.Policy {
@@ -76,9 +78,9 @@ func (t *policyTable) choose(standard string, byModel map[string]string, shadow 
 	return errors.Join(errs...)
 }
 
-// SetPolicies changes at once which policy decides: standard for requests that name none, byModel for those to the models
-// it names, as requested or as base model. All are names of policies that the router has; what they remember is kept. The error
-// names every one that is not known, and nothing has changed then.
+// SetPolicies changes which policy decides: standard for requests that name none, byModel for single models, by the
+// model name in requests or by the base model. The policies must exist, and keep what they remember. On an error,
+// which names every unknown policy, nothing has changed.
 func (r *Router) SetPolicies(standard string, byModel map[string]string) error {
 	shadow := ""
 	if s := r.Shadow(); s != nil {
@@ -87,10 +89,11 @@ func (r *Router) SetPolicies(standard string, byModel map[string]string) error {
 	return r.ChangePolicies(PolicyChange{Standard: standard, ByModel: byModel, Shadow: shadow})
 }
 
-// ChangePolicies changes at once which policies there are and which one decides. Policies that c does not name stay as they are,
-// with what they remember; requests under way end with those that decided them. On an error nothing has changed.
+// ChangePolicies adds, replaces and removes policies and sets which one decides, all at once. Policies that c does not
+// name stay, with what they remember. A request under way ends with the policy that decided it. On an error nothing
+// has changed.
 //
-// The block size of a policy only counts when a router is made.
+// The block size of a policy only counts when the router is made.
 func (r *Router) ChangePolicies(c PolicyChange) error {
 	r.choosing.Lock()
 	defer r.choosing.Unlock()
@@ -109,8 +112,8 @@ func (r *Router) ChangePolicies(c PolicyChange) error {
 	return nil
 }
 
-// Policy returns the policy that decides a request for model that asks for the policy of that name; "" asks for none.
-// Callers look at it before they make tokens or text that it may not need.
+// Policy returns the policy that decides a request to model that asks for the policy of that name; "" asks for none.
+// Callers use it to find out whether the policy needs tokens or text before they make them.
 func (r *Router) Policy(name, model string) (*policy.Policy, error) {
 	base := model
 	if pool, ok := r.fleet.Snapshot().Pool(model); ok {

@@ -48,8 +48,8 @@ func TestALowerScoreNamesTheTermThatMadeIt(t *testing.T) {
 	}
 }
 
-// TestAChangeReplacesWhatItNamesAndNothingElse: a policy that is replaced begins anew, the others keep what they remember, and a
-// request under way ends with the one that decided it.
+// A policy that is replaced begins anew, the others keep what they remember, and a request under way ends with the
+// policy that decided it.
 func TestAChangeReplacesWhatItNamesAndNothingElse(t *testing.T) {
 	made := map[string][]*diary{}
 	spec := func(name string) policy.Spec {
@@ -90,7 +90,7 @@ func TestAChangeReplacesWhatItNamesAndNothingElse(t *testing.T) {
 	}
 }
 
-// TestAChangeThatIsWrongChangesNothing: neither a policy that cannot be built nor one that is not there.
+// A policy that cannot be built changes nothing, nor does the name of an unknown one.
 func TestAChangeThatIsWrongChangesNothing(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm(), vllm())
 	names := w.router.PolicyNames()
@@ -113,7 +113,7 @@ func TestAChangeThatIsWrongChangesNothing(t *testing.T) {
 	}
 }
 
-// TestWhatAReplacedPolicyLearnedIsDropped: its place is empty, and the memory is given back.
+// A policy that takes the place of another knows nothing, and the memory of the other is given back.
 func TestWhatAReplacedPolicyLearnedIsDropped(t *testing.T) {
 	w := newWorld(t, warmpath.Options{Policy: withoutEvents(t)}, vllm(), vllm())
 	p := prompt(1, 500)

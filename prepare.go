@@ -145,7 +145,7 @@ func (p *Prepared) hash(x *modelIndex, pool *fleet.Pool, fromText bool) {
 	}
 }
 
-// lookUp matches the prompt, of so many tokens, in x or in what a policy learned.
+// lookUp matches a prompt of the given length against x, or against what a policy learned.
 func (p *Prepared) lookUp(x *modelIndex, at *moment, tokens int, fromText bool) {
 	// An engine computes at least the last token of a prompt, and uses whole blocks of its own. A hybrid model's match
 	// is not a prefix of a longer one. So where all engines have one block size, the limit is applied before matching.

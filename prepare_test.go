@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// A prepared request is decided like one that was not prepared, at each time: what changed meanwhile counts.
+// A prepared request is decided as one that was not prepared, whatever changed between its decisions.
 func TestAPreparedRequestSeesWhatChangedBetweenItsDecisions(t *testing.T) {
 	large := vllm()
 	large.BlockSize = 32
@@ -99,7 +99,7 @@ func TestAPreparedRequestIsDecidedByAnyPolicy(t *testing.T) {
 	}
 }
 
-// A decision may end after its Prepared was recycled, and after the memory of others was used again.
+// A decision may end after its Prepared was recycled and the memory of other requests was used again.
 func TestADecisionOutlivesItsPrepared(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm())
 	req := request(warmpath.Request{Tokens: prompt(1, 160)})
@@ -165,7 +165,7 @@ func TestPreparedDecisionsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// BenchmarkDecideAgain is a second decision about one request, at a later time: the keys are there.
+// BenchmarkDecideAgain measures a second decision about one request at a later time: its keys are kept.
 func BenchmarkDecideAgain(b *testing.B) {
 	for _, prepared := range []bool{false, true} {
 		b.Run(fmt.Sprintf("prepared %v", prepared), func(b *testing.B) {

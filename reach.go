@@ -9,23 +9,24 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// How many holders a decision looks at in a fleet of more than smallFleet: see docs/design/0007.
+// The number of holders that a decision looks at in a fleet of more than smallFleet: see docs/design/0007.
 const (
 	smallFleet  = 64 // all of them
-	mostMatches = 32 // of the longest matches
-	watched     = 16 // that are known for little load, and as many that are looked at in turn
+	mostMatches = 32 // holders with the longest matches
+	watched     = 16 // holders that the scout knows for little load, and as many that are looked at in turn
 )
 
-// scout knows holders with little load among the many that serve a model name. Each decision looks at the next few in turn;
-// place i keeps the least loaded of those it saw, which are those at positions ≡ i modulo watched, until one of them is less
-// loaded than it is then. It is advice: any number of goroutines use it without a lock, and a lost update costs nothing.
+// scout knows holders with little load among the many that serve a model name. Each decision looks at the next holders
+// in turn and updates the scout. Place i keeps the least loaded holder that was seen at positions ≡ i modulo watched;
+// another holder there replaces it when it has less load. The scout is advice: any number of goroutines use it without
+// a lock, and a lost update costs nothing.
 type scout struct {
 	next   atomic.Uint64          // position at which the next look begins
 	places [watched]atomic.Uint32 // holder + 1; 0 is none
 }
 
-// scout returns the scout of a model name, made on first use. It stays for good: names that workers ever served bound
-// their number.
+// scout returns the scout of a model name, made on first use. It is never removed: the model names that workers ever
+// served bound the number of scouts.
 func (r *Router) scout(model string) *scout {
 	if s := (*r.scouts.Load())[model]; s != nil {
 		return s
@@ -43,13 +44,13 @@ func (r *Router) scout(model string) *scout {
 	return s
 }
 
-// spot says at which candidate a holder of the pool is, by its position there.
+// spot says which candidate a holder is, by the holder's position in the pool.
 type spot struct {
-	round uint32 // of the decision's; another: it is no candidate
+	round uint32 // the decision's round; with another value the holder is no candidate
 	at    int32
 }
 
-// gather lists the candidates for a decision with what is known of them, and reports whether it left any holder out.
+// gather lists the candidates of a decision, without their matches. It reports whether it left any holder out.
 func (r *Router) gather(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool, req *Request) (partial bool) {
 	d.begin(len(pool.Holders))
 	reach := d.policy.Reach()
@@ -81,7 +82,7 @@ func (r *Router) gather(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool, req
 	return true
 }
 
-// begin forgets the candidates of before.
+// begin starts an empty list of candidates.
 func (d *Decision) begin(holders int) {
 	d.clearCandidates()
 	if len(d.spots) < holders {
@@ -93,8 +94,8 @@ func (d *Decision) begin(holders int) {
 	}
 }
 
-// clearCandidates leaves no candidate, and none of their fields in the memory of the next: they refer to workers that
-// may be gone.
+// clearCandidates empties the list of candidates, and zeroes its memory: old candidates would keep workers alive that
+// left, and add relies on it.
 func (d *Decision) clearCandidates() {
 	clear(d.Candidates)
 	d.Candidates = d.Candidates[:0]
@@ -106,7 +107,7 @@ func (d *Decision) addAll(snap *fleet.Snapshot, pool *fleet.Pool) {
 	}
 }
 
-// addLightest adds the holders that the scout knows and those whose turn it is, and lets the scout learn of them.
+// addLightest adds the holders that the scout knows and the holders whose turn it is, and updates the scout.
 func (d *Decision) addLightest(snap *fleet.Snapshot, pool *fleet.Pool, s *scout) {
 	n := uint64(len(pool.Holders))
 	from := s.next.Load()
@@ -131,7 +132,7 @@ func (d *Decision) addLightest(snap *fleet.Snapshot, pool *fleet.Pool, s *scout)
 	}
 }
 
-// eligible reports whether c may get a request while others can.
+// eligible reports whether c may get a request while other holders can.
 func eligible(c *policy.Candidate) bool { return c.Bar == fleet.BarNone }
 
 // lessLoaded reports whether a is the better place for a request that matches nowhere.
@@ -145,8 +146,8 @@ func lessLoaded(a, b *policy.Candidate) bool {
 	return a.Load.Processed < b.Load.Processed
 }
 
-// addLongest adds the holders of the longest matches. Where more have the same than there is room for, the request's
-// random number says with which of them to begin.
+// addLongest adds the holders with the longest matches. Where more holders have equal matches than there is room for,
+// the request's random number selects among them.
 func (d *Decision) addLongest(snap *fleet.Snapshot, pool *fleet.Pool) {
 	var longest [mostMatches]int // indexes of matches, a heap: the shortest first
 	n := 0
@@ -176,7 +177,7 @@ func (d *Decision) addLongest(snap *fleet.Snapshot, pool *fleet.Pool) {
 	}
 }
 
-// reaches returns how many blocks a match may be worth.
+// reaches returns the length of a match, speculative blocks included.
 func reaches(m *kvindex.Match) uint32 { return max(m.Blocks, m.Speculative) }
 
 func (d *Decision) rise(heap []int) {
@@ -206,7 +207,7 @@ func (d *Decision) sink(heap []int) {
 	}
 }
 
-// add makes the holder at that position of the pool a candidate, with all but its match, and returns its index.
+// add makes the holder at a position of the pool a candidate, without its match, and returns its index.
 func (d *Decision) add(snap *fleet.Snapshot, pool *fleet.Pool, position int) int {
 	s := &d.spots[position]
 	if s.round == d.round {
@@ -239,7 +240,7 @@ func (d *Decision) add(snap *fleet.Snapshot, pool *fleet.Pool, position int) int
 	return at
 }
 
-// addRest adds the holders that were left out, with the reason, for an explanation.
+// addRest adds the holders that were left out, for an explanation.
 func (d *Decision) addRest(snap *fleet.Snapshot, pool *fleet.Pool) {
 	first := len(d.Candidates)
 	d.addAll(snap, pool)

@@ -110,7 +110,7 @@ func TestOneUsableWorkerOfALargeFleetIsFound(t *testing.T) {
 	}
 }
 
-// A worker that is suspect, or whose answers are useless, is asked only when no other worker of the whole fleet can be.
+// A suspect, or a worker whose answers are useless, gets a request only if no other worker of the fleet can take it.
 func TestOneWorkerWithoutABarIsFoundInALargeFleet(t *testing.T) {
 	chat := fleet.ScopeOf("m", "/chat")
 	for what, bar := range map[string]func(*fleet.Fleet, fleet.WorkerID){

@@ -11,8 +11,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// TestWhatWasSentIsFoundInALargeFleet: policies that guess from requests look at a few candidates only, and among them is
-// whoever was sent the prompt's beginning.
+// Policies that guess from earlier requests look at few candidates of a large fleet. The holder that was sent the
+// prompt's beginning is among them.
 func TestWhatWasSentIsFoundInALargeFleet(t *testing.T) {
 	for _, name := range []string{"cache_aware", "prefix_cache_affinity", "vllm_cache_aware"} {
 		t.Run(name, func(t *testing.T) {
@@ -44,8 +44,8 @@ func TestWhatWasSentIsFoundInALargeFleet(t *testing.T) {
 	}
 }
 
-// BenchmarkFleetsThatRemember: a decision, its reservation and its end, for prompts of 1,024 tokens that continue one of 256
-// conversations.
+// BenchmarkFleetsThatRemember measures a decision, its reservation and its end, for prompts of 1,024 tokens that
+// continue one of 256 conversations.
 func BenchmarkFleetsThatRemember(b *testing.B) {
 	for _, name := range []string{"cache_aware", "prefix_cache_affinity", "vllm_cache_aware"} {
 		for _, n := range []int{8, 64, 4096} {

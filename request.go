@@ -9,13 +9,15 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Request is what routing needs to know of a request. The router reads it during Route only.
+// Request is what routing needs to know of a request. The router reads it while it decides, and keeps nothing of it.
+// Every field's zero value is safe: it means unknown, none or any.
 type Request struct {
 	Model    string          // as the client wrote it: a base model, one of its names, or a LoRA adapter
 	Tokens   []block.Token   // the whole prompt; nil when not known: the request is then routed by load
 	Features []block.Feature // multimodal items, with absolute positions in Tokens
-	// Known and Stable are beginnings of Tokens: one that an earlier prompt was said to have as Stable, and one that later
-	// prompts may have. Their keys are kept, so that a growing conversation hashes only what is new. Zero is none.
+	// Known and Stable are beginnings of Tokens. Stable is one that later prompts may share; Known is one that an
+	// earlier request had as Stable. Their keys are kept, so that a growing conversation hashes only its new tokens.
+	// Zero is none.
 	Known, Stable block.Prefix
 	Salt          string // cache_salt
 	Extra         string // SGLang's extra_key
@@ -23,11 +25,12 @@ type Request struct {
 	PromptBytes int // length of the prompt's text; estimates the tokens when they are not known
 	MaxTokens   int // most tokens of one answer, 0 is none given; a greater count is not believed
 
-	Text    []byte         // the prompt's text, flattened: for policies on text, and for approximate matches without Tokens; may be nil
-	Session policy.Session // the conversation, when the client named one
-	Tenant  string         // who asks; "" is not known
+	Text    []byte         // the prompt's text in one piece, for policies on text and for matches without Tokens; may be nil
+	Session policy.Session // the conversation, if the client named one
+	Tenant  string         // the client; "" is not known
 
-	// External is what was asked elsewhere for policies that want it, such as lmcache_aware, by ascending worker; may be nil.
+	// External is what was asked elsewhere for policies that want it, such as lmcache_aware, by ascending worker; may
+	// be nil.
 	External []policy.External
 
 	// Scope is the request's scope for the worker's health, see fleet.Scope; 0 is none.
@@ -35,18 +38,19 @@ type Request struct {
 
 	Target  string           // send it to this worker (URL or host:port) whatever the policy says; "" is any
 	Rank    Rank             // global data-parallel rank the client asked for, see OnRank; zero is any
-	Exclude []fleet.WorkerID // workers that were tried already
+	Exclude []fleet.WorkerID // workers that must not be chosen, such as those that failed already
 	Policy  string           // name of the policy; "" is the router's default
 
-	// Whole: the answer comes in one piece, so that its first token is not seen. Call [Decision.FirstToken] when it is there and
-	// [Decision.Tokens] with its length: how long prompt and answer took together teaches what passes take.
+	// Whole: the answer comes in one piece, so that its first token is not seen. When it is there, call
+	// [Decision.FirstToken], and [Decision.Tokens] with its length: the time of prompt and answer together shows how
+	// long passes take.
 	Whole bool
-	// Choices is how many answers are generated, n for each prompt; 0 is one. Nobody can tell how many passes the tokens of
-	// several took.
+	// Choices is how many answers are generated: n for each prompt. 0 is one. With several, the passes cannot be
+	// counted from the tokens.
 	Choices int
 
 	Now    int64  // Unix nanoseconds
-	Random uint64 // uniformly random, from the caller's source: the same request with the same number is decided alike
+	Random uint64 // uniformly random: the same request with the same number, at the same state, is decided alike
 }
 
 // Errors that callers tell apart, with errors.Is.
@@ -60,6 +64,7 @@ var (
 	ErrSaturated     = errors.New("all workers that serve the model have as many requests as they may")
 )
 
+// bytesPerToken estimates tokens from text: English and code have 3.5 to 4.5 bytes a token in current vocabularies.
 const bytesPerToken = placement.BytesPerToken
 
 // promptTokens returns the length of the prompt, and whether it is known.

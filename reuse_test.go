@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// A holder with the id of one that left has nothing of what that one had, was sent or was expected to have.
+// A holder that gets the id of one that left has no match, learned or expected, of the other.
 func TestAnIDThatIsUsedAgainRemembersNothing(t *testing.T) {
 	for _, name := range []string{"kv_aware", "marginal", "cache_aware"} {
 		w := newWorld(t, warmpath.Options{}, vllm())
@@ -37,7 +37,7 @@ func TestAnIDThatIsUsedAgainRemembersNothing(t *testing.T) {
 	}
 }
 
-// More holders come and go than the index has room for.
+// Workers come and go one after another: the fleet does not need more ids.
 func TestAFleetMayBeReplacedForEver(t *testing.T) {
 	w := newWorld(t, warmpath.Options{})
 	p := prompt(1, 160)

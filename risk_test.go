@@ -11,8 +11,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// TestAPredictionLeavesOutWhatIsAtRisk: a prompt that waits at the only worker will evict the end of the oldest prompt there
-// before that is scheduled.
+// A prompt that waits at the only worker will evict the end of the oldest prompt before that prompt is scheduled
+// again.
 func TestAPredictionLeavesOutWhatIsAtRisk(t *testing.T) {
 	for _, spec := range []policy.Spec{policy.KVAware(), policy.DefaultMarginal().Spec("marginal")} {
 		t.Run(spec.Name, func(t *testing.T) {

@@ -10,24 +10,26 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Router decides where requests go. Its methods may be called from any goroutine, except that one holder's events must
-// come from one goroutine at a time: they are applied in order.
+// Router decides where requests go. Its methods may be called from any goroutine, with one exception: the events of
+// one holder are applied in the order of the calls, so they must come from one goroutine at a time.
 type Router struct {
 	options   Options
 	fleet     *fleet.Fleet
 	table     atomic.Pointer[policyTable]
-	choosing  sync.Mutex // held by who changes table
+	choosing  sync.Mutex // held while table is changed
 	decisions sync.Pool  // *Decision
 	prepared  sync.Pool  // *Prepared
 	scouts    atomic.Pointer[map[string]*scout]
 
-	// indexes by base model. Readers load the map; writers hold mu, copy it and swap the copy in; so it is with scouts.
+	// indexes by base model. Readers load the map. A writer holds mu, copies the map and swaps the copy in. scouts are
+	// changed in the same way.
 	indexes atomic.Pointer[map[string]*modelIndex]
 	mu      sync.Mutex
 	created uint64 // indexes made so far: the next one's generation; guarded by mu
 }
 
-// New returns a router over the workers of o.Fleet, or says all that is wrong with o. It starts nothing.
+// New returns a router over the workers of o.Fleet, or an error with everything that is wrong with o. It starts
+// nothing.
 func New(o Options) (*Router, error) {
 	o = o.withDefaults()
 	if err := o.validate(); err != nil {
@@ -51,8 +53,10 @@ func New(o Options) (*Router, error) {
 // Fleet returns the fleet the router decides over.
 func (r *Router) Fleet() *fleet.Fleet { return r.fleet }
 
-// Route decides where req goes, puts its load there and expects its prompt in that cache. It allocates nothing once
-// decisions are recycled. On an error nothing is reserved; the errors are those of this package, wrapped, and ctx's.
+// Route decides where req goes, puts its load there, and expects its prompt in that cache from now on. On an error
+// nothing is reserved; the error wraps one of this package's or ctx's. Route allocates nothing once decisions are
+// recycled.
+//
 // A request that may be decided more than once is prepared first: see [Router.Prepare].
 func (r *Router) Route(ctx context.Context, req *Request) (*Decision, error) {
 	p := r.Prepare(req)
@@ -61,8 +65,8 @@ func (r *Router) Route(ctx context.Context, req *Request) (*Decision, error) {
 	return d, err
 }
 
-// Explain decides as Route does and changes nothing. When no worker can be chosen it returns the decision beside the
-// error, so that the candidates tell why; it is nil only when there are none.
+// Explain decides as Route does and changes nothing. When no worker can be chosen it returns both the decision, whose
+// candidates tell why, and the error. The decision is nil only when there are no candidates.
 func (r *Router) Explain(ctx context.Context, req *Request) (*Decision, error) {
 	p := r.Prepare(req)
 	d, err := p.Explain(ctx)
@@ -82,7 +86,7 @@ func (d *Decision) routed() {
 	d.router.speculate(d)
 }
 
-// reserve puts d's load on its holder; it reports false when that has got as many requests as it may.
+// reserve puts d's load on its holder. It reports false when the holder has as many requests as it may.
 func (r *Router) reserve(d *Decision, req *Request) bool {
 	c := &d.Candidates[d.Chosen]
 	uncached := max(d.PromptTokens-c.Predicted, 0)
@@ -91,7 +95,7 @@ func (r *Router) reserve(d *Decision, req *Request) bool {
 	}
 	most := r.options.MaxRequests
 	if c.Load.Requests >= int64(most) {
-		most = 0 // chosen all the same: no other holder is left
+		most = 0 // it was full before, and is chosen because no other holder is left
 	}
 	return r.fleet.Reserve(&d.reservation, d.Holder, fleet.Work{
 		UncachedTokens: uncached,
@@ -108,7 +112,7 @@ func (r *Router) reserve(d *Decision, req *Request) bool {
 	}, req.Now)
 }
 
-// decide fills a decision. take says that it is acted upon.
+// decide makes a decision. take says that the caller will act upon it.
 func (p *Prepared) decide(ctx context.Context, take bool) (*Decision, error) {
 	r, req := p.router, p.request
 	if err := ctx.Err(); err != nil {
@@ -160,7 +164,7 @@ func (p *Prepared) decide(ctx context.Context, take bool) (*Decision, error) {
 	return d, nil
 }
 
-// choose lists candidates and lets the policy choose.
+// choose lists the candidates and lets the policy choose.
 func (r *Router) choose(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool, req *Request) policy.Choice {
 	turn := d.query.Turn
 	partial := r.gather(d, snap, pool, req)
@@ -168,7 +172,7 @@ func (r *Router) choose(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool, req
 	d.noteActive(snap)
 	d.noteRisks(snap)
 	choice := d.policy.Choose(&d.query, d.Candidates)
-	if partial && (choice.Index < 0 || !eligible(&d.Candidates[choice.Index])) { // look at all for a better one
+	if partial && (choice.Index < 0 || !eligible(&d.Candidates[choice.Index])) { // none of these: look at all
 		d.query.Turn = turn
 		d.begin(len(pool.Holders))
 		d.addAll(snap, pool)
@@ -193,7 +197,7 @@ func (p *Prepared) decision() *Decision {
 	return d
 }
 
-// mark makes the marks up to which other requests may share the prompt's blocks, in engine blocks of so many tokens.
+// mark returns the marks up to which other requests may share the prompt's blocks, in engine blocks of size tokens.
 func (d *Decision) mark(size int) []fleet.Mark {
 	d.marks = d.marks[:0]
 	for at := fleet.NextMark(0); at <= len(d.keys) && len(d.marks) < fleet.MaxMarks; at = fleet.NextMark(at) {
@@ -202,18 +206,18 @@ func (d *Decision) mark(size int) []fleet.Mark {
 	return d.marks
 }
 
-// noteMatches notes with the candidates from that index on what they have.
+// noteMatches sets the matches of the candidates from index first on.
 func (d *Decision) noteMatches(pool *fleet.Pool, first int) {
 	learned := d.policy.Learned() != nil
 	for i := range d.matches {
 		m := &d.matches[i]
 		position := pool.Position(m.Holder)
 		if position < 0 {
-			continue // it holds blocks of the base model and does not serve this adapter, or is gone
+			continue // it serves the base model but not this adapter, or it left
 		}
 		s := d.spots[position]
 		if s.round != d.round || int(s.at) < first {
-			continue // no candidate, or noted already
+			continue // it is no candidate, or one before first
 		}
 		c := &d.Candidates[s.at]
 		if c.Trust == fleet.TrustNone {
@@ -239,8 +243,7 @@ func (d *Decision) noteMatches(pool *fleet.Pool, first int) {
 	}
 }
 
-// noteActive notes with the candidates that match what requests under way there hold of the prompt, for policies that
-// ask.
+// noteActive sets how much of the prompt requests under way hold, for policies that need it.
 func (d *Decision) noteActive(snap *fleet.Snapshot) {
 	if !d.policy.NeedsActive() || len(d.keys) == 0 {
 		return
@@ -257,20 +260,20 @@ func (d *Decision) noteActive(snap *fleet.Snapshot) {
 	}
 }
 
-// noteRisk notes with a candidate how much of its match may be evicted before the request is scheduled there.
+// noteRisk sets how much of a candidate's match may be evicted before the request is scheduled there.
 func (d *Decision) noteRisk(snap *fleet.Snapshot, c *policy.Candidate) {
 	if c.Predicted == 0 || c.Load.Requests == 0 || d.policy.Learned() != nil {
 		return
 	}
 	matched, usable := c.Predicted/c.BlockSize, (d.PromptTokens-1)/c.BlockSize
 	if d.FromText {
-		usable = matched // a guess: that no more is matched tells nothing
+		usable = matched // matches by text are guesses: a shorter one is no sign of an eviction
 	}
 	blocks := snap.AtRisk(c.Holder, d.mark(c.BlockSize), matched, usable)
 	c.AtRisk = min(blocks*c.BlockSize, c.Predicted)
 }
 
-// noteRisks notes with each candidate how much of its match is at risk, for policies that ask.
+// noteRisks sets how much of each candidate's match is at risk, for policies that need it.
 func (d *Decision) noteRisks(snap *fleet.Snapshot) {
 	if !d.policy.NeedsRisk() {
 		return
@@ -280,7 +283,7 @@ func (d *Decision) noteRisks(snap *fleet.Snapshot) {
 	}
 }
 
-// settle notes the choice.
+// settle records the choice.
 func (d *Decision) settle(snap *fleet.Snapshot, choice policy.Choice) {
 	d.Chosen, d.Passed, d.Ranked = choice.Index, choice.Passed, choice.Ranked
 	d.Branch, d.Reason = choice.Branch, choice.Reason
@@ -296,13 +299,13 @@ func (d *Decision) settle(snap *fleet.Snapshot, choice policy.Choice) {
 	d.Pinned = c.Worker.Facts.Ranks > 1
 	for i := range d.Candidates {
 		if !d.policy.NeedsRisk() && (!d.take || i == choice.Index) {
-			d.noteRisk(snap, &d.Candidates[i]) // for the record: the policy does not look at it
+			d.noteRisk(snap, &d.Candidates[i]) // for the record only: the policy does not need it
 		}
 	}
 	d.MatchTokens, d.PredictedTokens, d.AtRiskTokens, d.Tier = c.Match, c.Kept(), c.AtRisk, c.Tier
 }
 
-// speculate expects the prompt of a decision in the cache it was sent to.
+// speculate expects the prompt of a decision in the chosen holder's cache.
 func (r *Router) speculate(d *Decision) {
 	x := (*r.indexes.Load())[d.Base]
 	if x == nil || x.hasher.Size() != d.BlockSize || d.Trust == fleet.TrustNone || len(d.keys) == 0 {
@@ -322,7 +325,7 @@ func (r *Router) speculate(d *Decision) {
 	}
 }
 
-// unspeculate takes back what speculate was the first to expect.
+// unspeculate takes back what speculate added for d.
 func (r *Router) unspeculate(d *Decision) {
 	x := (*r.indexes.Load())[d.Base]
 	if x == nil || x.hasher.Size() != d.BlockSize || d.Chosen < 0 || len(d.keys) == 0 {
@@ -336,7 +339,7 @@ func (r *Router) unspeculate(d *Decision) {
 	}
 }
 
-// noChoice says why no candidate passed: the filter that came furthest.
+// noChoice returns the error for candidates that all failed a filter, the most telling reason first.
 func noChoice(candidates []policy.Candidate) error {
 	saturated, limited, unusable, rank := false, false, false, false
 	for i := range candidates {

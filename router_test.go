@@ -23,7 +23,7 @@ import (
 
 const second = int64(time.Second)
 
-// world is a fleet of workers whose events arrive at once.
+// world is a fleet of workers whose events are applied at once.
 type world struct {
 	t       testing.TB
 	fleet   *fleet.Fleet
@@ -31,7 +31,7 @@ type world struct {
 	handles map[fleet.Holder]uint64 // engine hashes given out so far
 }
 
-// newWorld has a worker at http://a, http://b, … for each facts, trusted exactly.
+// newWorld returns a world with a worker at http://a, http://b, … for each facts, with exact trust.
 func newWorld(t testing.TB, o warmpath.Options, workers ...fleet.Facts) *world {
 	t.Helper()
 	w := &world{t: t, fleet: fleet.New(fleet.Config{}), handles: map[fleet.Holder]uint64{}}
@@ -89,7 +89,7 @@ func request(req warmpath.Request) *warmpath.Request {
 	return &req
 }
 
-// prompt returns n tokens of a text of its own.
+// prompt returns n tokens. Prompts with different text share no block.
 func prompt(text, n int) []block.Token {
 	tokens := make([]block.Token, n)
 	for i := range tokens {
@@ -306,7 +306,7 @@ func TestARankIsChosenOrObeyed(t *testing.T) {
 	}
 }
 
-// However many requests come at the same moment, no holder has more than it may, and those that find no place are told so.
+// However many requests come at the same moment, no holder gets more than it may. The others get ErrSaturated.
 func TestNoHolderGetsMoreThanItMay(t *testing.T) {
 	const most, requests = 3, 64
 	for range 200 {
@@ -334,7 +334,7 @@ func TestNoHolderGetsMoreThanItMay(t *testing.T) {
 	}
 }
 
-// A suspect that is left as the last one gets requests beyond what it may have.
+// A suspect that is the last holder left gets requests beyond its limit.
 func TestTheLastHolderMayGetMoreThanItMay(t *testing.T) {
 	w := newWorld(t, warmpath.Options{MaxRequests: 1}, vllm())
 	w.fleet.Suspect(0, true, 1)
@@ -345,7 +345,7 @@ func TestTheLastHolderMayGetMoreThanItMay(t *testing.T) {
 	}
 }
 
-// An engine that tells more requests than there can be does not make a decision go on for ever.
+// A decision ends even if an engine reports more requests than it can have.
 func TestAbsurdReportsEndADecision(t *testing.T) {
 	w := newWorld(t, warmpath.Options{MaxRequests: 1}, vllm())
 	for _, running := range []int64{math.MaxInt64, 1 << 62, -1 << 62} {
@@ -464,8 +464,8 @@ func TestCandidatesOfAnotherAdapterAreNoneOfOurs(t *testing.T) {
 	}
 }
 
-// A burst of requests with the same prefix must not be computed once on each worker: the second is decided before the first
-// one's answer, or its events, can tell anything.
+// A burst of requests with the same prefix must not be computed once on each worker. The second request is decided
+// before any answer or event of the first one came.
 func TestAPromptIsExpectedAtOnce(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm())
 	p := prompt(1, 500)

@@ -7,17 +7,17 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// A shadow is a policy that is asked beside the one that decides, by Explain under its name, and never heeded. What it
-// remembers must be what happened and not what it would have done: it is told of every request that is routed, and how it
-// ended, as if it had decided so itself.
+// A shadow policy is asked beside the policy that decides, and its answer is only compared: see Explain. It must
+// remember what happened, not what it would have done. So it is told of every routed request and of its end, as if it
+// had decided the request itself.
 
 // Shadow returns the shadow policy, nil when there is none.
 func (r *Router) Shadow() *policy.Policy { return r.table.Load().shadow }
 
-// PolicyNames returns the names of all policies that requests may be decided by, sorted.
+// PolicyNames returns the names of all policies, sorted.
 func (r *Router) PolicyNames() []string { return slices.Sorted(maps.Keys(r.table.Load().all)) }
 
-// shadowOf returns the policy that learns from what p decides beside it, nil when there is none.
+// shadowOf returns the shadow policy for decisions of p, nil when there is none or p is the shadow itself.
 func (r *Router) shadowOf(p *policy.Policy) *policy.Policy {
 	if s := r.table.Load().shadow; s != p {
 		return s

@@ -12,7 +12,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// diary is a chooser that would send everything to the last candidate, and notes what it is told.
+// diary is a chooser that chooses the last candidate and records the calls to it.
 type diary struct{ routed, finished []fleet.Holder }
 
 func (d *diary) Choose(_ *policy.Query, c []policy.Candidate) policy.Pick {

@@ -13,7 +13,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// talk is a conversation under virtual time: its next turn comes at next, or the running one ends then.
+// talk is a conversation in virtual time: at next, its next turn comes or the running one ends.
 type talk struct {
 	tokens   []block.Token
 	turns    int
@@ -21,9 +21,10 @@ type talk struct {
 	decision *warmpath.Decision
 }
 
-// converse lets 32 conversations of 8 turns run on 4 workers. All share a system prompt of 1,024 tokens; each turn adds
-// 300 tokens and takes 3 s, pauses are up to 2 s, and events arrive when it ends. It returns the turns each worker got, how often one worker
-// had more than half of those under way (after the start), and the share of tokens matched.
+// converse runs 32 conversations of 8 turns on 4 workers. All share a system prompt of 1,024 tokens. A turn adds 300
+// tokens and takes 3 s, pauses are up to 2 s, and events arrive when the turn ends. It returns the turns of each
+// worker, how often one worker had more than half of the turns under way after the start, and the share of tokens
+// matched.
 func converse(t *testing.T, spec policy.Spec) (turns []int, crowded float64, matched float64) {
 	w := newWorld(t, warmpath.Options{Policy: spec}, vllm(), vllm(), vllm(), vllm())
 	system := prompt(0, 1024)
@@ -96,8 +97,8 @@ func TestASharedSystemPromptGathersAllUnlessBounded(t *testing.T) {
 	}
 }
 
-// One request after the other finds all workers idle. A conversation that begins has no match anywhere and goes where the
-// fewest were sent; the worker that was used first, and of which more is known, must not look better for that.
+// Requests come one after another and find all workers idle. A new conversation has no match anywhere and goes to the
+// worker with the fewest requests so far. The worker that was used first, whose timing is known, must not look better.
 func TestConversationsOneAfterAnotherUseAllWorkers(t *testing.T) {
 	w := newWorld(t, warmpath.Options{Policy: policy.DefaultMarginal().Spec("marginal")}, vllm(), vllm(), vllm())
 	for h := range 3 {

@@ -14,7 +14,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// story is text of so many bytes that differs from other stories from its beginning on.
+// story returns a text of the given length. Different stories differ from their first bytes on.
 func story(name string, bytes int) []byte {
 	line := name + " and what happened to it, at length.\n"
 	return []byte(strings.Repeat(line, bytes/len(line)+1)[:bytes])
