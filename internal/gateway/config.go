@@ -10,43 +10,43 @@ import (
 
 // Config is how the front treats clients.
 type Config struct {
-	// Headers adds X-Warmpath-Worker, -Match, -Policy and -Trust to answers. On, because seeing where a request went is
-	// what people ask first; turn it off where workers' addresses must not be shown.
+	// Headers adds X-Warmpath-Worker, -Match, -Policy and -Trust to answers. Turn it off where clients must not see
+	// workers' addresses.
 	Headers bool `yaml:"headers"`
-	// Attempts is how many workers a request may be tried on before the first byte. 3: one that died, one that is dying
-	// with it, and one more; beyond that the fleet is ill and more load does not heal it. 1 never retries.
+	// Attempts is how many workers may be tried before the first byte. 3: one that died, another that dies with it,
+	// and one more. Beyond that the fleet is ill, and more load does not help. 1 never retries.
 	Attempts int `yaml:"attempts"`
-	// RequestTimeout ends a request that takes longer, from its head to its last byte. 30 min, what the other gateways
-	// use: long reasoning answers exist. 0 never ends one.
+	// RequestTimeout ends a request that takes longer, from its head to its last byte. 30 min, as in other gateways:
+	// there are long reasoning answers. 0: no limit.
 	RequestTimeout time.Duration `yaml:"request_timeout"`
-	// ReadHeaderTimeout closes a connection whose request head does not arrive. 10 s is generous to slow links and
-	// bounds what half-open connections cost.
+	// ReadHeaderTimeout closes a connection whose request head does not arrive in time. 10 s is enough for slow links,
+	// and bounds what half-open connections cost.
 	ReadHeaderTimeout time.Duration `yaml:"read_header_timeout"`
-	// IdleTimeout closes a client's kept-alive connection without requests. 2 min, above the usual minute of load
-	// balancers, so that it is they who close.
+	// IdleTimeout closes a client's kept-alive connection without requests. 2 min: above the usual minute of load
+	// balancers, so that the balancer closes first.
 	IdleTimeout time.Duration `yaml:"idle_timeout"`
-	// MaxHeaderBytes and MaxHeaders bound a request's head; beyond them the answer is 431. 64 KiB and 256 fields hold any
-	// sane set of tracing and identity headers.
+	// MaxHeaderBytes and MaxHeaders bound a request's head; a larger one is answered 431. 64 KiB and 256 fields hold
+	// any reasonable set of tracing and identity headers.
 	MaxHeaderBytes int `yaml:"max_header_bytes"`
 	MaxHeaders     int `yaml:"max_headers"`
-	// HTTP2 serves clients that begin with HTTP/2 in clear text (prior knowledge), beside HTTP/1.1: meshes and gRPC-style clients. Off
-	// by default: few clients do, and one connection then carries many requests past a balancer that counts connections.
+	// HTTP2 also serves clients that begin with HTTP/2 in clear text (prior knowledge), such as meshes. Off by
+	// default: few clients do, and a balancer that counts connections sees one connection with many requests.
 	HTTP2 bool `yaml:"http2"`
-	// SessionHeaders and SessionFields are where a request's session key is looked for, which policies with sessions go by: the
-	// headers first, then the body, each in this order. They are the names that the peers use, in the order in which they do.
-	// x-request-id and x-trace-id are left out, though some peers read them: where a proxy makes one for each request no session
-	// would ever come back. Add them where they name conversations. Possible fields: session_params, user, session_id, user_id,
+	// SessionHeaders and SessionFields say where a request's session key is looked for: first in the headers, then in
+	// the body's fields, each in this order. Policies with sessions use the key. The defaults are the names and the
+	// order of other routers. x-request-id and x-trace-id are left out, because a proxy may make a new one for each
+	// request; add them where they name conversations. Possible fields: session_params, user, session_id, user_id,
 	// prompt_cache_key.
 	SessionHeaders []string `yaml:"session_headers"`
 	SessionFields  []string `yaml:"session_fields"`
-	// TenantHeader says who asks, for fairness: set it where a proxy in front of this one puts it, as a client could put any. Empty:
-	// the tenant is a hash of the request's API key.
+	// TenantHeader names the header with the tenant, for fairness. Set it only where a proxy in front overwrites that
+	// header: a client could write any tenant. Empty: the tenant is a hash of the request's API key.
 	TenantHeader string `yaml:"tenant_header"`
-	// DrainTimeout is how long requests in flight may go on after the signal to stop; then they are cut. 2 min: most
-	// answers end within it, and orchestrators rarely wait longer.
+	// DrainTimeout is how long requests in flight may continue after the signal to stop; then they are cut. 2 min:
+	// most answers end sooner, and orchestrators rarely wait longer.
 	DrainTimeout time.Duration `yaml:"drain_timeout"`
-	// DrainDelay is how long new connections are still taken after readiness began to say 503, so that load balancers
-	// notice first. 0 suits a process without one in front.
+	// DrainDelay is how long new connections are still accepted after readiness turned to 503, so that load balancers
+	// notice first. 0 suits a process without a load balancer.
 	DrainDelay time.Duration `yaml:"drain_delay"`
 }
 
@@ -94,7 +94,7 @@ func (c Config) Validate() error {
 	return errors.Join(problems...)
 }
 
-// fieldName reports whether s can be the name of a header field: letters, digits and dashes, as all that are in use.
+// fieldName reports whether s can be the name of a header field: letters, digits, dashes and underscores.
 func fieldName(s string) bool {
 	for _, c := range []byte(s) {
 		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_') {

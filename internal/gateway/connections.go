@@ -15,10 +15,10 @@ import (
 type ConnectionLimit struct {
 	// Serving is how many requests are served at once; 0 is no limit.
 	Serving int
-	// Waiting is how many further requests wait in order, for as long as it takes.
+	// Waiting is how many further requests wait, in order and without a time limit.
 	Waiting int
-	// Looking is how many further connections may be open. Probes are answered there at once, other requests wait a few
-	// seconds.
+	// Looking is how many further connections may be open. A probe there is answered at once, another request waits a
+	// few seconds for a place.
 	Looking int
 }
 
@@ -29,16 +29,16 @@ const (
 	// silentEnough is idleEnough for a connection that never had a request. A client sends its request with the end of
 	// the handshake, so this is for slow clients' machines.
 	silentEnough = 250 * time.Millisecond
-	// waitEnough is how long a request beyond Waiting waits. Once one waited in vain, further ones are refused until a
-	// place is free, so that the system's queue, in which probes wait, too, never stands still.
+	// waitEnough is how long a request beyond Waiting waits. After one waited in vain, further ones are refused at
+	// once until a place is free. So connections keep being accepted, and probes in the system's queue are answered.
 	waitEnough = 3 * time.Second
 	// idleLook is the pause between two looks at which connections are idle.
 	idleLook = 50 * time.Millisecond
 )
 
 // limitListener is a listener with a limit of connections. While it is full, each answer ends its connection, and idle
-// connections are closed. Its handler makes requests other than probes wait for a place: connections would be the wrong
-// measure, as one of HTTP/2 carries many requests.
+// connections are closed. Its handler makes requests, except probes, wait for a place. Places are for requests because
+// one HTTP/2 connection carries many.
 type limitListener struct {
 	net.Listener
 	limit   ConnectionLimit

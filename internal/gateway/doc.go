@@ -1,5 +1,5 @@
-// Package gateway is the HTTP front: it reads a model request, has the Router choose a worker, has the proxy carry the
-// request there and the answer back, and books what came of it. It serves POST /v1/chat/completions, POST
+// Package gateway is the HTTP front. It reads a model request, lets the Router choose a worker, lets the proxy carry
+// the request there and the answer back, and records the result. It serves POST /v1/chat/completions, POST
 // /v1/completions, GET /v1/models, /health and /readiness.
 //
 // It refuses to know how a worker is chosen (the root package), how bytes travel (internal/proxy), how a dialect looks

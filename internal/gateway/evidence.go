@@ -68,9 +68,9 @@ func (s *share) note(bad float64, memory int) {
 func (s *share) count() int { return int(math.Round(s.part * float64(s.of))) }
 
 const (
-	memory     = 16   // answers that a share is of, about: a worker that turns useless is known after half as many
+	memory     = 16   // answers in a share, about: a worker that turns useless is known after half of them
 	longMemory = 128  // the same where rare answers count
-	lostMemory = 1024 // the same for streams: a loss of one in a hundred shows in so many
+	lostMemory = 1024 // the same for streams: enough to show a loss of one in a hundred
 	// enough is the number of answers from which on another worker's share counts.
 	enough = 4
 	// few is the number of bad answers below which no worker is left out: one or two may be chance. Blamed
@@ -87,8 +87,8 @@ const (
 	usual = 0.5
 	// apart is the share of second opinions that were better from which on a refusal always gets one.
 	apart = 0.05
-	// alike and above: a worker's share of useless answers is like another's when it is at most so many times the
-	// other's, and at most so much above it. Twice, or 0.1 more, would often be chance: the shares are of few answers.
+	// alike and above: a worker's share of useless answers is like another's when it is at most alike times the other's
+	// and at most above more. Twice, or 0.1 more, would often be chance: the shares are of few answers.
 	alike = 3
 	above = 0.3
 	// Of the refusals that seem to be the requests' fault, one in sampled still gets a second opinion. A worker that
@@ -98,8 +98,8 @@ const (
 	// comparable the number of streams from which on another one always can.
 	reason     = 0.02
 	comparable = 64
-	// worse and times: another worker is not asked next when its share of useless answers is so much, and so many
-	// times, above the best one's.
+	// worse and times: a worker is not asked next when its share of useless answers is more than worse above the best
+	// one's, and more than times as large.
 	worse = 0.03
 	times = 2
 	// deviations is the difference between two workers' shares of lost answers that is no accident, in its standard
@@ -229,11 +229,11 @@ func (e *evidence) apart(scope fleet.Scope, w *fleet.Worker) bool {
 	return e.conduct(scope, w).bettered.part >= apart
 }
 
-// known reports whether a worker's useless answers of one verdict in a scope are known to be the requests' fault: other
-// workers' answers were useless, too, when they were asked for a second opinion. That all refuse some requests does not
-// excuse a page of HTML. Each of the others has given enough answers, and their share of useless ones is like w's. Of
-// late nobody bettered w's answers or theirs: what a worker was blamed for says nothing of the requests. One in sampled
-// is called unknown, to find out whether that still holds.
+// known reports whether a worker's useless answers of one verdict in a scope are known to be the requests' fault. They
+// are if other workers' answers were useless, too, each time a second opinion was asked; the same verdict is required,
+// so that common refusals do not excuse a page of HTML. Each of the other workers must have given enough answers and
+// have a similar share of useless ones. Neither w nor another worker may have been bettered of late: then the worker
+// may be at fault. One in sampled such answers is called unknown, to find out whether this still holds.
 func (e *evidence) known(scope fleet.Scope, w *fleet.Worker, v verdict, others []*fleet.Worker) bool {
 	if !e.open.Load() || len(others) == 0 {
 		return false

@@ -33,7 +33,7 @@ const (
 	headerRequestID = "X-Request-Id"
 )
 
-// statusClientGone is the status that stands in metrics and logs for a client that went away first (nginx's 499).
+// statusClientGone is the status in metrics and logs of a request whose client went away first, as in nginx.
 const statusClientGone = 499
 
 // exchange is one model request on its way through the gateway. Exchanges are pooled: begin makes one ready, end puts
@@ -45,24 +45,24 @@ type exchange struct {
 	dialect api.Dialect
 	body    *proxy.Body
 
-	prepared prepared
-	decision *warmpath.Decision // of the attempt under way; nil when it was given back
-	attempt  proxy.Attempt
-	set      [2]proxy.Field
-	ids      []byte // scratch: a body with token ids in place of its text
-	rec      telemetry.Record
-	reports  bool // the worker tells cached tokens
-	doubts   []doubt
-	opinions int             // extra attempts taken from the budget of second opinions
-	granted  bool            // one of them is for the answer being judged
-	judged   bool            // inherent is known of that answer
-	inherent bool            // it is useless because of the request
-	peers    []*fleet.Worker // scratch of others
-	odd      bool            // the answer names another model than was asked for, as others' do
-	routed   bool            // a worker was asked: the request is finished, not refused
-	next     *exchange       // in the worker's roster, guarded by its mutex
-	previous *exchange
-	abort    bool // the client holds part of an answer: end by cutting the connection
+	prepared   prepared
+	decision   *warmpath.Decision // of the attempt under way; nil when it was given back
+	attempt    proxy.Attempt
+	set        [2]proxy.Field
+	ids        []byte // scratch: a body with token ids in place of its text
+	rec        telemetry.Record
+	reports    bool // the worker tells cached tokens
+	doubts     []doubt
+	opinions   int             // extra attempts taken from the budget of second opinions
+	granted    bool            // one of them was taken for the answer being judged
+	judged     bool            // inherent is set for that answer
+	inherent   bool            // the answer is useless because of the request
+	peers      []*fleet.Worker // scratch of others
+	otherModel bool            // the answer names another model than the request, as the other workers' answers do
+	routed     bool            // a worker was asked: the request is finished, not refused
+	next       *exchange       // in the worker's roster, guarded by its mutex
+	previous   *exchange
+	abort      bool // the client holds part of an answer: end by cutting the connection
 }
 
 func newExchange(g *Gateway) *exchange {
@@ -77,7 +77,7 @@ func (x *exchange) begin(w http.ResponseWriter, r *http.Request, d api.Dialect) 
 	x.rec = telemetry.Record{ID: x.g.Telemetry.Started(), Time: time.Now(), RequestID: proxy.RequestID(r.Header), Dialect: d.String()}
 }
 
-// end gives everything back on every path, a panic included: the reservation first, then the buffers.
+// end releases everything on every path, a panic included: the reservation first, then the buffers.
 func (x *exchange) end() {
 	x.giveUp()
 	x.g.Telemetry.Ended()
@@ -94,7 +94,7 @@ func (x *exchange) end() {
 	x.attempt.Writer, x.attempt.Header, x.attempt.Body, x.attempt.Set = nil, nil, nil, nil
 	clear(x.doubts)
 	clear(x.peers)
-	x.doubts, x.odd, x.opinions = x.doubts[:0], false, 0
+	x.doubts, x.otherModel, x.opinions = x.doubts[:0], false, 0
 	x.prepared.reset()
 	x.g.exchanges.Put(x)
 	if abort {
@@ -111,7 +111,7 @@ func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 
 func (x *exchange) giveUp() {
 	if x.decision != nil {
 		x.decision.Done(fleet.OutcomeUnknown, time.Now().UnixNano())
-		x.decision = nil // not recycled: after a panic others may still refer to it
+		x.decision = nil // not recycled: after a panic other goroutines may still refer to it
 	}
 }
 
@@ -143,8 +143,8 @@ func (x *exchange) serve() {
 	x.forward(ctx)
 }
 
-// forward tries workers until one answers well, the tries are used up, no worker is left, or another answer would be
-// no better.
+// forward tries workers until one answers well, the attempts are used up, no worker is left, or another worker's
+// answer would be no better.
 func (x *exchange) forward(ctx context.Context) {
 	var last proxy.Result
 	for {
@@ -152,7 +152,7 @@ func (x *exchange) forward(ctx context.Context) {
 		if err != nil {
 			x.returnOpinion()
 			if x.rec.Attempts > 0 {
-				x.settle(ctx, &last) // what a worker said tells more than that there is no other
+				x.settle(ctx, &last) // a worker's answer says more than the lack of another worker
 				return
 			}
 			x.noWorker(err)
@@ -172,7 +172,7 @@ func (x *exchange) forward(ctx context.Context) {
 	}
 }
 
-// describe says why an attempt at a worker was given up: the reason as warmpath_retries_total has it, and the cause.
+// describe says why an attempt at a worker failed: the reason as in warmpath_retries_total, and the cause.
 func describe(r *proxy.Result, worker string) string {
 	if r.Err != nil {
 		return retryReason(r) + ": " + strings.TrimPrefix(api.CauseOf(r.Err).Error(), worker+" ")
@@ -180,7 +180,7 @@ func describe(r *proxy.Result, worker string) string {
 	return fmt.Sprintf("%s: answered %d", retryReason(r), r.Status)
 }
 
-// route finds a worker, if need be after having waited for one.
+// route finds a worker. It waits for one if need be.
 func (x *exchange) route(ctx context.Context) (*warmpath.Decision, error) {
 	w := x.g.waiting
 	if !w.on() {
@@ -196,7 +196,7 @@ func (x *exchange) route(ctx context.Context) (*warmpath.Decision, error) {
 	return w.wait(ctx, x, pool)
 }
 
-// decide has the router choose, and the shadow policy say what it would have.
+// decide lets the router choose, and asks the shadow policy first.
 func (x *exchange) decide(ctx context.Context) (*warmpath.Decision, error) {
 	began := time.Now()
 	q := &x.prepared.route
@@ -211,13 +211,13 @@ func (x *exchange) decide(ctx context.Context) (*warmpath.Decision, error) {
 	x.g.Telemetry.Deciding.End(slot)
 	x.rec.RouteMS += float64(time.Since(began).Nanoseconds()) / 1e6
 	if x.prepared.shadow != nil && err == nil {
-		x.prepared.shadow = nil // once, however often it is tried
+		x.prepared.shadow = nil // a request is compared once, also when it is retried
 		x.compareShadow(&would, d)
 	}
 	return d, err
 }
 
-// try asks the decision's worker. The reservation is released when it returns.
+// try sends the request to the decision's worker. It releases the reservation before it returns.
 func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	x.decision, x.routed, x.granted, x.judged = d, true, false, false
 	if x.rec.Attempts++; x.rec.Attempts == 1 {
@@ -248,7 +248,8 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	result := x.ask(ctx, x.g.roster(d.Worker.ID))
 	x.decision = nil
 	now := time.Now().UnixNano()
-	if result.Class == proxy.Success && result.Usage.Seen && result.Usage.Completion > 0 { // others teach nothing
+	// Other answers say nothing of the time that a pass takes.
+	if result.Class == proxy.Success && result.Usage.Seen && result.Usage.Completion > 0 {
 		d.Tokens(result.Usage.Completion, now)
 	}
 	if result.Sent.IsZero() {
@@ -256,7 +257,7 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	}
 	d.Done(outcome(&result), now)
 	if result.Class == proxy.Refused && errors.Is(result.Err, syscall.ECONNREFUSED) {
-		x.g.Fleet.Refused(d.Worker.ID) // its process has ended: whoever answers next is another
+		x.g.Fleet.Refused(d.Worker.ID) // its process has ended: the next answer is another process's
 	}
 	x.g.waiting.charge(d.Base, x.prepared.route.Tenant, d.Output())
 	x.g.waiting.freed()
@@ -274,11 +275,11 @@ func (x *exchange) ask(ctx context.Context, here *roster) proxy.Result {
 	return x.g.Client.Forward(ctx, &x.attempt)
 }
 
-// outgoing is the body that w gets: the client's, or the same with token ids where that loses nothing.
+// outgoing returns the body for w: the client's, or the same request with token ids where that loses nothing.
 func (x *exchange) outgoing(w *fleet.Worker) []byte {
 	p := &x.prepared
 	if w.Facts.Engine != fleet.EngineVLLM && w.Facts.Engine != fleet.EngineSGLang {
-		return x.body.Bytes // TensorRT-LLM and others are asked for tokens as vLLM is, but take what they take
+		return x.body.Bytes // others may not accept token ids in a chat request
 	}
 	ids, ok := x.g.Tokens.AppendForwarded(x.ids[:0], &tokens.Forward{Request: &p.read, Model: p.model, Found: &p.found, To: workerOf(w, p.model)})
 	if !ok {
@@ -305,7 +306,7 @@ func (x *exchange) showDecision(d *warmpath.Decision) {
 	h.Set(headerTrust, x.rec.Trust)
 }
 
-// outcome returns what an attempt's end alone shows about the worker; weigh compares it with other workers' answers.
+// outcome returns what an attempt's end alone shows about the worker. weigh compares it with other workers' answers.
 func outcome(r *proxy.Result) fleet.Outcome {
 	switch verdictOf(r) {
 	case failed:
@@ -331,14 +332,15 @@ func (x *exchange) firstToken(at time.Time) {
 	x.rec.FirstTokenMS = milliseconds(at.Sub(x.rec.Time))
 }
 
-// tokens tells the router how far the answer is: what it holds there, and that the request lives.
+// tokens reports the length of the answer so far to the router, which is also the request's sign of life.
 func (x *exchange) tokens(n int, at time.Time) {
 	if x.decision != nil {
 		x.decision.Tokens(n, at.UnixNano())
 	}
 }
 
-// settle ends the request with the last attempt's result: it answers where nothing was answered yet, and books.
+// settle ends the request with the last attempt's result. It answers the client if nothing was written yet, and
+// records the result.
 func (x *exchange) settle(ctx context.Context, r *proxy.Result) {
 	x.giveUpDoubts()
 	x.rec.Status, x.rec.Finish = r.Status, r.Class.String()
@@ -354,9 +356,9 @@ func (x *exchange) settle(ctx context.Context, r *proxy.Result) {
 	timedOut := errors.Is(ctx.Err(), context.DeadlineExceeded)
 	switch {
 	case r.Class == proxy.ClientGone && !timedOut:
-		x.rec.Status, x.abort = statusClientGone, true // not only those who left: see noWorker
+		x.rec.Status, x.abort = statusClientGone, true // the client may still listen: see noWorker
 	case r.FirstByte:
-		if timedOut && r.Class != proxy.Success { // time may have run out behind the last byte
+		if timedOut && r.Class != proxy.Success { // the time may have run out after the last byte
 			x.rec.Error, x.abort = "request timeout", true
 		}
 	case timedOut:
@@ -369,8 +371,8 @@ func (x *exchange) settle(ctx context.Context, r *proxy.Result) {
 	}
 }
 
-// learnReporting finds out whether a worker tells cached tokens. Engines leave a zero out (SGLang, vLLM before 0.24),
-// so that silence means none of them only where a figure was seen before, or where the probe knows.
+// learnReporting finds out whether a worker reports cached tokens. Engines leave out a zero (SGLang, and vLLM before
+// 0.24). So a missing figure means zero only for a worker that sent one before, or that the probe knows to send it.
 func (x *exchange) learnReporting(w *fleet.Worker, u *api.Usage) {
 	_, told := x.g.reporting.Load(w.ID)
 	if u.HasCached && !told {
@@ -379,7 +381,7 @@ func (x *exchange) learnReporting(w *fleet.Worker, u *api.Usage) {
 	x.reports = told || u.HasCached || w.Facts.ReportsCachedTokens
 }
 
-// compare books what was matched against what the engine reports.
+// compare records the difference between the prediction and the engine's report.
 func (x *exchange) compare(u *api.Usage) {
 	if !x.reports {
 		return
@@ -391,7 +393,7 @@ func (x *exchange) compare(u *api.Usage) {
 	}
 }
 
-// name puts the request's id into the header of an answer of our own; in a worker's answer the proxy does so.
+// name puts the request's id into the header of our own answer. The proxy does so in a worker's answer.
 func (x *exchange) name() { x.w.Header()[headerRequestID] = []string{x.rec.RequestID} }
 
 // fail answers with err.

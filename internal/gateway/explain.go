@@ -22,13 +22,13 @@ type Explanation struct {
 	TokensMissing tokens.Outcome
 	TokensFound   int
 	Waited        time.Duration // for the tokens
-	Queued        bool          // it would wait for a worker first
+	Queued        bool          // it would first wait in the queue
 	Err           error         // why no worker could be chosen; nil when one was
 }
 
-// Explain decides where body would go, reserving and sending nothing: by each of the policies of those names, at the same
-// moment and with the same random number. Without names it is the policy in force for the request. The error is the client's,
-// ready for api.WriteError.
+// Explain decides where body would go; it reserves and sends nothing. It decides by each of the named policies, at the
+// same moment and with the same random number; without names by the policy that would decide the request. An error is
+// the client's, ready for api.WriteError.
 func (g *Gateway) Explain(ctx context.Context, d api.Dialect, body []byte, h http.Header, names ...string) ([]*Explanation, error) {
 	p := prepared{explains: true}
 	if err := g.prepare(ctx, &p, d, body, h); err != nil {

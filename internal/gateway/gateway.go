@@ -33,18 +33,18 @@ type Parts struct {
 	Bodies    *proxy.Bodies
 	Telemetry *telemetry.Telemetry
 	Log       *slog.Logger
-	// Queue says whether requests wait for a worker (see UseQueue), and MaxRequests from how many of ours a holder is
-	// saturated; 0 is no limit.
+	// Queue says whether requests wait for a worker (see UseQueue). MaxRequests is the number of our requests from
+	// which on a holder is saturated; 0 is no limit.
 	Queue       queue.Config
 	MaxRequests int
 	// Connections bounds the connections of clients.
 	Connections ConnectionLimit
-	// ShadowSample is the share of the requests that the router's shadow policy is asked about, 0 to 1.
+	// ShadowSample is the share of requests about which the router's shadow policy is asked, 0 to 1.
 	ShadowSample float64
-	// Scoped is told of each request that is kept apart by a cache salt or an extra key, before it is sent: engines
-	// whose events do not tell such keys must not be believed where they matter.
+	// Scoped is called before a request with a cache salt or an extra key is sent to h. An engine whose events do not
+	// contain such keys must not be trusted where these matter.
 	Scoped func(h fleet.Holder, salt, extra string)
-	// Stalled returns the reason of a stall, "" when there is none; nil: stalls are not watched.
+	// Stalled returns the reason of a stall, "" when there is none. nil: stalls are not watched.
 	Stalled func() string
 	// External is whom AskOthers begins with.
 	External map[string]Ask
@@ -64,16 +64,16 @@ type Gateway struct {
 	waiting    *waiting
 	shadow     atomic.Pointer[shadow]
 	draining   atomic.Bool
-	reporting  sync.Map // fleet.WorkerID → struct{}: workers seen to tell cached tokens
+	reporting  sync.Map // fleet.WorkerID → struct{}: workers that reported cached tokens
 	exchanges  sync.Pool
 	evidence   evidence
 	scopeNames scopeNames
 	opinions   *budget  // second opinions on refusals
 	rescues    *budget  // of requests at workers that seem to be frozen
-	rosters    sync.Map // fleet.WorkerID → *roster; as few as there were ever workers
+	rosters    sync.Map // fleet.WorkerID → *roster; one for each worker that there ever was
 }
 
-// New returns a Gateway whose requests may not choose their policy. It starts nothing.
+// New returns a Gateway whose requests may not choose their policy: see AllowPolicies. It starts nothing.
 func New(cfg Config, parts Parts) *Gateway {
 	g := &Gateway{Parts: parts, cfg: cfg, identity: newIdentity(&cfg), opinions: newBudget(), rescues: newBudget()}
 	g.SampleShadow(parts.ShadowSample)
@@ -87,17 +87,17 @@ func New(cfg Config, parts Parts) *Gateway {
 	return g
 }
 
-// Drain makes /readiness answer 503 and sends away the requests that wait for a worker; the others are still served.
-// Serve calls it when its context ends.
+// Drain makes /readiness answer 503 and sends away the requests that wait in the queue. The other requests are still
+// served. Serve calls Drain when its context ends.
 func (g *Gateway) Drain() {
 	g.draining.Store(true)
 	g.waiting.flush()
 }
 
-// Serve answers requests on l until ctx ends. Then it drains: readiness turns to 503, after DrainDelay no connection
-// is taken any more, requests in flight end by themselves within DrainTimeout, and the remaining ones are cut: a
-// stream by an error event. It returns when all of it has ended: nil, or why listening failed, or that requests had
-// to be cut.
+// Serve answers requests on l until ctx ends. Then it drains: readiness turns to 503; after DrainDelay no connection
+// is accepted any more; requests in flight may end within DrainTimeout; the remaining ones are cut, a stream with an
+// error event. Serve returns when all of that has ended. Its error says why listening failed, or that requests had to
+// be cut.
 func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	base, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
@@ -140,9 +140,9 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	err := server.Shutdown(limit)
 	<-failed
 	if err != nil {
-		cut(api.Cut()) // requests in flight see their context end, give up their workers and tell their clients
+		cut(api.Cut()) // the contexts of requests in flight end: they leave their workers and answer their clients
 		last, stop := context.WithTimeout(context.WithoutCancel(ctx), lastWords)
-		_ = server.Shutdown(last) // what they were told has left, or Close cuts it
+		_ = server.Shutdown(last) // waits for the error events; Close ends the rest
 		stop()
 		_ = server.Close()
 		err = fmt.Errorf("drain: requests were cut after %v: %w", g.cfg.DrainTimeout, err)
@@ -151,8 +151,8 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	return err
 }
 
-// lastWords is how long a cut request may take to send its error event. The event fits into the socket's buffer,
-// unless the client stopped reading.
+// lastWords is how long a cut request may take to send its error event. The event fits into the socket's buffer unless
+// the client stopped reading.
 const lastWords = time.Second
 
 func pause(d time.Duration) {
@@ -161,7 +161,7 @@ func pause(d time.Duration) {
 	}
 }
 
-// ServeHTTP answers one request. A panic ends the request it happened in and nothing else.
+// ServeHTTP answers one request. A panic ends only the request in which it happened.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		cause := recover()
@@ -169,16 +169,16 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if err, ok := cause.(error); ok && errors.Is(err, http.ErrAbortHandler) {
-			panic(http.ErrAbortHandler) // ours: the client must see that its answer was cut
+			panic(http.ErrAbortHandler) // on purpose: the client must see that its answer was cut
 		}
 		g.Telemetry.Panicked()
 		g.Log.Error("request panicked", "path", api.Bounded(r.URL.Path), "cause", cause, "stack", string(debug.Stack()))
 		panic(http.ErrAbortHandler)
 	}()
 	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
-		// A request may come with chunks and a length. net/http goes by the chunks and drops the length without
-		// telling; whoever stands before us may go by the length, and take what follows the chunks for its body. The
-		// connection has to end then [RFC 9112 §6.1], and as the two cannot be told apart any more it ends after every
+		// A request may have both chunks and a Content-Length. net/http reads the chunks and drops the length silently.
+		// A proxy in front may go by the length, and take the bytes after the chunks for a part of this body. Such a
+		// connection must end [RFC 9112 §6.1]. The dropped length cannot be seen here, so every connection ends after a
 		// body in chunks.
 		w.Header().Set("Connection", "close")
 	}
@@ -224,7 +224,7 @@ func (g *Gateway) get(w http.ResponseWriter, r *http.Request, answer http.Handle
 	answer(w, r)
 }
 
-// refuse answers with err without having asked a worker. reason is a metric's label.
+// refuse answers with err; no worker was asked. reason is a metric's label.
 func (g *Gateway) refuse(w http.ResponseWriter, d api.Dialect, reason string, err error) {
 	g.Telemetry.Refused(reason)
 	api.WriteError(w, d, err)

@@ -16,8 +16,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// identity finds out which conversation a request belongs to and who asks, as far as the request tells: by headers and body
-// fields that were made for it, never by what prompts say. It is safe for concurrent use.
+// identity finds a request's conversation and tenant. It looks only at headers and body fields that are made for that,
+// never at prompts. It is safe for concurrent use.
 type identity struct {
 	headers []namedHeader
 	fields  []api.Field
@@ -31,7 +31,7 @@ type namedHeader struct{ canonical, source string }
 // maxKey is the longest session key or tenant that is kept as it came; longer ones are kept as their digest.
 const maxKey = 256
 
-// newIdentity returns what cfg, which has passed Validate, asks for.
+// newIdentity returns the identity for cfg, which has passed Validate.
 func newIdentity(cfg *Config) identity {
 	id := identity{tenant: textproto.CanonicalMIMEHeaderKey(cfg.TenantHeader), seed: maphash.MakeSeed()}
 	for _, name := range cfg.SessionHeaders {
@@ -45,7 +45,7 @@ func newIdentity(cfg *Config) identity {
 	return id
 }
 
-// session returns the first key that a header names, else the first that a field of the body names.
+// session returns the first session key found: in the headers, else in the body's fields.
 func (id *identity) session(h http.Header, r *api.Request) policy.Session {
 	for _, name := range id.headers {
 		if values := h[name.canonical]; len(values) > 0 {
@@ -62,7 +62,7 @@ func (id *identity) session(h http.Header, r *api.Request) policy.Session {
 	return policy.Session{}
 }
 
-// who returns the tenant: what the header says, else a hash of the API key, else "".
+// who returns the tenant: the tenant header's value, else a hash of the API key, else "".
 func (id *identity) who(h http.Header) string {
 	if id.tenant != "" {
 		if values := h[id.tenant]; len(values) > 0 && values[0] != "" {
@@ -100,7 +100,7 @@ func bounded(key string) string {
 // allowed are the policies that a request may ask for.
 type allowed map[string]bool
 
-// AllowPolicies makes names the policies that requests may ask for in X-Warmpath-Policy from now on.
+// AllowPolicies sets the policies that requests may name in X-Warmpath-Policy.
 func (g *Gateway) AllowPolicies(names []string) {
 	set := allowed{}
 	for _, name := range names {
@@ -109,7 +109,7 @@ func (g *Gateway) AllowPolicies(names []string) {
 	g.allowed.Store(&set)
 }
 
-// policyFor returns the policy that decides a request and its name, "" when the request asks for none.
+// policyFor returns the policy that decides a request, and the name that the request gives, "" when it gives none.
 func (g *Gateway) policyFor(h http.Header, model string) (name string, p *policy.Policy, err error) {
 	if values := h[headerPolicy]; len(values) > 0 && values[0] != "" {
 		name = values[0]

@@ -7,17 +7,18 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// LeftOut is a model name and an endpoint for which a worker gets no requests, as its answers there were useless.
+// LeftOut is a model name and an endpoint for which a worker gets no requests, because its answers there were useless.
 type LeftOut struct{ Model, Endpoint string }
 
-// scopeNames are the names behind the hashes of scopes in which a worker was left out. It is safe for concurrent use.
+// scopeNames are the names behind the hashes of scopes. A scope is added when a worker is left out of it. It is safe
+// for concurrent use.
 type scopeNames struct {
 	mu    sync.Mutex
 	names map[fleet.Scope]LeftOut
 }
 
-// note remembers the names of a scope, cut as all text is that is shown. At most mostScopes are kept: beyond it all are
-// forgotten, and come back with the next time that a worker is left out.
+// note remembers the names of a scope, cut to the length of shown text. At most mostScopes are kept: then all are
+// forgotten, and each comes back the next time a worker is left out of it.
 func (s *scopeNames) note(scope fleet.Scope, n LeftOut) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -27,11 +28,11 @@ func (s *scopeNames) note(scope fleet.Scope, n LeftOut) {
 	s.names[scope] = LeftOut{api.Bounded(n.Model), api.Bounded(n.Endpoint)}
 }
 
-// everyName is what stands for the names of all scopes.
+// everyName stands for the names of all scopes.
 var everyName = LeftOut{"*", "*"}
 
-// ScopeName returns the model name and the endpoint of a scope in which a worker was left out, "*" for all of them;
-// empty when they are not remembered.
+// ScopeName returns the model name and the endpoint of a scope, "*" for all scopes. It knows only scopes of which a
+// worker was left out; the result is empty for others.
 func (g *Gateway) ScopeName(scope fleet.Scope) LeftOut {
 	if scope == fleet.EveryScope {
 		return everyName
@@ -47,8 +48,8 @@ func (x *exchange) observeScopes(h fleet.Holder, o fleet.Outcome, v verdict, now
 	x.observeScope(h, fleet.EveryScope, o, v, now)
 }
 
-// observeScope records an outcome in a scope. It logs when that leaves the worker out there, or ends it. v is the
-// answer that the outcome is about.
+// observeScope records an outcome in a scope, and logs when the worker is left out of it or returns. v is the verdict
+// on the answer.
 func (x *exchange) observeScope(h fleet.Holder, scope fleet.Scope, o fleet.Outcome, v verdict, now int64) {
 	change := x.g.Fleet.ObserveScope(h, scope, o, now)
 	if change == fleet.ScopeUnchanged {

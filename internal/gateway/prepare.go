@@ -13,7 +13,7 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// prepared is a request read and with its tokens found, ready to be routed. It is pooled with its exchange.
+// prepared is a request that was read and whose tokens were found. It is pooled with its exchange.
 type prepared struct {
 	read       api.Request
 	found      tokens.Found
@@ -25,8 +25,8 @@ type prepared struct {
 	decisions  *warmpath.Prepared // of route; nil before it is complete
 	rankChosen bool               // by a header that engines understand
 	patience   time.Duration      // how long the client would wait in the queue; 0 says nothing
-	shadow     *shadow            // is asked, too; nil is not
-	explains   bool               // what the cache holds is asked, whatever the policy looks at
+	shadow     *shadow            // the shadow that is asked about it; nil is none
+	explains   bool               // find tokens and text even if the policy needs none
 }
 
 func (p *prepared) reset() {
@@ -44,10 +44,10 @@ func (p *prepared) reset() {
 	p.model, p.waited, p.shadow = "", 0, nil
 }
 
-// unneeded is the token outcome of a policy that does not look at matches.
+// unneeded is the token outcome where the policy does not look at matches.
 const unneeded tokens.Outcome = "unneeded"
 
-// prepare reads body and finds its tokens; the error is the client's, ready for api.WriteError.
+// prepare reads body and finds its tokens. An error is the client's, ready for api.WriteError.
 func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body []byte, h http.Header) error {
 	if err := api.Read(d, body, &p.read); err != nil {
 		return err
@@ -90,7 +90,7 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 	q.Salt, q.Extra = p.read.CacheSalt, p.read.ExtraKey
 	q.Target = h.Get(headerTarget)
 	q.Session, q.Tenant = g.identity.session(h, &p.read), g.identity.who(h)
-	if !p.read.MixedScopes { // one salt for each prompt: no match may be claimed
+	if !p.read.MixedScopes { // the prompts have different salts: no match may be claimed
 		q.Tokens, q.Features, q.Text = p.found.Tokens, p.found.Features, p.found.Text
 		q.Known, q.Stable = p.found.Known, p.found.Stable
 	}
@@ -126,8 +126,8 @@ func (p *prepared) readPatience(h http.Header) error {
 	return nil
 }
 
-// readRank finds the data-parallel rank that the client asked for. vLLM heeds the header alone, SGLang also the body,
-// the header first.
+// readRank finds the data-parallel rank that the client asked for. vLLM reads only the header; SGLang reads the header
+// first, then the body.
 func (p *prepared) readRank(h http.Header) error {
 	p.route.Rank = warmpath.OnRank(p.read.Rank)
 	values := h[headerRank]
@@ -145,8 +145,8 @@ func (p *prepared) readRank(h http.Header) error {
 	return nil
 }
 
-// appendWorkers adds those of workers that may be asked for a base model's tokens: where some were seen to give them, only
-// those.
+// appendWorkers adds the workers that may be asked for a base model's tokens. If some of them are known to give
+// tokens, it adds only these.
 func appendWorkers(dst []tokens.Worker, workers []*fleet.Worker, model string) []tokens.Worker {
 	gives := func(w *fleet.Worker) bool { return w.Ready && (w.Facts.CanTokenize || w.Facts.CanRender) }
 	some := slices.ContainsFunc(workers, gives)
@@ -159,7 +159,7 @@ func appendWorkers(dst []tokens.Worker, workers []*fleet.Worker, model string) [
 	return dst
 }
 
-// workerOf is what the token source knows of a worker that serves a base model.
+// workerOf returns the token source's view of a worker that serves a base model.
 func workerOf(w *fleet.Worker, model string) tokens.Worker {
 	out := tokens.Worker{ID: uint32(w.ID), URL: w.URL, Kind: kindOf(w)}
 	if w.Facts.Engine != fleet.EngineVLLM {
@@ -174,11 +174,12 @@ func workerOf(w *fleet.Worker, model string) tokens.Worker {
 	return out
 }
 
-// longPrompt is the prompt whose tokens' time stands for any long one's: attention makes those of longer ones take longer.
+// longPrompt is the prompt length at which the time of a token is measured for all long prompts: attention makes the
+// tokens of longer prompts take longer.
 const longPrompt = 4096
 
-// loads looks at all engines at once, and tells the token source what each has to do, and what a prompt's token takes
-// there.
+// loads takes a look at all engines at once. It tells the token source how much each engine has to do, and how long a
+// prompt's token takes there.
 func (g *Gateway) loads() func(tokens.Worker) tokens.Load {
 	s, now := g.Fleet.Snapshot(), time.Now().UnixNano()
 	return func(w tokens.Worker) (out tokens.Load) {

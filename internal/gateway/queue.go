@@ -8,21 +8,21 @@ import (
 	"github.com/warmpath/warmpath/internal/queue"
 )
 
-// Line is what waits for the workers of one base model.
+// Line is the requests that wait for the workers of one base model.
 type Line struct {
 	Model    string
 	Requests int
 	Bytes    int64
-	Oldest   time.Time // when the one that waits longest came; zero when none waits
+	Oldest   time.Time // when the oldest request came; zero when none waits
 	Tenants  []queue.Share
 }
 
-// UseQueue makes cfg, which has passed Validate, count from now on: for those that wait too, which are put in its order. Where it is
-// off nobody comes to wait any more, and those that wait are served.
+// UseQueue applies cfg, which has passed Validate, from now on. Requests that wait are put into its order. If cfg
+// turns the queue off, no further request waits, and those in the queue are still served.
 func (g *Gateway) UseQueue(cfg queue.Config) { g.waiting.use(cfg) }
 
-// Queue returns the lines that requests wait in or have waited in, by model, and the order they are served in: queue.Off
-// where none wait.
+// Queue returns the order of the queue, queue.Off when it is off, and a line for each base model for which requests
+// ever waited, by model.
 func (g *Gateway) Queue() (order string, lines []Line) {
 	all := g.waiting.snapshot()
 	for base, l := range all {

@@ -8,18 +8,18 @@ import (
 	"unicode"
 )
 
-// shortestKey and shortestValue are the lengths from which on the beginning of a credential, and of another value of
-// the request's head, is blanked: shorter ones are too common in texts, and error texts may cut a value off.
+// shortestKey and shortestValue are the shortest beginnings that are blanked, of a credential and of another value in
+// the request's head. Shorter ones are too common in texts. Beginnings count because error texts may cut a value off.
 const (
 	shortestKey   = 6
 	shortestValue = 8
 )
 
-// plainFields have values that are no secrets, and whose words are common in errors.
+// plainFields are header fields without secrets, whose words are common in errors.
 var plainFields = []string{"Accept", "Accept-Encoding", "Accept-Language", "Connection", "Content-Length", "Content-Type"}
 
-// redacted returns what a worker said as logs and records may show it: without the values of the request's header and
-// query, which the worker may repeat, whole, in part or escaped.
+// redacted returns a worker's text as logs and records may show it. The worker may repeat values of the request's
+// header and query, whole, in part or escaped: these are blanked.
 func redacted(text string, r *http.Request) string {
 	for name, values := range r.Header {
 		shortest := shortestValue
@@ -42,8 +42,8 @@ func redacted(text string, r *http.Request) string {
 	return text
 }
 
-// blank returns text without value and without its parts: the scheme and the key, names and values, and what is left
-// where a character was escaped.
+// blank returns text without value and without its parts: the scheme and the key, names and values, and the pieces
+// between characters that may be escaped.
 func blank(text, value string, shortest int) string {
 	text = blankPart(text, value, shortest)
 	for _, part := range strings.FieldsFunc(value, separates) {

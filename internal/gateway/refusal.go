@@ -12,8 +12,8 @@ import (
 // noWorker answers a request for which no worker could be chosen.
 func (x *exchange) noWorker(err error) {
 	if errors.Is(err, context.Canceled) {
-		// Perhaps somebody still listens: a client that only ended its own side, or one that a drain cuts. To return without a
-		// word would be a 200 with nothing in it.
+		// The client may still listen: it only ended its own side, or a drain cuts it. Returning here would send an empty
+		// 200, so the connection is cut.
 		x.g.Telemetry.Refused("client_gone")
 		x.abort = true
 		return
@@ -25,14 +25,14 @@ func (x *exchange) noWorker(err error) {
 	x.refuse(x.g.routeError(err, x.rec.Model, x.prepared.route.Rank.Number()))
 }
 
-// refuse answers without having asked a worker.
+// refuse answers the client; no worker was asked.
 func (x *exchange) refuse(err error) {
 	told := api.AsError(err)
 	x.name()
 	x.g.refuse(x.w, x.dialect, told.Code, told)
 }
 
-// routeError is what the client is told of the Router's error about a request for a model, and for a rank or -1.
+// routeError turns the Router's error about a request into the client's. rank is -1 when the request asked for none.
 func (g *Gateway) routeError(err error, model string, rank int) *api.Error {
 	switch {
 	case errors.Is(err, warmpath.ErrUnknownModel):
@@ -70,7 +70,7 @@ func (g *Gateway) noRank(model string, rank int) string {
 	return fmt.Sprintf("no worker of this model has the data-parallel rank %d; there are ranks %d to %d", rank, least, most)
 }
 
-// unheard counts the workers that have not said yet what they serve, and all.
+// unheard counts the workers whose models are not known yet, and all workers.
 func (g *Gateway) unheard() (waiting, workers int) {
 	all := g.Fleet.Snapshot().Workers()
 	for _, w := range all {

@@ -9,13 +9,13 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// rescueTick is the pause between two searches for requests that wait at a suspect. It adds to the second in which a
-// frozen worker is noticed.
+// rescueTick is the pause between two searches for requests that wait at a suspect. It adds to the second that it
+// takes to notice a frozen worker.
 const rescueTick = 50 * time.Millisecond
 
 // roster is the set of exchanges at one worker: an unordered linked list through the exchanges.
 type roster struct {
-	mu    sync.Mutex // guards the links, and what is read of the exchanges in it: see enter
+	mu    sync.Mutex // guards the links and, for readers, the exchanges in it: see enter
 	first *exchange
 }
 
@@ -53,7 +53,7 @@ func (r *roster) leave(x *exchange) {
 	r.mu.Unlock()
 }
 
-// rescue retries requests elsewhere that wait for their first byte at a suspect, until ctx ends.
+// rescue moves requests that wait for their first byte at a suspect to other workers, until ctx ends.
 func (g *Gateway) rescue(ctx context.Context) {
 	tick := time.NewTicker(rescueTick)
 	defer tick.Stop()
@@ -72,8 +72,8 @@ func (g *Gateway) rescue(ctx context.Context) {
 	}
 }
 
-// rescueFrom abandons attempts at a worker as far as the budget goes, if another worker could take them. Attempts
-// whose answer has begun stay: they continue when the worker does.
+// rescueFrom abandons attempts at a worker, if another worker can take them and the budget allows it. An attempt whose
+// answer has begun stays: it continues when the worker does.
 func (g *Gateway) rescueFrom(w fleet.WorkerID) {
 	can := map[kind]bool{}
 	r := g.roster(w)
@@ -92,14 +92,14 @@ func (g *Gateway) rescueFrom(w fleet.WorkerID) {
 	}
 }
 
-// kind is all of a first attempt on which othersCan depends.
+// kind is everything in a first attempt that othersCan depends on.
 type kind struct {
 	model, tenant, target string
 	scope                 fleet.Scope
 	rank                  warmpath.Rank
 }
 
-// othersCanAs is othersCan, which walks the pool, once for all first attempts of a kind.
+// othersCanAs is othersCan, computed once for all first attempts of a kind because it walks the pool.
 func (x *exchange) othersCanAs(known map[kind]bool) bool {
 	q := &x.prepared.route
 	if len(q.Exclude) > 0 {

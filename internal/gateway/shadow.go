@@ -11,29 +11,28 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// shadow asks the router's shadow policy about a sample of the requests, just before they are routed, and counts where it
-// would have decided otherwise. It changes nothing: not the load, not where a request goes, not what any policy learns.
+// shadow asks the router's shadow policy about a sample of the requests just before they are routed, and counts
+// different choices. It changes neither loads nor routes nor what any policy learns.
 type shadow struct {
 	policy *policy.Policy // nil: there is none
-	sample float64        // share of the requests that it is asked about, 0 to 1
+	sample float64        // share of requests that it is asked about, 0 to 1
 }
 
-// SampleShadow asks the router's shadow policy, as it is now, about that share of the requests from now on, 0 to 1.
+// SampleShadow sets the share of requests that the router's present shadow policy is asked about, 0 to 1.
 func (g *Gateway) SampleShadow(share float64) { g.shadow.Store(&shadow{g.Router.Shadow(), share}) }
 
-// wants reports whether tokens are wanted for the shadow's sake: always where it looks at matches, as it learns from every
-// request and not from the sample alone.
+// wants reports whether the shadow needs tokens. It learns from every request, not only from the sample.
 func (s *shadow) wants() bool { return s.policy != nil && s.policy.Matches() }
 
 // wantsText is wants for the prompt's text.
 func (s *shadow) wantsText() bool { return s.policy != nil && s.policy.NeedsText() }
 
-// asks reports whether it is to be asked about a request that decides is going to decide.
+// asks reports whether to ask the shadow about a request that the policy decides will decide.
 func (s *shadow) asks(decides *policy.Policy) bool {
 	return s.policy != nil && s.policy != decides && (s.sample >= 1 || rand.Float64() < s.sample)
 }
 
-// opinion is where a request would have gone.
+// opinion is where the shadow would have sent a request.
 type opinion struct {
 	holder fleet.Holder
 	record telemetry.Shadow
@@ -63,7 +62,7 @@ func (s *shadow) ask(ctx context.Context, p *prepared) opinion {
 	return o
 }
 
-// compareShadow notes how o differs from what was decided.
+// compareShadow records how o differs from the decision.
 func (x *exchange) compareShadow(o *opinion, d *warmpath.Decision) {
 	o.record.Agrees = o.holder == d.Holder
 	o.record.Difference = o.record.PredictedTokens - d.PredictedTokens

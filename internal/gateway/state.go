@@ -20,8 +20,8 @@ type model struct {
 	MaxModelLen *int    `json:"max_model_len,omitempty"`
 }
 
-// models answers GET /v1/models with what the fleet serves, each name once. A model counts while some worker that can
-// take requests serves it.
+// models answers GET /v1/models with each model name that the fleet serves, once. A model is listed while a ready
+// worker serves it.
 func (g *Gateway) models(w http.ResponseWriter, _ *http.Request) {
 	snapshot := g.Fleet.Snapshot()
 	list := []model{}
@@ -53,7 +53,7 @@ type state struct {
 	Ready   int    `json:"ready"`
 }
 
-// health says that the process lives; whether it can serve is readiness.
+// health answers that the process lives. Whether it can serve is readiness.
 func (g *Gateway) health(w http.ResponseWriter, _ *http.Request) {
 	s := g.state()
 	s.Status, s.Reason = "ok", ""

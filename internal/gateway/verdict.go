@@ -49,7 +49,7 @@ func verdictOf(r *proxy.Result) verdict {
 	return cut
 }
 
-// retryReason returns the reason by which a retry is counted.
+// retryReason returns the metric's label of a retry.
 func retryReason(r *proxy.Result) string {
 	if r.Class == proxy.Abandoned {
 		return "suspect"
@@ -61,7 +61,8 @@ func retryReason(r *proxy.Result) string {
 var retryReasons = [...]string{good: "local", failed: "failed", lost: "failed", limited: "limited", cut: "failed", refused: "refused",
 	broken: "broken", useless: "useless"}
 
-// doubt is an answer whose fault another worker's answer decides.
+// doubt is a useless answer. Another worker's answer to the same request shows whether the worker or the request is at
+// fault.
 type doubt struct {
 	holder  fleet.Holder
 	worker  *fleet.Worker
@@ -129,8 +130,8 @@ func (x *exchange) weigh(h fleet.Holder, w *fleet.Worker, last *proxy.Result) (a
 	return true
 }
 
-// named reports whether no worker but w could get the request, as its client named the worker or a rank that no other
-// one has. Such a request is no evidence: a client may know requests that break any worker, or that any worker serves.
+// named reports whether only w could get the request, because the client named w or a rank that no other worker has.
+// Such a request is no evidence: a client may know a request that breaks any worker, or one that every worker serves.
 func (x *exchange) named(w *fleet.Worker) bool {
 	q := &x.prepared.route
 	if q.Target != "" || !q.Rank.Asked() {
@@ -151,7 +152,7 @@ func (x *exchange) serving() []*fleet.Worker {
 	return pool.Workers
 }
 
-// known reports whether a useless answer of w is known to be the request's fault. It is decided once an attempt.
+// known reports whether a useless answer of w is known to be the request's fault. It decides once per attempt.
 func (x *exchange) known(w *fleet.Worker, v verdict) bool {
 	if !x.judged {
 		x.judged, x.inherent = true, x.g.evidence.known(x.prepared.route.Scope, w, v, x.others(w))
@@ -212,8 +213,8 @@ func (x *exchange) returnOpinion() {
 	}
 }
 
-// mayAskOn reports whether to ask one more worker after w and another gave the same useless answer: one that is not
-// distrusted was not asked yet, and the budget allows it.
+// mayAskOn reports whether to ask one more worker after w and another worker gave the same useless answer: a worker
+// that is not distrusted is left, and the budget allows it.
 func (x *exchange) mayAskOn(w *fleet.Worker) bool {
 	if x.rec.Attempts >= x.g.cfg.Attempts {
 		return false
@@ -285,7 +286,7 @@ func (x *exchange) believe(h fleet.Holder, w *fleet.Worker, now int64) {
 		x.observeScopes(h, fleet.OutcomeUnknown, good, now)
 		return
 	}
-	if x.odd {
+	if x.otherModel {
 		x.g.evidence.useless(scope, w, x.serving()) // recorded as for other workers, so that evidence.known can compare
 	} else {
 		x.g.evidence.served(scope, w, x.prepared.read.Stream)
@@ -322,15 +323,15 @@ func (x *exchange) knows(name []byte) bool {
 	if ok && pool.Model == d.Base && pool.LoRA == d.LoRA {
 		return true
 	}
-	x.odd = !x.othersCan(d) || x.known(d.Worker, useless) ||
+	x.otherModel = !x.othersCan(d) || x.known(d.Worker, useless) ||
 		len(x.doubts) > 0 && !x.mayAskOn(d.Worker)
-	if x.odd {
+	if x.otherModel {
 		if len(x.doubts) > 0 {
 			x.doubts = append(x.doubts, doubt{d.Holder, d.Worker, useless})
 		}
 		x.acquit(time.Now().UnixNano())
 	}
-	return x.odd
+	return x.otherModel
 }
 
 // othersCan reports whether a worker that was not tried yet could take the request now.

@@ -61,8 +61,9 @@ const (
 	gone                  // its client left, or its time was over
 )
 
-// passed is how many requests are passed over when the first in order cannot be served though others might: it asked for
-// one rank or one worker, or has tried the others. More would mean to decide for the whole queue at each turn.
+// passed is how many requests may be passed over. The first request in order may find no room although others would:
+// it asked for one rank or one worker, or other workers failed it. A larger number would give a turn to the whole
+// queue each time.
 const passed = 4
 
 // pollInterval bounds how long freed capacity that sent no wake-up goes unnoticed: a backlog that became shorter with
@@ -75,7 +76,8 @@ func newWaiting(g *Gateway, cfg queue.Config, most int) *waiting {
 	return w
 }
 
-// use makes cfg count from now on. Where it is off nobody comes to wait any more, and those that wait are served.
+// use applies cfg from now on. If it turns the queue off, no further request waits, and those in the queue are still
+// served.
 func (w *waiting) use(cfg queue.Config) {
 	w.cfg.Store(&cfg)
 	for _, l := range w.snapshot() {
@@ -89,7 +91,7 @@ func (w *waiting) use(cfg queue.Config) {
 // on reports whether requests wait at all.
 func (w *waiting) on() bool { return w.cfg.Load().On() }
 
-// line returns the line of a base model, which is made when create is set.
+// line returns the line of a base model, and makes it if create is set.
 func (w *waiting) line(base string, create bool) *line {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -101,7 +103,7 @@ func (w *waiting) line(base string, create bool) *line {
 	return l
 }
 
-// mustWait reports whether q has to wait: others do, or there is no room.
+// mustWait reports whether q has to wait: other requests wait, or there is no room.
 func (w *waiting) mustWait(q *warmpath.Request, pool *fleet.Pool) bool {
 	if w.all.Load() > 0 {
 		if l := w.line(pool.Model, false); l != nil && l.here.Load() > 0 {
@@ -111,7 +113,8 @@ func (w *waiting) mustWait(q *warmpath.Request, pool *fleet.Pool) bool {
 	return !w.room(q, pool)
 }
 
-// room reports whether a holder that may serve q could take it, or none can for another reason: the router tells it then.
+// room reports whether a holder that may serve q has room. It also returns true if no holder can serve q for another
+// reason: the router's error says which.
 func (w *waiting) room(q *warmpath.Request, pool *fleet.Pool) bool {
 	if q.Target != "" {
 		return true
@@ -131,8 +134,8 @@ func (w *waiting) room(q *warmpath.Request, pool *fleet.Pool) bool {
 	return !usable
 }
 
-// saturated reports whether a holder should get no more. What an engine reported of its queue counts as long as our own
-// counts do not contradict: they know at once what was served since.
+// saturated reports whether a holder should get no more requests. An engine's report of its queue counts only while
+// our own counts agree: they include what was served since the report.
 func (w *waiting) saturated(l *fleet.Load, now int64) bool {
 	fresh := l.Reported.At != 0 && now-l.Reported.At < int64(fleet.ReportedFor)
 	cfg := w.cfg.Load()
@@ -148,7 +151,7 @@ func (w *waiting) saturated(l *fleet.Load, now int64) bool {
 	return cfg.MaxKVUsed > 0 && fresh && l.Reported.KVUsed >= cfg.MaxKVUsed
 }
 
-// freed tells that there may be room. It never waits.
+// freed wakes run because there may be room. It never blocks.
 func (w *waiting) freed() {
 	if w.all.Load() == 0 {
 		return
@@ -180,7 +183,8 @@ func (w *waiting) wait(ctx context.Context, x *exchange, pool *fleet.Pool) (*war
 
 func newWaiter(q *warmpath.Request, pool *fleet.Pool) *waiter {
 	return &waiter{
-		anywhere: !q.Rank.Asked() && q.Target == "" && len(q.Exclude) == 0 && pool.LoRA == "", // an adapter may be on few workers
+		// An adapter may be on few of the base model's workers.
+		anywhere: !q.Rank.Asked() && q.Target == "" && len(q.Exclude) == 0 && pool.LoRA == "",
 		called:   make(chan error, 1),
 		ended:    make(chan ending, 1),
 	}
@@ -271,7 +275,7 @@ func (w *waiting) end(l *line, a *waiter, e ending) {
 	a.ended <- e
 }
 
-// measure fills a's item: what it costs and how long it may wait.
+// measure fills a's item: the request's cost, and how long it may wait.
 func (w *waiting) measure(ctx context.Context, a *waiter, x *exchange, now time.Time) error {
 	p := &x.prepared
 	p.route.Now = now.UnixNano()
@@ -354,19 +358,19 @@ func (w *waiting) timedOut(l *line, waited time.Duration) error {
 	defer l.mu.Unlock()
 	retry, known := l.queue.RetryAfter(time.Now().UnixNano())
 	if !known {
-		retry = max(waited, time.Second) // nothing moved all the while
+		retry = max(waited, time.Second) // nothing moved in all that time
 	}
 	return api.QueueTimeout(waited, retry)
 }
 
-// run gives turns until ctx ends; whoever waits then is sent away.
+// run gives turns until ctx ends. Then it sends away the requests that still wait.
 func (w *waiting) run(ctx context.Context) {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
 		late := tick.C
 		if w.all.Load() == 0 {
-			late = nil // the first that comes wakes us
+			late = nil // the first request that comes wakes run
 		}
 		select {
 		case <-ctx.Done():
@@ -432,7 +436,7 @@ func (l *line) call() *waiter {
 	return a
 }
 
-// flush sends away all requests that wait, and those that come later. One that has its turn ends it first.
+// flush sends away all requests that wait, and all that come later. A request that has its turn ends the turn first.
 func (w *waiting) flush() {
 	w.over.Store(true)
 	for _, l := range w.snapshot() {
@@ -446,7 +450,7 @@ func (w *waiting) flush() {
 	}
 }
 
-// charge takes the tokens of an answer off its tenant's share.
+// charge subtracts the tokens of an answer from its tenant's share.
 func (w *waiting) charge(base, tenant string, tokens int) {
 	if w.all.Load() == 0 {
 		return
