@@ -8,15 +8,15 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// Attempt is one try to get a request answered by one worker. Forward only reads the exported fields; the caller may
+// Attempt is one try to get a request answered by one worker. Forward only reads the exported fields. The caller may
 // reuse the Attempt for the next try. It must not be copied.
 type Attempt struct {
 	// Worker is the worker's URL, http or https, with an optional path in front of Path.
 	Worker string
 	Method string // empty means POST
 	Path   string // the request target with its query, e.g. /v1/chat/completions
-	// Header is the client's request header. Hop-by-hop fields, Host, Content-Length and Accept-Encoding are not passed on
-	// (a compressed answer could not be watched); all else is.
+	// Header is the client's request header. All fields are passed on except hop-by-hop fields, Host, Content-Length and
+	// Accept-Encoding: a compressed answer could not be watched.
 	Header http.Header
 	// Set replaces header fields of the request; an empty value removes the field.
 	Set []Field
@@ -25,14 +25,14 @@ type Attempt struct {
 	// RequestID is sent as X-Request-Id and shown to the client; see RequestID.
 	RequestID string
 
-	// Dialect is how an error event in mid-stream is worded and what the watcher looks for.
+	// Dialect determines the words of an error event in mid-stream, and what the watcher looks for.
 	Dialect api.Dialect
 	// Model is the name that the answer should have. Knows reports whether another name is acceptable; it must not
 	// keep the name. With an empty Model or a nil Knows any name is accepted. An answer without a name is always
 	// accepted.
 	Model string
 	Knows func(name []byte) bool
-	// Plain: the answer is no generation (models, tokenize). It is whole when it ends cleanly, and is not judged.
+	// Plain: the answer is no generation (models, tokenize). It is whole when it ends cleanly, and is not checked further.
 	Plain bool
 	// Whole: the client asked for an answer in one piece. An event stream is then a useless answer.
 	Whole bool
@@ -40,16 +40,16 @@ type Attempt struct {
 	Writer http.ResponseWriter
 	// OnFirstToken, if set, is called once, when the first token passes, from Forward's goroutine.
 	OnFirstToken func(time.Time)
-	// OnTokens, if set, is called from Forward's goroutine as a stream passes, with the tokens that the answer has so far: once
-	// for each piece that was read and brought some, the first time after OnFirstToken.
+	// OnTokens, if set, is called from Forward's goroutine as a stream passes, with the tokens of the answer so far:
+	// once for each read that brought tokens, the first time after OnFirstToken.
 	OnTokens func(n int, at time.Time)
 
 	mu        sync.Mutex // guards what follows
-	waits     *conn      // on which the answer is awaited; nil when none is, or its first byte came
+	waits     *conn      // the connection on which an answer is awaited; nil when its first byte came
 	abandoned bool
 }
 
-// Abandon ends the attempt if it waits for the first byte of an answer, and reports whether it did. Forward then
+// Abandon ends the attempt if it still waits for the first byte of an answer, and reports whether it did. Forward then
 // returns Abandoned. It may be called from any goroutine, also after Forward has returned.
 func (a *Attempt) Abandon() bool {
 	a.mu.Lock()
@@ -69,7 +69,8 @@ func (a *Attempt) Waits() bool {
 	return a.waits != nil
 }
 
-// wait notes that the attempt waits for an answer on k; nil ends the wait. It reports whether the attempt goes on.
+// wait notes that the attempt waits for an answer on k; nil ends the wait. It reports false when the attempt was
+// abandoned.
 func (a *Attempt) wait(k *conn) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -110,15 +111,14 @@ const (
 	StreamTimeout
 	// Protocol: the answer was not HTTP/1.1 as we accept it.
 	Protocol
-	// EngineError: the engine answered 5xx, or told an error in its answer.
+	// EngineError: the engine answered 5xx, or reported an error in its answer.
 	EngineError
 	// Truncated: the answer ended before its end, or without a finish_reason.
 	Truncated
 	// Useless: the answer came whole but is no answer of the dialect: HTML, nothing, broken JSON, a stream that
 	// begins with [DONE], an answer of another model.
 	Useless
-	// Cut: the caller ended the attempt for a reason of its own. The reason is the context's cause, and the client is
-	// told it.
+	// Cut: the caller ended the attempt for a reason of its own. The reason is the context's cause; the client gets it.
 	Cut
 	// Abandoned: the caller ended the attempt before the first byte of an answer, by Attempt.Abandon.
 	Abandoned
@@ -128,14 +128,14 @@ const (
 	BadAttempt
 )
 
-// String returns the class as it stands in metrics and logs.
+// String returns the class as metrics and logs show it.
 func (c Class) String() string {
 	return [...]string{"success", "rejected", "limited", "client_gone", "refused", "reset", "header_timeout", "stream_timeout", "protocol",
 		"engine_error", "truncated", "useless", "cut", "abandoned", "local", "bad_attempt"}[c]
 }
 
 // WorkerFault reports whether the outcome alone counts against the worker's health. For Rejected, Useless, and an
-// EngineError that was held back, only a comparison with other workers shows the fault.
+// EngineError that was held back, only a comparison with other workers shows whether the worker is at fault.
 func (c Class) WorkerFault() bool { return c >= Refused && c <= Truncated }
 
 // Result tells how an attempt ended.
@@ -143,27 +143,28 @@ type Result struct {
 	Class Class
 	// Status is the status of the worker's answer, 0 when none came.
 	Status int
-	// FirstByte: something of the answer reached the client (at least its header was written). Then the request can
-	// neither be retried nor answered with an error. As long as it is false nothing was written to Writer nor to its header.
+	// FirstByte: something of the answer reached the client, at least its header. Then the request can neither be
+	// retried nor answered with an error. While it is false, neither Writer nor its header was written.
 	FirstByte bool
 	// Retryable: nothing reached the client, and another worker may do better. It is also set when the request itself
 	// may be at fault: another worker's answer then shows it.
 	Retryable bool
-	// Abort: the client holds a part of an answer and must see that it is cut: end the handler with
-	// panic(http.ErrAbortHandler), after your own book-keeping.
+	// Abort: the client holds a part of an answer and must see that it is cut. End the handler with
+	// panic(http.ErrAbortHandler), after your own bookkeeping.
 	Abort bool
-	// Err is the error, an *api.Error when the client should be told. It is nil for Success, and for a Rejected
+	// Err is the error. It is an *api.Error when the client should get it. It is nil for Success, and for a Rejected
 	// answer that was passed on.
 	Err error
-	// Answer is a worker's answer that was held back because another worker may do better; nil otherwise. When there is
-	// no other worker to ask, pass it on with Answer.WriteTo.
+	// Answer is a worker's answer that was held back because another worker may do better; else nil. If no other
+	// worker can be asked, pass it on with Answer.WriteTo.
 	Answer *Answer
 	// RetryAfter is the pause that the worker asked for, with Limited; 0 when it named none.
 	RetryAfter time.Duration
 
 	Usage api.Usage
-	// Sent, FirstByteAt, FirstTokenAt and End are when the request had been written to the worker, when the first byte of
-	// the answer came, when the first token passed, and when all was over; zero when it never came to that.
+	// Sent is when the request was written to the worker, FirstByteAt when the first byte of the answer came,
+	// FirstTokenAt when the first token passed, and End when everything was over. A time is zero if that did not
+	// happen.
 	Start, Sent, FirstByteAt, FirstTokenAt, End time.Time
 	// BytesUp and BytesDown are the body bytes sent to the worker and written to the client.
 	BytesUp, BytesDown int64
@@ -187,5 +188,5 @@ func (a *Answer) WriteTo(w http.ResponseWriter) {
 		}
 	}
 	w.WriteHeader(a.Status)
-	w.Write(a.Body) // an error means that the client is gone: there is no one left to tell
+	w.Write(a.Body) // an error means that the client is gone
 }

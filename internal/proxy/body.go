@@ -16,10 +16,10 @@ import (
 type BodyConfig struct {
 	// MaxBytes is the largest body that is accepted.
 	MaxBytes int64 `yaml:"max_bytes"`
-	// StallTimeout is how long a body may stop arriving; 0 waits for ever.
+	// StallTimeout is how long a body may stop arriving; 0 is no limit.
 	StallTimeout time.Duration `yaml:"stall_timeout"`
-	// Timeout is how long a body may take to arrive in all, however steadily: 64 MiB in 5 min are 2 Mbit/s. It bounds what a client
-	// costs that sends a byte a second. 0 waits for ever.
+	// Timeout is how long a body may take to arrive in all, however steadily: 64 MiB in 5 min are 2 Mbit/s. It bounds
+	// the cost of a client that sends a byte a second. 0 is no limit.
 	Timeout time.Duration `yaml:"timeout"`
 }
 
@@ -29,11 +29,11 @@ func DefaultBodyConfig() BodyConfig {
 }
 
 const (
-	// smallestBody and largestKept are the sizes of the pooled buffers, powers of two. Larger ones are rare, and keeping
-	// them would keep their memory.
+	// smallestBody and largestKept are the sizes of the smallest and the largest pooled buffers, powers of two. Larger
+	// bodies are rare; keeping their buffers would keep much memory.
 	smallestBody = 4 << 10
 	largestKept  = 2 << 20
-	// trusted is how much is set aside on the word of a Content-Length alone.
+	// trusted is the largest buffer that is allocated because of a Content-Length alone.
 	trusted = 256 << 10
 	classes = 10 // 4 KiB … 2 MiB
 )
@@ -53,8 +53,9 @@ type Body struct {
 	from  *Bodies
 }
 
-// Read reads the whole body of r, sized by its Content-Length or chunked. Errors are *api.Error: 413, 408 for a body that
-// stops arriving, 400 for one that is cut short. After an error the client's connection cannot be used again, which w is told.
+// Read reads the whole body of r, with a Content-Length or chunked. Errors are *api.Error: 413, 408 for a body that
+// stops arriving, 400 for one that is cut short. After an error the client's connection cannot be used again; Read
+// sets the header that closes it.
 func (b *Bodies) Read(w http.ResponseWriter, r *http.Request) (*Body, error) {
 	if r.ContentLength > b.cfg.MaxBytes {
 		w.Header().Set("Connection", "close")
@@ -80,7 +81,7 @@ func (b *Bodies) fill(body *Body, rc *http.ResponseController, r *http.Request) 
 		limit = time.Now().Add(b.cfg.Timeout)
 		if b.cfg.StallTimeout <= 0 {
 			set = limit
-			rc.SetReadDeadline(limit) // not every writer can; see below
+			rc.SetReadDeadline(limit) // not every writer supports it; see below
 		}
 	}
 	defer func() {
@@ -92,7 +93,8 @@ func (b *Bodies) fill(body *Body, rc *http.ResponseController, r *http.Request) 
 		if t := b.cfg.StallTimeout; t > 0 && r.ContentLength != 0 {
 			if now := time.Now(); set.IsZero() || now.Sub(set) > t/4 {
 				set = now
-				rc.SetReadDeadline(earlier(now.Add(t+t/4), limit)) // not every writer can; the server's own timeouts hold then
+				// Not every writer supports it; then the server's own timeouts hold.
+				rc.SetReadDeadline(earlier(now.Add(t+t/4), limit))
 			}
 		}
 		if len(body.Bytes) == cap(body.Bytes) {
@@ -118,7 +120,7 @@ func (b *Bodies) fill(body *Body, rc *http.ResponseController, r *http.Request) 
 	}
 }
 
-// earlier returns t, or limit when that is set and comes first.
+// earlier returns the earlier of t and limit; a zero limit does not count.
 func earlier(t, limit time.Time) time.Time {
 	if !limit.IsZero() && limit.Before(t) {
 		return limit
@@ -126,7 +128,7 @@ func earlier(t, limit time.Time) time.Time {
 	return t
 }
 
-// get returns an empty body with room for size bytes at least.
+// get returns an empty body with room for at least size bytes.
 func (b *Bodies) get(size int) *Body {
 	if size > largestKept {
 		return &Body{Bytes: make([]byte, 0, size), from: b}

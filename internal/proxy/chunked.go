@@ -6,8 +6,8 @@ var errChunk = errors.New("a chunk of the answer is malformed")
 
 // Bounds on what a chunked body may hold beside its data.
 const (
-	maxChunkSize    = 1 << 56 // digits beyond are an attempt to overflow someone
-	maxChunkLine    = 1 << 10 // a chunk's size with its extensions, which no engine sends
+	maxChunkSize    = 1 << 56 // more digits are an attempt to overflow a counter
+	maxChunkLine    = 1 << 10 // a chunk's size with its extensions; engines send no extensions
 	maxTrailerBytes = 16 << 10
 )
 
@@ -28,8 +28,8 @@ const (
 	chunkDone
 )
 
-// chunkReader decodes a chunked body (RFC 9112 §7.1) that comes in pieces split anywhere. Extensions and trailers are read
-// by the rules and dropped. The zero value is ready.
+// chunkReader decodes a chunked body (RFC 9112 §7.1). Its pieces may be split anywhere. Extensions and trailers are
+// checked and dropped. The zero value is ready.
 type chunkReader struct {
 	state chunkState
 	left  int64 // of the chunk's data
@@ -39,8 +39,9 @@ type chunkReader struct {
 // done reports whether the body is whole.
 func (c *chunkReader) done() bool { return c.state == chunkDone }
 
-// decode decodes src into dst and returns how much of each it used. It stops at the body's end; else it uses all of src. dst
-// must have room for it, and may begin before src in the same array, so that data is moved in place.
+// decode decodes src into dst, and returns how many bytes of dst and src it used. It stops at the body's end; else it
+// uses all of src. dst must have room for len(src) bytes. It may begin before src in the same array, so that data is
+// moved in place.
 func (c *chunkReader) decode(dst, src []byte) (out, in int, err error) {
 	for in < len(src) && c.state != chunkDone {
 		if c.state == chunkData {

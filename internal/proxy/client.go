@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Client forwards requests to workers over connections that it keeps. It is safe for concurrent use.
+// Client forwards requests to workers over pooled connections. It is safe for concurrent use.
 type Client struct {
 	cfg Config
 
@@ -15,13 +15,14 @@ type Client struct {
 	closed  bool               // Run has ended; guarded by mu
 }
 
-// New returns a Client. It starts nothing; without Run idle connections are closed only when they are found to be too old.
+// New returns a Client. It starts nothing. Without Run an idle connection that is too old is closed only when it would
+// be used.
 func New(cfg Config) *Client {
 	return &Client{cfg: cfg, workers: make(map[string]*worker)}
 }
 
-// Run closes connections that have been idle for too long, until ctx is done; then it closes all idle ones and lets no more
-// be kept. It returns nil.
+// Run closes connections that were idle for too long, until ctx ends. Then it closes all idle connections, and no more
+// are kept. It returns nil.
 func (c *Client) Run(ctx context.Context) error {
 	tick := time.NewTicker(max(c.cfg.IdleTimeout/2, 10*time.Millisecond))
 	defer tick.Stop()
@@ -72,7 +73,7 @@ func (c *Client) all() []*worker {
 	return list
 }
 
-// worker returns the worker at url, which is parsed the first time.
+// worker returns the worker at url. The url is parsed the first time.
 func (c *Client) worker(url string) (*worker, error) {
 	c.mu.RLock()
 	w := c.workers[url]
@@ -93,9 +94,9 @@ func (c *Client) worker(url string) (*worker, error) {
 	return w, nil
 }
 
-// Forward sends the attempt to its worker and passes the answer to the client. When ctx ends, because the client has gone or
-// time is up, the worker's connection is closed at once, which makes the engine drop the request. Forward returns when all
-// is over, and leaves nothing running.
+// Forward sends the attempt to its worker and passes the answer to the client. When ctx ends, because the client is
+// gone or the time is up, it closes the worker's connection at once, so that the engine drops the request. When
+// Forward returns, nothing of the attempt is running any more.
 func (c *Client) Forward(ctx context.Context, a *Attempt) Result {
 	x := exchanges.Get().(*exchange)
 	x.begin(c, a)

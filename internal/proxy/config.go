@@ -8,33 +8,35 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// Config is how a Client treats workers and clients. Start from DefaultConfig.
+// Config bounds how long a Client waits for workers and clients. Start from DefaultConfig.
 type Config struct {
 	// ConnectTimeout bounds connecting to a worker, TLS handshake included.
 	ConnectTimeout time.Duration `yaml:"connect_timeout"`
-	// HeaderTimeout bounds the wait for the answer's header, give or take a quarter. An answer that is not streamed has its header only when the
-	// last token is generated: keep it long. 0 waits for ever.
+	// HeaderTimeout bounds the wait for the answer's header, plus up to a quarter. The header of an answer that is not
+	// streamed comes when the last token is generated, so keep it long. 0 is no limit.
 	HeaderTimeout time.Duration `yaml:"header_timeout"`
-	// StreamIdleTimeout bounds the silence inside an answer, give or take a quarter; 0 waits for ever.
+	// StreamIdleTimeout bounds the silence inside an answer, plus up to a quarter; 0 is no limit.
 	StreamIdleTimeout time.Duration `yaml:"stream_idle_timeout"`
-	// ClientTimeout bounds how long a client may stop reading, give or take a quarter; 0 waits for ever.
+	// ClientTimeout bounds how long a client may stop reading, plus up to a quarter; 0 is no limit.
 	ClientTimeout time.Duration `yaml:"client_timeout"`
 	// IdlePerWorker is how many idle connections are kept per worker.
 	IdlePerWorker int `yaml:"idle_per_worker"`
-	// IdleTimeout is how long an idle connection is kept. Below the 5 s after which uvicorn (vLLM, SGLang) closes one.
+	// IdleTimeout is how long an idle connection is kept: less than the 5 s after which uvicorn (vLLM, SGLang) closes
+	// it.
 	IdleTimeout time.Duration `yaml:"idle_timeout"`
 	// MaxHeaderBytes and MaxHeaders bound the header of an answer.
 	MaxHeaderBytes int `yaml:"max_header_bytes"`
 	MaxHeaders     int `yaml:"max_headers"`
 	// RetryStatuses are statuses after which another worker is asked: the worker did not take the request, or failed
-	// at it, and the client has seen no byte of an answer. 500 is among them: a request that makes one engine fail
-	// rarely fails on all. 3xx and 4xx need not be listed: another worker gives a second opinion on them while it is
-	// not known whose fault they are.
+	// at it, and the client has seen no byte of an answer. 500 is among them, because a request that makes one engine
+	// fail rarely fails on all. 3xx and 4xx need not be listed: another worker gives a second opinion while it is not
+	// known which side is at fault.
 	RetryStatuses []int `yaml:"retry_statuses"`
-	// RetryTexts are texts in the body of a 500, or in an error event before the first token, that mean the same: what
-	// vLLM says while it shuts down, and when its engine process has died.
+	// RetryTexts are texts that have the same meaning in the body of a 500, or in an error event before the first
+	// token. The defaults are what vLLM says while it shuts down and after its engine process died (concurrent.futures
+	// in CPython 3.12; EngineDeadError in vLLM's vllm/v1/engine/exceptions.py).
 	RetryTexts []string `yaml:"retry_texts"`
-	// TLS is used for https workers; nil means the system's roots.
+	// TLS is used for https workers; nil uses the system's roots.
 	TLS *tls.Config `yaml:"-"`
 	// Network is the network on which workers are dialled; nil means the machine's.
 	Network network.Network `yaml:"-"`

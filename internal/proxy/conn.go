@@ -48,16 +48,17 @@ func (k *conn) writeBoth(a, b []byte) error {
 	return err
 }
 
-// arm bounds reads and writes: they fail between t and a quarter of patience later. Setting a deadline may wake the
-// runtime's poller, so one that is still good is left as it is; a good one of minutes is set once in many exchanges.
+// arm sets the deadline of reads and writes to a time between t and t plus a quarter of patience. Setting a deadline
+// may wake the runtime's poller, so a present deadline that is late enough stays. A deadline of minutes is then set
+// once in many exchanges.
 func (k *conn) arm(t time.Time, patience time.Duration) {
 	if k.limit.Before(t) {
 		k.limit = t.Add(patience / 4)
-		k.SetDeadline(k.limit) // fails only on a closed connection, which its use will tell
+		k.SetDeadline(k.limit) // fails only on a closed connection: the next read or write shows it
 	}
 }
 
-// disarm lets reads and writes wait for ever.
+// disarm removes the deadline.
 func (k *conn) disarm() {
 	k.limit = time.Time{}
 	k.SetDeadline(k.limit)
@@ -69,11 +70,11 @@ type worker struct {
 	url string
 
 	mu     sync.Mutex
-	idle   []*conn // the one used last is at the end; guarded by mu
+	idle   []*conn // by time of last use, the latest at the end; guarded by mu
 	closed bool    // connections are no longer kept; guarded by mu
 }
 
-// take returns the idle connection that was used last, nil when there is none that is young enough.
+// take returns the idle connection that was used last; nil when none is young enough.
 func (w *worker) take(now time.Time, maxIdle time.Duration) *conn {
 	w.mu.Lock()
 	n := len(w.idle)
@@ -88,14 +89,14 @@ func (w *worker) take(now time.Time, maxIdle time.Duration) *conn {
 		w.mu.Unlock()
 		return k
 	}
-	old := w.idle // all others are older still
+	old := w.idle // the others are older still
 	w.idle = nil
 	w.mu.Unlock()
 	closeAll(old)
 	return nil
 }
 
-// keep takes a connection back.
+// keep adds a connection to the idle ones.
 func (w *worker) keep(k *conn, limit int) {
 	w.mu.Lock()
 	if !w.closed && len(w.idle) < limit {
@@ -122,7 +123,7 @@ func (w *worker) reap(before time.Time) {
 	closeAll(old)
 }
 
-// shut closes all idle connections, and those to come as they become idle.
+// shut closes all idle connections. Later ones are closed instead of kept.
 func (w *worker) shut() {
 	w.mu.Lock()
 	old := w.idle

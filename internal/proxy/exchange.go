@@ -16,18 +16,19 @@ import (
 )
 
 const (
-	// bufferSize is what one exchange reads an answer with. Events are some hundred bytes, and one read seldom brings more
-	// than a few; ten thousand streams then take 160 MB, and a socket buffer is emptied in a few reads.
+	// bufferSize is the buffer with which one exchange reads an answer. Events have some hundred bytes, and one read
+	// seldom brings more than a few. Ten thousand streams take 160 MB, and a socket buffer is emptied in a few reads.
 	bufferSize = 16 << 10
-	// joinBelow is up to which size a body is copied behind the header, to be written by one plain write.
+	// joinBelow is the largest body that is copied behind the header, to be sent by one plain write.
 	joinBelow = 4 << 10
 	// maxInterim is how many 1xx answers are skipped.
 	maxInterim = 16
-	// lateAnswer is how long an answer may take that a worker gives instead of reading the whole request.
+	// lateAnswer is how long to wait for an answer from a worker that closed the connection before it read the whole
+	// request.
 	lateAnswer = time.Second
 )
 
-// exchange is one run of Forward; exchanges are pooled for their buffers.
+// exchange is one run of Forward. Exchanges are pooled for their buffers.
 type exchange struct {
 	client *Client
 	a      *Attempt
@@ -35,7 +36,7 @@ type exchange struct {
 
 	out  []byte  // request header
 	buf  []byte  // what is read from the worker: the header, then the body behind it
-	wide *[]byte // the same from roomy, in place of own; nil while it fits there
+	wide *[]byte // buf, if it comes from roomy in place of own; else nil
 	own  []byte
 	ans  answerHead
 	body answerBody
@@ -84,13 +85,13 @@ func (x *exchange) run(ctx context.Context) {
 	if !x.try(ctx, w, false) {
 		return
 	}
-	// The worker had closed a kept-alive connection before it read the request, or spoke unasked: once more, on a new one.
+	// The kept-alive connection was stale: once more, on a new one.
 	x.res.Fresh = true
 	x.try(ctx, w, true)
 }
 
-// try talks to the worker on one connection. stale reports that it was a kept-alive one, closed before any byte of an answer
-// came, or one on which the worker had spoken unasked.
+// try talks to the worker on one connection. stale reports that it was a kept-alive connection that the worker closed
+// before any byte of an answer, or on which bytes came before the request.
 func (x *exchange) try(ctx context.Context, w *worker, fresh bool) (stale bool) {
 	if err := ctx.Err(); err != nil {
 		x.gone(ctx)
@@ -134,7 +135,8 @@ func (x *exchange) try(ctx context.Context, w *worker, fresh bool) (stale bool) 
 	return stale
 }
 
-// connect dials the worker. When this machine has no descriptor or port left, it gives up the idle connections first.
+// connect dials the worker. When this machine has no descriptor or port left, connect closes all idle connections and
+// dials once more.
 func (x *exchange) connect(ctx context.Context, w *worker) (*conn, error) {
 	k, err := w.dial(ctx, &x.client.cfg)
 	if err != nil && network.Local(err) {
@@ -144,7 +146,7 @@ func (x *exchange) connect(ctx context.Context, w *worker) (*conn, error) {
 	return k, err
 }
 
-// noConnection classifies an exchange that could not connect.
+// noConnection records that no connection was made, and why.
 func (x *exchange) noConnection(ctx context.Context, w *worker, err error) {
 	if ctx.Err() != nil {
 		x.gone(ctx)
@@ -174,7 +176,7 @@ func (x *exchange) talk(k *conn) (stale bool) {
 		if x.res.Reused && !errors.Is(unsent, os.ErrDeadlineExceeded) {
 			return true
 		}
-		// The worker may have answered without reading all, and closed.
+		// The worker may have answered and closed before it read everything.
 		k.SetReadDeadline(time.Now().Add(lateAnswer))
 		x.body.spoiled = true
 	} else {
@@ -207,7 +209,8 @@ func (x *exchange) send(k *conn) error {
 	return k.writeBoth(x.out, x.a.Body)
 }
 
-// readHead reads until the answer's header is whole: it is x.buf[:end] then, parsed in x.ans, and n bytes were read.
+// readHead reads until the answer's header is whole. Then the header is x.buf[:end], parsed in x.ans, and n bytes were
+// read.
 func (x *exchange) readHead(k *conn) (n, end int, err error) {
 	interim, seen := 0, 0
 	for {
@@ -262,7 +265,7 @@ func (x *exchange) widen() {
 	x.own, x.buf = x.buf, *x.wide
 }
 
-// noAnswer classifies an exchange that ended before a header was whole.
+// noAnswer records that the exchange ended before a header was whole, and why.
 func (x *exchange) noAnswer(k *conn, n int, err error) {
 	x.res.Retryable = true
 	err = protocolError(k.worker.url, err)
@@ -286,8 +289,8 @@ func (x *exchange) fail(c Class, err error) {
 	x.res.Class, x.res.Err = c, err
 }
 
-// gone ends an exchange whose context ended: the client left, the caller's time was up, or the caller has a reason
-// for the client. That reason is an *api.Error as the context's cause.
+// gone ends an exchange whose context ended: the client left, the time was up, or the caller gave an *api.Error for
+// the client as the context's cause.
 func (x *exchange) gone(ctx context.Context) {
 	x.res.Answer = nil
 	x.res.Abort = x.res.FirstByte

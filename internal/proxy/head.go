@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Errors of an answer that is not HTTP/1.1 as we accept it. We are strict where proxies have been fooled: a message whose
-// length could be read in two ways is refused, never guessed at (RFC 9112 §6.3).
+// Errors of an answer that is not HTTP/1.1 as we accept it. We are strict where proxies have been attacked: a message
+// whose length can be read in two ways is refused (RFC 9112 §6.3).
 var (
 	errHeadTooLarge = errors.New("the answer's header is too large")
 	errManyFields   = errors.New("the answer has too many header fields")
@@ -34,13 +34,13 @@ type answerHead struct {
 	json    bool // Content-Type is application/json
 	encoded bool // Content-Encoding is not identity
 	fields  []field
-	drop    []byte // the value of Connection: names of fields that are not for us to pass on
+	drop    []byte // the value of Connection: names of fields that must not be passed on
 }
 
 var headEnd = []byte("\r\n\r\n")
 
-// findHead returns the length of the header at the beginning of b, empty line included, 0 when it is not yet whole. seen is
-// how much of b earlier calls have looked at.
+// findHead returns the length of the header at the beginning of b, with its empty line; 0 when it is not whole yet.
+// Earlier calls have searched the first seen bytes of b.
 func findHead(b []byte, seen int) int {
 	from := max(0, seen-len(headEnd)+1)
 	i := bytes.Index(b[from:], headEnd)
@@ -119,7 +119,7 @@ func parseField(line []byte) (field, error) {
 	return field{line[:i], value}, nil
 }
 
-// note takes what a field says about the message itself.
+// note applies a field that is about the message itself.
 func (h *answerHead) note(f field) error {
 	switch len(f.name) {
 	case len("content-length"):
@@ -140,7 +140,7 @@ func (h *answerHead) note(f field) error {
 	case len("connection"):
 		if equalFold(f.name, "connection") {
 			if h.drop != nil {
-				h.close = true // two of them are rare enough not to be put together
+				h.close = true // two Connection fields are rare: they are not merged
 			}
 			h.drop = f.value
 			h.close = h.close || listed(f.value, "close")
@@ -196,7 +196,7 @@ func (h *answerHead) retryAfter(now time.Time) time.Duration {
 	return 0
 }
 
-// copyTo adds the fields to h, except those that belong to the connection and those that h has already.
+// copyTo adds the fields to h, except the fields of the connection and those that h already has.
 func (h *answerHead) copyTo(to http.Header) {
 	values := make([]string, 0, len(h.fields))
 	var kept []string
@@ -227,12 +227,12 @@ next:
 		to[name] = one
 	}
 	if !typed && to["Content-Type"] == nil {
-		to["Content-Type"] = nil // or net/http would guess one
+		to["Content-Type"] = nil // else net/http would guess one
 	}
 }
 
-// hopByHop reports whether the field of this canonical name is about one connection (RFC 9110 §7.6.1), or was left
-// behind by clients that thought so.
+// hopByHop reports whether the field of this canonical name is about one connection (RFC 9110 §7.6.1), or was treated
+// so by old clients.
 func hopByHop(name string) bool {
 	switch name {
 	case "Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer",
@@ -242,7 +242,7 @@ func hopByHop(name string) bool {
 	return false
 }
 
-// fieldName returns the canonical form of a name, without allocation for those that engines send.
+// fieldName returns the canonical form of a name. It allocates nothing for names that engines send.
 func fieldName(b []byte) string {
 	switch string(b) {
 	case "date", "Date":
@@ -265,7 +265,7 @@ func fieldName(b []byte) string {
 	return http.CanonicalHeaderKey(string(b))
 }
 
-// fieldValue is string(b), without allocation for the values that engines send.
+// fieldValue returns string(b). It allocates nothing for values that engines send.
 func fieldValue(b []byte) string {
 	switch string(b) {
 	case "text/event-stream; charset=utf-8":
@@ -298,7 +298,7 @@ func equalFold(b []byte, lower string) bool {
 	return true
 }
 
-// listed reports whether a comma-separated list has the name, in whatever case.
+// listed reports whether a comma-separated list has the name, in upper or lower case.
 func listed[T []byte | string](list T, name string) bool {
 	for i := 0; i < len(list); {
 		end := i

@@ -13,13 +13,13 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// answerBody is how an answer's body is framed, and how much of it has come.
+// answerBody is how an answer's body is framed, and how much of it came.
 type answerBody struct {
 	length  int64 // bytes still to come, when there is a Content-Length
 	chunks  chunkReader
 	framing framing
 	over    bool // the body is whole
-	spoiled bool // the connection cannot be used again: bytes beyond the end, or the worker closes it
+	spoiled bool // the connection cannot be used again: bytes came after the end, or the worker closes it
 }
 
 type framing uint8
@@ -55,35 +55,35 @@ func (b *answerBody) decode(raw []byte) (n int, err error) {
 	return 0, nil
 }
 
-// maxHeld is the size of the largest answer in one piece that is read whole before its first byte is passed. A larger
-// answer is judged by its beginning and passed as it comes. 256 KiB hold 64,000 tokens of text, or a few thousand with
+// maxHeld is the largest answer in one piece that is read whole before its first byte is passed. A larger answer is
+// checked by its beginning and passed as it comes. 256 KiB hold 64,000 tokens of text, or a few thousand tokens with
 // log probabilities.
 const maxHeld = 256 << 10
 
-// slack is how much room must be left for a read to be worth while.
+// slack is the least free room with which a read is worth while.
 const slack = 512
 
-// unguarded is how much a client may leave unread before its patience is bounded: this much always fits into the
+// unguarded is how much is written before a client that stops reading is watched. So much always fits into the
 // socket's buffer, and setting a deadline for every short answer would cost more than it saves.
 const unguarded = 8 << 10
 
-// relay is the passing of one answer to the client.
+// relay is the state of passing one answer to the client.
 type relay struct {
 	w  http.ResponseWriter
 	rc *http.ResponseController
 
 	watching bool // the answer is a generation that the watcher can read
 	stream   bool // events are passed as they come, whole ones only
-	gather   bool // nothing is passed before all has come, or more than maxHeld
-	judged   bool // the stream has begun as an answer does
-	cut      bool // what was passed last ended inside an event
-	given    bool // the client got all of the stream that it waits for, [DONE] with it
+	gather   bool // nothing is passed before the answer is whole or larger than maxHeld
+	judged   bool // the stream began as an answer should
+	cut      bool // the last bytes passed ended inside an event
+	given    bool // the client got everything up to [DONE]
 
-	guarded time.Time // when the client's write deadline was last set
-	told    int       // tokens that OnTokens was told
+	guarded  time.Time // when the client's write deadline was last set
+	reported int       // tokens in the last call of OnTokens
 }
 
-// answer passes an answer whose header is x.buf[:head] and of which n bytes have been read.
+// answer passes an answer. Its header is x.buf[:head], and n bytes of it were read.
 func (x *exchange) answer(k *conn, head, n int) {
 	x.res.Status = x.ans.status
 	x.frame()
@@ -94,7 +94,7 @@ func (x *exchange) answer(k *conn, head, n int) {
 		return
 	}
 	if ok && x.ans.encoded && !x.a.Plain {
-		// No encoding is asked for, and what is encoded cannot be judged.
+		// The request asked for no encoding, and an encoded answer cannot be checked.
 		x.useless(fmt.Errorf("%s encoded its answer although asked for none", x.a.Worker))
 		return
 	}
@@ -123,7 +123,7 @@ func (x *exchange) answer(k *conn, head, n int) {
 		x.res.Usage = x.watch.Usage()
 	}
 	if x.client.cfg.ClientTimeout > 0 && !x.guarded.IsZero() {
-		x.rc.SetWriteDeadline(time.Time{}) // fails where it could not be set either
+		x.rc.SetWriteDeadline(time.Time{}) // fails only if setting it failed
 	}
 }
 
@@ -146,7 +146,7 @@ func (x *exchange) frame() {
 }
 
 // pump reads, decodes, watches and passes until the body is over. The body begins at x.buf[head], and n bytes of it
-// have been read; data[:held] is decoded and not yet passed.
+// were read. data[:held] is decoded and not passed yet.
 func (x *exchange) pump(k *conn, head, n int) {
 	data := x.buf[head:]
 	held := 0
@@ -189,7 +189,7 @@ func (x *exchange) pump(k *conn, head, n int) {
 	}
 }
 
-// inspect lets the watcher read data[held:], and returns how much of data is to be passed now.
+// inspect lets the watcher read data[held:], and returns how much of data to pass now.
 func (x *exchange) inspect(data []byte, held int) (send int) {
 	fresh := data[held:]
 	whole := len(fresh)
@@ -206,12 +206,12 @@ func (x *exchange) inspect(data []byte, held int) (send int) {
 	case x.watching && x.stream && !full:
 		return 0
 	case x.watching && x.stream:
-		x.cut = true // an event that is larger than the buffer
+		x.cut = true // the event is larger than the buffer
 	}
 	return len(data)
 }
 
-// progress reports how far a judged answer has come.
+// progress reports how far a checked answer has come.
 func (x *exchange) progress() {
 	if !x.watching {
 		return
@@ -225,18 +225,19 @@ func (x *exchange) progress() {
 	if !x.stream || x.a.OnTokens == nil {
 		return
 	}
-	if n := x.watch.Tokens(); n > x.told {
-		x.told = n
+	if n := x.watch.Tokens(); n > x.reported {
+		x.reported = n
 		x.a.OnTokens(n, time.Now())
 	}
 }
 
-// pass writes b to the client, behind the header if it is the first. It returns false when the client is gone.
+// pass writes b to the client, after the header if b is the first of the answer. It returns false when the client is
+// gone.
 func (x *exchange) pass(b []byte, last bool) bool {
 	if t := x.client.cfg.ClientTimeout; t > 0 && x.res.BytesDown >= unguarded {
 		if now := time.Now(); now.Sub(x.guarded) > t/4 {
 			x.guarded = now
-			x.rc.SetWriteDeadline(now.Add(t + t/4)) // not every writer can; then the client's own patience is the limit
+			x.rc.SetWriteDeadline(now.Add(t + t/4)) // not every writer supports it; then there is no limit
 		}
 	}
 	if !x.res.FirstByte {
@@ -265,20 +266,19 @@ func (x *exchange) pass(b []byte, last bool) bool {
 	return true
 }
 
-// streamed reports whether a stream has come with all that a client waits for: each choice finished, and [DONE].
+// streamed reports whether everything that a client waits for came in a stream: each choice is finished, and [DONE].
 func (x *exchange) streamed() bool {
 	return x.stream && x.watching && x.watch.Done() && x.watch.Complete()
 }
 
-// nameAnswer sets the request's id in h before the worker's fields are added: the worker's own id is not the one in
-// our log.
+// nameAnswer sets the request's id in h before the worker's fields are added: the worker's own id is not in our log.
 func (x *exchange) nameAnswer(h http.Header) {
 	if x.a.RequestID != "" {
 		h[headerRequestID] = []string{x.a.RequestID}
 	}
 }
 
-// whole ends an answer that came whole by its framing; rest is what has not been passed.
+// whole ends an answer that is whole by its framing. rest was not passed yet.
 func (x *exchange) whole(rest []byte) {
 	if x.watching {
 		x.watch.End()
@@ -288,7 +288,7 @@ func (x *exchange) whole(rest []byte) {
 	}
 	x.progress()
 	if x.stream && x.watching && !x.watch.Finished() && !x.watch.Failed() && !x.watch.Done() {
-		// A clean end proves nothing: no choice was finished, so tell the client.
+		// The framing ended cleanly, but no choice is finished: tell the client.
 		if len(rest) == 0 || x.pass(rest, false) {
 			x.broken(Truncated, fmt.Errorf("%s ended its stream without a finish_reason", x.a.Worker))
 		}
@@ -311,8 +311,8 @@ func (x *exchange) whole(rest []byte) {
 	}
 }
 
-// holdBack judges an answer in one piece before its first byte is passed, and keeps it back when another worker may
-// do better.
+// holdBack checks an answer in one piece before its first byte is passed. It holds the answer back when another worker
+// may do better.
 func (x *exchange) holdBack(body []byte) bool {
 	w := &x.watch
 	switch {
@@ -336,8 +336,8 @@ func (x *exchange) holdBack(body []byte) bool {
 	return true
 }
 
-// overflows judges an answer in one piece that is larger than what is held, by its beginning. It keeps back a refusal,
-// and what has not begun as an answer: engines send the list of choices before any long field.
+// overflows checks the beginning of an answer in one piece that is larger than maxHeld. It holds back a refusal, and
+// an answer without a list of choices: engines send that list before any long field.
 func (x *exchange) overflows(body []byte) bool {
 	switch {
 	case !x.gather || x.res.FirstByte || x.a.Plain:
@@ -368,7 +368,7 @@ func (x *exchange) useless(why error) {
 	x.fail(Useless, api.WorkerUseless(why))
 }
 
-// refused keeps back an answer that refuses the request. code is its status, or the code of the error in its body.
+// refused holds back an answer that refuses the request. code is its status, or the code of the error in its body.
 func (x *exchange) refused(body []byte, code int) {
 	x.keep(body)
 	x.res.Retryable = true
@@ -382,7 +382,7 @@ func (x *exchange) refused(body []byte, code int) {
 	case code >= 300 && code < 500:
 		x.res.Class = Rejected
 	default:
-		// A status that nobody lists, such as 529, says no more of the request than 500 does.
+		// An unlisted status, such as 529, says no more about the request than 500 does.
 		x.res.Retryable = again || x.res.Status < 300 || code != http.StatusInternalServerError
 		x.fail(EngineError, api.WorkerUseless(answered))
 	}
@@ -394,13 +394,13 @@ func (x *exchange) keep(body []byte) {
 	x.nameAnswer(h)
 	x.ans.copyTo(h)
 	if x.stream {
-		delete(h, "Content-Length") // of which this is the beginning
+		delete(h, "Content-Length") // the body is only the answer's beginning
 	}
 	x.res.Answer = &Answer{Status: x.ans.status, Header: h, Body: bytes.Clone(body)}
 }
 
-// misbegun returns the reason why what has come is no answer, nil while it may become one. Of a stream the first event
-// with data decides. Comments before it are passed as they come: they keep clients from timing out.
+// misbegun returns the reason why the beginning is not that of an answer, nil while it may be. In a stream the first
+// event with data decides. Comments before it are passed as they come, because they keep clients from timing out.
 func (x *exchange) misbegun(held []byte) error {
 	if x.watching && !x.res.FirstByte && x.watch.Broken() {
 		return fmt.Errorf("%s gave no answer: %.64q", x.a.Worker, held)
@@ -434,8 +434,8 @@ func (x *exchange) shutdown(body []byte) bool {
 	return false
 }
 
-// engineError ends a stream behind the engine's own error event, which is the end of events. What follows is not
-// passed: vLLM sends [DONE] and ends cleanly, and the stream would look complete to whoever does not read the event.
+// engineError ends a stream after the engine's own error event. The rest is not passed: vLLM then sends [DONE] and
+// ends cleanly, so a client that ignores the event would take the stream for complete.
 func (x *exchange) engineError(events []byte) {
 	if !x.res.FirstByte {
 		x.refused(events, x.watch.ErrorCode())
@@ -447,13 +447,13 @@ func (x *exchange) engineError(events []byte) {
 	}
 }
 
-// ended ends an answer whose connection ended, or fell silent, before its framing did.
+// ended ends an answer whose connection ended, or was silent for too long, before the framing's end.
 func (x *exchange) ended(k *conn, rest []byte, err error) {
 	switch {
 	case k.aborted.Load():
 		x.fail(ClientGone, err) // the caller knows why
 	case x.streamed():
-		if x.pass(rest, true) { // all but the last chunk of the framing: the client has what it needs
+		if x.pass(rest, true) { // only the framing's last chunk is missing
 			x.res.Class = Success
 		}
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -465,8 +465,8 @@ func (x *exchange) ended(k *conn, rest []byte, err error) {
 	}
 }
 
-// broken ends an answer that will not become whole, so that it does not look whole to the client either: by an error
-// event without [DONE] where a stream has begun, else by cutting the connection.
+// broken ends an answer that will not become whole, so that the client sees it: by an error event without [DONE] in a
+// stream that has begun, else by cutting the connection.
 func (x *exchange) broken(c Class, err error) {
 	var e *api.Error
 	switch {
@@ -491,7 +491,7 @@ func (x *exchange) broken(c Class, err error) {
 	}
 }
 
-// read reads more of the body, and waits no longer than StreamIdleTimeout for it.
+// read reads more of the body. It waits at most StreamIdleTimeout.
 func (x *exchange) read(k *conn, b []byte) (n int, err error) {
 	t := x.client.cfg.StreamIdleTimeout
 	if t > 0 {
@@ -499,7 +499,7 @@ func (x *exchange) read(k *conn, b []byte) (n int, err error) {
 	}
 	n, err = k.Read(b)
 	if t == 0 && n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && !k.aborted.Load() {
-		k.disarm() // it was the header's deadline, which is not taken back when the header comes; see arm
+		k.disarm() // it was the header's deadline, which stays after the header came; see arm
 		return k.Read(b)
 	}
 	return n, err

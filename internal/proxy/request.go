@@ -12,12 +12,13 @@ import (
 
 const (
 	headerRequestID = "X-Request-Id"
-	// maxRequestID is the longest request id of a client that is passed on: it goes into logs and engine state.
+	// maxRequestID is the longest request id that is passed on from a client: it goes into logs and into the engine's
+	// state.
 	maxRequestID = 128
 )
 
-// RequestID returns the client's X-Request-Id when it is fit to be passed on (1 to 128 visible ASCII characters), else a new
-// random one.
+// RequestID returns the client's X-Request-Id if it is fit to be passed on (1 to 128 visible ASCII characters), else a
+// new random one.
 func RequestID(h http.Header) string {
 	if ids := h[headerRequestID]; len(ids) == 1 && len(ids[0]) <= maxRequestID && visible(ids[0]) {
 		return ids[0]
@@ -122,7 +123,7 @@ func (a *Attempt) method() string {
 	return a.Method
 }
 
-// drops reports whether the client's field of this canonical name stays here.
+// drops reports whether the client's field of this canonical name is not passed on.
 func (a *Attempt) drops(name string) bool {
 	if ownField(name) || name == headerRequestID && a.RequestID != "" {
 		return true
@@ -140,7 +141,7 @@ func (a *Attempt) drops(name string) bool {
 	return false
 }
 
-// ownField reports whether a field is written by us or by nobody.
+// ownField reports whether a field is never copied from the client: the proxy writes it itself or leaves it out.
 func ownField(name string) bool {
 	switch name {
 	case "Host", "Content-Length", "Expect", "Accept-Encoding":
