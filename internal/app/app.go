@@ -38,8 +38,8 @@ type Options struct {
 	Load func() (*config.Config, error)
 	// File is the name of what Load reads, for errors.
 	File string
-	// Models is where the models' files are on this machine, where some of the configuration's were downloaded; nil
-	// takes the configuration's.
+	// Models says where the models' files are on this machine, after those that the configuration names were downloaded.
+	// nil takes the configuration's paths.
 	Models []inprocess.Path
 	// Network is the network of clients, workers and their events; nil means the machine's. Files of models are
 	// always downloaded over the machine's network.
@@ -63,13 +63,13 @@ type App struct {
 	ingest    *ingest.Manager
 	gateway   *gateway.Gateway
 	admin     *admin.Admin
-	listening chan struct{} // closed when the addresses below stand
+	listening chan struct{} // closed when the addresses below are set
 
 	address, adminAddress net.Addr
 
 	mu        sync.Mutex                                                          // serialises reloads, and guards what follows
-	cfg       *config.Config                                                      // what is in force
-	blockSize int                                                                 // that the first policy told the router
+	cfg       *config.Config                                                      // the configuration in force
+	blockSize int                                                                 // the block size that the router was made with
 	askers    map[string]*asker                                                   // by policy
 	follow    func(name string, client *lmcache.Client) (stop context.CancelFunc) // nil while nothing runs
 }
@@ -133,10 +133,11 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	return a, nil
 }
 
-// connections returns the limits of the two listeners that the limit of descriptors allows; zero is no limit. A client
-// that is served needs three descriptors: its own connection, one to the worker that serves it, and one that asked for
-// its tokens and stays open. An eighth is reserved for operators, health checks, reports, events and the rest, and an
-// eighth for connections that are accepted to tell probes from clients.
+// connections returns the limits of the two listeners that the limit of file descriptors allows; zero is no limit. A
+// client that is served needs three descriptors: for its own connection, for the connection to its worker, and for the
+// kept connection on which its tokens were asked for. An eighth of the descriptors is reserved for operators, health
+// checks, reports, events and the rest, and an eighth for connections that are accepted only to tell probes from
+// clients.
 func (a *App) connections() (clients, operators gateway.ConnectionLimit) {
 	limit := network.Descriptors()
 	if limit == 0 || a.options.Network != nil {
@@ -155,13 +156,13 @@ func (a *App) connections() (clients, operators gateway.ConnectionLimit) {
 	return clients, operators
 }
 
-// fewDescriptors is the limit below which the log has a warning: a gateway needs more for some hundred clients, and
-// 1,024, a common default, is too low.
+// fewDescriptors is the limit below which the log has a warning: 1,024, a common default, is too low for some hundred
+// clients.
 const fewDescriptors = 4096
 
-// expiry is how long a request may give no sign of life before it counts as lost, where requests end after timeout at
-// the latest: an answer in one piece gives none until all of it is there, and is not lost for that. 0 ends none; a day
-// then.
+// expiry returns how long a request may give no sign of life before it counts as lost. timeout is how long a request
+// may take, 0 for no limit. An answer in one piece gives no sign of life before its end, so the expiry is longer than
+// timeout; without a timeout it is a day.
 func expiry(timeout time.Duration) time.Duration {
 	if timeout == 0 {
 		return 24 * time.Hour
@@ -169,7 +170,7 @@ func expiry(timeout time.Duration) time.Duration {
 	return max(fleet.DefaultExpiry, timeout+time.Minute)
 }
 
-// useModels makes token ids in process where models' files are given, or will be found.
+// useModels sets up token ids that are made in this process, for models whose files are given or will be found.
 func (a *App) useModels(cfg *config.Config, paths []inprocess.Path) error {
 	given, err := inprocess.Open(paths)
 	if err != nil {
@@ -194,8 +195,8 @@ func (a *App) useModels(cfg *config.Config, paths []inprocess.Path) error {
 	return nil
 }
 
-// tokenClient returns the client that asks engines for tokens: kept-alive connections, fewer seconds than the five
-// after which uvicorn closes one, no proxy from the environment.
+// tokenClient returns the client that asks engines for tokens. It closes idle connections before uvicorn does, after
+// five seconds, and uses no proxy from the environment.
 func tokenClient(n network.Network) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
@@ -206,13 +207,13 @@ func tokenClient(n network.Network) *http.Client {
 			},
 			MaxIdleConnsPerHost: 64,
 			IdleConnTimeout:     4 * time.Second,
-			DisableCompression:  true, // answers are digits, over a local network: packing them costs the engine time
+			DisableCompression:  true, // the answers are digits on a local network: compressing them costs the engine time
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
 
-// Listening returns a channel that is closed when Addr and AdminAddr can be asked.
+// Listening returns a channel that is closed when Addr and AdminAddr may be called.
 func (a *App) Listening() <-chan struct{} { return a.listening }
 
 // Addr returns where clients are served.
@@ -221,20 +222,20 @@ func (a *App) Addr() net.Addr { return a.address }
 // AdminAddr returns where operators are served, nil without an admin listener.
 func (a *App) AdminAddr() net.Addr { return a.adminAddress }
 
-// Router returns the router, for those who look at its index.
+// Router returns the router, for a look at its index.
 func (a *App) Router() *warmpath.Router { return a.router }
 
-// Telemetry returns what was counted.
+// Telemetry returns the metrics and the recent decisions.
 func (a *App) Telemetry() *telemetry.Telemetry { return a.telemetry }
 
 // endMargin is how long the process may take to end after the drain: cut requests send their error event (1 s), the
 // admin listener ends (2 s), and the rest is for a busy machine.
 const endMargin = 5 * time.Second
 
-// Run serves until ctx ends, then drains: the gateway first, with workers still watched and events still followed,
-// then everything else. It returns when all it started has ended; an error when something could not start, failed, or
-// had to be cut. A component that has not ended within endMargin after the drain is abandoned, so that the process
-// ends. The error names the components that hang.
+// Run serves until ctx ends. Then it drains the gateway, with workers still watched and events still followed, and
+// ends everything else. It returns when all it started has ended. Its error says what could not start, what failed, or
+// what had to be cut. A component that has not ended endMargin after the drain is abandoned, so that the process ends;
+// the error names it.
 func (a *App) Run(ctx context.Context) error {
 	a.mu.Lock()
 	cfg := a.cfg
@@ -282,7 +283,7 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 	close(a.listening)
 	a.log.Info("serving", "listen", a.address.String(), "admin", addr(a.adminAddress), "policy", cfg.Policy, "workers", len(cfg.Workers))
 
-	rest, stopRest := context.WithCancel(context.WithoutCancel(ctx)) // ends what the gateway needs, after it
+	rest, stopRest := context.WithCancel(context.WithoutCancel(ctx)) // ends the other components, after the gateway
 	defer stopRest()
 	g.run("client", stop, func() error { return a.client.Run(rest) })
 	g.run("discovery", stop, func() error { return a.workers.Run(rest) })
@@ -311,7 +312,7 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 	return served
 }
 
-// listen opens an address, and says how to take another where somebody has it.
+// listen opens an address. If another process has it, the error says how to choose another one.
 func (a *App) listen(who, flag, address string) (net.Listener, error) {
 	l, err := network.Of(a.options.Network).Listen("tcp", address)
 	switch {
@@ -330,7 +331,7 @@ func addr(a net.Addr) string {
 	return a.String()
 }
 
-// group runs components; one that fails stops the App.
+// group runs components. A component that fails stops the App.
 type group struct {
 	wg sync.WaitGroup
 

@@ -10,11 +10,11 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// paceEvery is how often paces are looked at for the log: a line that is 10 s late is soon enough for people, and a
-// pace that is believed for less is no news.
+// paceEvery is the pause between two looks at the paces, for the log. A line that is 10 s late is soon enough for
+// people, and a pace that counts for less time is no news.
 const paceEvery = 10 * time.Second
 
-// believed says of each rank whether predictions take its own pace.
+// believed says of each rank whether predictions use its own pace.
 type believed map[ranked]bool
 
 // ranked is a rank of the worker at a URL.
@@ -23,7 +23,7 @@ type ranked struct {
 	rank int
 }
 
-// watchPaces logs when the own pace of a worker begins to count and when it ceases to.
+// watchPaces logs when a worker's own pace begins to count and when it ceases to.
 func (a *App) watchPaces(ctx context.Context) error {
 	ticker := time.NewTicker(paceEvery)
 	defer ticker.Stop()
@@ -37,7 +37,7 @@ func (a *App) watchPaces(ctx context.Context) error {
 	}
 }
 
-// look compares b with what is believed now, logs what changed, and keeps it. A worker that left is forgotten.
+// look compares b with the present paces, logs the differences, and updates b. A worker that left is forgotten.
 func (b believed) look(s *fleet.Snapshot, log *slog.Logger) {
 	present := map[ranked]bool{}
 	for _, w := range s.Workers() {
@@ -69,5 +69,5 @@ func tellPace(log *slog.Logger, at ranked, p *fleet.Pace) {
 	log.Info(message, about...)
 }
 
-// hundredths rounds a factor for people.
+// hundredths rounds a factor for the log.
 func hundredths(factor float64) float64 { return math.Round(factor*100) / 100 }

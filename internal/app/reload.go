@@ -14,9 +14,9 @@ import (
 	"github.com/warmpath/warmpath/internal/queue"
 )
 
-// Reload reads the configuration again and applies what can change without dropping a request: workers, all that is
-// said of policies, and the queue. It returns what changed, one line each; settings that need a restart are named,
-// logged and stay as they were. On an error nothing has changed.
+// Reload reads the configuration again and applies what can change without dropping a request: workers, policies and
+// the queue. It returns what changed, one line each. Settings that need a restart keep their values; Reload names and
+// logs them. On an error nothing has changed.
 func (a *App) Reload() (changes []string, err error) {
 	defer func() { a.telemetry.Reloaded(err) }()
 	if a.options.Load == nil {
@@ -57,7 +57,7 @@ func (a *App) Reload() (changes []string, err error) {
 	return changes, nil
 }
 
-// noWorkers refuses a file without the key workers: it may be empty, or only half written.
+// noWorkers refuses a file without the key workers: it may be empty or half written.
 func noWorkers(file string) error {
 	err := errors.New("no list under workers; the file may be cut short. To remove all workers write workers: []")
 	if file != "" {
@@ -74,8 +74,7 @@ func take(in, next *config.Config) {
 	in.Routing.TierWeights, in.Routing.ImbalanceTokens = next.Routing.TierWeights, next.Routing.ImbalanceTokens // policies' defaults
 }
 
-// changePolicies applies all that next says of policies, and returns what changed. On an error nothing has. a.mu is
-// held.
+// changePolicies applies next's policies, and returns what changed. On an error nothing has changed. a.mu is held.
 func (a *App) changePolicies(next *config.Config) ([]string, error) {
 	change := next.PolicyChange(a.cfg)
 	changes := comparePolicies(a.cfg, next, &change)
@@ -94,7 +93,7 @@ func (a *App) changePolicies(next *config.Config) ([]string, error) {
 	return changes, nil
 }
 
-// comparePolicies says what decides otherwise now.
+// comparePolicies says which policies decide differently now.
 func comparePolicies(old, next *config.Config, change *warmpath.PolicyChange) []string {
 	var changes []string
 	if len(change.Specs) > 0 {
@@ -158,7 +157,8 @@ func compareWorkers(old, next []discovery.Target) []string {
 	return changes
 }
 
-// needRestart names the sections of next that differ from those in force, though all that can be applied was.
+// needRestart names the sections in which next still differs from the configuration in force, after everything that
+// can be applied was.
 func needRestart(in, next *config.Config) []string {
 	var sections []string
 	i, n := reflect.ValueOf(*in), reflect.ValueOf(*next)

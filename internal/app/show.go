@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens/inprocess"
 )
 
-// sources are what metrics are read from at each scrape.
+// sources are the functions that metrics are read from at each scrape.
 func (a *App) sources() telemetry.Sources {
 	return telemetry.Sources{Workers: a.showWorkers, Index: a.showIndex, Tokens: a.showTokens, Queue: a.showQueue,
 		Stalls: a.stalls, Stale: a.stale}
@@ -93,7 +93,7 @@ func (a *App) modelSources() map[string]int {
 	return out
 }
 
-// showModels says of each model where its token ids come from.
+// showModels says for each model where its token ids come from.
 func (a *App) showModels() []admin.TokenModel {
 	out := []admin.TokenModel{}
 	for _, s := range a.models.Statuses() {

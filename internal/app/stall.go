@@ -10,8 +10,8 @@ import (
 	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
-// lastKnown caches the result of fetch, and returns the last one when fetch takes too long: figures that are read
-// under a lock must be available even while that lock is held for ever. Its methods may be called from any goroutine.
+// lastKnown caches the result of fetch, and returns the cached result when fetch takes too long. Figures that are read
+// under a lock must be available even while the lock is held for ever. Its methods may be called from any goroutine.
 type lastKnown[T any] struct {
 	fetch func() T // set before the first get
 
@@ -19,7 +19,7 @@ type lastKnown[T any] struct {
 	value   T
 	known   bool          // value was fetched
 	begun   time.Time     // when the fetch under way began
-	running chan struct{} // closed when it has ended; nil: none is under way
+	running chan struct{} // closed when the fetch under way ended; nil: there is none
 }
 
 // fetchLimit is how long get waits for fetch. A fetch takes microseconds; a busy machine may need more.
@@ -34,7 +34,7 @@ func (l *lastKnown[T]) get() T {
 	}
 	limit := fetchLimit
 	if !l.known {
-		limit = telemetry.StallAfter // there is nothing else to show
+		limit = telemetry.StallAfter // there is no older result
 	}
 	running, left := l.running, limit-time.Since(l.begun)
 	l.mu.Unlock()
@@ -76,7 +76,7 @@ func (l *lastKnown[T]) stale() time.Duration {
 func (a *App) stale() time.Duration { return max(a.indexes.stale(), a.events.stale()) }
 
 // stalls returns the age of each kind of work that can stall. It takes no lock that is held while a decision is made
-// or an event applied.
+// or an event is applied.
 func (a *App) stalls() []telemetry.Stall {
 	now := time.Now()
 	age, who := a.ingest.Oldest(now)

@@ -16,7 +16,7 @@ type pair struct {
 	network        *Network
 	client, server netip.AddrPort
 	up, down       *direction   // from the dialling side, and to it
-	left           atomic.Int32 // sides that closed
+	left           atomic.Int32 // sides that have closed
 }
 
 func newPair(from, to *Host, client, server netip.AddrPort) *pair {
@@ -38,7 +38,7 @@ type direction struct {
 	cond    sync.Cond  // anything changed
 	queue   []segment
 	size    int  // bytes in queue
-	ended   bool // the writer has closed, or was made to
+	ended   bool // the writer has closed, or HalfClose did it
 	deaf    bool // the reader has closed: bytes are answered by a reset
 	broken  bool // cut
 	readBy  deadline

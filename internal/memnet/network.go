@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// backlog is how many connections may wait for Accept; further dials wait. 128, as Linux had it for long.
+	// backlog is how many connections may wait for Accept; further dials wait. 128, the default of Linux before 5.4.
 	backlog = 128
 	// window is how many bytes one direction of a connection holds; then Write waits. 64 KiB: as little as real sockets
 	// begin with, so that writers meet a full window often.
 	window = 64 << 10
 	// connectPatience is how long a dial to a host that does not answer takes at most: Linux gives up after six SYNs.
 	connectPatience = 127 * time.Second
-	// firstPort is the first port that is given to dialling sides, and to listeners that ask for any.
+	// firstPort is the first port for dialling sides, and for listeners that ask for any port.
 	firstPort = 32768
 )
 
@@ -48,7 +48,7 @@ type Host struct {
 	delay   atomic.Int64 // nanoseconds, added to each way
 }
 
-// Host returns the host with that IP address, which comes into being at the first call.
+// Host returns the host with that IP address, made at the first call.
 func (n *Network) Host(ip string) *Host {
 	addr := netip.MustParseAddr(ip)
 	n.mu.Lock()

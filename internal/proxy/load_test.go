@@ -48,8 +48,8 @@ func streamOf(body []byte) (events []string) {
 	return append(events, finish, usage, done)
 }
 
-// TestNoStreamIsTruncatedUnderLoad is where httputil.ReverseProxy cut streams: 200 connections, 8 KB bodies, a backend that
-// answers at once (golang/go#40747).
+// TestNoStreamIsTruncatedUnderLoad runs the load under which httputil.ReverseProxy truncates streams
+// (golang/go#40747): 200 connections, bodies of 8 KB, and a backend that answers at once.
 func TestNoStreamIsTruncatedUnderLoad(t *testing.T) {
 	w := fastWorker(t)
 	url, _ := gateway(t, newClient(t, nil), func(a *Attempt) { a.Worker = w.URL })

@@ -11,40 +11,42 @@ import (
 // Config says whether requests wait in the router when all workers that could serve them are saturated, and in which
 // order.
 type Config struct {
-	// Order is off, fcfs (who came first), shortest (fewest uncached tokens), priority (the body's priority),
-	// deadline (who would be refused first), or fair (tenants in turn by the tokens they cost, each tenant's shortest
-	// first). Off: a request that finds all workers at routing.max_requests is answered 429. With an order it waits,
-	// also where MaxBacklog, MaxWaiting and MaxKVUsed say that all workers are saturated.
+	// Order is off, fcfs (first come, first served), shortest (fewest uncached tokens first), priority (by the body's
+	// priority), deadline (the request that would be refused first), or fair (tenants in turn by the tokens that they
+	// cost, each tenant's shortest request first). Off: a request that finds all workers at routing.max_requests is
+	// answered 429. With an order it waits, also when MaxBacklog, MaxWaiting or MaxKVUsed says that all workers are
+	// saturated.
 	Order string `yaml:"order"`
 	// MaxRequests is how many requests may wait for the workers of one base model. When one more arrives it gets 429;
 	// with fair, the newest request of the tenant with the most waiting requests gets it instead. 256 requests wait
-	// some seconds at tens of requests a second: a client that waits longer had better retry elsewhere.
+	// some seconds at tens of requests a second; a client that would wait longer should retry elsewhere.
 	MaxRequests int `yaml:"max_requests"`
-	// MaxBytes bounds the bodies that wait there, which stay in memory.
+	// MaxBytes bounds the bodies of waiting requests, which stay in memory.
 	MaxBytes int64 `yaml:"max_bytes"`
 	// MaxWait is how long a request may wait; then it is answered 429. A client may ask for less
-	// (X-Warmpath-Max-Wait), and one that would wait longer, going by the pace of the queue, is refused at once. 30
-	// s, the patience of most clients.
+	// (X-Warmpath-Max-Wait). A request that would wait longer, by the pace of the queue, is refused at once. 30 s, the
+	// patience of most clients.
 	MaxWait time.Duration `yaml:"max_wait"`
 	// AgeingTokens is, for shortest and fair, how many uncached tokens a second of waiting is worth. 500: a prompt of
-	// 8,000 tokens goes before all that come more than 16 s after it, however short. More, and what waited decides
-	// over what it costs.
+	// 8,000 tokens goes before all prompts that come more than 16 s after it, however short. With a smaller value
+	// waiting counts more, with a larger one length does.
 	AgeingTokens int `yaml:"ageing_tokens"`
 	// AgeingPriority is, for priority, how much waiting one step of priority is worth. 30 s, as long as MaxWait: a
 	// higher priority is then always served first.
 	AgeingPriority time.Duration `yaml:"ageing_priority"`
-	// HighFirst: a higher priority is served first, as SGLang does by default. False: the lower one, as vLLM does.
+	// HighFirst serves a higher priority first, as SGLang does by default. False: the lower one first, as vLLM does.
 	HighFirst bool `yaml:"high_first"`
-	// Quantum is, for fair, how many tokens a tenant may have served in a row while others wait. 8192: one large
-	// engine step.
+	// Quantum is, for fair, how many tokens of a tenant may be served in a row while other tenants wait. 8192: one
+	// large engine step.
 	Quantum int `yaml:"quantum"`
-	// OutputWeight is, for fair, how many prompt tokens a token of an answer counts as. 2, as VTC and DLPM have it.
+	// OutputWeight is, for fair, how many prompt tokens a token of an answer counts as. 2, as in the papers on VTC and
+	// DLPM.
 	OutputWeight int `yaml:"output_weight"`
-	// MaxBacklog, MaxWaiting and MaxKVUsed: a holder counts as saturated when the prompts sent there are predicted to
-	// take so long until they are computed; from so many requests in the engine's own queue, as it reports; from such
-	// a share of its KV cache in use by running requests, as it reports. 2 s, 5 and 0.95: what waits in the engine is
-	// served as it came, so it should hold enough to stay busy and no more; an engine whose cache is full preempts. 0
-	// leaves the signal out.
+	// MaxBacklog, MaxWaiting and MaxKVUsed say when a holder is saturated: when the prompts sent there are predicted
+	// to take MaxBacklog to compute; when its engine reports MaxWaiting requests in its own queue; when its engine
+	// reports that running requests use the share MaxKVUsed of its KV cache. 2 s, 5 and 0.95: requests in the engine
+	// are served in order of arrival, so it should hold enough to stay busy and no more, and an engine with a full
+	// cache preempts. 0 turns a signal off.
 	MaxBacklog time.Duration `yaml:"max_backlog"`
 	MaxWaiting int           `yaml:"max_waiting"`
 	MaxKVUsed  float64       `yaml:"max_kv_used"`
@@ -79,10 +81,10 @@ func DefaultConfig() Config {
 	}
 }
 
-// On reports whether requests wait at all.
+// On reports whether requests wait.
 func (c Config) On() bool { return c.Order != "" && c.Order != Off }
 
-// maxRequests bounds MaxRequests: pushing looks at all that wait.
+// maxRequests bounds MaxRequests: Push looks at all waiting requests.
 const maxRequests = 65536
 
 // Validate returns all problems of c, each beginning with the name of its field.

@@ -1,14 +1,14 @@
 package queue
 
-// pace is how fast the queue moves: a mean of the time between two requests that leave it to be served.
+// pace is how fast the queue moves: the mean time between two requests that leave it to be served.
 type pace struct {
-	last  int64   // when the last one left, Unix nanoseconds; 0 after a pause
+	last  int64   // when the last request left, Unix nanoseconds; 0 after a pause
 	mean  float64 // nanoseconds
 	count int     // intervals in mean
 }
 
 const (
-	// enough intervals before anyone is refused by them: a handful is chance.
+	// enough is the number of intervals before a request is refused because of them: a few may be chance.
 	enough = 8
 	// weight of a new interval: the mean follows within some ten requests.
 	weight = 0.1
@@ -23,11 +23,11 @@ func (p *pace) served(now int64) {
 	p.last = now
 }
 
-// pause: nobody waits, so that the time until the next one leaves says nothing.
+// pause ends the present interval: no request waits, so the time until the next one leaves says nothing.
 func (p *pace) pause() { p.last = 0 }
 
-// gap is the time between two now, 0 when it is not known. Long silence counts, too; a quarter of it, because even at a
-// steady pace some silences are some times the mean.
+// gap returns the time between two requests, 0 when it is not known. A long silence counts with a quarter of its
+// length: even at a steady pace some silences last several times the mean.
 func (p *pace) gap(now int64) int64 {
 	gap := int64(p.mean)
 	if p.last != 0 {
@@ -36,7 +36,7 @@ func (p *pace) gap(now int64) int64 {
 	return gap
 }
 
-// wait is how long the n-th in the queue will wait, as far as is known.
+// wait returns how long the n-th request in the queue will wait. known is false while few requests were served.
 func (p *pace) wait(n int, now int64) (ns int64, known bool) {
 	return int64(n) * p.gap(now), p.count >= enough
 }

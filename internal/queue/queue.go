@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// Item is a request that waits. The caller fills the exported fields before Push and changes none of them afterwards.
+// Item is a request that waits. The caller sets the exported fields before Push, and changes none of them afterwards.
 type Item struct {
-	Tenant   string // whose it is; only fair looks at it
-	Priority int    // of the body; clamped to -1000..1000
-	Tokens   int    // uncached prompt tokens where most of it is cached: what serving it costs
+	Tenant   string // only fair uses it
+	Priority int    // the body's; clamped to -1000..1000
+	Tokens   int    // the cost of serving it: uncached prompt tokens at the holder with the longest match
 	Bytes    int64  // memory it holds while it waits
-	Arrived  int64  // when it came, Unix nanoseconds; may be before it is pushed, when it was tried somewhere first
+	Arrived  int64  // when it came, Unix nanoseconds; before Push if it was tried at a worker first
 	Deadline int64  // when it is refused, Unix nanoseconds
 
 	virtual int64  // the order: see virtualTime
@@ -22,37 +22,37 @@ type Item struct {
 	line    *line  // nil: not in the queue
 }
 
-// out reports whether Pop took it, and nothing has ended that yet.
+// out reports whether the item has its turn: Pop returned it, and the turn has not ended.
 func (it *Item) out() bool { return it.line != nil && it.at < 0 }
 
-// line is the requests of one tenant, or all of them where the order knows no tenants.
+// line is the waiting requests of one tenant, or all of them where the order knows no tenants.
 type line struct {
 	tenant  string
 	items   []*Item // a heap by virtual, then seq
-	out     []*Item // popped, and neither served nor returned yet
+	out     []*Item // items that have their turn
 	bytes   int64   // of items and out
-	deficit int64   // fair: tokens it may have served before others' turn; negative is a debt
+	deficit int64   // fair: tokens that may be served before the other tenants' turn; negative is a debt
 }
 
-// requests returns how many requests the line has, those that are out among them.
+// requests returns how many requests wait in the line. Those that have their turn count.
 func (l *line) requests() int { return len(l.items) + len(l.out) }
 
-// Queue is requests in order. The zero value is not usable: see New. It is not safe for concurrent use.
+// Queue is waiting requests in order. Use New: the zero value is not usable. It is not safe for concurrent use.
 type Queue struct {
 	cfg   Config
-	lines map[string]*line // by tenant: those that wait, or have had something since others wait
-	len   int              // requests that wait, those that are out among them
-	bytes int64            // of them
+	lines map[string]*line // by tenant: the tenants that wait, or were served while others waited
+	len   int              // requests that wait; those that have their turn count
+	bytes int64            // of those requests
 	seq   uint64
 	pace  pace
 }
 
-// New returns an empty queue; cfg has passed Validate. One that is off serves what waits as it came.
+// New returns an empty queue. cfg has passed Validate. With the order off the queue serves in order of arrival.
 func New(cfg Config) *Queue { return &Queue{cfg: cfg, lines: map[string]*line{}} }
 
-// Use makes cfg count from now on, also for the requests that wait: they are put into its order, and what tenants have
-// had is forgotten. A request that is out comes back into the new order. cfg has passed Validate. The requests beyond a
-// lower limit stay.
+// Use applies cfg from now on. Waiting requests are put into its order, and what tenants were served is forgotten. A
+// request that has its turn comes back into the new order. cfg has passed Validate. Requests beyond a lower limit
+// stay.
 func (q *Queue) Use(cfg Config) {
 	old := q.lines
 	q.cfg, q.len, q.bytes, q.lines = cfg, 0, 0, map[string]*line{}
@@ -73,16 +73,16 @@ func (q *Queue) Use(cfg Config) {
 // Len returns how many requests wait.
 func (q *Queue) Len() int { return q.len }
 
-// Bytes returns the memory that waits.
+// Bytes returns the bytes of the requests that wait.
 func (q *Queue) Bytes() int64 { return q.bytes }
 
 // Refused is why a request may not wait.
 type Refused struct {
-	Full       bool          // no room; else it would wait beyond its deadline
-	RetryAfter time.Duration // when it is worth while to ask again, going by the pace of the queue; at least a second
+	Full       bool          // the queue is full; else the request would wait beyond its deadline
+	RetryAfter time.Duration // when a retry is worth while, by the pace of the queue; at least a second
 }
 
-// Error says it in words.
+// Error returns the reason.
 func (r *Refused) Error() string {
 	if r.Full {
 		return "the queue is full"
@@ -90,8 +90,8 @@ func (r *Refused) Error() string {
 	return "the queue is too long for the request's patience"
 }
 
-// Push adds it, or returns why it may not wait. In a full queue fair sheds the newest requests of the tenant with the
-// largest share: the requests in shed wait no more, and the caller refuses them with Full.
+// Push adds an item, or returns why it may not wait. In a full queue the order fair sheds the newest requests of the
+// tenant with the largest share: the items in shed have left the queue, and the caller refuses them with Full.
 func (q *Queue) Push(it *Item, now int64) (shed []*Item, refused *Refused) {
 	it.virtual = q.virtualTime(it)
 	shed, ok := q.makeRoom(it)
@@ -111,7 +111,7 @@ func (q *Queue) Push(it *Item, now int64) (shed []*Item, refused *Refused) {
 	return shed, nil
 }
 
-// Full returns the refusal of a request that finds no room, or that was shed.
+// Full returns the refusal for a request that found the queue full or was shed.
 func (q *Queue) Full(now int64) *Refused {
 	return &Refused{Full: true, RetryAfter: atLeastSecond(q.pace.gap(now))}
 }
@@ -136,7 +136,7 @@ const (
 	maxTokens   = 1 << 30
 )
 
-// virtualTime is when it would have come, had it come later by what it costs and earlier by what speaks for it.
+// virtualTime returns the arrival time, later by what the request costs and earlier by what speaks for it.
 func (q *Queue) virtualTime(it *Item) int64 {
 	switch q.cfg.Order {
 	case Shortest, Fair:
@@ -156,7 +156,7 @@ func (q *Queue) virtualTime(it *Item) int64 {
 	return it.Arrived
 }
 
-// ahead estimates how many go before it, which has its virtual time and is not in the queue.
+// ahead estimates how many requests will be served before an item that is not in the queue and has its virtual time.
 func (q *Queue) ahead(it *Item) int {
 	n, waiting := 0, 0
 	mine := q.tenantOf(it)
@@ -174,7 +174,7 @@ func (q *Queue) ahead(it *Item) int {
 			}
 		}
 	}
-	if q.cfg.Order == Fair { // the others take turns with each of its own
+	if q.cfg.Order == Fair { // every other tenant gets a turn before each of its requests
 		n = (n + 1) * (waiting + 1)
 	}
 	return min(n, q.len)
@@ -187,14 +187,14 @@ func (q *Queue) tenantOf(it *Item) string {
 	return ""
 }
 
-// put adds it to its line.
+// put adds an item to its line.
 func (q *Queue) put(it *Item) {
 	it.line = q.lineOf(it)
 	heap.Push((*byTime)(it.line), it)
 	q.count(it, 1)
 }
 
-// lineOf returns the line that it belongs to, made if need be. A new tenant begins with one quantum.
+// lineOf returns the line that an item belongs to, and makes it if need be. A new tenant begins with one quantum.
 func (q *Queue) lineOf(it *Item) *line {
 	tenant := q.tenantOf(it)
 	l := q.lines[tenant]
@@ -205,23 +205,23 @@ func (q *Queue) lineOf(it *Item) *line {
 	return l
 }
 
-// count adds it to what waits, n being 1, or takes it off, n being -1.
+// count adds an item to the totals (n is 1) or takes it off (n is -1).
 func (q *Queue) count(it *Item, n int) {
 	q.len += n
 	q.bytes += int64(n) * it.Bytes
 	it.line.bytes += int64(n) * it.Bytes
 }
 
-// RetryAfter is when a request that cannot be served is best asked again: when all that waits now is served, going by
-// the pace; at least a second and at most MaxWait. It is not known while few were served.
+// RetryAfter returns when a request that cannot be served is best sent again: when all requests that wait now are
+// served, by the pace; at least a second and at most MaxWait. known is false while few requests were served.
 func (q *Queue) RetryAfter(now int64) (retry time.Duration, known bool) {
 	wait, known := q.pace.wait(q.len+1, now)
 	return min(atLeastSecond(wait), max(q.cfg.MaxWait, time.Second)), known
 }
 
-// Pop gives the next request its turn, nil when none waits for one. The request is out until the caller ends the turn:
-// with Served, with Return, which changes nothing, or with Remove. Until then it counts as waiting, and the queue may be
-// used in any way.
+// Pop gives the next request its turn, and returns it; nil when no request waits for a turn. The caller ends the turn:
+// with Served, with Return, which changes nothing, or with Remove. During its turn a request counts as waiting, and
+// the queue may be used in any way.
 func (q *Queue) Pop() *Item {
 	rounds := q.rounds()
 	l := q.least(rounds)
@@ -233,7 +233,7 @@ func (q *Queue) Pop() *Item {
 	return it
 }
 
-// in ends that it is out.
+// in takes an item that has its turn off the list of these.
 func (l *line) in(it *Item) {
 	at := slices.Index(l.out, it)
 	if at < 0 {
@@ -242,7 +242,7 @@ func (l *line) in(it *Item) {
 	l.out = slices.Delete(l.out, at, at+1)
 }
 
-// cost is what serving the prompt takes off its tenant's deficit; one that is cached whole costs its turn.
+// cost returns what serving an item takes off its tenant's deficit. A prompt that is cached whole costs one token.
 func cost(it *Item) int64 { return int64(max(it.Tokens, 1)) }
 
 // rounds is how many quanta every tenant gets before the next request is served: as many as the least indebted tenant
@@ -268,8 +268,8 @@ func (q *Queue) need(l *line) int64 {
 	return -l.deficit/int64(q.cfg.Quantum) + 1
 }
 
-// least returns the line whose head is next after so many rounds: among those that may be served, the one whose head
-// came first in virtual time.
+// least returns the line that is next after each tenant got that number of quanta. Of the lines that may then be
+// served it is the one whose first item has the earliest virtual time.
 func (q *Queue) least(rounds int64) *line {
 	var next *line
 	for _, l := range q.lines {
@@ -283,7 +283,7 @@ func (q *Queue) least(rounds int64) *line {
 	return next
 }
 
-// refill gives every tenant so many quanta. No tenant can save up more than it would begin with.
+// refill gives every tenant that number of quanta. No tenant can save up more than a new tenant begins with.
 func (q *Queue) refill(rounds int64) {
 	quantum := int64(q.cfg.Quantum)
 	for tenant, l := range q.lines {
@@ -294,7 +294,7 @@ func (q *Queue) refill(rounds int64) {
 	}
 }
 
-// Return ends the turn of a request that was not served. The request is at its old place again.
+// Return ends the turn of a request that was not served, and puts it back at its old place.
 func (q *Queue) Return(it *Item) {
 	it.line.in(it)
 	heap.Push((*byTime)(it.line), it)
@@ -311,8 +311,8 @@ func (q *Queue) Served(it *Item, now int64) {
 	q.settle()
 }
 
-// Remove takes it out of the queue unserved, whether or not it has its turn: the client left, or its time is over. It
-// reports whether it was in the queue.
+// Remove takes an item out of the queue unserved, also during its turn, because the client left or the time is over.
+// It reports whether the item was in the queue.
 func (q *Queue) Remove(it *Item) bool {
 	if it.line == nil {
 		return false
@@ -322,7 +322,7 @@ func (q *Queue) Remove(it *Item) bool {
 	return true
 }
 
-// drop takes it out of the queue.
+// drop takes an item out of the queue.
 func (q *Queue) drop(it *Item) {
 	if it.out() {
 		it.line.in(it)
@@ -333,9 +333,9 @@ func (q *Queue) drop(it *Item) {
 	it.line = nil
 }
 
-// settle forgets what matters only while requests wait: with nobody waiting there is nothing to share out. A tenant
-// that has nothing waiting is remembered with what it has had until the others had as much: else one that always has
-// just one request there would go first for ever.
+// settle forgets what matters only while requests wait: when none waits there is nothing to share out. A tenant
+// without waiting requests is remembered until the others were served as much. Else a tenant that always has just one
+// request waiting would always go first.
 func (q *Queue) settle() {
 	if q.len == 0 {
 		clear(q.lines)
@@ -352,7 +352,7 @@ func (q *Queue) settle() {
 	}
 }
 
-// Charge takes tokens of an answer off a tenant's deficit, while requests wait.
+// Charge takes the tokens of an answer off a tenant's deficit, while requests wait.
 func (q *Queue) Charge(tenant string, tokens int) {
 	if q.cfg.Order != Fair || q.len == 0 || tokens <= 0 {
 		return
@@ -373,11 +373,11 @@ type Share struct {
 	Tenant   string
 	Requests int
 	Deficit  int64 // tokens; negative is a debt
-	Oldest   int64 // when its oldest request came, Unix nanoseconds; 0 has none
+	Oldest   int64 // when its oldest request came, Unix nanoseconds; 0: it has none
 }
 
-// Shares returns the tenants that wait, or have had something since others wait, by name. Orders without tenants have
-// one, "".
+// Shares returns the tenants that wait, or were served while others waited, by name. Orders without tenants have one,
+// "".
 func (q *Queue) Shares() []Share {
 	shares := make([]Share, 0, len(q.lines))
 	for _, l := range q.lines {
