@@ -68,6 +68,23 @@ func TestDocumentsThatAreNamedExist(t *testing.T) {
 	}
 }
 
+// A reader who chooses a policy finds each one's page from docs/policies.md.
+func TestEveryPolicysPageHasALink(t *testing.T) {
+	text, err := os.ReadFile("docs/policies.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := filepath.Glob("docs/policies/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("no pages: %v", err)
+	}
+	for _, page := range pages {
+		if !strings.Contains(string(text), "(policies/"+filepath.Base(page)+")") {
+			t.Errorf("docs/policies.md has no link to %s", page)
+		}
+	}
+}
+
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
