@@ -31,16 +31,16 @@ though thought thousand three through time to together told took top toward town
 until up use usual very voice wait walk want war warm was watch water way we week weigh well went were west what wheel
 when where which while white who whole why wide will wind with wonder wood word work world would write year yes yet you young`)
 
-// answer is what a request will be told, known from the start.
+// answer is the answer to a request. It is known before the first step.
 type answer struct {
-	tokens []block.Token // all that is generated, the end token included when the answer ends by itself
+	tokens []block.Token // all generated tokens, with the end token if the answer ends by itself
 	text   int           // leading tokens that are text; the rest is hidden (end token, tool call)
 	call   *toolCall     // a tool call in place of text
 	reason string        // finish_reason
-	stop   string        // the stop string that ended it, if one did
+	stop   string        // the stop string that ended the answer; "" is none
 }
 
-// toolCall is the assistant's call of a tool.
+// toolCall is a tool call of the assistant.
 type toolCall struct {
 	id, name, arguments string
 }
@@ -48,8 +48,8 @@ type toolCall struct {
 // answerOptions bound an answer.
 type answerOptions struct {
 	seed         uint64
-	length       int // tokens of text when nothing else ends it
-	limit        int // max_tokens: tokens in all
+	length       int // tokens of text, if nothing else ends the answer
+	limit        int // max_tokens: all tokens
 	ignoreEnd    bool
 	leadingSpace bool // the answer continues text
 	stop         []string
@@ -117,7 +117,7 @@ func callAnswer(random *splitmix, o *answerOptions) answer {
 	return a
 }
 
-// firstStop returns where the first of the stop strings begins in text, -1 if none does.
+// firstStop returns the first stop string in text and its position, -1 if there is none.
 func firstStop(text []byte, stop []string) (at int, found string) {
 	at = -1
 	for _, s := range stop {
@@ -131,7 +131,7 @@ func firstStop(text []byte, stop []string) (at int, found string) {
 	return at, found
 }
 
-// splitmix is Steele's SplitMix64: one word of state, good enough for choosing words.
+// splitmix is SplitMix64 (Steele et al. 2014): one word of state, good enough for choosing words.
 type splitmix uint64
 
 func (s *splitmix) next() uint64 {

@@ -31,7 +31,7 @@ func TestAChatIsAnswered(t *testing.T) {
 	}
 }
 
-func TestStreamsCarryTheSameAsWholeAnswers(t *testing.T) {
+func TestStreamsEqualWholeAnswers(t *testing.T) {
 	s := start(t, nil)
 	for path, body := range map[string]object{
 		chatPath: {"model": "mock", "messages": []any{userSays("stream it")}, "n": 2, "max_tokens": 30, "return_token_ids": true},
@@ -73,7 +73,7 @@ func TestStreamsCarryTheSameAsWholeAnswers(t *testing.T) {
 	}
 }
 
-func TestUsageIsStreamedOnlyWhenAskedFor(t *testing.T) {
+func TestUsageIsStreamedOnlyOnRequest(t *testing.T) {
 	s := start(t, nil)
 	st := streamed(t, s, chatPath, object{"model": "mock", "messages": []any{userSays("x")}})
 	for _, c := range st.chunks {
@@ -83,7 +83,7 @@ func TestUsageIsStreamedOnlyWhenAskedFor(t *testing.T) {
 	}
 }
 
-// The whole point: an answer that is sent back continues the blocks that its generation left behind.
+// An answer that comes back in the next request continues the blocks that its generation cached.
 func TestGrowingConversationsShareTheirPrefix(t *testing.T) {
 	s := start(t, func(c *Config) { c.ScaleOut = true })
 	tools := []any{object{"type": "function", "function": object{"name": "look", "parameters": object{"type": "object"}}}}
@@ -129,7 +129,7 @@ func rendered(t *testing.T, s *Server, body object) []uint32 {
 	return r.IDs
 }
 
-func TestAnAnswerCanBeGiven(t *testing.T) {
+func TestMockAnswerSetsTheAnswer(t *testing.T) {
 	s := start(t, nil)
 	script := []any{70, 80, 90, 100}
 	c := complete(t, s, textPath, object{"model": "mock", "prompt": []any{1, 2, 3}, "mock_answer": script, "return_token_ids": true})
@@ -178,7 +178,7 @@ func TestStopStringsEndAnswers(t *testing.T) {
 	}
 }
 
-func TestToolsAreCalledWhenTheyMustBe(t *testing.T) {
+func TestRequiredToolsAreCalled(t *testing.T) {
 	s := start(t, nil)
 	tools := []any{
 		object{"type": "function", "function": object{"name": "first"}},
@@ -217,7 +217,7 @@ func TestToolsAreCalledWhenTheyMustBe(t *testing.T) {
 	f(object{"type": "function", "function": object{"name": "second"}}, "second")
 }
 
-func TestSaltsAdaptersAndImagesKeepRequestsApart(t *testing.T) {
+func TestSaltsAdaptersAndImagesSeparateRequests(t *testing.T) {
 	s := start(t, func(c *Config) { c.LoRA = []string{"ada"}; c.Served = []string{"alias"} })
 	image := func(url string) object {
 		return object{"role": "user", "content": []any{object{"type": "image_url", "image_url": object{"url": url}}, object{"type": "text", "text": long("see", 40)}}}
@@ -246,7 +246,7 @@ func TestSaltsAdaptersAndImagesKeepRequestsApart(t *testing.T) {
 	f("documents are rendered", false, object{"documents": []any{object{"text": "d"}}})
 }
 
-func TestRanksKeepTheirOwnCaches(t *testing.T) {
+func TestEachRankHasItsOwnCache(t *testing.T) {
 	s := start(t, func(c *Config) { c.Ranks = 2 })
 	body := object{"model": "mock", "messages": []any{userSays(long("rank", 60))}}
 	if c := complete(t, s, chatPath, body, "X-data-parallel-rank", "1"); c.cached() != 0 {
@@ -314,8 +314,8 @@ func TestHugeRequestsAreRefused(t *testing.T) {
 	}
 }
 
-// Whatever a body holds, reading it must end in an error or in prompts and answers within bounds.
-func FuzzRequestsAreReadOrRefused(f *testing.F) {
+// Reading any body must end in an error, or in prompts and answers within bounds.
+func FuzzRequests(f *testing.F) {
 	for _, body := range []string{
 		`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}},{"type":"text","text":"x"}]}],"tools":[{}],"tool_choice":"required"}`,
 		`{"prompt":[[1,2],[3]],"n":2,"stop":["a"],"max_tokens":5,"ignore_eos":true,"cache_salt":"s"}`,
@@ -354,7 +354,7 @@ func FuzzRequestsAreReadOrRefused(f *testing.F) {
 	})
 }
 
-func TestTwoHundredStreamsLoseNothing(t *testing.T) {
+func TestTwoHundredConcurrentStreamsAreComplete(t *testing.T) {
 	s := start(t, nil)
 	body := func(i int) object {
 		return object{"model": "mock", "messages": []any{userSays(fmt.Sprint(i, " ", strings.Repeat("eight kilobytes of text ", 340)))}}

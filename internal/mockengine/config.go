@@ -10,10 +10,10 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// Kind is the engine whose HTTP surface and events are imitated.
+// Kind is the engine to imitate.
 type Kind string
 
-// The engines that can be imitated.
+// The kinds of engine.
 const (
 	VLLM   Kind = "vllm"
 	SGLang Kind = "sglang"
@@ -22,14 +22,14 @@ const (
 // Offload says when blocks are copied to the CPU tier.
 type Offload = engine.Offload
 
-// Config describes one mock engine. Start from [DefaultConfig]; the zero value is refused by [New].
+// Config describes one mock engine. Begin with [DefaultConfig]: [New] refuses the zero value.
 type Config struct {
-	Listen string // HTTP address, host:port; port 0 takes a free one
-	Kind   Kind   // whose surface: VLLM or SGLang
+	Listen string // HTTP address, host:port; port 0 takes a free port
+	Kind   Kind   // the engine to imitate: VLLM or SGLang
 
 	Model  string   // name of the model; also the root of /v1/models
-	Served []string // further names of the same model (vLLM's --served-model-name)
-	LoRA   []string // adapter names, served as models whose parent is Model
+	Served []string // more names of the same model (vLLM's --served-model-name)
+	LoRA   []string // adapter names, served as models with Model as their parent
 
 	Ranks     int // data-parallel ranks, each with a pool of its own
 	BlockSize int // tokens in a block; SGLang calls it page size
@@ -37,49 +37,50 @@ type Config struct {
 
 	CPUBlocks    int     // blocks of the CPU tier of one rank; 0: no such tier
 	Offload      Offload // when blocks are copied there
-	Placeholders bool    // the CPU tier's stored events carry no tokens and no sizes (vLLM without self_describing_kv_events)
+	Placeholders bool    // the CPU tier's stored events have no tokens and no sizes (vLLM without self_describing_kv_events)
 
 	MaxModelLen    int // longest prompt and answer together, in tokens
 	MaxBatchTokens int // token budget of one step
 	MaxSequences   int // requests that run at once, per rank
 
-	// Events is where rank 0 publishes its KV events, tcp://host:port; rank r takes port+r, and port 0 takes a free one
-	// for each, in a row for SGLang, which tells only the first. "" publishes nothing. Replay is the same for the replay socket; "" serves no replay.
+	// Events is the address of rank 0's KV events, tcp://host:port. Rank r takes port+r. Port 0 takes a free port for
+	// each rank; SGLang takes free ports in a row, because it reports only the first. "" publishes nothing. Replay is
+	// the same for the replay socket; "" serves no replay.
 	Events, Replay string
 	Topic          string // first frame of each event message
 	BufferSteps    int    // batches kept for replay
 	Wire           string // version of the event encoding, one of kvevent.Wires
 
 	Speed        float64 // how many times faster than the modelled hardware; 0: no delays at all
-	OutputTokens int     // length of an answer that nothing else ends, in tokens without the end token
+	OutputTokens int     // length of an answer if nothing else ends it, in tokens without the end token
 	Seed         uint64  // answers and fault dice; the same seed gives the same behaviour
 
-	Version string // engine version that /version and /server_info report
-	APIKey  string // guards /v1/ when not empty
+	Version string // engine version in /version and /server_info
+	APIKey  string // required under /v1/ when not empty
 
 	HideCachedTokens bool // no prompt_tokens_details, as without --enable-prompt-tokens-details or --enable-cache-report
-	ScaleOut         bool // answer the render endpoints (vLLM's --enable-scale-out); 403 without
+	ScaleOut         bool // answer the render endpoints (vLLM's --enable-scale-out); else 403
 	HideEventSources bool // 404 on /kv_event_sources and no kv_events in /server_info, as older engines do
 	BodyLimit        int64
 
 	Faults Faults // in force from the start; SetFaults changes them
 
-	Network network.Network // where Listen, Events and Replay are opened; nil: the machine's
+	Network network.Network // the network of Listen, Events and Replay; nil: the machine's
 }
 
-// Faults are the misbehaviours that hold until they are changed. Shares are 0..1. See [Server.SetFaults].
+// Faults are faults that last until they are changed. Shares are 0..1. See [Server.SetFaults].
 type Faults struct {
-	DropEvents  float64       `json:"drop_events"`  // share of event messages that subscribers never see; replay still has them
-	LoseReplay  float64       `json:"lose_replay"`  // share of replayed messages that are lost, and of replays' end markers
-	ReplayLimit int           `json:"replay_limit"` // messages after which each replay stops without its end marker; 0: no limit
+	DropEvents  float64       `json:"drop_events"`  // share of event messages that subscribers do not get; replay has them
+	LoseReplay  float64       `json:"lose_replay"`  // share of lost messages and end markers in replays
+	ReplayLimit int           `json:"replay_limit"` // messages after which each replay stops without an end marker; 0: no limit
 	Errors      float64       `json:"errors"`       // share of generation requests answered with 500
-	Cut         float64       `json:"cut"`          // share of streams whose connection is cut in the middle
-	FirstToken  time.Duration `json:"first_token"`  // added before each first token
+	Cut         float64       `json:"cut"`          // share of streams that are cut in the middle
+	FirstToken  time.Duration `json:"first_token"`  // delay of each first token
 	Frozen      bool          `json:"frozen"`       // connections are accepted and nothing is answered, not even /health
 	Stalled     bool          `json:"stalled"`      // the engine makes no step while /health answers 200 (a hung EngineCore)
 }
 
-// DefaultConfig is a small vLLM on a free port of the loopback with events and replay on, without delays.
+// DefaultConfig returns a small vLLM on a free port of the loopback, with events and replay, and without delays.
 func DefaultConfig() Config {
 	return Config{
 		Listen:         "127.0.0.1:0",
@@ -102,10 +103,11 @@ func DefaultConfig() Config {
 	}
 }
 
-// maxRanks bounds the goroutines and sockets that a setting can ask for; DeepSeek-sized fleets run some hundred ranks.
+// maxRanks bounds the goroutines and sockets of a configuration; deployments of DeepSeek's size have some hundred
+// ranks.
 const maxRanks = 1024
 
-// validate reports all that is wrong and fills what depends on other fields.
+// validate returns all problems, and sets the fields that depend on other fields.
 func (c *Config) validate() error {
 	var problems []error
 	bad := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
@@ -141,7 +143,7 @@ func (c *Config) validate() error {
 	if c.Wire == "" {
 		c.Wire = map[Kind]string{VLLM: "vllm-0.32", SGLang: "sglang-0.5.23"}[c.Kind]
 	}
-	if _, err := newEncoder(c.Wire); err != nil && c.Wire != "" { // "" is that of an unknown kind
+	if _, err := newEncoder(c.Wire); err != nil && c.Wire != "" { // "": the kind is unknown, which is reported above
 		problems = append(problems, err)
 	}
 	if err := c.Faults.validate(); err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
-// listener believes what a rank's events say: copies of each hash by tier.
+// listener keeps the state that a rank's events describe: copies of each hash by tier.
 type listener struct {
 	t testing.TB
 
@@ -95,7 +95,7 @@ func (l *listener) State(connected bool, _ error) {
 	l.up = connected
 }
 
-// agrees reports whether the events so far say exactly what the rank has.
+// agrees reports whether the events so far describe the rank's cache exactly.
 func (l *listener) agrees(s *Server, rank int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -123,7 +123,7 @@ func (l *listener) connected() bool {
 	return l.up
 }
 
-// listenTo subscribes to one rank for the test's time.
+// listenTo subscribes to one rank until the test ends.
 func listenTo(t testing.TB, s *Server, rank int) *listener {
 	t.Helper()
 	l := newListener(t)
@@ -146,7 +146,7 @@ func withEvents(c *Config) {
 	c.Events, c.Replay, c.Topic = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0", "kv-events"
 }
 
-// converse holds conversations of a few turns, several at a time.
+// converse plays conversations of a few turns, several at a time.
 func converse(t testing.TB, s *Server, conversations, turns int) {
 	t.Helper()
 	var wait sync.WaitGroup
@@ -167,12 +167,12 @@ func converse(t testing.TB, s *Server, conversations, turns int) {
 	wait.Wait()
 }
 
-// Whatever version the events are written in, replaying them gives exactly what the engine has: with evictions, a CPU tier,
+// In every version of the events, applying them gives exactly the engine's cache: with evictions, a CPU tier,
 // duplicates and preemptions.
 func TestEventsOfEveryWireReproduceTheCache(t *testing.T) {
 	for _, wire := range append(kvevent.Wires(), "vllm-0.32.0+bytes", "sglang-0.5.6") {
 		if wire == "sglang-0.4.6" || wire == "sglang-0.4.7" {
-			continue // see TestSGLangBefore056TellsNoChain
+			continue // see TestSGLangBefore056WritesNoParents
 		}
 		t.Run(wire, func(t *testing.T) {
 			s := start(t, func(c *Config) {
@@ -182,7 +182,7 @@ func TestEventsOfEveryWireReproduceTheCache(t *testing.T) {
 				if strings.HasPrefix(wire, "sglang") {
 					c.Kind = SGLang
 				}
-				// Before media were named, and on wires that name none, tiers cannot be told apart.
+				// Versions without a medium do not distinguish tiers.
 				if wire == "vllm-0.32.0" || wire == "vllm-0.22.0" {
 					c.CPUBlocks = 60
 				}
@@ -203,7 +203,7 @@ func TestEventsOfEveryWireReproduceTheCache(t *testing.T) {
 	}
 }
 
-func TestEventsSayWhatRequestsWere(t *testing.T) {
+func TestEventsHaveTheRequestsExtraKeys(t *testing.T) {
 	s := start(t, func(c *Config) { withEvents(c); c.LoRA = []string{"ada"} })
 	l := listenTo(t, s, 0)
 	image := []any{object{"type": "text", "text": "picture"}, object{"type": "image_url", "image_url": object{"url": "u"}}, object{"type": "text", "text": long("see", 60)}}
@@ -297,7 +297,7 @@ func TestAResetIsAnnouncedAsTheEngineDoes(t *testing.T) {
 	}
 }
 
-func TestRanksPublishForThemselves(t *testing.T) {
+func TestEachRankPublishesItsOwnEvents(t *testing.T) {
 	s := start(t, func(c *Config) { withEvents(c); c.Ranks = 2 })
 	a, b := listenTo(t, s, 0), listenTo(t, s, 1)
 	body := object{"model": "mock", "messages": []any{userSays(long("rank", 60))}}
@@ -313,7 +313,7 @@ func TestRanksPublishForThemselves(t *testing.T) {
 	}
 }
 
-func TestDiscoveryLeadsToTheEvents(t *testing.T) {
+func TestDiscoveryReportsTheEventAddresses(t *testing.T) {
 	s := start(t, func(c *Config) { withEvents(c); c.Ranks = 2 })
 	_, data := call(t, s, "/kv_event_sources", nil)
 	var sources map[string]struct {
@@ -340,7 +340,7 @@ func TestDiscoveryLeadsToTheEvents(t *testing.T) {
 	}
 }
 
-// SGLang tells one port for all ranks: whoever reads it has to find each rank at its own.
+// SGLang reports one port for all ranks: rank r must be at that port plus r.
 func TestSGLangsRanksPublishAtPortsInARow(t *testing.T) {
 	s := start(t, func(c *Config) { withEvents(c); c.Kind, c.Ranks = SGLang, 3 })
 	events := decode(t, s, "/server_info", nil, 200)["kv_events"].(object)
@@ -353,7 +353,7 @@ func TestSGLangsRanksPublishAtPortsInARow(t *testing.T) {
 	}
 }
 
-func TestARestartBeginsTheStreamAnew(t *testing.T) {
+func TestARestartBeginsTheStreamAtZero(t *testing.T) {
 	s := start(t, withEvents)
 	l := listenTo(t, s, 0)
 	before := s.Sources()
@@ -414,7 +414,7 @@ func TestPortsAreOffsetByRank(t *testing.T) {
 }
 
 // docs/engines.md: events of SGLang before 0.5.6 cannot be used.
-func TestSGLangBefore056TellsNoChain(t *testing.T) {
+func TestSGLangBefore056WritesNoParents(t *testing.T) {
 	for _, wire := range []string{"sglang-0.4.6", "sglang-0.4.7", "sglang-0.5.5"} {
 		s := start(t, func(c *Config) { withEvents(c); c.Kind, c.Wire, c.Blocks, c.MaxModelLen = SGLang, wire, 12, 190 })
 		l := listenTo(t, s, 0)
@@ -457,7 +457,7 @@ func TestSGLangBefore056TellsNoChain(t *testing.T) {
 	}
 }
 
-func TestAWireThatNobodyKnowsIsRefused(t *testing.T) {
+func TestAnUnknownWireIsRefused(t *testing.T) {
 	for _, wire := range []string{"vllm-9.9", "vllm-0.33.1", "vllm-1", "sglang-0.5.24", "sglang-1.0+int", "trtllm-9", "foo", "vllm-0.8", "vllm-x"} {
 		cfg := DefaultConfig()
 		cfg.Wire = wire

@@ -24,8 +24,8 @@ const FaultDoc = `  {"kind":"die"}                            close every socket
 
 "on":false ends freeze and stall; share 0, count 0 and delay "0s" end the others.`
 
-// setFault serves POST /mock/fault. The body names one kind and what it needs, see [FaultDoc]. It answers with the faults in
-// force.
+// setFault serves POST /mock/fault. The body names one kind and what it needs, see [FaultDoc]. It answers with the
+// faults in force.
 func (l *life) setFault(w http.ResponseWriter, r *http.Request) {
 	l.withBody(w, r, func(body *fastjson.Value) {
 		o, err := l.applyFault(body)

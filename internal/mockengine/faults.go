@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// faultState is the faults in force and the dice that shares are thrown with. Safe for concurrent use.
+// faultState holds the current faults, and the random numbers for shares. Safe for concurrent use.
 type faultState struct {
 	mu      sync.Mutex
 	faults  Faults
@@ -32,7 +32,7 @@ func (s *faultState) set(f Faults) {
 	s.changed = make(chan struct{})
 }
 
-// hits throws the dice for a share.
+// hits reports at random, with the probability of a share, whether a fault occurs.
 func (s *faultState) hits(share func(*Faults) float64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,7 +47,7 @@ func (s *faultState) below(n int) int {
 	return s.random.IntN(n)
 }
 
-// hold waits while the condition is true, at most until ctx ends; it reports whether to go on.
+// hold waits while the condition is true, or until ctx ends. It returns false when ctx ended.
 func (s *faultState) hold(ctx context.Context, while func(*Faults) bool) bool {
 	for {
 		f, changed := s.get()

@@ -20,7 +20,7 @@ func fault(t *testing.T, s *Server, body object) {
 
 var anyChat = object{"model": "mock", "messages": []any{object{"role": "user", "content": "any"}}}
 
-// answers reports whether /health answers within a moment.
+// answers reports whether /health answers soon.
 func answers(t *testing.T, s *Server) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
@@ -215,7 +215,7 @@ func TestClientsThatLeaveFreeTheirBlocks(t *testing.T) {
 	waitFor(t, func() bool { st := s.Stats().Ranks[0]; return st.Running == 0 && st.UsedBlocks == 0 })
 }
 
-func TestRunEndsWhateverGoesOn(t *testing.T) {
+func TestRunEndsDuringRequestsAndFaults(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Speed, cfg.Faults.Frozen = 1, true
 	s, err := New(cfg)
@@ -250,8 +250,8 @@ func TestRunEndsWhateverGoesOn(t *testing.T) {
 	}
 }
 
-// Each line that people are shown can be sent as it stands.
-func TestEveryFaultThatIsShownIsUnderstood(t *testing.T) {
+// Each line of FaultDoc can be sent as it is.
+func TestEveryDocumentedFaultIsAccepted(t *testing.T) {
 	s := start(t, nil)
 	forms := regexp.MustCompile(`\{"kind":[^}]*\}`).FindAllString(FaultDoc, -1)
 	for _, form := range forms {
@@ -288,7 +288,7 @@ func TestSpeedScalesTheModelledTime(t *testing.T) {
 	s := start(t, func(c *Config) { c.Speed, c.OutputTokens = 10, 20 })
 	begin := time.Now()
 	complete(t, s, chatPath, anyChat)
-	// 21 steps of 24 ms at ten times the speed; a busy machine may take longer, never less.
+	// 21 steps of 24 ms at ten times the speed; a busy machine may take longer, but never less.
 	if took := time.Since(begin); took < 50*time.Millisecond {
 		t.Errorf("21 steps took %v, want at least 50 ms", took)
 	}

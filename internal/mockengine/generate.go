@@ -13,10 +13,10 @@ import (
 	"github.com/warmpath/warmpath/internal/engine"
 )
 
-// deadMessage is what vLLM says when its EngineCore is gone.
+// deadMessage is vLLM's error when its EngineCore is gone.
 const deadMessage = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 
-// run is one HTTP generation request on its way: a sequence for each prompt and choice.
+// run is one HTTP generation request under way: a sequence for each prompt and choice.
 type run struct {
 	*generation
 	life    *life
@@ -32,7 +32,7 @@ type part struct {
 	answer   answer
 	request  engine.Request
 	progress progress
-	sent     int // tokens that the client has been given
+	sent     int // tokens that were sent to the client
 }
 
 func (p *part) done() bool { return int(p.progress.tokens.Load()) == len(p.answer.tokens) }
@@ -85,7 +85,7 @@ func (l *life) answer(w http.ResponseWriter, r *http.Request, g *generation) {
 	l.requests.Add(1)
 	l.active.Add(1)
 	defer l.active.Add(-1)
-	// Whatever ends the answer early takes its requests out of the engine, as an aborted request does.
+	// When the answer ends early, its requests leave the engine, as aborted requests do.
 	defer x.rank.cancel(requests)
 	if g.stream {
 		x.writeStream(w, r)
@@ -97,7 +97,8 @@ func (l *life) answer(w http.ResponseWriter, r *http.Request, g *generation) {
 // maxTokens bounds what one HTTP request makes the mock engine hold: 8 Mi tokens are 32 MiB.
 const maxTokens = 8 << 20
 
-// excess says, in vLLM's words, which prompt leaves no room for an answer, or that the request is too much in all; "" if it fits.
+// excess returns vLLM's error if a prompt leaves no room for an answer, or an error if the whole request is too large.
+// It returns "" if the request fits.
 func (g *generation) excess(longest int) string {
 	total := 0
 	for i := range g.prompts {
@@ -118,7 +119,7 @@ func (g *generation) excess(longest int) string {
 	return ""
 }
 
-// newRun works out all answers. They are known before the first step; the engine decides when they come.
+// newRun computes all answers. The engine decides when their tokens come.
 func (l *life) newRun(g *generation) *run {
 	x := &run{generation: g, life: l, created: time.Now().Unix(), signal: make(chan struct{}, 1)}
 	prefix := "cmpl-"
@@ -148,7 +149,8 @@ func (l *life) newRun(g *generation) *run {
 	return x
 }
 
-// chooseRank takes the rank that was asked for, else the one with the fewest requests, in turn among equals.
+// chooseRank returns the rank that the request names, else the rank with the fewest requests. Ranks with equally many
+// take turns.
 func (l *life) chooseRank(asked int) *rank {
 	if asked >= 0 {
 		return l.ranks[asked]
@@ -169,7 +171,8 @@ func (l *life) chooseRank(asked int) *rank {
 	return best
 }
 
-// wait blocks until more tokens are out. false: the client is gone, or the engine's life has ended.
+// wait blocks until more tokens are generated. more is false when the engine was killed or the client is gone; alive is
+// false when the client is gone.
 func (x *run) wait(r *http.Request) (more, alive bool) {
 	select {
 	case <-x.signal:
@@ -181,7 +184,7 @@ func (x *run) wait(r *http.Request) (more, alive bool) {
 	}
 }
 
-// delayFirst is the fault of a slow first token.
+// delayFirst waits for the fault of a slow first token. It returns false when the client is gone.
 func (x *run) delayFirst(r *http.Request) bool {
 	f, _ := x.life.server.faults.get()
 	if f.FirstToken <= 0 {
@@ -220,7 +223,7 @@ func (x *run) writeWhole(w http.ResponseWriter, r *http.Request) {
 	writeBytes(w, http.StatusOK, "application/json", *buf)
 }
 
-// writeStream sends each token as it comes, one chunk each; what came together is flushed together.
+// writeStream sends a chunk for each token. Tokens of one step are flushed together.
 func (x *run) writeStream(w http.ResponseWriter, r *http.Request) {
 	cutAt := -1
 	if x.life.server.faults.hits(cutShare) {
@@ -286,7 +289,8 @@ func beginStream(w http.ResponseWriter) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// dieInStream ends a stream as vLLM's API server does when its engine dies: an error event, then [DONE] and a clean end.
+// dieInStream ends a stream as vLLM's API server does when its EngineCore dies: an error event, then [DONE] and a clean
+// end.
 func (x *run) dieInStream(w http.ResponseWriter, begun bool) {
 	if !begun {
 		x.life.refuse(w, http.StatusInternalServerError, deadMessage)
@@ -297,7 +301,7 @@ func (x *run) dieInStream(w http.ResponseWriter, begun bool) {
 	_, _ = w.Write(out)
 }
 
-// buffers keeps response buffers; those that grew large are let go.
+// buffers pools response buffers. Large ones are not kept.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 4096); return &b }}
 
 func putBuffer(b *[]byte) {

@@ -7,9 +7,9 @@ import (
 	"github.com/warmpath/warmpath/internal/engine"
 )
 
-// engineHash chains hashes as the engine does: vLLM's sha256_cbor with its fixed seed, where an adapter counts with its path and
-// the salt with a tag, neither of which events show; SGLang's pages. nil, for the model's default, if the block
-// size is none.
+// engineHash returns the engine's hash chain: vLLM's sha256_cbor with its fixed seed, or SGLang's pages. vLLM hashes an
+// adapter with its path and the salt with a tag; events have neither path nor tag. It returns nil, for the model's
+// default, if the block size is invalid.
 func engineHash(c *Config) engine.HashFunc {
 	chain := block.EngineChain{Algorithm: block.VLLMSHA256CBOR, Size: c.BlockSize, Seed: block.DefaultSeed}
 	if c.Kind == SGLang {
@@ -43,9 +43,9 @@ func engineHash(c *Config) engine.HashFunc {
 	}
 }
 
-// chainRoot is the parent of a first block. SGLang keeps adapters and extra keys apart though its hashes do not show it; the
-// model knows blocks by their hash, so they are apart in it. vLLM has them in its extra keys, but for SGLang's extra_key, which
-// it does not know.
+// chainRoot returns the parent of a first block. SGLang's cache separates adapters and extra keys, but its hashes do
+// not contain them. The model finds blocks by their hashes, so here the root contains them. vLLM has adapters in its
+// extra keys, and does not know SGLang's extra_key.
 func chainRoot(h *block.EngineHasher, kind Kind, s *block.Scope) block.Digest {
 	root := h.Root("", s.Salt)
 	if kind != SGLang || s.LoRA == "" && s.Extra == "" {
@@ -59,7 +59,7 @@ func chainRoot(h *block.EngineHasher, kind Kind, s *block.Scope) block.Digest {
 	return d
 }
 
-// extraKeys lists what vLLM folds into each of n blocks besides tokens; nil when there is nothing.
+// extraKeys returns the extra keys of each of n blocks in vLLM's hashes, nil when there are none.
 func extraKeys(r *engine.Request, start, n, size int) [][]block.ExtraKey {
 	if r.Scope.LoRA == "" && r.Scope.Salt == "" && len(r.Features) == 0 {
 		return nil

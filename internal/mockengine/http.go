@@ -12,7 +12,7 @@ import (
 	"github.com/valyala/fastjson"
 )
 
-// handler is the HTTP surface with the faults around it. Frozen, it answers nothing but /mock/fault.
+// handler returns the HTTP API with the faults. When frozen, it answers only /mock/fault.
 func (l *life) handler() http.Handler {
 	mux := http.NewServeMux()
 	l.routes(mux)
@@ -69,12 +69,12 @@ func (l *life) routes(mux *http.ServeMux) {
 	}
 }
 
-// bodies keeps read buffers; those that grew large are let go.
+// bodies pools read buffers. Large ones are not kept.
 var bodies = sync.Pool{New: func() any { return new([]byte) }}
 
 const keptBody = 1 << 20
 
-// errBodyTooLarge refuses a body over the limit.
+// errBodyTooLarge is returned for a body over the limit.
 var errBodyTooLarge = errors.New("request body is larger than the limit")
 
 // readBody reads the body into buf, at most limit bytes.
@@ -106,7 +106,8 @@ func readBody(r *http.Request, buf []byte, limit int64) ([]byte, error) {
 
 var parsers fastjson.ParserPool
 
-// withBody reads and parses the body and calls f; what f is given is valid during the call. Bad bodies are answered here.
+// withBody reads and parses the body and calls f. f's argument is valid during the call. withBody answers invalid
+// bodies itself.
 func (l *life) withBody(w http.ResponseWriter, r *http.Request, f func(*fastjson.Value)) {
 	pooled := bodies.Get().(*[]byte)
 	defer func() {
@@ -123,7 +124,7 @@ func (l *life) withBody(w http.ResponseWriter, r *http.Request, f func(*fastjson
 	case err != nil:
 		panic(http.ErrAbortHandler) // the client is gone
 	}
-	// A JSON parser in Python refuses this; fastjson would not.
+	// Python's JSON parser refuses this, fastjson does not.
 	if !utf8.Valid(raw) {
 		l.refuse(w, http.StatusBadRequest, "body is not UTF-8")
 		return
@@ -138,7 +139,7 @@ func (l *life) withBody(w http.ResponseWriter, r *http.Request, f func(*fastjson
 	f(body)
 }
 
-// refuse answers with an error in the shape of the engine's OpenAI surface.
+// refuse answers with an error in the shape of the engine's OpenAI API.
 func (l *life) refuse(w http.ResponseWriter, status int, message string) {
 	writeBytes(w, status, "application/json", errorBody(nil, status, message))
 }
@@ -169,7 +170,7 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	writeBytes(w, status, "application/json", body)
 }
 
-// writeBytes answers. That the client may be gone is its own business.
+// writeBytes answers. An error of Write means that the client is gone, and is ignored.
 func writeBytes(w http.ResponseWriter, status int, contentType string, body []byte) {
 	w.Header().Set("Content-Type", contentType)
 	w.WriteHeader(status)

@@ -16,7 +16,7 @@ import (
 	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
-// life is the engine between a start and its end: sockets, ranks and the requests in them.
+// life is the engine between a start and an end: sockets, ranks and their requests.
 type life struct {
 	server   *Server
 	cfg      *Config
@@ -35,10 +35,10 @@ type life struct {
 	active   atomic.Int64 // generation requests in flight
 	salt     uint64       // makes ids differ between lives
 
-	restarted bool // there was a life before
+	restarted bool // not the first life
 }
 
-// begin opens all sockets at the addresses that are known from an earlier life, if there was one, and starts the work.
+// begin opens all sockets and starts the work. After a restart it uses the addresses of the earlier life.
 func (s *Server) begin(parent context.Context) (*life, error) {
 	ctx, cancel := context.WithCancel(parent)
 	l := &life{server: s, cfg: &s.cfg, ctx: ctx, cancel: cancel, failed: make(chan error, 1), dead: make(chan struct{}), began: time.Now()}
@@ -67,7 +67,7 @@ func (s *Server) begin(parent context.Context) (*life, error) {
 		MaxHeaderBytes:    1 << 20,
 		ErrorLog:          log.New(io.Discard, "", 0), // cut streams are on purpose
 	}
-	s.mu.Lock() // before the first request is answered: who saw an answer must see this life
+	s.mu.Lock() // before the first request is answered: a client with an answer must see this life
 	s.addr, s.sources, s.life = listener.Addr().String(), sources, l
 	s.starts++
 	s.mu.Unlock()
@@ -90,7 +90,8 @@ func (l *life) listen(addr string) (listener net.Listener, err error) {
 	return listener, err
 }
 
-// patiently opens a socket. After a restart its address may be in the kernel's hands for a moment, so patient tries for a second.
+// patiently opens a socket. After a restart the kernel may still hold the address, so with patient it tries for a
+// second.
 func patiently(ctx context.Context, patient bool, open func() error) error {
 	for try := 0; ; try++ {
 		err := open()
@@ -112,7 +113,7 @@ func (l *life) fail(err error) {
 	}
 }
 
-// end closes a life and waits for all it started.
+// end closes a life and waits for everything that it started.
 func (s *Server) end(l *life) {
 	s.mu.Lock()
 	s.life = nil
@@ -158,7 +159,7 @@ func (l *life) applyEventFaults(f Faults) {
 	}
 }
 
-// gate counts the handlers that are inside and, once closed, lets no one in and waits for the last to leave.
+// gate counts running handlers. When it is closed, it admits no more handlers and waits until the last one ends.
 type gate struct {
 	mu     sync.Mutex
 	inside int

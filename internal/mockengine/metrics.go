@@ -8,7 +8,7 @@ import (
 	"github.com/warmpath/warmpath/internal/engine"
 )
 
-// metric is one line per rank of /metrics.
+// metric is a metric of /metrics, with one line for each rank.
 type metric struct {
 	name, kind string
 	value      func(*engine.Stats) float64
@@ -64,8 +64,8 @@ func (l *life) metrics(w http.ResponseWriter, _ *http.Request) {
 	writeBytes(w, http.StatusOK, "text/plain; version=0.0.4; charset=utf-8", []byte(b.String()))
 }
 
-// vllmInfo writes cache_config_info: with several ranks num_gpu_blocks is their sum on each line, kv_cache_size_tokens
-// one rank's (vLLM 0.32).
+// vllmInfo writes cache_config_info. With several ranks, num_gpu_blocks is their sum on each line, and
+// kv_cache_size_tokens is one rank's (vLLM 0.32).
 func (l *life) vllmInfo(b *strings.Builder, stats []engine.Stats) {
 	b.WriteString("# TYPE vllm:cache_config_info gauge\n")
 	for i := range stats {

@@ -8,12 +8,13 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// rowTries is how often a row of free ports is looked for. 64: on a machine with few sockets the first is nearly always free.
+// rowTries is how often a row of free ports is tried. On a machine with few sockets the first row is nearly always
+// free.
 const rowTries = 64
 
-// rows replaces port 0 of each endpoint by the first of n free ports in a row. SGLang tells its clients one port for all
-// ranks, rank r being at port + r, so that ports taken one by one would send them to the wrong door. The ports are let go
-// before they are used: somebody else may be faster, which the publishers then say.
+// rows replaces port 0 of each endpoint by the first of n free ports in a row. SGLang reports one port for all ranks,
+// and rank r must be at port + r. The ports are closed before the publishers open them: if another process takes one
+// meanwhile, the publisher reports it.
 func rows(on network.Network, n int, endpoints ...*string) error {
 	var held []net.Listener
 	defer func() {
@@ -25,7 +26,7 @@ func rows(on network.Network, n int, endpoints ...*string) error {
 		address, tcp := strings.CutPrefix(*endpoint, "tcp://")
 		host, port, err := net.SplitHostPort(address)
 		if !tcp || err != nil || port != "0" && port != "*" {
-			continue // a port of its own, or nothing at all
+			continue // the port is given, or there is no endpoint
 		}
 		bind := host
 		if host == "*" {
@@ -35,7 +36,7 @@ func rows(on network.Network, n int, endpoints ...*string) error {
 		if err != nil {
 			return fmt.Errorf("find ports for %s: %w", *endpoint, err)
 		}
-		held = append(held, row...) // until the other endpoint has its own
+		held = append(held, row...) // so that the other endpoint gets other ports
 		if strings.Contains(host, ":") {
 			host = "[" + host + "]"
 		}

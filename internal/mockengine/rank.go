@@ -21,15 +21,15 @@ type rank struct {
 	id        int
 	life      *life
 	publisher *zmq.Publisher // nil: no events
-	wake      chan struct{}  // a request came
+	wake      chan struct{}  // signals a new request
 
 	mu     sync.Mutex // guards engine
 	engine *engine.Engine
 
-	batch batch // of run's goroutine, the only one that publishes
+	batch batch // belongs to run's goroutine, which alone publishes
 }
 
-// engineConfig is the model of one rank.
+// engineConfig returns the configuration of one rank's model.
 func engineConfig(c *Config) engine.Config {
 	cfg := engine.DefaultConfig()
 	cfg.BlockSize, cfg.Blocks = c.BlockSize, c.Blocks
@@ -39,8 +39,8 @@ func engineConfig(c *Config) engine.Config {
 	return cfg
 }
 
-// startRanks makes the ranks, opens their event sockets (at the addresses of an earlier life, if there was one) and starts
-// them. It returns where they publish.
+// startRanks creates the ranks, opens their event sockets (at the addresses of an earlier life, if there was one) and
+// starts them. It returns the addresses of their events.
 func (l *life) startRanks(known []EventSource) ([]EventSource, error) {
 	var sources []EventSource
 	events, replay := l.cfg.Events, l.cfg.Replay
@@ -76,7 +76,8 @@ func (l *life) startRanks(known []EventSource) ([]EventSource, error) {
 	return sources, nil
 }
 
-// openPublisher opens the rank's sockets where an earlier life had them, else at its offset from events and replay.
+// openPublisher opens the rank's sockets at the addresses of an earlier life, else at the rank's offset from events and
+// replay.
 func (r *rank) openPublisher(known []EventSource, events, replay string) (EventSource, error) {
 	cfg := r.life.cfg
 	config := zmq.PublisherConfig{
@@ -112,7 +113,7 @@ func (r *rank) openPublisher(known []EventSource, events, replay string) (EventS
 	return EventSource{Rank: r.id, Endpoint: p.Endpoint(), Replay: p.ReplayEndpoint(), Topic: cfg.Topic}, nil
 }
 
-// offsetPort adds rank to the port of a tcp endpoint, as engines do. Port 0 stays: each rank takes a free one.
+// offsetPort adds rank to the port of a tcp endpoint, as engines do. Port 0 stays: each rank takes a free port.
 func offsetPort(endpoint string, rank int) (string, error) {
 	address, tcp := strings.CutPrefix(endpoint, "tcp://")
 	if endpoint == "" || !tcp {
@@ -141,7 +142,8 @@ func offsetPort(endpoint string, rank int) (string, error) {
 	return fmt.Sprintf("tcp://%s:%d", host, n), nil
 }
 
-// run steps the model until ctx ends. With a speed, a step takes its time; what it did becomes visible at its end, events first.
+// run steps the model until ctx ends. With a speed, a step takes time, and its results become visible at its end,
+// events first.
 func (r *rank) run(ctx context.Context) {
 	var step engine.Step
 	pace := newPace(r.life.cfg.Speed)
@@ -171,7 +173,7 @@ func (r *rank) run(ctx context.Context) {
 	}
 }
 
-// pace spreads steps over real time without drift: a step that was late does not delay the next ones.
+// pace spreads steps over real time without drift: a late step does not delay the next ones.
 type pace struct {
 	speed float64
 	due   time.Time
@@ -187,13 +189,13 @@ func newPace(speed float64) *pace {
 func (p *pace) restart() { p.due = time.Now() }
 func (p *pace) stop()    { p.timer.Stop() }
 
-// wait sleeps until the step that began when the last one ended is over.
+// wait waits until the end of the step. The step began when the last one ended.
 func (p *pace) wait(ctx context.Context, d time.Duration) bool {
 	if p.speed == 0 {
 		return ctx.Err() == nil
 	}
 	now := time.Now()
-	// A stall of the process is not made up for.
+	// After a stall of the process the steps do not catch up.
 	if now.Sub(p.due) > time.Second {
 		p.due = now
 	}
@@ -210,7 +212,7 @@ func (p *pace) wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// submit queues requests of one caller together, so that the same step sees them.
+// submit queues the requests of one caller together, so that the same step sees all of them.
 func (r *rank) submit(requests []*engine.Request) error {
 	r.mu.Lock()
 	for i, q := range requests {
@@ -234,7 +236,7 @@ func (r *rank) rouse() {
 	}
 }
 
-// cancel takes requests out, wherever they are; finished ones are left alone.
+// cancel removes requests that are not finished.
 func (r *rank) cancel(requests []*engine.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -243,7 +245,7 @@ func (r *rank) cancel(requests []*engine.Request) {
 	}
 }
 
-// reset empties the prefix cache. SGLang announces that at once, vLLM with its next step.
+// reset empties the prefix cache. SGLang publishes that at once, vLLM with its next step.
 func (r *rank) reset() bool {
 	r.mu.Lock()
 	ok := r.engine.Reset()
@@ -252,7 +254,7 @@ func (r *rank) reset() bool {
 	return ok
 }
 
-// announceReset publishes what happened outside of steps, on engines that do not wait for the next one.
+// announceReset publishes a reset at once, for engines that do not wait for the next step.
 func (r *rank) announceReset(s *engine.Step) {
 	if r.life.cfg.Kind != SGLang {
 		return
@@ -287,8 +289,8 @@ func (r *rank) cachedHashes(t block.Tier) []uint64 {
 	return hashes
 }
 
-// progress counts the tokens of one request that are out. The rank advances it, the handler waits on its signal; requests of one
-// HTTP request share the signal.
+// progress counts the generated tokens of one request. The rank advances it, and the handler waits for its signal. All
+// requests of one HTTP request share the signal.
 type progress struct {
 	tokens atomic.Int64
 	signal chan struct{} // capacity 1: at least one advance since it was last read

@@ -9,21 +9,22 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// imageTokens is the length of an image's placeholder. Real models use hundreds; what matters is that it spans a block's edge.
+// imageTokens is the length of an image's placeholder. Real models use hundreds of tokens; here it only has to cross a
+// block boundary.
 const imageTokens = 24
 
 // rendering turns chat requests into tokens:
 //
 //	<|begin|> [<|options|> JSON <|end|>] [<|tools|> JSON <|end|>] then for each message <|role|> content [<|call|> name arguments]… <|end|>
 //
-// and <|assistant|> where the answer begins. An answer is generated as it will be rendered when it is sent back, so a
-// growing conversation continues its blocks.
+// and <|assistant|> before the answer. An answer has the tokens that it will have in the conversation's next request,
+// so a growing conversation continues its blocks.
 type rendering struct {
 	tokens   []block.Token
 	features []block.Feature
 }
 
-// renderOptions are what a chat request says about its rendering.
+// renderOptions are the options of a chat request's rendering.
 type renderOptions struct {
 	generationPrompt bool // open the assistant's turn
 	continueFinal    bool // leave the last message open

@@ -17,7 +17,7 @@ import (
 // maxChoices bounds n times prompts; vLLM's own bound on n is 16,384.
 const maxChoices = 1024
 
-// generation is a completions request, read.
+// generation is a decoded completions request.
 type generation struct {
 	chat         bool
 	model        string // as the client wrote it
@@ -35,7 +35,7 @@ type generation struct {
 	options      answerOptions
 }
 
-// errModel says that a model is not served here; it is a 404.
+// errModel is returned for a model that is not served. Its status is 404.
 var errModel = errors.New("does not exist")
 
 // readGeneration reads the body of chat/completions or completions.
@@ -117,8 +117,8 @@ func chatOptions(body *fastjson.Value) renderOptions {
 	return o
 }
 
-// readTextPrompts reads a completions prompt: text, a list of texts, ids, or a list of lists of ids. Text begins with the
-// begin token, ids are taken as they are.
+// readTextPrompts reads a completions prompt: a text, a list of texts, ids, or a list of lists of ids. A text gets the
+// begin token, ids stay as they are.
 func (g *generation) readTextPrompts(v *fastjson.Value) error {
 	if v == nil {
 		return errors.New("prompt: field required")
@@ -174,7 +174,7 @@ func tokenList(items []*fastjson.Value) ([]block.Token, error) {
 	return tokens, nil
 }
 
-// readOptions reads what bounds the answers.
+// readOptions reads the options that bound the answers.
 func (g *generation) readOptions(body *fastjson.Value, l *life) error {
 	n, err := number(body, "n", 1)
 	if err != nil || n < 1 || n > maxChoices/len(g.prompts) {
@@ -217,8 +217,8 @@ func (g *generation) readOptions(body *fastjson.Value, l *life) error {
 	return g.readScript(body)
 }
 
-// readScript reads mock_answer, a field of the mock engine's own: the ids that it is to answer, cut at max_tokens. With it a mock
-// engine repeats what a real one generated, and caches the same.
+// readScript reads mock_answer, a field of the mock engine: the ids of the answer, cut at max_tokens. So a mock engine
+// can repeat the answers of a real engine, and cache the same blocks.
 func (g *generation) readScript(body *fastjson.Value) (err error) {
 	if !given(body, "mock_answer") {
 		return nil
@@ -229,7 +229,7 @@ func (g *generation) readScript(body *fastjson.Value) (err error) {
 	return nil
 }
 
-// stopStrings reads "stop": a text or up to 16 of them.
+// stopStrings reads "stop": a text, or a list of up to 16 texts.
 func stopStrings(v *fastjson.Value) ([]string, error) {
 	if v == nil || v.Type() == fastjson.TypeNull {
 		return nil, nil
@@ -248,8 +248,8 @@ func stopStrings(v *fastjson.Value) ([]string, error) {
 	return stop, nil
 }
 
-// forcedTool returns the tool that the request makes the model call: tool_choice "required" takes the first, an object the one
-// it names. With "auto" the mock engine answers in text.
+// forcedTool returns the tool that the request makes the model call: tool_choice "required" takes the first, an object
+// the one it names. With "auto" the mock engine answers in text.
 func forcedTool(body *fastjson.Value) (string, error) {
 	choice := body.Get("tool_choice")
 	if choice == nil {

@@ -6,9 +6,9 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// The responses are written by hand: they are most of what the mock engine does.
+// The responses are written without encoding/json: they are most of the mock engine's work.
 
-// appendHead appends the fields that every response object and chunk begins with.
+// appendHead appends the first fields of every response object and chunk.
 func (x *run) appendHead(dst []byte, object string) []byte {
 	dst = append(dst, `{"id":"`...)
 	dst = append(dst, x.id...)
@@ -126,7 +126,7 @@ func (x *run) appendChunk(dst []byte, i, at int) []byte {
 	a := &x.parts[i].answer
 	last := at == len(a.tokens)-1
 	if a.call != nil && !last && at > 0 {
-		return dst // a call is sent whole with its first token
+		return dst // the whole call is sent with its first token
 	}
 	dst = append(dst, "data: "...)
 	object := "text_completion"
@@ -174,7 +174,7 @@ func (x *run) appendChunk(dst []byte, i, at int) []byte {
 	return append(dst, "}]}\n\n"...)
 }
 
-// appendClosing appends what follows the last token: usage, if it was asked for, and the end marker.
+// appendClosing appends the usage, if the request asks for it, and the end marker.
 func (x *run) appendClosing(dst []byte) []byte {
 	if x.includeUsage {
 		dst = append(dst, "data: "...)
@@ -227,7 +227,7 @@ func appendIDs(dst []byte, ids []block.Token) []byte {
 	return append(dst, ']')
 }
 
-// appendString appends s as a JSON string. Bytes that are not UTF-8 pass as they are: a piece may end inside a character.
+// appendString appends s as a JSON string. Bytes that are not UTF-8 pass unchanged: a piece may end inside a character.
 func appendString[T string | []byte](dst []byte, s T) []byte {
 	const digits = "0123456789abcdef"
 	dst = append(dst, '"')

@@ -23,39 +23,39 @@ type Server struct {
 
 	mu      sync.Mutex // guards the fields below
 	begun   bool
-	addr    string        // of HTTP, once known: kept over restarts
-	sources []EventSource // the same for events
+	addr    string        // HTTP address, kept over restarts; "" before the first start
+	sources []EventSource // event addresses, kept in the same way
 	life    *life         // nil while dead
 	starts  int
 }
 
-// EventSource is where one rank's events come from.
+// EventSource holds the addresses of one rank's events.
 type EventSource struct {
 	Rank                    int
 	Endpoint, Replay, Topic string // Replay "": none
 }
 
-// Stats is what the mock engine has done since its last start.
+// Stats counts the work of the mock engine since its last start.
 type Stats struct {
 	Ranks    []RankStats
-	Requests uint64 // generation requests accepted
-	Starts   int    // how often it was started
+	Requests uint64 // accepted generation requests
+	Starts   int    // number of starts
 }
 
-// RankStats is the model's gauges and totals of one rank, and what it has published.
+// RankStats holds the model's gauges and totals of one rank, and the number of its event messages.
 type RankStats struct {
 	engine.Stats
-	Published uint64 // event messages, those that faults withheld included: the next sequence number
+	Published uint64 // event messages, including those that faults dropped: the next sequence number
 }
 
 // order asks Run to end the present life.
 type order struct {
 	restart bool
 	down    time.Duration // of a restart
-	done    chan struct{} // closed when it is carried out
+	done    chan struct{} // closed after the order is carried out
 }
 
-// errNotRunning refuses an order to a server whose Run does not run.
+// errNotRunning is returned for an order while Run is not running.
 var errNotRunning = errors.New("mock engine is not running")
 
 // New returns a mock engine. It starts nothing; see Run.
@@ -80,8 +80,8 @@ func New(cfg Config) (*Server, error) {
 	}, nil
 }
 
-// Run opens the addresses and serves until ctx ends, which is no error. Everything it started has ended when it returns. It
-// may be called once.
+// Run opens the addresses and serves until ctx ends, which is no error. When it returns, everything that it started has
+// ended. It may be called once.
 func (s *Server) Run(ctx context.Context) error {
 	s.mu.Lock()
 	if s.begun {
@@ -117,7 +117,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// stayDown carries out o, and every order that follows while the engine is dead; it reports whether to start again.
+// stayDown carries out o, and more orders while the engine is dead. It reports whether to start again.
 func (s *Server) stayDown(ctx context.Context, o order) bool {
 	for !o.restart {
 		close(o.done)
@@ -141,17 +141,17 @@ func (s *Server) stayDown(ctx context.Context, o order) bool {
 	}
 }
 
-// Ready is closed when the addresses are open for the first time.
+// Ready returns a channel that is closed when the addresses are open for the first time.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// Addr is the HTTP address, host:port; "" before Ready.
+// Addr returns the HTTP address, host:port; "" before Ready.
 func (s *Server) Addr() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.addr
 }
 
-// URL is the base of the HTTP surface, http://host:port; "" before Ready.
+// URL returns the base URL of the HTTP API, http://host:port; "" before Ready.
 func (s *Server) URL() string {
 	if addr := s.Addr(); addr != "" {
 		return "http://" + addr
@@ -159,14 +159,14 @@ func (s *Server) URL() string {
 	return ""
 }
 
-// Sources is where each rank publishes its events, by rank; nil before Ready and without events.
+// Sources returns the event addresses of each rank; nil before Ready and without events.
 func (s *Server) Sources() []EventSource {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]EventSource(nil), s.sources...)
 }
 
-// Faults returns the faults in force.
+// Faults returns the current faults.
 func (s *Server) Faults() Faults {
 	f, _ := s.faults.get()
 	return f
@@ -184,11 +184,12 @@ func (s *Server) SetFaults(f Faults) error {
 	return nil
 }
 
-// Die closes every socket at once, as a killed process does, and returns when that is done. Restart revives it.
+// Die closes every socket at once, as when a process is killed, and returns after that. Restart starts the engine
+// again.
 func (s *Server) Die() error { return s.order(order{}) }
 
-// Restart ends the engine at once and starts it again after down, at the same addresses, with an empty cache and event sequence
-// 0. It returns when the end of down is reached; wait for /health to know that it answers.
+// Restart ends the engine at once and starts it again after down, at the same addresses, with an empty cache and event
+// sequence 0. It returns at the end of down; ask /health to learn when the engine answers.
 func (s *Server) Restart(down time.Duration) error { return s.order(order{restart: true, down: down}) }
 
 func (s *Server) order(o order) error {
@@ -212,28 +213,29 @@ func (s *Server) order(o order) error {
 	}
 }
 
-// KillEngine kills what vLLM calls the EngineCore while the API server lives on: running streams get an error event, then
-// [DONE] and a clean end; /health turns 503 and requests 500. Only a restart helps.
+// KillEngine kills vLLM's EngineCore while the API server lives on: running streams get an error event, then [DONE] and
+// a clean end. /health answers 503 and requests get 500, until a restart.
 func (s *Server) KillEngine() {
 	if l := s.current(); l != nil {
 		l.killEngine()
 	}
 }
 
-// DropNextEvents makes the next n messages of a rank vanish on their way to subscribers; a replay still has them.
+// DropNextEvents drops the next n event messages of a rank for subscribers; a replay has them.
 func (s *Server) DropNextEvents(rank, n int) {
 	if l := s.current(); l != nil && rank >= 0 && rank < len(l.ranks) && l.ranks[rank].publisher != nil {
 		l.ranks[rank].publisher.DropNext(n)
 	}
 }
 
-// ResetPrefixCache empties the accelerator's cache of every rank; false means that one was busy.
+// ResetPrefixCache empties the accelerator's cache of every rank. It returns false if a rank was busy.
 func (s *Server) ResetPrefixCache() bool {
 	l := s.current()
 	return l != nil && l.reset()
 }
 
-// CachedHashes returns the distinct engine hashes that a rank has on a tier now, in no order; nil while it is dead.
+// CachedHashes returns the distinct engine hashes that a rank has on a tier now, in no order. It is nil while the
+// engine is dead.
 func (s *Server) CachedHashes(rank int, t block.Tier) []uint64 {
 	l := s.current()
 	if l == nil || rank < 0 || rank >= len(l.ranks) {
@@ -242,7 +244,7 @@ func (s *Server) CachedHashes(rank int, t block.Tier) []uint64 {
 	return l.ranks[rank].cachedHashes(t)
 }
 
-// Stats returns the counters of the present life; no ranks while it is dead.
+// Stats returns the counters of the present life. It has no ranks while the engine is dead.
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	st := Stats{Starts: s.starts}

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// start runs a mock engine for the test's time.
+// start runs a mock engine until the test ends.
 func start(t testing.TB, change func(*Config)) *Server {
 	t.Helper()
 	cfg := DefaultConfig()
@@ -87,7 +87,7 @@ func call(t testing.TB, s *Server, path string, body any, header ...string) (int
 	return response.StatusCode, data
 }
 
-// completion is an answer of chat/completions or completions, and what an SSE stream adds up to.
+// completion is an answer of chat/completions or completions, or the sum of an SSE stream.
 type completion struct {
 	ID      string
 	Object  string
@@ -140,7 +140,7 @@ func (c *completion) cached() int {
 	return c.Usage.Details.Cached
 }
 
-// complete expects 200 and a whole answer.
+// complete expects status 200 and a whole answer.
 func complete(t testing.TB, s *Server, path string, body object, header ...string) completion {
 	t.Helper()
 	status, data := call(t, s, path, body, header...)
@@ -154,7 +154,7 @@ func complete(t testing.TB, s *Server, path string, body object, header ...strin
 	return c
 }
 
-// stream is what came over SSE.
+// stream is the content of an SSE stream.
 type stream struct {
 	chunks []completion
 	done   bool // [DONE] was seen
@@ -227,7 +227,7 @@ func streamed(t testing.TB, s *Server, path string, body object) stream {
 
 func userSays(text string) object { return object{"role": "user", "content": text} }
 
-// long is a text of about n tokens.
+// long returns a text of about n tokens.
 func long(topic string, n int) string { return strings.Repeat(topic+" word", n/2) }
 
 func stringReader(s string) io.Reader { return strings.NewReader(s) }

@@ -13,7 +13,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// health answers 200 as long as the engine is there. A stalled one is: that is the trap.
+// health answers 200 unless the engine is dead. A stalled engine answers 200 too, as real ones do.
 func (l *life) health(w http.ResponseWriter, _ *http.Request) {
 	if l.isDead() {
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -51,7 +51,7 @@ func (l *life) models(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": list})
 }
 
-// tokenize takes a prompt, a list of prompts on SGLang, or messages.
+// tokenize answers with the tokens of a prompt or of messages.
 func (l *life) tokenize(w http.ResponseWriter, r *http.Request) {
 	l.withBody(w, r, func(body *fastjson.Value) {
 		var g generation
@@ -122,7 +122,7 @@ func (l *life) detokenize(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// render gives a request's exact tokens, if the engine was started so.
+// render answers with a request's tokens, if Config.ScaleOut is set.
 func (l *life) render(w http.ResponseWriter, r *http.Request) {
 	if !l.cfg.ScaleOut {
 		l.refuse(w, http.StatusForbidden, "This endpoint is disabled. Start the server with --enable-scale-out to enable it.")
@@ -147,7 +147,7 @@ func (l *life) render(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// renderedRequest is vLLM's GenerateRequest.
+// renderedRequest returns vLLM's GenerateRequest for a prompt.
 func (l *life) renderedRequest(g *generation, p *rendering) json.RawMessage {
 	type placeholder struct {
 		Offset int `json:"offset"`
@@ -195,7 +195,7 @@ func (l *life) flush(w http.ResponseWriter, _ *http.Request) {
 	writeBytes(w, http.StatusOK, "text/plain", []byte("Cache flushed.\n"))
 }
 
-// eventSources is vLLM's discovery of its publishers, one key per rank.
+// eventSources answers with vLLM's list of publishers, one key for each rank.
 func (l *life) eventSources(w http.ResponseWriter, _ *http.Request) {
 	sources := map[string]any{}
 	for _, s := range l.server.Sources() {
@@ -211,7 +211,7 @@ func (l *life) eventSources(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, sources)
 }
 
-// serverInfo is SGLang's: the arguments, and where the events are.
+// serverInfo answers as SGLang's /server_info: arguments, and addresses of events.
 func (l *life) serverInfo(w http.ResponseWriter, _ *http.Request) {
 	info := map[string]any{
 		"model_path": l.cfg.Model, "served_model_name": l.cfg.Model, "page_size": l.cfg.BlockSize, "dp_size": l.cfg.Ranks,
@@ -245,7 +245,7 @@ func (l *life) modelInfo(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{"model_path": l.cfg.Model, "tokenizer_path": l.cfg.Model, "is_generation": true})
 }
 
-// loads is SGLang's load by rank.
+// loads answers as SGLang's /v1/loads: the load of each rank.
 func (l *life) loads(w http.ResponseWriter, _ *http.Request) {
 	var list []map[string]any
 	for _, r := range l.ranks {

@@ -66,7 +66,7 @@ func TestTokenizeRenderAndTheEngineAgree(t *testing.T) {
 			t.Errorf("body %d: tokenize gives %s, the engine took %v", i, data, want)
 		}
 	}
-	// What /tokenize does not know makes it differ, as on vLLM.
+	// As on vLLM, /tokenize differs when the request has fields that it does not know.
 	body := object{"model": "mock", "messages": []any{userSays("d")}, "documents": []any{object{"text": "x"}}}
 	if decode(t, s, "/tokenize", body, 200)["count"].(float64) >= float64(len(rendered(t, s, body))) {
 		t.Error("tokenize knows documents")

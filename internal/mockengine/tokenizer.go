@@ -6,16 +6,16 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// The built-in tokenizer needs no vocabulary file, loses no byte and is stable where text is cut or joined:
+// The built-in tokenizer needs no vocabulary file and loses no byte. Cutting or joining texts changes few tokens:
 //
-//   - a run of lower-case letters, with one space before it if there is one, is cut into pieces of five symbols (a space that no
-//     letter follows is a piece of its own);
-//   - all other bytes go in pieces of up to two;
-//   - a piece and its id are one to one.
+//   - a run of lower-case letters, with one space before it if there is one, is cut into pieces of five symbols (a
+//     space that no letter follows is a piece of its own);
+//   - all other bytes are pieces of up to two bytes;
+//   - each piece has one id, and each id one piece.
 //
-// Text is cut from left to right by what stands there, so the text of any leading tokens has just these tokens, and text that
-// begins with a space can be joined to any other text without changing the tokens before it. English comes to about four
-// bytes a token. Ids stay below 2^24, some hundred times a real vocabulary.
+// Text is cut from left to right, and a cut depends only on the bytes at its position. So the text of the first n
+// tokens has exactly these tokens, and text that begins with a space can be appended to any text without changing the
+// tokens before it. English has about four bytes a token. Ids are below 2^24, some hundred times a real vocabulary.
 const (
 	byteBase   = 64 // single bytes; special tokens are below
 	pairBase   = byteBase + 256
@@ -28,7 +28,7 @@ const (
 	spaceSymbol = 0
 )
 
-// Special tokens. Text never contains them: what looks like one in a prompt is plain text.
+// Special tokens. Text never contains them: their spelling in a prompt is plain text.
 const (
 	tokenBegin block.Token = iota
 	tokenEnd               // of a message; a finished answer ends with it
@@ -47,7 +47,7 @@ var specialNames = [numSpecial]string{
 	"<|begin|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|tools|>", "<|call|>", "<|image|>", "<|options|>",
 }
 
-// symbols maps a byte to its place in the alphabet, or noSymbol.
+// symbols maps a byte to its index in the alphabet, or noSymbol.
 var symbols = func() (t [256]uint8) {
 	for i := range t {
 		t[i] = noSymbol
@@ -59,7 +59,7 @@ var symbols = func() (t [256]uint8) {
 	return t
 }()
 
-// letterOffset is where pieces of n symbols begin, after letterBase.
+// letterOffset returns the first id of pieces with n symbols, relative to letterBase.
 var letterOffset = func() (t [maxLetters + 2]uint32) {
 	power := uint32(alphabet)
 	for n := 1; n <= maxLetters; n++ {
@@ -99,7 +99,8 @@ func appendTokens[T string | []byte](dst []block.Token, text T) []block.Token {
 	return dst
 }
 
-// appendText appends the text of tokens to dst. Special tokens read as <|name|>; ids outside the vocabulary as nothing.
+// appendText appends the text of tokens to dst. A special token is written as <|name|>, an id outside the vocabulary
+// not at all.
 func appendText(dst []byte, tokens []block.Token) []byte {
 	for _, t := range tokens {
 		dst = appendPiece(dst, t)

@@ -29,7 +29,7 @@ func TestTokensAreReadable(t *testing.T) {
 	f("zzzzz zzzzz", "zzzzz", " zzzz", "z")
 }
 
-func TestIdsFillTheVocabularyOnce(t *testing.T) {
+func TestEachIDIsOnePiece(t *testing.T) {
 	seen := map[string]block.Token{}
 	for _, id := range []block.Token{byteBase, byteBase + 255, pairBase, pairBase + 65535, letterBase, letterBase + 26,
 		letterBase + letterOffset[2], letterBase + letterOffset[3], letterBase + letterOffset[4], letterBase + letterOffset[5], vocabulary - 1} {
@@ -47,7 +47,7 @@ func TestIdsFillTheVocabularyOnce(t *testing.T) {
 	}
 }
 
-// checkTokenizer holds the promises of the tokenizer's comment for one text and a place to cut it.
+// checkTokenizer checks the rules of the tokenizer's comment for one text and one position to cut it.
 func checkTokenizer(t *testing.T, text []byte, cut int) {
 	t.Helper()
 	tokens := appendTokens(nil, text)
@@ -67,21 +67,21 @@ func checkTokenizer(t *testing.T, text []byte, cut int) {
 	}
 }
 
-func FuzzTokenizerKeepsItsPromises(f *testing.F) {
+func FuzzTokenizer(f *testing.F) {
 	for _, text := range []string{"", "the quick brown fox", "  two  spaces ", "Ünïcödé 漢字 🎉", "\x00\xff\xfe a", "{\"json\": [1, 2.5, null]}\n"} {
 		f.Add([]byte(text), 3)
 	}
 	f.Fuzz(checkTokenizer)
 }
 
-func TestEnglishComesToAboutFourBytesAToken(t *testing.T) {
+func TestEnglishHasAboutFourBytesAToken(t *testing.T) {
 	text := "The scheduler admits waiting requests in order, as long as the token budget and the pool allow it to do so."
 	if n := len(appendTokens(nil, text)); float64(len(text))/float64(n) < 3 {
 		t.Errorf("%d bytes come to %d tokens", len(text), n)
 	}
 }
 
-func TestAnswersHoldTheirBounds(t *testing.T) {
+func TestAnswersStayWithinTheirBounds(t *testing.T) {
 	prompt := appendTokens(nil, "tell me something")
 	for choice := range 200 {
 		f := func(name string, o answerOptions, tokens, text int, reason string) {

@@ -17,7 +17,7 @@ import (
 // encoder turns a step's events into the payloads of one wire version. It is immutable.
 type encoder struct {
 	wire      kvevent.Wire
-	oldReplay bool // replays of that version carry no topic
+	oldReplay bool // replays of this version have no topic
 	sglang    bool
 	// unchained: SGLang before 0.5.6 (#13488) wrote no parents and hashed each page by itself, with Python's hash of
 	// its tokens. No router can use such events; the mock writes them to test that.
@@ -30,7 +30,7 @@ type batch struct {
 	hashes   []kvevent.Hash
 	features []block.Feature
 	payload  []byte
-	pages    map[page]uint64 // unchained: how pages are written
+	pages    map[page]uint64 // unchained: the hash of each page
 }
 
 // page identifies a page by its tier and its chained hash.
@@ -106,7 +106,7 @@ func (c *encoder) encode(b *batch, rank int, events []engine.Event) []byte {
 	return b.payload
 }
 
-// event is e in the words of the wire.
+// event returns e as the wire writes it.
 func (c *encoder) event(b *batch, e *engine.Event) kvevent.Event {
 	out := kvevent.Event{Tier: e.Tier, Medium: c.medium(e.Tier), Group: 0, HasAttention: true, Attention: block.AttentionFull, Spec: "full_attention"}
 	switch e.Kind {
@@ -157,7 +157,7 @@ func (b *batch) unchained(e *engine.Event, i int) uint64 {
 	return b.pages[p]
 }
 
-// relative returns the features that begin in e, by their place in it.
+// relative returns the features that begin in e, with offsets relative to e.
 func (b *batch) relative(e *engine.Event) []block.Feature {
 	first := len(b.features)
 	for _, f := range e.Features {
