@@ -20,7 +20,7 @@ import (
 //   - The fleet is read again by every decision: the workers that serve the model, their load, standing and trust.
 //     Any other request changes them. The policy is also looked up by its name each time.
 //
-// Between two decisions the caller may change the request's Policy, Exclude, External, Target, Rank, Now and Random.
+// Between two decisions the caller may change the request's Policy, Exclude, Cached, Target, Rank, Now and Random.
 // The other fields must stay as they are until [Prepared.Recycle].
 //
 // A Prepared and its request belong to one goroutine at a time. The decisions live on their own: a decision may end

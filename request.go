@@ -29,9 +29,9 @@ type Request struct {
 	Session policy.Session // the conversation, if the client named one
 	Tenant  string         // the client; "" is not known
 
-	// External is what was asked elsewhere for policies that want it, such as lmcache_aware, by ascending worker; may
-	// be nil.
-	External []policy.External
+	// Cached is the answer of the external source of the policy that decides ([policy.Policy.Source]), by ascending worker;
+	// may be nil.
+	Cached []policy.Cached
 
 	// Scope is the request's scope for the worker's health, see fleet.Scope; 0 is none.
 	Scope fleet.Scope

@@ -154,7 +154,7 @@ func (p *Prepared) decide(ctx context.Context, take bool) (*Decision, error) {
 		Session:      req.Session,
 		Tenant:       req.Tenant,
 		Now:          req.Now,
-		External:     req.External,
+		Cached:       req.Cached,
 		Prompt:       policy.Prompt{Tokens: req.Tokens, Keys: d.keys, BlockSize: d.BlockSize, Text: req.Text},
 	}
 	d.settle(snap, r.choose(d, snap, pool, req))

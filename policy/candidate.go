@@ -23,14 +23,7 @@ type Query struct {
 	Tenant  string  // of the client; "" is not known
 	Now     int64   // Unix nanoseconds
 
-	External []External // what was asked elsewhere for policies that want it, by ascending worker; nil is nothing
-}
-
-// External is what was asked elsewhere about one worker before the choice, by whoever asks; policies do no I/O.
-type External struct {
-	Worker fleet.WorkerID
-	Tokens int   // of the prompt's beginning that are cached there
-	Keys   int64 // chunks that are cached there in all
+	Cached []Cached // the answer of the policy's Source, by ascending worker; nil is no answer
 }
 
 // Candidate is one holder that serves the request's model. The router fills in the facts; the policy sets Score,

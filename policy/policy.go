@@ -37,6 +37,9 @@ type Spec struct {
 	// all anyway.
 	Everyone bool
 
+	// Source is asked before each decision; the answer is Query.Cached. nil asks nothing.
+	Source Source
+
 	// NeedsTarget makes the policy refuse requests that do not name their worker.
 	NeedsTarget bool
 

@@ -18,7 +18,7 @@ type script struct {
 	workers    []*fleet.Worker
 	policies   map[string]*policy.Policy // by name and parameters
 	sent       []sent                    // oldest first
-	external   []policy.External
+	cached     []policy.Cached
 	now        int64
 	routed     bool
 }
@@ -120,24 +120,24 @@ func (s *script) finish(c *policy.Candidate, failed bool) error {
 
 // asked stores the answer of an external source about a worker.
 func (s *script) asked(id fleet.WorkerID, options []string) error {
-	at := slices.IndexFunc(s.external, func(e policy.External) bool { return e.Worker == id })
+	at := slices.IndexFunc(s.cached, func(e policy.Cached) bool { return e.Worker == id })
 	if at < 0 {
-		at = len(s.external)
-		s.external = append(s.external, policy.External{Worker: id})
+		at = len(s.cached)
+		s.cached = append(s.cached, policy.Cached{Worker: id})
 	}
 	err := eachOption(options, func(key, value string) error {
 		n, err := strconv.Atoi(value)
 		switch key {
 		case "keys":
-			s.external[at].Keys = int64(n)
+			s.cached[at].Keys = int64(n)
 		case "tokens":
-			s.external[at].Tokens = n
+			s.cached[at].Tokens = n
 		default:
 			return fmt.Errorf("unknown")
 		}
 		return err
 	})
-	slices.SortFunc(s.external, func(a, b policy.External) int { return int(a.Worker) - int(b.Worker) })
+	slices.SortFunc(s.cached, func(a, b policy.Cached) int { return int(a.Worker) - int(b.Worker) })
 	return err
 }
 
@@ -253,7 +253,7 @@ func (s *script) policy(name string, settings func(*policy.Spec) error) (*policy
 }
 
 func (s *script) route(name string, options []string, send bool) (string, error) {
-	q := policy.Query{Rank: -1, Known: true, Now: s.now, Model: "m", External: s.external}
+	q := policy.Query{Rank: -1, Known: true, Now: s.now, Model: "m", Cached: s.cached}
 	p, err := s.policy(name, func(spec *policy.Spec) error {
 		return eachOption(options, func(key, value string) error { return s.setQuery(&q, spec, key, value) })
 	})

@@ -70,7 +70,7 @@ type App struct {
 	mu        sync.Mutex                                                          // serialises reloads, and guards what follows
 	cfg       *config.Config                                                      // the configuration in force
 	blockSize int                                                                 // the block size that the router was made with
-	askers    map[string]*asker                                                   // by policy
+	external  map[string]*source                                                  // by policy
 	follow    func(name string, client *lmcache.Client) (stop context.CancelFunc) // nil while nothing runs
 }
 
@@ -84,6 +84,11 @@ func New(cfg *config.Config, o Options) (*App, error) {
 		var seed [8]byte
 		rand.Read(seed[:]) // never fails
 		options.Index.Seed = binary.NativeEndian.Uint64(seed[:])
+	}
+	a.external = a.sourcesOf(cfg)
+	attach(options.Policies, a.external)
+	if x := a.external[options.Policy.Name]; x != nil {
+		options.Policy.Source = x.client.Cached
 	}
 	var err error
 	if a.router, err = warmpath.New(options); err != nil {
@@ -120,7 +125,6 @@ func New(cfg *config.Config, o Options) (*App, error) {
 		Stalled: a.stalled,
 	})
 	a.gateway.AllowPolicies(cfg.RequestPolicies)
-	a.useAskers(cfg)
 	parts := admin.Parts{
 		Router: a.router, Gateway: a.gateway, Telemetry: a.telemetry, Sources: a.sources(), Bodies: bodies, Log: o.Log,
 		Connections: operators, Streams: a.streams, IndexHolders: a.indexHolders, Notes: a.workers.Notes, TokenModels: a.showModels,
@@ -293,7 +297,7 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 	g.run("stalls", stop, func() error { return a.watchStalls(rest) })
 	g.run("paces", stop, func() error { return a.watchPaces(rest) })
 	g.run("reclaim", stop, func() error { return a.reclaim(rest) })
-	noMore := a.runAskers(rest, g, stop)
+	noMore := a.runSources(rest, g, stop)
 	if back != nil {
 		g.run("admin", stop, func() error { return a.admin.Serve(rest, back) })
 	}

@@ -7,64 +7,87 @@ import (
 	"slices"
 
 	"github.com/warmpath/warmpath/internal/config"
-	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/internal/lmcache"
+	"github.com/warmpath/warmpath/policy"
 	"github.com/warmpath/warmpath/policy/peers"
 )
 
-// asker is a client that asks others for one policy.
-type asker struct {
-	told   peers.LMCacheAware
-	client *lmcache.Client
-	stop   context.CancelFunc // nil: it does not run
+// source is the client of one policy's external source.
+type source struct {
+	parameters peers.LMCacheAware
+	client     *lmcache.Client
+	stop       context.CancelFunc // nil: it does not run
 }
 
-// asking are the policies that want to be told by others, by name: those that the file describes, and what is in use
-// without being described.
-func asking(cfg *config.Config) map[string]peers.LMCacheAware {
+// withSource returns the policies that have an external source, by name: those that the file describes, and built-in
+// ones in use.
+func withSource(cfg *config.Config) map[string]peers.LMCacheAware {
 	used := cfg.Used()
 	for _, p := range cfg.Policies {
 		used = append(used, p.Name)
 	}
 	all := map[string]peers.LMCacheAware{}
 	for name, p := range cfg.Parameters() {
-		if told, ok := p.(*peers.LMCacheAware); ok && slices.Contains(used, name) {
-			all[name] = *told
+		if p, ok := p.(*peers.LMCacheAware); ok && slices.Contains(used, name) {
+			all[name] = *p
 		}
 	}
 	return all
 }
 
-// useAskers has the gateway ask for the policies of cfg that want it. Clients that are told the same go on. a.mu is
-// held.
-func (a *App) useAskers(cfg *config.Config) {
-	next := map[string]*asker{}
-	for name, told := range asking(cfg) {
-		if was := a.askers[name]; was != nil && reflect.DeepEqual(was.told, told) {
-			next[name] = was
+// sourcesOf returns the sources for cfg, by policy. A source whose parameters are the same is kept. It starts nothing.
+// a.mu is held.
+func (a *App) sourcesOf(cfg *config.Config) map[string]*source {
+	next := map[string]*source{}
+	for name, p := range withSource(cfg) {
+		if old := a.external[name]; old != nil && reflect.DeepEqual(old.parameters, p) {
+			next[name] = old
 			continue
 		}
-		next[name] = &asker{told: told, client: lmcache.New(told, a.fleet, lmcache.NewClient(a.options.Network), a.log)}
+		next[name] = &source{parameters: p, client: lmcache.New(p, a.fleet, lmcache.NewClient(a.options.Network), a.log)}
 	}
-	ask := map[string]gateway.Ask{}
+	return next
+}
+
+// attach gives specs their sources.
+func attach(specs []policy.Spec, sources map[string]*source) {
+	for i := range specs {
+		if x := sources[specs[i].Name]; x != nil {
+			specs[i].Source = x.client.Cached
+		}
+	}
+}
+
+// attachChanged gives specs their sources, and adds the specs of policies that only get or lose one. a.mu is held.
+func (a *App) attachChanged(specs []policy.Spec, cfg *config.Config, sources map[string]*source) []policy.Spec {
+	for name, p := range cfg.Parameters() {
+		listed := slices.ContainsFunc(specs, func(s policy.Spec) bool { return s.Name == name })
+		if !listed && a.external[name] != sources[name] {
+			specs = append(specs, p.Spec(name))
+		}
+	}
+	attach(specs, sources)
+	return specs
+}
+
+// useSources starts the sources that are new, and stops the others. a.mu is held.
+func (a *App) useSources(next map[string]*source) {
 	for name, x := range next {
-		ask[name] = x.client.Ask
 		if x.stop == nil && a.follow != nil {
 			x.stop = a.follow(name, x.client)
 		}
 	}
-	a.gateway.AskOthers(ask)
-	for name, x := range a.askers {
+	for name, x := range a.external {
 		if next[name] != x && x.stop != nil {
 			x.stop()
 		}
 	}
-	a.askers = next
+	a.external = next
 }
 
-// runAskers runs the clients there are and those of later reloads, until the returned function is called, after which
-// no more begin. Each ends with ctx.
-func (a *App) runAskers(ctx context.Context, g *group, stop context.CancelCauseFunc) (noMore func()) {
+// runSources runs the present sources and those of later reloads. The returned function stops them all and lets no
+// other begin. Each ends with ctx.
+func (a *App) runSources(ctx context.Context, g *group, stop context.CancelCauseFunc) (noMore func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.follow = func(name string, client *lmcache.Client) context.CancelFunc {
@@ -72,14 +95,14 @@ func (a *App) runAskers(ctx context.Context, g *group, stop context.CancelCauseF
 		g.run("policy "+name, stop, func() error { return client.Run(own) })
 		return cancel
 	}
-	for _, name := range slices.Sorted(maps.Keys(a.askers)) {
-		a.askers[name].stop = a.follow(name, a.askers[name].client)
+	for _, name := range slices.Sorted(maps.Keys(a.external)) {
+		a.external[name].stop = a.follow(name, a.external[name].client)
 	}
 	return func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.follow = nil
-		for _, x := range a.askers {
+		for _, x := range a.external {
 			x.stop()
 		}
 	}

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"log/slog"
 	"maps"
 	"slices"
 	"testing"
@@ -9,16 +10,15 @@ import (
 	"github.com/warmpath/warmpath/policy/peers"
 )
 
-// TestControllersAreAskedForThePoliciesThatWantThem: those that the file describes, and the built-in one where it is
-// used.
-func TestControllersAreAskedForThePoliciesThatWantThem(t *testing.T) {
+// TestPoliciesWithASource: the policies that the file describes, and a built-in one in use.
+func TestPoliciesWithASource(t *testing.T) {
 	described := config.Policy{Name: "warm", Type: "lmcache_aware", Parameters: &peers.LMCacheAware{ControllerURL: "http://c:9000"}}
 	other := config.Policy{Name: "mine", Type: "cache_aware", Parameters: &peers.CacheAware{}}
 	for name, test := range map[string]struct {
 		change func(*config.Config)
 		want   []string
 	}{
-		"nobody wants to":    {func(*config.Config) {}, nil},
+		"none":               {func(*config.Config) {}, nil},
 		"described":          {func(c *config.Config) { c.Policies = []config.Policy{other, described} }, []string{"warm"}},
 		"the fleet's policy": {func(c *config.Config) { c.Policy = "lmcache_aware" }, []string{"lmcache_aware"}},
 		"a model's policy":   {func(c *config.Config) { c.ModelPolicies = map[string]string{"m": "lmcache_aware"} }, []string{"lmcache_aware"}},
@@ -28,9 +28,37 @@ func TestControllersAreAskedForThePoliciesThatWantThem(t *testing.T) {
 	} {
 		cfg := config.Default()
 		test.change(&cfg)
-		got := slices.Sorted(maps.Keys(asking(&cfg)))
+		got := slices.Sorted(maps.Keys(withSource(&cfg)))
 		if !slices.Equal(got, test.want) {
 			t.Errorf("%s: %v, want %v", name, got, test.want)
+		}
+	}
+}
+
+// TestAPolicyGetsItsSourceWhenItIsUsed: its parameters stay the same, so that only the source makes it another policy.
+func TestAPolicyGetsItsSourceWhenItIsUsed(t *testing.T) {
+	cfg := config.Default()
+	a, err := New(&cfg, Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := func() bool {
+		t.Helper()
+		p, err := a.router.Policy("lmcache_aware", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Source() != nil
+	}
+	for _, used := range []string{"kv_aware", "lmcache_aware", "kv_aware"} {
+		next := config.Default()
+		next.Policy = used
+		if _, err := a.changePolicies(&next); err != nil {
+			t.Fatal(err)
+		}
+		take(a.cfg, &next)
+		if want := used == "lmcache_aware"; has() != want {
+			t.Errorf("the fleet's policy is %s, and that lmcache_aware has a source is %v", used, has())
 		}
 	}
 }

@@ -81,12 +81,14 @@ func (a *App) changePolicies(next *config.Config) ([]string, error) {
 	if len(changes) == 0 {
 		return nil, nil
 	}
+	sources := a.sourcesOf(next)
+	change.Specs = a.attachChanged(change.Specs, next, sources)
 	if err := a.router.ChangePolicies(change); err != nil {
 		return nil, err
 	}
 	a.gateway.AllowPolicies(next.RequestPolicies)
 	a.gateway.SampleShadow(next.ShadowSample)
-	a.useAskers(next)
+	a.useSources(sources)
 	if size := next.Spec().BlockSize; size != a.blockSize && next.Routing.BlockSize == 0 {
 		changes = append(changes, fmt.Sprintf("policy: a block_size of %d counts after a restart", size))
 	}

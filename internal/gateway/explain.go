@@ -42,7 +42,9 @@ func (g *Gateway) Explain(ctx context.Context, d api.Dialect, body []byte, h htt
 	var all []*Explanation
 	for _, name := range names {
 		p.route.Policy = name
-		g.askExternal(ctx, &p.route, p.found.Sure, name)
+		if decides, err := g.Router.Policy(name, p.route.Model); err == nil {
+			p.askSource(ctx, decides)
+		}
 		decision, err := p.decisions.Explain(ctx)
 		if decision == nil {
 			return nil, g.routeError(err, p.read.Model, p.route.Rank.Number())

@@ -8,13 +8,12 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/block"
-	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/policy"
+	"github.com/warmpath/warmpath/policy/peers"
 )
 
-// TestOthersAreAskedBeforeThePolicyDecides: with the prompt's tokens, once for a request, and only for the policy they are
-// asked for.
-func TestOthersAreAskedBeforeThePolicyDecides(t *testing.T) {
+// TestAPolicysSourceIsAskedBeforeItDecides: with the prompt's tokens, once for a request, and only for its policy.
+func TestAPolicysSourceIsAskedBeforeItDecides(t *testing.T) {
 	answer := func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/tokenize" || r.URL.Path == "/v1/chat/completions/render" {
 			_, _ = io.WriteString(w, `{"count":3,"tokens":[7,8,9]}`)
@@ -25,15 +24,13 @@ func TestOthersAreAskedBeforeThePolicyDecides(t *testing.T) {
 	workers := []string{worker(t, answer), worker(t, answer), worker(t, answer)}
 	asked := make(chan []block.Token, 8)
 	f := serve(t, func(s *settings) {
-		s.policy, s.allowed, s.tokens.Budget = "lmcache_aware", []string{"random"}, 5*time.Second
-		s.parts = func(p *gateway.Parts) {
-			p.External = map[string]gateway.Ask{
-				"lmcache_aware": func(_ context.Context, prompt []block.Token) []policy.External {
-					asked <- prompt
-					return []policy.External{{Worker: 2, Keys: 9}}
-				},
-			}
+		spec := peers.DefaultLMCacheAware().Spec("lmcache_aware")
+		spec.Source = func(_ context.Context, prompt []block.Token) []policy.Cached {
+			asked <- prompt
+			return []policy.Cached{{Worker: 2, Keys: 9}}
 		}
+		s.specs = []policy.Spec{spec}
+		s.policy, s.allowed, s.tokens.Budget = "lmcache_aware", []string{"random"}, 5*time.Second
 	}, workers...)
 	for range 4 {
 		resp, text := f.post(t, chat)

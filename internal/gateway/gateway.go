@@ -13,18 +13,15 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath"
-	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tokens"
-	"github.com/warmpath/warmpath/policy"
 )
 
-// Parts are what a Gateway works with; all but Queue, MaxRequests, Connections, ShadowSample, Stalled and External are
-// required.
+// Parts are what a Gateway works with; all but Queue, MaxRequests, Connections, ShadowSample and Stalled are required.
 type Parts struct {
 	Router    *warmpath.Router
 	Fleet     *fleet.Fleet
@@ -46,13 +43,7 @@ type Parts struct {
 	Scoped func(h fleet.Holder, salt, extra string)
 	// Stalled returns the reason of a stall, "" when there is none. nil: stalls are not watched.
 	Stalled func() string
-	// External is whom AskOthers begins with.
-	External map[string]Ask
 }
-
-// Ask asks others about a prompt, before a policy decides that wants to know. It is part of the request's time and must
-// bound itself.
-type Ask func(ctx context.Context, prompt []block.Token) []policy.External
 
 // Gateway is the HTTP front. It is an http.Handler, safe for concurrent use.
 type Gateway struct {
@@ -60,7 +51,6 @@ type Gateway struct {
 	cfg        Config
 	identity   identity
 	allowed    atomic.Pointer[allowed]
-	others     atomic.Pointer[map[string]Ask] // by policy
 	waiting    *waiting
 	shadow     atomic.Pointer[shadow]
 	draining   atomic.Bool
@@ -77,7 +67,6 @@ type Gateway struct {
 func New(cfg Config, parts Parts) *Gateway {
 	g := &Gateway{Parts: parts, cfg: cfg, identity: newIdentity(&cfg), opinions: newBudget(), rescues: newBudget()}
 	g.SampleShadow(parts.ShadowSample)
-	g.AskOthers(parts.External)
 	g.AllowPolicies(nil)
 	g.waiting = newWaiting(g, parts.Queue, parts.MaxRequests)
 	if parts.Tokens != nil {

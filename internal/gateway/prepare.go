@@ -11,6 +11,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/tokens"
+	"github.com/warmpath/warmpath/policy"
 )
 
 // prepared is a request that was read and whose tokens were found. It is pooled with its exchange.
@@ -94,18 +95,16 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 		q.Tokens, q.Features, q.Text = p.found.Tokens, p.found.Features, p.found.Text
 		q.Known, q.Stable = p.found.Known, p.found.Stable
 	}
-	g.askExternal(ctx, q, p.found.Sure, decides.Name())
+	p.askSource(ctx, decides)
 	p.decisions = g.Router.Prepare(q)
 	return nil
 }
 
-// AskOthers makes those the ones who are asked for the policies of those names from now on; nil and empty ask nobody.
-func (g *Gateway) AskOthers(others map[string]Ask) { g.others.Store(&others) }
-
-// askExternal asks elsewhere what the policy of that name wants to know of q, of whose tokens so many are the engine's.
-func (g *Gateway) askExternal(ctx context.Context, q *warmpath.Request, sure int, policy string) {
-	if ask := (*g.others.Load())[policy]; ask != nil {
-		q.External = ask(ctx, q.Tokens[:min(sure, len(q.Tokens))])
+// askSource asks the external source of the policy that decides, if it has one. The source gets only the tokens that are
+// the engine's own.
+func (p *prepared) askSource(ctx context.Context, decides *policy.Policy) {
+	if source := decides.Source(); source != nil {
+		p.route.Cached = source(ctx, p.route.Tokens[:min(p.found.Sure, len(p.route.Tokens))])
 	}
 }
 

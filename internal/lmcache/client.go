@@ -61,7 +61,7 @@ type view struct {
 	poll       *poll
 	generation uint64                    // of the fleet
 	byInstance map[string]fleet.WorkerID // instances whose worker is in the fleet
-	external   []policy.External         // by ascending worker
+	external   []policy.Cached           // by ascending worker
 }
 
 // NewClient returns the HTTP client that asks controllers, over n; nil means the machine's network.
@@ -127,10 +127,10 @@ func (c *Client) poll(ctx context.Context) error {
 	return nil
 }
 
-// Ask returns what the controller knows of workers in the fleet, by ascending worker: how much they have cached, as last
+// Cached returns what the controller knows of workers in the fleet, by ascending worker: how much they have cached, as last
 // polled, and where the policy looks prompts up, how much of this one. Nothing where it does not answer in time. The result
 // must not be changed.
-func (c *Client) Ask(ctx context.Context, prompt []block.Token) []policy.External {
+func (c *Client) Cached(ctx context.Context, prompt []block.Token) []policy.Cached {
 	v := c.view()
 	if c.config.LookupMode != peers.LookupPrefix || len(prompt) == 0 {
 		return v.external
@@ -244,15 +244,15 @@ func (c *Client) place(p *poll, snap *fleet.Snapshot) *view {
 			}
 		}
 		if ok && id != fleet.NoWorker {
-			v.note(policy.External{Worker: id, Keys: in.keys})
+			v.note(policy.Cached{Worker: id, Keys: in.keys})
 		}
 	}
 	return v
 }
 
 // note adds what is known of a worker; of several instances or ranks the most.
-func (v *view) note(e policy.External) {
-	at, ok := slices.BinarySearchFunc(v.external, e.Worker, func(e policy.External, id fleet.WorkerID) int { return cmp.Compare(e.Worker, id) })
+func (v *view) note(e policy.Cached) {
+	at, ok := slices.BinarySearchFunc(v.external, e.Worker, func(e policy.Cached, id fleet.WorkerID) int { return cmp.Compare(e.Worker, id) })
 	if !ok {
 		v.external = slices.Insert(v.external, at, e)
 		return
@@ -262,11 +262,11 @@ func (v *view) note(e policy.External) {
 }
 
 // with returns what is known with what a lookup found.
-func (v *view) with(found []cached) []policy.External {
+func (v *view) with(found []cached) []policy.Cached {
 	merged := view{external: slices.Clone(v.external)}
 	for _, f := range found {
 		if id, ok := v.byInstance[f.instance]; ok {
-			merged.note(policy.External{Worker: id, Tokens: f.tokens})
+			merged.note(policy.Cached{Worker: id, Tokens: f.tokens})
 		}
 	}
 	return merged.external

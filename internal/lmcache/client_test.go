@@ -113,7 +113,7 @@ func scene(t *testing.T, change func(*peers.LMCacheAware), test func(t *testing.
 
 func prefix(p *peers.LMCacheAware) { p.LookupMode = peers.LookupPrefix }
 
-func expect(t *testing.T, got []policy.External, want ...policy.External) {
+func expect(t *testing.T, got []policy.Cached, want ...policy.Cached) {
 	t.Helper()
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -123,15 +123,15 @@ func expect(t *testing.T, got []policy.External, want ...policy.External) {
 func TestOccupancyIsPolledAndPlaced(t *testing.T) {
 	scene(t, nil, func(t *testing.T, ctl *controller, c *Client) {
 		// "one" by its address, "two" by the map; "far" is nobody's.
-		expect(t, c.Ask(t.Context(), []block.Token{1}), policy.External{Worker: 0, Keys: 40}, policy.External{Worker: 2, Keys: 31})
+		expect(t, c.Cached(t.Context(), []block.Token{1}), policy.Cached{Worker: 0, Keys: 40}, policy.Cached{Worker: 2, Keys: 31})
 		if diff := cmp.Diff([]string{"GET /controller/workers"}, ctl.requests()); diff != "" {
 			t.Error(diff)
 		}
 		ctl.set(func() { ctl.workers = strings.Replace(threeWorkers, "40", "41", 1) })
 		testenv.Pass(9 * time.Second)
-		expect(t, c.Ask(t.Context(), nil), policy.External{Worker: 0, Keys: 40}, policy.External{Worker: 2, Keys: 31})
+		expect(t, c.Cached(t.Context(), nil), policy.Cached{Worker: 0, Keys: 40}, policy.Cached{Worker: 2, Keys: 31})
 		testenv.Pass(2 * time.Second)
-		expect(t, c.Ask(t.Context(), nil), policy.External{Worker: 0, Keys: 41}, policy.External{Worker: 2, Keys: 31})
+		expect(t, c.Cached(t.Context(), nil), policy.Cached{Worker: 0, Keys: 41}, policy.Cached{Worker: 2, Keys: 31})
 	})
 }
 
@@ -139,7 +139,7 @@ func TestAnAddressOfTwoWorkersTellsNothing(t *testing.T) {
 	scene(t, nil, func(t *testing.T, ctl *controller, c *Client) {
 		ctl.set(func() { ctl.workers = strings.Replace(threeWorkers, "10.9.9.9", "10.0.0.2", 1) })
 		testenv.Pass(11 * time.Second)
-		expect(t, c.Ask(t.Context(), nil), policy.External{Worker: 0, Keys: 41 - 1}, policy.External{Worker: 2, Keys: 31})
+		expect(t, c.Cached(t.Context(), nil), policy.Cached{Worker: 0, Keys: 41 - 1}, policy.Cached{Worker: 2, Keys: 31})
 	})
 }
 
@@ -147,7 +147,7 @@ func TestTheFleetMayChange(t *testing.T) {
 	scene(t, nil, func(t *testing.T, _ *controller, c *Client) {
 		c.fleet.Remove(0)
 		id := c.fleet.Put("http://10.9.9.9:8000", fleet.Facts{Models: []fleet.Model{{ID: "m"}}})
-		expect(t, c.Ask(t.Context(), nil), policy.External{Worker: 2, Keys: 31}, policy.External{Worker: id, Keys: 7})
+		expect(t, c.Cached(t.Context(), nil), policy.Cached{Worker: 2, Keys: 31}, policy.Cached{Worker: id, Keys: 7})
 	})
 }
 
@@ -155,14 +155,14 @@ func TestAControllerThatStopsIsForgottenAfterThreePolls(t *testing.T) {
 	scene(t, nil, func(t *testing.T, ctl *controller, c *Client) {
 		ctl.set(func() { ctl.workers = "" })
 		testenv.Pass(31 * time.Second)
-		if len(c.Ask(t.Context(), nil)) != 2 {
+		if len(c.Cached(t.Context(), nil)) != 2 {
 			t.Error("forgotten after three polls failed")
 		}
 		testenv.Pass(3 * time.Second)
-		expect(t, c.Ask(t.Context(), nil))
+		expect(t, c.Cached(t.Context(), nil))
 		ctl.set(func() { ctl.workers = threeWorkers })
 		testenv.Pass(10 * time.Second)
-		if len(c.Ask(t.Context(), nil)) != 2 {
+		if len(c.Cached(t.Context(), nil)) != 2 {
 			t.Error("not known again though it answers")
 		}
 	})
@@ -174,12 +174,12 @@ func TestALookupTellsWhoHasHowMuch(t *testing.T) {
 		ctl.set(func() {
 			ctl.layout = `{"event_id":"x","layout_info":{"one":["LocalCPUBackend",256],"two":["LocalCPUBackend",768],"far":["x",900]}}`
 		})
-		expect(t, c.Ask(t.Context(), []block.Token{1, 128000, 3}), policy.External{Worker: 0, Keys: 40, Tokens: 256}, policy.External{Worker: 2, Keys: 31, Tokens: 768})
+		expect(t, c.Cached(t.Context(), []block.Token{1, 128000, 3}), policy.Cached{Worker: 0, Keys: 40, Tokens: 256}, policy.Cached{Worker: 2, Keys: 31, Tokens: 768})
 		if diff := cmp.Diff([]string{`POST /lookup Bearer secret {"tokens":[1,128000,3]}`}, ctl.requests()); diff != "" {
 			t.Error(diff)
 		}
 		// What a lookup found is not kept for the next request; no tokens, no lookup.
-		expect(t, c.Ask(t.Context(), nil), policy.External{Worker: 0, Keys: 40}, policy.External{Worker: 2, Keys: 31})
+		expect(t, c.Cached(t.Context(), nil), policy.Cached{Worker: 0, Keys: 40}, policy.Cached{Worker: 2, Keys: 31})
 		if asked := ctl.requests(); len(asked) != 0 {
 			t.Errorf("asked %v", asked)
 		}
@@ -191,19 +191,19 @@ func TestALookupHolds200Milliseconds(t *testing.T) {
 		ctl.set(func() { ctl.takes, ctl.layout = 500*time.Millisecond, `{"layout_info":{"one":["x",256]}}` })
 		ctl.requests()
 		began := time.Now()
-		occupancy := []policy.External{{Worker: 0, Keys: 40}, {Worker: 2, Keys: 31}}
-		expect(t, c.Ask(t.Context(), []block.Token{1}), occupancy...)
+		occupancy := []policy.Cached{{Worker: 0, Keys: 40}, {Worker: 2, Keys: 31}}
+		expect(t, c.Cached(t.Context(), []block.Token{1}), occupancy...)
 		if took := time.Since(began); took != maxLookup {
 			t.Errorf("took %v", took)
 		}
 		// None is tried for a second, so that a controller that hangs does not cost every request its 200 ms.
 		ctl.set(func() { ctl.takes = 0 })
-		expect(t, c.Ask(t.Context(), []block.Token{1}), occupancy...)
+		expect(t, c.Cached(t.Context(), []block.Token{1}), occupancy...)
 		if asked := ctl.requests(); len(asked) != 1 {
 			t.Errorf("asked %v", asked)
 		}
 		testenv.Pass(rest)
-		expect(t, c.Ask(t.Context(), []block.Token{1}), policy.External{Worker: 0, Keys: 40, Tokens: 256}, occupancy[1])
+		expect(t, c.Cached(t.Context(), []block.Token{1}), policy.Cached{Worker: 0, Keys: 40, Tokens: 256}, occupancy[1])
 	})
 }
 
@@ -214,12 +214,12 @@ func TestTheLogTellsChangesOnly(t *testing.T) {
 		c.log = slog.New(slog.NewTextHandler(&log, nil))
 		ctl.set(func() { ctl.layout = "Internal Server Error" })
 		for range 60 {
-			c.Ask(t.Context(), []block.Token{1})
+			c.Cached(t.Context(), []block.Token{1})
 			testenv.Pass(rest)
 		}
 		ctl.set(func() { ctl.layout = `{"layout_info":{}}` })
 		for range 60 {
-			c.Ask(t.Context(), []block.Token{1})
+			c.Cached(t.Context(), []block.Token{1})
 			testenv.Pass(rest)
 		}
 		if n := strings.Count(log.String(), "\n"); n != 2 || !strings.Contains(log.String(), "does not answer") {
@@ -233,8 +233,8 @@ func TestAClientThatGoesAwaySaysNothingOfTheController(t *testing.T) {
 		ctl.set(func() { ctl.takes, ctl.layout = 100*time.Millisecond, `{"layout_info":{"one":["x",256]}}` })
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		c.Ask(ctx, []block.Token{1})
-		if got := c.Ask(t.Context(), []block.Token{1}); got[0].Tokens != 256 {
+		c.Cached(ctx, []block.Token{1})
+		if got := c.Cached(t.Context(), []block.Token{1}); got[0].Tokens != 256 {
 			t.Errorf("%+v: the next request was not looked up", got)
 		}
 	})
@@ -244,7 +244,7 @@ func TestBadAnswersAreNoAnswers(t *testing.T) {
 	for _, layout := range []string{"Internal Server Error", "[]", `{"layout_info":{"one":["x"]}}`, `{"layout_info":{"one":["x","y"]}}`, `{"layout_info":7}`, ""} {
 		scene(t, prefix, func(t *testing.T, ctl *controller, c *Client) {
 			ctl.set(func() { ctl.layout = layout })
-			expect(t, c.Ask(t.Context(), []block.Token{1}), policy.External{Worker: 0, Keys: 40}, policy.External{Worker: 2, Keys: 31})
+			expect(t, c.Cached(t.Context(), []block.Token{1}), policy.Cached{Worker: 0, Keys: 40}, policy.Cached{Worker: 2, Keys: 31})
 		})
 	}
 }

@@ -3,7 +3,7 @@
 //
 //	client := lmcache.New(parameters, fleet, nil, log)
 //	go client.Run(ctx)                   // polls
-//	request.External = client.Ask(ctx, tokens)
+//	spec.Source = client.Cached          // of the policy
 //
 // It never fails a request and never holds one for long: a lookup has 200 ms at the most, and after one that failed none is
 // tried for a second.

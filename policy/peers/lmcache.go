@@ -1,7 +1,6 @@
 package peers
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -19,7 +18,7 @@ import (
 // Occupancy rewards workers for being full, whatever of: it is the source's default and a poor guide. A lookup
 // credits each chunk of the prompt to its first holder only: of two workers with one prefix, one looks empty.
 //
-// internal/lmcache is the HTTP client. A program that embeds the router sets Request.External itself.
+// The policy's Source asks the controller: internal/lmcache in this program.
 type LMCacheAware struct {
 	// ControllerURL is the controller's HTTP address. It is asked only if the policy is the configured one or listed
 	// in the configuration's policies.
@@ -133,7 +132,7 @@ func (x *lmcacheAware) Choose(q *policy.Query, c []policy.Candidate) policy.Pick
 	}
 	fullest := int64(0)
 	for i := range c {
-		fullest = max(fullest, about(q, &c[i]).Keys)
+		fullest = max(fullest, q.CachedAt(c[i].Worker.ID).Keys)
 	}
 	if fullest == 0 {
 		return policy.Pick{Index: x.fallback(q, c), Branch: policy.BranchSilent}
@@ -141,7 +140,7 @@ func (x *lmcacheAware) Choose(q *policy.Query, c []policy.Candidate) policy.Pick
 	_, most := spread(c)
 	best := 0
 	for i := range c {
-		c[i].Terms = [policy.MaxTerms]float64{termCached: float64(about(q, &c[i]).Keys) / float64(fullest), termIdle: 1}
+		c[i].Terms = [policy.MaxTerms]float64{termCached: float64(q.CachedAt(c[i].Worker.ID).Keys) / float64(fullest), termIdle: 1}
 		if most > 0 {
 			c[i].Terms[termIdle] = float64(most-c[i].Load.Requests) / float64(most)
 		}
@@ -163,7 +162,7 @@ func (x *lmcacheAware) longest(q *policy.Query, c []policy.Candidate) (policy.Pi
 	for i := range c {
 		c[i].Score = 0
 		if q.PromptTokens > 0 {
-			c[i].Score = min(float64(about(q, &c[i]).Tokens)/float64(q.PromptTokens), 1)
+			c[i].Score = min(float64(q.CachedAt(c[i].Worker.ID).Tokens)/float64(q.PromptTokens), 1)
 		}
 		c[i].Terms = [policy.MaxTerms]float64{termCached: c[i].Score, termIdle: 1 / float64(1+max(c[i].Load.Requests, 0))}
 		if i > 0 && (c[i].Score > c[best].Score || c[i].Score == c[best].Score && idler(q, &c[i], &c[best])) {
@@ -174,22 +173,13 @@ func (x *lmcacheAware) longest(q *policy.Query, c []policy.Candidate) (policy.Pi
 		return policy.Pick{}, false
 	}
 	pick := policy.Pick{Index: best, Branch: policy.BranchAffinity, Ranked: true}
-	found := about(q, &c[best]).Tokens
-	for i := range q.External {
-		if q.External[i].Tokens > found {
+	found := q.CachedAt(c[best].Worker.ID).Tokens
+	for i := range q.Cached {
+		if q.Cached[i].Tokens > found {
 			pick.Branch = policy.BranchFallback
 		}
 	}
 	return pick, true
-}
-
-// about returns the answer about the candidate's worker.
-func about(q *policy.Query, c *policy.Candidate) policy.External {
-	at, ok := slices.BinarySearchFunc(q.External, c.Worker.ID, func(e policy.External, id fleet.WorkerID) int { return cmp.Compare(e.Worker, id) })
-	if !ok {
-		return policy.External{}
-	}
-	return q.External[at]
 }
 
 func (*lmcacheAware) Routed(*policy.Query, *policy.Candidate) {}
