@@ -16,6 +16,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvevent"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // vectors are what an engine's own cache code did, made by the script of the same name in testdata.
@@ -161,27 +162,19 @@ func TestSGLangsOwnLoadStatIsRead(t *testing.T) {
 	}
 }
 
-// TestTheEnginesStillMakeTheseVectors runs the scripts again where the engines are.
+// TestTheEnginesStillMakeTheseVectors runs the scripts that made the vectors again. `make interop` sets WARMPATH_INTEROP,
+// because that takes a minute.
 func TestTheEnginesStillMakeTheseVectors(t *testing.T) {
 	if os.Getenv("WARMPATH_INTEROP") == "" {
-		t.Skip("skipped: WARMPATH_INTEROP is not set; make interop sets it")
+		testenv.Missing(t, "the code of vLLM and SGLang", "make test-engines interop")
 	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cache = filepath.Join(cache, "warmpath")
 	for _, engine := range []struct{ script, python, modules, vectors string }{
 		{"make_vllm.py", "engines/vllm/venv/bin/python", "wheels/vllm-0.33.0", "vllm-0.33.0.json.gz"},
 		{"make_sglang.py", "engines/sglang/venv/bin/python", "engines/sglang/venv", "sglang-0.5.23.json.gz"},
 	} {
 		t.Run(engine.script, func(t *testing.T) {
-			python, modules := filepath.Join(cache, engine.python), filepath.Join(cache, engine.modules)
-			for _, needed := range []string{python, modules} {
-				if _, err := os.Stat(needed); err != nil {
-					t.Skipf("skipped: %v; test/engines/setup.sh and test/interop.sh install it", err)
-				}
-			}
+			python := testenv.Installed(t, engine.python, "make test-engines")
+			modules := testenv.Installed(t, engine.modules, "make test-engines interop")
 			cmd := exec.Command(python, filepath.Join("testdata", engine.script), modules)
 			cmd.Env = append(os.Environ(), "VLLM_TARGET_DEVICE=cpu")
 			var stderr bytes.Buffer

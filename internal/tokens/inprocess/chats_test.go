@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/tokens"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // TestChatFigures prints how long requests wait for their ids, and how much of that is processor time: 40 conversations
@@ -30,11 +30,7 @@ func TestChatFigures(t *testing.T) {
 	if os.Getenv("WARMPATH_FIGURES") == "" {
 		t.Skip("set WARMPATH_FIGURES=1")
 	}
-	home, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(home, "warmpath", "engines", "vllm", "tiny-llama")
+	dir := testenv.Installed(t, "engines/vllm/tiny-llama", "make test-engines")
 	for _, beside := range []int{0, 2, 6} {
 		for range beside {
 			burner := exec.Command("sh", "-c", "while :; do :; done")
@@ -45,7 +41,7 @@ func TestChatFigures(t *testing.T) {
 		}
 		models, err := Open([]Path{{Path: dir}})
 		if err != nil {
-			t.Skipf("skipped: %v; make test-engines makes it", err)
+			t.Fatal(err)
 		}
 		all := playChats(t, models)
 		for _, kind := range []string{"new system prompt", "new conversation", "growing conversation", ""} {

