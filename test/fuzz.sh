@@ -3,11 +3,12 @@
 #
 # go test -fuzz needs help in short runs:
 #
-#   - It minimises an interesting input for up to a minute, and may try no new input in ten seconds: 200 executions are enough.
-#   - Up to Go 1.26 its coordinator may report its own deadline as a failure (golang/go#75804). A run that prints "context
-#     deadline exceeded", no failing input and nothing else has found nothing.
-#   - A worker that gets no processor for ten seconds reports that it hung. The input of such a worker is run once more by itself,
-#     and that result counts.
+#   - It minimises an interesting input for up to a minute, and may try no new input in ten seconds: 200 executions are
+#     enough.
+#   - Up to Go 1.26 its coordinator may report its own deadline as a failure (golang/go#75804). A run that prints
+#     "context deadline exceeded", no failing input and nothing else has found nothing.
+#   - A worker that gets no processor for ten seconds reports that it hung. The input of such a worker is run once more
+#     by itself, and that result counts.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,7 +1,9 @@
-# Reads the output of `go test -v ./...`. Prints one line for each package, the whole output of a package that fails, and
-# last the installations that skipped tests need, with the commands that install them. The status is 1 when a package failed.
+# Reads the output of `go test -v ./...`. Prints one line for each package, the whole output of a package that fails,
+# and last the installations that skipped tests need, with the commands that install them. The status is 1 when a
+# package failed.
 #
-# The lines of a package are consecutive. The last one has the package's result. testenv.Missing writes the lines of skips.
+# The lines of a package are consecutive. The last one has the package's result. testenv.Missing writes the lines of
+# skips.
 {
   if ($0 ~ /^ok  \t/ || $0 ~ /^\?   \t/ || $0 ~ /^\t[^ ]+\t\tcoverage/) {
     print

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Measures routers on real engines, and writes bench/results/engines.md. The engines are two vLLM (or SGLang) servers on the CPU
-# with a tiny random model. The routers, in turn, are nginx, SMG 1.13 cache_aware, vllm-router 0.1.17 cache_aware and kv_aware,
-# and Warmpath with no setting but the engines' URLs.
+# Measures routers on real engines, and writes bench/results/engines.md. The engines are two vLLM (or SGLang) servers on
+# the CPU with a tiny random model. The routers, in turn, are nginx, SMG 1.13 cache_aware, vllm-router 0.1.17
+# cache_aware and kv_aware, and Warmpath with no setting but the engines' URLs.
 #
 #   bash bench/engines/run.sh                              # everything; prints first how long that takes
 #   bash bench/engines/run.sh -sets chats -routers smg,warmpath -rounds 1 -scale 0.3      # a smoke run: 3 minutes
@@ -12,9 +12,9 @@
 #   bash bench/engines/run.sh fit                          # a profile of the engines, for the simulator's table on the page
 #   bash bench/engines/run.sh report                       # the page again, from the existing lines
 #
-# Results are lines in bench/results/engines.jsonl (OUT). A run that is in the file is not played again, so the same command
-# continues after an interruption. Ctrl-C stops all started processes. The machine should be idle: the page shows how much of
-# it other processes used.
+# Results are lines in bench/results/engines.jsonl (OUT). A run that is in the file is not played again, so the same
+# command continues after an interruption. Ctrl-C stops all started processes. The machine should be idle: the page
+# shows how much of it other processes used.
 #
 #   OUT       file of results; the page is the file beside it with .md        (bench/results/engines.jsonl)
 #             the page begins with the file …-notes.md beside it, which is written by hand
@@ -22,8 +22,8 @@
 #   WARMPATH_COMMIT   the name of BINARY in the results                               (its path)
 #   CACHE     where engines (5.8 GB) and peers (0.3 GB) are installed                (~/.cache/warmpath)
 #
-# Needs Linux x86-64, two cores, 16 GB of memory, Go, Python >= 3.11, gcc, binutils, taskset (util-linux), nginx (apt-get
-# install nginx-light).
+# Needs Linux x86-64, two cores, 16 GB of memory, Go, Python >= 3.11, gcc, binutils, taskset (util-linux), nginx
+# (apt-get install nginx-light).
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Measures the way from an engine's event bytes to the index and back to a match, and writes bench/results/end_to_end.md.
+# Measures the way from an engine's event bytes to the index and back to a match, and writes
+# bench/results/end_to_end.md.
 #
 #   bash bench/gateway/end_to_end.sh     # about a minute
 #

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures the gateway beside nginx and SMG in one run, with the mock workers of ./mock and the client of ./load, and writes
-# bench/results/gateway.md.
+# Measures the gateway beside nginx and SMG in one run, with the mock workers of ./mock and the client of ./load, and
+# writes bench/results/gateway.md.
 #
 #   bash bench/gateway/run.sh            # about five minutes; PASSES=5 for steadier medians
 #

@@ -19,8 +19,8 @@
 //   - v1/core/block_pool.py: the order of free blocks, one removal for each eviction, several blocks with one hash.
 //   - v1/core/sched/scheduler.py: running requests come first, then waiting ones. The newest is preempted: it loses its
 //     blocks and goes to the front of the queue.
-//   - v1/core/kv_cache_manager.py: at most (n-1)/block_size blocks of a prompt are hits. A block is cached when the step
-//     that fills it is scheduled, so a later request of the same step can use it.
+//   - v1/core/kv_cache_manager.py: at most (n-1)/block_size blocks of a prompt are hits. A block is cached when the
+//     step that fills it is scheduled, so a later request of the same step can use it.
 //
 // Left out: several cache groups, speculative decoding, and asynchronous loads. A load from the CPU tier makes the step
 // that needs it longer.

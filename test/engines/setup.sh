@@ -33,7 +33,8 @@ for name in a b; do
     "$python" "$scripts/make_lora.py" "$root/vllm/tiny-llama" "$root/vllm/lora-$name" $seed
 done
 
-# LMCache's controller runs without a GPU, on the packages that vLLM brought. A script plays the engines that report to it.
+# LMCache's controller runs without a GPU, on the packages that vLLM brought. A script plays the engines that report to
+# it.
 if [ ! -d "$root/lmcache/lmcache-0.5.6.dist-info" ]; then
   echo "engines: LMCache's controller in $root/lmcache (82 MB)"
   "$root/vllm/tools/bin/uv" pip install -q --no-deps --python "$python" --target "$root/lmcache" lmcache==0.5.6 ||

@@ -6,7 +6,8 @@
 #   MODEL, SERVED      the model's folder; the name under which it is served    (VLLM_DIR/tiny-llama; tiny)
 #   LOGDIR     folder of NAME.log and NAME.pid                             (VLLM_DIR/logs)
 #   WAIT       seconds to wait for /health; unset: does not wait
-#   BLOCK, KVBYTES, MAXLEN, MAXSEQS   block size in tokens, KV cache, longest request, requests at once (32, 64M, 32768, 16)
+#   BLOCK, KVBYTES     block size in tokens; bytes of the KV cache             (32; 64M)
+#   MAXLEN, MAXSEQS    longest request in tokens; requests at once             (32768; 16)
 #   TOPIC      topic of the KV events                                      (kv-events)
 #   KV_JSON    the whole --kv-events-config; empty: no events
 #   PYTHONHASHSEED     seed of the block hashes; empty: unset                   (0)

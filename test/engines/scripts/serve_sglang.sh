@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# serve_sglang.sh NAME HTTP_PORT PUB_PORT REPLAY_PORT [SGLang options…]: starts an SGLang server on the CPU and prints its PID.
+# serve_sglang.sh NAME HTTP_PORT PUB_PORT REPLAY_PORT [SGLang options…]: starts an SGLang server on the CPU and prints
+# its PID.
 #
 #   SGL_DIR    the folder that setup_sglang.sh made                (this folder)
 #   MODEL      the model's folder                                  (SGL_DIR/tiny-llama)
