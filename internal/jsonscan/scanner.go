@@ -27,6 +27,7 @@ type Error struct {
 	Problem string
 }
 
+// Error returns the position and the problem.
 func (e *Error) Error() string {
 	return "not valid JSON at byte " + strconv.Itoa(e.Pos) + ": " + e.Problem
 }

@@ -6,9 +6,8 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// Conformance checks what any index has to keep, promise by promise. The eight defects of facts/llm-d.md §3.4 are
-// among them as far as they are an index's (marked "llm-d"); the two that are a decoder's are in the tests of
-// kvindex that replay payloads.
+// Conformance checks the promises of every index, one by one. The cases marked "llm-d" are defects that were seen in the
+// index of llm-d-kv-cache at 7be76e119c. Two defects of its decoder are in the tests of kvindex that replay payloads.
 func Conformance(t *testing.T, make Maker) {
 	for _, c := range conformance {
 		t.Run(c.name, func(t *testing.T) { c.run(newRig(t, make, c.size, c.config)) })

@@ -97,7 +97,7 @@ func TestIndexClaimsWhatEnginesHave(t *testing.T) {
 
 func TestIndexConforms(t *testing.T) { kvindextest.Conformance(t, kvindextest.Kvindex) }
 
-// The cost-aware backend of llm-d (seed 003; 2 GiB there) is a budget in bytes and nothing else to set.
+// The cost-aware backend of llm-d-kv-cache has a budget in bytes, of 2 GiB, and no other setting.
 func TestABudgetInBytesIsEnough(t *testing.T) {
 	const budget = 2 << 30
 	kvindextest.Conformance(t, func(h *block.Hasher, cfg kvindex.Config) *kvindextest.Door {
