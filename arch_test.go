@@ -41,7 +41,8 @@ var core = []string{
 	"", "block", "kvindex", "kvevent", "fleet", "policy", "policy/peers", "placement", "internal/jsonscan",
 }
 
-// rules name an import, or the beginning of imports that ends in a slash, the packages that may have it, and the reason.
+// rules name an import, the packages that may have it, and the reason. An import that ends in a slash stands for all
+// imports that begin with it.
 var rules = []struct {
 	forbidden string
 	only      []string

@@ -1,7 +1,6 @@
 package warmpath_test
 
 import (
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -20,22 +19,10 @@ var (
 // Every link of a document, and every document that a file names, exists.
 func TestDocumentsThatAreNamedExist(t *testing.T) {
 	seen := 0
-	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && (d.Name() == ".git" || d.Name() == "bin"):
-			return filepath.SkipDir
-		case d.IsDir():
-			return nil
-		}
+	eachFile(t, func(path string, data []byte) {
 		markdown := filepath.Ext(path) == ".md"
 		if !markdown && filepath.Ext(path) != ".go" && filepath.Ext(path) != ".sh" {
-			return nil
-		}
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return err
+			return
 		}
 		text := string(data)
 		for _, name := range named.FindAllString(text, -1) {
@@ -50,7 +37,7 @@ func TestDocumentsThatAreNamedExist(t *testing.T) {
 			}
 		}
 		if !markdown {
-			return nil
+			return
 		}
 		for _, m := range link.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
 			seen++
@@ -58,11 +45,7 @@ func TestDocumentsThatAreNamedExist(t *testing.T) {
 				t.Errorf("%s has a link to %s: there is no such file", path, m[1])
 			}
 		}
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	if seen < 50 {
 		t.Errorf("%d documents named: the test looks for them in the wrong way", seen)
 	}

@@ -4,11 +4,8 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -153,20 +150,10 @@ func glossary(t *testing.T) (rows []term) {
 
 // sources are the Go files of this module.
 func sources(t *testing.T) (paths []string) {
-	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.IsDir() && (path == "bench" || slices.Contains([]string{"testdata", ".git"}, d.Name())) {
-			return filepath.SkipDir
-		}
-		if !d.IsDir() && strings.HasSuffix(path, ".go") && path != "glossary_test.go" {
+	eachFile(t, func(path string, _ []byte) {
+		if strings.HasSuffix(path, ".go") && path != "glossary_test.go" && !strings.HasPrefix(path, "bench/") && !strings.Contains(path, "testdata/") {
 			paths = append(paths, path)
 		}
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	return paths
 }
