@@ -11,7 +11,8 @@ import (
 // one always.
 func BenchmarkAppend(b *testing.B) {
 	b.Run("tiny", func(b *testing.B) {
-		benchmarkAppend(b, tiny().parse(b), []string{strings.Repeat("<|im_start|>user\nhello world, it's 12 the é 你好\n<|im_end|>\n", 200)})
+		benchmarkAppend(b, tiny().parse(b),
+			[]string{strings.Repeat("<|im_start|>user\nhello world, it's 12 the é 你好\n<|im_end|>\n", 200)})
 	})
 	for _, name := range []string{"llama3_1", "qwen3", "deepseek_v3", "gemma3", "gptoss", "llama2", "mon", "bert"} {
 		b.Run(name, func(b *testing.B) {

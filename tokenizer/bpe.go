@@ -107,8 +107,8 @@ func newBPE(spec *bpeSpec) (*bpe, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &bpe{vocab: text, spelled: text, cache: newWordCache(), ignoreMerges: spec.ignoreMerges, fuseUnknown: spec.fuseUnknown, prefix: spec.prefix,
-		suffix: spec.suffix, unknown: noToken}
+	m := &bpe{vocab: text, spelled: text, cache: newWordCache(), ignoreMerges: spec.ignoreMerges,
+		fuseUnknown: spec.fuseUnknown, prefix: spec.prefix, suffix: spec.suffix, unknown: noToken}
 	if err := m.readMerges(spec, text); err != nil {
 		return nil, err
 	}
@@ -164,7 +164,8 @@ func (m *bpe) readMerges(spec *bpeSpec, text *vocabulary) error {
 		left, ok := text.id(pair[0])
 		right, ok2 := text.id(pair[1])
 		if !ok || !ok2 || len(pair[1]) < len(m.prefix) {
-			return fmt.Errorf("merge %d joins %q and %q, but the vocabulary does not have both", rank, clip(pair[0]), clip(pair[1]))
+			return fmt.Errorf("merge %d joins %q and %q, but the vocabulary does not have both", rank,
+				clip(pair[0]), clip(pair[1]))
 		}
 		joined = append(append(joined[:0], pair[0]...), pair[1][len(m.prefix):]...)
 		merged, ok := text.id(string(joined))

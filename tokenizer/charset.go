@@ -116,9 +116,9 @@ func property(name string) (charset, bool) {
 }
 
 // longCategories are the long names that patterns use beside the short ones.
-var longCategories = map[string]string{"Letter": "L", "Mark": "M", "Number": "N", "Punctuation": "P", "Symbol": "S", "Separator": "Z", "Other": "C",
-	"Uppercase_Letter": "Lu", "Lowercase_Letter": "Ll", "Titlecase_Letter": "Lt", "Modifier_Letter": "Lm", "Other_Letter": "Lo",
-	"Decimal_Number": "Nd", "Nonspacing_Mark": "Mn"}
+var longCategories = map[string]string{"Letter": "L", "Mark": "M", "Number": "N", "Punctuation": "P", "Symbol": "S",
+	"Separator": "Z", "Other": "C", "Uppercase_Letter": "Lu", "Lowercase_Letter": "Ll", "Titlecase_Letter": "Lt",
+	"Modifier_Letter": "Lm", "Other_Letter": "Lo", "Decimal_Number": "Nd", "Nonspacing_Mark": "Mn"}
 
 // escapeClass returns the set of \s, \d, \w and their negations in Oniguruma, inside brackets.
 func escapeClass(c byte) (charset, bool) {

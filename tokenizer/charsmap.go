@@ -169,7 +169,8 @@ func joinsGrapheme(before, after uint8) bool {
 	switch {
 	case before == gcCR && after == gcLF:
 		return true
-	case before == gcControl || before == gcCR || before == gcLF || after == gcControl || after == gcCR || after == gcLF:
+	case before == gcControl || before == gcCR || before == gcLF || after == gcControl || after == gcCR ||
+		after == gcLF:
 		return false
 	case before == gcL && (after == gcL || after == gcV || after == gcLV || after == gcLVT),
 		(before == gcLV || before == gcV) && (after == gcV || after == gcT),
@@ -182,8 +183,8 @@ func joinsGrapheme(before, after uint8) bool {
 // isConjunctLinker is InCB=Linker: the viramas that join consonants into one cluster.
 func isConjunctLinker(c rune) bool {
 	switch c {
-	case 0x94d, 0x9cd, 0xacd, 0xb4d, 0xc4d, 0xd4d, 0x1039, 0x17d2, 0x1a60, 0x1b44, 0x1bab, 0xa9c0, 0xaaf6, 0x10a3f, 0x11133, 0x113d0,
-		0x1193e, 0x11a47, 0x11a99, 0x11f42:
+	case 0x94d, 0x9cd, 0xacd, 0xb4d, 0xc4d, 0xd4d, 0x1039, 0x17d2, 0x1a60, 0x1b44, 0x1bab, 0xa9c0, 0xaaf6, 0x10a3f,
+		0x11133, 0x113d0, 0x1193e, 0x11a47, 0x11a99, 0x11f42:
 		return true
 	}
 	return false

@@ -208,7 +208,8 @@ func readPostProcessor(raw json.RawMessage) (surround, error) {
 			case piece.SpecialToken != nil:
 				token, ok := c.SpecialTokens[piece.SpecialToken.ID]
 				if !ok {
-					return s, fmt.Errorf("post_processor template names the token %q, which it does not define", clip(piece.SpecialToken.ID))
+					return s, fmt.Errorf("post_processor template names the token %q, which it does not define",
+						clip(piece.SpecialToken.ID))
 				}
 				if texts == 0 {
 					s.before = append(s.before, token.IDs...)

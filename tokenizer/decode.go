@@ -106,7 +106,9 @@ func readDecoder(list []decoder, raw json.RawMessage) ([]decoder, error) {
 			return s
 		})), nil
 	case "Strip":
-		return append(list, each(func(_ int, s string) string { return stripDecoded(s, c.Content, c.Start, c.Stop) })), nil
+		return append(list, each(func(_ int, s string) string {
+			return stripDecoded(s, c.Content, c.Start, c.Stop)
+		})), nil
 	case "Metaspace":
 		scheme, err := readPrependScheme(c.PrependScheme, c.AddPrefix)
 		if err != nil {
@@ -260,8 +262,8 @@ func joinWordPiece(i int, s, prefix string, cleanup bool) string {
 	if !cleanup {
 		return s
 	}
-	for _, pair := range [][2]string{{" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}, {" ' ", "'"}, {" n't", "n't"}, {" 'm", "'m"},
-		{" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}} {
+	for _, pair := range [][2]string{{" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}, {" ' ", "'"},
+		{" n't", "n't"}, {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}} {
 		s = strings.ReplaceAll(s, pair[0], pair[1])
 	}
 	return s

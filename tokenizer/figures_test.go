@@ -65,7 +65,8 @@ func TestFigures(t *testing.T) {
 		cmd := exec.Command("node", script, readGolden().Models[name].Dir)
 		cmd.Dir = dir
 		rust, _ := cmd.Output()
-		t.Logf("%-16s first %5.2f, then %5.2f Mtok/s; load %4d ms; %3d MiB; Rust %s", name, rates[0], slices.Max(rates[1:]),
+		t.Logf("%-16s first %5.2f, then %5.2f Mtok/s; load %4d ms; %3d MiB; Rust %s", name, rates[0],
+			slices.Max(rates[1:]),
 			load.Milliseconds(), int64(after.HeapAlloc-before.HeapAlloc)>>20, strings.TrimSpace(string(rust)))
 	}
 }
@@ -75,8 +76,10 @@ func TestConversationFigures(t *testing.T) {
 	if os.Getenv("WARMPATH_FIGURES") == "" {
 		t.Skip("prints figures: set WARMPATH_FIGURES=1")
 	}
-	for name, marks := range map[string][2]string{"qwen3": {"<|im_start|>user\n", "<|im_end|>\n"}, "llama3_1": {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},
-		"gemma3": {"<start_of_turn>user\n", "<end_of_turn>\n"}, "deepseek_v3": {"<｜User｜>", "<｜end▁of▁sentence｜>"}, "gptoss": {"<|start|>user<|message|>", "<|end|>"}, "mistral_nemo": {"[INST]", "[/INST]"}} {
+	for name, marks := range map[string][2]string{"qwen3": {"<|im_start|>user\n", "<|im_end|>\n"},
+		"llama3_1": {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},
+		"gemma3":   {"<start_of_turn>user\n", "<end_of_turn>\n"}, "deepseek_v3": {"<｜User｜>", "<｜end▁of▁sentence｜>"},
+		"gptoss": {"<|start|>user<|message|>", "<|end|>"}, "mistral_nemo": {"[INST]", "[/INST]"}} {
 		tok, dir := loadGolden(t, name)
 		docs := corpus(t, dir, "mixed")
 		r := rand.New(rand.NewPCG(3, 3))
@@ -119,7 +122,8 @@ func TestConversationFigures(t *testing.T) {
 				ids, reuse, _ = turns.Append(ids[:0], after, Options{})
 				warm = min(warm, time.Since(began))
 			}
-			t.Logf("%-12s %6d tokens: cold %6d µs, growing %4d µs (%4.1f %%), %d ids new or encoded again", name, len(ids), cold.Microseconds(), warm.Microseconds(),
+			t.Logf("%-12s %6d tokens: cold %6d µs, growing %4d µs (%4.1f %%), %d ids new or encoded again", name,
+				len(ids), cold.Microseconds(), warm.Microseconds(),
 				100*float64(warm)/float64(cold), len(ids)-reuse.Known.Tokens)
 		}
 	}
@@ -135,13 +139,15 @@ func TestHostileFigures(t *testing.T) {
 	for i := range random {
 		random[i] = byte('a' + r.IntN(26))
 	}
-	texts := map[string]string{"one letter": strings.Repeat("a", 10<<20), "letters": string(random), "spaces": strings.Repeat(" ", 10<<20), "digits": strings.Repeat("7", 10<<20)}
+	texts := map[string]string{"one letter": strings.Repeat("a", 10<<20), "letters": string(random),
+		"spaces": strings.Repeat(" ", 10<<20), "digits": strings.Repeat("7", 10<<20)}
 	for _, name := range []string{"llama3_1", "qwen3", "gemma3", "llama2", "bert", "mon"} {
 		tok, _ := loadGolden(t, name)
 		for _, what := range []string{"one letter", "letters", "spaces", "digits"} {
 			began := cpuTime()
 			ids, err := tok.Append(nil, texts[what], Options{})
-			t.Logf("%-9s 10 MB of %-10s %5d ms, %8d ids, error %v", name, what, (cpuTime() - began).Milliseconds(), len(ids), err)
+			t.Logf("%-9s 10 MB of %-10s %5d ms, %8d ids, error %v", name, what, (cpuTime() - began).Milliseconds(),
+				len(ids), err)
 		}
 	}
 }

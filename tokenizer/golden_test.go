@@ -64,7 +64,8 @@ func corpus(t testing.TB, dir, name string) []string {
 	data := readInstalled(t, filepath.Join(dir, "corpus", name+".json"))
 	sum := sha256.Sum256(data)
 	if got := hex.EncodeToString(sum[:]); got != readGolden().Corpora[name] {
-		t.Fatalf("corpus %s has hash %s, golden.json says %s: run make golden again", name, got, readGolden().Corpora[name])
+		t.Fatalf("corpus %s has hash %s, golden.json says %s: run make golden again", name, got,
+			readGolden().Corpora[name])
 	}
 	var docs []string
 	if err := json.Unmarshal(data, &docs); err != nil {
@@ -125,7 +126,8 @@ func TestEveryComponentAgreesWithTheRustTokenizer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			compareIDs(t, tok, corpus(t, dir, "features"), Options{}, want, filepath.Join(dir, "ids", "features-"+name+".bin"))
+			compareIDs(t, tok, corpus(t, dir, "features"), Options{}, want,
+				filepath.Join(dir, "ids", "features-"+name+".bin"))
 		})
 	}
 }
@@ -188,7 +190,8 @@ func firstDifference(tok *Tokenizer, text string, got, want []block.Token) strin
 		}
 		return b.String()
 	}
-	return fmt.Sprintf("at id %d of %d: got %swant %sin %+q", at, len(want), show(got), show(want), text[:min(len(text), 150)])
+	return fmt.Sprintf("at id %d of %d: got %swant %sin %+q", at, len(want), show(got), show(want),
+		text[:min(len(text), 150)])
 }
 
 func TestDecodedTextEqualsTheRustTokenizers(t *testing.T) {

@@ -120,8 +120,8 @@ func readAddedToken(raw []byte) (addedToken, error) {
 	if err := json.Unmarshal(raw, &a); err != nil {
 		return addedToken{}, err
 	}
-	t := addedToken{id: noToken, content: a.Content, special: a.Special, singleWord: a.SingleWord, lstrip: a.Lstrip, rstrip: a.Rstrip,
-		normalized: !a.Special}
+	t := addedToken{id: noToken, content: a.Content, special: a.Special, singleWord: a.SingleWord, lstrip: a.Lstrip,
+		rstrip: a.Rstrip, normalized: !a.Special}
 	if a.ID != nil {
 		t.id = *a.ID
 	}
@@ -132,8 +132,8 @@ func readAddedToken(raw []byte) (addedToken, error) {
 }
 
 func (f *file) build(cfg *config) (*Tokenizer, error) {
-	t := &Tokenizer{raw: newAddedSet(), normalized: newAddedSet(), added: map[block.Token]addedToken{}, addedID: map[string]block.Token{},
-		named: cfg.named}
+	t := &Tokenizer{raw: newAddedSet(), normalized: newAddedSet(), added: map[block.Token]addedToken{},
+		addedID: map[string]block.Token{}, named: cfg.named}
 	var err error
 	if t.normalizers, err = readNormalizer(nil, f.normalizer); err != nil {
 		return nil, err
@@ -155,7 +155,8 @@ func (f *file) build(cfg *config) (*Tokenizer, error) {
 		return nil, err
 	}
 	if len(p.before)+len(p.after) > maxAround {
-		return nil, fmt.Errorf("the post-processor puts %d tokens around a text: at most %d", len(p.before)+len(p.after), maxAround)
+		return nil, fmt.Errorf("the post-processor puts %d tokens around a text: at most %d",
+			len(p.before)+len(p.after), maxAround)
 	}
 	t.before, t.after = p.before, p.after
 	return t, nil
@@ -230,7 +231,8 @@ func (t *Tokenizer) add(tokens []addedToken) error {
 			continue
 		}
 		if bytes += len(a.content); len(a.content) > maxAdded || bytes > maxAddedBytes {
-			return fmt.Errorf("added token %q: one has at most %d bytes, and all have at most %d", clip(a.content), maxAdded, maxAddedBytes)
+			return fmt.Errorf("added token %q: one has at most %d bytes, and all have at most %d", clip(a.content),
+				maxAdded, maxAddedBytes)
 		}
 		if id, ok := t.addedID[a.content]; ok {
 			a.id = id

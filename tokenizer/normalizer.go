@@ -320,8 +320,9 @@ func (spacedChinese) append(dst []byte, text string) ([]byte, change) {
 // isChinese has the reference's ranges. One of them begins at 2B920 by mistake, where the block begins at 2B820; it is
 // the same here.
 func isChinese(c rune) bool {
-	return c >= 0x3400 && (c <= 0x4dbf || c >= 0x4e00 && c <= 0x9fff || c >= 0xf900 && c <= 0xfaff || c >= 0x20000 && c <= 0x2a6df ||
-		c >= 0x2a700 && c <= 0x2b73f || c >= 0x2b740 && c <= 0x2b81f || c >= 0x2b920 && c <= 0x2ceaf || c >= 0x2f800 && c <= 0x2fa1f)
+	return c >= 0x3400 && (c <= 0x4dbf || c >= 0x4e00 && c <= 0x9fff || c >= 0xf900 && c <= 0xfaff ||
+		c >= 0x20000 && c <= 0x2a6df || c >= 0x2a700 && c <= 0x2b73f || c >= 0x2b740 && c <= 0x2b81f ||
+		c >= 0x2b920 && c <= 0x2ceaf || c >= 0x2f800 && c <= 0x2fa1f)
 }
 
 // byteLevelText is ByteLevel as a normalizer.

@@ -51,7 +51,8 @@ func ask(t *testing.T, python string, request map[string]any) [][]block.Token {
 
 // sample returns a part of the corpora where they are installed, and a few texts always.
 func sample(t *testing.T) []string {
-	texts := []string{"Hello, world!", "it's I'LL 'ſ 123456", "  \n\n x \r\n", "你好，世界。", "привет мир", "e\u0301\u0323 한국어 👨‍👩‍👧", "", " ", strings.Repeat("ab ", 500)}
+	texts := []string{"Hello, world!", "it's I'LL 'ſ 123456", "  \n\n x \r\n", "你好，世界。", "привет мир",
+		"e\u0301\u0323 한국어 👨‍👩‍👧", "", " ", strings.Repeat("ab ", 500)}
 	dir := filepath.Join(testenv.Cache(t), "tokenizers", "corpus")
 	for _, name := range []string{"mixed", "fuzz", "runs"} {
 		data, err := os.ReadFile(filepath.Join(dir, name+".json"))
@@ -94,9 +95,12 @@ func TestTheRealEnginesTinyModelIsTokenizedAsInPython(t *testing.T) {
 	if err != nil {
 		testenv.Missing(t, model, "make test-engines")
 	}
-	texts := append(sample(t), "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n", "<|bos|><|endoftext|>x<|im_", "<|im_end|>")
-	diffIDs(t, tok, texts, Options{}, ask(t, python, map[string]any{"kind": "tokenizers", "file": filepath.Join(model, "tokenizer.json"), "texts": texts}))
-	diffIDs(t, tok, texts, Options{AddSpecial: true}, ask(t, python, map[string]any{"kind": "transformers", "file": model, "texts": texts}))
+	texts := append(sample(t), "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n",
+		"<|bos|><|endoftext|>x<|im_", "<|im_end|>")
+	diffIDs(t, tok, texts, Options{}, ask(t, python, map[string]any{"kind": "tokenizers",
+		"file": filepath.Join(model, "tokenizer.json"), "texts": texts}))
+	diffIDs(t, tok, texts, Options{AddSpecial: true}, ask(t, python,
+		map[string]any{"kind": "transformers", "file": model, "texts": texts}))
 }
 
 func TestTekkenFilesAreTokenizedAsMistralDoes(t *testing.T) {
@@ -139,7 +143,8 @@ func TestTiktokenRanksGiveTheIDsOfTheSameModelsTokenizerJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []string{"mixed", "fuzz", "runs"} {
-		compareIDs(t, tok, corpus(t, dir, c), Options{}, readGolden().Models["gptoss"].IDs[c], filepath.Join(dir, "ids", "gptoss."+c+".bin"))
+		compareIDs(t, tok, corpus(t, dir, c), Options{}, readGolden().Models["gptoss"].IDs[c],
+			filepath.Join(dir, "ids", "gptoss."+c+".bin"))
 	}
 	ids, err := tok.Append(nil, "<|start|>user<|message|>hi<|end|>", Options{})
 	if want := []block.Token{200006, 1428, 200008, 3686, 200007}; err != nil || !slices.Equal(ids, want) {
@@ -164,6 +169,7 @@ func TestTiktokenPatternsSplitAsTheOriginalsWithPossessiveQuantifiers(t *testing
 		if err != nil {
 			t.Fatal(err)
 		}
-		diffIDs(t, tok, texts, Options{PlainSpecial: true}, ask(t, python, map[string]any{"kind": "tiktoken", "file": file, "texts": texts, "pattern": original}))
+		diffIDs(t, tok, texts, Options{PlainSpecial: true}, ask(t, python,
+			map[string]any{"kind": "tiktoken", "file": file, "texts": texts, "pattern": original}))
 	}
 }

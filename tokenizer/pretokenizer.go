@@ -141,7 +141,8 @@ func boundSteps(steps []preStep) error {
 	}
 	const most = 3
 	if len(steps) > maxSteps || longer > most {
-		return fmt.Errorf("%d pre_tokenizers, %d of them ByteLevel or Metaspace: at most %d and %d", len(steps), longer, maxSteps, most)
+		return fmt.Errorf("%d pre_tokenizers, %d of them ByteLevel or Metaspace: at most %d and %d", len(steps),
+			longer, maxSteps, most)
 	}
 	return nil
 }
@@ -169,7 +170,8 @@ func (c *preTokenizer) fixedLength(steps []preStep) ([]preStep, error) {
 		return nil, fmt.Errorf("pre_tokenizer FixedLength of %d characters: only 1 to 200 are supported", length)
 	}
 	char := &patternNode{kind: nodeClass, set: charset(nil).negate()}
-	return append(steps, preStep{match: nodeMatcher(&patternNode{kind: nodeRepeat, min: 1, max: length, sub: []*patternNode{char}})}), nil
+	return append(steps, preStep{match: nodeMatcher(&patternNode{kind: nodeRepeat, min: 1, max: length,
+		sub: []*patternNode{char}})}), nil
 }
 
 func (c *preTokenizer) metaspace(steps []preStep) ([]preStep, error) {
@@ -182,7 +184,8 @@ func (c *preTokenizer) metaspace(steps []preStep) ([]preStep, error) {
 		return nil, fmt.Errorf("read pre_tokenizer Metaspace: %w", err)
 	}
 	if len(c.Replacement) > maxPrepended {
-		return nil, fmt.Errorf("pre_tokenizer Metaspace with a replacement of %d bytes: at most %d", len(c.Replacement), maxPrepended)
+		return nil, fmt.Errorf("pre_tokenizer Metaspace with a replacement of %d bytes: at most %d",
+			len(c.Replacement), maxPrepended)
 	}
 	steps = append(steps, preStep{kind: preMetaspace, replace: c.Replacement, prepend: scheme})
 	if c.Split == nil || *c.Split {
@@ -215,7 +218,8 @@ func readPrependScheme(name *string, prefix *bool) (prependScheme, error) {
 	}
 	if prefix != nil && !*prefix {
 		if scheme != prependNever && name != nil {
-			return 0, fmt.Errorf("pre_tokenizer Metaspace says both add_prefix_space false and prepend_scheme %q", *name)
+			return 0, fmt.Errorf("pre_tokenizer Metaspace says both add_prefix_space false and prepend_scheme %q",
+				*name)
 		}
 		scheme = prependNever
 	}

@@ -50,7 +50,8 @@ func literalMatcher(text string) (*matcher, error) {
 // regexMatcher compiles a pattern of Oniguruma's syntax.
 func regexMatcher(pattern string) (*matcher, error) {
 	if len(pattern) > maxPattern {
-		return nil, fmt.Errorf("compile pattern %q: %d bytes are over the limit of %d", clip(pattern), len(pattern), maxPattern)
+		return nil, fmt.Errorf("compile pattern %q: %d bytes are over the limit of %d", clip(pattern), len(pattern),
+			maxPattern)
 	}
 	auto, err := compilePattern(pattern)
 	if err == nil {

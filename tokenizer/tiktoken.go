@@ -37,10 +37,11 @@ type encoding struct {
 
 // encodings has the known encodings, by file name without extension.
 var encodings = map[string]encoding{
-	"gpt2":          {patternGPT2, fixed(map[string]block.Token{"<|endoftext|>": 50256})},
-	"r50k_base":     {patternGPT2, fixed(map[string]block.Token{"<|endoftext|>": 50256})},
-	"p50k_base":     {patternGPT2, fixed(map[string]block.Token{"<|endoftext|>": 50256})},
-	"cl100k_base":   {patternCL100K, fixed(map[string]block.Token{"<|endoftext|>": 100257, "<|fim_prefix|>": 100258, "<|fim_middle|>": 100259, "<|fim_suffix|>": 100260, "<|endofprompt|>": 100276})},
+	"gpt2":      {patternGPT2, fixed(map[string]block.Token{"<|endoftext|>": 50256})},
+	"r50k_base": {patternGPT2, fixed(map[string]block.Token{"<|endoftext|>": 50256})},
+	"p50k_base": {patternGPT2, fixed(map[string]block.Token{"<|endoftext|>": 50256})},
+	"cl100k_base": {patternCL100K, fixed(map[string]block.Token{"<|endoftext|>": 100257, "<|fim_prefix|>": 100258,
+		"<|fim_middle|>": 100259, "<|fim_suffix|>": 100260, "<|endofprompt|>": 100276})},
 	"o200k_base":    {patternO200K, fixed(map[string]block.Token{"<|endoftext|>": 199999, "<|endofprompt|>": 200018})},
 	"o200k_harmony": {patternO200K, harmonyTokens},
 	"qwen":          {patternQwen, qwenTokens},
@@ -52,8 +53,9 @@ func fixed(tokens map[string]block.Token) func(int) map[string]block.Token {
 }
 
 func harmonyTokens(int) map[string]block.Token {
-	tokens := map[string]block.Token{"<|startoftext|>": 199998, "<|endoftext|>": 199999, "<|return|>": 200002, "<|constrain|>": 200003,
-		"<|channel|>": 200005, "<|start|>": 200006, "<|end|>": 200007, "<|message|>": 200008, "<|call|>": 200012, "<|endofprompt|>": 200018}
+	tokens := map[string]block.Token{"<|startoftext|>": 199998, "<|endoftext|>": 199999, "<|return|>": 200002,
+		"<|constrain|>": 200003, "<|channel|>": 200005, "<|start|>": 200006, "<|end|>": 200007, "<|message|>": 200008,
+		"<|call|>": 200012, "<|endofprompt|>": 200018}
 	for _, id := range []block.Token{200000, 200001, 200004, 200009, 200010, 200011} {
 		tokens[fmt.Sprintf("<|reserved_%d|>", id)] = id
 	}
@@ -67,7 +69,8 @@ func harmonyTokens(int) map[string]block.Token {
 
 // qwenTokens returns the special tokens of Qwen's first generation (tokenization_qwen.py): their ids follow the ranks.
 func qwenTokens(ranks int) map[string]block.Token {
-	tokens := map[string]block.Token{"<|endoftext|>": block.Token(ranks), "<|im_start|>": block.Token(ranks + 1), "<|im_end|>": block.Token(ranks + 2)}
+	tokens := map[string]block.Token{"<|endoftext|>": block.Token(ranks), "<|im_start|>": block.Token(ranks + 1),
+		"<|im_end|>": block.Token(ranks + 2)}
 	for i := range 205 {
 		tokens[fmt.Sprintf("<|extra_%d|>", i)] = block.Token(ranks + 3 + i)
 	}
@@ -171,7 +174,8 @@ func ParseTekken(data []byte) (*Tokenizer, error) {
 		return nil, fmt.Errorf("read tekken.json: %w", err)
 	}
 	c := f.Config
-	if c.NumSpecial < 0 || c.VocabSize < c.NumSpecial || c.VocabSize > len(f.Vocab)+c.NumSpecial || c.NumSpecial > maxSpecial {
+	if c.NumSpecial < 0 || c.VocabSize < c.NumSpecial || c.VocabSize > len(f.Vocab)+c.NumSpecial ||
+		c.NumSpecial > maxSpecial {
 		return nil, errors.New("read tekken.json: sizes do not fit the vocabulary")
 	}
 	first := block.Token(c.NumSpecial)
@@ -191,7 +195,8 @@ func ParseTekken(data []byte) (*Tokenizer, error) {
 		}
 	}
 	for i := len(special); i < c.NumSpecial; i++ {
-		special = append(special, addedToken{id: block.Token(i), content: fmt.Sprintf("<SPECIAL_%d>", i), special: true})
+		special = append(special, addedToken{id: block.Token(i), content: fmt.Sprintf("<SPECIAL_%d>", i),
+			special: true})
 	}
 	t, err := newRankTokenizer(tokens, special, c.Pattern)
 	if err != nil {
@@ -206,9 +211,9 @@ func ParseTekken(data []byte) (*Tokenizer, error) {
 
 // tekkenTokens are the special tokens of a file that does not list them (mistral_common, tekken.py,
 // DEPRECATED_SPECIAL_TOKENS).
-var tekkenTokens = []string{"<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]",
-	"[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]",
-	"[/SYSTEM_PROMPT]", "[TOOL_CONTENT]"}
+var tekkenTokens = []string{"<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]",
+	"[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]",
+	"[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]"}
 
 // newRankTokenizer builds a tokenizer from byte tokens with ids in the order of their ranks.
 func newRankTokenizer(tokens []token, special []addedToken, pattern string) (*Tokenizer, error) {
@@ -220,8 +225,8 @@ func newRankTokenizer(tokens []token, special []addedToken, pattern string) (*To
 	if err != nil {
 		return nil, err
 	}
-	t := &Tokenizer{raw: newAddedSet(), normalized: newAddedSet(), added: map[block.Token]addedToken{}, addedID: map[string]block.Token{},
-		pre: []preStep{{match: match}}, model: m, vocab: m.vocab}
+	t := &Tokenizer{raw: newAddedSet(), normalized: newAddedSet(), added: map[block.Token]addedToken{},
+		addedID: map[string]block.Token{}, pre: []preStep{{match: match}}, model: m, vocab: m.vocab}
 	t.decoders = []decoder{func(tokens []string) []string { return []string{lossy([]byte(strings.Join(tokens, "")))} }}
 	return t, t.add(special)
 }

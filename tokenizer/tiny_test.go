@@ -25,7 +25,8 @@ func tiny() tinySpec {
 		add(string(byteLevelChar[b]))
 	}
 	var merges []string
-	for _, m := range []string{"h e", "l l", "he ll", "hell o", "Ġ w", "o r", "Ġw or", "l d", "Ġwor ld", "a a", "aa aa", "aaaa aaaa", "Ġ t", "Ġt he", "a b", "Ċ Ċ"} {
+	for _, m := range []string{"h e", "l l", "he ll", "hell o", "Ġ w", "o r", "Ġw or", "l d", "Ġwor ld", "a a",
+		"aa aa", "aaaa aaaa", "Ġ t", "Ġt he", "a b", "Ċ Ċ"} {
 		left, right, _ := strings.Cut(m, " ")
 		add(left)
 		add(right)
@@ -33,17 +34,21 @@ func tiny() tinySpec {
 		merges = append(merges, m)
 	}
 	special := func(id int, content string) map[string]any {
-		return map[string]any{"id": id, "content": content, "special": true, "normalized": false, "single_word": false, "lstrip": false, "rstrip": false}
+		return map[string]any{"id": id, "content": content, "special": true, "normalized": false,
+			"single_word": false, "lstrip": false, "rstrip": false}
 	}
 	return tinySpec{
 		"added_tokens": []any{special(1000, "<|im_start|>"), special(1001, "<|im_end|>"), special(1002, "<|bos|>")},
 		"normalizer":   map[string]any{"type": "NFC"},
 		"pre_tokenizer": map[string]any{"type": "Sequence", "pretokenizers": []any{
-			map[string]any{"type": "Split", "pattern": map[string]any{"Regex": qwenSplit}, "behavior": "Isolated", "invert": false},
+			map[string]any{"type": "Split", "pattern": map[string]any{"Regex": qwenSplit}, "behavior": "Isolated",
+				"invert": false},
 			map[string]any{"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}}},
 		"post_processor": map[string]any{"type": "TemplateProcessing",
-			"single":         []any{map[string]any{"SpecialToken": map[string]any{"id": "<|bos|>", "type_id": 0}}, map[string]any{"Sequence": map[string]any{"id": "A", "type_id": 0}}},
-			"special_tokens": map[string]any{"<|bos|>": map[string]any{"id": "<|bos|>", "ids": []int{1002}, "tokens": []string{"<|bos|>"}}}},
+			"single": []any{map[string]any{"SpecialToken": map[string]any{"id": "<|bos|>", "type_id": 0}},
+				map[string]any{"Sequence": map[string]any{"id": "A", "type_id": 0}}},
+			"special_tokens": map[string]any{"<|bos|>": map[string]any{"id": "<|bos|>", "ids": []int{1002},
+				"tokens": []string{"<|bos|>"}}}},
 		"decoder": map[string]any{"type": "ByteLevel"},
 		"model":   map[string]any{"type": "BPE", "vocab": vocab, "merges": merges},
 	}

@@ -69,20 +69,24 @@ func TestUnknownComponentsAreRefusedByName(t *testing.T) {
 	unknown := map[string]any{"type": "Quux"}
 	f(`unknown normalizer "Quux"`, func(s tinySpec) { s["normalizer"] = unknown })
 	f(`unknown pre_tokenizer "Quux"`, func(s tinySpec) { s["pre_tokenizer"] = unknown })
-	f(`unknown pre_tokenizer "UnicodeScripts"`, func(s tinySpec) { s["pre_tokenizer"] = map[string]any{"type": "UnicodeScripts"} })
+	f(`unknown pre_tokenizer "UnicodeScripts"`,
+		func(s tinySpec) { s["pre_tokenizer"] = map[string]any{"type": "UnicodeScripts"} })
 	f(`unknown post_processor "Quux"`, func(s tinySpec) { s["post_processor"] = unknown })
 	f(`unknown decoder "Quux"`, func(s tinySpec) { s["decoder"] = unknown })
 	f(`unknown model "Quux"`, func(s tinySpec) { s["model"].(map[string]any)["type"] = "Quux" })
 	f("dropout", func(s tinySpec) { s["model"].(map[string]any)["dropout"] = 0.1 })
 	f("case-insensitive", func(s tinySpec) {
-		s["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"Regex": "(?i:ss)"}, "behavior": "Isolated"}
+		s["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"Regex": "(?i:ss)"},
+			"behavior": "Isolated"}
 	})
 	f("over the limit of 8192", func(s tinySpec) {
-		s["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"Regex": strings.Repeat(`\p{L}`, 2000)}, "behavior": "Isolated"}
+		s["pre_tokenizer"] = map[string]any{"type": "Split",
+			"pattern": map[string]any{"Regex": strings.Repeat(`\p{L}`, 2000)}, "behavior": "Isolated"}
 	})
 	f("the vocabulary does not have", func(s tinySpec) { s["model"].(map[string]any)["merges"] = []string{"q q"} })
 	f("behavior", func(s tinySpec) {
-		s["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"String": "x"}, "behavior": "Odd"}
+		s["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"String": "x"},
+			"behavior": "Odd"}
 	})
 }
 
@@ -103,7 +107,8 @@ func TestBothEncodingsOfMergesAreTheSame(t *testing.T) {
 func TestConfigurationAddsTokensAndLeavesThePostProcessorAlone(t *testing.T) {
 	f := func(config, text, want string) {
 		t.Helper()
-		tok, err := Load(fstest.MapFS{"tokenizer.json": {Data: tiny().json()}, "tokenizer_config.json": {Data: []byte(config)}})
+		tok, err := Load(fstest.MapFS{"tokenizer.json": {Data: tiny().json()},
+			"tokenizer_config.json": {Data: []byte(config)}})
 		if err != nil {
 			t.Error(err)
 			return
@@ -123,7 +128,8 @@ func TestAFolderWithoutATokenizerIsRefused(t *testing.T) {
 	if _, err := Load(fstest.MapFS{}); !errors.Is(err, ErrNoTokenizer) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := Load(fstest.MapFS{"other.tiktoken": {Data: []byte("YQ== 0")}}); err == nil || !strings.Contains(err.Error(), `"other"`) {
+	if _, err := Load(fstest.MapFS{"other.tiktoken": {Data: []byte("YQ== 0")}}); err == nil ||
+		!strings.Contains(err.Error(), `"other"`) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -183,7 +189,8 @@ func TestManyGoroutinesShareOneTokenizer(t *testing.T) {
 // conversation returns a text for each turn; each text begins with the one before it.
 func conversation(turns int) []string {
 	r := rand.New(rand.NewPCG(7, 7))
-	words := []string{"hello", " world", " the", "é", "你好", "\n", "<", "|im_", " 12", "aaaa", "'s", "<|im_end|", "e\u0301", "\xff", "\xe4\xbd"}
+	words := []string{"hello", " world", " the", "é", "你好", "\n", "<", "|im_", " 12", "aaaa", "'s", "<|im_end|",
+		"e\u0301", "\xff", "\xe4\xbd"}
 	var text strings.Builder
 	var out []string
 	for range turns {
@@ -224,13 +231,16 @@ func TestAGrowingConversationHasTheIDsOfAColdEncoding(t *testing.T) {
 func TestTokensThatOverlapOthersAreNoCuts(t *testing.T) {
 	s := tiny()
 	token := func(content string, more map[string]any) map[string]any {
-		m := map[string]any{"id": 2000 + len(s["added_tokens"].([]any)), "content": content, "special": true, "normalized": false}
+		m := map[string]any{"id": 2000 + len(s["added_tokens"].([]any)), "content": content, "special": true,
+			"normalized": false}
 		for k, v := range more {
 			m[k] = v
 		}
 		return m
 	}
-	for _, a := range []map[string]any{token("<a>", nil), token("<a><b>", nil), token("x<", nil), token("<c>", nil), token("<d>", map[string]any{"rstrip": true}), token("[E]", nil), token("[F]", map[string]any{"single_word": true})} {
+	for _, a := range []map[string]any{token("<a>", nil), token("<a><b>", nil), token("x<", nil), token("<c>", nil),
+		token("<d>", map[string]any{"rstrip": true}), token("[E]", nil),
+		token("[F]", map[string]any{"single_word": true})} {
 		a["id"] = 2000 + len(s["added_tokens"].([]any))
 		s["added_tokens"] = append(s["added_tokens"].([]any), a)
 	}
@@ -255,8 +265,10 @@ func TestATenMegabyteWordTakesBoundedTime(t *testing.T) {
 	for i := range random {
 		random[i] = "ahelowrd"[r.IntN(8)]
 	}
-	for name, text := range map[string]string{"one letter": strings.Repeat("a", 10<<20), "letters": string(random), "spaces": strings.Repeat(" ", 10<<20),
-		"line ends": strings.Repeat("\n", 10<<20), "marks": "e" + strings.Repeat("\u0301\u0323", 2<<20), "tokens": strings.Repeat("<|im_en", 1<<20)} {
+	for name, text := range map[string]string{"one letter": strings.Repeat("a", 10<<20), "letters": string(random),
+		"spaces":    strings.Repeat(" ", 10<<20),
+		"line ends": strings.Repeat("\n", 10<<20), "marks": "e" + strings.Repeat("\u0301\u0323", 2<<20),
+		"tokens": strings.Repeat("<|im_en", 1<<20)} {
 		began := time.Now()
 		ids, err := tok.Append(nil, text, Options{})
 		if err != nil {
@@ -277,7 +289,8 @@ func FuzzTokenizerJSON(f *testing.F) {
 	f.Add([]byte(`{"model":{"vocab":{"a":4294967295},"merges":[]}}`), []byte(`[]`))
 	for _, r := range []string{`a{1,3}?b|(?=x)`, `[^\s&&[a-z]]+`, `(?i:'s)|\p{Han}+`, `(`, `[`, `\`, `a**`} {
 		s := tiny()
-		s["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"Regex": r}, "behavior": "MergedWithNext"}
+		s["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"Regex": r},
+			"behavior": "MergedWithNext"}
 		f.Add(s.json(), []byte(`null`))
 	}
 	f.Fuzz(func(t *testing.T, file, config []byte) {
@@ -298,7 +311,8 @@ func FuzzText(f *testing.F) {
 	bare := tiny()
 	bare["pre_tokenizer"] = nil // the whole text is one word
 	whole := bare.parse(f)
-	for _, s := range []string{"hello world", "<|im_start|>x<|im_end|>", "e\u0301\u0323", "\xff\xfe", "'ſ 12  \n\n x", strings.Repeat("ab", 600)} {
+	for _, s := range []string{"hello world", "<|im_start|>x<|im_end|>", "e\u0301\u0323", "\xff\xfe",
+		"'ſ 12  \n\n x", strings.Repeat("ab", 600)} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -323,7 +337,8 @@ func FuzzText(f *testing.F) {
 
 func FuzzRanks(f *testing.F) {
 	f.Add([]byte("YQ== 0\nYg== 1\n"), []byte(`{"config":{"pattern":"."},"vocab":[{"rank":0,"token_bytes":"YQ=="}]}`))
-	f.Add([]byte("YQ== 4194303\nYQ== 4194304\n"), []byte(`{"config":{"default_vocab_size":4194304,"default_num_special_tokens":4194304}}`))
+	f.Add([]byte("YQ== 4194303\nYQ== 4194304\n"),
+		[]byte(`{"config":{"default_vocab_size":4194304,"default_num_special_tokens":4194304}}`))
 	var all strings.Builder
 	var vocab []string
 	for rank := range 259 {

@@ -161,7 +161,8 @@ func (c *TurnCache) Append(dst []block.Token, text string, opts Options) (ids []
 }
 
 // AppendBytes is Append for text in a byte slice, which must not change during the call.
-func (c *TurnCache) AppendBytes(dst []block.Token, text []byte, opts Options) (ids []block.Token, reuse Reuse, err error) {
+func (c *TurnCache) AppendBytes(dst []block.Token, text []byte, opts Options) (ids []block.Token, reuse Reuse,
+	err error) {
 	return c.Append(dst, view(text), opts)
 }
 
@@ -368,7 +369,8 @@ func (s *addedSet) solid() *addedSet {
 	count := map[byte]int{}
 	for i := range s.tokens {
 		t := &s.tokens[i]
-		if !t.special || t.rstrip || t.singleWord || open[int32(i)] || words && endsInWord(t.content) || overlapped(t.content, tails) {
+		if !t.special || t.rstrip || t.singleWord || open[int32(i)] || words && endsInWord(t.content) ||
+			overlapped(t.content, tails) {
 			continue
 		}
 		list = append(list, *t)

@@ -17,15 +17,18 @@ var unicodeBin string
 
 // categoryNames are the general categories. A category's number is its position in this list plus one; zero is
 // unassigned (Cn), or a surrogate (Cs), which a text never has.
-var categoryNames = []string{"Cc", "Cf", "Co", "Ll", "Lm", "Lo", "Lt", "Lu", "Mc", "Me", "Mn", "Nd", "Nl", "No", "Pc", "Pd", "Pe", "Pf",
+var categoryNames = []string{"Cc", "Cf", "Co", "Ll", "Lm", "Lo", "Lt", "Lu", "Mc", "Me", "Mn", "Nd", "Nl", "No",
+	"Pc", "Pd", "Pe", "Pf",
 	"Pi", "Po", "Ps", "Sc", "Sk", "Sm", "So", "Zl", "Zp", "Zs"}
 
 // scriptNames are the scripts that patterns may name; a pattern with another script is refused.
-var scriptNames = []string{"Han", "Hiragana", "Katakana", "Hangul", "Latin", "Cyrillic", "Greek", "Thai", "Arabic", "Hebrew", "Devanagari"}
+var scriptNames = []string{"Han", "Hiragana", "Katakana", "Hangul", "Latin", "Cyrillic", "Greek", "Thai", "Arabic",
+	"Hebrew", "Devanagari"}
 
 // unicodeData is unicode.bin unpacked: immutable, shared by every tokenizer.
 type unicodeData struct {
-	category, space, word, digit, regexWord            []runeRun // Oniguruma's classes; regexWord is \w of Rust's regex crate
+	// Oniguruma's classes; regexWord is \w of Rust's regex crate
+	category, space, word, digit, regexWord            []runeRun
 	oldPunctuation, oldOther, oldNonspacing, combining []runeRun // the classes of BERT's and StripAccents' code
 	numeric, ccc, grapheme                             []runeRun
 	scripts                                            map[string][]runeRun
@@ -45,7 +48,8 @@ var unicodeTables = sync.OnceValue(readUnicode)
 func readUnicode() *unicodeData {
 	r := unicodeReader{rest: unicodeBin}
 	u := &unicodeData{scripts: map[string][]runeRun{}}
-	for _, runs := range []*[]runeRun{&u.category, &u.space, &u.word, &u.digit, &u.regexWord, &u.oldPunctuation, &u.oldOther,
+	for _, runs := range []*[]runeRun{&u.category, &u.space, &u.word, &u.digit, &u.regexWord, &u.oldPunctuation,
+		&u.oldOther,
 		&u.oldNonspacing, &u.combining, &u.numeric, &u.ccc, &u.grapheme} {
 		*runs = r.runs()
 	}
@@ -169,7 +173,8 @@ func isSpace(c rune) bool {
 	case c < 0x1680:
 		return c == 0x85 || c == 0xa0
 	default:
-		return c == 0x1680 || c >= 0x2000 && c <= 0x200a || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000
+		return c == 0x1680 || c >= 0x2000 && c <= 0x200a || c == 0x2028 || c == 0x2029 || c == 0x202f ||
+			c == 0x205f || c == 0x3000
 	}
 }
 

@@ -44,7 +44,8 @@ var forms = sync.OnceValue(func() *formTables {
 			for c := range second {
 				add(c)
 			}
-			unstable = append(unstable, charRange{hangulV, hangulV + hangulVCount - 1}, charRange{hangulT + 1, hangulT + hangulTCount - 1})
+			unstable = append(unstable, charRange{hangulV, hangulV + hangulVCount - 1},
+				charRange{hangulT + 1, hangulT + hangulTCount - 1})
 		} else {
 			unstable = append(unstable, charRange{hangulS, hangulS + hangulSCount - 1})
 		}
@@ -196,7 +197,8 @@ func (t *formTables) pair(a, b rune) (rune, bool) {
 	switch {
 	case a >= hangulL && a < hangulL+hangulLCount && b >= hangulV && b < hangulV+hangulVCount:
 		return hangulS + ((a-hangulL)*hangulVCount+(b-hangulV))*hangulTCount, true
-	case a >= hangulS && a < hangulS+hangulSCount && (a-hangulS)%hangulTCount == 0 && b > hangulT && b < hangulT+hangulTCount:
+	case a >= hangulS && a < hangulS+hangulSCount && (a-hangulS)%hangulTCount == 0 && b > hangulT &&
+		b < hangulT+hangulTCount:
 		return a + b - hangulT, true
 	}
 	c, ok := t.u.compose[[2]rune{a, b}]

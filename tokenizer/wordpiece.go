@@ -22,7 +22,8 @@ func newWordPiece(tokens []token, prefix, unknown string, maxChars int) (*wordPi
 	if err != nil {
 		return nil, nil, err
 	}
-	w := &wordPiece{starts: newPieceTrie(), continues: newPieceTrie(), cache: newWordCache(), unknown: noToken, maxChars: maxChars}
+	w := &wordPiece{starts: newPieceTrie(), continues: newPieceTrie(), cache: newWordCache(), unknown: noToken,
+		maxChars: maxChars}
 	if id, ok := v.id(unknown); ok {
 		w.unknown = id
 	}

@@ -126,9 +126,9 @@ func (r *run) attribute(obj *Value, name string) (Value, bool, error) {
 // pythonDunder reports whether Python's objects of that type have the special attribute; it knows the common ones only.
 func pythonDunder(obj *Value, name string) bool {
 	switch name {
-	case "__class__", "__doc__", "__init__", "__new__", "__dir__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__",
-		"__hash__", "__repr__", "__str__", "__format__", "__reduce__", "__reduce_ex__", "__getattribute__", "__setattr__",
-		"__delattr__", "__sizeof__", "__subclasshook__", "__init_subclass__":
+	case "__class__", "__doc__", "__init__", "__new__", "__dir__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__",
+		"__ge__", "__hash__", "__repr__", "__str__", "__format__", "__reduce__", "__reduce_ex__", "__getattribute__",
+		"__setattr__", "__delattr__", "__sizeof__", "__subclasshook__", "__init_subclass__":
 		return true
 	case "__len__", "__contains__", "__iter__", "__getitem__":
 		switch obj.kind {

@@ -81,7 +81,8 @@ func cased(c rune) bool {
 
 func ignorable(c rune) bool {
 	switch c {
-	case '\'', '.', ':', '·', '\u2019', '\u2018', '\u2024', '\u2027', '\ufe13', '\ufe52', '\ufe55', '\uff07', '\uff0e', '\uff1a', '\u0387', '\u055f', '\u05f4':
+	case '\'', '.', ':', '·', '\u2019', '\u2018', '\u2024', '\u2027', '\ufe13', '\ufe52', '\ufe55', '\uff07',
+		'\uff0e', '\uff1a', '\u0387', '\u055f', '\u05f4':
 		return true
 	}
 	return unicode.In(c, unicode.Mn, unicode.Me, unicode.Cf, unicode.Lm, unicode.Sk)

@@ -19,9 +19,10 @@ var filters = map[string]filterFunc{
 	"max": extreme("max", 1), "min": extreme("min", -1), "reject": selecting(false, false),
 	"rejectattr": selecting(true, false), "replace": replaceFilter, "reverse": reverseFilter, "round": roundFilter,
 	"safe": safeFilter, "select": selecting(false, true), "selectattr": selecting(true, true), "slice": sliceFilter,
-	"sort": sortFilter, "string": stringFilter, "striptags": stripTags, "sum": sumFilter, "title": textFilter(wordTitle),
-	"tojson": toJSON, "trim": trimFilter, "truncate": truncateFilter, "unique": uniqueFilter, "upper": textFilter(upper),
-	"urlencode": urlEncode, "wordcount": wordCount, "xmlattr": xmlAttr,
+	"sort": sortFilter, "string": stringFilter, "striptags": stripTags, "sum": sumFilter,
+	"title": textFilter(wordTitle), "tojson": toJSON, "trim": trimFilter, "truncate": truncateFilter,
+	"unique": uniqueFilter, "upper": textFilter(upper), "urlencode": urlEncode, "wordcount": wordCount,
+	"xmlattr": xmlAttr,
 }
 
 // bound assigns a filter's arguments to its parameters.
@@ -355,7 +356,8 @@ func indentFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	}
 	const lineBytes = 16
 	count := lineEnds(v.str) + 2
-	if err := firstError(r.growTimes(len(indention.str)+1, count), r.growTimes(lineBytes, count), r.grow(len(v.str))); err != nil {
+	if err := firstError(r.growTimes(len(indention.str)+1, count), r.growTimes(lineBytes, count),
+		r.grow(len(v.str))); err != nil {
 		return None, err
 	}
 	lines := splitLines(v.str+"\n", false)

@@ -91,7 +91,8 @@ func (r *run) quoteURL(v *Value, query bool) (string, error) {
 	for i := range len(s) {
 		c := s[i]
 		switch {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', isDecimal(c), strings.IndexByte("_.-~", c) >= 0, c == '/' && !query:
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', isDecimal(c), strings.IndexByte("_.-~", c) >= 0,
+			c == '/' && !query:
 			b = append(b, c)
 		case c == ' ' && query:
 			b = append(b, '+')

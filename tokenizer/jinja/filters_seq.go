@@ -154,7 +154,8 @@ func sortFilter(r *run, v *Value, a *callArgs) (Value, error) {
 
 func dictSort(r *run, v *Value, a *callArgs) (Value, error) {
 	sensitive, by, reverse := falseValue, Text("key"), falseValue
-	if err := bound(a, "dictsort", []string{"case_sensitive", "by", "reverse"}, 0, &sensitive, &by, &reverse); err != nil {
+	if err := bound(a, "dictsort", []string{"case_sensitive", "by", "reverse"}, 0, &sensitive, &by,
+		&reverse); err != nil {
 		return None, err
 	}
 	pos := 0

@@ -20,7 +20,8 @@ import (
 // goldenTime is the clock of testdata/gather.py.
 var goldenTime = time.Date(2026, 3, 7, 15, 4, 5, 0, time.UTC)
 
-var goldenTokens = map[string]string{"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+var goldenTokens = map[string]string{"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>",
+	"pad_token": "<pad>"}
 
 // conversation is one entry of testdata/conversations.json.
 type conversation struct {
@@ -232,5 +233,6 @@ func firstDifference(got, want string) string {
 		n++
 	}
 	from := max(0, n-40)
-	return fmt.Sprintf("at byte %d:\n got %q\nwant %q", n, got[from:min(len(got), n+60)], want[from:min(len(want), n+60)])
+	return fmt.Sprintf("at byte %d:\n got %q\nwant %q", n, got[from:min(len(got), n+60)],
+		want[from:min(len(want), n+60)])
 }

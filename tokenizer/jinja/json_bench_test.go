@@ -10,7 +10,8 @@ func BenchmarkDecode(b *testing.B) {
 	message := `{"role":"user","content":"How is the weather in Paris today?\nAnd \"tomorrow\"?","name":"ann"},`
 	for name, body := range map[string]string{
 		"messages": `{"messages":[` + strings.Repeat(message, 500) + `{}],"temperature":0.5,"max_tokens":100}`,
-		"text":     `{"messages":[{"role":"user","content":"` + strings.Repeat("It rains, and naïve people say: it pours. ", 1500) + `"}]}`,
+		"text": `{"messages":[{"role":"user","content":"` +
+			strings.Repeat("It rains, and naïve people say: it pours. ", 1500) + `"}]}`,
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

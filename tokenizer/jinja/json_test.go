@@ -10,7 +10,8 @@ import (
 
 func TestTextsAreDecodedAsByEncodingJSON(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 9))
-	pieces := []string{"a", "words and more words ", "é", "\U0001F600", `\"`, `\\`, `\/`, `\n`, `\t`, `\u00e9`, `\ud83d\ude00`, "\x7f", "\u0080", "ÿ", " ", `\\\"`, strings.Repeat("x", 100)}
+	pieces := []string{"a", "words and more words ", "é", "\U0001F600", `\"`, `\\`, `\/`, `\n`, `\t`, `\u00e9`,
+		`\ud83d\ude00`, "\x7f", "\u0080", "ÿ", " ", `\\\"`, strings.Repeat("x", 100)}
 	for range 5000 {
 		var b strings.Builder
 		for range r.IntN(20) {
@@ -26,7 +27,8 @@ func TestTextsAreDecodedAsByEncodingJSON(t *testing.T) {
 			t.Fatalf("%s read as %q, error %v", source, v.str, err)
 		}
 		cut := source[:1+r.IntN(len(source)-1)]
-		if _, err := new(Decoder).DecodeText(cut, Python); err == nil && !json.Valid([]byte(cut)) && utf8.ValidString(cut) {
+		if _, err := new(Decoder).DecodeText(cut, Python); err == nil && !json.Valid([]byte(cut)) &&
+			utf8.ValidString(cut) {
 			t.Fatalf("%s was read", cut)
 		}
 		at := 1 + r.IntN(len(source)-1)

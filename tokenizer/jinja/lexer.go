@@ -305,7 +305,8 @@ func operatorAt(s string) string {
 }
 
 func isWord(r rune) bool {
-	return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) || unicode.In(r, unicode.Nl, unicode.Mn, unicode.Mc, unicode.No)
+	return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) ||
+		unicode.In(r, unicode.Nl, unicode.Mn, unicode.Mc, unicode.No)
 }
 
 func (l *lexer) name() error {
@@ -318,7 +319,8 @@ func (l *lexer) name() error {
 		end += size
 	}
 	name := l.src[l.pos:end]
-	if first, _ := utf8.DecodeRuneInString(name); first != '_' && !unicode.IsLetter(first) && !unicode.Is(unicode.Nl, first) {
+	if first, _ := utf8.DecodeRuneInString(name); first != '_' && !unicode.IsLetter(first) &&
+		!unicode.Is(unicode.Nl, first) {
 		return l.fail("invalid character in identifier " + strconv.Quote(name))
 	}
 	l.tokens = append(l.tokens, token{kind: tokName, line: l.line, text: name})

@@ -88,17 +88,18 @@ func TestLimitsAreSettings(t *testing.T) {
 
 func TestSourcesThatNestTooDeepAreRefused(t *testing.T) {
 	for name, source := range map[string]string{
-		"parentheses": strings.Repeat("{{ ", 1) + strings.Repeat("(", 100000) + "1" + strings.Repeat(")", 100000) + " }}",
-		"lists":       "{{ " + strings.Repeat("[", 100000) + " }}",
-		"not":         "{{ " + strings.Repeat("not ", 100000) + "1 }}",
-		"minus":       "{{ " + strings.Repeat("-", 100000) + "1 }}",
-		"if":          strings.Repeat("{% if 1 %}", 100000),
-		"attributes":  "{{ x" + strings.Repeat(".y", 100000) + " }}",
-		"filters":     "{{ x" + strings.Repeat("|upper", 100000) + " }}",
-		"sum":         "{{ 1" + strings.Repeat("+1", 100000) + " }}",
-		"or":          "{{ 1" + strings.Repeat(" or 1", 100000) + " }}",
-		"else":        "{{ 1" + strings.Repeat(" if 1 else 1", 100000) + " }}",
-		"brackets":    "{{ x" + strings.Repeat("[0]", 100000) + " }}",
+		"parentheses": strings.Repeat("{{ ", 1) + strings.Repeat("(", 100000) + "1" + strings.Repeat(")", 100000) +
+			" }}",
+		"lists":      "{{ " + strings.Repeat("[", 100000) + " }}",
+		"not":        "{{ " + strings.Repeat("not ", 100000) + "1 }}",
+		"minus":      "{{ " + strings.Repeat("-", 100000) + "1 }}",
+		"if":         strings.Repeat("{% if 1 %}", 100000),
+		"attributes": "{{ x" + strings.Repeat(".y", 100000) + " }}",
+		"filters":    "{{ x" + strings.Repeat("|upper", 100000) + " }}",
+		"sum":        "{{ 1" + strings.Repeat("+1", 100000) + " }}",
+		"or":         "{{ 1" + strings.Repeat(" or 1", 100000) + " }}",
+		"else":       "{{ 1" + strings.Repeat(" if 1 else 1", 100000) + " }}",
+		"brackets":   "{{ x" + strings.Repeat("[0]", 100000) + " }}",
 	} {
 		if _, err := Parse(source); !errors.Is(err, ErrSyntax) {
 			t.Errorf("%s: %v", name, err)
@@ -111,7 +112,8 @@ func TestSourcesThatNestTooDeepAreRefused(t *testing.T) {
 
 func TestUnsupportedTagsAndFiltersAreRefusedByName(t *testing.T) {
 	for _, source := range []string{
-		"{% include 'x' %}", "{% import 'x' as y %}", "{% from 'x' import y %}", "{% extends 'x' %}", "{% block x %}{% endblock %}",
+		"{% include 'x' %}", "{% import 'x' as y %}", "{% from 'x' import y %}", "{% extends 'x' %}",
+		"{% block x %}{% endblock %}",
 		"{{ x | random }}", "{% if false %}{{ x | pprint }}{% endif %}", "{% autoescape true %}{% endautoescape %}",
 	} {
 		_, err := Parse(source)

@@ -2,13 +2,15 @@ package jinja
 
 // The methods of Python's types that the immutable sandbox allows.
 
-var dictMethods = set("copy", "fromkeys", "get", "items", "keys", "values", "clear", "pop", "popitem", "setdefault", "update")
+var dictMethods = set("copy", "fromkeys", "get", "items", "keys", "values", "clear", "pop", "popitem", "setdefault",
+	"update")
 
-var stringMethods = set("capitalize", "casefold", "center", "count", "encode", "endswith", "expandtabs", "find", "format",
-	"format_map", "index", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric",
-	"isprintable", "isspace", "istitle", "isupper", "join", "ljust", "lower", "lstrip", "maketrans", "partition",
-	"removeprefix", "removesuffix", "replace", "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip", "split",
-	"splitlines", "startswith", "strip", "swapcase", "title", "translate", "upper", "zfill")
+var stringMethods = set("capitalize", "casefold", "center", "count", "encode", "endswith", "expandtabs", "find",
+	"format", "format_map", "index", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "isidentifier",
+	"islower", "isnumeric", "isprintable", "isspace", "istitle", "isupper", "join", "ljust", "lower", "lstrip",
+	"maketrans", "partition", "removeprefix", "removesuffix", "replace", "rfind", "rindex", "rjust", "rpartition",
+	"rsplit", "rstrip", "split", "splitlines", "startswith", "strip", "swapcase", "title", "translate", "upper",
+	"zfill")
 
 var markupMethods = set("unescape", "striptags", "escape")
 

@@ -32,7 +32,8 @@ func (r *run) stringCall(self *Value, name string, a *callArgs) (Value, error) {
 		return r.split(s, name == "rsplit", a)
 	case "splitlines":
 		keep := falseValue
-		if err := firstError(bound(a, name, []string{"keepends"}, 0, &keep), r.grow(valueBytes*(1+lineEnds(s)))); err != nil {
+		if err := firstError(bound(a, name, []string{"keepends"}, 0, &keep),
+			r.grow(valueBytes*(1+lineEnds(s)))); err != nil {
 			return None, err
 		}
 		return r.texts(splitLines(s, keep.truthy())), nil
@@ -179,7 +180,8 @@ func (r *run) affix(s string, prefix bool, a *callArgs) (Value, error) {
 		if candidates[i].kind != KindString {
 			return None, failf("startswith first arg must be str or a tuple of str, not %s", candidates[i].typeName())
 		}
-		if ok && (prefix && strings.HasPrefix(s, candidates[i].str) || !prefix && strings.HasSuffix(s, candidates[i].str)) {
+		if ok && (prefix && strings.HasPrefix(s, candidates[i].str) ||
+			!prefix && strings.HasSuffix(s, candidates[i].str)) {
 			return trueValue, nil
 		}
 	}

@@ -6,7 +6,8 @@ import (
 )
 
 var stringChanges = map[string]func(string) string{
-	"upper": upper, "lower": Lower, "title": title, "capitalize": capitalize, "swapcase": swapcase, "casefold": casefold,
+	"upper": upper, "lower": Lower, "title": title,
+	"capitalize": capitalize, "swapcase": swapcase, "casefold": casefold,
 }
 
 // casefold is str.casefold: a character with several upper-case characters folds to their lower case, a final sigma to
@@ -47,8 +48,9 @@ var stringTests = map[string]func(string) bool{
 
 // superscript has the digits that are not decimal: superscripts, subscripts and circled digits.
 func superscript(c rune) bool {
-	return c == '²' || c == '³' || c == '¹' || c >= 0x2070 && c <= 0x2079 && c != 0x2071 && c != 0x2072 && c != 0x2073 ||
-		c >= 0x2080 && c <= 0x2089 || c >= 0x2460 && c <= 0x2468 || c >= 0x2474 && c <= 0x247c || c >= 0x2488 && c <= 0x2490
+	return c == '²' || c == '³' || c == '¹' || c == 0x2070 || c >= 0x2074 && c <= 0x2079 ||
+		c >= 0x2080 && c <= 0x2089 || c >= 0x2460 && c <= 0x2468 || c >= 0x2474 && c <= 0x247c ||
+		c >= 0x2488 && c <= 0x2490
 }
 
 func all(holds func(rune) bool) func(string) bool {

@@ -137,7 +137,8 @@ func (p *parser) compare() (expr, error) {
 	for {
 		var op string
 		switch t := p.cur(); {
-		case t.kind == tokOperator && (t.text == "==" || t.text == "!=" || t.text == "<" || t.text == "<=" || t.text == ">" || t.text == ">="):
+		case t.kind == tokOperator && (t.text == "==" || t.text == "!=" || t.text == "<" || t.text == "<=" ||
+			t.text == ">" || t.text == ">="):
 			op = t.text
 			p.at++
 		case p.skipName("in"):

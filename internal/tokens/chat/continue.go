@@ -48,7 +48,8 @@ func (j *job) openFinal() (*finalCut, error) {
 		}
 		message.Set(j.field, jinja.List(parts))
 	default:
-		return nil, unfit("continue_final_message is set but the final message's %s is a %s", j.field, content.TypeName())
+		return nil, unfit("continue_final_message is set but the final message's %s is a %s", j.field,
+			content.TypeName())
 	}
 	if j.kwargs.Has("messages") {
 		return nil, unfit("got multiple values for keyword argument 'messages'")

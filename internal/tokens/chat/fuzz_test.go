@@ -28,12 +28,14 @@ func FuzzRequest(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, body string) {
-		for _, c := range []RequestConfig{{}, {Engine: EngineSGLang}, {Content: FormatOpenAI}, {Engine: EngineSGLang, Content: FormatOpenAI, TrustTemplate: true}} {
+		for _, c := range []RequestConfig{{}, {Engine: EngineSGLang}, {Content: FormatOpenAI},
+			{Engine: EngineSGLang, Content: FormatOpenAI, TrustTemplate: true}} {
 			q, err := tmpl.ReadRequest([]byte(body), c)
 			if err != nil {
 				continue
 			}
-			_, _ = q.Render(nil, RenderContext{Limits: jinja.Limits{Steps: 20_000, OutputBytes: 1 << 16, Memory: 1 << 20, Depth: 20}, Now: time.Time{}})
+			_, _ = q.Render(nil, RenderContext{Limits: jinja.Limits{Steps: 20_000, OutputBytes: 1 << 16,
+				Memory: 1 << 20, Depth: 20}, Now: time.Time{}})
 		}
 	})
 }

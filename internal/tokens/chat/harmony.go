@@ -58,7 +58,8 @@ type harmonyReader struct {
 
 // preamble adds the system message and the developer message, and returns the messages after them: a leading system or
 // developer message of the request is in the developer message.
-func (h *harmonyReader) preamble(messages []*jinja.Dict, tools jinja.Value, effort string, now time.Time) ([]*jinja.Dict, error) {
+func (h *harmonyReader) preamble(messages []*jinja.Dict, tools jinja.Value, effort string,
+	now time.Time) ([]*jinja.Dict, error) {
 	var instructions string
 	if first := messages[0]; roleIs(first, "system") || roleIs(first, "developer") {
 		content, _ := first.Get("content")
@@ -150,7 +151,8 @@ func (h *harmonyReader) read(messages []*jinja.Dict) error {
 			id, _ := textOf(m, "tool_call_id")
 			content, _ := m.Get("content")
 			text, _ := flatText(content)
-			h.add(harmony.Message{Author: "functions." + h.names[id], Channel: "commentary to=assistant", Texts: []string{text}})
+			h.add(harmony.Message{Author: "functions." + h.names[id], Channel: "commentary to=assistant",
+				Texts: []string{text}})
 		case "system", "developer":
 			content, _ := m.Get("content")
 			if text, ok := flatText(content); ok {
@@ -199,7 +201,8 @@ func (h *harmonyReader) assistant(m *jinja.Dict) {
 			fn, _ := call.Dict().Get("function")
 			name, _ := textOf(fn.Dict(), "name")
 			arguments, _ := textOf(fn.Dict(), "arguments")
-			h.add(harmony.Message{Author: "assistant to=functions." + name, Channel: "commentary json", Texts: []string{arguments}, Call: true})
+			h.add(harmony.Message{Author: "assistant to=functions." + name, Channel: "commentary json",
+				Texts: []string{arguments}, Call: true})
 		}
 		return
 	}

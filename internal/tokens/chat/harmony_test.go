@@ -66,7 +66,8 @@ func TestHarmonyHasTurnsToolsAndReasoning(t *testing.T) {
 	const system = "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\nKnowledge cutoff: 2024-06\nCurrent date: 2026-11-21\n\nReasoning: "
 	const channels = "\n\n# Valid channels: analysis, commentary, final. Channel must be included for every message."
 	for body, want := range map[string]string{
-		`{"messages":[{"role":"user","content":"hi"}]}`: system + "medium" + channels + "<|end|><|start|>user<|message|>hi<|end|><|start|>assistant",
+		`{"messages":[{"role":"user","content":"hi"}]}`: system + "medium" + channels +
+			"<|end|><|start|>user<|message|>hi<|end|><|start|>assistant",
 		`{"reasoning_effort":"high","messages":[{"role":"system","content":"Be brief"},{"role":"user","content":"a"},{"role":"assistant","content":"b","reasoning":"dropped"},
 			{"role":"user","content":"c"},{"role":"assistant","reasoning":"kept","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"1","content":"d"}],
 			"tools":[{"type":"function","function":{"name":"f","description":"Do it.","parameters":{"type":"object","properties":{"x":{"type":["string","null"],"default":"y"},"n":{"type":"integer","default":1.5}},"required":["n"]}}},
@@ -80,7 +81,9 @@ func TestHarmonyHasTurnsToolsAndReasoning(t *testing.T) {
 			t.Errorf("error %v\n%s\nnot\n%s", err, got, want)
 		}
 	}
-	for _, body := range []string{`{"messages":[]}`, `{"messages":[{"role":"user","content":"a"}],"reasoning_effort":"none"}`, `[]`, `{"messages":[{"content":"a"}]}`,
+	for _, body := range []string{`{"messages":[]}`,
+		`{"messages":[{"role":"user","content":"a"}],"reasoning_effort":"none"}`, `[]`,
+		`{"messages":[{"content":"a"}]}`,
 		`{"messages":[{"role":"assistant","content":"a","tool_calls":null}]}`} {
 		var refused *RequestError
 		if _, err := harmonyText(t, body); !errors.As(err, &refused) {
@@ -98,7 +101,8 @@ func TestASchemaWithOverlongTypesIsLeftToTheEngine(t *testing.T) {
 	for i := range 20_000 {
 		fmt.Fprintf(&properties, `,"%d":1`, i)
 	}
-	schema := strings.Repeat(`{"type":"object","properties":{"p":`, levels) + `{"type":"object","properties":{` + properties.String()[1:] + `}}` + strings.Repeat("}}", levels)
+	schema := strings.Repeat(`{"type":"object","properties":{"p":`, levels) + `{"type":"object","properties":{` +
+		properties.String()[1:] + `}}` + strings.Repeat("}}", levels)
 	_, err := harmonyText(t, `{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f","parameters":`+schema+`}}]}`)
 	if !errors.Is(err, harmony.ErrSchema) {
 		t.Errorf("%d bytes of schema: %v", len(schema), err)

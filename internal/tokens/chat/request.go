@@ -47,7 +47,8 @@ func Parse(source string) (*Template, error) {
 		return nil, err
 	}
 	o := t.Outline()
-	return &Template{t, source, [...]ContentFormat{EngineVLLM: vllmFormat(&o), EngineSGLang: sglangFormat(source, &o)}}, nil
+	formats := [...]ContentFormat{EngineVLLM: vllmFormat(&o), EngineSGLang: sglangFormat(source, &o)}
+	return &Template{t, source, formats}, nil
 }
 
 // ContentFormat returns the format that the engine detects: FormatOpenAI when the template loops over the parts of a
@@ -168,7 +169,8 @@ func (j *job) render(dst []byte) ([]byte, error) {
 	for name, spelling := range j.context.Tokens {
 		tokens.Set(name, jinja.Text(spelling))
 	}
-	out, err := j.template.compiled.Render(dst, jinja.Options{Now: j.context.Now, Limits: j.context.Limits}, j.kwargs, j.vars, tokens)
+	out, err := j.template.compiled.Render(dst, jinja.Options{Now: j.context.Now, Limits: j.context.Limits},
+		j.kwargs, j.vars, tokens)
 	if err != nil || cut == nil {
 		return out, err
 	}

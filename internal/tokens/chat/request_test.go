@@ -61,11 +61,13 @@ func renderRequest(tmpl *Template, body string, engine Engine) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	out, err := q.Render(nil, RenderContext{Now: goldenTime, Tokens: map[string]string{"bos_token": "<|bos|>", "eos_token": "<|im_end|>"}})
+	out, err := q.Render(nil, RenderContext{Now: goldenTime,
+		Tokens: map[string]string{"bos_token": "<|bos|>", "eos_token": "<|im_end|>"}})
 	if err != nil {
 		return "", err
 	}
-	again, err := q.Render(nil, RenderContext{Now: goldenTime, Tokens: map[string]string{"bos_token": "<|bos|>", "eos_token": "<|im_end|>"}})
+	again, err := q.Render(nil, RenderContext{Now: goldenTime,
+		Tokens: map[string]string{"bos_token": "<|bos|>", "eos_token": "<|im_end|>"}})
 	if err != nil || string(again) != string(out) {
 		return "", fmt.Errorf("a second render differs: %w", err)
 	}

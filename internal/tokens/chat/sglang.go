@@ -412,7 +412,8 @@ func (b *bodyReader) sglangKwargs() (*jinja.Dict, error) {
 			}
 		}
 	}
-	for _, name := range [...]string{"messages", "tools", "add_generation_prompt", "tokenize", "return_dict", "conversation"} {
+	for _, name := range [...]string{"messages", "tools", "add_generation_prompt", "tokenize", "return_dict",
+		"conversation"} {
 		if user.Has(name) {
 			return nil, refuse("got multiple values for keyword argument '%s'", name)
 		}
@@ -451,7 +452,8 @@ func (b *bodyReader) effort() (jinja.Value, error) {
 	case jinja.KindInt:
 		effort = jinja.Float(float64(effort.Int()))
 	}
-	if effort.Kind() != jinja.KindFloat || !(effort.Float() >= 0 && effort.Float() <= 0.99) || math.IsNaN(effort.Float()) {
+	if effort.Kind() != jinja.KindFloat || !(effort.Float() >= 0 && effort.Float() <= 0.99) ||
+		math.IsNaN(effort.Float()) {
 		return jinja.None, refuse("invalid reasoning effort")
 	}
 	return effort, nil
@@ -463,7 +465,8 @@ func enabled(r *jinja.Dict) bool {
 		v = orNull(r, "enable")
 	}
 	if v.Kind() == jinja.KindString {
-		return slices.Contains([]string{"1", "true", "yes", "y", "on"}, strings.ToLower(strings.TrimFunc(v.Text(), jinja.IsSpace)))
+		return slices.Contains([]string{"1", "true", "yes", "y", "on"},
+			strings.ToLower(strings.TrimFunc(v.Text(), jinja.IsSpace)))
 	}
 	return v.Truthy()
 }

@@ -14,8 +14,8 @@ var schemaTypes = []string{"null", "boolean", "object", "array", "number", "stri
 
 var schemaAliases = map[string]string{
 	"str": "string", "text": "string", "varchar": "string", "char": "string", "enum": "string", "uuid": "string",
-	"date": "string", "datetime": "string", "time": "string", "timestamp": "string", "binary": "string", "blob": "string",
-	"bytea": "string", "bytes": "string", "varbinary": "string", "bool": "boolean", "bigint": "integer",
+	"date": "string", "datetime": "string", "time": "string", "timestamp": "string", "binary": "string",
+	"blob": "string", "bytea": "string", "bytes": "string", "varbinary": "string", "bool": "boolean", "bigint": "integer",
 	"smallint": "integer", "tinyint": "integer", "double": "number", "decimal": "number", "real": "number",
 	"numeric": "number", "arr": "array", "tuple": "array", "set": "array", "map": "object",
 }
@@ -38,7 +38,8 @@ func schemaType(s string) string {
 		return name
 	}
 	for _, p := range schemaPrefixes {
-		if rest, ok := strings.CutPrefix(base, p.prefix); ok && (rest == "" || strings.IndexByte("0123456789[<( \t", rest[0]) >= 0) {
+		if rest, ok := strings.CutPrefix(base, p.prefix); ok &&
+			(rest == "" || strings.IndexByte("0123456789[<( \t", rest[0]) >= 0) {
 			return p.name
 		}
 	}
@@ -76,8 +77,8 @@ func normalizeSchema(v jinja.Value) {
 			if nested.Kind() == jinja.KindList {
 				normalizeSchema(nested)
 			}
-		case "items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames", "unevaluatedItems",
-			"unevaluatedProperties":
+		case "items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames",
+			"unevaluatedItems", "unevaluatedProperties":
 			normalizeSchema(nested)
 		}
 	}

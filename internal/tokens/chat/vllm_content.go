@@ -73,8 +73,8 @@ func stripBilling(parts []jinja.Value) []jinja.Value {
 }
 
 // knownPartFields has the members of content parts in OpenAI's and vLLM's types. vLLM copies all other members.
-var knownPartFields = map[string]bool{"audio_embeds": true, "audio_url": true, "closed": true, "data": true, "file": true,
-	"image_embeds": true, "image_pil": true, "image_url": true, "input_audio": true, "name": true,
+var knownPartFields = map[string]bool{"audio_embeds": true, "audio_url": true, "closed": true, "data": true,
+	"file": true, "image_embeds": true, "image_pil": true, "image_url": true, "input_audio": true, "name": true,
 	"prompt_cache_breakpoint": true, "refusal": true, "text": true, "thinking": true, "type": true, "uuid": true,
 	"video_embeds": true, "video_url": true}
 
@@ -121,7 +121,8 @@ func (b *bodyReader) vllmPart(part *jinja.Value, format ContentFormat) (jinja.Va
 
 // mediaKey returns the kind of a part without a type.
 func mediaKey(d *jinja.Dict) string {
-	for _, key := range [...]string{"image_url", "image_embeds", "audio_embeds", "video_embeds", "audio_url", "input_audio", "video_url"} {
+	for _, key := range [...]string{"image_url", "image_embeds", "audio_embeds", "video_embeds", "audio_url",
+		"input_audio", "video_url"} {
 		if d.Has(key) {
 			return key
 		}
