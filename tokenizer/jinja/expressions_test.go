@@ -31,7 +31,7 @@ func TestExpressionsRenderAsInPython(t *testing.T) {
 		var got []byte
 		tmpl, err := Parse(source)
 		if err == nil {
-			got, err = conv.render(tmpl)
+			got, err = conv.render(nil, tmpl)
 		}
 		if d := differs(got, err, &want); d != "" {
 			t.Errorf("%s: %s", source, d)

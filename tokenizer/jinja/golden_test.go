@@ -64,13 +64,13 @@ func (c *conversation) variables() ([]*Dict, error) {
 	return []*Dict{kwargs, vars, tokens}, nil
 }
 
-// render renders the conversation.
-func (c *conversation) render(tmpl *Template) ([]byte, error) {
+// render appends the rendered conversation to dst.
+func (c *conversation) render(dst []byte, tmpl *Template) ([]byte, error) {
 	vars, err := c.variables()
 	if err != nil {
 		return nil, err
 	}
-	return tmpl.Render(nil, Options{Now: goldenTime}, vars...)
+	return tmpl.Render(dst, Options{Now: goldenTime}, vars...)
 }
 
 // golden is one template, with the results that testdata/gather.py got from Python.
@@ -187,7 +187,7 @@ func compare(t *testing.T, templates []golden) {
 			renders++
 			got, err := []byte(nil), parseErr
 			if err == nil {
-				got, err = cs[i].render(tmpl)
+				got, err = cs[i].render(nil, tmpl)
 			}
 			if d := differs(got, err, &want); d != "" {
 				wrong[g.Name]++

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// BenchmarkRender renders conversations with known templates. `make golden` installs them.
+// BenchmarkRender decodes a conversation and renders it with a published template. `make golden` installs the templates.
 func BenchmarkRender(b *testing.B) {
 	cs := map[string]conversation{}
 	for _, c := range conversations(b) {
@@ -24,11 +24,7 @@ func BenchmarkRender(b *testing.B) {
 		}
 		for _, name := range []string{"user", "tool_answered", "long"} {
 			c := cs[name]
-			vars, err := c.variables()
-			if err != nil {
-				b.Fatal(err)
-			}
-			out, err := tmpl.Render(nil, Options{Now: goldenTime}, vars...)
+			out, err := c.render(nil, tmpl)
 			if err != nil {
 				continue
 			}
@@ -36,7 +32,7 @@ func BenchmarkRender(b *testing.B) {
 				b.ReportAllocs()
 				b.SetBytes(int64(len(out)))
 				for b.Loop() {
-					out, _ = tmpl.Render(out[:0], Options{Now: goldenTime}, vars...)
+					out, _ = c.render(out[:0], tmpl)
 				}
 			})
 		}

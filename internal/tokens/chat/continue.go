@@ -54,6 +54,7 @@ func (j *job) openFinal() (*finalCut, error) {
 	if j.kwargs.Has("messages") {
 		return nil, unfit("got multiple values for keyword argument 'messages'")
 	}
+	j.vars = j.vars.Clone()
 	j.vars.Set("messages", jinja.List(items))
 	return cut, nil
 }

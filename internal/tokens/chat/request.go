@@ -132,7 +132,7 @@ func objectOf(raw []byte) (*jinja.Dict, error) {
 
 // Render appends the request's prompt to dst. On error dst is as it was; the errors are those of jinja.Template.Render.
 func (q *Request) Render(dst []byte, c RenderContext) ([]byte, error) {
-	j := &job{template: q.template, vars: q.vars.Clone(), kwargs: q.kwargs, field: q.field, context: &c}
+	j := &job{template: q.template, vars: q.vars, kwargs: q.kwargs, field: q.field, context: &c}
 	out, err := j.render(dst)
 	if err == nil || !q.retry || errors.Is(err, jinja.ErrLimit) {
 		return out, err
@@ -167,7 +167,9 @@ func (j *job) render(dst []byte) ([]byte, error) {
 	}
 	tokens := &jinja.Dict{}
 	for name, spelling := range j.context.Tokens {
-		tokens.Set(name, jinja.Text(spelling))
+		if j.template.compiled.Uses(name) {
+			tokens.Set(name, jinja.Text(spelling))
+		}
 	}
 	out, err := j.template.compiled.Render(dst, jinja.Options{Now: j.context.Now, Limits: j.context.Limits},
 		j.kwargs, j.vars, tokens)
