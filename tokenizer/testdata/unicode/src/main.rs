@@ -1,5 +1,5 @@
-// unidump prints what Hugging Face's Rust tokenizer believes about every code point, as runs "table start end value".
-// gen.go turns the output into ../../unicode_tables.go; see gen.sh.
+// unidump prints the properties of every code point in Hugging Face's Rust tokenizer, as runs "table start end value".
+// gen.go packs the output into ../../unicode.bin; see gen.sh.
 use onig::Regex as Onig;
 use unicode_categories::UnicodeCategories;
 use unicode_normalization_alignments::char::{canonical_combining_class, compose, decompose_canonical, decompose_compatible, is_combining_mark};
