@@ -32,15 +32,15 @@ func newCalibrate() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "calibrate [URL]",
 		Short: "Fit an engine's timing profile, from a live engine or from measurements",
-		Long: `Fit the timing profile of an engine and tell how well it explains the measurements. Three ways:
+		Long: `Fit the timing profile of an engine, and print how well it explains the measurements. Three ways:
 
-  warmpath calibrate URL                 climb a ladder of prompts and of decode passes on an idle engine
+  warmpath calibrate URL                 measure prompts and decode passes of growing size on an idle engine
   warmpath calibrate --measured FILE     JSONL of served requests: input_toks, output_toks, queued_ts,
                                          scheduled_ts, first_token_ts, last_token_ts (seconds)
   warmpath calibrate --splitwise FILE    perf_model.csv of splitwise-sim, with --select MODEL,HARDWARE,PARALLEL
 
-The profile is what "warmpath sim --profile FILE" reads. What times do not tell, such as the size of
-the cache, is taken from the base profile, or from --kv-tokens.`,
+Use the profile with "warmpath sim --profile FILE". Times do not show the size of the cache and some
+other facts: these come from the base profile, or from --kv-tokens.`,
 		Example: "  warmpath calibrate http://127.0.0.1:8000 --kv-tokens 412000 -o mine.json",
 		Args: func(c *cobra.Command, args []string) error {
 			ways := len(args)
@@ -50,7 +50,7 @@ the cache, is taken from the base profile, or from --kv-tokens.`,
 				}
 			}
 			if ways != 1 {
-				return usageError{errors.New("name what to measure: one of a URL, --measured FILE and --splitwise FILE")}
+				return usageError{errors.New("give one of a URL, --measured FILE and --splitwise FILE")}
 			}
 			return nil
 		},
@@ -105,7 +105,7 @@ func (f *calibrateFlags) run(c *cobra.Command, args []string) error {
 	return os.WriteFile(f.output, data, 0o644)
 }
 
-// findProfile takes the name of a profile, or the path of a profile file.
+// findProfile finds a profile by its name, or reads it from a file.
 func findProfile(name string) (engine.Profile, error) {
 	p, err := engine.FindProfile(name)
 	if err == nil {
@@ -162,7 +162,7 @@ func (f *calibrateFlags) climb(c *cobra.Command, address string) ([]loadgen.Poin
 		return nil, usageError{err}
 	}
 	f.cfg.Targets = targets
-	f.ladder.Nonce = uint64(time.Now().UnixNano()) // prompts that no earlier calibration has left in the cache
+	f.ladder.Nonce = uint64(time.Now().UnixNano()) // new prompts: earlier calibrations left theirs in the cache
 	out := c.ErrOrStderr()
 	f.ladder.Progress = func(done, total int, what string) {
 		fmt.Fprintf(out, "%d/%d %s\n", done, total, what)
@@ -187,7 +187,7 @@ func (f *calibrateFlags) readSplitwise() ([]loadgen.Point, error) {
 	return points, err
 }
 
-// readFile opens path for read and names it in the error.
+// readFile opens path for read. Its errors name the file.
 func readFile(path string, read func(io.Reader) error) error {
 	file, err := os.Open(path)
 	if err != nil {

@@ -17,7 +17,7 @@ func newConfig() *cobra.Command {
 	}
 	c.AddCommand(&cobra.Command{
 		Use:   "check FILE",
-		Short: "Say everything that is wrong with FILE, or that nothing is",
+		Short: "Check FILE and print everything that is wrong with it",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usageError{fmt.Errorf("config check takes one file, not %d", len(args))}
@@ -34,14 +34,14 @@ func newConfig() *cobra.Command {
 			case 1:
 				workers = "1 worker"
 			case 0:
-				workers = "no workers, so that every request is refused: list them under workers, or name them with --worker"
+				workers = "no workers, so every request is refused: add them under workers, or with --worker"
 			}
 			_, err = fmt.Fprintf(c.OutOrStdout(), "%s is fine: policy %s, %s\n", args[0], cfg.Policy, workers)
 			return err
 		},
 	}, &cobra.Command{
 		Use:   "sample",
-		Short: "Print a file with every setting at its default, and why it is that",
+		Short: "Print a file with every setting at its default, with the reason",
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			_, err := fmt.Fprint(c.OutOrStdout(), config.Sample())

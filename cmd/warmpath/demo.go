@@ -13,14 +13,13 @@ func newDemo() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "demo",
 		Short: "See it work: three policies on mock engines, side by side, in half a minute",
-		Long: `Play the same agent-like conversations with three policies at the same time: round_robin,
-cache_aware (SMG's and SGLang's policy, built into Warmpath) and Warmpath's default. Each has a
-gateway and four mock engines of its own, in one process on loopback. Print what the default
-policy was worth, and check its predictions against the engines' own reports.
+		Long: `Run the same agent-like conversations with three policies at the same time: round_robin,
+cache_aware (SMG's and SGLang's policy, built into Warmpath) and Warmpath's default. Each policy
+has its own gateway and four mock engines, in one process on loopback. The output compares the
+policies, and checks the default's predictions against the engines' own reports.
 
-HTTP, prefix caches and KV events are real. How long an engine computes is modelled, and the
-output names the modelled hardware. All settings of the gateways are the defaults, but for the
-policy. Nothing is downloaded.`,
+HTTP, prefix caches and KV events are real. Computing times are modelled; the output names the
+modelled hardware. Except for the policy all settings are the defaults. Nothing is downloaded.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			_, err := demo.Run(c.Context(), demo.Options{Out: c.OutOrStdout(), Live: isTerminal(c.OutOrStdout()), Stay: stay})
@@ -31,7 +30,7 @@ policy. Nothing is downloaded.`,
 	return c
 }
 
-// isTerminal reports whether out is a character device, where lines can be drawn again.
+// isTerminal reports whether out is a character device, on which a line can be drawn again.
 func isTerminal(out any) bool {
 	f, ok := out.(*os.File)
 	if !ok {

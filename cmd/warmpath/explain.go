@@ -20,7 +20,7 @@ import (
 	"github.com/warmpath/warmpath/internal/config"
 )
 
-// explainFlags say whom to ask, and how.
+// explainFlags say which router to ask, and about what.
 type explainFlags struct {
 	admin, policy, path string
 	headers             []string
@@ -32,23 +32,25 @@ func newExplain() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "explain",
 		Short: "Ask a running router where a request would go, and why",
-		Long: `Read a request body (chat or completions) from standard input and ask a running router where it
-would go and why: every candidate with what it has of the prompt, its load, what its score is
-made of, and why it was chosen or not. Nothing is sent to an engine but the question for tokens.
+		Long: `Ask a running router where a request would go, and why. Give the request's body (chat or
+completions) on standard input:
 
   echo '{"model":"MODEL","messages":[{"role":"user","content":"hello"}]}' | warmpath explain
   warmpath explain --policy kv_aware,least_load < body.json
 
-The second asks two policies about the same moment. The admin key is read from ` + config.EnvAdminKey + `.`,
+The answer lists every candidate: how much of the prompt it has, its load, the parts of its score,
+and why it was chosen or not. With several policies all of them decide at the same moment. The
+router sends nothing to an engine, except a question for token ids. The admin key is read from
+` + config.EnvAdminKey + `.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return explain(c, &f) },
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.admin, "admin", "http://"+admin.DefaultConfig().Listen, "`URL` of the router's admin listener")
-	flags.StringVar(&f.policy, "policy", "", "`NAME[,NAME…]` of policies to ask; the one in force when not given")
-	flags.StringVar(&f.path, "path", "", "`PATH` that the body is for, /v1/chat/completions or /v1/completions; found out from the body when not given")
-	flags.StringArrayVarP(&f.headers, "header", "H", nil, "`'NAME: VALUE'` that the client would send, such as a session; repeatable")
-	flags.BoolVar(&f.json, "json", false, "print the router's answer as JSON, in place of a table")
+	flags.StringVar(&f.policy, "policy", "", "`NAME[,NAME…]` of policies to ask (default: the policy that would decide)")
+	flags.StringVar(&f.path, "path", "", "`PATH` of the request, /v1/chat/completions or /v1/completions (default: by the body)")
+	flags.StringArrayVarP(&f.headers, "header", "H", nil, "`'NAME: VALUE'` of a header that the client would send, such as a session; repeatable")
+	flags.BoolVar(&f.json, "json", false, "print the answer as JSON instead of a table")
 	return c
 }
 
@@ -126,7 +128,7 @@ func (f *explainFlags) ask(ctx context.Context, body []byte) ([]byte, error) {
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		return nil, fmt.Errorf("nobody listens at %s: is the router running there? Its log says where its admin listener is; name it with --admin URL", f.admin)
+		return nil, fmt.Errorf("nothing listens at %s: start the router, or give its admin listener with --admin URL (the router's log names it)", f.admin)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("ask %s: %w", f.admin, err)
@@ -142,25 +144,25 @@ func (f *explainFlags) ask(ctx context.Context, body []byte) ([]byte, error) {
 	return answer, nil
 }
 
-// refused says what an answer that is not 200 means.
+// refused turns an answer that is not 200 into an error that says what to do.
 func (f *explainFlags) refused(resp *http.Response, answer []byte) error {
-	var told struct {
+	var refusal struct {
 		Error struct {
 			Message string `json:"message"`
 			Code    string `json:"code"`
 		} `json:"error"`
 	}
-	_ = json.Unmarshal(answer, &told) // what is no JSON says nothing
+	_ = json.Unmarshal(answer, &refusal) // an answer that is not JSON has no message
 	switch {
 	case resp.StatusCode == http.StatusUnauthorized && config.AdminKey() != "":
-		return fmt.Errorf("%s refuses the key in %s: it wants the one that it was started with (the same variable, admin.key_file or admin.key)",
+		return fmt.Errorf("%s refuses the key in %s: set it to the key that the router was started with (the same variable, admin.key_file or admin.key)",
 			f.admin, config.EnvAdminKey)
 	case resp.StatusCode == http.StatusUnauthorized:
-		return fmt.Errorf("%s wants its key: set %s", f.admin, config.EnvAdminKey)
-	case resp.StatusCode == http.StatusNotFound && told.Error.Code == "unknown_url":
-		return fmt.Errorf("%s is where clients ask: name the admin listener with --admin URL (--admin-listen of serve, port 9090 by default)", f.admin)
-	case told.Error.Message != "":
-		return fmt.Errorf("%s", told.Error.Message)
+		return fmt.Errorf("%s needs the admin key: set %s", f.admin, config.EnvAdminKey)
+	case resp.StatusCode == http.StatusNotFound && refusal.Error.Code == "unknown_url":
+		return fmt.Errorf("%s is the clients' listener: give the admin listener with --admin URL (--admin-listen of serve, port 9090 by default)", f.admin)
+	case refusal.Error.Message != "":
+		return fmt.Errorf("%s", refusal.Error.Message)
 	}
 	return fmt.Errorf("%s answered %s: it is no Warmpath admin listener", f.admin, resp.Status)
 }

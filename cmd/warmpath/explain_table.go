@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/internal/admin"
 )
 
-// writeExplanations prints what each policy says, and whether they agree.
+// writeExplanations prints each policy's decision, and whether they agree.
 func writeExplanations(w io.Writer, all *admin.Explanations) error {
 	for i, e := range all.Policies {
 		if i > 0 {
@@ -79,8 +79,8 @@ func writeHead(w io.Writer, e *admin.Explanation) {
 	}
 }
 
-// writeCandidates prints a line for each candidate; the chosen one is marked. What scores are made of stands in small
-// letters.
+// writeCandidates prints a line for each candidate, and marks the chosen one. Columns in small letters are the parts
+// of the score.
 func writeCandidates(w io.Writer, e *admin.Explanation) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	columns := []string{" ", "WORKER", "RANK", "MATCH", "TIERS", "PREDICTED", "AT RISK", "UNCACHED", "TRUST", "REQUESTS", "PREFILL", "BACKLOG MS", "PACE"}
@@ -130,7 +130,7 @@ func tiers(c *admin.Candidate) string {
 	return strings.Join(parts, ", ")
 }
 
-// number writes v as short as people read it: whole where it is large.
+// number formats v as short as people read it: large values as whole numbers.
 func number(v float64) string {
 	switch {
 	case v == 0:

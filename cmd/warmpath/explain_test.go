@@ -100,7 +100,7 @@ func TestExplainSaysWhatToDoWhenItCannotAsk(t *testing.T) {
 		{200, `<html>`, "read the answer", "{}", nil},
 		{200, ``, "no request on standard input", " \n", nil},
 		{200, ``, "http://127.0.0.1:9090", "{}", []string{"--admin", "127.0.0.1:9090"}},
-		{200, ``, "nobody listens at", "{}", []string{"--admin", refusing.URL}},
+		{200, ``, "nothing listens at", "{}", []string{"--admin", refusing.URL}},
 		{200, ``, "NAME: VALUE", "{}", []string{"-H", "x"}},
 	} {
 		status, answer = c.status, c.answer
@@ -110,7 +110,7 @@ func TestExplainSaysWhatToDoWhenItCannotAsk(t *testing.T) {
 	}
 	t.Setenv(config.EnvAdminKey, "")
 	status, answer = 401, `{}`
-	if _, err := run("{}"); err == nil || !strings.Contains(err.Error(), "wants its key: set WARMPATH_ADMIN_KEY") {
+	if _, err := run("{}"); err == nil || !strings.Contains(err.Error(), "needs the admin key: set WARMPATH_ADMIN_KEY") {
 		t.Errorf("without a key: %v", err)
 	}
 }

@@ -31,13 +31,13 @@ func newLoad() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "load URL --workload FORMAT:FILE",
 		Short: "Play a workload against a live address and measure it",
-		Long: `Play a workload against a router or an engine and measure what its clients see. Requests are
-sent by the workload's clock, and latencies count from the time at which a request was meant to
-be sent, so a slow server cannot hide. Sessions are closed loops: the next turn follows the last
-answer, and repeats it.
+		Long: `Play a workload against a router or an engine, and measure what clients see. Requests are sent
+by the workload's clock. A latency counts from the time at which the request should have been sent,
+so a slow server cannot hide its delays. Sessions are closed loops: the next turn comes after the
+last answer, and contains it.
 
-With --compare every request goes to each address in turn, and the difference is told: what a
-router adds. Ctrl-C prints what is done.`,
+With --compare every request goes to each address in turn, and the report shows the difference,
+such as what a router adds. Ctrl-C prints the result so far.`,
 		Example: `  warmpath load http://127.0.0.1:8080 --workload gen:shared-prefix --rate 0.5
   warmpath load --compare direct=http://127.0.0.1:8000,through=http://127.0.0.1:8080 --workload gen:independent`,
 		Args: func(c *cobra.Command, args []string) error {
@@ -51,15 +51,15 @@ router adds. Ctrl-C prints what is done.`,
 	flags := c.Flags()
 	flags.StringArrayVarP(&f.specs, "workload", "w", nil, "`FORMAT:FILE` or gen:NAME,key=value (see warmpath workload list); several are merged")
 	f.workload.add(flags)
-	flags.StringVar(&f.compare, "compare", "", "`NAME=URL,NAME=URL` to compare, the first being the measure")
+	flags.StringVar(&f.compare, "compare", "", "`NAME=URL,NAME=URL` to compare; the others are compared with the first")
 	flags.StringVar(&f.cfg.Model, "model", "", "`NAME` of the model to ask for (default: the first that the address serves)")
-	flags.StringVar(&f.prompt, "prompt", "auto", "`FORM` of prompts: chat, text, tokens (exact), or auto (as the trace has them)")
-	flags.IntVar(&f.cfg.Concurrency, "concurrency", 0, "ignore the clock and keep `N` requests open (0: by the clock)")
-	flags.IntVar(&f.cfg.MaxOpen, "max-open", f.cfg.MaxOpen, "`N` requests open at most; those beyond are dropped and counted")
-	flags.DurationVar(&f.cfg.Timeout, "timeout", f.cfg.Timeout, "of one request")
-	flags.BoolVar(&f.cfg.HTTP2, "http2", false, "speak HTTP/2 (cleartext with prior knowledge)")
+	flags.StringVar(&f.prompt, "prompt", "auto", "`FORM` of prompts: chat, text, tokens (exact), or auto (as in the trace)")
+	flags.IntVar(&f.cfg.Concurrency, "concurrency", 0, "keep `N` requests open and ignore the workload's clock (0: by the clock)")
+	flags.IntVar(&f.cfg.MaxOpen, "max-open", f.cfg.MaxOpen, "`N` requests open at most; further ones are dropped and counted")
+	flags.DurationVar(&f.cfg.Timeout, "timeout", f.cfg.Timeout, "timeout of one request")
+	flags.BoolVar(&f.cfg.HTTP2, "http2", false, "use HTTP/2 (clear text with prior knowledge)")
 	flags.BoolVar(&f.cfg.Whole, "no-stream", false, "ask for answers in one piece")
-	flags.BoolVar(&f.cfg.Plain, "plain", false, "send only fields that OpenAI's own API knows; answers may then end early")
+	flags.BoolVar(&f.cfg.Plain, "plain", false, "send only fields of OpenAI's own API; answers may then end early")
 	flags.IntVar(&f.cfg.Vocabulary, "vocabulary", 0, "keep made-up token ids below `N` (0: below 17,384)")
 	flags.StringVar(&f.apiKeyFile, "api-key-file", "", "`FILE` that holds the API key")
 	f.out.flags(flags)
@@ -106,7 +106,7 @@ func (f *loadFlags) run(c *cobra.Command, args []string) error {
 		if err != nil {
 			return err
 		}
-		defer func() { _ = rows.Close() }() // each row is written whole or told
+		defer func() { _ = rows.Close() }() // a row that cannot be written is reported
 		f.cfg.Rows = rows
 	}
 	progress := newProgressLine(c.ErrOrStderr())
@@ -127,7 +127,7 @@ func (f *loadFlags) write(c *cobra.Command, o *loadgen.Outcome) error {
 		}
 	}
 	if f.out.json && len(o.Comparison) > 0 {
-		return writeIndented(c.OutOrStdout(), o) // the report alone has no place for it
+		return writeIndented(c.OutOrStdout(), o) // the report has no field for it
 	}
 	if err := f.out.write(c, o.Report); err != nil {
 		return err
@@ -146,7 +146,7 @@ func (f *loadFlags) write(c *cobra.Command, o *loadgen.Outcome) error {
 	return nil
 }
 
-// progressLine redraws one line on a terminal, and says nothing elsewhere.
+// progressLine is one line of a terminal that is redrawn. It shows nothing where the output is no terminal.
 type progressLine struct {
 	out   io.Writer
 	live  bool

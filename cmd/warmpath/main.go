@@ -1,4 +1,4 @@
-// Command warmpath routes LLM requests to the worker whose KV cache is warm for them. One file per command.
+// Command warmpath routes LLM requests to the worker whose KV cache holds most of the prompt. Each command is a file.
 package main
 
 import (
@@ -21,13 +21,13 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// Exit codes: a command that was typed wrong is told apart from one that failed.
+// Exit codes: they tell a command line with a mistake from a command that failed.
 const (
 	exitFailed = 1
 	exitUsage  = 2
 )
 
-// usageError is a mistake in how the command was typed.
+// usageError is a mistake in the command line.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
@@ -36,7 +36,7 @@ func (e usageError) Unwrap() error { return e.error }
 func run(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// The first signal ends the command in order; from then on a second one ends the process at once.
+	// The first signal ends the command in an orderly way; a second one ends the process at once.
 	context.AfterFunc(ctx, stop)
 
 	root := newRoot()
@@ -61,10 +61,11 @@ func newRoot() *cobra.Command {
 		Use:   "warmpath",
 		Short: "Send each LLM request to the worker whose KV cache is warm for it",
 		Long: `Warmpath sends each LLM request to the worker whose KV cache already holds the longest
-part of its prompt. It follows the engines' own cache events (vLLM, SGLang), so it knows
-instead of guessing, and shows with every answer what it knew.
+part of its prompt. It knows this from the engines' own cache events (vLLM, SGLang), and shows
+with every answer how much of the prompt was cached.
 
-Start with "warmpath demo": three policies on mock engines, side by side on this machine.`,
+Start with "warmpath demo": three policies on mock engines, side by side on this machine.
+Then "warmpath serve --worker URL" with your engines.`,
 		Version:       version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -82,7 +83,7 @@ Start with "warmpath demo": three policies on mock engines, side by side on this
 	return root
 }
 
-// flagError adds to an error about an unknown flag of c which one it may be meant for.
+// flagError adds to an error about an unknown flag of c which flag may have been meant.
 func flagError(c *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {
@@ -93,10 +94,10 @@ func flagError(c *cobra.Command, err error) error {
 	return fmt.Errorf("%w%s", err, config.Meant("--"+unknown.GetSpecifiedName(), known))
 }
 
-// typed returns the command line without passwords and keys, for reports that are kept and shown.
+// typed returns the command line without passwords and keys, for reports that are stored or shown.
 func typed() string { return config.Redact("warmpath " + strings.Join(os.Args[1:], " ")) }
 
-// noArgs refuses arguments, which for the root are misspelt commands.
+// noArgs refuses arguments. For the root command an argument is a misspelt command.
 func noArgs(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

@@ -19,11 +19,11 @@ func newMock() *cobra.Command {
 	kind := string(cfg.Kind)
 	c := &cobra.Command{
 		Use:   "mock",
-		Short: "Run a mock engine: vLLM's or SGLang's surface, a real block pool, real KV events",
-		Long: `Run a mock engine to test against: the HTTP surface of vLLM or SGLang as far as a router
-uses it, a real block pool with prefix caching, and KV events over ZMQ with replay. It has no
-model's files: a router asks it for token ids, and the advice to name files is for real engines.
-POST /mock/fault makes it misbehave, GET /mock/fault tells what is in force:
+		Short: "Run a mock engine: vLLM's or SGLang's API, a real block pool, real KV events",
+		Long: `Run a mock engine for tests. It has the HTTP API of vLLM or SGLang as far as a router uses it,
+a real block pool with prefix caching, and KV events over ZMQ with replay. It has no model files, so
+a router asks it for token ids; ignore the router's advice to name files. POST /mock/fault makes
+the engine misbehave, GET /mock/fault lists the faults in force:
 
   curl 127.0.0.1:8000/mock/fault -d '{"kind":"restart","down":"2s"}'
 
@@ -65,21 +65,21 @@ POST /mock/fault makes it misbehave, GET /mock/fault tells what is in force:
 	flags.IntVar(&cfg.BlockSize, "block-size", cfg.BlockSize, "`TOKENS` in a block")
 	flags.IntVar(&cfg.Blocks, "blocks", cfg.Blocks, "blocks of each rank's cache")
 	flags.IntVar(&cfg.CPUBlocks, "cpu-blocks", cfg.CPUBlocks, "blocks of each rank's CPU tier; 0 for none")
-	flags.IntVar(&cfg.MaxSequences, "max-sequences", cfg.MaxSequences, "requests that run at once, per rank; further ones wait")
+	flags.IntVar(&cfg.MaxSequences, "max-sequences", cfg.MaxSequences, "requests that run at once on a rank; further ones wait")
 	flags.IntVar(&cfg.Ranks, "ranks", cfg.Ranks, "data-parallel ranks behind the URL")
-	flags.StringVar(&cfg.Events, "events", cfg.Events, "`ENDPOINT` to publish KV events at; rank r takes port + r, port 0 free ones; empty for none")
+	flags.StringVar(&cfg.Events, "events", cfg.Events, "`ENDPOINT` to publish KV events at; rank r uses port + r, port 0 means free ports; empty for none")
 	flags.StringVar(&cfg.Replay, "replay", cfg.Replay, "`ENDPOINT` of the replay socket; empty for none")
 	flags.StringVar(&cfg.Topic, "topic", cfg.Topic, "first frame of each event message")
-	flags.StringVar(&cfg.Wire, "wire", cfg.Wire, "`VERSION` of the event encoding: "+strings.Join(kvevent.Wires(), ", ")+"; a version between two takes the older one's encoding; empty for the engine's newest")
+	flags.StringVar(&cfg.Wire, "wire", cfg.Wire, "`VERSION` of the event encoding: "+strings.Join(kvevent.Wires(), ", ")+"; a version between two uses the older encoding; empty for the engine's newest")
 	flags.Float64Var(&cfg.Speed, "speed", cfg.Speed, "`FACTOR` faster than the modelled hardware; 0 for no delays")
-	flags.IntVar(&cfg.OutputTokens, "output-tokens", cfg.OutputTokens, "length of an answer that nothing else ends")
-	flags.Uint64Var(&cfg.Seed, "seed", cfg.Seed, "of answers and faults; the same seed behaves the same")
+	flags.IntVar(&cfg.OutputTokens, "output-tokens", cfg.OutputTokens, "length of an answer if the request sets none")
+	flags.Uint64Var(&cfg.Seed, "seed", cfg.Seed, "seed of answers and faults")
 	flags.BoolVar(&cfg.ScaleOut, "scale-out", cfg.ScaleOut, "answer the render endpoints, as vLLM with --enable-scale-out")
 	flags.StringVar(&cfg.APIKey, "api-key", cfg.APIKey, "`KEY` that guards /v1/")
 	return c
 }
 
-// announce says where the engine is.
+// announce prints the engine's addresses.
 func announce(out io.Writer, server *mockengine.Server, cfg *mockengine.Config) {
 	fmt.Fprintf(out, "mock %s engine at %s, model %s\n", cfg.Kind, server.URL(), cfg.Model)
 	for _, s := range server.Sources() {

@@ -23,9 +23,9 @@ func newPlan() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "plan",
 		Short: "Find the largest rate that keeps an SLO, or the fewest workers for a rate",
-		Long: `Find by simulation how much a fleet can take. Without --fewest-workers: the largest rate, as a
-factor on the workload's own, at which the share --share of all requests keeps --slo, on
---workers workers. With it: the fewest workers that keep it at --rate.
+		Long: `Find by simulation how much load a fleet can take. The result is the largest rate at which the
+share --share of all requests keeps --slo on --workers workers; the rate is a factor on the
+workload's own. With --fewest-workers it is the smallest number of workers for --rate.
 
   warmpath plan --workload mooncake:conversation.jsonl.gz --policies all --workers 8
   warmpath plan --workload gen:interactive-chat --policies kv_aware --fewest-workers --rate 20/s`,
@@ -79,7 +79,7 @@ factor on the workload's own, at which the share --share of all requests keeps -
 	return c
 }
 
-// planReport is the JSON form of a plan: the answers, and the report of all runs that were made for them.
+// planReport is the JSON form of a plan: the results, and the report of all runs behind them.
 type planReport struct {
 	Share  float64         `json:"share"`
 	SLO    report.SLOShare `json:"slo"`

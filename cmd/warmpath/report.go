@@ -15,9 +15,9 @@ func newReportCommand() *cobra.Command {
 	var out output
 	c := &cobra.Command{
 		Use:   "report FILE…",
-		Short: "Lay reports side by side: simulated and measured, before and after",
-		Long: `Read reports that sim, plan and load wrote as JSON, and show them as one: a table, and with --html
-a page with plots. So what was predicted stands beside what was measured.
+		Short: "Show reports side by side: simulated and measured, before and after",
+		Long: `Read JSON reports of sim, plan and load, and show them together: as a table, and with --html as a
+page with plots. So predictions stand beside measurements.
 
   warmpath sim --workload mooncake:trace.jsonl --policies marginal --json > simulated.json
   warmpath load http://127.0.0.1:8080 --workload mooncake:trace.jsonl -o measured.json

@@ -19,7 +19,7 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens/inprocess"
 )
 
-// serveFlags are the settings that the command line can override; everything else is in the file.
+// serveFlags are the settings that the command line can override. The file has all settings.
 type serveFlags struct {
 	file, listen, adminListen, policy, logLevel string
 	workers, modelPaths                         []string
@@ -33,15 +33,20 @@ func newServe() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Route requests to workers",
-		Long: `Route requests to workers. A worker's URL is enough: engine, models, block size, data-parallel
-ranks and event endpoints are asked from the worker. Token ids are made here where the model's files
-can be read (at the path that the engine reports, or in the Hugging Face cache) and prove to be the
-engine's; the log says when they are not, and what to do. Where an engine cannot tell, say it:
+		Long: `Route requests to workers. Name each worker by its URL:
 
-  warmpath serve --worker http://gpu-1:8000 \
-                 --worker http://gpu-2:8000,events=tcp://gpu-2:5557,replay=tcp://gpu-2:5657
+  warmpath serve --worker http://gpu-1:8000 --worker http://gpu-2:8000
 
-Flags win over the file. SIGHUP or POST /admin/reload reads the file again; SIGTERM drains.`,
+The router asks the worker for its engine, models, block size, data-parallel ranks and event
+endpoints. If an engine cannot report its event endpoints, add them to the URL:
+
+  warmpath serve --worker http://gpu-2:8000,events=tcp://gpu-2:5557,replay=tcp://gpu-2:5657
+
+The router computes token ids by itself if it can read the model's files, at the path that the
+engine reports or in the Hugging Face cache, and if the ids equal the engine's. If not, the log
+says so and what to do.
+
+Flags override the file. SIGHUP or POST /admin/reload reads the file again; SIGTERM drains.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			for _, w := range f.workers {
@@ -56,7 +61,7 @@ Flags win over the file. SIGHUP or POST /admin/reload reads the file again; SIGT
 				if err != nil {
 					return usageError{err}
 				}
-				if err := m.Check(true); err != nil { // whether downloads are allowed, the file may say
+				if err := m.Check(true); err != nil { // the file may allow downloads
 					return usageError{fmt.Errorf("--model-path %s: %w", path, err)}
 				}
 				f.models = append(f.models, m)
@@ -67,17 +72,17 @@ Flags win over the file. SIGHUP or POST /admin/reload reads the file again; SIGT
 	d := config.Default()
 	flags := c.Flags()
 	flags.StringVar(&f.listen, "listen", d.Listen, "`ADDR` for clients: the model API, /health, /readiness")
-	flags.StringVar(&f.adminListen, "admin-listen", d.Admin.Listen, "`ADDR` for operators: /metrics, /admin/…; not loopback needs a key ("+config.EnvAdminKey+" or admin.key_file)")
-	flags.StringVar(&f.policy, "policy", d.Policy, "`NAME` of a type of policy, or of one in the file; TYPE:KEY=VALUE,… gives it parameters. `warmpath config sample` lists them")
+	flags.StringVar(&f.adminListen, "admin-listen", d.Admin.Listen, "`ADDR` for operators: /metrics, /admin/…; an address that other machines reach needs a key ("+config.EnvAdminKey+" or admin.key_file)")
+	flags.StringVar(&f.policy, "policy", d.Policy, "`NAME` of a type of policy or of a policy in the file; TYPE:KEY=VALUE,… gives it parameters. `warmpath config sample` lists them")
 	flags.StringVar(&f.file, "config", "", "`FILE` with all other settings; see `warmpath config sample`")
-	flags.StringArrayVar(&f.workers, "worker", nil, "`URL` of an engine, with what it cannot tell: URL[,events=ENDPOINT][,replay=ENDPOINT][,topic=TEXT][,model=NAME][,ranks=N][,label.NAME=VALUE]; repeatable")
-	flags.StringArrayVar(&f.modelPaths, "model-path", nil, "`[NAME=]DIR` with a model's tokenizer and chat template, or hub:ORG/NAME with --allow-hub, where the router does not find them by itself; repeatable")
-	flags.BoolVar(&f.allowHub, "allow-hub", false, "download the files of hub:ORG/NAME models, and of those that engines name; "+config.EnvHubToken+" and "+config.EnvHubEndpoint+" count")
+	flags.StringArrayVar(&f.workers, "worker", nil, "`URL` of an engine, with what it cannot report: URL[,events=ENDPOINT][,replay=ENDPOINT][,topic=TEXT][,model=NAME][,ranks=N][,label.NAME=VALUE]; repeatable")
+	flags.StringArrayVar(&f.modelPaths, "model-path", nil, "`[NAME=]DIR` with a model's tokenizer and chat template, or hub:ORG/NAME with --allow-hub; needed only if the router does not find the files; repeatable")
+	flags.BoolVar(&f.allowHub, "allow-hub", false, "download the files of hub:ORG/NAME models and of models that engines report; uses "+config.EnvHubToken+" and "+config.EnvHubEndpoint)
 	flags.StringVar(&f.logLevel, "log-level", d.Telemetry.LogLevel, "`LEVEL`: debug, info, warn, error")
 	return c
 }
 
-// override applies the flags that were given to cfg.
+// override returns a function that applies the given flags to a configuration.
 func (f *serveFlags) override(c *cobra.Command) func(*config.Config) {
 	changed := c.Flags().Changed
 	return func(cfg *config.Config) {
@@ -117,7 +122,7 @@ func serve(c *cobra.Command, f *serveFlags) error {
 	cfg, err := load()
 	if err != nil {
 		if f.file == "" {
-			return usageError{err} // only flags can be wrong
+			return usageError{err} // without a file the mistake is in the flags
 		}
 		return err
 	}
@@ -129,7 +134,7 @@ func serve(c *cobra.Command, f *serveFlags) error {
 		return err
 	}
 	if len(cfg.Workers) == 0 {
-		log.Warn("the file lists no workers: every request is refused; list them (workers: [{url: http://gpu-1:8000}]) and reload (SIGHUP or POST /admin/reload)",
+		log.Warn("the file lists no workers, so every request is refused: add them (workers: [{url: http://gpu-1:8000}]) and reload (SIGHUP or POST /admin/reload)",
 			"file", f.file)
 	}
 	options := app.Options{Log: log}
@@ -147,7 +152,7 @@ func serve(c *cobra.Command, f *serveFlags) error {
 	return a.Run(c.Context())
 }
 
-// reloadOnHangup reloads at each SIGHUP until the returned function is called, which waits a second for it to end.
+// reloadOnHangup reloads at each SIGHUP until stop is called. stop waits at most a second for a reload under way.
 func reloadOnHangup(ctx context.Context, a *app.App, log *slog.Logger) (stop func()) {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)

@@ -27,9 +27,9 @@ func newSim() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "sim",
 		Short: "Play a trace against modelled engines, with the real router, under one policy or many",
-		Long: `Play a workload in virtual time against a fleet of modelled engines. The router that decides
-is the one that serves: its index, policies and fleet, unchanged. Every combination of
---policies, --workers, --rate, --blocks and --seed is a run; runs go in parallel.
+		Long: `Play a workload in virtual time against a fleet of modelled engines. The decisions are made by
+the production router with its index, policies and fleet. Every combination of --policies,
+--workers, --rate, --blocks and --seed is a run; runs are made in parallel.
 
   warmpath sim --workload mooncake:conversation.jsonl.gz --policies all --workers 8 --rate 1,1.5,2 --html report.html
 
@@ -62,14 +62,14 @@ docs/simulator.md says what is modelled and what is not.`,
 		},
 	}
 	flags := c.Flags()
-	flags.StringVar(&file, "experiment", "", "YAML `FILE` with the same settings; flags win over it")
+	flags.StringVar(&file, "experiment", "", "YAML `FILE` with the same settings; flags override it")
 	experimentFlags(flags, &x)
-	flags.IntVar(&parallel, "parallel", 0, "runs at once; 0 for one a core")
+	flags.IntVar(&parallel, "parallel", 0, "runs at once; 0 for one on each core")
 	out.flags(flags)
 	return c
 }
 
-// experimentFlags are what sim and plan have in common.
+// experimentFlags adds the flags that sim and plan share.
 func experimentFlags(f *pflag.FlagSet, x *sim.Experiment) {
 	f.StringVar(&x.Workload, "workload", x.Workload, "`FORMAT:FILE` (mooncake, azure, qwen, burstgpt, ragpulse, agent, openai, warmpath) or gen:NAME,key=value")
 	f.IntVar(&x.Limit, "limit", x.Limit, "play only the first `N` requests; 0 for all")
@@ -82,22 +82,22 @@ func experimentFlags(f *pflag.FlagSet, x *sim.Experiment) {
 	f.IntVar(&x.BlockSize, "block-size", x.BlockSize, "`TOKENS` of an engine block; 0 for the profile's")
 	f.IntVar(&x.Grain, "grain", x.Grain, "`TOKENS` of a modelled block; 0 for the trace's own blocks where they are larger than the engines'")
 	f.IntVar(&x.CPUTokens, "cpu-tokens", x.CPUTokens, "`TOKENS` of host memory behind each cache; 0 for none")
-	f.BoolVar(&x.OnEvict, "cpu-on-evict", x.OnEvict, "blocks go to host memory when they are evicted, not when they are stored")
+	f.BoolVar(&x.OnEvict, "cpu-on-evict", x.OnEvict, "move blocks to host memory when they are evicted, not when they are stored")
 	f.IntVar(&x.Ranks, "ranks", x.Ranks, "data-parallel ranks of a worker")
 	f.IntVar(&x.Decode, "decode-workers", x.Decode, "`N` workers that decode what --workers prefill; 0: each does both")
 	f.IntVar(&x.Routers, "routers", x.Routers, "routers, each with its own view")
-	f.DurationVar(&x.Lag, "event-lag", x.Lag, "until routers have applied a pass's KV events")
-	f.DurationVar(&x.LagJitter, "event-jitter", x.LagJitter, "random part on top")
+	f.DurationVar(&x.Lag, "event-lag", x.Lag, "time until routers have applied a pass's KV events")
+	f.DurationVar(&x.LagJitter, "event-jitter", x.LagJitter, "random time that is added to --event-lag")
 	f.Float64Var(&x.Loss, "event-loss", x.Loss, "`SHARE` of event batches that are lost")
-	f.BoolVar(&x.NoReplay, "no-replay", x.NoReplay, "lost events cannot be asked for again: the router forgets the worker")
+	f.BoolVar(&x.NoReplay, "no-replay", x.NoReplay, "lost events cannot be replayed: the router forgets the worker's blocks")
 	f.DurationVar(&x.Speculative, "speculative", x.Speculative, "how long a dispatched prompt counts as cached without its events; 0 for the router's default, negative for never")
-	f.DurationVar(&x.Metrics, "metrics-interval", x.Metrics, "between two looks of a router at an engine's own load; 0 for the gateway's, negative for never")
-	f.DurationVar(&x.MetricsLag, "metrics-lag", x.MetricsLag, "how old what it sees is")
-	f.DurationVar(&x.Hop, "hop", x.Hop, "from client through the router to the engine, and back")
+	f.DurationVar(&x.Metrics, "metrics-interval", x.Metrics, "pause between two reports of an engine's load; 0 for the gateway's, negative for never")
+	f.DurationVar(&x.MetricsLag, "metrics-lag", x.MetricsLag, "age of such a report when the router gets it")
+	f.DurationVar(&x.Hop, "hop", x.Hop, "time from the client through the router to the engine, and back")
 	f.IntVar(&x.MaxRequests, "max-requests", x.MaxRequests, "`N` requests from which on a worker is saturated; 0 for no limit")
-	f.IntVar(&x.Queue, "queue", x.Queue, "`N` requests that a router holds while all are saturated")
-	f.StringVar(&x.QueueOrder, "queue-order", x.QueueOrder, "which of them goes first: `fcfs` or shortest, as queue.order of the gateway")
-	f.IntVar(&x.InFlight, "in-flight", x.InFlight, "`N` requests that clients have under way at most; 0 for no limit")
+	f.IntVar(&x.Queue, "queue", x.Queue, "`N` requests that may wait in a router while all workers are saturated")
+	f.StringVar(&x.QueueOrder, "queue-order", x.QueueOrder, "their order: `fcfs` or shortest, as queue.order of the gateway")
+	f.IntVar(&x.InFlight, "in-flight", x.InFlight, "`N` requests under way at most; 0 for no limit")
 	f.StringSliceVar(&x.Faults, "fault", x.Faults, "`AT:WORKER:DOWN`, such as 60s:2:30s: the second worker dies after a minute for half a minute")
 	slo := "`TTFT/TPOT` that good requests keep"
 	if len(x.SLO) == 0 {
@@ -107,7 +107,7 @@ func experimentFlags(f *pflag.FlagSet, x *sim.Experiment) {
 	f.Var(&seedFlag{seeds: &x.Seeds}, "seed", "`N` of everything random; a list to compare")
 }
 
-// seedFlag is a list of seeds that the first use on the command line replaces.
+// seedFlag is a list of seeds. Its first use on the command line replaces the default.
 type seedFlag struct {
 	seeds *[]uint64
 	given bool
@@ -136,7 +136,7 @@ func (s *seedFlag) Set(text string) error {
 	return nil
 }
 
-// readExperiment reads the file over the defaults, and what the command line says over that.
+// readExperiment reads the file over the defaults, and the command line over the file.
 func readExperiment(flags *pflag.FlagSet, file string, x *sim.Experiment) error {
 	if file == "" {
 		return nil
@@ -195,7 +195,7 @@ func newReport(c *cobra.Command, w *workload.Workload, configs []sim.Config) *re
 	return r
 }
 
-// commandLine is what to type for the same again.
+// commandLine returns the command that repeats the experiment.
 func commandLine(c *cobra.Command) string {
 	parts := []string{c.CommandPath()}
 	c.Flags().Visit(func(f *pflag.Flag) {
@@ -219,7 +219,7 @@ func commandLine(c *cobra.Command) string {
 	return strings.Join(parts, " ")
 }
 
-// output is where a report goes.
+// output says where a report is written.
 type output struct {
 	json, markdown bool
 	html           string
@@ -231,8 +231,8 @@ func (o *output) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.html, "html", "", "write a page with plots to `FILE`; it needs nothing else")
 }
 
-// errInterrupted tells scripts that a result is not whole.
-var errInterrupted = errors.New("interrupted; what is printed is what was done by then")
+// errInterrupted makes the exit code say that the result is incomplete.
+var errInterrupted = errors.New("interrupted: the printed result has only the runs that were complete")
 
 func (o *output) write(c *cobra.Command, r *report.Report) error {
 	out := c.OutOrStdout()
@@ -257,7 +257,7 @@ func (o *output) write(c *cobra.Command, r *report.Report) error {
 	return err
 }
 
-// sweepLine is one line of a terminal that is drawn again and again; elsewhere nothing is shown.
+// sweepLine is one line of a terminal that is redrawn. It shows nothing where the output is no terminal.
 type sweepLine struct {
 	out  io.Writer
 	live bool

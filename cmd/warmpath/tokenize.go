@@ -18,7 +18,7 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens/inprocess"
 )
 
-// modelFlags say whose tokens are wanted.
+// modelFlags say which model's tokens are wanted.
 type modelFlags struct {
 	path, kind string
 	allowHub   bool
@@ -26,7 +26,7 @@ type modelFlags struct {
 
 func (f *modelFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.path, "model-path", "", "`DIR` with the model's tokenizer and chat template, or hub:ORG/NAME with --allow-hub")
-	c.Flags().BoolVar(&f.allowHub, "allow-hub", false, "download the files of a hub:ORG/NAME model; "+config.EnvHubToken+" and "+config.EnvHubEndpoint+" count")
+	c.Flags().BoolVar(&f.allowHub, "allow-hub", false, "download the files of a hub:ORG/NAME model; uses "+config.EnvHubToken+" and "+config.EnvHubEndpoint)
 	c.Flags().StringVar(&f.kind, "kind", "vllm", "`ENGINE` whose request handling is reproduced: vllm or sglang")
 }
 
@@ -59,11 +59,11 @@ func newTokenize() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "tokenize",
 		Short: "Print the token ids, pieces and block keys of a request",
-		Long: `Read a request body (chat or completions) from standard input and print its token ids, their
+		Long: `Read a request body (chat or completions) from standard input. Print its token ids, their
 pieces, and the keys of its full blocks, as the router computes them.
 
-With --json-lines each line of the input is a JSON string, and each line of the output the JSON
-array of its ids: no template, and no special tokens unless --add-special-tokens.`,
+With --json-lines each line of the input is a JSON string, and each line of the output is the JSON
+array of its ids. No template is applied, and special tokens only with --add-special-tokens.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			m, kind, err := f.open(c)
@@ -123,7 +123,7 @@ func tokenizeLines(in io.Reader, out io.Writer, m *inprocess.Model, special bool
 	return w.Flush()
 }
 
-// flushing reads on when all answers are out: whoever writes a line and waits for its ids gets them.
+// flushing writes all pending answers out before it reads on, so that a program can write a line and wait for its ids.
 type flushing struct {
 	in  io.Reader
 	out *bufio.Writer
@@ -145,7 +145,7 @@ func tokenizeBody(out io.Writer, m *inprocess.Model, kind tokens.Kind, body []by
 	switch outcome {
 	case tokens.Given:
 	case tokens.Batch:
-		return errors.New("the body holds several prompts, which the router does not match: give one of them")
+		return errors.New("the body holds several prompts, and the router matches none of them: give a single one")
 	default:
 		if ids, err = m.Tokens(nil, read, kind); err != nil {
 			return err
@@ -167,7 +167,7 @@ func tokenizeBody(out io.Writer, m *inprocess.Model, kind tokens.Kind, body []by
 	return w.Flush()
 }
 
-// readBody takes a body that has a prompt for a completion, and anything else for a chat.
+// readBody reads a body with a prompt as a completion, and any other body as a chat.
 func readBody(body []byte) (*api.Request, error) {
 	var read api.Request
 	if err := api.Read(api.OpenAICompletions, body, &read); err == nil && read.Raw(api.FieldPrompt) != nil {

@@ -20,7 +20,7 @@ func newVersion() *cobra.Command {
 	}
 }
 
-// version is the module's, with the commit of a build from a checkout, and what built it for what.
+// version returns the module's version, the commit if it was built from a checkout, and the Go version and platform.
 func version() string {
 	return fmt.Sprintf("%s %s %s/%s", release(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

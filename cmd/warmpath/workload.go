@@ -22,8 +22,9 @@ func newWorkload() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "workload",
 		Short: "Look at request traces and generators: statistics, conversion",
-		Long: `A workload is requests over time: a trace, FORMAT:FILE (gzip or not), or gen:NAME,key=value,…
-Several are merged by arrival. "warmpath workload list" names formats and generators.`,
+		Long: `A workload is requests over time: a trace, FORMAT:FILE (gzip or not), or a generator,
+gen:NAME,key=value,… Several workloads are merged by arrival time. "warmpath workload list" lists
+formats and generators.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
@@ -44,7 +45,7 @@ func (f *workloadFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.shape.Jitter, "jitter", 0, "add a uniform random time below `TIME` to each arrival")
 	flags.IntVar(&f.shape.MaxInput, "max-input", 0, "cut prompts to `TOKENS` (0: never)")
 	flags.IntVar(&f.shape.MaxOutput, "max-output", 0, "cut answers to `TOKENS` (0: never)")
-	flags.Uint64Var(&f.seed, "seed", 0, "`N` of jitter and generators")
+	flags.Uint64Var(&f.seed, "seed", 0, "seed `N` of jitter and generators")
 }
 
 // load reads the workloads, merges them and applies the flags.
@@ -88,10 +89,10 @@ func newWorkloadStats() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "stats FORMAT:FILE|gen:NAME …",
 		Short: "Lengths, rates, unique blocks and hit rates, by cache size",
-		Long: `Measure a workload: lengths, rates, unique blocks, the hit rate of an infinite cache, and with
---capacity-tokens those of caches of given sizes, by LRU, by FIFO and by the optimum (Belady).
-Hit rates are shares of prompt tokens, for one cache that all requests go through in order.
-Traces are taken as recorded, without the jitter that is added when they are played.`,
+		Long: `Measure a workload: lengths, rates, unique blocks and the hit rate of an infinite cache. With
+--capacity-tokens also the hit rates of caches of these sizes under LRU, FIFO and the optimum
+(Belady). Hit rates are shares of prompt tokens, for one cache that all requests pass in order.
+Traces are measured as recorded, without the jitter that is added when they are played.`,
 		Example: "  warmpath workload stats mooncake:conversation_trace.jsonl --capacity-tokens 1M,3M,10M",
 		Args:    specArgs,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -118,7 +119,7 @@ Traces are taken as recorded, without the jitter that is added when they are pla
 	c.Flags().BoolVar(&asJSON, "json", false, "write JSON")
 	c.Flags().StringVar(&capacities, "capacity-tokens", "", "cache sizes to measure, in `TOKENS`: 1M,3M,500k")
 	c.Flags().IntVar(&size, "block", 0, "`TOKENS` in a block (0: the trace's own, or 16)")
-	c.Flags().BoolVar(&headFirst, "head-first", false, "touch a prompt's blocks from first to last; engines free them from last to first")
+	c.Flags().BoolVar(&headFirst, "head-first", false, "touch a prompt's blocks from first to last (engines free them from last to first)")
 	return c
 }
 
@@ -197,7 +198,7 @@ func writeStats(out io.Writer, s *workload.Stats) error {
 func newWorkloadList() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "Name the formats, the generators with their parameters, and our own format",
+		Short: "List the formats, the generators with their parameters, and our own format",
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			out := c.OutOrStdout()
@@ -238,15 +239,15 @@ func newWorkloadConvert() *cobra.Command {
 	return c
 }
 
-// writeFile creates path and has write fill it. A file that could not be written whole is an error, also when closing
-// tells.
+// writeFile creates path and lets write fill it. It returns an error if the file could not be written whole, also when
+// only closing it fails.
 func writeFile(path string, write func(io.Writer) error) error {
 	f, err := os.Create(path)
 	if err != nil {
 		return err
 	}
 	if err := write(f); err != nil {
-		_ = f.Close() // the first error is the one to tell
+		_ = f.Close() // the first error is reported
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return f.Close()
