@@ -58,5 +58,5 @@ func Example() {
 	d.Recycle()
 	// Output:
 	// http://10.0.0.8:8000
-	// marginal: http://10.0.0.8:8000 rank 0 of 2 candidates, affinity (the lowest predicted cost, and nobody has a longer match); 32 of 40 prompt tokens matched, 32 on gpu; trust exact
+	// marginal: http://10.0.0.8:8000 rank 0 of 2 candidates, affinity (the lowest predicted cost, and no worker has a longer match); 32 of 40 prompt tokens matched, 32 on gpu; trust exact
 }

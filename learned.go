@@ -14,14 +14,14 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// promptStore are where one policy's requests for a model were sent, for policies that do not go by events.
+// promptStore remembers where one policy's requests for a model were sent, for a policy that does not go by events.
 type promptStore struct {
 	store   *placement.Store
-	longest int       // keys of a prompt that are looked at; 0 is all
+	longest int       // keys of a prompt that are compared; 0 is all
 	spare   sync.Pool // *placement.Matches
 }
 
-// learned returns what p has learned of x's model, nil when p goes by events. It takes a lock on first use only.
+// learned returns p's promptStore for x's model, nil when p goes by events. It takes a lock on first use only.
 func (r *Router) learned(x *modelIndex, p *policy.Policy) *promptStore {
 	settings := p.Learned()
 	if settings == nil {
@@ -42,7 +42,7 @@ func (r *Router) learned(x *modelIndex, p *policy.Policy) *promptStore {
 	return all[p]
 }
 
-// newPromptStore returns an empty store for blocks of so many tokens.
+// newPromptStore returns an empty store for blocks of size tokens.
 func newPromptStore(p *policy.Learned, size int) *promptStore {
 	c := placement.Config{
 		Keys:        placement.Blocks,
@@ -52,14 +52,14 @@ func newPromptStore(p *policy.Learned, size int) *promptStore {
 		Interval:    time.Minute,
 	}
 	if c.TTL > 0 {
-		c.Interval = 100 * time.Millisecond // what is past its time is believed for so long at most
+		c.Interval = 100 * time.Millisecond // an expired prompt is believed at most this much longer
 	}
 	l := &promptStore{store: placement.New(c), longest: (p.MaxPrefixTokens + size - 1) / size}
 	l.spare.New = func() any { return &placement.Matches{} }
 	return l
 }
 
-// match appends what each holder was sent of a prompt with these keys before, by ascending holder.
+// match appends, by ascending holder, how much of a prompt with these keys each holder was sent before.
 func (l *promptStore) match(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match {
 	l.store.Evict(now)
 	m := l.spare.Get().(*placement.Matches)
@@ -74,7 +74,7 @@ func (l *promptStore) match(keys []block.Key, now int64, dst []kvindex.Match) []
 	return dst
 }
 
-// key returns what of a prompt's keys is looked at, as the store wants it.
+// key returns the store's key for a prompt's keys.
 func (l *promptStore) key(keys []block.Key) []byte {
 	if l.longest > 0 && len(keys) > l.longest {
 		keys = keys[:l.longest]
@@ -82,13 +82,13 @@ func (l *promptStore) key(keys []block.Key) []byte {
 	return placement.BlockBytes(keys)
 }
 
-// learnedPrompt is what one policy has learned from one decision.
+// learnedPrompt is what one policy learned from one decision.
 type learnedPrompt struct {
 	by  *promptStore // nil: nothing
 	did placement.Learned
 }
 
-// learn notes that the prompt of d is expected where it was sent.
+// learn notes that the prompt of d is expected at the holder that it is sent to.
 func (r *Router) learn(x *modelIndex, d *Decision) {
 	for i, p := range [...]*policy.Policy{d.policy, d.shadow} {
 		if p == nil {
@@ -100,7 +100,7 @@ func (r *Router) learn(x *modelIndex, d *Decision) {
 	}
 }
 
-// unlearn takes back what each policy learned from d and did not know before.
+// unlearn takes back what the policies learned from d and did not know before.
 func (d *Decision) unlearn() {
 	for _, l := range d.learned {
 		if l.by != nil {
@@ -110,13 +110,13 @@ func (d *Decision) unlearn() {
 	clear(d.learned[:])
 }
 
-// appendText appends to p.keys the keys of the text's whole blocks: what stands for a prompt's keys where its tokens are not
-// known. Such keys live in the model's index beside those of tokens, under the same budget; no event confirms them.
+// appendText appends to p.keys the keys of the text's whole blocks, for a prompt whose tokens are not known. They
+// live in the model's index beside those of tokens, under the same budget. No event confirms them.
 func (p *Prepared) appendText(h *block.Hasher, scope block.Scope, text []byte) {
 	p.keys, p.text = placement.AppendText(p.keys, h, scope, text, p.text)
 }
 
-// dropPolicies drops what policies that are not in all any more have learned.
+// dropPolicies drops what was learned by policies that are no longer in all.
 func (r *Router) dropPolicies(all map[string]*policy.Policy) {
 	kept := map[*policy.Policy]bool{}
 	for _, p := range all {

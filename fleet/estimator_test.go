@@ -216,7 +216,7 @@ func TestACountThatNoAnswerCanHaveIsNotBelieved(t *testing.T) {
 		"the prompt's length is estimated": {long, Work{PromptTokens: 1000, Guess: true}, 4096},
 		"three choices":                    {long, Work{PromptTokens: 1000, MostTokens: 200, Choices: 3}, 600},
 		"a batch of 200 prompts":           {long, Work{PromptTokens: 1000, MostTokens: 16, Choices: 200}, 3200},
-		"nothing is told":                  {serving("m", 1), Work{PromptTokens: 1000}, longestContext - 1000},
+		"nothing is known":                 {serving("m", 1), Work{PromptTokens: 1000}, longestContext - 1000},
 	} {
 		for _, whole := range []bool{true, false} {
 			f := New(Config{})

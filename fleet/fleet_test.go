@@ -155,7 +155,7 @@ func TestPoolsKnowModelsAliasesAndAdapters(t *testing.T) {
 		}
 	}
 	if _, ok := f.Snapshot().Pool("gpt"); ok {
-		t.Error("a model nobody serves has a pool")
+		t.Error("a model that no worker serves has a pool")
 	}
 	var names []string
 	for _, m := range f.Snapshot().Models() {
@@ -315,7 +315,7 @@ func TestTurnsOutliveSnapshots(t *testing.T) {
 	}
 }
 
-// BenchmarkHealthFlip is what one change costs with so many workers: the writers' side only.
+// BenchmarkHealthFlip is the cost of one change for the writer, by the number of workers.
 func BenchmarkHealthFlip(b *testing.B) {
 	for _, n := range []int{64, 1024, 4096} {
 		b.Run(fmt.Sprintf("%d workers", n), func(b *testing.B) {

@@ -86,9 +86,9 @@ func TestASlowMachineIsFound(t *testing.T) {
 					}
 					m.now += int64(max(step-1200*time.Millisecond, 0))
 				}
-				odd := m.pace(1)
-				if !odd.Believed || odd.Factor <= alike || odd.Factor > 2.1 {
-					t.Errorf("the slow one: %+v", odd)
+				p := m.pace(1)
+				if !p.Believed || p.Factor <= alike || p.Factor > 2.1 {
+					t.Errorf("the slow one: %+v", p)
 				}
 				for i := range m.paces {
 					if p := m.pace(i); i != 1 && p.Factor != 1 {
@@ -168,7 +168,7 @@ func TestAPaceFadesWithoutEvidence(t *testing.T) {
 	}
 }
 
-// TestOneBadWorkerTeachesTheOthersLittle: of eight, one tells nonsense, ten times as often as the others.
+// TestOneBadWorkerTeachesTheOthersLittle: of eight workers, one reports nonsense, ten times as often as the others.
 func TestOneBadWorkerTeachesTheOthersLittle(t *testing.T) {
 	for name, lie := range map[string]func(r *rand.Rand, k int) float64{
 		"answers at once":        func(*rand.Rand, int) float64 { return 1e-3 },
@@ -210,7 +210,7 @@ func TestOneBadWorkerTeachesTheOthersLittle(t *testing.T) {
 	}
 }
 
-// TestOfTwoThatAreTooFarApartNeitherIsBelieved: one of them is no machine of the kind, and nobody knows which.
+// TestOfTwoThatAreTooFarApartNeitherIsBelieved: one of them is no machine of the kind, and it is unknown which.
 func TestOfTwoThatAreTooFarApartNeitherIsBelieved(t *testing.T) {
 	m := newMachines(2, cpu)
 	m.each(10*time.Minute, time.Second, slow(1, 1e-3))
@@ -319,7 +319,7 @@ func TestWorkersOfOneKindLearnTogether(t *testing.T) {
 		t.Errorf("a worker that came back as the only one of its kind has %d measurements", got)
 	}
 
-	// A worker that tells another version each time leaves nothing behind.
+	// A worker that reports another version each time leaves nothing behind.
 	for i := range 1000 {
 		f.Put("http://a", facts(func(x *Facts) { x.Version = fmt.Sprint(i) }))
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// one returns a fleet of one worker with 1,000 blocks of 16 tokens, whose prompts take a millisecond for ten tokens.
+// one returns a fleet of one worker with 1,000 blocks of 16 tokens. Its prompts take a millisecond for ten tokens.
 func one(t *testing.T) *Fleet {
 	t.Helper()
 	f := New(Config{Timing: Timing{Base: 20, Token: 0.1}})
@@ -21,7 +21,7 @@ func one(t *testing.T) *Fleet {
 
 const ms = int64(time.Millisecond)
 
-// whole is the work of a prompt of which nothing is cached.
+// whole is the work of a prompt without a cached block.
 func whole(tokens int) Work {
 	return Work{UncachedTokens: tokens, PromptTokens: tokens, ContextBlocks: (tokens + 15) / 16}
 }
@@ -79,7 +79,7 @@ func TestALatePromptIsWaitedFor(t *testing.T) {
 		t.Errorf("after its first token the backlog is %v, want that of the second, %v", got, predicted)
 	}
 
-	// A stream whose first text is held back does not close a holder that serves the requests behind it.
+	// A stream with a late first text does not close a holder that serves the requests behind it.
 	at := 2 * time.Hour
 	for range 100 {
 		var r Reservation
@@ -120,7 +120,7 @@ func TestExpiryMakesNobodyLate(t *testing.T) {
 	}
 }
 
-// An engine that tells absurd figures attracts nothing, and nothing overflows.
+// An engine that reports absurd figures attracts nothing, and nothing overflows.
 func TestAbsurdReportsDoNotOverflow(t *testing.T) {
 	f := one(t)
 	for _, r := range []Reported{{Running: math.MaxInt64}, {Waiting: math.MaxInt64, Running: math.MaxInt64}, {QueuedTokens: math.MaxInt64, QueueReported: true},
@@ -298,7 +298,7 @@ func TestWhatEnginesReportIsNotCountedTwice(t *testing.T) {
 	second := int64(time.Second)
 	f.Report(0, Reported{At: second, Waiting: 1, QueuedTokens: 1600, KVUsed: 0.1})
 	if got := s.LoadAt(0, second).Others; got != (Others{}) {
-		t.Errorf("the engine told of our own request, and others have %+v", got)
+		t.Errorf("the engine reported our own request, and others have %+v", got)
 	}
 	f.Report(0, Reported{At: second, Running: 3, Waiting: 2, QueuedTokens: 2000, KVUsed: 0.5})
 	at := func(now int64) Load { return s.LoadAt(0, now) }
@@ -310,7 +310,7 @@ func TestWhatEnginesReportIsNotCountedTwice(t *testing.T) {
 		t.Errorf("both: %+v", l)
 	}
 	if got := at(6 * second).Others; got.Requests != 2 || got.ContextBlocks != 200 {
-		t.Errorf("after half of its life a report still tells of %+v", got)
+		t.Errorf("after half of its life a report still counts %+v", got)
 	}
 	if got := at(12 * second); got.Others != (Others{}) || got.Reported.Running != 3 {
 		t.Errorf("an old report counts: %+v", got)
@@ -347,7 +347,7 @@ func TestPressureRisesAsACacheFills(t *testing.T) {
 	s := f.Snapshot()
 	pressure := func() float64 { l := s.LoadAt(0, 0); return l.Pressure() }
 	if got := pressure(); got != 1 {
-		t.Errorf("pressure is %v where nothing tells, want 1", got)
+		t.Errorf("pressure is %v where it is not known, want 1", got)
 	}
 	f.SetTrust(0, TrustExact, "complete since the cache was empty")
 	if got := pressure(); got != 0 {

@@ -10,7 +10,7 @@ func TestAnotherProcessIsToldByItsSigns(t *testing.T) {
 		restart bool
 	}{
 		{"the same", Signs{Started: 100, Tokens: 50, Version: "1", Blocks: 7, Seed: 3}, Signs{Started: 100, Tokens: 60, Version: "1", Blocks: 7, Seed: 3}, false},
-		{"nothing told", Signs{Started: 100, Tokens: 50, Version: "1"}, Signs{}, false},
+		{"nothing reported", Signs{Started: 100, Tokens: 50, Version: "1"}, Signs{}, false},
 		{"nothing known", Signs{}, Signs{Started: 100, Tokens: 50, Version: "1", Blocks: 7, Seed: 3}, false},
 		{"a later start", Signs{Started: 100}, Signs{Started: 101}, true},
 		{"an earlier start is another process behind the address", Signs{Started: 100}, Signs{Started: 90}, false},

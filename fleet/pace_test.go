@@ -17,18 +17,18 @@ func TestTheWorkOfOthersIsTimedByTheEnginesOwnPace(t *testing.T) {
 		f.Report(h, r)
 		return f.Snapshot().LoadAt(h, at).Backlog
 	}
-	plain := backlog(second, Reported{})
-	if got := backlog(2*second, Reported{Computed: 5000, Busy: time.Second}); got != plain {
-		t.Errorf("after one report the backlog is %v, want %v: there is no pace yet", got, plain)
+	alone := backlog(second, Reported{})
+	if got := backlog(2*second, Reported{Computed: 5000, Busy: time.Second}); got != alone {
+		t.Errorf("after one report the backlog is %v, want %v: there is no pace yet", got, alone)
 	}
-	if got := backlog(3*second, Reported{Computed: 5500, Busy: 9 * time.Second}); got != plain {
-		t.Errorf("after 500 tokens the backlog is %v, want %v: they are too few", got, plain)
+	if got := backlog(3*second, Reported{Computed: 5500, Busy: 9 * time.Second}); got != alone {
+		t.Errorf("after 500 tokens the backlog is %v, want %v: they are too few", got, alone)
 	}
 	if got, want := backlog(4*second, Reported{Computed: 7000, Busy: 2 * time.Second}), 5*time.Second; got != want {
 		t.Errorf("at 0.5 ms a token the backlog is %v, want %v", got, want)
 	}
-	if got := backlog(5*second, Reported{Computed: 10, Busy: time.Millisecond}); got != plain {
-		t.Errorf("after a restart the backlog is %v, want %v", got, plain)
+	if got := backlog(5*second, Reported{Computed: 10, Busy: time.Millisecond}); got != alone {
+		t.Errorf("after a restart the backlog is %v, want %v", got, alone)
 	}
 	empty := Reported{At: 6 * second, Waiting: 3, QueueReported: true}
 	f.Report(h, empty)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// cacheOf is a fleet with one holder, whose cache has so many blocks of 16 tokens and begins empty.
+// cacheOf returns a fleet with one holder, with an empty cache of this number of blocks of 16 tokens.
 func cacheOf(blocks int) *cacheFixture {
 	f := New(Config{})
 	f.Put("http://a", Facts{Models: []Model{{ID: "m"}}, BlockSize: 16, BlocksPerRank: blocks})
@@ -19,7 +19,7 @@ type cacheFixture struct {
 	now int64
 }
 
-// chain returns the marks of a prompt of so many blocks whose first common blocks are those of chain 0.
+// chain returns the marks of a prompt of this number of blocks. The first common blocks are those of chain 0.
 func chain(id uint64, blocks, common int) (marks []Mark) {
 	for at := NextMark(0); at <= blocks && len(marks) < MaxMarks; at = NextMark(at) {
 		key := uint64(at)
@@ -31,7 +31,7 @@ func chain(id uint64, blocks, common int) (marks []Mark) {
 	return marks
 }
 
-// send dispatches a prompt of so many blocks, the first cached of which are.
+// send dispatches a prompt of this number of blocks; the first ones are cached.
 func (c *cacheFixture) send(marks []Mark, blocks, cached int) *Reservation {
 	return c.sendWork(Work{UncachedTokens: 16 * (blocks - cached), PromptTokens: 16 * blocks, ContextBlocks: blocks, Marks: marks, Trust: TrustExact})
 }
@@ -62,7 +62,7 @@ func (c *cacheFixture) risk(marks []Mark, matched int) int {
 	return c.f.Snapshot().AtRisk(0, marks, matched, 1000)
 }
 
-// evicted is the latest generation of which a block was seen to be evicted.
+// evicted returns the latest generation with an evicted block.
 func (c *cacheFixture) evicted() uint32 { return c.f.Snapshot().state(0).work.recency.evicted }
 
 func TestWhatIsUsedLeastRecentlyIsAtRiskOfThePromptsThatWait(t *testing.T) {
@@ -131,7 +131,7 @@ func TestASharedBeginningIsAsRecentAsItsLastUse(t *testing.T) {
 	}
 }
 
-// What is evicted now tells what goes next, whatever the count of all blocks says: others' hits are not seen.
+// An eviction shows which blocks go next, whatever the count of all blocks says: hits of others are not seen.
 func TestWhatWasEvictedTellsWhatGoesNext(t *testing.T) {
 	c := cacheOf(1000)
 	a, b, d := chain(1, 40, 0), chain(2, 40, 0), chain(3, 40, 0)
@@ -234,7 +234,7 @@ func TestTheLastBlockOfARepeatedPromptIsNotEvicted(t *testing.T) {
 	again.Release(c.now)
 }
 
-// What is not matched was evicted only where all that a cache has is known.
+// A block that is not matched was evicted only if the history of the cache is complete.
 func TestWhatIsNotKnownIsNotEvicted(t *testing.T) {
 	for _, trust := range []Trust{TrustNone, TrustApproximate, TrustDegraded} {
 		c := cacheOf(100)
@@ -255,7 +255,7 @@ func TestWhatIsNotKnownIsNotEvicted(t *testing.T) {
 	}
 }
 
-// What a request that never was computed would have stored is not to come, whatever else is under way.
+// The blocks of a request that never was computed will not come, whatever else is under way.
 func TestARequestThatEndsBeforeItIsComputedAnnouncesNothing(t *testing.T) {
 	for name, whole := range map[string]bool{"a stream": false, "an answer in one piece": true} {
 		c := cacheOf(100)
@@ -270,7 +270,7 @@ func TestARequestThatEndsBeforeItIsComputedAnnouncesNothing(t *testing.T) {
 	}
 }
 
-// The blocks of an answer in one piece were announced before its length is told.
+// The blocks of an answer in one piece are announced before its length is known.
 func TestAnAnswerInOnePieceIsCountedOnce(t *testing.T) {
 	c := cacheOf(100)
 	other := c.send(chain(9, 20, 0), 20, 0)
@@ -304,7 +304,7 @@ func TestARefusedPromptEntersNoOrder(t *testing.T) {
 	}
 }
 
-// A router that starts beside full caches knows nothing of what they have. What they remove tells that they are full.
+// A router that starts beside full caches does not know their content. Their removals show that they are full.
 func TestACacheOfUnknownHistoryIsFullOnceItRemovesBlocks(t *testing.T) {
 	for trust, want := range map[Trust]int{TrustDegraded: 21, TrustExact: 0} {
 		c := cacheOf(100)

@@ -25,6 +25,6 @@ func TestOneOddMachineIsBelievedLessThanOneOfMany(t *testing.T) {
 	alone := believed(func(int) float64 { return 1 })
 	among := believed(func(i int) float64 { return []float64{1, 2, 0.5, 1}[i%4] })
 	if alone > 0.6 || among < 0.7 {
-		t.Errorf("%.2f of what is measured is believed of an odd one, %.2f of one of many", alone, among)
+		t.Errorf("%.2f of what is measured is believed of an outlier, %.2f of one of many", alone, among)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// shareBeyond is the part that h gets of the requests beyond those that a returning holder may have anyhow.
+// shareBeyond returns the part that h gets of the requests beyond the first that a returning holder may always have.
 func shareBeyond(f *Fleet, h Holder, scope Scope, tenant string, now int64) float64 {
 	all := make([]Reservation, 2)
 	for i := range all {
@@ -72,7 +72,7 @@ func TestScopesInTroubleAreBounded(t *testing.T) {
 	}
 }
 
-// The ranks of a worker are one process: what one of them was left out for holds for all, and one trial is enough.
+// The ranks of a worker are one process: if one is left out, all are, and one trial is enough.
 func TestRanksAreLeftOutTogether(t *testing.T) {
 	f := New(Config{})
 	f.Put("http://a", serving("m", 4))
@@ -156,7 +156,7 @@ func TestATenantThatIsServedIsNotShutOutByTheLimitsOfOthers(t *testing.T) {
 		f.Limit(0, fmt.Sprint("key", i), now+60*second, now)
 		f.ObserveScope(0, 1, OutcomeServed, now+1)
 		if bar := barOf(f, 0, 1, "innocent", now+2); bar != BarNone {
-			t.Fatalf("after %d keys were told 429 a tenant that is served has bar %d", i+1, bar)
+			t.Fatalf("after %d keys got a 429 a tenant that is served has bar %d", i+1, bar)
 		}
 	}
 	if n := len(f.holders[0].state.limit.Load().own); n > mostOwn {
@@ -239,7 +239,7 @@ func TestAHolderThatReturnsEarnsItsShare(t *testing.T) {
 	}
 }
 
-// returned is a fleet whose only holder had a request, and is a new process now.
+// returned returns a fleet whose only holder had a request, and is a new process now.
 func returned() *Fleet {
 	f := New(Config{})
 	f.Put("http://a", serving("m", 1))

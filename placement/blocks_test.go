@@ -62,7 +62,7 @@ func (x *blocks) Match(keys []block.Key, _ int64, dst []kvindex.Match) []kvindex
 	return dst
 }
 
-// tracked and believed are two published designs: the newest blocks of each holder, and blocks of the last two minutes.
+// tracked and believed are two published designs: the newest blocks of each holder, and blocks for two minutes.
 var (
 	tracked  = Config{HolderUnits: 100_000}
 	believed = Config{TTL: 120 * time.Second, Units: 1 << 20, PruneTo: 0.8}
@@ -260,7 +260,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	if left := x.Stats().Bytes; left > full/4 {
 		t.Errorf("%d bytes for 100,000 blocks, %d for 1,000 of them", full, left)
 	}
-	x.Learn(0, prompt(7, 0, 2000), 130*second) // the moved forest works
+	x.Learn(0, prompt(7, 0, 2000), 130*second) // the store still works
 	evict(x.Store, 200*second)
 	want(t, x, prompt(7, 0, 2000), 0, map[fleet.Holder]int{0: 2000})
 	evict(x.Store, 250*second)
@@ -283,7 +283,8 @@ func TestWhatMakesNoSenseDoesNoHarm(t *testing.T) {
 	want(t, x, prompt(1, 0, 3), 0, map[fleet.Holder]int{0: 3})
 }
 
-// reference is the same in the plainest way: when each holder used each block, its whole prefix at each use.
+// reference is the same in the simplest way: the last use of each block of each holder, set for the whole prefix by
+// each use.
 type reference struct {
 	cfg    Config
 	blocks map[fleet.Holder]map[block.Key]*used
@@ -401,7 +402,7 @@ func run(t *testing.T, r *rand.Rand, cfg Config, steps int) {
 	ref := &reference{cfg: cfg, blocks: map[fleet.Holder]map[block.Key]*used{}}
 	now := int64(0)
 	for step := range steps {
-		now += int64(1 + r.IntN(4)) // a use of each holder has a time of its own, or pruning over holders would be a matter of taste
+		now += int64(1 + r.IntN(4)) // distinct times: otherwise the order of pruning over holders is open
 		h := fleet.Holder(r.IntN(4))
 		keys := prompt(r.IntN(8), r.IntN(3)*4, 4+r.IntN(20))
 		keys = keys[:1+r.IntN(len(keys))]

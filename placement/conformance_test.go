@@ -19,7 +19,7 @@ func TestBlocksConform(t *testing.T) {
 	}
 }
 
-// learner is an index whose prompts are all sent.
+// learner is a store whose prompts are all sent.
 type learner struct{ *blocks }
 
 func (l learner) Learn(h fleet.Holder, keys []block.Key, now int64) { l.blocks.Learn(h, keys, now) }

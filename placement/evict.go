@@ -27,8 +27,8 @@ func (s *Store) fit() {
 // weight is the memory that a holder would take if it were alone.
 func weight(who *holder) int64 { return who.bytes + int64(who.links)*(nodeBytes+linkBytes) }
 
-// drop drops the holder's least recent run. If most is above 0 and runs are not evicted whole, it drops no more than
-// so many bytes of it, from its end. It reports false when the holder has none. mu is held.
+// drop drops the holder's least recent run. If most is above 0 and runs are not evicted whole, it drops at most this
+// many bytes from the end of the run. It reports false when the holder has none. mu is held.
 func (s *Store) drop(h fleet.Holder, most int64) bool {
 	l := s.holders[h].oldest
 	if l == 0 {
@@ -42,15 +42,16 @@ func (s *Store) drop(h fleet.Holder, most int64) bool {
 	return true
 }
 
-// shrink leaves the holder so many bytes of keys. mu is held.
+// shrink evicts until the holder has at most target bytes of keys. mu is held.
 func (s *Store) shrink(h fleet.Holder, target int64) {
 	for who := &s.holders[h]; who.bytes > target; {
 		s.drop(h, who.bytes-target)
 	}
 }
 
-// Evict begins a pass when one is due at now, in Unix nanoseconds, or goes on with one: it drops what is past its
-// TTL, and what holders have beyond HolderUnits. The first call only starts the clock. Call it with each request.
+// Evict begins a pass when one is due at now, in Unix nanoseconds, or continues one. A pass drops placements past
+// their TTL, and units of holders beyond HolderUnits. The first call only starts the clock. Call it with each
+// request.
 func (s *Store) Evict(now int64) {
 	due := s.due.Load()
 	switch {
@@ -69,7 +70,7 @@ func (s *Store) Evict(now int64) {
 	}
 }
 
-// expire drops what is past its time. mu is held.
+// expire drops placements past their TTL. mu is held.
 func (s *Store) expire() {
 	if s.config.TTL == 0 {
 		return
@@ -117,7 +118,7 @@ func (s *Store) trim() (more bool) {
 	return false
 }
 
-// prune leaves at most target bytes of keys over all holders; the least recently used go. mu is held.
+// prune evicts until the holders together have at most target bytes of keys; the least recently used go. mu is held.
 func (s *Store) prune(target int64) {
 	heap := s.heap[:0] // holders, the one with the oldest placement first
 	for h := range s.holders {

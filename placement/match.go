@@ -2,7 +2,7 @@ package placement
 
 import "github.com/warmpath/warmpath/fleet"
 
-// Matches is what Match found. The zero value is ready; it is used again and again, by one goroutine at a time.
+// Matches is the result of a Match. The zero value is ready. It is used again and again, by one goroutine at a time.
 type Matches struct {
 	total int
 	best  int
@@ -14,7 +14,7 @@ type Matches struct {
 	ends  []int          // bytes of the key that match up to there
 }
 
-// found is a holder's match, when it was found in this round.
+// found is a holder's match; it is valid if its round is the present one.
 type found struct {
 	round uint32
 	bytes int
@@ -48,7 +48,7 @@ func (s *Store) Match(root Root, key []byte, m *Matches) {
 		at, key = child, key[common:]
 	}
 	m.best = done
-	// A node's holders are a subset of its parent's: where there are as many, they are the same.
+	// The holders of a node are a subset of its parent's. If there are equally many, they are the same.
 	seen := 0
 	for i := len(m.path) - 1; i >= 0; i-- {
 		holds := s.nodes[m.path[i]].holds
@@ -65,10 +65,10 @@ func (s *Store) Match(root Root, key []byte, m *Matches) {
 	}
 }
 
-// Clear makes it the answer to a key that nobody has anything of.
+// Clear makes m the result for a key of which no holder has anything.
 func (m *Matches) Clear() { m.begin(0, 1) }
 
-// begin forgets the last round.
+// begin drops the last result.
 func (m *Matches) begin(bytes, unit int) {
 	m.path, m.ends, m.order = m.path[:0], m.ends[:0], m.order[:0]
 	m.total, m.unit, m.best = bytes, unit, 0
@@ -86,7 +86,7 @@ func (m *Matches) Of(h fleet.Holder) int {
 	return m.at[h].bytes / m.unit
 }
 
-// Longest returns the holders with a match, those with the longest first. It is valid until the next Match.
+// Longest returns the holders with a match, the longest first. It is valid until the next Match.
 func (m *Matches) Longest() []fleet.Holder { return m.order }
 
 // Best returns the longest match of any holder, in units.

@@ -6,7 +6,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// holder has a list of its placements by recency.
+// holder is one holder's list of placements by recency.
 type holder struct {
 	newest, oldest uint32 // links
 	bytes          int64  // of the texts of its nodes
@@ -42,7 +42,7 @@ func (s *Store) touch(id uint32, h fleet.Holder) (had bool, before int64) {
 	return true, before
 }
 
-// age gives a placement an earlier stamp, and its place by that in the holder's list.
+// age gives a placement an earlier stamp, and moves it in the holder's list accordingly.
 func (s *Store) age(h fleet.Holder, l uint32, at int64) {
 	who := &s.holders[h]
 	s.take(who, l)

@@ -26,7 +26,7 @@ type Sessions struct {
 	counts tally
 }
 
-// SessionShards is into how many parts [Sessions] are split, and so the least useful value of SessionConfig.Most.
+// SessionShards is the number of parts of [Sessions], and so the smallest useful value of SessionConfig.Most.
 const SessionShards = 64
 
 type sessionShard struct {
@@ -35,7 +35,7 @@ type sessionShard struct {
 	swept int64
 }
 
-// session has its homes, the one that it has had longest first: it goes back there.
+// session has its homes, the oldest one first: a session goes back to that one.
 type session struct {
 	homes [2]fleet.Holder
 	n     uint8
@@ -51,8 +51,8 @@ func NewSessions(c SessionConfig) *Sessions {
 	return s
 }
 
-// Homes appends the homes of a session, the one that it has had longest first. It reports false for a session that is
-// not known, or that was idle for too long.
+// Homes appends the homes of a session, the oldest one first. It reports false for a session that is unknown or was
+// idle for too long.
 func (s *Sessions) Homes(key uint64, now int64, dst []fleet.Holder) (homes []fleet.Holder, known bool) {
 	shard := &s.shards[key%SessionShards]
 	shard.mu.Lock()
@@ -64,8 +64,8 @@ func (s *Sessions) Homes(key uint64, now int64, dst []fleet.Holder) (homes []fle
 	return append(dst, x.homes[:x.n]...), true
 }
 
-// Learn notes that a request of the session was sent to h at now: h is a home of the session, beside its other one or
-// in place of the one that it has had longest.
+// Learn notes that a request of the session was sent to h at now. h becomes a home of the session: a second one, or
+// in place of the oldest.
 func (s *Sessions) Learn(key uint64, h fleet.Holder, now int64) {
 	shard := &s.shards[key%SessionShards]
 	shard.mu.Lock()
@@ -137,7 +137,7 @@ const tallyPart = 256
 func (t *tally) add(h fleet.Holder, n int64) {
 	i := int(h) / tallyPart
 	if i >= len(t.parts) {
-		return // a million holders were seen: those beyond are not told apart by their sessions
+		return // a million holders were seen: later ones are not counted
 	}
 	part := t.parts[i].Load()
 	if part == nil {

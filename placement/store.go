@@ -69,12 +69,12 @@ type Store struct {
 	holders   []holder // by number
 	used      int64    // bytes of memory: text, nodes and links
 	held      int64    // bytes of keys that holders have, a shared one counted for each holder
-	now       int64    // the latest time that a caller gave: stamps never go back
+	now       int64    // the latest time of any call: stamps never decrease
 	path      []uint32 // scratch
 	heap      []fleet.Holder
 }
 
-// maxHolders bounds the numbers of holders, which index an array. A greater number is a mistake and is ignored.
+// maxHolders bounds the holders' numbers, which index an array. A call with a greater number is ignored.
 const maxHolders = 1 << 20
 
 // New returns an empty store with one root, [First].
@@ -85,7 +85,7 @@ func New(c Config) *Store {
 	return s
 }
 
-// Root is where keys begin that have nothing in common with the keys of other roots.
+// Root is the beginning of keys that share nothing with the keys of other roots.
 type Root uint32
 
 // First is the root that every store has.
@@ -133,7 +133,7 @@ func (s *Store) Learn(root Root, h fleet.Holder, key []byte, now int64) (l Learn
 	return l
 }
 
-// whole returns what of key is remembered.
+// whole returns the part of key that is remembered.
 func (s *Store) whole(key []byte) []byte {
 	if limit := s.config.Bytes / 4; s.config.Bytes > 0 && int64(len(key)) > limit {
 		key = key[:limit]
@@ -141,8 +141,8 @@ func (s *Store) whole(key []byte) []byte {
 	return key[:len(key)-len(key)%s.page]
 }
 
-// Unlearn takes back what Learn of this key added, because the prompt was not sent. What was used afterwards stays. A
-// later use at the same time counts as this one where it used the same runs.
+// Unlearn takes back what Learn of this key added, because the prompt was not sent. Runs that were used again
+// afterwards stay. If another use has the same time and the same runs, it is taken back, too.
 func (s *Store) Unlearn(root Root, h fleet.Holder, key []byte, l Learned) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +167,7 @@ func (s *Store) Unlearn(root Root, h fleet.Holder, key []byte, l Learned) {
 	}
 }
 
-// continued reports whether a use with this stamp went on behind the run of a link.
+// continued reports whether a use with this stamp went on behind the run of link x.
 func (s *Store) continued(x uint32, at int64) bool {
 	older := s.links[x].older
 	return older != 0 && s.links[older].at == at && s.nodes[s.links[older].node].parent == s.links[x].node

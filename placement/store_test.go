@@ -50,7 +50,7 @@ func drawKey(t *rapid.T, unit int) []byte {
 	return key
 }
 
-// check holds the tree to what it is built on.
+// check verifies the invariants of a store.
 func check(t interface{ Fatalf(string, ...any) }, tree *Store) {
 	used, nodes := int64(0), 0
 	bytes := make([]int64, len(tree.holders))
@@ -219,7 +219,7 @@ func TestTheBudgetHoldsAtEveryMoment(t *testing.T) {
 	})
 }
 
-// Pages of different tokens may share a hash: what is found is compared.
+// Pages of different tokens may share a hash, so the tokens are compared.
 func TestAPageIsComparedNotTrusted(t *testing.T) {
 	tree := New(Config{Keys: Tokens, Bytes: 1 << 20})
 	a := TokenBytes(slices.Repeat([]uint32{1}, 32))
@@ -316,7 +316,7 @@ func TestMatchAllocatesNothing(t *testing.T) {
 	}
 }
 
-// The budget is of what is counted: it must not be far from what the process takes.
+// The memory that is counted must not be far from the memory that the process takes.
 func TestMemoryIsWhatIsCounted(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -334,8 +334,7 @@ func TestMemoryIsWhatIsCounted(t *testing.T) {
 	runtime.KeepAlive(tree)
 }
 
-// conversations is a tree of so many holders with so many conversations of some 8 KB, which share 2 KB of system
-// prompt.
+// conversations returns a store with n conversations of some 8 KB, which share 2 KB of system prompt.
 func conversations(holders, n int) (*Store, [][]byte) {
 	tree := New(Config{Keys: Text, Bytes: 1 << 30})
 	system := strings.Repeat("You are a helpful assistant. ", 70)

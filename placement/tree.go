@@ -30,7 +30,8 @@ type edge struct {
 	page   uint64 // the bytes themselves, or a hash of 16 tokens: the text is compared anyway
 }
 
-// What a node with its edge, and a placement, take beside the text, in bytes; measured by TestMemoryIsWhatIsCounted.
+// The memory of a node with its edge, and of a placement, beside the text, in bytes; measured by
+// TestMemoryIsWhatIsCounted.
 const (
 	nodeBytes = 160
 	linkBytes = 36
@@ -43,7 +44,7 @@ func (s *Store) admit(h fleet.Holder) {
 	}
 }
 
-// follow notes in path the nodes whose texts make up key. It reports false if there are none that end with it.
+// follow stores in path the nodes whose texts make up key. It reports false if no node ends where key ends.
 func (s *Store) follow(at uint32, key []byte) bool {
 	s.path = s.path[:0]
 	for len(key) > 0 {
@@ -130,8 +131,8 @@ func (s *Store) leaf(e edge, text []byte) uint32 {
 	return id
 }
 
-// split cuts a node after so many bytes of its text. It returns the new node before the cut; the old one keeps what is
-// after it. Both have memory of their own, so that either can go.
+// split cuts a node after a number of bytes of its text. It returns the new node before the cut; the old node keeps
+// the rest. Each has memory of its own, so that either can be freed.
 func (s *Store) split(id uint32, after int) uint32 {
 	old := s.nodes[id] // a copy: nodes may move
 	head := s.node(node{text: slices.Clone(old.text[:after]), parent: old.parent, children: 1, end: old.end - len(old.text) + after})
@@ -149,12 +150,12 @@ func (s *Store) split(id uint32, after int) uint32 {
 	return head
 }
 
-// find returns the index of the holder among the node's holds, or where it belongs.
+// find returns the index of the holder among the node's holds, or the index where it belongs.
 func (s *Store) find(id uint32, h fleet.Holder) (int, bool) {
 	return slices.BinarySearchFunc(s.nodes[id].holds, h, func(a hold, h fleet.Holder) int { return cmp.Compare(a.holder, h) })
 }
 
-// leave takes a holder out of a node, and drops the node with its last holder.
+// leave removes a holder from a node, and the node with its last holder.
 func (s *Store) leave(h fleet.Holder, id uint32) {
 	n, who := &s.nodes[id], &s.holders[h]
 	at, has := s.find(id, h)

@@ -31,7 +31,7 @@ func TestWhatWasNotSentIsUnlearned(t *testing.T) {
 	x.Unlearn(0, b, x.Learn(0, b, 1)) // clocks of concurrent requests differ
 	want(t, x, b, 4, map[fleet.Holder]int{0: 4})
 	evict(x.Store, 102)
-	want(t, x, a, 102, map[fleet.Holder]int{0: 4}) // of two unsent uses at once the first still counts for what was there before
+	want(t, x, a, 102, map[fleet.Holder]int{0: 4}) // with two overlapping unsent uses, the first counts for the blocks before
 	evict(x.Store, 103)
 	want(t, x, a, 103, nil)
 }

@@ -88,7 +88,7 @@ func lastToBeAsked(t *testing.T, bar fleet.Bar) {
 			c[i].Bar = bar
 		}
 		if choice := p.Choose(q(), c); choice.Index < 0 {
-			t.Error("nobody was chosen where there is no other")
+			t.Error("no holder was chosen where there is no other")
 		}
 		c[1].Bar, c[1].Load.Requests = fleet.BarNone, 10
 		if choice := p.Choose(q(), c); choice.Index >= 0 {

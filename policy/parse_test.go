@@ -43,7 +43,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-// FuzzParse: what is accepted can be built, and chooses by numbers.
+// FuzzParse: a policy that Parse accepts can be built, and its scores are finite.
 func FuzzParse(f *testing.F) {
 	for _, k := range kinds {
 		f.Add(k.Name)

@@ -16,7 +16,7 @@ import (
 	"github.com/warmpath/warmpath/policy/peers"
 )
 
-// kinds are all kinds of policies: what is tested here holds for ours and for those of other projects.
+// kinds are all kinds of policies: these tests hold for ours and for those of other projects.
 var kinds = policy.Join(policy.Own(), peers.Kinds())
 
 // specs are the built-in policies, and kv_aware with a bound.
@@ -166,7 +166,7 @@ func weights(s policy.Spec) float64 {
 	return sum
 }
 
-// exceptions are the policies whose definition breaks a property, and why.
+// exceptions are policies that break a property by definition, with the reason.
 var exceptions = map[string]map[string]string{
 	"order": {
 		"round_robin":  "turns by position",
@@ -174,8 +174,8 @@ var exceptions = map[string]map[string]string{
 		"power_of_two": "draws two positions",
 	},
 	"load": {
-		"round_robin":  "does not look at load, and what is saturated changes whose turn it is",
-		"random":       "does not look at load",
+		"round_robin":  "does not read load, and saturated workers change the turn",
+		"random":       "does not read load",
 		"power_of_two": "draws two positions, which depend on nothing else",
 	},
 	"match": {},

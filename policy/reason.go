@@ -4,7 +4,7 @@ package policy
 // words which candidate it takes, such as "the lowest predicted cost".
 func ReasonsBy(by string) map[Branch]string {
 	return map[Branch]string{
-		BranchAffinity: by + ", and nobody has a longer match",
+		BranchAffinity: by + ", and no worker has a longer match",
 		BranchMiss:     "no worker has a part of the prompt: " + by,
 		missAtRisk:     allAtRisk + by,
 		BranchFallback: "the holder of the longest match cannot be used: " + by + " of the others",

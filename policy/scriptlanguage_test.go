@@ -262,13 +262,13 @@ func (s *script) route(name string, options []string, send bool) (string, error)
 	}
 	c := slices.Clone(s.candidates)
 	choice := p.Choose(&q, c)
-	told := tell(&q, c, choice, p.Terms())
+	result := tell(&q, c, choice, p.Terms())
 	if send && choice.Index >= 0 {
 		chosen := &c[choice.Index]
 		p.Routed(&q, chosen)
 		s.sent = append(s.sent, sent{p, policy.Finished{Holder: chosen.Holder, RoutedAt: s.now, UncachedTokens: int(chosen.Uncached(&q))}})
 	}
-	return told, nil
+	return result, nil
 }
 
 func builtIn(name string) (policy.Spec, error) {

@@ -14,7 +14,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// learning are the policies that remember prompts, with bounds small enough to be met by tests.
+// learning are the policies that remember prompts, with bounds small enough for tests to reach.
 func learning() map[string]policy.Parameters {
 	aware := DefaultCacheAware()
 	aware.MaxTreeSize, aware.EvictionIntervalSecs, aware.MaxBytes = 3000, 1, 1<<17
@@ -71,7 +71,7 @@ var hasher16 = sync.OnceValue(func() *block.Hasher {
 	return h
 })
 
-// prompted is a query for a prompt of a system prompt, a conversation and so many turns of 64 tokens.
+// prompted returns a query for a prompt: a system prompt and the first turns of a conversation, 64 tokens each.
 func prompted(system, conversation, turns int) policy.Query {
 	var tokens []block.Token
 	add := func(seed uint64, n int) {
@@ -130,8 +130,8 @@ func TestAConversationStaysWhereItBegan(t *testing.T) {
 	}
 }
 
-// TestMemoryOfPromptsIsBounded: whatever is routed, passes bring each holder to its limit, and what is forgotten is
-// gone.
+// TestMemoryOfPromptsIsBounded: whatever is routed, passes bring each holder to its limit, and a forgotten holder has
+// nothing.
 func TestMemoryOfPromptsIsBounded(t *testing.T) {
 	const holders = 4
 	for name, parameters := range learning() {

@@ -86,7 +86,7 @@ func (p LMCacheAware) Spec(name string) policy.Spec {
 	weight, fall := p.CacheWeight, fallbacks[p.FallbackPolicy]
 	return policy.Spec{
 		Name: name, Terms: []string{"cached", "idle"}, NeedsMatches: looks, Reasons: lmcacheReasons,
-		Everyone: true, // what is known is known by worker, whoever it is
+		Everyone: true, // the source may know any worker
 		Chooser:  func() policy.Chooser { return &lmcacheAware{looks, weight, fall} },
 	}
 }
@@ -95,7 +95,7 @@ var lmcacheReasons = map[policy.Branch]string{
 	policy.BranchAffinity: "the longest beginning of the prompt by LMCache, fewest requests among equals",
 	policy.BranchMiss:     "LMCache has nothing of the prompt: the fullest cache weighed against load",
 	policy.BranchFallback: "the worker with the longest beginning by LMCache cannot be used: the next longest, fewest requests among equals",
-	policy.BranchSilent:   "the LMCache controller has told nothing: fallback_policy",
+	policy.BranchSilent:   "the LMCache controller gave no answer: fallback_policy",
 	policy.BranchPlain:    "the fullest cache by LMCache weighed against load",
 }
 

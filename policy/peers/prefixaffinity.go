@@ -90,8 +90,8 @@ func (p PrefixCacheAffinity) Spec(name string) policy.Spec {
 
 var prefixAffinityReasons = map[policy.Branch]string{
 	policy.BranchAffinity: "it was sent the longest beginning of the prompt before, shortest queue among equals",
-	policy.BranchMiss:     "no worker was sent a part of the prompt before: who remembers least, or the shorter queue of two",
-	policy.BranchShort:    "no worker was sent enough of the prompt before to follow it: who remembers least",
+	policy.BranchMiss:     "no worker was sent a part of the prompt before: the one sent the fewest characters, or the shorter queue of two",
+	policy.BranchShort:    "no worker was sent enough of the prompt before to follow it: the one sent the fewest characters",
 	policy.BranchFallback: "the worker that was sent the longest beginning cannot be used: the next longest, or the shorter queue of two",
 	policy.BranchSpill:    "queues are too unlike: the shorter of two drawn at random",
 	policy.BranchNoTokens: "nothing of the prompt is known: the shorter queue of two",
