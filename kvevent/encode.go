@@ -145,7 +145,7 @@ func (p *encoder) written(k namedField, e *Event) bool {
 	}
 	switch k.field {
 	case fieldExtraKeys:
-		return tellsKeys(e)
+		return writesKeys(e)
 	case fieldGroup:
 		return e.Group >= 0 && p.keys == keysVLLM
 	case fieldSpec:
@@ -168,9 +168,10 @@ func (p *encoder) written(k namedField, e *Event) bool {
 	return true
 }
 
-// tellsKeys reports whether an event has extra_keys: vLLM's offload tiers leave them out. A GPU event that names its
-// adapter and has none is read as SGLang's, which hides no salt, so leaving them out would keep no doubt alive.
-func tellsKeys(e *Event) bool {
+// writesKeys reports whether to write an event's extra_keys. vLLM's offload tiers leave them out. A GPU event with an
+// adapter and without extra_keys would be read as SGLang's, and SGLang's events hide no salt: so it must be written
+// with extra_keys.
+func writesKeys(e *Event) bool {
 	return e.ExtraKeys != nil || e.Hidden&KeySalt == 0 || e.LoRA != "" && e.Tier == block.TierGPU
 }
 
@@ -291,7 +292,7 @@ func (p *encoder) extraKeys(e *Event) {
 		p.b = append(p.b, e.ExtraKeys...)
 		return
 	}
-	if !tellsKeys(e) {
+	if !writesKeys(e) {
 		p.null()
 		return
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// maxDepth bounds how deep polled events may nest: those that we read are six deep.
+// maxDepth bounds how deep polled events may nest. The fields that are read are six deep.
 const maxDepth = 64
 
 // The functions of this file read single values of text that a jsonscan.Scanner has read without an error.

@@ -172,7 +172,7 @@ func TestAnEventIsIndexableOnlyIfNoOtherRequestCanMatchIt(t *testing.T) {
 		t.Error("an offloaded first block may be salted")
 	}
 	if !root.Indexable(0) {
-		t.Error("nobody uses salts or adapters")
+		t.Error("no request uses salts or adapters")
 	}
 	if !child.Indexable(KeyRoot) {
 		t.Error("a block with a parent inherits what keeps it apart")

@@ -26,7 +26,7 @@ type TRTLLM struct {
 
 	names  interner
 	seq    Sequence
-	loose  bool // any rank, numbers unchecked
+	loose  bool // read every rank, and do not check numbers
 	window uint64
 	full   int
 }

@@ -48,7 +48,7 @@ func (t *TRTLLM) stored(b *Batch, parent, blocks []byte) (problem string) {
 	return ""
 }
 
-// isFull reports whether a block with so many tokens is full. It learns the size of a full block.
+// isFull reports whether a block of that many tokens is full. It learns the size of a full block.
 func (t *TRTLLM) isFull(tokens int) bool {
 	if t.BlockSize > 0 {
 		return tokens == t.BlockSize

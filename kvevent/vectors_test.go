@@ -281,7 +281,7 @@ func TestFramesTracesAndPagesOfTheVectorsDecode(t *testing.T) {
 	}
 }
 
-// wireOf names the wire that a vector's first part of the id stands for.
+// wireOf maps the first part of a vector's id to the name of a wire.
 var wireOf = map[string]string{
 	"vllm_0_9_0": "vllm-0.9.0", "vllm_0_9_1": "vllm-0.9.1", "vllm_0_10_2": "vllm-0.10.2", "vllm_0_14": "vllm-0.14",
 	"vllm_0_17": "vllm-0.17", "vllm_0_20": "vllm-0.20", "vllm_0_22": "vllm-0.22", "vllm_0_24_map": "vllm-0.24",

@@ -32,7 +32,7 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// OpenAI's error types that we use.
+// OpenAI's error types.
 const (
 	typeInvalid     = "invalid_request_error"
 	typeNotFound    = "not_found_error"
@@ -82,7 +82,7 @@ func NoModelYet(model string, waiting, workers int) *Error {
 	return e
 }
 
-// UnknownPath returns the error of a path that we do not serve (404).
+// UnknownPath returns the error of an unknown path (404).
 func UnknownPath(method, path string) *Error {
 	return &Error{Status: http.StatusNotFound, Type: typeInvalid, Code: "unknown_url",
 		Message: "there is no " + Bounded(method) + " " + Bounded(path) + " here; try POST /v1/chat/completions, POST /v1/completions or GET /v1/models"}

@@ -24,7 +24,7 @@ const MaxPromptIDs = 4 << 20
 // longer session is kept as its digest.
 const maxStringBytes = 4096
 
-// maxKeyBytes is the longest JSON key that we can know: 23 letters, each written as an escape of six bytes.
+// maxKeyBytes is more than the longest spelling of a known key: 23 letters, each written as an escape of six bytes.
 const maxKeyBytes = 256
 
 // keptIDs (elements) and keptText (bytes) are the largest buffers that a Request keeps for the next body.
@@ -50,7 +50,7 @@ func Read(d Dialect, body []byte, r *Request) error {
 	return nil
 }
 
-// bodyError returns what a client is told of the scanner's error: an *Error of this package's stays as it is.
+// bodyError turns a syntax error of the scanner into an *Error for the client. Other errors are *Error already.
 func bodyError(err error) error {
 	var syntax *jsonscan.Error
 	if errors.As(err, &syntax) {

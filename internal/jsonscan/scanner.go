@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Scanner reads one JSON text strictly: no control character in a string, no byte that is not UTF-8, no number that
-// RFC 8259 does not allow, no nesting beyond a limit. Whether something follows the value is for the caller to ask (End).
+// Scanner reads one JSON text strictly: no control character in a string, no byte that is not UTF-8, no number that RFC
+// 8259 does not allow, no nesting beyond a limit. Whether something follows the value is for the caller to ask (End).
 //
 // The first error stays, and the text then ends where the error is: every later call finds the end of the text and
 // takes nothing. So a caller checks Err once, after its last call. A copy of a Scanner looks ahead without moving the
@@ -234,8 +234,9 @@ func (s *Scanner) digits() int {
 	return s.pos - start
 }
 
-// AppendUint32s takes the next elements of an array of whole numbers, as long as they are written in the usual way (up to
-// nine digits and a comma) and dst is shorter than limit. It stops in front of the first other element and of the last one.
+// AppendUint32s takes the next elements of an array of whole numbers, as long as they are written in the usual way (up
+// to nine digits and a comma) and dst is shorter than limit. It stops in front of the first other element and of the
+// last one.
 func (s *Scanner) AppendUint32s(dst []uint32, limit int) []uint32 {
 	pos, text := s.pos, s.text
 	for len(dst) < limit {

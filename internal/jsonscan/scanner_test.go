@@ -190,8 +190,9 @@ func TestTheTextOfWalkingMayBeAnything(t *testing.T) {
 // mostDepth is how deep encoding/json lets a text nest.
 const mostDepth = 10000
 
-// FuzzScanner compares a Scanner with encoding/json: both accept the same texts, but a Scanner refuses what is not UTF-8, and
-// both find the same keys, strings and numbers. What a Scanner accepts, Members and Items walk in the same way.
+// FuzzScanner compares a Scanner with encoding/json: both accept the same texts, but a Scanner refuses what is not
+// UTF-8, and both find the same keys, strings and numbers. What a Scanner accepts, Members and Items walk in the same
+// way.
 func FuzzScanner(f *testing.F) {
 	f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"x"}]}],"stream":true}`))
 	f.Add([]byte(` [ 1.5e-7 , -0 , 12345678901234567890 , null , false , [ ] , { } , "\u00e9\ud83d\ude00\ud800\\\"" ] `))

@@ -110,7 +110,7 @@ func Unescape(dst, raw []byte) (text []byte, ok bool) {
 	}
 }
 
-// unescaped returns the byte that c stands for behind a backslash.
+// unescaped returns the byte of the escape \c.
 func unescaped(c byte) byte {
 	switch c {
 	case 'b':

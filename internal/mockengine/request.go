@@ -278,7 +278,7 @@ func forcedTool(body *fastjson.Value) (string, error) {
 	return "", errors.New("tool_choice: names no tool of the request")
 }
 
-// readRank finds the data-parallel rank that was asked for. The header wins; what is not a number is ignored, what is
+// readRank returns the data-parallel rank that the request names. The header wins; what is not a number is ignored, what is
 // out of range is an error. Only SGLang looks into the body.
 func (g *generation) readRank(body *fastjson.Value, header string, cfg *Config) error {
 	value, err := strconv.Atoi(header)

@@ -284,7 +284,7 @@ func TestEqualTextsDoNotShowWhereABeginningEnds(t *testing.T) {
 			turns := []turn{{"system", words("s", 100)}, {"user", first}}
 			got := s.Find(t.Context(), turnsPrompt(turns), []Worker{a})
 			if got.Outcome == Beginning {
-				t.Errorf("chat %d: a beginning of %d ids is known, which two texts with the same words told", i, got.Sure)
+				t.Errorf("chat %d: a beginning of %d ids is known from two texts with the same words", i, got.Sure)
 			}
 			pass(time.Second)
 		}
@@ -393,7 +393,7 @@ func TestQuestionsInTheBackgroundComeLast(t *testing.T) {
 			t.Errorf("%s %s", got.Outcome, got.Missing)
 		}
 		if took := time.Since(began); took > 2*e.takes {
-			t.Errorf("waited %v behind questions that nobody waits for", took)
+			t.Errorf("waited %v behind questions in the background", took)
 		}
 		pass(time.Minute)
 		if n := calls.asked("a") - before; n > maxBackground+1 {
@@ -517,7 +517,7 @@ func TestTurnsBeyondTheBoundAreHashedAsOne(t *testing.T) {
 		t.Errorf("%d turns make %d steps", maxTurns+1, len(more.steps))
 	}
 	if more.key() == most.key() || more.key() == list(maxTurns+2).key() || more.key() != list(maxTurns+1).key() {
-		t.Error("lists of many turns are not told apart by their keys")
+		t.Error("different lists of many turns have the same key")
 	}
 	// Each field of a body costs time for sorting, and no engine takes so many fields.
 	fields := func(last string) key {
@@ -529,7 +529,7 @@ func TestTurnsBeyondTheBoundAreHashedAsOne(t *testing.T) {
 		return l.key()
 	}
 	if one := fields("1"); one != fields("1") || one == fields("2") {
-		t.Error("bodies of many fields are not told apart by their keys")
+		t.Error("different bodies of many fields have the same key")
 	}
 }
 
@@ -579,7 +579,7 @@ func BenchmarkKnownBeginning(b *testing.B) {
 		turns = append(turns, turn{"assistant", words(fmt.Sprint("a", i), 100)})
 	}
 	p := turnsPrompt(append(turns, turn{"user", "next"}))
-	s.peers.of(a.URL).noTokens = time.Now().Add(time.Hour) // nobody is asked
+	s.peers.of(a.URL).noTokens = time.Now().Add(time.Hour) // so no engine is asked
 	b.SetBytes(int64(len(p.Request.Body())))
 	b.ReportAllocs()
 	for b.Loop() {

@@ -8,7 +8,7 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// Prompt is a request whose token ids are wanted.
+// Prompt is a request for the token ids of a prompt.
 type Prompt struct {
 	// Request is the request's body. Find does not change it, and does not use it after it returns.
 	Request *api.Request

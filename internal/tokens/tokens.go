@@ -37,7 +37,7 @@ const (
 	Failed      Outcome = "error"       // every worker that was asked failed
 )
 
-// Found is what is known of a prompt's tokens. The slices are shared and must not be changed.
+// Found is the result for a prompt. The slices are shared and must not be changed.
 type Found struct {
 	Tokens   []block.Token // nil when they are not known
 	Features []block.Feature
@@ -59,7 +59,7 @@ type Found struct {
 	Missing Outcome
 }
 
-// Kind is the engine behind a worker, as far as its token endpoints go.
+// Kind is the kind of a worker's engine. It decides the token endpoints.
 type Kind uint8
 
 // The kinds. Anything that is not SGLang is asked the way vLLM is.

@@ -19,7 +19,7 @@ const (
 	bytesPerToken = 4
 )
 
-// Load is what is known of an engine's work.
+// Load is the load of an engine.
 type Load struct {
 	Requests int           // under way, and in the engine's queue
 	Waiting  int           // of Requests, those without a first token

@@ -209,7 +209,7 @@ func folderOf(t *testing.T, fsys fstest.MapFS) string {
 	return dir
 }
 
-// otherTools are files whose template for tools differs from that of files.
+// otherTools are files with another template for tools.
 func otherTools() fstest.MapFS {
 	fsys := files()
 	config := string(fsys["tokenizer_config.json"].Data)

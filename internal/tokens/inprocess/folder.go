@@ -17,7 +17,7 @@ type Path struct {
 	// model's engine agreed in every probe.
 	Name string `yaml:"name"`
 	// Path is a folder with tokenizer.json, tekken.json or a .tiktoken file and the chat template beside it, or a
-	// folder of a Hugging Face cache (models--ORG--NAME), whose newest snapshot is taken; or hub:ORG/NAME[@REVISION],
+	// folder of a Hugging Face cache (models--ORG--NAME; the newest snapshot is used), or hub:ORG/NAME[@REVISION],
 	// which is downloaded where hub.allow permits it.
 	Path string `yaml:"path"`
 }

@@ -60,7 +60,7 @@ func (f *Finder) warnUnserved(s *fleet.Snapshot, now time.Time) {
 			f.nameChecked[name] = true
 		case !silent || now.Sub(f.since) >= lookEvery:
 			f.nameChecked[name] = true
-			f.Log.Warn("no worker serves the model whose folder was named: is its name right?", "model", name,
+			f.Log.Warn("a folder was given for a model that no worker serves: is the model's name right?", "model", name,
 				"folder", f.Given.from[f.Given.named[name]], "they_serve", few(models))
 		}
 	}

@@ -76,7 +76,7 @@ func TestANameThatNoWorkerServesIsLogged(t *testing.T) {
 		id := x.serve("http://a", "tiny", "", &fakeEngine{model: load(t, files())})
 		x.after(10 * time.Second)
 		if x.log.String() != "" {
-			t.Errorf("it is told while a worker did not answer yet:\n%s", x.log)
+			t.Errorf("it is logged while a worker did not answer yet:\n%s", x.log)
 		}
 		x.after(lookEvery)
 		x.Fleet.Remove(silent)
@@ -88,7 +88,7 @@ func TestANameThatNoWorkerServesIsLogged(t *testing.T) {
 		x.serve("http://a", "other", "", &fakeEngine{model: load(t, files())})
 		x.after(time.Hour)
 		if strings.Contains(x.log.String(), "model=tiny ") {
-			t.Errorf("a model that left is told as a slip:\n%s", x.log)
+			t.Errorf("a model that left is logged as a wrong name:\n%s", x.log)
 		}
 	})
 }

@@ -263,6 +263,6 @@ func TestADownloadThatStallsOrIsStoppedEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := h.Folders(ctx, []Path{{Path: "hub:org/m"}}); err == nil {
-		t.Error("it goes on when told to stop")
+		t.Error("it continues after its context ended")
 	}
 }

@@ -116,7 +116,7 @@ func (f *Finder) status(u *unit, now time.Time) Status {
 	case f.given(u.key.model) != nil:
 		s.Source, s.Folder = FromGiven, f.Given.from[f.given(u.key.model)]
 	case f.Off && f.Given.nameless != nil:
-		s.Why = fmt.Sprintf("tokens.discover is off, and %s was named for no model while the workers serve several", f.nameless.dir)
+		s.Why = fmt.Sprintf("tokens.discover is off, and %s was given without a model's name while the workers serve several models", f.nameless.dir)
 		s.Advice = "name the model with its folder: " + name
 	case f.Off:
 		s.Why, s.Advice = "tokens.discover is off", "switch it on (tokens: {discover: true}), or name the model's folder: "+name
@@ -174,7 +174,7 @@ func (f *Finder) compared(s *Status, u *unit, p place, now time.Time) {
 	case standsAgreed:
 		s.Source, s.Folder = FromFiles, p.dir
 	case standsSilent:
-		s.Why = fmt.Sprintf("the files in %s are not used, as they cannot be compared with an engine (%s)", p.dir, why)
+		s.Why = fmt.Sprintf("the files in %s are not used because they cannot be compared with an engine (%s)", p.dir, why)
 		s.Advice = fmt.Sprintf("if they are the model's: --model-path %s=%s", u.key.model, p.dir)
 	default:
 		s.Source, s.Prompts, s.Why = Searching, 0, "its files are being compared with the engine's ids"
@@ -207,10 +207,10 @@ func (f *Finder) tell(u *unit, s *Status) {
 	}
 	u.logged = said
 	if s.Source == FromFiles {
-		f.Log.Info("token ids are made here: the model's files were found, and their ids are the engine's",
+		f.Log.Info("token ids are made here: the model's files were found, and their ids equal the engine's",
 			"model", s.Model, "engine", s.Engine, "from", s.Folder, "checked_prompts", s.Prompts)
 		return
 	}
-	f.Log.Info("token ids are asked of the engine, which takes its time", "model", s.Model, "engine", s.Engine, "because", s.Why,
+	f.Log.Info("token ids are asked of the engine, which costs requests some time", "model", s.Model, "engine", s.Engine, "because", s.Why,
 		"to_make_them_here", s.Advice)
 }

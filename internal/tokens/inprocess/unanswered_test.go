@@ -20,7 +20,7 @@ func TestAnEngineThatAnswersNoProbeIsLoggedWithAdvice(t *testing.T) {
 		x.after(20 * time.Second)
 		x.wants("m", Searching, "did not answer")
 		if x.log.String() != "" {
-			t.Errorf("a pause of 20 s is told:\n%s", x.log)
+			t.Errorf("a pause of 20 s is logged:\n%s", x.log)
 		}
 		x.after(20 * time.Second)
 		x.wants("m", FromEngine, dir, "http://a", "did not answer")
