@@ -1,0 +1,54 @@
+package testenv
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// skipping is a test that records the text of its skip.
+type skipping struct {
+	testing.TB
+	text string
+}
+
+func (s *skipping) Helper()                          {}
+func (s *skipping) Skipf(format string, args ...any) { s.text = fmt.Sprintf(format, args...) }
+
+// make test reads the output of go test -v through skipped.awk.
+func TestMakeTestNamesWhatWasSkipped(t *testing.T) {
+	skip := func(what, command string) string {
+		s := &skipping{TB: t}
+		Missing(s, what, command)
+		return "    some_test.go:12: " + s.text + "\n"
+	}
+	output := "=== RUN   TestA\n" + skip("/c/models", "make golden") + "--- SKIP: TestA (0.00s)\nok  \tm/a\t0.1s\n" +
+		"=== RUN   TestB\n    b_test.go:3: wrong\n--- FAIL: TestB (0.00s)\nFAIL\nFAIL\tm/b\t0.2s\n" +
+		"?   \tm/c\t[no test files]\n" +
+		skip("/c/models", "make golden") + skip("python: 3", "make interop") + "ok  \tm/d\t(cached)\n" +
+		"# m/e\ne.go:1:1: syntax error\nFAIL\tm/e [build failed]\nFAIL\n"
+	want := "ok  \tm/a\t0.1s\n" +
+		"=== RUN   TestB\n    b_test.go:3: wrong\n--- FAIL: TestB (0.00s)\nFAIL\nFAIL\tm/b\t0.2s\n" +
+		"?   \tm/c\t[no test files]\nok  \tm/d\t(cached)\n" +
+		"# m/e\ne.go:1:1: syntax error\nFAIL\tm/e [build failed]\nFAIL\n" +
+		"skipped: 2 tests need /c/models: make golden\nskipped: 1 tests need python: 3: make interop\n"
+	cmd := exec.Command("awk", "-f", "../skipped.awk")
+	cmd.Stdin = strings.NewReader(output)
+	got, err := cmd.Output()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		t.Errorf("awk ends with %v, want status 1: a package failed", err)
+	}
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	cmd = exec.Command("awk", "-f", "../skipped.awk")
+	cmd.Stdin = strings.NewReader("ok  \tm/a\t0.1s\n")
+	if got, err := cmd.Output(); err != nil || string(got) != "ok  \tm/a\t0.1s\n" {
+		t.Errorf("without a failure: %q, %v", got, err)
+	}
+}
